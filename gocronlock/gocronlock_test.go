@@ -181,3 +181,29 @@ func TestElector(t *testing.T) {
 		time.Sleep(time.Minute) // go-redis ends the dials of the outage
 	})
 }
+
+// Other schedulers only try. So neither the leadership nor the lock of a job lingers, although other locks of the
+// client do.
+func TestNothingLingers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, linger := locktest.NewServer(t), primitives.WithLinger(time.Minute)
+		here, err := primitives.New(s.Client(t), primitives.WithDefaults(linger))
+		require.NoError(t, err)
+		defer func() { require.NoError(t, here.Close(t.Context())) }()
+		there := client(t, s)
+		for _, opts := range [][]primitives.Option{nil, {linger}} {
+			leader, next := gocronlock.NewElector(here, "leader", opts...), gocronlock.NewElector(there, "leader")
+			require.NoError(t, leader.IsLeader(t.Context()))
+			require.NoError(t, leader.Close(t.Context()))
+			require.NoError(t, next.IsLeader(t.Context()))
+			require.NoError(t, next.Close(t.Context()))
+
+			for _, c := range []*primitives.Client{here, there} {
+				lock, err := gocronlock.NewLocker(c, 0, opts...).Lock(t.Context(), "report")
+				require.NoError(t, err)
+				require.NoError(t, lock.Unlock(t.Context()))
+				opts = nil
+			}
+		}
+	})
+}

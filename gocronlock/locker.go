@@ -2,6 +2,7 @@ package gocronlock
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/go-co-op/gocron/v2"
@@ -27,7 +28,13 @@ var _ gocron.Locker = (*Locker)(nil)
 // A bad option makes each Lock fail with [primitives.ErrInvalid].
 func NewLocker(c *primitives.Client, minHold time.Duration, opts ...primitives.Option) *Locker {
 	first := []primitives.Option{primitives.WithWait(0), primitives.WithMinHold(minHold)}
-	return &Locker{client: c, opts: append(first, opts...)}
+	return &Locker{client: c, opts: withoutLinger(append(first, opts...))}
+}
+
+// withoutLinger overrides a default of the client, too. Schedulers only try, so they could not ask for a lock that
+// lingers with another one.
+func withoutLinger(opts []primitives.Option) []primitives.Option {
+	return append(slices.Clone(opts), primitives.WithLinger(0))
 }
 
 // Lock takes the lock of a job. An error makes gocron skip this run: it matches

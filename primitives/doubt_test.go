@@ -3,6 +3,7 @@ package primitives_test
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -105,4 +106,46 @@ func TestAttemptBeforeTheClaimInDoubt(t *testing.T) {
 		client, _, _ := strings.Cut(got.Hold.ID(), ":")
 		require.Len(t, redistest.Keys(t, s, "*latch:{"+x.Name+"}:"+client+":*"), 1, "the release is remembered")
 	})
+}
+
+// A hold whose acquisition was in doubt has lost its lease by the time it is released. A late copy of the acquisition
+// must take nothing then, either.
+func TestLateReleaseOfALockInDoubt(t *testing.T) {
+	t.Parallel()
+	for kind, open := range map[string]func(t *testing.T, c *primitives.Client, name string) Handle{
+		"lock":   func(_ *testing.T, c *primitives.Client, name string) Handle { return c.Lock(name) },
+		"fair":   func(_ *testing.T, c *primitives.Client, name string) Handle { return c.FairLock(name) },
+		"reader": func(_ *testing.T, c *primitives.Client, name string) Handle { return c.RWLock(name).Reader() },
+		"writer": func(_ *testing.T, c *primitives.Client, name string) Handle { return c.RWLock(name).Writer() },
+		"permits": func(t *testing.T, c *primitives.Client, name string) Handle {
+			sem := c.PermitExpirableSemaphore(name)
+			InitPool(t, sem, 1)
+			return sem
+		},
+	} {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+				p, name := s.Proxy(t), redistest.Name(t)
+				l := open(t, NewClient(t, p.Client(t, Quick), primitives.WithClientName("")), name)
+				Release(t, Acquire(t, t.Context(), l)) // loads the scripts
+				p.Record()
+				p.DropReplies(1, Script)
+				hold := Acquire(t, t.Context(), l, primitives.WithLease(Brief))
+				p.Heal()
+				copies := ScriptsOf(p)
+				RequireEnds(t, hold.Context(), primitives.ErrLost)
+				time.Sleep(100 * time.Millisecond) // the lease ends a little later than the hold
+				memories := func() int { return len(redistest.Keys(t, s, "redisson_unlock_latch:*"+name+"*")) }
+				before := memories()
+				require.ErrorIs(t, hold.Release(t.Context()), primitives.ErrLost)
+				redistest.WaitFor(t, Soon, func() bool { return memories() > before }, "the release is remembered")
+				Replay(t, s.Client(t), copies)
+				if kind != "permits" {
+					require.Zero(t, s.Client(t).Exists(t.Context(), name).Val(), "a late copy takes nothing")
+				}
+				Release(t, Acquire(t, t.Context(), l, primitives.WithWait(0)))
+			})
+		})
+	}
 }

@@ -155,6 +155,7 @@ func classify(err error) engine.Failure {
 		f.NotNow = failure.NotNow
 		f.Retry = !f.Closed && (failure.Outcome != scripts.Executed || failure.NotNow)
 		f.Ended, f.Silent, f.Answered = failure.Ended, failure.Silent, failure.Answered
+		f.Denied = failure.Denied
 	}
 	// Redis executed the command; without the replicas' confirmation the acquisition does not count.
 	f.InDoubt = f.InDoubt || errors.Is(err, ErrNotReplicated)

@@ -3,6 +3,8 @@ package primitives_test
 import (
 	"context"
 	"errors"
+	"math"
+	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -17,6 +19,24 @@ import (
 
 // latchChannel returns the channel of a latch.
 func latchChannel(key string) string { return "redisson_countdownlatch__channel__{" + key + "}" }
+
+// Redisson sets any number that Java's long can be. Lua's numbers are not exact there, but the latch is shut.
+func TestLatchOfTheLargestCount(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		name, rdb := redistest.Name(t), s.Client(t)
+		latch := NewClient(t, rdb).CountDownLatch(name)
+		require.NoError(t, rdb.Set(t.Context(), name, math.MaxInt64, 0).Err())
+		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		defer cancel()
+		require.ErrorIs(t, latch.Wait(ctx), context.DeadlineExceeded)
+		require.NoError(t, latch.CountDown(t.Context()))
+		require.Equal(t, strconv.FormatInt(math.MaxInt64-1, 10), rdb.Get(t.Context(), name).Val())
+		count, err := latch.Count(t.Context())
+		require.NoError(t, err)
+		require.InDelta(t, math.MaxInt64, count, 1024)
+	})
+}
 
 // TestLatchWireFormat checks the number in Redis and the published messages after each call.
 func TestLatchWireFormat(t *testing.T) {

@@ -99,13 +99,23 @@ func (l *Locker) Unlock() {
 // failed reports an error that may pass to the observer. On any other error it unlocks the local lock and
 // panics. The caller has the local lock.
 func (l *Locker) failed(err error) {
-	if l.ctx.Err() != nil || !mayPass(err) {
+	if l.ctx.Err() != nil || !mayPass(err) || l.nestsUnderALoss(err) {
 		<-l.local
 		panic(err)
 	}
 	if !errors.Is(err, ErrNotAcquired) || errors.Is(err, ErrUnavailable) {
 		l.lock.c.core.Report(engine.Event{Kind: engine.EventWait, Resource: &l.lock.res, Err: err})
 	}
+}
+
+// nestsUnderALoss reports whether err comes from a hold that the Locker's context carries, and that was lost. Any other
+// ErrLost passes: the lock was acquired too late.
+func (l *Locker) nestsUnderALoss(err error) bool {
+	if !errors.Is(err, ErrLost) {
+		return false
+	}
+	outer, _ := l.lock.res.Outer(l.ctx)
+	return outer != nil && errors.Is(outer.Ended(), ErrLost)
 }
 
 // mayPass reports whether a later attempt may succeed. An outage passes. A closed client, a key of another

@@ -97,6 +97,24 @@ func TestLockerPanicsWhereAMethodCannotReturnAnError(t *testing.T) {
 	})
 }
 
+// A context that does not end may carry a hold that was lost. Nothing nests in that any more, so Lock does not wait.
+func TestLockerPanicsIfTheOuterHoldIsLost(t *testing.T) {
+	t.Parallel()
+	EachLock(t, func(t *testing.T, x *LockTest) {
+		hold := Acquire(t, t.Context(), x.L)
+		mu := x.L.Locker(context.WithoutCancel(hold.Context()))
+		mu.Lock()   // nested
+		mu.Unlock() //nolint:staticcheck // the critical section is empty: the test is about locking
+		require.NoError(t, x.Rdb.Del(t.Context(), x.Name).Err())
+		require.ErrorIs(t, hold.Check(t.Context()), primitives.ErrLost)
+		requirePanics(t, primitives.ErrLost, mu.Lock)
+		requirePanics(t, primitives.ErrLost, func() { mu.TryLock() })
+		require.ErrorIs(t, hold.Release(t.Context()), primitives.ErrLost)
+		mu.Lock()
+		mu.Unlock() //nolint:staticcheck // the critical section is empty: the test is about locking
+	})
+}
+
 // Rights that are missing do not come by waiting, so Lock does not wait for them.
 func TestLockerPanicsIfRightsAreMissing(t *testing.T) {
 	t.Parallel()

@@ -78,6 +78,19 @@ func TestForgedNoticesCostLittleMemory(t *testing.T) {
 	for i := range 16_000 {
 		ids.WriteString(strconv.FormatInt(int64(i), 36) + ",")
 	}
+	// A closed client starts no goroutine to read them. So all notices wait that it takes, as if a flood came faster
+	// than it reads.
+	for name, payload := range map[string]string{"short": "lock\nl\n1", "long": "permits\nl\n" + ids.String()} {
+		closed := NewClient(t, s.Client(t))
+		Shut(closed)
+		for range 20_000 {
+			notice(t, closed, payload)
+		}
+		n, bytes := unreadNotices(t, closed)
+		require.NotZero(t, n, name)
+		require.LessOrEqual(t, n, 10_000, name)
+		require.LessOrEqual(t, bytes, 1<<20, name)
+	}
 	for name, payload := range map[string]string{
 		"many ids":                "permits\nl\n" + ids.String(),
 		"many ids of a long name": "permits\n" + strings.Repeat("l", 64<<10) + "\n" + ids.String(),

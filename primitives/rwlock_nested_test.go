@@ -202,3 +202,20 @@ func TestRWLockInfoOfALockWithoutExpiry(t *testing.T) {
 		}
 	})
 }
+
+// A writer with a fixed lease also reads, with a longer one. When the lease is over, and the writer was released,
+// others may read; when the reader has gone, others may write.
+func TestRWLockLeaseOfAWriterThatReads(t *testing.T) {
+	t.Parallel()
+	EachRW(t, func(t *testing.T, x *RWTest) {
+		writer := Acquire(t, t.Context(), x.Rw.Writer(), primitives.WithLease(Brief))
+		reader := Acquire(t, context.WithoutCancel(writer.Context()), x.Rw.Reader())
+		RequireEnds(t, writer.Context(), primitives.ErrLost)
+		time.Sleep(100 * time.Millisecond) // the lease ends a little later than the hold
+		require.ErrorIs(t, writer.Release(t.Context()), primitives.ErrLost)
+		other := x.Other(t)
+		Release(t, Acquire(t, t.Context(), other.Reader(), primitives.WithWait(Soon)))
+		Release(t, reader)
+		Release(t, Acquire(t, t.Context(), other.Writer(), primitives.WithWait(0)))
+	})
+}

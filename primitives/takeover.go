@@ -2,8 +2,10 @@ package primitives
 
 import (
 	"context"
+	"slices"
 	"strings"
 
+	"github.com/redlatch/redlatch/internal/engine"
 	"github.com/redlatch/redlatch/scripts"
 )
 
@@ -59,6 +61,11 @@ func (l *Lock) announceTakeover(ctx context.Context, err error, ids ...string) {
 // not at all if Redis did not answer the operation.
 func (h *handle) announceTakeover(ctx context.Context, err error, ids ...string) {
 	if len(ids) > 0 && (err == nil || classify(err).InDoubt) {
+		if h.maxPermits == 0 { // a lock: this client itself may have let it linger
+			h.c.core.Wanted(func(hold *engine.Hold) bool {
+				return hold.Resource().Name == h.res.Name && slices.Contains(ids, hold.ID())
+			})
+		}
 		h.c.presence.Announce(ctx, h.res.Kind, h.raw(), ids, err == nil)
 	}
 }

@@ -195,6 +195,9 @@ func (r *Resource) obtain(ctx context.Context, q *Request) (Result, error) {
 	refused := Result{RetryAfter: -1}
 	if queue != nil || !q.MayQueue || !c.queues.mustWait(r, q) {
 		res, err := r.Try(ctx, q)
+		if err == nil && !res.Granted && !q.MayQueue && r.giveUpHolder(ctx, q, res.Holder) {
+			res, err = r.Try(ctx, q) // nobody used it
+		}
 		switch {
 		case err == nil && res.Granted:
 			return res, nil
@@ -229,15 +232,18 @@ func (r *Resource) Try(ctx context.Context, q *Request) (Result, error) {
 //
 //   - No reply, or a reply that an earlier copy is still under way: q is in doubt from now on, whatever
 //     later attempts are answered. A later refusal does not clear it: the copy may be executed after it.
+//   - A command that the user may not finish: it may have made a lock without a TTL. It is rolled back.
 //   - A grant that comes after the caller's context has ended: nobody would use the hold. It is rolled
 //     back.
 //   - A grant whose lease is over, counted from when the attempt was sent: the server may have given the
 //     lock to another client since. It is rolled back, and the error is ErrLost.
 func (r *Resource) tried(ctx context.Context, q *Request, res Result, err error) (Result, error) {
 	q.learn(ctx, r, res, err)
-	if res.InDoubt || (err != nil && r.Core.Classify(err).InDoubt) {
+	failure := r.Core.FailureOf(err)
+	if res.InDoubt || failure.InDoubt {
 		q.MustRollback, q.InDoubt = true, true
 	}
+	q.MustRollback = q.MustRollback || failure.Denied
 	trusted := min(q.TTL, q.Terms.FirstTTL())
 	switch {
 	case err == nil && !res.Granted:
@@ -276,6 +282,10 @@ func (r *Resource) rollback(ctx context.Context, q *Request, limit time.Duration
 		repeat = r.Traits.Remembered
 	}
 	r.inBackground(ctx, time.Now().Add(repeat), limit, func(ctx context.Context) error {
-		return r.Driver.Rollback(ctx, q)
+		err := r.Driver.Rollback(ctx, q)
+		if r.Core.FailureOf(err).Denied && !q.InDoubt {
+			return nil // the attempt was denied, too: a repetition would be no help
+		}
+		return err
 	})
 }

@@ -64,6 +64,9 @@ type Failure struct {
 	Closed  bool // the transport is closed for good: repetition in the background ends
 	// Answered: the server has executed the last attempt, and refused it for good.
 	Answered bool
+	// Denied: the server has stopped the command in the middle, because the user may not do all of it. What it has
+	// written stays.
+	Denied bool
 	// Ended: the context of the command ended it, and no attempt of it had failed before. Silent is how long
 	// it had waited for the answer by then.
 	Ended  bool

@@ -67,6 +67,29 @@ func (r *Resource) askFor(q *Request, holder string, isMember bool) {
 	}
 }
 
+// giveUpHolder gives up what lingers on this client as another kind, such as a writer that has refused a reader. It is
+// askFor for a request that does not wait: it waits for the answer, and reports whether the holder has lingered here.
+func (r *Resource) giveUpHolder(ctx context.Context, q *Request, holder string) bool {
+	at := strings.LastIndexByte(holder, ':') + 1
+	if q.Nested || !mayLinger(holder) || !(q.Shared || strings.HasPrefix(q.ID, holder[:at])) {
+		return false
+	}
+	qs := &r.Core.queues
+	qs.mu.Lock()
+	var kept *Hold
+	for key, k := range qs.lingering {
+		if key.name == r.Name && k.hold.ID() == holder {
+			kept = qs.keeperOf(key)
+			break
+		}
+	}
+	qs.mu.Unlock()
+	if kept != nil {
+		kept.giveBack(ctx, r.Core.RollbackLimit(time.Now()))
+	}
+	return kept != nil
+}
+
 // isWanted reports whether a local request waits for what r locks. mu is held.
 func (qs *waitQueues) isWanted(r *Resource) bool {
 	for _, kind := range [...]string{r.Kind, r.Traits.SharesWith} {

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"context"
 	"sync/atomic"
 	"time"
 )
@@ -18,6 +19,9 @@ import (
 // The rest is a duration by this client's monotonic clock, so no two clocks are compared. On the server a
 // release only lowers a TTL, so a copy of it never keeps the lock longer. A renewal or an Extend that is
 // executed after the release may do that: the lock then stays taken for the lease that it asked for.
+//
+// A writer may also read, with holds that outlive its own. For the server both have one lease, the longer one. So the
+// client frees the writer when the rest is over (freeAfterRest), or others would wait for the readers' lease.
 //
 // Nested holds share the ownership of the outermost one, so that one decides. Of a joint lock, the minimum of
 // each member begins when the joint hold is made: a failed attempt frees its members at once.
@@ -66,4 +70,24 @@ func (o *Ownership) rest() time.Duration {
 		return 0
 	}
 	return o.min.left(o.r.Core.Instant(time.Now()))
+}
+
+// freeAfterRest frees o, which was released, when the rest of its minimum hold is over. That may be now: the rest was
+// computed before the release was sent. It does nothing unless holds of another kind may have its id. It does not
+// block.
+func (o *Ownership) freeAfterRest() {
+	if o.min == nil {
+		return
+	}
+	o.mu.Lock()
+	otherKind := o.otherKind
+	o.mu.Unlock()
+	if !otherKind {
+		return
+	}
+	over := time.Now().Add(o.rest())
+	o.r.addDuty(context.Background(), over, over.Add(o.r.Core.RepeatFor), func(ctx context.Context) error {
+		_, err := o.r.Driver.Release(ctx, o, 0, Next{Rest: o.rest()})
+		return err
+	})
 }

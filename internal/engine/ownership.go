@@ -80,8 +80,8 @@ const (
 	wasNotOurs                // answered: there was nothing to free
 )
 
-// sharedGroup is the group of leases with shared ids, for the watchdog. Their driver renews them by another
-// command than the other leases of the same group.
+// sharedGroup is the group of leases with shared ids. Their driver renews them by another command than the other
+// leases of the same group.
 type sharedGroup struct{ of any }
 
 // mayNotPass has no cohort and no linger.
@@ -113,6 +113,14 @@ func (r *Resource) newOwnership(q *Request, res Result) *Ownership {
 // OwnershipOf returns an ownership without holds, for Driver.Check of an id of another client.
 func (r *Resource) OwnershipOf(id string) *Ownership {
 	return &Ownership{r: r, Owner: Owner{ID: id}}
+}
+
+// RenewGroup is the group of the lease: those of equal groups are renewed, and asked about, by one command.
+func (o *Ownership) RenewGroup() any {
+	if o.Shared {
+		return sharedGroup{o.r.RenewGroup}
+	}
+	return o.r.RenewGroup
 }
 
 // Resource is the resource that the ownership was acquired from.
@@ -175,10 +183,7 @@ func (o *Ownership) setSchedule(fresh *Hold) {
 		return
 	}
 	// The key has one TTL: the longest. But each hold learns of a loss as soon as without the others.
-	schedule := watchdog.Schedule{Group: o.r.RenewGroup, TTL: all.ttl, Period: all.shortest / 3}
-	if o.Shared {
-		schedule.Group = sharedGroup{o.r.RenewGroup}
-	}
+	schedule := watchdog.Schedule{Group: o.RenewGroup(), TTL: all.ttl, Period: all.shortest / 3}
 	if o.shortLease > 0 {
 		schedule.TTL = min(schedule.TTL, o.shortLease) // until the first renewal
 	}
@@ -356,7 +361,12 @@ func (c *Core) releaseContext(ctx context.Context, locked bool) (context.Context
 // reads the count anew, so that it never undoes a later change. writeCountLater blocks for the first
 // attempt, for limit at most. The caller must not hold wire.
 func (o *Ownership) writeCountLater(ctx context.Context, limit time.Duration) {
-	o.r.inBackground(ctx, o.repeatUntil(), limit, func(ctx context.Context) error {
+	o.writeCountUntil(ctx, o.repeatUntil(), limit)
+}
+
+// writeCountUntil is writeCountLater until that time.
+func (o *Ownership) writeCountUntil(ctx context.Context, until time.Time, limit time.Duration) {
+	o.r.inBackground(ctx, until, limit, func(ctx context.Context) error {
 		if !o.wire.LockContext(ctx) {
 			return context.Cause(ctx)
 		}
@@ -388,6 +398,7 @@ func (o *Ownership) freed(got Released, sent time.Time, err error) (lost bool) {
 	default:
 		o.wire.outcome = freed
 		o.r.Core.remember(o)
+		o.freeAfterRest()
 	}
 	return lost
 }
@@ -395,12 +406,11 @@ func (o *Ownership) freed(got Released, sent time.Time, err error) (lost bool) {
 // repeatUntil is when the repetition of a release must end.
 //
 //   - A private id with a lease: when the lease is over. A second execution changes nothing.
-//   - A shared id: the same, but not before the time in the next point. The count may outlive the lease,
-//     because others with the same id renew the lock.
+//   - One that outlives its lease: the same, but not before the time in the next point.
 //   - Without a lease: while the server remembers the permits, or the first execution.
 func (o *Ownership) repeatUntil() time.Time {
 	until := o.EndsAt()
-	if o.r.Traits.Leased && !o.Shared {
+	if o.r.Traits.Leased && !o.outlivesLease() {
 		return until
 	}
 	// The first copy was sent up to a command timeout ago.
@@ -409,6 +419,15 @@ func (o *Ownership) repeatUntil() time.Time {
 		return until
 	}
 	return remembered
+}
+
+// outlivesLease reports whether the server may still count o when its lease is over, or count it again. Others with the
+// same id renew the lock: those that share it, or the holds of a writer that also reads. Or the acquisition was in
+// doubt: a late copy of it acquires again, unless the server remembers the release.
+func (o *Ownership) outlivesLease() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.Shared || o.InDoubt || o.otherKind
 }
 
 // rememberedReserve is a safety margin: the client stops relying on the server's memory of an
@@ -434,14 +453,20 @@ func (o *Ownership) isLoss(got Released, sent time.Time) bool {
 //  3. The server executes the renewal, and keeps the key for another TTL.
 //  4. The user calls Release. Without abandon, nobody could acquire for the rest of that TTL.
 //
-// It waits for Release, because until then the user's critical section may still run. A count of a
-// shared id may also stay because others with the same id renew the lock. It does not block.
+// It waits for Release, because until then the user's critical section may still run. A count may also stay because
+// others with the same id renew the lock: see outlivesLease. It does not block.
 func (o *Ownership) Abandon(ctx context.Context) {
 	o.mu.Lock()
 	o.lapsed = max(o.lapsed-1, 0)
 	o.mu.Unlock()
-	if o.addCount(-1) == 0 && (o.Shared || time.Now().Before(o.EndsAt())) {
-		o.writeCountLater(ctx, 0)
+	// The id of any lock may have been given to others. That of a permit may not.
+	mayStay := o.r.Traits.Nests || o.outlivesLease() || time.Now().Before(o.EndsAt())
+	if o.addCount(-1) == 0 && mayStay {
+		until := time.Now().Add(releaseTimeout) // if the lease is over, usually nothing is left
+		if repeat := o.repeatUntil(); repeat.After(until) {
+			until = repeat
+		}
+		o.writeCountUntil(ctx, until, 0)
 	}
 }
 

@@ -173,7 +173,7 @@ func questionsAbout(owned []*engine.Ownership) (batches []*question) {
 			continue
 		}
 		seen[o] = true
-		group := o.Resource().RenewGroup
+		group := o.RenewGroup()
 		q := open[group]
 		if q == nil || len(q.asks) == watchdog.Batch {
 			q = &question{group: group}

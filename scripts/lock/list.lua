@@ -1,5 +1,5 @@
 -- lock/list: read the kind of a lock from its keys, and the fields of its hash.
--- uses     rwlock/readers
+-- uses     lib/holder, rwlock/readers
 -- KEYS[1]  lock_hash
 -- KEYS[2]  token_key (optional): fencing token
 -- KEYS[3]  queue (optional): of a fair lock
@@ -16,9 +16,8 @@ if type(token) ~= 'string' then
 end
 local mode, pttl = redis.call('hget', lock_hash, 'mode'), redis.call('pttl', lock_hash)
 local entries = {}
--- Only a read-write lock has several fields. Other programs' hashes may have millions: do not read
--- them.
-if mode or redis.call('hlen', lock_hash) == 1 then
+-- Other programs' hashes may have millions of fields: do not read them.
+if holder_of(lock_hash) then
   entries = redis.call('hgetall', lock_hash)
 end
 if mode == 'read' then

@@ -41,7 +41,10 @@ elseif memory == '2' then
     extend(lock_hash, successor_ttl_ms)
     return {0}
   end
-  return 1
+  -- Else the rest of its minimum hold is over, but the lease of its read holds has kept the writer.
+  if is_shared or rest_ms ~= '0' or redis.call('hexists', lock_hash, field) == 0 then
+    return 1
+  end
 end
 -- A private id is in no hash of another program.
 local foreign_data = is_shared and not only_own and no_rwlock(lock_hash)

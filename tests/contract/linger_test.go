@@ -119,6 +119,48 @@ func TestC24LingeringLockIsGivenUpWhenSomebodyAsks(t *testing.T) {
 	}
 }
 
+// A single try of the same client is refused by nobody: it ends the lingering, too.
+func TestC24LingeringLockRefusesNoTryOfItsClient(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		c, name := NewClient(t, s.Client(t)), redistest.Name(t)
+		rw := c.RWLock(name+"rw", long)
+		lock := c.Lock(name, long)
+		for _, tt := range []struct{ lingers, rival *primitives.Lock }{
+			{rw.Writer(), rw.Reader()},
+			{lock, c.FencedLock(name)},
+			{lock, c.FairLock(name)},
+			{lock, primitives.NewMultiLock([]*primitives.Lock{c.FairLock(name), c.Lock(name + "-2")})},
+		} {
+			for _, opts := range [][]primitives.Option{nil, {primitives.WithOwner("me")}} {
+				lingers(t, s, tt.lingers)
+				hold, err := tt.rival.TryAcquire(t.Context(), opts...)
+				require.NoError(t, err)
+				Release(t, hold)
+			}
+			held := Acquire(t, t.Context(), tt.lingers)
+			require.ErrorIs(t, ErrOf(tt.rival.TryAcquire(t.Context())), primitives.ErrNotAcquired)
+			Release(t, held)
+		}
+	})
+}
+
+// The client that lets a lock linger takes it by force itself: it lingers no longer, and the next acquisition asks
+// Redis.
+func TestC24LingeringLockIsTakenByItsOwnClient(t *testing.T) {
+	EachKind(t, kinds.Cohorts(), func(t *testing.T, s *redistest.Server, kind kinds.Kind) {
+		l := kind.Lock(NewClient(t, s.Client(t)), redistest.Name(t), long)
+		for name, take := range map[string]func(id string) error{
+			"by force": func(string) error { return ErrOf(l.ForceRelease(t.Context())) },
+			"by id":    func(id string) error { return l.ReleaseID(t.Context(), id) },
+		} {
+			require.NoError(t, take(lingers(t, s, l)), name)
+			other := Acquire(t, t.Context(), kind.Lock(NewClient(t, s.Client(t)), l.Name()), primitives.WithWait(0))
+			require.ErrorIs(t, ErrOf(l.TryAcquire(t.Context())), primitives.ErrNotAcquired, name)
+			Release(t, other)
+		}
+	})
+}
+
 func rivalOf(kind kinds.Kind, c *primitives.Client, name string) *primitives.Lock {
 	return kind.Lock(c, name)
 }

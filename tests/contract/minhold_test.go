@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	. "github.com/redlatch/redlatch/internal/fixture"
@@ -392,6 +393,54 @@ func TestC28ReadersEnterDuringTheRestOfAReader(t *testing.T) {
 		require.NoError(t, rw.Reader().ReleaseID(t.Context(), hold.ID()))
 		RequireClean(t, s, key)
 	})
+}
+
+// A writer also reads, and goes on with that after its release. When its minimum is over, it is no writer any more,
+// whether the reader has gone or not, although the reader's lease is longer.
+func TestC28MinimumOfAWriterThatReads(t *testing.T) {
+	const minimum = 5 * time.Second
+	for _, tt := range []struct {
+		name    string
+		reads   time.Duration
+		inDoubt bool // a copy of the acquisition may come
+		late    bool // the reply to the release comes when the minimum is over
+	}{
+		{"for less", time.Second, false, false},
+		{"for longer", time.Minute, false, false},
+		{"for longer, in doubt", time.Minute, true, false},
+		{"for longer, late", time.Minute, false, true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			reads := tt.reads
+			Bubble(t, func(t *testing.T, b *Bubbled) {
+				rw, other := b.C.RWLock("x"), NewClient(t, b.S.Client(t)).RWLock("x")
+				Release(t, Acquire(t, t.Context(), rw.Writer())) // loads the script
+				if tt.inDoubt {
+					b.P.DropReplies(1, Script)
+				}
+				writer := Acquire(t, t.Context(), rw.Writer(), primitives.WithMinHold(minimum))
+				began := time.Now()
+				reader := Acquire(t, context.WithoutCancel(writer.Context()), rw.Reader())
+				if tt.late {
+					time.Sleep(minimum - 20*time.Millisecond)
+					b.P.Delay(40 * time.Millisecond)
+				}
+				Release(t, writer)
+				b.P.Heal()
+				for _, l := range []*primitives.Lock{other.Reader(), other.Writer()} {
+					if !tt.late {
+						require.ErrorIs(t, ErrOf(l.TryAcquire(t.Context())), primitives.ErrNotAcquired)
+					}
+				}
+				left := time.AfterFunc(reads, func() { assert.NoError(t, reader.Release(t.Context())) })
+				defer left.Stop()
+				Release(t, Acquire(t, t.Context(), other.Reader()))
+				assert.InDelta(t, minimum, time.Since(began), float64(50*time.Millisecond))
+				Release(t, Acquire(t, t.Context(), other.Writer()))
+				assert.Less(t, time.Since(began), minimum+reads+50*time.Millisecond)
+			})
+		})
+	}
 }
 
 // A hold with a minimum is part of no cohort: its release sends a command, and the next member waits.

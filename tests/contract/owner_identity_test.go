@@ -301,6 +301,19 @@ func TestReleaseAfterTheLeaseOfAnOwnerGivesItsCountBack(t *testing.T) {
 	})
 }
 
+// The same for a private hold whose id others have been given.
+func TestReleaseAfterTheLeaseOfAPrivateHoldGivesItsCountBack(t *testing.T) {
+	eachOwnerKind(t, func(t *testing.T, x *ownerCase) {
+		short := Acquire(t, t.Context(), x.l, primitives.WithLease(Brief))
+		hold := Acquire(t, t.Context(), x.other(t), primitives.WithOwner(short.ID()))
+		RequireEnds(t, short.Context(), primitives.ErrLost)
+		time.Sleep(100 * time.Millisecond) // the lease ends a little later than the hold
+		require.ErrorIs(t, short.Release(t.Context()), primitives.ErrLost)
+		redistest.WaitFor(t, Soon, func() bool { return x.count(t, short.ID()) == "1" }, "given back in the background")
+		x.requireOnly(t, hold)
+	})
+}
+
 // Thousands of counts of one id are one list in Redis. Each release finds its own.
 func TestManyCountsOfOneOwner(t *testing.T) {
 	t.Parallel()

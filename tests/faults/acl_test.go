@@ -272,6 +272,35 @@ func TestEachRuleIsNeeded(t *testing.T) {
 	}
 }
 
+// A user may not run one of the commands, so that a script is stopped in the middle: a lock could stay without a TTL.
+// Whatever it has acquired by then is given back, and others acquire at once.
+func TestDeniedAcquisitionLeavesNothing(t *testing.T) {
+	t.Parallel()
+	s := redistest.Fresh(t)
+	free := NewClient(t, s.Client(t))
+	for _, command := range []string{"pexpire", "hset", "pttl", "set", "decrby", "zadd", "persist"} {
+		user := redistest.Name(t)
+		s.SetUser(t, user, "on", ">"+redistest.Password, "~*", "&*", "+@all", "-"+command)
+		for _, kind := range kinds.Leased() {
+			for _, opts := range [][]primitives.Option{nil, {primitives.WithOwner("me")}} {
+				c := NewClient(t, s.As(user).Client(t))
+				name := redistest.Name(t)
+				if kind.Pool {
+					InitPool(t, kind.OpenPool(free, name), 1)
+				}
+				_, err := kind.Open(c, name).TryAcquire(t.Context(), opts...)
+				if err == nil {
+					continue // its release may be denied, which Release says
+				}
+				require.Regexp(t, deniedError, err.Error())
+				hold, err := kind.Rival(free, name).TryAcquire(t.Context())
+				require.NoError(t, err, "%s without %s", kind.Name, command)
+				Release(t, hold)
+			}
+		}
+	}
+}
+
 // The other rules of doc/operations.md for a Go application: in a cluster, for lists of locks, for names and
 // notices.
 func TestDocumentedRulesOfACluster(t *testing.T) {

@@ -225,7 +225,7 @@ func TestForeignDataIsNotReadWhole(t *testing.T) {
 	s := redistest.Fresh(t)
 	rdb, c := s.Client(t), NewClient(t, s.Client(t))
 	n := redistest.Sized(s, redistest.Scaled(s, 200_000), 1_000_000)
-	for name, more := range map[string]string{"counts": "", "mode": "write", "reading": "read"} {
+	for name, more := range map[string]string{"counts": "", "mode": "write", "reading": "read", "dark": "dark"} {
 		require.NoError(t, rdb.Eval(t.Context(), `
 			for i = 1, ARGV[1] do redis.call('hset', KEYS[1], 'field' .. i, ARGV[2] == '' and i or 'text') end
 			if ARGV[2] ~= '' then redis.call('hset', KEYS[1], 'mode', ARGV[2]) end
@@ -241,6 +241,13 @@ func TestForeignDataIsNotReadWhole(t *testing.T) {
 				require.Less(t, time.Since(began), 30*time.Millisecond, "%s %s: %s", name, kind, call)
 			}
 		}
+		began := time.Now()
+		RequireForeign(t, ErrOf(c.Inspect(t.Context(), name)), "fields that is no lock")
+		for info, err := range c.Locks(t.Context(), "*") {
+			require.NoError(t, err)
+			require.Fail(t, "not a lock", "%+v", info)
+		}
+		require.Less(t, time.Since(began), 30*time.Millisecond, "%s: inspect, and look for locks", name)
 	}
 }
 
