@@ -135,7 +135,7 @@ func (h *Hold) giveBack(caller context.Context, limit time.Duration) {
 			}
 			return
 		}
-		_, _ = h.held.Release(ctx, h) // if it is not answered, it goes on in the background
+		_ = h.held.Release(ctx, h) // if it is not answered, it goes on in the background
 		h.end(ErrReleased)
 	})
 	awaitFirst(caller, released, limit)

@@ -61,11 +61,10 @@ type Holding interface {
 	ValidUntil(h *Hold) time.Time // when h is lost unless the server answers before
 	Join(h *Hold)                 // adds h, once, after h was registered with the client
 	Forget(h *Hold)               // stops renewing and watching for h; sends nothing
-	Loss() Loss                   // why it is lost, if a command found that
-	// Release gives back the count of h. lost: there was nothing left to give back.
-	Release(ctx context.Context, h *Hold) (lost bool, err error)
-	Abandon(ctx context.Context) // the first Release of a lost hold: its critical section is over
-	Check(ctx context.Context) error
+	Abandon(ctx context.Context)  // the first Release of a lost hold: its critical section is over
+	// Each of these sends a command. If the answer is that h is lost, it has ended h, and returns the loss.
+	Release(ctx context.Context, h *Hold) error // gives back the count of h
+	Check(ctx context.Context, h *Hold) error
 	Extend(ctx context.Context, h *Hold, d time.Duration) error
 }
 
@@ -124,16 +123,15 @@ func (r *Resource) AcquireNothing(ctx context.Context, terms *Terms) (hold *Hold
 // nothing is what a hold of 0 permits is of. Nothing can be lost or released.
 type nothing struct{}
 
-func (nothing) OwnerID() string                                       { return "" }
-func (nothing) Member(*Resource) *Hold                                { return nil }
-func (nothing) ValidUntil(*Hold) time.Time                            { return time.Time{} }
-func (nothing) Join(*Hold)                                            {}
-func (nothing) Forget(*Hold)                                          {}
-func (nothing) Loss() Loss                                            { return Loss{} }
-func (nothing) Release(context.Context, *Hold) (lost bool, err error) { return false, nil }
-func (nothing) Abandon(context.Context)                               {}
-func (nothing) Check(context.Context) error                           { return nil }
-func (nothing) Extend(context.Context, *Hold, time.Duration) error    { return nil }
+func (nothing) OwnerID() string                                    { return "" }
+func (nothing) Member(*Resource) *Hold                             { return nil }
+func (nothing) ValidUntil(*Hold) time.Time                         { return time.Time{} }
+func (nothing) Join(*Hold)                                         {}
+func (nothing) Forget(*Hold)                                       {}
+func (nothing) Abandon(context.Context)                            {}
+func (nothing) Release(context.Context, *Hold) error               { return nil }
+func (nothing) Check(context.Context, *Hold) error                 { return nil }
+func (nothing) Extend(context.Context, *Hold, time.Duration) error { return nil }
 
 // Adopted returns a hold for an owner that the server already knows: one command, sent at that time,
 // has replaced the former owner by it. The watchdog renews it from now on.
@@ -267,19 +265,14 @@ func (h *Hold) Release(ctx context.Context) error {
 		h.group.MemberEnded(h, ErrReleased)
 	}
 	kept, kind := h.linger(ctx), EventReleased
-	var lost bool
 	var err error
 	if kept == nil {
-		lost, err = h.held.Release(ctx, h)
+		if err = h.held.Release(ctx, h); err != nil {
+			// For the user the hold is over, whatever came of the command: nothing renews it from now on.
+			kind = EventReleaseFailed
+		}
 	}
-	switch {
-	case err != nil:
-		// For the user the hold is over, whatever came of the command: nothing renews it from now on.
-		kind = EventReleaseFailed
-	case lost:
-		return h.Lose(ctx, h.held.Loss())
-	}
-	if h.end(ErrReleased) {
+	if h.end(ErrReleased) { // else it was lost
 		h.emit(ctx, kind, err)
 	}
 	if kept != nil {
@@ -348,7 +341,7 @@ func (h *Hold) Forget() {
 // Check asks the server whether the hold still exists: nil, or ErrLost. It blocks until the reply. An
 // error of the transport changes nothing: the hold stays live until validUntil.
 func (h *Hold) Check(ctx context.Context) error {
-	return h.ask(ctx, func() error { return h.held.Check(ctx) })
+	return h.ask(ctx, func() error { return h.held.Check(ctx, h) })
 }
 
 // Extend makes the hold valid for at least d from now. It blocks until the reply. invalid, if not nil,
@@ -385,9 +378,6 @@ func (h *Hold) ask(ctx context.Context, f func() error) error {
 	err := f()
 	if loss := h.lossCause(); loss != nil {
 		return loss
-	}
-	if errors.Is(err, ErrLost) && ctx.Err() == nil {
-		return h.Lose(ctx, h.held.Loss()) // another goroutine is about to end it
 	}
 	if o := h.Ownership(); err == nil && o != nil && h.IsLive() && !h.ValidUntil().After(time.Now()) {
 		return h.Lose(ctx, o.expire(h)) // the answer came too late; the watchdog is about to report the loss

@@ -171,8 +171,7 @@ func ReleaseTogether(
 			h.end(ErrReleased)
 		case gone[i]:
 			lost = true
-			o.lose(ctx)
-			_ = h.Lose(ctx, o.Loss())
+			_ = o.lose(ctx, h)
 		default:
 			lost = lost || h.lossCause() != nil
 			h.end(ErrReleased)

@@ -145,7 +145,7 @@ func (r *Resource) reacquire(ctx context.Context, outer *Hold, q *Request) (*Hol
 		if outer.isReleased() {
 			return nil, errOuterEnded
 		}
-		_ = o.Check(ctx) // ends outer, if the server confirms the loss
+		_ = o.Check(ctx, outer) // ends outer, if the server confirms the loss
 	}
 	return hold, err
 }

@@ -33,7 +33,7 @@ import (
 // There are four causes of a loss:
 //
 //   - The watchdog: a renewal was refused, or validity has passed (LeaseLost).
-//   - The reply to any command: the server does not know the id (judge, release).
+//   - The reply to any command: the server does not know the id (lose).
 //   - A check after a takeover notice (Verify).
 //   - The limit of a single hold. It ends that hold only; the others end every hold of the ownership.
 
@@ -153,7 +153,7 @@ func (o *Ownership) Join(h *Hold) {
 	}
 	o.mu.Unlock()
 	if lost {
-		h.LoseInBackground(o.Loss())
+		h.LoseInBackground(goneLoss)
 		return
 	}
 	if h.limit != 0 { // read without its mutex: the caller has not returned h yet
@@ -283,7 +283,11 @@ func (o *Ownership) nest(ctx context.Context, outer *Hold, ttl time.Duration) (s
 	if o.r.Core.FailureOf(err).InDoubt {
 		o.writeCountLater(ctx, o.r.Core.RollbackLimit(began))
 	}
-	return sent, o.judge(ctx, lost, err)
+	if err == nil { // lost
+		_ = o.lose(ctx, outer)
+		err = ErrLost
+	}
+	return sent, err
 }
 
 // unnest takes back the count of a nested acquisition that nest has counted, but for which there is no
@@ -302,9 +306,9 @@ func (o *Ownership) unnest(ctx context.Context) {
 //	release of A: count 2 -> 1     release of B: count 1 -> 0
 //	takes wire, reads 0, frees
 //	                               takes wire: freed already, sends nothing
-func (o *Ownership) Release(ctx context.Context, h *Hold) (lost bool, err error) {
+func (o *Ownership) Release(ctx context.Context, h *Hold) error {
 	if o.passes.Cohort > 0 && o.passOn(h) {
-		return false, nil
+		return nil
 	}
 	o.Forget(h) // before the command: nothing renews what is being released
 	o.addCount(-1)
@@ -314,8 +318,10 @@ func (o *Ownership) Release(ctx context.Context, h *Hold) (lost bool, err error)
 	if !locked && !o.wire.LockContext(bounded) {
 		// A command of another hold is stuck on its connection. Our count goes out after it.
 		o.writeCountLater(ctx, 0)
-		return false, o.r.Core.Unanswered(errSiblingStuck)
+		return o.r.Core.Unanswered(errSiblingStuck)
 	}
+	var lost bool
+	var err error
 	// The count is read with wire held: siblings may have been released meanwhile.
 	left := o.addCount(0)
 	switch {
@@ -337,9 +343,9 @@ func (o *Ownership) Release(ctx context.Context, h *Hold) (lost bool, err error)
 			err = o.r.Core.Unanswered(errSiblingStuck)
 		}
 	case lost:
-		o.lose(ctx)
+		return o.lose(ctx, h)
 	}
-	return lost, err
+	return err
 }
 
 // releaseContext returns the context of a release, which ends within releaseTimeout and not with ctx. Usually the
@@ -445,10 +451,13 @@ func (o *Ownership) Abandon(ctx context.Context) {
 	}
 }
 
-// Check implements [Holding]: it asks the server, and ends all holds if the lock is lost.
-func (o *Ownership) Check(ctx context.Context) error {
+// Check implements [Holding]: it asks the server.
+func (o *Ownership) Check(ctx context.Context, h *Hold) error {
 	lost, err := o.r.Driver.Check(ctx, o)
-	return o.judge(ctx, lost, err)
+	if err == nil && lost {
+		return o.lose(ctx, h)
+	}
+	return err
 }
 
 // Verify asks the server whether o still holds the lock, after a takeover notice has named it, and ends its
@@ -465,7 +474,7 @@ func (o *Ownership) Verify(ctx context.Context) error {
 
 // Gone reports that the server has said that o does not hold the lock. It ends the holds, and does not wait
 // for the observer.
-func (o *Ownership) Gone() { o.loseInBackground(o.Loss()) }
+func (o *Ownership) Gone() { o.loseInBackground(goneLoss) }
 
 // ValidFor is how long the hold of o that ends first is valid from now; 0 if o has no holds any longer.
 func (o *Ownership) ValidFor() (d time.Duration) {
@@ -497,8 +506,8 @@ func (c *Core) RenewNow(owned []*Ownership) (fixed []*Ownership) {
 	return fixed
 }
 
-// Loss implements [Holding]: the server does not know the id.
-func (o *Ownership) Loss() Loss { return Loss{Reason: LossGone} }
+// goneLoss: the server does not know the id.
+var goneLoss = Loss{Reason: LossGone}
 
 // expire stops renewing and watching for h, because its validity has passed. It returns why h is lost. The
 // renewed lease of o ends all its holds; the limit of h ends h alone.
@@ -530,8 +539,11 @@ func (o *Ownership) Extend(ctx context.Context, h *Hold, d time.Duration) error 
 		return err
 	}
 	sent, lost, err := o.r.Driver.Extend(ctx, o, d)
-	if err = o.judge(ctx, lost, err); err != nil {
+	switch {
+	case err != nil:
 		return err
+	case lost:
+		return o.lose(ctx, h)
 	}
 	o.lastsUntil(sent.Add(d))
 	until := sent.Add(d - o.r.Core.MarginOf(d))
@@ -554,22 +566,13 @@ func (o *Ownership) Extend(ctx context.Context, h *Hold, d time.Duration) error 
 	return nil
 }
 
-// judge turns the reply to a command into an error. It ends all holds if the lock is lost, so the
-// caller must not hold wire.
-func (o *Ownership) judge(ctx context.Context, lost bool, err error) error {
-	if err == nil && lost {
-		o.lose(ctx)
-		return ErrLost
+// lose ends all holds, because the call with ctx, about h, found that the lock is lost. It returns the loss of h,
+// which has left the others already if it is being released. The caller must not hold wire.
+func (o *Ownership) lose(ctx context.Context, h *Hold) error {
+	for _, each := range o.endAll() {
+		_ = each.Lose(ctx, goneLoss)
 	}
-	return err
-}
-
-// lose ends all holds, because the call with ctx found that the lock is lost. A hold whose release has found it is not
-// among them any longer: Hold.Release ends it.
-func (o *Ownership) lose(ctx context.Context) {
-	for _, h := range o.endAll() {
-		_ = h.Lose(ctx, o.Loss())
-	}
+	return h.Lose(ctx, goneLoss)
 }
 
 // loseInBackground ends all holds when no call of the user found the loss. It does not wait for the
@@ -649,7 +652,7 @@ func (o *Ownership) LeaseUnknown(_ *watchdog.Lease, err error) {
 // LeaseLost implements [watchdog.Keeper]: a renewal was refused, for example because an operator has
 // deleted the key, or validity has ended without an answer.
 func (o *Ownership) LeaseLost(_ *watchdog.Lease, refused bool) {
-	loss := o.Loss()
+	loss := goneLoss
 	if !refused {
 		// A renewal without an answer may be executed now, and keep the key for a TTL: see abandon.
 		o.lastsUntil(time.Now().Add(o.TTL))

@@ -55,8 +55,8 @@ var Catalogue = []Defect{
 		Name: "a loss that a renewal finds is not reported", Promise: "C10",
 		Edits: []Edit{{
 			"internal/engine/ownership.go",
-			"	loss := o.Loss()\n	if !refused {",
-			"	loss := o.Loss()\n	if refused {\n		return\n	}\n	if !refused {",
+			"	loss := goneLoss\n	if !refused {",
+			"	loss := goneLoss\n	if refused {\n		return\n	}\n	if !refused {",
 		}},
 		Find: []string{"--faults", "delete", "--primitives", "lock,fenced"},
 	},
@@ -79,9 +79,9 @@ var Catalogue = []Defect{
 	{
 		Name: "Release returns nil for a lost hold", Promise: "C11",
 		Edits: []Edit{{
-			"internal/engine/hold.go",
-			"		return h.Lose(ctx, h.held.Loss())\n	}\n	if h.end(ErrReleased) {\n",
-			"		_ = h.Lose(ctx, h.held.Loss())\n		return nil\n	}\n	if h.end(ErrReleased) {\n",
+			"internal/engine/ownership.go",
+			"	case lost:\n		return o.lose(ctx, h)\n	}\n	return err\n",
+			"	case lost:\n		_ = o.lose(ctx, h)\n	}\n	return err\n",
 		}},
 		Find: []string{"--faults", "delete,force", "--primitives", "lock,fenced,fair"},
 	},
@@ -263,8 +263,8 @@ var Catalogue = []Defect{
 		Name: "every loss is a limit", Promise: "C27",
 		Edits: []Edit{{
 			"internal/engine/ownership.go",
-			"func (o *Ownership) Loss() Loss { return Loss{Reason: LossGone} }",
-			"func (o *Ownership) Loss() Loss { return Loss{Reason: LossLimit} }",
+			"var goneLoss = Loss{Reason: LossGone}",
+			"var goneLoss = Loss{Reason: LossLimit}",
 		}},
 	},
 
