@@ -2,7 +2,6 @@ package engine
 
 import (
 	"context"
-	"errors"
 	"time"
 )
 
@@ -129,14 +128,7 @@ func (h *Hold) giveBack(caller context.Context, limit time.Duration) {
 	released := make(chan struct{})
 	c.Spawn(func() {
 		defer close(released)
-		if err := h.take(); err != nil {
-			if errors.Is(err, ErrLost) {
-				h.held.Abandon(ctx)
-			}
-			return
-		}
-		_ = h.held.Release(ctx, h) // if it is not answered, it goes on in the background
-		h.end(ErrReleased)
+		_ = h.Release(ctx) // if it is not answered, it goes on in the background
 	})
 	awaitFirst(caller, released, limit)
 }
