@@ -70,13 +70,13 @@ func (o *Ownership) passOn(h *Hold) bool {
 // new hold gets a fencing token of its own. succeed returns nil if the lock may not be passed on. The caller
 // holds o.wire and waitQueues.mu.
 func (o *Ownership) succeed(ctx context.Context, h *Hold, now time.Time, used bool) *Hold {
-	c := o.r.Core
+	c, state := o.r.Core, h.state()
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	switch {
 	case o.holds != h || h.sibling != nil || o.count != 1 || o.otherKind:
 		return nil // it is lost, or h is not the only hold
-	case !h.Limit().IsZero() || h.extendedUntil() != 0:
+	case state.limit != 0 || state.extended != 0:
 		return nil // h has a lease that the next hold was not promised
 	case o.lease.ValidUntil().Sub(now) < h.ttl/2:
 		return nil // renewals are overdue: let the server decide
@@ -103,7 +103,7 @@ func (o *Ownership) succeed(ctx context.Context, h *Hold, now time.Time, used bo
 func (o *Ownership) endCohort(outer *Hold) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if outer.isReleased() {
+	if outer.state().taken {
 		return false
 	}
 	o.otherKind = true

@@ -37,7 +37,8 @@ type Hold struct {
 	renew   bool
 	listed  bool // guarded by holdList: counted by tag
 	taken   bool // a Release or a Detach has begun; guarded by mu
-	// unaccepted: it was passed on to a waiter whose acquisition has not accepted it; guarded by mu
+	// unaccepted: it has no user. It keeps a lingering lock, or was passed on to a waiter whose acquisition has not
+	// accepted it; guarded by mu
 	unaccepted bool
 
 	mu       sync.Mutex    // guards the fields below; innermost
@@ -174,46 +175,38 @@ func (h *Hold) Ownership() *Ownership {
 // ValidUntil is when the hold is lost unless the server answers before; zero if it has no lease.
 func (h *Hold) ValidUntil() time.Time { return h.held.ValidUntil(h) }
 
+// holdState is what mu guards of a hold, at one moment.
+type holdState struct {
+	cause             error
+	limit, extended   Instant
+	taken, unaccepted bool
+}
+
+func (h *Hold) state() holdState {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return holdState{h.cause, h.limit, h.extended, h.taken, h.unaccepted}
+}
+
 // Limit is the hold's own limit; zero if there is none.
 func (h *Hold) Limit() time.Time {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.limit == 0 {
-		return time.Time{}
+	if limit := h.state().limit; limit != 0 {
+		return h.r.Core.Time(limit)
 	}
-	return h.r.Core.Time(h.limit)
-}
-
-func (h *Hold) extendedUntil() Instant {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.extended
-}
-
-// IsLive reports whether h has not ended and its release has not begun. Only then may an acquisition
-// nest under it.
-func (h *Hold) IsLive() bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.cause == nil && !h.taken
+	return time.Time{}
 }
 
 // Ended is why the hold has ended, or is about to; nil if it is live.
 func (h *Hold) Ended() error {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.cause == nil && h.taken {
-		return ErrReleased
+	if s := h.state(); s.cause != nil || !s.taken {
+		return s.cause
 	}
-	return h.cause
+	return ErrReleased
 }
 
-// isReleased reports whether a Release or a Detach has begun.
-func (h *Hold) isReleased() bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.taken
-}
+// IsLive reports whether h has not ended and its release has not begun. Only then may an acquisition
+// nest under it.
+func (h *Hold) IsLive() bool { return h.Ended() == nil }
 
 // watchLimit makes h end when its limit has come. Ownership.Join calls it, and Extend after it has raised the
 // limit. It is separate from the renewal of the ownership: a hold with a limit ends by itself, and the others of the
@@ -298,7 +291,7 @@ func (h *Hold) take() error {
 
 // refused is the error of a call that came after the client was closed.
 func (h *Hold) refused(closed error) error {
-	if h.isReleased() {
+	if h.state().taken {
 		return ErrReleased
 	}
 	return closed
@@ -387,10 +380,8 @@ func (h *Hold) ask(ctx context.Context, f func() error) error {
 
 // lossCause is why h was lost; nil if it was not.
 func (h *Hold) lossCause() error {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if errors.Is(h.cause, ErrLost) {
-		return h.cause
+	if cause := h.state().cause; errors.Is(cause, ErrLost) {
+		return cause
 	}
 	return nil
 }
@@ -414,7 +405,7 @@ func (h *Hold) LoseInBackground(loss Loss) {
 	if !h.end(err) {
 		return
 	}
-	if h.isAnnounced() {
+	if !h.state().unaccepted {
 		h.r.Core.logLater(h.lossRecord(loss, err))
 	}
 	if !h.isSilent() {
@@ -471,16 +462,8 @@ func (h *Hold) end(cause error) bool {
 }
 
 // isSilent reports whether h emits no events. Holds of members emit none, because the joint hold emits events
-// for all of them. Nor does a hold whose acquisition was not announced.
-func (h *Hold) isSilent() bool { return h.group != nil || !h.isAnnounced() }
-
-// isAnnounced reports whether an acquisition has returned h, or will. Else h has no user: it keeps a lingering
-// lock, or its waiter has not taken it.
-func (h *Hold) isAnnounced() bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return !h.unaccepted
-}
+// for all of them. Nor does a hold without a user, whose acquisition was not announced.
+func (h *Hold) isSilent() bool { return h.group != nil || h.state().unaccepted }
 
 // emit emits an event in the goroutine of the call that has ctx.
 func (h *Hold) emit(ctx context.Context, kind EventKind, err error) {

@@ -81,7 +81,7 @@ func (qs *waitQueues) isWanted(r *Resource) bool {
 // to be freed, as by a hold without a user: see giveBack.
 func (h *Hold) linger(ctx context.Context) *Hold {
 	o := h.Ownership()
-	if o == nil || o.passes.Linger == 0 || h.depth > 1 || !h.isAnnounced() || !o.r.Core.CanLinger(ctx) ||
+	if o == nil || o.passes.Linger == 0 || h.depth > 1 || h.state().unaccepted || !o.r.Core.CanLinger(ctx) ||
 		!o.wire.TryLock() {
 		return nil
 	}

@@ -81,9 +81,8 @@ func (h *Hold) TTL() time.Duration { return h.ttl }
 
 // IsLostUnreleased reports whether h was lost, and its Release has not begun.
 func (h *Hold) IsLostUnreleased() bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return errors.Is(h.cause, ErrLost) && !h.taken
+	s := h.state()
+	return errors.Is(s.cause, ErrLost) && !s.taken
 }
 
 // LoseUnreported ends h as lost. It writes no log and emits no event: a call of the user that is under way
@@ -98,7 +97,7 @@ func (h *Hold) LoseUnreported(loss Loss) error {
 
 // ReportLoss writes the log of a loss and emits its event, for the call with ctx. err is why the hold has ended.
 func (h *Hold) ReportLoss(ctx context.Context, loss Loss, err error) {
-	if h.isAnnounced() {
+	if !h.state().unaccepted {
 		h.r.Core.logNow(ctx, h.lossRecord(loss, err))
 	}
 	h.emit(ctx, EventLost, err)

@@ -142,7 +142,7 @@ func (r *Resource) reacquire(ctx context.Context, outer *Hold, q *Request) (*Hol
 	inner.heard = q.heard
 	hold, err := r.AcquireOutermost(ctx, inner, time.Now())
 	if errors.Is(err, ErrLost) {
-		if outer.isReleased() {
+		if outer.state().taken {
 			return nil, errOuterEnded
 		}
 		_ = o.Check(ctx, outer) // ends outer, if the server confirms the loss

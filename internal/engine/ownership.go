@@ -224,7 +224,7 @@ func (o *Ownership) Forget(h *Hold) {
 		return
 	}
 	*at, h.sibling = h.sibling, nil
-	if !h.isReleased() {
+	if !h.state().taken {
 		o.lapsed++ // its limit has come, and the server still counts it until its Release: see abandon
 	}
 	if !o.lost {
@@ -263,7 +263,7 @@ func (o *Ownership) nest(ctx context.Context, outer *Hold, ttl time.Duration) (s
 	if !o.wire.LockContext(ctx) {
 		return time.Time{}, o.r.Core.CutShort(context.Cause(ctx), SilenceOf(ctx, began))
 	}
-	if outer.isReleased() {
+	if outer.state().taken {
 		o.wire.Unlock()
 		return time.Time{}, errOuterEnded
 	}
@@ -670,7 +670,7 @@ func (o *Ownership) report(e Event) {
 	holds := o.list()
 	o.mu.Unlock()
 	for _, h := range holds {
-		if !h.isAnnounced() {
+		if h.state().unaccepted {
 			continue // its user has gone, or has not come yet
 		}
 		of := h.event(e.Kind, e.Err)

@@ -111,7 +111,7 @@ var Catalogue = []Defect{
 		Edits: []Edit{
 			{
 				"internal/engine/ownership.go",
-				"	if outer.isReleased() {\n		o.wire.Unlock()\n		return time.Time{}, errOuterEnded\n" +
+				"	if outer.state().taken {\n		o.wire.Unlock()\n		return time.Time{}, errOuterEnded\n" +
 					"	}\n",
 				"	o.wire.Unlock()\n	time.Sleep(time.Millisecond)\n",
 			},
