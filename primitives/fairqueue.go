@@ -489,7 +489,7 @@ func (q *fairQueue) update(status fairStatus, err error, longest time.Duration) 
 	defer q.queues.mu.Unlock()
 	q.expect(status.changesIn)
 	if err != nil {
-		if !isPassing(err) {
+		if !classify(err).Retry {
 			// Redis itself refused, as for a key of another type, or the redis client is closed. Each waiter's
 			// own attempt returns that error.
 			q.wakeAll()

@@ -449,9 +449,6 @@ func (d *writerDriver) free(ctx context.Context, o *engine.Owner, next engine.Ne
 	}
 	reply, err := call.Do(ctx, d.h.c.calls)
 	got, err := releasedResult(reply, err)
-	if isForeign(err) {
-		got, err = releasedOf(true, err)
-	}
 	got.InDoubt = reply.Doubt && !remembers(o)
 	return got, err
 }

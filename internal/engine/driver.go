@@ -221,7 +221,7 @@ type Request struct {
 	parent *Hold    // the outer hold whose turn a nested acquisition has taken; nil if none
 	heard  *Contact // nil: the server has granted the first attempt, or has not been asked
 	passed *Hold    // the hold that was passed on to it within a cohort; guarded by waitQueues.mu
-	min    *minHold // nil: none
+	min    *minHold // of a nested request: that of its outer hold; nil: none
 }
 
 // Result is the reply to an attempt.

@@ -126,7 +126,7 @@ func (o *Ownership) ConfirmCount(ctx context.Context, limit time.Duration) bool 
 // Member returns a request for a member of q's joint lock that has been acquired by the command for q. The owner
 // is q's. One such request may serve all members.
 func (q *Request) Member(terms *Terms, of Group) *Request {
-	m := &Request{Owner: q.Owner, Terms: terms, Group: of, min: newMinHold(terms.MinHold)}
+	m := &Request{Owner: q.Owner, Terms: terms, Group: of}
 	m.TTL = terms.WireTTL()
 	return m
 }

@@ -134,7 +134,7 @@ func (r *Resource) reacquire(ctx context.Context, outer *Hold, q *Request) (*Hol
 	inner := r.NewRequest(q.Terms)
 	inner.Name(o.ID, true)
 	inner.Nested, inner.Group, inner.parent = true, q.Group, q.parent
-	inner.TTL, inner.min = q.Terms.FirstTTL(), nil
+	inner.TTL = q.Terms.FirstTTL()
 	if o.r.Kind == r.Kind { // else the other side has it
 		inner.min = o.min
 	}

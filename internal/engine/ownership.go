@@ -94,6 +94,9 @@ func (r *Resource) newOwnership(q *Request, res Result) *Ownership {
 		r: r, Owner: q.Owner, Token: res.Token, streak: res.streak, passes: &mayNotPass, count: 1, shortLease: res.Lease,
 		over: r.Core.Instant(time.Now().Add(q.TTL)), min: q.min,
 	}
+	if d := q.Terms.MinHold; d > 0 && !q.Nested {
+		o.min = &minHold{d: d}
+	}
 	if o.min != nil && q.Group == nil { // else the joint hold begins it
 		o.min.begin(r.Core)
 	}
@@ -383,9 +386,13 @@ func (o *Ownership) writeCountLater(ctx context.Context, limit time.Duration) {
 // freed notes the answer to the command that frees o, which was first sent at that time, and reports
 // whether o was lost before. The answer counts for whoever releases a hold of o at the same time. The
 // caller holds wire.
+//
+// Suppose that a repeated release finds nothing, and that the lease had not ended when the first one was sent.
+// Then the first one was executed. It could also be that the lock was taken by force at that moment: the two
+// look the same.
 func (o *Ownership) freed(got Released, sent time.Time, err error) (lost bool) {
-	got.InDoubt = got.InDoubt || o.wire.freeInDoubt
-	lost = o.isLoss(got, sent)
+	inDoubt := got.InDoubt || o.wire.freeInDoubt
+	lost = got.Lost && !(inDoubt && sent.Before(o.EndsAt()))
 	switch {
 	case err != nil:
 		o.wire.freeInDoubt = o.wire.freeInDoubt || o.r.Core.FailureOf(err).InDoubt
@@ -424,14 +431,6 @@ const rememberedReserve = time.Hour
 // IsRemembered reports whether the server certainly remembers the permits of an acquisition without a
 // lease. Then the driver may have the server release nothing that it does not remember.
 func (o *Ownership) IsRemembered() bool { return time.Now().Before(o.EndsAt()) }
-
-// isLoss reports whether o was lost before its release, which was first sent at that time. Suppose that a
-// repeated release finds nothing, and that the lease had not ended when the first one was sent. Then the
-// first one was executed. It could also be that the lock was taken by force at that moment: the two look
-// the same.
-func (o *Ownership) isLoss(got Released, sent time.Time) bool {
-	return got.Lost && !(got.InDoubt && sent.Before(o.EndsAt()))
-}
 
 // Abandon implements [Holding]: it deletes the key of a lost hold, in case a late renewal extended it.
 //

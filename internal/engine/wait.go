@@ -28,14 +28,6 @@ type Wait struct {
 	notify func() // called instead of emitting an event, if not nil
 }
 
-func newWait(ctx context.Context, began time.Time, limit time.Duration) Wait {
-	w := Wait{limit: limit, caller: ctx}
-	if limit >= 0 {
-		w.until = began.Add(limit)
-	}
-	return w
-}
-
 // MemberWait is the wait of a member's acquisition that tries once. It emits no event.
 func MemberWait() Wait { return Wait{silent: true} }
 

@@ -117,8 +117,8 @@ func (qs *waitQueues) of(r *Resource, terms *Terms) *waitQueue {
 
 func (r *Resource) newQueue(backoff func(n int) time.Duration) *waitQueue {
 	return &waitQueue{queues: &r.Core.queues, r: r, state: waitq.Queue{
-		Backoff: backoff, ManyHolders: r.Traits.ManyHolders, Batches: r.batches() != nil,
-		TakeTurns: r.Traits.ClientsTakeTurns,
+		Backoff: backoff, ManyHolders: r.Traits.ManyHolders, TakeTurns: r.Traits.ClientsTakeTurns,
+		Batches: r.Traits.AcquireBatch != nil && !r.Core.NeedsReplicas, // replicas confirm each acquisition by itself
 	}}
 }
 
@@ -241,7 +241,8 @@ func (q *waitQueue) NextStep(w *Waiter) (step Step) {
 	case w.granted != nil:
 		step.Granted = w.granted
 	case w.queued.State == waitq.Due:
-		begun := q.on(&waitq.Event{What: waitq.Begins, Who: &w.queued, InLine: q.isPlaceHeard()})
+		isHeard := q.atPlace != nil && IsClosed(q.atPlace.Confirmed()) && q.atPlace.Err() == nil
+		begun := q.on(&waitq.Event{What: waitq.Begins, Who: &w.queued, InLine: isHeard})
 		step.Try, w.Request.Place = true, begun[0].Place
 		if isHead {
 			q.heard.Asking()
@@ -255,7 +256,7 @@ func (q *waitQueue) NextStep(w *Waiter) (step Step) {
 // Try implements [Trier]. If w is about to give up, its attempt has not used its reason to try, such as a message that
 // announced a release.
 func (q *waitQueue) Try(ctx context.Context, w *Waiter) (res Result, err error) {
-	if w.Request.Shared || q.r.batches() == nil {
+	if w.Request.Shared || !q.state.Batches {
 		res, err = w.resource.Try(ctx, w.Request)
 	} else {
 		res, err = q.tryBatch(ctx, w)
@@ -314,15 +315,6 @@ func (q *waitQueue) tryBatch(ctx context.Context, w *Waiter) (Result, error) {
 		res.Granted = true // of w: the loop has used res for the others
 	}
 	return r.tried(ctx, w.Request, res, err)
-}
-
-// batches returns the driver's function that acquires for several requests at once; nil if there is
-// none, or if replicas must confirm each acquisition.
-func (r *Resource) batches() func(context.Context, *Request, []*Request) (Result, []bool, error) {
-	if r.Core.NeedsReplicas {
-		return nil
-	}
-	return r.Traits.AcquireBatch
 }
 
 // answer gives a waiter the result of a command that tried to acquire for it: a hand-off or a batch. If

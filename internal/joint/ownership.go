@@ -111,9 +111,12 @@ func (o *Ownership) close() []*engine.Hold {
 
 // end is close for callers that hold mu.
 func (o *Ownership) end() {
-	if !o.closed {
-		o.sealed, o.closed = true, true
-		o.retakes.stop()
+	if o.closed {
+		return
+	}
+	o.sealed, o.closed = true, true
+	if o.retakes.over != nil {
+		close(o.retakes.over)
 	}
 }
 

@@ -40,13 +40,6 @@ type retake struct {
 	after time.Time       // do not try before: the release of an earlier hold would free the next one
 }
 
-// stop ends the goroutine, if there is one. Ownership.end calls it once, with mu held.
-func (t *retakes) stop() {
-	if t.over != nil {
-		close(t.over)
-	}
-}
-
 // retakeLater starts the goroutine, or wakes it up. MemberEnded and join call it. It does not block. It
 // does nothing for a multi lock, which needs all its members.
 func (o *Ownership) retakeLater() {
