@@ -4,6 +4,8 @@ import (
 	"context"
 	"strings"
 
+	"github.com/redlatch/redlatch/internal/engine"
+	"github.com/redlatch/redlatch/internal/presence"
 	"github.com/redlatch/redlatch/scripts"
 )
 
@@ -58,7 +60,11 @@ func (l *Lock) announceTakeover(ctx context.Context, err error, ids ...string) {
 // ended with err. If the operation certainly failed, it sends nothing. The caller waits for a moment at most, and
 // not at all if Redis did not answer the operation.
 func (h *handle) announceTakeover(ctx context.Context, err error, ids ...string) {
-	if len(ids) > 0 && (err == nil || classify(err).InDoubt) {
-		h.c.presence.Announce(ctx, h.res.Kind, h.raw(), ids, err == nil)
+	if len(ids) == 0 || err != nil && !classify(err).InDoubt {
+		return
+	}
+	sent := h.c.presence.Announce(ctx, h.res.Kind, h.raw(), ids)
+	if err == nil {
+		engine.Pause(ctx, presence.NoticeLimit, sent)
 	}
 }

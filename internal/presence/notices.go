@@ -19,11 +19,11 @@ import (
 // The first half of this file sends notices, the second half reads them. presence.go subscribes.
 
 // Announce notifies the clients of these ids that they may have lost a lock, or permits, of that kind and name on
-// the wire. It is best effort. A goroutine of the core sends the notices, for noticeTimeout at most. Announce
-// waits for it no longer than NoticeLimit, and not at all if wait is false.
-func (p *Presence) Announce(ctx context.Context, kind, name string, ids []string, wait bool) {
+// the wire. It is best effort, and does not block. A goroutine of the core sends the notices, for noticeTimeout at
+// most, and then closes done. Callers wait for that no longer than NoticeLimit.
+func (p *Presence) Announce(ctx context.Context, kind, name string, ids []string) (done chan struct{}) {
 	notices := p.notices(kind, name, ids)
-	done := make(chan struct{})
+	done = make(chan struct{})
 	p.core.Spawn(func() {
 		defer close(done)
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), noticeTimeout)
@@ -34,9 +34,7 @@ func (p *Presence) Announce(ctx context.Context, kind, name string, ids []string
 			}
 		}
 	})
-	if wait {
-		engine.Pause(ctx, NoticeLimit, done)
-	}
+	return done
 }
 
 // notices returns the commands that publish to the clients of these ids. Permits of one client share
