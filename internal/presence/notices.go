@@ -62,12 +62,14 @@ const noticeTimeout = time.Second
 // Receive is the listener of a tag's channel. A goroutine of the hub calls it, so it must not block: it
 // only queues the notice. The first notice in the queue starts a goroutine that reads all of them.
 func (p *Presence) Receive(sig pubsub.Signal) {
-	if sig.Resubscribed {
-		p.AskAll() // a notice may have been missed, and Redis may have forgotten all holds
+	if sig.Resubscribed { // a notice or an ask may have been missed, and Redis may have forgotten all holds
+		p.core.EndLingering()
+		p.AskAll()
 		return
 	}
-	if strings.HasPrefix(sig.Payload, askPrefix) {
-		return // hear receives it
+	if ask, ok := strings.CutPrefix(sig.Payload, askPrefix); ok {
+		p.hear(ask)
+		return
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
