@@ -53,24 +53,17 @@ func (r *Resource) Rollback(ctx context.Context, q *Request) {
 }
 
 // JoinAs makes h the hold of a member of the joint hold of: the attempt's context ends with the attempt, and
-// that of the joint hold does not. The minimum hold of the member begins.
-func (h *Hold) JoinAs(of *Hold) {
-	h.follow(of)
-	h.Ownership().min.begin(h.r.Core)
-}
-
-// Replace makes h the hold of a member of the joint hold of, in the place of a lost one, with the rest of its
-// minimum hold.
-func (h *Hold) Replace(lost, of *Hold) {
-	h.follow(of)
-	h.Ownership().min.resume(lost.Ownership().min)
-}
-
-// follow gives h the context of its joint hold.
-func (h *Hold) follow(of *Hold) {
+// that of the joint hold does not. The minimum hold of the member begins; in the place of a lost hold, which is nil
+// if there is none, the rest of that one's does.
+func (h *Hold) JoinAs(of, lost *Hold) {
 	h.mu.Lock()
-	defer h.mu.Unlock()
 	h.ctx = of.ctx
+	h.mu.Unlock()
+	if lost == nil {
+		h.Ownership().min.begin(h.r.Core)
+	} else {
+		h.Ownership().min.resume(lost.Ownership().min)
+	}
 }
 
 // Detached returns a context with the values of the one that h was acquired with. It never ends.
@@ -150,8 +143,7 @@ func ReleaseTogether(
 	defer stop()
 	for _, h := range holds {
 		// If it has ended a moment ago, what ended it may be about to send a release. That finds it freed.
-		if taken := h.take(); taken == nil || errors.Is(taken, ErrLost) {
-			h.Ownership().Forget(h)
+		if taken := h.takeAndForget(); taken == nil || errors.Is(taken, ErrLost) {
 			h.Ownership().addCount(-1)
 		}
 	}

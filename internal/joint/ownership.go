@@ -185,7 +185,7 @@ func (o *Ownership) Join(h *engine.Hold) {
 	o.h = h
 	lost, someLost := o.tooFew(), false
 	for _, member := range o.holds {
-		member.JoinAs(h)
+		member.JoinAs(h, nil)
 		someLost = someLost || member.IsLostUnreleased()
 	}
 	o.mu.Unlock()

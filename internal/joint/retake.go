@@ -239,7 +239,7 @@ func (o *Ownership) replace(lost, fresh *engine.Hold) bool {
 	if o.closed || at < 0 || valid < o.lock.Need || !fresh.IsLive() {
 		return false
 	}
-	fresh.Replace(lost, o.h)
+	fresh.JoinAs(o.h, lost)
 	o.holds[at] = fresh
 	return true
 }
