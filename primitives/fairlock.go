@@ -48,7 +48,7 @@ func (c *Client) FairLock(name string, opts ...Option) *Lock {
 	d.queue, d.deadlines = prefixed(fairQueueKey, l.raw()), prefixed(fairTimeoutsKey, l.raw())
 	d.waiters, d.clients = prefixed(fairWaitersKey, l.raw()), prefixed(fairClientsKey, l.raw())
 	l.useLock(d, &engine.Traits{
-		Leased: true, Nests: true, NestsInTurn: true,
+		Leased: true, Nests: true,
 		NewQueue: func(_ context.Context, q *engine.Request) (engine.Queue, error) {
 			w := &fairWaiter{d: d, q: q}
 			q.State = w

@@ -80,7 +80,7 @@ func (c *Client) newMutex(kind, name string, opts []Option) *Lock {
 // mutexTraits are those of plain locks. Nested holds take turns: two goroutines that share an outer hold
 // exclude each other. Clients take turns too.
 var mutexTraits = engine.Traits{
-	Leased: true, Nests: true, NestsInTurn: true, HandsOff: true, ClientsTakeTurns: true, Cohorts: true,
+	Leased: true, Nests: true, HandsOff: true, ClientsTakeTurns: true, Cohorts: true,
 }
 
 // fencedTraits are those of plain locks, with tokens.

@@ -58,13 +58,13 @@ func (r *Resource) Outer(ctx context.Context) (*Hold, error) {
 	return OuterFrom(ctx, r), nil
 }
 
-// nestUnder waits for the turn under outer, if r's kind takes turns, and then acquires. The new hold
+// nestUnder waits for the turn under outer, unless many may hold at once, and then acquires. The new hold
 // keeps the turn until it ends. If the acquisition fails, nestUnder passes the turn on.
 func (r *Resource) nestUnder(ctx context.Context, outer *Hold, q *Request) (*Hold, error) {
 	if loss := outer.lossCause(); loss != nil {
 		return nil, loss // at once: do not wait for a sibling that still has the turn
 	}
-	if r.Traits.NestsInTurn {
+	if !r.Traits.ManyHolders {
 		if turns := outer.turnsOf(); !turns.tryTake() {
 			if q.Wait.limit == 0 {
 				return nil, ErrNotAcquired

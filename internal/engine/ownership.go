@@ -516,7 +516,6 @@ func (o *Ownership) expire(h *Hold) Loss {
 		return Loss{Reason: LossLimit}
 	}
 	loss := o.expiredLoss()
-	o.lastsUntil(time.Now().Add(o.TTL)) // see LeaseLost
 	for _, other := range o.endAll() {
 		if other != h {
 			other.LoseInBackground(loss)
@@ -525,8 +524,10 @@ func (o *Ownership) expire(h *Hold) Loss {
 	return loss
 }
 
-// expiredLoss is the loss of a lease that the server has not confirmed in time.
+// expiredLoss is the loss of a lease that the server has not confirmed in time. A renewal without an answer may be
+// executed now, and keep the key for a TTL: see Abandon.
 func (o *Ownership) expiredLoss() Loss {
+	o.lastsUntil(time.Now().Add(o.TTL))
 	return Loss{Reason: LossExpired, Silent: o.lease.Silent()}
 }
 
@@ -653,8 +654,6 @@ func (o *Ownership) LeaseUnknown(_ *watchdog.Lease, err error) {
 func (o *Ownership) LeaseLost(_ *watchdog.Lease, refused bool) {
 	loss := goneLoss
 	if !refused {
-		// A renewal without an answer may be executed now, and keep the key for a TTL: see abandon.
-		o.lastsUntil(time.Now().Add(o.TTL))
 		loss = o.expiredLoss()
 	}
 	o.loseInBackground(loss)

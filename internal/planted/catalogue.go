@@ -126,7 +126,7 @@ var Catalogue = []Defect{
 	},
 	{
 		Name: "siblings under one hold do not take turns", Promise: "C3",
-		Edits: []Edit{{"internal/engine/nest.go", "	if r.Traits.NestsInTurn {", "	if false && r.Traits.NestsInTurn {"}},
+		Edits: []Edit{{"internal/engine/nest.go", "	if !r.Traits.ManyHolders {", "	if false && !r.Traits.ManyHolders {"}},
 		Find:  []string{"--primitives", "nested"},
 	},
 	{
