@@ -166,8 +166,11 @@ func (d *fairDriver) Rollback(ctx context.Context, q *engine.Request) error {
 func (d *fairDriver) Release(
 	ctx context.Context, o *engine.Ownership, left int, next engine.Next,
 ) (engine.Released, error) {
-	if left > 0 || o.Shared {
-		return d.releaseCounts(ctx, o, left, next.Rest)
+	switch {
+	case left > 0:
+		return d.unnest(ctx, o, left)
+	case o.Shared:
+		return d.releaseShared(ctx, &o.Owner, next.Rest)
 	}
 	return d.free(ctx, &o.Owner, next.Rest, d.h.c.rememberDoubt(&o.Owner))
 }

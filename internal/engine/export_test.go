@@ -27,7 +27,7 @@ var (
 )
 
 // SetTags replaces the tags of holds.
-func (c *Core) SetTags(tagOf func(ownerID string) string) { c.holds.tagOf = tagOf }
+func (c *Core) SetTags(tagOf func(ownerID string) string) { c.HolderTag = tagOf }
 
 func (h *Hold) IsLost() bool { return h.lossCause() != nil }
 
