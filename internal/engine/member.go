@@ -178,7 +178,7 @@ func (o *Ownership) lockForRelease(h *Hold) bool {
 		return false
 	}
 	o.mu.Lock()
-	alone := o.holds == h && h.sibling == nil && o.count == 1 && !o.lost
+	alone := o.holds == h && h.sibling == nil && o.count == 1
 	o.mu.Unlock()
 	if alone && o.wire.outcome == notFreed && !o.wire.freeInDoubt && !o.wire.changeInDoubt {
 		return true

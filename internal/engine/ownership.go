@@ -3,7 +3,6 @@ package engine
 import (
 	"context"
 	"log/slog"
-	"slices"
 	"sync"
 	"time"
 
@@ -57,7 +56,7 @@ type Ownership struct {
 	passed     int32         // how often a fenced lock was passed on within a cohort
 	count      int32         // the count that the server should have
 	lapsed     int16         // holds that ended by their limit and were not released since
-	lost       bool          // set once: all holds have been ended, or are about to be
+	lost       bool          // set once: there are no holds any longer, and none joins
 	kept       bool          // the watchdog renews lease
 	failing    bool          // the latest renewal has failed
 	otherKind  bool          // a hold of another kind may have the id: a writer that also reads
@@ -148,10 +147,10 @@ func (o *Ownership) Join(h *Hold) {
 		return
 	}
 	o.mu.Lock()
-	h.sibling, o.holds = o.holds, h
 	h.earlier = uint16(o.passed)
 	lost := o.lost
 	if !lost {
+		h.sibling, o.holds = o.holds, h
 		o.setSchedule(h)
 	}
 	o.mu.Unlock()
@@ -197,7 +196,7 @@ func (o *Ownership) setSchedule(fresh *Hold) {
 			until = own
 		}
 	} else {
-		ttl := fresh.ttl
+		ttl := fresh.ttl // a fixed lease may be longer than the schedule's
 		if o.shortLease > 0 {
 			ttl = min(ttl, o.shortLease)
 		}
@@ -230,9 +229,7 @@ func (o *Ownership) Forget(h *Hold) {
 	if !h.state().taken {
 		o.lapsed++ // its limit has come, and the server still counts it until its Release: see abandon
 	}
-	if !o.lost {
-		o.setSchedule(nil)
-	}
+	o.setSchedule(nil)
 }
 
 // addCount changes the count that the server should have, and returns it. It sends nothing. A command
@@ -556,9 +553,7 @@ func (o *Ownership) Extend(ctx context.Context, h *Hold, d time.Duration) error 
 	h.mu.Unlock()
 	if raised { // before Confirm, which never extends validity beyond the limits
 		o.mu.Lock()
-		if !o.lost && slices.Contains(o.list(), h) {
-			o.setSchedule(nil)
-		}
+		o.setSchedule(nil)
 		o.mu.Unlock()
 		h.watchLimit()
 	}
