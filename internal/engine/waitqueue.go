@@ -71,18 +71,13 @@ func (qs *waitQueues) mustWait(r *Resource, q *Request) bool {
 }
 
 // Usage is how much of a client is in use, for tests that look for leaks.
-type Usage struct{ Waiters, WaitQueues, Leases, Holds int }
+type Usage struct{ WaitQueues, Leases, Holds int }
 
 // Usage counts. The counts are not of one moment.
 func (c *Core) Usage() Usage {
-	u := Usage{Leases: c.dog.Len(), Holds: c.holds.len()}
 	c.queues.mu.Lock()
 	defer c.queues.mu.Unlock()
-	u.WaitQueues = len(c.queues.open)
-	for _, q := range c.queues.open {
-		u.Waiters += q.state.Len()
-	}
-	return u
+	return Usage{len(c.queues.open), c.dog.Len(), c.holds.len()}
 }
 
 // of returns the queue for requests with these terms, and opens it if there is none. The caller must

@@ -165,14 +165,6 @@ func (q *Queue) Successor() *Waiter {
 	return nil
 }
 
-// Len is how many requests wait.
-func (q *Queue) Len() (n int) {
-	for w := q.waiters.First; w != nil; w = w.Next {
-		n++
-	}
-	return n
-}
-
 // IsIdle reports whether no request waits, or is about to.
 func (q *Queue) IsIdle() bool { return q.coming == 0 && q.waiters.First == nil }
 
