@@ -49,11 +49,11 @@ func (o *Ownership) passOn(h *Hold) bool {
 	if q == nil || o.streakIsOver(now) {
 		return false
 	}
-	successor := q.state.Successor()
-	if successor == nil {
+	head := q.state.Head()
+	if head == nil || !head.MayPass() {
 		return false
 	}
-	w := successor.Of.(*Waiter)
+	w := head.Of.(*Waiter)
 	if !o.isFor(w.Request, h) {
 		return false
 	}
@@ -70,9 +70,10 @@ func (o *Ownership) passOn(h *Hold) bool {
 // new hold gets a fencing token of its own. succeed returns nil if the lock may not be passed on. The caller
 // holds o.wire and waitQueues.mu.
 func (o *Ownership) succeed(ctx context.Context, h *Hold, now time.Time, used bool) *Hold {
-	c, state := o.r.Core, h.state()
+	c := o.r.Core
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	state := h.state()
 	switch {
 	case o.holds != h || h.sibling != nil || o.count != 1 || o.otherKind:
 		return nil // it is lost, or h is not the only hold
