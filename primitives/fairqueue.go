@@ -421,7 +421,7 @@ func (q *fairQueue) refresh() {
 	if err != nil {
 		q.heard.Failed(q.d.h.c.core, err, began)
 	} else {
-		q.heard.Answered(status.holder, status.changesIn)
+		q.heard.Answered(status.holder, status.changesIn, nil)
 	}
 	if q.update(status, err, longest) {
 		_ = q.d.leaveQueue(ctx, status.next) // if it fails, the next refresh finds the orphan again

@@ -368,7 +368,7 @@ func (q *waitQueue) Leave(w *Waiter, res Result) {
 		r.MustRollback = true // it was granted the lock by a hand-off or a batch, and gave up
 	}
 	if q.acquired = res.Granted; res.Granted {
-		q.heard.Answered(r.ID, -1)
+		q.heard.Answered(r.ID, -1, nil)
 	}
 	q.on(&waitq.Event{
 		What: waitq.Left, Who: &w.queued, Granted: res.Granted, Free: res.Free, RetryAfter: r.TTL, Passed: r.passed != nil,
