@@ -200,7 +200,7 @@ var errOver = fmt.Errorf("this acquisition was given back already: %w", ErrRelea
 func releasedResult(reply scripts.Released, err error) (engine.Released, error) {
 	switch {
 	case err != nil:
-		return engine.Released{}, err
+		return releasedOf(false, err)
 	case reply.HandedOff:
 		return engine.Released{Granted: engine.Result{
 			Granted: true, Sent: reply.Sent, InDoubt: reply.Doubt, Token: reply.Token, Free: int(reply.Left),

@@ -167,7 +167,3 @@ func classify(err error) engine.Failure {
 func unanswered(cause error) error {
 	return &scripts.Error{Script: "engine", Outcome: scripts.Unknown, Err: cause}
 }
-
-// isPassing reports whether err is a failure to reach Redis, or a refusal for the moment. A waiter rides
-// it out.
-func isPassing(err error) bool { return classify(err).Retry }

@@ -48,7 +48,7 @@ func (c *Client) FairLock(name string, opts ...Option) *Lock {
 	d.queue, d.deadlines = prefixed(fairQueueKey, l.raw()), prefixed(fairTimeoutsKey, l.raw())
 	d.waiters, d.clients = prefixed(fairWaitersKey, l.raw()), prefixed(fairClientsKey, l.raw())
 	l.useLock(d, &engine.Traits{
-		Leased: true, Nests: true, NestsInTurn: true,
+		Leased: true, Nests: true,
 		NewQueue: func(_ context.Context, q *engine.Request) (engine.Queue, error) {
 			w := &fairWaiter{d: d, q: q}
 			q.State = w
@@ -166,8 +166,11 @@ func (d *fairDriver) Rollback(ctx context.Context, q *engine.Request) error {
 func (d *fairDriver) Release(
 	ctx context.Context, o *engine.Ownership, left int, next engine.Next,
 ) (engine.Released, error) {
-	if left > 0 || o.Shared {
-		return d.releaseCounts(ctx, o, left, next.Rest)
+	switch {
+	case left > 0:
+		return d.unnest(ctx, o, left)
+	case o.Shared:
+		return d.releaseShared(ctx, &o.Owner, next.Rest)
 	}
 	return d.free(ctx, &o.Owner, next.Rest, d.h.c.rememberDoubt(&o.Owner))
 }

@@ -62,21 +62,14 @@ type fairQueue struct {
 	// queues.mu guards the rest.
 	waiters   list.List[fairWaiter, *fairWaiter] // in order of arrival
 	byID      map[string]*fairWaiter             // waiters that share an id are linked by twin
-	count     int                                // all waiters
-	private   int                                // waiters with an id of their own: each must have a place in Redis
-	turn      *fairWaiter                        // the next waiter whose place is verified; nil: start from the first
+	turn      *fairWaiter                        // the next waiter whose place is verified; nil: the second
 	round     int                                // counts refreshes
-	settled   int                                // private waiters that were there when the last refresh began
 	refreshAt time.Time                          // when the next refresh is due
 	changesAt time.Time                          // when the holder's lease ends; zero: unknown
-	orphan    fairOrphan
-}
-
-// fairOrphan is a queue head with our client id but no local waiter. Its request to leave never reached
-// Redis, and this client's heartbeats would keep it in the queue for ever.
-type fairOrphan struct {
-	id    string
-	since time.Time // when it was first seen as the head of a free lock
+	// orphan is a queue head with our client id but no local waiter; "" if there is none. Its request to leave never
+	// reached Redis, and this client's heartbeats would keep it in the queue for ever.
+	orphan      string
+	orphanSince time.Time // when it was first seen as the head of a free lock
 }
 
 // fairWaiter is one request for a fair lock. It implements [engine.Queue] for itself alone, so the
@@ -255,14 +248,10 @@ func (w *fairWaiter) listen() {
 func (w *fairWaiter) Leave(_ *engine.Waiter, res engine.Result) {
 	q := w.queue
 	q.queues.mu.Lock()
-	if res.Granted && w.q.Shared {
-		for o := q.byID[w.q.ID]; o != nil; o = o.twin {
-			if o != w {
-				o.wake()
-			}
-		}
-	}
 	q.remove(w)
+	if res.Granted && w.q.Shared {
+		q.wakeID(w.q.ID)
+	}
 	empty := q.waiters.First == nil
 	if empty {
 		delete(q.queues.open, q.d.h.res.Name)
@@ -334,10 +323,6 @@ func (q *fairQueue) add(w *fairWaiter) {
 	q.waiters.Append(w)
 	w.twin = q.byID[w.q.ID]
 	q.byID[w.q.ID] = w
-	q.count++
-	if !w.q.Shared {
-		q.private++
-	}
 }
 
 // remove takes a waiter out. mu is held.
@@ -355,13 +340,6 @@ func (q *fairQueue) remove(w *fairWaiter) {
 		q.byID[w.q.ID] = w.twin
 	} else {
 		delete(q.byID, w.q.ID)
-	}
-	q.count--
-	if !w.q.Shared {
-		q.private--
-		if w.round < q.round {
-			q.settled--
-		}
 	}
 }
 
@@ -443,7 +421,7 @@ func (q *fairQueue) refresh() {
 	if err != nil {
 		q.heard.Failed(q.d.h.c.core, err, began)
 	} else {
-		q.heard.Answered(status.holder, status.changesIn)
+		q.heard.Answered(status.holder, status.changesIn, nil)
 	}
 	if q.update(status, err, longest) {
 		_ = q.d.leaveQueue(ctx, status.next) // if it fails, the next refresh finds the orphan again
@@ -457,21 +435,26 @@ func (q *fairQueue) sample() (ids []string, longest time.Duration) {
 	q.queues.mu.Lock()
 	defer q.queues.mu.Unlock()
 	q.round++
-	q.settled = q.private
-	if q.waiters.First == nil {
+	first := q.waiters.First
+	if first == nil {
 		return nil, 0
 	}
 	pick := func(w *fairWaiter) {
 		ids = append(ids, w.q.ID)
 		longest = max(longest, w.q.Terms.WaiterTimeout)
 	}
-	pick(q.waiters.First)
-	for range min(q.count, maxVerified) - 1 {
-		if q.turn == nil || q.turn == q.waiters.First {
-			q.turn = q.waiters.First.Next
-		}
+	pick(first)
+	if q.turn == nil || q.turn == first {
+		q.turn = first.Next
+	}
+	for begin := q.turn; q.turn != nil && len(ids) < maxVerified; {
 		pick(q.turn)
-		q.turn = q.turn.Next
+		if q.turn = q.turn.Next; q.turn == nil {
+			q.turn = first.Next
+		}
+		if q.turn == begin {
+			break
+		}
 	}
 	return ids, longest
 }
@@ -481,7 +464,7 @@ func (q *fairQueue) sample() (ids []string, longest time.Duration) {
 //   - The waiter that holds the lock, by a grant that did not arrive.
 //   - The next owner of a free lock.
 //   - Waiters without a place in the queue. If Redis has fewer ids than this client has settled waiters,
-//     the queue was lost, and all waiters wake up.
+//     each of which must have a place, the queue was lost, and all waiters wake up.
 //
 // It reports whether the next owner is an orphan that must leave the queue.
 func (q *fairQueue) update(status fairStatus, err error, longest time.Duration) (orphaned bool) {
@@ -489,7 +472,7 @@ func (q *fairQueue) update(status fairStatus, err error, longest time.Duration) 
 	defer q.queues.mu.Unlock()
 	q.expect(status.changesIn)
 	if err != nil {
-		if !isPassing(err) {
+		if !classify(err).Retry {
 			// Redis itself refused, as for a key of another type, or the redis client is closed. Each waiter's
 			// own attempt returns that error.
 			q.wakeAll()
@@ -501,7 +484,13 @@ func (q *fairQueue) update(status fairStatus, err error, longest time.Duration) 
 		present++
 		w.wake()
 	}
-	if present < q.settled {
+	settled := 0 // waiters with an id of their own that were there when the refresh began
+	for w := q.waiters.First; w != nil; w = w.Next {
+		if !w.q.Shared && w.round < q.round {
+			settled++
+		}
+	}
+	if present < settled {
 		q.wakeAll()
 	} else {
 		if status.free {
@@ -514,13 +503,13 @@ func (q *fairQueue) update(status fairStatus, err error, longest time.Duration) 
 	// A waiter makes its first attempt before it is known here, so an orphan must be the head for as long as
 	// a waiter may be silent.
 	if !status.free || !status.nextOurs || q.byID[status.next] != nil {
-		q.orphan = fairOrphan{}
+		q.orphan = ""
 		return false
 	}
-	if q.orphan.id != status.next {
-		q.orphan = fairOrphan{status.next, time.Now()}
+	if q.orphan != status.next {
+		q.orphan, q.orphanSince = status.next, time.Now()
 	}
-	return time.Since(q.orphan.since) >= longest
+	return time.Since(q.orphanSince) >= longest
 }
 
 // wakeAll wakes all waiters. mu is held.

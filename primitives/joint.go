@@ -172,20 +172,16 @@ func orNotHeld(held bool, err error) error {
 // announceTakeover notifies the holders of the members. Whatever err is, some members may have been taken
 // over. The caller waits no longer than presence.NoticeLimit, and not at all if it has used up its time.
 func (j *jointLock) announceTakeover(ctx context.Context, err error, ids ...string) {
-	notify := func(ctx context.Context) {
-		_ = joint.AskAll(ctx, j.Resource.Core, len(j.members), 0, presence.NoticeLimit, func(i int) error {
-			m := j.members[i]
-			if err := m.c.core.Enter(); err != nil {
-				return err
-			}
-			defer m.c.core.Leave()
-			m.announceTakeover(ctx, nil, ids...)
-			return nil
-		})
+	ctx, cancel := context.WithTimeout(ctx, presence.NoticeLimit) // for all of them together
+	defer cancel()
+	sent := make([]chan struct{}, len(j.members))
+	for i, m := range j.members {
+		sent[i] = m.c.presence.Announce(ctx, m.res.Kind, m.raw(), ids)
 	}
-	if errors.Is(err, ErrOutcomeUnknown) { // the call has used up its time
-		j.Resource.Core.Spawn(func() { notify(context.WithoutCancel(ctx)) })
-		return
+	if errors.Is(err, ErrOutcomeUnknown) {
+		return // the call has used up its time
 	}
-	notify(ctx)
+	for _, done := range sent {
+		engine.Pause(ctx, presence.NoticeLimit, done)
+	}
 }

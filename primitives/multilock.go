@@ -3,6 +3,7 @@ package primitives
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 
@@ -104,12 +105,7 @@ func (w *wholeDriver) Fits(terms, member *engine.Terms) bool {
 
 func (w *wholeDriver) isInOneSlot() bool {
 	slot := redisutil.Slot(w.members[0].h.raw())
-	for _, d := range w.members[1:] {
-		if redisutil.Slot(d.h.raw()) != slot {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(w.members, func(d *mutexDriver) bool { return redisutil.Slot(d.h.raw()) != slot })
 }
 
 // TryAcquire implements [joint.Whole] by lock/acquire_all.

@@ -80,7 +80,7 @@ func (c *Client) newMutex(kind, name string, opts []Option) *Lock {
 // mutexTraits are those of plain locks. Nested holds take turns: two goroutines that share an outer hold
 // exclude each other. Clients take turns too.
 var mutexTraits = engine.Traits{
-	Leased: true, Nests: true, NestsInTurn: true, HandsOff: true, ClientsTakeTurns: true, Cohorts: true,
+	Leased: true, Nests: true, HandsOff: true, ClientsTakeTurns: true, Cohorts: true,
 }
 
 // fencedTraits are those of plain locks, with tokens.
@@ -97,17 +97,6 @@ type hashDriver struct {
 // newHashDriver returns the driver of a handle that has a name.
 func newHashDriver(h *handle, names *wireNames) hashDriver {
 	return hashDriver{fieldDriver: fieldDriver{base: base{h: h, channel: names.next(lockChannel, "")}}}
-}
-
-// releaseCounts gives back a count of o where that need not free the lock: counts are left, or others
-// may share the id.
-func (d *hashDriver) releaseCounts(
-	ctx context.Context, o *engine.Ownership, left int, rest time.Duration,
-) (engine.Released, error) {
-	if left == 0 {
-		return d.releaseShared(ctx, &o.Owner, rest)
-	}
-	return d.unnest(ctx, o, left)
 }
 
 // releaseShared gives back the count of an acquisition whose id others may share, by lock/release_shared.
@@ -282,12 +271,8 @@ func (d *mutexDriver) acquireShared(ctx context.Context, q *engine.Request) (eng
 
 // Rollback implements [engine.Driver]. It is a release, whether or not q holds the lock. If a copy of an
 // attempt may still come, the script leaves a key that stops it.
-func (d *mutexDriver) Rollback(ctx context.Context, q *engine.Request) (err error) {
-	if q.Shared {
-		_, err = d.releaseShared(ctx, &q.Owner, 0)
-	} else {
-		_, err = d.free(ctx, &q.Owner, engine.Next{})
-	}
+func (d *mutexDriver) Rollback(ctx context.Context, q *engine.Request) error {
+	_, err := d.free(ctx, &q.Owner, engine.Next{})
 	return err
 }
 
@@ -295,19 +280,22 @@ func (d *mutexDriver) Rollback(ctx context.Context, q *engine.Request) (err erro
 func (d *mutexDriver) Release(
 	ctx context.Context, o *engine.Ownership, left int, next engine.Next,
 ) (engine.Released, error) {
-	if left > 0 || o.Shared {
-		return d.releaseCounts(ctx, o, left, next.Rest)
+	if left > 0 {
+		return d.unnest(ctx, o, left)
 	}
 	return d.free(ctx, &o.Owner, next)
 }
 
-// free frees the lock of a private owner, makes the successor in next its holder, or leaves it taken for the
-// rest in next. It runs lock/release.
+// free gives back the count of a shared id. It frees the lock of a private owner, makes the successor in next its
+// holder, or leaves it taken for the rest in next. That runs lock/release.
 //
 // A copy of the release finds the id gone and replies 0, like the release of a lost lock. The engine tells
 // the two apart: see [engine.Released].InDoubt. If the successor has rolled back before, its key says so:
 // then the script frees the lock. The token is passed only with a successor: a release alone mints none.
 func (d *mutexDriver) free(ctx context.Context, o *engine.Owner, next engine.Next) (engine.Released, error) {
+	if o.Shared {
+		return d.releaseShared(ctx, o, next.Rest)
+	}
 	call := scripts.LockRelease{
 		LockHash: d.h.name, Channel: &d.channel, SharedCounts: &d.h.sharedCounts, Line: &d.line,
 		Owner: o.ID, Rest: scripts.InMillis(next.Rest),

@@ -365,7 +365,7 @@ func newWriterDriver(writer, reader *Lock) {
 	d := &writerDriver{newRWDriver(writer, reader, true)}
 	// A writer's release is for all waiting readers, so the clients do not take turns.
 	writer.useLock(d, &engine.Traits{
-		Leased: true, Nests: true, Outer: d.outer, NestsInTurn: true, HandsOff: true, Cohorts: true,
+		Leased: true, Nests: true, Outer: d.outer, HandsOff: true, Cohorts: true,
 		SharesWith: reader.res.Kind,
 	})
 }
@@ -451,9 +451,6 @@ func (d *writerDriver) free(ctx context.Context, o *engine.Owner, next engine.Ne
 	}
 	reply, err := call.Do(ctx, d.h.c.calls)
 	got, err := releasedResult(reply, err)
-	if isForeign(err) {
-		got, err = releasedOf(true, err)
-	}
 	got.InDoubt = reply.Doubt && !remembers(o)
 	return got, err
 }

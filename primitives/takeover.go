@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/redlatch/redlatch/internal/engine"
+	"github.com/redlatch/redlatch/internal/presence"
 	"github.com/redlatch/redlatch/scripts"
 )
 
@@ -60,12 +61,16 @@ func (l *Lock) announceTakeover(ctx context.Context, err error, ids ...string) {
 // ended with err. If the operation certainly failed, it sends nothing. The caller waits for a moment at most, and
 // not at all if Redis did not answer the operation.
 func (h *handle) announceTakeover(ctx context.Context, err error, ids ...string) {
-	if len(ids) > 0 && (err == nil || classify(err).InDoubt) {
-		if h.maxPermits == 0 { // a lock: this client itself may have let it linger
-			h.c.core.Wanted(func(hold *engine.Hold) bool {
-				return hold.Resource().Name == h.res.Name && slices.Contains(ids, hold.ID())
-			})
-		}
-		h.c.presence.Announce(ctx, h.res.Kind, h.raw(), ids, err == nil)
+	if len(ids) == 0 || err != nil && !classify(err).InDoubt {
+		return
+	}
+	if h.maxPermits == 0 { // a lock: this client itself may have let it linger
+		h.c.core.Wanted(func(hold *engine.Hold) bool {
+			return hold.Resource().Name == h.res.Name && slices.Contains(ids, hold.ID())
+		})
+	}
+	sent := h.c.presence.Announce(ctx, h.res.Kind, h.raw(), ids)
+	if err == nil {
+		engine.Pause(ctx, presence.NoticeLimit, sent)
 	}
 }

@@ -2,7 +2,6 @@ package watchdog
 
 import (
 	"math"
-	"slices"
 	"sync/atomic"
 	"time"
 )
@@ -132,9 +131,6 @@ func (l *Lease) extend(granted instant) {
 // period is the time between regular renewals. At least two thirds of the TTL remain for retries.
 func (l *Lease) period() time.Duration { return l.ttl / 3 >> l.halvings }
 
-// batchWindow is how early a lease may be renewed to share a batch.
-func (l *Lease) batchWindow() time.Duration { return l.period() / 10 }
-
 // answerTime is how long an attempt may take before it is overdue.
 func (l *Lease) answerTime() time.Duration { return max(l.period()/2, minAnswerTime) }
 
@@ -142,11 +138,11 @@ func (l *Lease) answerTime() time.Duration { return max(l.period()/2, minAnswerT
 // same: they find out that the lease is gone.
 func (l *Lease) confirmedToEnd() bool { return l.end != never && l.granted >= l.end.add(-endUnit) }
 
-// batchable reports whether l may join a batch now. A regular renewal may come early to fill a
+// batchable reports whether l may join a batch now. A regular renewal may come a tenth of a period early to fill a
 // batch. Retries and hedges come no earlier than planned, because they load a server that is in
 // trouble.
 func (l *Lease) batchable(now instant) bool {
-	return l.next <= now || l.failures == 0 && !l.hasAttempt() && l.next.add(-l.batchWindow()) <= now
+	return l.next <= now || l.failures == 0 && !l.hasAttempt() && l.next.add(-l.period()/10) <= now
 }
 
 // requestTTL returns the TTL to request at now. It is not positive once End has come.
@@ -205,9 +201,6 @@ func (l *Lease) leave(c *call) bool {
 	}
 	return false
 }
-
-// awaits reports whether the answer of c counts for l.
-func (l *Lease) awaits(c *call) bool { return slices.Contains(l.attempts[:], c) }
 
 // hasAttempt reports whether an attempt is queued or in flight.
 func (l *Lease) hasAttempt() bool { return l.latestStart() != longAgo }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"log/slog"
 	"math/rand/v2"
+	"slices"
 	"time"
 )
 
@@ -230,8 +231,8 @@ func (d *Dog) step() (wait time.Duration, ok bool) {
 }
 
 // makeBatches queues batches for g's leases that are due. A batch starts because of a lease that is
-// due now, and is filled with leases that are due within the batch window. So a batch is full, or
-// no other one follows it within the window.
+// due now, and is filled with leases that are due within a tenth of a period. So a batch is full, or
+// no other one follows it within that time.
 //
 // A wake-up of the scheduler costs as much as a batch, so it also takes full batches of leases that
 // are due soon. It adds them only up to a multiple of maxOnTime, because no more may be in flight.
@@ -315,7 +316,7 @@ func (d *Dog) prepare(c *call) {
 	kept := c.batch[:0]
 	for _, a := range c.batch {
 		l := a.Lease
-		if !l.awaits(c) {
+		if !slices.Contains(l.attempts[:], c) {
 			continue
 		}
 		if a.TTL = l.requestTTL(now); a.TTL <= 0 || l.valid() <= now {

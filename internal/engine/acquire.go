@@ -54,7 +54,10 @@ func (r *Resource) Acquire(ctx context.Context, terms *Terms, limit time.Duratio
 	defer c.Leave()
 
 	q := r.NewRequest(terms)
-	q.Wait = newWait(ctx, began, limit)
+	q.Wait = Wait{limit: limit, caller: ctx}
+	if limit >= 0 {
+		q.Wait.until = began.Add(limit)
+	}
 	var hold *Hold
 	kind := EventNested
 	// An id that the caller names ignores the holds in ctx: the server alone decides about it.
@@ -104,7 +107,7 @@ func (r *Resource) ReportNotAcquired(ctx context.Context, err error) {
 // serves one acquisition: a second one with the same number would pass for a copy of the first.
 func (r *Resource) NewRequest(terms *Terms) *Request {
 	q := &Request{Owner: r.Core.NewOwner(), Terms: terms, NonReentrant: terms.NonReentrant}
-	q.TTL, q.min = terms.WireTTL(), newMinHold(terms.MinHold)
+	q.TTL = terms.WireTTL()
 	q.Permits = int32(min(terms.Permits, math.MaxInt32)) // semaphores refuse more
 	if terms.Owner != "" {
 		q.Name(terms.Owner, true)
@@ -162,8 +165,7 @@ func (r *Resource) AcquireOutermost(ctx context.Context, q *Request, began time.
 // open latch. There is no hold, and nothing to roll back. The caller is a call that Close waits for.
 func (r *Resource) Await(ctx context.Context, terms *Terms) error {
 	began := time.Now()
-	q := &Request{Owner: Owner{Permits: 1, TTL: terms.TTL}, Terms: terms}
-	q.Wait = newWait(ctx, began, -1)
+	q := &Request{Owner: Owner{Permits: 1, TTL: terms.TTL}, Terms: terms, Wait: Wait{limit: -1, caller: ctx}}
 	_, err := r.obtain(ctx, q)
 	if err = q.explain(ctx, r.Core, err); errors.Is(err, ErrNotAcquired) {
 		err = notOpened(ctx, err)

@@ -2,7 +2,6 @@ package engine
 
 import (
 	"context"
-	"errors"
 	"time"
 )
 
@@ -50,11 +49,11 @@ func (o *Ownership) passOn(h *Hold) bool {
 	if q == nil || o.streakIsOver(now) {
 		return false
 	}
-	successor := q.state.Successor()
-	if successor == nil {
+	head := q.state.Head()
+	if head == nil || !head.MayPass() {
 		return false
 	}
-	w := successor.Of.(*Waiter)
+	w := head.Of.(*Waiter)
 	if !o.isFor(w.Request, h) {
 		return false
 	}
@@ -74,10 +73,11 @@ func (o *Ownership) succeed(ctx context.Context, h *Hold, now time.Time, used bo
 	c := o.r.Core
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	state := h.state()
 	switch {
 	case o.holds != h || h.sibling != nil || o.count != 1 || o.otherKind:
 		return nil // it is lost, or h is not the only hold
-	case !h.Limit().IsZero() || h.extendedUntil() != 0:
+	case state.limit != 0 || state.extended != 0:
 		return nil // h has a lease that the next hold was not promised
 	case o.lease.ValidUntil().Sub(now) < h.ttl/2:
 		return nil // renewals are overdue: let the server decide
@@ -104,7 +104,7 @@ func (o *Ownership) succeed(ctx context.Context, h *Hold, now time.Time, used bo
 func (o *Ownership) endCohort(outer *Hold) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if outer.isReleased() {
+	if outer.state().taken {
 		return false
 	}
 	o.otherKind = true
@@ -129,14 +129,7 @@ func (h *Hold) giveBack(caller context.Context, limit time.Duration) {
 	released := make(chan struct{})
 	c.Spawn(func() {
 		defer close(released)
-		if err := h.take(); err != nil {
-			if errors.Is(err, ErrLost) {
-				h.held.Abandon(ctx)
-			}
-			return
-		}
-		_, _ = h.held.Release(ctx, h) // if it is not answered, it goes on in the background
-		h.end(ErrReleased)
+		_ = h.Release(ctx) // if it is not answered, it goes on in the background
 	})
 	awaitFirst(caller, released, limit)
 }

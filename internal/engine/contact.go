@@ -46,11 +46,16 @@ func (k *Contact) Asking() {
 }
 
 // Answered notes that somebody has the lock: the other waiters still wait for it. holder is the holder's id,
-// "" if it is unknown. left is the time until the holder's lease ends, negative if it is unknown.
-func (k *Contact) Answered(holder string, left time.Duration) {
+// "" if it is unknown. left is the time until the holder's lease ends, negative if it is unknown. reason is another
+// reason of a refusal, or nil.
+func (k *Contact) Answered(holder string, left time.Duration, reason error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.refusedFor(holder, left, nil)
+	k.answered()
+	k.refused, k.holder, k.until, k.reason = true, holder, time.Time{}, reason
+	if left >= 0 {
+		k.until = time.Now().Add(left)
+	}
 }
 
 // Failed notes why that command, which was sent at began, failed. Only an outage counts.
@@ -66,15 +71,6 @@ func (k *Contact) Failed(c *Core, err error, began time.Time) {
 
 // membersNote reports whether q is for a joint lock whose members note their answers themselves.
 func (q *Request) membersNote(k *Contact) bool { return k.members && q.Group == nil }
-
-// refusedFor notes that somebody has the lock, or another reason of a refusal. mu is held.
-func (k *Contact) refusedFor(holder string, left time.Duration, reason error) {
-	k.answered()
-	k.refused, k.holder, k.until, k.reason = true, holder, time.Time{}, reason
-	if left >= 0 {
-		k.until = time.Now().Add(left)
-	}
-}
 
 // answered notes an answer of any kind. mu is held.
 func (k *Contact) answered() {
@@ -143,6 +139,10 @@ func (q *Request) learn(ctx context.Context, r *Resource, res Result, err error)
 		q.heard = &Contact{}
 	}
 	k := q.heard
+	if err == nil && !res.Granted {
+		k.Answered(res.Holder, res.RetryAfter, res.Met)
+		return
+	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	switch {
@@ -153,10 +153,8 @@ func (q *Request) learn(ctx context.Context, r *Resource, res Result, err error)
 		k.unanswered(err, f.Silent)
 	case err != nil:
 		k.asked = time.Time{}
-	case res.Granted:
-		k.answered()
 	default:
-		k.refusedFor(res.Holder, res.RetryAfter, res.Met)
+		k.answered()
 	}
 }
 

@@ -107,7 +107,7 @@ func NewCore(config Config) *Core {
 	}
 	c.dog = watchdog.New(config.Renew)
 	c.duties = duty.NewLanes(c.Spawn, releaseTimeout)
-	c.holds = holdList{drained: make(chan struct{}), tagOf: config.HolderTag, added: config.HoldAdded}
+	c.holds.drained = make(chan struct{})
 	return c
 }
 

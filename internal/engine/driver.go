@@ -91,14 +91,13 @@ type Traits struct {
 	// release or a rollback may be repeated that long.
 	Remembered time.Duration
 
-	// Nests: an acquisition nests under a hold of the same resource that its context carries.
+	// Nests: an acquisition nests under a hold of the same resource that its context carries: at most one at a time,
+	// unless ManyHolders.
 	Nests bool
 	// Outer finds the hold in ctx to nest under, for a kind that may nest under other holds too; nil if
 	// there is none. An error forbids the acquisition. The hold may be a lost one: then the acquisition
 	// fails with ErrLost. A nil func finds holds of the same resource.
 	Outer func(ctx context.Context) (*Hold, error)
-	// NestsInTurn: at most one hold at a time is nested under a hold.
-	NestsInTurn bool
 
 	// ManyHolders: several requests may hold at once. A message that comes during a successful try may
 	// announce room for another.
@@ -221,7 +220,7 @@ type Request struct {
 	parent *Hold    // the outer hold whose turn a nested acquisition has taken; nil if none
 	heard  *Contact // nil: the server has granted the first attempt, or has not been asked
 	passed *Hold    // the hold that was passed on to it within a cohort; guarded by waitQueues.mu
-	min    *minHold // nil: none
+	min    *minHold // of a nested request: that of its outer hold; nil: none
 }
 
 // Result is the reply to an attempt.

@@ -27,12 +27,12 @@ var (
 )
 
 // SetTags replaces the tags of holds.
-func (c *Core) SetTags(tagOf func(ownerID string) string) { c.holds.tagOf = tagOf }
+func (c *Core) SetTags(tagOf func(ownerID string) string) { c.HolderTag = tagOf }
 
 func (h *Hold) IsLost() bool { return h.lossCause() != nil }
 
 func (o *Ownership) EndAll(loss Loss)                         { o.loseInBackground(loss) }
-func (o *Ownership) IsLoss(got Released, sent time.Time) bool { return o.isLoss(got, sent) }
+func (o *Ownership) IsLoss(got Released, sent time.Time) bool { return o.freed(got, sent, nil) }
 func (o *Ownership) LockWire() bool                           { return o.wire.TryLock() }
 func (o *Ownership) UnlockWire()                              { o.wire.Unlock() }
 func (o *Ownership) WriteCountLater(ctx context.Context, limit time.Duration) {

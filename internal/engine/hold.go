@@ -37,7 +37,8 @@ type Hold struct {
 	renew   bool
 	listed  bool // guarded by holdList: counted by tag
 	taken   bool // a Release or a Detach has begun; guarded by mu
-	// unaccepted: it was passed on to a waiter whose acquisition has not accepted it; guarded by mu
+	// unaccepted: it has no user. It keeps a lingering lock, or was passed on to a waiter whose acquisition has not
+	// accepted it; guarded by mu
 	unaccepted bool
 
 	mu       sync.Mutex    // guards the fields below; innermost
@@ -61,11 +62,10 @@ type Holding interface {
 	ValidUntil(h *Hold) time.Time // when h is lost unless the server answers before
 	Join(h *Hold)                 // adds h, once, after h was registered with the client
 	Forget(h *Hold)               // stops renewing and watching for h; sends nothing
-	Loss() Loss                   // why it is lost, if a command found that
-	// Release gives back the count of h. lost: there was nothing left to give back.
-	Release(ctx context.Context, h *Hold) (lost bool, err error)
-	Abandon(ctx context.Context) // the first Release of a lost hold: its critical section is over
-	Check(ctx context.Context) error
+	Abandon(ctx context.Context)  // the first Release of a lost hold: its critical section is over
+	// Each of these sends a command. If the answer is that h is lost, it has ended h, and returns the loss.
+	Release(ctx context.Context, h *Hold) error // gives back the count of h
+	Check(ctx context.Context, h *Hold) error
 	Extend(ctx context.Context, h *Hold, d time.Duration) error
 }
 
@@ -124,16 +124,15 @@ func (r *Resource) AcquireNothing(ctx context.Context, terms *Terms) (hold *Hold
 // nothing is what a hold of 0 permits is of. Nothing can be lost or released.
 type nothing struct{}
 
-func (nothing) OwnerID() string                                       { return "" }
-func (nothing) Member(*Resource) *Hold                                { return nil }
-func (nothing) ValidUntil(*Hold) time.Time                            { return time.Time{} }
-func (nothing) Join(*Hold)                                            {}
-func (nothing) Forget(*Hold)                                          {}
-func (nothing) Loss() Loss                                            { return Loss{} }
-func (nothing) Release(context.Context, *Hold) (lost bool, err error) { return false, nil }
-func (nothing) Abandon(context.Context)                               {}
-func (nothing) Check(context.Context) error                           { return nil }
-func (nothing) Extend(context.Context, *Hold, time.Duration) error    { return nil }
+func (nothing) OwnerID() string                                    { return "" }
+func (nothing) Member(*Resource) *Hold                             { return nil }
+func (nothing) ValidUntil(*Hold) time.Time                         { return time.Time{} }
+func (nothing) Join(*Hold)                                         {}
+func (nothing) Forget(*Hold)                                       {}
+func (nothing) Abandon(context.Context)                            {}
+func (nothing) Release(context.Context, *Hold) error               { return nil }
+func (nothing) Check(context.Context, *Hold) error                 { return nil }
+func (nothing) Extend(context.Context, *Hold, time.Duration) error { return nil }
 
 // Adopted returns a hold for an owner that the server already knows: one command, sent at that time,
 // has replaced the former owner by it. The watchdog renews it from now on.
@@ -176,46 +175,38 @@ func (h *Hold) Ownership() *Ownership {
 // ValidUntil is when the hold is lost unless the server answers before; zero if it has no lease.
 func (h *Hold) ValidUntil() time.Time { return h.held.ValidUntil(h) }
 
+// holdState is what mu guards of a hold, at one moment.
+type holdState struct {
+	cause             error
+	limit, extended   Instant
+	taken, unaccepted bool
+}
+
+func (h *Hold) state() holdState {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return holdState{h.cause, h.limit, h.extended, h.taken, h.unaccepted}
+}
+
 // Limit is the hold's own limit; zero if there is none.
 func (h *Hold) Limit() time.Time {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.limit == 0 {
-		return time.Time{}
+	if limit := h.state().limit; limit != 0 {
+		return h.r.Core.Time(limit)
 	}
-	return h.r.Core.Time(h.limit)
-}
-
-func (h *Hold) extendedUntil() Instant {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.extended
-}
-
-// IsLive reports whether h has not ended and its release has not begun. Only then may an acquisition
-// nest under it.
-func (h *Hold) IsLive() bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.cause == nil && !h.taken
+	return time.Time{}
 }
 
 // Ended is why the hold has ended, or is about to; nil if it is live.
 func (h *Hold) Ended() error {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.cause == nil && h.taken {
-		return ErrReleased
+	if s := h.state(); s.cause != nil || !s.taken {
+		return s.cause
 	}
-	return h.cause
+	return ErrReleased
 }
 
-// isReleased reports whether a Release or a Detach has begun.
-func (h *Hold) isReleased() bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.taken
-}
+// IsLive reports whether h has not ended and its release has not begun. Only then may an acquisition
+// nest under it.
+func (h *Hold) IsLive() bool { return h.Ended() == nil }
 
 // watchLimit makes h end when its limit has come. Ownership.Join calls it, and Extend after it has raised the
 // limit. It is separate from the renewal of the ownership: a hold with a limit ends by itself, and the others of the
@@ -267,19 +258,14 @@ func (h *Hold) Release(ctx context.Context) error {
 		h.group.MemberEnded(h, ErrReleased)
 	}
 	kept, kind := h.linger(ctx), EventReleased
-	var lost bool
 	var err error
 	if kept == nil {
-		lost, err = h.held.Release(ctx, h)
+		if err = h.held.Release(ctx, h); err != nil {
+			// For the user the hold is over, whatever came of the command: nothing renews it from now on.
+			kind = EventReleaseFailed
+		}
 	}
-	switch {
-	case err != nil:
-		// For the user the hold is over, whatever came of the command: nothing renews it from now on.
-		kind = EventReleaseFailed
-	case lost:
-		return h.Lose(ctx, h.held.Loss())
-	}
-	if h.end(ErrReleased) {
+	if h.end(ErrReleased) { // else it was lost
 		h.emit(ctx, kind, err)
 	}
 	if kept != nil {
@@ -305,7 +291,7 @@ func (h *Hold) take() error {
 
 // refused is the error of a call that came after the client was closed.
 func (h *Hold) refused(closed error) error {
-	if h.isReleased() {
+	if h.state().taken {
 		return ErrReleased
 	}
 	return closed
@@ -348,7 +334,7 @@ func (h *Hold) Forget() {
 // Check asks the server whether the hold still exists: nil, or ErrLost. It blocks until the reply. An
 // error of the transport changes nothing: the hold stays live until validUntil.
 func (h *Hold) Check(ctx context.Context) error {
-	return h.ask(ctx, func() error { return h.held.Check(ctx) })
+	return h.ask(ctx, func() error { return h.held.Check(ctx, h) })
 }
 
 // Extend makes the hold valid for at least d from now. It blocks until the reply. invalid, if not nil,
@@ -386,9 +372,6 @@ func (h *Hold) ask(ctx context.Context, f func() error) error {
 	if loss := h.lossCause(); loss != nil {
 		return loss
 	}
-	if errors.Is(err, ErrLost) && ctx.Err() == nil {
-		return h.Lose(ctx, h.held.Loss()) // another goroutine is about to end it
-	}
 	if o := h.Ownership(); err == nil && o != nil && h.IsLive() && !h.ValidUntil().After(time.Now()) {
 		return h.Lose(ctx, o.expire(h)) // the answer came too late; the watchdog is about to report the loss
 	}
@@ -397,10 +380,8 @@ func (h *Hold) ask(ctx context.Context, f func() error) error {
 
 // lossCause is why h was lost; nil if it was not.
 func (h *Hold) lossCause() error {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if errors.Is(h.cause, ErrLost) {
-		return h.cause
+	if cause := h.state().cause; errors.Is(cause, ErrLost) {
+		return cause
 	}
 	return nil
 }
@@ -424,7 +405,7 @@ func (h *Hold) LoseInBackground(loss Loss) {
 	if !h.end(err) {
 		return
 	}
-	if h.isAnnounced() {
+	if !h.state().unaccepted {
 		h.r.Core.logLater(h.lossRecord(loss, err))
 	}
 	if !h.isSilent() {
@@ -481,16 +462,8 @@ func (h *Hold) end(cause error) bool {
 }
 
 // isSilent reports whether h emits no events. Holds of members emit none, because the joint hold emits events
-// for all of them. Nor does a hold whose acquisition was not announced.
-func (h *Hold) isSilent() bool { return h.group != nil || !h.isAnnounced() }
-
-// isAnnounced reports whether an acquisition has returned h, or will. Else h has no user: it keeps a lingering
-// lock, or its waiter has not taken it.
-func (h *Hold) isAnnounced() bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return !h.unaccepted
-}
+// for all of them. Nor does a hold without a user, whose acquisition was not announced.
+func (h *Hold) isSilent() bool { return h.group != nil || h.state().unaccepted }
 
 // emit emits an event in the goroutine of the call that has ctx.
 func (h *Hold) emit(ctx context.Context, kind EventKind, err error) {

@@ -14,9 +14,6 @@ import (
 // holdList is a client's holds that have not ended, in the order in which they were added. It is a part
 // of Core. NewHold adds to it, and Hold.end removes.
 type holdList struct {
-	tagOf func(ownerID string) string
-	added func() // called for each new hold; does not block
-
 	mu        sync.Mutex             // guards the rest, and the list fields of the holds; innermost
 	all       list.List[Hold, *Hold] // the oldest hold first
 	oldEnough *Hold                  // the newest hold that HoldTags has counted; nil: none
@@ -35,7 +32,7 @@ func (l *holdList) add(h *Hold) bool {
 	}
 	l.mu.Unlock()
 	if !sealed {
-		l.added() // without the mutex, which it may take
+		h.r.Core.HoldAdded() // without the mutex, which it may take
 	}
 	return !sealed
 }
@@ -48,7 +45,7 @@ func (l *holdList) remove(h *Hold) {
 		if l.oldEnough == h {
 			l.oldEnough = h.Prev // all before it were counted too
 		}
-		if tag := l.tag(h); tag != "" {
+		if tag := h.tag(); tag != "" {
 			if l.tags[tag]--; l.tags[tag] == 0 {
 				delete(l.tags, tag)
 			}
@@ -107,13 +104,13 @@ func (l *holdList) len() (n int) {
 }
 
 // tag is the tag of a hold that can be lost. It is "" for other holds, and for joint holds, because
-// their members have tags. mu is held.
-func (l *holdList) tag(h *Hold) string {
+// their members have tags.
+func (h *Hold) tag() string {
 	o := h.Ownership()
 	if o == nil || !h.r.Traits.Leased {
 		return ""
 	}
-	return l.tagOf(o.ID)
+	return o.r.Core.HolderTag(o.ID)
 }
 
 // Never is later than every instant.
@@ -142,7 +139,7 @@ func (c *Core) HoldTags(now Instant, age time.Duration) (tags []string, oldest, 
 			break
 		}
 		l.oldEnough, h.listed = h, true
-		if tag := l.tag(h); tag != "" {
+		if tag := h.tag(); tag != "" {
 			if l.tags == nil {
 				l.tags = map[string]int{}
 			}

@@ -30,7 +30,7 @@ func (o *Ownership) BeginShortening(left int) (need time.Duration, known bool) {
 	for h := o.holds; h != nil; h = h.sibling {
 		n++
 		if !h.renew {
-			need = max(need, time.Duration(max(h.since+Instant(h.ttl), h.extendedUntil())-now))
+			need = max(need, time.Duration(max(h.since+Instant(h.ttl), h.state().extended)-now))
 		}
 	}
 	need = max(need, o.renewed().lease(o.r.Core, now), o.min.left(now))
@@ -88,16 +88,14 @@ func (o *Ownership) renewed() renewedHolds {
 		if !h.renew {
 			continue
 		}
-		h.mu.Lock()
-		limit, extended := h.limit, h.extended
-		h.mu.Unlock()
+		s := h.state()
 		if all.ttl == 0 || h.ttl < all.shortest {
 			all.shortest = h.ttl
 		}
 		all.ttl = max(all.ttl, h.ttl)
-		all.limited = all.limited && limit != 0
-		all.limit = max(all.limit, limit)
-		all.extended = max(all.extended, extended)
+		all.limited = all.limited && s.limit != 0
+		all.limit = max(all.limit, s.limit)
+		all.extended = max(all.extended, s.extended)
 	}
 	return all
 }

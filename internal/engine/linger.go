@@ -101,10 +101,11 @@ func (qs *waitQueues) isWanted(r *Resource) bool {
 }
 
 // linger puts a keeper in the place of h, whose release has begun, and returns it. It returns nil if the lock is
-// to be freed.
+// to be freed, as by a hold without a user: see giveBack.
 func (h *Hold) linger(ctx context.Context) *Hold {
 	o := h.Ownership()
-	if o == nil || o.passes.Linger == 0 || h.depth > 1 || !o.r.Core.CanLinger(ctx) || !o.wire.TryLock() {
+	if o == nil || o.passes.Linger == 0 || h.depth > 1 || h.state().unaccepted || !o.r.Core.CanLinger(ctx) ||
+		!o.wire.TryLock() {
 		return nil
 	}
 	defer o.wire.Unlock()

@@ -53,24 +53,17 @@ func (r *Resource) Rollback(ctx context.Context, q *Request) {
 }
 
 // JoinAs makes h the hold of a member of the joint hold of: the attempt's context ends with the attempt, and
-// that of the joint hold does not. The minimum hold of the member begins.
-func (h *Hold) JoinAs(of *Hold) {
-	h.follow(of)
-	h.Ownership().min.begin(h.r.Core)
-}
-
-// Replace makes h the hold of a member of the joint hold of, in the place of a lost one, with the rest of its
-// minimum hold.
-func (h *Hold) Replace(lost, of *Hold) {
-	h.follow(of)
-	h.Ownership().min.resume(lost.Ownership().min)
-}
-
-// follow gives h the context of its joint hold.
-func (h *Hold) follow(of *Hold) {
+// that of the joint hold does not. The minimum hold of the member begins; in the place of a lost hold, which is nil
+// if there is none, the rest of that one's does.
+func (h *Hold) JoinAs(of, lost *Hold) {
 	h.mu.Lock()
-	defer h.mu.Unlock()
 	h.ctx = of.ctx
+	h.mu.Unlock()
+	if lost == nil {
+		h.Ownership().min.begin(h.r.Core)
+	} else {
+		h.Ownership().min.resume(lost.Ownership().min)
+	}
 }
 
 // Detached returns a context with the values of the one that h was acquired with. It never ends.
@@ -81,9 +74,8 @@ func (h *Hold) TTL() time.Duration { return h.ttl }
 
 // IsLostUnreleased reports whether h was lost, and its Release has not begun.
 func (h *Hold) IsLostUnreleased() bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return errors.Is(h.cause, ErrLost) && !h.taken
+	s := h.state()
+	return errors.Is(s.cause, ErrLost) && !s.taken
 }
 
 // LoseUnreported ends h as lost. It writes no log and emits no event: a call of the user that is under way
@@ -98,7 +90,7 @@ func (h *Hold) LoseUnreported(loss Loss) error {
 
 // ReportLoss writes the log of a loss and emits its event, for the call with ctx. err is why the hold has ended.
 func (h *Hold) ReportLoss(ctx context.Context, loss Loss, err error) {
-	if h.isAnnounced() {
+	if !h.state().unaccepted {
 		h.r.Core.logNow(ctx, h.lossRecord(loss, err))
 	}
 	h.emit(ctx, EventLost, err)
@@ -127,7 +119,7 @@ func (o *Ownership) ConfirmCount(ctx context.Context, limit time.Duration) bool 
 // Member returns a request for a member of q's joint lock that has been acquired by the command for q. The owner
 // is q's. One such request may serve all members.
 func (q *Request) Member(terms *Terms, of Group) *Request {
-	m := &Request{Owner: q.Owner, Terms: terms, Group: of, min: newMinHold(terms.MinHold)}
+	m := &Request{Owner: q.Owner, Terms: terms, Group: of}
 	m.TTL = terms.WireTTL()
 	return m
 }
@@ -151,8 +143,7 @@ func ReleaseTogether(
 	defer stop()
 	for _, h := range holds {
 		// If it has ended a moment ago, what ended it may be about to send a release. That finds it freed.
-		if taken := h.take(); taken == nil || errors.Is(taken, ErrLost) {
-			h.Ownership().Forget(h)
+		if taken := h.takeAndForget(); taken == nil || errors.Is(taken, ErrLost) {
 			h.Ownership().addCount(-1)
 		}
 	}
@@ -171,8 +162,7 @@ func ReleaseTogether(
 			h.end(ErrReleased)
 		case gone[i]:
 			lost = true
-			o.lose(ctx)
-			_ = h.Lose(ctx, o.Loss())
+			_ = o.lose(ctx, h)
 		default:
 			lost = lost || h.lossCause() != nil
 			h.end(ErrReleased)
@@ -188,7 +178,7 @@ func (o *Ownership) lockForRelease(h *Hold) bool {
 		return false
 	}
 	o.mu.Lock()
-	alone := o.holds == h && h.sibling == nil && o.count == 1 && !o.lost
+	alone := o.holds == h && h.sibling == nil && o.count == 1
 	o.mu.Unlock()
 	if alone && o.wire.outcome == notFreed && !o.wire.freeInDoubt && !o.wire.changeInDoubt {
 		return true

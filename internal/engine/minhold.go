@@ -26,19 +26,11 @@ import (
 // Nested holds share the ownership of the outermost one, so that one decides. Of a joint lock, the minimum of
 // each member begins when the joint hold is made: a failed attempt frees its members at once.
 
-// minHold is the minimum hold of an acquisition. A nested acquisition that the server counts has that of its
+// minHold is the minimum hold of an ownership. One of a nested acquisition that the server counts shares that of the
 // outer hold. All methods accept nil: there is no minimum.
 type minHold struct {
 	d     time.Duration
 	since atomic.Int64 // Instant when the acquisition was confirmed; 0: not yet
-}
-
-// newMinHold returns a minimum of d that has not begun; nil if d is 0.
-func newMinHold(d time.Duration) *minHold {
-	if d == 0 {
-		return nil
-	}
-	return &minHold{d: d}
 }
 
 // begin begins it now: the acquisition was confirmed. Only the first call has an effect.

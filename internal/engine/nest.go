@@ -58,13 +58,13 @@ func (r *Resource) Outer(ctx context.Context) (*Hold, error) {
 	return OuterFrom(ctx, r), nil
 }
 
-// nestUnder waits for the turn under outer, if r's kind takes turns, and then acquires. The new hold
+// nestUnder waits for the turn under outer, unless many may hold at once, and then acquires. The new hold
 // keeps the turn until it ends. If the acquisition fails, nestUnder passes the turn on.
 func (r *Resource) nestUnder(ctx context.Context, outer *Hold, q *Request) (*Hold, error) {
 	if loss := outer.lossCause(); loss != nil {
 		return nil, loss // at once: do not wait for a sibling that still has the turn
 	}
-	if r.Traits.NestsInTurn {
+	if !r.Traits.ManyHolders {
 		if turns := outer.turnsOf(); !turns.tryTake() {
 			if q.Wait.limit == 0 {
 				return nil, ErrNotAcquired
@@ -134,7 +134,7 @@ func (r *Resource) reacquire(ctx context.Context, outer *Hold, q *Request) (*Hol
 	inner := r.NewRequest(q.Terms)
 	inner.Name(o.ID, true)
 	inner.Nested, inner.Group, inner.parent = true, q.Group, q.parent
-	inner.TTL, inner.min = q.Terms.FirstTTL(), nil
+	inner.TTL = q.Terms.FirstTTL()
 	if o.r.Kind == r.Kind { // else the other side has it
 		inner.min = o.min
 	}
@@ -142,10 +142,10 @@ func (r *Resource) reacquire(ctx context.Context, outer *Hold, q *Request) (*Hol
 	inner.heard = q.heard
 	hold, err := r.AcquireOutermost(ctx, inner, time.Now())
 	if errors.Is(err, ErrLost) {
-		if outer.isReleased() {
+		if outer.state().taken {
 			return nil, errOuterEnded
 		}
-		_ = o.Check(ctx) // ends outer, if the server confirms the loss
+		_ = o.Check(ctx, outer) // ends outer, if the server confirms the loss
 	}
 	return hold, err
 }

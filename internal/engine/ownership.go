@@ -3,7 +3,6 @@ package engine
 import (
 	"context"
 	"log/slog"
-	"slices"
 	"sync"
 	"time"
 
@@ -33,7 +32,7 @@ import (
 // There are four causes of a loss:
 //
 //   - The watchdog: a renewal was refused, or validity has passed (LeaseLost).
-//   - The reply to any command: the server does not know the id (judge, release).
+//   - The reply to any command: the server does not know the id (lose).
 //   - A check after a takeover notice (Verify).
 //   - The limit of a single hold. It ends that hold only; the others end every hold of the ownership.
 
@@ -57,7 +56,7 @@ type Ownership struct {
 	passed     int32         // how often a fenced lock was passed on within a cohort
 	count      int32         // the count that the server should have
 	lapsed     int16         // holds that ended by their limit and were not released since
-	lost       bool          // set once: all holds have been ended, or are about to be
+	lost       bool          // set once: there are no holds any longer, and none joins
 	kept       bool          // the watchdog renews lease
 	failing    bool          // the latest renewal has failed
 	otherKind  bool          // a hold of another kind may have the id: a writer that also reads
@@ -93,6 +92,9 @@ func (r *Resource) newOwnership(q *Request, res Result) *Ownership {
 	o := &Ownership{
 		r: r, Owner: q.Owner, Token: res.Token, streak: res.streak, passes: &mayNotPass, count: 1, shortLease: res.Lease,
 		over: r.Core.Instant(time.Now().Add(q.TTL)), min: q.min,
+	}
+	if d := q.Terms.MinHold; d > 0 && !q.Nested {
+		o.min = &minHold{d: d}
 	}
 	if o.min != nil && q.Group == nil { // else the joint hold begins it
 		o.min.begin(r.Core)
@@ -153,15 +155,15 @@ func (o *Ownership) Join(h *Hold) {
 		return
 	}
 	o.mu.Lock()
-	h.sibling, o.holds = o.holds, h
 	h.earlier = uint16(o.passed)
 	lost := o.lost
 	if !lost {
+		h.sibling, o.holds = o.holds, h
 		o.setSchedule(h)
 	}
 	o.mu.Unlock()
 	if lost {
-		h.LoseInBackground(o.Loss())
+		h.LoseInBackground(goneLoss)
 		return
 	}
 	if h.limit != 0 { // read without its mutex: the caller has not returned h yet
@@ -199,7 +201,7 @@ func (o *Ownership) setSchedule(fresh *Hold) {
 			until = own
 		}
 	} else {
-		ttl := fresh.ttl
+		ttl := fresh.ttl // a fixed lease may be longer than the schedule's
 		if o.shortLease > 0 {
 			ttl = min(ttl, o.shortLease)
 		}
@@ -229,12 +231,10 @@ func (o *Ownership) Forget(h *Hold) {
 		return
 	}
 	*at, h.sibling = h.sibling, nil
-	if !h.isReleased() {
+	if !h.state().taken {
 		o.lapsed++ // its limit has come, and the server still counts it until its Release: see abandon
 	}
-	if !o.lost {
-		o.setSchedule(nil)
-	}
+	o.setSchedule(nil)
 }
 
 // addCount changes the count that the server should have, and returns it. It sends nothing. A command
@@ -268,7 +268,7 @@ func (o *Ownership) nest(ctx context.Context, outer *Hold, ttl time.Duration) (s
 	if !o.wire.LockContext(ctx) {
 		return time.Time{}, o.r.Core.CutShort(context.Cause(ctx), SilenceOf(ctx, began))
 	}
-	if outer.isReleased() {
+	if outer.state().taken {
 		o.wire.Unlock()
 		return time.Time{}, errOuterEnded
 	}
@@ -288,7 +288,11 @@ func (o *Ownership) nest(ctx context.Context, outer *Hold, ttl time.Duration) (s
 	if o.r.Core.FailureOf(err).InDoubt {
 		o.writeCountLater(ctx, o.r.Core.RollbackLimit(began))
 	}
-	return sent, o.judge(ctx, lost, err)
+	if err == nil { // lost
+		_ = o.lose(ctx, outer)
+		err = ErrLost
+	}
+	return sent, err
 }
 
 // unnest takes back the count of a nested acquisition that nest has counted, but for which there is no
@@ -307,9 +311,9 @@ func (o *Ownership) unnest(ctx context.Context) {
 //	release of A: count 2 -> 1     release of B: count 1 -> 0
 //	takes wire, reads 0, frees
 //	                               takes wire: freed already, sends nothing
-func (o *Ownership) Release(ctx context.Context, h *Hold) (lost bool, err error) {
+func (o *Ownership) Release(ctx context.Context, h *Hold) error {
 	if o.passes.Cohort > 0 && o.passOn(h) {
-		return false, nil
+		return nil
 	}
 	o.Forget(h) // before the command: nothing renews what is being released
 	o.addCount(-1)
@@ -319,8 +323,10 @@ func (o *Ownership) Release(ctx context.Context, h *Hold) (lost bool, err error)
 	if !locked && !o.wire.LockContext(bounded) {
 		// A command of another hold is stuck on its connection. Our count goes out after it.
 		o.writeCountLater(ctx, 0)
-		return false, o.r.Core.Unanswered(errSiblingStuck)
+		return o.r.Core.Unanswered(errSiblingStuck)
 	}
+	var lost bool
+	var err error
 	// The count is read with wire held: siblings may have been released meanwhile.
 	left := o.addCount(0)
 	switch {
@@ -342,9 +348,9 @@ func (o *Ownership) Release(ctx context.Context, h *Hold) (lost bool, err error)
 			err = o.r.Core.Unanswered(errSiblingStuck)
 		}
 	case lost:
-		o.lose(ctx)
+		return o.lose(ctx, h)
 	}
-	return lost, err
+	return err
 }
 
 // releaseContext returns the context of a release, which ends within releaseTimeout and not with ctx. Usually the
@@ -387,9 +393,13 @@ func (o *Ownership) writeCountUntil(ctx context.Context, until time.Time, limit 
 // freed notes the answer to the command that frees o, which was first sent at that time, and reports
 // whether o was lost before. The answer counts for whoever releases a hold of o at the same time. The
 // caller holds wire.
+//
+// Suppose that a repeated release finds nothing, and that the lease had not ended when the first one was sent.
+// Then the first one was executed. It could also be that the lock was taken by force at that moment: the two
+// look the same.
 func (o *Ownership) freed(got Released, sent time.Time, err error) (lost bool) {
-	got.InDoubt = got.InDoubt || o.wire.freeInDoubt
-	lost = o.isLoss(got, sent)
+	inDoubt := got.InDoubt || o.wire.freeInDoubt
+	lost = got.Lost && !(inDoubt && sent.Before(o.EndsAt()))
 	switch {
 	case err != nil:
 		o.wire.freeInDoubt = o.wire.freeInDoubt || o.r.Core.FailureOf(err).InDoubt
@@ -438,14 +448,6 @@ const rememberedReserve = time.Hour
 // lease. Then the driver may have the server release nothing that it does not remember.
 func (o *Ownership) IsRemembered() bool { return time.Now().Before(o.EndsAt()) }
 
-// isLoss reports whether o was lost before its release, which was first sent at that time. Suppose that a
-// repeated release finds nothing, and that the lease had not ended when the first one was sent. Then the
-// first one was executed. It could also be that the lock was taken by force at that moment: the two look
-// the same.
-func (o *Ownership) isLoss(got Released, sent time.Time) bool {
-	return got.Lost && !(got.InDoubt && sent.Before(o.EndsAt()))
-}
-
 // Abandon implements [Holding]: it deletes the key of a lost hold, in case a late renewal extended it.
 //
 //  1. A renewal is sent, and its reply is lost.
@@ -470,10 +472,13 @@ func (o *Ownership) Abandon(ctx context.Context) {
 	}
 }
 
-// Check implements [Holding]: it asks the server, and ends all holds if the lock is lost.
-func (o *Ownership) Check(ctx context.Context) error {
+// Check implements [Holding]: it asks the server.
+func (o *Ownership) Check(ctx context.Context, h *Hold) error {
 	lost, err := o.r.Driver.Check(ctx, o)
-	return o.judge(ctx, lost, err)
+	if err == nil && lost {
+		return o.lose(ctx, h)
+	}
+	return err
 }
 
 // Verify asks the server whether o still holds the lock, after a takeover notice has named it, and ends its
@@ -490,7 +495,7 @@ func (o *Ownership) Verify(ctx context.Context) error {
 
 // Gone reports that the server has said that o does not hold the lock. It ends the holds, and does not wait
 // for the observer.
-func (o *Ownership) Gone() { o.loseInBackground(o.Loss()) }
+func (o *Ownership) Gone() { o.loseInBackground(goneLoss) }
 
 // ValidFor is how long the hold of o that ends first is valid from now; 0 if o has no holds any longer.
 func (o *Ownership) ValidFor() (d time.Duration) {
@@ -522,8 +527,8 @@ func (c *Core) RenewNow(owned []*Ownership) (fixed []*Ownership) {
 	return fixed
 }
 
-// Loss implements [Holding]: the server does not know the id.
-func (o *Ownership) Loss() Loss { return Loss{Reason: LossGone} }
+// goneLoss: the server does not know the id.
+var goneLoss = Loss{Reason: LossGone}
 
 // expire stops renewing and watching for h, because its validity has passed. It returns why h is lost. The
 // renewed lease of o ends all its holds; the limit of h ends h alone.
@@ -533,7 +538,6 @@ func (o *Ownership) expire(h *Hold) Loss {
 		return Loss{Reason: LossLimit}
 	}
 	loss := o.expiredLoss()
-	o.lastsUntil(time.Now().Add(o.TTL)) // see LeaseLost
 	for _, other := range o.endAll() {
 		if other != h {
 			other.LoseInBackground(loss)
@@ -542,8 +546,10 @@ func (o *Ownership) expire(h *Hold) Loss {
 	return loss
 }
 
-// expiredLoss is the loss of a lease that the server has not confirmed in time.
+// expiredLoss is the loss of a lease that the server has not confirmed in time. A renewal without an answer may be
+// executed now, and keep the key for a TTL: see Abandon.
 func (o *Ownership) expiredLoss() Loss {
+	o.lastsUntil(time.Now().Add(o.TTL))
 	return Loss{Reason: LossExpired, Silent: o.lease.Silent()}
 }
 
@@ -555,8 +561,11 @@ func (o *Ownership) Extend(ctx context.Context, h *Hold, d time.Duration) error 
 		return err
 	}
 	sent, lost, err := o.r.Driver.Extend(ctx, o, d)
-	if err = o.judge(ctx, lost, err); err != nil {
+	switch {
+	case err != nil:
 		return err
+	case lost:
+		return o.lose(ctx, h)
 	}
 	o.lastsUntil(sent.Add(d))
 	until := sent.Add(d - o.r.Core.MarginOf(d))
@@ -569,9 +578,7 @@ func (o *Ownership) Extend(ctx context.Context, h *Hold, d time.Duration) error 
 	h.mu.Unlock()
 	if raised { // before Confirm, which never extends validity beyond the limits
 		o.mu.Lock()
-		if !o.lost && slices.Contains(o.list(), h) {
-			o.setSchedule(nil)
-		}
+		o.setSchedule(nil)
 		o.mu.Unlock()
 		h.watchLimit()
 	}
@@ -579,22 +586,13 @@ func (o *Ownership) Extend(ctx context.Context, h *Hold, d time.Duration) error 
 	return nil
 }
 
-// judge turns the reply to a command into an error. It ends all holds if the lock is lost, so the
-// caller must not hold wire.
-func (o *Ownership) judge(ctx context.Context, lost bool, err error) error {
-	if err == nil && lost {
-		o.lose(ctx)
-		return ErrLost
+// lose ends all holds, because the call with ctx, about h, found that the lock is lost. It returns the loss of h,
+// which has left the others already if it is being released. The caller must not hold wire.
+func (o *Ownership) lose(ctx context.Context, h *Hold) error {
+	for _, each := range o.endAll() {
+		_ = each.Lose(ctx, goneLoss)
 	}
-	return err
-}
-
-// lose ends all holds, because the call with ctx found that the lock is lost. A hold whose release has found it is not
-// among them any longer: Hold.Release ends it.
-func (o *Ownership) lose(ctx context.Context) {
-	for _, h := range o.endAll() {
-		_ = h.Lose(ctx, o.Loss())
-	}
+	return h.Lose(ctx, goneLoss)
 }
 
 // loseInBackground ends all holds when no call of the user found the loss. It does not wait for the
@@ -674,10 +672,8 @@ func (o *Ownership) LeaseUnknown(_ *watchdog.Lease, err error) {
 // LeaseLost implements [watchdog.Keeper]: a renewal was refused, for example because an operator has
 // deleted the key, or validity has ended without an answer.
 func (o *Ownership) LeaseLost(_ *watchdog.Lease, refused bool) {
-	loss := o.Loss()
+	loss := goneLoss
 	if !refused {
-		// A renewal without an answer may be executed now, and keep the key for a TTL: see abandon.
-		o.lastsUntil(time.Now().Add(o.TTL))
 		loss = o.expiredLoss()
 	}
 	o.loseInBackground(loss)
@@ -692,7 +688,7 @@ func (o *Ownership) report(e Event) {
 	holds := o.list()
 	o.mu.Unlock()
 	for _, h := range holds {
-		if !h.isAnnounced() {
+		if h.state().unaccepted {
 			continue // its user has gone, or has not come yet
 		}
 		of := h.event(e.Kind, e.Err)

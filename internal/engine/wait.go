@@ -24,20 +24,11 @@ type Wait struct {
 	until  time.Time       // zero: no limit
 	caller context.Context //nolint:containedctx // for events
 	waited bool
-	silent bool   // a member's acquisition: emit no event
-	notify func() // called instead of emitting an event, if not nil
-}
-
-func newWait(ctx context.Context, began time.Time, limit time.Duration) Wait {
-	w := Wait{limit: limit, caller: ctx}
-	if limit >= 0 {
-		w.until = began.Add(limit)
-	}
-	return w
+	notify func() // of a member's acquisition: called instead of emitting an event; else nil
 }
 
 // MemberWait is the wait of a member's acquisition that tries once. It emits no event.
-func MemberWait() Wait { return Wait{silent: true} }
+func MemberWait() Wait { return Wait{notify: func() {}} }
 
 // ForMember returns the wait of a member's acquisition, which may take as long as w. notify is called, instead of
 // emitting an event, when it has to wait.
@@ -62,7 +53,7 @@ func (w *Wait) Bound(ctx context.Context, graceful bool) (context.Context, conte
 	until := w.until
 	switch {
 	case !graceful: // for an attempt that needs time for its own end
-	case w.silent || w.notify != nil: // before the joint lock stops waiting for its members' errors
+	case w.notify != nil: // before the joint lock stops waiting for its members' errors
 		until = until.Add(answerGrace / 2)
 	default:
 		until = until.Add(answerGrace)
@@ -106,13 +97,12 @@ func (w *Wait) Begin(r *Resource, id string) {
 		return
 	}
 	w.waited = true
-	switch {
-	case w.notify != nil:
+	if w.notify != nil {
 		w.notify()
-	case !w.silent:
-		r.Core.WaitBegan()
-		r.Core.emit(Event{Kind: EventWait, Resource: r, ID: id, Ctx: w.caller})
+		return
 	}
+	r.Core.WaitBegan()
+	r.Core.emit(Event{Kind: EventWait, Resource: r, ID: id, Ctx: w.caller})
 }
 
 // Queue is where requests for one resource wait: the local wait queue of a name, this client's part of

@@ -43,11 +43,6 @@ func (q *waitQueue) standInLine(number uint64) {
 	}
 }
 
-// isPlaceHeard reports whether messages to the place arrive. mu is held.
-func (q *waitQueue) isPlaceHeard() bool {
-	return q.atPlace != nil && IsClosed(q.atPlace.Confirmed()) && q.atPlace.Err() == nil
-}
-
 // giveUpPlace gives up a place in the background. It blocks for a moment, so that the place is usually gone when
 // the call of the waiter returns.
 func (r *Resource) giveUpPlace(number uint64) {

@@ -71,18 +71,13 @@ func (qs *waitQueues) mustWait(r *Resource, q *Request) bool {
 }
 
 // Usage is how much of a client is in use, for tests that look for leaks.
-type Usage struct{ Waiters, WaitQueues, Leases, Holds int }
+type Usage struct{ WaitQueues, Leases, Holds int }
 
 // Usage counts. The counts are not of one moment.
 func (c *Core) Usage() Usage {
-	u := Usage{Leases: c.dog.Len(), Holds: c.holds.len()}
 	c.queues.mu.Lock()
 	defer c.queues.mu.Unlock()
-	u.WaitQueues = len(c.queues.open)
-	for _, q := range c.queues.open {
-		u.Waiters += q.state.Len()
-	}
-	return u
+	return Usage{len(c.queues.open), c.dog.Len(), c.holds.len()}
 }
 
 // of returns the queue for requests with these terms, and opens it if there is none. The caller must
@@ -117,8 +112,8 @@ func (qs *waitQueues) of(r *Resource, terms *Terms) *waitQueue {
 
 func (r *Resource) newQueue(backoff func(n int) time.Duration) *waitQueue {
 	return &waitQueue{queues: &r.Core.queues, r: r, state: waitq.Queue{
-		Backoff: backoff, ManyHolders: r.Traits.ManyHolders, Batches: r.batches() != nil,
-		TakeTurns: r.Traits.ClientsTakeTurns,
+		Backoff: backoff, ManyHolders: r.Traits.ManyHolders, TakeTurns: r.Traits.ClientsTakeTurns,
+		Batches: r.Traits.AcquireBatch != nil && !r.Core.NeedsReplicas, // replicas confirm each acquisition by itself
 	}}
 }
 
@@ -241,7 +236,8 @@ func (q *waitQueue) NextStep(w *Waiter) (step Step) {
 	case w.granted != nil:
 		step.Granted = w.granted
 	case w.queued.State == waitq.Due:
-		begun := q.on(&waitq.Event{What: waitq.Begins, Who: &w.queued, InLine: q.isPlaceHeard()})
+		isHeard := q.atPlace != nil && IsClosed(q.atPlace.Confirmed()) && q.atPlace.Err() == nil
+		begun := q.on(&waitq.Event{What: waitq.Begins, Who: &w.queued, InLine: isHeard})
 		step.Try, w.Request.Place = true, begun[0].Place
 		if isHead {
 			q.heard.Asking()
@@ -255,7 +251,7 @@ func (q *waitQueue) NextStep(w *Waiter) (step Step) {
 // Try implements [Trier]. If w is about to give up, its attempt has not used its reason to try, such as a message that
 // announced a release.
 func (q *waitQueue) Try(ctx context.Context, w *Waiter) (res Result, err error) {
-	if w.Request.Shared || q.r.batches() == nil {
+	if w.Request.Shared || !q.state.Batches {
 		res, err = w.resource.Try(ctx, w.Request)
 	} else {
 		res, err = q.tryBatch(ctx, w)
@@ -316,15 +312,6 @@ func (q *waitQueue) tryBatch(ctx context.Context, w *Waiter) (Result, error) {
 	return r.tried(ctx, w.Request, res, err)
 }
 
-// batches returns the driver's function that acquires for several requests at once; nil if there is
-// none, or if replicas must confirm each acquisition.
-func (r *Resource) batches() func(context.Context, *Request, []*Request) (Result, []bool, error) {
-	if r.Core.NeedsReplicas {
-		return nil
-	}
-	return r.Traits.AcquireBatch
-}
-
 // answer gives a waiter the result of a command that tried to acquire for it: a hand-off or a batch. If
 // it was refused, or if the result is not known, it tries by itself at once. In the second case its id may hold the
 // lock, and then the server grants the attempt. If it did not try, the lock could stay taken, with no hold, until the
@@ -381,7 +368,7 @@ func (q *waitQueue) Leave(w *Waiter, res Result) {
 		r.MustRollback = true // it was granted the lock by a hand-off or a batch, and gave up
 	}
 	if q.acquired = res.Granted; res.Granted {
-		q.heard.Answered(r.ID, -1)
+		q.heard.Answered(r.ID, -1, nil)
 	}
 	q.on(&waitq.Event{
 		What: waitq.Left, Who: &w.queued, Granted: res.Granted, Free: res.Free, RetryAfter: r.TTL, Passed: r.passed != nil,

@@ -98,14 +98,13 @@ func (s *Server) NewClient(id string, options ...func(*engine.Config)) *Client {
 	return c
 }
 
-// Leftovers lists the waiters, queues, leases and holds that are left in a client after its last use.
+// Leftovers lists the queues, leases and holds that are left in a client after its last use.
 func (c *Client) Leftovers() (left []string) {
 	in := c.Usage()
 	for _, part := range []struct {
 		name string
 		n    int
 	}{
-		{"waiters", in.Waiters},
 		{"wait queues", in.WaitQueues},
 		{"calls of WaitBegan without WaitEnded", int(c.Waiting.Load())},
 		{"leases", in.Leases},

@@ -25,7 +25,7 @@ func (c *Client) Lock(name string) *engine.Resource {
 	d := &FakeDriver{Client: c, Name: name}
 	r := c.Resource("lock", name, d)
 	r.Traits = &engine.Traits{
-		Leased: true, Nests: true, NestsInTurn: true,
+		Leased: true, Nests: true,
 		HandsOff: true, ClientsTakeTurns: true, Cohorts: true, Fenced: true,
 	}
 	return r
@@ -46,7 +46,7 @@ func (c *Client) Reader(name string) *engine.Resource {
 func (c *Client) Writer(name string) *engine.Resource {
 	d := &FakeDriver{Client: c, Name: name, exclusive: true}
 	r := c.Resource("writer", name, d)
-	r.Traits = &engine.Traits{Leased: true, Nests: true, NestsInTurn: true}
+	r.Traits = &engine.Traits{Leased: true, Nests: true}
 	return r
 }
 

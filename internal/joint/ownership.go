@@ -111,9 +111,12 @@ func (o *Ownership) close() []*engine.Hold {
 
 // end is close for callers that hold mu.
 func (o *Ownership) end() {
-	if !o.closed {
-		o.sealed, o.closed = true, true
-		o.retakes.stop()
+	if o.closed {
+		return
+	}
+	o.sealed, o.closed = true, true
+	if o.retakes.over != nil {
+		close(o.retakes.over)
 	}
 }
 
@@ -162,7 +165,7 @@ func (o *Ownership) MemberEnded(member *engine.Hold, cause error) {
 		o.unreported = asking
 	}
 	o.mu.Unlock()
-	loss := o.Loss()
+	loss := o.loss()
 	switch {
 	case lost && asking:
 		// A Check or Extend is under way, and reports the loss before it returns. The hold ends now all
@@ -182,14 +185,14 @@ func (o *Ownership) Join(h *engine.Hold) {
 	o.h = h
 	lost, someLost := o.tooFew(), false
 	for _, member := range o.holds {
-		member.JoinAs(h)
+		member.JoinAs(h, nil)
 		someLost = someLost || member.IsLostUnreleased()
 	}
 	o.mu.Unlock()
 	switch {
 	case lost:
 		o.close()
-		h.LoseInBackground(o.Loss())
+		h.LoseInBackground(o.loss())
 	case someLost:
 		o.retakeLater()
 	}
@@ -228,11 +231,15 @@ func (o *Ownership) Forget(*engine.Hold) { o.DetachMembers() }
 
 // Release implements [engine.Holding]: it releases all members, and blocks for their answers, for the budget at
 // most. Silent members are released in the background.
-func (o *Ownership) Release(ctx context.Context, _ *engine.Hold) (lost bool, err error) {
-	if done, lost, err := o.releaseWhole(ctx); done {
-		return lost, err
+func (o *Ownership) Release(ctx context.Context, h *engine.Hold) error {
+	done, lost, err := o.releaseWhole(ctx)
+	if !done {
+		lost, err = o.releaseMembers(ctx).count(context.WithoutCancel(ctx), o.budget).decide(o.lock.Need)
 	}
-	return o.releaseMembers(ctx).count(context.WithoutCancel(ctx), o.budget).decide(o.lock.Need)
+	if err == nil && lost {
+		return h.Lose(ctx, o.loss())
+	}
+	return err
 }
 
 // Abandon implements [engine.Holding]: the joint hold was lost, and its user has called Release. The members that
@@ -259,7 +266,7 @@ func describe(member *engine.Hold, operation string, err error) error {
 }
 
 // Check implements [engine.Holding].
-func (o *Ownership) Check(ctx context.Context) error {
+func (o *Ownership) Check(ctx context.Context, _ *engine.Hold) error {
 	return o.ask(ctx, func(member *engine.Hold) error { return describe(member, "check", member.Check(ctx)) })
 }
 
@@ -290,7 +297,7 @@ func (o *Ownership) ask(ctx context.Context, f func(*engine.Hold) error) error {
 		return err
 	}
 	o.close()
-	loss := o.Loss()
+	loss := o.loss()
 	if !unreported {
 		return o.h.Lose(ctx, loss)
 	}
@@ -301,9 +308,9 @@ func (o *Ownership) ask(ctx context.Context, f func(*engine.Hold) error) error {
 	return err
 }
 
-// Loss implements [engine.Holding]: too few members are left. A member that the user has released, or whose client
+// loss is that too few members are left. A member that the user has released, or whose client
 // was closed, is a reason too. It stands there as text: the joint hold itself was neither released nor closed.
-func (o *Ownership) Loss() engine.Loss {
+func (o *Ownership) loss() engine.Loss {
 	loss := engine.Loss{Reason: engine.LossMembers}
 	for _, member := range o.memberHolds() {
 		if cause := member.Ended(); errors.Is(cause, engine.ErrLost) {

@@ -35,7 +35,7 @@ func NewRed(l *Lock) {
 	r := &red{l}
 	l.Need, l.Budgeted = len(l.Members)/2+1, true
 	l.Resource.Driver = r
-	l.Resource.Traits = &engine.Traits{Leased: true, Nests: true, Outer: l.outer, NestsInTurn: true, NewQueue: r.newQueue}
+	l.Resource.Traits = &engine.Traits{Leased: true, Nests: true, Outer: l.outer, NewQueue: r.newQueue}
 }
 
 // newQueue returns a queue of its own for a request whose context carries a hold of a member. In the
@@ -100,7 +100,11 @@ func (r *red) TryAcquire(ctx context.Context, q *engine.Request) (engine.Result,
 	}
 	switch tolerated := len(r.Members) - r.Need; {
 	case v.no > tolerated, len(v.failed) <= tolerated: // see the head of this file
-		return engine.Result{RetryAfter: -1, Met: join(failures(append([]error{v.refusal}, v.failed...)))}, nil
+		reasons := []error{v.refusal}
+		for _, err := range v.failed {
+			reasons = append(reasons, engine.WithoutOutage(err)) // enough others have answered
+		}
+		return engine.Result{RetryAfter: -1, Met: join(reasons)}, nil
 	default:
 		return engine.Result{}, r.joinErrors(failed, tolerated)
 	}
@@ -126,15 +130,6 @@ func (r *red) askAll(ending, limited context.Context, q *engine.Request, o *Owne
 		}
 		return err
 	})
-}
-
-// failures returns the errors of members, some of them nil, without ErrUnavailable: enough others have answered.
-func failures(errs []error) []error {
-	plain := slices.Clone(errs)
-	for i, err := range plain {
-		plain[i] = engine.WithoutOutage(err)
-	}
-	return plain
 }
 
 // joinErrors joins errors so that the first one decides whether waiting goes on. Lasting errors come

@@ -40,13 +40,6 @@ type retake struct {
 	after time.Time       // do not try before: the release of an earlier hold would free the next one
 }
 
-// stop ends the goroutine, if there is one. Ownership.end calls it once, with mu held.
-func (t *retakes) stop() {
-	if t.over != nil {
-		close(t.over)
-	}
-}
-
 // retakeLater starts the goroutine, or wakes it up. MemberEnded and join call it. It does not block. It
 // does nothing for a multi lock, which needs all its members.
 func (o *Ownership) retakeLater() {
@@ -246,7 +239,7 @@ func (o *Ownership) replace(lost, fresh *engine.Hold) bool {
 	if o.closed || at < 0 || valid < o.lock.Need || !fresh.IsLive() {
 		return false
 	}
-	fresh.Replace(lost, o.h)
+	fresh.JoinAs(o.h, lost)
 	o.holds[at] = fresh
 	return true
 }

@@ -55,8 +55,8 @@ var Catalogue = []Defect{
 		Name: "a loss that a renewal finds is not reported", Promise: "C10",
 		Edits: []Edit{{
 			"internal/engine/ownership.go",
-			"	loss := o.Loss()\n	if !refused {",
-			"	loss := o.Loss()\n	if refused {\n		return\n	}\n	if !refused {",
+			"	loss := goneLoss\n	if !refused {",
+			"	loss := goneLoss\n	if refused {\n		return\n	}\n	if !refused {",
 		}},
 		Find: []string{"--faults", "delete", "--primitives", "lock,fenced"},
 	},
@@ -79,9 +79,9 @@ var Catalogue = []Defect{
 	{
 		Name: "Release returns nil for a lost hold", Promise: "C11",
 		Edits: []Edit{{
-			"internal/engine/hold.go",
-			"		return h.Lose(ctx, h.held.Loss())\n	}\n	if h.end(ErrReleased) {\n",
-			"		_ = h.Lose(ctx, h.held.Loss())\n		return nil\n	}\n	if h.end(ErrReleased) {\n",
+			"internal/engine/ownership.go",
+			"	case lost:\n		return o.lose(ctx, h)\n	}\n	return err\n",
+			"	case lost:\n		_ = o.lose(ctx, h)\n	}\n	return err\n",
 		}},
 		Find: []string{"--faults", "delete,force", "--primitives", "lock,fenced,fair"},
 	},
@@ -111,7 +111,7 @@ var Catalogue = []Defect{
 		Edits: []Edit{
 			{
 				"internal/engine/ownership.go",
-				"	if outer.isReleased() {\n		o.wire.Unlock()\n		return time.Time{}, errOuterEnded\n" +
+				"	if outer.state().taken {\n		o.wire.Unlock()\n		return time.Time{}, errOuterEnded\n" +
 					"	}\n",
 				"	o.wire.Unlock()\n	time.Sleep(time.Millisecond)\n",
 			},
@@ -126,7 +126,7 @@ var Catalogue = []Defect{
 	},
 	{
 		Name: "siblings under one hold do not take turns", Promise: "C3",
-		Edits: []Edit{{"internal/engine/nest.go", "	if r.Traits.NestsInTurn {", "	if false && r.Traits.NestsInTurn {"}},
+		Edits: []Edit{{"internal/engine/nest.go", "	if !r.Traits.ManyHolders {", "	if false && !r.Traits.ManyHolders {"}},
 		Find:  []string{"--primitives", "nested"},
 	},
 	{
@@ -263,8 +263,8 @@ var Catalogue = []Defect{
 		Name: "every loss is a limit", Promise: "C27",
 		Edits: []Edit{{
 			"internal/engine/ownership.go",
-			"func (o *Ownership) Loss() Loss { return Loss{Reason: LossGone} }",
-			"func (o *Ownership) Loss() Loss { return Loss{Reason: LossLimit} }",
+			"var goneLoss = Loss{Reason: LossGone}",
+			"var goneLoss = Loss{Reason: LossLimit}",
 		}},
 	},
 

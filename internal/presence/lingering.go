@@ -2,12 +2,10 @@ package presence
 
 import (
 	"context"
-	"strings"
 	"sync/atomic"
 	"time"
 
 	"github.com/redlatch/redlatch/internal/engine"
-	"github.com/redlatch/redlatch/pubsub"
 )
 
 // How clients ask for locks that linger ([WithLinger]). A waiter that was refused by a holder that may linger
@@ -29,89 +27,56 @@ const (
 
 // lingering is the part of a presence that concerns locks that linger. presence.mu guards what is not atomic.
 type lingering struct {
-	hears     atomic.Bool          // the subscription is confirmed
-	sub       *pubsub.Subscription // nil: there is none
-	subSince  engine.Instant
-	refused   engine.Instant // a subscription is not tried again before
-	asks      []string       // not read yet: "<raw name>\n<id>"
-	lastAsk   string         // the last one that was sent
+	hears     atomic.Bool // the subscription to the client's own channel is confirmed, and locks may linger
+	hearing   bool        // there is one until the client is idle
+	asks      []string    // not read yet: "<raw name>\n<id>"
+	lastAsk   string      // the last one that was sent
 	lastAskAt engine.Instant
 }
 
 // HearAsks subscribes, if the client does not listen yet. It does not block.
-func (p *Presence) HearAsks() *pubsub.Subscription {
-	if p.hears.Load() {
-		return nil
+func (p *Presence) HearAsks() {
+	if !p.hears.Load() {
+		p.subscribeForAsks()
 	}
+}
+
+func (p *Presence) subscribeForAsks() *listening {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	now := p.now()
-	if p.sub == nil && !p.closed && now >= p.refused {
-		p.sub, p.subSince = p.Hub.Subscribe(tagged(holderChannel, p.tag), p.hear), now
-	}
-	return p.sub
+	p.hearing = true
+	return p.subscribe(p.tag)
 }
 
 // CanLinger implements [engine.Config].CanLinger.
 func (p *Presence) CanLinger(ctx context.Context) bool {
-	sub := p.HearAsks()
 	if p.hears.Load() {
 		return true
 	}
-	if sub == nil {
+	l := p.subscribeForAsks()
+	if l == nil {
 		return false
 	}
-	p.mu.Lock()
-	limit := hearLimit - time.Duration(p.now()-p.subSince)
-	p.mu.Unlock()
-	if limit > 0 {
-		engine.Pause(ctx, limit, sub.Confirmed())
+	if left := hearLimit - time.Duration(p.now()-l.since); left > 0 {
+		engine.Pause(ctx, left, l.sub.Confirmed())
 	}
-	if !engine.IsClosed(sub.Confirmed()) {
+	if !engine.IsClosed(l.sub.Confirmed()) || l.sub.Err() != nil {
 		return false
-	}
-	failed := sub.Err() != nil // the hub has logged it
-	p.mu.Lock()
-	switch {
-	case p.sub != sub:
-		failed = true
-	case failed:
-		p.sub, p.refused = nil, p.now()+engine.Instant(listenRetry)
-	default:
-		p.hears.Store(true)
-	}
-	p.mu.Unlock()
-	if failed {
-		sub.Close()
-	}
-	return !failed
-}
-
-// stopHearing ends the subscription of an idle client. No lock lingers then: its keeper is a hold.
-func (p *Presence) stopHearing() {
-	p.mu.Lock()
-	sub := p.sub
-	p.sub = nil
-	p.hears.Store(false)
-	p.mu.Unlock()
-	if sub != nil {
-		sub.Close()
-	}
-}
-
-// hear is the listener. A goroutine of the hub calls it, so it only queues.
-func (p *Presence) hear(sig pubsub.Signal) {
-	if sig.Resubscribed {
-		p.core.EndLingering() // somebody may have asked meanwhile
-		return
-	}
-	ask, ok := strings.CutPrefix(sig.Payload, askPrefix)
-	if !ok {
-		return
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if len(p.asks) >= maxAsks || len(ask) > maxNotice {
+	if p.subs[p.tag] != l {
+		return false // the client was idle meanwhile
+	}
+	p.hears.Store(true)
+	return true
+}
+
+// hear queues an ask, which came with a message.
+func (p *Presence) hear(ask string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.hearing || len(p.asks) >= maxAsks || len(ask) > maxNotice {
 		return
 	}
 	if p.asks = append(p.asks, ask); len(p.asks) == 1 {

@@ -19,11 +19,11 @@ import (
 // The first half of this file sends notices, the second half reads them. presence.go subscribes.
 
 // Announce notifies the clients of these ids that they may have lost a lock, or permits, of that kind and name on
-// the wire. It is best effort. A goroutine of the core sends the notices, for noticeTimeout at most. Announce
-// waits for it no longer than NoticeLimit, and not at all if wait is false.
-func (p *Presence) Announce(ctx context.Context, kind, name string, ids []string, wait bool) {
+// the wire. It is best effort, and does not block. A goroutine of the core sends the notices, for noticeTimeout at
+// most, and then closes done. Callers wait for that no longer than NoticeLimit.
+func (p *Presence) Announce(ctx context.Context, kind, name string, ids []string) (done chan struct{}) {
 	notices := p.notices(kind, name, ids)
-	done := make(chan struct{})
+	done = make(chan struct{})
 	p.core.Spawn(func() {
 		defer close(done)
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), noticeTimeout)
@@ -34,9 +34,7 @@ func (p *Presence) Announce(ctx context.Context, kind, name string, ids []string
 			}
 		}
 	})
-	if wait {
-		engine.Pause(ctx, NoticeLimit, done)
-	}
+	return done
 }
 
 // notices returns the commands that publish to the clients of these ids. Permits of one client share
@@ -64,12 +62,14 @@ const noticeTimeout = time.Second
 // Receive is the listener of a tag's channel. A goroutine of the hub calls it, so it must not block: it
 // only queues the notice. The first notice in the queue starts a goroutine that reads all of them.
 func (p *Presence) Receive(sig pubsub.Signal) {
-	if sig.Resubscribed {
-		p.AskAll() // a notice may have been missed, and Redis may have forgotten all holds
+	if sig.Resubscribed { // a notice or an ask may have been missed, and Redis may have forgotten all holds
+		p.core.EndLingering()
+		p.AskAll()
 		return
 	}
-	if strings.HasPrefix(sig.Payload, askPrefix) {
-		return // hear receives it
+	if ask, ok := strings.CutPrefix(sig.Payload, askPrefix); ok {
+		p.hear(ask)
+		return
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -99,14 +99,14 @@ type Presence struct {
 	since   atomic.Int64 // the instant at which the first of them began to wait
 
 	// Only run uses these.
-	idleSince engine.Instant        // since when the client neither holds nor waits; 0: it does
-	subs      map[string]*listening // by tag
-	unheard   bool                  // one of them is not confirmed
-	notBefore engine.Instant        // no subscription is tried before; one was refused
+	idleSince engine.Instant // since when the client neither holds nor waits; 0: it does
+	unheard   bool           // a subscription for holds that last is not confirmed
 
 	asking asking // about all holds, when Redis comes back
 
 	mu          sync.Mutex                 // guards the rest
+	subs        map[string]*listening      // by tag
+	notBefore   engine.Instant             // no subscription is tried before; one was refused
 	closed      bool                       // no more names are written
 	written     bool                       // the name may be in Redis
 	writing     chan struct{}              // closed when the write under way has ended; nil: there is none
@@ -119,7 +119,9 @@ type Presence struct {
 }
 
 // New returns the presence of a client. It sends nothing.
-func New(config Config) *Presence { return &Presence{Config: config, tag: ClientTag(config.ID)} }
+func New(config Config) *Presence {
+	return &Presence{Config: config, tag: ClientTag(config.ID), subs: map[string]*listening{}}
+}
 
 // Use sets the engine of the client, before any other method is called.
 func (p *Presence) Use(core *engine.Core) { p.core = core }
@@ -200,7 +202,10 @@ func (p *Presence) look() time.Duration {
 // once more after it has cleared the flag.
 func (p *Presence) rest() bool {
 	p.idleSince = 0
-	p.stopHearing()
+	p.mu.Lock()
+	p.hearing = false // no lock lingers: its keeper would be a hold
+	p.mu.Unlock()
+	p.listen(nil)
 	p.erase()
 	p.running.Store(false)
 	_, oldest, _ := p.core.HoldTags(p.now(), listenAfter)
@@ -288,47 +293,69 @@ func (p *Presence) Close(holdsLeft bool) {
 	}
 }
 
-// listen subscribes to the channels of these tags, and to no others. Most clients have one tag, their own.
-// Holds with the id of another client, or of a caller, have further ones. After a refused subscription it
-// waits for listenRetry. Only run calls it.
+// listen subscribes to the channels of these tags, those of holds that last. It ends other subscriptions, but for
+// that of a client whose locks may linger. Most clients have one tag, their own. Holds with the id of another
+// client, or of a caller, have further ones. After a refused subscription it waits for listenRetry. Only run
+// calls it.
 func (p *Presence) listen(tags []string) {
-	if len(tags)+len(p.subs) == 0 {
-		return
-	}
-	now := p.now()
-	wanted := make(map[string]*listening, len(tags))
+	var ended []*pubsub.Subscription
+	var confirmed []string
+	wanted := make(map[string]bool, len(tags)+1)
 	for _, tag := range tags {
-		l := p.subs[tag]
-		if l != nil && l.sub.Err() != nil { // the hub has logged it
-			p.notBefore, l = now+engine.Instant(listenRetry), nil
+		wanted[tag] = true
+	}
+	p.mu.Lock()
+	wanted[p.tag] = wanted[p.tag] || p.hearing
+	for tag, l := range p.subs {
+		refused := l.sub.Err() != nil // the hub has logged it
+		if refused {
+			p.notBefore = p.now() + engine.Instant(listenRetry)
 		}
-		if l == nil && now >= p.notBefore {
-			l = &listening{sub: p.Hub.Subscribe(tagged(holderChannel, tag), p.Receive)}
-		}
-		if l != nil {
-			wanted[tag] = l
+		if refused || !wanted[tag] {
+			ended = append(ended, l.sub)
+			delete(p.subs, tag)
 		}
 	}
 	p.unheard = false
-	for tag, l := range p.subs {
-		if wanted[tag] != l {
-			l.sub.Close()
+	for _, tag := range tags {
+		l := p.subscribe(tag)
+		if l == nil {
+			continue
 		}
-	}
-	for tag, l := range wanted {
 		if !l.heard && engine.IsClosed(l.sub.Confirmed()) {
 			l.heard = true
-			p.askTag(tag) // Redis may have restarted between the acquisitions and now
+			confirmed = append(confirmed, tag)
 		}
 		p.unheard = p.unheard || !l.heard
 	}
-	p.subs = wanted
+	if p.subs[p.tag] == nil {
+		p.hears.Store(false)
+	}
+	p.mu.Unlock()
+	for _, tag := range confirmed {
+		p.askTag(tag) // Redis may have restarted between the acquisitions and now
+	}
+	for _, sub := range ended { // without the mutex, which the listener takes
+		sub.Close()
+	}
 }
 
 // listening is the subscription to the channel of one tag.
 type listening struct {
 	sub   *pubsub.Subscription
-	heard bool // it was confirmed
+	since engine.Instant
+	heard bool // it was confirmed, and the holds of that tag were asked about
+}
+
+// subscribe returns the subscription to the channel of a tag, and makes it if there is none; nil if one was
+// refused a short time ago. mu is held.
+func (p *Presence) subscribe(tag string) *listening {
+	l, now := p.subs[tag], p.now()
+	if l == nil && now >= p.notBefore && !p.closed {
+		l = &listening{sub: p.Hub.Subscribe(tagged(holderChannel, tag), p.Receive), since: now}
+		p.subs[tag] = l
+	}
+	return l
 }
 
 // Names returns the names of the clients of these ids, in the same order. known has names by tag that need not be read

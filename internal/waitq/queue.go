@@ -157,22 +157,6 @@ func (q *Queue) Head() *Waiter {
 	return w
 }
 
-// Successor returns the waiter that may be given a hold without a command; nil if there is none.
-func (q *Queue) Successor() *Waiter {
-	if w := q.Head(); w != nil && w.MayPass() {
-		return w
-	}
-	return nil
-}
-
-// Len is how many requests wait.
-func (q *Queue) Len() (n int) {
-	for w := q.waiters.First; w != nil; w = w.Next {
-		n++
-	}
-	return n
-}
-
 // IsIdle reports whether no request waits, or is about to.
 func (q *Queue) IsIdle() bool { return q.coming == 0 && q.waiters.First == nil }
 
