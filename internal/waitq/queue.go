@@ -79,7 +79,7 @@ type Queue struct {
 // NeedsTime reports whether what follows from an event depends on the time. Each hold of a cohort causes events for
 // which it does not.
 func (q *Queue) NeedsTime(e *Event) bool {
-	return e.What != Answered && (e.What != Joined || q.waiters.First == nil)
+	return e.What != Answered && (e.What != Joined || q.Head() == nil)
 }
 
 // On takes an event in, and returns what is to be done. The result is valid until the next event.
@@ -198,13 +198,16 @@ func (q *Queue) wakeHead() {
 	}
 }
 
-// join adds a waiter. The first one subscribes for the whole queue.
+// join adds a waiter. The first one subscribes for the whole queue. Those before it may all have been granted, and
+// give up all the same: then it is the head.
 func (q *Queue) join(e *Event) {
 	q.coming--
 	q.waiters.Append(e.Who)
+	if q.Head() == e.Who {
+		q.schedule(e)
+	}
 	switch {
 	case q.waiters.First == e.Who:
-		q.schedule(e)
 		if q.Backoff == nil {
 			q.do(Action{Do: Subscribe})
 			q.do(Action{Do: StandInLine, Who: e.Who})

@@ -27,6 +27,9 @@ func newScript(t *testing.T) *script {
 // on gives the queue an event about a waiter, if it has a name, and returns its actions.
 func (s *script) on(name string, e Event) string {
 	e.Now = s.now
+	if e.What == Alarm && s.q.TryAt.IsZero() {
+		return "no alarm is due"
+	}
 	if name != "" {
 		w := s.waiters[name]
 		if w == nil {
@@ -119,6 +122,13 @@ func TestWhatTheQueueSays(t *testing.T) {
 		}},
 		{"the poll is for the head", "a b", false, []row{{SlowPoll, "", Event{What: Alarm}, "wake a"}}},
 		{"an alarm that comes too early", "a", false, []row{{SlowPoll - 1, "", Event{What: Alarm}, ""}}},
+		{"a waiter behind one that was granted, and gives up", "a b", false, []row{
+			{0, "", heard, "wake a"}, {0, "a", try, "try a {7 5 false}"}, {0, "", release, "offer a"},
+			{0, "a", Event{What: Answered, Granted: true}, "wake a"}, {0, "b", Event{What: Left}, ""},
+			{StuckAfter, "", Event{What: Alarm}, ""},
+			{0, "", Event{What: Coming}, ""}, {0, "c", Event{What: Joined, RetryAfter: -1}, ""},
+			{0, "a", Event{What: Left}, ""}, {SlowPoll, "", Event{What: Alarm}, "wake c"},
+		}},
 		{"the head is stuck", "a b c", false, []row{
 			{0, "", heard, "wake a"}, {0, "a", try, "try a {7 5 false}"}, {StuckAfter, "", Event{What: Alarm}, "wake b"},
 			{0, "b", try, "try b {7 5 false}"}, {SlowPoll - 1, "", Event{What: Alarm}, ""},
