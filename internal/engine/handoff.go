@@ -2,7 +2,6 @@ package engine
 
 import (
 	"context"
-	"runtime"
 	"time"
 
 	"github.com/redlatch/redlatch/internal/waitq"
@@ -43,7 +42,7 @@ type streak struct {
 // releaseOrHandOff frees the lock, or hands it off to the first local waiter, unless the minimum hold is not
 // over. It blocks for the reply. The caller is the last release of o, and holds o.wire. It takes waitQueues.mu
 // before and after the command, but not around it.
-func (o *Ownership) releaseOrHandOff(ctx context.Context) (lost bool, err error) {
+func (o *Ownership) releaseOrHandOff(ctx context.Context) (lost, handedOff bool, err error) {
 	r := o.r
 	next := Next{Rest: o.rest()}
 	var q *waitQueue
@@ -61,11 +60,8 @@ func (o *Ownership) releaseOrHandOff(ctx context.Context) (lost bool, err error)
 	if q != nil {
 		got.Granted.streak = streak{o.streak.since, o.streak.count + 1}
 		q.released(offered, o, sent, got, err)
-		if got.Granted.Granted {
-			runtime.Gosched() // the new holder runs before the former one returns
-		}
 	}
-	return o.freed(got, sent, err), err
+	return o.freed(got, sent, err), got.Granted.Granted, err
 }
 
 // offer asks the local queue who gets what o releases: a waiter, or other clients. q is nil if nobody waits. It takes

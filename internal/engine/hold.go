@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"errors"
+	"runtime"
 	"sync"
 	"time"
 
@@ -64,7 +65,8 @@ type Holding interface {
 	Forget(h *Hold)               // stops renewing and watching for h; sends nothing
 	Abandon(ctx context.Context)  // the first Release of a lost hold: its critical section is over
 	// Each of these sends a command. If the answer is that h is lost, it has ended h, and returns the loss.
-	Release(ctx context.Context, h *Hold) error // gives back the count of h
+	// Release gives back the count of h. handedOff: a waiter of this client has the lock now.
+	Release(ctx context.Context, h *Hold) (handedOff bool, err error)
 	Check(ctx context.Context, h *Hold) error
 	Extend(ctx context.Context, h *Hold, d time.Duration) error
 }
@@ -130,7 +132,7 @@ func (nothing) ValidUntil(*Hold) time.Time                         { return time
 func (nothing) Join(*Hold)                                         {}
 func (nothing) Forget(*Hold)                                       {}
 func (nothing) Abandon(context.Context)                            {}
-func (nothing) Release(context.Context, *Hold) error               { return nil }
+func (nothing) Release(context.Context, *Hold) (bool, error)       { return false, nil }
 func (nothing) Check(context.Context, *Hold) error                 { return nil }
 func (nothing) Extend(context.Context, *Hold, time.Duration) error { return nil }
 
@@ -258,9 +260,10 @@ func (h *Hold) Release(ctx context.Context) error {
 		h.group.MemberEnded(h, ErrReleased)
 	}
 	kept, kind := h.linger(ctx), EventReleased
+	var handedOff bool
 	var err error
 	if kept == nil {
-		if err = h.held.Release(ctx, h); err != nil {
+		if handedOff, err = h.held.Release(ctx, h); err != nil {
 			// For the user the hold is over, whatever came of the command: nothing renews it from now on.
 			kind = EventReleaseFailed
 		}
@@ -270,6 +273,9 @@ func (h *Hold) Release(ctx context.Context) error {
 	}
 	if kept != nil {
 		kept.keep()
+	}
+	if handedOff {
+		runtime.Gosched() // the new holder runs before the former one goes on
 	}
 	return err
 }

@@ -311,9 +311,9 @@ func (o *Ownership) unnest(ctx context.Context) {
 //	release of A: count 2 -> 1     release of B: count 1 -> 0
 //	takes wire, reads 0, frees
 //	                               takes wire: freed already, sends nothing
-func (o *Ownership) Release(ctx context.Context, h *Hold) error {
+func (o *Ownership) Release(ctx context.Context, h *Hold) (handedOff bool, err error) {
 	if o.passes.Cohort > 0 && o.passOn(h) {
-		return nil
+		return false, nil
 	}
 	o.Forget(h) // before the command: nothing renews what is being released
 	o.addCount(-1)
@@ -323,10 +323,9 @@ func (o *Ownership) Release(ctx context.Context, h *Hold) error {
 	if !locked && !o.wire.LockContext(bounded) {
 		// A command of another hold is stuck on its connection. Our count goes out after it.
 		o.writeCountLater(ctx, 0)
-		return o.r.Core.Unanswered(errSiblingStuck)
+		return false, o.r.Core.Unanswered(errSiblingStuck)
 	}
 	var lost bool
-	var err error
 	// The count is read with wire held: siblings may have been released meanwhile.
 	left := o.addCount(0)
 	switch {
@@ -337,7 +336,7 @@ func (o *Ownership) Release(ctx context.Context, h *Hold) error {
 	case o.wire.outcome != notFreed: // by a sibling that was released at the same time
 		lost = o.wire.outcome == wasNotOurs
 	default:
-		lost, err = o.releaseOrHandOff(bounded)
+		lost, handedOff, err = o.releaseOrHandOff(bounded)
 	}
 	o.wire.Unlock() // before the loss is reported: no hold ends with wire held
 	switch {
@@ -348,9 +347,9 @@ func (o *Ownership) Release(ctx context.Context, h *Hold) error {
 			err = o.r.Core.Unanswered(errSiblingStuck)
 		}
 	case lost:
-		return o.lose(ctx, h)
+		err = o.lose(ctx, h)
 	}
-	return err
+	return handedOff, err
 }
 
 // releaseContext returns the context of a release, which ends within releaseTimeout and not with ctx. Usually the

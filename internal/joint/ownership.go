@@ -231,15 +231,15 @@ func (o *Ownership) Forget(*engine.Hold) { o.DetachMembers() }
 
 // Release implements [engine.Holding]: it releases all members, and blocks for their answers, for the budget at
 // most. Silent members are released in the background.
-func (o *Ownership) Release(ctx context.Context, h *engine.Hold) error {
+func (o *Ownership) Release(ctx context.Context, h *engine.Hold) (handedOff bool, err error) {
 	done, lost, err := o.releaseWhole(ctx)
 	if !done {
 		lost, err = o.releaseMembers(ctx).count(context.WithoutCancel(ctx), o.budget).decide(o.lock.Need)
 	}
 	if err == nil && lost {
-		return h.Lose(ctx, o.loss())
+		err = h.Lose(ctx, o.loss())
 	}
-	return err
+	return false, err
 }
 
 // Abandon implements [engine.Holding]: the joint hold was lost, and its user has called Release. The members that
