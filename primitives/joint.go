@@ -176,7 +176,7 @@ func (j *jointLock) announceTakeover(ctx context.Context, err error, ids ...stri
 	defer cancel()
 	sent := make([]chan struct{}, len(j.members))
 	for i, m := range j.members {
-		sent[i] = m.c.presence.Announce(ctx, m.res.Kind, m.raw(), ids)
+		sent[i] = m.announce(ctx, ids)
 	}
 	if errors.Is(err, ErrOutcomeUnknown) {
 		return // the call has used up its time

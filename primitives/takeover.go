@@ -64,13 +64,19 @@ func (h *handle) announceTakeover(ctx context.Context, err error, ids ...string)
 	if len(ids) == 0 || err != nil && !classify(err).InDoubt {
 		return
 	}
-	if h.maxPermits == 0 { // a lock: this client itself may have let it linger
+	sent := h.announce(ctx, ids)
+	if err == nil {
+		engine.Pause(ctx, presence.NoticeLimit, sent)
+	}
+}
+
+// announce notifies the clients of these ids. It does not block. It ends what this client itself has left lingering, and
+// closes sent when the notices to the others were sent.
+func (h *handle) announce(ctx context.Context, ids []string) (sent chan struct{}) {
+	if h.maxPermits == 0 { // a lock
 		h.c.core.Wanted(func(hold *engine.Hold) bool {
 			return hold.Resource().Name == h.res.Name && slices.Contains(ids, hold.ID())
 		})
 	}
-	sent := h.c.presence.Announce(ctx, h.res.Kind, h.raw(), ids)
-	if err == nil {
-		engine.Pause(ctx, presence.NoticeLimit, sent)
-	}
+	return h.c.presence.Announce(ctx, h.res.Kind, h.raw(), ids)
 }

@@ -151,7 +151,10 @@ func TestC24LingeringLockIsTakenByItsOwnClient(t *testing.T) {
 		l := kind.Lock(NewClient(t, s.Client(t)), redistest.Name(t), long)
 		for name, take := range map[string]func(id string) error{
 			"by force": func(string) error { return ErrOf(l.ForceRelease(t.Context())) },
-			"by id":    func(id string) error { return l.ReleaseID(t.Context(), id) },
+			"as a member": func(id string) error {
+				return primitives.NewMultiLock([]*primitives.Lock{l}).ReleaseID(t.Context(), id)
+			},
+			"by id": func(id string) error { return l.ReleaseID(t.Context(), id) },
 		} {
 			require.NoError(t, take(lingers(t, s, l)), name)
 			other := Acquire(t, t.Context(), kind.Lock(NewClient(t, s.Client(t)), l.Name()), primitives.WithWait(0))
