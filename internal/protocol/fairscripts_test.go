@@ -295,8 +295,7 @@ func TestFairScriptsDoWhatTheModelSays(t *testing.T) {
 			t.Cleanup(func() { _ = pubsub.Close() })
 			_, err := pubsub.Receive(t.Context())
 			require.NoError(t, err)
-			l := &redisFair{fairSetup: &f, t: t, rdb: rdb, run: scripts.NewRunner(rdb, 0), messages: pubsub.Channel()}
-			t.Cleanup(l.run.Close)
+			l := &redisFair{fairSetup: &f, t: t, rdb: rdb, run: runner(t, rdb), messages: pubsub.Channel()}
 			for _, s := range states[:min(len(states), fairSamples)] {
 				l.compare(s)
 			}

@@ -301,8 +301,7 @@ func TestNestedProtocolFindsDefects(t *testing.T) {
 // can reach.
 func compareNested(t *testing.T, servers map[nestedServer]bool) {
 	rdb := redistest.Miniredis(t).Client(t)
-	run := scripts.NewRunner(rdb, 0)
-	t.Cleanup(run.Close)
+	run := runner(t, rdb)
 	nest, unnest := scripts.Load("lock/nested_acquire"), scripts.Load("lock/nested_release")
 	script := func(c nestedCommand) answer {
 		if c.wanted == 0 {

@@ -17,12 +17,11 @@ func TestPermitScriptsDoWhatTheModelSays(t *testing.T) {
 	const id, epoch, memoryKey, permitsKey, epochKey = 0, 7, "memory:0", "permits", "epoch"
 	var (
 		rdb     = redistest.Miniredis(t).Client(t)
-		run     = scripts.NewRunner(rdb, 0)
+		run     = runner(t, rdb)
 		acquire = scripts.Load("semaphore/acquire")
 		release = scripts.Load("semaphore/release")
 		values  = map[memory]string{hasPermit: fmt.Sprint("1 ", epoch), gaveBack: "2", mustNotAgain: "3"}
 	)
-	t.Cleanup(run.Close)
 	do := func(s *scripts.Script, args ...any) any {
 		reply, err := run.Do(t.Context(), s, []any{permitsKey, "channel", memoryKey, epochKey}, args...)
 		require.NoError(t, err)

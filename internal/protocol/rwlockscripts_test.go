@@ -166,8 +166,7 @@ func (l *redisRW) endWrite(id, successor int8) answer {
 // compareRW checks that the model's server does what the scripts do: each command, from each of these states.
 func compareRW(t *testing.T, f *rwSetup, states []rwServer) {
 	rdb := redistest.Miniredis(t).Client(t)
-	l := &redisRW{t, rdb, scripts.NewRunner(rdb, 0)}
-	t.Cleanup(l.run.Close)
+	l := &redisRW{t, rdb, runner(t, rdb)}
 	for _, s := range states {
 		for id := range int8(acquisitions) {
 			l.compare(s, id, f.writes[id])

@@ -337,8 +337,7 @@ func TestSharedProtocolFindsDefects(t *testing.T) {
 func TestSharedScriptsDoWhatTheModelSays(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Miniredis(t).Client(t)
-	run := scripts.NewRunner(rdb, 0)
-	t.Cleanup(run.Close)
+	run := runner(t, rdb)
 	const countsKey = "shared counts"
 	var acquire, release = scripts.Load("lock/acquire_shared"), scripts.Load("lock/release_shared")
 	do := func(s *scripts.Script, i int, args ...any) any {
