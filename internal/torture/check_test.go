@@ -712,6 +712,13 @@ func TestChecks(t *testing.T) {
 			passesB(h)
 			h.records[1] = append(h.records[1], record{Kind: kindStall, At: 11_150 * ms, Count: 400 * ms})
 		}, []string{checkOrder}},
+		{"a fair lock whose waiter did not run for longer than it may hold", func(h *testHistory) {
+			passesB(h)
+			for i := range h.records[1] {
+				h.records[1][i].MaxHold, h.records[1][i].Until = 160*time.Millisecond, 11_350*ms
+			}
+			h.records[1] = append(h.records[1], record{Kind: kindStall, At: 11_150 * ms, Count: 400 * ms})
+		}, nil},
 		{"a fair lock whose waiter may have lost a grant that it never saw", func(h *testHistory) {
 			passesB(h)
 			h.do(2, 10_500, 10_501, record{Do: opReleaseID, Primitive: "fair", Target: "b0"}, record{Outcome: outcomeOK})

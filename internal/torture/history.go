@@ -376,11 +376,16 @@ func (h *history) mayHaveTaken(t, held *op) bool {
 }
 
 // keptPlace reports whether a waiter of a fair lock certainly kept its place until its call returned: nothing
-// interrupted its polling for long enough to lose it, and nothing that its client has to repeat is under way.
+// interrupted its polling for long enough to lose it, or to miss a grant until the lease of that was over, and nothing
+// that its client has to repeat is under way.
 func (h *history) keptPlace(o *op, name string) bool {
 	begin, end := o.call.At, min(o.returned(), o.died)
+	shortest := min(waiterTimeout, o.call.TTL)
+	if o.call.MaxHold > 0 {
+		shortest = min(shortest, o.call.MaxHold)
+	}
 	return !h.disturbed(o.process, name, begin-int64(recovery), end) &&
-		h.stalled(o.process, begin, end) < waiterTimeout/2 && !h.mayJoinAgain(name, begin, end)
+		h.stalled(o.process, begin, end) < shortest/2 && !h.mayJoinAgain(name, begin, end)
 }
 
 // mayJoinAgain reports whether a grant may have been ended between two instants without its waiter having seen it.
