@@ -410,16 +410,14 @@ func (d *writerDriver) TryAcquire(ctx context.Context, q *engine.Request) (engin
 	if err != nil || res.Granted {
 		return res, err
 	}
+	// Readers that waited behind a writer go first, all of them: after that writer's release the next
+	// writer makes one attempt without a reservation.
+	if waitedForWriter && res.Holder == "" {
+		res.RetryAfter = 0
+	}
 	q.State = nil
-	switch {
-	case res.Holder != "":
+	if res.Holder != "" {
 		q.State = behindWriter{}
-	case waitedForWriter:
-		// After that writer's release the attempt left no reservation, because the readers that waited behind it
-		// go first. They have had the time of a round trip.
-		again, err := d.TryAcquire(ctx, q)
-		again.InDoubt = again.InDoubt || res.InDoubt
-		return again, err
 	}
 	return res, nil
 }

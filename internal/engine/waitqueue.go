@@ -209,7 +209,7 @@ func (q *waitQueue) Join(w *Waiter, refused Result) {
 		q.heard.Note(r)
 	}
 	w.queued = waitq.Waiter{Of: w, ID: r.ID, Shared: r.Shared, Permits: int(r.Permits)}
-	w.queued.Doubt = r.MustRollback
+	w.queued.Doubt = r.InDoubt
 	q.on(&waitq.Event{What: waitq.Joined, Who: &w.queued, RetryAfter: refused.RetryAfter})
 	if kept := q.queues.keeperOf(queueKey{q.r.Kind, q.r.Name, false}); kept != nil {
 		kept.giveBack(context.Background(), 0) // it was released during the attempt of w
