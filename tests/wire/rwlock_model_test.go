@@ -194,6 +194,7 @@ type rwModelOwnership struct {
 	shared bool
 	holds  int
 	lost   bool
+	reads  bool // a writer with a reader nested under it
 	ends   time.Time
 }
 
@@ -470,7 +471,7 @@ func (r *rwModelRun) release(t *rapid.T) {
 		require.ErrorIs(t, err, primitives.ErrReleased)
 	case !h.live():
 		require.ErrorIs(t, err, primitives.ErrLost)
-		if o.holds--; o.holds == 0 && (o.shared || time.Now().Before(o.ends)) {
+		if o.holds--; o.holds == 0 && (o.shared || o.reads || time.Now().Before(o.ends)) {
 			// The client releases in the background what a lost ownership may still have in Redis.
 			o.holds++
 			time.Sleep(30 * time.Millisecond)
@@ -667,6 +668,7 @@ func (r *rwModelRun) nest(outer *rwModelHold, write bool, lease time.Duration) (
 		outer.lost = outer.lost || !outer.shared && write
 		return nil, primitives.ErrLost
 	case !write && (outer.write || outer.shared):
+		outer.reads = outer.write
 		o := &rwModelOwnership{id: outer.id, shared: true}
 		return o, m.acquireShared(o, end)
 	case outer.shared:
