@@ -120,6 +120,8 @@ func (m *fairModel) acquire(p fairEntry) error {
 		granted = len(m.queue) == 0 || m.queue[0] == p
 	}
 	granted = granted && !over
+	// A client may have sent heartbeats before its first waiter joined.
+	noted := m.rdb.HExists(context.Background(), "redlatch_lock_clients:{l}", "id "+p.client).Val()
 	answer, err := m.run(modelAcquire, p.id, p.id, modelTTL.Milliseconds(), "PUBLISH", 0, 0, 2,
 		modelTimeout.Milliseconds(), p.client, p.client, 0)
 	if err != nil {
@@ -142,7 +144,7 @@ func (m *fairModel) acquire(p fairEntry) error {
 		if !slices.Contains(m.queue, p) {
 			m.queue = append(m.queue, p)
 		}
-		if time.Since(m.seen[p.client]) >= modelHeartbeatAge {
+		if !noted || time.Since(m.seen[p.client]) >= modelHeartbeatAge {
 			m.seen[p.client] = time.Now()
 		}
 	}
@@ -378,6 +380,12 @@ func TestFairLockModel(t *testing.T) {
 			rt.Fatal(err)
 		}
 	})
+}
+
+// In these steps a client sends a heartbeat before its first waiter joins the queue, 5 ms later.
+func TestFairLockModelHeartbeatBeforeTheFirstWaiter(t *testing.T) {
+	t.Parallel()
+	require.NoError(t, play(t, []int{0, 10, 9, 56, 0, 4, 5}))
 }
 
 // modelSteps is the number of steps of TestFairLockModelLong.

@@ -70,8 +70,8 @@ func (h *handle) announceTakeover(ctx context.Context, err error, ids ...string)
 	}
 }
 
-// announce notifies the clients of these ids. It does not block. It ends what this client itself has left lingering, and
-// closes sent when the notices to the others were sent.
+// announce notifies the clients of these ids. It does not block. It ends what this client itself has left lingering,
+// and closes sent when the notices to the others were sent.
 func (h *handle) announce(ctx context.Context, ids []string) (sent chan struct{}) {
 	if h.maxPermits == 0 { // a lock
 		h.c.core.Wanted(func(hold *engine.Hold) bool {

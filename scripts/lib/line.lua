@@ -27,7 +27,12 @@ local function take_place(line, place, since)
     listens = 1
   end
   redis.call('pexpire', line, 3000)
-  return tonumber(redis.call('zscore', line, place)), listens
+  local score = tonumber(redis.call('zscore', line, place))
+  if score > now then -- the clock was set back: until then others would come first, again and again
+    redis.call('zadd', line, now, place)
+    score = now
+  end
+  return score, listens
 end
 
 local function renew_place(line, place)

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -292,6 +293,36 @@ func TestTakeoverIsFoundWhenTheFirstCheckFails(t *testing.T) {
 	_, err := NewClient(t, s.Client(t)).Lock(key).ForceRelease(t.Context())
 	require.NoError(t, err)
 	RequireEnds(t, hold.Context(), primitives.ErrLost)
+}
+
+// A client whose locks may linger listens from its first release on. So it learns of a takeover at once, however young
+// its hold is, and does not take the lost lock for one that lingers.
+func TestC15LingeringLockIsTakenOverAtOnce(t *testing.T) {
+	t.Parallel()
+	for _, kind := range kinds.Cohorts() {
+		for _, takeover := range takeovers {
+			t.Run(kind.Name+"/"+takeover.name, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					s := redistest.Embedded(t)
+					l, other := kind.Lock(NewClient(t, s.Client(t)), "l", long), kind.Lock(NewClient(t, s.Client(t)), "l")
+					id := lingers(t, s, l)
+					hold := Acquire(t, t.Context(), l)
+					require.Equal(t, id, hold.ID())
+					require.NoError(t, takeover.take(t.Context(), other, id))
+					time.Sleep(100 * time.Millisecond)
+					require.ErrorIs(t, context.Cause(hold.Context()), primitives.ErrLost)
+					require.ErrorIs(t, hold.Release(t.Context()), primitives.ErrLost)
+
+					require.NoError(t, takeover.take(t.Context(), other, lingers(t, s, l))) // nobody uses it
+					time.Sleep(100 * time.Millisecond)
+					theirs := Acquire(t, t.Context(), other)
+					_, err := l.TryAcquire(t.Context())
+					require.ErrorIs(t, err, primitives.ErrNotAcquired)
+					Release(t, theirs)
+				})
+			})
+		}
+	}
 }
 
 // TestTakeoverDoesNotWaitForItsNotice holds the reply to the notice back.

@@ -4,10 +4,13 @@ import (
 	"context"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	. "github.com/redlatch/redlatch/internal/fixture"
@@ -92,6 +95,50 @@ func (x *line) free(t *testing.T) {
 		return nil
 	})
 	require.NoError(t, err)
+}
+
+// The order of the line is that of the server's clock. Clients that came before it was set back wait no longer than
+// others.
+func TestLineAfterTheServersClockWasSetBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := redistest.Embedded(t)
+		ctx, cancel := context.WithCancel(t.Context())
+		var users sync.WaitGroup
+		var ahead atomic.Int64
+		ahead.Store(int64(5 * time.Minute))
+		users.Go(func() {
+			for ; ctx.Err() == nil; time.Sleep(time.Millisecond) {
+				s.Mini().SetTime(time.Now().Add(time.Duration(ahead.Load())))
+			}
+		})
+		var acquired [6]atomic.Int64
+		for i := range acquired {
+			l := NewClient(t, s.Client(t)).Lock("l")
+			for range 2 {
+				users.Go(func() {
+					for ctx.Err() == nil {
+						_ = l.Do(ctx, func(context.Context) error {
+							time.Sleep(20 * time.Millisecond)
+							acquired[i].Add(1)
+							return nil
+						})
+					}
+				})
+			}
+		}
+		time.Sleep(time.Second)
+		ahead.Store(0)
+		time.Sleep(2 * time.Second) // all have polled
+		for i := range acquired {
+			acquired[i].Store(0)
+		}
+		time.Sleep(3 * time.Second)
+		for i := range acquired {
+			assert.Greater(t, acquired[i].Load(), int64(10), "client %d of %d", i, len(acquired))
+		}
+		cancel()
+		users.Wait()
+	})
 }
 
 // However many clients wait, a hand-off takes the release and about one attempt, and Redisson's waiters hear
