@@ -81,23 +81,6 @@ func TestReleaseOfALockInDoubt(t *testing.T) {
 	}
 }
 
-// A writer that waits for readers leaves a claim. That alone is no doubt, so its release leaves no memory.
-func TestReleaseOfAWriterThatClaimed(t *testing.T) {
-	t.Parallel()
-	EachRW(t, func(t *testing.T, x *RWTest) {
-		reader := Acquire(t, t.Context(), x.Rw.Reader())
-		c := NewClient(t, x.S.Client(t), primitives.WithClientName(""))
-		waiting := Start(func() (*primitives.Hold, error) { return c.RWLock(x.Name).Writer().Acquire(t.Context()) })
-		claim := "redlatch_rwlock_claim:{" + x.Name + "}"
-		redistest.WaitFor(t, Soon, func() bool { return x.Rdb.Exists(t.Context(), claim).Val() == 1 }, "it claims")
-		Release(t, reader)
-		writer := Await(t, waiting)
-		require.NoError(t, writer.Err)
-		Release(t, writer.Hold)
-		require.Empty(t, redistest.Keys(t, x.S, "*latch:{"+x.Name+"}:*"), "nothing is remembered")
-	})
-}
-
 // A hold whose acquisition was in doubt has lost its lease by the time it is released. A late copy of the acquisition
 // must take nothing then, either.
 func TestLateReleaseOfALockInDoubt(t *testing.T) {

@@ -209,7 +209,7 @@ func (q *waitQueue) Join(w *Waiter, refused Result) {
 		q.heard.Note(r)
 	}
 	w.queued = waitq.Waiter{Of: w, ID: r.ID, Shared: r.Shared, Permits: int(r.Permits)}
-	w.queued.Doubt = r.InDoubt
+	w.queued.Doubt = r.MustRollback
 	q.on(&waitq.Event{What: waitq.Joined, Who: &w.queued, RetryAfter: refused.RetryAfter})
 	if kept := q.queues.keeperOf(queueKey{q.r.Kind, q.r.Name, false}); kept != nil {
 		kept.giveBack(context.Background(), 0) // it was released during the attempt of w
@@ -261,7 +261,7 @@ func (q *waitQueue) Try(ctx context.Context, w *Waiter) (res Result, err error) 
 	}
 	failure := q.r.Core.FailureOf(err)
 	e := waitq.Event{
-		What: waitq.Tried, Who: &w.queued, RetryAfter: -1, Doubt: w.Request.InDoubt,
+		What: waitq.Tried, Who: &w.queued, RetryAfter: -1, Doubt: w.Request.MustRollback,
 		GivesUp: err != nil && !failure.NotNow && (!failure.Retry || ctx.Err() != nil || w.Request.Wait.Over()),
 	}
 	switch {
