@@ -174,7 +174,7 @@ func orNotHeld(held bool, err error) error {
 func (j *jointLock) announceTakeover(ctx context.Context, err error, ids ...string) {
 	ctx, cancel := context.WithTimeout(ctx, presence.NoticeLimit) // for all of them together
 	defer cancel()
-	sent := make([]chan struct{}, len(j.members))
+	sent := make([]<-chan struct{}, len(j.members))
 	for i, m := range j.members {
 		sent[i] = m.announce(ctx, ids)
 	}

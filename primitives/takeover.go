@@ -70,9 +70,9 @@ func (h *handle) announceTakeover(ctx context.Context, err error, ids ...string)
 	}
 }
 
-// announce notifies the clients of these ids. It does not block. It ends what this client itself has left lingering,
-// and closes sent when the notices to the others were sent.
-func (h *handle) announce(ctx context.Context, ids []string) (sent chan struct{}) {
+// announce notifies the clients of these ids, and gives up what this client itself lets linger. It does not block. The
+// channel is closed when the notices have been sent.
+func (h *handle) announce(ctx context.Context, ids []string) <-chan struct{} {
 	if h.maxPermits == 0 { // a lock
 		h.c.core.Wanted(func(hold *engine.Hold) bool {
 			return hold.Resource().Name == h.res.Name && slices.Contains(ids, hold.ID())

@@ -67,11 +67,11 @@ func (r *Resource) askFor(q *Request, holder string, isMember bool) {
 	}
 }
 
-// giveUpHolder gives up what lingers on this client as another kind, such as a writer that has refused a reader. It is
-// askFor for a request that does not wait: it waits for the answer, and reports whether the holder has lingered here.
+// giveUpHolder frees the lock if the holder that has refused q lingers on this client as another kind, such as a writer
+// that has refused a reader. It is askFor for a request that does not wait: it blocks for the server's answer. It
+// reports whether the holder lingered here.
 func (r *Resource) giveUpHolder(ctx context.Context, q *Request, holder string) bool {
-	at := strings.LastIndexByte(holder, ':') + 1
-	if q.Nested || !mayLinger(holder) || !(q.Shared || strings.HasPrefix(q.ID, holder[:at])) {
+	if q.Nested || !mayLinger(holder) {
 		return false
 	}
 	qs := &r.Core.queues

@@ -20,10 +20,10 @@ import (
 
 // Announce notifies the clients of these ids that they may have lost a lock, or permits, of that kind and name on
 // the wire. It is best effort, and does not block. A goroutine of the core sends the notices, for noticeTimeout at
-// most, and then closes done. Callers wait for that no longer than NoticeLimit.
-func (p *Presence) Announce(ctx context.Context, kind, name string, ids []string) (done chan struct{}) {
+// most, and then closes the channel. Callers wait for that no longer than NoticeLimit.
+func (p *Presence) Announce(ctx context.Context, kind, name string, ids []string) <-chan struct{} {
 	notices := p.notices(kind, name, ids)
-	done = make(chan struct{})
+	done := make(chan struct{})
 	p.core.Spawn(func() {
 		defer close(done)
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), noticeTimeout)
