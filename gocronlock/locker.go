@@ -31,8 +31,8 @@ func NewLocker(c *primitives.Client, minHold time.Duration, opts ...primitives.O
 	return &Locker{client: c, opts: withoutLinger(append(first, opts...))}
 }
 
-// withoutLinger overrides a default of the client, too. Schedulers only try, so they could not ask for a lock that
-// lingers with another one.
+// withoutLinger makes locks not linger, whatever the client's defaults say. Schedulers only try once, so they cannot
+// ask another scheduler for a lock that lingers there.
 func withoutLinger(opts []primitives.Option) []primitives.Option {
 	return append(slices.Clone(opts), primitives.WithLinger(0))
 }

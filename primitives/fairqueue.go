@@ -62,7 +62,7 @@ type fairQueue struct {
 	// queues.mu guards the rest.
 	waiters   list.List[fairWaiter, *fairWaiter] // in order of arrival
 	byID      map[string]*fairWaiter             // waiters that share an id are linked by twin
-	turn      *fairWaiter                        // the next waiter whose place is verified; nil: the second
+	turn      *fairWaiter                        // the next waiter whose place is verified; nil: begin with the second
 	round     int                                // counts refreshes
 	refreshAt time.Time                          // when the next refresh is due
 	changesAt time.Time                          // when the holder's lease ends; zero: unknown

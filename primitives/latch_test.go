@@ -20,7 +20,7 @@ import (
 // latchChannel returns the channel of a latch.
 func latchChannel(key string) string { return "redisson_countdownlatch__channel__{" + key + "}" }
 
-// Redisson sets any number that Java's long can be. Lua's numbers are not exact there, but the latch is shut.
+// Redisson's counts are Java longs. Lua cannot represent the largest ones exactly, but the latch is shut.
 func TestLatchOfTheLargestCount(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {

@@ -108,8 +108,8 @@ func (l *Locker) failed(err error) {
 	}
 }
 
-// nestsUnderALoss reports whether err comes from a hold that the Locker's context carries, and that was lost. Any other
-// ErrLost passes: the lock was acquired too late.
+// nestsUnderALoss reports whether err is the loss of a hold that the Locker's context carries. After any other ErrLost
+// a later attempt may succeed: the lock was acquired too late.
 func (l *Locker) nestsUnderALoss(err error) bool {
 	if !errors.Is(err, ErrLost) {
 		return false

@@ -336,8 +336,8 @@ func TestC10RestartWithoutDataIsToldAtOnce(t *testing.T) {
 	}
 }
 
-// When Redis comes back, holds with WithOwner are asked about by another command than the others: one client has
-// both, and only those that were deleted meanwhile are lost.
+// When Redis comes back, a client asks about its holds with WithOwner by another command than about the others. This
+// client has both, and only the holds whose keys were deleted meanwhile are lost.
 func TestC10QuestionsAboutHoldsOfCallersIDs(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {

@@ -78,8 +78,8 @@ func TestForgedNoticesCostLittleMemory(t *testing.T) {
 	for i := range 16_000 {
 		ids.WriteString(strconv.FormatInt(int64(i), 36) + ",")
 	}
-	// A closed client starts no goroutine to read them. So all notices wait that it takes, as if a flood came faster
-	// than it reads.
+	// A closed client starts no goroutine that reads notices. They pile up, as in a flood that is faster than the
+	// reader.
 	for name, payload := range map[string]string{"short": "lock\nl\n1", "long": "permits\nl\n" + ids.String()} {
 		closed := NewClient(t, s.Client(t))
 		Shut(closed)

@@ -203,8 +203,8 @@ func TestRWLockInfoOfALockWithoutExpiry(t *testing.T) {
 	})
 }
 
-// A writer with a fixed lease also reads, with a longer one. When the lease is over, and the writer was released,
-// others may read; when the reader has gone, others may write.
+// A writer with a fixed lease also reads, with a longer lease. Once the writer's lease is over and it was released,
+// others may read. Once the reader has gone, others may write.
 func TestRWLockLeaseOfAWriterThatReads(t *testing.T) {
 	t.Parallel()
 	EachRW(t, func(t *testing.T, x *RWTest) {

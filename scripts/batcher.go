@@ -67,7 +67,7 @@ const (
 	maxDirect   = 6                     // commands in flight alone, and maxOthers, on a single server
 	maxInFlight = 2                     // batches in flight with a slot
 	maxBatch    = 100                   // commands in a batch
-	minShare    = 24                    // commands in a batch that are not left to another one
+	minShare    = 24                    // commands that a batch takes before it leaves any to another one
 	slotTimeout = 10 * time.Millisecond // a batch that takes longer loses its slot
 
 	quietPasses   = 5 // how often a slot passes on in a command timeout, without room or after a silence
@@ -242,8 +242,8 @@ func (b *batcher) work() {
 	}
 }
 
-// take replaces a worker's batch, which was sent, by the oldest queued commands. If none is queued, it gives the
-// worker's slot up.
+// take replaces a worker's batch, which has been sent, with the oldest queued commands. If none is queued, it gives up
+// the worker's slot.
 func (b *batcher) take(batch []*pending) []*pending {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -154,7 +154,7 @@ func TestBatchesShareTheCommands(t *testing.T) {
 			for range test.queued {
 				b.queue = append(b.queue, new(pending))
 			}
-			sent := make([]*pending, 3) // the worker's latest batch, which counts no longer
+			sent := make([]*pending, 3) // the worker's latest batch, which no longer counts
 			taken := b.take(sent)
 			require.Len(t, taken, test.want)
 			require.Equal(t, test.inOther+test.want, b.batched)

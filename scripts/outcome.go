@@ -68,7 +68,8 @@ type Error struct {
 	Closed  bool    // the redis client is closed: no later command can succeed
 	// Answered: Redis answered the last attempt with an error of its own, whatever became of those before.
 	Answered bool
-	// Denied: the user may not run a command of the script. What the script had written before that stays.
+	// Denied: the script was stopped halfway, because the user may not run one of its commands. What it had written
+	// stays.
 	Denied bool
 	// Ended: the caller's context ended the call, and no attempt of it had failed before.
 	Ended bool
@@ -97,7 +98,7 @@ func failure(script string, err error, outcome Outcome) *Error {
 	e := &Error{
 		Script: script, Outcome: outcome, NotNow: classify(err).notNow, Closed: isClosed(err), Err: withoutScript(err),
 	}
-	_, inScript := e.Err.(*scriptError) //nolint:errorlint // else the script was not run, or denies by its answer
+	_, inScript := e.Err.(*scriptError) //nolint:errorlint // else the script was not run, or it has refused
 	e.Denied = inScript && redisutil.LacksRights(err)
 	if i, ok := errors.AsType[*interrupted](err); ok {
 		e.Ended = i.ended && i.before == nil

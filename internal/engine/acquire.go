@@ -234,7 +234,8 @@ func (r *Resource) Try(ctx context.Context, q *Request) (Result, error) {
 //
 //   - No reply, or a reply that an earlier copy is still under way: q is in doubt from now on, whatever
 //     later attempts are answered. A later refusal does not clear it: the copy may be executed after it.
-//   - A command that the user may not finish: it may have made a lock without a TTL. It is rolled back.
+//   - A command that was denied halfway, for lack of permissions: it may have left a lock without a TTL. It is rolled
+//     back.
 //   - A grant that comes after the caller's context has ended: nobody would use the hold. It is rolled
 //     back.
 //   - A grant whose lease is over, counted from when the attempt was sent: the server may have given the
@@ -286,7 +287,7 @@ func (r *Resource) rollback(ctx context.Context, q *Request, limit time.Duration
 	r.inBackground(ctx, time.Now().Add(repeat), limit, func(ctx context.Context) error {
 		err := r.Driver.Rollback(ctx, q)
 		if r.Core.FailureOf(err).Denied && !q.InDoubt {
-			return nil // the attempt was denied, too: a repetition would be no help
+			return nil // repeating it would not help, because the user lacks a permission
 		}
 		return err
 	})

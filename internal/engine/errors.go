@@ -64,7 +64,7 @@ type Failure struct {
 	Closed  bool // the transport is closed for good: repetition in the background ends
 	// Answered: the server has executed the last attempt, and refused it for good.
 	Answered bool
-	// Denied: the server has stopped the command in the middle, because the user may not do all of it. What it has
+	// Denied: the server has stopped the command halfway, because the user lacks a permission. What the command had
 	// written stays.
 	Denied bool
 	// Ended: the context of the command ended it, and no attempt of it had failed before. Silent is how long

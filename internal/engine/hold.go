@@ -64,7 +64,7 @@ type Holding interface {
 	Join(h *Hold)                 // adds h, once, after h was registered with the client
 	Forget(h *Hold)               // stops renewing and watching for h; sends nothing
 	Abandon(ctx context.Context)  // the first Release of a lost hold: its critical section is over
-	// Each of these sends a command. If the answer is that h is lost, it has ended h, and returns the loss.
+	// Each of these sends a command. If the server answers that h is lost, it ends h, and returns the loss.
 	// Release gives back the count of h. handedOff: a waiter of this client has the lock now.
 	Release(ctx context.Context, h *Hold) (handedOff bool, err error)
 	Check(ctx context.Context, h *Hold) error

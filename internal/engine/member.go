@@ -53,8 +53,8 @@ func (r *Resource) Rollback(ctx context.Context, q *Request) {
 }
 
 // JoinAs makes h the hold of a member of the joint hold of: the attempt's context ends with the attempt, and
-// that of the joint hold does not. The minimum hold of the member begins; in the place of a lost hold, which is nil
-// if there is none, the rest of that one's does.
+// that of the joint hold does not. The member's minimum hold begins. If h replaces a lost hold, the rest
+// of that hold's minimum counts instead; lost is nil if there is none.
 func (h *Hold) JoinAs(of, lost *Hold) {
 	h.mu.Lock()
 	h.ctx = of.ctx

@@ -26,8 +26,8 @@ import (
 // Nested holds share the ownership of the outermost one, so that one decides. Of a joint lock, the minimum of
 // each member begins when the joint hold is made: a failed attempt frees its members at once.
 
-// minHold is the minimum hold of an ownership. One of a nested acquisition that the server counts shares that of the
-// outer hold. All methods accept nil: there is no minimum.
+// minHold is the minimum hold of an ownership. A nested acquisition that the server counts shares the minimum
+// of its outer hold. All methods accept nil: there is no minimum.
 type minHold struct {
 	d     time.Duration
 	since atomic.Int64 // Instant when the acquisition was confirmed; 0: not yet
@@ -64,9 +64,9 @@ func (o *Ownership) rest() time.Duration {
 	return o.min.left(o.r.Core.Instant(time.Now()))
 }
 
-// freeAfterRest frees o, which was released, when the rest of its minimum hold is over. That may be now: the rest was
-// computed before the release was sent. It does nothing unless holds of another kind may have its id. It does not
-// block.
+// freeAfterRest frees o, which was released, when the rest of its minimum hold is over. That may be at once, because
+// the rest was computed before the release was sent. It does nothing unless holds of another kind may have o's id. It
+// does not block.
 func (o *Ownership) freeAfterRest() {
 	if o.min == nil {
 		return

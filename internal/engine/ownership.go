@@ -117,7 +117,7 @@ func (r *Resource) OwnershipOf(id string) *Ownership {
 	return &Ownership{r: r, Owner: Owner{ID: id}}
 }
 
-// RenewGroup is the group of the lease: those of equal groups are renewed, and asked about, by one command.
+// RenewGroup identifies the leases that one command can renew or ask about: those whose groups are equal.
 func (o *Ownership) RenewGroup() any {
 	if o.Shared {
 		return sharedGroup{o.r.RenewGroup}
@@ -369,7 +369,7 @@ func (o *Ownership) writeCountLater(ctx context.Context, limit time.Duration) {
 	o.writeCountUntil(ctx, o.repeatUntil(), limit)
 }
 
-// writeCountUntil is writeCountLater until that time.
+// writeCountUntil is writeCountLater, but gives up at the time until.
 func (o *Ownership) writeCountUntil(ctx context.Context, until time.Time, limit time.Duration) {
 	o.r.inBackground(ctx, until, limit, func(ctx context.Context) error {
 		if !o.wire.LockContext(ctx) {
@@ -393,9 +393,8 @@ func (o *Ownership) writeCountUntil(ctx context.Context, until time.Time, limit 
 // whether o was lost before. The answer counts for whoever releases a hold of o at the same time. The
 // caller holds wire.
 //
-// Suppose that a repeated release finds nothing, and that the lease had not ended when the first one was sent.
-// Then the first one was executed. It could also be that the lock was taken by force at that moment: the two
-// look the same.
+// If a repeated release finds nothing, and the lease had not ended when the first copy was sent, then the first copy
+// was executed. The lock may also have been taken by force at that moment. The two cannot be told apart.
 func (o *Ownership) freed(got Released, sent time.Time, err error) (lost bool) {
 	inDoubt := got.InDoubt || o.wire.freeInDoubt
 	lost = got.Lost && !(inDoubt && sent.Before(o.EndsAt()))
@@ -415,7 +414,7 @@ func (o *Ownership) freed(got Released, sent time.Time, err error) (lost bool) {
 // repeatUntil is when the repetition of a release must end.
 //
 //   - A private id with a lease: when the lease is over. A second execution changes nothing.
-//   - One that outlives its lease: the same, but not before the time in the next point.
+//   - An id that may outlive its lease (outlivesLease): the same, but not before the time in the next point.
 //   - Without a lease: while the server remembers the permits, or the first execution.
 func (o *Ownership) repeatUntil() time.Time {
 	until := o.EndsAt()
@@ -430,9 +429,9 @@ func (o *Ownership) repeatUntil() time.Time {
 	return remembered
 }
 
-// outlivesLease reports whether the server may still count o when its lease is over, or count it again. Others with the
-// same id renew the lock: those that share it, or the holds of a writer that also reads. Or the acquisition was in
-// doubt: a late copy of it acquires again, unless the server remembers the release.
+// outlivesLease reports whether the server may still count o after its lease has ended, or may count it again. Others
+// with the same id may have renewed the lock: owners that share the id, or the read holds of a writer. Or the
+// acquisition is in doubt: a late copy of it would acquire again, unless the server remembers the release.
 func (o *Ownership) outlivesLease() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -460,7 +459,7 @@ func (o *Ownership) Abandon(ctx context.Context) {
 	o.mu.Lock()
 	o.lapsed = max(o.lapsed-1, 0)
 	o.mu.Unlock()
-	// The id of any lock may have been given to others. That of a permit may not.
+	// Others may have been given the id of a lock, but not that of a permit.
 	mayStay := o.r.Traits.Nests || o.outlivesLease() || time.Now().Before(o.EndsAt())
 	if o.addCount(-1) == 0 && mayStay {
 		until := time.Now().Add(releaseTimeout) // if the lease is over, usually nothing is left

@@ -24,7 +24,7 @@ type Wait struct {
 	until  time.Time       // zero: no limit
 	caller context.Context //nolint:containedctx // for events
 	waited bool
-	notify func() // of a member's acquisition: called instead of emitting an event; else nil
+	notify func() // called instead of emitting an event; nil unless it is a member's acquisition
 }
 
 // MemberWait is the wait of a member's acquisition that tries once. It emits no event.

@@ -28,7 +28,7 @@ const (
 // lingering is the part of a presence that concerns locks that linger. presence.mu guards what is not atomic.
 type lingering struct {
 	hears     atomic.Bool // the subscription to the client's own channel is confirmed, and locks may linger
-	hearing   bool        // there is one until the client is idle
+	hearing   bool        // that subscription stays until the client is idle
 	asks      []string    // not read yet: "<raw name>\n<id>"
 	lastAsk   string      // the last one that was sent
 	lastAskAt engine.Instant
@@ -72,7 +72,7 @@ func (p *Presence) CanLinger(ctx context.Context) bool {
 	return true
 }
 
-// hear queues an ask, which came with a message.
+// hear queues another client's ask for a lingering lock.
 func (p *Presence) hear(ask string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -100,7 +100,7 @@ type Presence struct {
 
 	// Only run uses these.
 	idleSince engine.Instant // since when the client neither holds nor waits; 0: it does
-	unheard   bool           // a subscription for holds that last is not confirmed
+	unheard   bool           // a subscription that holds need is not confirmed yet
 
 	asking asking // about all holds, when Redis comes back
 
@@ -203,7 +203,7 @@ func (p *Presence) look() time.Duration {
 func (p *Presence) rest() bool {
 	p.idleSince = 0
 	p.mu.Lock()
-	p.hearing = false // no lock lingers: its keeper would be a hold
+	p.hearing = false // no lock lingers now: it would count as a hold
 	p.mu.Unlock()
 	p.listen(nil)
 	p.erase()
@@ -293,10 +293,10 @@ func (p *Presence) Close(holdsLeft bool) {
 	}
 }
 
-// listen subscribes to the channels of these tags, those of holds that last. It ends other subscriptions, but for
-// that of a client whose locks may linger. Most clients have one tag, their own. Holds with the id of another
-// client, or of a caller, have further ones. After a refused subscription it waits for listenRetry. Only run
-// calls it.
+// listen subscribes to the channels of these tags, whose holds have lasted for a while, and ends all other
+// subscriptions. While the client's locks may linger, it keeps the subscription to the client's own channel. Most
+// clients have one tag, their own. Holds with an id of another client, or of a caller, have further ones. After a
+// refused subscription it waits for listenRetry. Only run calls it.
 func (p *Presence) listen(tags []string) {
 	var ended []*pubsub.Subscription
 	var confirmed []string
@@ -347,8 +347,8 @@ type listening struct {
 	heard bool // it was confirmed, and the holds of that tag were asked about
 }
 
-// subscribe returns the subscription to the channel of a tag, and makes it if there is none; nil if one was
-// refused a short time ago. mu is held.
+// subscribe returns the subscription to the channel of a tag, and makes one if there is none. It returns nil if one
+// was refused a short time ago, or if the client has closed. mu is held.
 func (p *Presence) subscribe(tag string) *listening {
 	l, now := p.subs[tag], p.now()
 	if l == nil && now >= p.notBefore && !p.closed {

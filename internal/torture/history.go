@@ -376,8 +376,8 @@ func (h *history) mayHaveTaken(t, held *op) bool {
 }
 
 // keptPlace reports whether a waiter of a fair lock certainly kept its place until its call returned: nothing
-// interrupted its polling for long enough to lose it, or to miss a grant until the lease of that was over, and nothing
-// that its client has to repeat is under way.
+// interrupted it for long enough to lose its place, or to let the lease of a grant end before it took the grant, and
+// nothing that its client has to repeat is under way.
 func (h *history) keptPlace(o *op, name string) bool {
 	begin, end := o.call.At, min(o.returned(), o.died)
 	shortest := min(waiterTimeout, o.call.TTL)

@@ -198,8 +198,8 @@ func (q *Queue) wakeHead() {
 	}
 }
 
-// join adds a waiter. The first one subscribes for the whole queue. Those before it may all have been granted, and
-// give up all the same: then it is the head.
+// join adds a waiter. The first one subscribes for the whole queue. If all waiters before it have been granted, the new
+// one is the head: they may still give up without telling anybody.
 func (q *Queue) join(e *Event) {
 	q.coming--
 	q.waiters.Append(e.Who)

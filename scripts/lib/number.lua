@@ -1,6 +1,6 @@
 -- lib/number: read the number at a key.
 -- defines  read_number(key): nil if the key is missing; an error if its value is no whole number,
---          or one beyond 64 bits. Near the end of these, it is a little less than the value
+--          or one beyond 64 bits. Near those limits the result is a little less than the value
 local function read_number(key)
   local value = redis.call('get', key)
   -- Lua's tonumber also takes 01, 1e5 and inf, with which Redis cannot count.

@@ -41,7 +41,7 @@ elseif memory == '2' then
     extend(lock_hash, successor_ttl_ms)
     return {0}
   end
-  -- Else the rest of its minimum hold is over, but the lease of its read holds has kept the writer.
+  -- Else its minimum hold is over, but the lease of its read holds has kept it the writer.
   if is_shared or rest_ms ~= '0' or redis.call('hexists', lock_hash, field) == 0 then
     return 1
   end

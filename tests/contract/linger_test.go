@@ -119,7 +119,7 @@ func TestC24LingeringLockIsGivenUpWhenSomebodyAsks(t *testing.T) {
 	}
 }
 
-// A single try of the same client is refused by nobody: it ends the lingering, too.
+// A single try by the same client ends the lingering, too. Nobody uses the lock, so it must not be refused.
 func TestC24LingeringLockRefusesNoTryOfItsClient(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		c, name := NewClient(t, s.Client(t)), redistest.Name(t)
@@ -144,8 +144,8 @@ func TestC24LingeringLockRefusesNoTryOfItsClient(t *testing.T) {
 	})
 }
 
-// The client that lets a lock linger takes it by force itself: it lingers no longer, and the next acquisition asks
-// Redis.
+// A client takes its own lingering lock by force or by its id. The lock then lingers no longer, and the next
+// acquisition asks Redis.
 func TestC24LingeringLockIsTakenByItsOwnClient(t *testing.T) {
 	EachKind(t, kinds.Cohorts(), func(t *testing.T, s *redistest.Server, kind kinds.Kind) {
 		l := kind.Lock(NewClient(t, s.Client(t)), redistest.Name(t), long)

@@ -395,8 +395,8 @@ func TestC28ReadersEnterDuringTheRestOfAReader(t *testing.T) {
 	})
 }
 
-// A writer also reads, and goes on with that after its release. When its minimum is over, it is no writer any more,
-// whether the reader has gone or not, although the reader's lease is longer.
+// A writer goes on reading after its release. When its minimum hold is over, it is no longer the writer, whether or not
+// the reader has gone, although the reader's lease is longer.
 func TestC28MinimumOfAWriterThatReads(t *testing.T) {
 	const minimum = 5 * time.Second
 	for _, tt := range []struct {

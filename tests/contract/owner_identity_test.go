@@ -301,7 +301,7 @@ func TestReleaseAfterTheLeaseOfAnOwnerGivesItsCountBack(t *testing.T) {
 	})
 }
 
-// The same for a private hold whose id others have been given.
+// The same for a private hold whose id was given to others.
 func TestReleaseAfterTheLeaseOfAPrivateHoldGivesItsCountBack(t *testing.T) {
 	eachOwnerKind(t, func(t *testing.T, x *ownerCase) {
 		short := Acquire(t, t.Context(), x.l, primitives.WithLease(Brief))

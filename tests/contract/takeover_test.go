@@ -296,7 +296,7 @@ func TestTakeoverIsFoundWhenTheFirstCheckFails(t *testing.T) {
 }
 
 // A client whose locks may linger listens from its first release on. So it learns of a takeover at once, however young
-// its hold is, and does not take the lost lock for one that lingers.
+// its hold is, and does not mistake the lost lock for one that still lingers.
 func TestC15LingeringLockIsTakenOverAtOnce(t *testing.T) {
 	t.Parallel()
 	for _, kind := range kinds.Cohorts() {

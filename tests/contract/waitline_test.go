@@ -97,7 +97,7 @@ func (x *line) free(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// The order of the line is that of the server's clock. Clients that came before it was set back wait no longer than
+// The line is ordered by the server's clock. Clients that joined it before the clock was set back wait no longer than
 // others.
 func TestLineAfterTheServersClockWasSetBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
