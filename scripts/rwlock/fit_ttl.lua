@@ -41,7 +41,7 @@ local function fit_ttl(lock_hash, prefix, left)
     if left < enough then
       return true
     end
-    -- A server before 6.2 has no such command.
+    -- If the user may not run this command, the search does without it.
     for _, id in ipairs(redis.pcall('hrandfield', lock_hash, 2)) do
       if redis.call('pttl', hold_key(prefix, id, 1)) >= enough then
         return true
