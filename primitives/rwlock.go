@@ -16,7 +16,9 @@ import (
 //	{<name>}:<id>:rwlock_timeout:<k>  one key for the k-th count of a reader, with that count's lease
 //	redisson_unlock_latch:{<name>}:polls  exists while clients of this library poll
 //	redisson_rwlock:{<name>}          channel: "0" after the last reader, "1" after a writer
-//	redlatch_rwlock_claim:{<name>}    reservation: a writer waits
+//	redlatch_rwlock_claim:{<name>}    reservation: a writer waits, or it is its turn
+//	redisson_unlock_latch:{<name>}:readers, :writers  sorted sets: the clients of this library that wait
+//	redisson_unlock_latch:{<name>}:turn   when the latest turn of readers began
 //
 // The field mode says which side holds the lock. A reader without any of its keys is dead, whatever the
 // hash says. The writer's field ends in ":write".
@@ -24,7 +26,8 @@ import (
 // A waiting writer would starve while readers come and go. So each of its attempts leaves a
 // reservation: a key that expires soon and keeps new readers out. Readers do not starve either. When a
 // writer releases, the readers that wait behind it go first, all of them with one command for each
-// client.
+// client, and the reservation does not keep them out. Near clients and far ones come in turn:
+// scripts/rwlock/turns.lua says how.
 
 // Prefixes of the channel and of the reservation. Redisson does not know of the latter.
 const (
@@ -82,17 +85,21 @@ func (rw *RWLock) Writer() *Lock { return &rw.writer }
 type rwDriver struct {
 	fieldDriver // the writer's; a reader has leases of its own, and other commands for them
 
-	other       *engine.Resource // the other side
-	reservation string           // key that exists while a writer waits
-	polls       wireName         // key that exists while clients poll
+	other            *engine.Resource // the other side
+	reservation      string           // key that exists while a writer waits
+	polls            wireName         // key that exists while clients poll
+	readers, writers wireName         // keys of the clients that wait, see scripts/rwlock/turns.lua
+	turn             wireName         // key of the readers' turn
 }
 
 // newRWDriver returns the driver of one side; each finds holds of the other.
 func newRWDriver(side, other *Lock, writes bool) rwDriver {
-	b := base{h: &side.handle, channel: wireName(prefixed(rwChannel, side.raw()))}
+	names := newWireNames(side.raw())
+	b := base{h: &side.handle, channel: names.next(rwChannel, "")}
 	return rwDriver{
-		fieldDriver: fieldDriver{b, writes}, other: &other.res,
-		reservation: prefixed(rwReservation, side.raw()), polls: wireName(side.requestKey(pollsKey)),
+		fieldDriver: fieldDriver{b, writes}, other: &other.res, reservation: prefixed(rwReservation, side.raw()),
+		polls: names.next(requestPrefix, ":"+pollsKey), readers: names.next(requestPrefix, ":readers"),
+		writers: names.next(requestPrefix, ":writers"), turn: names.next(requestPrefix, ":turn"),
 	}
 }
 
@@ -185,9 +192,15 @@ func (d *readerDriver) acquireBatch(
 ) (engine.Result, []bool, error) {
 	call := scripts.RWLockReadAcquire{
 		LockHash: d.h.name, Channel: &d.channel, MemoryKey: d.h.ownerKey(&q.Owner),
-		ClaimKey: d.reservation, SharedCounts: &d.h.sharedCounts,
+		ClaimKey: d.reservation, SharedCounts: &d.h.sharedCounts, Readers: &d.readers, Turn: &d.turn,
 		Owner: q.ID, TTL: scripts.InMillis(q.TTL),
-		IsShared: q.Shared, RefuseSecond: q.NonReentrant, IsNested: q.Nested,
+		IsShared: q.Shared, RefuseSecond: q.NonReentrant, IsNested: q.Nested, Client: d.h.c.life,
+	}
+	if q.MayQueue && q.Terms.PollMin == 0 {
+		call.Waits = 1
+		if len(others) == engine.MaxBatch { // there may be more
+			call.Waits = 2
+		}
 	}
 	if len(others) > 0 {
 		call.Companions = make([]scripts.RWLockReadAcquireCompanion, len(others))
@@ -227,7 +240,8 @@ func (d *readerDriver) free(ctx context.Context, o *engine.Owner, rest time.Dura
 func (d *readerDriver) releaseOf(o *engine.Owner) scripts.RWLockReadRelease {
 	return scripts.RWLockReadRelease{
 		LockHash: d.h.name, Channel: &d.channel, MemoryKey: d.h.ownerKey(o), ClaimKey: d.reservation,
-		SharedCounts: &d.h.sharedCounts, Owner: o.ID, IsShared: o.Shared,
+		SharedCounts: &d.h.sharedCounts, Readers: &d.readers, Writers: &d.writers, Turn: &d.turn,
+		Owner: o.ID, IsShared: o.Shared,
 	}
 }
 
@@ -382,9 +396,6 @@ func (d *writerDriver) outer(ctx context.Context) (*engine.Hold, error) {
 	return nil, nil
 }
 
-// behindWriter is the state of a writer's request that was refused because another writer holds.
-type behindWriter struct{}
-
 // TryAcquire implements [engine.Driver] by rwlock/write_acquire. The reply also says whether the attempt has
 // left a reservation, because readers hold the lock.
 //
@@ -394,11 +405,12 @@ func (d *writerDriver) TryAcquire(ctx context.Context, q *engine.Request) (engin
 	call := scripts.RWLockWriteAcquire{
 		LockHash: d.h.name, Channel: &d.channel, MemoryKey: d.h.ownerKey(&q.Owner),
 		ClaimKey: d.reservation, SharedCounts: &d.h.sharedCounts,
+		Readers: &d.readers, Writers: &d.writers, Turn: &d.turn,
 		Owner: q.ID, TTL: scripts.InMillis(q.TTL),
 		IsShared: q.Shared, RefuseSecond: q.NonReentrant, IsNested: q.Nested,
+		Client: d.h.c.life, Waits: q.MayQueue && q.Terms.PollMin == 0,
 	}
-	_, waitedForWriter := q.State.(behindWriter)
-	if q.MayQueue && !waitedForWriter {
+	if q.MayQueue {
 		call.ClaimTTL = reservationMillis
 	}
 	if q.MayQueue && q.Terms.PollMin > 0 {
@@ -406,20 +418,7 @@ func (d *writerDriver) TryAcquire(ctx context.Context, q *engine.Request) (engin
 	}
 	reply, err := call.Do(ctx, d.h.c.confirmed)
 	q.MustRollback = q.MustRollback || reply.Claimed // the reservation must go if q gives up
-	res, err := lockResult(reply.Acquired, err)
-	if err != nil || res.Granted {
-		return res, err
-	}
-	// Readers that waited behind a writer go first, all of them: after that writer's release the next
-	// writer makes one attempt without a reservation.
-	if waitedForWriter && res.Holder == "" {
-		res.RetryAfter = 0
-	}
-	q.State = nil
-	if res.Holder != "" {
-		q.State = behindWriter{}
-	}
-	return res, nil
+	return lockResult(reply.Acquired, err)
 }
 
 // Release implements [engine.Driver]. With counts left it runs lock/nested_release on the writer's field.
@@ -458,6 +457,7 @@ func (d *writerDriver) releaseOf(o *engine.Owner) scripts.RWLockWriteRelease {
 	return scripts.RWLockWriteRelease{
 		LockHash: d.h.name, Channel: &d.channel, MemoryKey: d.h.ownerKey(o),
 		ClaimKey: d.reservation, SharedCounts: &d.h.sharedCounts,
+		Readers: &d.readers, Writers: &d.writers, Turn: &d.turn,
 		Owner: o.ID, IsShared: o.Shared, DefaultTTL: scripts.InMillis(o.TTL),
 	}
 }

@@ -1207,6 +1207,10 @@ type RWLockReadAcquire struct {
 	// of a waiting writer
 	ClaimKey     any
 	SharedCounts any
+	// clients with readers that wait, see rwlock/turns
+	Readers any
+	// of readers
+	Turn any
 	// optional: of clients that poll, if this one does
 	Mark any
 	// id
@@ -1218,6 +1222,10 @@ type RWLockReadAcquire struct {
 	RefuseSecond bool
 	// in a hold with the same id, which must still have the lock
 	IsNested bool
+	// an id that is new after each restart
+	Client string
+	// 1 if the client waits for messages; 2 if it has more readers that wait than companions
+	Waits int64
 	// optional
 	MarkTTL    Millis
 	Companions []RWLockReadAcquireCompanion
@@ -1242,20 +1250,22 @@ type RWLockReadAcquireReply struct {
 // acquired, or 0}; {pttl of the obstacle, writer} when refused; "over" when this acquisition has
 // ended; "again" when a second count is refused; "lost" when the outer hold is gone.
 func (c RWLockReadAcquire) Do(ctx context.Context, by Sender) (RWLockReadAcquireReply, error) {
-	keys := append(make([]any, 0, 7), c.LockHash, c.Channel, c.MemoryKey, c.ClaimKey, c.SharedCounts)
+	keys := append(make([]any, 0, 9), c.LockHash, c.Channel, c.MemoryKey, c.ClaimKey, c.SharedCounts, c.Readers, c.Turn)
 	for _, element := range c.Companions {
 		keys = append(keys, element.MemoryKey)
 	}
 	if last := c.Mark; last != nil {
 		keys = append(keys, last)
 	}
-	args := append(make([]any, 0, 8),
+	args := append(make([]any, 0, 10),
 		c.Owner,
 		c.TTL.value,
 		by.runner.publish.Load(),
 		c.IsShared,
 		c.RefuseSecond,
 		c.IsNested,
+		c.Client,
+		c.Waits,
 	)
 	for _, element := range c.Companions {
 		args = append(args, element.Owner, element.TTL.value)
@@ -1385,6 +1395,12 @@ type RWLockReadRelease struct {
 	// of a waiting writer
 	ClaimKey     any
 	SharedCounts any
+	// clients with readers that wait, see rwlock/turns
+	Readers any
+	// clients with writers that wait
+	Writers any
+	// of readers
+	Turn any
 	// id
 	Owner string
 	// 0 for a private id when no copy of its acquisition can come
@@ -1400,7 +1416,16 @@ type RWLockReadRelease struct {
 
 // Do runs the script. Redis returns 1 when it was held, 0 when not.
 func (c RWLockReadRelease) Do(ctx context.Context, by Sender) (Number, error) {
-	keys := []any{c.LockHash, c.Channel, c.MemoryKey, c.ClaimKey, c.SharedCounts}
+	keys := []any{
+		c.LockHash,
+		c.Channel,
+		c.MemoryKey,
+		c.ClaimKey,
+		c.SharedCounts,
+		c.Readers,
+		c.Writers,
+		c.Turn,
+	}
 	args := []any{
 		c.Owner,
 		by.runner.publish.Load(),
@@ -1410,7 +1435,7 @@ func (c RWLockReadRelease) Do(ctx context.Context, by Sender) (Number, error) {
 		0,
 		c.Rest.value,
 	}
-	return readNumber(by.send(ctx, rwlockReadRelease, keys, 5, args, 6))
+	return readNumber(by.send(ctx, rwlockReadRelease, keys, 8, args, 6))
 }
 
 // RWLockReadRenew is a call of rwlock/read_renew: extend the leases of many readers, with all
@@ -1497,9 +1522,15 @@ type RWLockWriteAcquire struct {
 	Channel any
 	// of this request; exists if a late copy must not acquire
 	MemoryKey any
-	// of a waiting writer; its value is the memory key of the writer's request
+	// of a waiting writer; its value is the memory key of the writer's request, or see rwlock/turns
 	ClaimKey     any
 	SharedCounts any
+	// clients with readers that wait, see rwlock/turns
+	Readers any
+	// clients with writers that wait
+	Writers any
+	// of readers
+	Turn any
 	// optional: of clients that poll, if this one does
 	Mark any
 	// id
@@ -1513,6 +1544,10 @@ type RWLockWriteAcquire struct {
 	ClaimTTL Millis
 	// in a hold with the same id, which must still be the writer
 	IsNested bool
+	// an id that is new after each restart
+	Client string
+	// the client waits for messages
+	Waits bool
 	// optional
 	MarkTTL Millis
 }
@@ -1528,7 +1563,17 @@ type RWLockWriteAcquireReply struct {
 // lock, with a third element when claimed; "over" when this acquisition has ended; "again" when a
 // second count is refused, or its own id is a reader; "lost" when the outer hold is gone.
 func (c RWLockWriteAcquire) Do(ctx context.Context, by Sender) (RWLockWriteAcquireReply, error) {
-	keys := []any{c.LockHash, c.Channel, c.MemoryKey, c.ClaimKey, c.SharedCounts, c.Mark}
+	keys := []any{
+		c.LockHash,
+		c.Channel,
+		c.MemoryKey,
+		c.ClaimKey,
+		c.SharedCounts,
+		c.Readers,
+		c.Writers,
+		c.Turn,
+		c.Mark,
+	}
 	args := []any{
 		c.Owner,
 		c.TTL.value,
@@ -1537,9 +1582,11 @@ func (c RWLockWriteAcquire) Do(ctx context.Context, by Sender) (RWLockWriteAcqui
 		c.RefuseSecond,
 		c.ClaimTTL.value,
 		c.IsNested,
+		c.Client,
+		c.Waits,
 		c.MarkTTL.value,
 	}
-	got, rest, err := readAcquired(by.send(ctx, rwlockWriteAcquire, keys, 5, args, 7))
+	got, rest, err := readAcquired(by.send(ctx, rwlockWriteAcquire, keys, 8, args, 9))
 	reply := RWLockWriteAcquireReply{Acquired: got}
 	if err != nil || len(rest.rest) == 0 {
 		return reply, err
@@ -1639,9 +1686,15 @@ type RWLockWriteRelease struct {
 	Channel any
 	// of this request: 2 released, 3 nothing to release
 	MemoryKey any
-	// of a waiting writer; its value is the memory key of the writer's request
+	// of a waiting writer; its value is the memory key of the writer's request, or see rwlock/turns
 	ClaimKey     any
 	SharedCounts any
+	// clients with readers that wait, see rwlock/turns
+	Readers any
+	// clients with writers that wait
+	Writers any
+	// of readers
+	Turn any
 	// optional: memory of the successor's request, if there is a successor; without one, the mark of
 	// clients that poll, if they count
 	SuccessorMemory any
@@ -1667,7 +1720,17 @@ type RWLockWriteRelease struct {
 // Do runs the script. Redis returns 0 when it was not held; {0} when the successor has the lock
 // now; else 1 and how many received the release message, and 1 more if others poll.
 func (c RWLockWriteRelease) Do(ctx context.Context, by Sender) (Released, error) {
-	keys := []any{c.LockHash, c.Channel, c.MemoryKey, c.ClaimKey, c.SharedCounts, c.SuccessorMemory}
+	keys := []any{
+		c.LockHash,
+		c.Channel,
+		c.MemoryKey,
+		c.ClaimKey,
+		c.SharedCounts,
+		c.Readers,
+		c.Writers,
+		c.Turn,
+		c.SuccessorMemory,
+	}
 	args := []any{
 		c.Owner,
 		by.runner.publish.Load(),
@@ -1679,7 +1742,7 @@ func (c RWLockWriteRelease) Do(ctx context.Context, by Sender) (Released, error)
 		c.Successor,
 		c.SuccessorTTL.value,
 	}
-	got, _, err := readReleased(by.send(ctx, rwlockWriteRelease, keys, 5, args, 6))
+	got, _, err := readReleased(by.send(ctx, rwlockWriteRelease, keys, 8, args, 6))
 	return got, err
 }
 

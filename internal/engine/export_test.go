@@ -12,7 +12,6 @@ import (
 const (
 	CohortTokens    = cohortTokens
 	MaxRecent       = maxRecent
-	MaxBatch        = waitq.MaxBatch
 	ReleaseTimeout  = releaseTimeout
 	RollbackGrace   = rollbackGrace
 	RollbackTimeout = rollbackTimeout

@@ -14,6 +14,9 @@ import (
 // The local wait queue of a name. Package waitq decides which of its waiters tries, and when: this file tells it
 // what happens, and does what it says. It has the mutex, the subscriptions, the alarm and the commands.
 
+// MaxBatch is the largest number of requests in [Traits].AcquireBatch, besides the first.
+const MaxBatch = waitq.MaxBatch
+
 // waitQueues are a client's local wait queues, one for each kind and name with waiters. It is a part of
 // Core. One mutex for all queues is enough: it is held for moments, and never around a command.
 type waitQueues struct {

@@ -10,6 +10,9 @@
 -- KEYS[3]  memory_key: of this request: 2 released, 3 nothing to release
 -- KEYS[4]  claim_key: of a waiting writer
 -- KEYS[5]  shared_counts
+-- KEYS[6]  readers: clients with readers that wait, see rwlock/turns
+-- KEYS[7]  writers: clients with writers that wait
+-- KEYS[8]  turn: of readers
 -- ARGV[1]  owner (text): id
 -- ARGV[2]  publish (command)
 -- ARGV[3]  memory_ttl_ms (ms): 0 for a private id when no copy of its acquisition can come
@@ -19,7 +22,8 @@
 -- ARGV[6]  not used
 -- ARGV[7]  rest_ms (ms, optional): rest of the minimum hold; 0 or missing: it is over
 -- returns  number: 1 when it was held, 0 when not
-local lock_hash, channel, memory_key, shared_counts = KEYS[1], KEYS[2], KEYS[3], KEYS[5]
+local lock_hash, channel, memory_key, claim_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local shared_counts, readers, writers, turn = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local owner, publish, memory_ttl_ms = ARGV[1], ARGV[2], ARGV[3]
 local is_shared, only_own = ARGV[4] == '1', ARGV[5] == '1'
 local rest_ms = ARGV[7] or '0'
@@ -28,15 +32,27 @@ local prefix = hold_prefix(lock_hash)
 local remembers = memory_ttl_ms ~= '0'
 local is_usual = not remembers and rest_ms == '0' and redis.call('exists', shared_counts) == 0
 local count, mode = unpack(redis.call('hmget', lock_hash, owner, 'mode'))
--- One who reads alone needs no function of the libraries below.
-if is_usual and count == '1' and mode == 'read' and redis.call('hlen', lock_hash) == 2 then
+-- One who reads alone, while no writer waits, needs no function of the libraries below.
+if is_usual and count == '1' and mode == 'read' and redis.call('hlen', lock_hash) == 2
+  and redis.call('exists', writers) == 0 then
   local was_alive = redis.call('del', hold_key(prefix, owner, 1))
   redis.call('del', lock_hash)
   redis.call(publish, channel, '0')
   return was_alive
 end
 
--- uses     rwlock/fit_ttl, rwlock/readers
+-- uses     rwlock/fit_ttl, rwlock/readers, rwlock/turns
+
+-- left_by fits the hash's TTL, after a reader with left ms has left. The last one frees the lock, for
+-- a writer if no readers are still to come in their turn.
+local function left_by(left)
+  if mode ~= 'write' and not fit_ttl(lock_hash, prefix, left) then
+    if not waiting_readers(readers, turn) then
+      name_writer(writers, claim_key)
+    end
+    redis.call(publish, channel, '0')
+  end
+end
 
 if is_usual then
   if not count then
@@ -44,9 +60,7 @@ if is_usual then
   end
   local left = reader_ttl(prefix, owner, count)
   remove_reader(lock_hash, prefix, owner, count)
-  if mode ~= 'write' and not fit_ttl(lock_hash, prefix, left) then
-    redis.call(publish, channel, '0')
-  end
+  left_by(left)
   return left > 0 and 1 or 0
 end
 
@@ -107,10 +121,7 @@ else
   if is_shared then
     forget_shared_count(shared_counts, owner)
   end
-  -- A writer that also reads still holds the lock.
-  if mode ~= 'write' and not fit_ttl(lock_hash, prefix, left) then
-    redis.call(publish, channel, '0')
-  end
+  left_by(left) -- a writer that also reads still holds the lock
 end
 remember(left > 0 and '2' or '3')
 return left > 0 and 1 or 0

@@ -3,9 +3,13 @@
 -- KEYS[1]  lock_hash
 -- KEYS[2]  channel: of releases
 -- KEYS[3]  memory_key: of this request; exists if a late copy must not acquire
--- KEYS[4]  claim_key: of a waiting writer; its value is the memory key of the writer's request
+-- KEYS[4]  claim_key: of a waiting writer; its value is the memory key of the writer's request, or
+--          see rwlock/turns
 -- KEYS[5]  shared_counts
--- KEYS[6]  mark (optional): of clients that poll, if this one does
+-- KEYS[6]  readers: clients with readers that wait, see rwlock/turns
+-- KEYS[7]  writers: clients with writers that wait
+-- KEYS[8]  turn: of readers
+-- KEYS[9]  mark (optional): of clients that poll, if this one does
 -- ARGV[1]  owner (text): id
 -- ARGV[2]  ttl_ms (ms)
 -- ARGV[3]  publish (command)
@@ -13,21 +17,24 @@
 -- ARGV[5]  refuse_second (flag): refuse a second count
 -- ARGV[6]  claim_ttl_ms (ms): 0 to claim nothing
 -- ARGV[7]  is_nested (flag): in a hold with the same id, which must still be the writer
--- ARGV[8]  mark_ttl_ms (ms, optional)
+-- ARGV[8]  client (text): an id that is new after each restart
+-- ARGV[9]  waits (flag): the client waits for messages
+-- ARGV[10] mark_ttl_ms (ms, optional)
 -- returns  acquired {claimed flag}: 0 when acquired; {pttl, holder} when somebody else holds the
 --          lock, with a third element when claimed; "over" when this acquisition has ended; "again"
 --          when a second count is refused, or its own id is a reader; "lost" when the outer hold is
 --          gone
 local lock_hash, channel, memory_key, claim_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local shared_counts, mark = KEYS[5], KEYS[6]
+local shared_counts, readers, writers, turn, mark = KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9]
 local owner, ttl_ms, publish = ARGV[1], ARGV[2], ARGV[3]
 local is_shared, refuse_second = ARGV[4] ~= '0', ARGV[5] == '1'
-local claim_ttl_ms, is_nested, mark_ttl_ms = ARGV[6], ARGV[7] == '1', ARGV[8]
+local claim_ttl_ms, is_nested = ARGV[6], ARGV[7] == '1'
+local client, waits, mark_ttl_ms = ARGV[8], ARGV[9] == '1', ARGV[10]
 
 local prefix, field = hold_prefix(lock_hash), owner .. ':write'
 -- One call for the usual case: the lock is free, and this acquisition was not released.
 if not is_shared and not is_nested
-  and redis.call('exists', lock_hash, memory_key, claim_key) == 0 then
+  and redis.call('exists', lock_hash, memory_key, claim_key, turn, writers) == 0 then
   local denied = publish_denied(publish, channel) or hold_keys_denied(prefix, owner)
   if denied then
     return denied
@@ -37,7 +44,7 @@ if not is_shared and not is_nested
   return 0
 end
 
--- uses     lib/extend, lib/polls, lib/shared_counts, rwlock/foreign, rwlock/readers
+-- uses     lib/extend, lib/polls, lib/shared_counts, rwlock/foreign, rwlock/readers, rwlock/turns
 
 if redis.call('get', memory_key) then
   return 'over'
@@ -62,23 +69,34 @@ end
 if foreign_data then
   return foreign_data
 end
-if not held and is_taken then
+local named = not held and named_writer(claim_key) -- fails for a key of another type
+local began, rest_ms
+if not held and not is_taken then
+  began, rest_ms = waiting_readers(readers, turn)
+  if not began and named and named ~= client then
+    rest_ms = redis.call('pttl', claim_key)
+  end
+end
+if not held and (is_taken or rest_ms) then
+  -- A reader that waits to write would wait for itself.
+  if mode == 'read' and reader_ttl(prefix, owner, redis.call('hget', lock_hash, owner)) > 0 then
+    return 'again'
+  end
   if mark then
     mark_poll(mark, mark_ttl_ms)
   end
-  if mode ~= 'read' then
-    return {redis.call('pttl', lock_hash), writer_of(lock_hash, entries) or ''}
+  if waits then
+    note_waiting(writers, client)
   end
-  -- A reader that waits to write would wait for itself.
-  if reader_ttl(prefix, owner, redis.call('hget', lock_hash, owner)) > 0 then
-    return 'again'
+  rest_ms = rest_ms or redis.call('pttl', lock_hash)
+  if is_taken and mode ~= 'read' then
+    return {rest_ms, writer_of(lock_hash, entries) or ''}
   end
-  if claim_ttl_ms == '0' then
-    return {redis.call('pttl', lock_hash), ''}
+  if claim_ttl_ms == '0' or named then
+    return {rest_ms, ''}
   end
-  redis.call('get', claim_key) -- fails for a key of another type, which must not be replaced
   redis.call('set', claim_key, memory_key, 'px', claim_ttl_ms)
-  return {redis.call('pttl', lock_hash), '', 1}
+  return {rest_ms, '', 1}
 end
 if held and refuse_second then
   return 'again'
@@ -86,6 +104,9 @@ end
 local denied = publish_denied(publish, channel) or hold_keys_denied(prefix, owner)
 if denied then
   return denied
+end
+if waits then
+  redis.pcall('zrem', writers, client)
 end
 redis.call('get', claim_key) -- fails for a key of another type, which must not be deleted
 if is_shared then

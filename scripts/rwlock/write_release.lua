@@ -5,9 +5,13 @@
 -- KEYS[1]  lock_hash
 -- KEYS[2]  channel: of releases
 -- KEYS[3]  memory_key: of this request: 2 released, 3 nothing to release
--- KEYS[4]  claim_key: of a waiting writer; its value is the memory key of the writer's request
+-- KEYS[4]  claim_key: of a waiting writer; its value is the memory key of the writer's request, or
+--          see rwlock/turns
 -- KEYS[5]  shared_counts
--- KEYS[6]  successor_memory (optional): memory of the successor's request, if there is a successor;
+-- KEYS[6]  readers: clients with readers that wait, see rwlock/turns
+-- KEYS[7]  writers: clients with writers that wait
+-- KEYS[8]  turn: of readers
+-- KEYS[9]  successor_memory (optional): memory of the successor's request, if there is a successor;
 --          without one, the mark of clients that poll, if they count
 -- ARGV[1]  owner (text): id
 -- ARGV[2]  publish (command)
@@ -23,7 +27,8 @@
 -- returns  released: 0 when it was not held; {0} when the successor has the lock now; else 1 and
 --          how many received the release message, and 1 more if others poll
 local lock_hash, channel, memory_key, claim_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local shared_counts, successor_memory, all_keys = KEYS[5], KEYS[6], KEYS
+local shared_counts, readers, writers, turn = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
+local successor_memory, all_keys = KEYS[9], KEYS
 local owner, publish, memory_ttl_ms = ARGV[1], ARGV[2], ARGV[3]
 local is_shared, only_own, default_ttl_ms = ARGV[4] == '1', ARGV[5] == '1', ARGV[6]
 local rest_ms, successor, successor_ttl_ms = ARGV[7] or '0', ARGV[8], ARGV[9]
@@ -32,9 +37,10 @@ local field, successor_field = owner .. ':write', successor and successor .. ':w
 local remembers = memory_ttl_ms ~= '0'
 
 -- The usual case needs no function of the libraries below: a writer that does not read, the only
--- one with this id, frees the lock or hands it off.
-if not remembers and not is_shared and rest_ms == '0'
-  and redis.call('exists', shared_counts, successor and successor_memory or shared_counts) == 0
+-- one with this id, hands the lock off, or frees it while no other client waits.
+local is_usual = not remembers and not is_shared and rest_ms == '0'
+if is_usual and (successor and redis.call('exists', shared_counts, successor_memory)
+    or redis.call('exists', shared_counts, readers, writers)) == 0
   and redis.call('hlen', lock_hash) == 2 and redis.call('hexists', lock_hash, field) == 1 then
   if successor then
     redis.call('pexpire', lock_hash, successor_ttl_ms)
@@ -44,12 +50,12 @@ if not remembers and not is_shared and rest_ms == '0'
     return {0}
   end
   redis.call('del', lock_hash)
-  local polls = all_keys[6] and redis.call('exists', all_keys[6]) or 0
+  local polls = all_keys[9] and redis.call('exists', all_keys[9]) or 0
   return 1 + redis.call(publish, channel, '1') + polls
 end
 
 -- uses     lib/extend, lib/set_count, lib/shared_counts
--- uses     rwlock/fit_ttl, rwlock/foreign, rwlock/hold_keys, rwlock/readers
+-- uses     rwlock/fit_ttl, rwlock/foreign, rwlock/hold_keys, rwlock/readers, rwlock/turns
 
 local prefix = hold_prefix(lock_hash)
 local memory = remembers and redis.call('get', memory_key)
@@ -128,13 +134,17 @@ else
   if is_shared then
     forget_shared_count(shared_counts, field)
   end
-  if redis.call('hlen', lock_hash) == 1 then -- only the mode is left
-    redis.call('del', lock_hash)
-  else
+  local for_readers = begin_turn(readers, turn)
+  if redis.call('hlen', lock_hash) > 1 then
     redis.call('hset', lock_hash, 'mode', 'read')
     fit_ttl(lock_hash, prefix, math.huge)
+  else -- only the mode is left
+    redis.call('del', lock_hash)
+    if not for_readers then
+      name_writer(writers, claim_key)
+    end
   end
-  local polls = not successor and all_keys[6] and redis.call('exists', all_keys[6]) or 0
+  local polls = not successor and all_keys[9] and redis.call('exists', all_keys[9]) or 0
   answer = 1 + redis.call(publish, channel, '1') + polls
 end
 remember('2')
