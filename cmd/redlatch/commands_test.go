@@ -437,8 +437,17 @@ func TestBadUse(t *testing.T) {
 			require.Equal(t, 1, strings.Count(stderr, "\n"), stderr)
 		})
 	}
-	_, _, stderr := redlatch(t.Context(), "run", "--", "true")
-	require.Contains(t, stderr, "NAME is missing: redlatch run NAME -- true")
+	for _, tt := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"run", "--", "true"}, "NAME is missing: redlatch run NAME -- true"},
+		{[]string{"run", "--lease", "-1s", "name", "--", "true"}, "--lease -1s: at least 1ms"},
+		{[]string{"run", "--max-hold", "0s", "--min-hold", "1s", "name", "--", "true"}, "--max-hold 0s: at least 1ms"},
+	} {
+		_, _, stderr := redlatch(t.Context(), tt.args...)
+		require.Contains(t, stderr, tt.want)
+	}
 	// Names and ids that the library refuses.
 	s := redistest.Miniredis(t)
 	for _, args := range [][]string{
