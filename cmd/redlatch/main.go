@@ -33,7 +33,15 @@ func (discard) Printf(context.Context, string, ...any) {}
 
 // run runs the command line args and returns the exit code. It prints an error on stderr.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	var out checkedWriter
+	if f, ok := stdout.(*os.File); !ok || !isTerminal(f) { // commands look whether they write to a terminal
+		out.w = stdout
+		stdout = &out
+	}
 	err := app(args, stdout, stderr).Run(ctx, args)
+	if err == nil {
+		err = out.err
+	}
 	if len(args) > 1 {
 		err = withAdvice(err, args[1])
 	}
