@@ -694,3 +694,27 @@ func TestDataOfAnotherProgram(t *testing.T) {
 		})
 	}
 }
+
+// A hash without expiry that looks like a lock is in nobody's list, but others wait for it. So it is named, and
+// --kind lock frees it.
+func TestAHashWithoutExpiryIsNamed(t *testing.T) {
+	t.Parallel()
+	s := redistest.Redis(t)
+	name := redistest.Name(t)
+	require.NoError(t, s.Client(t).HSet(t.Context(), name, "visits", "7").Err())
+	for _, c := range []struct {
+		verbs string
+		args  []string
+	}{
+		{"inspect", []string{name}}, {"release", []string{name, "visits"}}, {"force-release --yes", []string{name}},
+	} {
+		code, _, stderr := on(t, s, c.verbs, c.args...)
+		require.Equal(t, exitFailed, code, stderr)
+		require.Contains(t, stderr, "the key holds a hash without expiry", c.verbs)
+	}
+	code, _, stderr := on(t, s, "inspect --kind read", name)
+	require.Equal(t, exitFailed, code, stderr)
+	require.NotContains(t, stderr, "expiry")
+	code, _, stderr = on(t, s, "force-release --yes --kind lock", name)
+	require.Zero(t, code, stderr)
+}

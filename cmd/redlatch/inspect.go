@@ -37,7 +37,7 @@ func inspectCommand() *cli.Command {
 					return notOurs(err)
 				}
 				if e.isNothing() {
-					return failure("%q: nothing is held", args[0])
+					return s.nothingHeld(ctx, kind, args[0])
 				}
 				if c.Bool("json") {
 					return printJSON(c, e)
@@ -88,4 +88,17 @@ func (s *session) inspect(ctx context.Context, kind, name string) (*entry, error
 		info.Holders = []primitives.Holder{}
 	}
 	return newEntry(info, kind), nil
+}
+
+// nothingHeld is the error for a name under which nothing of a kind was found; of any kind, if it is "". Then the
+// key may be a hash that looks like a lock, but has no expiry. It is not listed, but acquisitions wait for it.
+func (s *session) nothingHeld(ctx context.Context, kind, name string) error {
+	if kind == "" {
+		info, err := s.client.Lock(name).Info(ctx)
+		if err == nil && len(info.Holders) > 0 && info.TTL < 0 {
+			return failure("%q: the key holds a hash without expiry, perhaps of another program; "+
+				"to treat it as a lock: --kind lock", name)
+		}
+	}
+	return failure("%q: nothing is held", name)
 }

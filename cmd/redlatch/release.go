@@ -78,7 +78,7 @@ func (s *session) heldKind(ctx context.Context, op, kind, name string) (string, 
 	case slices.Contains(heldKinds, kind):
 		return kind, nil
 	case kind == "":
-		return "", failure("%q: nothing is held", name)
+		return "", s.nothingHeld(ctx, "", name)
 	}
 	return "", failure("%q is a number: nobody is known to hold it (see redlatch semaphore --help)", name)
 }
