@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -73,7 +74,8 @@ func withSession(
 		limit := max(c.Duration("wait"), 0) + waitGrace
 		patience, s.giveUp = min(patience, limit), time.Now().Add(limit)
 	}
-	if err := s.ping(ctx, patience); err != nil {
+	// A server that is not ready yet is waited for by the library, for as long as the command waits.
+	if err := s.ping(ctx, patience); err != nil && (c.Bool("nonblock") || !isNotReady(err)) {
 		return err
 	}
 	return f(s)
@@ -145,6 +147,12 @@ func (s *session) ping(ctx context.Context, timeout time.Duration) error {
 		return &codedError{exitUnreachable, fmt.Errorf("cannot use Redis: %w", err)}
 	}
 	return nil
+}
+
+// isNotReady reports whether Redis refused a command for now.
+func isNotReady(err error) bool {
+	return slices.ContainsFunc([]string{"LOADING ", "BUSY ", "MASTERDOWN "},
+		func(prefix string) bool { return redis.HasErrorPrefix(err, prefix) })
 }
 
 func usesTLS(rdb redis.UniversalClient) bool {
