@@ -124,7 +124,8 @@ func NewObserver(opts ...Option) (*Observer, error) {
 		tracer:      cfg.tracers.Tracer(scope),
 		attributeOf: cfg.attributeOf,
 		acquisitions: counter("redlatch.acquisitions", "{acquisition}",
-			"Acquisitions by outcome: acquired, nested, busy (the wait was over), ended (context or client), error."),
+			"Acquisitions by outcome: acquired, nested, busy (the wait was over), ended (context or client), "+
+				"unavailable (Redis did not answer), error."),
 		waitDuration: histogram("redlatch.wait.duration",
 			"How long successful acquisitions waited. 0 if they did not wait.", durationBuckets),
 		waiters: upDownCounter("redlatch.waiters", "{waiter}",

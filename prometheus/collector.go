@@ -99,7 +99,7 @@ func NewCollector(opts ...Option) *Collector {
 		labelOf: cfg.labelOf,
 		acquisitions: counter("redlatch_acquisitions_total",
 			"Acquisitions by outcome: acquired, nested, busy (the wait was over), "+
-				"ended (context or client), error.", with("outcome")),
+				"ended (context or client), unavailable (Redis did not answer), error.", with("outcome")),
 		waitDuration: histogram("redlatch_wait_duration_seconds",
 			"How long successful acquisitions waited. 0 if they did not wait.", durationBuckets),
 		waiters: gauge("redlatch_waiters", "Acquisitions that wait now, and waiters for latches."),

@@ -332,6 +332,11 @@ func TestSeriesExistFromTheFirstEventOfTheirKind(t *testing.T) {
 	for _, family := range families {
 		for _, m := range family.GetMetric() {
 			lost = lost || family.GetName()+labelsOf(m) == `redlatch_hold_ends_total{end="lost",kind="fair"}`
+			for _, label := range m.GetLabel() {
+				if label.GetName() != "kind" {
+					assert.Contains(t, family.GetHelp(), label.GetValue(), "the help names all values of a label")
+				}
+			}
 		}
 	}
 	assert.True(t, lost)
