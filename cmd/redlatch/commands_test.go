@@ -429,6 +429,7 @@ func TestBadUse(t *testing.T) {
 		{"ls", "--redis", "rediss://localhost", "--tls-cert", "/dev/null"},
 		{"ls", "--timeout", "-1s"},
 		{"ls", "--timeout", "soon"},
+		{"doctor", "--timeout", "0s"},
 	} {
 		t.Run(strings.Join(args, " "), func(t *testing.T) {
 			t.Parallel()

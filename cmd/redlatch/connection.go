@@ -193,6 +193,9 @@ func connect(c *cli.Command) (redis.UniversalClient, error) {
 		return nil, err
 	}
 	timeout := c.Duration("timeout")
+	if timeout < time.Millisecond {
+		return nil, badUsage("--timeout %v: at least 1ms", timeout)
+	}
 	first.DialTimeout, first.ReadTimeout, first.WriteTimeout = timeout, timeout, timeout
 	first.DialerRetries, first.ContextTimeoutEnabled = 1, true
 	first.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
