@@ -416,6 +416,7 @@ func TestBadUse(t *testing.T) {
 		{"latch", "wait", "name", "1"},
 		{"completion"},
 		{"completion", "tcsh"},
+		{"completion", "bash", "zsh"},
 		{"version", "now"},
 		{"demo", "--json"},
 		{"ls", "--cluster", "--sentinel-master", "m"},
@@ -446,6 +447,12 @@ func TestBadUse(t *testing.T) {
 	}{
 		{[]string{"run", "--", "true"}, "NAME is missing: redlatch run NAME -- true"},
 		{[]string{"run", "--lease", "-1s", "name", "--", "true"}, "--lease -1s: at least 1ms"},
+		{[]string{"run", "--lease", "5", "name", "--", "true"}, `invalid value "5" for --lease: time: missing unit`},
+		{[]string{"run", "-w", "x", "name", "--", "true"}, `invalid value "x" for -w: time: invalid duration "x"`},
+		{[]string{"run", "--kind", "fair", "--permits", "2", "name", "--", "true"}, "only with --kind semaphore or permits"},
+		{[]string{"ls", "--kind", "reader"}, `--kind "reader": must be one of lock, fair`},
+		{[]string{"semaphore", "init", "name", "x"}, `N is not a whole number: "x"`},
+		{[]string{"completion", "bash", "zsh"}, `unexpected argument "zsh"`},
 		{[]string{"run", "--max-hold", "0s", "--min-hold", "1s", "name", "--", "true"}, "--max-hold 0s: at least 1ms"},
 	} {
 		_, _, stderr := redlatch(t.Context(), tt.args...)
@@ -459,6 +466,7 @@ func TestBadUse(t *testing.T) {
 		{"release", "--kind", "lock", "name", "mode"},
 		{"release", "--kind", "permits", "name", "x"},
 		{"latch", "count", ""},
+		{"latch", "wait", "-w", "-1s", "name"},
 	} {
 		code, _, stderr := redlatch(t.Context(), append([]string{args[0], "--redis", "redis://" + s.Addr()}, args[1:]...)...)
 		require.Equal(t, exitUsage, code, "%q: %s", args, stderr)

@@ -17,7 +17,7 @@ func inspectCommand() *cli.Command {
 		ArgsUsage: "NAME",
 		Description: withExamples(
 			"Shows what is in Redis under NAME. Without --kind it finds the kind by the keys, which do\n"+
-				"not show every kind: see redlatch ls --help. It lists the waiters of a fair lock, the next one first.\n"+
+				"not show every kind: a fair lock without waiters looks like a lock. The waiters of a fair lock come in order.\n"+
 				"Waiters of other kinds are not stored in Redis.\n\n"+
 				"The exit code is 1 if NAME does not exist, or if it holds data of another program.",
 			"redlatch inspect orders:42", "redlatch inspect --kind fair --json printer"),
@@ -60,7 +60,7 @@ func kindFlag(kinds []string) cli.Flag {
 func kindGiven(c *cli.Command, kinds []string) (string, error) {
 	kind := c.String("kind")
 	if c.IsSet("kind") && !slices.Contains(kinds, kind) {
-		return "", badUsage("--kind %q is none of %s", kind, strings.Join(kinds, ", "))
+		return "", badUsage("--kind %q: must be one of %s", kind, strings.Join(kinds, ", "))
 	}
 	return kind, nil
 }

@@ -96,6 +96,10 @@ func wrongUsage(_ context.Context, c *cli.Command, err error, _ bool) error {
 	if name, ok := strings.CutPrefix(err.Error(), "flag provided but not defined: "); ok {
 		err = fmt.Errorf("no flag %s", dashed(strings.TrimLeft(name, "-")))
 	}
+	if before, rest, ok := strings.Cut(err.Error(), " for flag -"); ok {
+		name, reason, _ := strings.Cut(rest, ":")
+		err = fmt.Errorf("%s for %s:%s", before, dashed(name), reason)
+	}
 	return badUsage("%w (see %s --help)", err, c.FullName())
 }
 

@@ -298,6 +298,10 @@ func countDown(k *call) (string, error) {
 }
 
 func waitForLatch(k *call) (string, error) {
+	limit := k.c.Duration("wait")
+	if limit < 0 {
+		return "", badUsage("--wait %v is negative", limit)
+	}
 	ctx, stop := untilSignal(k.ctx, passedOn)
 	defer stop()
 	if !k.s.giveUp.IsZero() {
@@ -316,12 +320,8 @@ func waitForLatch(k *call) (string, error) {
 	if !k.c.IsSet("wait") {
 		return opened, latch.Wait(ctx)
 	}
-	limit := k.c.Duration("wait")
 	over := fmt.Errorf("latch %q is not open after %v", k.name, limit)
-	switch {
-	case limit < 0:
-		return "", badUsage("--wait %v is negative", limit)
-	case limit == 0: // look once, and wait for the answer
+	if limit == 0 { // look once, and wait for the answer
 		count, err := latch.Count(ctx)
 		if err == nil && count > 0 {
 			err = &codedError{exitNotAcquired, over}

@@ -147,7 +147,7 @@ func yesFlag() cli.Flag {
 // mayAsk returns an error if --yes is not given and there is nobody to ask.
 func mayAsk(c *cli.Command) error {
 	if !c.Bool("yes") && !isTerminal(os.Stdin) {
-		return badUsage("%s needs --yes where it cannot ask", strings.TrimPrefix(c.FullName(), "redlatch "))
+		return badUsage("%s needs --yes: standard input is not a terminal", strings.TrimPrefix(c.FullName(), "redlatch "))
 	}
 	return nil
 }

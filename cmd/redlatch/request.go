@@ -45,7 +45,7 @@ func newRequest(c *cli.Command, name string) (request, error) {
 	permits := c.Int("permits")
 	switch {
 	case !slices.Contains(runKinds, r.kind):
-		return r, badUsage("--kind %q is none of %s", r.kind, strings.Join(runKinds, ", "))
+		return r, badUsage("--kind %q: must be one of %s", r.kind, strings.Join(runKinds, ", "))
 	case c.Bool("nonblock") && c.IsSet("wait"):
 		return r, badUsage("--nonblock and --wait exclude each other")
 	case c.Duration("wait") < 0:
@@ -53,7 +53,7 @@ func newRequest(c *cli.Command, name string) (request, error) {
 	case permits < 1:
 		return r, badUsage("--permits %d: at least 1", permits)
 	case permits > 1 && !pooled:
-		return r, badUsage("--permits %d: a %s has no permits", permits, r.kind)
+		return r, badUsage("--permits %d: only with --kind %s or %s", permits, kindSemaphore, kindPermits)
 	}
 	if c.Bool("nonblock") {
 		r.options = append(r.options, primitives.WithWait(0))
@@ -200,6 +200,9 @@ func (r *request) inWords(info primitives.Info) string {
 	}
 	if r.isCounted() {
 		free := fmt.Sprintf("%d permits are free", max(info.Available, 0))
+		if info.Available == 1 {
+			free = "1 permit is free"
+		}
 		text = strings.TrimPrefix(text+"; "+free, "; ")
 	}
 	return text

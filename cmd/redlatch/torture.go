@@ -86,7 +86,7 @@ func runTorture(ctx context.Context, c *cli.Command) error {
 		config.Duration = time.Duration(c.Float("minutes") * float64(time.Minute))
 	}
 	if config.Duration <= 0 {
-		return badUsage("a duration of %v", config.Duration)
+		return badUsage("a duration of %v: must be positive", config.Duration)
 	}
 	if c.IsSet("other") {
 		path, err := exec.LookPath(c.String("other"))
