@@ -280,8 +280,17 @@ func showInfo(k *call) (string, error) {
 
 func showCount(k *call) (string, error) {
 	count, err := k.s.client.CountDownLatch(k.name).Count(k.ctx)
+	if err == nil && count == 0 {
+		k.hintNoLatch()
+	}
 	k.answer.Count = new(int(count))
 	return fmt.Sprintf("latch %q: %d", k.name, count), err
+}
+
+// hintNoLatch tells that there is no latch. A name that was mistyped looks like a latch that has opened, so the
+// exit code is 0.
+func (k *call) hintNoLatch() {
+	notesOf(k.c).note("hint", "there is no latch %q: it has opened, or was never set", k.name)
 }
 
 func countDown(k *call) (string, error) {
@@ -289,12 +298,17 @@ func countDown(k *call) (string, error) {
 		return "", badUsage("N is %d: at least 1", k.n)
 	}
 	latch := k.s.client.CountDownLatch(k.name)
+	if count, err := latch.Count(k.ctx); err != nil || count == 0 {
+		return showCount(k)
+	}
 	for range k.n {
 		if err := latch.CountDown(k.ctx); err != nil {
 			return "", err
 		}
 	}
-	return showCount(k)
+	count, err := latch.Count(k.ctx)
+	k.answer.Count = new(int(count))
+	return fmt.Sprintf("latch %q: %d", k.name, count), err
 }
 
 func waitForLatch(k *call) (string, error) {
@@ -313,8 +327,7 @@ func waitForLatch(k *call) (string, error) {
 	k.answer.Count = new(0)
 	opened := fmt.Sprintf("latch %q is open", k.name)
 	if count, err := latch.Count(ctx); err == nil && count == 0 {
-		// A name that was mistyped looks the same. The exit code is 0, because there is nothing to wait for.
-		notesOf(k.c).note("hint", "there is no latch %q: it has opened, or was never set", k.name)
+		k.hintNoLatch()
 		return opened, nil
 	}
 	if !k.c.IsSet("wait") {
