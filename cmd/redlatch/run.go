@@ -189,7 +189,7 @@ func (j *job) run(ctx context.Context, s *session) error {
 	}
 	began := time.Now()
 	code, err := j.supervise(hold, signals)
-	signal.Stop(signals) // from here on a signal ends redlatch, even if Redis does not answer the release
+	signal.Reset(passedOn...) // from here on a signal ends redlatch, even if Redis does not answer the release
 	lost := j.release(s, hold, began)
 	switch {
 	case err != nil:
