@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -287,6 +288,19 @@ func TestServerOutOfReach(t *testing.T) {
 		require.Equal(t, Fail, results["connection"].Status, name)
 		require.Contains(t, results["connection"].Detail, tt.detail, name)
 		require.Contains(t, results["connection"].Fix, tt.fix, "%s: %+v", name, results)
+	}
+}
+
+// Errors of TLS, as Go and OpenSSL word them.
+func TestAdviceOnCertificates(t *testing.T) {
+	t.Parallel()
+	for text, fix := range map[string]string{
+		"remote error: tls: certificate required": "--tls-key",
+		"tls: failed to verify certificate: x509: certificate is valid for 127.0.0.1, not 127.0.0.2": "a host that it names",
+		"tls: failed to verify certificate: x509: certificate has expired or is not yet valid":       "expired",
+		"tls: failed to verify certificate: x509: certificate signed by unknown authority":           "--tls-ca",
+	} {
+		require.Contains(t, new(exam).reachFix(errors.New(text)), fix, text)
 	}
 }
 
