@@ -295,8 +295,9 @@ func TestServerOutOfReach(t *testing.T) {
 func TestAdviceOnCertificates(t *testing.T) {
 	t.Parallel()
 	for text, fix := range map[string]string{
-		"remote error: tls: certificate required": "--tls-key",
+		"remote error: tls: certificate required":                                                    "--tls-key",
 		"tls: failed to verify certificate: x509: certificate is valid for 127.0.0.1, not 127.0.0.2": "a host that it names",
+		"x509: cannot validate certificate for 127.0.0.1 because it doesn't contain any IP SANs":     "a host that it names",
 		"tls: failed to verify certificate: x509: certificate has expired or is not yet valid":       "expired",
 		"tls: failed to verify certificate: x509: certificate signed by unknown authority":           "--tls-ca",
 	} {
