@@ -338,7 +338,9 @@ func TestLatchWaitsUntilItOpens(t *testing.T) {
 // A name that was mistyped is no failure, but the user is told.
 func TestAMissingLatchIsMentioned(t *testing.T) {
 	t.Parallel()
-	for _, verbs := range []string{"latch wait", "latch wait -w 1s", "latch wait -w 0s", "latch count", "latch count-down"} {
+	for _, verbs := range []string{
+		"latch wait", "latch wait -w 1s", "latch wait -w 0s", "latch count", "latch count-down",
+	} {
 		code, _, stderr := on(t, redistest.Miniredis(t), verbs, "typo")
 		require.Zero(t, code, verbs)
 		require.Contains(t, stderr, `there is no latch "typo"`, verbs)
@@ -635,8 +637,12 @@ func TestClusterAndSentinel(t *testing.T) {
 		code, _, stderr := redlatch(t.Context(), tt.args...)
 		require.Equal(t, tt.code, code, "%q: %s", tt.args, stderr)
 	}
+	// The slot of this name is 8620, which the second of the three masters serves.
+	code, _, stderr := redlatch(t.Context(), "acquire", "-n", "--timeout", "300ms", "--redis", seed, "bb")
+	require.Equal(t, exitUnreachable, code, stderr)
+	require.Contains(t, stderr, "this is a server of a cluster: use --cluster")
 	sentinel := redistest.Sentinel(t).Options()
-	code, _, stderr := redlatch(t.Context(), "run", "--redis", "redis://"+sentinel.SentinelAddrs[0],
+	code, _, stderr = redlatch(t.Context(), "run", "--redis", "redis://"+sentinel.SentinelAddrs[0],
 		"--sentinel-master", sentinel.MasterName, name, "--", "true")
 	require.Zero(t, code, stderr)
 }

@@ -120,8 +120,12 @@ func notOurs(err error) error {
 	return err
 }
 
-// withAdvice adds to the error of a command that an ACL has refused what the user lacks.
+// withAdvice adds to an error what the user can do about it: about rights that an ACL does not grant, and about a
+// cluster for which the flag is missing.
 func withAdvice(err error, command string) error {
+	if redis.HasErrorPrefix(err, "MOVED ") {
+		return fmt.Errorf("%w; this is a server of a cluster: use --cluster", err)
+	}
 	if !redisutil.LacksRights(err) {
 		return err
 	}
