@@ -163,7 +163,7 @@ func (o *Observer) Observe(e primitives.Event) {
 	}
 	key := setKey{kind: e.Lock}
 	if o.attributeOf != nil {
-		key.group = o.attributeOf(e.Name)
+		key.group = asText(o.attributeOf(e.Name))
 	}
 	set := o.set(key)
 	switch e.Kind {

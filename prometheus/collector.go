@@ -3,6 +3,7 @@ package prometheus
 import (
 	"errors"
 	"slices"
+	"strings"
 	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -210,7 +211,7 @@ func (s *series) waited(e primitives.Event) {
 func (c *Collector) seriesOf(e primitives.Event) *series {
 	key := seriesKey{kind: e.Lock}
 	if c.labelOf != nil {
-		key.label = c.labelOf(e.Name)
+		key.label = strings.ToValidUTF8(c.labelOf(e.Name), "�") // Prometheus panics otherwise
 	}
 	c.mu.RLock()
 	s := c.series[key]

@@ -362,6 +362,15 @@ func TestNamesAreNoLabelUnlessTheUserMakesOne(t *testing.T) {
 	}
 }
 
+// Names may be any bytes, labels of Prometheus may not: it would panic in the goroutine that acquires.
+func TestLabelOfANameThatIsNoText(t *testing.T) {
+	c := redlatchprom.NewCollector(redlatchprom.WithLabel("group", func(name string) string { return name }))
+	c.Observe(primitives.Event{Kind: primitives.EventAcquired, Lock: "lock", Name: "or\xffders"})
+	registry := prometheus.NewPedanticRegistry()
+	registry.MustRegister(c)
+	assert.InDelta(t, 1, samples(t, registry)[`redlatch_holds{group="or�ders",kind="lock"}`], 0)
+}
+
 func TestMetricsFollowTheConventionsOfPrometheus(t *testing.T) {
 	c := redlatchprom.NewCollector()
 	c.Observe(primitives.Event{Kind: primitives.EventAcquired, Lock: "lock"})
