@@ -281,7 +281,7 @@ func TestVerbsOfNumbers(t *testing.T) {
 			{"wait --wait 0s", "", exitNotAcquired, nil},
 			{"wait -w 50ms", "", exitNotAcquired, nil},
 			{"wait -w -1s", "", 2, nil},
-			{"count-down", "", 0, fields{"count": 0}},
+			{"count-down", "1000000000", 0, fields{"count": 0}}, // at once
 			{"wait", "", 0, fields{"count": 0}},
 			{"init", "1", 0, fields{"created": true, "count": 1}},
 			{"delete --yes", "", 0, fields{"deleted": true}},

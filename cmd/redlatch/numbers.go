@@ -298,15 +298,16 @@ func countDown(k *call) (string, error) {
 		return "", badUsage("N is %d: at least 1", k.n)
 	}
 	latch := k.s.client.CountDownLatch(k.name)
-	if count, err := latch.Count(k.ctx); err != nil || count == 0 {
+	count, err := latch.Count(k.ctx)
+	if err != nil || count == 0 {
 		return showCount(k)
 	}
-	for range k.n {
+	for range min(int64(k.n), count) {
 		if err := latch.CountDown(k.ctx); err != nil {
 			return "", err
 		}
 	}
-	count, err := latch.Count(k.ctx)
+	count, err = latch.Count(k.ctx)
 	k.answer.Count = new(int(count))
 	return fmt.Sprintf("latch %q: %d", k.name, count), err
 }
