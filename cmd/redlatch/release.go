@@ -80,7 +80,7 @@ func (s *session) heldKind(ctx context.Context, op, kind, name string) (string, 
 	case kind == "":
 		return "", s.nothingHeld(ctx, "", name)
 	}
-	return "", failure("%q is a number: nobody is known to hold it (see redlatch semaphore --help)", name)
+	return "", failure("%q is a number: it has no known holders (see redlatch semaphore --help)", name)
 }
 
 func forceReleaseCommand() *cli.Command {

@@ -306,7 +306,7 @@ func eachNode(f func(ctx context.Context, n *node) ([]Result, error)) func(conte
 			return bad, nil
 		}
 		if len(e.nodes) > 1 {
-			good[0].Detail = fmt.Sprintf("%s (%s; %d masters are well)", good[0].Detail, e.nodes[0].addr, len(e.nodes))
+			good[0].Detail = fmt.Sprintf("%s (%s; all %d masters are ok)", good[0].Detail, e.nodes[0].addr, len(e.nodes))
 		}
 		return good[:1], nil
 	}
