@@ -99,6 +99,7 @@ func (s *session) nothingHeld(ctx context.Context, kind, name string) error {
 			return failure("%q: the key holds a hash without expiry, perhaps of another program; "+
 				"to treat it as a lock: --kind lock", name)
 		}
+		return failure("%q: nothing is held", name)
 	}
-	return failure("%q: nothing is held", name)
+	return failure("%q: nothing is held (--kind %s)", name, kind)
 }

@@ -166,14 +166,27 @@ func (r *request) explain(ctx context.Context, s *session, err error) error {
 func (r *request) obstacle(ctx context.Context, s *session) (primitives.Info, error) {
 	ctx, cancel := context.WithTimeout(ctx, explainTimeout)
 	defer cancel()
-	if r.kind == kindRead {
-		return s.acquirer(kindWrite, r.name).Info(ctx)
+	sides := []string{r.kind}
+	switch r.kind {
+	case kindRead:
+		sides = []string{kindWrite}
+	case kindWrite:
+		sides = []string{kindWrite, kindRead}
 	}
-	info, err := s.acquirer(r.kind, r.name).Info(ctx)
-	if err == nil && r.kind == kindWrite && len(info.Holders) == 0 {
-		return s.acquirer(kindRead, r.name).Info(ctx)
+	var info primitives.Info
+	for _, kind := range sides {
+		var err error
+		if info, err = s.acquirer(kind, r.name).Info(ctx); err != nil || len(info.Holders) > 0 {
+			return info, err
+		}
 	}
-	return info, err
+	if r.kind == kindRead || r.kind == kindWrite { // or it is held as another kind of lock; an ACL may forbid to look
+		found, err := s.client.Inspect(ctx, r.name)
+		if err == nil && len(found.Holders) > 0 && kindOf(found.Kind) != kindRead {
+			return found, nil
+		}
+	}
+	return info, nil
 }
 
 // isCounted reports whether the kind has a number of permits, which somebody must set first.

@@ -151,6 +151,24 @@ func TestRefusalNamesTheHolder(t *testing.T) {
 	}
 }
 
+// A name that is held as another kind is refused, too. The message names that holder.
+func TestRefusalNamesAHolderOfAnotherKind(t *testing.T) {
+	t.Parallel()
+	s := redistest.Redis(t)
+	for kind, held := range map[string]string{kindRead: kindLock, kindWrite: kindFenced} {
+		name := redistest.Name(t)
+		hold, err := (&session{client: client(t, s)}).lock(held, name).Acquire(t.Context())
+		require.NoError(t, err)
+		code, _, stderr := on(t, s, "run --kind "+kind, "-n", name, "--", "true")
+		require.Equal(t, exitNotAcquired, code, stderr)
+		require.Contains(t, stderr, "held by "+hold.ID())
+		code, _, stderr = on(t, s, "inspect --kind "+kind, name)
+		require.Equal(t, exitFailed, code, stderr)
+		require.Contains(t, stderr, "nothing is held (--kind "+kind+")")
+		require.NoError(t, hold.Release(t.Context()))
+	}
+}
+
 // A pool that nobody has set up is a mistake more often than a busy one, so the message says what to do.
 func TestRefusalOfAPoolWithoutACount(t *testing.T) {
 	t.Parallel()
