@@ -229,14 +229,8 @@ func (o *Ownership) termsFor(lost *engine.Hold) *engine.Terms {
 func (o *Ownership) replace(lost, fresh *engine.Hold) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	now, valid := time.Now(), 0
-	for _, other := range o.holds {
-		if other.IsLive() && other.ValidUntil().After(now) {
-			valid++
-		}
-	}
 	at := slices.Index(o.holds, lost)
-	if o.closed || at < 0 || valid < o.lock.Need || !fresh.IsLive() {
+	if o.closed || at < 0 || o.valid() < o.lock.Need || !fresh.IsLive() {
 		return false
 	}
 	fresh.JoinAs(o.h, lost)
