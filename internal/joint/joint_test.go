@@ -589,6 +589,31 @@ func TestRedRetakesAMemberThatForgotTheLock(t *testing.T) {
 	}
 }
 
+// A copy of the command that acquired the member comes after the member has forgotten the lock.
+func TestRedRetakesNoMemberWhileACopyOfItsAcquisitionMayCome(t *testing.T) {
+	Bubble(t, func(t *testing.T, _ *Server) {
+		k := newCluster(t, 3)
+		k.servers[0].Script("acquire", Fault{Copy: 2 * time.Minute}, Fault{Copy: 4 * time.Minute})
+		hold := Acquire(t, t.Context(), redOf(k.clients))
+		k.servers[0].Forget("x")
+		Sleep(time.Minute)
+		assert.NoError(t, Carry(hold).Err())
+		Release(t, hold)
+		Sleep(time.Minute)
+		k.requireFree(t)
+
+		hold = Acquire(t, t.Context(), redOf(k.clients))
+		k.servers[0].Forget("x")
+		Sleep(k.clients[0].LateCopies - time.Minute)
+		assert.Equal(t, 3, k.holders(hold.ID()), "the copy has come")
+		k.servers[0].Forget("x")
+		Sleep(2 * time.Minute)
+		assert.Equal(t, 3, k.holders(hold.ID()), "no further one can come")
+		Release(t, hold)
+		k.requireFree(t)
+	})
+}
+
 // The joint hold ends while a member is being retaken: nothing is left.
 func TestReleaseDuringARetakeLeavesNothing(t *testing.T) {
 	for _, f := range []Fault{{Reply: 5 * time.Second}, {Mute: true}, {Delay: 5 * time.Second}, {Lost: true,
