@@ -295,8 +295,8 @@ func (o *Ownership) nest(ctx context.Context, outer *Hold, ttl time.Duration) (s
 	return sent, err
 }
 
-// isOver reports whether a hold with these terms would not be valid any longer, if it joined o now. The command that
-// counted it was sent at that time.
+// isOver reports whether a hold with these terms would not be valid any longer, if it joined o now, or whether o is
+// lost. The command that counted it was sent at that time.
 func (o *Ownership) isOver(terms *Terms, sent time.Time) bool {
 	c, ttl := o.r.Core, terms.FirstTTL()
 	until := sent.Add(ttl - c.MarginOf(ttl))
@@ -304,13 +304,14 @@ func (o *Ownership) isOver(terms *Terms, sent time.Time) bool {
 	if renewed := o.lease.ValidUntil(); o.kept && renewed.After(until) {
 		until = renewed
 	}
+	lost := o.lost
 	o.mu.Unlock()
 	if d := terms.Limit(); d > 0 {
 		if limit := sent.Add(d - c.MarginOf(d)); limit.Before(until) {
 			until = limit
 		}
 	}
-	return !time.Now().Before(until)
+	return lost || !time.Now().Before(until)
 }
 
 // unnest takes back the count of a nested acquisition that nest has counted, but for which there is no
