@@ -581,6 +581,8 @@ func TestAdoptedHoldIsRenewedAndReleased(t *testing.T) {
 		Release(t, hold)
 		s.RequireFree(t)
 		require.NoError(t, c.Shut(t.Context()))
+		_, err = r.Adopted(t.Context(), q, time.Now().Add(-DefaultTTL))
+		require.ErrorIs(t, err, ErrLost, "the answer took longer than the lease lasts")
 		_, err = r.Adopted(t.Context(), q, time.Now())
 		require.ErrorIs(t, err, ErrClosed)
 	})
