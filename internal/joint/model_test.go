@@ -212,7 +212,8 @@ func (w *world) acquire(ctx context.Context, k *task, kind string, limit time.Du
 		w.failf("%s %s is over: %v", kind, hold.ID(), hold.ValidUntil().Sub(w.start))
 	}
 	for _, other := range w.holds {
-		if !w.forgot && other.outermost() != h.outermost() && other.ID() != h.ID() && excludes(kind, other.kind) && other.valid() {
+		related := other.outermost() == h.outermost() || other.ID() == h.ID()
+		if !w.forgot && !related && excludes(kind, other.kind) && other.valid() {
 			w.failf("%s %s although %s %s is valid until %v", kind, hold.ID(), other.kind, other.ID(),
 				other.ValidUntil().Sub(w.start))
 		}
@@ -281,8 +282,10 @@ var nestable = map[string][]string{
 	"red": {"red", "r0", "r2"}, "red rw": {"red rw"}, "r0": {"red", "r0"}, "r2": {"r2", "red"},
 }
 
-var kindNames = []string{"x", "y", "z", "reader", "writer", "same", "far", "far", "back", "reading", "writing", "red", "red",
-	"red", "red rw", "r0", "r2"}
+var kindNames = []string{
+	"x", "y", "z", "reader", "writer", "same", "far", "far", "back", "reading", "writing", "red", "red", "red", "red rw",
+	"r0", "r2",
+}
 
 func drawTask(rt *rapid.T) task {
 	k := task{
