@@ -38,7 +38,7 @@ type Script struct {
 	text   string
 	sha    string
 	digest any  // sha as an argument, so that a call does not allocate it
-	slow   bool // may take long on a quick server: it looks at a key for each hold of a reader
+	slow   bool // may take long on a quick server: it may look at a key of each reader
 }
 
 // Name returns the script's path without its extension, such as "lock/acquire".
@@ -60,12 +60,12 @@ func Load(name string) *Script {
 	libraries := map[string]bool{}
 	include(&text, name, path.Dir(name), libraries)
 	s := newScript(name, text.String())
-	s.slow = libraries[readers]
+	s.slow = libraries[fitTTL]
 	return s
 }
 
-// readers is the library of scripts that look at each hold of a reader.
-const readers = "rwlock/readers"
+// fitTTL is the library of scripts that may look at every reader.
+const fitTTL = "rwlock/fit_ttl"
 
 func newScript(name, text string) *Script {
 	sum := sha1.Sum([]byte(text)) //nolint:gosec // see the import

@@ -8,7 +8,8 @@
 -- uses     lib/count
 -- defines  foreign(what): the error for a key with such data;
 --          foreign_hash(fields): the error for a hash with that many fields;
---          has_counts(lock_hash, fields): whether the first fields, other than mode, are counts;
+--          counts_of(lock_hash, fields): the first fields, and their values; nil if one of them,
+--          other than mode, has no count;
 --          holder_of(lock_hash): the holder's id, nil if nobody holds the lock, '' if it is a
 --          read-write lock; or nil and the error
 
@@ -21,15 +22,15 @@ local function foreign_hash(fields)
   return foreign('a hash with ' .. with .. ' that is no lock')
 end
 
-local function has_counts(lock_hash, fields)
+local function counts_of(lock_hash, fields)
   local entries = fields <= 10 and redis.call('hgetall', lock_hash)
     or redis.call('hscan', lock_hash, 0, 'count', 10)[2]
   for i = 1, #entries, 2 do
     if entries[i] ~= 'mode' and not read_count(entries[i + 1]) then
-      return false
+      return nil
     end
   end
-  return true
+  return entries
 end
 
 local function holder_of(lock_hash)
@@ -46,7 +47,7 @@ local function holder_of(lock_hash)
     end
   end
   local mode = redis.call('hget', lock_hash, 'mode')
-  if (mode == 'read' or mode == 'write') and has_counts(lock_hash, fields) then
+  if (mode == 'read' or mode == 'write') and counts_of(lock_hash, fields) then
     return ''
   end
   return nil, foreign_hash(fields)

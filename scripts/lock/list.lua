@@ -1,5 +1,5 @@
 -- lock/list: read the kind of a lock from its keys, and the fields of its hash.
--- uses     lib/holder, rwlock/readers
+-- uses     lib/holder, rwlock/hold_keys, rwlock/readers
 -- KEYS[1]  lock_hash
 -- KEYS[2]  token_key (optional): fencing token
 -- KEYS[3]  queue (optional): of a fair lock

@@ -1,6 +1,6 @@
 -- rwlock/read_acquire: acquire the lock for reading; if granted, also for companions.
 -- Companions wait for the lock on the same client as the owner.
--- uses     lib/acl, lib/extend, lib/polls, lib/shared_counts, rwlock/readers
+-- uses     lib/acl, lib/extend, rwlock/foreign, rwlock/hold_keys
 -- KEYS[1]  lock_hash
 -- KEYS[2]  channel: of releases
 -- KEYS[3]  memory_key: of this request; exists if a late copy must not acquire
@@ -32,11 +32,35 @@ if #all_args % 2 == 1 then
 end
 
 local prefix = hold_prefix(lock_hash)
-local is_clear = redis.call('exists', memory_key, claim_key) == 0
+local is_single = companions == 0 and not is_shared and not is_nested
+local is_free = is_single and redis.call('exists', lock_hash, memory_key, claim_key) == 0
+local is_clear = is_free or redis.call('exists', memory_key, claim_key) == 0
 if not is_clear and redis.call('get', memory_key) then
   return 'over'
 end
-local count, mode = unpack(redis.call('hmget', lock_hash, owner, 'mode'))
+local count, mode
+if not is_free then
+  count, mode = unpack(redis.call('hmget', lock_hash, owner, 'mode'))
+end
+-- The usual cases need no function of the libraries below: the lock is free, or has other readers.
+if is_free or is_single and is_clear and mode == 'read' and not count then
+  local denied = not is_free and foreign_to_mode(lock_hash, mode)
+    or publish_denied(publish, channel) or hold_keys_denied(prefix, owner)
+  if denied then
+    return denied
+  end
+  redis.call('set', hold_key(prefix, owner, 1), '1', 'px', ttl_ms)
+  redis.call('hset', lock_hash, owner, 1, 'mode', 'read')
+  if is_free then
+    redis.call('pexpire', lock_hash, ttl_ms)
+  else
+    extend(lock_hash, ttl_ms)
+  end
+  return 0
+end
+
+-- uses     lib/polls, lib/shared_counts, rwlock/readers
+
 local alive = reader_ttl(prefix, owner, count) > 0
 
 -- add_hold makes a reader's n-th hold.
@@ -101,7 +125,10 @@ if alive and (not is_shared or has_shared_count(shared_counts, owner, memory_key
   return granted(true)
 end
 local is_taken = alive or mode or redis.call('exists', lock_hash) == 1
-local foreign_data = is_taken and not alive and foreign_to_mode(lock_hash, mode)
+local foreign_data, entries
+if is_taken and not alive then
+  foreign_data, entries = foreign_to_mode(lock_hash, mode)
+end
 if foreign_data then
   return foreign_data
 end
@@ -115,7 +142,7 @@ if not holds then
     if mark then
       mark_poll(mark, mark_ttl_ms)
     end
-    return {redis.call('pttl', lock_hash), writer_of(lock_hash) or ''}
+    return {redis.call('pttl', lock_hash), writer_of(lock_hash, entries) or ''}
   end
   -- New readers wait behind a waiting writer, so that readers cannot starve it.
   local claim_ttl = is_clear and 0 or redis.call('pttl', claim_key)

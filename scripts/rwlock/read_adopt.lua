@@ -1,5 +1,6 @@
 -- rwlock/read_adopt: replace a reader's owner id by a new one, which takes over all its holds.
--- uses     lib/acl, lib/extend, lib/shared_counts, rwlock/readers
+-- uses     lib/acl, lib/extend, lib/shared_counts
+-- uses     rwlock/fit_ttl, rwlock/foreign, rwlock/hold_keys, rwlock/readers
 -- KEYS[1]  lock_hash
 -- KEYS[2]  channel: of releases
 -- KEYS[3]  memory_key: of this request: 1 acquired, 2 released, 3 must not acquire

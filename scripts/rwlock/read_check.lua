@@ -1,5 +1,5 @@
 -- rwlock/read_check: ask whether a reader is alive.
--- uses     rwlock/readers
+-- uses     rwlock/hold_keys, rwlock/readers
 -- KEYS[1]  lock_hash
 -- KEYS[2]  hold_key: of the reader's first hold. The script derives this name itself; it is in KEYS
 --          so that Redis answers TRYAGAIN while the slot moves, and the reader does not look dead

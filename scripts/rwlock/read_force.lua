@@ -1,5 +1,5 @@
 -- rwlock/read_force: free the lock of all its readers.
--- uses     lib/remember, lib/shared_counts, rwlock/readers
+-- uses     lib/remember, lib/shared_counts, rwlock/foreign, rwlock/hold_keys, rwlock/readers
 -- KEYS[1]  lock_hash
 -- KEYS[2]  channel: of releases
 -- KEYS[3]  memory_key: of this request

@@ -1,5 +1,5 @@
 -- rwlock/read_info: list the live readers.
--- uses     rwlock/readers
+-- uses     rwlock/foreign, rwlock/hold_keys, rwlock/readers
 -- KEYS[1]  lock_hash
 -- returns  {pttl number, holders (id text, count number, pttl number)...}: of the hash, and of the
 --          longest hold of each

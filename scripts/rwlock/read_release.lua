@@ -4,7 +4,7 @@
 -- A private id that holds nothing will never hold again, unless a copy of its acquisition is still
 -- under way. So without a memory a copy of this script changes nothing, and its answer is that
 -- nothing was held. The client knows whether it has sent a copy.
--- uses     rwlock/readers
+-- uses     rwlock/hold_keys
 -- KEYS[1]  lock_hash
 -- KEYS[2]  channel: of releases
 -- KEYS[3]  memory_key: of this request: 2 released, 3 nothing to release
@@ -26,9 +26,19 @@ local rest_ms = ARGV[7] or '0'
 
 local prefix = hold_prefix(lock_hash)
 local remembers = memory_ttl_ms ~= '0'
-if not remembers and rest_ms == '0' and redis.call('exists', shared_counts) == 0 then
-  -- The usual case needs no function of the libraries below.
-  local count, mode = unpack(redis.call('hmget', lock_hash, owner, 'mode'))
+local is_usual = not remembers and rest_ms == '0' and redis.call('exists', shared_counts) == 0
+local count, mode = unpack(redis.call('hmget', lock_hash, owner, 'mode'))
+-- One who reads alone needs no function of the libraries below.
+if is_usual and count == '1' and mode == 'read' and redis.call('hlen', lock_hash) == 2 then
+  local was_alive = redis.call('del', hold_key(prefix, owner, 1))
+  redis.call('del', lock_hash)
+  redis.call(publish, channel, '0')
+  return was_alive
+end
+
+-- uses     rwlock/fit_ttl, rwlock/readers
+
+if is_usual then
   if not count then
     return 0
   end
@@ -40,7 +50,7 @@ if not remembers and rest_ms == '0' and redis.call('exists', shared_counts) == 0
   return left > 0 and 1 or 0
 end
 
--- uses     lib/set_count, lib/shared_counts
+-- uses     lib/set_count, lib/shared_counts, rwlock/foreign
 
 local memory = remembers and redis.call('get', memory_key)
 if memory == '2' or memory == '3' then
@@ -60,7 +70,6 @@ local function remember(answer)
   end
 end
 
-local count, mode = unpack(redis.call('hmget', lock_hash, owner, 'mode'))
 count = tonumber(count or 0) or 0
 local shared = shared_count(shared_counts, owner, count)
 local has_count = not (is_shared and only_own)

@@ -1,5 +1,5 @@
 -- rwlock/read_renew: extend the leases of many readers, with all holds; a longer TTL stays.
--- uses     lib/typed, rwlock/readers
+-- uses     lib/typed, rwlock/hold_keys, rwlock/readers
 -- KEYS[1..]  each.lock_hash, each.hold_key: of its first hold. The script derives that name itself;
 --            it is in KEYS so that Redis answers TRYAGAIN while the slot moves, and the reader does
 --            not look dead

@@ -1,6 +1,6 @@
 -- rwlock/read_set_count: set the count of a reader's private holds, which nest.
 -- Counts of acquisitions that share the id stay.
--- uses     lib/extend, lib/shared_counts, rwlock/readers
+-- uses     lib/extend, lib/shared_counts, rwlock/fit_ttl, rwlock/hold_keys, rwlock/readers
 -- KEYS[1]  lock_hash
 -- KEYS[2]  shared_counts
 -- KEYS[3]  latest_change: of this count that was executed: a late copy of an earlier one does

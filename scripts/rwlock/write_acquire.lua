@@ -1,5 +1,5 @@
 -- rwlock/write_acquire: acquire the lock for writing, or claim it while there are readers.
--- uses     lib/acl, lib/extend, lib/polls, lib/shared_counts, rwlock/readers
+-- uses     lib/acl, rwlock/hold_keys
 -- KEYS[1]  lock_hash
 -- KEYS[2]  channel: of releases
 -- KEYS[3]  memory_key: of this request; exists if a late copy must not acquire
@@ -36,6 +36,9 @@ if not is_shared and not is_nested
   redis.call('pexpire', lock_hash, ttl_ms)
   return 0
 end
+
+-- uses     lib/extend, lib/polls, lib/shared_counts, rwlock/foreign, rwlock/readers
+
 if redis.call('get', memory_key) then
   return 'over'
 end
@@ -52,7 +55,10 @@ if not held and is_nested then
 end
 local is_taken = redis.call('exists', lock_hash) == 1
 local mode = is_taken and redis.call('hget', lock_hash, 'mode')
-local foreign_data = is_taken and foreign_to_mode(lock_hash, mode)
+local foreign_data, entries
+if is_taken then
+  foreign_data, entries = foreign_to_mode(lock_hash, mode)
+end
 if foreign_data then
   return foreign_data
 end
@@ -61,7 +67,7 @@ if not held and is_taken then
     mark_poll(mark, mark_ttl_ms)
   end
   if mode ~= 'read' then
-    return {redis.call('pttl', lock_hash), writer_of(lock_hash) or ''}
+    return {redis.call('pttl', lock_hash), writer_of(lock_hash, entries) or ''}
   end
   -- A reader that waits to write would wait for itself.
   if reader_ttl(prefix, owner, redis.call('hget', lock_hash, owner)) > 0 then

@@ -1,6 +1,7 @@
 -- rwlock/write_adopt: replace a writer's owner id by a new one, which takes over all its counts.
 -- The old id's read holds are removed.
--- uses     lib/acl, lib/count, lib/extend, lib/shared_counts, rwlock/readers
+-- uses     lib/acl, lib/count, lib/extend, lib/shared_counts
+-- uses     rwlock/foreign, rwlock/hold_keys, rwlock/readers
 -- KEYS[1]  lock_hash
 -- KEYS[2]  channel: of releases
 -- KEYS[3]  memory_key: of this request: 1 acquired, 2 released, 3 must not acquire

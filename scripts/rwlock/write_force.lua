@@ -1,5 +1,6 @@
 -- rwlock/write_force: free the lock of its writer. The writer's read holds stay.
--- uses     lib/remember, lib/shared_counts, rwlock/readers
+-- uses     lib/remember, lib/shared_counts
+-- uses     rwlock/fit_ttl, rwlock/foreign, rwlock/hold_keys, rwlock/readers
 -- KEYS[1]  lock_hash
 -- KEYS[2]  channel: of releases
 -- KEYS[3]  memory_key: of this request

@@ -1,5 +1,5 @@
 -- rwlock/write_info: read who is the writer.
--- uses     rwlock/readers
+-- uses     rwlock/foreign, rwlock/readers
 -- KEYS[1]  lock_hash
 -- returns  {pttl number, holders (id text, count number, pttl number)...}: of the hash; of the
 --          writer, if there is one

@@ -2,7 +2,6 @@
 -- The successor waits to write and gets the lock at once. The owner's read holds stay. Before its
 -- minimum hold is over, the writer stays for the rest of it. Without a memory a copy of this script
 -- changes nothing: see rwlock/read_release.
--- uses     lib/extend, lib/set_count, lib/shared_counts, rwlock/readers
 -- KEYS[1]  lock_hash
 -- KEYS[2]  channel: of releases
 -- KEYS[3]  memory_key: of this request: 2 released, 3 nothing to release
@@ -29,9 +28,30 @@ local owner, publish, memory_ttl_ms = ARGV[1], ARGV[2], ARGV[3]
 local is_shared, only_own, default_ttl_ms = ARGV[4] == '1', ARGV[5] == '1', ARGV[6]
 local rest_ms, successor, successor_ttl_ms = ARGV[7] or '0', ARGV[8], ARGV[9]
 
-local prefix, field = hold_prefix(lock_hash), owner .. ':write'
-local successor_field = successor and successor .. ':write'
+local field, successor_field = owner .. ':write', successor and successor .. ':write'
 local remembers = memory_ttl_ms ~= '0'
+
+-- The usual case needs no function of the libraries below: a writer that does not read, the only
+-- one with this id, frees the lock or hands it off.
+if not remembers and not is_shared and rest_ms == '0'
+  and redis.call('exists', shared_counts, successor and successor_memory or shared_counts) == 0
+  and redis.call('hlen', lock_hash) == 2 and redis.call('hexists', lock_hash, field) == 1 then
+  if successor then
+    redis.call('pexpire', lock_hash, successor_ttl_ms)
+    redis.call('hset', lock_hash, successor_field, 1)
+    redis.call('hdel', lock_hash, field)
+    redis.call('del', claim_key)
+    return {0}
+  end
+  redis.call('del', lock_hash)
+  local polls = all_keys[6] and redis.call('exists', all_keys[6]) or 0
+  return 1 + redis.call(publish, channel, '1') + polls
+end
+
+-- uses     lib/extend, lib/set_count, lib/shared_counts
+-- uses     rwlock/fit_ttl, rwlock/foreign, rwlock/hold_keys, rwlock/readers
+
+local prefix = hold_prefix(lock_hash)
 local memory = remembers and redis.call('get', memory_key)
 if memory == '3' then
   return 0

@@ -230,6 +230,7 @@ var dispensable = map[string]string{
 	// Without these two, what waiters leave behind stays for seconds.
 	"+lrem":             "a fair lock's waiter that gives up keeps its place until it counts as dead",
 	"+zremrangebyscore": "a dead client keeps its place in line until the line expires",
+	"+hrandfield":       "the release of a reader may read all others",
 }
 
 // deniedError matches what Redis says if a right is missing. Redis 7.0 does not say NOPERM inside a script.
