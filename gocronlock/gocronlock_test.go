@@ -207,3 +207,20 @@ func TestNothingLingers(t *testing.T) {
 		}
 	})
 }
+
+// Close gives the leadership back at once, although the locks of jobs have a minimum hold.
+func TestALeadershipHasNoMinimumHold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, hour := locktest.NewServer(t), primitives.WithMinHold(time.Hour)
+		here, err := primitives.New(s.Client(t), primitives.WithDefaults(hour))
+		require.NoError(t, err)
+		defer func() { require.NoError(t, here.Close(t.Context())) }()
+		for _, opts := range [][]primitives.Option{nil, {hour}} {
+			leader, next := gocronlock.NewElector(here, "leader", opts...), gocronlock.NewElector(client(t, s), "leader")
+			require.NoError(t, leader.IsLeader(t.Context()))
+			require.NoError(t, leader.Close(t.Context()))
+			require.NoError(t, next.IsLeader(t.Context()))
+			require.NoError(t, next.Close(t.Context()))
+		}
+	})
+}

@@ -13,7 +13,8 @@
 // The attribute redlatch.kind is the primitive's kind, such as lock, fair or semaphore. Durations are in
 // seconds.
 //
-//	redlatch.acquisitions       counter          acquisitions, by redlatch.outcome: acquired, nested, busy, ended, error
+//	redlatch.acquisitions       counter          acquisitions, by redlatch.outcome: acquired, nested, busy, ended,
+//	                                             unavailable, error
 //	redlatch.wait.duration      histogram, s     how long successful acquisitions waited
 //	redlatch.waiters            up-down counter  acquisitions that wait now
 //	redlatch.holds              up-down counter  holds that have not ended

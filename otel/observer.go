@@ -124,7 +124,8 @@ func NewObserver(opts ...Option) (*Observer, error) {
 		tracer:      cfg.tracers.Tracer(scope),
 		attributeOf: cfg.attributeOf,
 		acquisitions: counter("redlatch.acquisitions", "{acquisition}",
-			"Acquisitions by outcome: acquired, nested, busy (the wait was over), ended (context or client), error."),
+			"Acquisitions by outcome: acquired, nested, busy (the wait was over), ended (context or client), "+
+				"unavailable (Redis did not answer), error."),
 		waitDuration: histogram("redlatch.wait.duration",
 			"How long successful acquisitions waited. 0 if they did not wait.", durationBuckets),
 		waiters: upDownCounter("redlatch.waiters", "{waiter}",
@@ -162,7 +163,7 @@ func (o *Observer) Observe(e primitives.Event) {
 	}
 	key := setKey{kind: e.Lock}
 	if o.attributeOf != nil {
-		key.group = o.attributeOf(e.Name)
+		key.group = asText(o.attributeOf(e.Name))
 	}
 	set := o.set(key)
 	switch e.Kind {

@@ -189,7 +189,7 @@ func TestObserverReportsWhatHappensToLocks(t *testing.T) {
 		{"renewals, and a loss that the background finds", func(f *fixture) {
 			hold := f.acquire(f.trace, f.client)
 			time.Sleep(25 * second)
-			f.server.Lose(f, hold)
+			f.server.LoseName(f, hold.Name()) // Lose asks for the hold, too, and may find it gone first
 			synctest.Wait()
 		}, map[string]float64{
 			"redlatch.acquisitions{redlatch.kind=lock,redlatch.outcome=acquired}": 1,
@@ -205,7 +205,7 @@ func TestObserverReportsWhatHappensToLocks(t *testing.T) {
 			inner := f.acquire(outer.Context(), f.client)
 			time.Sleep(second)
 			require.NoError(f, inner.Release(f.Context()))
-			f.server.Lose(f, outer)
+			f.server.LoseName(f, outer.Name())
 			synctest.Wait()
 		}, map[string]float64{
 			"redlatch.acquisitions{redlatch.kind=lock,redlatch.outcome=acquired}": 1,
@@ -305,6 +305,23 @@ func TestNamesAreNoAttributeUnlessTheUserMakesOne(t *testing.T) {
 	}))
 	grouped.Observe(e)
 	assert.InDelta(t, 1, x.samples(t)["redlatch.holds{group=orders,redlatch.kind=lock}"], 0)
+}
+
+// Names and ids may be any bytes, attributes must be text: a collector that gets others refuses the whole batch.
+func TestAttributesOfANameThatIsNoText(t *testing.T) {
+	observer, x := newObserver(t, redlatchotel.WithAttribute(func(name string) attribute.KeyValue {
+		return attribute.String("group", name)
+	}))
+	ctx, parent := x.tracers.Tracer("test").Start(t.Context(), "request")
+	observer.Observe(primitives.Event{
+		Kind: primitives.EventReleased, Lock: "lock", Name: "or\xffders", ID: "a\xff", Ctx: ctx,
+	})
+	parent.End()
+	assert.InDelta(t, -1, x.samples(t)["redlatch.holds{group=or�ders,redlatch.kind=lock}"], 0)
+	attributes := attribute.NewSet(x.spans.Ended()[0].Attributes()...)
+	name, _ := attributes.Value("redlatch.name")
+	id, _ := attributes.Value("redlatch.id")
+	assert.Equal(t, []string{"or�ders", "a�"}, []string{name.AsString(), id.AsString()})
 }
 
 // A Locker reports failed attempts as waits with an error. They are no waiters.

@@ -2,6 +2,7 @@ package otel
 
 import (
 	"context"
+	"strings"
 	"sync"
 	"time"
 
@@ -44,9 +45,9 @@ func (o *Observer) span(
 		return
 	}
 	now := time.Now()
-	attributes := []attribute.KeyValue{kindKey.String(e.Lock), nameKey.String(e.Name)}
+	attributes := []attribute.KeyValue{kindKey.String(e.Lock), asText(nameKey.String(e.Name))}
 	if e.ID != "" {
-		attributes = append(attributes, idKey.String(e.ID))
+		attributes = append(attributes, asText(idKey.String(e.ID)))
 	}
 	if result.Value.AsString() != "" {
 		attributes = append(attributes, result)
@@ -61,6 +62,14 @@ func (o *Observer) span(
 		span.SetStatus(codes.Error, description)
 	}
 	span.End(trace.WithTimestamp(now))
+}
+
+// asText makes an attribute text. Names and ids may be any bytes, but a collector refuses the whole batch then.
+func asText(kv attribute.KeyValue) attribute.KeyValue {
+	if kv.Value.Type() == attribute.STRING {
+		kv = kv.Key.String(strings.ToValidUTF8(kv.Value.AsString(), "�"))
+	}
+	return kv
 }
 
 // traces remembers in which trace holds were acquired, because events that the background finds have no

@@ -109,26 +109,31 @@ func (l *Lock) Adopt(ctx context.Context, id string, opts ...Option) (*Hold, err
 	}
 	var hold *Hold
 	err = l.call(ctx, "adopt", func() error {
-		switch {
-		case l.c.core.IsClosing():
-			return ErrClosed
-		case !validOwner(id):
-			return invalid(badOwner, id)
-		}
-		terms := s.Terms
-		terms.Owner = "" // the new id is always private
-		adopt := l.adoptOne
-		if l.joint != nil {
-			adopt = l.joint.adopt
-		}
-		adopted, err := adopt(ctx, id, &terms)
-		l.announceTakeover(ctx, err, id)
+		adopted, err := l.adopt(ctx, id, s.Terms)
 		l.res.EmitAcquired(ctx, adopted, err)
 		if err == nil {
 			hold = newHold(adopted)
 		}
 		return err
 	})
+	return hold, err
+}
+
+// adopt adopts a lock of any kind, and notifies the former holder.
+func (l *Lock) adopt(ctx context.Context, id string, terms engine.Terms) (*engine.Hold, error) {
+	switch {
+	case l.c.core.IsClosing():
+		return nil, ErrClosed
+	case !validOwner(id):
+		return nil, invalid(badOwner, id)
+	}
+	terms.Owner = "" // the new id is always private
+	adopt := l.adoptOne
+	if l.joint != nil {
+		adopt = l.joint.adopt
+	}
+	hold, err := adopt(ctx, id, &terms)
+	l.announceTakeover(ctx, err, id)
 	return hold, err
 }
 

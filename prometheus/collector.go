@@ -3,6 +3,7 @@ package prometheus
 import (
 	"errors"
 	"slices"
+	"strings"
 	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -99,7 +100,7 @@ func NewCollector(opts ...Option) *Collector {
 		labelOf: cfg.labelOf,
 		acquisitions: counter("redlatch_acquisitions_total",
 			"Acquisitions by outcome: acquired, nested, busy (the wait was over), "+
-				"ended (context or client), error.", with("outcome")),
+				"ended (context or client), unavailable (Redis did not answer), error.", with("outcome")),
 		waitDuration: histogram("redlatch_wait_duration_seconds",
 			"How long successful acquisitions waited. 0 if they did not wait.", durationBuckets),
 		waiters: gauge("redlatch_waiters", "Acquisitions that wait now, and waiters for latches."),
@@ -210,7 +211,7 @@ func (s *series) waited(e primitives.Event) {
 func (c *Collector) seriesOf(e primitives.Event) *series {
 	key := seriesKey{kind: e.Lock}
 	if c.labelOf != nil {
-		key.label = c.labelOf(e.Name)
+		key.label = strings.ToValidUTF8(c.labelOf(e.Name), "�") // Prometheus panics otherwise
 	}
 	c.mu.RLock()
 	s := c.series[key]

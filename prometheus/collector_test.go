@@ -207,7 +207,7 @@ func TestCollectorCountsWhatHappensToLocks(t *testing.T) {
 		{"a loss by force", func(f *fixture) {
 			hold := f.acquire(f.client, "x")
 			time.Sleep(2 * time.Second)
-			f.server.Lose(f, hold)
+			f.server.LoseName(f, hold.Name()) // Lose asks for the hold, too, and may find it gone first
 			synctest.Wait()
 			require.ErrorIs(f, hold.Release(f.Context()), primitives.ErrLost)
 		}, map[string]float64{
@@ -332,6 +332,11 @@ func TestSeriesExistFromTheFirstEventOfTheirKind(t *testing.T) {
 	for _, family := range families {
 		for _, m := range family.GetMetric() {
 			lost = lost || family.GetName()+labelsOf(m) == `redlatch_hold_ends_total{end="lost",kind="fair"}`
+			for _, label := range m.GetLabel() {
+				if label.GetName() != "kind" {
+					assert.Contains(t, family.GetHelp(), label.GetValue(), "the help names all values of a label")
+				}
+			}
 		}
 	}
 	assert.True(t, lost)
@@ -355,6 +360,15 @@ func TestNamesAreNoLabelUnlessTheUserMakesOne(t *testing.T) {
 			assert.NotContains(t, name, "orders:42")
 		}
 	}
+}
+
+// Names may be any bytes, labels of Prometheus may not: it would panic in the goroutine that acquires.
+func TestLabelOfANameThatIsNoText(t *testing.T) {
+	c := redlatchprom.NewCollector(redlatchprom.WithLabel("group", func(name string) string { return name }))
+	c.Observe(primitives.Event{Kind: primitives.EventAcquired, Lock: "lock", Name: "or\xffders"})
+	registry := prometheus.NewPedanticRegistry()
+	registry.MustRegister(c)
+	assert.InDelta(t, 1, samples(t, registry)[`redlatch_holds{group="or�ders",kind="lock"}`], 0)
 }
 
 func TestMetricsFollowTheConventionsOfPrometheus(t *testing.T) {

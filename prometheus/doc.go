@@ -13,7 +13,7 @@
 // The label kind is the primitive's kind, such as lock, fair or semaphore. All series of a kind exist
 // from its first event on, so that the first failure is an increase, too.
 //
-//	redlatch_acquisitions_total{kind,outcome}  acquisitions: acquired, nested, busy, ended, error
+//	redlatch_acquisitions_total{kind,outcome}  acquisitions: acquired, nested, busy, ended, unavailable, error
 //	redlatch_wait_duration_seconds{kind}       how long successful acquisitions waited
 //	redlatch_waiters{kind}                     acquisitions that wait now
 //	redlatch_holds{kind}                       holds that have not ended

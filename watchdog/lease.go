@@ -205,6 +205,16 @@ func (l *Lease) leave(c *call) bool {
 // hasAttempt reports whether an attempt is queued or in flight.
 func (l *Lease) hasAttempt() bool { return l.latestStart() != longAgo }
 
+// isAsking reports whether an attempt is in flight.
+func (l *Lease) isAsking() bool {
+	for _, c := range l.attempts {
+		if c != nil && c.start != never {
+			return true
+		}
+	}
+	return false
+}
+
 // latestStart returns the start of the newest attempt: never for a queued one, longAgo if there is
 // none.
 func (l *Lease) latestStart() instant {

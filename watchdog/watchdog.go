@@ -211,17 +211,19 @@ func (d *Dog) Keep(l *Lease, k Keeper, s Schedule, validUntil time.Time) error {
 // Drop unregisters l. After it no renewal of l starts, and no call of its keeper: a loss that was
 // found but not delivered is dropped too. A call of the keeper that has started may still run when
 // Drop returns. Drop does not wait for it, so the keeper may call Drop, and so may a caller that
-// holds locks that the keeper takes. A renewal in flight may still reach the server. Drop is
-// idempotent.
-func (d *Dog) Drop(l *Lease) {
+// holds locks that the keeper takes. A renewal in flight may still reach the server: Drop reports whether
+// there is one. Drop is idempotent.
+func (d *Dog) Drop(l *Lease) (inFlight bool) {
 	if l.dog.Load() != d {
-		return
+		return false
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	inFlight = l.isAsking()
 	d.remove(l)
 	l.reset(nil)
 	d.arm()
+	return inFlight
 }
 
 // Confirm reports that another confirmed command has extended l's validity to until. It never shortens

@@ -109,11 +109,13 @@ func TestMessagesToAUserOfALimitedACL(t *testing.T) {
 	}{
 		"ls":            {[]string{"ls"}, "ls needs +scan and +getrange"},
 		"inspect":       {[]string{"inspect"}, "without --kind, inspect needs +getrange"},
+		"semaphore":     {[]string{"semaphore info"}, "semaphore info needs +getrange"},
+		"permits":       {[]string{"permits info"}, "permits info needs +getrange"},
 		"another name":  {[]string{"inspect", "--kind", "lock", "--prefix", "b:"}, otherName},
 		"run elsewhere": {[]string{"run", "--nonblock", "--prefix", "b:"}, otherName},
 	} {
 		t.Run(name, func(t *testing.T) {
-			args := []string{tt.args[0], "--redis", url, "--prefix", "a:"}
+			args := append(strings.Fields(tt.args[0]), "--redis", url, "--prefix", "a:")
 			args = append(append(args, tt.args[1:]...), "name")
 			if tt.args[0] == "run" {
 				args = append(args, "--", "true")
@@ -133,4 +135,8 @@ func TestMessagesToAUserOfALimitedACL(t *testing.T) {
 	require.Contains(t, stdout, "held")
 	code, _, stderr = redlatch(t.Context(), "inspect", "--redis", url, "--prefix", "a:", "held")
 	require.Zero(t, code, stderr)
+	// Somebody who may run no script lacks more than +getrange.
+	s.SetUser(t, "shop", "-evalsha")
+	_, _, stderr = redlatch(t.Context(), "inspect", "--redis", url, "--prefix", "a:", "held")
+	require.Contains(t, stderr, "redlatch doctor names the rights")
 }

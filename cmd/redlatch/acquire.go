@@ -23,16 +23,16 @@ type acquired struct {
 func acquireCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "acquire",
-		Usage:     "acquire a lock for a script, which gives it back with release",
+		Usage:     "acquire a lock for a script, which frees it with release",
 		ArgsUsage: "NAME",
 		Description: withExamples(
 			"Acquires NAME for --lease, prints the id of the holder, and exits. Nothing renews NAME: it is free when\n"+
 				"the lease ends, or after \"redlatch release NAME ID\". With --json it also prints the fencing token, and\n"+
-				"until when NAME is surely held.\n\n"+
+				"the time until which NAME is held.\n\n"+
 				"Choose \"redlatch run\" if you can: it renews NAME, stops the work if NAME is lost, and releases NAME\n"+
 				"whatever happens.\n\n"+
 				"With --kind permits and --permits N the id is a list, which release takes as it is. A plain semaphore\n"+
-				"knows no ids and no leases. Use permits.",
+				"has no ids and no leases: use permits.",
 			"redlatch acquire --nonblock --lease 10m backup",
 			"redlatch acquire --wait 10s --kind fenced --json ledger",
 			`id=$(redlatch acquire --wait 10s orders:42) && redlatch release orders:42 "$id"`),

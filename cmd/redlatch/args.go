@@ -31,7 +31,7 @@ func arguments(c *cli.Command) ([]string, error) {
 func number(arg string) (int, error) {
 	n, err := strconv.ParseInt(arg, 10, 64)
 	if err != nil {
-		return 0, badUsage("N is no whole number: %q", arg)
+		return 0, badUsage("N is not a whole number: %q", arg)
 	}
 	return int(n), nil
 }

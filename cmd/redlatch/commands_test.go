@@ -5,8 +5,10 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io/fs"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -279,7 +281,7 @@ func TestVerbsOfNumbers(t *testing.T) {
 			{"wait --wait 0s", "", exitNotAcquired, nil},
 			{"wait -w 50ms", "", exitNotAcquired, nil},
 			{"wait -w -1s", "", 2, nil},
-			{"count-down", "", 0, fields{"count": 0}},
+			{"count-down", "1000000000", 0, fields{"count": 0}}, // at once
 			{"wait", "", 0, fields{"count": 0}},
 			{"init", "1", 0, fields{"created": true, "count": 1}},
 			{"delete --yes", "", 0, fields{"deleted": true}},
@@ -301,8 +303,8 @@ func TestVerbsOfNumbers(t *testing.T) {
 						step.want["name"], step.want["kind"] = name, kind
 						requireJSON(t, stdout, step.want)
 					}
-					if kind == kindLatch && step.verb == "wait" && code == 0 {
-						require.Contains(t, stderr, "there is no latch") // it has opened
+					if count, ok := step.want["count"]; ok && count == 0 && step.verb != "count-down" {
+						require.Contains(t, stderr, "there is no latch") // or it has opened
 					} else if code == 0 {
 						require.Empty(t, stderr)
 					} else {
@@ -334,12 +336,14 @@ func TestLatchWaitsUntilItOpens(t *testing.T) {
 }
 
 // A name that was mistyped is no failure, but the user is told.
-func TestWaitingForAMissingLatchSaysSo(t *testing.T) {
+func TestAMissingLatchIsMentioned(t *testing.T) {
 	t.Parallel()
-	for _, wait := range [][]string{nil, {"-w", "1s"}, {"-w", "0s"}} {
-		code, _, stderr := on(t, redistest.Miniredis(t), "latch wait", append(wait, "typo")...)
-		require.Zero(t, code)
-		require.Contains(t, stderr, `there is no latch "typo"`)
+	for _, verbs := range []string{
+		"latch wait", "latch wait -w 1s", "latch wait -w 0s", "latch count", "latch count-down",
+	} {
+		code, _, stderr := on(t, redistest.Miniredis(t), verbs, "typo")
+		require.Zero(t, code, verbs)
+		require.Contains(t, stderr, `there is no latch "typo"`, verbs)
 	}
 }
 
@@ -414,6 +418,7 @@ func TestBadUse(t *testing.T) {
 		{"latch", "wait", "name", "1"},
 		{"completion"},
 		{"completion", "tcsh"},
+		{"completion", "bash", "zsh"},
 		{"version", "now"},
 		{"demo", "--json"},
 		{"ls", "--cluster", "--sentinel-master", "m"},
@@ -427,6 +432,7 @@ func TestBadUse(t *testing.T) {
 		{"ls", "--redis", "rediss://localhost", "--tls-cert", "/dev/null"},
 		{"ls", "--timeout", "-1s"},
 		{"ls", "--timeout", "soon"},
+		{"doctor", "--timeout", "0s"},
 	} {
 		t.Run(strings.Join(args, " "), func(t *testing.T) {
 			t.Parallel()
@@ -437,8 +443,23 @@ func TestBadUse(t *testing.T) {
 			require.Equal(t, 1, strings.Count(stderr, "\n"), stderr)
 		})
 	}
-	_, _, stderr := redlatch(t.Context(), "run", "--", "true")
-	require.Contains(t, stderr, "NAME is missing: redlatch run NAME -- true")
+	for _, tt := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"run", "--", "true"}, "NAME is missing: redlatch run NAME -- true"},
+		{[]string{"run", "--lease", "-1s", "name", "--", "true"}, "--lease -1s: at least 1ms"},
+		{[]string{"run", "--lease", "5", "name", "--", "true"}, `invalid value "5" for --lease: time: missing unit`},
+		{[]string{"run", "-w", "x", "name", "--", "true"}, `invalid value "x" for -w: time: invalid duration "x"`},
+		{[]string{"run", "--kind", "fair", "--permits", "2", "name", "--", "true"}, "only with --kind semaphore or permits"},
+		{[]string{"ls", "--kind", "reader"}, `--kind "reader": must be one of lock, fair`},
+		{[]string{"semaphore", "init", "name", "x"}, `N is not a whole number: "x"`},
+		{[]string{"completion", "bash", "zsh"}, `unexpected argument "zsh"`},
+		{[]string{"run", "--max-hold", "0s", "--min-hold", "1s", "name", "--", "true"}, "--max-hold 0s: at least 1ms"},
+	} {
+		_, _, stderr := redlatch(t.Context(), tt.args...)
+		require.Contains(t, stderr, tt.want)
+	}
 	// Names and ids that the library refuses.
 	s := redistest.Miniredis(t)
 	for _, args := range [][]string{
@@ -447,6 +468,7 @@ func TestBadUse(t *testing.T) {
 		{"release", "--kind", "lock", "name", "mode"},
 		{"release", "--kind", "permits", "name", "x"},
 		{"latch", "count", ""},
+		{"latch", "wait", "-w", "-1s", "name"},
 	} {
 		code, _, stderr := redlatch(t.Context(), append([]string{args[0], "--redis", "redis://" + s.Addr()}, args[1:]...)...)
 		require.Equal(t, exitUsage, code, "%q: %s", args, stderr)
@@ -496,6 +518,40 @@ func TestUnreachableRedis(t *testing.T) {
 			}
 		})
 	}
+}
+
+// fullDisk is a standard output that takes nothing.
+type fullDisk struct{}
+
+func (fullDisk) Write([]byte) (int, error) {
+	return 0, &fs.PathError{Op: "write", Path: "/dev/stdout", Err: syscall.ENOSPC}
+}
+
+// Output that cannot be written is a failure, and none of Redis.
+func TestOutputThatIsLostIsAFailure(t *testing.T) {
+	t.Parallel()
+	s := redistest.Redis(t)
+	name := redistest.Name(t)
+	hold, err := client(t, s).Lock(name).Acquire(t.Context())
+	require.NoError(t, err)
+	for _, command := range []string{
+		"ls", "ls --json", "inspect " + name, "inspect --json " + name, "latch count " + name + "-latch",
+		"acquire " + name + "-other", "doctor", "doctor --json", "release " + name + " " + hold.ID(), "acl", "version",
+		"completion bash", "ls --help",
+	} {
+		args := strings.Fields(command)
+		verbs := 1
+		if args[0] == "latch" || args[0] == "completion" {
+			verbs = 2
+		}
+		args = slices.Insert(args, verbs, "--redis", "redis://"+s.Addr())
+		var stderr bytes.Buffer
+		code := run(t.Context(), append([]string{"redlatch"}, args...), fullDisk{}, &stderr)
+		require.Equal(t, exitFailed, code, "%s: %s", command, &stderr)
+		require.Contains(t, stderr.String(), "cannot write the output: write /dev/stdout: no space left on device", command)
+	}
+	code, _, _ := on(t, s, "inspect", name+"-other")
+	require.Equal(t, exitFailed, code, "an id that nobody has learned holds nothing")
 }
 
 // The connection is what the flags say: the URL from the environment, several URLs, Sentinel, a cluster.
@@ -581,8 +637,12 @@ func TestClusterAndSentinel(t *testing.T) {
 		code, _, stderr := redlatch(t.Context(), tt.args...)
 		require.Equal(t, tt.code, code, "%q: %s", tt.args, stderr)
 	}
+	// The slot of this name is 8620, which the second of the three masters serves.
+	code, _, stderr := redlatch(t.Context(), "acquire", "-n", "--timeout", "300ms", "--redis", seed, "bb")
+	require.Equal(t, exitUnreachable, code, stderr)
+	require.Contains(t, stderr, "this is a server of a cluster: use --cluster")
 	sentinel := redistest.Sentinel(t).Options()
-	code, _, stderr := redlatch(t.Context(), "run", "--redis", "redis://"+sentinel.SentinelAddrs[0],
+	code, _, stderr = redlatch(t.Context(), "run", "--redis", "redis://"+sentinel.SentinelAddrs[0],
 		"--sentinel-master", sentinel.MasterName, name, "--", "true")
 	require.Zero(t, code, stderr)
 }
@@ -648,4 +708,28 @@ func TestDataOfAnotherProgram(t *testing.T) {
 			require.Empty(t, stdout)
 		})
 	}
+}
+
+// A hash without expiry that looks like a lock is in nobody's list, but others wait for it. So it is named, and
+// --kind lock frees it.
+func TestAHashWithoutExpiryIsNamed(t *testing.T) {
+	t.Parallel()
+	s := redistest.Redis(t)
+	name := redistest.Name(t)
+	require.NoError(t, s.Client(t).HSet(t.Context(), name, "visits", "7").Err())
+	for _, c := range []struct {
+		verbs string
+		args  []string
+	}{
+		{"inspect", []string{name}}, {"release", []string{name, "visits"}}, {"force-release --yes", []string{name}},
+	} {
+		code, _, stderr := on(t, s, c.verbs, c.args...)
+		require.Equal(t, exitFailed, code, stderr)
+		require.Contains(t, stderr, "the key holds a hash without expiry", c.verbs)
+	}
+	code, _, stderr := on(t, s, "inspect --kind read", name)
+	require.Equal(t, exitFailed, code, stderr)
+	require.NotContains(t, stderr, "expiry")
+	code, _, stderr = on(t, s, "force-release --yes --kind lock", name)
+	require.Zero(t, code, stderr)
 }

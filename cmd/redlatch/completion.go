@@ -38,6 +38,10 @@ func configureCompletion(c *cli.Command) {
 	for _, shell := range c.Commands {
 		shell.OnUsageError = wrongUsage
 		shell.Description = withExamples("Prints the script.", "redlatch completion "+shell.Name)
+		shell.Before = func(ctx context.Context, c *cli.Command) (context.Context, error) {
+			_, err := arguments(c)
+			return ctx, err
+		}
 		switch shell.Name {
 		case "bash":
 			shell.Action = func(_ context.Context, c *cli.Command) error {

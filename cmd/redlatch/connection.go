@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -73,7 +74,8 @@ func withSession(
 		limit := max(c.Duration("wait"), 0) + waitGrace
 		patience, s.giveUp = min(patience, limit), time.Now().Add(limit)
 	}
-	if err := s.ping(ctx, patience); err != nil {
+	// A server that is not ready yet is waited for by the library, for as long as the command waits.
+	if err := s.ping(ctx, patience); err != nil && (c.Bool("nonblock") || !isNotReady(err)) {
 		return err
 	}
 	return f(s)
@@ -147,6 +149,12 @@ func (s *session) ping(ctx context.Context, timeout time.Duration) error {
 	return nil
 }
 
+// isNotReady reports whether Redis refused a command for now.
+func isNotReady(err error) bool {
+	return slices.ContainsFunc([]string{"LOADING ", "BUSY ", "MASTERDOWN "},
+		func(prefix string) bool { return redis.HasErrorPrefix(err, prefix) })
+}
+
 func usesTLS(rdb redis.UniversalClient) bool {
 	switch c := rdb.(type) {
 	case *redis.Client:
@@ -185,6 +193,9 @@ func connect(c *cli.Command) (redis.UniversalClient, error) {
 		return nil, err
 	}
 	timeout := c.Duration("timeout")
+	if timeout < time.Millisecond {
+		return nil, badUsage("--timeout %v: at least 1ms", timeout)
+	}
 	first.DialTimeout, first.ReadTimeout, first.WriteTimeout = timeout, timeout, timeout
 	first.DialerRetries, first.ContextTimeoutEnabled = 1, true
 	first.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}

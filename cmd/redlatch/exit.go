@@ -120,20 +120,28 @@ func notOurs(err error) error {
 	return err
 }
 
-// withAdvice adds to the error of a command that an ACL has refused what the user lacks.
+// withAdvice adds to an error what the user can do about it: about rights that an ACL does not grant, and about a
+// cluster for which the flag is missing.
 func withAdvice(err error, command string) error {
+	if redis.HasErrorPrefix(err, "MOVED ") {
+		return fmt.Errorf("%w; this is a server of a cluster: use --cluster", err)
+	}
 	if !redisutil.LacksRights(err) {
 		return err
 	}
+	text := err.Error()
+	lacksGetrange := strings.Contains(text, "'getrange'") || strings.Contains(text, "executing the script") // in 7.0
 	advice := "redlatch doctor names the rights that this user lacks"
 	switch {
-	case strings.Contains(err.Error(), "one of the keys"):
+	case strings.Contains(text, "one of the keys"):
 		advice = "this user may not use the name: check --prefix"
-	case command == "ls":
+	case command == "ls" && (lacksGetrange || strings.Contains(text, "'scan'")):
 		advice = "ls needs +scan and +getrange, which redlatch acl leaves out, because SCAN shows the names of all " +
 			"keys; to grant them: ACL SETUSER <user> +scan +getrange"
-	case slices.Contains([]string{"inspect", "release", "force-release"}, command):
+	case lacksGetrange && slices.Contains([]string{"inspect", "release", "force-release"}, command):
 		advice = "without --kind, " + command + " needs +getrange, which redlatch acl leaves out: give --kind"
+	case lacksGetrange && slices.Contains([]string{kindSemaphore, kindPermits}, command):
+		advice = command + " info needs +getrange, which redlatch acl leaves out; to grant it: ACL SETUSER <user> +getrange"
 	}
 	return fmt.Errorf("%w; %s", err, advice)
 }

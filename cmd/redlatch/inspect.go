@@ -17,7 +17,7 @@ func inspectCommand() *cli.Command {
 		ArgsUsage: "NAME",
 		Description: withExamples(
 			"Shows what is in Redis under NAME. Without --kind it finds the kind by the keys, which do\n"+
-				"not show every kind: see redlatch ls --help. It lists the waiters of a fair lock, the next one first.\n"+
+				"not show every kind: a fair lock without waiters looks like a lock. The waiters of a fair lock come in order.\n"+
 				"Waiters of other kinds are not stored in Redis.\n\n"+
 				"The exit code is 1 if NAME does not exist, or if it holds data of another program.",
 			"redlatch inspect orders:42", "redlatch inspect --kind fair --json printer"),
@@ -37,7 +37,7 @@ func inspectCommand() *cli.Command {
 					return notOurs(err)
 				}
 				if e.isNothing() {
-					return failure("%q: nothing is held", args[0])
+					return s.nothingHeld(ctx, kind, args[0])
 				}
 				if c.Bool("json") {
 					return printJSON(c, e)
@@ -60,7 +60,7 @@ func kindFlag(kinds []string) cli.Flag {
 func kindGiven(c *cli.Command, kinds []string) (string, error) {
 	kind := c.String("kind")
 	if c.IsSet("kind") && !slices.Contains(kinds, kind) {
-		return "", badUsage("--kind %q is none of %s", kind, strings.Join(kinds, ", "))
+		return "", badUsage("--kind %q: must be one of %s", kind, strings.Join(kinds, ", "))
 	}
 	return kind, nil
 }
@@ -88,4 +88,18 @@ func (s *session) inspect(ctx context.Context, kind, name string) (*entry, error
 		info.Holders = []primitives.Holder{}
 	}
 	return newEntry(info, kind), nil
+}
+
+// nothingHeld is the error for a name under which nothing of a kind was found; of any kind, if it is "". Then the
+// key may be a hash that looks like a lock, but has no expiry. It is not listed, but acquisitions wait for it.
+func (s *session) nothingHeld(ctx context.Context, kind, name string) error {
+	if kind == "" {
+		info, err := s.client.Lock(name).Info(ctx)
+		if err == nil && len(info.Holders) > 0 && info.TTL < 0 {
+			return failure("%q: the key holds a hash without expiry, perhaps of another program; "+
+				"to treat it as a lock: --kind lock", name)
+		}
+		return failure("%q: nothing is held", name)
+	}
+	return failure("%q: nothing is held (--kind %s)", name, kind)
 }

@@ -38,7 +38,7 @@ func lsCommand() *cli.Command {
 			}
 			kind := c.String("kind")
 			if c.IsSet("kind") && !slices.Contains(allKinds, kind) {
-				return badUsage("--kind %q is none of %s", kind, strings.Join(allKinds, ", "))
+				return badUsage("--kind %q: must be one of %s", kind, strings.Join(allKinds, ", "))
 			}
 			pattern := args[0]
 			if pattern == "" {

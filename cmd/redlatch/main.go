@@ -33,7 +33,15 @@ func (discard) Printf(context.Context, string, ...any) {}
 
 // run runs the command line args and returns the exit code. It prints an error on stderr.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	var out checkedWriter
+	if f, ok := stdout.(*os.File); !ok || !isTerminal(f) { // commands look whether they write to a terminal
+		out.w = stdout
+		stdout = &out
+	}
 	err := app(args, stdout, stderr).Run(ctx, args)
+	if err == nil {
+		err = out.err
+	}
 	if len(args) > 1 {
 		err = withAdvice(err, args[1])
 	}
@@ -87,6 +95,10 @@ func app(args []string, stdout, stderr io.Writer) *cli.Command {
 func wrongUsage(_ context.Context, c *cli.Command, err error, _ bool) error {
 	if name, ok := strings.CutPrefix(err.Error(), "flag provided but not defined: "); ok {
 		err = fmt.Errorf("no flag %s", dashed(strings.TrimLeft(name, "-")))
+	}
+	if before, rest, ok := strings.Cut(err.Error(), " for flag -"); ok {
+		name, reason, _ := strings.Cut(rest, ":")
+		err = fmt.Errorf("%s for %s:%s", before, dashed(name), reason)
 	}
 	return badUsage("%w (see %s --help)", err, c.FullName())
 }

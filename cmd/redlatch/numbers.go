@@ -280,8 +280,17 @@ func showInfo(k *call) (string, error) {
 
 func showCount(k *call) (string, error) {
 	count, err := k.s.client.CountDownLatch(k.name).Count(k.ctx)
+	if err == nil && count == 0 {
+		k.hintNoLatch()
+	}
 	k.answer.Count = new(int(count))
 	return fmt.Sprintf("latch %q: %d", k.name, count), err
+}
+
+// hintNoLatch tells that there is no latch. A name that was mistyped looks like a latch that has opened, so the
+// exit code is 0.
+func (k *call) hintNoLatch() {
+	notesOf(k.c).note("hint", "there is no latch %q: it has opened, or was never set", k.name)
 }
 
 func countDown(k *call) (string, error) {
@@ -289,15 +298,25 @@ func countDown(k *call) (string, error) {
 		return "", badUsage("N is %d: at least 1", k.n)
 	}
 	latch := k.s.client.CountDownLatch(k.name)
-	for range k.n {
+	count, err := latch.Count(k.ctx)
+	if err != nil || count == 0 {
+		return showCount(k)
+	}
+	for range min(int64(k.n), count) {
 		if err := latch.CountDown(k.ctx); err != nil {
 			return "", err
 		}
 	}
-	return showCount(k)
+	count, err = latch.Count(k.ctx)
+	k.answer.Count = new(int(count))
+	return fmt.Sprintf("latch %q: %d", k.name, count), err
 }
 
 func waitForLatch(k *call) (string, error) {
+	limit := k.c.Duration("wait")
+	if limit < 0 {
+		return "", badUsage("--wait %v is negative", limit)
+	}
 	ctx, stop := untilSignal(k.ctx, passedOn)
 	defer stop()
 	if !k.s.giveUp.IsZero() {
@@ -309,19 +328,14 @@ func waitForLatch(k *call) (string, error) {
 	k.answer.Count = new(0)
 	opened := fmt.Sprintf("latch %q is open", k.name)
 	if count, err := latch.Count(ctx); err == nil && count == 0 {
-		// A name that was mistyped looks the same. The exit code is 0, because there is nothing to wait for.
-		notesOf(k.c).note("hint", "there is no latch %q: it has opened, or was never set", k.name)
+		k.hintNoLatch()
 		return opened, nil
 	}
 	if !k.c.IsSet("wait") {
 		return opened, latch.Wait(ctx)
 	}
-	limit := k.c.Duration("wait")
 	over := fmt.Errorf("latch %q is not open after %v", k.name, limit)
-	switch {
-	case limit < 0:
-		return "", badUsage("--wait %v is negative", limit)
-	case limit == 0: // look once, and wait for the answer
+	if limit == 0 { // look once, and wait for the answer
 		count, err := latch.Count(ctx)
 		if err == nil && count > 0 {
 			err = &codedError{exitNotAcquired, over}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -38,6 +39,21 @@ func printJSON(c *cli.Command, v any) error {
 	out := json.NewEncoder(c.Root().Writer)
 	out.SetEscapeHTML(false)
 	return out.Encode(v)
+}
+
+// checkedWriter keeps the first error of w: output that is lost must not look like success.
+type checkedWriter struct {
+	w   io.Writer
+	err error
+}
+
+func (c *checkedWriter) Write(p []byte) (int, error) {
+	n, err := c.w.Write(p)
+	if err != nil { // a file's error looks like one of the network to exitCode
+		err = failure("cannot write the output: %w", err)
+		c.err = cmp.Or(c.err, err)
+	}
+	return n, err
 }
 
 // notes are lines for people on standard error, beside the error at the end. With --json they are objects.

@@ -78,9 +78,9 @@ func (s *session) heldKind(ctx context.Context, op, kind, name string) (string, 
 	case slices.Contains(heldKinds, kind):
 		return kind, nil
 	case kind == "":
-		return "", failure("%q: nothing is held", name)
+		return "", s.nothingHeld(ctx, "", name)
 	}
-	return "", failure("%q is a number: nobody is known to hold it (see redlatch semaphore --help)", name)
+	return "", failure("%q is a number: it has no known holders (see redlatch semaphore --help)", name)
 }
 
 func forceReleaseCommand() *cli.Command {
@@ -147,7 +147,7 @@ func yesFlag() cli.Flag {
 // mayAsk returns an error if --yes is not given and there is nobody to ask.
 func mayAsk(c *cli.Command) error {
 	if !c.Bool("yes") && !isTerminal(os.Stdin) {
-		return badUsage("%s needs --yes where it cannot ask", strings.TrimPrefix(c.FullName(), "redlatch "))
+		return badUsage("%s needs --yes: standard input is not a terminal", strings.TrimPrefix(c.FullName(), "redlatch "))
 	}
 	return nil
 }

@@ -45,7 +45,7 @@ func newRequest(c *cli.Command, name string) (request, error) {
 	permits := c.Int("permits")
 	switch {
 	case !slices.Contains(runKinds, r.kind):
-		return r, badUsage("--kind %q is none of %s", r.kind, strings.Join(runKinds, ", "))
+		return r, badUsage("--kind %q: must be one of %s", r.kind, strings.Join(runKinds, ", "))
 	case c.Bool("nonblock") && c.IsSet("wait"):
 		return r, badUsage("--nonblock and --wait exclude each other")
 	case c.Duration("wait") < 0:
@@ -53,7 +53,7 @@ func newRequest(c *cli.Command, name string) (request, error) {
 	case permits < 1:
 		return r, badUsage("--permits %d: at least 1", permits)
 	case permits > 1 && !pooled:
-		return r, badUsage("--permits %d: a %s has no permits", permits, r.kind)
+		return r, badUsage("--permits %d: only with --kind %s or %s", permits, kindSemaphore, kindPermits)
 	}
 	if c.Bool("nonblock") {
 		r.options = append(r.options, primitives.WithWait(0))
@@ -166,14 +166,27 @@ func (r *request) explain(ctx context.Context, s *session, err error) error {
 func (r *request) obstacle(ctx context.Context, s *session) (primitives.Info, error) {
 	ctx, cancel := context.WithTimeout(ctx, explainTimeout)
 	defer cancel()
-	if r.kind == kindRead {
-		return s.acquirer(kindWrite, r.name).Info(ctx)
+	sides := []string{r.kind}
+	switch r.kind {
+	case kindRead:
+		sides = []string{kindWrite}
+	case kindWrite:
+		sides = []string{kindWrite, kindRead}
 	}
-	info, err := s.acquirer(r.kind, r.name).Info(ctx)
-	if err == nil && r.kind == kindWrite && len(info.Holders) == 0 {
-		return s.acquirer(kindRead, r.name).Info(ctx)
+	var info primitives.Info
+	for _, kind := range sides {
+		var err error
+		if info, err = s.acquirer(kind, r.name).Info(ctx); err != nil || len(info.Holders) > 0 {
+			return info, err
+		}
 	}
-	return info, err
+	if r.kind == kindRead || r.kind == kindWrite { // or it is held as another kind of lock; an ACL may forbid to look
+		found, err := s.client.Inspect(ctx, r.name)
+		if err == nil && len(found.Holders) > 0 && kindOf(found.Kind) != kindRead {
+			return found, nil
+		}
+	}
+	return info, nil
 }
 
 // isCounted reports whether the kind has a number of permits, which somebody must set first.
@@ -200,6 +213,9 @@ func (r *request) inWords(info primitives.Info) string {
 	}
 	if r.isCounted() {
 		free := fmt.Sprintf("%d permits are free", max(info.Available, 0))
+		if info.Available == 1 {
+			free = "1 permit is free"
+		}
 		text = strings.TrimPrefix(text+"; "+free, "; ")
 	}
 	return text

@@ -106,13 +106,16 @@ func newJob(c *cli.Command, args []string) (*job, error) {
 	}
 	r.minHold = c.Duration("min-hold")
 	j := &job{request: r, argv: argv, ttl: c.Duration("watchdog"), grace: c.Duration("grace")}
+	for _, flag := range []string{"lease", "watchdog", "max-hold", "min-hold"} {
+		if d := c.Duration(flag); d < time.Millisecond && c.IsSet(flag) {
+			return nil, badUsage("--%s %v: at least 1ms", flag, d)
+		}
+	}
 	switch {
 	case c.IsSet("lease") && c.IsSet("watchdog"):
 		return nil, badUsage("--lease and --watchdog exclude each other")
 	case c.IsSet("min-hold") && j.kind == kindSemaphore:
 		return nil, badUsage("--min-hold: a %s has no TTL to keep it held; take --kind %s", j.kind, kindPermits)
-	case c.IsSet("min-hold") && j.minHold < time.Millisecond:
-		return nil, badUsage("--min-hold %v: at least 1ms", j.minHold)
 	case c.IsSet("lease") && j.minHold > c.Duration("lease"):
 		return nil, badUsage("--min-hold %v is longer than --lease %v", j.minHold, c.Duration("lease"))
 	case c.IsSet("max-hold") && j.minHold > c.Duration("max-hold"):
@@ -131,9 +134,6 @@ func newJob(c *cli.Command, args []string) (*job, error) {
 		j.ttl = min(j.ttl, c.Duration("max-hold"))
 	}
 	j.options = append(j.options, primitives.WithMinHold(j.minHold))
-	if j.ttl < time.Millisecond {
-		return nil, badUsage("--lease, --watchdog and --max-hold: at least 1ms")
-	}
 	j.path, err = find(argv[0])
 	return j, err
 }
@@ -189,7 +189,7 @@ func (j *job) run(ctx context.Context, s *session) error {
 	}
 	began := time.Now()
 	code, err := j.supervise(hold, signals)
-	signal.Stop(signals) // from here on a signal ends redlatch, even if Redis does not answer the release
+	signal.Reset(passedOn...) // from here on a signal ends redlatch, even if Redis does not answer the release
 	lost := j.release(s, hold, began)
 	switch {
 	case err != nil:

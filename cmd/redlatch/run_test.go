@@ -205,6 +205,22 @@ func TestRunPassesSignalsOn(t *testing.T) {
 	require.Empty(t, redistest.Keys(t, s, "*"+name+"*"))
 }
 
+// When CMD has exited and Redis does not answer the release, the first signal ends redlatch.
+func TestSignalEndsAReleaseWithoutAnswer(t *testing.T) {
+	t.Parallel()
+	proxy := redistest.Redis(t).Proxy(t)
+	p := start(t, "redis://"+proxy.Addr(), append([]string{"run", redistest.Name(t)}, childArgs(t, "listen", "1")...)...)
+	require.Equal(t, "ready", p.line())
+	proxy.BlackHole(true)
+	p.signal(syscall.SIGUSR1)
+	p.line()
+	began := time.Now()
+	time.Sleep(500 * time.Millisecond) // the child exits
+	p.signal(syscall.SIGTERM)
+	require.Equal(t, -1, p.wait(), "by the signal")
+	require.Less(t, time.Since(began), releaseTimeout)
+}
+
 // A signal ends a wait, and nothing of it is left in Redis.
 func TestSignalEndsAWait(t *testing.T) {
 	t.Parallel()

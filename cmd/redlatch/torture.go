@@ -86,7 +86,7 @@ func runTorture(ctx context.Context, c *cli.Command) error {
 		config.Duration = time.Duration(c.Float("minutes") * float64(time.Minute))
 	}
 	if config.Duration <= 0 {
-		return badUsage("a duration of %v", config.Duration)
+		return badUsage("a duration of %v: must be positive", config.Duration)
 	}
 	if c.IsSet("other") {
 		path, err := exec.LookPath(c.String("other"))
@@ -138,9 +138,9 @@ func runTorture(ctx context.Context, c *cli.Command) error {
 	}
 	switch {
 	case len(result.Violations) > 0 && err != nil:
-		return failure("%d violations, and the run ended early: %w", len(result.Violations), err)
+		return failure("violations: %d, and the run ended early: %w", len(result.Violations), err)
 	case len(result.Violations) > 0:
-		return failure("%d violations", len(result.Violations))
+		return failure("violations: %d", len(result.Violations))
 	case err == nil && ctx.Err() != nil:
 		return context.Cause(ctx)
 	}

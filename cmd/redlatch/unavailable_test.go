@@ -6,9 +6,11 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/alicebob/miniredis/v2/server"
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
@@ -43,6 +45,37 @@ func TestRunSaysThatRedisDoesNotAnswer(t *testing.T) {
 			requireError(t, run.errs.String(), exitUnreachable)
 			require.Less(t, time.Since(began), soon)
 		})
+	}
+}
+
+// A server that is not ready yet, as after a boot, is waited for as one that is held: for as long as the command waits.
+func TestServerThatIsNotReadyIsWaitedFor(t *testing.T) {
+	t.Parallel()
+	for _, answer := range []string{
+		"LOADING Redis is loading the dataset in memory", "BUSY Redis is busy running a script.",
+	} {
+		for _, command := range []string{"run -w 10s name -- true", "acquire -w 10s name", "latch wait name"} {
+			t.Run(command, func(t *testing.T) {
+				t.Parallel()
+				s := redistest.Miniredis(t)
+				var ready atomic.Bool
+				s.Mini().Server().SetPreHook(func(peer *server.Peer, _ string, _ ...string) bool {
+					if !ready.Load() {
+						peer.WriteError(answer)
+					}
+					return !ready.Load()
+				})
+				began := time.Now()
+				code, _, stderr := on(t, s, "acquire -n", "name")
+				require.Equal(t, exitUnreachable, code, stderr)
+				require.Less(t, time.Since(began), 3*time.Second, "not the whole command timeout")
+
+				time.AfterFunc(time.Second, func() { ready.Store(true) }) // go-redis alone gives up sooner
+				args := strings.Fields("--redis redis://" + s.Addr() + " " + command)
+				code, _, stderr = redlatch(t.Context(), args...)
+				require.Zero(t, code, stderr)
+			})
+		}
 	}
 }
 
@@ -115,6 +148,24 @@ func TestRefusalNamesTheHolder(t *testing.T) {
 				require.Contains(t, stderr, want)
 			}
 		})
+	}
+}
+
+// A name that is held as another kind is refused, too. The message names that holder.
+func TestRefusalNamesAHolderOfAnotherKind(t *testing.T) {
+	t.Parallel()
+	s := redistest.Redis(t)
+	for kind, held := range map[string]string{kindRead: kindLock, kindWrite: kindFenced} {
+		name := redistest.Name(t)
+		hold, err := (&session{client: client(t, s)}).lock(held, name).Acquire(t.Context())
+		require.NoError(t, err)
+		code, _, stderr := on(t, s, "run --kind "+kind, "-n", name, "--", "true")
+		require.Equal(t, exitNotAcquired, code, stderr)
+		require.Contains(t, stderr, "held by "+hold.ID())
+		code, _, stderr = on(t, s, "inspect --kind "+kind, name)
+		require.Equal(t, exitFailed, code, stderr)
+		require.Contains(t, stderr, "nothing is held (--kind "+kind+")")
+		require.NoError(t, hold.Release(t.Context()))
 	}
 }
 

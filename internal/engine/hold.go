@@ -137,8 +137,12 @@ func (nothing) Check(context.Context, *Hold) error                 { return nil 
 func (nothing) Extend(context.Context, *Hold, time.Duration) error { return nil }
 
 // Adopted returns a hold for an owner that the server already knows: one command, sent at that time,
-// has replaced the former owner by it. The watchdog renews it from now on.
+// has replaced the former owner by it. The watchdog renews it from now on. It fails with ErrLost if the answer took
+// longer than the lease lasts.
 func (r *Resource) Adopted(ctx context.Context, q *Request, sent time.Time) (*Hold, error) {
+	if ttl := q.Terms.FirstTTL(); time.Since(sent) >= ttl-r.Core.MarginOf(ttl) {
+		return nil, ErrLost
+	}
 	return r.NewHold(ctx, q, Result{Granted: true, Sent: sent})
 }
 

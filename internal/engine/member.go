@@ -96,6 +96,9 @@ func (h *Hold) ReportLoss(ctx context.Context, loss Loss, err error) {
 	h.emit(ctx, EventLost, err)
 }
 
+// MayComeAgain reports whether a late copy of the command that acquired h may still arrive.
+func (h *Hold) MayComeAgain() bool { return h.Ownership().InDoubt && h.heldFor() < h.r.Core.LateCopies }
+
 // KeepForReplacement makes sure that no Release of o's holds, all of which are lost, sends anything. It would
 // free their replacement, which has the same id: see Abandon.
 func (o *Ownership) KeepForReplacement() { o.addCount(+1) }

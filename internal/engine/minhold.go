@@ -18,10 +18,11 @@ import (
 //
 // The rest is a duration by this client's monotonic clock, so no two clocks are compared. On the server a
 // release only lowers a TTL, so a copy of it never keeps the lock longer. A renewal or an Extend that is
-// executed after the release may do that: the lock then stays taken for the lease that it asked for.
+// executed after the release may do that: the lock then stays taken for the lease that it asked for. So if a renewal
+// has not been answered, the client frees the lock when the rest is over (freeAfterRest).
 //
-// A writer may also read, with holds that outlive its own. For the server both have one lease, the longer one. So the
-// client frees the writer when the rest is over (freeAfterRest), or others would wait for the readers' lease.
+// It does the same for a writer that also reads, with holds that outlive its own. For the server both have one
+// lease, the longer one, and others would wait for the readers' lease.
 //
 // Nested holds share the ownership of the outermost one, so that one decides. Of a joint lock, the minimum of
 // each member begins when the joint hold is made: a failed attempt frees its members at once.
@@ -65,16 +66,16 @@ func (o *Ownership) rest() time.Duration {
 }
 
 // freeAfterRest frees o, which was released, when the rest of its minimum hold is over. That may be at once, because
-// the rest was computed before the release was sent. It does nothing unless holds of another kind may have o's id. It
-// does not block.
+// the rest was computed before the release was sent. It does nothing unless something may keep o beyond its rest: holds
+// of another kind with o's id, or a late renewal. It does not block.
 func (o *Ownership) freeAfterRest() {
 	if o.min == nil {
 		return
 	}
 	o.mu.Lock()
-	otherKind := o.otherKind
+	mayStay := o.otherKind || o.mayRenew
 	o.mu.Unlock()
-	if !otherKind {
+	if !mayStay {
 		return
 	}
 	over := time.Now().Add(o.rest())

@@ -112,6 +112,10 @@ func (r *Resource) nestNow(ctx context.Context, outer *Hold, q *Request) (*Hold,
 		o.unnest(ctx)
 		return nil, GaveUp(ctx, nil)
 	}
+	if o.isOver(q.Terms, sent) { // a very late one, as in Resource.tried
+		o.unnest(ctx)
+		return nil, ErrLost
+	}
 	hold, err := r.NewHold(ctx, q, Result{Holding: o, Sent: sent})
 	if err != nil {
 		o.unnest(ctx)

@@ -316,6 +316,43 @@ func TestNestedAcquisitionIsTakenBackIfItsCallerHasGone(t *testing.T) {
 	})
 }
 
+// The reply comes when the lease that it grants is over, as after a pause of the process.
+func TestNestedAcquisitionThatIsAnsweredTooLateIsTakenBack(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		terms func(*Terms)
+		want  error // nil: acquired
+	}{
+		{"a fixed lease", FixedLease(time.Second), ErrLost},
+		{"a limit", MaxHold(time.Second), ErrLost},
+		{"a renewed lease: that of the outer hold is longer", TTL(time.Second), nil},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			Bubble(t, func(t *testing.T, s *Server) {
+				c := s.Client(t, "a")
+				r := c.Lock("x")
+				outer := Acquire(t, t.Context(), r)
+				s.Script("nest", Fault{Reply: time.Second})
+				hold, err := r.Acquire(Carry(outer), NewTerms(tt.terms), Forever)
+				if tt.want == nil {
+					require.NoError(t, err)
+					assert.True(t, hold.ValidUntil().After(time.Now()))
+					Release(t, hold)
+				} else {
+					require.ErrorIs(t, err, tt.want)
+					Sleep(0)
+					assert.Equal(t, []EventKind{EventAcquired, EventNotAcquired}, c.Kinds())
+				}
+				assert.True(t, outer.IsLive())
+				assert.Equal(t, 1, s.Holder("x", outer.ID()).Count)
+				Release(t, Acquire(t, Carry(outer), r)) // its turn was passed on
+				Release(t, outer)
+				s.RequireFree(t)
+			})
+		})
+	}
+}
+
 // Holds of a shared id are counted by the server. So are nested ones.
 func TestNestingUnderASharedIDAcquiresAgain(t *testing.T) {
 	Bubble(t, func(t *testing.T, s *Server) {

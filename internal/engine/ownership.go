@@ -59,6 +59,7 @@ type Ownership struct {
 	lost       bool          // set once: there are no holds any longer, and none joins
 	kept       bool          // the watchdog renews lease
 	failing    bool          // the latest renewal has failed
+	mayRenew   bool          // a renewal without an answer may still be executed
 	otherKind  bool          // a hold of another kind may have the id: a writer that also reads
 	wanted     bool          // another client has asked for it; guarded by waitQueues.mu instead
 	shortening bool          // a release that shortens the lease was sent and not answered yet
@@ -180,7 +181,9 @@ func (o *Ownership) Join(h *Hold) {
 func (o *Ownership) setSchedule(fresh *Hold) {
 	c, all := o.r.Core, o.renewed()
 	if all.ttl == 0 { // no hold is renewed: each has a limit of its own
-		c.dog.Drop(&o.lease)
+		if c.dog.Drop(&o.lease) {
+			o.mayRenew = true
+		}
 		o.kept = false
 		return
 	}
@@ -293,6 +296,25 @@ func (o *Ownership) nest(ctx context.Context, outer *Hold, ttl time.Duration) (s
 		err = ErrLost
 	}
 	return sent, err
+}
+
+// isOver reports whether a hold with these terms would not be valid any longer, if it joined o now, or whether o is
+// lost. The command that counted it was sent at that time.
+func (o *Ownership) isOver(terms *Terms, sent time.Time) bool {
+	c, ttl := o.r.Core, terms.FirstTTL()
+	until := sent.Add(ttl - c.MarginOf(ttl))
+	o.mu.Lock()
+	if renewed := o.lease.ValidUntil(); o.kept && renewed.After(until) {
+		until = renewed
+	}
+	lost := o.lost
+	o.mu.Unlock()
+	if d := terms.Limit(); d > 0 {
+		if limit := sent.Add(d - c.MarginOf(d)); limit.Before(until) {
+			until = limit
+		}
+	}
+	return lost || !time.Now().Before(until)
 }
 
 // unnest takes back the count of a nested acquisition that nest has counted, but for which there is no
@@ -661,7 +683,7 @@ func (o *Ownership) LeaseRenewed(l *watchdog.Lease) {
 // watchdog repeats it until validity ends.
 func (o *Ownership) LeaseUnknown(_ *watchdog.Lease, err error) {
 	o.mu.Lock()
-	o.failing = true
+	o.failing, o.mayRenew = true, true
 	o.mu.Unlock()
 	o.r.Core.logLater(o.failureRecord(err))
 	o.report(Event{Kind: EventRenewFailed, Err: err})

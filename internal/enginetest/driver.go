@@ -209,13 +209,16 @@ func (d *FakeDriver) Release(
 	id, change := d.id(&o.Owner), o.NextChange()
 	got.Lost, _, err = Do(ctx, d.Client, d.Command("count", &o.Owner), func() (lost bool, err error) {
 		h := d.Client.s.lock(d.Name).holders[id]
-		if h != nil && change > h.change {
-			h.Count, h.change = left, change
+		if h == nil || !h.hasOwn() {
+			return true, nil
+		}
+		if change > h.change {
+			h.Count, h.change = left+len(h.shared), change
 			if known {
 				h.until = time.Now().Add(need)
 			}
 		}
-		return h == nil, nil
+		return false, nil
 	})
 	return got, err
 }
@@ -277,11 +280,14 @@ func (d *FakeDriver) SetCount(
 	id, change := d.id(&o.Owner), o.NextChange()
 	lost, trip, err := Do(ctx, d.Client, d.Command("nest", &o.Owner), func() (lost bool, err error) {
 		h := d.Client.s.lock(d.Name).holders[id]
-		if h != nil && change > h.change {
-			h.Count, h.change = n, change
+		if h == nil || !h.hasOwn() && n > 1 {
+			return true, nil
+		}
+		if change > h.change {
+			h.Count, h.change = n+len(h.shared), change
 			h.keep(ttl)
 		}
-		return h == nil, nil
+		return false, nil
 	})
 	return trip.Sent, lost, err
 }

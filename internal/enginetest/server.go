@@ -52,6 +52,7 @@ type holder struct {
 	until   time.Time // zero: no lease
 	change  uint32    // the last numbered change of the count
 	token   int64     // the first of its fencing tokens
+	shared  []string  // the requests that share it
 }
 
 // memory is what the server remembers of a request, so that all copies of its commands have the effect
@@ -316,6 +317,7 @@ func (s *Server) acquire(a attempt) (res engine.Result, err error) {
 		return res, engine.ErrDeadlock
 	case h != nil:
 		h.Count++
+		h.shared = append(h.shared, a.key)
 	case a.permits > l.free():
 		res.RetryAfter, res.Free = -1, l.free()
 		for id, other := range l.holders {
@@ -327,6 +329,9 @@ func (s *Server) acquire(a attempt) (res engine.Result, err error) {
 		return res, nil
 	default:
 		h = &holder{Count: 1, permits: a.permits, token: l.token + 1}
+		if a.shared {
+			h.shared = []string{a.key}
+		}
 		l.token += int64(max(a.tokens, 1))
 		l.holders[a.id] = h
 		s.Granted = append(s.Granted, a.id)
@@ -335,6 +340,9 @@ func (s *Server) acquire(a attempt) (res engine.Result, err error) {
 	h.keep(a.ttl)
 	return engine.Result{Granted: true, Free: l.free(), Token: h.token, Tokens: int16(max(a.tokens, 1))}, nil
 }
+
+// hasOwn reports whether there are counts besides the shared ones.
+func (h *holder) hasOwn() bool { return h.Count > len(h.shared) }
 
 // keep extends the lease; ttl 0: there is none.
 func (h *holder) keep(ttl time.Duration) {
@@ -354,8 +362,14 @@ func (s *Server) end(name, key, id string, shared, rollback bool, keep time.Dura
 	switch {
 	case h == nil, rollback && shared && !m.counted:
 		lost = h == nil
+	case shared && !slices.Contains(h.shared, key): // of a later acquisition with this id
+		lost = true
 	case shared && h.Count > 1:
 		h.Count--
+		h.shared = slices.DeleteFunc(h.shared, func(other string) bool { return other == key })
+	case !shared && len(h.shared) > 0: // the shared counts stay
+		lost = !h.hasOwn()
+		h.Count = len(h.shared)
 	default:
 		delete(l.holders, id)
 		freed = true

@@ -589,6 +589,31 @@ func TestRedRetakesAMemberThatForgotTheLock(t *testing.T) {
 	}
 }
 
+// A copy of the command that acquired the member comes after the member has forgotten the lock.
+func TestRedRetakesNoMemberWhileACopyOfItsAcquisitionMayCome(t *testing.T) {
+	Bubble(t, func(t *testing.T, _ *Server) {
+		k := newCluster(t, 3)
+		k.servers[0].Script("acquire", Fault{Copy: 2 * time.Minute}, Fault{Copy: 4 * time.Minute})
+		hold := Acquire(t, t.Context(), redOf(k.clients))
+		k.servers[0].Forget("x")
+		Sleep(time.Minute)
+		assert.NoError(t, Carry(hold).Err())
+		Release(t, hold)
+		Sleep(time.Minute)
+		k.requireFree(t)
+
+		hold = Acquire(t, t.Context(), redOf(k.clients))
+		k.servers[0].Forget("x")
+		Sleep(k.clients[0].LateCopies - time.Minute)
+		assert.Equal(t, 3, k.holders(hold.ID()), "the copy has come")
+		k.servers[0].Forget("x")
+		Sleep(2 * time.Minute)
+		assert.Equal(t, 3, k.holders(hold.ID()), "no further one can come")
+		Release(t, hold)
+		k.requireFree(t)
+	})
+}
+
 // The joint hold ends while a member is being retaken: nothing is left.
 func TestReleaseDuringARetakeLeavesNothing(t *testing.T) {
 	for _, f := range []Fault{{Reply: 5 * time.Second}, {Mute: true}, {Delay: 5 * time.Second}, {Lost: true,
@@ -704,4 +729,62 @@ func TestMembersOfAJointLockAreInNoCohort(t *testing.T) {
 		Release(t, waiter.Hold)
 		s.RequireFree(t)
 	})
+}
+
+// The process stands still until the leases of the members that have answered are over. Nothing has ended their holds
+// when it goes on with the answer of the last member.
+func TestJointHoldIsNotTrustedWhenItsMembersAreOver(t *testing.T) {
+	const ttl = 90 * ms // shorter than the budget of a member
+	for _, tt := range []struct {
+		name string
+		kind func(*joint.Lock)
+		op   string // whose answer by the last member is late
+		want error
+	}{
+		{"multi", joint.NewMulti, "acquire", ErrNotAcquired},
+		{"multi", joint.NewMulti, "check", ErrLost},
+		{"multi", joint.NewMulti, "extend", ErrLost},
+		{"red", joint.NewRed, "acquire", ErrNotAcquired},
+		{"red", joint.NewRed, "check", ErrLost},
+		{"red", joint.NewRed, "extend", ErrLost},
+	} {
+		t.Run(tt.name+": "+tt.op, func(t *testing.T) {
+			Bubble(t, func(t *testing.T, s *Server) {
+				c := s.Client(t, "a", func(config *Config) {
+					lost := config.Lost
+					config.Lost = func(l Loss) error {
+						if l.Resource.Name == "x" || l.Resource.Name == "y" {
+							time.Sleep(20 * ms) // before the hold ends
+						}
+						return lost(l)
+					}
+				})
+				s.OnEach(func(cmd Command) (f Fault) {
+					if cmd.Op == "renew" {
+						f.Lost = true
+					} else if cmd.Op == tt.op && cmd.Name == "z" {
+						f.Reply = ttl
+					}
+					return f
+				})
+				r := c.Joint(tt.name, tt.kind, c.Lock("x"), c.Lock("y"), c.Lock("z"))
+				tm := NewTerms(TTL(ttl))
+				tm.ForMember = func(i int) *Terms {
+					if i == 2 {
+						return NewTerms(TTL(time.Second))
+					}
+					return tm
+				}
+				hold, err := r.Acquire(t.Context(), tm, NoWait)
+				switch tt.op {
+				case "check":
+					err = hold.Check(t.Context())
+				case "extend":
+					err = hold.Extend(t.Context(), ms, nil)
+				}
+				require.ErrorIs(t, err, tt.want)
+				assert.False(t, hold != nil && hold.IsLive())
+			})
+		})
+	}
 }

@@ -219,4 +219,6 @@ var (
 	errYield   = errors.New("gave way to another")
 	errTooLate = errors.New("acquired too late")
 	errBudget  = errors.New("no answer within the budget of a member")
+	// errMembersLost: some were over before the others had answered.
+	errMembersLost = errors.New("members were lost meanwhile")
 )

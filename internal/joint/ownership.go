@@ -138,11 +138,23 @@ func (o *Ownership) tooFew() bool {
 	return live < o.lock.Need
 }
 
-// enough reports whether enough members were acquired and are still live.
+// enough reports whether enough members were acquired and are still valid.
 func (o *Ownership) enough() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return !o.tooFew()
+	return o.valid() >= o.lock.Need
+}
+
+// valid counts the members that are valid at this moment, by our own clock. After a pause of the process a live
+// member may be over, because its end has not been reported yet. mu is held; it takes the mutex of each hold.
+func (o *Ownership) valid() (n int) {
+	now := time.Now()
+	for _, hold := range o.holds {
+		if hold.IsLive() && hold.ValidUntil().After(now) {
+			n++
+		}
+	}
+	return n
 }
 
 // MemberEnded implements [engine.Group]. The joint hold is lost as soon as too few members are live. The
@@ -291,7 +303,7 @@ func (o *Ownership) ask(ctx context.Context, f func(*engine.Hold) error) error {
 	o.asking--
 	unreported := o.unreported
 	o.unreported = false
-	lost = lost || unreported || (o.tooFew() && !o.closed)
+	lost = lost || unreported || (o.valid() < o.lock.Need && !o.closed)
 	o.mu.Unlock()
 	if !lost {
 		return err

@@ -101,6 +101,9 @@ func (r *red) TryAcquire(ctx context.Context, q *engine.Request) (engine.Result,
 	switch tolerated := len(r.Members) - r.Need; {
 	case v.no > tolerated, len(v.failed) <= tolerated: // see the head of this file
 		reasons := []error{v.refusal}
+		if v.yes >= r.Need {
+			reasons = append(reasons, errMembersLost)
+		}
 		for _, err := range v.failed {
 			reasons = append(reasons, engine.WithoutOutage(err)) // enough others have answered
 		}

@@ -25,6 +25,9 @@ import (
 // retaken. Such ids come from WithOwner, and from nested acquisitions that acquired a member themselves. The
 // server counts for them, and a repeated acquisition could count twice. The member of a nested joint hold nests
 // under the enclosing red lock's new hold of it.
+//
+// A late copy of the command that acquired the lost member may acquire it again. Only the Release of the lost hold
+// prevents that, and a retake forgoes it. So a retake waits until no copy can come.
 
 // retakes is the state of the goroutine that retakes members of one joint hold. It starts with the first loss, and
 // ends with the joint hold. Ownership.mu guards over; the other fields do not change once it is set.
@@ -119,7 +122,7 @@ func (o *Ownership) missing() (lost []*engine.Hold) {
 // for the budget at most. A silent server makes it give up until the next round.
 func (o *Ownership) retakeMember(lost *engine.Hold) {
 	m := lost.Resource()
-	if m.Core.IsClosing() {
+	if m.Core.IsClosing() || lost.MayComeAgain() {
 		return
 	}
 	t := o.retakes.pending[lost]
@@ -229,14 +232,8 @@ func (o *Ownership) termsFor(lost *engine.Hold) *engine.Terms {
 func (o *Ownership) replace(lost, fresh *engine.Hold) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	now, valid := time.Now(), 0
-	for _, other := range o.holds {
-		if other.IsLive() && other.ValidUntil().After(now) {
-			valid++
-		}
-	}
 	at := slices.Index(o.holds, lost)
-	if o.closed || at < 0 || valid < o.lock.Need || !fresh.IsLive() {
+	if o.closed || at < 0 || o.valid() < o.lock.Need || !fresh.IsLive() {
 		return false
 	}
 	fresh.JoinAs(o.h, lost)

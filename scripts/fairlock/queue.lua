@@ -289,7 +289,8 @@ local function queue_rules()
   -- forget_clients removes the fields of clients whose heartbeat is older than any timeout: all
   -- their waiters have left, or count as dead. Without it, these fields would stay until the queue
   -- is empty. It looks at a part of the hash, at most once a second. The client id of the
-  -- holder stays: it shows that Redisson does not hold the lock.
+  -- holder stays: it shows that Redisson does not hold the lock. A heartbeat in the future counts
+  -- as one of now: the clock was set back, and the client may have crashed since.
   local function forget_clients(lock, now)
     local swept, longest = unpack(redis.call('hmget', lock.clients, 'swept', 'timeout'))
     local at, cursor = string.match(swept or '', '^(%d+) (%d+)$')
@@ -310,8 +311,13 @@ local function queue_rules()
         heartbeat = heartbeat ~= '1' and string.sub(holder, 1, #id + 1) ~= id .. ':'
           and (redis.call('hget', lock.clients, heartbeat) or 0)
       end
-      if heartbeat and not no_client[field] and (tonumber(heartbeat) or 0) < oldest then
-        redis.call('hdel', lock.clients, field)
+      if heartbeat and not no_client[field] then
+        heartbeat = tonumber(heartbeat) or 0
+        if heartbeat < oldest then
+          redis.call('hdel', lock.clients, field)
+        elseif heartbeat > now and not id then
+          redis.call('hset', lock.clients, field, now)
+        end
       end
     end
   end

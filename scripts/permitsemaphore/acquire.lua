@@ -61,7 +61,11 @@ if expired > 0 then
   end
 end
 if enough then
-  free = redis.call('decrby', permits_key, wanted)
+  free = redis.pcall('decrby', permits_key, wanted)
+  if type(free) == 'table' then -- the user may lack the permission for it
+    remove_leases(leases, (acquired_permits(leases, ids, now)))
+    return free
+  end
   -- The set of leases lasts as long as the key of free permits.
   local pool_ttl = redis.call('pttl', permits_key)
   if pool_ttl > 0 then

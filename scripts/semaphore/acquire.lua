@@ -35,8 +35,13 @@ local denied = publish_denied(publish, channel)
 if denied then
   return denied
 end
-left = redis.call('decrby', permits_key, wanted)
+-- Both or neither: the user may lack the permission for one of the two commands.
 redis.call('set', memory_key, '1 ' .. (epoch or '0'), 'px', memory_ttl_ms)
+left = redis.pcall('decrby', permits_key, wanted)
+if type(left) == 'table' then
+  redis.call('del', memory_key)
+  return left
+end
 if epoch then
   keep_epoch(epoch_key, permits_key)
 end

@@ -2,6 +2,7 @@ package contract
 
 import (
 	"context"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -441,6 +442,23 @@ func TestC28MinimumOfAWriterThatReads(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A renewal has not been answered, and is executed after the release. The lock is free when the minimum is over all the
+// same.
+func TestC28ALateRenewalDoesNotOutlastTheMinimum(t *testing.T) {
+	const minimum = 30 * time.Second
+	Bubble(t, func(t *testing.T, b *Bubbled) {
+		began := time.Now()
+		hold := Acquire(t, t.Context(), b.L, primitives.WithMinHold(minimum), primitives.WithWatchdog(time.Minute))
+		b.P.DropCommands(math.MaxInt, Script)
+		time.Sleep(minimum - 5*time.Second)
+		b.P.Heal()
+		Release(t, hold)
+		b.S.Mini().SetTTL("l", time.Minute) // the renewal
+		Release(t, Acquire(t, t.Context(), b.Other))
+		assert.InDelta(t, minimum, time.Since(began), float64(50*time.Millisecond))
+	})
 }
 
 // A hold with a minimum is part of no cohort: its release sends a command, and the next member waits.

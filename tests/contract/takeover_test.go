@@ -354,3 +354,31 @@ func TestTakeoverIsFoundAfterReconnecting(t *testing.T) {
 	require.Positive(t, p.CutPubSub())
 	RequireEnds(t, hold.Context(), primitives.ErrLost)
 }
+
+// C23: an adoption that fails emits an event, whatever the kind: here the client closes.
+func TestC23AdoptionByAClosingClientEmitsAnEvent(t *testing.T) {
+	t.Parallel()
+	for _, k := range takeables() {
+		t.Run(k.Name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := redistest.Embedded(t)
+				heard := &Recorder{}
+				c := NewClient(t, s.Client(t), heard.Option())
+				h := k.One(t, NewClient(t, s.Client(t)), "l")
+				former := Acquire(t, t.Context(), h)
+				last := Acquire(t, t.Context(), c.Lock("another"))
+				closed := make(chan error, 1)
+				go func() { closed <- c.Close(t.Context()) }()
+				synctest.Wait()
+				_, err := k.Open(c, "l").(kinds.Takeable).Adopt(t.Context(), former.ID())
+				require.ErrorIs(t, err, primitives.ErrClosed)
+				events := heard.All(primitives.EventNotAcquired)
+				require.Len(t, events, 1)
+				require.ErrorIs(t, events[0].Err, primitives.ErrClosed)
+				Release(t, last)
+				require.NoError(t, <-closed)
+				Release(t, former)
+			})
+		})
+	}
+}

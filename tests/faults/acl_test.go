@@ -274,7 +274,7 @@ func TestEachRuleIsNeeded(t *testing.T) {
 }
 
 // A user lacks the permission for one command, so scripts stop halfway, and a lock could stay without a TTL. What was
-// acquired by then is given back, and others can acquire at once.
+// acquired by then is given back, once, and others can acquire at once.
 func TestDeniedAcquisitionLeavesNothing(t *testing.T) {
 	t.Parallel()
 	s := redistest.Fresh(t)
@@ -283,7 +283,7 @@ func TestDeniedAcquisitionLeavesNothing(t *testing.T) {
 		user := redistest.Name(t)
 		s.SetUser(t, user, "on", ">"+redistest.Password, "~*", "&*", "+@all", "-"+command)
 		denied := 0
-		for _, kind := range kinds.Leased() {
+		for _, kind := range slices.Concat(kinds.Locks(), kinds.Pools()) {
 			for _, opts := range [][]primitives.Option{nil, {primitives.WithOwner("me")}} {
 				c := NewClient(t, s.As(user).Client(t))
 				name := redistest.Name(t)
@@ -298,6 +298,8 @@ func TestDeniedAcquisitionLeavesNothing(t *testing.T) {
 				require.Regexp(t, deniedError, err.Error())
 				hold, err := kind.Rival(free, name).TryAcquire(t.Context())
 				require.NoError(t, err, "%s without %s", kind.Name, command)
+				_, err = kind.Rival(free, name).TryAcquire(t.Context())
+				require.ErrorIs(t, err, primitives.ErrNotAcquired, "%s without %s", kind.Name, command)
 				Release(t, hold)
 			}
 		}

@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"net"
 	"regexp"
 	"strings"
 	"sync"
@@ -103,6 +104,9 @@ func Run(ctx context.Context, cfg Config) (failed bool, err error) {
 	if err := e.connect(ctx); err != nil {
 		if ctx.Err() != nil {
 			return failed, context.Cause(ctx)
+		}
+		if timeout, ok := errors.AsType[net.Error](err); ok && timeout.Timeout() { // a context's or a connection's
+			err = fmt.Errorf("no answer within %v", cfg.Timeout)
 		}
 		report("connection", Result{Status: Fail, Detail: oneLine(err), Fix: e.reachFix(err)})
 		return failed, ErrUnreachable
@@ -218,12 +222,17 @@ func (e *exam) reachFix(err error) string {
 		{"NOAUTH", "give a password in the URL: redis://:password@host"},
 		{"DENIED", "the server is in protected mode: set a password, or bind it to a private network"},
 		{"LOADING", "the server loads its data: wait, and try again"},
+		{"BUSY", "a script has been running for too long: wait, or end it with SCRIPT KILL"},
 		{"cluster support disabled", "this is no cluster: leave out --cluster, and give one address"},
 		{"first record does not look like a TLS", "the server does not use TLS: redis:// instead of rediss://"},
+		{"certificate required", "the server wants a certificate of the client: give --tls-cert and --tls-key"},
+		{"certificate is valid for", "the server's certificate is for another host: use a host that it names"},
+		{"cannot validate certificate for", "the server's certificate names no addresses: use a host that it names"},
+		{"certificate has expired", "the server's certificate has expired, or a clock is wrong"},
 		{"certificate", "give the authority that signed the certificate by --tls-ca"},
 		{"EOF", "does the server need TLS? Then use rediss://"},
 		{"no such host", "the host name is unknown: check the URL"},
-		{"deadline exceeded", "does redis-server hang (redis-cli ping on its host)? Else check the address, the firewall, " +
+		{"no answer within", "does redis-server hang (redis-cli ping on its host)? Else check the address, the firewall, " +
 			"and whether the server uses TLS as the URL says (rediss://)"},
 		{"max number of clients", "raise maxclients, or close idle connections"},
 	} {
@@ -297,7 +306,7 @@ func eachNode(f func(ctx context.Context, n *node) ([]Result, error)) func(conte
 			return bad, nil
 		}
 		if len(e.nodes) > 1 {
-			good[0].Detail = fmt.Sprintf("%s (%s; %d masters are well)", good[0].Detail, e.nodes[0].addr, len(e.nodes))
+			good[0].Detail = fmt.Sprintf("%s (%s; all %d masters are ok)", good[0].Detail, e.nodes[0].addr, len(e.nodes))
 		}
 		return good[:1], nil
 	}

@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -10,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	miniserver "github.com/alicebob/miniredis/v2/server"
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
@@ -260,23 +262,46 @@ func TestServerOutOfReach(t *testing.T) {
 	require.NoError(t, server.Client(t).ConfigSet(t.Context(), "requirepass", "secret").Err())
 	silent := redistest.Redis(t).Proxy(t)
 	silent.BlackHole(true)
+	busy := redistest.Miniredis(t)
+	busy.Mini().Server().SetPreHook(func(peer *miniserver.Peer, _ string, _ ...string) bool {
+		peer.WriteError("BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.")
+		return true
+	})
 	for name, tt := range map[string]struct {
-		rdb *redis.Client
-		fix string
+		rdb         *redis.Client
+		detail, fix string
 	}{
-		"nobody there": {server.Client(t, once, func(o *redis.Options) { o.Addr = "127.0.0.1:1" }), "redis-server runs"},
-		"no password":  {server.Client(t, once), "give a password"},
-		"wrong password": {
-			server.Client(t, once, func(o *redis.Options) { o.Password = "wrong" }), "password in the URL is wrong",
+		"nobody there": {
+			server.Client(t, once, func(o *redis.Options) { o.Addr = "127.0.0.1:1" }), "refused", "redis-server runs",
 		},
-		"silent": {silent.Client(t, once), "firewall"},
+		"no password": {server.Client(t, once), "NOAUTH", "give a password"},
+		"wrong password": {
+			server.Client(t, once, func(o *redis.Options) { o.Password = "wrong" }), "WRONGPASS", "password in the URL is wrong",
+		},
+		"silent": {silent.Client(t, once), "no answer within 300ms", "does redis-server hang"},
+		"busy":   {busy.Client(t, once), "BUSY", "SCRIPT KILL"},
 	} {
 		results, failed, err := examine(t, tt.rdb, func(c *Config) { c.Timeout = 300 * time.Millisecond })
 		require.ErrorIs(t, err, ErrUnreachable, name)
 		require.True(t, failed, name)
 		require.Len(t, results, 1, name)
 		require.Equal(t, Fail, results["connection"].Status, name)
+		require.Contains(t, results["connection"].Detail, tt.detail, name)
 		require.Contains(t, results["connection"].Fix, tt.fix, "%s: %+v", name, results)
+	}
+}
+
+// Errors of TLS, as Go and OpenSSL word them.
+func TestAdviceOnCertificates(t *testing.T) {
+	t.Parallel()
+	for text, fix := range map[string]string{
+		"remote error: tls: certificate required":                                                    "--tls-key",
+		"tls: failed to verify certificate: x509: certificate is valid for 127.0.0.1, not 127.0.0.2": "a host that it names",
+		"x509: cannot validate certificate for 127.0.0.1 because it doesn't contain any IP SANs":     "a host that it names",
+		"tls: failed to verify certificate: x509: certificate has expired or is not yet valid":       "expired",
+		"tls: failed to verify certificate: x509: certificate signed by unknown authority":           "--tls-ca",
+	} {
+		require.Contains(t, new(exam).reachFix(errors.New(text)), fix, text)
 	}
 }
 

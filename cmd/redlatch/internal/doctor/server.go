@@ -54,7 +54,7 @@ func latency(ctx context.Context, e *exam) ([]Result, error) {
 	detail := fmt.Sprintf("a round trip takes %v (median of %d; the longest %v)",
 		rounded(took[pings/2]), pings, rounded(took[pings-1]))
 	if took[pings/2] > slowPing {
-		return warn("put the server nearer: each acquisition and each release takes a round trip", "%s", detail), nil
+		return warn("move the server closer: each acquisition and each release takes a round trip", "%s", detail), nil
 	}
 	return ok("%s", detail), nil
 }
@@ -81,7 +81,7 @@ func version(_ context.Context, n *node) ([]Result, error) {
 	}
 	switch major, _, _ := strings.Cut(number, "."); {
 	case number == "":
-		return warn("use Redis "+oldestVersion+" or later, or Valkey", "the server does not say which version it is"), nil
+		return warn("use Redis "+oldestVersion+" or later, or Valkey", "the server does not report its version"), nil
 	case len(major) == 1 && major < oldestVersion[:1]:
 		return warn("update to Redis "+oldestVersion+" or later, or to Valkey",
 			"%s %s is not supported: an acquisition cannot check whether its release may publish", name, number), nil
@@ -96,7 +96,7 @@ func uptime(_ context.Context, n *node) ([]Result, error) {
 	up, err := strconv.Atoi(n.info["uptime_in_seconds"])
 	switch {
 	case err != nil:
-		return warn("", "the server does not say since when it runs"), nil
+		return warn("", "the server does not report its uptime"), nil
 	case up < restartedUp:
 		return warn("a member of a RedLock should stay away for the TTL of the locks after a restart, "+
 			"unless it has kept its data", "the server started %d s ago", up), nil
@@ -117,10 +117,10 @@ func role(_ context.Context, n *node) ([]Result, error) {
 		if host := n.info["master_host"]; host != "" {
 			master = " (" + host + ":" + n.info["master_port"] + ")"
 		}
-		return fail("connect to the master"+master+", by --sentinel-master if Sentinels watch it",
+		return fail("connect to the master"+master+", with --sentinel-master if Sentinels watch it",
 			"the server is a replica: it refuses to write"), nil
 	}
-	return warn("", "the server does not say whether it is a master"), nil
+	return warn("", "the server does not report whether it is a master"), nil
 }
 
 // clusterState looks for a client that does not fit the server.
@@ -147,10 +147,10 @@ func clusterState(ctx context.Context, e *exam) ([]Result, error) {
 	if !e.cluster {
 		if state["cluster_size"] == "1" {
 			return warn(useCluster,
-				"a cluster of one master is used by a client for single servers: it fails when the cluster grows"), nil
+				"a cluster of one master, but the client is for a single server: it fails when the cluster grows"), nil
 		}
 		e.unfit = true
-		return fail(useCluster, "the server is part of a cluster, but the client is one for a single server: "+
+		return fail(useCluster, "the server is part of a cluster, but the client is for a single server: "+
 			"most names are on other masters"), nil
 	}
 	if err != nil {
@@ -189,7 +189,7 @@ func policy(_ context.Context, n *node) ([]Result, error) {
 	const fix = "CONFIG SET maxmemory-policy noeviction; if the server is also a cache, use another one for locks"
 	switch is, limit := n.info["maxmemory_policy"], n.info["maxmemory"]; {
 	case is == "":
-		return warn("make sure that it is noeviction", "the server does not say its maxmemory-policy"), nil
+		return warn("make sure that it is noeviction", "the server does not report its maxmemory-policy"), nil
 	case is == "noeviction":
 		return ok("noeviction"), nil
 	case limit == "0":
@@ -207,7 +207,7 @@ func memory(_ context.Context, n *node) ([]Result, error) {
 	limit, err := strconv.ParseFloat(n.info["maxmemory"], 64)
 	switch {
 	case err != nil:
-		return warn("", "the server does not say its maxmemory"), nil
+		return warn("", "the server does not report its maxmemory"), nil
 	case limit == 0:
 		return ok("%s used, no limit", n.info["used_memory_human"]), nil
 	case used >= limit:
@@ -240,7 +240,7 @@ func persistence(_ context.Context, n *node) ([]Result, error) {
 		return unchecked(n.denied), nil
 	}
 	if n.info["loading"] == "" {
-		return warn("", "the server does not say how it keeps its data"), nil
+		return warn("", "the server does not report how it persists its data"), nil
 	}
 	if n.info["rdb_last_bgsave_status"] == "err" {
 		return fail(fullDisk, "the last snapshot to disk failed: Redis may refuse to write"), nil
@@ -282,7 +282,7 @@ func replicas(_ context.Context, n *node) ([]Result, error) {
 	case lagging != "":
 		return warn("a failover to it forgets locks: look at its log", "the replica %s", lagging), nil
 	case count == 0:
-		return ok("no replicas: locks are away while the server is down"), nil
+		return ok("no replicas: locks are unavailable while the server is down"), nil
 	}
 	return ok("%d in sync; a failover may forget the latest acquisitions (WithReplicas, RedLock)", count), nil
 }

@@ -19,7 +19,7 @@ import (
 
 // skipped is the result of a check that cannot succeed because of what an earlier one found.
 func skipped() ([]Result, error) {
-	return warn("first do what the lines above say", "not checked"), nil
+	return warn("fix the lines above first", "not checked"), nil
 }
 
 // scriptCalls runs a script of the library that only reads, as the library does: EVALSHA after SCRIPT LOAD.
