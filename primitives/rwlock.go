@@ -17,8 +17,7 @@ import (
 //	redisson_unlock_latch:{<name>}:polls  exists while clients of this library poll
 //	redisson_rwlock:{<name>}          channel: "0" after the last reader, "1" after a writer
 //	redlatch_rwlock_claim:{<name>}    reservation: a writer waits, or it is its turn
-//	redisson_unlock_latch:{<name>}:readers, :writers  sorted sets: the clients of this library that wait
-//	redisson_unlock_latch:{<name>}:turn   when the latest turn of readers began
+//	redisson_unlock_latch:{<name>}:turns  sorted set: the clients of this library that wait
 //
 // The field mode says which side holds the lock. A reader without any of its keys is dead, whatever the
 // hash says. The writer's field ends in ":write".
@@ -85,11 +84,10 @@ func (rw *RWLock) Writer() *Lock { return &rw.writer }
 type rwDriver struct {
 	fieldDriver // the writer's; a reader has leases of its own, and other commands for them
 
-	other            *engine.Resource // the other side
-	reservation      string           // key that exists while a writer waits
-	polls            wireName         // key that exists while clients poll
-	readers, writers wireName         // keys of the clients that wait, see scripts/rwlock/turns.lua
-	turn             wireName         // key of the readers' turn
+	other       *engine.Resource // the other side
+	reservation string           // key that exists while a writer waits
+	polls       wireName         // key that exists while clients poll
+	turns       wireName         // key of the clients that wait, see scripts/rwlock/turns.lua
 }
 
 // newRWDriver returns the driver of one side; each finds holds of the other.
@@ -98,8 +96,7 @@ func newRWDriver(side, other *Lock, writes bool) rwDriver {
 	b := base{h: &side.handle, channel: names.next(rwChannel, "")}
 	return rwDriver{
 		fieldDriver: fieldDriver{b, writes}, other: &other.res, reservation: prefixed(rwReservation, side.raw()),
-		polls: names.next(requestPrefix, ":"+pollsKey), readers: names.next(requestPrefix, ":readers"),
-		writers: names.next(requestPrefix, ":writers"), turn: names.next(requestPrefix, ":turn"),
+		polls: names.next(requestPrefix, ":"+pollsKey), turns: names.next(requestPrefix, ":turns"),
 	}
 }
 
@@ -180,6 +177,9 @@ func (d *readerDriver) TryAcquire(ctx context.Context, q *engine.Request) (engin
 	return res, err
 }
 
+// noted is the state of a reader's request that was refused: Redis has noted that its client waits.
+type noted struct{}
+
 // acquireBatch implements [engine.Traits].AcquireBatch by rwlock/read_acquire. The others are private
 // requests that wait on this client. Reply, if q is granted and there are others: {"in", 1 or 0 for each
 // of the others}; else as [readLockReply] says. A refusal may also name the reservation of a writer: its
@@ -192,13 +192,13 @@ func (d *readerDriver) acquireBatch(
 ) (engine.Result, []bool, error) {
 	call := scripts.RWLockReadAcquire{
 		LockHash: d.h.name, Channel: &d.channel, MemoryKey: d.h.ownerKey(&q.Owner),
-		ClaimKey: d.reservation, SharedCounts: &d.h.sharedCounts, Readers: &d.readers, Turn: &d.turn,
+		ClaimKey: d.reservation, SharedCounts: &d.h.sharedCounts, Turns: &d.turns,
 		Owner: q.ID, TTL: scripts.InMillis(q.TTL),
 		IsShared: q.Shared, RefuseSecond: q.NonReentrant, IsNested: q.Nested, Client: d.h.c.life,
 	}
 	if q.MayQueue && q.Terms.PollMin == 0 {
 		call.Waits = 1
-		if len(others) == engine.MaxBatch { // there may be more
+		if _, was := q.State.(noted); was && len(others) < engine.MaxBatch { // else there may be more
 			call.Waits = 2
 		}
 	}
@@ -219,6 +219,7 @@ func (d *readerDriver) acquireBatch(
 	}
 	res, err := lockResult(reply.Acquired, err)
 	if !res.Granted {
+		q.State = noted{}
 		return res, nil, err
 	}
 	res.Free = math.MaxInt
@@ -240,7 +241,7 @@ func (d *readerDriver) free(ctx context.Context, o *engine.Owner, rest time.Dura
 func (d *readerDriver) releaseOf(o *engine.Owner) scripts.RWLockReadRelease {
 	return scripts.RWLockReadRelease{
 		LockHash: d.h.name, Channel: &d.channel, MemoryKey: d.h.ownerKey(o), ClaimKey: d.reservation,
-		SharedCounts: &d.h.sharedCounts, Readers: &d.readers, Writers: &d.writers, Turn: &d.turn,
+		SharedCounts: &d.h.sharedCounts, Turns: &d.turns,
 		Owner: o.ID, IsShared: o.Shared,
 	}
 }
@@ -396,6 +397,9 @@ func (d *writerDriver) outer(ctx context.Context) (*engine.Hold, error) {
 	return nil, nil
 }
 
+// behindWriter is the state of a writer's request that was refused because another writer holds.
+type behindWriter struct{}
+
 // TryAcquire implements [engine.Driver] by rwlock/write_acquire. The reply also says whether the attempt has
 // left a reservation, because readers hold the lock.
 //
@@ -405,12 +409,13 @@ func (d *writerDriver) TryAcquire(ctx context.Context, q *engine.Request) (engin
 	call := scripts.RWLockWriteAcquire{
 		LockHash: d.h.name, Channel: &d.channel, MemoryKey: d.h.ownerKey(&q.Owner),
 		ClaimKey: d.reservation, SharedCounts: &d.h.sharedCounts,
-		Readers: &d.readers, Writers: &d.writers, Turn: &d.turn,
+		Turns: &d.turns,
 		Owner: q.ID, TTL: scripts.InMillis(q.TTL),
 		IsShared: q.Shared, RefuseSecond: q.NonReentrant, IsNested: q.Nested,
 		Client: d.h.c.life, Waits: q.MayQueue && q.Terms.PollMin == 0,
 	}
-	if q.MayQueue {
+	_, waitedForWriter := q.State.(behindWriter)
+	if q.MayQueue && !waitedForWriter {
 		call.ClaimTTL = reservationMillis
 	}
 	if q.MayQueue && q.Terms.PollMin > 0 {
@@ -418,7 +423,20 @@ func (d *writerDriver) TryAcquire(ctx context.Context, q *engine.Request) (engin
 	}
 	reply, err := call.Do(ctx, d.h.c.confirmed)
 	q.MustRollback = q.MustRollback || reply.Claimed // the reservation must go if q gives up
-	return lockResult(reply.Acquired, err)
+	res, err := lockResult(reply.Acquired, err)
+	if err != nil || res.Granted {
+		return res, err
+	}
+	// After a writer's release readers have a moment in which they may come as often as they like: the next
+	// writer makes one attempt without a reservation.
+	if waitedForWriter && res.Holder == "" {
+		res.RetryAfter = 0
+	}
+	q.State = nil
+	if res.Holder != "" {
+		q.State = behindWriter{}
+	}
+	return res, nil
 }
 
 // Release implements [engine.Driver]. With counts left it runs lock/nested_release on the writer's field.
@@ -457,7 +475,7 @@ func (d *writerDriver) releaseOf(o *engine.Owner) scripts.RWLockWriteRelease {
 	return scripts.RWLockWriteRelease{
 		LockHash: d.h.name, Channel: &d.channel, MemoryKey: d.h.ownerKey(o),
 		ClaimKey: d.reservation, SharedCounts: &d.h.sharedCounts,
-		Readers: &d.readers, Writers: &d.writers, Turn: &d.turn,
+		Turns: &d.turns,
 		Owner: o.ID, IsShared: o.Shared, DefaultTTL: scripts.InMillis(o.TTL),
 	}
 }

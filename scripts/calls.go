@@ -1207,10 +1207,8 @@ type RWLockReadAcquire struct {
 	// of a waiting writer
 	ClaimKey     any
 	SharedCounts any
-	// clients with readers that wait, see rwlock/turns
-	Readers any
-	// of readers
-	Turn any
+	// of clients that wait, see rwlock/turns
+	Turns any
 	// optional: of clients that poll, if this one does
 	Mark any
 	// id
@@ -1224,7 +1222,7 @@ type RWLockReadAcquire struct {
 	IsNested bool
 	// an id that is new after each restart
 	Client string
-	// 1 if the client waits for messages; 2 if it has more readers that wait than companions
+	// 1 if the client waits for messages; 2 if it was noted, and has no other readers that wait
 	Waits int64
 	// optional
 	MarkTTL    Millis
@@ -1250,7 +1248,7 @@ type RWLockReadAcquireReply struct {
 // acquired, or 0}; {pttl of the obstacle, writer} when refused; "over" when this acquisition has
 // ended; "again" when a second count is refused; "lost" when the outer hold is gone.
 func (c RWLockReadAcquire) Do(ctx context.Context, by Sender) (RWLockReadAcquireReply, error) {
-	keys := append(make([]any, 0, 9), c.LockHash, c.Channel, c.MemoryKey, c.ClaimKey, c.SharedCounts, c.Readers, c.Turn)
+	keys := append(make([]any, 0, 8), c.LockHash, c.Channel, c.MemoryKey, c.ClaimKey, c.SharedCounts, c.Turns)
 	for _, element := range c.Companions {
 		keys = append(keys, element.MemoryKey)
 	}
@@ -1395,12 +1393,8 @@ type RWLockReadRelease struct {
 	// of a waiting writer
 	ClaimKey     any
 	SharedCounts any
-	// clients with readers that wait, see rwlock/turns
-	Readers any
-	// clients with writers that wait
-	Writers any
-	// of readers
-	Turn any
+	// of clients that wait, see rwlock/turns
+	Turns any
 	// id
 	Owner string
 	// 0 for a private id when no copy of its acquisition can come
@@ -1416,16 +1410,7 @@ type RWLockReadRelease struct {
 
 // Do runs the script. Redis returns 1 when it was held, 0 when not.
 func (c RWLockReadRelease) Do(ctx context.Context, by Sender) (Number, error) {
-	keys := []any{
-		c.LockHash,
-		c.Channel,
-		c.MemoryKey,
-		c.ClaimKey,
-		c.SharedCounts,
-		c.Readers,
-		c.Writers,
-		c.Turn,
-	}
+	keys := []any{c.LockHash, c.Channel, c.MemoryKey, c.ClaimKey, c.SharedCounts, c.Turns}
 	args := []any{
 		c.Owner,
 		by.runner.publish.Load(),
@@ -1435,7 +1420,7 @@ func (c RWLockReadRelease) Do(ctx context.Context, by Sender) (Number, error) {
 		0,
 		c.Rest.value,
 	}
-	return readNumber(by.send(ctx, rwlockReadRelease, keys, 8, args, 6))
+	return readNumber(by.send(ctx, rwlockReadRelease, keys, 6, args, 6))
 }
 
 // RWLockReadRenew is a call of rwlock/read_renew: extend the leases of many readers, with all
@@ -1525,12 +1510,8 @@ type RWLockWriteAcquire struct {
 	// of a waiting writer; its value is the memory key of the writer's request, or see rwlock/turns
 	ClaimKey     any
 	SharedCounts any
-	// clients with readers that wait, see rwlock/turns
-	Readers any
-	// clients with writers that wait
-	Writers any
-	// of readers
-	Turn any
+	// of clients that wait, see rwlock/turns
+	Turns any
 	// optional: of clients that poll, if this one does
 	Mark any
 	// id
@@ -1563,17 +1544,7 @@ type RWLockWriteAcquireReply struct {
 // lock, with a third element when claimed; "over" when this acquisition has ended; "again" when a
 // second count is refused, or its own id is a reader; "lost" when the outer hold is gone.
 func (c RWLockWriteAcquire) Do(ctx context.Context, by Sender) (RWLockWriteAcquireReply, error) {
-	keys := []any{
-		c.LockHash,
-		c.Channel,
-		c.MemoryKey,
-		c.ClaimKey,
-		c.SharedCounts,
-		c.Readers,
-		c.Writers,
-		c.Turn,
-		c.Mark,
-	}
+	keys := []any{c.LockHash, c.Channel, c.MemoryKey, c.ClaimKey, c.SharedCounts, c.Turns, c.Mark}
 	args := []any{
 		c.Owner,
 		c.TTL.value,
@@ -1586,7 +1557,7 @@ func (c RWLockWriteAcquire) Do(ctx context.Context, by Sender) (RWLockWriteAcqui
 		c.Waits,
 		c.MarkTTL.value,
 	}
-	got, rest, err := readAcquired(by.send(ctx, rwlockWriteAcquire, keys, 8, args, 9))
+	got, rest, err := readAcquired(by.send(ctx, rwlockWriteAcquire, keys, 6, args, 9))
 	reply := RWLockWriteAcquireReply{Acquired: got}
 	if err != nil || len(rest.rest) == 0 {
 		return reply, err
@@ -1689,12 +1660,8 @@ type RWLockWriteRelease struct {
 	// of a waiting writer; its value is the memory key of the writer's request, or see rwlock/turns
 	ClaimKey     any
 	SharedCounts any
-	// clients with readers that wait, see rwlock/turns
-	Readers any
-	// clients with writers that wait
-	Writers any
-	// of readers
-	Turn any
+	// of clients that wait, see rwlock/turns
+	Turns any
 	// optional: memory of the successor's request, if there is a successor; without one, the mark of
 	// clients that poll, if they count
 	SuccessorMemory any
@@ -1726,9 +1693,7 @@ func (c RWLockWriteRelease) Do(ctx context.Context, by Sender) (Released, error)
 		c.MemoryKey,
 		c.ClaimKey,
 		c.SharedCounts,
-		c.Readers,
-		c.Writers,
-		c.Turn,
+		c.Turns,
 		c.SuccessorMemory,
 	}
 	args := []any{
@@ -1742,7 +1707,7 @@ func (c RWLockWriteRelease) Do(ctx context.Context, by Sender) (Released, error)
 		c.Successor,
 		c.SuccessorTTL.value,
 	}
-	got, _, err := readReleased(by.send(ctx, rwlockWriteRelease, keys, 8, args, 6))
+	got, _, err := readReleased(by.send(ctx, rwlockWriteRelease, keys, 6, args, 6))
 	return got, err
 }
 

@@ -6,9 +6,8 @@
 -- KEYS[3]  memory_key: of this request; exists if a late copy must not acquire
 -- KEYS[4]  claim_key: of a waiting writer
 -- KEYS[5]  shared_counts
--- KEYS[6]  readers: clients with readers that wait, see rwlock/turns
--- KEYS[7]  turn: of readers
--- KEYS[8..]  companions.memory_key: of each companion's request
+-- KEYS[6]  turns: of clients that wait, see rwlock/turns
+-- KEYS[7..]  companions.memory_key: of each companion's request
 -- KEYS[-1]  mark (optional): of clients that poll, if this one does
 -- ARGV[1]  owner (text): id
 -- ARGV[2]  ttl_ms (ms)
@@ -17,8 +16,8 @@
 -- ARGV[5]  refuse_second (flag): refuse a second count
 -- ARGV[6]  is_nested (flag): in a hold with the same id, which must still have the lock
 -- ARGV[7]  client (text): an id that is new after each restart
--- ARGV[8]  waits (number): 1 if the client waits for messages; 2 if it has more readers that wait
---          than companions
+-- ARGV[8]  waits (number): 1 if the client waits for messages; 2 if it was noted, and has no other
+--          readers that wait
 -- ARGV[9..]  companions.owner (text), companions.ttl_ms (ms): an id that belongs to one acquisition
 --            alone
 -- ARGV[-1]  mark_ttl_ms (ms, optional)
@@ -27,19 +26,19 @@
 --          this acquisition has ended; "again" when a second count is refused; "lost" when the
 --          outer hold is gone
 local lock_hash, channel, memory_key, claim_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local shared_counts, readers, turn, all_keys = KEYS[5], KEYS[6], KEYS[7], KEYS
+local shared_counts, turns, all_keys = KEYS[5], KEYS[6], KEYS
 local owner, ttl_ms, publish = ARGV[1], ARGV[2], ARGV[3]
 local is_shared, refuse_second, is_nested = ARGV[4] ~= '0', ARGV[5] == '1', ARGV[6] == '1'
 local client, waits, all_args = ARGV[7], ARGV[8], ARGV
-local companions, mark, mark_ttl_ms = #all_keys - 7, nil, nil
+local companions, mark, mark_ttl_ms = #all_keys - 6, nil, nil
 if #all_args % 2 == 1 then
   companions, mark, mark_ttl_ms = companions - 1, all_keys[#all_keys], all_args[#all_args]
 end
 
 local prefix = hold_prefix(lock_hash)
-local is_single = companions == 0 and not is_shared and not is_nested
-local is_free = is_single and redis.call('exists', lock_hash, memory_key, claim_key, readers) == 0
-local is_clear = is_free or redis.call('exists', memory_key, claim_key, readers) == 0
+local is_single = companions == 0 and not is_shared and not is_nested and waits ~= '2'
+local is_free = is_single and redis.call('exists', lock_hash, memory_key, claim_key) == 0
+local is_clear = is_free or redis.call('exists', memory_key, claim_key) == 0
 if not is_clear and redis.call('get', memory_key) then
   return 'over'
 end
@@ -90,15 +89,15 @@ end
 -- readers. A companion whose request has ended gets nothing, even if others with its id are
 -- readers.
 local function granted(is_copy)
-  if waits == '1' then
-    redis.pcall('zrem', readers, client)
+  if waits == '2' then
+    forget_reader(turns, client)
   end
   if companions == 0 then
     return 0
   end
   local memories, ids = {}, {}
   for i = 1, companions do
-    memories[i], ids[i] = all_keys[7 + i], all_args[7 + 2 * i]
+    memories[i], ids[i] = all_keys[6 + i], all_args[7 + 2 * i]
   end
   local some_ended = redis.call('exists', unpack(memories)) > 0
   local counts = redis.call('hmget', lock_hash, unpack(ids))
@@ -148,11 +147,11 @@ if not holds then
   end
   -- New readers wait behind a waiting writer, so that readers cannot starve it.
   local claim_ttl = is_clear and 0 or redis.call('pttl', claim_key)
-  local began = claim_ttl > 0 and waiting_readers(readers, turn)
+  local began = claim_ttl > 0 and waiting_readers(turns)
   local is_written = mode ~= 'read' and is_taken
-  if is_written or claim_ttl > 0 and not (began and is_turn_of(readers, client, began)) then
+  if is_written or claim_ttl > 0 and not (began and is_turn_of(turns, client, began)) then
     if waits ~= '0' then
-      note_waiting(readers, client)
+      note_reader(turns, client)
     end
     if not is_written then
       return {claim_ttl, ''}

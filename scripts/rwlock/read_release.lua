@@ -10,9 +10,7 @@
 -- KEYS[3]  memory_key: of this request: 2 released, 3 nothing to release
 -- KEYS[4]  claim_key: of a waiting writer
 -- KEYS[5]  shared_counts
--- KEYS[6]  readers: clients with readers that wait, see rwlock/turns
--- KEYS[7]  writers: clients with writers that wait
--- KEYS[8]  turn: of readers
+-- KEYS[6]  turns: of clients that wait, see rwlock/turns
 -- ARGV[1]  owner (text): id
 -- ARGV[2]  publish (command)
 -- ARGV[3]  memory_ttl_ms (ms): 0 for a private id when no copy of its acquisition can come
@@ -23,7 +21,7 @@
 -- ARGV[7]  rest_ms (ms, optional): rest of the minimum hold; 0 or missing: it is over
 -- returns  number: 1 when it was held, 0 when not
 local lock_hash, channel, memory_key, claim_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local shared_counts, readers, writers, turn = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
+local shared_counts, turns = KEYS[5], KEYS[6]
 local owner, publish, memory_ttl_ms = ARGV[1], ARGV[2], ARGV[3]
 local is_shared, only_own = ARGV[4] == '1', ARGV[5] == '1'
 local rest_ms = ARGV[7] or '0'
@@ -32,9 +30,9 @@ local prefix = hold_prefix(lock_hash)
 local remembers = memory_ttl_ms ~= '0'
 local is_usual = not remembers and rest_ms == '0' and redis.call('exists', shared_counts) == 0
 local count, mode = unpack(redis.call('hmget', lock_hash, owner, 'mode'))
--- One who reads alone, while no writer waits, needs no function of the libraries below.
+-- One who reads alone, while nobody waits, needs no function of the libraries below.
 if is_usual and count == '1' and mode == 'read' and redis.call('hlen', lock_hash) == 2
-  and redis.call('exists', writers) == 0 then
+  and redis.call('exists', turns) == 0 then
   local was_alive = redis.call('del', hold_key(prefix, owner, 1))
   redis.call('del', lock_hash)
   redis.call(publish, channel, '0')
@@ -43,12 +41,12 @@ end
 
 -- uses     rwlock/fit_ttl, rwlock/readers, rwlock/turns
 
--- left_by fits the hash's TTL, after a reader with left ms has left. The last one frees the lock, for
--- a writer if no readers are still to come in their turn.
+-- left_by fits the TTL of the hash, after a reader with left ms has left. The last one frees the lock,
+-- for a writer if no readers are still to come in their turn.
 local function left_by(left)
   if mode ~= 'write' and not fit_ttl(lock_hash, prefix, left) then
-    if not waiting_readers(readers, turn) then
-      name_writer(writers, claim_key)
+    if not waiting_readers(turns) then
+      name_writer(turns, claim_key)
     end
     redis.call(publish, channel, '0')
   end

@@ -1,55 +1,78 @@
 -- rwlock/turns: clients that wait for the lock come in turn, near and far ones.
 --
 -- All of them hear each release, and whoever tries first gets a free lock. Without turns that would
--- always be the nearest client. So two sorted sets note the clients that wait, one for readers and
--- one for writers, each with the time of its first attempt:
+-- always be the nearest client. So a sorted set notes the clients that wait to read or to write,
+-- and since when:
 --
---   - A writer's release begins a turn of the readers that were noted before it. Writers claim the
---     lock at once, so that later readers wait, but the claim does not keep these readers out.
---   - When they have come and gone, or if there are none, the first writer has its turn: the claim
---     then names its client.
+--   - A writer's release begins a turn of the readers that were noted before it. A writer may claim
+--     the lock meanwhile, so that later readers wait, but the claim does not keep these ones out.
+--   - When they have come and gone, or if there are none, the first writer has its turn, if it has
+--     waited for long enough: the claim then names its client.
 --
--- A client that does not come delays the others by turn_ms. The notes are a help, not the truth: if
--- they are lost or cannot be written, clients compete as without turns.
+-- A client that does not come delays the others by turn_ms. The set is a help, not the truth: if it
+-- is lost or cannot be written, clients compete as without turns.
+--
+-- The score of a reader is the time at which it was noted, ms. Writers have that time less apart,
+-- so they come before all readers. The member "turn" has the time at which the latest turn of readers
+-- began, plus apart.
 -- uses     lib/clock
--- defines  note_waiting(noted, client);
---          waiting_readers(readers, turn): when the readers' turn began, if some have not come yet,
---          and how long it lasts, ms; else nil;
---          is_turn_of(readers, client, began): whether it is the turn of that client's readers;
+-- defines  note_reader(turns, client), note_writer(turns, client);
+--          forget_reader(turns, client), forget_writer(turns, client);
+--          waiting_readers(turns): when the readers' turn began, if some have not come yet, and how
+--          long it lasts, ms; else nil;
+--          is_turn_of(turns, client, began): whether it is the turn of that client's readers;
 --          named_writer(claim_key): the client whose turn it is, nil if it is not a writer's;
---          name_writer(writers, claim_key): begin a writer's turn, if one waits;
---          begin_turn(readers, turn): begin the readers' turn, after a writer's release; false if
---          none wait
+--          name_writer(turns, claim_key): begin a writer's turn, if one waits;
+--          begin_turn(turns): begin the readers' turn, after a writer's release; false if none wait
 
 local turn_ms = 85 -- a client with a round trip of 80 ms is in time
-local patience_ms = 20 -- writers compete before; that costs less than to wait for a certain one
-local notes_ttl_ms = 3000
+local patience_ms = 20 -- before, writers compete: that costs less than to wait for a certain one
+local apart = 1e14
 
-local function note_waiting(noted, client)
-  local now = now_ms()
-  local added = redis.pcall('zadd', noted, 'nx', now, client)
+local function note(turns, member, shift)
+  local score = now_ms() + shift
+  local added = redis.pcall('zadd', turns, 'nx', score, member)
   if type(added) ~= 'number' then
     return -- a full Redis, or a key of another type
   end
-  if added == 0 and tonumber(redis.call('zscore', noted, client)) > now then
-    redis.call('zadd', noted, now, client) -- the clock was set back
+  if added == 0 and tonumber(redis.call('zscore', turns, member)) > score then
+    redis.call('zadd', turns, score, member) -- the clock was set back
   end
-  redis.call('pexpire', noted, notes_ttl_ms)
+  redis.call('pexpire', turns, 3000)
 end
 
-local function waiting_readers(readers, turn)
-  local began, now = tonumber(redis.pcall('get', turn)), now_ms()
-  if not began or began > now or began + turn_ms <= now then
-    return nil
-  end
-  local waiting = redis.pcall('zcount', readers, '-inf', began)
-  if type(waiting) == 'number' and waiting > 0 then
+local function note_reader(turns, client)
+  note(turns, 'r' .. client, 0)
+end
+
+local function note_writer(turns, client)
+  note(turns, 'w' .. client, -apart)
+end
+
+local function forget_reader(turns, client)
+  redis.pcall('zrem', turns, 'r' .. client)
+end
+
+local function forget_writer(turns, client)
+  redis.pcall('zrem', turns, 'w' .. client)
+end
+
+-- turn_began returns when the latest turn of readers began, nil if that is not known.
+local function turn_began(turns)
+  local score = tonumber(redis.pcall('zscore', turns, 'turn'))
+  return score and score - apart
+end
+
+local function waiting_readers(turns)
+  local began, now = turn_began(turns), now_ms()
+  if began and began <= now and now < began + turn_ms
+    and redis.call('zcount', turns, 0, began) > 0 then
     return began, began + turn_ms - now
   end
 end
 
-local function is_turn_of(readers, client, began)
-  local noted = tonumber(redis.pcall('zscore', readers, client))
+local function is_turn_of(turns, client, began)
+  local noted = tonumber(redis.pcall('zscore', turns, 'r' .. client))
   return noted ~= nil and noted <= began
 end
 
@@ -57,22 +80,21 @@ local function named_writer(claim_key)
   return string.match(redis.call('get', claim_key) or '', '^turn (.+)$')
 end
 
-local function name_writer(writers, claim_key)
-  local client = redis.pcall('zrangebyscore', writers, '-inf', now_ms() - patience_ms, 'limit', 0, 1)[1]
-  if client and type(redis.pcall('get', claim_key)) ~= 'table' then
-    redis.call('zrem', writers, client)
-    redis.pcall('set', claim_key, 'turn ' .. client, 'px', turn_ms)
+local function name_writer(turns, claim_key)
+  local longest = now_ms() - patience_ms - apart
+  local member = redis.pcall('zrangebyscore', turns, '-inf', longest, 'limit', 0, 1)[1]
+  if member and type(redis.pcall('get', claim_key)) ~= 'table' then
+    redis.call('zrem', turns, member)
+    redis.pcall('set', claim_key, 'turn ' .. string.sub(member, 2), 'px', turn_ms)
   end
 end
 
-local function begin_turn(readers, turn)
-  local last = tonumber(redis.pcall('get', turn))
+local function begin_turn(turns)
+  local now, last = now_ms(), turn_began(turns)
   if last then -- they have not come in their last turn
-    redis.pcall('zremrangebyscore', readers, '-inf', last)
+    redis.pcall('zremrangebyscore', turns, 0, last)
   end
-  local begins = redis.call('exists', readers) == 1 and type(redis.pcall('get', turn)) ~= 'table'
-  if begins then
-    redis.pcall('set', turn, string.format('%.0f', now_ms()), 'px', notes_ttl_ms)
-  end
-  return begins
+  local waiting = redis.pcall('zcount', turns, 0, now)
+  return type(waiting) == 'number' and waiting > 0
+    and type(redis.pcall('zadd', turns, now + apart, 'turn')) == 'number'
 end

@@ -6,10 +6,8 @@
 -- KEYS[4]  claim_key: of a waiting writer; its value is the memory key of the writer's request, or
 --          see rwlock/turns
 -- KEYS[5]  shared_counts
--- KEYS[6]  readers: clients with readers that wait, see rwlock/turns
--- KEYS[7]  writers: clients with writers that wait
--- KEYS[8]  turn: of readers
--- KEYS[9]  mark (optional): of clients that poll, if this one does
+-- KEYS[6]  turns: of clients that wait, see rwlock/turns
+-- KEYS[7]  mark (optional): of clients that poll, if this one does
 -- ARGV[1]  owner (text): id
 -- ARGV[2]  ttl_ms (ms)
 -- ARGV[3]  publish (command)
@@ -25,7 +23,7 @@
 --          when a second count is refused, or its own id is a reader; "lost" when the outer hold is
 --          gone
 local lock_hash, channel, memory_key, claim_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local shared_counts, readers, writers, turn, mark = KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9]
+local shared_counts, turns, mark = KEYS[5], KEYS[6], KEYS[7]
 local owner, ttl_ms, publish = ARGV[1], ARGV[2], ARGV[3]
 local is_shared, refuse_second = ARGV[4] ~= '0', ARGV[5] == '1'
 local claim_ttl_ms, is_nested = ARGV[6], ARGV[7] == '1'
@@ -34,7 +32,7 @@ local client, waits, mark_ttl_ms = ARGV[8], ARGV[9] == '1', ARGV[10]
 local prefix, field = hold_prefix(lock_hash), owner .. ':write'
 -- One call for the usual case: the lock is free, and this acquisition was not released.
 if not is_shared and not is_nested
-  and redis.call('exists', lock_hash, memory_key, claim_key, turn, writers) == 0 then
+  and redis.call('exists', lock_hash, memory_key, claim_key, turns) == 0 then
   local denied = publish_denied(publish, channel) or hold_keys_denied(prefix, owner)
   if denied then
     return denied
@@ -72,7 +70,7 @@ end
 local named = not held and named_writer(claim_key) -- fails for a key of another type
 local began, rest_ms
 if not held and not is_taken then
-  began, rest_ms = waiting_readers(readers, turn)
+  began, rest_ms = waiting_readers(turns)
   if not began and named and named ~= client then
     rest_ms = redis.call('pttl', claim_key)
   end
@@ -86,7 +84,7 @@ if not held and (is_taken or rest_ms) then
     mark_poll(mark, mark_ttl_ms)
   end
   if waits then
-    note_waiting(writers, client)
+    note_writer(turns, client)
   end
   rest_ms = rest_ms or redis.call('pttl', lock_hash)
   if is_taken and mode ~= 'read' then
@@ -106,7 +104,7 @@ if denied then
   return denied
 end
 if waits then
-  redis.pcall('zrem', writers, client)
+  forget_writer(turns, client)
 end
 redis.call('get', claim_key) -- fails for a key of another type, which must not be deleted
 if is_shared then

@@ -8,10 +8,8 @@
 -- KEYS[4]  claim_key: of a waiting writer; its value is the memory key of the writer's request, or
 --          see rwlock/turns
 -- KEYS[5]  shared_counts
--- KEYS[6]  readers: clients with readers that wait, see rwlock/turns
--- KEYS[7]  writers: clients with writers that wait
--- KEYS[8]  turn: of readers
--- KEYS[9]  successor_memory (optional): memory of the successor's request, if there is a successor;
+-- KEYS[6]  turns: of clients that wait, see rwlock/turns
+-- KEYS[7]  successor_memory (optional): memory of the successor's request, if there is a successor;
 --          without one, the mark of clients that poll, if they count
 -- ARGV[1]  owner (text): id
 -- ARGV[2]  publish (command)
@@ -27,8 +25,7 @@
 -- returns  released: 0 when it was not held; {0} when the successor has the lock now; else 1 and
 --          how many received the release message, and 1 more if others poll
 local lock_hash, channel, memory_key, claim_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local shared_counts, readers, writers, turn = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
-local successor_memory, all_keys = KEYS[9], KEYS
+local shared_counts, turns, successor_memory, all_keys = KEYS[5], KEYS[6], KEYS[7], KEYS
 local owner, publish, memory_ttl_ms = ARGV[1], ARGV[2], ARGV[3]
 local is_shared, only_own, default_ttl_ms = ARGV[4] == '1', ARGV[5] == '1', ARGV[6]
 local rest_ms, successor, successor_ttl_ms = ARGV[7] or '0', ARGV[8], ARGV[9]
@@ -40,7 +37,7 @@ local remembers = memory_ttl_ms ~= '0'
 -- one with this id, hands the lock off, or frees it while no other client waits.
 local is_usual = not remembers and not is_shared and rest_ms == '0'
 if is_usual and (successor and redis.call('exists', shared_counts, successor_memory)
-    or redis.call('exists', shared_counts, readers, writers)) == 0
+    or redis.call('exists', shared_counts, turns)) == 0
   and redis.call('hlen', lock_hash) == 2 and redis.call('hexists', lock_hash, field) == 1 then
   if successor then
     redis.call('pexpire', lock_hash, successor_ttl_ms)
@@ -50,7 +47,7 @@ if is_usual and (successor and redis.call('exists', shared_counts, successor_mem
     return {0}
   end
   redis.call('del', lock_hash)
-  local polls = all_keys[9] and redis.call('exists', all_keys[9]) or 0
+  local polls = all_keys[7] and redis.call('exists', all_keys[7]) or 0
   return 1 + redis.call(publish, channel, '1') + polls
 end
 
@@ -134,17 +131,17 @@ else
   if is_shared then
     forget_shared_count(shared_counts, field)
   end
-  local for_readers = begin_turn(readers, turn)
+  local for_readers = begin_turn(turns)
   if redis.call('hlen', lock_hash) > 1 then
     redis.call('hset', lock_hash, 'mode', 'read')
     fit_ttl(lock_hash, prefix, math.huge)
   else -- only the mode is left
     redis.call('del', lock_hash)
     if not for_readers then
-      name_writer(writers, claim_key)
+      name_writer(turns, claim_key)
     end
   end
-  local polls = not successor and all_keys[9] and redis.call('exists', all_keys[9]) or 0
+  local polls = not successor and all_keys[7] and redis.call('exists', all_keys[7]) or 0
   answer = 1 + redis.call(publish, channel, '1') + polls
 end
 remember('2')
