@@ -88,7 +88,7 @@ func TestCountsUncontendedAcquireAndRelease(t *testing.T) {
 		{"lock with a new handle", newHandle, 6, 32},
 		{"fenced", c.FencedLock("fenced").Acquire, 8, 31}, // GET after INCRBY: the exact token, as text,
 		{"fair", c.FairLock("fair").Acquire, 9, 42},
-		{"reader", rw.Reader().Acquire, 10, 50},
+		{"reader", rw.Reader().Acquire, 11, 50},
 		{"writer", rw.Writer().Acquire, 8, 50},
 		{"semaphore", sem.Acquire, 13, 50}, // with the epoch, which both scripts read and one keeps
 		{"permits", permits.Acquire, 15, 60},

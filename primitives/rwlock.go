@@ -177,9 +177,6 @@ func (d *readerDriver) TryAcquire(ctx context.Context, q *engine.Request) (engin
 	return res, err
 }
 
-// noted is the state of a reader's request that was refused: Redis has noted that its client waits.
-type noted struct{}
-
 // acquireBatch implements [engine.Traits].AcquireBatch by rwlock/read_acquire. The others are private
 // requests that wait on this client. Reply, if q is granted and there are others: {"in", 1 or 0 for each
 // of the others}; else as [readLockReply] says. A refusal may also name the reservation of a writer: its
@@ -198,7 +195,7 @@ func (d *readerDriver) acquireBatch(
 	}
 	if q.MayQueue && q.Terms.PollMin == 0 {
 		call.Waits = 1
-		if _, was := q.State.(noted); was && len(others) < engine.MaxBatch { // else there may be more
+		if q.Noted && len(others) < engine.MaxBatch { // else there may be more
 			call.Waits = 2
 		}
 	}
@@ -219,7 +216,7 @@ func (d *readerDriver) acquireBatch(
 	}
 	res, err := lockResult(reply.Acquired, err)
 	if !res.Granted {
-		q.State = noted{}
+		q.Noted = q.Noted || call.Waits != 0
 		return res, nil, err
 	}
 	res.Free = math.MaxInt
@@ -231,6 +228,7 @@ func (d *readerDriver) acquireBatch(
 func (d *readerDriver) free(ctx context.Context, o *engine.Owner, rest time.Duration) (engine.Released, error) {
 	call := d.releaseOf(o)
 	call.MemoryTTL, call.OnlyOwn, call.Rest = d.remember(o), true, scripts.InMillis(rest)
+	call.Client = d.h.c.life
 	reply, err := call.Do(ctx, d.h.c.calls)
 	got, err := releasedOf(isLost(reply, err))
 	got.InDoubt = reply.Doubt && !remembers(o)
@@ -241,8 +239,7 @@ func (d *readerDriver) free(ctx context.Context, o *engine.Owner, rest time.Dura
 func (d *readerDriver) releaseOf(o *engine.Owner) scripts.RWLockReadRelease {
 	return scripts.RWLockReadRelease{
 		LockHash: d.h.name, Channel: &d.channel, MemoryKey: d.h.ownerKey(o), ClaimKey: d.reservation,
-		SharedCounts: &d.h.sharedCounts, Turns: &d.turns,
-		Owner: o.ID, IsShared: o.Shared,
+		SharedCounts: &d.h.sharedCounts, Turns: &d.turns, Owner: o.ID, IsShared: o.Shared,
 	}
 }
 
@@ -408,8 +405,7 @@ type behindWriter struct{}
 func (d *writerDriver) TryAcquire(ctx context.Context, q *engine.Request) (engine.Result, error) {
 	call := scripts.RWLockWriteAcquire{
 		LockHash: d.h.name, Channel: &d.channel, MemoryKey: d.h.ownerKey(&q.Owner),
-		ClaimKey: d.reservation, SharedCounts: &d.h.sharedCounts,
-		Turns: &d.turns,
+		ClaimKey: d.reservation, SharedCounts: &d.h.sharedCounts, Turns: &d.turns,
 		Owner: q.ID, TTL: scripts.InMillis(q.TTL),
 		IsShared: q.Shared, RefuseSecond: q.NonReentrant, IsNested: q.Nested,
 		Client: d.h.c.life, Waits: q.MayQueue && q.Terms.PollMin == 0,
@@ -427,6 +423,7 @@ func (d *writerDriver) TryAcquire(ctx context.Context, q *engine.Request) (engin
 	if err != nil || res.Granted {
 		return res, err
 	}
+	q.Noted = q.Noted || call.Waits
 	// After a writer's release readers have a moment in which they may come as often as they like: the next
 	// writer makes one attempt without a reservation.
 	if waitedForWriter && res.Holder == "" {
@@ -458,6 +455,7 @@ func (d *writerDriver) Release(
 func (d *writerDriver) free(ctx context.Context, o *engine.Owner, next engine.Next) (engine.Released, error) {
 	call := d.releaseOf(o)
 	call.MemoryTTL, call.OnlyOwn, call.Rest = d.remember(o), o.Shared, scripts.InMillis(next.Rest)
+	call.Client = d.h.c.life
 	if s := next.Successor; s != nil {
 		call.SuccessorMemory = d.h.ownerKey(s)
 		call.Successor, call.SuccessorTTL = s.ID, scripts.InMillis(s.TTL)
@@ -474,8 +472,7 @@ func (d *writerDriver) free(ctx context.Context, o *engine.Owner, next engine.Ne
 func (d *writerDriver) releaseOf(o *engine.Owner) scripts.RWLockWriteRelease {
 	return scripts.RWLockWriteRelease{
 		LockHash: d.h.name, Channel: &d.channel, MemoryKey: d.h.ownerKey(o),
-		ClaimKey: d.reservation, SharedCounts: &d.h.sharedCounts,
-		Turns: &d.turns,
+		ClaimKey: d.reservation, SharedCounts: &d.h.sharedCounts, Turns: &d.turns,
 		Owner: o.ID, IsShared: o.Shared, DefaultTTL: scripts.InMillis(o.TTL),
 	}
 }

@@ -169,10 +169,10 @@ func TestRWLockBatchSkipsARolledBackReader(t *testing.T) {
 			require.NoError(t, x.Rdb.Set(t.Context(), memory, mark, time.Minute).Err())
 			keys := []string{
 				x.Name, x.Channel, memory + "-leader" + mark, "redlatch_rwlock_claim:{" + x.Name + "}",
-				x.SharedCounts(), memory,
+				x.SharedCounts(), "redisson_unlock_latch:{" + x.Name + "}:turns", memory,
 			}
 			answer, err := x.Rdb.Eval(t.Context(), scripts.Load("rwlock/read_acquire").Text(), keys,
-				"leader"+mark, 30000, "publish", 0, 0, 0, "companion", 60000).Slice()
+				"leader"+mark, 30000, "publish", 0, 0, 0, "client", 0, "companion", 60000).Slice()
 			require.NoError(t, err)
 			require.Equal(t, []any{"in", int64(0)}, answer)
 			require.LessOrEqual(t, x.Rdb.PTTL(t.Context(), x.TimeoutKey("companion", 1)).Val(), 30*time.Second)

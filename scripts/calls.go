@@ -1404,6 +1404,8 @@ type RWLockReadRelease struct {
 	// with is_shared: release the count of this acquisition; else any count, a shared one if there is
 	// one
 	OnlyOwn bool
+	// whose note is removed if nothing was held; "": none
+	Client string
 	// optional: rest of the minimum hold; 0 or missing: it is over
 	Rest Millis
 }
@@ -1417,7 +1419,7 @@ func (c RWLockReadRelease) Do(ctx context.Context, by Sender) (Number, error) {
 		c.MemoryTTL.value,
 		c.IsShared,
 		c.OnlyOwn,
-		0,
+		c.Client,
 		c.Rest.value,
 	}
 	return readNumber(by.send(ctx, rwlockReadRelease, keys, 6, args, 6))
@@ -1676,6 +1678,8 @@ type RWLockWriteRelease struct {
 	OnlyOwn bool
 	// if the hash has none
 	DefaultTTL Millis
+	// whose note and turn end if nothing was held; "": none
+	Client string
 	// optional: rest of the minimum hold; 0 or missing: it is over
 	Rest Millis
 	// optional: its owner id, which belongs to one acquisition alone; missing: no successor
@@ -1703,11 +1707,12 @@ func (c RWLockWriteRelease) Do(ctx context.Context, by Sender) (Released, error)
 		c.IsShared,
 		c.OnlyOwn,
 		c.DefaultTTL.value,
+		c.Client,
 		c.Rest.value,
 		c.Successor,
 		c.SuccessorTTL.value,
 	}
-	got, _, err := readReleased(by.send(ctx, rwlockWriteRelease, keys, 6, args, 6))
+	got, _, err := readReleased(by.send(ctx, rwlockWriteRelease, keys, 6, args, 7))
 	return got, err
 }
 

@@ -272,10 +272,10 @@ func (r *Resource) tried(ctx context.Context, q *Request, res Result, err error)
 }
 
 // rollback removes everything that the server keeps, or may still come to keep, of a request without a
-// hold. It does nothing if no attempt can have taken anything. It is repeated in the background until
+// hold. It does nothing if no attempt can have taken or noted anything. It is repeated in the background until
 // the server has answered. The call blocks for limit at most, or for rollbackGrace once ctx has ended.
 func (r *Resource) rollback(ctx context.Context, q *Request, limit time.Duration) {
-	if !q.MustRollback {
+	if !q.MustRollback && !q.Noted {
 		return
 	}
 	// A copy of an attempt may be executed as late as LateCopies from now, and its lease begins then.

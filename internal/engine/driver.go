@@ -212,10 +212,13 @@ type Request struct {
 	// MustRollback: an attempt may have been executed, or may still be, and there is no hold for it. Without
 	// a rollback the lock could stay taken until its lease ends.
 	MustRollback bool
-	Place        Place // in line, during an attempt of a waiter
-	State        any   // the driver's own
-	Wait         Wait
-	Group        Group // whose member this acquires; nil for a user's acquisition
+	// Noted: the server has noted that its client waits. If it gives up, it must be rolled back as well: others would
+	// wait for it for a moment.
+	Noted bool
+	Place Place // in line, during an attempt of a waiter
+	State any   // the driver's own
+	Wait  Wait
+	Group Group // whose member this acquires; nil for a user's acquisition
 
 	parent *Hold    // the outer hold whose turn a nested acquisition has taken; nil if none
 	heard  *Contact // nil: the server has granted the first attempt, or has not been asked

@@ -212,8 +212,8 @@ var Catalogue = []Defect{
 		Name: "a canceled acquisition leaves the lock behind", Promise: "C5",
 		Edits: []Edit{{
 			"internal/engine/acquire.go",
-			"	if !q.MustRollback {\n		return\n	}",
-			"	if !q.MustRollback || ctx.Err() != nil {\n		return\n	}",
+			"	if !q.MustRollback && !q.Noted {\n		return\n	}",
+			"	if !q.MustRollback && !q.Noted || ctx.Err() != nil {\n		return\n	}",
 		}},
 	},
 	{
@@ -361,8 +361,8 @@ var Catalogue = []Defect{
 		Name: "readers enter beside a writer", Promise: "RWLock",
 		Edits: []Edit{{
 			"scripts/rwlock/read_acquire.lua",
-			"  if mode ~= 'read' and is_taken then",
-			"  if mode ~= 'read' and mode ~= 'write' and is_taken then",
+			"  local is_written = mode ~= 'read' and is_taken",
+			"  local is_written = mode ~= 'read' and mode ~= 'write' and is_taken",
 		}},
 		Find: []string{"--primitives", "rwlock"},
 	},
@@ -370,8 +370,8 @@ var Catalogue = []Defect{
 		Name: "a reader's release ends the leases of the others", Promise: "RWLock",
 		Edits: []Edit{{
 			"scripts/rwlock/read_release.lua",
-			"owner, count)\n  if mode ~= 'write' and not fit_ttl(lock_hash, prefix, left) then",
-			"owner, count)\n  if mode ~= 'write' and redis.call('del', lock_hash) == 1 then",
+			"  if mode ~= 'write' and not fit_ttl(lock_hash, prefix, left) then",
+			"  if mode ~= 'write' and redis.call('del', lock_hash) == 1 then",
 		}},
 		Find: []string{"--primitives", "rwlock"},
 	},

@@ -17,6 +17,7 @@ import (
 const (
 	rwClaim  = "claim"
 	rwCounts = "shared counts"
+	rwTurns  = "turns"
 )
 
 var (
@@ -97,7 +98,7 @@ func (l *redisRW) state() rwServer {
 
 // do runs a script.
 func (l *redisRW) do(script *scripts.Script, id, other int8, args ...any) any {
-	keys := []any{lockKey, "channel", memoryKeyOf(id), rwClaim, rwCounts}
+	keys := []any{lockKey, "channel", memoryKeyOf(id), rwClaim, rwCounts, rwTurns}
 	if other != nobody {
 		keys = append(keys, memoryKeyOf(other))
 	}
@@ -107,7 +108,7 @@ func (l *redisRW) do(script *scripts.Script, id, other int8, args ...any) any {
 }
 
 func (l *redisRW) read(id, companion int8) answer {
-	args := []any{leaseMS, "publish", 0, 0, 0}
+	args := []any{leaseMS, "publish", 0, 0, 0, "client", 0}
 	if companion != nobody {
 		args = append(args, ownerOf(companion), leaseMS)
 	}
@@ -127,7 +128,7 @@ func (l *redisRW) read(id, companion int8) answer {
 }
 
 func (l *redisRW) write(id int8) answer {
-	switch reply := l.do(rwWriteAcquire, id, nobody, leaseMS, "publish", 0, 0, leaseMS, 0).(type) {
+	switch reply := l.do(rwWriteAcquire, id, nobody, leaseMS, "publish", 0, 0, leaseMS, 0, "client", 0).(type) {
 	case int64:
 		return granted
 	case string:
@@ -141,14 +142,14 @@ func (l *redisRW) write(id int8) answer {
 }
 
 func (l *redisRW) endRead(id int8) answer {
-	if l.do(rwReadRelease, id, nobody, "publish", memoryMS, 0, 1, 0, 0) == int64(0) {
+	if l.do(rwReadRelease, id, nobody, "publish", memoryMS, 0, 1, "", 0) == int64(0) {
 		return nothing
 	}
 	return freed
 }
 
 func (l *redisRW) endWrite(id, successor int8) answer {
-	args := []any{"publish", memoryMS, 0, 0, leaseMS, 0}
+	args := []any{"publish", memoryMS, 0, 0, leaseMS, "", 0}
 	if successor != nobody {
 		args = append(args, ownerOf(successor), leaseMS)
 	}

@@ -17,14 +17,14 @@
 -- ARGV[4]  is_shared (flag): release one count; else all that are not shared
 -- ARGV[5]  only_own (flag): with is_shared: release the count of this acquisition; else any count,
 --          a shared one if there is one
--- ARGV[6]  not used
+-- ARGV[6]  client (text): whose note is removed if nothing was held; "": none
 -- ARGV[7]  rest_ms (ms, optional): rest of the minimum hold; 0 or missing: it is over
 -- returns  number: 1 when it was held, 0 when not
 local lock_hash, channel, memory_key, claim_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local shared_counts, turns = KEYS[5], KEYS[6]
 local owner, publish, memory_ttl_ms = ARGV[1], ARGV[2], ARGV[3]
 local is_shared, only_own = ARGV[4] == '1', ARGV[5] == '1'
-local rest_ms = ARGV[7] or '0'
+local client, rest_ms = ARGV[6], ARGV[7] or '0'
 
 local prefix = hold_prefix(lock_hash)
 local remembers = memory_ttl_ms ~= '0'
@@ -41,8 +41,8 @@ end
 
 -- uses     rwlock/fit_ttl, rwlock/readers, rwlock/turns
 
--- left_by fits the TTL of the hash, after a reader with left ms has left. The last one frees the lock,
--- for a writer if no readers are still to come in their turn.
+-- left_by fits the TTL of the hash, after a reader with left ms has left. The last one frees the
+-- lock, for a writer if no readers are still to come in their turn.
 local function left_by(left)
   if mode ~= 'write' and not fit_ttl(lock_hash, prefix, left) then
     if not waiting_readers(turns) then
@@ -52,6 +52,9 @@ local function left_by(left)
   end
 end
 
+if not count and client ~= '' then
+  forget_reader(turns, client)
+end
 if is_usual then
   if not count then
     return 0

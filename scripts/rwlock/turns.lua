@@ -13,8 +13,8 @@
 -- is lost or cannot be written, clients compete as without turns.
 --
 -- The score of a reader is the time at which it was noted, ms. Writers have that time less apart,
--- so they come before all readers. The member "turn" has the time at which the latest turn of readers
--- began, plus apart.
+-- so they come before all readers. The member "turn" has the time at which the latest turn of
+-- readers began, plus apart.
 -- uses     lib/clock
 -- defines  note_reader(turns, client), note_writer(turns, client);
 --          forget_reader(turns, client), forget_writer(turns, client);

@@ -110,8 +110,12 @@ redis.call('get', claim_key) -- fails for a key of another type, which must not 
 if is_shared then
   add_shared_count(shared_counts, field, memory_key, not held, ttl_ms)
 end
-redis.call('hset', lock_hash, 'mode', 'write')
-redis.call('hincrby', lock_hash, field, 1)
-extend(lock_hash, ttl_ms)
+if held then
+  redis.call('hincrby', lock_hash, field, 1)
+  extend(lock_hash, ttl_ms)
+else
+  redis.call('hset', lock_hash, 'mode', 'write', field, 1)
+  redis.call('pexpire', lock_hash, ttl_ms)
+end
 redis.call('del', claim_key)
 return 0

@@ -18,17 +18,18 @@
 -- ARGV[5]  only_own (flag): with is_shared: release the count of this acquisition; else any count,
 --          a shared one if there is one
 -- ARGV[6]  default_ttl_ms (ms): if the hash has none
--- ARGV[7]  rest_ms (ms, optional): rest of the minimum hold; 0 or missing: it is over
--- ARGV[8]  successor (text, optional): its owner id, which belongs to one acquisition alone;
+-- ARGV[7]  client (text): whose note and turn end if nothing was held; "": none
+-- ARGV[8]  rest_ms (ms, optional): rest of the minimum hold; 0 or missing: it is over
+-- ARGV[9]  successor (text, optional): its owner id, which belongs to one acquisition alone;
 --          missing: no successor
--- ARGV[9]  successor_ttl_ms (ms, optional)
+-- ARGV[10] successor_ttl_ms (ms, optional)
 -- returns  released: 0 when it was not held; {0} when the successor has the lock now; else 1 and
 --          how many received the release message, and 1 more if others poll
 local lock_hash, channel, memory_key, claim_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local shared_counts, turns, successor_memory, all_keys = KEYS[5], KEYS[6], KEYS[7], KEYS
 local owner, publish, memory_ttl_ms = ARGV[1], ARGV[2], ARGV[3]
 local is_shared, only_own, default_ttl_ms = ARGV[4] == '1', ARGV[5] == '1', ARGV[6]
-local rest_ms, successor, successor_ttl_ms = ARGV[7] or '0', ARGV[8], ARGV[9]
+local client, rest_ms, successor, successor_ttl_ms = ARGV[7], ARGV[8] or '0', ARGV[9], ARGV[10]
 
 local field, successor_field = owner .. ':write', successor and successor .. ':write'
 local remembers = memory_ttl_ms ~= '0'
@@ -83,11 +84,16 @@ local function remember(answer)
   end
 end
 
-local claimed = redis.pcall('get', claim_key) == memory_key
+local count = tonumber(redis.call('hget', lock_hash, field) or 0) or 0
+local claim = redis.pcall('get', claim_key)
+local claimed = claim == memory_key
+if count == 0 and client ~= '' then
+  forget_writer(turns, client)
+  claimed = claimed or claim == 'turn ' .. client
+end
 if claimed then
   redis.call('del', claim_key)
 end
-local count = tonumber(redis.call('hget', lock_hash, field) or 0) or 0
 local shared = shared_count(shared_counts, field, count)
 local has_count = not (is_shared and only_own)
   or has_shared_count(shared_counts, field, memory_key)

@@ -27,7 +27,7 @@ func batched(args []string) bool {
 		return false
 	}
 	keys, err := strconv.Atoi(args[2])
-	return err == nil && keys > 5
+	return err == nil && keys > 6
 }
 
 // readBatch is the fixture of the batch tests: readers of one client that wait for a writer of
@@ -166,7 +166,7 @@ func TestBatchAcquireModel(t *testing.T) {
 	ctx := context.Background()
 	ids := []string{"a", "b", "c", "d", "e"}
 	run := func(s *scripts.Script, id string, more []string, args ...any) any {
-		keys := append([]string{"h", "channel", "memory:" + id, "claim", "shared"}, more...)
+		keys := append([]string{"h", "channel", "memory:" + id, "claim", "shared", "turns"}, more...)
 		answer, err := rdb.Eval(ctx, s.Text(), keys, args...).Result()
 		require.NoError(t, err)
 		return answer
@@ -181,7 +181,7 @@ func TestBatchAcquireModel(t *testing.T) {
 			before := rdb.HGetAll(ctx, "h").Val()
 			switch rapid.SampledFrom([]string{"read", "read", "unread", "write", "unwrite"}).Draw(t, "command") {
 			case "read":
-				args := []any{id, 60000, "publish", 0, 0, 0}
+				args := []any{id, 60000, "publish", 0, 0, 0, "client", 0}
 				var memories, others []string
 				for _, other := range ids {
 					if other != id && rapid.Bool().Draw(t, "include") {
@@ -209,12 +209,12 @@ func TestBatchAcquireModel(t *testing.T) {
 					require.Equal(t, granted[i+1] == int64(1), after[other] == "1", other)
 				}
 			case "unread":
-				run(unread, id, nil, id, "publish", 60000, 0, 0)
+				run(unread, id, nil, id, "publish", 60000, 0, 0, "")
 				released[id] = true
 			case "write": // an id is a reader's or a writer's, never both
 				run(write, id+"w", nil, id+"w", 60000, "publish", 0, 0, 0)
 			case "unwrite":
-				run(unwrite, id+"w", nil, id+"w", "publish", 60000, 0, 0, 60000)
+				run(unwrite, id+"w", nil, id+"w", "publish", 60000, 0, 0, 60000, "")
 				released[id+"w:write"] = true
 			}
 			held := rdb.HGetAll(ctx, "h").Val()

@@ -86,12 +86,12 @@ func handoffKinds() []handoffKind {
 	return []handoffKind{
 		mutex("lock"), mutex("fenced", "token"),
 		{
-			kind: "writer", keys: []string{"h", "channel", "#", "claim", "shared"}, permits: 1,
+			kind: "writer", keys: []string{"h", "channel", "#", "claim", "shared", "turns"}, permits: 1,
 			acquire: scripts.Load("rwlock/write_acquire"), release: scripts.Load("rwlock/write_release"),
 			available: noPool, holders: fields(":write"),
 			acquireArgs: func(id string) []any { return []any{id, 60000, "publish", 0, 0, 0} },
 			releaseArgs: func(id, next string, memory int) []any {
-				return handTo([]any{id, "publish", memory, 0, 0, 60000, 0}, next, next, 50000)
+				return handTo([]any{id, "publish", memory, 0, 0, 60000, "", 0}, next, next, 50000)
 			},
 		},
 		{
