@@ -1,0 +1,80 @@
+package contract
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	. "github.com/redlatch/redlatch/internal/fixture"
+	"github.com/redlatch/redlatch/internal/redistest"
+	"github.com/redlatch/redlatch/primitives"
+)
+
+// Three clients near the server write all the time. Another client, which may be far, reads or writes all the same.
+func TestRWLockClientsFarAwayGetTheirTurns(t *testing.T) {
+	const during = 2 * time.Second
+	for _, tt := range []struct {
+		name  string
+		away  time.Duration
+		reads bool
+		turns int64 // at least
+	}{
+		{"a reader", 0, true, 30},
+		{"a writer", 0, false, 20},
+		{"a reader, 5 ms away", 5 * time.Millisecond, true, 20},
+		{"a writer, 5 ms away", 5 * time.Millisecond, false, 10},
+		{"a reader, 40 ms away", 40 * time.Millisecond, true, 4},
+		{"a writer, 40 ms away", 40 * time.Millisecond, false, 4},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			s := redistest.Redis(t)
+			name := redistest.Name(t)
+			ctx, stop := context.WithTimeout(t.Context(), during)
+			defer stop()
+			var wg sync.WaitGroup
+			work := func(l *primitives.Lock, section time.Duration, goroutines int, turns *atomic.Int64) {
+				for range goroutines {
+					wg.Go(func() {
+						for {
+							hold, err := l.Acquire(ctx)
+							if ctx.Err() != nil {
+								if err == nil {
+									Release(t, hold)
+								}
+								return
+							}
+							if !assert.NoError(t, err) {
+								return
+							}
+							turns.Add(1)
+							time.Sleep(section)
+							assert.NoError(t, hold.Release(context.WithoutCancel(ctx)))
+						}
+					})
+				}
+			}
+			var near, far atomic.Int64
+			for range 3 {
+				work(NewClient(t, s.Client(t)).RWLock(name).Writer(), time.Millisecond, 4, &near)
+			}
+			p := s.Proxy(t)
+			p.Delay(tt.away)
+			rw := NewClient(t, p.Client(t)).RWLock(name)
+			l := rw.Writer()
+			if tt.reads {
+				l = rw.Reader()
+			}
+			work(l, 0, 1, &far)
+			wg.Wait()
+			t.Logf("%d turns, beside %d", far.Load(), near.Load())
+			require.GreaterOrEqual(t, far.Load(), tt.turns)
+			require.GreaterOrEqual(t, near.Load(), int64(during/time.Second)*50, "the others get their turns too")
+		})
+	}
+}
