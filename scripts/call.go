@@ -44,11 +44,8 @@ func (s Sender) send(
 			args[i] = 0
 		}
 	}
-	for n := len(args); n > needed; n-- {
-		if last := args[n-1]; last != 0 && last != int64(0) && last != false && last != "" {
-			break
-		}
-		args = args[:n-1]
+	for len(args) > needed && isZero(args[len(args)-1]) {
+		args = args[:len(args)-1]
 	}
 	switch {
 	case s.once:
@@ -57,6 +54,21 @@ func (s Sender) send(
 		return s.runner.RunReplicated(ctx, s.replicas, s.timeout, script, keys, args...)
 	}
 	return s.runner.Do(ctx, script, keys, args...)
+}
+
+// isZero reports whether an argument is zero, false or empty.
+func isZero(arg any) bool {
+	switch v := arg.(type) {
+	case int:
+		return v == 0
+	case int64:
+		return v == 0
+	case bool:
+		return !v
+	case string:
+		return v == ""
+	}
+	return false
 }
 
 // Millis is a duration as an argument, see [CeilMillis]. One that is used often is made once: a number above
