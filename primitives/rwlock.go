@@ -375,7 +375,8 @@ type writerDriver struct{ rwDriver }
 // newWriterDriver gives the writer side its driver.
 func newWriterDriver(writer, reader *Lock) {
 	d := &writerDriver{newRWDriver(writer, reader, true)}
-	// A writer's release is for all waiting readers, so the clients do not take turns.
+	// A writer's release is for all waiting readers. So the clients hear it at the same time, and the server decides
+	// whose turn it is.
 	writer.useLock(d, &engine.Traits{
 		Leased: true, Nests: true, Outer: d.outer, HandsOff: true, Cohorts: true,
 		SharesWith: reader.res.Kind,

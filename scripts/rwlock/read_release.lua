@@ -52,13 +52,15 @@ local function left_by(left)
   end
 end
 
-if not count and client ~= '' then
-  forget_reader(turns, client)
-end
-if is_usual then
-  if not count then
+if not count then
+  if client ~= '' then
+    forget_reader(turns, client)
+  end
+  if is_usual then
     return 0
   end
+end
+if is_usual then
   local left = reader_ttl(prefix, owner, count)
   remove_reader(lock_hash, prefix, owner, count)
   left_by(left)
