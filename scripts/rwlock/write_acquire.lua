@@ -103,9 +103,6 @@ local denied = publish_denied(publish, channel) or hold_keys_denied(prefix, owne
 if denied then
   return denied
 end
-if waits then
-  forget_writer(turns, client)
-end
 redis.call('get', claim_key) -- fails for a key of another type, which must not be deleted
 if is_shared then
   add_shared_count(shared_counts, field, memory_key, not held, ttl_ms)
@@ -118,4 +115,7 @@ else
   redis.call('pexpire', lock_hash, ttl_ms)
 end
 redis.call('del', claim_key)
+if waits then -- not before: after a write that a full Redis allows, the others pass, too
+  forget_writer(turns, client)
+end
 return 0
