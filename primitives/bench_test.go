@@ -2,6 +2,8 @@ package primitives_test
 
 import (
 	"context"
+	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -104,6 +106,44 @@ func BenchmarkPair(b *testing.B) {
 			pair(context.Background(), b, l)
 		}
 	})
+}
+
+// BenchmarkReaders measures a reader beside others, and how long the server takes for each of its two scripts. If all
+// others have shorter leases, the release looks at each of them.
+func BenchmarkReaders(b *testing.B) {
+	for _, tt := range []struct {
+		name   string
+		others int
+		lease  time.Duration
+	}{
+		{"alone", 0, 0},
+		{"beside 25", 25, time.Hour},
+		{"beside 25 with shorter leases", 25, time.Minute},
+		{"beside 10000 with shorter leases", 10_000, time.Minute},
+	} {
+		b.Run(tt.name, func(b *testing.B) {
+			s := redistest.Fresh(b)
+			rdb := s.Client(b)
+			c := NewClient(b, rdb)
+			for range tt.others {
+				_, err := c.RWLock("rw").Reader().Acquire(b.Context(), primitives.WithLease(tt.lease))
+				require.NoError(b, err)
+			}
+			l := c.RWLock("rw", primitives.WithLease(time.Hour)).Reader()
+			pair(b.Context(), b, l)
+			require.NoError(b, rdb.ConfigResetStat(b.Context()).Err())
+			for b.Loop() {
+				pair(b.Context(), b, l)
+			}
+			stats := rdb.Info(b.Context(), "commandstats").Val()
+			_, stats, _ = strings.Cut(stats, "cmdstat_evalsha:")
+			_, stats, _ = strings.Cut(stats, "usec_per_call=")
+			stats, _, _ = strings.Cut(stats, ",")
+			each, err := strconv.ParseFloat(stats, 64)
+			require.NoError(b, err)
+			b.ReportMetric(each, "server-µs/script")
+		})
+	}
 }
 
 // BenchmarkPairs measures concurrent pairs on different names, which do not wait for each other.
