@@ -207,16 +207,6 @@ func (t *attemptTime) call(f func() error) (pending *fanOut, err error) {
 	return o, nil
 }
 
-// settleAfter is settle after a member has failed with err. If that member was silent, others may be, too: the releases
-// then take no more than the time of one command, together with what came before.
-func (t *attemptTime) settleAfter(err error, releases *fanOut) {
-	limit := time.Duration(0)
-	if t.core.FailureOf(err).InDoubt {
-		limit = t.core.RollbackLimit(t.began)
-	}
-	t.settle(limit, releases)
-}
-
 // settle waits until all members have answered, for limit at most if that is not 0. When the time is
 // over, it waits for another rollbackWait at most, in all calls together. A member usually answers
 // within that. Then nothing is held when the acquisition returns.
