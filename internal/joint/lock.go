@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-
 	"time"
 
 	"github.com/redlatch/redlatch/internal/engine"
