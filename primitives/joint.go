@@ -9,7 +9,6 @@ import (
 
 	"github.com/redlatch/redlatch/internal/engine"
 	"github.com/redlatch/redlatch/internal/joint"
-	"github.com/redlatch/redlatch/internal/presence"
 )
 
 // Joint locks: Redisson's RedissonMultiLock and RedissonRedLock. A joint lock has no keys of its own, only
@@ -167,21 +166,4 @@ func orNotHeld(held bool, err error) error {
 		return ErrNotHeld
 	}
 	return err
-}
-
-// announceTakeover notifies the holders of the members. Whatever err is, some members may have been taken
-// over. The caller waits no longer than presence.NoticeLimit, and not at all if it has used up its time.
-func (j *jointLock) announceTakeover(ctx context.Context, err error, ids ...string) {
-	ctx, cancel := context.WithTimeout(ctx, presence.NoticeLimit) // for all of them together
-	defer cancel()
-	sent := make([]<-chan struct{}, len(j.members))
-	for i, m := range j.members {
-		sent[i] = m.announce(ctx, ids)
-	}
-	if errors.Is(err, ErrOutcomeUnknown) {
-		return // the call has used up its time
-	}
-	for _, done := range sent {
-		engine.Pause(ctx, presence.NoticeLimit, done)
-	}
 }
