@@ -95,14 +95,12 @@ func jointMembers(locks []*Lock) (members []*Lock, err error) {
 	slices.SortStableFunc(sorted, func(a, b *Lock) int { return strings.Compare(a.res.Name, b.res.Name) })
 	members = sorted[:0]
 	for _, l := range sorted {
-		twice := false
-		for i := len(members) - 1; i >= 0 && members[i].res.Name == l.res.Name && !twice; i-- {
-			if twice = members[i].c == l.c; twice && members[i].res.Kind != l.res.Kind {
-				return nil, invalid("members %s and %s of the same name %q", members[i].res.Kind, l.res.Kind, l.res.Name)
-			}
-		}
-		if !twice {
+		same := slices.IndexFunc(members, func(m *Lock) bool { return m.c == l.c && m.res.Name == l.res.Name })
+		switch {
+		case same < 0:
 			members = append(members, l)
+		case members[same].res.Kind != l.res.Kind:
+			return nil, invalid("members %s and %s of the same name %q", members[same].res.Kind, l.res.Kind, l.res.Name)
 		}
 	}
 	return members, nil

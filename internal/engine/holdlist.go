@@ -95,6 +95,8 @@ func (l *holdList) list() (holds []*Hold) {
 	return holds
 }
 
+func (l *holdList) len() int { return len(l.list()) }
+
 // tag is the tag of a hold that can be lost. It is "" for other holds, and for joint holds, because
 // their members have tags.
 func (h *Hold) tag() string {
@@ -132,9 +134,6 @@ func (c *Core) HoldTags(now Instant, age time.Duration) (tags []string, oldest, 
 		}
 		l.oldEnough, h.listed = h, true
 		if tag := h.tag(); tag != "" {
-			if l.tags == nil {
-				l.tags = map[string]int{}
-			}
 			l.tags[tag]++
 		}
 	}

@@ -145,9 +145,6 @@ func (h *Hold) keep() {
 		}
 		return
 	}
-	if qs.lingering == nil {
-		qs.lingering = map[queueKey]keeper{}
-	}
 	qs.lingering[key] = keeper{h, time.AfterFunc(o.passes.Linger, func() {
 		qs.giveUp(context.Background(), key, 0, func(kept *Hold) bool { return kept == h })
 	})}

@@ -77,7 +77,7 @@ type Usage struct{ WaitQueues, Leases, Holds int }
 func (c *Core) Usage() Usage {
 	c.queues.mu.Lock()
 	defer c.queues.mu.Unlock()
-	return Usage{len(c.queues.open), c.dog.Len(), len(c.holds.list())}
+	return Usage{len(c.queues.open), c.dog.Len(), c.holds.len()}
 }
 
 // of returns the queue for requests with these terms, and opens it if there is none. The caller must
