@@ -374,34 +374,6 @@ func TestRWLockAcceptsAnyName(t *testing.T) {
 	})
 }
 
-func TestRWLockReportsAKeyOfAnotherType(t *testing.T) {
-	t.Parallel()
-	EachRW(t, func(t *testing.T, x *RWTest) {
-		ctx := t.Context()
-		require.NoError(t, x.Rdb.Set(ctx, x.Name, "mine", 0).Err())
-		for _, l := range []*primitives.Lock{x.Rw.Reader(), x.Rw.Writer()} {
-			for _, call := range []func() error{
-				func() error { return ErrOf(l.Acquire(ctx)) },
-				func() error { return ErrOf(l.Acquire(ctx, primitives.WithOwner("o"))) },
-				func() error { return ErrOf(l.Info(ctx)) },
-				func() error { return ErrOf(l.ForceRelease(ctx)) },
-				func() error { return ErrOf(l.Adopt(ctx, "o")) },
-				func() error { return l.ReleaseID(ctx, "o") },
-			} {
-				err := call()
-				require.ErrorContains(t, err, "WRONGTYPE")
-				require.NotErrorIs(t, err, primitives.ErrNotAcquired)
-			}
-			for _, id := range []string{"", "mode", "x:write"} {
-				require.ErrorIs(t, ErrOf(l.Acquire(ctx, primitives.WithOwner(id))), primitives.ErrInvalid)
-				require.ErrorIs(t, l.ReleaseID(ctx, id), primitives.ErrInvalid)
-			}
-		}
-		require.Equal(t, "mine", x.Rdb.Get(ctx, x.Name).Val())
-		require.ErrorIs(t, ErrOf(x.C.RWLock("").Reader().Acquire(ctx)), primitives.ErrInvalid)
-	})
-}
-
 func TestRWLockInACluster(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.Cluster(t)
