@@ -3,7 +3,6 @@ package primitives_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -346,31 +345,6 @@ func TestRWLockInfoListsTheHoldersOfItsSide(t *testing.T) {
 		require.Same(t, x.Rw.Reader(), x.Rw.Reader())
 		require.Equal(t, []string{"n", "n", "n"}, []string{x.Rw.Name(), r.Name(), w.Name()})
 		require.Zero(t, r.Token())
-	})
-}
-
-func TestRWLockAcceptsAnyName(t *testing.T) {
-	t.Parallel()
-	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		for _, form := range []string{"a{%s}b", "%s}", "{%s", "%s:write", "\xff\x00 %s"} {
-			x := OnRWNamed(t, s, s.Client(t), fmt.Sprintf(form, redistest.Name(t)))
-			r := Acquire(t, t.Context(), x.Rw.Reader())
-			b := Acquire(t, t.Context(), x.Rw.Reader(), primitives.WithLease(10*time.Second))
-			x.RequireState(t, MergeStates(Reads(r.ID(), 1), Reads(b.ID(), 1)))
-			Release(t, r)
-			x.RequireTTL(t, x.Name, 10*time.Second)
-			Release(t, b)
-			x.RequireState(t, nil, "0")
-			w := Acquire(t, t.Context(), x.Rw.Writer())
-			x.RequireState(t, Writes(w.ID(), 1))
-			Release(t, w)
-			x.RequireState(t, nil, "1")
-		}
-		x := OnRW(t, s, primitives.WithPrefix("p:"))
-		r := Acquire(t, t.Context(), x.Rw.Reader())
-		require.Equal(t, "1", x.Rdb.Get(t.Context(), "{p:"+x.Name+"}:"+r.ID()+":rwlock_timeout:1").Val())
-		require.Equal(t, x.Name, r.Name())
-		Release(t, r)
 	})
 }
 
