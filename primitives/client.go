@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -93,7 +94,7 @@ func WithClientID(uuid string) ClientOption {
 			return invalid("client id %q is no lower-case uuid", uuid)
 		}
 		c.id = uuid
-		c.acquisitions.Store(randomStart())
+		c.acquisitions.Store(rand.Uint64N(1 << 62)) //nolint:gosec // leaves enough numbers for any client
 		return nil
 	}}
 }
@@ -204,6 +205,7 @@ func New(rdb redis.UniversalClient, opts ...ClientOption) (*Client, error) {
 	c.confirmed = c.run.ReplicatedSender(c.replicas.n, c.replicas.timeout)
 	c.remembered, c.answered = scripts.InMillis(c.run.Memory()), scripts.InMillis(c.run.AnswerMemory())
 	c.defaults.firstTTL = scripts.InMillis(c.defaults.FirstTTL())
+	c.queues.open = map[string]*fairQueue{}
 	c.hub = pubsub.New(rdb, pubsub.Config{Sharded: c.sharded, Logger: c.logger, LinkLost: c.linkLost})
 	c.tag, _ = hex.DecodeString(presence.ClientTag(c.id))
 	c.presence = presence.New(presence.Config{

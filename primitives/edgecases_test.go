@@ -87,29 +87,6 @@ func TestC20ExtremeDurationsAreValid(t *testing.T) {
 	})
 }
 
-// C20: any name gives the keys that Redisson uses.
-func TestC20Names(t *testing.T) {
-	t.Parallel()
-	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		rdb := s.Client(t)
-		c := NewClient(t, s.Client(t))
-		for i, name := range []string{
-			"a", "a:b", "{a}:b", "a{b}c", "{a{b}}", "{}", "}{", "ключ", "\x00\xff\n", string(make([]byte, 1<<16)),
-		} {
-			name = fmt.Sprint(name, "-", i)
-			hold := Acquire(t, t.Context(), c.Lock(name))
-			require.Equal(t, map[string]string{hold.ID(): "1"}, rdb.HGetAll(t.Context(), name).Val())
-			Release(t, hold)
-			require.Zero(t, rdb.Exists(t.Context(), name).Val())
-		}
-		prefixed := NewClient(t, s.Client(t), primitives.WithPrefix("app:"))
-		hold := Acquire(t, t.Context(), prefixed.Lock("n"))
-		require.Equal(t, []any{"n", "n"}, []any{hold.Name(), prefixed.Lock("n").Name()})
-		require.EqualValues(t, 1, rdb.Exists(t.Context(), "app:n").Val())
-		Release(t, hold)
-	})
-}
-
 // C20: a lock hash without a TTL, which another program may leave, counts as held. Waiters do not
 // spin.
 func TestC20KeyWithoutExpiryIsHeld(t *testing.T) {

@@ -131,10 +131,7 @@ func holds(what string) string { return "the key holds " + what + "; use another
 const foreignReply = "FOREIGN "
 
 // isForeign reports whether err is such an error.
-func isForeign(err error) bool {
-	reply, ok := errors.AsType[redis.Error](err)
-	return ok && strings.HasPrefix(reply.Error(), foreignReply)
-}
+func isForeign(err error) bool { return redis.HasErrorPrefix(err, foreignReply) }
 
 // notHeldBy returns [ErrNotHeld] with the id that holds nothing.
 func notHeldBy(id string) error { return fmt.Errorf("%w by %q", ErrNotHeld, id) }

@@ -126,9 +126,6 @@ func (qs *fairQueues) begin(d *fairDriver) *fairQueue {
 		queues: qs, d: d, byID: map[string]*fairWaiter{},
 		refreshNow: engine.NewSignal(), reschedule: engine.NewSignal(), stop: make(chan struct{}),
 	}
-	if qs.open == nil {
-		qs.open = map[string]*fairQueue{}
-	}
 	qs.open[d.h.res.Name] = q
 	q.grants = d.h.c.hub.Subscribe(d.grantChannel(), func(s pubsub.Signal) {
 		if g, ok := readFairGrant(s.Payload); ok {

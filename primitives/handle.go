@@ -111,15 +111,8 @@ func (h *handle) withType(ctx context.Context, err error) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, typeTimeout)
 	defer cancel()
-	keys := []*handle{h}
-	if h.joint != nil {
-		keys = nil
-		for _, m := range h.joint.members {
-			keys = append(keys, &m.handle)
-		}
-	}
 	text := fmt.Sprintf("WRONGTYPE: the key does not hold %s", inWords(h.res.Kind))
-	for _, key := range keys {
+	for _, key := range h.parts() {
 		right := "hash"
 		if isCounter(key.res.Kind) {
 			right = "string"
@@ -130,6 +123,18 @@ func (h *handle) withType(ctx context.Context, err error) error {
 		}
 	}
 	return &foreignError{text + ": use another name, or delete the key", err}
+}
+
+// parts is h, or the members of a joint lock.
+func (h *handle) parts() []*handle {
+	if h.joint == nil {
+		return []*handle{h}
+	}
+	members := make([]*handle, len(h.joint.members))
+	for i, m := range h.joint.members {
+		members[i] = &m.handle
+	}
+	return members
 }
 
 // inWords is a kind with its article.
@@ -177,6 +182,29 @@ func (h *handle) acquire(ctx context.Context, opts []Option, limit time.Duration
 		return nil, h.failed("acquire", h.withType(ctx, err))
 	}
 	return newHold(hold), nil
+}
+
+// adopt takes over what another client holds, by f, with a call's options. f may change the terms.
+func (h *handle) adopt(
+	ctx context.Context, opts []Option, f func(*engine.Terms) (*engine.Hold, error),
+) (hold *Hold, err error) {
+	s, err := h.with(opts)
+	if err != nil {
+		return nil, h.failed("adopt", err)
+	}
+	terms := s.Terms
+	err = h.call(ctx, "adopt", func() error {
+		adopted, err := (*engine.Hold)(nil), ErrClosed
+		if !h.c.core.IsClosing() {
+			adopted, err = f(&terms)
+		}
+		h.res.EmitAcquired(ctx, adopted, err)
+		if err == nil {
+			hold = newHold(adopted)
+		}
+		return err
+	})
+	return hold, err
 }
 
 // do runs f with the hold of an acquisition. It releases the hold when f returns or panics.

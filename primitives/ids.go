@@ -2,7 +2,6 @@ package primitives
 
 import (
 	"crypto/rand"
-	"encoding/binary"
 	"encoding/hex"
 	"regexp"
 	"strconv"
@@ -14,16 +13,7 @@ import (
 // The tag names the client's key and its channel for takeovers: see package presence.
 
 // uuidForm is what WithClientID accepts.
-
 var uuidForm = regexp.MustCompile(`^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$`)
-
-// randomStart returns the number of the first acquisition of a client whose id may have had earlier lives.
-// It is below 2^62, which leaves enough numbers for any client.
-func randomStart() uint64 {
-	var b [8]byte
-	_, _ = rand.Read(b[:]) // never fails
-	return binary.BigEndian.Uint64(b[:]) >> 2
-}
 
 // newUUID returns a random (version 4) uuid.
 func newUUID() string {
@@ -60,20 +50,13 @@ const permitBytes = 16
 // newPermits returns n new ids as the API shows them: hex, comma-separated. Each begins with the tag of
 // its client, so that a takeover can be announced to that client. The other 8 bytes are random.
 func newPermits(tag []byte, n int) string {
-	raw := make([]byte, n*permitBytes)
-	_, _ = rand.Read(raw) // never fails
-	for i := 0; i < len(raw); i += permitBytes {
-		copy(raw[i:], tag)
+	ids, raw := make([]string, n), make([]byte, permitBytes)
+	copy(raw, tag)
+	for i := range ids {
+		_, _ = rand.Read(raw[len(tag):]) // never fails
+		ids[i] = hex.EncodeToString(raw)
 	}
-	var b strings.Builder
-	b.Grow(n * (2*permitBytes + 1))
-	for i := 0; i < len(raw); i += permitBytes {
-		if i > 0 {
-			b.WriteByte(',')
-		}
-		b.WriteString(hex.EncodeToString(raw[i : i+permitBytes]))
-	}
-	return b.String()
+	return strings.Join(ids, ",")
 }
 
 // rawPermits parses ids that a caller gave, in upper or lower case. On the wire they are concatenated. An

@@ -9,7 +9,6 @@ import (
 
 	"github.com/redlatch/redlatch/internal/engine"
 	"github.com/redlatch/redlatch/internal/joint"
-	"github.com/redlatch/redlatch/internal/presence"
 )
 
 // Joint locks: Redisson's RedissonMultiLock and RedissonRedLock. A joint lock has no keys of its own, only
@@ -96,14 +95,12 @@ func jointMembers(locks []*Lock) (members []*Lock, err error) {
 	slices.SortStableFunc(sorted, func(a, b *Lock) int { return strings.Compare(a.res.Name, b.res.Name) })
 	members = sorted[:0]
 	for _, l := range sorted {
-		twice := false
-		for i := len(members) - 1; i >= 0 && members[i].res.Name == l.res.Name && !twice; i-- {
-			if twice = members[i].c == l.c; twice && members[i].res.Kind != l.res.Kind {
-				return nil, invalid("members %s and %s of the same name %q", members[i].res.Kind, l.res.Kind, l.res.Name)
-			}
-		}
-		if !twice {
+		same := slices.IndexFunc(members, func(m *Lock) bool { return m.c == l.c && m.res.Name == l.res.Name })
+		switch {
+		case same < 0:
 			members = append(members, l)
+		case members[same].res.Kind != l.res.Kind:
+			return nil, invalid("members %s and %s of the same name %q", members[same].res.Kind, l.res.Kind, l.res.Name)
 		}
 	}
 	return members, nil
@@ -167,21 +164,4 @@ func orNotHeld(held bool, err error) error {
 		return ErrNotHeld
 	}
 	return err
-}
-
-// announceTakeover notifies the holders of the members. Whatever err is, some members may have been taken
-// over. The caller waits no longer than presence.NoticeLimit, and not at all if it has used up its time.
-func (j *jointLock) announceTakeover(ctx context.Context, err error, ids ...string) {
-	ctx, cancel := context.WithTimeout(ctx, presence.NoticeLimit) // for all of them together
-	defer cancel()
-	sent := make([]<-chan struct{}, len(j.members))
-	for i, m := range j.members {
-		sent[i] = m.announce(ctx, ids)
-	}
-	if errors.Is(err, ErrOutcomeUnknown) {
-		return // the call has used up its time
-	}
-	for _, done := range sent {
-		engine.Pause(ctx, presence.NoticeLimit, done)
-	}
 }

@@ -142,22 +142,6 @@ func TestLatchOpeningWakesAllWaiters(t *testing.T) {
 	})
 }
 
-// TestLatchWaitersShareOnePoll checks that a client polls once a second for all its waiters.
-func TestLatchWaitersShareOnePoll(t *testing.T) {
-	t.Parallel()
-	Bubble(t, func(t *testing.T, b *Bubbled) {
-		latch := b.C.CountDownLatch("latch")
-		require.NoError(t, ErrOf(latch.Init(t.Context(), 1)))
-		done := waitAll(t.Context(), latch, 100)
-		time.Sleep(2500 * time.Millisecond) // all wait, and the client has subscribed
-		b.P.Record()
-		time.Sleep(10 * time.Second)
-		require.Equal(t, 10, b.Tries())
-		require.NoError(t, latch.CountDown(t.Context()))
-		awaitAll(t, done, 100)
-	})
-}
-
 // TestLatchWaitEndsWithItsContextOrItsClient cancels waiters, and then closes their client.
 func TestLatchWaitEndsWithItsContextOrItsClient(t *testing.T) {
 	t.Parallel()

@@ -103,38 +103,19 @@ func (l *Lock) HoldFrom(ctx context.Context) *Hold {
 // Adopt returns [ErrNotHeld] if id holds nothing. If Redis does not answer, the lock may stay taken until
 // its lease ends: it is not freed, because the former holder's critical section may still run.
 func (l *Lock) Adopt(ctx context.Context, id string, opts ...Option) (*Hold, error) {
-	s, err := l.with(opts)
-	if err != nil {
-		return nil, l.failed("adopt", err)
-	}
-	var hold *Hold
-	err = l.call(ctx, "adopt", func() error {
-		adopted, err := l.adopt(ctx, id, s.Terms)
-		l.res.EmitAcquired(ctx, adopted, err)
-		if err == nil {
-			hold = newHold(adopted)
+	return l.adopt(ctx, opts, func(terms *engine.Terms) (hold *engine.Hold, err error) {
+		if !validOwner(id) {
+			return nil, invalid(badOwner, id)
 		}
-		return err
+		terms.Owner = "" // the new id is always private
+		if l.joint != nil {
+			hold, err = l.joint.adopt(ctx, id, terms)
+		} else {
+			hold, err = l.adoptOne(ctx, id, terms)
+		}
+		l.announceTakeover(ctx, err, id)
+		return hold, err
 	})
-	return hold, err
-}
-
-// adopt adopts a lock of any kind, and notifies the former holder.
-func (l *Lock) adopt(ctx context.Context, id string, terms engine.Terms) (*engine.Hold, error) {
-	switch {
-	case l.c.core.IsClosing():
-		return nil, ErrClosed
-	case !validOwner(id):
-		return nil, invalid(badOwner, id)
-	}
-	terms.Owner = "" // the new id is always private
-	adopt := l.adoptOne
-	if l.joint != nil {
-		adopt = l.joint.adopt
-	}
-	hold, err := adopt(ctx, id, &terms)
-	l.announceTakeover(ctx, err, id)
-	return hold, err
 }
 
 // adoptOne adopts a lock that is not joint. An attempt of unknown outcome is left to its lease, because

@@ -40,9 +40,7 @@ import (
 func NewMultiLock(locks []*Lock, opts ...Option) *Lock {
 	l, whole := newJoint("multi", locks, opts)
 	if whole != nil {
-		if w := newWholeDriver(l.res.Name, l.joint.members); w != nil {
-			whole.Whole = w
-		}
+		whole.Whole = newWholeDriver(l.res.Name, l.joint.members)
 		joint.NewMulti(whole)
 	}
 	return l
@@ -67,7 +65,7 @@ type wholeDriver struct {
 }
 
 // newWholeDriver returns nil if the members need a command each, whatever the terms of an acquisition.
-func newWholeDriver(name string, members []*Lock) *wholeDriver {
+func newWholeDriver(name string, members []*Lock) joint.Whole {
 	first := members[0]
 	w := &wholeDriver{c: first.c, name: name}
 	if len(members) > maxWhole {

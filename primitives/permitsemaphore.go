@@ -81,34 +81,20 @@ func (s *PermitExpirableSemaphore) Do(ctx context.Context, f func(context.Contex
 // [ErrLost], as with [Lock.ForceRelease]. Adopt returns [ErrNotHeld] if one of the permits is not held, and
 // [ErrInvalid] if id has another form than [Hold.ID] returns.
 func (s *PermitExpirableSemaphore) Adopt(ctx context.Context, id string, opts ...Option) (*Hold, error) {
-	set, err := s.with(opts)
-	if err != nil {
-		return nil, s.failed("adopt", err)
-	}
-	var hold *Hold
-	err = s.call(ctx, "adopt", func() error {
-		adopted, err := s.adopt(ctx, id, set.Terms)
-		s.res.EmitAcquired(ctx, adopted, err)
-		if err == nil {
-			hold = newHold(adopted)
-		}
-		return err
-	})
-	return hold, err
+	return s.adopt(ctx, opts, func(terms *engine.Terms) (*engine.Hold, error) { return s.adoptPermits(ctx, id, terms) })
 }
 
-// adopt runs permitsemaphore/adopt: 1, or 0 if not all old ids are held. A copy finds the new ids in
+// adoptPermits runs permitsemaphore/adopt: 1, or 0 if not all old ids are held. A copy finds the new ids in
 // place and gets the same answer; after their release it finds the request's key, and takes nothing.
-func (s *PermitExpirableSemaphore) adopt(ctx context.Context, id string, terms engine.Terms) (*engine.Hold, error) {
-	if s.c.core.IsClosing() {
-		return nil, ErrClosed
-	}
+func (s *PermitExpirableSemaphore) adoptPermits(
+	ctx context.Context, id string, terms *engine.Terms,
+) (*engine.Hold, error) {
 	raw, err := rawPermits(id)
 	if err != nil {
 		return nil, err
 	}
 	terms.Permits = len(raw) / permitBytes
-	q := s.res.NewRequest(&terms)
+	q := s.res.NewRequest(terms)
 	reply, err := scripts.PermitSemaphoreAdopt{
 		PermitsKey: s.name, Channel: &s.driver.channel, MemoryKey: s.ownerKey(&q.Owner), Leases: s.driver.leases,
 		OldIDs: raw, NewIDs: rawOf(q.ID), TTL: scripts.InMillis(q.TTL),

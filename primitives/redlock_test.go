@@ -148,30 +148,6 @@ func awaitAny(t *testing.T, from []<-chan Result) Result {
 	return Result{}
 }
 
-// TestRedLockReleaseWakesWaiters releases different members. The waiter acquires. The engine's tests
-// check in fake time that messages wake it.
-func TestRedLockReleaseWakesWaiters(t *testing.T) {
-	t.Parallel()
-	q := NewQuorum(t, 3)
-	l := q.On(t)
-	for _, held := range [][]int{{0, 1, 2}, {0, 1}, {1, 2}, {0, 2}} {
-		holds := q.Hold(t, held...)
-		waiting := Start(func() (*primitives.Hold, error) { return l.Acquire(t.Context()) })
-		for _, s := range q.Servers {
-			AwaitWaiter(t, s, q.Name)
-		}
-		for _, hold := range holds {
-			Release(t, hold)
-		}
-		released := time.Now()
-		r := Await(t, waiting)
-		require.NoError(t, r.Err)
-		require.Less(t, r.At.Sub(released), SlowPoll)
-		Release(t, r.Hold)
-	}
-	q.RequireFree(t, 0, 1, 2)
-}
-
 func redMinorityLost(t *testing.T, x *JointTest) {
 	hold := Acquire(t, t.Context(), x.L)
 	require.NoError(t, ErrOf(x.C.Lock(x.Names[0]).ForceRelease(t.Context())))

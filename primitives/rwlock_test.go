@@ -3,7 +3,6 @@ package primitives_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -346,59 +345,6 @@ func TestRWLockInfoListsTheHoldersOfItsSide(t *testing.T) {
 		require.Same(t, x.Rw.Reader(), x.Rw.Reader())
 		require.Equal(t, []string{"n", "n", "n"}, []string{x.Rw.Name(), r.Name(), w.Name()})
 		require.Zero(t, r.Token())
-	})
-}
-
-func TestRWLockAcceptsAnyName(t *testing.T) {
-	t.Parallel()
-	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		for _, form := range []string{"a{%s}b", "%s}", "{%s", "%s:write", "\xff\x00 %s"} {
-			x := OnRWNamed(t, s, s.Client(t), fmt.Sprintf(form, redistest.Name(t)))
-			r := Acquire(t, t.Context(), x.Rw.Reader())
-			b := Acquire(t, t.Context(), x.Rw.Reader(), primitives.WithLease(10*time.Second))
-			x.RequireState(t, MergeStates(Reads(r.ID(), 1), Reads(b.ID(), 1)))
-			Release(t, r)
-			x.RequireTTL(t, x.Name, 10*time.Second)
-			Release(t, b)
-			x.RequireState(t, nil, "0")
-			w := Acquire(t, t.Context(), x.Rw.Writer())
-			x.RequireState(t, Writes(w.ID(), 1))
-			Release(t, w)
-			x.RequireState(t, nil, "1")
-		}
-		x := OnRW(t, s, primitives.WithPrefix("p:"))
-		r := Acquire(t, t.Context(), x.Rw.Reader())
-		require.Equal(t, "1", x.Rdb.Get(t.Context(), "{p:"+x.Name+"}:"+r.ID()+":rwlock_timeout:1").Val())
-		require.Equal(t, x.Name, r.Name())
-		Release(t, r)
-	})
-}
-
-func TestRWLockReportsAKeyOfAnotherType(t *testing.T) {
-	t.Parallel()
-	EachRW(t, func(t *testing.T, x *RWTest) {
-		ctx := t.Context()
-		require.NoError(t, x.Rdb.Set(ctx, x.Name, "mine", 0).Err())
-		for _, l := range []*primitives.Lock{x.Rw.Reader(), x.Rw.Writer()} {
-			for _, call := range []func() error{
-				func() error { return ErrOf(l.Acquire(ctx)) },
-				func() error { return ErrOf(l.Acquire(ctx, primitives.WithOwner("o"))) },
-				func() error { return ErrOf(l.Info(ctx)) },
-				func() error { return ErrOf(l.ForceRelease(ctx)) },
-				func() error { return ErrOf(l.Adopt(ctx, "o")) },
-				func() error { return l.ReleaseID(ctx, "o") },
-			} {
-				err := call()
-				require.ErrorContains(t, err, "WRONGTYPE")
-				require.NotErrorIs(t, err, primitives.ErrNotAcquired)
-			}
-			for _, id := range []string{"", "mode", "x:write"} {
-				require.ErrorIs(t, ErrOf(l.Acquire(ctx, primitives.WithOwner(id))), primitives.ErrInvalid)
-				require.ErrorIs(t, l.ReleaseID(ctx, id), primitives.ErrInvalid)
-			}
-		}
-		require.Equal(t, "mine", x.Rdb.Get(ctx, x.Name).Val())
-		require.ErrorIs(t, ErrOf(x.C.RWLock("").Reader().Acquire(ctx)), primitives.ErrInvalid)
 	})
 }
 

@@ -5,9 +5,7 @@ import (
 	"errors"
 	"math"
 	"slices"
-	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -383,39 +381,6 @@ func TestSemaphoreWaiterForManyDoesNotBlockOthers(t *testing.T) {
 		}
 		Release(t, AwaitHold(t, many))
 		require.Equal(t, 5, Available(t, rdb, key))
-	})
-}
-
-// TestSemaphoreOfOneExcludes runs 16 clients with 100 critical sections each on one permit.
-func TestSemaphoreOfOneExcludes(t *testing.T) {
-	t.Parallel()
-	EachSemaphore(t, func(t *testing.T, s *redistest.Server, open OpenSemaphore, key string) {
-		rdb := s.Client(t)
-		times := redistest.Scaled(s, 100)
-		var wg sync.WaitGroup
-		for i := range 16 {
-			sem := open(NewClient(t, s.Client(t)))
-			if i == 0 {
-				InitPool(t, sem, 1)
-			}
-			wg.Go(func() {
-				for range times {
-					err := sem.Do(t.Context(), func(ctx context.Context) error {
-						n, err := rdb.Get(ctx, key+"-sum").Int()
-						if err != nil && !errors.Is(err, redis.Nil) {
-							return err
-						}
-						return rdb.Set(ctx, key+"-sum", n+1, 0).Err()
-					})
-					if err != nil {
-						t.Error(err)
-					}
-				}
-			})
-		}
-		wg.Wait()
-		require.Equal(t, strconv.Itoa(16*times), rdb.Get(t.Context(), key+"-sum").Val())
-		require.Equal(t, 1, Available(t, rdb, key))
 	})
 }
 

@@ -2,6 +2,7 @@ package primitives
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"strings"
 
@@ -47,26 +48,26 @@ func formerHolders(reply scripts.IDs, err error) (ids []string, held bool, _ err
 	return ids, reply.Found, err
 }
 
-// announceTakeover notifies the holders of these ids after an operation that ended with err. For a joint
-// lock it notifies the holders of the members.
-func (l *Lock) announceTakeover(ctx context.Context, err error, ids ...string) {
-	if l.joint == nil {
-		l.handle.announceTakeover(ctx, err, ids...)
-	} else if len(ids) > 0 {
-		l.joint.announceTakeover(ctx, err, ids...)
-	}
-}
-
 // announceTakeover notifies the clients of these ids that they may have lost h, after an operation that
-// ended with err. If the operation certainly failed, it sends nothing. The caller waits for a moment at most, and
-// not at all if Redis did not answer the operation.
+// ended with err. If the operation certainly failed, it sends nothing; but some members of a joint lock may have been
+// taken over, whatever err is. The caller waits no longer than presence.NoticeLimit, and not at all if Redis did not
+// answer the operation.
 func (h *handle) announceTakeover(ctx context.Context, err error, ids ...string) {
-	if len(ids) == 0 || err != nil && !classify(err).InDoubt {
+	inDoubt := errors.Is(err, ErrOutcomeUnknown) || errors.Is(err, ErrNotReplicated)
+	if len(ids) == 0 || err != nil && !inDoubt && h.joint == nil {
 		return
 	}
-	sent := h.announce(ctx, ids)
-	if err == nil {
-		engine.Pause(ctx, presence.NoticeLimit, sent)
+	ctx, cancel := context.WithTimeout(ctx, presence.NoticeLimit) // for all members together
+	defer cancel()
+	var sent []<-chan struct{}
+	for _, part := range h.parts() {
+		sent = append(sent, part.announce(ctx, ids))
+	}
+	if inDoubt {
+		return // the call has used up its time
+	}
+	for _, done := range sent {
+		engine.Pause(ctx, presence.NoticeLimit, done)
 	}
 }
 

@@ -107,7 +107,8 @@ func NewCore(config Config) *Core {
 	}
 	c.dog = watchdog.New(config.Renew)
 	c.duties = duty.NewLanes(c.Spawn, releaseTimeout)
-	c.holds.drained = make(chan struct{})
+	c.holds.drained, c.holds.tags = make(chan struct{}), map[string]int{}
+	c.queues.lingering = map[queueKey]keeper{}
 	return c
 }
 

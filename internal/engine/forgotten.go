@@ -117,7 +117,7 @@ func (c *Core) lookForMoves() {
 			return
 		}
 		servers := c.recentServers()
-		if servers == nil {
+		if len(servers) == 0 {
 			return
 		}
 		moved, touches := false, 0
@@ -139,7 +139,7 @@ func (c *Core) lookForMoves() {
 }
 
 // recentServers forgets old releases, and returns a resource of each server that the others were sent to. Without
-// any it returns nil, and the caller, lookForMoves, ends.
+// any, the caller, lookForMoves, ends.
 func (c *Core) recentServers() (servers map[any]*Resource) {
 	now := c.Instant(time.Now())
 	rs := &c.recent
@@ -147,12 +147,10 @@ func (c *Core) recentServers() (servers map[any]*Resource) {
 	defer rs.mu.Unlock()
 	rs.trim()
 	rs.list = slices.DeleteFunc(rs.list, func(release recentRelease) bool { return now >= release.over })
+	servers = map[any]*Resource{}
 	for _, release := range rs.list {
-		if servers == nil {
-			servers = map[any]*Resource{}
-		}
 		servers[release.server] = release.r
 	}
-	rs.looking = servers != nil
+	rs.looking = len(servers) > 0
 	return servers
 }

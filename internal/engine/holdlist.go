@@ -73,15 +73,7 @@ func (l *holdList) closeIfDrained() {
 // abandon ends holds with ErrClosed, unless their release is under way, and returns them. Close calls it when
 // its context ends. It sends nothing: the leases end by themselves.
 func (l *holdList) abandon() (abandoned []*Hold) {
-	// A copy of the list, newest first, so that nested holds end before their outer ones. Hold.end takes
-	// mu to remove a hold, so mu must be free by then.
-	l.mu.Lock()
-	var left []*Hold
-	for h := l.all.Last; h != nil; h = h.Prev {
-		left = append(left, h)
-	}
-	l.mu.Unlock()
-	for _, h := range left {
+	for _, h := range l.list() { // Hold.end takes mu to remove a hold
 		if h.IsLive() {
 			h.held.Forget(h)
 			if h.end(ErrClosed) {
@@ -93,15 +85,17 @@ func (l *holdList) abandon() (abandoned []*Hold) {
 	return abandoned
 }
 
-// len returns how many holds there are.
-func (l *holdList) len() (n int) {
+// list returns the holds, the newest first: nested ones before their outer ones.
+func (l *holdList) list() (holds []*Hold) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for h := l.all.First; h != nil; h = h.Next {
-		n++
+	for h := l.all.Last; h != nil; h = h.Prev {
+		holds = append(holds, h)
 	}
-	return n
+	return holds
 }
+
+func (l *holdList) len() int { return len(l.list()) }
 
 // tag is the tag of a hold that can be lost. It is "" for other holds, and for joint holds, because
 // their members have tags.
@@ -140,9 +134,6 @@ func (c *Core) HoldTags(now Instant, age time.Duration) (tags []string, oldest, 
 		}
 		l.oldEnough, h.listed = h, true
 		if tag := h.tag(); tag != "" {
-			if l.tags == nil {
-				l.tags = map[string]int{}
-			}
 			l.tags[tag]++
 		}
 	}

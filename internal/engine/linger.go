@@ -2,6 +2,8 @@ package engine
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 )
@@ -143,17 +145,15 @@ func (h *Hold) keep() {
 		}
 		return
 	}
-	if qs.lingering == nil {
-		qs.lingering = map[queueKey]keeper{}
-	}
 	qs.lingering[key] = keeper{h, time.AfterFunc(o.passes.Linger, func() {
-		qs.giveUp(key, func(kept *Hold) bool { return kept == h })
+		qs.giveUp(context.Background(), key, 0, func(kept *Hold) bool { return kept == h })
 	})}
 	qs.mu.Unlock()
 }
 
-// giveUp gives a lingering lock up if which is true for its keeper. It takes waitQueues.mu, and does not block.
-func (qs *waitQueues) giveUp(key queueKey, which func(*Hold) bool) {
+// giveUp gives a lingering lock up if which is true for its keeper. It takes waitQueues.mu, and waits as giveBack does:
+// with a limit of 0 it does not block.
+func (qs *waitQueues) giveUp(ctx context.Context, key queueKey, limit time.Duration, which func(*Hold) bool) {
 	qs.mu.Lock()
 	var kept *Hold
 	if h := qs.lingering[key].hold; h != nil && which(h) {
@@ -161,9 +161,12 @@ func (qs *waitQueues) giveUp(key queueKey, which func(*Hold) bool) {
 	}
 	qs.mu.Unlock()
 	if kept != nil {
-		kept.giveBack(context.Background(), 0)
+		kept.giveBack(ctx, limit)
 	}
 }
+
+// anyKeeper gives a lock up whatever keeps it.
+func anyKeeper(*Hold) bool { return true }
 
 // keeperOf removes the keeper of a resource, and returns its hold; nil if there is none. mu is held.
 func (qs *waitQueues) keeperOf(key queueKey) *Hold {
@@ -204,18 +207,8 @@ func (r *Resource) resume(ctx context.Context, q *Request) bool {
 // GiveUpLingering gives resources up that linger, before a command that acquires them together. It waits for the
 // answers.
 func (c *Core) GiveUpLingering(ctx context.Context, resources []*Resource) {
-	var kept []*Hold
-	c.queues.mu.Lock()
-	if len(c.queues.lingering) > 0 {
-		for _, r := range resources {
-			if h := c.queues.keeperOf(queueKey{r.Kind, r.Name, false}); h != nil {
-				kept = append(kept, h)
-			}
-		}
-	}
-	c.queues.mu.Unlock()
-	for _, h := range kept {
-		h.giveBack(ctx, c.RollbackLimit(time.Now()))
+	for _, r := range resources {
+		c.queues.giveUp(ctx, queueKey{r.Kind, r.Name, false}, c.RollbackLimit(time.Now()), anyKeeper)
 	}
 }
 
@@ -226,7 +219,8 @@ func (c *Core) Wanted(match func(*Hold) bool) {
 		c.queues.mu.Lock()
 		o.wanted = true
 		c.queues.mu.Unlock()
-		c.queues.giveUp(queueKey{o.r.Kind, o.r.Name, false}, func(kept *Hold) bool { return kept.Ownership() == o })
+		c.queues.giveUp(context.Background(), queueKey{o.r.Kind, o.r.Name, false}, 0,
+			func(kept *Hold) bool { return kept.Ownership() == o })
 	}
 }
 
@@ -234,12 +228,9 @@ func (c *Core) Wanted(match func(*Hold) bool) {
 // client has asked.
 func (c *Core) EndLingering() {
 	c.queues.mu.Lock()
-	var kept []*Hold
-	for key := range c.queues.lingering {
-		kept = append(kept, c.queues.keeperOf(key))
-	}
+	keys := slices.Collect(maps.Keys(c.queues.lingering))
 	c.queues.mu.Unlock()
-	for _, h := range kept {
-		h.giveBack(context.Background(), 0)
+	for _, key := range keys {
+		c.queues.giveUp(context.Background(), key, 0, anyKeeper)
 	}
 }

@@ -3,8 +3,8 @@ package joint
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/redlatch/redlatch/internal/engine"
@@ -152,26 +152,19 @@ func AskAll(
 	return err
 }
 
-// joined is what [errors.Join] returns, on one line.
-type joined struct{ errs []error }
-
-func join(errs []error) error {
-	errs = slices.DeleteFunc(slices.Clone(errs), func(err error) bool { return err == nil })
-	if len(errs) == 0 {
-		return nil
+// join is [errors.Join] on one line.
+func join(errs []error) (joined error) {
+	for _, err := range errs {
+		switch {
+		case err == nil:
+		case joined == nil:
+			joined = err
+		default:
+			joined = fmt.Errorf("%w; %w", joined, err)
+		}
 	}
-	return &joined{errs}
+	return joined
 }
-
-func (j *joined) Error() string {
-	texts := make([]string, len(j.errs))
-	for i, err := range j.errs {
-		texts[i] = err.Error()
-	}
-	return strings.Join(texts, "; ")
-}
-
-func (j *joined) Unwrap() []error { return j.errs }
 
 // attemptTime is the time that one joint attempt has. The attempt makes it, and calls cancel at its end.
 // One goroutine uses it.
@@ -205,16 +198,6 @@ func (t *attemptTime) call(f func() error) (pending *fanOut, err error) {
 		return nil, answer
 	}
 	return o, nil
-}
-
-// settleAfter is settle after a member has failed with err. If that member was silent, others may be, too: the releases
-// then take no more than the time of one command, together with what came before.
-func (t *attemptTime) settleAfter(err error, releases *fanOut) {
-	limit := time.Duration(0)
-	if t.core.FailureOf(err).InDoubt {
-		limit = t.core.RollbackLimit(t.began)
-	}
-	t.settle(limit, releases)
 }
 
 // settle waits until all members have answered, for limit at most if that is not 0. When the time is

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-
 	"time"
 
 	"github.com/redlatch/redlatch/internal/engine"
@@ -57,9 +56,7 @@ func (l *Lock) shortest(terms *engine.Terms) (ttl, limit time.Duration) {
 // Rollback implements [engine.Driver]: it releases the members that q's last attempt acquired. Earlier attempts
 // have released theirs. It blocks for the answers; after the budget the rest goes on in the background.
 func (l *Lock) Rollback(ctx context.Context, q *engine.Request) error {
-	s, ok := q.State.(*attempts)
-	switch {
-	case !ok:
+	switch s := stateOf(q); {
 	case s.granted != nil:
 		s.granted.releaseMembers(ctx).count(ctx, s.granted.budget) // until ctx is done; then in the background
 		s.granted = nil
@@ -78,7 +75,7 @@ type attempts struct {
 	whole   *engine.Terms // of each member, if they are; else nil
 }
 
-// stateOf returns the state of q, and makes it on the first attempt.
+// stateOf returns the state of q, and makes it if there is none.
 func stateOf(q *engine.Request) *attempts {
 	s, ok := q.State.(*attempts)
 	if !ok {
@@ -134,7 +131,7 @@ func (l *Lock) beginAttempt(ctx context.Context, q *engine.Request) (*Ownership,
 	if !l.Budgeted { // a red lock counts the answers of its members
 		q.ShareContact()
 	}
-	o := &Ownership{lock: l, ID: q.ID, budget: l.budget(ttl), shortest: limit, terms: q.Terms}
+	o := &Ownership{lock: l, ID: q.ID, budget: l.budget(ttl), terms: q.Terms, shortest: limit}
 	if q.Shared {
 		return o, nil
 	}

@@ -192,7 +192,11 @@ func (m *multi) acquireInOrder(
 		if err == nil {
 			continue
 		}
-		attempt.settleAfter(err, o.releaseMembers(ctx))
+		limit := time.Duration(0)
+		if attempt.core.FailureOf(err).InDoubt { // others may be silent, too: take no longer than one command in all
+			limit = attempt.core.RollbackLimit(attempt.began)
+		}
+		attempt.settle(limit, o.releaseMembers(ctx))
 		if cut && mine.Over() && engine.IsGiveUp(err) && ctx.Err() == nil {
 			return engine.Result{}, i, err
 		}

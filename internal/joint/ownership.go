@@ -25,7 +25,7 @@ type Ownership struct {
 	whole   bool          // one command has acquired all members
 	budget  time.Duration // how long a member may take to answer; 0: as long as it takes
 	terms   *engine.Terms
-	// shortest is the shortest time that a member may last; 0: no limit.
+	// shortest is the shortest time that a member may last, for the attempt that acquires them in order; 0: no limit.
 	shortest time.Duration
 
 	mu     sync.Mutex     // guards the rest; Hold.mu may be taken while it is held
@@ -127,16 +127,18 @@ func (o *Ownership) memberHolds() []*engine.Hold {
 	return slices.Clone(o.holds)
 }
 
-// tooFew reports whether fewer members are live than needed. mu is held; it takes the mutex of each hold.
-func (o *Ownership) tooFew() bool {
-	live := 0
+// count counts the members for which f is true. mu is held; f may take the mutex of the hold.
+func (o *Ownership) count(f func(*engine.Hold) bool) (n int) {
 	for _, hold := range o.holds {
-		if hold.IsLive() {
-			live++
+		if f(hold) {
+			n++
 		}
 	}
-	return live < o.lock.Need
+	return n
 }
+
+// tooFew reports whether fewer members are live than needed. mu is held.
+func (o *Ownership) tooFew() bool { return o.count((*engine.Hold).IsLive) < o.lock.Need }
 
 // enough reports whether enough members were acquired and are still valid.
 func (o *Ownership) enough() bool {
@@ -146,15 +148,10 @@ func (o *Ownership) enough() bool {
 }
 
 // valid counts the members that are valid at this moment, by our own clock. After a pause of the process a live
-// member may be over, because its end has not been reported yet. mu is held; it takes the mutex of each hold.
-func (o *Ownership) valid() (n int) {
+// member may be over, because its end has not been reported yet. mu is held.
+func (o *Ownership) valid() int {
 	now := time.Now()
-	for _, hold := range o.holds {
-		if hold.IsLive() && hold.ValidUntil().After(now) {
-			n++
-		}
-	}
-	return n
+	return o.count(func(h *engine.Hold) bool { return h.IsLive() && h.ValidUntil().After(now) })
 }
 
 // MemberEnded implements [engine.Group]. The joint hold is lost as soon as too few members are live. The

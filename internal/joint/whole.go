@@ -59,8 +59,7 @@ func (m *multi) tryWhole(ctx context.Context, q *engine.Request, terms *engine.T
 		return res, err
 	}
 	o := &Ownership{
-		lock: m.Lock, ID: q.ID, shortest: terms.Limit(), terms: q.Terms, whole: true,
-		holds: make([]*engine.Hold, 0, len(m.Members)),
+		lock: m.Lock, ID: q.ID, terms: q.Terms, whole: true, holds: make([]*engine.Hold, 0, len(m.Members)),
 	}
 	member := q.Member(terms, o)
 	member.InDoubt = q.InDoubt || res.InDoubt

@@ -6,8 +6,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-
-	"github.com/redis/go-redis/v9"
 )
 
 // Password is the password of all users that this package makes, and of those in doc/operations.md.
@@ -62,9 +60,4 @@ func (s *Server) As(user string) *Server {
 	return &Server{
 		name: s.name, addr: s.addr, shared: s.shared, proc: s.proc, mini: s.mini, dial: s.dial, calls: s.calls, user: user,
 	}
-}
-
-// LogIn makes a client log in as an ACL user, with Password.
-func LogIn(user string) func(*redis.Options) {
-	return func(o *redis.Options) { o.Username, o.Password = user, Password }
 }

@@ -10,9 +10,6 @@ import (
 // the proxy.
 type Match = func(args []string) bool
 
-// Any matches every command, including those of the handshake.
-func Any([]string) bool { return true }
-
 // Named matches commands by name, ignoring case.
 func Named(names ...string) Match {
 	return func(args []string) bool {

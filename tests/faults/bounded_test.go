@@ -3,8 +3,10 @@ package faults
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -111,207 +113,114 @@ type boundedCall struct {
 	waits   bool // takes WithWait
 }
 
+// methods are calls by their names. Those of a nil handle give the names alone.
+type methods = map[string]func(ctx context.Context) error
+
 // boundedCalls returns a call of each method.
 func boundedCalls() (calls []boundedCall) {
-	for _, l := range boundedLocks() {
-		calls = append(calls, l.acquireCalls()...)
-		calls = append(calls, l.holdCalls()...)
-	}
-	calls = append(calls, boundedSemaphoreCalls()...)
-	calls = append(calls, boundedPermitCalls()...)
-	calls = append(calls, boundedLatchCalls()...)
-	calls = append(calls,
-		boundedCall{"Client.Locks", func(_ testing.TB, c *primitives.Client, _ string) func(context.Context) error {
-			return func(ctx context.Context) error {
-				for _, err := range c.Locks(ctx, "*") {
-					return err
-				}
-				return nil
+	add := func(kind string, of methods, on func(t testing.TB, c *primitives.Client, name, method string) methods) {
+		for _, method := range slices.Sorted(maps.Keys(of)) {
+			prepare := func(t testing.TB, c *primitives.Client, name string) func(context.Context) error {
+				return on(t, c, name, method)[method]
 			}
-		}, false})
-	return calls
-}
-
-// boundedLock is a kind of lock.
-type boundedLock struct{ kinds.Kind }
-
-func boundedLocks() (list []boundedLock) {
-	for _, k := range append(kinds.Locks(), kinds.Joints()...) {
-		list = append(list, boundedLock{k})
-	}
-	return list
-}
-
-// call is a call of one method. All methods but the acquisitions get a hold.
-func (l boundedLock) call(
-	method string, waits bool, f func(ctx context.Context, l *primitives.Lock, hold *primitives.Hold) error,
-) boundedCall {
-	prepare := func(t testing.TB, c *primitives.Client, name string) func(context.Context) error {
-		lock := l.Lock(c, name)
-		var hold *primitives.Hold
-		if !strings.HasPrefix(method, "Acquire") && method != "TryAcquire" {
-			hold = Acquire(t, t.Context(), lock)
+			calls = append(calls, boundedCall{kind + "." + method, prepare, strings.HasSuffix(method, "(WithWait)")})
 		}
-		return func(ctx context.Context) error { return f(ctx, lock, hold) }
 	}
-	return boundedCall{l.Name + "." + method, prepare, waits}
-}
-
-func (l boundedLock) acquireCalls() (calls []boundedCall) {
-	on := func(method string, waits bool, f func(context.Context, *primitives.Lock, *primitives.Hold) error) {
-		calls = append(calls, l.call(method, waits, f))
-	}
-	on("Acquire", false, func(ctx context.Context, l *primitives.Lock, _ *primitives.Hold) error {
-		_, err := l.Acquire(ctx)
-		return err
-	})
-	on("Acquire(WithWait)", true, func(ctx context.Context, l *primitives.Lock, _ *primitives.Hold) error {
-		_, err := l.Acquire(ctx, primitives.WithWait(boundedWait))
-		return err
-	})
-	on("TryAcquire", false, func(ctx context.Context, l *primitives.Lock, _ *primitives.Hold) error {
-		_, err := l.TryAcquire(ctx)
-		return err
-	})
-	on("nested Acquire", false, func(ctx context.Context, l *primitives.Lock, h *primitives.Hold) error {
-		nested, cancel := context.WithCancelCause(h.Context())
-		defer cancel(nil)
-		defer context.AfterFunc(ctx, func() { cancel(context.Cause(ctx)) })()
-		_, err := l.Acquire(nested)
-		return err
-	})
-	return calls
-}
-
-func (l boundedLock) holdCalls() (calls []boundedCall) {
-	on := func(method string, waits bool, f func(context.Context, *primitives.Lock, *primitives.Hold) error) {
-		calls = append(calls, l.call(method, waits, f))
-	}
-	on("Check", false, func(ctx context.Context, _ *primitives.Lock, h *primitives.Hold) error { return h.Check(ctx) })
-	on("Extend", false, func(ctx context.Context, _ *primitives.Lock, h *primitives.Hold) error {
-		return h.Extend(ctx, time.Minute)
-	})
-	on("ReleaseID", false, func(ctx context.Context, l *primitives.Lock, h *primitives.Hold) error {
-		return l.ReleaseID(ctx, h.ID())
-	})
-	on("Adopt", false, func(ctx context.Context, l *primitives.Lock, h *primitives.Hold) error {
-		_, err := l.Adopt(ctx, h.ID())
-		return err
-	})
-	if !l.Joint() {
-		on("Info", false, func(ctx context.Context, l *primitives.Lock, _ *primitives.Hold) error {
-			_, err := l.Info(ctx)
-			return err
-		})
-		on("ForceRelease", false, func(ctx context.Context, l *primitives.Lock, _ *primitives.Hold) error {
-			_, err := l.ForceRelease(ctx)
-			return err
+	for _, k := range append(kinds.Locks(), kinds.Joints()...) {
+		of := boundedLockCalls(nil, nil)
+		if k.Joint() {
+			delete(of, "Info")
+			delete(of, "ForceRelease")
+		}
+		add(k.Name, of, func(t testing.TB, c *primitives.Client, name, method string) methods {
+			l := k.Lock(c, name)
+			if strings.HasPrefix(method, "Acquire") || method == "TryAcquire" {
+				return boundedLockCalls(l, nil)
+			}
+			return boundedLockCalls(l, Acquire(t, t.Context(), l))
 		})
 	}
+	add("Semaphore", boundedSemaphoreCalls(nil), func(t testing.TB, c *primitives.Client, name, _ string) methods {
+		s := c.Semaphore(name)
+		InitPool(t, s, 2)
+		return boundedSemaphoreCalls(s)
+	})
+	add("Permits", boundedPermitCalls(nil, nil), func(t testing.TB, c *primitives.Client, name, _ string) methods {
+		s := c.PermitExpirableSemaphore(name)
+		InitPool(t, s, 2)
+		return boundedPermitCalls(s, Acquire(t, t.Context(), s))
+	})
+	add("Latch", boundedLatchCalls(nil), func(t testing.TB, c *primitives.Client, name, _ string) methods {
+		l := c.CountDownLatch(name)
+		require.NoError(t, ErrOf(l.Init(t.Context(), 2)))
+		return boundedLatchCalls(l)
+	})
+	locks := func(c *primitives.Client) methods {
+		return methods{"Locks": func(ctx context.Context) error {
+			for _, err := range c.Locks(ctx, "*") {
+				return err
+			}
+			return nil
+		}}
+	}
+	add("Client", locks(nil), func(_ testing.TB, c *primitives.Client, _, _ string) methods { return locks(c) })
 	return calls
 }
 
-func boundedSemaphoreCalls() (calls []boundedCall) {
-	pool := func(method string, waits bool, f func(ctx context.Context, s *primitives.Semaphore) error) {
-		calls = append(calls,
-			boundedCall{"Semaphore." + method,
-				func(t testing.TB, c *primitives.Client, name string) func(context.Context) error {
-					s := c.Semaphore(name)
-					_, err := s.Init(t.Context(), 2)
-					require.NoError(t, err)
-					return func(ctx context.Context) error { return f(ctx, s) }
-				}, waits})
+func boundedLockCalls(l *primitives.Lock, h *primitives.Hold) methods {
+	wait := primitives.WithWait(boundedWait)
+	return methods{
+		"Acquire":           func(ctx context.Context) error { return ErrOf(l.Acquire(ctx)) },
+		"Acquire(WithWait)": func(ctx context.Context) error { return ErrOf(l.Acquire(ctx, wait)) },
+		"TryAcquire":        func(ctx context.Context) error { return ErrOf(l.TryAcquire(ctx)) },
+		"nested Acquire": func(ctx context.Context) error {
+			nested, cancel := context.WithCancelCause(h.Context())
+			defer cancel(nil)
+			defer context.AfterFunc(ctx, func() { cancel(context.Cause(ctx)) })()
+			return ErrOf(l.Acquire(nested))
+		},
+		"Check":        func(ctx context.Context) error { return h.Check(ctx) },
+		"Extend":       func(ctx context.Context) error { return h.Extend(ctx, time.Minute) },
+		"ReleaseID":    func(ctx context.Context) error { return l.ReleaseID(ctx, h.ID()) },
+		"Adopt":        func(ctx context.Context) error { return ErrOf(l.Adopt(ctx, h.ID())) },
+		"Info":         func(ctx context.Context) error { return ErrOf(l.Info(ctx)) },
+		"ForceRelease": func(ctx context.Context) error { return ErrOf(l.ForceRelease(ctx)) },
 	}
-	pool("Acquire", false, func(ctx context.Context, s *primitives.Semaphore) error {
-		_, err := s.Acquire(ctx)
-		return err
-	})
-	pool("Acquire(WithWait)", true, func(ctx context.Context, s *primitives.Semaphore) error {
-		_, err := s.Acquire(ctx, primitives.WithWait(boundedWait))
-		return err
-	})
-	pool("Init", false, func(ctx context.Context, s *primitives.Semaphore) error {
-		_, err := s.Init(ctx, 1)
-		return err
-	})
-	pool("Add", false, func(ctx context.Context, s *primitives.Semaphore) error { return s.Add(ctx, 1) })
-	pool("Drain", false, func(ctx context.Context, s *primitives.Semaphore) error {
-		_, err := s.Drain(ctx)
-		return err
-	})
-	pool("Delete", false, func(ctx context.Context, s *primitives.Semaphore) error {
-		_, err := s.Delete(ctx)
-		return err
-	})
-	pool("Info", false, func(ctx context.Context, s *primitives.Semaphore) error { _, err := s.Info(ctx); return err })
-	return calls
 }
 
-func boundedPermitCalls() (calls []boundedCall) {
-	permits := func(
-		method string, waits bool,
-		f func(ctx context.Context, s *primitives.PermitExpirableSemaphore, id string) error,
-	) {
-		calls = append(calls,
-			boundedCall{"Permits." + method,
-				func(t testing.TB, c *primitives.Client, name string) func(context.Context) error {
-					s := c.PermitExpirableSemaphore(name)
-					_, err := s.Init(t.Context(), 2)
-					require.NoError(t, err)
-					hold, err := s.Acquire(t.Context())
-					require.NoError(t, err)
-					return func(ctx context.Context) error { return f(ctx, s, hold.ID()) }
-				}, waits})
+func boundedSemaphoreCalls(s *primitives.Semaphore) methods {
+	wait := primitives.WithWait(boundedWait)
+	return methods{
+		"Acquire":           func(ctx context.Context) error { return ErrOf(s.Acquire(ctx)) },
+		"Acquire(WithWait)": func(ctx context.Context) error { return ErrOf(s.Acquire(ctx, wait)) },
+		"Init":              func(ctx context.Context) error { return ErrOf(s.Init(ctx, 1)) },
+		"Add":               func(ctx context.Context) error { return s.Add(ctx, 1) },
+		"Drain":             func(ctx context.Context) error { return ErrOf(s.Drain(ctx)) },
+		"Delete":            func(ctx context.Context) error { return ErrOf(s.Delete(ctx)) },
+		"Info":              func(ctx context.Context) error { return ErrOf(s.Info(ctx)) },
 	}
-	permits("Acquire", false, func(ctx context.Context, s *primitives.PermitExpirableSemaphore, _ string) error {
-		_, err := s.Acquire(ctx)
-		return err
-	})
-	permits("Acquire(WithWait)", true,
-		func(ctx context.Context, s *primitives.PermitExpirableSemaphore, _ string) error {
-			_, err := s.Acquire(ctx, primitives.WithWait(boundedWait))
-			return err
-		})
-	permits("Resize", false, func(ctx context.Context, s *primitives.PermitExpirableSemaphore, _ string) error {
-		return s.Resize(ctx, 3)
-	})
-	permits("ReleaseID", false, func(ctx context.Context, s *primitives.PermitExpirableSemaphore, id string) error {
-		return s.ReleaseID(ctx, id)
-	})
-	permits("Adopt", false, func(ctx context.Context, s *primitives.PermitExpirableSemaphore, id string) error {
-		_, err := s.Adopt(ctx, id)
-		return err
-	})
-	permits("Info", false, func(ctx context.Context, s *primitives.PermitExpirableSemaphore, _ string) error {
-		_, err := s.Info(ctx)
-		return err
-	})
-	return calls
 }
 
-func boundedLatchCalls() (calls []boundedCall) {
-	latch := func(method string, f func(ctx context.Context, l *primitives.CountDownLatch) error) {
-		calls = append(calls,
-			boundedCall{"Latch." + method,
-				func(t testing.TB, c *primitives.Client, name string) func(context.Context) error {
-					l := c.CountDownLatch(name)
-					_, err := l.Init(t.Context(), 2)
-					require.NoError(t, err)
-					return func(ctx context.Context) error { return f(ctx, l) }
-				}, false})
+func boundedPermitCalls(s *primitives.PermitExpirableSemaphore, h *primitives.Hold) methods {
+	wait := primitives.WithWait(boundedWait)
+	return methods{
+		"Acquire":           func(ctx context.Context) error { return ErrOf(s.Acquire(ctx)) },
+		"Acquire(WithWait)": func(ctx context.Context) error { return ErrOf(s.Acquire(ctx, wait)) },
+		"Resize":            func(ctx context.Context) error { return s.Resize(ctx, 3) },
+		"ReleaseID":         func(ctx context.Context) error { return s.ReleaseID(ctx, h.ID()) },
+		"Adopt":             func(ctx context.Context) error { return ErrOf(s.Adopt(ctx, h.ID())) },
+		"Info":              func(ctx context.Context) error { return ErrOf(s.Info(ctx)) },
 	}
-	latch("Wait", func(ctx context.Context, l *primitives.CountDownLatch) error { return l.Wait(ctx) })
-	latch("CountDown", func(ctx context.Context, l *primitives.CountDownLatch) error { return l.CountDown(ctx) })
-	latch("Count", func(ctx context.Context, l *primitives.CountDownLatch) error { _, err := l.Count(ctx); return err })
-	latch("Init", func(ctx context.Context, l *primitives.CountDownLatch) error {
-		_, err := l.Init(ctx, 1)
-		return err
-	})
-	latch("Delete", func(ctx context.Context, l *primitives.CountDownLatch) error {
-		_, err := l.Delete(ctx)
-		return err
-	})
-	return calls
+}
+
+func boundedLatchCalls(l *primitives.CountDownLatch) methods {
+	return methods{
+		"Wait":      func(ctx context.Context) error { return l.Wait(ctx) },
+		"CountDown": func(ctx context.Context) error { return l.CountDown(ctx) },
+		"Count":     func(ctx context.Context) error { return ErrOf(l.Count(ctx)) },
+		"Init":      func(ctx context.Context) error { return ErrOf(l.Init(ctx, 1)) },
+		"Delete":    func(ctx context.Context) error { return ErrOf(l.Delete(ctx)) },
+	}
 }
 
 const (

@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	. "github.com/redlatch/redlatch/internal/fixture"
+	"github.com/redlatch/redlatch/internal/kinds"
 	"github.com/redlatch/redlatch/internal/redistest"
 	"github.com/redlatch/redlatch/primitives"
 )
@@ -96,7 +97,7 @@ func TestOutageCollectsNothing(t *testing.T) {
 func TestClosedRedisClientEndsCalls(t *testing.T) {
 	t.Parallel()
 	s := redistest.Redis(t)
-	for _, kind := range boundedLocks() {
+	for _, kind := range append(kinds.Locks(), kinds.Joints()...) {
 		t.Run(kind.Name, func(t *testing.T) {
 			t.Parallel()
 			name := redistest.Name(t)

@@ -3,11 +3,9 @@ package faults
 import (
 	"context"
 	"errors"
-	"strings"
 	"testing"
 	"time"
 
-	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	. "github.com/redlatch/redlatch/internal/fixture"
@@ -47,86 +45,6 @@ func TestSemaphoresRollBackFailedAcquisitions(t *testing.T) {
 		require.NoError(t, c.Close(t.Context())) // no rollback is under way any longer
 		require.Equal(t, 4, Available(t, rdb, key), "no permit is returned twice")
 	})
-}
-
-// TestLateCopiesChangeNothing executes every recorded command of semaphores and latches again, in
-// other states than before.
-func TestLateCopiesChangeNothing(t *testing.T) {
-	t.Parallel()
-	id := strings.Repeat("ab", 16)
-	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		ctx, key, rdb := t.Context(), redistest.Name(t), s.Client(t)
-		p := s.Proxy(t)
-		c := NewClient(t, p.Client(t))
-		sem, permits, latch := c.Semaphore(key+"s"), c.PermitExpirableSemaphore(key+"p"), c.CountDownLatch(key+"l")
-		everything := func() {
-			for _, pool := range []Countable{sem, permits} {
-				_, _ = pool.Init(ctx, 3)
-				_ = pool.Add(ctx, 1)
-				p.DropReplies(1, Script) // copies come only of what was not answered
-				if hold, err := pool.TryAcquire(ctx); err == nil {
-					_ = hold.Release(ctx)
-				}
-				_, _ = pool.Info(ctx)
-				_, _ = pool.Delete(ctx)
-			}
-			_, _ = sem.Drain(ctx)
-			_ = permits.Resize(ctx, 2)
-			_ = permits.ReleaseID(ctx, id)
-			p.DropReplies(1, Script)
-			if hold, err := permits.TryAcquire(ctx); err == nil {
-				if adopted, err := permits.Adopt(ctx, hold.ID()); err == nil {
-					_ = adopted.Release(ctx)
-				}
-				_ = hold.Release(ctx)
-			}
-			_, _ = latch.Init(ctx, 1)
-			_ = latch.CountDown(ctx)
-			_, _ = latch.Delete(ctx)
-		}
-		deleteAll := func() {
-			require.NoError(t, rdb.Del(ctx, key+"s", key+"p", key+"l", "{"+key+"p}:timeout").Err())
-		}
-		set := func() {
-			deleteAll()
-			require.NoError(t, rdb.MSet(ctx, key+"s", 7, key+"p", 7, key+"l", 7).Err())
-			require.NoError(t, rdb.ZAdd(ctx, "{"+key+"p}:timeout", redis.Z{Score: Never, Member: Unhex(t, id)}).Err())
-		}
-		state := func() (state []any) {
-			numbers, err := rdb.MGet(ctx, key+"s", key+"p", key+"l").Result()
-			require.NoError(t, err)
-			return append(numbers, rdb.ZCard(ctx, "{"+key+"p}:timeout").Val())
-		}
-		states := []func(){deleteAll, set}
-		for i, during := range states { // the state that the commands find
-			during()
-			p.Record()
-			everything()
-			copies := ScriptsOf(p)
-			for j, after := range states { // the state that their copies find
-				after()
-				before, unknown := state(), 0
-				for _, command := range copies {
-					err := Again(rdb, command).Err()
-					if redis.HasErrorPrefix(err, "NOSCRIPT") {
-						unknown++ // sent in the background a moment ago: the client has not loaded its script yet
-						continue
-					}
-					require.NoError(t, ignoreNil(err))
-					require.Equal(t, before, state(), "%d, %d: %q", i, j, command.Args)
-				}
-				require.Less(t, unknown, len(copies)/2)
-			}
-		}
-	})
-}
-
-// ignoreNil returns err unless it is redis.Nil.
-func ignoreNil(err error) error {
-	if errors.Is(err, redis.Nil) {
-		return nil
-	}
-	return err
 }
 
 // TestPermitsOfACrashedHolderComeBack cuts off one holder. Its permits come back within their TTL. The
