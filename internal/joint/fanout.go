@@ -63,6 +63,7 @@ func (o *fanOut) next(done <-chan struct{}, late <-chan time.Time) (ok bool, ans
 type votes struct {
 	yes     int
 	no      int     // refused: another client holds it, or this one does not
+	lost    int     // of no: granted or held before, but lost
 	refusal error   // the last ErrNotAcquired, which names a holder
 	failed  []error // neither: no answer, or an error of the server
 }
@@ -77,7 +78,12 @@ func (v *votes) add(ctx context.Context, answer error) {
 		v.failed = append(v.failed, answer)
 	case errors.Is(answer, engine.ErrNotAcquired), errors.Is(answer, engine.ErrNotHeld), errors.Is(answer, engine.ErrLost):
 		v.no++
-		if errors.Is(answer, engine.ErrNotAcquired) && !errors.Is(answer, engine.ErrUnavailable) {
+		switch {
+		case !errors.Is(answer, engine.ErrNotAcquired):
+			if errors.Is(answer, engine.ErrLost) {
+				v.lost++
+			}
+		case !errors.Is(answer, engine.ErrUnavailable):
 			v.refusal = answer
 		}
 	default:

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -738,17 +739,19 @@ func TestJointHoldIsNotTrustedWhenItsMembersAreOver(t *testing.T) {
 	for _, tt := range []struct {
 		name string
 		kind func(*joint.Lock)
-		op   string // whose answer by the last member is late
+		op   string // whose answer is late
+		by   string // the members whose answer is late
 		want error
 	}{
-		{"multi", joint.NewMulti, "acquire", ErrNotAcquired},
-		{"multi", joint.NewMulti, "check", ErrLost},
-		{"multi", joint.NewMulti, "extend", ErrLost},
-		{"red", joint.NewRed, "acquire", ErrNotAcquired},
-		{"red", joint.NewRed, "check", ErrLost},
-		{"red", joint.NewRed, "extend", ErrLost},
+		{"multi", joint.NewMulti, "acquire", "z", ErrLost},
+		{"multi", joint.NewMulti, "check", "z", ErrLost},
+		{"multi", joint.NewMulti, "extend", "z", ErrLost},
+		{"red", joint.NewRed, "acquire", "z", ErrLost},
+		{"red", joint.NewRed, "acquire", "xy", ErrLost},
+		{"red", joint.NewRed, "check", "z", ErrLost},
+		{"red", joint.NewRed, "extend", "z", ErrLost},
 	} {
-		t.Run(tt.name+": "+tt.op, func(t *testing.T) {
+		t.Run(fmt.Sprintf("%s: %s by %s", tt.name, tt.op, tt.by), func(t *testing.T) {
 			Bubble(t, func(t *testing.T, s *Server) {
 				c := s.Client(t, "a", func(config *Config) {
 					lost := config.Lost
@@ -762,7 +765,7 @@ func TestJointHoldIsNotTrustedWhenItsMembersAreOver(t *testing.T) {
 				s.OnEach(func(cmd Command) (f Fault) {
 					if cmd.Op == "renew" {
 						f.Lost = true
-					} else if cmd.Op == tt.op && cmd.Name == "z" {
+					} else if cmd.Op == tt.op && strings.Contains(tt.by, cmd.Name) {
 						f.Reply = ttl
 					}
 					return f
@@ -783,6 +786,7 @@ func TestJointHoldIsNotTrustedWhenItsMembersAreOver(t *testing.T) {
 					err = hold.Extend(t.Context(), ms, nil)
 				}
 				require.ErrorIs(t, err, tt.want)
+				assert.NotErrorIs(t, err, ErrNotAcquired, "nobody else has them")
 				assert.False(t, hold != nil && hold.IsLive())
 			})
 		})
