@@ -59,7 +59,7 @@ type Ownership struct {
 	lost       bool          // set once: there are no holds any longer, and none joins
 	kept       bool          // the watchdog renews lease
 	failing    bool          // the latest renewal has failed
-	mayRenew   bool          // a renewal without an answer may still be executed
+	mayRenew   bool          // a renewal, or a copy of another command that extends the lease, may still be executed
 	otherKind  bool          // a hold of another kind may have the id: a writer that also reads
 	wanted     bool          // another client has asked for it; guarded by waitQueues.mu instead
 	shortening bool          // a release that shortens the lease was sent and not answered yet
@@ -277,6 +277,7 @@ func (o *Ownership) nest(ctx context.Context, outer *Hold, ttl time.Duration) (s
 	}
 	// From here on wire is held until the reply. A release of outer that begins now is sent after the
 	// count.
+	o.extending()
 	sent, lost, err := o.r.Driver.SetCount(ctx, o, o.addCount(+1), ttl)
 	if err == nil && !lost {
 		o.lastsUntil(sent.Add(ttl))
@@ -573,6 +574,13 @@ func (o *Ownership) expiredLoss() Loss {
 	return Loss{Reason: LossExpired, Silent: o.lease.Silent()}
 }
 
+// extending notes that a command is about to be sent that extends the lease, and is repeated if it is not answered.
+func (o *Ownership) extending() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.mayRenew = true
+}
+
 // Extend implements [Holding]: it keeps the lock, and h, for at least d from now. It blocks for the reply.
 // If the reply is lost, validity stays as it was: the server may keep the lock longer than h lasts, which
 // is safe.
@@ -580,6 +588,7 @@ func (o *Ownership) Extend(ctx context.Context, h *Hold, d time.Duration) error 
 	if err := o.promise(ctx, h, d); err != nil {
 		return err
 	}
+	o.extending()
 	sent, lost, err := o.r.Driver.Extend(ctx, o, d)
 	switch {
 	case err != nil:
