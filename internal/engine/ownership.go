@@ -287,9 +287,9 @@ func (o *Ownership) nest(ctx context.Context, outer *Hold, ttl time.Duration) (s
 		o.wire.Unlock()
 		return sent, nil
 	}
-	o.addCount(-1)
+	left := o.addCount(-1)
 	o.wire.Unlock()
-	if o.r.Core.FailureOf(err).InDoubt {
+	if left == 0 || o.r.Core.FailureOf(err).InDoubt { // 0: the release of a lost hold has left that to us
 		o.writeCountLater(ctx, o.r.Core.RollbackLimit(began))
 	}
 	if err == nil { // lost
