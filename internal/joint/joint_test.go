@@ -646,7 +646,8 @@ func TestAskAllNeedsEnoughAnswers(t *testing.T) {
 	}{
 		{"all", []error{nil, nil, nil}, 3, nil},
 		{"enough", []error{nil, ErrNotHeld, nil}, 2, nil},
-		{"too few: not held", []error{nil, ErrNotHeld, ErrLost}, 2, ErrNotHeld},
+		{"too few: not held", []error{nil, ErrNotHeld, ErrNotHeld}, 2, ErrNotHeld},
+		{"too few: not held, lost", []error{nil, ErrNotHeld, ErrLost}, 2, ErrLost},
 		{"too few: not acquired", []error{ErrNotAcquired, ErrNotAcquired, fail}, 2, ErrNotHeld},
 		{"errors", []error{nil, fail, ErrNotHeld}, 2, fail},
 	} {
@@ -677,6 +678,29 @@ func TestAskAllNeedsEnoughAnswers(t *testing.T) {
 			require.ErrorIs(t, err, ErrLost)
 			require.NotErrorIs(t, err, ErrNotHeld, "the loss of another hold is no answer")
 		})
+	})
+}
+
+// An answer for one member takes longer than the lease of another one lasts.
+func TestAdoptionThatLosesAMemberMeanwhileFails(t *testing.T) {
+	Bubble(t, func(t *testing.T, s *Server) {
+		c := s.Client(t, "a")
+		r := c.MultiOf("x", "y")
+		terms := NewTerms(FixedLease(time.Second))
+		q := r.NewRequest(terms)
+		require.NoError(t, c.Begin(t.Context()))
+		defer c.Leave()
+		o := (&joint.Lock{Resource: r, Members: []*Resource{c.Lock("x"), c.Lock("y")}, Need: 2}).NewOwnership(q)
+		for _, name := range []string{"x", "y"} {
+			m := c.Lock(name)
+			mine := m.NewRequest(terms)
+			mine.Name(q.ID, false)
+			require.NoError(t, o.ReplaceMember(t.Context(), m, mine, time.Now()))
+			Sleep(600 * ms)
+		}
+		hold, err := o.Adopted(t.Context(), q)
+		require.ErrorIs(t, err, ErrLost)
+		assert.Nil(t, hold)
 	})
 }
 
