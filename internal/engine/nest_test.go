@@ -353,7 +353,7 @@ func TestNestedAcquisitionThatIsAnsweredTooLateIsTakenBack(t *testing.T) {
 	}
 }
 
-// The outer hold is lost and released while the command of a nested acquisition is under way, whose context lives on, as
+// The outer hold is lost and released while the command of a nested acquisition is under way. The context lives on, as
 // that of a red lock does. A late copy of the command that acquired the lock acquires nothing all the same: the server
 // is told of the release.
 func TestLostHoldIsReleasedAlthoughANestedAcquisitionWasUnderWay(t *testing.T) {

@@ -146,8 +146,8 @@ func (o *fanOut) countMissing(ctx context.Context, v *votes) {
 // by then go on in the background.
 //
 // At least need of the calls must succeed. AskAll fails with ErrNotHeld if so many members refused
-// (ErrNotHeld, ErrNotAcquired) that need of them cannot succeed, with ErrLost if so many refused or were lost (ErrLost),
-// and otherwise with the other members' errors. The caller is a call that Close waits for.
+// (ErrNotHeld, ErrNotAcquired) that need of them cannot succeed, with ErrLost if so many refused or were
+// lost (ErrLost), and otherwise with the other members' errors. The caller is a call that Close waits for.
 func AskAll(
 	ctx context.Context, c *engine.Core, n, need int, limit time.Duration, f func(i int) error,
 ) error {

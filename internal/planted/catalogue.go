@@ -120,7 +120,7 @@ var Catalogue = []Defect{
 				"		o.shortLease = 0\n		o.mu.Unlock()\n		o.wire.Unlock()\n		return sent, nil",
 				"		o.shortLease = 0\n		o.mu.Unlock()\n		return sent, nil",
 			},
-			{"internal/engine/ownership.go", "	o.addCount(-1)\n	o.wire.Unlock()\n", "	o.addCount(-1)\n"},
+			{"internal/engine/ownership.go", "	left := o.addCount(-1)\n	o.wire.Unlock()\n", "	left := o.addCount(-1)\n"},
 		},
 		Find: []string{"--primitives", "nested"},
 	},
