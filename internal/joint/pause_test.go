@@ -42,6 +42,8 @@ func TestAcquisitionDuringWhichTheProcessStoodStill(t *testing.T) {
 		{"nested, counted by the server", func(c *Client) *Resource { return c.Lock("x") }},
 		{"lingering", func(c *Client) *Resource { return c.Lock("x") }},
 		{"multi", func(c *Client) *Resource { return c.MultiOf("x", "y", "z") }},
+		{"nested multi", func(c *Client) *Resource { return c.MultiOf("x", "y", "z") }},
+		{"nested, in a cohort", func(c *Client) *Resource { return c.Lock("x") }},
 		{"red", func(c *Client) *Resource {
 			return c.Joint("red", joint.NewRed, c.Lock("x"), c.Lock("y"), c.Lock("z"))
 		}},
@@ -69,10 +71,12 @@ func TestAcquisitionDuringWhichTheProcessStoodStill(t *testing.T) {
 							ctx := &pausingContext{Context: t.Context(), n: n, pause: pause}
 							terms := NewTerms(TTL(ttl))
 							switch tt.name {
-							case "nested":
+							case "nested", "nested multi":
 								ctx.Context = Carry(Acquire(t, t.Context(), r, FixedLease(time.Hour)))
 							case "nested, counted by the server":
 								ctx.Context = Carry(Acquire(t, t.Context(), r, FixedLease(time.Hour), OwnedBy("me")))
+							case "nested, in a cohort":
+								ctx.Context = Carry(Acquire(t, t.Context(), r, TTL(time.Hour), InCohort(time.Hour)))
 							case "lingering":
 								terms.Linger = time.Hour
 								Release(t, Acquire(t, t.Context(), r, TTL(ttl), Lingering(time.Hour)))
