@@ -385,6 +385,37 @@ func TestLostHoldIsReleasedAlthoughANestedAcquisitionWasUnderWay(t *testing.T) {
 	}
 }
 
+// A renewed hold nests in one with a longer, fixed lease, and the server is silent. The outer hold is valid as long as
+// it says.
+func TestOuterHoldWithAFixedLeaseOutlivesANestedHoldThatExpires(t *testing.T) {
+	for _, found := range []string{"by the watchdog", "by a check"} {
+		t.Run(found, func(t *testing.T) {
+			Bubble(t, func(t *testing.T, s *Server) {
+				r := s.Client(t, "a").Lock("x")
+				outer := Acquire(t, t.Context(), r, FixedLease(time.Hour))
+				inner := Acquire(t, Carry(outer), r)
+				s.OnEach(func(Command) Fault { return Fault{Lost: true} })
+				if found == "by the watchdog" {
+					Sleep(DefaultTTL)
+				} else {
+					Sleep(time.Until(inner.ValidUntil()) - time.Second)
+					require.Error(t, inner.Check(t.Context()))
+				}
+				require.Equal(t, LossExpired, LossOf(t, context.Cause(Carry(inner))).Reason)
+				require.NoError(t, Carry(outer).Err())
+				s.ResetFaults()
+				require.NoError(t, outer.Check(t.Context()))
+				require.ErrorIs(t, inner.Release(t.Context()), ErrLost)
+				again := Acquire(t, Carry(outer), r)
+				Sleep(time.Minute)
+				Release(t, again)
+				Release(t, outer)
+				s.RequireFree(t)
+			})
+		})
+	}
+}
+
 // Holds of a shared id are counted by the server. So are nested ones.
 func TestNestingUnderASharedIDAcquiresAgain(t *testing.T) {
 	Bubble(t, func(t *testing.T, s *Server) {
