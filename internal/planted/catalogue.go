@@ -55,8 +55,8 @@ var Catalogue = []Defect{
 		Name: "a loss that a renewal finds is not reported", Promise: "C10",
 		Edits: []Edit{{
 			"internal/engine/ownership.go",
-			"	loss := goneLoss\n	if !refused {",
-			"	loss := goneLoss\n	if refused {\n		return\n	}\n	if !refused {",
+			"	if refused {\n		o.loseInBackground(goneLoss)\n		return\n",
+			"	if refused {\n		return\n",
 		}},
 		Find: []string{"--faults", "delete", "--primitives", "lock,fenced"},
 	},
