@@ -114,18 +114,24 @@ func (d *fieldDriver) field(o *engine.Ownership) string {
 
 // SetCount implements [engine.Driver] by lock/nested_acquire. The script sets the count only while the owner
 // holds the lock, so a copy changes nothing. A late copy of an earlier change may restore an older count. That
-// is harmless: the last release of a private id frees the lock, whatever its count. Like every acquisition
-// it is confirmed by replicas, if the client asks for that.
+// is harmless: the last release of a private id frees the lock, whatever its count. But after that release a late copy
+// with a count of 1 would count under a shared id, so the release is remembered then: see
+// [engine.Ownership.ConfirmCount]. Like every acquisition it is confirmed by replicas, if the client asks for that.
 func (d *fieldDriver) SetCount(
 	ctx context.Context, o *engine.Ownership, n int, ttl time.Duration,
 ) (time.Time, bool, error) {
-	reply, err := scripts.LockNestedAcquire{
+	call := scripts.LockNestedAcquire{
 		LockHash: d.h.name, SharedCounts: &d.h.sharedCounts, Field: d.field(o), Wanted: int64(n),
 		TTL: scripts.InMillis(ttl),
-	}.Do(ctx, d.h.c.confirmed)
+	}
+	if n == 1 {
+		call.MemoryKey = d.h.ownerKey(&o.Owner)
+	}
+	reply, err := call.Do(ctx, d.h.c.confirmed)
 	if err == nil {
 		err = reply.Unconfirmed
 	}
+	o.Changed(n == 1 && (reply.Doubt || scripts.OutcomeOf(err) == scripts.Unknown))
 	lost, err := isLost(reply, err)
 	return reply.Sent, lost, err
 }

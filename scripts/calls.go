@@ -767,6 +767,8 @@ func (c LockList) Do(ctx context.Context, by Sender) (LockListReply, error) {
 type LockNestedAcquire struct {
 	LockHash     any
 	SharedCounts any
+	// optional: of this owner's release, for a wanted count of 1; exists if a late copy must not count
+	MemoryKey any
 	// of the owner
 	Field string
 	// count; 1 confirms an acquisition that was granted again
@@ -777,7 +779,7 @@ type LockNestedAcquire struct {
 
 // Do runs the script. Redis returns 1, or 0 when this owner has no private count any more.
 func (c LockNestedAcquire) Do(ctx context.Context, by Sender) (Number, error) {
-	keys := []any{c.LockHash, c.SharedCounts}
+	keys := []any{c.LockHash, c.SharedCounts, c.MemoryKey}
 	args := []any{c.Field, c.Wanted, c.TTL.value}
 	return readNumber(by.send(ctx, lockNestedAcquire, keys, 2, args, 3))
 }

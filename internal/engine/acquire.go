@@ -260,7 +260,8 @@ func (r *Resource) tried(ctx context.Context, q *Request, res Result, err error)
 		return res, err
 	case ctx.Err() != nil:
 		err = GaveUp(ctx, nil)
-	case r.Traits.Leased && time.Since(res.Sent) >= trusted-r.Core.MarginOf(trusted):
+	case r.Traits.Leased && time.Since(res.Sent) >= trusted-r.Core.MarginOf(trusted),
+		res.Holding != nil && !res.Holding.ValidUntil(nil).After(time.Now()): // of a joint lock, whose members began before
 		err = ErrLost // the reply took longer than the lease lasts
 	default:
 		return res, nil

@@ -112,10 +112,14 @@ func (o *Ownership) endCohort(outer *Hold) bool {
 }
 
 // accept makes a hold that was passed on the hold of the waiter's acquisition. It fails if the hold has ended
-// meanwhile.
+// meanwhile, or is over: after a pause of the process its end may not have been reported yet.
 func (h *Hold) accept() error {
+	over := !h.ValidUntil().After(time.Now())
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	if h.cause == nil && over {
+		return ErrLost
+	}
 	h.unaccepted = h.cause != nil
 	return h.cause
 }

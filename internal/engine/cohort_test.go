@@ -283,6 +283,56 @@ func TestWaiterThatGivesUpPassesTheLockOn(t *testing.T) {
 	}
 }
 
+// slowContext is a context whose Err takes a while, as after a pause of the process.
+type slowContext struct {
+	context.Context
+	pause atomic.Int64
+}
+
+func (c *slowContext) Err() error {
+	time.Sleep(time.Duration(c.pause.Swap(0)))
+	return c.Context.Err()
+}
+
+// The process stands still between the passing on and the acceptance, until the lease is over. Nothing has ended the
+// hold when it goes on.
+func TestWaiterDoesNotAcceptALockThatIsOver(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		pause time.Duration // since half a TTL was left
+		want  error
+	}{{"in time", DefaultTTL/2 - time.Second, nil}, {"too late", DefaultTTL / 2, ErrLost}} {
+		t.Run(tt.name, func(t *testing.T) {
+			Bubble(t, func(t *testing.T, s *Server) {
+				c := s.Client(t, "a", func(config *Config) {
+					lost := config.Lost
+					config.Lost = func(l Loss) error {
+						time.Sleep(time.Second) // before the hold ends
+						return lost(l)
+					}
+				})
+				r := c.Lock("x")
+				first := Acquire(t, t.Context(), r, InCohort(time.Hour))
+				ctx := &slowContext{Context: t.Context()}
+				waiter := StartAcquire(t, ctx, r, InCohort(time.Hour))
+				s.OnEach(func(c Command) Fault { return Fault{Lost: c.Op == "renew"} })
+				Sleep(time.Until(first.ValidUntil()) - DefaultTTL/2)
+				ctx.pause.Store(int64(tt.pause))
+				Release(t, first)
+				if tt.want != nil {
+					require.ErrorIs(t, waiter.Fail(), tt.want)
+				} else {
+					assert.Equal(t, first.ID(), waiter.Wait().ID())
+					assert.True(t, waiter.Hold.ValidUntil().After(time.Now()))
+					Release(t, waiter.Hold)
+				}
+				Sleep(time.Minute)
+				s.RequireFree(t)
+			})
+		})
+	}
+}
+
 // The lock is lost just after it was passed on, when the waiter has given up, or has not looked yet. Its hold emits
 // no end without a beginning.
 func TestEventsAreBalancedIfACohortIsLostWhenItIsPassedOn(t *testing.T) {

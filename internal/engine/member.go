@@ -107,7 +107,8 @@ func (o *Ownership) KeepForReplacement() { o.addCount(+1) }
 // acquired the member with the same id before. The server then took the command that acquired o for a copy of one
 // that had counted, and the nested hold's release would free the member.
 //
-// It blocks for limit at most.
+// A late copy of the command would count again, under the nested hold's id. So if one may come, the release of o is
+// remembered. ConfirmCount blocks for limit at most. The caller alone knows o.
 func (o *Ownership) ConfirmCount(ctx context.Context, limit time.Duration) bool {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -116,6 +117,7 @@ func (o *Ownership) ConfirmCount(ctx context.Context, limit time.Duration) bool 
 	}
 	defer o.wire.Unlock()
 	_, lost, err := o.r.Driver.SetCount(ctx, o, o.addCount(0), o.TTL)
+	o.InDoubt = o.InDoubt || o.ChangeInDoubt() || o.r.Core.FailureOf(err).InDoubt
 	return err == nil && !lost
 }
 

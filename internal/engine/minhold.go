@@ -17,9 +17,10 @@ import (
 //	60 s  the lease ends, and the waiter acquires
 //
 // The rest is a duration by this client's monotonic clock, so no two clocks are compared. On the server a
-// release only lowers a TTL, so a copy of it never keeps the lock longer. A renewal or an Extend that is
-// executed after the release may do that: the lock then stays taken for the lease that it asked for. So if a renewal
-// has not been answered, the client frees the lock when the rest is over (freeAfterRest).
+// release only lowers a TTL, so a copy of it never keeps the lock longer. A renewal, an Extend or a nested acquisition
+// that is executed after the release may do that: the lock then stays taken for the lease that it asked for. So if a
+// renewal has not been answered, or one of the others was sent, the client frees the lock when the rest is over
+// (freeAfterRest).
 //
 // It does the same for a writer that also reads, with holds that outlive its own. For the server both have one
 // lease, the longer one, and others would wait for the readers' lease.
@@ -67,7 +68,7 @@ func (o *Ownership) rest() time.Duration {
 
 // freeAfterRest frees o, which was released, when the rest of its minimum hold is over. That may be at once, because
 // the rest was computed before the release was sent. It does nothing unless something may keep o beyond its rest: holds
-// of another kind with o's id, or a late renewal. It does not block.
+// of another kind with o's id, or a command that extends it and comes late. It does not block.
 func (o *Ownership) freeAfterRest() {
 	if o.min == nil {
 		return

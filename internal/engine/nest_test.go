@@ -353,6 +353,69 @@ func TestNestedAcquisitionThatIsAnsweredTooLateIsTakenBack(t *testing.T) {
 	}
 }
 
+// The outer hold is lost and released while the command of a nested acquisition is under way. The context lives on, as
+// that of a red lock does. A late copy of the command that acquired the lock acquires nothing all the same: the server
+// is told of the release.
+func TestLostHoldIsReleasedAlthoughANestedAcquisitionWasUnderWay(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		answer Fault
+		want   error
+	}{
+		{"lost", Fault{Delay: time.Second}, ErrLost},
+		{"an error", Fault{Delay: time.Second, Err: ErrFatal}, ErrFatal},
+		{"none", Fault{Lost: true}, ErrUnavailable},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			Bubble(t, func(t *testing.T, s *Server) {
+				s.KeepLeases()
+				r := s.Client(t, "a").Lock("x")
+				s.Script("acquire", Fault{Copy: 20 * time.Second})
+				outer := Acquire(t, t.Context(), r)
+				s.Script("nest", tt.answer)
+				nested := StartAcquire(t, context.WithoutCancel(Carry(outer)), r)
+				s.Forget("x")
+				outer.Ownership().EndAll(Loss{Reason: LossGone})
+				require.ErrorIs(t, outer.Release(t.Context()), ErrLost)
+				require.ErrorIs(t, nested.Fail(), tt.want)
+				Sleep(time.Minute)
+				s.RequireFree(t)
+			})
+		})
+	}
+}
+
+// A renewed hold nests in one with a longer, fixed lease, and the server is silent. The outer hold is valid as long as
+// it says.
+func TestOuterHoldWithAFixedLeaseOutlivesANestedHoldThatExpires(t *testing.T) {
+	for _, found := range []string{"by the watchdog", "by a check"} {
+		t.Run(found, func(t *testing.T) {
+			Bubble(t, func(t *testing.T, s *Server) {
+				r := s.Client(t, "a").Lock("x")
+				outer := Acquire(t, t.Context(), r, FixedLease(time.Hour))
+				inner := Acquire(t, Carry(outer), r)
+				s.OnEach(func(Command) Fault { return Fault{Lost: true} })
+				if found == "by the watchdog" {
+					Sleep(DefaultTTL)
+				} else {
+					Sleep(time.Until(inner.ValidUntil()) - time.Second)
+					require.Error(t, inner.Check(t.Context()))
+				}
+				require.Equal(t, LossExpired, LossOf(t, context.Cause(Carry(inner))).Reason)
+				require.NoError(t, Carry(outer).Err())
+				s.ResetFaults()
+				require.NoError(t, outer.Check(t.Context()))
+				require.ErrorIs(t, inner.Release(t.Context()), ErrLost)
+				again := Acquire(t, Carry(outer), r)
+				Sleep(time.Minute)
+				Release(t, again)
+				Release(t, outer)
+				s.RequireFree(t)
+			})
+		})
+	}
+}
+
 // Holds of a shared id are counted by the server. So are nested ones.
 func TestNestingUnderASharedIDAcquiresAgain(t *testing.T) {
 	Bubble(t, func(t *testing.T, s *Server) {

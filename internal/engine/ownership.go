@@ -34,7 +34,9 @@ import (
 //   - The watchdog: a renewal was refused, or validity has passed (LeaseLost).
 //   - The reply to any command: the server does not know the id (lose).
 //   - A check after a takeover notice (Verify).
-//   - The limit of a single hold. It ends that hold only; the others end every hold of the ownership.
+//   - The limit of a single hold. It ends that hold only.
+//
+// The others end every hold of the ownership, but validity that has passed leaves holds with a fixed lease.
 
 // Ownership is one acquisition as the server knows it: an id and its count. Nested holds share one. The
 // first hold makes it, each hold joins it, and it is garbage when the last hold has ended and no command
@@ -59,7 +61,7 @@ type Ownership struct {
 	lost       bool          // set once: there are no holds any longer, and none joins
 	kept       bool          // the watchdog renews lease
 	failing    bool          // the latest renewal has failed
-	mayRenew   bool          // a renewal without an answer may still be executed
+	mayRenew   bool          // a renewal, or a copy of another command that extends the lease, may still be executed
 	otherKind  bool          // a hold of another kind may have the id: a writer that also reads
 	wanted     bool          // another client has asked for it; guarded by waitQueues.mu instead
 	shortening bool          // a release that shortens the lease was sent and not answered yet
@@ -277,6 +279,7 @@ func (o *Ownership) nest(ctx context.Context, outer *Hold, ttl time.Duration) (s
 	}
 	// From here on wire is held until the reply. A release of outer that begins now is sent after the
 	// count.
+	o.extending()
 	sent, lost, err := o.r.Driver.SetCount(ctx, o, o.addCount(+1), ttl)
 	if err == nil && !lost {
 		o.lastsUntil(sent.Add(ttl))
@@ -286,9 +289,9 @@ func (o *Ownership) nest(ctx context.Context, outer *Hold, ttl time.Duration) (s
 		o.wire.Unlock()
 		return sent, nil
 	}
-	o.addCount(-1)
+	left := o.addCount(-1)
 	o.wire.Unlock()
-	if o.r.Core.FailureOf(err).InDoubt {
+	if left == 0 || o.r.Core.FailureOf(err).InDoubt { // 0: the release of a lost hold has left that to us
 		o.writeCountLater(ctx, o.r.Core.RollbackLimit(began))
 	}
 	if err == nil { // lost
@@ -551,14 +554,14 @@ func (c *Core) RenewNow(owned []*Ownership) (fixed []*Ownership) {
 var goneLoss = Loss{Reason: LossGone}
 
 // expire stops renewing and watching for h, because its validity has passed. It returns why h is lost. The
-// renewed lease of o ends all its holds; the limit of h ends h alone.
+// renewed lease of o ends all its renewed holds; the limit of h ends h alone.
 func (o *Ownership) expire(h *Hold) Loss {
 	if limit := h.Limit(); !h.renew || (!limit.IsZero() && time.Until(limit) <= limitTolerance) {
 		o.Forget(h)
 		return Loss{Reason: LossLimit}
 	}
 	loss := o.expiredLoss()
-	for _, other := range o.endAll() {
+	for _, other := range o.endExpired() {
 		if other != h {
 			other.LoseInBackground(loss)
 		}
@@ -573,6 +576,13 @@ func (o *Ownership) expiredLoss() Loss {
 	return Loss{Reason: LossExpired, Silent: o.lease.Silent()}
 }
 
+// extending notes that a command is about to be sent that extends the lease, and is repeated if it is not answered.
+func (o *Ownership) extending() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.mayRenew = true
+}
+
 // Extend implements [Holding]: it keeps the lock, and h, for at least d from now. It blocks for the reply.
 // If the reply is lost, validity stays as it was: the server may keep the lock longer than h lasts, which
 // is safe.
@@ -580,6 +590,7 @@ func (o *Ownership) Extend(ctx context.Context, h *Hold, d time.Duration) error 
 	if err := o.promise(ctx, h, d); err != nil {
 		return err
 	}
+	o.extending()
 	sent, lost, err := o.r.Driver.Extend(ctx, o, d)
 	switch {
 	case err != nil:
@@ -628,6 +639,11 @@ func (o *Ownership) loseInBackground(loss Loss) {
 func (o *Ownership) endAll() []*Hold {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	return o.end()
+}
+
+// end is endAll for callers that hold mu.
+func (o *Ownership) end() []*Hold {
 	if o.lost {
 		return nil
 	}
@@ -636,6 +652,33 @@ func (o *Ownership) endAll() []*Hold {
 	o.holds = nil
 	o.r.Core.dog.Drop(&o.lease) // no renewal may keep the key of a lost lock
 	return holds
+}
+
+// endExpired is endAll when the validity of the renewed lease has passed. Holds with a fixed lease stay until their
+// limits: the server has confirmed those.
+func (o *Ownership) endExpired() (expired []*Hold) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	var fixed *Hold
+	for _, h := range o.list() {
+		if h.renew {
+			expired = append(expired, h)
+		} else {
+			h.sibling, fixed = fixed, h
+		}
+	}
+	if fixed == nil {
+		return o.end()
+	}
+	for _, h := range expired {
+		h.sibling = nil
+		if !h.state().taken {
+			o.lapsed++ // as in Forget
+		}
+	}
+	o.holds = fixed
+	o.setSchedule(nil)
+	return expired
 }
 
 // lastsUntil notes that the server may keep the key until then. It never takes back a later time,
@@ -692,11 +735,14 @@ func (o *Ownership) LeaseUnknown(_ *watchdog.Lease, err error) {
 // LeaseLost implements [watchdog.Keeper]: a renewal was refused, for example because an operator has
 // deleted the key, or validity has ended without an answer.
 func (o *Ownership) LeaseLost(_ *watchdog.Lease, refused bool) {
-	loss := goneLoss
-	if !refused {
-		loss = o.expiredLoss()
+	if refused {
+		o.loseInBackground(goneLoss)
+		return
 	}
-	o.loseInBackground(loss)
+	loss := o.expiredLoss()
+	for _, h := range o.endExpired() {
+		h.LoseInBackground(loss)
+	}
 }
 
 // report emits e for each hold, from other goroutines. Nobody may hold mu.

@@ -184,7 +184,7 @@ func (d *FakeDriver) keep(o *engine.Owner) time.Duration {
 func (d *FakeDriver) Rollback(ctx context.Context, q *engine.Request) error {
 	key, id, shared, keep := d.key(&q.Owner), d.id(&q.Owner), q.Shared, d.keep(&q.Owner)
 	_, _, err := Do(ctx, d.Client, d.Command("rollback", &q.Owner), func() (bool, error) {
-		freed, lost := d.Client.s.end(d.Name, key, id, shared, true, keep)
+		freed, lost := d.Client.s.end(d.Name, key, id, shared, true, keep, 0)
 		if freed {
 			d.Client.s.publish(d.Name, nil)
 		}
@@ -202,7 +202,7 @@ func (d *FakeDriver) Release(
 	need, known := time.Duration(0), false
 	if d.shortens {
 		if need, known = o.BeginShortening(left); known && need == 0 {
-			return d.free(ctx, o, engine.Next{})
+			return d.free(ctx, o, engine.Next{Rest: next.Rest})
 		}
 		defer func() { o.EndShortening(err) }()
 	}
@@ -244,7 +244,7 @@ func (d *FakeDriver) free(ctx context.Context, o *engine.Ownership, to engine.Ne
 	}
 	s, key, id, shared, keep := d.Client.s, d.key(&o.Owner), d.id(&o.Owner), o.Shared, d.keep(&o.Owner)
 	got, trip, err := Do(ctx, d.Client, d.Command(op, &o.Owner), func() (got engine.Released, err error) {
-		freed, lost := s.end(d.Name, key, id, shared, false, keep)
+		freed, lost := s.end(d.Name, key, id, shared, false, keep, to.Rest)
 		got.Lost = lost
 		if freed && successor != nil {
 			got.Granted, _ = s.acquire(next) // refused if the successor has been rolled back

@@ -61,6 +61,7 @@ type memory struct {
 	counted bool // it was granted
 	ended   time.Time
 	lost    bool // the reply to the release
+	rests   bool // its release has left the lock taken for the rest of a minimum hold
 }
 
 // Command is one command that was sent. Its log line is "op name id".
@@ -352,10 +353,12 @@ func (h *holder) keep(ttl time.Duration) {
 }
 
 // end takes back what a request was granted. The server remembers that for as long as keep; with 0 a copy
-// finds nothing.
-func (s *Server) end(name, key, id string, shared, rollback bool, keep time.Duration) (freed, lost bool) {
+// finds nothing. With a rest of the minimum hold the last count stays for that long.
+func (s *Server) end(
+	name, key, id string, shared, rollback bool, keep, rest time.Duration,
+) (freed, lost bool) {
 	l, m := s.lock(name), s.remembered(key)
-	if !m.ended.IsZero() {
+	if !m.ended.IsZero() && (!m.rests || shared || rest > 0) {
 		return false, m.lost
 	}
 	h := l.holders[id]
@@ -370,6 +373,12 @@ func (s *Server) end(name, key, id string, shared, rollback bool, keep time.Dura
 	case !shared && len(h.shared) > 0: // the shared counts stay
 		lost = !h.hasOwn()
 		h.Count = len(h.shared)
+	case rest > 0:
+		h.Count, h.shared, m.rests = 1, nil, true
+		if until := time.Now().Add(rest); until.Before(h.until) {
+			h.until = until
+		}
+		s.publish(name, nil)
 	default:
 		delete(l.holders, id)
 		freed = true

@@ -63,6 +63,7 @@ func (o *fanOut) next(done <-chan struct{}, late <-chan time.Time) (ok bool, ans
 type votes struct {
 	yes     int
 	no      int     // refused: another client holds it, or this one does not
+	lost    int     // of no: granted or held before, but lost
 	refusal error   // the last ErrNotAcquired, which names a holder
 	failed  []error // neither: no answer, or an error of the server
 }
@@ -77,7 +78,12 @@ func (v *votes) add(ctx context.Context, answer error) {
 		v.failed = append(v.failed, answer)
 	case errors.Is(answer, engine.ErrNotAcquired), errors.Is(answer, engine.ErrNotHeld), errors.Is(answer, engine.ErrLost):
 		v.no++
-		if errors.Is(answer, engine.ErrNotAcquired) && !errors.Is(answer, engine.ErrUnavailable) {
+		switch {
+		case !errors.Is(answer, engine.ErrNotAcquired):
+			if errors.Is(answer, engine.ErrLost) {
+				v.lost++
+			}
+		case !errors.Is(answer, engine.ErrUnavailable):
 			v.refusal = answer
 		}
 	default:
@@ -140,13 +146,17 @@ func (o *fanOut) countMissing(ctx context.Context, v *votes) {
 // by then go on in the background.
 //
 // At least need of the calls must succeed. AskAll fails with ErrNotHeld if so many members refused
-// (ErrNotHeld, ErrLost, ErrNotAcquired) that need of them cannot succeed. Otherwise it fails with the
-// other members' errors. The caller is a call that Close waits for.
+// (ErrNotHeld, ErrNotAcquired) that need of them cannot succeed, with ErrLost if so many refused or were
+// lost (ErrLost), and otherwise with the other members' errors. The caller is a call that Close waits for.
 func AskAll(
 	ctx context.Context, c *engine.Core, n, need int, limit time.Duration, f func(i int) error,
 ) error {
-	refused, err := newFanOut(c, n, f).count(ctx, limit).decide(need)
-	if refused {
+	v := newFanOut(c, n, f).count(ctx, limit)
+	refused, err := v.decide(need)
+	switch {
+	case refused && v.yes+v.lost+len(v.failed) >= need:
+		return errMembersLost
+	case refused:
 		return engine.ErrNotHeld
 	}
 	return err

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -645,7 +646,8 @@ func TestAskAllNeedsEnoughAnswers(t *testing.T) {
 	}{
 		{"all", []error{nil, nil, nil}, 3, nil},
 		{"enough", []error{nil, ErrNotHeld, nil}, 2, nil},
-		{"too few: not held", []error{nil, ErrNotHeld, ErrLost}, 2, ErrNotHeld},
+		{"too few: not held", []error{nil, ErrNotHeld, ErrNotHeld}, 2, ErrNotHeld},
+		{"too few: not held, lost", []error{nil, ErrNotHeld, ErrLost}, 2, ErrLost},
 		{"too few: not acquired", []error{ErrNotAcquired, ErrNotAcquired, fail}, 2, ErrNotHeld},
 		{"errors", []error{nil, fail, ErrNotHeld}, 2, fail},
 	} {
@@ -676,6 +678,29 @@ func TestAskAllNeedsEnoughAnswers(t *testing.T) {
 			require.ErrorIs(t, err, ErrLost)
 			require.NotErrorIs(t, err, ErrNotHeld, "the loss of another hold is no answer")
 		})
+	})
+}
+
+// An answer for one member takes longer than the lease of another one lasts.
+func TestAdoptionThatLosesAMemberMeanwhileFails(t *testing.T) {
+	Bubble(t, func(t *testing.T, s *Server) {
+		c := s.Client(t, "a")
+		r := c.MultiOf("x", "y")
+		terms := NewTerms(FixedLease(time.Second))
+		q := r.NewRequest(terms)
+		require.NoError(t, c.Begin(t.Context()))
+		defer c.Leave()
+		o := (&joint.Lock{Resource: r, Members: []*Resource{c.Lock("x"), c.Lock("y")}, Need: 2}).NewOwnership(q)
+		for _, name := range []string{"x", "y"} {
+			m := c.Lock(name)
+			mine := m.NewRequest(terms)
+			mine.Name(q.ID, false)
+			require.NoError(t, o.ReplaceMember(t.Context(), m, mine, time.Now()))
+			Sleep(600 * ms)
+		}
+		hold, err := o.Adopted(t.Context(), q)
+		require.ErrorIs(t, err, ErrLost)
+		assert.Nil(t, hold)
 	})
 }
 
@@ -738,17 +763,19 @@ func TestJointHoldIsNotTrustedWhenItsMembersAreOver(t *testing.T) {
 	for _, tt := range []struct {
 		name string
 		kind func(*joint.Lock)
-		op   string // whose answer by the last member is late
+		op   string // whose answer is late
+		by   string // the members whose answer is late
 		want error
 	}{
-		{"multi", joint.NewMulti, "acquire", ErrNotAcquired},
-		{"multi", joint.NewMulti, "check", ErrLost},
-		{"multi", joint.NewMulti, "extend", ErrLost},
-		{"red", joint.NewRed, "acquire", ErrNotAcquired},
-		{"red", joint.NewRed, "check", ErrLost},
-		{"red", joint.NewRed, "extend", ErrLost},
+		{"multi", joint.NewMulti, "acquire", "z", ErrLost},
+		{"multi", joint.NewMulti, "check", "z", ErrLost},
+		{"multi", joint.NewMulti, "extend", "z", ErrLost},
+		{"red", joint.NewRed, "acquire", "z", ErrLost},
+		{"red", joint.NewRed, "acquire", "xy", ErrLost},
+		{"red", joint.NewRed, "check", "z", ErrLost},
+		{"red", joint.NewRed, "extend", "z", ErrLost},
 	} {
-		t.Run(tt.name+": "+tt.op, func(t *testing.T) {
+		t.Run(fmt.Sprintf("%s: %s by %s", tt.name, tt.op, tt.by), func(t *testing.T) {
 			Bubble(t, func(t *testing.T, s *Server) {
 				c := s.Client(t, "a", func(config *Config) {
 					lost := config.Lost
@@ -762,7 +789,7 @@ func TestJointHoldIsNotTrustedWhenItsMembersAreOver(t *testing.T) {
 				s.OnEach(func(cmd Command) (f Fault) {
 					if cmd.Op == "renew" {
 						f.Lost = true
-					} else if cmd.Op == tt.op && cmd.Name == "z" {
+					} else if cmd.Op == tt.op && strings.Contains(tt.by, cmd.Name) {
 						f.Reply = ttl
 					}
 					return f
@@ -783,6 +810,7 @@ func TestJointHoldIsNotTrustedWhenItsMembersAreOver(t *testing.T) {
 					err = hold.Extend(t.Context(), ms, nil)
 				}
 				require.ErrorIs(t, err, tt.want)
+				assert.NotErrorIs(t, err, ErrNotAcquired, "nobody else has them")
 				assert.False(t, hold != nil && hold.IsLive())
 			})
 		})

@@ -216,6 +216,6 @@ var (
 	errYield   = errors.New("gave way to another")
 	errTooLate = errors.New("acquired too late")
 	errBudget  = errors.New("no answer within the budget of a member")
-	// errMembersLost: some were over before the others had answered.
-	errMembersLost = errors.New("members were lost meanwhile")
+	// errMembersLost: some were over before the others had answered. An acquisition that waits tries again.
+	errMembersLost = fmt.Errorf("%w: members were lost meanwhile", engine.ErrLost)
 )

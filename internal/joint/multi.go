@@ -205,8 +205,10 @@ func (m *multi) acquireInOrder(
 	switch {
 	case ctx.Err() != nil:
 		err = engine.GaveUp(ctx, nil)
+	case !o.enough() && q.MayQueue:
+		err = fmt.Errorf("%w: a member was lost meanwhile", errYield)
 	case !o.enough():
-		err = fmt.Errorf("%w: a member was lost meanwhile: %w", engine.ErrNotAcquired, errYield)
+		err = errMembersLost
 	default:
 		o.seal()
 		stateOf(q).granted = o

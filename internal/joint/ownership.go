@@ -56,9 +56,12 @@ func (o *Ownership) ReplaceMember(ctx context.Context, m *engine.Resource, q *en
 	return err
 }
 
-// Adopted returns the user's hold of o. If it cannot be made, the members are left to their leases.
-func (o *Ownership) Adopted(ctx context.Context, q *engine.Request) (*engine.Hold, error) {
-	hold, err := o.lock.Resource.NewHold(ctx, q, o.granted())
+// Adopted returns the user's hold of o. If it cannot be made, or if too few members are valid any longer, the members
+// are left to their leases.
+func (o *Ownership) Adopted(ctx context.Context, q *engine.Request) (hold *engine.Hold, err error) {
+	if err = errMembersLost; o.enough() {
+		hold, err = o.lock.Resource.NewHold(ctx, q, o.granted())
+	}
 	if err != nil {
 		o.DetachMembers()
 	}

@@ -2,11 +2,13 @@
 -- uses     lib/extend, lib/shared_counts
 -- KEYS[1]  lock_hash
 -- KEYS[2]  shared_counts
+-- KEYS[3]  memory_key (optional): of this owner's release, for a wanted count of 1; exists if a
+--          late copy must not count
 -- ARGV[1]  field (text): of the owner
 -- ARGV[2]  wanted (number): count; 1 confirms an acquisition that was granted again
 -- ARGV[3]  ttl_ms (ms): a longer one stays
 -- returns  number: 1, or 0 when this owner has no private count any more
-local lock_hash, shared_counts = KEYS[1], KEYS[2]
+local lock_hash, shared_counts, memory_key = KEYS[1], KEYS[2], KEYS[3]
 local field, wanted, ttl_ms = ARGV[1], ARGV[2], ARGV[3]
 
 local count = tonumber(redis.call('hget', lock_hash, field))
@@ -14,6 +16,9 @@ local shared = count and shared_count(shared_counts, field, count)
 -- If all counts are of acquisitions with WithOwner, a late copy asks after the owner's release. But
 -- a wanted count of 1 is that of an acquisition that took their hold for its own.
 if not count or (count == shared and wanted ~= '1') then
+  return 0
+end
+if memory_key and redis.call('exists', memory_key) == 1 then
   return 0
 end
 -- Set the count instead of adding to it: a copy of this request then changes nothing.

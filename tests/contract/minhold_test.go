@@ -444,21 +444,40 @@ func TestC28MinimumOfAWriterThatReads(t *testing.T) {
 	}
 }
 
-// A renewal has not been answered, and is executed after the release. The lock is free when the minimum is over all the
-// same.
-func TestC28ALateRenewalDoesNotOutlastTheMinimum(t *testing.T) {
+// A command that extends the lease is executed, or executed again, after the release. The lock is free when the minimum
+// is over all the same.
+func TestC28ALateExtensionDoesNotOutlastTheMinimum(t *testing.T) {
 	const minimum = 30 * time.Second
-	Bubble(t, func(t *testing.T, b *Bubbled) {
-		began := time.Now()
-		hold := Acquire(t, t.Context(), b.L, primitives.WithMinHold(minimum), primitives.WithWatchdog(time.Minute))
-		b.P.DropCommands(math.MaxInt, Script)
-		time.Sleep(minimum - 5*time.Second)
-		b.P.Heal()
-		Release(t, hold)
-		b.S.Mini().SetTTL("l", time.Minute) // the renewal
-		Release(t, Acquire(t, t.Context(), b.Other))
-		assert.InDelta(t, minimum, time.Since(began), float64(50*time.Millisecond))
-	})
+	for _, tt := range []struct {
+		name string
+		do   func(t *testing.T, b *Bubbled, hold *primitives.Hold)
+	}{
+		{"a renewal", func(_ *testing.T, b *Bubbled, _ *primitives.Hold) {
+			b.P.DropCommands(math.MaxInt, Script)
+			time.Sleep(minimum - 5*time.Second)
+			b.P.Heal()
+		}},
+		{"an extension", func(t *testing.T, b *Bubbled, hold *primitives.Hold) {
+			b.P.DropReplies(1, Script)
+			require.NoError(t, hold.Extend(t.Context(), time.Minute))
+		}},
+		{"a nested acquisition", func(t *testing.T, b *Bubbled, hold *primitives.Hold) {
+			b.P.DropReplies(1, Script)
+			Release(t, Acquire(t, hold.Context(), b.L))
+		}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			Bubble(t, func(t *testing.T, b *Bubbled) {
+				began := time.Now()
+				hold := Acquire(t, t.Context(), b.L, primitives.WithMinHold(minimum), primitives.WithWatchdog(time.Minute))
+				tt.do(t, b, hold)
+				Release(t, hold)
+				b.S.Mini().SetTTL("l", time.Minute) // the late command
+				Release(t, Acquire(t, t.Context(), b.Other))
+				assert.InDelta(t, minimum, time.Since(began), float64(50*time.Millisecond))
+			})
+		})
+	}
 }
 
 // A hold with a minimum is part of no cohort: its release sends a command, and the next member waits.

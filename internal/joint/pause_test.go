@@ -1,0 +1,100 @@
+package joint_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	. "github.com/redlatch/redlatch/internal/engine"
+	. "github.com/redlatch/redlatch/internal/enginetest"
+	"github.com/redlatch/redlatch/internal/joint"
+)
+
+// pausingContext is a context in whose n-th call of Err the process stands still for a while.
+type pausingContext struct {
+	context.Context
+
+	calls, n int
+	pause    time.Duration
+}
+
+func (c *pausingContext) Err() error {
+	if c.calls++; c.calls == c.n {
+		time.Sleep(c.pause)
+	}
+	return c.Context.Err()
+}
+
+// The process stands still at any moment of an acquisition, until the lease of the first member is over, or that of
+// all. Nothing has ended a hold when it goes on. The acquisition returns a valid hold, or none.
+func TestAcquisitionDuringWhichTheProcessStoodStill(t *testing.T) {
+	const ttl = 300 * ms
+	for _, tt := range []struct {
+		name string
+		open func(c *Client) *Resource
+	}{
+		{"plain", func(c *Client) *Resource { return c.Lock("x") }},
+		{"nested", func(c *Client) *Resource { return c.Lock("x") }},
+		{"nested, counted by the server", func(c *Client) *Resource { return c.Lock("x") }},
+		{"lingering", func(c *Client) *Resource { return c.Lock("x") }},
+		{"multi", func(c *Client) *Resource { return c.MultiOf("x", "y", "z") }},
+		{"nested multi", func(c *Client) *Resource { return c.MultiOf("x", "y", "z") }},
+		{"nested, in a cohort", func(c *Client) *Resource { return c.Lock("x") }},
+		{"red", func(c *Client) *Resource {
+			return c.Joint("red", joint.NewRed, c.Lock("x"), c.Lock("y"), c.Lock("z"))
+		}},
+	} {
+		for _, pause := range []time.Duration{ttl / 2, ttl - 20*ms, ttl} {
+			for _, limit := range []time.Duration{NoWait, Forever} {
+				t.Run(fmt.Sprint(tt.name, ": ", pause, ", limit ", limit), func(t *testing.T) {
+					for n, last := 1, false; !last; n++ {
+						Bubble(t, func(t *testing.T, s *Server) {
+							c := s.Client(t, "a", func(config *Config) {
+								lost := config.Lost
+								config.Lost = func(l Loss) error {
+									time.Sleep(20 * ms) // before the hold ends
+									return lost(l)
+								}
+							})
+							s.OnEach(func(cmd Command) (f Fault) {
+								f.Lost = cmd.Op == "renew"
+								if cmd.Op == "acquire" {
+									f.Reply = 15 * ms
+								}
+								return f
+							})
+							r := tt.open(c)
+							ctx := &pausingContext{Context: t.Context(), n: n, pause: pause}
+							terms := NewTerms(TTL(ttl))
+							switch tt.name {
+							case "nested", "nested multi":
+								ctx.Context = Carry(Acquire(t, t.Context(), r, FixedLease(time.Hour)))
+							case "nested, counted by the server":
+								ctx.Context = Carry(Acquire(t, t.Context(), r, FixedLease(time.Hour), OwnedBy("me")))
+							case "nested, in a cohort":
+								ctx.Context = Carry(Acquire(t, t.Context(), r, TTL(time.Hour), InCohort(time.Hour)))
+							case "lingering":
+								terms.Linger = time.Hour
+								Release(t, Acquire(t, t.Context(), r, TTL(ttl), Lingering(time.Hour)))
+								Sleep(ttl / 3)
+							}
+							hold, err := r.Acquire(ctx, terms, limit)
+							last = ctx.calls < n
+							if err != nil {
+								require.ErrorIs(t, err, ErrLost)
+								require.NotErrorIs(t, err, ErrNotAcquired)
+								assert.Nil(t, hold)
+							} else {
+								require.Positive(t, time.Until(hold.ValidUntil()), "it stood still in call %d", n)
+							}
+						})
+					}
+				})
+			}
+		}
+	}
+}
