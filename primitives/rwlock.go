@@ -272,13 +272,15 @@ func (d *readerDriver) Release(
 }
 
 // SetCount implements [engine.Driver] by rwlock/read_set_count. The new count gets a key with its own
-// lease. No lease is shortened.
+// lease. No lease is shortened. For a count of 1 see [fieldDriver.SetCount].
 func (d *readerDriver) SetCount(
 	ctx context.Context, o *engine.Ownership, n int, ttl time.Duration,
 ) (time.Time, bool, error) {
-	return d.recount(ctx, o, scripts.RWLockReadSetCount{
-		WantedPrivate: int64(n), TTL: scripts.InMillis(ttl), NeededMs: -1,
-	}, d.h.c.confirmed)
+	call := scripts.RWLockReadSetCount{WantedPrivate: int64(n), TTL: scripts.InMillis(ttl), NeededMs: -1}
+	if n == 1 {
+		call.MemoryKey = d.h.ownerKey(&o.Owner)
+	}
+	return d.recount(ctx, o, call, d.h.c.confirmed)
 }
 
 // recount runs rwlock/read_set_count. Unlike a plain lock's, the count must be exact: it says which keys belong

@@ -1483,6 +1483,8 @@ type RWLockReadSetCount struct {
 	SharedCounts any
 	// of this count that was executed: a late copy of an earlier one does nothing
 	LatestChange any
+	// optional: of this owner's release, for a wanted count of 1; exists if a late copy must not count
+	MemoryKey any
 	// id
 	Owner string
 	// count, at least 1
@@ -1498,7 +1500,7 @@ type RWLockReadSetCount struct {
 
 // Do runs the script. Redis returns 1, or 0 when the reader is dead, or has no private count.
 func (c RWLockReadSetCount) Do(ctx context.Context, by Sender) (Number, error) {
-	keys := []any{c.LockHash, c.SharedCounts, c.LatestChange}
+	keys := []any{c.LockHash, c.SharedCounts, c.LatestChange, c.MemoryKey}
 	args := []any{c.Owner, c.WantedPrivate, c.TTL.value, c.NeededMs, c.Change, c.MemoryTTL.value}
 	return readNumber(by.send(ctx, rwlockReadSetCount, keys, 3, args, 6))
 }

@@ -63,7 +63,7 @@ if is_free or is_single and is_clear and mode == 'read' and not count then
   return 0
 end
 
--- uses     lib/polls, lib/shared_counts, rwlock/readers, rwlock/turns
+-- uses     lib/count, lib/polls, lib/shared_counts, rwlock/readers, rwlock/turns
 
 local alive = reader_ttl(prefix, owner, count) > 0
 
@@ -133,7 +133,7 @@ if alive and (not is_shared or has_shared_count(shared_counts, owner, memory_key
 end
 local is_taken = alive or mode or redis.call('exists', lock_hash) == 1
 local foreign_data, entries
-if is_taken and not alive then
+if is_taken and not (alive and read_count(count)) then
   foreign_data, entries = foreign_to_mode(lock_hash, mode)
 end
 if foreign_data then

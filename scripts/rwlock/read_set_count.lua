@@ -5,6 +5,8 @@
 -- KEYS[2]  shared_counts
 -- KEYS[3]  latest_change: of this count that was executed: a late copy of an earlier one does
 --          nothing
+-- KEYS[4]  memory_key (optional): of this owner's release, for a wanted count of 1; exists if a
+--          late copy must not count
 -- ARGV[1]  owner (text): id
 -- ARGV[2]  wanted_private (number): count, at least 1
 -- ARGV[3]  ttl_ms (ms): of an additional hold; 0 after a release
@@ -13,10 +15,13 @@
 -- ARGV[5]  change (number): of this change
 -- ARGV[6]  memory_ttl_ms (ms)
 -- returns  number: 1, or 0 when the reader is dead, or has no private count
-local lock_hash, shared_counts, latest_change = KEYS[1], KEYS[2], KEYS[3]
+local lock_hash, shared_counts, latest_change, memory_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local owner, wanted_private, ttl_ms, needed_ms = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local change, memory_ttl_ms = ARGV[5], ARGV[6]
 
+if memory_key and redis.call('exists', memory_key) == 1 then
+  return 0
+end
 local prefix = hold_prefix(lock_hash)
 local count = tonumber(redis.call('hget', lock_hash, owner) or 0) or 0
 local left = reader_ttl(prefix, owner, count)

@@ -10,6 +10,7 @@ import (
 	. "github.com/redlatch/redlatch/internal/fixture"
 	"github.com/redlatch/redlatch/internal/redistest"
 	"github.com/redlatch/redlatch/primitives"
+	"github.com/redlatch/redlatch/scripts"
 )
 
 // TestRWLockWireFormat checks the keys and messages in Redis after each step. The result must not
@@ -261,4 +262,46 @@ func testWireWriterClaim(t *testing.T, x *RWTest) {
 	require.Zero(t, x.Rdb.Exists(ctx, claim).Val())
 	Release(t, got.Hold)
 	x.RequireState(t, nil, "1")
+}
+
+// A late copy of a command that confirms the count of a reader comes after the reader's release. Another acquisition
+// still reads with that id.
+func TestRWLockLateCopyOfAConfirmedCount(t *testing.T) {
+	t.Parallel()
+	EachRW(t, func(t *testing.T, x *RWTest) {
+		ctx := t.Context()
+		shared := Acquire(t, ctx, x.Rw.Reader(), primitives.WithOwner("o"))
+		run := scripts.NewRunner(x.Rdb, 0)
+		defer run.Close()
+		memory := "redisson_unlock_latch:{" + x.Name + "}:released"
+		confirm := func() int64 {
+			got, err := scripts.RWLockReadSetCount{
+				LockHash: x.Name, SharedCounts: x.SharedCounts(), LatestChange: memory + ":count", MemoryKey: memory,
+				Owner: "o", WantedPrivate: 1, TTL: scripts.InMillis(time.Minute), NeededMs: -1, Change: 1,
+				MemoryTTL: scripts.InMillis(time.Minute),
+			}.Do(ctx, run.Sender())
+			require.NoError(t, err)
+			return got.Number
+		}
+		require.NoError(t, x.Rdb.Set(ctx, memory, "2", time.Minute).Err())
+		require.Zero(t, confirm())
+		x.RequireState(t, Reads("o", 1))
+		require.NoError(t, x.Rdb.Del(ctx, memory).Err())
+		require.EqualValues(t, 1, confirm(), "without the release it counts")
+		x.RequireState(t, Reads("o", 2))
+		Release(t, shared)
+	})
+}
+
+// A reader whose field is no count is data of another program.
+func TestRWLockForeignCountOfAReader(t *testing.T) {
+	t.Parallel()
+	EachRW(t, func(t *testing.T, x *RWTest) {
+		ctx := t.Context()
+		Acquire(t, ctx, x.Rw.Reader(), primitives.WithOwner("o"))
+		require.NoError(t, x.Rdb.HSet(ctx, x.Name, "o", "1.5").Err())
+		_, err := x.Rw.Reader().TryAcquire(ctx, primitives.WithOwner("o"))
+		require.ErrorIs(t, err, primitives.ErrForeign)
+		require.Equal(t, "1.5", x.Rdb.HGet(ctx, x.Name, "o").Val())
+	})
 }
