@@ -14,6 +14,7 @@ type testHistory struct {
 	*history
 
 	records [3][]record // by process
+	killed  int64       // when process 2 was killed; 0: it was not
 	outside int         // the process that uses another library; 0: none does
 	last    int64       // the number of the latest operation
 }
@@ -173,7 +174,11 @@ func newTestHistory(f func(*testHistory)) *testHistory {
 	h := &testHistory{history: &history{ttl: 3 * time.Second, end: 30_000 * ms, stalls: map[int][]interval{}}}
 	f(h)
 	for process, records := range h.records {
-		h.add(process, records, never, process > 0 && process == h.outside)
+		died := int64(never)
+		if process == 2 && h.killed > 0 {
+			died = h.killed * ms
+		}
+		h.add(process, records, died, process > 0 && process == h.outside)
 	}
 	h.sort()
 	return h
@@ -644,6 +649,20 @@ func TestChecks(t *testing.T) {
 			h.release(0, a, 10_500, 10_501)
 			h.waits(1, h.holdOf("lock", 1, 10_100, 11_300, "b1"), 10_101)
 		}, nil},
+		{"a reader after a writer's process was killed", func(h *testHistory) {
+			h.killed = 10_200
+			h.do(2, 10_000, 0, record{Do: opAcquire, Primitive: "rwlock", TTL: 600 * time.Millisecond}, record{})
+			h.records[2] = h.records[2][:1] // it has not returned, and may have claimed the lock
+			h.waits(1, h.do(1, 10_100, 12_650, record{Do: opAcquire, Primitive: "rwlock", TTL: 3 * time.Second, Read: true},
+				record{Outcome: outcomeOK, ID: "b1", Until: 15_500 * ms}), 10_101)
+		}, nil},
+		{"a reader long after a writer's process was killed", func(h *testHistory) {
+			h.killed = 10_200
+			h.do(2, 10_000, 0, record{Do: opAcquire, Primitive: "rwlock", TTL: 600 * time.Millisecond}, record{})
+			h.records[2] = h.records[2][:1]
+			h.waits(1, h.do(1, 10_100, 14_500, record{Do: opAcquire, Primitive: "rwlock", TTL: 3 * time.Second, Read: true},
+				record{Outcome: outcomeOK, ID: "b1", Until: 17_400 * ms}), 10_101)
+		}, []string{checkWake}},
 		{"a waiter for permits that are free", func(h *testHistory) {
 			h.permits(0, 10_000, 10_000, 1)
 			h.waits(1, h.permits(1, 10_100, 11_300, 2), 10_101)

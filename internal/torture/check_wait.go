@@ -136,6 +136,9 @@ func (h *history) possible(o *op, name string) (interval, bool) {
 	case o.call.Do == opAdopt && o.isOpen(): // it is not undone
 		return interval{o.call.At, min(o.returned(), o.died, h.end) + int64(copyDelay) + ttl}, true
 	case o.ret == nil:
+		if o.call.Primitive == "rwlock" && !o.call.Read {
+			ttl = max(ttl, int64(writerClaim)+slack)
+		}
 		return interval{o.call.At, min(o.died, h.end) + ttl}, true
 	case o.holds():
 		i := interval{o.ret.At - slack/2, o.claimEnd() + ttl}

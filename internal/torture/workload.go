@@ -16,6 +16,9 @@ const namesOf = 2
 // waiterTimeout is how long a silent waiter of a fair lock keeps its place.
 const waiterTimeout = 2 * time.Second
 
+// writerClaim is how long a writer that waits, and has died, keeps new readers out.
+const writerClaim = 2500 * time.Millisecond
+
 // workload says what client processes do with a primitive, and what the checks may expect of it.
 type workload struct {
 	act func(s *session, primitive string)
