@@ -488,6 +488,13 @@ func TestChecks(t *testing.T) {
 			func(h *testHistory) { h.adoptFromSmallerPool(500 * time.Millisecond) }, nil},
 		{"a permit that was released, and adopted when the pool had become smaller",
 			func(h *testHistory) { h.adoptFromSmallerPool(0) }, []string{checkOrder}},
+		{"an adoption that says that the hold was lost before its answer came", func(h *testHistory) {
+			a := h.hold(0, 10_000, "a1")
+			h.do(1, 10_100, 10_700, record{Do: opAdopt, Target: "a1", TTL: 500 * time.Millisecond},
+				record{Outcome: outcomeLost})
+			h.lostBy(0, a, 10_200, "forced", 0)
+			h.hold(2, 10_800, "c1")
+		}, nil},
 		{"an adoption that is over when its answer comes", func(h *testHistory) {
 			h.fault(faultDials, 0, 9_000, 10_500)
 			a := h.do(0, 10_000, 10_500, record{Do: opAdopt, MaxHold: 100 * time.Millisecond, TTL: 3 * time.Second},

@@ -76,7 +76,7 @@ type op struct {
 }
 
 func (o *op) outcome() string {
-	if o.ret == nil {
+	if o.ret == nil || o.call.Do == opAdopt && o.ret.Outcome == outcomeLost { // it may have taken the hold over
 		return outcomeUnknown
 	}
 	return o.ret.Outcome
