@@ -128,8 +128,11 @@ func TestMultiHoldsNothingWhileItWaits(t *testing.T) {
 	})
 }
 
-// silence is the fault of the command for the last member, and then of all releases.
-var silence = Fault{Mute: true, Delay: ms}
+// These are faults of the command for the last member. No release is answered after them.
+var (
+	silence    = Fault{Mute: true, Delay: ms}
+	outOfReach = Fault{Err: ErrDown, Delay: 2 * time.Second}
+)
 
 // Another holds the last member. The acquisition ends without it, and nothing is left of the others.
 func TestMultiThatGivesUpLeavesNothing(t *testing.T) {
@@ -143,6 +146,7 @@ func TestMultiThatGivesUpLeavesNothing(t *testing.T) {
 	}{
 		{"a single try", NoWait, nil, Fault{}, ErrNotAcquired, 0},
 		{"no member answers any longer", NoWait, nil, silence, Unanswered(nil), CommandTimeout + rollbackGrace},
+		{"a member is unreachable, and no release is answered", NoWait, nil, outOfReach, ErrDown, CommandTimeout},
 		{"the limit", time.Second, nil, Fault{}, ErrNotAcquired, time.Second},
 		{
 			"its context", Forever, func(_ *Server, _ *Client, cancel context.CancelCauseFunc) { cancel(errStopped) },
@@ -165,8 +169,11 @@ func TestMultiThatGivesUpLeavesNothing(t *testing.T) {
 				c := s.Client(t, "a")
 				s.Seize("z", "other", 0)
 				s.OnEach(func(cmd Command) Fault {
-					if cmd.Op == "acquire" && cmd.Name == "z" || cmd.Op == "release" && tt.fault == silence {
+					switch {
+					case cmd.Op == "acquire" && cmd.Name == "z":
 						return tt.fault
+					case cmd.Op == "release" && (tt.fault == silence || tt.fault == outOfReach):
+						return silence
 					}
 					return Fault{}
 				})

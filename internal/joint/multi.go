@@ -193,7 +193,8 @@ func (m *multi) acquireInOrder(
 			continue
 		}
 		limit := time.Duration(0)
-		if attempt.core.FailureOf(err).InDoubt { // others may be silent, too: take no longer than one command in all
+		if f := attempt.core.FailureOf(err); f.InDoubt || f.Retry {
+			// Others may be silent, or out of reach, too: take no longer than one command in all.
 			limit = attempt.core.RollbackLimit(attempt.began)
 		}
 		attempt.settle(limit, o.releaseMembers(ctx))
