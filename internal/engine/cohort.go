@@ -81,7 +81,7 @@ func (o *Ownership) succeed(ctx context.Context, h *Hold, now time.Time, used bo
 		return nil // h has a lease that the next hold was not promised
 	case o.lease.ValidUntil().Sub(now) < h.ttl/2:
 		return nil // renewals are overdue: let the server decide
-	case o.r.Traits.Fenced && (o.Token == 0 || o.passed+1 >= int32(o.Tokens)):
+	case o.r.Traits.Fenced && (o.Token == 0 || o.passed+1 >= o.Tokens):
 		return nil // no token is left, or an adopted hold has none
 	}
 	next := &Hold{

@@ -55,8 +55,8 @@ type Ownership struct {
 
 	mu         sync.Mutex    // guards the rest; never held around a command
 	holds      *Hold         // live holds that have joined, linked by sibling
-	passed     int32         // how often a fenced lock was passed on within a cohort
 	count      int32         // the count that the server should have
+	passed     int16         // how often a fenced lock was passed on within a cohort; less than its tokens
 	lapsed     int16         // holds that ended by their limit and were not released since
 	lost       bool          // set once: there are no holds any longer, and none joins
 	kept       bool          // the watchdog renews lease
