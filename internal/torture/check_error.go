@@ -61,6 +61,11 @@ func (h *history) explains(o *op, class string) bool {
 			slices.Contains(o.ret.Is, isNotAcquired) || o.ret.At-o.call.At > int64(silence)) {
 			return true
 		}
+		// A short call may have ended just before an answer that the scheduler has delayed.
+		if ended := slices.Contains(o.ret.Is, isEnded) || slices.Contains(o.ret.Is, isLost); ended &&
+			o.ret.At-o.call.At <= int64(tolerance) {
+			return true
+		}
 		return h.troubled(o.process, begin, end) || h.isBusy(o.process, begin, end) || h.isAnyBusy(begin, end) ||
 			o.call.At-h.begin < int64(connecting)
 	}

@@ -320,6 +320,14 @@ func TestChecks(t *testing.T) {
 		{"a deadlock that nobody has made", func(h *testHistory) {
 			h.failing(10_000, 10_001, isDeadlock)
 		}, []string{checkError}},
+		{"a short call that ends in silence", func(h *testHistory) {
+			h.do(0, 10_100, 10_300, record{Do: opAcquire, TTL: time.Second},
+				record{Outcome: outcomeUnknown, Is: []string{isUnavailable, isUnknown, isEnded}})
+		}, nil},
+		{"a call that ends in silence, although Redis has answered", func(h *testHistory) {
+			h.do(0, 10_100, 10_600, record{Do: opAcquire, TTL: time.Second},
+				record{Outcome: outcomeUnknown, Is: []string{isUnavailable, isUnknown, isEnded}})
+		}, []string{checkError}},
 		{"a refusal in silence", func(h *testHistory) {
 			h.fault(faultHole, 0, 10_000, 13_000)
 			h.do(0, 10_100, 11_900, record{Do: opAcquire, TTL: time.Second},
