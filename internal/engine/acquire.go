@@ -247,7 +247,7 @@ func (r *Resource) tried(ctx context.Context, q *Request, res Result, err error)
 		q.MustRollback, q.InDoubt = true, true
 	}
 	q.MustRollback = q.MustRollback || failure.Denied
-	trusted := min(q.TTL, q.Terms.FirstTTL())
+	lease := min(q.TTL, q.Terms.FirstTTL())
 	switch {
 	case err == nil && !res.Granted:
 		if res.Busy != nil {
@@ -260,7 +260,7 @@ func (r *Resource) tried(ctx context.Context, q *Request, res Result, err error)
 		return res, err
 	case ctx.Err() != nil:
 		err = GaveUp(ctx, nil)
-	case r.Traits.Leased && time.Since(res.Sent) >= trusted-r.Core.MarginOf(trusted),
+	case r.Traits.Leased && !r.Core.trustedUntil(res.Sent, lease).After(time.Now()),
 		res.Holding != nil && !res.Holding.ValidUntil(nil).After(time.Now()): // of a joint lock, whose members began before
 		err = ErrLost // the reply took longer than the lease lasts
 	default:

@@ -231,6 +231,11 @@ func (c *Core) MarginOf(ttl time.Duration) time.Duration {
 	return min(margin, ttl/2)
 }
 
+// trustedUntil is when a lease of ttl is no longer trusted, if its command was sent at that time.
+func (c *Core) trustedUntil(sent time.Time, ttl time.Duration) time.Time {
+	return sent.Add(ttl - c.MarginOf(ttl))
+}
+
 // Pause waits for d. It returns early when ctx ends, or when done is closed.
 func Pause(ctx context.Context, d time.Duration, done <-chan struct{}) {
 	timer := time.NewTimer(max(d, 0))

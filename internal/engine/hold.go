@@ -97,7 +97,7 @@ func (r *Resource) NewHold(ctx context.Context, q *Request, res Result) (*Hold, 
 		ttl: terms.FirstTTL(), renew: terms.Renew, depth: 1,
 	}
 	if d := terms.Limit(); d > 0 && o != nil && r.Traits.Leased {
-		h.limit = c.Instant(res.Sent.Add(d - c.MarginOf(d)))
+		h.limit = c.Instant(c.trustedUntil(res.Sent, d))
 	}
 	// Close seals the list first. So either Close sees this hold, or the hold is not made.
 	if !c.holds.add(h) {
@@ -140,7 +140,7 @@ func (nothing) Extend(context.Context, *Hold, time.Duration) error { return nil 
 // has replaced the former owner by it. The watchdog renews it from now on. It fails with ErrLost if the answer took
 // longer than the lease lasts.
 func (r *Resource) Adopted(ctx context.Context, q *Request, sent time.Time) (*Hold, error) {
-	if ttl := q.Terms.FirstTTL(); time.Since(sent) >= ttl-r.Core.MarginOf(ttl) {
+	if !r.Core.trustedUntil(sent, q.Terms.FirstTTL()).After(time.Now()) {
 		return nil, ErrLost
 	}
 	return r.NewHold(ctx, q, Result{Granted: true, Sent: sent})

@@ -210,7 +210,7 @@ func (o *Ownership) setSchedule(fresh *Hold) {
 		if o.shortLease > 0 {
 			ttl = min(ttl, o.shortLease)
 		}
-		confirmed := c.Time(fresh.since).Add(ttl - c.MarginOf(ttl))
+		confirmed := c.trustedUntil(c.Time(fresh.since), ttl)
 		if !o.kept || confirmed.After(until) { // a release may have shortened a lease that was dropped
 			until = confirmed
 		}
@@ -304,8 +304,8 @@ func (o *Ownership) nest(ctx context.Context, outer *Hold, ttl time.Duration) (s
 // isOver reports whether a hold with these terms would not be valid any longer, if it joined o now, or whether o is
 // lost. The command that counted it was sent at that time.
 func (o *Ownership) isOver(terms *Terms, sent time.Time) bool {
-	c, ttl := o.r.Core, terms.FirstTTL()
-	until := sent.Add(ttl - c.MarginOf(ttl))
+	c := o.r.Core
+	until := c.trustedUntil(sent, terms.FirstTTL())
 	o.mu.Lock()
 	if renewed := o.lease.ValidUntil(); o.kept && renewed.After(until) {
 		until = renewed
@@ -313,7 +313,7 @@ func (o *Ownership) isOver(terms *Terms, sent time.Time) bool {
 	lost := o.lost
 	o.mu.Unlock()
 	if d := terms.Limit(); d > 0 {
-		if limit := sent.Add(d - c.MarginOf(d)); limit.Before(until) {
+		if limit := c.trustedUntil(sent, d); limit.Before(until) {
 			until = limit
 		}
 	}
@@ -599,7 +599,7 @@ func (o *Ownership) Extend(ctx context.Context, h *Hold, d time.Duration) error 
 		return o.lose(ctx, h)
 	}
 	o.lastsUntil(sent.Add(d))
-	until := sent.Add(d - o.r.Core.MarginOf(d))
+	until := o.r.Core.trustedUntil(sent, d)
 	limit := o.r.Core.Instant(until)
 	h.mu.Lock()
 	raised := h.limit != 0 && limit > h.limit
