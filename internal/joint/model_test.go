@@ -339,7 +339,7 @@ func drawTask(rt *rapid.T) task {
 	case 3:
 		k.MinHold = duration(ms, 4*time.Second).Draw(rt, "min hold")
 	case 4:
-		k.Cohort = time.Second // those that differ do not pass the lock on
+		k.Cohort = time.Second // all the same: holds with different cohorts are not passed on to each other
 	case 5:
 		k.Cohort, k.Linger = time.Second, 500*ms
 	}

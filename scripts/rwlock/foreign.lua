@@ -16,9 +16,9 @@ local function no_rwlock(lock_hash)
   return foreign_data
 end
 
--- foreign_to_mode is foreign_data_of at less cost, for a hash with that mode. More than four fields
--- that expire are believed to be readers. If it is no foreign data, the second value may be the
--- first fields and their values.
+-- foreign_to_mode is a cheaper foreign_data_of, for a hash with that mode. It takes a hash that
+-- expires, and has more than four fields, for readers. If it has read the fields, and they belong
+-- to a lock, it also returns them with their values.
 local function foreign_to_mode(lock_hash, mode)
   if mode ~= 'read' and mode ~= 'write' then
     return foreign_data_of(lock_hash)

@@ -151,7 +151,7 @@ func TestRWLockWritersCompeteAtFirst(t *testing.T) {
 	})
 }
 
-// Clients that do not come delay the others by one turn at most, and those that have given up by none.
+// A client that does not come delays the others by at most one turn. One that has given up does not delay them.
 func TestRWLockTurnOfAClientThatDoesNotCome(t *testing.T) {
 	type test struct {
 		name  string
