@@ -30,9 +30,8 @@ end
 -- left. It returns false, and deletes the hash, when no reader is alive.
 --
 -- Up to four readers are all looked at. Among more, the search runs only if the reader that left
--- was one of the longest-lived, and none of two others at random is, and only until it finds
--- another one. A difference of 100 ms does not count, so the hash may outlive its readers by that
--- much.
+-- was one of the longest-lived, and only until it finds another one. A difference of 100 ms does
+-- not count, so the hash may outlive its readers by that much.
 local function fit_ttl(lock_hash, prefix, left)
   local others, enough = redis.call('hlen', lock_hash) - 1, math.huge
   local ttl_ms = others > 4 and redis.call('pttl', lock_hash) or 0
@@ -40,12 +39,6 @@ local function fit_ttl(lock_hash, prefix, left)
     enough = math.max(ttl_ms - 100, 1)
     if left < enough then
       return true
-    end
-    -- If the user may not run this command, the search does without it.
-    for _, id in ipairs(redis.pcall('hrandfield', lock_hash, 2)) do
-      if redis.call('pttl', hold_key(prefix, id, 1)) >= enough then
-        return true
-      end
     end
   end
   local best = others > 0 and longest_ttl(lock_hash, prefix, enough) or 0

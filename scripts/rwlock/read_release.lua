@@ -30,13 +30,33 @@ local prefix = hold_prefix(lock_hash)
 local remembers = memory_ttl_ms ~= '0'
 local is_usual = not remembers and rest_ms == '0' and redis.call('exists', shared_counts) == 0
 local count, mode = unpack(redis.call('hmget', lock_hash, owner, 'mode'))
--- One who reads alone, while nobody waits, needs no function of the libraries below.
-if is_usual and count == '1' and mode == 'read' and redis.call('hlen', lock_hash) == 2
-  and redis.call('exists', turns) == 0 then
-  local was_alive = redis.call('del', hold_key(prefix, owner, 1))
+-- The usual cases need no function of the libraries below.
+local fields = is_usual and count == '1' and mode == 'read' and redis.call('hlen', lock_hash) or 0
+local own_key = hold_key(prefix, owner, 1)
+if fields == 2 and redis.call('exists', turns) == 0 then -- it reads alone, and nobody waits
+  local was_alive = redis.call('del', own_key)
   redis.call('del', lock_hash)
   redis.call(publish, channel, '0')
   return was_alive
+end
+-- Of many readers, another one lasts as long as the hash: see fit_ttl in rwlock/fit_ttl.
+if fields > 6 then
+  local longest = redis.call('pttl', lock_hash) - 100
+  local is_covered = longest > 0 and redis.call('pttl', own_key) < longest
+  local others = {}
+  if longest > 0 and not is_covered then
+    -- If the user may not run this command, the search does without it.
+    others = redis.pcall('hrandfield', lock_hash, 2)
+  end
+  for _, id in ipairs(others) do
+    is_covered = is_covered
+      or id ~= owner and redis.call('pttl', hold_key(prefix, id, 1)) >= longest
+  end
+  if is_covered then
+    local was_alive = redis.call('del', own_key)
+    redis.call('hdel', lock_hash, owner)
+    return was_alive
+  end
 end
 
 -- uses     rwlock/fit_ttl, rwlock/readers, rwlock/turns
