@@ -259,8 +259,12 @@ func (w *fairWaiter) Leave(_ *engine.Waiter, res engine.Result) {
 	if w.own != nil {
 		w.own.Close()
 	}
-	if empty {
-		q.grants.Close()
+	switch {
+	case !empty:
+	case res.Granted:
+		q.grants.CloseSoon() // a client whose goroutines take turns waits again at once
+	default:
+		q.grants.Close() // nothing stays behind when a waiter gives up
 	}
 }
 
