@@ -27,7 +27,8 @@ type world struct {
 	mu           sync.Mutex
 	holds        []*modelHold
 	acquisitions map[*Client]int
-	forgot       bool // a server has lost its data
+	tokens       map[string]int64 // the latest fencing token, by kind
+	forgot       bool             // a server has lost its data
 	violation    string
 }
 
@@ -35,7 +36,7 @@ type world struct {
 type place struct {
 	server int
 	name   string
-	side   string // of a read-write lock, else ""
+	side   string // of a read-write lock; "semaphore" for one; else ""
 }
 
 // shape is what a task acquires.
@@ -50,6 +51,8 @@ func (p place) on(c []*Client) *Resource {
 		return c[p.server].Reader(p.name)
 	case "writer":
 		return c[p.server].CohortWriter(p.name)
+	case "semaphore":
+		return c[p.server].Semaphore(p.name)
 	}
 	return c[p.server].Lock(p.name)
 }
@@ -57,6 +60,11 @@ func (p place) on(c []*Client) *Resource {
 var (
 	x0, y0, z1 = place{0, "x", ""}, place{0, "y", ""}, place{1, "z", ""}
 	rd, wr     = place{2, "rw", "reader"}, place{2, "rw", "writer"}
+)
+
+const (
+	processes    = 3
+	modelPermits = 2 // of the semaphore
 )
 
 func onEach(name, side string) (all []place) {
@@ -81,6 +89,8 @@ var shapes = map[string]shape{
 	"red rw":  {members: onEach("q", "writer"), red: true},
 	"r0":      {members: []place{{0, "r", ""}}},
 	"r2":      {members: []place{{2, "r", ""}}},
+
+	"semaphore": {members: []place{{1, "s", "semaphore"}}},
 }
 
 func (w *world) resource(process int, kind string) *Resource {
@@ -116,7 +126,7 @@ func (h *modelHold) outermost() *modelHold {
 
 // valid reports whether the owner of h may rely on it.
 func (h *modelHold) valid() bool {
-	return !h.released && Carry(h.Hold).Err() == nil && time.Now().Before(h.ValidUntil())
+	return !h.released && Carry(h.Hold).Err() == nil && (h.kind == "semaphore" || time.Now().Before(h.ValidUntil()))
 }
 
 // excludes reports whether holds of two kinds exclude each other.
@@ -146,7 +156,7 @@ func (w *world) check() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, h := range w.holds {
-		if w.forgot || !h.valid() {
+		if w.forgot || !h.valid() || h.kind == "semaphore" { // whose permits have no ids
 			continue
 		}
 		s, known := shapes[h.kind], 0
@@ -179,6 +189,7 @@ type task struct {
 	Cohort  time.Duration
 	Linger  time.Duration
 	Shared  bool
+	Polling bool
 	Hold    time.Duration
 	Nested  []string // kinds that are acquired with the hold's context, at the same time
 	Extend  bool
@@ -191,6 +202,9 @@ func (w *world) acquire(ctx context.Context, k *task, kind string, limit time.Du
 	tm.Renew, tm.MinHold = !k.Fixed, k.MinHold
 	if len(shapes[kind].members) == 1 {
 		tm.Cohort, tm.Linger = k.Cohort, k.Linger
+		if k.Polling {
+			tm.PollMin, tm.PollMax = 7*ms, 100*ms
+		}
 	}
 	if k.Shared {
 		tm.Owner = fmt.Sprintf("shared%d", k.Process)
@@ -216,13 +230,16 @@ func (w *world) acquire(ctx context.Context, k *task, kind string, limit time.Du
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	h := &modelHold{Hold: hold, kind: kind, outer: outer}
-	if !hold.ValidUntil().After(time.Now()) {
+	if !h.valid() && Carry(hold).Err() == nil {
 		w.failf("%s %s is over: %v", kind, hold.ID(), hold.ValidUntil().Sub(w.start))
 	}
+	permits := 1
 	for _, other := range w.holds {
 		related := other.outermost() == h.outermost() ||
 			other.ID() == h.ID() && strings.HasPrefix(h.ID(), "shared") // and no cohort
 		switch {
+		case kind == "semaphore" && other.kind == kind && other.valid():
+			permits++
 		case w.forgot || related || !excludes(kind, other.kind):
 		case other.valid():
 			w.failf("%s %s although %s %s is valid until %v", kind, hold.ID(), other.kind, other.ID(),
@@ -232,7 +249,16 @@ func (w *world) acquire(ctx context.Context, k *task, kind string, limit time.Du
 				other.taken.Sub(w.start))
 		}
 	}
-	if outer == nil && tm.MinHold > 0 && !k.Shared { // of a shared id the last count decides
+	if permits > modelPermits && !w.forgot {
+		w.failf("%d permits", permits)
+	}
+	if token := hold.Token(); token != 0 && outer == nil && !k.Shared && !w.forgot {
+		if last := w.tokens[kind]; token <= last {
+			w.failf("%s %s has token %d after %d", kind, hold.ID(), token, last)
+		}
+		w.tokens[kind] = token
+	}
+	if outer == nil && tm.MinHold > 0 && !k.Shared && kind != "semaphore" { // of a shared id the last count decides
 		h.taken = time.Now().Add(tm.MinHold)
 		if lease := began.Add(max(tm.FirstTTL(), tm.MinHold)); lease.Before(h.taken) {
 			h.taken = lease // the lease on the server began before the hold, and a release never raises it
@@ -286,7 +312,7 @@ func (w *world) run(k *task) {
 		_ = h.Check(ctx)
 	}
 	w.releasing(h)
-	if k.Detach {
+	if k.Detach && k.Kind != "semaphore" { // its permit would be gone
 		h.Detach()
 	} else {
 		_ = h.Release(ctx)
@@ -305,16 +331,17 @@ var nestable = map[string][]string{
 	"same":   {"same", "x", "y", "far"}, "far": {"far", "x", "z", "back", "same"}, "back": {"back", "far", "x"},
 	"reading": {"reading", "x", "reader"}, "writing": {"writing", "writer", "y", "reader"},
 	"red": {"red", "r0", "r2"}, "red rw": {"red rw"}, "r0": {"red", "r0"}, "r2": {"r2", "red"},
+	"semaphore": {"semaphore"},
 }
 
 var kindNames = []string{
-	"x", "y", "z", "reader", "writer", "same", "far", "far", "back", "reading", "writing", "red", "red", "red", "red rw",
-	"r0", "r2",
+	"x", "x", "x", "y", "z", "reader", "reader", "writer", "semaphore", "semaphore", "same", "far", "far", "back",
+	"reading", "writing", "red", "red", "red", "red rw", "r0", "r2",
 }
 
 func drawTask(rt *rapid.T) task {
 	k := task{
-		Process: rapid.IntRange(0, 1).Draw(rt, "process"),
+		Process: rapid.IntRange(0, processes-1).Draw(rt, "process"),
 		Kind:    rapid.SampledFrom(kindNames).Draw(rt, "kind"),
 		Start:   duration(0, 2*time.Second).Draw(rt, "start"),
 		Limit:   rapid.SampledFrom([]time.Duration{NoWait, Forever, Forever, 300 * ms, 3 * time.Second}).Draw(rt, "limit"),
@@ -322,6 +349,7 @@ func drawTask(rt *rapid.T) task {
 		TTL:     duration(500*ms, 5*time.Second).Draw(rt, "ttl"),
 		Fixed:   rapid.IntRange(0, 3).Draw(rt, "fixed") == 3,
 		Shared:  rapid.IntRange(0, 6).Draw(rt, "shared") == 6,
+		Polling: rapid.IntRange(0, 6).Draw(rt, "polling") == 6,
 		Hold:    duration(0, time.Second).Draw(rt, "hold"),
 		Extend:  rapid.Bool().Draw(rt, "extend"),
 		Detach:  rapid.IntRange(0, 9).Draw(rt, "detach") == 9,
@@ -371,14 +399,14 @@ func drawFault(rt *rapid.T) Fault {
 	return Fault{Delay: duration(0, 3*ms).Draw(rt, "delay"), Reply: duration(0, 3*ms).Draw(rt, "reply")}
 }
 
-// Several processes acquire, nest, extend and release joint locks and their members at random, while commands are
-// lost, delayed and repeated. Holds exclude each other, the servers know each valid hold, every acquisition ends in
+// Several processes acquire, nest, extend and release locks, permits, joint locks and their members at random, while
+// commands are lost, delayed and repeated. Holds exclude each other, tokens rise, the servers know each valid hold, every acquisition ends in
 // time, a minimum hold keeps others out, and nothing stays on the servers. In some runs a server forgets everything:
 // then only the end is checked.
-func TestJointHoldsExcludeEachOtherAndNothingIsLeft(t *testing.T) {
+func TestHoldsExcludeEachOtherAndNothingIsLeft(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
-		tasks := rapid.SliceOfN(rapid.Custom(drawTask), 1, 8).Draw(rt, "tasks")
-		faults := rapid.SliceOfN(rapid.Custom(drawFault), 0, 60).Draw(rt, "faults")
+		tasks := rapid.SliceOfN(rapid.Custom(drawTask), 1, 12).Draw(rt, "tasks")
+		faults := rapid.SliceOfN(rapid.Custom(drawFault), 0, 80).Draw(rt, "faults")
 		if rapid.Bool().Draw(rt, "leases outlast the test") {
 			for i := range tasks {
 				k := &tasks[i]
@@ -386,18 +414,20 @@ func TestJointHoldsExcludeEachOtherAndNothingIsLeft(t *testing.T) {
 			}
 		}
 		silent := rapid.IntRange(0, 3).Draw(rt, "messages are lost") == 3
+		subscribe := rapid.SampledFrom([]time.Duration{0, 0, 50 * ms, time.Minute}).Draw(rt, "subscription delay")
 		forgets := rapid.IntRange(0, 2).Draw(rt, "forgets")
 		forgetAt := duration(0, 3*time.Second).Draw(rt, "forget at")
 		forget := rapid.IntRange(0, 3).Draw(rt, "forget") == 3
 		rapid.SyncTest(rt, func(rt *rapid.T) {
-			w := &world{start: time.Now(), acquisitions: map[*Client]int{}}
+			w := &world{start: time.Now(), acquisitions: map[*Client]int{}, tokens: map[string]int64{}}
 			left := faults
 			var mu sync.Mutex
 			for range 3 {
 				s := NewServer()
 				s.SetPermits("rw", 100)
 				s.SetPermits("q", 100)
-				s.Silent = silent
+				s.SetPermits("s", modelPermits)
+				s.Silent, s.Subscribe.Delay = silent, subscribe
 				s.OnEach(func(Command) (f Fault) {
 					mu.Lock()
 					defer mu.Unlock()
@@ -408,7 +438,7 @@ func TestJointHoldsExcludeEachOtherAndNothingIsLeft(t *testing.T) {
 				})
 				w.servers = append(w.servers, s)
 			}
-			for i := range 2 {
+			for i := range processes {
 				var clients []*Client
 				for j, s := range w.servers {
 					clients = append(clients, s.NewClient(fmt.Sprintf("%c%d", 'a'+i, j)))
