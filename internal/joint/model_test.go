@@ -400,9 +400,9 @@ func drawFault(rt *rapid.T) Fault {
 }
 
 // Several processes acquire, nest, extend and release locks, permits, joint locks and their members at random, while
-// commands are lost, delayed and repeated. Holds exclude each other, tokens rise, the servers know each valid hold, every acquisition ends in
-// time, a minimum hold keeps others out, and nothing stays on the servers. In some runs a server forgets everything:
-// then only the end is checked.
+// commands are lost, delayed and repeated. Holds exclude each other, tokens rise, the servers know each valid hold,
+// every acquisition ends in time, a minimum hold keeps others out, and nothing stays on the servers. In some runs a
+// server forgets everything: then only the end is checked.
 func TestHoldsExcludeEachOtherAndNothingIsLeft(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		tasks := rapid.SliceOfN(rapid.Custom(drawTask), 1, 12).Draw(rt, "tasks")
