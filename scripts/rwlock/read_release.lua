@@ -17,7 +17,7 @@
 -- ARGV[4]  is_shared (flag): release one count; else all that are not shared
 -- ARGV[5]  only_own (flag): with is_shared: release the count of this acquisition; else any count,
 --          a shared one if there is one
--- ARGV[6]  client (text): whose note is removed if nothing was held; "": none
+-- ARGV[6]  client (text): whose note is removed; "": none
 -- ARGV[7]  rest_ms (ms, optional): rest of the minimum hold; 0 or missing: it is over
 -- returns  number: 1 when it was held, 0 when not
 local lock_hash, channel, memory_key, claim_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
@@ -52,13 +52,11 @@ local function left_by(left)
   end
 end
 
-if not count then
-  if client ~= '' then
-    forget_reader(turns, client)
-  end
-  if is_usual then
-    return 0
-  end
+if client ~= '' then
+  forget_reader(turns, client)
+end
+if is_usual and not count then
+  return 0
 end
 if is_usual then
   local left = reader_ttl(prefix, owner, count)

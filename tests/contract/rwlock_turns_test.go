@@ -5,6 +5,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -75,6 +76,54 @@ func TestRWLockClientsFarAwayGetTheirTurns(t *testing.T) {
 			t.Logf("%d turns, beside %d", far.Load(), near.Load())
 			require.GreaterOrEqual(t, far.Load(), tt.turns)
 			require.GreaterOrEqual(t, near.Load(), int64(during/time.Second)*50, "the others get their turns too")
+		})
+	}
+}
+
+// A client whose waiters have acquired the lock has no turn any more, however they acquired it: another one finds the
+// lock free.
+func TestRWLockClientThatNoLongerWaitsHasNoTurn(t *testing.T) {
+	const patience = 25 * time.Millisecond // after that, a writer that waits has a turn
+	for _, tt := range []struct {
+		name    string
+		waiters int
+		reads   bool
+		opts    []primitives.Option
+	}{
+		{"a writer that was handed the lock", 1, false, nil},
+		{"a writer of a cohort", 1, false, []primitives.Option{primitives.WithCohort(time.Second)}},
+		{"a reader", 1, true, nil},
+		{"as many readers as one command is for", 65, true, nil},
+		{"more readers than that", 66, true, nil},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			Bubble(t, func(t *testing.T, b *Bubbled) {
+				rw, other := b.C.RWLock("x", tt.opts...), NewClient(t, b.S.Client(t)).RWLock("x").Writer()
+				first, waiter := rw.Writer(), rw.Writer()
+				if tt.reads {
+					first, waiter = other, rw.Reader()
+				}
+				hold := Acquire(t, t.Context(), first)
+				var waiting []<-chan Result
+				for range tt.waiters {
+					waiting = append(waiting, Start(func() (*primitives.Hold, error) { return waiter.Acquire(t.Context()) }))
+				}
+				synctest.Wait()
+				Release(t, hold)
+				holds := make([]*primitives.Hold, tt.waiters)
+				for i := range holds {
+					holds[i] = AwaitHold(t, waiting[i])
+				}
+				time.Sleep(patience)
+				for _, hold := range holds {
+					Release(t, hold)
+				}
+				for range 2 {
+					hold, err := other.TryAcquire(t.Context())
+					require.NoError(t, err, b.S.Mini().Keys())
+					Release(t, hold)
+				}
+			})
 		})
 	}
 }
