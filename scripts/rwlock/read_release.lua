@@ -42,12 +42,17 @@ end
 -- uses     rwlock/fit_ttl, rwlock/readers, rwlock/turns
 
 -- left_by fits the TTL of the hash, after a reader with left ms has left. The last one frees the
--- lock, for a writer if no readers are still to come in their turn.
+-- lock, for a writer if no readers are still to come in their turn. If the others leave by their
+-- TTL before the waiters poll, the waiters must know.
 local function left_by(left)
-  if mode ~= 'write' and not fit_ttl(lock_hash, prefix, left) then
-    if not waiting_readers(turns) then
-      name_writer(turns, claim_key)
-    end
+  if mode == 'write' then
+    return
+  end
+  local is_free = not fit_ttl(lock_hash, prefix, left)
+  if is_free and not waiting_readers(turns) then
+    name_writer(turns, claim_key)
+  end
+  if is_free or redis.call('pttl', lock_hash) < 1000 then
     redis.call(publish, channel, '0')
   end
 end

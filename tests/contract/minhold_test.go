@@ -396,6 +396,25 @@ func TestC28ReadersEnterDuringTheRestOfAReader(t *testing.T) {
 	})
 }
 
+// A writer waits behind two readers. The first one's rest ends soon after the other, whose lease was longer, is
+// released: the writer does not go on waiting for that lease.
+func TestC28AWriterWaitsForTheRestOfAReader(t *testing.T) {
+	Bubble(t, func(t *testing.T, b *Bubbled) {
+		const minimum = 300 * time.Millisecond
+		reader, began := b.C.RWLock("x").Reader(), time.Now()
+		first := Acquire(t, t.Context(), reader, primitives.WithMinHold(minimum))
+		second := Acquire(t, t.Context(), reader)
+		writer := NewClient(t, b.S.Client(t)).RWLock("x").Writer()
+		waiting := Start(func() (*primitives.Hold, error) { return writer.Acquire(t.Context()) })
+		synctest.Wait()
+		Release(t, first)
+		synctest.Wait()
+		Release(t, second)
+		Release(t, AwaitHold(t, waiting))
+		require.InDelta(t, minimum, time.Since(began), float64(10*time.Millisecond))
+	})
+}
+
 // A writer goes on reading after its release. When its minimum hold is over, it is no longer the writer, whether or not
 // the reader has gone, although the reader's lease is longer.
 func TestC28MinimumOfAWriterThatReads(t *testing.T) {
