@@ -102,6 +102,9 @@ if to_release == 0 or not has_count then
   if count == 0 then
     forget_shared_count(shared_counts, field)
   end
+  if memory == '2' then -- the counts that are left are shared ones
+    return 1
+  end
   remember('3')
   if claimed then -- wake up the readers that waited behind this writer
     redis.call(publish, channel, '1')
