@@ -73,8 +73,10 @@ end
 -- uses     lib/set_count, lib/shared_counts, rwlock/foreign
 
 local memory = remembers and redis.call('get', memory_key)
-if memory == '2' or memory == '3' then
-  return memory == '2' and 1 or 0
+if memory == '3' then
+  return 0
+elseif memory == '2' and (is_shared or rest_ms ~= '0') then
+  return 1 -- else a late extension may have kept it beyond its minimum hold
 end
 -- A private id is in no hash of another program.
 local foreign_data = is_shared and not only_own and no_rwlock(lock_hash)
@@ -98,6 +100,9 @@ local to_release = is_shared and math.min(count, 1) or count - shared
 if to_release == 0 or not has_count then
   if count == 0 then
     forget_shared_count(shared_counts, owner)
+  end
+  if memory == '2' then
+    return 1
   end
   remember('3')
   return 0
