@@ -458,15 +458,18 @@ func (d *writerDriver) Release(
 	if left > 0 {
 		return d.unnest(ctx, o, left)
 	}
-	return d.free(ctx, &o.Owner, next)
+	return d.free(ctx, &o.Owner, next, d.h.c.life)
 }
 
 // free gives back what o has: its own count of an id that others may share, else all private counts, by
-// rwlock/write_release. It also removes o's reservation.
-func (d *writerDriver) free(ctx context.Context, o *engine.Owner, next engine.Next) (engine.Released, error) {
+// rwlock/write_release. It also removes o's reservation, and the note that the client forget waits; "": none. A client
+// that has had the lock is noted anew: it is the others' turn.
+func (d *writerDriver) free(
+	ctx context.Context, o *engine.Owner, next engine.Next, forget string,
+) (engine.Released, error) {
 	call := d.releaseOf(o)
 	call.MemoryTTL, call.OnlyOwn, call.Rest = d.remember(o), o.Shared, scripts.InMillis(next.Rest)
-	call.Client = d.clientToForget()
+	call.Client = forget
 	if s := next.Successor; s != nil {
 		call.SuccessorMemory = d.h.ownerKey(s)
 		call.Successor, call.SuccessorTTL = s.ID, scripts.InMillis(s.TTL)
@@ -490,7 +493,7 @@ func (d *writerDriver) releaseOf(o *engine.Owner) scripts.RWLockWriteRelease {
 
 // Rollback implements [engine.Driver].
 func (d *writerDriver) Rollback(ctx context.Context, q *engine.Request) error {
-	_, err := d.free(ctx, &q.Owner, engine.Next{})
+	_, err := d.free(ctx, &q.Owner, engine.Next{}, d.clientToForget())
 	return err
 }
 

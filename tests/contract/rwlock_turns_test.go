@@ -127,3 +127,32 @@ func TestRWLockClientThatNoLongerWaitsHasNoTurn(t *testing.T) {
 		})
 	}
 }
+
+// A client has the lock for a cohort. Then it is the turn of the other one that waits, although a waiter of the first
+// was noted before.
+func TestRWLockCohortIsNoReasonForASecondTurn(t *testing.T) {
+	Bubble(t, func(t *testing.T, b *Bubbled) {
+		const cohort = 200 * time.Millisecond
+		near := b.C.RWLock("x", primitives.WithCohort(cohort)).Writer()
+		other := NewClient(t, b.S.Client(t)).RWLock("x").Writer()
+		ctx, stop := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		began := time.Now()
+		for range 3 {
+			wg.Go(func() {
+				for ctx.Err() == nil {
+					if hold, err := near.Acquire(ctx); err == nil {
+						time.Sleep(10 * time.Millisecond)
+						assert.NoError(t, hold.Release(t.Context()))
+					}
+				}
+			})
+		}
+		time.Sleep(cohort / 4)
+		hold := Acquire(t, t.Context(), other)
+		assert.Less(t, time.Since(began), cohort+20*time.Millisecond)
+		Release(t, hold)
+		stop()
+		wg.Wait()
+	})
+}
