@@ -31,7 +31,7 @@ local now = now_ms()
 local free = read_number(permits_key)
 local memory = memory_ttl_ms ~= '0' and redis.call('get', memory_key)
 local own, live = acquired_permits(leases, ids, now)
--- Released permits that are acquired are those whose minimum hold is over: a late extension keeps them.
+-- Permits that are acquired although released: a late extension keeps them beyond their minimum.
 if memory and not (memory == '1' and rest_ms == '0' and #own > 0) then
   if successor_ids and memory == '1'
     and #acquired_permits(leases, successor_ids, now) == #successor_ids / 16 then

@@ -200,8 +200,8 @@ func TestRepeatedReleaseOfAnOwnerTakesItsCountOnly(t *testing.T) {
 	})
 }
 
-// The first reply to the release of a private hold is lost, and somebody else has a count of its id. The second one does
-// not say that the hold was lost.
+// The first reply to the release of a private hold is lost, and somebody else has a count of its id. The second reply
+// does not say that the hold was lost.
 func TestRepeatedReleaseBesideACountOfAnOwner(t *testing.T) {
 	t.Parallel()
 	for _, k := range kinds.Locks() {
