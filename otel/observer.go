@@ -68,14 +68,14 @@ type config struct {
 	attributeOf func(name string) attribute.KeyValue
 }
 
-// WithMeterProvider sets where metrics go. Default: otel.GetMeterProvider. For none, give the no-op
-// provider of go.opentelemetry.io/otel/metric/noop.
+// WithMeterProvider sets where metrics go. Default, also for nil: otel.GetMeterProvider. For none, give the
+// no-op provider of go.opentelemetry.io/otel/metric/noop.
 func WithMeterProvider(p metric.MeterProvider) Option {
 	return Option{func(c *config) { c.meters = p }}
 }
 
-// WithTracerProvider sets where spans go. Default: otel.GetTracerProvider. For none, give the no-op
-// provider of go.opentelemetry.io/otel/trace/noop.
+// WithTracerProvider sets where spans go. Default, also for nil: otel.GetTracerProvider. For none, give the
+// no-op provider of go.opentelemetry.io/otel/trace/noop.
 func WithTracerProvider(p trace.TracerProvider) Option {
 	return Option{func(c *config) { c.tracers = p }}
 }
@@ -96,11 +96,17 @@ func WithAttribute(attributeOf func(name string) attribute.KeyValue) Option {
 // NewObserver returns an observer. Pass [Observer.Observe] to clients. It fails if the meter provider
 // refuses an instrument.
 func NewObserver(opts ...Option) (*Observer, error) {
-	cfg := config{meters: otel.GetMeterProvider(), tracers: otel.GetTracerProvider()}
+	var cfg config
 	for _, o := range opts {
 		if o.apply != nil {
 			o.apply(&cfg)
 		}
+	}
+	if cfg.meters == nil {
+		cfg.meters = otel.GetMeterProvider()
+	}
+	if cfg.tracers == nil {
+		cfg.tracers = otel.GetTracerProvider()
 	}
 	meter := cfg.meters.Meter(scope)
 	var errs []error

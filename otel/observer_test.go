@@ -357,6 +357,12 @@ func TestObserverMayBeSharedByManyGoroutines(t *testing.T) {
 	assert.Len(t, x.spans.Ended(), goroutines*events)
 }
 
+func TestANilProviderIsTheDefault(t *testing.T) {
+	observer, err := redlatchotel.NewObserver(redlatchotel.WithMeterProvider(nil), redlatchotel.WithTracerProvider(nil))
+	require.NoError(t, err)
+	observer.Observe(primitives.Event{Kind: primitives.EventAcquired, Lock: "lock"})
+}
+
 func BenchmarkObserve(b *testing.B) {
 	provider := sdktrace.NewTracerProvider() // records, and exports nothing
 	ctx, span := provider.Tracer("test").Start(b.Context(), "request")

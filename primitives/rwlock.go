@@ -112,6 +112,14 @@ func (d *rwDriver) remember(o *engine.Owner) scripts.Millis {
 	return d.h.c.rememberDoubt(o)
 }
 
+// clientToForget is the client if none of its requests waits: it is not waited for any longer.
+func (d *rwDriver) clientToForget() string {
+	if d.h.res.AnyWaits() {
+		return ""
+	}
+	return d.h.c.life
+}
+
 // force is the call that frees one side, whoever holds it. Both sides' scripts have the same parameters.
 func (d *rwDriver) force(q *engine.Request) scripts.RWLockReadForce {
 	return scripts.RWLockReadForce{
@@ -195,7 +203,7 @@ func (d *readerDriver) acquireBatch(
 	}
 	if q.MayQueue && q.Terms.PollMin == 0 {
 		call.Waits = 1
-		if q.Noted && len(others) < engine.MaxBatch { // else there may be more
+		if q.Wait.Waited() && len(others) < engine.MaxBatch { // else there may be more
 			call.Waits = 2
 		}
 	}
@@ -228,7 +236,7 @@ func (d *readerDriver) acquireBatch(
 func (d *readerDriver) free(ctx context.Context, o *engine.Owner, rest time.Duration) (engine.Released, error) {
 	call := d.releaseOf(o)
 	call.MemoryTTL, call.OnlyOwn, call.Rest = d.remember(o), true, scripts.InMillis(rest)
-	call.Client = d.h.c.life
+	call.Client = d.clientToForget()
 	reply, err := call.Do(ctx, d.h.c.calls)
 	got, err := releasedOf(isLost(reply, err))
 	got.InDoubt = reply.Doubt && !remembers(o)
@@ -450,15 +458,18 @@ func (d *writerDriver) Release(
 	if left > 0 {
 		return d.unnest(ctx, o, left)
 	}
-	return d.free(ctx, &o.Owner, next)
+	return d.free(ctx, &o.Owner, next, d.h.c.life)
 }
 
 // free gives back what o has: its own count of an id that others may share, else all private counts, by
-// rwlock/write_release. It also removes o's reservation.
-func (d *writerDriver) free(ctx context.Context, o *engine.Owner, next engine.Next) (engine.Released, error) {
+// rwlock/write_release. It also removes o's reservation, and the note that the client forget waits; "": none. A client
+// that has had the lock is noted anew: it is the others' turn.
+func (d *writerDriver) free(
+	ctx context.Context, o *engine.Owner, next engine.Next, forget string,
+) (engine.Released, error) {
 	call := d.releaseOf(o)
 	call.MemoryTTL, call.OnlyOwn, call.Rest = d.remember(o), o.Shared, scripts.InMillis(next.Rest)
-	call.Client = d.h.c.life
+	call.Client = forget
 	if s := next.Successor; s != nil {
 		call.SuccessorMemory = d.h.ownerKey(s)
 		call.Successor, call.SuccessorTTL = s.ID, scripts.InMillis(s.TTL)
@@ -482,7 +493,7 @@ func (d *writerDriver) releaseOf(o *engine.Owner) scripts.RWLockWriteRelease {
 
 // Rollback implements [engine.Driver].
 func (d *writerDriver) Rollback(ctx context.Context, q *engine.Request) error {
-	_, err := d.free(ctx, &q.Owner, engine.Next{})
+	_, err := d.free(ctx, &q.Owner, engine.Next{}, d.clientToForget())
 	return err
 }
 

@@ -1406,7 +1406,7 @@ type RWLockReadRelease struct {
 	// with is_shared: release the count of this acquisition; else any count, a shared one if there is
 	// one
 	OnlyOwn bool
-	// whose note is removed if nothing was held; "": none
+	// whose note is removed; "": none
 	Client string
 	// optional: rest of the minimum hold; 0 or missing: it is over
 	Rest Millis
@@ -1682,7 +1682,7 @@ type RWLockWriteRelease struct {
 	OnlyOwn bool
 	// if the hash has none
 	DefaultTTL Millis
-	// whose note and turn end if nothing was held; "": none
+	// whose note and turn end; "": none
 	Client string
 	// optional: rest of the minimum hold; 0 or missing: it is over
 	Rest Millis

@@ -107,15 +107,17 @@ func newJob(c *cli.Command, args []string) (*job, error) {
 	r.minHold = c.Duration("min-hold")
 	j := &job{request: r, argv: argv, ttl: c.Duration("watchdog"), grace: c.Duration("grace")}
 	for _, flag := range []string{"lease", "watchdog", "max-hold", "min-hold"} {
-		if d := c.Duration(flag); d < time.Millisecond && c.IsSet(flag) {
+		switch d := c.Duration(flag); {
+		case !c.IsSet(flag):
+		case d < time.Millisecond:
 			return nil, badUsage("--%s %v: at least 1ms", flag, d)
+		case j.kind == kindSemaphore:
+			return nil, badUsage("--%s: a %s has no TTL; take --kind %s", flag, j.kind, kindPermits)
 		}
 	}
 	switch {
 	case c.IsSet("lease") && c.IsSet("watchdog"):
 		return nil, badUsage("--lease and --watchdog exclude each other")
-	case c.IsSet("min-hold") && j.kind == kindSemaphore:
-		return nil, badUsage("--min-hold: a %s has no TTL to keep it held; take --kind %s", j.kind, kindPermits)
 	case c.IsSet("lease") && j.minHold > c.Duration("lease"):
 		return nil, badUsage("--min-hold %v is longer than --lease %v", j.minHold, c.Duration("lease"))
 	case c.IsSet("max-hold") && j.minHold > c.Duration("max-hold"):

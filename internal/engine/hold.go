@@ -247,7 +247,9 @@ func (h *Hold) lapsed() {
 func (h *Hold) Release(ctx context.Context) error {
 	c := h.r.Core
 	if err := c.Begin(ctx); err != nil {
-		return h.refused(err)
+		err = h.refused(err)
+		_ = h.takeAndForget() // if a joint lock was lost before, other clients may renew its members
+		return err
 	}
 	defer c.Leave()
 	if err := h.take(); err != nil {

@@ -73,6 +73,14 @@ func (qs *waitQueues) mustWait(r *Resource, q *Request) bool {
 	return queue.state.MustWait(int(q.Permits))
 }
 
+// AnyWaits reports whether requests of this client wait for messages of r.
+func (r *Resource) AnyWaits() bool {
+	qs := &r.Core.queues
+	qs.mu.Lock()
+	defer qs.mu.Unlock()
+	return qs.open[queueKey{r.Kind, r.Name, false}] != nil
+}
+
 // Usage is how much of a client is in use, for tests that look for leaks.
 type Usage struct{ WaitQueues, Leases, Holds int }
 

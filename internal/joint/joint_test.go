@@ -428,19 +428,33 @@ func TestRedWaitsForHoldersAlthoughAMemberIsUnreachable(t *testing.T) {
 	})
 }
 
-// The client of the joint lock closes. From then on, members on other clients are not renewed.
+// The client of the joint lock closes. From then on, members on other clients are not renewed. If the hold was lost
+// before, they are not after its release, which sends nothing.
 func TestCloseAbandonsMembersOnOtherClients(t *testing.T) {
-	Bubble(t, func(t *testing.T, _ *Server) {
-		k := newCluster(t, 3)
-		hold := Acquire(t, t.Context(), redOf(k.clients))
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-		defer cancel()
-		require.ErrorIs(t, k.clients[0].Shut(ctx), context.DeadlineExceeded)
-		require.ErrorIs(t, context.Cause(Carry(hold)), ErrClosed)
-		assert.Equal(t, 3, k.holders(hold.ID()))
-		Sleep(DefaultTTL)
-		k.requireFree(t)
-	})
+	for _, isLost := range []bool{false, true} {
+		t.Run(fmt.Sprint("lost=", isLost), func(t *testing.T) {
+			Bubble(t, func(t *testing.T, _ *Server) {
+				k := newCluster(t, 3)
+				hold := Acquire(t, t.Context(), redOf(k.clients))
+				want, left := ErrClosed, 3
+				if isLost {
+					want, left = ErrLost, 1
+					k.each(2, func(s *Server) { s.Forget("x") })
+					require.ErrorIs(t, hold.Check(t.Context()), ErrLost)
+				}
+				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+				defer cancel()
+				if err := k.clients[0].Shut(ctx); !isLost {
+					require.ErrorIs(t, err, context.DeadlineExceeded)
+				}
+				require.ErrorIs(t, context.Cause(Carry(hold)), want)
+				assert.Equal(t, left, k.holders(hold.ID()))
+				require.ErrorIs(t, hold.Release(t.Context()), ErrClosed)
+				Sleep(DefaultTTL)
+				k.requireFree(t)
+			})
+		})
+	}
 }
 
 func TestRedWaitsForAMajorityOfMessages(t *testing.T) {

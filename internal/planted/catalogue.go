@@ -370,8 +370,8 @@ var Catalogue = []Defect{
 		Name: "a reader's release ends the leases of the others", Promise: "RWLock",
 		Edits: []Edit{{
 			"scripts/rwlock/read_release.lua",
-			"  if mode ~= 'write' and not fit_ttl(lock_hash, prefix, left) then",
-			"  if mode ~= 'write' and redis.call('del', lock_hash) == 1 then",
+			"  local is_free = not fit_ttl(lock_hash, prefix, left)",
+			"  local is_free = redis.call('del', lock_hash) == 1",
 		}},
 		Find: []string{"--primitives", "rwlock"},
 	},

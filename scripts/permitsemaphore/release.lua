@@ -30,7 +30,9 @@ local rest_ms, successor_ids, successor_ttl_ms = ARGV[5] or '0', ARGV[6], ARGV[7
 local now = now_ms()
 local free = read_number(permits_key)
 local memory = memory_ttl_ms ~= '0' and redis.call('get', memory_key)
-if memory then
+local own, live = acquired_permits(leases, ids, now)
+-- Permits that are acquired although released: a late extension keeps them beyond their minimum.
+if memory and not (memory == '1' and rest_ms == '0' and #own > 0) then
   if successor_ids and memory == '1'
     and #acquired_permits(leases, successor_ids, now) == #successor_ids / 16 then
     -- A copy of this request. The successor counts its leases from when the answered copy was sent.
@@ -39,7 +41,6 @@ if memory then
   end
   return tonumber(memory)
 end
-local own, live = acquired_permits(leases, ids, now)
 local held = free and live == #ids / 16
 -- A successor that has its permits already, or has given up, must not get them. Nor may it get
 -- what is missing: fewer than 0 are free after permits were removed.

@@ -17,7 +17,7 @@
 -- ARGV[4]  is_shared (flag): release one count; else all that are not shared
 -- ARGV[5]  only_own (flag): with is_shared: release the count of this acquisition; else any count,
 --          a shared one if there is one
--- ARGV[6]  client (text): whose note is removed if nothing was held; "": none
+-- ARGV[6]  client (text): whose note is removed; "": none
 -- ARGV[7]  rest_ms (ms, optional): rest of the minimum hold; 0 or missing: it is over
 -- returns  number: 1 when it was held, 0 when not
 local lock_hash, channel, memory_key, claim_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
@@ -62,23 +62,26 @@ end
 -- uses     rwlock/fit_ttl, rwlock/readers, rwlock/turns
 
 -- left_by fits the TTL of the hash, after a reader with left ms has left. The last one frees the
--- lock, for a writer if no readers are still to come in their turn.
+-- lock, for a writer if no readers are still to come in their turn. If the others leave by their
+-- TTL before the waiters poll, the waiters must know.
 local function left_by(left)
-  if mode ~= 'write' and not fit_ttl(lock_hash, prefix, left) then
-    if not waiting_readers(turns) then
-      name_writer(turns, claim_key)
-    end
+  if mode == 'write' then
+    return
+  end
+  local is_free = not fit_ttl(lock_hash, prefix, left)
+  if is_free and not waiting_readers(turns) then
+    name_writer(turns, claim_key)
+  end
+  if is_free or redis.call('pttl', lock_hash) < 1000 then
     redis.call(publish, channel, '0')
   end
 end
 
-if not count then
-  if client ~= '' then
-    forget_reader(turns, client)
-  end
-  if is_usual then
-    return 0
-  end
+if client ~= '' then
+  forget_reader(turns, client)
+end
+if is_usual and not count then
+  return 0
 end
 if is_usual then
   local left = reader_ttl(prefix, owner, count)
@@ -90,8 +93,10 @@ end
 -- uses     lib/set_count, lib/shared_counts, rwlock/foreign
 
 local memory = remembers and redis.call('get', memory_key)
-if memory == '2' or memory == '3' then
-  return memory == '2' and 1 or 0
+if memory == '3' then
+  return 0
+elseif memory == '2' and (is_shared or rest_ms ~= '0') then
+  return 1 -- else a late extension may have kept it beyond its minimum hold
 end
 -- A private id is in no hash of another program.
 local foreign_data = is_shared and not only_own and no_rwlock(lock_hash)
@@ -115,6 +120,9 @@ local to_release = is_shared and math.min(count, 1) or count - shared
 if to_release == 0 or not has_count then
   if count == 0 then
     forget_shared_count(shared_counts, owner)
+  end
+  if memory == '2' then
+    return 1
   end
   remember('3')
   return 0

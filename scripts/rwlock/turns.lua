@@ -91,7 +91,7 @@ end
 
 local function begin_turn(turns)
   local now, last = now_ms(), turn_began(turns)
-  if last then -- they have not come in their last turn
+  if last and last <= now then -- they have not come in their last turn
     redis.pcall('zremrangebyscore', turns, 0, last)
   end
   local waiting = redis.pcall('zcount', turns, 0, now)

@@ -18,7 +18,7 @@
 -- ARGV[5]  only_own (flag): with is_shared: release the count of this acquisition; else any count,
 --          a shared one if there is one
 -- ARGV[6]  default_ttl_ms (ms): if the hash has none
--- ARGV[7]  client (text): whose note and turn end if nothing was held; "": none
+-- ARGV[7]  client (text): whose note and turn end; "": none
 -- ARGV[8]  rest_ms (ms, optional): rest of the minimum hold; 0 or missing: it is over
 -- ARGV[9]  successor (text, optional): its owner id, which belongs to one acquisition alone;
 --          missing: no successor
@@ -87,7 +87,7 @@ end
 local count = tonumber(redis.call('hget', lock_hash, field) or 0) or 0
 local claim = redis.pcall('get', claim_key)
 local claimed = claim == memory_key
-if count == 0 and client ~= '' then
+if client ~= '' then
   forget_writer(turns, client)
   claimed = claimed or claim == 'turn ' .. client
 end
@@ -101,6 +101,9 @@ local to_release = is_shared and math.min(count, 1) or count - shared
 if to_release == 0 or not has_count then
   if count == 0 then
     forget_shared_count(shared_counts, field)
+  end
+  if memory == '2' then -- the counts that are left are shared ones
+    return 1
   end
   remember('3')
   if claimed then -- wake up the readers that waited behind this writer

@@ -396,6 +396,25 @@ func TestC28ReadersEnterDuringTheRestOfAReader(t *testing.T) {
 	})
 }
 
+// A writer waits behind two readers. The first one's rest ends soon after the other, whose lease was longer, is
+// released: the writer does not go on waiting for that lease.
+func TestC28AWriterWaitsForTheRestOfAReader(t *testing.T) {
+	Bubble(t, func(t *testing.T, b *Bubbled) {
+		const minimum = 300 * time.Millisecond
+		reader, began := b.C.RWLock("x").Reader(), time.Now()
+		first := Acquire(t, t.Context(), reader, primitives.WithMinHold(minimum))
+		second := Acquire(t, t.Context(), reader)
+		writer := NewClient(t, b.S.Client(t)).RWLock("x").Writer()
+		waiting := Start(func() (*primitives.Hold, error) { return writer.Acquire(t.Context()) })
+		synctest.Wait()
+		Release(t, first)
+		synctest.Wait()
+		Release(t, second)
+		Release(t, AwaitHold(t, waiting))
+		require.InDelta(t, minimum, time.Since(began), float64(10*time.Millisecond))
+	})
+}
+
 // A writer goes on reading after its release. When its minimum hold is over, it is no longer the writer, whether or not
 // the reader has gone, although the reader's lease is longer.
 func TestC28MinimumOfAWriterThatReads(t *testing.T) {
@@ -481,6 +500,37 @@ func TestC28ALateExtensionDoesNotOutlastTheMinimum(t *testing.T) {
 }
 
 // A hold with a minimum is part of no cohort: its release sends a command, and the next member waits.
+// The same after an acquisition and an extension whose first replies were lost: Redis remembers the release, and a copy
+// of the extension is executed after it.
+func TestC28ACopyOfAnExtensionDoesNotOutlastTheMinimum(t *testing.T) {
+	const minimum = 30 * time.Second
+	for _, k := range kinds.Leased() {
+		t.Run(k.Name, func(t *testing.T) {
+			Bubble(t, func(t *testing.T, b *Bubbled) {
+				var extension []string
+				l := k.One(t, b.C, "x", primitives.WithMinHold(minimum))
+				Release(t, Acquire(t, t.Context(), l, primitives.WithMinHold(0))) // loads the script
+				b.P.DropReplies(1, Script)
+				hold, began := Acquire(t, t.Context(), l), time.Now()
+				b.P.DropReplies(1, func(args []string) bool {
+					extension = args
+					return Script(args)
+				})
+				require.NoError(t, hold.Extend(t.Context(), time.Minute))
+				b.P.Heal()
+				Release(t, hold)
+				copied := make([]any, len(extension))
+				for i, arg := range extension {
+					copied[i] = arg
+				}
+				require.NoError(t, b.S.Client(t).Do(t.Context(), copied...).Err())
+				Release(t, Acquire(t, t.Context(), k.Rival(NewClient(t, b.S.Client(t)), "x")))
+				require.InDelta(t, minimum, time.Since(began), float64(50*time.Millisecond))
+			})
+		})
+	}
+}
+
 func TestC28NoCohort(t *testing.T) {
 	t.Parallel()
 	EachKind(t, kinds.Cohorts(), func(t *testing.T, s *redistest.Server, kind kinds.Kind) {

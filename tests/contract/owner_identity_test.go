@@ -200,6 +200,27 @@ func TestRepeatedReleaseOfAnOwnerTakesItsCountOnly(t *testing.T) {
 	})
 }
 
+// The first reply to the release of a private hold is lost, and somebody else has a count of its id. The second reply
+// does not say that the hold was lost.
+func TestRepeatedReleaseBesideACountOfAnOwner(t *testing.T) {
+	t.Parallel()
+	for _, k := range kinds.Locks() {
+		t.Run(k.Name, func(t *testing.T) {
+			Bubble(t, func(t *testing.T, b *Bubbled) {
+				l, other := k.Lock(b.C, "x"), k.Lock(NewClient(t, b.S.Client(t)), "x")
+				Release(t, Acquire(t, t.Context(), l)) // loads the scripts
+				b.P.DropReplies(1, Script)
+				hold := Acquire(t, t.Context(), l)
+				shared := Acquire(t, t.Context(), other, primitives.WithOwner(hold.ID()))
+				b.P.DropReplies(1, Script)
+				Release(t, hold)
+				require.NoError(t, shared.Check(t.Context()))
+				Release(t, shared)
+			})
+		})
+	}
+}
+
 // C16: a copy of an acquisition with WithOwner adds no second count while the first one lasts, without a memory.
 func TestLateCopyOfAnOwnersAcquisitionAddsNothing(t *testing.T) {
 	eachOwnerKind(t, func(t *testing.T, x *ownerCase) {

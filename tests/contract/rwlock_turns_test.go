@@ -5,6 +5,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -77,4 +78,81 @@ func TestRWLockClientsFarAwayGetTheirTurns(t *testing.T) {
 			require.GreaterOrEqual(t, near.Load(), int64(during/time.Second)*50, "the others get their turns too")
 		})
 	}
+}
+
+// A client whose waiters have acquired the lock has no turn any more, however they acquired it: another one finds the
+// lock free.
+func TestRWLockClientThatNoLongerWaitsHasNoTurn(t *testing.T) {
+	const patience = 25 * time.Millisecond // after that, a writer that waits has a turn
+	for _, tt := range []struct {
+		name    string
+		waiters int
+		reads   bool
+		opts    []primitives.Option
+	}{
+		{"a writer that was handed the lock", 1, false, nil},
+		{"a writer of a cohort", 1, false, []primitives.Option{primitives.WithCohort(time.Second)}},
+		{"a reader", 1, true, nil},
+		{"as many readers as one command is for", 65, true, nil},
+		{"more readers than that", 66, true, nil},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			Bubble(t, func(t *testing.T, b *Bubbled) {
+				rw, other := b.C.RWLock("x", tt.opts...), NewClient(t, b.S.Client(t)).RWLock("x").Writer()
+				first, waiter := rw.Writer(), rw.Writer()
+				if tt.reads {
+					first, waiter = other, rw.Reader()
+				}
+				hold := Acquire(t, t.Context(), first)
+				var waiting []<-chan Result
+				for range tt.waiters {
+					waiting = append(waiting, Start(func() (*primitives.Hold, error) { return waiter.Acquire(t.Context()) }))
+				}
+				synctest.Wait()
+				Release(t, hold)
+				holds := make([]*primitives.Hold, tt.waiters)
+				for i := range holds {
+					holds[i] = AwaitHold(t, waiting[i])
+				}
+				time.Sleep(patience)
+				for _, hold := range holds {
+					Release(t, hold)
+				}
+				for range 2 {
+					hold, err := other.TryAcquire(t.Context())
+					require.NoError(t, err, b.S.Mini().Keys())
+					Release(t, hold)
+				}
+			})
+		})
+	}
+}
+
+// A client has the lock for a cohort. Then it is the turn of the other one that waits, although a waiter of the first
+// was noted before.
+func TestRWLockCohortIsNoReasonForASecondTurn(t *testing.T) {
+	Bubble(t, func(t *testing.T, b *Bubbled) {
+		const cohort = 200 * time.Millisecond
+		near := b.C.RWLock("x", primitives.WithCohort(cohort)).Writer()
+		other := NewClient(t, b.S.Client(t)).RWLock("x").Writer()
+		ctx, stop := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		began := time.Now()
+		for range 3 {
+			wg.Go(func() {
+				for ctx.Err() == nil {
+					if hold, err := near.Acquire(ctx); err == nil {
+						time.Sleep(10 * time.Millisecond)
+						assert.NoError(t, hold.Release(t.Context()))
+					}
+				}
+			})
+		}
+		time.Sleep(cohort / 4)
+		hold := Acquire(t, t.Context(), other)
+		assert.Less(t, time.Since(began), cohort+20*time.Millisecond)
+		Release(t, hold)
+		stop()
+		wg.Wait()
+	})
 }

@@ -201,6 +201,19 @@ func TestRWLockTurnOfAClientThatDoesNotCome(t *testing.T) {
 	}
 }
 
+// A turn that seems to have begun in the future, because the clock was set back, does not keep the readers from theirs.
+func TestRWLockTurnAfterTheClockWasSetBack(t *testing.T) {
+	onTurns(t, func(t *testing.T, x *rwTurns) {
+		require.Nil(t, x.write(t, "first"))
+		require.NotNil(t, x.read(t, "reader"))
+		later := float64(time.Now().Add(time.Minute).UnixMilli())
+		require.NoError(t, x.Rdb.ZAdd(t.Context(), x.key(), redis.Z{Score: later + 1e14, Member: "turn"}).Err())
+		x.stopWriting(t, "first")
+		requireWithin(t, x.write(t, "writer"), turnFor)
+		require.Nil(t, x.read(t, "reader"))
+	})
+}
+
 // What is noted is a help: if it cannot be used, all clients compete.
 func TestRWLockTurnsThatCannotBeUsed(t *testing.T) {
 	for name, spoil := range map[string]func(t *testing.T, x *rwTurns){
