@@ -55,6 +55,9 @@ if fields > 6 then
   if is_covered then
     local was_alive = redis.call('del', own_key)
     redis.call('hdel', lock_hash, owner)
+    if client ~= '' then
+      redis.pcall('zrem', turns, 'r' .. client) -- forget_reader in rwlock/turns
+    end
     return was_alive
   end
 end
