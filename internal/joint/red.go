@@ -35,7 +35,7 @@ func NewRed(l *Lock) {
 	r := &red{l}
 	l.Need, l.Budgeted = len(l.Members)/2+1, true
 	l.Resource.Driver = r
-	l.Resource.Traits = &engine.Traits{Leased: true, Nests: true, Outer: l.outer, NewQueue: r.newQueue}
+	l.Resource.Traits = &engine.Traits{Leased: true, Nests: true, NewQueue: r.newQueue}
 }
 
 // newQueue returns a queue of its own for a request whose context carries a hold of a member. In the
