@@ -109,7 +109,7 @@ func (r *red) TryAcquire(ctx context.Context, q *engine.Request) (engine.Result,
 		for _, err := range v.failed {
 			reasons = append(reasons, engine.WithoutOutage(err)) // enough others have answered
 		}
-		return engine.Result{RetryAfter: -1, Met: join(reasons)}, nil
+		return engine.Result{RetryAfter: v.retryAfter(r.Need), Met: join(reasons)}, nil
 	default:
 		return engine.Result{}, r.joinErrors(failed, tolerated)
 	}
