@@ -153,7 +153,7 @@ func TestC28ReleaseWithinTheMinimumLeavesTheLockTaken(t *testing.T) {
 	t.Run("fake time", func(t *testing.T) {
 		eachMinHoldKindInABubble(t, func(t *testing.T, k minHoldKind, s *redistest.Server, key string) {
 			late := releaseWithinTheMinimum(t, k, s, key, 1500*time.Millisecond) // between two slow polls
-			require.True(t, late <= learnsIn, "%v after the end of the minimum", late)
+			require.LessOrEqual(t, late, learnsIn, "after the end of the minimum")
 		})
 	})
 	t.Run("real time", func(t *testing.T) {
