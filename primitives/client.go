@@ -144,7 +144,7 @@ func WithObserver(observe func(Event)) ClientOption {
 // WAIT needs a connection to itself. That works with every go-redis client, and with types that embed one.
 func WithReplicas(n int, timeout time.Duration) ClientOption {
 	return ClientOption{func(c *Client) error {
-		if n < 0 || timeout < 0 || (n > 0 && timeout < time.Millisecond) {
+		if n < 0 || timeout < 0 || timeout > maxDuration || (n > 0 && timeout < minDuration) {
 			return invalid("%d replicas within %v", n, timeout)
 		}
 		c.replicas = replication{n, timeout}

@@ -157,6 +157,7 @@ func TestNewChecksItsArguments(t *testing.T) {
 		"negative margin":   primitives.WithSafetyMargin(-1),
 		"negative replicas": primitives.WithReplicas(-1, time.Second),
 		"no replica wait":   primitives.WithReplicas(1, 0),
+		"long replica wait": primitives.WithReplicas(1, math.MaxInt64),
 		"no logger":         primitives.WithLogger(nil),
 		"sharded":           primitives.WithShardedPubSub(true),
 	} {

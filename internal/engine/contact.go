@@ -252,6 +252,9 @@ type gaveUpError struct {
 	cut     error         // an attempt that was cut short before it could count as failed
 }
 
+// LeaseLeft is how soon the lease of the holder ends that refused the acquisition; 0 if that is unknown.
+func (g *gaveUpError) LeaseLeft() time.Duration { return g.left }
+
 // take adds what a contact knows; newer than what g has. The contact's mu is held.
 func (g *gaveUpError) take(k *Contact) {
 	if k.refused && (!g.refused || k.holder != "" || k.reason != nil) {

@@ -28,7 +28,8 @@ var (
 // SetTags replaces the tags of holds.
 func (c *Core) SetTags(tagOf func(ownerID string) string) { c.HolderTag = tagOf }
 
-func (h *Hold) IsLost() bool { return h.lossCause() != nil }
+func (h *Hold) IsLost() bool          { return h.lossCause() != nil }
+func (h *Hold) SetDepth(depth uint16) { h.depth = depth }
 
 func (o *Ownership) EndAll(loss Loss)                         { o.loseInBackground(loss) }
 func (o *Ownership) IsLoss(got Released, sent time.Time) bool { return o.freed(got, sent, nil) }

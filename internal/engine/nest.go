@@ -81,7 +81,7 @@ func (r *Resource) nestUnder(ctx context.Context, outer *Hold, q *Request) (*Hol
 		q.parent = nil
 	}
 	if hold != nil {
-		hold.depth = outer.depth + 1
+		hold.depth = max(outer.depth, outer.depth+1) // does not wrap around to 0
 	}
 	return hold, err
 }

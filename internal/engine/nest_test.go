@@ -3,6 +3,7 @@ package engine_test
 import (
 	"context"
 	"errors"
+	"math"
 	"testing"
 	"time"
 
@@ -46,6 +47,18 @@ func TestNestedHoldsShareTheIDAndCount(t *testing.T) {
 			})
 		})
 	}
+}
+
+func TestDepthDoesNotOverflow(t *testing.T) {
+	Bubble(t, func(t *testing.T, s *Server) {
+		r := s.Client(t, "a").Lock("x")
+		outer := Acquire(t, t.Context(), r)
+		outer.SetDepth(math.MaxUint16)
+		inner := Acquire(t, Carry(outer), r)
+		assert.Equal(t, math.MaxUint16, inner.Depth())
+		Release(t, inner)
+		Release(t, outer)
+	})
 }
 
 func TestNestedAcquisitionFindsItsOuterHold(t *testing.T) {

@@ -499,7 +499,7 @@ func (o *Ownership) Abandon(ctx context.Context) {
 func (o *Ownership) Check(ctx context.Context, h *Hold) error {
 	lost, err := o.r.Driver.Check(ctx, o)
 	if err == nil && lost {
-		return o.lose(ctx, h)
+		return o.loseUnlessReleased(ctx, h)
 	}
 	return err
 }
@@ -596,7 +596,7 @@ func (o *Ownership) Extend(ctx context.Context, h *Hold, d time.Duration) error 
 	case err != nil:
 		return err
 	case lost:
-		return o.lose(ctx, h)
+		return o.loseUnlessReleased(ctx, h)
 	}
 	o.lastsUntil(sent.Add(d))
 	until := o.r.Core.trustedUntil(sent, d)
@@ -624,6 +624,15 @@ func (o *Ownership) lose(ctx context.Context, h *Hold) error {
 		_ = each.Lose(ctx, goneLoss)
 	}
 	return h.Lose(ctx, goneLoss)
+}
+
+// loseUnlessReleased is lose for a Check or an Extend of h. If a release of h has begun, it may have freed the lock
+// before they were executed. Then the answer to the release alone says whether the lock was lost.
+func (o *Ownership) loseUnlessReleased(ctx context.Context, h *Hold) error {
+	if h.state().taken {
+		return ErrReleased
+	}
+	return o.lose(ctx, h)
 }
 
 // loseInBackground ends all holds when no call of the user found the loss. It does not wait for the

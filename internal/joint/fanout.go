@@ -62,10 +62,11 @@ func (o *fanOut) next(done <-chan struct{}, late <-chan time.Time) (ok bool, ans
 // not hold the lock, so it counts for neither side.
 type votes struct {
 	yes     int
-	no      int     // refused: another client holds it, or this one does not
-	lost    int     // of no: granted or held before, but lost
-	refusal error   // the last ErrNotAcquired, which names a holder
-	failed  []error // neither: no answer, or an error of the server
+	no      int             // refused: another client holds it, or this one does not
+	lost    int             // of no: granted or held before, but lost
+	refusal error           // the last ErrNotAcquired, which names a holder
+	failed  []error         // neither: no answer, or an error of the server
+	left    []time.Duration // of the leases of holders that refused, as far as known
 }
 
 // add counts an answer. An error that only reports the end of ctx is no refusal, even if its cause is
@@ -85,10 +86,23 @@ func (v *votes) add(ctx context.Context, answer error) {
 			}
 		case !errors.Is(answer, engine.ErrUnavailable):
 			v.refusal = answer
+			var held interface{ LeaseLeft() time.Duration }
+			if errors.As(answer, &held) && held.LeaseLeft() > 0 {
+				v.left = append(v.left, held.LeaseLeft())
+			}
 		}
 	default:
 		v.failed = append(v.failed, answer)
 	}
+}
+
+// retryAfter is how soon the leases of so many holders end that need members can be acquired; -1 if that is unknown.
+func (v votes) retryAfter(need int) time.Duration {
+	slices.Sort(v.left)
+	if missing := need - v.yes; missing > 0 && missing <= len(v.left) {
+		return v.left[missing-1]
+	}
+	return -1
 }
 
 // decide turns the answers into a result, where need members must agree. refused: so many have refused that too few

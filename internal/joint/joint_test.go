@@ -296,6 +296,44 @@ func TestJointHoldIsLostInTimeAlthoughACallIsNotAnswered(t *testing.T) {
 	}
 }
 
+// A check, or an extension, is executed after a release that has not been answered yet. It finds nothing, but that is
+// no loss.
+func TestReleaseBesideACallIsNoLoss(t *testing.T) {
+	for _, call := range []struct {
+		name string
+		ask  func(h *Hold) error
+	}{
+		{"check", func(h *Hold) error { return h.Check(context.Background()) }},
+		{"extend", func(h *Hold) error { return h.Extend(context.Background(), time.Hour, nil) }},
+	} {
+		for name, open := range map[string]func(c *Client) *Resource{
+			"of a lock":    func(c *Client) *Resource { return c.Lock("x") },
+			"of a multi":   func(c *Client) *Resource { return c.MultiOf("x", "y") },
+			"of one of it": func(c *Client) *Resource { return c.MultiOf("x") },
+		} {
+			t.Run(call.name+" "+name, func(t *testing.T) {
+				Bubble(t, func(t *testing.T, s *Server) {
+					c := s.Client(t, "a")
+					hold := Acquire(t, t.Context(), open(c))
+					s.OnEach(func(cmd Command) Fault {
+						if cmd.Op == call.name {
+							return Fault{Delay: 200 * time.Millisecond}
+						}
+						return Fault{Reply: 300 * time.Millisecond}
+					})
+					asking := Start(t, func() (*Hold, error) { return nil, call.ask(hold) })
+					Sleep(100 * time.Millisecond)
+					Release(t, hold)
+					require.ErrorIs(t, asking.Fail(), ErrReleased)
+					require.ErrorIs(t, context.Cause(Carry(hold)), ErrReleased)
+					assert.Equal(t, []EventKind{EventAcquired, EventReleased}, c.Kinds())
+					s.RequireFree(t)
+				})
+			})
+		}
+	}
+}
+
 // The members' holds can be found and released by the user. The joint hold needs them all.
 func TestMultiIsLostWhenAMemberIsReleased(t *testing.T) {
 	Bubble(t, func(t *testing.T, s *Server) {

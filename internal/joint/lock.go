@@ -90,12 +90,6 @@ func (l *Lock) Release(context.Context, *engine.Ownership, int, engine.Next) (en
 	return engine.Released{}, engine.ErrUnsupported
 }
 
-// outer is Traits.Outer of a joint lock: the live joint hold that ctx carries, or nil.
-func (l *Lock) outer(ctx context.Context) (*engine.Hold, error) {
-	hold, _ := engine.HoldFrom(ctx, l.Resource)
-	return hold, nil
-}
-
 // carriedID is the id of the members' holds that ctx carries; "" if it carries none. It fails if they
 // have different ids, because a joint hold has one id in all members.
 func (l *Lock) carriedID(ctx context.Context) (id string, err error) {
@@ -134,6 +128,10 @@ func (l *Lock) beginAttempt(ctx context.Context, q *engine.Request) (*Ownership,
 	o := &Ownership{lock: l, ID: q.ID, budget: l.budget(ttl), terms: q.Terms, shortest: limit}
 	if q.Shared {
 		return o, nil
+	}
+	// An earlier attempt may have found that the joint hold in ctx is lost. Its members must not be acquired anew.
+	if outer := engine.OuterFrom(ctx, l.Resource); outer != nil && outer.IsLostUnreleased() {
+		return nil, outer.Ended()
 	}
 	id, err := l.carriedID(ctx)
 	if err != nil {

@@ -40,7 +40,7 @@ func NewMulti(l *Lock) {
 	l.Need = len(l.Members)
 	l.Resource.Driver = m
 	l.Resource.Traits = &engine.Traits{
-		Leased: true, Nests: true, Outer: l.outer,
+		Leased: true, Nests: true,
 		NewQueue: m.newQueue,
 	}
 }

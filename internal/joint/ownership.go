@@ -305,8 +305,11 @@ func (o *Ownership) ask(ctx context.Context, f func(*engine.Hold) error) error {
 	o.unreported = false
 	lost = lost || unreported || (o.valid() < o.lock.Need && !o.closed)
 	o.mu.Unlock()
-	if !lost {
+	switch {
+	case !lost:
 		return err
+	case errors.Is(o.h.Ended(), engine.ErrReleased):
+		return engine.ErrReleased // a Release is under way, and it says whether the lock was lost
 	}
 	o.close()
 	loss := o.loss()

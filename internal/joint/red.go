@@ -35,7 +35,7 @@ func NewRed(l *Lock) {
 	r := &red{l}
 	l.Need, l.Budgeted = len(l.Members)/2+1, true
 	l.Resource.Driver = r
-	l.Resource.Traits = &engine.Traits{Leased: true, Nests: true, Outer: l.outer, NewQueue: r.newQueue}
+	l.Resource.Traits = &engine.Traits{Leased: true, Nests: true, NewQueue: r.newQueue}
 }
 
 // newQueue returns a queue of its own for a request whose context carries a hold of a member. In the
@@ -109,7 +109,7 @@ func (r *red) TryAcquire(ctx context.Context, q *engine.Request) (engine.Result,
 		for _, err := range v.failed {
 			reasons = append(reasons, engine.WithoutOutage(err)) // enough others have answered
 		}
-		return engine.Result{RetryAfter: -1, Met: join(reasons)}, nil
+		return engine.Result{RetryAfter: v.retryAfter(r.Need), Met: join(reasons)}, nil
 	default:
 		return engine.Result{}, r.joinErrors(failed, tolerated)
 	}

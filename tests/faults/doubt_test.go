@@ -215,6 +215,12 @@ func TestNestingUnderALostHoldTakesNothing(t *testing.T) {
 		{"reader with an owner", func(c *primitives.Client, name string) (*primitives.Lock, []primitives.Option) {
 			return c.RWLock(name).Reader(), []primitives.Option{primitives.WithOwner("o")}
 		}, nil},
+		{"multi", func(c *primitives.Client, name string) (*primitives.Lock, []primitives.Option) {
+			return primitives.NewMultiLock([]*primitives.Lock{c.Lock(name)}), nil
+		}, nil},
+		{"red", func(c *primitives.Client, name string) (*primitives.Lock, []primitives.Option) {
+			return primitives.NewRedLock([]*primitives.Lock{c.Lock(name)}), nil
+		}, nil},
 		{"reader under a writer", func(c *primitives.Client, name string) (*primitives.Lock, []primitives.Option) {
 			return c.RWLock(name).Writer(), nil
 		}, func(c *primitives.Client, name string) *primitives.Lock { return c.RWLock(name).Reader() }},
