@@ -53,19 +53,22 @@ func (c *HoldContext) Value(key any) any {
 	h := c.hold
 	switch k := key.(type) {
 	case liveKey:
-		if !h.IsLive() {
-			break
-		}
-		if found := h.find(k.Resource); found == h {
+		found := h.find(k.Resource)
+		switch {
+		case found == nil || !h.IsLive() || !found.IsLive():
+		case found == h:
 			return carried{h, c.handle}
-		} else if found != nil {
+		default:
 			return carried{found, nil}
 		}
 	case outerKey:
-		if h.IsLive() || h.IsLostUnreleased() {
-			if found := h.find(k.Resource); found != nil {
-				return found
-			}
+		found := h.find(k.Resource)
+		switch {
+		case found == nil:
+		case h.IsLive() && found.IsLive():
+			return found
+		case h.IsLostUnreleased(): // asked second: it may have been lost just now
+			return h
 		}
 	}
 	return c.Context.Value(key)

@@ -59,7 +59,7 @@ type Hold struct {
 // mutexes for a moment.
 type Holding interface {
 	OwnerID() string
-	Member(r *Resource) *Hold     // the live hold of a member of a joint lock; nil if there is none
+	Member(r *Resource) *Hold     // the hold of a member of a joint lock, live or not; nil if there is none
 	ValidUntil(h *Hold) time.Time // when h is lost unless the server answers before
 	Join(h *Hold)                 // adds h, once, after h was registered with the client
 	Forget(h *Hold)               // stops renewing and watching for h; sends nothing

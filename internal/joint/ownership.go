@@ -231,7 +231,7 @@ func (o *Ownership) ValidUntil(*engine.Hold) time.Time {
 // Member implements [engine.Holding]: the live hold of the member that r is; nil if there is none.
 func (o *Ownership) Member(r *engine.Resource) *engine.Hold {
 	for _, member := range o.memberHolds() {
-		if r.Is(member.Resource()) && member.IsLive() {
+		if r.Is(member.Resource()) {
 			return member
 		}
 	}

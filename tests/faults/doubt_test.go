@@ -218,6 +218,9 @@ func TestNestingUnderALostHoldTakesNothing(t *testing.T) {
 		{"multi", func(c *primitives.Client, name string) (*primitives.Lock, []primitives.Option) {
 			return primitives.NewMultiLock([]*primitives.Lock{c.Lock(name)}), nil
 		}, nil},
+		{"member of a multi", func(c *primitives.Client, name string) (*primitives.Lock, []primitives.Option) {
+			return primitives.NewMultiLock([]*primitives.Lock{c.Lock(name)}), nil
+		}, func(c *primitives.Client, name string) *primitives.Lock { return c.Lock(name) }},
 		{"red", func(c *primitives.Client, name string) (*primitives.Lock, []primitives.Option) {
 			return primitives.NewRedLock([]*primitives.Lock{c.Lock(name)}), nil
 		}, nil},
