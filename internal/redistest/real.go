@@ -23,9 +23,6 @@ var shared struct {
 	dirs     []string
 }
 
-// parallel is how many parallel tests run at a time. Most of them wait, for leases, servers and clocks.
-const parallel = "16"
-
 // checks is how many random cases rapid.Check tries, unless all tests run.
 const checks = "25"
 

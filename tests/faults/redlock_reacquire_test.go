@@ -127,19 +127,21 @@ func survivesARollingRestart(
 // although nobody else holds them.
 func TestRedLostMajorityIsNotAcquiredAgain(t *testing.T) {
 	t.Parallel()
-	q := NewQuorum(t, 5)
-	hold := Acquire(t, t.Context(), q.On(t, ShortTTL))
-	for _, p := range q.Proxies {
-		p.Record()
-	}
-	q.Flush(t, 1, 2, 4)
-	RequireEnds(t, hold.Context(), primitives.ErrLost)
-	awaitNextRetry()
-	for i := range q.Servers {
-		require.Zero(t, q.Attempts(i, hold.ID()), "server %d", i)
-	}
-	require.ErrorIs(t, hold.Release(t.Context()), primitives.ErrLost)
-	q.RequireFree(t, All(5)...)
+	synctest.Test(t, func(t *testing.T) {
+		q := EmbeddedQuorum(t, 5)
+		hold := Acquire(t, t.Context(), q.On(t, ShortTTL))
+		for _, p := range q.Proxies {
+			p.Record()
+		}
+		q.Flush(t, 1, 2, 4)
+		RequireEnds(t, hold.Context(), primitives.ErrLost)
+		awaitNextRetry()
+		for i := range q.Servers {
+			require.Zero(t, q.Attempts(i, hold.ID()), "server %d", i)
+		}
+		require.ErrorIs(t, hold.Release(t.Context()), primitives.ErrLost)
+		q.RequireFree(t, All(5)...)
+	})
 }
 
 // TestRedMemberIsAcquiredAgainAfterItsNewOwner has another owner acquire a lost member. The redlock
@@ -353,22 +355,22 @@ func TestRedReleaseOfALostPartDoesNotFreeItsReplacement(t *testing.T) {
 // TestRedCloseWhileAMemberIsLost checks that Close ends the hold with ErrClosed, and stops the
 // retries.
 func TestRedCloseWhileAMemberIsLost(t *testing.T) {
-	if redistest.Alone(t) {
-		CheckLeaks(t)
-	}
-	q := NewQuorum(t, 3)
-	clients := q.Clients(t)
-	hold := Acquire(t, t.Context(), q.Lock(clients, ShortTTL))
-	q.Proxies[0].Refuse(true)
-	q.Proxies[0].Reset()
-	redistest.WaitFor(t, Soon, func() bool {
-		return clients[0].Lock(q.Name).HoldFrom(hold.Context()) == nil
-	}, "one member is lost")
-	RequireLive(t, hold.Context())
-	Shut(clients[0])
-	RequireEnds(t, hold.Context(), primitives.ErrClosed)
-	Shut(clients[1])
-	Shut(clients[2])
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) { // which ends only if no goroutine is left
+		q := EmbeddedQuorum(t, 3)
+		clients := q.Clients(t)
+		hold := Acquire(t, t.Context(), q.Lock(clients, ShortTTL))
+		q.Proxies[0].Refuse(true)
+		q.Proxies[0].Reset()
+		redistest.WaitFor(t, Soon, func() bool {
+			return clients[0].Lock(q.Name).HoldFrom(hold.Context()) == nil
+		}, "one member is lost")
+		RequireLive(t, hold.Context())
+		Shut(clients[0])
+		RequireEnds(t, hold.Context(), primitives.ErrClosed)
+		Shut(clients[1])
+		Shut(clients[2])
+	})
 }
 
 // TestRedCloseAfterMembersWereAcquiredAgain: Close meets the replaced parts last, and must not take
