@@ -63,19 +63,9 @@ func awaitFirst(ctx context.Context, first <-chan struct{}, limit time.Duration)
 	if limit <= 0 {
 		return
 	}
-	timer := time.NewTimer(limit)
-	defer timer.Stop()
-	select {
-	case <-first:
-		return
-	case <-timer.C:
-		return
-	case <-ctx.Done():
-	}
-	timer.Reset(min(limit, rollbackGrace)) // the caller's time is over
-	select {
-	case <-first:
-	case <-timer.C:
+	Pause(ctx, limit, first)
+	if ctx.Err() != nil { // the caller's time is over
+		Pause(context.Background(), min(limit, rollbackGrace), first)
 	}
 }
 
