@@ -385,7 +385,8 @@ func (h *Hold) ask(ctx context.Context, f func() error) error {
 		return loss
 	}
 	if o := h.Ownership(); err == nil && o != nil && h.IsLive() && !h.ValidUntil().After(time.Now()) {
-		return h.Lose(ctx, o.expire(h)) // the answer came too late; the watchdog is about to report the loss
+		o.Forget(h) // the answer came too late; the watchdog is about to report the loss
+		return h.Lose(ctx, o.expiredLoss())
 	}
 	return err
 }

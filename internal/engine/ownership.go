@@ -553,22 +553,6 @@ func (c *Core) RenewNow(owned []*Ownership) (fixed []*Ownership) {
 // goneLoss: the server does not know the id.
 var goneLoss = Loss{Reason: LossGone}
 
-// expire stops renewing and watching for h, because its validity has passed. It returns why h is lost. The
-// renewed lease of o ends all its renewed holds; the limit of h ends h alone.
-func (o *Ownership) expire(h *Hold) Loss {
-	if limit := h.Limit(); !h.renew || (!limit.IsZero() && time.Until(limit) <= limitTolerance) {
-		o.Forget(h)
-		return Loss{Reason: LossLimit}
-	}
-	loss := o.expiredLoss()
-	for _, other := range o.endExpired() {
-		if other != h {
-			other.LoseInBackground(loss)
-		}
-	}
-	return loss
-}
-
 // expiredLoss is the loss of a lease that the server has not confirmed in time. A renewal without an answer may be
 // executed now, and keep the key for a TTL: see Abandon.
 func (o *Ownership) expiredLoss() Loss {
