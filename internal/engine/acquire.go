@@ -72,9 +72,6 @@ func (r *Resource) Acquire(ctx context.Context, terms *Terms, limit time.Duratio
 	if q.Wait.waited {
 		c.WaitEnded()
 	}
-	if err != nil && c.FailureOf(err).Retry {
-		err = q.explain(ctx, c, err)
-	}
 	if c.Observe != nil {
 		r.emitResult(ctx, kind, hold, q.Wait.since(began), err)
 	}
