@@ -78,7 +78,7 @@ func (m *multi) tryInOrder(ctx context.Context, q *engine.Request) (engine.Resul
 	if !q.MayQueue {
 		attempt := newAttemptTime(ctx, c, &q.Wait)
 		defer attempt.cancel()
-		res, _, err := m.acquireInOrder(ctx, attempt, q, engine.MemberWait(), 0)
+		res, _, err := m.acquireInOrder(ctx, attempt, q, engine.Wait{}, 0)
 		return res, err
 	}
 	waiting, cancel := m.whileOpen(ctx)
@@ -204,8 +204,6 @@ func (m *multi) acquireInOrder(
 		return engine.Result{}, -1, err
 	}
 	switch {
-	case ctx.Err() != nil:
-		err = engine.GaveUp(ctx, nil)
 	case !o.enough() && q.MayQueue:
 		err = fmt.Errorf("%w: a member was lost meanwhile", errYield)
 	case !o.enough():

@@ -175,9 +175,6 @@ func (o *Ownership) acquireAgain(ctx context.Context, lost *engine.Hold) *engine
 	defer cancel()
 	m := lost.Resource()
 	terms := o.termsFor(lost)
-	if terms == nil {
-		return nil
-	}
 	t := o.retakes.pending[lost]
 	if t == nil {
 		t = &retake{}
@@ -190,7 +187,7 @@ func (o *Ownership) acquireAgain(ctx context.Context, lost *engine.Hold) *engine
 		// A nested joint hold: nest under the enclosing joint hold's new hold of this member, if there
 		// is one.
 		q := m.NewRequest(terms)
-		q.Wait, q.Group = engine.MemberWait(), o
+		q.Group = o
 		hold, err := m.AcquireNested(trying, q)
 		if err != nil {
 			return nil
@@ -214,15 +211,11 @@ func (o *Ownership) acquireAgain(ctx context.Context, lost *engine.Hold) *engine
 	return hold
 }
 
-// termsFor returns the terms of lost, with the rest of its maximum hold time. It returns nil if none of
-// that time is left.
+// termsFor returns the terms of lost, with the rest of its maximum hold time.
 func (o *Ownership) termsFor(lost *engine.Hold) *engine.Terms {
 	terms := *o.terms.ForMember(slices.Index(o.lock.Members, lost.Resource()))
 	if terms.MaxHold > 0 {
-		terms.MaxHold = time.Until(lost.Limit()).Truncate(time.Millisecond)
-		if terms.MaxHold < time.Millisecond {
-			return nil
-		}
+		terms.MaxHold = max(time.Until(lost.Limit()).Truncate(time.Millisecond), time.Millisecond)
 	}
 	return &terms
 }
