@@ -46,7 +46,7 @@ func (r *Resource) addDuty(
 
 // answerOf is what the error of a command says about the server.
 func (c *Core) answerOf(err error) duty.Answer {
-	switch f := c.FailureOf(err); {
+	switch f := c.Classify(err); {
 	case err == nil:
 		return duty.Done
 	case f.Closed:

@@ -291,7 +291,7 @@ func (o *Ownership) nest(ctx context.Context, outer *Hold, ttl time.Duration) (s
 	}
 	left := o.addCount(-1)
 	o.wire.Unlock()
-	if left == 0 || o.r.Core.FailureOf(err).InDoubt { // 0: the release of a lost hold has left that to us
+	if left == 0 || o.r.Core.Classify(err).InDoubt { // 0: the release of a lost hold has left that to us
 		o.writeCountLater(ctx, o.r.Core.RollbackLimit(began))
 	}
 	if err == nil { // lost
@@ -367,7 +367,7 @@ func (o *Ownership) Release(ctx context.Context, h *Hold) (handedOff bool, err e
 	switch {
 	case err != nil:
 		o.writeCountLater(ctx, 0)
-		if !locked && bounded.Err() != nil && !o.r.Core.FailureOf(err).InDoubt {
+		if !locked && bounded.Err() != nil && !o.r.Core.Classify(err).InDoubt {
 			// The wire came free when the time was over, so the command was not sent. It will be.
 			err = o.r.Core.Unanswered(errSiblingStuck)
 		}
@@ -425,7 +425,7 @@ func (o *Ownership) freed(got Released, sent time.Time, err error) (lost bool) {
 	lost = got.Lost && !(inDoubt && sent.Before(o.EndsAt()))
 	switch {
 	case err != nil:
-		o.wire.freeInDoubt = o.wire.freeInDoubt || o.r.Core.FailureOf(err).InDoubt
+		o.wire.freeInDoubt = o.wire.freeInDoubt || o.r.Core.Classify(err).InDoubt
 	case lost:
 		o.wire.outcome = wasNotOurs
 	default:

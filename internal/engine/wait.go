@@ -202,7 +202,7 @@ func (r *Resource) waitIn(
 		if err == nil && res.Granted {
 			return res, nil
 		}
-		if f := c.FailureOf(err); err != nil && !f.Retry && !f.NotNow {
+		if f := c.Classify(err); err != nil && !f.Retry && !f.NotNow {
 			return res, err // waiting would not cure it
 		}
 	}

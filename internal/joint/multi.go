@@ -117,7 +117,7 @@ func (m *multi) tryInOrder(ctx context.Context, q *engine.Request) (engine.Resul
 			return res, nil
 		case ctx.Err() == nil && waiting.Err() != nil:
 			return engine.Result{}, engine.ErrClosed
-		case errors.Is(err, errYield), waited() && c.FailureOf(err).Retry:
+		case errors.Is(err, errYield), waited() && c.Classify(err).Retry:
 			return engine.Result{RetryAfter: -1, Met: err}, nil
 		}
 		return engine.Result{}, err
@@ -193,7 +193,7 @@ func (m *multi) acquireInOrder(
 			continue
 		}
 		limit := time.Duration(0)
-		if f := attempt.core.FailureOf(err); f.InDoubt || f.Retry {
+		if f := attempt.core.Classify(err); f.InDoubt || f.Retry {
 			// Others may be silent, or out of reach, too: take no longer than one command in all.
 			limit = attempt.core.RollbackLimit(attempt.began)
 		}
