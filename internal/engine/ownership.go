@@ -223,9 +223,6 @@ func (o *Ownership) setSchedule(fresh *Hold) {
 // now on. It sends nothing and does not block. Only the first call has an effect. Its callers are a
 // release, a detach, the end of the hold's limit, and Close.
 func (o *Ownership) Forget(h *Hold) {
-	if !o.r.Traits.Leased {
-		return
-	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	at := &o.holds
