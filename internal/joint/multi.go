@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"slices"
 	"sync"
 	"time"
 
@@ -129,9 +128,6 @@ func (m *multi) tryInOrder(ctx context.Context, q *engine.Request) (engine.Resul
 // on closing. The caller must call cancel.
 func (m *multi) whileOpen(ctx context.Context) (context.Context, context.CancelFunc) {
 	c := m.Resource.Core
-	if !slices.ContainsFunc(m.Members, func(member *engine.Resource) bool { return member.Core != c }) {
-		return ctx, func() {}
-	}
 	waiting, cancel := context.WithCancel(ctx)
 	c.Spawn(func() {
 		select {
