@@ -96,7 +96,7 @@ func (r *Resource) newOwnership(q *Request, res Result) *Ownership {
 		r: r, Owner: q.Owner, Token: res.Token, streak: res.streak, passes: &mayNotPass, count: 1, shortLease: res.Lease,
 		over: r.Core.Instant(time.Now().Add(q.TTL)), min: q.min,
 	}
-	if d := q.Terms.MinHold; d > 0 && !q.Nested {
+	if d := q.Terms.MinHold; d > 0 && !q.Nested && r.Traits.Leased {
 		o.min = &minHold{d: d}
 	}
 	if o.min != nil && q.Group == nil { // else the joint hold begins it
@@ -169,9 +169,7 @@ func (o *Ownership) Join(h *Hold) {
 		h.LoseInBackground(goneLoss)
 		return
 	}
-	if h.limit != 0 { // read without its mutex: the caller has not returned h yet
-		h.watchLimit()
-	}
+	h.watchLimit()
 }
 
 // setSchedule updates the watchdog's schedule after the holds have changed: renew for the longest of their

@@ -347,7 +347,8 @@ func TestWhoTriesAfterAGrant(t *testing.T) {
 			names := strings.Fields(tt.wait)
 			s.join(names...)
 			s.on(names[0], Event{What: Begins})
-			assert.Equal(t, tt.want, s.on(names[0], Event{What: Left, Granted: true, Free: tt.free, RetryAfter: time.Minute}))
+			left := Event{What: Left, Granted: true, Free: tt.free, RetryAfter: time.Minute}
+			assert.Equal(t, tt.want, s.on(names[0], left))
 		})
 	}
 }
