@@ -353,8 +353,8 @@ func TestWhoTriesAfterAGrant(t *testing.T) {
 	}
 }
 
-// A client may free the lock for others before its waiter's subscriptions are confirmed. The message of that release may
-// then be missed, so the next message is not taken for it.
+// A client may free the lock for others before its waiter's subscriptions are confirmed. The message of that release
+// may then be missed, so the next message is not taken for it.
 func TestTurnOfOthersEndsWithTheConfirmation(t *testing.T) {
 	s := newScript(t)
 	s.on("", Event{What: Coming})
