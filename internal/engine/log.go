@@ -13,7 +13,8 @@ import (
 // The log of losses and of renewals. A log handler may block. So what the background finds is logged in
 // a goroutine of its own: a slow handler delays no renewal and no report of a loss.
 
-// maxLogged bounds the records that wait for the handler. Further ones are dropped.
+// maxLogged bounds the records that wait for the handler. Further ones are dropped, and counted in the
+// log.
 const maxLogged = 200_000
 
 // logQueue has the records that the goroutine of logLater has not written yet.
@@ -21,6 +22,7 @@ type logQueue struct {
 	mu      sync.Mutex // guards the rest; Core.mu may be taken while it is held
 	writing bool       // the goroutine runs
 	records []slog.Record
+	dropped int
 }
 
 // logNow writes a record in the goroutine of a call. It blocks as long as the handler does.
@@ -38,9 +40,11 @@ func (c *Core) logLater(record slog.Record) {
 	q := &c.log
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if len(q.records) < maxLogged {
-		q.records = append(q.records, record)
+	if len(q.records) >= maxLogged {
+		q.dropped++
+		return
 	}
+	q.records = append(q.records, record)
 	if !q.writing {
 		q.writing = true
 		c.Spawn(c.writeLog)
@@ -52,12 +56,17 @@ func (c *Core) writeLog() {
 	q := &c.log
 	for {
 		q.mu.Lock()
-		records := q.records
-		q.records = nil
+		records, dropped := q.records, q.dropped
+		q.records, q.dropped = nil, 0
 		q.writing = len(records) > 0
 		q.mu.Unlock()
 		if len(records) == 0 {
 			return
+		}
+		if dropped > 0 {
+			record := slog.NewRecord(time.Now(), slog.LevelWarn, "log records dropped", 0)
+			record.AddAttrs(slog.Int("records", dropped))
+			records = append(records, record)
 		}
 		for _, record := range records {
 			_ = c.Logger.Handler().Handle(context.Background(), record)
