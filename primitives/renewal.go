@@ -8,14 +8,13 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/redlatch/redlatch/internal/engine"
-	"github.com/redlatch/redlatch/internal/redisutil"
 	"github.com/redlatch/redlatch/scripts"
 	"github.com/redlatch/redlatch/watchdog"
 )
 
 // How leases are renewed. The watchdog decides when, and calls [Client.renew] with a batch of leases of one
 // group: one command renews them all, whatever their names. One bad key must not end the other
-// leases. So a batch that Redis refuses is divided: by cluster slot, or into single leases.
+// leases. So a batch that Redis refuses is divided into single leases.
 //
 // Renewals only raise TTLs. So they may overlap, be repeated and arrive late, and nothing is remembered.
 
@@ -42,24 +41,15 @@ type renewGroup struct {
 }
 
 // renew implements [watchdog.Renew]. It sends the batch with one command. If Redis refuses the batch as a
-// whole, it sends the parts one by one, so that a bad key concerns no other lease. It runs in a goroutine
+// whole, it sends a command for each lease, so that a bad key concerns no other lease. It runs in a goroutine
 // of the watchdog, which may call it again for the same leases if it takes long.
 func (c *Client) renew(ctx context.Context, _ any, batch []watchdog.Ask) ([]watchdog.State, error) {
-	slotted := c.slotted.Load()
-	if slotted {
-		if parts := bySlot(batch); len(parts) > 1 {
-			return c.renewApart(ctx, parts)
-		}
-	}
 	states, err := c.renewTogether(ctx, batch)
-	switch {
-	case len(batch) == 1:
-	case !slotted && redis.HasErrorPrefix(err, "CROSSSLOT"):
-		// The server of a plain client, such as a proxy before a cluster, enforces slots.
-		c.slotted.Store(true)
-		return c.renew(ctx, nil, batch)
-	case isDivisible(err):
-		return c.renewApart(ctx, oneByOne(batch))
+	if redis.HasErrorPrefix(err, "CROSSSLOT") { // the server of a plain client, such as a proxy before a cluster
+		c.slotted.Store(true) // for later handles: the leases of this batch keep their group
+	}
+	if len(batch) > 1 && isDivisible(err) {
+		return c.renewApart(ctx, batch)
 	}
 	return states, err
 }
@@ -89,41 +79,6 @@ func (c *Client) renewTogether(ctx context.Context, batch []watchdog.Ask) ([]wat
 	return states, nil
 }
 
-// renewPart is some leases of a batch, and their indices in it.
-type renewPart struct {
-	asks   []watchdog.Ask
-	places []int
-}
-
-// bySlot divides a batch into parts of one cluster slot each.
-func bySlot(batch []watchdog.Ask) []renewPart {
-	var parts []renewPart
-	of := map[uint16]int{}
-	for i, ask := range batch {
-		o := ask.Keeper.(*engine.Ownership)
-		var lease scripts.Batch
-		renewerOf(o).renewal(&lease, o, ask.TTL)
-		slot := redisutil.Slot(lease.Key())
-		n, ok := of[slot]
-		if !ok {
-			n = len(parts)
-			of[slot] = n
-			parts = append(parts, renewPart{})
-		}
-		parts[n].asks, parts[n].places = append(parts[n].asks, ask), append(parts[n].places, i)
-	}
-	return parts
-}
-
-// oneByOne divides a batch into parts of one lease each.
-func oneByOne(batch []watchdog.Ask) []renewPart {
-	parts := make([]renewPart, len(batch))
-	for i, ask := range batch {
-		parts[i] = renewPart{[]watchdog.Ask{ask}, []int{i}}
-	}
-	return parts
-}
-
 // isDivisible reports whether Redis refused a batch for a reason that may concern some of its keys only.
 // Examples: some keys of a slot have moved to another node, the ACL forbids a key, or a script cannot read
 // what a key contains. A missing password or a full Redis concerns all keys.
@@ -141,65 +96,52 @@ func isDivisible(err error) bool {
 }
 
 const (
-	maxPartsInFlight = 8                     // of one batch
-	minPartsTimeout  = 50 * time.Millisecond // for all parts of a batch
-	maxPartsTimeout  = 5 * time.Second
+	maxApart        = 8                     // commands under way for one batch
+	minApartTimeout = 50 * time.Millisecond // for all of them
+	maxApartTimeout = 5 * time.Second
 )
 
-// renewApart renews the parts of a batch with a command each, up to 8 at a time. It waits for a third of the
-// shortest TTL at most, or until ctx ends if the batch is a question (see package presence). So parts with an answer
-// are confirmed in time even if another part hangs. The leases of a part without an answer are Unknown, and
+// renewApart renews the leases of a batch with a command each, up to 8 at a time. It waits for a third of the
+// shortest TTL at most, or until ctx ends if the batch is a question (see package presence). So leases with an answer
+// are confirmed in time even if the command of another one hangs. Without an answer a lease is Unknown, and
 // the watchdog asks again.
 //
-// The goroutines belong to the core. Each ends when no part is left, or when ctx ends. answers has room
-// for all parts, so a late one never blocks.
-func (c *Client) renewApart(ctx context.Context, parts []renewPart) ([]watchdog.State, error) {
+// The goroutines belong to the core. Each ends when no lease is left, or when ctx ends. answers has room
+// for all of them, so a late one never blocks.
+func (c *Client) renewApart(ctx context.Context, batch []watchdog.Ask) ([]watchdog.State, error) {
 	type answer struct {
-		renewPart
-		states []watchdog.State
-		err    error
+		n     int
+		state watchdog.State
+		err   error
 	}
-	total, timeout := 0, maxPartsTimeout
-	for _, p := range parts {
-		total += len(p.asks)
-		for _, ask := range p.asks {
-			if ask.Lease == nil {
-				continue
-			}
-			timeout = min(timeout, max(ask.TTL/3, minPartsTimeout))
+	timeout := maxApartTimeout
+	for _, ask := range batch {
+		if ask.Lease != nil {
+			timeout = min(timeout, max(ask.TTL/3, minApartTimeout))
 		}
 	}
 	var next atomic.Int64
-	answers := make(chan answer, len(parts))
-	for range min(maxPartsInFlight, len(parts)) {
+	answers := make(chan answer, len(batch))
+	for range min(maxApart, len(batch)) {
 		c.core.Spawn(func() {
 			for ctx.Err() == nil {
 				n := int(next.Add(1)) - 1
-				if n >= len(parts) {
+				if n >= len(batch) {
 					return
 				}
-				p := parts[n]
-				states, err := c.renewTogether(ctx, p.asks)
-				if len(p.asks) > 1 && isDivisible(err) {
-					for i, ask := range p.asks {
-						one, failed := c.renewTogether(ctx, []watchdog.Ask{ask})
-						states[i], err = one[0], failed
-					}
-				}
-				answers <- answer{p, states, err}
+				states, err := c.renewTogether(ctx, batch[n:n+1])
+				answers <- answer{n, states[0], err}
 			}
 		})
 	}
-	states := make([]watchdog.State, total)
+	states := make([]watchdog.State, len(batch))
 	var failed error
 	timer := time.NewTimer(timeout)
 	defer timer.Stop()
-	for range parts {
+	for range batch {
 		select {
 		case a := <-answers:
-			for i, state := range a.states {
-				states[a.places[i]] = state
-			}
+			states[a.n] = a.state
 			if a.err != nil {
 				failed = a.err
 			}

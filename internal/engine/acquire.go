@@ -72,9 +72,6 @@ func (r *Resource) Acquire(ctx context.Context, terms *Terms, limit time.Duratio
 	if q.Wait.waited {
 		c.WaitEnded()
 	}
-	if err != nil && c.FailureOf(err).Retry {
-		err = q.explain(ctx, c, err)
-	}
 	if c.Observe != nil {
 		r.emitResult(ctx, kind, hold, q.Wait.since(began), err)
 	}
@@ -203,7 +200,7 @@ func (r *Resource) obtain(ctx context.Context, q *Request) (Result, error) {
 		switch {
 		case err == nil && res.Granted:
 			return res, nil
-		case q.MayQueue && c.FailureOf(err).NotNow && q.Wait.ends(ctx):
+		case q.MayQueue && c.Classify(err).NotNow && q.Wait.ends(ctx):
 			refused = Result{RetryAfter: notNowPause, Met: err}
 		case err != nil:
 			return Result{}, err
@@ -242,7 +239,7 @@ func (r *Resource) Try(ctx context.Context, q *Request) (Result, error) {
 //     lock to another client since. It is rolled back, and the error is ErrLost.
 func (r *Resource) tried(ctx context.Context, q *Request, res Result, err error) (Result, error) {
 	q.learn(ctx, r, res, err)
-	failure := r.Core.FailureOf(err)
+	failure := r.Core.Classify(err)
 	if res.InDoubt || failure.InDoubt {
 		q.MustRollback, q.InDoubt = true, true
 	}
@@ -287,7 +284,7 @@ func (r *Resource) rollback(ctx context.Context, q *Request, limit time.Duration
 	}
 	r.inBackground(ctx, time.Now().Add(repeat), limit, func(ctx context.Context) error {
 		err := r.Driver.Rollback(ctx, q)
-		if r.Core.FailureOf(err).Denied && !q.InDoubt {
+		if r.Core.Classify(err).Denied && !q.InDoubt {
 			return nil // repeating it would not help, because the user lacks a permission
 		}
 		return err

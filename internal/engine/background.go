@@ -46,7 +46,7 @@ func (r *Resource) addDuty(
 
 // answerOf is what the error of a command says about the server.
 func (c *Core) answerOf(err error) duty.Answer {
-	switch f := c.FailureOf(err); {
+	switch f := c.Classify(err); {
 	case err == nil:
 		return duty.Done
 	case f.Closed:
@@ -63,19 +63,9 @@ func awaitFirst(ctx context.Context, first <-chan struct{}, limit time.Duration)
 	if limit <= 0 {
 		return
 	}
-	timer := time.NewTimer(limit)
-	defer timer.Stop()
-	select {
-	case <-first:
-		return
-	case <-timer.C:
-		return
-	case <-ctx.Done():
-	}
-	timer.Reset(min(limit, rollbackGrace)) // the caller's time is over
-	select {
-	case <-first:
-	case <-timer.C:
+	Pause(ctx, limit, first)
+	if ctx.Err() != nil { // the caller's time is over
+		Pause(context.Background(), min(limit, rollbackGrace), first)
 	}
 }
 

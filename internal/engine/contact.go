@@ -62,7 +62,7 @@ func (k *Contact) Answered(holder string, left time.Duration, reason error) {
 func (k *Contact) Failed(c *Core, err error, began time.Time) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if c.FailureOf(err).isOutage(0) {
+	if c.Classify(err).isOutage(0) {
 		k.unanswered(err, time.Since(began))
 	} else {
 		k.asked = time.Time{}
@@ -130,7 +130,7 @@ func (q *Request) learn(ctx context.Context, r *Resource, res Result, err error)
 	if q.heard == nil && res.Granted || q.heard != nil && q.membersNote(q.heard) {
 		return
 	}
-	f := r.Core.FailureOf(err)
+	f := r.Core.Classify(err)
 	outage := err != nil && f.isOutage(graceOf(ctx))
 	if q.heard == nil {
 		if err != nil && !outage {
@@ -161,7 +161,7 @@ func (q *Request) learn(ctx context.Context, r *Resource, res Result, err error)
 // explain makes the error of an acquisition that failed with err, which is nil for none. ctx ends with the
 // wait. An error of the server itself, such as WRONGTYPE, stays as it is.
 func (q *Request) explain(ctx context.Context, c *Core, err error) error {
-	f := c.FailureOf(err)
+	f := c.Classify(err)
 	switch {
 	case err == nil, IsGiveUp(err):
 		return err
@@ -187,7 +187,7 @@ func (q *Request) explain(ctx context.Context, c *Core, err error) error {
 
 // Unavailable makes err match ErrUnavailable if it says that the server does not answer.
 func (c *Core) Unavailable(err error) error {
-	if err == nil || IsGiveUp(err) || !c.FailureOf(err).isOutage(0) {
+	if err == nil || IsGiveUp(err) || !c.Classify(err).isOutage(0) {
 		return err
 	}
 	return &gaveUpError{failed: err}

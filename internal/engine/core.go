@@ -22,7 +22,7 @@ type Config struct {
 	// Ready prepares the client for its first command. Every call that needs the server waits for it. Nil: there is
 	// nothing to prepare.
 	Ready func(ctx context.Context) error
-	// Classify reports what may have become of a command that failed with err. err is not nil.
+	// Classify reports what may have become of a command that failed with err. Nil is no failure.
 	Classify func(err error) Failure
 	// Unanswered makes the error of an operation for which the engine stopped waiting. Classify reports
 	// it as in doubt.
@@ -149,14 +149,6 @@ func (c *Core) Spawn(f func()) {
 	if !c.dead {
 		c.background.Go(f)
 	}
-}
-
-// FailureOf is Classify for an error that may be nil: nil is no failure.
-func (c *Core) FailureOf(err error) Failure {
-	if err == nil {
-		return Failure{}
-	}
-	return c.Classify(err)
 }
 
 // Closing is closed when Close begins.

@@ -271,13 +271,10 @@ type Resource struct {
 // Is reports whether r and other are the same name of the same kind on the same client, or joint locks of the
 // same members. Two handles may have equal resources, and find each other's holds in a context.
 func (r *Resource) Is(other *Resource) bool {
-	if r == other {
-		return true
-	}
-	if r.Kind != other.Kind || (r.Identity == nil) != (other.Identity == nil) {
+	if r.Kind != other.Kind {
 		return false
 	}
-	if r.Identity != nil {
+	if r.Identity != nil { // a joint lock; so is other, which has the same kind
 		return *r.Identity == *other.Identity
 	}
 	return r.Core == other.Core && r.Name == other.Name

@@ -62,11 +62,8 @@ func (c *Core) remember(o *Ownership) {
 		return
 	}
 	now := time.Now()
-	over := now.Add(recentFor)
-	if until := o.repeatUntil(); until.Before(over) {
-		over = until
-	}
-	release := recentRelease{o.r, o.Owner, o.min, c.Server(o.r), c.Instant(now), c.Instant(over)}
+	over := min(c.Instant(now.Add(recentFor)), c.Instant(o.repeatUntil()))
+	release := recentRelease{o.r, o.Owner, o.min, c.Server(o.r), c.Instant(now), over}
 	rs := &c.recent
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
@@ -121,10 +118,7 @@ func (c *Core) lookForMoves() {
 			return
 		}
 		moved, touches := false, 0
-		for server, r := range servers {
-			if c.IsStopping() {
-				return
-			}
+		for server, r := range servers { // when the core stops, commands end at once
 			if touches++; touches <= touchesAtMost {
 				ctx, cancel := context.WithTimeout(context.Background(), touchTimeout)
 				c.Touch(ctx, r)

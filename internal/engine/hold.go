@@ -287,14 +287,12 @@ func (h *Hold) Release(ctx context.Context) error {
 }
 
 // take lets one call of Release, Detach or Forget proceed. It returns nil to that call, and to others
-// the reason why they must not go on. The first call after a loss gets ErrLost, later ones ErrReleased.
+// the reason why they must not go on. The first call after a loss gets ErrLost, after a Close ErrClosed, later ones
+// ErrReleased.
 func (h *Hold) take() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	switch {
-	case errors.Is(h.cause, ErrClosed):
-		return ErrClosed
-	case h.taken:
+	if h.taken {
 		return ErrReleased
 	}
 	h.taken = true
@@ -368,11 +366,8 @@ func (h *Hold) ask(ctx context.Context, f func() error) error {
 		return h.refused(err)
 	}
 	defer h.r.Core.Leave()
-	switch cause := h.Ended(); {
-	case cause != nil:
+	if cause := h.Ended(); cause != nil {
 		return cause
-	case h.held == nothing{}:
-		return nil
 	}
 	if o := h.Ownership(); o != nil && !h.r.Traits.Leased {
 		return errNoLease
@@ -385,7 +380,8 @@ func (h *Hold) ask(ctx context.Context, f func() error) error {
 		return loss
 	}
 	if o := h.Ownership(); err == nil && o != nil && h.IsLive() && !h.ValidUntil().After(time.Now()) {
-		return h.Lose(ctx, o.expire(h)) // the answer came too late; the watchdog is about to report the loss
+		o.Forget(h) // the answer came too late; the watchdog is about to report the loss
+		return h.Lose(ctx, o.expiredLoss())
 	}
 	return err
 }

@@ -100,12 +100,9 @@ func (o *Ownership) renewed() renewedHolds {
 	return all
 }
 
-// lease is the longest lease, from now, that one of the holds needs; 0 if there is none. A renewal may
+// lease is the longest lease, from now, that one of the holds needs; 0 or less if there is none. A renewal may
 // be under way, so it is never shorter than a renewal that is sent now.
 func (all renewedHolds) lease(c *Core, now Instant) time.Duration {
-	if all.ttl == 0 {
-		return 0
-	}
 	ttl := all.ttl
 	if all.limited {
 		ttl = min(ttl, time.Duration(all.limit-now)+c.MarginOf(ttl))

@@ -92,7 +92,7 @@ func (h *Hold) lossRecord(loss Loss, err error) slog.Record {
 // failureRecord is the record of a failed renewal.
 func (o *Ownership) failureRecord(err error) slog.Record {
 	reason := "refused"
-	if failure := o.r.Core.FailureOf(err); errors.Is(err, watchdog.ErrNoAnswer) ||
+	if failure := o.r.Core.Classify(err); errors.Is(err, watchdog.ErrNoAnswer) ||
 		!failure.NotNow && (failure.InDoubt || failure.Retry) {
 		reason = "no answer"
 	}

@@ -117,7 +117,7 @@ func (o *Ownership) ConfirmCount(ctx context.Context, limit time.Duration) bool 
 	}
 	defer o.wire.Unlock()
 	_, lost, err := o.r.Driver.SetCount(ctx, o, o.addCount(0), o.TTL)
-	o.InDoubt = o.InDoubt || o.ChangeInDoubt() || o.r.Core.FailureOf(err).InDoubt
+	o.InDoubt = o.InDoubt || o.ChangeInDoubt() || o.r.Core.Classify(err).InDoubt
 	return err == nil && !lost
 }
 

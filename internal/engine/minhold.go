@@ -59,12 +59,7 @@ func (m *minHold) left(now Instant) time.Duration {
 
 // rest is how long a release that frees the lock must leave it taken: 0 if there is no minimum hold, or if
 // it is over.
-func (o *Ownership) rest() time.Duration {
-	if o.min == nil || !o.r.Traits.Leased {
-		return 0
-	}
-	return o.min.left(o.r.Core.Instant(time.Now()))
-}
+func (o *Ownership) rest() time.Duration { return o.min.left(o.r.Core.Instant(time.Now())) }
 
 // freeAfterRest frees o, which was released, when the rest of its minimum hold is over. That may be at once, because
 // the rest was computed before the release was sent. It does nothing unless something may keep o beyond its rest: holds

@@ -103,7 +103,7 @@ func (r *Resource) nestNow(ctx context.Context, outer *Hold, q *Request) (*Hold,
 	sent, err := o.nest(trying, outer, ttl)
 	if err != nil {
 		q.learn(trying, r, Result{}, err)
-		if r.Core.FailureOf(err).Retry {
+		if r.Core.Classify(err).Retry {
 			err = q.explain(trying, r.Core, err)
 		}
 		return nil, err

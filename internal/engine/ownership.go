@@ -96,7 +96,7 @@ func (r *Resource) newOwnership(q *Request, res Result) *Ownership {
 		r: r, Owner: q.Owner, Token: res.Token, streak: res.streak, passes: &mayNotPass, count: 1, shortLease: res.Lease,
 		over: r.Core.Instant(time.Now().Add(q.TTL)), min: q.min,
 	}
-	if d := q.Terms.MinHold; d > 0 && !q.Nested {
+	if d := q.Terms.MinHold; d > 0 && !q.Nested && r.Traits.Leased {
 		o.min = &minHold{d: d}
 	}
 	if o.min != nil && q.Group == nil { // else the joint hold begins it
@@ -169,9 +169,7 @@ func (o *Ownership) Join(h *Hold) {
 		h.LoseInBackground(goneLoss)
 		return
 	}
-	if h.limit != 0 { // read without its mutex: the caller has not returned h yet
-		h.watchLimit()
-	}
+	h.watchLimit()
 }
 
 // setSchedule updates the watchdog's schedule after the holds have changed: renew for the longest of their
@@ -223,9 +221,6 @@ func (o *Ownership) setSchedule(fresh *Hold) {
 // now on. It sends nothing and does not block. Only the first call has an effect. Its callers are a
 // release, a detach, the end of the hold's limit, and Close.
 func (o *Ownership) Forget(h *Hold) {
-	if !o.r.Traits.Leased {
-		return
-	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	at := &o.holds
@@ -291,7 +286,7 @@ func (o *Ownership) nest(ctx context.Context, outer *Hold, ttl time.Duration) (s
 	}
 	left := o.addCount(-1)
 	o.wire.Unlock()
-	if left == 0 || o.r.Core.FailureOf(err).InDoubt { // 0: the release of a lost hold has left that to us
+	if left == 0 || o.r.Core.Classify(err).InDoubt { // 0: the release of a lost hold has left that to us
 		o.writeCountLater(ctx, o.r.Core.RollbackLimit(began))
 	}
 	if err == nil { // lost
@@ -367,7 +362,7 @@ func (o *Ownership) Release(ctx context.Context, h *Hold) (handedOff bool, err e
 	switch {
 	case err != nil:
 		o.writeCountLater(ctx, 0)
-		if !locked && bounded.Err() != nil && !o.r.Core.FailureOf(err).InDoubt {
+		if !locked && bounded.Err() != nil && !o.r.Core.Classify(err).InDoubt {
 			// The wire came free when the time was over, so the command was not sent. It will be.
 			err = o.r.Core.Unanswered(errSiblingStuck)
 		}
@@ -425,7 +420,7 @@ func (o *Ownership) freed(got Released, sent time.Time, err error) (lost bool) {
 	lost = got.Lost && !(inDoubt && sent.Before(o.EndsAt()))
 	switch {
 	case err != nil:
-		o.wire.freeInDoubt = o.wire.freeInDoubt || o.r.Core.FailureOf(err).InDoubt
+		o.wire.freeInDoubt = o.wire.freeInDoubt || o.r.Core.Classify(err).InDoubt
 	case lost:
 		o.wire.outcome = wasNotOurs
 	default:
@@ -552,22 +547,6 @@ func (c *Core) RenewNow(owned []*Ownership) (fixed []*Ownership) {
 
 // goneLoss: the server does not know the id.
 var goneLoss = Loss{Reason: LossGone}
-
-// expire stops renewing and watching for h, because its validity has passed. It returns why h is lost. The
-// renewed lease of o ends all its renewed holds; the limit of h ends h alone.
-func (o *Ownership) expire(h *Hold) Loss {
-	if limit := h.Limit(); !h.renew || (!limit.IsZero() && time.Until(limit) <= limitTolerance) {
-		o.Forget(h)
-		return Loss{Reason: LossLimit}
-	}
-	loss := o.expiredLoss()
-	for _, other := range o.endExpired() {
-		if other != h {
-			other.LoseInBackground(loss)
-		}
-	}
-	return loss
-}
 
 // expiredLoss is the loss of a lease that the server has not confirmed in time. A renewal without an answer may be
 // executed now, and keep the key for a TTL: see Abandon.

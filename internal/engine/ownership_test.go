@@ -286,6 +286,35 @@ func TestHoldWithoutALeaseCannotBeCheckedOrLost(t *testing.T) {
 	})
 }
 
+// An answer may come when validity is over, but before the watchdog has reported that.
+func TestAnswerThatComesTooLateIsALoss(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		term   func(*Terms)
+		reason LossReason
+	}{
+		{"fixed lease", FixedLease(time.Second), LossLimit},
+		{"renewed lease", TTL(time.Second), LossExpired},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			Bubble(t, func(t *testing.T, s *Server) {
+				c := s.Client(t, "a")
+				reported := c.Lost
+				c.Lost = func(loss Loss) error {
+					Sleep(100 * ms)
+					return reported(loss)
+				}
+				s.OnEach(func(cmd Command) Fault { return Fault{Lost: cmd.Op == "renew"} })
+				hold := Acquire(t, t.Context(), c.Lock("x"), tt.term)
+				Sleep(950 * ms)
+				s.Script("check", Fault{Reply: 45 * ms})
+				require.Equal(t, tt.reason, LossOf(t, hold.Check(t.Context())).Reason)
+				require.ErrorIs(t, hold.Release(t.Context()), ErrLost)
+			})
+		})
+	}
+}
+
 // The server grants 5 s at first. The first renewal asks for the full TTL.
 func TestShortFirstLeaseIsRenewedInTime(t *testing.T) {
 	Bubble(t, func(t *testing.T, s *Server) {

@@ -18,7 +18,8 @@ import (
 //	                 -> granted by another: Leave
 //	                 -> give up: Leave
 
-// Wait is how long an acquisition may wait, and whether it has waited. It belongs to its request.
+// Wait is how long an acquisition may wait, and whether it has waited. It belongs to its request. The zero value: it
+// tries once.
 type Wait struct {
 	limit  time.Duration   // negative: none; 0: do not wait
 	until  time.Time       // zero: no limit
@@ -26,9 +27,6 @@ type Wait struct {
 	waited bool
 	notify func() // called instead of emitting an event; nil unless it is a member's acquisition
 }
-
-// MemberWait is the wait of a member's acquisition that tries once. It emits no event.
-func MemberWait() Wait { return Wait{notify: func() {}} }
 
 // ForMember returns the wait of a member's acquisition, which may take as long as w. notify is called, instead of
 // emitting an event, when it has to wait.
@@ -204,7 +202,7 @@ func (r *Resource) waitIn(
 		if err == nil && res.Granted {
 			return res, nil
 		}
-		if f := c.FailureOf(err); err != nil && !f.Retry && !f.NotNow {
+		if f := c.Classify(err); err != nil && !f.Retry && !f.NotNow {
 			return res, err // waiting would not cure it
 		}
 	}

@@ -270,7 +270,7 @@ func (q *waitQueue) Try(ctx context.Context, w *Waiter) (res Result, err error) 
 	if err == nil && res.Granted {
 		return res, nil
 	}
-	failure := q.r.Core.FailureOf(err)
+	failure := q.r.Core.Classify(err)
 	e := waitq.Event{
 		What: waitq.Tried, Who: &w.queued, RetryAfter: -1, Doubt: w.Request.MustRollback,
 		GivesUp: err != nil && !failure.NotNow && (!failure.Retry || ctx.Err() != nil || w.Request.Wait.Over()),
@@ -306,7 +306,7 @@ func (q *waitQueue) tryBatch(ctx context.Context, w *Waiter) (Result, error) {
 	q.queues.mu.Unlock()
 	// An offered waiter that gives up meanwhile rolls back its own request: see Leave.
 	res, granted, err := r.Traits.AcquireBatch(ctx, w.Request, requests)
-	unknown := r.Core.FailureOf(err).InDoubt
+	unknown := r.Core.Classify(err).InDoubt
 	q.queues.mu.Lock()
 	for i, o := range others { // with mu held throughout: all have their result before one of them goes on
 		// An earlier copy of this command may still arrive, and acquire for all, even if this copy was

@@ -145,9 +145,6 @@ func (o *fanOut) collect(ctx context.Context, limit time.Duration, v *votes) {
 
 // countMissing counts members without an answer as failed, in doubt: their command may be executed.
 func (o *fanOut) countMissing(ctx context.Context, v *votes) {
-	if o.open == 0 {
-		return
-	}
 	missing := o.core.Unanswered(errBudget)
 	if cause := context.Cause(ctx); cause != nil {
 		missing = o.core.CutShort(cause, engine.SilenceOf(ctx, o.began))
@@ -214,9 +211,6 @@ func newAttemptTime(ctx context.Context, c *engine.Core, w *engine.Wait) *attemp
 // call runs f and returns its error. If the time is over before f returns, f goes on in the background,
 // and pending is not nil: f's answer will come there. f must then undo what it does.
 func (t *attemptTime) call(f func() error) (pending *fanOut, err error) {
-	if t.ending.Done() == nil { // the time never ends: no goroutine is needed
-		return nil, f()
-	}
 	o := newFanOut(t.core, 1, func(int) error { return f() })
 	if ok, answer := o.next(t.ending.Done(), nil); ok {
 		return nil, answer

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"slices"
 	"sync"
 	"time"
 
@@ -78,7 +77,7 @@ func (m *multi) tryInOrder(ctx context.Context, q *engine.Request) (engine.Resul
 	if !q.MayQueue {
 		attempt := newAttemptTime(ctx, c, &q.Wait)
 		defer attempt.cancel()
-		res, _, err := m.acquireInOrder(ctx, attempt, q, engine.MemberWait(), 0)
+		res, _, err := m.acquireInOrder(ctx, attempt, q, engine.Wait{}, 0)
 		return res, err
 	}
 	waiting, cancel := m.whileOpen(ctx)
@@ -117,7 +116,7 @@ func (m *multi) tryInOrder(ctx context.Context, q *engine.Request) (engine.Resul
 			return res, nil
 		case ctx.Err() == nil && waiting.Err() != nil:
 			return engine.Result{}, engine.ErrClosed
-		case errors.Is(err, errYield), waited() && c.FailureOf(err).Retry:
+		case errors.Is(err, errYield), waited() && c.Classify(err).Retry:
 			return engine.Result{RetryAfter: -1, Met: err}, nil
 		}
 		return engine.Result{}, err
@@ -129,9 +128,6 @@ func (m *multi) tryInOrder(ctx context.Context, q *engine.Request) (engine.Resul
 // on closing. The caller must call cancel.
 func (m *multi) whileOpen(ctx context.Context) (context.Context, context.CancelFunc) {
 	c := m.Resource.Core
-	if !slices.ContainsFunc(m.Members, func(member *engine.Resource) bool { return member.Core != c }) {
-		return ctx, func() {}
-	}
 	waiting, cancel := context.WithCancel(ctx)
 	c.Spawn(func() {
 		select {
@@ -193,7 +189,7 @@ func (m *multi) acquireInOrder(
 			continue
 		}
 		limit := time.Duration(0)
-		if f := attempt.core.FailureOf(err); f.InDoubt || f.Retry {
+		if f := attempt.core.Classify(err); f.InDoubt || f.Retry {
 			// Others may be silent, or out of reach, too: take no longer than one command in all.
 			limit = attempt.core.RollbackLimit(attempt.began)
 		}
@@ -204,8 +200,6 @@ func (m *multi) acquireInOrder(
 		return engine.Result{}, -1, err
 	}
 	switch {
-	case ctx.Err() != nil:
-		err = engine.GaveUp(ctx, nil)
 	case !o.enough() && q.MayQueue:
 		err = fmt.Errorf("%w: a member was lost meanwhile", errYield)
 	case !o.enough():

@@ -120,7 +120,7 @@ func (r *red) TryAcquire(ctx context.Context, q *engine.Request) (engine.Result,
 func (r *red) askAll(ending, limited context.Context, q *engine.Request, o *Ownership) *fanOut {
 	c, began := r.Resource.Core, time.Now()
 	return newFanOut(c, len(r.Members), func(i int) error {
-		err := o.acquireAndAdd(limited, i, q, engine.MemberWait())
+		err := o.acquireAndAdd(limited, i, q, engine.Wait{})
 		switch {
 		case err == nil:
 		case ending.Err() != nil:
@@ -143,7 +143,7 @@ func (r *red) askAll(ending, limited context.Context, q *engine.Request, o *Owne
 func (r *red) joinErrors(errs []error, tolerated int) error {
 	lasting, passing, late := []error(nil), []error(nil), []error(nil)
 	for _, err := range errs {
-		switch f := r.Resource.Core.FailureOf(err); {
+		switch f := r.Resource.Core.Classify(err); {
 		case f.Ended && !errors.Is(err, engine.ErrUnavailable):
 			late = append(late, err)
 		case f.Retry:

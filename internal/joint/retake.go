@@ -43,14 +43,11 @@ type retake struct {
 	after time.Time       // do not try before: the release of an earlier hold would free the next one
 }
 
-// retakeLater starts the goroutine, or wakes it up. MemberEnded and join call it. It does not block. It
-// does nothing for a multi lock, which needs all its members.
+// retakeLater starts the goroutine, or wakes it up. MemberEnded and join call it, for a red lock that has enough
+// members left. It does not block.
 func (o *Ownership) retakeLater() {
-	if o.budget == 0 {
-		return
-	}
 	o.mu.Lock()
-	if o.closed || o.h == nil {
+	if o.closed {
 		o.mu.Unlock()
 		return
 	}
@@ -107,7 +104,7 @@ const (
 func (o *Ownership) missing() (lost []*engine.Hold) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.closed || o.core().IsStopping() {
+	if o.closed {
 		return nil
 	}
 	for _, hold := range o.holds {
@@ -160,9 +157,6 @@ func (o *Ownership) retakeMember(lost *engine.Hold) {
 // hold the id. A server that does not answer within the budget does not count.
 func (o *Ownership) isConfirmed(ctx context.Context) bool {
 	holds := slices.DeleteFunc(o.memberHolds(), func(member *engine.Hold) bool { return !member.IsLive() })
-	if len(holds) < o.lock.Need {
-		return false
-	}
 	fan := newFanOut(o.core(), len(holds), func(i int) error { return holds[i].Check(ctx) })
 	return fan.count(ctx, o.budget).yes >= o.lock.Need
 }
@@ -175,9 +169,6 @@ func (o *Ownership) acquireAgain(ctx context.Context, lost *engine.Hold) *engine
 	defer cancel()
 	m := lost.Resource()
 	terms := o.termsFor(lost)
-	if terms == nil {
-		return nil
-	}
 	t := o.retakes.pending[lost]
 	if t == nil {
 		t = &retake{}
@@ -190,7 +181,7 @@ func (o *Ownership) acquireAgain(ctx context.Context, lost *engine.Hold) *engine
 		// A nested joint hold: nest under the enclosing joint hold's new hold of this member, if there
 		// is one.
 		q := m.NewRequest(terms)
-		q.Wait, q.Group = engine.MemberWait(), o
+		q.Group = o
 		hold, err := m.AcquireNested(trying, q)
 		if err != nil {
 			return nil
@@ -214,15 +205,11 @@ func (o *Ownership) acquireAgain(ctx context.Context, lost *engine.Hold) *engine
 	return hold
 }
 
-// termsFor returns the terms of lost, with the rest of its maximum hold time. It returns nil if none of
-// that time is left.
+// termsFor returns the terms of lost, with the rest of its maximum hold time.
 func (o *Ownership) termsFor(lost *engine.Hold) *engine.Terms {
 	terms := *o.terms.ForMember(slices.Index(o.lock.Members, lost.Resource()))
 	if terms.MaxHold > 0 {
-		terms.MaxHold = time.Until(lost.Limit()).Truncate(time.Millisecond)
-		if terms.MaxHold < time.Millisecond {
-			return nil
-		}
+		terms.MaxHold = max(time.Until(lost.Limit()).Truncate(time.Millisecond), time.Millisecond)
 	}
 	return &terms
 }

@@ -167,7 +167,7 @@ func (p *Presence) verify(o *engine.Ownership) {
 		switch {
 		case errors.Is(err, engine.ErrLost):
 			again = false
-		case err != nil && p.core.FailureOf(err).Retry:
+		case err != nil && p.core.Classify(err).Retry:
 			tries++
 			again = again || tries < len(verifyPauses)
 		default:

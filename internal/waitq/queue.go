@@ -73,7 +73,6 @@ type Queue struct {
 	inLine    bool // an attempt has taken the place, or may have
 
 	actions []Action
-	buffer  [4]Action // enough for most events
 }
 
 // NeedsTime reports whether what follows from an event depends on the time. Each hold of a cohort causes events for
@@ -84,9 +83,6 @@ func (q *Queue) NeedsTime(e *Event) bool {
 
 // On takes an event in, and returns what is to be done. The result is valid until the next event.
 func (q *Queue) On(e *Event) []Action {
-	if q.actions == nil {
-		q.actions = q.buffer[:]
-	}
 	q.actions = q.actions[:0]
 	w := e.Who
 	switch e.What {

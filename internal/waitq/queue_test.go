@@ -120,6 +120,16 @@ func TestWhatTheQueueSays(t *testing.T) {
 			{0, "", heard, "wake a"}, {0, "a", try, "try a {7 5 false}"},
 			{0, "a", Event{What: Tried, RetryAfter: -1, GivesUp: true}, ""}, {0, "a", Event{What: Left}, "wake b"},
 		}},
+		{"who is granted the lock needs no reason of its own", "a b", false, []row{
+			{0, "", heard, "wake a"}, {0, "", release, "offer a"}, {0, "a", Event{What: Answered, Granted: true}, "wake a"},
+		}},
+		{"who is granted a permit leaves its reason to the next", "a b", true, []row{
+			{0, "", heard, "wake a"}, {0, "", release, "offer a"},
+			{0, "a", Event{What: Answered, Granted: true}, "wake a, wake b"},
+		}},
+		{"who had no reason leaves none", "a b", true, []row{
+			{0, "", release, "offer a"}, {0, "a", Event{What: Answered, Granted: true}, "wake a"},
+		}},
 		{"the poll is for the head", "a b", false, []row{{SlowPoll, "", Event{What: Alarm}, "wake a"}}},
 		{"an alarm that comes too early", "a", false, []row{{SlowPoll - 1, "", Event{What: Alarm}, ""}}},
 		{"a waiter behind one that was granted, and gives up", "a b", false, []row{
@@ -310,6 +320,50 @@ func TestProgress(t *testing.T) {
 		assert.Equal(t, tt.from == Idle || tt.from == Due, p.MayPass())
 		assert.Equal(t, tt.from != Granted, p.MayOffer())
 	}
+}
+
+// The first waiter leaves with a grant that leaves so many permits free.
+func TestWhoTriesAfterAGrant(t *testing.T) {
+	for _, tt := range []struct {
+		name    string
+		wait    string
+		batches bool
+		free    int
+		want    string
+	}{
+		{"no room", "a b", false, 0, ""},
+		{"room for one", "a b c", false, 1, "wake b"},
+		{"room for two", "a b c d", false, 2, "wake b, wake c"},
+		{"a large request holds up no smaller one", "a b3 c d", false, 2, "wake c, wake d"},
+		{"the first brings the others", "a b c", true, 9, "wake b"},
+		{"a shared id tries by itself", "a b C", true, 9, "wake b, wake C"},
+		{"its id needs no room", "A b C", false, 0, "wake C"},
+		{"another id needs room", "a C", false, 0, ""},
+		{"a private waiter needs room", "A b", false, 0, ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			s := newScript(t)
+			s.q.ManyHolders, s.q.Batches = true, tt.batches
+			names := strings.Fields(tt.wait)
+			s.join(names...)
+			s.on(names[0], Event{What: Begins})
+			left := Event{What: Left, Granted: true, Free: tt.free, RetryAfter: time.Minute}
+			assert.Equal(t, tt.want, s.on(names[0], left))
+		})
+	}
+}
+
+// A client may free the lock for others before its waiter's subscriptions are confirmed. The message of that release
+// may then be missed, so the next message is not taken for it.
+func TestTurnOfOthersEndsWithTheConfirmation(t *testing.T) {
+	s := newScript(t)
+	s.on("", Event{What: Coming})
+	s.on("a", Event{What: Joined, RetryAfter: -1})
+	assert.Equal(t, "yield", s.on("", Event{What: Releasing, Over: true, HandsOff: true, Permits: 1}))
+	s.on("a", Event{What: Confirmed})
+	assert.Equal(t, "wake a", s.on("a", Event{What: Confirmed}))
+	s.refuse("a")
+	assert.Equal(t, "wake a", s.on("", Event{What: Heard}))
 }
 
 // The usual events allocate nothing.
