@@ -145,7 +145,8 @@ func (r *Resource) reacquire(ctx context.Context, outer *Hold, q *Request) (*Hol
 	inner.Wait = q.Wait // bounds the attempt; it does not queue
 	inner.heard = q.heard
 	hold, err := r.AcquireOutermost(ctx, inner, time.Now())
-	if errors.Is(err, ErrLost) {
+	lost, err := o.judged(ctx, errors.Is(err, ErrLost), err)
+	if lost {
 		if outer.state().taken {
 			return nil, errOuterEnded
 		}
