@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -651,4 +652,22 @@ func TestDialTimeoutIsRetried(t *testing.T) {
 			require.Greater(t, timeouts.Load(), int32(2))
 		})
 	}
+}
+
+// When as many dials have failed as the pool has connections, go-redis returns the latest error without dialing, and
+// dials once a second. A server that is back is found by the first call.
+func TestFirstCallAfterRefusedDials(t *testing.T) {
+	w := newEnv(t, redistest.Redis(t), dialsOnce, func(o *redis.Options) { o.PoolSize = 2 })
+	w.p.Refuse(true)
+	w.p.Reset()
+	for range 3 {
+		began := time.Now()
+		_, err := w.r.Do(t.Context(), check, []any{redistest.Name(t)}, "x")
+		require.ErrorIs(t, err, syscall.ECONNREFUSED)
+		require.Less(t, time.Since(began), 500*time.Millisecond)
+	}
+	w.p.Heal()
+	time.Sleep(probePause)
+	_, err := w.r.Do(t.Context(), check, []any{redistest.Name(t)}, "x")
+	require.NoError(t, err)
 }
