@@ -281,7 +281,7 @@ func (o *Ownership) nest(ctx context.Context, outer *Hold, ttl time.Duration) (s
 	// count.
 	o.extending()
 	sent, lost, err := o.r.Driver.SetCount(ctx, o, o.addCount(+1), ttl)
-	lost, err = o.judged(ctx, lost, err)
+	lost = lost || o.r.Driver.Overwritten(ctx, err)
 	if err == nil && !lost {
 		o.lastsUntil(sent.Add(ttl))
 		o.mu.Lock()
@@ -295,7 +295,7 @@ func (o *Ownership) nest(ctx context.Context, outer *Hold, ttl time.Duration) (s
 	if left == 0 || o.r.Core.FailureOf(err).InDoubt { // 0: the release of a lost hold has left that to us
 		o.writeCountLater(ctx, o.r.Core.RollbackLimit(began))
 	}
-	if err == nil { // lost
+	if lost {
 		_ = o.lose(ctx, outer)
 		err = ErrLost
 	}
@@ -365,16 +365,15 @@ func (o *Ownership) Release(ctx context.Context, h *Hold) (handedOff bool, err e
 		lost, handedOff, err = o.releaseOrHandOff(bounded)
 	}
 	o.wire.Unlock() // before the loss is reported: no hold ends with wire held
-	lost, err = o.judged(bounded, lost, err)
 	switch {
+	case lost || o.r.Driver.Overwritten(bounded, err):
+		err = o.lose(ctx, h)
 	case err != nil:
 		o.writeCountLater(ctx, 0)
 		if !locked && bounded.Err() != nil && !o.r.Core.FailureOf(err).InDoubt {
 			// The wire came free when the time was over, so the command was not sent. It will be.
 			err = o.r.Core.Unanswered(errSiblingStuck)
 		}
-	case lost:
-		err = o.lose(ctx, h)
 	}
 	return handedOff, err
 }
@@ -497,23 +496,9 @@ func (o *Ownership) Abandon(ctx context.Context) {
 	}
 }
 
-// check asks the server whether o still holds the lock.
-func (o *Ownership) check(ctx context.Context) (lost bool, err error) {
-	lost, err = o.r.Driver.Check(ctx, o)
-	return o.judged(ctx, lost, err)
-}
-
-// judged is the result of a command about o, which is lost if its key holds other data by now.
-func (o *Ownership) judged(ctx context.Context, lost bool, err error) (bool, error) {
-	if err != nil && o.r.Driver.Overwritten(ctx, err) {
-		return true, nil
-	}
-	return lost, err
-}
-
 // Check implements [Holding]: it asks the server.
 func (o *Ownership) Check(ctx context.Context, h *Hold) error {
-	lost, err := o.check(ctx)
+	lost, err := o.r.Driver.Check(ctx, o)
 	if err == nil && lost {
 		return o.loseUnlessReleased(ctx, h)
 	}
@@ -524,7 +509,7 @@ func (o *Ownership) Check(ctx context.Context, h *Hold) error {
 // holds if it does not. It is check for a goroutine of the client's presence: it does not wait for the
 // observer.
 func (o *Ownership) Verify(ctx context.Context) error {
-	lost, err := o.check(ctx)
+	lost, err := o.r.Driver.Check(ctx, o)
 	if err == nil && lost {
 		o.loseInBackground(Loss{Reason: LossForced})
 		return ErrLost
