@@ -31,8 +31,8 @@ type Driver interface {
 	// Subscribe with waitQueues.mu held, and hear takes that mutex.
 	Subscribe(hear func(Message)) []Subscription
 
-	// Overwritten reports whether the error of a command, or nil, means that the main key holds other data by now. Then
-	// the owner has lost it. Overwritten may ask the server.
+	// Overwritten reports whether the error of a command means that the main key holds other data by now. Then the
+	// owner has lost it. Overwritten may ask the server.
 	Overwritten(ctx context.Context, err error) bool
 
 	// The engine calls these only if Traits.Leased.

@@ -145,7 +145,7 @@ func (r *Resource) reacquire(ctx context.Context, outer *Hold, q *Request) (*Hol
 	inner.Wait = q.Wait // bounds the attempt; it does not queue
 	inner.heard = q.heard
 	hold, err := r.AcquireOutermost(ctx, inner, time.Now())
-	if errors.Is(err, ErrLost) || o.r.Driver.Overwritten(ctx, err) {
+	if errors.Is(err, ErrLost) || err != nil && o.r.Driver.Overwritten(ctx, err) {
 		if outer.state().taken {
 			return nil, errOuterEnded
 		}

@@ -281,7 +281,7 @@ func (o *Ownership) nest(ctx context.Context, outer *Hold, ttl time.Duration) (s
 	// count.
 	o.extending()
 	sent, lost, err := o.r.Driver.SetCount(ctx, o, o.addCount(+1), ttl)
-	lost = lost || o.r.Driver.Overwritten(ctx, err)
+	lost = lost || err != nil && o.r.Driver.Overwritten(ctx, err)
 	if err == nil && !lost {
 		o.lastsUntil(sent.Add(ttl))
 		o.mu.Lock()
@@ -366,7 +366,7 @@ func (o *Ownership) Release(ctx context.Context, h *Hold) (handedOff bool, err e
 	}
 	o.wire.Unlock() // before the loss is reported: no hold ends with wire held
 	switch {
-	case lost || o.r.Driver.Overwritten(bounded, err):
+	case lost || err != nil && o.r.Driver.Overwritten(bounded, err):
 		err = o.lose(ctx, h)
 	case err != nil:
 		o.writeCountLater(ctx, 0)
