@@ -114,19 +114,20 @@ func TestFailureReportsItsOutcome(t *testing.T) {
 		})
 	}
 	t.Run("error of Redis", func(t *testing.T) {
+		info := Load("lock/info")
 		eachServer(t, func(t *testing.T, w *env) {
 			key := redistest.Name(t)
 			require.NoError(t, w.s.Client(t).Set(t.Context(), key, 1, time.Minute).Err())
-			_, err := w.r.Do(t.Context(), check, []any{key}, "warm")
+			_, err := w.r.Do(t.Context(), info, []any{key})
 			require.Error(t, err)
 			w.p.Record()
-			_, err = w.r.Do(t.Context(), check, []any{key}, "x")
+			_, err = w.r.Do(t.Context(), info, []any{key})
 			require.Equal(t, Executed, OutcomeOf(err))
 			require.ErrorContains(t, err, "WRONGTYPE")
 			require.Equal(t, 1, w.sent("evalsha"), "no retry")
 			w.p.Record()
 			w.p.DropReplies(1, evals)
-			_, err = w.r.Do(t.Context(), check, []any{key}, "x")
+			_, err = w.r.Do(t.Context(), info, []any{key})
 			require.Equal(t, Unknown, OutcomeOf(err), "one attempt of unknown outcome makes the whole unknown")
 			require.ErrorContains(t, err, "WRONGTYPE")
 		})
