@@ -64,6 +64,11 @@ func (d *base) Extend(
 	return reply.Sent, err == nil && !reply.Kept[0], err
 }
 
+// Overwritten implements [engine.Driver]. A WRONGTYPE may also be that of another key, such as a fair lock's queue.
+func (d *base) Overwritten(ctx context.Context, err error) bool {
+	return isForeign(err) || isWrongType(err) && d.h.otherType(ctx) != ""
+}
+
 // checkCount asks whether o, which has a shared id, still has its count. Others may hold with that id, so the
 // lock's field does not tell. A renewal of 0 ms changes nothing.
 func (d *base) checkCount(ctx context.Context, o *engine.Ownership) (lost bool, err error) {

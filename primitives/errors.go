@@ -133,6 +133,10 @@ const foreignReply = "FOREIGN "
 // isForeign reports whether err is such an error.
 func isForeign(err error) bool { return redis.HasErrorPrefix(err, foreignReply) }
 
+// isWrongType reports whether a key holds another type than a script expects. Miniredis words it
+// differently.
+func isWrongType(err error) bool { return err != nil && strings.Contains(err.Error(), "WRONGTYPE") }
+
 // notHeldBy returns [ErrNotHeld] with the id that holds nothing.
 func notHeldBy(id string) error { return fmt.Errorf("%w by %q", ErrNotHeld, id) }
 

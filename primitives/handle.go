@@ -113,16 +113,25 @@ func (h *handle) withType(ctx context.Context, err error) error {
 	defer cancel()
 	text := fmt.Sprintf("WRONGTYPE: the key does not hold %s", inWords(h.res.Kind))
 	for _, key := range h.parts() {
-		right := "hash"
-		if isCounter(key.res.Kind) {
-			right = "string"
-		}
-		if found, err := key.c.typeAt(ctx, key.raw()); err == nil && found != "none" && found != right {
+		if found := key.otherType(ctx); found != "" {
 			text = fmt.Sprintf("WRONGTYPE: key %q holds a %s, not %s", key.raw(), found, inWords(key.res.Kind))
 			break
 		}
 	}
 	return &foreignError{text + ": use another name, or delete the key", err}
+}
+
+// otherType asks for the type of the main key. It returns "" if the type is right, if there is no key, or
+// without an answer.
+func (h *handle) otherType(ctx context.Context) string {
+	right := "hash"
+	if isCounter(h.res.Kind) {
+		right = "string"
+	}
+	if found, err := h.c.typeAt(ctx, h.raw()); err == nil && found != "none" && found != right {
+		return found
+	}
+	return ""
 }
 
 // parts is h, or the members of a joint lock.

@@ -63,10 +63,6 @@ func isOurs(key string) bool {
 		strings.HasPrefix(key, requestPrefix+":")
 }
 
-// isWrongType reports whether a key holds another type than a script expects. Miniredis words it
-// differently.
-func isWrongType(err error) bool { return err != nil && strings.Contains(err.Error(), "WRONGTYPE") }
-
 // redissonID is the form of the ids that Redisson and this library give to holders.
 var redissonID = regexp.MustCompile(`^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}:\S+$`)
 

@@ -64,6 +64,22 @@ func (p *prober) start() {
 	p.r.running.Go(p.dial)
 }
 
+// soon starts a dial, if p ever dials, and returns after which time to ask isBack.
+func (p *prober) soon() time.Duration {
+	if p.options == nil {
+		return 0
+	}
+	p.start()
+	return probeSharing
+}
+
+// isBack reports whether the latest dial succeeded, a moment ago.
+func (p *prober) isBack() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.err == nil && !p.busy && time.Since(p.ended) < 2*probePause
+}
+
 // dial dials once. It ends early when the runner stops.
 func (p *prober) dial() {
 	ctx, cancel := context.WithTimeout(context.Background(), probeTimeout)

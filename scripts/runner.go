@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"net"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -290,7 +291,9 @@ func (r *Runner) again(ctx context.Context, c call, failed *failures, err error)
 	if !got.notNow {
 		failed.counted++
 	}
-	if !got.transient || failed.counted > r.retries || !r.pause(ctx, c.end, failed.attempts, rereading) {
+	isLast := failed.counted > r.retries &&
+		!(dialedNothing(err, failed.reason) && r.sleep(ctx, c.end, r.batch.probe.soon(), nil) && r.batch.probe.isBack())
+	if !got.transient || isLast || !r.pause(ctx, c.end, failed.attempts, rereading) {
 		// Add why the attempt before failed. classify looks at the interruption first, so this does not
 		// decide what the error means.
 		if i, ok := errors.AsType[*interrupted](err); ok && failed.reason != nil {
@@ -307,6 +310,14 @@ func (r *Runner) again(ctx context.Context, c call, failed *failures, err error)
 	failed.attempts++
 	failed.reason = err
 	return nil
+}
+
+// dialedNothing reports whether go-redis has returned the error of an earlier dial once more. When many dials have
+// failed, it dials once a second only, and the server may be back by now.
+func dialedNothing(err, before error) bool {
+	dial, ok := errors.AsType[*net.OpError](err)
+	earlier, _ := errors.AsType[*net.OpError](before)
+	return ok && dial == earlier && dial.Op == "dial"
 }
 
 // pause waits before another attempt, and reports whether that may still be made. The delay doubles

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -113,19 +114,20 @@ func TestFailureReportsItsOutcome(t *testing.T) {
 		})
 	}
 	t.Run("error of Redis", func(t *testing.T) {
+		info := Load("lock/info")
 		eachServer(t, func(t *testing.T, w *env) {
 			key := redistest.Name(t)
 			require.NoError(t, w.s.Client(t).Set(t.Context(), key, 1, time.Minute).Err())
-			_, err := w.r.Do(t.Context(), check, []any{key}, "warm")
+			_, err := w.r.Do(t.Context(), info, []any{key})
 			require.Error(t, err)
 			w.p.Record()
-			_, err = w.r.Do(t.Context(), check, []any{key}, "x")
+			_, err = w.r.Do(t.Context(), info, []any{key})
 			require.Equal(t, Executed, OutcomeOf(err))
 			require.ErrorContains(t, err, "WRONGTYPE")
 			require.Equal(t, 1, w.sent("evalsha"), "no retry")
 			w.p.Record()
 			w.p.DropReplies(1, evals)
-			_, err = w.r.Do(t.Context(), check, []any{key}, "x")
+			_, err = w.r.Do(t.Context(), info, []any{key})
 			require.Equal(t, Unknown, OutcomeOf(err), "one attempt of unknown outcome makes the whole unknown")
 			require.ErrorContains(t, err, "WRONGTYPE")
 		})
@@ -651,4 +653,22 @@ func TestDialTimeoutIsRetried(t *testing.T) {
 			require.Greater(t, timeouts.Load(), int32(2))
 		})
 	}
+}
+
+// When as many dials have failed as the pool has connections, go-redis returns the latest error without dialing, and
+// dials once a second. A server that is back is found by the first call.
+func TestFirstCallAfterRefusedDials(t *testing.T) {
+	w := newEnv(t, redistest.Redis(t), dialsOnce, func(o *redis.Options) { o.PoolSize = 2 })
+	w.p.Refuse(true)
+	w.p.Reset()
+	for range 3 {
+		began := time.Now()
+		_, err := w.r.Do(t.Context(), check, []any{redistest.Name(t)}, "x")
+		require.ErrorIs(t, err, syscall.ECONNREFUSED)
+		require.Less(t, time.Since(began), 500*time.Millisecond)
+	}
+	w.p.Heal()
+	time.Sleep(probePause)
+	_, err := w.r.Do(t.Context(), check, []any{redistest.Name(t)}, "x")
+	require.NoError(t, err)
 }

@@ -289,6 +289,8 @@ func (g *gate) Extend(ctx context.Context, o *Ownership, d time.Duration) (time.
 	return g.NoLease.Extend(ctx, o, d)
 }
 
+func (g *gate) Overwritten(context.Context, error) bool { return false }
+
 func (g *gate) Check(ctx context.Context, o *Ownership) (bool, error) { return g.NoLease.Check(ctx, o) }
 
 func TestAwaitWaitsUntilTheDriverGrants(t *testing.T) {

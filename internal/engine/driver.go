@@ -31,6 +31,10 @@ type Driver interface {
 	// Subscribe with waitQueues.mu held, and hear takes that mutex.
 	Subscribe(hear func(Message)) []Subscription
 
+	// Overwritten reports whether the error of a command means that the main key holds other data by now. Then the
+	// owner has lost it. Overwritten may ask the server.
+	Overwritten(ctx context.Context, err error) bool
+
 	// The engine calls these only if Traits.Leased.
 
 	// SetCount sets the count of o to n > 0, and keeps o for at least ttl after sent. The engine calls
@@ -68,6 +72,9 @@ type Next struct {
 
 // NoLease is embedded in drivers whose holds have no lease.
 type NoLease struct{}
+
+// Overwritten implements [Driver], for a server whose keys only this library writes.
+func (NoLease) Overwritten(context.Context, error) bool { return false }
 
 // SetCount implements [Driver].
 func (NoLease) SetCount(context.Context, *Ownership, int, time.Duration) (time.Time, bool, error) {

@@ -145,10 +145,11 @@ func (r *Resource) reacquire(ctx context.Context, outer *Hold, q *Request) (*Hol
 	inner.Wait = q.Wait // bounds the attempt; it does not queue
 	inner.heard = q.heard
 	hold, err := r.AcquireOutermost(ctx, inner, time.Now())
-	if errors.Is(err, ErrLost) {
+	if errors.Is(err, ErrLost) || err != nil && o.r.Driver.Overwritten(ctx, err) {
 		if outer.state().taken {
 			return nil, errOuterEnded
 		}
+		err = ErrLost
 		_ = o.Check(ctx, outer) // ends outer, if the server confirms the loss
 	}
 	return hold, err

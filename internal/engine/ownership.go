@@ -276,6 +276,7 @@ func (o *Ownership) nest(ctx context.Context, outer *Hold, ttl time.Duration) (s
 	// count.
 	o.extending()
 	sent, lost, err := o.r.Driver.SetCount(ctx, o, o.addCount(+1), ttl)
+	lost = lost || err != nil && o.r.Driver.Overwritten(ctx, err)
 	if err == nil && !lost {
 		o.lastsUntil(sent.Add(ttl))
 		o.mu.Lock()
@@ -289,7 +290,7 @@ func (o *Ownership) nest(ctx context.Context, outer *Hold, ttl time.Duration) (s
 	if left == 0 || o.r.Core.Classify(err).InDoubt { // 0: the release of a lost hold has left that to us
 		o.writeCountLater(ctx, o.r.Core.RollbackLimit(began))
 	}
-	if err == nil { // lost
+	if lost {
 		_ = o.lose(ctx, outer)
 		err = ErrLost
 	}
@@ -360,14 +361,14 @@ func (o *Ownership) Release(ctx context.Context, h *Hold) (handedOff bool, err e
 	}
 	o.wire.Unlock() // before the loss is reported: no hold ends with wire held
 	switch {
+	case lost || err != nil && o.r.Driver.Overwritten(bounded, err):
+		err = o.lose(ctx, h)
 	case err != nil:
 		o.writeCountLater(ctx, 0)
 		if !locked && bounded.Err() != nil && !o.r.Core.Classify(err).InDoubt {
 			// The wire came free when the time was over, so the command was not sent. It will be.
 			err = o.r.Core.Unanswered(errSiblingStuck)
 		}
-	case lost:
-		err = o.lose(ctx, h)
 	}
 	return handedOff, err
 }

@@ -95,6 +95,9 @@ func (d *FakeDriver) ttl(o *engine.Owner) time.Duration {
 	return o.TTL
 }
 
+// Overwritten implements [engine.Driver]: the server in memory has no other data.
+func (d *FakeDriver) Overwritten(context.Context, error) bool { return false }
+
 func (d *FakeDriver) Command(op string, o *engine.Owner) Command {
 	return Command{Op: op, Name: d.Name, ID: d.id(o)}
 }

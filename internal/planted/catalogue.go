@@ -80,8 +80,8 @@ var Catalogue = []Defect{
 		Name: "Release returns nil for a lost hold", Promise: "C11",
 		Edits: []Edit{{
 			"internal/engine/ownership.go",
-			"	case lost:\n		err = o.lose(ctx, h)\n	}\n	return handedOff, err\n",
-			"	case lost:\n		_ = o.lose(ctx, h)\n	}\n	return handedOff, err\n",
+			"Overwritten(bounded, err):\n		err = o.lose(ctx, h)\n",
+			"Overwritten(bounded, err):\n		_ = o.lose(ctx, h)\n",
 		}},
 		Find: []string{"--faults", "delete,force", "--primitives", "lock,fenced,fair"},
 	},

@@ -614,6 +614,20 @@ func TestChecks(t *testing.T) {
 			h.do(2, 11_000, 11_001, record{Do: opAdopt, Target: "a1", TTL: 3 * time.Second},
 				record{Outcome: outcomeOK, ID: "b1", Until: 13_900 * ms})
 		}, []string{checkOrder}},
+		{"an adopted hold that is passed on to one that waited before, and before a force", func(h *testHistory) {
+			a := h.hold(0, 10_000, "a1")
+			h.do(2, 10_015, 10_016, record{Do: opForce}, record{Outcome: outcomeOK, Count: 1})
+			h.lost(0, a, 10_018)
+			b := h.do(1, 10_022, 10_023, record{Do: opAcquire, TTL: 3 * time.Second},
+				record{Outcome: outcomeOK, ID: "b1", Until: 12_900 * ms})
+			h.do(1, 10_024, 10_024, record{Do: opDetach, Root: b, Until: 12_900 * ms}, record{Outcome: outcomeOK, ID: "b1"})
+			c := h.do(1, 10_025, 10_026, record{Do: opAdopt, Target: "b1", TTL: 3 * time.Second, Passes: true},
+				record{Outcome: outcomeOK, ID: "b2", Until: 12_900 * ms})
+			h.release(1, c, 10_030, 10_030)
+			d := h.do(1, 10_010, 10_031, record{Do: opAcquire, TTL: 3 * time.Second, Passes: true},
+				record{Outcome: outcomeOK, ID: "b2", Until: 12_900 * ms})
+			h.release(1, d, 10_032, 10_033)
+		}, nil},
 		{"an adoption of what was released by its id, and acquired once more by a late copy", func(h *testHistory) {
 			h.fault(faultCopies, 1, 9_900, 10_100)
 			h.lost(1, h.hold(1, 10_000, "a1"), 10_450)

@@ -417,10 +417,11 @@ func (h *history) ownershipBegin(o *op) int64 {
 }
 
 // isPassedOn reports whether a hold was passed on within a cohort that may have lost the lock before. Then a
-// later member finds the loss, and this one may claim what it does not have.
+// later member finds the loss, and this one may claim what it does not have. An adopted hold is the first of its
+// cohort, although the others may have begun to wait before.
 func (h *history) isPassedOn(o *op) bool {
 	begin := h.ownershipBegin(o)
-	if !o.call.Passes || begin >= o.root.call.At {
+	if !o.call.Passes || o.call.Do == opAdopt || begin >= o.root.call.At {
 		return false
 	}
 	return len(h.takeovers(o, begin, o.ret.At)) > 0 || slices.ContainsFunc(h.windows, func(w window) bool {

@@ -1,8 +1,8 @@
 -- lock/check: ask whether the owner still holds the lock.
--- uses     lib/count
+-- uses     lib/count, lib/typed
 -- KEYS[1]  lock_hash
 -- ARGV[1]  owner (text): id
 -- returns  number: 1 or 0
 local lock_hash, owner = KEYS[1], ARGV[1]
 
-return read_count(redis.call('hget', lock_hash, owner)) and 1 or 0
+return read_count(call_typed('hash', 'hget', lock_hash, owner)) and 1 or 0

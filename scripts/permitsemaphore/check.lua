@@ -9,4 +9,4 @@
 local permits_key, leases, ids = KEYS[1], KEYS[4], ARGV[1]
 
 local _, live = acquired_permits(leases, ids, now_ms())
-return redis.call('exists', permits_key) == 1 and live == #ids / 16 and 1 or 0
+return redis.call('type', permits_key).ok == 'string' and live == #ids / 16 and 1 or 0

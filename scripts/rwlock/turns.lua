@@ -9,12 +9,14 @@
 --   - When they have come and gone, or if there are none, the first writer has its turn, if it has
 --     waited for long enough: the claim then names its client.
 --
--- A client that does not come delays the others by turn_ms. The set is a help, not the truth: if it
--- is lost or cannot be written, clients compete as without turns.
+-- A client that does not come delays the others by turn_ms. The notes of all others that may have
+-- died like it then go, too: live clients are noted again when they are refused. The set is a help,
+-- not the truth: if it is lost or cannot be written, clients compete as without turns.
 --
 -- The score of a reader is the time at which it was noted, ms. Writers have that time less apart,
--- so they come before all readers. The member "turn" has the time at which the latest turn of
--- readers began, plus apart.
+-- so they come before all readers. The writer whose turn has begun has it less 2 * apart, until it
+-- acquires or is refused. The member "turn" has the time at which the latest turn of readers began,
+-- plus apart.
 -- uses     lib/clock
 -- defines  note_reader(turns, client), note_writer(turns, client);
 --          forget_reader(turns, client), forget_writer(turns, client);
@@ -35,8 +37,9 @@ local function note(turns, member, shift)
   if type(added) ~= 'number' then
     return -- a full Redis, or a key of another type
   end
-  if added == 0 and tonumber(redis.call('zscore', turns, member)) > score then
-    redis.call('zadd', turns, score, member) -- the clock was set back
+  local noted = added == 0 and tonumber(redis.call('zscore', turns, member)) or score
+  if noted > score or noted < -1.5 * apart then
+    redis.call('zadd', turns, score, member) -- the clock was set back, or its turn is over
   end
   redis.call('pexpire', turns, 3000)
 end
@@ -83,10 +86,15 @@ end
 local function name_writer(turns, claim_key)
   local longest = now_ms() - patience_ms - apart
   local member = redis.pcall('zrangebyscore', turns, '-inf', longest, 'limit', 0, 1)[1]
-  if member and type(redis.pcall('get', claim_key)) ~= 'table' then
-    redis.call('zrem', turns, member)
-    redis.pcall('set', claim_key, 'turn ' .. string.sub(member, 2), 'px', turn_ms)
+  if not member or type(redis.pcall('get', claim_key)) == 'table' then
+    return
   end
+  if tonumber(redis.call('zscore', turns, member)) < -1.5 * apart then -- it has not come
+    redis.pcall('zremrangebyscore', turns, '-inf', longest)
+    return
+  end
+  redis.pcall('zadd', turns, now_ms() - 2 * apart, member)
+  redis.pcall('set', claim_key, 'turn ' .. string.sub(member, 2), 'px', turn_ms)
 end
 
 local function begin_turn(turns)

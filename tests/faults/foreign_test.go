@@ -196,6 +196,47 @@ func TestForeignDataInThePlaceOfAHold(t *testing.T) {
 	})
 }
 
+// A hold whose key was overwritten by another type is lost, whichever call finds that.
+func TestAnotherTypeInThePlaceOfAHold(t *testing.T) {
+	t.Parallel()
+	release := func(_ Handle, hold *primitives.Hold) error { return hold.Release(context.Background()) }
+	for call, f := range map[string]func(h Handle, hold *primitives.Hold) error{
+		"check":                    func(_ Handle, hold *primitives.Hold) error { return hold.Check(t.Context()) },
+		"release":                  release,
+		"nest":                     func(h Handle, hold *primitives.Hold) error { return ErrOf(h.Acquire(hold.Context())) },
+		"release of a nested hold": release,
+	} {
+		for _, k := range kinds.All() {
+			for _, owner := range []primitives.Option{{}, primitives.WithOwner("o")} {
+				s := redistest.Redis(t)
+				rdb, name := s.Client(t), redistest.Name(t)
+				h := k.One(t, NewClient(t, rdb), name)
+				if k.Pool && strings.Contains(call, "nest") || k.Name == "semaphore" && call == "check" {
+					continue
+				}
+				outer := Acquire(t, t.Context(), h, owner)
+				hold := outer
+				if strings.Contains(call, "nested") {
+					hold = Acquire(t, outer.Context(), h)
+				}
+				names := []string{name}
+				if k.Joint() {
+					names = k.MemberNames(name)
+				}
+				for _, key := range names {
+					require.NoError(t, rdb.Del(t.Context(), key).Err())
+					require.NoError(t, rdb.LPush(t.Context(), key, "x").Err())
+				}
+				require.ErrorIs(t, f(h, hold), primitives.ErrLost, "%s %s", k.Name, call)
+				if k.Leased {
+					RequireEnds(t, outer.Context(), primitives.ErrLost)
+				}
+				require.NoError(t, rdb.Del(t.Context(), names...).Err())
+			}
+		}
+	}
+}
+
 // Waiters return at once when the key comes to hold foreign data.
 func TestForeignDataEndsTheWaiting(t *testing.T) {
 	t.Parallel()

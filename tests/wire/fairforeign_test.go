@@ -97,6 +97,16 @@ func requireWrongType(t *testing.T, err error) {
 	require.NotErrorIs(t, err, primitives.ErrNotAcquired)
 }
 
+// requireReleaseFails checks the error of a hold's release. If the lock's own key was overwritten, it is lost.
+func (x *foreignKey) requireReleaseFails(t *testing.T, err error) {
+	t.Helper()
+	if x.what == "lock" {
+		require.ErrorIs(t, err, primitives.ErrLost)
+		return
+	}
+	requireWrongType(t, err)
+}
+
 // Acquiring a fair lock fails with WRONGTYPE if one of its keys holds a string. It changes nothing.
 func TestFairLockAcquireMeetsForeignKey(t *testing.T) {
 	t.Parallel()
@@ -150,7 +160,7 @@ func TestFairLockWaiterMeetsForeignKeyBeforeItJoins(t *testing.T) {
 func TestFairLockReleaseMeetsForeignKey(t *testing.T) {
 	t.Parallel()
 	eachFairKey(t, func(t *testing.T, x *foreignKey) {
-		for _, release := range map[string]func(hold *primitives.Hold) error{
+		for call, release := range map[string]func(hold *primitives.Hold) error{
 			"Release":   func(hold *primitives.Hold) error { return hold.Release(t.Context()) },
 			"ReleaseID": func(hold *primitives.Hold) error { return x.l.ReleaseID(t.Context(), hold.ID()) },
 			"ForceRelease": func(*primitives.Hold) error {
@@ -160,7 +170,12 @@ func TestFairLockReleaseMeetsForeignKey(t *testing.T) {
 		} {
 			hold := Acquire(t, t.Context(), x.l)
 			x.overwrite(t)
-			requireWrongType(t, release(hold))
+			err := release(hold)
+			if call == "Release" {
+				x.requireReleaseFails(t, err)
+			} else {
+				requireWrongType(t, err)
+			}
 			x.requireFree(t)
 			x.requireIntact(t)
 			_ = hold.Release(t.Context())
@@ -181,7 +196,7 @@ func TestFairLockHandoffMeetsForeignKey(t *testing.T) {
 		})
 		AwaitFair(t, x.l, 1)
 		x.overwrite(t)
-		requireWrongType(t, hold.Release(t.Context()))
+		x.requireReleaseFails(t, hold.Release(t.Context()))
 		x.requireFree(t)
 		requireWrongType(t, Await(t, waiting).Err)
 		x.requireNoWaiters(t)

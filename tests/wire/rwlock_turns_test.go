@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -199,6 +200,37 @@ func TestRWLockTurnOfAClientThatDoesNotCome(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Writers that have died delay the others by one turn in all. A live one is noted again when it is refused.
+func TestRWLockTurnsOfManyWritersThatDoNotCome(t *testing.T) {
+	onTurns(t, func(t *testing.T, x *rwTurns) {
+		require.Nil(t, x.write(t, "first"))
+		for i := range 20 {
+			require.NotNil(t, x.write(t, fmt.Sprint("gone ", i)))
+		}
+		require.NotNil(t, x.write(t, "far writer"))
+		time.Sleep(patience)
+		x.stopWriting(t, "first")
+		again := x.write(t, "near writer")
+		requireWithin(t, again, turnFor)
+		time.Sleep(*again)
+		require.Nil(t, x.write(t, "near writer"))
+		x.stopWriting(t, "near writer")
+
+		require.Nil(t, x.write(t, "near writer"), "nobody's turn")
+		require.NotNil(t, x.write(t, "far writer"))
+		time.Sleep(patience)
+		x.stopWriting(t, "near writer")
+		requireWithin(t, x.write(t, "near writer"), turnFor)
+		time.Sleep(2 * turnFor)
+		require.Nil(t, x.write(t, "near writer"))
+		require.NotNil(t, x.write(t, "far writer"), "late: its answer took longer than the turn")
+		time.Sleep(patience)
+		x.stopWriting(t, "near writer")
+		requireWithin(t, x.write(t, "near writer"), turnFor)
+		require.Nil(t, x.write(t, "far writer"), "it was noted again")
+	})
 }
 
 // A turn that seems to have begun in the future, because the clock was set back, does not keep the readers from theirs.
