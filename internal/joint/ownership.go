@@ -228,7 +228,7 @@ func (o *Ownership) ValidUntil(*engine.Hold) time.Time {
 	return ends[o.lock.Need-1]
 }
 
-// Member implements [engine.Holding]: the live hold of the member that r is; nil if there is none.
+// Member implements [engine.Holding]: the hold of the member that r is, live or not; nil if there is none.
 func (o *Ownership) Member(r *engine.Resource) *engine.Hold {
 	for _, member := range o.memberHolds() {
 		if r.Is(member.Resource()) {
