@@ -96,6 +96,7 @@ func (h *Hold) Detach() string {
 // before Check returns. A plain semaphore has no holders in Redis, so Check returns [ErrUnsupported]. The
 // answer is true for one instant: a check before a write does not replace a fencing token.
 func (h *Hold) Check(ctx context.Context) error {
+	defer runtime.KeepAlive(h) // it is in use until the answer comes
 	return failed(h.hold.Resource(), "check", h.hold.Check(ctx))
 }
 
@@ -108,5 +109,6 @@ func (h *Hold) Extend(ctx context.Context, d time.Duration) error {
 	if d < minDuration || d > maxDuration {
 		wrong = invalid("an extension of %v (from 1ms to 100 years)", d)
 	}
+	defer runtime.KeepAlive(h) // as in Check
 	return failed(h.hold.Resource(), "extend", h.hold.Extend(ctx, d, wrong))
 }

@@ -544,6 +544,33 @@ func TestC13Lease(t *testing.T) {
 	})
 }
 
+// C17: a hold is in use for as long as a call of it waits for Redis, even if that is the last use.
+func TestC17HoldIsInUseWhileACallWaits(t *testing.T) {
+	t.Parallel()
+	for name, call := range map[string]func(*primitives.Hold) error{
+		"check":  func(h *primitives.Hold) error { return h.Check(context.Background()) },
+		"extend": func(h *primitives.Hold) error { return h.Extend(context.Background(), time.Minute) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			var heard Recorder
+			proxy := redistest.Redis(t).Proxy(t)
+			c := NewClient(t, proxy.Client(t), heard.Option())
+			hold, err := c.Lock(redistest.Name(t)).Acquire(t.Context())
+			require.NoError(t, err)
+			deliver := proxy.HoldReplies(Script)
+			answer := make(chan error, 1)
+			go func() { answer <- call(hold) }()
+			for range 5 {
+				runtime.GC()
+				time.Sleep(2 * time.Millisecond) // a cleanup would run
+			}
+			require.Empty(t, heard.All(primitives.EventLeaked))
+			deliver()
+			require.NoError(t, <-answer)
+		})
+	}
+}
+
 // C17: the garbage collector finds a hold that is unreachable and not released. Its renewal stops.
 func TestC17UnreachableHoldIsNotRenewed(t *testing.T) {
 	t.Parallel()
