@@ -52,7 +52,7 @@ func testWireReader(t *testing.T, x *RWTest) {
 	x.RequireState(t, Reads(a.ID(), 1))
 	x.RequireTTL(t, x.Name, 20*time.Second)
 	x.RequireTTL(t, x.TimeoutKey(a.ID(), 1), 20*time.Second)
-	in := Acquire(t, a.Context(), x.Rw.Reader())
+	in := Acquire(t, a.Context(), x.Rw.Reader(), primitives.WithLease(30*time.Second)) // a renewal would set both keys
 	require.Equal(t, a.ID(), in.ID())
 	require.Equal(t, 2, in.Depth())
 	x.RequireState(t, Reads(a.ID(), 2))
