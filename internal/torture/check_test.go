@@ -628,6 +628,17 @@ func TestChecks(t *testing.T) {
 				record{Outcome: outcomeOK, ID: "b2", Until: 12_900 * ms})
 			h.release(1, d, 10_032, 10_033)
 		}, nil},
+		{"a hold that was adopted away is passed on to one that was called before its first member", func(h *testHistory) {
+			a := h.do(0, 10_002, 10_003, record{Do: opAcquire, TTL: 3 * time.Second, Passes: true},
+				record{Outcome: outcomeOK, ID: "a1", Until: 12_900 * ms})
+			b := h.do(0, 10_005, 10_006, record{Do: opAdopt, Target: "a1", TTL: 3 * time.Second},
+				record{Outcome: outcomeOK, ID: "a2", Until: 12_900 * ms})
+			h.release(0, a, 10_010, 10_010)
+			h.lost(0, h.do(0, 10_001, 10_011, record{Do: opAcquire, TTL: 3 * time.Second, Passes: true},
+				record{Outcome: outcomeOK, ID: "a1", Until: 12_900 * ms}), 10_017)
+			h.release(0, b, 10_020, 10_021)
+			h.release(1, h.hold(1, 10_030, "b1"), 10_031, 10_032)
+		}, nil},
 		{"an adoption of what was released by its id, and acquired once more by a late copy", func(h *testHistory) {
 			h.fault(faultCopies, 1, 9_900, 10_100)
 			h.lost(1, h.hold(1, 10_000, "a1"), 10_450)

@@ -417,13 +417,16 @@ func (h *history) ownershipBegin(o *op) int64 {
 }
 
 // isPassedOn reports whether a hold was passed on within a cohort that may have lost the lock before. Then a
-// later member finds the loss, and this one may claim what it does not have. An adopted hold is the first of its
-// cohort, although the others may have begun to wait before.
+// later member finds the loss, and this one may claim what it does not have. The first member is the one whose
+// acquisition returned first: others may have begun to wait before it was called.
 func (h *history) isPassedOn(o *op) bool {
-	begin := h.ownershipBegin(o)
-	if !o.call.Passes || o.call.Do == opAdopt || begin >= o.root.call.At {
+	isLater := func(other *op) bool {
+		return other.holds() && other.ret.ID == o.ret.ID && other.root == other && other.ret.At < o.root.ret.At
+	}
+	if !o.call.Passes || !slices.ContainsFunc(h.names[o.call.Names[0]], isLater) {
 		return false
 	}
+	begin := h.ownershipBegin(o)
 	return len(h.takeovers(o, begin, o.ret.At)) > 0 || slices.ContainsFunc(h.windows, func(w window) bool {
 		return w.ends(o.call.Names[0]) && w.act().overlaps(begin, o.ret.At)
 	})
