@@ -496,7 +496,6 @@ func TestC28ALateExtensionDoesNotOutlastTheMinimum(t *testing.T) {
 	}
 }
 
-// A hold with a minimum is part of no cohort: its release sends a command, and the next member waits.
 // The same after an acquisition and an extension whose first replies were lost: Redis remembers the release, and a copy
 // of the extension is executed after it.
 func TestC28ACopyOfAnExtensionDoesNotOutlastTheMinimum(t *testing.T) {
@@ -504,23 +503,19 @@ func TestC28ACopyOfAnExtensionDoesNotOutlastTheMinimum(t *testing.T) {
 	for _, k := range kinds.Leased() {
 		t.Run(k.Name, func(t *testing.T) {
 			Bubble(t, func(t *testing.T, b *Bubbled) {
-				var extension []string
+				var extension redistest.Command
 				l := k.One(t, b.C, "x", primitives.WithMinHold(minimum))
 				Release(t, Acquire(t, t.Context(), l, primitives.WithMinHold(0))) // loads the script
 				b.P.DropReplies(1, Script)
 				hold, began := Acquire(t, t.Context(), l), time.Now()
 				b.P.DropReplies(1, func(args []string) bool {
-					extension = args
+					extension.Args = args
 					return Script(args)
 				})
 				require.NoError(t, hold.Extend(t.Context(), time.Minute))
 				b.P.Heal()
 				Release(t, hold)
-				copied := make([]any, len(extension))
-				for i, arg := range extension {
-					copied[i] = arg
-				}
-				require.NoError(t, b.S.Client(t).Do(t.Context(), copied...).Err())
+				require.NoError(t, Again(b.S.Client(t), extension).Err())
 				Release(t, Acquire(t, t.Context(), k.Rival(NewClient(t, b.S.Client(t)), "x")))
 				require.InDelta(t, minimum, time.Since(began), float64(50*time.Millisecond))
 			})
@@ -528,6 +523,7 @@ func TestC28ACopyOfAnExtensionDoesNotOutlastTheMinimum(t *testing.T) {
 	}
 }
 
+// A hold with a minimum is part of no cohort: its release sends a command, and the next member waits.
 func TestC28NoCohort(t *testing.T) {
 	t.Parallel()
 	EachKind(t, kinds.Cohorts(), func(t *testing.T, s *redistest.Server, kind kinds.Kind) {

@@ -86,6 +86,15 @@ func requireWithin(t *testing.T, again *time.Duration, d time.Duration) {
 	require.LessOrEqual(t, *again, d)
 }
 
+// writeAfterOthers is refused while it is the turn of others, and then acquires.
+func (x *rwTurns) writeAfterOthers(t *testing.T, client string) {
+	t.Helper()
+	again := x.write(t, client)
+	requireWithin(t, again, turnFor)
+	time.Sleep(*again)
+	require.Nil(t, x.write(t, client))
+}
+
 // stopReading releases, or gives up.
 func (x *rwTurns) stopReading(t *testing.T, client string) {
 	t.Helper()
@@ -171,10 +180,7 @@ func TestRWLockTurnOfAClientThatDoesNotCome(t *testing.T) {
 				tt.wait(t, x)
 				time.Sleep(patience)
 				x.stopWriting(t, "first")
-				again := x.write(t, "near writer")
-				requireWithin(t, again, turnFor)
-				time.Sleep(*again)
-				require.Nil(t, x.write(t, "near writer"))
+				x.writeAfterOthers(t, "near writer")
 				x.stopWriting(t, "near writer")
 				require.Nil(t, x.write(t, "next"), "it is waited for only once")
 			})
@@ -212,10 +218,7 @@ func TestRWLockTurnsOfManyWritersThatDoNotCome(t *testing.T) {
 		require.NotNil(t, x.write(t, "far writer"))
 		time.Sleep(patience)
 		x.stopWriting(t, "first")
-		again := x.write(t, "near writer")
-		requireWithin(t, again, turnFor)
-		time.Sleep(*again)
-		require.Nil(t, x.write(t, "near writer"))
+		x.writeAfterOthers(t, "near writer")
 		x.stopWriting(t, "near writer")
 
 		require.Nil(t, x.write(t, "near writer"), "nobody's turn")

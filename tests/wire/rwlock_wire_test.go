@@ -23,6 +23,7 @@ func TestRWLockWireFormat(t *testing.T) {
 		run  func(t *testing.T, x *RWTest)
 	}{
 		{"reader", testWireReader},
+		{"many readers", testWireManyReaders},
 		{"writer", testWireWriter},
 		{"downgrade", testWireDowngrade},
 		{"read released before the write", testWireReadReleasedBeforeWrite},
@@ -76,6 +77,36 @@ func testWireReader(t *testing.T, x *RWTest) {
 	require.ErrorIs(t, err, primitives.ErrNotAcquired)
 	x.RequireState(t, Reads(a.ID(), 1)) // a refused attempt publishes nothing
 	Release(t, in)
+	x.RequireState(t, nil, "0")
+}
+
+// testWireManyReaders: the hash lives as long as the longest remaining reader, however many there are.
+func testWireManyReaders(t *testing.T, x *RWTest) {
+	ctx := t.Context()
+	long := Acquire(t, ctx, x.Rw.Reader(), primitives.WithLease(time.Hour))
+	want := Reads(long.ID(), 1)
+	var others []*primitives.Hold
+	for range 7 {
+		other := Acquire(t, ctx, x.Rw.Reader(), primitives.WithLease(time.Minute))
+		others, want = append(others, other), MergeStates(want, Reads(other.ID(), 1))
+	}
+	x.RequireState(t, want)
+	x.RequireTTL(t, x.Name, time.Hour)
+	release := func(hold *primitives.Hold) {
+		t.Helper()
+		Release(t, hold)
+		delete(want, hold.ID())
+		delete(want, hold.ID()+"#1")
+		x.RequireState(t, want)
+	}
+	release(others[0])
+	x.RequireTTL(t, x.Name, time.Hour)
+	release(long)
+	for _, other := range others[1:6] {
+		x.RequireTTL(t, x.Name, time.Minute)
+		release(other)
+	}
+	Release(t, others[6])
 	x.RequireState(t, nil, "0")
 }
 
