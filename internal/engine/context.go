@@ -53,21 +53,16 @@ func (c *HoldContext) Value(key any) any {
 	h := c.hold
 	switch k := key.(type) {
 	case liveKey:
-		found := h.find(k.Resource)
-		switch {
-		case found == nil || !h.IsLive() || !found.IsLive():
-		case found == h:
+		if live := h.findLive(k.Resource); live == h {
 			return carried{h, c.handle}
-		default:
-			return carried{found, nil}
+		} else if live != nil {
+			return carried{live, nil}
 		}
 	case outerKey:
-		found := h.find(k.Resource)
-		switch {
-		case found == nil:
-		case h.IsLive() && found.IsLive():
-			return found
-		case h.IsLostUnreleased(): // asked second: it may have been lost just now
+		if live := h.findLive(k.Resource); live != nil {
+			return live
+		}
+		if h.IsLostUnreleased() && h.find(k.Resource) != nil { // asked second: it may have been lost just now
 			return h
 		}
 	}
@@ -80,12 +75,20 @@ type carried struct {
 	handle any
 }
 
-// find returns h if it is a hold of r, the hold of its member that is, or nil.
+// find returns h if it is a hold of r, the hold of its member that is, live or not, or nil.
 func (h *Hold) find(r *Resource) *Hold {
 	if r.Is(h.r) {
 		return h
 	}
 	return h.held.Member(r)
+}
+
+// findLive is find, but returns nil if h or the hold that it finds has ended.
+func (h *Hold) findLive(r *Resource) *Hold {
+	if found := h.find(r); found != nil && h.IsLive() && found.IsLive() {
+		return found
+	}
+	return nil
 }
 
 // HoldFrom returns the nearest live hold of r that ctx carries, and its handle. The handle is nil for a hold of a

@@ -73,7 +73,7 @@ type Next struct {
 // NoLease is embedded in drivers whose holds have no lease.
 type NoLease struct{}
 
-// Overwritten implements [Driver], for a server whose keys only this library writes.
+// Overwritten implements [Driver]: a joint lock has no key of its own.
 func (NoLease) Overwritten(context.Context, error) bool { return false }
 
 // SetCount implements [Driver].
