@@ -229,14 +229,16 @@ func TestHandOffOfUnknownOutcome(t *testing.T) {
 	}
 }
 
-// Two clients want the lock. Each hands it off 16 times, then lets the other one go first.
+// Two clients want the lock. Each hands it off as often as a streak allows, then lets the other one go first.
 func TestClientsTakeTurnsAfterAStreakOfHandOffs(t *testing.T) {
 	Bubble(t, func(t *testing.T, s *Server) {
 		a, b := s.Client(t, "a").Lock("x"), s.Client(t, "b").Lock("x")
 		holder := Acquire(t, t.Context(), a)
-		order := make(chan *Hold, 100)
+		const n = waitq.MaxStreakCount
+		const waiters = 5 * n / 2
+		order := make(chan *Hold, 2*waiters)
 		for _, r := range []*Resource{a, b} {
-			for range 40 {
+			for range waiters {
 				Start(t, func() (*Hold, error) {
 					hold := Acquire(t, t.Context(), r)
 					order <- hold
@@ -247,14 +249,13 @@ func TestClientsTakeTurnsAfterAStreakOfHandOffs(t *testing.T) {
 		Release(t, holder)
 		var runs []int
 		last := ""
-		for range 80 {
+		for range 2 * waiters {
 			if id := (<-order).Resource().Driver.(*FakeDriver).Client.ID; id == last {
 				runs[len(runs)-1]++
 			} else {
 				runs, last = append(runs, 1), id
 			}
 		}
-		const n = waitq.MaxStreakCount
 		assert.Equal(t, []int{n, n + 1, n + 1, n + 1}, runs[:4])
 		assert.Zero(t, s.Now(), "nobody waits for a poll")
 		Sleep(time.Second)

@@ -263,7 +263,7 @@ func TestWaiterWithASharedIDListens(t *testing.T) {
 // Clients with many waiters take turns in the order of the line, however long each streak is.
 func TestClientsInLineTakeTurns(t *testing.T) {
 	Bubble(t, func(t *testing.T, s *Server) {
-		const clients, waiters = 4, 40
+		const clients, waiters = 4, 5 * waitq.MaxStreakCount / 2
 		holder := Acquire(t, t.Context(), s.Client(t, "holder").LineLock("x"))
 		order := make(chan string, clients*waiters)
 		for i := range clients {
