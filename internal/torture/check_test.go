@@ -117,6 +117,14 @@ func (h *testHistory) lostBy(process int, hold, at int64, reason string, silent 
 	})
 }
 
+// toldLate adds a hold that nothing renews. Its holder learns of the loss half a second after its validity.
+func (h *testHistory) toldLate() {
+	h.fault(faultHole, 0, 10_010, 14_000)
+	a := h.hold(0, 10_000, "a1")
+	h.lostBy(0, a, 13_500, "expired", 3_500*time.Millisecond)
+	h.do(0, 13_510, 13_511, record{Do: opRelease, Root: a}, record{Outcome: outcomeLost, Reason: "expired"})
+}
+
 func (h *testHistory) release(process int, hold, from, to int64) {
 	h.do(process, from, to, record{Do: opRelease, Root: hold}, record{Outcome: outcomeOK})
 }
@@ -426,6 +434,11 @@ func TestChecks(t *testing.T) {
 			h.records[0][len(h.records[0])-1].At = 11_000 * ms
 			h.samples = []sample{{"name", []string{"a1"}, 11_500 * ms, 11_501 * ms, 13_000 * ms}}
 		}, []string{checkLease}},
+		{"a loss by time that is told late", func(h *testHistory) { h.toldLate() }, []string{checkLease}},
+		{"a loss by time that is told late on a busy machine", func(h *testHistory) {
+			h.stalls = map[int][]interval{1: {{12_900 * ms, 13_400 * ms}}}
+			h.toldLate()
+		}, nil},
 		{"a validity that was renewed after Redis was asked", func(h *testHistory) {
 			h.valid(0, h.hold(0, 10_000, "a1"), 14_000)
 			h.records[0][len(h.records[0])-1].At = 11_600 * ms
