@@ -153,7 +153,7 @@ func (r *Resource) AcquireOutermost(ctx context.Context, q *Request, began time.
 		// The client began to close while the request was granted. Close does not know this hold, so
 		// nobody but this call would free the lock.
 		q.MustRollback = true
-		r.rollback(ctx, q, c.RollbackLimit(time.Now()))
+		r.rollback(trying, q, c.RollbackLimit(time.Now()))
 	}
 	return hold, err
 }

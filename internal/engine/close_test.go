@@ -98,13 +98,17 @@ func TestCloseEndsWaiters(t *testing.T) {
 
 // Acquisitions are under way when Close begins. What they are granted is given back.
 func TestAcquisitionThatIsGrantedDuringCloseIsRolledBack(t *testing.T) {
+	const limit = 1100 * time.Millisecond
 	for _, tt := range []struct {
-		name  string
-		fault Fault
+		name     string
+		fault    Fault
+		rollback Fault
+		limit    time.Duration
 	}{
-		{"granted", Fault{Reply: time.Second}},
-		{"executed late", Fault{Delay: time.Second}},
-		{"not answered", Fault{Mute: true}},
+		{"granted", Fault{Reply: time.Second}, Fault{}, Forever},
+		{"executed late", Fault{Delay: time.Second}, Fault{}, Forever},
+		{"not answered", Fault{Mute: true}, Fault{}, Forever},
+		{"granted, and rolled back after the end of its wait", Fault{Reply: time.Second}, Fault{Delay: time.Second}, limit},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			Bubble(t, func(t *testing.T, s *Server) {
@@ -113,12 +117,16 @@ func TestAcquisitionThatIsGrantedDuringCloseIsRolledBack(t *testing.T) {
 				outer := Acquire(t, t.Context(), c.Lock("y"))
 				s.Script("acquire", tt.fault)
 				s.Script("nest", tt.fault)
-				acquiring := StartAcquire(t, t.Context(), c.Lock("x"))
+				s.Script("rollback", tt.rollback)
+				acquiring := Start(t, func() (*Hold, error) { return c.Lock("x").Acquire(t.Context(), NewTerms(), tt.limit) })
 				nesting := StartAcquire(t, Carry(outer), c.Lock("y"))
 				closed := startClose(t, t.Context(), c)
 				for _, call := range []*Call{acquiring, nesting} {
 					err := call.Fail()
 					assert.True(t, errors.Is(err, ErrClosed) || Classify(err).InDoubt, "%v", err)
+				}
+				if tt.limit > 0 {
+					assert.LessOrEqual(t, acquiring.At.Sub(s.Start), tt.limit+50*ms)
 				}
 				Sleep(time.Second)
 				assert.Equal(t, 1, s.Holder("y", outer.ID()).Count)

@@ -398,6 +398,19 @@ func TestRedAcquiresAMajority(t *testing.T) {
 	seize := func(s *Server) { s.Seize("x", "other", 0) }
 	down := func(s *Server) { s.OnEach(func(Command) Fault { return Fault{Err: ErrDown} }) }
 	mute := func(s *Server) { s.OnEach(silent) }
+	fading := 0 // servers that have fallen silent
+	fade := func(s *Server) {
+		if fading++; fading <= 3 {
+			mute(s)
+			return
+		}
+		s.OnEach(func(cmd Command) Fault {
+			if cmd.Op == "release" {
+				return silent(cmd)
+			}
+			return Fault{}
+		})
+	}
 	for _, tt := range []struct {
 		name  string
 		n     int // servers with a fault
@@ -415,6 +428,7 @@ func TestRedAcquiresAMajority(t *testing.T) {
 		{"three are held: the limit", 3, seize, time.Second, ErrNotAcquired, time.Second},
 		{"three are unreachable", 3, down, Forever, ErrDown, 0},
 		{"three do not answer", 3, mute, Forever, Unanswered(nil), 2 * time.Second},
+		{"three do not answer, and then the others neither", 5, fade, Forever, Unanswered(nil), 2 * time.Second},
 		{"three do not answer before the limit", 3, mute, time.Second, ErrUnavailable, time.Second + rollbackGrace/2},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -437,9 +451,9 @@ func TestRedAcquiresAMajority(t *testing.T) {
 				default:
 					require.ErrorIs(t, err, tt.want)
 				}
-				// A failed attempt waits for the releases of what it acquired, within the budget.
+				// A failed attempt waits for the releases of what it acquired, within the budget and the command timeout.
 				assert.GreaterOrEqual(t, time.Since(began), tt.at)
-				assert.LessOrEqual(t, time.Since(began), 2*tt.at)
+				assert.LessOrEqual(t, time.Since(began), min(2*tt.at, CommandTimeout))
 				k.each(tt.n, func(s *Server) { s.ResetFaults(); s.Forget("x") })
 				if hold != nil {
 					Release(t, hold)

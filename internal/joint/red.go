@@ -86,7 +86,7 @@ func (r *red) TryAcquire(ctx context.Context, q *engine.Request) (engine.Result,
 		return o.granted(), nil
 	}
 	cancel()
-	attempt.settle(o.budget, o.releaseMembers(ctx))
+	attempt.settle(min(o.budget, r.Resource.Core.RollbackLimit(attempt.began)), o.releaseMembers(ctx))
 	failed := v.failed
 	if attempt.ending.Err() != nil {
 		attempt.settle(o.budget, asked) // members that are acquired late are released here, too

@@ -74,6 +74,19 @@ func (h *testHistory) adoptFromSmallerPool(minHold time.Duration) {
 	h.do(2, 10_020, 10_021, does(opAdopt, 1), record{Outcome: outcomeOK, ID: "p2", Until: 12_900 * ms})
 }
 
+// adoptUnknown adds the adoption of a permit that an acquisition of unknown outcome has taken, the last of the pool
+// before it became smaller.
+func (h *testHistory) adoptUnknown() {
+	pool := record{Primitive: "permits", Permits: 1, Limit: 3, TTL: 3 * time.Second}
+	h.permits(0, 10_000, 10_001, 2)
+	pool.Do = opAcquire
+	h.do(1, 10_002, 10_003, pool, record{Outcome: outcomeUnknown})
+	pool.Do, pool.Permits = opResize, 2
+	h.do(2, 10_004, 10_005, pool, record{Outcome: outcomeOK})
+	pool.Do, pool.Permits, pool.Target = opAdopt, 1, "unknown"
+	h.do(2, 10_020, 10_021, pool, record{Outcome: outcomeOK, ID: "p2", Until: 12_900 * ms})
+}
+
 // nested adds a hold under another one of process 0.
 func (h *testHistory) nested(outer, at int64) int64 {
 	return h.do(0, at, at, record{Do: opAcquire, Root: outer, TTL: 3 * time.Second},
@@ -102,6 +115,14 @@ func (h *testHistory) lostBy(process int, hold, at int64, reason string, silent 
 	h.records[process] = append(h.records[process], record{
 		Kind: kindEnd, Op: hold, At: at * ms, Outcome: outcomeLost, Reason: reason, Silent: silent,
 	})
+}
+
+// toldLate adds a hold that nothing renews. Its holder learns of the loss half a second after its validity.
+func (h *testHistory) toldLate() {
+	h.fault(faultHole, 0, 10_010, 14_000)
+	a := h.hold(0, 10_000, "a1")
+	h.lostBy(0, a, 13_500, "expired", 3_500*time.Millisecond)
+	h.do(0, 13_510, 13_511, record{Do: opRelease, Root: a}, record{Outcome: outcomeLost, Reason: "expired"})
 }
 
 func (h *testHistory) release(process int, hold, from, to int64) {
@@ -413,6 +434,11 @@ func TestChecks(t *testing.T) {
 			h.records[0][len(h.records[0])-1].At = 11_000 * ms
 			h.samples = []sample{{"name", []string{"a1"}, 11_500 * ms, 11_501 * ms, 13_000 * ms}}
 		}, []string{checkLease}},
+		{"a loss by time that is told late", func(h *testHistory) { h.toldLate() }, []string{checkLease}},
+		{"a loss by time that is told late on a busy machine", func(h *testHistory) {
+			h.stalls = map[int][]interval{1: {{12_900 * ms, 13_400 * ms}}}
+			h.toldLate()
+		}, nil},
 		{"a validity that was renewed after Redis was asked", func(h *testHistory) {
 			h.valid(0, h.hold(0, 10_000, "a1"), 14_000)
 			h.records[0][len(h.records[0])-1].At = 11_600 * ms
@@ -496,6 +522,12 @@ func TestChecks(t *testing.T) {
 			func(h *testHistory) { h.adoptFromSmallerPool(500 * time.Millisecond) }, nil},
 		{"a permit that was released, and adopted when the pool had become smaller",
 			func(h *testHistory) { h.adoptFromSmallerPool(0) }, []string{checkOrder}},
+		{"a permit of an unknown acquisition, adopted when the pool had become smaller",
+			(*testHistory).adoptUnknown, nil},
+		{"a permit beside one of an unknown acquisition, which was adopted", func(h *testHistory) {
+			h.adoptUnknown()
+			h.permits(1, 10_030, 10_031, 1)
+		}, []string{checkOrder}},
 		{"an adoption that says that the hold was lost before its answer came", func(h *testHistory) {
 			a := h.hold(0, 10_000, "a1")
 			h.do(1, 10_100, 10_700, record{Do: opAdopt, Target: "a1", TTL: 500 * time.Millisecond},

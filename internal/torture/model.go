@@ -157,7 +157,8 @@ func (s holders) takePermits(in step) (bool, holders) {
 		return true, s.add(in)
 	case opAdopt:
 		rest, found := s.drop(in)
-		if !found && !in.lenient || rest.used+in.permits > rest.limit && !found {
+		// What an acquisition of unknown outcome has taken needs no room: the pool may have become smaller since.
+		if !found && (!in.lenient || in.from >= 0 && rest.used+in.permits > rest.limit) {
 			return false, s
 		}
 		return true, rest.add(in)
