@@ -81,29 +81,22 @@ const (
 
 // Outcome returns the result of an acquisition. It is "" for an event that is not the result of one.
 func (e Event) Outcome() Outcome {
-	switch e.Kind {
-	case EventAcquired:
-		return OutcomeAcquired
-	case EventNested:
-		return OutcomeNested
-	case EventNotAcquired:
-		return outcomeOf(e.Ctx, e.Err)
-	default:
-		return ""
-	}
-}
-
-// outcomeOf tells why an acquisition has failed. A waiter rides out failures of Redis, so the end of the
-// wait may be joined with the last failure: then that is the reason.
-func outcomeOf(ctx context.Context, err error) Outcome {
+	// A waiter rides out failures of Redis, so the end of the wait may be joined with the last failure: then that is
+	// the reason.
 	switch {
-	case errors.Is(err, ErrClosed), errors.Is(err, scripts.ErrClosed):
+	case e.Kind == EventAcquired:
+		return OutcomeAcquired
+	case e.Kind == EventNested:
+		return OutcomeNested
+	case e.Kind != EventNotAcquired:
+		return ""
+	case errors.Is(e.Err, ErrClosed), errors.Is(e.Err, scripts.ErrClosed):
 		return OutcomeEnded
-	case errors.Is(err, ErrUnavailable):
+	case errors.Is(e.Err, ErrUnavailable):
 		return OutcomeUnavailable
-	case !errors.Is(err, ErrNotAcquired):
+	case !errors.Is(e.Err, ErrNotAcquired):
 		return OutcomeError
-	case ctx != nil && ctx.Err() != nil:
+	case e.Ctx != nil && e.Ctx.Err() != nil:
 		return OutcomeEnded
 	default:
 		return OutcomeBusy

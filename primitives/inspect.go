@@ -9,7 +9,6 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/redlatch/redlatch/internal/engine"
-	"github.com/redlatch/redlatch/internal/presence"
 	"github.com/redlatch/redlatch/internal/redisutil"
 	"github.com/redlatch/redlatch/scripts"
 )
@@ -91,7 +90,7 @@ func (c *Client) foreignAt(ctx context.Context, key string) error {
 // Numbers runs SCAN on every master and reads the beginning of every string that matches. On a large Redis
 // that takes long, but does not block the server. Not a snapshot: concurrent changes may or may not appear.
 func (c *Client) Numbers(ctx context.Context, match string) iter.Seq2[Info, error] {
-	return c.list("numbers", match, c.run.Keys(ctx, escapeGlob(c.prefix)+match, "string"), isOurNumber,
+	return c.list("numbers", match, c.run.Keys(ctx, escapeGlob(c.prefix)+match, "string"),
 		func(key string) (Info, bool, error) {
 			info, err := c.numberAt(ctx, key)
 			return info, info.Kind != "", err
@@ -101,13 +100,12 @@ func (c *Client) Numbers(ctx context.Context, match string) iter.Seq2[Info, erro
 // list yields what read finds at each of the keys, once, and ends with the first error. read also reports whether
 // what it has found belongs in the list. Keys that this library keeps beside others are skipped.
 func (c *Client) list(
-	kind, match string, keys iter.Seq2[string, error], skip func(key string) bool,
-	read func(key string) (Info, bool, error),
+	kind, match string, keys iter.Seq2[string, error], read func(key string) (Info, bool, error),
 ) iter.Seq2[Info, error] {
 	return func(yield func(Info, error) bool) {
 		seen := map[string]bool{}
 		for key, err := range keys {
-			if err == nil && (seen[key] || skip(key)) {
+			if err == nil && (seen[key] || isOurs(key)) {
 				continue
 			}
 			var info Info
@@ -165,14 +163,4 @@ func withOthers[R any, C interface {
 		return err
 	})
 	return reply, err
-}
-
-// isOurNumber reports whether key is a string that this library or Redisson keeps beside a lock.
-func isOurNumber(key string) bool {
-	for _, prefix := range []string{tokenPrefix, requestPrefix, rwReservation, presence.ClientName} {
-		if strings.HasPrefix(key, prefix+":") {
-			return true
-		}
-	}
-	return strings.Contains(key, ":rwlock_timeout:")
 }

@@ -114,14 +114,23 @@ func TestNumbersLeavesOutWhatBelongsToLocks(t *testing.T) {
 			name + "semaphore": "integer", name + "latch": "integer", name + "permits": "permits",
 		}, found)
 	})
-	cut := redistest.Redis(t).Proxy(t)
-	c := NewClient(t, cut.Client(t), primitives.WithCommandTimeout(time.Second))
-	cut.BlackHole(true)
-	errs := 0
-	for info, err := range c.Numbers(t.Context(), "*") {
-		require.Error(t, err)
-		require.Zero(t, info)
-		errs++
+	number := redistest.Name(t)
+	require.NoError(t, redistest.Redis(t).Client(t).Set(t.Context(), number, 1, time.Hour).Err())
+	for what, fail := range map[string]func(cut *redistest.Proxy){
+		"the scan": func(cut *redistest.Proxy) { cut.BlackHole(true) },
+		"a number": func(cut *redistest.Proxy) { cut.DropReplies(100, Script) },
+	} {
+		t.Run(what+" fails", func(t *testing.T) {
+			cut := redistest.Redis(t).Proxy(t)
+			c := NewClient(t, cut.Client(t), primitives.WithCommandTimeout(time.Second))
+			fail(cut)
+			errs := 0
+			for info, err := range c.Numbers(t.Context(), number+"*") {
+				require.Error(t, err)
+				require.Zero(t, info)
+				errs++
+			}
+			require.Equal(t, 1, errs)
+		})
 	}
-	require.Equal(t, 1, errs)
 }

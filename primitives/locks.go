@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/redlatch/redlatch/internal/presence"
 	"github.com/redlatch/redlatch/scripts"
 )
 
@@ -24,7 +25,7 @@ import (
 func (c *Client) Locks(ctx context.Context, match string) iter.Seq2[Info, error] {
 	return func(yield func(Info, error) bool) {
 		names := map[string]string{}
-		c.list("locks", match, c.run.Hashes(ctx, escapeGlob(c.prefix)+match), isOurs,
+		c.list("locks", match, c.run.Hashes(ctx, escapeGlob(c.prefix)+match),
 			func(key string) (Info, bool, error) {
 				info, held, err := c.lockAt(ctx, key)
 				if held {
@@ -56,11 +57,16 @@ func (c *Client) lockAt(ctx context.Context, key string) (Info, bool, error) {
 	return info, held, nil
 }
 
-// isOurs reports whether key is a hash that this library keeps beside a lock. Its fields may look like
-// a lock's.
+// isOurs reports whether this library or Redisson keeps the key beside a lock. It may look like a lock or a number.
 func isOurs(key string) bool {
-	return strings.HasPrefix(key, fairClientsKey+":") || strings.HasPrefix(key, fairWaitersKey+":") ||
-		strings.HasPrefix(key, requestPrefix+":")
+	for _, prefix := range []string{
+		fairClientsKey, fairWaitersKey, tokenPrefix, requestPrefix, rwReservation, presence.ClientName,
+	} {
+		if strings.HasPrefix(key, prefix+":") {
+			return true
+		}
+	}
+	return strings.Contains(key, ":rwlock_timeout:")
 }
 
 // redissonID is the form of the ids that Redisson and this library give to holders.

@@ -98,12 +98,9 @@ func (w *wholeDriver) Fits(terms, member *engine.Terms) bool {
 	if member.Wait >= 0 && (terms.Wait < 0 || terms.Wait > member.Wait) {
 		return false // the members have a limit of their own
 	}
-	return !w.c.enforcesSlots() || w.isInOneSlot()
-}
-
-func (w *wholeDriver) isInOneSlot() bool {
-	slot := redisutil.Slot(w.members[0].h.raw())
-	return !slices.ContainsFunc(w.members, func(d *mutexDriver) bool { return redisutil.Slot(d.h.raw()) != slot })
+	return !w.c.enforcesSlots() || !slices.ContainsFunc(w.members, func(d *mutexDriver) bool {
+		return redisutil.Slot(d.h.raw()) != redisutil.Slot(w.members[0].h.raw())
+	})
 }
 
 // TryAcquire implements [joint.Whole] by lock/acquire_all.

@@ -166,9 +166,7 @@ func (s *settings) and(opts []Option) *settings {
 		return s
 	}
 	own := s.with(opts)
-	if own.FirstTTL() != s.FirstTTL() {
-		own.firstTTL = scripts.InMillis(own.FirstTTL())
-	}
+	own.firstTTL = scripts.InMillis(own.FirstTTL())
 	return &own
 }
 

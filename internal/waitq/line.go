@@ -43,7 +43,6 @@ func (q *Queue) placeFor(w *Waiter, heard bool) (place Place) {
 
 // listenToo makes a quiet client a listener.
 func (q *Queue) listenToo() {
-	q.turn = Turn{}
 	q.do(Action{Do: Subscribe})
 	q.do(Action{Do: Wake, Who: q.waiters.First}) // so that its next step includes the confirmation
 }

@@ -301,7 +301,7 @@ func (q *Queue) admit(w *Waiter, free int) (left int) {
 	led := false
 	for o := q.waiters.First; o != nil; o = o.Next {
 		switch {
-		case o.Shared && w.Shared && o.ID == w.ID:
+		case w.Shared && o.ID == w.ID:
 			q.wake(o)
 		case o.Permits > free, q.Batches && led && !o.Shared:
 		default:

@@ -10,7 +10,7 @@ import (
 )
 
 // A script is what happens to a queue, line by line, and what the queue says. Waiters are a, b and so on; they want one
-// permit, or more as in "a2", and "A" has the shared id "me".
+// permit, or more as in "a2". "A" has the shared id "me", and "Z" another one.
 type script struct {
 	*testing.T
 	q       Queue
@@ -26,19 +26,24 @@ func newScript(t *testing.T) *script {
 
 // on gives the queue an event about a waiter, if it has a name, and returns its actions.
 func (s *script) on(name string, e Event) string {
-	e.Now = s.now
+	if s.q.NeedsTime(&e) {
+		e.Now = s.now
+	}
 	if e.What == Alarm && s.q.TryAt.IsZero() {
 		return "no alarm is due"
 	}
 	if name != "" {
 		w := s.waiters[name]
 		if w == nil {
-			w = &Waiter{Of: name, ID: name, Permits: 1}
+			w = &Waiter{Of: name, Permits: 1}
 			if len(name) > 1 {
 				w.Permits = int(name[1] - '0')
 			}
 			if name == strings.ToUpper(name) {
 				w.ID, w.Shared = "me", true
+			}
+			if name == "Z" {
+				w.ID = "another"
 			}
 			s.waiters[name] = w
 		}
@@ -54,6 +59,9 @@ func (s *script) on(name string, e Event) string {
 		}
 		if a.Place != (Place{}) {
 			text += fmt.Sprint(" ", a.Place)
+		}
+		if a.Told {
+			text += " told"
 		}
 		said = append(said, text)
 	}
@@ -100,6 +108,8 @@ func TestWhatTheQueueSays(t *testing.T) {
 	granted := Event{What: Left, Granted: true, RetryAfter: time.Minute}
 	heard := Event{What: Heard}
 	release := Event{What: Releasing, HandsOff: true, Permits: 1}
+	over := Event{What: Releasing, HandsOff: true, Permits: 1, Over: true}
+	yielded := Event{What: Yielded, Sent: newScript(t).now, Others: 3}
 	for _, tt := range []struct {
 		name string
 		wait string // who waits
@@ -137,7 +147,8 @@ func TestWhatTheQueueSays(t *testing.T) {
 			{0, "a", Event{What: Answered, Granted: true}, "wake a"}, {0, "b", Event{What: Left}, ""},
 			{StuckAfter, "", Event{What: Alarm}, ""},
 			{0, "", Event{What: Coming}, ""}, {0, "c", Event{What: Joined, RetryAfter: -1}, ""},
-			{0, "a", Event{What: Left}, ""}, {SlowPoll, "", Event{What: Alarm}, "wake c"},
+			{0, "a", Event{What: Left}, ""}, {SlowPoll - 1, "", Event{What: Alarm}, ""},
+			{1, "", Event{What: Alarm}, "wake c"},
 		}},
 		{"the head is stuck", "a b c", false, []row{
 			{0, "", heard, "wake a"}, {0, "a", try, "try a {7 5 false}"}, {StuckAfter, "", Event{What: Alarm}, "wake b"},
@@ -162,7 +173,7 @@ func TestWhatTheQueueSays(t *testing.T) {
 		{"no hand-off to a shared id", "A b", false, []row{{0, "", release, ""}}},
 		{"no hand-off to who wants more", "a2 b", true, []row{{0, "", release, ""}}},
 		{"a streak is over", "a b", false, []row{
-			{0, "", Event{What: Releasing, HandsOff: true, Permits: 1, Over: true}, "yield {7 0 false}"}, {0, "", heard, ""},
+			{0, "", over, "yield {7 0 false} told"}, {0, "", heard, ""},
 			{ms, "", heard, "wake a"},
 		}},
 		{"a second message announces more room", "a b", true, []row{
@@ -225,6 +236,100 @@ func TestWhatTheQueueSays(t *testing.T) {
 		{"a cohort leaves the place behind", "a", false, []row{
 			{0, "a", Event{What: Left, Granted: true, Passed: true}, "unsubscribe, leave line"},
 		}},
+		{"the next one is granted without the place", "a", false, []row{
+			{0, "", heard, "wake a"}, {0, "a", try, "try a {7 5 true}"}, {0, "", Event{What: Coming}, ""},
+			{0, "b", Event{What: Joined, RetryAfter: -1}, ""}, {0, "a", granted, "wake b"},
+			{0, "b", granted, "unsubscribe, leave line"},
+		}},
+		{"a request that is about to join keeps the place", "a", false, []row{
+			{0, "", heard, "wake a"}, {0, "", Event{What: Coming}, ""}, {0, "a", try, "try a {7 5 false}"},
+		}},
+		{"a refused attempt has not given up the place", "a", false, []row{
+			{0, "", heard, "wake a"}, {0, "a", try, "try a {7 5 true}"}, {0, "a", refused, ""},
+			{0, "", Event{What: Coming}, ""}, {0, "b", Event{What: Joined, RetryAfter: -1}, ""},
+			{0, "a", Event{What: Left}, ""},
+		}},
+		{"no place for a shared id", "A", false, []row{{0, "", heard, "wake A"}, {0, "A", try, "try A"}}},
+		{"no place whose messages are not heard", "a", false, []row{
+			{0, "", heard, "wake a"}, {0, "a", Event{What: Begins}, "try a"},
+		}},
+		{"nothing stays behind", "a", false, []row{
+			{0, "a", Event{What: Left}, "unsubscribe, leave line {7 5 false}"}, {0, "", Event{What: Listen}, ""},
+			{0, "", heard, ""}, {SlowPoll, "", Event{What: Alarm}, "no alarm is due"}, {0, "", Event{What: Coming}, ""},
+			{0, "b", Event{What: Joined, RetryAfter: -1}, "subscribe, stand in line b"}, {0, "", Event{What: Coming}, ""},
+			{0, "c", Event{What: Joined, RetryAfter: -1}, ""}, {0, "c", Event{What: Left}, ""},
+			{0, "b", granted, "unsubscribe, leave line"}, {SlowPoll, "", Event{What: Alarm}, "no alarm is due"},
+		}},
+		{"no line, no place", "a", true, []row{{0, "a", Event{What: Left}, "unsubscribe"}}},
+		{"a reply that says nothing about the place", "a", false, []row{
+			{0, "a", Event{What: Tried, RetryAfter: -1, InLine: true, Quiet: true}, "unsubscribe"},
+			{0, "a", Event{What: Tried, RetryAfter: -1}, ""},
+		}},
+		{"told to be quiet before it listens", "a b", false, []row{
+			{0, "a", Event{What: Tried, RetryAfter: -1, InLine: true, Quiet: true}, "unsubscribe"},
+			{0, "", Event{What: Listen}, "subscribe, wake a"},
+			{0, "a", Event{What: Tried, RetryAfter: -1, InLine: true, Quiet: true}, ""}, {0, "b", Event{What: Left}, ""},
+		}},
+		{"our turn, and then the message of the same release", "a", false, []row{
+			{0, "", Event{What: OurTurn}, "wake a"}, {0, "a", try, "try a {7 5 true}"}, {0, "a", refused, ""},
+			{0, "", heard, ""}, {0, "", heard, "wake a"},
+		}},
+		{"a grant in the turn of others, and then the message", "a b", false, []row{
+			{0, "", Event{What: OthersTurn}, ""}, {0, "a", granted, ""}, {0, "", heard, ""}, {0, "", heard, "wake b"},
+		}},
+		{"a grant ends the turn of others", "a b", false, []row{
+			{0, "", Event{What: OthersTurn}, ""}, {0, "a", granted, ""}, {MaxTurn, "", Event{What: Alarm}, ""},
+			{SlowPoll, "", Event{What: Alarm}, "wake b"},
+		}},
+		{"a refusal in the turn of others", "a", false, []row{
+			{0, "", Event{What: OthersTurn}, ""}, {0, "a", try, "try a {7 5 true}"}, {0, "a", refused, ""},
+			{MaxTurn, "", Event{What: Alarm}, ""},
+		}},
+		{"the turn of others begins just before the poll", "a", false, []row{
+			{SlowPoll - ms, "", Event{What: OthersTurn}, ""}, {ms, "", Event{What: Alarm}, "wake a"},
+		}},
+		{"in line, the first release of another ends the turn", "a", false, []row{
+			{0, "", over, "yield {7 0 false} told"}, {0, "", yielded, ""}, {ms, "", heard, ""}, {ms, "", heard, "wake a"},
+		}},
+		{"a streak is over, and no message comes", "a", false, []row{
+			{0, "", over, "yield {7 0 false} told"}, {ms, "", yielded, ""}, {MaxStreak - ms, "", Event{What: Alarm}, "wake a"},
+		}},
+		{"the reply to the release comes after the attempt", "a", false, []row{
+			{0, "", over, "yield {7 0 false} told"}, {0, "", heard, ""}, {ms, "", heard, "wake a"},
+			{0, "a", try, "try a {7 0 true}"}, {0, "a", refused, ""}, {0, "", yielded, ""}, {0, "", Event{What: Alarm}, ""},
+		}},
+		{"the first gives up between two polls", "a b", false, []row{
+			{SlowPoll / 2, "a", Event{What: Left, RetryAfter: time.Minute}, ""},
+			{SlowPoll / 2, "", Event{What: Alarm}, "wake b"},
+		}},
+		{"another one is granted between two polls", "a b", false, []row{
+			{SlowPoll / 2, "b", granted, ""}, {SlowPoll / 2, "", Event{What: Alarm}, "wake a"},
+		}},
+		{"the lease of a grant is longer than the poll", "a b", false, []row{
+			{0, "a", granted, ""}, {SlowPoll, "", Event{What: Alarm}, "wake b"},
+		}},
+		{"the head is stuck, and the next was granted", "a b c", false, []row{
+			{0, "", heard, "wake a"}, {0, "a", try, "try a {7 5 false}"},
+			{0, "b", Event{What: Answered, Granted: true}, "wake b"}, {StuckAfter, "", Event{What: Alarm}, "wake c"},
+		}},
+		{"the head is stuck, and there was a message", "a b", false, []row{
+			{0, "", heard, "wake a"}, {0, "a", try, "try a {7 5 false}"}, {0, "", heard, ""},
+			{StuckAfter, "", Event{What: Alarm}, "wake b"},
+		}},
+		{"a message is used once", "a", true, []row{
+			{0, "", release, "offer a"}, {0, "a", Event{What: Answered, Granted: true}, "wake a"}, {0, "", heard, ""},
+			{0, "", Event{What: Coming}, ""}, {0, "b", Event{What: Joined, RetryAfter: -1}, "wake b"},
+			{0, "", Event{What: Coming}, ""}, {0, "c", Event{What: Joined, RetryAfter: -1}, ""},
+		}},
+		{"permits that are left long before a request comes", "a2 b2", true, []row{
+			{0, "a2", Event{What: Tried, RetryAfter: -1, Free: 1}, ""},
+			{0, "a2", Event{What: Left, Granted: true, Free: 1, RetryAfter: time.Minute}, ""},
+			{0, "", Event{What: Coming}, ""}, {0, "c", Event{What: Joined, RetryAfter: -1}, ""},
+		}},
+		{"two releases at the same time", "a b", true, []row{
+			{0, "", release, "offer a"}, {0, "", release, "offer b"}, {0, "", over, "yield told"},
+		}},
+		{"a release that cannot hand off", "a", false, []row{{0, "", Event{What: Releasing, Permits: 1}, ""}}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			s := newScript(t)
@@ -257,6 +362,10 @@ func TestWhenTheHeadTriesByItself(t *testing.T) {
 	s.on("b", Event{What: Left})
 	assert.Zero(t, s.q.TryAt)
 	assert.True(t, s.q.IsIdle())
+	s.on("", Event{What: Coming})
+	assert.False(t, s.q.IsIdle())
+	s.on("c", Event{What: Joined})
+	assert.False(t, s.q.IsIdle())
 
 	var asked []int
 	p := newScript(t)
@@ -266,6 +375,7 @@ func TestWhenTheHeadTriesByItself(t *testing.T) {
 	}
 	p.join("a", "b")
 	assert.Equal(t, 2*ms, p.q.TryAt.Sub(p.now))
+	assert.False(t, p.q.listens, "it polls")
 	p.on("a", Event{What: Left, Granted: true, RetryAfter: time.Minute})
 	assert.Equal(t, []int{0, 1, 0}, asked, "short pauses again after a grant")
 }
@@ -278,6 +388,10 @@ func TestBatch(t *testing.T) {
 	s.on("d", Event{What: Answered, Granted: true})
 	assert.Equal(t, "offer b, offer e", s.on("a", Event{What: Batching}))
 	assert.Equal(t, "offer a", s.on("b", Event{What: Batching}), "the others have an offer")
+	for range MaxBatch + 2 {
+		s.q.On(&Event{What: Joined, Who: &Waiter{Of: "another"}, RetryAfter: -1})
+	}
+	assert.Equal(t, MaxBatch, strings.Count(s.on("a", Event{What: Batching}), "offer"))
 }
 
 func TestWhoMustWait(t *testing.T) {
@@ -337,7 +451,8 @@ func TestWhoTriesAfterAGrant(t *testing.T) {
 		{"a large request holds up no smaller one", "a b3 c d", false, 2, "wake c, wake d"},
 		{"the first brings the others", "a b c", true, 9, "wake b"},
 		{"a shared id tries by itself", "a b C", true, 9, "wake b, wake C"},
-		{"its id needs no room", "A b C", false, 0, "wake C"},
+		{"a shared id beside those that the first brings", "a b C d", true, 9, "wake b, wake C"},
+		{"its id needs no room", "A b Z C", false, 0, "wake C"},
 		{"another id needs room", "a C", false, 0, ""},
 		{"a private waiter needs room", "A b", false, 0, ""},
 	} {
@@ -359,10 +474,24 @@ func TestTurnOfOthersEndsWithTheConfirmation(t *testing.T) {
 	s := newScript(t)
 	s.on("", Event{What: Coming})
 	s.on("a", Event{What: Joined, RetryAfter: -1})
-	assert.Equal(t, "yield", s.on("", Event{What: Releasing, Over: true, HandsOff: true, Permits: 1}))
+	assert.Equal(t, "yield told", s.on("", Event{What: Releasing, Over: true, HandsOff: true, Permits: 1}))
 	s.on("a", Event{What: Confirmed})
 	assert.Equal(t, "wake a", s.on("a", Event{What: Confirmed}))
 	s.refuse("a")
+	assert.Equal(t, "wake a", s.on("", Event{What: Heard}))
+}
+
+// Clients that do not take turns leave the lock to others after a cohort, and else free it for all.
+func TestWhenAStreakOfClientsThatCompeteIsOver(t *testing.T) {
+	s := newScript(t)
+	s.q.ManyHolders, s.q.TakeTurns = true, false
+	s.join("a")
+	release := Event{What: Releasing, HandsOff: true, Permits: 1, Over: true}
+	assert.Empty(t, s.on("", release))
+	release.Cohort = 50 * ms
+	assert.Equal(t, "yield told", s.on("", release))
+	assert.Empty(t, s.on("", Event{What: Yielded, Sent: s.now, Others: 3, Cohort: release.Cohort}))
+	assert.Empty(t, s.on("", Event{What: Heard}), "its own message")
 	assert.Equal(t, "wake a", s.on("", Event{What: Heard}))
 }
 
@@ -371,6 +500,8 @@ func TestEventsAllocateNothing(t *testing.T) {
 	s := newScript(t)
 	s.join("a", "b")
 	a := s.waiters["a"]
+	assert.False(t, s.q.NeedsTime(&Event{What: Joined}), "it does not become the head")
+	assert.False(t, s.q.NeedsTime(&Event{What: Answered}))
 	assert.Zero(t, testing.AllocsPerRun(100, func() {
 		s.q.On(&Event{What: Heard, Now: s.now})
 		s.q.On(&Event{What: Begins, Now: s.now, Who: a})

@@ -82,7 +82,6 @@ func (t *Turn) On(e Event) Plan {
 		return Plan{TryWithin, MaxTurn}
 	case OurTurn:
 		t.begin(e.Now, MaxTurn, 0, e.Told)
-		t.due = time.Time{}
 	case Begins:
 		t.due = time.Time{}
 		return Plan{}

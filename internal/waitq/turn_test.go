@@ -82,6 +82,7 @@ func TestTurnOfOthers(t *testing.T) {
 					pause = e.due - e.at
 				}
 				assert.Equal(t, pause, turn.Pause(now, time.Hour), "%v", e)
+				assert.LessOrEqual(t, turn.Pause(now, ms), ms, "%v", e)
 			}
 		})
 	}

@@ -3,7 +3,7 @@
 --          type than kind. Any other error ends the script
 local function call_typed(kind, command, key, ...)
   local answer = redis.pcall(command, key, ...)
-  if type(answer) == 'table' and answer.err then
+  if type(answer) == 'table' then
     if redis.call('type', key).ok ~= kind then
       return nil
     end

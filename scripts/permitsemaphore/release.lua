@@ -54,7 +54,7 @@ local receivers = 0
 if rest_ms ~= '0' and #own > 0 then
   shorten_leases(leases, own, now + 1 + rest_ms) -- now is rounded down
   if free then -- the number that will be free then: a waiter tries, and learns when that is
-    receivers = publish_permits(publish, channel, free + #own) or 0
+    receivers = publish_permits(publish, channel, free + #own)
   end
 elseif held or not all_or_none then
   local returned = #own
@@ -66,7 +66,7 @@ elseif held or not all_or_none then
   remove_leases(leases, own)
   if free and returned > 0 then
     free = redis.call('incrby', permits_key, returned)
-    receivers = publish_permits(publish, channel, free) or 0
+    receivers = publish_permits(publish, channel, free)
   end
 end
 local lost = free and 0 or -1

@@ -86,9 +86,10 @@ func TestForbiddenKeyEndsNoOtherRenewal(t *testing.T) {
 	s := redistest.Fresh(t)
 	admin := s.Client(t)
 	require.NoError(t, admin.Do(t.Context(), "acl", "setuser", "u", "on", ">pw", "+@all", "~*", "&*").Err())
+	heard := &Recorder{}
 	c := NewClient(t, s.Client(t, func(o *redis.Options) {
 		o.Username, o.Password = "u", "pw"
-	}), primitives.WithDefaults(primitives.WithWatchdog(Watched)))
+	}), primitives.WithDefaults(primitives.WithWatchdog(Watched)), heard.Option())
 	var holds []*primitives.Hold
 	for _, name := range []string{"forbidden", "a", "b", "c"} {
 		holds = append(holds, Acquire(t, t.Context(), c.Lock(name)))
@@ -96,6 +97,7 @@ func TestForbiddenKeyEndsNoOtherRenewal(t *testing.T) {
 	AwaitRenewal(t, 1, holds...)
 	require.NoError(t, admin.Do(t.Context(), "acl", "setuser", "u", "resetkeys", "~a", "~b", "~c", "~redisson*").Err())
 	RequireEnds(t, holds[0].Context(), primitives.ErrLost)
+	require.ErrorContains(t, heard.Await(t, primitives.EventRenewFailed).Err, "NOPERM")
 	AwaitRenewal(t, 1, holds[1:]...)
 	for _, hold := range holds[1:] {
 		Release(t, hold)

@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"context"
 	"fmt"
 	"math/rand/v2"
 	"testing"
@@ -67,6 +68,35 @@ func TestFairLockReleaseTakesItsOwnCountOnly(t *testing.T) {
 			})
 		}
 	})
+}
+
+// A waiter that gets messages is refused several times, and leaves no subscription behind.
+func TestFairLockRefusedWaiterSubscribesOnce(t *testing.T) {
+	t.Parallel()
+	s := redistest.Redis(t)
+	name, p, rdb := redistest.Name(t), s.Proxy(t), s.Client(t)
+	l := NewClient(t, p.Client(t)).FairLock(name)
+	Acquire(t, t.Context(), l)
+	ctx, cancel := context.WithCancel(t.Context())
+	waiting := Start(func() (*primitives.Hold, error) { return l.Acquire(ctx, primitives.WithOwner(JavaThread)) })
+	AwaitFair(t, l, 1)
+	own := "redisson_lock__channel:{" + name + "}:" + JavaThread
+	requireSubscribers := func(n int64) {
+		t.Helper()
+		redistest.WaitFor(t, Soon, func() bool {
+			return rdb.PubSubNumSub(t.Context(), own).Val()[own] == n
+		}, "subscriptions to the waiter's channel")
+	}
+	requireSubscribers(1)
+	p.Record()
+	for range 3 {
+		before := len(ScriptsOf(p))
+		require.NoError(t, rdb.Publish(t.Context(), own, "0").Err())
+		redistest.WaitFor(t, Soon, func() bool { return len(ScriptsOf(p)) > before }, "it tries")
+	}
+	cancel()
+	require.ErrorIs(t, Await(t, waiting).Err, primitives.ErrNotAcquired)
+	requireSubscribers(0)
 }
 
 // C4: a copy of a private release does not take the count of a WithOwner hold with the same id.

@@ -208,6 +208,23 @@ func TestRWLockTurnOfAClientThatDoesNotCome(t *testing.T) {
 	}
 }
 
+// A client whose reader leaves many others is not waited for, although it was refused before.
+func TestRWLockTurnOfAReaderAmongMany(t *testing.T) {
+	onTurns(t, func(t *testing.T, x *rwTurns) {
+		require.Nil(t, x.write(t, "first"))
+		require.NotNil(t, x.read(t, "gone"))
+		x.stopWriting(t, "first")
+		clear(x.took) // it does not know that it was noted
+		for _, client := range []string{"gone", "a", "b", "c", "d", "e", "f"} {
+			require.Nil(t, x.read(t, client))
+		}
+		noted := func() []string { return x.Rdb.ZRange(t.Context(), x.key(), 0, -1).Val() }
+		require.Contains(t, noted(), "rgone")
+		x.stopReading(t, "gone")
+		require.NotContains(t, noted(), "rgone")
+	})
+}
+
 // Writers that have died delay the others by one turn in all. A live one is noted again when it is refused.
 func TestRWLockTurnsOfManyWritersThatDoNotCome(t *testing.T) {
 	onTurns(t, func(t *testing.T, x *rwTurns) {
