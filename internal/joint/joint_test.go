@@ -204,6 +204,29 @@ func TestMultiThatGivesUpLeavesNothing(t *testing.T) {
 	}
 }
 
+// Its context ends while the first member is being released, because the patience for the second one is over.
+func TestMultiWhoseContextEndsWhileItGivesWay(t *testing.T) {
+	Bubble(t, func(t *testing.T, s *Server) {
+		s.Seize("y", "other", 0)
+		ctx, cancel := context.WithCancelCause(t.Context())
+		defer cancel(nil)
+		s.OnEach(func(cmd Command) Fault {
+			if cmd.Op != "release" {
+				return Fault{}
+			}
+			cancel(errStopped)
+			return Fault{Delay: ms}
+		})
+		_, err := s.Client(t, "a").MultiOf("x", "y").Acquire(ctx, NewTerms(), Forever)
+		require.ErrorIs(t, err, ErrNotAcquired)
+		require.ErrorIs(t, err, errStopped)
+		s.ResetFaults()
+		s.Free("y")
+		Sleep(time.Minute)
+		s.RequireFree(t)
+	})
+}
+
 func TestMemberThatIsAcquiredTooLateIsReleased(t *testing.T) {
 	Bubble(t, func(t *testing.T, s *Server) {
 		s.KeepLeases()

@@ -194,8 +194,11 @@ func (m *multi) acquireInOrder(
 			limit = attempt.core.RollbackLimit(attempt.began)
 		}
 		attempt.settle(limit, o.releaseMembers(ctx))
-		if cut && mine.Over() && engine.IsGiveUp(err) && ctx.Err() == nil {
-			return engine.Result{}, i, err
+		if cut && mine.Over() && engine.IsGiveUp(err) {
+			if ctx.Err() == nil {
+				return engine.Result{}, i, err
+			}
+			err = q.GaveUp(ctx, err) // ctx ended during the releases
 		}
 		return engine.Result{}, -1, err
 	}

@@ -480,7 +480,7 @@ func TestEveryFailedAcquisitionIsReported(t *testing.T) {
 				cancel()
 				for i, acquire := range []func() error{
 					func() error { _, err := a.TryAcquire(ctx); return err },
-					func() error { _, err := a.Acquire(ctx, primitives.WithWait(20*time.Millisecond)); return err },
+					func() error { _, err := a.Acquire(ctx, primitives.WithWait(200*time.Millisecond)); return err },
 					func() error { _, err := a.Acquire(done); return err },
 					func() error { _, err := a.Acquire(ctx, primitives.WithLease(-1)); return err },
 				} {
