@@ -92,6 +92,9 @@ func (c *Client) foreignAt(ctx context.Context, key string) error {
 func (c *Client) Numbers(ctx context.Context, match string) iter.Seq2[Info, error] {
 	return c.list("numbers", match, c.run.Keys(ctx, escapeGlob(c.prefix)+match, "string"),
 		func(key string) (Info, bool, error) {
+			if strings.Contains(key, ":rwlock_timeout:") { // the lease of a reader's count
+				return Info{}, false, nil
+			}
 			info, err := c.numberAt(ctx, key)
 			return info, info.Kind != "", err
 		})

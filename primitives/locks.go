@@ -57,7 +57,7 @@ func (c *Client) lockAt(ctx context.Context, key string) (Info, bool, error) {
 	return info, held, nil
 }
 
-// isOurs reports whether this library or Redisson keeps the key beside a lock. It may look like a lock or a number.
+// isOurs reports whether this library keeps the key beside a lock. It may look like a lock or a number.
 func isOurs(key string) bool {
 	for _, prefix := range []string{
 		fairClientsKey, fairWaitersKey, tokenPrefix, requestPrefix, rwReservation, presence.ClientName,
@@ -66,7 +66,7 @@ func isOurs(key string) bool {
 			return true
 		}
 	}
-	return strings.Contains(key, ":rwlock_timeout:")
+	return false
 }
 
 // redissonID is the form of the ids that Redisson and this library give to holders.
