@@ -84,7 +84,7 @@ func (f Failure) isOutage(grace time.Duration) bool {
 
 var (
 	// errWaitOver is the cause of a context that ended with the wait, not with the caller's context.
-	// Users never see it: see GaveUp.
+	// Users see its text at most: see GaveUp.
 	errWaitOver = errors.New("the wait is over")
 	// errOuterEnded: the outer hold ended before the nested acquisition got its turn or its answer. The
 	// caller then acquires as an outermost request.

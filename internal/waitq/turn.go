@@ -25,7 +25,7 @@ const (
 	// MaxStreakCount and MaxStreak are the limits of a streak: how often, and for how long, the waiters of one
 	// client may hand a lock off to each other while other clients wait. The idea is lock cohorting (Dice,
 	// Marathe and Shavit, 2012).
-	MaxStreakCount = 64
+	MaxStreakCount = 16
 	MaxStreak      = 10 * time.Millisecond
 )
 
