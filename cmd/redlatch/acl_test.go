@@ -40,6 +40,19 @@ func TestACLPrintsTheDocumentedRules(t *testing.T) {
 	}
 }
 
+// Redis refuses other key patterns beside that for all keys, so the rules have none without a prefix.
+func TestACLWithoutAPrefix(t *testing.T) {
+	t.Parallel()
+	s := redistest.Fresh(t)
+	s.SetUser(t, "all", append([]string{">" + redistest.Password}, rulesOf(t, "all")...)...)
+	c := client(t, s.As("all"))
+	for _, name := range []string{"x", "{x}y"} {
+		hold, err := c.FairLock(name).Acquire(t.Context())
+		require.NoError(t, err)
+		require.NoError(t, hold.Release(t.Context()))
+	}
+}
+
 func TestACLGrantsThePrefixAndNothingElse(t *testing.T) {
 	t.Parallel()
 	s := redistest.Fresh(t)
