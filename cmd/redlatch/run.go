@@ -125,16 +125,15 @@ func newJob(c *cli.Command, args []string) (*job, error) {
 	case j.grace < 0:
 		return nil, badUsage("--grace %v is negative", j.grace)
 	}
+	setTTL := primitives.WithWatchdog
 	if c.IsSet("lease") {
-		j.ttl = c.Duration("lease")
-		j.options = append(j.options, primitives.WithLease(j.ttl))
-	} else {
-		j.options = append(j.options, primitives.WithWatchdog(j.ttl))
+		j.ttl, setTTL = c.Duration("lease"), primitives.WithLease
 	}
 	if c.IsSet("max-hold") {
 		j.options = append(j.options, primitives.WithMaxHold(c.Duration("max-hold")))
-		j.ttl = min(j.ttl, c.Duration("max-hold"))
+		j.ttl = min(j.ttl, c.Duration("max-hold")) // the library limits renewals only, not a lease
 	}
+	j.options = append(j.options, setTTL(j.ttl))
 	j.options = append(j.options, primitives.WithMinHold(j.minHold))
 	j.path, err = find(argv[0])
 	return j, err

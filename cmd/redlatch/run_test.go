@@ -355,15 +355,26 @@ func TestLossByTimeKillsBeforeTheNextHolder(t *testing.T) {
 func TestLossByTimeIsToldEarly(t *testing.T) {
 	t.Parallel()
 	s := redistest.Redis(t)
-	name := redistest.Name(t)
-	p := start(t, "redis://"+s.Addr(), append([]string{"run", "--lease", "10s", name}, childArgs(t, "term")...)...)
-	require.Equal(t, "ready", p.line())
-	ttl := s.Client(t).PTTL(t.Context(), name).Val()
-	expires := time.Now().Add(ttl)
-	told := lastBeat(t, []string{p.line()})
-	require.InDelta(t, 1, expires.Sub(told).Seconds(), 0.7)
-	require.Equal(t, exitLost, p.wait(), p.errs)
-	require.Zero(t, s.Client(t).Exists(t.Context(), name).Val())
+	for name, flags := range map[string][]string{
+		"lease":                         {"--lease", "10s"},
+		"max hold shorter than lease":   {"--lease", "1h", "--max-hold", "10s"},
+		"lease shorter than max hold":   {"--lease", "10s", "--max-hold", "1h"},
+		"max hold shorter than its TTL": {"--max-hold", "10s"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			name := redistest.Name(t)
+			args := append(append([]string{"run"}, flags...), name)
+			p := start(t, "redis://"+s.Addr(), append(args, childArgs(t, "term")...)...)
+			require.Equal(t, "ready", p.line())
+			ttl := s.Client(t).PTTL(t.Context(), name).Val()
+			expires := time.Now().Add(ttl)
+			told := lastBeat(t, []string{p.line()})
+			require.InDelta(t, 1, expires.Sub(told).Seconds(), 0.7)
+			require.Equal(t, exitLost, p.wait(), p.errs)
+			require.Zero(t, s.Client(t).Exists(t.Context(), name).Val())
+		})
+	}
 }
 
 // On a silent server, run does not wait for ever, and does not claim that somebody else holds the lock.
