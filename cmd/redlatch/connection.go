@@ -16,6 +16,7 @@ import (
 	"github.com/redis/go-redis/v9/maintnotifications"
 	"github.com/urfave/cli/v3"
 
+	"github.com/redlatch/redlatch/internal/redisutil"
 	"github.com/redlatch/redlatch/primitives"
 	"github.com/redlatch/redlatch/scripts"
 )
@@ -126,7 +127,7 @@ func (s *session) close(err error) {
 func (s *session) ping(ctx context.Context, timeout time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	if err := s.rdb.Ping(ctx).Err(); err != nil {
+	if err := redisutil.Ping(ctx, s.rdb); err != nil {
 		if cause := context.Cause(ctx); cause != nil {
 			err = cause // without it, errors of a deadline differ by where go-redis noticed it
 		}

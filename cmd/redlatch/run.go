@@ -182,7 +182,7 @@ func (j *job) margin() time.Duration { return max(j.ttl/10, j.ttl/100+2*time.Mil
 // run acquires, runs the child, and releases.
 func (j *job) run(ctx context.Context, s *session) error {
 	signals := make(chan os.Signal, 16)
-	catch(signals, passedOn)
+	catch(signals, endingSignals)
 	defer signal.Stop(signals)
 	hold, err := j.acquire(ctx, s, signals)
 	if err != nil {
@@ -190,7 +190,7 @@ func (j *job) run(ctx context.Context, s *session) error {
 	}
 	began := time.Now()
 	code, err := j.supervise(hold, signals)
-	signal.Reset(passedOn...) // from here on a signal ends redlatch, even if Redis does not answer the release
+	signal.Reset(endingSignals...) // from here on a signal ends redlatch, even if Redis does not answer the release
 	lost := j.release(s, hold, began)
 	switch {
 	case err != nil:

@@ -390,6 +390,31 @@ func TestRunOnASilentServer(t *testing.T) {
 	}
 }
 
+// A signal ends a command whose Redis is silent, without waiting for --timeout.
+func TestSignalEndsACommandOnASilentServer(t *testing.T) {
+	t.Parallel()
+	s := redistest.Redis(t)
+	for _, args := range [][]string{
+		append([]string{"run", "name"}, childArgs(t, "exit", "0")...),
+		{"acquire", "name"}, {"latch", "wait", "name"}, {"ls"}, {"doctor"}, {"bench"},
+	} {
+		for _, sig := range forwarded {
+			if sig != syscall.SIGINT && args[0] != "run" && args[0] != "acquire" {
+				continue
+			}
+			t.Run(args[0]+" "+sig.String(), func(t *testing.T) {
+				t.Parallel()
+				proxy := s.Proxy(t)
+				t.Cleanup(proxy.HoldReplies(func([]string) bool { return true }))
+				p := start(t, "redis://"+proxy.Addr(), append([]string{"--timeout", "1h"}, args...)...)
+				redistest.WaitFor(t, soon, func() bool { return proxy.Held() > 0 }, "it waits for an answer")
+				p.signal(sig)
+				require.Equal(t, 128+int(sig), p.wait(), p.errs)
+			})
+		}
+	}
+}
+
 // A name in Redis that is no lock is bad use: waiting would not help.
 func TestRunOnAKeyOfAnotherType(t *testing.T) {
 	t.Parallel()
