@@ -181,6 +181,8 @@ func (j *job) margin() time.Duration { return max(j.ttl/10, j.ttl/100+2*time.Mil
 
 // run acquires, runs the child, and releases.
 func (j *job) run(ctx context.Context, s *session) error {
+	// A message that nobody reads must not end redlatch. To ignore the signal would change CMD, which inherits that.
+	catch(make(chan os.Signal, 1), []os.Signal{syscall.SIGPIPE})
 	signals := make(chan os.Signal, 16)
 	catch(signals, endingSignals)
 	defer signal.Stop(signals)

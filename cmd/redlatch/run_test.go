@@ -5,6 +5,7 @@ package main
 import (
 	"encoding/json"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"syscall"
@@ -387,6 +388,26 @@ func TestRunOnASilentServer(t *testing.T) {
 		p := start(t, "redis://"+proxy.Addr(),
 			append(append(args, "--timeout", "500ms", redistest.Name(t)), childArgs(t, "exit", "0")...)...)
 		require.Equal(t, exitUnreachable, p.wait(), p.errs)
+	}
+}
+
+// Messages that nobody reads end neither redlatch, which would leave the lock to its lease, nor change how SIGPIPE
+// ends its command.
+func TestRunWhoseMessagesNobodyReads(t *testing.T) {
+	t.Parallel()
+	s := redistest.Redis(t)
+	for command, want := range map[string]int{"exit 7": 7, "kill -PIPE $$": 128 + int(syscall.SIGPIPE)} {
+		name := redistest.Name(t)
+		read, write, err := os.Pipe()
+		require.NoError(t, err)
+		require.NoError(t, read.Close())
+		cmd := exec.CommandContext(t.Context(), self(t), "run", "-v", name, "--", "sh", "-c", command)
+		cmd.Env = append(os.Environ(), redlatchVariable+"=1", urlVariable+"=redis://"+s.Addr())
+		cmd.Stderr = write
+		_ = cmd.Run()
+		require.NoError(t, write.Close())
+		require.Equal(t, want, cmd.ProcessState.ExitCode(), command)
+		require.Zero(t, s.Client(t).Exists(t.Context(), name).Val(), command)
 	}
 }
 
