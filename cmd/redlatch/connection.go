@@ -217,7 +217,7 @@ func connect(c *cli.Command) (redis.UniversalClient, error) {
 			return nil, badUsage("--redis: a unix:// socket is one server, no cluster and no Sentinel")
 		}
 		if contradicts(node, first) {
-			return nil, badUsage("--redis: all URLs need the same scheme, user, password and database, or only the first has them")
+			return nil, badUsage("--redis: the scheme, user, password or database of a later URL is not that of the first")
 		}
 		many.Addrs = append(many.Addrs, node.Addr)
 	}
