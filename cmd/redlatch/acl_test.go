@@ -40,6 +40,19 @@ func TestACLPrintsTheDocumentedRules(t *testing.T) {
 	}
 }
 
+// Redis refuses other key patterns beside that for all keys, so the rules have none without a prefix.
+func TestACLWithoutAPrefix(t *testing.T) {
+	t.Parallel()
+	s := redistest.Fresh(t)
+	s.SetUser(t, "all", append([]string{">" + redistest.Password}, rulesOf(t, "all")...)...)
+	c := client(t, s.As("all"))
+	for _, name := range []string{"x", "{x}y"} {
+		hold, err := c.FairLock(name).Acquire(t.Context())
+		require.NoError(t, err)
+		require.NoError(t, hold.Release(t.Context()))
+	}
+}
+
 func TestACLGrantsThePrefixAndNothingElse(t *testing.T) {
 	t.Parallel()
 	s := redistest.Fresh(t)
@@ -107,12 +120,13 @@ func TestMessagesToAUserOfALimitedACL(t *testing.T) {
 		args []string
 		want string
 	}{
-		"ls":            {[]string{"ls"}, "ls needs +scan and +getrange"},
-		"inspect":       {[]string{"inspect"}, "without --kind, inspect needs +getrange"},
-		"semaphore":     {[]string{"semaphore info"}, "semaphore info needs +getrange"},
-		"permits":       {[]string{"permits info"}, "permits info needs +getrange"},
-		"another name":  {[]string{"inspect", "--kind", "lock", "--prefix", "b:"}, otherName},
-		"run elsewhere": {[]string{"run", "--nonblock", "--prefix", "b:"}, otherName},
+		"ls":             {[]string{"ls"}, "ls needs +scan and +getrange"},
+		"inspect":        {[]string{"inspect"}, "without --kind, inspect needs +getrange"},
+		"inspect a pool": {[]string{"inspect", "--kind", "semaphore"}, "and for semaphores, permits and latches"},
+		"semaphore":      {[]string{"semaphore info"}, "semaphore info needs +getrange"},
+		"permits":        {[]string{"permits info"}, "permits info needs +getrange"},
+		"another name":   {[]string{"inspect", "--kind", "lock", "--prefix", "b:"}, otherName},
+		"run elsewhere":  {[]string{"run", "--nonblock", "--prefix", "b:"}, otherName},
 	} {
 		t.Run(name, func(t *testing.T) {
 			args := append(strings.Fields(tt.args[0]), "--redis", url, "--prefix", "a:")

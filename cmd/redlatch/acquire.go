@@ -58,7 +58,7 @@ func acquireCommand() *cli.Command {
 			r.options = append(r.options, primitives.WithLease(lease))
 			return withSession(ctx, c, func(s *session) error {
 				signals := make(chan os.Signal, 1)
-				catch(signals, passedOn)
+				catch(signals, endingSignals)
 				defer signal.Stop(signals)
 				signal.Ignore(syscall.SIGPIPE) // an id that cannot be printed must not end redlatch: see below
 				hold, err := r.acquire(ctx, s, signals)

@@ -20,6 +20,8 @@ type child struct {
 
 	pid int
 	tty *os.File // the controlling terminal; nil if there is none
+	// inFront is whether redlatch has put the child in the foreground.
+	inFront bool
 	// mayGoOn reports whether a child that was stopped at the terminal may be continued.
 	mayGoOn func() bool
 }
@@ -52,7 +54,7 @@ func startChild(path string, argv, env []string, mayGoOn func() bool) (*child, e
 // close gives the terminal back to redlatch's own group.
 func (p *child) close() {
 	if p.tty != nil {
-		p.setForeground(unix.Getpgrp())
+		p.background()
 		_ = p.tty.Close()
 	}
 }
@@ -113,7 +115,16 @@ func (p *child) foreground() bool {
 		return false
 	}
 	p.setForeground(p.pid)
+	p.inFront = true
 	return true
+}
+
+// background undoes foreground. Else the terminal is the shell's, which ends if it loses it.
+func (p *child) background() {
+	if p.inFront {
+		p.setForeground(unix.Getpgrp())
+		p.inFront = false
+	}
 }
 
 func (p *child) setForeground(group int) {
@@ -143,7 +154,7 @@ func (p *child) stopJob() {
 	}
 	continued := make(chan os.Signal, 1)
 	signal.Notify(continued, unix.SIGCONT)
-	p.setForeground(unix.Getpgrp())
+	p.background()
 	_ = unix.Kill(0, unix.SIGSTOP)
 	<-continued // this thread may still run for a moment after the signal was sent
 	signal.Stop(continued)

@@ -7,8 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -16,6 +18,7 @@ import (
 	"github.com/redis/go-redis/v9/maintnotifications"
 	"github.com/urfave/cli/v3"
 
+	"github.com/redlatch/redlatch/internal/redisutil"
 	"github.com/redlatch/redlatch/primitives"
 	"github.com/redlatch/redlatch/scripts"
 )
@@ -126,7 +129,7 @@ func (s *session) close(err error) {
 func (s *session) ping(ctx context.Context, timeout time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	if err := s.rdb.Ping(ctx).Err(); err != nil {
+	if err := redisutil.Ping(ctx, s.rdb); err != nil {
 		if cause := context.Cause(ctx); cause != nil {
 			err = cause // without it, errors of a deadline differ by where go-redis noticed it
 		}
@@ -213,6 +216,9 @@ func connect(c *cli.Command) (redis.UniversalClient, error) {
 		if node.Network == "unix" {
 			return nil, badUsage("--redis: a unix:// socket is one server, no cluster and no Sentinel")
 		}
+		if contradicts(node, first) {
+			return nil, badUsage("--redis: the scheme, user, password or database of a later URL is not that of the first")
+		}
 		many.Addrs = append(many.Addrs, node.Addr)
 	}
 	if master == "" && first.DB != 0 {
@@ -221,16 +227,31 @@ func connect(c *cli.Command) (redis.UniversalClient, error) {
 	return redis.NewUniversalClient(many), nil
 }
 
+// contradicts reports whether a later URL asks for a connection that differs from that of the first, which applies
+// to all servers. It may leave out what the first one says.
+func contradicts(later, first *redis.Options) bool {
+	differs := func(later, first string) bool { return later != "" && later != first }
+	return (later.TLSConfig == nil) != (first.TLSConfig == nil) || differs(later.Username, first.Username) ||
+		differs(later.Password, first.Password) || later.DB != 0 && later.DB != first.DB
+}
+
 // parseURL parses the URL of one server, which the user gave by that flag or variable. The parser's error is
 // not shown: it quotes what it takes for a host, a port or a database, and that may be a piece of a password
 // with a "/", "?" or "#".
 func parseURL(from, u string) (*redis.Options, error) {
 	o, err := redis.ParseURL(u)
-	if err != nil || strings.Contains(u, "#") { // the parser would ignore all from there on
+	if err != nil || strings.Contains(u, "#") || // the parser would ignore all from there on
+		o.DB < 0 || o.Network != "unix" && !hasValidPort(o.Addr) {
 		return nil, badUsage("%s: bad URL; write redis://[[user]:password@]host[:port][/db], rediss:// for TLS "+
 			"or unix:///path, and special characters of a password as in %%2F for a slash", from)
 	}
 	return o, nil
+}
+
+func hasValidPort(addr string) bool {
+	_, port, _ := net.SplitHostPort(addr)
+	n, err := strconv.ParseUint(port, 10, 16)
+	return err == nil && n > 0
 }
 
 // addTLS adds the certificates in these files, none of which is needed.

@@ -138,7 +138,10 @@ func withAdvice(err error, command string) error {
 	case command == "ls" && (lacksGetrange || strings.Contains(text, "'scan'")):
 		advice = "ls needs +scan and +getrange, which redlatch acl leaves out, because SCAN shows the names of all " +
 			"keys; to grant them: ACL SETUSER <user> +scan +getrange"
-	case lacksGetrange && slices.Contains([]string{"inspect", "release", "force-release"}, command):
+	case lacksGetrange && command == "inspect":
+		advice = "without --kind, inspect needs +getrange, and for semaphores, permits and latches with it, too; redlatch " +
+			"acl leaves it out: give the --kind of a lock, or grant it: ACL SETUSER <user> +getrange"
+	case lacksGetrange && slices.Contains([]string{"release", "force-release"}, command):
 		advice = "without --kind, " + command + " needs +getrange, which redlatch acl leaves out: give --kind"
 	case lacksGetrange && slices.Contains([]string{kindSemaphore, kindPermits}, command):
 		advice = command + " info needs +getrange, which redlatch acl leaves out; to grant it: ACL SETUSER <user> +getrange"

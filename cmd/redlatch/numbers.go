@@ -317,8 +317,7 @@ func waitForLatch(k *call) (string, error) {
 	if limit < 0 {
 		return "", badUsage("--wait %v is negative", limit)
 	}
-	ctx, stop := untilSignal(k.ctx, passedOn)
-	defer stop()
+	ctx := k.ctx
 	if !k.s.giveUp.IsZero() {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithDeadline(ctx, k.s.giveUp)

@@ -67,9 +67,6 @@ func newRequest(c *cli.Command, name string) (request, error) {
 	return r, nil
 }
 
-// passedOn are the signals that end a wait. run passes them on to its child later.
-var passedOn = append([]os.Signal{syscall.SIGQUIT}, append(userSignals, endingSignals...)...)
-
 // acquire waits for the hold. A signal ends the wait, and ctx does. The context of the hold is not ctx's,
 // because a signal must not look like a loss.
 func (r *request) acquire(ctx context.Context, s *session, signals chan os.Signal) (*primitives.Hold, error) {

@@ -125,16 +125,15 @@ func newJob(c *cli.Command, args []string) (*job, error) {
 	case j.grace < 0:
 		return nil, badUsage("--grace %v is negative", j.grace)
 	}
+	setTTL := primitives.WithWatchdog
 	if c.IsSet("lease") {
-		j.ttl = c.Duration("lease")
-		j.options = append(j.options, primitives.WithLease(j.ttl))
-	} else {
-		j.options = append(j.options, primitives.WithWatchdog(j.ttl))
+		j.ttl, setTTL = c.Duration("lease"), primitives.WithLease
 	}
 	if c.IsSet("max-hold") {
 		j.options = append(j.options, primitives.WithMaxHold(c.Duration("max-hold")))
-		j.ttl = min(j.ttl, c.Duration("max-hold"))
+		j.ttl = min(j.ttl, c.Duration("max-hold")) // the library limits renewals only, not a lease
 	}
+	j.options = append(j.options, setTTL(j.ttl))
 	j.options = append(j.options, primitives.WithMinHold(j.minHold))
 	j.path, err = find(argv[0])
 	return j, err
@@ -182,8 +181,10 @@ func (j *job) margin() time.Duration { return max(j.ttl/10, j.ttl/100+2*time.Mil
 
 // run acquires, runs the child, and releases.
 func (j *job) run(ctx context.Context, s *session) error {
+	// A message that nobody reads must not end redlatch. To ignore the signal would change CMD, which inherits that.
+	catch(make(chan os.Signal, 1), []os.Signal{syscall.SIGPIPE})
 	signals := make(chan os.Signal, 16)
-	catch(signals, passedOn)
+	catch(signals, endingSignals)
 	defer signal.Stop(signals)
 	hold, err := j.acquire(ctx, s, signals)
 	if err != nil {
@@ -191,7 +192,7 @@ func (j *job) run(ctx context.Context, s *session) error {
 	}
 	began := time.Now()
 	code, err := j.supervise(hold, signals)
-	signal.Reset(passedOn...) // from here on a signal ends redlatch, even if Redis does not answer the release
+	signal.Reset(endingSignals...) // from here on a signal ends redlatch, even if Redis does not answer the release
 	lost := j.release(s, hold, began)
 	switch {
 	case err != nil:

@@ -5,6 +5,7 @@ package main
 import (
 	"encoding/json"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"syscall"
@@ -355,15 +356,26 @@ func TestLossByTimeKillsBeforeTheNextHolder(t *testing.T) {
 func TestLossByTimeIsToldEarly(t *testing.T) {
 	t.Parallel()
 	s := redistest.Redis(t)
-	name := redistest.Name(t)
-	p := start(t, "redis://"+s.Addr(), append([]string{"run", "--lease", "10s", name}, childArgs(t, "term")...)...)
-	require.Equal(t, "ready", p.line())
-	ttl := s.Client(t).PTTL(t.Context(), name).Val()
-	expires := time.Now().Add(ttl)
-	told := lastBeat(t, []string{p.line()})
-	require.InDelta(t, 1, expires.Sub(told).Seconds(), 0.7)
-	require.Equal(t, exitLost, p.wait(), p.errs)
-	require.Zero(t, s.Client(t).Exists(t.Context(), name).Val())
+	for name, flags := range map[string][]string{
+		"lease":                         {"--lease", "10s"},
+		"max hold shorter than lease":   {"--lease", "1h", "--max-hold", "10s"},
+		"lease shorter than max hold":   {"--lease", "10s", "--max-hold", "1h"},
+		"max hold shorter than its TTL": {"--max-hold", "10s"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			name := redistest.Name(t)
+			args := append(append([]string{"run"}, flags...), name)
+			p := start(t, "redis://"+s.Addr(), append(args, childArgs(t, "term")...)...)
+			require.Equal(t, "ready", p.line())
+			ttl := s.Client(t).PTTL(t.Context(), name).Val()
+			expires := time.Now().Add(ttl)
+			told := lastBeat(t, []string{p.line()})
+			require.InDelta(t, 1, expires.Sub(told).Seconds(), 0.7)
+			require.Equal(t, exitLost, p.wait(), p.errs)
+			require.Zero(t, s.Client(t).Exists(t.Context(), name).Val())
+		})
+	}
 }
 
 // On a silent server, run does not wait for ever, and does not claim that somebody else holds the lock.
@@ -376,6 +388,51 @@ func TestRunOnASilentServer(t *testing.T) {
 		p := start(t, "redis://"+proxy.Addr(),
 			append(append(args, "--timeout", "500ms", redistest.Name(t)), childArgs(t, "exit", "0")...)...)
 		require.Equal(t, exitUnreachable, p.wait(), p.errs)
+	}
+}
+
+// Messages that nobody reads end neither redlatch, which would leave the lock to its lease, nor change how SIGPIPE
+// ends its command.
+func TestRunWhoseMessagesNobodyReads(t *testing.T) {
+	t.Parallel()
+	s := redistest.Redis(t)
+	for command, want := range map[string]int{"exit 7": 7, "kill -PIPE $$": 128 + int(syscall.SIGPIPE)} {
+		name := redistest.Name(t)
+		read, write, err := os.Pipe()
+		require.NoError(t, err)
+		require.NoError(t, read.Close())
+		cmd := exec.CommandContext(t.Context(), self(t), "run", "-v", name, "--", "sh", "-c", command)
+		cmd.Env = append(os.Environ(), redlatchVariable+"=1", urlVariable+"=redis://"+s.Addr())
+		cmd.Stderr = write
+		_ = cmd.Run()
+		require.NoError(t, write.Close())
+		require.Equal(t, want, cmd.ProcessState.ExitCode(), command)
+		require.Zero(t, s.Client(t).Exists(t.Context(), name).Val(), command)
+	}
+}
+
+// A signal ends a command whose Redis is silent, without waiting for --timeout.
+func TestSignalEndsACommandOnASilentServer(t *testing.T) {
+	t.Parallel()
+	s := redistest.Redis(t)
+	for _, args := range [][]string{
+		append([]string{"run", "name"}, childArgs(t, "exit", "0")...),
+		{"acquire", "name"}, {"latch", "wait", "name"}, {"ls"}, {"doctor"}, {"bench"},
+	} {
+		for _, sig := range forwarded {
+			if sig != syscall.SIGINT && args[0] != "run" && args[0] != "acquire" {
+				continue
+			}
+			t.Run(args[0]+" "+sig.String(), func(t *testing.T) {
+				t.Parallel()
+				proxy := s.Proxy(t)
+				t.Cleanup(proxy.HoldReplies(func([]string) bool { return true }))
+				p := start(t, "redis://"+proxy.Addr(), append([]string{"--timeout", "1h"}, args...)...)
+				redistest.WaitFor(t, soon, func() bool { return proxy.Held() > 0 }, "it waits for an answer")
+				p.signal(sig)
+				require.Equal(t, 128+int(sig), p.wait(), p.errs)
+			})
+		}
 	}
 }
 

@@ -7,8 +7,8 @@ import (
 	"syscall"
 )
 
-// endingSignals end a command that has no other use for them.
-var endingSignals = []os.Signal{os.Interrupt, syscall.SIGTERM, syscall.SIGHUP}
+// endingSignals end a command that has no other use for them. run passes them on to its child.
+var endingSignals = append([]os.Signal{os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT}, userSignals...)
 
 // untilSignal returns a context that the first of these signals ends, with a [signalError]. The second one
 // ends the process, because a command may still be waiting for Redis to clean up.

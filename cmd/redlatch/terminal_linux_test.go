@@ -169,6 +169,32 @@ func TestRunStopsWithItsCommand(t *testing.T) {
 	term.wait()
 }
 
+// In the background, redlatch leaves the terminal to the shell, which would end without it.
+func TestRunInTheBackgroundOfAShell(t *testing.T) {
+	bash, err := exec.LookPath("bash")
+	if err != nil {
+		t.Skip("needs bash, for job control")
+	}
+	t.Parallel()
+	s := redistest.Redis(t)
+	name := redistest.Name(t)
+	cmd := exec.CommandContext(t.Context(), bash, "--norc", "--noediting", "-i")
+	cmd.Env = append(os.Environ(), redlatchVariable+"=1", urlVariable+"=redis://"+s.Addr(), "GORACE=atexit_sleep_ms=0")
+	term := leadSession(t, cmd)
+	term.write(self(t) + " run " + name + " -- sleep 1 &\n")
+	for _, held := range []int64{1, 0} {
+		redistest.WaitFor(t, soon, func() bool {
+			return s.Client(t).Exists(t.Context(), name).Val() == held
+		}, "the lock is acquired, then released")
+	}
+	for _, sum := range []string{"42", "52"} { // the first may have been read before
+		term.write("echo $((" + sum + " + 100))\n")
+		term.await("1" + sum)
+	}
+	term.write("exit\n")
+	term.wait()
+}
+
 func TestForceReleaseAsksOnATerminal(t *testing.T) {
 	t.Parallel()
 	s := redistest.Redis(t)

@@ -2,7 +2,10 @@
 // examples by which a server can be asked whether it grants them.
 package acl
 
-import "strings"
+import (
+	"slices"
+	"strings"
+)
 
 // Right is something that the library does, and what a user needs for it.
 type Right struct {
@@ -34,6 +37,9 @@ var (
 		{"redisson_countdownlatch__channel__", "", ""},
 	}
 )
+
+// allKeys is the rule for a service without a prefix.
+const allKeys = "~*"
 
 // The keys and channels of a client have no prefix.
 const (
@@ -97,6 +103,9 @@ func Rules(prefix string, cluster bool) []string {
 		rules = append(append(rules, c.patterns("~", prefix)...), c.patterns("&", prefix)...)
 	}
 	rules = append(rules, "~"+clientKeys+"*", "&"+holderChannels+"*")
+	if prefix == "" { // Redis refuses a pattern after the one for all keys
+		rules = slices.DeleteFunc(rules, func(rule string) bool { return rule[0] == '~' && rule != allKeys })
+	}
 	for _, c := range general {
 		rules = append(rules, "+"+c.name)
 	}

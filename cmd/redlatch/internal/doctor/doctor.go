@@ -136,7 +136,7 @@ func (e *exam) bounded(ctx context.Context) (context.Context, context.CancelFunc
 func (e *exam) connect(ctx context.Context) error {
 	ctx, cancel := e.bounded(ctx)
 	defer cancel()
-	if err := e.Redis.Ping(ctx).Err(); err != nil && !forbidden(err) {
+	if err := redisutil.Ping(ctx, e.Redis); err != nil && !forbidden(err) {
 		return err
 	}
 	switch c := e.Redis.(type) {
