@@ -28,6 +28,9 @@ import (
 const (
 	defaultURL  = "redis://localhost:6379"
 	urlVariable = "REDIS_URL"
+	// The URLs have the user and the password of the master.
+	sentinelUserVariable     = "REDIS_SENTINEL_USERNAME"
+	sentinelPasswordVariable = "REDIS_SENTINEL_PASSWORD"
 )
 
 // connectionFlags returns the flags of the root command. Its commands inherit them. REDIS_URL is read by
@@ -40,7 +43,8 @@ func connectionFlags() []cli.Flag {
 				"repeat it for the seeds of a cluster (default: $REDIS_URL, else " + defaultURL + ")",
 		},
 		&cli.BoolFlag{Name: "cluster", Usage: "the addresses are seeds of a cluster"},
-		&cli.StringFlag{Name: "sentinel-master", Usage: "the addresses are Sentinels of the master `NAME`"},
+		&cli.StringFlag{Name: "sentinel-master", Usage: "the addresses are Sentinels of the master `NAME`; " +
+			"their own login: $" + sentinelUserVariable + " and $" + sentinelPasswordVariable},
 		&cli.StringFlag{Name: "tls-ca", Usage: "`FILE` with the certificates of trusted authorities", TakesFile: true},
 		&cli.StringFlag{Name: "tls-cert", Usage: "`FILE` with the client's certificate", TakesFile: true},
 		&cli.StringFlag{Name: "tls-key", Usage: "`FILE` with the client's key", TakesFile: true},
@@ -207,6 +211,7 @@ func connect(c *cli.Command) (redis.UniversalClient, error) {
 	}
 	many := &redis.UniversalOptions{
 		MasterName: master, IsClusterMode: master == "",
+		SentinelUsername: os.Getenv(sentinelUserVariable), SentinelPassword: os.Getenv(sentinelPasswordVariable),
 		Username: first.Username, Password: first.Password, DB: first.DB, TLSConfig: first.TLSConfig,
 		DialTimeout: first.DialTimeout, ReadTimeout: first.ReadTimeout, WriteTimeout: first.WriteTimeout,
 		DialerRetries: first.DialerRetries, ContextTimeoutEnabled: true,
