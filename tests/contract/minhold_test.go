@@ -637,7 +637,8 @@ func TestC28CopiesNeverKeepTheLockLonger(t *testing.T) {
 		}
 		Release(t, next)
 		repeat()
-		require.True(t, k.isFree(t, other, key))
+		// The next holder of a red lock needs only a majority: the rest of another member may end a little later.
+		redistest.WaitFor(t, Soon, func() bool { return k.isFree(t, other, key) }, "no copy has acquired it")
 	})
 }
 
