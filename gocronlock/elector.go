@@ -73,6 +73,8 @@ func (e *Elector) IsLeader(ctx context.Context) error {
 // Close gives the leadership back at once, so that another scheduler need not wait for the lock's TTL.
 // Later calls of IsLeader return [primitives.ErrClosed]. Stop the scheduler first: its jobs may still
 // run. Close returns nil if this scheduler was not the leader, and the error of the release otherwise.
+// It works even if ctx is done. If Redis does not answer, Close returns within 10 s, with the default
+// command timeout: it waits for an IsLeader under way, and then for the release.
 func (e *Elector) Close(ctx context.Context) error {
 	e.turn <- struct{}{} // an IsLeader under way ends within the command timeout
 	defer func() { <-e.turn }()
