@@ -33,7 +33,7 @@
 //	redlatch.wait   an acquisition or a wait for a latch that waited, or that failed with an error
 //	redlatch.hold   a hold, from the acquisition to its end
 //
-// A span is made when it is over, with the time at which it began. A hold that was lost, leaked or left
-// behind is an error. If the loss was found in the background, the span belongs to the trace of the
-// acquisition.
+// A span is made when it is over, with the time at which it began. A hold that was neither released nor
+// detached is an error. If there is no trace where it ended, as for a loss that was found in the
+// background, the span belongs to the trace of the acquisition.
 package otel
