@@ -48,7 +48,8 @@ type gate struct {
 }
 
 // NewLocker returns a Locker that takes locks of c. opts are options of the acquisitions, such as
-// [primitives.WithWatchdog]. To keep the names apart from other locks, use a client with
+// [primitives.WithWatchdog]. A fixed lease ([primitives.WithLease]) suits no certificate: certmagic may
+// retry for 30 days under one lock. To keep the names apart from other locks, use a client with
 // [primitives.WithPrefix].
 func NewLocker(c *primitives.Client, opts ...primitives.Option) *Locker {
 	return &Locker{client: c, opts: opts, names: map[string]*gate{}}
@@ -66,8 +67,8 @@ func (l *Locker) Lock(ctx context.Context, name string) error {
 	return l.acquired(name, g, func() (*primitives.Hold, error) { return l.client.Lock(name).Acquire(ctx, l.opts...) })
 }
 
-// TryLock locks name if it is free, and reports whether it did. An error means that Redis did not answer,
-// or refused.
+// TryLock locks name if it is free, and reports whether it did. An error means that ctx is done, or that
+// Redis did not answer, or refused.
 func (l *Locker) TryLock(ctx context.Context, name string) (bool, error) {
 	g := l.enter(name)
 	select {
@@ -77,7 +78,7 @@ func (l *Locker) TryLock(ctx context.Context, name string) (bool, error) {
 		return false, nil
 	}
 	err := l.acquired(name, g, func() (*primitives.Hold, error) { return l.client.Lock(name).TryAcquire(ctx, l.opts...) })
-	if errors.Is(err, primitives.ErrNotAcquired) {
+	if errors.Is(err, primitives.ErrNotAcquired) && ctx.Err() == nil {
 		return false, nil
 	}
 	return err == nil, err
@@ -102,8 +103,12 @@ func (l *Locker) Unlock(ctx context.Context, name string) error {
 	return err
 }
 
-// RenewLockLease makes sure that the lock of name lasts for at least d more. Renewals go on after that.
-func (l *Locker) RenewLockLease(ctx context.Context, name string, d time.Duration) error {
+// RenewLockLease asks Redis whether name is still locked by this Locker. It returns nil then,
+// [primitives.ErrLost] if the lock was lost, and [primitives.ErrNotHeld] if this Locker has not locked name.
+//
+// It does not lengthen the lease: the lock is renewed until Unlock. certmagic asks for minutes to 30 days,
+// and if this host died, nobody else could lock name for that long.
+func (l *Locker) RenewLockLease(ctx context.Context, name string, _ time.Duration) error {
 	l.mu.Lock()
 	var hold *primitives.Hold
 	if g := l.names[name]; g != nil {
@@ -113,7 +118,7 @@ func (l *Locker) RenewLockLease(ctx context.Context, name string, d time.Duratio
 	if hold == nil {
 		return fmt.Errorf("certmagiclock: renew %q: %w", name, primitives.ErrNotHeld)
 	}
-	return hold.Extend(ctx, d)
+	return hold.Check(ctx)
 }
 
 // enter returns the gate of name, and counts its user.

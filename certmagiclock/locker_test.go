@@ -75,6 +75,10 @@ func TestTryLock(t *testing.T) {
 		require.False(t, locked, name)
 	}
 	require.NoError(t, here.Unlock(t.Context(), "a"))
+	done, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err = here.TryLock(done, "a")
+	require.ErrorIs(t, err, context.Canceled, "it is not known whether somebody has it")
 	locked, err = there.TryLock(t.Context(), "a")
 	require.NoError(t, err)
 	require.True(t, locked)
@@ -107,7 +111,10 @@ func TestLocksAreRenewedAndLost(t *testing.T) {
 		locked, err := there.TryLock(t.Context(), "a")
 		require.NoError(t, err)
 		require.False(t, locked, "renewed for an hour")
-		require.NoError(t, here.RenewLockLease(t.Context(), "a", time.Minute))
+		require.NoError(t, here.RenewLockLease(t.Context(), "a", 30*24*time.Hour), "what certmagic asks for at most")
+		info, err := client(t, s).Inspect(t.Context(), "a")
+		require.NoError(t, err)
+		require.LessOrEqual(t, info.TTL, 30*time.Second, "if this host dies, others need not wait for longer")
 
 		s.LoseName(t, "a")
 		synctest.Wait()

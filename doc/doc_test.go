@@ -2,7 +2,10 @@
 package doc_test
 
 import (
+	"fmt"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -30,6 +33,77 @@ func TestCodeOfThePages(t *testing.T) {
 			}
 		})
 	}
+}
+
+// surroundings declares what the fragments of pages use.
+const surroundings = `package fragments
+
+import (
+	"context"
+	"errors"
+	"os/signal"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/redlatch/redlatch/locktest"
+	"github.com/redlatch/redlatch/primitives"
+)
+
+var (
+	ctx     = context.Background()
+	t       testing.TB
+	client  *primitives.Client
+	clients []*primitives.Client
+	lock    *primitives.Lock
+	store   interface{ Write(_ context.Context, token int64, report string) }
+	use     func(context.Context)
+	err     error
+
+	f, quote, change, transfer, render, lead func(context.Context) error
+	ship, serve                              func(_ context.Context, what string) error
+	order, next, report, from, to, id, addr  string
+
+	_, _, _, _, _, _ = errors.Is, signal.Notify, syscall.SIGTERM, time.Second, redis.Nil, locktest.Start
+)
+`
+
+// The Go blocks of pages that no other test runs are fragments that compile, apart from variables that they do not
+// use.
+func TestFragmentsOfPagesCompile(t *testing.T) {
+	t.Parallel()
+	declared := regexp.MustCompile(`(?m)^\s*(\w+)(?:, (\w+))? :?= `)
+	code := surroundings
+	for _, page := range []string{
+		"../README.md", "../examples/kubernetes/README.md", "fairlock.md", "fencedlock.md", "latch.md", "lock.md",
+		"multilock.md", "permitsemaphore.md", "redisson.md", "redlock.md", "rwlock.md", "semaphore.md", "striped.md",
+	} {
+		text, err := os.ReadFile(page)
+		require.NoError(t, err)
+		blocks := strings.Split(string(text), "```go\n")[1:]
+		require.NotEmpty(t, blocks, page)
+		for i, block := range blocks {
+			block, _, _ = strings.Cut(block, "```")
+			if strings.HasPrefix(block, "package ") {
+				continue // the program of the README, which another test runs
+			}
+			used := ""
+			for _, names := range declared.FindAllStringSubmatch(block, -1) {
+				for _, name := range names[1:] {
+					if name != "" && name != "_" {
+						used += "_ = " + name + "\n"
+					}
+				}
+			}
+			code += fmt.Sprintf("\n// %s, block %d\nfunc _() error {\n%s\n%sreturn nil\n}\n", page, i, block, used)
+		}
+	}
+	file := filepath.Join(t.TempDir(), "fragments.go")
+	require.NoError(t, os.WriteFile(file, []byte(code), 0o600))
+	output, err := exec.CommandContext(t.Context(), "go", "build", "-gcflags=-e", file).CombinedOutput()
+	require.NoError(t, err, "%s\n%s", output, code)
 }
 
 func unindented(t *testing.T, path string) string {

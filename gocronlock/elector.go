@@ -3,6 +3,7 @@ package gocronlock
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 
 	"github.com/go-co-op/gocron/v2"
 
@@ -18,7 +19,10 @@ type Elector struct {
 	// turn is full while a call uses the fields below. A call waits for its turn up to its context.
 	turn   chan struct{}
 	hold   *primitives.Hold // nil: not the leader, as far as is known
+	failed error            // of the latest attempt; nil if its own context had ended, which says nothing to others
 	closed bool
+
+	attempts atomic.Int64 // that have begun; added to in turn
 }
 
 var _ gocron.Elector = (*Elector)(nil)
@@ -37,7 +41,11 @@ func NewElector(c *primitives.Client, name string, opts ...primitives.Option) *E
 //
 // An error makes gocron skip the run. It matches [primitives.ErrNotAcquired] if another scheduler is the
 // leader, [primitives.ErrUnavailable] if Redis does not answer, and [primitives.ErrClosed] after Close.
+//
+// A call that waits for an earlier one takes over the error of an attempt that began meanwhile. So in an
+// outage the runs of many jobs are skipped together.
 func (e *Elector) IsLeader(ctx context.Context) error {
+	before := e.attempts.Load()
 	select {
 	case e.turn <- struct{}{}:
 		defer func() { <-e.turn }()
@@ -54,13 +62,20 @@ func (e *Elector) IsLeader(ctx context.Context) error {
 		_ = e.hold.Release(ctx) // it is lost; this removes what a late renewal may have left
 		e.hold = nil
 	}
+	if e.failed != nil && e.attempts.Load() > before {
+		return e.failed // of an attempt that began after this call, and so tells as much as another one
+	}
+	e.attempts.Add(1)
+	e.failed = nil
 	// The leadership outlasts ctx, but ctx bounds the attempt.
 	term, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, func() { cancel(context.Cause(ctx)) })
 	hold, err := e.lock.TryAcquire(term, e.opts...)
 	switch {
 	case err != nil:
-		stop()
+		if stop() {
+			e.failed = err
+		}
 		return err
 	case !stop(): // ctx ended at the same time, and has ended the context of the hold
 		_ = hold.Release(ctx)
@@ -73,8 +88,10 @@ func (e *Elector) IsLeader(ctx context.Context) error {
 // Close gives the leadership back at once, so that another scheduler need not wait for the lock's TTL.
 // Later calls of IsLeader return [primitives.ErrClosed]. Stop the scheduler first: its jobs may still
 // run. Close returns nil if this scheduler was not the leader, and the error of the release otherwise.
+// It works even if ctx is done. If Redis does not answer, Close returns within two command timeouts
+// (10 s by default), because it waits for calls of IsLeader that are under way.
 func (e *Elector) Close(ctx context.Context) error {
-	e.turn <- struct{}{} // an IsLeader under way ends within the command timeout
+	e.turn <- struct{}{} // the calls before this one share their attempts, so they end soon
 	defer func() { <-e.turn }()
 	e.closed = true
 	if e.hold == nil {

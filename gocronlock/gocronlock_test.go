@@ -3,6 +3,7 @@ package gocronlock_test
 import (
 	"context"
 	"errors"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -178,6 +179,55 @@ func TestElector(t *testing.T) {
 		require.ErrorIs(t, there.IsLeader(t.Context()), primitives.ErrClosed)
 		require.NoError(t, here.IsLeader(t.Context()), "at once")
 		require.NoError(t, here.Close(t.Context()))
+		time.Sleep(time.Minute) // go-redis ends the dials of the outage
+	})
+}
+
+// While Redis does not answer, the runs of many jobs wait for the same attempts, and Close for no more of them.
+func TestManyJobsWaitTogether(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := locktest.NewServer(t)
+		e := gocronlock.NewElector(client(t, s), "leader")
+		s.Partition(true)
+		began := time.Now()
+		var jobs sync.WaitGroup
+		for range 20 {
+			jobs.Go(func() {
+				if err := e.IsLeader(t.Context()); !errors.Is(err, primitives.ErrUnavailable) {
+					t.Error(err)
+				}
+			})
+		}
+		synctest.Wait()
+		require.NoError(t, e.Close(t.Context()))
+		jobs.Wait()
+		require.LessOrEqual(t, time.Since(began), 11*time.Second, "two attempts of 5 s each")
+		s.Partition(false)
+		time.Sleep(time.Minute) // go-redis ends the dials of the outage
+	})
+}
+
+// The end of one run's context fails no other run.
+func TestOneEndedRunFailsNoOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := locktest.NewServer(t)
+		e := gocronlock.NewElector(client(t, s), "leader")
+		s.Partition(true)
+		ended := errors.New("this run has ended")
+		var jobs sync.WaitGroup
+		for _, limit := range []time.Duration{time.Second, 2 * time.Second, time.Minute} { // in this order
+			ctx, cancel := context.WithTimeoutCause(t.Context(), limit, ended)
+			defer cancel()
+			jobs.Go(func() {
+				if err := e.IsLeader(ctx); errors.Is(err, ended) != (limit < time.Minute) {
+					t.Errorf("a run of %v: %v", limit, err)
+				}
+			})
+			synctest.Wait()
+		}
+		jobs.Wait()
+		require.NoError(t, e.Close(t.Context()))
+		s.Partition(false)
 		time.Sleep(time.Minute) // go-redis ends the dials of the outage
 	})
 }

@@ -48,9 +48,11 @@ func (s *Server) Lose(t testing.TB, hold *primitives.Hold) {
 // ends whatever is held under name, by whichever clients. Name is the whole name in Redis, with the
 // prefix of [primitives.WithPrefix]. For a joint lock it is the name of one member.
 //
-// Nobody holds name when LoseName returns, and the clients of the former holders have been told, so
-// that contexts end at once. A client listens for such a message when one of its holds is about a
-// second old, and LoseName waits for that. A hold whose client never listens ends at its next renewal.
+// When LoseName returns, the former holders have lost name, and their clients have been told. A client
+// then asks the server, so the context of a hold ends milliseconds later: wait for it. (In a bubble,
+// synctest.Wait does.) A client listens for such a message when one of its holds is about a second old,
+// and LoseName waits for that, for 1.5 s at most. A hold whose client does not hear it, as behind a
+// partition, ends at its next renewal.
 //
 // A plain semaphore has no holders in Redis. LoseName calls t.Fatalf if nothing is held.
 func (s *Server) LoseName(t testing.TB, name string) {

@@ -31,10 +31,10 @@ func (*noCopy) Unlock() {}
 // Client is one participant. It has an id on the wire, shared subscriptions for all its waiters, and one
 // watchdog for all its holds. Make one per process and Redis deployment, and share it. It is safe for
 // concurrent use. Call [Client.Close] when the process needs it no longer.
-//
-// The fields without a synchronization type are set by [New] and never change.
 type Client struct {
 	_ noCopy
+
+	// The fields without a synchronization type are set by New and never change.
 
 	id       string
 	tag      []byte                // begins the ids of its permits

@@ -39,16 +39,16 @@ func ExampleEvent() {
 	if err != nil {
 		panic(err)
 	}
-	_, _ = lock.Acquire(ctx, primitives.WithWait(20*time.Millisecond))
+	_, _ = lock.Acquire(ctx, primitives.WithWait(100*time.Millisecond))
 	_ = hold.Release(ctx)
 
 	for _, e := range events {
 		if e.Kind == primitives.EventNotAcquired {
-			fmt.Printf("%s: %s, waited for 20 ms: %t\n", e.Name, e.Outcome(), e.Waited >= 20*time.Millisecond)
+			fmt.Printf("%s: %s, waited for 100 ms: %t\n", e.Name, e.Outcome(), e.Waited >= 100*time.Millisecond)
 		}
 	}
 	// Output:
-	// orders:42: busy, waited for 20 ms: true
+	// orders:42: busy, waited for 100 ms: true
 }
 
 // A LossError says why a hold was lost. It is the cause of the hold's context.

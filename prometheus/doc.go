@@ -15,7 +15,7 @@
 //
 //	redlatch_acquisitions_total{kind,outcome}  acquisitions: acquired, nested, busy, ended, unavailable, error
 //	redlatch_wait_duration_seconds{kind}       how long successful acquisitions waited
-//	redlatch_waiters{kind}                     acquisitions that wait now
+//	redlatch_waiters{kind}                     acquisitions that wait now, and waiters for latches
 //	redlatch_holds{kind}                       holds that have not ended
 //	redlatch_hold_duration_seconds{kind}       how long holds lasted
 //	redlatch_hold_ends_total{kind,end}         ends of holds: released, lost, leaked and others

@@ -1,5 +1,6 @@
 // Package pubsub delivers wake-up messages. One client shares one subscription per channel among
-// many listeners. The package knows nothing about locks.
+// many listeners. The package knows nothing about locks. It is not for users: any release may change
+// it.
 //
 // A [Hub] counts the listeners of each channel. The first listener subscribes to the channel. The
 // channel is unsubscribed when the last one closes, or 10 ms later with [Subscription.CloseSoon]. Every

@@ -493,7 +493,7 @@ type LockAcquireReply struct {
 }
 
 // Do runs the script. Redis returns 0 when acquired, for a fenced lock the last token that was
-// reserved, as text; {holder's pttl, holder} when somebody else holds the lock, ” for a read-write
+// reserved, as text; {holder's pttl, holder} when somebody else holds the lock, "" for a read-write
 // lock, and for a client in line also when it took its place, and 1 if it must listen on the common
 // channel; "over" when this acquisition was released already.
 func (c LockAcquire) Do(ctx context.Context, by Sender) (LockAcquireReply, error) {
@@ -512,8 +512,8 @@ func (c LockAcquire) Do(ctx context.Context, by Sender) (LockAcquireReply, error
 // LockAcquireAll is a call of lock/acquire_all: acquire several locks, all or none, for an owner id
 // of one acquisition alone.
 //
-// The channel on which its release will be published; the memory of its release, which exists if a
-// late copy must not acquire.
+// Its release will be published on the channel; the memory key is that of its release, and exists
+// if a late copy must not acquire.
 type LockAcquireAll struct {
 	// id
 	Owner   string
@@ -536,7 +536,7 @@ type LockAcquireAllReply struct {
 }
 
 // Do runs the script. Redis returns 0 when all were acquired; {holder's pttl, holder, index} of the
-// first lock that somebody else holds, the holder is ” for a read-write lock; "over" when this
+// first lock that somebody else holds, the holder is "" for a read-write lock; "over" when this
 // acquisition was released already.
 func (c LockAcquireAll) Do(ctx context.Context, by Sender) (LockAcquireAllReply, error) {
 	keys := make([]any, 0, 3*len(c.Members))
@@ -574,7 +574,7 @@ type LockAcquireShared struct {
 }
 
 // Do runs the script. Redis returns 0 when acquired, for a fenced lock the token, as text;
-// {holder's pttl, holder} when somebody else holds the lock, ” for a read-write lock; "over" when
+// {holder's pttl, holder} when somebody else holds the lock, "" for a read-write lock; "over" when
 // this acquisition has ended; "again" when a second count is refused; "lost" when the outer hold is
 // gone.
 func (c LockAcquireShared) Do(ctx context.Context, by Sender) (Acquired, error) {
@@ -600,7 +600,8 @@ type LockAdopt struct {
 	OldOwner string
 }
 
-// Do runs the script. Redis returns of counts taken over, or 0 when that holder has none.
+// Do runs the script. Redis returns how many counts were taken over, or 0 when that holder has
+// none.
 func (c LockAdopt) Do(ctx context.Context, by Sender) (Number, error) {
 	keys := []any{c.LockHash, c.Channel, c.MemoryKey, c.SharedCounts}
 	args := []any{c.NewOwner, c.TTL.value, by.runner.publish.Load(), c.OldOwner}
@@ -679,7 +680,7 @@ type LockInfoField struct {
 	Value string
 }
 
-// Do runs the script. Redis returns the last token or ”; the fields of the hash.
+// Do runs the script. Redis returns the last token or ""; the fields of the hash.
 func (c LockInfo) Do(ctx context.Context, by Sender) (LockInfoReply, error) {
 	keys := []any{c.LockHash, c.TokenKey}
 	var args []any
@@ -743,7 +744,7 @@ type LockListField struct {
 	PTTL  int64
 }
 
-// Do runs the script. Redis returns the last fencing token or ”; the fields of the hash, with the
+// Do runs the script. Redis returns the last fencing token or ""; the fields of the hash, with the
 // pttl of the holder of each, without dead readers. The kind is "lock" if no other key exists.
 func (c LockList) Do(ctx context.Context, by Sender) (LockListReply, error) {
 	keys := []any{c.LockHash, c.TokenKey, c.Queue, c.Clients}
@@ -869,7 +870,7 @@ func (c LockRelease) Do(ctx context.Context, by Sender) (Released, error) {
 // LockReleaseAll is a call of lock/release_all: release several locks of an owner id that is not
 // shared.
 //
-// Line of waiting clients.
+// The line lists waiting clients.
 type LockReleaseAll struct {
 	// id
 	Owner   string
@@ -891,7 +892,7 @@ type LockReleaseAllReply struct {
 	Held []bool
 }
 
-// Do runs the script. Redis returns for each lock.
+// Do runs the script. Redis returns 1 for each lock that was held, 0 for each other.
 func (c LockReleaseAll) Do(ctx context.Context, by Sender) (LockReleaseAllReply, error) {
 	keys := make([]any, 0, 4*len(c.Members))
 	for _, element := range c.Members {
@@ -970,8 +971,8 @@ type LockRenew struct {
 // Script returns the script. Elements of one script may share a batch.
 func (LockRenew) Script() *Script { return lockRenew }
 
-// AddTo adds c to a batch. Redis returns for each, 1, or 0 when the owner does not hold the lock
-// any more or the key has another type.
+// AddTo adds c to a batch. Redis returns 1 for each lock, or 0 when its owner does not hold it any
+// more or the key has another type.
 func (c LockRenew) AddTo(b *Batch) {
 	b.begin(lockRenew)
 	b.keys = append(b.keys, c.LockHash)
@@ -981,7 +982,8 @@ func (c LockRenew) AddTo(b *Batch) {
 // LockRenewShared is a call of lock/renew_shared: extend many locks, each for an acquisition with
 // WithOwner; a longer TTL stays.
 //
-// Field of the owner, and the acquisition's memory key. A ttl of 0 extends nothing.
+// The field is that of the owner, the memory key that of the acquisition. A ttl of 0 extends
+// nothing.
 type LockRenewShared struct {
 	LockHash     any
 	SharedCounts any
@@ -993,8 +995,8 @@ type LockRenewShared struct {
 // Script returns the script. Elements of one script may share a batch.
 func (LockRenewShared) Script() *Script { return lockRenewShared }
 
-// AddTo adds c to a batch. Redis returns for each, 1, or 0 when the acquisition has no count any
-// more or the key has another type.
+// AddTo adds c to a batch. Redis returns 1 for each acquisition, or 0 when it has no count any more
+// or the key has another type.
 func (c LockRenewShared) AddTo(b *Batch) {
 	b.begin(lockRenewShared)
 	b.keys = append(b.keys, c.LockHash, c.SharedCounts)
@@ -1171,7 +1173,7 @@ func (c PermitSemaphoreRelease) Do(ctx context.Context, by Sender) (Released, er
 // PermitSemaphoreRenew is a call of permitsemaphore/renew: extend the permits of many acquisitions;
 // a longer lease stays.
 //
-// Ids of 16 bytes each.
+// Each id has 16 bytes.
 type PermitSemaphoreRenew struct {
 	PermitsKey any
 	Leases     any
@@ -1182,8 +1184,8 @@ type PermitSemaphoreRenew struct {
 // Script returns the script. Elements of one script may share a batch.
 func (PermitSemaphoreRenew) Script() *Script { return permitsemaphoreRenew }
 
-// AddTo adds c to a batch. Redis returns for each, 1, or 0 when not all of its permits are held any
-// more or a key has another type.
+// AddTo adds c to a batch. Redis returns 1 for each acquisition, or 0 when not all of its permits
+// are held any more or a key has another type.
 func (c PermitSemaphoreRenew) AddTo(b *Batch) {
 	b.begin(permitsemaphoreRenew)
 	b.keys = append(b.keys, c.PermitsKey, c.Leases)
@@ -1199,7 +1201,7 @@ func PermitSemaphoreResize(ctx context.Context, by Sender, c Change) (Number, er
 // RWLockReadAcquire is a call of rwlock/read_acquire: acquire the lock for reading; if granted,
 // also for companions.
 //
-// An id that belongs to one acquisition alone.
+// The owner is an id that belongs to one acquisition alone.
 type RWLockReadAcquire struct {
 	LockHash any
 	// of releases
@@ -1302,8 +1304,8 @@ type RWLockReadAdopt struct {
 	OldOwner string
 }
 
-// Do runs the script. Redis returns of counts taken over, 0 when that reader has none, -1 when it
-// is also the writer.
+// Do runs the script. Redis returns how many counts were taken over, 0 when that reader has none,
+// -1 when it is also the writer.
 func (c RWLockReadAdopt) Do(ctx context.Context, by Sender) (Number, error) {
 	keys := []any{c.LockHash, c.Channel, c.MemoryKey, c.ClaimKey, c.SharedCounts}
 	args := []any{c.NewOwner, c.TTL.value, by.runner.publish.Load(), c.OldOwner}
@@ -1340,8 +1342,8 @@ type RWLockReadForce struct {
 	MemoryTTL    Millis
 }
 
-// Do runs the script. Redis returns of the readers, 0 when there were none. A copy of this request
-// gets the same answer.
+// Do runs the script. Redis returns the ids of the readers, 0 when there were none. A copy of this
+// request gets the same answer.
 func (c RWLockReadForce) Do(ctx context.Context, by Sender) (IDs, error) {
 	keys := []any{c.LockHash, c.Channel, c.MemoryKey, c.ClaimKey, c.SharedCounts}
 	args := []any{by.runner.publish.Load(), c.MemoryTTL.value}
@@ -1368,7 +1370,8 @@ type RWLockReadInfoHolder struct {
 	PTTL  int64
 }
 
-// Do runs the script. Redis returns of the hash, and of the longest hold of each.
+// Do runs the script. Redis returns the pttl of the hash; the readers, each with the pttl of its
+// longest hold.
 func (c RWLockReadInfo) Do(ctx context.Context, by Sender) (RWLockReadInfoReply, error) {
 	keys := []any{c.LockHash}
 	var args []any
@@ -1430,8 +1433,8 @@ func (c RWLockReadRelease) Do(ctx context.Context, by Sender) (Number, error) {
 // RWLockReadRenew is a call of rwlock/read_renew: extend the leases of many readers, with all
 // holds; a longer TTL stays.
 //
-// Of its first hold. The script derives that name itself; it is in KEYS so that Redis answers
-// TRYAGAIN while the slot moves, and the reader does not look dead.
+// The hold key is that of its first hold. The script derives that name itself; it is in KEYS so
+// that Redis answers TRYAGAIN while the slot moves, and the reader does not look dead.
 type RWLockReadRenew struct {
 	LockHash any
 	HoldKey  any
@@ -1442,8 +1445,8 @@ type RWLockReadRenew struct {
 // Script returns the script. Elements of one script may share a batch.
 func (RWLockReadRenew) Script() *Script { return rwlockReadRenew }
 
-// AddTo adds c to a batch. Redis returns for each, 1, or 0 when the reader is dead or the lock's
-// key has another type.
+// AddTo adds c to a batch. Redis returns 1 for each reader, or 0 when it is dead or the lock's key
+// has another type.
 func (c RWLockReadRenew) AddTo(b *Batch) {
 	b.begin(rwlockReadRenew)
 	b.keys = append(b.keys, c.LockHash, c.HoldKey)
@@ -1453,9 +1456,9 @@ func (c RWLockReadRenew) AddTo(b *Batch) {
 // RWLockReadRenewShared is a call of rwlock/read_renew_shared: extend the leases of many readers,
 // each for an owner's acquisition.
 //
-// Hold_key is that of its first hold (see rwlock/read_renew).
+// The hold key is that of its first hold (see rwlock/read_renew).
 //
-// The acquisition's memory key. A ttl of 0 extends nothing.
+// The memory key is that of the acquisition. A ttl of 0 extends nothing.
 type RWLockReadRenewShared struct {
 	LockHash     any
 	HoldKey      any
@@ -1468,7 +1471,7 @@ type RWLockReadRenewShared struct {
 // Script returns the script. Elements of one script may share a batch.
 func (RWLockReadRenewShared) Script() *Script { return rwlockReadRenewShared }
 
-// AddTo adds c to a batch. Redis returns for each, 1, or 0 when the reader is dead, the acquisition
+// AddTo adds c to a batch. Redis returns 1 for each acquisition, or 0 when its reader is dead, it
 // has no count any more or the lock's key has another type.
 func (c RWLockReadRenewShared) AddTo(b *Batch) {
 	b.begin(rwlockReadRenewShared)
@@ -1590,7 +1593,8 @@ type RWLockWriteAdopt struct {
 	OldOwner string
 }
 
-// Do runs the script. Redis returns of counts taken over, or 0 when that writer has none.
+// Do runs the script. Redis returns how many counts were taken over, or 0 when that writer has
+// none.
 func (c RWLockWriteAdopt) Do(ctx context.Context, by Sender) (Number, error) {
 	keys := []any{c.LockHash, c.Channel, c.MemoryKey, c.ClaimKey, c.SharedCounts}
 	args := []any{c.NewOwner, c.TTL.value, by.runner.publish.Load(), c.OldOwner}
@@ -1639,7 +1643,7 @@ type RWLockWriteInfoHolder struct {
 	PTTL  int64
 }
 
-// Do runs the script. Redis returns of the hash; of the writer, if there is one.
+// Do runs the script. Redis returns the pttl of the hash; the writer, if there is one.
 func (c RWLockWriteInfo) Do(ctx context.Context, by Sender) (RWLockWriteInfoReply, error) {
 	keys := []any{c.LockHash}
 	var args []any
@@ -1755,7 +1759,7 @@ func SemaphoreDelete(ctx context.Context, by Sender, c Change) (Number, error) {
 }
 
 // SemaphoreDrain runs semaphore/drain: take all permits that are left; a TTL stays. Redis returns
-// of permits taken; below 0 when so many were missing.
+// how many permits were taken; below 0 when so many were missing.
 func SemaphoreDrain(ctx context.Context, by Sender, c Change) (Number, error) {
 	return c.do(ctx, by, semaphoreDrain)
 }
@@ -1766,7 +1770,7 @@ type SemaphoreInfo struct {
 	PermitsKey any
 }
 
-// Do runs the script. Redis returns of permits left, 0 when there is no semaphore.
+// Do runs the script. Redis returns how many permits are left, 0 when there is no semaphore.
 func (c SemaphoreInfo) Do(ctx context.Context, by Sender) (Number, error) {
 	keys := []any{c.PermitsKey}
 	var args []any

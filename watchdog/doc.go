@@ -1,6 +1,7 @@
 // Package watchdog renews leases. One goroutine renews any number of leases, in batches. It notifies
 // the keeper of a lease as soon as the lease can no longer be trusted. The package does not talk to a
-// server itself: the caller supplies a [Renew] func.
+// server itself: the caller supplies a [Renew] func. The package is not for users: any release may
+// change it.
 //
 //	dog := watchdog.New(renew)
 //	defer dog.Close()

@@ -1,8 +1,8 @@
 -- lock/acquire_all: acquire several locks, all or none, for an owner id of one acquisition alone.
 -- uses     lib/acl
--- KEYS[1..]  members.lock_hash, members.channel, members.memory_key: the channel on which its
---            release will be published; the memory of its release, which exists if a late copy must
---            not acquire
+-- KEYS[1..]  members.lock_hash, members.channel, members.memory_key: its release will be
+--            published on the channel; the memory key is that of its release, and exists if a late
+--            copy must not acquire
 -- ARGV[1]  owner (text): id
 -- ARGV[2]  ttl_ms (ms)
 -- ARGV[3]  publish (command)

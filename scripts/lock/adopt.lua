@@ -8,7 +8,7 @@
 -- ARGV[2]  ttl_ms (ms)
 -- ARGV[3]  publish (command)
 -- ARGV[4]  old_owner (text): the holder's id
--- returns  number: of counts taken over, or 0 when that holder has none
+-- returns  number: how many counts were taken over, or 0 when that holder has none
 local lock_hash, channel, memory_key, shared_counts = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local new_owner, ttl_ms, publish, old_owner = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 

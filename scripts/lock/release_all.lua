@@ -2,11 +2,11 @@
 -- It does for each what lock/release does without a successor. It leaves no memory for late copies
 -- of the acquisition: the client calls it only if there can be none.
 -- uses     lib/typed
--- KEYS[1..]  members.lock_hash, members.channel, members.shared_counts, members.line: line of
---            waiting clients
+-- KEYS[1..]  members.lock_hash, members.channel, members.shared_counts, members.line: the line
+--            lists waiting clients
 -- ARGV[1]  owner (text): id
 -- ARGV[2]  publish (command)
--- returns  {held (was_held flag)...}: for each lock
+-- returns  {held (was_held flag)...}: 1 for each lock that was held, 0 for each other
 local members, owner, publish = KEYS, ARGV[1], ARGV[2]
 
 -- The usual case needs one look, and no function of the libraries below: no lock has counts of

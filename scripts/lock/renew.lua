@@ -2,7 +2,7 @@
 -- uses     lib/count, lib/extend, lib/typed
 -- KEYS[1..]  each.lock_hash
 -- ARGV[1..]  each.owner (text), each.ttl_ms (ms)
--- returns    kept: for each, 1, or 0 when the owner does not hold the lock any more or the key has
+-- returns    kept: 1 for each lock, or 0 when its owner does not hold it any more or the key has
 --            another type
 local lock_hashes, owners_and_ttls = KEYS, ARGV
 

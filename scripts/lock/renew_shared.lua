@@ -1,9 +1,9 @@
 -- lock/renew_shared: extend many locks, each for an acquisition with WithOwner; a longer TTL stays.
 -- uses     lib/extend, lib/shared_counts, lib/typed
 -- KEYS[1..]  each.lock_hash, each.shared_counts
--- ARGV[1..]  each.field (text), each.ttl_ms (ms), each.memory_key (text): field of the owner, and
---            the acquisition's memory key. A ttl of 0 extends nothing
--- returns    kept: for each, 1, or 0 when the acquisition has no count any more or the key has
+-- ARGV[1..]  each.field (text), each.ttl_ms (ms), each.memory_key (text): the field is that of the
+--            owner, the memory key that of the acquisition. A ttl of 0 extends nothing
+-- returns    kept: 1 for each acquisition, or 0 when it has no count any more or the key has
 --            another type
 local hashes_and_counts, all_args = KEYS, ARGV
 

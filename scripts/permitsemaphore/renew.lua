@@ -1,9 +1,9 @@
 -- permitsemaphore/renew: extend the permits of many acquisitions; a longer lease stays.
 -- uses     lib/clock, lib/typed
 -- KEYS[1..]  each.permits_key, each.leases
--- ARGV[1..]  each.ids (text), each.ttl_ms (ms): ids of 16 bytes each
--- returns    kept: for each, 1, or 0 when not all of its permits are held any more or a key has
---            another type
+-- ARGV[1..]  each.ids (text), each.ttl_ms (ms): each id has 16 bytes
+-- returns    kept: 1 for each acquisition, or 0 when not all of its permits are held any more or a
+--            key has another type
 local permits_and_leases, ids_and_ttls = KEYS, ARGV
 
 local now, kept = now_ms(), {}

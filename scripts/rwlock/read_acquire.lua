@@ -18,8 +18,8 @@
 -- ARGV[7]  client (text): an id that is new after each restart
 -- ARGV[8]  waits (number): 1 if the client waits for messages; 2 if it was noted, and has no other
 --          readers that wait
--- ARGV[9..]  companions.owner (text), companions.ttl_ms (ms): an id that belongs to one acquisition
---            alone
+-- ARGV[9..]  companions.owner (text), companions.ttl_ms (ms): the owner is an id that belongs
+--            to one acquisition alone
 -- ARGV[-1]  mark_ttl_ms (ms, optional)
 -- returns  acquired {companions (granted flag)...}: 0 when acquired, with companions {"in", and for
 --          each 1 when it acquired, or 0}; {pttl of the obstacle, writer} when refused; "over" when

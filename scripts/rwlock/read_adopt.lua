@@ -10,7 +10,8 @@
 -- ARGV[2]  ttl_ms (ms)
 -- ARGV[3]  publish (command)
 -- ARGV[4]  old_owner (text): the reader's id
--- returns  number: of counts taken over, 0 when that reader has none, -1 when it is also the writer
+-- returns  number: how many counts were taken over, 0 when that reader has none, -1 when it is also
+--          the writer
 local lock_hash, channel, memory_key, shared_counts = KEYS[1], KEYS[2], KEYS[3], KEYS[5]
 local new_owner, ttl_ms, publish, old_owner = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 

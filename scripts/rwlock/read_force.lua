@@ -7,7 +7,7 @@
 -- KEYS[5]  shared_counts
 -- ARGV[1]  publish (command)
 -- ARGV[2]  memory_ttl_ms (ms)
--- returns  ids: of the readers, 0 when there were none.
+-- returns  ids: the ids of the readers, 0 when there were none.
 --          A copy of this request gets the same answer
 local lock_hash, channel, memory_key, shared_counts = KEYS[1], KEYS[2], KEYS[3], KEYS[5]
 local publish, memory_ttl_ms = ARGV[1], ARGV[2]

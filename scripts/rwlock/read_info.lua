@@ -1,8 +1,8 @@
 -- rwlock/read_info: list the live readers.
 -- uses     rwlock/foreign, rwlock/hold_keys, rwlock/readers
 -- KEYS[1]  lock_hash
--- returns  {pttl number, holders (id text, count number, pttl number)...}: of the hash, and of the
---          longest hold of each
+-- returns  {pttl number, holders (id text, count number, pttl number)...}: the pttl of the hash;
+--          the readers, each with the pttl of its longest hold
 local lock_hash = KEYS[1]
 
 local prefix = hold_prefix(lock_hash)

@@ -1,10 +1,10 @@
 -- rwlock/read_renew: extend the leases of many readers, with all holds; a longer TTL stays.
 -- uses     lib/typed, rwlock/hold_keys, rwlock/readers
--- KEYS[1..]  each.lock_hash, each.hold_key: of its first hold. The script derives that name itself;
---            it is in KEYS so that Redis answers TRYAGAIN while the slot moves, and the reader does
---            not look dead
+-- KEYS[1..]  each.lock_hash, each.hold_key: the hold key is that of its first hold. The script
+--            derives that name itself; it is in KEYS so that Redis answers TRYAGAIN while the slot
+--            moves, and the reader does not look dead
 -- ARGV[1..]  each.owner (text), each.ttl_ms (ms)
--- returns    kept: for each, 1, or 0 when the reader is dead or the lock's key has another type
+-- returns    kept: 1 for each reader, or 0 when it is dead or the lock's key has another type
 local hashes_and_holds, owners_and_ttls = KEYS, ARGV
 
 local kept = {}

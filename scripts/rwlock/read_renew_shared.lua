@@ -2,11 +2,11 @@
 -- The acquisitions are those with WithOwner. All holds of a reader are extended; a longer TTL
 -- stays.
 -- uses     lib/extend, lib/shared_counts, lib/typed, rwlock/hold_keys, rwlock/readers
--- KEYS[1..]  each.lock_hash, each.hold_key, each.shared_counts: hold_key is that of its first hold
---            (see rwlock/read_renew)
--- ARGV[1..]  each.owner (text), each.ttl_ms (ms), each.memory_key (text): the acquisition's memory
---            key. A ttl of 0 extends nothing
--- returns    kept: for each, 1, or 0 when the reader is dead, the acquisition has no count any more
+-- KEYS[1..]  each.lock_hash, each.hold_key, each.shared_counts: the hold key is that of its first
+--            hold (see rwlock/read_renew)
+-- ARGV[1..]  each.owner (text), each.ttl_ms (ms), each.memory_key (text): the memory key is that of
+--            the acquisition. A ttl of 0 extends nothing
+-- returns    kept: 1 for each acquisition, or 0 when its reader is dead, it has no count any more
 --            or the lock's key has another type
 local all_keys, all_args = KEYS, ARGV
 

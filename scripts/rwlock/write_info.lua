@@ -1,8 +1,8 @@
 -- rwlock/write_info: read who is the writer.
 -- uses     rwlock/foreign, rwlock/readers
 -- KEYS[1]  lock_hash
--- returns  {pttl number, holders (id text, count number, pttl number)...}: of the hash; of the
---          writer, if there is one
+-- returns  {pttl number, holders (id text, count number, pttl number)...}: the pttl of the hash;
+--          the writer, if there is one
 local lock_hash = KEYS[1]
 
 local foreign_data = foreign_data_of(lock_hash)

@@ -5,7 +5,7 @@
 -- KEYS[3]  memory_key: of this request
 -- ARGV[1]  publish (command)
 -- ARGV[2]  memory_ttl_ms (ms)
--- returns  change: of permits taken; below 0 when so many were missing
+-- returns  change: how many permits were taken; below 0 when so many were missing
 local permits_key, memory_key, memory_ttl_ms = KEYS[1], KEYS[3], ARGV[2]
 
 local memory = redis.call('get', memory_key)

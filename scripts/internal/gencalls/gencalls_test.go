@@ -27,7 +27,7 @@ func TestFixedKeysAndArguments(t *testing.T) {
 -- ARGV[3]  publish (command)
 -- ARGV[4]  is_last (flag)
 -- ARGV[5]  tokens (number, optional)
--- returns  number: 1 or 0
+-- returns  number: 1 or 0, '' for a foreign key
 local lock_hash, memory_key, owner = KEYS[1], KEYS[3], ARGV[1]
 local is_last, all_keys = ARGV[4] == '1', KEYS
 `)
@@ -38,7 +38,7 @@ local is_last, all_keys = ARGV[4] == '1', KEYS
 		"\tif c.MemoryKey == nil {\n\t\tc.MemoryKey = c.LockHash // any key of the slot\n\t}\n",
 		"keys := []any{c.LockHash, c.LockHash, c.MemoryKey, c.Line, c.TokenKey}\n",
 		"args := []any{c.Owner, c.TTL.value, by.runner.publish.Load(), c.IsLast, c.Tokens}\n",
-		"// Do runs the script. Redis returns 1 or 0.\n",
+		"// Do runs the script. Redis returns 1 or 0, \"\" for a foreign key.\n",
 		"return readNumber(by.send(ctx, lockExample, keys, 4, args, 4))\n",
 	} {
 		require.Contains(t, text, want)

@@ -72,8 +72,9 @@ type generator struct{ out bytes.Buffer }
 
 func (g *generator) line(format string, args ...any) { fmt.Fprintf(&g.out, format+"\n", args...) }
 
-// comment prints a comment, in lines of about 100 columns.
+// comment prints a comment, in lines of about 100 columns. Go doc shows the empty string of Lua as a quotation mark.
 func (g *generator) comment(text string) {
+	text = strings.ReplaceAll(text, "''", `""`)
 	line := "//"
 	for w := range strings.FieldsSeq(text) {
 		if len(line)+1+len(w) > 100 {
