@@ -666,7 +666,9 @@ func TestSentinelsWithAPassword(t *testing.T) {
 		sentinel.SetUser(t, "watcher", "on", ">"+redistest.Password, "+@all", "&*")
 		sentinel.SetUser(t, "default", "off")
 	}
-	args := []string{"run", "--redis", "redis://" + o.SentinelAddrs[0], "--sentinel-master", o.MasterName, "x", "--", "true"}
+	args := []string{
+		"run", "--redis", "redis://" + o.SentinelAddrs[0], "--sentinel-master", o.MasterName, "x", "--", "true",
+	}
 	code, _, stderr := redlatch(t.Context(), args...)
 	require.Equal(t, exitUnreachable, code, stderr)
 	t.Setenv(sentinelUserVariable, "watcher")
