@@ -88,7 +88,7 @@ end
 if rest_ms ~= '0' and redis.call('hexists', lock_hash, owner) == 1 then
   set_count(lock_hash, owner, 1, shorter_ttl(lock_hash, rest_ms))
   remember_release()
-  return 1 + notify_free(all_keys, publish, nil, is_plain)
+  return 1 + notify_rest(all_keys, publish)
 end
 -- A successor that has given up must not get the lock.
 if successor and redis.call('exists', successor_memory) == 0
