@@ -83,6 +83,10 @@ func commonSituations() []situation {
 			name: "a minimum hold of Go ends, and Java acquires although the first waiter in Java has given up",
 			of:   []string{"lock", "fenced", "read", "write", "permits"}, run: minimumHold,
 		},
+		{
+			name: "Go hands off to a waiter with a short lease, and Java acquires when it ends",
+			of:   []string{"lock", "fenced", "write"}, run: shorterLease,
+		},
 		{name: "Java frees a hold of Go: Go reports the loss", core: true, na: except(unknown), run: freedByJava},
 		{name: "Go frees a hold of Java: Java's unlock fails", core: true, na: except(unknown), run: freedByGo},
 		{name: "a release with an id that does not hold is refused", core: true, na: except(unknown), run: strangers},
@@ -117,6 +121,30 @@ func minimumHold(c *cell) {
 	require.True(c, <-gaveUp)
 	require.Less(c, c.awaitEntry(entered).Sub(left), minimum+slack)
 	c.mustLeave(second)
+}
+
+// shorterLease checks that a hand-off which shortens the TTL tells Java. Nobody releases when it ends.
+func shorterLease(c *cell) {
+	const short = 2 * time.Second
+	holder, java := c.inGo(primitives.WithCohort(cellTimeout)), c.inJava("B")
+	c.mustEnter(holder)
+	handed := make(chan error, 1)
+	go func() {
+		hold, err := holder.handle.Acquire(c.ctx, primitives.WithLease(short))
+		if err == nil {
+			hold.Detach()
+		}
+		handed <- err
+	}()
+	c.awaitSubscription()
+	c.allowSecondTry()
+	entered := c.startEntering(java)
+	c.awaitTimedWait(java.thread)
+	c.mustLeave(holder)
+	left := time.Now()
+	require.NoError(c, <-handed)
+	require.Less(c, c.awaitEntry(entered).Sub(left), short+slack)
+	c.mustLeave(java)
 }
 
 func goThenJava(c *cell) {
