@@ -8,8 +8,8 @@
 --          message, nil if that is not known. keys are the KEYS of the calling script; KEYS[2] of
 --          every lock's script is its channel, and KEYS[5] the line. own_place is the place of the
 --          client that frees the lock, nil if it has none;
---          notify_rest(keys, publish): the lock stays taken, with a shorter TTL. Waiters try, and
---          learn that
+--          notify_rest(keys, publish): the lock stays taken, with a shorter TTL. All waiters try,
+--          and learn that; the result is the same
 
 -- read_line returns the first places of the line but own_place; which of all places are listeners';
 -- and how many listeners there are.
@@ -87,6 +87,9 @@ local function notify_free(keys, publish, own_place, is_line_empty)
   return redis.call(publish, channel, '0') + told
 end
 
+-- Nobody publishes when the TTL ends. In Redisson '0' wakes one thread of a client. If that thread
+-- gave up before the end, the others would sleep for the old TTL. So '1' wakes all that sleep.
 local function notify_rest(keys, publish)
-  notify_free(keys, publish)
+  redis.call(publish, keys[2], '1')
+  return notify_free(keys, publish)
 end

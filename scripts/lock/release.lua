@@ -38,7 +38,8 @@ local rest_ms, successor, successor_ttl_ms, tokens = ARGV[5] or '0', ARGV[6], AR
 local is_usual = memory_ttl_ms == '0' and rest_ms == '0'
 if is_usual and successor and not token_key and not place
   and redis.call('exists', shared_counts, successor_memory) == 0
-  and redis.call('hexists', lock_hash, owner) == 1 then
+  and redis.call('hexists', lock_hash, owner) == 1
+  and redis.call('pttl', lock_hash) <= tonumber(successor_ttl_ms) then
   redis.call('pexpire', lock_hash, successor_ttl_ms)
   redis.call('hset', lock_hash, successor, 1)
   redis.call('hdel', lock_hash, owner)
@@ -88,11 +89,12 @@ end
 if rest_ms ~= '0' and redis.call('hexists', lock_hash, owner) == 1 then
   set_count(lock_hash, owner, 1, shorter_ttl(lock_hash, rest_ms))
   remember_release()
-  return 1 + notify_free(all_keys, publish, nil, is_plain)
+  return 1 + notify_rest(all_keys, publish)
 end
 -- A successor that has given up must not get the lock.
 if successor and redis.call('exists', successor_memory) == 0
   and redis.call('hexists', lock_hash, owner) == 1 then
+  local ttl_ms = redis.call('pttl', lock_hash)
   redis.call('pexpire', lock_hash, successor_ttl_ms)
   -- Without a token the lock is freed. The successor then tries, and learns why.
   local last = 0
@@ -105,6 +107,9 @@ if successor and redis.call('exists', successor_memory) == 0
     remember_release()
     if place then
       give_up_place(line, place)
+    end
+    if ttl_ms > tonumber(successor_ttl_ms) then
+      notify_rest(all_keys, publish)
     end
     return {last}
   end

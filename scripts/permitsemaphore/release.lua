@@ -53,8 +53,8 @@ end
 local receivers = 0
 if rest_ms ~= '0' and #own > 0 then
   shorten_leases(leases, own, now + 1 + rest_ms) -- now is rounded down
-  if free then -- the number that will be free then: a waiter tries, and learns when that is
-    receivers = publish_permits(publish, channel, free + #own)
+  if free then -- all waiters try, and learn when it is over: Redisson wakes as many threads
+    receivers = publish_permits(publish, channel, 2147483647)
   end
 elseif held or not all_or_none then
   local returned = #own

@@ -148,6 +148,7 @@ elseif left > 0 and rest_ms ~= '0' then
   end
   if mode ~= 'write' then
     fit_ttl(lock_hash, prefix, left)
+    redis.call(publish, channel, '1') -- in Redisson this wakes all that sleep, and '0' one more
     redis.call(publish, channel, '0')
   end
 else

@@ -39,7 +39,8 @@ local remembers = memory_ttl_ms ~= '0'
 local is_usual = not remembers and not is_shared and rest_ms == '0'
 if is_usual and (successor and redis.call('exists', shared_counts, successor_memory)
     or redis.call('exists', shared_counts, turns)) == 0
-  and redis.call('hlen', lock_hash) == 2 and redis.call('hexists', lock_hash, field) == 1 then
+  and redis.call('hlen', lock_hash) == 2 and redis.call('hexists', lock_hash, field) == 1
+  and (not successor or redis.call('pttl', lock_hash) <= tonumber(successor_ttl_ms)) then
   if successor then
     redis.call('pexpire', lock_hash, successor_ttl_ms)
     redis.call('hset', lock_hash, successor_field, 1)
@@ -116,10 +117,15 @@ local answer = 1
 -- Two fields are the mode and the writer. A third one is a read hold of the owner, which must stay.
 if successor_field and to_release == count and redis.call('exists', successor_memory) == 0
   and redis.call('hlen', lock_hash) == 2 then
+  local ttl_ms = redis.call('pttl', lock_hash)
   redis.call('pexpire', lock_hash, successor_ttl_ms)
   redis.call('hset', lock_hash, successor_field, 1)
   redis.call('hdel', lock_hash, field)
   redis.call('del', claim_key)
+  if ttl_ms > tonumber(successor_ttl_ms) then -- as in rwlock/read_release, for a shorter TTL
+    redis.call(publish, channel, '1')
+    redis.call(publish, channel, '0')
+  end
   answer = {0}
 elseif to_release < count then
   local ttl_ms = redis.call('pttl', lock_hash)
