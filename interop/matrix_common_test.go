@@ -80,10 +80,6 @@ func commonSituations() []situation {
 		{name: "Go is cut off: its hold is lost before the TTL ends and Java acquires", na: except(plain), run: goCrashes},
 		{name: "Java is killed: Go acquires when the TTL ends", na: except(plain), start: javaCrashes},
 		{
-			name: "a minimum hold of Go ends, and Java acquires although the first waiter in Java has given up",
-			of:   []string{"lock", "fenced", "read", "write", "permits"}, run: minimumHold,
-		},
-		{
 			name: "Go hands off to a waiter with a short lease, and Java acquires when it ends",
 			of:   []string{"lock", "fenced", "write"}, run: shorterLease,
 		},
@@ -94,33 +90,6 @@ func commonSituations() []situation {
 		{name: "Go adopts a Java thread's hold", core: true, na: except(unknown), run: adopted},
 		{name: "Go acquires and releases with a Java thread's id (WithOwner)", core: true, na: except(ids), run: asOwner},
 	}
-}
-
-// minimumHold checks that the release before the end of a minimum hold tells all threads of Java, not only
-// the first one, which gives up before that end.
-func minimumHold(c *cell) {
-	const minimum = 3 * time.Second
-	holder := c.counterpart()
-	if c.primitive == "write" {
-		holder = c.as("read")
-	}
-	first, second := c.inJava("first"), c.inJava("second")
-	hold := holder.inGo(primitives.WithMinHold(minimum))
-	c.mustEnter(hold)
-	gaveUp := make(chan bool, 1)
-	go func() {
-		ok, err := first.try(c.ctx, minimum/2)
-		gaveUp <- err == nil && !ok
-	}()
-	c.awaitSubscription()
-	c.awaitTimedWait(first.thread)
-	entered := c.startEntering(second)
-	c.awaitTimedWait(second.thread)
-	c.mustLeave(hold)
-	left := time.Now()
-	require.True(c, <-gaveUp)
-	require.Less(c, c.awaitEntry(entered).Sub(left), minimum+slack)
-	c.mustLeave(second)
 }
 
 // shorterLease checks that a hand-off which shortens the TTL tells Java. Nobody releases when it ends.

@@ -5,6 +5,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -198,7 +199,13 @@ func releaseWithinTheMinimum(
 	require.ErrorIs(t, hold.Release(t.Context()), primitives.ErrReleased)
 	k.requireRest(t, other, key, hold.ID(), d)
 	require.ErrorIs(t, ErrOf(rival.TryAcquire(t.Context())), primitives.ErrNotAcquired)
-	redistest.WaitFor(t, Soon, func() bool { return len(announced) > 0 }, "the release is announced")
+	wakesAll := func(m *redis.Message) bool { // "0" and "1" in Redisson wake one thread of a client and all that sleep
+		return strings.HasSuffix(m.Channel, "}") && (m.Payload == "1" || m.Payload == strconv.Itoa(math.MaxInt32))
+	}
+	isFair := strings.HasPrefix(k.Name, "fair") // then only the next waiter hears of it
+	redistest.WaitFor(t, Soon, func() bool {
+		return len(announced) > 0 && (wakesAll(<-announced) || isFair)
+	}, "the release is announced to all that wait")
 
 	first, second := awaitFirst(t, waiting, waitingHere)
 	late = first.At.Sub(began) - d
