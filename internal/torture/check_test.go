@@ -87,6 +87,19 @@ func (h *testHistory) adoptUnknown() {
 	h.do(2, 10_020, 10_021, pool, record{Outcome: outcomeOK, ID: "p2", Until: 12_900 * ms})
 }
 
+// waitForPermits adds the release by id of some of two permits, and a wait for two while somebody has the third one.
+func (h *testHistory) waitForPermits(released string, n int) {
+	pool := record{Do: opAcquire, Primitive: "permits", Permits: 2, Limit: 3, TTL: 3 * time.Second}
+	partly := h.do(0, 10_000, 10_001, pool, record{Outcome: outcomeOK, ID: "pa,pb", Until: 12_900 * ms})
+	third := h.permits(1, 10_002, 10_003, 1)
+	byID := pool
+	byID.Do, byID.Permits, byID.Target = opReleaseID, n, released
+	h.do(2, 10_010, 10_011, byID, record{Outcome: outcomeOK})
+	h.lost(0, partly, 10_050)
+	h.waits(2, h.do(2, 10_100, 11_300, pool, record{Outcome: outcomeOK, ID: "pc,pd", Until: 14_100 * ms}), 10_101)
+	h.release(1, third, 11_290, 11_291)
+}
+
 // nested adds a hold under another one of process 0.
 func (h *testHistory) nested(outer, at int64) int64 {
 	return h.do(0, at, at, record{Do: opAcquire, Root: outer, TTL: 3 * time.Second},
@@ -714,6 +727,12 @@ func TestChecks(t *testing.T) {
 			a := h.hold(0, 10_000, "a1")
 			h.release(0, a, 10_500, 10_501)
 			h.waits(1, h.holdOf("lock", 1, 10_100, 11_300, "b1"), 10_101)
+		}, []string{checkWake}},
+		{"a waiter for permits, one of which another holder has kept", func(h *testHistory) {
+			h.waitForPermits("pb", 1)
+		}, nil},
+		{"a waiter for permits that were released by id", func(h *testHistory) {
+			h.waitForPermits("pa,pb", 2)
 		}, []string{checkWake}},
 		{"a waiter whose wake-up may be lost", func(h *testHistory) {
 			h.fault(faultMessages, 1, 10_000, 10_600)

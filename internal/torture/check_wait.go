@@ -155,7 +155,8 @@ func (h *history) possible(o *op, name string) (interval, bool) {
 		}
 		for _, t := range h.takeovers(o, o.ret.At, i.end) {
 			// One that began before this acquisition returned may have ended an earlier hold.
-			if t.call.At > o.ret.At && t.outcome() == outcomeOK && !h.hasCounts(o) {
+			ended := o.call.Limit == 0 || t.call.Permits >= o.call.Permits // else some of its permits are left
+			if ended && t.call.At > o.ret.At && t.outcome() == outcomeOK && !h.hasCounts(o) {
 				i.end = min(i.end, t.ret.At)
 			}
 		}
