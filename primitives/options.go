@@ -166,7 +166,9 @@ func (s *settings) and(opts []Option) *settings {
 		return s
 	}
 	own := s.with(opts)
-	own.firstTTL = scripts.InMillis(own.FirstTTL())
+	if own.FirstTTL() != s.FirstTTL() { // else the argument is made already
+		own.firstTTL = scripts.InMillis(own.FirstTTL())
+	}
 	return &own
 }
 
