@@ -183,12 +183,21 @@ func TestElector(t *testing.T) {
 	})
 }
 
-// While Redis does not answer, the runs of many jobs wait for the same attempts, and Close for no more of them.
-func TestManyJobsWaitTogether(t *testing.T) {
+// inAnOutage runs f in fake time with an elector whose Redis does not answer.
+func inAnOutage(t *testing.T, f func(t *testing.T, e *gocronlock.Elector)) {
 	synctest.Test(t, func(t *testing.T) {
 		s := locktest.NewServer(t)
 		e := gocronlock.NewElector(client(t, s), "leader")
 		s.Partition(true)
+		f(t, e)
+		s.Partition(false)
+		time.Sleep(time.Minute) // go-redis ends the dials of the outage
+	})
+}
+
+// While Redis does not answer, the runs of many jobs wait for the same attempts, and Close for no more of them.
+func TestManyJobsWaitTogether(t *testing.T) {
+	inAnOutage(t, func(t *testing.T, e *gocronlock.Elector) {
 		began := time.Now()
 		var jobs sync.WaitGroup
 		for range 20 {
@@ -202,17 +211,12 @@ func TestManyJobsWaitTogether(t *testing.T) {
 		require.NoError(t, e.Close(t.Context()))
 		jobs.Wait()
 		require.LessOrEqual(t, time.Since(began), 11*time.Second, "two attempts of 5 s each")
-		s.Partition(false)
-		time.Sleep(time.Minute) // go-redis ends the dials of the outage
 	})
 }
 
 // The end of one run's context fails no other run.
 func TestOneEndedRunFailsNoOther(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := locktest.NewServer(t)
-		e := gocronlock.NewElector(client(t, s), "leader")
-		s.Partition(true)
+	inAnOutage(t, func(t *testing.T, e *gocronlock.Elector) {
 		ended := errors.New("this run has ended")
 		var jobs sync.WaitGroup
 		for _, limit := range []time.Duration{time.Second, 2 * time.Second, time.Minute} { // in this order
@@ -227,8 +231,6 @@ func TestOneEndedRunFailsNoOther(t *testing.T) {
 		}
 		jobs.Wait()
 		require.NoError(t, e.Close(t.Context()))
-		s.Partition(false)
-		time.Sleep(time.Minute) // go-redis ends the dials of the outage
 	})
 }
 

@@ -119,7 +119,7 @@ func (p *child) foreground() bool {
 	return true
 }
 
-// background undoes foreground. Else the terminal is the shell's, which ends if it loses it.
+// background undoes foreground. A terminal that redlatch has not taken belongs to the shell, which ends without it.
 func (p *child) background() {
 	if p.inFront {
 		p.setForeground(unix.Getpgrp())

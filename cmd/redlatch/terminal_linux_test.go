@@ -131,19 +131,25 @@ func TestRunReadsFromTheTerminal(t *testing.T) {
 	require.Zero(t, term.wait())
 }
 
-// Under a shell, Ctrl-Z stops the command and redlatch, and fg continues both. A command whose lock was lost
-// meanwhile ends before it goes on.
-func TestRunStopsWithItsCommand(t *testing.T) {
+// startShell starts an interactive shell on a terminal of its own. Its redlatch uses s.
+func startShell(t *testing.T, s *redistest.Server) *terminal {
+	t.Helper()
 	bash, err := exec.LookPath("bash")
 	if err != nil {
 		t.Skip("needs bash, for job control")
 	}
+	cmd := exec.CommandContext(t.Context(), bash, "--norc", "--noediting", "-i")
+	cmd.Env = append(os.Environ(), redlatchVariable+"=1", urlVariable+"=redis://"+s.Addr(), "GORACE=atexit_sleep_ms=0")
+	return leadSession(t, cmd)
+}
+
+// Under a shell, Ctrl-Z stops the command and redlatch, and fg continues both. A command whose lock was lost
+// meanwhile ends before it goes on.
+func TestRunStopsWithItsCommand(t *testing.T) {
 	t.Parallel()
 	s := redistest.Redis(t)
 	name := redistest.Name(t)
-	cmd := exec.CommandContext(t.Context(), bash, "--norc", "--noediting", "-i")
-	cmd.Env = append(os.Environ(), redlatchVariable+"=1", urlVariable+"=redis://"+s.Addr(), "GORACE=atexit_sleep_ms=0")
-	term := leadSession(t, cmd)
+	term := startShell(t, s)
 	term.write(self(t) + " run --lease 3s " + name + " -- cat\n")
 	term.await("-- cat")
 	term.write("one\n")
@@ -171,16 +177,10 @@ func TestRunStopsWithItsCommand(t *testing.T) {
 
 // In the background, redlatch leaves the terminal to the shell, which would end without it.
 func TestRunInTheBackgroundOfAShell(t *testing.T) {
-	bash, err := exec.LookPath("bash")
-	if err != nil {
-		t.Skip("needs bash, for job control")
-	}
 	t.Parallel()
 	s := redistest.Redis(t)
 	name := redistest.Name(t)
-	cmd := exec.CommandContext(t.Context(), bash, "--norc", "--noediting", "-i")
-	cmd.Env = append(os.Environ(), redlatchVariable+"=1", urlVariable+"=redis://"+s.Addr(), "GORACE=atexit_sleep_ms=0")
-	term := leadSession(t, cmd)
+	term := startShell(t, s)
 	term.write(self(t) + " run " + name + " -- sleep 1 &\n")
 	for _, held := range []int64{1, 0} {
 		redistest.WaitFor(t, soon, func() bool {
