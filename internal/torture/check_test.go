@@ -90,12 +90,12 @@ func (h *testHistory) adoptUnknown() {
 // waitForPermits adds the release by id of some of two permits, and a wait for two while somebody has the third one.
 func (h *testHistory) waitForPermits(released string, n int) {
 	pool := record{Do: opAcquire, Primitive: "permits", Permits: 2, Limit: 3, TTL: 3 * time.Second}
-	partly := h.do(0, 10_000, 10_001, pool, record{Outcome: outcomeOK, ID: "pa,pb", Until: 12_900 * ms})
+	pair := h.do(0, 10_000, 10_001, pool, record{Outcome: outcomeOK, ID: "pa,pb", Until: 12_900 * ms})
 	third := h.permits(1, 10_002, 10_003, 1)
 	byID := pool
 	byID.Do, byID.Permits, byID.Target = opReleaseID, n, released
 	h.do(2, 10_010, 10_011, byID, record{Outcome: outcomeOK})
-	h.lost(0, partly, 10_050)
+	h.lost(0, pair, 10_050)
 	h.waits(2, h.do(2, 10_100, 11_300, pool, record{Outcome: outcomeOK, ID: "pc,pd", Until: 14_100 * ms}), 10_101)
 	h.release(1, third, 11_290, 11_291)
 }

@@ -420,10 +420,10 @@ func (h *history) ownershipBegin(o *op) int64 {
 // later member finds the loss, and this one may claim what it does not have. The first member is the one whose
 // acquisition returned first: others may have begun to wait before it was called.
 func (h *history) isPassedOn(o *op) bool {
-	isLater := func(other *op) bool {
+	isEarlier := func(other *op) bool {
 		return other.holds() && other.ret.ID == o.ret.ID && other.root == other && other.ret.At < o.root.ret.At
 	}
-	if !o.call.Passes || !slices.ContainsFunc(h.names[o.call.Names[0]], isLater) {
+	if !o.call.Passes || !slices.ContainsFunc(h.names[o.call.Names[0]], isEarlier) {
 		return false
 	}
 	begin := h.ownershipBegin(o)
