@@ -1,8 +1,12 @@
 package pubsub
 
 import (
+	"context"
 	"fmt"
+	"io"
+	"net"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -36,6 +40,40 @@ func TestModeIsDetectedOnce(t *testing.T) {
 		asked += redistest.Commands(t, s)["pubsub|shardnumsub"]
 	}
 	require.LessOrEqual(t, asked, int64(maxAsked), "more than one only if the machine is slow")
+}
+
+// Nearly all slots belong to a node that hangs. The other one is asked second.
+func TestDetectionAsksAnotherMaster(t *testing.T) {
+	t.Parallel()
+	hung := redis.NewClient(&redis.Options{Addr: "hung", ReadTimeout: 200 * time.Millisecond,
+		Dialer: func(context.Context, string, string) (net.Conn, error) {
+			here, there := net.Pipe()
+			go io.Copy(io.Discard, there) //nolint:errcheck // ends when the client closes the connection
+			return here, nil
+		}})
+	defer hung.Close()
+	masters := fewSlots{rare: redistest.Embedded(t).Client(t), often: hung}
+	began := time.Now()
+	var tasks sync.WaitGroup
+	defer tasks.Wait()
+	_, err := detectSharded(t.Context(), tasks.Go, &masters, nil)
+	require.NoError(t, err)
+	require.Less(t, time.Since(began), time.Second)
+}
+
+// fewSlots is a cluster in which few keys belong to one of the masters.
+type fewSlots struct {
+	rare, often *redis.Client
+	lookups     atomic.Int64
+}
+
+func (*fewSlots) Options() *redis.ClusterOptions { return &redis.ClusterOptions{} }
+func (*fewSlots) ReloadState(context.Context)    {}
+func (f *fewSlots) MasterForKey(context.Context, string) (*redis.Client, error) {
+	if f.lookups.Add(1)%20 == 0 {
+		return f.rare, nil
+	}
+	return f.often, nil
 }
 
 // One node hangs. A new client finds the mode, and the nodes of other channels, without it.

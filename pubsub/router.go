@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -72,8 +73,9 @@ func newRouter(ctx context.Context, spawn func(func()), rdb redis.UniversalClien
 
 // detectSharded asks several masters while the ones before have not answered.
 const (
-	askNext  = 100 * time.Millisecond // before the next master is asked
-	maxAsked = 6
+	askNext    = 100 * time.Millisecond // before the next master is asked
+	maxAsked   = 6
+	maxLookups = 32 // of random keys, for a master that was not asked before
 )
 
 // detectSharded asks random masters for the kind of pub/sub, until one has answered. It does not wait for
@@ -85,6 +87,7 @@ func detectSharded(ctx context.Context, spawn func(func()), c cluster, sharded *
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	masters := &unasked{cluster: c, asked: make(map[string]bool)}
 	answers := make(chan answer, maxAsked) // no goroutine blocks when nobody listens any more
 	next := time.NewTicker(askNext)
 	defer next.Stop()
@@ -92,7 +95,7 @@ func detectSharded(ctx context.Context, spawn func(func()), c cluster, sharded *
 		if asked < maxAsked {
 			asked++
 			spawn(func() {
-				on, err := askSharded(ctx, c, sharded)
+				on, err := askSharded(ctx, masters, sharded)
 				answers <- answer{on, err}
 			})
 		}
@@ -111,14 +114,14 @@ func detectSharded(ctx context.Context, spawn func(func()), c cluster, sharded *
 // askSharded decides as Redisson does: by the configuration, else by the reply to PUBSUB SHARDNUMSUB. It
 // looks up a master in either case. The first lookup loads the client's map of the cluster, and also that
 // must not depend on a single server.
-func askSharded(ctx context.Context, c cluster, sharded *bool) (bool, error) {
-	node, err := c.MasterForKey(ctx, randomKey())
+func askSharded(ctx context.Context, masters *unasked, sharded *bool) (bool, error) {
+	node, err := masters.next(ctx)
 	switch {
 	case err != nil:
 		return false, fmt.Errorf("pubsub: find a master: %w", err)
 	case sharded != nil:
 		return *sharded, nil
-	case c.Options().ClusterSlots != nil:
+	case masters.cluster.Options().ClusterSlots != nil:
 		// With a ClusterSlots func the servers may not be a cluster, for instance Sentinel's. Redisson
 		// always uses plain pub/sub there.
 		return false, nil
@@ -133,6 +136,37 @@ func askSharded(ctx context.Context, c cluster, sharded *bool) (bool, error) {
 	default:
 		return false, fmt.Errorf("pubsub: detect sharded pub/sub: %w", err)
 	}
+}
+
+// unasked finds masters that were not asked before, in any number of goroutines.
+type unasked struct {
+	cluster cluster
+	mu      sync.Mutex
+	asked   map[string]bool // by address
+}
+
+// next returns a random master that it has not returned before. In a small cluster it soon returns some
+// master again, which may have recovered.
+func (u *unasked) next(ctx context.Context) (*redis.Client, error) {
+	var node *redis.Client
+	for range maxLookups {
+		var err error
+		if node, err = u.cluster.MasterForKey(ctx, randomKey()); err != nil {
+			return nil, err
+		}
+		if u.isNew(node.Options().Addr) {
+			break
+		}
+	}
+	return node, nil
+}
+
+func (u *unasked) isNew(address string) bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	isNew := !u.asked[address]
+	u.asked[address] = true
+	return isNew
 }
 
 // randomKey returns a key of a random slot.
