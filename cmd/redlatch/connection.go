@@ -2,8 +2,6 @@ package main
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
@@ -217,6 +215,7 @@ func connect(c *cli.Command) (redis.UniversalClient, error) {
 		DialerRetries: first.DialerRetries, ContextTimeoutEnabled: true,
 		MaintNotificationsConfig: first.MaintNotificationsConfig,
 	}
+	var hosts []string
 	for _, node := range nodes {
 		if node.Network == "unix" {
 			return nil, badUsage("--redis: a unix:// socket is one server, no cluster and no Sentinel")
@@ -225,6 +224,10 @@ func connect(c *cli.Command) (redis.UniversalClient, error) {
 			return nil, badUsage("--redis: the scheme, user, password or database of a later URL is not that of the first")
 		}
 		many.Addrs = append(many.Addrs, node.Addr)
+		hosts = append(hosts, hostOf(node.Addr))
+	}
+	if many.TLSConfig != nil {
+		many.Dialer = dialerFor(many.TLSConfig, hosts, timeout)
 	}
 	if master == "" && first.DB != 0 {
 		return nil, badUsage("--redis: a cluster has no database %d", first.DB)
@@ -257,34 +260,4 @@ func hasValidPort(addr string) bool {
 	_, port, _ := net.SplitHostPort(addr)
 	n, err := strconv.ParseUint(port, 10, 16)
 	return err == nil && n > 0
-}
-
-// addTLS adds the certificates in these files, none of which is needed.
-func addTLS(o *redis.Options, ca, cert, key string) error {
-	switch {
-	case ca == "" && cert == "" && key == "":
-		return nil
-	case o.TLSConfig == nil:
-		return badUsage("--tls-ca, --tls-cert and --tls-key need a rediss:// URL")
-	case (cert == "") != (key == ""):
-		return badUsage("--tls-cert and --tls-key need each other")
-	}
-	if ca != "" {
-		pem, err := os.ReadFile(ca)
-		if err != nil {
-			return badUsage("--tls-ca: %w", err)
-		}
-		o.TLSConfig.RootCAs = x509.NewCertPool()
-		if !o.TLSConfig.RootCAs.AppendCertsFromPEM(pem) {
-			return badUsage("--tls-ca: no certificate in %s", ca)
-		}
-	}
-	if cert != "" {
-		pair, err := tls.LoadX509KeyPair(cert, key)
-		if err != nil {
-			return badUsage("--tls-cert: %w", err)
-		}
-		o.TLSConfig.Certificates = []tls.Certificate{pair}
-	}
-	return nil
 }

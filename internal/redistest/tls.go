@@ -28,7 +28,7 @@ func FreshTLS(t testing.TB, args ...string) (s *Server, tweak func(*redis.Option
 	dir := t.TempDir()
 	ca := newCertificate(t, nil)
 	cert, key, authority := filepath.Join(dir, "cert"), filepath.Join(dir, "key"), filepath.Join(dir, "ca")
-	server, client := newCertificate(t, &ca), newCertificate(t, &ca)
+	server, client := newCertificate(t, &ca, localhost), newCertificate(t, &ca, localhost)
 	keyDER, err := x509.MarshalECPrivateKey(server.PrivateKey.(*ecdsa.PrivateKey))
 	if err != nil {
 		t.Fatal(err)
@@ -64,9 +64,20 @@ func listenTLS(t testing.TB, s *Server) (addr string) {
 	return ""
 }
 
-// newCertificate returns a certificate for this host, signed by ca. With a nil ca
+// Certificate returns the certificate of a server for these hosts, and the authority that signed it.
+func Certificate(t testing.TB, hosts ...string) (tls.Certificate, *x509.CertPool) {
+	t.Helper()
+	ca := newCertificate(t, nil)
+	trusted := x509.NewCertPool()
+	trusted.AddCert(ca.Leaf)
+	return newCertificate(t, &ca, hosts...), trusted
+}
+
+const localhost = "127.0.0.1"
+
+// newCertificate returns a certificate for these hosts, signed by ca. With a nil ca
 // it returns the certificate of an authority.
-func newCertificate(t testing.TB, ca *tls.Certificate) tls.Certificate {
+func newCertificate(t testing.TB, ca *tls.Certificate, hosts ...string) tls.Certificate {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -80,9 +91,15 @@ func newCertificate(t testing.TB, ca *tls.Certificate) tls.Certificate {
 		SerialNumber: big.NewInt(time.Now().UnixNano()),
 		Subject:      pkix.Name{CommonName: name},
 		NotBefore:    time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
 		KeyUsage:    x509.KeyUsageDigitalSignature,
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+	}
+	for _, host := range hosts {
+		if ip := net.ParseIP(host); ip != nil {
+			template.IPAddresses = append(template.IPAddresses, ip)
+		} else {
+			template.DNSNames = append(template.DNSNames, host)
+		}
 	}
 	parent, signer := template, key
 	if ca != nil {
