@@ -42,9 +42,9 @@ local answer = {
   redis.call('pttl', lock.hash), holder or '', head or '', head_left or 0,
   head_client == client and 1 or 0, redis.call('llen', lock.queue),
 }
--- The queue may have outlasted the hash of waiters, which has a TTL: the server's clock jumped ahead,
--- or the server was down for minutes. Then nobody is granted the lock, and the waiters hear no
--- message. An attempt makes a waiter's entry again.
+-- The queue may have outlasted the hash of waiters, which has a TTL: the server's clock jumped
+-- ahead, or the server was down for minutes. Then nobody is granted the lock, and the waiters hear
+-- no message. An attempt makes a waiter's entry again.
 local mixed = redis.call('hlen', lock.waiters) ~= redis.call('zcard', lock.deadlines)
 for i = 4, #all_args do
   local id = all_args[i]
