@@ -299,7 +299,7 @@ type FairLockRefreshReply struct {
 
 // Do runs the script. Redis returns the holder or ""; the next owner or "", how many ms it has left
 // to acquire the lock, and whether it belongs to this client; the length of the queue; which of the
-// ids are missing from the queue.
+// ids are missing from the queue, or count as Redisson's there.
 func (c FairLockRefresh) Do(ctx context.Context, by Sender) (FairLockRefreshReply, error) {
 	keys := []any{
 		c.LockHash,

@@ -10,7 +10,7 @@
 -- returns  {pttl number, holder text, next text, next_left number, next_is_ours flag,
 --          waiting number, missing (id text)...}: the holder or ""; the next owner or "", how many
 --          ms it has left to acquire the lock, and whether it belongs to this client; the length of
---          the queue; which of the ids are missing from the queue
+--          the queue; which of the ids are missing from the queue, or count as Redisson's there
 local lock = fair_lock(KEYS)
 local client, publish, longest_timeout, all_args = ARGV[1], ARGV[2], ARGV[3], ARGV
 
@@ -42,9 +42,14 @@ local answer = {
   redis.call('pttl', lock.hash), holder or '', head or '', head_left or 0,
   head_client == client and 1 or 0, redis.call('llen', lock.queue),
 }
+-- The queue may have outlasted the hash of waiters, which has a TTL: the server's clock jumped
+-- ahead, or the server was down for minutes. Then nobody is granted the lock, and the waiters hear
+-- no message. An attempt makes a waiter's entry again.
+local mixed = redis.call('hlen', lock.waiters) ~= redis.call('zcard', lock.deadlines)
 for i = 4, #all_args do
   local id = all_args[i]
-  if not redis.call('zscore', lock.deadlines, id) then
+  if not redis.call('zscore', lock.deadlines, id)
+    or mixed and redis.call('hexists', lock.waiters, id) == 0 then
     answer[#answer + 1] = id
   end
 end

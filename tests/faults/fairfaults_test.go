@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	. "github.com/redlatch/redlatch/internal/fixture"
@@ -224,6 +225,35 @@ func TestFairLockWaitersSurviveLostData(t *testing.T) {
 			RequireClean(t, s, name)
 		})
 	}
+}
+
+// The server's clock jumps ahead, or the server is down for minutes. The queue has no TTL, so it outlasts the hashes
+// beside it. The waiters become waiters of this library again while the lock is held. Otherwise, nobody would tell
+// them when it is their turn.
+func TestFairLockWaitersSurviveTheHashesOfTheQueue(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		const n = 10
+		rdb, name := s.Client(t), redistest.Name(t)
+		other := NewClient(t, s.Client(t)).FairLock(name)
+		hold := Acquire(t, t.Context(), other)
+		var all sync.WaitGroup
+		for range 2 {
+			l := NewClient(t, s.Client(t)).FairLock(name)
+			for range n / 2 {
+				all.Go(func() { assert.NoError(t, l.Do(t.Context(), func(context.Context) error { return nil })) })
+			}
+		}
+		AwaitFair(t, other, n)
+		waiters, clients := "redlatch_lock_waiters:{"+name+"}", "redlatch_lock_clients:{"+name+"}"
+		require.EqualValues(t, 2, rdb.Del(t.Context(), waiters, clients).Val())
+		redistest.WaitFor(t, Soon, func() bool {
+			return rdb.HLen(t.Context(), waiters).Val() == n && len(FairWaiters(t, other)) == n
+		}, "all waiters are in both again")
+		Release(t, hold)
+		all.Wait()
+		RequireClean(t, s, name)
+	})
 }
 
 // A Redis that is out of memory refuses new waiters at once. Earlier waiters stay queued, acquire,
