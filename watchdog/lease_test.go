@@ -177,8 +177,17 @@ var lateAnswerCases = []leaseCase{
 	},
 	{
 		name:  "a late unknown is not reported again",
-		reply: calls(reply{after: 7 * time.Second}, hang), run: 18 * time.Second,
-		want: []string{"overdue@15s"}, valid: valid, len: 1,
+		reply: calls(reply{after: 7 * time.Second}, reply{state: Renewed, after: 4 * time.Second}), run: 20 * time.Second,
+		want: []string{"overdue@15s", "renewed@19s"}, valid: 15*time.Second + valid, len: 1,
+	},
+	{
+		name: "a late refusal against a newer confirmation does not repeat an attempt in flight",
+		reply: calls(
+			reply{state: Lost, after: 17 * time.Second}, renewed, reply{state: Renewed, after: 3 * time.Second},
+		),
+		run:      29 * time.Second,
+		want:     []string{"overdue@15s", "renewed@15s", "renewed@28s"},
+		requests: []string{"30s@10s", "30s@15s", "30s@25s"}, valid: 25*time.Second + valid, len: 1,
 	},
 	{
 		name:     "an answer to an older attempt leaves the newer one, also with an End that is far",
@@ -602,6 +611,39 @@ func TestSilenceCountsFromTheCommand(t *testing.T) {
 		require.Zero(t, extended.Silent(), "nobody knows")
 		time.Sleep(ttl)
 		require.Equal(t, ttl, extended.Silent())
+	})
+}
+
+// After a confirmation, retries begin with the shortest delay again.
+func TestRetriesBeginAnewAfterAConfirmation(t *testing.T) {
+	withFakeTime(t, func(q request) reply {
+		if q.at < 15*time.Second || q.at > 20*time.Second {
+			return unknown
+		}
+		return renewed
+	}, func(t *testing.T, d *Dog, s *server) {
+		k := newKeeper()
+		keep(t, d, k, schedule())
+		sleep(20 * time.Second)
+		before := len(s.requests())
+		due := s.requests()[before-1].at + ttl/3
+		sleep(time.Until(k.start.Add(due + minBackoff)))
+		require.Len(t, s.requests(), before+2)
+		require.Equal(t, ttl/3+minBackoff, k.Silent())
+	})
+}
+
+// A hedge joins no batch that comes earlier.
+func TestHedgesComeNoEarlier(t *testing.T) {
+	withFakeTime(t, calls(hang, renewed), func(t *testing.T, d *Dog, s *server) {
+		a, b := newKeeper(), newKeeper()
+		keep(t, d, a, schedule())
+		sleep(4500 * time.Millisecond)
+		keep(t, d, b, schedule())
+		sleep(11 * time.Second)
+		require.Equal(t, []string{"overdue@15s", "renewed@15s"}, a.events())
+		require.Equal(t, []string{"renewed@14.5s"}, b.events()[:1])
+		require.Len(t, s.requests()[1].batch, 1)
 	})
 }
 

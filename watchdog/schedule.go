@@ -339,7 +339,6 @@ func (d *Dog) renewBatch(c *call) {
 			slog.Int("leases", len(c.batch)), slog.Any("error", err))
 	}
 	d.notify(d.applyAnswer(c, states, err))
-	c.cancel()
 }
 
 // applyAnswer applies the result of Renew and returns the leases whose keepers have to be notified.
@@ -365,8 +364,7 @@ func (d *Dog) applyAnswer(c *call, states []State, err error) []*Lease {
 			toNotify = append(toNotify, a.Lease)
 		}
 	}
-	c.free()
-	c.group.inFlight--
+	c.group.inFlight-- // all leases have left the call, so its context has ended, and it is free
 	d.startQueued(c.group)
 	d.release(c.group)
 	d.arm()
