@@ -91,9 +91,6 @@ func (l *Lease) Late() time.Duration { return time.Duration(l.late.Load()) }
 // that extended validity beyond a TTL does not count.
 func (l *Lease) Silent() time.Duration {
 	d := l.dog.Load()
-	if d == nil {
-		return 0
-	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return time.Duration(d.now() - l.heard)
@@ -132,7 +129,7 @@ func (l *Lease) answerTime() time.Duration { return max(l.period()/2, minAnswerT
 
 // confirmedToEnd reports whether no renewal can extend the lease by endUnit or more. Renewals go on all the
 // same: they find out that the lease is gone.
-func (l *Lease) confirmedToEnd() bool { return l.end != never && l.granted >= l.end.add(-endUnit) }
+func (l *Lease) confirmedToEnd() bool { return l.granted >= l.end.add(-endUnit) }
 
 // batchable reports whether l may join a batch now. A regular renewal may come a tenth of a period early to fill a
 // batch. Retries and hedges come no earlier than planned, because they load a server that is in

@@ -176,6 +176,13 @@ var lateAnswerCases = []leaseCase{
 		want:    []string{"overdue@15s"}, valid: valid, len: 1,
 	},
 	{
+		name:     "with a short TTL an answer has 50 ms",
+		schedule: func(sched *Schedule) { sched.TTL, sched.Margin = 150*time.Millisecond, 0 },
+		reply:    always(reply{state: Renewed, after: 40 * time.Millisecond}), run: 100 * time.Millisecond,
+		want:     []string{"renewed@90ms"},
+		requests: []string{"150ms@50ms", "150ms@100ms"}, valid: 200 * time.Millisecond, len: 1,
+	},
+	{
 		name:  "a late unknown is not reported again",
 		reply: calls(reply{after: 7 * time.Second}, reply{state: Renewed, after: 4 * time.Second}), run: 20 * time.Second,
 		want: []string{"overdue@15s", "renewed@19s"}, valid: 15*time.Second + valid, len: 1,
