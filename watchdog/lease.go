@@ -87,10 +87,13 @@ func (l *Lease) ValidUntil() time.Time {
 // periods comes too late.
 func (l *Lease) Late() time.Duration { return time.Duration(l.late.Load()) }
 
-// Silent returns how long ago the last confirmed command was sent, for a lease that was kept. A command
+// Silent returns how long ago the last confirmed command was sent; 0 for a lease that was never kept. A command
 // that extended validity beyond a TTL does not count.
 func (l *Lease) Silent() time.Duration {
 	d := l.dog.Load()
+	if d == nil {
+		return 0
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return time.Duration(d.now() - l.heard)

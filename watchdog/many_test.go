@@ -504,6 +504,7 @@ func TestKeepRejectsInvalidSchedules(t *testing.T) {
 	defer other.Close()
 	var mine Lease
 	require.Zero(t, mine.ValidUntil())
+	require.Zero(t, mine.Silent())
 	require.NoError(t, d.Keep(&mine, newKeeper(), Schedule{}, time.Now().Add(time.Hour)))
 	for _, tt := range []struct {
 		name     string
@@ -566,11 +567,11 @@ func TestLeaseUnknownGetsTheError(t *testing.T) {
 func TestFailedBatchesAreLogged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
-		var ctx context.Context
+		contexts := make(chan context.Context, 3)
 		s := newServer(calls(renewed, unknown, hang))
-		d := New(func(c context.Context, group any, batch []Ask) ([]State, error) {
-			ctx = c
-			return s.renew(c, group, batch)
+		d := New(func(ctx context.Context, group any, batch []Ask) ([]State, error) {
+			contexts <- ctx
+			return s.renew(ctx, group, batch)
 		}, WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
 		defer d.Close()
 		a, b := newKeeper(), newKeeper()
@@ -579,7 +580,7 @@ func TestFailedBatchesAreLogged(t *testing.T) {
 		sleep(10 * time.Second)
 		require.Len(t, s.requests(), 1)
 		require.Empty(t, log.String())
-		require.Error(t, ctx.Err())
+		require.Error(t, (<-contexts).Err())
 		sleep(10 * time.Second)
 		require.Len(t, s.requests(), 2)
 		require.Equal(t, 1, strings.Count(log.String(), "\n"))
