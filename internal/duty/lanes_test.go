@@ -142,8 +142,9 @@ func TestPausesDouble(t *testing.T) {
 			return duty.Failed
 		})
 		time.Sleep(5 * time.Second)
-		assert.Equal(t, []time.Duration{0, 20 * ms, 60 * ms, 140 * ms, 300 * ms, 620 * ms, 1260 * ms, 2260 * ms}, at)
+		c.running.Wait()
 		assert.Zero(t, c.Len(), "its time is over")
+		assert.Equal(t, []time.Duration{0, 20 * ms, 60 * ms, 140 * ms, 300 * ms, 620 * ms, 1260 * ms, 2260 * ms}, at)
 	})
 }
 
@@ -209,8 +210,9 @@ func TestDutiesKeepTheirOrder(t *testing.T) {
 		add("second", 30*time.Second, time.Hour)
 		add("first", 20*time.Second, time.Hour)
 		time.Sleep(time.Minute)
-		assert.Equal(t, map[string]time.Duration{"first": 20 * time.Second, "second": 30 * time.Second}, at)
+		c.running.Wait()
 		assert.Zero(t, c.Len())
+		assert.Equal(t, map[string]time.Duration{"first": 20 * time.Second, "second": 30 * time.Second}, at)
 	})
 }
 
