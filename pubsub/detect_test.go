@@ -42,6 +42,39 @@ func TestModeIsDetectedOnce(t *testing.T) {
 	require.LessOrEqual(t, asked, int64(maxAsked), "more than one only if the machine is slow")
 }
 
+// Calls at the same time share a question, and later ones its answer.
+func TestDetectionIsShared(t *testing.T) {
+	rdb := redistest.Embedded(t).Client(t)
+	masters := slowLookup{rdb, &fewSlots{rare: rdb, often: rdb}, make(chan struct{})}
+	h := open(t, masters, Config{})
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err := h.Sharded(ended)
+	require.ErrorIs(t, err, context.Canceled)
+	shared := h.choosing
+	require.NotNil(t, shared)
+	_, err = h.Sharded(ended)
+	require.ErrorIs(t, err, context.Canceled)
+	require.Same(t, shared, h.choosing)
+	close(masters.found)
+	_, err = h.Sharded(t.Context())
+	require.NoError(t, err)
+	_, err = h.Sharded(ended)
+	require.NoError(t, err, "nobody is asked again")
+}
+
+// slowLookup is a cluster that finds no master until found is closed.
+type slowLookup struct {
+	redis.UniversalClient
+	*fewSlots
+	found chan struct{}
+}
+
+func (s slowLookup) MasterForKey(ctx context.Context, key string) (*redis.Client, error) {
+	<-s.found
+	return s.fewSlots.MasterForKey(ctx, key)
+}
+
 // Nearly all slots belong to a node that hangs. The other one is asked second.
 func TestDetectionAsksAnotherMaster(t *testing.T) {
 	t.Parallel()

@@ -300,13 +300,8 @@ func (h *Hub) lastListenerClosed(c *channel, soon bool) {
 	// channel.
 }
 
-// remove deletes an unplaced channel from the hub. mu is held.
-func (h *Hub) remove(c *channel) {
-	// The name may belong to a newer channel by now.
-	if h.channels[c.name] == c {
-		delete(h.channels, c.name)
-	}
-}
+// remove deletes an unplaced channel from the hub, once. mu is held.
+func (h *Hub) remove(c *channel) { delete(h.channels, c.name) }
 
 // failListeners ends all subscriptions of a channel. It returns the subscriptions that were
 // confirmed before: they need a last signal. mu is held.

@@ -16,14 +16,10 @@ const (
 
 // add saturates: 292 years ahead is never. Callers may therefore use TTLs of any length.
 func (t instant) add(d time.Duration) instant {
-	sum := t + instant(d)
-	switch {
-	case d > 0 && sum < t:
-		return never
-	case d < 0 && sum > t:
-		return longAgo
+	if sum := t + instant(d); d <= 0 || sum >= t {
+		return sum
 	}
-	return sum
+	return never
 }
 
 const (
@@ -91,7 +87,7 @@ func (l *Lease) ValidUntil() time.Time {
 // periods comes too late.
 func (l *Lease) Late() time.Duration { return time.Duration(l.late.Load()) }
 
-// Silent returns how long ago the last confirmed command was sent, for a lease that was kept. A command
+// Silent returns how long ago the last confirmed command was sent; 0 for a lease that was never kept. A command
 // that extended validity beyond a TTL does not count.
 func (l *Lease) Silent() time.Duration {
 	d := l.dog.Load()
@@ -136,7 +132,7 @@ func (l *Lease) answerTime() time.Duration { return max(l.period()/2, minAnswerT
 
 // confirmedToEnd reports whether no renewal can extend the lease by endUnit or more. Renewals go on all the
 // same: they find out that the lease is gone.
-func (l *Lease) confirmedToEnd() bool { return l.end != never && l.granted >= l.end.add(-endUnit) }
+func (l *Lease) confirmedToEnd() bool { return l.granted >= l.end.add(-endUnit) }
 
 // batchable reports whether l may join a batch now. A regular renewal may come a tenth of a period early to fill a
 // batch. Retries and hedges come no earlier than planned, because they load a server that is in

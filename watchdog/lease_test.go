@@ -176,9 +176,35 @@ var lateAnswerCases = []leaseCase{
 		want:    []string{"overdue@15s"}, valid: valid, len: 1,
 	},
 	{
+		name:     "with a short TTL an answer has 50 ms",
+		schedule: func(sched *Schedule) { sched.TTL, sched.Margin = 150*time.Millisecond, 0 },
+		reply:    always(reply{state: Renewed, after: 40 * time.Millisecond}), run: 100 * time.Millisecond,
+		want:     []string{"renewed@90ms"},
+		requests: []string{"150ms@50ms", "150ms@100ms"}, valid: 200 * time.Millisecond, len: 1,
+	},
+	{
 		name:  "a late unknown is not reported again",
-		reply: calls(reply{after: 7 * time.Second}, hang), run: 18 * time.Second,
-		want: []string{"overdue@15s"}, valid: valid, len: 1,
+		reply: calls(reply{after: 7 * time.Second}, reply{state: Renewed, after: 4 * time.Second}), run: 20 * time.Second,
+		want: []string{"overdue@15s", "renewed@19s"}, valid: 15*time.Second + valid, len: 1,
+	},
+	{
+		name: "a late refusal against a newer confirmation does not repeat an attempt in flight",
+		reply: calls(
+			reply{state: Lost, after: 17 * time.Second}, renewed, reply{state: Renewed, after: 3 * time.Second},
+		),
+		run:      29 * time.Second,
+		want:     []string{"overdue@15s", "renewed@15s", "renewed@28s"},
+		requests: []string{"30s@10s", "30s@15s", "30s@25s"}, valid: 25*time.Second + valid, len: 1,
+	},
+	{
+		name:     "an answer to an older attempt leaves the newer one, also with an End that is far",
+		schedule: func(sched *Schedule) { sched.End = time.Now().Add(time.Hour) },
+		reply: calls(
+			reply{state: Renewed, after: 6 * time.Second}, reply{state: Renewed, after: 4 * time.Second}, renewed,
+		),
+		run:      20 * time.Second,
+		want:     []string{"overdue@15s", "renewed@16s", "renewed@19s"},
+		requests: []string{"30s@10s", "30s@15s"}, valid: 15*time.Second + valid, len: 1,
 	},
 	{
 		name:  "an answer at the deadline is too late",
@@ -404,6 +430,18 @@ var extendedCases = []leaseCase{
 		requests: []string{"30s@2.5s", "30s@5s", "30s@7.5s"}, valid: 5*time.Second + valid,
 	},
 	{
+		name:     "a period of a third of the TTL",
+		schedule: func(sched *Schedule) { sched.Period = ttl / 3 }, reply: always(renewed), run: 15 * time.Second,
+		want: []string{"renewed@10s"}, valid: 10*time.Second + valid, len: 1,
+	},
+	{
+		name:  "of too many attempts the oldest no longer counts",
+		reply: calls(hang, hang, hang, hang, reply{state: Lost, after: 6 * time.Second}, hang),
+		act:   func(d *Dog, k *keeper) { d.Confirm(&k.Lease, time.Now().Add(time.Hour)) },
+		run:   40 * time.Second, without: "overdue",
+		want: []string{"refused@36s"}, valid: time.Hour,
+	},
+	{
 		name:     "a period is never longer than a third of the TTL",
 		schedule: func(sched *Schedule) { sched.Period = time.Minute }, reply: always(renewed), run: 15 * time.Second,
 		want: []string{"renewed@10s"}, valid: 10*time.Second + valid, len: 1,
@@ -491,6 +529,22 @@ var registrationCases = []leaseCase{
 		want: []string{"expired@0s"}, valid: -time.Second,
 	},
 	{
+		name:  "kept with a validity of the past that has no limit",
+		reply: always(renewed), run: time.Second,
+		act:  func(d *Dog, k *keeper) { _ = d.Keep(&k.Lease, k, schedule(), time.Time{}) },
+		want: []string{"expired@0s"}, valid: math.MinInt64,
+	},
+	{
+		name:  "kept after Drop with a longer validity: renewed in a period",
+		reply: always(renewed), run: 23 * time.Second,
+		act: func(d *Dog, k *keeper) {
+			d.Drop(&k.Lease)
+			sleep(12 * time.Second)
+			_ = d.Keep(&k.Lease, k, schedule(), time.Now().Add(time.Hour))
+		},
+		want: []string{"renewed@22s"}, valid: time.Hour + 12*time.Second, len: 1,
+	},
+	{
 		name:  "acquired for less than the TTL: renewed at once",
 		reply: always(renewed), run: time.Second,
 		act:  func(d *Dog, k *keeper) { _ = d.Keep(&k.Lease, k, schedule(), time.Now().Add(5*time.Second)) },
@@ -558,5 +612,54 @@ func TestSilenceCountsFromTheCommand(t *testing.T) {
 		require.Equal(t, ttl/2, k.Silent())
 		time.Sleep(ttl)
 		require.Equal(t, ttl*3/2, k.Silent())
+
+		extended := newKeeper()
+		require.NoError(t, d.Keep(&extended.Lease, extended, schedule(), time.Now().Add(time.Hour)))
+		require.Zero(t, extended.Silent(), "nobody knows")
+		time.Sleep(ttl)
+		require.Equal(t, ttl, extended.Silent())
+	})
+}
+
+// After a confirmation, retries begin with the shortest delay again.
+func TestRetriesBeginAnewAfterAConfirmation(t *testing.T) {
+	withFakeTime(t, func(q request) reply {
+		if q.at < 15*time.Second || q.at > 20*time.Second {
+			return unknown
+		}
+		return renewed
+	}, func(t *testing.T, d *Dog, s *server) {
+		k := newKeeper()
+		keep(t, d, k, schedule())
+		sleep(20 * time.Second)
+		before := len(s.requests())
+		due := s.requests()[before-1].at + ttl/3
+		sleep(time.Until(k.start.Add(due + minBackoff)))
+		require.Len(t, s.requests(), before+2)
+		require.Equal(t, ttl/3+minBackoff, k.Silent())
+	})
+}
+
+// A hedge joins no batch that comes earlier.
+func TestHedgesComeNoEarlier(t *testing.T) {
+	withFakeTime(t, calls(hang, renewed), func(t *testing.T, d *Dog, s *server) {
+		a, b := newKeeper(), newKeeper()
+		keep(t, d, a, schedule())
+		sleep(4500 * time.Millisecond)
+		keep(t, d, b, schedule())
+		sleep(11 * time.Second)
+		require.Equal(t, []string{"overdue@15s", "renewed@15s"}, a.events())
+		require.Equal(t, []string{"renewed@14.5s"}, b.events()[:1])
+		require.Len(t, s.requests()[1].batch, 1)
+	})
+}
+
+// Retries begin after a tenth of a period if that is short.
+func TestFirstRetryOfAShortLease(t *testing.T) {
+	withFakeTime(t, always(unknown), func(t *testing.T, d *Dog, s *server) {
+		keep(t, d, newKeeper(), Schedule{Group: "g", TTL: 300 * time.Millisecond})
+		sleep(111 * time.Millisecond)
+		require.Len(t, s.requests(), 2)
+		require.GreaterOrEqual(t, s.requests()[1].at, 107*time.Millisecond)
 	})
 }

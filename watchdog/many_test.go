@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
 	"sync/atomic"
 	"testing"
@@ -276,6 +277,41 @@ func TestConfirmFreesTheSlotsOfHangingCalls(t *testing.T) {
 	})
 }
 
+// Drop frees the slots of calls in flight, and removes a lease from the call that is queued. That call starts, and
+// is hedged in time.
+func TestDropFreesTheSlotsOfHangingCalls(t *testing.T) {
+	withFakeTime(t, func(q request) reply {
+		if q.n <= maxOnTime {
+			return reply{state: Renewed, after: 5 * time.Minute}
+		}
+		return reply{state: Renewed}
+	}, func(t *testing.T, d *Dog, s *server) {
+		long := make([]*keeper, maxOnTime*Batch)
+		for i := range long {
+			long[i] = newKeeper()
+			keep(t, d, long[i], Schedule{Group: "g", TTL: 10 * ttl, Margin: margin})
+		}
+		require.False(t, d.Drop(new(Lease)), "of no dog")
+		sleep(91 * time.Second)
+		dropped, k := newKeeper(), newKeeper()
+		keep(t, d, dropped, schedule())
+		keep(t, d, k, schedule())
+		sleep(11 * time.Second)
+		require.Len(t, s.requests(), maxOnTime)
+		require.False(t, d.Drop(&dropped.Lease), "queued")
+		for _, l := range long {
+			require.True(t, d.Drop(&l.Lease), "in flight")
+			require.False(t, d.Drop(&l.Lease))
+		}
+		sleep(6 * time.Second)
+		require.Equal(t, []string{"overdue@16s", "renewed@16s"}, k.events())
+		require.Len(t, s.requests(), maxOnTime+2)
+		require.Len(t, s.requests()[maxOnTime].batch, 1)
+		require.Empty(t, dropped.events())
+		require.False(t, d.Drop(&k.Lease), "answered")
+	})
+}
+
 // After a pause that outlasts validity, the lease is lost. It is neither renewed nor confirmed.
 func TestExpiredLeaseIsNotRenewedAfterAPause(t *testing.T) {
 	withFakeTime(t, always(reply{state: Renewed}), func(t *testing.T, d *Dog, s *server) {
@@ -421,6 +457,20 @@ func TestCloseStopsRenewals(t *testing.T) {
 			require.Empty(t, k.events())
 		})
 	})
+	t.Run("delivers no event that waits for its keeper", func(t *testing.T) {
+		withFakeTime(t, calls(renewed, refused), func(t *testing.T, d *Dog, _ *server) {
+			k, closing := newKeeper(), make(chan struct{})
+			k.hook = func(string) { <-closing }
+			keep(t, d, k, schedule())
+			sleep(21 * time.Second)
+			require.Zero(t, d.Len())
+			go d.Close()
+			synctest.Wait()
+			close(closing)
+			synctest.Wait()
+			require.Equal(t, []string{"renewed@10s"}, k.events())
+		})
+	})
 	t.Run("unused", func(t *testing.T) {
 		d := New(nil)
 		d.Close()
@@ -452,6 +502,7 @@ func TestKeepRejectsInvalidSchedules(t *testing.T) {
 	defer other.Close()
 	var mine Lease
 	require.Zero(t, mine.ValidUntil())
+	require.Zero(t, mine.Silent())
 	require.NoError(t, d.Keep(&mine, newKeeper(), Schedule{}, time.Now().Add(time.Hour)))
 	for _, tt := range []struct {
 		name     string
@@ -460,6 +511,7 @@ func TestKeepRejectsInvalidSchedules(t *testing.T) {
 		schedule Schedule
 	}{
 		{"no TTL", d, new(Lease), Schedule{Group: 1}},
+		{"negative period", d, new(Lease), Schedule{Group: 1, TTL: 1, Period: -1}},
 		{"negative margin", d, new(Lease), Schedule{Group: 1, TTL: 1, Margin: -1}},
 		{"lease of another dog", other, &mine, schedule()},
 	} {
@@ -509,6 +561,45 @@ func TestLeaseUnknownGetsTheError(t *testing.T) {
 	})
 }
 
+// A batch without an answer is logged once, unless nobody needs the answer. The context of each call ends.
+func TestFailedBatchesAreLogged(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log := make(logLines, 10)
+		contexts := make(chan context.Context, 3)
+		s := newServer(calls(renewed, unknown, hang))
+		d := New(func(ctx context.Context, group any, batch []Ask) ([]State, error) {
+			contexts <- ctx
+			return s.renew(ctx, group, batch)
+		}, WithLogger(slog.New(slog.NewTextHandler(log, nil))))
+		defer d.Close()
+		a, b := newKeeper(), newKeeper()
+		keep(t, d, a, schedule())
+		keep(t, d, b, schedule())
+		sleep(10 * time.Second)
+		require.Len(t, s.requests(), 1)
+		require.Empty(t, log)
+		require.Error(t, (<-contexts).Err())
+		sleep(10 * time.Second)
+		require.Len(t, s.requests(), 2)
+		require.Len(t, log, 1)
+		require.Contains(t, <-log, `level=WARN msg="renewal failed" leases=2 error=down`)
+		sleep(time.Second)
+		require.Len(t, s.requests(), 3)
+		d.Drop(&a.Lease)
+		d.Drop(&b.Lease)
+		synctest.Wait()
+		require.Empty(t, log)
+	})
+}
+
+// logLines receives each line of a log.
+type logLines chan string
+
+func (l logLines) Write(line []byte) (int, error) {
+	l <- string(line)
+	return len(line), nil
+}
+
 // unknownFunc is a keeper that handles LeaseUnknown only.
 type unknownFunc func(error)
 
@@ -545,6 +636,28 @@ func TestRenewNowAsksAboutAllLeasesAtOnce(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A renewal in flight is not repeated while it is young. Later another one is sent, and the first one is reported as
+// overdue no earlier than without RenewNow.
+func TestRenewNowDuringARenewal(t *testing.T) {
+	withFakeTime(t, calls(hang, hang, renewed), func(t *testing.T, d *Dog, s *server) {
+		k, watched := newKeeper(), newKeeper()
+		keep(t, d, k, schedule())
+		keep(t, d, watched, Schedule{TTL: ttl})
+		sleep(10*time.Second + youngAttempt - 1)
+		d.RenewNow(&k.Lease, &watched.Lease)
+		synctest.Wait()
+		require.Len(t, s.requests(), 1)
+		sleep(time.Second)
+		d.RenewNow(&k.Lease, &watched.Lease)
+		synctest.Wait()
+		require.Len(t, s.requests(), 2)
+		require.Empty(t, k.events())
+		sleep(5 * time.Second)
+		require.Equal(t, []string{"overdue@16.999999999s", "renewed@16.999999999s"}, k.events())
+		require.Equal(t, 2, d.Len())
+	})
 }
 
 // A renewal that RenewNow makes too early is repeated soon.

@@ -94,7 +94,6 @@ func (d *Dog) release(g *group) {
 		return
 	}
 	delete(d.groups, g.key)
-	g.key, g.queue = nil, nil
 	d.spare = g
 }
 
@@ -127,7 +126,7 @@ func (d *Dog) lose(l *Lease, how event) {
 
 // confirm extends l's validity and plans the next attempt, after a command that was sent at start. The
 // schedule does not depend on granted: renewals also find out that the lease is gone.
-func (d *Dog) confirm(l *Lease, start, granted, now instant) {
+func (d *Dog) confirm(l *Lease, start, granted instant) {
 	l.extend(granted)
 	l.heard = max(l.heard, start)
 	l.due = max(l.due, start.add(l.period()))
@@ -141,7 +140,7 @@ func (d *Dog) confirm(l *Lease, start, granted, now instant) {
 		}
 	}
 	if l.hasAttempt() {
-		d.plan(l, max(now, l.hedgeAt()))
+		d.plan(l, l.hedgeAt())
 	} else {
 		d.plan(l, l.due)
 	}
@@ -340,7 +339,6 @@ func (d *Dog) renewBatch(c *call) {
 			slog.Int("leases", len(c.batch)), slog.Any("error", err))
 	}
 	d.notify(d.applyAnswer(c, states, err))
-	c.cancel()
 }
 
 // applyAnswer applies the result of Renew and returns the leases whose keepers have to be notified.
@@ -366,8 +364,7 @@ func (d *Dog) applyAnswer(c *call, states []State, err error) []*Lease {
 			toNotify = append(toNotify, a.Lease)
 		}
 	}
-	c.free()
-	c.group.inFlight--
+	c.group.inFlight-- // all leases have left the call, so its context has ended, and it is free
 	d.startQueued(c.group)
 	d.release(c.group)
 	d.arm()
@@ -381,7 +378,7 @@ func (d *Dog) applyState(c *call, a Ask, state State, err error, now instant, ji
 		// The lease was dropped, kept again, or confirmed by a newer command. A refusal contradicts
 		// that confirmation, and it is unknown which of the two commands was executed last. A
 		// further attempt finds out.
-		if state == Lost && l.registered() && l.group == c.group && !l.hasAttempt() {
+		if state == Lost && l.group == c.group && !l.hasAttempt() {
 			d.plan(l, now)
 		}
 		return false
@@ -393,7 +390,7 @@ func (d *Dog) applyState(c *call, a Ask, state State, err error, now instant, ji
 		return false
 	case state == Renewed:
 		l.late.Store(int64(max(now-l.due, 0)))
-		d.confirm(l, c.start, c.start.add(a.TTL), now)
+		d.confirm(l, c.start, c.start.add(a.TTL))
 		l.events |= eventRenewed
 	default:
 		reported := c.start <= l.overdue // an overdue attempt was reported as unknown already
@@ -404,7 +401,7 @@ func (d *Dog) applyState(c *call, a Ask, state State, err error, now instant, ji
 		if c.start == latest {
 			d.plan(l, now.add(l.backoff(now, jitter)))
 		} else {
-			d.plan(l, max(now, l.hedgeAt()))
+			d.plan(l, l.hedgeAt())
 		}
 		return !reported
 	}

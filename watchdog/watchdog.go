@@ -244,7 +244,7 @@ func (d *Dog) Confirm(l *Lease, until time.Time) {
 	if start > now {
 		start = longAgo // a longer extension than a TTL: leave the schedule as it is
 	}
-	d.confirm(l, start, granted, now)
+	d.confirm(l, start, granted)
 	if l.group != nil {
 		d.startQueued(l.group) // a call that only served l may have made room
 	}
@@ -269,7 +269,7 @@ func (d *Dog) RenewNow(leases ...*Lease) {
 				}
 			}
 			l.failures = 0
-			d.plan(l, min(l.next, now))
+			d.plan(l, now)
 		}
 		d.arm()
 		d.mu.Unlock()

@@ -263,7 +263,6 @@ func (l *lane) ended(d *Duty, answer Answer) {
 			l.drop(func(*Duty) bool { return true })
 		}
 	case d.stuck:
-		d.Due = now
 		l.of.enqueue(d)
 	default:
 		d.Due = now.Add(d.delay)

@@ -131,18 +131,159 @@ func TestFinalAnswerEndsADuty(t *testing.T) {
 	})
 }
 
-// Duties that were never tried are dropped, too, when their time is over.
+// The pauses between attempts double from FirstRetry to LongestRetry.
+func TestPausesDouble(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newClient()
+		began := time.Now()
+		var at []time.Duration
+		c.add(t, "x", began.Add(3*time.Second), func(context.Context) duty.Answer {
+			at = append(at, time.Since(began))
+			return duty.Failed
+		})
+		time.Sleep(5 * time.Second)
+		c.running.Wait()
+		assert.Zero(t, c.Len(), "its time is over")
+		assert.Equal(t, []time.Duration{0, 20 * ms, 60 * ms, 140 * ms, 300 * ms, 620 * ms, 1260 * ms, 2260 * ms}, at)
+	})
+}
+
+// Duties that were never tried are dropped, too, when their time is over. No attempt lasts longer than that.
 func TestDutiesEndWithTheirTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newClient()
+		began := time.Now()
+		var o outage
+		o.silent.Store(true)
+		var firsts []<-chan struct{}
+		for i := range 1000 {
+			firsts = append(firsts, c.add(t, "x", began.Add(time.Duration(20+i%2)*time.Second), o.do))
+		}
+		assert.Equal(t, 1, c.Len())
+		time.Sleep(21*time.Second + ms)
+		assert.Zero(t, c.Len())
+		for _, first := range firsts {
+			<-first
+		}
+		assert.Zero(t, o.inFlight.Load())
+		assert.Less(t, o.attempted.Load(), int64(100))
+	})
+}
+
+// A duty whose time is over is dropped even if others, which last, are before it.
+func TestDutiesEndWithTheirTimeBehindOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newClient()
+		began := time.Now()
+		var o outage
+		o.silent.Store(true)
+		for range 1000 {
+			c.add(t, "x", began.Add(time.Hour), o.do)
+		}
+		var firsts []<-chan struct{}
+		for range 1000 {
+			firsts = append(firsts, c.add(t, "x", began.Add(20*time.Second), o.do))
+		}
+		for _, first := range firsts {
+			<-first
+		}
+		assert.LessOrEqual(t, time.Since(began), 20*time.Second+duty.SweepPause)
+		assert.Less(t, o.attempted.Load(), int64(1000))
+		c.Finish(0)
+	})
+}
+
+// Dropped duties do not change the order of the others.
+func TestDutiesKeepTheirOrder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newClient()
+		began := time.Now()
+		at := map[string]time.Duration{}
+		add := func(name string, due, over time.Duration) {
+			c.Add(t.Context(), &duty.Duty{Server: func() any { return "x" }, Due: began.Add(due), Over: began.Add(over),
+				Do: func(context.Context) duty.Answer {
+					at[name] = time.Since(began)
+					return duty.Done
+				}})
+		}
+		add("over", 11*time.Second, 10*time.Second)
+		add("second", 30*time.Second, time.Hour)
+		add("first", 20*time.Second, time.Hour)
+		time.Sleep(time.Minute)
+		c.running.Wait()
+		assert.Zero(t, c.Len())
+		assert.Equal(t, map[string]time.Duration{"first": 20 * time.Second, "second": 30 * time.Second}, at)
+	})
+}
+
+// An attempt ends with the time of its duty.
+func TestAttemptEndsWithItsDuty(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newClient()
 		var o outage
 		o.silent.Store(true)
-		for i := range 1000 {
-			c.add(t, "x", time.Now().Add(time.Duration(20+i%2)*time.Second), o.do)
+		began := time.Now()
+		<-c.add(t, "x", began.Add(time.Second), o.do)
+		assert.Equal(t, time.Second, time.Since(began))
+	})
+}
+
+// While attempts fail without an answer, there is one at a time.
+func TestOneAttemptAtATimeWithoutAnswers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newClient()
+		var o outage
+		for range 100 {
+			c.add(t, "x", time.Now().Add(time.Hour), func(context.Context) duty.Answer {
+				o.most.Store(max(o.most.Load(), o.inFlight.Add(1)))
+				defer o.inFlight.Add(-1)
+				time.Sleep(100 * ms)
+				return duty.Silent
+			})
 		}
-		time.Sleep(20*time.Second + duty.SweepPause)
+		time.Sleep(100 * ms)
+		synctest.Wait()
+		assert.Equal(t, int64(duty.FirstAttempts), o.most.Swap(0))
+		time.Sleep(5 * time.Second)
+		assert.Equal(t, int64(1), o.most.Load())
+		c.Finish(finishLimit)
+	})
+}
+
+// When a server answers again, attempts that have been stuck begin anew at once. Younger ones go on.
+func TestStuckAttemptsBeginAnew(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newClient()
+		over := time.Now().Add(time.Hour)
+		var attempts, young atomic.Int64
+		c.add(t, "x", over, func(ctx context.Context) duty.Answer {
+			if attempts.Add(1) > 1 {
+				return duty.Done
+			}
+			<-ctx.Done()
+			return duty.Silent
+		})
+		time.Sleep(duty.ProbePause - ms)
+		first := c.add(t, "x", over, func(ctx context.Context) duty.Answer {
+			young.Add(1)
+			select {
+			case <-ctx.Done():
+				return duty.Silent
+			case <-time.After(time.Second):
+				return duty.Done
+			}
+		})
+		time.Sleep(ms)
+		var live outage
+		for range duty.FirstAttempts - 2 {
+			c.add(t, "x", over, live.do)
+		}
+		time.Sleep(ms)
+		synctest.Wait()
+		assert.Equal(t, int64(2), attempts.Load())
+		<-first
+		assert.Equal(t, int64(1), young.Load())
 		assert.Zero(t, c.Len())
-		assert.Zero(t, o.inFlight.Load())
 	})
 }
 
@@ -164,5 +305,110 @@ func TestFinishMakesTheLastAttempts(t *testing.T) {
 		assert.Zero(t, dead.inFlight.Load())
 		<-c.add(t, "late", began.Add(time.Hour), live.do)
 		assert.Equal(t, int64(1000), live.ended.Load(), "too late")
+	})
+}
+
+// Finish waits for nothing but the last attempts.
+func TestFinishReturnsAtOnce(t *testing.T) {
+	for _, tt := range []struct {
+		name         string
+		duties       int
+		before       time.Duration // how long before Finish they were added
+		answer, then duty.Answer   // before Finish, and later
+		after        time.Duration // how long an attempt takes
+
+		attempts int64 // that Finish makes
+		takes    time.Duration
+	}{
+		{name: "no duties"},
+		{
+			name: "the server refuses", duties: 200, before: 10 * time.Second,
+			answer: duty.Failed, then: duty.Failed, attempts: 200,
+		},
+		{name: "the server was silent", duties: 5, before: 10 * time.Second, answer: duty.Silent, then: duty.Silent},
+		{
+			name: "the server was silent, and duties were never tried", duties: 20, before: 500 * ms,
+			answer: duty.Silent, then: duty.Done, after: 400 * ms, attempts: 20 - duty.FirstAttempts - 1, takes: 1500 * ms,
+		},
+		{
+			name: "the server is silent now", duties: 100, then: duty.Silent, after: 400 * ms,
+			attempts: duty.FirstAttempts, takes: 400 * ms,
+		},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := newClient()
+				var attempts atomic.Int64
+				var finishing atomic.Bool
+				for range tt.duties {
+					c.add(t, "x", time.Now().Add(time.Hour), func(context.Context) duty.Answer {
+						attempts.Add(1)
+						time.Sleep(tt.after)
+						if finishing.Load() {
+							return tt.then
+						}
+						return tt.answer
+					})
+				}
+				if tt.before > 0 {
+					time.Sleep(tt.before)
+					synctest.Wait()
+					attempts.Store(0)
+				}
+				began := time.Now()
+				finishing.Store(true)
+				if tt.duties > 0 {
+					c.add(t, "another server", time.Now().Add(time.Hour), (&outage{}).do)
+				}
+				c.Finish(time.Hour)
+				assert.Equal(t, max(tt.takes, ms*time.Duration(min(tt.duties, 1))), time.Since(began))
+				c.running.Wait()
+				assert.Equal(t, tt.attempts, attempts.Load())
+				assert.Zero(t, c.Len())
+				<-c.add(t, "x", time.Now().Add(time.Hour), nil)
+			})
+		})
+	}
+}
+
+// A stuck attempt was not the last one of its duty.
+func TestFinishRepeatsStuckAttempts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newClient()
+		over := time.Now().Add(time.Hour)
+		var attempts atomic.Int64
+		c.add(t, "x", over, func(ctx context.Context) duty.Answer {
+			if attempts.Add(1) > 1 {
+				return duty.Done
+			}
+			<-ctx.Done()
+			return duty.Silent
+		})
+		time.Sleep(duty.ProbePause)
+		c.add(t, "x", over, (&outage{}).do)
+		c.Finish(finishLimit)
+		assert.Equal(t, int64(2), attempts.Load())
+		assert.Zero(t, c.Len())
+	})
+}
+
+// A stuck attempt that ends after Finish does not begin anew.
+func TestStuckAttemptEndsAfterFinish(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newClient()
+		over := time.Now().Add(time.Hour)
+		var attempts atomic.Int64
+		c.add(t, "x", over, func(ctx context.Context) duty.Answer {
+			attempts.Add(1)
+			<-ctx.Done()
+			time.Sleep(time.Second)
+			return duty.Silent
+		})
+		time.Sleep(duty.ProbePause)
+		<-c.add(t, "x", over, func(context.Context) duty.Answer { return duty.Done })
+		c.Finish(ms)
+		c.running.Wait()
+		assert.Equal(t, int64(1), attempts.Load())
+		assert.Zero(t, c.Len())
 	})
 }
