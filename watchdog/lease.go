@@ -16,10 +16,14 @@ const (
 
 // add saturates: 292 years ahead is never. Callers may therefore use TTLs of any length.
 func (t instant) add(d time.Duration) instant {
-	if sum := t + instant(d); d <= 0 || sum >= t {
-		return sum
+	sum := t + instant(d)
+	switch {
+	case d > 0 && sum < t:
+		return never
+	case d < 0 && sum > t:
+		return longAgo
 	}
-	return never
+	return sum
 }
 
 const (

@@ -663,3 +663,24 @@ func TestFirstRetryOfAShortLease(t *testing.T) {
 		require.GreaterOrEqual(t, s.requests()[1].at, 107*time.Millisecond)
 	})
 }
+
+// Callers may pass any time and any TTL. A sum beyond the range must not turn into its opposite: a lease that ended
+// long ago would be valid for ever.
+func TestInstantsSaturate(t *testing.T) {
+	for _, tt := range []struct {
+		at   instant
+		d    time.Duration
+		want instant
+	}{
+		{5, 3, 8},
+		{5, -8, -3},
+		{longAgo, 5, longAgo + 5},
+		{longAgo + 5, -5, longAgo},
+		{longAgo + 5, -6, longAgo},
+		{never - 5, 5, never},
+		{never - 5, 6, never},
+		{never, -1, never - 1},
+	} {
+		require.Equal(t, tt.want, tt.at.add(tt.d), "%d + %d", tt.at, tt.d)
+	}
+}
