@@ -24,15 +24,16 @@ func TestC10HoldersLearnOfTheirLossBeforeTheNextAcquires(t *testing.T) {
 	measured := redistest.Bar(t, s, 2)
 	p := s.Proxy(t)
 	slow := func(o *redis.Options) { o.ReadTimeout = 700 * time.Millisecond }
-	holders, competitors := NewClient(t, p.Client(t, slow), Busy), NewClient(t, s.Client(t))
-	rounds, n := 1, 200
+	// Half of the TTL is the margin: for so long the machine may keep the holders from running.
+	ttl, rounds, n := 8*time.Second, 1, 200
 	switch {
 	case redistest.Nightly():
-		rounds, n = 50, 20
+		ttl, rounds, n = 2*time.Second, 50, 20
 	case !redistest.Full():
 		n = 20
 	}
-	const ttl = 2 * time.Second
+	holders := NewClient(t, p.Client(t, slow), primitives.WithSafetyMargin(ttl/2))
+	competitors := NewClient(t, s.Client(t))
 	smallest, latest := ttl, -ttl
 	for round := range rounds {
 		name := redistest.Name(t) + "-" + strconv.Itoa(round)
@@ -194,11 +195,12 @@ func TestC10ManyHoldsAreRenewedInBatches(t *testing.T) {
 	p.Heal()
 	time.Sleep((span - outage) / 2)
 	spent := redistest.Commands(t, s).Since(before)
-	more := runtime.NumGoroutine() - goroutines
-	if alone {
-		require.Less(t, more, 200)
-	}
 	rate := float64(spent["evalsha"]) / time.Since(began).Seconds()
+	more := 0
+	redistest.WaitFor(t, Soon, func() bool { // renewals that a busy machine has delayed have goroutines for a while
+		more = runtime.NumGoroutine() - goroutines
+		return !alone || more < 200
+	}, "no hold has a goroutine of its own")
 	for _, hold := range holds {
 		RequireLive(t, hold.Context())
 	}
