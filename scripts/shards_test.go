@@ -212,6 +212,7 @@ func oneNode(s *redistest.Server) func(*redis.ClusterOptions) {
 
 // slotsAsNow makes a client believe for ever that each node has the slots that it has now.
 func slotsAsNow(t *testing.T, c *redistest.ClusterServers) func(*redis.ClusterOptions) {
+	//nolint:staticcheck // go-redis wants this form, and old servers have no other
 	slots, err := c.Nodes()[0].Client(t).ClusterSlots(t.Context()).Result()
 	require.NoError(t, err)
 	for _, slot := range slots {

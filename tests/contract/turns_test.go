@@ -105,8 +105,8 @@ func TestC24OtherClientsGetTheirTurns(t *testing.T) {
 
 var polls = []primitives.Option{primitives.WithPolling(5*time.Millisecond, 40*time.Millisecond)}
 
-// longestIdle returns the longest time within d for which the key of a lock was missing, and how late the machine was at
-// most to look at it.
+// longestIdle returns the longest time within d for which the key of a lock was missing, and how late the machine was
+// at most to look at it.
 func longestIdle(t *testing.T, s *redistest.Server, name string, d time.Duration) (longest, late time.Duration) {
 	rdb := s.Client(t)
 	end := time.Now().Add(d)
