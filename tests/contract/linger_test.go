@@ -2,6 +2,7 @@ package contract
 
 import (
 	"context"
+	"strings"
 	"testing"
 	"time"
 
@@ -22,6 +23,8 @@ func lingers(t *testing.T, s *redistest.Server, l *primitives.Lock, opts ...prim
 	t.Helper()
 	hold, err := l.Acquire(t.Context(), opts...)
 	require.NoError(t, err)
+	// A client that does not listen yet frees the lock. Its first release waits for 50 ms only.
+	AwaitWaiter(t, s, "redlatch_holder:{"+strings.ReplaceAll(hold.ID(), "-", "")[:16]+"}")
 	Release(t, hold)
 	require.NotEmpty(t, redistest.Keys(t, s, l.Name()), "it was freed")
 	return hold.ID()
