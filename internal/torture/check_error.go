@@ -67,7 +67,7 @@ func (h *history) explains(o *op, class string) bool {
 			return true
 		}
 		return h.troubled(o.process, begin, end) || h.isBusy(o.process, begin, end) || h.isAnyBusy(begin, end) ||
-			o.call.At-h.begin < int64(connecting)
+			h.isConnecting(o)
 	}
 	return false
 }
@@ -80,7 +80,7 @@ func (h *history) writesAndReads(id string) bool {
 	return acquired(false) && acquired(true)
 }
 
-// connecting is how long answers may take longer at the beginning of a round.
+// connecting is how long answers may take longer after the first call of a process.
 const connecting = 500 * time.Millisecond
 
 // silence is how long Redis must not have answered before a call may say so.

@@ -397,6 +397,16 @@ func TestChecks(t *testing.T) {
 			h.do(0, 10_100, 11_900, record{Do: opAcquire, TTL: time.Second},
 				record{Outcome: outcomeBusy, Is: []string{isNotAcquired, isUnavailable}})
 		}, []string{checkError}},
+		{"silence while the clients of the process connect", func(h *testHistory) {
+			h.starts = map[int]int64{0: 9_800 * ms}
+			h.do(0, 10_100, 10_255, record{Do: opAcquire, TTL: time.Second},
+				record{Outcome: outcomeUnknown, Is: []string{isUnavailable, isUnknown}})
+		}, nil},
+		{"silence after the clients of the process have connected", func(h *testHistory) {
+			h.starts = map[int]int64{0: 9_500 * ms, 1: 9_800 * ms}
+			h.do(0, 10_100, 10_255, record{Do: opAcquire, TTL: time.Second},
+				record{Outcome: outcomeUnknown, Is: []string{isUnavailable, isUnknown}})
+		}, []string{checkError}},
 		{"a refusal that speaks of silence, on a busy machine", func(h *testHistory) {
 			h.stalls = map[int][]interval{1: {{11_000 * ms, 11_040 * ms}}}
 			h.do(0, 10_100, 11_900, record{Do: opAcquire, TTL: time.Second},
@@ -787,8 +797,8 @@ func TestChecks(t *testing.T) {
 		{"a call that returns late", func(h *testHistory) {
 			h.do(0, 10_000, 10_900, record{Do: opCheck, Bound: 10_500 * ms}, record{Outcome: outcomeUnknown})
 		}, []string{checkPrompt}},
-		{"a call that returns late, while the clients of the round connect", func(h *testHistory) {
-			h.begin = 9_800 * ms
+		{"a call that returns late, while the clients of its process connect", func(h *testHistory) {
+			h.starts = map[int]int64{0: 9_800 * ms}
 			h.do(0, 10_000, 10_900, record{Do: opCheck, Bound: 10_500 * ms}, record{Outcome: outcomeUnknown})
 		}, nil},
 		{"a call that returns late, while another process waits for its turn", func(h *testHistory) {
@@ -934,4 +944,23 @@ func TestOthersThatAreTooOld(t *testing.T) {
 			require.Equal(t, tt.want, h.areOthersTooOld())
 		})
 	}
+}
+
+// A process connects when it makes its first call, whenever the round and others have begun.
+func TestStarts(t *testing.T) {
+	h := newTestHistory(func(h *testHistory) {
+		h.hold(1, 2_700, "b1")
+		h.hold(0, 2_000, "a1")
+		h.hold(0, 2_400, "a2")
+		h.hold(0, 2_600, "a3")
+	})
+	h.noteStarts()
+	require.Equal(t, map[int]int64{0: 2_000 * ms, 1: 2_700 * ms}, h.starts)
+	var connecting []string
+	for _, o := range h.ops {
+		if h.isConnecting(o) {
+			connecting = append(connecting, o.ret.ID)
+		}
+	}
+	require.Equal(t, []string{"a1", "a2", "b1"}, connecting)
 }

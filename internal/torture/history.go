@@ -24,6 +24,7 @@ type history struct {
 	renewed []renewal
 	samples []sample
 	names   map[string][]*op // the operations on each name
+	starts  map[int]int64    // when each process made its first call
 	others  []int            // processes of another build
 }
 
@@ -235,6 +236,23 @@ func (h *history) sort() {
 			h.names[name] = append(h.names[name], o)
 		}
 	}
+}
+
+// noteStarts notes when each process made its first call. It is called once the operations are in order.
+func (h *history) noteStarts() {
+	h.starts = map[int]int64{}
+	for _, o := range h.ops {
+		if _, ok := h.starts[o.process]; !ok {
+			h.starts[o.process] = o.call.At
+		}
+	}
+}
+
+// isConnecting reports whether a call began while the clients of its process connected. That may be seconds after the
+// begin of the round: a busy machine takes so long to start the process.
+func (h *history) isConnecting(o *op) bool {
+	start, ok := h.starts[o.process]
+	return ok && o.call.At-start < int64(connecting)
 }
 
 // stalled is for how long the process, a server or the harness did not run between two instants. A stall takes time,

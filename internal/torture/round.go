@@ -493,6 +493,7 @@ func (r *round) history() *history {
 	}
 	h.end = monotonic()
 	h.sort()
+	h.noteStarts()
 	return h
 }
 

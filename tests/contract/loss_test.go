@@ -24,15 +24,16 @@ func TestC10HoldersLearnOfTheirLossBeforeTheNextAcquires(t *testing.T) {
 	measured := redistest.Bar(t, s, 2)
 	p := s.Proxy(t)
 	slow := func(o *redis.Options) { o.ReadTimeout = 700 * time.Millisecond }
-	holders, competitors := NewClient(t, p.Client(t, slow), Busy), NewClient(t, s.Client(t))
-	rounds, n := 1, 200
+	// Half of the TTL is the margin: for so long the machine may keep the holders from running.
+	ttl, rounds, n := 8*time.Second, 1, 200
 	switch {
 	case redistest.Nightly():
-		rounds, n = 50, 20
+		ttl, rounds, n = 2*time.Second, 50, 20
 	case !redistest.Full():
 		n = 20
 	}
-	const ttl = 2 * time.Second
+	holders := NewClient(t, p.Client(t, slow), primitives.WithSafetyMargin(ttl/2))
+	competitors := NewClient(t, s.Client(t))
 	smallest, latest := ttl, -ttl
 	for round := range rounds {
 		name := redistest.Name(t) + "-" + strconv.Itoa(round)
@@ -170,11 +171,12 @@ func TestC10ManyHoldsAreRenewedInBatches(t *testing.T) {
 	p := s.Proxy(t)
 	c := NewClient(t, p.Client(t))
 	name := redistest.Name(t)
-	n, ttl := redistest.Sized(s, redistest.Scaled(s, 5000), 100_000), 6*time.Second
+	n, ttl := redistest.Sized(s, redistest.Scaled(s, 5000), 100_000), 9*time.Second
+	outage := ttl / 3 // a hold is valid for two thirds of its TTL at least; a busy machine is late to renew it
 	if redistest.Nightly() {
-		ttl = 30 * time.Second
+		ttl, outage = 30*time.Second, 15*time.Second
 	}
-	outage, span := ttl/2, 2*ttl-4*time.Second // a hold is valid for two thirds of its TTL at least
+	span := 2*ttl - 4*time.Second
 	goroutines := runtime.NumGoroutine()
 	holds := make([]*primitives.Hold, n)
 	var wg sync.WaitGroup
@@ -194,11 +196,12 @@ func TestC10ManyHoldsAreRenewedInBatches(t *testing.T) {
 	p.Heal()
 	time.Sleep((span - outage) / 2)
 	spent := redistest.Commands(t, s).Since(before)
-	more := runtime.NumGoroutine() - goroutines
-	if alone {
-		require.Less(t, more, 200)
-	}
 	rate := float64(spent["evalsha"]) / time.Since(began).Seconds()
+	more := 0
+	redistest.WaitFor(t, Soon, func() bool { // renewals that a busy machine has delayed have goroutines for a while
+		more = runtime.NumGoroutine() - goroutines
+		return !alone || more < 200
+	}, "no hold has a goroutine of its own")
 	for _, hold := range holds {
 		RequireLive(t, hold.Context())
 	}

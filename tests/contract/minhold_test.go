@@ -260,11 +260,11 @@ func TestC28TheMinimumOutlivesTheLease(t *testing.T) {
 	eachMinHoldKind(t, func(t *testing.T, k minHoldKind, s *redistest.Server, key string) {
 		const d = time.Minute
 		c, other := NewClient(t, s.Client(t)), NewClient(t, s.Client(t))
-		const lapsing = 500 * time.Millisecond
-		for _, lease := range []primitives.Option{primitives.WithWatchdog(lapsing), primitives.WithLease(lapsing)} {
+		const shorter, lapsing = d / 3, Brief
+		for _, lease := range []primitives.Option{primitives.WithWatchdog(shorter), primitives.WithLease(shorter)} {
 			l := k.open(c, key, lease, primitives.WithMinHold(d))
 			hold := Acquire(t, t.Context(), l, k.opts...)
-			require.Less(t, time.Until(hold.ValidUntil()), lapsing, "the hold is trusted for its lease")
+			require.Less(t, time.Until(hold.ValidUntil()), shorter, "the hold is trusted for its lease")
 			require.Greater(t, k.requireRest(t, other, key, hold.ID(), d), d-Soon)
 			require.Equal(t, hold.ID(), hold.Detach())
 			require.Greater(t, k.requireRest(t, other, key, hold.ID(), d), d-Soon)

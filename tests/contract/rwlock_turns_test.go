@@ -17,13 +17,14 @@ import (
 )
 
 // Three clients near the server write all the time. Another client, which may be far, reads or writes all the same.
+// Turns are compared with turns, because a busy machine makes all of them slow.
 func TestRWLockClientsFarAwayGetTheirTurns(t *testing.T) {
-	const during = 2 * time.Second
+	const most = 1000 // turns of one side, before the other one has had enough
 	for _, tt := range []struct {
 		name  string
 		away  time.Duration
 		reads bool
-		turns int64 // at least
+		turns int64 // of the far client, which are enough
 	}{
 		{"a reader", 0, true, 30},
 		{"a writer", 0, false, 20},
@@ -36,9 +37,9 @@ func TestRWLockClientsFarAwayGetTheirTurns(t *testing.T) {
 			t.Parallel()
 			s := redistest.Redis(t)
 			name := redistest.Name(t)
-			ctx, stop := context.WithTimeout(t.Context(), during)
-			defer stop()
+			ctx, stop := context.WithCancel(t.Context())
 			var wg sync.WaitGroup
+			defer func() { stop(); wg.Wait() }()
 			work := func(l *primitives.Lock, section time.Duration, goroutines int, turns *atomic.Int64) {
 				for range goroutines {
 					wg.Go(func() {
@@ -72,10 +73,14 @@ func TestRWLockClientsFarAwayGetTheirTurns(t *testing.T) {
 				l = rw.Reader()
 			}
 			work(l, 0, 1, &far)
-			wg.Wait()
+			redistest.WaitFor(t, 4*Soon, func() bool {
+				theirs, others := far.Load(), near.Load()
+				isEnough, isEnoughForOthers := theirs >= tt.turns, others >= 100
+				require.True(t, isEnough || others < most, "%d turns, beside %d", theirs, others)
+				require.True(t, isEnoughForOthers || theirs < most, "%d turns, beside %d", theirs, others)
+				return isEnough && isEnoughForOthers
+			}, "all get their turns")
 			t.Logf("%d turns, beside %d", far.Load(), near.Load())
-			require.GreaterOrEqual(t, far.Load(), tt.turns)
-			require.GreaterOrEqual(t, near.Load(), int64(during/time.Second)*50, "the others get their turns too")
 		})
 	}
 }

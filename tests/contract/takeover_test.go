@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	. "github.com/redlatch/redlatch/internal/fixture"
@@ -250,7 +251,8 @@ func TestForgedNoticeIsChecked(t *testing.T) {
 	s := redistest.Fresh(t)
 	rdb := s.Client(t)
 	p := s.Proxy(t)
-	c := NewClient(t, p.Client(t), primitives.WithClientName(""))
+	patient := func(o *redis.Options) { o.ReadTimeout = 2 * Soon } // a check is not sent again during the flood
+	c := NewClient(t, p.Client(t, patient), primitives.WithClientName(""), primitives.WithCommandTimeout(2*Soon))
 	hold := Acquire(t, t.Context(), c.Lock("l"), primitives.WithLease(time.Minute))
 	AwaitWaiter(t, s, holderChannel(c))
 	p.Record()

@@ -77,7 +77,9 @@ func TestC21WaitingIsCheap(t *testing.T) {
 	}
 	AwaitWaiters(t, c, n)
 	more := redistest.Connections(t, s) - connections
-	require.LessOrEqual(t, more, 2)
+	// A command that begins while a slow one is in flight dials another connection: for up to six at a time.
+	const slow = 6
+	require.LessOrEqual(t, more, 2+slow)
 	before, began := redistest.Commands(t, s), time.Now()
 	const span = 3 * time.Second
 	time.Sleep(span)

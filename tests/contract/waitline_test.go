@@ -159,14 +159,15 @@ func TestHandOffBetweenManyClientsTakesFewCommands(t *testing.T) {
 	require.NoError(t, err)
 	messages := java.Channel(redis.WithChannelSize(2 * n))
 
-	before := redistest.Commands(t, s)
+	before, stalls, began := redistest.Commands(t, s), redistest.WatchStalls(t), time.Now()
 	Release(t, hold)
 	x.wg.Wait()
+	polls := time.Since(began).Seconds() // of each client at most, beside the hand-offs
 	spent := redistest.Commands(t, s).Since(before)
 	t.Logf("%v; the longest hand-off took %v", spent, x.longest)
-	require.LessOrEqual(t, float64(spent["evalsha"])/float64(n), 4.0)
+	require.LessOrEqual(t, float64(spent["evalsha"])/float64(n), 4+polls)
 	require.LessOrEqual(t, float64(spent["publish"])/float64(n), 4.0)
-	require.Less(t, x.longest, SlowPoll/10)
+	require.Less(t, x.longest, SlowPoll/10+stalls.Since(began))
 	for range n + 1 {
 		select {
 		case m := <-messages:
@@ -188,11 +189,12 @@ func TestJavaReleaseWakesClientsInLine(t *testing.T) {
 			require.NoError(t, x.rdb.HSet(t.Context(), x.name, "java:1", 1).Err())
 			require.NoError(t, x.rdb.PExpire(t.Context(), x.name, time.Minute).Err())
 			x.wait(t)
-			freed := time.Now()
+			stalls, freed := redistest.WatchStalls(t), time.Now()
 			x.free(t)
 			x.wg.Wait()
 			t.Logf("%d clients: the first acquired after %v", n, x.firstHold.Sub(freed))
-			require.Less(t, x.firstHold.Sub(freed), 500*time.Millisecond) // the engine's test is exact
+			limit := 500*time.Millisecond + stalls.Since(freed)
+			require.Less(t, x.firstHold.Sub(freed), limit) // the engine's test is exact
 			RequireClean(t, s, x.name)
 		})
 	}
@@ -224,11 +226,11 @@ func TestClientInLineThatMissesItsTurn(t *testing.T) {
 			second := Start(func() (*primitives.Hold, error) { return x.locks[0].Acquire(t.Context()) })
 			x.await(t, 2)
 			tt.miss(p, cancel)
-			released := time.Now()
+			stalls, released := redistest.WatchStalls(t), time.Now()
 			Release(t, hold)
 			next := Await(t, second)
 			require.NoError(t, next.Err)
-			require.Less(t, next.At.Sub(released), 500*time.Millisecond)
+			require.Less(t, next.At.Sub(released), 500*time.Millisecond+stalls.Since(released))
 			Release(t, next.Hold)
 			cancel()
 			if tt.name == "hangs" {
