@@ -38,7 +38,7 @@ var Catalogue = []Defect{
 	{
 		Name: "a renewal counts from its reply", Promise: "C10",
 		Edits: []Edit{{
-			"watchdog/schedule.go", "d.confirm(l, c.start, c.start.add(a.TTL), now)", "d.confirm(l, now, now.add(a.TTL), now)",
+			"watchdog/schedule.go", "d.confirm(l, c.start, c.start.add(a.TTL))", "d.confirm(l, now, now.add(a.TTL))",
 		}},
 		Find: []string{"--faults", "late-replies,black-hole", "--primitives", "lock,fenced"},
 	},
