@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -238,12 +239,13 @@ func TestAttemptWaitsForRollbacksOnce(t *testing.T) {
 type actingContext struct {
 	context.Context
 
-	calls, n int
-	act      func()
+	calls atomic.Int64
+	n     int64
+	act   func()
 }
 
 func (c *actingContext) Err() error {
-	if c.calls++; c.calls == c.n {
+	if c.calls.Add(1) == c.n {
 		c.act()
 	}
 	return c.Context.Err()
@@ -260,7 +262,7 @@ func TestAcquisitionThatFailsAtAnyMomentLeavesNothing(t *testing.T) {
 		for _, closing := range []bool{false, true} {
 			t.Run(fmt.Sprint(name, ", close: ", closing), func(t *testing.T) {
 				failures := 0
-				for n, last := 1, false; !last; n++ {
+				for n, last := int64(1), false; !last; n++ {
 					Bubble(t, func(t *testing.T, s *Server) {
 						s.KeepLeases()
 						c := s.Client(t, "a")
@@ -275,7 +277,7 @@ func TestAcquisitionThatFailsAtAnyMomentLeavesNothing(t *testing.T) {
 							time.Sleep(ms)
 						}}
 						hold, err := open(c).Acquire(ctx, NewTerms(), NoWait)
-						last = ctx.calls < n
+						last = ctx.calls.Load() < n
 						if err == nil {
 							Release(t, hold)
 						} else {
