@@ -297,3 +297,38 @@ func TestAcquisitionThatFailsAtAnyMomentLeavesNothing(t *testing.T) {
 		}
 	}
 }
+
+// A takeover has replaced the owner of both members. The new hold is lost with any of them, as one that was acquired.
+func TestAdoptedHoldIsLostWithAMember(t *testing.T) {
+	Bubble(t, func(t *testing.T, s *Server) {
+		c := s.Client(t, "a")
+		r := c.MultiOf("x", "y")
+		q := r.NewRequest(NewTerms())
+		require.NoError(t, c.Begin(t.Context()))
+		defer c.Leave()
+		o := (&joint.Lock{Resource: r, Members: []*Resource{c.Lock("x"), c.Lock("y")}, Need: 2}).NewOwnership(q)
+		for _, name := range []string{"x", "y"} {
+			s.Seize(name, q.ID, DefaultTTL)
+			mine := c.Lock(name).NewRequest(NewTerms())
+			mine.Name(q.ID, false)
+			require.NoError(t, o.ReplaceMember(t.Context(), c.Lock(name), mine, time.Now()))
+		}
+		hold, err := o.Adopted(t.Context(), q)
+		require.NoError(t, err)
+		Sleep(time.Hour)
+		require.NoError(t, Carry(hold).Err())
+		s.Forget("y")
+		Sleep(DefaultTTL/3 + ms)
+		require.ErrorIs(t, context.Cause(Carry(hold)), ErrLost)
+		require.ErrorIs(t, hold.Release(t.Context()), ErrLost)
+		s.RequireFree(t)
+
+		// A member that is added to a closed ownership is not renewed.
+		s.Seize("x", q.ID, DefaultTTL)
+		mine := c.Lock("x").NewRequest(NewTerms())
+		mine.Name(q.ID, false)
+		require.NoError(t, o.ReplaceMember(t.Context(), c.Lock("x"), mine, time.Now()))
+		Sleep(DefaultTTL)
+		s.RequireFree(t)
+	})
+}
