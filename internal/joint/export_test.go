@@ -1,12 +1,35 @@
 package joint
 
-import "github.com/redlatch/redlatch/internal/engine"
+import (
+	"context"
+	"time"
+
+	"github.com/redlatch/redlatch/internal/engine"
+)
 
 // What the tests in package joint_test see of the inside.
 
-const FirstPatience = firstPatience
+const (
+	FirstPatience = firstPatience
+	RollbackWait  = rollbackWait
+)
 
 var ErrBudget = errBudget
 
 // Add adds the hold of a member.
 func (o *Ownership) Add(member *engine.Hold) bool { return o.add(member) }
+
+// Replace is replace, for holds of members.
+func (o *Ownership) Replace(lost, fresh *engine.Hold) bool { return o.replace(lost, fresh) }
+
+// SettleSilent begins an attempt whose ctx is done, and settles n questions to members that answer after silence. It
+// returns how long that took.
+func SettleSilent(c *engine.Core, n int, silence time.Duration) time.Duration {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	began, attempt := time.Now(), newAttemptTime(ctx, c, &engine.Wait{})
+	for range n {
+		attempt.settle(0, newFanOut(c, 1, func(int) error { time.Sleep(silence); return nil }))
+	}
+	return time.Since(began)
+}

@@ -173,14 +173,12 @@ func AskAll(
 	return err
 }
 
-// join is [errors.Join] on one line.
+// join is [errors.Join] on one line. Only the first of errs may be nil.
 func join(errs []error) (joined error) {
 	for _, err := range errs {
-		switch {
-		case err == nil:
-		case joined == nil:
+		if joined == nil { // the first may be nil
 			joined = err
-		default:
+		} else {
 			joined = fmt.Errorf("%w; %w", joined, err)
 		}
 	}

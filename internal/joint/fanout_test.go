@@ -2,12 +2,62 @@ package joint
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/redlatch/redlatch/internal/engine"
 )
+
+// heldFor is a refusal by a holder whose lease ends after that time.
+type heldFor time.Duration
+
+func (h heldFor) Error() string            { return "held for " + h.LeaseLeft().String() }
+func (h heldFor) Is(target error) bool     { return target == engine.ErrNotAcquired }
+func (h heldFor) LeaseLeft() time.Duration { return time.Duration(h) }
+
+func TestVotes(t *testing.T) {
+	failed := errors.New("failed")
+	refusedInOutage := fmt.Errorf("%w and %w", engine.ErrNotAcquired, engine.ErrUnavailable)
+	for _, tt := range []struct {
+		name       string
+		answers    []error
+		counts     [4]int // yes, no, lost, failed
+		refusal    error
+		retryAfter time.Duration // three are needed
+		refused    bool
+		err        error
+	}{
+		{"none", nil, [4]int{}, nil, -1, true, nil},
+		{"enough", []error{nil, nil, nil, failed, heldFor(9)}, [4]int{3, 1, 0, 1}, heldFor(9), -1, false, nil},
+		{
+			"two must come free", []error{heldFor(8), nil, heldFor(5), heldFor(7), failed}, [4]int{1, 3, 0, 1}, heldFor(7), 7,
+			true, nil,
+		},
+		{"all must come free", []error{heldFor(8), heldFor(5), heldFor(7)}, [4]int{0, 3, 0, 0}, heldFor(7), 8, true, nil},
+		{"a lease is unknown", []error{nil, heldFor(0), heldFor(7)}, [4]int{1, 2, 0, 0}, heldFor(7), -1, true, nil},
+		{"failures may be grants", []error{nil, failed, nil, heldFor(2)}, [4]int{2, 1, 0, 1}, heldFor(2), 2, false, failed},
+		{"lost", []error{engine.ErrLost, engine.ErrNotHeld, nil}, [4]int{1, 2, 1, 0}, nil, -1, true, nil},
+		{"refused in an outage", []error{refusedInOutage, refusedInOutage, nil}, [4]int{1, 2, 0, 0}, nil, -1, true, nil},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			var v votes
+			for _, answer := range tt.answers {
+				v.add(t.Context(), answer)
+			}
+			assert.Equal(t, tt.counts, [4]int{v.yes, v.no, v.lost, len(v.failed)})
+			assert.Equal(t, tt.refusal, v.refusal)
+			assert.Equal(t, tt.retryAfter, v.retryAfter(3))
+			refused, err := v.decide(3)
+			assert.Equal(t, tt.refused, refused)
+			assert.Equal(t, tt.err, err)
+		})
+	}
+}
 
 func TestEndOfTheContextIsNoAnswer(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
@@ -18,4 +68,18 @@ func TestEndOfTheContextIsNoAnswer(t *testing.T) {
 	v.add(ctx, context.Cause(ctx))
 	assert.Equal(t, 1, v.no)
 	assert.Len(t, v.failed, 1)
+	v.add(ctx, engine.ErrNotHeld)
+	assert.Equal(t, 2, v.no, "an answer that came all the same")
+}
+
+func TestJoinedErrorsStandOnOneLine(t *testing.T) {
+	a, b, c := errors.New("a"), errors.New("b"), errors.New("c")
+	require.NoError(t, join(nil))
+	for _, errs := range [][]error{{a, b, c}, {nil, a, b, c}} {
+		err := join(errs)
+		assert.EqualError(t, err, "a; b; c")
+		for _, one := range []error{a, b, c} {
+			assert.ErrorIs(t, err, one)
+		}
+	}
 }

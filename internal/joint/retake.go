@@ -78,9 +78,8 @@ func (o *Ownership) retakeAll() {
 			pause = min(pause, lost.TTL()/3)
 		}
 		next = min(next, pause)
-		timer := time.NewTimer(next)
 		select {
-		case <-timer.C:
+		case <-time.After(next):
 		case <-o.retakes.wakeup:
 			next = shortestRetake
 		case <-o.retakes.over:
@@ -88,7 +87,6 @@ func (o *Ownership) retakeAll() {
 		case <-o.core().Stopping():
 			return
 		}
-		timer.Stop()
 	}
 }
 

@@ -1,0 +1,335 @@
+package joint_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	. "github.com/redlatch/redlatch/internal/engine"
+	. "github.com/redlatch/redlatch/internal/enginetest"
+	"github.com/redlatch/redlatch/internal/joint"
+)
+
+// intercept is a driver that runs a function after each attempt that was granted.
+type intercept struct {
+	Driver
+	granted func()
+}
+
+func (d *intercept) TryAcquire(ctx context.Context, q *Request) (Result, error) {
+	res, err := d.Driver.TryAcquire(ctx, q)
+	if err == nil && res.Granted {
+		d.granted()
+	}
+	return res, err
+}
+
+// A member is lost after the attempt has succeeded, and before there is a joint hold that its end could be reported to.
+func TestMemberThatIsLostBeforeTheJointHoldIsMade(t *testing.T) {
+	Bubble(t, func(t *testing.T, s *Server) {
+		c := s.Client(t, "a")
+		r := c.MultiOf("x", "y")
+		r.Driver = &intercept{r.Driver, func() { s.Forget("x"); Sleep(DefaultTTL/3 + ms) }}
+		hold := Acquire(t, t.Context(), r)
+		Sleep(0)
+		assert.False(t, hold.IsLive())
+		require.ErrorIs(t, context.Cause(Carry(hold)), ErrLost)
+		require.ErrorIs(t, hold.Release(t.Context()), ErrLost)
+		assert.Equal(t, []EventKind{EventAcquired, EventLost}, c.Kinds(EventRenewed))
+		s.RequireFree(t)
+	})
+	t.Run("red", func(t *testing.T) {
+		Bubble(t, func(t *testing.T, _ *Server) {
+			k := newCluster(t, 3)
+			r := redOf(k.clients)
+			r.Driver = &intercept{r.Driver, func() { k.servers[0].Forget("x"); Sleep(DefaultTTL/3 + ms) }}
+			hold := Acquire(t, t.Context(), r)
+			Sleep(time.Second)
+			require.NoError(t, Carry(hold).Err())
+			assert.Equal(t, 3, k.holders(hold.ID()), "it was acquired again")
+			Release(t, hold)
+			k.requireFree(t)
+		})
+	})
+}
+
+// A member is lost while the attempt waits for the answer of another one. A request that may wait begins anew.
+func TestMultiWhoseMemberIsLostMeanwhileBeginsAnew(t *testing.T) {
+	for _, limit := range []time.Duration{NoWait, Forever} {
+		t.Run(fmt.Sprint(limit), func(t *testing.T) {
+			Bubble(t, func(t *testing.T, s *Server) {
+				c, asked := s.Client(t, "a"), false
+				s.OnEach(func(cmd Command) Fault {
+					if asked || cmd.Op != "acquire" || cmd.Name != "y" {
+						return Fault{}
+					}
+					asked = true
+					go s.Forget("x")
+					return Fault{Reply: 20 * ms}
+				})
+				hold, err := c.MultiOf("x", "y").Acquire(t.Context(), NewTerms(TTL(30*ms)), limit)
+				if limit == NoWait {
+					require.ErrorIs(t, err, ErrLost)
+				} else {
+					require.NoError(t, err)
+					Sleep(time.Second)
+					assert.True(t, hold.IsLive())
+					Release(t, hold)
+				}
+				s.RequireFree(t)
+			})
+		})
+	}
+}
+
+// The joint lock's client closes, or the client of a member. Only the second is a loss.
+func TestCloseOfAMembersClientIsALoss(t *testing.T) {
+	Bubble(t, func(t *testing.T, _ *Server) {
+		k := newCluster(t, 2)
+		r := k.clients[0].Joint("multi", joint.NewMulti, k.clients[0].Lock("x"), k.clients[1].Lock("x"))
+		hold := Acquire(t, t.Context(), r)
+		ended, cancel := context.WithCancel(t.Context())
+		cancel()
+		require.Error(t, k.clients[1].Shut(ended))
+		cause := context.Cause(Carry(hold))
+		require.ErrorIs(t, cause, ErrLost)
+		require.NotErrorIs(t, cause, ErrClosed, "the lock itself was not closed")
+		require.ErrorIs(t, hold.Release(t.Context()), ErrLost)
+		assert.Equal(t, []EventKind{EventAcquired, EventLost}, k.clients[0].Kinds())
+		Sleep(DefaultTTL)
+		k.requireFree(t)
+	})
+	Bubble(t, func(t *testing.T, s *Server) {
+		c := s.Client(t, "a")
+		hold := Acquire(t, t.Context(), c.MultiOf("x", "y"))
+		ended, cancel := context.WithCancel(t.Context())
+		cancel()
+		require.Error(t, c.Shut(ended))
+		cause := context.Cause(Carry(hold))
+		require.ErrorIs(t, cause, ErrClosed)
+		require.NotErrorIs(t, cause, ErrLost)
+		assert.NotContains(t, c.Kinds(), EventLost)
+	})
+}
+
+func TestLossNamesTheMembersThatHaveEnded(t *testing.T) {
+	Bubble(t, func(t *testing.T, _ *Server) {
+		k := newCluster(t, 3)
+		hold := Acquire(t, t.Context(), redOf(k.clients))
+		k.servers[0].Forget("x")
+		k.servers[0].Seize("x", "other", 0)
+		require.NoError(t, hold.Check(t.Context()))
+		member, _ := HoldFrom(Carry(hold), k.clients[1].Lock("x"))
+		Release(t, member)
+		loss := LossOf(t, context.Cause(Carry(hold)))
+		assert.Equal(t, LossMembers, loss.Reason)
+		require.Len(t, loss.Members, 2)
+		lost, released := loss.Members[0], loss.Members[1]
+		if !errors.Is(lost, ErrLost) { // in the order in which they were acquired, at the same time
+			lost, released = released, lost
+		}
+		require.ErrorIs(t, lost, ErrLost)
+		require.NotErrorIs(t, released, ErrReleased, "the joint hold was not released")
+		assert.ErrorContains(t, released, ErrReleased.Error())
+		require.ErrorIs(t, hold.Release(t.Context()), ErrLost)
+	})
+}
+
+// The observer takes a while. A call that finds the loss returns after it, and a loss that nobody asked for is reported
+// even after calls that found nothing.
+func TestLossIsReportedOnceAndInTime(t *testing.T) {
+	for _, asked := range []bool{false, true} {
+		t.Run(fmt.Sprint("by a check: ", asked), func(t *testing.T) {
+			Bubble(t, func(t *testing.T, s *Server) {
+				c := s.Client(t, "a", func(config *Config) {
+					observe := config.Observe
+					config.Observe = func(e Event) {
+						if e.Kind == EventLost {
+							time.Sleep(10 * ms)
+						}
+						observe(e)
+					}
+				})
+				hold := Acquire(t, t.Context(), c.MultiOf("x", "y"))
+				require.NoError(t, hold.Check(t.Context()))
+				s.Forget("y")
+				if asked {
+					require.ErrorIs(t, hold.Check(t.Context()), ErrLost)
+					assert.Equal(t, 10*ms, s.Now())
+				} else {
+					Sleep(DefaultTTL)
+				}
+				assert.Equal(t, []EventKind{EventAcquired, EventLost}, c.Kinds(EventRenewed))
+				require.ErrorIs(t, hold.Release(t.Context()), ErrLost)
+			})
+		})
+	}
+}
+
+// Two of three members end while a check waits for their answers, up to its budget.
+func TestLossDuringACheckThatIsNotAnsweredIsReported(t *testing.T) {
+	Bubble(t, func(t *testing.T, _ *Server) {
+		k := newCluster(t, 3)
+		hold := Acquire(t, t.Context(), redOf(k.clients), FixedLease(DefaultTTL))
+		Sleep(DefaultTTL - margin - time.Second)
+		k.each(2, func(s *Server) { s.OnEach(silent) })
+		began := time.Now()
+		require.ErrorIs(t, hold.Check(t.Context()), ErrLost)
+		assert.Equal(t, 2*time.Second, time.Since(began), "the budget of a member")
+		assert.Equal(t, []EventKind{EventAcquired, EventLost}, k.clients[0].Kinds())
+		require.ErrorIs(t, hold.Release(t.Context()), ErrLost)
+	})
+}
+
+// Members of a red lock are renewed for different times, and the first is lost.
+func TestRedIsValidUntilTooFewLiveMembersAre(t *testing.T) {
+	Bubble(t, func(t *testing.T, _ *Server) {
+		k := newCluster(t, 4)
+		terms := NewTerms()
+		terms.ForMember = func(i int) *Terms { return NewTerms(TTL([]time.Duration{60, 30, 40, 20}[i] * time.Second)) }
+		hold, err := redOf(k.clients).Acquire(t.Context(), terms, NoWait)
+		require.NoError(t, err)
+		valid := func() time.Duration { return time.Until(hold.ValidUntil()).Round(time.Second) }
+		assert.Equal(t, 30*time.Second, valid())
+		k.servers[0].Forget("x")
+		k.servers[0].Seize("x", "other", 0)
+		require.NoError(t, hold.Check(t.Context()))
+		assert.Equal(t, 20*time.Second, valid(), "all others are needed")
+		Release(t, hold)
+		k.servers[0].Free("x")
+		Sleep(time.Second)
+		k.requireFree(t)
+	})
+}
+
+func TestBudgetOfAMember(t *testing.T) {
+	Bubble(t, func(t *testing.T, s *Server) {
+		c := s.Client(t, "a")
+		for _, tt := range []struct {
+			ttl  time.Duration // of the second member; that of the others is an hour
+			want time.Duration
+		}{
+			{500 * ms, 100 * ms},
+			{5 * time.Second, 500 * ms},
+			{time.Minute, 2 * time.Second},
+		} {
+			terms := NewTerms()
+			terms.ForMember = func(i int) *Terms { return NewTerms(TTL([]time.Duration{time.Hour, tt.ttl, time.Hour}[i])) }
+			l := &joint.Lock{Members: []*Resource{c.Lock("x"), c.Lock("y"), c.Lock("z")}}
+			assert.Zero(t, l.Budget(terms))
+			l.Budgeted = true
+			assert.Equal(t, tt.want, l.Budget(terms))
+		}
+	})
+}
+
+// All waits of an attempt whose time is over end together, even with the last moment.
+func TestAttemptWaitsForRollbacksOnce(t *testing.T) {
+	Bubble(t, func(t *testing.T, s *Server) {
+		c := s.Client(t, "a")
+		require.NoError(t, c.Begin(t.Context()))
+		defer c.Leave()
+		assert.InDelta(t, joint.RollbackWait, joint.SettleSilent(c.Core, 3, time.Minute), float64(time.Microsecond))
+		assert.InDelta(t, 0, joint.SettleSilent(c.Core, 3, 0), float64(time.Microsecond))
+	})
+}
+
+// actingContext is a context in whose n-th call of Err something happens.
+type actingContext struct {
+	context.Context
+
+	calls atomic.Int64
+	n     int64
+	act   func()
+}
+
+func (c *actingContext) Err() error {
+	if c.calls.Add(1) == c.n {
+		c.act()
+	}
+	return c.Context.Err()
+}
+
+// The caller's context ends, or the client closes, at any moment of an acquisition. If that fails, nothing is left.
+func TestAcquisitionThatFailsAtAnyMomentLeavesNothing(t *testing.T) {
+	for name, open := range map[string]func(c *Client) *Resource{
+		"multi": func(c *Client) *Resource { return c.MultiOf("x", "y") },
+		"red": func(c *Client) *Resource {
+			return c.Joint("red", joint.NewRed, c.Lock("x"), c.Lock("y"), c.Lock("z"))
+		},
+	} {
+		for _, closing := range []bool{false, true} {
+			t.Run(fmt.Sprint(name, ", close: ", closing), func(t *testing.T) {
+				failures := 0
+				for n, last := int64(1), false; !last; n++ {
+					Bubble(t, func(t *testing.T, s *Server) {
+						s.KeepLeases()
+						c := s.Client(t, "a")
+						base, cancel := context.WithCancelCause(t.Context())
+						defer cancel(nil)
+						ctx := &actingContext{Context: base, n: n, act: func() {
+							if !closing {
+								cancel(errStopped)
+								return
+							}
+							go func() { _ = c.Shut(context.Background()) }()
+							time.Sleep(ms)
+						}}
+						hold, err := open(c).Acquire(ctx, NewTerms(), NoWait)
+						last = ctx.calls.Load() < n
+						if err == nil {
+							Release(t, hold)
+						} else {
+							failures++
+							assert.True(t, errors.Is(err, errStopped) || errors.Is(err, ErrClosed), "%v", err)
+						}
+						Sleep(time.Second)
+						s.RequireFree(t)
+					})
+				}
+				assert.Positive(t, failures)
+			})
+		}
+	}
+}
+
+// A takeover has replaced the owner of both members. The new hold is lost with any of them, as one that was acquired.
+func TestAdoptedHoldIsLostWithAMember(t *testing.T) {
+	Bubble(t, func(t *testing.T, s *Server) {
+		c := s.Client(t, "a")
+		r := c.MultiOf("x", "y")
+		q := r.NewRequest(NewTerms())
+		require.NoError(t, c.Begin(t.Context()))
+		defer c.Leave()
+		o := (&joint.Lock{Resource: r, Members: []*Resource{c.Lock("x"), c.Lock("y")}, Need: 2}).NewOwnership(q)
+		for _, name := range []string{"x", "y"} {
+			s.Seize(name, q.ID, DefaultTTL)
+			mine := c.Lock(name).NewRequest(NewTerms())
+			mine.Name(q.ID, false)
+			require.NoError(t, o.ReplaceMember(t.Context(), c.Lock(name), mine, time.Now()))
+		}
+		hold, err := o.Adopted(t.Context(), q)
+		require.NoError(t, err)
+		Sleep(time.Hour)
+		require.NoError(t, Carry(hold).Err())
+		s.Forget("y")
+		Sleep(DefaultTTL/3 + ms)
+		require.ErrorIs(t, context.Cause(Carry(hold)), ErrLost)
+		require.ErrorIs(t, hold.Release(t.Context()), ErrLost)
+		s.RequireFree(t)
+
+		// A member that is added to a closed ownership is not renewed.
+		s.Seize("x", q.ID, DefaultTTL)
+		mine := c.Lock("x").NewRequest(NewTerms())
+		mine.Name(q.ID, false)
+		require.NoError(t, o.ReplaceMember(t.Context(), c.Lock("x"), mine, time.Now()))
+		Sleep(DefaultTTL)
+		s.RequireFree(t)
+	})
+}

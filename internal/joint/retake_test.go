@@ -1,0 +1,221 @@
+package joint_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	. "github.com/redlatch/redlatch/internal/engine"
+	. "github.com/redlatch/redlatch/internal/enginetest"
+)
+
+// found is when the first renewal after an acquisition has found that a member has forgotten the lock.
+const found = DefaultTTL/3 + ms
+
+// A retaken member counts as the lost one did: when it is lost, too, it is retaken at once, and it can end the hold.
+func TestRetakenMemberIsWatched(t *testing.T) {
+	Bubble(t, func(t *testing.T, _ *Server) {
+		k := newCluster(t, 3)
+		hold := Acquire(t, t.Context(), redOf(k.clients))
+		k.servers[0].Forget("x")
+		Sleep(found)
+		require.Equal(t, 3, k.holders(hold.ID()))
+		Sleep(time.Hour)
+		k.servers[0].Forget("x")
+		k.servers[0].Seize("x", "other", found+50*ms) // a rival's attempt holds it for a moment
+		Sleep(found + time.Second)
+		require.Equal(t, 3, k.holders(hold.ID()))
+
+		k.servers[1].Forget("x")
+		k.servers[1].Seize("x", "other", 0)
+		Sleep(found)
+		require.NoError(t, Carry(hold).Err())
+		k.servers[0].Forget("x")
+		Sleep(found)
+		require.ErrorIs(t, context.Cause(Carry(hold)), ErrLost)
+		require.ErrorIs(t, hold.Release(t.Context()), ErrLost)
+		k.servers[1].Free("x")
+		k.requireFree(t)
+	})
+}
+
+// One of three servers has forgotten the lock, and another one stops answering after the first confirmation. Another
+// client may have had a majority meanwhile, so the member is released.
+func TestRetakenMemberIsReleasedIfTheOthersDoNotConfirmAgain(t *testing.T) {
+	for _, tt := range []struct {
+		name    string
+		release Fault // of the member
+		held    int   // servers that have the id before the time of late copies of the release is over
+		sent    int   // acquisitions until then
+	}{
+		{"and its release is answered", Fault{}, 3, 3},
+		{"and its release is not answered", Fault{Mute: true}, 2, 2},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			Bubble(t, func(t *testing.T, _ *Server) {
+				k := newCluster(t, 3)
+				hold := Acquire(t, t.Context(), redOf(k.clients))
+				k.servers[0].Forget("x")
+				k.servers[0].Script("release", tt.release)
+				k.servers[1].Script("check", Fault{}, Fault{Err: ErrDown})
+				k.servers[2].Script("check", Fault{}, Fault{Err: ErrDown})
+				Sleep(found + time.Minute)
+				assert.NotEmpty(t, k.servers[0].Sent("release", ""))
+				assert.Equal(t, tt.held, k.holders(hold.ID()))
+				assert.Len(t, k.servers[0].Sent("acquire", ""), tt.sent)
+				Sleep(k.clients[0].LateCopies)
+				assert.Equal(t, 3, k.holders(hold.ID()))
+				require.NoError(t, Carry(hold).Err())
+				Release(t, hold)
+				k.requireFree(t)
+			})
+		})
+	}
+}
+
+// All attempts of one retake are the same request, so that an answer that is lost does no harm.
+func TestRetakeThatIsNotAnsweredIsRepeated(t *testing.T) {
+	Bubble(t, func(t *testing.T, _ *Server) {
+		k := newCluster(t, 3)
+		hold := Acquire(t, t.Context(), redOf(k.clients))
+		k.servers[0].Forget("x")
+		k.servers[0].Script("acquire", Fault{Mute: true}, Fault{Lost: true})
+		Sleep(found + 5*time.Second)
+		assert.Equal(t, 3, k.holders(hold.ID()))
+		assert.Len(t, k.servers[0].Sent("acquire", ""), 4)
+		assert.Empty(t, k.servers[0].Sent("rollback", ""))
+		Release(t, hold)
+		k.requireFree(t)
+	})
+}
+
+// The joint hold ends, or the user releases the lost member, while the retake of the member is not answered. What it
+// took is rolled back at once.
+func TestRetakeIsWithdrawnAtOnce(t *testing.T) {
+	for _, name := range []string{"the joint hold ends", "the member is released"} {
+		t.Run(name, func(t *testing.T) {
+			Bubble(t, func(t *testing.T, _ *Server) {
+				k := newCluster(t, 3)
+				k.each(3, (*Server).KeepLeases)
+				hold := Acquire(t, t.Context(), redOf(k.clients))
+				member, _ := HoldFrom(Carry(hold), k.clients[0].Lock("x"))
+				k.servers[0].Forget("x")
+				k.servers[0].OnEach(func(cmd Command) Fault { return Fault{Mute: cmd.Op == "acquire"} })
+				Sleep(found + 20*time.Second)
+				require.Equal(t, 3, k.holders(hold.ID()), "without an answer")
+				require.NoError(t, Carry(hold).Err())
+				if name == "the joint hold ends" {
+					Release(t, hold)
+					Sleep(2 * time.Second) // the budget of an attempt
+					k.requireFree(t)
+				} else {
+					require.ErrorIs(t, member.Release(t.Context()), ErrLost)
+					Sleep(DefaultTTL / 3)
+					assert.Equal(t, 2, k.holders(hold.ID()))
+					require.NoError(t, Carry(hold).Err())
+					Release(t, hold)
+				}
+				k.requireFree(t)
+			})
+		})
+	}
+}
+
+// Members with a fixed lease, or with an id that the caller names, are not retaken.
+func TestOnlyRenewedMembersOfAPrivateIDAreRetaken(t *testing.T) {
+	for _, option := range []func(*Terms){FixedLease(time.Hour), OwnedBy("me")} {
+		Bubble(t, func(t *testing.T, _ *Server) {
+			k := newCluster(t, 3)
+			hold := Acquire(t, t.Context(), redOf(k.clients), option)
+			k.servers[0].Forget("x")
+			require.NoError(t, hold.Check(t.Context()))
+			Sleep(DefaultTTL)
+			assert.Equal(t, 2, k.holders(hold.ID()))
+			assert.Len(t, k.servers[0].Sent("acquire", ""), 1)
+			assert.Len(t, k.servers[1].Sent("acquire", ""), 1)
+			Release(t, hold)
+			k.requireFree(t)
+		})
+	}
+}
+
+// All members are retaken one after another. The joint hold ends at its limit all the same.
+func TestRetakenMembersHaveTheRestOfTheLimit(t *testing.T) {
+	Bubble(t, func(t *testing.T, _ *Server) {
+		k := newCluster(t, 3)
+		hold := Acquire(t, t.Context(), redOf(k.clients), MaxHold(time.Minute))
+		limit := time.Now().Add(time.Minute)
+		for _, s := range k.servers {
+			s.Forget("x")
+			Sleep(found)
+			require.Equal(t, 3, k.holders(hold.ID()))
+		}
+		<-Carry(hold).Done()
+		assert.InDelta(t, 0, time.Until(limit), float64(time.Second))
+		require.ErrorIs(t, hold.Release(t.Context()), ErrLost)
+		Sleep(time.Second) // the retake of the member that ended first may be under way
+		k.requireFree(t)
+	})
+}
+
+// The client of a lost member closes before the joint hold ends.
+func TestRetakeOnAClosedClientIsDropped(t *testing.T) {
+	Bubble(t, func(t *testing.T, _ *Server) {
+		k := newCluster(t, 3)
+		hold := Acquire(t, t.Context(), redOf(k.clients))
+		k.servers[2].Forget("x")
+		k.servers[2].OnEach(func(cmd Command) Fault { return Fault{Mute: cmd.Op == "acquire"} })
+		Sleep(found + 5*time.Second)
+		ended, cancel := context.WithCancel(t.Context())
+		cancel()
+		_ = k.clients[2].Shut(ended)
+		attempts := len(k.servers[2].Sent("acquire", ""))
+		Sleep(time.Minute)
+		require.NoError(t, Carry(hold).Err())
+		assert.Len(t, k.servers[2].Sent("acquire", ""), attempts)
+		Release(t, hold)
+		Sleep(DefaultTTL)
+		k.requireFree(t)
+	})
+}
+
+// A hold takes the place of a lost one only while the joint hold is held without a break.
+func TestReplacementThatComesTooLateIsRefused(t *testing.T) {
+	for _, name := range []string{"in time", "twice", "it has ended", "the joint hold is closed", "the others are over"} {
+		t.Run(name, func(t *testing.T) {
+			Bubble(t, func(t *testing.T, _ *Server) {
+				k := newCluster(t, 3)
+				r := redOf(k.clients)
+				attempts := &spy{Driver: r.Driver}
+				r.Driver = attempts
+				hold := Acquire(t, t.Context(), r)
+				o := attempts.granted
+				lost := o.Member(k.clients[0].Lock("x"))
+				fresh := Acquire(t, t.Context(), k.clients[0].Lock("fresh"))
+				want := false
+				switch name {
+				case "in time":
+					want = true
+				case "twice":
+					require.True(t, o.Replace(lost, fresh))
+				case "it has ended":
+					Release(t, fresh)
+				case "the joint hold is closed":
+					o.DetachMembers()
+				case "the others are over":
+					// The process stands still until the lease is over: nothing has ended the holds when it goes on.
+					fresh = Acquire(t, t.Context(), k.clients[0].Lock("later"), FixedLease(time.Hour))
+					k.each(3, func(s *Server) { s.OnEach(silent) })
+					time.Sleep(DefaultTTL - margin)
+				}
+				assert.Equal(t, want, o.Replace(lost, fresh))
+				k.each(3, (*Server).ResetFaults)
+				_ = hold.Release(t.Context())
+				_ = lost.Release(t.Context())
+			})
+		})
+	}
+}
