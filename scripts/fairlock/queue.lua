@@ -119,10 +119,11 @@ local function queue_rules()
     return tonumber(redis.call('zscore', lock.deadlines, id) or 0) - now
   end
 
-  -- leave_middle takes the time of a redlatch waiter that leaves from the middle of a mixed queue out of
-  -- the scores behind it, as score_all keeps distances. Else it would become time of a Redisson waiter.
+  -- leave_middle takes the time of a redlatch waiter that leaves from the middle of a mixed queue
+  -- out of the scores behind it. Otherwise score_all would leave that time to a Redisson waiter.
   local function leave_middle(lock, id)
-    if redis.call('zcard', lock.deadlines) == redis.call('hlen', lock.waiters) or not read_waiter(lock, id) then
+    local mixed = redis.call('zcard', lock.deadlines) ~= redis.call('hlen', lock.waiters)
+    if not mixed or not read_waiter(lock, id) then
       return
     end
     local before, gap
