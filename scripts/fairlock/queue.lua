@@ -119,6 +119,25 @@ local function queue_rules()
     return tonumber(redis.call('zscore', lock.deadlines, id) or 0) - now
   end
 
+  -- leave_middle takes the time of a redlatch waiter that leaves from the middle of a mixed queue
+  -- out of the scores behind it. Otherwise score_all would leave that time to a Redisson waiter.
+  local function leave_middle(lock, id)
+    local mixed = redis.call('zcard', lock.deadlines) ~= redis.call('hlen', lock.waiters)
+    if not mixed or not read_waiter(lock, id) then
+      return
+    end
+    local before, gap
+    for _, other in ipairs(redis.call('lrange', lock.queue, 0, -1)) do
+      local score = tonumber(redis.call('zscore', lock.deadlines, other) or '')
+      if other == id then
+        gap = before and score and score - before or 0
+      elseif gap and score and gap > 0 then
+        redis.call('zadd', lock.deadlines, score - gap, other)
+      end
+      before = score
+    end
+  end
+
   -- remove_waiter removes a waiter from the queue, wherever it is. It changes the set first: if
   -- that key has another type, nothing was removed yet.
   local function remove_waiter(lock, id)
@@ -127,8 +146,11 @@ local function queue_rules()
       redis.call('zrem', lock.deadlines, id)
       redis.call('lpop', lock.queue)
       lock.removed_timeout = timeout and math.max(timeout, shortest_timeout) or 0
-    elseif redis.call('zrem', lock.deadlines, id) == 1 then
-      redis.call('lrem', lock.queue, 0, id)
+    else
+      leave_middle(lock, id)
+      if redis.call('zrem', lock.deadlines, id) == 1 then
+        redis.call('lrem', lock.queue, 0, id)
+      end
     end
     redis.call('hdel', lock.waiters, id)
   end
