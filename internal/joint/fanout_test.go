@@ -49,7 +49,8 @@ func TestVotes(t *testing.T) {
 			for _, answer := range tt.answers {
 				v.add(t.Context(), answer)
 			}
-			assert.Equal(t, tt.counts, [4]int{v.yes, v.no, v.lost, len(v.failed)})
+			counts := [4]int{v.yes, v.no, v.lost, len(v.failed)}
+			assert.Equal(t, tt.counts, counts)
 			assert.Equal(t, tt.refusal, v.refusal)
 			assert.Equal(t, tt.retryAfter, v.retryAfter(3))
 			refused, err := v.decide(3)

@@ -119,23 +119,25 @@ local function queue_rules()
     return tonumber(redis.call('zscore', lock.deadlines, id) or 0) - now
   end
 
-  -- leave_middle takes the time of a redlatch waiter that leaves from the middle of a mixed queue
-  -- out of the scores behind it. Otherwise score_all would leave that time to a Redisson waiter.
-  local function leave_middle(lock, id)
+  -- waiters_behind returns the ids behind a redlatch waiter in the middle of a mixed queue, and the
+  -- time that it has added to their scores. No ids: there is nothing to correct.
+  local function waiters_behind(lock, id)
     local mixed = redis.call('zcard', lock.deadlines) ~= redis.call('hlen', lock.waiters)
     if not mixed or not read_waiter(lock, id) then
-      return
+      return {}, 0
     end
-    local before, gap
+    local behind, before, gap = {}, nil, nil
     for _, other in ipairs(redis.call('lrange', lock.queue, 0, -1)) do
-      local score = tonumber(redis.call('zscore', lock.deadlines, other) or '')
-      if other == id then
-        gap = before and score and score - before or 0
-      elseif gap and score and gap > 0 then
-        redis.call('zadd', lock.deadlines, score - gap, other)
+      if gap then
+        behind[#behind + 1] = other
+      elseif other == id then
+        local score = redis.call('zscore', lock.deadlines, id)
+        before = before and redis.call('zscore', lock.deadlines, before)
+        gap = score and before and score - before or 0
       end
-      before = score
+      before = other
     end
+    return gap and gap > 0 and behind or {}, gap
   end
 
   -- remove_waiter removes a waiter from the queue, wherever it is. It changes the set first: if
@@ -147,9 +149,13 @@ local function queue_rules()
       redis.call('lpop', lock.queue)
       lock.removed_timeout = timeout and math.max(timeout, shortest_timeout) or 0
     else
-      leave_middle(lock, id)
+      -- Without the correction, a Redisson waiter behind would get the time of this one, too.
+      local behind, gap = waiters_behind(lock, id)
       if redis.call('zrem', lock.deadlines, id) == 1 then
         redis.call('lrem', lock.queue, 0, id)
+        for _, other in ipairs(behind) do
+          redis.call('zincrby', lock.deadlines, -gap, other)
+        end
       end
     end
     redis.call('hdel', lock.waiters, id)

@@ -256,6 +256,41 @@ func TestFairLockWaitersSurviveTheHashesOfTheQueue(t *testing.T) {
 	})
 }
 
+// A waiter leaves from between two waiters of Redisson, and takes its time out of the score behind it. Otherwise a dead
+// waiter of Redisson there would block the queue for minutes, however short its timeout is. A full Redis lets it leave, too.
+func TestFairLockLeavesTheMiddleOfAMixedQueue(t *testing.T) {
+	t.Parallel()
+	for _, full := range []string{"0", "1"} {
+		t.Run("maxmemory "+full, func(t *testing.T) {
+			t.Parallel()
+			const timeout = 8000 // ms, of a waiter of Redisson
+			s := redistest.Fresh(t, "--maxmemory-policy", "noeviction")
+			rdb, name := s.Client(t), redistest.Name(t)
+			queue, deadlines := "redisson_lock_queue:{"+name+"}", "redisson_lock_timeout:{"+name+"}"
+			join := func(id string, score float64) {
+				require.NoError(t, rdb.RPush(t.Context(), queue, id).Err())
+				require.NoError(t, rdb.ZAdd(t.Context(), deadlines, redis.Z{Score: score, Member: id}).Err())
+			}
+			l := NewClient(t, rdb).FairLock(name)
+			hold := Acquire(t, t.Context(), l)
+			join("java:1", float64(time.Now().Add(time.Minute).UnixMilli()))
+			ctx, cancel := context.WithCancel(t.Context())
+			leaving := Start(func() (*primitives.Hold, error) { return l.Acquire(ctx) })
+			AwaitFair(t, l, 2)
+			tail := rdb.ZRangeWithScores(t.Context(), deadlines, -1, -1).Val()[0]
+			join("java:2", tail.Score+timeout)
+			require.NoError(t, rdb.ConfigSet(t.Context(), "maxmemory", full).Err())
+			cancel()
+			require.ErrorIs(t, Await(t, leaving).Err, context.Canceled)
+			left := rdb.ZRangeWithScores(t.Context(), deadlines, 0, -1).Val()
+			require.Len(t, left, 2)
+			require.InDelta(t, timeout, left[1].Score-left[0].Score, 3000, "and not as much as the Go waiter had")
+			require.Equal(t, []string{"java:1", "java:2"}, rdb.LRange(t.Context(), queue, 0, -1).Val())
+			Release(t, hold)
+		})
+	}
+}
+
 // A Redis that is out of memory refuses new waiters at once. Earlier waiters stay queued, acquire,
 // and can leave.
 func TestFairLockFullMemoryRefusesNewWaiters(t *testing.T) {
