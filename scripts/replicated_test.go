@@ -70,10 +70,13 @@ func TestRunReplicated(t *testing.T) {
 }
 
 func TestRunReplicatedWithoutWait(t *testing.T) {
-	w := newEnv(t, redistest.Miniredis(t))
-	reply, err := w.r.RunReplicated(t.Context(), 1, 100*time.Millisecond, check, []any{"k"}, "x")
-	require.NoError(t, err)
-	require.ErrorIs(t, reply.Unconfirmed, ErrNotReplicated)
+	w := newEnv(t, redistest.Miniredis(t), func(o *redis.Options) { o.PoolSize = 1 })
+	for range 2 { // the first one's connection is free again
+		reply, err := w.r.RunReplicated(t.Context(), 1, 100*time.Millisecond, check, []any{"k"}, "x")
+		require.NoError(t, err)
+		require.ErrorIs(t, reply.Unconfirmed, ErrNotReplicated)
+	}
+	require.Empty(t, w.r.watches)
 }
 
 // autoNotifications is the default of go-redis: a client asks the server for maintenance notifications, and
