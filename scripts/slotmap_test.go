@@ -2,6 +2,7 @@ package scripts
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"sync"
@@ -138,6 +139,10 @@ func (c *clusterOfOne) MasterForKey(context.Context, string) (*redis.Client, err
 	return c.node.Load(), nil
 }
 
+func (c *clusterOfOne) ScriptLoad(context.Context, string) *redis.StringCmd {
+	return redis.NewStringResult("", errors.New("a cluster client loads a script into all nodes, and fails if one is down"))
+}
+
 func (c *clusterOfOne) ForEachMaster(ctx context.Context, _ func(context.Context, *redis.Client) error) error {
 	c.readings.Add(1)
 	c.inFlight.Add(1)
@@ -254,8 +259,10 @@ func TestReadingsOfTheSlotMap(t *testing.T) {
 func TestOnceNoticesThatItsNodeIsReplaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, p, r := newClusterOfOne(t)
+		p.Record()
 		_, err := r.Once(t.Context(), counted, []any{"k"}, "warm")
 		require.NoError(t, err)
+		require.Zero(t, sentTo(p, "eval", ""), "the script is loaded into the node")
 		free := p.HoldReplies(evals)
 		replacement := p.Client(t)
 		c.read.Store(func(context.Context) error {
