@@ -776,3 +776,64 @@ func TestBatchTellsWhetherTheServerAnswers(t *testing.T) {
 		})
 	}
 }
+
+// Whatever is in flight counts against the limit of connections, and a slot passes on seldom while there is no room, or
+// after a silence.
+func TestRoomForMoreConnections(t *testing.T) {
+	now := time.Now()
+	for _, tt := range []struct {
+		direct, late, dials int
+		quiet               bool
+		room, soon          bool // for a command alone; a slow batch loses its slot at once
+	}{
+		{5, 0, 0, false, true, true},
+		{6, 0, 0, false, false, false},
+		{3, 2, 0, false, true, true},
+		{3, 3, 0, false, false, false},
+		{3, 0, 2, false, true, true},
+		{3, 0, 3, false, false, false},
+		{2, 2, 2, false, false, false},
+		{0, 0, 0, true, true, false},
+	} {
+		b := &batcher{
+			r: &Runner{timeout: time.Second}, maxDirect: maxDirect, maxOthers: maxDirect,
+			direct: tt.direct, late: tt.late, quiet: tt.quiet, here: here{dials: tt.dials, until: now.Add(1)},
+		}
+		require.Equal(t, tt.room, b.hasRoom(now), "%+v", tt)
+		require.Equal(t, tt.soon, b.mayPass(now, now), "%+v", tt)
+		require.False(t, !tt.soon && b.mayPass(now, now.Add(1-time.Second/quietPasses)), "%+v", tt)
+		require.True(t, b.mayPass(now, now.Add(-time.Second/quietPasses)), "%+v", tt)
+	}
+	b := &batcher{maxDirect: maxDirect, queue: make([]*pending, maxDirect/2)}
+	b.updateFull()
+	require.False(t, b.full)
+	b.queue = append(b.queue, nil)
+	b.updateFull()
+	require.True(t, b.full)
+}
+
+// The client's own timeouts end an attempt if they are short enough, unless the server is silent or the runner stops.
+func TestAttemptsEndInTime(t *testing.T) {
+	const timeout = time.Second
+	for _, tt := range []struct {
+		read, write time.Duration
+		inTime      bool
+	}{
+		{timeout, timeout, true},
+		{timeout + 1, timeout, false},
+		{timeout, timeout + 1, false},
+		{-1, timeout, false},
+		{timeout, -1, false},
+	} {
+		rdb := redis.NewClient(&redis.Options{ReadTimeout: tt.read, WriteTimeout: tt.write})
+		r := NewRunner(rdb, timeout)
+		require.Equal(t, tt.inTime, r.batch.piped() == r.batch.plain, "%+v", tt)
+		r.silent.Store(true)
+		require.Same(t, r.batch.timed, r.batch.piped())
+		r.silent.Store(false)
+		r.Stop()
+		require.Same(t, r.batch.timed, r.batch.piped())
+		r.Close()
+		require.NoError(t, rdb.Close())
+	}
+}

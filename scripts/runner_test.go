@@ -896,6 +896,22 @@ func TestScriptWithoutKeys(t *testing.T) {
 	})
 }
 
+// A batch whose script the server does not know is not sent again for a caller that has returned.
+func TestAbandonedCommandOfABatch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := NewRunner(redistest.Embedded(t).Client(t), 0)
+		defer r.Close()
+		ctx, cancel := context.WithCancel(t.Context())
+		p := &pending{call: newCall(counted, []any{"k"}, []any{"x"}), done: make(chan struct{}, 1)}
+		p.end, p.call.ctx = r.ends.after(ctx, r.timeout, &p.memory.joined)
+		cancel()
+		require.Empty(t, r.batch.send(t.Context(), r.batch.piped(), []*pending{p}))
+		<-p.done
+		require.ErrorIs(t, p.err, context.Canceled)
+		require.Equal(t, errorClass{NotExecuted, false, false}, classify(p.err))
+	})
+}
+
 // A server that never knows a script, even with its text, gets it three times. Its answer ends the call.
 func TestServerThatNeverKnowsAScript(t *testing.T) {
 	for _, mode := range []string{"alone", "in a batch"} {

@@ -77,6 +77,13 @@ func TestAttemptsFollowTheSlotMap(t *testing.T) {
 			t.Cleanup(tt.r.Close)
 		}
 		tt.warm(t, key)
+		// A slow answer has the slot map read for a while. A reading after the move would make the cases pointless.
+		redistest.WaitFor(t, testTimeout, func() bool {
+			m := &tt.r.slots
+			m.mu.Lock()
+			defer m.mu.Unlock()
+			return !m.busy && m.reading == 0
+		}, "nothing reads the slot map")
 	}
 	servers.Migrate(t, key, servers.AnotherNode(t, key)).Finish(t)
 	for _, tt := range cases {
