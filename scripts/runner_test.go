@@ -493,6 +493,38 @@ func TestMemoryOutlivesCopies(t *testing.T) {
 	}
 }
 
+// A type of the user's own may have options that go-redis has not completed.
+func TestRunnerReadsItsOptions(t *testing.T) {
+	rdb := redistest.Miniredis(t).Client(t, func(o *redis.Options) { o.PoolSize = 3 })
+	r := NewRunner(rdb, time.Second)
+	defer r.Close()
+	require.Equal(t, Publish, r.Publish())
+	require.Equal(t, 3, cap(r.watches))
+	require.Equal(t, time.Second+rdb.Options().ReadTimeout+answerReserve, r.AnswerMemory())
+	require.False(t, r.contact.cluster)
+
+	own := NewRunner(ownOptions{rdb, &redis.Options{MaxRetries: -1, ReadTimeout: -time.Hour}}, time.Second)
+	defer own.Close()
+	require.Equal(t, 1, cap(own.watches))
+	require.Zero(t, own.retries)
+	require.Equal(t, time.Second+answerReserve, own.AnswerMemory())
+
+	cluster := NewRunner(&clusterOfOne{UniversalClient: rdb}, time.Second)
+	defer cluster.Close()
+	require.Nil(t, cluster.watches)
+	require.Zero(t, cluster.retries)
+	require.Equal(t, time.Second+DefaultTimeout+answerReserve, cluster.AnswerMemory())
+	require.True(t, cluster.contact.cluster)
+}
+
+// ownOptions is a client with options of its own.
+type ownOptions struct {
+	redis.UniversalClient
+	options *redis.Options
+}
+
+func (c ownOptions) Options() *redis.Options { return c.options }
+
 func TestHashes(t *testing.T) {
 	t.Parallel()
 	for name, open := range map[string]func(t *testing.T) redis.UniversalClient{

@@ -261,6 +261,33 @@ func TestReadingsOfTheSlotMap(t *testing.T) {
 	}
 }
 
+// An error of Redis, and a caller that gives up, say nothing about the node. Other failures have the slot map read.
+func TestFailuresThatHaveTheSlotMapRead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, p, r := newClusterOfOne(t)
+		defer r.Close()
+		wrong := newScript("wrong", `return redis.error_reply('WRONGTYPE ' .. KEYS[1])`)
+		for name, send := range map[string]func(ctx context.Context, s *Script) error{
+			"Do":   func(ctx context.Context, s *Script) error { _, err := r.Do(ctx, s, []any{"k"}); return err },
+			"Once": func(ctx context.Context, s *Script) error { _, err := r.Once(ctx, s, []any{"k"}); return err },
+		} {
+			reads := func(ctx context.Context, s *Script) bool {
+				time.Sleep(2 * r.slots.patience()) // until nothing reads
+				before := time.Now()
+				require.Error(t, send(ctx, s), name)
+				return r.slots.until.After(before)
+			}
+			require.False(t, reads(t.Context(), wrong), name)
+			p.DropReplies(1, evals)
+			require.True(t, reads(t.Context(), counted), name)
+		}
+		canceled, cancel := context.WithCancel(t.Context())
+		cancel()
+		require.Nil(t, r.noteFailed(canceled, errorClass{Unknown, false, false}))
+		require.NotNil(t, r.noteFailed(t.Context(), errorClass{Unknown, false, false}))
+	})
+}
+
 // An attempt of Once has no answer for a while. Once has the slot map read, and returns when another node has
 // replaced the one that was asked. The attempt goes on until its own end.
 func TestOnceNoticesThatItsNodeIsReplaced(t *testing.T) {
