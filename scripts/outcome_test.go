@@ -51,8 +51,8 @@ func TestFailureTellsWhatIsKnown(t *testing.T) {
 // An error reply loses the place in the script, whatever version of Redis has added it. Any other error stays as it is.
 func TestErrorWithoutItsPlaceInTheScript(t *testing.T) {
 	for text, want := range map[string]string{
-		"WRONGTYPE wrong kind script: 0123abc, on @user_script:7.":                                      "WRONGTYPE wrong kind",
-		"ERR Error running script (call to f_0123abc): @user_script:7: WRONGTYPE wrong kind":            "WRONGTYPE wrong kind",
+		"WRONGTYPE kind script: 0123abc, on @user_script:7.":                                            "WRONGTYPE kind",
+		"ERR Error running script (call to f_0123abc): @user_script:7: WRONGTYPE kind":                  "WRONGTYPE kind",
 		"ERR Error running script (call to f_0123abc): @user_script:7: @user_script: 9: ERR wrong kind": "ERR wrong kind",
 	} {
 		err := withoutScript(reply(text))
