@@ -138,19 +138,25 @@ func TestBatchKeepsOrderOfArrival(t *testing.T) {
 
 // A long queue is shared by the batches that may be in flight.
 func TestBatchesShareTheCommands(t *testing.T) {
-	tests := []struct{ queued, inOther, want int }{
-		{1, 0, 1},
-		{minShare, 0, minShare}, // not worth another batch
-		{60, 0, 30},
-		{61, 0, 31},
-		{40, 20, 30},
-		{30, 60, 30},
-		{10, 60, 10},
-		{2*maxBatch + 50, 0, maxBatch},
+	tests := []struct {
+		queued, inOther int
+		quiet           bool
+		want            int
+	}{
+		{1, 0, false, 1},
+		{minShare, 0, false, minShare}, // not worth another batch
+		{60, 0, false, 30},
+		{61, 0, false, 31},
+		{40, 20, false, 30},
+		{30, 60, false, 30},
+		{10, 60, false, 10},
+		{2*maxBatch + 50, 0, false, maxBatch},
+		{60, 0, true, maxQuietBatch},
+		{maxQuietBatch - 1, 0, true, maxQuietBatch - 1},
 	}
 	for _, test := range tests {
 		t.Run(fmt.Sprintf("%d queued, %d in the other batch", test.queued, test.inOther), func(t *testing.T) {
-			b := &batcher{slots: maxInFlight, batched: test.inOther + 3}
+			b := &batcher{slots: maxInFlight, batched: test.inOther + 3, quiet: test.quiet}
 			for range test.queued {
 				b.queue = append(b.queue, new(pending))
 			}
@@ -726,5 +732,108 @@ func TestCommandIsNotSentAfterItsCall(t *testing.T) {
 	require.NoError(t, err)
 	for _, c := range p.Commands() {
 		require.NotContains(t, c.Args, "once", "sent although its call had ended")
+	}
+}
+
+// A batch without any answer makes the server quiet, and callers send nothing by themselves. One answer among many
+// failures, even an error, is enough to end that.
+func TestBatchTellsWhetherTheServerAnswers(t *testing.T) {
+	wrongType := newScript("wrongType", `return redis.error_reply('WRONGTYPE ' .. KEYS[1] .. ARGV[1])`)
+	for _, tt := range []struct {
+		name   string
+		script *Script
+		lost   string // the reply to this command, and all after it
+		quiet  bool
+	}{
+		{"all answered", counted, "", false},
+		{"all lost", counted, "request0", true},
+		{"the last lost", counted, "request2", false},
+		{"all are errors", wrongType, "", false},
+		{"errors, the last lost", wrongType, "request2", false},
+		{"errors lost", wrongType, "request0", true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p := redistest.Embedded(t).Proxy(t)
+				r := NewRunner(p.Client(t, func(o *redis.Options) { o.MaxRetries = -1 }), 0)
+				_, _ = r.Do(t.Context(), tt.script, []any{"k"}, "warm")
+				var calls []request
+				for i := range 3 {
+					calls = append(calls, func() (Reply, error) {
+						return r.Do(context.Background(), tt.script, []any{"k"}, fmt.Sprint("request", i))
+					})
+				}
+				if tt.lost != "" {
+					p.DropReplies(1, redistest.Mentions(tt.lost))
+				}
+				r.batch.quiet = !tt.quiet
+				r.batch.here.quick = quickAnswers - 1
+				runInOneBatch(t, r.batch, calls)
+				require.Equal(t, tt.quiet, r.batch.quiet)
+				require.Equal(t, !tt.quiet, r.batch.here.allowed(time.Now()))
+				requireIdle(t, r)
+			})
+		})
+	}
+}
+
+// Whatever is in flight counts against the limit of connections, and a slot passes on seldom while there is no room, or
+// after a silence.
+func TestRoomForMoreConnections(t *testing.T) {
+	now := time.Now()
+	for _, tt := range []struct {
+		direct, late, dials int
+		quiet               bool
+		room, soon          bool // for a command alone; a slow batch loses its slot at once
+	}{
+		{5, 0, 0, false, true, true},
+		{6, 0, 0, false, false, false},
+		{3, 2, 0, false, true, true},
+		{3, 3, 0, false, false, false},
+		{3, 0, 2, false, true, true},
+		{3, 0, 3, false, false, false},
+		{2, 2, 2, false, false, false},
+		{0, 0, 0, true, true, false},
+	} {
+		b := &batcher{
+			r: &Runner{timeout: time.Second}, maxDirect: maxDirect, maxOthers: maxDirect,
+			direct: tt.direct, late: tt.late, quiet: tt.quiet, here: here{dials: tt.dials, until: now.Add(1)},
+		}
+		require.Equal(t, tt.room, b.hasRoom(now), "%+v", tt)
+		require.Equal(t, tt.soon, b.mayPass(now, now), "%+v", tt)
+		require.False(t, !tt.soon && b.mayPass(now, now.Add(1-time.Second/quietPasses)), "%+v", tt)
+		require.True(t, b.mayPass(now, now.Add(-time.Second/quietPasses)), "%+v", tt)
+	}
+	b := &batcher{maxDirect: maxDirect, queue: make([]*pending, maxDirect/2)}
+	b.updateFull()
+	require.False(t, b.full)
+	b.queue = append(b.queue, nil)
+	b.updateFull()
+	require.True(t, b.full)
+}
+
+// The client's own timeouts end an attempt if they are short enough, unless the server is silent or the runner stops.
+func TestAttemptsEndInTime(t *testing.T) {
+	const timeout = time.Second
+	for _, tt := range []struct {
+		read, write time.Duration
+		inTime      bool
+	}{
+		{timeout, timeout, true},
+		{timeout + 1, timeout, false},
+		{timeout, timeout + 1, false},
+		{-1, timeout, false},
+		{timeout, -1, false},
+	} {
+		rdb := redis.NewClient(&redis.Options{ReadTimeout: tt.read, WriteTimeout: tt.write})
+		r := NewRunner(rdb, timeout)
+		require.Equal(t, tt.inTime, r.batch.piped() == r.batch.plain, "%+v", tt)
+		r.silent.Store(true)
+		require.Same(t, r.batch.timed, r.batch.piped())
+		r.silent.Store(false)
+		r.Stop()
+		require.Same(t, r.batch.timed, r.batch.piped())
+		r.Close()
+		require.NoError(t, rdb.Close())
 	}
 }

@@ -32,7 +32,9 @@ func TestReturnIsTheFirstAnswerAfterABrokenConnection(t *testing.T) {
 		{context.DeadlineExceeded, false},
 		{context.Canceled, false},
 		{&interrupted{cause: io.EOF}, false},
+		{&net.OpError{Op: "dial", Err: context.Canceled}, false},
 		{redis.ErrPoolTimeout, false},
+		{redis.ErrPoolExhausted, false},
 		{redis.ErrClosed, false},
 		{reply("WRONGTYPE Operation against a key holding the wrong kind of value"), false},
 		{reply("TRYAGAIN Multiple keys request during rehashing of slot"), false},
@@ -48,6 +50,22 @@ func TestReturnIsTheFirstAnswerAfterABrokenConnection(t *testing.T) {
 		c.note("a", nil)
 		require.Equal(t, tt.want, returns == 1, "%v", tt.err)
 	}
+}
+
+// On a cluster each slot returns by itself. Without one, all keys are of the same server.
+func TestReturnOfSeveralSlots(t *testing.T) {
+	returns := 0
+	c := &contact{cluster: true, returned: func() { returns++ }}
+	c.note("a", io.EOF)
+	c.note("b", io.EOF)
+	c.note("a", nil)
+	require.Equal(t, 1, returns)
+	c.note("b", nil)
+	require.Equal(t, 2, returns)
+	c.cluster = false
+	c.note("a", io.EOF)
+	c.note("b", nil)
+	require.Equal(t, 3, returns)
 }
 
 // Redis is out of reach, and then back. All ways to send a command notice it.

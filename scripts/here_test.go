@@ -137,6 +137,16 @@ func TestCallerSendsNothingThatMayTakeLong(t *testing.T) {
 	require.False(t, may(check))
 	b.full = false
 	require.True(t, may(check))
+	b.direct = maxDirect
+	require.False(t, b.maySendHere(t.Context(), check, time.Now()), "no room")
+	b.direct = 0
+	now := time.Now()
+	for left, want := range map[time.Duration]bool{hereTimeout: false, hereTimeout + 1: true} {
+		ctx, cancel := context.WithDeadline(t.Context(), now.Add(left))
+		require.Equal(t, want, b.maySendHere(ctx, check, now), "%v left", left)
+		cancel()
+		b.direct = 0
+	}
 	r.Stop()
 	require.False(t, may(check))
 	b.direct = 0
@@ -366,4 +376,57 @@ func TestCallerSendsToANodeOfACluster(t *testing.T) {
 	b.mu.Lock()
 	b.direct-- // it is not sent
 	b.mu.Unlock()
+}
+
+// The context of a call ends while its goroutine sends. An answer counts nevertheless. An answer that the command was
+// not executed ends the call: nothing is sent after that. Without a connection nothing was sent.
+func TestContextEndsWhileItsCallerSends(t *testing.T) {
+	for name, tt := range map[string]struct {
+		fault   func(t *testing.T, p *redistest.Proxy, rdb *redis.Client)
+		after   time.Duration // the call returns
+		ok      bool
+		outcome Outcome
+		sent    int
+	}{
+		"answered": {
+			func(_ *testing.T, p *redistest.Proxy, _ *redis.Client) { p.Delay(hereTimeout / 3) }, hereTimeout / 3, true, 0, 1,
+		},
+		"unknown script": {func(t *testing.T, p *redistest.Proxy, rdb *redis.Client) {
+			require.NoError(t, rdb.ScriptFlush(t.Context()).Err())
+			p.Delay(hereTimeout / 3)
+		}, hereTimeout / 3, false, NotExecuted, 1},
+		"no answer": {
+			func(_ *testing.T, p *redistest.Proxy, _ *redis.Client) { p.BlackHole(true) }, hereTimeout, false, Unknown, -1,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p := redistest.Embedded(t).Proxy(t)
+				rdb := p.Client(t, longTimeouts)
+				r := NewRunner(rdb, 0)
+				_, err := r.Do(t.Context(), check, []any{"k"}, "x")
+				require.NoError(t, err)
+				tt.fault(t, p, rdb)
+				r.batch.here.quick = quickAnswers
+				p.Record()
+				ctx, cancel := context.WithCancelCause(t.Context())
+				time.AfterFunc(time.Millisecond, func() { cancel(io.ErrNoProgress) })
+				began := time.Now()
+				_, err = r.Do(ctx, check, []any{"k"}, "x")
+				require.InDelta(t, tt.after, time.Since(began), float64(time.Millisecond))
+				if tt.ok {
+					require.NoError(t, err)
+				} else {
+					require.ErrorIs(t, err, io.ErrNoProgress)
+					require.Equal(t, tt.outcome, OutcomeOf(err))
+				}
+				p.Heal()
+				requireIdle(t, r)
+				if tt.sent >= 0 {
+					require.Equal(t, tt.sent, sentTo(p, "evalsha", ""))
+				}
+				require.Zero(t, sentTo(p, "eval", ""))
+			})
+		})
+	}
 }

@@ -137,10 +137,7 @@ func (r *Runner) attemptReplicated(ctx context.Context, c call, n int, timeout t
 // redirection returns the address of the node to which err redirects a command that was sent to from; ""
 // if err is no redirection. asking: that node takes the command only after ASKING.
 func redirection(err error, from *redis.Client) (addr string, asking bool) {
-	if err == nil {
-		return "", false
-	}
-	addr, moved := redis.IsMovedError(err)
+	addr, moved := redis.IsMovedError(err) // false of nil, too
 	if !moved {
 		addr, asking = redis.IsAskError(err)
 	}

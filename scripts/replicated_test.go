@@ -3,6 +3,7 @@ package scripts
 import (
 	"context"
 	"fmt"
+	"io"
 	"sync"
 	"testing"
 	"time"
@@ -70,10 +71,37 @@ func TestRunReplicated(t *testing.T) {
 }
 
 func TestRunReplicatedWithoutWait(t *testing.T) {
-	w := newEnv(t, redistest.Miniredis(t))
-	reply, err := w.r.RunReplicated(t.Context(), 1, 100*time.Millisecond, check, []any{"k"}, "x")
-	require.NoError(t, err)
-	require.ErrorIs(t, reply.Unconfirmed, ErrNotReplicated)
+	w := newEnv(t, redistest.Miniredis(t), func(o *redis.Options) { o.PoolSize, o.PipelinePoolSize = 1, -1 })
+	w.p.Record()
+	for range 2 { // the first one's connection is free again
+		reply, err := w.r.RunReplicated(t.Context(), 1, 100*time.Millisecond, check, []any{"k"}, "x")
+		require.NoError(t, err)
+		require.ErrorIs(t, reply.Unconfirmed, ErrNotReplicated)
+	}
+	require.Empty(t, w.r.watches)
+	require.Zero(t, w.sent("eval"), "the script was loaded over the connection that the attempt holds")
+}
+
+// A redirection names the other node, or only its port.
+func TestRedirection(t *testing.T) {
+	from := redis.NewClient(&redis.Options{Addr: "10.0.0.1:6379"})
+	defer func() { require.NoError(t, from.Close()) }()
+	for _, tt := range []struct {
+		err    error
+		addr   string
+		asking bool
+	}{
+		{nil, "", false},
+		{io.EOF, "", false},
+		{reply("TRYAGAIN later"), "", false},
+		{reply("MOVED 7 10.0.0.2:6380"), "10.0.0.2:6380", false},
+		{reply("ASK 7 10.0.0.2:6380"), "10.0.0.2:6380", true},
+		{reply("MOVED 7 :6380"), "10.0.0.1:6380", false},
+		{reply("ASK 7 ?:6380"), "10.0.0.1:6380", true},
+	} {
+		addr, asking := redirection(tt.err, from)
+		require.Equal(t, []any{tt.addr, tt.asking}, []any{addr, asking}, "%v", tt.err)
+	}
 }
 
 // autoNotifications is the default of go-redis: a client asks the server for maintenance notifications, and

@@ -1,7 +1,6 @@
 package scripts
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -18,6 +17,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/maintnotifications"
 	"github.com/stretchr/testify/require"
 
 	"github.com/redlatch/redlatch/internal/redistest"
@@ -118,11 +118,16 @@ func TestFailureReportsItsOutcome(t *testing.T) {
 		eachServer(t, func(t *testing.T, w *env) {
 			key := redistest.Name(t)
 			require.NoError(t, w.s.Client(t).Set(t.Context(), key, 1, time.Minute).Err())
+			answered := func(err error) bool {
+				failed, ok := errors.AsType[*Error](err)
+				return ok && failed.Answered
+			}
 			_, err := w.r.Do(t.Context(), info, []any{key})
 			require.Error(t, err)
 			w.p.Record()
 			_, err = w.r.Do(t.Context(), info, []any{key})
 			require.Equal(t, Executed, OutcomeOf(err))
+			require.True(t, answered(err))
 			require.ErrorContains(t, err, "WRONGTYPE")
 			require.Equal(t, 1, w.sent("evalsha"), "no retry")
 			w.p.Record()
@@ -130,6 +135,11 @@ func TestFailureReportsItsOutcome(t *testing.T) {
 			_, err = w.r.Do(t.Context(), info, []any{key})
 			require.Equal(t, Unknown, OutcomeOf(err), "one attempt of unknown outcome makes the whole unknown")
 			require.ErrorContains(t, err, "WRONGTYPE")
+			require.True(t, answered(err))
+			w.p.DropReplies(100, evals)
+			_, err = w.r.Do(t.Context(), info, []any{key})
+			require.Equal(t, Unknown, OutcomeOf(err))
+			require.False(t, answered(err))
 		})
 	})
 	require.Equal(t, NotExecuted, OutcomeOf(nil))
@@ -157,40 +167,66 @@ func TestTimeoutTellsTheFailureBeforeIt(t *testing.T) {
 // A call whose command timeout ends an attempt, after Redis has said "not now", is not over for a caller that
 // waits.
 func TestTimeoutAfterARefusalIsNotNow(t *testing.T) {
-	t.Parallel()
-	s := redistest.Serve(t, func(conn net.Conn) {
-		for answers := 0; answers < 2; { // the third command gets none
-			command := make([]byte, 1<<16)
-			n, err := conn.Read(command)
-			if err != nil {
-				return
+	synctest.Test(t, func(t *testing.T) {
+		var sent atomic.Int32
+		rdb := inMemory(t, func(command string) string {
+			switch {
+			case !strings.Contains(command, "evalsha"):
+				return "-ERR unknown command\r\n"
+			case sent.Add(1) > 2: // the third one gets no answer
+				return ""
 			}
-			answer := "-ERR unknown command\r\n"
-			if bytes.Contains(bytes.ToLower(command[:n]), []byte("evalsha")) {
-				answer, answers = "-TRYAGAIN later\r\n", answers+1
-			}
-			_, _ = io.WriteString(conn, answer)
-		}
-		_, _ = io.Copy(io.Discard, conn)
-	})
-	rdb := redis.NewClient(&redis.Options{Addr: s, Protocol: 2, DisableIdentity: true, PoolSize: 1, PipelinePoolSize: -1})
-	t.Cleanup(func() { _ = rdb.Close() })
-	r := NewRunner(rdb, 300*time.Millisecond)
-	defer r.Close()
-	_, err := r.Do(t.Context(), check, []any{"key"}, "x")
-	failed, ok := errors.AsType[*Error](err)
-	require.True(t, ok)
-	require.ErrorContains(t, err, "TRYAGAIN")
-	require.ErrorIs(t, err, ErrNoAnswer)
-	require.Equal(t, Unknown, failed.Outcome)
-	require.True(t, failed.NotNow)
+			return "-TRYAGAIN later\r\n"
+		})
+		r := NewRunner(rdb, 300*time.Millisecond)
+		defer r.Close()
+		_, err := r.Do(t.Context(), check, []any{"key"}, "x")
+		failed, ok := errors.AsType[*Error](err)
+		require.True(t, ok)
+		require.ErrorContains(t, err, "TRYAGAIN")
+		require.ErrorIs(t, err, ErrNoAnswer)
+		require.Equal(t, Unknown, failed.Outcome)
+		require.True(t, failed.NotNow)
 
-	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
-	defer cancel()
-	_, err = r.Do(ctx, check, []any{"key"}, "x")
-	failed, ok = errors.AsType[*Error](err)
-	require.True(t, ok)
-	require.False(t, failed.NotNow, "its caller ended it")
+		sent.Store(0)
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		defer cancel()
+		_, err = r.Do(ctx, check, []any{"key"}, "x")
+		failed, ok = errors.AsType[*Error](err)
+		require.True(t, ok)
+		require.ErrorContains(t, err, "TRYAGAIN")
+		require.False(t, failed.NotNow, "its caller ended it")
+	})
+}
+
+// inMemory returns a client of a server in the bubble of a test. answer returns the reply to what a connection has
+// received, in lower case; "" is none.
+func inMemory(t *testing.T, answer func(received string) string) *redis.Client {
+	var mu sync.Mutex
+	rdb := redis.NewClient(&redis.Options{
+		Addr: "127.0.0.1:1", Protocol: 2, DisableIdentity: true, PoolSize: 1, PipelinePoolSize: -1,
+		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
+		Dialer: func(context.Context, string, string) (net.Conn, error) {
+			client, server := net.Pipe()
+			go func() {
+				defer func() { _ = server.Close() }()
+				received := make([]byte, 1<<16)
+				for {
+					n, err := server.Read(received)
+					if err != nil {
+						return
+					}
+					mu.Lock()
+					text := answer(strings.ToLower(string(received[:n])))
+					mu.Unlock()
+					_, _ = io.WriteString(server, text)
+				}
+			}()
+			return client, nil
+		},
+	})
+	t.Cleanup(func() { _ = rdb.Close() })
+	return rdb
 }
 
 type reply string
@@ -223,6 +259,10 @@ func TestClassify(t *testing.T) {
 		{reply("OOM command not allowed when used memory > 'maxmemory'."), errorClass{Executed, false, false}},
 		{reply("NOAUTH Authentication required."), errorClass{Executed, false, false}},
 		{reply("ERR anything"), errorClass{Executed, false, false}},
+		{&unmapped{io.EOF}, errorClass{NotExecuted, true, false}}, // only the reading is in doubt
+		{&unmapped{&interrupted{cause: io.EOF}}, errorClass{Unknown, false, false}},
+		{&unmapped{reply("LOADING Redis is loading the dataset in memory")}, errorClass{NotExecuted, true, true}},
+		{&unmapped{reply("NOAUTH Authentication required.")}, errorClass{Executed, false, false}},
 	} {
 		require.Equal(t, tt.want, classify(tt.err), "%v", tt.err)
 	}
@@ -453,6 +493,38 @@ func TestMemoryOutlivesCopies(t *testing.T) {
 	}
 }
 
+// A type of the user's own may have options that go-redis has not completed.
+func TestRunnerReadsItsOptions(t *testing.T) {
+	rdb := redistest.Miniredis(t).Client(t, func(o *redis.Options) { o.PoolSize = 3 })
+	r := NewRunner(rdb, time.Second)
+	defer r.Close()
+	require.Equal(t, Publish, r.Publish())
+	require.Equal(t, 3, cap(r.watches))
+	require.Equal(t, time.Second+rdb.Options().ReadTimeout+answerReserve, r.AnswerMemory())
+	require.False(t, r.contact.cluster)
+
+	own := NewRunner(ownOptions{rdb, &redis.Options{MaxRetries: -1, ReadTimeout: -time.Hour}}, time.Second)
+	defer own.Close()
+	require.Equal(t, 1, cap(own.watches))
+	require.Zero(t, own.retries)
+	require.Equal(t, time.Second+answerReserve, own.AnswerMemory())
+
+	cluster := NewRunner(&clusterOfOne{UniversalClient: rdb}, time.Second)
+	defer cluster.Close()
+	require.Nil(t, cluster.watches)
+	require.Zero(t, cluster.retries)
+	require.Equal(t, time.Second+DefaultTimeout+answerReserve, cluster.AnswerMemory())
+	require.True(t, cluster.contact.cluster)
+}
+
+// ownOptions is a client with options of its own.
+type ownOptions struct {
+	redis.UniversalClient
+	options *redis.Options
+}
+
+func (c ownOptions) Options() *redis.Options { return c.options }
+
 func TestHashes(t *testing.T) {
 	t.Parallel()
 	for name, open := range map[string]func(t *testing.T) redis.UniversalClient{
@@ -617,6 +689,7 @@ func TestAbandonedCallReportsItsEnd(t *testing.T) {
 	require.ErrorIs(t, err, io.EOF)
 	require.NotContains(t, err.Error(), "NOSCRIPT")
 
+	require.False(t, isAbandoned(t.Context()))
 	joined := &joinedContext{Context: t.Context(), values: ended{t.Context()}}
 	_, err = w.r.attempt(joined, answered{noScript{}, func() {}}, newCall(counted, []any{"key"}, nil))
 	require.ErrorIs(t, err, io.EOF)
@@ -673,4 +746,229 @@ func TestFirstCallAfterRefusedDials(t *testing.T) {
 	time.Sleep(probePause)
 	_, err := w.r.Do(t.Context(), check, []any{redistest.Name(t)}, "x")
 	require.NoError(t, err)
+}
+
+// Answering is false after a call that nobody has answered, until Redis answers again, be it with an error. A command
+// that was not sent says nothing.
+func TestAnsweringAfterASilence(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := redistest.Embedded(t).Proxy(t)
+		r := NewRunner(p.Client(t, longTimeouts), time.Second)
+		defer r.Close()
+		wrong := newScript("wrong", `return redis.error_reply('WRONGTYPE '  .. KEYS[1])`)
+		run := func(s *Script) error {
+			_, err := r.Do(t.Context(), s, []any{"k"}, "x")
+			return err
+		}
+		require.True(t, r.Answering())
+		for name, answer := range map[string]func(){
+			"by another goroutine": func() { require.NoError(t, run(check)) },
+			"with an error":        func() { require.ErrorContains(t, run(wrong), "WRONGTYPE") },
+			"in the caller's goroutine": func() {
+				require.NoError(t, run(check)) // dials
+				r.batch.here = here{quick: quickAnswers}
+				r.silent.Store(true)
+				require.NoError(t, run(check))
+				require.Equal(t, quickAnswers+1, r.batch.here.quick, "this answer, too, was quick")
+			},
+		} {
+			answer()
+			require.True(t, r.Answering(), name)
+			p.BlackHole(true)
+			require.EqualError(t, run(check), "no answer within the command timeout (outcome unknown)")
+			require.False(t, r.Answering(), name)
+			p.Heal()
+			p.Reset()
+			answer()
+			require.True(t, r.Answering(), name)
+		}
+		vacate := occupyBatcher(t, r.batch, maxDirect, maxInFlight)
+		require.Equal(t, NotExecuted, OutcomeOf(run(check)))
+		require.True(t, r.Answering(), "it was not sent")
+		vacate()
+	})
+}
+
+// Deadlines are shared for a hundredth of their time, and none is later than the final one.
+func TestDeadlines(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const d = time.Second
+		var ds deadlines
+		defer ds.close()
+		start, joined := time.Now(), joinedContext{}
+		first := ds.in(d)
+		require.Equal(t, start.Add(d), first.until)
+		require.Same(t, first, ds.in(d))
+		time.Sleep(d / 100)
+		require.Same(t, first, ds.in(d))
+		shared, _ := ds.after(t.Context(), d, &joined)
+		require.Same(t, first, shared)
+		time.Sleep(time.Nanosecond)
+		second := ds.in(d)
+		require.Equal(t, time.Now().Add(d), second.until)
+		require.Equal(t, time.Now().Add(d/2), ds.in(d/2).until, "no later than asked for")
+
+		for _, tt := range []struct {
+			until time.Duration // of the caller's context
+			first bool          // it ends before the deadline
+		}{{d / 2, true}, {2 * d, false}} {
+			ctx, cancel := context.WithTimeout(t.Context(), tt.until)
+			end, attempts := ds.after(ctx, d, &joined)
+			require.Same(t, &joined, attempts)
+			until, _ := attempts.Deadline()
+			require.Equal(t, end.until, until)
+			cancel()
+			require.Equal(t, tt.first, attempts.Err() != nil)
+		}
+		_, attempts := ds.after(t.Context(), d, &joined)
+		require.NoError(t, attempts.Err())
+
+		ds.last(d)
+		final := time.Now().Add(d)
+		time.Sleep(d / 2)
+		require.Equal(t, final, ds.in(d).until)
+		require.Equal(t, time.Now().Add(d/4), ds.in(d/4).until, "before the final one")
+		time.Sleep(d)
+		require.Error(t, ds.in(d).Err(), "it has passed")
+	})
+}
+
+// A runner that was stopped ends all its calls in time, also those that begin later. After Close no timer is left.
+func TestCallsEndSoonAfterStop(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := redistest.Embedded(t).Proxy(t)
+		r := NewRunner(p.Client(t, longTimeouts), time.Second)
+		_, err := r.Do(t.Context(), check, []any{"k"}, "x")
+		require.NoError(t, err)
+		p.BlackHole(true)
+		r.Stop()
+		stopped := time.Now()
+		time.Sleep(r.timeout / 2)
+		_, err = r.Do(t.Context(), check, []any{"k"}, "x")
+		require.ErrorIs(t, err, ErrNoAnswer)
+		require.Equal(t, r.timeout, time.Since(stopped))
+		r.Close()
+		require.Equal(t, r.timeout, time.Since(stopped), "attempts end then, too")
+		for _, end := range []*deadline{r.ends.latest.Load(), r.ends.final.Load()} {
+			require.Error(t, end.Err())
+		}
+	})
+}
+
+// The pause between two attempts doubles up to a limit, with jitter. It waits for a reading of the slot map, but not
+// for long.
+func TestPausesBetweenAttempts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := NewRunner(redistest.Embedded(t).Client(t, func(o *redis.Options) {
+			o.MinRetryBackoff, o.MaxRetryBackoff = 8*time.Millisecond, time.Second
+		}), 0)
+		defer r.Close()
+		end := newDeadline(time.Now().Add(24 * time.Hour))
+		defer end.stop()
+		pause := func(attempt int, rereading *reading) time.Duration {
+			began := time.Now()
+			require.True(t, r.pause(t.Context(), end, attempt, rereading))
+			return time.Since(began)
+		}
+		exact := 0
+		for attempt := range 100 {
+			want := time.Second
+			if attempt < 7 {
+				want = 8 * time.Millisecond << attempt
+			}
+			took := pause(attempt, nil)
+			require.GreaterOrEqual(t, took, want/2, "attempt %d", attempt)
+			require.Less(t, took, want/2+want, "attempt %d", attempt)
+			if took == want {
+				exact++
+			}
+		}
+		require.Less(t, exact, 10, "clients must not retry in step")
+		r.minDelay = 0
+		require.Zero(t, pause(3, nil))
+		require.Equal(t, maxRerouting, pause(0, &reading{done: make(chan struct{})}))
+		soon := &reading{done: make(chan struct{})}
+		time.AfterFunc(time.Millisecond, func() { close(soon.done) })
+		require.Equal(t, time.Millisecond, pause(0, soon))
+		ctx, cancel := context.WithCancel(t.Context())
+		time.AfterFunc(time.Millisecond, cancel)
+		began := time.Now()
+		require.False(t, r.pause(ctx, end, 0, &reading{done: make(chan struct{})}))
+		require.Equal(t, time.Millisecond, time.Since(began))
+	})
+}
+
+// Only the error of an earlier dial, returned once more, tells that nothing was dialed.
+func TestErrorOfAnEarlierDial(t *testing.T) {
+	dial, another := &net.OpError{Op: "dial", Err: io.EOF}, &net.OpError{Op: "dial", Err: io.EOF}
+	read := &net.OpError{Op: "read", Err: io.EOF}
+	require.True(t, dialedNothing(fmt.Errorf("wrapped: %w", dial), dial))
+	require.False(t, dialedNothing(dial, another))
+	require.False(t, dialedNothing(read, read))
+	require.False(t, dialedNothing(dial, nil))
+	require.False(t, dialedNothing(io.EOF, nil))
+}
+
+// A script may have no keys.
+func TestScriptWithoutKeys(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, _, onCluster := newClusterOfOne(t)
+		defer onCluster.Close()
+		single := NewRunner(redistest.Embedded(t).Client(t), 0)
+		defer single.Close()
+		s := newScript("without", "return #KEYS")
+		for _, r := range []*Runner{single, onCluster} {
+			reply, err := r.Do(t.Context(), s, nil)
+			require.NoError(t, err)
+			require.EqualValues(t, 0, reply.Value)
+			reply, err = r.Once(t.Context(), s, nil)
+			require.NoError(t, err)
+			require.EqualValues(t, 0, reply.Value)
+		}
+	})
+}
+
+// A batch whose script the server does not know is not sent again for a caller that has returned.
+func TestAbandonedCommandOfABatch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := NewRunner(redistest.Embedded(t).Client(t), 0)
+		defer r.Close()
+		ctx, cancel := context.WithCancel(t.Context())
+		p := &pending{call: newCall(counted, []any{"k"}, []any{"x"}), done: make(chan struct{}, 1)}
+		p.end, p.call.ctx = r.ends.after(ctx, r.timeout, &p.memory.joined)
+		cancel()
+		require.Empty(t, r.batch.send(t.Context(), r.batch.piped(), []*pending{p}))
+		<-p.done
+		require.ErrorIs(t, p.err, context.Canceled)
+		require.Equal(t, errorClass{NotExecuted, false, false}, classify(p.err))
+	})
+}
+
+// A server that never knows a script, even with its text, gets it three times. Its answer ends the call.
+func TestServerThatNeverKnowsAScript(t *testing.T) {
+	for _, mode := range []string{"alone", "in a batch"} {
+		t.Run(mode, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var sent atomic.Int32
+				r := NewRunner(inMemory(t, func(command string) string {
+					if !strings.Contains(command, "eval") {
+						return "-ERR unknown command\r\n"
+					}
+					sent.Add(1)
+					return "-NOSCRIPT No matching script.\r\n"
+				}), 0)
+				call := func() (Reply, error) { return r.Do(t.Context(), check, []any{"k"}, "x") }
+				var err error
+				want := int32(2)
+				if mode == "alone" {
+					_, err = call()
+				} else {
+					err, want = runInOneBatch(t, r.batch, []request{call})[0].err, 3
+				}
+				require.ErrorContains(t, err, "NOSCRIPT")
+				require.Equal(t, want, sent.Load())
+				requireIdle(t, r)
+			})
+		})
+	}
 }

@@ -1,9 +1,14 @@
 package scripts
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"io"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -72,6 +77,13 @@ func TestAttemptsFollowTheSlotMap(t *testing.T) {
 			t.Cleanup(tt.r.Close)
 		}
 		tt.warm(t, key)
+		// A slow answer has the slot map read for a while. A reading after the move would make the cases pointless.
+		redistest.WaitFor(t, testTimeout, func() bool {
+			m := &tt.r.slots
+			m.mu.Lock()
+			defer m.mu.Unlock()
+			return !m.busy && m.reading == 0
+		}, "nothing reads the slot map")
 	}
 	servers.Migrate(t, key, servers.AnotherNode(t, key)).Finish(t)
 	for _, tt := range cases {
@@ -114,4 +126,194 @@ func (e *clusterEnv) readings() (n int) {
 		n += sentTo(p, "cluster", "slots")
 	}
 	return n
+}
+
+// clusterOfOne looks like a cluster client, whose only node is a server in memory. A test decides how its slot map
+// is read, and which node the map names.
+type clusterOfOne struct {
+	redis.UniversalClient // of the node
+	node                  atomic.Pointer[redis.Client]
+	read                  atomic.Value // func(context.Context) error
+
+	readings, inFlight atomic.Int32
+}
+
+func (c *clusterOfOne) Options() *redis.ClusterOptions {
+	return &redis.ClusterOptions{ReadTimeout: DefaultTimeout, MaxRedirects: -1}
+}
+
+func (c *clusterOfOne) MasterForKey(context.Context, string) (*redis.Client, error) {
+	return c.node.Load(), nil
+}
+
+func (c *clusterOfOne) ScriptLoad(context.Context, string) *redis.StringCmd {
+	return redis.NewStringResult("", errors.New("a cluster client would load a script into all nodes"))
+}
+
+func (c *clusterOfOne) ForEachMaster(ctx context.Context, _ func(context.Context, *redis.Client) error) error {
+	c.readings.Add(1)
+	c.inFlight.Add(1)
+	defer c.inFlight.Add(-1)
+	return c.read.Load().(func(context.Context) error)(ctx)
+}
+
+// newClusterOfOne returns a runner on such a cluster, in a bubble of fake time. Until read is replaced, the slot map
+// is read at once.
+func newClusterOfOne(t *testing.T) (*clusterOfOne, *redistest.Proxy, *Runner) {
+	p := redistest.Embedded(t).Proxy(t)
+	node := p.Client(t)
+	c := &clusterOfOne{UniversalClient: node}
+	c.node.Store(node)
+	c.read.Store(func(context.Context) error { return nil })
+	return c, p, NewRunner(c, 0)
+}
+
+// hang is a reading that ends with its context.
+func hang(ctx context.Context) error {
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+// A call before the first slot map waits for one reading. If that fails, nothing was sent, the call says why, and
+// the next call has the map read again.
+func TestCallsWaitForTheSlotMap(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, _, r := newClusterOfOne(t)
+		defer r.Close()
+		run := func() (time.Duration, error) {
+			began := time.Now()
+			_, err := r.Do(t.Context(), counted, []any{"k"}, "x")
+			return time.Since(began), err
+		}
+		c.read.Store(func(context.Context) error { time.Sleep(time.Millisecond); return io.ErrNoProgress })
+		for range 3 {
+			_, err := run()
+			require.ErrorIs(t, err, io.ErrNoProgress)
+			require.ErrorContains(t, err, "read the slot map")
+			require.Equal(t, NotExecuted, OutcomeOf(err))
+			require.False(t, r.slots.loaded.Load())
+			synctest.Wait()
+		}
+		time.Sleep(2 * r.slots.patience()) // until nothing reads
+		took, err := run()
+		require.ErrorIs(t, err, io.ErrNoProgress)
+		require.Equal(t, time.Millisecond, took, "it returns when the reading has failed")
+		c.read.Store(func(context.Context) error { return nil })
+		_, err = run()
+		require.NoError(t, err)
+		require.True(t, r.slots.loaded.Load())
+		c.read.Store(hang)
+		_, err = run()
+		require.NoError(t, err, "the client has a slot map")
+	})
+}
+
+// While attempts fail, the slot map is read again and again, by one goroutine, and soon no longer once they succeed.
+// Of readings that hang, few are in flight; each has its own limit and leaves nothing.
+func TestReadingsOfTheSlotMap(t *testing.T) {
+	const calls, each = 100, minReadDelay
+	for name, tt := range map[string]struct {
+		read     func(context.Context) error
+		inFlight int32
+	}{
+		"quick":   {func(context.Context) error { return nil }, 0},
+		"failing": {func(context.Context) error { return io.EOF }, 0},
+		"hanging": {hang, maxReadings},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c, _, r := newClusterOfOne(t)
+				defer r.Close()
+				require.NoError(t, r.slots.await(t.Context(), nil))
+				var contexts []context.Context
+				var mu sync.Mutex
+				c.read.Store(func(ctx context.Context) error {
+					mu.Lock()
+					contexts = append(contexts, ctx)
+					mu.Unlock()
+					return tt.read(ctx)
+				})
+				most := int32(0)
+				for range calls { // each fails
+					require.NotNil(t, r.slots.refresh())
+					time.Sleep(each)
+					most = max(most, c.inFlight.Load())
+				}
+				require.Equal(t, tt.inFlight, most)
+				if tt.inFlight == 0 {
+					require.Greater(t, int(c.readings.Load()), int(calls*each/maxReadDelay/2), "as often as that at least")
+				}
+				require.LessOrEqual(t, int(c.readings.Load()), int(calls*each/(maxReadDelay/2)), "no more often")
+				time.Sleep(r.slots.patience() + 2*maxReadDelay)
+				synctest.Wait()
+				before := c.readings.Load()
+				time.Sleep(2 * r.slots.patience())
+				require.Equal(t, before, c.readings.Load(), "no attempt has failed since")
+				require.Zero(t, c.inFlight.Load())
+				for _, ctx := range contexts {
+					require.Error(t, ctx.Err(), "its timer is stopped")
+				}
+				r.slots.refresh()
+				synctest.Wait()
+				require.Equal(t, before+1, c.readings.Load(), "another attempt has failed")
+			})
+		})
+	}
+}
+
+// An error of Redis, and a caller that gives up, say nothing about the node. Other failures have the slot map read.
+func TestFailuresThatHaveTheSlotMapRead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, p, r := newClusterOfOne(t)
+		defer r.Close()
+		wrong := newScript("wrong", `return redis.error_reply('WRONGTYPE ' .. KEYS[1])`)
+		for name, send := range map[string]func(ctx context.Context, s *Script) error{
+			"Do":   func(ctx context.Context, s *Script) error { _, err := r.Do(ctx, s, []any{"k"}); return err },
+			"Once": func(ctx context.Context, s *Script) error { _, err := r.Once(ctx, s, []any{"k"}); return err },
+		} {
+			reads := func(ctx context.Context, s *Script) bool {
+				time.Sleep(2 * r.slots.patience()) // until nothing reads
+				before := time.Now()
+				require.Error(t, send(ctx, s), name)
+				return r.slots.until.After(before)
+			}
+			require.False(t, reads(t.Context(), wrong), name)
+			p.DropReplies(1, evals)
+			require.True(t, reads(t.Context(), counted), name)
+		}
+		canceled, cancel := context.WithCancel(t.Context())
+		cancel()
+		require.Nil(t, r.noteFailed(canceled, errorClass{Unknown, false, false}))
+		require.NotNil(t, r.noteFailed(t.Context(), errorClass{Unknown, false, false}))
+	})
+}
+
+// An attempt of Once has no answer for a while. Once has the slot map read, and returns when another node has
+// replaced the one that was asked. The attempt goes on until its own end.
+func TestOnceNoticesThatItsNodeIsReplaced(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, p, r := newClusterOfOne(t)
+		p.Record()
+		_, err := r.Once(t.Context(), counted, []any{"k"}, "warm")
+		require.NoError(t, err)
+		require.Zero(t, sentTo(p, "eval", ""), "the script is loaded into the node")
+		free := p.HoldReplies(evals)
+		replacement := p.Client(t)
+		c.read.Store(func(context.Context) error {
+			if c.readings.Load() > 3 {
+				c.node.Store(replacement)
+			}
+			return nil
+		})
+		began, before := time.Now(), c.readings.Load()
+		_, err = r.Once(t.Context(), counted, []any{"k"}, "x")
+		require.ErrorIs(t, err, errReplaced)
+		require.Equal(t, Unknown, OutcomeOf(err))
+		require.GreaterOrEqual(t, time.Since(began), slowAnswer*99/100, "until then the slot map is not read")
+		require.Less(t, time.Since(began), slowAnswer+3*2*maxReadDelay)
+		require.Greater(t, c.readings.Load(), before+1)
+		require.Equal(t, 1, p.Held())
+		free()
+		r.Close()
+	})
 }
