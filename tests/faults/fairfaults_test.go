@@ -257,7 +257,8 @@ func TestFairLockWaitersSurviveTheHashesOfTheQueue(t *testing.T) {
 }
 
 // A waiter leaves from between two waiters of Redisson, and takes its time out of the score behind it. Otherwise a dead
-// waiter of Redisson there would block the queue for minutes, however short its timeout is. A full Redis lets it leave, too.
+// waiter of Redisson there would block the queue for minutes, however short its timeout is. A full Redis lets it leave,
+// too.
 func TestFairLockLeavesTheMiddleOfAMixedQueue(t *testing.T) {
 	t.Parallel()
 	for _, full := range []string{"0", "1"} {
