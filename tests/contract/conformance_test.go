@@ -761,7 +761,7 @@ func TestConformanceFairLeases(t *testing.T) {
 		}
 		last := began.Add(-time.Second)
 		for _, w := range waiting {
-			r := <-w
+			r := Await(t, w)
 			require.NoError(t, r.Err)
 			require.GreaterOrEqual(t, r.At.Sub(last), time.Second)
 			last = r.At
