@@ -52,8 +52,9 @@ func TestViolationIsExplained(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "new")
 	r, err := Run(t.Context(), Config{
-		Client: testClient, Seed: 7, Duration: 5 * time.Second, Timelines: dir, Primitives: []string{"lock"},
-		Faults: []string{NoFaults}, TTL: 300 * time.Millisecond, Processes: 2, Sessions: 6,
+		// Long enough for processes that start seconds late.
+		Client: testClient, Seed: 7, Duration: 4 * time.Second, Round: 4 * time.Second, Timelines: dir,
+		Primitives: []string{"lock"}, Faults: []string{NoFaults}, TTL: 300 * time.Millisecond, Processes: 2, Sessions: 6,
 		defect: "client clock in a script", drain: 4 * time.Second, single: true, pace: paceMixed,
 	})
 	require.NoError(t, err)
