@@ -154,7 +154,10 @@ local function queue_rules()
       if redis.call('zrem', lock.deadlines, id) == 1 then
         redis.call('lrem', lock.queue, 0, id)
         for _, other in ipairs(behind) do
-          redis.call('zincrby', lock.deadlines, -gap, other)
+          local score = redis.call('zscore', lock.deadlines, other)
+          if score then
+            redis.call('zadd', lock.deadlines, string.format('%.0f', score - gap), other)
+          end
         end
       end
     end
