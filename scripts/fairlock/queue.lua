@@ -119,29 +119,33 @@ local function queue_rules()
     return tonumber(redis.call('zscore', lock.deadlines, id) or 0) - now
   end
 
-  -- waiters_behind returns the ids behind a redlatch waiter in the middle of a mixed queue, and the
-  -- time that it has added to their scores. No ids: there is nothing to correct.
-  local function waiters_behind(lock, id)
-    local mixed = redis.call('zcard', lock.deadlines) ~= redis.call('hlen', lock.waiters)
-    if not mixed or not read_waiter(lock, id) then
-      return {}, 0
-    end
-    local behind, before, gap = {}, nil, nil
-    for _, other in ipairs(redis.call('lrange', lock.queue, 0, -1)) do
-      if gap then
-        behind[#behind + 1] = other
-      elseif other == id then
-        local score = redis.call('zscore', lock.deadlines, id)
-        before = before and redis.call('zscore', lock.deadlines, before)
-        gap = score and before and score - before or 0
+  -- is_mixed reports whether the queue has waiters of Redisson, or others that count as such.
+  local function is_mixed(lock)
+    return redis.call('zcard', lock.deadlines) ~= redis.call('hlen', lock.waiters)
+  end
+
+  -- scores_behind returns the waiters behind a redlatch waiter that leaves the middle of a mixed
+  -- queue, each with its score without the time that the leaving one has added. Otherwise score_all
+  -- would leave that time to a Redisson waiter.
+  local function scores_behind(lock, id)
+    local behind, before, gap = {}, nil, 0
+    if is_mixed(lock) and read_waiter(lock, id) then
+      for _, other in ipairs(redis.call('lrange', lock.queue, 0, -1)) do
+        local score = tonumber(redis.call('zscore', lock.deadlines, other) or '')
+        if other == id then
+          gap = before and score and score - before or 0
+        elseif gap > 0 and score then
+          behind[#behind + 1] = {id = other, score = score - gap}
+        end
+        before = score
       end
-      before = other
     end
-    return gap and gap > 0 and behind or {}, gap
+    return behind
   end
 
   -- remove_waiter removes a waiter from the queue, wherever it is. It changes the set first: if
-  -- that key has another type, nothing was removed yet.
+  -- that key has another type, nothing was removed yet. A full Redis allows that write, and then
+  -- the others.
   local function remove_waiter(lock, id)
     if redis.call('lindex', lock.queue, 0) == id then
       local timeout = read_waiter(lock, id)
@@ -149,16 +153,12 @@ local function queue_rules()
       redis.call('lpop', lock.queue)
       lock.removed_timeout = timeout and math.max(timeout, shortest_timeout) or 0
     else
-      -- Without the correction, a Redisson waiter behind would get the time of this one, too.
-      local behind, gap = waiters_behind(lock, id)
+      local behind = scores_behind(lock, id)
       if redis.call('zrem', lock.deadlines, id) == 1 then
         redis.call('lrem', lock.queue, 0, id)
-        for _, other in ipairs(behind) do
-          local score = redis.call('zscore', lock.deadlines, other)
-          if score then
-            redis.call('zadd', lock.deadlines, string.format('%.0f', score - gap), other)
-          end
-        end
+      end
+      for _, waiter in ipairs(behind) do
+        redis.call('zadd', lock.deadlines, string.format('%.0f', waiter.score), waiter.id)
       end
     end
     redis.call('hdel', lock.waiters, id)
@@ -356,6 +356,6 @@ local function queue_rules()
   return {
     read_waiter = read_waiter, remove_waiter = remove_waiter, score_new_head = score_new_head,
     update_scores = update_scores, live_head = live_head, note_holder = note_holder,
-    forget_clients = forget_clients,
+    forget_clients = forget_clients, is_mixed = is_mixed,
   }
 end

@@ -45,7 +45,7 @@ local answer = {
 -- The queue may have outlasted the hash of waiters, which has a TTL: the server's clock jumped
 -- ahead, or the server was down for minutes. Then nobody is granted the lock, and the waiters hear
 -- no message. An attempt makes a waiter's entry again.
-local mixed = redis.call('hlen', lock.waiters) ~= redis.call('zcard', lock.deadlines)
+local mixed = rules.is_mixed(lock)
 for i = 4, #all_args do
   local id = all_args[i]
   if not redis.call('zscore', lock.deadlines, id)
