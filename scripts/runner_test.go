@@ -748,8 +748,8 @@ func TestFirstCallAfterRefusedDials(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// Answering is false after a call that nobody has answered, until Redis answers again, be it with an error. A command
-// that was not sent says nothing.
+// Answering is false after a call that nobody has answered, until Redis answers again, even with an error. A
+// command that was not sent says nothing.
 func TestAnsweringAfterASilence(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := redistest.Embedded(t).Proxy(t)
@@ -833,7 +833,7 @@ func TestDeadlines(t *testing.T) {
 	})
 }
 
-// A runner that was stopped ends all its calls in time, also those that begin later. After Close no timer is left.
+// After Stop, all calls end within the runner's timeout, even those that begin later. After Close, no timer is left.
 func TestCallsEndSoonAfterStop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := redistest.Embedded(t).Proxy(t)

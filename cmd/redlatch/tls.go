@@ -62,7 +62,8 @@ func dialerFor(
 	}
 }
 
-// verify is what crypto/tls does, for a certificate that may be for any of the hosts. The error is that for the first.
+// verify checks as crypto/tls does, but accepts a certificate for any of the hosts. If it is for none of them, the
+// error names the first.
 func verify(certificates []*x509.Certificate, roots *x509.CertPool, hosts []string) error {
 	options := x509.VerifyOptions{Roots: roots, Intermediates: x509.NewCertPool()}
 	for _, c := range certificates[1:] {

@@ -162,12 +162,17 @@ func TestDutiesEndWithTheirTime(t *testing.T) {
 		assert.Equal(t, 1, c.Len())
 		time.Sleep(21*time.Second + ms)
 		assert.Zero(t, c.Len())
-		for _, first := range firsts {
-			<-first
-		}
+		awaitAll(firsts)
 		assert.Zero(t, o.inFlight.Load())
 		assert.Less(t, o.attempted.Load(), int64(100))
 	})
+}
+
+// awaitAll waits until the first attempts at all duties are over.
+func awaitAll(firsts []<-chan struct{}) {
+	for _, first := range firsts {
+		<-first
+	}
 }
 
 // A duty whose time is over is dropped even if others, which last, are before it.
@@ -184,9 +189,7 @@ func TestDutiesEndWithTheirTimeBehindOthers(t *testing.T) {
 		for range 1000 {
 			firsts = append(firsts, c.add(t, "x", began.Add(20*time.Second), o.do))
 		}
-		for _, first := range firsts {
-			<-first
-		}
+		awaitAll(firsts)
 		assert.LessOrEqual(t, time.Since(began), 20*time.Second+duty.SweepPause)
 		assert.Less(t, o.attempted.Load(), int64(1000))
 		c.Finish(0)

@@ -176,7 +176,7 @@ func AskAll(
 // join is [errors.Join] on one line. Only the first of errs may be nil.
 func join(errs []error) (joined error) {
 	for _, err := range errs {
-		if joined == nil { // the first may be nil
+		if joined == nil {
 			joined = err
 		} else {
 			joined = fmt.Errorf("%w; %w", joined, err)

@@ -187,12 +187,18 @@ func TestLossDuringACheckThatIsNotAnsweredIsReported(t *testing.T) {
 	})
 }
 
+// termsWithTTLs returns terms in which each member has a TTL of its own.
+func termsWithTTLs(ttls ...time.Duration) *Terms {
+	terms := NewTerms()
+	terms.ForMember = func(i int) *Terms { return NewTerms(TTL(ttls[i])) }
+	return terms
+}
+
 // Members of a red lock are renewed for different times, and the first is lost.
 func TestRedIsValidUntilTooFewLiveMembersAre(t *testing.T) {
 	Bubble(t, func(t *testing.T, _ *Server) {
 		k := newCluster(t, 4)
-		terms := NewTerms()
-		terms.ForMember = func(i int) *Terms { return NewTerms(TTL([]time.Duration{60, 30, 40, 20}[i] * time.Second)) }
+		terms := termsWithTTLs(time.Minute, 30*time.Second, 40*time.Second, 20*time.Second)
 		hold, err := redOf(k.clients).Acquire(t.Context(), terms, NoWait)
 		require.NoError(t, err)
 		valid := func() time.Duration { return time.Until(hold.ValidUntil()).Round(time.Second) }
@@ -219,8 +225,7 @@ func TestBudgetOfAMember(t *testing.T) {
 			{5 * time.Second, 500 * ms},
 			{time.Minute, 2 * time.Second},
 		} {
-			terms := NewTerms()
-			terms.ForMember = func(i int) *Terms { return NewTerms(TTL([]time.Duration{time.Hour, tt.ttl, time.Hour}[i])) }
+			terms := termsWithTTLs(time.Hour, tt.ttl, time.Hour)
 			l := &joint.Lock{Members: []*Resource{c.Lock("x"), c.Lock("y"), c.Lock("z")}}
 			assert.Zero(t, l.Budget(terms))
 			l.Budgeted = true
@@ -229,7 +234,7 @@ func TestBudgetOfAMember(t *testing.T) {
 	})
 }
 
-// All waits of an attempt whose time is over end together, even with the last moment.
+// When the time of an attempt is over, it waits for rollbacks once, however often it settles.
 func TestAttemptWaitsForRollbacksOnce(t *testing.T) {
 	Bubble(t, func(t *testing.T, s *Server) {
 		c := s.Client(t, "a")
