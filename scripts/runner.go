@@ -264,10 +264,13 @@ func (r *Runner) register(ctx context.Context, name string) error {
 // answer or the timeout.
 func (r *Runner) Answering() bool { return !r.silent.Load() }
 
-// noteAnswered notes for Answering how an attempt of Do ended. It writes only a change, so that
-// callers do not compete for the cache line.
+// noteAnswered notes for Answering how an attempt of Do ended. An attempt that its caller ended early says
+// nothing. It writes only a change, so that callers do not compete for the cache line.
 func (r *Runner) noteAnswered(err error) {
 	silent := !answers(err)
+	if i, ok := errors.AsType[*interrupted](err); ok && i.ended && i.silent < SilentAfter {
+		return
+	}
 	if r.silent.Load() != silent {
 		r.silent.Store(silent)
 	}

@@ -782,6 +782,18 @@ func TestAnsweringAfterASilence(t *testing.T) {
 			answer()
 			require.True(t, r.Answering(), name)
 		}
+		p.BlackHole(true)
+		for wait, answering := range map[time.Duration]bool{SilentAfter - 1: true, SilentAfter: false} {
+			r.silent.Store(false)
+			ctx, cancel := context.WithTimeout(t.Context(), wait)
+			_, err := r.Do(ctx, check, []any{"k"}, "x")
+			cancel()
+			require.Equal(t, Unknown, OutcomeOf(err), wait)
+			require.Equal(t, answering, r.Answering(), "its caller ended it after %v", wait)
+		}
+		p.Heal()
+		p.Reset()
+		require.NoError(t, run(check))
 		vacate := occupyBatcher(t, r.batch, maxDirect, maxInFlight)
 		require.Equal(t, NotExecuted, OutcomeOf(run(check)))
 		require.True(t, r.Answering(), "it was not sent")
