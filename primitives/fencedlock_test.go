@@ -110,6 +110,48 @@ func TestC14Token(t *testing.T) {
 	})
 }
 
+// A counter that went backwards is logged once, with the greatest token that the client has got.
+func TestC14LostCounterIsLogged(t *testing.T) {
+	t.Parallel()
+	EachFenced(t, func(t *testing.T, x *FencedTest) {
+		var log LogBuffer
+		l := NewClient(t, x.S.Client(t), log.Logger()).FencedLock(x.Name)
+		backwards := func() []map[string]any { return log.Records(t, "fencing token went backwards") }
+		var last, hold *primitives.Hold
+		for range 2 {
+			last = x.Take(t, t.Context(), l, tokenOwner)
+			Release(t, x.Take(t, t.Context(), l, tokenOwner))
+			Release(t, last)
+			last = x.Take(t, t.Context(), l)
+			Release(t, last)
+		}
+		require.NoError(t, x.Rdb.Del(t.Context(), x.Token).Err())
+		for range 3 {
+			hold = x.Take(t, t.Context(), l)
+			Release(t, hold)
+		}
+		require.EqualValues(t, 3, hold.Token())
+		require.Eventually(t, func() bool { return len(backwards()) > 0 }, 5*time.Second, time.Millisecond)
+		records := backwards()
+		require.Len(t, records, 1)
+		require.Equal(t, "WARN", records[0]["level"])
+		require.Equal(t, []any{"fenced", x.Name, 1.0, float64(last.Token())},
+			[]any{records[0]["kind"], records[0]["name"], records[0]["token"], records[0]["earlier"]})
+	})
+}
+
+// Tokens that rise are never logged, however they are reserved.
+func TestC14RisingTokensAreNotLogged(t *testing.T) {
+	t.Parallel()
+	EachFenced(t, func(t *testing.T, x *FencedTest) {
+		var log LogBuffer
+		for use := range TokenUses {
+			x.UseTokens(t, use, 20, log.Logger())
+		}
+		require.Empty(t, log.Records(t, "fencing token went backwards"))
+	})
+}
+
 // Tokens rise in the order in which clients hold the lock.
 func TestC14TokensRiseAcrossClients(t *testing.T) {
 	t.Parallel()

@@ -86,6 +86,7 @@ type Core struct {
 	log    logQueue
 	duties *duty.Lanes
 	recent recentReleases
+	tokens seenTokens
 
 	closing  chan struct{} // closed when Close begins: acquisitions fail, and waiters give up
 	stopping chan struct{} // closed when Close has waited for all calls: background work ends

@@ -47,6 +47,7 @@
 //	hold.go        one hold: its ends, and the calls of its handle
 //	ownership.go   id and count on the server; release, renewal, loss
 //	nest.go        acquisitions under a hold that the context carries
+//	token.go       fencing tokens that went backwards
 //	log.go         the log of losses and renewals
 //	member.go      what package joint needs of the members of a lock made of several
 //	core.go        what belongs to a client; Close
@@ -65,7 +66,7 @@
 //	Lanes.mu of duty  -> Core.mu
 //	recentReleases.mu -> Core.mu
 //
-// Hold.mu, turnQueue.mu, holdList.mu, Core.mu and the mutex in wireLock are
+// Hold.mu, turnQueue.mu, holdList.mu, seenTokens.mu, Core.mu and the mutex in wireLock are
 // innermost: no mutex is taken while one of them is held.
 //
 // Ownership.wire is held around commands, so it is taken with a context. None of these mutexes is held

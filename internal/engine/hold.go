@@ -103,6 +103,7 @@ func (r *Resource) NewHold(ctx context.Context, q *Request, res Result) (*Hold, 
 	if !c.holds.add(h) {
 		return nil, ErrClosed
 	}
+	r.checkToken(q, res)
 	held.Join(h) // last: the watchdog may end h at once
 	return h, nil
 }

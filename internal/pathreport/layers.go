@@ -30,7 +30,7 @@ var layers = [][]string{
 	// One acquisition.
 	3: {
 		"acquire.go", "wait.go", "waitqueue.go", "waitline.go", "handoff.go", "cohort.go", "ownership.go", "lease.go",
-		"forgotten.go", "nest.go", "hold.go", "context.go", "log.go", "member.go", "linger.go", "minhold.go",
+		"forgotten.go", "nest.go", "hold.go", "context.go", "log.go", "member.go", "token.go", "linger.go", "minhold.go",
 	},
 	// The kinds.
 	4: {
