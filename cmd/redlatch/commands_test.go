@@ -720,15 +720,29 @@ func TestDataOfAnotherProgram(t *testing.T) {
 				{1, "semaphore delete --yes", []string{name}},
 				{1, "permits delete --yes", []string{name}},
 				{1, "latch delete --yes", []string{name}},
+				{1, "semaphore init", []string{name, "3"}},
+				{1, "semaphore add", []string{name, "3"}},
+				{1, "semaphore drain", []string{name}},
+				{1, "semaphore info", []string{name}},
+				{1, "permits init", []string{name, "3"}},
+				{1, "permits add", []string{name, "3"}},
+				{1, "permits resize", []string{name, "3"}},
+				{1, "permits info", []string{name}},
+				{1, "latch init", []string{name, "3"}},
+				{1, "latch count", []string{name}},
+				{1, "latch count-down", []string{name}},
+				{1, "latch wait", []string{name}},
+				{1, "latch wait -w 50ms", []string{name}},
 			} {
+				verb, _, _ := strings.Cut(c.verbs, " ")
 				code, stdout, stderr := on(t, s, c.verbs, c.args...)
 				require.Equal(t, c.code, code, "%s: %s", c.verbs, stderr)
 				require.Empty(t, stdout)
 				if finds := slices.Contains([]string{"inspect", "release", "force-release --yes"}, c.verbs); finds ||
-					strings.HasPrefix(data.what, "a hash") && !strings.Contains(c.verbs, "delete") {
+					strings.HasPrefix(data.what, "a hash") && !slices.Contains(numberKinds, verb) {
 					require.Contains(t, stderr, data.what, c.verbs)
 				} // else Redis says that the key has another type
-				if verb, _, _ := strings.Cut(c.verbs, " "); strings.HasSuffix(verb, "release") {
+				if strings.HasSuffix(verb, "release") {
 					require.Contains(t, stderr, "redlatch: "+strings.ReplaceAll(verb, "-", " ")+" ", "not: inspect")
 				}
 				require.Equal(t, before, rdb.Dump(t.Context(), name).Val(), c.verbs)
