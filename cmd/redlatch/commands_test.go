@@ -215,6 +215,14 @@ func TestReleaseAndForceRelease(t *testing.T) {
 				}
 			}
 		}
+		// An id that no holder can have holds nothing either.
+		for _, kind := range heldKinds {
+			for _, id := range []string{"nobody", "mode", "x:write"} {
+				code, _, stderr := on(t, s, "release --kind "+kind, redistest.Name(t), id)
+				require.Equal(t, exitFailed, code, "%s %s: %s", kind, id, stderr)
+				require.Contains(t, stderr, fmt.Sprintf("not held by %q", id))
+			}
+		}
 		// Without --yes there must be somebody to ask.
 		code, _, stderr := on(t, s, "force-release", "name")
 		require.Equal(t, exitUsage, code)
@@ -476,8 +484,8 @@ func TestBadUse(t *testing.T) {
 	for _, args := range [][]string{
 		{"inspect", ""},
 		{"inspect", "--kind", "lock", ""},
-		{"release", "--kind", "lock", "name", "mode"},
-		{"release", "--kind", "permits", "name", "x"},
+		{"release", "--kind", "lock", "name", ""},
+		{"release", "--kind", "permits", "", "x"},
 		{"latch", "count", ""},
 		{"latch", "wait", "-w", "-1s", "name"},
 	} {
@@ -713,10 +721,12 @@ func TestDataOfAnotherProgram(t *testing.T) {
 				{1, "release", []string{name, "age"}},
 				{1, "release --kind lock", []string{name, "age"}},
 				{1, "release --kind read", []string{name, "age"}},
+				{1, "release --kind permits", []string{name, "age"}},
 				{1, "force-release --yes", []string{name}},
 				{1, "force-release --yes --kind lock", []string{name}},
 				{1, "force-release --yes --kind fair", []string{name}},
 				{1, "force-release --yes --kind read", []string{name}},
+				{1, "force-release --yes --kind permits", []string{name}},
 				{1, "semaphore delete --yes", []string{name}},
 				{1, "permits delete --yes", []string{name}},
 				{1, "latch delete --yes", []string{name}},
@@ -734,15 +744,15 @@ func TestDataOfAnotherProgram(t *testing.T) {
 				{1, "latch wait", []string{name}},
 				{1, "latch wait -w 50ms", []string{name}},
 			} {
-				verb, _, _ := strings.Cut(c.verbs, " ")
+				asNumber := slices.ContainsFunc(numberKinds, func(kind string) bool { return strings.Contains(c.verbs, kind) })
 				code, stdout, stderr := on(t, s, c.verbs, c.args...)
 				require.Equal(t, c.code, code, "%s: %s", c.verbs, stderr)
 				require.Empty(t, stdout)
 				if finds := slices.Contains([]string{"inspect", "release", "force-release --yes"}, c.verbs); finds ||
-					strings.HasPrefix(data.what, "a hash") && !slices.Contains(numberKinds, verb) {
+					strings.HasPrefix(data.what, "a hash") && !asNumber {
 					require.Contains(t, stderr, data.what, c.verbs)
 				} // else Redis says that the key has another type
-				if strings.HasSuffix(verb, "release") {
+				if verb, _, _ := strings.Cut(c.verbs, " "); strings.HasSuffix(verb, "release") {
 					require.Contains(t, stderr, "redlatch: "+strings.ReplaceAll(verb, "-", " ")+" ", "not: inspect")
 				}
 				require.Equal(t, before, rdb.Dump(t.Context(), name).Val(), c.verbs)
