@@ -153,6 +153,9 @@ func TestLsAndInspectShowEveryKind(t *testing.T) {
 			require.Zero(t, code)
 			requireJSON(t, stdout, w)
 			kind := w["kind"].(string)
+			code, stdout, stderr = on(t, s, "inspect", append(flags, "--kind", kind, name)...)
+			require.Zero(t, code, stderr)
+			requireJSON(t, stdout, w)
 			switch name {
 			case "latch":
 				kind, w = "latch", fields{"name": "latch", "kind": "latch", "ttl_ms": -1, "count": 5}
@@ -379,7 +382,7 @@ func TestBadUse(t *testing.T) {
 		{"ls", "--kind", "reader"},
 		{"inspect"},
 		{"inspect", "a", "b"},
-		{"inspect", "--kind", "integer", "a"},
+		{"inspect", "--kind", "reader", "a"},
 		{"release", "name"},
 		{"release", "--kind", "semaphore", "name", "id"},
 		{"force-release"},
