@@ -758,6 +758,7 @@ func TestDataOfAnotherProgram(t *testing.T) {
 				if verb, _, _ := strings.Cut(c.verbs, " "); strings.HasSuffix(verb, "release") {
 					require.Contains(t, stderr, "redlatch: "+strings.ReplaceAll(verb, "-", " ")+" ", "not: inspect")
 				}
+				require.NotRegexp(t, " (reader|writer) ", stderr, "kinds are named as in flags")
 				require.Equal(t, before, rdb.Dump(t.Context(), name).Val(), c.verbs)
 			}
 			code, stdout, _ := on(t, s, "ls --all", name)

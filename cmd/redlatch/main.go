@@ -9,6 +9,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -16,6 +17,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 	"github.com/urfave/cli/v3"
+
+	"github.com/redlatch/redlatch/primitives"
 )
 
 func main() {
@@ -41,6 +44,9 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	err := app(args, stdout, stderr).Run(ctx, args)
 	if err == nil {
 		err = out.err
+	}
+	if failed, ok := errors.AsType[*primitives.Error](err); ok {
+		failed.Kind = kindOf(failed.Kind) // as in flags
 	}
 	if len(args) > 1 {
 		err = withAdvice(err, args[1])
