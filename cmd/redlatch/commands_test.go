@@ -470,6 +470,7 @@ func TestBadUse(t *testing.T) {
 		want string
 	}{
 		{[]string{"run", "--", "true"}, "NAME is missing: redlatch run NAME -- true"},
+		{[]string{"run", "-nw", "1s", "name", "--", "true"}, "--nonblock and --wait exclude each other"},
 		{[]string{"run", "--lease", "-1s", "name", "--", "true"}, "--lease -1s: at least 1ms"},
 		{[]string{"run", "--lease", "5", "name", "--", "true"}, `invalid value "5" for --lease: time: missing unit`},
 		{[]string{"run", "-w", "x", "name", "--", "true"}, `invalid value "x" for -w: time: invalid duration "x"`},
