@@ -153,6 +153,9 @@ func TestLsAndInspectShowEveryKind(t *testing.T) {
 			require.Zero(t, code)
 			requireJSON(t, stdout, w)
 			kind := w["kind"].(string)
+			code, stdout, stderr = on(t, s, "inspect", append(flags, "--kind", kind, name)...)
+			require.Zero(t, code, stderr)
+			requireJSON(t, stdout, w)
 			switch name {
 			case "latch":
 				kind, w = "latch", fields{"name": "latch", "kind": "latch", "ttl_ms": -1, "count": 5}
@@ -213,6 +216,14 @@ func TestReleaseAndForceRelease(t *testing.T) {
 					require.Equal(t, exitFailed, code, "%s %s: %s", verb, kind, stderr)
 					require.Empty(t, stdout)
 				}
+			}
+		}
+		// An id that no holder can have holds nothing either.
+		for _, kind := range heldKinds {
+			for _, id := range []string{"nobody", "mode", "x:write"} {
+				code, _, stderr := on(t, s, "release --kind "+kind, redistest.Name(t), id)
+				require.Equal(t, exitFailed, code, "%s %s: %s", kind, id, stderr)
+				require.Contains(t, stderr, fmt.Sprintf("not held by %q", id))
 			}
 		}
 		// Without --yes there must be somebody to ask.
@@ -371,7 +382,7 @@ func TestBadUse(t *testing.T) {
 		{"ls", "--kind", "reader"},
 		{"inspect"},
 		{"inspect", "a", "b"},
-		{"inspect", "--kind", "integer", "a"},
+		{"inspect", "--kind", "reader", "a"},
 		{"release", "name"},
 		{"release", "--kind", "semaphore", "name", "id"},
 		{"force-release"},
@@ -459,6 +470,7 @@ func TestBadUse(t *testing.T) {
 		want string
 	}{
 		{[]string{"run", "--", "true"}, "NAME is missing: redlatch run NAME -- true"},
+		{[]string{"run", "-nw", "1s", "name", "--", "true"}, "--nonblock and --wait exclude each other"},
 		{[]string{"run", "--lease", "-1s", "name", "--", "true"}, "--lease -1s: at least 1ms"},
 		{[]string{"run", "--lease", "5", "name", "--", "true"}, `invalid value "5" for --lease: time: missing unit`},
 		{[]string{"run", "-w", "x", "name", "--", "true"}, `invalid value "x" for -w: time: invalid duration "x"`},
@@ -476,8 +488,8 @@ func TestBadUse(t *testing.T) {
 	for _, args := range [][]string{
 		{"inspect", ""},
 		{"inspect", "--kind", "lock", ""},
-		{"release", "--kind", "lock", "name", "mode"},
-		{"release", "--kind", "permits", "name", "x"},
+		{"release", "--kind", "lock", "name", ""},
+		{"release", "--kind", "permits", "", "x"},
 		{"latch", "count", ""},
 		{"latch", "wait", "-w", "-1s", "name"},
 	} {
@@ -713,24 +725,41 @@ func TestDataOfAnotherProgram(t *testing.T) {
 				{1, "release", []string{name, "age"}},
 				{1, "release --kind lock", []string{name, "age"}},
 				{1, "release --kind read", []string{name, "age"}},
+				{1, "release --kind permits", []string{name, "age"}},
 				{1, "force-release --yes", []string{name}},
 				{1, "force-release --yes --kind lock", []string{name}},
 				{1, "force-release --yes --kind fair", []string{name}},
 				{1, "force-release --yes --kind read", []string{name}},
+				{1, "force-release --yes --kind permits", []string{name}},
 				{1, "semaphore delete --yes", []string{name}},
 				{1, "permits delete --yes", []string{name}},
 				{1, "latch delete --yes", []string{name}},
+				{1, "semaphore init", []string{name, "3"}},
+				{1, "semaphore add", []string{name, "3"}},
+				{1, "semaphore drain", []string{name}},
+				{1, "semaphore info", []string{name}},
+				{1, "permits init", []string{name, "3"}},
+				{1, "permits add", []string{name, "3"}},
+				{1, "permits resize", []string{name, "3"}},
+				{1, "permits info", []string{name}},
+				{1, "latch init", []string{name, "3"}},
+				{1, "latch count", []string{name}},
+				{1, "latch count-down", []string{name}},
+				{1, "latch wait", []string{name}},
+				{1, "latch wait -w 50ms", []string{name}},
 			} {
+				asNumber := slices.ContainsFunc(numberKinds, func(kind string) bool { return strings.Contains(c.verbs, kind) })
 				code, stdout, stderr := on(t, s, c.verbs, c.args...)
 				require.Equal(t, c.code, code, "%s: %s", c.verbs, stderr)
 				require.Empty(t, stdout)
 				if finds := slices.Contains([]string{"inspect", "release", "force-release --yes"}, c.verbs); finds ||
-					strings.HasPrefix(data.what, "a hash") && !strings.Contains(c.verbs, "delete") {
+					strings.HasPrefix(data.what, "a hash") && !asNumber {
 					require.Contains(t, stderr, data.what, c.verbs)
 				} // else Redis says that the key has another type
 				if verb, _, _ := strings.Cut(c.verbs, " "); strings.HasSuffix(verb, "release") {
 					require.Contains(t, stderr, "redlatch: "+strings.ReplaceAll(verb, "-", " ")+" ", "not: inspect")
 				}
+				require.NotRegexp(t, " (reader|writer) ", stderr, "kinds are named as in flags")
 				require.Equal(t, before, rdb.Dump(t.Context(), name).Val(), c.verbs)
 			}
 			code, stdout, _ := on(t, s, "ls --all", name)

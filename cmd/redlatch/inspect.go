@@ -21,13 +21,13 @@ func inspectCommand() *cli.Command {
 				"Waiters of other kinds are not stored in Redis.\n\n"+
 				"The exit code is 1 if NAME does not exist, or if it holds data of another program.",
 			"redlatch inspect orders:42", "redlatch inspect --kind fair --json printer"),
-		Flags: []cli.Flag{kindFlag(append(slices.Clone(runKinds), kindLatch))},
+		Flags: []cli.Flag{kindFlag(allKinds)},
 		Action: func(ctx context.Context, c *cli.Command) error {
 			args, err := arguments(c)
 			if err != nil {
 				return err
 			}
-			kind, err := kindGiven(c, append(slices.Clone(runKinds), kindLatch))
+			kind, err := kindGiven(c, allKinds)
 			if err != nil {
 				return err
 			}

@@ -9,6 +9,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -16,6 +17,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 	"github.com/urfave/cli/v3"
+
+	"github.com/redlatch/redlatch/primitives"
 )
 
 func main() {
@@ -41,6 +44,9 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	err := app(args, stdout, stderr).Run(ctx, args)
 	if err == nil {
 		err = out.err
+	}
+	if failed, ok := errors.AsType[*primitives.Error](err); ok {
+		failed.Kind = kindOf(failed.Kind) // as in flags
 	}
 	if len(args) > 1 {
 		err = withAdvice(err, args[1])
@@ -87,9 +93,19 @@ func app(args []string, stdout, stderr io.Writer) *cli.Command {
 	_ = root.Walk(func(c *cli.Command) error {
 		c.OnUsageError = wrongUsage
 		c.DisableSliceFlagSeparator = true // a password may contain a comma
+		c.UseShortOptionHandling = true    // -vw 1s
+		if len(c.Commands) == 0 {
+			c.CommandNotFound = helpBesideArguments
+		}
 		return nil
 	})
 	return root
+}
+
+// helpBesideArguments shows the help of c if --help stands beside arguments. The parser takes the first of them for a
+// command of c.
+func helpBesideArguments(ctx context.Context, c *cli.Command, _ string) {
+	_ = cli.ShowCommandHelp(ctx, c.Lineage()[1], c.Name) // c.Name is a command of the parent
 }
 
 func wrongUsage(_ context.Context, c *cli.Command, err error, _ bool) error {

@@ -45,6 +45,9 @@ func TestHelpNamesCommandsAndFlags(t *testing.T) {
 		{[]string{"demo", "--help"}, []string{
 			"--redis URL", "REDLATCH_REDIS", "--only SCENES", "--key-prefix", "check failed", "Scenes:",
 		}},
+		{[]string{"acquire", "orders:42", "--help"}, []string{"redlatch acquire - ", "--lease", "Examples:"}},
+		{[]string{"run", "--help", "orders:42", "--", "true"}, []string{"redlatch run - ", "--grace", "Examples:"}},
+		{[]string{"latch", "wait", "-h", "ready"}, []string{"redlatch latch wait - ", "--wait", "Example:"}},
 		{[]string{"version"}, []string{"redlatch version", "go1."}},
 		{[]string{"--version"}, []string{"redlatch version", "go1."}},
 	} {

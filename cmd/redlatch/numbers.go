@@ -90,7 +90,7 @@ func (v verb) command(kind string) *cli.Command {
 				k.s = s
 				text, err := v.do(k)
 				if err != nil && k.answer.Created == nil {
-					return err
+					return notOurs(err)
 				}
 				// An init that finds a count prints its answer, too, and then fails.
 				if c.Bool("json") {
@@ -235,7 +235,7 @@ func remove(k *call) (string, error) {
 	if !k.c.Bool("yes") {
 		e, err := k.s.inspect(k.ctx, k.kind, k.name)
 		if err != nil {
-			return "", notOurs(err)
+			return "", err
 		}
 		if e.isNothing() {
 			return "", k.missing()
@@ -246,7 +246,7 @@ func remove(k *call) (string, error) {
 	}
 	deleted, err := k.handle().Delete(k.ctx)
 	if err != nil {
-		return "", notOurs(err)
+		return "", err
 	}
 	if !deleted {
 		return "", k.missing()
@@ -266,7 +266,7 @@ func (k *call) missing() error {
 func showInfo(k *call) (string, error) {
 	e, err := k.s.inspect(k.ctx, k.kind, k.name)
 	if err != nil {
-		return "", notOurs(err)
+		return "", err
 	}
 	if e.isNothing() {
 		return "", k.missing()

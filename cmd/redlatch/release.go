@@ -50,7 +50,7 @@ func releaseCommand() *cli.Command {
 				if err != nil {
 					return notOurs(err)
 				}
-				if err := s.acquirer(kind, name).(releaser).ReleaseID(ctx, id); err != nil {
+				if err := s.releaseID(ctx, kind, name, id); err != nil {
 					return notOurs(err)
 				}
 				if c.Bool("json") {
@@ -63,24 +63,43 @@ func releaseCommand() *cli.Command {
 	}
 }
 
+// releaseID releases one count of the holder id. The library calls an id that no holder can have invalid. A script
+// has such an id from somewhere else, and needs to know only that it holds nothing.
+func (s *session) releaseID(ctx context.Context, kind, name, id string) error {
+	a := s.acquirer(kind, name)
+	err := a.(releaser).ReleaseID(ctx, id)
+	if id == "" || !errors.Is(err, primitives.ErrInvalid) {
+		return err
+	}
+	if _, err := a.Info(ctx); err != nil { // the name is invalid, or somebody else's
+		return failedTo("release", err)
+	}
+	return failure("release %s %q: not held by %q", kind, name, id)
+}
+
 // heldKind returns kind, or what the keys tell if it is "". Errors name op, for which the kind is needed.
 func (s *session) heldKind(ctx context.Context, op, kind, name string) (string, error) {
 	if kind != "" {
 		return kind, nil
 	}
 	info, err := s.client.Inspect(ctx, name)
-	if failed, ok := errors.AsType[*primitives.Error](err); ok {
-		failed.Op = op
-	}
 	switch kind = kindOf(info.Kind); {
 	case err != nil:
-		return "", err
+		return "", failedTo(op, err)
 	case slices.Contains(heldKinds, kind):
 		return kind, nil
 	case kind == "":
 		return "", s.nothingHeld(ctx, "", name)
 	}
 	return "", failure("%q is a number: it has no known holders (see redlatch semaphore --help)", name)
+}
+
+// failedTo makes an error of the library name op, for which the call was made.
+func failedTo(op string, err error) error {
+	if failed, ok := errors.AsType[*primitives.Error](err); ok {
+		failed.Op = op
+	}
+	return err
 }
 
 func forceReleaseCommand() *cli.Command {
@@ -114,7 +133,7 @@ func forceReleaseCommand() *cli.Command {
 				if !c.Bool("yes") {
 					e, err := s.inspect(ctx, kind, name)
 					if err != nil {
-						return notOurs(err)
+						return notOurs(failedTo("force release", err))
 					}
 					if len(e.Holders) == 0 {
 						return failure("%q: nobody holds it", name)
@@ -199,7 +218,7 @@ func (s *session) releasePermits(ctx context.Context, name string) (held bool, e
 	permits := s.client.PermitExpirableSemaphore(name)
 	info, err := permits.Info(ctx)
 	if err != nil {
-		return false, err
+		return false, failedTo("force release", err)
 	}
 	for _, h := range info.Holders {
 		switch err := permits.ReleaseID(ctx, h.ID); {

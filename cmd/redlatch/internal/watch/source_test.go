@@ -155,18 +155,36 @@ func TestLookIsBounded(t *testing.T) {
 	require.Positive(t, found)
 }
 
-// While the server is away, each line says so. Afterwards the locks are shown again.
+// While the server is away, each line says so. Afterwards the locks are shown again. A server that is silent holds up a
+// look for as long as the timeout, but not the lines.
 func TestLinesGoOnThroughAnOutage(t *testing.T) {
 	t.Parallel()
+	for what, tt := range map[string]struct {
+		timeout   time.Duration
+		fail, end func(*redistest.Server) error
+	}{
+		"killed": {time.Second, (*redistest.Server).Kill, (*redistest.Server).Restart},
+		"silent": {time.Minute, (*redistest.Server).Pause, (*redistest.Server).Resume},
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			testOutage(t, tt.timeout, tt.fail, tt.end)
+		})
+	}
+}
+
+func testOutage(t *testing.T, timeout time.Duration, fail, end func(*redistest.Server) error) {
 	server := redistest.Fresh(t)
-	rdb := redis.NewClient(options(server.Addr()))
+	o := options(server.Addr())
+	o.ReadTimeout = timeout
+	rdb := redis.NewClient(o)
 	defer func() { _ = rdb.Close() }()
 	lines, out := io.Pipe()
 	messages, errs := io.Pipe()
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() {
-		ended <- Run(ctx, Config{Redis: rdb, Pattern: "*", Timeout: time.Second, Out: out, Errs: errs})
+		ended <- Run(ctx, Config{Redis: rdb, Pattern: "*", Timeout: timeout, Out: out, Errs: errs})
 		_, _ = out.Close(), errs.Close()
 	}()
 	said := make(chan string, 10)
@@ -181,7 +199,7 @@ func TestLinesGoOnThroughAnOutage(t *testing.T) {
 		}
 	}()
 	in := json.NewDecoder(lines)
-	next := func(cond func(map[string]any) bool) {
+	next := func(cond func(map[string]any) bool) time.Time {
 		t.Helper()
 		for i := 0; ; i++ {
 			var l map[string]any
@@ -190,19 +208,24 @@ func TestLinesGoOnThroughAnOutage(t *testing.T) {
 				require.Contains(t, l, field)
 			}
 			if cond(l) {
-				return
+				at, err := time.Parse(time.RFC3339Nano, l["at"].(string))
+				require.NoError(t, err)
+				return at
 			}
 			require.Less(t, i, 10, fmt.Sprint(l))
 		}
 	}
-	next(func(l map[string]any) bool { return l["error"] == nil })
-	require.NoError(t, server.Kill())
+	answered := func(l map[string]any) bool { return l["error"] == nil }
+	next(answered)
+	require.NoError(t, fail(server))
 	next(func(l map[string]any) bool { return l["error"] != nil })
 	require.Contains(t, <-said, "no answer from Redis, trying again")
-	require.NoError(t, server.Restart())
+	require.NoError(t, end(server))
+	again := next(answered)
+	require.Contains(t, <-said, "answers again")
+	require.Greater(t, next(answered).Sub(again), lookEvery/2, "two looks at once would give no rates")
 	acquire(t, client(t, server.Client(t)).Lock("back"))
 	next(func(l map[string]any) bool { return len(l["held"].([]any)) == 1 })
-	require.Contains(t, <-said, "answers again")
 	cancel()
 	go func() { _, _ = io.Copy(io.Discard, lines) }()
 	require.NoError(t, <-ended)

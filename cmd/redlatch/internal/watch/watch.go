@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -92,10 +93,13 @@ func guard(crashed chan<- string, f func()) {
 // follow looks once a second until ctx ends.
 func (s *Source) follow(ctx context.Context, timeout time.Duration, results chan<- result) {
 	for ctx.Err() == nil {
-		next := time.NewTimer(lookEvery)
+		next, began := time.NewTimer(lookEvery), time.Now()
 		look, cancel := context.WithTimeout(ctx, timeout)
 		snap, err := s.Look(look)
 		cancel()
+		if time.Since(began) > lookEvery {
+			next.Reset(lookEvery) // two looks at once would give no rates
+		}
 		r := result{snap, err, time.Now()}
 		if err != nil {
 			r.snap = nil
@@ -187,12 +191,17 @@ type record struct {
 	Error string `json:"error,omitempty"`
 }
 
-// writeLines writes a line of JSON for each look.
+// errNoAnswer is why a look is not over.
+var errNoAnswer = errors.New("no answer yet")
+
+// writeLines writes a line of JSON for each look, and for each second that a look is late.
 func writeLines(ctx context.Context, cfg Config, results <-chan result, crashed <-chan string) error {
 	out := json.NewEncoder(cfg.Out)
 	out.SetEscapeHTML(false)
 	var last *Snapshot
 	failing := false
+	late := time.NewTimer(2 * lookEvery)
+	defer late.Stop()
 	for {
 		var r result
 		select {
@@ -201,6 +210,10 @@ func writeLines(ctx context.Context, cfg Config, results <-chan result, crashed 
 		case text := <-crashed:
 			panic(text)
 		case r = <-results:
+			late.Reset(2 * lookEvery)
+		case now := <-late.C:
+			r = result{err: errNoAnswer, at: now}
+			late.Reset(lookEvery)
 		}
 		if ctx.Err() != nil {
 			return nil // the look was cut short
