@@ -55,7 +55,8 @@ func NewLocker(c *primitives.Client, opts ...primitives.Option) *Locker {
 	return &Locker{client: c, opts: opts, names: map[string]*gate{}}
 }
 
-// Lock waits until it has locked name, or until ctx is done.
+// Lock waits until it has locked name, or until ctx is done. A [primitives.WithWait] among the options, or among the
+// defaults of the client, limits the wait: then the error matches [primitives.ErrNotAcquired].
 func (l *Locker) Lock(ctx context.Context, name string) error {
 	g := l.enter(name)
 	select {

@@ -199,10 +199,12 @@ func (h *handle) adopt(
 ) (hold *Hold, err error) {
 	s, err := h.with(opts)
 	if err != nil {
+		h.res.ReportNotAcquired(ctx, err)
 		return nil, h.failed("adopt", err)
 	}
-	terms := s.Terms
-	err = h.call(ctx, "adopt", func() error {
+	terms, began := s.Terms, false
+	err = h.c.during(ctx, func() error {
+		began = true
 		adopted, err := (*engine.Hold)(nil), ErrClosed
 		if !h.c.core.IsClosing() {
 			adopted, err = f(&terms)
@@ -211,9 +213,12 @@ func (h *handle) adopt(
 		if err == nil {
 			hold = newHold(adopted)
 		}
-		return err
+		return h.withType(ctx, err)
 	})
-	return hold, err
+	if !began { // nothing was sent: ctx has ended, or the client is closed or not ready
+		h.res.ReportNotAcquired(ctx, err)
+	}
+	return hold, h.failed("adopt", err)
 }
 
 // do runs f with the hold of an acquisition. It releases the hold when f returns or panics.

@@ -384,3 +384,38 @@ func TestC23AdoptionByAClosingClientEmitsAnEvent(t *testing.T) {
 		})
 	}
 }
+
+// C23: so does an adoption that fails before it sends anything.
+func TestC23AdoptionThatSendsNothingEmitsAnEvent(t *testing.T) {
+	t.Parallel()
+	for _, k := range takeables() {
+		for _, row := range []struct {
+			name  string
+			adopt func(*testing.T, kinds.Takeable) error
+			err   error
+		}{
+			{"bad option", func(t *testing.T, h kinds.Takeable) error {
+				return ErrOf(h.Adopt(t.Context(), "id", primitives.WithLease(0)))
+			}, primitives.ErrInvalid},
+			{"bad id", func(t *testing.T, h kinds.Takeable) error {
+				return ErrOf(h.Adopt(t.Context(), ""))
+			}, primitives.ErrInvalid},
+			{"ended context", func(t *testing.T, h kinds.Takeable) error {
+				ctx, cancel := context.WithCancel(t.Context())
+				cancel()
+				return ErrOf(h.Adopt(ctx, "id"))
+			}, context.Canceled},
+		} {
+			t.Run(k.Name+"/"+row.name, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					heard := &Recorder{}
+					c := NewClient(t, redistest.Embedded(t).Client(t), heard.Option())
+					require.ErrorIs(t, row.adopt(t, k.Open(c, "l").(kinds.Takeable)), row.err)
+					events := heard.All(primitives.EventNotAcquired)
+					require.Len(t, events, 1)
+					require.ErrorIs(t, events[0].Err, row.err)
+				})
+			})
+		}
+	}
+}
