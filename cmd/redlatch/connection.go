@@ -87,8 +87,8 @@ func withSession(
 }
 
 const (
-	waitGrace  = 500 * time.Millisecond // how much longer than --wait a command waits for Redis
-	closeGrace = 250 * time.Millisecond // and then for what an attempt without an answer has left there
+	waitGrace  = 400 * time.Millisecond // how much longer than --wait a command waits for Redis
+	closeGrace = 150 * time.Millisecond // and then for what an attempt without an answer has left there
 )
 
 // open returns the session that the flags describe. It sends nothing.
