@@ -106,8 +106,9 @@ func (p *Presence) readNotices() {
 	named := map[holder]bool{}
 	for _, notice := range notices {
 		kind, rest, _ := strings.Cut(notice, "\n")
-		if at := strings.LastIndexByte(rest, '\n'); p.ManyIDs(kind) && at >= 0 {
-			name, ids := rest[:at+1], rest[at+1:]
+		if p.ManyIDs(kind) {
+			at := strings.LastIndexByte(rest, '\n') + 1 // 0: there is no name, so no hold matches
+			name, ids := rest[:at], rest[at:]
 			for id := range strings.SplitSeq(ids, ",") {
 				named[holder{name, id}] = true
 			}
