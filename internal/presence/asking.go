@@ -116,8 +116,8 @@ func (p *Presence) forgotten(owned []*engine.Ownership) (suspects []*engine.Owne
 func (p *Presence) askAbout(owned []*engine.Ownership) {
 	ctx, cancel := context.WithTimeout(context.Background(), askAtMost)
 	defer cancel()
-	for _, pause := range append(verifyPauses[:], 0) {
-		if owned = p.askRound(ctx, owned); len(owned) == 0 || pause == 0 {
+	for _, pause := range append(verifyPauses[:], 0) { // the last round is followed by none
+		if owned = p.askRound(ctx, owned); len(owned) == 0 {
 			return
 		}
 		engine.Pause(ctx, pause, p.core.Stopping())
