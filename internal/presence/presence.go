@@ -157,8 +157,7 @@ func (p *Presence) run() {
 		select {
 		case <-timer.C:
 		case <-p.core.Stopping():
-			p.listen(nil)
-			return
+			return // the hub ends the subscriptions
 		}
 		next := p.look()
 		if next == 0 && p.rest() {
