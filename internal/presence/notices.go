@@ -26,11 +26,12 @@ func (p *Presence) Announce(ctx context.Context, kind, name string, ids []string
 	done := make(chan struct{})
 	p.core.Spawn(func() {
 		defer close(done)
+		// The takeover has happened, so the holder should hear of it even if the caller's time is over.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), noticeTimeout)
 		defer cancel()
 		for batch := range slices.Chunk(notices, pipelined) {
 			if _, err := p.Runner.Commands(ctx, batch...); err != nil {
-				return
+				return // the others would probably fail, too, and holders find the loss with their next renewal
 			}
 		}
 	})
@@ -73,6 +74,7 @@ func (p *Presence) Receive(sig pubsub.Signal) {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	// The latest notices are dropped, not the earliest: a flood cannot push out a notice that came before it.
 	if len(p.unread) >= maxNotices || p.unreadBytes+len(sig.Payload) > maxNoticeBytes {
 		return
 	}
@@ -163,6 +165,7 @@ func (p *Presence) verify(o *engine.Ownership) {
 	tries := 0
 	for {
 		err := o.Verify(context.Background())
+		// In one step with the deletion below: a notice that comes later finds no check, and starts one.
 		p.mu.Lock()
 		again := p.suspects[o]
 		switch {

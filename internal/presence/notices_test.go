@@ -46,7 +46,7 @@ func TestNoticeHasTheHoldsChecked(t *testing.T) {
 		{"a permit of another pool", []string{"permits\np:other\n" + a}, ""},
 		{"a permit that nobody has", []string{"permits\np:pool\n" + z}, ""},
 		{"a lock that is read as permits", []string{"permits\np:x\nID"}, ""},
-		{"a notice that is no use", []string{"", "\n", "\n\n", "lock", "permits", "permits\n", "permits\n,", "permits\n\n,"}, ""},
+		{"a notice that is no use", []string{"", "\n", "\n\n", "lock", "permits", "permits\n", "permits\n\n,"}, ""},
 		{"several", []string{"lock\np:y\nID", "permits\np:pool\n" + a, "lock\np:x\nID", "permits\np:pool\n" + b}, "pool x"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
