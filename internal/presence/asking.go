@@ -64,6 +64,8 @@ func (p *Presence) ask(add func(*asking)) {
 func (p *Presence) runAsking() {
 	a := &p.asking
 	for {
+		// The occasions are taken, and running is set, in one step. So an occasion that comes now is either seen in the
+		// next turn, or starts another goroutine.
 		a.mu.Lock()
 		all, tags := a.all, a.tags
 		a.all, a.tags = false, nil
@@ -76,13 +78,14 @@ func (p *Presence) runAsking() {
 		owned := p.core.LeasedOwnerships(func(h *engine.Hold) bool {
 			return all || slices.Contains(tags, TagOf(h.ID()))
 		})
-		if !all {
+		if !all { // Redis has probably forgotten nothing
 			owned = p.forgotten(owned)
 		}
 		p.askAbout(p.core.RenewNow(owned))
 		if all {
 			p.core.RepeatReleases()
 		}
+		// A connection that breaks again and again is an occasion each time. A pause bounds what that costs.
 		engine.Pause(context.Background(), askEvery-time.Since(began), p.core.Stopping())
 		if p.core.IsStopping() {
 			return
@@ -102,6 +105,7 @@ func (p *Presence) forgotten(owned []*engine.Ownership) (suspects []*engine.Owne
 		}
 		replies, _ := p.Runner.Commands(ctx, probes...)
 		for i, o := range chunk {
+			// Without a reply nothing is known, so the question proper must answer.
 			if i >= len(replies) || replies[i] == nil || replies[i] == int64(0) {
 				suspects = append(suspects, o)
 			}
@@ -116,8 +120,8 @@ func (p *Presence) forgotten(owned []*engine.Ownership) (suspects []*engine.Owne
 func (p *Presence) askAbout(owned []*engine.Ownership) {
 	ctx, cancel := context.WithTimeout(context.Background(), askAtMost)
 	defer cancel()
-	for _, pause := range append(verifyPauses[:], 0) {
-		if owned = p.askRound(ctx, owned); len(owned) == 0 || pause == 0 {
+	for _, pause := range append(verifyPauses[:], 0) { // none after the last round
+		if owned = p.askRound(ctx, owned); len(owned) == 0 {
 			return
 		}
 		engine.Pause(ctx, pause, p.core.Stopping())
@@ -137,6 +141,7 @@ func (p *Presence) askRound(ctx context.Context, owned []*engine.Ownership) (una
 				if n >= len(batches) {
 					return
 				}
+				// One failure may be that of one batch, or of one server of a cluster. Many in a row are an outage.
 				if p.askOnce(ctx, batches[n]) {
 					silent.Store(0)
 				} else {
@@ -146,6 +151,7 @@ func (p *Presence) askRound(ctx context.Context, owned []*engine.Ownership) (una
 		})
 	}
 	workers.Wait()
+	// A batch that nobody has sent has no states.
 	for _, q := range batches {
 		for i, ask := range q.asks {
 			if i >= len(q.states) || q.states[i] == watchdog.Unknown {
@@ -169,7 +175,7 @@ func questionsAbout(owned []*engine.Ownership) (batches []*question) {
 	seen := make(map[*engine.Ownership]bool, len(owned))
 	for _, o := range owned {
 		left := o.ValidFor()
-		if seen[o] || left == 0 {
+		if seen[o] || left == 0 { // nested holds share an ownership; an ended hold needs no answer
 			continue
 		}
 		seen[o] = true
@@ -191,6 +197,7 @@ func questionsAbout(owned []*engine.Ownership) (batches []*question) {
 func (p *Presence) askOnce(ctx context.Context, q *question) bool {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
+	// The error says no more than the states: what it concerns is Unknown, and is asked about again.
 	q.states, _ = p.Renew(ctx, q.group, q.asks)
 	for i, state := range q.states {
 		if state == watchdog.Lost {

@@ -57,6 +57,7 @@ func (p *Presence) CanLinger(ctx context.Context) bool {
 	if l == nil {
 		return false
 	}
+	// The limit counts from the subscription: if Redis is slow to confirm it, one release waits, not each.
 	if left := hearLimit - time.Duration(p.now()-l.since); left > 0 {
 		engine.Pause(ctx, left, l.sub.Confirmed())
 	}
@@ -66,7 +67,7 @@ func (p *Presence) CanLinger(ctx context.Context) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.subs[p.tag] != l {
-		return false // the client was idle meanwhile
+		return false // the client was idle meanwhile, and has ended the subscription
 	}
 	p.hears.Store(true)
 	return true
@@ -94,6 +95,7 @@ func (p *Presence) readAsks() {
 	for _, ask := range asks {
 		wanted[ask] = true
 	}
+	// One walk over the holds answers all asks. key is used again, because most clients have more holds than asks.
 	var key []byte
 	p.core.Wanted(func(h *engine.Hold) bool {
 		key = append(append(append(key[:0], p.Prefix...), h.Resource().Name...), '\n')
@@ -106,6 +108,8 @@ func (p *Presence) readAsks() {
 func (p *Presence) AskFor(r *engine.Resource, holder string) {
 	text := p.Prefix + r.Name + "\n" + holder
 	now := p.now()
+	// All waiters for a lock are refused by the same holder, each at its own poll. So the last ask is enough to
+	// remember.
 	p.mu.Lock()
 	again := p.lastAsk == text && now < p.lastAskAt+engine.Instant(askAgain)
 	if !again {

@@ -26,11 +26,12 @@ func (p *Presence) Announce(ctx context.Context, kind, name string, ids []string
 	done := make(chan struct{})
 	p.core.Spawn(func() {
 		defer close(done)
+		// The takeover has happened, so the holder should hear of it even if the caller's time is over.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), noticeTimeout)
 		defer cancel()
 		for batch := range slices.Chunk(notices, pipelined) {
 			if _, err := p.Runner.Commands(ctx, batch...); err != nil {
-				return
+				return // the others would probably fail, too, and holders find the loss with their next renewal
 			}
 		}
 	})
@@ -73,6 +74,7 @@ func (p *Presence) Receive(sig pubsub.Signal) {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	// The latest notices are dropped, not the earliest: a flood cannot push out a notice that came before it.
 	if len(p.unread) >= maxNotices || p.unreadBytes+len(sig.Payload) > maxNoticeBytes {
 		return
 	}
@@ -106,8 +108,9 @@ func (p *Presence) readNotices() {
 	named := map[holder]bool{}
 	for _, notice := range notices {
 		kind, rest, _ := strings.Cut(notice, "\n")
-		if at := strings.LastIndexByte(rest, '\n'); p.ManyIDs(kind) && at >= 0 {
-			name, ids := rest[:at+1], rest[at+1:]
+		if p.ManyIDs(kind) {
+			at := strings.LastIndexByte(rest, '\n') + 1 // 0: there is no name, so no hold matches
+			name, ids := rest[:at], rest[at:]
 			for id := range strings.SplitSeq(ids, ",") {
 				named[holder{name, id}] = true
 			}
@@ -162,6 +165,7 @@ func (p *Presence) verify(o *engine.Ownership) {
 	tries := 0
 	for {
 		err := o.Verify(context.Background())
+		// In one step with the deletion below: a notice that comes later finds no check, and starts one.
 		p.mu.Lock()
 		again := p.suspects[o]
 		switch {

@@ -151,14 +151,13 @@ func (p *Presence) now() engine.Instant { return p.core.Instant(time.Now()) }
 // run is the presence's one goroutine; wake starts it. It looks when something is due, and at least every
 // lookEvery. It ends in rest, when the client is idle, or when the core stops its background work.
 func (p *Presence) run() {
-	timer := time.NewTimer(nameAfter)
+	timer := time.NewTimer(nameAfter) // nothing is due earlier
 	defer timer.Stop()
 	for {
 		select {
 		case <-timer.C:
 		case <-p.core.Stopping():
-			p.listen(nil)
-			return
+			return // the hub ends the subscriptions
 		}
 		next := p.look()
 		if next == 0 && p.rest() {
@@ -190,7 +189,7 @@ func (p *Presence) look() time.Duration {
 	}
 	p.idleSince = 0
 	pause := lookEvery
-	if p.unheard {
+	if p.unheard { // the holds are to be asked about soon after the confirmation
 		pause = confirmPause
 	}
 	next = min(next, p.show(now, busy), now+engine.Instant(pause))
@@ -206,7 +205,7 @@ func (p *Presence) rest() bool {
 	p.hearing = false // no lock lingers now: it would count as a hold
 	p.mu.Unlock()
 	p.listen(nil)
-	p.erase()
+	p.erase() // may take a moment, in which holds come
 	p.running.Store(false)
 	_, oldest, _ := p.core.HoldTags(p.now(), listenAfter)
 	busy := oldest != engine.Never || p.waiting.Load() > 0
@@ -244,7 +243,7 @@ func (p *Presence) write(done chan struct{}) {
 	p.mu.Lock()
 	switch {
 	case failed == nil:
-	case failed.Outcome != scripts.Executed:
+	case failed.Outcome != scripts.Executed: // Redis has not refused it, so it may work soon
 		pause = nameRetry
 	case !p.warned:
 		p.warned, warn = true, true
@@ -264,7 +263,7 @@ func (p *Presence) erase() {
 	p.mu.Lock()
 	written, writing := p.written, p.writing
 	silent := !p.Runner.Answering()
-	p.written, p.due = false, 0
+	p.written, p.due = false, 0 // the next hold that lasts writes it again
 	p.mu.Unlock()
 	if !written || silent {
 		return
@@ -286,7 +285,7 @@ func (p *Presence) erase() {
 // its TTL ends, because it shows whose holds they are.
 func (p *Presence) Close(holdsLeft bool) {
 	p.mu.Lock()
-	p.closed = true
+	p.closed = true // first, so that no write begins after the deletion
 	p.mu.Unlock()
 	if !holdsLeft {
 		p.erase()
@@ -306,6 +305,7 @@ func (p *Presence) listen(tags []string) {
 	}
 	p.mu.Lock()
 	wanted[p.tag] = wanted[p.tag] || p.hearing
+	// Refusals are noted before anything is subscribed: a refused channel would be tried again at once.
 	for tag, l := range p.subs {
 		refused := l.sub.Err() != nil // the hub has logged it
 		if refused {
@@ -322,14 +322,14 @@ func (p *Presence) listen(tags []string) {
 		if l == nil {
 			continue
 		}
-		if !l.heard && engine.IsClosed(l.sub.Confirmed()) {
+		if !l.heard && engine.IsClosed(l.sub.Confirmed()) { // once: later connections signal Resubscribed
 			l.heard = true
 			confirmed = append(confirmed, tag)
 		}
 		p.unheard = p.unheard || !l.heard
 	}
 	if p.subs[p.tag] == nil {
-		p.hears.Store(false)
+		p.hears.Store(false) // look ends what has begun to linger meanwhile
 	}
 	p.mu.Unlock()
 	for _, tag := range confirmed {
@@ -367,7 +367,7 @@ func (p *Presence) Names(ctx context.Context, ids []string, known map[string]str
 	for _, id := range ids {
 		tag := TagOf(id)
 		if _, ok := known[tag]; !ok {
-			known[tag] = ""
+			known[tag] = "" // also if the read fails: a list of locks would repeat it for each of them
 			tags = append(tags, tag)
 			commands = append(commands, []any{"get", tagged(ClientName, tag)})
 		}
@@ -377,7 +377,7 @@ func (p *Presence) Names(ctx context.Context, ids []string, known map[string]str
 	for len(tags) > 0 {
 		n := min(len(tags), pipelined)
 		values, _ := p.Runner.Commands(ctx, commands[:n]...)
-		if values == nil {
+		if values == nil { // no answer in time; names that are merely missing are nil among the values
 			break
 		}
 		for i, value := range values {

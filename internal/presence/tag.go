@@ -15,11 +15,11 @@ func ClientTag(uuid string) string { return strings.ReplaceAll(uuid, "-", "")[:t
 // TagOf returns the tag of the client that made an id. An id that no client made, such as one of
 // [WithOwner], has a hash for a tag. All users of the id compute the same one.
 func TagOf(id string) string {
-	switch at := strings.IndexAny(id, ":,"); {
-	case at == uuidLength && id[at] == ':' && isUUID(id[:at]):
-		return ClientTag(id[:at])
-	case at < 0 && isHex(id, permitDigits), at >= 0 && id[at] == ',' && isHex(id[:at], permitDigits):
-		return id[:tagDigits]
+	if uuid, _, ok := strings.Cut(id, ":"); ok && len(uuid) == uuidLength && isUUID(uuid) {
+		return ClientTag(uuid)
+	}
+	if permit, _, _ := strings.Cut(id, ","); isHex(permit, permitDigits) { // the first of a list
+		return permit[:tagDigits]
 	}
 	sum := fnv.New64a()
 	_, _ = sum.Write([]byte(id))
