@@ -235,6 +235,9 @@ func (e *exam) reachFix(err error) string {
 		{"no answer within", "does redis-server hang (redis-cli ping on its host)? Else check the address, the firewall, " +
 			"and whether the server uses TLS as the URL says (rediss://)"},
 		{"max number of clients", "raise maxclients, or close idle connections"},
+		// A server with too many clients closes a connection before the client has sent anything. Whether its
+		// reply can still be read is a matter of luck.
+		{"broken pipe", "does the server have too many clients (maxclients)? Else check that it is a Redis server"},
 	} {
 		if strings.Contains(text, known.part) {
 			return known.fix

@@ -291,8 +291,8 @@ func TestServerOutOfReach(t *testing.T) {
 	}
 }
 
-// Errors of TLS, as Go and OpenSSL word them.
-func TestAdviceOnCertificates(t *testing.T) {
+// Errors of TLS, as Go and OpenSSL word them, and of a server that has too many clients.
+func TestAdviceOnErrors(t *testing.T) {
 	t.Parallel()
 	for text, fix := range map[string]string{
 		"remote error: tls: certificate required":                                                    "--tls-key",
@@ -300,6 +300,8 @@ func TestAdviceOnCertificates(t *testing.T) {
 		"x509: cannot validate certificate for 127.0.0.1 because it doesn't contain any IP SANs":     "a host that it names",
 		"tls: failed to verify certificate: x509: certificate has expired or is not yet valid":       "expired",
 		"tls: failed to verify certificate: x509: certificate signed by unknown authority":           "--tls-ca",
+		"ERR max number of clients reached":                                                          "raise maxclients",
+		"write: broken pipe":                                                                         "(maxclients)",
 	} {
 		require.Contains(t, new(exam).reachFix(errors.New(text)), fix, text)
 	}
