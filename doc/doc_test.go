@@ -106,6 +106,26 @@ func TestFragmentsOfPagesCompile(t *testing.T) {
 	require.NoError(t, err, "%s\n%s", output, code)
 }
 
+// A figure such as 17,686 in a table of performance.md, or about a workload on a page, is one of bench/results.md.
+func TestFiguresAreThoseOfTheResults(t *testing.T) {
+	t.Parallel()
+	results, err := os.ReadFile("../bench/results.md")
+	require.NoError(t, err)
+	figure := regexp.MustCompile(`\d{1,3}(,\d{3})+`)
+	for page, lines := range map[string]*regexp.Regexp{
+		"performance.md": regexp.MustCompile(`(?m)^\| W.*$|^.* second within a client\n.*$|^.*\(W5\).*$`),
+		"comparison.md":  regexp.MustCompile(`(?m)^.*\[W5\].*$`),
+	} {
+		text, err := os.ReadFile(page)
+		require.NoError(t, err)
+		found := figure.FindAllString(strings.Join(lines.FindAllString(string(text), -1), "\n"), -1)
+		require.NotEmpty(t, found, page)
+		for _, f := range found {
+			require.Contains(t, string(results), f, page)
+		}
+	}
+}
+
 func unindented(t *testing.T, path string) string {
 	text, err := os.ReadFile(path)
 	require.NoError(t, err)
