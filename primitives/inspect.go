@@ -30,7 +30,7 @@ const kindInteger = "integer"
 func (c *Client) Inspect(ctx context.Context, name string) (Info, error) {
 	info, err := c.inspect(ctx, name)
 	if err != nil {
-		return Info{}, failed(&engine.Resource{Kind: "name", Name: name}, "inspect", err)
+		return Info{}, failed(&engine.Resource{Core: c.core, Kind: "name", Name: name}, "inspect", err)
 	}
 	info.Name = name
 	return info, nil
@@ -118,7 +118,7 @@ func (c *Client) list(
 				info, listed, err = read(key)
 			}
 			if err != nil {
-				yield(Info{}, failed(&engine.Resource{Kind: kind, Name: match}, "list", err))
+				yield(Info{}, failed(&engine.Resource{Core: c.core, Kind: kind, Name: match}, "list", err))
 				return
 			}
 			if listed && !yield(info, nil) {

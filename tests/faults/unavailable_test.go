@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"iter"
 	"net"
 	"os"
 	"strconv"
@@ -248,6 +249,9 @@ func TestC7EveryCallSaysThatRedisIsUnavailable(t *testing.T) {
 			"permits' Info": func(ctx context.Context) error { return ErrOf(permits.Info(ctx)) },
 			"Count":         func(ctx context.Context) error { return ErrOf(latch.Count(ctx)) },
 			"CountDown":     latch.CountDown,
+			"Inspect":       func(ctx context.Context) error { return ErrOf(c.Inspect(ctx, "l")) },
+			"Locks":         func(ctx context.Context) error { return errOfList(c.Locks(ctx, "*")) },
+			"Numbers":       func(ctx context.Context) error { return errOfList(c.Numbers(ctx, "*")) },
 		}
 		p.BlackHole(true)
 		var running sync.WaitGroup
@@ -271,6 +275,13 @@ func TestC7EveryCallSaysThatRedisIsUnavailable(t *testing.T) {
 		require.ErrorIs(t, hold.Release(context.Background()), primitives.ErrUnavailable)
 		p.Heal()
 	})
+}
+
+// errOfList returns the error that has ended a list.
+func errOfList(list iter.Seq2[primitives.Info, error]) (err error) {
+	for _, err = range list {
+	}
+	return err
 }
 
 // C7: first Redis says that somebody else holds it, then it falls silent. The error says both.
