@@ -105,7 +105,8 @@ func WithPrefix(prefix string) ClientOption {
 	return ClientOption{func(c *Client) error { c.prefix = prefix; return nil }}
 }
 
-// WithLogger logs failures that no caller can see. Default: discard.
+// WithLogger logs losses, failed renewals and failures that no caller can see at Warn, and the first renewal
+// that works again at Info. nil is ErrInvalid. Default: discard.
 func WithLogger(l *slog.Logger) ClientOption {
 	return ClientOption{func(c *Client) error {
 		if l == nil {
