@@ -31,7 +31,6 @@ func oneServer(addr string) (*redis.Client, *primitives.Client, error) {
 		DialTimeout:              time.Second,
 		DialerRetries:            2,
 		ReadTimeout:              time.Second,
-		MinIdleConns:             2,
 		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
 	})
 	client, err := primitives.New(rdb)
@@ -150,6 +149,31 @@ func TestSetUpOfOneServer(t *testing.T) {
 	require.NoError(t, inAProgram(t.Context(), rdb, slog.New(slog.DiscardHandler), count))
 	require.NoError(t, rdb.Close())
 	require.EqualValues(t, 2, events.Load(), "acquired and released")
+}
+
+// What the page says of MinIdleConns and PoolSize: locks use the connections for pipelines, which go-redis dials
+// when they are needed, and which commands that block do not occupy.
+func TestLocksUseTheConnectionsForPipelines(t *testing.T) {
+	t.Parallel()
+	server := redistest.Redis(t)
+	rdb := server.Client(t, func(o *redis.Options) { o.PoolSize, o.MinIdleConns = 1, 1 })
+	redistest.WaitFor(t, 10*time.Second, func() bool { return rdb.PoolStats().IdleConns == 1 }, "an idle connection")
+	client, err := primitives.New(rdb, primitives.WithClientName(""))
+	require.NoError(t, err)
+	lock := client.Lock(redistest.Name(t))
+	require.Zero(t, rdb.PoolStats().PipelineStats.TotalConns, "MinIdleConns is not for them")
+	_, err = lock.Info(t.Context())
+	require.NoError(t, err)
+	require.EqualValues(t, 1, rdb.PoolStats().PipelineStats.TotalConns)
+
+	blocked := make(chan error, 1)
+	go func() { blocked <- rdb.BLPop(t.Context(), 10*time.Second, redistest.Name(t)+"list").Err() }()
+	redistest.WaitFor(t, 10*time.Second, func() bool { return rdb.PoolStats().IdleConns == 0 }, "no idle connection")
+	hold, err := lock.Acquire(t.Context())
+	require.NoError(t, err)
+	require.NoError(t, hold.Release(t.Context()))
+	require.Empty(t, blocked, "the only other connection was in use")
+	require.NoError(t, client.Close(t.Context()))
 }
 
 func TestSetUpOfACluster(t *testing.T) {
