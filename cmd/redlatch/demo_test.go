@@ -38,6 +38,15 @@ func TestScenesPassAndLeaveNoKeys(t *testing.T) {
 	}
 }
 
+// The names of clients have no prefix, so they are looked for on a server of their own.
+func TestDemoLeavesNoNamesOfClients(t *testing.T) {
+	t.Parallel()
+	s := redistest.Fresh(t)
+	code, stdout, _ := redlatch(t.Context(), "demo", "--redis", "redis://"+s.Addr(), "--only", "lock,crash")
+	require.Zero(t, code, stdout)
+	require.Empty(t, redistest.Keys(t, s, "*"))
+}
+
 // The demo without flags runs all scenes on a server inside the process, whatever REDIS_URL says.
 func TestDemoWithoutFlags(t *testing.T) {
 	t.Parallel()

@@ -69,7 +69,9 @@ func (s *stage) newProcessOn(node *redis.Options, name string, opts ...primitive
 	}
 	o.Dialer = p.link.Dial
 	p.rdb = redis.NewClient(&o)
-	c, err := primitives.New(p.rdb, append(opts, primitives.WithPrefix(s.prefix), primitives.WithObserver(p.observe))...)
+	// Nobody would delete the names of clients: the connections are closed first, see cleanUp.
+	opts = append(opts, primitives.WithClientName(""), primitives.WithPrefix(s.prefix), primitives.WithObserver(p.observe))
+	c, err := primitives.New(p.rdb, opts...)
 	if err != nil {
 		return nil, err
 	}
