@@ -417,5 +417,5 @@ func TestSubscriptionGoesWhereCommandsGo(t *testing.T) {
 	before := dials.Load()
 	redistest.WaitFor(t, soon, func() bool { return dials.Load() == before+maxFollows }, "a few attempts")
 	time.Sleep(5 * shortLimits.look)
-	require.EqualValues(t, before+maxFollows, dials.Load())
+	require.Equal(t, before+maxFollows, dials.Load())
 }
