@@ -207,7 +207,11 @@ func New(rdb redis.UniversalClient, opts ...ClientOption) (*Client, error) {
 	c.remembered, c.answered = scripts.InMillis(c.run.Memory()), scripts.InMillis(c.run.AnswerMemory())
 	c.defaults.firstTTL = scripts.InMillis(c.defaults.FirstTTL())
 	c.queues.open = map[string]*fairQueue{}
-	c.hub = pubsub.New(rdb, pubsub.Config{Sharded: c.sharded, Logger: c.logger, LinkLost: c.linkLost})
+	hub := pubsub.Config{Sharded: c.sharded, Logger: c.logger, LinkLost: c.linkLost}
+	if followsMaster(rdb) {
+		hub.Server = c.run.Address
+	}
+	c.hub = pubsub.New(rdb, hub)
 	c.tag, _ = hex.DecodeString(presence.ClientTag(c.id))
 	c.presence = presence.New(presence.Config{
 		ID: c.id, Name: c.name, Prefix: c.prefix, Runner: c.run, Hub: c.hub, Logger: c.logger,
@@ -276,8 +280,13 @@ func isCluster(rdb redis.UniversalClient) bool {
 // hasReplicas reports whether a replica may take the place of a master: on a cluster, with Sentinel, and wherever
 // replicas confirm acquisitions.
 func (c *Client) hasReplicas() bool {
-	node, ok := c.rdb.(interface{ Options() *redis.Options })
-	return c.cluster || c.replicas.n > 0 || ok && node.Options().Addr == "FailoverClient" // as go-redis names it
+	return c.cluster || c.replicas.n > 0 || followsMaster(c.rdb)
+}
+
+// followsMaster reports whether rdb asks Sentinel for the master.
+func followsMaster(rdb redis.UniversalClient) bool {
+	node, ok := rdb.(interface{ Options() *redis.Options })
+	return ok && node.Options().Addr == "FailoverClient" // as go-redis names it
 }
 
 // during runs f as a call that Close waits for. If ctx has ended, f does not run.

@@ -36,6 +36,11 @@ type Config struct {
 	// LinkLost, if not nil, is called for each link that has failed, or could not be made, while
 	// channels were on it. A new link for them follows. The conditions of Logger apply.
 	LinkLost func(err error)
+	// Server, if not nil, returns the address of the server to which the client's commands go now, or "" if that
+	// is not known. A link to another one is replaced. It is for a client that follows a master: a former master
+	// keeps its connections until it hears of its successor, but no message arrives there. A cluster client
+	// ignores it. It must only compute.
+	Server func() string
 
 	limits limits
 }
@@ -47,6 +52,7 @@ type limits struct {
 	connect time.Duration // dial and handshake together
 	idle    time.Duration // how long a link without channels stays open
 	leave   time.Duration // how long a channel stays subscribed after CloseSoon
+	look    time.Duration // how often a link asks Config.Server
 }
 
 // silence is how long a link without incoming data stays open.
@@ -62,6 +68,7 @@ var defaultLimits = limits{
 	connect: 5 * time.Second,
 	idle:    300 * time.Millisecond,
 	leave:   10 * time.Millisecond,
+	look:    time.Second,
 }
 
 // Bounds of the delay before a server is dialed again, and before a channel that could not be
@@ -97,6 +104,9 @@ type Hub struct {
 	placing  bool // the placer goroutine runs; always true while there are unplaced channels
 
 	unsubscribeRefused bool // the server has refused an UNSUBSCRIBE, which was logged
+
+	followed string // what Config.Server returned when a link was last replaced for it
+	follows  int    // how many links in a row were replaced for that
 }
 
 // channel is one subscribed channel. Hub.mu guards all fields except name, which never changes.

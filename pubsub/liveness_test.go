@@ -382,3 +382,40 @@ func TestSubscriptionFollowsASentinelFailover(t *testing.T) {
 	publish(t, current.Client(t), "c", "0")
 	e.awaitPayload(t, "0")
 }
+
+// A former master that nobody has told of its successor keeps the connections that it has. The link goes where
+// commands go. If it arrives elsewhere each time, it stays there after a few attempts.
+func TestSubscriptionGoesWhereCommandsGo(t *testing.T) {
+	t.Parallel()
+	former, current := redistest.Fresh(t), redistest.Fresh(t)
+	var dials atomic.Int32
+	var leads, commands atomic.Value // addresses
+	leads.Store(former.Addr())
+	commands.Store("")
+	rdb := former.Client(t, func(o *redis.Options) {
+		o.Dialer = func(ctx context.Context, network, _ string) (net.Conn, error) {
+			dials.Add(1)
+			return new(net.Dialer).DialContext(ctx, network, leads.Load().(string))
+		}
+	})
+	server := func() string { return commands.Load().(string) }
+	e := listen(open(t, rdb, Config{limits: shortLimits, Server: server}), "c").awaitConfirmed(t)
+	time.Sleep(5 * shortLimits.look)
+	commands.Store(former.Addr())
+	time.Sleep(5 * shortLimits.look)
+	require.EqualValues(t, 1, dials.Load(), "the link stays where commands go, and while that is not known")
+
+	commands.Store(current.Addr())
+	redistest.WaitFor(t, soon, func() bool { return dials.Load() >= 3 }, "the link looks for the current master")
+	leads.Store(current.Addr())
+	redistest.WaitFor(t, soon, func() bool {
+		return slices.Contains(redistest.Channels(t, current), "c")
+	}, "subscribed on the current master")
+	e.awaitResubscribed(t)
+
+	commands.Store("127.0.0.1:1")
+	before := dials.Load()
+	redistest.WaitFor(t, soon, func() bool { return dials.Load() == before+maxFollows }, "a few attempts")
+	time.Sleep(5 * shortLimits.look)
+	require.Equal(t, before+maxFollows, dials.Load())
+}

@@ -34,6 +34,7 @@ var shortLimits = limits{
 	connect: time.Second,
 	idle:    50 * time.Millisecond,
 	leave:   time.Millisecond,
+	look:    50 * time.Millisecond,
 }
 
 // open returns a hub that is closed when the test ends.

@@ -31,6 +31,8 @@ type server struct {
 	// check returns why a link should leave the server, if it should. It does no I/O in the foreground.
 	// Nil if nothing but the connection can fail.
 	check func(ctx context.Context) error
+	// follows says that the link should be to the server that Config.Server returns.
+	follows bool
 }
 
 // plainServer is the name of the only server of plain pub/sub.
@@ -196,7 +198,7 @@ type singleRouter struct{ options *redis.Options }
 func (singleRouter) sharded() bool           { return false }
 func (singleRouter) refresh(context.Context) {}
 func (r singleRouter) serverFor(context.Context, string) (server, error) {
-	return server{name: plainServer, options: r.options}, nil
+	return server{name: plainServer, options: r.options, follows: true}, nil
 }
 
 // clusterRouter is plain pub/sub on a cluster. The cluster broadcasts messages, so any master

@@ -42,6 +42,18 @@ func (r *Runner) Server(key string) any {
 	return node
 }
 
+// Address returns the address of the latest connection of a client that is not a cluster client; "" if it is not
+// known. With Sentinel that is the master to which commands go. Address sends nothing.
+func (r *Runner) Address() string {
+	if r.batch.hook == nil {
+		return ""
+	}
+	if addr := r.batch.hook.server.Load(); addr != nil {
+		return *addr
+	}
+	return ""
+}
+
 // Limits of a shard. A cluster has several, and other connections for commands that are sent alone.
 const (
 	maxDirectShard = 2

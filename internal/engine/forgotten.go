@@ -25,6 +25,10 @@ import (
 // server now. An idle client would notice neither, so a goroutine sends a small command to each of those servers
 // until the releases are old.
 //
+// The same happens to a waiter that gives up its place in a queue on the server: on the promoted replica its client's
+// heartbeats would keep that place alive, and the waiters behind it would wait for nobody. So the client remembers
+// and repeats these rollbacks, too.
+//
 // A release may have handed the lock off. The promoted server has forgotten that, too, so the successor has to
 // learn of its loss before the lock becomes free there: the repetitions come a moment after the questions about
 // all holds (Config.Moved).
@@ -39,7 +43,7 @@ const (
 	touchesAtMost = 16                     // commands of a look, for that many servers
 )
 
-// recentRelease is a release that a server has answered.
+// recentRelease is a release, or the rollback of a waiter, that a server has answered.
 type recentRelease struct {
 	r      *Resource
 	owner  Owner
@@ -61,9 +65,21 @@ func (c *Core) remember(o *Ownership) {
 	if !c.HasReplicas {
 		return
 	}
+	c.rememberUntil(o.r, o.Owner, o.min, o.repeatUntil())
+}
+
+// rememberLeft remembers that q has left its place in a queue on the server, which has just answered that. The id of
+// a joint lock's attempt, or a shared one, may be used again: its rollback is not repeated. It does not block.
+func (c *Core) rememberLeft(r *Resource, q *Request) {
+	if c.HasReplicas && r.Identity == nil && r.Traits.NewQueue != nil && q.MayQueue && !q.Shared {
+		c.rememberUntil(r, q.Owner, nil, time.Now().Add(recentFor))
+	}
+}
+
+func (c *Core) rememberUntil(r *Resource, owner Owner, rest *minHold, until time.Time) {
 	now := time.Now()
-	over := min(c.Instant(now.Add(recentFor)), c.Instant(o.repeatUntil()))
-	release := recentRelease{o.r, o.Owner, o.min, c.Server(o.r), c.Instant(now), over}
+	over := min(c.Instant(now.Add(recentFor)), c.Instant(until))
+	release := recentRelease{r, owner, rest, c.Server(r), c.Instant(now), over}
 	rs := &c.recent
 	rs.mu.Lock()
 	defer rs.mu.Unlock()

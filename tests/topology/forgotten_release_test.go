@@ -1,6 +1,7 @@
 package topology
 
 import (
+	"context"
 	"testing"
 	"time"
 
@@ -55,4 +56,50 @@ func TestReleasesThatAFailoverForgetsAreRepeated(t *testing.T) {
 	}
 	t.Logf("all free %v after the releases", time.Since(forgotten))
 	RequireEnds(t, successor.Context(), primitives.ErrLost)
+}
+
+// The old master also answers waiters that give up their places in the queue of a fair lock. On the new master
+// nobody is behind these places, but the heartbeats of the client's other waiters would keep each of them alive, one
+// after the other. The client gives them up again, so the waiters behind them are next.
+func TestPlacesThatAFailoverRestoresAreGivenUpAgain(t *testing.T) {
+	t.Parallel()
+	servers := redistest.Sentinel(t)
+	const name = "queued"
+	one, other := NewClient(t, servers.FailoverClient(t)), NewClient(t, servers.FailoverClient(t))
+	holder := Acquire(t, t.Context(), other.FairLock(name))
+	ctx, giveUp := context.WithCancel(t.Context())
+	var left []<-chan Result
+	for range 3 {
+		left = append(left, Start(func() (*primitives.Hold, error) { return one.FairLock(name).Acquire(ctx) }))
+	}
+	AwaitFair(t, one.FairLock(name), len(left))
+	awaitReplicas(t, servers.Master, "")
+
+	promoted := servers.Replicas[0].Client(t)
+	require.NoError(t, promoted.Do(t.Context(), "replicaof", "no", "one").Err())
+	giveUp()
+	for _, waiter := range left {
+		require.ErrorIs(t, Await(t, waiter).Err, context.Canceled)
+	}
+	Release(t, holder)
+	require.NoError(t, servers.Sentinels[0].Client(t).Do(t.Context(), "sentinel", "failover", "main").Err())
+	servers.AwaitFailover(t, servers.Master)
+	var next []<-chan Result
+	for _, c := range []*primitives.Client{one, other} {
+		redistest.WaitFor(t, Soon, func() bool { // the old master may still answer
+			hold, err := c.Lock("moved").Acquire(t.Context())
+			require.NoError(t, err)
+			defer hold.Release(t.Context()) //nolint:errcheck // lost, if the old master has it
+			return promoted.Exists(t.Context(), "moved").Val() == 1
+		}, "the client uses the new master")
+	}
+	for _, c := range []*primitives.Client{one, other} {
+		next = append(next, Start(func() (*primitives.Hold, error) {
+			nothing := func(context.Context) error { return nil }
+			return nil, c.FairLock(name).Do(t.Context(), nothing, primitives.WithWait(8*time.Second))
+		}))
+	}
+	for _, waiter := range next {
+		require.NoError(t, Await(t, waiter).Err)
+	}
 }
