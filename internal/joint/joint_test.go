@@ -134,6 +134,19 @@ var (
 	outOfReach = Fault{Err: ErrDown, Delay: 2 * time.Second}
 )
 
+// failAfterAWait frees the last member. The first one fails from then on.
+func failAfterAWait(err error) func(*Server, *Client, context.CancelCauseFunc) {
+	return func(s *Server, _ *Client, _ context.CancelCauseFunc) {
+		s.OnEach(func(cmd Command) Fault {
+			if cmd.Op == "acquire" && cmd.Name == "x" {
+				return Fault{Err: err}
+			}
+			return Fault{}
+		})
+		s.Free("z")
+	}
+}
+
 // Another holds the last member. The acquisition ends without it, and nothing is left of the others.
 func TestMultiThatGivesUpLeavesNothing(t *testing.T) {
 	for _, tt := range []struct {
@@ -158,6 +171,8 @@ func TestMultiThatGivesUpLeavesNothing(t *testing.T) {
 			}, Fault{}, ErrClosed, 3 * time.Second,
 		},
 		{"an error of a member", Forever, nil, Fault{Err: ErrFatal}, ErrFatal, 0},
+		{"the first member is unreachable after a wait", 5 * time.Second, failAfterAWait(ErrDown), Fault{}, ErrDown, 5 * time.Second},
+		{"an error of the first member after a wait", Forever, failAfterAWait(ErrFatal), Fault{}, ErrFatal, 3 * time.Second},
 		{"a member is unreachable", Forever, nil, Fault{Err: ErrDown}, ErrDown, 0},
 		{"a member does not answer", Forever, nil, Fault{Mute: true}, Unanswered(nil), CommandTimeout},
 		{"a member does not answer before the limit", time.Second, nil, Fault{Mute: true}, ErrUnavailable,
