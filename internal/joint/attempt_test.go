@@ -97,7 +97,7 @@ func TestPatienceOfAMulti(t *testing.T) {
 		name    string
 		options []func(*Terms)
 		most    time.Duration
-	}{{"renewed", nil, longest}, {"not renewed", []func(*Terms){FixedLease(400 * ms)}, 200 * ms}} {
+	}{{"renewed", nil, longest}, {"not renewed", []func(*Terms){FixedLease(1600 * ms)}, 800 * ms}} {
 		t.Run(tt.name, func(t *testing.T) {
 			Bubble(t, func(t *testing.T, s *Server) {
 				s.Seize("y", "other", 0)
@@ -247,5 +247,89 @@ func TestMultiOfAnotherClientEndsWithItsOwn(t *testing.T) {
 		s.Free("y")
 		Sleep(time.Minute)
 		s.RequireFree(t)
+	})
+}
+
+// An attempt that found rivals with some members each is followed by a pause at random, by its own length.
+func TestPauseOfARedAfterASplit(t *testing.T) {
+	for _, tt := range []struct{ answer, most time.Duration }{
+		{time.Microsecond, 5 * ms}, {2 * ms, 32 * ms}, {100 * ms, 250 * ms},
+	} {
+		t.Run(tt.answer.String(), func(t *testing.T) {
+			Bubble(t, func(t *testing.T, _ *Server) {
+				k := newCluster(t, 3)
+				for i, s := range k.servers {
+					if i > 0 {
+						s.Seize("x", "other", 0)
+					}
+					s.OnEach(func(cmd Command) (f Fault) {
+						if cmd.Op == "acquire" {
+							f.Delay = tt.answer
+						}
+						return f
+					})
+				}
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				call := StartAcquire(t, ctx, redOf(k.clients))
+				pause := func() time.Duration { // of the next attempt
+					Sleep(time.Second)
+					woken := k.servers[0].Now()
+					k.servers[1].Message("x")
+					k.servers[2].Message("x")
+					Sleep(time.Second)
+					for _, at := range k.servers[2].Sent("acquire", "") {
+						if at >= woken {
+							return at - woken
+						}
+					}
+					return -1
+				}
+				longest := time.Duration(0)
+				for range 60 {
+					longest = max(longest, pause())
+				}
+				assert.Less(t, longest, tt.most)
+				assert.Greater(t, longest, tt.most*3/4)
+				k.servers[0].Seize("x", "other", 0)
+				pause()
+				assert.Zero(t, pause(), "nobody has some of them only")
+				cancel()
+				require.Error(t, call.Fail())
+				k.each(3, func(s *Server) { s.ResetFaults(); s.Free("x") })
+				Sleep(time.Minute)
+				k.requireFree(t)
+			})
+		})
+	}
+}
+
+// Each attempt needs messages of a majority since the one before. A subscription that may have missed some counts as
+// all of them.
+func TestRedCountsMessagesAnew(t *testing.T) {
+	Bubble(t, func(t *testing.T, _ *Server) {
+		k := newCluster(t, 3)
+		k.each(3, func(s *Server) { s.Seize("x", "other", 0) })
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		call := StartAcquire(t, ctx, redOf(k.clients))
+		Sleep(500 * ms)
+		attempts := func() int { return len(k.servers[2].Sent("acquire", "")) }
+		before := attempts()
+		for round := range 2 {
+			k.servers[0].Message("x")
+			Sleep(0)
+			k.servers[0].Message("x")
+			Sleep(0)
+			require.Equal(t, before+round, attempts(), "one server is no majority")
+			k.servers[1].Message("x")
+			Sleep(0)
+			require.Equal(t, before+round+1, attempts())
+		}
+		k.servers[0].Reconnected()
+		Sleep(0)
+		require.Equal(t, before+3, attempts())
+		cancel()
+		require.Error(t, call.Fail())
 	})
 }
