@@ -272,7 +272,8 @@ func TestPauseOfARedAfterASplit(t *testing.T) {
 				ctx, cancel := context.WithCancel(t.Context())
 				defer cancel()
 				call := StartAcquire(t, ctx, redOf(k.clients))
-				pause := func() time.Duration { // of the next attempt
+				var pause func() time.Duration // before an attempt that messages cause
+				pause = func() time.Duration {
 					Sleep(time.Second)
 					woken := k.servers[0].Now()
 					k.servers[1].Message("x")
@@ -282,8 +283,11 @@ func TestPauseOfARedAfterASplit(t *testing.T) {
 						if at >= woken {
 							return at - woken
 						}
+						if at+tt.answer >= woken { // the waiter looked by itself
+							break
+						}
 					}
-					return -1
+					return pause()
 				}
 				longest := time.Duration(0)
 				for range 60 {
