@@ -22,7 +22,7 @@ import (
 	"github.com/redlatch/redlatch/internal/redistest"
 )
 
-// isProbe reports whether a dial with this context is one of a prober. It has no other timeout, and go-redis has another.
+// isProbe reports whether a dial with this context is one of a prober. Those of go-redis have another timeout.
 func isProbe(ctx context.Context) bool {
 	until, ok := ctx.Deadline()
 	return ok && time.Until(until) == probeTimeout
@@ -355,9 +355,9 @@ func TestTimerOfAProber(t *testing.T) {
 		p, began := d.r.batch.probe, time.Now()
 		due := p.due(began)
 		time.Sleep(probeSharing)
-		require.True(t, due == p.due(time.Now()), "shared")
-		time.Sleep(1)
-		require.False(t, due == p.due(time.Now()), "it began too late")
+		require.Equal(t, due, p.due(time.Now()), "shared")
+		time.Sleep(time.Nanosecond)
+		require.NotEqual(t, due, p.due(time.Now()), "it began too late")
 		<-due
 		require.Equal(t, began.Add(SilentAfter), time.Now())
 		require.Empty(t, d.probesAt())
@@ -429,7 +429,7 @@ func TestNoticed(t *testing.T) {
 				got := p.noticed(ctx, end, tt.err, began)
 				require.Equal(t, tt.after, time.Since(noticed))
 				if tt.want == nil {
-					require.True(t, tt.err == got, "%v", got)
+					require.Equal(t, tt.err, got)
 					return
 				}
 				i, ok := errors.AsType[*interrupted](got)

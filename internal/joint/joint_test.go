@@ -174,7 +174,10 @@ func TestMultiThatGivesUpLeavesNothing(t *testing.T) {
 			}, Fault{}, ErrClosed, 3 * time.Second,
 		},
 		{"an error of a member", Forever, nil, Fault{Err: ErrFatal}, ErrFatal, 0},
-		{"the first member is unreachable after a wait", 5 * time.Second, failAfterAWait(ErrDown), Fault{}, ErrDown, 5 * time.Second},
+		{
+			"the first member is unreachable after a wait", 5 * time.Second, failAfterAWait(ErrDown),
+			Fault{}, ErrDown, 5 * time.Second,
+		},
 		{"an error of the first member after a wait", Forever, failAfterAWait(ErrFatal), Fault{}, ErrFatal, 3 * time.Second},
 		{"a member is unreachable", Forever, nil, Fault{Err: ErrDown}, ErrDown, 0},
 		{"a member does not answer", Forever, nil, Fault{Mute: true}, Unanswered(nil), CommandTimeout},
