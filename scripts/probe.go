@@ -103,7 +103,7 @@ func (p *prober) dial() {
 
 // explain adds to the error of an attempt that began then why a dial failed meanwhile, if one did.
 func (p *prober) explain(i *interrupted, began time.Time) *interrupted {
-	if p.options == nil || i.silent < SilentAfter {
+	if i.silent < SilentAfter {
 		return i
 	}
 	p.mu.Lock()
@@ -129,7 +129,7 @@ func (p *prober) noticed(ctx context.Context, end *deadline, err error, began ti
 	if d, ok := ctx.Deadline(); ok && d.Before(until) {
 		until = d
 	}
-	if ctx.Err() == nil && end.Err() == nil {
+	if ctx.Err() == nil { // end may be over: it ends at its until
 		if time.Until(until) > probeSharing {
 			return err
 		}

@@ -388,7 +388,7 @@ func bounded[T any](
 	}
 	select {
 	case res := <-done: // answered at the same time: the answer counts
-		return res.value, res.err
+		return res.value, r.batch.probe.noticed(ctx, end, res.err, began)
 	default:
 		var none T
 		return none, r.batch.probe.explain(interruption(ctx, began), began)

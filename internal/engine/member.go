@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 )
 
@@ -39,10 +40,14 @@ func IsGiveUp(err error) bool {
 
 // WithoutOutage returns err without ErrUnavailable, for a member whose silence did not matter.
 func WithoutOutage(err error) error {
-	if g, ok := errors.AsType[*gaveUpError](err); ok && !g.refused {
-		return errors.Join(g.failed, g.cause)
+	g, ok := errors.AsType[*gaveUpError](err)
+	switch {
+	case !ok, g.refused:
+		return err
+	case g.cause == nil, errors.Is(g.failed, g.cause):
+		return g.failed
 	}
-	return err
+	return fmt.Errorf("%w: %w", g.cause, g.failed) // on one line
 }
 
 // Rollback removes everything that the server keeps, or may still come to keep, of a request that the caller

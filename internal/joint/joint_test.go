@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -132,7 +133,21 @@ func TestMultiHoldsNothingWhileItWaits(t *testing.T) {
 var (
 	silence    = Fault{Mute: true, Delay: ms}
 	outOfReach = Fault{Err: ErrDown, Delay: 2 * time.Second}
+	wrongType  = Fault{Err: ErrFatal, Delay: ms}
 )
+
+// failAfterAWait frees the last member. The first one fails from then on.
+func failAfterAWait(err error) func(*Server, *Client, context.CancelCauseFunc) {
+	return func(s *Server, _ *Client, _ context.CancelCauseFunc) {
+		s.OnEach(func(cmd Command) Fault {
+			if cmd.Op == "acquire" && cmd.Name == "x" {
+				return Fault{Err: err}
+			}
+			return Fault{}
+		})
+		s.Free("z")
+	}
+}
 
 // Another holds the last member. The acquisition ends without it, and nothing is left of the others.
 func TestMultiThatGivesUpLeavesNothing(t *testing.T) {
@@ -147,6 +162,7 @@ func TestMultiThatGivesUpLeavesNothing(t *testing.T) {
 		{"a single try", NoWait, nil, Fault{}, ErrNotAcquired, 0},
 		{"no member answers any longer", NoWait, nil, silence, Unanswered(nil), CommandTimeout + rollbackGrace},
 		{"a member is unreachable, and no release is answered", NoWait, nil, outOfReach, ErrDown, CommandTimeout},
+		{"an error of a member, and no release is answered", NoWait, nil, wrongType, ErrFatal, 3*time.Second + ms},
 		{"the limit", time.Second, nil, Fault{}, ErrNotAcquired, time.Second},
 		{
 			"its context", Forever, func(_ *Server, _ *Client, cancel context.CancelCauseFunc) { cancel(errStopped) },
@@ -158,6 +174,11 @@ func TestMultiThatGivesUpLeavesNothing(t *testing.T) {
 			}, Fault{}, ErrClosed, 3 * time.Second,
 		},
 		{"an error of a member", Forever, nil, Fault{Err: ErrFatal}, ErrFatal, 0},
+		{
+			"the first member is unreachable after a wait", 5 * time.Second, failAfterAWait(ErrDown),
+			Fault{}, ErrDown, 5 * time.Second,
+		},
+		{"an error of the first member after a wait", Forever, failAfterAWait(ErrFatal), Fault{}, ErrFatal, 3 * time.Second},
 		{"a member is unreachable", Forever, nil, Fault{Err: ErrDown}, ErrDown, 0},
 		{"a member does not answer", Forever, nil, Fault{Mute: true}, Unanswered(nil), CommandTimeout},
 		{"a member does not answer before the limit", time.Second, nil, Fault{Mute: true}, ErrUnavailable,
@@ -172,7 +193,7 @@ func TestMultiThatGivesUpLeavesNothing(t *testing.T) {
 					switch {
 					case cmd.Op == "acquire" && cmd.Name == "z":
 						return tt.fault
-					case cmd.Op == "release" && (tt.fault == silence || tt.fault == outOfReach):
+					case cmd.Op == "release" && slices.Contains([]Fault{silence, outOfReach, wrongType}, tt.fault):
 						return silence
 					}
 					return Fault{}
@@ -194,6 +215,9 @@ func TestMultiThatGivesUpLeavesNothing(t *testing.T) {
 					assert.True(t, Classify(err).InDoubt, "%v", err)
 				} else {
 					require.ErrorIs(t, err, tt.want)
+				}
+				if tt.at == 0 {
+					assert.Len(t, s.Sent("acquire", "z"), 1)
 				}
 				s.ResetFaults()
 				s.Free("z")
@@ -861,17 +885,19 @@ func TestJointHoldIsNotTrustedWhenItsMembersAreOver(t *testing.T) {
 		kind func(*joint.Lock)
 		op   string // whose answer is late
 		by   string // the members whose answer is late
+		held string // a member that another has; "": none
 		want error
 	}{
-		{"multi", joint.NewMulti, "acquire", "z", ErrLost},
-		{"multi", joint.NewMulti, "check", "z", ErrLost},
-		{"multi", joint.NewMulti, "extend", "z", ErrLost},
-		{"red", joint.NewRed, "acquire", "z", ErrLost},
-		{"red", joint.NewRed, "acquire", "xy", ErrLost},
-		{"red", joint.NewRed, "check", "z", ErrLost},
-		{"red", joint.NewRed, "extend", "z", ErrLost},
+		{"multi", joint.NewMulti, "acquire", "z", "", ErrLost},
+		{"multi", joint.NewMulti, "check", "z", "", ErrLost},
+		{"multi", joint.NewMulti, "extend", "z", "", ErrLost},
+		{"red", joint.NewRed, "acquire", "z", "", ErrLost},
+		{"red", joint.NewRed, "acquire", "xy", "", ErrLost},
+		{"red", joint.NewRed, "acquire", "z", "x", ErrLost},
+		{"red", joint.NewRed, "check", "z", "", ErrLost},
+		{"red", joint.NewRed, "extend", "z", "", ErrLost},
 	} {
-		t.Run(fmt.Sprintf("%s: %s by %s", tt.name, tt.op, tt.by), func(t *testing.T) {
+		t.Run(fmt.Sprintf("%s: %s by %s, %q held", tt.name, tt.op, tt.by, tt.held), func(t *testing.T) {
 			Bubble(t, func(t *testing.T, s *Server) {
 				c := s.Client(t, "a", func(config *Config) {
 					lost := config.Lost
@@ -890,6 +916,9 @@ func TestJointHoldIsNotTrustedWhenItsMembersAreOver(t *testing.T) {
 					}
 					return f
 				})
+				if tt.held != "" {
+					s.Seize(tt.held, "other", 0)
+				}
 				r := c.Joint(tt.name, tt.kind, c.Lock("x"), c.Lock("y"), c.Lock("z"))
 				tm := NewTerms(TTL(ttl))
 				tm.ForMember = func(i int) *Terms {

@@ -99,7 +99,7 @@ func (r *red) TryAcquire(ctx context.Context, q *engine.Request) (engine.Result,
 		state.split = time.Since(began)
 	}
 	switch tolerated := len(r.Members) - r.Need; {
-	case !q.MayQueue && ctx.Err() == nil && v.no-v.lost <= tolerated && v.yes+v.lost >= r.Need:
+	case !q.MayQueue && ctx.Err() == nil && v.yes+v.lost >= r.Need:
 		return engine.Result{}, errMembersLost // nobody else had them
 	case v.no > tolerated, len(v.failed) <= tolerated: // see the head of this file
 		reasons := []error{v.refusal}

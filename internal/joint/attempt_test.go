@@ -1,0 +1,337 @@
+package joint_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	. "github.com/redlatch/redlatch/internal/engine"
+	. "github.com/redlatch/redlatch/internal/enginetest"
+	"github.com/redlatch/redlatch/internal/joint"
+)
+
+// Each case is what the servers answer to the acquisition of a red lock, and its error: the reason that decides comes
+// first.
+func TestRedReportsWhatItsMembersAnswer(t *testing.T) {
+	const budget = 2 * time.Second
+	short := strings.NewReplacer(
+		`lock "x": `, "", "not acquired: held by other for another 1h0m0s", "held", "Redis unavailable: no answer", "silent",
+		"Redis unavailable: connection refused", "down", "Redis unavailable: busy", "busy",
+	)
+	faults := map[rune]Fault{'d': {Err: ErrDown}, 'f': {Err: ErrFatal}, 'b': {Err: ErrBusy}, 'm': {Mute: true}}
+	for _, tt := range []struct {
+		name    string
+		servers string // g: grants, h: held by another, d: down, f: a lasting error, b: a temporary refusal, m: mute
+		limit   time.Duration
+		at      time.Duration
+		want    string // in short
+		doubt   bool   // a silent member may have been acquired
+	}{
+		{"lasting errors alone prevent a majority", "ggfff", Forever, 0, "wrong type; wrong type; wrong type", false},
+		{"lasting errors among others", "dfdff", Forever, 0, "wrong type; wrong type; wrong type; down; down", false},
+		{"too few lasting errors", "fdfdd", Forever, 0, "down; down; down; wrong type; wrong type", false},
+		{"lasting errors, the others refuse", "hfffh", NoWait, 0, "wrong type; wrong type; wrong type", false},
+		{"refusals prevent a majority", "hhhff", NoWait, 0, "not acquired (held; wrong type; wrong type)", false},
+		{"refusals and failures together", "hhffg", NoWait, 0, "not acquired (held; wrong type; wrong type)", false},
+		{"a refusal decides", "hffgg", 10 * ms, 10 * ms, "not acquired (held; wrong type; wrong type)", false},
+		{"a majority of four is impossible", "hhff", NoWait, 0, "not acquired (held; wrong type; wrong type)", false},
+		{"refusals and one down", "hhhdg", NoWait, 0, "not acquired (held; connection refused)", false},
+		{"silence, beside a refusal", "hmmmg", NoWait, budget, "no answer; no answer; no answer", true},
+		{"refusals together with silence", "hhmmg", NoWait, budget, "not acquired (held; no answer; no answer)", true},
+		{"silence for a moment", "mmmgg", 50 * ms, 50 * ms, "not acquired", true},
+		{"silence for a moment, and an error", "mfmmg", 50 * ms, 50 * ms, "wrong type", false},
+		{"silence for a moment, and one down", "mdmmg", 50 * ms, 50 * ms, "down", false},
+		{"silence until the limit", "mmmgg", time.Second, time.Second, "silent", true},
+		{"silence until the limit, and an error", "mfmmg", time.Second, time.Second, "silent; wrong type", true},
+		{"silence until the limit, and one down", "mdmmg", time.Second, time.Second, "silent; down", true},
+		{"silence, and an error", "mfmmg", Forever, budget, "no answer; no answer; no answer; wrong type", true},
+		{"temporary refusals", "bbbgg", time.Second, time.Second, "Redis unavailable for 1s: busy; busy; busy", false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			Bubble(t, func(t *testing.T, _ *Server) {
+				k := newCluster(t, len(tt.servers))
+				for i, c := range tt.servers {
+					switch s := k.servers[i]; c {
+					case 'g':
+					case 'h':
+						s.Seize("x", "other", time.Hour)
+					default:
+						s.OnEach(func(cmd Command) Fault {
+							if cmd.Op == "acquire" {
+								return faults[c]
+							}
+							return Fault{}
+						})
+					}
+				}
+				began := time.Now()
+				_, err := redOf(k.clients).Acquire(t.Context(), NewTerms(), tt.limit)
+				assert.Equal(t, tt.want, short.Replace(err.Error()))
+				assert.Equal(t, strings.HasPrefix(tt.want, "not acquired"), errors.Is(err, ErrNotAcquired))
+				assert.Equal(t, tt.doubt, Classify(err).InDoubt)
+				assert.Equal(t, tt.at, time.Since(began))
+				for _, s := range k.servers {
+					s.ResetFaults()
+					s.Free("x")
+				}
+				Sleep(time.Minute)
+				k.requireFree(t)
+			})
+		})
+	}
+}
+
+// A multi lock holds its first member for its patience, at random, which doubles with each round up to a limit. Of
+// leases that are not renewed it leaves half.
+func TestPatienceOfAMulti(t *testing.T) {
+	const longest = 2 * time.Second
+	for _, tt := range []struct {
+		name    string
+		options []func(*Terms)
+		most    time.Duration
+	}{{"renewed", nil, longest}, {"not renewed", []func(*Terms){FixedLease(1600 * ms)}, 800 * ms}} {
+		t.Run(tt.name, func(t *testing.T) {
+			Bubble(t, func(t *testing.T, s *Server) {
+				s.Seize("y", "other", 0)
+				s.OnEach(func(cmd Command) Fault {
+					switch {
+					case cmd.Op == "acquire" && cmd.Name == "x": // it is free: the next round begins
+						go s.Seize("y", "other", 0)
+						return Fault{Delay: ms}
+					case cmd.Op == "release" && cmd.Name == "x":
+						time.AfterFunc(ms, func() { s.Free("y") })
+					}
+					return Fault{}
+				})
+				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+				defer cancel()
+				_, err := s.Client(t, "a").MultiOf("x", "y").Acquire(ctx, NewTerms(tt.options...), Forever)
+				require.ErrorIs(t, err, ErrNotAcquired)
+				acquired, released := s.Sent("acquire", "x"), s.Sent("release", "x")
+				require.Greater(t, len(released), 25)
+				patience := joint.FirstPatience
+				for i, at := range released[:len(released)-1] {
+					held := at - acquired[i] - ms
+					assert.GreaterOrEqual(t, held, patience/2, "round %d", i)
+					assert.Less(t, held, patience/2+patience, "round %d", i)
+					patience = min(2*patience, tt.most)
+				}
+				s.ResetFaults()
+				s.Free("y")
+				Sleep(time.Minute)
+				s.RequireFree(t)
+			})
+		})
+	}
+}
+
+// Members are lost while the others are asked. An acquisition that waits tries again.
+func TestJointAcquiresAgainWhatItLostMeanwhile(t *testing.T) {
+	const ttl = 40 * ms // shorter than the patience of a multi lock, and than the budget of a member of a red lock
+	for _, tt := range []struct {
+		name  string
+		kind  func(*joint.Lock)
+		held  string // by another; "": none
+		lates int    // the attempts whose last answer is late
+		limit time.Duration
+	}{
+		{"multi", joint.NewMulti, "", 1, Forever},
+		{"multi", joint.NewMulti, "", 100, time.Second},
+		{"red", joint.NewRed, "", 1, Forever},
+		{"red", joint.NewRed, "x", 1, Forever},
+		{"red", joint.NewRed, "", 100, time.Second},
+		{"red", joint.NewRed, "x", 100, time.Second},
+	} {
+		t.Run(fmt.Sprint(tt.name, " ", tt.held, " ", tt.limit), func(t *testing.T) {
+			Bubble(t, func(t *testing.T, s *Server) {
+				c := s.Client(t, "a")
+				attempts := 0
+				s.OnEach(func(cmd Command) (f Fault) {
+					if cmd.Op == "acquire" && cmd.Name == "z" {
+						if attempts++; attempts <= tt.lates {
+							f.Reply = ttl
+						}
+					}
+					f.Lost = cmd.Op == "renew"
+					return f
+				})
+				if tt.held != "" {
+					s.Seize(tt.held, "other", 0)
+				}
+				terms, last := NewTerms(TTL(ttl)), NewTerms(TTL(time.Second))
+				terms.ForMember = func(i int) *Terms {
+					if i == 2 {
+						return last
+					}
+					return terms
+				}
+				r := c.Joint(tt.name, tt.kind, c.Lock("x"), c.Lock("y"), c.Lock("z"))
+				hold, err := r.Acquire(t.Context(), terms, tt.limit)
+				if tt.lates == 1 {
+					require.NoError(t, err)
+					assert.Equal(t, 2, attempts)
+					Release(t, hold)
+				} else {
+					require.ErrorIs(t, err, ErrNotAcquired)
+					if tt.name == "red" { // the last attempt of a multi lock is cut short
+						require.ErrorContains(t, err, "lost meanwhile")
+					}
+					assert.Greater(t, attempts, 1)
+				}
+				s.Free("x")
+				Sleep(time.Minute)
+				s.RequireFree(t)
+			})
+		})
+	}
+}
+
+// The caller stops while a red lock that has a majority waits for the others.
+func TestRedWhoseCallerStopsKeepsNothing(t *testing.T) {
+	Bubble(t, func(t *testing.T, _ *Server) {
+		k := newCluster(t, 5)
+		k.each(5, (*Server).KeepLeases)
+		k.each(2, func(s *Server) { s.OnEach(silent) })
+		ctx, cancel := context.WithCancelCause(t.Context())
+		time.AfterFunc(time.Second, func() { cancel(errStopped) })
+		_, err := redOf(k.clients).Acquire(ctx, NewTerms(), Forever)
+		require.ErrorIs(t, err, errStopped)
+		for _, s := range k.servers[2:] {
+			s.RequireFree(t)
+		}
+		k.each(2, (*Server).ResetFaults)
+		Sleep(time.Minute)
+		k.requireFree(t)
+	})
+}
+
+// A request under a hold of a member does not wait behind one that waits for that hold.
+func TestRedUnderAHoldOfAMemberIsNotInTheQueue(t *testing.T) {
+	Bubble(t, func(t *testing.T, _ *Server) {
+		k := newCluster(t, 3)
+		k.servers[1].Seize("x", "other", 0)
+		member := Acquire(t, t.Context(), k.clients[0].Lock("x"))
+		r := redOf(k.clients)
+		waiting := StartAcquire(t, t.Context(), r)
+		Sleep(time.Second)
+		require.False(t, waiting.Returned())
+		hold, err := r.Acquire(Carry(member), NewTerms(), time.Second)
+		require.NoError(t, err)
+		Release(t, hold)
+		Release(t, member)
+		Release(t, waiting.Wait())
+		k.servers[1].Forget("x")
+		Sleep(time.Second)
+		k.requireFree(t)
+	})
+}
+
+// A multi lock of another client's members waits in that client's queues. Its own client closes.
+func TestMultiOfAnotherClientEndsWithItsOwn(t *testing.T) {
+	Bubble(t, func(t *testing.T, s *Server) {
+		c, other := s.Client(t, "a"), s.Client(t, "b")
+		s.Seize("y", "other", 0)
+		call := StartAcquire(t, t.Context(), c.Joint("multi", joint.NewMulti, other.Lock("x"), other.Lock("y")))
+		Sleep(time.Minute)
+		require.NoError(t, c.Shut(t.Context()))
+		require.ErrorIs(t, call.Fail(), ErrClosed)
+		assert.Equal(t, time.Minute, s.Now())
+		s.Free("y")
+		Sleep(time.Minute)
+		s.RequireFree(t)
+	})
+}
+
+// An attempt that found rivals with some members each is followed by a pause at random, by its own length.
+func TestPauseOfARedAfterASplit(t *testing.T) {
+	for _, tt := range []struct{ answer, most time.Duration }{
+		{time.Microsecond, 5 * ms}, {2 * ms, 32 * ms}, {100 * ms, 250 * ms},
+	} {
+		t.Run(tt.answer.String(), func(t *testing.T) {
+			Bubble(t, func(t *testing.T, _ *Server) {
+				k := newCluster(t, 3)
+				for i, s := range k.servers {
+					if i > 0 {
+						s.Seize("x", "other", 0)
+					}
+					s.OnEach(func(cmd Command) (f Fault) {
+						if cmd.Op == "acquire" {
+							f.Delay = tt.answer
+						}
+						return f
+					})
+				}
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				call := StartAcquire(t, ctx, redOf(k.clients))
+				var pause func() time.Duration // before an attempt that messages cause
+				pause = func() time.Duration {
+					Sleep(time.Second)
+					woken := k.servers[0].Now()
+					k.servers[1].Message("x")
+					k.servers[2].Message("x")
+					Sleep(time.Second)
+					for _, at := range k.servers[2].Sent("acquire", "") {
+						if at >= woken {
+							return at - woken
+						}
+						if at+tt.answer >= woken { // the waiter looked by itself
+							break
+						}
+					}
+					return pause()
+				}
+				longest := time.Duration(0)
+				for range 60 {
+					longest = max(longest, pause())
+				}
+				assert.Less(t, longest, tt.most)
+				assert.Greater(t, longest, tt.most*3/4)
+				k.servers[0].Seize("x", "other", 0)
+				pause()
+				assert.Zero(t, pause(), "nobody has some of them only")
+				cancel()
+				require.Error(t, call.Fail())
+				k.each(3, func(s *Server) { s.ResetFaults(); s.Free("x") })
+				Sleep(time.Minute)
+				k.requireFree(t)
+			})
+		})
+	}
+}
+
+// Each attempt needs messages of a majority since the one before. A subscription that may have missed some counts as
+// all of them.
+func TestRedCountsMessagesAnew(t *testing.T) {
+	Bubble(t, func(t *testing.T, _ *Server) {
+		k := newCluster(t, 3)
+		k.each(3, func(s *Server) { s.Seize("x", "other", 0) })
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		call := StartAcquire(t, ctx, redOf(k.clients))
+		Sleep(500 * ms)
+		attempts := func() int { return len(k.servers[2].Sent("acquire", "")) }
+		before := attempts()
+		for round := range 2 {
+			k.servers[0].Message("x")
+			Sleep(0)
+			k.servers[0].Message("x")
+			Sleep(0)
+			require.Equal(t, before+round, attempts(), "one server is no majority")
+			k.servers[1].Message("x")
+			Sleep(0)
+			require.Equal(t, before+round+1, attempts())
+		}
+		k.servers[0].Reconnected()
+		Sleep(0)
+		require.Equal(t, before+3, attempts())
+		cancel()
+		require.Error(t, call.Fail())
+	})
+}
