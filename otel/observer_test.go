@@ -217,6 +217,23 @@ func TestObserverReportsWhatHappensToLocks(t *testing.T) {
 			"redlatch.hold.duration count{redlatch.kind=lock}":                    2,
 			"redlatch.hold.duration sum{redlatch.kind=lock}":                      2,
 		}, []span{{"redlatch.hold", "released", second, codes.Unset}, {"redlatch.hold", "lost", second, codes.Error}}},
+		{"a nested hold without a trace, then a loss", func(f *fixture) {
+			outer := f.acquire(f.trace, f.client)
+			inner := f.acquire(trace.ContextWithSpanContext(outer.Context(), trace.SpanContext{}), f.client)
+			time.Sleep(second)
+			require.NoError(f, inner.Release(f.Context()))
+			f.server.LoseName(f, outer.Name())
+			synctest.Wait()
+		}, map[string]float64{
+			"redlatch.acquisitions{redlatch.kind=lock,redlatch.outcome=acquired}": 1,
+			"redlatch.acquisitions{redlatch.kind=lock,redlatch.outcome=nested}":   1,
+			"redlatch.wait.duration count{redlatch.kind=lock}":                    2,
+			"redlatch.hold.ends{redlatch.end=released,redlatch.kind=lock}":        1,
+			"redlatch.hold.ends{redlatch.end=lost,redlatch.kind=lock}":            1,
+			"redlatch.hold.losses{redlatch.kind=lock,redlatch.reason=forced}":     1,
+			"redlatch.hold.duration count{redlatch.kind=lock}":                    2,
+			"redlatch.hold.duration sum{redlatch.kind=lock}":                      2,
+		}, []span{{"redlatch.hold", "lost", second, codes.Error}}},
 		{"a wait for a latch in vain", func(f *fixture) {
 			_, err := f.other.CountDownLatch("orders:42").Init(f.Context(), 1)
 			require.NoError(f, err)
@@ -329,6 +346,29 @@ func TestObserverDoesNotCountRetriesOfALockerAsWaiters(t *testing.T) {
 	observer, x := newObserver(t)
 	observer.Observe(primitives.Event{Kind: primitives.EventWait, Lock: "lock", Err: errors.New("down")})
 	assert.Empty(t, x.samples(t))
+}
+
+// The holds of a cohort share an id, and the next one may be acquired before the release of the last one is observed.
+func TestHoldsWithOneIDBelongToTheTracesTheyWereAcquiredIn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		observer, x := newObserver(t)
+		var parents []trace.SpanID
+		for range 3 {
+			ctx, span := x.tracers.Tracer("test").Start(t.Context(), "request")
+			parents = append(parents, span.SpanContext().SpanID())
+			observer.Observe(primitives.Event{Kind: primitives.EventAcquired, Lock: "lock", ID: "a", Ctx: ctx})
+			time.Sleep(time.Second)
+		}
+		for i := range 3 {
+			held := time.Duration(3-i)*time.Second + time.Millisecond // the event of the acquisition came a bit later
+			observer.Observe(primitives.Event{Kind: primitives.EventReleased, Lock: "lock", ID: "a", Held: held})
+		}
+		ended := x.spans.Ended()
+		require.Len(t, ended, 3)
+		for i, s := range ended {
+			assert.Equal(t, parents[i], s.Parent().SpanID())
+		}
+	})
 }
 
 func TestObserverMayBeSharedByManyGoroutines(t *testing.T) {

@@ -2,6 +2,7 @@ package otel
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -28,7 +29,7 @@ func (o *Observer) waitSpan(ctx context.Context, e primitives.Event) {
 
 // holdSpan makes the span of a hold.
 func (o *Observer) holdSpan(ctx context.Context, e primitives.Event) {
-	acquired := o.traces.end(e.ID)
+	acquired := o.traces.end(e.ID, e.Held)
 	if !trace.SpanContextFromContext(ctx).IsValid() {
 		ctx = trace.ContextWithSpanContext(ctx, acquired)
 	}
@@ -73,40 +74,54 @@ func asText(kv attribute.KeyValue) attribute.KeyValue {
 }
 
 // traces remembers in which trace holds were acquired, because events that the background finds have no
-// context. Nested holds, and the holds of a cohort, share an id: they are counted.
+// context. Nested holds, and the holds of a cohort, share an id. A hold without a trace is remembered too: its
+// end must not be taken for that of another one.
 type traces struct {
 	mu   sync.Mutex
-	byID map[string]acquiredIn // by the hold's id; only holds that were acquired in a trace
+	byID map[string][]acquiredIn // by the hold's id, each hold that has not ended
 }
 
+// acquiredIn is the acquisition of a hold.
 type acquiredIn struct {
-	span  trace.SpanContext
-	holds int
+	span trace.SpanContext // not valid: outside of a trace
+	at   time.Time
 }
 
 // begin notes that a hold with this id was acquired with ctx.
 func (t *traces) begin(ctx context.Context, id string) {
-	span := trace.SpanContextFromContext(ctx)
-	if id == "" || !span.IsValid() {
+	if id == "" {
 		return
 	}
+	acquired := acquiredIn{trace.SpanContextFromContext(ctx), time.Now()}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.byID == nil {
-		t.byID = make(map[string]acquiredIn)
+		t.byID = make(map[string][]acquiredIn)
 	}
-	t.byID[id] = acquiredIn{span, t.byID[id].holds + 1}
+	t.byID[id] = append(t.byID[id], acquired)
 }
 
-// end notes that a hold with this id has ended, and returns the span in which the latest one was acquired.
-func (t *traces) end(id string) trace.SpanContext {
+// end notes that a hold with this id has ended, and returns the span in which it was acquired. Of several holds with
+// the id it is the one whose age is closest to held; of several, the latest one.
+func (t *traces) end(id string, held time.Duration) trace.SpanContext {
+	began := time.Now().Add(-held)
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	acquired, ok := t.byID[id]
-	if acquired.holds--; acquired.holds > 0 {
-		t.byID[id] = acquired
-	} else if ok {
-		delete(t.byID, id)
+	holds := t.byID[id]
+	if len(holds) == 0 {
+		return trace.SpanContext{}
 	}
-	return acquired.span
+	ended := 0
+	for i, h := range holds {
+		if h.at.Sub(began).Abs() <= holds[ended].at.Sub(began).Abs() {
+			ended = i
+		}
+	}
+	span := holds[ended].span
+	if len(holds) == 1 {
+		delete(t.byID, id)
+	} else {
+		t.byID[id] = slices.Delete(holds, ended, ended+1)
+	}
+	return span
 }
