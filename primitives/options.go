@@ -136,9 +136,10 @@ func WithLinger(d time.Duration) Option { return Option{kind: optLinger, d: d} }
 //
 // It applies to all locks, and to [PermitExpirableSemaphore]; a plain semaphore ignores it. A reader keeps
 // writers out, not other readers. d counts from the moment when the acquisition was confirmed, by the
-// monotonic clock of its process. The outermost hold decides: nested holds ignore the option. With a
-// [WithLease] or [WithMaxHold] shorter than d, the hold is lost as usual, and the key stays. Such a hold
-// belongs to no cohort ([WithCohort]).
+// monotonic clock of its process. If d is longer than the lease, it counts from when Redis granted the lock:
+// it may end early by as long as the answer was on its way. The outermost hold decides: nested holds ignore the
+// option. With a [WithLease] or [WithMaxHold] shorter than d, the hold is lost as usual, and the key stays. Such
+// a hold belongs to no cohort ([WithCohort]).
 //
 // With [WithOwner], an acquisition with the same id may enter during the rest, and the lock then stays taken
 // until the lease of that acquisition ends. If the id has other holds when it is released, the last one decides.
