@@ -388,14 +388,16 @@ func TestSubscriptionFollowsASentinelFailover(t *testing.T) {
 func TestSubscriptionGoesWhereCommandsGo(t *testing.T) {
 	t.Parallel()
 	former, current := redistest.Fresh(t), redistest.Fresh(t)
+	const lag = 3 // dials that lead to the former master
 	var dials atomic.Int32
-	var leads, commands atomic.Value // addresses
-	leads.Store(former.Addr())
+	var commands atomic.Value // the address where they go
 	commands.Store("")
 	rdb := former.Client(t, func(o *redis.Options) {
-		o.Dialer = func(ctx context.Context, network, _ string) (net.Conn, error) {
-			dials.Add(1)
-			return new(net.Dialer).DialContext(ctx, network, leads.Load().(string))
+		o.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
+			if dials.Add(1) > lag {
+				addr = current.Addr()
+			}
+			return new(net.Dialer).DialContext(ctx, network, addr)
 		}
 	})
 	server := func() string { return commands.Load().(string) }
@@ -406,16 +408,14 @@ func TestSubscriptionGoesWhereCommandsGo(t *testing.T) {
 	require.EqualValues(t, 1, dials.Load(), "the link stays where commands go, and while that is not known")
 
 	commands.Store(current.Addr())
-	redistest.WaitFor(t, soon, func() bool { return dials.Load() >= 3 }, "the link looks for the current master")
-	leads.Store(current.Addr())
 	redistest.WaitFor(t, soon, func() bool {
 		return slices.Contains(redistest.Channels(t, current), "c")
 	}, "subscribed on the current master")
 	e.awaitResubscribed(t)
+	require.EqualValues(t, lag+1, dials.Load())
 
 	commands.Store("127.0.0.1:1")
-	before := dials.Load()
-	redistest.WaitFor(t, soon, func() bool { return dials.Load() == before+maxFollows }, "a few attempts")
+	redistest.WaitFor(t, soon, func() bool { return dials.Load() == lag+1+maxFollows }, "a few attempts")
 	time.Sleep(5 * shortLimits.look)
-	require.Equal(t, before+maxFollows, dials.Load())
+	require.EqualValues(t, lag+1+maxFollows, dials.Load())
 }
