@@ -246,7 +246,7 @@ func TestMessagesThatDoNotArrive(t *testing.T) {
 	t.Parallel()
 	proxy := redistest.Redis(t).Proxy(t)
 	proxy.DropMessages(true)
-	results, failed, err := examine(t, proxy.Client(t), func(c *Config) { c.Timeout = 300 * time.Millisecond })
+	results, failed, err := examine(t, proxy.Client(t), func(c *Config) { c.Timeout = 2 * time.Second })
 	require.NoError(t, err)
 	require.False(t, failed, "locks work, by polls")
 	require.Equal(t, Warn, results["pubsub"].Status)
