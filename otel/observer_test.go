@@ -116,6 +116,35 @@ func (f *fixture) acquire(ctx context.Context, c *primitives.Client, opts ...pri
 	return hold
 }
 
+// nestedThenLost returns a case in which a nested hold, with a trace or without one, is released after a second. Then
+// the outer hold, which has a trace, is lost.
+func nestedThenLost(traced bool) func(f *fixture) {
+	return func(f *fixture) {
+		outer := f.acquire(f.trace, f.client)
+		ctx := outer.Context()
+		if !traced {
+			ctx = trace.ContextWithSpanContext(ctx, trace.SpanContext{})
+		}
+		inner := f.acquire(ctx, f.client)
+		time.Sleep(time.Second)
+		require.NoError(f, inner.Release(f.Context()))
+		f.server.LoseName(f, outer.Name())
+		synctest.Wait()
+	}
+}
+
+// nestedCounts are the metrics of nestedThenLost.
+var nestedCounts = map[string]float64{
+	"redlatch.acquisitions{redlatch.kind=lock,redlatch.outcome=acquired}": 1,
+	"redlatch.acquisitions{redlatch.kind=lock,redlatch.outcome=nested}":   1,
+	"redlatch.wait.duration count{redlatch.kind=lock}":                    2,
+	"redlatch.hold.ends{redlatch.end=released,redlatch.kind=lock}":        1,
+	"redlatch.hold.ends{redlatch.end=lost,redlatch.kind=lock}":            1,
+	"redlatch.hold.losses{redlatch.kind=lock,redlatch.reason=forced}":     1,
+	"redlatch.hold.duration count{redlatch.kind=lock}":                    2,
+	"redlatch.hold.duration sum{redlatch.kind=lock}":                      2,
+}
+
 // In each case all other values are 0 in the end, and there are no other spans.
 func TestObserverReportsWhatHappensToLocks(t *testing.T) {
 	const second = time.Second
@@ -200,40 +229,14 @@ func TestObserverReportsWhatHappensToLocks(t *testing.T) {
 			"redlatch.hold.duration count{redlatch.kind=lock}":                    1,
 			"redlatch.hold.duration sum{redlatch.kind=lock}":                      25,
 		}, []span{{"redlatch.hold", "lost", 25 * second, codes.Error}}},
-		{"a nested hold that is released, then a loss", func(f *fixture) {
-			outer := f.acquire(f.trace, f.client)
-			inner := f.acquire(outer.Context(), f.client)
-			time.Sleep(second)
-			require.NoError(f, inner.Release(f.Context()))
-			f.server.LoseName(f, outer.Name())
-			synctest.Wait()
-		}, map[string]float64{
-			"redlatch.acquisitions{redlatch.kind=lock,redlatch.outcome=acquired}": 1,
-			"redlatch.acquisitions{redlatch.kind=lock,redlatch.outcome=nested}":   1,
-			"redlatch.wait.duration count{redlatch.kind=lock}":                    2,
-			"redlatch.hold.ends{redlatch.end=released,redlatch.kind=lock}":        1,
-			"redlatch.hold.ends{redlatch.end=lost,redlatch.kind=lock}":            1,
-			"redlatch.hold.losses{redlatch.kind=lock,redlatch.reason=forced}":     1,
-			"redlatch.hold.duration count{redlatch.kind=lock}":                    2,
-			"redlatch.hold.duration sum{redlatch.kind=lock}":                      2,
-		}, []span{{"redlatch.hold", "released", second, codes.Unset}, {"redlatch.hold", "lost", second, codes.Error}}},
-		{"a nested hold without a trace, then a loss", func(f *fixture) {
-			outer := f.acquire(f.trace, f.client)
-			inner := f.acquire(trace.ContextWithSpanContext(outer.Context(), trace.SpanContext{}), f.client)
-			time.Sleep(second)
-			require.NoError(f, inner.Release(f.Context()))
-			f.server.LoseName(f, outer.Name())
-			synctest.Wait()
-		}, map[string]float64{
-			"redlatch.acquisitions{redlatch.kind=lock,redlatch.outcome=acquired}": 1,
-			"redlatch.acquisitions{redlatch.kind=lock,redlatch.outcome=nested}":   1,
-			"redlatch.wait.duration count{redlatch.kind=lock}":                    2,
-			"redlatch.hold.ends{redlatch.end=released,redlatch.kind=lock}":        1,
-			"redlatch.hold.ends{redlatch.end=lost,redlatch.kind=lock}":            1,
-			"redlatch.hold.losses{redlatch.kind=lock,redlatch.reason=forced}":     1,
-			"redlatch.hold.duration count{redlatch.kind=lock}":                    2,
-			"redlatch.hold.duration sum{redlatch.kind=lock}":                      2,
-		}, []span{{"redlatch.hold", "lost", second, codes.Error}}},
+		{
+			"a nested hold that is released, then a loss", nestedThenLost(true), nestedCounts,
+			[]span{{"redlatch.hold", "released", second, codes.Unset}, {"redlatch.hold", "lost", second, codes.Error}},
+		},
+		{
+			"a nested hold without a trace, then a loss", nestedThenLost(false), nestedCounts,
+			[]span{{"redlatch.hold", "lost", second, codes.Error}},
+		},
 		{"a wait for a latch in vain", func(f *fixture) {
 			_, err := f.other.CountDownLatch("orders:42").Init(f.Context(), 1)
 			require.NoError(f, err)
