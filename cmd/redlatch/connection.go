@@ -106,6 +106,14 @@ func open(c *cli.Command, opts ...primitives.ClientOption) (*session, error) {
 	return &session{rdb: rdb, client: client, prefix: c.String("prefix")}, nil
 }
 
+// untilGiveUp returns ctx with giveUp as its deadline, if there is one. The caller must call cancel.
+func (s *session) untilGiveUp(ctx context.Context) (bounded context.Context, cancel context.CancelFunc) {
+	if s.giveUp.IsZero() {
+		return ctx, func() {}
+	}
+	return context.WithDeadline(ctx, s.giveUp)
+}
+
 // close ends the session. Holds that are left stay until their leases end. After an error it does not wait for
 // a silent Redis beyond giveUp: the process ends, and with it the removal of what an attempt has left.
 func (s *session) close(err error) {

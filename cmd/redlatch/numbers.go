@@ -317,12 +317,8 @@ func waitForLatch(k *call) (string, error) {
 	if limit < 0 {
 		return "", badUsage("--wait %v is negative", limit)
 	}
-	ctx := k.ctx
-	if !k.s.giveUp.IsZero() {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithDeadline(ctx, k.s.giveUp)
-		defer cancel()
-	}
+	ctx, cancel := k.s.untilGiveUp(k.ctx)
+	defer cancel()
 	latch := k.s.client.CountDownLatch(k.name)
 	k.answer.Count = new(0)
 	opened := fmt.Sprintf("latch %q is open", k.name)

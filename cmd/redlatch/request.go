@@ -138,11 +138,8 @@ func (r *request) explain(ctx context.Context, s *session, err error) error {
 	if ended || !errors.Is(err, primitives.ErrNotAcquired) || errors.Is(err, primitives.ErrUnavailable) {
 		return err
 	}
-	if !s.giveUp.IsZero() {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithDeadline(ctx, s.giveUp)
-		defer cancel()
-	}
+	ctx, cancel := s.untilGiveUp(ctx)
+	defer cancel()
 	info, failed := r.obstacle(ctx, s)
 	switch {
 	case failed == nil:
