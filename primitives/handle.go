@@ -203,6 +203,7 @@ func (h *handle) adopt(
 		return nil, h.failed("adopt", err)
 	}
 	terms, began := s.Terms, false
+	// As in call, but events have the error before it is wrapped.
 	err = h.c.during(ctx, func() error {
 		began = true
 		adopted, err := (*engine.Hold)(nil), ErrClosed

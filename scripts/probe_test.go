@@ -28,7 +28,7 @@ func isProbe(ctx context.Context) bool {
 	return ok && time.Until(until) == probeTimeout
 }
 
-// dialed is a server in the bubble of a test whose dials a test decides.
+// dialed is a server in memory. A test decides how dials to it end.
 type dialed struct {
 	p *redistest.Proxy
 	r *Runner
@@ -38,10 +38,10 @@ type dialed struct {
 	start  time.Time
 	probes []time.Duration // when the dials of the prober began, since start
 	ctx    context.Context //nolint:containedctx // of the latest one
-	conns  []net.Conn      // of those that succeeded
+	conns  []net.Conn      // that the prober has made
 }
 
-// newDialed returns a server with a runner whose attempts end with their calls only.
+// newDialed returns a server and a runner. Only the end of a call ends its attempts: go-redis has long timeouts.
 func newDialed(t *testing.T, timeout time.Duration) *dialed {
 	t.Cleanup(func() { time.Sleep(time.Minute) }) // dials that go-redis still makes end
 	d := &dialed{p: redistest.Embedded(t).Proxy(t), start: time.Now()}
@@ -72,7 +72,7 @@ func newDialed(t *testing.T, timeout time.Duration) *dialed {
 	return d
 }
 
-// decide makes dial the first part of all dials from now on, and forgets the earlier ones.
+// decide runs dial before each connection is made from now on, and forgets the dials so far.
 func (d *dialed) decide(dial func(ctx context.Context) error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -90,7 +90,7 @@ func (d *dialed) do(ctx context.Context) error {
 	return err
 }
 
-// These are dials, of a server and of none.
+// Three ways in which a dial can go: see decide.
 func succeeds(context.Context) error { return nil }
 func refused(context.Context) error {
 	return &net.OpError{Op: "dial", Net: "tcp", Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)}
@@ -212,8 +212,8 @@ func TestRefusalIsNotExplained(t *testing.T) {
 	}
 }
 
-// Calls find out why a server is silent when they have waited for SilentAfter. There is one dial at a time, and one in
-// probePause, however many calls wait.
+// When a call has waited for SilentAfter, a dial finds out why the server is silent. However many calls wait, there is
+// one dial at a time, and at most one in each probePause.
 func TestDialsOfSilentCalls(t *testing.T) {
 	at := func(millis ...time.Duration) (all []time.Duration) {
 		for _, n := range millis {

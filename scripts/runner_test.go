@@ -845,7 +845,7 @@ func TestDeadlines(t *testing.T) {
 	})
 }
 
-// After Stop, all calls end within the runner's timeout, even those that begin later. After Close, no timer is left.
+// Once the runner is stopped, calls end within its timeout, even those that begin later. Close leaves no timer.
 func TestCallsEndSoonAfterStop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := redistest.Embedded(t).Proxy(t)

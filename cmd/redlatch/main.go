@@ -102,8 +102,8 @@ func app(args []string, stdout, stderr io.Writer) *cli.Command {
 	return root
 }
 
-// helpBesideArguments shows the help of c if --help stands beside arguments. The parser takes the first of them for a
-// command of c.
+// helpBesideArguments shows the help of c when --help comes with arguments: the parser takes the first argument for the
+// name of a subcommand of c.
 func helpBesideArguments(ctx context.Context, c *cli.Command, _ string) {
 	_ = cli.ShowCommandHelp(ctx, c.Lineage()[1], c.Name) // c.Name is a command of the parent
 }

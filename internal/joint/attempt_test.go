@@ -16,8 +16,7 @@ import (
 	"github.com/redlatch/redlatch/internal/joint"
 )
 
-// Each case is what the servers answer to the acquisition of a red lock, and its error: the reason that decides comes
-// first.
+// The error of a red lock names first what decided the acquisition: refusals, silence or errors of its members.
 func TestRedReportsWhatItsMembersAnswer(t *testing.T) {
 	const budget = 2 * time.Second
 	short := strings.NewReplacer(
@@ -76,10 +75,7 @@ func TestRedReportsWhatItsMembersAnswer(t *testing.T) {
 				assert.Equal(t, strings.HasPrefix(tt.want, "not acquired"), errors.Is(err, ErrNotAcquired))
 				assert.Equal(t, tt.doubt, Classify(err).InDoubt)
 				assert.Equal(t, tt.at, time.Since(began))
-				for _, s := range k.servers {
-					s.ResetFaults()
-					s.Free("x")
-				}
+				k.each(len(tt.servers), func(s *Server) { s.ResetFaults(); s.Free("x") })
 				Sleep(time.Minute)
 				k.requireFree(t)
 			})
@@ -87,8 +83,8 @@ func TestRedReportsWhatItsMembersAnswer(t *testing.T) {
 	}
 }
 
-// A multi lock holds its first member for its patience, at random, which doubles with each round up to a limit. Of
-// leases that are not renewed it leaves half.
+// A multi lock holds its first member for a random time, and then lets it go. The time doubles on average with each
+// round, up to a limit. It is at most half of a lease that is not renewed.
 func TestPatienceOfAMulti(t *testing.T) {
 	const longest = 2 * time.Second
 	for _, tt := range []struct {
@@ -131,7 +127,7 @@ func TestPatienceOfAMulti(t *testing.T) {
 	}
 }
 
-// Members are lost while the others are asked. An acquisition that waits tries again.
+// If members are lost before the others have answered, an acquisition that waits tries again.
 func TestJointAcquiresAgainWhatItLostMeanwhile(t *testing.T) {
 	const ttl = 40 * ms // shorter than the patience of a multi lock, and than the budget of a member of a red lock
 	for _, tt := range []struct {
@@ -248,7 +244,8 @@ func TestMultiOfAnotherClientEndsWithItsOwn(t *testing.T) {
 	})
 }
 
-// An attempt that found rivals with some members each is followed by a pause at random, by its own length.
+// If several requests have a few members each, none of them has a majority. Then a red lock pauses for a random time,
+// which depends on how long its attempt took.
 func TestPauseOfARedAfterASplit(t *testing.T) {
 	for _, tt := range []struct{ answer, most time.Duration }{
 		{time.Microsecond, 5 * ms}, {2 * ms, 32 * ms}, {100 * ms, 250 * ms},

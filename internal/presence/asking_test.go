@@ -29,7 +29,7 @@ func (c *client) asked() (at []time.Duration, sizes []int) {
 	return at, sizes
 }
 
-// Redis has forgotten some of the holds. Each occasion has the client ask about those that it concerns.
+// Redis has forgotten some of the holds. On each occasion the client asks about the holds that may be affected.
 func TestOccasionsToAskAboutHolds(t *testing.T) {
 	exists := func(t *testing.T, c *client, names ...string) {
 		for _, name := range names {
@@ -102,7 +102,7 @@ func TestOccasionsToAskAboutHolds(t *testing.T) {
 	}
 }
 
-// A question is a renewal that changes nothing: its TTL is below what is left of the lease.
+// A question is a renewal with a TTL shorter than the rest of the lease, so it changes nothing.
 func TestQuestionsAboutLeases(t *testing.T) {
 	bubble(t, func(t *testing.T, c *client) {
 		c.presence.Close(true) // it does not begin to listen, which would be another occasion
@@ -237,7 +237,7 @@ func TestOccasionsWhileTheClientAsks(t *testing.T) {
 	})
 }
 
-// The questions of one occasion end after half a minute.
+// The client stops asking half a minute after an occasion.
 func TestQuestionsTakeHalfAMinuteAtMost(t *testing.T) {
 	bubble(t, func(t *testing.T, c *client) {
 		for i := range 300 {
@@ -254,7 +254,7 @@ func TestQuestionsTakeHalfAMinuteAtMost(t *testing.T) {
 	})
 }
 
-// The answer may leave out some of the leases, or all.
+// Redis may answer for some of the leases in a question, or for none.
 func TestQuestionsThatAreAnsweredInPart(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
@@ -291,7 +291,7 @@ func TestQuestionsThatAreAnsweredInPart(t *testing.T) {
 	}
 }
 
-// An occasion that comes while the client asks about some of its holds waits, too.
+// An occasion that comes while the client asks about one tag's holds waits for the next round, too.
 func TestOccasionWhileTheClientBeginsToListen(t *testing.T) {
 	bubble(t, func(t *testing.T, c *client) {
 		Acquire(t, t.Context(), c.Lock("x"), FixedLease(time.Hour))

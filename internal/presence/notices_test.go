@@ -27,7 +27,7 @@ func (c *client) permits(name string) *engine.Resource {
 	return r
 }
 
-// A notice names the holds that are checked, and proves nothing.
+// The client checks the holds that a notice names, and ends only those that are really lost.
 func TestNoticeHasTheHoldsChecked(t *testing.T) {
 	a, b, z := permit(myTag, 1), permit(myTag, 2), permit(myTag, 3)
 	for _, tt := range []struct {
@@ -193,7 +193,7 @@ func TestFloodOfMessagesIsBounded(t *testing.T) {
 	}
 }
 
-// What was read makes room.
+// Notices that have been read make room for others.
 func TestNoticesAreReadAgainAfterAFlood(t *testing.T) {
 	bubble(t, func(t *testing.T, c *client) {
 		id := permit(myTag, 1)
@@ -207,7 +207,7 @@ func TestNoticesAreReadAgainAfterAFlood(t *testing.T) {
 	})
 }
 
-// A notice for each client, or for each lock of it; permits share one.
+// Each holder of a lock gets a notice of its own. Permits of one client share notices.
 func TestTakeoverIsAnnouncedToTheHolders(t *testing.T) {
 	var ids []string
 	for i := range 700 {

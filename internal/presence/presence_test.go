@@ -119,7 +119,7 @@ func newClient(t *testing.T, s *Server, name string, options ...func(*engine.Con
 	return c
 }
 
-// presenceCommands are those that a presence sends, apart from the questions about leases.
+// presenceCommands are the commands that a presence sends, other than questions about leases.
 var presenceCommands = []string{"psetex", "getdel", "get", "subscribe", "unsubscribe", "publish", "exists"}
 
 // note records a command and its time, to 10 ms, as "100ms psetex me worker".

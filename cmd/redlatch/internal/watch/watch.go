@@ -191,7 +191,7 @@ type record struct {
 	Error string `json:"error,omitempty"`
 }
 
-// errNoAnswer is why a look is not over.
+// errNoAnswer is the error of a line that is due while a look is still waiting for Redis.
 var errNoAnswer = errors.New("no answer yet")
 
 // writeLines writes a line of JSON for each look, and for each second that a look is late.
