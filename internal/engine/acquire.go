@@ -85,7 +85,14 @@ func (r *Resource) emitResult(ctx context.Context, kind EventKind, hold *Hold, w
 	if err != nil {
 		e.Kind = EventNotAcquired
 	}
+	returned := false
+	defer func() {
+		if !returned && hold != nil { // the observer has panicked, so nobody gets the hold
+			_ = hold.Release(ctx)
+		}
+	}()
 	r.Core.emit(e)
+	returned = true
 }
 
 // EmitAcquired emits the event of an acquisition that did not go through Acquire.
@@ -130,7 +137,15 @@ func (r *Resource) AcquireOutermost(ctx context.Context, q *Request, began time.
 	c := r.Core
 	trying, stop := q.Wait.Bound(ctx, true)
 	defer stop()
+	returned := false
+	defer func() {
+		if !returned { // a hook of go-redis, or an observer, has panicked: the outcome is unknown
+			q.MustRollback = true
+			r.rollback(trying, q, 0)
+		}
+	}()
 	res, err := r.obtain(trying, q)
+	returned = true
 	if err == nil && q.passed != nil {
 		if err = q.passed.accept(); err == nil {
 			return q.passed, nil

@@ -267,6 +267,7 @@ func (h *Hold) Release(ctx context.Context) error {
 		h.group.MemberEnded(h, ErrReleased)
 	}
 	kept, kind := h.linger(ctx), EventReleased
+	defer h.end(ErrReleased) // does nothing, unless a hook of go-redis panics
 	var handedOff bool
 	var err error
 	if kept == nil {
@@ -275,11 +276,12 @@ func (h *Hold) Release(ctx context.Context) error {
 			kind = EventReleaseFailed
 		}
 	}
-	if h.end(ErrReleased) { // else it was lost
-		h.emit(ctx, kind, err)
-	}
+	ended := h.end(ErrReleased) // else it was lost
 	if kept != nil {
-		kept.keep()
+		kept.keep() // before the observer, which may panic
+	}
+	if ended {
+		h.emit(ctx, kind, err)
 	}
 	if handedOff {
 		runtime.Gosched() // the new holder runs before the former one goes on

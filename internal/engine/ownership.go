@@ -346,6 +346,13 @@ func (o *Ownership) Release(ctx context.Context, h *Hold) (handedOff bool, err e
 		o.writeCountLater(ctx, 0)
 		return false, o.r.Core.Unanswered(errSiblingStuck)
 	}
+	returned := false
+	defer func() {
+		if !returned { // a hook of go-redis has panicked: the outcome is unknown
+			o.wire.Unlock()
+			o.writeCountLater(ctx, 0)
+		}
+	}()
 	var lost bool
 	// The count is read with wire held: siblings may have been released meanwhile.
 	left := o.addCount(0)
@@ -359,6 +366,7 @@ func (o *Ownership) Release(ctx context.Context, h *Hold) (handedOff bool, err e
 	default:
 		lost, handedOff, err = o.releaseOrHandOff(bounded)
 	}
+	returned = true
 	o.wire.Unlock() // before the loss is reported: no hold ends with wire held
 	switch {
 	case lost || err != nil && o.r.Driver.Overwritten(bounded, err):

@@ -2,6 +2,7 @@ package engine_test
 
 import (
 	"context"
+	"fmt"
 	"testing"
 	"time"
 
@@ -372,5 +373,32 @@ func TestReleaseBesideARepetitionThatFrees(t *testing.T) {
 				})
 			}
 		})
+	}
+}
+
+// Hooks of go-redis may run in the caller's goroutine, and panic there. The caller may recover, and has no hold to
+// release, so the lock is freed without it. The lease does not end by itself here.
+func TestAHookThatPanicsLeavesNothingLocked(t *testing.T) {
+	for _, op := range []string{"acquire", "release"} {
+		for _, executed := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, executed: %v", op, executed), func(t *testing.T) {
+				Bubble(t, func(t *testing.T, s *Server) {
+					s.KeepLeases()
+					c := s.Client(t, "a")
+					for _, r := range []*Resource{c.Lock("x"), c.Semaphore("y"), c.Writer("z")} {
+						s.Script(op, Fault{Panic: true, Twice: executed})
+						require.PanicsWithValue(t, "hook", func() {
+							h := Acquire(t, t.Context(), r)
+							ctx := Carry(h)
+							defer func() { require.ErrorIs(t, context.Cause(ctx), ErrReleased) }()
+							Release(t, h)
+						})
+						Sleep(time.Second) // the background frees it
+					}
+					s.RequireFree(t)
+					require.NoError(t, c.Shut(t.Context()), "no hold is left")
+				})
+			})
+		}
 	}
 }

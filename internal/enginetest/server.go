@@ -84,6 +84,7 @@ type Fault struct {
 	Copy  time.Duration // a copy is executed that much later, and the reply says so; 0: no copy
 	Twice bool          // an earlier copy was executed without a reply, and the reply says so
 	Err   error         // the answer; it is not executed
+	Panic bool          // a hook of go-redis panics, before it is executed or, with Twice, after that
 }
 
 // SubscribeFault is what happens to subscriptions.
@@ -223,6 +224,8 @@ func Do[R any](ctx context.Context, c *Client, cmd Command, exec func() (R, erro
 		execute()
 	}
 	switch {
+	case f.Panic:
+		panic("hook")
 	case f.Err != nil:
 		after(f.Delay, func() { answers <- answer{err: f.Err} })
 	case !f.Lost:

@@ -1,0 +1,66 @@
+package faults
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	. "github.com/redlatch/redlatch/internal/fixture"
+	"github.com/redlatch/redlatch/internal/kinds"
+	"github.com/redlatch/redlatch/internal/redistest"
+	"github.com/redlatch/redlatch/primitives"
+)
+
+// lastsForMinutes is a lease whose end no test waits for.
+var lastsForMinutes = primitives.WithWatchdog(5 * time.Minute)
+
+// requireFree requires that another client can acquire name, and that c, which has no holds, can be closed.
+func requireFree(t *testing.T, s *redistest.Server, k kinds.Kind, c *primitives.Client, name string) {
+	t.Helper()
+	Release(t, Acquire(t, t.Context(), k.Open(NewClient(t, s.Client(t)), name), primitives.WithWait(Soon)))
+	ctx, cancel := context.WithTimeout(t.Context(), Soon)
+	defer cancel()
+	require.NoError(t, c.Close(ctx))
+}
+
+// Observers run in the caller's goroutine. A server such as net/http recovers a panic there, and lives on. So nothing
+// may stay locked that nobody has a hold to release.
+func TestAnObserverThatPanics(t *testing.T) {
+	t.Parallel()
+	s := redistest.Fresh(t)
+	for _, k := range kinds.All() {
+		for _, at := range []primitives.EventKind{
+			primitives.EventWait, primitives.EventAcquired, primitives.EventNested, primitives.EventReleased,
+		} {
+			if k.Pool && at == primitives.EventNested {
+				continue
+			}
+			name := k.Name + " " + string(at)
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				c := NewClient(t, s.Client(t), primitives.WithDefaults(lastsForMinutes),
+					primitives.WithObserver(func(e primitives.Event) {
+						if e.Kind == at {
+							panic("observer")
+						}
+					}))
+				h := k.One(t, c, name)
+				var rival *primitives.Hold
+				if at == primitives.EventWait {
+					rival = Acquire(t, t.Context(), k.Rival(NewClient(t, s.Client(t)), name))
+				}
+				require.PanicsWithValue(t, "observer", func() {
+					_ = h.Do(t.Context(), func(ctx context.Context) error {
+						return h.Do(ctx, func(context.Context) error { return nil }, primitives.WithPermits(0))
+					})
+				})
+				if rival != nil {
+					Release(t, rival)
+				}
+				requireFree(t, s, k, c, name)
+			})
+		}
+	}
+}
