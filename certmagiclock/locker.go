@@ -104,22 +104,40 @@ func (l *Locker) Unlock(ctx context.Context, name string) error {
 	return err
 }
 
-// RenewLockLease asks Redis whether name is still locked by this Locker. It returns nil then,
-// [primitives.ErrLost] if the lock was lost, and [primitives.ErrNotHeld] if this Locker has not locked name.
+// RenewLockLease asks Redis whether name is still locked by this Locker. If the lock was lost and is free,
+// RenewLockLease locks it again: certmagic calls it before each attempt, and looks afterwards whether another
+// host has obtained the certificate. It returns [primitives.ErrLost] if another host has the lock now, and
+// [primitives.ErrNotHeld] if this Locker has not locked name.
 //
 // It does not lengthen the lease: the lock is renewed until Unlock. certmagic asks for minutes to 30 days,
 // and if this host died, nobody else could lock name for that long.
 func (l *Locker) RenewLockLease(ctx context.Context, name string, _ time.Duration) error {
 	l.mu.Lock()
+	g := l.names[name]
 	var hold *primitives.Hold
-	if g := l.names[name]; g != nil {
+	if g != nil {
 		hold = g.hold
 	}
 	l.mu.Unlock()
 	if hold == nil {
 		return fmt.Errorf("certmagiclock: renew %q: %w", name, primitives.ErrNotHeld)
 	}
-	return hold.Check(ctx)
+	err := hold.Check(ctx)
+	if !errors.Is(err, primitives.ErrLost) {
+		return err
+	}
+	again, refused := l.client.Lock(name).TryAcquire(ctx, l.opts...)
+	if refused != nil {
+		return errors.Join(err, refused)
+	}
+	l.mu.Lock()
+	if g.hold == hold {
+		g.hold, again = again, hold // the lost one is released below: that removes what a late renewal has left
+		err = nil
+	}
+	l.mu.Unlock()
+	_ = again.Release(ctx)
+	return err // the loss, if Unlock has ended it meanwhile
 }
 
 // enter returns the gate of name, and counts its user.

@@ -119,7 +119,8 @@ func WithLogger(l *slog.Logger) ClientOption {
 
 // WithObserver calls observe with every [Event], from many goroutines at once. It should return quickly:
 // calls wait for it. It is not called after Close has returned. The option may be given several times: then
-// each observer gets every event, in the order of the options. nil is ignored.
+// each observer gets every event, in the order of the options. nil is ignored. An observer must not panic:
+// in the background that ends the process, and in Acquire the lock is released.
 func WithObserver(observe func(Event)) ClientOption {
 	return ClientOption{func(c *Client) error {
 		if observe != nil {
