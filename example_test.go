@@ -38,10 +38,8 @@ func Example() {
 		fmt.Println("somebody else ships it:", err)
 	case errors.Is(err, primitives.ErrLost):
 		fmt.Println("the lock was lost while we shipped:", err)
-	default:
-		fmt.Println("error:", err)
+	case err != nil:
+		fmt.Println("shipping failed:", err)
 	}
-	// Output:
-	// shipping order 42
-	// error: <nil>
+	// Output: shipping order 42
 }
