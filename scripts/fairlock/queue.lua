@@ -59,8 +59,8 @@ local function fair_lock(keys)
     -- score is later than the time plus this, ms; missing: unknown), "timeout" (no redlatch waiter
     -- has a longer one, ms), and "swept" (the time and the cursor of the last forget_clients)
     clients = keys[8],
-    -- timeout of a redlatch waiter that was removed from the head since the last update_scores
-    removed_timeout = 0,
+    -- score of a redlatch waiter that was removed from the head since the last update_scores
+    removed_score = nil,
   }
 end
 
@@ -148,10 +148,10 @@ local function queue_rules()
   -- the others.
   local function remove_waiter(lock, id)
     if redis.call('lindex', lock.queue, 0) == id then
-      local timeout = read_waiter(lock, id)
+      local score = redis.call('zscore', lock.deadlines, id)
+      lock.removed_score = read_waiter(lock, id) and tonumber(score or '')
       redis.call('zrem', lock.deadlines, id)
       redis.call('lpop', lock.queue)
-      lock.removed_timeout = timeout and math.max(timeout, shortest_timeout) or 0
     else
       local behind = scores_behind(lock, id)
       if redis.call('zrem', lock.deadlines, id) == 1 then
@@ -210,7 +210,7 @@ local function queue_rules()
     local base = now -- the time, plus the timeouts of Redisson's waiters so far
     local least = now + redisson_grace -- of a waiter of Redisson
     -- the score before, and by how much that was moved
-    local last, shift = now, -lock.removed_timeout
+    local last, shift = now, now - (lock.removed_score or now)
     for i, id in ipairs(redis.call('lrange', lock.queue, 0, -1)) do
       local score = tonumber(redis.call('zscore', lock.deadlines, id))
       local timeout, client = read_waiter(lock, id)
@@ -274,7 +274,7 @@ local function queue_rules()
         redis.call('hset', lock.clients, 'reach', needed)
       end
     end
-    lock.removed_timeout = 0
+    lock.removed_score = nil
     if known == 0 then
       redis.call('del', lock.waiters, lock.clients)
       return
