@@ -60,7 +60,7 @@ local function fair_lock(keys)
     -- has a longer one, ms), and "swept" (the time and the cursor of the last forget_clients)
     clients = keys[8],
     -- score of a redlatch waiter that was removed from the head since the last update_scores
-    removed_score = nil,
+    removed_score = false,
   }
 end
 
@@ -209,6 +209,7 @@ local function queue_rules()
   local function score_all(lock, now, fresh, last_look)
     local base = now -- the time, plus the timeouts of Redisson's waiters so far
     local least = now + redisson_grace -- of a waiter of Redisson
+    local heard = {} -- the last heartbeats, by client
     -- the score before, and by how much that was moved
     local last, shift = now, now - (lock.removed_score or now)
     for i, id in ipairs(redis.call('lrange', lock.queue, 0, -1)) do
@@ -216,8 +217,9 @@ local function queue_rules()
       local timeout, client = read_waiter(lock, id)
       local new = (score or last + redisson_timeout) + shift
       if timeout then
-        local heartbeat = tonumber(redis.call('hget', lock.clients, client)) or 0
-        new = heartbeat + timeout > now and math.max(last, score_after(base, timeout)) or last
+        heard[client] = heard[client] or tonumber(redis.call('hget', lock.clients, client)) or 0
+        local alive = heard[client] + timeout > now
+        new = alive and math.max(last, score_after(base, timeout)) or last
       elseif i > 1 then
         least = least + (last_look and redisson_grace or 0)
         new = math.max(new, last, least)
@@ -274,7 +276,7 @@ local function queue_rules()
         redis.call('hset', lock.clients, 'reach', needed)
       end
     end
-    lock.removed_score = nil
+    lock.removed_score = false
     if known == 0 then
       redis.call('del', lock.waiters, lock.clients)
       return
