@@ -239,44 +239,30 @@ func (d *fairDriver) info(ctx context.Context) (Info, error) {
 	return info, err
 }
 
-// fairStatus is the reply to a refresh.
-type fairStatus struct {
-	// changesIn is the time until the lease of the holder ends, or the time that the next owner of a free
-	// lock is given. Negative: unknown.
-	changesIn time.Duration
-	free      bool
-	holder    string
-	next      string   // the next owner
-	nextOurs  bool     // it is one of this client's
-	waiting   int      // how many waiters are in the queue, of all clients
-	missing   []string // the ids that were sent and are not in the queue
-}
-
 // refresh sends one heartbeat for all waiters of this client, and asks about the given ids. The redlatch
 // keys must live longer than the longest waiter timeout among them, which is why the script needs that.
 //
 // It runs fairlock/refresh, which also hands on a lock whose lease ended without a release. A copy
 // renews the heartbeat and looks again, so nothing is remembered. A lost reply costs one round: the
 // next refresh finds the same.
-func (d *fairDriver) refresh(ctx context.Context, longest time.Duration, ids []string) (fairStatus, error) {
-	reply, err := scripts.FairLockRefresh{
+func (d *fairDriver) refresh(
+	ctx context.Context, longest time.Duration, ids []string,
+) (scripts.FairLockRefreshReply, error) {
+	return scripts.FairLockRefresh{
 		LockHash: d.h.name, Channel: &d.channel, SharedCounts: &d.h.sharedCounts,
 		Queue: d.queue, Deadlines: d.deadlines, Waiters: d.waiters, Clients: d.clients,
 		Client: d.h.c.life, LongestTimeout: scripts.InMillis(longest), IDs: ids,
 	}.Do(ctx, d.h.c.calls)
-	if err != nil {
-		return fairStatus{changesIn: -1}, err
+}
+
+// isFree reports whether nobody held the lock.
+func isFree(reply scripts.FairLockRefreshReply) bool { return reply.PTTL == -2 }
+
+// changesIn is the time until the lease of the holder ends, or the time that the next owner of a free lock has
+// left. Negative: unknown.
+func changesIn(reply scripts.FairLockRefreshReply) time.Duration {
+	if isFree(reply) && reply.Next != "" {
+		return fromMillis(reply.NextLeft)
 	}
-	status := fairStatus{
-		changesIn: -1, free: reply.PTTL == -2, holder: reply.Holder, next: reply.Next, nextOurs: reply.NextIsOurs,
-		waiting: int(reply.Waiting), missing: reply.Missing,
-	}
-	ms := reply.PTTL
-	if status.free && status.next != "" {
-		ms = reply.NextLeft
-	}
-	if ms >= 0 {
-		status.changesIn = fromMillis(ms)
-	}
-	return status, nil
+	return fromMillis(reply.PTTL)
 }

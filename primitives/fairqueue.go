@@ -9,6 +9,7 @@ import (
 	"github.com/redlatch/redlatch/internal/engine"
 	"github.com/redlatch/redlatch/internal/list"
 	"github.com/redlatch/redlatch/pubsub"
+	"github.com/redlatch/redlatch/scripts"
 )
 
 // How the waiters of a fair lock wait.
@@ -418,14 +419,14 @@ func (q *fairQueue) refresh() {
 	defer cancel()
 	began := time.Now()
 	q.heard.Asking()
-	status, err := q.d.refresh(ctx, longest, ids)
+	reply, err := q.d.refresh(ctx, longest, ids)
 	if err != nil {
 		q.heard.Failed(q.d.h.c.core, err, began)
 	} else {
-		q.heard.Answered(status.holder, status.changesIn, nil)
+		q.heard.Answered(reply.Holder, changesIn(reply), nil)
 	}
-	if q.update(status, err, longest) {
-		_ = q.d.leaveQueue(ctx, status.next) // if it fails, the next refresh finds the orphan again
+	if q.update(reply, err, longest) {
+		_ = q.d.leaveQueue(ctx, reply.Next) // if it fails, the next refresh finds the orphan again
 	}
 }
 
@@ -448,14 +449,8 @@ func (q *fairQueue) sample() (ids []string, longest time.Duration) {
 	if q.turn == nil || q.turn == first {
 		q.turn = first.Next
 	}
-	for begin := q.turn; q.turn != nil && len(ids) < maxVerified; {
+	for ; q.turn != nil && len(ids) < maxVerified; q.turn = q.turn.Next {
 		pick(q.turn)
-		if q.turn = q.turn.Next; q.turn == nil {
-			q.turn = first.Next
-		}
-		if q.turn == begin {
-			break
-		}
 	}
 	return ids, longest
 }
@@ -468,11 +463,13 @@ func (q *fairQueue) sample() (ids []string, longest time.Duration) {
 //     each of which must have a place, the queue was lost, and all waiters wake up.
 //
 // It reports whether the next owner is an orphan that must leave the queue.
-func (q *fairQueue) update(status fairStatus, err error, longest time.Duration) (orphaned bool) {
+func (q *fairQueue) update(
+	reply scripts.FairLockRefreshReply, err error, longest time.Duration,
+) (orphaned bool) {
 	q.queues.mu.Lock()
 	defer q.queues.mu.Unlock()
-	q.expect(status.changesIn)
 	if err != nil {
+		q.expect(-1)
 		if !classify(err).Retry {
 			// Redis itself refused, as for a key of another type, or the redis client is closed. Each waiter's
 			// own attempt returns that error.
@@ -480,8 +477,9 @@ func (q *fairQueue) update(status fairStatus, err error, longest time.Duration) 
 		}
 		return false
 	}
-	present := status.waiting
-	if w := q.byID[status.holder]; w != nil {
+	q.expect(changesIn(reply))
+	present := int(reply.Waiting)
+	if w := q.byID[reply.Holder]; w != nil {
 		present++
 		w.wake()
 	}
@@ -494,21 +492,21 @@ func (q *fairQueue) update(status fairStatus, err error, longest time.Duration) 
 	if present < settled {
 		q.wakeAll()
 	} else {
-		if status.free {
-			q.wakeID(status.next)
+		if isFree(reply) {
+			q.wakeID(reply.Next)
 		}
-		for _, id := range status.missing {
+		for _, id := range reply.Missing {
 			q.wakeID(id)
 		}
 	}
 	// A waiter makes its first attempt before it is known here, so an orphan must be the head for as long as
 	// a waiter may be silent.
-	if !status.free || !status.nextOurs || q.byID[status.next] != nil {
+	if !isFree(reply) || !reply.NextIsOurs || q.byID[reply.Next] != nil {
 		q.orphan = ""
 		return false
 	}
-	if q.orphan != status.next {
-		q.orphan, q.orphanSince = status.next, time.Now()
+	if q.orphan != reply.Next {
+		q.orphan, q.orphanSince = reply.Next, time.Now()
 	}
 	return time.Since(q.orphanSince) >= longest
 }

@@ -59,8 +59,8 @@ local function fair_lock(keys)
     -- score is later than the time plus this, ms; missing: unknown), "timeout" (no redlatch waiter
     -- has a longer one, ms), and "swept" (the time and the cursor of the last forget_clients)
     clients = keys[8],
-    -- timeout of a redlatch waiter that was removed from the head since the last update_scores
-    removed_timeout = 0,
+    -- score of a redlatch waiter that was removed from the head since the last update_scores
+    removed_score = false,
   }
 end
 
@@ -148,10 +148,10 @@ local function queue_rules()
   -- the others.
   local function remove_waiter(lock, id)
     if redis.call('lindex', lock.queue, 0) == id then
-      local timeout = read_waiter(lock, id)
+      local score = redis.call('zscore', lock.deadlines, id)
+      lock.removed_score = read_waiter(lock, id) and tonumber(score or '')
       redis.call('zrem', lock.deadlines, id)
       redis.call('lpop', lock.queue)
-      lock.removed_timeout = timeout and math.max(timeout, shortest_timeout) or 0
     else
       local behind = scores_behind(lock, id)
       if redis.call('zrem', lock.deadlines, id) == 1 then
@@ -200,20 +200,29 @@ local function queue_rules()
   end
 
   -- score_all writes all scores of a mixed queue. A redlatch waiter gets its timeout beyond those
-  -- of Redisson's waiters before it. A waiter of Redisson keeps its distance to the one before it.
-  -- fresh: the head has its whole time to acquire the lock left.
-  local function score_all(lock, now, fresh)
+  -- of Redisson's waiters before it. One that counts as dead gets nothing: Redisson then removes it
+  -- soon after those have left, even if no redlatch client looks at the queue any more. A waiter of
+  -- Redisson keeps its distance to the one before it. That must not grow: one that gives up takes
+  -- only its own timeout from the scores behind it, and the rest would stay there.
+  -- fresh: the head has its whole time to acquire the lock left. last_look: no redlatch waiter is
+  -- left to look again, so each waiter gets the time for those before it, too.
+  local function score_all(lock, now, fresh, last_look)
     local base = now -- the time, plus the timeouts of Redisson's waiters so far
+    local least = now + redisson_grace -- of a waiter of Redisson
+    local heard = {} -- the last heartbeats, by client
     -- the score before, and by how much that was moved
-    local last, shift = now, -lock.removed_timeout
+    local last, shift = now, now - (lock.removed_score or now)
     for i, id in ipairs(redis.call('lrange', lock.queue, 0, -1)) do
       local score = tonumber(redis.call('zscore', lock.deadlines, id))
-      local timeout = read_waiter(lock, id)
+      local timeout, client = read_waiter(lock, id)
       local new = (score or last + redisson_timeout) + shift
       if timeout then
-        new = math.max(last, score_after(base, timeout))
+        heard[client] = heard[client] or tonumber(redis.call('hget', lock.clients, client)) or 0
+        local alive = heard[client] + timeout > now
+        new = alive and math.max(last, score_after(base, timeout)) or last
       elseif i > 1 then
-        new = math.max(new, last + redisson_grace)
+        least = least + (last_look and redisson_grace or 0)
+        new = math.max(new, last, least)
         base = base + math.max(redisson_timeout, new - last)
       else
         new = math.min(new, now + redisson_timeout)
@@ -260,14 +269,14 @@ local function queue_rules()
     end
     local mixed = known ~= length
     if mixed or was_mixed then -- a queue that was mixed until now has high scores to bring down
-      score_all(lock, now, fresh or redis.call('exists', lock.hash) == 1)
+      score_all(lock, now, fresh or redis.call('exists', lock.hash) == 1, known == 0)
     else
       local needed = score_ends(lock, now) - now
       if reach and needed > (tonumber(reach) or 0) then -- a client that does not know of "reach"
         redis.call('hset', lock.clients, 'reach', needed)
       end
     end
-    lock.removed_timeout = 0
+    lock.removed_score = false
     if known == 0 then
       redis.call('del', lock.waiters, lock.clients)
       return

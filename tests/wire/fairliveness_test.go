@@ -1,0 +1,137 @@
+package wire
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	. "github.com/redlatch/redlatch/internal/fixture"
+	"github.com/redlatch/redlatch/internal/redistest"
+)
+
+// Java waiters with short waits that give up leave none of the time that the scripts of this library have given
+// them. So a dead Java waiter behind them delays the others by its own timeout.
+func TestFairLockJavaWaitersThatGiveUpLeaveNoDelay(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		m := newMixed(t, redistest.Embedded(t), "l")
+		m.j.wait = 3 * time.Second
+		release := m.hold(false)
+		m.joinGo(m.l, 0, 0)
+		for i := range 10 {
+			m.join(func() {
+				if m.j.tryLock(100+i, 4*time.Second, true) {
+					m.t.Error("a waiter acquired the lock that was held for longer than it waits")
+				}
+			})
+		}
+		ctx, die := context.WithCancel(t.Context())
+		m.join(func() { m.j.lock(ctx, 50) })
+		m.joinGo(m.l, 1, 0)
+		time.Sleep(10 * time.Second)
+		require.Len(t, m.queue(), 3)
+		die()
+		began := time.Now()
+		release()
+		m.wg.Wait()
+		require.Less(t, time.Since(began), 6*time.Second)
+		m.finish(m.j.id(50))
+	})
+}
+
+// A Java waiter does not keep the five minutes that the score of the Go waiter before it allowed for another Java
+// waiter. So it delays the others by its own timeout if it dies.
+func TestFairLockJavaWaiterBehindGoKeepsItsOwnTimeout(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		m := newMixed(t, redistest.Embedded(t), "l")
+		m.j.wait = 8 * time.Second
+		release := m.hold(false)
+		m.joinJava(0, 0)
+		m.joinGo(m.l, 1, 0)
+		ctx, die := context.WithCancel(t.Context())
+		m.join(func() { m.j.lock(ctx, 50) })
+		m.joinGo(m.l, 2, 0)
+		time.Sleep(3 * time.Second)
+		die()
+		began := time.Now()
+		release()
+		m.wg.Wait()
+		require.Less(t, time.Since(began), 10*time.Second)
+		require.Greater(t, time.Since(began), 6*time.Second)
+		m.finish(m.j.id(50))
+	})
+}
+
+// A dead Go waiter behind a Java waiter with a short wait does not block the queue for the five minutes that its
+// score allows for the Java waiter, if a Go client sees the queue after its timeout. Only waiters in Java are left.
+func TestFairLockDeadGoWaiterBehindAShortJavaWait(t *testing.T) {
+	t.Parallel()
+	for _, wait := range []time.Duration{2 * time.Millisecond, 500 * time.Millisecond, 20 * time.Second} {
+		t.Run(wait.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				m := newMixed(t, redistest.Embedded(t), "l")
+				m.j.wait = wait
+				release := m.hold(false)
+				m.joinJava(0, 0)
+				crash := m.joinCrashing(1)
+				m.joinJava(1, 0)
+				dead := m.queue()[1]
+				crash()
+				time.Sleep(12 * time.Second)
+				began := time.Now()
+				release()
+				m.wg.Wait()
+				// Nothing wakes the waiter: it tries at the end of the TTL that it was told.
+				require.Less(t, time.Since(began), 31*time.Second)
+				time.Sleep(2 * time.Minute)
+				m.finish(dead)
+			})
+		})
+	}
+}
+
+// A Go waiter whose client was silent for longer than its timeout keeps its place if it is heard again before its
+// turn.
+func TestFairLockGoWaiterIsSilentBeforeItsTurn(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		m := newMixed(t, redistest.Embedded(t), "l")
+		p := m.s.Proxy(t)
+		silent := NewClient(t, p.Client(t)).FairLock("l")
+		release := m.hold(false)
+		m.joinJava(0, 0)
+		m.joinGo(silent, 1, 0)
+		m.joinJava(2, 0)
+		m.joinGo(m.l, 3, 0)
+		p.Refuse(true)
+		p.Reset()
+		time.Sleep(15 * time.Second)
+		p.Refuse(false)
+		time.Sleep(5 * time.Second)
+		release()
+		m.finish()
+		require.Len(t, m.order, 4)
+	})
+}
+
+// When the last client of this library leaves the queue, each Java waiter gets time for those before it. Without a
+// lease, Redisson counts only milliseconds for each.
+func TestFairLockJavaWaitersKeepTheirPlacesAfterTheLastGoClient(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		m := newMixed(t, redistest.Embedded(t), "l")
+		m.j.wait = 2 * time.Millisecond
+		release := m.hold(false)
+		for i := range 4 {
+			m.joinJava(i, 4*time.Second)
+		}
+		time.Sleep(20 * time.Second)
+		release()
+		m.finish()
+		require.Len(t, m.order, 4)
+	})
+}
