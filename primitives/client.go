@@ -42,8 +42,8 @@ type Client struct {
 	rdb      redis.UniversalClient // the user's; never closed here
 	cluster  bool
 	prefix   string
-	name     string // for people; "": none
-	defaults settings
+	name     string   // for people; "": none
+	defaults settings // its err is that of any option of the client
 	logger   *slog.Logger
 	observe  []func(Event)
 	margin   time.Duration // negative: a hundredth of the TTL and 2 ms
@@ -74,46 +74,37 @@ type Client struct {
 
 // ClientOption sets up a [Client]. The zero value does nothing. A bad value makes [New] fail with
 // [ErrInvalid].
-type ClientOption struct{ apply func(*Client) error }
+type ClientOption struct{ apply func(*Client) }
 
 // WithDefaults sets options for everything that the client acquires. A handle's and a call's own options
 // take precedence.
 func WithDefaults(opts ...Option) ClientOption {
-	return ClientOption{func(c *Client) error {
-		c.defaults = c.defaults.with(opts)
-		return c.defaults.err
-	}}
+	return ClientOption{func(c *Client) { c.defaults = c.defaults.with(opts) }}
 }
 
 // WithClientID sets the client's uuid on the wire, in lower case. Default: random. Two clients must not
 // use the same one at the same time. Successive lives of a process may. Each numbers its acquisitions
 // from a random start, so that it never meets the remembered requests of an earlier life.
 func WithClientID(uuid string) ClientOption {
-	return ClientOption{func(c *Client) error {
-		if !uuidForm.MatchString(uuid) {
-			return invalid("client id %q is no lower-case uuid", uuid)
-		}
+	return ClientOption{func(c *Client) {
+		c.defaults.check(uuidForm.MatchString(uuid), "client id %q is no lower-case uuid", uuid)
 		c.id = uuid
 		c.acquisitions.Store(rand.Uint64N(1 << 62)) //nolint:gosec // leaves enough numbers for any client
-		return nil
 	}}
 }
 
 // WithPrefix adds prefix to every name on the wire. It equals a name mapper of Redisson that adds the same
 // prefix. Name methods, Info, errors and events show the name without it. Default: none.
 func WithPrefix(prefix string) ClientOption {
-	return ClientOption{func(c *Client) error { c.prefix = prefix; return nil }}
+	return ClientOption{func(c *Client) { c.prefix = prefix }}
 }
 
 // WithLogger logs losses, failed renewals and failures that no caller can see at Warn, and the first renewal
 // that works again at Info. nil is ErrInvalid. Default: discard.
 func WithLogger(l *slog.Logger) ClientOption {
-	return ClientOption{func(c *Client) error {
-		if l == nil {
-			return invalid("a nil logger")
-		}
+	return ClientOption{func(c *Client) {
+		c.defaults.check(l != nil, "a nil logger")
 		c.logger = l
-		return nil
 	}}
 }
 
@@ -121,11 +112,10 @@ func WithLogger(l *slog.Logger) ClientOption {
 // calls wait for it. It is not called after Close has returned. The option may be given several times: then
 // each observer gets every event, in the order of the options. nil is ignored.
 func WithObserver(observe func(Event)) ClientOption {
-	return ClientOption{func(c *Client) error {
+	return ClientOption{func(c *Client) {
 		if observe != nil {
 			c.observe = append(c.observe, observe)
 		}
-		return nil
 	}}
 }
 
@@ -144,31 +134,26 @@ func WithObserver(observe func(Event)) ClientOption {
 //
 // WAIT needs a connection to itself. That works with every go-redis client, and with types that embed one.
 func WithReplicas(n int, timeout time.Duration) ClientOption {
-	return ClientOption{func(c *Client) error {
-		if n < 0 || timeout < 0 || timeout > maxDuration || (n > 0 && timeout < minDuration) {
-			return invalid("%d replicas within %v", n, timeout)
-		}
+	return ClientOption{func(c *Client) {
+		valid := n >= 0 && timeout >= 0 && timeout <= maxDuration && (n == 0 || timeout >= minDuration)
+		c.defaults.check(valid, "%d replicas within %v", n, timeout)
 		c.replicas = replication{n, timeout}
-		return nil
 	}}
 }
 
 // WithSafetyMargin reports a loss d before the TTL ends. Default: a hundredth of the TTL plus 2 ms, which
 // is Redlock's allowance for clock drift. A margin is never more than half a TTL.
 func WithSafetyMargin(d time.Duration) ClientOption {
-	return ClientOption{func(c *Client) error {
-		if d < 0 {
-			return invalid("a negative margin, %v", d)
-		}
+	return ClientOption{func(c *Client) {
+		c.defaults.check(d >= 0, "a negative margin, %v", d)
 		c.margin = d
-		return nil
 	}}
 }
 
 // WithShardedPubSub chooses sharded pub/sub (SPUBLISH) on a cluster. All clients of a cluster must agree.
 // Default: as Redisson's AUTO, sharded if the cluster supports it.
 func WithShardedPubSub(on bool) ClientOption {
-	return ClientOption{func(c *Client) error { c.sharded = &on; return nil }}
+	return ClientOption{func(c *Client) { c.sharded = &on }}
 }
 
 // WithCommandTimeout limits how long a call waits for Redis's answer, repetitions and dials included. Then
@@ -178,12 +163,9 @@ func WithShardedPubSub(on bool) ClientOption {
 // Default 5 s. From 1 ms to 100 years. Values above 50 s act like 50 s, because Redis remembers requests
 // for 3 minutes, and copies of a command may arrive up to 2 minutes after it was sent.
 func WithCommandTimeout(d time.Duration) ClientOption {
-	return ClientOption{func(c *Client) error {
-		if d < minDuration || d > maxDuration {
-			return invalid("a command timeout of %v (from 1ms to 100 years)", d)
-		}
+	return ClientOption{func(c *Client) {
+		c.defaults.checkDuration("command timeout", d)
 		c.timeout = d
-		return nil
 	}}
 }
 
@@ -258,17 +240,12 @@ func configure(rdb redis.UniversalClient, opts []ClientOption) (*Client, error) 
 		logger: slog.New(slog.DiscardHandler), margin: -1, name: presence.DefaultName(),
 	}
 	for _, o := range opts {
-		if o.apply == nil {
-			continue
-		}
-		if err := o.apply(c); err != nil {
-			return nil, err
+		if o.apply != nil {
+			o.apply(c)
 		}
 	}
-	if c.sharded != nil && *c.sharded && !c.cluster {
-		return nil, invalid("sharded pub/sub without a cluster")
-	}
-	return c, nil
+	c.defaults.check(c.sharded == nil || !*c.sharded || c.cluster, "sharded pub/sub without a cluster")
+	return c, c.defaults.err
 }
 
 // isCluster reports whether rdb is a cluster client, by its options rather than by its type: users wrap it.

@@ -20,7 +20,7 @@ import (
 // redlatch_client:{<tag>}, in the background. The key has a TTL of 30 s, and the client deletes it
 // once it has been idle for about a second. A failure, such as NOPERM, never affects an acquisition.
 func WithClientName(name string) ClientOption {
-	return ClientOption{func(c *Client) error { c.name = name; return nil }}
+	return ClientOption{func(c *Client) { c.name = name }}
 }
 
 // nameClients fills in the names of the holders' clients. known, which may be nil, has names by tag that
