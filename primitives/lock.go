@@ -68,18 +68,6 @@ func (l *Lock) Acquire(ctx context.Context, opts ...Option) (*Hold, error) {
 	return l.acquire(ctx, opts, asSet)
 }
 
-// TryAcquire makes one attempt. It is Acquire with [WithWait](0), whatever other scopes say.
-func (l *Lock) TryAcquire(ctx context.Context, opts ...Option) (*Hold, error) {
-	return l.acquire(ctx, opts, 0)
-}
-
-// Do runs f with the lock held, and with the hold's context. It releases the lock when f returns, fails
-// or panics. It returns f's error, joined with [ErrLost] if the lock was lost before f ended. Any other
-// failure of the release goes to the observer.
-func (l *Lock) Do(ctx context.Context, f func(context.Context) error, opts ...Option) error {
-	return l.do(ctx, f, opts)
-}
-
 // HoldFrom returns the nearest live hold of this lock that ctx carries; nil if there is none.
 func (l *Lock) HoldFrom(ctx context.Context) *Hold {
 	if l.res.Core == nil {

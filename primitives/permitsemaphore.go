@@ -64,18 +64,6 @@ func (s *PermitExpirableSemaphore) Acquire(ctx context.Context, opts ...Option) 
 	return s.acquire(ctx, opts, asSet)
 }
 
-// TryAcquire makes one attempt. It is Acquire with [WithWait](0), whatever other scopes say.
-func (s *PermitExpirableSemaphore) TryAcquire(ctx context.Context, opts ...Option) (*Hold, error) {
-	return s.acquire(ctx, opts, 0)
-}
-
-// Do runs f with permits held, and with the hold's context. It releases the permits when f returns or panics.
-// It returns f's error, joined with [ErrLost] if the permits were lost before f ended. Any other failure of
-// the release goes to the observer.
-func (s *PermitExpirableSemaphore) Do(ctx context.Context, f func(context.Context) error, opts ...Option) error {
-	return s.do(ctx, f, opts)
-}
-
 // Adopt takes over the permits of these ids (comma-separated, all or none) under new ids. Use it to hand
 // permits from one process to another. They are renewed, or have a lease, from now on. The former holder gets
 // [ErrLost], as with [Lock.ForceRelease]. Adopt returns [ErrNotHeld] if one of the permits is not held, and

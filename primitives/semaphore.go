@@ -70,18 +70,6 @@ func (s *Semaphore) Acquire(ctx context.Context, opts ...Option) (*Hold, error) 
 	return s.acquire(ctx, opts, asSet)
 }
 
-// TryAcquire makes one attempt. It is Acquire with [WithWait](0), whatever other scopes say.
-func (s *Semaphore) TryAcquire(ctx context.Context, opts ...Option) (*Hold, error) {
-	return s.acquire(ctx, opts, 0)
-}
-
-// Do runs f with permits held, and releases them when f returns or panics. It returns f's error, joined with
-// [ErrLost] if the semaphore no longer existed at the release. Any other failure of the release goes to the
-// observer, and the release is repeated in the background.
-func (s *Semaphore) Do(ctx context.Context, f func(context.Context) error, opts ...Option) error {
-	return s.do(ctx, f, opts)
-}
-
 // Init sets the number of permits, 0 or more, unless the semaphore has been set before. It reports whether
 // it did.
 func (s *Semaphore) Init(ctx context.Context, n int) (created bool, err error) {
