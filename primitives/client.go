@@ -37,9 +37,8 @@ type Client struct {
 	// The fields without a synchronization type are set by New and never change.
 
 	id       string
-	tag      []byte                // begins the ids of its permits
-	life     string                // unique to this client, even if another was given the same id
-	rdb      redis.UniversalClient // the user's; never closed here
+	tag      []byte // begins the ids of its permits
+	life     string // unique to this client, even if another was given the same id
 	cluster  bool
 	prefix   string
 	name     string   // for people; "": none
@@ -190,8 +189,10 @@ func New(rdb redis.UniversalClient, opts ...ClientOption) (*Client, error) {
 	c.defaults.firstTTL = scripts.InMillis(c.defaults.FirstTTL())
 	c.queues.open = map[string]*fairQueue{}
 	hub := pubsub.Config{Sharded: c.sharded, Logger: c.logger, LinkLost: c.linkLost}
-	if followsMaster(rdb) {
-		hub.Server = c.run.Address
+	node, ok := rdb.(interface{ Options() *redis.Options })
+	hasSentinel := ok && node.Options().Addr == "FailoverClient" // as go-redis names it
+	if hasSentinel {
+		hub.Server = c.run.Address // follows the master
 	}
 	c.hub = pubsub.New(rdb, hub)
 	c.tag, _ = hex.DecodeString(presence.ClientTag(c.id))
@@ -206,7 +207,7 @@ func New(rdb redis.UniversalClient, opts ...ClientOption) (*Client, error) {
 		Renew: c.renew, Classify: classify, Unanswered: unanswered, CutShort: scripts.CutShort,
 		Describe: failed, Lost: newLossError,
 		NewOwner: c.newOwner, HolderTag: presence.TagOf, Server: c.server, Observe: c.observer(), Logger: c.logger,
-		HasReplicas: c.hasReplicas(), Touch: c.touch, Moved: c.presence.AskAll,
+		HasReplicas: c.cluster || c.replicas.n > 0 || hasSentinel, Touch: c.touch, Moved: c.presence.AskAll,
 		HoldAdded: c.presence.Wake, WaitBegan: c.presence.WaitBegan, WaitEnded: c.presence.WaitEnded,
 		CanLinger: c.presence.CanLinger, Ask: c.presence.AskFor,
 		Margin: c.margin, CommandTimeout: c.timeout, NeedsReplicas: c.replicas.n > 0,
@@ -235,8 +236,9 @@ func configure(rdb redis.UniversalClient, opts []ClientOption) (*Client, error) 
 	if isNil {
 		return nil, invalid("a nil redis client")
 	}
+	_, isCluster := rdb.(interface{ Options() *redis.ClusterOptions }) // not its type: users wrap it
 	c := &Client{
-		id: newUUID(), life: newUUID(), rdb: rdb, cluster: isCluster(rdb), defaults: defaultSettings(),
+		id: newUUID(), life: newUUID(), cluster: isCluster, defaults: defaultSettings(),
 		logger: slog.New(slog.DiscardHandler), margin: -1, name: presence.DefaultName(),
 	}
 	for _, o := range opts {
@@ -246,24 +248,6 @@ func configure(rdb redis.UniversalClient, opts []ClientOption) (*Client, error) 
 	}
 	c.defaults.check(c.sharded == nil || !*c.sharded || c.cluster, "sharded pub/sub without a cluster")
 	return c, c.defaults.err
-}
-
-// isCluster reports whether rdb is a cluster client, by its options rather than by its type: users wrap it.
-func isCluster(rdb redis.UniversalClient) bool {
-	_, ok := rdb.(interface{ Options() *redis.ClusterOptions })
-	return ok
-}
-
-// hasReplicas reports whether a replica may take the place of a master: on a cluster, with Sentinel, and wherever
-// replicas confirm acquisitions.
-func (c *Client) hasReplicas() bool {
-	return c.cluster || c.replicas.n > 0 || followsMaster(c.rdb)
-}
-
-// followsMaster reports whether rdb asks Sentinel for the master.
-func followsMaster(rdb redis.UniversalClient) bool {
-	node, ok := rdb.(interface{ Options() *redis.Options })
-	return ok && node.Options().Addr == "FailoverClient" // as go-redis names it
 }
 
 // during runs f as a call that Close waits for. If ctx has ended, f does not run.
