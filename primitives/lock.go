@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/redlatch/redlatch/internal/engine"
+	"github.com/redlatch/redlatch/scripts"
 )
 
 // The public methods of all locks: plain, fenced, fair, both sides of a read-write lock, and joint
@@ -40,9 +41,8 @@ type lockDriver interface {
 	adopt(ctx context.Context, id string, q *engine.Request) (sent time.Time, counts int, err error)
 	// releaseID gives back one count of a holder. held is false if id holds nothing.
 	releaseID(ctx context.Context, id string, q *engine.Request) (held bool, err error)
-	// forceRelease frees the lock, and returns the ids that held it. They may be missing if an earlier
-	// reply was lost; held is right even then.
-	forceRelease(ctx context.Context, q *engine.Request) (ids []string, held bool, err error)
+	// forceRelease frees the lock, and returns the ids that held it.
+	forceRelease(ctx context.Context, q *engine.Request) (scripts.IDs, error)
 	// info reads the holders, and a fair lock's waiters. The caller fills in names and kind.
 	info(ctx context.Context) (Info, error)
 }
@@ -152,17 +152,16 @@ func (l *Lock) ReleaseID(ctx context.Context, id string) error {
 // messages, with a fixed lease too. Else it learns at its next renewal, Check or Release. Joint locks return
 // [ErrUnsupported].
 func (l *Lock) ForceRelease(ctx context.Context) (bool, error) {
-	held := false
+	var former scripts.IDs
 	err := l.call(ctx, "force release", func() (err error) {
 		if l.joint != nil {
 			return fmt.Errorf("%w: free each of its locks", ErrUnsupported)
 		}
-		var ids []string
-		ids, held, err = l.driver().forceRelease(ctx, l.res.NewRequest(&l.settings.Terms))
-		l.announceTakeover(ctx, err, ids...)
+		former, err = l.driver().forceRelease(ctx, l.res.NewRequest(&l.settings.Terms))
+		l.announceTakeover(ctx, err, former.IDs...)
 		return err
 	})
-	return held, err
+	return former.Found, err
 }
 
 // Info asks Redis who holds the lock, and who waits if it is a fair lock. The names of the holders'

@@ -4,11 +4,9 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"strings"
 
 	"github.com/redlatch/redlatch/internal/engine"
 	"github.com/redlatch/redlatch/internal/presence"
-	"github.com/redlatch/redlatch/scripts"
 )
 
 // What the client's presence (package presence) shows of it, and how calls of primitives use it.
@@ -36,16 +34,6 @@ func (c *Client) nameClients(ctx context.Context, holders []Holder, known map[st
 	for i, name := range c.presence.Names(ctx, ids, known) {
 		holders[i].Client = name
 	}
-}
-
-// formerHolders returns the ids of the former holders in the reply of a script that forces a release.
-func formerHolders(reply scripts.IDs, err error) (ids []string, held bool, _ error) {
-	for _, id := range reply.IDs {
-		if id != "mode" {
-			ids = append(ids, strings.TrimSuffix(id, ":write"))
-		}
-	}
-	return ids, reply.Found, err
 }
 
 // announceTakeover notifies the clients of these ids that they may have lost h, after an operation that
