@@ -88,8 +88,7 @@ func isDivisible(err error) bool {
 		return false
 	case redis.HasErrorPrefix(err, "TRYAGAIN"):
 		return true
-	case redis.HasErrorPrefix(err, "NOAUTH"), redis.HasErrorPrefix(err, "WRONGPASS"),
-		redis.HasErrorPrefix(err, "MISCONF"), redis.HasErrorPrefix(err, "OOM"):
+	case redis.HasErrorPrefix(err, "NOAUTH"), redis.HasErrorPrefix(err, "WRONGPASS"), redis.HasErrorPrefix(err, "OOM"):
 		return false
 	}
 	return scripts.OutcomeOf(err) == scripts.Executed
