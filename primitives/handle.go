@@ -245,6 +245,17 @@ func (h *handle) Do(ctx context.Context, f func(context.Context) error, opts ...
 	return f(hold.Context())
 }
 
+// inspect serves Info: it calls read, which gives all but the names.
+func (h *handle) inspect(ctx context.Context, read func() (Info, error)) (info Info, err error) {
+	err = h.call(ctx, "inspect", func() (err error) {
+		info, err = read()
+		h.c.nameClients(ctx, info.Holders, nil)
+		return err
+	})
+	info.Name, info.Kind = h.res.Name, h.res.Kind
+	return info, err
+}
+
 // requests is the prefix of the keys that remember requests. It is that of sharedCounts, too.
 func (h *handle) requests() []byte { return h.sharedCounts[:len(h.sharedCounts)-len(sharedCounts)] }
 

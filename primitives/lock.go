@@ -167,17 +167,12 @@ func (l *Lock) ForceRelease(ctx context.Context) (bool, error) {
 // Info asks Redis who holds the lock, and who waits if it is a fair lock. The names of the holders'
 // clients are best effort. Joint locks return [ErrUnsupported].
 func (l *Lock) Info(ctx context.Context) (Info, error) {
-	var info Info
-	err := l.call(ctx, "inspect", func() (err error) {
+	return l.inspect(ctx, func() (Info, error) {
 		if l.joint != nil {
-			return fmt.Errorf("%w: ask each of its locks", ErrUnsupported)
+			return Info{}, fmt.Errorf("%w: ask each of its locks", ErrUnsupported)
 		}
-		info, err = l.driver().info(ctx)
-		l.c.nameClients(ctx, info.Holders, nil)
-		info.Name, info.Kind = l.res.Name, l.res.Kind
-		return err
+		return l.driver().info(ctx)
 	})
-	return info, err
 }
 
 // addHolder adds a field of a lock's hash. A value that is no number is no count. It is not from a lock, and is

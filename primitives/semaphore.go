@@ -100,13 +100,10 @@ func (s *Semaphore) Delete(ctx context.Context) (bool, error) {
 // Info asks Redis how many permits are left. Available and Permits are both that number, because Redis
 // does not know how many are taken. There are no holders in it, and its TTL is 0.
 func (s *Semaphore) Info(ctx context.Context) (Info, error) {
-	info := Info{Name: s.res.Name, Kind: s.res.Kind}
-	err := s.call(ctx, "inspect", func() error {
+	return s.inspect(ctx, func() (Info, error) {
 		left, err := scripts.SemaphoreInfo{PermitsKey: s.name}.Do(ctx, s.c.calls)
-		info.Permits, info.Available = int(left.Number), int(left.Number)
-		return err
+		return Info{Permits: int(left.Number), Available: int(left.Number)}, err
 	})
-	return info, err
 }
 
 // outOfRange returns [ErrInvalid] if n is below least or above maxPermits; else nil.
