@@ -49,7 +49,12 @@ func (h *handle) announceTakeover(ctx context.Context, err error, ids ...string)
 	defer cancel()
 	var sent []<-chan struct{}
 	for _, part := range h.parts() {
-		sent = append(sent, part.announce(ctx, ids))
+		if part.maxPermits == 0 { // a lock: give up what this client itself lets linger
+			part.c.core.Wanted(func(hold *engine.Hold) bool {
+				return hold.Resource().Name == part.res.Name && slices.Contains(ids, hold.ID())
+			})
+		}
+		sent = append(sent, part.c.presence.Announce(ctx, part.res.Kind, part.raw(), ids))
 	}
 	if inDoubt {
 		return // the call has used up its time
@@ -57,15 +62,4 @@ func (h *handle) announceTakeover(ctx context.Context, err error, ids ...string)
 	for _, done := range sent {
 		engine.Pause(ctx, presence.NoticeLimit, done)
 	}
-}
-
-// announce notifies the clients of these ids, and gives up what this client itself lets linger. It does not block. The
-// channel is closed when the notices have been sent.
-func (h *handle) announce(ctx context.Context, ids []string) <-chan struct{} {
-	if h.maxPermits == 0 { // a lock
-		h.c.core.Wanted(func(hold *engine.Hold) bool {
-			return hold.Resource().Name == h.res.Name && slices.Contains(ids, hold.ID())
-		})
-	}
-	return h.c.presence.Announce(ctx, h.res.Kind, h.raw(), ids)
 }
