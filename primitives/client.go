@@ -36,19 +36,20 @@ type Client struct {
 
 	// The fields without a synchronization type are set by New and never change.
 
-	id       string
-	tag      []byte // begins the ids of its permits
-	life     string // unique to this client, even if another was given the same id
-	cluster  bool
-	prefix   string
-	name     string   // for people; "": none
-	defaults settings // its err is that of any option of the client
-	logger   *slog.Logger
-	observe  []func(Event)
-	margin   time.Duration // negative: a hundredth of the TTL and 2 ms
-	replicas replication
-	sharded  *bool
-	timeout  time.Duration // how long a call waits for Redis's answer
+	id          string
+	tag         []byte // begins the ids of its permits
+	life        string // unique to this client, even if another was given the same id
+	cluster     bool
+	prefix      string
+	name        string   // for people; "": none
+	defaults    settings // its err is that of any option of the client
+	logger      *slog.Logger
+	observe     []func(Event)
+	margin      time.Duration // negative: a hundredth of the TTL and 2 ms
+	replicas    int           // that confirm acquisitions; 0: none
+	waitTimeout time.Duration // of WAIT, for them
+	sharded     *bool
+	timeout     time.Duration // how long a call waits for Redis's answer
 
 	core           *engine.Core
 	run            *scripts.Runner
@@ -118,28 +119,6 @@ func WithObserver(observe func(Event)) ClientOption {
 	}}
 }
 
-// WithReplicas confirms each acquisition, nested ones included, with WAIT. If fewer than n replicas confirm
-// it within timeout, the acquisition is rolled back and fails with [ErrNotReplicated]. [Hold.Extend] is
-// confirmed too, and fails without effect. Adopt is confirmed, too: if that fails, nobody holds the lock,
-// because the former holder has lost the lock on the server, and the lock becomes free when its lease ends. 0
-// replicas, the default, confirms nothing.
-//
-// So a failover to one of these replicas does not forget the lock. A replica that has not confirmed may
-// still be promoted. An acquisition takes a round trip to the replicas longer, and locks are not handed
-// off within a client.
-//
-// Renewals are not confirmed. A forgotten renewal does no harm while a replica lags by less than two
-// thirds of the TTL: it has the renewal before, and the next one goes to the new master.
-//
-// WAIT needs a connection to itself. That works with every go-redis client, and with types that embed one.
-func WithReplicas(n int, timeout time.Duration) ClientOption {
-	return ClientOption{func(c *Client) {
-		valid := n >= 0 && timeout >= 0 && timeout <= maxDuration && (n == 0 || timeout >= minDuration)
-		c.defaults.check(valid, "%d replicas within %v", n, timeout)
-		c.replicas = replication{n, timeout}
-	}}
-}
-
 // WithSafetyMargin reports a loss d before the TTL ends. Default: a hundredth of the TTL plus 2 ms, which
 // is Redlock's allowance for clock drift. A margin is never more than half a TTL.
 func WithSafetyMargin(d time.Duration) ClientOption {
@@ -184,7 +163,7 @@ func New(rdb redis.UniversalClient, opts ...ClientOption) (*Client, error) {
 	c.run = scripts.NewRunner(rdb, c.timeout)
 	c.timeout = c.run.Timeout()
 	c.calls, c.once = c.run.Sender(), c.run.OnceSender()
-	c.confirmed = c.run.ReplicatedSender(c.replicas.n, c.replicas.timeout)
+	c.confirmed = c.run.ReplicatedSender(c.replicas, c.waitTimeout)
 	c.remembered, c.answered = scripts.InMillis(c.run.Memory()), scripts.InMillis(c.run.AnswerMemory())
 	c.defaults.firstTTL = scripts.InMillis(c.defaults.FirstTTL())
 	c.queues.open = map[string]*fairQueue{}
@@ -207,10 +186,10 @@ func New(rdb redis.UniversalClient, opts ...ClientOption) (*Client, error) {
 		Renew: c.renew, Classify: classify, Unanswered: unanswered, CutShort: scripts.CutShort,
 		Describe: failed, Lost: newLossError,
 		NewOwner: c.newOwner, HolderTag: presence.TagOf, Server: c.server, Observe: c.observer(), Logger: c.logger,
-		HasReplicas: c.cluster || c.replicas.n > 0 || hasSentinel, Touch: c.touch, Moved: c.presence.AskAll,
+		HasReplicas: c.cluster || c.replicas > 0 || hasSentinel, Touch: c.touch, Moved: c.presence.AskAll,
 		HoldAdded: c.presence.Wake, WaitBegan: c.presence.WaitBegan, WaitEnded: c.presence.WaitEnded,
 		CanLinger: c.presence.CanLinger, Ask: c.presence.AskFor,
-		Margin: c.margin, CommandTimeout: c.timeout, NeedsReplicas: c.replicas.n > 0,
+		Margin: c.margin, CommandTimeout: c.timeout, NeedsReplicas: c.replicas > 0,
 		RepeatFor: c.run.Repeatable(), LateCopies: c.run.Memory(),
 	}
 	if c.cluster {

@@ -36,10 +36,7 @@ const (
 
 // reservationTTL is how long one attempt of a waiting writer keeps new readers out: two polls, and room
 // for a late one. A writer that dies while it waits delays the readers for no longer.
-const reservationTTL = 2500 * time.Millisecond
-
-// reservationMillis is reservationTTL as an argument.
-var reservationMillis = scripts.InMillis(reservationTTL)
+var reservationTTL = scripts.InMillis(2500 * time.Millisecond)
 
 // RWLock is any number of readers, or one writer: Redisson's RReadWriteLock. It is a handle with two
 // sides, each of them a [Lock].
@@ -410,7 +407,7 @@ func (d *writerDriver) TryAcquire(ctx context.Context, q *engine.Request) (engin
 	}
 	waitedForWriter, _ := q.State.(bool) // whether another writer refused the attempt before
 	if q.MayQueue && !waitedForWriter {
-		call.ClaimTTL = reservationMillis
+		call.ClaimTTL = reservationTTL
 	}
 	if q.MayQueue && q.Terms.PollMin > 0 {
 		call.Mark, call.MarkTTL = &d.polls, scripts.InMillis(pollMarkTTL(q.Terms))
