@@ -267,13 +267,13 @@ func (c *Client) rememberFor(o *engine.Owner) scripts.Millis {
 	return c.answered
 }
 
-// rememberDoubt is rememberFor where copies of a release find nothing to release, and the engine takes that
-// answer of a repetition for the first one: see [engine.Released]. Without a doubt Redis remembers nothing.
+// rememberDoubt is rememberFor where copies of a private owner's release find nothing to release, and the engine takes
+// that answer of a repetition for the first one: see [engine.Released]. Without a doubt Redis remembers nothing.
 func (c *Client) rememberDoubt(o *engine.Owner) scripts.Millis {
-	if o.InDoubt {
-		return c.remembered
+	if !o.Shared && !o.InDoubt {
+		return scripts.Millis{}
 	}
-	return scripts.Millis{}
+	return c.rememberFor(o)
 }
 
 // Close refuses new acquisitions ([ErrClosed]) and ends waiting ones. Then it waits until all holds are

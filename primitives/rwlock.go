@@ -107,18 +107,6 @@ func newRWDriver(side, other *Lock, writes bool) rwDriver {
 	}
 }
 
-// remembers reports whether Redis remembers the release of o: a copy gets the same answer, and a late copy of the
-// acquisition takes nothing. A private id needs that only if there may be such a copy.
-func remembers(o *engine.Owner) bool { return o.Shared || o.InDoubt }
-
-// remember is how long Redis remembers the release of o.
-func (d *rwDriver) remember(o *engine.Owner) scripts.Millis {
-	if o.Shared {
-		return d.h.c.rememberFor(o)
-	}
-	return d.h.c.rememberDoubt(o)
-}
-
 // clientToForget is the client if none of its requests waits: it is not waited for any longer.
 func (d *rwDriver) clientToForget() string {
 	if d.h.res.AnyWaits() {
@@ -253,11 +241,11 @@ func (d *readerDriver) acquireBatch(
 // rwlock/read_release. If nothing else is left of o, it stays for the rest of its minimum hold.
 func (d *readerDriver) free(ctx context.Context, o *engine.Owner, rest time.Duration) (engine.Released, error) {
 	call := d.releaseOf(o)
-	call.MemoryTTL, call.OnlyOwn, call.Rest = d.remember(o), true, scripts.InMillis(rest)
+	call.MemoryTTL, call.OnlyOwn, call.Rest = d.h.c.rememberDoubt(o), true, scripts.InMillis(rest)
 	call.Client = d.clientToForget()
 	reply, err := call.Do(ctx, d.h.c.calls)
 	got, err := releasedOf(isLost(reply, err))
-	got.InDoubt = reply.Doubt && !remembers(o)
+	got.InDoubt = reply.Doubt && call.MemoryTTL == (scripts.Millis{}) // else Redis has the first answer
 	return got, err
 }
 
@@ -449,7 +437,7 @@ func (d *writerDriver) free(
 	ctx context.Context, o *engine.Owner, next engine.Next, forget string,
 ) (engine.Released, error) {
 	call := d.releaseOf(o)
-	call.MemoryTTL, call.OnlyOwn, call.Rest = d.remember(o), o.Shared, scripts.InMillis(next.Rest)
+	call.MemoryTTL, call.OnlyOwn, call.Rest = d.h.c.rememberDoubt(o), o.Shared, scripts.InMillis(next.Rest)
 	call.Client = forget
 	if s := next.Successor; s != nil {
 		call.SuccessorMemory = d.h.ownerKey(s)
@@ -459,7 +447,7 @@ func (d *writerDriver) free(
 	}
 	reply, err := call.Do(ctx, d.h.c.calls)
 	got, err := releasedResult(reply, err)
-	got.InDoubt = reply.Doubt && !remembers(o)
+	got.InDoubt = reply.Doubt && call.MemoryTTL == (scripts.Millis{}) // else Redis has the first answer
 	return got, err
 }
 
