@@ -36,20 +36,20 @@ type Client struct {
 
 	// The fields without a synchronization type are set by New and never change.
 
-	id       string
-	tag      []byte                // begins the ids of its permits
-	life     string                // unique to this client, even if another was given the same id
-	rdb      redis.UniversalClient // the user's; never closed here
-	cluster  bool
-	prefix   string
-	name     string // for people; "": none
-	defaults settings
-	logger   *slog.Logger
-	observe  []func(Event)
-	margin   time.Duration // negative: a hundredth of the TTL and 2 ms
-	replicas replication
-	sharded  *bool
-	timeout  time.Duration // how long a call waits for Redis's answer
+	id          string
+	tag         []byte // begins the ids of its permits
+	life        string // unique to this client, even if another was given the same id
+	cluster     bool
+	prefix      string
+	name        string   // for people; "": none
+	defaults    settings // its err is that of any option of the client
+	logger      *slog.Logger
+	observe     []func(Event)
+	margin      time.Duration // negative: a hundredth of the TTL and 2 ms
+	replicas    int           // that confirm acquisitions; 0: none
+	waitTimeout time.Duration // of WAIT, for them
+	sharded     *bool
+	timeout     time.Duration // how long a call waits for Redis's answer
 
 	core           *engine.Core
 	run            *scripts.Runner
@@ -74,46 +74,37 @@ type Client struct {
 
 // ClientOption sets up a [Client]. The zero value does nothing. A bad value makes [New] fail with
 // [ErrInvalid].
-type ClientOption struct{ apply func(*Client) error }
+type ClientOption struct{ apply func(*Client) }
 
 // WithDefaults sets options for everything that the client acquires. A handle's and a call's own options
 // take precedence.
 func WithDefaults(opts ...Option) ClientOption {
-	return ClientOption{func(c *Client) error {
-		c.defaults = c.defaults.with(opts)
-		return c.defaults.err
-	}}
+	return ClientOption{func(c *Client) { c.defaults = c.defaults.with(opts) }}
 }
 
 // WithClientID sets the client's uuid on the wire, in lower case. Default: random. Two clients must not
 // use the same one at the same time. Successive lives of a process may. Each numbers its acquisitions
 // from a random start, so that it never meets the remembered requests of an earlier life.
 func WithClientID(uuid string) ClientOption {
-	return ClientOption{func(c *Client) error {
-		if !uuidForm.MatchString(uuid) {
-			return invalid("client id %q is no lower-case uuid", uuid)
-		}
+	return ClientOption{func(c *Client) {
+		c.defaults.check(uuidForm.MatchString(uuid), "client id %q is no lower-case uuid", uuid)
 		c.id = uuid
 		c.acquisitions.Store(rand.Uint64N(1 << 62)) //nolint:gosec // leaves enough numbers for any client
-		return nil
 	}}
 }
 
 // WithPrefix adds prefix to every name on the wire. It equals a name mapper of Redisson that adds the same
 // prefix. Name methods, Info, errors and events show the name without it. Default: none.
 func WithPrefix(prefix string) ClientOption {
-	return ClientOption{func(c *Client) error { c.prefix = prefix; return nil }}
+	return ClientOption{func(c *Client) { c.prefix = prefix }}
 }
 
 // WithLogger logs losses, failed renewals and failures that no caller can see at Warn, and the first renewal
 // that works again at Info. nil is ErrInvalid. Default: discard.
 func WithLogger(l *slog.Logger) ClientOption {
-	return ClientOption{func(c *Client) error {
-		if l == nil {
-			return invalid("a nil logger")
-		}
+	return ClientOption{func(c *Client) {
+		c.defaults.check(l != nil, "a nil logger")
 		c.logger = l
-		return nil
 	}}
 }
 
@@ -122,54 +113,26 @@ func WithLogger(l *slog.Logger) ClientOption {
 // each observer gets every event, in the order of the options. nil is ignored. An observer must not panic:
 // in the background that ends the process, and in Acquire the lock is released.
 func WithObserver(observe func(Event)) ClientOption {
-	return ClientOption{func(c *Client) error {
+	return ClientOption{func(c *Client) {
 		if observe != nil {
 			c.observe = append(c.observe, observe)
 		}
-		return nil
-	}}
-}
-
-// WithReplicas confirms each acquisition, nested ones included, with WAIT. If fewer than n replicas confirm
-// it within timeout, the acquisition is rolled back and fails with [ErrNotReplicated]. [Hold.Extend] is
-// confirmed too, and fails without effect. Adopt is confirmed, too: if that fails, nobody holds the lock,
-// because the former holder has lost the lock on the server, and the lock becomes free when its lease ends. 0
-// replicas, the default, confirms nothing.
-//
-// So a failover to one of these replicas does not forget the lock. A replica that has not confirmed may
-// still be promoted. An acquisition takes a round trip to the replicas longer, and locks are not handed
-// off within a client.
-//
-// Renewals are not confirmed. A forgotten renewal does no harm while a replica lags by less than two
-// thirds of the TTL: it has the renewal before, and the next one goes to the new master.
-//
-// WAIT needs a connection to itself. That works with every go-redis client, and with types that embed one.
-func WithReplicas(n int, timeout time.Duration) ClientOption {
-	return ClientOption{func(c *Client) error {
-		if n < 0 || timeout < 0 || timeout > maxDuration || (n > 0 && timeout < minDuration) {
-			return invalid("%d replicas within %v", n, timeout)
-		}
-		c.replicas = replication{n, timeout}
-		return nil
 	}}
 }
 
 // WithSafetyMargin reports a loss d before the TTL ends. Default: a hundredth of the TTL plus 2 ms, which
 // is Redlock's allowance for clock drift. A margin is never more than half a TTL.
 func WithSafetyMargin(d time.Duration) ClientOption {
-	return ClientOption{func(c *Client) error {
-		if d < 0 {
-			return invalid("a negative margin, %v", d)
-		}
+	return ClientOption{func(c *Client) {
+		c.defaults.check(d >= 0, "a negative margin, %v", d)
 		c.margin = d
-		return nil
 	}}
 }
 
 // WithShardedPubSub chooses sharded pub/sub (SPUBLISH) on a cluster. All clients of a cluster must agree.
 // Default: as Redisson's AUTO, sharded if the cluster supports it.
 func WithShardedPubSub(on bool) ClientOption {
-	return ClientOption{func(c *Client) error { c.sharded = &on; return nil }}
+	return ClientOption{func(c *Client) { c.sharded = &on }}
 }
 
 // WithCommandTimeout limits how long a call waits for Redis's answer, repetitions and dials included. Then
@@ -179,12 +142,9 @@ func WithShardedPubSub(on bool) ClientOption {
 // Default 5 s. From 1 ms to 100 years. Values above 50 s act like 50 s, because Redis remembers requests
 // for 3 minutes, and copies of a command may arrive up to 2 minutes after it was sent.
 func WithCommandTimeout(d time.Duration) ClientOption {
-	return ClientOption{func(c *Client) error {
-		if d < minDuration || d > maxDuration {
-			return invalid("a command timeout of %v (from 1ms to 100 years)", d)
-		}
+	return ClientOption{func(c *Client) {
+		c.defaults.checkDuration("command timeout", d)
 		c.timeout = d
-		return nil
 	}}
 }
 
@@ -204,13 +164,15 @@ func New(rdb redis.UniversalClient, opts ...ClientOption) (*Client, error) {
 	c.run = scripts.NewRunner(rdb, c.timeout)
 	c.timeout = c.run.Timeout()
 	c.calls, c.once = c.run.Sender(), c.run.OnceSender()
-	c.confirmed = c.run.ReplicatedSender(c.replicas.n, c.replicas.timeout)
+	c.confirmed = c.run.ReplicatedSender(c.replicas, c.waitTimeout)
 	c.remembered, c.answered = scripts.InMillis(c.run.Memory()), scripts.InMillis(c.run.AnswerMemory())
 	c.defaults.firstTTL = scripts.InMillis(c.defaults.FirstTTL())
 	c.queues.open = map[string]*fairQueue{}
 	hub := pubsub.Config{Sharded: c.sharded, Logger: c.logger, LinkLost: c.linkLost}
-	if followsMaster(rdb) {
-		hub.Server = c.run.Address
+	node, ok := rdb.(interface{ Options() *redis.Options })
+	hasSentinel := ok && node.Options().Addr == "FailoverClient" // as go-redis names it
+	if hasSentinel {
+		hub.Server = c.run.Address // follows the master
 	}
 	c.hub = pubsub.New(rdb, hub)
 	c.tag, _ = hex.DecodeString(presence.ClientTag(c.id))
@@ -225,10 +187,10 @@ func New(rdb redis.UniversalClient, opts ...ClientOption) (*Client, error) {
 		Renew: c.renew, Classify: classify, Unanswered: unanswered, CutShort: scripts.CutShort,
 		Describe: failed, Lost: newLossError,
 		NewOwner: c.newOwner, HolderTag: presence.TagOf, Server: c.server, Observe: c.observer(), Logger: c.logger,
-		HasReplicas: c.hasReplicas(), Touch: c.touch, Moved: c.presence.AskAll,
+		HasReplicas: c.cluster || c.replicas > 0 || hasSentinel, Touch: c.touch, Moved: c.presence.AskAll,
 		HoldAdded: c.presence.Wake, WaitBegan: c.presence.WaitBegan, WaitEnded: c.presence.WaitEnded,
 		CanLinger: c.presence.CanLinger, Ask: c.presence.AskFor,
-		Margin: c.margin, CommandTimeout: c.timeout, NeedsReplicas: c.replicas.n > 0,
+		Margin: c.margin, CommandTimeout: c.timeout, NeedsReplicas: c.replicas > 0,
 		RepeatFor: c.run.Repeatable(), LateCopies: c.run.Memory(),
 	}
 	if c.cluster {
@@ -254,40 +216,18 @@ func configure(rdb redis.UniversalClient, opts []ClientOption) (*Client, error) 
 	if isNil {
 		return nil, invalid("a nil redis client")
 	}
+	_, isCluster := rdb.(interface{ Options() *redis.ClusterOptions }) // not its type: users wrap it
 	c := &Client{
-		id: newUUID(), life: newUUID(), rdb: rdb, cluster: isCluster(rdb), defaults: defaultSettings(),
+		id: newUUID(), life: newUUID(), cluster: isCluster, defaults: defaultSettings(),
 		logger: slog.New(slog.DiscardHandler), margin: -1, name: presence.DefaultName(),
 	}
 	for _, o := range opts {
-		if o.apply == nil {
-			continue
-		}
-		if err := o.apply(c); err != nil {
-			return nil, err
+		if o.apply != nil {
+			o.apply(c)
 		}
 	}
-	if c.sharded != nil && *c.sharded && !c.cluster {
-		return nil, invalid("sharded pub/sub without a cluster")
-	}
-	return c, nil
-}
-
-// isCluster reports whether rdb is a cluster client, by its options rather than by its type: users wrap it.
-func isCluster(rdb redis.UniversalClient) bool {
-	_, ok := rdb.(interface{ Options() *redis.ClusterOptions })
-	return ok
-}
-
-// hasReplicas reports whether a replica may take the place of a master: on a cluster, with Sentinel, and wherever
-// replicas confirm acquisitions.
-func (c *Client) hasReplicas() bool {
-	return c.cluster || c.replicas.n > 0 || followsMaster(c.rdb)
-}
-
-// followsMaster reports whether rdb asks Sentinel for the master.
-func followsMaster(rdb redis.UniversalClient) bool {
-	node, ok := rdb.(interface{ Options() *redis.Options })
-	return ok && node.Options().Addr == "FailoverClient" // as go-redis names it
+	c.defaults.check(c.sharded == nil || !*c.sharded || c.cluster, "sharded pub/sub without a cluster")
+	return c, c.defaults.err
 }
 
 // during runs f as a call that Close waits for. If ctx has ended, f does not run.
@@ -328,13 +268,13 @@ func (c *Client) rememberFor(o *engine.Owner) scripts.Millis {
 	return c.answered
 }
 
-// rememberDoubt is rememberFor where copies of a release find nothing to release, and the engine takes that
-// answer of a repetition for the first one: see [engine.Released]. Without a doubt Redis remembers nothing.
+// rememberDoubt is rememberFor where copies of a private owner's release find nothing to release, and the engine takes
+// that answer of a repetition for the first one: see [engine.Released]. Without a doubt Redis remembers nothing.
 func (c *Client) rememberDoubt(o *engine.Owner) scripts.Millis {
-	if o.InDoubt {
-		return c.remembered
+	if !o.Shared && !o.InDoubt {
+		return scripts.Millis{}
 	}
-	return scripts.Millis{}
+	return c.rememberFor(o)
 }
 
 // Close refuses new acquisitions ([ErrClosed]) and ends waiting ones. Then it waits until all holds are

@@ -3,6 +3,7 @@ package primitives_test
 import (
 	"context"
 	"runtime"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -41,6 +42,24 @@ func insideScripts(t *testing.T, s *redistest.Server, f func()) (calls int64) {
 		}
 	}
 	return calls
+}
+
+// A nested reader costs the same at any depth, although each of its holds has a key.
+func TestCountsDeepReaders(t *testing.T) {
+	s := redistest.Fresh(t)
+	reader := NewClient(t, s.Client(t)).RWLock("rw").Reader()
+	const n = 100
+	calls := insideScripts(t, s, func() {
+		ctx, holds := t.Context(), make([]*primitives.Hold, n)
+		for i := range holds {
+			holds[i] = Acquire(t, ctx, reader)
+			ctx = holds[i].Context()
+		}
+		for _, hold := range slices.Backward(holds) {
+			Release(t, hold)
+		}
+	})
+	require.Less(t, calls, int64(40*n)) // a look at each key would take n*n for the acquisitions alone
 }
 
 // A handle is made for each acquisition in most applications. Making one sends nothing.

@@ -144,11 +144,10 @@ func (d *fieldDriver) SetCount(
 // unnest sets the count of a private hold to n when a nested one is released, by lock/nested_release. The
 // script sets the count instead of subtracting one, so a copy changes nothing and no memory is needed.
 func (d *fieldDriver) unnest(ctx context.Context, o *engine.Ownership, n int) (engine.Released, error) {
-	lost, err := isLost(scripts.LockNestedRelease{
+	return releasedOf(isLost(scripts.LockNestedRelease{
 		LockHash: d.h.name, SharedCounts: &d.h.sharedCounts, Field: d.field(o), Wanted: int64(n),
 		DefaultTTL: scripts.InMillis(o.TTL),
-	}.Do(ctx, d.h.c.calls))
-	return engine.Released{Lost: lost}, err
+	}.Do(ctx, d.h.c.calls)))
 }
 
 // Check implements [engine.Driver] by lock/check, which only reads: does the hash have o's field?

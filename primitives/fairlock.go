@@ -86,7 +86,7 @@ func (d *fairDriver) TryAcquire(ctx context.Context, q *engine.Request) (engine.
 	c := d.h.c
 	queue := int64(doNotQueue)
 	switch {
-	case q.MayQueue && (q.Shared || c.replicas.n > 0):
+	case q.MayQueue && (q.Shared || c.replicas > 0):
 		// Others that share the id hold too, and must try themselves. Nor could a replica confirm a grant.
 		queue = queueNotified
 	case q.MayQueue:

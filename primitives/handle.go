@@ -13,8 +13,8 @@ import (
 	"github.com/redlatch/redlatch/scripts"
 )
 
-// All primitives embed a handle. It validates, merges options, wraps errors, and names the keys that
-// remember requests. The engine sees it as an [engine.Resource].
+// All primitives have a handle. Those that can be held embed it, for its methods. It validates, merges options,
+// wraps errors, and names the keys that remember requests. The engine sees it as an [engine.Resource].
 
 // handle is the part that all primitives share: a name on a client, options, and a driver. After init and
 // use it never changes, so it needs no mutex. Making one sends nothing. A handle with a bad name or
@@ -222,8 +222,16 @@ func (h *handle) adopt(
 	return hold, h.failed("adopt", err)
 }
 
-// do runs f with the hold of an acquisition. It releases the hold when f returns or panics.
-func (h *handle) do(ctx context.Context, f func(context.Context) error, opts []Option) (err error) {
+// TryAcquire makes one attempt. It is Acquire with [WithWait](0), whatever other scopes say.
+func (h *handle) TryAcquire(ctx context.Context, opts ...Option) (*Hold, error) {
+	return h.acquire(ctx, opts, 0)
+}
+
+// Do runs f with the lock or the permits held, and with the hold's context. It releases them when f returns,
+// fails or panics. It returns f's error, joined with [ErrLost] if they were lost before f ended; a plain
+// semaphore's, if it no longer existed at the release. Any other failure of the release goes to the observer,
+// and the release is repeated in the background.
+func (h *handle) Do(ctx context.Context, f func(context.Context) error, opts ...Option) (err error) {
 	hold, err := h.acquire(ctx, opts, asSet)
 	if err != nil {
 		return err
@@ -235,6 +243,17 @@ func (h *handle) do(ctx context.Context, f func(context.Context) error, opts []O
 		}
 	}()
 	return f(hold.Context())
+}
+
+// inspect serves Info: it calls read, which gives all but the names.
+func (h *handle) inspect(ctx context.Context, read func() (Info, error)) (info Info, err error) {
+	err = h.call(ctx, "inspect", func() (err error) {
+		info, err = read()
+		h.c.nameClients(ctx, info.Holders, nil)
+		return err
+	})
+	info.Name, info.Kind = h.res.Name, h.res.Kind
+	return info, err
 }
 
 // requests is the prefix of the keys that remember requests. It is that of sharedCounts, too.

@@ -23,8 +23,8 @@ import (
 // CountDown, the latch stays closed. A latch that has opened is gone, and can be set again.
 type CountDownLatch struct {
 	_ noCopy
-	handle
 
+	h      handle
 	driver latchDriver
 }
 
@@ -36,12 +36,15 @@ const latchChannel = "redisson_countdownlatch__channel__"
 // [ErrInvalid]: Redisson's channel for it would be in another slot.
 func (c *Client) CountDownLatch(name string) *CountDownLatch {
 	l := &CountDownLatch{}
-	l.init(c, "latch", name, nil)
-	channel := latchChannel + "{" + l.raw() + "}"
-	l.driver = latchDriver{base{h: &l.handle, channel: wireName(channel)}}
-	l.use(&l.driver, &engine.Traits{ManyHolders: true}, channel)
+	l.h.init(c, "latch", name, nil)
+	channel := latchChannel + "{" + l.h.raw() + "}"
+	l.driver = latchDriver{base{h: &l.h, channel: wireName(channel)}}
+	l.h.use(&l.driver, &engine.Traits{ManyHolders: true}, channel)
 	return l
 }
+
+// Name is the user's name, without the client's prefix.
+func (l *CountDownLatch) Name() string { return l.h.Name() }
 
 // Init sets the count, 1 or more, unless there is one, and reports whether it did.
 func (l *CountDownLatch) Init(ctx context.Context, n int) (created bool, err error) {
@@ -59,8 +62,8 @@ func (l *CountDownLatch) CountDown(ctx context.Context) error {
 // Count returns the count that is left; 0 if there is no latch.
 func (l *CountDownLatch) Count(ctx context.Context) (int64, error) {
 	var count scripts.Number
-	err := l.call(ctx, "count", func() (err error) {
-		count, err = scripts.LatchInfo{CountKey: l.name}.Do(ctx, l.c.calls)
+	err := l.h.call(ctx, "count", func() (err error) {
+		count, err = scripts.LatchInfo{CountKey: l.h.name}.Do(ctx, l.h.c.calls)
 		return err
 	})
 	return max(count.Number, 0), err // Redisson's trySetCount takes any number
@@ -80,11 +83,11 @@ func (l *CountDownLatch) Delete(ctx context.Context) (bool, error) {
 // If Redis does not answer, the error is [ErrUnavailable] with the reason. A transport error of the first
 // attempt is returned at once. While Wait waits, it retries.
 func (l *CountDownLatch) Wait(ctx context.Context) error {
-	return l.call(ctx, "wait", func() error {
-		if l.c.core.IsClosing() {
+	return l.h.call(ctx, "wait", func() error {
+		if l.h.c.core.IsClosing() {
 			return ErrClosed
 		}
-		return l.res.Await(ctx, &engine.Terms{Wait: -1, TTL: maxDuration, Permits: 1})
+		return l.h.res.Await(ctx, &engine.Terms{Wait: -1, TTL: maxDuration, Permits: 1})
 	})
 }
 

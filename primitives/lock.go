@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/redlatch/redlatch/internal/engine"
+	"github.com/redlatch/redlatch/scripts"
 )
 
 // The public methods of all locks: plain, fenced, fair, both sides of a read-write lock, and joint
@@ -40,9 +41,8 @@ type lockDriver interface {
 	adopt(ctx context.Context, id string, q *engine.Request) (sent time.Time, counts int, err error)
 	// releaseID gives back one count of a holder. held is false if id holds nothing.
 	releaseID(ctx context.Context, id string, q *engine.Request) (held bool, err error)
-	// forceRelease frees the lock, and returns the ids that held it. They may be missing if an earlier
-	// reply was lost; held is right even then.
-	forceRelease(ctx context.Context, q *engine.Request) (ids []string, held bool, err error)
+	// forceRelease frees the lock, and returns the ids that held it.
+	forceRelease(ctx context.Context, q *engine.Request) (scripts.IDs, error)
 	// info reads the holders, and a fair lock's waiters. The caller fills in names and kind.
 	info(ctx context.Context) (Info, error)
 }
@@ -66,18 +66,6 @@ func (l *Lock) driver() lockDriver { return l.res.Driver.(lockDriver) }
 // matches [ErrNotAcquired] too. Errors of Redis itself, such as WRONGTYPE or NOPERM, end the waiting.
 func (l *Lock) Acquire(ctx context.Context, opts ...Option) (*Hold, error) {
 	return l.acquire(ctx, opts, asSet)
-}
-
-// TryAcquire makes one attempt. It is Acquire with [WithWait](0), whatever other scopes say.
-func (l *Lock) TryAcquire(ctx context.Context, opts ...Option) (*Hold, error) {
-	return l.acquire(ctx, opts, 0)
-}
-
-// Do runs f with the lock held, and with the hold's context. It releases the lock when f returns, fails
-// or panics. It returns f's error, joined with [ErrLost] if the lock was lost before f ended. Any other
-// failure of the release goes to the observer.
-func (l *Lock) Do(ctx context.Context, f func(context.Context) error, opts ...Option) error {
-	return l.do(ctx, f, opts)
 }
 
 // HoldFrom returns the nearest live hold of this lock that ctx carries; nil if there is none.
@@ -164,33 +152,27 @@ func (l *Lock) ReleaseID(ctx context.Context, id string) error {
 // messages, with a fixed lease too. Else it learns at its next renewal, Check or Release. Joint locks return
 // [ErrUnsupported].
 func (l *Lock) ForceRelease(ctx context.Context) (bool, error) {
-	held := false
+	var former scripts.IDs
 	err := l.call(ctx, "force release", func() (err error) {
 		if l.joint != nil {
 			return fmt.Errorf("%w: free each of its locks", ErrUnsupported)
 		}
-		var ids []string
-		ids, held, err = l.driver().forceRelease(ctx, l.res.NewRequest(&l.settings.Terms))
-		l.announceTakeover(ctx, err, ids...)
+		former, err = l.driver().forceRelease(ctx, l.res.NewRequest(&l.settings.Terms))
+		l.announceTakeover(ctx, err, former.IDs...)
 		return err
 	})
-	return held, err
+	return former.Found, err
 }
 
 // Info asks Redis who holds the lock, and who waits if it is a fair lock. The names of the holders'
 // clients are best effort. Joint locks return [ErrUnsupported].
 func (l *Lock) Info(ctx context.Context) (Info, error) {
-	var info Info
-	err := l.call(ctx, "inspect", func() (err error) {
+	return l.inspect(ctx, func() (Info, error) {
 		if l.joint != nil {
-			return fmt.Errorf("%w: ask each of its locks", ErrUnsupported)
+			return Info{}, fmt.Errorf("%w: ask each of its locks", ErrUnsupported)
 		}
-		info, err = l.driver().info(ctx)
-		l.c.nameClients(ctx, info.Holders, nil)
-		info.Name, info.Kind = l.res.Name, l.res.Kind
-		return err
+		return l.driver().info(ctx)
 	})
-	return info, err
 }
 
 // addHolder adds a field of a lock's hash. A value that is no number is no count. It is not from a lock, and is

@@ -111,7 +111,7 @@ func (w *wholeDriver) TryAcquire(ctx context.Context, o *engine.Owner) (engine.R
 	}
 	found, _ := w.c.multiListeners.Load(w.name)
 	listener, _ := found.(*multiListener) // nil: no request waits
-	listener.trying()
+	before := listener.trying()
 	reply, err := scripts.LockAcquireAll{
 		Owner: o.ID, TTL: w.members[0].h.ttlArg(o.TTL), Members: keys,
 	}.Do(ctx, w.c.confirmed)
@@ -125,7 +125,7 @@ func (w *wholeDriver) TryAcquire(ctx context.Context, o *engine.Owner) (engine.R
 		res.Busy = &w.members[busy].h.res
 		res.Met = (*busyMember)(res.Busy)
 	}
-	listener.tried(res.Granted, busy)
+	listener.tried(before, res.Granted, busy)
 	return res, err
 }
 
@@ -151,7 +151,7 @@ func (w *wholeDriver) Release(ctx context.Context, o *engine.Owner) (held []bool
 
 // Subscribe implements [joint.Whole]: it listens to all members. See [multiListener].
 func (w *wholeDriver) Subscribe(hear func(engine.Message)) []engine.Subscription {
-	listener := &multiListener{hear: hear, heard: make([]bool, len(w.members)), busy: unknownMember}
+	listener := &multiListener{hear: hear, latest: make([]int, len(w.members)), busy: unknownMember}
 	w.c.multiListeners.Store(w.name, listener)
 	subs := make([]engine.Subscription, len(w.members))
 	for i, d := range w.members {
@@ -184,15 +184,16 @@ func (s *multiSubscription) CloseSoon() {
 // one member has refused cannot succeed before that member is released, so only messages of that member wake
 // the waiters.
 //
-// A message may overtake the reply to the attempt that was refused before it. So messages during attempts are
-// noted. A nil listener stands for a multi lock for which no request waits: trying and tried accept it.
+// A message may overtake the reply to the attempt that was refused before it. So messages are numbered, and an
+// attempt knows which ones came after its begin. A nil listener stands for a multi lock for which no request waits:
+// trying and tried accept it.
 type multiListener struct {
 	hear func(engine.Message) // takes the mutex of the wait queues
 
-	mu    sync.Mutex // guards the rest; innermost
-	busy  int        // the member that has refused the latest attempt, or unknownMember
-	tries int        // attempts under way
-	heard []bool     // during those
+	mu       sync.Mutex // guards the rest; innermost
+	busy     int        // the member that has refused the latest attempt, or unknownMember
+	messages int        // how many came
+	latest   []int      // the number of each member's latest message
 }
 
 // unknownMember: the release of any member is a reason to try.
@@ -201,7 +202,8 @@ const unknownMember = -1
 // message receives a message of the release of a member.
 func (e *multiListener) message(member int, m engine.Message) {
 	e.mu.Lock()
-	e.heard[member] = true
+	e.messages++
+	e.latest[member] = e.messages
 	matters := e.busy == member || e.busy == unknownMember
 	e.mu.Unlock()
 	if matters || m == engine.Missed {
@@ -209,35 +211,30 @@ func (e *multiListener) message(member int, m engine.Message) {
 	}
 }
 
-// trying is called before each attempt.
-func (e *multiListener) trying() {
+// trying is called before each attempt. It returns how many messages came before.
+func (e *multiListener) trying() int {
 	if e == nil {
-		return
+		return 0
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.tries == 0 {
-		clear(e.heard)
-	}
-	e.tries++
+	return e.messages
 }
 
-// tried is called after each attempt, with the member that has refused it; unknownMember if there is none.
-func (e *multiListener) tried(granted bool, busy int) {
+// tried is called after each attempt, with the result of trying and the member that has refused it; unknownMember if
+// there is none.
+func (e *multiListener) tried(before int, granted bool, busy int) {
 	if e == nil {
 		return
 	}
 	e.mu.Lock()
-	e.tries--
 	e.busy = busy
-	matters := false
-	for member, heard := range e.heard {
-		if heard && !granted && (member == busy || busy == unknownMember) {
-			matters, e.heard[member] = true, false // a reason for one attempt
-		}
+	latest := e.messages
+	if busy != unknownMember {
+		latest = e.latest[busy]
 	}
 	e.mu.Unlock()
-	if matters {
+	if !granted && latest > before {
 		e.hear(engine.Heard)
 	}
 }

@@ -149,22 +149,22 @@ func (d *hashDriver) adopt(ctx context.Context, id string, q *engine.Request) (t
 func (d *hashDriver) releaseID(ctx context.Context, id string, q *engine.Request) (held bool, err error) {
 	call := d.releaseOne(&q.Owner)
 	call.Owner, call.MemoryTTL = id, d.h.c.remembered
-	lost, err := isLost(d.runReleaseOne(ctx, call))
-	return err == nil && !lost, err
+	reply, err := d.runReleaseOne(ctx, call)
+	return reply.Number == 1, err
 }
 
 // forceRelease implements [lockDriver] by lock/force. It deletes the hash and publishes the release. Redis
 // remembers the ids, so a copy gets them too, and the former holders can be notified.
-func (d *hashDriver) forceRelease(ctx context.Context, q *engine.Request) (ids []string, held bool, err error) {
+func (d *hashDriver) forceRelease(ctx context.Context, q *engine.Request) (scripts.IDs, error) {
 	call := scripts.LockForce{
 		LockHash: d.h.name, Channel: &d.channel, MemoryKey: d.h.ownerKey(&q.Owner), SharedCounts: &d.h.sharedCounts,
 		Queue: &d.line, MemoryTTL: d.h.c.remembered,
 	}
 	if f := d.fair; f != nil {
 		call.Queue, call.Deadlines, call.Waiters, call.Clients = f.queue, f.deadlines, f.waiters, f.clients
-		return formerHolders(scripts.FairLockForce(call).Do(ctx, d.h.c.calls))
+		return scripts.FairLockForce(call).Do(ctx, d.h.c.calls)
 	}
-	return formerHolders(call.Do(ctx, d.h.c.calls))
+	return call.Do(ctx, d.h.c.calls)
 }
 
 // mutexDriver is the driver of plain and fenced locks. Clients that wait stand in line, but whoever tries

@@ -244,7 +244,7 @@ func (s settings) forMember(owner string, given ...[]Option) settings {
 	return s
 }
 
-// check notes an error unless ok. The first one stays.
+// check notes an error unless ok. The first one stays. Options of the client use it, too.
 func (s *settings) check(ok bool, format string, args ...any) {
 	if !ok && s.err == nil {
 		s.err = invalid(format, args...)

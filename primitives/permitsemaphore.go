@@ -64,18 +64,6 @@ func (s *PermitExpirableSemaphore) Acquire(ctx context.Context, opts ...Option) 
 	return s.acquire(ctx, opts, asSet)
 }
 
-// TryAcquire makes one attempt. It is Acquire with [WithWait](0), whatever other scopes say.
-func (s *PermitExpirableSemaphore) TryAcquire(ctx context.Context, opts ...Option) (*Hold, error) {
-	return s.acquire(ctx, opts, 0)
-}
-
-// Do runs f with permits held, and with the hold's context. It releases the permits when f returns or panics.
-// It returns f's error, joined with [ErrLost] if the permits were lost before f ended. Any other failure of
-// the release goes to the observer.
-func (s *PermitExpirableSemaphore) Do(ctx context.Context, f func(context.Context) error, opts ...Option) error {
-	return s.do(ctx, f, opts)
-}
-
 // Adopt takes over the permits of these ids (comma-separated, all or none) under new ids. Use it to hand
 // permits from one process to another. They are renewed, or have a lease, from now on. The former holder gets
 // [ErrLost], as with [Lock.ForceRelease]. Adopt returns [ErrNotHeld] if one of the permits is not held, and
@@ -164,44 +152,37 @@ func (s *PermitExpirableSemaphore) Delete(ctx context.Context) (bool, error) {
 // Info asks Redis how many permits there are, how many are free, and who holds the others. Its TTL is the
 // longest of the holders'.
 func (s *PermitExpirableSemaphore) Info(ctx context.Context) (Info, error) {
-	info := Info{Name: s.res.Name, Kind: s.res.Kind}
-	err := s.call(ctx, "inspect", func() error {
+	return s.inspect(ctx, func() (Info, error) {
 		reply, err := scripts.PermitSemaphoreInfo{PermitsKey: s.name, Leases: s.driver.leases}.Do(ctx, s.c.calls)
-		if err != nil {
-			return err
-		}
-		info.Holders = permitHolders(reply)
-		info.Permits, info.Available = int(reply.Free)+len(info.Holders), int(reply.Free)
-		s.c.nameClients(ctx, info.Holders, nil)
-		for _, holder := range info.Holders {
-			if holder.TTL < 0 || info.TTL < 0 {
-				info.TTL = -1
-			} else {
-				info.TTL = max(info.TTL, holder.TTL)
-			}
-		}
-		return nil
+		return permitInfo(reply), err
 	})
-	return info, err
 }
 
 // never is Redisson's score for a permit whose lease does not end. This library makes no such permits.
 const never = 922337203685477
 
-// permitHolders returns the holders in a reply. All times are the server's, in ms since 1970, so the client's
-// clock has no part in the TTLs.
-func permitHolders(reply scripts.PermitSemaphoreInfoReply) []Holder {
-	holders := make([]Holder, 0, len(reply.Held))
-	for _, held := range reply.Held {
-		ends, _ := strconv.ParseFloat(held.EndsAt, 64)
-		ttl := time.Duration(-1)
-		if ends != never {
-			// A float, because the score of another program may be beyond any integer.
-			ttl = fromMillis(int64(min(ends-float64(reply.Now), float64(maxDuration.Milliseconds()))))
-		}
-		holders = append(holders, Holder{ID: hex.EncodeToString([]byte(held.ID)), Count: 1, TTL: ttl})
+// permitInfo returns what a reply says. All its times are the server's, in ms since 1970, so the client's clock has no
+// part in the TTLs.
+func permitInfo(reply scripts.PermitSemaphoreInfoReply) Info {
+	info := Info{
+		Permits: int(reply.Free) + len(reply.Held), Available: int(reply.Free),
+		Holders: make([]Holder, 0, len(reply.Held)),
 	}
-	return holders
+	for _, held := range reply.Held {
+		holder := Holder{ID: hex.EncodeToString([]byte(held.ID)), Count: 1, TTL: -1}
+		// A float, because the score of another program may be beyond any integer.
+		if ends, _ := strconv.ParseFloat(held.EndsAt, 64); ends != never {
+			ms := min(ends-float64(reply.Now), float64(maxDuration.Milliseconds()))
+			holder.TTL = fromMillis(int64(ms))
+		}
+		info.Holders = append(info.Holders, holder)
+		if holder.TTL < 0 || info.TTL < 0 {
+			info.TTL = -1
+		} else {
+			info.TTL = max(info.TTL, holder.TTL)
+		}
+	}
+	return info
 }
 
 // permitDriver is the driver of RPermitExpirableSemaphore. An id belongs to one permit, so a copy of a release

@@ -1,6 +1,7 @@
 package primitives
 
 import (
+	"cmp"
 	"context"
 	"sync/atomic"
 	"time"
@@ -88,8 +89,7 @@ func isDivisible(err error) bool {
 		return false
 	case redis.HasErrorPrefix(err, "TRYAGAIN"):
 		return true
-	case redis.HasErrorPrefix(err, "NOAUTH"), redis.HasErrorPrefix(err, "WRONGPASS"),
-		redis.HasErrorPrefix(err, "MISCONF"), redis.HasErrorPrefix(err, "OOM"):
+	case redis.HasErrorPrefix(err, "NOAUTH"), redis.HasErrorPrefix(err, "WRONGPASS"), redis.HasErrorPrefix(err, "OOM"):
 		return false
 	}
 	return scripts.OutcomeOf(err) == scripts.Executed
@@ -136,19 +136,14 @@ func (c *Client) renewApart(ctx context.Context, batch []watchdog.Ask) ([]watchd
 	}
 	states := make([]watchdog.State, len(batch))
 	var failed error
-	timer := time.NewTimer(timeout)
-	defer timer.Stop()
+	inTime, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
 	for range batch {
 		select {
 		case a := <-answers:
-			states[a.n] = a.state
-			if a.err != nil {
-				failed = a.err
-			}
-		case <-timer.C:
-			return states, failed
-		case <-ctx.Done():
-			return states, ctx.Err()
+			states[a.n], failed = a.state, cmp.Or(a.err, failed)
+		case <-inTime.Done():
+			return states, cmp.Or(ctx.Err(), failed)
 		}
 	}
 	return states, failed

@@ -20,8 +20,24 @@ import "time"
 // leaves the lease of the renewal before, of which two thirds are left, and the next renewal goes to the
 // new master.
 
-// replication is what WithReplicas asks for.
-type replication struct {
-	n       int           // replicas; 0: no confirmation
-	timeout time.Duration // of WAIT
+// WithReplicas confirms each acquisition, nested ones included, with WAIT. If fewer than n replicas confirm
+// it within timeout, the acquisition is rolled back and fails with [ErrNotReplicated]. [Hold.Extend] is
+// confirmed too, and fails without effect. Adopt is confirmed, too: if that fails, nobody holds the lock,
+// because the former holder has lost the lock on the server, and the lock becomes free when its lease ends. 0
+// replicas, the default, confirms nothing.
+//
+// So a failover to one of these replicas does not forget the lock. A replica that has not confirmed may
+// still be promoted. An acquisition takes a round trip to the replicas longer, and locks are not handed
+// off within a client.
+//
+// Renewals are not confirmed. A forgotten renewal does no harm while a replica lags by less than two
+// thirds of the TTL: it has the renewal before, and the next one goes to the new master.
+//
+// WAIT needs a connection to itself. That works with every go-redis client, and with types that embed one.
+func WithReplicas(n int, timeout time.Duration) ClientOption {
+	return ClientOption{func(c *Client) {
+		valid := n >= 0 && timeout >= 0 && timeout <= maxDuration && (n == 0 || timeout >= minDuration)
+		c.defaults.check(valid, "%d replicas within %v", n, timeout)
+		c.replicas, c.waitTimeout = n, timeout
+	}}
 }

@@ -36,10 +36,7 @@ const (
 
 // reservationTTL is how long one attempt of a waiting writer keeps new readers out: two polls, and room
 // for a late one. A writer that dies while it waits delays the readers for no longer.
-const reservationTTL = 2500 * time.Millisecond
-
-// reservationMillis is reservationTTL as an argument.
-var reservationMillis = scripts.InMillis(reservationTTL)
+var reservationTTL = scripts.InMillis(2500 * time.Millisecond)
 
 // RWLock is any number of readers, or one writer: Redisson's RReadWriteLock. It is a handle with two
 // sides, each of them a [Lock].
@@ -54,23 +51,33 @@ var reservationMillis = scripts.InMillis(reservationTTL)
 type RWLock struct {
 	_ noCopy
 
-	name   string
 	reader Lock
 	writer Lock
 }
 
 // RWLock returns the read-write lock of that name. The options are those of both sides.
 func (c *Client) RWLock(name string, opts ...Option) *RWLock {
-	rw := &RWLock{name: name}
+	rw := &RWLock{}
 	rw.reader.init(c, "reader", name, opts)
 	rw.writer.init(c, "writer", name, opts)
-	newReaderDriver(&rw.reader, &rw.writer)
-	newWriterDriver(&rw.writer, &rw.reader)
+	// Readers have no hand-off: when one may read, all may, so one command acquires for all waiting readers of the
+	// client. Waiting writers of this client go first.
+	r := &readerDriver{newRWDriver(&rw.reader, &rw.writer, false)}
+	rw.reader.useLock(r, &engine.Traits{
+		Leased: true, Nests: true, Outer: r.outer, ManyHolders: true, AcquireBatch: r.acquireBatch,
+		YieldsTo: rw.writer.res.Kind,
+	})
+	// A writer's release is for all waiting readers. So the clients hear it at the same time, and the server decides
+	// whose turn it is.
+	w := &writerDriver{newRWDriver(&rw.writer, &rw.reader, true)}
+	rw.writer.useLock(w, &engine.Traits{
+		Leased: true, Nests: true, Outer: w.outer, HandsOff: true, Cohorts: true, SharesWith: rw.reader.res.Kind,
+	})
 	return rw
 }
 
 // Name is the user's name, without the client's prefix.
-func (rw *RWLock) Name() string { return rw.name }
+func (rw *RWLock) Name() string { return rw.reader.Name() }
 
 // Reader is the side that many may hold, the same Lock each time. Its Info and ForceRelease concern
 // readers only.
@@ -100,18 +107,6 @@ func newRWDriver(side, other *Lock, writes bool) rwDriver {
 	}
 }
 
-// remembers reports whether Redis remembers the release of o: a copy gets the same answer, and a late copy of the
-// acquisition takes nothing. A private id needs that only if there may be such a copy.
-func remembers(o *engine.Owner) bool { return o.Shared || o.InDoubt }
-
-// remember is how long Redis remembers the release of o.
-func (d *rwDriver) remember(o *engine.Owner) scripts.Millis {
-	if o.Shared {
-		return d.h.c.rememberFor(o)
-	}
-	return d.h.c.rememberDoubt(o)
-}
-
 // clientToForget is the client if none of its requests waits: it is not waited for any longer.
 func (d *rwDriver) clientToForget() string {
 	if d.h.res.AnyWaits() {
@@ -120,20 +115,40 @@ func (d *rwDriver) clientToForget() string {
 	return d.h.c.life
 }
 
-// force is the call that frees one side, whoever holds it. Both sides' scripts have the same parameters.
-func (d *rwDriver) force(q *engine.Request) scripts.RWLockReadForce {
-	return scripts.RWLockReadForce{
-		LockHash: d.h.name, Channel: &d.channel, MemoryKey: d.h.ownerKey(&q.Owner), ClaimKey: d.reservation,
-		SharedCounts: &d.h.sharedCounts, MemoryTTL: d.h.c.remembered,
-	}
-}
-
-// adoption is the call by which q takes over one side from id. Both sides' scripts have the same parameters.
-func (d *rwDriver) adoption(id string, q *engine.Request) scripts.RWLockReadAdopt {
-	return scripts.RWLockReadAdopt{
+// adopt implements [lockDriver] by read_adopt or write_adopt, which have the same parameters. The reader's refuses one
+// that also writes: adopting its reads alone would leave a writer behind that has lost them. The writer's removes the
+// read holds of the old id.
+//
+// A copy finds the new id in place and gets the same answer; after the release of the new id it finds
+// that id's key, and takes nothing.
+func (d *rwDriver) adopt(ctx context.Context, id string, q *engine.Request) (time.Time, int, error) {
+	call := scripts.RWLockReadAdopt{
 		LockHash: d.h.name, Channel: &d.channel, MemoryKey: d.h.ownerKey(&q.Owner), ClaimKey: d.reservation,
 		SharedCounts: &d.h.sharedCounts, NewOwner: q.ID, TTL: scripts.InMillis(q.TTL), OldOwner: id,
 	}
+	run := call.Do
+	if d.writes {
+		run = scripts.RWLockWriteAdopt(call).Do
+	}
+	reply, err := run(ctx, d.h.c.confirmed)
+	sent, counts, err := adopted(q, reply, err)
+	if counts < 0 {
+		return sent, 0, fmt.Errorf("%w: %s writes too; adopt the writer", ErrUnsupported, id)
+	}
+	return sent, counts, err
+}
+
+// forceRelease implements [lockDriver] by read_force or write_force, which have the same parameters and leave the other
+// side alone. Redis remembers the ids, so a copy gets them too.
+func (d *rwDriver) forceRelease(ctx context.Context, q *engine.Request) (scripts.IDs, error) {
+	call := scripts.RWLockReadForce{
+		LockHash: d.h.name, Channel: &d.channel, MemoryKey: d.h.ownerKey(&q.Owner), ClaimKey: d.reservation,
+		SharedCounts: &d.h.sharedCounts, MemoryTTL: d.h.c.remembered,
+	}
+	if d.writes {
+		return scripts.RWLockWriteForce(call).Do(ctx, d.h.c.calls)
+	}
+	return call.Do(ctx, d.h.c.calls)
 }
 
 // rwInfo returns the holders of one side, without dead readers. pttl is that of the hash. The TTL of the lock is
@@ -154,15 +169,6 @@ func rwInfo[H scripts.RWLockReadInfoHolder | scripts.RWLockWriteInfoHolder](pttl
 // readerDriver is the driver of RReadLock. Each count of a reader has a lease of its own. So nested
 // readers need no turns, but a change of the count needs an order: see SetCount.
 type readerDriver struct{ rwDriver }
-
-// newReaderDriver gives the reader side its driver. There is no hand-off: when one may read, all may, so
-// one command acquires for all waiting readers of the client. Waiting writers of this client go first.
-func newReaderDriver(reader, writer *Lock) {
-	d := &readerDriver{newRWDriver(reader, writer, false)}
-	reader.useLock(d, &engine.Traits{
-		Leased: true, Nests: true, Outer: d.outer, ManyHolders: true, AcquireBatch: d.acquireBatch, YieldsTo: writer.res.Kind,
-	})
-}
 
 // firstCountKey is the key of the first count of o. Scripts derive this name themselves; it is in KEYS
 // for one case. While a cluster moves the lock's slot, the hash may have moved and this key not. Redis
@@ -235,11 +241,11 @@ func (d *readerDriver) acquireBatch(
 // rwlock/read_release. If nothing else is left of o, it stays for the rest of its minimum hold.
 func (d *readerDriver) free(ctx context.Context, o *engine.Owner, rest time.Duration) (engine.Released, error) {
 	call := d.releaseOf(o)
-	call.MemoryTTL, call.OnlyOwn, call.Rest = d.remember(o), true, scripts.InMillis(rest)
+	call.MemoryTTL, call.OnlyOwn, call.Rest = d.h.c.rememberDoubt(o), true, scripts.InMillis(rest)
 	call.Client = d.clientToForget()
 	reply, err := call.Do(ctx, d.h.c.calls)
 	got, err := releasedOf(isLost(reply, err))
-	got.InDoubt = reply.Doubt && !remembers(o)
+	got.InDoubt = reply.Doubt && call.MemoryTTL == (scripts.Millis{}) // else Redis has the first answer
 	return got, err
 }
 
@@ -340,33 +346,13 @@ func (d *readerDriver) renewal(batch *scripts.Batch, o *engine.Ownership, ttl ti
 	}.AddTo(batch)
 }
 
-// adopt implements [lockDriver] by read_adopt. It refuses a reader that also writes: adopting its reads alone
-// would leave a writer behind that has lost them.
-//
-// A copy finds the new id in place and gets the same answer; after the release of the new id it finds
-// that id's key, and takes nothing.
-func (d *readerDriver) adopt(ctx context.Context, id string, q *engine.Request) (time.Time, int, error) {
-	reply, err := d.adoption(id, q).Do(ctx, d.h.c.confirmed)
-	sent, counts, err := adopted(q, reply, err)
-	if counts < 0 {
-		return sent, 0, fmt.Errorf("%w: %s writes too; adopt the writer", ErrUnsupported, id)
-	}
-	return sent, counts, err
-}
-
 // releaseID implements [lockDriver]. It is the release of one count, under a request key of its own
 // number, which remembers the answer for copies.
 func (d *readerDriver) releaseID(ctx context.Context, id string, q *engine.Request) (held bool, err error) {
 	call := d.releaseOf(&q.Owner)
 	call.Owner, call.MemoryTTL, call.IsShared = id, d.h.c.remembered, true
-	lost, err := isLost(call.Do(ctx, d.h.c.calls))
-	return err == nil && !lost, err
-}
-
-// forceRelease implements [lockDriver] by read_force, which leaves the writer alone. Redis remembers the ids,
-// so a copy gets them too.
-func (d *readerDriver) forceRelease(ctx context.Context, q *engine.Request) (ids []string, held bool, err error) {
-	return formerHolders(d.force(q).Do(ctx, d.h.c.calls))
+	reply, err := call.Do(ctx, d.h.c.calls)
+	return reply.Number == 1, err
 }
 
 // info implements [lockDriver] by read_info.
@@ -382,17 +368,6 @@ func (d *readerDriver) probe(o *engine.Ownership) []any { return []any{"exists",
 // plain lock's scripts for renewals, checks and nested counts.
 type writerDriver struct{ rwDriver }
 
-// newWriterDriver gives the writer side its driver.
-func newWriterDriver(writer, reader *Lock) {
-	d := &writerDriver{newRWDriver(writer, reader, true)}
-	// A writer's release is for all waiting readers. So the clients hear it at the same time, and the server decides
-	// whose turn it is.
-	writer.useLock(d, &engine.Traits{
-		Leased: true, Nests: true, Outer: d.outer, HandsOff: true, Cohorts: true,
-		SharesWith: reader.res.Kind,
-	})
-}
-
 // outer implements [engine.Traits].Outer: a writer nests in a writer. In a reader it would wait for
 // itself.
 func (d *writerDriver) outer(ctx context.Context) (*engine.Hold, error) {
@@ -404,9 +379,6 @@ func (d *writerDriver) outer(ctx context.Context) (*engine.Hold, error) {
 	}
 	return nil, nil
 }
-
-// behindWriter is the state of a writer's request that was refused because another writer holds.
-type behindWriter struct{}
 
 // TryAcquire implements [engine.Driver] by rwlock/write_acquire. The reply also says whether the attempt has
 // left a reservation, because readers hold the lock.
@@ -421,9 +393,9 @@ func (d *writerDriver) TryAcquire(ctx context.Context, q *engine.Request) (engin
 		IsShared: q.Shared, RefuseSecond: q.NonReentrant, IsNested: q.Nested,
 		Client: d.h.c.life, Waits: q.MayQueue && q.Terms.PollMin == 0,
 	}
-	_, waitedForWriter := q.State.(behindWriter)
+	waitedForWriter, _ := q.State.(bool) // whether another writer refused the attempt before
 	if q.MayQueue && !waitedForWriter {
-		call.ClaimTTL = reservationMillis
+		call.ClaimTTL = reservationTTL
 	}
 	if q.MayQueue && q.Terms.PollMin > 0 {
 		call.Mark, call.MarkTTL = &d.polls, scripts.InMillis(pollMarkTTL(q.Terms))
@@ -440,10 +412,7 @@ func (d *writerDriver) TryAcquire(ctx context.Context, q *engine.Request) (engin
 	if waitedForWriter && res.Holder == "" {
 		res.RetryAfter = 0
 	}
-	q.State = nil
-	if res.Holder != "" {
-		q.State = behindWriter{}
-	}
+	q.State = res.Holder != ""
 	return res, nil
 }
 
@@ -468,7 +437,7 @@ func (d *writerDriver) free(
 	ctx context.Context, o *engine.Owner, next engine.Next, forget string,
 ) (engine.Released, error) {
 	call := d.releaseOf(o)
-	call.MemoryTTL, call.OnlyOwn, call.Rest = d.remember(o), o.Shared, scripts.InMillis(next.Rest)
+	call.MemoryTTL, call.OnlyOwn, call.Rest = d.h.c.rememberDoubt(o), o.Shared, scripts.InMillis(next.Rest)
 	call.Client = forget
 	if s := next.Successor; s != nil {
 		call.SuccessorMemory = d.h.ownerKey(s)
@@ -478,7 +447,7 @@ func (d *writerDriver) free(
 	}
 	reply, err := call.Do(ctx, d.h.c.calls)
 	got, err := releasedResult(reply, err)
-	got.InDoubt = reply.Doubt && !remembers(o)
+	got.InDoubt = reply.Doubt && call.MemoryTTL == (scripts.Millis{}) // else Redis has the first answer
 	return got, err
 }
 
@@ -497,24 +466,12 @@ func (d *writerDriver) Rollback(ctx context.Context, q *engine.Request) error {
 	return err
 }
 
-// adopt implements [lockDriver] by write_adopt. The writer's read holds are removed with its old id.
-func (d *writerDriver) adopt(ctx context.Context, id string, q *engine.Request) (time.Time, int, error) {
-	reply, err := scripts.RWLockWriteAdopt(d.adoption(id, q)).Do(ctx, d.h.c.confirmed)
-	return adopted(q, reply, err)
-}
-
 // releaseID implements [lockDriver], as the reader's does.
 func (d *writerDriver) releaseID(ctx context.Context, id string, q *engine.Request) (held bool, err error) {
 	call := d.releaseOf(&q.Owner)
 	call.Owner, call.MemoryTTL, call.IsShared = id, d.h.c.remembered, true
 	reply, err := call.Do(ctx, d.h.c.calls)
 	return reply.Held, err
-}
-
-// forceRelease implements [lockDriver] by write_force, which leaves the readers alone. Redis remembers the ids,
-// so a copy gets them too.
-func (d *writerDriver) forceRelease(ctx context.Context, q *engine.Request) (ids []string, held bool, err error) {
-	return formerHolders(scripts.RWLockWriteForce(d.force(q)).Do(ctx, d.h.c.calls))
 }
 
 // info implements [lockDriver] by write_info.

@@ -70,18 +70,6 @@ func (s *Semaphore) Acquire(ctx context.Context, opts ...Option) (*Hold, error) 
 	return s.acquire(ctx, opts, asSet)
 }
 
-// TryAcquire makes one attempt. It is Acquire with [WithWait](0), whatever other scopes say.
-func (s *Semaphore) TryAcquire(ctx context.Context, opts ...Option) (*Hold, error) {
-	return s.acquire(ctx, opts, 0)
-}
-
-// Do runs f with permits held, and releases them when f returns or panics. It returns f's error, joined with
-// [ErrLost] if the semaphore no longer existed at the release. Any other failure of the release goes to the
-// observer, and the release is repeated in the background.
-func (s *Semaphore) Do(ctx context.Context, f func(context.Context) error, opts ...Option) error {
-	return s.do(ctx, f, opts)
-}
-
 // Init sets the number of permits, 0 or more, unless the semaphore has been set before. It reports whether
 // it did.
 func (s *Semaphore) Init(ctx context.Context, n int) (created bool, err error) {
@@ -112,13 +100,10 @@ func (s *Semaphore) Delete(ctx context.Context) (bool, error) {
 // Info asks Redis how many permits are left. Available and Permits are both that number, because Redis
 // does not know how many are taken. There are no holders in it, and its TTL is 0.
 func (s *Semaphore) Info(ctx context.Context) (Info, error) {
-	info := Info{Name: s.res.Name, Kind: s.res.Kind}
-	err := s.call(ctx, "inspect", func() error {
+	return s.inspect(ctx, func() (Info, error) {
 		left, err := scripts.SemaphoreInfo{PermitsKey: s.name}.Do(ctx, s.c.calls)
-		info.Permits, info.Available = int(left.Number), int(left.Number)
-		return err
+		return Info{Permits: int(left.Number), Available: int(left.Number)}, err
 	})
-	return info, err
 }
 
 // outOfRange returns [ErrInvalid] if n is below least or above maxPermits; else nil.

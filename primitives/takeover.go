@@ -4,11 +4,9 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"strings"
 
 	"github.com/redlatch/redlatch/internal/engine"
 	"github.com/redlatch/redlatch/internal/presence"
-	"github.com/redlatch/redlatch/scripts"
 )
 
 // What the client's presence (package presence) shows of it, and how calls of primitives use it.
@@ -20,7 +18,7 @@ import (
 // redlatch_client:{<tag>}, in the background. The key has a TTL of 30 s, and the client deletes it
 // once it has been idle for about a second. A failure, such as NOPERM, never affects an acquisition.
 func WithClientName(name string) ClientOption {
-	return ClientOption{func(c *Client) error { c.name = name; return nil }}
+	return ClientOption{func(c *Client) { c.name = name }}
 }
 
 // nameClients fills in the names of the holders' clients. known, which may be nil, has names by tag that
@@ -38,16 +36,6 @@ func (c *Client) nameClients(ctx context.Context, holders []Holder, known map[st
 	}
 }
 
-// formerHolders returns the ids of the former holders in the reply of a script that forces a release.
-func formerHolders(reply scripts.IDs, err error) (ids []string, held bool, _ error) {
-	for _, id := range reply.IDs {
-		if id != "mode" {
-			ids = append(ids, strings.TrimSuffix(id, ":write"))
-		}
-	}
-	return ids, reply.Found, err
-}
-
 // announceTakeover notifies the clients of these ids that they may have lost h, after an operation that
 // ended with err. If the operation certainly failed, it sends nothing; but some members of a joint lock may have been
 // taken over, whatever err is. The caller waits no longer than presence.NoticeLimit, and not at all if Redis did not
@@ -61,7 +49,12 @@ func (h *handle) announceTakeover(ctx context.Context, err error, ids ...string)
 	defer cancel()
 	var sent []<-chan struct{}
 	for _, part := range h.parts() {
-		sent = append(sent, part.announce(ctx, ids))
+		if part.maxPermits == 0 { // a lock: give up what this client itself lets linger
+			part.c.core.Wanted(func(hold *engine.Hold) bool {
+				return hold.Resource().Name == part.res.Name && slices.Contains(ids, hold.ID())
+			})
+		}
+		sent = append(sent, part.c.presence.Announce(ctx, part.res.Kind, part.raw(), ids))
 	}
 	if inDoubt {
 		return // the call has used up its time
@@ -69,15 +62,4 @@ func (h *handle) announceTakeover(ctx context.Context, err error, ids ...string)
 	for _, done := range sent {
 		engine.Pause(ctx, presence.NoticeLimit, done)
 	}
-}
-
-// announce notifies the clients of these ids, and gives up what this client itself lets linger. It does not block. The
-// channel is closed when the notices have been sent.
-func (h *handle) announce(ctx context.Context, ids []string) <-chan struct{} {
-	if h.maxPermits == 0 { // a lock
-		h.c.core.Wanted(func(hold *engine.Hold) bool {
-			return hold.Resource().Name == h.res.Name && slices.Contains(ids, hold.ID())
-		})
-	}
-	return h.c.presence.Announce(ctx, h.res.Kind, h.raw(), ids)
 }

@@ -252,8 +252,8 @@ type errorClass struct {
 
 // temporaryRefusals lists the prefixes of Redis errors that say: not executed, try again later.
 var temporaryRefusals = []string{
-	"LOADING ", "READONLY ", "MASTERDOWN ", "CLUSTERDOWN ", "TRYAGAIN ", "NOREPLICAS ", "BUSY ", "MOVED ", "ASK ",
-	"ERR max number of clients", "max number of clients",
+	"LOADING ", "READONLY ", "MASTERDOWN ", "CLUSTERDOWN ", "TRYAGAIN ", "NOREPLICAS ", "MISCONF ", "BUSY ", "MOVED ",
+	"ASK ", "ERR max number of clients", "max number of clients",
 }
 
 // repliedWith reports whether err is an error reply of Redis that begins with one of the prefixes.

@@ -254,6 +254,7 @@ func TestClassify(t *testing.T) {
 		{reply("CLUSTERDOWN The cluster is down"), errorClass{NotExecuted, true, true}},
 		{reply("TRYAGAIN Multiple keys request during rehashing of slot"), errorClass{NotExecuted, true, true}},
 		{reply("NOREPLICAS Not enough good replicas to write."), errorClass{NotExecuted, true, true}},
+		{reply("MISCONF Redis is configured to save RDB snapshots"), errorClass{NotExecuted, true, true}},
 		{reply("BUSY Redis is busy running a script."), errorClass{NotExecuted, true, true}},
 		{reply("ERR max number of clients reached"), errorClass{NotExecuted, true, true}},
 		{reply("OOM command not allowed when used memory > 'maxmemory'."), errorClass{Executed, false, false}},

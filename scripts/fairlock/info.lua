@@ -6,7 +6,7 @@
 --          hash, and the ids in the queue
 local lock_hash, queue = KEYS[1], KEYS[2]
 
-local _, foreign_data = holder_of(lock_hash)
+local _, foreign_data = exclusive_holder_of(lock_hash)
 if foreign_data then
   return foreign_data
 end

@@ -11,7 +11,8 @@
 --          counts_of(lock_hash, fields): the first fields, and their values; nil if one of them,
 --          other than mode, has no count;
 --          holder_of(lock_hash): the holder's id, nil if nobody holds the lock, '' if it is a
---          read-write lock; or nil and the error
+--          read-write lock; or nil and the error;
+--          exclusive_holder_of(lock_hash): the same, with an error for a read-write lock, too
 
 local function foreign(what)
   return redis.error_reply('FOREIGN the key holds ' .. what .. '; use another name')
@@ -51,4 +52,12 @@ local function holder_of(lock_hash)
     return ''
   end
   return nil, foreign_hash(fields)
+end
+
+local function exclusive_holder_of(lock_hash)
+  local holder, foreign_data = holder_of(lock_hash)
+  if holder == '' then
+    return nil, foreign('a read-write lock')
+  end
+  return holder, foreign_data
 end

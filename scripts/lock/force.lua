@@ -22,10 +22,7 @@ if memory then
   return cjson.decode(memory)
 end
 -- This also fails for a key of another type, which must not be deleted.
-local holder, foreign_data = holder_of(lock_hash)
-if holder == '' then
-  foreign_data = foreign('a read-write lock')
-end
+local holder, foreign_data = exclusive_holder_of(lock_hash)
 if foreign_data then
   return foreign_data
 end

@@ -6,7 +6,7 @@
 --          fields of the hash
 local lock_hash, token_key = KEYS[1], KEYS[2]
 
-local _, foreign_data = holder_of(lock_hash)
+local _, foreign_data = exclusive_holder_of(lock_hash)
 if foreign_data then
   return foreign_data
 end

@@ -8,4 +8,4 @@
 local lock_hash, owner = KEYS[1], ARGV[1]
 
 local count = call_typed('hash', 'hget', lock_hash, owner)
-return reader_ttl(hold_prefix(lock_hash), owner, count) > 0 and 1 or 0
+return reader_ttl(hold_prefix(lock_hash), owner, count, 1) > 0 and 1 or 0

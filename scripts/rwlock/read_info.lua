@@ -6,7 +6,7 @@
 local lock_hash = KEYS[1]
 
 local prefix = hold_prefix(lock_hash)
-local foreign_data = foreign_data_of(lock_hash)
+local foreign_data = no_rwlock(lock_hash)
 if foreign_data then
   return foreign_data
 end

@@ -13,7 +13,7 @@ for i = 1, #hashes_and_holds / 2 do
   local owner, ttl_ms = owners_and_ttls[2 * i - 1], tonumber(owners_and_ttls[2 * i])
   local prefix, count = hold_prefix(lock_hash), call_typed('hash', 'hget', lock_hash, owner)
   kept[i] = 0
-  if reader_ttl(prefix, owner, count) > 0 then
+  if reader_ttl(prefix, owner, count, 1) > 0 then
     renew_holds(lock_hash, prefix, owner, count, ttl_ms)
     kept[i] = 1
   end

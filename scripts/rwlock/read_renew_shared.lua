@@ -16,7 +16,7 @@ for i = 1, #all_keys / 3 do
   local owner, ttl_ms, memory_key = unpack(all_args, 3 * i - 2, 3 * i)
   local prefix, count = hold_prefix(lock_hash), call_typed('hash', 'hget', lock_hash, owner)
   kept[i] = 0
-  if reader_ttl(prefix, owner, count) > 0
+  if reader_ttl(prefix, owner, count, 1) > 0
     and has_shared_count(shared_counts, owner, memory_key) then
     if ttl_ms ~= '0' then
       renew_holds(lock_hash, prefix, owner, count, tonumber(ttl_ms))

@@ -24,7 +24,8 @@ if memory_key and redis.call('exists', memory_key) == 1 then
 end
 local prefix = hold_prefix(lock_hash)
 local count = tonumber(redis.call('hget', lock_hash, owner) or 0) or 0
-local left = reader_ttl(prefix, owner, count)
+local hash_ttl = redis.call('pttl', lock_hash)
+local left = reader_ttl(prefix, owner, count, hash_ttl > 0 and hash_ttl or nil)
 if left == 0 then
   return 0
 end

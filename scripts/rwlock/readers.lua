@@ -5,7 +5,7 @@
 -- as long as the longest-lived reader. A dead reader's field may stay: it counts for nothing, and
 -- the next script that finds it removes it.
 -- uses     rwlock/hold_keys
--- defines  holds_of(count), reader_ttl(prefix, id, count),
+-- defines  holds_of(count), reader_ttl(prefix, id, count, enough),
 --          renew_holds(lock_hash, prefix, id, count, ttl_ms),
 --          remove_reader(lock_hash, prefix, id, count),
 --          lower_count(lock_hash, prefix, id, count, wanted, left),
@@ -17,11 +17,16 @@ local function holds_of(count)
   return math.min(tonumber(count or 0) or 0, 10000)
 end
 
--- reader_ttl returns the time left, ms, of a reader's longest hold; 0 when the reader is dead.
-local function reader_ttl(prefix, id, count)
+-- reader_ttl returns the time left, ms, of a reader's longest hold; 0 when the reader is dead. The
+-- search begins with the latest hold, and ends at one with at least enough ms left, if that is
+-- given: no hold lasts longer than the hash.
+local function reader_ttl(prefix, id, count, enough)
   local left = 0
-  for n = 1, holds_of(count) do
+  for n = holds_of(count), 1, -1 do
     left = math.max(left, redis.call('pttl', hold_key(prefix, id, n)))
+    if enough and left >= enough then
+      return left
+    end
   end
   return left
 end

@@ -5,7 +5,7 @@
 --          the writer, if there is one
 local lock_hash = KEYS[1]
 
-local foreign_data = foreign_data_of(lock_hash)
+local foreign_data = no_rwlock(lock_hash)
 if foreign_data then
   return foreign_data
 end

@@ -141,8 +141,8 @@ func TestForeignDataText(t *testing.T) {
 		"redlatch: acquire lock %q: the key holds a hash with 2 fields that is no lock; use another name", name))
 }
 
-// A lock of another kind is no foreign data: it is held. But only its own kind may free it.
-func TestForceReleaseOfAnotherKind(t *testing.T) {
+// A lock of another kind is held. But only its own kind may free it by force, and says who holds it.
+func TestForceReleaseAndInfoOfAnotherKind(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		c, name := NewClient(t, s.Client(t)), redistest.Name(t)
@@ -153,6 +153,7 @@ func TestForceReleaseOfAnotherKind(t *testing.T) {
 				require.ErrorIs(t, ErrOf(other.TryAcquire(ctx)), primitives.ErrNotAcquired)
 				require.ErrorIs(t, other.ReleaseID(ctx, hold.ID()), primitives.ErrNotHeld)
 				RequireForeign(t, ErrOf(other.ForceRelease(ctx)), "a read-write lock")
+				RequireForeign(t, ErrOf(other.Info(ctx)), "a read-write lock")
 			}
 			require.NoError(t, hold.Check(ctx))
 			Release(t, hold)
@@ -162,6 +163,7 @@ func TestForceReleaseOfAnotherKind(t *testing.T) {
 			require.ErrorIs(t, ErrOf(l.TryAcquire(ctx)), primitives.ErrNotAcquired)
 			RequireForeign(t, l.ReleaseID(ctx, hold.ID()), "no read-write lock")
 			RequireForeign(t, ErrOf(l.ForceRelease(ctx)), "no read-write lock")
+			RequireForeign(t, ErrOf(l.Info(ctx)), "no read-write lock")
 		}
 		require.NoError(t, hold.Check(ctx))
 		Release(t, hold)

@@ -3,7 +3,10 @@ package faults
 import (
 	"context"
 	"errors"
+	"os"
+	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -126,4 +129,57 @@ func TestWrongPassword(t *testing.T) {
 	}
 	right := s.Client(t, func(o *redis.Options) { o.Password = "right" })
 	require.Zero(t, right.DBSize(t.Context()).Val(), "nothing is left")
+}
+
+// A Redis whose snapshots fail refuses all writes until one succeeds. That is a temporary refusal for waiters of all
+// kinds, whether or not they write while they wait.
+func TestWaitersRideOutFailingSnapshots(t *testing.T) {
+	t.Parallel()
+	s := redistest.Fresh(t, "--save", "3600 1")
+	admin := s.Client(t)
+	dir := admin.ConfigGet(t.Context(), "dir").Val()["dir"]
+	obstacle := filepath.Join(dir, "dump.rdb") // Redis cannot rename a file to a folder
+	awaitSnapshot := func(status string) {
+		require.NoError(t, admin.BgSave(t.Context()).Err())
+		redistest.WaitFor(t, 10*time.Second, func() bool {
+			info := admin.Info(t.Context(), "persistence").Val()
+			return strings.Contains(info, "rdb_bgsave_in_progress:0") &&
+				strings.Contains(info, "rdb_last_bgsave_status:"+status)
+		}, "snapshot: "+status)
+	}
+	holder, waiter := NewClient(t, admin), NewClient(t, s.Client(t))
+	var holds []*primitives.Hold
+	results := map[string]chan error{}
+	for _, k := range kinds.All() {
+		l := k.Rival(holder, k.Name)
+		if p, ok := l.(kinds.Pool); ok {
+			require.NoError(t, p.Add(t.Context(), 1))
+		}
+		holds = append(holds, Acquire(t, t.Context(), l))
+		result := make(chan error, 1)
+		results[k.Name] = result
+		go func() {
+			hold, err := k.Open(waiter, k.Name).Acquire(t.Context(), primitives.WithWait(time.Minute))
+			if err == nil {
+				err = hold.Release(t.Context())
+			}
+			result <- err
+		}()
+	}
+	time.Sleep(200 * time.Millisecond)
+	require.NoError(t, os.Mkdir(obstacle, 0o700))
+	awaitSnapshot("err")
+	require.ErrorContains(t, admin.Set(t.Context(), "x", "y", 0).Err(), "MISCONF")
+	time.Sleep(2500 * time.Millisecond) // waiters poll once a second
+	for kind, result := range results {
+		require.Empty(t, result, kind)
+	}
+	require.NoError(t, os.Remove(obstacle))
+	awaitSnapshot("ok")
+	for _, hold := range holds {
+		Release(t, hold)
+	}
+	for kind, result := range results {
+		require.NoError(t, <-result, kind)
+	}
 }
