@@ -48,6 +48,7 @@ type Runner struct {
 	shards  shards
 	ends    deadlines
 	contact contact
+	dialed  *lastDial   // by the client; nil: a cluster client
 	silent  atomic.Bool // the latest script got no answer
 	// watches limits the calls that hold a connection to themselves; nil: no limit.
 	watches chan struct{}
@@ -91,6 +92,11 @@ func NewRunner(rdb redis.UniversalClient, timeout time.Duration) *Runner {
 		readTimeout = o.ReadTimeout
 		direct = maxDirect
 		r.watches = make(chan struct{}, max(o.PoolSize, 1))
+		if node, ok := rdb.(*redis.Client); ok {
+			r.dialed = &punctualOf(node).lastDial
+		} else {
+			r.dialed = lastDialOf(rdb, o)
+		}
 	case clusterClient:
 		r.slots.client = c
 		o := c.Options()

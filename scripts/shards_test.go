@@ -433,5 +433,8 @@ func TestEmbeddedClusterClient(t *testing.T) {
 	}
 	wg.Wait()
 	require.EqualValues(t, n, rdb.processed.Load())
+	node, err := rdb.MasterForKey(t.Context(), key)
+	require.NoError(t, err)
+	require.Same(t, node, r.Server(key))
 	requireIdle(t, r)
 }
