@@ -25,6 +25,9 @@ const (
 	// maxTimeout bounds the timeout of a call, so that all its attempts are made within minMemory less
 	// maxCopyDelay.
 	maxTimeout = 50 * time.Second
+	// maxMovingDelay is the longest delay between attempts while a slot moves, before jitter. Redis refuses most
+	// scripts until it has moved, and there may be only a moment before it moves again.
+	maxMovingDelay = 100 * time.Millisecond
 )
 
 // Runner runs scripts on one client's Redis. It sends all commands of the library. It is safe for
@@ -302,7 +305,7 @@ func (r *Runner) again(ctx context.Context, c call, failed *failures, err error)
 	}
 	isLast := failed.counted > r.retries &&
 		!(dialedNothing(err, failed.reason) && r.sleep(ctx, c.end, r.batch.probe.soon(), nil) && r.batch.probe.isBack())
-	if !got.transient || isLast || !r.pause(ctx, c.end, failed.attempts, rereading) {
+	if !got.transient || isLast || !r.pause(ctx, c.end, failed.attempts, err, rereading) {
 		// Add why the attempt before failed. classify looks at the interruption first, so this does not
 		// decide what the error means.
 		if i, ok := errors.AsType[*interrupted](err); ok && failed.reason != nil {
@@ -329,14 +332,18 @@ func dialedNothing(err, before error) bool {
 	return ok && dial == earlier && dial.Op == "dial"
 }
 
-// pause waits before another attempt, and reports whether that may still be made. The delay doubles
-// with each attempt, with jitter, so that clients do not retry in step. If the slot map is being read,
+// pause waits before another attempt, after one that failed with err, and reports whether that may still be made. The
+// delay doubles with each attempt, with jitter, so that clients do not retry in step. If the slot map is being read,
 // pause waits briefly for the result: a retry on the old node would probably be wasted.
-func (r *Runner) pause(ctx context.Context, end *deadline, attempt int, rereading *reading) bool {
+func (r *Runner) pause(ctx context.Context, end *deadline, attempt int, err error, rereading *reading) bool {
 	if ctx.Err() != nil {
 		return false
 	}
-	delay := min(r.minDelay<<min(attempt, 20), r.maxDelay)
+	longest := r.maxDelay
+	if repliedWith(err, "TRYAGAIN ") {
+		longest = min(longest, maxMovingDelay)
+	}
+	delay := min(r.minDelay<<min(attempt, 20), longest)
 	if delay > 0 {
 		delay = delay/2 + rand.N(delay) //nolint:gosec // jitter
 	}
