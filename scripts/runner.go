@@ -1,6 +1,7 @@
 package scripts
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"math/rand/v2"
@@ -170,7 +171,7 @@ func (r *Runner) Do(ctx context.Context, s *Script, keys []any, args ...any) (Re
 			reply.Doubt = failed.doubt
 			return reply, nil
 		}
-		if err = r.again(ctx, c, &failed, err); err != nil {
+		if err = r.again(ctx, c, cmp.Or(b, r.batch).probe, &failed, err); err != nil {
 			return Reply{}, err
 		}
 	}
@@ -295,8 +296,8 @@ type failures struct {
 
 // again decides what follows when an attempt at c failed with err. It notes err in failed. If it
 // returns nil, it has paused, and the caller makes another attempt now. Otherwise the call has
-// failed: again returns its [*Error].
-func (r *Runner) again(ctx context.Context, c call, failed *failures, err error) error {
+// failed: again returns its [*Error]. probe is of the server that was asked, as far as it is known.
+func (r *Runner) again(ctx context.Context, c call, probe *prober, failed *failures, err error) error {
 	got := classify(err)
 	rereading := r.noteFailed(ctx, got)
 	failed.doubt = failed.doubt || got.outcome == Unknown
@@ -304,7 +305,7 @@ func (r *Runner) again(ctx context.Context, c call, failed *failures, err error)
 		failed.counted++
 	}
 	isLast := failed.counted > r.retries &&
-		!(dialedNothing(err, failed.reason) && r.sleep(ctx, c.end, r.batch.probe.soon(), nil) && r.batch.probe.isBack())
+		!(dialedNothing(err, failed.reason) && r.sleep(ctx, c.end, probe.soon(), nil) && probe.isBack())
 	if !got.transient || isLast || !r.pause(ctx, c.end, failed.attempts, err, rereading) {
 		// Add why the attempt before failed. classify looks at the interruption first, so this does not
 		// decide what the error means.
