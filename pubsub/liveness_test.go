@@ -408,6 +408,8 @@ func TestSubscriptionGoesWhereCommandsGo(t *testing.T) {
 	requireDials(1, "it is not known where commands go")
 	commands.Store(former.Addr())
 	requireDials(1, "the link is where commands go")
+	commands.Store("")
+	requireDials(1, "it is not known any longer")
 
 	for n, to := range []*redistest.Server{current, former} {
 		master.Store(to.Addr())
@@ -431,4 +433,11 @@ func TestSubscriptionGoesWhereCommandsGo(t *testing.T) {
 	commands.Store("127.0.0.1:1") // where they were when the link was dialed
 	e.awaitResubscribed(t)
 	requireDials(6, "commands have left again")
+}
+
+// A dialer's connections may have no address. Nothing can be said of them.
+func TestLinkWithoutAnAddressStays(t *testing.T) {
+	r := singleRouter{where: func() string { return "now" }}
+	require.NoError(t, r.follow("before")(t.Context(), nil))
+	require.Error(t, r.follow("before")(t.Context(), &net.TCPAddr{}))
 }
