@@ -73,9 +73,10 @@ func TestChannelsThatWereNeverPlaced(t *testing.T) {
 		listen(h, fmt.Sprint(i)).Close()
 	}
 	h.mu.Lock()
-	require.Empty(t, h.channels)
+	left := len(h.channels)
 	h.mu.Unlock()
 	close(masters.found)
+	require.Zero(t, left)
 	awaitStopped(t, h)
 }
 
