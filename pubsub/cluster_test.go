@@ -87,7 +87,7 @@ func TestShardedCachesAnswersButNotErrors(t *testing.T) {
 	var down atomic.Bool
 	down.Store(true)
 	rdb := c.ClusterClient(t, func(o *redis.ClusterOptions) {
-		o.MaxRedirects = -1
+		o.MaxRedirects, o.DialerRetries = -1, 1
 		o.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
 			if down.Load() {
 				return nil, errors.New("down")
@@ -99,6 +99,11 @@ func TestShardedCachesAnswersButNotErrors(t *testing.T) {
 	_, err := h.Sharded(t.Context())
 	require.Error(t, err)
 	e := listen(h, redistest.Name(t))
+	redistest.WaitFor(t, soon, func() bool {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		return e.channel.attempts > 1
+	}, "the channel is placed again and again")
 	down.Store(false)
 	e.awaitConfirmed(t)
 	down.Store(true)

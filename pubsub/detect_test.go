@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/maintnotifications"
 	"github.com/stretchr/testify/require"
 
 	"github.com/redlatch/redlatch/internal/redistest"
@@ -63,6 +64,22 @@ func TestDetectionIsShared(t *testing.T) {
 	require.NoError(t, err, "nobody is asked again")
 }
 
+// A channel whose listeners leave before a server is known is forgotten.
+func TestChannelsThatWereNeverPlaced(t *testing.T) {
+	rdb := redistest.Embedded(t).Client(t)
+	masters := slowLookup{rdb, &fewSlots{rare: rdb, often: rdb}, make(chan struct{})}
+	h := open(t, masters, Config{})
+	for i := range 100 {
+		listen(h, fmt.Sprint(i)).Close()
+	}
+	h.mu.Lock()
+	left := len(h.channels)
+	h.mu.Unlock()
+	close(masters.found)
+	require.Zero(t, left)
+	awaitStopped(t, h)
+}
+
 // slowLookup is a cluster that finds no master until found is closed.
 type slowLookup struct {
 	redis.UniversalClient
@@ -93,6 +110,56 @@ func TestDetectionAsksAnotherMaster(t *testing.T) {
 	took := time.Since(began)
 	require.NoError(t, err)
 	require.Less(t, took, time.Second+stalls.Since(began))
+}
+
+// A server that refuses the question for now says nothing about the mode, which never changes once it is known. A
+// client that took such an answer for "no" would hear none of the messages of the others.
+func TestRefusalsDuringDetection(t *testing.T) {
+	t.Parallel()
+	for reply, want := range map[string]string{
+		"*2\r\n$1\r\n0\r\n:0\r\n":                   "sharded",
+		"-ERR unknown subcommand\r\n":               "plain",
+		"-LOADING Redis is loading the dataset\r\n": "unknown",
+		"-CLUSTERDOWN The cluster is down\r\n":      "unknown",
+	} {
+		rdb := redis.NewClient(&redis.Options{
+			Protocol: 2, DisableIdentity: true, MaxRetries: -1,
+			MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
+			Dialer: func(context.Context, string, string) (net.Conn, error) {
+				here, there := net.Pipe()
+				go func() {
+					for received := make([]byte, 1<<10); ; {
+						if _, err := there.Read(received); err != nil {
+							return
+						}
+						if _, err := there.Write([]byte(reply)); err != nil {
+							return
+						}
+					}
+				}()
+				return here, nil
+			},
+		})
+		var tasks sync.WaitGroup
+		on, err := detectSharded(t.Context(), tasks.Go, &fewSlots{rare: rdb, often: rdb}, nil)
+		tasks.Wait()
+		require.NoError(t, rdb.Close())
+		require.Equal(t, want == "unknown", err != nil, "%q: %v", reply, err)
+		require.Equal(t, want == "sharded", on, reply)
+	}
+}
+
+// Each question goes to a master that was not asked before, as long as there is one.
+func TestMastersAreAskedInTurn(t *testing.T) {
+	rare, often := redis.NewClient(&redis.Options{Addr: "rare"}), redis.NewClient(&redis.Options{Addr: "often"})
+	defer rare.Close()
+	defer often.Close()
+	masters := &unasked{cluster: &fewSlots{rare: rare, often: often}, asked: map[string]bool{}}
+	for _, want := range []*redis.Client{often, rare} {
+		node, err := masters.next(t.Context())
+		require.NoError(t, err)
+		require.Same(t, want, node)
+	}
 }
 
 // fewSlots is a cluster in which few keys belong to one of the masters.

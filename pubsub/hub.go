@@ -37,9 +37,9 @@ type Config struct {
 	// channels were on it. A new link for them follows. The conditions of Logger apply.
 	LinkLost func(err error)
 	// Server, if not nil, returns the address of the server to which the client's commands go now, or "" if that
-	// is not known. A link to another one is replaced. It is for a client that follows a master: a former master
-	// keeps its connections until it hears of its successor, but no message arrives there. A cluster client
-	// ignores it. It must only compute.
+	// is not known. When it changes, a link to another one is replaced. It is for a client that follows a master:
+	// a former master keeps its connections until it hears of its successor, but no message arrives there. A
+	// cluster client ignores it. It must only compute.
 	Server func() string
 
 	limits limits
@@ -52,7 +52,7 @@ type limits struct {
 	connect time.Duration // dial and handshake together
 	idle    time.Duration // how long a link without channels stays open
 	leave   time.Duration // how long a channel stays subscribed after CloseSoon
-	look    time.Duration // how often a link asks Config.Server
+	look    time.Duration // how often a link checks that it is to the right server
 }
 
 // silence is how long a link without incoming data stays open.
@@ -104,9 +104,6 @@ type Hub struct {
 	placing  bool // the placer goroutine runs; always true while there are unplaced channels
 
 	unsubscribeRefused bool // the server has refused an UNSUBSCRIBE, which was logged
-
-	followed string // what Config.Server returned when a link was last replaced for it
-	follows  int    // how many links in a row were replaced for that
 }
 
 // channel is one subscribed channel. Hub.mu guards all fields except name, which never changes.
@@ -220,7 +217,7 @@ func (h *Hub) resolveRouter(ctx context.Context) (router, error) {
 // because other callers wait for the same choice.
 func (h *Hub) choose(c *choice) {
 	defer close(c.done)
-	c.router, c.err = newRouter(h.ctx, h.tasks.Go, h.rdb, h.cfg.Sharded)
+	c.router, c.err = newRouter(h.ctx, h.tasks.Go, h.rdb, h.cfg)
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.router, h.choosing = c.router, nil

@@ -283,7 +283,7 @@ func (l *link) write(conn net.Conn, readerDone <-chan struct{}) error {
 	timer := time.NewTimer(quiet)
 	defer timer.Stop()
 	var look <-chan time.Time
-	if l.server.follows && l.hub.cfg.Server != nil {
+	if l.server.check != nil {
 		ticker := time.NewTicker(l.hub.cfg.limits.look)
 		defer ticker.Stop()
 		look = ticker.C
@@ -294,14 +294,13 @@ func (l *link) write(conn net.Conn, readerDone <-chan struct{}) error {
 		case <-readerDone:
 			return nil
 		case <-look:
-			if err := l.follow(conn.RemoteAddr()); err != nil {
+			if err := l.server.check(l.ctx, conn.RemoteAddr()); err != nil {
 				return err
 			}
 		case <-timer.C:
-			if check := l.server.check; check != nil {
-				if err := check(l.ctx); err != nil {
-					return err
-				}
+			if l.server.check != nil {
+				// For later checks. A client that only waits may have no other reason to do so for a minute.
+				l.hub.router.refresh(l.ctx) // it does not change while there are links
 			}
 			// The timer is not reset for each message. It looks at the last one when it fires.
 			if heard := l.sinceHeard(); heard < quiet {
@@ -319,29 +318,6 @@ func (l *link) write(conn net.Conn, readerDone <-chan struct{}) error {
 			return err
 		}
 	}
-}
-
-// maxFollows limits how many links in a row are replaced for the same server: a name may resolve to several addresses
-// of one server, or a sentinel that lags may lead each new link back to the former master.
-const maxFollows = 5
-
-// follow returns an error if commands go to another server than the one at addr.
-func (l *link) follow(addr net.Addr) error {
-	h := l.hub
-	now := h.cfg.Server()
-	if now == "" || addr == nil || now == addr.String() {
-		return nil
-	}
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.followed != now {
-		h.followed, h.follows = now, 0
-	}
-	if h.follows == maxFollows {
-		return nil
-	}
-	h.follows++
-	return fmt.Errorf("pubsub: commands go to %s now", now)
 }
 
 // send encodes the commands and writes them in pieces of about perWrite bytes. hub.mu is not held:

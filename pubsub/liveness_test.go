@@ -383,39 +383,61 @@ func TestSubscriptionFollowsASentinelFailover(t *testing.T) {
 	e.awaitPayload(t, "0")
 }
 
-// A former master that nobody has told of its successor keeps the connections that it has. The link goes where
-// commands go. If it arrives elsewhere each time, it stays there after a few attempts.
+// A former master that nobody has told of its successor keeps the connections that it has. When commands go
+// elsewhere, the link follows, once: the address that it dials may be another one of the same server.
 func TestSubscriptionGoesWhereCommandsGo(t *testing.T) {
 	t.Parallel()
 	former, current := redistest.Fresh(t), redistest.Fresh(t)
-	const lag = 3 // dials that lead to the former master
 	var dials atomic.Int32
-	var commands atomic.Value // the address where they go
+	var commands, master atomic.Value // the address where they go, and that to which dials lead
 	commands.Store("")
+	master.Store(former.Addr())
 	rdb := former.Client(t, func(o *redis.Options) {
-		o.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
-			if dials.Add(1) > lag {
-				addr = current.Addr()
-			}
-			return new(net.Dialer).DialContext(ctx, network, addr)
+		o.Dialer = func(ctx context.Context, network, _ string) (net.Conn, error) {
+			dials.Add(1)
+			return new(net.Dialer).DialContext(ctx, network, master.Load().(string))
 		}
 	})
 	server := func() string { return commands.Load().(string) }
 	e := listen(open(t, rdb, Config{limits: shortLimits, Server: server}), "c").awaitConfirmed(t)
-	time.Sleep(5 * shortLimits.look)
+	requireDials := func(n int, why string) {
+		t.Helper()
+		time.Sleep(5 * shortLimits.look)
+		require.EqualValues(t, n, dials.Load(), why)
+	}
+	requireDials(1, "it is not known where commands go")
 	commands.Store(former.Addr())
-	time.Sleep(5 * shortLimits.look)
-	require.EqualValues(t, 1, dials.Load(), "the link stays where commands go, and while that is not known")
+	requireDials(1, "the link is where commands go")
+	commands.Store("")
+	requireDials(1, "it is not known any longer")
 
-	commands.Store(current.Addr())
-	redistest.WaitFor(t, soon, func() bool {
-		return slices.Contains(redistest.Channels(t, current), "c")
-	}, "subscribed on the current master")
-	e.awaitResubscribed(t)
-	require.EqualValues(t, lag+1, dials.Load())
-
+	for n, to := range []*redistest.Server{current, former} {
+		master.Store(to.Addr())
+		commands.Store(to.Addr())
+		e.awaitResubscribed(t)
+		require.Contains(t, redistest.Channels(t, to), "c")
+		requireDials(n+2, "the link has arrived")
+	}
 	commands.Store("127.0.0.1:1")
-	redistest.WaitFor(t, soon, func() bool { return dials.Load() == lag+1+maxFollows }, "a few attempts")
-	time.Sleep(5 * shortLimits.look)
-	require.EqualValues(t, lag+1+maxFollows, dials.Load())
+	e.awaitResubscribed(t)
+	requireDials(4, "the link is at another address than commands")
+
+	// The link is at the new master before the commands.
+	master.Store(current.Addr())
+	require.NoError(t, former.Client(t).ClientKillByFilter(t.Context(), "type", "pubsub").Err())
+	e.awaitResubscribed(t)
+	requireDials(5, "commands are still elsewhere")
+	commands.Store(current.Addr())
+	requireDials(5, "commands have arrived, too")
+	master.Store(former.Addr())
+	commands.Store("127.0.0.1:1") // where they were when the link was dialed
+	e.awaitResubscribed(t)
+	requireDials(6, "commands have left again")
+}
+
+// A dialer's connections may have no address. Nothing can be said of them.
+func TestLinkWithoutAnAddressStays(t *testing.T) {
+	r := singleRouter{where: func() string { return "now" }}
+	require.NoError(t, r.follow("before")(t.Context(), nil))
+	require.Error(t, r.follow("before")(t.Context(), &net.TCPAddr{}))
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"strconv"
 	"strings"
 	"sync"
@@ -28,11 +29,9 @@ type server struct {
 	name    string // unique per server
 	sharded bool
 	options *redis.Options
-	// check returns why a link should leave the server, if it should. It does no I/O in the foreground.
-	// Nil if nothing but the connection can fail.
-	check func(ctx context.Context) error
-	// follows says that the link should be to the server that Config.Server returns.
-	follows bool
+	// check returns why a link to the server at addr should leave it, if it should. It does no I/O in the
+	// foreground. Nil if nothing but the connection can fail.
+	check func(ctx context.Context, addr net.Addr) error
 }
 
 // plainServer is the name of the only server of plain pub/sub.
@@ -52,10 +51,10 @@ type (
 )
 
 // newRouter chooses the kind of pub/sub. It may ask servers, in goroutines that it starts with spawn.
-func newRouter(ctx context.Context, spawn func(func()), rdb redis.UniversalClient, sharded *bool) (router, error) {
+func newRouter(ctx context.Context, spawn func(func()), rdb redis.UniversalClient, cfg Config) (router, error) {
 	switch c := rdb.(type) {
 	case cluster:
-		on, err := detectSharded(ctx, spawn, c, sharded)
+		on, err := detectSharded(ctx, spawn, c, cfg.Sharded)
 		if err != nil {
 			return nil, err
 		}
@@ -64,10 +63,10 @@ func newRouter(ctx context.Context, spawn func(func()), rdb redis.UniversalClien
 		}
 		return clusterRouter{c}, nil
 	case single:
-		if sharded != nil && *sharded {
+		if cfg.Sharded != nil && *cfg.Sharded {
 			return nil, fmt.Errorf("%w: sharded pub/sub needs a cluster", ErrUnsupported)
 		}
-		return singleRouter{c.Options()}, nil
+		return singleRouter{c.Options(), cfg.Server}, nil
 	default:
 		return nil, fmt.Errorf("%w: %T is neither a Client nor a ClusterClient", ErrUnsupported, rdb)
 	}
@@ -193,12 +192,35 @@ func errorCode(reply string) string {
 
 // singleRouter is plain pub/sub on a single server. With Sentinel that is the current master, which
 // the client looks up for each dial.
-type singleRouter struct{ options *redis.Options }
+type singleRouter struct {
+	options *redis.Options
+	where   func() string // Config.Server
+}
 
 func (singleRouter) sharded() bool           { return false }
 func (singleRouter) refresh(context.Context) {}
 func (r singleRouter) serverFor(context.Context, string) (server, error) {
-	return server{name: plainServer, options: r.options, follows: true}, nil
+	s := server{name: plainServer, options: r.options}
+	if r.where != nil {
+		s.check = r.follow(r.where())
+	}
+	return s, nil
+}
+
+// follow returns the check of a link that is dialed while commands go to the address was. Only a change counts: a
+// name may resolve to several addresses of one server, and the link may be at the new one before the commands.
+func (r singleRouter) follow(was string) func(context.Context, net.Addr) error {
+	return func(_ context.Context, addr net.Addr) error {
+		now := r.where()
+		if now == "" || now == was {
+			return nil
+		}
+		was = now
+		if addr == nil || now == addr.String() {
+			return nil
+		}
+		return fmt.Errorf("pubsub: commands go to %s now", now)
+	}
 }
 
 // clusterRouter is plain pub/sub on a cluster. The cluster broadcasts messages, so any master
@@ -214,16 +236,14 @@ func (r clusterRouter) serverFor(ctx context.Context, _ string) (server, error) 
 		return server{}, fmt.Errorf("pubsub: find a master: %w", err)
 	}
 	options := node.Options()
-	check := func(ctx context.Context) error { return r.check(ctx, key, options.Addr) }
+	check := func(ctx context.Context, _ net.Addr) error { return r.check(ctx, key, options.Addr) }
 	return server{name: plainServer, options: options, check: check}, nil
 }
 
 // check returns an error if the master at addr has lost the slot of the key by which it was found. Before a
 // node leaves the cluster, its slots move. Once it has left, it answers as before, but gets no messages.
-// check reloads the client's map in the background, for the next check: a client that only waits may have
-// no other reason to reload it for a minute.
+// Neither does a former master that Sentinel has replaced.
 func (r clusterRouter) check(ctx context.Context, key, addr string) error {
-	defer r.client.ReloadState(ctx)
 	node, err := r.client.MasterForKey(ctx, key)
 	if err != nil {
 		return nil //nolint:nilerr // nothing is known against the server

@@ -23,7 +23,7 @@ type punctual struct {
 	copy    *redis.Client
 	send    redis.ProcessPipelineHook // of the copy
 	covered atomic.Bool               // a hook was added after this one: it does not see marked commands
-	server  atomic.Pointer[string]    // the address of the latest connection; nil: none, or unknown
+	lastDial
 }
 
 // punctuals has the hook of each client, which all runners of the client share. It keeps neither alive.
@@ -56,23 +56,6 @@ func punctualOf(rdb *redis.Client) *punctual {
 	return p
 }
 
-// DialHook implements [redis.Hook]. It notes the address of the server. With Sentinel, that is another one after
-// a fail-over, although addr stays.
-func (p *punctual) DialHook(next redis.DialHook) redis.DialHook {
-	return func(ctx context.Context, network, addr string) (net.Conn, error) {
-		conn, err := next(ctx, network, addr)
-		if err == nil && conn.RemoteAddr() != nil {
-			if now, was := conn.RemoteAddr().String(), p.server.Load(); was == nil || *was != now {
-				p.server.Store(&now)
-			}
-		}
-		return conn, err
-	}
-}
-
-// ProcessHook implements [redis.Hook].
-func (p *punctual) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return next }
-
 // ProcessPipelineHook implements [redis.Hook]. go-redis calls it first for the copy, then for the client, and
 // again for each hook that is added later.
 func (p *punctual) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
@@ -95,4 +78,54 @@ func (p *punctual) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Pro
 func isGoRedis(next redis.ProcessPipelineHook) bool {
 	f := runtime.FuncForPC(reflect.ValueOf(next).Pointer())
 	return f != nil && strings.HasPrefix(f.Name(), "github.com/redis/go-redis/v9.")
+}
+
+// lastDial is a hook that only notes the address of the latest connection of a client; nil: none, or unknown.
+type lastDial struct{ addr atomic.Pointer[string] }
+
+// lastDials has the hook of each client that a type embeds, by its options. It keeps no client alive.
+var lastDials = struct {
+	sync.Mutex
+
+	of map[weak.Pointer[redis.Options]]*lastDial
+}{of: map[weak.Pointer[redis.Options]]*lastDial{}}
+
+// lastDialOf returns the hook of a client with those options that rdb embeds, and adds it if there is none.
+func lastDialOf(rdb redis.UniversalClient, o *redis.Options) *lastDial {
+	lastDials.Lock()
+	defer lastDials.Unlock()
+	key := weak.Make(o)
+	d := lastDials.of[key]
+	if d == nil {
+		d = &lastDial{}
+		rdb.AddHook(d)
+		lastDials.of[key] = d
+		runtime.AddCleanup(o, func(key weak.Pointer[redis.Options]) {
+			lastDials.Lock()
+			defer lastDials.Unlock()
+			delete(lastDials.of, key)
+		}, key)
+	}
+	return d
+}
+
+// DialHook implements [redis.Hook]. With Sentinel, the server is another one after a fail-over, although addr stays.
+func (d *lastDial) DialHook(next redis.DialHook) redis.DialHook {
+	return func(ctx context.Context, network, addr string) (net.Conn, error) {
+		conn, err := next(ctx, network, addr)
+		if err == nil && conn.RemoteAddr() != nil {
+			if now, was := conn.RemoteAddr().String(), d.addr.Load(); was == nil || *was != now {
+				d.addr.Store(&now)
+			}
+		}
+		return conn, err
+	}
+}
+
+// ProcessHook implements [redis.Hook].
+func (d *lastDial) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return next }
+
+// ProcessPipelineHook implements [redis.Hook].
+func (d *lastDial) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
 }

@@ -47,7 +47,7 @@ func (r *Runner) RunReplicated(
 			reply.Doubt = failed.doubt
 			return reply, nil
 		}
-		if err = r.again(ctx, c, &failed, err); err != nil {
+		if err = r.again(ctx, c, r.batch.probe, &failed, err); err != nil {
 			return Reply{}, err
 		}
 	}

@@ -1,6 +1,7 @@
 package scripts
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"math/rand/v2"
@@ -25,6 +26,9 @@ const (
 	// maxTimeout bounds the timeout of a call, so that all its attempts are made within minMemory less
 	// maxCopyDelay.
 	maxTimeout = 50 * time.Second
+	// maxMovingDelay is the longest delay between attempts while a slot moves, before jitter. Redis refuses most
+	// scripts until it has moved, and there may be only a moment before it moves again.
+	maxMovingDelay = 100 * time.Millisecond
 )
 
 // Runner runs scripts on one client's Redis. It sends all commands of the library. It is safe for
@@ -48,6 +52,7 @@ type Runner struct {
 	shards  shards
 	ends    deadlines
 	contact contact
+	dialed  *lastDial   // by the client; nil: a cluster client
 	silent  atomic.Bool // the latest script got no answer
 	// watches limits the calls that hold a connection to themselves; nil: no limit.
 	watches chan struct{}
@@ -91,6 +96,11 @@ func NewRunner(rdb redis.UniversalClient, timeout time.Duration) *Runner {
 		readTimeout = o.ReadTimeout
 		direct = maxDirect
 		r.watches = make(chan struct{}, max(o.PoolSize, 1))
+		if node, ok := rdb.(*redis.Client); ok {
+			r.dialed = &punctualOf(node).lastDial
+		} else {
+			r.dialed = lastDialOf(rdb, o)
+		}
 	case clusterClient:
 		r.slots.client = c
 		o := c.Options()
@@ -161,7 +171,7 @@ func (r *Runner) Do(ctx context.Context, s *Script, keys []any, args ...any) (Re
 			reply.Doubt = failed.doubt
 			return reply, nil
 		}
-		if err = r.again(ctx, c, &failed, err); err != nil {
+		if err = r.again(ctx, c, cmp.Or(b, r.batch).probe, &failed, err); err != nil {
 			return Reply{}, err
 		}
 	}
@@ -286,8 +296,8 @@ type failures struct {
 
 // again decides what follows when an attempt at c failed with err. It notes err in failed. If it
 // returns nil, it has paused, and the caller makes another attempt now. Otherwise the call has
-// failed: again returns its [*Error].
-func (r *Runner) again(ctx context.Context, c call, failed *failures, err error) error {
+// failed: again returns its [*Error]. probe is of the server that was asked, as far as it is known.
+func (r *Runner) again(ctx context.Context, c call, probe *prober, failed *failures, err error) error {
 	got := classify(err)
 	rereading := r.noteFailed(ctx, got)
 	failed.doubt = failed.doubt || got.outcome == Unknown
@@ -295,8 +305,8 @@ func (r *Runner) again(ctx context.Context, c call, failed *failures, err error)
 		failed.counted++
 	}
 	isLast := failed.counted > r.retries &&
-		!(dialedNothing(err, failed.reason) && r.sleep(ctx, c.end, r.batch.probe.soon(), nil) && r.batch.probe.isBack())
-	if !got.transient || isLast || !r.pause(ctx, c.end, failed.attempts, rereading) {
+		!(dialedNothing(err, failed.reason) && r.sleep(ctx, c.end, probe.soon(), nil) && probe.isBack())
+	if !got.transient || isLast || !r.pause(ctx, c.end, failed.attempts, err, rereading) {
 		// Add why the attempt before failed. classify looks at the interruption first, so this does not
 		// decide what the error means.
 		if i, ok := errors.AsType[*interrupted](err); ok && failed.reason != nil {
@@ -323,14 +333,18 @@ func dialedNothing(err, before error) bool {
 	return ok && dial == earlier && dial.Op == "dial"
 }
 
-// pause waits before another attempt, and reports whether that may still be made. The delay doubles
-// with each attempt, with jitter, so that clients do not retry in step. If the slot map is being read,
+// pause waits before another attempt, after one that failed with err, and reports whether that may still be made. The
+// delay doubles with each attempt, with jitter, so that clients do not retry in step. If the slot map is being read,
 // pause waits briefly for the result: a retry on the old node would probably be wasted.
-func (r *Runner) pause(ctx context.Context, end *deadline, attempt int, rereading *reading) bool {
+func (r *Runner) pause(ctx context.Context, end *deadline, attempt int, err error, rereading *reading) bool {
 	if ctx.Err() != nil {
 		return false
 	}
-	delay := min(r.minDelay<<min(attempt, 20), r.maxDelay)
+	longest := r.maxDelay
+	if repliedWith(err, "TRYAGAIN ") {
+		longest = min(longest, maxMovingDelay)
+	}
+	delay := min(r.minDelay<<min(attempt, 20), longest)
 	if delay > 0 {
 		delay = delay/2 + rand.N(delay) //nolint:gosec // jitter
 	}

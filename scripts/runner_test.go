@@ -878,11 +878,12 @@ func TestPausesBetweenAttempts(t *testing.T) {
 		defer r.Close()
 		end := newDeadline(time.Now().Add(24 * time.Hour))
 		defer end.stop()
-		pause := func(attempt int, rereading *reading) time.Duration {
+		pauseAfter := func(attempt int, err error, rereading *reading) time.Duration {
 			began := time.Now()
-			require.True(t, r.pause(t.Context(), end, attempt, rereading))
+			require.True(t, r.pause(t.Context(), end, attempt, err, rereading))
 			return time.Since(began)
 		}
+		pause := func(attempt int, rereading *reading) time.Duration { return pauseAfter(attempt, io.EOF, rereading) }
 		exact := 0
 		for attempt := range 100 {
 			want := time.Second
@@ -897,6 +898,10 @@ func TestPausesBetweenAttempts(t *testing.T) {
 			}
 		}
 		require.Less(t, exact, 10, "clients must not retry in step")
+		for attempt := range 20 {
+			took := pauseAfter(attempt, reply("TRYAGAIN Multiple keys request during rehashing of slot"), nil)
+			require.Less(t, took, maxMovingDelay*3/2, "a slot that moves may soon be whole")
+		}
 		r.minDelay = 0
 		require.Zero(t, pause(3, nil))
 		require.Equal(t, maxRerouting, pause(0, &reading{done: make(chan struct{})}))
@@ -906,7 +911,7 @@ func TestPausesBetweenAttempts(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		time.AfterFunc(time.Millisecond, cancel)
 		began := time.Now()
-		require.False(t, r.pause(ctx, end, 0, &reading{done: make(chan struct{})}))
+		require.False(t, r.pause(ctx, end, 0, io.EOF, &reading{done: make(chan struct{})}))
 		require.Equal(t, time.Millisecond, time.Since(began))
 	})
 }

@@ -29,13 +29,13 @@ type shards struct {
 // Server returns what stands for the server that has a key now; nil if it is not known. Another server that takes its
 // place, as after a fail-over by Sentinel, has another value. Server sends nothing.
 func (r *Runner) Server(key string) any {
-	if r.batch.hook != nil {
-		return r.batch.hook.server.Load()
+	if r.dialed != nil {
+		return r.dialed.addr.Load()
 	}
-	if r.shards.cluster == nil || !r.slots.loaded.Load() {
+	if r.slots.client == nil || !r.slots.loaded.Load() {
 		return nil
 	}
-	node, err := r.shards.cluster.MasterForKey(context.Background(), key)
+	node, err := r.slots.client.MasterForKey(context.Background(), key)
 	if err != nil {
 		return nil
 	}
@@ -45,10 +45,10 @@ func (r *Runner) Server(key string) any {
 // Address returns the address of the latest connection of a client that is not a cluster client; "" if it is not
 // known. With Sentinel that is the master to which commands go. Address sends nothing.
 func (r *Runner) Address() string {
-	if r.batch.hook == nil {
+	if r.dialed == nil {
 		return ""
 	}
-	if addr := r.batch.hook.server.Load(); addr != nil {
+	if addr := r.dialed.addr.Load(); addr != nil {
 		return *addr
 	}
 	return ""

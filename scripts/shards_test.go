@@ -433,5 +433,30 @@ func TestEmbeddedClusterClient(t *testing.T) {
 	}
 	wg.Wait()
 	require.EqualValues(t, n, rdb.processed.Load())
+	node, err := rdb.MasterForKey(t.Context(), key)
+	require.NoError(t, err)
+	require.Same(t, node, r.Server(key))
 	requireIdle(t, r)
+}
+
+// When many dials of a node have failed, go-redis dials it once a second only. A call that comes when the node is back
+// finds that out.
+func TestFirstCallAfterRefusedDialsOfANode(t *testing.T) {
+	t.Parallel()
+	e := newClusterEnv(t, redistest.Cluster(t), func(o *redis.ClusterOptions) { o.PoolSize, o.PipelinePoolSize = 2, 2 })
+	key := redistest.Name(t)
+	e.warm(t, key)
+	e.proxy(t, key).Refuse(true)
+	e.proxy(t, key).Reset()
+	var before error
+	redistest.WaitFor(t, testTimeout, func() bool {
+		_, err := e.r.Do(t.Context(), counted, []any{key}, "refused")
+		require.Error(t, err)
+		defer func() { before = err }()
+		return dialedNothing(err, before)
+	}, "go-redis returns the error of an earlier dial")
+	e.proxy(t, key).Refuse(false)
+	time.Sleep(probePause)
+	_, err := e.r.Do(t.Context(), counted, []any{key}, "first")
+	require.NoError(t, err)
 }

@@ -53,7 +53,7 @@ type reading struct {
 const (
 	minReadDelay = 100 * time.Millisecond // between the beginnings of readings, doubling up to maxReadDelay
 	maxReadDelay = 500 * time.Millisecond
-	maxReadings  = 8                      // in flight: all but one may have met a node that hangs
+	maxReadings  = 16                     // in flight: all but one may have met a node that hangs
 	maxRerouting = 100 * time.Millisecond // how long a retry waits for a reading
 	slowAnswer   = time.Second            // an attempt without an answer for that long is a reason to read
 )
@@ -91,12 +91,15 @@ func (m *slotMap) patience() time.Duration { return max(m.r.timeout, 2*maxReadDe
 // read begins readings until the client has a slot map and no attempt has failed for a while, or until
 // the runner stops.
 func (m *slotMap) read() {
-	for delay := minReadDelay; m.begin(); delay = min(2*delay, maxReadDelay) {
+	for delay := minReadDelay; m.begin(); {
 		timer := time.NewTimer(delay/2 + rand.N(delay)) //nolint:gosec // jitter
 		select {
 		case <-timer.C:
 		case <-m.r.closing:
 			timer.Stop()
+		}
+		if m.loaded.Load() { // until then, no call can go on
+			delay = min(2*delay, maxReadDelay)
 		}
 	}
 }

@@ -208,6 +208,25 @@ func TestCallsWaitForTheSlotMap(t *testing.T) {
 	})
 }
 
+// Before the first slot map each reading asks a random seed. All but the last possible one meet one that hangs, and
+// the first call still has its answer soon.
+func TestSeedsThatHang(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, _, r := newClusterOfOne(t)
+		defer r.Close()
+		c.read.Store(func(ctx context.Context) error {
+			if c.readings.Load() < maxReadings {
+				return hang(ctx)
+			}
+			return nil
+		})
+		began := time.Now()
+		_, err := r.Do(t.Context(), counted, []any{"k"}, "x")
+		require.NoError(t, err)
+		require.Less(t, time.Since(began), maxReadings*3*minReadDelay/2)
+	})
+}
+
 // While attempts fail, the slot map is read again and again, by one goroutine, and soon no longer once they succeed.
 // Of readings that hang, few are in flight; each has its own limit and leaves nothing.
 func TestReadingsOfTheSlotMap(t *testing.T) {
@@ -222,7 +241,9 @@ func TestReadingsOfTheSlotMap(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				c, _, r := newClusterOfOne(t)
+				c, _, other := newClusterOfOne(t)
+				defer other.Close()
+				r := NewRunner(c, 2*DefaultTimeout) // long enough for so many readings
 				defer r.Close()
 				require.NoError(t, r.slots.await(t.Context(), nil))
 				var contexts []context.Context
