@@ -36,6 +36,7 @@ func (discard) Printf(context.Context, string, ...any) {}
 
 // run runs the command line args and returns the exit code. It prints an error on stderr.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	args = detachWait(args)
 	var out checkedWriter
 	if f, ok := stdout.(*os.File); !ok || !isTerminal(f) { // commands look whether they write to a terminal
 		out.w = stdout
