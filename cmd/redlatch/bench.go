@@ -30,7 +30,7 @@ func benchCommand() *cli.Command {
 			if !(seconds >= 0.1 && seconds <= 3600) {
 				return badUsage("--seconds %v: from 0.1 to 3600", seconds)
 			}
-			return withSession(ctx, c, func(s *session) error {
+			return withSession(ctx, c, nil, func(s *session) error {
 				cfg := measure.Config{
 					Redis: s.rdb, Prefix: s.prefix, Timeout: c.Duration("timeout"),
 					Duration: time.Duration(seconds * float64(time.Second)),

@@ -483,9 +483,19 @@ func TestBadUse(t *testing.T) {
 		_, _, stderr := redlatch(t.Context(), tt.args...)
 		require.Contains(t, stderr, tt.want)
 	}
-	// Names and ids that the library refuses.
-	s := redistest.Miniredis(t)
+	// Names, ids and numbers that the library refuses, whether Redis is there or not.
+	there := "redis://" + redistest.Miniredis(t).Addr()
 	for _, args := range [][]string{
+		{"run", "", "--", "true"},
+		{"run", "--kind", "semaphore", "--permits", "3000000000", "name", "--", "true"},
+		{"acquire", "-n", ""},
+		{"acquire", "--lease", "2000000h", "name"},
+		{"force-release", "--yes", ""},
+		{"semaphore", "init", "name", "-1"},
+		{"semaphore", "delete", "--yes", ""},
+		{"permits", "resize", "name", "-1"},
+		{"latch", "init", "name", "0"},
+		{"latch", "count-down", "name", "0"},
 		{"inspect", ""},
 		{"inspect", "--kind", "lock", ""},
 		{"release", "--kind", "lock", "name", ""},
@@ -493,8 +503,10 @@ func TestBadUse(t *testing.T) {
 		{"latch", "count", ""},
 		{"latch", "wait", "-w", "-1s", "name"},
 	} {
-		code, _, stderr := redlatch(t.Context(), append([]string{args[0], "--redis", "redis://" + s.Addr()}, args[1:]...)...)
-		require.Equal(t, exitUsage, code, "%q: %s", args, stderr)
+		for _, url := range []string{there, unreachable} {
+			code, _, stderr := redlatch(t.Context(), append([]string{args[0], "--redis", url}, args[1:]...)...)
+			require.Equal(t, exitUsage, code, "%q: %s", args, stderr)
+		}
 	}
 }
 

@@ -65,15 +65,24 @@ type session struct {
 }
 
 // withSession connects as the flags say, runs f, and closes the connection. It fails at once if Redis does
-// not answer or refuses the credentials.
+// not answer or refuses the credentials. Before that it calls check, if there is one, with a context that has
+// ended: the library sends nothing then, but says what is wrong with a name or a number.
 func withSession(
-	ctx context.Context, c *cli.Command, f func(*session) error, opts ...primitives.ClientOption,
+	ctx context.Context, c *cli.Command, check func(context.Context, *session) error, f func(*session) error,
+	opts ...primitives.ClientOption,
 ) (err error) {
 	s, err := open(c, opts...)
 	if err != nil {
 		return err
 	}
 	defer func() { s.close(err) }()
+	if check != nil {
+		ended, cancel := context.WithCancel(ctx)
+		cancel()
+		if err := check(ended, s); exitCode(ended, err) == exitUsage {
+			return err
+		}
+	}
 	patience := c.Duration("timeout")
 	if c.IsSet("wait") { // a silent Redis must not make the wait longer
 		limit := max(c.Duration("wait"), 0) + waitGrace

@@ -86,8 +86,13 @@ func (v verb) command(kind string) *cli.Command {
 					return err
 				}
 			}
-			return withSession(ctx, c, func(s *session) error {
-				k.s = s
+			check := func(ctx context.Context, s *session) error {
+				k.ctx, k.s = ctx, s
+				_, err := v.do(k)
+				return err
+			}
+			return withSession(ctx, c, check, func(s *session) error {
+				k.ctx = ctx
 				text, err := v.do(k)
 				if err != nil && k.answer.Created == nil {
 					return notOurs(err)

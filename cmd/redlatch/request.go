@@ -67,6 +67,12 @@ func newRequest(c *cli.Command, name string) (request, error) {
 	return r, nil
 }
 
+// check returns what is wrong with the name or the options, if ctx has ended: see withSession.
+func (r *request) check(ctx context.Context, s *session) error {
+	_, err := s.acquirer(r.kind, r.name).Acquire(ctx, r.options...)
+	return err
+}
+
 // acquire waits for the hold. A signal ends the wait, and ctx does. The context of the hold is not ctx's,
 // because a signal must not look like a loss.
 func (r *request) acquire(ctx context.Context, s *session, signals chan os.Signal) (*primitives.Hold, error) {

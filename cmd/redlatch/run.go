@@ -76,7 +76,7 @@ func runCommand(args []string) *cli.Command {
 			if err != nil {
 				return err
 			}
-			return withSession(ctx, c, func(s *session) error { return j.run(ctx, s) },
+			return withSession(ctx, c, j.check, func(s *session) error { return j.run(ctx, s) },
 				primitives.WithSafetyMargin(j.margin()))
 		},
 	}
