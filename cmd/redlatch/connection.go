@@ -62,6 +62,7 @@ type session struct {
 	prefix string
 	// giveUp is when a wait ends although Redis does not answer; zero: when the commands time out.
 	giveUp time.Time
+	silent bool // Redis has not answered for so long that nothing waits for it any more
 }
 
 // withSession connects as the flags say, runs f, and closes the connection. It fails at once if Redis does
@@ -123,8 +124,8 @@ func (s *session) untilGiveUp(ctx context.Context) (bounded context.Context, can
 	return context.WithDeadline(ctx, s.giveUp)
 }
 
-// close ends the session. Holds that are left stay until their leases end. After an error it does not wait for
-// a silent Redis beyond giveUp: the process ends, and with it the removal of what an attempt has left.
+// close ends the session. Holds that are left stay until their leases end. It does not wait for a silent Redis, and
+// after an error not beyond giveUp: the process ends, and with it the removal of what an attempt has left.
 func (s *session) close(err error) {
 	closed := make(chan struct{})
 	go func() {
@@ -135,7 +136,10 @@ func (s *session) close(err error) {
 		_ = s.rdb.Close()
 	}()
 	var limit <-chan time.Time
-	if err != nil && !s.giveUp.IsZero() {
+	switch {
+	case s.silent:
+		limit = time.After(closeGrace)
+	case err != nil && !s.giveUp.IsZero():
 		limit = time.After(max(time.Until(s.giveUp), 0) + closeGrace)
 	}
 	select {
