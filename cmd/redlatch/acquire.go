@@ -35,7 +35,7 @@ func acquireCommand() *cli.Command {
 				"has no ids and no leases: use permits.",
 			"redlatch acquire --nonblock --lease 10m backup",
 			"redlatch acquire --wait 10s --kind fenced --json ledger",
-			`id=$(redlatch acquire --wait 10s orders:42) && redlatch release orders:42 "$id"`),
+			`id=$(redlatch acquire -w 10s stock) && redlatch release stock "$id"`),
 		Flags: append(requestFlags(heldKinds), &cli.DurationFlag{
 			Name: "lease", Value: defaultTTL, Usage: "hold NAME for `DURATION`, unless it is released before",
 		}),

@@ -74,8 +74,9 @@ func TestHelpOfTheDemo(t *testing.T) {
 
 func TestHelpListsTheScenes(t *testing.T) {
 	_, stdout, _ := redlatch(t.Context(), "demo", "--help")
+	stdout = strings.Join(strings.Fields(stdout), " ") // long lines are broken
 	for _, sc := range scenes() {
-		require.Regexp(t, `(?m)^ +`+sc.name+` +`+sc.shows+`$`, stdout)
+		require.Contains(t, stdout, " "+sc.name+" "+sc.shows+" ")
 	}
 }
 

@@ -48,7 +48,7 @@ type verb struct {
 // group returns the command of a kind with its verbs.
 func group(kind, usage, description string, verbs []verb) *cli.Command {
 	g := &cli.Command{
-		Name: kind, Usage: usage,
+		Name: kind, Usage: usage, UsageText: "redlatch " + kind + " COMMAND [options] NAME [N]",
 		Description: withExamples(description, "redlatch "+kind+" "+verbs[0].name+" "+verbs[0].example),
 		Action: func(_ context.Context, c *cli.Command) error {
 			if c.Args().Present() {

@@ -45,8 +45,8 @@ func runCommand(args []string) *cli.Command {
 				"With --min-hold NAME stays held for that long after it was acquired, however soon CMD ends: a job that\n"+
 				"several hosts start runs once, although their clocks differ. redlatch does not wait for it.",
 			"redlatch run orders:42 -- echo shipped",
-			"redlatch run --nonblock --min-hold 10m nightly -- echo 'runs once, on whichever host cron starts it first'",
-			"redlatch run --nonblock --kind fenced ledger -- sh -c 'echo token $REDLATCH_TOKEN'",
+			"redlatch run --nonblock --min-hold 10m nightly -- echo 'on one host only'",
+			"redlatch run -n --kind fenced ledger -- sh -c 'echo token $REDLATCH_TOKEN'",
 			"redlatch run --wait 10s --max-hold 1h reports -- echo report"),
 		StopOnNthArg: new(1), // flags of CMD are not ours
 		Flags: append(requestFlags(runKinds),
