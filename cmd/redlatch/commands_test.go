@@ -510,6 +510,20 @@ func TestBadUse(t *testing.T) {
 	}
 }
 
+// A number is shown as what it is known to be: nobody knows how many permits a semaphore has in all.
+func TestInspectOfANumber(t *testing.T) {
+	t.Parallel()
+	s := redistest.Miniredis(t)
+	require.NoError(t, s.Client(t).Set(t.Context(), "name", 2, 0).Err())
+	for flag, want := range map[string]string{
+		"": "number     2", "--kind=semaphore": "available  2", "--kind=permits": "available  2 of 2",
+	} {
+		code, stdout, stderr := on(t, s, strings.TrimSpace("inspect "+flag), "name")
+		require.Zero(t, code, stderr)
+		require.Contains(t, strings.Split(stdout, "\n"), want)
+	}
+}
+
 // Where Redis is out of reach, or refuses, each command exits with 3 and says why, as JSON if asked.
 func TestUnreachableRedis(t *testing.T) {
 	t.Parallel()
