@@ -37,8 +37,8 @@ func number(arg string) (int, error) {
 	return int(n), nil
 }
 
-// attachedWait matches -w with its value attached, alone or after short flags without a value. A value such as -1s, which
-// is refused later, belongs to it, too.
+// attachedWait matches -w with its value attached, alone or after short flags without a value. A value such as -1s,
+// which is refused later, belongs to it, too.
 var attachedWait = regexp.MustCompile(`^(-[A-Za-z]*w)(-?[0-9.].*)$`)
 
 // detachWait makes two arguments of -w1s, which the parser would take for a cluster of short flags. It changes nothing

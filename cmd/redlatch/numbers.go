@@ -92,7 +92,7 @@ func (v verb) command(kind string) *cli.Command {
 				return err
 			}
 			return withSession(ctx, c, check, func(s *session) error {
-				k.ctx = ctx
+				k.ctx, k.s = ctx, s
 				text, err := v.do(k)
 				if err != nil && k.answer.Created == nil {
 					return notOurs(err)
