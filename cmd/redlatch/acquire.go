@@ -35,7 +35,7 @@ func acquireCommand() *cli.Command {
 				"has no ids and no leases: use permits.",
 			"redlatch acquire --nonblock --lease 10m backup",
 			"redlatch acquire --wait 10s --kind fenced --json ledger",
-			`id=$(redlatch acquire --wait 10s orders:42) && redlatch release orders:42 "$id"`),
+			`id=$(redlatch acquire -w 10s stock) && redlatch release stock "$id"`),
 		Flags: append(requestFlags(heldKinds), &cli.DurationFlag{
 			Name: "lease", Value: defaultTTL, Usage: "hold NAME for `DURATION`, unless it is released before",
 		}),
@@ -55,8 +55,11 @@ func acquireCommand() *cli.Command {
 			case lease < time.Millisecond:
 				return badUsage("--lease %v: at least 1ms", lease)
 			}
+			if out, ok := c.Root().Writer.(*checkedWriter); ok && out.w == os.Stdout && wasClosed(os.Stdout) {
+				return badUsage("standard output is closed: nobody would learn the id; if nobody needs it: >/dev/null")
+			}
 			r.options = append(r.options, primitives.WithLease(lease))
-			return withSession(ctx, c, func(s *session) error {
+			return withSession(ctx, c, r.check, func(s *session) error {
 				signals := make(chan os.Signal, 1)
 				catch(signals, endingSignals)
 				defer signal.Stop(signals)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"regexp"
 	"strconv"
 	"strings"
 
@@ -34,4 +35,25 @@ func number(arg string) (int, error) {
 		return 0, badUsage("N is not a whole number: %q", arg)
 	}
 	return int(n), nil
+}
+
+// attachedWait matches -w with its value attached, alone or after short flags without a value. A value such as -1s,
+// which is refused later, belongs to it, too.
+var attachedWait = regexp.MustCompile(`^(-[A-Za-z]*w)(-?[0-9.].*)$`)
+
+// detachWait makes two arguments of -w1s, which the parser would take for a cluster of short flags. It changes nothing
+// after --, where the command of run stands.
+func detachWait(args []string) []string {
+	var out []string
+	for i, arg := range args {
+		if arg == "--" {
+			return append(out, args[i:]...)
+		}
+		if match := attachedWait.FindStringSubmatch(arg); match != nil {
+			out = append(out, match[1:]...)
+		} else {
+			out = append(out, arg)
+		}
+	}
+	return out
 }

@@ -30,7 +30,7 @@ func benchCommand() *cli.Command {
 			if !(seconds >= 0.1 && seconds <= 3600) {
 				return badUsage("--seconds %v: from 0.1 to 3600", seconds)
 			}
-			return withSession(ctx, c, func(s *session) error {
+			return withSession(ctx, c, nil, func(s *session) error {
 				cfg := measure.Config{
 					Redis: s.rdb, Prefix: s.prefix, Timeout: c.Duration("timeout"),
 					Duration: time.Duration(seconds * float64(time.Second)),
@@ -53,8 +53,8 @@ func benchCommand() *cli.Command {
 
 // printResults prints a table, and what the floors are.
 func printResults(out io.Writer, results []measure.Result) {
-	w := tabwriter.NewWriter(out, 0, 0, 3, ' ', 0)
-	fmt.Fprintln(w, "MEASUREMENT\tPER SECOND\tP50\tP99\tFLOOR P50\tFLOOR P99\tRATIO")
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "MEASUREMENT\tPER S\tP50\tP99\tFLOOR P50\tFLOOR P99\tRATIO")
 	for _, r := range results {
 		fmt.Fprintf(w, "%s\t%.0f\t%s\t%s\t%s\t%s\t%.2f\n", r.Name, r.PerSec, micros(r.P50), micros(r.P99),
 			micros(r.FloorP50), micros(r.FloorP99), r.Ratio)

@@ -483,9 +483,19 @@ func TestBadUse(t *testing.T) {
 		_, _, stderr := redlatch(t.Context(), tt.args...)
 		require.Contains(t, stderr, tt.want)
 	}
-	// Names and ids that the library refuses.
-	s := redistest.Miniredis(t)
+	// Names, ids and numbers that the library refuses, whether Redis is there or not.
+	there := "redis://" + redistest.Miniredis(t).Addr()
 	for _, args := range [][]string{
+		{"run", "", "--", "true"},
+		{"run", "--kind", "semaphore", "--permits", "3000000000", "name", "--", "true"},
+		{"acquire", "-n", ""},
+		{"acquire", "--lease", "2000000h", "name"},
+		{"force-release", "--yes", ""},
+		{"semaphore", "init", "name", "-1"},
+		{"semaphore", "delete", "--yes", ""},
+		{"permits", "resize", "name", "-1"},
+		{"latch", "init", "name", "0"},
+		{"latch", "count-down", "name", "0"},
 		{"inspect", ""},
 		{"inspect", "--kind", "lock", ""},
 		{"release", "--kind", "lock", "name", ""},
@@ -493,8 +503,24 @@ func TestBadUse(t *testing.T) {
 		{"latch", "count", ""},
 		{"latch", "wait", "-w", "-1s", "name"},
 	} {
-		code, _, stderr := redlatch(t.Context(), append([]string{args[0], "--redis", "redis://" + s.Addr()}, args[1:]...)...)
-		require.Equal(t, exitUsage, code, "%q: %s", args, stderr)
+		for _, url := range []string{there, unreachable} {
+			code, _, stderr := redlatch(t.Context(), append([]string{args[0], "--redis", url}, args[1:]...)...)
+			require.Equal(t, exitUsage, code, "%q: %s", args, stderr)
+		}
+	}
+}
+
+// A number is shown as what it is known to be: nobody knows how many permits a semaphore has in all.
+func TestInspectOfANumber(t *testing.T) {
+	t.Parallel()
+	s := redistest.Miniredis(t)
+	require.NoError(t, s.Client(t).Set(t.Context(), "name", 2, 0).Err())
+	for flag, want := range map[string]string{
+		"": "number     2", "--kind=semaphore": "available  2", "--kind=permits": "available  2 of 2",
+	} {
+		code, stdout, stderr := on(t, s, strings.TrimSpace("inspect "+flag), "name")
+		require.Zero(t, code, stderr)
+		require.Contains(t, strings.Split(stdout, "\n"), want)
 	}
 }
 

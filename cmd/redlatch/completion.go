@@ -24,7 +24,7 @@ complete -o bashdefault -o default -F _redlatch_completion redlatch
 func configureCompletion(c *cli.Command) {
 	c.Hidden = false
 	c.Usage = "print a script that completes commands and flags in a shell"
-	c.ArgsUsage = "bash|zsh|fish"
+	c.UsageText = "redlatch completion bash|zsh|fish"
 	c.Description = withExamples("Evaluate the output in your shell's start-up file. For fish, write it to\n"+
 		"~/.config/fish/completions/redlatch.fish.",
 		"redlatch completion bash", "redlatch completion zsh", "redlatch completion fish")
@@ -37,6 +37,7 @@ func configureCompletion(c *cli.Command) {
 	}
 	for _, shell := range c.Commands {
 		shell.OnUsageError = wrongUsage
+		shell.Usage = "print the script for " + shell.Name
 		shell.Description = withExamples("Prints the script.", "redlatch completion "+shell.Name)
 		shell.Before = func(ctx context.Context, c *cli.Command) (context.Context, error) {
 			_, err := arguments(c)

@@ -62,18 +62,28 @@ type session struct {
 	prefix string
 	// giveUp is when a wait ends although Redis does not answer; zero: when the commands time out.
 	giveUp time.Time
+	silent bool // Redis has not answered for so long that nothing waits for it any more
 }
 
 // withSession connects as the flags say, runs f, and closes the connection. It fails at once if Redis does
-// not answer or refuses the credentials.
+// not answer or refuses the credentials. Before that it calls check, if there is one, with a context that has
+// ended: the library sends nothing then, but says what is wrong with a name or a number.
 func withSession(
-	ctx context.Context, c *cli.Command, f func(*session) error, opts ...primitives.ClientOption,
+	ctx context.Context, c *cli.Command, check func(context.Context, *session) error, f func(*session) error,
+	opts ...primitives.ClientOption,
 ) (err error) {
 	s, err := open(c, opts...)
 	if err != nil {
 		return err
 	}
 	defer func() { s.close(err) }()
+	if check != nil {
+		ended, cancel := context.WithCancel(ctx)
+		cancel()
+		if err := check(ended, s); exitCode(ended, err) == exitUsage {
+			return err
+		}
+	}
 	patience := c.Duration("timeout")
 	if c.IsSet("wait") { // a silent Redis must not make the wait longer
 		limit := max(c.Duration("wait"), 0) + waitGrace
@@ -114,8 +124,8 @@ func (s *session) untilGiveUp(ctx context.Context) (bounded context.Context, can
 	return context.WithDeadline(ctx, s.giveUp)
 }
 
-// close ends the session. Holds that are left stay until their leases end. After an error it does not wait for
-// a silent Redis beyond giveUp: the process ends, and with it the removal of what an attempt has left.
+// close ends the session. Holds that are left stay until their leases end. It does not wait for a silent Redis, and
+// after an error not beyond giveUp: the process ends, and with it the removal of what an attempt has left.
 func (s *session) close(err error) {
 	closed := make(chan struct{})
 	go func() {
@@ -126,7 +136,10 @@ func (s *session) close(err error) {
 		_ = s.rdb.Close()
 	}()
 	var limit <-chan time.Time
-	if err != nil && !s.giveUp.IsZero() {
+	switch {
+	case s.silent:
+		limit = time.After(closeGrace)
+	case err != nil && !s.giveUp.IsZero():
 		limit = time.After(max(time.Until(s.giveUp), 0) + closeGrace)
 	}
 	select {

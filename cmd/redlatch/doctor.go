@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 
 	"github.com/urfave/cli/v3"
 
@@ -31,19 +32,27 @@ func doctorCommand() *cli.Command {
 			defer func() { _ = rdb.Close() }()
 			out := c.Root().Writer
 			report := func(r doctor.Result) { printResult(out, r) }
+			unfit := func(code int) error { return &codedError{code: code} } // a line has said why
 			if c.Bool("json") {
-				report = func(r doctor.Result) { _ = printJSON(c, r) }
+				var failures []string
+				report = func(r doctor.Result) {
+					_ = printJSON(c, r)
+					if r.Status == doctor.Fail {
+						failures = append(failures, r.Check+": "+r.Detail)
+					}
+				}
+				unfit = func(code int) error { return &codedError{code, errors.New(strings.Join(failures, "; "))} }
 			}
 			failed, err := doctor.Run(ctx, doctor.Config{
 				Redis: rdb, Prefix: c.String("prefix"), Timeout: c.Duration("timeout"), Report: report,
 			})
 			switch {
 			case errors.Is(err, doctor.ErrUnreachable):
-				return &codedError{code: exitUnreachable} // a line has said why
+				return unfit(exitUnreachable)
 			case err != nil:
 				return err
 			case failed:
-				return &codedError{code: exitFailed}
+				return unfit(exitFailed)
 			}
 			return nil
 		},

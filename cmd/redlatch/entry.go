@@ -120,7 +120,12 @@ func printEntry(w io.Writer, e *entry) {
 	if e.Token != nil {
 		line("token", *e.Token)
 	}
-	if e.Available != nil {
+	switch {
+	case e.Kind == kindInteger: // perhaps a latch, or somebody's counter
+		line("number", *e.Available)
+	case e.Kind == kindSemaphore: // how many are taken is not known
+		line("available", *e.Available)
+	case e.Available != nil:
 		line("available", fmt.Sprintf("%d of %d", *e.Available, *e.Permits))
 	}
 	if e.Count != nil {

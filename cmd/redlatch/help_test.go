@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
@@ -45,6 +46,11 @@ func TestExamplesOfHelp(t *testing.T) {
 		}
 		_, examples, found := strings.Cut(c.Description, "\nExample")
 		require.True(t, found, "%s --help has no example", c.FullName())
+		_, help, _ := redlatch(t.Context(), append(strings.Fields(c.FullName())[1:], "--help")...)
+		require.Contains(t, help, "Example")
+		for line := range strings.Lines(help) {
+			require.LessOrEqual(t, utf8.RuneCountInString(line), helpWidth+1, "%s --help: %s", c.FullName(), line)
+		}
 		t.Run(c.FullName(), func(t *testing.T) {
 			t.Parallel()
 			s := redistest.Miniredis(t)

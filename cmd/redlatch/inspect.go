@@ -31,7 +31,11 @@ func inspectCommand() *cli.Command {
 			if err != nil {
 				return err
 			}
-			return withSession(ctx, c, func(s *session) error {
+			check := func(ctx context.Context, s *session) error {
+				_, err := s.inspect(ctx, kind, args[0])
+				return err
+			}
+			return withSession(ctx, c, check, func(s *session) error {
 				e, err := s.inspect(ctx, kind, args[0])
 				if err != nil {
 					return notOurs(err)

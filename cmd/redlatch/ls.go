@@ -44,7 +44,7 @@ func lsCommand() *cli.Command {
 			if pattern == "" {
 				pattern = "*"
 			}
-			return withSession(ctx, c, func(s *session) error {
+			return withSession(ctx, c, nil, func(s *session) error {
 				entries, err := s.list(ctx, pattern, c.Bool("all"), kind)
 				if err != nil {
 					return err

@@ -36,6 +36,7 @@ func (discard) Printf(context.Context, string, ...any) {}
 
 // run runs the command line args and returns the exit code. It prints an error on stderr.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	args = detachWait(args)
 	var out checkedWriter
 	if f, ok := stdout.(*os.File); !ok || !isTerminal(f) { // commands look whether they write to a terminal
 		out.w = stdout
@@ -71,9 +72,9 @@ func commands(args []string) []*cli.Command {
 func app(args []string, stdout, stderr io.Writer) *cli.Command {
 	root := &cli.Command{
 		Name:  "redlatch",
-		Usage: "locks, semaphores and latches on Redis",
+		Usage: "locks, semaphores and latches on Redis", UsageText: "redlatch COMMAND [options] [ARG...]",
 		Description: withExamples("Start with \"redlatch demo\". It needs no Redis server.\n\n"+exitCodes,
-			"redlatch run --redis redis://localhost:6379 orders:42 -- echo \"the lock is held\""),
+			"redlatch run --redis redis://localhost:6379 orders:42 -- echo \"it is held\""),
 		Version:                         version(),
 		Commands:                        commands(args),
 		Flags:                           connectionFlags(),

@@ -48,7 +48,7 @@ type verb struct {
 // group returns the command of a kind with its verbs.
 func group(kind, usage, description string, verbs []verb) *cli.Command {
 	g := &cli.Command{
-		Name: kind, Usage: usage,
+		Name: kind, Usage: usage, UsageText: "redlatch " + kind + " COMMAND [options] NAME [N]",
 		Description: withExamples(description, "redlatch "+kind+" "+verbs[0].name+" "+verbs[0].example),
 		Action: func(_ context.Context, c *cli.Command) error {
 			if c.Args().Present() {
@@ -86,8 +86,13 @@ func (v verb) command(kind string) *cli.Command {
 					return err
 				}
 			}
-			return withSession(ctx, c, func(s *session) error {
-				k.s = s
+			check := func(ctx context.Context, s *session) error {
+				k.ctx, k.s = ctx, s
+				_, err := v.do(k)
+				return err
+			}
+			return withSession(ctx, c, check, func(s *session) error {
+				k.ctx, k.s = ctx, s
 				text, err := v.do(k)
 				if err != nil && k.answer.Created == nil {
 					return notOurs(err)

@@ -108,7 +108,7 @@ func TestDoctor(t *testing.T) {
 
 	code, stdout, stderr = on(t, s, "doctor", "--json")
 	require.Equal(t, exitFailed, code)
-	require.Empty(t, stderr)
+	require.Regexp(t, `^{"error":"maxmemory-policy: allkeys-lru: .*","code":1}\n$`, stderr)
 	statuses := map[string]int{}
 	for line := range strings.Lines(stdout) {
 		var r fields
@@ -129,6 +129,10 @@ func TestDoctorWithoutRedis(t *testing.T) {
 	require.Equal(t, exitUnreachable, code)
 	require.Empty(t, stderr)
 	require.Regexp(t, `^FAIL  connection .*127\.0\.0\.1:1.*\n +fix: .*\n$`, stdout)
+	code, stdout, stderr = redlatch(t.Context(), "doctor", "--json", "--redis", "redis://127.0.0.1:1")
+	require.Equal(t, exitUnreachable, code)
+	require.Contains(t, stdout, `{"check":"connection","status":"FAIL"`)
+	require.Regexp(t, `^{"error":"connection: .*127\.0\.0\.1:1.*","code":3}\n$`, stderr)
 }
 
 func TestBench(t *testing.T) {

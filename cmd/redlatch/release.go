@@ -45,13 +45,18 @@ func releaseCommand() *cli.Command {
 				return err
 			}
 			name, id := args[0], args[1]
-			return withSession(ctx, c, func(s *session) error {
-				kind, err := s.heldKind(ctx, "release", kind, name)
-				if err != nil {
+			if id == "" {
+				return badUsage("ID is empty")
+			}
+			free := func(ctx context.Context, s *session) (err error) {
+				if kind, err = s.heldKind(ctx, "release", kind, name); err != nil {
 					return notOurs(err)
 				}
-				if err := s.releaseID(ctx, kind, name, id); err != nil {
-					return notOurs(err)
+				return notOurs(s.releaseID(ctx, kind, name, id))
+			}
+			return withSession(ctx, c, free, func(s *session) error {
+				if err := free(ctx, s); err != nil {
+					return err
 				}
 				if c.Bool("json") {
 					return printJSON(c, released{name, kind, id, true})
@@ -68,7 +73,7 @@ func releaseCommand() *cli.Command {
 func (s *session) releaseID(ctx context.Context, kind, name, id string) error {
 	a := s.acquirer(kind, name)
 	err := a.(releaser).ReleaseID(ctx, id)
-	if id == "" || !errors.Is(err, primitives.ErrInvalid) {
+	if !errors.Is(err, primitives.ErrInvalid) {
 		return err
 	}
 	if _, err := a.Info(ctx); err != nil { // the name is invalid, or somebody else's
@@ -129,7 +134,11 @@ func forceReleaseCommand() *cli.Command {
 			if err := mayAsk(c); err != nil {
 				return err
 			}
-			return withSession(ctx, c, func(s *session) error {
+			check := func(ctx context.Context, s *session) error {
+				_, err := s.inspect(ctx, kind, name)
+				return failedTo("force release", err)
+			}
+			return withSession(ctx, c, check, func(s *session) error {
 				if !c.Bool("yes") {
 					e, err := s.inspect(ctx, kind, name)
 					if err != nil {

@@ -27,6 +27,7 @@ type request struct {
 
 // requestFlags are the flags that run and acquire share.
 func requestFlags(kinds []string) []cli.Flag {
+	pools := kinds[slices.Index(kinds, kindWrite)+1:]
 	return []cli.Flag{
 		&cli.StringFlag{Name: "kind", Value: kindLock, Usage: "`KIND`: " + strings.Join(kinds, ", ")},
 		&cli.BoolFlag{Name: "nonblock", Aliases: []string{"n"}, Usage: "do not wait: exit with 75 if NAME is not free"},
@@ -34,7 +35,7 @@ func requestFlags(kinds []string) []cli.Flag {
 			Name: "wait", Aliases: []string{"w"}, HideDefault: true,
 			Usage: "exit with 75 if NAME is not acquired within `DURATION` (default: wait for ever)",
 		},
-		&cli.IntFlag{Name: "permits", Value: 1, Usage: "take `N` permits, with --kind semaphore or permits"},
+		&cli.IntFlag{Name: "permits", Value: 1, Usage: "take `N` permits, with --kind " + strings.Join(pools, " or ")},
 	}
 }
 
@@ -65,6 +66,12 @@ func newRequest(c *cli.Command, name string) (request, error) {
 		r.options = append(r.options, primitives.WithPermits(permits))
 	}
 	return r, nil
+}
+
+// check returns what is wrong with the name or the options, if ctx has ended: see withSession.
+func (r *request) check(ctx context.Context, s *session) error {
+	_, err := s.acquirer(r.kind, r.name).Acquire(ctx, r.options...)
+	return err
 }
 
 // acquire waits for the hold. A signal ends the wait, and ctx does. The context of the hold is not ctx's,

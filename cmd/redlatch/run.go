@@ -45,8 +45,8 @@ func runCommand(args []string) *cli.Command {
 				"With --min-hold NAME stays held for that long after it was acquired, however soon CMD ends: a job that\n"+
 				"several hosts start runs once, although their clocks differ. redlatch does not wait for it.",
 			"redlatch run orders:42 -- echo shipped",
-			"redlatch run --nonblock --min-hold 10m nightly -- echo 'runs once, on whichever host cron starts it first'",
-			"redlatch run --nonblock --kind fenced ledger -- sh -c 'echo token $REDLATCH_TOKEN'",
+			"redlatch run --nonblock --min-hold 10m nightly -- echo 'on one host only'",
+			"redlatch run -n --kind fenced ledger -- sh -c 'echo token $REDLATCH_TOKEN'",
 			"redlatch run --wait 10s --max-hold 1h reports -- echo report"),
 		StopOnNthArg: new(1), // flags of CMD are not ours
 		Flags: append(requestFlags(runKinds),
@@ -76,7 +76,7 @@ func runCommand(args []string) *cli.Command {
 			if err != nil {
 				return err
 			}
-			return withSession(ctx, c, func(s *session) error { return j.run(ctx, s) },
+			return withSession(ctx, c, j.check, func(s *session) error { return j.run(ctx, s) },
 				primitives.WithSafetyMargin(j.margin()))
 		},
 	}
@@ -279,17 +279,40 @@ func (j *job) environment(hold *primitives.Hold) []string {
 }
 
 // release releases the hold. If the hold was lost, it returns the reason, and deletes whatever the hold left in
-// Redis: the child is gone, so nobody needs to wait for the lease to expire. A minimum hold stays.
+// Redis: the child is gone, so nobody needs to wait for the lease to expire. A minimum hold stays. A silent Redis
+// delays the end by releaseTimeout at most.
 func (j *job) release(s *session, hold *primitives.Hold, began time.Time) (lost error) {
 	ctx, cancel := context.WithTimeout(context.Background(), releaseTimeout)
 	defer cancel()
-	err := hold.Release(ctx)
+	if cause := context.Cause(hold.Context()); errors.Is(cause, primitives.ErrLost) {
+		lost = cause
+	}
+	answered := make(chan error, 1)
+	go func() {
+		err := hold.Release(ctx)
+		if errors.Is(err, primitives.ErrLost) && j.minHold == 0 {
+			j.removeRest(ctx, s, hold)
+		}
+		answered <- err
+	}()
+	tell := time.After(tellAfter)
+	err := lost // unless Redis answers
+	for waiting := true; waiting; {
+		select {
+		case err = <-answered:
+			waiting = false
+		case <-tell:
+			j.notes.note("warning", "Redis does not answer the release of %q: trying for another %v", j.name,
+				releaseTimeout-tellAfter)
+		case <-ctx.Done():
+			err = cmp.Or(lost, fmt.Errorf("release %s %q: no answer within %v", j.kind, j.name, releaseTimeout))
+			waiting = false
+		}
+	}
+	s.silent = ctx.Err() != nil || errors.Is(err, primitives.ErrUnavailable)
 	held := time.Since(began)
 	switch {
 	case errors.Is(err, primitives.ErrLost):
-		if j.minHold == 0 {
-			j.removeRest(ctx, s, hold)
-		}
 		if loss, ok := errors.AsType[*primitives.LossError](err); ok {
 			named := *loss
 			named.Kind = j.kind
@@ -297,7 +320,11 @@ func (j *job) release(s *session, hold *primitives.Hold, began time.Time) (lost 
 		}
 		return err
 	case err != nil:
-		j.notes.note("warning", "%v; %q stays held until its lease ends", err, j.name)
+		rest := fmt.Sprintf("%q may stay held until its lease ends", j.name)
+		if j.kind == kindSemaphore {
+			rest = fmt.Sprintf("its permits may stay taken: redlatch semaphore add %s N brings them back", j.name)
+		}
+		j.notes.note("warning", "%v; %s", err, rest)
 	case held < j.minHold:
 		j.notes.verbose("released", "released %s %q, which stays held for another %v (--min-hold)",
 			j.kind, j.name, shown(j.minHold-held))
@@ -307,5 +334,7 @@ func (j *job) release(s *session, hold *primitives.Hold, began time.Time) (lost 
 	return nil
 }
 
-// releaseTimeout bounds how long the end of run waits for Redis.
-const releaseTimeout = 5 * time.Second
+const (
+	releaseTimeout = 5 * time.Second // how long the end of run waits for Redis
+	tellAfter      = time.Second     // when it says so
+)

@@ -260,6 +260,18 @@ func TestDeleteAsksOnATerminal(t *testing.T) {
 	}
 }
 
+// The progress of torture is one line, which its result replaces.
+func TestProgressOfTortureOnATerminal(t *testing.T) {
+	s := redistest.Fresh(t)
+	t.Setenv("TERM", "xterm")
+	t.Setenv("NO_COLOR", "")
+	term := onTerminal(t, "", "torture", "--duration", "3s", "--seed", "3", "--redis", "redis://"+s.Addr(),
+		"--primitives", "lock", "--timelines", t.TempDir())
+	read := strings.Join(term.await("seeds"), "\n")
+	require.Regexp(t, `^\r\x1b\[K1s: round 1, .*\r\x1b\[Ktopology +given`, read)
+	require.Zero(t, term.wait())
+}
+
 // Headings are bold on a terminal, unless NO_COLOR says otherwise.
 func TestColours(t *testing.T) {
 	s := redistest.Redis(t)

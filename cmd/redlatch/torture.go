@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -23,7 +22,7 @@ const tortureClient = "torture-client"
 func tortureCommand() *cli.Command {
 	var list strings.Builder
 	for _, f := range torture.Faults() {
-		fmt.Fprintf(&list, "  %-12s %s\n", f.Name, f.Usage)
+		fmt.Fprintf(&list, "  %-13s %s\n", f.Name, f.Usage)
 	}
 	return &cli.Command{
 		Name:  "torture",
@@ -77,7 +76,7 @@ func runTorture(ctx context.Context, c *cli.Command) error {
 		Faults: commaList(c.String("faults")), Primitives: commaList(c.String("primitives")),
 		Timelines: c.String("timelines"), Prefix: c.String("prefix"), Client: tortureClientOf(ownPath()),
 		FailFast: c.Bool("fail-fast"), Pictures: c.IsSet("html"),
-		Progress: func(p torture.Progress) { printProgress(c.Root().ErrWriter, p) },
+		Progress: func(p torture.Progress) { tellProgress(notesOf(c), p) },
 	}
 	switch {
 	case c.IsSet("minutes") && c.IsSet("duration"):
@@ -120,6 +119,9 @@ func runTorture(ctx context.Context, c *cli.Command) error {
 		defer func() { _ = page.Close() }()
 	}
 	result, err := torture.Run(ctx, config)
+	if errs := c.Root().ErrWriter; colours(errs) && !c.Bool("json") {
+		fmt.Fprint(errs, eraseLine)
+	}
 	if page != nil && result != nil {
 		err = errors.Join(err, result.Page(page))
 	}
@@ -211,13 +213,19 @@ func tortureClientCommand() *cli.Command {
 	}
 }
 
-// printProgress prints one line, over the last one if w is a terminal.
-func printProgress(w io.Writer, p torture.Progress) {
-	end := "\n"
-	if colours(w) {
-		end = "\r"
+// tellProgress prints one line: on a terminal over the last one, and with --json an object.
+func tellProgress(n notes, p torture.Progress) {
+	text := fmt.Sprintf("%v: round %d, %d operations, %d faults, %d violations, longest wait %v",
+		p.Elapsed.Round(time.Second), p.Round, p.Operations, p.Faults, p.Violations, p.LongestWait.Round(time.Millisecond))
+	switch {
+	case n.json:
+		n.note("progress", "%s", text)
+	case colours(n.out):
+		fmt.Fprintf(n.out, eraseLine+"%.79s", text) // a line that is broken in two could not be erased
+	default:
+		fmt.Fprintln(n.out, text)
 	}
-	fmt.Fprintf(w, "%v: round %d, %d operations, %d faults, %d violations, longest wait %v   %s",
-		p.Elapsed.Round(time.Second), p.Round, p.Operations, p.Faults, p.Violations,
-		p.LongestWait.Round(time.Millisecond), end)
 }
+
+// eraseLine goes to the begin of a line of a terminal, and erases it.
+const eraseLine = "\r\x1b[K"

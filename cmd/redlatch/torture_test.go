@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -64,6 +65,9 @@ func TestTortureJSON(t *testing.T) {
 	require.Contains(t, result.LeftOut, "restart")
 	require.NotNil(t, result.Violations)
 	require.Empty(t, result.Violations)
+	for line := range strings.Lines(p.errs.String()) {
+		require.Regexp(t, `^{"event":"progress","message":"\d+s: round \d+, .*"}\n$`, line)
+	}
 	html, err := os.ReadFile(page)
 	require.NoError(t, err)
 	require.Contains(t, string(html), `<details id="round-3" open=""`)

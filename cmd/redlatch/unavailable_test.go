@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -44,6 +45,37 @@ func TestRunSaysThatRedisDoesNotAnswer(t *testing.T) {
 			require.Equal(t, exitUnreachable, run.wait(), run.errs)
 			requireError(t, run.errs.String(), exitUnreachable)
 			require.Less(t, time.Since(began), soon)
+		})
+	}
+}
+
+// If Redis falls silent before the release, run says so, and ends 5 s later with the code of its command.
+func TestRunEndsAlthoughTheReleaseIsNotAnswered(t *testing.T) {
+	t.Parallel()
+	s := redistest.Redis(t)
+	for kind, want := range map[string]string{
+		kindLock:      "may stay held until its lease ends",
+		kindSemaphore: "its permits may stay taken",
+	} {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			p := s.Proxy(t)
+			name := redistest.Name(t)
+			_, err := client(t, s).Semaphore(name+"-count").Init(t.Context(), 1)
+			require.NoError(t, err)
+			if kind == kindSemaphore {
+				name += "-count"
+			}
+			args := append([]string{"run", "--kind", kind, name}, childArgs(t, "listen", "1")...)
+			run := start(t, "redis://"+p.Addr(), args...)
+			require.Equal(t, "ready", run.line())
+			p.BlackHole(true)
+			stalls, began := redistest.WatchStalls(t), time.Now()
+			run.signal(syscall.SIGTERM)
+			require.Equal(t, 9, run.wait(), run.errs)
+			require.Less(t, time.Since(began), releaseTimeout+time.Second+stalls.Since(began))
+			require.Contains(t, run.errs.String(), fmt.Sprintf("Redis does not answer the release of %q", name))
+			require.Contains(t, run.errs.String(), want)
 		})
 	}
 }

@@ -184,29 +184,57 @@ func IgnoreServers() goleak.Option {
 // ephemeral port to an outgoing connection while its server is down. Worse, a
 // client that dials such a port may connect to itself.
 const (
-	firstPort = 20000
-	lastPort  = 32000
+	firstPort  = 20000
+	lastPort   = 32000
+	blockPorts = 1000
 )
 
-// nextPort is the port to try next, less firstPort. Ports are tried in order from a
-// random one: a server that is down for a moment, or a proxy that refuses connections,
-// finds its port free again.
-var nextPort = func() *atomic.Int64 {
-	var next atomic.Int64
-	next.Store(rand.Int64N(lastPort - firstPort))
-	return &next
-}()
+// block is the ports that a process uses. Only it takes ports there: a server that is
+// killed and restarted must not find its port taken by a server of another test
+// binary, whose answers its clients would believe.
+type block struct {
+	first, size int
+	guard       net.Listener // nil: all ports, as no block was free
+	next        atomic.Int64 // port to try next, less first
+}
 
-// listen opens a listener on a free port.
-func listen() (net.Listener, error) {
-	for range 100 {
-		port := firstPort + int(nextPort.Add(1)%(lastPort-firstPort))
+// reserve takes a random free block. Its guard listens on the first port of the block
+// until the process ends, so other processes pass the block over.
+func reserve() *block {
+	for _, i := range rand.Perm((lastPort - firstPort) / blockPorts) {
+		first := firstPort + i*blockPorts
+		if guard, err := net.Listen("tcp", loopback(first)); err == nil {
+			return newBlock(first+1, blockPorts-1, guard)
+		}
+	}
+	return newBlock(firstPort, lastPort-firstPort, nil)
+}
+
+// newBlock returns a block that begins at a random port. Its ports are tried in order: a
+// server of this process that is down for a moment, or a proxy that refuses connections,
+// finds its port free again.
+func newBlock(first, size int, guard net.Listener) *block {
+	b := &block{first: first, size: size, guard: guard}
+	b.next.Store(rand.Int64N(int64(size)))
+	return b
+}
+
+// ownBlock is the block of this process. Finding it binds a port, so not before a test needs one.
+var ownBlock = sync.OnceValue(reserve)
+
+// listen opens a listener on a free port of the block.
+func (b *block) listen() (net.Listener, error) {
+	for range b.size {
+		port := b.first + int(b.next.Add(1)%int64(b.size))
 		if l, err := net.Listen("tcp", loopback(port)); err == nil {
 			return l, nil
 		}
 	}
-	return nil, fmt.Errorf("redistest: no free port from %d to %d", firstPort, lastPort)
+	return nil, fmt.Errorf("redistest: no free port from %d to %d", b.first, b.first+b.size-1)
 }
+
+// listen opens a listener on a free port.
+func listen() (net.Listener, error) { return ownBlock().listen() }
 
 // freePorts returns n different ports that were free during the call.
 func freePorts(n int) ([]int, error) {

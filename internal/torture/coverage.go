@@ -155,30 +155,37 @@ func (c Coverage) missing(fault, primitive string) (out string) {
 	return out
 }
 
-// print writes the table: a row for each fault, a column for each primitive, and in each cell the letters of the
+// tableColumns is how many primitives a table of the coverage has: with more, it would be wider than a terminal.
+const tableColumns = 6
+
+// print writes tables: a row for each fault, a column for each primitive, and in each cell the letters of the
 // phases in which they met. A dot stands for a phase in which they did not.
 func (c Coverage) print(out io.Writer, faults, names []string) error {
 	var legend, empty []string
 	for _, p := range phaseLetters {
 		legend = append(legend, p.letter+" "+p.phase)
 	}
-	fmt.Fprintf(out, "\ncoverage: %s, . not met\n", strings.Join(legend, ", "))
-	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(w, "\t%s\n", strings.Join(names, "\t"))
-	for _, fault := range faults {
-		var cells, unmet []string
-		for _, name := range names {
-			missing, cell := c.missing(fault, name), ""
-			for _, p := range phaseLetters {
-				switch {
-				case strings.Contains(missing, p.letter):
-					cell += "."
-				case strings.Contains(applicable(name), p.letter):
-					cell += p.letter
-				}
+	half := (len(legend) + 1) / 2
+	fmt.Fprintf(out, "\ncoverage: %s,\n          %s, . not met\n",
+		strings.Join(legend[:half], ", "), strings.Join(legend[half:], ", "))
+	for some := range slices.Chunk(names, tableColumns) {
+		w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+		fmt.Fprintf(w, "\n\t%s\n", strings.Join(some, "\t"))
+		for _, fault := range faults {
+			var cells []string
+			for _, name := range some {
+				cells = append(cells, c.cell(fault, name))
 			}
-			cells = append(cells, cell)
-			if strings.Trim(cell, ".") == "" {
+			fmt.Fprintf(w, "%s\t%s\n", fault, strings.Join(cells, "\t"))
+		}
+		if err := w.Flush(); err != nil {
+			return err
+		}
+	}
+	for _, fault := range faults {
+		var unmet []string
+		for _, name := range names {
+			if strings.Trim(c.cell(fault, name), ".") == "" {
 				unmet = append(unmet, name)
 			}
 		}
@@ -188,17 +195,27 @@ func (c Coverage) print(out io.Writer, faults, names []string) error {
 		case len(unmet) > 0:
 			empty = append(empty, fault+" and "+strings.Join(unmet, ", "))
 		}
-		fmt.Fprintf(w, "%s\t%s\n", fault, strings.Join(cells, "\t"))
-	}
-	if err := w.Flush(); err != nil {
-		return err
 	}
 	if len(empty) > 0 {
-		_, err := fmt.Fprintf(out, "never met: %s\n", strings.Join(empty, "; "))
+		_, err := fmt.Fprintf(out, "\nnever met:\n  %s\n", strings.Join(empty, "\n  "))
 		return err
 	}
-	_, err := fmt.Fprintln(out, "each fault has met each primitive")
+	_, err := fmt.Fprintln(out, "\neach fault has met each primitive")
 	return err
+}
+
+// cell returns the letters of the phases in which a fault has met a primitive, and dots for the others that it has.
+func (c Coverage) cell(fault, primitive string) (out string) {
+	missing := c.missing(fault, primitive)
+	for _, p := range phaseLetters {
+		switch {
+		case strings.Contains(missing, p.letter):
+			out += "."
+		case strings.Contains(applicable(primitive), p.letter):
+			out += p.letter
+		}
+	}
+	return out
 }
 
 // injectedFaults are the faults of a run, in the order of the documentation.

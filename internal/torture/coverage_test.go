@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -34,7 +35,29 @@ func TestCoverage(t *testing.T) {
 	var out bytes.Buffer
 	require.NoError(t, c.print(&out, []string{faultSlow, faultKill}, []string{"lock", "latch"}))
 	require.Contains(t, out.String(), ".w.hr.RH.")
-	require.Contains(t, out.String(), "never met: slow and latch; kill at all\n")
+	require.Contains(t, out.String(), "\nnever met:\n  slow and latch\n  kill at all\n")
+}
+
+// The tables fit on a terminal, whatever has met.
+func TestCoverageFitsOnATerminal(t *testing.T) {
+	c := Coverage{}
+	var names []string
+	for _, f := range faults() {
+		names = append(names, f.name)
+		c[f.name] = map[string]map[string]int{}
+		for _, primitive := range Primitives {
+			c[f.name][primitive] = map[string]int{}
+			for _, p := range phaseLetters {
+				c[f.name][primitive][p.phase] = 1
+			}
+		}
+	}
+	var out bytes.Buffer
+	require.NoError(t, c.print(&out, names, Primitives))
+	require.Contains(t, out.String(), "each fault has met each primitive")
+	for line := range strings.Lines(out.String()) {
+		require.LessOrEqual(t, len(line), 81, line)
+	}
 }
 
 // Errors are told apart as callers do, by errors.Is.
