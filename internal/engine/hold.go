@@ -436,7 +436,7 @@ func (h *Hold) explain(loss Loss) (Loss, error) {
 }
 
 // end ends the hold for cause, once, and reports whether this call did. It does not block. The caller
-// has removed the hold from its ownership before (forget, endAll), so that nothing renews it.
+// has removed the hold from its ownership before (Forget, Ownership.end), so that nothing renews it.
 //
 // The caller must hold no mutex that end takes, and not Ownership.wire: a member's end may end a joint
 // hold, whose end takes further mutexes.

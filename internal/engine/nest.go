@@ -108,17 +108,18 @@ func (r *Resource) nestNow(ctx context.Context, outer *Hold, q *Request) (*Hold,
 		}
 		return nil, err
 	}
-	if ctx.Err() != nil { // a late reply: the caller has gone, so nobody would release the hold
-		o.unnest(ctx)
-		return nil, GaveUp(ctx, nil)
+	var hold *Hold
+	switch {
+	case ctx.Err() != nil: // a late reply: the caller has gone, so nobody would release the hold
+		err = GaveUp(ctx, nil)
+	case o.isOver(q.Terms, sent): // a very late one, as in Resource.tried
+		err = ErrLost
+	default:
+		hold, err = r.NewHold(ctx, q, Result{Holding: o, Sent: sent})
 	}
-	if o.isOver(q.Terms, sent) { // a very late one, as in Resource.tried
-		o.unnest(ctx)
-		return nil, ErrLost
-	}
-	hold, err := r.NewHold(ctx, q, Result{Holding: o, Sent: sent})
-	if err != nil {
-		o.unnest(ctx)
+	if err != nil { // there is no hold for the count
+		o.addCount(-1)
+		o.writeCountLater(ctx, rollbackGrace)
 	}
 	return hold, err
 }
