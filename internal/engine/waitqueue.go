@@ -112,9 +112,6 @@ func (qs *waitQueues) of(r *Resource, terms *Terms) *waitQueue {
 				return pause + rand.N(pause/4+1) //nolint:gosec // jitter
 			}
 		}
-		if qs.open == nil {
-			qs.open = map[queueKey]*waitQueue{}
-		}
 		qs.open[key] = q
 	}
 	q.state.On(&waitq.Event{What: waitq.Coming})

@@ -136,7 +136,13 @@ func (q *Queue) On(e *Event) []Action {
 	default: // a turn of other clients begins, goes on or ends
 		if q.waiters.First != nil && (e.What != OthersTurn || q.listens) { // else a listener leaves the lock alone
 			e.Told, e.OneByOne = q.listens, q.TakeTurns && !q.inLine
-			q.follow(e.Now, q.turn.On(*e))
+			when := q.turn.On(*e)
+			switch due := q.turn.due; {
+			case when == TryNow:
+				q.wakeHead()
+			case when == TryAfter, when == TryWithin && q.TryAt.After(due):
+				q.TryAt = due
+			}
 		}
 	}
 	return q.actions
@@ -349,16 +355,6 @@ func (q *Queue) schedule(e *Event) {
 		pause = min(pause, e.RetryAfter+time.Millisecond) // Redis rounds a TTL down
 	}
 	q.TryAt = e.Now.Add(q.turn.Pause(e.Now, pause))
-}
-
-// follow does what a turn of other clients means for the head.
-func (q *Queue) follow(now time.Time, p Plan) {
-	switch {
-	case p.When == TryNow:
-		q.wakeHead()
-	case p.When == TryAfter, p.When == TryWithin && q.TryAt.Sub(now) > p.Pause:
-		q.TryAt = now.Add(p.Pause)
-	}
 }
 
 // release decides what a release does for the waiters: it offers the lock to the head, or leaves it to other clients
