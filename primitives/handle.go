@@ -210,7 +210,7 @@ func (h *handle) adopt(
 		if !h.c.core.IsClosing() {
 			adopted, err = f(&terms)
 		}
-		h.res.EmitAcquired(ctx, adopted, err)
+		h.res.EmitResult(ctx, engine.EventAcquired, adopted, 0, err)
 		if err == nil {
 			hold = newHold(adopted)
 		}

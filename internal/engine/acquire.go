@@ -2,7 +2,6 @@ package engine
 
 import (
 	"context"
-	"errors"
 	"math"
 	"time"
 )
@@ -72,25 +71,18 @@ func (r *Resource) Acquire(ctx context.Context, terms *Terms, limit time.Duratio
 	if q.Wait.waited {
 		c.WaitEnded()
 	}
-	if c.Observe != nil {
-		r.emitResult(ctx, kind, hold, q.Wait.since(began), err)
-	}
+	r.EmitResult(ctx, kind, hold, q.Wait.since(began), err)
 	return hold, err
 }
 
-// emitResult emits the event of an acquisition: of the given kind, or not acquired. The caller is a
+// EmitResult emits the event of an acquisition: of the given kind, or not acquired. The caller is a
 // call that Close waits for, and holds no mutex.
-func (r *Resource) emitResult(ctx context.Context, kind EventKind, hold *Hold, waited time.Duration, err error) {
+func (r *Resource) EmitResult(ctx context.Context, kind EventKind, hold *Hold, waited time.Duration, err error) {
 	e := Event{Kind: kind, Resource: r, ID: hold.ID(), Waited: waited, Err: err, Ctx: ctx}
 	if err != nil {
 		e.Kind = EventNotAcquired
 	}
 	r.Core.emit(e)
-}
-
-// EmitAcquired emits the event of an acquisition that did not go through Acquire.
-func (r *Resource) EmitAcquired(ctx context.Context, hold *Hold, err error) {
-	r.emitResult(ctx, EventAcquired, hold, 0, err)
 }
 
 // ReportNotAcquired emits the event of an acquisition that failed before it was registered as a call.
@@ -164,8 +156,12 @@ func (r *Resource) Await(ctx context.Context, terms *Terms) error {
 	began := time.Now()
 	q := &Request{Owner: Owner{Permits: 1, TTL: terms.TTL}, Terms: terms, Wait: Wait{limit: -1, caller: ctx}}
 	_, err := r.obtain(ctx, q)
-	if err = q.explain(ctx, r.Core, err); errors.Is(err, ErrNotAcquired) {
-		err = notOpened(ctx, err)
+	err = q.explain(ctx, r.Core, err)
+	if g, ok := err.(*gaveUpError); ok { //nolint:errorlint // as gaveUp returns it
+		// Nobody holds what q waits for: only a silence is worth mentioning besides ctx's cause.
+		if g.refused = false; g.failed == nil {
+			err = context.Cause(ctx)
+		}
 	}
 	if q.Wait.waited {
 		r.Core.WaitEnded()

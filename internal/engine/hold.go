@@ -120,7 +120,7 @@ func (r *Resource) AcquireNothing(ctx context.Context, terms *Terms) (hold *Hold
 	} else {
 		hold, err = r.NewHold(ctx, &Request{Terms: terms}, Result{Holding: nothing{}, Sent: time.Now()})
 	}
-	r.EmitAcquired(ctx, hold, err)
+	r.EmitResult(ctx, EventAcquired, hold, 0, err)
 	return hold, err
 }
 
