@@ -25,13 +25,7 @@ type Lock struct {
 	Whole Whole
 }
 
-// Budget is how long a member may take to answer; 0: as long as it takes.
-func (l *Lock) Budget(terms *engine.Terms) time.Duration {
-	ttl, _ := l.shortest(terms)
-	return l.budget(ttl)
-}
-
-// budget is Budget for members whose shortest TTL is ttl.
+// budget is how long a member may take to answer if the shortest TTL of all members is ttl; 0: as long as it takes.
 func (l *Lock) budget(ttl time.Duration) time.Duration {
 	if !l.Budgeted {
 		return 0

@@ -227,10 +227,15 @@ func TestBudgetOfAMember(t *testing.T) {
 			{time.Minute, 2 * time.Second},
 		} {
 			terms := termsWithTTLs(time.Hour, tt.ttl, time.Hour)
-			l := &joint.Lock{Members: []*Resource{c.Lock("x"), c.Lock("y"), c.Lock("z")}}
-			assert.Zero(t, l.Budget(terms))
+			l := jointOf(c, 3, 3)
+			took := func() time.Duration {
+				began := s.Now()
+				_ = l.AskAll(t.Context(), terms, func(int) error { time.Sleep(time.Minute); return nil })
+				return s.Now() - began
+			}
+			assert.Equal(t, time.Minute, took(), "as long as it takes")
 			l.Budgeted = true
-			assert.Equal(t, tt.want, l.Budget(terms))
+			assert.Equal(t, tt.want, took())
 		}
 	})
 }

@@ -42,7 +42,8 @@ type Ownership struct {
 // NewOwnership returns an ownership without members, for a takeover: the caller adds the members
 // whose owner it has replaced on the server (ReplaceMember), and makes the hold (Adopted).
 func (l *Lock) NewOwnership(q *engine.Request) *Ownership {
-	return &Ownership{lock: l, ID: q.ID, budget: l.Budget(q.Terms), terms: q.Terms}
+	ttl, _ := l.shortest(q.Terms)
+	return &Ownership{lock: l, ID: q.ID, budget: l.budget(ttl), terms: q.Terms}
 }
 
 // ReplaceMember adds the hold of a member on whose server o's id has replaced the former owner. It does
