@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"math"
 	"time"
@@ -206,9 +207,6 @@ func (r *Resource) obtain(ctx context.Context, q *Request) (Result, error) {
 			refused = res
 		}
 	}
-	if queue == nil {
-		queue = c.queues.of(r, q.Terms)
-	}
 	return r.waitIn(ctx, queue, q, q.ID, refused)
 }
 
@@ -243,11 +241,8 @@ func (r *Resource) tried(ctx context.Context, q *Request, res Result, err error)
 	lease := min(q.TTL, q.Terms.FirstTTL())
 	switch {
 	case err == nil && !res.Granted:
-		if res.Busy != nil {
-			res.Busy.askFor(q, res.Holder, true)
-		} else {
-			r.askFor(q, res.Holder, false)
-		}
+		of := cmp.Or(res.Busy, r)
+		of.askFor(q, res.Holder, of != r)
 		return res, nil
 	case err != nil:
 		return res, err

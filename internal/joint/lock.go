@@ -197,7 +197,7 @@ func (o *Ownership) acquireAndAdd(ctx context.Context, i int, q *engine.Request,
 // retryQueue returns a queue for a joint request that has no message to wait for. Its pauses grow from a
 // few milliseconds to half a second, at random, so that rivals do not come back together.
 func (l *Lock) retryQueue() engine.Queue {
-	return l.Resource.Core.PrivateQueue(l.Resource, func(n int) time.Duration {
+	return l.Resource.PrivateQueue(func(n int) time.Duration {
 		return time.Millisecond + rand.N(10*time.Millisecond<<min(n, 6)) //nolint:gosec // jitter
 	})
 }
