@@ -237,8 +237,8 @@ var Catalogue = []Defect{
 		Name: "an acquisition emits two events", Promise: "C23",
 		Edits: []Edit{{
 			"internal/engine/acquire.go",
-			"	r.Core.emit(e)\n}\n\n// EmitAcquired",
-			"	r.Core.emit(e)\n	r.Core.emit(e)\n}\n\n// EmitAcquired",
+			"	r.Core.emit(e)\n}\n\n// ReportNotAcquired",
+			"	r.Core.emit(e)\n	r.Core.emit(e)\n}\n\n// ReportNotAcquired",
 		}},
 	},
 	{
