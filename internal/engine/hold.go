@@ -203,6 +203,12 @@ func (h *Hold) Limit() time.Time {
 	return time.Time{}
 }
 
+// IsLimitOver reports whether the hold has lasted as long as its limit, as far as a lease can tell.
+func (h *Hold) IsLimitOver() bool {
+	limit := h.Limit()
+	return !limit.IsZero() && time.Until(limit) <= limitTolerance
+}
+
 // Ended is why the hold has ended, or is about to; nil if it is live.
 func (h *Hold) Ended() error {
 	if s := h.state(); s.cause != nil || !s.taken {
@@ -428,7 +434,7 @@ const limitTolerance = 2 * time.Millisecond
 
 // explain completes a loss of h, and returns its error too.
 func (h *Hold) explain(loss Loss) (Loss, error) {
-	if limit := h.Limit(); loss.Reason == LossExpired && !limit.IsZero() && time.Until(limit) <= limitTolerance {
+	if loss.Reason == LossExpired && h.IsLimitOver() {
 		loss = Loss{Reason: LossLimit} // renewals stop there
 	}
 	loss.Resource, loss.ID = h.r, h.ID()

@@ -92,7 +92,11 @@ func (r *Resource) nestNow(ctx context.Context, outer *Hold, q *Request) (*Hold,
 	o := outer.Ownership()
 	if o == nil {
 		// A joint lock: each member nests under outer's hold of it.
-		return r.AcquireOutermost(ctx, q, time.Now())
+		hold, err := r.AcquireOutermost(ctx, q, time.Now())
+		if loss := outer.lossCause(); err != nil && loss != nil {
+			err = loss // found by a member. It is no refusal, even if ctx has ended with outer
+		}
+		return hold, err
 	}
 	if o.Shared || o.r.Kind != r.Kind {
 		return r.reacquire(ctx, outer, q)

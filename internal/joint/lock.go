@@ -84,8 +84,9 @@ func (l *Lock) Release(context.Context, *engine.Ownership, int, engine.Next) (en
 	return engine.Released{}, engine.ErrUnsupported
 }
 
-// carriedID is the id of the members' holds that ctx carries; "" if it carries none. It fails if they
-// have different ids, because a joint hold has one id in all members.
+// carriedID is the id of the members' holds that ctx carries; "" if it carries none. It fails if one of them was lost,
+// or the joint hold that they belong to: an earlier attempt may have found that, and they must not be acquired anew. It
+// also fails if they have different ids, because a joint hold has one id in all members.
 func (l *Lock) carriedID(ctx context.Context) (id string, err error) {
 	for _, m := range l.Members {
 		outer, err := m.Outer(ctx)
@@ -93,6 +94,8 @@ func (l *Lock) carriedID(ctx context.Context) (id string, err error) {
 		case err != nil:
 			return "", err
 		case outer == nil:
+		case outer.IsLostUnreleased():
+			return "", outer.Ended()
 		case id != "" && id != outer.ID():
 			return "", fmt.Errorf("%w: the context carries holds of members that have different ids", engine.ErrDeadlock)
 		default:
@@ -122,10 +125,6 @@ func (l *Lock) beginAttempt(ctx context.Context, q *engine.Request) (*Ownership,
 	o := &Ownership{lock: l, ID: q.ID, budget: l.budget(ttl), terms: q.Terms, shortest: limit}
 	if q.Shared {
 		return o, nil
-	}
-	// An earlier attempt may have found that the joint hold in ctx is lost. Its members must not be acquired anew.
-	if outer := engine.OuterFrom(ctx, l.Resource); outer != nil && outer.IsLostUnreleased() {
-		return nil, outer.Ended()
 	}
 	id, err := l.carriedID(ctx)
 	if err != nil {
