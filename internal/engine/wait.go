@@ -154,8 +154,8 @@ type Waiter struct {
 func (w *Waiter) Wake() { w.wakeup.Send() }
 
 // waitIn makes q wait in a queue; nil: the local queue of its name. It is the only waiting loop: fair locks, joint
-// locks and nested acquisitions wait in it too. refused is the reply to the first attempt. It blocks until q is granted,
-// the wait is over, ctx ends or the client closes. The caller rolls q back if it fails.
+// locks and nested acquisitions wait in it too. refused is the reply to the first attempt. It blocks until q is
+// granted, the wait is over, ctx ends or the client closes. The caller rolls q back if it fails.
 func (r *Resource) waitIn(
 	ctx context.Context, queue Queue, q *Request, id string, refused Result,
 ) (res Result, err error) {
