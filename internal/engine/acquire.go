@@ -72,7 +72,9 @@ func (r *Resource) Acquire(ctx context.Context, terms *Terms, limit time.Duratio
 	if q.Wait.waited {
 		c.WaitEnded()
 	}
-	r.EmitResult(ctx, kind, hold, q.Wait.since(began), err)
+	if c.Observe != nil {
+		r.EmitResult(ctx, kind, hold, q.Wait.since(began), err)
+	}
 	return hold, err
 }
 
