@@ -203,23 +203,22 @@ func (h *handle) adopt(
 		return nil, h.failed("adopt", err)
 	}
 	terms, began := s.Terms, false
-	// As in call, but events have the error before it is wrapped.
-	err = h.c.during(ctx, func() error {
+	err = h.call(ctx, "adopt", func() error {
 		began = true
 		adopted, err := (*engine.Hold)(nil), ErrClosed
 		if !h.c.core.IsClosing() {
 			adopted, err = f(&terms)
 		}
-		h.res.EmitAcquired(ctx, adopted, err)
+		h.res.EmitResult(ctx, engine.EventAcquired, adopted, 0, err)
 		if err == nil {
 			hold = newHold(adopted)
 		}
-		return h.withType(ctx, err)
+		return err
 	})
 	if !began { // nothing was sent: ctx has ended, or the client is closed or not ready
-		h.res.ReportNotAcquired(ctx, err)
+		h.res.ReportNotAcquired(ctx, errors.Unwrap(err)) // events have the error before it is wrapped
 	}
-	return hold, h.failed("adopt", err)
+	return hold, err
 }
 
 // TryAcquire makes one attempt. It is Acquire with [WithWait](0), whatever other scopes say.

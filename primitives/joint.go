@@ -110,7 +110,7 @@ func jointMembers(locks []*Lock) (members []*Lock, err error) {
 // answered or their budget is over. It fails with ErrNotHeld if so many members answered with it that too
 // few can succeed.
 func (j *jointLock) askMembers(ctx context.Context, terms *engine.Terms, f func(i int, m *Lock) error) error {
-	return joint.AskAll(ctx, j.Resource.Core, len(j.members), j.Need, j.Budget(terms), func(i int) error {
+	return j.AskAll(ctx, terms, func(i int) error {
 		m := j.members[i]
 		return m.c.during(ctx, func() error { return f(i, m) })
 	})

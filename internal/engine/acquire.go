@@ -1,8 +1,8 @@
 package engine
 
 import (
+	"cmp"
 	"context"
-	"errors"
 	"math"
 	"time"
 )
@@ -73,14 +73,14 @@ func (r *Resource) Acquire(ctx context.Context, terms *Terms, limit time.Duratio
 		c.WaitEnded()
 	}
 	if c.Observe != nil {
-		r.emitResult(ctx, kind, hold, q.Wait.since(began), err)
+		r.EmitResult(ctx, kind, hold, q.Wait.since(began), err)
 	}
 	return hold, err
 }
 
-// emitResult emits the event of an acquisition: of the given kind, or not acquired. The caller is a
+// EmitResult emits the event of an acquisition: of the given kind, or not acquired. The caller is a
 // call that Close waits for, and holds no mutex.
-func (r *Resource) emitResult(ctx context.Context, kind EventKind, hold *Hold, waited time.Duration, err error) {
+func (r *Resource) EmitResult(ctx context.Context, kind EventKind, hold *Hold, waited time.Duration, err error) {
 	e := Event{Kind: kind, Resource: r, ID: hold.ID(), Waited: waited, Err: err, Ctx: ctx}
 	if err != nil {
 		e.Kind = EventNotAcquired
@@ -93,11 +93,6 @@ func (r *Resource) emitResult(ctx context.Context, kind EventKind, hold *Hold, w
 	}()
 	r.Core.emit(e)
 	returned = true
-}
-
-// EmitAcquired emits the event of an acquisition that did not go through Acquire.
-func (r *Resource) EmitAcquired(ctx context.Context, hold *Hold, err error) {
-	r.emitResult(ctx, EventAcquired, hold, 0, err)
 }
 
 // ReportNotAcquired emits the event of an acquisition that failed before it was registered as a call.
@@ -179,8 +174,12 @@ func (r *Resource) Await(ctx context.Context, terms *Terms) error {
 	began := time.Now()
 	q := &Request{Owner: Owner{Permits: 1, TTL: terms.TTL}, Terms: terms, Wait: Wait{limit: -1, caller: ctx}}
 	_, err := r.obtain(ctx, q)
-	if err = q.explain(ctx, r.Core, err); errors.Is(err, ErrNotAcquired) {
-		err = notOpened(ctx, err)
+	err = q.explain(ctx, r.Core, err)
+	if g, ok := err.(*gaveUpError); ok { //nolint:errorlint // as gaveUp returns it
+		// Nobody holds what q waits for: only a silence is worth mentioning besides ctx's cause.
+		if g.refused = false; g.failed == nil {
+			err = context.Cause(ctx)
+		}
 	}
 	if q.Wait.waited {
 		r.Core.WaitEnded()
@@ -225,9 +224,6 @@ func (r *Resource) obtain(ctx context.Context, q *Request) (Result, error) {
 			refused = res
 		}
 	}
-	if queue == nil {
-		queue = c.queues.of(r, q.Terms)
-	}
 	return r.waitIn(ctx, queue, q, q.ID, refused)
 }
 
@@ -262,11 +258,8 @@ func (r *Resource) tried(ctx context.Context, q *Request, res Result, err error)
 	lease := min(q.TTL, q.Terms.FirstTTL())
 	switch {
 	case err == nil && !res.Granted:
-		if res.Busy != nil {
-			res.Busy.askFor(q, res.Holder, true)
-		} else {
-			r.askFor(q, res.Holder, false)
-		}
+		of := cmp.Or(res.Busy, r)
+		of.askFor(q, res.Holder, of != r)
 		return res, nil
 	case err != nil:
 		return res, err

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -194,20 +195,27 @@ func (c *Core) Unavailable(err error) error {
 }
 
 // gaveUp is the error of an acquisition that stopped waiting, because its wait was over or ctx ended.
-// behind is what the queue has heard in which it waited, or nil. It is newer than what the request itself has
-// heard, because each attempt of the request is reported to the queue.
+// behind is what the queue has heard in which it waited, or nil. It includes what the request itself has heard,
+// because each attempt of the request is reported to the queue.
 func (q *Request) gaveUp(ctx context.Context, behind *Contact) *gaveUpError {
-	g := &gaveUpError{cause: causeOf(ctx)}
-	for _, k := range []*Contact{q.heard, behind} {
-		if k != nil {
-			k.mu.Lock()
-			g.take(k)
-			k.mu.Unlock()
-		}
+	g := &gaveUpError{cause: causeOf(ctx), refused: true}
+	k := cmp.Or(behind, q.heard)
+	if k == nil {
+		return g
 	}
-	if !g.refused && g.failed == nil { // nothing is known to be wrong: the time was too short
-		g.refused = true
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.refused {
+		g.holder, g.left, g.reason = k.holder, max(0, time.Until(k.until)), k.reason
 	}
+	g.failed = k.failed
+	switch {
+	case k.failed != nil && k.again:
+		g.silent = time.Since(k.silent)
+	case k.failed == nil && !k.asked.IsZero() && time.Since(k.asked) >= silentAfter:
+		g.failed = noAnswerFor(time.Since(k.asked))
+	}
+	g.refused = k.refused || g.failed == nil // nothing is known to be wrong: the time was too short
 	return g
 }
 
@@ -227,18 +235,6 @@ func causeOf(ctx context.Context) error {
 	return nil
 }
 
-// notOpened is the error of a request that acquires nothing, such as one for a latch, and gave up with err.
-// Nobody holds what it waits for: only a silence is worth mentioning besides ctx's cause.
-func notOpened(ctx context.Context, err error) error {
-	g, ok := err.(*gaveUpError) //nolint:errorlint // as gaveUp returns it
-	if !ok || g.failed == nil {
-		return context.Cause(ctx)
-	}
-	silence := *g
-	silence.refused = false
-	return &silence
-}
-
 // gaveUpError is the error of an acquisition that gave up, and of a call without an answer. Its text is made
 // only if it is asked for: most callers look at the class alone.
 type gaveUpError struct {
@@ -254,26 +250,6 @@ type gaveUpError struct {
 
 // LeaseLeft is how soon the lease of the holder ends that refused the acquisition; 0 if that is unknown.
 func (g *gaveUpError) LeaseLeft() time.Duration { return g.left }
-
-// take adds what a contact knows; newer than what g has. The contact's mu is held.
-func (g *gaveUpError) take(k *Contact) {
-	if k.refused && (!g.refused || k.holder != "" || k.reason != nil) {
-		g.holder, g.left, g.reason = k.holder, max(0, time.Until(k.until)), k.reason
-	}
-	g.refused = g.refused || k.refused
-	switch {
-	case k.failed != nil:
-		g.failed = k.failed
-		if k.again {
-			g.silent = time.Since(k.silent)
-		}
-	case k.refused:
-		g.failed = nil // answered since
-	}
-	if !k.asked.IsZero() && time.Since(k.asked) >= silentAfter && k.failed == nil {
-		g.failed = noAnswerFor(time.Since(k.asked))
-	}
-}
 
 // noAnswerFor is the error of an attempt that is still under way.
 type noAnswerFor time.Duration

@@ -109,7 +109,8 @@ func NewCore(config Config) *Core {
 	c.dog = watchdog.New(config.Renew)
 	c.duties = duty.NewLanes(c.Spawn, releaseTimeout)
 	c.holds.drained, c.holds.tags = make(chan struct{}), map[string]int{}
-	c.queues.lingering = map[queueKey]keeper{}
+	c.queues.open, c.queues.lingering = map[queueKey]*waitQueue{}, map[queueKey]keeper{}
+	c.tokens.byNames = map[string]seenToken{}
 	return c
 }
 

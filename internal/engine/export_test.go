@@ -49,8 +49,8 @@ func (w *Waiter) Woken() bool { return len(w.wakeup) > 0 }
 
 func NewTurnQueue() Queue { return &turnQueue{} }
 
-// QueueOf returns the queue of a name. The caller calls Join as often as it called QueueOf.
-func (c *Core) QueueOf(r *Resource, terms *Terms) *waitQueue { return c.queues.of(r, terms) }
+// JoinLocal adds a waiter to the local queue of its name.
+func (c *Core) JoinLocal(w *Waiter) *waitQueue { return c.queues.join(w, Result{RetryAfter: -1}) }
 
 func (q *waitQueue) Backoff(n int) time.Duration { return q.state.Backoff(n) }
 func (q *waitQueue) Message(m Message)           { q.message(m) }

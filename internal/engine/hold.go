@@ -120,7 +120,7 @@ func (r *Resource) AcquireNothing(ctx context.Context, terms *Terms) (hold *Hold
 	} else {
 		hold, err = r.NewHold(ctx, &Request{Terms: terms}, Result{Holding: nothing{}, Sent: time.Now()})
 	}
-	r.EmitAcquired(ctx, hold, err)
+	r.EmitResult(ctx, EventAcquired, hold, 0, err)
 	return hold, err
 }
 
@@ -201,6 +201,12 @@ func (h *Hold) Limit() time.Time {
 		return h.r.Core.Time(limit)
 	}
 	return time.Time{}
+}
+
+// IsLimitOver reports whether the hold has lasted as long as its limit, as far as a lease can tell.
+func (h *Hold) IsLimitOver() bool {
+	limit := h.Limit()
+	return !limit.IsZero() && time.Until(limit) <= limitTolerance
 }
 
 // Ended is why the hold has ended, or is about to; nil if it is live.
@@ -430,7 +436,7 @@ const limitTolerance = 2 * time.Millisecond
 
 // explain completes a loss of h, and returns its error too.
 func (h *Hold) explain(loss Loss) (Loss, error) {
-	if limit := h.Limit(); loss.Reason == LossExpired && !limit.IsZero() && time.Until(limit) <= limitTolerance {
+	if loss.Reason == LossExpired && h.IsLimitOver() {
 		loss = Loss{Reason: LossLimit} // renewals stop there
 	}
 	loss.Resource, loss.ID = h.r, h.ID()
@@ -438,7 +444,7 @@ func (h *Hold) explain(loss Loss) (Loss, error) {
 }
 
 // end ends the hold for cause, once, and reports whether this call did. It does not block. The caller
-// has removed the hold from its ownership before (forget, endAll), so that nothing renews it.
+// has removed the hold from its ownership before (Forget, Ownership.end), so that nothing renews it.
 //
 // The caller must hold no mutex that end takes, and not Ownership.wire: a member's end may end a joint
 // hold, whose end takes further mutexes.

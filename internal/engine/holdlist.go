@@ -26,15 +26,14 @@ type holdList struct {
 // the hold must not be used then. It does not block.
 func (l *holdList) add(h *Hold) bool {
 	l.mu.Lock()
-	sealed := l.sealed
-	if !sealed {
-		l.all.Append(h)
+	if l.sealed {
+		l.mu.Unlock()
+		return false
 	}
+	l.all.Append(h)
 	l.mu.Unlock()
-	if !sealed {
-		h.r.Core.HoldAdded() // without the mutex, which it may take
-	}
-	return !sealed
+	h.r.Core.HoldAdded() // without the mutex, which it may take
+	return true
 }
 
 // remove removes a hold that has ended, and the count of its tag. Hold.end calls it once.

@@ -2,7 +2,6 @@ package engine
 
 import (
 	"context"
-	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -76,20 +75,9 @@ func (r *Resource) giveUpHolder(ctx context.Context, q *Request, holder string) 
 	if q.Nested || !mayLinger(holder) {
 		return false
 	}
-	qs := &r.Core.queues
-	qs.mu.Lock()
-	var kept *Hold
-	for key, k := range qs.lingering {
-		if key.name == r.Name && k.hold.ID() == holder {
-			kept = qs.keeperOf(key)
-			break
-		}
-	}
-	qs.mu.Unlock()
-	if kept != nil {
-		kept.giveBack(ctx, r.Core.RollbackLimit(time.Now()))
-	}
-	return kept != nil
+	return r.Core.queues.giveUp(ctx, r.Core.RollbackLimit(time.Now()), func(kept *Hold) bool {
+		return kept.r.Name == r.Name && kept.ID() == holder
+	})
 }
 
 // isWanted reports whether a local request waits for what r locks. mu is held.
@@ -146,27 +134,35 @@ func (h *Hold) keep() {
 		return
 	}
 	qs.lingering[key] = keeper{h, time.AfterFunc(o.passes.Linger, func() {
-		qs.giveUp(context.Background(), key, 0, func(kept *Hold) bool { return kept == h })
+		qs.mu.Lock()
+		mine := qs.lingering[key].hold == h // else it was removed a moment ago
+		if mine {
+			qs.keeperOf(key)
+		}
+		qs.mu.Unlock()
+		if mine {
+			h.giveBack(context.Background(), 0)
+		}
 	})}
 	qs.mu.Unlock()
 }
 
-// giveUp gives a lingering lock up if which is true for its keeper. It takes waitQueues.mu, and waits as giveBack does:
-// with a limit of 0 it does not block.
-func (qs *waitQueues) giveUp(ctx context.Context, key queueKey, limit time.Duration, which func(*Hold) bool) {
+// giveUp gives up the lingering locks whose keepers match, and reports whether there was one. It takes waitQueues.mu,
+// and waits for each as giveBack does: with a limit of 0 it does not block.
+func (qs *waitQueues) giveUp(ctx context.Context, limit time.Duration, match func(*Hold) bool) bool {
 	qs.mu.Lock()
-	var kept *Hold
-	if h := qs.lingering[key].hold; h != nil && which(h) {
-		kept = qs.keeperOf(key)
+	var kept []*Hold
+	for key, k := range qs.lingering {
+		if match(k.hold) {
+			kept = append(kept, qs.keeperOf(key))
+		}
 	}
 	qs.mu.Unlock()
-	if kept != nil {
-		kept.giveBack(ctx, limit)
+	for _, h := range kept {
+		h.giveBack(ctx, limit)
 	}
+	return len(kept) > 0
 }
-
-// anyKeeper gives a lock up whatever keeps it.
-func anyKeeper(*Hold) bool { return true }
 
 // keeperOf removes the keeper of a resource, and returns its hold; nil if there is none. mu is held.
 func (qs *waitQueues) keeperOf(key queueKey) *Hold {
@@ -207,9 +203,9 @@ func (r *Resource) resume(ctx context.Context, q *Request) bool {
 // GiveUpLingering gives resources up that linger, before a command that acquires them together. It waits for the
 // answers.
 func (c *Core) GiveUpLingering(ctx context.Context, resources []*Resource) {
-	for _, r := range resources {
-		c.queues.giveUp(ctx, queueKey{r.Kind, r.Name, false}, c.RollbackLimit(time.Now()), anyKeeper)
-	}
+	c.queues.giveUp(ctx, c.RollbackLimit(time.Now()), func(kept *Hold) bool {
+		return slices.ContainsFunc(resources, kept.r.Is)
+	})
 }
 
 // Wanted gives lingering locks up because another client has asked for them. match reports whether a hold is one
@@ -219,18 +215,12 @@ func (c *Core) Wanted(match func(*Hold) bool) {
 		c.queues.mu.Lock()
 		o.wanted = true
 		c.queues.mu.Unlock()
-		c.queues.giveUp(context.Background(), queueKey{o.r.Kind, o.r.Name, false}, 0,
-			func(kept *Hold) bool { return kept.Ownership() == o })
 	}
+	c.queues.giveUp(context.Background(), 0, match)
 }
 
 // EndLingering gives all lingering locks up, in the background: the client closes, or may have missed that another
 // client has asked.
 func (c *Core) EndLingering() {
-	c.queues.mu.Lock()
-	keys := slices.Collect(maps.Keys(c.queues.lingering))
-	c.queues.mu.Unlock()
-	for _, key := range keys {
-		c.queues.giveUp(context.Background(), key, 0, anyKeeper)
-	}
+	c.queues.giveUp(context.Background(), 0, func(*Hold) bool { return true })
 }

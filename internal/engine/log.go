@@ -25,13 +25,6 @@ type logQueue struct {
 	dropped int
 }
 
-// logNow writes a record in the goroutine of a call. It blocks as long as the handler does.
-func (c *Core) logNow(ctx context.Context, record slog.Record) {
-	if c.Logger.Enabled(ctx, record.Level) {
-		_ = c.Logger.Handler().Handle(ctx, record)
-	}
-}
-
 // logLater writes a record in another goroutine, in order. It does not block.
 func (c *Core) logLater(record slog.Record) {
 	if !c.Logger.Enabled(context.Background(), record.Level) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"time"
 )
 
@@ -95,8 +96,8 @@ func (h *Hold) LoseUnreported(loss Loss) error {
 
 // ReportLoss writes the log of a loss and emits its event, for the call with ctx. err is why the hold has ended.
 func (h *Hold) ReportLoss(ctx context.Context, loss Loss, err error) {
-	if !h.state().unaccepted {
-		h.r.Core.logNow(ctx, h.lossRecord(loss, err))
+	if log := h.r.Core.Logger; !h.state().unaccepted && log.Enabled(ctx, slog.LevelWarn) {
+		_ = log.Handler().Handle(ctx, h.lossRecord(loss, err))
 	}
 	h.emit(ctx, EventLost, err)
 }

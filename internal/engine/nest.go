@@ -92,7 +92,11 @@ func (r *Resource) nestNow(ctx context.Context, outer *Hold, q *Request) (*Hold,
 	o := outer.Ownership()
 	if o == nil {
 		// A joint lock: each member nests under outer's hold of it.
-		return r.AcquireOutermost(ctx, q, time.Now())
+		hold, err := r.AcquireOutermost(ctx, q, time.Now())
+		if loss := outer.lossCause(); err != nil && loss != nil {
+			err = loss // found by a member. It is no refusal, even if ctx has ended with outer
+		}
+		return hold, err
 	}
 	if o.Shared || o.r.Kind != r.Kind {
 		return r.reacquire(ctx, outer, q)
@@ -108,17 +112,18 @@ func (r *Resource) nestNow(ctx context.Context, outer *Hold, q *Request) (*Hold,
 		}
 		return nil, err
 	}
-	if ctx.Err() != nil { // a late reply: the caller has gone, so nobody would release the hold
-		o.unnest(ctx)
-		return nil, GaveUp(ctx, nil)
+	var hold *Hold
+	switch {
+	case ctx.Err() != nil: // a late reply: the caller has gone, so nobody would release the hold
+		err = GaveUp(ctx, nil)
+	case o.isOver(q.Terms, sent): // a very late one, as in Resource.tried
+		err = ErrLost
+	default:
+		hold, err = r.NewHold(ctx, q, Result{Holding: o, Sent: sent})
 	}
-	if o.isOver(q.Terms, sent) { // a very late one, as in Resource.tried
-		o.unnest(ctx)
-		return nil, ErrLost
-	}
-	hold, err := r.NewHold(ctx, q, Result{Holding: o, Sent: sent})
-	if err != nil {
-		o.unnest(ctx)
+	if err != nil { // there is no hold for the count
+		o.addCount(-1)
+		o.writeCountLater(ctx, rollbackGrace)
 	}
 	return hold, err
 }

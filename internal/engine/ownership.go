@@ -316,13 +316,6 @@ func (o *Ownership) isOver(terms *Terms, sent time.Time) bool {
 	return lost || !time.Now().Before(until)
 }
 
-// unnest takes back the count of a nested acquisition that nest has counted, but for which there is no
-// hold: its caller has gone, or the client closes.
-func (o *Ownership) unnest(ctx context.Context) {
-	o.addCount(-1)
-	o.writeCountLater(ctx, rollbackGrace)
-}
-
 // Release implements [Holding]: it gives back the count of h. The last count frees the lock, or hands it
 // off. It blocks for the wire lock and for the reply, for releaseTimeout at most, even if ctx has ended.
 // Without a reply the release is repeated in the background.
@@ -608,7 +601,7 @@ func (o *Ownership) Extend(ctx context.Context, h *Hold, d time.Duration) error 
 // lose ends all holds, because the call with ctx, about h, found that the lock is lost. It returns the loss of h,
 // which has left the others already if it is being released. The caller must not hold wire.
 func (o *Ownership) lose(ctx context.Context, h *Hold) error {
-	for _, each := range o.endAll() {
+	for _, each := range o.end(false) {
 		_ = each.Lose(ctx, goneLoss)
 	}
 	return h.Lose(ctx, goneLoss)
@@ -626,56 +619,39 @@ func (o *Ownership) loseUnlessReleased(ctx context.Context, h *Hold) error {
 // loseInBackground ends all holds when no call of the user found the loss. It does not wait for the
 // observer. The watchdog calls it.
 func (o *Ownership) loseInBackground(loss Loss) {
-	for _, h := range o.endAll() {
+	for _, h := range o.end(false) {
 		h.LoseInBackground(loss)
 	}
 }
 
-// endAll marks o as lost, once, and returns the holds that the caller must end. It returns them instead
-// of ending them, because a hold must not end with mu held.
-func (o *Ownership) endAll() []*Hold {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.end()
-}
-
-// end is endAll for callers that hold mu.
-func (o *Ownership) end() []*Hold {
-	if o.lost {
-		return nil
-	}
-	o.lost = true
-	holds := o.list()
-	o.holds = nil
-	o.r.Core.dog.Drop(&o.lease) // no renewal may keep the key of a lost lock
-	return holds
-}
-
-// endExpired is endAll when the validity of the renewed lease has passed. Holds with a fixed lease stay until their
-// limits: the server has confirmed those.
-func (o *Ownership) endExpired() (expired []*Hold) {
+// end marks o as lost, once, and returns the holds that the caller must end. It returns them instead of ending them,
+// because a hold must not end with mu held. expired: the validity of the renewed lease has passed. Holds with a fixed
+// lease then stay until their limits, because the server has confirmed those.
+func (o *Ownership) end(expired bool) (ended []*Hold) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	var fixed *Hold
 	for _, h := range o.list() {
-		if h.renew {
-			expired = append(expired, h)
-		} else {
+		if expired && !h.renew {
 			h.sibling, fixed = fixed, h
+		} else {
+			ended = append(ended, h)
 		}
 	}
+	o.holds = fixed
 	if fixed == nil {
-		return o.end()
+		o.lost = true
+		o.r.Core.dog.Drop(&o.lease) // no renewal may keep the key of a lost lock
+		return ended
 	}
-	for _, h := range expired {
+	for _, h := range ended {
 		h.sibling = nil
 		if !h.state().taken {
 			o.lapsed++ // as in Forget
 		}
 	}
-	o.holds = fixed
 	o.setSchedule(nil)
-	return expired
+	return ended
 }
 
 // lastsUntil notes that the server may keep the key until then. It never takes back a later time,
@@ -737,7 +713,7 @@ func (o *Ownership) LeaseLost(_ *watchdog.Lease, refused bool) {
 		return
 	}
 	loss := o.expiredLoss()
-	for _, h := range o.endExpired() {
+	for _, h := range o.end(true) {
 		h.LoseInBackground(loss)
 	}
 }

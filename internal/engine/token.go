@@ -25,7 +25,7 @@ type seenToken struct {
 // seenTokens are the greatest tokens that a client has seen. It is a part of Core.
 type seenTokens struct {
 	mu      sync.Mutex
-	byNames map[string]seenToken
+	byNames map[string]seenToken // made by NewCore
 }
 
 // see records the last token of a block that a request has reserved, which was sent at that time. If a
@@ -36,29 +36,22 @@ type seenTokens struct {
 func (s *seenTokens) see(name string, token int64, sent time.Time, mayRepeat bool) (greater int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	last := s.byNames[name]
-	if token > last.token {
-		s.put(name, token)
+	last, known := s.byNames[name]
+	switch {
+	case token > last.token:
+	case token == last.token && mayRepeat, !sent.After(last.at):
 		return 0
+	default:
+		greater = last.token
 	}
-	if token == last.token && mayRepeat || !sent.After(last.at) {
-		return 0
-	}
-	s.put(name, token)
-	return last.token
-}
-
-func (s *seenTokens) put(name string, token int64) {
-	if s.byNames == nil {
-		s.byNames = map[string]seenToken{}
-	}
-	if _, known := s.byNames[name]; !known && len(s.byNames) >= maxTokens {
+	if !known && len(s.byNames) >= maxTokens {
 		for other := range s.byNames { // any one
 			delete(s.byNames, other)
 			break
 		}
 	}
 	s.byNames[name] = seenToken{token, time.Now()}
+	return greater
 }
 
 // checkToken logs a token that is not greater than every earlier one which this client knows. It does not block.

@@ -26,7 +26,7 @@ func TestTokensThatWentBackwards(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				var s seenTokens
+				s := seenTokens{byNames: map[string]seenToken{}}
 				early := time.Now()
 				time.Sleep(time.Second)
 				require.Zero(t, s.see("x", 7, early, false))
@@ -47,7 +47,7 @@ func TestTokensThatWentBackwards(t *testing.T) {
 }
 
 func TestTokensOfManyNamesAreForgotten(t *testing.T) {
-	var s seenTokens
+	s := seenTokens{byNames: map[string]seenToken{}}
 	for i := range maxTokens + 10 {
 		require.Zero(t, s.see(strconv.Itoa(i), 1, time.Now(), false))
 	}

@@ -153,16 +153,20 @@ type Waiter struct {
 // it, even after the waiter has left.
 func (w *Waiter) Wake() { w.wakeup.Send() }
 
-// waitIn makes q wait in a queue. It is the only waiting loop: fair locks, joint locks and nested
-// acquisitions wait in it too. refused is the reply to the first attempt. It blocks until q is granted,
-// the wait is over, ctx ends or the client closes. The caller rolls q back if it fails.
+// waitIn makes q wait in a queue; nil: the local queue of its name. It is the only waiting loop: fair locks, joint
+// locks and nested acquisitions wait in it too. refused is the reply to the first attempt. It blocks until q is
+// granted, the wait is over, ctx ends or the client closes. The caller rolls q back if it fails.
 func (r *Resource) waitIn(
 	ctx context.Context, queue Queue, q *Request, id string, refused Result,
 ) (res Result, err error) {
 	c := r.Core
 	w := &Waiter{Request: q, resource: r, wakeup: NewSignal()}
+	if queue == nil {
+		queue = c.queues.join(w, refused)
+	} else {
+		queue.Join(w, refused)
+	}
 	trier, _ := queue.(Trier)
-	queue.Join(w, refused)
 	defer func() { queue.Leave(w, res) }()
 	q.Wait.Begin(r, id)
 	var over <-chan time.Time

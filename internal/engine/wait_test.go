@@ -215,12 +215,10 @@ func TestWaiterThatLeavesUnwokenPassesItsReasonToTryOn(t *testing.T) {
 	Bubble(t, func(t *testing.T, s *Server) {
 		c := s.Client(t, "a")
 		r := c.Lock("x")
-		q := c.QueueOf(r, NewTerms())
 		first := NewWaiter(r, r.NewRequest(NewTerms()))
 		second := NewWaiter(r, r.NewRequest(NewTerms()))
-		q.Join(first, Result{RetryAfter: -1})
-		c.QueueOf(r, NewTerms())
-		q.Join(second, Result{RetryAfter: -1})
+		q := c.JoinLocal(first)
+		require.Same(t, q, c.JoinLocal(second))
 		q.Confirmed(first)
 		assert.True(t, q.NextStep(first).Try)
 		assert.False(t, q.NextStep(first).Try, "used")
@@ -313,7 +311,7 @@ func TestPollingWithALargeBackoffDoesNotOverflow(t *testing.T) {
 	r := &Resource{Core: c, Kind: "lock", Name: "x", Traits: &Traits{}}
 	longest := 100 * 365 * 24 * time.Hour
 	first := time.Duration(1<<34 + 1) // shifted by 30 it is 2^30, without the overflow
-	q := c.QueueOf(r, NewTerms(Polling(first, longest)))
+	q := c.JoinLocal(NewWaiter(r, &Request{Terms: NewTerms(Polling(first, longest))}))
 	for n := range 100 {
 		got := q.Backoff(n)
 		assert.Positive(t, got)
@@ -510,7 +508,7 @@ func TestNewQueueDecidesWhereARequestWaits(t *testing.T) {
 		hold, got := r.Acquire(t.Context(), NewTerms(), NoWait)
 		require.NoError(t, got, "a single try needs no queue")
 
-		private := c.PrivateQueue(r, func(int) time.Duration { return 100 * ms })
+		private := r.PrivateQueue(func(int) time.Duration { return 100 * ms })
 		queue, err = private, nil
 		waiter := StartAcquire(t, t.Context(), r)
 		assert.Zero(t, c.Usage().WaitQueues)

@@ -33,8 +33,8 @@ type queueKey struct {
 	polling bool
 }
 
-// waitQueue is the local queue for one name. The first request that waits opens it (of), and the last one that leaves
-// closes it.
+// waitQueue is the local queue for one name. The first request that waits opens it (join), and the last one that
+// leaves closes it.
 type waitQueue struct {
 	queues *waitQueues
 	key    queueKey // zero for a private queue, which is not in queues.open
@@ -91,12 +91,11 @@ func (c *Core) Usage() Usage {
 	return Usage{len(c.queues.open), c.dog.Len(), c.holds.len()}
 }
 
-// of returns the queue for requests with these terms, and opens it if there is none. The caller must
-// call Join.
-func (qs *waitQueues) of(r *Resource, terms *Terms) *waitQueue {
-	qs.mu.Lock()
-	defer qs.mu.Unlock()
+// join adds a waiter to the queue for requests with its terms, and opens it if there is none.
+func (qs *waitQueues) join(w *Waiter, refused Result) *waitQueue {
+	r, terms := w.resource, w.Request.Terms
 	key := queueKey{r.Kind, r.Name, terms.PollMin > 0}
+	qs.mu.Lock()
 	q := qs.open[key]
 	if q == nil {
 		q = r.newQueue(nil)
@@ -112,12 +111,10 @@ func (qs *waitQueues) of(r *Resource, terms *Terms) *waitQueue {
 				return pause + rand.N(pause/4+1) //nolint:gosec // jitter
 			}
 		}
-		if qs.open == nil {
-			qs.open = map[queueKey]*waitQueue{}
-		}
 		qs.open[key] = q
 	}
-	q.state.On(&waitq.Event{What: waitq.Coming})
+	q.add(w, refused)
+	q.unlock()
 	return q
 }
 
@@ -129,12 +126,8 @@ func (r *Resource) newQueue(backoff func(n int) time.Duration) *waitQueue {
 }
 
 // PrivateQueue returns a queue for one request, which polls. Other requests do not find it, so it delays
-// none of them. The caller must call Join.
-func (c *Core) PrivateQueue(r *Resource, backoff func(n int) time.Duration) *waitQueue {
-	q := r.newQueue(backoff)
-	q.state.On(&waitq.Event{What: waitq.Coming})
-	return q
-}
+// none of them.
+func (r *Resource) PrivateQueue(backoff func(n int) time.Duration) Queue { return r.newQueue(backoff) }
 
 // on takes an event in, and does what the queue says, but for what only the caller can do. It returns all actions.
 // mu is held, also while the caller reads them.
@@ -210,11 +203,16 @@ func (q *waitQueue) onAlarm() {
 	q.on(&waitq.Event{What: waitq.Alarm})
 }
 
-// Join implements [Queue]. The first waiter subscribes for the whole queue, with queues.mu held. So a
-// message that comes at once waits until the waiter is in the queue.
+// Join implements [Queue], for a private queue.
 func (q *waitQueue) Join(w *Waiter, refused Result) {
 	q.queues.mu.Lock()
 	defer q.unlock()
+	q.add(w, refused)
+}
+
+// add adds a waiter. The first one subscribes for the whole queue, with queues.mu held. So a
+// message that comes at once waits until the waiter is in the queue. mu is held.
+func (q *waitQueue) add(w *Waiter, refused Result) {
 	r := w.Request
 	if r.heard != nil { // else it has made no attempt
 		q.heard.Note(r)

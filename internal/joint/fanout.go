@@ -77,20 +77,21 @@ func (v *votes) add(ctx context.Context, answer error) {
 		v.yes++
 	case ctx.Err() != nil && errors.Is(answer, context.Cause(ctx)):
 		v.failed = append(v.failed, answer)
-	case errors.Is(answer, engine.ErrNotAcquired), errors.Is(answer, engine.ErrNotHeld), errors.Is(answer, engine.ErrLost):
+	case errors.Is(answer, engine.ErrNotAcquired):
 		v.no++
-		switch {
-		case !errors.Is(answer, engine.ErrNotAcquired):
-			if errors.Is(answer, engine.ErrLost) {
-				v.lost++
-			}
-		case !errors.Is(answer, engine.ErrUnavailable):
-			v.refusal = answer
-			var held interface{ LeaseLeft() time.Duration }
-			if errors.As(answer, &held) && held.LeaseLeft() > 0 {
-				v.left = append(v.left, held.LeaseLeft())
-			}
+		if errors.Is(answer, engine.ErrUnavailable) {
+			return // refused before it fell silent: it names no holder of this moment
 		}
+		v.refusal = answer
+		var held interface{ LeaseLeft() time.Duration }
+		if errors.As(answer, &held) && held.LeaseLeft() > 0 {
+			v.left = append(v.left, held.LeaseLeft())
+		}
+	case errors.Is(answer, engine.ErrLost):
+		v.no++
+		v.lost++
+	case errors.Is(answer, engine.ErrNotHeld):
+		v.no++
 	default:
 		v.failed = append(v.failed, answer)
 	}
@@ -152,20 +153,19 @@ func (o *fanOut) countMissing(ctx context.Context, v *votes) {
 	v.failed = append(v.failed, slices.Repeat([]error{missing}, o.open)...)
 }
 
-// AskAll runs f for all i < n at the same time, in goroutines that Close of c waits for. It blocks until all
-// have returned, until ctx is done, and for limit at most if that is not 0. Calls of f that have not returned
-// by then go on in the background.
+// AskAll runs f for all members at the same time, in goroutines that Close waits for. It blocks until all have
+// returned, until ctx is done, and for the budget at most. Calls of f that have not returned by then go on in the
+// background.
 //
-// At least need of the calls must succeed. AskAll fails with ErrNotHeld if so many members refused
-// (ErrNotHeld, ErrNotAcquired) that need of them cannot succeed, with ErrLost if so many refused or were
+// As many of the calls must succeed as members are needed. AskAll fails with ErrNotHeld if so many members refused
+// (ErrNotHeld, ErrNotAcquired) that too few can succeed, with ErrLost if so many refused or were
 // lost (ErrLost), and otherwise with the other members' errors. The caller is a call that Close waits for.
-func AskAll(
-	ctx context.Context, c *engine.Core, n, need int, limit time.Duration, f func(i int) error,
-) error {
-	v := newFanOut(c, n, f).count(ctx, limit)
-	refused, err := v.decide(need)
+func (l *Lock) AskAll(ctx context.Context, terms *engine.Terms, f func(i int) error) error {
+	ttl, _ := l.shortest(terms)
+	v := newFanOut(l.Resource.Core, len(l.Members), f).count(ctx, l.budget(ttl))
+	refused, err := v.decide(l.Need)
 	switch {
-	case refused && v.yes+v.lost+len(v.failed) >= need:
+	case refused && v.yes+v.lost+len(v.failed) >= l.Need:
 		return errMembersLost
 	case refused:
 		return engine.ErrNotHeld

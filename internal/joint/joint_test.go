@@ -756,6 +756,12 @@ func TestReleaseDuringARetakeLeavesNothing(t *testing.T) {
 	}
 }
 
+// jointOf is a joint lock of n members, without a driver.
+func jointOf(c *Client, n, need int) *joint.Lock {
+	members := slices.Repeat([]*Resource{c.Lock("x")}, n)
+	return &joint.Lock{Resource: c.Resource("joint", "x", nil), Members: members, Need: need}
+}
+
 func TestAskAllNeedsEnoughAnswers(t *testing.T) {
 	fail := errors.New("failed")
 	for _, tt := range []struct {
@@ -774,7 +780,8 @@ func TestAskAllNeedsEnoughAnswers(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			Bubble(t, func(t *testing.T, s *Server) {
 				c := s.Client(t, "a")
-				err := joint.AskAll(t.Context(), c.Core, len(tt.answers), tt.need, 0, func(i int) error { return tt.answers[i] })
+				l := jointOf(c, len(tt.answers), tt.need)
+				err := l.AskAll(t.Context(), NewTerms(), func(i int) error { return tt.answers[i] })
 				require.ErrorIs(t, err, tt.want)
 			})
 		})
@@ -782,7 +789,9 @@ func TestAskAllNeedsEnoughAnswers(t *testing.T) {
 	t.Run("no answer within the limit", func(t *testing.T) {
 		Bubble(t, func(t *testing.T, s *Server) {
 			c := s.Client(t, "a")
-			err := joint.AskAll(t.Context(), c.Core, 3, 3, time.Second,
+			l := jointOf(c, 3, 3)
+			l.Budgeted = true
+			err := l.AskAll(t.Context(), NewTerms(TTL(10*time.Second)),
 				func(i int) error { time.Sleep(time.Duration(i) * time.Minute); return nil })
 			require.ErrorIs(t, err, joint.ErrBudget)
 			assert.Equal(t, time.Second, s.Now())
@@ -793,7 +802,7 @@ func TestAskAllNeedsEnoughAnswers(t *testing.T) {
 			c := s.Client(t, "a")
 			ctx, cancel := context.WithTimeoutCause(t.Context(), time.Second, ErrLost)
 			defer cancel()
-			err := joint.AskAll(ctx, c.Core, 3, 2, time.Minute,
+			err := jointOf(c, 3, 2).AskAll(ctx, NewTerms(),
 				func(i int) error { time.Sleep(time.Duration(i) * time.Hour); return nil })
 			require.ErrorIs(t, err, ErrLost)
 			require.NotErrorIs(t, err, ErrNotHeld, "the loss of another hold is no answer")

@@ -25,13 +25,7 @@ type Lock struct {
 	Whole Whole
 }
 
-// Budget is how long a member may take to answer; 0: as long as it takes.
-func (l *Lock) Budget(terms *engine.Terms) time.Duration {
-	ttl, _ := l.shortest(terms)
-	return l.budget(ttl)
-}
-
-// budget is Budget for members whose shortest TTL is ttl.
+// budget is how long a member may take to answer if the shortest TTL of all members is ttl; 0: as long as it takes.
 func (l *Lock) budget(ttl time.Duration) time.Duration {
 	if !l.Budgeted {
 		return 0
@@ -90,8 +84,9 @@ func (l *Lock) Release(context.Context, *engine.Ownership, int, engine.Next) (en
 	return engine.Released{}, engine.ErrUnsupported
 }
 
-// carriedID is the id of the members' holds that ctx carries; "" if it carries none. It fails if they
-// have different ids, because a joint hold has one id in all members.
+// carriedID is the id of the members' holds that ctx carries; "" if it carries none. It fails if one of them was lost,
+// or the joint hold that they belong to: an earlier attempt may have found that, and they must not be acquired anew. It
+// also fails if they have different ids, because a joint hold has one id in all members.
 func (l *Lock) carriedID(ctx context.Context) (id string, err error) {
 	for _, m := range l.Members {
 		outer, err := m.Outer(ctx)
@@ -99,6 +94,8 @@ func (l *Lock) carriedID(ctx context.Context) (id string, err error) {
 		case err != nil:
 			return "", err
 		case outer == nil:
+		case outer.IsLostUnreleased():
+			return "", outer.Ended()
 		case id != "" && id != outer.ID():
 			return "", fmt.Errorf("%w: the context carries holds of members that have different ids", engine.ErrDeadlock)
 		default:
@@ -128,10 +125,6 @@ func (l *Lock) beginAttempt(ctx context.Context, q *engine.Request) (*Ownership,
 	o := &Ownership{lock: l, ID: q.ID, budget: l.budget(ttl), terms: q.Terms, shortest: limit}
 	if q.Shared {
 		return o, nil
-	}
-	// An earlier attempt may have found that the joint hold in ctx is lost. Its members must not be acquired anew.
-	if outer := engine.OuterFrom(ctx, l.Resource); outer != nil && outer.IsLostUnreleased() {
-		return nil, outer.Ended()
 	}
 	id, err := l.carriedID(ctx)
 	if err != nil {
@@ -203,7 +196,7 @@ func (o *Ownership) acquireAndAdd(ctx context.Context, i int, q *engine.Request,
 // retryQueue returns a queue for a joint request that has no message to wait for. Its pauses grow from a
 // few milliseconds to half a second, at random, so that rivals do not come back together.
 func (l *Lock) retryQueue() engine.Queue {
-	return l.Resource.Core.PrivateQueue(l.Resource, func(n int) time.Duration {
+	return l.Resource.PrivateQueue(func(n int) time.Duration {
 		return time.Millisecond + rand.N(10*time.Millisecond<<min(n, 6)) //nolint:gosec // jitter
 	})
 }

@@ -227,10 +227,15 @@ func TestBudgetOfAMember(t *testing.T) {
 			{time.Minute, 2 * time.Second},
 		} {
 			terms := termsWithTTLs(time.Hour, tt.ttl, time.Hour)
-			l := &joint.Lock{Members: []*Resource{c.Lock("x"), c.Lock("y"), c.Lock("z")}}
-			assert.Zero(t, l.Budget(terms))
+			l := jointOf(c, 3, 3)
+			took := func() time.Duration {
+				began := s.Now()
+				_ = l.AskAll(t.Context(), terms, func(int) error { time.Sleep(time.Minute); return nil })
+				return s.Now() - began
+			}
+			assert.Equal(t, time.Minute, took(), "as long as it takes")
 			l.Budgeted = true
-			assert.Equal(t, tt.want, l.Budget(terms))
+			assert.Equal(t, tt.want, took())
 		}
 	})
 }
@@ -338,4 +343,127 @@ func TestAdoptedHoldIsLostWithAMember(t *testing.T) {
 		Sleep(DefaultTTL)
 		s.RequireFree(t)
 	})
+}
+
+// A joint hold ends by its limit if as many members as it needs would be left without theirs.
+func TestJointHoldEndsByItsLimit(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		open   func(k *cluster) *Resource
+		option func(*Terms)
+		lose   func(k *cluster) // before the limit
+		want   LossReason
+	}{
+		{"multi, lease", multiOf, FixedLease(time.Minute), nil, LossLimit},
+		{"multi, maximum hold", multiOf, MaxHold(time.Minute), nil, LossLimit},
+		{"red, lease", func(k *cluster) *Resource { return redOf(k.clients) }, FixedLease(time.Minute), nil, LossLimit},
+		{
+			"red without a member", func(k *cluster) *Resource { return redOf(k.clients) }, FixedLease(time.Minute),
+			func(k *cluster) { k.servers[1].Forget("x") }, LossLimit,
+		},
+		{"multi without a member", multiOf, MaxHold(time.Minute), func(k *cluster) { k.servers[1].Forget("x") }, LossMembers},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			Bubble(t, func(t *testing.T, _ *Server) {
+				k := newCluster(t, 3)
+				hold := Acquire(t, t.Context(), tt.open(k), tt.option)
+				if tt.lose != nil {
+					Sleep(time.Second)
+					tt.lose(k)
+					_ = hold.Check(t.Context())
+				}
+				Sleep(2 * time.Minute)
+				loss := LossOf(t, context.Cause(Carry(hold)))
+				assert.Equal(t, tt.want, loss.Reason)
+				assert.Equal(t, tt.want == LossMembers, len(loss.Members) > 0)
+				require.ErrorIs(t, hold.Release(t.Context()), ErrLost)
+			})
+		})
+	}
+}
+
+// multiOf returns a multi lock of "x" on all servers of k.
+func multiOf(k *cluster) *Resource {
+	var members []*Resource
+	for _, c := range k.clients {
+		members = append(members, c.Lock("x"))
+	}
+	return k.clients[0].Joint("multi", joint.NewMulti, members...)
+}
+
+// The context carries a hold of a member that was lost. The acquisition says so, and takes no member: not the lost one
+// anew, and none of the others.
+func TestJointUnderALostHoldOfAMember(t *testing.T) {
+	for _, limit := range []time.Duration{NoWait, time.Second, Forever} {
+		for _, known := range []bool{true, false} {
+			for _, open := range []func(k *cluster) *Resource{multiOf, func(k *cluster) *Resource { return redOf(k.clients) }} {
+				Bubble(t, func(t *testing.T, _ *Server) {
+					k := newCluster(t, 1)
+					member := Acquire(t, t.Context(), k.clients[0].Lock("x"))
+					k.servers[0].Forget("x")
+					if known {
+						require.ErrorIs(t, member.Check(t.Context()), ErrLost)
+					}
+					r := open(k)
+					// The loss ends the context of the hold, too. Then the acquisition may also say that it gave up.
+					_, err := r.Acquire(context.WithoutCancel(Carry(member)), NewTerms(), limit)
+					require.ErrorIs(t, err, ErrLost, "%s, %v, known: %v", r.Kind, limit, known)
+					require.NotErrorIs(t, err, ErrNotAcquired, "%s, %v, known: %v", r.Kind, limit, known)
+					require.ErrorIs(t, member.Release(t.Context()), ErrLost)
+					k.requireFree(t)
+				})
+			}
+		}
+	}
+}
+
+// A nested acquisition finds that the joint hold in its context is lost.
+func TestJointUnderALostJointHold(t *testing.T) {
+	for _, limit := range []time.Duration{NoWait, time.Second, Forever} {
+		for _, open := range []func(k *cluster) *Resource{multiOf, func(k *cluster) *Resource { return redOf(k.clients) }} {
+			for _, forgotten := range []int{2, 3} {
+				for _, taken := range []bool{true, false} {
+					Bubble(t, func(t *testing.T, _ *Server) {
+						k := newCluster(t, 3)
+						r := open(k)
+						outer := Acquire(t, t.Context(), r)
+						k.each(forgotten, func(s *Server) {
+							s.Forget("x")
+							if taken {
+								s.Seize("x", "other", 0)
+							}
+						})
+						_, err := r.Acquire(Carry(outer), NewTerms(), limit)
+						require.ErrorIs(t, err, ErrLost, "%s, %v, %d", r.Kind, limit, forgotten)
+						require.NotErrorIs(t, err, ErrNotAcquired, "%s, %v, %d, %v", r.Kind, limit, forgotten, taken)
+						require.ErrorIs(t, outer.Release(t.Context()), ErrLost)
+					})
+				}
+			}
+		}
+	}
+}
+
+// A member's attempt may have acquired it, and will not be repeated. The release of the other member is silent. The
+// acquisition waits for that no longer than for a rollback.
+func TestMultiDoesNotWaitLongAfterAFailureInDoubt(t *testing.T) {
+	inDoubt := &NetError{Text: "unknown outcome", Failure: Failure{InDoubt: true}}
+	for _, limit := range []time.Duration{NoWait, Forever} {
+		Bubble(t, func(t *testing.T, s *Server) {
+			s.OnEach(func(cmd Command) Fault {
+				switch {
+				case cmd.Op == "acquire" && cmd.Name == "y":
+					return Fault{Err: inDoubt}
+				case cmd.Op == "release" && s.Now() < time.Minute:
+					return Fault{Lost: true}
+				}
+				return Fault{}
+			})
+			_, err := s.Client(t, "a").MultiOf("x", "y").Acquire(t.Context(), NewTerms(), limit)
+			require.ErrorIs(t, err, inDoubt)
+			assert.Equal(t, time.Second, s.Now())
+			Sleep(2 * time.Minute)
+			s.RequireFree(t)
+		})
+	}
 }

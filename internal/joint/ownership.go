@@ -42,7 +42,8 @@ type Ownership struct {
 // NewOwnership returns an ownership without members, for a takeover: the caller adds the members
 // whose owner it has replaced on the server (ReplaceMember), and makes the hold (Adopted).
 func (l *Lock) NewOwnership(q *engine.Request) *Ownership {
-	return &Ownership{lock: l, ID: q.ID, budget: l.Budget(q.Terms), terms: q.Terms}
+	ttl, _ := l.shortest(q.Terms)
+	return &Ownership{lock: l, ID: q.ID, budget: l.budget(ttl), terms: q.Terms}
 }
 
 // ReplaceMember adds the hold of a member on whose server o's id has replaced the former owner. It does
@@ -153,8 +154,11 @@ func (o *Ownership) enough() bool {
 // valid counts the members that are valid at this moment, by our own clock. After a pause of the process a live
 // member may be over, because its end has not been reported yet. mu is held.
 func (o *Ownership) valid() int {
-	now := time.Now()
-	return o.count(func(h *engine.Hold) bool { return h.IsLive() && h.ValidUntil().After(now) })
+	return o.count(isValid)
+}
+
+func isValid(member *engine.Hold) bool {
+	return member.IsLive() && member.ValidUntil().After(time.Now())
 }
 
 // MemberEnded implements [engine.Group]. The joint hold is lost as soon as too few members are live. The
@@ -323,16 +327,23 @@ func (o *Ownership) ask(ctx context.Context, f func(*engine.Hold) error) error {
 	return err
 }
 
-// loss is that too few members are left. A member that the user has released, or whose client
-// was closed, is a reason too. It stands there as text: the joint hold itself was neither released nor closed.
+// loss is that too few members are left, unless it is their limits that have ended them. A member that the user has
+// released, or whose client was closed, is a reason too. It stands there as text: the joint hold itself was neither
+// released nor closed.
 func (o *Ownership) loss() engine.Loss {
-	loss := engine.Loss{Reason: engine.LossMembers}
+	loss, left := engine.Loss{Reason: engine.LossMembers}, 0
 	for _, member := range o.memberHolds() {
+		if isValid(member) || member.IsLimitOver() {
+			left++
+		}
 		if cause := member.Ended(); errors.Is(cause, engine.ErrLost) {
 			loss.Members = append(loss.Members, cause)
 		} else if cause != nil {
 			loss.Members = append(loss.Members, errors.New(describe(member, "hold", cause).Error()))
 		}
+	}
+	if left >= o.lock.Need { // as many would be left without limits
+		return engine.Loss{Reason: engine.LossLimit}
 	}
 	return loss
 }

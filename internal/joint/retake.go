@@ -132,7 +132,14 @@ func (o *Ownership) retakeMember(lost *engine.Hold) {
 	if !o.isConfirmed(ctx) {
 		return
 	}
-	fresh := o.acquireAgain(ctx, lost)
+	if t == nil {
+		t = &retake{}
+		o.retakes.pending[lost] = t
+		// The Release of the lost hold must not free its replacement: both have one id. With this
+		// count, abandon never lowers the count of the lost ownership to 0, and sends nothing.
+		lost.Ownership().KeepForReplacement()
+	}
+	fresh := o.acquireAgain(ctx, lost, t)
 	if fresh == nil {
 		return
 	}
@@ -140,7 +147,6 @@ func (o *Ownership) retakeMember(lost *engine.Hold) {
 		delete(o.retakes.pending, lost)
 		return
 	}
-	t = o.retakes.pending[lost]
 	// The next attempt needs a new request: the server remembers that this one was released, and grants
 	// none of its copies.
 	t.q = nil
@@ -160,30 +166,19 @@ func (o *Ownership) isConfirmed(ctx context.Context) bool {
 }
 
 // acquireAgain makes one attempt to acquire the member of a lost hold. It returns nil if that fails. All
-// attempts use one request, so an attempt of unknown outcome is granted again by the next one, or rolled
+// attempts of t use one request, so an attempt of unknown outcome is granted again by the next one, or rolled
 // back by withdrawRetakes.
-func (o *Ownership) acquireAgain(ctx context.Context, lost *engine.Hold) *engine.Hold {
+func (o *Ownership) acquireAgain(ctx context.Context, lost *engine.Hold, t *retake) *engine.Hold {
 	trying, cancel := context.WithTimeout(ctx, o.budget)
 	defer cancel()
 	m := lost.Resource()
 	terms := o.termsFor(lost)
-	t := o.retakes.pending[lost]
-	if t == nil {
-		t = &retake{}
-		o.retakes.pending[lost] = t
-		// The Release of the lost hold must not free its replacement: both have one id. With this
-		// count, abandon never lowers the count of the lost ownership to 0, and sends nothing.
-		lost.Ownership().KeepForReplacement()
-	}
 	if o.carried {
 		// A nested joint hold: nest under the enclosing joint hold's new hold of this member, if there
 		// is one.
 		q := m.NewRequest(terms)
 		q.Group = o
-		hold, err := m.AcquireNested(trying, q)
-		if err != nil {
-			return nil
-		}
+		hold, _ := m.AcquireNested(trying, q) // nil if it fails
 		return hold
 	}
 	if t.q == nil {
@@ -198,7 +193,6 @@ func (o *Ownership) acquireAgain(ctx context.Context, lost *engine.Hold) *engine
 	hold, err := m.NewHold(ctx, t.q, res)
 	if err != nil {
 		t.q.MustRollback = true
-		return nil
 	}
 	return hold
 }

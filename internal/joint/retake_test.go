@@ -142,6 +142,45 @@ func TestOnlyRenewedMembersOfAPrivateIDAreRetaken(t *testing.T) {
 	}
 }
 
+// Whichever members have forgotten the lock, at the same time or one of them, all of them are retaken.
+func TestAnyMembersAreRetaken(t *testing.T) {
+	for _, forgotten := range [][]int{{0}, {1}, {4}, {0, 3}, {1, 2}, {3, 4}} {
+		Bubble(t, func(t *testing.T, _ *Server) {
+			k := newCluster(t, 5)
+			hold := Acquire(t, t.Context(), redOf(k.clients))
+			for _, i := range forgotten {
+				k.servers[i].Forget("x")
+			}
+			Sleep(found + time.Second)
+			assert.Equal(t, 5, k.holders(hold.ID()), "%v", forgotten)
+			require.NoError(t, Carry(hold).Err())
+			Release(t, hold)
+			k.requireFree(t)
+		})
+	}
+}
+
+// A member of a nested joint hold is retaken after that of the outer one, under its new hold. Until then it is lost.
+func TestMemberOfANestedHoldIsRetakenAfterTheOuterOnes(t *testing.T) {
+	Bubble(t, func(t *testing.T, _ *Server) {
+		k := newCluster(t, 3)
+		r := redOf(k.clients)
+		outer := Acquire(t, t.Context(), r)
+		inner := Acquire(t, Carry(outer), r)
+		k.servers[1].Forget("x")
+		k.servers[1].Seize("x", "other", found+5*time.Second)
+		Sleep(found + time.Second)
+		assert.Equal(t, 2, k.holders(outer.ID()))
+		Sleep(found + time.Minute)
+		for i, s := range k.servers {
+			assert.Equal(t, 2, s.Holder("x", outer.ID()).Count, "member %d", i)
+		}
+		Release(t, inner)
+		Release(t, outer)
+		k.requireFree(t)
+	})
+}
+
 // All members are retaken one after another. The joint hold ends at its limit all the same.
 func TestRetakenMembersHaveTheRestOfTheLimit(t *testing.T) {
 	Bubble(t, func(t *testing.T, _ *Server) {

@@ -7,8 +7,7 @@ type What uint8
 
 // The events of a queue.
 const (
-	Coming    What = iota // a request is about to join
-	Joined                // a request waits
+	Joined    What = iota // a request waits
 	Confirmed             // the head has seen that one more subscription is confirmed, or was refused
 	Begins                // the attempt of a waiter that is due begins
 	Batching              // that attempt is about to acquire for others too

@@ -25,10 +25,8 @@ package waitq
 //
 // A client leaves the line when its last waiter does: by the command that grants it, or by one of its own.
 
-// isLast reports whether no other request waits, or is about to.
-func (q *Queue) isLast(w *Waiter) bool {
-	return q.coming == 0 && q.waiters.First == w && w.Next == nil
-}
+// isLast reports whether no other request waits.
+func (q *Queue) isLast(w *Waiter) bool { return q.waiters.First == w && w.Next == nil }
 
 // placeFor returns the place for the next attempt of w. There is none for a shared id, and if the messages to the
 // place are not heard.

@@ -61,10 +61,8 @@ type Queue struct {
 
 	TryAt time.Time // when the head tries again by itself, and Alarm is due; zero: it is about to, or nobody waits
 
-	coming    int // requests between Coming and Joined: the queue must stay open for them
 	waiters   list.List[Waiter, *Waiter]
 	unused    bool // there was a reason to try when all waiters were granted: for the next one
-	spare     int  // permits that the latest reply has left, for requests that are about to join
 	polls     int  // attempts since the last grant, if it polls
 	unsettled int  // subscriptions that are neither confirmed nor refused
 	listens   bool // it subscribes to the common messages
@@ -86,8 +84,6 @@ func (q *Queue) On(e *Event) []Action {
 	q.actions = q.actions[:0]
 	w := e.Who
 	switch e.What {
-	case Coming:
-		q.coming++
 	case Joined:
 		q.join(e)
 	case Confirmed:
@@ -136,7 +132,13 @@ func (q *Queue) On(e *Event) []Action {
 	default: // a turn of other clients begins, goes on or ends
 		if q.waiters.First != nil && (e.What != OthersTurn || q.listens) { // else a listener leaves the lock alone
 			e.Told, e.OneByOne = q.listens, q.TakeTurns && !q.inLine
-			q.follow(e.Now, q.turn.On(*e))
+			when := q.turn.On(*e)
+			switch due := q.turn.due; {
+			case when == TryNow:
+				q.wakeHead()
+			case when == TryAfter, when == TryWithin && q.TryAt.After(due):
+				q.TryAt = due
+			}
 		}
 	}
 	return q.actions
@@ -153,8 +155,8 @@ func (q *Queue) Head() *Waiter {
 	return w
 }
 
-// IsIdle reports whether no request waits, or is about to.
-func (q *Queue) IsIdle() bool { return q.coming == 0 && q.waiters.First == nil }
+// IsIdle reports whether no request waits.
+func (q *Queue) IsIdle() bool { return q.waiters.First == nil }
 
 // MustWait reports whether a request for so many permits must not try before it has joined, because of a waiter that
 // needs no more. An attempt would be refused, or it would overtake that waiter.
@@ -197,7 +199,6 @@ func (q *Queue) wakeHead() {
 // join adds a waiter. The first one subscribes for the whole queue. If all waiters before it have been granted, the new
 // one is the head: they may still give up without telling anybody.
 func (q *Queue) join(e *Event) {
-	q.coming--
 	q.waiters.Append(e.Who)
 	if q.Head() == e.Who {
 		q.schedule(e)
@@ -208,8 +209,8 @@ func (q *Queue) join(e *Event) {
 			q.do(Action{Do: Subscribe})
 			q.do(Action{Do: StandInLine, Who: e.Who})
 		}
-	case q.unused || e.Who.Permits <= q.spare:
-		q.unused, q.spare = false, 0
+	case q.unused:
+		q.unused = false
 		q.wake(e.Who)
 	}
 }
@@ -228,8 +229,6 @@ func (q *Queue) tried(e *Event) {
 	}
 	if o != nil {
 		q.wake(o)
-	} else if q.coming > 0 {
-		q.spare = e.Free
 	}
 	if q.place.Number == 0 || !e.InLine {
 		return
@@ -273,7 +272,7 @@ func (q *Queue) left(e *Event) {
 			}
 			q.do(Action{Do: LeaveLine, Place: q.place})
 		}
-		q.TryAt, q.unused, q.spare, q.unsettled, q.listens = time.Time{}, false, 0, 0, false
+		q.TryAt, q.unused, q.unsettled, q.listens = time.Time{}, false, 0, false
 		q.turn, q.place, q.inLine = Turn{}, Place{}, false
 		return
 	}
@@ -282,9 +281,7 @@ func (q *Queue) left(e *Event) {
 			q.polls = 0
 			q.schedule(e)
 		}
-		if left := q.admit(w, e.Free); q.coming > 0 {
-			q.spare = left
-		}
+		q.admit(w, e.Free)
 	}
 	if w.last || w.isDue() && (!e.Granted || q.ManyHolders) {
 		q.wakeHead()
@@ -295,9 +292,8 @@ func (q *Queue) left(e *Event) {
 }
 
 // admit makes waiters try after w was granted: as many as fit into the free permits, and all with w's
-// shared id. Where one command acquires for several requests, only the first of them tries, for all. It returns how
-// many permits are left.
-func (q *Queue) admit(w *Waiter, free int) (left int) {
+// shared id. Where one command acquires for several requests, only the first of them tries, for all.
+func (q *Queue) admit(w *Waiter, free int) {
 	led := false
 	for o := q.waiters.First; o != nil; o = o.Next {
 		switch {
@@ -310,7 +306,6 @@ func (q *Queue) admit(w *Waiter, free int) (left int) {
 			q.wake(o)
 		}
 	}
-	return free
 }
 
 // alarm makes the head try. Two cases of silence need more than the head:
@@ -349,16 +344,6 @@ func (q *Queue) schedule(e *Event) {
 		pause = min(pause, e.RetryAfter+time.Millisecond) // Redis rounds a TTL down
 	}
 	q.TryAt = e.Now.Add(q.turn.Pause(e.Now, pause))
-}
-
-// follow does what a turn of other clients means for the head.
-func (q *Queue) follow(now time.Time, p Plan) {
-	switch {
-	case p.When == TryNow:
-		q.wakeHead()
-	case p.When == TryAfter, p.When == TryWithin && q.TryAt.Sub(now) > p.Pause:
-		q.TryAt = now.Add(p.Pause)
-	}
 }
 
 // release decides what a release does for the waiters: it offers the lock to the head, or leaves it to other clients

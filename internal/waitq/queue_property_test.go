@@ -18,14 +18,14 @@ type world struct {
 	foreign []int // permits of others
 	others  int   // clients that hear our releases
 
-	waiting, coming, holding []*client
-	releases                 []*freeing
-	subscribed               bool // a message that is sent now will be heard
-	unconfirmed              int
-	inbox                    int       // messages of releases on their way to us
-	since                    time.Time // when something last happened that the queue must find out about
-	faults                   bool
-	failed                   bool // an attempt was not answered, or messages were lost: then a poll comes at the latest
+	waiting, holding []*client
+	releases         []*freeing
+	subscribed       bool // a message that is sent now will be heard
+	unconfirmed      int
+	inbox            int       // messages of releases on their way to us
+	since            time.Time // when something last happened that the queue must find out about
+	faults           bool
+	failed           bool // an attempt was not answered, or messages were lost: then a poll comes at the latest
 }
 
 // client is the goroutine of a waiter.
@@ -113,14 +113,14 @@ func (w *world) pick(of []*client, what string) *client {
 	return of[rapid.IntRange(0, len(of)-1).Draw(w.T, what)]
 }
 
-// arrive is a request whose first attempt is refused. It joins later.
+// arrive is a request whose first attempt is refused. It joins at once.
 func (w *world) arrive() {
 	permits := rapid.IntRange(1, max(1, w.total()-1)).Draw(w.T, "permits")
 	if w.q.MustWait(permits) || permits > w.free {
 		c := &client{}
 		c.Waiter = Waiter{Of: c, Permits: permits}
-		w.coming = append(w.coming, c)
-		w.on(Event{What: Coming})
+		w.waiting = append(w.waiting, c)
+		w.on(Event{What: Joined, Who: &c.Waiter, RetryAfter: -1})
 	}
 }
 
@@ -138,12 +138,6 @@ func (w *world) total() int {
 		}
 	}
 	return n
-}
-
-func (w *world) join(c *client) {
-	w.coming = without(w.coming, c)
-	w.waiting = append(w.waiting, c)
-	w.on(Event{What: Joined, Who: &c.Waiter, RetryAfter: -1})
 }
 
 // run lets a waiter that is awake look at its state.
@@ -314,8 +308,6 @@ func (w *world) settle() {
 			w.goOnReleasing(w.releases[0])
 		case w.inbox > 0:
 			w.deliver()
-		case len(w.coming) > 0:
-			w.join(w.coming[0])
 		default:
 			if !w.advance() {
 				return
@@ -413,8 +405,7 @@ func (w *world) step() {
 			}
 		}
 	}
-	may(len(w.waiting)+len(w.coming) < 5, w.arrive)
-	may(len(w.coming) > 0, func() { w.join(w.pick(w.coming, "joins")) })
+	may(len(w.waiting) < 5, w.arrive)
 	may(len(awake) > 0, func() { w.run(w.pick(awake, "runs")) })
 	may(len(trying) > 0, func() { w.goOn(w.pick(trying, "goes on")) })
 	may(len(idle) > 0, func() { w.leave(w.pick(idle, "gives up"), false) })

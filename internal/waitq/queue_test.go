@@ -80,7 +80,6 @@ func (s *script) on(name string, e Event) string {
 // join makes waiters join, and lets the first see that its subscriptions are confirmed.
 func (s *script) join(names ...string) {
 	for _, name := range names {
-		s.on("", Event{What: Coming})
 		s.on(name, Event{What: Joined, RetryAfter: -1})
 	}
 	for s.q.unsettled > 0 {
@@ -146,7 +145,7 @@ func TestWhatTheQueueSays(t *testing.T) {
 			{0, "", heard, "wake a"}, {0, "a", try, "try a {7 5 false}"}, {0, "", release, "offer a"},
 			{0, "a", Event{What: Answered, Granted: true}, "wake a"}, {0, "b", Event{What: Left}, ""},
 			{StuckAfter, "", Event{What: Alarm}, ""},
-			{0, "", Event{What: Coming}, ""}, {0, "c", Event{What: Joined, RetryAfter: -1}, ""},
+			{0, "c", Event{What: Joined, RetryAfter: -1}, ""},
 			{0, "a", Event{What: Left}, ""}, {SlowPoll - 1, "", Event{What: Alarm}, ""},
 			{1, "", Event{What: Alarm}, "wake c"},
 		}},
@@ -188,16 +187,7 @@ func TestWhatTheQueueSays(t *testing.T) {
 		}},
 		{"a message that comes when all were granted", "a", true, []row{
 			{0, "", release, "offer a"}, {0, "a", Event{What: Answered, Granted: true}, "wake a"}, {0, "", heard, ""},
-			{0, "", Event{What: Coming}, ""}, {0, "b", Event{What: Joined, RetryAfter: -1}, "wake b"},
-		}},
-		{"permits that are left when a request is about to join", "a2", true, []row{
-			{0, "", Event{What: Coming}, ""}, {0, "", heard, "wake a2"}, {0, "a2", try, "try a2"},
-			{0, "a2", Event{What: Tried, RetryAfter: -1, Free: 1}, ""},
 			{0, "b", Event{What: Joined, RetryAfter: -1}, "wake b"},
-		}},
-		{"permits that a grant leaves when a request is about to join", "a b2", true, []row{
-			{0, "", Event{What: Coming}, ""}, {0, "a", Event{What: Left, Granted: true, Free: 1, RetryAfter: time.Minute}, ""},
-			{0, "c", Event{What: Joined, RetryAfter: -1}, "wake c"},
 		}},
 		{"who wants less tries where the head does not fit", "a3 b3 c2", true, []row{
 			{0, "", heard, "wake a3"}, {0, "a3", try, "try a3"},
@@ -230,23 +220,20 @@ func TestWhatTheQueueSays(t *testing.T) {
 			{0, "", heard, "wake a"}, {0, "a", try, "try a {7 5 true}"}, {0, "a", granted, "unsubscribe, leave line"},
 		}},
 		{"others came when the place was given up", "a", false, []row{
-			{0, "", heard, "wake a"}, {0, "a", try, "try a {7 5 true}"}, {0, "", Event{What: Coming}, ""},
+			{0, "", heard, "wake a"}, {0, "a", try, "try a {7 5 true}"},
 			{0, "b", Event{What: Joined, RetryAfter: -1}, ""}, {0, "a", granted, "wake b"}, {0, "b", try, "try b {7 0 true}"},
 		}},
 		{"a cohort leaves the place behind", "a", false, []row{
 			{0, "a", Event{What: Left, Granted: true, Passed: true}, "unsubscribe, leave line"},
 		}},
 		{"the next one is granted without the place", "a", false, []row{
-			{0, "", heard, "wake a"}, {0, "a", try, "try a {7 5 true}"}, {0, "", Event{What: Coming}, ""},
+			{0, "", heard, "wake a"}, {0, "a", try, "try a {7 5 true}"},
 			{0, "b", Event{What: Joined, RetryAfter: -1}, ""}, {0, "a", granted, "wake b"},
 			{0, "b", granted, "unsubscribe, leave line"},
 		}},
-		{"a request that is about to join keeps the place", "a", false, []row{
-			{0, "", heard, "wake a"}, {0, "", Event{What: Coming}, ""}, {0, "a", try, "try a {7 5 false}"},
-		}},
 		{"a refused attempt has not given up the place", "a", false, []row{
 			{0, "", heard, "wake a"}, {0, "a", try, "try a {7 5 true}"}, {0, "a", refused, ""},
-			{0, "", Event{What: Coming}, ""}, {0, "b", Event{What: Joined, RetryAfter: -1}, ""},
+			{0, "b", Event{What: Joined, RetryAfter: -1}, ""},
 			{0, "a", Event{What: Left}, ""},
 		}},
 		{"no place for a shared id", "A", false, []row{{0, "", heard, "wake A"}, {0, "A", try, "try A"}}},
@@ -255,8 +242,8 @@ func TestWhatTheQueueSays(t *testing.T) {
 		}},
 		{"nothing stays behind", "a", false, []row{
 			{0, "a", Event{What: Left}, "unsubscribe, leave line {7 5 false}"}, {0, "", Event{What: Listen}, ""},
-			{0, "", heard, ""}, {SlowPoll, "", Event{What: Alarm}, "no alarm is due"}, {0, "", Event{What: Coming}, ""},
-			{0, "b", Event{What: Joined, RetryAfter: -1}, "subscribe, stand in line b"}, {0, "", Event{What: Coming}, ""},
+			{0, "", heard, ""}, {SlowPoll, "", Event{What: Alarm}, "no alarm is due"},
+			{0, "b", Event{What: Joined, RetryAfter: -1}, "subscribe, stand in line b"},
 			{0, "c", Event{What: Joined, RetryAfter: -1}, ""}, {0, "c", Event{What: Left}, ""},
 			{0, "b", granted, "unsubscribe, leave line"}, {SlowPoll, "", Event{What: Alarm}, "no alarm is due"},
 		}},
@@ -318,13 +305,13 @@ func TestWhatTheQueueSays(t *testing.T) {
 		}},
 		{"a message is used once", "a", true, []row{
 			{0, "", release, "offer a"}, {0, "a", Event{What: Answered, Granted: true}, "wake a"}, {0, "", heard, ""},
-			{0, "", Event{What: Coming}, ""}, {0, "b", Event{What: Joined, RetryAfter: -1}, "wake b"},
-			{0, "", Event{What: Coming}, ""}, {0, "c", Event{What: Joined, RetryAfter: -1}, ""},
+			{0, "b", Event{What: Joined, RetryAfter: -1}, "wake b"},
+			{0, "c", Event{What: Joined, RetryAfter: -1}, ""},
 		}},
 		{"permits that are left long before a request comes", "a2 b2", true, []row{
 			{0, "a2", Event{What: Tried, RetryAfter: -1, Free: 1}, ""},
 			{0, "a2", Event{What: Left, Granted: true, Free: 1, RetryAfter: time.Minute}, ""},
-			{0, "", Event{What: Coming}, ""}, {0, "c", Event{What: Joined, RetryAfter: -1}, ""},
+			{0, "c", Event{What: Joined, RetryAfter: -1}, ""},
 		}},
 		{"two releases at the same time", "a b", true, []row{
 			{0, "", release, "offer a"}, {0, "", release, "offer b"}, {0, "", over, "yield told"},
@@ -362,10 +349,6 @@ func TestWhenTheHeadTriesByItself(t *testing.T) {
 	s.on("b", Event{What: Left})
 	assert.Zero(t, s.q.TryAt)
 	assert.True(t, s.q.IsIdle())
-	s.on("", Event{What: Coming})
-	assert.False(t, s.q.IsIdle())
-	s.on("c", Event{What: Joined})
-	assert.False(t, s.q.IsIdle())
 
 	var asked []int
 	p := newScript(t)
@@ -472,7 +455,6 @@ func TestWhoTriesAfterAGrant(t *testing.T) {
 // may then be missed, so the next message is not taken for it.
 func TestTurnOfOthersEndsWithTheConfirmation(t *testing.T) {
 	s := newScript(t)
-	s.on("", Event{What: Coming})
 	s.on("a", Event{What: Joined, RetryAfter: -1})
 	assert.Equal(t, "yield told", s.on("", Event{What: Releasing, Over: true, HandsOff: true, Permits: 1}))
 	s.on("a", Event{What: Confirmed})

@@ -37,7 +37,7 @@ type Turn struct {
 	// told: that many of the next messages are of releases that this client knows of. They were its own, or a
 	// message at its place came first.
 	told int
-	due  time.Time // when the head must try; zero: it has tried since the last release
+	due  time.Time // when the head must try, at the latest; zero: it has tried since the last release
 }
 
 // When is when the head of the queue should try.
@@ -47,15 +47,9 @@ type When uint8
 const (
 	AsBefore  When = iota // it goes on as it was
 	TryNow                // try now
-	TryWithin             // try by itself after a pause, if it would not do so before
-	TryAfter              // try by itself after a pause, and not before
+	TryWithin             // try by itself when it is due, if it would not do so before
+	TryAfter              // try by itself when it is due, and not before
 )
-
-// Plan is when the head should try, and after which pause.
-type Plan struct {
-	When  When
-	Pause time.Duration
-}
 
 // On takes an event in, and returns when the head should try.
 //
@@ -67,32 +61,32 @@ type Plan struct {
 //
 // A client in line is told when its turn comes again, and writers are told by the last reader: for both, the
 // first release of another client ends the turn.
-func (t *Turn) On(e Event) Plan {
+func (t *Turn) On(e Event) When {
 	switch e.What {
 	case Yielding:
 		// Before the command is sent: its message may come before its reply, and would make our head try.
 		t.begin(e.Now, OthersTurnFor(e.Cohort), 1, e.Told)
-		return Plan{}
+		return AsBefore
 	case Yielded:
 		return t.yielded(e)
 	case Heard:
 		return t.hear(e.Now)
 	case OthersTurn: // a listener hears the message of the same release, too
 		t.begin(e.Now, MaxTurn, 1, true)
-		return Plan{TryWithin, MaxTurn}
+		return TryWithin
 	case OurTurn:
 		t.begin(e.Now, MaxTurn, 0, e.Told)
 	case Begins:
 		t.due = time.Time{}
-		return Plan{}
+		return AsBefore
 	case Acquired:
 		// The turn of others is over. The message of the release that made the head try may still come.
 		t.left, t.due = 0, time.Time{}
-		return Plan{}
+		return AsBefore
 	default:
 		*t = Turn{}
 	}
-	return Plan{When: TryNow}
+	return TryNow
 }
 
 // begin begins a turn of others. told: the message of the release with which it begins is still to come. Messages
@@ -110,9 +104,9 @@ func (t *Turn) begin(now time.Time, lasts time.Duration, others int, told bool) 
 
 // yielded decides how long the head stands back, counted from when the release was sent, because the lock has
 // been free since then. A turn may be over by then.
-func (t *Turn) yielded(e Event) Plan {
+func (t *Turn) yielded(e Event) When {
 	if t.until.IsZero() {
-		return Plan{}
+		return AsBefore
 	}
 	lasts := OthersTurnFor(e.Cohort)
 	look := lasts
@@ -129,27 +123,27 @@ func (t *Turn) yielded(e Event) Plan {
 	t.until, t.due = e.Sent.Add(lasts), e.Sent.Add(look)
 	if !e.Now.Before(t.due) {
 		*t = Turn{}
-		return Plan{When: TryNow}
+		return TryNow
 	}
-	return Plan{TryAfter, t.due.Sub(e.Now)}
+	return TryAfter
 }
 
 // hear receives a message of a release.
-func (t *Turn) hear(now time.Time) Plan {
+func (t *Turn) hear(now time.Time) When {
 	switch {
 	case !now.Before(t.until): // it is over, or there is none
 	case t.told > 0:
 		t.told--
 		t.due = t.until
-		return Plan{TryWithin, t.due.Sub(now)}
+		return TryWithin
 	case t.left > 1:
 		t.left--
 		t.until = now.Add(t.lasts)
 		t.due = t.until
-		return Plan{TryWithin, t.due.Sub(now)}
+		return TryWithin
 	}
 	*t = Turn{}
-	return Plan{When: TryNow}
+	return TryNow
 }
 
 // Pause returns how long the head may pause after a refusal: d, or less if a release was left to others since

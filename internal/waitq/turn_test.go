@@ -69,13 +69,13 @@ func TestTurnOfOthers(t *testing.T) {
 				now := start.Add(e.at)
 				switch e.what {
 				case "hear":
-					assert.Equal(t, e.tries, turn.On(Event{What: Heard, Now: now}).When == TryNow, "%v", e)
+					assert.Equal(t, e.tries, planFor(&turn, Event{What: Heard, Now: now}).When == TryNow, "%v", e)
 				case "try":
-					assert.Zero(t, turn.On(Event{What: Begins, Now: now}))
+					assert.Zero(t, planFor(&turn, Event{What: Begins, Now: now}))
 				case "release": // after another turn of ours
-					turn.On(Event{What: Yielding, Now: now, Cohort: lasts, Told: true})
+					planFor(&turn, Event{What: Yielding, Now: now, Cohort: lasts, Told: true})
 				case "granted":
-					assert.Zero(t, turn.On(Event{What: Acquired, Now: now}))
+					assert.Zero(t, planFor(&turn, Event{What: Acquired, Now: now}))
 				}
 				pause := time.Hour
 				if e.due > 0 {
@@ -102,6 +102,21 @@ func TestLengthOfATurn(t *testing.T) {
 	}
 }
 
+// plan is when the head should try, and after which pause.
+type plan struct {
+	When  When
+	Pause time.Duration
+}
+
+// planFor is the plan of a turn after an event.
+func planFor(turn *Turn, e Event) plan {
+	p := plan{When: turn.On(e)}
+	if p.When == TryWithin || p.When == TryAfter {
+		p.Pause = turn.due.Sub(e.Now)
+	}
+	return p
+}
+
 // Each case is the reply to a release that was sent 2 ms ago and left the lock to other clients.
 func TestHowLongTheHeadStandsBackAfterARelease(t *testing.T) {
 	const cohort = 50 * ms
@@ -110,29 +125,29 @@ func TestHowLongTheHeadStandsBackAfterARelease(t *testing.T) {
 		cohort   time.Duration
 		others   int
 		oneByOne bool
-		want     Plan
+		want     plan
 		hear     []When // what the next messages lead to
 	}{
-		{"nobody else waits", 0, 0, true, Plan{When: TryNow}, []When{TryNow}},
-		{"nobody is known to wait, after a short cohort", cohort, 0, true, Plan{When: TryNow}, []When{TryNow}},
-		{"nobody is known to wait, after a long cohort", time.Second, 0, true, Plan{TryAfter, 8 * ms}, []When{TryNow}},
-		{"after a streak: a look, in case they have gone", 0, 2, true, Plan{When: TryNow}, []When{TryNow}},
-		{"one other", cohort, 1, true, Plan{TryAfter, 48 * ms}, []When{TryNow}},
-		{"three others, one by one", cohort, 3, true, Plan{TryAfter, 48 * ms}, []When{TryWithin, TryWithin, TryNow}},
-		{"three others, all at once", cohort, 3, false, Plan{TryAfter, 48 * ms}, []When{TryNow}},
-		{"no turn is longer than the longest", time.Hour, 1, false, Plan{TryAfter, MaxTurn - 2*ms}, []When{TryNow}},
+		{"nobody else waits", 0, 0, true, plan{When: TryNow}, []When{TryNow}},
+		{"nobody is known to wait, after a short cohort", cohort, 0, true, plan{When: TryNow}, []When{TryNow}},
+		{"nobody is known to wait, after a long cohort", time.Second, 0, true, plan{TryAfter, 8 * ms}, []When{TryNow}},
+		{"after a streak: a look, in case they have gone", 0, 2, true, plan{When: TryNow}, []When{TryNow}},
+		{"one other", cohort, 1, true, plan{TryAfter, 48 * ms}, []When{TryNow}},
+		{"three others, one by one", cohort, 3, true, plan{TryAfter, 48 * ms}, []When{TryWithin, TryWithin, TryNow}},
+		{"three others, all at once", cohort, 3, false, plan{TryAfter, 48 * ms}, []When{TryNow}},
+		{"no turn is longer than the longest", time.Hour, 1, false, plan{TryAfter, MaxTurn - 2*ms}, []When{TryNow}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			sent := time.Now()
 			now := sent.Add(2 * ms)
 			var turn Turn
-			assert.Zero(t, turn.On(Event{What: Yielding, Now: sent, Cohort: tt.cohort}))
-			got := turn.On(Event{
+			assert.Zero(t, planFor(&turn, Event{What: Yielding, Now: sent, Cohort: tt.cohort}))
+			got := planFor(&turn, Event{
 				What: Yielded, Now: now, Sent: sent, Cohort: tt.cohort, Others: tt.others, OneByOne: tt.oneByOne,
 			})
 			assert.Equal(t, tt.want, got)
 			for _, want := range tt.hear {
-				assert.Equal(t, want, turn.On(Event{What: Heard, Now: now}).When)
+				assert.Equal(t, want, planFor(&turn, Event{What: Heard, Now: now}).When)
 			}
 		})
 	}
@@ -143,14 +158,14 @@ func TestHowLongTheHeadStandsBackAfterARelease(t *testing.T) {
 func TestWithoutATurnTheHeadTries(t *testing.T) {
 	now := time.Now()
 	var turn Turn
-	assert.Equal(t, Plan{When: TryNow}, turn.On(Event{What: Heard, Now: now}))
-	assert.Equal(t, Plan{When: TryNow}, turn.On(Event{What: OurTurn, Now: now, Told: true}))
-	assert.Equal(t, Plan{TryWithin, MaxTurn}, turn.On(Event{What: OthersTurn, Now: now}))
-	assert.Equal(t, Plan{When: TryNow}, turn.On(Event{What: Missed}))
+	assert.Equal(t, plan{When: TryNow}, planFor(&turn, Event{What: Heard, Now: now}))
+	assert.Equal(t, plan{When: TryNow}, planFor(&turn, Event{What: OurTurn, Now: now, Told: true}))
+	assert.Equal(t, plan{TryWithin, MaxTurn}, planFor(&turn, Event{What: OthersTurn, Now: now}))
+	assert.Equal(t, plan{When: TryNow}, planFor(&turn, Event{What: Missed}))
 	assert.Zero(t, turn)
-	turn.On(Event{What: Yielding, Now: now})
-	turn.On(Event{What: Heard, Now: now})
-	assert.Zero(t, turn.On(Event{What: Yielded, Now: now, Sent: now, Others: 1}))
+	planFor(&turn, Event{What: Yielding, Now: now})
+	planFor(&turn, Event{What: Heard, Now: now})
+	assert.Zero(t, planFor(&turn, Event{What: Yielded, Now: now, Sent: now, Others: 1}))
 }
 
 // Whatever comes in whatever order: after each event that may have freed the lock, the head tries at once or within
@@ -168,7 +183,7 @@ func TestTheLockIsNeverIdleForLong(t *testing.T) {
 			now = now.Add(rapid.SampledFrom([]time.Duration{0, time.Microsecond, ms, 9 * ms, 40 * ms, 90 * ms}).Draw(t, "pause"))
 			if !tryAt.IsZero() && !now.Before(tryAt) { // the alarm was first
 				now, tryAt = tryAt, time.Time{}
-				turn.On(Event{What: Begins, Now: now})
+				planFor(&turn, Event{What: Begins, Now: now})
 			}
 			e := Event{Now: now, What: rapid.SampledFrom([]What{
 				Missed, Yielding, Yielded, Heard, Heard, Heard, OurTurn, OthersTurn, Begins, Acquired,
@@ -192,7 +207,7 @@ func TestTheLockIsNeverIdleForLong(t *testing.T) {
 			}
 			e.Cohort = rapid.SampledFrom([]time.Duration{0, 5 * ms, 60 * ms, time.Hour}).Draw(t, "cohort")
 			before := turn
-			action := turn.On(e)
+			action := planFor(&turn, e)
 			switch action.When {
 			case TryNow:
 				tryAt = time.Time{}
