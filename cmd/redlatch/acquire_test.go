@@ -73,10 +73,7 @@ func TestAcquireThatCannotPrint(t *testing.T) {
 	require.Zero(t, code)
 	require.Contains(t, output, "cannot print the id")
 	require.Zero(t, rdb.Exists(t.Context(), "name").Val())
-	code, output = run("redlatch acquire name >&-")
-	require.Equal(t, exitUsage, code, output)
-	require.Contains(t, output, "standard output is closed")
-	require.Zero(t, rdb.Exists(t.Context(), "name").Val())
+	// A closed output looks to Go like the null device, as those who need no id give it to redlatch.
 	code, output = run("redlatch acquire unwanted-id >/dev/null")
 	require.Zero(t, code, output)
 	if _, err := os.Stat("/dev/full"); err == nil {

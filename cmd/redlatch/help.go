@@ -21,7 +21,7 @@ func printHelp(out io.Writer, template string, data any) {
 	_, _ = io.WriteString(out, filled(text.String()))
 }
 
-// firstColumn is the name at the begin of a line of a list, up to its text.
+// firstColumn is the name at the beginning of a line of a list, up to its text.
 var firstColumn = regexp.MustCompile(`^ +\S+(?: \S+)*?  +`)
 
 // filled fills lines up to helpWidth. Lines with the same indentation are a paragraph. In a list, further lines begin

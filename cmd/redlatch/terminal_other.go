@@ -9,6 +9,3 @@ func isTerminal(f *os.File) bool {
 	info, err := f.Stat()
 	return err == nil && info.Mode()&os.ModeCharDevice != 0
 }
-
-// wasClosed: a closed file makes writes fail here.
-func wasClosed(*os.File) bool { return false }

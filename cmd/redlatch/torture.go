@@ -227,5 +227,5 @@ func tellProgress(n notes, p torture.Progress) {
 	}
 }
 
-// eraseLine goes to the begin of a line of a terminal, and erases it.
+// eraseLine goes to the beginning of a line of a terminal, and erases it.
 const eraseLine = "\r\x1b[K"
