@@ -72,6 +72,9 @@ func (c *Client) typeAt(ctx context.Context, key string) (string, error) {
 func (c *Client) foreignAt(ctx context.Context, key string) error {
 	return c.during(ctx, func() error {
 		_, err := scripts.LockInfo{LockHash: key}.Do(ctx, c.calls)
+		if isForeign(err) { // perhaps to locks of that kind only
+			_, err = scripts.RWLockWriteInfo{LockHash: key}.Do(ctx, c.calls)
+		}
 		if !isWrongType(err) {
 			return err
 		}

@@ -48,6 +48,8 @@ func TestInspectTellsTheKindFromTheKeys(t *testing.T) {
 
 		Acquire(t, ctx, c.RWLock("rw").Reader())
 		require.Equal(t, "reader", inspect("rw").Kind)
+		require.NoError(t, rdb.HSet(ctx, prefix+"endless", "mode", "write", "anna:write", 1).Err())
+		require.Empty(t, inspect("endless").Kind, "without expiry it is not ours, but it may be a lock")
 
 		fair := Acquire(t, ctx, c.FairLock("fair"))
 		waiting := Start(func() (*primitives.Hold, error) { return c.FairLock("fair").Acquire(ctx) })

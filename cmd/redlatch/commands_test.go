@@ -817,4 +817,8 @@ func TestAHashWithoutExpiryIsNamed(t *testing.T) {
 	require.NotContains(t, stderr, "expiry")
 	code, _, stderr = on(t, s, "force-release --yes --kind lock", name)
 	require.Zero(t, code, stderr)
+	require.NoError(t, s.Client(t).HSet(t.Context(), name, "mode", "write", "anna:write", "1").Err())
+	code, _, stderr = on(t, s, "inspect", name)
+	require.Equal(t, exitFailed, code, stderr)
+	require.Contains(t, stderr, "to treat it as a lock: --kind write")
 }

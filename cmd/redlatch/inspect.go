@@ -98,10 +98,12 @@ func (s *session) inspect(ctx context.Context, kind, name string) (*entry, error
 // key may be a hash that looks like a lock, but has no expiry. It is not listed, but acquisitions wait for it.
 func (s *session) nothingHeld(ctx context.Context, kind, name string) error {
 	if kind == "" {
-		info, err := s.client.Lock(name).Info(ctx)
-		if err == nil && len(info.Holders) > 0 && info.TTL < 0 {
-			return failure("%q: the key holds a hash without expiry, perhaps of another program; "+
-				"to treat it as a lock: --kind lock", name)
+		for _, kind = range []string{kindLock, kindWrite, kindRead} {
+			info, err := s.lock(kind, name).Info(ctx)
+			if err == nil && len(info.Holders) > 0 && info.TTL < 0 {
+				return failure("%q: the key holds a hash without expiry, perhaps of another program; "+
+					"to treat it as a lock: --kind %s", name, kind)
+			}
 		}
 		return failure("%q: nothing is held", name)
 	}

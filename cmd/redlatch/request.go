@@ -182,14 +182,13 @@ func (r *request) obstacle(ctx context.Context, s *session) (primitives.Info, er
 	var info primitives.Info
 	for _, kind := range sides {
 		var err error
-		if info, err = s.acquirer(kind, r.name).Info(ctx); err != nil || len(info.Holders) > 0 {
-			return info, err
+		info, err = s.acquirer(kind, r.name).Info(ctx)
+		if errors.Is(err, primitives.ErrForeign) { // held as another kind of lock; an ACL may forbid to look
+			info, _ = s.client.Inspect(ctx, r.name)
+			return info, nil
 		}
-	}
-	if r.kind == kindRead || r.kind == kindWrite { // or it is held as another kind of lock; an ACL may forbid to look
-		found, err := s.client.Inspect(ctx, r.name)
-		if err == nil && len(found.Holders) > 0 && kindOf(found.Kind) != kindRead {
-			return found, nil
+		if err != nil || len(info.Holders) > 0 {
+			return info, err
 		}
 	}
 	return info, nil

@@ -196,7 +196,9 @@ func TestRefusalNamesTheHolder(t *testing.T) {
 func TestRefusalNamesAHolderOfAnotherKind(t *testing.T) {
 	t.Parallel()
 	s := redistest.Redis(t)
-	for kind, held := range map[string]string{kindRead: kindLock, kindWrite: kindFenced} {
+	for kind, held := range map[string]string{
+		kindRead: kindLock, kindWrite: kindFenced, kindLock: kindRead, kindFenced: kindWrite, kindFair: kindWrite,
+	} {
 		name := redistest.Name(t)
 		hold, err := (&session{client: client(t, s)}).lock(held, name).Acquire(t.Context())
 		require.NoError(t, err)
@@ -205,7 +207,7 @@ func TestRefusalNamesAHolderOfAnotherKind(t *testing.T) {
 		require.Contains(t, stderr, "held by "+hold.ID())
 		code, _, stderr = on(t, s, "inspect --kind "+kind, name)
 		require.Equal(t, exitFailed, code, stderr)
-		require.Contains(t, stderr, "nothing is held (--kind "+kind+")")
+		require.Contains(t, stderr, "inspect "+kind+" \""+name+"\": the key holds a ")
 		require.NoError(t, hold.Release(t.Context()))
 	}
 }
