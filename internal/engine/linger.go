@@ -2,7 +2,6 @@ package engine
 
 import (
 	"context"
-	"slices"
 	"strings"
 	"time"
 )
@@ -203,9 +202,14 @@ func (r *Resource) resume(ctx context.Context, q *Request) bool {
 // GiveUpLingering gives resources up that linger, before a command that acquires them together. It waits for the
 // answers.
 func (c *Core) GiveUpLingering(ctx context.Context, resources []*Resource) {
-	c.queues.giveUp(ctx, c.RollbackLimit(time.Now()), func(kept *Hold) bool {
-		return slices.ContainsFunc(resources, kept.r.Is)
-	})
+	for _, r := range resources { // not by giveUp: many locks may linger, and few of them are meant
+		c.queues.mu.Lock()
+		kept := c.queues.keeperOf(queueKey{r.Kind, r.Name, false})
+		c.queues.mu.Unlock()
+		if kept != nil {
+			kept.giveBack(ctx, c.RollbackLimit(time.Now()))
+		}
+	}
 }
 
 // Wanted gives lingering locks up because another client has asked for them. match reports whether a hold is one
