@@ -77,6 +77,10 @@ var scriptCases = []struct {
 		[]string{"SUBSCRIBE c", "UNSUBSCRIBE c", "SUBSCRIBE c"}, isConfirmed, nil,
 	},
 	{
+		"closed unconfirmed, subscribed and closed again", []string{"+c", "send", "-c", "send", "+c", "-c", "send"},
+		[]string{"SUBSCRIBE c", "UNSUBSCRIBE c"}, isUnconfirmed, nil,
+	},
+	{
 		"closed confirmed, subscribed again",
 		[]string{"+c", "send", "ssubscribe c 1", "-c", "send", "+c", "send", "sunsubscribe c 0"},
 		[]string{"SUBSCRIBE c", "UNSUBSCRIBE c", "SUBSCRIBE c"}, isUnconfirmed, nil,
@@ -84,6 +88,19 @@ var scriptCases = []struct {
 	{
 		"slot moved", []string{"+c", "send", "ssubscribe c 1", "sunsubscribe c 0"},
 		[]string{"SUBSCRIBE c"}, isUnplaced, nil,
+	},
+	{
+		"slot moved while a command for another channel is unanswered",
+		[]string{"+c", "send", "ssubscribe c 1", "+d", "send", "sunsubscribe c 0", "ssubscribe d 1"},
+		[]string{"SUBSCRIBE c", "SUBSCRIBE d"}, isUnplaced, nil,
+	},
+	{
+		"slot moved while UNSUBSCRIBE of another channel is unanswered",
+		[]string{
+			"+c", "send", "ssubscribe c 1", "+d", "send", "ssubscribe d 1", "-d", "send",
+			"sunsubscribe c 0", "sunsubscribe d 0", "PONG",
+		},
+		[]string{"SUBSCRIBE c", "SUBSCRIBE d", "UNSUBSCRIBE d"}, isUnplaced, nil,
 	},
 	{
 		"slot moved while an answer is outstanding",
@@ -211,4 +228,20 @@ func TestRepliesAreMatchedToTheirCommands(t *testing.T) {
 			}
 		})
 	}
+}
+
+// The channels of a lost link are placed on a new one, except those without listeners.
+func TestLostLinkReturnsOnlyChannelsWithListeners(t *testing.T) {
+	h := New(nil, Config{})
+	defer h.Close()
+	h.placing = true // no placer runs, so unplaced channels stay visible
+	l := newLink(h, server{name: plainServer})
+	h.links[plainServer] = l
+	require.NoError(t, l.handle(replyOf("PONG")))
+	_, err := runScript(t, h, l, []string{"+c", "+d", "send", "subscribe c 1", "subscribe d 1", "-d"})
+	require.NoError(t, err)
+
+	require.True(t, l.returnChannels())
+	require.Equal(t, []*channel{h.channels["c"]}, h.unplaced)
+	require.Len(t, h.channels, 1)
 }

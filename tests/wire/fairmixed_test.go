@@ -101,6 +101,22 @@ func (m *mixed) joinJava(i int, d time.Duration) {
 	})
 }
 
+// joinLeaving starts a waiter in Go. The function it returns has the waiter leave the queue, and waits for that.
+func (m *mixed) joinLeaving() (leave func()) {
+	m.t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	m.join(func() {
+		if _, err := m.l.Acquire(ctx); err == nil {
+			m.t.Error("a waiter acquired the lock before it left")
+		}
+	})
+	return func() {
+		before := len(m.queue())
+		cancel()
+		redistest.WaitFor(m.t, Soon, func() bool { return len(m.queue()) == before-1 }, "the waiter has left the queue")
+	}
+}
+
 // hold acquires the free lock. The function it returns releases it.
 func (m *mixed) hold(byJava bool) (release func()) {
 	if byJava {
