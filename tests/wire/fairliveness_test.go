@@ -6,6 +6,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	. "github.com/redlatch/redlatch/internal/fixture"
@@ -78,6 +79,28 @@ func TestFairLockJavaWaiterBehindGoKeepsItsOwnTimeout(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A dead Java waiter whose score is hours ahead, because the server's clock was set back, delays the others by five
+// minutes at most.
+func TestFairLockDeadJavaWaiterWithAScoreFarAhead(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		m := newMixed(t, redistest.Embedded(t), "l")
+		release := m.hold(false)
+		ctx, die := context.WithCancel(t.Context())
+		m.join(func() { m.j.lock(ctx, 50) })
+		m.joinGo(m.l, 1, 0)
+		far := redis.Z{Score: float64(time.Now().Add(9 * time.Hour).UnixMilli()), Member: m.j.id(50)}
+		require.NoError(t, m.s.Client(t).ZAdd(t.Context(), "redisson_lock_timeout:{l}", far).Err())
+		time.Sleep(3 * time.Second)
+		die()
+		began := time.Now()
+		release()
+		m.wg.Wait()
+		require.Less(t, time.Since(began), 5*time.Minute+5*time.Second)
+		m.finish(m.j.id(50))
+	})
 }
 
 // A dead Go waiter behind a Java waiter with a short wait does not block the queue for the five minutes that its
