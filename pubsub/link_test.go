@@ -272,14 +272,31 @@ func TestLostLinkReturnsItsChannels(t *testing.T) {
 	}
 }
 
-// A link does not end if a channel was placed on it while its idle timer fired.
-func TestLinkWithAChannelDoesNotExpire(t *testing.T) {
+// A link does not end if a channel was placed on it while its idle timer fired. Else no more channels are placed on
+// it, from that moment on.
+func TestLinkExpiresOnlyWithoutChannels(t *testing.T) {
 	h, l := newTestLink(t, false)
 	_, err := runScript(t, h, l, []string{"+c", "send", "subscribe c 1"})
 	require.NoError(t, err)
 	l.expire()
 	require.NoError(t, l.ctx.Err())
 	require.Same(t, l, h.links[plainServer])
+
+	delete(l.channels, h.channels["c"])
+	l.expire()
+	require.Error(t, l.ctx.Err())
+	require.Empty(t, h.links)
+}
+
+// A link ends when the server keeps more subscriptions without listeners than maxLeftover.
+func TestTooManyRefusedUnsubscribesEndTheLink(t *testing.T) {
+	h, l := newTestLink(t, false)
+	l.leftover = maxLeftover - 1
+	leave := []string{"+c", "send", "subscribe c 1", "-c", "send", "!NOPERM x"}
+	_, err := runScript(t, h, l, leave)
+	require.NoError(t, err)
+	_, err = runScript(t, h, l, leave)
+	require.ErrorContains(t, err, "too many channels")
 }
 
 // A channel that has moved to another link keeps its place when the old server reports that its slot has moved.
