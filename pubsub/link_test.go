@@ -77,6 +77,15 @@ var scriptCases = []struct {
 		[]string{"SUBSCRIBE c", "UNSUBSCRIBE c", "SUBSCRIBE c"}, isConfirmed, nil,
 	},
 	{
+		"closed unconfirmed, subscribed and closed again", []string{"+c", "send", "-c", "send", "+c", "-c", "send"},
+		[]string{"SUBSCRIBE c", "UNSUBSCRIBE c"}, isUnconfirmed, nil,
+	},
+	{
+		"closed twice, and the first SUBSCRIBE is answered",
+		[]string{"+c", "send", "-c", "send", "+c", "send", "-c", "send", "ssubscribe c 1"},
+		[]string{"SUBSCRIBE c", "UNSUBSCRIBE c", "SUBSCRIBE c", "UNSUBSCRIBE c"}, isUnconfirmed, nil,
+	},
+	{
 		"closed confirmed, subscribed again",
 		[]string{"+c", "send", "ssubscribe c 1", "-c", "send", "+c", "send", "sunsubscribe c 0"},
 		[]string{"SUBSCRIBE c", "UNSUBSCRIBE c", "SUBSCRIBE c"}, isUnconfirmed, nil,
@@ -84,6 +93,19 @@ var scriptCases = []struct {
 	{
 		"slot moved", []string{"+c", "send", "ssubscribe c 1", "sunsubscribe c 0"},
 		[]string{"SUBSCRIBE c"}, isUnplaced, nil,
+	},
+	{
+		"slot moved while a command for another channel is unanswered",
+		[]string{"+c", "send", "ssubscribe c 1", "+d", "send", "sunsubscribe c 0", "ssubscribe d 1"},
+		[]string{"SUBSCRIBE c", "SUBSCRIBE d"}, isUnplaced, nil,
+	},
+	{
+		"slot moved while UNSUBSCRIBE of another channel is unanswered",
+		[]string{
+			"+c", "send", "ssubscribe c 1", "+d", "send", "ssubscribe d 1", "-d", "send",
+			"sunsubscribe c 0", "sunsubscribe d 0", "PONG",
+		},
+		[]string{"SUBSCRIBE c", "SUBSCRIBE d", "UNSUBSCRIBE d"}, isUnplaced, nil,
 	},
 	{
 		"slot moved while an answer is outstanding",
@@ -194,13 +216,7 @@ func isUnknown(c *channel) bool     { return c == nil }
 func TestRepliesAreMatchedToTheirCommands(t *testing.T) {
 	for _, tt := range scriptCases {
 		t.Run(tt.name, func(t *testing.T) {
-			h := New(nil, Config{})
-			defer h.Close()
-			h.placing = true // no placer runs, so unplaced channels stay visible
-			l := newLink(h, server{name: plainServer, sharded: true})
-			h.links[plainServer] = l
-			require.NoError(t, l.handle(replyOf("PONG"))) // the reply that connect leaves unread
-
+			h, l := newTestLink(t, true)
 			sent, err := runScript(t, h, l, tt.steps)
 			require.ErrorIs(t, err, tt.err)
 			require.Equal(t, tt.sent, sent)
@@ -210,5 +226,108 @@ func TestRepliesAreMatchedToTheirCommands(t *testing.T) {
 				require.GreaterOrEqual(t, c.unanswered, 0)
 			}
 		})
+	}
+}
+
+// newTestLink returns a link without a connection, and its hub.
+func newTestLink(t *testing.T, sharded bool) (*Hub, *link) {
+	t.Helper()
+	h := New(nil, Config{})
+	t.Cleanup(h.Close)
+	h.placing = true // no placer runs, so unplaced channels stay visible
+	l := newLink(h, server{name: plainServer, sharded: sharded})
+	h.links[plainServer] = l
+	require.NoError(t, l.handle(replyOf("PONG"))) // the reply that connect leaves unread
+	return h, l
+}
+
+// The channels of a lost link are placed on a new one, except those without listeners. A link that has served is
+// the first failure of its server. The end of an idle link is no failure.
+func TestLostLinkReturnsItsChannels(t *testing.T) {
+	for _, tt := range []struct {
+		name     string
+		steps    []string
+		lost     bool
+		unplaced int
+		failures int // there were 5 before
+	}{
+		{"not connected", []string{"+c"}, true, 1, 6},
+		{"has served", []string{"+c", "send", "subscribe c 1"}, true, 1, 1},
+		{"one channel is closed", []string{"+c", "+d", "send", "subscribe c 1", "subscribe d 1", "-d"}, true, 1, 1},
+		{"all channels are closed", []string{"+c", "send", "subscribe c 1", "-c"}, true, 0, 1},
+		{"idle", nil, false, 0, 0},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			h, l := newTestLink(t, false)
+			h.failures[plainServer] = 5
+			_, err := runScript(t, h, l, tt.steps)
+			require.NoError(t, err)
+
+			require.Equal(t, tt.lost, l.returnChannels())
+			require.Len(t, h.unplaced, tt.unplaced)
+			require.Len(t, h.channels, tt.unplaced)
+			require.Equal(t, tt.failures, h.failures[plainServer])
+			require.Empty(t, h.links)
+		})
+	}
+}
+
+// A link does not end if a channel was placed on it while its idle timer fired. Else no more channels are placed on
+// it, from that moment on.
+func TestLinkExpiresOnlyWithoutChannels(t *testing.T) {
+	h, l := newTestLink(t, false)
+	_, err := runScript(t, h, l, []string{"+c", "send", "subscribe c 1"})
+	require.NoError(t, err)
+	l.expire()
+	require.NoError(t, l.ctx.Err())
+	require.Same(t, l, h.links[plainServer])
+
+	delete(l.channels, h.channels["c"])
+	l.expire()
+	require.Error(t, l.ctx.Err())
+	require.Empty(t, h.links)
+}
+
+// A link ends when the server keeps more subscriptions without listeners than maxLeftover.
+func TestTooManyRefusedUnsubscribesEndTheLink(t *testing.T) {
+	h, l := newTestLink(t, false)
+	l.leftover = maxLeftover - 1
+	leave := []string{"+c", "send", "subscribe c 1", "-c", "send", "!NOPERM x"}
+	_, err := runScript(t, h, l, leave)
+	require.NoError(t, err)
+	_, err = runScript(t, h, l, leave)
+	require.ErrorContains(t, err, "too many channels")
+}
+
+// A channel that has moved to another link keeps its place when the old server reports that its slot has moved.
+func TestFormerLinkDoesNotUnplaceAChannel(t *testing.T) {
+	h, former := newTestLink(t, true)
+	l := newLink(h, server{name: plainServer, sharded: true})
+	h.links[plainServer] = l
+	_, err := runScript(t, h, l, []string{"PONG", "+c", "send", "ssubscribe c 1"})
+	require.NoError(t, err)
+	require.NoError(t, former.handle(replyOf("sunsubscribe", "c", "0")))
+	require.True(t, isConfirmed(h.channels["c"]))
+}
+
+// Sharded pub/sub has commands of its own. PING is the same for all.
+func TestCommandsOnTheWire(t *testing.T) {
+	c := []*channel{{name: "c"}}
+	for _, tt := range []struct {
+		cmd     command
+		sharded bool
+		want    string
+	}{
+		{command{word: ping}, false, "*1 $4 PING "},
+		{command{word: ping}, true, "*1 $4 PING "},
+		{command{word: subscribe, channels: c}, false, "*2 $9 SUBSCRIBE $1 c "},
+		{command{word: subscribe, channels: c}, true, "*2 $10 SSUBSCRIBE $1 c "},
+		{
+			command{word: unsubscribe, channels: c, fenced: true}, true,
+			"*2 $12 SUNSUBSCRIBE $1 c *1 $4 PING ",
+		},
+	} {
+		got := string(tt.cmd.append(nil, tt.sharded))
+		require.Equal(t, tt.want, strings.ReplaceAll(got, "\r\n", " "))
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	. "github.com/redlatch/redlatch/internal/fixture"
@@ -43,25 +44,61 @@ func TestFairLockJavaWaitersThatGiveUpLeaveNoDelay(t *testing.T) {
 }
 
 // A Java waiter does not keep the five minutes that the score of the Go waiter before it allowed for another Java
-// waiter. So it delays the others by its own timeout if it dies.
+// waiter, whether that Go waiter acquires or leaves. So it delays the others by its own timeout if it dies.
 func TestFairLockJavaWaiterBehindGoKeepsItsOwnTimeout(t *testing.T) {
+	t.Parallel()
+	for what, limit := range map[string]time.Duration{
+		"acquires": 10 * time.Second,
+		// Redisson adds the rest of the lock's TTL to the score of its first waiter, and so to those behind it.
+		"leaves": 40 * time.Second,
+	} {
+		t.Run(what, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				m := newMixed(t, redistest.Embedded(t), "l")
+				m.j.wait = 8 * time.Second
+				release := m.hold(false)
+				m.joinJava(0, 0)
+				leave := func() {}
+				if what == "leaves" {
+					leave = m.joinLeaving()
+				} else {
+					m.joinGo(m.l, 1, 0)
+				}
+				ctx, die := context.WithCancel(t.Context())
+				m.join(func() { m.j.lock(ctx, 50) })
+				m.joinGo(m.l, 2, 0)
+				time.Sleep(3 * time.Second)
+				leave()
+				die()
+				began := time.Now()
+				release()
+				m.wg.Wait()
+				require.Less(t, time.Since(began), limit)
+				require.Greater(t, time.Since(began), 6*time.Second)
+				m.finish(m.j.id(50))
+			})
+		})
+	}
+}
+
+// A dead Java waiter whose score is hours ahead, because the server's clock was set back, delays the others by five
+// minutes at most.
+func TestFairLockDeadJavaWaiterWithAScoreFarAhead(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		m := newMixed(t, redistest.Embedded(t), "l")
-		m.j.wait = 8 * time.Second
 		release := m.hold(false)
-		m.joinJava(0, 0)
-		m.joinGo(m.l, 1, 0)
 		ctx, die := context.WithCancel(t.Context())
 		m.join(func() { m.j.lock(ctx, 50) })
-		m.joinGo(m.l, 2, 0)
+		m.joinGo(m.l, 1, 0)
+		far := redis.Z{Score: float64(time.Now().Add(9 * time.Hour).UnixMilli()), Member: m.j.id(50)}
+		require.NoError(t, m.s.Client(t).ZAdd(t.Context(), "redisson_lock_timeout:{l}", far).Err())
 		time.Sleep(3 * time.Second)
 		die()
 		began := time.Now()
 		release()
 		m.wg.Wait()
-		require.Less(t, time.Since(began), 10*time.Second)
-		require.Greater(t, time.Since(began), 6*time.Second)
+		require.Less(t, time.Since(began), 5*time.Minute+5*time.Second)
 		m.finish(m.j.id(50))
 	})
 }
