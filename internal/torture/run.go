@@ -261,7 +261,10 @@ func (r *runner) next() (seed uint64, ok bool) {
 func (r *runner) foundEnough() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.cfg.enough != nil && r.cfg.enough(r.result) || slices.ContainsFunc(r.result.Violations, func(v Violation) bool {
+	if r.cfg.enough != nil && r.cfg.enough(r.result) {
+		return true
+	}
+	return slices.ContainsFunc(r.result.Violations, func(v Violation) bool {
 		return r.cfg.FailFast || slices.Contains(r.cfg.until, v.Check)
 	})
 }
