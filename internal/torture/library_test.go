@@ -125,9 +125,11 @@ func TestAnotherLibrary(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+			// A busy machine may need a few rounds.
+			both := func(r *Result) bool { return min(r.Others, r.Total()-r.Others) > 50 }
 			r, err := Run(t.Context(), Config{
-				Client: testClient, Other: func() *exec.Cmd { return testClientOf(tt.library) },
-				Seed: 1, Duration: 2 * time.Second, Topology: tt.topology, Timelines: t.TempDir(),
+				Client: testClient, Other: func() *exec.Cmd { return testClientOf(tt.library) }, enough: both,
+				Seed: 1, Duration: time.Minute, Round: 2 * time.Second, Topology: tt.topology, Timelines: t.TempDir(),
 				Primitives: []string{"lock", "fenced", "rwlock"}, Processes: 2, Sessions: 4,
 				TTL: 500 * time.Millisecond, Faults: []string{faultReplies, faultDelete, faultKill}, single: true,
 			})
@@ -143,8 +145,7 @@ func TestAnotherLibrary(t *testing.T) {
 			}
 			require.Subset(t, tt.wrong, found, "%v", violationsOf(r))
 			require.Equal(t, len(tt.wrong) > 0, len(found) > 0, "%v", violationsOf(r))
-			require.Greater(t, r.Others, 50)
-			require.Less(t, r.Others, r.Total()-50)
+			require.True(t, both(r), "%d of %d operations by the other library", r.Others, r.Total())
 		})
 	}
 }

@@ -57,8 +57,8 @@ func startProcess(cmd *exec.Cmd, sl *slot, s setup, stays func(moment string, na
 	if err := <-started; err != nil {
 		return nil, fmt.Errorf("torture: client process: %w", err)
 	}
-	if err := p.send(s); err != nil {
-		return nil, p.failure(err)
+	if err := p.tell(s); err != nil {
+		return nil, err
 	}
 	return p, nil
 }
@@ -68,7 +68,7 @@ func (p *process) started() error {
 	select {
 	case <-p.ready:
 	case <-p.exited:
-		return p.failure(errors.New("it ended by itself"))
+		return p.failure(errEnded)
 	case <-time.After(startTimeout):
 		return fmt.Errorf("process %d has not started within %v", p.id, startTimeout)
 	}
@@ -156,6 +156,24 @@ func (p *process) send(v any) error {
 	return err
 }
 
+// tell is send to a process that is expected to live. If it has exited, the error is what it wrote about that, and
+// not that a pipe is broken.
+func (p *process) tell(v any) error {
+	err := p.send(v)
+	if err == nil {
+		return nil
+	}
+	select {
+	case <-p.exited:
+		return p.failure(errEnded)
+	case <-time.After(exitTimeout):
+		return fmt.Errorf("process %d: %w", p.id, err)
+	}
+}
+
+// exitTimeout is how long a process that closed its standard input may take to exit.
+const exitTimeout = 10 * time.Second
+
 // kill kills the process for good. What it held, it held until now, or until it was stopped.
 func (p *process) kill() {
 	p.mu.Lock()
@@ -193,8 +211,8 @@ func (p *process) stop(on bool) {
 // close ends a process whose sessions have ended. It returns an error if the process failed, or left
 // goroutines behind.
 func (p *process) close(limit time.Duration) error {
-	if err := p.send(order{Do: "close"}); err != nil {
-		return p.failure(err)
+	if err := p.tell(order{Do: "close"}); err != nil {
+		return err
 	}
 	select {
 	case <-p.exited:
@@ -216,14 +234,11 @@ func (p *process) close(limit time.Duration) error {
 	return nil
 }
 
-// failure returns the error of a process that ended by itself, with the begin of what it wrote about it.
+var errEnded = errors.New("it ended by itself")
+
+// failure returns the error of a process that has exited, with the begin of what it wrote about it.
 func (p *process) failure(err error) error {
-	select {
-	case <-p.exited:
-		text := strings.TrimSpace(p.errors.String())
-		lines := strings.SplitN(text, "\n", 12)
-		return fmt.Errorf("process %d: %w: %s", p.id, err, strings.Join(lines[:min(len(lines), 11)], " | "))
-	case <-time.After(time.Second):
-		return fmt.Errorf("process %d: %w", p.id, err)
-	}
+	text := strings.TrimSpace(p.errors.String())
+	lines := strings.SplitN(text, "\n", 12)
+	return fmt.Errorf("process %d: %w: %s", p.id, err, strings.Join(lines[:min(len(lines), 11)], " | "))
 }

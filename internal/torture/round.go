@@ -267,7 +267,7 @@ func (r *round) startClient(s *slot) error {
 	}
 	r.processes = append(r.processes, p)
 	s.set(p)
-	return p.send(order{Do: "generation", Generation: r.generation})
+	return p.tell(order{Do: "generation", Generation: r.generation})
 }
 
 // replace starts a new process in the place of one that was killed. A plain semaphore's permits of a dead
@@ -454,7 +454,7 @@ func (r *round) drain() (out []Violation) {
 		select {
 		case <-p.drained:
 		case <-p.exited:
-			err := p.failure(errors.New("it ended by itself"))
+			err := p.failure(errEnded)
 			if s.other && p.speaks == 0 { // it may have been too old for what it was told
 				r.fail(s.blame(err))
 			}

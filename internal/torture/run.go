@@ -41,13 +41,14 @@ type Config struct {
 	Other func() *exec.Cmd
 
 	defect  string
-	single  bool          // one lane
-	copyAge time.Duration // of copies that are sent between rounds
-	rates   rates         // default: usualRates
-	pace    pace          // of all rounds; default: as their themes say
-	drain   time.Duration // how long sessions may take to end
-	long    int           // one hold in so many lasts
-	until   []string      // stop after the first round in which one of these checks has failed
+	single  bool               // one lane
+	copyAge time.Duration      // of copies that are sent between rounds
+	rates   rates              // default: usualRates
+	pace    pace               // of all rounds; default: as their themes say
+	drain   time.Duration      // how long sessions may take to end
+	long    int                // one hold in so many lasts
+	until   []string           // stop after the first round in which one of these checks has failed
+	enough  func(*Result) bool // stop after the first round after which it is true
 }
 
 // Progress is how far a run is.
@@ -260,6 +261,9 @@ func (r *runner) next() (seed uint64, ok bool) {
 func (r *runner) foundEnough() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if r.cfg.enough != nil && r.cfg.enough(r.result) {
+		return true
+	}
 	return slices.ContainsFunc(r.result.Violations, func(v Violation) bool {
 		return r.cfg.FailFast || slices.Contains(r.cfg.until, v.Check)
 	})
