@@ -198,10 +198,10 @@ type block struct {
 	next        atomic.Int64 // port to try next, less first
 }
 
-// reserve takes a random free block. Its guard listens on the first port of the block
-// until the process ends, so other processes pass the block over.
-func reserve() *block {
-	for _, i := range rand.Perm((lastPort - firstPort) / blockPorts) {
+// reserve takes the first free block in that order. Its guard listens on the first port
+// of the block until the process ends, so other processes pass the block over.
+func reserve(order []int) *block {
+	for _, i := range order {
 		first := firstPort + i*blockPorts
 		if guard, err := net.Listen("tcp", loopback(first)); err == nil {
 			return newBlock(first+1, blockPorts-1, guard)
@@ -220,7 +220,7 @@ func newBlock(first, size int, guard net.Listener) *block {
 }
 
 // ownBlock is the block of this process. Finding it binds a port, so not before a test needs one.
-var ownBlock = sync.OnceValue(reserve)
+var ownBlock = sync.OnceValue(func() *block { return reserve(rand.Perm((lastPort - firstPort) / blockPorts)) })
 
 // listen opens a listener on a free port of the block.
 func (b *block) listen() (net.Listener, error) {

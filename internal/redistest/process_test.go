@@ -1,25 +1,14 @@
 package redistest
 
 import (
-	"context"
-	"os"
-	"os/exec"
-	"regexp"
-	"strconv"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 )
 
-// Processes that run side by side use different ports: the port of a server that is down for a moment stays free.
-func TestProcessesUseDifferentPorts(t *testing.T) {
-	if os.Getenv(envChild) != "" {
-		ports, err := freePorts(1)
-		require.NoError(t, err)
-		_, _ = os.Stdout.WriteString("port " + strconv.Itoa(ports[0]) + "\n")
-		return
-	}
+// The block of a process is not taken by another one: the port of a server that is down for a moment stays free.
+func TestBlocksOfPortsAreTakenOnce(t *testing.T) {
+	t.Parallel()
 	own := ownBlock()
 	if own.guard == nil {
 		t.Skip("other processes use all ports")
@@ -29,19 +18,10 @@ func TestProcessesUseDifferentPorts(t *testing.T) {
 	for _, port := range ports {
 		require.True(t, own.has(port), port)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-	defer cancel()
-	for range 60 { // a block is chosen at random
-		cmd := exec.CommandContext(ctx, os.Args[0], "-test.run", "^TestProcessesUseDifferentPorts$")
-		cmd.Env = append(os.Environ(), envChild+"=1")
-		out, err := cmd.Output()
-		require.NoError(t, err)
-		match := regexp.MustCompile(`port (\d+)`).FindSubmatch(out)
-		require.Len(t, match, 2, string(out))
-		port, err := strconv.Atoi(string(match[1]))
-		require.NoError(t, err)
-		require.False(t, own.has(port), "%d is in the block of ports from %d", port, own.first)
-	}
+	another := reserve([]int{(own.first - firstPort) / blockPorts})
+	require.Nil(t, another.guard, "the block from %d was taken twice", own.first)
+	require.Equal(t, firstPort, another.first, "all ports")
+	require.Equal(t, lastPort-firstPort, another.size)
 }
 
 func (b *block) has(port int) bool { return b.first <= port && port < b.first+b.size }
