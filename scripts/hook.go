@@ -26,34 +26,20 @@ type punctual struct {
 	lastDial
 }
 
-// punctuals has the hook of each client, which all runners of the client share. It keeps neither alive.
-var punctuals = struct {
-	sync.Mutex
-
-	of map[weak.Pointer[redis.Client]]weak.Pointer[punctual]
-}{of: map[weak.Pointer[redis.Client]]weak.Pointer[punctual]{}}
+// punctuals has the hook of each client, which all runners of the client share.
+var punctuals = hooks[redis.Client, punctual]{}
 
 // punctualOf returns the hook of rdb, and adds it if there is none.
 func punctualOf(rdb *redis.Client) *punctual {
-	punctuals.Lock()
-	defer punctuals.Unlock()
-	key := weak.Make(rdb)
-	if p := punctuals.of[key].Value(); p != nil {
+	return punctuals.of(rdb, func() *punctual {
+		o := rdb.Options()
+		p := &punctual{copy: rdb.WithTimeout(o.ReadTimeout)} // with options of its own
+		p.copy.Options().WriteTimeout = o.WriteTimeout
+		p.copy.Options().ContextTimeoutEnabled = true
+		p.copy.AddHook(p) // sets send
+		rdb.AddHook(p)
 		return p
-	}
-	o := rdb.Options()
-	p := &punctual{copy: rdb.WithTimeout(o.ReadTimeout)} // with options of its own
-	p.copy.Options().WriteTimeout = o.WriteTimeout
-	p.copy.Options().ContextTimeoutEnabled = true
-	p.copy.AddHook(p) // sets send
-	rdb.AddHook(p)
-	punctuals.of[key] = weak.Make(p)
-	runtime.AddCleanup(rdb, func(key weak.Pointer[redis.Client]) {
-		punctuals.Lock()
-		defer punctuals.Unlock()
-		delete(punctuals.of, key)
-	}, key)
-	return p
+	})
 }
 
 // ProcessPipelineHook implements [redis.Hook]. go-redis calls it first for the copy, then for the client, and
@@ -83,30 +69,16 @@ func isGoRedis(next redis.ProcessPipelineHook) bool {
 // lastDial is a hook that only notes the address of the latest connection of a client; nil: none, or unknown.
 type lastDial struct{ addr atomic.Pointer[string] }
 
-// lastDials has the hook of each client that a type embeds, by its options. It keeps no client alive.
-var lastDials = struct {
-	sync.Mutex
-
-	of map[weak.Pointer[redis.Options]]*lastDial
-}{of: map[weak.Pointer[redis.Options]]*lastDial{}}
+// lastDials has the hook of each client that a type embeds, by its options.
+var lastDials = hooks[redis.Options, lastDial]{}
 
 // lastDialOf returns the hook of a client with those options that rdb embeds, and adds it if there is none.
 func lastDialOf(rdb redis.UniversalClient, o *redis.Options) *lastDial {
-	lastDials.Lock()
-	defer lastDials.Unlock()
-	key := weak.Make(o)
-	d := lastDials.of[key]
-	if d == nil {
-		d = &lastDial{}
+	return lastDials.of(o, func() *lastDial {
+		d := &lastDial{}
 		rdb.AddHook(d)
-		lastDials.of[key] = d
-		runtime.AddCleanup(o, func(key weak.Pointer[redis.Options]) {
-			lastDials.Lock()
-			defer lastDials.Unlock()
-			delete(lastDials.of, key)
-		}, key)
-	}
-	return d
+		return d
+	})
 }
 
 // DialHook implements [redis.Hook]. With Sentinel, the server is another one after a fail-over, although addr stays.
@@ -128,4 +100,31 @@ func (d *lastDial) ProcessHook(next redis.ProcessHook) redis.ProcessHook { retur
 // ProcessPipelineHook implements [redis.Hook].
 func (d *lastDial) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return next
+}
+
+// hooks has one hook H for each client, which a C stands for. It keeps neither of them alive: the client has the hook.
+type hooks[C, H any] struct {
+	mu    sync.Mutex
+	added map[weak.Pointer[C]]weak.Pointer[H]
+}
+
+// of returns the hook of a client. If there is none, add makes it and adds it to the client, with mu held.
+func (h *hooks[C, H]) of(client *C, add func() *H) *H {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	key := weak.Make(client)
+	if hook := h.added[key].Value(); hook != nil {
+		return hook
+	}
+	if h.added == nil {
+		h.added = map[weak.Pointer[C]]weak.Pointer[H]{}
+	}
+	hook := add()
+	h.added[key] = weak.Make(hook)
+	runtime.AddCleanup(client, func(key weak.Pointer[C]) {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		delete(h.added, key)
+	}, key)
+	return hook
 }
