@@ -185,7 +185,7 @@ func (s *multiSubscription) CloseSoon() {
 // the waiters.
 //
 // A message may overtake the reply to the attempt that was refused before it. So messages are numbered, and an
-// attempt knows which ones came after its begin. A nil listener stands for a multi lock for which no request waits:
+// attempt knows which ones came after it began. A nil listener stands for a multi lock for which no request waits:
 // trying and tried accept it.
 type multiListener struct {
 	hear func(engine.Message) // takes the mutex of the wait queues

@@ -45,7 +45,7 @@ func (h *history) checkWaits() (out []Violation) {
 		excused := slices.Concat(busy, h.excuses(o, recovery), h.allStalls(o))
 		if at, gap := widestGap(excused, room, o.call.At, o.ret.At); gap > patience {
 			out = append(out, violation(checkFree, o, o.call.Names[0],
-				"process %d waited for %v from %v after the begin of the round, while nobody can have held it", o.process,
+				"process %d waited for %v from %v after the round began, while nobody can have held it", o.process,
 				gap.Round(time.Millisecond), time.Duration(at-h.begin).Round(time.Millisecond)))
 			continue
 		}
@@ -57,7 +57,7 @@ func (h *history) checkWaits() (out []Violation) {
 		at, gap := widestGap(slices.Concat(busy, h.excuses(o, 2*recovery)), room, begin, o.ret.At)
 		if gap > wakeUp+h.stalled(o.process, at, at+int64(gap)) {
 			out = append(out, violation(checkWake, o, o.call.Names[0],
-				"process %d waited for %v from %v after the begin of the round, while nobody can have held it and nothing can "+
+				"process %d waited for %v from %v after the round began, while nobody can have held it and nothing can "+
 					"have lost its wake-up", o.process,
 				gap.Round(time.Millisecond), time.Duration(at-h.begin).Round(time.Millisecond)))
 		}

@@ -11,7 +11,7 @@ import (
 )
 
 // Faults at random instants rarely hit the few milliseconds in which something can go wrong. So most of
-// them wait for a moment: a command of a certain kind that passes a proxy, or the begin of a hold that lasts.
+// them wait for a moment: a command of a certain kind that passes a proxy, or the beginning of a hold that lasts.
 
 // The moments.
 const (

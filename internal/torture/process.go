@@ -236,7 +236,7 @@ func (p *process) close(limit time.Duration) error {
 
 var errEnded = errors.New("it ended by itself")
 
-// failure returns the error of a process that has exited, with the begin of what it wrote about it.
+// failure returns the error of a process that has exited, with the beginning of what it wrote about it.
 func (p *process) failure(err error) error {
 	text := strings.TrimSpace(p.errors.String())
 	lines := strings.SplitN(text, "\n", 12)
