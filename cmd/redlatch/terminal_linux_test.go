@@ -268,7 +268,7 @@ func TestProgressOfTortureOnATerminal(t *testing.T) {
 	term := onTerminal(t, "", "torture", "--duration", "3s", "--seed", "3", "--redis", "redis://"+s.Addr(),
 		"--primitives", "lock", "--timelines", t.TempDir())
 	read := strings.Join(term.await("seeds"), "\n")
-	require.Regexp(t, `^(\r\x1b\[K\ds: round 1, [^\r\n]*)+\r\x1b\[Ktopology +given`, read)
+	require.Regexp(t, `^(\r\x1b\[K\d+s: round \d+, [^\r\n]*)+\r\x1b\[Ktopology +given`, read)
 	require.Zero(t, term.wait())
 }
 
