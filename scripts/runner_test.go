@@ -846,7 +846,7 @@ func TestDeadlines(t *testing.T) {
 	})
 }
 
-// Once the runner is stopped, calls end within its timeout, even those that begin later. Close leaves no timer.
+// Once the runner is stopped, calls end within its timeout, including those that begin later. Close leaves no timer.
 func TestCallsEndSoonAfterStop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := redistest.Embedded(t).Proxy(t)

@@ -73,7 +73,7 @@ func TestAcquireThatCannotPrint(t *testing.T) {
 	require.Zero(t, code)
 	require.Contains(t, output, "cannot print the id")
 	require.Zero(t, rdb.Exists(t.Context(), "name").Val())
-	// A closed output looks to Go like the null device, as those who need no id give it to redlatch.
+	// To Go, a closed output looks like the null device, which callers use when they do not need the id.
 	code, output = run("redlatch acquire unwanted-id >/dev/null")
 	require.Zero(t, code, output)
 	if _, err := os.Stat("/dev/full"); err == nil {

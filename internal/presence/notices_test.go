@@ -27,7 +27,7 @@ func (c *client) permits(name string) *engine.Resource {
 	return r
 }
 
-// The client checks the holds that a notice names, and ends only those that are really lost.
+// The client checks the holds named in a notice, and ends only those that have been lost.
 func TestNoticeHasTheHoldsChecked(t *testing.T) {
 	a, b, z := permit(myTag, 1), permit(myTag, 2), permit(myTag, 3)
 	for _, tt := range []struct {
