@@ -43,11 +43,14 @@ func (q *waitQueue) standInLine(number uint64) {
 	}
 }
 
-// giveUpPlace gives up a place in the background. It blocks for a moment, so that the place is usually gone when
-// the call of the waiter returns.
-func (r *Resource) giveUpPlace(number uint64) {
-	line := r.Driver.(LineDriver)
-	r.inBackground(context.Background(), time.Now().Add(placeLife), leaveGrace, func(ctx context.Context) error {
+// giveUpPlace gives up a place in the background. Unless its last waiter has acquired, it blocks for a moment, so
+// that the place is usually gone when the call of the waiter returns.
+func (r *Resource) giveUpPlace(number uint64, acquired bool) {
+	line, grace := r.Driver.(LineDriver), leaveGrace
+	if acquired {
+		grace = 0
+	}
+	r.inBackground(context.Background(), time.Now().Add(placeLife), grace, func(ctx context.Context) error {
 		return line.GiveUpPlace(ctx, number)
 	})
 }

@@ -164,7 +164,7 @@ func (q *waitQueue) unlock() {
 	q.leftPlace, q.needless, q.acquired = 0, nil, false
 	q.queues.mu.Unlock()
 	if place != 0 {
-		q.r.giveUpPlace(place)
+		q.r.giveUpPlace(place, acquired)
 	}
 	for _, sub := range needless {
 		if acquired {
@@ -379,9 +379,7 @@ func (q *waitQueue) Leave(w *Waiter, res Result) {
 	if q.acquired = res.Granted; res.Granted {
 		q.heard.Answered(r.ID, -1, nil)
 	}
-	q.on(&waitq.Event{
-		What: waitq.Left, Who: &w.queued, Granted: res.Granted, Free: res.Free, RetryAfter: r.TTL, Passed: r.passed != nil,
-	})
+	q.on(&waitq.Event{What: waitq.Left, Who: &w.queued, Granted: res.Granted, Free: res.Free, RetryAfter: r.TTL})
 	if q.state.IsIdle() {
 		delete(q.queues.open, q.key)
 	}

@@ -47,7 +47,6 @@ type Event struct {
 	InLine     bool   // Begins: messages to the place are heard; Tried: the reply is about the place
 	Since      int64  // Tried: when the client took its place; 0: unknown
 	Quiet      bool   // Tried: the client need not listen
-	Passed     bool   // Left: it holds under the id of another request
 
 	HandsOff bool // Releasing: it may hand the lock off
 	Over     bool // Releasing: the client has had the lock for long enough

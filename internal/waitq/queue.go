@@ -266,8 +266,7 @@ func (q *Queue) left(e *Event) {
 	if q.waiters.First == nil {
 		q.do(Action{Do: Unsubscribe})
 		if q.place.Number != 0 {
-			// A place that is left behind by a cohort has no subscriber: the next release drops it.
-			if !q.inLine || e.Passed {
+			if !q.inLine {
 				q.place = Place{}
 			}
 			q.do(Action{Do: LeaveLine, Place: q.place})

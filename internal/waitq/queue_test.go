@@ -223,8 +223,8 @@ func TestWhatTheQueueSays(t *testing.T) {
 			{0, "", heard, "wake a"}, {0, "a", try, "try a {7 5 true}"},
 			{0, "b", Event{What: Joined, RetryAfter: -1}, ""}, {0, "a", granted, "wake b"}, {0, "b", try, "try b {7 0 true}"},
 		}},
-		{"a cohort leaves the place behind", "a", false, []row{
-			{0, "a", Event{What: Left, Granted: true, Passed: true}, "unsubscribe, leave line"},
+		{"a cohort passes the lock on without a command", "a", false, []row{
+			{0, "a", granted, "unsubscribe, leave line {7 0 false}"},
 		}},
 		{"the next one is granted without the place", "a", false, []row{
 			{0, "", heard, "wake a"}, {0, "a", try, "try a {7 5 true}"},
