@@ -189,7 +189,7 @@ func (w *fairWaiter) takeGrant() *engine.Result {
 	return res
 }
 
-// Try implements [engine.Trier]. The attempt also puts a waiter back into the queue that has lost its
+// Try implements [engine.Queue]. The attempt also puts a waiter back into the queue that has lost its
 // place there. A refusal shows the position. Without a reply, the next refresh finds it.
 func (w *fairWaiter) Try(ctx context.Context, _ *engine.Waiter) (engine.Result, error) {
 	res, err := w.d.h.res.Try(ctx, w.q)
@@ -209,7 +209,7 @@ func (w *fairWaiter) Try(ctx context.Context, _ *engine.Waiter) (engine.Result, 
 // whether Redis still answers.
 func (w *fairWaiter) Heard() *engine.Contact { return &w.queue.heard }
 
-// Confirmed implements [engine.Trier]. Messages before the confirmation did not arrive, so a refresh
+// Confirmed implements [engine.Queue]. Messages before the confirmation did not arrive, so a refresh
 // looks for what they said.
 func (w *fairWaiter) Confirmed(*engine.Waiter) {
 	w.confirmed = nil

@@ -224,7 +224,7 @@ func (r *Resource) obtain(ctx context.Context, q *Request) (Result, error) {
 			refused = res
 		}
 	}
-	return r.waitIn(ctx, queue, q, q.ID, refused)
+	return r.waitIn(ctx, queue, q, refused)
 }
 
 // Try makes one attempt. If it is granted, the caller may keep it: the lease is still valid, and ctx

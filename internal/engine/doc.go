@@ -66,8 +66,8 @@
 //	Lanes.mu of duty  -> Core.mu
 //	recentReleases.mu -> Core.mu
 //
-// Hold.mu, turnQueue.mu, holdList.mu, seenTokens.mu, Core.mu and the mutex in wireLock are
-// innermost: no mutex is taken while one of them is held.
+// Hold.mu, holdList.mu, seenTokens.mu, Core.mu and the mutex in wireLock are innermost: no mutex is taken while one of
+// them is held.
 //
 // Ownership.wire is held around commands, so it is taken with a context. None of these mutexes is held
 // when a hold ends, when a subscription is closed, or when the observer is called. doc/design.md lists

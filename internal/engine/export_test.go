@@ -44,11 +44,6 @@ func NewWaiter(r *Resource, q *Request) *Waiter {
 	return &Waiter{Request: q, resource: r, wakeup: NewSignal()}
 }
 
-// Woken reports whether the waiter was woken since it last looked.
-func (w *Waiter) Woken() bool { return len(w.wakeup) > 0 }
-
-func NewTurnQueue() Queue { return &turnQueue{} }
-
 // JoinLocal adds a waiter to the local queue of its name.
 func (c *Core) JoinLocal(w *Waiter) *waitQueue { return c.queues.join(w, Result{RetryAfter: -1}) }
 

@@ -47,7 +47,7 @@ type Hold struct {
 	limit    Instant       // the hold lasts no longer, however often it is renewed; 0: no limit
 	extended Instant       // the latest end of a lease that an Extend got, or may still get
 	inner    *innerContext // nil until the first call of Context
-	turns    *turnQueue    // of nested acquisitions; nil until there is one
+	turns    *turns        // of nested acquisitions; nil until there is one
 	lapse    *time.Timer   // ends the hold at limit; nil if there is none
 
 	sibling          *Hold // the next hold of its ownership; guarded by Ownership.mu
@@ -458,13 +458,13 @@ func (h *Hold) end(cause error) bool {
 	if h.inner != nil {
 		h.inner.cancel(cause)
 	}
-	turns, lapse := h.turns, h.lapse
+	if h.turns != nil {
+		close(h.turns.ended) // waiters that want to nest acquire as outermost requests
+	}
+	lapse := h.lapse
 	h.mu.Unlock()
 	// Without mu from here on: each of these takes a mutex of its own. No other call gets here, because
 	// cause is set.
-	if turns != nil {
-		turns.end() // waiters that want to nest acquire as outermost requests
-	}
 	if lapse != nil {
 		lapse.Stop()
 	}

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
-	"sync"
 	"time"
 )
 
@@ -65,13 +63,8 @@ func (r *Resource) nestUnder(ctx context.Context, outer *Hold, q *Request) (*Hol
 		return nil, loss // at once: do not wait for a sibling that still has the turn
 	}
 	if !r.Traits.ManyHolders {
-		if turns := outer.turnsOf(); !turns.tryTake() {
-			if q.Wait.limit == 0 {
-				return nil, ErrNotAcquired
-			}
-			if _, err := r.waitIn(ctx, turns, q, outer.ID(), Result{RetryAfter: -1}); err != nil {
-				return nil, err
-			}
+		if err := r.takeTurn(ctx, outer, q); err != nil {
+			return nil, err
 		}
 		q.parent = outer
 	}
@@ -160,95 +153,52 @@ func (r *Resource) reacquire(ctx context.Context, outer *Hold, q *Request) (*Hol
 	return hold, err
 }
 
-// turnQueue gives the turn under a hold to one nested acquisition at a time, in order of arrival. It
-// belongs to the hold. Its methods do not block.
-type turnQueue struct {
-	mu      sync.Mutex // guards the rest, and the queue fields of its waiters; innermost
-	taken   bool       // a nested hold, or its acquisition, has the turn
-	ended   bool       // the hold has ended
-	waiters []*Waiter
+// turns lets one nested acquisition at a time have the turn under a hold, which its hold keeps until it ends. It
+// belongs to the outer hold.
+type turns struct {
+	taken chan struct{} // of capacity 1: full while somebody has the turn; the others send in order of arrival
+	ended chan struct{} // closed when the outer hold has ended
 }
 
-// turnsOf returns the turns under h. If h has ended, waiters get errOuterEnded at once: Hold.end ends
-// only the turns that exist by then.
-func (h *Hold) turnsOf() *turnQueue {
+// turnsOf returns the turns under h. Hold.end ends only those that exist by then, so later ones have ended already.
+func (h *Hold) turnsOf() *turns {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.turns == nil {
-		h.turns = &turnQueue{ended: h.cause != nil}
+		h.turns = &turns{make(chan struct{}, 1), make(chan struct{})}
+		if h.cause != nil {
+			close(h.turns.ended)
+		}
 	}
 	return h.turns
 }
 
-// tryTake takes the turn if it is free and there is no waiter. Otherwise it could overtake a waiter that
-// was woken up and has not run yet.
-func (t *turnQueue) tryTake() bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.taken || len(t.waiters) > 0 {
-		return false
-	}
-	t.taken = true
-	return true
-}
+// pass gives the turn back, to the acquisition that has waited for it the longest. The end of a nested hold calls it,
+// and a nested acquisition that failed. It does not block.
+func (t *turns) pass() { <-t.taken }
 
-// pass gives the turn back and wakes the first waiter. The end of a nested hold calls it, and a nested
-// acquisition that failed.
-func (t *turnQueue) pass() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.taken = false
-	if len(t.waiters) > 0 {
-		t.waiters[0].Wake()
+// takeTurn waits for the turn under outer. It fails with errOuterEnded if outer ends before.
+func (r *Resource) takeTurn(ctx context.Context, outer *Hold, q *Request) error {
+	t := outer.turnsOf()
+	select {
+	case t.taken <- struct{}{}:
+		return nil
+	default:
 	}
-}
-
-// end wakes all waiters, because the hold has ended. They get errOuterEnded. Hold.end calls it.
-func (t *turnQueue) end() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.ended = true
-	for _, w := range t.waiters {
-		w.Wake()
+	if q.Wait.IsSingleTry() {
+		return ErrNotAcquired
+	}
+	q.Wait.Begin(r, outer.ID())
+	waiting, stop := q.Wait.Bound(ctx, false)
+	defer stop()
+	select {
+	case t.taken <- struct{}{}:
+		return nil
+	case <-waiting.Done():
+		return q.gaveUp(waiting, &Contact{refused: true}) // by a sibling
+	case <-r.Core.closing:
+		return ErrClosed
+	case <-t.ended:
+		return errOuterEnded
 	}
 }
-
-// Join implements [Queue]. The turn may have been given back since tryTake: NextStep, which comes next,
-// sees that.
-func (t *turnQueue) Join(w *Waiter, _ Result) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.waiters = append(t.waiters, w)
-}
-
-// NextStep implements [Queue]. The first waiter takes the turn if it is free.
-func (t *turnQueue) NextStep(w *Waiter) Step {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	switch {
-	case t.ended:
-		return Step{Err: errOuterEnded}
-	case t.taken || t.waiters[0] != w:
-		return Step{}
-	}
-	t.taken = true
-	w.granted = &Result{Granted: true, Sent: time.Now()}
-	return Step{Granted: w.granted}
-}
-
-// Leave implements [Queue]. A waiter that leaves may have the turn without using it, or may have used up
-// the only wake-up. Either way the next waiter is woken up if the turn is free.
-func (t *turnQueue) Leave(w *Waiter, res Result) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.waiters = slices.DeleteFunc(t.waiters, func(o *Waiter) bool { return o == w })
-	if w.granted != nil && !res.Granted {
-		t.taken = false // it was given the turn, and then its context ended
-	}
-	if !t.taken && len(t.waiters) > 0 {
-		t.waiters[0].Wake()
-	}
-}
-
-// Heard implements [Queue]. A turn is only ever refused because it is taken.
-func (t *turnQueue) Heard() *Contact { return &Contact{refused: true} }

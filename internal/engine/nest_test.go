@@ -158,18 +158,6 @@ func TestNestedAcquisitionsTakeTurns(t *testing.T) {
 	})
 }
 
-func TestWaiterThatLeavesWithItsTurnPassesItOn(t *testing.T) {
-	turns := NewTurnQueue()
-	first, second := NewWaiter(nil, nil), NewWaiter(nil, nil)
-	turns.Join(first, Result{})
-	turns.Join(second, Result{})
-	assert.NotNil(t, turns.NextStep(first).Granted)
-	assert.Equal(t, Step{}, turns.NextStep(second))
-	turns.Leave(first, Result{})
-	assert.True(t, second.Woken())
-	assert.NotNil(t, turns.NextStep(second).Granted)
-}
-
 func TestTurnIsPassedOnIfNestingFails(t *testing.T) {
 	Bubble(t, func(t *testing.T, s *Server) {
 		r := s.Client(t, "a").Lock("x")

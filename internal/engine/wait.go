@@ -103,14 +103,18 @@ func (w *Wait) Begin(r *Resource, id string) {
 	r.Core.emit(Event{Kind: EventWait, Resource: r, ID: id, Ctx: w.caller})
 }
 
-// Queue is where requests for one resource wait: the local wait queue of a name, this client's part of
-// a fair lock's queue, or the turns under one hold. waitIn calls its methods, in the waiters'
-// goroutines. They do not block.
+// Queue is where requests for one resource wait: the local wait queue of a name, or this client's part of
+// a fair lock's queue. waitIn calls its methods, in the waiters' goroutines. All but Try do not block.
 type Queue interface {
 	// Join adds a waiter at the end. refused is the reply to its first attempt.
 	Join(w *Waiter, refused Result)
 	// NextStep returns what w should do now. If it should wait, the queue wakes it up later.
 	NextStep(w *Waiter) Step
+	// Try makes an attempt for w, and decides what follows from its reply. It blocks until the reply. If w gives
+	// up because of an error that says nothing about the lock, the next waiter must try for the same reason.
+	Try(ctx context.Context, w *Waiter) (Result, error)
+	// Confirmed is called when the channel in the Step was closed.
+	Confirmed(w *Waiter)
 	// Heard returns what the server has answered to the attempts of all waiters, for one that gives up
 	// without an attempt of its own; nil if the queue does not know.
 	Heard() *Contact
@@ -119,20 +123,9 @@ type Queue interface {
 	Leave(w *Waiter, res Result)
 }
 
-// Trier is a queue whose waiters make attempts. Only a Trier returns a Step with Try or Confirmed.
-type Trier interface {
-	Queue
-	// Try makes an attempt for w, and decides what follows from its reply. It blocks until the reply. If w gives
-	// up because of an error that says nothing about the lock, the next waiter must try for the same reason.
-	Try(ctx context.Context, w *Waiter) (Result, error)
-	// Confirmed is called when the channel in the Step was closed. It does not block.
-	Confirmed(w *Waiter)
-}
-
 // Step is what a waiter should do next: the first of these that is set. If none is, it waits.
 type Step struct {
 	Granted   *Result         // take this: a command of another request has acquired for it
-	Err       error           // give up
 	Try       bool            // try now
 	Confirmed <-chan struct{} // while it waits, also wait for this
 }
@@ -154,11 +147,9 @@ type Waiter struct {
 func (w *Waiter) Wake() { w.wakeup.Send() }
 
 // waitIn makes q wait in a queue; nil: the local queue of its name. It is the only waiting loop: fair locks, joint
-// locks and nested acquisitions wait in it too. refused is the reply to the first attempt. It blocks until q is
-// granted, the wait is over, ctx ends or the client closes. The caller rolls q back if it fails.
-func (r *Resource) waitIn(
-	ctx context.Context, queue Queue, q *Request, id string, refused Result,
-) (res Result, err error) {
+// locks wait in it too. refused is the reply to the first attempt. It blocks until q is granted, the wait is over, ctx
+// ends or the client closes. The caller rolls q back if it fails.
+func (r *Resource) waitIn(ctx context.Context, queue Queue, q *Request, refused Result) (res Result, err error) {
 	c := r.Core
 	w := &Waiter{Request: q, resource: r, wakeup: NewSignal()}
 	if queue == nil {
@@ -166,9 +157,8 @@ func (r *Resource) waitIn(
 	} else {
 		queue.Join(w, refused)
 	}
-	trier, _ := queue.(Trier)
 	defer func() { queue.Leave(w, res) }()
-	q.Wait.Begin(r, id)
+	q.Wait.Begin(r, q.ID)
 	var over <-chan time.Time
 	if !q.Wait.until.IsZero() {
 		timer := time.NewTimer(time.Until(q.Wait.until))
@@ -188,13 +178,11 @@ func (r *Resource) waitIn(
 		switch {
 		case step.Granted != nil:
 			return r.tried(ctx, q, *step.Granted, nil)
-		case step.Err != nil:
-			return Result{}, step.Err
 		case !step.Try:
 			select {
 			case <-w.wakeup:
 			case <-step.Confirmed:
-				trier.Confirmed(w)
+				queue.Confirmed(w)
 			case <-over:
 			case <-ctx.Done():
 			case <-c.closing:
@@ -202,7 +190,7 @@ func (r *Resource) waitIn(
 			continue
 		}
 
-		res, err = trier.Try(ctx, w)
+		res, err = queue.Try(ctx, w)
 		if err == nil && res.Granted {
 			return res, nil
 		}

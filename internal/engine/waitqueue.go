@@ -257,7 +257,7 @@ func (q *waitQueue) NextStep(w *Waiter) (step Step) {
 	return step
 }
 
-// Try implements [Trier]. If w is about to give up, its attempt has not used its reason to try, such as a message that
+// Try implements [Queue]. If w is about to give up, its attempt has not used its reason to try, such as a message that
 // announced a release.
 func (q *waitQueue) Try(ctx context.Context, w *Waiter) (res Result, err error) {
 	if w.Request.Shared || !q.state.Batches {
@@ -338,7 +338,7 @@ func (q *waitQueue) answer(w *Waiter, res Result, known, untried bool) {
 // Heard implements [Queue]. The contact has a mutex of its own.
 func (q *waitQueue) Heard() *Contact { return &q.heard }
 
-// Confirmed implements [Trier]: one more subscription is confirmed, or was refused. After the last one,
+// Confirmed implements [Queue]: one more subscription is confirmed, or was refused. After the last one,
 // the head makes its second attempt. From then on each release causes a message. If a subscription was
 // refused, the slow poll alone remains.
 func (q *waitQueue) Confirmed(w *Waiter) {

@@ -189,8 +189,8 @@ func join(errs []error) (joined error) {
 // One goroutine uses it.
 //
 // An attempt must return soon after its time is over, even if a member is silent. It must not leave
-// acquired members behind either. So each wait for a member (call, settle) ends with the time, and the
-// release of what was acquired goes on in the background.
+// acquired members behind either. So settle ends with the time, and the release of what was acquired goes on in the
+// background.
 type attemptTime struct {
 	core   *engine.Core
 	began  time.Time
@@ -206,28 +206,25 @@ func newAttemptTime(ctx context.Context, c *engine.Core, w *engine.Wait) *attemp
 	return &attemptTime{core: c, began: time.Now(), ending: ending, cancel: cancel}
 }
 
-// call runs f and returns its error. If the time is over before f returns, f goes on in the background,
-// and pending is not nil: f's answer will come there. f must then undo what it does.
-func (t *attemptTime) call(f func() error) (pending *fanOut, err error) {
-	o := newFanOut(t.core, 1, func(int) error { return f() })
-	if ok, answer := o.next(t.ending.Done(), nil); ok {
-		return nil, answer
+// acquire acquires the i-th member for o, unless the time is over: an answer that comes within the grace counts, but
+// nothing more is asked then.
+func (t *attemptTime) acquire(ctx context.Context, o *Ownership, i int, q *engine.Request, w engine.Wait) error {
+	if t.ending.Err() != nil {
+		return q.GaveUp(ctx, nil)
 	}
-	return o, nil
+	return o.acquireAndAdd(ctx, i, q, w)
 }
 
 // settle waits until all members have answered, for limit at most if that is not 0. When the time is
 // over, it waits for another rollbackWait at most, in all calls together. A member usually answers
 // within that. Then nothing is held when the acquisition returns.
-func (t *attemptTime) settle(limit time.Duration, pending ...*fanOut) {
+func (t *attemptTime) settle(limit time.Duration, o *fanOut) {
 	var answers votes // nobody needs them
-	for _, o := range pending {
-		o.collect(t.ending, limit, &answers)
-		if o.open > 0 && t.ending.Err() != nil {
-			if t.until.IsZero() {
-				t.until = time.Now().Add(rollbackWait)
-			}
-			o.collect(context.Background(), max(time.Until(t.until), 1), &answers)
+	o.collect(t.ending, limit, &answers)
+	if o.open > 0 && t.ending.Err() != nil {
+		if t.until.IsZero() {
+			t.until = time.Now().Add(rollbackWait)
 		}
+		o.collect(context.Background(), max(time.Until(t.until), 1), &answers)
 	}
 }

@@ -251,12 +251,48 @@ func TestMultiWhoseContextEndsWhileItGivesWay(t *testing.T) {
 	})
 }
 
-func TestMemberThatIsAcquiredTooLateIsReleased(t *testing.T) {
+// The last member's answer counts within half of the grace: the other half is for the joint lock. After an answer of
+// the first member that is as late, the second one is not asked.
+func TestMemberOfAMultiAnswersInTheGrace(t *testing.T) {
+	const limit = joint.FirstPatience / 4 // no patience ends before
+	late, tooLate := Fault{Reply: limit + answerGrace/4}, Fault{Reply: limit + answerGrace*3/4}
+	for _, tt := range []struct {
+		name   string
+		faults []Fault
+		asked  int
+		want   error // nil: acquired
+	}{
+		{"the last one", []Fault{{}, late}, 2, nil},
+		{"the last one, too late", []Fault{{}, tooLate}, 2, ErrNotAcquired},
+		{"the first one", []Fault{late}, 1, ErrNotAcquired},
+		{"the first one, too late", []Fault{tooLate}, 1, ErrNotAcquired},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			Bubble(t, func(t *testing.T, s *Server) {
+				s.KeepLeases()
+				s.Script("acquire", tt.faults...)
+				hold, err := s.Client(t, "a").MultiOf("x", "y").Acquire(t.Context(), NewTerms(), limit)
+				require.ErrorIs(t, err, tt.want)
+				assert.LessOrEqual(t, s.Now(), limit+answerGrace)
+				assert.Len(t, s.Sent("acquire", ""), tt.asked)
+				if err == nil {
+					Release(t, hold)
+				}
+				Sleep(time.Second)
+				s.RequireFree(t)
+			})
+		})
+	}
+}
+
+// The caller may recover from a panic of its own hook, and has no hold to release.
+func TestHookThatPanicsLeavesNoMemberOfAMulti(t *testing.T) {
 	Bubble(t, func(t *testing.T, s *Server) {
 		s.KeepLeases()
-		s.Script("acquire", Fault{Reply: time.Second + answerGrace/4})
-		_, err := s.Client(t, "a").MultiOf("x", "y").Acquire(t.Context(), NewTerms(), time.Second)
-		require.ErrorIs(t, err, ErrNotAcquired)
+		s.Script("acquire", Fault{}, Fault{Panic: true})
+		require.PanicsWithValue(t, "hook", func() {
+			_, _ = s.Client(t, "a").MultiOf("x", "y").Acquire(t.Context(), NewTerms(), Forever)
+		})
 		Sleep(time.Second)
 		s.RequireFree(t)
 	})

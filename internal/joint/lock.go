@@ -63,7 +63,7 @@ func (l *Lock) Rollback(ctx context.Context, q *engine.Request) error {
 // attempts is the driver's state of a request for a joint lock. The goroutine that uses the request
 // owns it.
 type attempts struct {
-	granted *Ownership    // the result of the last attempt, if it was granted
+	granted *Ownership    // of the last attempt, if it was granted; of a multi lock from its beginning
 	split   time.Duration // how long the last attempt took, if rivals held some members each; else 0
 	decided bool          // whether the members are acquired as a whole
 	whole   *engine.Terms // of each member, if they are; else nil

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"sync"
 	"time"
 
 	"github.com/redlatch/redlatch/internal/engine"
@@ -72,6 +71,8 @@ func (m *multi) TryAcquire(ctx context.Context, q *engine.Request) (engine.Resul
 
 // tryInOrder acquires the members by a command each. A request that may queue waits here, for one member after
 // another, in the members' queues. On failure it has released what it acquired, or does so in the background.
+// Acquiring a member ends soon after the time of the request, as any acquisition does. So this goroutine does it, and
+// need not be able to leave it.
 func (m *multi) tryInOrder(ctx context.Context, q *engine.Request) (engine.Result, error) {
 	c := m.Resource.Core
 	if !q.MayQueue {
@@ -84,26 +85,7 @@ func (m *multi) tryInOrder(ctx context.Context, q *engine.Request) (engine.Resul
 	defer cancel()
 	attempt := newAttemptTime(waiting, c, &q.Wait)
 	defer attempt.cancel()
-	// A call for a member may go on after the wait is over. It must not change q.Wait then.
-	var mu sync.Mutex
-	over := false
-	defer func() {
-		mu.Lock()
-		over = true
-		mu.Unlock()
-	}()
-	w := q.Wait.ForMember(func() {
-		mu.Lock()
-		defer mu.Unlock()
-		if !over {
-			q.Wait.Begin(m.Resource, q.ID)
-		}
-	})
-	waited := func() bool {
-		mu.Lock()
-		defer mu.Unlock()
-		return q.Wait.Waited()
-	}
+	w := q.Wait.ForMember(func() { q.Wait.Begin(m.Resource, q.ID) })
 	for patience := firstPatience; ; patience = min(2*patience, longestPatience) {
 		res, missing, err := m.acquireInOrder(waiting, attempt, q, w, patience)
 		if missing >= 0 {
@@ -116,7 +98,7 @@ func (m *multi) tryInOrder(ctx context.Context, q *engine.Request) (engine.Resul
 			return res, nil
 		case ctx.Err() == nil && waiting.Err() != nil:
 			return engine.Result{}, engine.ErrClosed
-		case errors.Is(err, errYield), waited() && c.Classify(err).Retry:
+		case errors.Is(err, errYield), q.Wait.Waited() && c.Classify(err).Retry:
 			return engine.Result{RetryAfter: -1, Met: err}, nil
 		}
 		return engine.Result{}, err
@@ -146,16 +128,8 @@ func (m *multi) awaitMember(ctx context.Context, attempt *attemptTime, q *engine
 	if err != nil {
 		return err
 	}
-	pending, err := attempt.call(func() error {
-		hold, err := o.acquireMember(ctx, i, q, w)
-		if err == nil {
-			_ = hold.Release(ctx) // goes on in the background if it must
-		}
-		return err
-	})
-	if pending != nil {
-		attempt.settle(0, pending)
-		return q.GaveUp(ctx, pending.failed)
+	if err = attempt.acquire(ctx, o, i, q, w); err == nil {
+		attempt.settle(0, o.releaseMembers(ctx))
 	}
 	return err
 }
@@ -173,18 +147,13 @@ func (m *multi) acquireInOrder(
 	if o.shortest > 0 {
 		patience = min(patience, o.shortest/2) // leases without renewal run already: leave half of them
 	}
+	stateOf(q).granted = o // from the beginning: a hook of go-redis may panic, and then Rollback releases what o has
 	for i := range m.Members {
 		mine, cut := w, i > 0 && !w.IsSingleTry()
 		if cut { // at random, so that rivals do not give way at the same time
 			mine = w.Within(patience/2 + rand.N(patience)) //nolint:gosec // jitter
 		}
-		pending, err := attempt.call(func() error { return o.acquireAndAdd(ctx, i, q, mine) })
-		if pending != nil {
-			// The time is over and the member is silent. releaseMembers seals o, so acquireAndAdd
-			// releases the member if it is acquired late.
-			attempt.settle(0, o.releaseMembers(ctx), pending)
-			return engine.Result{}, -1, q.GaveUp(ctx, pending.failed)
-		}
+		err := attempt.acquire(ctx, o, i, q, mine)
 		if err == nil {
 			continue
 		}
@@ -209,7 +178,6 @@ func (m *multi) acquireInOrder(
 		err = errMembersLost
 	default:
 		o.seal()
-		stateOf(q).granted = o
 		return o.granted(), -1, nil
 	}
 	attempt.settle(0, o.releaseMembers(ctx))
