@@ -60,7 +60,7 @@ func (r *Resource) Outer(ctx context.Context) (*Hold, error) {
 
 // nestUnder waits for the turn under outer, unless many may hold at once, and then acquires. The new hold
 // keeps the turn until it ends. If the acquisition fails, nestUnder passes the turn on.
-func (r *Resource) nestUnder(ctx context.Context, outer *Hold, q *Request) (*Hold, error) {
+func (r *Resource) nestUnder(ctx context.Context, outer *Hold, q *Request) (hold *Hold, err error) {
 	if loss := outer.lossCause(); loss != nil {
 		return nil, loss // at once: do not wait for a sibling that still has the turn
 	}
@@ -74,13 +74,14 @@ func (r *Resource) nestUnder(ctx context.Context, outer *Hold, q *Request) (*Hol
 			}
 		}
 		q.parent = outer
+		defer func() {
+			if hold == nil { // it failed, or a hook of go-redis has panicked
+				outer.turnsOf().pass()
+				q.parent = nil
+			}
+		}()
 	}
-	hold, err := r.nestNow(ctx, outer, q)
-	if err != nil && q.parent != nil {
-		q.parent.turnsOf().pass()
-		q.parent = nil
-	}
-	if hold != nil {
+	if hold, err = r.nestNow(ctx, outer, q); hold != nil {
 		hold.depth = max(outer.depth, outer.depth+1) // does not wrap around to 0
 	}
 	return hold, err
@@ -185,11 +186,9 @@ func (h *Hold) turnsOf() *turnQueue {
 func (t *turnQueue) tryTake() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.taken || len(t.waiters) > 0 {
-		return false
-	}
-	t.taken = true
-	return true
+	free := !t.taken && len(t.waiters) == 0
+	t.taken = t.taken || free
+	return free
 }
 
 // pass gives the turn back and wakes the first waiter. The end of a nested hold calls it, and a nested

@@ -103,6 +103,13 @@ func (w *Wait) Begin(r *Resource, id string) {
 	r.Core.emit(Event{Kind: EventWait, Resource: r, ID: id, Ctx: w.caller})
 }
 
+// end is deferred before Begin may be called, since observers and hooks of go-redis may panic.
+func (w *Wait) end(c *Core) {
+	if w.waited {
+		c.WaitEnded()
+	}
+}
+
 // Queue is where requests for one resource wait: the local wait queue of a name, this client's part of
 // a fair lock's queue, or the turns under one hold. waitIn calls its methods, in the waiters'
 // goroutines. They do not block.
