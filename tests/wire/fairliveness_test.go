@@ -11,6 +11,7 @@ import (
 
 	. "github.com/redlatch/redlatch/internal/fixture"
 	"github.com/redlatch/redlatch/internal/redistest"
+	"github.com/redlatch/redlatch/primitives"
 )
 
 // Java waiters with short waits that give up leave none of the time that the scripts of this library have given
@@ -129,6 +130,30 @@ func TestFairLockDeadGoWaiterBehindAShortJavaWait(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A Java waiter with a short wait stands behind a dead Go waiter. When that is removed, it has the time that a new head
+// has, although nothing else changes: the lock is free, and whoever looks does not wait.
+func TestFairLockJavaWaiterBehindADeadGoHeadHasTimeToAcquire(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		m := newMixed(t, redistest.Embedded(t), "l")
+		rdb := m.s.Client(t)
+		require.NoError(t, rdb.HSet(t.Context(), "l", "other", "1").Err())
+		crash := m.joinCrashing(1)
+		crash()
+		m.wg.Wait()
+		time.Sleep(12 * time.Second)
+		require.NoError(t, rdb.RPush(t.Context(), "redisson_lock_queue:{l}", "java").Err())
+		score := float64(time.Now().Add(time.Second).UnixMilli())
+		require.NoError(t, rdb.ZAdd(t.Context(), "redisson_lock_timeout:{l}", redis.Z{Score: score, Member: "java"}).Err())
+		require.NoError(t, rdb.Del(t.Context(), "l").Err())
+		_, err := m.l.TryAcquire(t.Context())
+		require.ErrorIs(t, err, primitives.ErrNotAcquired)
+		require.Equal(t, []string{"java"}, m.queue())
+		got := rdb.ZScore(t.Context(), "redisson_lock_timeout:{l}", "java").Val()
+		require.Equal(t, time.Now().Add(5*time.Second).UnixMilli(), int64(got))
+	})
 }
 
 // A Go waiter whose client was silent for longer than its timeout keeps its place if it is heard again before its
