@@ -81,7 +81,7 @@ func TestContextEndsDuringAWait(t *testing.T) {
 		silent bool
 		err    string
 	}{
-		"no replica":               {testTimeout, "", false, "context deadline exceeded: the replicas have not confirmed yet"},
+		"no replica":               {testTimeout, "", false, "exceeded: the replicas have not confirmed yet"},
 		"silent from the start":    {testTimeout, "evalsha", true, "no answer for"},
 		"silent when WAIT is over": {time.Millisecond, "wait", true, "no answer for"},
 	} {
