@@ -156,6 +156,51 @@ func TestFairLockJavaWaiterBehindADeadGoHeadHasTimeToAcquire(t *testing.T) {
 	})
 }
 
+// A refresh orders the scores of a mixed queue, whatever they were, and a Go waiter has its own timeout after those of
+// the Java waiters before it, however long they wait.
+func TestFairLockRefreshOrdersScores(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		before, behind []time.Duration // the scores of Java waiters before the Go waiter, and behind it, from now on
+		least          time.Duration   // how much later the score of the last one is than the one before
+	}{
+		"a Java waiter with a lower score than the Go waiter before": {nil, []time.Duration{time.Millisecond}, 0},
+		"a Java waiter that waits for longer than usual": {
+			[]time.Duration{5 * time.Minute, 15 * time.Minute}, nil, 10 * time.Second,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				m := newMixed(t, redistest.Embedded(t), "l")
+				rdb := m.s.Client(t)
+				const list, set = "redisson_lock_queue:{l}", "redisson_lock_timeout:{l}"
+				add := func(scores []time.Duration) {
+					for _, after := range scores {
+						z := redis.Z{Score: float64(time.Now().Add(after).UnixMilli()), Member: after.String()}
+						require.NoError(t, rdb.RPush(t.Context(), list, z.Member).Err())
+						require.NoError(t, rdb.ZAdd(t.Context(), set, z).Err())
+					}
+				}
+				release := m.hold(false)
+				add(tt.before)
+				m.joinGo(m.l, 0, 0)
+				add(tt.behind)
+				time.Sleep(2 * time.Second)
+				queue := m.queue()
+				last := rdb.ZScore(t.Context(), set, queue[len(queue)-1]).Val()
+				before := rdb.ZScore(t.Context(), set, queue[len(queue)-2]).Val()
+				require.GreaterOrEqual(t, last-before, float64(tt.least.Milliseconds()))
+				for _, after := range append(tt.before, tt.behind...) {
+					require.NoError(t, rdb.LRem(t.Context(), list, 0, after.String()).Err())
+					require.NoError(t, rdb.ZRem(t.Context(), set, after.String()).Err())
+				}
+				release()
+				m.finish()
+			})
+		})
+	}
+}
+
 // A Go waiter whose client was silent for longer than its timeout keeps its place if it is heard again before its
 // turn.
 func TestFairLockGoWaiterIsSilentBeforeItsTurn(t *testing.T) {
