@@ -295,14 +295,14 @@ func (c *Client) Close(ctx context.Context) error {
 	defer context.AfterFunc(ctx, func() { c.hurry(ctx.Err()) })()
 	c.closer.Do(func() { // the others wait here
 		// The presence goes first, because it sends and subscribes; the runner last.
-		left := c.core.Close(c.closing, c.run.Stop, func(abandoned bool) {
-			c.presence.Close(abandoned)
+		_ = c.core.Close(c.closing, c.run.Stop, func(left error) {
+			if left != nil { // even if the observer panics
+				c.left = fmt.Errorf("redlatch: close client: %w", left)
+			}
+			c.presence.Close(left != nil)
 			c.hub.Close()
 			c.run.Close()
 		})
-		if left != nil {
-			c.left = fmt.Errorf("redlatch: close client: %w", left)
-		}
 	})
 	return c.left
 }

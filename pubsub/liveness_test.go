@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/maintnotifications"
 	"github.com/stretchr/testify/require"
 
 	"github.com/redlatch/redlatch/internal/redistest"
@@ -86,6 +87,47 @@ func TestListenerAfterAnotherNeedsNoCommand(t *testing.T) {
 		synctest.Wait()
 		require.Empty(t, redistest.Channels(t, s))
 	})
+}
+
+// Channels are left one after another, each before the one before it is unsubscribed. That postpones no UNSUBSCRIBE.
+func TestChannelsThatAreLeftOneAfterAnother(t *testing.T) {
+	t.Parallel()
+	withFakeTime(t, func(t *testing.T, s *redistest.Server, _ *redistest.Proxy, h *Hub) {
+		var left []*recorder
+		for i := range 10 {
+			left = append(left, listen(h, fmt.Sprint("c", i)).awaitConfirmed(t))
+		}
+		for i, e := range left {
+			e.CloseSoon()
+			time.Sleep(defaultLimits.leave / 2)
+			synctest.Wait()
+			if i > 0 {
+				require.NotContains(t, redistest.Channels(t, s), "c0")
+			}
+		}
+	})
+}
+
+// A link does not ask for maintenance notifications, whatever the client is configured to do: it would have to
+// understand them, and go-redis would change its timeouts.
+func TestLinksAskForNoMaintenanceNotifications(t *testing.T) {
+	t.Parallel()
+	for _, mode := range []maintnotifications.Mode{
+		maintnotifications.ModeDisabled, maintnotifications.ModeAuto, maintnotifications.ModeEnabled,
+	} {
+		t.Run(string(mode), func(t *testing.T) {
+			t.Parallel()
+			p := redistest.Redis(t).Proxy(t)
+			rdb := p.Client(t, func(o *redis.Options) {
+				o.Protocol, o.MaintNotificationsConfig = 3, &maintnotifications.Config{Mode: mode}
+			})
+			p.Record()
+			listen(open(t, rdb, Config{}), redistest.Name(t)).awaitConfirmed(t)
+			for _, c := range p.Commands() {
+				require.NotContains(t, strings.ToLower(strings.Join(c.Args, " ")), "maint_notifications")
+			}
+		})
+	}
 }
 
 // However a link fails, every listener gets one signal within seconds after the server is back.

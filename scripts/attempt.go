@@ -109,8 +109,9 @@ func (r *Runner) load(ctx context.Context, via processor, c call) error {
 // would not report that the first attempt has an unknown outcome.
 type singleCmd struct {
 	*redis.Cmd
-	answered bool // SetErr(nil) was called
-	punctual bool // ends with the deadline of its context, see type punctual; of a pipeline's first command
+	answered bool   // SetErr(nil) was called
+	punctual bool   // ends with the deadline of its context, see type punctual; of a pipeline's first command
+	heard    func() // is called with each answer, unless it is nil
 }
 
 // newCmd returns a command whose first key is at that index of args; 0: it has no key.
@@ -125,7 +126,7 @@ func (*singleCmd) NoRetry() bool { return true }
 
 // Clone returns a singleCmd too, so that copies that go-redis makes are not sent twice.
 func (c *singleCmd) Clone() redis.Cmder {
-	return &singleCmd{c.Cmd.Clone().(*redis.Cmd), c.answered, c.punctual}
+	return &singleCmd{c.Cmd.Clone().(*redis.Cmd), c.answered, c.punctual, c.heard}
 }
 
 // SetErr records the command's result. An answer stays: when a pipeline breaks, go-redis sets the
@@ -136,6 +137,9 @@ func (c *singleCmd) SetErr(err error) {
 	}
 	c.answered = err == nil
 	c.Cmd.SetErr(err)
+	if c.heard != nil && answers(err) {
+		c.heard()
+	}
 }
 
 // reply returns the answer to a command that was sent at that time, alone or with others. err is what

@@ -118,20 +118,26 @@ func (b *batcher) sendHere(ctx context.Context, c call, began time.Time) (reply 
 	end := b.hereEnds.within(began, hereTimeout*3/4, hereTimeout)
 	c.memory.here = joinedContext{end, ctx, end.until}
 	cmd := newCmd(&c.memory.here, c.firstKey, c.args...)
+	var returned, answered, late bool
 	sent := time.Now() // before the command is written: a TTL that it sets counts from no later than this
+	defer func() {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.direct--
+		if !returned { // a hook of go-redis has panicked, which says nothing about the server
+			return
+		}
+		b.quiet = !answered
+		b.here.note(answered, sent)
+		if late {
+			b.here.late(time.Now(), doubt)
+		}
+	}()
 	reply, err = cmd.reply(sent, b.timed.Process(&c.memory.here, cmd))
+	returned, answered = true, answers(err)
 	b.r.contact.note(c.key, err)
-	answered := answers(err)
-	doubt = errors.Is(err, os.ErrDeadlineExceeded)            // of a read or write
-	late := doubt || errors.Is(err, context.DeadlineExceeded) // of the wait for a connection
-	b.mu.Lock()
-	b.direct--
-	b.quiet = !answered
-	b.here.note(answered, sent)
-	if late {
-		b.here.late(time.Now(), doubt)
-	}
-	b.mu.Unlock()
+	doubt = errors.Is(err, os.ErrDeadlineExceeded)           // of a read or write
+	late = doubt || errors.Is(err, context.DeadlineExceeded) // of the wait for a connection
 	switch {
 	case late && ctx.Err() != nil:
 		ended := interruption(ctx, began)

@@ -354,6 +354,42 @@ func TestHooksOfAClientWhoseCallersSend(t *testing.T) {
 	require.Equal(t, int32(1), later.elsewhere.Load())
 }
 
+// panicking is a hook that panics instead of sending a script.
+type panicking struct {
+	senders
+	on atomic.Bool
+}
+
+func (p *panicking) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	counted := p.senders.ProcessPipelineHook(next)
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		if p.on.Load() {
+			panic("hook")
+		}
+		return counted(ctx, cmds)
+	}
+}
+
+// A hook may panic in the caller's goroutine, and the caller may recover. Its command is not in flight after that.
+func TestAHookThatPanicsWhileItsCallerSends(t *testing.T) {
+	eachServer(t, func(t *testing.T, w *env) {
+		rdb := w.p.Client(t, fastRetries)
+		var s panicking
+		rdb.AddHook(&s)
+		r := NewRunner(rdb, 0)
+		t.Cleanup(r.Close)
+		s.warm(t, w, r)
+		s.do(t, t.Context(), r, 1, 0)
+		for range 2 * maxDirect {
+			s.on.Store(true)
+			require.PanicsWithValue(t, "hook", func() { _, _ = r.Do(t.Context(), check, []any{"k"}, "x") })
+			s.on.Store(false)
+			require.GreaterOrEqual(t, r.batch.here.quick, quickAnswers, "it says nothing about the server")
+			s.do(t, t.Context(), r, 1, 0)
+		}
+	})
+}
+
 // On a cluster the client of the node sends; pipelines of the application beside it do not matter.
 func TestCallerSendsToANodeOfACluster(t *testing.T) {
 	redistest.NeedFull(t, "a cluster of its own")

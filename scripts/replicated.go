@@ -2,8 +2,10 @@ package scripts
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -21,6 +23,9 @@ import (
 //     to them if the server refuses maintenance notifications, so that is a data race in go-redis 9.23.
 //
 // Watch, which makes a redis.Tx, is a method of every client. So types that embed a client work too.
+
+// errNotConfirmedYet is why a call that its context ended had no answer to WAIT.
+var errNotConfirmedYet = errors.New("the replicas have not confirmed yet")
 
 // RunReplicated is [Runner.Do] for a script whose writes n replicas should have within timeout. If fewer
 // have them, [Reply].Unconfirmed says so. The script may have written nothing, such as an acquisition that
@@ -40,9 +45,16 @@ func (r *Runner) RunReplicated(
 	c.end, c.ctx = r.ends.after(ctx, r.timeout+timeout, &c.memory.joined)
 	var failed failures
 	for {
+		began := time.Now()
+		var heard atomic.Int64 // how long after began the server has last answered; 0: not yet
 		reply, err := r.watch(ctx, c, func(ctx context.Context) (Reply, error) {
-			return r.attemptReplicated(ctx, c, n, timeout)
+			return r.attemptReplicated(ctx, c, n, timeout, func() { heard.Store(int64(time.Since(began))) })
 		})
+		// A server that waits for replicas is not silent: it was told to answer later.
+		if i, ok := errors.AsType[*interrupted](err); ok && heard.Load() > 0 {
+			i.silent = max(0, i.silent-time.Duration(heard.Load())-min(timeout, maxWait))
+			i.why = errNotConfirmedYet
+		}
 		if err == nil {
 			reply.Doubt = failed.doubt
 			return reply, nil
@@ -80,11 +92,14 @@ func (r *Runner) watch(ctx context.Context, c call, attempt func(context.Context
 const maxRedirections = 2
 
 // attemptReplicated is [Runner.attempt] with a WAIT. On a cluster it follows redirections.
-func (r *Runner) attemptReplicated(ctx context.Context, c call, n int, timeout time.Duration) (reply Reply, err error) {
+// heard is called with each answer of the server.
+func (r *Runner) attemptReplicated(
+	ctx context.Context, c call, n int, timeout time.Duration, heard func(),
+) (reply Reply, err error) {
 	// on runs the script on one connection of a client, which may first watch a key.
 	on := func(client redis.UniversalClient, asking bool, readTimeout time.Duration, watched ...string) error {
 		return client.Watch(ctx, func(tx *redis.Tx) error {
-			w := waiting{tx: tx, asking: asking, n: n, timeout: timeout, longest: longestWait(readTimeout)}
+			w := waiting{tx: tx, asking: asking, n: n, timeout: timeout, longest: longestWait(readTimeout), heard: heard}
 			got, err := r.attempt(ctx, &w, c)
 			if err != nil {
 				return err
@@ -171,12 +186,15 @@ func optionsFor(node *redis.Client, addr string) *redis.Options {
 // minReadTimeout is assumed of a client that does not tell its read timeout.
 const minReadTimeout = 200 * time.Millisecond
 
+// maxWait is the longest single WAIT with any read timeout.
+const maxWait = time.Second
+
 // longestWait is the longest single WAIT: it must answer well before the read timeout, which is 0 for none.
 func longestWait(readTimeout time.Duration) time.Duration {
 	if readTimeout <= 0 {
-		return time.Second
+		return maxWait
 	}
-	return min(readTimeout/2, time.Second)
+	return min(readTimeout/2, maxWait)
 }
 
 // waiting is a [processor] that sends each command on one connection, together with WAIT. It sends WAIT
@@ -187,6 +205,7 @@ type waiting struct {
 	n       int
 	timeout time.Duration // of all commands
 	longest time.Duration // of a single WAIT
+	heard   func()        // is called with each answer
 
 	began   time.Time // when the first command was sent; zero before
 	acked   int       // replicas that have the writes of the last command
@@ -200,6 +219,9 @@ func (w *waiting) Process(ctx context.Context, cmd redis.Cmder) error {
 		w.began = time.Now()
 	}
 	queue := []redis.Cmder{cmd}
+	if single, ok := cmd.(*singleCmd); ok {
+		single.heard = w.heard
+	}
 	if w.asking {
 		queue = []redis.Cmder{&singleCmd{Cmd: redis.NewCmd(ctx, "asking")}, cmd}
 	}
@@ -207,7 +229,7 @@ func (w *waiting) Process(ctx context.Context, cmd redis.Cmder) error {
 		// A WAIT of 0 ms would wait without limit, so the least is 1 ms.
 		left := w.timeout - time.Since(w.began)
 		ms := max(min(left, w.longest), time.Millisecond).Milliseconds()
-		wait := &singleCmd{Cmd: redis.NewCmd(ctx, "wait", w.n, ms)}
+		wait := &singleCmd{Cmd: redis.NewCmd(ctx, "wait", w.n, ms), heard: w.heard}
 		_ = pipe.BatchProcess(ctx, append(queue, wait)...) // only queues them
 		_, broken := pipe.Exec(ctx)
 		reply, err := wait.reply(time.Time{}, broken)

@@ -2,6 +2,7 @@ package scripts
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"sync"
@@ -68,6 +69,42 @@ func TestRunReplicated(t *testing.T) {
 	reply, err = run(2, 300*time.Millisecond, "f")
 	require.NoError(t, err)
 	require.EqualError(t, reply.Unconfirmed, "not replicated: 1 of 2 replicas confirmed")
+}
+
+// A context that ends while the server waits for replicas says nothing about the server. It does if the server is
+// silent, before it has executed the script or when its WAIT should be over.
+func TestContextEndsDuringAWait(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		wait   time.Duration
+		hold   string // the replies to this command do not come
+		silent bool
+		err    string
+	}{
+		"no replica":               {testTimeout, "", false, "exceeded: the replicas have not confirmed yet"},
+		"silent from the start":    {testTimeout, "evalsha", true, "no answer for"},
+		"silent when WAIT is over": {time.Millisecond, "wait", true, "no answer for"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newEnv(t, redistest.Redis(t), longTimeouts)
+			_, err := w.r.RunReplicated(t.Context(), 1, time.Millisecond, check, []any{"k"}, "x")
+			require.NoError(t, err)
+			if tt.hold != "" {
+				w.p.HoldReplies(redistest.Named(tt.hold))
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), 3*SilentAfter)
+			defer cancel()
+			_, err = w.r.RunReplicated(ctx, 1, tt.wait, check, []any{"k"}, "x")
+			require.ErrorIs(t, err, context.DeadlineExceeded)
+			require.ErrorIs(t, err, ErrOutcomeUnknown)
+			require.ErrorContains(t, err, tt.err)
+			failure, _ := errors.AsType[*Error](err)
+			require.True(t, failure.Ended)
+			require.Equal(t, tt.silent, failure.Silent >= SilentAfter, "%v", failure.Silent)
+			w.p.Heal()
+		})
+	}
 }
 
 func TestRunReplicatedWithoutWait(t *testing.T) {

@@ -34,9 +34,9 @@ const (
 // the lock, the limit is over, ctx ends or the client closes. A negative limit is none; 0 tries once. On
 // failure nothing is held, and a rollback removes what the request may have taken. Acquire emits one
 // event. Package primitives calls it for all kinds.
-func (r *Resource) Acquire(ctx context.Context, terms *Terms, limit time.Duration) (*Hold, error) {
+func (r *Resource) Acquire(ctx context.Context, terms *Terms, limit time.Duration) (hold *Hold, err error) {
 	c, began := r.Core, time.Now()
-	err := context.Cause(ctx)
+	err = context.Cause(ctx)
 	switch {
 	case err != nil:
 		err = GaveUp(ctx, nil)
@@ -58,7 +58,7 @@ func (r *Resource) Acquire(ctx context.Context, terms *Terms, limit time.Duratio
 	if limit >= 0 {
 		q.Wait.until = began.Add(limit)
 	}
-	var hold *Hold
+	defer q.Wait.end(c)
 	kind := EventNested
 	// An id that the caller names ignores the holds in ctx: the server alone decides about it.
 	if r.Traits.Nests && terms.Owner == "" {
@@ -69,13 +69,18 @@ func (r *Resource) Acquire(ctx context.Context, terms *Terms, limit time.Duratio
 		hold, err = r.AcquireOutermost(ctx, q, began)
 	}
 
-	if q.Wait.waited {
-		c.WaitEnded()
-	}
 	if c.Observe != nil {
 		r.EmitResult(ctx, kind, hold, q.Wait.since(began), err)
 	}
 	return hold, err
+}
+
+// onPanic is deferred, and calls undo unless *returned: a hook of go-redis, or an observer, has panicked. The outcome
+// of the command that was under way is unknown then.
+func onPanic(returned *bool, undo func()) {
+	if !*returned {
+		undo()
+	}
 }
 
 // EmitResult emits the event of an acquisition: of the given kind, or not acquired. The caller is a
@@ -85,12 +90,8 @@ func (r *Resource) EmitResult(ctx context.Context, kind EventKind, hold *Hold, w
 	if err != nil {
 		e.Kind = EventNotAcquired
 	}
-	returned := false
-	defer func() {
-		if !returned && hold != nil { // the observer has panicked, so nobody gets the hold
-			_ = hold.Release(ctx)
-		}
-	}()
+	returned := hold == nil
+	defer onPanic(&returned, func() { _ = hold.Release(ctx) }) // nobody gets the hold
 	r.Core.emit(e)
 	returned = true
 }
@@ -133,12 +134,11 @@ func (r *Resource) AcquireOutermost(ctx context.Context, q *Request, began time.
 	trying, stop := q.Wait.Bound(ctx, true)
 	defer stop()
 	returned := false
-	defer func() {
-		if !returned { // a hook of go-redis, or an observer, has panicked: the outcome is unknown
-			q.MustRollback = true
-			r.rollback(trying, q, 0)
-		}
-	}()
+	defer onPanic(&returned, func() {
+		q.passed.giveBack(trying, 0)
+		q.MustRollback = true
+		r.rollback(trying, q, 0)
+	})
 	res, err := r.obtain(trying, q)
 	returned = true
 	if err == nil && q.passed != nil {
@@ -149,9 +149,7 @@ func (r *Resource) AcquireOutermost(ctx context.Context, q *Request, began time.
 	if err != nil {
 		err = q.explain(trying, c, err)
 		limit := c.RollbackLimit(began)
-		if q.passed != nil {
-			q.passed.giveBack(trying, limit)
-		}
+		q.passed.giveBack(trying, limit)
 		if q.Group != nil && trying.Err() != nil {
 			limit = min(limit, rollbackGrace/2) // the joint lock waits for the reason, but not for long
 		}
@@ -173,6 +171,7 @@ func (r *Resource) AcquireOutermost(ctx context.Context, q *Request, began time.
 func (r *Resource) Await(ctx context.Context, terms *Terms) error {
 	began := time.Now()
 	q := &Request{Owner: Owner{Permits: 1, TTL: terms.TTL}, Terms: terms, Wait: Wait{limit: -1, caller: ctx}}
+	defer q.Wait.end(r.Core)
 	_, err := r.obtain(ctx, q)
 	err = q.explain(ctx, r.Core, err)
 	if g, ok := err.(*gaveUpError); ok { //nolint:errorlint // as gaveUp returns it
@@ -182,7 +181,6 @@ func (r *Resource) Await(ctx context.Context, terms *Terms) error {
 		}
 	}
 	if q.Wait.waited {
-		r.Core.WaitEnded()
 		r.Core.emit(Event{Kind: EventWaited, Resource: r, Waited: q.Wait.since(began), Err: err, Ctx: ctx})
 	}
 	return err

@@ -68,6 +68,30 @@ func TestCloseAbandonsHoldsWhenItsContextEnds(t *testing.T) {
 	})
 }
 
+// The observer panics when it hears of a hold that Close has ended. Close ends all of them, and itself, nevertheless.
+func TestAnObserverThatPanicsDoesNotInterruptClose(t *testing.T) {
+	Bubble(t, func(t *testing.T, s *Server) {
+		c := s.Client(t, "a", func(config *Config) {
+			config.Observe = func(e Event) {
+				if e.Kind == EventAbandoned {
+					panic("observer")
+				}
+			}
+		})
+		holds := []*Hold{Acquire(t, t.Context(), c.Lock("x")), Acquire(t, t.Context(), c.Lock("y"))}
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		require.PanicsWithValue(t, "observer", func() { _ = c.Shut(ctx) })
+		for _, h := range holds {
+			require.ErrorIs(t, context.Cause(Carry(h)), ErrClosed)
+		}
+		require.True(t, c.IsStopping())
+		commands := len(s.Log)
+		Sleep(time.Hour)
+		require.Len(t, s.Log, commands, "nothing renews them")
+	})
+}
+
 func TestCloseEndsWaiters(t *testing.T) {
 	Bubble(t, func(t *testing.T, s *Server) {
 		c := s.Client(t, "a")

@@ -127,8 +127,11 @@ func (h *Hold) accept() error {
 // giveBack releases a hold without a user: one that was passed on to a waiter that had given up, or that kept a
 // lingering lock. It waits for the release for limit at most, and not for long once the caller's ctx has ended. The
 // observer does not hear of the hold. The goroutine ends within releaseTimeout. It is no duty, which could wait
-// behind others: the hold is renewed until it ends.
+// behind others: the hold is renewed until it ends. A nil hold is none.
 func (h *Hold) giveBack(caller context.Context, limit time.Duration) {
+	if h == nil {
+		return
+	}
 	c, ctx := h.r.Core, context.WithoutCancel(h.ctx)
 	released := make(chan struct{})
 	c.Spawn(func() {

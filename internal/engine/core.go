@@ -171,24 +171,32 @@ func (c *Core) IsStopping() bool { return IsClosed(c.stopping) }
 // not tried before. Others are dropped.
 //
 // hurry is called if ctx ends before all commands are answered. It must end them, and all later ones,
-// within the command timeout. It may run in a goroutine of its own. stop is called when no call is left. It
-// must end everything that background work waits for.
+// within the command timeout. It may run in a goroutine of its own. stop is called when no call is left, with what
+// Close returns. It must end everything that background work waits for.
 //
 // Close returns the cause of ctx if holds were left. It must be called once.
-func (c *Core) Close(ctx context.Context, hurry func(), stop func(abandoned bool)) error {
+func (c *Core) Close(ctx context.Context, hurry func(), stop func(left error)) (left error) {
 	// Seal before closing. An acquisition that did not see closing in time cannot add its hold, and is
 	// rolled back. Otherwise its hold could appear after Close has looked for holds.
 	c.holds.seal()
 	close(c.closing)
 	c.EndLingering()
-	var left error
+	defer c.finish(ctx, hurry, func() { stop(left) }) // also if the observer panics
 	select {
 	case <-c.holds.drained:
 	case <-ctx.Done():
 		if abandoned := c.holds.abandon(); len(abandoned) > 0 {
 			left = holdsLeft(ctx, abandoned)
+			for _, h := range abandoned {
+				h.emitEnd(EventAbandoned, ErrClosed)
+			}
 		}
 	}
+	return left
+}
+
+// finish is the part of Close that comes when no hold is left.
+func (c *Core) finish(ctx context.Context, hurry, stop func()) {
 	c.mu.Lock()
 	c.refuses = true
 	c.mu.Unlock()
@@ -197,13 +205,12 @@ func (c *Core) Close(ctx context.Context, hurry func(), stop func(abandoned bool
 	c.duties.Finish(c.CommandTimeout)
 	close(c.stopping)
 	c.dog.Close()
-	stop(left != nil)
+	stop()
 	// Background work may start more of its kind until here, for example the event of a lost hold.
 	c.mu.Lock()
 	c.dead = true
 	c.mu.Unlock()
 	c.background.Wait()
-	return left
 }
 
 // Instant is a point of the monotonic clock, counted from the creation of the core; 0 is none. A hold

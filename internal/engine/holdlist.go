@@ -77,7 +77,6 @@ func (l *holdList) abandon() (abandoned []*Hold) {
 			h.held.Forget(h)
 			if h.end(ErrClosed) {
 				abandoned = append(abandoned, h)
-				h.emitEnd(EventAbandoned, ErrClosed)
 			}
 		}
 	}

@@ -127,9 +127,7 @@ func (h *Hold) keep() {
 	if other != nil || o.wanted || qs.isWanted(o.r) || c.IsClosing() {
 		qs.mu.Unlock()
 		h.giveBack(context.Background(), 0)
-		if other != nil {
-			other.giveBack(context.Background(), 0)
-		}
+		other.giveBack(context.Background(), 0)
 		return
 	}
 	qs.lingering[key] = keeper{h, time.AfterFunc(o.passes.Linger, func() {
@@ -206,9 +204,7 @@ func (c *Core) GiveUpLingering(ctx context.Context, resources []*Resource) {
 		c.queues.mu.Lock()
 		kept := c.queues.keeperOf(queueKey{r.Kind, r.Name, false})
 		c.queues.mu.Unlock()
-		if kept != nil {
-			kept.giveBack(ctx, c.RollbackLimit(time.Now()))
-		}
+		kept.giveBack(ctx, c.RollbackLimit(time.Now()))
 	}
 }
 

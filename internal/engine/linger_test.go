@@ -345,3 +345,59 @@ func TestCohortThatLingers(t *testing.T) {
 		s.RequireFree(t)
 	})
 }
+
+// The observer panics while a lock lingers, or is passed on. The caller gets no hold, and nothing stays behind.
+func TestAnObserverThatPanicsWhileALockIsPassedOn(t *testing.T) {
+	for name, keep := range map[string]func(*Terms){"linger": Lingering(testLinger), "cohort": InCohort(time.Minute)} {
+		for _, at := range []EventKind{EventWait, EventAcquired, EventReleased} {
+			t.Run(fmt.Sprintf("%s, %s", name, at), func(t *testing.T) {
+				Bubble(t, func(t *testing.T, s *Server) {
+					s.KeepLeases()
+					var hold *Hold
+					c := s.Client(t, "a", func(config *Config) {
+						config.Observe = func(e Event) {
+							if hold == nil || e.Kind != at {
+								return
+							}
+							first := hold
+							hold = nil
+							if at == EventWait {
+								Release(t, first) // the lock is the waiter's now
+							}
+							panic("observer")
+						}
+					})
+					r := c.Lock("x")
+					hold = Acquire(t, t.Context(), r, keep)
+					require.PanicsWithValue(t, "observer", func() {
+						if at != EventWait {
+							Release(t, hold)
+						}
+						Acquire(t, t.Context(), r, keep)
+					})
+					Sleep(testLinger)
+					s.RequireFree(t)
+					require.NoError(t, c.Shut(t.Context()), "no hold is left")
+				})
+			})
+		}
+	}
+}
+
+// A lingering lock was released when its Release returns, not when it is free. Its keeper has no events.
+func TestALingeringLockIsReleasedAtOnceForTheObserver(t *testing.T) {
+	Bubble(t, func(t *testing.T, s *Server) {
+		c := s.Client(t, "a")
+		hold := Acquire(t, t.Context(), c.Lock("x"), Lingering(time.Hour))
+		Sleep(time.Minute)
+		Release(t, hold)
+		want := []EventKind{EventAcquired, EventReleased}
+		require.Equal(t, want, c.Kinds(EventRenewed))
+		require.Equal(t, time.Minute, c.Event(t, EventReleased).Held)
+		renewed := len(c.Kinds(want...))
+		Sleep(2 * time.Hour)
+		s.RequireFree(t)
+		require.Equal(t, want, c.Kinds(EventRenewed))
+		require.Len(t, c.Kinds(want...), renewed)
+	})
+}

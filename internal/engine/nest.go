@@ -58,7 +58,7 @@ func (r *Resource) Outer(ctx context.Context) (*Hold, error) {
 
 // nestUnder waits for the turn under outer, unless many may hold at once, and then acquires. The new hold
 // keeps the turn until it ends. If the acquisition fails, nestUnder passes the turn on.
-func (r *Resource) nestUnder(ctx context.Context, outer *Hold, q *Request) (*Hold, error) {
+func (r *Resource) nestUnder(ctx context.Context, outer *Hold, q *Request) (hold *Hold, err error) {
 	if loss := outer.lossCause(); loss != nil {
 		return nil, loss // at once: do not wait for a sibling that still has the turn
 	}
@@ -67,13 +67,14 @@ func (r *Resource) nestUnder(ctx context.Context, outer *Hold, q *Request) (*Hol
 			return nil, err
 		}
 		q.parent = outer
+		defer func() {
+			if hold == nil { // it failed, or a hook of go-redis has panicked
+				outer.turnsOf().pass()
+				q.parent = nil
+			}
+		}()
 	}
-	hold, err := r.nestNow(ctx, outer, q)
-	if err != nil && q.parent != nil {
-		q.parent.turnsOf().pass()
-		q.parent = nil
-	}
-	if hold != nil {
+	if hold, err = r.nestNow(ctx, outer, q); hold != nil {
 		hold.depth = max(outer.depth, outer.depth+1) // does not wrap around to 0
 	}
 	return hold, err
@@ -175,7 +176,12 @@ func (h *Hold) turnsOf() *turns {
 
 // pass gives the turn back, to the acquisition that has waited for it the longest. The end of a nested hold calls it,
 // and a nested acquisition that failed. It does not block.
-func (t *turns) pass() { <-t.taken }
+func (t *turns) pass() {
+	select {
+	case <-t.taken:
+	default: // given back already, when a hook of go-redis or an observer panicked
+	}
+}
 
 // takeTurn waits for the turn under outer. It fails with errOuterEnded if outer ends before.
 func (r *Resource) takeTurn(ctx context.Context, outer *Hold, q *Request) error {

@@ -275,7 +275,10 @@ func (o *Ownership) nest(ctx context.Context, outer *Hold, ttl time.Duration) (s
 	// From here on wire is held until the reply. A release of outer that begins now is sent after the
 	// count.
 	o.extending()
+	returned := false
+	defer onPanic(&returned, func() { o.addCount(-1); o.wire.Unlock(); o.writeCountLater(ctx, 0) })
 	sent, lost, err := o.r.Driver.SetCount(ctx, o, o.addCount(+1), ttl)
+	returned = true
 	lost = lost || err != nil && o.r.Driver.Overwritten(ctx, err)
 	if err == nil && !lost {
 		o.lastsUntil(sent.Add(ttl))
@@ -340,12 +343,7 @@ func (o *Ownership) Release(ctx context.Context, h *Hold) (handedOff bool, err e
 		return false, o.r.Core.Unanswered(errSiblingStuck)
 	}
 	returned := false
-	defer func() {
-		if !returned { // a hook of go-redis has panicked: the outcome is unknown
-			o.wire.Unlock()
-			o.writeCountLater(ctx, 0)
-		}
-	}()
+	defer onPanic(&returned, func() { o.wire.Unlock(); o.writeCountLater(ctx, 0) })
 	var lost bool
 	// The count is read with wire held: siblings may have been released meanwhile.
 	left := o.addCount(0)

@@ -402,3 +402,27 @@ func TestAHookThatPanicsLeavesNothingLocked(t *testing.T) {
 		}
 	}
 }
+
+// A hook panics in a nested acquisition. The outer hold has its count to itself again, and others may nest.
+func TestAHookThatPanicsInANestedAcquisition(t *testing.T) {
+	for op, owner := range map[string]string{"nest": "", "acquire": "shared"} {
+		for _, executed := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, executed: %v", op, executed), func(t *testing.T) {
+				Bubble(t, func(t *testing.T, s *Server) {
+					s.KeepLeases()
+					r := s.Client(t, "a").Lock("x")
+					outer := Acquire(t, t.Context(), r, OwnedBy(owner))
+					s.Script(op, Fault{Panic: true, Twice: executed})
+					require.PanicsWithValue(t, "hook", func() { Acquire(t, Carry(outer), r) })
+					Sleep(time.Second)
+					require.Equal(t, 1, s.Holder("x", outer.ID()).Count)
+					began := s.Now()
+					Release(t, Acquire(t, Carry(outer), r))
+					Release(t, outer)
+					require.Equal(t, began, s.Now(), "nothing delays them")
+					s.RequireFree(t)
+				})
+			})
+		}
+	}
+}

@@ -103,6 +103,13 @@ func (w *Wait) Begin(r *Resource, id string) {
 	r.Core.emit(Event{Kind: EventWait, Resource: r, ID: id, Ctx: w.caller})
 }
 
+// end is deferred before Begin may be called, since observers and hooks of go-redis may panic.
+func (w *Wait) end(c *Core) {
+	if w.waited {
+		c.WaitEnded()
+	}
+}
+
 // Queue is where requests for one resource wait: the local wait queue of a name, or this client's part of
 // a fair lock's queue. waitIn calls its methods, in the waiters' goroutines. All but Try do not block.
 type Queue interface {
@@ -146,8 +153,8 @@ type Waiter struct {
 // it, even after the waiter has left.
 func (w *Waiter) Wake() { w.wakeup.Send() }
 
-// waitIn makes q wait in a queue; nil: the local queue of its name. It is the only waiting loop: fair locks, joint
-// locks wait in it too. refused is the reply to the first attempt. It blocks until q is granted, the wait is over, ctx
+// waitIn makes q wait in a queue; nil: the local queue of its name. It is the only waiting loop: fair locks and joint
+// locks use it too. refused is the reply to the first attempt. It blocks until q is granted, the wait is over, ctx
 // ends or the client closes. The caller rolls q back if it fails.
 func (r *Resource) waitIn(ctx context.Context, queue Queue, q *Request, refused Result) (res Result, err error) {
 	c := r.Core

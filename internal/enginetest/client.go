@@ -133,7 +133,7 @@ func (c *Client) Logged() string {
 func (c *Client) Shut(ctx context.Context) error {
 	c.closeBegun.Store(true)
 	defer close(c.Closed)
-	return c.Close(ctx, func() { close(c.Hurried) }, func(bool) { close(c.stopped) })
+	return c.Close(ctx, func() { close(c.Hurried) }, func(error) { close(c.stopped) })
 }
 
 // Kinds returns the kinds of all events so far except those listed.

@@ -444,6 +444,43 @@ func TestJointUnderALostJointHold(t *testing.T) {
 	}
 }
 
+// A red hold has lost a member, and its majority stands: an acquisition nests under it.
+func TestRedUnderARedHoldThatHasLostAMember(t *testing.T) {
+	for _, limit := range []time.Duration{NoWait, time.Second, Forever} {
+		for _, known := range []bool{true, false} {
+			for _, taken := range []bool{true, false} {
+				t.Run(fmt.Sprintf("%v, known: %v, taken: %v", limit, known, taken), func(t *testing.T) {
+					Bubble(t, func(t *testing.T, _ *Server) {
+						k := newCluster(t, 3)
+						r := redOf(k.clients)
+						outer := Acquire(t, t.Context(), r)
+						k.servers[0].Forget("x")
+						if taken {
+							k.servers[0].Seize("x", "other", 0)
+						}
+						if known {
+							require.NoError(t, outer.Check(t.Context()))
+						}
+						for range 2 {
+							inner, err := r.Acquire(Carry(outer), NewTerms(), limit)
+							require.NoError(t, err)
+							require.Equal(t, outer.ID(), inner.ID())
+							deeper, err := r.Acquire(Carry(inner), NewTerms(), limit)
+							require.NoError(t, err)
+							Release(t, deeper)
+							Release(t, inner)
+						}
+						Release(t, outer)
+						k.servers[0].Free("x")
+						Sleep(time.Minute)
+						k.requireFree(t)
+					})
+				})
+			}
+		}
+	}
+}
+
 // A member's attempt may have acquired it, and will not be repeated. The release of the other member is silent. The
 // acquisition waits for that no longer than for a rollback.
 func TestMultiDoesNotWaitLongAfterAFailureInDoubt(t *testing.T) {

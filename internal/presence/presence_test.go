@@ -109,8 +109,8 @@ func newClient(t *testing.T, s *Server, name string, options ...func(*engine.Con
 	c.shut = sync.OnceFunc(func() {
 		ended, cancel := context.WithCancel(context.Background())
 		cancel()
-		_ = c.Core.Close(ended, c.runner.Stop, func(left bool) {
-			c.presence.Close(left)
+		_ = c.Core.Close(ended, c.runner.Stop, func(left error) {
+			c.presence.Close(left != nil)
 			c.hub.Close()
 			c.runner.Close()
 		})

@@ -1,6 +1,7 @@
 package topology
 
 import (
+	"context"
 	"fmt"
 	"sync"
 	"testing"
@@ -115,5 +116,31 @@ func TestReplicasNeedOneConnectionEach(t *testing.T) {
 				calls.Wait()
 			}
 		})
+	}
+}
+
+// The context or the wait ends while Redis waits for replicas. Redis is there, so nothing says that it is unavailable.
+func TestAcquisitionEndsWhileRedisWaitsForReplicas(t *testing.T) {
+	t.Parallel()
+	s := redistest.Redis(t)
+	c := NewClient(t, s.Client(t), primitives.WithReplicas(1, time.Minute))
+	for name, end := range map[string]func(l *primitives.Lock) error{
+		"context": func(l *primitives.Lock) error {
+			ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+			defer cancel()
+			err := ErrOf(l.Acquire(ctx))
+			require.ErrorIs(t, err, context.DeadlineExceeded)
+			return err
+		},
+		"wait": func(l *primitives.Lock) error {
+			return ErrOf(l.Acquire(t.Context(), primitives.WithWait(300*time.Millisecond)))
+		},
+	} {
+		name := redistest.Name(t) + name
+		err := end(c.Lock(name))
+		require.ErrorIs(t, err, primitives.ErrNotAcquired)
+		require.NotErrorIs(t, err, primitives.ErrUnavailable)
+		require.NotContains(t, err.Error(), "no answer")
+		redistest.WaitFor(t, Soon, func() bool { return s.Client(t).Exists(t.Context(), name).Val() == 0 }, "rolled back")
 	}
 }

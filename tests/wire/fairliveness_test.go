@@ -11,6 +11,7 @@ import (
 
 	. "github.com/redlatch/redlatch/internal/fixture"
 	"github.com/redlatch/redlatch/internal/redistest"
+	"github.com/redlatch/redlatch/primitives"
 )
 
 // Java waiters with short waits that give up leave none of the time that the scripts of this library have given
@@ -126,6 +127,75 @@ func TestFairLockDeadGoWaiterBehindAShortJavaWait(t *testing.T) {
 				require.Less(t, time.Since(began), 31*time.Second)
 				time.Sleep(2 * time.Minute)
 				m.finish(dead)
+			})
+		})
+	}
+}
+
+// A Java waiter with a short wait stands behind a dead Go waiter. When that is removed, it has the time that a new head
+// has, although nothing else changes: the lock is free, and whoever looks does not wait.
+func TestFairLockJavaWaiterBehindADeadGoHeadHasTimeToAcquire(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		m := newMixed(t, redistest.Embedded(t), "l")
+		rdb := m.s.Client(t)
+		require.NoError(t, rdb.HSet(t.Context(), "l", "other", "1").Err())
+		crash := m.joinCrashing(1)
+		crash()
+		m.wg.Wait()
+		time.Sleep(12 * time.Second)
+		require.NoError(t, rdb.RPush(t.Context(), "redisson_lock_queue:{l}", "java").Err())
+		score := float64(time.Now().Add(time.Second).UnixMilli())
+		require.NoError(t, rdb.ZAdd(t.Context(), "redisson_lock_timeout:{l}", redis.Z{Score: score, Member: "java"}).Err())
+		require.NoError(t, rdb.Del(t.Context(), "l").Err())
+		_, err := m.l.TryAcquire(t.Context())
+		require.ErrorIs(t, err, primitives.ErrNotAcquired)
+		require.Equal(t, []string{"java"}, m.queue())
+		got := rdb.ZScore(t.Context(), "redisson_lock_timeout:{l}", "java").Val()
+		require.Equal(t, time.Now().Add(5*time.Second).UnixMilli(), int64(got))
+	})
+}
+
+// A refresh orders the scores of a mixed queue, whatever they were, and a Go waiter has its own timeout after those of
+// the Java waiters before it, however long they wait.
+func TestFairLockRefreshOrdersScores(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		before, behind []time.Duration // the scores of Java waiters before the Go waiter, and behind it, from now on
+		least          time.Duration   // how much later the score of the last one is than the one before
+	}{
+		"a Java waiter with a lower score than the Go waiter before": {nil, []time.Duration{time.Millisecond}, 0},
+		"a Java waiter that waits for longer than usual": {
+			[]time.Duration{5 * time.Minute, 15 * time.Minute}, nil, 10 * time.Second,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				m := newMixed(t, redistest.Embedded(t), "l")
+				rdb := m.s.Client(t)
+				const list, set = "redisson_lock_queue:{l}", "redisson_lock_timeout:{l}"
+				add := func(scores []time.Duration) {
+					for _, after := range scores {
+						z := redis.Z{Score: float64(time.Now().Add(after).UnixMilli()), Member: after.String()}
+						require.NoError(t, rdb.RPush(t.Context(), list, z.Member).Err())
+						require.NoError(t, rdb.ZAdd(t.Context(), set, z).Err())
+					}
+				}
+				release := m.hold(false)
+				add(tt.before)
+				m.joinGo(m.l, 0, 0)
+				add(tt.behind)
+				time.Sleep(2 * time.Second)
+				queue := m.queue()
+				last := rdb.ZScore(t.Context(), set, queue[len(queue)-1]).Val()
+				before := rdb.ZScore(t.Context(), set, queue[len(queue)-2]).Val()
+				require.GreaterOrEqual(t, last-before, float64(tt.least.Milliseconds()))
+				for _, after := range append(tt.before, tt.behind...) {
+					require.NoError(t, rdb.LRem(t.Context(), list, 0, after.String()).Err())
+					require.NoError(t, rdb.ZRem(t.Context(), set, after.String()).Err())
+				}
+				release()
+				m.finish()
 			})
 		})
 	}
