@@ -527,3 +527,25 @@ func TestCloseNamesTheHoldsThatAreLeft(t *testing.T) {
 	Acquire(t, t.Context(), multi)
 	require.ErrorContains(t, c.Close(ctx), `1 hold was not released: multi "a,b"`, "members are not counted")
 }
+
+// A member of a multi lock that joins a queue has asked nothing about that lock.
+func TestC7MultiLockBehindAWaiterNamesTheHolder(t *testing.T) {
+	t.Parallel()
+	Bubble(t, func(t *testing.T, b *Bubbled) {
+		hold := Acquire(t, t.Context(), b.Other)
+		c := NewClient(t, b.P.Client(t, DialsOnce))
+		waiting, stop := context.WithCancel(t.Context())
+		defer stop()
+		first := Start(func() (*primitives.Hold, error) { return c.Lock("l").Acquire(waiting) })
+		AwaitWaiters(t, c, 1)
+		multi := primitives.NewMultiLock([]*primitives.Lock{c.Lock("l"), c.FairLock("m")})
+		for range 2 {
+			err := ErrOf(multi.Acquire(t.Context(), primitives.WithWait(50*time.Millisecond)))
+			require.ErrorIs(t, err, primitives.ErrNotAcquired)
+			require.ErrorContains(t, err, "held by "+hold.ID())
+		}
+		stop()
+		require.ErrorContains(t, Await(t, first).Err, "held by "+hold.ID())
+		Release(t, hold)
+	})
+}
