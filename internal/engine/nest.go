@@ -67,7 +67,7 @@ func (r *Resource) nestUnder(ctx context.Context, outer *Hold, q *Request) (*Hol
 	if !r.Traits.ManyHolders {
 		if turns := outer.turnsOf(); !turns.tryTake() {
 			if q.Wait.limit == 0 {
-				return nil, ErrNotAcquired
+				return nil, q.gaveUp(ctx, turns.Heard())
 			}
 			if _, err := r.waitIn(ctx, turns, q, outer.ID(), Result{RetryAfter: -1}); err != nil {
 				return nil, err
@@ -76,7 +76,9 @@ func (r *Resource) nestUnder(ctx context.Context, outer *Hold, q *Request) (*Hol
 		q.parent = outer
 	}
 	hold, err := r.nestNow(ctx, outer, q)
-	if err != nil && q.parent != nil {
+	if err == nil && q.parent != nil {
+		q.parent.turnsOf().answered()
+	} else if q.parent != nil {
 		q.parent.turnsOf().pass()
 		q.parent = nil
 	}
@@ -97,6 +99,9 @@ func (r *Resource) nestNow(ctx context.Context, outer *Hold, q *Request) (*Hold,
 			err = loss // found by a member. It is no refusal, even if ctx has ended with outer
 		}
 		return hold, err
+	}
+	if q.parent != nil {
+		q.parent.turnsOf().asking()
 	}
 	if o.Shared || o.r.Kind != r.Kind {
 		return r.reacquire(ctx, outer, q)
@@ -164,7 +169,10 @@ func (r *Resource) reacquire(ctx context.Context, outer *Hold, q *Request) (*Hol
 // belongs to the hold. Its methods do not block.
 type turnQueue struct {
 	mu      sync.Mutex // guards the rest, and the queue fields of its waiters; innermost
+	id      string     // of the hold, and of those nested in it
 	taken   bool       // a nested hold, or its acquisition, has the turn
+	granted bool       // the turn has been that of a nested hold since it was last taken without waiting
+	asked   time.Time  // since when no nested acquisition was answered; zero: the latest was, or is a joint lock's
 	ended   bool       // the hold has ended
 	waiters []*Waiter
 }
@@ -175,7 +183,7 @@ func (h *Hold) turnsOf() *turnQueue {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.turns == nil {
-		h.turns = &turnQueue{ended: h.cause != nil}
+		h.turns = &turnQueue{id: h.ID(), ended: h.cause != nil}
 	}
 	return h.turns
 }
@@ -188,8 +196,23 @@ func (t *turnQueue) tryTake() bool {
 	if t.taken || len(t.waiters) > 0 {
 		return false
 	}
-	t.taken = true
+	t.taken, t.granted, t.asked = true, false, time.Time{}
 	return true
+}
+
+// asking notes that the acquisition with the turn sends its command, and answered that it has its hold: see Heard.
+func (t *turnQueue) asking() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.asked.IsZero() {
+		t.asked = time.Now()
+	}
+}
+
+func (t *turnQueue) answered() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.granted, t.asked = true, time.Time{}
 }
 
 // pass gives the turn back and wakes the first waiter. The end of a nested hold calls it, and a nested
@@ -250,5 +273,15 @@ func (t *turnQueue) Leave(w *Waiter, res Result) {
 	}
 }
 
-// Heard implements [Queue]. A turn is only ever refused because it is taken.
-func (t *turnQueue) Heard() *Contact { return &Contact{refused: true} }
+// Heard implements [Queue]. A turn is refused because it is taken, by a hold or by an acquisition without an answer.
+func (t *turnQueue) Heard() *Contact {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !t.granted && !t.asked.IsZero() {
+		return &Contact{asked: t.asked}
+	}
+	return &Contact{refused: true, holder: t.id, reason: errSibling, asked: t.asked}
+}
+
+// errSibling says why the caller's own id holds the lock.
+var errSibling = errors.New("another acquisition nests in the same hold")
