@@ -231,6 +231,7 @@ func (r *Resource) Try(ctx context.Context, q *Request) (Result, error) {
 	if k := q.heard; k != nil && !q.membersNote(k) { // else the error of the attempt will say how long it took
 		k.Asking()
 	}
+	q.attempted = true
 	res, err := r.Driver.TryAcquire(ctx, q)
 	return r.tried(ctx, q, res, err)
 }

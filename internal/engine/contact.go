@@ -59,6 +59,14 @@ func (k *Contact) Answered(holder string, left time.Duration, reason error) {
 	}
 }
 
+// Forget makes it nothing again.
+func (k *Contact) Forget() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.answered()
+	k.refused = false
+}
+
 // Failed notes why that command, which was sent at began, failed. Only an outage counts.
 func (k *Contact) Failed(c *Core, err error, began time.Time) {
 	k.mu.Lock()

@@ -219,6 +219,8 @@ type Request struct {
 	// MustRollback: an attempt may have been executed, or may still be, and there is no hold for it. Without
 	// a rollback the lock could stay taken until its lease ends.
 	MustRollback bool
+	// attempted: it has made an attempt. If not, what heard says is of the other members of its joint lock.
+	attempted bool
 	// Noted: the server has noted that its client waits. If it gives up, it must be rolled back as well: others would
 	// wait for it for a moment.
 	Noted bool

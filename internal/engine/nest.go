@@ -67,10 +67,14 @@ func (r *Resource) nestUnder(ctx context.Context, outer *Hold, q *Request) (hold
 			return nil, err
 		}
 		q.parent = outer
+		t := outer.turnsOf()
 		defer func() {
 			if hold == nil { // it failed, or a hook of go-redis has panicked
-				outer.turnsOf().pass()
+				t.heard.Note(q)
+				t.pass()
 				q.parent = nil
+			} else {
+				t.heard.Answered(outer.ID(), -1, errSibling)
 			}
 		}()
 	}
@@ -91,6 +95,9 @@ func (r *Resource) nestNow(ctx context.Context, outer *Hold, q *Request) (*Hold,
 			err = loss // found by a member. It is no refusal, even if ctx has ended with outer
 		}
 		return hold, err
+	}
+	if q.parent != nil {
+		q.parent.turnsOf().heard.Asking()
 	}
 	if o.Shared || o.r.Kind != r.Kind {
 		return r.reacquire(ctx, outer, q)
@@ -144,6 +151,7 @@ func (r *Resource) reacquire(ctx context.Context, outer *Hold, q *Request) (*Hol
 	inner.Wait = q.Wait // bounds the attempt; it does not queue
 	inner.heard = q.heard
 	hold, err := r.AcquireOutermost(ctx, inner, time.Now())
+	q.heard = inner.heard
 	if errors.Is(err, ErrLost) || err != nil && o.r.Driver.Overwritten(ctx, err) {
 		if outer.state().taken {
 			return nil, errOuterEnded
@@ -159,6 +167,7 @@ func (r *Resource) reacquire(ctx context.Context, outer *Hold, q *Request) (*Hol
 type turns struct {
 	taken chan struct{} // of capacity 1: full while somebody has the turn; the others send in order of arrival
 	ended chan struct{} // closed when the outer hold has ended
+	heard Contact       // what the server has answered to those that had the turn
 }
 
 // turnsOf returns the turns under h. Hold.end ends only those that exist by then, so later ones have ended already.
@@ -166,7 +175,7 @@ func (h *Hold) turnsOf() *turns {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.turns == nil {
-		h.turns = &turns{make(chan struct{}, 1), make(chan struct{})}
+		h.turns = &turns{taken: make(chan struct{}, 1), ended: make(chan struct{})}
 		if h.cause != nil {
 			close(h.turns.ended)
 		}
@@ -188,11 +197,12 @@ func (r *Resource) takeTurn(ctx context.Context, outer *Hold, q *Request) error 
 	t := outer.turnsOf()
 	select {
 	case t.taken <- struct{}{}:
+		t.heard.Forget() // nobody was behind the former ones
 		return nil
 	default:
 	}
 	if q.Wait.IsSingleTry() {
-		return ErrNotAcquired
+		return q.gaveUp(ctx, &t.heard)
 	}
 	q.Wait.Begin(r, outer.ID())
 	waiting, stop := q.Wait.Bound(ctx, false)
@@ -201,10 +211,13 @@ func (r *Resource) takeTurn(ctx context.Context, outer *Hold, q *Request) error 
 	case t.taken <- struct{}{}:
 		return nil
 	case <-waiting.Done():
-		return q.gaveUp(waiting, &Contact{refused: true}) // by a sibling
+		return q.gaveUp(waiting, &t.heard)
 	case <-r.Core.closing:
 		return ErrClosed
 	case <-t.ended:
 		return errOuterEnded
 	}
 }
+
+// errSibling says why the caller's own id holds the lock.
+var errSibling = errors.New("another acquisition nests in the same hold")

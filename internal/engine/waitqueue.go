@@ -214,7 +214,7 @@ func (q *waitQueue) Join(w *Waiter, refused Result) {
 // message that comes at once waits until the waiter is in the queue. mu is held.
 func (q *waitQueue) add(w *Waiter, refused Result) {
 	r := w.Request
-	if r.heard != nil { // else it has made no attempt
+	if r.attempted && r.heard != nil {
 		q.heard.Note(r)
 	}
 	w.queued = waitq.Waiter{Of: w, ID: r.ID, Shared: r.Shared, Permits: int(r.Permits)}

@@ -527,3 +527,94 @@ func TestCloseNamesTheHoldsThatAreLeft(t *testing.T) {
 	Acquire(t, t.Context(), multi)
 	require.ErrorContains(t, c.Close(ctx), `1 hold was not released: multi "a,b"`, "members are not counted")
 }
+
+func TestC7SiblingNamesTheHolder(t *testing.T) {
+	t.Parallel()
+	for name, opts := range map[string][]primitives.Option{
+		"private": nil, "cohort": {primitives.WithCohort(time.Second)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			Bubble(t, func(t *testing.T, b *Bubbled) {
+				c := NewClient(t, b.P.Client(t, DialsOnce))
+				for _, l := range []*primitives.Lock{
+					c.Lock("l", opts...), c.FairLock("f", opts...), c.RWLock("w", opts...).Writer(),
+					primitives.NewMultiLock([]*primitives.Lock{c.Lock("m1"), c.FairLock("m2")}),
+				} {
+					outer := Acquire(t, t.Context(), l)
+					sibling := Acquire(t, outer.Context(), l)
+					for _, wait := range []time.Duration{0, time.Second} {
+						err := ErrOf(l.Acquire(outer.Context(), primitives.WithWait(wait)))
+						require.ErrorIs(t, err, primitives.ErrNotAcquired)
+						require.NotErrorIs(t, err, primitives.ErrUnavailable)
+						require.ErrorContains(t, err,
+							"not acquired: held by "+outer.ID()+" (another acquisition nests in the same hold)")
+					}
+					Release(t, sibling)
+					Release(t, outer)
+				}
+			})
+		})
+	}
+}
+
+// A sibling whose command Redis does not answer is no holder.
+func TestC7SiblingWithoutAnAnswerIsNoHolder(t *testing.T) {
+	t.Parallel()
+	for name, opts := range map[string][]primitives.Option{
+		"private": nil, "shared": {primitives.WithOwner("me")},
+	} {
+		for _, wasBusy := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, busy before: %t", name, wasBusy), func(t *testing.T) {
+				Bubble(t, func(t *testing.T, b *Bubbled) {
+					l := NewClient(t, b.P.Client(t, DialsOnce)).Lock("l")
+					outer := Acquire(t, t.Context(), l, opts...)
+					within := func(d time.Duration) func() (*primitives.Hold, error) {
+						return func() (*primitives.Hold, error) {
+							return l.Acquire(outer.Context(), primitives.WithWait(d))
+						}
+					}
+					busy := Acquire(t, outer.Context(), l)
+					if !wasBusy {
+						Release(t, busy)
+						b.P.BlackHole(true)
+					}
+					first := Start(within(time.Second))
+					synctest.Wait()
+					second := Start(within(500 * time.Millisecond))
+					synctest.Wait()
+					if wasBusy {
+						b.P.BlackHole(true)
+						require.NotEmpty(t, busy.Detach()) // sends nothing
+					}
+					err := Await(t, second).Err
+					require.ErrorIs(t, err, primitives.ErrUnavailable)
+					require.ErrorContains(t, err, "no answer")
+					require.Equal(t, wasBusy, errors.Is(err, primitives.ErrNotAcquired), err)
+					require.ErrorIs(t, Await(t, first).Err, primitives.ErrUnavailable)
+				})
+			})
+		}
+	}
+}
+
+// A member of a multi lock that joins a queue has asked nothing about that lock.
+func TestC7MultiLockBehindAWaiterNamesTheHolder(t *testing.T) {
+	t.Parallel()
+	Bubble(t, func(t *testing.T, b *Bubbled) {
+		hold := Acquire(t, t.Context(), b.Other)
+		c := NewClient(t, b.P.Client(t, DialsOnce))
+		waiting, stop := context.WithCancel(t.Context())
+		defer stop()
+		first := Start(func() (*primitives.Hold, error) { return c.Lock("l").Acquire(waiting) })
+		AwaitWaiters(t, c, 1)
+		multi := primitives.NewMultiLock([]*primitives.Lock{c.Lock("l"), c.FairLock("m")})
+		for range 2 {
+			err := ErrOf(multi.Acquire(t.Context(), primitives.WithWait(50*time.Millisecond)))
+			require.ErrorIs(t, err, primitives.ErrNotAcquired)
+			require.ErrorContains(t, err, "held by "+hold.ID())
+		}
+		stop()
+		require.ErrorContains(t, Await(t, first).Err, "held by "+hold.ID())
+		Release(t, hold)
+	})
+}
