@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/signal"
 	"slices"
 	"strings"
 	"syscall"
@@ -98,7 +97,7 @@ func (r *request) acquire(ctx context.Context, s *session, signals chan os.Signa
 	select {
 	case got = <-acquired:
 	case sig := <-signals:
-		signal.Stop(signals) // the next one ends redlatch, even if Redis does not answer
+		stopSoon(signals) // a later one ends redlatch, even if Redis does not answer
 		cancel(&signalError{sig.(syscall.Signal)})
 		got = <-acquired
 	}
