@@ -59,7 +59,7 @@ func acquireCommand() *cli.Command {
 			return withSession(ctx, c, r.check, func(s *session) error {
 				signals := make(chan os.Signal, 1)
 				catch(signals, endingSignals)
-				defer signal.Stop(signals)
+				defer stopSoon(signals)
 				signal.Ignore(syscall.SIGPIPE) // an id that cannot be printed must not end redlatch: see below
 				hold, err := r.acquire(ctx, s, signals)
 				if err != nil {

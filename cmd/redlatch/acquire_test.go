@@ -127,3 +127,19 @@ func TestRunVerbose(t *testing.T) {
 	require.Equal(t, exitLost, p.wait())
 	require.NotContains(t, p.errs.String(), "released")
 }
+
+// An answer that comes when the lease is over is no acquisition, and no loss: nothing has run.
+func TestAnswerAfterTheLeaseIsNoAcquisition(t *testing.T) {
+	t.Parallel()
+	proxy := redistest.Redis(t).Proxy(t)
+	proxy.Delay(200 * time.Millisecond)
+	for _, args := range []string{
+		"acquire --lease 100ms name", "run --lease 100ms name -- echo ran", "run --watchdog 100ms name -- echo ran",
+	} {
+		code, stdout, stderr := redlatch(t.Context(),
+			append([]string{"--redis", "redis://" + proxy.Addr()}, strings.Fields(args)...)...)
+		require.Equal(t, exitNotAcquired, code, stderr)
+		require.Empty(t, stdout)
+		require.Contains(t, stderr, `lock "name" was not acquired: its lease was over when Redis answered`)
+	}
+}

@@ -88,8 +88,14 @@ func (p *child) terminate() {
 
 func (p *child) kill() { p.signal(unix.SIGKILL) }
 
-// groupExists reports whether a process of the group is left.
-func (p *child) groupExists() bool { return unix.Kill(-p.pid, 0) != unix.ESRCH }
+// groupExists reports whether a process of the group is left. A dead one counts until its parent has waited for it. As
+// process 1 of a container, redlatch is the parent of all orphans.
+func (p *child) groupExists() bool {
+	for pid := 1; pid > 0; {
+		pid, _ = unix.Wait4(-p.pid, nil, unix.WNOHANG, nil)
+	}
+	return unix.Kill(-p.pid, 0) != unix.ESRCH
+}
 
 // Job control. The shell knows redlatch's group only. So redlatch puts the child's group in the foreground,
 // and stops itself when the child is stopped at the terminal.

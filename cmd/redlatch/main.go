@@ -23,10 +23,7 @@ import (
 
 func main() {
 	redis.SetLogger(discard{}) // errors reach the user by exit codes and messages; the demo cuts connections on purpose
-	ctx, stop := untilSignal(context.Background(), endingSignals)
-	code := run(ctx, os.Args, os.Stdout, os.Stderr)
-	stop()
-	os.Exit(code)
+	os.Exit(run(untilSignal(context.Background(), endingSignals), os.Args, os.Stdout, os.Stderr))
 }
 
 // discard is a logger for go-redis that discards all messages.

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/signal"
 	"slices"
 	"strings"
 	"syscall"
@@ -98,7 +97,7 @@ func (r *request) acquire(ctx context.Context, s *session, signals chan os.Signa
 	select {
 	case got = <-acquired:
 	case sig := <-signals:
-		signal.Stop(signals) // the next one ends redlatch, even if Redis does not answer
+		stopSoon(signals) // a later one ends redlatch, even if Redis does not answer
 		cancel(&signalError{sig.(syscall.Signal)})
 		got = <-acquired
 	}
@@ -142,6 +141,10 @@ func (r *request) tellAcquired(hold *primitives.Hold, waited time.Duration) {
 // was refused. If Redis has fallen silent during a wait, the error says that instead.
 func (r *request) explain(ctx context.Context, s *session, err error) error {
 	_, ended := errors.AsType[*signalError](err)
+	if errors.Is(err, primitives.ErrLost) { // not exitLost: nothing ran
+		return &codedError{exitNotAcquired, fmt.Errorf("%s %q was not acquired: its lease was over when Redis answered",
+			r.kind, r.name)}
+	}
 	if ended || !errors.Is(err, primitives.ErrNotAcquired) || errors.Is(err, primitives.ErrUnavailable) {
 		return err
 	}

@@ -185,14 +185,13 @@ func (j *job) run(ctx context.Context, s *session) error {
 	catch(make(chan os.Signal, 1), []os.Signal{syscall.SIGPIPE})
 	signals := make(chan os.Signal, 16)
 	catch(signals, endingSignals)
-	defer signal.Stop(signals)
+	defer stopSoon(signals)
 	hold, err := j.acquire(ctx, s, signals)
 	if err != nil {
 		return err
 	}
 	began := time.Now()
 	code, err := j.supervise(hold, signals)
-	signal.Reset(endingSignals...) // from here on a signal ends redlatch, even if Redis does not answer the release
 	lost := j.release(s, hold, began)
 	switch {
 	case err != nil:
@@ -295,19 +294,17 @@ func (j *job) release(s *session, hold *primitives.Hold, began time.Time) (lost 
 		}
 		answered <- err
 	}()
-	tell := time.After(tellAfter)
-	err := lost // unless Redis answers
-	for waiting := true; waiting; {
-		select {
-		case err = <-answered:
-			waiting = false
-		case <-tell:
-			j.notes.note("warning", "Redis does not answer the release of %q: trying for another %v", j.name,
-				releaseTimeout-tellAfter)
-		case <-ctx.Done():
-			err = cmp.Or(lost, fmt.Errorf("release %s %q: no answer within %v", j.kind, j.name, releaseTimeout))
-			waiting = false
-		}
+	slow := time.AfterFunc(tellAfter, func() {
+		signal.Reset(endingSignals...) // from here on a signal ends redlatch
+		j.notes.note("warning", "Redis does not answer the release of %q: trying for another %v", j.name,
+			releaseTimeout-tellAfter)
+	})
+	defer slow.Stop()
+	var err error
+	select {
+	case err = <-answered:
+	case <-ctx.Done():
+		err = cmp.Or(lost, fmt.Errorf("release %s %q: no answer within %v", j.kind, j.name, releaseTimeout))
 	}
 	s.silent = ctx.Err() != nil || errors.Is(err, primitives.ErrUnavailable)
 	held := time.Since(began)
@@ -336,5 +333,5 @@ func (j *job) release(s *session, hold *primitives.Hold, began time.Time) (lost 
 
 const (
 	releaseTimeout = 5 * time.Second // how long the end of run waits for Redis
-	tellAfter      = time.Second     // when it says so
+	tellAfter      = time.Second     // when it says so, and a signal ends it
 )

@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -206,7 +207,7 @@ func TestRunPassesSignalsOn(t *testing.T) {
 	require.Empty(t, redistest.Keys(t, s, "*"+name+"*"))
 }
 
-// When CMD has exited and Redis does not answer the release, the first signal ends redlatch.
+// When CMD has exited and run has said that Redis does not answer the release, a signal ends it.
 func TestSignalEndsAReleaseWithoutAnswer(t *testing.T) {
 	t.Parallel()
 	proxy := redistest.Redis(t).Proxy(t)
@@ -215,11 +216,52 @@ func TestSignalEndsAReleaseWithoutAnswer(t *testing.T) {
 	proxy.BlackHole(true)
 	p.signal(syscall.SIGUSR1)
 	p.line()
-	began := time.Now()
-	time.Sleep(500 * time.Millisecond) // the child exits
+	redistest.WaitFor(t, soon, func() bool { return strings.Contains(p.errs.String(), "does not answer") }, "it says so")
 	p.signal(syscall.SIGTERM)
 	require.Equal(t, -1, p.wait(), "by the signal")
-	require.Less(t, time.Since(began), releaseTimeout)
+}
+
+// A signal that comes twice, as from timeout(1), ends neither the release of a hold nor the clean-up of a wait.
+func TestSecondSignalDoesNotEndTheCleanUp(t *testing.T) {
+	t.Parallel()
+	s := redistest.Redis(t)
+	for what, want := range map[string]int{"release": 9, "wait": 128 + int(syscall.SIGTERM)} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			for round := 0; ; round++ { // on a busy machine the second signal may come too late
+				name := redistest.Name(t)
+				queue := "redisson_lock_queue:{" + name + "}"
+				proxy := s.Proxy(t)
+				count := func(key string) int64 { return s.Client(t).Exists(t.Context(), key).Val() }
+				kind, key := kindLock, name // the key goes when the clean-up begins
+				if what == "wait" {
+					kind, key = kindFair, queue
+					_, err := client(t, s).FairLock(name).Acquire(t.Context())
+					require.NoError(t, err)
+				}
+				p := start(t, "redis://"+proxy.Addr(),
+					append([]string{"run", "--kind", kind, name}, childArgs(t, "listen", "1")...)...)
+				redistest.WaitFor(t, soon, func() bool { return count(key) == 1 }, "it holds or waits")
+				if what == "release" {
+					require.Equal(t, "ready", p.line())
+				}
+				answer := func() {}
+				if round > 0 { // the first one loads the scripts
+					answer = proxy.HoldReplies(redistest.Named("evalsha"))
+				}
+				began := time.Now()
+				p.signal(syscall.SIGTERM)
+				redistest.WaitFor(t, soon, func() bool { return count(key) == 0 }, "it cleans up")
+				_ = p.cmd.Process.Signal(syscall.SIGTERM) // it may have exited
+				inTime := time.Since(began) < repeatAfter
+				answer()
+				if code := p.wait(); round > 0 && inTime {
+					require.Equal(t, want, code, p.errs)
+					return
+				}
+			}
+		})
+	}
 }
 
 // A signal ends a wait, and nothing of it is left in Redis.

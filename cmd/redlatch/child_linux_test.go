@@ -1,0 +1,33 @@
+package main
+
+import (
+	"os"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/redlatch/redlatch/internal/redistest"
+)
+
+// adoptVariable makes the test binary the parent of its orphans, as process 1 of a container is.
+const adoptVariable = "REDLATCH_TEST_ADOPTS"
+
+func init() {
+	if os.Getenv(adoptVariable) != "" {
+		_ = unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+	}
+}
+
+// Orphans that are dead do not keep redlatch waiting until the grace period is over.
+func TestLossDoesNotWaitForDeadOrphans(t *testing.T) {
+	t.Setenv(adoptVariable, "1")
+	s := redistest.Redis(t)
+	name := redistest.Name(t)
+	p := start(t, "redis://"+s.Addr(),
+		"run", "--grace", "1h", "--watchdog", "1s", name, "--", "sh", "-c", "sleep 1000 & echo ready; wait")
+	p.line()
+	code, _, stderr := on(t, s, "force-release --yes", name)
+	require.Zero(t, code, stderr)
+	require.Equal(t, exitLost, p.wait(), p.errs)
+}
