@@ -106,14 +106,26 @@ func (k *Contact) Note(q *Request) {
 	}
 	other.mu.Lock() // after that of a queue's contact, never before it
 	defer other.mu.Unlock()
+	if other.failed == nil || !k.refused { // else the queue may know a later holder
+		k.holder, k.until, k.reason = other.holder, other.until, other.reason
+	}
 	if other.failed == nil {
 		k.answered()
-		k.holder, k.until, k.reason = other.holder, other.until, other.reason
 	} else {
 		k.unanswered(other.failed, time.Since(other.silent))
 		k.again = k.again || other.again
 	}
 	k.refused = k.refused || other.refused
+}
+
+// follow takes over what a queue has heard in which a member waited. The mutex of behind is held.
+func (k *Contact) follow(behind *Contact) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if behind.refused {
+		k.refused, k.holder, k.until, k.reason = true, behind.holder, behind.until, behind.reason
+	}
+	k.asked, k.silent, k.failed, k.again = behind.asked, behind.silent, behind.failed, behind.again
 }
 
 // SilenceOf is how long an operation that began then had waited when ctx ended. A busy machine may notice the
@@ -213,6 +225,9 @@ func (q *Request) gaveUp(ctx context.Context, behind *Contact) *gaveUpError {
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	if q.Group != nil && behind != nil && q.heard != nil && q.heard.members {
+		q.heard.follow(behind) // its joint lock may give up without this error
+	}
 	if k.refused {
 		g.holder, g.left, g.reason = k.holder, max(0, time.Until(k.until)), k.reason
 	}

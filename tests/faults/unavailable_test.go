@@ -618,3 +618,29 @@ func TestC7MultiLockBehindAWaiterNamesTheHolder(t *testing.T) {
 		Release(t, hold)
 	})
 }
+
+// Only one of the waiters makes attempts for the member that is held.
+func TestC7MultiLocksBusyThenSilent(t *testing.T) {
+	t.Parallel()
+	Bubble(t, func(t *testing.T, b *Bubbled) {
+		hold := Acquire(t, t.Context(), b.Other)
+		c := NewClient(t, b.P.Client(t, DialsOnce), primitives.WithCommandTimeout(500*time.Millisecond))
+		multi := primitives.NewMultiLock([]*primitives.Lock{c.Lock("l"), c.FairLock("m")})
+		var waiting []<-chan Result
+		for range 3 {
+			waiting = append(waiting, Start(func() (*primitives.Hold, error) {
+				return multi.Acquire(context.Background(), primitives.WithWait(3*time.Second))
+			}))
+			synctest.Wait()
+		}
+		b.P.BlackHole(true)
+		for _, w := range waiting {
+			err := Await(t, w).Err
+			require.ErrorIs(t, err, primitives.ErrNotAcquired)
+			require.ErrorIs(t, err, primitives.ErrUnavailable)
+			require.ErrorContains(t, err, "held by "+hold.ID())
+		}
+		b.P.Heal()
+		Release(t, hold)
+	})
+}
