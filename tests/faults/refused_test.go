@@ -102,6 +102,53 @@ func TestUserWithoutOneKeyOrChannel(t *testing.T) {
 	}
 }
 
+// A call of a user that may not publish changes nothing. Otherwise waiters of Redisson would not wake up, and a call
+// that is repeated once the user may publish would count twice.
+func TestCallThatMayNotPublishChangesNothing(t *testing.T) {
+	t.Parallel()
+	s := redistest.Fresh(t)
+	s.SetUser(t, "mute", "on", ">"+redistest.Password, "+@all", "~*", "resetchannels")
+	rdb := s.Client(t)
+	c, mute := NewClient(t, rdb), NewClient(t, s.As("mute").Client(t))
+	ctx := t.Context()
+	calls := map[string]func() error{}
+	for _, k := range kinds.Leased() {
+		hold := Acquire(t, ctx, k.Some(t, c, k.Name, 2))
+		calls[k.Name+": release by id"] = func() error { return k.Takeable(mute, k.Name).ReleaseID(ctx, hold.ID()) }
+		calls[k.Name+": adopt"] = func() error { return ErrOf(k.Takeable(mute, k.Name).Adopt(ctx, hold.ID())) }
+		if !k.Pool {
+			calls[k.Name+": force"] = func() error { return ErrOf(k.Lock(mute, k.Name).ForceRelease(ctx)) }
+		}
+	}
+	for _, k := range kinds.Pools() {
+		k.Some(t, c, k.Name, 2)
+		calls[k.Name+": add"] = func() error { return k.OpenPool(mute, k.Name).Add(ctx, 1) }
+		calls[k.Name+": init"] = func() error { return ErrOf(k.OpenPool(mute, k.Name+" unset").Init(ctx, 1)) }
+	}
+	calls["permits: resize"] = func() error { return mute.PermitExpirableSemaphore("permits").Resize(ctx, 5) }
+	require.NoError(t, ErrOf(c.CountDownLatch("latch").Init(ctx, 1)))
+	latch := mute.CountDownLatch("latch")
+	calls["latch: count down"] = func() error { return latch.CountDown(ctx) }
+	calls["latch: delete"] = func() error { return ErrOf(latch.Delete(ctx)) }
+	calls["latch: init"] = func() error { return ErrOf(mute.CountDownLatch("latch unset").Init(ctx, 1)) }
+
+	state := func() map[string]string {
+		values := map[string]string{}
+		for _, key := range rdb.Keys(ctx, "*").Val() {
+			if !strings.HasPrefix(key, "redlatch_client:") {
+				values[key] = rdb.Dump(ctx, key).Val()
+			}
+		}
+		return values
+	}
+	before := state()
+	for name, call := range calls {
+		err := call()
+		require.Equal(t, before, state(), name)
+		require.ErrorContains(t, err, "NOPERM this user may not publish", name)
+	}
+}
+
 // A client that cannot log in gets Redis's refusal from the first call of every method, at once.
 func TestWrongPassword(t *testing.T) {
 	t.Parallel()
