@@ -136,10 +136,14 @@ func (d *hashDriver) runReleaseOne(ctx context.Context, call scripts.LockRelease
 // same answer. After q's release it finds the key that the release has left, and takes nothing. An adoption
 // mints no token and leaves the queue of a fair lock alone.
 func (d *hashDriver) adopt(ctx context.Context, id string, q *engine.Request) (time.Time, int, error) {
-	reply, err := scripts.LockAdopt{
+	call := scripts.LockAdopt{
 		LockHash: d.h.name, Channel: &d.channel, MemoryKey: d.h.ownerKey(&q.Owner), SharedCounts: &d.h.sharedCounts,
 		NewOwner: q.ID, TTL: scripts.InMillis(q.TTL), OldOwner: id,
-	}.Do(ctx, d.h.c.confirmed)
+	}
+	if f := d.fair; f != nil {
+		call.Queue, call.Deadlines, call.Waiters, call.Clients = f.queue, f.deadlines, f.waiters, f.clients
+	}
+	reply, err := call.Do(ctx, d.h.c.confirmed)
 	return adopted(q, reply, err)
 }
 

@@ -593,6 +593,15 @@ type LockAdopt struct {
 	// of the new id's release; exists if a late copy must not adopt
 	MemoryKey    any
 	SharedCounts any
+	// optional: of a fair lock only; so are the next ones. They are not used here. The release needs
+	// them, so Redis refuses an adopter that has no rights on them
+	Queue any
+	// optional
+	Deadlines any
+	// optional
+	Waiters any
+	// optional
+	Clients any
 	// id
 	NewOwner string
 	TTL      Millis
@@ -603,7 +612,16 @@ type LockAdopt struct {
 // Do runs the script. Redis returns how many counts were taken over, or 0 when that holder has
 // none.
 func (c LockAdopt) Do(ctx context.Context, by Sender) (Number, error) {
-	keys := []any{c.LockHash, c.Channel, c.MemoryKey, c.SharedCounts}
+	keys := []any{
+		c.LockHash,
+		c.Channel,
+		c.MemoryKey,
+		c.SharedCounts,
+		c.Queue,
+		c.Deadlines,
+		c.Waiters,
+		c.Clients,
+	}
 	args := []any{c.NewOwner, c.TTL.value, by.runner.publish.Load(), c.OldOwner}
 	return readNumber(by.send(ctx, lockAdopt, keys, 4, args, 4))
 }

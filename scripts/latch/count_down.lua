@@ -1,5 +1,5 @@
 -- latch/count_down: lower the count by one; the last one opens the latch and deletes it.
--- uses     lib/number, lib/remember
+-- uses     lib/acl, lib/number, lib/remember
 -- KEYS[1]  count_key
 -- KEYS[2]  channel
 -- KEYS[3]  memory_key: of this request
@@ -13,6 +13,10 @@ if redis.call('exists', memory_key) == 1 then
   return 1
 end
 local left = read_number(count_key)
+local denied = publish_denied(publish, channel)
+if denied then
+  return denied
+end
 -- In all branches the first write is one that a full Redis allows.
 if left and left <= 1 then
   redis.call('del', count_key)

@@ -1,5 +1,5 @@
 -- latch/delete: delete the latch; it will not open any more.
--- uses     lib/number, lib/remember
+-- uses     lib/acl, lib/number, lib/remember
 -- KEYS[1]  count_key
 -- KEYS[2]  channel
 -- KEYS[3]  memory_key: of this request
@@ -14,6 +14,10 @@ if memory then
   return tonumber(memory)
 end
 read_number(count_key) -- a key without a number must not be deleted
+local denied = publish_denied(publish, channel)
+if denied then
+  return denied
+end
 local deleted = remember(memory_key, redis.call('del', count_key), memory_ttl_ms)
 if deleted == 1 then
   redis.call(publish, channel, '1')

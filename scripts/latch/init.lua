@@ -1,5 +1,5 @@
 -- latch/init: set the count, unless there is one.
--- uses     lib/number, lib/remember
+-- uses     lib/acl, lib/number, lib/remember
 -- KEYS[1]  count_key
 -- KEYS[2]  channel
 -- KEYS[3]  memory_key: of this request
@@ -16,6 +16,10 @@ if memory then
 end
 if read_number(count_key) then
   return remember(memory_key, 0, memory_ttl_ms)
+end
+local denied = publish_denied(publish, channel)
+if denied then
+  return denied
 end
 redis.call('set', count_key, wanted)
 remember(memory_key, 1, memory_ttl_ms)

@@ -4,6 +4,11 @@
 -- KEYS[2]  channel: on which the release will be published
 -- KEYS[3]  memory_key: of the new id's release; exists if a late copy must not adopt
 -- KEYS[4]  shared_counts
+-- KEYS[5]  queue (optional): of a fair lock only; so are the next ones. They are not used here. The
+--          release needs them, so Redis refuses an adopter that has no rights on them
+-- KEYS[6]  deadlines (optional)
+-- KEYS[7]  waiters (optional)
+-- KEYS[8]  clients (optional)
 -- ARGV[1]  new_owner (text): id
 -- ARGV[2]  ttl_ms (ms)
 -- ARGV[3]  publish (command)

@@ -1,6 +1,6 @@
 -- lock/force: free the lock, whoever holds it.
 -- notify_free is in lib/notify_free, and for fair locks in fairlock/notify_free.
--- uses     lib/holder, lib/remember, notify_free
+-- uses     lib/acl, lib/holder, lib/remember, notify_free
 -- KEYS[1]  lock_hash
 -- KEYS[2]  channel
 -- KEYS[3]  memory_key: of this request
@@ -14,7 +14,8 @@
 -- ARGV[2]  memory_ttl_ms (ms)
 -- returns  ids: {the holder's id}, 0 when there was none.
 --          A copy of this request gets the same answer
-local lock_hash, memory_key, shared_counts, all_keys = KEYS[1], KEYS[3], KEYS[4], KEYS
+local lock_hash, channel, memory_key = KEYS[1], KEYS[2], KEYS[3]
+local shared_counts, all_keys = KEYS[4], KEYS
 local publish, memory_ttl_ms = ARGV[1], ARGV[2]
 
 local memory = redis.call('get', memory_key)
@@ -23,8 +24,9 @@ if memory then
 end
 -- This also fails for a key of another type, which must not be deleted.
 local holder, foreign_data = exclusive_holder_of(lock_hash)
-if foreign_data then
-  return foreign_data
+local refusal = foreign_data or publish_denied(publish, channel)
+if refusal then
+  return refusal
 end
 local held = redis.call('del', lock_hash)
 if redis.call('type', shared_counts).ok == 'hash' then

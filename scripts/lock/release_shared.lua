@@ -3,7 +3,7 @@
 -- have acquired with the same id since. So a copy changes nothing, however late it is.
 -- The last count stays for the rest of the minimum hold, as if it were a private one.
 -- notify_free and notify_rest are in lib/notify_free, and for fair locks in fairlock/notify_free.
--- uses     lib/holder, lib/set_count, lib/shared_counts, notify_free
+-- uses     lib/acl, lib/holder, lib/set_count, lib/shared_counts, notify_free
 -- KEYS[1]  lock_hash
 -- KEYS[2]  channel
 -- KEYS[3]  memory_key: of this request: 2 released, 3 nothing to release
@@ -20,7 +20,8 @@
 -- ARGV[5]  default_ttl_ms (ms): if the lock hash has none
 -- ARGV[6]  rest_ms (ms, optional): rest of the minimum hold; 0 or missing: it is over
 -- returns  number: 1 when a count was released, 0 when there was none
-local lock_hash, memory_key, shared_counts, all_keys = KEYS[1], KEYS[3], KEYS[4], KEYS
+local lock_hash, channel, memory_key = KEYS[1], KEYS[2], KEYS[3]
+local shared_counts, all_keys = KEYS[4], KEYS
 local owner, publish, memory_ttl_ms = ARGV[1], ARGV[2], ARGV[3]
 local only_own, default_ttl_ms, rest_ms = ARGV[4] == '1', ARGV[5], ARGV[6] or '0'
 
@@ -31,8 +32,9 @@ elseif memory == '3' then
   return 0
 end
 local holder, foreign_data = holder_of(lock_hash)
-if foreign_data and not only_own then
-  return foreign_data
+local refusal = not only_own and (foreign_data or publish_denied(publish, channel))
+if refusal then
+  return refusal
 end
 local count = holder == owner and tonumber(redis.call('hget', lock_hash, owner))
 if not count or (only_own and not has_shared_count(shared_counts, owner, memory_key)) then

@@ -1,5 +1,5 @@
 -- permitsemaphore/add: add permits, or take some away; a TTL stays.
--- uses     lib/number, lib/publish_permits, lib/remember
+-- uses     lib/acl, lib/number, lib/publish_permits, lib/remember
 -- KEYS[1]  permits_key: free permits
 -- KEYS[2]  channel
 -- KEYS[3]  memory_key: of this request
@@ -16,6 +16,10 @@ if redis.call('exists', memory_key) == 1 then
 end
 redis.call('zcard', leases) -- a key of another type must not be deleted
 local free = read_number(permits_key)
+local denied = tonumber(more) > 0 and publish_denied(publish, channel)
+if denied then
+  return denied
+end
 redis.call('incrby', permits_key, more)
 if not free then
   redis.call('del', leases)

@@ -1,5 +1,5 @@
 -- permitsemaphore/init: set the number of permits, unless it is set.
--- uses     lib/number, lib/publish_permits, lib/remember
+-- uses     lib/acl, lib/number, lib/publish_permits, lib/remember
 -- KEYS[1]  permits_key: free permits
 -- KEYS[2]  channel
 -- KEYS[3]  memory_key: of this request
@@ -18,6 +18,10 @@ end
 redis.call('zcard', leases) -- a key of another type must not be deleted
 if read_number(permits_key) then
   return remember(memory_key, 0, memory_ttl_ms)
+end
+local denied = publish_denied(publish, channel)
+if denied then
+  return denied
 end
 redis.call('set', permits_key, permits)
 redis.call('del', leases)

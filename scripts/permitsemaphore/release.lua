@@ -6,7 +6,8 @@
 -- Ids that hold nothing will never hold again, unless a copy of their acquisition is still under
 -- way. So without a memory a copy of this script changes nothing either, and its answer is that
 -- they were not held.
--- uses     lib/clock, lib/number, lib/publish_permits, lib/remember, permitsemaphore/leases
+-- uses     lib/acl, lib/clock, lib/number, lib/publish_permits, lib/remember
+-- uses     permitsemaphore/leases
 -- KEYS[1]  permits_key: free permits
 -- KEYS[2]  channel
 -- KEYS[3]  memory_key: of this request
@@ -42,6 +43,10 @@ if memory and not (memory == '1' and rest_ms == '0' and #own > 0) then
   return tonumber(memory)
 end
 local held = free and live == #ids / 16
+local denied = all_or_none and publish_denied(publish, channel)
+if denied then
+  return denied
+end
 -- A successor that has its permits already, or has given up, must not get them. Nor may it get
 -- what is missing: fewer than 0 are free after permits were removed.
 local hands_off = held and successor_ids and free + #own >= #successor_ids / 16

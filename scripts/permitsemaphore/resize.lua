@@ -1,6 +1,6 @@
 -- permitsemaphore/resize: set the number of free and acquired permits together.
 -- If more are acquired, the number of free permits is below 0 until enough are released.
--- uses     lib/number, lib/publish_permits, lib/remember
+-- uses     lib/acl, lib/number, lib/publish_permits, lib/remember
 -- KEYS[1]  permits_key: free permits
 -- KEYS[2]  channel
 -- KEYS[3]  memory_key: of this request
@@ -17,6 +17,10 @@ if redis.call('exists', memory_key) == 1 then
 end
 local acquired, free = redis.call('zcard', leases), read_number(permits_key)
 local more = free and wanted - (free + acquired)
+local denied = more ~= 0 and publish_denied(publish, channel)
+if denied then
+  return denied
+end
 if not free then
   redis.call('set', permits_key, wanted)
   redis.call('del', leases)

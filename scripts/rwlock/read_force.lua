@@ -1,5 +1,6 @@
 -- rwlock/read_force: free the lock of all its readers.
--- uses     lib/remember, lib/shared_counts, rwlock/foreign, rwlock/hold_keys, rwlock/readers
+-- uses     lib/acl, lib/remember, lib/shared_counts
+-- uses     rwlock/foreign, rwlock/hold_keys, rwlock/readers
 -- KEYS[1]  lock_hash
 -- KEYS[2]  channel: of releases
 -- KEYS[3]  memory_key: of this request
@@ -17,9 +18,9 @@ local memory = redis.call('get', memory_key)
 if memory then
   return cjson.decode(memory)
 end
-local foreign_data = no_rwlock(lock_hash)
-if foreign_data then
-  return foreign_data
+local refusal = no_rwlock(lock_hash) or publish_denied(publish, channel)
+if refusal then
+  return refusal
 end
 local ids, entries = {}, redis.call('hgetall', lock_hash)
 redis.call('del', memory_key) -- a full Redis allows what follows

@@ -93,7 +93,7 @@ if is_usual then
   return left > 0 and 1 or 0
 end
 
--- uses     lib/set_count, lib/shared_counts, rwlock/foreign
+-- uses     lib/acl, lib/set_count, lib/shared_counts, rwlock/foreign
 
 local memory = remembers and redis.call('get', memory_key)
 if memory == '3' then
@@ -101,10 +101,11 @@ if memory == '3' then
 elseif memory == '2' and (is_shared or rest_ms ~= '0') then
   return 1 -- else a late extension may have kept it beyond its minimum hold
 end
--- A private id is in no hash of another program.
-local foreign_data = is_shared and not only_own and no_rwlock(lock_hash)
-if foreign_data then
-  return foreign_data
+-- A private id is in no hash of another program. Its acquisition has found what the user may do.
+local refusal = is_shared and not only_own
+  and (no_rwlock(lock_hash) or publish_denied(publish, channel))
+if refusal then
+  return refusal
 end
 
 -- remember keeps the answer, so that a copy of this request or of the acquisition changes nothing.

@@ -1,5 +1,5 @@
 -- rwlock/write_force: free the lock of its writer. The writer's read holds stay.
--- uses     lib/remember, lib/shared_counts
+-- uses     lib/acl, lib/remember, lib/shared_counts
 -- uses     rwlock/fit_ttl, rwlock/foreign, rwlock/hold_keys, rwlock/readers
 -- KEYS[1]  lock_hash
 -- KEYS[2]  channel: of releases
@@ -17,9 +17,9 @@ local memory = redis.call('get', memory_key)
 if memory then
   return cjson.decode(memory)
 end
-local foreign_data = no_rwlock(lock_hash)
-if foreign_data then
-  return foreign_data
+local refusal = no_rwlock(lock_hash) or publish_denied(publish, channel)
+if refusal then
+  return refusal
 end
 local writer = writer_of(lock_hash)
 redis.call('del', memory_key) -- a full Redis allows what follows

@@ -53,7 +53,7 @@ if is_usual and (successor and redis.call('exists', shared_counts, successor_mem
   return 1 + redis.call(publish, channel, '1') + polls
 end
 
--- uses     lib/extend, lib/set_count, lib/shared_counts
+-- uses     lib/acl, lib/extend, lib/set_count, lib/shared_counts
 -- uses     rwlock/fit_ttl, rwlock/foreign, rwlock/hold_keys, rwlock/readers, rwlock/turns
 
 local prefix = hold_prefix(lock_hash)
@@ -71,10 +71,11 @@ elseif memory == '2' then
     return 1
   end
 end
--- A private id is in no hash of another program.
-local foreign_data = is_shared and not only_own and no_rwlock(lock_hash)
-if foreign_data then
-  return foreign_data
+-- A private id is in no hash of another program. Its acquisition has found what the user may do.
+local refusal = is_shared and not only_own
+  and (no_rwlock(lock_hash) or publish_denied(publish, channel))
+if refusal then
+  return refusal
 end
 
 -- remember keeps the answer, so that a copy of this request or of the acquisition changes nothing.

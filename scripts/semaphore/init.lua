@@ -1,5 +1,5 @@
 -- semaphore/init: set the number of permits, unless it is set.
--- uses     lib/epoch, lib/number, lib/publish_permits, lib/remember
+-- uses     lib/acl, lib/epoch, lib/number, lib/publish_permits, lib/remember
 -- KEYS[1]  permits_key: permits left
 -- KEYS[2]  channel
 -- KEYS[3]  memory_key: of this request
@@ -17,6 +17,10 @@ if memory then
 end
 if read_number(permits_key) then
   return remember(memory_key, 0, memory_ttl_ms)
+end
+local denied = publish_denied(publish, channel)
+if denied then
+  return denied
 end
 redis.call('set', permits_key, permits)
 new_epoch(epoch_key, memory_key)

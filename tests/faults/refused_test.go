@@ -33,7 +33,7 @@ func requireRefused(t *testing.T, err error, form string, began time.Time, sent 
 }
 
 // Users that lack one key or channel of a primitive: either the acquisition fails with Redis's own error and
-// leaves nothing, or the primitive works and can be released.
+// leaves nothing, or the primitive works and can be released. An adoption that fails leaves the former holder.
 func TestUserWithoutOneKeyOrChannel(t *testing.T) {
 	t.Parallel()
 	s := redistest.Fresh(t)
@@ -83,10 +83,69 @@ func TestUserWithoutOneKeyOrChannel(t *testing.T) {
 						requireRefused(t, err, "NOPERM", began, sent.N.Load()-before)
 					}
 				}
-				Release(t, Acquire(t, t.Context(), all, primitives.WithWait(0))) // nobody holds it
+				former := Acquire(t, t.Context(), all, primitives.WithWait(0)) // nobody holds it
+				takeable, ok := h.(kinds.Takeable)
+				if !ok {
+					Release(t, former)
+					continue
+				}
+				adopted, err := takeable.Adopt(t.Context(), former.ID())
+				if err == nil {
+					require.NoError(t, adopted.Release(t.Context()), "without %v", rules[min(missing, len(rules)-1)])
+				} else {
+					require.ErrorAs(t, err, new(redis.Error))
+					Release(t, former)
+				}
 			}
 			require.GreaterOrEqual(t, refused, 6)
 		})
+	}
+}
+
+// A call of a user that may not publish changes nothing. Otherwise waiters of Redisson would not wake up, and a call
+// that is repeated once the user may publish would count twice.
+func TestCallThatMayNotPublishChangesNothing(t *testing.T) {
+	t.Parallel()
+	s := redistest.Fresh(t)
+	s.SetUser(t, "mute", "on", ">"+redistest.Password, "+@all", "~*", "resetchannels")
+	rdb := s.Client(t)
+	c, mute := NewClient(t, rdb), NewClient(t, s.As("mute").Client(t))
+	ctx := t.Context()
+	calls := map[string]func() error{}
+	for _, k := range kinds.Leased() {
+		hold := Acquire(t, ctx, k.Some(t, c, k.Name, 2))
+		calls[k.Name+": release by id"] = func() error { return k.Takeable(mute, k.Name).ReleaseID(ctx, hold.ID()) }
+		calls[k.Name+": adopt"] = func() error { return ErrOf(k.Takeable(mute, k.Name).Adopt(ctx, hold.ID())) }
+		if !k.Pool {
+			calls[k.Name+": force"] = func() error { return ErrOf(k.Lock(mute, k.Name).ForceRelease(ctx)) }
+		}
+	}
+	for _, k := range kinds.Pools() {
+		k.Some(t, c, k.Name, 2)
+		calls[k.Name+": add"] = func() error { return k.OpenPool(mute, k.Name).Add(ctx, 1) }
+		calls[k.Name+": init"] = func() error { return ErrOf(k.OpenPool(mute, k.Name+" unset").Init(ctx, 1)) }
+	}
+	calls["permits: resize"] = func() error { return mute.PermitExpirableSemaphore("permits").Resize(ctx, 5) }
+	require.NoError(t, ErrOf(c.CountDownLatch("latch").Init(ctx, 1)))
+	latch := mute.CountDownLatch("latch")
+	calls["latch: count down"] = func() error { return latch.CountDown(ctx) }
+	calls["latch: delete"] = func() error { return ErrOf(latch.Delete(ctx)) }
+	calls["latch: init"] = func() error { return ErrOf(mute.CountDownLatch("latch unset").Init(ctx, 1)) }
+
+	state := func() map[string]string {
+		values := map[string]string{}
+		for _, key := range rdb.Keys(ctx, "*").Val() {
+			if !strings.HasPrefix(key, "redlatch_client:") {
+				values[key] = rdb.Dump(ctx, key).Val()
+			}
+		}
+		return values
+	}
+	before := state()
+	for name, call := range calls {
+		err := call()
+		require.Equal(t, before, state(), name)
+		require.ErrorContains(t, err, "NOPERM this user may not publish", name)
 	}
 }
 
