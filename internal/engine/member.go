@@ -22,6 +22,15 @@ func (q *Request) ShareContact() {
 // NoteFor makes q note its answers for the request of its joint lock, which has called ShareContact.
 func (q *Request) NoteFor(joint *Request) { q.heard = joint.heard }
 
+// NoteSilence notes that members have not answered since then, for a joint lock that may give up for another reason.
+func (q *Request) NoteSilence(since time.Time) {
+	if silent := time.Since(since); silent >= silentAfter {
+		q.heard.mu.Lock()
+		defer q.heard.mu.Unlock()
+		q.heard.unanswered(noAnswerFor(silent), silent)
+	}
+}
+
 // GaveUp is the error of an acquisition of a joint lock that ended before all members had answered, or at the
 // same time. met is the last error of a member, or nil. A member may have given up for the same reason: its
 // error then says everything, and is not wrapped.

@@ -217,8 +217,8 @@ func (t *attemptTime) acquire(ctx context.Context, o *Ownership, i int, q *engin
 
 // settle waits until all members have answered, for limit at most if that is not 0. When the time is
 // over, it waits for another rollbackWait at most, in all calls together. A member usually answers
-// within that. Then nothing is held when the acquisition returns.
-func (t *attemptTime) settle(limit time.Duration, o *fanOut) {
+// within that. Then nothing is held when the acquisition returns. settle reports whether all have answered.
+func (t *attemptTime) settle(limit time.Duration, o *fanOut) bool {
 	var answers votes // nobody needs them
 	o.collect(t.ending, limit, &answers)
 	if o.open > 0 && t.ending.Err() != nil {
@@ -227,4 +227,5 @@ func (t *attemptTime) settle(limit time.Duration, o *fanOut) {
 		}
 		o.collect(context.Background(), max(time.Until(t.until), 1), &answers)
 	}
+	return o.open == 0
 }

@@ -285,6 +285,28 @@ func TestMemberOfAMultiAnswersInTheGrace(t *testing.T) {
 	}
 }
 
+// The servers fall silent when the first member is acquired. The second member's patience is over soon, and the rest of
+// the time goes by while the first one is released.
+func TestMultiWhoseReleasesAreNotAnsweredIsNotRefused(t *testing.T) {
+	for name, tt := range map[string]struct{ wait, ctx time.Duration }{
+		"wait": {time.Second, time.Hour}, "context": {Forever, time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			Bubble(t, func(t *testing.T, s *Server) {
+				silent := Fault{Reply: 2 * time.Second}
+				s.Script("acquire", Fault{}, silent)
+				s.Script("release", silent)
+				ctx, cancel := context.WithTimeout(t.Context(), tt.ctx)
+				defer cancel()
+				_, err := s.Client(t, "a").MultiOf("x", "y").Acquire(ctx, NewTerms(), tt.wait)
+				require.ErrorIs(t, err, ErrUnavailable)
+				require.NotErrorIs(t, err, ErrNotAcquired)
+				assert.LessOrEqual(t, s.Now(), time.Second+50*time.Millisecond)
+			})
+		})
+	}
+}
+
 // The caller may recover from a panic of its own hook, and has no hold to release.
 func TestHookThatPanicsLeavesNoMemberOfAMulti(t *testing.T) {
 	Bubble(t, func(t *testing.T, s *Server) {

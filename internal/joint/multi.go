@@ -162,12 +162,15 @@ func (m *multi) acquireInOrder(
 			// Others may be silent, or out of reach, too: take no longer than one command in all.
 			limit = attempt.core.RollbackLimit(attempt.began)
 		}
-		attempt.settle(limit, o.releaseMembers(ctx))
+		asked := time.Now()
+		if !attempt.settle(limit, o.releaseMembers(ctx)) {
+			q.NoteSilence(asked)
+		}
 		if cut && mine.Over() && engine.IsGiveUp(err) {
 			if ctx.Err() == nil {
 				return engine.Result{}, i, err
 			}
-			err = q.GaveUp(ctx, err) // ctx ended during the releases
+			err = q.GaveUp(ctx, nil) // ctx ended during the releases
 		}
 		return engine.Result{}, -1, err
 	}
