@@ -118,9 +118,9 @@ func WithCohort(d time.Duration) Option { return Option{kind: optCohort, d: d} }
 // [WithLease], [WithMaxHold] or [WithOwner], asks Redis, and its hold may not linger. A hold with
 // [WithReplicas] does not linger either, nor does a member of a joint lock.
 //
-// A waiting client of this library asks for the lock, and gets it at once. Redisson cannot ask: it waits for
-// up to d after the release. TryAcquire of another client fails while the lock lingers. Close frees it. If
-// the process crashes, it is free when its lease ends.
+// A waiting client of this library asks for the lock, and gets it at once. Redisson cannot ask: it waits until
+// the lock was unused for d, or a cohort is over. TryAcquire of another client fails while the lock lingers.
+// Close frees it. If the process crashes, it is free when its lease ends.
 //
 // The client listens for other clients that ask. If it cannot subscribe, nothing lingers.
 func WithLinger(d time.Duration) Option { return Option{kind: optLinger, d: d} }

@@ -101,10 +101,12 @@ func (h *Hold) linger(ctx context.Context) *Hold {
 	qs := &o.r.Core.queues
 	qs.mu.Lock()
 	defer qs.mu.Unlock()
-	if o.wanted || qs.isWanted(o.r) {
+	now := time.Now()
+	// A cohort whose time is over leaves the lock to others. Redisson's waiters cannot ask for it.
+	if o.wanted || qs.isWanted(o.r) || o.passes.Cohort > 0 && o.streakIsOver(now) {
 		return nil
 	}
-	return o.succeed(context.Background(), h, time.Now(), false)
+	return o.succeed(context.Background(), h, now, false)
 }
 
 // keep lets the next acquisition have the lock that h keeps. The hold before it has ended.
@@ -183,7 +185,8 @@ func (r *Resource) resume(ctx context.Context, q *Request) bool {
 	}
 	o := kept.Ownership()
 	if o.isFor(q, kept) && o.wire.TryLock() {
-		if q.passed = o.succeed(q.Wait.caller, kept, time.Now(), true); q.passed != nil {
+		q.passed = o.succeed(q.Wait.caller, kept, time.Now(), true)
+		if q.passed != nil && o.passes.Cohort == 0 { // a cohort goes on
 			o.streak = streak{since: q.passed.since} // nobody has waited meanwhile
 		}
 		o.wire.Unlock()

@@ -346,6 +346,30 @@ func TestCohortThatLingers(t *testing.T) {
 	})
 }
 
+// A waiter of Redisson cannot ask for a lock that lingers. It gets a message when the cohort is over, however often
+// the client uses the lock.
+func TestLingeringDoesNotProlongACohort(t *testing.T) {
+	Bubble(t, func(t *testing.T, s *Server) {
+		r := s.Client(t, "a").Lock("x")
+		both := func(t *Terms) { t.Cohort, t.Linger = testCohort, testLinger }
+		use := func() {
+			hold := Acquire(t, t.Context(), r, both)
+			Sleep(10 * ms)
+			Release(t, hold)
+		}
+		for began := time.Now(); time.Since(began) < testCohort-10*ms; {
+			use()
+		}
+		assert.Empty(t, s.Sent("release", ""))
+		for range 3 {
+			use()
+		}
+		assert.Len(t, s.Sent("release", ""), 1)
+		Sleep(testLinger)
+		s.RequireFree(t)
+	})
+}
+
 // The observer panics while a lock lingers, or is passed on. The caller gets no hold, and nothing stays behind.
 func TestAnObserverThatPanicsWhileALockIsPassedOn(t *testing.T) {
 	for name, keep := range map[string]func(*Terms){"linger": Lingering(testLinger), "cohort": InCohort(time.Minute)} {
