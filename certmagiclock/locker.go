@@ -44,6 +44,7 @@ type Locker struct {
 type gate struct {
 	users int              // guarded by Locker.mu; the gate is forgotten with the last one
 	local chan struct{}    // full while locked, or being locked
+	renew chan struct{}    // full while a call of RenewLockLease uses the lock
 	hold  *primitives.Hold // guarded by Locker.mu; nil while not locked
 }
 
@@ -98,10 +99,8 @@ func (l *Locker) Unlock(ctx context.Context, name string) error {
 	if hold == nil {
 		return fmt.Errorf("certmagiclock: unlock %q: %w", name, primitives.ErrNotHeld)
 	}
-	err := hold.Release(ctx)
-	<-g.local
-	l.leave(name, g)
-	return err
+	defer l.open(name, g) // also if an observer panics
+	return hold.Release(ctx)
 }
 
 // RenewLockLease asks Redis whether name is still locked by this Locker. If the lock was lost and is free,
@@ -112,12 +111,17 @@ func (l *Locker) Unlock(ctx context.Context, name string) error {
 // It does not lengthen the lease: the lock is renewed until Unlock. certmagic asks for minutes to 30 days,
 // and if this host died, nobody else could lock name for that long.
 func (l *Locker) RenewLockLease(ctx context.Context, name string, _ time.Duration) error {
-	l.mu.Lock()
-	g := l.names[name]
-	var hold *primitives.Hold
-	if g != nil {
-		hold = g.hold
+	g := l.enter(name)
+	defer l.leave(name, g)
+	// One call at a time: another one would be refused by the lock that this one has acquired again.
+	select {
+	case g.renew <- struct{}{}:
+		defer func() { <-g.renew }()
+	case <-ctx.Done():
+		return fmt.Errorf("certmagiclock: renew %q: %w", name, context.Cause(ctx))
 	}
+	l.mu.Lock()
+	hold := g.hold
 	l.mu.Unlock()
 	if hold == nil {
 		return fmt.Errorf("certmagiclock: renew %q: %w", name, primitives.ErrNotHeld)
@@ -146,7 +150,7 @@ func (l *Locker) enter(name string) *gate {
 	defer l.mu.Unlock()
 	g := l.names[name]
 	if g == nil {
-		g = &gate{local: make(chan struct{}, 1)}
+		g = &gate{local: make(chan struct{}, 1), renew: make(chan struct{}, 1)}
 		l.names[name] = g
 	}
 	g.users++
@@ -162,12 +166,23 @@ func (l *Locker) leave(name string, g *gate) {
 	}
 }
 
-// acquired acquires behind a gate that the caller has passed. If that fails, it opens the gate again.
+// open lets the next caller pass the gate of name, and leaves it.
+func (l *Locker) open(name string, g *gate) {
+	<-g.local
+	l.leave(name, g)
+}
+
+// acquired acquires behind a gate that the caller has passed. If that fails, or if an observer panics, it opens the
+// gate again.
 func (l *Locker) acquired(name string, g *gate, acquire func() (*primitives.Hold, error)) error {
-	hold, err := acquire()
-	if err != nil {
-		<-g.local
-		l.leave(name, g)
+	var hold *primitives.Hold
+	defer func() {
+		if hold == nil {
+			l.open(name, g)
+		}
+	}()
+	var err error
+	if hold, err = acquire(); err != nil {
 		return err
 	}
 	l.mu.Lock()

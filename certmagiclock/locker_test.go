@@ -5,11 +5,13 @@ import (
 	"crypto/x509"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/caddyserver/certmagic"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/zap"
 
@@ -25,9 +27,9 @@ var (
 	_ certmagic.LockLeaseRenewer = (*certmagiclock.Locker)(nil)
 )
 
-func client(t testing.TB, s *locktest.Server) *primitives.Client {
+func client(t testing.TB, s *locktest.Server, opts ...primitives.ClientOption) *primitives.Client {
 	t.Helper()
-	c, err := primitives.New(s.Client(t))
+	c, err := primitives.New(s.Client(t), opts...)
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		done, cancel := context.WithCancel(context.Background())
@@ -129,6 +131,46 @@ func TestLocksAreRenewedAndLost(t *testing.T) {
 		require.ErrorIs(t, here.Unlock(t.Context(), "a"), primitives.ErrLost)
 		require.NoError(t, there.Unlock(t.Context(), "a"))
 	})
+}
+
+// Several goroutines renew a lock that was lost. One of them acquires it again, and all are told that it is held.
+func TestRenewalsAtTheSameTimeAfterALoss(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := locktest.NewServer(t)
+		locker := certmagiclock.NewLocker(client(t, s))
+		require.NoError(t, locker.Lock(t.Context(), "a"))
+		s.LoseName(t, "a")
+		synctest.Wait()
+		var all sync.WaitGroup
+		for range 8 {
+			all.Go(func() { assert.NoError(t, locker.RenewLockLease(t.Context(), "a", time.Minute)) })
+		}
+		all.Wait()
+		require.NoError(t, locker.Unlock(t.Context(), "a"))
+	})
+}
+
+// A panic of an observer does not leave a name locked.
+func TestPanicsLeaveNoNameLocked(t *testing.T) {
+	for _, at := range []primitives.EventKind{primitives.EventAcquired, primitives.EventReleased} {
+		t.Run(string(at), func(t *testing.T) {
+			var panicked atomic.Bool
+			c := client(t, locktest.NewServer(t), primitives.WithObserver(func(e primitives.Event) {
+				if e.Kind == at && panicked.CompareAndSwap(false, true) {
+					panic("an observer")
+				}
+			}))
+			locker := certmagiclock.NewLocker(c)
+			require.Panics(t, func() {
+				_ = locker.Lock(t.Context(), "a")
+				_ = locker.Unlock(t.Context(), "a")
+			})
+			locked, err := locker.TryLock(t.Context(), "a")
+			require.NoError(t, err)
+			require.True(t, locked)
+			require.NoError(t, locker.Unlock(t.Context(), "a"))
+		})
+	}
 }
 
 // failing is an issuer whose attempts fail.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync/atomic"
+	"time"
 
 	"github.com/go-co-op/gocron/v2"
 
@@ -56,7 +57,8 @@ func (e *Elector) IsLeader(ctx context.Context) error {
 		return primitives.ErrClosed
 	}
 	if e.hold != nil {
-		if e.hold.Context().Err() == nil {
+		// After a pause of the process, the context may not have ended yet.
+		if e.hold.Context().Err() == nil && e.hold.ValidUntil().After(time.Now()) {
 			return nil
 		}
 		_ = e.hold.Release(ctx) // it is lost; this removes what a late renewal may have left

@@ -276,3 +276,26 @@ func TestALeadershipHasNoMinimumHold(t *testing.T) {
 		}
 	})
 }
+
+// A process stands still until its lease is over. At the moment it goes on, the context of the leadership may not have
+// ended yet. Nobody is told to lead then: another scheduler may lead by now.
+func TestNobodyLeadsAfterTheLease(t *testing.T) {
+	for range 100 {
+		synctest.Test(t, func(t *testing.T) {
+			s := locktest.NewServer(t)
+			c, err := primitives.New(s.Client(t), primitives.WithSafetyMargin(time.Second))
+			require.NoError(t, err)
+			elector := gocronlock.NewElector(c, "leader", primitives.WithWatchdog(3*time.Second))
+			require.NoError(t, elector.IsLeader(t.Context()))
+			s.Partition(true)
+			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second) // when the lease is over, by this client's clock
+			defer cancel()
+			<-ctx.Done()
+			require.Error(t, elector.IsLeader(context.Background()))
+			s.Partition(false)
+			require.NoError(t, elector.Close(t.Context()))
+			require.NoError(t, c.Close(t.Context()))
+			time.Sleep(time.Minute) // go-redis ends the dials of the outage
+		})
+	}
+}

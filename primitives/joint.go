@@ -132,8 +132,8 @@ func (j *jointLock) adopt(ctx context.Context, id string, terms *engine.Terms) (
 	err = j.askMembers(ctx, terms, func(i int, m *Lock) error {
 		mine := m.res.NewRequest(terms.ForMember(i))
 		mine.Name(q.ID, false)
-		sent, counts, err := m.driver().adopt(ctx, id, mine)
-		if err = orNotHeld(counts > 0, err); err != nil {
+		sent, err := m.replaceID(ctx, id, mine)
+		if err != nil {
 			return err
 		}
 		return owned.ReplaceMember(ctx, &m.res, mine, sent)

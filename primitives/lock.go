@@ -110,14 +110,24 @@ func (l *Lock) Adopt(ctx context.Context, id string, opts ...Option) (*Hold, err
 // the former holder's critical section may still run.
 func (l *Lock) adoptOne(ctx context.Context, id string, terms *engine.Terms) (*engine.Hold, error) {
 	q := l.res.NewRequest(terms)
-	sent, counts, err := l.driver().adopt(ctx, id, q)
+	sent, err := l.replaceID(ctx, id, q)
 	if err != nil {
 		return nil, err
 	}
-	if counts == 0 {
-		return nil, notHeldBy(id)
-	}
 	return l.res.Adopted(ctx, q, sent) // its release gives back all counts
+}
+
+// replaceID replaces id in Redis by the id of q. If id holds nothing, a late copy of an earlier attempt takes nothing
+// either, although a shared id may hold again.
+func (l *Lock) replaceID(ctx context.Context, id string, q *engine.Request) (sent time.Time, err error) {
+	sent, counts, err := l.driver().adopt(ctx, id, q)
+	if err != nil || counts > 0 {
+		return sent, err
+	}
+	if q.InDoubt {
+		l.res.Rollback(ctx, q)
+	}
+	return sent, notHeldBy(id)
 }
 
 // ReleaseID releases one count of the holder of id. Use it to free a lock that another process, or an earlier

@@ -481,6 +481,46 @@ func TestRedUnderARedHoldThatHasLostAMember(t *testing.T) {
 	}
 }
 
+// A red hold has lost a member, and another one does not answer: its majority may stand. So an acquisition under it
+// fails neither with ErrLost nor with ErrNotAcquired. One that waits succeeds as soon as that member answers.
+func TestRedUnderARedHoldWithASilentMember(t *testing.T) {
+	for _, limit := range []time.Duration{NoWait, 10 * time.Second, Forever} {
+		for name, fault := range map[string]Fault{"silent": silence, "out of reach": outOfReach} {
+			for _, taken := range []bool{true, false} { // the lost member
+				t.Run(fmt.Sprintf("%s, %v, taken: %v", name, limit, taken), func(t *testing.T) {
+					Bubble(t, func(t *testing.T, _ *Server) {
+						k := newCluster(t, 3)
+						r := redOf(k.clients)
+						outer := Acquire(t, t.Context(), r)
+						k.servers[0].Forget("x")
+						if taken {
+							k.servers[0].Seize("x", "other", 0)
+						}
+						k.servers[1].OnEach(func(Command) Fault { return fault })
+						time.AfterFunc(3*time.Second, k.servers[1].ResetFaults)
+						inner, err := r.Acquire(Carry(outer), NewTerms(), limit)
+						switch limit {
+						case NoWait:
+							require.NotErrorIs(t, err, ErrLost)
+							require.NotErrorIs(t, err, ErrNotAcquired, "nobody else has a majority")
+							require.ErrorIs(t, err, ErrUnavailable)
+						default:
+							require.NoError(t, err)
+							Release(t, inner)
+						}
+						Sleep(4 * time.Second)
+						require.NoError(t, outer.Check(t.Context()), "the majority stands")
+						Release(t, outer)
+						k.servers[0].Free("x")
+						Sleep(time.Minute)
+						k.requireFree(t)
+					})
+				})
+			}
+		}
+	}
+}
+
 // A member's attempt may have acquired it, and will not be repeated. The release of the other member is silent. The
 // acquisition waits for that no longer than for a rollback.
 func TestMultiDoesNotWaitLongAfterAFailureInDoubt(t *testing.T) {

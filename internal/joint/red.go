@@ -99,8 +99,11 @@ func (r *red) TryAcquire(ctx context.Context, q *engine.Request) (engine.Result,
 		state.split = time.Since(began)
 	}
 	switch tolerated := len(r.Members) - r.Need; {
-	case !q.MayQueue && ctx.Err() == nil && v.yes+v.lost >= r.Need:
-		return engine.Result{}, errMembersLost // nobody else had them
+	case !q.MayQueue && ctx.Err() == nil && v.yes+v.lost >= r.Need: // nobody else had them
+		if _, silent := v.decide(r.Need); silent != nil {
+			return engine.Result{}, r.joinErrors(failed, tolerated) // the majority of a hold in ctx may still stand
+		}
+		return engine.Result{}, errMembersLost
 	case v.no > tolerated, len(v.failed) <= tolerated: // see the head of this file
 		reasons := []error{v.refusal}
 		if v.yes >= r.Need {

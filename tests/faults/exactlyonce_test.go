@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	. "github.com/redlatch/redlatch/internal/fixture"
+	"github.com/redlatch/redlatch/internal/kinds"
 	"github.com/redlatch/redlatch/internal/redistest"
 	"github.com/redlatch/redlatch/primitives"
 )
@@ -75,6 +76,25 @@ func TestC16LateCopyOfAnAdoptionTakesNothing(t *testing.T) {
 		require.Equal(t, int64(0), Again(x.Rdb, adoption).Val())
 		require.Equal(t, map[string]string{"o": "1"}, Fields(t, x.S, x.Name))
 		Release(t, later)
+	})
+}
+
+// C16: the first attempt of an adoption gets no answer, and a later one finds that the id holds nothing. If Redis
+// executes the first one when the id of WithOwner holds again, it takes nothing.
+func TestC16LateCopyOfARefusedAdoptionTakesNothing(t *testing.T) {
+	t.Parallel()
+	EachKind(t, kinds.Locks(), func(t *testing.T, s *redistest.Server, k kinds.Kind) {
+		p, name := s.Proxy(t), redistest.Name(t)
+		l := k.Lock(NewClient(t, p.Client(t, Quick)), name)
+		p.DropCommands(1, Script)
+		p.Record()
+		require.ErrorIs(t, ErrOf(l.Adopt(t.Context(), "o")), primitives.ErrNotHeld)
+		copies := ScriptsOf(p)
+		hold := Acquire(t, t.Context(), l, primitives.WithOwner("o"))
+		Replay(t, s.Client(t), copies)
+		require.NoError(t, hold.Check(t.Context()))
+		require.NoError(t, hold.Release(t.Context()))
+		RequireClean(t, s, name, k.Stays(name)...)
 	})
 }
 
