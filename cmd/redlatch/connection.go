@@ -84,13 +84,11 @@ func withSession(
 			return err
 		}
 	}
-	patience := c.Duration("timeout")
-	if c.IsSet("wait") { // a silent Redis must not make the wait longer
-		limit := max(c.Duration("wait"), 0) + waitGrace
-		patience, s.giveUp = min(patience, limit), time.Now().Add(limit)
+	if c.IsSet("wait") {
+		s.giveUp = time.Now().Add(waitLimit(c))
 	}
 	// A server that is not ready yet is waited for by the library, for as long as the command waits.
-	if err := s.ping(ctx, patience); err != nil && (c.Bool("nonblock") || !isNotReady(err)) {
+	if err := s.ping(ctx, patience(c)); err != nil && (c.Bool("nonblock") || !isNotReady(err)) {
 		return err
 	}
 	return f(s)
@@ -100,6 +98,17 @@ const (
 	waitGrace  = 400 * time.Millisecond // how much longer than --wait a command waits for Redis
 	closeGrace = 150 * time.Millisecond // and then for what an attempt without an answer has left there
 )
+
+// waitLimit returns how long after its start a command with --wait gives up, even if Redis does not answer.
+func waitLimit(c *cli.Command) time.Duration { return max(c.Duration("wait"), 0) + waitGrace }
+
+// patience returns how long the command waits for the first answer. A silent Redis must not make a wait longer.
+func patience(c *cli.Command) time.Duration {
+	if c.IsSet("wait") {
+		return min(c.Duration("timeout"), waitLimit(c))
+	}
+	return c.Duration("timeout")
+}
 
 // open returns the session that the flags describe. It sends nothing.
 func open(c *cli.Command, opts ...primitives.ClientOption) (*session, error) {
@@ -250,10 +259,17 @@ func connect(c *cli.Command) (redis.UniversalClient, error) {
 	if many.TLSConfig != nil {
 		many.Dialer = dialerFor(many.TLSConfig, hosts, timeout)
 	}
-	if master == "" && first.DB != 0 {
+	limit := lookupLimit(patience(c))
+	if master != "" {
+		many.Dialer = hurrySentinels(many.Dialer, many.Addrs, timeout, limit)
+		return redis.NewUniversalClient(many), nil
+	}
+	if first.DB != 0 {
 		return nil, badUsage("--redis: a cluster has no database %d", first.DB)
 	}
-	return redis.NewUniversalClient(many), nil
+	cluster := redis.NewClusterClient(many.Cluster())
+	cluster.OnNewNode(func(node *redis.Client) { node.AddHook(hurryLookups(limit)) })
+	return cluster, nil
 }
 
 // contradicts reports whether a later URL asks for a connection that differs from that of the first, which applies

@@ -5,6 +5,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -77,6 +78,37 @@ func TestRunEndsAlthoughTheReleaseIsNotAnswered(t *testing.T) {
 			require.Contains(t, run.errs.String(), fmt.Sprintf("Redis does not answer the release of %q", name))
 			require.Contains(t, run.errs.String(), want)
 		})
+	}
+}
+
+// One hung server of those that know where the masters are does not stop a command.
+func TestHungSeedOrSentinelStopsNoCommand(t *testing.T) {
+	t.Parallel()
+	silent := redistest.ServeSilence(t)
+	sentinels := redistest.Sentinel(t)
+	for topology, tt := range map[string]struct {
+		server *redistest.Server
+		flags  []string
+		times  int // go-redis asks the seeds in a random order
+	}{
+		"cluster":  {redistest.Cluster(t).Nodes()[0], []string{"--cluster"}, 4},
+		"sentinel": {sentinels.Sentinels[0], []string{"--sentinel-master", sentinels.Options().MasterName}, 1},
+	} {
+		flags := append(tt.flags, "--redis", "redis://"+silent, "--redis", "redis://"+tt.server.Addr())
+		for i := range tt.times {
+			for _, command := range []string{"acquire --timeout 12s", "acquire --timeout 1h -w 12s", "inspect --timeout 12s"} {
+				t.Run(fmt.Sprint(topology, " ", command, " ", i), func(t *testing.T) {
+					t.Parallel()
+					args := slices.Concat(strings.Fields(command), flags, []string{redistest.Name(t)})
+					code, _, stderr := redlatch(t.Context(), args...)
+					if strings.HasPrefix(command, "inspect") {
+						require.Equal(t, exitFailed, code, stderr) // nothing is held
+					} else {
+						require.Zero(t, code, stderr)
+					}
+				})
+			}
+		}
 	}
 }
 
@@ -206,7 +238,7 @@ func TestRefusalNamesAHolderOfAnotherKind(t *testing.T) {
 		require.Equal(t, exitNotAcquired, code, stderr)
 		require.Contains(t, stderr, "held by "+hold.ID())
 		code, _, stderr = on(t, s, "inspect --kind "+kind, name)
-		require.Equal(t, exitFailed, code, stderr)
+		require.Equal(t, 1, code, stderr)
 		require.Contains(t, stderr, "inspect "+kind+" \""+name+"\": the key holds a ")
 		require.NoError(t, hold.Release(t.Context()))
 	}
