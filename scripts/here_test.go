@@ -22,6 +22,7 @@ import (
 // senders is a hook that counts scripts by whether their caller's goroutine sends them.
 type senders struct {
 	here, elsewhere atomic.Int32
+	panics          atomic.Bool // in the caller's goroutine
 }
 
 func (s *senders) DialHook(next redis.DialHook) redis.DialHook          { return next }
@@ -35,6 +36,9 @@ func (s *senders) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proc
 		}
 		if strings.Contains(string(stack[:runtime.Stack(stack, false)]), "sendHere") {
 			s.here.Add(1)
+			if s.panics.Load() {
+				panic("hook")
+			}
 		} else {
 			s.elsewhere.Add(1)
 		}
@@ -59,14 +63,19 @@ func (s *senders) warm(t *testing.T, w *env, r *Runner) {
 	s.do(t, t.Context(), r, 0, 1)
 }
 
+// letSend makes the latest answers count as quick, so that the next caller sends by itself.
+func letSend(r *Runner) {
+	r.batch.mu.Lock()
+	defer r.batch.mu.Unlock()
+	r.batch.here.quick = quickAnswers
+}
+
 // do runs a script, and requires where it was sent from. If that includes the caller's goroutine, the latest
 // answers count as quick, however busy this machine is.
 func (s *senders) do(t *testing.T, ctx context.Context, r *Runner, here, elsewhere int32) Reply {
 	t.Helper()
 	if here > 0 {
-		r.batch.mu.Lock()
-		r.batch.here.quick = quickAnswers
-		r.batch.mu.Unlock()
+		letSend(r)
 	}
 	beforeHere, beforeElsewhere := s.here.Load(), s.elsewhere.Load()
 	reply, err := r.Do(ctx, check, []any{"k"}, "x")
@@ -354,36 +363,17 @@ func TestHooksOfAClientWhoseCallersSend(t *testing.T) {
 	require.Equal(t, int32(1), later.elsewhere.Load())
 }
 
-// panicking is a hook that panics instead of sending a script.
-type panicking struct {
-	senders
-	on atomic.Bool
-}
-
-func (p *panicking) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	counted := p.senders.ProcessPipelineHook(next)
-	return func(ctx context.Context, cmds []redis.Cmder) error {
-		if p.on.Load() {
-			panic("hook")
-		}
-		return counted(ctx, cmds)
-	}
-}
-
 // A hook may panic in the caller's goroutine, and the caller may recover. Its command is not in flight after that.
 func TestAHookThatPanicsWhileItsCallerSends(t *testing.T) {
 	eachServer(t, func(t *testing.T, w *env) {
-		rdb := w.p.Client(t, fastRetries)
-		var s panicking
-		rdb.AddHook(&s)
-		r := NewRunner(rdb, 0)
-		t.Cleanup(r.Close)
+		r, s := newSenders(t, w, 0)
 		s.warm(t, w, r)
 		s.do(t, t.Context(), r, 1, 0)
 		for range 2 * maxDirect {
-			s.on.Store(true)
+			letSend(r)
+			s.panics.Store(true)
 			require.PanicsWithValue(t, "hook", func() { _, _ = r.Do(t.Context(), check, []any{"k"}, "x") })
-			s.on.Store(false)
+			s.panics.Store(false)
 			require.GreaterOrEqual(t, r.batch.here.quick, quickAnswers, "it says nothing about the server")
 			s.do(t, t.Context(), r, 1, 0)
 		}

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"os"
 	"os/exec"
@@ -236,8 +237,9 @@ func TestSecondSignalDoesNotEndTheCleanUp(t *testing.T) {
 				kind, key := kindLock, name // the key goes when the clean-up begins
 				if what == "wait" {
 					kind, key = kindFair, queue
-					_, err := client(t, s).FairLock(name).Acquire(t.Context())
+					hold, err := client(t, s).FairLock(name).Acquire(t.Context())
 					require.NoError(t, err)
+					t.Cleanup(func() { _ = hold.Release(context.Background()) }) // a dropped hold would not be renewed
 				}
 				p := start(t, "redis://"+proxy.Addr(),
 					append([]string{"run", "--kind", kind, name}, childArgs(t, "listen", "1")...)...)
