@@ -72,10 +72,15 @@ func (h *history) explains(o *op, class string) bool {
 	return false
 }
 
-// writesAndReads reports whether an id was that of a writer and of a reader.
+// writesAndReads reports whether an id was that of a writer and of a reader, or may have been: Redis may have executed
+// a nested acquisition whose answer did not come in time.
 func (h *history) writesAndReads(id string) bool {
 	acquired := func(read bool) bool {
-		return slices.ContainsFunc(h.ops, func(o *op) bool { return o.holds() && o.ret.ID == id && o.call.Read == read })
+		return slices.ContainsFunc(h.ops, func(o *op) bool {
+			holds := o.holds() && o.ret.ID == id
+			mayHold := o.call.Do == opAcquire && o.ret.Outcome == outcomeUnknown && o.root != nil && o.root.ret.ID == id
+			return o.call.Read == read && (holds || mayHold)
+		})
 	}
 	return acquired(false) && acquired(true)
 }

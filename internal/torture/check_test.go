@@ -345,6 +345,13 @@ func TestChecks(t *testing.T) {
 			h.do(1, 10_004, 10_005, record{Do: opAdopt, Primitive: "rwlock", Target: "a1"},
 				record{Outcome: outcomeFailed, Is: []string{isUnsupported}})
 		}, nil},
+		{"a reader that may also write is not adopted", func(h *testHistory) {
+			a := h.holdOf("rwlock", 0, 10_000, 10_001, "a1")
+			h.do(0, 10_002, 10_006, record{Do: opAcquire, Primitive: "rwlock", TTL: 3 * time.Second, Read: true, Root: a},
+				record{Outcome: outcomeUnknown, Is: []string{isNotAcquired, isEnded}})
+			h.do(1, 10_004, 10_005, record{Do: opAdopt, Primitive: "rwlock", Target: "a1"},
+				record{Outcome: outcomeFailed, Is: []string{isUnsupported}})
+		}, nil},
 		{"a reader that does not write is not adopted", func(h *testHistory) {
 			h.do(0, 10_002, 10_003, record{Do: opAcquire, Primitive: "rwlock", TTL: 3 * time.Second, Read: true},
 				record{Outcome: outcomeOK, ID: "a1", Until: 12_900 * ms})
