@@ -81,7 +81,7 @@ func TestRunEndsAlthoughTheReleaseIsNotAnswered(t *testing.T) {
 	}
 }
 
-// One hung server of those that know where the masters are does not stop a command.
+// A command works although one seed of the cluster, or one Sentinel, hangs.
 func TestHungSeedOrSentinelStopsNoCommand(t *testing.T) {
 	t.Parallel()
 	silent := redistest.ServeSilence(t)

@@ -59,7 +59,7 @@ func (k *Contact) Answered(holder string, left time.Duration, reason error) {
 	}
 }
 
-// Forget makes it nothing again.
+// Forget clears what was heard.
 func (k *Contact) Forget() {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -167,10 +167,10 @@ func (r *Resource) reacquire(ctx context.Context, outer *Hold, q *Request) (*Hol
 type turns struct {
 	taken chan struct{} // of capacity 1: full while somebody has the turn; the others send in order of arrival
 	ended chan struct{} // closed when the outer hold has ended
-	heard Contact       // what the server has answered to those that had the turn
+	heard Contact       // the server's answers to the acquisitions that have had the turn
 }
 
-// turnsOf returns the turns under h. Hold.end ends only those that exist by then, so later ones have ended already.
+// turnsOf returns the turns under h, and makes them if needed. Those made after the end of h are ended from the start.
 func (h *Hold) turnsOf() *turns {
 	h.mu.Lock()
 	defer h.mu.Unlock()

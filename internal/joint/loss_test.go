@@ -444,6 +444,20 @@ func TestJointUnderALostJointHold(t *testing.T) {
 	}
 }
 
+// redThatHasLostAMember returns a red hold of three members whose first one was lost, and is perhaps held by another
+// client now.
+func redThatHasLostAMember(t *testing.T, taken bool) (k *cluster, r *Resource, outer *Hold) {
+	t.Helper()
+	k = newCluster(t, 3)
+	r = redOf(k.clients)
+	outer = Acquire(t, t.Context(), r)
+	k.servers[0].Forget("x")
+	if taken {
+		k.servers[0].Seize("x", "other", 0)
+	}
+	return k, r, outer
+}
+
 // A red hold has lost a member, and its majority stands: an acquisition nests under it.
 func TestRedUnderARedHoldThatHasLostAMember(t *testing.T) {
 	for _, limit := range []time.Duration{NoWait, time.Second, Forever} {
@@ -451,13 +465,7 @@ func TestRedUnderARedHoldThatHasLostAMember(t *testing.T) {
 			for _, taken := range []bool{true, false} {
 				t.Run(fmt.Sprintf("%v, known: %v, taken: %v", limit, known, taken), func(t *testing.T) {
 					Bubble(t, func(t *testing.T, _ *Server) {
-						k := newCluster(t, 3)
-						r := redOf(k.clients)
-						outer := Acquire(t, t.Context(), r)
-						k.servers[0].Forget("x")
-						if taken {
-							k.servers[0].Seize("x", "other", 0)
-						}
+						k, r, outer := redThatHasLostAMember(t, taken)
 						if known {
 							require.NoError(t, outer.Check(t.Context()))
 						}
@@ -489,13 +497,7 @@ func TestRedUnderARedHoldWithASilentMember(t *testing.T) {
 			for _, taken := range []bool{true, false} { // the lost member
 				t.Run(fmt.Sprintf("%s, %v, taken: %v", name, limit, taken), func(t *testing.T) {
 					Bubble(t, func(t *testing.T, _ *Server) {
-						k := newCluster(t, 3)
-						r := redOf(k.clients)
-						outer := Acquire(t, t.Context(), r)
-						k.servers[0].Forget("x")
-						if taken {
-							k.servers[0].Seize("x", "other", 0)
-						}
+						k, r, outer := redThatHasLostAMember(t, taken)
 						k.servers[1].OnEach(func(Command) Fault { return fault })
 						time.AfterFunc(3*time.Second, k.servers[1].ResetFaults)
 						inner, err := r.Acquire(Carry(outer), NewTerms(), limit)

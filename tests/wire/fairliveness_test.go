@@ -156,8 +156,8 @@ func TestFairLockJavaWaiterBehindADeadGoHeadHasTimeToAcquire(t *testing.T) {
 	})
 }
 
-// A refresh orders the scores of a mixed queue, whatever they were, and a Go waiter has its own timeout after those of
-// the Java waiters before it, however long they wait.
+// A refresh puts the scores of a mixed queue in order, whatever they were. The timeout of a Go waiter comes after those
+// of the Java waiters before it, however long they wait.
 func TestFairLockRefreshOrdersScores(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
