@@ -38,8 +38,9 @@ type pendingReply struct {
 	command  command
 	confirms int // confirmations to come, for subscribe and unsubscribe commands
 	drop     bool
-	holds    []<-chan struct{} // the reply waits until all are closed
-	instead  []byte            // what the client gets in place of the reply; nil: the reply
+	holds    []<-chan struct{}     // the reply waits until all are closed
+	instead  []byte                // what the client gets in place of the reply; nil: the reply
+	executed []func(args []string) // called when the reply comes, if it is no error
 }
 
 // serve starts a link for client. It returns an error if the proxy refuses
@@ -199,6 +200,10 @@ func (a *action) apply(r *rule) {
 		if a.reply != nil {
 			a.reply.holds = append(a.reply.holds, r.released)
 		}
+	case tellReply:
+		if a.reply != nil {
+			a.reply.executed = append(a.reply.executed, r.executed)
+		}
 	}
 }
 
@@ -302,6 +307,11 @@ func (l *link) deliver(f frame) bool {
 			return true
 		}
 	} else if reply := l.matchReply(f); reply != nil {
+		for _, tell := range reply.executed {
+			if f.kind() != '-' {
+				tell(reply.command.args)
+			}
+		}
 		if reply.drop {
 			return false // forwardReplies flushes the earlier replies and closes the link
 		}

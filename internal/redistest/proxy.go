@@ -63,14 +63,16 @@ const (
 	dropReply                 // execute it, discard its reply and close the connection
 	holdReply                 // execute it, hold its reply
 	sendTwice                 // execute it twice
+	tellReply                 // tell that it was executed
 )
 
 type rule struct {
 	effect     effect
 	match      Match
-	fires      func() bool   // called once for each matching command, in order
-	released   chan struct{} // for holdReply: closed when held replies may be sent
-	isReleased bool          // released is closed; guarded by Proxy.mu
+	fires      func() bool         // called once for each matching command, in order
+	released   chan struct{}       // for holdReply: closed when held replies may be sent
+	isReleased bool                // released is closed; guarded by Proxy.mu
+	executed   func(args []string) // for tellReply
 }
 
 // release sends the replies that the rule holds. The caller holds Proxy.mu.
@@ -331,6 +333,12 @@ func (p *Proxy) Watch(seen func(args []string)) (stop func()) {
 	}, fires: always}
 	p.add(r)
 	return func() { p.remove(r) }
+}
+
+// WatchExecuted calls seen for each command whose reply has arrived and is no error, before the client gets it, until
+// Heal ends the faults. seen must not block, and must not call the proxy.
+func (p *Proxy) WatchExecuted(seen func(args []string)) {
+	p.add(&rule{effect: tellReply, match: func([]string) bool { return true }, fires: always, executed: seen})
 }
 
 // BlackHole discards all data in both directions. The server receives no

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -141,6 +142,31 @@ func TestProxyWatches(t *testing.T) {
 		require.NoError(t, rdb.Incr(t.Context(), key).Err())
 		require.Empty(t, seen)
 		require.Equal(t, "2", value(t, s, key))
+	})
+}
+
+// Neither a command that was lost nor one that Redis has refused was executed.
+func TestProxyWatchesWhatIsExecuted(t *testing.T) {
+	Each(t, func(t *testing.T, s *Server) {
+		p, key := s.Proxy(t), Name(t)
+		seen := make(chan string, 100)
+		p.WatchExecuted(func(args []string) { seen <- strings.Join(args, " ") })
+		p.DropCommands(1, Named("INCR"))
+		rdb := p.Client(t, once)
+		require.Error(t, rdb.Incr(t.Context(), key).Err())
+		require.NoError(t, rdb.RPush(t.Context(), key, "a").Err())
+		require.Error(t, rdb.IncrBy(t.Context(), key, 1).Err(), "of a list")
+		require.NoError(t, rdb.Incr(t.Context(), key+"2").Err())
+		p.Heal()
+		require.NoError(t, rdb.Incr(t.Context(), key+"2").Err())
+		close(seen)
+		var counts []string
+		for command := range seen {
+			if strings.HasPrefix(command, "incr") {
+				counts = append(counts, command)
+			}
+		}
+		require.Equal(t, []string{"incr " + key + "2"}, counts)
 	})
 }
 

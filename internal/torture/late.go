@@ -12,8 +12,8 @@ import (
 	"github.com/redlatch/redlatch/scripts"
 )
 
-// Copies that arrive minutes late. A round is over by then, so a lane keeps some commands of processes that no fault
-// disturbs: they are all executed. It sends them again between later rounds: they must change nothing.
+// Copies that arrive minutes late. A round is over by then, so a lane keeps some commands that were executed. It sends
+// them again between later rounds: they must change nothing.
 
 const (
 	// copyAge is how old they are at least, and copyAgeLimit at most: doc/contract.md, C16.
@@ -55,7 +55,7 @@ type keeper struct {
 	kept  []keptCommand
 }
 
-// see is called for each command.
+// see is called for each command that was executed.
 func (k *keeper) see(args []string) {
 	if len(args) < 4 || !strings.EqualFold(args[0], "evalsha") {
 		return
@@ -77,7 +77,7 @@ func (r *round) keepCommands() *keeper {
 	if !slices.ContainsFunc(r.theme, func(f *fault) bool { return len(f.topologies) > 0 }) {
 		for _, s := range r.slots[r.victims:] {
 			for _, p := range s.proxies {
-				p.Watch(k.see) // as long as the proxy lives
+				p.WatchExecuted(k.see) // as long as the proxy lives
 			}
 		}
 	}
