@@ -121,6 +121,7 @@ func TestRefusalsDuringDetection(t *testing.T) {
 		"-ERR unknown subcommand\r\n":               "plain",
 		"-LOADING Redis is loading the dataset\r\n": "unknown",
 		"-CLUSTERDOWN The cluster is down\r\n":      "unknown",
+		"-WRONGPASS invalid password\r\n":           "unknown",
 	} {
 		rdb := redis.NewClient(&redis.Options{
 			Protocol: 2, DisableIdentity: true, MaxRetries: -1,

@@ -177,7 +177,7 @@ func randomKey() string { return strconv.Itoa(rand.Int()) } //nolint:gosec // an
 // command.
 func isTemporary(reply string) bool {
 	switch errorCode(reply) {
-	case "LOADING", "NOAUTH", "CLUSTERDOWN", "MASTERDOWN", "TRYAGAIN", "READONLY", "BUSY", "MOVED", "ASK":
+	case "LOADING", "NOAUTH", "WRONGPASS", "CLUSTERDOWN", "MASTERDOWN", "TRYAGAIN", "READONLY", "BUSY", "MOVED", "ASK":
 		return true
 	default:
 		return strings.Contains(reply, "max number of clients")

@@ -31,6 +31,11 @@ func methodsOf(ctx context.Context, one, two *primitives.Client, name string) er
 	); err != nil {
 		return err
 	}
+	return methodsOfLocks(ctx, one, two, name)
+}
+
+// methodsOfLocks is methodsOf for the kinds of locks.
+func methodsOfLocks(ctx context.Context, one, two *primitives.Client, name string) error {
 	for _, k := range kinds.Locks() {
 		kind, open := k.Name, k.Lock
 		l, far := open(one, name+kind), open(two, name+kind)

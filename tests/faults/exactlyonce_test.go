@@ -3,9 +3,11 @@ package faults
 import (
 	"context"
 	"strconv"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	. "github.com/redlatch/redlatch/internal/fixture"
@@ -297,5 +299,45 @@ func TestScriptFlushIsInvisible(t *testing.T) {
 			<-done
 			RequireClean(t, s, x.Name)
 		})
+	}
+}
+
+// Redis forgets its scripts before each command of each primitive.
+func TestScriptFlushBeforeEachCommand(t *testing.T) {
+	t.Parallel()
+	s := redistest.Fresh(t)
+	admin := s.Client(t)
+	var flushes atomic.Int64
+	open := func() *primitives.Client {
+		rdb := s.Client(t)
+		rdb.AddHook(before(func(ctx context.Context) {
+			flushes.Add(1)
+			if err := admin.ScriptFlush(ctx).Err(); err != nil && ctx.Err() == nil {
+				t.Error(err)
+			}
+		}))
+		return NewClient(t, rdb)
+	}
+	name := redistest.Name(t)
+	require.NoError(t, methodsOf(t.Context(), open(), open(), name))
+	require.Greater(t, flushes.Load(), int64(100))
+}
+
+// before is a hook that is called before each command and each pipeline.
+type before func(context.Context)
+
+func (before) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (f before) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		f(ctx)
+		return next(ctx, cmd)
+	}
+}
+
+func (f before) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		f(ctx)
+		return next(ctx, cmds)
 	}
 }

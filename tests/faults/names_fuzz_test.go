@@ -206,3 +206,24 @@ func FuzzNames(f *testing.F) {
 		require.Equal(t, !modelOf("latch", name).oneSlot(), errors.Is(err, primitives.ErrInvalid), "%q: %v", name, err)
 	})
 }
+
+// Each primitive works on a cluster under names of any length and content. A latch with braces in its name does not:
+// its keys would be in two slots.
+func TestNamesOnACluster(t *testing.T) {
+	t.Parallel()
+	servers := redistest.Cluster(t)
+	for about, name := range map[string]string{
+		"tag": "{a}b", "nested braces": "{a{b}}", "several tags": "{a}{b}", "colons": "a:b::", "unicode": "ключ",
+		"no text": "\x00\xff\n", "glob": "*[x]?", "64 KiB": strings.Repeat("n", 1<<16),
+	} {
+		t.Run(about, func(t *testing.T) {
+			t.Parallel()
+			one, two := NewClient(t, servers.ClusterClient(t)), NewClient(t, servers.ClusterClient(t))
+			use := methodsOf
+			if strings.Contains(name, "{") {
+				use = methodsOfLocks
+			}
+			require.NoError(t, use(t.Context(), one, two, name+redistest.Name(t)))
+		})
+	}
+}
