@@ -177,6 +177,9 @@ const lineKey = "line"
 // life, so that clients that were given the same id have different places.
 func (d *mutexDriver) placeName(number uint64) string { return numbered(nil, d.h.c.life, number) }
 
+// placeMessages are the payloads on the channel of a place.
+var placeMessages = map[string]engine.Message{"0": engine.OurTurn, "1": engine.OthersTurn, "2": engine.Listen}
+
 // SubscribePlace implements [engine.LineDriver]. With plain pub/sub on a cluster a script does not learn who
 // receives its messages: subscribers may be connected to other masters.
 func (d *mutexDriver) SubscribePlace(number uint64, hear func(engine.Message)) engine.Subscription {
@@ -185,15 +188,10 @@ func (d *mutexDriver) SubscribePlace(number uint64, hear func(engine.Message)) e
 		return nil
 	}
 	return c.hub.Subscribe(d.channel.String()+":"+d.placeName(number), func(s pubsub.Signal) {
-		switch {
-		case s.Resubscribed:
+		if s.Resubscribed {
 			hear(engine.Missed)
-		case s.Payload == "0":
-			hear(engine.OurTurn)
-		case s.Payload == "1":
-			hear(engine.OthersTurn)
-		case s.Payload == "2":
-			hear(engine.Listen)
+		} else if m, ok := placeMessages[s.Payload]; ok {
+			hear(m)
 		}
 	})
 }
@@ -240,9 +238,7 @@ func (d *mutexDriver) TryAcquire(ctx context.Context, q *engine.Request) (engine
 	}
 	reply, err := call.Do(ctx, d.h.c.confirmed)
 	res, err := lockResult(reply.Acquired, err)
-	if d.token != nil {
-		countTokens(&res, q.Tokens)
-	}
+	countTokens(&res, q.Tokens)
 	res.Since, res.Quiet = reply.Since, reply.Since != 0 && !reply.MustListen
 	return res, err
 }

@@ -1,6 +1,7 @@
 package primitives
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math"
@@ -183,10 +184,7 @@ func (d *readerDriver) firstCountKey(o *engine.Ownership) any {
 
 // outer implements [engine.Traits].Outer: a reader nests in a reader, or in a writer, which still writes.
 func (d *readerDriver) outer(ctx context.Context) (*engine.Hold, error) {
-	if outer := engine.OuterFrom(ctx, &d.h.res); outer != nil {
-		return outer, nil
-	}
-	return engine.OuterFrom(ctx, d.other), nil
+	return cmp.Or(engine.OuterFrom(ctx, &d.h.res), engine.OuterFrom(ctx, d.other)), nil
 }
 
 // TryAcquire implements [engine.Driver].
@@ -215,9 +213,7 @@ func (d *readerDriver) acquireBatch(
 			call.Waits = 2
 		}
 	}
-	if len(others) > 0 {
-		call.Companions = make([]scripts.RWLockReadAcquireCompanion, len(others))
-	}
+	call.Companions = make([]scripts.RWLockReadAcquireCompanion, len(others))
 	for i, other := range others {
 		call.Companions[i] = scripts.RWLockReadAcquireCompanion{
 			MemoryKey: d.h.ownerKey(&other.Owner), Owner: other.ID, TTL: scripts.InMillis(other.TTL),
