@@ -1,6 +1,7 @@
 package primitives
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strconv"
@@ -58,9 +59,7 @@ func (d *base) Extend(
 	var batch scripts.Batch
 	renewerOf(o).renewal(&batch, o, ttl)
 	reply, err := batch.Do(ctx, d.h.c.confirmed)
-	if err == nil {
-		err = reply.Unconfirmed
-	}
+	err = cmp.Or(err, reply.Unconfirmed)
 	return reply.Sent, err == nil && !reply.Kept[0], err
 }
 
@@ -78,27 +77,26 @@ func (d *base) checkCount(ctx context.Context, o *engine.Ownership) (lost bool, 
 	return err == nil && !reply.Kept[0], err
 }
 
-// change runs a script such as that of Init or CountDown, which changes a number without acquiring it. It
-// returns the script's answer. wrong is the error of bad arguments, or nil; other is a key beside the number.
+// change runs a script such as that of Init or CountDown, which changes a number without acquiring it. wrong is the
+// error of bad arguments, or nil; other is a key beside the number.
 //
 // Each call gets a new number and so a new request key, which remembers the answer. Repetitions after a lost
 // reply, and late copies, then change nothing and give the same answer.
 func (d *base) change(
 	ctx context.Context, op string, wrong error, other any,
 	run func(context.Context, scripts.Sender, scripts.Change) (scripts.Number, error), amount int,
-) (int, error) {
+) (answer scripts.Number, err error) {
 	if wrong != nil {
-		return 0, d.h.failed(op, wrong)
+		return answer, d.h.failed(op, wrong)
 	}
-	var answer scripts.Number
-	err := d.h.call(ctx, op, func() (err error) {
+	err = d.h.call(ctx, op, func() error {
 		answer, err = run(ctx, d.h.c.calls, scripts.Change{
 			Key: d.h.name, Channel: &d.channel, MemoryKey: d.h.requestKey(d.h.c.newOwner().ID), Other: other,
 			MemoryTTL: d.h.c.remembered, Amount: int64(amount),
 		})
 		return err
 	})
-	return int(answer.Number), err
+	return answer, err
 }
 
 // fieldDriver has the commands of locks whose owner is a field of the hash: all but the readers of a read-write
@@ -133,11 +131,8 @@ func (d *fieldDriver) SetCount(
 		call.MemoryKey = d.h.ownerKey(&o.Owner)
 	}
 	reply, err := call.Do(ctx, d.h.c.confirmed)
-	if err == nil {
-		err = reply.Unconfirmed
-	}
-	o.Changed(n == 1 && (reply.Doubt || scripts.OutcomeOf(err) == scripts.Unknown))
 	lost, err := isLost(reply, err)
+	o.Changed(n == 1 && (reply.Doubt || scripts.OutcomeOf(err) == scripts.Unknown))
 	return reply.Sent, lost, err
 }
 
@@ -236,10 +231,14 @@ func adopted(q *engine.Request, reply scripts.Number, err error) (sent time.Time
 	return reply.Sent, int(reply.Number), err
 }
 
-// isLost reads a reply that is 0 if the hold is lost.
+// isLost reads a reply that is 0 if the hold is lost. It is an error if replicas have not confirmed the command.
 func isLost(reply scripts.Number, err error) (bool, error) {
+	err = cmp.Or(err, reply.Unconfirmed)
 	return err == nil && reply.Number == 0, err
 }
+
+// isOne reads a reply that is 1 if the script did something, and 0 if there was nothing to do.
+func isOne(reply scripts.Number, err error) (bool, error) { return reply.Number == 1, err }
 
 // pollMarkTTL is how long the mark of a refused attempt lasts: until the next one, with a reserve.
 func pollMarkTTL(terms *engine.Terms) time.Duration {

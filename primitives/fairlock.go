@@ -94,11 +94,9 @@ func (d *fairDriver) TryAcquire(ctx context.Context, q *engine.Request) (engine.
 	}
 	q.MustRollback = q.MustRollback || q.MayQueue // a request in the queue must leave it
 	reply, err := scripts.FairLockAcquire{
-		LockHash: d.h.name, Channel: &d.channel, MemoryKey: d.h.ownerKey(&q.Owner), SharedCounts: &d.h.sharedCounts,
-		Queue: d.queue, Deadlines: d.deadlines, Waiters: d.waiters, Clients: d.clients,
-		Owner: q.ID, TTL: d.h.ttlArg(q.TTL), IsShared: q.Shared, RefuseSecond: q.NonReentrant,
-		Joins: queue, Timeout: scripts.InMillis(q.Terms.WaiterTimeout), Client: c.life, ClientID: c.id,
-		IsNested: q.Nested, Random: newStay(),
+		LockKeys: d.keys(&q.Owner), Owner: q.ID, TTL: d.h.ttlArg(q.TTL), IsShared: q.Shared,
+		RefuseSecond: q.NonReentrant, Joins: queue, Timeout: scripts.InMillis(q.Terms.WaiterTimeout),
+		Client: c.life, ClientID: c.id, IsNested: q.Nested, Random: newStay(),
 	}.Do(ctx, c.confirmed)
 	res, err := lockResult(reply.Acquired, err)
 	if w, ok := q.State.(*fairWaiter); ok && err == nil && !res.Granted && q.MayQueue {
@@ -187,9 +185,7 @@ func (d *fairDriver) free(
 ) (engine.Released, error) {
 	c := d.h.c
 	call := scripts.FairLockRelease{
-		LockHash: d.h.name, Channel: &d.channel, SharedCounts: &d.h.sharedCounts,
-		Queue: d.queue, Deadlines: d.deadlines, Waiters: d.waiters, Clients: d.clients,
-		Owner: o.ID, Client: c.life, Rest: scripts.InMillis(rest),
+		LockKeys: d.keys(nil), Owner: o.ID, Client: c.life, Rest: scripts.InMillis(rest),
 	}
 	if memory != (scripts.Millis{}) {
 		call.MemoryKey, call.MemoryTTL = d.h.ownerKey(o), memory
@@ -211,11 +207,7 @@ func (d *fairDriver) free(
 // leaveQueue removes an id from the queue, and hands a free lock on if that was the next owner. A copy
 // finds the id gone and does nothing, so nothing is remembered.
 func (d *fairDriver) leaveQueue(ctx context.Context, id string) error {
-	_, err := scripts.FairLockLeaveQueue{
-		LockHash: d.h.name, Channel: &d.channel, SharedCounts: &d.h.sharedCounts,
-		Queue: d.queue, Deadlines: d.deadlines, Waiters: d.waiters, Clients: d.clients,
-		ID: id,
-	}.Do(ctx, d.h.c.calls)
+	_, err := scripts.FairLockLeaveQueue{LockKeys: d.keys(nil), ID: id}.Do(ctx, d.h.c.calls)
 	return err
 }
 
@@ -249,9 +241,7 @@ func (d *fairDriver) refresh(
 	ctx context.Context, longest time.Duration, ids []string,
 ) (scripts.FairLockRefreshReply, error) {
 	return scripts.FairLockRefresh{
-		LockHash: d.h.name, Channel: &d.channel, SharedCounts: &d.h.sharedCounts,
-		Queue: d.queue, Deadlines: d.deadlines, Waiters: d.waiters, Clients: d.clients,
-		Client: d.h.c.life, LongestTimeout: scripts.InMillis(longest), IDs: ids,
+		LockKeys: d.keys(nil), Client: d.h.c.life, LongestTimeout: scripts.InMillis(longest), IDs: ids,
 	}.Do(ctx, d.h.c.calls)
 }
 

@@ -48,8 +48,7 @@ func (l *CountDownLatch) Name() string { return l.h.Name() }
 
 // Init sets the count, 1 or more, unless there is one, and reports whether it did.
 func (l *CountDownLatch) Init(ctx context.Context, n int) (created bool, err error) {
-	answer, err := l.driver.change(ctx, "init", outOfRange(1, n), nil, scripts.LatchInit, n)
-	return answer == 1, err
+	return isOne(l.driver.change(ctx, "init", outOfRange(1, n), nil, scripts.LatchInit, n))
 }
 
 // CountDown decrements the count, once: a repetition after a lost reply does not count again. At 0 the
@@ -72,8 +71,7 @@ func (l *CountDownLatch) Count(ctx context.Context) (int64, error) {
 // Delete removes the latch, and reports whether there was one. Waiters go on, because there is nothing
 // left to wait for.
 func (l *CountDownLatch) Delete(ctx context.Context) (bool, error) {
-	answer, err := l.driver.change(ctx, "delete", nil, nil, scripts.LatchDelete, 0)
-	return answer == 1, err
+	return isOne(l.driver.change(ctx, "delete", nil, nil, scripts.LatchDelete, 0))
 }
 
 // Wait waits until the count is 0 or there is no latch: never set, or deleted. It returns ctx's cause if

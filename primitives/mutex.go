@@ -99,6 +99,18 @@ func newHashDriver(h *handle, names *wireNames) hashDriver {
 	return hashDriver{fieldDriver: fieldDriver{base: base{h: h, channel: names.next(lockChannel, "")}}}
 }
 
+// keys returns the keys of a call. That of o remembers the call; nil: none does.
+func (d *hashDriver) keys(o *engine.Owner) scripts.LockKeys {
+	keys := scripts.LockKeys{LockHash: d.h.name, Channel: &d.channel, SharedCounts: &d.h.sharedCounts, Line: &d.line}
+	if o != nil {
+		keys.MemoryKey = d.h.ownerKey(o)
+	}
+	if f := d.fair; f != nil {
+		keys.Queue, keys.Deadlines, keys.Waiters, keys.Clients = f.queue, f.deadlines, f.waiters, f.clients
+	}
+	return keys
+}
+
 // releaseShared gives back the count of an acquisition whose id others may share, by lock/release_shared.
 // It is the release and the rollback. If the acquisition has no count, nothing is released: the other counts
 // of the id belong to other callers. The request's key remembers the release, so a copy gets the same answer,
@@ -107,25 +119,16 @@ func newHashDriver(h *handle, names *wireNames) hashDriver {
 func (d *hashDriver) releaseShared(
 	ctx context.Context, o *engine.Owner, rest time.Duration,
 ) (engine.Released, error) {
-	call := d.releaseOne(o)
-	call.MemoryTTL, call.OnlyOwn, call.Rest = d.h.c.rememberFor(o), true, scripts.InMillis(rest)
-	return releasedOf(isLost(d.runReleaseOne(ctx, call)))
+	return releasedOf(isLost(d.releaseOne(ctx, o, scripts.LockReleaseShared{
+		Owner: o.ID, MemoryTTL: d.h.c.rememberFor(o), OnlyOwn: true, Rest: scripts.InMillis(rest),
+	})))
 }
 
-// releaseOne returns a call that releases one count of o. o's key remembers it.
-func (d *hashDriver) releaseOne(o *engine.Owner) scripts.LockReleaseShared {
-	call := scripts.LockReleaseShared{
-		LockHash: d.h.name, Channel: &d.channel, MemoryKey: d.h.ownerKey(o), SharedCounts: &d.h.sharedCounts,
-		Queue: &d.line, Owner: o.ID, DefaultTTL: scripts.InMillis(o.TTL),
-	}
-	if f := d.fair; f != nil {
-		call.Queue, call.Deadlines, call.Waiters, call.Clients = f.queue, f.deadlines, f.waiters, f.clients
-	}
-	return call
-}
-
-// runReleaseOne runs lock/release_shared, or that of fair locks, which has the same keys and arguments.
-func (d *hashDriver) runReleaseOne(ctx context.Context, call scripts.LockReleaseShared) (scripts.Number, error) {
+// releaseOne runs lock/release_shared, or that of fair locks, which has the same arguments. o's key remembers it.
+func (d *hashDriver) releaseOne(
+	ctx context.Context, o *engine.Owner, call scripts.LockReleaseShared,
+) (scripts.Number, error) {
+	call.LockKeys, call.DefaultTTL = d.keys(o), scripts.InMillis(o.TTL)
 	if d.fair != nil {
 		return scripts.FairLockReleaseShared(call).Do(ctx, d.h.c.calls)
 	}
@@ -136,13 +139,7 @@ func (d *hashDriver) runReleaseOne(ctx context.Context, call scripts.LockRelease
 // same answer. After q's release it finds the key that the release has left, and takes nothing. An adoption
 // mints no token and leaves the queue of a fair lock alone.
 func (d *hashDriver) adopt(ctx context.Context, id string, q *engine.Request) (time.Time, int, error) {
-	call := scripts.LockAdopt{
-		LockHash: d.h.name, Channel: &d.channel, MemoryKey: d.h.ownerKey(&q.Owner), SharedCounts: &d.h.sharedCounts,
-		NewOwner: q.ID, TTL: scripts.InMillis(q.TTL), OldOwner: id,
-	}
-	if f := d.fair; f != nil {
-		call.Queue, call.Deadlines, call.Waiters, call.Clients = f.queue, f.deadlines, f.waiters, f.clients
-	}
+	call := scripts.LockAdopt{LockKeys: d.keys(&q.Owner), NewOwner: q.ID, TTL: scripts.InMillis(q.TTL), OldOwner: id}
 	reply, err := call.Do(ctx, d.h.c.confirmed)
 	return adopted(q, reply, err)
 }
@@ -151,21 +148,14 @@ func (d *hashDriver) adopt(ctx context.Context, id string, q *engine.Request) (t
 // WithOwner go first, the oldest of them before the others; the release of that acquisition then finds that
 // it was lost. q has a new number, and the key of that number remembers the answer for copies.
 func (d *hashDriver) releaseID(ctx context.Context, id string, q *engine.Request) (held bool, err error) {
-	call := d.releaseOne(&q.Owner)
-	call.Owner, call.MemoryTTL = id, d.h.c.remembered
-	reply, err := d.runReleaseOne(ctx, call)
-	return reply.Number == 1, err
+	return isOne(d.releaseOne(ctx, &q.Owner, scripts.LockReleaseShared{Owner: id, MemoryTTL: d.h.c.remembered}))
 }
 
 // forceRelease implements [lockDriver] by lock/force. It deletes the hash and publishes the release. Redis
 // remembers the ids, so a copy gets them too, and the former holders can be notified.
 func (d *hashDriver) forceRelease(ctx context.Context, q *engine.Request) (scripts.IDs, error) {
-	call := scripts.LockForce{
-		LockHash: d.h.name, Channel: &d.channel, MemoryKey: d.h.ownerKey(&q.Owner), SharedCounts: &d.h.sharedCounts,
-		Queue: &d.line, MemoryTTL: d.h.c.remembered,
-	}
-	if f := d.fair; f != nil {
-		call.Queue, call.Deadlines, call.Waiters, call.Clients = f.queue, f.deadlines, f.waiters, f.clients
+	call := scripts.LockForce{LockKeys: d.keys(&q.Owner), MemoryTTL: d.h.c.remembered}
+	if d.fair != nil {
 		return scripts.FairLockForce(call).Do(ctx, d.h.c.calls)
 	}
 	return call.Do(ctx, d.h.c.calls)
@@ -187,6 +177,9 @@ const lineKey = "line"
 // life, so that clients that were given the same id have different places.
 func (d *mutexDriver) placeName(number uint64) string { return numbered(nil, d.h.c.life, number) }
 
+// placeMessages are the payloads on the channel of a place.
+var placeMessages = map[string]engine.Message{"0": engine.OurTurn, "1": engine.OthersTurn, "2": engine.Listen}
+
 // SubscribePlace implements [engine.LineDriver]. With plain pub/sub on a cluster a script does not learn who
 // receives its messages: subscribers may be connected to other masters.
 func (d *mutexDriver) SubscribePlace(number uint64, hear func(engine.Message)) engine.Subscription {
@@ -195,15 +188,10 @@ func (d *mutexDriver) SubscribePlace(number uint64, hear func(engine.Message)) e
 		return nil
 	}
 	return c.hub.Subscribe(d.channel.String()+":"+d.placeName(number), func(s pubsub.Signal) {
-		switch {
-		case s.Resubscribed:
+		if s.Resubscribed {
 			hear(engine.Missed)
-		case s.Payload == "0":
-			hear(engine.OurTurn)
-		case s.Payload == "1":
-			hear(engine.OthersTurn)
-		case s.Payload == "2":
-			hear(engine.Listen)
+		} else if m, ok := placeMessages[s.Payload]; ok {
+			hear(m)
 		}
 	})
 }
@@ -211,9 +199,7 @@ func (d *mutexDriver) SubscribePlace(number uint64, hear func(engine.Message)) e
 // GiveUpPlace implements [engine.LineDriver] by lock/leave. A copy finds the place gone. If the lock is free,
 // it wakes the next client once more, which is harmless.
 func (d *mutexDriver) GiveUpPlace(ctx context.Context, number uint64) error {
-	_, err := scripts.LockLeave{
-		LockHash: d.h.name, Channel: &d.channel, Line: &d.line, Place: d.placeName(number),
-	}.Do(ctx, d.h.c.calls)
+	_, err := scripts.LockLeave{LockKeys: d.keys(nil), Place: d.placeName(number)}.Do(ctx, d.h.c.calls)
 	return err
 }
 
@@ -237,8 +223,7 @@ func (d *mutexDriver) TryAcquire(ctx context.Context, q *engine.Request) (engine
 		return d.acquireShared(ctx, q)
 	}
 	call := scripts.LockAcquire{
-		LockHash: d.h.name, Channel: &d.channel, MemoryKey: d.h.ownerKey(&q.Owner), Line: &d.line, TokenKey: d.token,
-		Owner: q.ID, TTL: d.h.ttlArg(q.TTL),
+		LockKeys: d.keys(&q.Owner), TokenKey: d.token, Owner: q.ID, TTL: d.h.ttlArg(q.TTL),
 	}
 	if d.token != nil {
 		call.Tokens = int64(max(q.Tokens, 1))
@@ -253,9 +238,7 @@ func (d *mutexDriver) TryAcquire(ctx context.Context, q *engine.Request) (engine
 	}
 	reply, err := call.Do(ctx, d.h.c.confirmed)
 	res, err := lockResult(reply.Acquired, err)
-	if d.token != nil {
-		countTokens(&res, q.Tokens)
-	}
+	countTokens(&res, q.Tokens)
 	res.Since, res.Quiet = reply.Since, reply.Since != 0 && !reply.MustListen
 	return res, err
 }
@@ -265,8 +248,7 @@ func (d *mutexDriver) TryAcquire(ctx context.Context, q *engine.Request) (engine
 // "over".
 func (d *mutexDriver) acquireShared(ctx context.Context, q *engine.Request) (engine.Result, error) {
 	res, err := lockResult(scripts.LockAcquireShared{
-		LockHash: d.h.name, Channel: &d.channel, MemoryKey: d.h.ownerKey(&q.Owner), SharedCounts: &d.h.sharedCounts,
-		TokenKey: d.token, Owner: q.ID, TTL: scripts.InMillis(q.TTL),
+		LockKeys: d.keys(&q.Owner), TokenKey: d.token, Owner: q.ID, TTL: scripts.InMillis(q.TTL),
 		RefuseSecond: q.NonReentrant, IsNested: q.Nested,
 	}.Do(ctx, d.h.c.confirmed))
 	countTokens(&res, 1)
@@ -300,10 +282,7 @@ func (d *mutexDriver) free(ctx context.Context, o *engine.Owner, next engine.Nex
 	if o.Shared {
 		return d.releaseShared(ctx, o, next.Rest)
 	}
-	call := scripts.LockRelease{
-		LockHash: d.h.name, Channel: &d.channel, SharedCounts: &d.h.sharedCounts, Line: &d.line,
-		Owner: o.ID, Rest: scripts.InMillis(next.Rest),
-	}
+	call := scripts.LockRelease{LockKeys: d.keys(nil), Owner: o.ID, Rest: scripts.InMillis(next.Rest)}
 	if o.InDoubt {
 		call.MemoryKey, call.MemoryTTL = d.h.ownerKey(o), d.h.c.remembered
 	}

@@ -69,33 +69,29 @@ func (s *PermitExpirableSemaphore) Acquire(ctx context.Context, opts ...Option) 
 // [ErrLost], as with [Lock.ForceRelease]. Adopt returns [ErrNotHeld] if one of the permits is not held, and
 // [ErrInvalid] if id has another form than [Hold.ID] returns.
 func (s *PermitExpirableSemaphore) Adopt(ctx context.Context, id string, opts ...Option) (*Hold, error) {
-	return s.adopt(ctx, opts, func(terms *engine.Terms) (*engine.Hold, error) { return s.adoptPermits(ctx, id, terms) })
-}
-
-// adoptPermits runs permitsemaphore/adopt: 1, or 0 if not all old ids are held. A copy finds the new ids in
-// place and gets the same answer; after their release it finds the request's key, and takes nothing.
-func (s *PermitExpirableSemaphore) adoptPermits(
-	ctx context.Context, id string, terms *engine.Terms,
-) (*engine.Hold, error) {
-	raw, err := rawPermits(id)
-	if err != nil {
-		return nil, err
-	}
-	terms.Permits = len(raw) / permitBytes
-	q := s.res.NewRequest(terms)
-	reply, err := scripts.PermitSemaphoreAdopt{
-		PermitsKey: s.name, Channel: &s.driver.channel, MemoryKey: s.ownerKey(&q.Owner), Leases: s.driver.leases,
-		OldIDs: raw, NewIDs: rawOf(q.ID), TTL: scripts.InMillis(q.TTL),
-	}.Do(ctx, s.c.confirmed)
-	sent, counts, err := adopted(q, reply, err)
-	if err == nil && counts == 0 {
-		err = notHeldBy(id)
-	}
-	s.announceTakeover(ctx, err, splitPermits(id)...)
-	if err != nil {
-		return nil, err // an unknown outcome is left to the lease: the former holder may still work
-	}
-	return s.res.Adopted(ctx, q, sent)
+	return s.adopt(ctx, opts, func(terms *engine.Terms) (*engine.Hold, error) {
+		raw, err := rawPermits(id)
+		if err != nil {
+			return nil, err
+		}
+		terms.Permits = len(raw) / permitBytes
+		q := s.res.NewRequest(terms)
+		// The reply is 1, or 0 if not all old ids are held. A copy finds the new ids in place and gets the same
+		// answer; after their release it finds the request's key, and takes nothing.
+		reply, err := scripts.PermitSemaphoreAdopt{
+			PermitsKey: s.name, Channel: &s.driver.channel, MemoryKey: s.ownerKey(&q.Owner), Leases: s.driver.leases,
+			OldIDs: raw, NewIDs: rawOf(q.ID), TTL: scripts.InMillis(q.TTL),
+		}.Do(ctx, s.c.confirmed)
+		sent, counts, err := adopted(q, reply, err)
+		if err == nil && counts == 0 {
+			err = notHeldBy(id)
+		}
+		s.announceTakeover(ctx, err, splitPermits(id)...)
+		if err != nil {
+			return nil, err // an unknown outcome is left to the lease: the former holder may still work
+		}
+		return s.res.Adopted(ctx, q, sent)
+	})
 }
 
 // ReleaseID releases the permits of these ids (comma-separated, all or none; an id that is named twice counts
@@ -122,8 +118,7 @@ func (s *PermitExpirableSemaphore) ReleaseID(ctx context.Context, id string) err
 // Init sets the number of permits, 0 or more, unless the semaphore has been set before. It reports whether
 // it did.
 func (s *PermitExpirableSemaphore) Init(ctx context.Context, n int) (created bool, err error) {
-	answer, err := s.driver.change(ctx, "init", outOfRange(0, n), s.driver.leases, scripts.PermitSemaphoreInit, n)
-	return answer == 1, err
+	return isOne(s.driver.change(ctx, "init", outOfRange(0, n), s.driver.leases, scripts.PermitSemaphoreInit, n))
 }
 
 // Add adds delta permits. A negative delta takes permits away. The number that is free may then be below
@@ -145,8 +140,7 @@ func (s *PermitExpirableSemaphore) Resize(ctx context.Context, n int) error {
 // Delete removes the semaphore, and reports whether there was one. Taken permits are lost. Waiters wait for
 // the next Init.
 func (s *PermitExpirableSemaphore) Delete(ctx context.Context) (bool, error) {
-	answer, err := s.driver.change(ctx, "delete", nil, s.driver.leases, scripts.PermitSemaphoreDelete, 0)
-	return answer == 1, err
+	return isOne(s.driver.change(ctx, "delete", nil, s.driver.leases, scripts.PermitSemaphoreDelete, 0))
 }
 
 // Info asks Redis how many permits there are, how many are free, and who holds the others. Its TTL is the

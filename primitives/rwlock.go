@@ -1,6 +1,7 @@
 package primitives
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math"
@@ -92,7 +93,7 @@ type rwDriver struct {
 	fieldDriver // the writer's; a reader has leases of its own, and other commands for them
 
 	other       *engine.Resource // the other side
-	reservation string           // key that exists while a writer waits
+	reservation any              // key that exists while a writer waits
 	polls       wireName         // key that exists while clients poll
 	turns       wireName         // key of the clients that wait, see scripts/rwlock/turns.lua
 }
@@ -104,6 +105,14 @@ func newRWDriver(side, other *Lock, writes bool) rwDriver {
 	return rwDriver{
 		fieldDriver: fieldDriver{b, writes}, other: &other.res, reservation: prefixed(rwReservation, side.raw()),
 		polls: names.next(requestPrefix, ":"+pollsKey), turns: names.next(requestPrefix, ":turns"),
+	}
+}
+
+// keys returns the keys of a call. That of o remembers the call.
+func (d *rwDriver) keys(o *engine.Owner) scripts.RWLockKeys {
+	return scripts.RWLockKeys{
+		LockHash: d.h.name, Channel: &d.channel, MemoryKey: d.h.ownerKey(o), ClaimKey: d.reservation,
+		SharedCounts: &d.h.sharedCounts, Turns: &d.turns,
 	}
 }
 
@@ -123,8 +132,7 @@ func (d *rwDriver) clientToForget() string {
 // that id's key, and takes nothing.
 func (d *rwDriver) adopt(ctx context.Context, id string, q *engine.Request) (time.Time, int, error) {
 	call := scripts.RWLockReadAdopt{
-		LockHash: d.h.name, Channel: &d.channel, MemoryKey: d.h.ownerKey(&q.Owner), ClaimKey: d.reservation,
-		SharedCounts: &d.h.sharedCounts, NewOwner: q.ID, TTL: scripts.InMillis(q.TTL), OldOwner: id,
+		RWLockKeys: d.keys(&q.Owner), NewOwner: q.ID, TTL: scripts.InMillis(q.TTL), OldOwner: id,
 	}
 	run := call.Do
 	if d.writes {
@@ -141,10 +149,7 @@ func (d *rwDriver) adopt(ctx context.Context, id string, q *engine.Request) (tim
 // forceRelease implements [lockDriver] by read_force or write_force, which have the same parameters and leave the other
 // side alone. Redis remembers the ids, so a copy gets them too.
 func (d *rwDriver) forceRelease(ctx context.Context, q *engine.Request) (scripts.IDs, error) {
-	call := scripts.RWLockReadForce{
-		LockHash: d.h.name, Channel: &d.channel, MemoryKey: d.h.ownerKey(&q.Owner), ClaimKey: d.reservation,
-		SharedCounts: &d.h.sharedCounts, MemoryTTL: d.h.c.remembered,
-	}
+	call := scripts.RWLockReadForce{RWLockKeys: d.keys(&q.Owner), MemoryTTL: d.h.c.remembered}
 	if d.writes {
 		return scripts.RWLockWriteForce(call).Do(ctx, d.h.c.calls)
 	}
@@ -179,10 +184,7 @@ func (d *readerDriver) firstCountKey(o *engine.Ownership) any {
 
 // outer implements [engine.Traits].Outer: a reader nests in a reader, or in a writer, which still writes.
 func (d *readerDriver) outer(ctx context.Context) (*engine.Hold, error) {
-	if outer := engine.OuterFrom(ctx, &d.h.res); outer != nil {
-		return outer, nil
-	}
-	return engine.OuterFrom(ctx, d.other), nil
+	return cmp.Or(engine.OuterFrom(ctx, &d.h.res), engine.OuterFrom(ctx, d.other)), nil
 }
 
 // TryAcquire implements [engine.Driver].
@@ -202,9 +204,7 @@ func (d *readerDriver) acquireBatch(
 	ctx context.Context, q *engine.Request, others []*engine.Request,
 ) (engine.Result, []bool, error) {
 	call := scripts.RWLockReadAcquire{
-		LockHash: d.h.name, Channel: &d.channel, MemoryKey: d.h.ownerKey(&q.Owner),
-		ClaimKey: d.reservation, SharedCounts: &d.h.sharedCounts, Turns: &d.turns,
-		Owner: q.ID, TTL: scripts.InMillis(q.TTL),
+		RWLockKeys: d.keys(&q.Owner), Owner: q.ID, TTL: scripts.InMillis(q.TTL),
 		IsShared: q.Shared, RefuseSecond: q.NonReentrant, IsNested: q.Nested, Client: d.h.c.life,
 	}
 	if q.MayQueue && q.Terms.PollMin == 0 {
@@ -213,9 +213,7 @@ func (d *readerDriver) acquireBatch(
 			call.Waits = 2
 		}
 	}
-	if len(others) > 0 {
-		call.Companions = make([]scripts.RWLockReadAcquireCompanion, len(others))
-	}
+	call.Companions = make([]scripts.RWLockReadAcquireCompanion, len(others))
 	for i, other := range others {
 		call.Companions[i] = scripts.RWLockReadAcquireCompanion{
 			MemoryKey: d.h.ownerKey(&other.Owner), Owner: other.ID, TTL: scripts.InMillis(other.TTL),
@@ -240,21 +238,14 @@ func (d *readerDriver) acquireBatch(
 // free gives back what o has: its own count of an id that others may share, else all private counts, by
 // rwlock/read_release. If nothing else is left of o, it stays for the rest of its minimum hold.
 func (d *readerDriver) free(ctx context.Context, o *engine.Owner, rest time.Duration) (engine.Released, error) {
-	call := d.releaseOf(o)
-	call.MemoryTTL, call.OnlyOwn, call.Rest = d.h.c.rememberDoubt(o), true, scripts.InMillis(rest)
-	call.Client = d.clientToForget()
-	reply, err := call.Do(ctx, d.h.c.calls)
+	memory := d.h.c.rememberDoubt(o)
+	reply, err := scripts.RWLockReadRelease{
+		RWLockKeys: d.keys(o), Owner: o.ID, MemoryTTL: memory, IsShared: o.Shared, OnlyOwn: true,
+		Client: d.clientToForget(), Rest: scripts.InMillis(rest),
+	}.Do(ctx, d.h.c.calls)
 	got, err := releasedOf(isLost(reply, err))
-	got.InDoubt = reply.Doubt && call.MemoryTTL == (scripts.Millis{}) // else Redis has the first answer
+	got.InDoubt = reply.Doubt && memory == (scripts.Millis{}) // else Redis has the first answer
 	return got, err
-}
-
-// releaseOf returns a call that releases what o has. o's key remembers it.
-func (d *readerDriver) releaseOf(o *engine.Owner) scripts.RWLockReadRelease {
-	return scripts.RWLockReadRelease{
-		LockHash: d.h.name, Channel: &d.channel, MemoryKey: d.h.ownerKey(o), ClaimKey: d.reservation,
-		SharedCounts: &d.h.sharedCounts, Turns: &d.turns, Owner: o.ID, IsShared: o.Shared,
-	}
 }
 
 // Rollback implements [engine.Driver].
@@ -310,9 +301,6 @@ func (d *readerDriver) recount(
 		call.MemoryTTL = d.h.c.remembered
 	}
 	reply, err := call.Do(ctx, by)
-	if err == nil {
-		err = reply.Unconfirmed
-	}
 	lost, err = isLost(reply, err)
 	o.Changed(reply.Doubt || scripts.OutcomeOf(err) == scripts.Unknown)
 	return reply.Sent, lost, err
@@ -349,10 +337,9 @@ func (d *readerDriver) renewal(batch *scripts.Batch, o *engine.Ownership, ttl ti
 // releaseID implements [lockDriver]. It is the release of one count, under a request key of its own
 // number, which remembers the answer for copies.
 func (d *readerDriver) releaseID(ctx context.Context, id string, q *engine.Request) (held bool, err error) {
-	call := d.releaseOf(&q.Owner)
-	call.Owner, call.MemoryTTL, call.IsShared = id, d.h.c.remembered, true
-	reply, err := call.Do(ctx, d.h.c.calls)
-	return reply.Number == 1, err
+	return isOne(scripts.RWLockReadRelease{
+		RWLockKeys: d.keys(&q.Owner), Owner: id, MemoryTTL: d.h.c.remembered, IsShared: true,
+	}.Do(ctx, d.h.c.calls))
 }
 
 // info implements [lockDriver] by read_info.
@@ -387,9 +374,7 @@ func (d *writerDriver) outer(ctx context.Context) (*engine.Hold, error) {
 // reservation, and its memory makes late copies take nothing and leave none.
 func (d *writerDriver) TryAcquire(ctx context.Context, q *engine.Request) (engine.Result, error) {
 	call := scripts.RWLockWriteAcquire{
-		LockHash: d.h.name, Channel: &d.channel, MemoryKey: d.h.ownerKey(&q.Owner),
-		ClaimKey: d.reservation, SharedCounts: &d.h.sharedCounts, Turns: &d.turns,
-		Owner: q.ID, TTL: scripts.InMillis(q.TTL),
+		RWLockKeys: d.keys(&q.Owner), Owner: q.ID, TTL: scripts.InMillis(q.TTL),
 		IsShared: q.Shared, RefuseSecond: q.NonReentrant, IsNested: q.Nested,
 		Client: d.h.c.life, Waits: q.MayQueue && q.Terms.PollMin == 0,
 	}
@@ -436,9 +421,10 @@ func (d *writerDriver) Release(
 func (d *writerDriver) free(
 	ctx context.Context, o *engine.Owner, next engine.Next, forget string,
 ) (engine.Released, error) {
-	call := d.releaseOf(o)
-	call.MemoryTTL, call.OnlyOwn, call.Rest = d.h.c.rememberDoubt(o), o.Shared, scripts.InMillis(next.Rest)
-	call.Client = forget
+	call := scripts.RWLockWriteRelease{
+		RWLockKeys: d.keys(o), Owner: o.ID, MemoryTTL: d.h.c.rememberDoubt(o), IsShared: o.Shared, OnlyOwn: o.Shared,
+		DefaultTTL: scripts.InMillis(o.TTL), Client: forget, Rest: scripts.InMillis(next.Rest),
+	}
 	if s := next.Successor; s != nil {
 		call.SuccessorMemory = d.h.ownerKey(s)
 		call.Successor, call.SuccessorTTL = s.ID, scripts.InMillis(s.TTL)
@@ -451,15 +437,6 @@ func (d *writerDriver) free(
 	return got, err
 }
 
-// releaseOf returns a call that releases what o has. o's key remembers it.
-func (d *writerDriver) releaseOf(o *engine.Owner) scripts.RWLockWriteRelease {
-	return scripts.RWLockWriteRelease{
-		LockHash: d.h.name, Channel: &d.channel, MemoryKey: d.h.ownerKey(o),
-		ClaimKey: d.reservation, SharedCounts: &d.h.sharedCounts, Turns: &d.turns,
-		Owner: o.ID, IsShared: o.Shared, DefaultTTL: scripts.InMillis(o.TTL),
-	}
-}
-
 // Rollback implements [engine.Driver].
 func (d *writerDriver) Rollback(ctx context.Context, q *engine.Request) error {
 	_, err := d.free(ctx, &q.Owner, engine.Next{}, d.clientToForget())
@@ -468,9 +445,10 @@ func (d *writerDriver) Rollback(ctx context.Context, q *engine.Request) error {
 
 // releaseID implements [lockDriver], as the reader's does.
 func (d *writerDriver) releaseID(ctx context.Context, id string, q *engine.Request) (held bool, err error) {
-	call := d.releaseOf(&q.Owner)
-	call.Owner, call.MemoryTTL, call.IsShared = id, d.h.c.remembered, true
-	reply, err := call.Do(ctx, d.h.c.calls)
+	reply, err := scripts.RWLockWriteRelease{
+		RWLockKeys: d.keys(&q.Owner), Owner: id, MemoryTTL: d.h.c.remembered, IsShared: true,
+		DefaultTTL: scripts.InMillis(q.TTL),
+	}.Do(ctx, d.h.c.calls)
 	return reply.Held, err
 }
 

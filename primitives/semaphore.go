@@ -73,8 +73,7 @@ func (s *Semaphore) Acquire(ctx context.Context, opts ...Option) (*Hold, error) 
 // Init sets the number of permits, 0 or more, unless the semaphore has been set before. It reports whether
 // it did.
 func (s *Semaphore) Init(ctx context.Context, n int) (created bool, err error) {
-	answer, err := s.driver.change(ctx, "init", outOfRange(0, n), &s.driver.epoch, scripts.SemaphoreInit, n)
-	return answer == 1, err
+	return isOne(s.driver.change(ctx, "init", outOfRange(0, n), &s.driver.epoch, scripts.SemaphoreInit, n))
 }
 
 // Add adds delta permits. A negative delta takes permits away. The number that is left may then be below
@@ -87,14 +86,14 @@ func (s *Semaphore) Add(ctx context.Context, delta int) error {
 // Drain removes all permits that are left, for good, and returns how many there were. A number below 0
 // becomes 0, and the result is negative.
 func (s *Semaphore) Drain(ctx context.Context) (int, error) {
-	return s.driver.change(ctx, "drain", nil, nil, scripts.SemaphoreDrain, 0)
+	were, err := s.driver.change(ctx, "drain", nil, nil, scripts.SemaphoreDrain, 0)
+	return int(were.Number), err
 }
 
 // Delete removes the semaphore, and reports whether there was one. Holders get [ErrLost] when they release
 // their permits. Waiters wait for the next Init.
 func (s *Semaphore) Delete(ctx context.Context) (bool, error) {
-	answer, err := s.driver.change(ctx, "delete", nil, &s.driver.epoch, scripts.SemaphoreDelete, 0)
-	return answer == 1, err
+	return isOne(s.driver.change(ctx, "delete", nil, &s.driver.epoch, scripts.SemaphoreDelete, 0))
 }
 
 // Info asks Redis how many permits are left. Available and Permits are both that number, because Redis
@@ -146,15 +145,10 @@ func (d *semaphoreDriver) nameOwner(o *engine.Owner) {
 // request's key, takes nothing more and is granted again. After a release or a rollback the same key
 // makes it answer "over".
 func (d *semaphoreDriver) TryAcquire(ctx context.Context, q *engine.Request) (engine.Result, error) {
-	reply, err := scripts.SemaphoreAcquire{
+	return permitsResult(scripts.SemaphoreAcquire{
 		PermitsKey: d.h.name, Channel: &d.channel, MemoryKey: d.h.ownerKey(&q.Owner), EpochKey: &d.epoch,
 		MemoryTTL: takenTTL, Wanted: int64(q.Permits),
-	}.Do(ctx, d.h.c.confirmed)
-	res, err := permitsResult(reply, err)
-	if res.Granted {
-		res.Token = reply.Epoch
-	}
-	return res, err
+	}.Do(ctx, d.h.c.confirmed))
 }
 
 // errNoCount says why an acquisition waits although nobody has a permit.
@@ -175,7 +169,7 @@ func permitsResult(reply scripts.Permits, err error) (engine.Result, error) {
 	}
 	res.Free = int(reply.Left)
 	if res.Granted = reply.Granted; res.Granted {
-		res.Sent = reply.Sent
+		res.Sent, res.Token = reply.Sent, reply.Epoch
 		return res, reply.Unconfirmed
 	}
 	return res, nil

@@ -66,20 +66,40 @@ var (
 	semaphoreRelease       = Load("semaphore/release")
 )
 
+// LockKeys are the keys of the scripts in lock and fairlock that have a channel. Each call says
+// which of them it takes.
+type LockKeys struct {
+	LockHash     any
+	Channel      any
+	MemoryKey    any
+	SharedCounts any
+	Line         any
+	Queue        any
+	Deadlines    any
+	Waiters      any
+	Clients      any
+}
+
+// RWLockKeys are the keys of the scripts in rwlock that have a channel. Each call says which of
+// them it takes.
+type RWLockKeys struct {
+	LockHash     any
+	Channel      any
+	MemoryKey    any
+	ClaimKey     any
+	SharedCounts any
+	Turns        any
+}
+
 // FairLockAcquire is a call of fairlock/acquire: acquire the lock if it is free and no waiter is
 // before, or join the queue.
 //
 // See fair_lock in fairlock/queue. The memory is that of this acquisition's release: it exists if a
 // late copy must not acquire.
 type FairLockAcquire struct {
-	LockHash     any
-	Channel      any
-	MemoryKey    any
-	SharedCounts any
-	Queue        any
-	Deadlines    any
-	Waiters      any
-	Clients      any
+	// LockHash; Channel; MemoryKey; SharedCounts; Queue; Deadlines; Waiters; Clients
+	LockKeys
+
 	// id
 	Owner string
 	TTL   Millis
@@ -150,21 +170,12 @@ func (c FairLockAcquire) Do(ctx context.Context, by Sender) (FairLockAcquireRepl
 
 // FairLockForce is a call of fairlock/force: free the lock, whoever holds it; the next waiter gets
 // it.
+//
+// See fair_lock in fairlock/queue.
 type FairLockForce struct {
-	LockHash any
-	Channel  any
-	// of this request
-	MemoryKey    any
-	SharedCounts any
-	// line of waiting clients; of a fair lock, its queue. This one and the next ones are for
-	// notify_free
-	Queue any
-	// optional: of a fair lock only; so are the next two
-	Deadlines any
-	// optional
-	Waiters any
-	// optional
-	Clients   any
+	// LockHash; Channel; MemoryKey: of this request; SharedCounts; Queue; Deadlines; Waiters; Clients
+	LockKeys
+
 	MemoryTTL Millis
 }
 
@@ -182,7 +193,7 @@ func (c FairLockForce) Do(ctx context.Context, by Sender) (IDs, error) {
 		c.Clients,
 	}
 	args := []any{by.runner.publish.Load(), c.MemoryTTL.value}
-	return readIDs(by.send(ctx, fairlockForce, keys, 5, args, 2))
+	return readIDs(by.send(ctx, fairlockForce, keys, 8, args, 2))
 }
 
 // FairLockInfo is a call of fairlock/info: read who holds the lock, and its waiters.
@@ -237,13 +248,9 @@ func (c FairLockInfo) Do(ctx context.Context, by Sender) (FairLockInfoReply, err
 //
 // See fair_lock in fairlock/queue.
 type FairLockLeaveQueue struct {
-	LockHash     any
-	Channel      any
-	SharedCounts any
-	Queue        any
-	Deadlines    any
-	Waiters      any
-	Clients      any
+	// LockHash; Channel; SharedCounts; Queue; Deadlines; Waiters; Clients
+	LockKeys
+
 	// the waiter's
 	ID string
 }
@@ -269,13 +276,9 @@ func (c FairLockLeaveQueue) Do(ctx context.Context, by Sender) (Reply, error) {
 //
 // See fair_lock in fairlock/queue.
 type FairLockRefresh struct {
-	LockHash     any
-	Channel      any
-	SharedCounts any
-	Queue        any
-	Deadlines    any
-	Waiters      any
-	Clients      any
+	// LockHash; Channel; SharedCounts; Queue; Deadlines; Waiters; Clients
+	LockKeys
+
 	// an id that is new after each restart
 	Client string
 	// of its waiters
@@ -337,16 +340,11 @@ func (c FairLockRefresh) Do(ctx context.Context, by Sender) (FairLockRefreshRepl
 //
 // See fair_lock in fairlock/queue.
 type FairLockRelease struct {
-	LockHash any
-	Channel  any
-	// optional: of this release, for late copies of the acquisition: 0 not held, 1 released, or the
-	// answer that named the next holder
-	MemoryKey    any
-	SharedCounts any
-	Queue        any
-	Deadlines    any
-	Waiters      any
-	Clients      any
+	// LockHash; Channel; MemoryKey: optional: of this release, for late copies of the acquisition: 0
+	// not held, 1 released, or the answer that named the next holder; SharedCounts; Queue; Deadlines;
+	// Waiters; Clients
+	LockKeys
+
 	// id
 	Owner string
 	// 0 when no copy of the acquisition can come; KEYS[3] is not used then
@@ -379,21 +377,13 @@ func (c FairLockRelease) Do(ctx context.Context, by Sender) (FairReleased, error
 
 // FairLockReleaseShared is a call of fairlock/release_shared: release one count of an owner id that
 // may be shared.
+//
+// See fair_lock in fairlock/queue.
 type FairLockReleaseShared struct {
-	LockHash any
-	Channel  any
-	// of this request: 2 released, 3 nothing to release
-	MemoryKey    any
-	SharedCounts any
-	// line of waiting clients; of a fair lock, its queue. This one and the next ones are for
-	// notify_free
-	Queue any
-	// optional: of a fair lock only; so are the next two
-	Deadlines any
-	// optional
-	Waiters any
-	// optional
-	Clients any
+	// LockHash; Channel; MemoryKey: of this request: 2 released, 3 nothing to release; SharedCounts;
+	// Queue; Deadlines; Waiters; Clients
+	LockKeys
+
 	// id
 	Owner     string
 	MemoryTTL Millis
@@ -425,7 +415,7 @@ func (c FairLockReleaseShared) Do(ctx context.Context, by Sender) (Number, error
 		c.DefaultTTL.value,
 		c.Rest.value,
 	}
-	return readNumber(by.send(ctx, fairlockReleaseShared, keys, 5, args, 5))
+	return readNumber(by.send(ctx, fairlockReleaseShared, keys, 8, args, 5))
 }
 
 // LatchCountDown runs latch/count_down: lower the count by one; the last one opens the latch and
@@ -461,13 +451,11 @@ func LatchInit(ctx context.Context, by Sender, c Change) (Number, error) {
 // LockAcquire is a call of lock/acquire: acquire the lock for an owner id that belongs to one
 // acquisition alone.
 type LockAcquire struct {
-	LockHash any
-	// on which the release will be published
-	Channel any
-	// of this acquisition's release; exists if a late copy must not acquire
-	MemoryKey any
-	// of waiting clients; for a client that polls, the mark of such clients
-	Line any
+	// LockHash; Channel: on which the release will be published; MemoryKey: of this acquisition's
+	// release; exists if a late copy must not acquire; Line: of waiting clients; for a client that
+	// polls, the mark of such clients
+	LockKeys
+
 	// optional: fencing token, for a fenced lock only
 	TokenKey any
 	// id
@@ -556,12 +544,10 @@ func (c LockAcquireAll) Do(ctx context.Context, by Sender) (LockAcquireAllReply,
 // LockAcquireShared is a call of lock/acquire_shared: acquire the lock, or one more count, for an
 // owner id that may be shared.
 type LockAcquireShared struct {
-	LockHash any
-	// on which the release will be published
-	Channel any
-	// of this acquisition's release; exists if a late copy must not acquire
-	MemoryKey    any
-	SharedCounts any
+	// LockHash; Channel: on which the release will be published; MemoryKey: of this acquisition's
+	// release; exists if a late copy must not acquire; SharedCounts
+	LockKeys
+
 	// optional: fencing token, for a fenced lock only
 	TokenKey any
 	// id
@@ -587,21 +573,12 @@ func (c LockAcquireShared) Do(ctx context.Context, by Sender) (Acquired, error) 
 // LockAdopt is a call of lock/adopt: replace a holder's owner id by a new one, which takes over all
 // its counts.
 type LockAdopt struct {
-	LockHash any
-	// on which the release will be published
-	Channel any
-	// of the new id's release; exists if a late copy must not adopt
-	MemoryKey    any
-	SharedCounts any
-	// optional: of a fair lock only; so are the next ones. They are not used here. The release needs
-	// them, so Redis refuses an adopter that has no rights on them
-	Queue any
-	// optional
-	Deadlines any
-	// optional
-	Waiters any
-	// optional
-	Clients any
+	// LockHash; Channel: on which the release will be published; MemoryKey: of the new id's release;
+	// exists if a late copy must not adopt; SharedCounts; Queue: optional: of a fair lock only; so are
+	// the next ones. They are not used here. The release needs them, so Redis refuses an adopter that
+	// has no rights on them; Deadlines: optional; Waiters: optional; Clients: optional
+	LockKeys
+
 	// id
 	NewOwner string
 	TTL      Millis
@@ -642,36 +619,17 @@ func (c LockCheck) Do(ctx context.Context, by Sender) (Number, error) {
 
 // LockForce is a call of lock/force: free the lock, whoever holds it.
 type LockForce struct {
-	LockHash any
-	Channel  any
-	// of this request
-	MemoryKey    any
-	SharedCounts any
-	// line of waiting clients; of a fair lock, its queue. This one and the next ones are for
+	// LockHash; Channel; MemoryKey: of this request; SharedCounts; Line: of waiting clients, for
 	// notify_free
-	Queue any
-	// optional: of a fair lock only; so are the next two
-	Deadlines any
-	// optional
-	Waiters any
-	// optional
-	Clients   any
+	LockKeys
+
 	MemoryTTL Millis
 }
 
 // Do runs the script. Redis returns {the holder's id}, 0 when there was none. A copy of this
 // request gets the same answer.
 func (c LockForce) Do(ctx context.Context, by Sender) (IDs, error) {
-	keys := []any{
-		c.LockHash,
-		c.Channel,
-		c.MemoryKey,
-		c.SharedCounts,
-		c.Queue,
-		c.Deadlines,
-		c.Waiters,
-		c.Clients,
-	}
+	keys := []any{c.LockHash, c.Channel, c.MemoryKey, c.SharedCounts, c.Line}
 	args := []any{by.runner.publish.Load(), c.MemoryTTL.value}
 	return readIDs(by.send(ctx, lockForce, keys, 5, args, 2))
 }
@@ -717,10 +675,9 @@ func (c LockInfo) Do(ctx context.Context, by Sender) (LockInfoReply, error) {
 
 // LockLeave is a call of lock/leave: give up a client's place in line.
 type LockLeave struct {
-	LockHash any
-	Channel  any
-	// of waiting clients
-	Line any
+	// LockHash; Channel; Line: of waiting clients
+	LockKeys
+
 	// the client's
 	Place string
 }
@@ -826,13 +783,10 @@ func (c LockNestedRelease) Do(ctx context.Context, by Sender) (Number, error) {
 // LockRelease is a call of lock/release: release the lock of an owner id that is not shared, or
 // hand it off.
 type LockRelease struct {
-	LockHash any
-	Channel  any
-	// optional: of this release, for late copies of the acquisition
-	MemoryKey    any
-	SharedCounts any
-	// of waiting clients
-	Line any
+	// LockHash; Channel; MemoryKey: optional: of this release, for late copies of the acquisition;
+	// SharedCounts; Line: of waiting clients
+	LockKeys
+
 	// optional: memory of the successor's release, if there is a successor; without one, the mark of
 	// clients that poll, if they count
 	SuccessorMemory any
@@ -931,20 +885,10 @@ func (c LockReleaseAll) Do(ctx context.Context, by Sender) (LockReleaseAllReply,
 // LockReleaseShared is a call of lock/release_shared: release one count of an owner id that may be
 // shared.
 type LockReleaseShared struct {
-	LockHash any
-	Channel  any
-	// of this request: 2 released, 3 nothing to release
-	MemoryKey    any
-	SharedCounts any
-	// line of waiting clients; of a fair lock, its queue. This one and the next ones are for
-	// notify_free
-	Queue any
-	// optional: of a fair lock only; so are the next two
-	Deadlines any
-	// optional
-	Waiters any
-	// optional
-	Clients any
+	// LockHash; Channel; MemoryKey: of this request: 2 released, 3 nothing to release; SharedCounts;
+	// Line: of waiting clients, for notify_free
+	LockKeys
+
 	// id
 	Owner     string
 	MemoryTTL Millis
@@ -958,16 +902,7 @@ type LockReleaseShared struct {
 
 // Do runs the script. Redis returns 1 when a count was released, 0 when there was none.
 func (c LockReleaseShared) Do(ctx context.Context, by Sender) (Number, error) {
-	keys := []any{
-		c.LockHash,
-		c.Channel,
-		c.MemoryKey,
-		c.SharedCounts,
-		c.Queue,
-		c.Deadlines,
-		c.Waiters,
-		c.Clients,
-	}
+	keys := []any{c.LockHash, c.Channel, c.MemoryKey, c.SharedCounts, c.Line}
 	args := []any{
 		c.Owner,
 		by.runner.publish.Load(),
@@ -1221,16 +1156,11 @@ func PermitSemaphoreResize(ctx context.Context, by Sender, c Change) (Number, er
 //
 // The owner is an id that belongs to one acquisition alone.
 type RWLockReadAcquire struct {
-	LockHash any
-	// of releases
-	Channel any
-	// of this request; exists if a late copy must not acquire
-	MemoryKey any
-	// of a waiting writer
-	ClaimKey     any
-	SharedCounts any
-	// of clients that wait, see rwlock/turns
-	Turns any
+	// LockHash; Channel: of releases; MemoryKey: of this request; exists if a late copy must not
+	// acquire; ClaimKey: of a waiting writer; SharedCounts; Turns: of clients that wait, see
+	// rwlock/turns
+	RWLockKeys
+
 	// optional: of clients that poll, if this one does
 	Mark any
 	// id
@@ -1307,14 +1237,10 @@ func (c RWLockReadAcquire) Do(ctx context.Context, by Sender) (RWLockReadAcquire
 // RWLockReadAdopt is a call of rwlock/read_adopt: replace a reader's owner id by a new one, which
 // takes over all its holds.
 type RWLockReadAdopt struct {
-	LockHash any
-	// of releases
-	Channel any
-	// of this request: 1 acquired, 2 released, 3 must not acquire
-	MemoryKey any
-	// of a waiting writer
-	ClaimKey     any
-	SharedCounts any
+	// LockHash; Channel: of releases; MemoryKey: of this request: 1 acquired, 2 released, 3 must not
+	// acquire; ClaimKey: of a waiting writer; SharedCounts
+	RWLockKeys
+
 	// id
 	NewOwner string
 	TTL      Millis
@@ -1349,15 +1275,11 @@ func (c RWLockReadCheck) Do(ctx context.Context, by Sender) (Number, error) {
 
 // RWLockReadForce is a call of rwlock/read_force: free the lock of all its readers.
 type RWLockReadForce struct {
-	LockHash any
-	// of releases
-	Channel any
-	// of this request
-	MemoryKey any
-	// of a waiting writer
-	ClaimKey     any
-	SharedCounts any
-	MemoryTTL    Millis
+	// LockHash; Channel: of releases; MemoryKey: of this request; ClaimKey: of a waiting writer;
+	// SharedCounts
+	RWLockKeys
+
+	MemoryTTL Millis
 }
 
 // Do runs the script. Redis returns the ids of the readers, 0 when there were none. A copy of this
@@ -1408,16 +1330,10 @@ func (c RWLockReadInfo) Do(ctx context.Context, by Sender) (RWLockReadInfoReply,
 // RWLockReadRelease is a call of rwlock/read_release: release a reader's counts; the last reader
 // frees the lock.
 type RWLockReadRelease struct {
-	LockHash any
-	// of releases
-	Channel any
-	// of this request: 2 released, 3 nothing to release
-	MemoryKey any
-	// of a waiting writer
-	ClaimKey     any
-	SharedCounts any
-	// of clients that wait, see rwlock/turns
-	Turns any
+	// LockHash; Channel: of releases; MemoryKey: of this request: 2 released, 3 nothing to release;
+	// ClaimKey: of a waiting writer; SharedCounts; Turns: of clients that wait, see rwlock/turns
+	RWLockKeys
+
 	// id
 	Owner string
 	// 0 for a private id when no copy of its acquisition can come
@@ -1529,16 +1445,11 @@ func (c RWLockReadSetCount) Do(ctx context.Context, by Sender) (Number, error) {
 // RWLockWriteAcquire is a call of rwlock/write_acquire: acquire the lock for writing, or claim it
 // while there are readers.
 type RWLockWriteAcquire struct {
-	LockHash any
-	// of releases
-	Channel any
-	// of this request; exists if a late copy must not acquire
-	MemoryKey any
-	// of a waiting writer; its value is the memory key of the writer's request, or see rwlock/turns
-	ClaimKey     any
-	SharedCounts any
-	// of clients that wait, see rwlock/turns
-	Turns any
+	// LockHash; Channel: of releases; MemoryKey: of this request; exists if a late copy must not
+	// acquire; ClaimKey: of a waiting writer; its value is the memory key of the writer's request, or
+	// see rwlock/turns; SharedCounts; Turns: of clients that wait, see rwlock/turns
+	RWLockKeys
+
 	// optional: of clients that poll, if this one does
 	Mark any
 	// id
@@ -1596,14 +1507,10 @@ func (c RWLockWriteAcquire) Do(ctx context.Context, by Sender) (RWLockWriteAcqui
 // RWLockWriteAdopt is a call of rwlock/write_adopt: replace a writer's owner id by a new one, which
 // takes over all its counts.
 type RWLockWriteAdopt struct {
-	LockHash any
-	// of releases
-	Channel any
-	// of this request: 1 acquired, 2 released, 3 must not acquire
-	MemoryKey any
-	// of a waiting writer
-	ClaimKey     any
-	SharedCounts any
+	// LockHash; Channel: of releases; MemoryKey: of this request: 1 acquired, 2 released, 3 must not
+	// acquire; ClaimKey: of a waiting writer; SharedCounts
+	RWLockKeys
+
 	// id
 	NewOwner string
 	TTL      Millis
@@ -1622,15 +1529,11 @@ func (c RWLockWriteAdopt) Do(ctx context.Context, by Sender) (Number, error) {
 // RWLockWriteForce is a call of rwlock/write_force: free the lock of its writer. The writer's read
 // holds stay.
 type RWLockWriteForce struct {
-	LockHash any
-	// of releases
-	Channel any
-	// of this request
-	MemoryKey any
-	// of a waiting writer
-	ClaimKey     any
-	SharedCounts any
-	MemoryTTL    Millis
+	// LockHash; Channel: of releases; MemoryKey: of this request; ClaimKey: of a waiting writer;
+	// SharedCounts
+	RWLockKeys
+
+	MemoryTTL Millis
 }
 
 // Do runs the script. Redis returns {the writer's id}, 0 when there was none. A copy of this
@@ -1680,16 +1583,11 @@ func (c RWLockWriteInfo) Do(ctx context.Context, by Sender) (RWLockWriteInfoRepl
 // RWLockWriteRelease is a call of rwlock/write_release: release a writer's counts and its claim, or
 // hand the lock off.
 type RWLockWriteRelease struct {
-	LockHash any
-	// of releases
-	Channel any
-	// of this request: 2 released, 3 nothing to release
-	MemoryKey any
-	// of a waiting writer; its value is the memory key of the writer's request, or see rwlock/turns
-	ClaimKey     any
-	SharedCounts any
-	// of clients that wait, see rwlock/turns
-	Turns any
+	// LockHash; Channel: of releases; MemoryKey: of this request: 2 released, 3 nothing to release;
+	// ClaimKey: of a waiting writer; its value is the memory key of the writer's request, or see
+	// rwlock/turns; SharedCounts; Turns: of clients that wait, see rwlock/turns
+	RWLockKeys
+
 	// optional: memory of the successor's request, if there is a successor; without one, the mark of
 	// clients that poll, if they count
 	SuccessorMemory any

@@ -1,14 +1,8 @@
 -- fairlock/force: free the lock, whoever holds it; the next waiter gets it.
 -- uses     lock/force
--- KEYS[1]  lock_hash
--- KEYS[2]  channel
--- KEYS[3]  memory_key: of this request
--- KEYS[4]  shared_counts
--- KEYS[5]  queue: line of waiting clients; of a fair lock, its queue. This one and the next ones
---          are for notify_free
--- KEYS[6]  deadlines (optional): of a fair lock only; so are the next two
--- KEYS[7]  waiters (optional)
--- KEYS[8]  clients (optional)
+-- KEYS[1..2]  lock_hash, channel: see fair_lock in fairlock/queue
+-- KEYS[3]     memory_key: of this request
+-- KEYS[4..8]  shared_counts, queue, deadlines, waiters, clients
 -- ARGV[1]  publish (command)
 -- ARGV[2]  memory_ttl_ms (ms)
 -- returns  ids: {the holder's id}, 0 when there was none.

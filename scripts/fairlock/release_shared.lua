@@ -1,14 +1,8 @@
 -- fairlock/release_shared: release one count of an owner id that may be shared.
 -- uses     lock/release_shared
--- KEYS[1]  lock_hash
--- KEYS[2]  channel
--- KEYS[3]  memory_key: of this request: 2 released, 3 nothing to release
--- KEYS[4]  shared_counts
--- KEYS[5]  queue: line of waiting clients; of a fair lock, its queue. This one and the next ones
---          are for notify_free
--- KEYS[6]  deadlines (optional): of a fair lock only; so are the next two
--- KEYS[7]  waiters (optional)
--- KEYS[8]  clients (optional)
+-- KEYS[1..2]  lock_hash, channel: see fair_lock in fairlock/queue
+-- KEYS[3]     memory_key: of this request: 2 released, 3 nothing to release
+-- KEYS[4..8]  shared_counts, queue, deadlines, waiters, clients
 -- ARGV[1]  owner (text): id
 -- ARGV[2]  publish (command)
 -- ARGV[3]  memory_ttl_ms (ms)

@@ -5,11 +5,7 @@
 -- KEYS[2]  channel
 -- KEYS[3]  memory_key: of this request
 -- KEYS[4]  shared_counts
--- KEYS[5]  queue: line of waiting clients; of a fair lock, its queue. This one and the next ones
---          are for notify_free
--- KEYS[6]  deadlines (optional): of a fair lock only; so are the next two
--- KEYS[7]  waiters (optional)
--- KEYS[8]  clients (optional)
+-- KEYS[5]  line: of waiting clients, for notify_free
 -- ARGV[1]  publish (command)
 -- ARGV[2]  memory_ttl_ms (ms)
 -- returns  ids: {the holder's id}, 0 when there was none.

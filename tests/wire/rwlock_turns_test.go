@@ -41,13 +41,18 @@ func (x *rwTurns) memory(client string) string {
 	return "redisson_unlock_latch:{" + x.Name + "}:" + client
 }
 
+func (x *rwTurns) keys(client string) scripts.RWLockKeys {
+	return scripts.RWLockKeys{
+		LockHash: x.Name, Channel: x.Channel, MemoryKey: x.memory(client), ClaimKey: x.claim(),
+		SharedCounts: x.SharedCounts(), Turns: x.key(),
+	}
+}
+
 // read tries to read. It returns nil when it was granted, else how soon to try again.
 func (x *rwTurns) read(t *testing.T, client string) *time.Duration {
 	t.Helper()
 	call := scripts.RWLockReadAcquire{
-		LockHash: x.Name, Channel: x.Channel, MemoryKey: x.memory(client), ClaimKey: x.claim(),
-		SharedCounts: x.SharedCounts(), Turns: x.key(), Owner: client, TTL: scripts.InMillis(time.Minute),
-		Client: client, Waits: 1,
+		RWLockKeys: x.keys(client), Owner: client, TTL: scripts.InMillis(time.Minute), Client: client, Waits: 1,
 	}
 	if x.took[client] {
 		call.Waits = 2
@@ -61,8 +66,7 @@ func (x *rwTurns) read(t *testing.T, client string) *time.Duration {
 func (x *rwTurns) write(t *testing.T, client string) *time.Duration {
 	t.Helper()
 	got, err := scripts.RWLockWriteAcquire{
-		LockHash: x.Name, Channel: x.Channel, MemoryKey: x.memory(client), ClaimKey: x.claim(),
-		SharedCounts: x.SharedCounts(), Turns: x.key(), Owner: client, TTL: scripts.InMillis(time.Minute),
+		RWLockKeys: x.keys(client), Owner: client, TTL: scripts.InMillis(time.Minute),
 		ClaimTTL: scripts.InMillis(time.Second), Client: client, Waits: true,
 	}.Do(t.Context(), x.by)
 	require.NoError(t, err)
@@ -99,8 +103,7 @@ func (x *rwTurns) writeAfterOthers(t *testing.T, client string) {
 func (x *rwTurns) stopReading(t *testing.T, client string) {
 	t.Helper()
 	_, err := scripts.RWLockReadRelease{
-		LockHash: x.Name, Channel: x.Channel, MemoryKey: x.memory(client), ClaimKey: x.claim(),
-		SharedCounts: x.SharedCounts(), Turns: x.key(), Owner: client, OnlyOwn: true, Client: client,
+		RWLockKeys: x.keys(client), Owner: client, OnlyOwn: true, Client: client,
 	}.Do(t.Context(), x.by)
 	require.NoError(t, err)
 }
@@ -109,9 +112,7 @@ func (x *rwTurns) stopReading(t *testing.T, client string) {
 func (x *rwTurns) stopWriting(t *testing.T, client string) {
 	t.Helper()
 	_, err := scripts.RWLockWriteRelease{
-		LockHash: x.Name, Channel: x.Channel, MemoryKey: x.memory(client), ClaimKey: x.claim(),
-		SharedCounts: x.SharedCounts(), Turns: x.key(), Owner: client,
-		DefaultTTL: scripts.InMillis(time.Minute), Client: client,
+		RWLockKeys: x.keys(client), Owner: client, DefaultTTL: scripts.InMillis(time.Minute), Client: client,
 	}.Do(t.Context(), x.by)
 	require.NoError(t, err)
 }

@@ -45,6 +45,27 @@ local is_last, all_keys = ARGV[4] == '1', KEYS
 	}
 }
 
+// A script that has a channel takes the keys of its kind from one value.
+func TestKeysOfAKind(t *testing.T) {
+	text, err := generated(`-- lock/example: do it.
+-- KEYS[1]  lock_hash
+-- KEYS[2]  channel: what it is
+-- KEYS[3]  memory_key (optional)
+-- KEYS[4]  other
+-- KEYS[5]  line (optional)
+-- returns  nothing
+`)
+	require.NoError(t, err)
+	for _, want := range []string{
+		"type LockKeys struct {\n\tLockHash     any\n",
+		"\t// LockHash; Channel: what it is; MemoryKey: optional; Line: optional\n\tLockKeys\n\n\tOther any\n}",
+		"\tif c.MemoryKey == nil {\n\t\tc.MemoryKey = c.LockHash // any key of the slot\n\t}\n",
+		"keys := []any{c.LockHash, c.Channel, c.MemoryKey, c.Other, c.Line}\n",
+	} {
+		require.Contains(t, text, want)
+	}
+}
+
 func TestListsOfArguments(t *testing.T) {
 	text, err := generated(`-- lock/example: do it.
 -- KEYS[1..2]  lock_hash, channel: see there
@@ -95,7 +116,7 @@ func TestChanges(t *testing.T) {
 	require.Contains(t, text, "// LockExample runs lock/example: do it. Redis returns 1 or 0.\n"+
 		"func LockExample(ctx context.Context, by Sender, c Change) (Number, error) {\n"+
 		"\treturn c.do(ctx, by, lockExample)\n}\n")
-	require.NotContains(t, text, "struct")
+	require.NotContains(t, text, "type LockExample")
 }
 
 func TestReplies(t *testing.T) {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"go/format"
 	"io/fs"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -26,6 +27,35 @@ var words = map[string]word{
 	"fair_released":  {typ: "FairReleased"},
 	"permits":        {typ: "Permits"},
 	"leased_permits": {typ: "LeasedPermits"},
+}
+
+// keySet is the keys that a driver makes for all calls of its kind, as one value.
+type keySet struct {
+	typ     string
+	folders []string
+	names   []string // in Lua
+}
+
+// keySets are those of the folders that have one. A script that has a channel takes its keys from there.
+var keySets = []keySet{
+	{"LockKeys", []string{"lock", "fairlock"}, []string{
+		"lock_hash", "channel", "memory_key", "shared_counts", "line", "queue", "deadlines", "waiters", "clients",
+	}},
+	{"RWLockKeys", []string{"rwlock"}, []string{
+		"lock_hash", "channel", "memory_key", "claim_key", "shared_counts", "turns",
+	}},
+}
+
+// keySet returns the set that a script takes its keys from; nil: none.
+func (s *script) keySet() *keySet {
+	folder, _, _ := strings.Cut(s.path, "/")
+	hasChannel := slices.ContainsFunc(s.keys.fixed, func(p param) bool { return p.name == "channel" })
+	for i, set := range keySets {
+		if hasChannel && slices.Contains(set.folders, folder) {
+			return &keySets[i]
+		}
+	}
+	return nil
 }
 
 // Generate returns the text of calls.go for the Lua files in a file system. An error begins with a file's
@@ -61,6 +91,16 @@ func Generate(files fs.FS) ([]byte, error) {
 		g.line("%s = Load(%q)", varName(s), s.path)
 	}
 	g.line(")")
+	for _, set := range keySets {
+		g.line("")
+		g.comment(fmt.Sprintf("%s are the keys of the scripts in %s that have a channel. Each call says which of them "+
+			"it takes.", set.typ, strings.Join(set.folders, " and ")))
+		g.line("type %s struct {", set.typ)
+		for _, name := range set.names {
+			g.line("%s any", goName(name))
+		}
+		g.line("}")
+	}
 	for _, s := range all {
 		g.script(s)
 	}
@@ -110,7 +150,7 @@ func (g *generator) script(s *script) {
 		return
 	}
 	element := name + singular(goName(s.keys.group))
-	g.params(s.keys.fixed)
+	g.keys(s)
 	if s.keys.last != nil {
 		g.params([]param{*s.keys.last})
 	}
@@ -167,15 +207,39 @@ func (g *generator) params(params []param) {
 	}
 }
 
+// keys prints the fields of a script's keys. An embedded one has those that the script takes from a set.
+func (g *generator) keys(s *script) {
+	set, own := s.keySet(), s.keys.fixed
+	if set != nil {
+		var taken []string
+		own = nil
+		for _, p := range s.keys.fixed {
+			if slices.Contains(set.names, p.name) {
+				taken = append(taken, strings.TrimSuffix(p.field()+": "+p.text(), ": "))
+			} else {
+				own = append(own, p)
+			}
+		}
+		g.comment(strings.Join(taken, "; "))
+		g.line("%s", set.typ)
+		g.line("")
+	}
+	g.params(own)
+}
+
 // doc prints the comment of a field.
 func (g *generator) doc(p param) {
-	text := p.doc
-	if p.optional {
-		text = strings.TrimSuffix("optional: "+text, ": ")
-	}
-	if text != "" {
+	if text := p.text(); text != "" {
 		g.comment(text)
 	}
+}
+
+// text is the description of a field.
+func (p param) text() string {
+	if p.optional {
+		return strings.TrimSuffix("optional: "+p.doc, ": ")
+	}
+	return p.doc
 }
 
 // value is the expression for a key or an argument.
