@@ -24,8 +24,8 @@ import (
 	"fmt"
 	"io/fs"
 	"path"
-	"regexp"
 	"strings"
+	"sync"
 )
 
 //go:generate go run ./internal/gencalls/main
@@ -56,14 +56,22 @@ func (s *Script) SHA() string { return s.sha }
 // function anew for each call of a script. A name without a slash is searched in the folder of the script that is
 // loaded, then in that of the file, then in lib/. So a script may use one of another folder as it is, with
 // libraries of its own: then it consists of a header. Load panics if there is no such file.
+//
+// Every process loads all scripts at its start, so this must be quick.
 func Load(name string) *Script {
+	if s, ok := loaded.Load(name); ok {
+		return s.(*Script)
+	}
 	var text strings.Builder
 	libraries := map[string]bool{}
 	include(&text, name, path.Dir(name), libraries)
 	s := newScript(name, text.String())
 	s.slow = libraries[fitTTL]
+	loaded.Store(name, s)
 	return s
 }
+
+var loaded sync.Map // of *Script by name
 
 // fitTTL is the library of scripts that may look at every reader.
 const fitTTL = "rwlock/fit_ttl"
@@ -77,11 +85,12 @@ func newScript(name, text string) *Script {
 // include writes the libraries that a file uses, each once, and then the file. own is the folder of the
 // script that is loaded.
 func include(text *strings.Builder, name, own string, done map[string]bool) {
-	body, at := read(name), 0
-	for _, m := range usesLine.FindAllStringIndex(body, -1) {
-		text.WriteString(code(body[at:m[0]]))
-		at = m[1]
-		for _, lib := range uses(body[m[0]:m[1]]) {
+	for line := range strings.Lines(read(name)) {
+		if isCode(line) {
+			text.WriteString(line)
+			continue
+		}
+		for _, lib := range uses(line) {
 			lib = library(lib, own, path.Dir(name))
 			if !done[lib] {
 				done[lib] = true
@@ -89,16 +98,15 @@ func include(text *strings.Builder, name, own string, done map[string]bool) {
 			}
 		}
 	}
-	text.WriteString(code(body[at:]))
 }
 
-// usesLine matches a line that names libraries of a file.
-var usesLine = regexp.MustCompile(`(?m)^-- uses +(.+)$`)
-
-// uses returns the libraries that a file names.
+// uses returns the libraries that lines name.
 func uses(body string) (libraries []string) {
-	for _, m := range usesLine.FindAllStringSubmatch(body, -1) {
-		libraries = append(libraries, strings.Split(strings.ReplaceAll(m[1], " ", ""), ",")...)
+	for line := range strings.Lines(body) {
+		if names, ok := strings.CutPrefix(line, "-- uses "); ok {
+			names = strings.Join(strings.Fields(names), "")
+			libraries = append(libraries, strings.Split(names, ",")...)
+		}
 	}
 	return libraries
 }
@@ -128,9 +136,14 @@ func read(name string) string {
 func code(body string) string {
 	var b strings.Builder
 	for line := range strings.Lines(body) {
-		if s := strings.TrimSpace(line); s != "" && !strings.HasPrefix(s, "--") {
+		if isCode(line) {
 			b.WriteString(line)
 		}
 	}
 	return b.String()
+}
+
+func isCode(line string) bool {
+	s := strings.TrimSpace(line)
+	return s != "" && !strings.HasPrefix(s, "--")
 }

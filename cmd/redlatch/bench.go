@@ -39,7 +39,7 @@ func benchCommand() *cli.Command {
 					return measure.Run(ctx, cfg, func(r measure.Result) { _ = printJSON(c, r) })
 				}
 				out := c.Root().Writer
-				fmt.Fprintf(out, "redlatch bench on %s, about %v\n\n", where(s.rdb), cfg.Duration)
+				fmt.Fprintf(out, "redlatch bench on %s, about %v\n\n", s.where(), cfg.Duration)
 				var results []measure.Result
 				if err := measure.Run(ctx, cfg, func(r measure.Result) { results = append(results, r) }); err != nil {
 					return err

@@ -21,10 +21,10 @@ func init() {
 
 // Orphans that are dead do not keep redlatch waiting until the grace period is over.
 func TestLossDoesNotWaitForDeadOrphans(t *testing.T) {
-	t.Setenv(adoptVariable, "1")
+	t.Parallel()
 	s := redistest.Redis(t)
 	name := redistest.Name(t)
-	p := start(t, "redis://"+s.Addr(),
+	p := startIn(t, environment("redis://"+s.Addr(), adoptVariable+"=1"),
 		"run", "--grace", "1h", "--watchdog", "1s", name, "--", "sh", "-c", "sleep 1000 & echo ready; wait")
 	p.line()
 	code, _, stderr := on(t, s, "force-release --yes", name)

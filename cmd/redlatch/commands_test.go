@@ -696,25 +696,6 @@ func TestClusterAndSentinel(t *testing.T) {
 	require.Zero(t, code, stderr)
 }
 
-// Sentinels may have a user and a password of their own.
-func TestSentinelsWithAPassword(t *testing.T) {
-	servers := redistest.Sentinel(t)
-	o := servers.Options()
-	for _, sentinel := range servers.Sentinels {
-		sentinel.SetUser(t, "watcher", "on", ">"+redistest.Password, "+@all", "&*")
-		sentinel.SetUser(t, "default", "off")
-	}
-	args := []string{
-		"run", "--redis", "redis://" + o.SentinelAddrs[0], "--sentinel-master", o.MasterName, "x", "--", "true",
-	}
-	code, _, stderr := redlatch(t.Context(), args...)
-	require.Equal(t, exitUnreachable, code, stderr)
-	t.Setenv(sentinelUserVariable, "watcher")
-	t.Setenv(sentinelPasswordVariable, redistest.Password)
-	code, _, stderr = redlatch(t.Context(), args...)
-	require.Zero(t, code, stderr)
-}
-
 // A key that holds data of another program: every command says what it is, and changes nothing.
 func TestDataOfAnotherProgram(t *testing.T) {
 	t.Parallel()

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -58,6 +59,7 @@ func connectionFlags() []cli.Flag {
 // session is what a command works with: the connection that the flags describe, and a client on it.
 type session struct {
 	rdb    redis.UniversalClient
+	where  func() string // see connect
 	client *primitives.Client
 	prefix string
 	// giveUp is when a wait ends although Redis does not answer; zero: when the commands time out.
@@ -96,7 +98,7 @@ func withSession(
 
 const (
 	waitGrace  = 400 * time.Millisecond // how much longer than --wait a command waits for Redis
-	closeGrace = 150 * time.Millisecond // and then for what an attempt without an answer has left there
+	closeGrace = 150 * time.Millisecond // and at least for what an attempt without an answer has left there
 )
 
 // waitLimit returns how long after its start a command with --wait gives up, even if Redis does not answer.
@@ -112,7 +114,7 @@ func patience(c *cli.Command) time.Duration {
 
 // open returns the session that the flags describe. It sends nothing.
 func open(c *cli.Command, opts ...primitives.ClientOption) (*session, error) {
-	rdb, err := connect(c)
+	rdb, where, err := connect(c)
 	if err != nil {
 		return nil, err
 	}
@@ -122,7 +124,7 @@ func open(c *cli.Command, opts ...primitives.ClientOption) (*session, error) {
 		_ = rdb.Close()
 		return nil, err
 	}
-	return &session{rdb: rdb, client: client, prefix: c.String("prefix")}, nil
+	return &session{rdb: rdb, where: where, client: client, prefix: c.String("prefix")}, nil
 }
 
 // untilGiveUp returns ctx with giveUp as its deadline, if there is one. The caller must call cancel.
@@ -133,8 +135,9 @@ func (s *session) untilGiveUp(ctx context.Context) (bounded context.Context, can
 	return context.WithDeadline(ctx, s.giveUp)
 }
 
-// close ends the session. Holds that are left stay until their leases end. It does not wait for a silent Redis, and
-// after an error not beyond giveUp: the process ends, and with it the removal of what an attempt has left.
+// close ends the session. Holds that are left stay until their leases end. It does not wait for a Redis that is silent,
+// or was when the command failed with err, and after any other err not beyond giveUp: the process ends, and with it the
+// removal of what an attempt has left.
 func (s *session) close(err error) {
 	closed := make(chan struct{})
 	go func() {
@@ -146,10 +149,10 @@ func (s *session) close(err error) {
 	}()
 	var limit <-chan time.Time
 	switch {
-	case s.silent:
+	case s.silent, s.giveUp.IsZero() && errors.Is(err, primitives.ErrUnavailable):
 		limit = time.After(closeGrace)
 	case err != nil && !s.giveUp.IsZero():
-		limit = time.After(max(time.Until(s.giveUp), 0) + closeGrace)
+		limit = time.After(max(time.Until(s.giveUp), closeGrace))
 	}
 	select {
 	case <-closed:
@@ -200,42 +203,23 @@ func usesTLS(rdb redis.UniversalClient) bool {
 	return false
 }
 
-// connect returns a client of the Redis that the flags describe. It sends nothing.
-func connect(c *cli.Command) (redis.UniversalClient, error) {
-	urls, from := c.StringSlice("redis"), "--redis"
-	if len(urls) == 0 {
-		urls, from = []string{os.Getenv(urlVariable)}, "$"+urlVariable
-		if urls[0] == "" {
-			urls = []string{defaultURL}
-		}
-	}
+// connect returns a client of the Redis that the flags describe, and a function that names that Redis for people: a
+// master behind Sentinels by its address once it is known. It sends nothing.
+func connect(c *cli.Command) (rdb redis.UniversalClient, where func() string, err error) {
 	master := c.String("sentinel-master")
-	if c.Bool("cluster") && c.IsSet("sentinel-master") {
-		return nil, badUsage("--cluster and --sentinel-master exclude each other")
+	switch isSet := c.IsSet("sentinel-master"); {
+	case c.Bool("cluster") && isSet:
+		return nil, nil, badUsage("--cluster and --sentinel-master exclude each other")
+	case isSet && master == "":
+		return nil, nil, badUsage("--sentinel-master is empty")
 	}
-	if c.IsSet("sentinel-master") && master == "" {
-		return nil, badUsage("--sentinel-master is empty")
-	}
-	nodes := make([]*redis.Options, len(urls))
-	for i, u := range urls {
-		var err error
-		if nodes[i], err = parseURL(from, u); err != nil {
-			return nil, err
-		}
+	nodes, err := serversOf(c)
+	if err != nil {
+		return nil, nil, err
 	}
 	first := nodes[0]
-	if err := addTLS(first, c.String("tls-ca"), c.String("tls-cert"), c.String("tls-key")); err != nil {
-		return nil, err
-	}
-	timeout := c.Duration("timeout")
-	if timeout < time.Millisecond {
-		return nil, badUsage("--timeout %v: at least 1ms", timeout)
-	}
-	first.DialTimeout, first.ReadTimeout, first.WriteTimeout = timeout, timeout, timeout
-	first.DialerRetries, first.ContextTimeoutEnabled = 1, true
-	first.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
 	if !c.Bool("cluster") && master == "" && len(nodes) == 1 {
-		return redis.NewClient(first), nil
+		return redis.NewClient(first), func() string { return addrWithDB(first) }, nil
 	}
 	many := &redis.UniversalOptions{
 		MasterName: master, IsClusterMode: master == "",
@@ -248,28 +232,62 @@ func connect(c *cli.Command) (redis.UniversalClient, error) {
 	var hosts []string
 	for _, node := range nodes {
 		if node.Network == "unix" {
-			return nil, badUsage("--redis: a unix:// socket is one server, no cluster and no Sentinel")
+			return nil, nil, badUsage("--redis: a unix:// socket is one server, no cluster and no Sentinel")
 		}
 		if contradicts(node, first) {
-			return nil, badUsage("--redis: the scheme, user, password or database of a later URL is not that of the first")
+			return nil, nil, badUsage("--redis: the scheme, user, password or database of a later URL is not that of the first")
 		}
 		many.Addrs = append(many.Addrs, node.Addr)
 		hosts = append(hosts, hostOf(node.Addr))
 	}
 	if many.TLSConfig != nil {
-		many.Dialer = dialerFor(many.TLSConfig, hosts, timeout)
+		many.Dialer = dialerFor(many.TLSConfig, hosts, first.DialTimeout)
 	}
 	limit := lookupLimit(patience(c))
 	if master != "" {
-		many.Dialer = hurrySentinels(many.Dialer, many.Addrs, timeout, limit)
-		return redis.NewUniversalClient(many), nil
+		rdb, where = behindSentinels(many, limit)
+		return rdb, where, nil
 	}
 	if first.DB != 0 {
-		return nil, badUsage("--redis: a cluster has no database %d", first.DB)
+		return nil, nil, badUsage("--redis: a cluster has no database %d", first.DB)
 	}
 	cluster := redis.NewClusterClient(many.Cluster())
 	cluster.OnNewNode(func(node *redis.Client) { node.AddHook(hurryLookups(limit)) })
-	return cluster, nil
+	return cluster, func() string { return "the cluster " + strings.Join(many.Addrs, ",") }, nil
+}
+
+// serversOf returns what the URLs say, at least one. The first has the options of the flags, too.
+func serversOf(c *cli.Command) ([]*redis.Options, error) {
+	urls, from := c.StringSlice("redis"), "--redis"
+	if len(urls) == 0 {
+		urls, from = []string{cmp.Or(os.Getenv(urlVariable), defaultURL)}, "$"+urlVariable
+	}
+	var nodes []*redis.Options
+	for _, u := range urls {
+		node, err := parseURL(from, u)
+		if err != nil {
+			return nil, err
+		}
+		nodes = append(nodes, node)
+	}
+	first, timeout := nodes[0], c.Duration("timeout")
+	if err := addTLS(first, c.String("tls-ca"), c.String("tls-cert"), c.String("tls-key")); err != nil {
+		return nil, err
+	}
+	if timeout < time.Millisecond {
+		return nil, badUsage("--timeout %v: at least 1ms", timeout)
+	}
+	first.DialTimeout, first.ReadTimeout, first.WriteTimeout = timeout, timeout, timeout
+	first.DialerRetries, first.ContextTimeoutEnabled = 1, true
+	first.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
+	return nodes, nil
+}
+
+func addrWithDB(o *redis.Options) string {
+	if o.DB == 0 {
+		return o.Addr
+	}
+	return o.Addr + "/" + strconv.Itoa(o.DB)
 }
 
 // contradicts reports whether a later URL asks for a connection that differs from that of the first, which applies

@@ -25,7 +25,7 @@ func doctorCommand() *cli.Command {
 			if _, err := arguments(c); err != nil {
 				return err
 			}
-			rdb, err := connect(c)
+			rdb, where, err := connect(c)
 			if err != nil {
 				return err
 			}
@@ -44,7 +44,7 @@ func doctorCommand() *cli.Command {
 				unfit = func(code int) error { return &codedError{code, errors.New(strings.Join(failures, "; "))} }
 			}
 			failed, err := doctor.Run(ctx, doctor.Config{
-				Redis: rdb, Prefix: c.String("prefix"), Timeout: c.Duration("timeout"), Report: report,
+				Redis: rdb, Where: where, Prefix: c.String("prefix"), Timeout: c.Duration("timeout"), Report: report,
 			})
 			switch {
 			case errors.Is(err, doctor.ErrUnreachable):

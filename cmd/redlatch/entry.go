@@ -4,10 +4,12 @@ import (
 	"cmp"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
+	"unicode/utf8"
 
 	"github.com/redlatch/redlatch/primitives"
 )
@@ -77,12 +79,52 @@ func (e *entry) order() uint64 {
 	return uint64(*e.TTL) // -1 is the largest
 }
 
-// printTable prints entries for people: a line for each holder, and one for a number.
+// printTable prints entries for people: a line for each holder, and one for a number. On a terminal that is too narrow,
+// the holder has a line of its own: its id must stay whole, because redlatch release needs it.
 func printTable(w io.Writer, entries []*entry) {
-	var table strings.Builder
-	aligned := tabwriter.NewWriter(&table, 0, 0, 2, ' ', 0)
-	row := func(cells ...string) { fmt.Fprintln(aligned, strings.Join(cells, "\t")) }
-	row("NAME", "KIND", "HOLDER", "CLIENT", "COUNT", "TTL", "WAITERS")
+	rows := tableRows(entries)
+	text := aligned(rows)
+	if columns := columnsOf(w); columns > 0 && widest(text) > columns {
+		var others, holders [][]string
+		for _, cells := range rows {
+			others = append(others, slices.Concat(cells[:2], cells[4:]))
+			holders = append(holders, cells[2:4])
+		}
+		lines, below := strings.SplitAfter(aligned(others), "\n"), strings.SplitAfter(aligned(holders), "\n")
+		text = ""
+		for i, cells := range holders {
+			if text += lines[i]; cells[0] != "-" {
+				text += "  " + below[i]
+			}
+		}
+	}
+	heading, rest, _ := strings.Cut(text, "\n")
+	fmt.Fprint(w, bold(w, heading), "\n", rest)
+}
+
+// aligned returns the rows of a table as lines.
+func aligned(rows [][]string) string {
+	var text strings.Builder
+	w := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
+	for _, cells := range rows {
+		fmt.Fprintln(w, strings.Join(cells, "\t"))
+	}
+	_ = w.Flush()
+	return text.String()
+}
+
+// widest is the length of the longest line.
+func widest(text string) (columns int) {
+	for line := range strings.Lines(text) {
+		columns = max(columns, utf8.RuneCountInString(line)-1)
+	}
+	return columns
+}
+
+// tableRows returns the heading and the rows of entries.
+func tableRows(entries []*entry) [][]string {
+	rows := [][]string{{"NAME", "KIND", "HOLDER", "CLIENT", "COUNT", "TTL", "WAITERS"}}
+	row := func(cells ...string) { rows = append(rows, cells) }
 	for _, e := range entries {
 		waiters := "-"
 		if e.Waiters != nil {
@@ -99,9 +141,7 @@ func printTable(w io.Writer, entries []*entry) {
 			row(plain(e.Name), e.Kind, "-", "-", strconv.Itoa(*e.Available), shownMillis(*e.TTL), waiters)
 		}
 	}
-	_ = aligned.Flush()
-	heading, rest, _ := strings.Cut(table.String(), "\n")
-	fmt.Fprint(w, bold(w, heading), "\n", rest)
+	return rows
 }
 
 // printEntry prints one entry for people, a fact a line.

@@ -25,7 +25,7 @@ import (
 // testCommand is a command that only connects.
 func testCommand(f func(redis.UniversalClient)) *cli.Command {
 	return &cli.Command{Name: "test", Action: func(_ context.Context, c *cli.Command) error {
-		rdb, err := connect(c)
+		rdb, _, err := connect(c)
 		if err == nil {
 			f(rdb)
 			_ = rdb.Close()
@@ -281,8 +281,7 @@ func shell(t *testing.T, addr string) func(line string) (code int, output string
 			line += " | head -n 1" // otherwise it would not end
 		}
 		cmd := exec.CommandContext(t.Context(), "sh", "-c", line)
-		cmd.Env = append(os.Environ(), "PATH="+bin+":"+os.Getenv("PATH"), redlatchVariable+"=1",
-			urlVariable+"=redis://"+addr, "GORACE=atexit_sleep_ms=0")
+		cmd.Env = environment("redis://"+addr, "PATH="+bin+":"+os.Getenv("PATH"))
 		cmd.Dir = bin
 		output, _ := cmd.CombinedOutput()
 		return cmd.ProcessState.ExitCode(), string(output)

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"strings"
 
@@ -99,8 +100,10 @@ func (s *session) inspect(ctx context.Context, kind, name string) (*entry, error
 func (s *session) nothingHeld(ctx context.Context, kind, name string) error {
 	if kind == "" {
 		for _, kind = range []string{kindLock, kindWrite, kindRead} {
-			info, err := s.lock(kind, name).Info(ctx)
-			if err == nil && len(info.Holders) > 0 && info.TTL < 0 {
+			switch info, err := s.lock(kind, name).Info(ctx); {
+			case errors.Is(err, primitives.ErrUnavailable):
+				return err
+			case err == nil && len(info.Holders) > 0 && info.TTL < 0:
 				return failure("%q: the key holds a hash without expiry, perhaps of another program; "+
 					"to treat it as a lock: --kind %s", name, kind)
 			}

@@ -7,6 +7,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -43,13 +44,17 @@ func (limit hurryLookups) ProcessHook(next redis.ProcessHook) redis.ProcessHook 
 
 type dialer = func(ctx context.Context, network, addr string) (net.Conn, error)
 
-// hurrySentinels returns dial, or a plain dialer if it is nil, with a limit for each answer of the Sentinels.
-func hurrySentinels(dial dialer, sentinels []string, timeout, limit time.Duration) dialer {
+// hurrySentinels returns dial, or a plain dialer if it is nil, with a limit for each answer of the Sentinels. It calls
+// found with the address of each master that they name.
+func hurrySentinels(
+	dial dialer, sentinels []string, timeout, limit time.Duration, found func(master string),
+) dialer {
 	if dial == nil {
 		dial = (&net.Dialer{Timeout: timeout}).DialContext
 	}
 	return func(ctx context.Context, network, addr string) (net.Conn, error) {
 		if !slices.Contains(sentinels, addr) {
+			found(addr)
 			return dial(ctx, network, addr)
 		}
 		ctx, cancel := context.WithTimeout(ctx, limit)
@@ -59,6 +64,19 @@ func hurrySentinels(dial dialer, sentinels []string, timeout, limit time.Duratio
 			return nil, err
 		}
 		return &hurriedConn{conn, limit}, nil
+	}
+}
+
+// behindSentinels returns a client of the master that Sentinels know, and a function that names it. limit is for the
+// answers of the Sentinels.
+func behindSentinels(o *redis.UniversalOptions, limit time.Duration) (rdb redis.UniversalClient, where func() string) {
+	var known atomic.Value
+	o.Dialer = hurrySentinels(o.Dialer, o.Addrs, o.DialTimeout, limit, func(master string) { known.Store(master) })
+	return redis.NewUniversalClient(o), func() string {
+		if addr, ok := known.Load().(string); ok {
+			return addr + " (the master of the Sentinels)"
+		}
+		return "the master of the Sentinels"
 	}
 }
 

@@ -16,7 +16,7 @@ func TestClientsLeaveAHungSentinel(t *testing.T) {
 	servers := redistest.Sentinel(t)
 	o := servers.Options()
 	o.DialTimeout, o.ReadTimeout = soon, soon
-	o.Dialer = hurrySentinels(nil, o.SentinelAddrs, soon, time.Second)
+	o.Dialer = hurrySentinels(nil, o.SentinelAddrs, soon, time.Second, func(string) {})
 	var clients []func() error
 	for range 6 { // each has chosen one of the three Sentinels
 		rdb := servers.FailoverClient(t, func(own *redis.FailoverOptions) { *own = *o })

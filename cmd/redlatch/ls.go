@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -36,16 +37,12 @@ func lsCommand() *cli.Command {
 			if err != nil {
 				return err
 			}
-			kind := c.String("kind")
-			if c.IsSet("kind") && !slices.Contains(allKinds, kind) {
-				return badUsage("--kind %q: must be one of %s", kind, strings.Join(allKinds, ", "))
-			}
-			pattern := args[0]
-			if pattern == "" {
-				pattern = "*"
+			kind, err := kindGiven(c, allKinds)
+			if err != nil {
+				return err
 			}
 			return withSession(ctx, c, nil, func(s *session) error {
-				entries, err := s.list(ctx, pattern, c.Bool("all"), kind)
+				entries, err := s.list(ctx, cmp.Or(args[0], "*"), c.Bool("all"), kind)
 				if err != nil {
 					return err
 				}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/urfave/cli/v3"
 
 	"github.com/redlatch/redlatch/primitives"
@@ -327,32 +328,34 @@ func waitForLatch(k *call) (string, error) {
 	latch := k.s.client.CountDownLatch(k.name)
 	k.answer.Count = new(0)
 	opened := fmt.Sprintf("latch %q is open", k.name)
-	if count, err := latch.Count(ctx); err == nil && count == 0 {
+	count, err := latch.Count(ctx)
+	_, refused := errors.AsType[redis.Error](err) // perhaps only for now: then Wait tries again
+	switch {
+	case err == nil && count == 0:
 		k.hintNoLatch()
 		return opened, nil
-	}
-	if !k.c.IsSet("wait") {
+	case err != nil && (limit == 0 || ctx.Err() != nil || !refused): // Wait would know no more
+		return "", failedTo("wait", err)
+	case !k.c.IsSet("wait"):
 		return opened, latch.Wait(ctx)
 	}
 	over := fmt.Errorf("latch %q is not open after %v", k.name, limit)
-	if limit == 0 { // look once, and wait for the answer
-		count, err := latch.Count(ctx)
-		if err == nil && count > 0 {
-			err = &codedError{exitNotAcquired, over}
+	if limit > 0 {
+		waiting, cancel := context.WithDeadlineCause(ctx, k.s.giveUp.Add(-waitGrace), errWaitOver)
+		defer cancel()
+		err = latch.Wait(waiting)
+		if !errors.Is(err, errWaitOver) || errors.Is(err, primitives.ErrUnavailable) {
+			return opened, err
 		}
-		return opened, err
+		count, err = latch.Count(ctx) // Redis may have fallen silent meanwhile
 	}
-	waiting, cancel := context.WithTimeoutCause(ctx, limit, over)
-	defer cancel()
-	err := latch.Wait(waiting)
-	if !errors.Is(err, over) || errors.Is(err, primitives.ErrUnavailable) {
-		return opened, err
-	}
-	switch count, err := latch.Count(ctx); { // Redis may have fallen silent meanwhile
+	switch {
 	case err != nil:
-		return "", err
+		return "", failedTo("wait", err)
 	case count > 0:
 		return "", &codedError{exitNotAcquired, over} // without the library's prefix, which names the latch, too
 	}
 	return opened, nil
 }
+
+var errWaitOver = errors.New("the wait is over")

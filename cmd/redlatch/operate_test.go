@@ -4,11 +4,13 @@ package main
 
 import (
 	"encoding/json"
+	"net"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/alicebob/miniredis/v2/server"
 	"github.com/stretchr/testify/require"
 
 	"github.com/redlatch/redlatch/internal/redistest"
@@ -79,13 +81,18 @@ func withoutTTLs(lock fields) {
 // watch starts while Redis is out of reach, and says so. Another signal than SIGINT shows in the exit code.
 func TestWatchWithoutRedis(t *testing.T) {
 	t.Parallel()
-	p := start(t, "redis://127.0.0.1:1", "watch", "--timeout", "1s")
-	for range 2 {
-		require.Contains(t, p.line(), `"held":[],"waiting":0,"acquired_s":0,"lost_s":0,"error":"`)
+	for flag, want := range map[string]string{
+		"--json=false": "redlatch: no answer from Redis, trying again: ",
+		"--json":       `{"event":"silent","message":"no answer from Redis, trying again: `,
+	} {
+		p := start(t, "redis://127.0.0.1:1", "watch", "--timeout", "1s", flag)
+		for range 2 {
+			require.Contains(t, p.line(), `"held":[],"waiting":0,"acquired_s":0,"lost_s":0,"error":"`)
+		}
+		p.signal(syscall.SIGTERM)
+		require.Equal(t, exitSignal+int(syscall.SIGTERM), p.wait())
+		require.Contains(t, p.errs.String(), want)
 	}
-	p.signal(syscall.SIGTERM)
-	require.Equal(t, exitSignal+int(syscall.SIGTERM), p.wait())
-	require.Contains(t, p.errs.String(), "no answer from Redis, trying again")
 }
 
 func TestDoctor(t *testing.T) {
@@ -133,6 +140,25 @@ func TestDoctorWithoutRedis(t *testing.T) {
 	require.Equal(t, exitUnreachable, code)
 	require.Contains(t, stdout, `{"check":"connection","status":"FAIL"`)
 	require.Regexp(t, `^{"error":"connection: .*127\.0\.0\.1:1.*","code":3}\n$`, stderr)
+}
+
+// doctor names the master that hangs, where Sentinels know it.
+func TestDoctorNamesTheSilentMaster(t *testing.T) {
+	t.Parallel()
+	master := redistest.ServeSilence(t)
+	host, port, err := net.SplitHostPort(master)
+	require.NoError(t, err)
+	sentinel := redistest.Miniredis(t)
+	require.NoError(t, sentinel.Mini().Server().Register("SENTINEL", func(peer *server.Peer, _ string, args []string) {
+		if !strings.EqualFold(args[0], "get-master-addr-by-name") {
+			peer.WriteLen(0)
+			return
+		}
+		peer.WriteStrings([]string{host, port})
+	}))
+	code, stdout, _ := on(t, sentinel, "doctor", "--sentinel-master", "m", "--timeout", "2s")
+	require.Equal(t, exitUnreachable, code)
+	require.Contains(t, stdout, "no answer from "+master+" (the master of the Sentinels) within 2s")
 }
 
 func TestBench(t *testing.T) {

@@ -92,6 +92,14 @@ func colours(w io.Writer) bool {
 	return ok && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb" && isTerminal(f)
 }
 
+// columnsOf returns how many columns w has; 0 if it is no terminal, or does not know.
+func columnsOf(w io.Writer) int {
+	if f, ok := w.(*os.File); ok {
+		return columns(f)
+	}
+	return 0
+}
+
 // bold makes a line bold if w is a terminal.
 func bold(w io.Writer, line string) string {
 	if !colours(w) {

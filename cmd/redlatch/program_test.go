@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -57,9 +58,13 @@ type program struct {
 
 // start runs redlatch with these arguments. Its children can be the test binary: see childArgs.
 func start(t testing.TB, url string, args ...string) *program {
+	return startIn(t, environment(url), args...)
+}
+
+// startIn is start with an environment.
+func startIn(t testing.TB, environment []string, args ...string) *program {
 	cmd := exec.CommandContext(t.Context(), self(t), args...)
-	cmd.Env = append(os.Environ(), redlatchVariable+"=1", urlVariable+"="+url, "REDLATCH_TOKEN=of an outer run",
-		"GORACE=atexit_sleep_ms=0") // the race detector delays exits by a second
+	cmd.Env = slices.Concat(environment, []string{"REDLATCH_TOKEN=of an outer run"})
 	stdout, err := cmd.StdoutPipe()
 	require.NoError(t, err)
 	p := &program{t: t, cmd: cmd, lines: make(chan string, 100_000), done: make(chan int, 1), errs: &fixture.LogBuffer{}}

@@ -58,9 +58,6 @@ func newRequest(c *cli.Command, name string) (request, error) {
 	if c.Bool("nonblock") {
 		r.options = append(r.options, primitives.WithWait(0))
 	}
-	if c.IsSet("wait") {
-		r.options = append(r.options, primitives.WithWait(c.Duration("wait")))
-	}
 	if pooled {
 		r.options = append(r.options, primitives.WithPermits(permits))
 	}
@@ -78,8 +75,9 @@ func (r *request) check(ctx context.Context, s *session) error {
 func (r *request) acquire(ctx context.Context, s *session, signals chan os.Signal) (*primitives.Hold, error) {
 	waiting, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	giveUp := context.AfterFunc(ctx, func() { cancel(context.Cause(ctx)) })
-	inTime := func() bool { return true }
-	if !s.giveUp.IsZero() {
+	inTime, options := func() bool { return true }, r.options
+	if !s.giveUp.IsZero() { // --wait began before Redis was looked for
+		options = append(options, primitives.WithWait(max(time.Until(s.giveUp)-waitGrace, 0)))
 		inTime = time.AfterFunc(time.Until(s.giveUp), func() { cancel(context.DeadlineExceeded) }).Stop
 	}
 	type result struct {
@@ -89,7 +87,7 @@ func (r *request) acquire(ctx context.Context, s *session, signals chan os.Signa
 	acquired := make(chan result, 1)
 	began := time.Now()
 	go func() {
-		hold, err := s.acquirer(r.kind, r.name).Acquire(waiting, r.options...)
+		hold, err := s.acquirer(r.kind, r.name).Acquire(waiting, options...)
 		acquired <- result{hold, err}
 	}()
 	quiet := r.tellWhoHolds(ctx, s)

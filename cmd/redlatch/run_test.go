@@ -163,31 +163,32 @@ func TestRunGivesUpWhenItMay(t *testing.T) {
 func TestRunKeepsTheMinimumHold(t *testing.T) {
 	t.Parallel()
 	s := redistest.Redis(t)
-	for _, kind := range []string{kindLock, kindFair, kindFenced, kindWrite, kindPermits} {
-		t.Run(kind, func(t *testing.T) {
-			t.Parallel()
-			long, short := redistest.Name(t)+"-long", redistest.Name(t)+"-short"
-			if kind == kindPermits {
-				for _, name := range []string{long, short} {
-					_, err := client(t, s).PermitExpirableSemaphore(name).Init(t.Context(), 1)
-					require.NoError(t, err)
+	redistest.Together(t, func(run redistest.Run) {
+		for _, kind := range []string{kindLock, kindFair, kindFenced, kindWrite, kindPermits} {
+			run(kind, func(t *testing.T) {
+				long, short := redistest.Name(t)+"-long", redistest.Name(t)+"-short"
+				if kind == kindPermits {
+					for _, name := range []string{long, short} {
+						_, err := client(t, s).PermitExpirableSemaphore(name).Init(t.Context(), 1)
+						require.NoError(t, err)
+					}
 				}
-			}
-			run := func(name, status string, flags ...string) int {
-				args := append(append([]string{"run", "--kind", kind}, flags...), name)
-				p := start(t, "redis://"+s.Addr(), append(args, childArgs(t, "exit", status)...)...)
-				return p.wait()
-			}
-			require.Equal(t, 7, run(long, "7", "--min-hold", "1h", "-n"), "a job that fails keeps it, too")
-			require.Equal(t, exitNotAcquired, run(long, "0", "-n"))
+				run := func(name, status string, flags ...string) int {
+					args := append(append([]string{"run", "--kind", kind}, flags...), name)
+					p := start(t, "redis://"+s.Addr(), append(args, childArgs(t, "exit", status)...)...)
+					return p.wait()
+				}
+				require.Equal(t, 7, run(long, "7", "--min-hold", "1h", "-n"), "a job that fails keeps it, too")
+				require.Equal(t, exitNotAcquired, run(long, "0", "-n"))
 
-			began := time.Now()
-			const d = 4 * time.Second
-			require.Zero(t, run(short, "0", "--min-hold", d.String(), "-n"))
-			require.Zero(t, run(short, "0"))
-			require.Greater(t, time.Since(began), d, "it has waited for the end of the minimum")
-		})
-	}
+				began := time.Now()
+				const d = 4 * time.Second
+				require.Zero(t, run(short, "0", "--min-hold", d.String(), "-n"))
+				require.Zero(t, run(short, "0"))
+				require.Greater(t, time.Since(began), d, "it has waited for the end of the minimum")
+			})
+		}
+	})
 }
 
 var forwarded = []syscall.Signal{
@@ -327,28 +328,29 @@ func TestSignalEndsAWait(t *testing.T) {
 func TestForcedLossEndsTheCommand(t *testing.T) {
 	t.Parallel()
 	s := redistest.Redis(t)
-	for _, tt := range []struct {
-		mode  string
-		grace time.Duration
-	}{{"term", time.Minute}, {"stubborn", time.Second}, {"parent", time.Second}} {
-		t.Run(tt.mode, func(t *testing.T) {
-			t.Parallel()
-			name := redistest.Name(t)
-			args := []string{"run", "--json", "--watchdog", "1s", "--grace", tt.grace.String(), name}
-			p := start(t, "redis://"+s.Addr(), append(args, childArgs(t, tt.mode)...)...)
-			p.line() // the command runs
-			began := time.Now()
-			code, _, stderr := redlatch(t.Context(), "force-release", "--redis", "redis://"+s.Addr(), "--yes", name)
-			require.Zero(t, code, stderr)
-			require.Equal(t, exitLost, p.wait(), p.errs)
-			requireError(t, p.errs.String(), exitLost)
-			require.Regexp(t, `lost: (forced|gone): `, p.errs.String()) // a young hold is not told of the takeover
-			if tt.mode != "term" {
-				require.GreaterOrEqual(t, lastBeat(t, p.rest()).Sub(began), tt.grace*3/4, "the full grace, on a busy machine")
-			}
-			require.Empty(t, redistest.Keys(t, s, name))
-		})
-	}
+	redistest.Together(t, func(run redistest.Run) {
+		for _, tt := range []struct {
+			mode  string
+			grace time.Duration
+		}{{"term", time.Minute}, {"stubborn", time.Second}, {"parent", time.Second}} {
+			run(tt.mode, func(t *testing.T) {
+				name := redistest.Name(t)
+				args := []string{"run", "--json", "--watchdog", "1s", "--grace", tt.grace.String(), name}
+				p := start(t, "redis://"+s.Addr(), append(args, childArgs(t, tt.mode)...)...)
+				p.line() // the command runs
+				began := time.Now()
+				code, _, stderr := redlatch(t.Context(), "force-release", "--redis", "redis://"+s.Addr(), "--yes", name)
+				require.Zero(t, code, stderr)
+				require.Equal(t, exitLost, p.wait(), p.errs)
+				requireError(t, p.errs.String(), exitLost)
+				require.Regexp(t, `lost: (forced|gone): `, p.errs.String()) // a young hold is not told of the takeover
+				if tt.mode != "term" {
+					require.GreaterOrEqual(t, lastBeat(t, p.rest()).Sub(began), tt.grace*3/4, "the full grace, on a busy machine")
+				}
+				require.Empty(t, redistest.Keys(t, s, name))
+			})
+		}
+	})
 }
 
 // A command that does not end in time is killed before somebody else can have the lock, however long the
@@ -356,43 +358,44 @@ func TestForcedLossEndsTheCommand(t *testing.T) {
 func TestLossByTimeKillsBeforeTheNextHolder(t *testing.T) {
 	t.Parallel()
 	s := redistest.Redis(t)
-	for name, tt := range map[string]struct {
-		mode   string
-		flags  []string
-		cut    bool // from Redis
-		reason primitives.LossReason
-	}{
-		"lease":             {"stubborn", []string{"--lease", "8s"}, false, primitives.LossLimit},
-		"lease, grandchild": {"parent", []string{"--lease", "8s"}, false, primitives.LossLimit},
-		"max hold":          {"stubborn", []string{"--max-hold", "8s"}, false, primitives.LossLimit},
-		"permits":           {"stubborn", []string{"--kind", "permits", "--lease", "8s"}, false, primitives.LossLimit},
-		"cut off":           {"stubborn", []string{"--watchdog", "3s", "--timeout", "200ms"}, true, primitives.LossExpired},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			lock := redistest.Name(t)
-			proxy := s.Proxy(t)
-			c := client(t, s)
-			next := func() (*primitives.Hold, error) { return c.Lock(lock).Acquire(t.Context()) }
-			if tt.flags[1] == kindPermits {
-				_, err := c.PermitExpirableSemaphore(lock).Init(t.Context(), 1)
+	redistest.Together(t, func(run redistest.Run) {
+		for name, tt := range map[string]struct {
+			mode   string
+			flags  []string
+			cut    bool // from Redis
+			reason primitives.LossReason
+		}{
+			"lease":             {"stubborn", []string{"--lease", "8s"}, false, primitives.LossLimit},
+			"lease, grandchild": {"parent", []string{"--lease", "8s"}, false, primitives.LossLimit},
+			"max hold":          {"stubborn", []string{"--max-hold", "8s"}, false, primitives.LossLimit},
+			"permits":           {"stubborn", []string{"--kind", "permits", "--lease", "8s"}, false, primitives.LossLimit},
+			"cut off":           {"stubborn", []string{"--watchdog", "3s", "--timeout", "200ms"}, true, primitives.LossExpired},
+		} {
+			run(name, func(t *testing.T) {
+				lock := redistest.Name(t)
+				proxy := s.Proxy(t)
+				c := client(t, s)
+				next := func() (*primitives.Hold, error) { return c.Lock(lock).Acquire(t.Context()) }
+				if tt.flags[1] == kindPermits {
+					_, err := c.PermitExpirableSemaphore(lock).Init(t.Context(), 1)
+					require.NoError(t, err)
+					next = func() (*primitives.Hold, error) { return c.PermitExpirableSemaphore(lock).Acquire(t.Context()) }
+				}
+				args := append(append([]string{"run", "--grace", "1h"}, tt.flags...), lock)
+				p := start(t, "redis://"+proxy.Addr(), append(args, childArgs(t, tt.mode)...)...)
+				p.line() // the command runs
+				if tt.cut {
+					proxy.BlackHole(true)
+				}
+				_, err := next()
+				acquired := time.Now()
 				require.NoError(t, err)
-				next = func() (*primitives.Hold, error) { return c.PermitExpirableSemaphore(lock).Acquire(t.Context()) }
-			}
-			args := append(append([]string{"run", "--grace", "1h"}, tt.flags...), lock)
-			p := start(t, "redis://"+proxy.Addr(), append(args, childArgs(t, tt.mode)...)...)
-			p.line() // the command runs
-			if tt.cut {
-				proxy.BlackHole(true)
-			}
-			_, err := next()
-			acquired := time.Now()
-			require.NoError(t, err)
-			require.Equal(t, exitLost, p.wait(), p.errs)
-			require.Contains(t, p.errs.String(), "lost: "+string(tt.reason)+": ")
-			require.Less(t, lastBeat(t, p.rest()), acquired)
-		})
-	}
+				require.Equal(t, exitLost, p.wait(), p.errs)
+				require.Contains(t, p.errs.String(), "lost: "+string(tt.reason)+": ")
+				require.Less(t, lastBeat(t, p.rest()), acquired)
+			})
+		}
+	})
 }
 
 // A command that ends on SIGTERM is told a tenth of the TTL before the key expires. The key is then removed,
@@ -400,28 +403,29 @@ func TestLossByTimeKillsBeforeTheNextHolder(t *testing.T) {
 func TestLossByTimeIsToldEarly(t *testing.T) {
 	t.Parallel()
 	s := redistest.Redis(t)
-	for name, flags := range map[string][]string{
-		"lease":                         {"--lease", "10s"},
-		"max hold shorter than lease":   {"--lease", "1h", "--max-hold", "10s"},
-		"lease shorter than max hold":   {"--lease", "10s", "--max-hold", "1h"},
-		"max hold shorter than its TTL": {"--max-hold", "10s"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			name := redistest.Name(t)
-			stalls := redistest.WatchStalls(t)
-			args := append(append([]string{"run"}, flags...), name)
-			p := start(t, "redis://"+s.Addr(), append(args, childArgs(t, "term")...)...)
-			require.Equal(t, "ready", p.line())
-			ttl := s.Client(t).PTTL(t.Context(), name).Val()
-			asked := time.Now()
-			expires := asked.Add(ttl)
-			told := lastBeat(t, []string{p.line()})
-			require.InDelta(t, 1, expires.Sub(told).Seconds(), 0.7+stalls.Since(asked.Add(-time.Second)).Seconds())
-			require.Equal(t, exitLost, p.wait(), p.errs)
-			require.Zero(t, s.Client(t).Exists(t.Context(), name).Val())
-		})
-	}
+	redistest.Together(t, func(run redistest.Run) {
+		for name, flags := range map[string][]string{
+			"lease":                         {"--lease", "10s"},
+			"max hold shorter than lease":   {"--lease", "1h", "--max-hold", "10s"},
+			"lease shorter than max hold":   {"--lease", "10s", "--max-hold", "1h"},
+			"max hold shorter than its TTL": {"--max-hold", "10s"},
+		} {
+			run(name, func(t *testing.T) {
+				name := redistest.Name(t)
+				stalls := redistest.WatchStalls(t)
+				args := append(append([]string{"run"}, flags...), name)
+				p := start(t, "redis://"+s.Addr(), append(args, childArgs(t, "term")...)...)
+				require.Equal(t, "ready", p.line())
+				ttl := s.Client(t).PTTL(t.Context(), name).Val()
+				asked := time.Now()
+				expires := asked.Add(ttl)
+				told := lastBeat(t, []string{p.line()})
+				require.InDelta(t, 1, expires.Sub(told).Seconds(), 0.7+stalls.Since(asked.Add(-time.Second)).Seconds())
+				require.Equal(t, exitLost, p.wait(), p.errs)
+				require.Zero(t, s.Client(t).Exists(t.Context(), name).Val())
+			})
+		}
+	})
 }
 
 // On a silent server, run does not wait for ever, and does not claim that somebody else holds the lock.
@@ -448,7 +452,7 @@ func TestRunWhoseMessagesNobodyReads(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, read.Close())
 		cmd := exec.CommandContext(t.Context(), self(t), "run", "-v", name, "--", "sh", "-c", command)
-		cmd.Env = append(os.Environ(), redlatchVariable+"=1", urlVariable+"=redis://"+s.Addr())
+		cmd.Env = environment("redis://" + s.Addr())
 		cmd.Stderr = write
 		_ = cmd.Run()
 		require.NoError(t, write.Close())

@@ -29,13 +29,18 @@ type terminal struct {
 
 // onTerminal starts redlatch as the leader of a session whose controlling terminal is a new one.
 func onTerminal(t *testing.T, url string, args ...string) *terminal {
+	return onTerminalIn(t, environment(url), 0, args...)
+}
+
+// onTerminalIn is onTerminal with an environment, and a width of the terminal; 0: unknown.
+func onTerminalIn(t *testing.T, environment []string, columns uint16, args ...string) *terminal {
 	cmd := exec.CommandContext(t.Context(), self(t), args...)
-	cmd.Env = append(os.Environ(), redlatchVariable+"=1", urlVariable+"="+url, "GORACE=atexit_sleep_ms=0")
-	return leadSession(t, cmd)
+	cmd.Env = environment
+	return leadSession(t, cmd, columns)
 }
 
 // leadSession starts a program as the leader of a session on a new terminal.
-func leadSession(t *testing.T, cmd *exec.Cmd) *terminal {
+func leadSession(t *testing.T, cmd *exec.Cmd, columns uint16) *terminal {
 	ptmx, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = ptmx.Close() })
@@ -44,6 +49,7 @@ func leadSession(t *testing.T, cmd *exec.Cmd) *terminal {
 	require.NoError(t, err)
 	pts, err := os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|unix.O_NOCTTY, 0)
 	require.NoError(t, err)
+	require.NoError(t, unix.IoctlSetWinsize(int(ptmx.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: 24, Col: columns}))
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = pts, pts, pts
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
 	require.NoError(t, cmd.Start())
@@ -139,8 +145,8 @@ func startShell(t *testing.T, s *redistest.Server) *terminal {
 		t.Skip("needs bash, for job control")
 	}
 	cmd := exec.CommandContext(t.Context(), bash, "--norc", "--noediting", "-i")
-	cmd.Env = append(os.Environ(), redlatchVariable+"=1", urlVariable+"=redis://"+s.Addr(), "GORACE=atexit_sleep_ms=0")
-	return leadSession(t, cmd)
+	cmd.Env = environment("redis://" + s.Addr())
+	return leadSession(t, cmd, 0)
 }
 
 // Under a shell, Ctrl-Z stops the command and redlatch, and fg continues both. A command whose lock was lost
@@ -262,26 +268,49 @@ func TestDeleteAsksOnATerminal(t *testing.T) {
 
 // The progress of torture is one line, which its result replaces.
 func TestProgressOfTortureOnATerminal(t *testing.T) {
+	t.Parallel()
 	s := redistest.Fresh(t)
-	t.Setenv("TERM", "xterm")
-	t.Setenv("NO_COLOR", "")
-	term := onTerminal(t, "", "torture", "--duration", "3s", "--seed", "3", "--redis", "redis://"+s.Addr(),
+	term := onTerminalIn(t, environment("", "TERM=xterm", "NO_COLOR="), 0,
+		"torture", "--duration", "3s", "--seed", "3", "--redis", "redis://"+s.Addr(),
 		"--primitives", "lock", "--timelines", t.TempDir())
 	read := strings.Join(term.await("seeds"), "\n")
 	require.Regexp(t, `^(\r\x1b\[K\d+s: round \d+, [^\r\n]*)+\r\x1b\[Ktopology +given`, read)
 	require.Zero(t, term.wait())
 }
 
+// On a narrow terminal, ls breaks no line, and shows ids as they are.
+func TestLsOnANarrowTerminal(t *testing.T) {
+	t.Parallel()
+	s := redistest.Miniredis(t)
+	hold, err := client(t, s, primitives.WithClientName("shop-7d4b9c6f5d-x2x9z:1")).Lock("orders:42").Acquire(t.Context())
+	require.NoError(t, err)
+	defer func() { _ = hold.Release(t.Context()) }()
+	_, err = client(t, s).Semaphore("workers").Init(t.Context(), 3)
+	require.NoError(t, err)
+	redistest.WaitFor(t, soon, func() bool {
+		_, stdout, _ := on(t, s, "ls")
+		return strings.Contains(stdout, "x2x9z")
+	}, "the holder's name is known")
+	lines := onTerminalIn(t, environment("redis://"+s.Addr(), "NO_COLOR=1"), 80, "ls", "--all").await("workers")
+	require.Len(t, lines, 5)
+	for i, want := range []string{
+		`^NAME +KIND +COUNT +TTL +WAITERS$`, `^  HOLDER +CLIENT$`, `^orders:42  lock +1 +\d+s +-$`,
+		`^  ` + hold.ID() + `  shop-7d4b9c6f5d-x2x9z:1$`, `^workers +integer  3 +none +-$`,
+	} {
+		require.Regexp(t, want, strings.TrimRight(lines[i], "\r"), "%q", lines)
+	}
+}
+
 // Headings are bold on a terminal, unless NO_COLOR says otherwise.
 func TestColours(t *testing.T) {
+	t.Parallel()
 	s := redistest.Redis(t)
 	name := redistest.Name(t)
 	_, err := client(t, s).Lock(name).Acquire(t.Context())
 	require.NoError(t, err)
 	for _, noColour := range []string{"", "1"} {
-		t.Setenv("TERM", "xterm")
-		t.Setenv("NO_COLOR", noColour)
-		heading := onTerminal(t, "redis://"+s.Addr(), "ls", name).await("HOLDER")
+		env := environment("redis://"+s.Addr(), "TERM=xterm", "NO_COLOR="+noColour)
+		heading := onTerminalIn(t, env, 0, "ls", name).await("HOLDER")
 		require.Equal(t, noColour == "", strings.Contains(heading[0], "\x1b["), "%q", heading)
 	}
 }

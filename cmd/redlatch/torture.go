@@ -68,51 +68,12 @@ func tortureCommand() *cli.Command {
 }
 
 func runTorture(ctx context.Context, c *cli.Command) error {
-	if _, err := arguments(c); err != nil {
+	config, err := tortureConfig(c)
+	if err != nil {
 		return err
-	}
-	config := torture.Config{
-		Duration: c.Duration("duration"), Seed: c.Uint64("seed"), Topology: c.String("topology"),
-		Faults: commaList(c.String("faults")), Primitives: commaList(c.String("primitives")),
-		Timelines: c.String("timelines"), Prefix: c.String("prefix"), Client: tortureClientOf(ownPath()),
-		FailFast: c.Bool("fail-fast"), Pictures: c.IsSet("html"),
-		Progress: func(p torture.Progress) { tellProgress(notesOf(c), p) },
-	}
-	switch {
-	case c.IsSet("minutes") && c.IsSet("duration"):
-		return badUsage("--minutes and --duration exclude each other")
-	case !c.IsSet("duration"):
-		config.Duration = time.Duration(c.Float("minutes") * float64(time.Minute))
-	}
-	if config.Duration <= 0 {
-		return badUsage("a duration of %v: must be positive", config.Duration)
-	}
-	if c.IsSet("other") {
-		path, err := exec.LookPath(c.String("other"))
-		if err != nil {
-			return badUsage("--other: %w", err)
-		}
-		config.Other = tortureClientOf(path)
-	}
-	if !c.IsSet("seed") {
-		config.Seed = rand.Uint64N(1_000_000) //nolint:gosec // it only has to differ from run to run
-	}
-	if c.IsSet("redis") || c.IsSet("cluster") || c.IsSet("sentinel-master") {
-		switch {
-		case !c.IsSet("redis"):
-			return badUsage("torture needs --redis with --cluster and --sentinel-master")
-		case c.IsSet("topology"):
-			return badUsage("--topology is for servers that torture starts, not for --redis")
-		}
-		endpoint, err := tortureEndpoint(c)
-		if err != nil {
-			return err
-		}
-		config.Endpoint = endpoint
 	}
 	var page *os.File
 	if config.Pictures {
-		var err error
 		if page, err = os.Create(c.String("html")); err != nil { // before the run, which may take an hour
 			return badUsage("--html: %w", err)
 		}
@@ -132,10 +93,9 @@ func runTorture(ctx context.Context, c *cli.Command) error {
 		return &codedError{exitUnreachable, err}
 	case result == nil:
 		return err
-	}
-	if c.Bool("json") {
+	case c.Bool("json"):
 		err = errors.Join(err, printJSON(c, result))
-	} else {
+	default:
 		err = errors.Join(err, result.Print(c.Root().Writer))
 	}
 	switch {
@@ -149,6 +109,49 @@ func runTorture(ctx context.Context, c *cli.Command) error {
 	return err
 }
 
+// tortureConfig reads the flags.
+func tortureConfig(c *cli.Command) (config torture.Config, err error) {
+	if _, err := arguments(c); err != nil {
+		return config, err
+	}
+	config = torture.Config{
+		Duration: c.Duration("duration"), Seed: c.Uint64("seed"), Topology: c.String("topology"),
+		Faults: commaList(c.String("faults")), Primitives: commaList(c.String("primitives")),
+		Timelines: c.String("timelines"), Prefix: c.String("prefix"), Client: tortureClientOf(ownPath()),
+		FailFast: c.Bool("fail-fast"), Pictures: c.IsSet("html"),
+		Progress: func(p torture.Progress) { tellProgress(notesOf(c), p) },
+	}
+	switch {
+	case c.IsSet("minutes") && c.IsSet("duration"):
+		return config, badUsage("--minutes and --duration exclude each other")
+	case !c.IsSet("duration"):
+		config.Duration = time.Duration(c.Float("minutes") * float64(time.Minute))
+	}
+	if config.Duration <= 0 {
+		return config, badUsage("a duration of %v: must be positive", config.Duration)
+	}
+	if c.IsSet("other") {
+		path, err := exec.LookPath(c.String("other"))
+		if err != nil {
+			return config, badUsage("--other: %w", err)
+		}
+		config.Other = tortureClientOf(path)
+	}
+	if !c.IsSet("seed") {
+		config.Seed = rand.Uint64N(1_000_000) //nolint:gosec // it only has to differ from run to run
+	}
+	switch {
+	case !c.IsSet("redis") && !c.IsSet("cluster") && !c.IsSet("sentinel-master"):
+		return config, nil
+	case !c.IsSet("redis"):
+		return config, badUsage("torture needs --redis with --cluster and --sentinel-master")
+	case c.IsSet("topology"):
+		return config, badUsage("--topology is for servers that torture starts, not for --redis")
+	}
+	config.Endpoint, err = tortureEndpoint(c)
+	return config, err
+}
+
 // commaList splits a list. An empty one is nil.
 func commaList(s string) []string {
 	if s == "" {
@@ -159,7 +162,7 @@ func commaList(s string) []string {
 
 // tortureEndpoint returns the Redis that the flags describe.
 func tortureEndpoint(c *cli.Command) (*torture.Endpoint, error) {
-	rdb, err := connect(c) // checks the flags
+	rdb, _, err := connect(c) // checks the flags
 	if err != nil {
 		return nil, err
 	}

@@ -18,6 +18,7 @@ import (
 
 	"github.com/redlatch/redlatch/internal/redistest"
 	"github.com/redlatch/redlatch/primitives"
+	"github.com/redlatch/redlatch/scripts"
 )
 
 // If Redis does not answer, run exits with 3, not with 75: also if it falls silent while run waits. Its end
@@ -54,31 +55,32 @@ func TestRunSaysThatRedisDoesNotAnswer(t *testing.T) {
 func TestRunEndsAlthoughTheReleaseIsNotAnswered(t *testing.T) {
 	t.Parallel()
 	s := redistest.Redis(t)
-	for kind, want := range map[string]string{
-		kindLock:      "may stay held until its lease ends",
-		kindSemaphore: "its permits may stay taken",
-	} {
-		t.Run(kind, func(t *testing.T) {
-			t.Parallel()
-			p := s.Proxy(t)
-			name := redistest.Name(t)
-			_, err := client(t, s).Semaphore(name+"-count").Init(t.Context(), 1)
-			require.NoError(t, err)
-			if kind == kindSemaphore {
-				name += "-count"
-			}
-			args := append([]string{"run", "--kind", kind, name}, childArgs(t, "listen", "1")...)
-			run := start(t, "redis://"+p.Addr(), args...)
-			require.Equal(t, "ready", run.line())
-			p.BlackHole(true)
-			stalls, began := redistest.WatchStalls(t), time.Now()
-			run.signal(syscall.SIGTERM)
-			require.Equal(t, 9, run.wait(), run.errs)
-			require.Less(t, time.Since(began), releaseTimeout+time.Second+stalls.Since(began))
-			require.Contains(t, run.errs.String(), fmt.Sprintf("Redis does not answer the release of %q", name))
-			require.Contains(t, run.errs.String(), want)
-		})
-	}
+	redistest.Together(t, func(run redistest.Run) {
+		for kind, want := range map[string]string{
+			kindLock:      "may stay held until its lease ends",
+			kindSemaphore: "its permits may stay taken",
+		} {
+			run(kind, func(t *testing.T) {
+				p := s.Proxy(t)
+				name := redistest.Name(t)
+				_, err := client(t, s).Semaphore(name+"-count").Init(t.Context(), 1)
+				require.NoError(t, err)
+				if kind == kindSemaphore {
+					name += "-count"
+				}
+				args := append([]string{"run", "--kind", kind, name}, childArgs(t, "listen", "1")...)
+				run := start(t, "redis://"+p.Addr(), args...)
+				require.Equal(t, "ready", run.line())
+				p.BlackHole(true)
+				stalls, began := redistest.WatchStalls(t), time.Now()
+				run.signal(syscall.SIGTERM)
+				require.Equal(t, 9, run.wait(), run.errs)
+				require.Less(t, time.Since(began), releaseTimeout+time.Second+stalls.Since(began))
+				require.Contains(t, run.errs.String(), fmt.Sprintf("Redis does not answer the release of %q", name))
+				require.Contains(t, run.errs.String(), want)
+			})
+		}
+	})
 }
 
 // A command works although one seed of the cluster, or one Sentinel, hangs.
@@ -154,31 +156,89 @@ func TestWaitEndsAlthoughRedisIsSilent(t *testing.T) {
 	t.Cleanup(func() { _ = hold.Release(context.Background()) }) // a dropped hold would not be renewed
 	_, err = c.CountDownLatch(name+"-latch").Init(t.Context(), 1)
 	require.NoError(t, err)
-	for _, tt := range []struct {
-		verbs, on string
-		wait      time.Duration
-		answers   int64
-	}{
-		{"acquire", name, 0, 0},
-		{"acquire", name, time.Second, 0},
-		{"acquire", name, time.Second, 2}, // the script's digest is not known yet, so its text follows
-		{"latch wait", name + "-latch", 0, 0},
-		{"latch wait", name + "-latch", time.Second, 0},
-	} {
-		t.Run(fmt.Sprint(tt.verbs, " ", tt.wait, " ", tt.answers), func(t *testing.T) {
+	redistest.Together(t, func(run redistest.Run) {
+		for _, tt := range []struct {
+			verbs, on string
+			wait      time.Duration
+			answers   int64
+		}{
+			{"acquire", name, 0, 0},
+			{"acquire", name, time.Second, 0},
+			{"acquire", name, time.Second, 2}, // the script's digest is not known yet, so its text follows
+			{"latch wait", name + "-latch", 0, 0},
+			{"latch wait", name + "-latch", time.Second, 0},
+		} {
+			run(fmt.Sprint(tt.verbs, " ", tt.wait, " ", tt.answers), func(t *testing.T) {
+				p := s.Proxy(t)
+				var answers atomic.Int64
+				t.Cleanup(p.HoldReplies(func(args []string) bool {
+					command := strings.ToLower(args[0])
+					return (strings.HasPrefix(command, "eval") || command == "get") && answers.Add(1) > tt.answers
+				}))
+				args := append(strings.Fields(tt.verbs), "--json", "--redis", "redis://"+p.Addr(), "-w", tt.wait.String(), tt.on)
+				stalls, began := redistest.WatchStalls(t), time.Now()
+				code, _, stderr := redlatch(t.Context(), args...)
+				require.Less(t, time.Since(began), tt.wait+time.Second+stalls.Since(began))
+				require.Equal(t, exitUnreachable, code, stderr)
+				requireError(t, stderr, exitUnreachable)
+				require.Contains(t, stderr, "no answer for ")
+			})
+		}
+	})
+}
+
+// Without --wait, a command whose Redis falls silent ends after one --timeout.
+func TestCommandWithoutAWaitEndsAfterOneTimeout(t *testing.T) {
+	t.Parallel()
+	s := redistest.Redis(t)
+	scriptsOf := func(names ...string) redistest.Match {
+		return func(args []string) bool {
+			return slices.ContainsFunc(names, func(name string) bool {
+				script := scripts.Load(name)
+				return len(args) > 1 && (args[1] == script.SHA() || args[1] == script.Text())
+			})
+		}
+	}
+	redistest.Together(t, func(run redistest.Run) {
+		for command, unanswered := range map[string]redistest.Match{
+			"acquire":    scriptsOf("lock/acquire"),
+			"acquire -n": scriptsOf("lock/acquire"),
+			"latch wait": scriptsOf("latch/info"),
+			"inspect":    scriptsOf("lock/info"), // they look for a hash without expiry
+		} {
+			run(command, func(t *testing.T) {
+				p := s.Proxy(t)
+				t.Cleanup(p.HoldReplies(unanswered))
+				const timeout = 3 * time.Second
+				stalls, began := redistest.WatchStalls(t), time.Now()
+				args := append(strings.Fields(command), "--redis", "redis://"+p.Addr(), "--timeout", timeout.String())
+				code, _, stderr := redlatch(t.Context(), append(args, redistest.Name(t))...)
+				require.Less(t, time.Since(began), 2*timeout-500*time.Millisecond+stalls.Since(began))
+				require.Equal(t, exitUnreachable, code, stderr)
+				require.Contains(t, stderr, "Redis unavailable: no answer")
+			})
+		}
+	})
+}
+
+// A wait in vain for a cluster that is down says what it answers.
+func TestLatchWaitSaysWhatRedisAnswers(t *testing.T) {
+	t.Parallel()
+	const down = "CLUSTERDOWN The cluster is down"
+	s := redistest.Miniredis(t)
+	s.Mini().Server().SetPreHook(func(peer *server.Peer, command string, _ ...string) bool {
+		isScript := strings.HasPrefix(strings.ToLower(command), "eval")
+		if isScript {
+			peer.WriteError(down)
+		}
+		return isScript
+	})
+	for _, flags := range []string{"-w 0s", "-w 300ms", "-w 3s --timeout 500ms", "--timeout 500ms"} {
+		t.Run(flags, func(t *testing.T) {
 			t.Parallel()
-			p := s.Proxy(t)
-			var answers atomic.Int64
-			t.Cleanup(p.HoldReplies(func(args []string) bool {
-				command := strings.ToLower(args[0])
-				return (strings.HasPrefix(command, "eval") || command == "get") && answers.Add(1) > tt.answers
-			}))
-			args := append(strings.Fields(tt.verbs), "--json", "--redis", "redis://"+p.Addr(), "-w", tt.wait.String(), tt.on)
-			stalls, began := redistest.WatchStalls(t), time.Now()
-			code, _, stderr := redlatch(t.Context(), args...)
-			require.Less(t, time.Since(began), tt.wait+time.Second+stalls.Since(began))
+			code, _, stderr := on(t, s, "latch wait "+flags, "name")
 			require.Equal(t, exitUnreachable, code, stderr)
-			requireError(t, stderr, exitUnreachable)
+			require.Contains(t, stderr, down)
 		})
 	}
 }
@@ -292,4 +352,22 @@ func TestMessageAboutTLS(t *testing.T) {
 		require.Equal(t, exitUnreachable, code, stderr)
 		require.Contains(t, stderr, tt.want)
 	}
+}
+
+// Sentinels may have a user and a password of their own.
+func TestSentinelsWithAPassword(t *testing.T) {
+	t.Parallel()
+	servers := redistest.Sentinel(t)
+	o := servers.Options()
+	for _, sentinel := range servers.Sentinels {
+		sentinel.SetUser(t, "watcher", "on", ">"+redistest.Password, "+@all", "&*")
+		sentinel.SetUser(t, "default", "off")
+	}
+	env := environment("redis://" + o.SentinelAddrs[0])
+	args := []string{"run", "--sentinel-master", o.MasterName, "x", "--", "true"}
+	p := startIn(t, env, args...)
+	require.Equal(t, exitUnreachable, p.wait(), p.errs)
+	env = append(env, sentinelUserVariable+"=watcher", sentinelPasswordVariable+"="+redistest.Password)
+	p = startIn(t, env, args...)
+	require.Zero(t, p.wait(), p.errs)
 }

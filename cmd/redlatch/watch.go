@@ -5,11 +5,8 @@ import (
 	"errors"
 	"os"
 	"os/signal"
-	"strconv"
-	"strings"
 	"syscall"
 
-	"github.com/redis/go-redis/v9"
 	"github.com/urfave/cli/v3"
 
 	"github.com/redlatch/redlatch/cmd/redlatch/internal/watch"
@@ -37,8 +34,9 @@ func watchCommand() *cli.Command {
 			ctx, stop := signal.NotifyContext(ctx, os.Interrupt)
 			defer stop()
 			err = watch.Run(ctx, watch.Config{
-				Redis: s.rdb, Prefix: s.prefix, Pattern: args[0], Where: where(s.rdb), Timeout: c.Duration("timeout"),
-				In: os.Stdin, Out: c.Root().Writer, Errs: c.Root().ErrWriter,
+				Redis: s.rdb, Prefix: s.prefix, Pattern: args[0], Where: s.where, Timeout: c.Duration("timeout"),
+				In: os.Stdin, Out: c.Root().Writer,
+				Note: func(event, text string) { notesOf(c).note(event, "%s", text) },
 				JSON: c.Bool("json"), Color: colours(c.Root().Writer),
 			})
 			ended, ok := errors.AsType[*signalError](context.Cause(ctx))
@@ -48,24 +46,4 @@ func watchCommand() *cli.Command {
 			return err
 		},
 	}
-}
-
-// failoverAddr is what go-redis has for an address if Sentinels know it.
-const failoverAddr = "FailoverClient"
-
-// where names the Redis of a client, for people.
-func where(rdb redis.UniversalClient) string {
-	switch c := rdb.(type) {
-	case *redis.ClusterClient:
-		return "the cluster " + strings.Join(c.Options().Addrs, ",")
-	case *redis.Client:
-		if c.Options().Addr == failoverAddr {
-			return "the Sentinels' master"
-		}
-		if db := c.Options().DB; db != 0 {
-			return c.Options().Addr + "/" + strconv.Itoa(db)
-		}
-		return c.Options().Addr
-	}
-	return "Redis"
 }

@@ -97,7 +97,7 @@ func process(ctx context.Context, rdb *redis.Client, number int, tick time.Time,
 		}
 		fmt.Printf("Tick %s: process %d sends the report.\n", tick.Format(time.TimeOnly), number)
 		return rdb.Set(ctx, done, "1", time.Hour).Err() // keep it for longer than any timer can be late
-	}, primitives.WithWait(10*time.Second)) // longer than the job takes
+	}, primitives.WithWait(time.Minute)) // longer than the job takes, and than a dead process keeps the lock: 30 s
 }
 
 var errMailDown = errors.New("the mail server is down")

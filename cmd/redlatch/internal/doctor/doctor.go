@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -34,7 +35,8 @@ type Result struct {
 // Config is what Run needs.
 type Config struct {
 	Redis   redis.UniversalClient
-	Prefix  string // of all names, as WithPrefix
+	Where   func() string // names the server, or the cluster
+	Prefix  string        // of all names, as WithPrefix
 	Timeout time.Duration
 	Report  func(Result) // is called for each result, in order
 }
@@ -101,14 +103,13 @@ func Run(ctx context.Context, cfg Config) (failed bool, err error) {
 			cfg.Report(r)
 		}
 	}
-	if err := e.connect(ctx); err != nil {
+	if errs := e.connect(ctx); len(errs) > 0 {
 		if ctx.Err() != nil {
 			return failed, context.Cause(ctx)
 		}
-		if timeout, ok := errors.AsType[net.Error](err); ok && timeout.Timeout() { // a context's or a connection's
-			err = fmt.Errorf("no answer within %v", cfg.Timeout)
+		for _, err := range errs {
+			report("connection", Result{Status: Fail, Detail: oneLine(err), Fix: e.reachFix(err)})
 		}
-		report("connection", Result{Status: Fail, Detail: oneLine(err), Fix: e.reachFix(err)})
 		return failed, ErrUnreachable
 	}
 	report("connection", Result{Status: OK, Detail: "Redis answers at " + e.addrs()})
@@ -132,19 +133,17 @@ func (e *exam) bounded(ctx context.Context) (context.Context, context.CancelFunc
 	return context.WithTimeout(ctx, e.Timeout)
 }
 
-// connect pings Redis and reads what each master says about itself. Its errors mean that no check can run.
-func (e *exam) connect(ctx context.Context) error {
+// connect pings Redis and reads what each master says about itself. Its errors, one of each master, mean that no check
+// can run.
+func (e *exam) connect(ctx context.Context) []error {
 	ctx, cancel := e.bounded(ctx)
 	defer cancel()
 	if err := redisutil.Ping(ctx, e.Redis); err != nil && !forbidden(err) {
-		return err
+		return []error{e.named(e.Where(), err)}
 	}
 	switch c := e.Redis.(type) {
 	case *redis.Client:
-		e.nodes = []*node{{rdb: c, addr: c.Options().Addr}}
-		if e.nodes[0].addr == "FailoverClient" { // of go-redis, which does not tell the address
-			e.nodes[0].addr = "the Sentinels' master"
-		}
+		e.nodes = []*node{{rdb: c, addr: e.Where()}}
 	case *redis.ClusterClient:
 		var mu sync.Mutex // ForEachMaster calls the function concurrently
 		err := c.ForEachMaster(ctx, func(_ context.Context, m *redis.Client) error {
@@ -154,17 +153,33 @@ func (e *exam) connect(ctx context.Context) error {
 			return nil
 		})
 		if err != nil {
-			return err
+			return []error{err}
 		}
 	default:
-		return fmt.Errorf("a client of type %T", e.Redis)
+		return []error{fmt.Errorf("a client of type %T", e.Redis)}
 	}
-	for _, n := range e.nodes {
-		if err := n.ask(ctx); err != nil {
-			return fmt.Errorf("%s: %w", n.addr, err)
-		}
+	errs := make([]error, len(e.nodes))
+	var asked sync.WaitGroup // a master that hangs leaves no time for others
+	for i, n := range e.nodes {
+		asked.Go(func() {
+			if err := n.ask(ctx); err != nil {
+				errs[i] = e.named(n.addr, err)
+			}
+		})
 	}
-	return nil
+	asked.Wait()
+	return slices.DeleteFunc(errs, func(err error) bool { return err == nil })
+}
+
+// named names the server that did not answer, or that answered with err. A failure to connect names it already.
+func (e *exam) named(addr string, err error) error {
+	if timeout, ok := errors.AsType[net.Error](err); ok && timeout.Timeout() { // a context's or a connection's
+		return fmt.Errorf("no answer from %s within %v", addr, e.Timeout)
+	}
+	if strings.Contains(err.Error(), addr) {
+		return err
+	}
+	return fmt.Errorf("%s: %w", addr, err)
 }
 
 // ask reads HELLO and INFO. Either may be forbidden, or unknown to a proxy.
@@ -232,7 +247,7 @@ func (e *exam) reachFix(err error) string {
 		{"certificate", "give the authority that signed the certificate by --tls-ca"},
 		{"EOF", "does the server need TLS? Then use rediss://"},
 		{"no such host", "the host name is unknown: check the URL"},
-		{"no answer within", "does redis-server hang (redis-cli ping on its host)? Else check the address, the firewall, " +
+		{"no answer from", "does redis-server hang (redis-cli ping on its host)? Else check the address, the firewall, " +
 			"and whether the server uses TLS as the URL says (rediss://)"},
 		{"max number of clients", "raise maxclients, or close idle connections"},
 		// A server with too many clients closes a connection before the client has sent anything. Whether its

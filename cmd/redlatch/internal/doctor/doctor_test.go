@@ -33,7 +33,7 @@ func examine(t *testing.T, rdb redis.UniversalClient, tweaks ...func(*Config)) (
 	t.Helper()
 	worst := map[string]Result{}
 	rank := map[string]int{OK: 1, Warn: 2, Fail: 3}
-	cfg := Config{Redis: rdb, Timeout: 2 * time.Second}
+	cfg := Config{Redis: rdb, Where: func() string { return "the server" }, Timeout: 2 * time.Second}
 	cfg.Report = func(r Result) {
 		require.NotZero(t, rank[r.Status], "%+v", r)
 		require.NotEmpty(t, r.Detail, "%+v", r)
@@ -278,7 +278,7 @@ func TestServerOutOfReach(t *testing.T) {
 		"wrong password": {
 			server.Client(t, once, func(o *redis.Options) { o.Password = "wrong" }), "WRONGPASS", "password in the URL is wrong",
 		},
-		"silent": {silent.Client(t, once), "no answer within 300ms", "does redis-server hang"},
+		"silent": {silent.Client(t, once), "no answer from the server within 300ms", "does redis-server hang"},
 		"busy":   {busy.Client(t, once), "BUSY", "SCRIPT KILL"},
 	} {
 		results, failed, err := examine(t, tt.rdb, func(c *Config) { c.Timeout = 300 * time.Millisecond })
@@ -289,6 +289,31 @@ func TestServerOutOfReach(t *testing.T) {
 		require.Contains(t, results["connection"].Detail, tt.detail, name)
 		require.Contains(t, results["connection"].Fix, tt.fix, "%s: %+v", name, results)
 	}
+}
+
+// Masters of a cluster that hang are named, each.
+func TestSilentMastersAreNamed(t *testing.T) {
+	t.Parallel()
+	masters := []string{redistest.ServeSilence(t), redistest.Miniredis(t).Addr(), redistest.ServeSilence(t)}
+	rdb := redis.NewClusterClient(&redis.ClusterOptions{
+		ContextTimeoutEnabled: true,
+		ClusterSlots: func(context.Context) (slots []redis.ClusterSlot, _ error) {
+			for i, addr := range masters {
+				slots = append(slots, redis.ClusterSlot{Start: i, End: i, Nodes: []redis.ClusterNode{{Addr: addr}}})
+			}
+			return slots, nil
+		},
+	})
+	t.Cleanup(func() { require.NoError(t, rdb.Close()) })
+	var silent []string
+	_, _, err := examine(t, rdb, func(c *Config) {
+		c.Timeout = time.Second
+		c.Report = func(r Result) { silent = append(silent, r.Check+": "+r.Detail) }
+	})
+	require.ErrorIs(t, err, ErrUnreachable)
+	require.ElementsMatch(t, []string{
+		"connection: no answer from " + masters[0] + " within 1s", "connection: no answer from " + masters[2] + " within 1s",
+	}, silent)
 }
 
 // Errors of TLS, as Go and OpenSSL word them, and of a server that has too many clients.
@@ -331,11 +356,13 @@ func TestConnectionLostMeanwhile(t *testing.T) {
 func TestCancelledRunReturns(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
-	_, err := Run(ctx, Config{Redis: redistest.Redis(t).Client(t), Timeout: time.Second, Report: func(r Result) {
+	cfg := Config{Redis: redistest.Redis(t).Client(t), Where: func() string { return "" }, Timeout: time.Second}
+	cfg.Report = func(r Result) {
 		if r.Check == "role" {
 			cancel()
 		}
-	}})
+	}
+	_, err := Run(ctx, cfg)
 	require.ErrorIs(t, err, context.Canceled)
 }
 

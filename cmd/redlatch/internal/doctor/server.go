@@ -344,7 +344,7 @@ func clock(ctx context.Context, e *exam) ([]Result, error) {
 				return unchecked(err), nil
 			}
 			if err != nil {
-				return nil, err
+				return nil, fmt.Errorf("%s: %w", n.addr, err)
 			}
 			if took < best {
 				best, skew = took, server.Sub(start.Add(took/2))

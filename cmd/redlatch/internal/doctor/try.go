@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -118,10 +119,15 @@ func tryAll(ctx context.Context, e *exam) ([]Result, error) {
 	var errs []error // one of each text
 	var results []Result
 	failed := map[string][]string{} // kinds by text
+	var silent error
 	for _, kind := range kinds(c, e.name) {
 		bound, cancel := e.bounded(ctx)
 		err := kind.try(bound)
 		cancel()
+		if errors.Is(err, primitives.ErrUnavailable) && !answered(err) {
+			silent = err // so the other kinds would wait in vain
+			break
+		}
 		switch {
 		case err == nil:
 			good = append(good, kind.name)
@@ -146,7 +152,7 @@ func tryAll(ctx context.Context, e *exam) ([]Result, error) {
 	if len(errs) > 0 {
 		e.findMore(bound, left) // a script that failed half-way may have written keys with names of its own
 	}
-	if err := left.remove(bound, e.Redis); err != nil {
+	if err := cmp.Or(silent, left.remove(bound, e.Redis)); err != nil {
 		if !answered(err) {
 			return results, err
 		}

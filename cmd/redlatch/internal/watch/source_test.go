@@ -180,23 +180,13 @@ func testOutage(t *testing.T, timeout time.Duration, fail, end func(*redistest.S
 	rdb := redis.NewClient(o)
 	defer func() { _ = rdb.Close() }()
 	lines, out := io.Pipe()
-	messages, errs := io.Pipe()
+	said := make(chan string, 10)
+	note := func(event, text string) { said <- event + ": " + text }
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() {
-		ended <- Run(ctx, Config{Redis: rdb, Pattern: "*", Timeout: timeout, Out: out, Errs: errs})
-		_, _ = out.Close(), errs.Close()
-	}()
-	said := make(chan string, 10)
-	go func() {
-		buf := make([]byte, 1000)
-		for {
-			n, err := messages.Read(buf)
-			if err != nil {
-				return
-			}
-			said <- string(buf[:n])
-		}
+		ended <- Run(ctx, Config{Redis: rdb, Pattern: "*", Timeout: timeout, Out: out, Note: note})
+		_ = out.Close()
 	}()
 	in := json.NewDecoder(lines)
 	next := func(cond func(map[string]any) bool) time.Time {
@@ -219,10 +209,10 @@ func testOutage(t *testing.T, timeout time.Duration, fail, end func(*redistest.S
 	next(answered)
 	require.NoError(t, fail(server))
 	next(func(l map[string]any) bool { return l["error"] != nil })
-	require.Contains(t, <-said, "no answer from Redis, trying again")
+	require.Contains(t, <-said, "silent: no answer from Redis, trying again")
 	require.NoError(t, end(server))
 	again := next(answered)
-	require.Contains(t, <-said, "answers again")
+	require.Equal(t, "answering: Redis answers again", <-said)
 	require.Greater(t, next(answered).Sub(again), lookEvery/2, "two looks at once would give no rates")
 	acquire(t, client(t, server.Client(t)).Lock("back"))
 	next(func(l map[string]any) bool { return len(l["held"].([]any)) == 1 })

@@ -20,15 +20,15 @@ import (
 // Config is what Run needs.
 type Config struct {
 	Redis   redis.UniversalClient
-	Prefix  string // of all names, as WithPrefix
-	Pattern string // a glob; "": all names
-	Where   string // names the server, for people
+	Prefix  string        // of all names, as WithPrefix
+	Pattern string        // a glob; "": all names
+	Where   func() string // names the server, for people
 	Timeout time.Duration
 
 	In    *os.File
-	Out   io.Writer // full screen if it is a terminal, and In is one too
-	Errs  io.Writer
-	JSON  bool // lines on a terminal too
+	Out   io.Writer                // full screen if it is a terminal, and In is one too
+	Note  func(event, text string) // beside Out, when Redis falls silent and when it answers again
+	JSON  bool                     // lines on a terminal too
 	Color bool
 }
 
@@ -134,12 +134,13 @@ func fullScreen(ctx context.Context, cfg Config, out *os.File, results <-chan re
 			}
 		})
 	})
-	m := &model{where: cfg.Where, pattern: cfg.Pattern}
+	m := &model{pattern: cfg.Pattern}
 	s := &screen{out: out, color: cfg.Color}
 	tick := time.NewTicker(drawEvery)
 	defer tick.Stop()
 	for {
 		columns, rows := t.size()
+		m.where = cfg.Where()
 		if err := s.draw(render(m, columns, rows, time.Now()), columns); err != nil {
 			return err
 		}
@@ -222,11 +223,11 @@ func writeLines(ctx context.Context, cfg Config, results <-chan result, crashed 
 		if r.err != nil {
 			line.Error = oneLine(r.err)
 			if !failing {
-				fmt.Fprintf(cfg.Errs, "redlatch: %s, trying again: %s\n", trouble(r.err), printable(line.Error))
+				cfg.Note("silent", fmt.Sprintf("%s, trying again: %s", trouble(r.err), line.Error))
 			}
 		} else {
 			if failing {
-				fmt.Fprintln(cfg.Errs, "redlatch: Redis answers again")
+				cfg.Note("answering", "Redis answers again")
 			}
 			line.fill(last, r.snap)
 			last = r.snap

@@ -41,7 +41,8 @@ func child(addr string) int {
 		rdb = (*redis.ClusterClient)(nil)
 	}
 	err := Run(context.Background(), Config{
-		Redis: rdb, Pattern: "*", Where: addr, Timeout: time.Second, In: os.Stdin, Out: os.Stdout, Errs: os.Stderr,
+		Redis: rdb, Pattern: "*", Where: func() string { return addr }, Timeout: time.Second, In: os.Stdin, Out: os.Stdout,
+		Note: func(_, text string) { fmt.Fprintln(os.Stderr, text) },
 	})
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
