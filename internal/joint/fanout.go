@@ -210,7 +210,7 @@ func newAttemptTime(ctx context.Context, c *engine.Core, w *engine.Wait) *attemp
 // nothing more is asked then.
 func (t *attemptTime) acquire(ctx context.Context, o *Ownership, i int, q *engine.Request, w engine.Wait) error {
 	if t.ending.Err() != nil {
-		return q.GaveUp(ctx, nil)
+		return q.GaveUp(ctx)
 	}
 	return o.acquireAndAdd(ctx, i, q, w)
 }

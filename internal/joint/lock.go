@@ -119,9 +119,6 @@ func (l *Lock) carriedID(ctx context.Context) (id string, err error) {
 func (l *Lock) beginAttempt(ctx context.Context, q *engine.Request) (*Ownership, error) {
 	ttl, limit := l.shortest(q.Terms)
 	q.TTL = ttl
-	if !l.Budgeted { // a red lock counts the answers of its members
-		q.ShareContact()
-	}
 	o := &Ownership{lock: l, ID: q.ID, budget: l.budget(ttl), terms: q.Terms, shortest: limit}
 	if q.Shared {
 		return o, nil
@@ -163,7 +160,7 @@ func (o *Ownership) acquireMember(
 	}
 	mine := m.NewRequest(terms)
 	mine.Wait, mine.Group = w, o
-	if !o.lock.Budgeted {
+	if !o.lock.Budgeted { // a red lock counts the answers of its members
 		mine.NoteFor(q)
 	}
 	if !q.Shared { // an id that the caller names ignores the holds in ctx

@@ -170,7 +170,7 @@ func (m *multi) acquireInOrder(
 			if ctx.Err() == nil {
 				return engine.Result{}, i, err
 			}
-			err = q.GaveUp(ctx, nil) // ctx ended during the releases
+			err = q.GaveUp(ctx) // ctx ended during the releases
 		}
 		return engine.Result{}, -1, err
 	}
