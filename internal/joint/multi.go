@@ -180,7 +180,6 @@ func (m *multi) acquireInOrder(
 	case !o.enough():
 		err = errMembersLost
 	default:
-		o.seal()
 		return o.granted(), -1, nil
 	}
 	attempt.settle(0, o.releaseMembers(ctx))

@@ -13,11 +13,9 @@ import (
 // Ownership is the ownership behind a hold of a joint lock: one hold of each member, of which enough
 // must be live. Each is renewed by its own client.
 //
-//	open    attempts add holds
-//	sealed  the attempt is over: a late hold is refused, and released by its attempt
-//	closed  the joint hold ends: the ends of the members' holds have no effect any longer
-//
-// An attempt makes it. It seals it when enough members are acquired, and closes it otherwise.
+//	open    holds are added, by the attempt that makes it; a late one even after that, while the joint hold lasts
+//	closed  the attempt has failed, or the joint hold ends: a late hold is refused, and released by its attempt.
+//	        The ends of the members' holds have no effect any longer
 type Ownership struct {
 	lock    *Lock
 	ID      string        // the owner in every member
@@ -30,8 +28,7 @@ type Ownership struct {
 
 	mu     sync.Mutex     // guards the rest; Hold.mu may be taken while it is held
 	holds  []*engine.Hold // of members
-	sealed bool           // add refuses further holds
-	closed bool           // released, detached or lost
+	closed bool           // released, detached or lost; add refuses further holds
 	h      *engine.Hold   // the user's hold, once it has joined; does not change then
 	asking int            // calls of Check and Extend under way, which report a loss themselves
 	// unreported: a loss ended the hold while a call was asking, and its event is not emitted yet.
@@ -86,26 +83,22 @@ func (o *Ownership) granted() engine.Result {
 	return engine.Result{Granted: true, Sent: time.Now(), Holding: o}
 }
 
-// add adds a member's hold. It reports false if o is sealed: then the caller must release the hold.
+// add adds a member's hold. It reports false if o is closed: then the caller must release the hold.
 func (o *Ownership) add(hold *engine.Hold) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.sealed {
+	if o.closed {
 		return false
 	}
 	o.holds = append(o.holds, hold)
+	if o.h != nil { // its answer was late
+		hold.JoinAs(o.h, nil)
+	}
 	return true
 }
 
-// seal refuses further holds. The attempt calls it when it has decided.
-func (o *Ownership) seal() {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.sealed = true
-}
-
-// close seals o, ends its retakes, and returns its members' holds. From now on their ends do not end the
-// joint hold. It may be called more than once.
+// close refuses further holds, ends the retakes, and returns the members' holds. From now on their ends do not end
+// the joint hold. It may be called more than once.
 func (o *Ownership) close() []*engine.Hold {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -118,7 +111,7 @@ func (o *Ownership) end() {
 	if o.closed {
 		return
 	}
-	o.sealed, o.closed = true, true
+	o.closed = true
 	if o.retakes.over != nil {
 		close(o.retakes.over)
 	}

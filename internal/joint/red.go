@@ -80,7 +80,6 @@ func (r *red) TryAcquire(ctx context.Context, q *engine.Request) (engine.Result,
 		asked.collect(attempt.ending, max(o.budget-time.Since(began), time.Millisecond), &v)
 	}
 	asked.countMissing(attempt.ending, &v)
-	o.seal()
 	if ctx.Err() == nil && o.enough() {
 		state.granted = o
 		return o.granted(), nil

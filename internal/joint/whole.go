@@ -72,7 +72,6 @@ func (m *multi) tryWhole(ctx context.Context, q *engine.Request, terms *engine.T
 		}
 		o.holds = append(o.holds, hold)
 	}
-	o.sealed = true
 	stateOf(q).granted = o
 	res.Holding = o
 	return res, nil
