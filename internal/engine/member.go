@@ -73,9 +73,6 @@ func (h *Hold) JoinAs(of, lost *Hold) {
 // Detached returns a context with the values of the one that h was acquired with. It never ends.
 func (h *Hold) Detached() context.Context { return context.WithoutCancel(h.ctx) }
 
-// TTL is the length of the lease, or of each renewal.
-func (h *Hold) TTL() time.Duration { return h.ttl }
-
 // IsLostUnreleased reports whether h was lost, and its Release has not begun.
 func (h *Hold) IsLostUnreleased() bool {
 	s := h.state()
@@ -100,8 +97,13 @@ func (h *Hold) ReportLoss(ctx context.Context, loss Loss, err error) {
 	h.emit(ctx, EventLost, err)
 }
 
-// MayComeAgain reports whether a late copy of the command that acquired h may still arrive.
-func (h *Hold) MayComeAgain() bool { return h.Ownership().InDoubt && h.heldFor() < h.r.Core.LateCopies }
+// CopiesFor is how long a late copy of the command that acquired h may still arrive.
+func (h *Hold) CopiesFor() time.Duration {
+	if !h.Ownership().InDoubt {
+		return 0
+	}
+	return h.r.Core.LateCopies - h.heldFor()
+}
 
 // KeepForReplacement makes sure that no Release of o's holds, all of which are lost, sends anything. It would
 // free their replacement, which has the same id: see Abandon.

@@ -33,7 +33,9 @@ type Ownership struct {
 	asking int            // calls of Check and Extend under way, which report a loss themselves
 	// unreported: a loss ended the hold while a call was asking, and its event is not emitted yet.
 	unreported bool
-	retakes    retakes // of lost members
+	// early are members whose ends were reported before there was a joint hold. Join reports them again.
+	early []*engine.Hold
+	over  chan struct{} // closed when the joint hold ends; nil: no member is retaken
 }
 
 // NewOwnership returns an ownership without members, for a takeover: the caller adds the members
@@ -112,8 +114,8 @@ func (o *Ownership) end() {
 		return
 	}
 	o.closed = true
-	if o.retakes.over != nil {
-		close(o.retakes.over)
+	if o.over != nil {
+		close(o.over)
 	}
 }
 
@@ -158,12 +160,15 @@ func isValid(member *engine.Hold) bool {
 // others may have ended by a loss, by a user's Release of a member, or because a member's client
 // closed. A red lock with enough members left retakes a lost one.
 //
-// Holds of an attempt that has no joint hold yet are ignored here, and so are holds that were refused by
-// add: Join looks at the members again. The caller holds no mutex.
+// Before there is a joint hold, the end is noted for Join. Holds that were refused by add are ignored. The caller holds
+// no mutex.
 func (o *Ownership) MemberEnded(member *engine.Hold, cause error) {
 	o.mu.Lock()
 	// The client that ends its holds ends the joint hold too, with ErrClosed.
 	closing := errors.Is(cause, engine.ErrClosed) && member.Resource().Core == o.core()
+	if o.h == nil {
+		o.early = append(o.early, member)
+	}
 	if o.closed || o.h == nil || !slices.Contains(o.holds, member) || closing {
 		o.mu.Unlock()
 		return
@@ -172,38 +177,34 @@ func (o *Ownership) MemberEnded(member *engine.Hold, cause error) {
 	if lost {
 		o.end()
 		o.unreported = asking
+	} else if o.over == nil {
+		o.over = make(chan struct{})
 	}
 	o.mu.Unlock()
-	loss := o.loss()
 	switch {
 	case lost && asking:
 		// A Check or Extend is under way, and reports the loss before it returns. The hold ends now all
 		// the same, because that call may wait for a silent member.
-		_ = o.h.LoseUnreported(loss)
+		_ = o.h.LoseUnreported(o.loss())
 	case lost:
-		o.h.LoseInBackground(loss)
+		o.h.LoseInBackground(o.loss())
 	case errors.Is(cause, engine.ErrLost):
-		o.retakeLater()
+		o.retakeLater(member)
 	}
 }
 
 // Join implements [engine.Holding]: h is the user's hold. Members may have ended before h existed, and
-// MemberEnded could do nothing then. So Join looks at them again.
+// MemberEnded could do nothing then.
 func (o *Ownership) Join(h *engine.Hold) {
 	o.mu.Lock()
 	o.h = h
-	lost, someLost := o.tooFew(), false
 	for _, member := range o.holds {
 		member.JoinAs(h, nil)
-		someLost = someLost || member.IsLostUnreleased()
 	}
+	early := o.early
 	o.mu.Unlock()
-	switch {
-	case lost:
-		o.close()
-		h.LoseInBackground(o.loss())
-	case someLost:
-		o.retakeLater()
+	for _, member := range early {
+		o.MemberEnded(member, member.Ended())
 	}
 }
 
