@@ -65,8 +65,7 @@ func (l *Lock) Rollback(ctx context.Context, q *engine.Request) error {
 type attempts struct {
 	granted *Ownership    // of the last attempt, if it was granted; of a multi lock from its beginning
 	split   time.Duration // how long the last attempt took, if rivals held some members each; else 0
-	decided bool          // whether the members are acquired as a whole
-	whole   *engine.Terms // of each member, if they are; else nil
+	whole   *engine.Terms // of each member, if they are acquired as a whole; else nil
 }
 
 // stateOf returns the state of q, and makes it if there is none.
@@ -117,9 +116,7 @@ func (l *Lock) carriedID(ctx context.Context) (id string, err error) {
 //
 // If ctx carries a hold of a member, the id is that hold's: a joint hold has one id in all members.
 func (l *Lock) beginAttempt(ctx context.Context, q *engine.Request) (*Ownership, error) {
-	ttl, limit := l.shortest(q.Terms)
-	q.TTL = ttl
-	o := &Ownership{lock: l, ID: q.ID, budget: l.budget(ttl), terms: q.Terms, shortest: limit}
+	o := l.NewOwnership(q)
 	if q.Shared {
 		return o, nil
 	}

@@ -38,11 +38,12 @@ type Ownership struct {
 	over  chan struct{} // closed when the joint hold ends; nil: no member is retaken
 }
 
-// NewOwnership returns an ownership without members, for a takeover: the caller adds the members
+// NewOwnership returns an ownership without members, and sets q's TTL. A takeover adds the members
 // whose owner it has replaced on the server (ReplaceMember), and makes the hold (Adopted).
 func (l *Lock) NewOwnership(q *engine.Request) *Ownership {
-	ttl, _ := l.shortest(q.Terms)
-	return &Ownership{lock: l, ID: q.ID, budget: l.budget(ttl), terms: q.Terms}
+	ttl, limit := l.shortest(q.Terms)
+	q.TTL = ttl
+	return &Ownership{lock: l, ID: q.ID, budget: l.budget(ttl), terms: q.Terms, shortest: limit}
 }
 
 // ReplaceMember adds the hold of a member on whose server o's id has replaced the former owner. It does

@@ -34,17 +34,15 @@ type Whole interface {
 // wholeTerms returns the terms of the members if q is to acquire them as a whole, else nil. An id that the caller
 // names is counted by the server. If ctx carries a hold of a member, the others need its id, and that member nests.
 func (m *multi) wholeTerms(ctx context.Context, q *engine.Request) *engine.Terms {
+	decided := q.State != nil
 	s := stateOf(q)
-	if !s.decided {
-		s.decided = true
-		if m.Whole == nil || q.Shared {
-			return nil
-		}
-		carried, err := m.carriedID(ctx)
-		if terms := q.Terms.ForMember(0); carried == "" && err == nil && m.Whole.Fits(q.Terms, terms) {
-			s.whole = terms
-			q.TTL = terms.FirstTTL()
-		}
+	if decided || m.Whole == nil || q.Shared {
+		return s.whole
+	}
+	carried, err := m.carriedID(ctx)
+	if terms := q.Terms.ForMember(0); carried == "" && err == nil && m.Whole.Fits(q.Terms, terms) {
+		s.whole = terms
+		q.TTL = terms.FirstTTL()
 	}
 	return s.whole
 }
