@@ -3,7 +3,6 @@ package joint
 import (
 	"context"
 	"errors"
-	"fmt"
 	"math/rand/v2"
 	"time"
 
@@ -98,7 +97,7 @@ func (m *multi) tryInOrder(ctx context.Context, q *engine.Request) (engine.Resul
 			return res, nil
 		case ctx.Err() == nil && waiting.Err() != nil:
 			return engine.Result{}, engine.ErrClosed
-		case errors.Is(err, errYield), q.Wait.Waited() && c.Classify(err).Retry:
+		case errors.Is(err, errYield), errors.Is(err, errMembersLost), q.Wait.Waited() && c.Classify(err).Retry:
 			return engine.Result{RetryAfter: -1, Met: err}, nil
 		}
 		return engine.Result{}, err
@@ -174,14 +173,9 @@ func (m *multi) acquireInOrder(
 		}
 		return engine.Result{}, -1, err
 	}
-	switch {
-	case !o.enough() && q.MayQueue:
-		err = fmt.Errorf("%w: a member was lost meanwhile", errYield)
-	case !o.enough():
-		err = errMembersLost
-	default:
+	if o.enough() {
 		return o.granted(), -1, nil
 	}
 	attempt.settle(0, o.releaseMembers(ctx))
-	return engine.Result{}, -1, err
+	return engine.Result{}, -1, errMembersLost
 }

@@ -127,32 +127,26 @@ func (o *Ownership) memberHolds() []*engine.Hold {
 	return slices.Clone(o.holds)
 }
 
-// count counts the members for which f is true. mu is held; f may take the mutex of the hold.
-func (o *Ownership) count(f func(*engine.Hold) bool) (n int) {
-	for _, hold := range o.holds {
-		if f(hold) {
+// has reports whether f is true for as many members as needed. mu is held; f may take the mutex of the hold.
+func (o *Ownership) has(f func(*engine.Hold) bool) bool {
+	n := 0
+	for _, member := range o.holds {
+		if f(member) {
 			n++
 		}
 	}
-	return n
+	return n >= o.lock.Need
 }
-
-// tooFew reports whether fewer members are live than needed. mu is held.
-func (o *Ownership) tooFew() bool { return o.count((*engine.Hold).IsLive) < o.lock.Need }
 
 // enough reports whether enough members were acquired and are still valid.
 func (o *Ownership) enough() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.valid() >= o.lock.Need
+	return o.has(isValid)
 }
 
-// valid counts the members that are valid at this moment, by our own clock. After a pause of the process a live
-// member may be over, because its end has not been reported yet. mu is held.
-func (o *Ownership) valid() int {
-	return o.count(isValid)
-}
-
+// isValid reports whether member is valid at this moment, by our own clock. After a pause of the process a live
+// member may be over, because its end has not been reported yet.
 func isValid(member *engine.Hold) bool {
 	return member.IsLive() && member.ValidUntil().After(time.Now())
 }
@@ -174,7 +168,7 @@ func (o *Ownership) MemberEnded(member *engine.Hold, cause error) {
 		o.mu.Unlock()
 		return
 	}
-	lost, asking := o.tooFew(), o.asking > 0
+	lost, asking := !o.has((*engine.Hold).IsLive), o.asking > 0
 	if lost {
 		o.end()
 		o.unreported = asking
@@ -302,7 +296,7 @@ func (o *Ownership) ask(ctx context.Context, f func(*engine.Hold) error) error {
 	o.asking--
 	unreported := o.unreported
 	o.unreported = false
-	lost = lost || unreported || (o.valid() < o.lock.Need && !o.closed)
+	lost = lost || unreported || (!o.closed && !o.has(isValid))
 	o.mu.Unlock()
 	switch {
 	case !lost:

@@ -147,7 +147,7 @@ func (o *Ownership) replace(lost, fresh *engine.Hold) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	at := slices.Index(o.holds, lost)
-	if o.closed || at < 0 || o.valid() < o.lock.Need || !fresh.IsLive() {
+	if o.closed || at < 0 || !o.has(isValid) || !fresh.IsLive() {
 		return false
 	}
 	fresh.JoinAs(o.h, lost)
