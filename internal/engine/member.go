@@ -159,7 +159,16 @@ func ReleaseTogether(
 		}
 	}
 	sent := time.Now()
+	returned := false
+	defer onPanic(&returned, func() {
+		for _, h := range holds {
+			h.Ownership().wire.Unlock()
+			h.Ownership().writeCountLater(ctx, 0)
+			h.end(ErrReleased)
+		}
+	})
 	held, inDoubt, err := free(bounded)
+	returned = true
 	gone := make([]bool, len(holds))
 	for i, h := range holds {
 		o := h.Ownership()

@@ -320,6 +320,37 @@ func TestHookThatPanicsLeavesNoMemberOfAMulti(t *testing.T) {
 	})
 }
 
+// panicking acquires the members of a multi lock as a whole. A hook panics when they are released together.
+type panicking struct{ members []*Resource }
+
+func (*panicking) Fits(*Terms, *Terms) bool               { return true }
+func (*panicking) Subscribe(func(Message)) []Subscription { return nil }
+
+func (w *panicking) TryAcquire(ctx context.Context, o *Owner) (res Result, err error) {
+	for _, m := range w.members {
+		if res, err = m.Driver.TryAcquire(ctx, &Request{Owner: *o, Terms: NewTerms()}); err != nil || !res.Granted {
+			break
+		}
+	}
+	return res, err
+}
+
+func (*panicking) Release(context.Context, *Owner) ([]bool, bool, error) { panic("hook") }
+
+func TestHookThatPanicsInTheReleaseOfAMultiLeavesNoMember(t *testing.T) {
+	Bubble(t, func(t *testing.T, s *Server) {
+		s.KeepLeases()
+		c := s.Client(t, "a")
+		members := []*Resource{c.Lock("x"), c.Lock("y")}
+		r := c.Joint("multi", func(l *joint.Lock) { l.Whole = &panicking{members}; joint.NewMulti(l) }, members...)
+		hold := Acquire(t, t.Context(), r)
+		require.PanicsWithValue(t, "hook", func() { _ = hold.Release(t.Context()) })
+		Sleep(time.Second)
+		s.RequireFree(t)
+		require.NoError(t, c.Shut(t.Context()), "no hold is left")
+	})
+}
+
 func TestMultisInOppositeOrdersBothAcquireInTheEnd(t *testing.T) {
 	Bubble(t, func(t *testing.T, s *Server) {
 		a, b := s.Client(t, "a").MultiOf("x", "y"), s.Client(t, "b").MultiOf("y", "x")
