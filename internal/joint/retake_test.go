@@ -124,6 +124,22 @@ func TestRetakeIsWithdrawnAtOnce(t *testing.T) {
 	}
 }
 
+// The hold of a lost member and its replacement have one id. The user releases the lost one.
+func TestReleaseOfALostMemberDoesNotFreeItsReplacement(t *testing.T) {
+	Bubble(t, func(t *testing.T, _ *Server) {
+		k := newCluster(t, 3)
+		hold := Acquire(t, t.Context(), redOf(k.clients))
+		member, _ := HoldFrom(Carry(hold), k.clients[0].Lock("x"))
+		k.servers[0].Forget("x")
+		Sleep(found)
+		require.ErrorIs(t, member.Release(t.Context()), ErrLost)
+		Sleep(0)
+		assert.Equal(t, 3, k.holders(hold.ID()))
+		Release(t, hold)
+		k.requireFree(t)
+	})
+}
+
 // Members with a fixed lease, or with an id that the caller names, are not retaken.
 func TestOnlyRenewedMembersOfAPrivateIDAreRetaken(t *testing.T) {
 	for _, option := range []func(*Terms){FixedLease(time.Hour), OwnedBy("me")} {
