@@ -180,7 +180,6 @@ func join(errs []error) (joined error) {
 // acquired members behind either. So settle ends with the time, and the release of what was acquired goes on in the
 // background.
 type attemptTime struct {
-	core   *engine.Core
 	began  time.Time
 	ending context.Context //nolint:containedctx // done when the caller's ctx is, or when the wait is over
 	cancel context.CancelFunc
@@ -189,9 +188,9 @@ type attemptTime struct {
 
 // newAttemptTime returns the time of an attempt of the acquisition with ctx and w. Without a limit it
 // needs no timer.
-func newAttemptTime(ctx context.Context, c *engine.Core, w *engine.Wait) *attemptTime {
+func newAttemptTime(ctx context.Context, w *engine.Wait) *attemptTime {
 	ending, cancel := w.Bound(ctx, false)
-	return &attemptTime{core: c, began: time.Now(), ending: ending, cancel: cancel}
+	return &attemptTime{began: time.Now(), ending: ending, cancel: cancel}
 }
 
 // acquire acquires the i-th member for o, unless the time is over: an answer that comes within the grace counts, but

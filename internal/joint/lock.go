@@ -49,13 +49,21 @@ func (l *Lock) shortest(terms *engine.Terms) (ttl, limit time.Duration) {
 
 // Rollback implements [engine.Driver]: it releases the members that q's last attempt acquired. Earlier attempts
 // have released theirs. It blocks for the answers; after the budget the rest goes on in the background.
+//
+// An attempt to acquire all members by one command may have taken them, or may still do so. The rollback of the first
+// member keeps late copies of it from taking anything.
 func (l *Lock) Rollback(ctx context.Context, q *engine.Request) error {
 	switch s := stateOf(q); {
 	case s.granted != nil:
 		s.granted.releaseMembers(ctx).count(ctx, s.granted.budget) // until ctx is done; then in the background
 		s.granted = nil
 	case s.whole != nil:
-		return l.rollbackWhole(ctx, q, s.whole)
+		member := q.Member(s.whole, nil)
+		for _, r := range l.Members {
+			if err := r.Driver.Rollback(ctx, member); err != nil {
+				return err
+			}
+		}
 	}
 	return nil
 }

@@ -234,10 +234,16 @@ func (o *Ownership) Member(r *engine.Resource) *engine.Hold {
 // Forget implements [engine.Holding]: the members are left to their leases.
 func (o *Ownership) Forget(*engine.Hold) { o.DetachMembers() }
 
-// Release implements [engine.Holding]: it releases all members, and blocks for their answers, for the budget at
-// most. Silent members are released in the background.
+// Release implements [engine.Holding]: it releases all members, by one command if that is possible. It blocks for
+// their answers, for the budget at most. Silent members are released in the background.
 func (o *Ownership) Release(ctx context.Context, h *engine.Hold) (handedOff bool, err error) {
-	done, lost, err := o.releaseWhole(ctx)
+	done, lost := false, false
+	if o.whole {
+		holds := o.close()
+		done, lost, err = engine.ReleaseTogether(ctx, holds, func(ctx context.Context) ([]bool, bool, error) {
+			return o.lock.Whole.Release(ctx, &holds[0].Ownership().Owner)
+		})
+	}
 	if !done {
 		lost, err = o.releaseMembers(ctx).count(context.WithoutCancel(ctx), o.budget).decide(o.lock.Need)
 	}

@@ -55,8 +55,7 @@ func (r *red) TryAcquire(ctx context.Context, q *engine.Request) (engine.Result,
 	if err != nil {
 		return engine.Result{}, err
 	}
-	c, state := r.Resource.Core, stateOf(q)
-	attempt := newAttemptTime(ctx, c, &q.Wait)
+	state, attempt := stateOf(q), newAttemptTime(ctx, &q.Wait)
 	defer attempt.cancel()
 	if state.split > 0 {
 		// Rivals held some members each. The pauses are random and long compared to an attempt, so that

@@ -74,28 +74,3 @@ func (m *multi) tryWhole(ctx context.Context, q *engine.Request, terms *engine.T
 	res.Holding = o
 	return res, nil
 }
-
-// rollbackWhole removes what an attempt to acquire the members by one command may have taken, or may still take.
-// The first command that is executed keeps late copies of the attempt from taking anything. It blocks
-// for the answers.
-func (l *Lock) rollbackWhole(ctx context.Context, q *engine.Request, terms *engine.Terms) error {
-	member := q.Member(terms, nil)
-	for _, r := range l.Members {
-		if err := r.Driver.Rollback(ctx, member); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// releaseWhole releases all members by one command. done is false if that is not possible: then it has done
-// nothing.
-func (o *Ownership) releaseWhole(ctx context.Context) (done, lost bool, err error) {
-	if !o.whole {
-		return false, false, nil
-	}
-	holds := o.close()
-	return engine.ReleaseTogether(ctx, holds, func(ctx context.Context) ([]bool, bool, error) {
-		return o.lock.Whole.Release(ctx, &holds[0].Ownership().Owner)
-	})
-}
