@@ -758,6 +758,8 @@ func TestRedRetakesAMemberThatForgotTheLock(t *testing.T) {
 		}, 11 * time.Second, 3},
 		{"held by another for a while", func(k *cluster) { k.servers[0].Seize("x", "other", 20*time.Second) },
 			35 * time.Second, 3},
+		{"held by another for long", func(k *cluster) { k.servers[0].Seize("x", "other", time.Hour) },
+			time.Hour + 10*time.Second, 3}, // five budgets of a member
 		{"held by another", func(k *cluster) { k.servers[0].Seize("x", "other", 0) }, 35 * time.Second, 2},
 		{
 			"an attempt is not answered", func(k *cluster) { k.servers[0].Script("acquire", Fault{Mute: true}) },
