@@ -87,6 +87,9 @@ func (o *Ownership) granted() engine.Result {
 }
 
 // add adds a member's hold. It reports false if o is closed: then the caller must release the hold.
+//
+// A hold may come after the attempt has succeeded without it. Its server granted it before that: once the context of
+// the attempt has ended, no grant makes a hold. So a late member never completes a majority that was broken.
 func (o *Ownership) add(hold *engine.Hold) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -161,7 +164,7 @@ func (o *Ownership) MemberEnded(member *engine.Hold, cause error) {
 	o.mu.Lock()
 	// The client that ends its holds ends the joint hold too, with ErrClosed.
 	closing := errors.Is(cause, engine.ErrClosed) && member.Resource().Core == o.core()
-	if o.h == nil {
+	if o.h == nil && !o.closed {
 		o.early = append(o.early, member)
 	}
 	if o.closed || o.h == nil || !slices.Contains(o.holds, member) || closing {
