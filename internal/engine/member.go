@@ -11,16 +11,14 @@ import (
 // What a joint lock needs of the requests and the holds of its members, beyond what a driver needs. Package
 // joint uses it.
 
-// ShareContact makes the requests for the members of q's joint lock note their answers for q: see NoteFor.
-// Without it, each attempt for q has one answer.
-func (q *Request) ShareContact() {
-	if q.heard == nil {
-		q.heard = &Contact{members: true}
+// NoteFor makes the requests for members of a joint lock note their answers for its request. Without it, each attempt
+// for the joint lock has one answer.
+func (q *Request) NoteFor(joint *Request) {
+	if joint.heard == nil {
+		joint.heard = &Contact{members: true}
 	}
+	q.heard = joint.heard
 }
-
-// NoteFor makes q note its answers for the request of its joint lock, which has called ShareContact.
-func (q *Request) NoteFor(joint *Request) { q.heard = joint.heard }
 
 // NoteSilence notes that members have not answered since then, for a joint lock that may give up for another reason.
 func (q *Request) NoteSilence(since time.Time) {
@@ -31,17 +29,8 @@ func (q *Request) NoteSilence(since time.Time) {
 	}
 }
 
-// GaveUp is the error of an acquisition of a joint lock that ended before all members had answered, or at the
-// same time. met is the last error of a member, or nil. A member may have given up for the same reason: its
-// error then says everything, and is not wrapped.
-func (q *Request) GaveUp(ctx context.Context, met error) error {
-	if IsGiveUp(met) && (ctx.Err() == nil || errors.Is(met, context.Cause(ctx))) {
-		return met
-	}
-	g := q.gaveUp(ctx, nil)
-	g.cut = met
-	return g
-}
+// GaveUp is the error of an acquisition of a joint lock that ended before all members had answered.
+func (q *Request) GaveUp(ctx context.Context) error { return q.gaveUp(ctx, nil) }
 
 // IsGiveUp reports whether err is that of an acquisition that gave up.
 func IsGiveUp(err error) bool {
@@ -84,9 +73,6 @@ func (h *Hold) JoinAs(of, lost *Hold) {
 // Detached returns a context with the values of the one that h was acquired with. It never ends.
 func (h *Hold) Detached() context.Context { return context.WithoutCancel(h.ctx) }
 
-// TTL is the length of the lease, or of each renewal.
-func (h *Hold) TTL() time.Duration { return h.ttl }
-
 // IsLostUnreleased reports whether h was lost, and its Release has not begun.
 func (h *Hold) IsLostUnreleased() bool {
 	s := h.state()
@@ -111,8 +97,13 @@ func (h *Hold) ReportLoss(ctx context.Context, loss Loss, err error) {
 	h.emit(ctx, EventLost, err)
 }
 
-// MayComeAgain reports whether a late copy of the command that acquired h may still arrive.
-func (h *Hold) MayComeAgain() bool { return h.Ownership().InDoubt && h.heldFor() < h.r.Core.LateCopies }
+// CopiesFor is how long a late copy of the command that acquired h may still arrive.
+func (h *Hold) CopiesFor() time.Duration {
+	if !h.Ownership().InDoubt {
+		return 0
+	}
+	return h.r.Core.LateCopies - h.heldFor()
+}
 
 // KeepForReplacement makes sure that no Release of o's holds, all of which are lost, sends anything. It would
 // free their replacement, which has the same id: see Abandon.
@@ -168,7 +159,16 @@ func ReleaseTogether(
 		}
 	}
 	sent := time.Now()
+	returned := false
+	defer onPanic(&returned, func() {
+		for _, h := range holds {
+			h.Ownership().wire.Unlock()
+			h.Ownership().writeCountLater(ctx, 0)
+			h.end(ErrReleased)
+		}
+	})
 	held, inDoubt, err := free(bounded)
+	returned = true
 	gone := make([]bool, len(holds))
 	for i, h := range holds {
 		o := h.Ownership()

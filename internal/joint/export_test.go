@@ -27,7 +27,7 @@ func (o *Ownership) Replace(lost, fresh *engine.Hold) bool { return o.replace(lo
 func SettleSilent(c *engine.Core, n int, silence time.Duration) time.Duration {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	began, attempt := time.Now(), newAttemptTime(ctx, c, &engine.Wait{})
+	began, attempt := time.Now(), newAttemptTime(ctx, &engine.Wait{})
 	for range n {
 		attempt.settle(0, newFanOut(c, 1, func(int) error { time.Sleep(silence); return nil }))
 	}

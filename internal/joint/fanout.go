@@ -20,11 +20,12 @@ const rollbackWait = 20 * time.Millisecond
 
 // fanOut is one question to several members. The goroutine that asked owns it and receives the answers.
 type fanOut struct {
+	votes
+
 	core    *engine.Core
 	answers chan error // has room for all answers, so a late one blocks nobody
 	began   time.Time
-	open    int   // answers that have not been received yet
-	failed  error // the last answer that was an error
+	open    int // answers that have not been received yet
 }
 
 // newFanOut runs f for all i < n in goroutines that Close of c waits for. Each ends when its call of f returns.
@@ -35,27 +36,6 @@ func newFanOut(c *engine.Core, n int, f func(i int) error) *fanOut {
 		c.Spawn(func() { o.answers <- f(i) })
 	}
 	return o
-}
-
-// next receives an answer, and blocks until there is one. ok is false if done is closed or late fires
-// before.
-func (o *fanOut) next(done <-chan struct{}, late <-chan time.Time) (ok bool, answer error) {
-	select {
-	case answer = <-o.answers: // first: an answer that is here counts, even if the time is over
-	default:
-		select {
-		case answer = <-o.answers:
-		case <-done:
-			return false, nil
-		case <-late:
-			return false, nil
-		}
-	}
-	o.open--
-	if answer != nil {
-		o.failed = answer
-	}
-	return true, answer
 }
 
 // votes are the counted answers of one question. A member that fails is not a refusal: it may or may
@@ -120,37 +100,45 @@ func (v votes) decide(need int) (refused bool, err error) {
 
 // count waits for all answers, until ctx is done, and for limit at most if that is not 0. Members
 // without an answer count as failed.
-func (o *fanOut) count(ctx context.Context, limit time.Duration) (v votes) {
-	o.collect(ctx, limit, &v)
-	o.countMissing(ctx, &v)
-	return v
+func (o *fanOut) count(ctx context.Context, limit time.Duration) votes {
+	o.collect(ctx, limit)
+	o.countMissing(ctx)
+	return o.votes
 }
 
-// collect adds answers to v until all are there, until ctx is done, and for limit at most if that is
+// collect counts answers until all are there, until ctx is done, and for limit at most if that is
 // not 0. It may be called again for the answers that are left.
-func (o *fanOut) collect(ctx context.Context, limit time.Duration, v *votes) {
+func (o *fanOut) collect(ctx context.Context, limit time.Duration) {
 	var late <-chan time.Time
 	if limit > 0 {
 		timer := time.NewTimer(limit)
 		defer timer.Stop()
 		late = timer.C
 	}
-	for o.open > 0 {
-		ok, answer := o.next(ctx.Done(), late)
-		if !ok {
-			return
+	for ; o.open > 0; o.open-- {
+		var answer error
+		select {
+		case answer = <-o.answers: // first: an answer that is here counts, even if the time is over
+		default:
+			select {
+			case answer = <-o.answers:
+			case <-ctx.Done():
+				return
+			case <-late:
+				return
+			}
 		}
-		v.add(ctx, answer)
+		o.add(ctx, answer)
 	}
 }
 
 // countMissing counts members without an answer as failed, in doubt: their command may be executed.
-func (o *fanOut) countMissing(ctx context.Context, v *votes) {
+func (o *fanOut) countMissing(ctx context.Context) {
 	missing := o.core.Unanswered(errBudget)
 	if cause := context.Cause(ctx); cause != nil {
 		missing = o.core.CutShort(cause, engine.SilenceOf(ctx, o.began))
 	}
-	v.failed = append(v.failed, slices.Repeat([]error{missing}, o.open)...)
+	o.failed = append(o.failed, slices.Repeat([]error{missing}, o.open)...)
 }
 
 // AskAll runs f for all members at the same time, in goroutines that Close waits for. It blocks until all have
@@ -192,7 +180,6 @@ func join(errs []error) (joined error) {
 // acquired members behind either. So settle ends with the time, and the release of what was acquired goes on in the
 // background.
 type attemptTime struct {
-	core   *engine.Core
 	began  time.Time
 	ending context.Context //nolint:containedctx // done when the caller's ctx is, or when the wait is over
 	cancel context.CancelFunc
@@ -201,16 +188,16 @@ type attemptTime struct {
 
 // newAttemptTime returns the time of an attempt of the acquisition with ctx and w. Without a limit it
 // needs no timer.
-func newAttemptTime(ctx context.Context, c *engine.Core, w *engine.Wait) *attemptTime {
+func newAttemptTime(ctx context.Context, w *engine.Wait) *attemptTime {
 	ending, cancel := w.Bound(ctx, false)
-	return &attemptTime{core: c, began: time.Now(), ending: ending, cancel: cancel}
+	return &attemptTime{began: time.Now(), ending: ending, cancel: cancel}
 }
 
 // acquire acquires the i-th member for o, unless the time is over: an answer that comes within the grace counts, but
 // nothing more is asked then.
 func (t *attemptTime) acquire(ctx context.Context, o *Ownership, i int, q *engine.Request, w engine.Wait) error {
 	if t.ending.Err() != nil {
-		return q.GaveUp(ctx, nil)
+		return q.GaveUp(ctx)
 	}
 	return o.acquireAndAdd(ctx, i, q, w)
 }
@@ -219,13 +206,12 @@ func (t *attemptTime) acquire(ctx context.Context, o *Ownership, i int, q *engin
 // over, it waits for another rollbackWait at most, in all calls together. A member usually answers
 // within that. Then nothing is held when the acquisition returns. settle reports whether all have answered.
 func (t *attemptTime) settle(limit time.Duration, o *fanOut) bool {
-	var answers votes // nobody needs them
-	o.collect(t.ending, limit, &answers)
+	o.collect(t.ending, limit)
 	if o.open > 0 && t.ending.Err() != nil {
 		if t.until.IsZero() {
 			t.until = time.Now().Add(rollbackWait)
 		}
-		o.collect(context.Background(), max(time.Until(t.until), 1), &answers)
+		o.collect(context.Background(), max(time.Until(t.until), 1))
 	}
 	return o.open == 0
 }

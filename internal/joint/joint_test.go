@@ -320,6 +320,37 @@ func TestHookThatPanicsLeavesNoMemberOfAMulti(t *testing.T) {
 	})
 }
 
+// panicking acquires the members of a multi lock as a whole. A hook panics when they are released together.
+type panicking struct{ members []*Resource }
+
+func (*panicking) Fits(*Terms, *Terms) bool               { return true }
+func (*panicking) Subscribe(func(Message)) []Subscription { return nil }
+
+func (w *panicking) TryAcquire(ctx context.Context, o *Owner) (res Result, err error) {
+	for _, m := range w.members {
+		if res, err = m.Driver.TryAcquire(ctx, &Request{Owner: *o, Terms: NewTerms()}); err != nil || !res.Granted {
+			break
+		}
+	}
+	return res, err
+}
+
+func (*panicking) Release(context.Context, *Owner) ([]bool, bool, error) { panic("hook") }
+
+func TestHookThatPanicsInTheReleaseOfAMultiLeavesNoMember(t *testing.T) {
+	Bubble(t, func(t *testing.T, s *Server) {
+		s.KeepLeases()
+		c := s.Client(t, "a")
+		members := []*Resource{c.Lock("x"), c.Lock("y")}
+		r := c.Joint("multi", func(l *joint.Lock) { l.Whole = &panicking{members}; joint.NewMulti(l) }, members...)
+		hold := Acquire(t, t.Context(), r)
+		require.PanicsWithValue(t, "hook", func() { _ = hold.Release(t.Context()) })
+		Sleep(time.Second)
+		s.RequireFree(t)
+		require.NoError(t, c.Shut(t.Context()), "no hold is left")
+	})
+}
+
 func TestMultisInOppositeOrdersBothAcquireInTheEnd(t *testing.T) {
 	Bubble(t, func(t *testing.T, s *Server) {
 		a, b := s.Client(t, "a").MultiOf("x", "y"), s.Client(t, "b").MultiOf("y", "x")
@@ -727,6 +758,8 @@ func TestRedRetakesAMemberThatForgotTheLock(t *testing.T) {
 		}, 11 * time.Second, 3},
 		{"held by another for a while", func(k *cluster) { k.servers[0].Seize("x", "other", 20*time.Second) },
 			35 * time.Second, 3},
+		{"held by another for long", func(k *cluster) { k.servers[0].Seize("x", "other", time.Hour) },
+			time.Hour + 10*time.Second, 3}, // five budgets of a member
 		{"held by another", func(k *cluster) { k.servers[0].Seize("x", "other", 0) }, 35 * time.Second, 2},
 		{
 			"an attempt is not answered", func(k *cluster) { k.servers[0].Script("acquire", Fault{Mute: true}) },
@@ -903,27 +936,48 @@ func (d *spy) TryAcquire(ctx context.Context, q *Request) (Result, error) {
 	return res, err
 }
 
-// A member that was acquired after the attempt was decided is released. How its hold ends says nothing
-// about the joint hold.
-func TestMemberThatNeverJoinedDoesNotCountAgainstTheJointHold(t *testing.T) {
-	Bubble(t, func(t *testing.T, s *Server) {
-		c := s.Client(t, "a")
-		r := c.MultiOf("x", "y")
-		attempts := &spy{Driver: r.Driver}
-		r.Driver = attempts
-		hold := Acquire(t, t.Context(), r)
-		m := c.Lock("late")
-		q := m.NewRequest(NewTerms())
-		q.Group = attempts.granted
-		late, err := m.AcquireOutermost(t.Context(), q, time.Now())
-		require.NoError(t, err)
-		require.False(t, attempts.granted.Add(late), "the attempt is decided")
-		Release(t, late)
-		require.NoError(t, Carry(hold).Err())
-		require.NoError(t, hold.Check(t.Context()))
-		Release(t, hold)
-		s.RequireFree(t)
-	})
+// The answer of a member comes when the attempt has succeeded without it. While the joint hold lasts, the member
+// belongs to it. After that it is refused, and how its hold ends says nothing about the joint hold.
+func TestMemberThatComesLateCountsWhileTheJointHoldLasts(t *testing.T) {
+	for _, inTime := range []bool{true, false} {
+		t.Run(fmt.Sprint("in time: ", inTime), func(t *testing.T) {
+			Bubble(t, func(t *testing.T, _ *Server) {
+				k := newCluster(t, 3)
+				k.each(2, (*Server).KeepLeases)
+				k.servers[2].OnEach(func(Command) Fault { return Fault{Err: ErrDown} })
+				r := redOf(k.clients)
+				attempts := &spy{Driver: r.Driver}
+				r.Driver = attempts
+				hold := Acquire(t, t.Context(), r)
+				k.servers[2].ResetFaults()
+				m := k.clients[2].Lock("x")
+				terms := NewTerms()
+				terms.MinHold = time.Minute
+				q := m.NewRequest(terms)
+				q.Name(hold.ID(), false)
+				q.Group = attempts.granted
+				late, err := m.AcquireOutermost(t.Context(), q, time.Now())
+				require.NoError(t, err)
+				if !inTime {
+					Release(t, hold)
+					require.False(t, attempts.granted.Add(late), "the joint hold has ended")
+					Release(t, late)
+					k.requireFree(t)
+					return
+				}
+				require.True(t, attempts.granted.Add(late))
+				k.servers[0].Forget("x")
+				k.servers[0].Seize("x", "other", 0)
+				require.NoError(t, hold.Check(t.Context()))
+				require.NoError(t, Carry(hold).Err(), "the late member and another one are a majority")
+				Release(t, hold)
+				assert.Equal(t, 1, k.holders(hold.ID()), "its minimum hold has begun")
+				Sleep(time.Minute)
+				k.servers[0].Free("x")
+				k.requireFree(t)
+			})
+		})
+	}
 }
 
 func TestMembersOfAJointLockAreInNoCohort(t *testing.T) {

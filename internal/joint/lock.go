@@ -49,13 +49,21 @@ func (l *Lock) shortest(terms *engine.Terms) (ttl, limit time.Duration) {
 
 // Rollback implements [engine.Driver]: it releases the members that q's last attempt acquired. Earlier attempts
 // have released theirs. It blocks for the answers; after the budget the rest goes on in the background.
+//
+// An attempt to acquire all members by one command may have taken them, or may still do so. The rollback of the first
+// member keeps late copies of it from taking anything.
 func (l *Lock) Rollback(ctx context.Context, q *engine.Request) error {
 	switch s := stateOf(q); {
 	case s.granted != nil:
 		s.granted.releaseMembers(ctx).count(ctx, s.granted.budget) // until ctx is done; then in the background
 		s.granted = nil
 	case s.whole != nil:
-		return l.rollbackWhole(ctx, q, s.whole)
+		member := q.Member(s.whole, nil)
+		for _, r := range l.Members {
+			if err := r.Driver.Rollback(ctx, member); err != nil {
+				return err
+			}
+		}
 	}
 	return nil
 }
@@ -65,8 +73,7 @@ func (l *Lock) Rollback(ctx context.Context, q *engine.Request) error {
 type attempts struct {
 	granted *Ownership    // of the last attempt, if it was granted; of a multi lock from its beginning
 	split   time.Duration // how long the last attempt took, if rivals held some members each; else 0
-	decided bool          // whether the members are acquired as a whole
-	whole   *engine.Terms // of each member, if they are; else nil
+	whole   *engine.Terms // of each member, if they are acquired as a whole; else nil
 }
 
 // stateOf returns the state of q, and makes it if there is none.
@@ -117,12 +124,7 @@ func (l *Lock) carriedID(ctx context.Context) (id string, err error) {
 //
 // If ctx carries a hold of a member, the id is that hold's: a joint hold has one id in all members.
 func (l *Lock) beginAttempt(ctx context.Context, q *engine.Request) (*Ownership, error) {
-	ttl, limit := l.shortest(q.Terms)
-	q.TTL = ttl
-	if !l.Budgeted { // a red lock counts the answers of its members
-		q.ShareContact()
-	}
-	o := &Ownership{lock: l, ID: q.ID, budget: l.budget(ttl), terms: q.Terms, shortest: limit}
+	o := l.NewOwnership(q)
 	if q.Shared {
 		return o, nil
 	}
@@ -163,7 +165,7 @@ func (o *Ownership) acquireMember(
 	}
 	mine := m.NewRequest(terms)
 	mine.Wait, mine.Group = w, o
-	if !o.lock.Budgeted {
+	if !o.lock.Budgeted { // a red lock counts the answers of its members
 		mine.NoteFor(q)
 	}
 	if !q.Shared { // an id that the caller names ignores the holds in ctx

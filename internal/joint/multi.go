@@ -3,7 +3,6 @@ package joint
 import (
 	"context"
 	"errors"
-	"fmt"
 	"math/rand/v2"
 	"time"
 
@@ -74,16 +73,15 @@ func (m *multi) TryAcquire(ctx context.Context, q *engine.Request) (engine.Resul
 // Acquiring a member ends soon after the time of the request, as any acquisition does. So this goroutine does it, and
 // need not be able to leave it.
 func (m *multi) tryInOrder(ctx context.Context, q *engine.Request) (engine.Result, error) {
-	c := m.Resource.Core
 	if !q.MayQueue {
-		attempt := newAttemptTime(ctx, c, &q.Wait)
+		attempt := newAttemptTime(ctx, &q.Wait)
 		defer attempt.cancel()
 		res, _, err := m.acquireInOrder(ctx, attempt, q, engine.Wait{}, 0)
 		return res, err
 	}
 	waiting, cancel := m.whileOpen(ctx)
 	defer cancel()
-	attempt := newAttemptTime(waiting, c, &q.Wait)
+	attempt := newAttemptTime(waiting, &q.Wait)
 	defer attempt.cancel()
 	w := q.Wait.ForMember(func() { q.Wait.Begin(m.Resource, q.ID) })
 	for patience := firstPatience; ; patience = min(2*patience, longestPatience) {
@@ -98,7 +96,8 @@ func (m *multi) tryInOrder(ctx context.Context, q *engine.Request) (engine.Resul
 			return res, nil
 		case ctx.Err() == nil && waiting.Err() != nil:
 			return engine.Result{}, engine.ErrClosed
-		case errors.Is(err, errYield), q.Wait.Waited() && c.Classify(err).Retry:
+		case errors.Is(err, errYield), errors.Is(err, errMembersLost),
+			q.Wait.Waited() && m.Resource.Core.Classify(err).Retry:
 			return engine.Result{RetryAfter: -1, Met: err}, nil
 		}
 		return engine.Result{}, err
@@ -158,9 +157,9 @@ func (m *multi) acquireInOrder(
 			continue
 		}
 		limit := time.Duration(0)
-		if f := attempt.core.Classify(err); f.InDoubt || f.Retry {
+		if f := m.Resource.Core.Classify(err); f.InDoubt || f.Retry {
 			// Others may be silent, or out of reach, too: take no longer than one command in all.
-			limit = attempt.core.RollbackLimit(attempt.began)
+			limit = m.Resource.Core.RollbackLimit(attempt.began)
 		}
 		asked := time.Now()
 		if !attempt.settle(limit, o.releaseMembers(ctx)) {
@@ -170,19 +169,13 @@ func (m *multi) acquireInOrder(
 			if ctx.Err() == nil {
 				return engine.Result{}, i, err
 			}
-			err = q.GaveUp(ctx, nil) // ctx ended during the releases
+			err = q.GaveUp(ctx) // ctx ended during the releases
 		}
 		return engine.Result{}, -1, err
 	}
-	switch {
-	case !o.enough() && q.MayQueue:
-		err = fmt.Errorf("%w: a member was lost meanwhile", errYield)
-	case !o.enough():
-		err = errMembersLost
-	default:
-		o.seal()
+	if o.enough() {
 		return o.granted(), -1, nil
 	}
 	attempt.settle(0, o.releaseMembers(ctx))
-	return engine.Result{}, -1, err
+	return engine.Result{}, -1, errMembersLost
 }

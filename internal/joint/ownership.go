@@ -13,11 +13,9 @@ import (
 // Ownership is the ownership behind a hold of a joint lock: one hold of each member, of which enough
 // must be live. Each is renewed by its own client.
 //
-//	open    attempts add holds
-//	sealed  the attempt is over: a late hold is refused, and released by its attempt
-//	closed  the joint hold ends: the ends of the members' holds have no effect any longer
-//
-// An attempt makes it. It seals it when enough members are acquired, and closes it otherwise.
+//	open    holds are added, by the attempt that makes it; a late one even after that, while the joint hold lasts
+//	closed  the attempt has failed, or the joint hold ends: a late hold is refused, and released by its attempt.
+//	        The ends of the members' holds have no effect any longer
 type Ownership struct {
 	lock    *Lock
 	ID      string        // the owner in every member
@@ -30,20 +28,22 @@ type Ownership struct {
 
 	mu     sync.Mutex     // guards the rest; Hold.mu may be taken while it is held
 	holds  []*engine.Hold // of members
-	sealed bool           // add refuses further holds
-	closed bool           // released, detached or lost
+	closed bool           // released, detached or lost; add refuses further holds
 	h      *engine.Hold   // the user's hold, once it has joined; does not change then
 	asking int            // calls of Check and Extend under way, which report a loss themselves
 	// unreported: a loss ended the hold while a call was asking, and its event is not emitted yet.
 	unreported bool
-	retakes    retakes // of lost members
+	// early are members whose ends were reported before there was a joint hold. Join reports them again.
+	early []*engine.Hold
+	over  chan struct{} // closed when the joint hold ends; nil: no member is retaken
 }
 
-// NewOwnership returns an ownership without members, for a takeover: the caller adds the members
+// NewOwnership returns an ownership without members, and sets q's TTL. A takeover adds the members
 // whose owner it has replaced on the server (ReplaceMember), and makes the hold (Adopted).
 func (l *Lock) NewOwnership(q *engine.Request) *Ownership {
-	ttl, _ := l.shortest(q.Terms)
-	return &Ownership{lock: l, ID: q.ID, budget: l.budget(ttl), terms: q.Terms}
+	ttl, limit := l.shortest(q.Terms)
+	q.TTL = ttl
+	return &Ownership{lock: l, ID: q.ID, budget: l.budget(ttl), terms: q.Terms, shortest: limit}
 }
 
 // ReplaceMember adds the hold of a member on whose server o's id has replaced the former owner. It does
@@ -86,26 +86,25 @@ func (o *Ownership) granted() engine.Result {
 	return engine.Result{Granted: true, Sent: time.Now(), Holding: o}
 }
 
-// add adds a member's hold. It reports false if o is sealed: then the caller must release the hold.
+// add adds a member's hold. It reports false if o is closed: then the caller must release the hold.
+//
+// A hold may come after the attempt has succeeded without it. Its server granted it before that: once the context of
+// the attempt has ended, no grant makes a hold. So a late member never completes a majority that was broken.
 func (o *Ownership) add(hold *engine.Hold) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.sealed {
+	if o.closed {
 		return false
 	}
 	o.holds = append(o.holds, hold)
+	if o.h != nil { // its answer was late
+		hold.JoinAs(o.h, nil)
+	}
 	return true
 }
 
-// seal refuses further holds. The attempt calls it when it has decided.
-func (o *Ownership) seal() {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.sealed = true
-}
-
-// close seals o, ends its retakes, and returns its members' holds. From now on their ends do not end the
-// joint hold. It may be called more than once.
+// close refuses further holds, ends the retakes, and returns the members' holds. From now on their ends do not end
+// the joint hold. It may be called more than once.
 func (o *Ownership) close() []*engine.Hold {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -118,9 +117,9 @@ func (o *Ownership) end() {
 	if o.closed {
 		return
 	}
-	o.sealed, o.closed = true, true
-	if o.retakes.over != nil {
-		close(o.retakes.over)
+	o.closed = true
+	if o.over != nil {
+		close(o.over)
 	}
 }
 
@@ -131,32 +130,26 @@ func (o *Ownership) memberHolds() []*engine.Hold {
 	return slices.Clone(o.holds)
 }
 
-// count counts the members for which f is true. mu is held; f may take the mutex of the hold.
-func (o *Ownership) count(f func(*engine.Hold) bool) (n int) {
-	for _, hold := range o.holds {
-		if f(hold) {
+// has reports whether f is true for as many members as needed. mu is held; f may take the mutex of the hold.
+func (o *Ownership) has(f func(*engine.Hold) bool) bool {
+	n := 0
+	for _, member := range o.holds {
+		if f(member) {
 			n++
 		}
 	}
-	return n
+	return n >= o.lock.Need
 }
-
-// tooFew reports whether fewer members are live than needed. mu is held.
-func (o *Ownership) tooFew() bool { return o.count((*engine.Hold).IsLive) < o.lock.Need }
 
 // enough reports whether enough members were acquired and are still valid.
 func (o *Ownership) enough() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.valid() >= o.lock.Need
+	return o.has(isValid)
 }
 
-// valid counts the members that are valid at this moment, by our own clock. After a pause of the process a live
-// member may be over, because its end has not been reported yet. mu is held.
-func (o *Ownership) valid() int {
-	return o.count(isValid)
-}
-
+// isValid reports whether member is valid at this moment, by our own clock. After a pause of the process a live
+// member may be over, because its end has not been reported yet.
 func isValid(member *engine.Hold) bool {
 	return member.IsLive() && member.ValidUntil().After(time.Now())
 }
@@ -165,52 +158,51 @@ func isValid(member *engine.Hold) bool {
 // others may have ended by a loss, by a user's Release of a member, or because a member's client
 // closed. A red lock with enough members left retakes a lost one.
 //
-// Holds of an attempt that has no joint hold yet are ignored here, and so are holds that were refused by
-// add: Join looks at the members again. The caller holds no mutex.
+// Before there is a joint hold, the end is noted for Join. Holds that were refused by add are ignored. The caller holds
+// no mutex.
 func (o *Ownership) MemberEnded(member *engine.Hold, cause error) {
 	o.mu.Lock()
 	// The client that ends its holds ends the joint hold too, with ErrClosed.
 	closing := errors.Is(cause, engine.ErrClosed) && member.Resource().Core == o.core()
+	if o.h == nil && !o.closed {
+		o.early = append(o.early, member)
+	}
 	if o.closed || o.h == nil || !slices.Contains(o.holds, member) || closing {
 		o.mu.Unlock()
 		return
 	}
-	lost, asking := o.tooFew(), o.asking > 0
+	lost, asking := !o.has((*engine.Hold).IsLive), o.asking > 0
 	if lost {
 		o.end()
 		o.unreported = asking
+	} else if o.over == nil {
+		o.over = make(chan struct{})
 	}
 	o.mu.Unlock()
-	loss := o.loss()
 	switch {
 	case lost && asking:
 		// A Check or Extend is under way, and reports the loss before it returns. The hold ends now all
 		// the same, because that call may wait for a silent member.
-		_ = o.h.LoseUnreported(loss)
+		_ = o.h.LoseUnreported(o.loss())
 	case lost:
-		o.h.LoseInBackground(loss)
+		o.h.LoseInBackground(o.loss())
 	case errors.Is(cause, engine.ErrLost):
-		o.retakeLater()
+		o.retakeLater(member)
 	}
 }
 
 // Join implements [engine.Holding]: h is the user's hold. Members may have ended before h existed, and
-// MemberEnded could do nothing then. So Join looks at them again.
+// MemberEnded could do nothing then.
 func (o *Ownership) Join(h *engine.Hold) {
 	o.mu.Lock()
 	o.h = h
-	lost, someLost := o.tooFew(), false
 	for _, member := range o.holds {
 		member.JoinAs(h, nil)
-		someLost = someLost || member.IsLostUnreleased()
 	}
+	early := o.early
 	o.mu.Unlock()
-	switch {
-	case lost:
-		o.close()
-		h.LoseInBackground(o.loss())
-	case someLost:
-		o.retakeLater()
+	for _, member := range early {
+		o.MemberEnded(member, member.Ended())
 	}
 }
 
@@ -245,10 +237,16 @@ func (o *Ownership) Member(r *engine.Resource) *engine.Hold {
 // Forget implements [engine.Holding]: the members are left to their leases.
 func (o *Ownership) Forget(*engine.Hold) { o.DetachMembers() }
 
-// Release implements [engine.Holding]: it releases all members, and blocks for their answers, for the budget at
-// most. Silent members are released in the background.
+// Release implements [engine.Holding]: it releases all members, by one command if that is possible. It blocks for
+// their answers, for the budget at most. Silent members are released in the background.
 func (o *Ownership) Release(ctx context.Context, h *engine.Hold) (handedOff bool, err error) {
-	done, lost, err := o.releaseWhole(ctx)
+	done, lost := false, false
+	if o.whole {
+		holds := o.close()
+		done, lost, err = engine.ReleaseTogether(ctx, holds, func(ctx context.Context) ([]bool, bool, error) {
+			return o.lock.Whole.Release(ctx, &holds[0].Ownership().Owner)
+		})
+	}
 	if !done {
 		lost, err = o.releaseMembers(ctx).count(context.WithoutCancel(ctx), o.budget).decide(o.lock.Need)
 	}
@@ -307,7 +305,7 @@ func (o *Ownership) ask(ctx context.Context, f func(*engine.Hold) error) error {
 	o.asking--
 	unreported := o.unreported
 	o.unreported = false
-	lost = lost || unreported || (o.valid() < o.lock.Need && !o.closed)
+	lost = lost || unreported || (!o.closed && !o.has(isValid))
 	o.mu.Unlock()
 	switch {
 	case !lost:

@@ -24,8 +24,8 @@ import (
 //     request waits.
 //   - Otherwise too many members failed: the error says that servers did not answer.
 //
-// A silent server may execute the attempt later. Then acquireMember returns a hold too late, and it is
-// released; or it returns no hold, and rolls back its own request.
+// A silent server may execute the attempt later. Then acquireMember returns no hold, and rolls back its own request.
+// Or it returns a late hold: that is released, unless the attempt has succeeded without it.
 
 // red is the driver of a lock that needs a majority of its members. It belongs to the handle.
 type red struct{ *Lock }
@@ -55,8 +55,7 @@ func (r *red) TryAcquire(ctx context.Context, q *engine.Request) (engine.Result,
 	if err != nil {
 		return engine.Result{}, err
 	}
-	c, state := r.Resource.Core, stateOf(q)
-	attempt := newAttemptTime(ctx, c, &q.Wait)
+	state, attempt := stateOf(q), newAttemptTime(ctx, &q.Wait)
 	defer attempt.cancel()
 	if state.split > 0 {
 		// Rivals held some members each. The pauses are random and long compared to an attempt, so that
@@ -68,30 +67,30 @@ func (r *red) TryAcquire(ctx context.Context, q *engine.Request) (engine.Result,
 	defer cancel()
 	began := time.Now()
 	asked := r.askAll(attempt.ending, limited, q, o)
-	var v votes
 	early := o.budget
 	if left, limited := q.Wait.Left(); limited {
 		// A majority that answers in time must not miss the end of the wait because another member is
 		// slow.
 		early = min(early, left*3/4)
 	}
-	asked.collect(attempt.ending, max(early, time.Millisecond), &v)
+	asked.collect(attempt.ending, max(early, time.Millisecond))
 	if !o.enough() {
-		asked.collect(attempt.ending, max(o.budget-time.Since(began), time.Millisecond), &v)
+		asked.collect(attempt.ending, max(o.budget-time.Since(began), time.Millisecond))
 	}
-	asked.countMissing(attempt.ending, &v)
-	o.seal()
+	asked.countMissing(attempt.ending)
 	if ctx.Err() == nil && o.enough() {
 		state.granted = o
 		return o.granted(), nil
 	}
 	cancel()
 	attempt.settle(min(o.budget, r.Resource.Core.RollbackLimit(attempt.began)), o.releaseMembers(ctx))
-	failed := v.failed
+	v, failed := asked.votes, asked.failed
 	if attempt.ending.Err() != nil {
 		attempt.settle(o.budget, asked) // members that are acquired late are released here, too
-		if errors.Is(asked.failed, engine.ErrUnavailable) {
-			failed = append([]error{asked.failed}, failed...) // why a member has not answered
+		for _, err := range asked.failed[len(v.failed):] {
+			if errors.Is(err, engine.ErrUnavailable) {
+				failed = append([]error{err}, v.failed...) // why a member has not answered
+			}
 		}
 	}
 	state.split = 0

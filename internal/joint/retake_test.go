@@ -2,11 +2,15 @@ package joint_test
 
 import (
 	"context"
+	"fmt"
+	"slices"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
 
 	. "github.com/redlatch/redlatch/internal/engine"
 	. "github.com/redlatch/redlatch/internal/enginetest"
@@ -122,6 +126,22 @@ func TestRetakeIsWithdrawnAtOnce(t *testing.T) {
 			})
 		})
 	}
+}
+
+// The hold of a lost member and its replacement have one id. The user releases the lost one.
+func TestReleaseOfALostMemberDoesNotFreeItsReplacement(t *testing.T) {
+	Bubble(t, func(t *testing.T, _ *Server) {
+		k := newCluster(t, 3)
+		hold := Acquire(t, t.Context(), redOf(k.clients))
+		member, _ := HoldFrom(Carry(hold), k.clients[0].Lock("x"))
+		k.servers[0].Forget("x")
+		Sleep(found)
+		require.ErrorIs(t, member.Release(t.Context()), ErrLost)
+		Sleep(0)
+		assert.Equal(t, 3, k.holders(hold.ID()))
+		Release(t, hold)
+		k.requireFree(t)
+	})
 }
 
 // Members with a fixed lease, or with an id that the caller names, are not retaken.
@@ -257,4 +277,83 @@ func TestReplacementThatComesTooLateIsRefused(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Servers forget a red lock again and again. Commands are lost, delayed and repeated meanwhile. If so many forget it
+// that a rival gets it before the hold has ended, the hold is lost: its majority is not acquired again. In the other
+// runs a majority stands all the time, and no rival gets it. Nothing is left.
+func TestRetakesNeverBringABrokenMajorityBack(t *testing.T) {
+	const servers, majority = 5, 3
+	rapid.Check(t, func(rt *rapid.T) {
+		faults := rapid.SliceOfN(rapid.Custom(drawFault), 0, 60).Draw(rt, "faults")
+		forgets := rapid.SliceOfN(rapid.IntRange(0, servers-1), 1, 12).Draw(rt, "forgets")
+		breaks := rapid.Bool().Draw(rt, "so many that the majority is broken")
+		pauses := rapid.SliceOfN(duration(0, time.Second), len(forgets), len(forgets)).Draw(rt, "pauses")
+		rapid.SyncTest(rt, func(rt *rapid.T) {
+			k, rivals := &cluster{}, []*Client{}
+			var mu sync.Mutex // guards faults
+			left := faults
+			for i := range servers {
+				s := NewServer()
+				k.servers = append(k.servers, s)
+				k.clients = append(k.clients, s.NewClient(fmt.Sprint("a", i)))
+				rivals = append(rivals, s.NewClient(fmt.Sprint("b", i)))
+			}
+			hold, err := redOf(k.clients).Acquire(context.Background(), NewTerms(TTL(3*time.Second)), Forever)
+			require.NoError(rt, err)
+			for _, s := range k.servers {
+				s.OnEach(func(Command) (f Fault) {
+					mu.Lock()
+					defer mu.Unlock()
+					if len(left) > 0 {
+						f, left = left[0], left[1:]
+					}
+					return f
+				})
+			}
+			ctx, cancel := context.WithCancel(context.Background())
+			var rival sync.WaitGroup
+			overlap := false
+			rival.Go(func() {
+				for ctx.Err() == nil {
+					other, err := redOf(rivals).Acquire(ctx, NewTerms(TTL(time.Second)), NoWait)
+					if err == nil {
+						overlap = overlap || Carry(hold).Err() == nil && time.Now().Before(hold.ValidUntil())
+						_ = other.Release(context.Background())
+					}
+					time.Sleep(200 * ms)
+				}
+			})
+			held := func(i int) bool {
+				member, _ := HoldFrom(Carry(hold), k.clients[i].Lock("x"))
+				return member != nil && k.servers[i].Holder("x", hold.ID()).Count > 0
+			}
+			for n, i := range forgets {
+				time.Sleep(pauses[n])
+				others := 0
+				for j := range servers {
+					if j != i && held(j) {
+						others++
+					}
+				}
+				if breaks || others >= majority {
+					k.servers[i].Forget("x")
+				}
+			}
+			time.Sleep(10 * time.Second) // unanswered renewals end before
+			cancel()
+			rival.Wait()
+			require.False(rt, overlap && !breaks, "two holders")
+			require.False(rt, overlap && Carry(hold).Err() == nil, "the majority was broken")
+			_ = hold.Release(context.Background())
+			time.Sleep(10 * time.Minute)
+			for _, s := range k.servers {
+				require.Empty(rt, s.IDs("x"))
+			}
+			for _, c := range slices.Concat(k.clients, rivals) {
+				require.NoError(rt, c.Shut(context.Background()))
+				require.Empty(rt, c.Leftovers())
+			}
+		})
+	})
 }

@@ -34,17 +34,15 @@ type Whole interface {
 // wholeTerms returns the terms of the members if q is to acquire them as a whole, else nil. An id that the caller
 // names is counted by the server. If ctx carries a hold of a member, the others need its id, and that member nests.
 func (m *multi) wholeTerms(ctx context.Context, q *engine.Request) *engine.Terms {
+	decided := q.State != nil
 	s := stateOf(q)
-	if !s.decided {
-		s.decided = true
-		if m.Whole == nil || q.Shared {
-			return nil
-		}
-		carried, err := m.carriedID(ctx)
-		if terms := q.Terms.ForMember(0); carried == "" && err == nil && m.Whole.Fits(q.Terms, terms) {
-			s.whole = terms
-			q.TTL = terms.FirstTTL()
-		}
+	if decided || m.Whole == nil || q.Shared {
+		return s.whole
+	}
+	carried, err := m.carriedID(ctx)
+	if terms := q.Terms.ForMember(0); carried == "" && err == nil && m.Whole.Fits(q.Terms, terms) {
+		s.whole = terms
+		q.TTL = terms.FirstTTL()
 	}
 	return s.whole
 }
@@ -72,33 +70,7 @@ func (m *multi) tryWhole(ctx context.Context, q *engine.Request, terms *engine.T
 		}
 		o.holds = append(o.holds, hold)
 	}
-	o.sealed = true
 	stateOf(q).granted = o
 	res.Holding = o
 	return res, nil
-}
-
-// rollbackWhole removes what an attempt to acquire the members by one command may have taken, or may still take.
-// The first command that is executed keeps late copies of the attempt from taking anything. It blocks
-// for the answers.
-func (l *Lock) rollbackWhole(ctx context.Context, q *engine.Request, terms *engine.Terms) error {
-	member := q.Member(terms, nil)
-	for _, r := range l.Members {
-		if err := r.Driver.Rollback(ctx, member); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// releaseWhole releases all members by one command. done is false if that is not possible: then it has done
-// nothing.
-func (o *Ownership) releaseWhole(ctx context.Context) (done, lost bool, err error) {
-	if !o.whole {
-		return false, false, nil
-	}
-	holds := o.close()
-	return engine.ReleaseTogether(ctx, holds, func(ctx context.Context) ([]bool, bool, error) {
-		return o.lock.Whole.Release(ctx, &holds[0].Ownership().Owner)
-	})
 }
