@@ -25,7 +25,6 @@ import (
 	"io/fs"
 	"path"
 	"strings"
-	"sync"
 )
 
 //go:generate go run ./internal/gencalls/main
@@ -59,19 +58,13 @@ func (s *Script) SHA() string { return s.sha }
 //
 // Every process loads all scripts at its start, so this must be quick.
 func Load(name string) *Script {
-	if s, ok := loaded.Load(name); ok {
-		return s.(*Script)
-	}
 	var text strings.Builder
 	libraries := map[string]bool{}
 	include(&text, name, path.Dir(name), libraries)
 	s := newScript(name, text.String())
 	s.slow = libraries[fitTTL]
-	loaded.Store(name, s)
 	return s
 }
-
-var loaded sync.Map // of *Script by name
 
 // fitTTL is the library of scripts that may look at every reader.
 const fitTTL = "rwlock/fit_ttl"

@@ -6,8 +6,6 @@ import "os"
 
 func columns(*os.File) int { return 0 }
 
-func isClosed(*os.File) bool { return false }
-
 // isTerminal reports whether f is a terminal, as far as the standard library knows.
 func isTerminal(f *os.File) bool {
 	info, err := f.Stat()
