@@ -225,12 +225,18 @@ func configure(rdb redis.UniversalClient, opts []ClientOption) (*Client, error) 
 	return c, c.defaults.err
 }
 
-// during runs f as a call that Close waits for. If ctx has ended, f does not run.
-func (c *Client) during(ctx context.Context, f func() error) error {
+// begin registers a call that Close waits for, unless ctx has ended. If it succeeds, the caller ends the call with
+// core.Leave.
+func (c *Client) begin(ctx context.Context) error {
 	if err := context.Cause(ctx); err != nil {
 		return err
 	}
-	if err := c.core.Begin(ctx); err != nil {
+	return c.core.Begin(ctx)
+}
+
+// during runs f as a call that Close waits for. If ctx has ended, f does not run.
+func (c *Client) during(ctx context.Context, f func() error) error {
+	if err := c.begin(ctx); err != nil {
 		return err
 	}
 	defer c.core.Leave()
