@@ -246,7 +246,7 @@ func (h *handle) Do(ctx context.Context, f func(context.Context) error, opts ...
 func (h *handle) inspect(ctx context.Context, read func() (Info, error)) (info Info, err error) {
 	err = h.call(ctx, "inspect", func() (err error) {
 		info, err = read()
-		h.c.nameClients(ctx, info.Holders, nil)
+		h.c.nameClients(ctx, info.Holders, map[string]string{})
 		return err
 	})
 	info.Name, info.Kind = h.res.Name, h.res.Kind
