@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"reflect"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -203,18 +204,12 @@ func New(rdb redis.UniversalClient, opts ...ClientOption) (*Client, error) {
 
 // configure returns a client with its options and without parts.
 func configure(rdb redis.UniversalClient, opts []ClientOption) (*Client, error) {
-	isNil := rdb == nil
-	switch typed := rdb.(type) {
-	case *redis.Client:
-		isNil = typed == nil
-	case *redis.ClusterClient:
-		isNil = typed == nil
-	case *redis.Ring:
+	if v := reflect.ValueOf(rdb); !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil() {
+		return nil, invalid("a nil redis client")
+	}
+	if _, isRing := rdb.(*redis.Ring); isRing {
 		return nil, invalid("a *redis.Ring: when a server leaves the ring, its keys move to another one, and locks are " +
 			"forgotten; use a *redis.ClusterClient, or one client for each server and NewRedLock")
-	}
-	if isNil {
-		return nil, invalid("a nil redis client")
 	}
 	_, isCluster := rdb.(interface{ Options() *redis.ClusterOptions }) // not its type: users wrap it
 	c := &Client{
@@ -230,12 +225,18 @@ func configure(rdb redis.UniversalClient, opts []ClientOption) (*Client, error) 
 	return c, c.defaults.err
 }
 
-// during runs f as a call that Close waits for. If ctx has ended, f does not run.
-func (c *Client) during(ctx context.Context, f func() error) error {
+// begin registers a call that Close waits for, unless ctx has ended. If it succeeds, the caller ends the call with
+// core.Leave.
+func (c *Client) begin(ctx context.Context) error {
 	if err := context.Cause(ctx); err != nil {
 		return err
 	}
-	if err := c.core.Begin(ctx); err != nil {
+	return c.core.Begin(ctx)
+}
+
+// during runs f as a call that Close waits for. If ctx has ended, f does not run.
+func (c *Client) during(ctx context.Context, f func() error) error {
+	if err := c.begin(ctx); err != nil {
 		return err
 	}
 	defer c.core.Leave()

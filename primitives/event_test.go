@@ -67,6 +67,10 @@ func TestOutcomeTellsWhyAnAcquisitionFailed(t *testing.T) {
 			time.AfterFunc(500*time.Millisecond, func() { s.Partition(true) })
 			return tryFail(c.Lock("taken").Acquire(ctx, primitives.WithWait(20*time.Second)))
 		}, primitives.OutcomeUnavailable},
+		{"an adoption without an answer", func(ctx context.Context, s *locktest.Server, c *primitives.Client) error {
+			s.Partition(true)
+			return tryFail(c.Lock("taken").Adopt(ctx, "id"))
+		}, primitives.OutcomeUnavailable},
 		{"would deadlock", func(ctx context.Context, _ *locktest.Server, c *primitives.Client) error {
 			return c.Lock("free").Do(ctx, func(ctx context.Context) error {
 				return tryFail(c.Lock("free").TryAcquire(ctx, primitives.WithNonReentrant()))

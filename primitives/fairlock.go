@@ -100,7 +100,7 @@ func (d *fairDriver) TryAcquire(ctx context.Context, q *engine.Request) (engine.
 	}.Do(ctx, c.confirmed)
 	res, err := lockResult(reply.Acquired, err)
 	if w, ok := q.State.(*fairWaiter); ok && err == nil && !res.Granted && q.MayQueue {
-		w.seen = fairPosition{since: reply.Since, seen: reply.Sent, foreign: reply.IsForeign}
+		w.position = fairPosition{since: reply.Since, seen: reply.Sent, foreign: reply.IsForeign}
 	}
 	return res, err
 }

@@ -2,6 +2,7 @@ package primitives
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -56,17 +57,12 @@ type fairQueue struct {
 	grants *pubsub.Subscription // to grantChannel; closed by the last waiter
 	heard  engine.Contact       // the answers to refreshes, and to the attempts of all waiters
 
-	refreshNow engine.Signal // refresh soon
-	reschedule engine.Signal // the next refresh is due earlier than it was
-	stop       chan struct{} // closed when the last waiter has left
-
 	// queues.mu guards the rest.
-	waiters   list.List[fairWaiter, *fairWaiter] // in order of arrival
-	byID      map[string]*fairWaiter             // waiters that share an id are linked by twin
-	turn      *fairWaiter                        // the next waiter whose place is verified; nil: begin with the second
-	round     int                                // counts refreshes
-	refreshAt time.Time                          // when the next refresh is due
-	changesAt time.Time                          // when the holder's lease ends; zero: unknown
+	waiters list.List[fairWaiter, *fairWaiter] // in order of arrival
+	byID    map[string][]*fairWaiter           // several may share an id of WithOwner
+	turn    int                                // position of the next waiter to verify, after the first one
+	timer   *time.Timer                        // wakes run
+	due     time.Time                          // when timer fires, for the next refresh
 	// orphan is a queue head with our client id but no local waiter; "" if there is none. Its request to leave never
 	// reached Redis, and this client's heartbeats would keep it in the queue for ever.
 	orphan      string
@@ -77,11 +73,11 @@ type fairQueue struct {
 // engine's waiting loop runs it in the caller's goroutine. Fields that no mutex guards belong to that
 // goroutine.
 type fairWaiter struct {
-	d      *fairDriver
-	q      *engine.Request
-	waiter *engine.Waiter
-	queue  *fairQueue
-	seen   fairPosition // in the reply to the last attempt
+	d        *fairDriver
+	q        *engine.Request
+	waiter   *engine.Waiter
+	queue    *fairQueue
+	position fairPosition // in the reply to the last attempt
 
 	// own is the subscription to the waiter's own channel; nil if it needs none. confirmed is its
 	// confirmation, until it came.
@@ -90,9 +86,7 @@ type fairWaiter struct {
 
 	// fairQueues.mu guards the rest.
 	list.Links[fairWaiter]
-	twin     *fairWaiter
-	round    int // number of the first refresh after it came
-	position fairPosition
+	settled  bool // it was there when the latest refresh began
 	grant    fairGrant
 	wantsTry bool // there is a grant, or another reason to try
 }
@@ -101,7 +95,7 @@ type fairWaiter struct {
 // refused. Here it becomes known to the client, so that grants and refreshes find it.
 func (w *fairWaiter) Join(waiter *engine.Waiter, refused engine.Result) {
 	qs := &w.d.h.c.queues
-	w.waiter, w.position = waiter, w.seen
+	w.waiter = waiter
 	qs.mu.Lock()
 	q := qs.open[w.d.h.res.Name]
 	if q == nil {
@@ -109,8 +103,10 @@ func (w *fairWaiter) Join(waiter *engine.Waiter, refused engine.Result) {
 	}
 	w.queue = q
 	q.heard.Note(w.q)
-	q.add(w)
-	q.learn(refused)
+	q.waiters.Append(w)
+	q.byID[w.q.ID] = append(q.byID[w.q.ID], w)
+	q.refreshIn(w.heartbeat())
+	q.expect(refused.RetryAfter)
 	if g, ok := qs.early[w.q.ID]; ok {
 		delete(qs.early, w.q.ID)
 		w.grant = g
@@ -124,15 +120,15 @@ func (w *fairWaiter) Join(waiter *engine.Waiter, refused engine.Result) {
 // held; neither call blocks.
 func (qs *fairQueues) begin(d *fairDriver) *fairQueue {
 	q := &fairQueue{
-		queues: qs, d: d, byID: map[string]*fairWaiter{},
-		refreshNow: engine.NewSignal(), reschedule: engine.NewSignal(), stop: make(chan struct{}),
+		queues: qs, d: d, byID: map[string][]*fairWaiter{},
+		timer: time.NewTimer(refreshInterval), due: time.Now().Add(refreshInterval),
 	}
 	qs.open[d.h.res.Name] = q
 	q.grants = d.h.c.hub.Subscribe(d.grantChannel(), func(s pubsub.Signal) {
 		if g, ok := readFairGrant(s.Payload); ok {
 			qs.grant(d, g)
 		} else if s.Resubscribed || isUnlockMessage(s.Payload) {
-			q.refreshNow.Send()
+			qs.refresh(d)
 		}
 	})
 	d.h.c.core.Spawn(q.run)
@@ -198,8 +194,7 @@ func (w *fairWaiter) Try(ctx context.Context, _ *engine.Waiter) (engine.Result, 
 		return res, err
 	}
 	w.queue.queues.mu.Lock()
-	w.position = w.seen
-	w.queue.learn(res)
+	w.queue.expect(res.RetryAfter)
 	w.queue.queues.mu.Unlock()
 	w.listen()
 	return res, nil
@@ -213,7 +208,7 @@ func (w *fairWaiter) Heard() *engine.Contact { return &w.queue.heard }
 // looks for what they said.
 func (w *fairWaiter) Confirmed(*engine.Waiter) {
 	w.confirmed = nil
-	w.queue.refreshNow.Send()
+	w.queue.queues.refresh(w.d)
 }
 
 // listen subscribes to the waiter's own channel if it needs that. It does if a client of Redisson may
@@ -230,7 +225,7 @@ func (w *fairWaiter) listen() {
 	w.own = w.d.h.c.hub.Subscribe(w.d.waiterChannel(w.q.ID), func(s pubsub.Signal) {
 		switch {
 		case s.Resubscribed:
-			q.refreshNow.Send()
+			q.queues.refresh(w.d)
 		case isUnlockMessage(s.Payload):
 			q.queues.mu.Lock()
 			w.wake()
@@ -246,14 +241,18 @@ func (w *fairWaiter) listen() {
 func (w *fairWaiter) Leave(_ *engine.Waiter, res engine.Result) {
 	q := w.queue
 	q.queues.mu.Lock()
-	q.remove(w)
+	q.waiters.Remove(w)
+	twins := slices.DeleteFunc(q.byID[w.q.ID], func(o *fairWaiter) bool { return o == w })
+	if q.byID[w.q.ID] = twins; len(twins) == 0 {
+		delete(q.byID, w.q.ID)
+	}
 	if res.Granted && w.q.Shared {
 		q.wakeID(w.q.ID)
 	}
 	empty := q.waiters.First == nil
 	if empty {
 		delete(q.queues.open, q.d.h.res.Name)
-		close(q.stop)
+		q.refreshIn(0) // run finds no waiter, and ends
 	}
 	q.queues.mu.Unlock()
 	// Not under the mutex: Close waits for the listeners, which take it.
@@ -281,16 +280,14 @@ func (w *fairWaiter) wake() {
 func (qs *fairQueues) grant(d *fairDriver, g fairGrant) {
 	qs.mu.Lock()
 	defer qs.mu.Unlock()
-	if q := qs.open[d.h.res.Name]; q != nil {
-		if w := q.byID[g.id]; w != nil {
-			for ; w != nil; w = w.twin {
-				if !w.q.Shared {
-					w.grant = g
-				}
-				w.wake()
+	if q := qs.open[d.h.res.Name]; q != nil && q.byID[g.id] != nil {
+		for _, w := range q.byID[g.id] {
+			if !w.q.Shared {
+				w.grant = g
 			}
-			return
+			w.wake()
 		}
+		return
 	}
 	if own := d.h.c.id + ":"; !strings.HasPrefix(g.id, own) || len(g.id) > len(own)+maxDigits {
 		return // no waiter of this client gets such a grant; it may be of any size
@@ -307,7 +304,7 @@ func (qs *fairQueues) refresh(d *fairDriver) {
 	qs.mu.Lock()
 	defer qs.mu.Unlock()
 	if q := qs.open[d.h.res.Name]; q != nil {
-		q.refreshNow.Send()
+		q.refreshIn(0)
 	}
 }
 
@@ -319,101 +316,52 @@ func (qs *fairQueues) hasWaiter(d *fairDriver, id string) bool {
 	return q != nil && q.byID[id] != nil
 }
 
-// add appends a waiter. mu is held.
-func (q *fairQueue) add(w *fairWaiter) {
-	w.round = q.round
-	q.waiters.Append(w)
-	w.twin = q.byID[w.q.ID]
-	q.byID[w.q.ID] = w
+// heartbeat is how often the waiter needs a refresh, so that one lost heartbeat costs it no place.
+func (w *fairWaiter) heartbeat() time.Duration {
+	return max(min(w.q.Terms.WaiterTimeout/3, refreshInterval), time.Millisecond)
 }
 
-// remove takes a waiter out. mu is held.
-func (q *fairQueue) remove(w *fairWaiter) {
-	if q.turn == w {
-		q.turn = w.Next
-	}
-	q.waiters.Remove(w)
-	if o := q.byID[w.q.ID]; o != w {
-		for o.twin != w {
-			o = o.twin
-		}
-		o.twin = w.twin
-	} else if w.twin != nil {
-		q.byID[w.q.ID] = w.twin
-	} else {
-		delete(q.byID, w.q.ID)
-	}
-}
-
-// learn notes when the holder's lease ends, if the refused attempt says so. It does not if this client
-// sent a heartbeat a moment ago: a refresh follows anyway, at the latest when the subscription to the
-// grants is confirmed. mu is held.
-func (q *fairQueue) learn(refused engine.Result) {
-	if refused.RetryAfter >= 0 {
-		q.expect(refused.RetryAfter)
-	}
-}
-
-// expect notes that a lease ends, or a next owner's time, in changesIn; negative: unknown. The next
-// refresh is then due at that time, or earlier. mu is held.
+// expect makes the next refresh due when a lease ends, or a next owner's time, in changesIn; negative: unknown. An
+// attempt does not know it if this client sent a heartbeat a moment ago: a refresh follows anyway, at the latest when
+// the subscription to the grants is confirmed. mu is held.
 func (q *fairQueue) expect(changesIn time.Duration) {
-	q.changesAt = time.Time{}
-	if changesIn < 0 {
-		return
-	}
-	q.changesAt = time.Now().Add(changesIn + time.Millisecond) // Redis rounds down
-	if q.changesAt.Before(q.refreshAt) {
-		q.reschedule.Send()
+	if changesIn >= 0 && changesIn < refreshInterval {
+		q.refreshIn(changesIn + time.Millisecond) // Redis rounds down
 	}
 }
 
-// run is the queue's one goroutine: it refreshes. begin starts it. It ends when the last waiter leaves,
+// refreshIn makes the next refresh due in d, if it is not due earlier. mu is held.
+func (q *fairQueue) refreshIn(d time.Duration) {
+	if at := time.Now().Add(d); at.Before(q.due) {
+		q.due = at
+		q.timer.Reset(d)
+	}
+}
+
+// run is the queue's one goroutine: it refreshes. begin starts it. It ends when the last waiter has left,
 // or when the client begins to close, which also ends all waiting.
 func (q *fairQueue) run() {
-	timer := time.NewTimer(q.pause())
-	defer timer.Stop()
 	confirmed := q.grants.Confirmed()
 	for {
 		select {
-		case <-timer.C:
-			q.refresh()
-		case <-q.refreshNow:
-			q.refresh()
+		case <-q.timer.C:
 		case <-confirmed: // a grant before the confirmation was not heard
 			confirmed = nil
-			q.refresh()
-		case <-q.reschedule:
-		case <-q.stop:
-			return
 		case <-q.d.h.c.core.Closing():
 			return
 		}
-		timer.Reset(q.pause())
+		if !q.refresh() {
+			return
+		}
 	}
 }
 
-// pause is the time until the next refresh. It is a second, or less if the lock may change hands before.
-// It is at most a third of each waiter's timeout, so that one lost heartbeat costs no waiter its place.
-func (q *fairQueue) pause() time.Duration {
-	q.queues.mu.Lock()
-	defer q.queues.mu.Unlock()
-	pause := refreshInterval
-	for w := q.waiters.First; w != nil; w = w.Next {
-		pause = min(pause, w.q.Terms.WaiterTimeout/3)
-	}
-	if !q.changesAt.IsZero() {
-		pause = min(pause, time.Until(q.changesAt))
-	}
-	pause = max(pause, time.Millisecond)
-	q.refreshAt = time.Now().Add(pause)
-	return pause
-}
-
-// refresh runs one refresh for all waiters, and wakes every waiter that has a reason to try.
-func (q *fairQueue) refresh() {
+// refresh runs one refresh for all waiters, and wakes every waiter that has a reason to try. It returns false if there
+// is no waiter.
+func (q *fairQueue) refresh() bool {
 	ids, longest := q.sample()
 	if len(ids) == 0 {
-		return
+		return false
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), refreshTimeout)
 	defer cancel()
@@ -428,30 +376,31 @@ func (q *fairQueue) refresh() {
 	if q.update(reply, err, longest) {
 		_ = q.d.leaveQueue(ctx, reply.Next) // if it fails, the next refresh finds the orphan again
 	}
+	return true
 }
 
-// sample picks the waiters whose places are verified this time: the first one always, and the others in
-// turn. It returns their ids, and the longest of their timeouts. It also begins a new round, so that
-// update can tell waiters that Redis must know from newcomers.
+// sample begins a refresh. It picks the waiters whose places are verified this time: the first one always, and the
+// others in turn. It returns their ids, and the longest timeout of all waiters. It makes the next refresh due in a
+// second, or earlier if a waiter needs that.
 func (q *fairQueue) sample() (ids []string, longest time.Duration) {
 	q.queues.mu.Lock()
 	defer q.queues.mu.Unlock()
-	q.round++
-	first := q.waiters.First
-	if first == nil {
-		return nil, 0
+	n, turn, pause := 0, 0, refreshInterval
+	for w := q.waiters.First; w != nil; w = w.Next {
+		switch {
+		case n > 0 && n < q.turn: // verified by an earlier refresh
+		case len(ids) < maxVerified:
+			ids = append(ids, w.q.ID)
+		case turn == 0:
+			turn = n
+		}
+		n++
+		w.settled = true
+		longest, pause = max(longest, w.q.Terms.WaiterTimeout), min(pause, w.heartbeat())
 	}
-	pick := func(w *fairWaiter) {
-		ids = append(ids, w.q.ID)
-		longest = max(longest, w.q.Terms.WaiterTimeout)
-	}
-	pick(first)
-	if q.turn == nil || q.turn == first {
-		q.turn = first.Next
-	}
-	for ; q.turn != nil && len(ids) < maxVerified; q.turn = q.turn.Next {
-		pick(q.turn)
-	}
+	q.turn = turn
+	q.due = time.Now().Add(pause)
+	q.timer.Reset(pause)
 	return ids, longest
 }
 
@@ -469,7 +418,6 @@ func (q *fairQueue) update(
 	q.queues.mu.Lock()
 	defer q.queues.mu.Unlock()
 	if err != nil {
-		q.expect(-1)
 		if !classify(err).Retry {
 			// Redis itself refused, as for a key of another type, or the redis client is closed. Each waiter's
 			// own attempt returns that error.
@@ -479,13 +427,12 @@ func (q *fairQueue) update(
 	}
 	q.expect(changesIn(reply))
 	present := int(reply.Waiting)
-	if w := q.byID[reply.Holder]; w != nil {
+	if q.wakeID(reply.Holder) {
 		present++
-		w.wake()
 	}
 	settled := 0 // waiters with an id of their own that were there when the refresh began
 	for w := q.waiters.First; w != nil; w = w.Next {
-		if !w.q.Shared && w.round < q.round {
+		if !w.q.Shared && w.settled {
 			settled++
 		}
 	}
@@ -501,14 +448,14 @@ func (q *fairQueue) update(
 	}
 	// A waiter makes its first attempt before it is known here, so an orphan must be the head for as long as
 	// a waiter may be silent.
-	if !isFree(reply) || !reply.NextIsOurs || q.byID[reply.Next] != nil {
-		q.orphan = ""
-		return false
+	orphan := reply.Next
+	if !isFree(reply) || !reply.NextIsOurs || q.byID[orphan] != nil {
+		orphan = ""
 	}
-	if q.orphan != reply.Next {
-		q.orphan, q.orphanSince = reply.Next, time.Now()
+	if q.orphan != orphan {
+		q.orphan, q.orphanSince = orphan, time.Now()
 	}
-	return time.Since(q.orphanSince) >= longest
+	return orphan != "" && time.Since(q.orphanSince) >= longest
 }
 
 // wakeAll wakes all waiters. mu is held.
@@ -518,9 +465,10 @@ func (q *fairQueue) wakeAll() {
 	}
 }
 
-// wakeID wakes the waiters of that id. mu is held.
-func (q *fairQueue) wakeID(id string) {
-	for w := q.byID[id]; w != nil; w = w.twin {
+// wakeID wakes the waiters of that id, and reports whether there are any. mu is held.
+func (q *fairQueue) wakeID(id string) bool {
+	for _, w := range q.byID[id] {
 		w.wake()
 	}
+	return q.byID[id] != nil
 }

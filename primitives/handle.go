@@ -196,29 +196,27 @@ func (h *handle) acquire(ctx context.Context, opts []Option, limit time.Duration
 // adopt takes over what another client holds, by f, with a call's options. f may change the terms.
 func (h *handle) adopt(
 	ctx context.Context, opts []Option, f func(*engine.Terms) (*engine.Hold, error),
-) (hold *Hold, err error) {
+) (*Hold, error) {
 	s, err := h.with(opts)
-	if err != nil {
-		h.res.ReportNotAcquired(ctx, err)
-		return nil, h.failed("adopt", err)
+	if err == nil {
+		err = h.c.begin(ctx)
 	}
-	terms, began := s.Terms, false
-	err = h.call(ctx, "adopt", func() error {
-		began = true
-		adopted, err := (*engine.Hold)(nil), ErrClosed
-		if !h.c.core.IsClosing() {
-			adopted, err = f(&terms)
-		}
-		h.res.EmitResult(ctx, engine.EventAcquired, adopted, 0, err)
-		if err == nil {
-			hold = newHold(adopted)
-		}
-		return err
-	})
-	if !began { // nothing was sent: ctx has ended, or the client is closed or not ready
+	if err != nil { // nothing was sent
+		err = h.failed("adopt", err)
 		h.res.ReportNotAcquired(ctx, errors.Unwrap(err)) // events have the error before it is wrapped
+		return nil, err
 	}
-	return hold, err
+	defer h.c.core.Leave()
+	hold, err := (*engine.Hold)(nil), ErrClosed
+	if !h.c.core.IsClosing() {
+		terms := s.Terms
+		hold, err = f(&terms)
+	}
+	h.res.EmitResult(ctx, engine.EventAcquired, hold, 0, h.c.core.Unavailable(err))
+	if err != nil {
+		return nil, h.failed("adopt", h.withType(ctx, err))
+	}
+	return newHold(hold), nil
 }
 
 // TryAcquire makes one attempt. It is Acquire with [WithWait](0), whatever other scopes say.
@@ -248,7 +246,7 @@ func (h *handle) Do(ctx context.Context, f func(context.Context) error, opts ...
 func (h *handle) inspect(ctx context.Context, read func() (Info, error)) (info Info, err error) {
 	err = h.call(ctx, "inspect", func() (err error) {
 		info, err = read()
-		h.c.nameClients(ctx, info.Holders, nil)
+		h.c.nameClients(ctx, info.Holders, map[string]string{})
 		return err
 	})
 	info.Name, info.Kind = h.res.Name, h.res.Kind

@@ -27,11 +27,8 @@ type Info struct {
 
 // ttlOf reads PTTL: -2 (gone) is 0, -1 (no expiry) is -1 as a Duration.
 func ttlOf(ms int64) time.Duration {
-	switch {
-	case ms == -1:
+	if ms == -1 {
 		return -1
-	case ms < 0:
-		return 0
 	}
-	return fromMillis(ms)
+	return fromMillis(max(ms, 0))
 }

@@ -48,7 +48,7 @@ func (c *Client) inspect(ctx context.Context, name string) (Info, error) {
 		return Info{}, err
 	}
 	if held || info.Token > 0 || len(info.Waiters) > 0 {
-		c.nameClients(ctx, info.Holders, nil)
+		c.nameClients(ctx, info.Holders, map[string]string{})
 		return info, nil
 	}
 	info, err = c.numberAt(ctx, c.prefix+name)

@@ -2,9 +2,8 @@ package primitives
 
 import (
 	"context"
-	"errors"
+	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/redlatch/redlatch/internal/engine"
@@ -35,18 +34,17 @@ func (j *jointLock) terms(owner string, call []Option) func(i int) *engine.Terms
 	}
 }
 
-// newJoint returns a joint lock without a driver: the caller adds that of its kind. If the members do not
-// fit together it returns a lock whose calls all fail, and no joint.
+// newJoint returns a joint lock. If the members do not fit together, all its calls fail.
 //
 // The engine finds holds of a joint lock in a context by its kind and members. Its name does not identify
 // it, because members of equal names may live on different clients.
-func newJoint(kind string, locks []*Lock, opts []Option) (*Lock, *joint.Lock) {
+func newJoint(kind string, locks []*Lock, opts []Option) *Lock {
 	l := &Lock{}
 	l.res.Kind = kind
 	members, err := jointMembers(locks)
 	if err != nil {
 		l.invalid = err
-		return l, nil
+		return l
 	}
 	names, resources := make([]string, len(members)), make([]*engine.Resource, len(members))
 	for i, m := range members {
@@ -60,16 +58,20 @@ func newJoint(kind string, locks []*Lock, opts []Option) (*Lock, *joint.Lock) {
 	l.joint = &jointLock{&joint.Lock{Resource: &l.res, Members: resources}, members, slices.Clone(opts)}
 	own.ForMember = l.joint.terms(own.Owner, nil)
 	l.settings, l.invalid = &own, own.err
-	return l, l.joint.Lock
+	if kind == "red" {
+		joint.NewRed(l.joint.Lock)
+	} else {
+		l.joint.Whole = newWholeDriver(l.res.Name, members)
+		joint.NewMulti(l.joint.Lock)
+	}
+	return l
 }
 
 // identityOf is the same for joint locks of the same members, and only for them.
 func identityOf(members []*Lock) string {
-	parts := make([]string, 0, 8)
-	var buf [128]byte
-	for _, m := range members {
-		b := append(append(append(append(buf[:0], m.c.life...), ' '), m.res.Kind...), ' ')
-		parts = append(parts, string(strconv.AppendQuote(b, m.res.Name)))
+	parts := make([]string, len(members))
+	for i, m := range members {
+		parts[i] = fmt.Sprintf("%s %s %q", m.c.life, m.res.Kind, m.res.Name)
 	}
 	slices.Sort(parts) // members of equal names are in the order in which they were given
 	return strings.Join(parts, ",")
@@ -147,18 +149,13 @@ func (j *jointLock) adopt(ctx context.Context, id string, terms *engine.Terms) (
 
 // releaseID gives back one count of id in all members. Enough members must have held it: all of a multi
 // lock, a majority of a red lock.
-func (j *jointLock) releaseID(ctx context.Context, id string, q *engine.Request) (held bool, err error) {
-	err = j.askMembers(ctx, q.Terms, func(_ int, m *Lock) error {
-		held, err := m.driver().releaseID(ctx, id, m.res.NewRequest(&m.settings.Terms))
-		return orNotHeld(held, err)
+func (j *jointLock) releaseID(ctx context.Context, id string, q *engine.Request) error {
+	return j.askMembers(ctx, q.Terms, func(_ int, m *Lock) error {
+		return orNotHeld(m.driver().releaseID(ctx, id, m.res.NewRequest(&m.settings.Terms)))
 	})
-	if errors.Is(err, ErrNotHeld) {
-		return false, nil
-	}
-	return err == nil, err
 }
 
-// orNotHeld returns [ErrNotHeld] if a member answered that the id holds nothing.
+// orNotHeld returns [ErrNotHeld] if a driver answered that an id holds nothing.
 func orNotHeld(held bool, err error) error {
 	if err == nil && !held {
 		return ErrNotHeld

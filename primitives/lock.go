@@ -2,6 +2,7 @@ package primitives
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"time"
@@ -70,9 +71,6 @@ func (l *Lock) Acquire(ctx context.Context, opts ...Option) (*Hold, error) {
 
 // HoldFrom returns the nearest live hold of this lock that ctx carries; nil if there is none.
 func (l *Lock) HoldFrom(ctx context.Context) *Hold {
-	if l.res.Core == nil {
-		return nil
-	}
 	hold, handle := engine.HoldFrom(ctx, &l.res)
 	if hold == nil {
 		return nil
@@ -140,14 +138,13 @@ func (l *Lock) ReleaseID(ctx context.Context, id string) error {
 			return invalid(badOwner, id)
 		}
 		q := l.res.NewRequest(&l.settings.Terms)
-		var held bool
 		var err error
 		if l.joint != nil {
-			held, err = l.joint.releaseID(ctx, id, q)
+			err = l.joint.releaseID(ctx, id, q)
 		} else {
-			held, err = l.driver().releaseID(ctx, id, q)
+			err = orNotHeld(l.driver().releaseID(ctx, id, q))
 		}
-		if err == nil && !held {
+		if errors.Is(err, ErrNotHeld) {
 			err = notHeldBy(id)
 		}
 		l.announceTakeover(ctx, err, id)

@@ -37,14 +37,7 @@ import (
 //
 // Every method of the lock returns [ErrInvalid] if there is no member, or one that is nil or a joint lock.
 // Two kinds of lock on one name of one client are invalid, too.
-func NewMultiLock(locks []*Lock, opts ...Option) *Lock {
-	l, whole := newJoint("multi", locks, opts)
-	if whole != nil {
-		whole.Whole = newWholeDriver(l.res.Name, l.joint.members)
-		joint.NewMulti(whole)
-	}
-	return l
-}
+func NewMultiLock(locks []*Lock, opts ...Option) *Lock { return newJoint("multi", locks, opts) }
 
 // maxWhole is how many members one command acquires at most: Redis does nothing else meanwhile.
 const maxWhole = 100

@@ -9,8 +9,6 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
-
-	"github.com/redlatch/redlatch/internal/joint"
 )
 
 // NewRedLock makes one lock of several on independent Redis servers: Redisson's RedissonRedLock. It is held
@@ -34,13 +32,7 @@ import (
 // A RedLock has no fencing token.
 //
 // Members, options and identity are as [NewMultiLock] says.
-func NewRedLock(locks []*Lock, opts ...Option) *Lock {
-	l, whole := newJoint("red", locks, opts)
-	if whole != nil {
-		joint.NewRed(whole)
-	}
-	return l
-}
+func NewRedLock(locks []*Lock, opts ...Option) *Lock { return newJoint("red", locks, opts) }
 
 // MinUptime returns a function for [redis.Options].OnConnect. It makes the client refuse a server that has
 // been up for less than d, or up to a second more. Use it for the members of a RedLock whose servers do

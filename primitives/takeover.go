@@ -21,12 +21,9 @@ func WithClientName(name string) ClientOption {
 	return ClientOption{func(c *Client) { c.name = name }}
 }
 
-// nameClients fills in the names of the holders' clients. known, which may be nil, has names by tag that
-// need not be read again. New names are added to it. It is best effort: a name that cannot be read is "".
+// nameClients fills in the names of the holders' clients. known has names by tag that need not be read again. New
+// names are added to it. It is best effort: a name that cannot be read is "".
 func (c *Client) nameClients(ctx context.Context, holders []Holder, known map[string]string) {
-	if known == nil {
-		known = map[string]string{}
-	}
 	ids := make([]string, len(holders))
 	for i, holder := range holders {
 		ids[i] = holder.ID
