@@ -95,7 +95,7 @@ func (q *Queue) On(e *Event) []Action {
 		w.State = Trying
 		q.do(Action{Do: Try, Who: w, Place: q.placeFor(w, e.InLine)})
 		if w == q.Head() {
-			q.turn.On(*e)
+			q.turn.due = time.Time{}
 			q.TryAt = e.Now.Add(StuckAfter)
 		}
 	case Batching:
@@ -131,8 +131,7 @@ func (q *Queue) On(e *Event) []Action {
 		}
 	default: // a turn of other clients begins, goes on or ends
 		if q.waiters.First != nil && (e.What != OthersTurn || q.listens) { // else a listener leaves the lock alone
-			e.Told, e.OneByOne = q.listens, q.TakeTurns && !q.inLine
-			when := q.turn.On(*e)
+			when := q.turn.On(e, q.listens, q.TakeTurns && !q.inLine)
 			switch due := q.turn.due; {
 			case when == TryNow:
 				q.wakeHead()
@@ -259,7 +258,7 @@ func (q *Queue) left(e *Event) {
 	wasFirst := q.waiters.First == w
 	q.waiters.Remove(w)
 	if e.Granted {
-		q.turn.On(Event{What: Acquired})
+		q.turn.acquired()
 		q.place.Since = 0 // the server has moved the place to the end of the line
 		q.inLine = q.inLine && !w.last
 	}
@@ -361,8 +360,8 @@ func (q *Queue) release(e *Event) {
 			q.place.Since = 0 // it moves to the end of the line
 			a.Place = q.place
 		}
-		e.What, e.Told = Yielding, q.listens
-		q.turn.On(*e)
+		// Before the command is sent: its message may come before its reply, and would make the head try.
+		q.turn.begin(e.Now, OthersTurnFor(e.Cohort), 1, q.listens)
 		q.do(a)
 	case !e.Over && e.HandsOff && !w.Shared && w.MayOffer() && w.Permits <= e.Permits:
 		w.Offered = true

@@ -51,7 +51,9 @@ const (
 	TryAfter              // try by itself when it is due, and not before
 )
 
-// On takes an event in, and returns when the head should try.
+// On takes in a message, or the reply to a release with which a turn has begun, and returns when the head should try.
+// listens: the client hears the common messages. oneByOne: the others acquire one after another, and the client hears
+// each of their releases.
 //
 // Where the others acquire one after another, each of them has a turn. With two others, X and Y:
 //
@@ -61,29 +63,18 @@ const (
 //
 // A client in line is told when its turn comes again, and writers are told by the last reader: for both, the
 // first release of another client ends the turn.
-func (t *Turn) On(e Event) When {
+func (t *Turn) On(e *Event, listens, oneByOne bool) When {
 	switch e.What {
-	case Yielding:
-		// Before the command is sent: its message may come before its reply, and would make our head try.
-		t.begin(e.Now, OthersTurnFor(e.Cohort), 1, e.Told)
-		return AsBefore
 	case Yielded:
-		return t.yielded(e)
+		return t.yielded(e, oneByOne)
 	case Heard:
 		return t.hear(e.Now)
 	case OthersTurn: // a listener hears the message of the same release, too
 		t.begin(e.Now, MaxTurn, 1, true)
 		return TryWithin
 	case OurTurn:
-		t.begin(e.Now, MaxTurn, 0, e.Told)
-	case Begins:
-		t.due = time.Time{}
-		return AsBefore
-	case Acquired:
-		// The turn of others is over. The message of the release that made the head try may still come.
-		t.left, t.due = 0, time.Time{}
-		return AsBefore
-	default:
+		t.begin(e.Now, MaxTurn, 0, listens)
+	default: // Missed
 		*t = Turn{}
 	}
 	return TryNow
@@ -102,16 +93,19 @@ func (t *Turn) begin(now time.Time, lasts time.Duration, others int, told bool) 
 	t.due = t.until
 }
 
+// acquired ends it: a waiter has the lock. The message of the release that made it try may still come.
+func (t *Turn) acquired() { t.left, t.due = 0, time.Time{} }
+
 // yielded decides how long the head stands back, counted from when the release was sent, because the lock has
 // been free since then. A turn may be over by then.
-func (t *Turn) yielded(e Event) When {
+func (t *Turn) yielded(e *Event, oneByOne bool) When {
 	if t.until.IsZero() {
 		return AsBefore
 	}
 	lasts := OthersTurnFor(e.Cohort)
 	look := lasts
 	switch {
-	case e.Others > 0 && e.OneByOne:
+	case e.Others > 0 && oneByOne:
 		t.left = e.Others
 		if e.Cohort == 0 {
 			look = FirstLook

@@ -69,13 +69,13 @@ func TestTurnOfOthers(t *testing.T) {
 				now := start.Add(e.at)
 				switch e.what {
 				case "hear":
-					assert.Equal(t, e.tries, planFor(&turn, Event{What: Heard, Now: now}).When == TryNow, "%v", e)
+					assert.Equal(t, e.tries, planFor(&turn, Event{What: Heard, Now: now}, false).When == TryNow, "%v", e)
 				case "try":
-					assert.Zero(t, planFor(&turn, Event{What: Begins, Now: now}))
+					turn.due = time.Time{} // as Queue.On does
 				case "release": // after another turn of ours
-					planFor(&turn, Event{What: Yielding, Now: now, Cohort: lasts, Told: true})
+					turn.begin(now, lasts, 1, true)
 				case "granted":
-					assert.Zero(t, planFor(&turn, Event{What: Acquired, Now: now}))
+					turn.acquired()
 				}
 				pause := time.Hour
 				if e.due > 0 {
@@ -108,9 +108,10 @@ type plan struct {
 	Pause time.Duration
 }
 
-// planFor is the plan of a turn after an event.
-func planFor(turn *Turn, e Event) plan {
-	p := plan{When: turn.On(e)}
+// planFor is the plan of a turn after an event. known: the client hears the message of each release, and of the others'
+// releases one after another.
+func planFor(turn *Turn, e Event, known bool) plan {
+	p := plan{When: turn.On(&e, known, known)}
 	if p.When == TryWithin || p.When == TryAfter {
 		p.Pause = turn.due.Sub(e.Now)
 	}
@@ -141,13 +142,12 @@ func TestHowLongTheHeadStandsBackAfterARelease(t *testing.T) {
 			sent := time.Now()
 			now := sent.Add(2 * ms)
 			var turn Turn
-			assert.Zero(t, planFor(&turn, Event{What: Yielding, Now: sent, Cohort: tt.cohort}))
-			got := planFor(&turn, Event{
-				What: Yielded, Now: now, Sent: sent, Cohort: tt.cohort, Others: tt.others, OneByOne: tt.oneByOne,
-			})
+			turn.begin(sent, OthersTurnFor(tt.cohort), 1, false)
+			e := Event{What: Yielded, Now: now, Sent: sent, Cohort: tt.cohort, Others: tt.others}
+			got := planFor(&turn, e, tt.oneByOne)
 			assert.Equal(t, tt.want, got)
 			for _, want := range tt.hear {
-				assert.Equal(t, want, planFor(&turn, Event{What: Heard, Now: now}).When)
+				assert.Equal(t, want, planFor(&turn, Event{What: Heard, Now: now}, false).When)
 			}
 		})
 	}
@@ -158,14 +158,14 @@ func TestHowLongTheHeadStandsBackAfterARelease(t *testing.T) {
 func TestWithoutATurnTheHeadTries(t *testing.T) {
 	now := time.Now()
 	var turn Turn
-	assert.Equal(t, plan{When: TryNow}, planFor(&turn, Event{What: Heard, Now: now}))
-	assert.Equal(t, plan{When: TryNow}, planFor(&turn, Event{What: OurTurn, Now: now, Told: true}))
-	assert.Equal(t, plan{TryWithin, MaxTurn}, planFor(&turn, Event{What: OthersTurn, Now: now}))
-	assert.Equal(t, plan{When: TryNow}, planFor(&turn, Event{What: Missed}))
+	assert.Equal(t, plan{When: TryNow}, planFor(&turn, Event{What: Heard, Now: now}, false))
+	assert.Equal(t, plan{When: TryNow}, planFor(&turn, Event{What: OurTurn, Now: now}, true))
+	assert.Equal(t, plan{TryWithin, MaxTurn}, planFor(&turn, Event{What: OthersTurn, Now: now}, false))
+	assert.Equal(t, plan{When: TryNow}, planFor(&turn, Event{What: Missed}, false))
 	assert.Zero(t, turn)
-	planFor(&turn, Event{What: Yielding, Now: now})
-	planFor(&turn, Event{What: Heard, Now: now})
-	assert.Zero(t, planFor(&turn, Event{What: Yielded, Now: now, Sent: now, Others: 1}))
+	turn.begin(now, MaxStreak, 1, false)
+	planFor(&turn, Event{What: Heard, Now: now}, false)
+	assert.Zero(t, planFor(&turn, Event{What: Yielded, Now: now, Sent: now, Others: 1}, false))
 }
 
 // Whatever comes in whatever order: after each event that may have freed the lock, the head tries at once or within
@@ -183,31 +183,36 @@ func TestTheLockIsNeverIdleForLong(t *testing.T) {
 			now = now.Add(rapid.SampledFrom([]time.Duration{0, time.Microsecond, ms, 9 * ms, 40 * ms, 90 * ms}).Draw(t, "pause"))
 			if !tryAt.IsZero() && !now.Before(tryAt) { // the alarm was first
 				now, tryAt = tryAt, time.Time{}
-				planFor(&turn, Event{What: Begins, Now: now})
+				turn.due = time.Time{} // its attempt begins
 			}
 			e := Event{Now: now, What: rapid.SampledFrom([]What{
-				Missed, Yielding, Yielded, Heard, Heard, Heard, OurTurn, OthersTurn, Begins, Acquired,
+				Missed, Releasing, Yielded, Heard, Heard, Heard, OurTurn, OthersTurn, Begins, Left,
 			}).Draw(t, "what")}
+			e.Cohort = rapid.SampledFrom([]time.Duration{0, 5 * ms, 60 * ms, time.Hour}).Draw(t, "cohort")
+			known := rapid.Bool().Draw(t, "known")
+			before := turn
+			var action plan
 			switch e.What {
-			case Yielding:
+			case Releasing:
 				if pending {
 					continue
 				}
-				pending, e.Told = true, rapid.Bool().Draw(t, "told")
+				pending = true
+				turn.begin(now, OthersTurnFor(e.Cohort), 1, known)
+			case Begins:
+				turn.due = time.Time{}
+			case Left:
+				turn.acquired()
 			case Yielded:
 				if !pending {
 					continue
 				}
 				pending, e.Sent = false, now.Add(-rapid.SampledFrom([]time.Duration{0, ms, 80 * ms}).Draw(t, "took"))
 				e.Others = rapid.IntRange(-1, 4).Draw(t, "others")
-				e.OneByOne = rapid.Bool().Draw(t, "one by one")
-			case OurTurn:
-				e.Told = rapid.Bool().Draw(t, "told")
+				action = planFor(&turn, e, known)
 			default:
+				action = planFor(&turn, e, known)
 			}
-			e.Cohort = rapid.SampledFrom([]time.Duration{0, 5 * ms, 60 * ms, time.Hour}).Draw(t, "cohort")
-			before := turn
-			action := planFor(&turn, e)
 			switch action.When {
 			case TryNow:
 				tryAt = time.Time{}
@@ -230,7 +235,7 @@ func TestTheLockIsNeverIdleForLong(t *testing.T) {
 				t.Fatalf("a refusal makes it pause for %v", pause)
 			}
 			switch e.What {
-			case Yielding, OurTurn, OthersTurn:
+			case Releasing, OurTurn, OthersTurn:
 				patience += 2
 			case Yielded:
 				patience += max(e.Others, 0)
