@@ -34,7 +34,7 @@ import (
 // all holds (Config.Moved).
 
 const (
-	maxRecent     = 4096                   // releases that a client remembers, in a megabyte at most
+	maxRecent     = 8192                   // releases that a client remembers, in a megabyte at most
 	recentFor     = time.Minute            // how long it remembers a release
 	settledAfter  = 5 * time.Second        // a release that is older is repeated once
 	lookPause     = time.Second            // between looks for another server
@@ -56,7 +56,7 @@ type recentRelease struct {
 // recentReleases are the latest releases of a client. It is a part of Core.
 type recentReleases struct {
 	mu      sync.Mutex      // guards the rest
-	list    []recentRelease // the oldest first; only the last maxRecent count
+	list    []recentRelease // the oldest first
 	looking bool            // lookForMoves runs
 }
 
@@ -83,8 +83,8 @@ func (c *Core) rememberUntil(r *Resource, owner Owner, rest *minHold, until time
 	rs := &c.recent
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
-	if len(rs.list) >= 2*maxRecent { // seldom, because it copies
-		rs.trim()
+	if len(rs.list) >= maxRecent { // half of them, because it copies
+		rs.list = slices.Delete(rs.list, 0, maxRecent/2)
 	}
 	rs.list = append(rs.list, release)
 	if !rs.looking {
@@ -100,7 +100,6 @@ func (c *Core) RepeatReleases() {
 	now := time.Now()
 	rs := &c.recent
 	rs.mu.Lock()
-	rs.trim()
 	all := slices.Clone(rs.list)
 	rs.list = slices.DeleteFunc(rs.list, func(release recentRelease) bool {
 		return c.Instant(now)-release.at > Instant(settledAfter)
@@ -117,9 +116,6 @@ func (c *Core) RepeatReleases() {
 		})
 	}
 }
-
-// trim forgets all but the last maxRecent releases. mu is held.
-func (rs *recentReleases) trim() { rs.list = slices.Delete(rs.list, 0, max(len(rs.list)-maxRecent, 0)) }
 
 // lookForMoves calls Config.Moved when the resource of a recent release has another server. It runs while there
 // are recent releases, or until the core stops.
@@ -155,7 +151,6 @@ func (c *Core) recentServers() (servers map[any]*Resource) {
 	rs := &c.recent
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
-	rs.trim()
 	rs.list = slices.DeleteFunc(rs.list, func(release recentRelease) bool { return now >= release.over })
 	servers = map[any]*Resource{}
 	for _, release := range rs.list {
