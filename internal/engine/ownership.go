@@ -614,10 +614,9 @@ func (o *Ownership) loseUnlessReleased(ctx context.Context, h *Hold) error {
 	return o.lose(ctx, h)
 }
 
-// loseInBackground ends all holds when no call of the user found the loss. It does not wait for the
-// observer. The watchdog calls it.
+// loseInBackground ends the holds when no call of the user found the loss. It does not wait for the observer.
 func (o *Ownership) loseInBackground(loss Loss) {
-	for _, h := range o.end(false) {
+	for _, h := range o.end(loss.Reason == LossExpired) {
 		h.LoseInBackground(loss)
 	}
 }
@@ -706,14 +705,11 @@ func (o *Ownership) LeaseUnknown(_ *watchdog.Lease, err error) {
 // LeaseLost implements [watchdog.Keeper]: a renewal was refused, for example because an operator has
 // deleted the key, or validity has ended without an answer.
 func (o *Ownership) LeaseLost(_ *watchdog.Lease, refused bool) {
-	if refused {
-		o.loseInBackground(goneLoss)
-		return
+	loss := goneLoss
+	if !refused {
+		loss = o.expiredLoss()
 	}
-	loss := o.expiredLoss()
-	for _, h := range o.end(true) {
-		h.LoseInBackground(loss)
-	}
+	o.loseInBackground(loss)
 }
 
 // report emits e for each hold, from other goroutines. Nobody may hold mu.

@@ -55,8 +55,8 @@ var Catalogue = []Defect{
 		Name: "a loss that a renewal finds is not reported", Promise: "C10",
 		Edits: []Edit{{
 			"internal/engine/ownership.go",
-			"	if refused {\n		o.loseInBackground(goneLoss)\n		return\n",
-			"	if refused {\n		return\n",
+			"	loss := goneLoss\n	if !refused {\n",
+			"	loss := goneLoss\n	if refused {\n		return\n	} else {\n",
 		}},
 		Find: []string{"--faults", "delete", "--primitives", "lock,fenced"},
 	},
