@@ -207,10 +207,11 @@ func (r *Resource) obtain(ctx context.Context, q *Request) (Result, error) {
 		if err == nil && !res.Granted && !q.MayQueue && r.giveUpHolder(ctx, q, res.Holder) {
 			res, err = r.Try(ctx, q) // nobody used it
 		}
+		_, ends := ctx.Deadline()
 		switch {
 		case err == nil && res.Granted:
 			return res, nil
-		case q.MayQueue && c.Classify(err).NotNow && q.Wait.ends(ctx):
+		case q.MayQueue && ends && c.Classify(err).NotNow: // else it could wait for a server that refuses for ever
 			refused = Result{RetryAfter: notNowPause, Met: err}
 		case err != nil:
 			return Result{}, err

@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -223,6 +224,11 @@ func (o *Ownership) setSchedule(fresh *Hold) {
 func (o *Ownership) Forget(h *Hold) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	o.forget(h)
+}
+
+// forget is Forget with mu held.
+func (o *Ownership) forget(h *Hold) {
 	at := &o.holds
 	for *at != nil && *at != h {
 		at = &(*at).sibling
@@ -425,7 +431,7 @@ func (o *Ownership) freed(got Released, sent time.Time, err error) (lost bool) {
 		o.wire.outcome = wasNotOurs
 	default:
 		o.wire.outcome = freed
-		o.r.Core.remember(o)
+		o.r.Core.remember(o.r, o.Owner, o.min, o.repeatUntil())
 		o.freeAfterRest()
 	}
 	return lost
@@ -627,27 +633,17 @@ func (o *Ownership) loseInBackground(loss Loss) {
 func (o *Ownership) end(expired bool) (ended []*Hold) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	var fixed *Hold
-	for _, h := range o.list() {
-		if expired && !h.renew {
-			h.sibling, fixed = fixed, h
-		} else {
-			ended = append(ended, h)
+	ended = o.list()
+	isFixed := func(h *Hold) bool { return !h.renew }
+	if expired && slices.ContainsFunc(ended, isFixed) {
+		ended = slices.DeleteFunc(ended, isFixed)
+		for _, h := range ended {
+			o.forget(h)
 		}
-	}
-	o.holds = fixed
-	if fixed == nil {
-		o.lost = true
-		o.r.Core.dog.Drop(&o.lease) // no renewal may keep the key of a lost lock
 		return ended
 	}
-	for _, h := range ended {
-		h.sibling = nil
-		if !h.state().taken {
-			o.lapsed++ // as in Forget
-		}
-	}
-	o.setSchedule(nil)
+	o.holds, o.lost = nil, true
+	o.r.Core.dog.Drop(&o.lease) // no renewal may keep the key of a lost lock
 	return ended
 }
 
