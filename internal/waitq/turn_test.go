@@ -69,7 +69,7 @@ func TestTurnOfOthers(t *testing.T) {
 				now := start.Add(e.at)
 				switch e.what {
 				case "hear":
-					assert.Equal(t, e.tries, planFor(&turn, Event{What: Heard, Now: now}, false).When == TryNow, "%v", e)
+					assert.Equal(t, e.tries, planFor(&turn, Event{What: Heard, Now: now}, false).Now, "%v", e)
 				case "try":
 					turn.due = time.Time{} // as Queue.On does
 				case "release": // after another turn of ours
@@ -102,17 +102,17 @@ func TestLengthOfATurn(t *testing.T) {
 	}
 }
 
-// plan is when the head should try, and after which pause.
+// plan is whether the head should try now, and else after which pause.
 type plan struct {
-	When  When
+	Now   bool
 	Pause time.Duration
 }
 
 // planFor is the plan of a turn after an event. known: the client hears the message of each release, and of the others'
 // releases one after another.
 func planFor(turn *Turn, e Event, known bool) plan {
-	p := plan{When: turn.On(&e, known, known)}
-	if p.When == TryWithin || p.When == TryAfter {
+	p := plan{Now: turn.On(&e, known, known)}
+	if !p.Now && !turn.due.IsZero() {
 		p.Pause = turn.due.Sub(e.Now)
 	}
 	return p
@@ -127,16 +127,16 @@ func TestHowLongTheHeadStandsBackAfterARelease(t *testing.T) {
 		others   int
 		oneByOne bool
 		want     plan
-		hear     []When // what the next messages lead to
+		hear     []bool // whether the next messages make the head try
 	}{
-		{"nobody else waits", 0, 0, true, plan{When: TryNow}, []When{TryNow}},
-		{"nobody is known to wait, after a short cohort", cohort, 0, true, plan{When: TryNow}, []When{TryNow}},
-		{"nobody is known to wait, after a long cohort", time.Second, 0, true, plan{TryAfter, 8 * ms}, []When{TryNow}},
-		{"after a streak: a look, in case they have gone", 0, 2, true, plan{When: TryNow}, []When{TryNow}},
-		{"one other", cohort, 1, true, plan{TryAfter, 48 * ms}, []When{TryNow}},
-		{"three others, one by one", cohort, 3, true, plan{TryAfter, 48 * ms}, []When{TryWithin, TryWithin, TryNow}},
-		{"three others, all at once", cohort, 3, false, plan{TryAfter, 48 * ms}, []When{TryNow}},
-		{"no turn is longer than the longest", time.Hour, 1, false, plan{TryAfter, MaxTurn - 2*ms}, []When{TryNow}},
+		{"nobody else waits", 0, 0, true, plan{Now: true}, []bool{true}},
+		{"nobody is known to wait, after a short cohort", cohort, 0, true, plan{Now: true}, []bool{true}},
+		{"nobody is known to wait, after a long cohort", time.Second, 0, true, plan{Pause: 8 * ms}, []bool{true}},
+		{"after a streak: a look, in case they have gone", 0, 2, true, plan{Now: true}, []bool{true}},
+		{"one other", cohort, 1, true, plan{Pause: 48 * ms}, []bool{true}},
+		{"three others, one by one", cohort, 3, true, plan{Pause: 48 * ms}, []bool{false, false, true}},
+		{"three others, all at once", cohort, 3, false, plan{Pause: 48 * ms}, []bool{true}},
+		{"no turn is longer than the longest", time.Hour, 1, false, plan{Pause: MaxTurn - 2*ms}, []bool{true}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			sent := time.Now()
@@ -147,7 +147,7 @@ func TestHowLongTheHeadStandsBackAfterARelease(t *testing.T) {
 			got := planFor(&turn, e, tt.oneByOne)
 			assert.Equal(t, tt.want, got)
 			for _, want := range tt.hear {
-				assert.Equal(t, want, planFor(&turn, Event{What: Heard, Now: now}, false).When)
+				assert.Equal(t, want, planFor(&turn, Event{What: Heard, Now: now}, false).Now)
 			}
 		})
 	}
@@ -158,10 +158,10 @@ func TestHowLongTheHeadStandsBackAfterARelease(t *testing.T) {
 func TestWithoutATurnTheHeadTries(t *testing.T) {
 	now := time.Now()
 	var turn Turn
-	assert.Equal(t, plan{When: TryNow}, planFor(&turn, Event{What: Heard, Now: now}, false))
-	assert.Equal(t, plan{When: TryNow}, planFor(&turn, Event{What: OurTurn, Now: now}, true))
-	assert.Equal(t, plan{TryWithin, MaxTurn}, planFor(&turn, Event{What: OthersTurn, Now: now}, false))
-	assert.Equal(t, plan{When: TryNow}, planFor(&turn, Event{What: Missed}, false))
+	assert.Equal(t, plan{Now: true}, planFor(&turn, Event{What: Heard, Now: now}, false))
+	assert.Equal(t, plan{Now: true}, planFor(&turn, Event{What: OurTurn, Now: now}, true))
+	assert.Equal(t, plan{Pause: MaxTurn}, planFor(&turn, Event{What: OthersTurn, Now: now}, false))
+	assert.Equal(t, plan{Now: true}, planFor(&turn, Event{What: Missed}, false))
 	assert.Zero(t, turn)
 	turn.begin(now, MaxStreak, 1, false)
 	planFor(&turn, Event{What: Heard, Now: now}, false)
@@ -199,6 +199,7 @@ func TestTheLockIsNeverIdleForLong(t *testing.T) {
 				}
 				pending = true
 				turn.begin(now, OthersTurnFor(e.Cohort), 1, known)
+				tryAt = time.Time{}
 			case Begins:
 				turn.due = time.Time{}
 			case Left:
@@ -213,23 +214,20 @@ func TestTheLockIsNeverIdleForLong(t *testing.T) {
 			default:
 				action = planFor(&turn, e, known)
 			}
-			switch action.When {
-			case TryNow:
+			switch {
+			case action.Now:
 				tryAt = time.Time{}
-			case TryWithin, TryAfter:
-				if action.Pause <= 0 || action.Pause > MaxTurn {
+			case action.Pause != 0:
+				if action.Pause < 0 || action.Pause > MaxTurn {
 					t.Fatalf("%v: it pauses for %v", e, action.Pause)
 				}
-				if at := now.Add(action.Pause); action.When == TryAfter || tryAt.IsZero() || at.Before(tryAt) {
+				if at := now.Add(action.Pause); tryAt.IsZero() || at.Before(tryAt) {
 					tryAt = at
 				}
-			case AsBefore:
-				if e.What == Heard || e.What == Missed || e.What == OthersTurn || e.What == OurTurn {
-					t.Fatalf("%v was eaten", e)
-				}
-				if e.What == Yielded && before != (Turn{}) {
-					t.Fatalf("%v: nobody knows when the head tries", e)
-				}
+			case e.What == Heard, e.What == Missed, e.What == OthersTurn, e.What == OurTurn:
+				t.Fatalf("%v was eaten", e)
+			case e.What == Yielded && before != (Turn{}):
+				t.Fatalf("%v: nobody knows when the head tries", e)
 			}
 			if pause := turn.Pause(now, time.Second); pause > time.Second {
 				t.Fatalf("a refusal makes it pause for %v", pause)
@@ -240,7 +238,7 @@ func TestTheLockIsNeverIdleForLong(t *testing.T) {
 			case Yielded:
 				patience += max(e.Others, 0)
 			case Heard:
-				if patience--; action.When != TryNow && patience < 0 {
+				if patience--; !action.Now && patience < 0 {
 					t.Fatalf("it stands back for more messages than there were releases")
 				}
 			default:
