@@ -63,17 +63,14 @@ type recentReleases struct {
 // rememberLeft remembers that q has left its place in a queue on the server, which has just answered that. The id of
 // a joint lock's attempt, or a shared one, may be used again: its rollback is not repeated. It does not block.
 func (c *Core) rememberLeft(r *Resource, q *Request) {
-	if r.Identity == nil && r.Traits.NewQueue != nil && q.MayQueue && !q.Shared {
+	if c.HasReplicas && r.Identity == nil && r.Traits.NewQueue != nil && q.MayQueue && !q.Shared {
 		c.remember(r, q.Owner, nil, time.Now().Add(recentFor))
 	}
 }
 
-// remember remembers the release of owner, which the server has just answered. A repetition must end then. It does not
-// block.
+// remember remembers the release of owner, which the server has just answered. A repetition must end by until. It does
+// not block.
 func (c *Core) remember(r *Resource, owner Owner, rest *minHold, until time.Time) {
-	if !c.HasReplicas {
-		return
-	}
 	now := time.Now()
 	over := min(c.Instant(now.Add(recentFor)), c.Instant(until))
 	release := recentRelease{r, owner, rest, c.Server(r), c.Instant(now), over}

@@ -182,9 +182,7 @@ func (o *Ownership) Join(h *Hold) {
 func (o *Ownership) setSchedule(fresh *Hold) {
 	c, all := o.r.Core, o.renewed()
 	if all.ttl == 0 { // no hold is renewed: each has a limit of its own
-		if c.dog.Drop(&o.lease) {
-			o.mayRenew = true
-		}
+		o.mayRenew = c.dog.Drop(&o.lease) || o.mayRenew
 		o.kept = false
 		return
 	}
@@ -431,7 +429,9 @@ func (o *Ownership) freed(got Released, sent time.Time, err error) (lost bool) {
 		o.wire.outcome = wasNotOurs
 	default:
 		o.wire.outcome = freed
-		o.r.Core.remember(o.r, o.Owner, o.min, o.repeatUntil())
+		if c := o.r.Core; c.HasReplicas {
+			c.remember(o.r, o.Owner, o.min, o.repeatUntil())
+		}
 		o.freeAfterRest()
 	}
 	return lost

@@ -103,7 +103,9 @@ var Catalogue = []Defect{
 	},
 	{
 		Name: "a release that a fail-over forgets is not repeated", Promise: "C11",
-		Edits: []Edit{{"internal/engine/forgotten.go", "	if !c.HasReplicas {", "	if c.HasReplicas || c != nil {"}},
+		Edits: []Edit{{
+			"internal/engine/ownership.go", "if c := o.r.Core; c.HasReplicas {", "if c := o.r.Core; c == nil {",
+		}},
 		Suite: [2]string{"./tests/topology", "TestReleasesThatAFailoverForgetsAreRepeated"},
 	},
 	{
