@@ -132,8 +132,9 @@ func (h *Hold) keep() {
 		other.giveBack(context.Background(), 0)
 		return
 	}
-	over := func() { qs.giveUpOne(context.Background(), 0, key, h) }
-	qs.lingering[key] = keeper{h, time.AfterFunc(o.passes.Linger, over)}
+	qs.lingering[key] = keeper{h, time.AfterFunc(o.passes.Linger, func() {
+		qs.giveUpOne(context.Background(), 0, key, h)
+	})}
 	qs.mu.Unlock()
 }
 
