@@ -135,7 +135,6 @@ func (r *Resource) AcquireOutermost(ctx context.Context, q *Request, began time.
 	defer stop()
 	returned := false
 	defer onPanic(&returned, func() {
-		q.passed.giveBack(trying, 0)
 		q.MustRollback = true
 		r.rollback(trying, q, 0)
 	})
@@ -149,7 +148,6 @@ func (r *Resource) AcquireOutermost(ctx context.Context, q *Request, began time.
 	if err != nil {
 		err = q.explain(trying, c, err)
 		limit := c.RollbackLimit(began)
-		q.passed.giveBack(trying, limit)
 		if q.Group != nil && trying.Err() != nil {
 			limit = min(limit, rollbackGrace/2) // the joint lock waits for the reason, but not for long
 		}
@@ -209,10 +207,11 @@ func (r *Resource) obtain(ctx context.Context, q *Request) (Result, error) {
 		if err == nil && !res.Granted && !q.MayQueue && r.giveUpHolder(ctx, q, res.Holder) {
 			res, err = r.Try(ctx, q) // nobody used it
 		}
+		_, ends := ctx.Deadline()
 		switch {
 		case err == nil && res.Granted:
 			return res, nil
-		case q.MayQueue && c.Classify(err).NotNow && q.Wait.ends(ctx):
+		case q.MayQueue && ends && c.Classify(err).NotNow: // else it could wait for a server that refuses for ever
 			refused = Result{RetryAfter: notNowPause, Met: err}
 		case err != nil:
 			return Result{}, err
@@ -278,8 +277,10 @@ func (r *Resource) tried(ctx context.Context, q *Request, res Result, err error)
 
 // rollback removes everything that the server keeps, or may still come to keep, of a request without a
 // hold. It does nothing if no attempt can have taken or noted anything. It is repeated in the background until
-// the server has answered. The call blocks for limit at most, or for rollbackGrace once ctx has ended.
+// the server has answered. The call blocks for limit at most, or for rollbackGrace once ctx has ended. A hold that was
+// passed on to q is released first.
 func (r *Resource) rollback(ctx context.Context, q *Request, limit time.Duration) {
+	q.passed.giveBack(ctx, limit)
 	if !q.MustRollback && !q.Noted {
 		return
 	}

@@ -50,13 +50,10 @@ func (o *Ownership) passOn(h *Hold) bool {
 		return false
 	}
 	head := q.state.Head()
-	if head == nil || !head.MayPass() {
+	if head == nil || !head.MayPass() || !o.isFor(head.Of.(*Waiter).Request, h) {
 		return false
 	}
 	w := head.Of.(*Waiter)
-	if !o.isFor(w.Request, h) {
-		return false
-	}
 	next := o.succeed(w.Request.Wait.caller, h, now, true)
 	if next == nil {
 		return false

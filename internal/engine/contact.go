@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"strings"
 	"sync"
 	"time"
 )
@@ -27,15 +26,25 @@ import (
 // the attempt is over.
 type Contact struct {
 	mu      sync.Mutex
-	members bool      // of a joint lock whose members note their answers here
-	refused bool      // the server has refused an attempt, or one that this stood behind
-	holder  string    // of the latest refusal; "": unknown
+	members bool // of a joint lock whose members note their answers here
+	refusal
+	silence
+}
+
+// refusal is the latest one, of an attempt or of one that this stood behind. The zero value: there was none.
+type refusal struct {
+	refused bool
+	holder  string    // "": unknown
 	until   time.Time // when that holder's lease ends; zero: unknown
-	reason  error     // of the latest refusal, if it is not the holder
-	asked   time.Time // an attempt is under way since then; zero: none, or unknown
-	silent  time.Time // since when no attempt was answered; zero: the latest was
-	failed  error     // why the latest attempt was not answered; nil: it was
-	again   bool      // more than one attempt was not answered
+	reason  error     // if it is not the holder
+}
+
+// silence is what was not answered since the latest answer. The zero value: nothing.
+type silence struct {
+	asked  time.Time // an attempt is under way since then; zero: none, or unknown
+	silent time.Time // since when no attempt was answered; zero: the latest was
+	failed error     // why the latest attempt was not answered; nil: it was
+	again  bool      // more than one attempt was not answered
 }
 
 // Asking notes that an attempt begins, or that a queue sends a command for all its waiters. Answered or Failed notes
@@ -52,8 +61,7 @@ func (k *Contact) Asking() {
 func (k *Contact) Answered(holder string, left time.Duration, reason error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.answered()
-	k.refused, k.holder, k.until, k.reason = true, holder, time.Time{}, reason
+	k.silence, k.refusal = silence{}, refusal{refused: true, holder: holder, reason: reason}
 	if left >= 0 {
 		k.until = time.Now().Add(left)
 	}
@@ -63,8 +71,7 @@ func (k *Contact) Answered(holder string, left time.Duration, reason error) {
 func (k *Contact) Forget() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.answered()
-	k.refused = false
+	k.silence, k.refusal = silence{}, refusal{}
 }
 
 // Failed notes why that command, which was sent at began, failed. Only an outage counts.
@@ -81,11 +88,6 @@ func (k *Contact) Failed(c *Core, err error, began time.Time) {
 // membersNote reports whether q is for a joint lock whose members note their answers themselves.
 func (q *Request) membersNote(k *Contact) bool { return k.members && q.Group == nil }
 
-// answered notes an answer of any kind. mu is held.
-func (k *Contact) answered() {
-	k.asked, k.silent, k.failed, k.again = time.Time{}, time.Time{}, nil, false
-}
-
 // unanswered notes why an attempt was not answered, and for how long it had waited. mu is held.
 func (k *Contact) unanswered(err error, waited time.Duration) {
 	k.asked, k.again = time.Time{}, k.failed != nil
@@ -99,33 +101,30 @@ func (k *Contact) unanswered(err error, waited time.Duration) {
 func (k *Contact) Note(q *Request) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	before, other := k.silence, q.heard
 	k.asked = time.Time{}
-	other := q.heard
 	if other == nil {
 		return
 	}
 	other.mu.Lock() // after that of a queue's contact, never before it
 	defer other.mu.Unlock()
-	if other.failed == nil || !k.refused { // else the queue may know a later holder
-		k.holder, k.until, k.reason = other.holder, other.until, other.reason
+	if other.refused && (other.failed == nil || !k.refused) { // else the queue may know a later holder
+		k.refusal = other.refusal
 	}
-	if other.failed == nil {
-		k.answered()
-	} else {
-		k.unanswered(other.failed, time.Since(other.silent))
-		k.again = k.again || other.again
+	k.silence = other.silence
+	k.asked = time.Time{}
+	if k.failed != nil && before.failed != nil {
+		k.silent, k.again = before.silent, true
 	}
-	k.refused = k.refused || other.refused
 }
 
 // follow takes over what a queue has heard in which a member waited. The mutex of behind is held.
 func (k *Contact) follow(behind *Contact) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if behind.refused {
-		k.refused, k.holder, k.until, k.reason = true, behind.holder, behind.until, behind.reason
+	if k.silence = behind.silence; behind.refused {
+		k.refusal = behind.refusal
 	}
-	k.asked, k.silent, k.failed, k.again = behind.asked, behind.silent, behind.failed, behind.again
 }
 
 // SilenceOf is how long an operation that began then had waited when ctx ended. A busy machine may notice the
@@ -175,7 +174,7 @@ func (q *Request) learn(ctx context.Context, r *Resource, res Result, err error)
 	case err != nil:
 		k.asked = time.Time{}
 	default:
-		k.answered()
+		k.silence = silence{}
 	}
 }
 
@@ -228,10 +227,7 @@ func (q *Request) gaveUp(ctx context.Context, behind *Contact) *gaveUpError {
 	if q.Group != nil && behind != nil && q.heard != nil && q.heard.members {
 		q.heard.follow(behind) // its joint lock may give up without this error
 	}
-	if k.refused {
-		g.holder, g.left, g.reason = k.holder, max(0, time.Until(k.until)), k.reason
-	}
-	g.failed = k.failed
+	g.holder, g.left, g.reason, g.failed = k.holder, max(0, time.Until(k.until)), k.reason, k.failed
 	switch {
 	case k.failed != nil && k.again:
 		g.silent = time.Since(k.silent)
@@ -285,23 +281,19 @@ func (d noAnswerFor) Error() string {
 }
 
 func (g *gaveUpError) Error() string {
-	var parts []string
+	text := ErrUnavailable.Error()
 	if g.refused {
-		parts = append(parts, ErrNotAcquired.Error())
-	} else {
-		parts = append(parts, ErrUnavailable.Error())
+		text = ErrNotAcquired.Error()
 	}
 	if g.cause != nil && (g.failed == nil || !errors.Is(g.failed, g.cause)) {
-		parts = append(parts, g.cause.Error())
+		text += ": " + g.cause.Error()
 	}
 	if g.refused && g.holder != "" {
-		held := "held by " + g.holder
+		text += ": held by " + g.holder
 		if g.left > 0 {
-			held += " for another " + g.left.Round(time.Millisecond).String()
+			text += " for another " + g.left.Round(time.Millisecond).String()
 		}
-		parts = append(parts, held)
 	}
-	text := strings.Join(parts, ": ")
 	if g.refused && g.reason != nil {
 		text += " (" + g.reason.Error() + ")"
 	}

@@ -105,11 +105,8 @@ func holdsLeft(ctx context.Context, left []*Hold) error {
 	}
 	var named []string
 	for _, h := range left[:min(len(left), mostLeft)] {
-		name := fmt.Sprintf("%s %q", h.r.Kind, h.r.Name)
-		if id := h.ID(); id != "" {
-			name += " (" + id + ")"
-		}
-		named = append(named, name)
+		name := fmt.Sprintf("%s %q (%s)", h.r.Kind, h.r.Name, h.ID())
+		named = append(named, strings.TrimSuffix(name, " ()"))
 	}
 	if more := len(left) - len(named); more > 0 {
 		named = append(named, fmt.Sprintf("and %d more", more))

@@ -34,7 +34,7 @@ import (
 // all holds (Config.Moved).
 
 const (
-	maxRecent     = 4096                   // releases that a client remembers, in a megabyte at most
+	maxRecent     = 8192                   // releases that a client remembers, in a megabyte at most
 	recentFor     = time.Minute            // how long it remembers a release
 	settledAfter  = 5 * time.Second        // a release that is older is repeated once
 	lookPause     = time.Second            // between looks for another server
@@ -56,35 +56,29 @@ type recentRelease struct {
 // recentReleases are the latest releases of a client. It is a part of Core.
 type recentReleases struct {
 	mu      sync.Mutex      // guards the rest
-	list    []recentRelease // the oldest first; only the last maxRecent count
+	list    []recentRelease // the oldest first
 	looking bool            // lookForMoves runs
-}
-
-// remember remembers the release of o, which the server has just answered. It does not block.
-func (c *Core) remember(o *Ownership) {
-	if !c.HasReplicas {
-		return
-	}
-	c.rememberUntil(o.r, o.Owner, o.min, o.repeatUntil())
 }
 
 // rememberLeft remembers that q has left its place in a queue on the server, which has just answered that. The id of
 // a joint lock's attempt, or a shared one, may be used again: its rollback is not repeated. It does not block.
 func (c *Core) rememberLeft(r *Resource, q *Request) {
 	if c.HasReplicas && r.Identity == nil && r.Traits.NewQueue != nil && q.MayQueue && !q.Shared {
-		c.rememberUntil(r, q.Owner, nil, time.Now().Add(recentFor))
+		c.remember(r, q.Owner, nil, time.Now().Add(recentFor))
 	}
 }
 
-func (c *Core) rememberUntil(r *Resource, owner Owner, rest *minHold, until time.Time) {
+// remember remembers the release of owner, which the server has just answered. A repetition must end by until. It does
+// not block.
+func (c *Core) remember(r *Resource, owner Owner, rest *minHold, until time.Time) {
 	now := time.Now()
 	over := min(c.Instant(now.Add(recentFor)), c.Instant(until))
 	release := recentRelease{r, owner, rest, c.Server(r), c.Instant(now), over}
 	rs := &c.recent
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
-	if len(rs.list) >= 2*maxRecent { // seldom, because it copies
-		rs.trim()
+	if len(rs.list) >= maxRecent { // half of them, because it copies
+		rs.list = slices.Delete(rs.list, 0, maxRecent/2)
 	}
 	rs.list = append(rs.list, release)
 	if !rs.looking {
@@ -100,7 +94,6 @@ func (c *Core) RepeatReleases() {
 	now := time.Now()
 	rs := &c.recent
 	rs.mu.Lock()
-	rs.trim()
 	all := slices.Clone(rs.list)
 	rs.list = slices.DeleteFunc(rs.list, func(release recentRelease) bool {
 		return c.Instant(now)-release.at > Instant(settledAfter)
@@ -117,9 +110,6 @@ func (c *Core) RepeatReleases() {
 		})
 	}
 }
-
-// trim forgets all but the last maxRecent releases. mu is held.
-func (rs *recentReleases) trim() { rs.list = slices.Delete(rs.list, 0, max(len(rs.list)-maxRecent, 0)) }
 
 // lookForMoves calls Config.Moved when the resource of a recent release has another server. It runs while there
 // are recent releases, or until the core stops.
@@ -155,7 +145,6 @@ func (c *Core) recentServers() (servers map[any]*Resource) {
 	rs := &c.recent
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
-	rs.trim()
 	rs.list = slices.DeleteFunc(rs.list, func(release recentRelease) bool { return now >= release.over })
 	servers = map[any]*Resource{}
 	for _, release := range rs.list {

@@ -47,12 +47,9 @@ func (o *Ownership) BeginShortening(left int) (need time.Duration, known bool) {
 // EndShortening follows BeginShortening. err is the error of the release that was sent. Without a reply
 // the release may still be executed, so shortening stays set until a repetition is answered: see promise.
 func (o *Ownership) EndShortening(err error) {
-	if err != nil {
-		return
-	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.shortening = false
+	o.shortening = o.shortening && err != nil
 }
 
 // NextChange numbers a change of the count. The server ignores a change whose number is lower than the

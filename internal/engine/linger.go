@@ -133,17 +133,21 @@ func (h *Hold) keep() {
 		return
 	}
 	qs.lingering[key] = keeper{h, time.AfterFunc(o.passes.Linger, func() {
-		qs.mu.Lock()
-		mine := qs.lingering[key].hold == h // else it was removed a moment ago
-		if mine {
-			qs.keeperOf(key)
-		}
-		qs.mu.Unlock()
-		if mine {
-			h.giveBack(context.Background(), 0)
-		}
+		qs.giveUpOne(context.Background(), 0, key, h)
 	})}
 	qs.mu.Unlock()
+}
+
+// giveUpOne gives up the lingering lock of key; one of another keeper than h only if h is nil. It takes waitQueues.mu,
+// and waits as giveBack does.
+func (qs *waitQueues) giveUpOne(ctx context.Context, limit time.Duration, key queueKey, h *Hold) {
+	qs.mu.Lock()
+	var kept *Hold
+	if h == nil || qs.lingering[key].hold == h { // else it was removed a moment ago
+		kept = qs.keeperOf(key)
+	}
+	qs.mu.Unlock()
+	kept.giveBack(ctx, limit)
 }
 
 // giveUp gives up the lingering locks whose keepers match, and reports whether there was one. It takes waitQueues.mu,
@@ -204,10 +208,7 @@ func (r *Resource) resume(ctx context.Context, q *Request) bool {
 // answers.
 func (c *Core) GiveUpLingering(ctx context.Context, resources []*Resource) {
 	for _, r := range resources { // not by giveUp: many locks may linger, and few of them are meant
-		c.queues.mu.Lock()
-		kept := c.queues.keeperOf(queueKey{r.Kind, r.Name, false})
-		c.queues.mu.Unlock()
-		kept.giveBack(ctx, c.RollbackLimit(time.Now()))
+		c.queues.giveUpOne(ctx, c.RollbackLimit(time.Now()), queueKey{r.Kind, r.Name, false}, nil)
 	}
 }
 

@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -181,9 +182,7 @@ func (o *Ownership) Join(h *Hold) {
 func (o *Ownership) setSchedule(fresh *Hold) {
 	c, all := o.r.Core, o.renewed()
 	if all.ttl == 0 { // no hold is renewed: each has a limit of its own
-		if c.dog.Drop(&o.lease) {
-			o.mayRenew = true
-		}
+		o.mayRenew = c.dog.Drop(&o.lease) || o.mayRenew
 		o.kept = false
 		return
 	}
@@ -223,6 +222,11 @@ func (o *Ownership) setSchedule(fresh *Hold) {
 func (o *Ownership) Forget(h *Hold) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	o.forget(h)
+}
+
+// forget is Forget with mu held.
+func (o *Ownership) forget(h *Hold) {
 	at := &o.holds
 	for *at != nil && *at != h {
 		at = &(*at).sibling
@@ -425,7 +429,9 @@ func (o *Ownership) freed(got Released, sent time.Time, err error) (lost bool) {
 		o.wire.outcome = wasNotOurs
 	default:
 		o.wire.outcome = freed
-		o.r.Core.remember(o)
+		if c := o.r.Core; c.HasReplicas {
+			c.remember(o.r, o.Owner, o.min, o.repeatUntil())
+		}
 		o.freeAfterRest()
 	}
 	return lost
@@ -614,10 +620,9 @@ func (o *Ownership) loseUnlessReleased(ctx context.Context, h *Hold) error {
 	return o.lose(ctx, h)
 }
 
-// loseInBackground ends all holds when no call of the user found the loss. It does not wait for the
-// observer. The watchdog calls it.
+// loseInBackground ends the holds when no call of the user found the loss. It does not wait for the observer.
 func (o *Ownership) loseInBackground(loss Loss) {
-	for _, h := range o.end(false) {
+	for _, h := range o.end(loss.Reason == LossExpired) {
 		h.LoseInBackground(loss)
 	}
 }
@@ -628,27 +633,17 @@ func (o *Ownership) loseInBackground(loss Loss) {
 func (o *Ownership) end(expired bool) (ended []*Hold) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	var fixed *Hold
-	for _, h := range o.list() {
-		if expired && !h.renew {
-			h.sibling, fixed = fixed, h
-		} else {
-			ended = append(ended, h)
+	ended = o.list()
+	isFixed := func(h *Hold) bool { return !h.renew }
+	if expired && slices.ContainsFunc(ended, isFixed) {
+		ended = slices.DeleteFunc(ended, isFixed)
+		for _, h := range ended {
+			o.forget(h)
 		}
-	}
-	o.holds = fixed
-	if fixed == nil {
-		o.lost = true
-		o.r.Core.dog.Drop(&o.lease) // no renewal may keep the key of a lost lock
 		return ended
 	}
-	for _, h := range ended {
-		h.sibling = nil
-		if !h.state().taken {
-			o.lapsed++ // as in Forget
-		}
-	}
-	o.setSchedule(nil)
+	o.holds, o.lost = nil, true
+	o.r.Core.dog.Drop(&o.lease) // no renewal may keep the key of a lost lock
 	return ended
 }
 
@@ -706,14 +701,11 @@ func (o *Ownership) LeaseUnknown(_ *watchdog.Lease, err error) {
 // LeaseLost implements [watchdog.Keeper]: a renewal was refused, for example because an operator has
 // deleted the key, or validity has ended without an answer.
 func (o *Ownership) LeaseLost(_ *watchdog.Lease, refused bool) {
-	if refused {
-		o.loseInBackground(goneLoss)
-		return
+	loss := goneLoss
+	if !refused {
+		loss = o.expiredLoss()
 	}
-	loss := o.expiredLoss()
-	for _, h := range o.end(true) {
-		h.LoseInBackground(loss)
-	}
+	o.loseInBackground(loss)
 }
 
 // report emits e for each hold, from other goroutines. Nobody may hold mu.

@@ -81,13 +81,6 @@ func (w *Wait) IsSingleTry() bool { return w.limit == 0 }
 // Waited reports whether the acquisition has had to wait.
 func (w *Wait) Waited() bool { return w.waited }
 
-// ends reports whether the wait ends by itself, by its limit or by a deadline of ctx. Otherwise a server
-// that refuses all commands would be waited for without an end.
-func (w *Wait) ends(ctx context.Context) bool {
-	_, limited := ctx.Deadline()
-	return limited || !w.until.IsZero()
-}
-
 // Begin notes, once, that the acquisition has to wait, and emits the event. id is the hold's or the
 // holder's id. The caller holds no mutex.
 func (w *Wait) Begin(r *Resource, id string) {

@@ -67,10 +67,7 @@ func (qs *waitQueues) mustWait(r *Resource, q *Request) bool {
 		return true
 	}
 	queue := qs.open[queueKey{r.Kind, r.Name, q.Terms.PollMin > 0}]
-	if queue == nil {
-		return false
-	}
-	return queue.state.MustWait(int(q.Permits))
+	return queue != nil && queue.state.MustWait(int(q.Permits))
 }
 
 // AnyWaits reports whether requests of this client wait for messages of r.

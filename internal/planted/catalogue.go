@@ -55,8 +55,8 @@ var Catalogue = []Defect{
 		Name: "a loss that a renewal finds is not reported", Promise: "C10",
 		Edits: []Edit{{
 			"internal/engine/ownership.go",
-			"	if refused {\n		o.loseInBackground(goneLoss)\n		return\n",
-			"	if refused {\n		return\n",
+			"	loss := goneLoss\n	if !refused {\n",
+			"	loss := goneLoss\n	if refused {\n		return\n	} else {\n",
 		}},
 		Find: []string{"--faults", "delete", "--primitives", "lock,fenced"},
 	},
@@ -103,7 +103,9 @@ var Catalogue = []Defect{
 	},
 	{
 		Name: "a release that a fail-over forgets is not repeated", Promise: "C11",
-		Edits: []Edit{{"internal/engine/forgotten.go", "	if !c.HasReplicas {", "	if c.HasReplicas || c != nil {"}},
+		Edits: []Edit{{
+			"internal/engine/ownership.go", "if c := o.r.Core; c.HasReplicas {", "if c := o.r.Core; c == nil {",
+		}},
 		Suite: [2]string{"./tests/topology", "TestReleasesThatAFailoverForgetsAreRepeated"},
 	},
 	{

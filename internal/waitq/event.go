@@ -24,10 +24,6 @@ const (
 	OurTurn    // a message at this client's place: it is its turn
 	OthersTurn // a message at this client's place: it is another client's turn
 	Listen     // a message at this client's place: hear the common messages too
-
-	// Of the turn of other clients only.
-	Yielding // a release is about to leave the lock to other clients
-	Acquired // a waiter has the lock
 )
 
 // Event is what happens, and when.
@@ -56,10 +52,6 @@ type Event struct {
 	// Yielded: when the release was sent, and how many other clients were told of it.
 	Sent   time.Time
 	Others int
-	// Yielded: the others acquire one after another, and this client hears each of their releases. The queue sets it.
-	OneByOne bool
-	// Yielding, OurTurn: the message of the release is still to come. The queue sets it.
-	Told bool
 }
 
 // Do is a kind of action.

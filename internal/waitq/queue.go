@@ -44,7 +44,8 @@ const (
 	// SlowPoll is the pause after which the head of a queue tries in case a message was lost. That is one
 	// attempt a second for each client and name, however many requests wait.
 	SlowPoll = time.Second
-	// StuckAfter is how long the head's attempt may take before another waiter tries.
+	// StuckAfter is how long the head's attempt may take before another waiter tries, or a release that leaves the lock
+	// to other clients before the head does.
 	StuckAfter = SlowPoll / 4
 	// MaxBatch is the largest number of waiters for which one command acquires.
 	MaxBatch = 64
@@ -95,7 +96,7 @@ func (q *Queue) On(e *Event) []Action {
 		w.State = Trying
 		q.do(Action{Do: Try, Who: w, Place: q.placeFor(w, e.InLine)})
 		if w == q.Head() {
-			q.turn.On(*e)
+			q.turn.due = time.Time{}
 			q.TryAt = e.Now.Add(StuckAfter)
 		}
 	case Batching:
@@ -131,12 +132,9 @@ func (q *Queue) On(e *Event) []Action {
 		}
 	default: // a turn of other clients begins, goes on or ends
 		if q.waiters.First != nil && (e.What != OthersTurn || q.listens) { // else a listener leaves the lock alone
-			e.Told, e.OneByOne = q.listens, q.TakeTurns && !q.inLine
-			when := q.turn.On(*e)
-			switch due := q.turn.due; {
-			case when == TryNow:
+			if q.turn.On(e, q.listens, q.TakeTurns && !q.inLine) {
 				q.wakeHead()
-			case when == TryAfter, when == TryWithin && q.TryAt.After(due):
+			} else if due := q.turn.due; !due.IsZero() && q.TryAt.After(due) {
 				q.TryAt = due
 			}
 		}
@@ -259,7 +257,7 @@ func (q *Queue) left(e *Event) {
 	wasFirst := q.waiters.First == w
 	q.waiters.Remove(w)
 	if e.Granted {
-		q.turn.On(Event{What: Acquired})
+		q.turn.acquired()
 		q.place.Since = 0 // the server has moved the place to the end of the line
 		q.inLine = q.inLine && !w.last
 	}
@@ -361,8 +359,9 @@ func (q *Queue) release(e *Event) {
 			q.place.Since = 0 // it moves to the end of the line
 			a.Place = q.place
 		}
-		e.What, e.Told = Yielding, q.listens
-		q.turn.On(*e)
+		// Before the command is sent: its message may come before its reply, and would make the head try.
+		q.turn.begin(e.Now, OthersTurnFor(e.Cohort), 1, q.listens)
+		q.TryAt = e.Now.Add(StuckAfter) // unless the reply says when
 		q.do(a)
 	case !e.Over && e.HandsOff && !w.Shared && w.MayOffer() && w.Permits <= e.Permits:
 		w.Offered = true

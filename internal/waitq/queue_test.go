@@ -140,6 +140,11 @@ func TestWhatTheQueueSays(t *testing.T) {
 			{0, "", release, "offer a"}, {0, "a", Event{What: Answered, Granted: true}, "wake a"},
 		}},
 		{"the poll is for the head", "a b", false, []row{{SlowPoll, "", Event{What: Alarm}, "wake a"}}},
+		{"the poll waits for the end of a turn of others", "a b", false, []row{
+			{SlowPoll - ms, "", over, "yield {7 0 false} told"}, {2 * ms, "", Event{What: Alarm}, ""},
+			{0, "", Event{What: Yielded, Sent: newScript(t).now.Add(SlowPoll - ms), Others: 3}, ""},
+			{MaxStreak - 3*ms, "", Event{What: Alarm}, ""}, {ms, "", Event{What: Alarm}, "wake a"},
+		}},
 		{"an alarm that comes too early", "a", false, []row{{SlowPoll - 1, "", Event{What: Alarm}, ""}}},
 		{"a waiter behind one that was granted, and gives up", "a b", false, []row{
 			{0, "", heard, "wake a"}, {0, "a", try, "try a {7 5 false}"}, {0, "", release, "offer a"},

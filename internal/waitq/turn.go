@@ -40,18 +40,9 @@ type Turn struct {
 	due  time.Time // when the head must try, at the latest; zero: it has tried since the last release
 }
 
-// When is when the head of the queue should try.
-type When uint8
-
-// When the head should try.
-const (
-	AsBefore  When = iota // it goes on as it was
-	TryNow                // try now
-	TryWithin             // try by itself when it is due, if it would not do so before
-	TryAfter              // try by itself when it is due, and not before
-)
-
-// On takes an event in, and returns when the head should try.
+// On takes in a message, or the reply to a release with which a turn has begun, and reports whether the head should try
+// now. If not, it should when it is due. listens: the client hears the common messages. oneByOne: the others acquire
+// one after another, and the client hears each of their releases.
 //
 // Where the others acquire one after another, each of them has a turn. With two others, X and Y:
 //
@@ -61,32 +52,21 @@ const (
 //
 // A client in line is told when its turn comes again, and writers are told by the last reader: for both, the
 // first release of another client ends the turn.
-func (t *Turn) On(e Event) When {
+func (t *Turn) On(e *Event, listens, oneByOne bool) (now bool) {
 	switch e.What {
-	case Yielding:
-		// Before the command is sent: its message may come before its reply, and would make our head try.
-		t.begin(e.Now, OthersTurnFor(e.Cohort), 1, e.Told)
-		return AsBefore
 	case Yielded:
-		return t.yielded(e)
+		return t.yielded(e, oneByOne)
 	case Heard:
 		return t.hear(e.Now)
 	case OthersTurn: // a listener hears the message of the same release, too
 		t.begin(e.Now, MaxTurn, 1, true)
-		return TryWithin
+		return false
 	case OurTurn:
-		t.begin(e.Now, MaxTurn, 0, e.Told)
-	case Begins:
-		t.due = time.Time{}
-		return AsBefore
-	case Acquired:
-		// The turn of others is over. The message of the release that made the head try may still come.
-		t.left, t.due = 0, time.Time{}
-		return AsBefore
-	default:
+		t.begin(e.Now, MaxTurn, 0, listens)
+	default: // Missed
 		*t = Turn{}
 	}
-	return TryNow
+	return true
 }
 
 // begin begins a turn of others. told: the message of the release with which it begins is still to come. Messages
@@ -102,16 +82,19 @@ func (t *Turn) begin(now time.Time, lasts time.Duration, others int, told bool) 
 	t.due = t.until
 }
 
+// acquired ends it: a waiter has the lock. The message of the release that made it try may still come.
+func (t *Turn) acquired() { t.left, t.due = 0, time.Time{} }
+
 // yielded decides how long the head stands back, counted from when the release was sent, because the lock has
 // been free since then. A turn may be over by then.
-func (t *Turn) yielded(e Event) When {
+func (t *Turn) yielded(e *Event, oneByOne bool) (now bool) {
 	if t.until.IsZero() {
-		return AsBefore
+		return false // it was over before the reply, and the head has tried
 	}
 	lasts := OthersTurnFor(e.Cohort)
 	look := lasts
 	switch {
-	case e.Others > 0 && e.OneByOne:
+	case e.Others > 0 && oneByOne:
 		t.left = e.Others
 		if e.Cohort == 0 {
 			look = FirstLook
@@ -123,27 +106,25 @@ func (t *Turn) yielded(e Event) When {
 	t.until, t.due = e.Sent.Add(lasts), e.Sent.Add(look)
 	if !e.Now.Before(t.due) {
 		*t = Turn{}
-		return TryNow
+		return true
 	}
-	return TryAfter
+	return false
 }
 
-// hear receives a message of a release.
-func (t *Turn) hear(now time.Time) When {
+// hear receives a message of a release. Without a turn each makes the head try.
+func (t *Turn) hear(at time.Time) (now bool) {
 	switch {
-	case !now.Before(t.until): // it is over, or there is none
-	case t.told > 0:
+	case at.Before(t.until) && t.told > 0:
 		t.told--
-		t.due = t.until
-		return TryWithin
-	case t.left > 1:
+	case at.Before(t.until) && t.left > 1:
 		t.left--
-		t.until = now.Add(t.lasts)
-		t.due = t.until
-		return TryWithin
+		t.until = at.Add(t.lasts)
+	default:
+		*t = Turn{}
+		return true
 	}
-	*t = Turn{}
-	return TryNow
+	t.due = t.until
+	return false
 }
 
 // Pause returns how long the head may pause after a refusal: d, or less if a release was left to others since

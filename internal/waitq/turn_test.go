@@ -69,13 +69,13 @@ func TestTurnOfOthers(t *testing.T) {
 				now := start.Add(e.at)
 				switch e.what {
 				case "hear":
-					assert.Equal(t, e.tries, planFor(&turn, Event{What: Heard, Now: now}).When == TryNow, "%v", e)
+					assert.Equal(t, e.tries, planFor(&turn, Event{What: Heard, Now: now}, false).Now, "%v", e)
 				case "try":
-					assert.Zero(t, planFor(&turn, Event{What: Begins, Now: now}))
+					turn.due = time.Time{} // as Queue.On does
 				case "release": // after another turn of ours
-					planFor(&turn, Event{What: Yielding, Now: now, Cohort: lasts, Told: true})
+					turn.begin(now, lasts, 1, true)
 				case "granted":
-					assert.Zero(t, planFor(&turn, Event{What: Acquired, Now: now}))
+					turn.acquired()
 				}
 				pause := time.Hour
 				if e.due > 0 {
@@ -102,16 +102,17 @@ func TestLengthOfATurn(t *testing.T) {
 	}
 }
 
-// plan is when the head should try, and after which pause.
+// plan is whether the head should try now, and else after which pause.
 type plan struct {
-	When  When
+	Now   bool
 	Pause time.Duration
 }
 
-// planFor is the plan of a turn after an event.
-func planFor(turn *Turn, e Event) plan {
-	p := plan{When: turn.On(e)}
-	if p.When == TryWithin || p.When == TryAfter {
+// planFor is the plan of a turn after an event. known: the client hears the message of each release, and of the others'
+// releases one after another.
+func planFor(turn *Turn, e Event, known bool) plan {
+	p := plan{Now: turn.On(&e, known, known)}
+	if !p.Now && !turn.due.IsZero() {
 		p.Pause = turn.due.Sub(e.Now)
 	}
 	return p
@@ -126,28 +127,27 @@ func TestHowLongTheHeadStandsBackAfterARelease(t *testing.T) {
 		others   int
 		oneByOne bool
 		want     plan
-		hear     []When // what the next messages lead to
+		hear     []bool // whether the next messages make the head try
 	}{
-		{"nobody else waits", 0, 0, true, plan{When: TryNow}, []When{TryNow}},
-		{"nobody is known to wait, after a short cohort", cohort, 0, true, plan{When: TryNow}, []When{TryNow}},
-		{"nobody is known to wait, after a long cohort", time.Second, 0, true, plan{TryAfter, 8 * ms}, []When{TryNow}},
-		{"after a streak: a look, in case they have gone", 0, 2, true, plan{When: TryNow}, []When{TryNow}},
-		{"one other", cohort, 1, true, plan{TryAfter, 48 * ms}, []When{TryNow}},
-		{"three others, one by one", cohort, 3, true, plan{TryAfter, 48 * ms}, []When{TryWithin, TryWithin, TryNow}},
-		{"three others, all at once", cohort, 3, false, plan{TryAfter, 48 * ms}, []When{TryNow}},
-		{"no turn is longer than the longest", time.Hour, 1, false, plan{TryAfter, MaxTurn - 2*ms}, []When{TryNow}},
+		{"nobody else waits", 0, 0, true, plan{Now: true}, []bool{true}},
+		{"nobody is known to wait, after a short cohort", cohort, 0, true, plan{Now: true}, []bool{true}},
+		{"nobody is known to wait, after a long cohort", time.Second, 0, true, plan{Pause: 8 * ms}, []bool{true}},
+		{"after a streak: a look, in case they have gone", 0, 2, true, plan{Now: true}, []bool{true}},
+		{"one other", cohort, 1, true, plan{Pause: 48 * ms}, []bool{true}},
+		{"three others, one by one", cohort, 3, true, plan{Pause: 48 * ms}, []bool{false, false, true}},
+		{"three others, all at once", cohort, 3, false, plan{Pause: 48 * ms}, []bool{true}},
+		{"no turn is longer than the longest", time.Hour, 1, false, plan{Pause: MaxTurn - 2*ms}, []bool{true}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			sent := time.Now()
 			now := sent.Add(2 * ms)
 			var turn Turn
-			assert.Zero(t, planFor(&turn, Event{What: Yielding, Now: sent, Cohort: tt.cohort}))
-			got := planFor(&turn, Event{
-				What: Yielded, Now: now, Sent: sent, Cohort: tt.cohort, Others: tt.others, OneByOne: tt.oneByOne,
-			})
+			turn.begin(sent, OthersTurnFor(tt.cohort), 1, false)
+			e := Event{What: Yielded, Now: now, Sent: sent, Cohort: tt.cohort, Others: tt.others}
+			got := planFor(&turn, e, tt.oneByOne)
 			assert.Equal(t, tt.want, got)
 			for _, want := range tt.hear {
-				assert.Equal(t, want, planFor(&turn, Event{What: Heard, Now: now}).When)
+				assert.Equal(t, want, planFor(&turn, Event{What: Heard, Now: now}, false).Now)
 			}
 		})
 	}
@@ -158,14 +158,14 @@ func TestHowLongTheHeadStandsBackAfterARelease(t *testing.T) {
 func TestWithoutATurnTheHeadTries(t *testing.T) {
 	now := time.Now()
 	var turn Turn
-	assert.Equal(t, plan{When: TryNow}, planFor(&turn, Event{What: Heard, Now: now}))
-	assert.Equal(t, plan{When: TryNow}, planFor(&turn, Event{What: OurTurn, Now: now, Told: true}))
-	assert.Equal(t, plan{TryWithin, MaxTurn}, planFor(&turn, Event{What: OthersTurn, Now: now}))
-	assert.Equal(t, plan{When: TryNow}, planFor(&turn, Event{What: Missed}))
+	assert.Equal(t, plan{Now: true}, planFor(&turn, Event{What: Heard, Now: now}, false))
+	assert.Equal(t, plan{Now: true}, planFor(&turn, Event{What: OurTurn, Now: now}, true))
+	assert.Equal(t, plan{Pause: MaxTurn}, planFor(&turn, Event{What: OthersTurn, Now: now}, false))
+	assert.Equal(t, plan{Now: true}, planFor(&turn, Event{What: Missed}, false))
 	assert.Zero(t, turn)
-	planFor(&turn, Event{What: Yielding, Now: now})
-	planFor(&turn, Event{What: Heard, Now: now})
-	assert.Zero(t, planFor(&turn, Event{What: Yielded, Now: now, Sent: now, Others: 1}))
+	turn.begin(now, MaxStreak, 1, false)
+	planFor(&turn, Event{What: Heard, Now: now}, false)
+	assert.Zero(t, planFor(&turn, Event{What: Yielded, Now: now, Sent: now, Others: 1}, false))
 }
 
 // Whatever comes in whatever order: after each event that may have freed the lock, the head tries at once or within
@@ -183,59 +183,62 @@ func TestTheLockIsNeverIdleForLong(t *testing.T) {
 			now = now.Add(rapid.SampledFrom([]time.Duration{0, time.Microsecond, ms, 9 * ms, 40 * ms, 90 * ms}).Draw(t, "pause"))
 			if !tryAt.IsZero() && !now.Before(tryAt) { // the alarm was first
 				now, tryAt = tryAt, time.Time{}
-				planFor(&turn, Event{What: Begins, Now: now})
+				turn.due = time.Time{} // its attempt begins
 			}
 			e := Event{Now: now, What: rapid.SampledFrom([]What{
-				Missed, Yielding, Yielded, Heard, Heard, Heard, OurTurn, OthersTurn, Begins, Acquired,
+				Missed, Releasing, Yielded, Heard, Heard, Heard, OurTurn, OthersTurn, Begins, Left,
 			}).Draw(t, "what")}
+			e.Cohort = rapid.SampledFrom([]time.Duration{0, 5 * ms, 60 * ms, time.Hour}).Draw(t, "cohort")
+			known := rapid.Bool().Draw(t, "known")
+			before := turn
+			var action plan
 			switch e.What {
-			case Yielding:
+			case Releasing:
 				if pending {
 					continue
 				}
-				pending, e.Told = true, rapid.Bool().Draw(t, "told")
+				pending = true
+				turn.begin(now, OthersTurnFor(e.Cohort), 1, known)
+				tryAt = time.Time{}
+			case Begins:
+				turn.due = time.Time{}
+			case Left:
+				turn.acquired()
 			case Yielded:
 				if !pending {
 					continue
 				}
 				pending, e.Sent = false, now.Add(-rapid.SampledFrom([]time.Duration{0, ms, 80 * ms}).Draw(t, "took"))
 				e.Others = rapid.IntRange(-1, 4).Draw(t, "others")
-				e.OneByOne = rapid.Bool().Draw(t, "one by one")
-			case OurTurn:
-				e.Told = rapid.Bool().Draw(t, "told")
+				action = planFor(&turn, e, known)
 			default:
+				action = planFor(&turn, e, known)
 			}
-			e.Cohort = rapid.SampledFrom([]time.Duration{0, 5 * ms, 60 * ms, time.Hour}).Draw(t, "cohort")
-			before := turn
-			action := planFor(&turn, e)
-			switch action.When {
-			case TryNow:
+			switch {
+			case action.Now:
 				tryAt = time.Time{}
-			case TryWithin, TryAfter:
-				if action.Pause <= 0 || action.Pause > MaxTurn {
+			case action.Pause != 0:
+				if action.Pause < 0 || action.Pause > MaxTurn {
 					t.Fatalf("%v: it pauses for %v", e, action.Pause)
 				}
-				if at := now.Add(action.Pause); action.When == TryAfter || tryAt.IsZero() || at.Before(tryAt) {
+				if at := now.Add(action.Pause); tryAt.IsZero() || at.Before(tryAt) {
 					tryAt = at
 				}
-			case AsBefore:
-				if e.What == Heard || e.What == Missed || e.What == OthersTurn || e.What == OurTurn {
-					t.Fatalf("%v was eaten", e)
-				}
-				if e.What == Yielded && before != (Turn{}) {
-					t.Fatalf("%v: nobody knows when the head tries", e)
-				}
+			case e.What == Heard, e.What == Missed, e.What == OthersTurn, e.What == OurTurn:
+				t.Fatalf("%v was eaten", e)
+			case e.What == Yielded && before != (Turn{}):
+				t.Fatalf("%v: nobody knows when the head tries", e)
 			}
 			if pause := turn.Pause(now, time.Second); pause > time.Second {
 				t.Fatalf("a refusal makes it pause for %v", pause)
 			}
 			switch e.What {
-			case Yielding, OurTurn, OthersTurn:
+			case Releasing, OurTurn, OthersTurn:
 				patience += 2
 			case Yielded:
 				patience += max(e.Others, 0)
 			case Heard:
-				if patience--; action.When != TryNow && patience < 0 {
+				if patience--; !action.Now && patience < 0 {
 					t.Fatalf("it stands back for more messages than there were releases")
 				}
 			default:
