@@ -48,7 +48,7 @@ func TestReport(t *testing.T) {
 		{"release", []string{release}, []string{acquire, subscribe}, sender, 1},
 		{"wait", []string{acquire, subscribe}, []string{release}, sender, 3},
 		{"handoff", []string{release}, []string{subscribe}, sender, 1},
-		{"fair", []string{acquire, release, subscribe}, nil, sender, 4},
+		{"fair", []string{acquire, release, subscribe}, nil, sender, 3},
 		{"renew", nil, []string{acquire, release, subscribe}, "", 1},
 		{"lose", nil, []string{acquire, release, subscribe}, "", 1},
 	} {

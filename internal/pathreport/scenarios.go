@@ -20,7 +20,7 @@ var scenarios = []scenario{
 	{"release", "release a lock without waiters", 1, releaseUnwaited},
 	{"wait", "acquire a held lock, wait, and be woken by the release of another client", 3, waitForAnother},
 	{"handoff", "release a lock and hand it off to a waiter of the same client", 1, handOff},
-	{"fair", "queue for a fair lock and be granted it by the release of another client", 4, queueFairly},
+	{"fair", "queue for a fair lock and be granted it by the release of another client", 3, queueFairly},
 	{"renew", "renew a hold", 1, renewHold},
 	{"lose", "lose a hold: the renewal is refused and the hold's context ends", 1, loseHold},
 }
