@@ -42,7 +42,7 @@ type Config struct {
 	Progress func(text string)
 }
 
-// warmUpDuration is how long a section runs before it is measured.
+// warmUpDuration is how long a section runs before it is measured: a fifth of a short measurement.
 const warmUpDuration = 100 * time.Millisecond
 
 // Run measures all workloads of c on s. A failure of one row is recorded in the row, and the run
@@ -264,7 +264,7 @@ func (c Config) measureOnce(
 	defer func() { err = errors.Join(err, session.Close()) }()
 	if o.w.Kind == contend.Section && !o.w.Queued {
 		warmUp := o.w
-		warmUp.Duration = min(warmUpDuration, o.w.Duration)
+		warmUp.Duration = min(warmUpDuration, o.w.Duration/5)
 		if _, err := session.Run(ctx, warmUp); err != nil {
 			return o, err
 		}
