@@ -14,7 +14,7 @@ import (
 
 // ready implements [engine.Config].Ready on a cluster: it finds out by which command to publish. No call waits
 // longer than its context or the command timeout. The error says that nothing was executed, so a waiting
-// acquisition retries.
+// acquisition retries, unless Redis has refused for good.
 func (c *Client) ready(caller context.Context) error {
 	if c.knowsPublish.Load() {
 		return nil
@@ -23,13 +23,15 @@ func (c *Client) ready(caller context.Context) error {
 	ctx, cancel := context.WithTimeoutCause(caller, c.timeout, scripts.ErrNoAnswer)
 	defer cancel()
 	sharded, err := c.hub.Sharded(ctx)
-	if err != nil {
+	switch {
+	case err != nil && scripts.IsRefusal(err):
+		return &scripts.Error{Script: "pubsub shardnumsub", Outcome: scripts.Executed, Err: err}
+	case err != nil:
 		return &scripts.Error{
 			Script: "pubsub shardnumsub", Outcome: scripts.NotExecuted, Err: err,
 			Ended: caller.Err() != nil, Silent: time.Since(began),
 		}
-	}
-	if sharded {
+	case sharded:
 		c.run.PublishSharded()
 	}
 	c.knowsPublish.Store(true)

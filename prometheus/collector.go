@@ -159,7 +159,7 @@ func (c *Collector) Observe(e primitives.Event) {
 			s.waiters.Inc()
 		}
 	case primitives.EventAcquired, primitives.EventNested, primitives.EventNotAcquired:
-		s.outcomes[e.Outcome()].Inc()
+		count(s.outcomes[e.Outcome()])
 		s.waited(e)
 		if e.Kind != primitives.EventNotAcquired {
 			s.holds.Inc()
@@ -177,10 +177,15 @@ func (c *Collector) Observe(e primitives.Event) {
 			s.holdDuration.Observe(e.Held.Seconds())
 		}
 		if loss, ok := errors.AsType[*primitives.LossError](e.Err); ok && e.Kind == primitives.EventLost {
-			if counter := s.losses[loss.Reason]; counter != nil {
-				counter.Inc()
-			}
+			count(s.losses[loss.Reason])
 		}
+	}
+}
+
+// count counts one, unless the value of the label is one that only a later version of primitives knows.
+func count(c prometheus.Counter) {
+	if c != nil {
+		c.Inc()
 	}
 }
 

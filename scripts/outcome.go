@@ -164,6 +164,9 @@ func OutcomeOf(err error) Outcome {
 	return NotExecuted
 }
 
+// IsRefusal reports whether err is an answer of Redis that another attempt would get, too, such as WRONGPASS.
+func IsRefusal(err error) bool { return classify(err).outcome == Executed }
+
 // interrupted is the error of an attempt whose caller stopped waiting.
 type interrupted struct {
 	cause   error

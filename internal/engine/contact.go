@@ -281,9 +281,12 @@ func (d noAnswerFor) Error() string {
 }
 
 func (g *gaveUpError) Error() string {
-	text := ErrUnavailable.Error()
-	if g.refused {
-		text = ErrNotAcquired.Error()
+	text, unavailable := ErrNotAcquired.Error(), ErrUnavailable.Error()
+	if g.silent > 0 {
+		unavailable += " for " + g.silent.Round(100*time.Millisecond).String()
+	}
+	if !g.refused {
+		text = unavailable
 	}
 	if g.cause != nil && (g.failed == nil || !errors.Is(g.failed, g.cause)) {
 		text += ": " + g.cause.Error()
@@ -297,14 +300,11 @@ func (g *gaveUpError) Error() string {
 	if g.refused && g.reason != nil {
 		text += " (" + g.reason.Error() + ")"
 	}
-	if g.failed == nil {
+	switch {
+	case g.failed == nil:
 		return text
-	}
-	if g.refused {
-		text += "; " + ErrUnavailable.Error()
-	}
-	if g.silent > 0 {
-		text += " for " + g.silent.Round(100*time.Millisecond).String()
+	case g.refused:
+		text += "; " + unavailable
 	}
 	return text + ": " + g.failed.Error()
 }

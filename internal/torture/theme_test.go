@@ -69,7 +69,7 @@ func TestMoments(t *testing.T) {
 	defer func() { require.NoError(t, client.Close(t.Context())) }()
 	wait := func(want string) {
 		t.Helper()
-		for timeout := time.After(5 * time.Second); ; {
+		for timeout := time.After(20 * time.Second); ; {
 			select {
 			case got := <-seen:
 				if got == want {
@@ -84,7 +84,7 @@ func TestMoments(t *testing.T) {
 		client.Lock("a"), client.FencedLock("b"), client.FairLock("c"),
 		client.RWLock("d").Reader(), client.RWLock("e").Writer(),
 	} {
-		hold, err := l.Acquire(t.Context(), primitives.WithWatchdog(600*time.Millisecond))
+		hold, err := l.Acquire(t.Context(), primitives.WithWatchdog(3*time.Second))
 		require.NoError(t, err)
 		wait(momentAcquire)
 		inner, err := l.Acquire(hold.Context())

@@ -313,7 +313,7 @@ func TestFairLockFullMemoryRefusesNewWaiters(t *testing.T) {
 	require.ErrorContains(t, err, "OOM")
 	cancel()
 	require.ErrorIs(t, Await(t, leaving).Err, context.Canceled)
-	require.Len(t, FairWaiters(t, l), 1)
+	AwaitFair(t, l, 1)
 	time.Sleep(2500 * time.Millisecond) // longer than the waiter timeout, so it needs heartbeats
 	require.Len(t, FairWaiters(t, l), 1)
 	requireSameMembers(t, rdb, name)

@@ -102,3 +102,15 @@ func TestRotatedCredentials(t *testing.T) {
 		})
 	}
 }
+
+// A cluster that refuses the password has answered: it is not unavailable.
+func TestWrongPasswordOnACluster(t *testing.T) {
+	t.Parallel()
+	c := NewClient(t, redistest.Cluster(t).ClusterClient(t, func(o *redis.ClusterOptions) {
+		o.Username, o.Password = "nobody", "wrong"
+	}))
+	_, err := c.Lock(redistest.Name(t)).Acquire(t.Context(), primitives.WithWait(Soon))
+	require.ErrorContains(t, err, "WRONGPASS")
+	require.NotErrorIs(t, err, primitives.ErrUnavailable)
+	require.NotErrorIs(t, err, primitives.ErrNotAcquired)
+}
