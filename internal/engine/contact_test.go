@@ -46,7 +46,7 @@ func TestAcquireTellsABusyLockFromASilentServer(t *testing.T) {
 			reason: errCause},
 		{name: "refused for the moment until the limit", faults: []Fault{{Err: ErrBusy}, {Err: ErrBusy}, {Err: ErrBusy}},
 			limit: 50 * ms, silent: true, reason: ErrBusy},
-		{name: "refused for the moment until the context ends", faults: slices.Repeat([]Fault{{Err: ErrBusy}}, 3),
+		{name: "refused for the moment until the context ends", faults: slices.Repeat([]Fault{{Err: ErrBusy}}, 10),
 			limit: 10 * time.Second, cancel: 220 * ms, silent: true, reason: errCause,
 			text: "Redis unavailable for 200ms: the caller stopped: busy"},
 		{name: "busy, then down", held: true, polling: true, faults: []Fault{{}, down, down, down, down, down},
