@@ -75,7 +75,8 @@ func newRouter(ctx context.Context, spawn func(func()), rdb redis.UniversalClien
 // detectSharded asks several masters while the ones before have not answered.
 const (
 	askNext    = 100 * time.Millisecond // before the next master is asked
-	maxAsked   = 6
+	// maxAsked is enough for a map of the cluster, too: go-redis asks a random server for it, in each attempt anew.
+	maxAsked   = 12
 	maxLookups = 32 // of random keys, for a master that was not asked before
 )
 
