@@ -74,7 +74,7 @@ func newRouter(ctx context.Context, spawn func(func()), rdb redis.UniversalClien
 
 // detectSharded asks several masters while the ones before have not answered.
 const (
-	askNext    = 100 * time.Millisecond // before the next master is asked
+	askNext = 100 * time.Millisecond // before the next master is asked
 	// maxAsked is enough for a map of the cluster, too: go-redis asks a random server for it, in each attempt anew.
 	maxAsked   = 12
 	maxLookups = 32 // of random keys, for a master that was not asked before
