@@ -283,6 +283,7 @@ func TestFairLockLeavesTheMiddleOfAMixedQueue(t *testing.T) {
 			require.NoError(t, rdb.ConfigSet(t.Context(), "maxmemory", full).Err())
 			cancel()
 			require.ErrorIs(t, Await(t, leaving).Err, context.Canceled)
+			AwaitFair(t, l, 2)
 			left := rdb.ZRangeWithScores(t.Context(), deadlines, 0, -1).Val()
 			require.Len(t, left, 2)
 			require.InDelta(t, timeout, left[1].Score-left[0].Score, 3000, "and not as much as the Go waiter had")
