@@ -109,7 +109,7 @@ func whileWaiting(ctx context.Context, wait func(ctx context.Context) error, f f
 	for range waiters {
 		go func() { ended <- wait(ctx) }()
 	}
-	time.Sleep(20 * time.Millisecond) // usually they have subscribed
+	time.Sleep(100 * time.Millisecond) // usually they have subscribed, also on a busy machine
 	failed := f()
 	if failed != nil {
 		cancel()
