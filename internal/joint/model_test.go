@@ -374,6 +374,19 @@ func drawTask(rt *rapid.T) task {
 	return k
 }
 
+// oneByOne returns a func that gives each command the next fault, whichever server gets it, until none is left.
+func oneByOne(faults []Fault) func(Command) Fault {
+	var mu sync.Mutex
+	return func(Command) (f Fault) {
+		mu.Lock()
+		defer mu.Unlock()
+		if len(faults) > 0 {
+			f, faults = faults[0], faults[1:]
+		}
+		return f
+	}
+}
+
 func drawFault(rt *rapid.T) Fault {
 	late := duration(ms, 8*time.Second)
 	switch rapid.IntRange(0, 16).Draw(rt, "fault") {
@@ -420,22 +433,14 @@ func TestHoldsExcludeEachOtherAndNothingIsLeft(t *testing.T) {
 		forget := rapid.IntRange(0, 3).Draw(rt, "forget") == 3
 		rapid.SyncTest(rt, func(rt *rapid.T) {
 			w := &world{start: time.Now(), acquisitions: map[*Client]int{}, tokens: map[string]int64{}}
-			left := faults
-			var mu sync.Mutex
+			next := oneByOne(faults)
 			for range 3 {
 				s := NewServer()
 				s.SetPermits("rw", 100)
 				s.SetPermits("q", 100)
 				s.SetPermits("s", modelPermits)
 				s.Silent, s.Subscribe.Delay = silent, subscribe
-				s.OnEach(func(Command) (f Fault) {
-					mu.Lock()
-					defer mu.Unlock()
-					if len(left) > 0 {
-						f, left = left[0], left[1:]
-					}
-					return f
-				})
+				s.OnEach(next)
 				w.servers = append(w.servers, s)
 			}
 			for i := range processes {

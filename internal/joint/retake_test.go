@@ -291,8 +291,7 @@ func TestRetakesNeverBringABrokenMajorityBack(t *testing.T) {
 		pauses := rapid.SliceOfN(duration(0, time.Second), len(forgets), len(forgets)).Draw(rt, "pauses")
 		rapid.SyncTest(rt, func(rt *rapid.T) {
 			k, rivals := &cluster{}, []*Client{}
-			var mu sync.Mutex // guards faults
-			left := faults
+			next := oneByOne(faults)
 			for i := range servers {
 				s := NewServer()
 				k.servers = append(k.servers, s)
@@ -302,14 +301,7 @@ func TestRetakesNeverBringABrokenMajorityBack(t *testing.T) {
 			hold, err := redOf(k.clients).Acquire(context.Background(), NewTerms(TTL(3*time.Second)), Forever)
 			require.NoError(rt, err)
 			for _, s := range k.servers {
-				s.OnEach(func(Command) (f Fault) {
-					mu.Lock()
-					defer mu.Unlock()
-					if len(left) > 0 {
-						f, left = left[0], left[1:]
-					}
-					return f
-				})
+				s.OnEach(next)
 			}
 			ctx, cancel := context.WithCancel(context.Background())
 			var rival sync.WaitGroup

@@ -26,8 +26,8 @@
 // they are left out as long as they are nil or zero. An optional key before others may be nil, too. The
 // first key then stands in its place, as it does for a key that is "not used": it is in the right slot.
 //
-// A driver makes the keys of its kind as one value: see keySets in generate.go. A script that has a channel has
-// them embedded in its struct, and takes those that its header names.
+// A driver makes the keys of its kind as one value: see keySets in generate.go. The struct of a script that
+// has a channel embeds this value, and uses the keys that the script's header names.
 //
 // "KEYS[1..3]  a, b, c" names several keys at once. "ARGV[4..]  ids (text)" is a list of any length, and
 // "KEYS[6..]  companions.memory_key" with "ARGV[7..]  companions.owner (text)" a list of structs. Only

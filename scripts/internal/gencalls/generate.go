@@ -36,7 +36,8 @@ type keySet struct {
 	names   []string // in Lua
 }
 
-// keySets are those of the folders that have one. A script that has a channel takes its keys from there.
+// keySets has a set for each group of folders whose drivers make their keys as one value. A script of these folders
+// that has a channel takes its keys from the set.
 var keySets = []keySet{
 	{"LockKeys", []string{"lock", "fairlock"}, []string{
 		"lock_hash", "channel", "memory_key", "shared_counts", "line", "queue", "deadlines", "waiters", "clients",
@@ -207,7 +208,7 @@ func (g *generator) params(params []param) {
 	}
 }
 
-// keys prints the fields of a script's keys. An embedded one has those that the script takes from a set.
+// keys prints the fields for a script's keys. If the script takes some of them from a set, the set is embedded.
 func (g *generator) keys(s *script) {
 	set, own := s.keySet(), s.keys.fixed
 	if set != nil {
