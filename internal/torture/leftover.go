@@ -76,7 +76,7 @@ func (r *round) leftOn(ctx context.Context, rdb *redis.Client, due expected) (ou
 		case abandoned && strings.HasPrefix(key, "redisson_lock_"), // the queue of a fair lock, if nobody has waited since
 			(r.hadDeaths() || due.pools[leased(key)].orphans) && strings.HasSuffix(key, ":timeout"): // permits of a dead process
 		default:
-			out = append(out, "key "+key)
+			out = append(out, contentOf(ctx, rdb, key))
 		}
 	}
 	if err := keys.Err(); err != nil {
@@ -92,6 +92,15 @@ func (r *round) leftOn(ctx context.Context, rdb *redis.Client, due expected) (ou
 		}
 	}
 	return out, nil
+}
+
+// contentOf says what a key holds, and for how long.
+func contentOf(ctx context.Context, rdb *redis.Client, key string) string {
+	text := fmt.Sprintf("key %s for another %v", key, rdb.PTTL(ctx, key).Val())
+	if fields, err := rdb.HGetAll(ctx, key).Result(); err == nil {
+		text += fmt.Sprintf(": %v", fields)
+	}
+	return text
 }
 
 // expected is what Redis should hold once nobody holds or waits any more.

@@ -2,8 +2,10 @@ package torture
 
 import (
 	"cmp"
+	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -58,20 +60,18 @@ func TestViolationIsExplained(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "new")
 	r, err := Run(t.Context(), Config{
-		// Long enough for processes that start seconds late.
-		Client: testClient, Seed: 7, Duration: 4 * time.Second, Round: 4 * time.Second, Timelines: dir,
+		Client: testClient, Seed: 7, Duration: 2 * time.Minute, Round: 2 * time.Second, Timelines: dir,
 		Primitives: []string{"lock"}, Faults: []string{NoFaults}, TTL: 300 * time.Millisecond, Processes: 2, Sessions: 6,
 		defect: "client clock in a script", drain: 4 * time.Second, single: true, pace: paceMixed,
+		// A busy machine may need several rounds until two processes meet.
+		until: []string{checkOrder},
 	})
 	require.NoError(t, err)
-	require.NotEmpty(t, r.Violations)
-	for _, v := range r.Violations {
-		require.EqualValues(t, 7, v.Seed)
-		if v.Check == checkOrder {
-			require.FileExists(t, v.Timeline)
-		}
-	}
-	log, err := os.ReadFile(filepath.Join(dir, "redlatch-torture-7.log"))
+	found := slices.IndexFunc(r.Violations, func(v Violation) bool { return v.Check == checkOrder })
+	require.GreaterOrEqual(t, found, 0, "%v", r.Violations)
+	v := r.Violations[found]
+	require.FileExists(t, v.Timeline)
+	log, err := os.ReadFile(filepath.Join(dir, fmt.Sprintf("redlatch-torture-%d.log", v.Seed)))
 	require.NoError(t, err)
 	require.Contains(t, string(log), "acquire: ok")
 	require.True(t, strings.HasPrefix(string(log), "violation: "), "%.200s", log)
