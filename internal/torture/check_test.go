@@ -3,6 +3,7 @@ package torture
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -970,4 +971,17 @@ func TestStarts(t *testing.T) {
 		}
 	}
 	require.Equal(t, []string{"a1", "a2", "b1"}, connecting)
+}
+
+// A call that is late comes with what its process was doing.
+func TestLateCallIsShownWithGoroutines(t *testing.T) {
+	h := &history{stalls: map[int][]interval{}}
+	h.add(3, []record{
+		{Kind: kindCall, Op: 7, Do: opAcquire, Names: []string{"a"}},
+		{Kind: kindLate, Op: 7, Stacks: "goroutine profile: total 1\n"},
+	}, never, false)
+	h.sort()
+	var out strings.Builder
+	h.print(&out, nil)
+	require.Contains(t, out.String(), "goroutines of process 3 while op 7 was late:\ngoroutine profile: total 1\n")
 }

@@ -72,8 +72,9 @@ type op struct {
 	died    int64   // when its process was killed or stopped for good; never if it was not
 	outside bool    // its process uses another library: only exclusion is checked
 
-	detached bool  // an acquisition that was left to its lease
-	lostAt   int64 // when Detach was called, and told the loss; 0: it did not
+	stacks   string // of all goroutines of its process when it was late
+	detached bool   // an acquisition that was left to its lease
+	lostAt   int64  // when Detach was called, and told the loss; 0: it did not
 }
 
 func (o *op) outcome() string {
@@ -209,6 +210,8 @@ func (h *history) add(process int, records []record, died int64, outside bool) {
 			}
 		case kindWait:
 			o.waited = r.At
+		case kindLate:
+			o.stacks = r.Stacks
 		case kindValid:
 			o.learn(r.Until)
 			o.claims = append(o.claims, claim{r.At, r.Until})

@@ -22,6 +22,7 @@ const (
 	kindStay   = "stay"   // a moment of a hold that lasts
 	kindEnd    = "end"    // the hold's context has ended without a release
 	kindStall  = "stall"  // the process did not run for a while
+	kindLate   = "late"   // an operation should have ended; Stacks are those of all goroutines
 	kindRenew  = "renew"  // a renewal of the id was answered, or failed
 	kindDone   = "done"   // all sessions have ended; Count is the number of goroutines left by the library
 )
@@ -101,6 +102,8 @@ type record struct {
 	// Count is that of a latch, or the permits that Drain or Info has found; 1 if Init has created something, or
 	// ForceRelease has found a holder; the length of a stall, in ns.
 	Count int64 `json:"count,omitempty"`
+	// Stacks say what the process does while an operation is late.
+	Stacks string `json:"stacks,omitempty"`
 }
 
 // recorder writes records, one JSON object a line, each with one write: the process may be killed at any time.

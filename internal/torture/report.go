@@ -96,6 +96,11 @@ func (h *history) print(out io.Writer, violations []Violation) {
 			}
 		}
 	}
+	for _, o := range h.ops {
+		if o.stacks != "" {
+			fmt.Fprintf(out, "\ngoroutines of process %d while op %d was late:\n%s", o.process, o.call.Op, o.stacks)
+		}
+	}
 }
 
 func (h *history) printName(out io.Writer, name string) {

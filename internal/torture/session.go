@@ -19,6 +19,12 @@ func (s *session) deadline(ctx context.Context) int64 {
 func (w *worker) call(r record) record {
 	r.Kind, r.Op, r.At = kindCall, w.ops.Add(1), w.clock.now()
 	w.out.write(r)
+	if r.Bound != 0 {
+		late := max(0, time.Duration(r.Bound-r.At)) + promptness + tolerance
+		w.lateness.Store(r.Op, time.AfterFunc(late, func() {
+			w.out.write(record{Kind: kindLate, Op: r.Op, At: w.clock.now(), Stacks: goroutines(1)})
+		}))
+	}
 	return r
 }
 
@@ -26,6 +32,9 @@ func (w *worker) call(r record) record {
 func (w *worker) finish(call record, err error, r record) {
 	of := failure(err)
 	r.Kind, r.Op, r.At = kindReturn, call.Op, w.clock.now()
+	if timer, ok := w.lateness.LoadAndDelete(call.Op); ok {
+		timer.(*time.Timer).Stop()
+	}
 	r.Outcome, r.Err, r.Is, r.Reason, r.Silent = of.Outcome, of.Err, of.Is, of.Reason, of.Silent
 	w.out.write(r)
 }

@@ -2,7 +2,6 @@ package torture
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -149,6 +148,7 @@ type worker struct {
 	ops        atomic.Int64
 	generation atomic.Int64 // part of the names of pools and latches: it changes when one may have lost its content
 	inits      sync.Map     // names of pools that this process has set
+	lateness   sync.Map     // by operation that goes on: the *time.Timer for when it is late
 	draining   context.Context
 	drain      context.CancelFunc
 }
@@ -202,10 +202,8 @@ func (w *worker) close() error {
 
 // libraryGoroutines returns the number of goroutines that the library has started.
 func libraryGoroutines() int64 {
-	var dump bytes.Buffer
-	_ = pprof.Lookup("goroutine").WriteTo(&dump, 2)
 	n := int64(0)
-	for g := range strings.SplitSeq(dump.String(), "\n\n") {
+	for g := range strings.SplitSeq(goroutines(2), "\n\n") {
 		_, creator, _ := strings.Cut(g, "created by ")
 		if strings.HasPrefix(creator, "github.com/redlatch/redlatch/") &&
 			!strings.HasPrefix(creator, "github.com/redlatch/redlatch/internal/torture") &&
@@ -214,6 +212,13 @@ func libraryGoroutines() int64 {
 		}
 	}
 	return n
+}
+
+// goroutines returns the stacks of all goroutines, in a format of [pprof.Profile.WriteTo].
+func goroutines(format int) string {
+	var dump strings.Builder
+	_ = pprof.Lookup("goroutine").WriteTo(&dump, format)
+	return dump.String()
 }
 
 // watchStalls reports when this process does not run, so that its late calls are not blamed on the library.
