@@ -129,7 +129,7 @@ func (r *lane) round(ctx context.Context, seed uint64) error {
 	rd.began = monotonic()
 	probing, stopProbes := context.WithCancel(context.Background())
 	var probes sync.WaitGroup
-	probes.Go(func() { rd.watchItself(probing) })
+	onEachProcessor(&probes, func() { rd.watchItself(probing) })
 	probes.Go(func() { rd.sample(probing) })
 	for _, target := range r.d.targets {
 		probes.Go(func() { rd.probe(probing, target) })
@@ -325,7 +325,8 @@ func (r *round) injectFaults() {
 	}
 }
 
-// watchItself notes when this process, through which all traffic passes, does not run.
+// watchItself notes when this process, through which all traffic passes, does not run on a processor. A busy machine
+// may let a thread wait for its turn for a second, while threads on other processors run.
 func (r *round) watchItself(ctx context.Context) {
 	const pause = 5 * time.Millisecond
 	for ctx.Err() == nil {

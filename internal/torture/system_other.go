@@ -5,6 +5,7 @@ package torture
 import (
 	"errors"
 	"os"
+	"sync"
 	"syscall"
 	"time"
 )
@@ -24,3 +25,6 @@ func killGroup(p *os.Process) error { return p.Kill() }
 
 // asGroup has no effect here: a client process ends when its input does.
 func asGroup() *syscall.SysProcAttr { return nil }
+
+// onEachProcessor runs f in a goroutine: it cannot choose the processor here.
+func onEachProcessor(all *sync.WaitGroup, f func()) { all.Go(f) }

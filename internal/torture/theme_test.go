@@ -64,7 +64,7 @@ func TestMoments(t *testing.T) {
 	proxy := s.Proxy(t)
 	seen := make(chan string, 100)
 	stop := proxy.Watch(func(args []string) { seen <- momentOf(args) })
-	client, err := primitives.New(proxy.Client(t))
+	client, err := primitives.New(proxy.Client(t), primitives.WithCommandTimeout(20*time.Second))
 	require.NoError(t, err)
 	defer func() { require.NoError(t, client.Close(t.Context())) }()
 	wait := func(want string) {
@@ -84,7 +84,7 @@ func TestMoments(t *testing.T) {
 		client.Lock("a"), client.FencedLock("b"), client.FairLock("c"),
 		client.RWLock("d").Reader(), client.RWLock("e").Writer(),
 	} {
-		hold, err := l.Acquire(t.Context(), primitives.WithWatchdog(3*time.Second))
+		hold, err := l.Acquire(t.Context(), primitives.WithWatchdog(9*time.Second)) // a busy machine may need seconds
 		require.NoError(t, err)
 		wait(momentAcquire)
 		inner, err := l.Acquire(hold.Context())
