@@ -58,12 +58,12 @@ type Client struct {
 	confirmed      scripts.Sender // of scripts that replicas confirm, if the client asks for that
 	once           scripts.Sender // of scripts that the caller repeats
 	hub            *pubsub.Hub
-	remembered     scripts.Millis // how long scripts remember a request
-	answered       scripts.Millis // how long they keep an answer for repetitions of a call
-	acquisitions   atomic.Uint64  // number of the latest acquisition
-	slotted        atomic.Bool    // rdb is no cluster client, but Redis has refused keys of two slots
-	queues         fairQueues     // of waiters for fair locks
-	multiListeners sync.Map       // of *multiListener, by the name of a multi lock for which requests wait
+	remembered     time.Duration // how long scripts remember a request
+	answered       time.Duration // how long they keep an answer for repetitions of a call
+	acquisitions   atomic.Uint64 // number of the latest acquisition
+	slotted        atomic.Bool   // rdb is no cluster client, but Redis has refused keys of two slots
+	queues         fairQueues    // of waiters for fair locks
+	multiListeners sync.Map      // of *multiListener, by the name of a multi lock for which requests wait
 	presence       *presence.Presence
 	knowsPublish   atomic.Bool // whether the cluster has sharded pub/sub: see ready
 
@@ -166,8 +166,7 @@ func New(rdb redis.UniversalClient, opts ...ClientOption) (*Client, error) {
 	c.timeout = c.run.Timeout()
 	c.calls, c.once = c.run.Sender(), c.run.OnceSender()
 	c.confirmed = c.run.ReplicatedSender(c.replicas, c.waitTimeout)
-	c.remembered, c.answered = scripts.InMillis(c.run.Memory()), scripts.InMillis(c.run.AnswerMemory())
-	c.defaults.firstTTL = scripts.InMillis(c.defaults.FirstTTL())
+	c.remembered, c.answered = c.run.Memory(), c.run.AnswerMemory()
 	c.queues.open = map[string]*fairQueue{}
 	hub := pubsub.Config{Sharded: c.sharded, Logger: c.logger, LinkLost: c.linkLost}
 	node, ok := rdb.(interface{ Options() *redis.Options })
@@ -262,7 +261,7 @@ func (c *Client) newOwner() engine.Owner {
 // rememberFor is how long Redis must remember the release or rollback of o. If an attempt to
 // acquire o is in doubt, a late copy of that attempt must not acquire again after the release. Otherwise a
 // short time is enough: only repetitions of the release need its answer, and later copies find nothing to do.
-func (c *Client) rememberFor(o *engine.Owner) scripts.Millis {
+func (c *Client) rememberFor(o *engine.Owner) time.Duration {
 	if o.InDoubt {
 		return c.remembered
 	}
@@ -271,9 +270,9 @@ func (c *Client) rememberFor(o *engine.Owner) scripts.Millis {
 
 // rememberDoubt is rememberFor where copies of a private owner's release find nothing to release, and the engine takes
 // that answer of a repetition for the first one: see [engine.Released]. Without a doubt Redis remembers nothing.
-func (c *Client) rememberDoubt(o *engine.Owner) scripts.Millis {
+func (c *Client) rememberDoubt(o *engine.Owner) time.Duration {
 	if !o.Shared && !o.InDoubt {
-		return scripts.Millis{}
+		return 0
 	}
 	return c.rememberFor(o)
 }

@@ -125,7 +125,7 @@ func (d *fieldDriver) SetCount(
 ) (time.Time, bool, error) {
 	call := scripts.LockNestedAcquire{
 		LockHash: d.h.name, SharedCounts: &d.h.sharedCounts, Field: d.field(o), Wanted: int64(n),
-		TTL: scripts.InMillis(ttl),
+		TTL: ttl,
 	}
 	if n == 1 {
 		call.MemoryKey = d.h.ownerKey(&o.Owner)
@@ -141,7 +141,7 @@ func (d *fieldDriver) SetCount(
 func (d *fieldDriver) unnest(ctx context.Context, o *engine.Ownership, n int) (engine.Released, error) {
 	return releasedOf(isLost(scripts.LockNestedRelease{
 		LockHash: d.h.name, SharedCounts: &d.h.sharedCounts, Field: d.field(o), Wanted: int64(n),
-		DefaultTTL: scripts.InMillis(o.TTL),
+		DefaultTTL: o.TTL,
 	}.Do(ctx, d.h.c.calls)))
 }
 
@@ -159,11 +159,11 @@ func (d *fieldDriver) renewScript() *scripts.Script { return scripts.LockRenew{}
 // renewal implements [renewer].
 func (d *fieldDriver) renewal(batch *scripts.Batch, o *engine.Ownership, ttl time.Duration) {
 	if !o.Shared {
-		scripts.LockRenew{LockHash: d.h.name, Owner: d.field(o), TTL: d.h.ttlArg(ttl)}.AddTo(batch)
+		scripts.LockRenew{LockHash: d.h.name, Owner: d.field(o), TTL: ttl}.AddTo(batch)
 		return
 	}
 	scripts.LockRenewShared{
-		LockHash: d.h.name, SharedCounts: &d.h.sharedCounts, Field: d.field(o), TTL: d.h.ttlArg(ttl),
+		LockHash: d.h.name, SharedCounts: &d.h.sharedCounts, Field: d.field(o), TTL: ttl,
 		MemoryKey: d.h.ownerKey(&o.Owner),
 	}.AddTo(batch)
 }

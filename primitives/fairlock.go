@@ -94,8 +94,8 @@ func (d *fairDriver) TryAcquire(ctx context.Context, q *engine.Request) (engine.
 	}
 	q.MustRollback = q.MustRollback || q.MayQueue // a request in the queue must leave it
 	reply, err := scripts.FairLockAcquire{
-		LockKeys: d.keys(&q.Owner), Owner: q.ID, TTL: d.h.ttlArg(q.TTL), IsShared: q.Shared,
-		RefuseSecond: q.NonReentrant, Joins: queue, Timeout: scripts.InMillis(q.Terms.WaiterTimeout),
+		LockKeys: d.keys(&q.Owner), Owner: q.ID, TTL: q.TTL, IsShared: q.Shared,
+		RefuseSecond: q.NonReentrant, Joins: queue, Timeout: q.Terms.WaiterTimeout,
 		Client: c.life, ClientID: c.id, IsNested: q.Nested, Random: newStay(),
 	}.Do(ctx, c.confirmed)
 	res, err := lockResult(reply.Acquired, err)
@@ -181,13 +181,13 @@ func (d *fairDriver) Release(
 // holds the lock. memory is how long Redis remembers the call, so that a late copy of the acquisition takes
 // nothing; zero: it does not.
 func (d *fairDriver) free(
-	ctx context.Context, o *engine.Owner, rest time.Duration, memory scripts.Millis,
+	ctx context.Context, o *engine.Owner, rest, memory time.Duration,
 ) (engine.Released, error) {
 	c := d.h.c
 	call := scripts.FairLockRelease{
-		LockKeys: d.keys(nil), Owner: o.ID, Client: c.life, Rest: scripts.InMillis(rest),
+		LockKeys: d.keys(nil), Owner: o.ID, Client: c.life, Rest: rest,
 	}
-	if memory != (scripts.Millis{}) {
+	if memory != 0 {
 		call.MemoryKey, call.MemoryTTL = d.h.ownerKey(o), memory
 	}
 	reply, err := call.Do(ctx, c.calls)
@@ -241,7 +241,7 @@ func (d *fairDriver) refresh(
 	ctx context.Context, longest time.Duration, ids []string,
 ) (scripts.FairLockRefreshReply, error) {
 	return scripts.FairLockRefresh{
-		LockKeys: d.keys(nil), Client: d.h.c.life, LongestTimeout: scripts.InMillis(longest), IDs: ids,
+		LockKeys: d.keys(nil), Client: d.h.c.life, LongestTimeout: longest, IDs: ids,
 	}.Do(ctx, d.h.c.calls)
 }
 

@@ -10,7 +10,6 @@ import (
 
 	"github.com/redlatch/redlatch/internal/engine"
 	"github.com/redlatch/redlatch/internal/redisutil"
-	"github.com/redlatch/redlatch/scripts"
 )
 
 // All primitives have a handle. Those that can be held embed it, for its methods. It validates, merges options,
@@ -263,11 +262,3 @@ func (h *handle) requestKey(request string) string { return string(h.requests())
 // ownerKey is the key that remembers the acquisition of an owner and its release. The number makes it
 // unique, even where many callers share the owner's id.
 func (h *handle) ownerKey(o *engine.Owner) string { return numbered(h.requests(), h.c.id, o.Number) }
-
-// ttlArg is a TTL as an argument, without an allocation for the usual one.
-func (h *handle) ttlArg(ttl time.Duration) scripts.Millis {
-	if ttl == h.settings.FirstTTL() {
-		return h.settings.firstTTL
-	}
-	return scripts.InMillis(ttl)
-}

@@ -106,7 +106,7 @@ func (w *wholeDriver) TryAcquire(ctx context.Context, o *engine.Owner) (engine.R
 	listener, _ := found.(*multiListener) // nil: no request waits
 	before := listener.trying()
 	reply, err := scripts.LockAcquireAll{
-		Owner: o.ID, TTL: w.members[0].h.ttlArg(o.TTL), Members: keys,
+		Owner: o.ID, TTL: o.TTL, Members: keys,
 	}.Do(ctx, w.c.confirmed)
 	if err != nil && redis.HasErrorPrefix(err, "CROSSSLOT") { // the server of a plain client enforces slots
 		w.c.slotted.Store(true)

@@ -120,7 +120,7 @@ func (d *hashDriver) releaseShared(
 	ctx context.Context, o *engine.Owner, rest time.Duration,
 ) (engine.Released, error) {
 	return releasedOf(isLost(d.releaseOne(ctx, o, scripts.LockReleaseShared{
-		Owner: o.ID, MemoryTTL: d.h.c.rememberFor(o), OnlyOwn: true, Rest: scripts.InMillis(rest),
+		Owner: o.ID, MemoryTTL: d.h.c.rememberFor(o), OnlyOwn: true, Rest: rest,
 	})))
 }
 
@@ -128,7 +128,7 @@ func (d *hashDriver) releaseShared(
 func (d *hashDriver) releaseOne(
 	ctx context.Context, o *engine.Owner, call scripts.LockReleaseShared,
 ) (scripts.Number, error) {
-	call.LockKeys, call.DefaultTTL = d.keys(o), scripts.InMillis(o.TTL)
+	call.LockKeys, call.DefaultTTL = d.keys(o), o.TTL
 	if d.fair != nil {
 		return scripts.FairLockReleaseShared(call).Do(ctx, d.h.c.calls)
 	}
@@ -139,7 +139,7 @@ func (d *hashDriver) releaseOne(
 // same answer. After q's release it finds the key that the release has left, and takes nothing. An adoption
 // mints no token and leaves the queue of a fair lock alone.
 func (d *hashDriver) adopt(ctx context.Context, id string, q *engine.Request) (time.Time, int, error) {
-	call := scripts.LockAdopt{LockKeys: d.keys(&q.Owner), NewOwner: q.ID, TTL: scripts.InMillis(q.TTL), OldOwner: id}
+	call := scripts.LockAdopt{LockKeys: d.keys(&q.Owner), NewOwner: q.ID, TTL: q.TTL, OldOwner: id}
 	reply, err := call.Do(ctx, d.h.c.confirmed)
 	return adopted(q, reply, err)
 }
@@ -223,7 +223,7 @@ func (d *mutexDriver) TryAcquire(ctx context.Context, q *engine.Request) (engine
 		return d.acquireShared(ctx, q)
 	}
 	call := scripts.LockAcquire{
-		LockKeys: d.keys(&q.Owner), TokenKey: d.token, Owner: q.ID, TTL: d.h.ttlArg(q.TTL),
+		LockKeys: d.keys(&q.Owner), TokenKey: d.token, Owner: q.ID, TTL: q.TTL,
 	}
 	if d.token != nil {
 		call.Tokens = int64(max(q.Tokens, 1))
@@ -248,7 +248,7 @@ func (d *mutexDriver) TryAcquire(ctx context.Context, q *engine.Request) (engine
 // "over".
 func (d *mutexDriver) acquireShared(ctx context.Context, q *engine.Request) (engine.Result, error) {
 	res, err := lockResult(scripts.LockAcquireShared{
-		LockKeys: d.keys(&q.Owner), TokenKey: d.token, Owner: q.ID, TTL: scripts.InMillis(q.TTL),
+		LockKeys: d.keys(&q.Owner), TokenKey: d.token, Owner: q.ID, TTL: q.TTL,
 		RefuseSecond: q.NonReentrant, IsNested: q.Nested,
 	}.Do(ctx, d.h.c.confirmed))
 	countTokens(&res, 1)
@@ -282,7 +282,7 @@ func (d *mutexDriver) free(ctx context.Context, o *engine.Owner, next engine.Nex
 	if o.Shared {
 		return d.releaseShared(ctx, o, next.Rest)
 	}
-	call := scripts.LockRelease{LockKeys: d.keys(nil), Owner: o.ID, Rest: scripts.InMillis(next.Rest)}
+	call := scripts.LockRelease{LockKeys: d.keys(nil), Owner: o.ID, Rest: next.Rest}
 	if o.InDoubt {
 		call.MemoryKey, call.MemoryTTL = d.h.ownerKey(o), d.h.c.remembered
 	}
@@ -291,7 +291,7 @@ func (d *mutexDriver) free(ctx context.Context, o *engine.Owner, next engine.Nex
 	}
 	if successor := next.Successor; successor != nil {
 		call.SuccessorMemory, call.TokenKey = d.h.ownerKey(successor), d.token
-		call.Successor, call.SuccessorTTL = successor.ID, d.h.ttlArg(successor.TTL)
+		call.Successor, call.SuccessorTTL = successor.ID, successor.TTL
 		if d.token != nil {
 			call.Tokens = int64(max(successor.Tokens, 1))
 		}

@@ -4,7 +4,6 @@ import (
 	"time"
 
 	"github.com/redlatch/redlatch/internal/engine"
-	"github.com/redlatch/redlatch/scripts"
 )
 
 // The options of acquisitions. An Option is a small value instead of a func, so that the options of a call
@@ -150,8 +149,7 @@ func WithMinHold(d time.Duration) Option { return Option{kind: optMinHold, d: d}
 type settings struct {
 	engine.Terms
 
-	err      error          // of the first option that was out of range
-	firstTTL scripts.Millis // of a client or a handle: FirstTTL as a prebuilt argument
+	err error // of the first option that was out of range
 }
 
 // defaultSettings are the settings without any option. All defaults are here.
@@ -167,9 +165,6 @@ func (s *settings) and(opts []Option) *settings {
 		return s
 	}
 	own := s.with(opts)
-	if own.FirstTTL() != s.FirstTTL() { // else the argument is made already
-		own.firstTTL = scripts.InMillis(own.FirstTTL())
-	}
 	return &own
 }
 

@@ -80,7 +80,7 @@ func (s *PermitExpirableSemaphore) Adopt(ctx context.Context, id string, opts ..
 		// answer; after their release it finds the request's key, and takes nothing.
 		reply, err := scripts.PermitSemaphoreAdopt{
 			PermitsKey: s.name, Channel: &s.driver.channel, MemoryKey: s.ownerKey(&q.Owner), Leases: s.driver.leases,
-			OldIDs: raw, NewIDs: rawOf(q.ID), TTL: scripts.InMillis(q.TTL),
+			OldIDs: raw, NewIDs: rawOf(q.ID), TTL: q.TTL,
 		}.Do(ctx, s.c.confirmed)
 		sent, counts, err := adopted(q, reply, err)
 		if err == nil && counts == 0 {
@@ -208,7 +208,7 @@ func (d *permitDriver) TryAcquire(ctx context.Context, q *engine.Request) (engin
 	for round, inDoubt := 1, false; ; round++ {
 		reply, err := scripts.PermitSemaphoreAcquire{
 			PermitsKey: d.h.name, Channel: &d.channel, MemoryKey: d.h.ownerKey(&q.Owner), Leases: d.leases,
-			MaxCollected: maxCollected, IDs: rawOf(q.ID), TTL: scripts.InMillis(q.TTL),
+			MaxCollected: maxCollected, IDs: rawOf(q.ID), TTL: q.TTL,
 		}.Do(ctx, d.h.c.confirmed)
 		res, err := permitsResult(reply.Permits, err)
 		if reply.NextEnd >= 0 {
@@ -244,11 +244,11 @@ func (d *permitDriver) release(ctx context.Context, o *engine.Owner, next engine
 	c := d.h.c
 	call := scripts.PermitSemaphoreRelease{
 		PermitsKey: d.h.name, Channel: &d.channel, MemoryKey: d.h.ownerKey(o), Leases: d.leases,
-		MemoryTTL: c.rememberDoubt(o), IDs: rawOf(o.ID), Rest: scripts.InMillis(next.Rest),
+		MemoryTTL: c.rememberDoubt(o), IDs: rawOf(o.ID), Rest: next.Rest,
 	}
 	if successor := next.Successor; successor != nil {
 		call.SuccessorMemory = d.h.ownerKey(successor)
-		call.SuccessorIDs, call.SuccessorTTL = rawOf(successor.ID), scripts.InMillis(successor.TTL)
+		call.SuccessorIDs, call.SuccessorTTL = rawOf(successor.ID), successor.TTL
 	}
 	reply, err := call.Do(ctx, c.calls)
 	got, err := releasedResult(reply, err)
@@ -269,7 +269,7 @@ func (d *permitDriver) renewScript() *scripts.Script { return scripts.PermitSema
 // renewal implements [renewer], however many permits o has.
 func (d *permitDriver) renewal(batch *scripts.Batch, o *engine.Ownership, ttl time.Duration) {
 	scripts.PermitSemaphoreRenew{
-		PermitsKey: d.h.name, Leases: d.leases, IDs: rawOf(o.ID), TTL: d.h.ttlArg(ttl),
+		PermitsKey: d.h.name, Leases: d.leases, IDs: rawOf(o.ID), TTL: ttl,
 	}.AddTo(batch)
 }
 

@@ -37,7 +37,7 @@ const (
 
 // reservationTTL is how long one attempt of a waiting writer keeps new readers out: two polls, and room
 // for a late one. A writer that dies while it waits delays the readers for no longer.
-var reservationTTL = scripts.InMillis(2500 * time.Millisecond)
+const reservationTTL = 2500 * time.Millisecond
 
 // RWLock is any number of readers, or one writer: Redisson's RReadWriteLock. It is a handle with two
 // sides, each of them a [Lock].
@@ -132,7 +132,7 @@ func (d *rwDriver) clientToForget() string {
 // that id's key, and takes nothing.
 func (d *rwDriver) adopt(ctx context.Context, id string, q *engine.Request) (time.Time, int, error) {
 	call := scripts.RWLockReadAdopt{
-		RWLockKeys: d.keys(&q.Owner), NewOwner: q.ID, TTL: scripts.InMillis(q.TTL), OldOwner: id,
+		RWLockKeys: d.keys(&q.Owner), NewOwner: q.ID, TTL: q.TTL, OldOwner: id,
 	}
 	run := call.Do
 	if d.writes {
@@ -204,7 +204,7 @@ func (d *readerDriver) acquireBatch(
 	ctx context.Context, q *engine.Request, others []*engine.Request,
 ) (engine.Result, []bool, error) {
 	call := scripts.RWLockReadAcquire{
-		RWLockKeys: d.keys(&q.Owner), Owner: q.ID, TTL: scripts.InMillis(q.TTL),
+		RWLockKeys: d.keys(&q.Owner), Owner: q.ID, TTL: q.TTL,
 		IsShared: q.Shared, RefuseSecond: q.NonReentrant, IsNested: q.Nested, Client: d.h.c.life,
 	}
 	if q.MayQueue && q.Terms.PollMin == 0 {
@@ -216,11 +216,11 @@ func (d *readerDriver) acquireBatch(
 	call.Companions = make([]scripts.RWLockReadAcquireCompanion, len(others))
 	for i, other := range others {
 		call.Companions[i] = scripts.RWLockReadAcquireCompanion{
-			MemoryKey: d.h.ownerKey(&other.Owner), Owner: other.ID, TTL: scripts.InMillis(other.TTL),
+			MemoryKey: d.h.ownerKey(&other.Owner), Owner: other.ID, TTL: other.TTL,
 		}
 	}
 	if q.MayQueue && q.Terms.PollMin > 0 {
-		call.Mark, call.MarkTTL = &d.polls, scripts.InMillis(pollMarkTTL(q.Terms))
+		call.Mark, call.MarkTTL = &d.polls, pollMarkTTL(q.Terms)
 	}
 	reply, err := call.Do(ctx, d.h.c.confirmed)
 	if err == nil && reply.Granted && len(reply.Companions) < len(others) {
@@ -241,10 +241,10 @@ func (d *readerDriver) free(ctx context.Context, o *engine.Owner, rest time.Dura
 	memory := d.h.c.rememberDoubt(o)
 	reply, err := scripts.RWLockReadRelease{
 		RWLockKeys: d.keys(o), Owner: o.ID, MemoryTTL: memory, IsShared: o.Shared, OnlyOwn: true,
-		Client: d.clientToForget(), Rest: scripts.InMillis(rest),
+		Client: d.clientToForget(), Rest: rest,
 	}.Do(ctx, d.h.c.calls)
 	got, err := releasedOf(isLost(reply, err))
-	got.InDoubt = reply.Doubt && memory == (scripts.Millis{}) // else Redis has the first answer
+	got.InDoubt = reply.Doubt && memory == 0 // else Redis has the first answer
 	return got, err
 }
 
@@ -281,7 +281,7 @@ func (d *readerDriver) Release(
 func (d *readerDriver) SetCount(
 	ctx context.Context, o *engine.Ownership, n int, ttl time.Duration,
 ) (time.Time, bool, error) {
-	call := scripts.RWLockReadSetCount{WantedPrivate: int64(n), TTL: scripts.InMillis(ttl), NeededMs: -1}
+	call := scripts.RWLockReadSetCount{WantedPrivate: int64(n), TTL: ttl, NeededMs: -1}
 	if n == 1 {
 		call.MemoryKey = d.h.ownerKey(&o.Owner)
 	}
@@ -325,12 +325,12 @@ func (d *readerDriver) renewal(batch *scripts.Batch, o *engine.Ownership, ttl ti
 	if o.Shared {
 		scripts.RWLockReadRenewShared{
 			LockHash: d.h.name, HoldKey: d.firstCountKey(o), SharedCounts: &d.h.sharedCounts,
-			Owner: o.ID, TTL: d.h.ttlArg(ttl), MemoryKey: d.h.ownerKey(&o.Owner),
+			Owner: o.ID, TTL: ttl, MemoryKey: d.h.ownerKey(&o.Owner),
 		}.AddTo(batch)
 		return
 	}
 	scripts.RWLockReadRenew{
-		LockHash: d.h.name, HoldKey: d.firstCountKey(o), Owner: o.ID, TTL: d.h.ttlArg(ttl),
+		LockHash: d.h.name, HoldKey: d.firstCountKey(o), Owner: o.ID, TTL: ttl,
 	}.AddTo(batch)
 }
 
@@ -374,7 +374,7 @@ func (d *writerDriver) outer(ctx context.Context) (*engine.Hold, error) {
 // reservation, and its memory makes late copies take nothing and leave none.
 func (d *writerDriver) TryAcquire(ctx context.Context, q *engine.Request) (engine.Result, error) {
 	call := scripts.RWLockWriteAcquire{
-		RWLockKeys: d.keys(&q.Owner), Owner: q.ID, TTL: scripts.InMillis(q.TTL),
+		RWLockKeys: d.keys(&q.Owner), Owner: q.ID, TTL: q.TTL,
 		IsShared: q.Shared, RefuseSecond: q.NonReentrant, IsNested: q.Nested,
 		Client: d.h.c.life, Waits: q.MayQueue && q.Terms.PollMin == 0,
 	}
@@ -383,7 +383,7 @@ func (d *writerDriver) TryAcquire(ctx context.Context, q *engine.Request) (engin
 		call.ClaimTTL = reservationTTL
 	}
 	if q.MayQueue && q.Terms.PollMin > 0 {
-		call.Mark, call.MarkTTL = &d.polls, scripts.InMillis(pollMarkTTL(q.Terms))
+		call.Mark, call.MarkTTL = &d.polls, pollMarkTTL(q.Terms)
 	}
 	reply, err := call.Do(ctx, d.h.c.confirmed)
 	q.MustRollback = q.MustRollback || reply.Claimed // the reservation must go if q gives up
@@ -423,17 +423,17 @@ func (d *writerDriver) free(
 ) (engine.Released, error) {
 	call := scripts.RWLockWriteRelease{
 		RWLockKeys: d.keys(o), Owner: o.ID, MemoryTTL: d.h.c.rememberDoubt(o), IsShared: o.Shared, OnlyOwn: o.Shared,
-		DefaultTTL: scripts.InMillis(o.TTL), Client: forget, Rest: scripts.InMillis(next.Rest),
+		DefaultTTL: o.TTL, Client: forget, Rest: next.Rest,
 	}
 	if s := next.Successor; s != nil {
 		call.SuccessorMemory = d.h.ownerKey(s)
-		call.Successor, call.SuccessorTTL = s.ID, scripts.InMillis(s.TTL)
+		call.Successor, call.SuccessorTTL = s.ID, s.TTL
 	} else if next.CountPolls {
 		call.SuccessorMemory = &d.polls
 	}
 	reply, err := call.Do(ctx, d.h.c.calls)
 	got, err := releasedResult(reply, err)
-	got.InDoubt = reply.Doubt && call.MemoryTTL == (scripts.Millis{}) // else Redis has the first answer
+	got.InDoubt = reply.Doubt && call.MemoryTTL == 0 // else Redis has the first answer
 	return got, err
 }
 
@@ -447,7 +447,7 @@ func (d *writerDriver) Rollback(ctx context.Context, q *engine.Request) error {
 func (d *writerDriver) releaseID(ctx context.Context, id string, q *engine.Request) (held bool, err error) {
 	reply, err := scripts.RWLockWriteRelease{
 		RWLockKeys: d.keys(&q.Owner), Owner: id, MemoryTTL: d.h.c.remembered, IsShared: true,
-		DefaultTTL: scripts.InMillis(q.TTL),
+		DefaultTTL: q.TTL,
 	}.Do(ctx, d.h.c.calls)
 	return reply.Held, err
 }

@@ -131,9 +131,6 @@ const epochKey = "epoch"
 // It also says from which semaphore of this name the permits are.
 const rememberedTaken = 24 * time.Hour
 
-// takenTTL is rememberedTaken as an argument.
-var takenTTL = scripts.InMillis(rememberedTaken)
-
 // nameOwner implements [engine.Traits].NameOwner: a permit has no id and no lease. The owner's number
 // remains, and names the key that remembers the acquisition.
 func (d *semaphoreDriver) nameOwner(o *engine.Owner) {
@@ -147,7 +144,7 @@ func (d *semaphoreDriver) nameOwner(o *engine.Owner) {
 func (d *semaphoreDriver) TryAcquire(ctx context.Context, q *engine.Request) (engine.Result, error) {
 	return permitsResult(scripts.SemaphoreAcquire{
 		PermitsKey: d.h.name, Channel: &d.channel, MemoryKey: d.h.ownerKey(&q.Owner), EpochKey: &d.epoch,
-		MemoryTTL: takenTTL, Wanted: int64(q.Permits),
+		MemoryTTL: rememberedTaken, Wanted: int64(q.Permits),
 	}.Do(ctx, d.h.c.confirmed))
 }
 
@@ -209,7 +206,7 @@ func (d *semaphoreDriver) Release(
 	}
 	if s := next.Successor; s != nil {
 		call.SuccessorMemory = d.h.ownerKey(s)
-		call.SuccessorPermits, call.SuccessorMemoryTTL = int64(s.Permits), takenTTL
+		call.SuccessorPermits, call.SuccessorMemoryTTL = int64(s.Permits), rememberedTaken
 	}
 	reply, err := call.Do(ctx, d.h.c.calls)
 	got, err := releasedResult(reply.Released, err)

@@ -2,6 +2,7 @@ package scripts
 
 import (
 	"context"
+	"sync/atomic"
 	"time"
 )
 
@@ -39,11 +40,6 @@ func (s Sender) send(
 			panic("scripts: " + script.name + " without one of its keys")
 		}
 	}
-	for i, arg := range args {
-		if arg == nil { // the zero Millis
-			args[i] = 0
-		}
-	}
 	for len(args) > needed && isZero(args[len(args)-1]) {
 		args = args[:len(args)-1]
 	}
@@ -71,20 +67,24 @@ func isZero(arg any) bool {
 	return false
 }
 
-// Millis is a duration as an argument, see [CeilMillis]. One that is used often is made once: a number above
-// 255 takes an allocation.
-type Millis struct{ value any }
-
-// InMillis returns d as an argument.
-func InMillis(d time.Duration) Millis {
-	if d == 0 {
-		return Millis{}
-	}
-	return Millis{CeilMillis(d)}
-}
-
 // CeilMillis returns d in whole milliseconds, rounded up, so that no TTL is 0 or shorter than asked for.
 func CeilMillis(d time.Duration) int64 { return int64((d + time.Millisecond - 1) / time.Millisecond) }
+
+// recent has the arguments for the latest durations: a number above 255 takes an allocation, and most calls have one
+// of a few durations.
+var recent [61]atomic.Value // of int64
+
+// millis returns a duration as an argument, see [CeilMillis].
+func millis(d time.Duration) any {
+	ms := CeilMillis(d)
+	place := &recent[uint64(ms)%uint64(len(recent))]
+	arg := place.Load()
+	if arg != ms {
+		arg = ms
+		place.Store(arg)
+	}
+	return arg
+}
 
 // The commands by which scripts publish. SPublish is that of sharded channels, on a cluster.
 const (
@@ -103,13 +103,13 @@ func (r *Runner) PublishSharded() { r.publish.Store(SPublish) }
 type Change struct {
 	Key, Channel, MemoryKey any
 	Other                   any // a key that belongs to the number; nil: none
-	MemoryTTL               Millis
+	MemoryTTL               time.Duration
 	Amount                  int64 // for the scripts that need one
 }
 
 func (c Change) do(ctx context.Context, by Sender, script *Script) (Number, error) {
 	keys := []any{c.Key, c.Channel, c.MemoryKey, c.Other}
-	args := []any{by.runner.publish.Load(), c.MemoryTTL.value, c.Amount}
+	args := []any{by.runner.publish.Load(), millis(c.MemoryTTL), c.Amount}
 	return readNumber(by.send(ctx, script, keys, 3, args, 3))
 }
 

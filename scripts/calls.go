@@ -2,7 +2,10 @@
 
 package scripts
 
-import "context"
+import (
+	"context"
+	"time"
+)
 
 var (
 	fairlockAcquire        = Load("fairlock/acquire")
@@ -102,7 +105,7 @@ type FairLockAcquire struct {
 
 	// id
 	Owner string
-	TTL   Millis
+	TTL   time.Duration
 	// others may share the id; else it belongs to this acquisition alone
 	IsShared bool
 	// refuse a second count
@@ -110,7 +113,7 @@ type FairLockAcquire struct {
 	// 1 to join the queue when refused; 2 to be granted the lock there, too
 	Joins int64
 	// of this waiter
-	Timeout Millis
+	Timeout time.Duration
 	// an id that is new after each restart
 	Client string
 	// with which its owner ids begin
@@ -147,12 +150,12 @@ func (c FairLockAcquire) Do(ctx context.Context, by Sender) (FairLockAcquireRepl
 	}
 	args := []any{
 		c.Owner,
-		c.TTL.value,
+		millis(c.TTL),
 		by.runner.publish.Load(),
 		c.IsShared,
 		c.RefuseSecond,
 		c.Joins,
-		c.Timeout.value,
+		millis(c.Timeout),
 		c.Client,
 		c.ClientID,
 		c.IsNested,
@@ -176,7 +179,7 @@ type FairLockForce struct {
 	// LockHash; Channel; MemoryKey: of this request; SharedCounts; Queue; Deadlines; Waiters; Clients
 	LockKeys
 
-	MemoryTTL Millis
+	MemoryTTL time.Duration
 }
 
 // Do runs the script. Redis returns {the holder's id}, 0 when there was none. A copy of this
@@ -192,7 +195,7 @@ func (c FairLockForce) Do(ctx context.Context, by Sender) (IDs, error) {
 		c.Waiters,
 		c.Clients,
 	}
-	args := []any{by.runner.publish.Load(), c.MemoryTTL.value}
+	args := []any{by.runner.publish.Load(), millis(c.MemoryTTL)}
 	return readIDs(by.send(ctx, fairlockForce, keys, 8, args, 2))
 }
 
@@ -282,7 +285,7 @@ type FairLockRefresh struct {
 	// an id that is new after each restart
 	Client string
 	// of its waiters
-	LongestTimeout Millis
+	LongestTimeout time.Duration
 	// that should be in the queue
 	IDs []string
 }
@@ -314,7 +317,7 @@ func (c FairLockRefresh) Do(ctx context.Context, by Sender) (FairLockRefreshRepl
 		c.Waiters,
 		c.Clients,
 	}
-	args := append(make([]any, 0, 5), c.Client, by.runner.publish.Load(), c.LongestTimeout.value)
+	args := append(make([]any, 0, 5), c.Client, by.runner.publish.Load(), millis(c.LongestTimeout))
 	for _, element := range c.IDs {
 		args = append(args, element)
 	}
@@ -348,11 +351,11 @@ type FairLockRelease struct {
 	// id
 	Owner string
 	// 0 when no copy of the acquisition can come; KEYS[3] is not used then
-	MemoryTTL Millis
+	MemoryTTL time.Duration
 	// an id that is new after each restart
 	Client string
 	// optional: rest of the minimum hold; 0 or missing: it is over
-	Rest Millis
+	Rest time.Duration
 }
 
 // Do runs the script. Redis returns 0 when it was not held; else 1, or, if a waiter of the same
@@ -371,7 +374,7 @@ func (c FairLockRelease) Do(ctx context.Context, by Sender) (FairReleased, error
 		c.Waiters,
 		c.Clients,
 	}
-	args := []any{c.Owner, by.runner.publish.Load(), c.MemoryTTL.value, c.Client, c.Rest.value}
+	args := []any{c.Owner, by.runner.publish.Load(), millis(c.MemoryTTL), c.Client, millis(c.Rest)}
 	return readFairReleased(by.send(ctx, fairlockRelease, keys, 8, args, 4))
 }
 
@@ -386,13 +389,13 @@ type FairLockReleaseShared struct {
 
 	// id
 	Owner     string
-	MemoryTTL Millis
+	MemoryTTL time.Duration
 	// release the count of this acquisition; else any count of the id
 	OnlyOwn bool
 	// if the lock hash has none
-	DefaultTTL Millis
+	DefaultTTL time.Duration
 	// optional: rest of the minimum hold; 0 or missing: it is over
-	Rest Millis
+	Rest time.Duration
 }
 
 // Do runs the script. Redis returns 1 when a count was released, 0 when there was none.
@@ -410,10 +413,10 @@ func (c FairLockReleaseShared) Do(ctx context.Context, by Sender) (Number, error
 	args := []any{
 		c.Owner,
 		by.runner.publish.Load(),
-		c.MemoryTTL.value,
+		millis(c.MemoryTTL),
 		c.OnlyOwn,
-		c.DefaultTTL.value,
-		c.Rest.value,
+		millis(c.DefaultTTL),
+		millis(c.Rest),
 	}
 	return readNumber(by.send(ctx, fairlockReleaseShared, keys, 8, args, 5))
 }
@@ -460,7 +463,7 @@ type LockAcquire struct {
 	TokenKey any
 	// id
 	Owner string
-	TTL   Millis
+	TTL   time.Duration
 	// optional: how many to reserve, for a fenced lock only
 	Tokens int64
 	// optional: the client's, in line; "": it polls; missing: neither
@@ -486,7 +489,15 @@ type LockAcquireReply struct {
 // channel; "over" when this acquisition was released already.
 func (c LockAcquire) Do(ctx context.Context, by Sender) (LockAcquireReply, error) {
 	keys := []any{c.LockHash, c.Channel, c.MemoryKey, c.Line, c.TokenKey}
-	args := []any{c.Owner, c.TTL.value, by.runner.publish.Load(), c.Tokens, c.Place, c.Since, c.IsLast}
+	args := []any{
+		c.Owner,
+		millis(c.TTL),
+		by.runner.publish.Load(),
+		c.Tokens,
+		c.Place,
+		c.Since,
+		c.IsLast,
+	}
 	got, rest, err := readAcquired(by.send(ctx, lockAcquire, keys, 4, args, 3))
 	reply := LockAcquireReply{Acquired: got}
 	if err != nil || len(rest.rest) == 0 {
@@ -505,7 +516,7 @@ func (c LockAcquire) Do(ctx context.Context, by Sender) (LockAcquireReply, error
 type LockAcquireAll struct {
 	// id
 	Owner   string
-	TTL     Millis
+	TTL     time.Duration
 	Members []LockAcquireAllMember
 }
 
@@ -531,7 +542,7 @@ func (c LockAcquireAll) Do(ctx context.Context, by Sender) (LockAcquireAllReply,
 	for _, element := range c.Members {
 		keys = append(keys, element.LockHash, element.Channel, element.MemoryKey)
 	}
-	args := []any{c.Owner, c.TTL.value, by.runner.publish.Load()}
+	args := []any{c.Owner, millis(c.TTL), by.runner.publish.Load()}
 	got, rest, err := readAcquired(by.send(ctx, lockAcquireAll, keys, len(keys), args, 3))
 	reply := LockAcquireAllReply{Acquired: got}
 	if err != nil || len(rest.rest) == 0 {
@@ -552,7 +563,7 @@ type LockAcquireShared struct {
 	TokenKey any
 	// id
 	Owner string
-	TTL   Millis
+	TTL   time.Duration
 	// refuse a second count
 	RefuseSecond bool
 	// in a hold with the same id, which must still have the lock
@@ -565,7 +576,7 @@ type LockAcquireShared struct {
 // gone.
 func (c LockAcquireShared) Do(ctx context.Context, by Sender) (Acquired, error) {
 	keys := []any{c.LockHash, c.Channel, c.MemoryKey, c.SharedCounts, c.LockHash, c.TokenKey}
-	args := []any{c.Owner, c.TTL.value, by.runner.publish.Load(), c.RefuseSecond, c.IsNested}
+	args := []any{c.Owner, millis(c.TTL), by.runner.publish.Load(), c.RefuseSecond, c.IsNested}
 	got, _, err := readAcquired(by.send(ctx, lockAcquireShared, keys, 5, args, 5))
 	return got, err
 }
@@ -581,7 +592,7 @@ type LockAdopt struct {
 
 	// id
 	NewOwner string
-	TTL      Millis
+	TTL      time.Duration
 	// the holder's id
 	OldOwner string
 }
@@ -599,7 +610,7 @@ func (c LockAdopt) Do(ctx context.Context, by Sender) (Number, error) {
 		c.Waiters,
 		c.Clients,
 	}
-	args := []any{c.NewOwner, c.TTL.value, by.runner.publish.Load(), c.OldOwner}
+	args := []any{c.NewOwner, millis(c.TTL), by.runner.publish.Load(), c.OldOwner}
 	return readNumber(by.send(ctx, lockAdopt, keys, 4, args, 4))
 }
 
@@ -623,14 +634,14 @@ type LockForce struct {
 	// notify_free
 	LockKeys
 
-	MemoryTTL Millis
+	MemoryTTL time.Duration
 }
 
 // Do runs the script. Redis returns {the holder's id}, 0 when there was none. A copy of this
 // request gets the same answer.
 func (c LockForce) Do(ctx context.Context, by Sender) (IDs, error) {
 	keys := []any{c.LockHash, c.Channel, c.MemoryKey, c.SharedCounts, c.Line}
-	args := []any{by.runner.publish.Load(), c.MemoryTTL.value}
+	args := []any{by.runner.publish.Load(), millis(c.MemoryTTL)}
 	return readIDs(by.send(ctx, lockForce, keys, 5, args, 2))
 }
 
@@ -750,13 +761,13 @@ type LockNestedAcquire struct {
 	// count; 1 confirms an acquisition that was granted again
 	Wanted int64
 	// a longer one stays
-	TTL Millis
+	TTL time.Duration
 }
 
 // Do runs the script. Redis returns 1, or 0 when this owner has no private count any more.
 func (c LockNestedAcquire) Do(ctx context.Context, by Sender) (Number, error) {
 	keys := []any{c.LockHash, c.SharedCounts, c.MemoryKey}
-	args := []any{c.Field, c.Wanted, c.TTL.value}
+	args := []any{c.Field, c.Wanted, millis(c.TTL)}
 	return readNumber(by.send(ctx, lockNestedAcquire, keys, 2, args, 3))
 }
 
@@ -770,13 +781,13 @@ type LockNestedRelease struct {
 	// count, at least 1
 	Wanted int64
 	// if the lock hash has none
-	DefaultTTL Millis
+	DefaultTTL time.Duration
 }
 
 // Do runs the script. Redis returns 1, or 0 when this owner has no private count any more.
 func (c LockNestedRelease) Do(ctx context.Context, by Sender) (Number, error) {
 	keys := []any{c.LockHash, c.SharedCounts}
-	args := []any{c.Field, c.Wanted, c.DefaultTTL.value}
+	args := []any{c.Field, c.Wanted, millis(c.DefaultTTL)}
 	return readNumber(by.send(ctx, lockNestedRelease, keys, 2, args, 3))
 }
 
@@ -795,16 +806,16 @@ type LockRelease struct {
 	// id
 	Owner string
 	// 0 when no copy of the acquisition can come; KEYS[3] is not used then
-	MemoryTTL Millis
+	MemoryTTL time.Duration
 	// the client's, in line, if it goes to the end of the line now, or if the successor is the client's
 	// last waiter; else ""
 	Place string
 	// optional: rest of the minimum hold; 0 or missing: it is over
-	Rest Millis
+	Rest time.Duration
 	// optional: its owner id, which belongs to one acquisition alone; missing: no successor
 	Successor string
 	// optional
-	SuccessorTTL Millis
+	SuccessorTTL time.Duration
 	// optional: how many to reserve for the successor, for a fenced lock only
 	Tokens int64
 }
@@ -828,11 +839,11 @@ func (c LockRelease) Do(ctx context.Context, by Sender) (Released, error) {
 	args := []any{
 		c.Owner,
 		by.runner.publish.Load(),
-		c.MemoryTTL.value,
+		millis(c.MemoryTTL),
 		c.Place,
-		c.Rest.value,
+		millis(c.Rest),
 		c.Successor,
-		c.SuccessorTTL.value,
+		millis(c.SuccessorTTL),
 		c.Tokens,
 	}
 	got, _, err := readReleased(by.send(ctx, lockRelease, keys, 5, args, 4))
@@ -891,13 +902,13 @@ type LockReleaseShared struct {
 
 	// id
 	Owner     string
-	MemoryTTL Millis
+	MemoryTTL time.Duration
 	// release the count of this acquisition; else any count of the id
 	OnlyOwn bool
 	// if the lock hash has none
-	DefaultTTL Millis
+	DefaultTTL time.Duration
 	// optional: rest of the minimum hold; 0 or missing: it is over
-	Rest Millis
+	Rest time.Duration
 }
 
 // Do runs the script. Redis returns 1 when a count was released, 0 when there was none.
@@ -906,10 +917,10 @@ func (c LockReleaseShared) Do(ctx context.Context, by Sender) (Number, error) {
 	args := []any{
 		c.Owner,
 		by.runner.publish.Load(),
-		c.MemoryTTL.value,
+		millis(c.MemoryTTL),
 		c.OnlyOwn,
-		c.DefaultTTL.value,
-		c.Rest.value,
+		millis(c.DefaultTTL),
+		millis(c.Rest),
 	}
 	return readNumber(by.send(ctx, lockReleaseShared, keys, 5, args, 5))
 }
@@ -918,7 +929,7 @@ func (c LockReleaseShared) Do(ctx context.Context, by Sender) (Number, error) {
 type LockRenew struct {
 	LockHash any
 	Owner    string
-	TTL      Millis
+	TTL      time.Duration
 }
 
 // Script returns the script. Elements of one script may share a batch.
@@ -929,7 +940,7 @@ func (LockRenew) Script() *Script { return lockRenew }
 func (c LockRenew) AddTo(b *Batch) {
 	b.begin(lockRenew)
 	b.keys = append(b.keys, c.LockHash)
-	b.args = append(b.args, c.Owner, c.TTL.value)
+	b.args = append(b.args, c.Owner, millis(c.TTL))
 }
 
 // LockRenewShared is a call of lock/renew_shared: extend many locks, each for an acquisition with
@@ -941,7 +952,7 @@ type LockRenewShared struct {
 	LockHash     any
 	SharedCounts any
 	Field        string
-	TTL          Millis
+	TTL          time.Duration
 	MemoryKey    string
 }
 
@@ -953,7 +964,7 @@ func (LockRenewShared) Script() *Script { return lockRenewShared }
 func (c LockRenewShared) AddTo(b *Batch) {
 	b.begin(lockRenewShared)
 	b.keys = append(b.keys, c.LockHash, c.SharedCounts)
-	b.args = append(b.args, c.Field, c.TTL.value, c.MemoryKey)
+	b.args = append(b.args, c.Field, millis(c.TTL), c.MemoryKey)
 }
 
 // PermitSemaphoreAcquire is a call of permitsemaphore/acquire: acquire permits, all or none, for
@@ -970,7 +981,7 @@ type PermitSemaphoreAcquire struct {
 	MaxCollected int64
 	// of 16 bytes each
 	IDs string
-	TTL Millis
+	TTL time.Duration
 }
 
 // Do runs the script. Redis returns {1, free permits} when acquired; {0, free permits, ms until a
@@ -978,7 +989,7 @@ type PermitSemaphoreAcquire struct {
 // when no number is set; "over" when this acquisition was released already.
 func (c PermitSemaphoreAcquire) Do(ctx context.Context, by Sender) (LeasedPermits, error) {
 	keys := []any{c.PermitsKey, c.Channel, c.MemoryKey, c.Leases}
-	args := []any{by.runner.publish.Load(), c.MaxCollected, c.IDs, c.TTL.value}
+	args := []any{by.runner.publish.Load(), c.MaxCollected, c.IDs, millis(c.TTL)}
 	return readLeasedPermits(by.send(ctx, permitsemaphoreAcquire, keys, 4, args, 4))
 }
 
@@ -1002,13 +1013,13 @@ type PermitSemaphoreAdopt struct {
 	OldIDs string
 	// as many
 	NewIDs string
-	TTL    Millis
+	TTL    time.Duration
 }
 
 // Do runs the script. Redis returns 1, or 0 when not all of the old ids are held.
 func (c PermitSemaphoreAdopt) Do(ctx context.Context, by Sender) (Number, error) {
 	keys := []any{c.PermitsKey, c.Channel, c.MemoryKey, c.Leases}
-	args := []any{by.runner.publish.Load(), c.OldIDs, c.NewIDs, c.TTL.value}
+	args := []any{by.runner.publish.Load(), c.OldIDs, c.NewIDs, millis(c.TTL)}
 	return readNumber(by.send(ctx, permitsemaphoreAdopt, keys, 4, args, 4))
 }
 
@@ -1092,17 +1103,17 @@ type PermitSemaphoreRelease struct {
 	// optional: memory of the successor's release, if there is a successor
 	SuccessorMemory any
 	// 0 when no copy of the acquisition can come; KEYS[3] is not set then
-	MemoryTTL Millis
+	MemoryTTL time.Duration
 	// of 16 bytes each
 	IDs string
 	// release all of them or none; without it, release those that are still taken
 	AllOrNone bool
 	// optional: rest of the minimum hold; 0 or missing: it is over
-	Rest Millis
+	Rest time.Duration
 	// optional: missing: no successor
 	SuccessorIDs string
 	// optional
-	SuccessorTTL Millis
+	SuccessorTTL time.Duration
 }
 
 // Do runs the script. Redis returns 0 when not all were held, -1 when the semaphore is gone; {free
@@ -1112,12 +1123,12 @@ func (c PermitSemaphoreRelease) Do(ctx context.Context, by Sender) (Released, er
 	keys := []any{c.PermitsKey, c.Channel, c.MemoryKey, c.Leases, c.SuccessorMemory}
 	args := []any{
 		by.runner.publish.Load(),
-		c.MemoryTTL.value,
+		millis(c.MemoryTTL),
 		c.IDs,
 		c.AllOrNone,
-		c.Rest.value,
+		millis(c.Rest),
 		c.SuccessorIDs,
-		c.SuccessorTTL.value,
+		millis(c.SuccessorTTL),
 	}
 	got, _, err := readReleased(by.send(ctx, permitsemaphoreRelease, keys, 4, args, 4))
 	return got, err
@@ -1131,7 +1142,7 @@ type PermitSemaphoreRenew struct {
 	PermitsKey any
 	Leases     any
 	IDs        string
-	TTL        Millis
+	TTL        time.Duration
 }
 
 // Script returns the script. Elements of one script may share a batch.
@@ -1142,7 +1153,7 @@ func (PermitSemaphoreRenew) Script() *Script { return permitsemaphoreRenew }
 func (c PermitSemaphoreRenew) AddTo(b *Batch) {
 	b.begin(permitsemaphoreRenew)
 	b.keys = append(b.keys, c.PermitsKey, c.Leases)
-	b.args = append(b.args, c.IDs, c.TTL.value)
+	b.args = append(b.args, c.IDs, millis(c.TTL))
 }
 
 // PermitSemaphoreResize runs permitsemaphore/resize: set the number of free and acquired permits
@@ -1165,7 +1176,7 @@ type RWLockReadAcquire struct {
 	Mark any
 	// id
 	Owner string
-	TTL   Millis
+	TTL   time.Duration
 	// others may share the id; else it belongs to this acquisition alone
 	IsShared bool
 	// refuse a second count
@@ -1177,7 +1188,7 @@ type RWLockReadAcquire struct {
 	// 1 if the client waits for messages; 2 if it was noted, and has no other readers that wait
 	Waits int64
 	// optional
-	MarkTTL    Millis
+	MarkTTL    time.Duration
 	Companions []RWLockReadAcquireCompanion
 }
 
@@ -1186,7 +1197,7 @@ type RWLockReadAcquireCompanion struct {
 	// of each companion's request
 	MemoryKey any
 	Owner     string
-	TTL       Millis
+	TTL       time.Duration
 }
 
 // RWLockReadAcquireReply is the reply to RWLockReadAcquire.
@@ -1204,12 +1215,12 @@ func (c RWLockReadAcquire) Do(ctx context.Context, by Sender) (RWLockReadAcquire
 	for _, element := range c.Companions {
 		keys = append(keys, element.MemoryKey)
 	}
-	if last := c.Mark; last != nil {
-		keys = append(keys, last)
+	if c.Mark != nil {
+		keys = append(keys, c.Mark)
 	}
 	args := append(make([]any, 0, 10),
 		c.Owner,
-		c.TTL.value,
+		millis(c.TTL),
 		by.runner.publish.Load(),
 		c.IsShared,
 		c.RefuseSecond,
@@ -1218,10 +1229,10 @@ func (c RWLockReadAcquire) Do(ctx context.Context, by Sender) (RWLockReadAcquire
 		c.Waits,
 	)
 	for _, element := range c.Companions {
-		args = append(args, element.Owner, element.TTL.value)
+		args = append(args, element.Owner, millis(element.TTL))
 	}
-	if last := c.MarkTTL.value; last != nil {
-		args = append(args, last)
+	if c.MarkTTL != 0 {
+		args = append(args, millis(c.MarkTTL))
 	}
 	got, rest, err := readAcquired(by.send(ctx, rwlockReadAcquire, keys, len(keys), args, len(args)))
 	reply := RWLockReadAcquireReply{Acquired: got}
@@ -1243,7 +1254,7 @@ type RWLockReadAdopt struct {
 
 	// id
 	NewOwner string
-	TTL      Millis
+	TTL      time.Duration
 	// the reader's id
 	OldOwner string
 }
@@ -1252,7 +1263,7 @@ type RWLockReadAdopt struct {
 // -1 when it is also the writer.
 func (c RWLockReadAdopt) Do(ctx context.Context, by Sender) (Number, error) {
 	keys := []any{c.LockHash, c.Channel, c.MemoryKey, c.ClaimKey, c.SharedCounts}
-	args := []any{c.NewOwner, c.TTL.value, by.runner.publish.Load(), c.OldOwner}
+	args := []any{c.NewOwner, millis(c.TTL), by.runner.publish.Load(), c.OldOwner}
 	return readNumber(by.send(ctx, rwlockReadAdopt, keys, 5, args, 4))
 }
 
@@ -1279,14 +1290,14 @@ type RWLockReadForce struct {
 	// SharedCounts
 	RWLockKeys
 
-	MemoryTTL Millis
+	MemoryTTL time.Duration
 }
 
 // Do runs the script. Redis returns the ids of the readers, 0 when there were none. A copy of this
 // request gets the same answer.
 func (c RWLockReadForce) Do(ctx context.Context, by Sender) (IDs, error) {
 	keys := []any{c.LockHash, c.Channel, c.MemoryKey, c.ClaimKey, c.SharedCounts}
-	args := []any{by.runner.publish.Load(), c.MemoryTTL.value}
+	args := []any{by.runner.publish.Load(), millis(c.MemoryTTL)}
 	return readIDs(by.send(ctx, rwlockReadForce, keys, 5, args, 2))
 }
 
@@ -1337,7 +1348,7 @@ type RWLockReadRelease struct {
 	// id
 	Owner string
 	// 0 for a private id when no copy of its acquisition can come
-	MemoryTTL Millis
+	MemoryTTL time.Duration
 	// release one count; else all that are not shared
 	IsShared bool
 	// with is_shared: release the count of this acquisition; else any count, a shared one if there is
@@ -1346,7 +1357,7 @@ type RWLockReadRelease struct {
 	// whose note is removed; "": none
 	Client string
 	// optional: rest of the minimum hold; 0 or missing: it is over
-	Rest Millis
+	Rest time.Duration
 }
 
 // Do runs the script. Redis returns 1 when it was held, 0 when not.
@@ -1355,11 +1366,11 @@ func (c RWLockReadRelease) Do(ctx context.Context, by Sender) (Number, error) {
 	args := []any{
 		c.Owner,
 		by.runner.publish.Load(),
-		c.MemoryTTL.value,
+		millis(c.MemoryTTL),
 		c.IsShared,
 		c.OnlyOwn,
 		c.Client,
-		c.Rest.value,
+		millis(c.Rest),
 	}
 	return readNumber(by.send(ctx, rwlockReadRelease, keys, 6, args, 6))
 }
@@ -1373,7 +1384,7 @@ type RWLockReadRenew struct {
 	LockHash any
 	HoldKey  any
 	Owner    string
-	TTL      Millis
+	TTL      time.Duration
 }
 
 // Script returns the script. Elements of one script may share a batch.
@@ -1384,7 +1395,7 @@ func (RWLockReadRenew) Script() *Script { return rwlockReadRenew }
 func (c RWLockReadRenew) AddTo(b *Batch) {
 	b.begin(rwlockReadRenew)
 	b.keys = append(b.keys, c.LockHash, c.HoldKey)
-	b.args = append(b.args, c.Owner, c.TTL.value)
+	b.args = append(b.args, c.Owner, millis(c.TTL))
 }
 
 // RWLockReadRenewShared is a call of rwlock/read_renew_shared: extend the leases of many readers,
@@ -1398,7 +1409,7 @@ type RWLockReadRenewShared struct {
 	HoldKey      any
 	SharedCounts any
 	Owner        string
-	TTL          Millis
+	TTL          time.Duration
 	MemoryKey    string
 }
 
@@ -1410,7 +1421,7 @@ func (RWLockReadRenewShared) Script() *Script { return rwlockReadRenewShared }
 func (c RWLockReadRenewShared) AddTo(b *Batch) {
 	b.begin(rwlockReadRenewShared)
 	b.keys = append(b.keys, c.LockHash, c.HoldKey, c.SharedCounts)
-	b.args = append(b.args, c.Owner, c.TTL.value, c.MemoryKey)
+	b.args = append(b.args, c.Owner, millis(c.TTL), c.MemoryKey)
 }
 
 // RWLockReadSetCount is a call of rwlock/read_set_count: set the count of a reader's private holds,
@@ -1427,18 +1438,18 @@ type RWLockReadSetCount struct {
 	// count, at least 1
 	WantedPrivate int64
 	// of an additional hold; 0 after a release
-	TTL Millis
+	TTL time.Duration
 	// after a release: what the other holds need; -1 to keep the longest lease
 	NeededMs int64
 	// of this change
 	Change    int64
-	MemoryTTL Millis
+	MemoryTTL time.Duration
 }
 
 // Do runs the script. Redis returns 1, or 0 when the reader is dead, or has no private count.
 func (c RWLockReadSetCount) Do(ctx context.Context, by Sender) (Number, error) {
 	keys := []any{c.LockHash, c.SharedCounts, c.LatestChange, c.MemoryKey}
-	args := []any{c.Owner, c.WantedPrivate, c.TTL.value, c.NeededMs, c.Change, c.MemoryTTL.value}
+	args := []any{c.Owner, c.WantedPrivate, millis(c.TTL), c.NeededMs, c.Change, millis(c.MemoryTTL)}
 	return readNumber(by.send(ctx, rwlockReadSetCount, keys, 3, args, 6))
 }
 
@@ -1454,13 +1465,13 @@ type RWLockWriteAcquire struct {
 	Mark any
 	// id
 	Owner string
-	TTL   Millis
+	TTL   time.Duration
 	// others may share the id; else it belongs to this acquisition alone
 	IsShared bool
 	// refuse a second count
 	RefuseSecond bool
 	// 0 to claim nothing
-	ClaimTTL Millis
+	ClaimTTL time.Duration
 	// in a hold with the same id, which must still be the writer
 	IsNested bool
 	// an id that is new after each restart
@@ -1468,7 +1479,7 @@ type RWLockWriteAcquire struct {
 	// the client waits for messages
 	Waits bool
 	// optional
-	MarkTTL Millis
+	MarkTTL time.Duration
 }
 
 // RWLockWriteAcquireReply is the reply to RWLockWriteAcquire.
@@ -1485,15 +1496,15 @@ func (c RWLockWriteAcquire) Do(ctx context.Context, by Sender) (RWLockWriteAcqui
 	keys := []any{c.LockHash, c.Channel, c.MemoryKey, c.ClaimKey, c.SharedCounts, c.Turns, c.Mark}
 	args := []any{
 		c.Owner,
-		c.TTL.value,
+		millis(c.TTL),
 		by.runner.publish.Load(),
 		c.IsShared,
 		c.RefuseSecond,
-		c.ClaimTTL.value,
+		millis(c.ClaimTTL),
 		c.IsNested,
 		c.Client,
 		c.Waits,
-		c.MarkTTL.value,
+		millis(c.MarkTTL),
 	}
 	got, rest, err := readAcquired(by.send(ctx, rwlockWriteAcquire, keys, 6, args, 9))
 	reply := RWLockWriteAcquireReply{Acquired: got}
@@ -1513,7 +1524,7 @@ type RWLockWriteAdopt struct {
 
 	// id
 	NewOwner string
-	TTL      Millis
+	TTL      time.Duration
 	// the writer's id
 	OldOwner string
 }
@@ -1522,7 +1533,7 @@ type RWLockWriteAdopt struct {
 // none.
 func (c RWLockWriteAdopt) Do(ctx context.Context, by Sender) (Number, error) {
 	keys := []any{c.LockHash, c.Channel, c.MemoryKey, c.ClaimKey, c.SharedCounts}
-	args := []any{c.NewOwner, c.TTL.value, by.runner.publish.Load(), c.OldOwner}
+	args := []any{c.NewOwner, millis(c.TTL), by.runner.publish.Load(), c.OldOwner}
 	return readNumber(by.send(ctx, rwlockWriteAdopt, keys, 5, args, 4))
 }
 
@@ -1533,14 +1544,14 @@ type RWLockWriteForce struct {
 	// SharedCounts
 	RWLockKeys
 
-	MemoryTTL Millis
+	MemoryTTL time.Duration
 }
 
 // Do runs the script. Redis returns {the writer's id}, 0 when there was none. A copy of this
 // request gets the same answer.
 func (c RWLockWriteForce) Do(ctx context.Context, by Sender) (IDs, error) {
 	keys := []any{c.LockHash, c.Channel, c.MemoryKey, c.ClaimKey, c.SharedCounts}
-	args := []any{by.runner.publish.Load(), c.MemoryTTL.value}
+	args := []any{by.runner.publish.Load(), millis(c.MemoryTTL)}
 	return readIDs(by.send(ctx, rwlockWriteForce, keys, 5, args, 2))
 }
 
@@ -1594,22 +1605,22 @@ type RWLockWriteRelease struct {
 	// id
 	Owner string
 	// 0 for a private id when no copy of its acquisition can come
-	MemoryTTL Millis
+	MemoryTTL time.Duration
 	// release one count; else all that are not shared
 	IsShared bool
 	// with is_shared: release the count of this acquisition; else any count, a shared one if there is
 	// one
 	OnlyOwn bool
 	// if the hash has none
-	DefaultTTL Millis
+	DefaultTTL time.Duration
 	// whose note and turn end; "": none
 	Client string
 	// optional: rest of the minimum hold; 0 or missing: it is over
-	Rest Millis
+	Rest time.Duration
 	// optional: its owner id, which belongs to one acquisition alone; missing: no successor
 	Successor string
 	// optional
-	SuccessorTTL Millis
+	SuccessorTTL time.Duration
 }
 
 // Do runs the script. Redis returns 0 when it was not held; {0} when the successor has the lock
@@ -1627,14 +1638,14 @@ func (c RWLockWriteRelease) Do(ctx context.Context, by Sender) (Released, error)
 	args := []any{
 		c.Owner,
 		by.runner.publish.Load(),
-		c.MemoryTTL.value,
+		millis(c.MemoryTTL),
 		c.IsShared,
 		c.OnlyOwn,
-		c.DefaultTTL.value,
+		millis(c.DefaultTTL),
 		c.Client,
-		c.Rest.value,
+		millis(c.Rest),
 		c.Successor,
-		c.SuccessorTTL.value,
+		millis(c.SuccessorTTL),
 	}
 	got, _, err := readReleased(by.send(ctx, rwlockWriteRelease, keys, 6, args, 7))
 	return got, err
@@ -1650,7 +1661,7 @@ type SemaphoreAcquire struct {
 	MemoryKey any
 	// of the semaphore
 	EpochKey  any
-	MemoryTTL Millis
+	MemoryTTL time.Duration
 	// permits, at least 1
 	Wanted int64
 }
@@ -1659,7 +1670,7 @@ type SemaphoreAcquire struct {
 // there are too few; {0} when no number is set; "over" when this acquisition has ended.
 func (c SemaphoreAcquire) Do(ctx context.Context, by Sender) (Permits, error) {
 	keys := []any{c.PermitsKey, c.Channel, c.MemoryKey, c.EpochKey}
-	args := []any{by.runner.publish.Load(), c.MemoryTTL.value, c.Wanted}
+	args := []any{by.runner.publish.Load(), millis(c.MemoryTTL), c.Wanted}
 	return readPermits(by.send(ctx, semaphoreAcquire, keys, 4, args, 3))
 }
 
@@ -1745,7 +1756,7 @@ type SemaphoreRelease struct {
 	EpochKey any
 	// optional: memory of the successor's acquisition, if there is one
 	SuccessorMemory any
-	MemoryTTL       Millis
+	MemoryTTL       time.Duration
 	Permits         int64
 	// release only if the memory says that the acquisition acquired
 	OnlyIfAcquired bool
@@ -1757,7 +1768,7 @@ type SemaphoreRelease struct {
 	// optional: missing: no successor
 	SuccessorPermits int64
 	// optional
-	SuccessorMemoryTTL Millis
+	SuccessorMemoryTTL time.Duration
 }
 
 // SemaphoreReleaseReply is the reply to SemaphoreRelease.
@@ -1774,13 +1785,13 @@ func (c SemaphoreRelease) Do(ctx context.Context, by Sender) (SemaphoreReleaseRe
 	keys := []any{c.PermitsKey, c.Channel, c.MemoryKey, c.EpochKey, c.SuccessorMemory}
 	args := []any{
 		by.runner.publish.Load(),
-		c.MemoryTTL.value,
+		millis(c.MemoryTTL),
 		c.Permits,
 		c.OnlyIfAcquired,
 		c.KnownEpoch,
 		c.RemembersRelease,
 		c.SuccessorPermits,
-		c.SuccessorMemoryTTL.value,
+		millis(c.SuccessorMemoryTTL),
 	}
 	got, rest, err := readReleased(by.send(ctx, semaphoreRelease, keys, 4, args, 6))
 	reply := SemaphoreReleaseReply{Released: got}

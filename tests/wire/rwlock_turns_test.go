@@ -52,7 +52,7 @@ func (x *rwTurns) keys(client string) scripts.RWLockKeys {
 func (x *rwTurns) read(t *testing.T, client string) *time.Duration {
 	t.Helper()
 	call := scripts.RWLockReadAcquire{
-		RWLockKeys: x.keys(client), Owner: client, TTL: scripts.InMillis(time.Minute), Client: client, Waits: 1,
+		RWLockKeys: x.keys(client), Owner: client, TTL: time.Minute, Client: client, Waits: 1,
 	}
 	if x.took[client] {
 		call.Waits = 2
@@ -66,8 +66,8 @@ func (x *rwTurns) read(t *testing.T, client string) *time.Duration {
 func (x *rwTurns) write(t *testing.T, client string) *time.Duration {
 	t.Helper()
 	got, err := scripts.RWLockWriteAcquire{
-		RWLockKeys: x.keys(client), Owner: client, TTL: scripts.InMillis(time.Minute),
-		ClaimTTL: scripts.InMillis(time.Second), Client: client, Waits: true,
+		RWLockKeys: x.keys(client), Owner: client, TTL: time.Minute,
+		ClaimTTL: time.Second, Client: client, Waits: true,
 	}.Do(t.Context(), x.by)
 	require.NoError(t, err)
 	return x.answer(client, got.Acquired)
@@ -112,7 +112,7 @@ func (x *rwTurns) stopReading(t *testing.T, client string) {
 func (x *rwTurns) stopWriting(t *testing.T, client string) {
 	t.Helper()
 	_, err := scripts.RWLockWriteRelease{
-		RWLockKeys: x.keys(client), Owner: client, DefaultTTL: scripts.InMillis(time.Minute), Client: client,
+		RWLockKeys: x.keys(client), Owner: client, DefaultTTL: time.Minute, Client: client,
 	}.Do(t.Context(), x.by)
 	require.NoError(t, err)
 }

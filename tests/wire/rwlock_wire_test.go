@@ -308,8 +308,8 @@ func TestRWLockLateCopyOfAConfirmedCount(t *testing.T) {
 		confirm := func() int64 {
 			got, err := scripts.RWLockReadSetCount{
 				LockHash: x.Name, SharedCounts: x.SharedCounts(), LatestChange: memory + ":count", MemoryKey: memory,
-				Owner: "o", WantedPrivate: 1, TTL: scripts.InMillis(time.Minute), NeededMs: -1, Change: 1,
-				MemoryTTL: scripts.InMillis(time.Minute),
+				Owner: "o", WantedPrivate: 1, TTL: time.Minute, NeededMs: -1, Change: 1,
+				MemoryTTL: time.Minute,
 			}.Do(ctx, run.Sender())
 			require.NoError(t, err)
 			return got.Number

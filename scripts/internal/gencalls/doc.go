@@ -18,7 +18,7 @@
 //
 //	text     string
 //	number   int64
-//	ms       scripts.Millis: a duration
+//	ms       time.Duration
 //	flag     bool: 1 or 0
 //	command  no field: PUBLISH or SPUBLISH, as the runner knows
 //

@@ -85,7 +85,10 @@ func Generate(files fs.FS) ([]byte, error) {
 	g.line("")
 	g.line("package scripts")
 	g.line("")
-	g.line(`import "context"`)
+	g.line("import (")
+	g.line("%q", "context")
+	g.line("%q", "time")
+	g.line(")")
 	g.line("")
 	g.line("var (")
 	for _, s := range all {
@@ -195,8 +198,10 @@ func returnsDoc(s *script) string {
 }
 
 var goTypes = map[string]string{
-	"key": "any", "text": "string", "number": "int64", "ms": "Millis", "flag": "bool",
+	"key": "any", "text": "string", "number": "int64", "ms": "time.Duration", "flag": "bool",
 }
+
+var zeros = map[string]string{"key": "nil", "text": `""`, "number": "0", "ms": "0", "flag": "false"}
 
 // params prints the fields of a struct.
 func (g *generator) params(params []param) {
@@ -248,7 +253,7 @@ func value(of string, p param) string {
 	name := of + "." + p.field()
 	switch p.typ {
 	case "ms":
-		return name + ".value"
+		return "millis(" + name + ")"
 	case "command":
 		return "by.runner.publish.Load()"
 	}
@@ -307,8 +312,8 @@ func (g *generator) vector(name string, v vector, s *script) string {
 	}
 	g.line("}")
 	if v.last != nil {
-		g.line("if last := %s; last != nil {", value("c", *v.last))
-		g.line("%s = append(%s, last)", name, name)
+		g.line("if c.%s != %s {", v.last.field(), zeros[v.last.typ])
+		g.line("%s = append(%s, %s)", name, name, value("c", *v.last))
 		g.line("}")
 	}
 	return fmt.Sprintf("len(%s)", name)
