@@ -19,15 +19,13 @@ import (
 type base struct {
 	engine.NoLease
 
-	h       *handle  // its name is the main key
-	channel wireName // of messages for waiters
-	counts  bool     // the messages are numbers of permits
+	h *handle
 }
 
 // Subscribe implements [engine.Driver]. All waiters of a client share one subscription to the channel. A new
 // connection counts as a message, because messages may have been lost with the old one.
 func (d *base) Subscribe(hear func(engine.Message)) []engine.Subscription {
-	return []engine.Subscription{d.h.c.hub.Subscribe(d.channel.String(), func(s pubsub.Signal) {
+	return []engine.Subscription{d.h.c.hub.Subscribe(d.h.channel(), func(s pubsub.Signal) {
 		switch {
 		case s.Resubscribed:
 			hear(engine.Missed)
@@ -37,9 +35,9 @@ func (d *base) Subscribe(hear func(engine.Message)) []engine.Subscription {
 	})}
 }
 
-// isWakeup reports whether a message is a reason to try.
+// isWakeup reports whether a message is a reason to try. Those of semaphores are numbers of permits.
 func (d *base) isWakeup(payload string) bool {
-	if d.counts {
+	if d.h.maxPermits > 0 {
 		_, err := strconv.ParseInt(payload, 10, 64)
 		return err == nil
 	}
@@ -78,12 +76,12 @@ func (d *base) checkCount(ctx context.Context, o *engine.Ownership) (lost bool, 
 }
 
 // change runs a script such as that of Init or CountDown, which changes a number without acquiring it. wrong is the
-// error of bad arguments, or nil; other is a key beside the number.
+// error of bad arguments, or nil.
 //
 // Each call gets a new number and so a new request key, which remembers the answer. Repetitions after a lost
 // reply, and late copies, then change nothing and give the same answer.
 func (d *base) change(
-	ctx context.Context, op string, wrong error, other any,
+	ctx context.Context, op string, wrong error,
 	run func(context.Context, scripts.Sender, scripts.Change) (scripts.Number, error), amount int,
 ) (answer scripts.Number, err error) {
 	if wrong != nil {
@@ -91,8 +89,8 @@ func (d *base) change(
 	}
 	err = d.h.call(ctx, op, func() error {
 		answer, err = run(ctx, d.h.c.calls, scripts.Change{
-			Key: d.h.name, Channel: &d.channel, MemoryKey: d.h.requestKey(d.h.c.newOwner().ID), Other: other,
-			MemoryTTL: d.h.c.remembered, Amount: int64(amount),
+			Keys: &d.h.keys, MemoryKey: d.h.requestKey(d.h.c.newOwner().ID), MemoryTTL: d.h.c.remembered,
+			Amount: int64(amount),
 		})
 		return err
 	})
@@ -105,6 +103,7 @@ type fieldDriver struct {
 	base
 
 	writes bool // the owner is a writer
+	force  func(context.Context, scripts.Sender, scripts.Change) (scripts.IDs, error)
 }
 
 // field is the owner's field in the hash.
@@ -123,10 +122,7 @@ func (d *fieldDriver) field(o *engine.Ownership) string {
 func (d *fieldDriver) SetCount(
 	ctx context.Context, o *engine.Ownership, n int, ttl time.Duration,
 ) (time.Time, bool, error) {
-	call := scripts.LockNestedAcquire{
-		LockHash: d.h.name, SharedCounts: &d.h.sharedCounts, Field: d.field(o), Wanted: int64(n),
-		TTL: ttl,
-	}
+	call := scripts.LockNestedAcquire{Keys: &d.h.keys, Field: d.field(o), Wanted: int64(n), TTL: ttl}
 	if n == 1 {
 		call.MemoryKey = d.h.ownerKey(&o.Owner)
 	}
@@ -140,8 +136,7 @@ func (d *fieldDriver) SetCount(
 // script sets the count instead of subtracting one, so a copy changes nothing and no memory is needed.
 func (d *fieldDriver) unnest(ctx context.Context, o *engine.Ownership, n int) (engine.Released, error) {
 	return releasedOf(isLost(scripts.LockNestedRelease{
-		LockHash: d.h.name, SharedCounts: &d.h.sharedCounts, Field: d.field(o), Wanted: int64(n),
-		DefaultTTL: o.TTL,
+		Keys: &d.h.keys, Field: d.field(o), Wanted: int64(n), DefaultTTL: o.TTL,
 	}.Do(ctx, d.h.c.calls)))
 }
 
@@ -150,7 +145,15 @@ func (d *fieldDriver) Check(ctx context.Context, o *engine.Ownership) (lost bool
 	if o.Shared {
 		return d.checkCount(ctx, o)
 	}
-	return isLost(scripts.LockCheck{LockHash: d.h.name, Owner: d.field(o)}.Do(ctx, d.h.c.calls))
+	return isLost(scripts.LockCheck{Keys: &d.h.keys, Owner: d.field(o)}.Do(ctx, d.h.c.calls))
+}
+
+// forceRelease implements [lockDriver] by lock/force or that of another kind. It deletes the hash, or this side of it,
+// and publishes the release. Redis remembers the ids, so a copy gets them too, and the former holders can be notified.
+func (d *fieldDriver) forceRelease(ctx context.Context, q *engine.Request) (scripts.IDs, error) {
+	return d.force(ctx, d.h.c.calls, scripts.Change{
+		Keys: &d.h.keys, MemoryKey: d.h.ownerKey(&q.Owner), MemoryTTL: d.h.c.remembered,
+	})
 }
 
 // renewScript implements [renewer].
@@ -159,17 +162,18 @@ func (d *fieldDriver) renewScript() *scripts.Script { return scripts.LockRenew{}
 // renewal implements [renewer].
 func (d *fieldDriver) renewal(batch *scripts.Batch, o *engine.Ownership, ttl time.Duration) {
 	if !o.Shared {
-		scripts.LockRenew{LockHash: d.h.name, Owner: d.field(o), TTL: ttl}.AddTo(batch)
+		scripts.LockRenew{Keys: &d.h.keys, Owner: d.field(o), TTL: ttl}.AddTo(batch)
 		return
 	}
 	scripts.LockRenewShared{
-		LockHash: d.h.name, SharedCounts: &d.h.sharedCounts, Field: d.field(o), TTL: ttl,
-		MemoryKey: d.h.ownerKey(&o.Owner),
+		Keys: &d.h.keys, Field: d.field(o), TTL: ttl, MemoryKey: d.h.ownerKey(&o.Owner),
 	}.AddTo(batch)
 }
 
 // probe implements [renewer].
-func (d *fieldDriver) probe(o *engine.Ownership) []any { return []any{"hexists", d.h.name, d.field(o)} }
+func (d *fieldDriver) probe(o *engine.Ownership) []any {
+	return []any{"hexists", d.h.keys.Main, d.field(o)}
+}
 
 // lockResult returns the result of an acquisition of a lock. "again" means that WithNonReentrant forbids a
 // second count, "lost" that the hold to nest under is gone, so its holds must end. A negative PTTL means that

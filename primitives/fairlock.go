@@ -42,11 +42,12 @@ const (
 // configuration says (5 minutes by default).
 func (c *Client) FairLock(name string, opts ...Option) *Lock {
 	l := &Lock{}
-	names := l.init(c, "fair", name, opts)
-	d := &fairDriver{hashDriver: newHashDriver(&l.handle, &names)}
-	d.fair = &d.fairKeys
-	d.queue, d.deadlines = prefixed(fairQueueKey, l.raw()), prefixed(fairTimeoutsKey, l.raw())
-	d.waiters, d.clients = prefixed(fairWaitersKey, l.raw()), prefixed(fairClientsKey, l.raw())
+	l.init(c, "fair", name, opts)
+	l.keys.Channel = l.names.next(lockChannel, "")
+	l.keys.Queue, l.keys.Deadlines = prefixed(fairQueueKey, l.raw()), prefixed(fairTimeoutsKey, l.raw())
+	l.keys.Waiters, l.keys.Clients = prefixed(fairWaitersKey, l.raw()), prefixed(fairClientsKey, l.raw())
+	d := &fairDriver{}
+	d.h, d.force = &l.handle, scripts.FairLockForce
 	l.useLock(d, &engine.Traits{
 		Leased: true, Nests: true,
 		NewQueue: func(_ context.Context, q *engine.Request) (engine.Queue, error) {
@@ -60,13 +61,7 @@ func (c *Client) FairLock(name string, opts ...Option) *Lock {
 
 // fairDriver is the driver of RFairLock: the plain lock's hash, with a queue before it. It has not
 // [engine.Traits].HandsOff, because the release script itself hands the lock to the head of the queue.
-type fairDriver struct {
-	hashDriver
-	fairKeys
-}
-
-// fairKeys are the keys of a fair lock beside its hash.
-type fairKeys struct{ queue, deadlines, waiters, clients any }
+type fairDriver struct{ hashDriver }
 
 // What fairlock/acquire does with a request that it refuses.
 const (
@@ -94,7 +89,7 @@ func (d *fairDriver) TryAcquire(ctx context.Context, q *engine.Request) (engine.
 	}
 	q.MustRollback = q.MustRollback || q.MayQueue // a request in the queue must leave it
 	reply, err := scripts.FairLockAcquire{
-		LockKeys: d.keys(&q.Owner), Owner: q.ID, TTL: q.TTL, IsShared: q.Shared,
+		Keys: &d.h.keys, MemoryKey: d.h.ownerKey(&q.Owner), Owner: q.ID, TTL: q.TTL, IsShared: q.Shared,
 		RefuseSecond: q.NonReentrant, Joins: queue, Timeout: q.Terms.WaiterTimeout,
 		Client: c.life, ClientID: c.id, IsNested: q.Nested, Random: newStay(),
 	}.Do(ctx, c.confirmed)
@@ -184,9 +179,7 @@ func (d *fairDriver) free(
 	ctx context.Context, o *engine.Owner, rest, memory time.Duration,
 ) (engine.Released, error) {
 	c := d.h.c
-	call := scripts.FairLockRelease{
-		LockKeys: d.keys(nil), Owner: o.ID, Client: c.life, Rest: rest,
-	}
+	call := scripts.FairLockRelease{Keys: &d.h.keys, Owner: o.ID, Client: c.life, Rest: rest}
 	if memory != 0 {
 		call.MemoryKey, call.MemoryTTL = d.h.ownerKey(o), memory
 	}
@@ -207,23 +200,23 @@ func (d *fairDriver) free(
 // leaveQueue removes an id from the queue, and hands a free lock on if that was the next owner. A copy
 // finds the id gone and does nothing, so nothing is remembered.
 func (d *fairDriver) leaveQueue(ctx context.Context, id string) error {
-	_, err := scripts.FairLockLeaveQueue{LockKeys: d.keys(nil), ID: id}.Do(ctx, d.h.c.calls)
+	_, err := scripts.FairLockLeaveQueue{Keys: &d.h.keys, ID: id}.Do(ctx, d.h.c.calls)
 	return err
 }
 
 // waiterChannel is the channel of one waiter. Redisson publishes there that the lock is free, and so do
 // this library's scripts if they cannot grant it.
-func (d *fairDriver) waiterChannel(id string) string { return d.channel.String() + ":" + id }
+func (d *fairDriver) waiterChannel(id string) string { return d.h.channel() + ":" + id }
 
 // grantChannel is the channel on which this client receives the grants to its waiters, and "0" if the lease
 // of the holder ends sooner than its waiters know. It has the
 // client's life in its name, so no grant for an earlier client of the same id arrives here.
-func (d *fairDriver) grantChannel() string { return d.channel.String() + ":" + d.h.c.life }
+func (d *fairDriver) grantChannel() string { return d.h.channel() + ":" + d.h.c.life }
 
 // info implements [lockDriver] by fairlock/info, which reads the hash and the queue in one step. The
 // queue includes waiters of Redisson, and may include dead ones.
 func (d *fairDriver) info(ctx context.Context) (Info, error) {
-	reply, err := scripts.FairLockInfo{LockHash: d.h.name, Queue: d.queue}.Do(ctx, d.h.c.calls)
+	reply, err := scripts.FairLockInfo{Keys: &d.h.keys}.Do(ctx, d.h.c.calls)
 	info := Info{TTL: ttlOf(reply.PTTL), Waiters: reply.Waiters}
 	for _, f := range reply.Fields {
 		addHolder(&info, f.Field, f.Value)
@@ -241,7 +234,7 @@ func (d *fairDriver) refresh(
 	ctx context.Context, longest time.Duration, ids []string,
 ) (scripts.FairLockRefreshReply, error) {
 	return scripts.FairLockRefresh{
-		LockKeys: d.keys(nil), Client: d.h.c.life, LongestTimeout: longest, IDs: ids,
+		Keys: &d.h.keys, Client: d.h.c.life, LongestTimeout: longest, IDs: ids,
 	}.Do(ctx, d.h.c.calls)
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"github.com/redlatch/redlatch/internal/engine"
 	"github.com/redlatch/redlatch/internal/redisutil"
+	"github.com/redlatch/redlatch/scripts"
 )
 
 // All primitives have a handle. Those that can be held embed it, for its methods. It validates, merges options,
@@ -27,24 +28,21 @@ type handle struct {
 
 	maxPermits int // that one acquisition may ask for; 0: a primitive without permits
 
-	// Prebuilt arguments of scripts.
-	name         any      // raw, which is a string
-	sharedCounts wireName // key of the acquisitions with WithOwner
+	keys  scripts.Keys // of the driver's scripts
+	names wireNames    // to which keys refers
 }
 
-// init sets everything but the driver, and returns what makes further names. name is the user's; opts add to the
-// client's defaults. An application may make a handle for each acquisition, so this allocates little.
-func (h *handle) init(c *Client, kind, name string, opts []Option) wireNames {
-	raw := c.prefix + name
-	h.c, h.name, h.settings = c, raw, c.defaults.and(opts)
+// init sets everything but the driver, and the channel and keys of its kind. name is the user's; opts add to the client's
+// defaults. An application may make a handle for each acquisition, so this allocates little.
+func (h *handle) init(c *Client, kind, name string, opts []Option) {
+	h.c, h.settings, h.names.raw = c, c.defaults.and(opts), c.prefix+name
 	h.res = engine.Resource{Core: c.core, Kind: kind, Name: name}
 	h.invalid = h.settings.err
 	if name == "" {
 		h.invalid = invalid("an empty name")
 	}
-	names := newWireNames(raw)
-	h.sharedCounts = names.next(requestPrefix, ":"+sharedCounts)
-	return names
+	h.keys.Main = h.names.raw
+	h.keys.SharedCounts = h.names.next(requestPrefix, ":"+sharedCounts)
 }
 
 // use sets the driver. A driver of a leased kind is a [renewer]. On a cluster all keys and channels must share a
@@ -71,7 +69,10 @@ func (h *handle) use(driver engine.Driver, traits *engine.Traits, others ...stri
 }
 
 // raw is the name with the client's prefix: Redisson's keys derive from it.
-func (h *handle) raw() string { return h.name.(string) }
+func (h *handle) raw() string { return h.names.raw }
+
+// channel is the name of the channel of messages for waiters.
+func (h *handle) channel() string { return h.keys.Channel.(*wireName).String() }
 
 // Name is the user's name, without the client's prefix.
 func (h *handle) Name() string { return h.res.Name }
@@ -252,8 +253,11 @@ func (h *handle) inspect(ctx context.Context, read func() (Info, error)) (info I
 	return info, err
 }
 
-// requests is the prefix of the keys that remember requests. It is that of sharedCounts, too.
-func (h *handle) requests() []byte { return h.sharedCounts[:len(h.sharedCounts)-len(sharedCounts)] }
+// requests is the prefix of the keys that remember requests. It is that of the shared counts, too.
+func (h *handle) requests() []byte {
+	counts := *h.keys.SharedCounts.(*wireName)
+	return counts[:len(counts)-len(sharedCounts)]
+}
 
 // requestKey is the key that remembers a request. Its name has the form of Redisson's key for an unlock,
 // so the same ACL rules cover it.

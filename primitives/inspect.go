@@ -71,9 +71,10 @@ func (c *Client) typeAt(ctx context.Context, key string) (string, error) {
 // foreignAt returns [ErrForeign] if a key holds what is neither a lock nor a number.
 func (c *Client) foreignAt(ctx context.Context, key string) error {
 	return c.during(ctx, func() error {
-		_, err := scripts.LockInfo{LockHash: key}.Do(ctx, c.calls)
+		keys := &scripts.Keys{Main: key}
+		_, err := scripts.LockInfo{Keys: keys}.Do(ctx, c.calls)
 		if isForeign(err) { // perhaps to locks of that kind only
-			_, err = scripts.RWLockWriteInfo{LockHash: key}.Do(ctx, c.calls)
+			_, err = scripts.RWLockWriteInfo{Keys: keys}.Do(ctx, c.calls)
 		}
 		if !isWrongType(err) {
 			return err
@@ -135,7 +136,8 @@ func (c *Client) list(
 func (c *Client) numberAt(ctx context.Context, key string) (info Info, err error) {
 	leases := suffixed(key, "timeout")
 	reply, err := withOthers(ctx, c, key, leases,
-		scripts.SemaphoreList{NumberKey: key, Leases: leases}, scripts.SemaphoreList{NumberKey: key})
+		scripts.SemaphoreList{Keys: &scripts.Keys{Main: key, Leases: leases}},
+		scripts.SemaphoreList{Keys: &scripts.Keys{Main: key}})
 	if err != nil {
 		if isWrongType(err) {
 			err = nil

@@ -37,9 +37,10 @@ const latchChannel = "redisson_countdownlatch__channel__"
 func (c *Client) CountDownLatch(name string) *CountDownLatch {
 	l := &CountDownLatch{}
 	l.h.init(c, "latch", name, nil)
-	channel := latchChannel + "{" + l.h.raw() + "}"
-	l.driver = latchDriver{base{h: &l.h, channel: wireName(channel)}}
-	l.h.use(&l.driver, &engine.Traits{ManyHolders: true}, channel)
+	channel := wireName(latchChannel + "{" + l.h.raw() + "}")
+	l.h.keys.Channel = &channel
+	l.driver.h = &l.h
+	l.h.use(&l.driver, &engine.Traits{ManyHolders: true}, l.h.channel())
 	return l
 }
 
@@ -48,13 +49,13 @@ func (l *CountDownLatch) Name() string { return l.h.Name() }
 
 // Init sets the count, 1 or more, unless there is one, and reports whether it did.
 func (l *CountDownLatch) Init(ctx context.Context, n int) (created bool, err error) {
-	return isOne(l.driver.change(ctx, "init", outOfRange(1, n), nil, scripts.LatchInit, n))
+	return isOne(l.driver.change(ctx, "init", outOfRange(1, n), scripts.LatchInit, n))
 }
 
 // CountDown decrements the count, once: a repetition after a lost reply does not count again. At 0 the
 // latch opens. Without a latch CountDown does nothing.
 func (l *CountDownLatch) CountDown(ctx context.Context) error {
-	_, err := l.driver.change(ctx, "count down", nil, nil, scripts.LatchCountDown, 0)
+	_, err := l.driver.change(ctx, "count down", nil, scripts.LatchCountDown, 0)
 	return err
 }
 
@@ -62,7 +63,7 @@ func (l *CountDownLatch) CountDown(ctx context.Context) error {
 func (l *CountDownLatch) Count(ctx context.Context) (int64, error) {
 	var count scripts.Number
 	err := l.h.call(ctx, "count", func() (err error) {
-		count, err = scripts.LatchInfo{CountKey: l.h.name}.Do(ctx, l.h.c.calls)
+		count, err = scripts.LatchInfo{Keys: &l.h.keys}.Do(ctx, l.h.c.calls)
 		return err
 	})
 	return max(count.Number, 0), err // Redisson's trySetCount takes any number
@@ -71,7 +72,7 @@ func (l *CountDownLatch) Count(ctx context.Context) (int64, error) {
 // Delete removes the latch, and reports whether there was one. Waiters go on, because there is nothing
 // left to wait for.
 func (l *CountDownLatch) Delete(ctx context.Context) (bool, error) {
-	return isOne(l.driver.change(ctx, "delete", nil, nil, scripts.LatchDelete, 0))
+	return isOne(l.driver.change(ctx, "delete", nil, scripts.LatchDelete, 0))
 }
 
 // Wait waits until the count is 0 or there is no latch: never set, or deleted. It returns ctx's cause if
@@ -96,7 +97,7 @@ type latchDriver struct{ base }
 // TryAcquire implements [engine.Driver] by latch/info, which reads the count. At 0 it grants the request,
 // and all others: Free is as large as can be. While the latch is closed nothing says when it will open.
 func (d *latchDriver) TryAcquire(ctx context.Context, _ *engine.Request) (engine.Result, error) {
-	count, err := scripts.LatchInfo{CountKey: d.h.name}.Do(ctx, d.h.c.calls)
+	count, err := scripts.LatchInfo{Keys: &d.h.keys}.Do(ctx, d.h.c.calls)
 	if err != nil {
 		return engine.Result{}, err
 	}

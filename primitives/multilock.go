@@ -100,7 +100,7 @@ func (w *wholeDriver) Fits(terms, member *engine.Terms) bool {
 func (w *wholeDriver) TryAcquire(ctx context.Context, o *engine.Owner) (engine.Result, error) {
 	keys := make([]scripts.LockAcquireAllMember, len(w.members))
 	for i, d := range w.members {
-		keys[i] = scripts.LockAcquireAllMember{LockHash: d.h.name, Channel: &d.channel, MemoryKey: d.h.ownerKey(o)}
+		keys[i] = scripts.LockAcquireAllMember{Keys: &d.h.keys, MemoryKey: d.h.ownerKey(o)}
 	}
 	found, _ := w.c.multiListeners.Load(w.name)
 	listener, _ := found.(*multiListener) // nil: no request waits
@@ -131,9 +131,7 @@ func (m *busyMember) Error() string { return fmt.Sprintf("%s %q", m.Kind, m.Name
 func (w *wholeDriver) Release(ctx context.Context, o *engine.Owner) (held []bool, inDoubt bool, err error) {
 	keys := make([]scripts.LockReleaseAllMember, len(w.members))
 	for i, d := range w.members {
-		keys[i] = scripts.LockReleaseAllMember{
-			LockHash: d.h.name, Channel: &d.channel, SharedCounts: &d.h.sharedCounts, Line: &d.line,
-		}
+		keys[i] = scripts.LockReleaseAllMember{Keys: &d.h.keys}
 	}
 	reply, err := scripts.LockReleaseAll{Owner: o.ID, Members: keys}.Do(ctx, w.c.calls)
 	if err == nil && len(reply.Held) != len(keys) {

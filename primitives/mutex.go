@@ -65,9 +65,9 @@ func (c *Client) newMutex(kind, name string, opts []Option) *Lock {
 		Lock
 		own mutexDriver
 	})
-	names := m.init(c, kind, name, opts)
-	m.own.hashDriver = newHashDriver(&m.handle, &names)
-	m.own.line = names.next(requestPrefix, ":"+lineKey)
+	m.init(c, kind, name, opts)
+	m.keys.Channel, m.keys.Line = m.names.next(lockChannel, ""), m.names.next(requestPrefix, ":"+lineKey)
+	m.own.h, m.own.force = &m.handle, scripts.LockForce
 	traits := &mutexTraits
 	if kind == fencedKind {
 		m.own.token = prefixed(tokenPrefix, m.raw())
@@ -87,29 +87,7 @@ var mutexTraits = engine.Traits{
 var fencedTraits = func(t engine.Traits) engine.Traits { t.Fenced = true; return t }(mutexTraits)
 
 // hashDriver has the commands that all locks with one holder share: plain, fenced and fair ones.
-type hashDriver struct {
-	fieldDriver
-
-	line wireName  // key of the line; of plain and fenced locks only
-	fair *fairKeys // nil: not a fair lock
-}
-
-// newHashDriver returns the driver of a handle that has a name.
-func newHashDriver(h *handle, names *wireNames) hashDriver {
-	return hashDriver{fieldDriver: fieldDriver{base: base{h: h, channel: names.next(lockChannel, "")}}}
-}
-
-// keys returns the keys of a call. That of o remembers the call; nil: none does.
-func (d *hashDriver) keys(o *engine.Owner) scripts.LockKeys {
-	keys := scripts.LockKeys{LockHash: d.h.name, Channel: &d.channel, SharedCounts: &d.h.sharedCounts, Line: &d.line}
-	if o != nil {
-		keys.MemoryKey = d.h.ownerKey(o)
-	}
-	if f := d.fair; f != nil {
-		keys.Queue, keys.Deadlines, keys.Waiters, keys.Clients = f.queue, f.deadlines, f.waiters, f.clients
-	}
-	return keys
-}
+type hashDriver struct{ fieldDriver }
 
 // releaseShared gives back the count of an acquisition whose id others may share, by lock/release_shared.
 // It is the release and the rollback. If the acquisition has no count, nothing is released: the other counts
@@ -128,8 +106,8 @@ func (d *hashDriver) releaseShared(
 func (d *hashDriver) releaseOne(
 	ctx context.Context, o *engine.Owner, call scripts.LockReleaseShared,
 ) (scripts.Number, error) {
-	call.LockKeys, call.DefaultTTL = d.keys(o), o.TTL
-	if d.fair != nil {
+	call.Keys, call.MemoryKey, call.DefaultTTL = &d.h.keys, d.h.ownerKey(o), o.TTL
+	if d.h.keys.Queue != nil {
 		return scripts.FairLockReleaseShared(call).Do(ctx, d.h.c.calls)
 	}
 	return call.Do(ctx, d.h.c.calls)
@@ -139,8 +117,9 @@ func (d *hashDriver) releaseOne(
 // same answer. After q's release it finds the key that the release has left, and takes nothing. An adoption
 // mints no token and leaves the queue of a fair lock alone.
 func (d *hashDriver) adopt(ctx context.Context, id string, q *engine.Request) (time.Time, int, error) {
-	call := scripts.LockAdopt{LockKeys: d.keys(&q.Owner), NewOwner: q.ID, TTL: q.TTL, OldOwner: id}
-	reply, err := call.Do(ctx, d.h.c.confirmed)
+	reply, err := scripts.LockAdopt{
+		Keys: &d.h.keys, MemoryKey: d.h.ownerKey(&q.Owner), NewOwner: q.ID, TTL: q.TTL, OldOwner: id,
+	}.Do(ctx, d.h.c.confirmed)
 	return adopted(q, reply, err)
 }
 
@@ -149,16 +128,6 @@ func (d *hashDriver) adopt(ctx context.Context, id string, q *engine.Request) (t
 // it was lost. q has a new number, and the key of that number remembers the answer for copies.
 func (d *hashDriver) releaseID(ctx context.Context, id string, q *engine.Request) (held bool, err error) {
 	return isOne(d.releaseOne(ctx, &q.Owner, scripts.LockReleaseShared{Owner: id, MemoryTTL: d.h.c.remembered}))
-}
-
-// forceRelease implements [lockDriver] by lock/force. It deletes the hash and publishes the release. Redis
-// remembers the ids, so a copy gets them too, and the former holders can be notified.
-func (d *hashDriver) forceRelease(ctx context.Context, q *engine.Request) (scripts.IDs, error) {
-	call := scripts.LockForce{LockKeys: d.keys(&q.Owner), MemoryTTL: d.h.c.remembered}
-	if d.fair != nil {
-		return scripts.FairLockForce(call).Do(ctx, d.h.c.calls)
-	}
-	return call.Do(ctx, d.h.c.calls)
 }
 
 // mutexDriver is the driver of plain and fenced locks. Clients that wait stand in line, but whoever tries
@@ -187,7 +156,7 @@ func (d *mutexDriver) SubscribePlace(number uint64, hear func(engine.Message)) e
 	if c.cluster && c.run.Publish() == scripts.Publish {
 		return nil
 	}
-	return c.hub.Subscribe(d.channel.String()+":"+d.placeName(number), func(s pubsub.Signal) {
+	return c.hub.Subscribe(d.h.channel()+":"+d.placeName(number), func(s pubsub.Signal) {
 		if s.Resubscribed {
 			hear(engine.Missed)
 		} else if m, ok := placeMessages[s.Payload]; ok {
@@ -199,13 +168,13 @@ func (d *mutexDriver) SubscribePlace(number uint64, hear func(engine.Message)) e
 // GiveUpPlace implements [engine.LineDriver] by lock/leave. A copy finds the place gone. If the lock is free,
 // it wakes the next client once more, which is harmless.
 func (d *mutexDriver) GiveUpPlace(ctx context.Context, number uint64) error {
-	_, err := scripts.LockLeave{LockKeys: d.keys(nil), Place: d.placeName(number)}.Do(ctx, d.h.c.calls)
+	_, err := scripts.LockLeave{Keys: &d.h.keys, Place: d.placeName(number)}.Do(ctx, d.h.c.calls)
 	return err
 }
 
 // info implements [lockDriver] by lock/info, which reads the hash, its TTL and a fenced lock's token in one step.
 func (d *mutexDriver) info(ctx context.Context) (Info, error) {
-	reply, err := scripts.LockInfo{LockHash: d.h.name, TokenKey: d.token}.Do(ctx, d.h.c.calls)
+	reply, err := scripts.LockInfo{Keys: &d.h.keys, TokenKey: d.token}.Do(ctx, d.h.c.calls)
 	info := Info{TTL: ttlOf(reply.PTTL), Token: scripts.TokenOf(reply.Token)}
 	for _, f := range reply.Fields {
 		addHolder(&info, f.Field, f.Value)
@@ -223,7 +192,7 @@ func (d *mutexDriver) TryAcquire(ctx context.Context, q *engine.Request) (engine
 		return d.acquireShared(ctx, q)
 	}
 	call := scripts.LockAcquire{
-		LockKeys: d.keys(&q.Owner), TokenKey: d.token, Owner: q.ID, TTL: q.TTL,
+		Keys: &d.h.keys, MemoryKey: d.h.ownerKey(&q.Owner), TokenKey: d.token, Owner: q.ID, TTL: q.TTL,
 	}
 	if d.token != nil {
 		call.Tokens = int64(max(q.Tokens, 1))
@@ -234,7 +203,9 @@ func (d *mutexDriver) TryAcquire(ctx context.Context, q *engine.Request) (engine
 	}
 	if q.MayQueue && q.Terms.PollMin > 0 {
 		mark := scripts.CeilMillis(pollMarkTTL(q.Terms))
-		call.Line, call.Place, call.Since = d.h.requestKey(pollsKey), "", strconv.FormatInt(mark, 10)
+		keys := d.h.keys
+		keys.Line = d.h.requestKey(pollsKey)
+		call.Keys, call.Place, call.Since = &keys, "", strconv.FormatInt(mark, 10)
 	}
 	reply, err := call.Do(ctx, d.h.c.confirmed)
 	res, err := lockResult(reply.Acquired, err)
@@ -248,7 +219,7 @@ func (d *mutexDriver) TryAcquire(ctx context.Context, q *engine.Request) (engine
 // "over".
 func (d *mutexDriver) acquireShared(ctx context.Context, q *engine.Request) (engine.Result, error) {
 	res, err := lockResult(scripts.LockAcquireShared{
-		LockKeys: d.keys(&q.Owner), TokenKey: d.token, Owner: q.ID, TTL: q.TTL,
+		Keys: &d.h.keys, MemoryKey: d.h.ownerKey(&q.Owner), TokenKey: d.token, Owner: q.ID, TTL: q.TTL,
 		RefuseSecond: q.NonReentrant, IsNested: q.Nested,
 	}.Do(ctx, d.h.c.confirmed))
 	countTokens(&res, 1)
@@ -282,7 +253,7 @@ func (d *mutexDriver) free(ctx context.Context, o *engine.Owner, next engine.Nex
 	if o.Shared {
 		return d.releaseShared(ctx, o, next.Rest)
 	}
-	call := scripts.LockRelease{LockKeys: d.keys(nil), Owner: o.ID, Rest: next.Rest}
+	call := scripts.LockRelease{Keys: &d.h.keys, Owner: o.ID, Rest: next.Rest}
 	if o.InDoubt {
 		call.MemoryKey, call.MemoryTTL = d.h.ownerKey(o), d.h.c.remembered
 	}

@@ -41,11 +41,9 @@ type PermitExpirableSemaphore struct {
 // that there is no count.
 func (c *Client) PermitExpirableSemaphore(name string, opts ...Option) *PermitExpirableSemaphore {
 	s := &PermitExpirableSemaphore{}
-	names := s.init(c, permitsKind, name, opts)
-	s.driver = permitDriver{
-		base{h: &s.handle, channel: names.next(semaphoreChannel, ""), counts: true},
-		suffixed(s.raw(), "timeout"),
-	}
+	s.init(c, permitsKind, name, opts)
+	s.keys.Channel, s.keys.Leases = s.names.next(semaphoreChannel, ""), suffixed(s.raw(), "timeout")
+	s.driver.h = &s.handle
 	s.maxPermits = maxPermitIDs
 	s.use(&s.driver, &engine.Traits{
 		Leased: true, ManyHolders: true, HandsOff: true, ClientsTakeTurns: true, NameOwner: s.driver.nameOwner,
@@ -79,8 +77,7 @@ func (s *PermitExpirableSemaphore) Adopt(ctx context.Context, id string, opts ..
 		// The reply is 1, or 0 if not all old ids are held. A copy finds the new ids in place and gets the same
 		// answer; after their release it finds the request's key, and takes nothing.
 		reply, err := scripts.PermitSemaphoreAdopt{
-			PermitsKey: s.name, Channel: &s.driver.channel, MemoryKey: s.ownerKey(&q.Owner), Leases: s.driver.leases,
-			OldIDs: raw, NewIDs: rawOf(q.ID), TTL: q.TTL,
+			Keys: &s.keys, MemoryKey: s.ownerKey(&q.Owner), OldIDs: raw, NewIDs: rawOf(q.ID), TTL: q.TTL,
 		}.Do(ctx, s.c.confirmed)
 		sent, counts, err := adopted(q, reply, err)
 		if err == nil && counts == 0 {
@@ -104,8 +101,8 @@ func (s *PermitExpirableSemaphore) ReleaseID(ctx context.Context, id string) err
 			return err
 		}
 		reply, err := scripts.PermitSemaphoreRelease{
-			PermitsKey: s.name, Channel: &s.driver.channel, MemoryKey: s.requestKey(s.c.newOwner().ID),
-			Leases: s.driver.leases, MemoryTTL: s.c.remembered, IDs: raw, AllOrNone: true,
+			Keys: &s.keys, MemoryKey: s.requestKey(s.c.newOwner().ID), MemoryTTL: s.c.remembered,
+			IDs: raw, AllOrNone: true,
 		}.Do(ctx, s.c.calls)
 		if err == nil && !reply.Held {
 			err = notHeldBy(id)
@@ -118,14 +115,13 @@ func (s *PermitExpirableSemaphore) ReleaseID(ctx context.Context, id string) err
 // Init sets the number of permits, 0 or more, unless the semaphore has been set before. It reports whether
 // it did.
 func (s *PermitExpirableSemaphore) Init(ctx context.Context, n int) (created bool, err error) {
-	return isOne(s.driver.change(ctx, "init", outOfRange(0, n), s.driver.leases, scripts.PermitSemaphoreInit, n))
+	return isOne(s.driver.change(ctx, "init", outOfRange(0, n), scripts.PermitSemaphoreInit, n))
 }
 
 // Add adds delta permits. A negative delta takes permits away. The number that is free may then be below
 // 0 until permits come back. Add sets a semaphore that was not set.
 func (s *PermitExpirableSemaphore) Add(ctx context.Context, delta int) error {
-	_, err := s.driver.change(
-		ctx, "add", outOfRange(-maxPermits, delta), s.driver.leases, scripts.PermitSemaphoreAdd, delta)
+	_, err := s.driver.change(ctx, "add", outOfRange(-maxPermits, delta), scripts.PermitSemaphoreAdd, delta)
 	return err
 }
 
@@ -133,21 +129,21 @@ func (s *PermitExpirableSemaphore) Add(ctx context.Context, delta int) error {
 // with more than n taken, the number that is free is below 0 until enough have come back. It sets a
 // semaphore that was not set.
 func (s *PermitExpirableSemaphore) Resize(ctx context.Context, n int) error {
-	_, err := s.driver.change(ctx, "resize", outOfRange(0, n), s.driver.leases, scripts.PermitSemaphoreResize, n)
+	_, err := s.driver.change(ctx, "resize", outOfRange(0, n), scripts.PermitSemaphoreResize, n)
 	return err
 }
 
 // Delete removes the semaphore, and reports whether there was one. Taken permits are lost. Waiters wait for
 // the next Init.
 func (s *PermitExpirableSemaphore) Delete(ctx context.Context) (bool, error) {
-	return isOne(s.driver.change(ctx, "delete", nil, s.driver.leases, scripts.PermitSemaphoreDelete, 0))
+	return isOne(s.driver.change(ctx, "delete", nil, scripts.PermitSemaphoreDelete, 0))
 }
 
 // Info asks Redis how many permits there are, how many are free, and who holds the others. Its TTL is the
 // longest of the holders'.
 func (s *PermitExpirableSemaphore) Info(ctx context.Context) (Info, error) {
 	return s.inspect(ctx, func() (Info, error) {
-		reply, err := scripts.PermitSemaphoreInfo{PermitsKey: s.name, Leases: s.driver.leases}.Do(ctx, s.c.calls)
+		reply, err := scripts.PermitSemaphoreInfo{Keys: &s.keys}.Do(ctx, s.c.calls)
 		return permitInfo(reply), err
 	})
 }
@@ -182,11 +178,7 @@ func permitInfo(reply scripts.PermitSemaphoreInfoReply) Info {
 // permitDriver is the driver of RPermitExpirableSemaphore. An id belongs to one permit, so a copy of a release
 // cannot free another one: it finds the ids gone. A release leaves a memory only where a copy of the acquisition
 // may still arrive, and stops that.
-type permitDriver struct {
-	base
-
-	leases any // the key of the leases
-}
+type permitDriver struct{ base }
 
 // Ended leases are collected in slices, so that no script blocks Redis for long.
 const (
@@ -207,8 +199,7 @@ func (d *permitDriver) nameOwner(o *engine.Owner) {
 func (d *permitDriver) TryAcquire(ctx context.Context, q *engine.Request) (engine.Result, error) {
 	for round, inDoubt := 1, false; ; round++ {
 		reply, err := scripts.PermitSemaphoreAcquire{
-			PermitsKey: d.h.name, Channel: &d.channel, MemoryKey: d.h.ownerKey(&q.Owner), Leases: d.leases,
-			MaxCollected: maxCollected, IDs: rawOf(q.ID), TTL: q.TTL,
+			Keys: &d.h.keys, MemoryKey: d.h.ownerKey(&q.Owner), MaxCollected: maxCollected, IDs: rawOf(q.ID), TTL: q.TTL,
 		}.Do(ctx, d.h.c.confirmed)
 		res, err := permitsResult(reply.Permits, err)
 		if reply.NextEnd >= 0 {
@@ -243,8 +234,8 @@ func (d *permitDriver) Release(
 func (d *permitDriver) release(ctx context.Context, o *engine.Owner, next engine.Next) (engine.Released, error) {
 	c := d.h.c
 	call := scripts.PermitSemaphoreRelease{
-		PermitsKey: d.h.name, Channel: &d.channel, MemoryKey: d.h.ownerKey(o), Leases: d.leases,
-		MemoryTTL: c.rememberDoubt(o), IDs: rawOf(o.ID), Rest: next.Rest,
+		Keys: &d.h.keys, MemoryKey: d.h.ownerKey(o), MemoryTTL: c.rememberDoubt(o),
+		IDs: rawOf(o.ID), Rest: next.Rest,
 	}
 	if successor := next.Successor; successor != nil {
 		call.SuccessorMemory = d.h.ownerKey(successor)
@@ -258,9 +249,7 @@ func (d *permitDriver) release(ctx context.Context, o *engine.Owner, next engine
 
 // Check implements [engine.Driver] by permitsemaphore/check: are all of o's permits held?
 func (d *permitDriver) Check(ctx context.Context, o *engine.Ownership) (lost bool, err error) {
-	return isLost(scripts.PermitSemaphoreCheck{
-		PermitsKey: d.h.name, Leases: d.leases, IDs: rawOf(o.ID),
-	}.Do(ctx, d.h.c.calls))
+	return isLost(scripts.PermitSemaphoreCheck{Keys: &d.h.keys, IDs: rawOf(o.ID)}.Do(ctx, d.h.c.calls))
 }
 
 // renewScript implements [renewer].
@@ -268,13 +257,11 @@ func (d *permitDriver) renewScript() *scripts.Script { return scripts.PermitSema
 
 // renewal implements [renewer], however many permits o has.
 func (d *permitDriver) renewal(batch *scripts.Batch, o *engine.Ownership, ttl time.Duration) {
-	scripts.PermitSemaphoreRenew{
-		PermitsKey: d.h.name, Leases: d.leases, IDs: rawOf(o.ID), TTL: ttl,
-	}.AddTo(batch)
+	scripts.PermitSemaphoreRenew{Keys: &d.h.keys, IDs: rawOf(o.ID), TTL: ttl}.AddTo(batch)
 }
 
 // probe implements [renewer]. It looks for the first permit only: Redis forgets all of them or none.
 func (d *permitDriver) probe(o *engine.Ownership) []any {
 	raw := rawOf(o.ID)
-	return []any{"zscore", d.leases, raw[:min(len(raw), 16)]}
+	return []any{"zscore", d.h.keys.Leases, raw[:min(len(raw), 16)]}
 }

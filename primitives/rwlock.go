@@ -63,14 +63,16 @@ func (c *Client) RWLock(name string, opts ...Option) *RWLock {
 	rw.writer.init(c, "writer", name, opts)
 	// Readers have no hand-off: when one may read, all may, so one command acquires for all waiting readers of the
 	// client. Waiting writers of this client go first.
-	r := &readerDriver{newRWDriver(&rw.reader, &rw.writer, false)}
+	r := &readerDriver{newRWDriver(&rw.reader, &rw.writer)}
+	r.force = scripts.RWLockReadForce
 	rw.reader.useLock(r, &engine.Traits{
 		Leased: true, Nests: true, Outer: r.outer, ManyHolders: true, AcquireBatch: r.acquireBatch,
 		YieldsTo: rw.writer.res.Kind,
 	})
 	// A writer's release is for all waiting readers. So the clients hear it at the same time, and the server decides
 	// whose turn it is.
-	w := &writerDriver{newRWDriver(&rw.writer, &rw.reader, true)}
+	w := &writerDriver{newRWDriver(&rw.writer, &rw.reader)}
+	w.writes, w.force = true, scripts.RWLockWriteForce
 	rw.writer.useLock(w, &engine.Traits{
 		Leased: true, Nests: true, Outer: w.outer, HandsOff: true, Cohorts: true, SharesWith: rw.reader.res.Kind,
 	})
@@ -92,28 +94,18 @@ func (rw *RWLock) Writer() *Lock { return &rw.writer }
 type rwDriver struct {
 	fieldDriver // the writer's; a reader has leases of its own, and other commands for them
 
-	other       *engine.Resource // the other side
-	reservation any              // key that exists while a writer waits
-	polls       wireName         // key that exists while clients poll
-	turns       wireName         // key of the clients that wait, see scripts/rwlock/turns.lua
+	other *engine.Resource // the other side
+	polls *wireName        // key that exists while clients poll
 }
 
-// newRWDriver returns the driver of one side; each finds holds of the other.
-func newRWDriver(side, other *Lock, writes bool) rwDriver {
-	names := newWireNames(side.raw())
-	b := base{h: &side.handle, channel: names.next(rwChannel, "")}
-	return rwDriver{
-		fieldDriver: fieldDriver{b, writes}, other: &other.res, reservation: prefixed(rwReservation, side.raw()),
-		polls: names.next(requestPrefix, ":"+pollsKey), turns: names.next(requestPrefix, ":turns"),
-	}
-}
-
-// keys returns the keys of a call. That of o remembers the call.
-func (d *rwDriver) keys(o *engine.Owner) scripts.RWLockKeys {
-	return scripts.RWLockKeys{
-		LockHash: d.h.name, Channel: &d.channel, MemoryKey: d.h.ownerKey(o), ClaimKey: d.reservation,
-		SharedCounts: &d.h.sharedCounts, Turns: &d.turns,
-	}
+// newRWDriver returns the driver of one side; each finds holds of the other. It sets the keys: a reservation, which
+// exists while a writer waits, and the clients that wait, see scripts/rwlock/turns.lua.
+func newRWDriver(side, other *Lock) rwDriver {
+	side.keys.Channel, side.keys.ClaimKey = side.names.next(rwChannel, ""), prefixed(rwReservation, side.raw())
+	side.keys.Turns = side.names.next(requestPrefix, ":turns")
+	d := rwDriver{other: &other.res, polls: side.names.next(requestPrefix, ":"+pollsKey)}
+	d.h = &side.handle
+	return d
 }
 
 // clientToForget is the client if none of its requests waits: it is not waited for any longer.
@@ -132,7 +124,7 @@ func (d *rwDriver) clientToForget() string {
 // that id's key, and takes nothing.
 func (d *rwDriver) adopt(ctx context.Context, id string, q *engine.Request) (time.Time, int, error) {
 	call := scripts.RWLockReadAdopt{
-		RWLockKeys: d.keys(&q.Owner), NewOwner: q.ID, TTL: q.TTL, OldOwner: id,
+		Keys: &d.h.keys, MemoryKey: d.h.ownerKey(&q.Owner), NewOwner: q.ID, TTL: q.TTL, OldOwner: id,
 	}
 	run := call.Do
 	if d.writes {
@@ -144,16 +136,6 @@ func (d *rwDriver) adopt(ctx context.Context, id string, q *engine.Request) (tim
 		return sent, 0, fmt.Errorf("%w: %s writes too; adopt the writer", ErrUnsupported, id)
 	}
 	return sent, counts, err
-}
-
-// forceRelease implements [lockDriver] by read_force or write_force, which have the same parameters and leave the other
-// side alone. Redis remembers the ids, so a copy gets them too.
-func (d *rwDriver) forceRelease(ctx context.Context, q *engine.Request) (scripts.IDs, error) {
-	call := scripts.RWLockReadForce{RWLockKeys: d.keys(&q.Owner), MemoryTTL: d.h.c.remembered}
-	if d.writes {
-		return scripts.RWLockWriteForce(call).Do(ctx, d.h.c.calls)
-	}
-	return call.Do(ctx, d.h.c.calls)
 }
 
 // rwInfo returns the holders of one side, without dead readers. pttl is that of the hash. The TTL of the lock is
@@ -204,7 +186,7 @@ func (d *readerDriver) acquireBatch(
 	ctx context.Context, q *engine.Request, others []*engine.Request,
 ) (engine.Result, []bool, error) {
 	call := scripts.RWLockReadAcquire{
-		RWLockKeys: d.keys(&q.Owner), Owner: q.ID, TTL: q.TTL,
+		Keys: &d.h.keys, MemoryKey: d.h.ownerKey(&q.Owner), Owner: q.ID, TTL: q.TTL,
 		IsShared: q.Shared, RefuseSecond: q.NonReentrant, IsNested: q.Nested, Client: d.h.c.life,
 	}
 	if q.MayQueue && q.Terms.PollMin == 0 {
@@ -220,7 +202,7 @@ func (d *readerDriver) acquireBatch(
 		}
 	}
 	if q.MayQueue && q.Terms.PollMin > 0 {
-		call.Mark, call.MarkTTL = &d.polls, pollMarkTTL(q.Terms)
+		call.Mark, call.MarkTTL = d.polls, pollMarkTTL(q.Terms)
 	}
 	reply, err := call.Do(ctx, d.h.c.confirmed)
 	if err == nil && reply.Granted && len(reply.Companions) < len(others) {
@@ -240,7 +222,7 @@ func (d *readerDriver) acquireBatch(
 func (d *readerDriver) free(ctx context.Context, o *engine.Owner, rest time.Duration) (engine.Released, error) {
 	memory := d.h.c.rememberDoubt(o)
 	reply, err := scripts.RWLockReadRelease{
-		RWLockKeys: d.keys(o), Owner: o.ID, MemoryTTL: memory, IsShared: o.Shared, OnlyOwn: true,
+		Keys: &d.h.keys, MemoryKey: d.h.ownerKey(o), Owner: o.ID, MemoryTTL: memory, IsShared: o.Shared, OnlyOwn: true,
 		Client: d.clientToForget(), Rest: rest,
 	}.Do(ctx, d.h.c.calls)
 	got, err := releasedOf(isLost(reply, err))
@@ -295,7 +277,7 @@ func (d *readerDriver) SetCount(
 func (d *readerDriver) recount(
 	ctx context.Context, o *engine.Ownership, call scripts.RWLockReadSetCount, by scripts.Sender,
 ) (sent time.Time, lost bool, _ error) {
-	call.LockHash, call.SharedCounts, call.LatestChange = d.h.name, &d.h.sharedCounts, d.h.ownerKey(&o.Owner)+":count"
+	call.Keys, call.LatestChange = &d.h.keys, d.h.ownerKey(&o.Owner)+":count"
 	call.Owner, call.Change, call.MemoryTTL = o.ID, int64(o.NextChange()), d.h.c.answered
 	if o.ChangeInDoubt() {
 		call.MemoryTTL = d.h.c.remembered
@@ -312,9 +294,8 @@ func (d *readerDriver) Check(ctx context.Context, o *engine.Ownership) (lost boo
 	if o.Shared {
 		return d.checkCount(ctx, o)
 	}
-	return isLost(scripts.RWLockReadCheck{
-		LockHash: d.h.name, HoldKey: d.firstCountKey(o), Owner: o.ID,
-	}.Do(ctx, d.h.c.calls))
+	call := scripts.RWLockReadCheck{Keys: &d.h.keys, HoldKey: d.firstCountKey(o), Owner: o.ID}
+	return isLost(call.Do(ctx, d.h.c.calls))
 }
 
 // renewScript implements [renewer].
@@ -324,27 +305,24 @@ func (d *readerDriver) renewScript() *scripts.Script { return scripts.RWLockRead
 func (d *readerDriver) renewal(batch *scripts.Batch, o *engine.Ownership, ttl time.Duration) {
 	if o.Shared {
 		scripts.RWLockReadRenewShared{
-			LockHash: d.h.name, HoldKey: d.firstCountKey(o), SharedCounts: &d.h.sharedCounts,
-			Owner: o.ID, TTL: ttl, MemoryKey: d.h.ownerKey(&o.Owner),
+			Keys: &d.h.keys, HoldKey: d.firstCountKey(o), Owner: o.ID, TTL: ttl, MemoryKey: d.h.ownerKey(&o.Owner),
 		}.AddTo(batch)
 		return
 	}
-	scripts.RWLockReadRenew{
-		LockHash: d.h.name, HoldKey: d.firstCountKey(o), Owner: o.ID, TTL: ttl,
-	}.AddTo(batch)
+	scripts.RWLockReadRenew{Keys: &d.h.keys, HoldKey: d.firstCountKey(o), Owner: o.ID, TTL: ttl}.AddTo(batch)
 }
 
 // releaseID implements [lockDriver]. It is the release of one count, under a request key of its own
 // number, which remembers the answer for copies.
 func (d *readerDriver) releaseID(ctx context.Context, id string, q *engine.Request) (held bool, err error) {
 	return isOne(scripts.RWLockReadRelease{
-		RWLockKeys: d.keys(&q.Owner), Owner: id, MemoryTTL: d.h.c.remembered, IsShared: true,
+		Keys: &d.h.keys, MemoryKey: d.h.ownerKey(&q.Owner), Owner: id, MemoryTTL: d.h.c.remembered, IsShared: true,
 	}.Do(ctx, d.h.c.calls))
 }
 
 // info implements [lockDriver] by read_info.
 func (d *readerDriver) info(ctx context.Context) (Info, error) {
-	reply, err := scripts.RWLockReadInfo{LockHash: d.h.name}.Do(ctx, d.h.c.calls)
+	reply, err := scripts.RWLockReadInfo{Keys: &d.h.keys}.Do(ctx, d.h.c.calls)
 	return rwInfo(reply.PTTL, reply.Holders), err
 }
 
@@ -374,7 +352,7 @@ func (d *writerDriver) outer(ctx context.Context) (*engine.Hold, error) {
 // reservation, and its memory makes late copies take nothing and leave none.
 func (d *writerDriver) TryAcquire(ctx context.Context, q *engine.Request) (engine.Result, error) {
 	call := scripts.RWLockWriteAcquire{
-		RWLockKeys: d.keys(&q.Owner), Owner: q.ID, TTL: q.TTL,
+		Keys: &d.h.keys, MemoryKey: d.h.ownerKey(&q.Owner), Owner: q.ID, TTL: q.TTL,
 		IsShared: q.Shared, RefuseSecond: q.NonReentrant, IsNested: q.Nested,
 		Client: d.h.c.life, Waits: q.MayQueue && q.Terms.PollMin == 0,
 	}
@@ -383,7 +361,7 @@ func (d *writerDriver) TryAcquire(ctx context.Context, q *engine.Request) (engin
 		call.ClaimTTL = reservationTTL
 	}
 	if q.MayQueue && q.Terms.PollMin > 0 {
-		call.Mark, call.MarkTTL = &d.polls, pollMarkTTL(q.Terms)
+		call.Mark, call.MarkTTL = d.polls, pollMarkTTL(q.Terms)
 	}
 	reply, err := call.Do(ctx, d.h.c.confirmed)
 	q.MustRollback = q.MustRollback || reply.Claimed // the reservation must go if q gives up
@@ -422,14 +400,14 @@ func (d *writerDriver) free(
 	ctx context.Context, o *engine.Owner, next engine.Next, forget string,
 ) (engine.Released, error) {
 	call := scripts.RWLockWriteRelease{
-		RWLockKeys: d.keys(o), Owner: o.ID, MemoryTTL: d.h.c.rememberDoubt(o), IsShared: o.Shared, OnlyOwn: o.Shared,
-		DefaultTTL: o.TTL, Client: forget, Rest: next.Rest,
+		Keys: &d.h.keys, MemoryKey: d.h.ownerKey(o), Owner: o.ID, MemoryTTL: d.h.c.rememberDoubt(o),
+		IsShared: o.Shared, OnlyOwn: o.Shared, DefaultTTL: o.TTL, Client: forget, Rest: next.Rest,
 	}
 	if s := next.Successor; s != nil {
 		call.SuccessorMemory = d.h.ownerKey(s)
 		call.Successor, call.SuccessorTTL = s.ID, s.TTL
 	} else if next.CountPolls {
-		call.SuccessorMemory = &d.polls
+		call.SuccessorMemory = d.polls
 	}
 	reply, err := call.Do(ctx, d.h.c.calls)
 	got, err := releasedResult(reply, err)
@@ -446,7 +424,7 @@ func (d *writerDriver) Rollback(ctx context.Context, q *engine.Request) error {
 // releaseID implements [lockDriver], as the reader's does.
 func (d *writerDriver) releaseID(ctx context.Context, id string, q *engine.Request) (held bool, err error) {
 	reply, err := scripts.RWLockWriteRelease{
-		RWLockKeys: d.keys(&q.Owner), Owner: id, MemoryTTL: d.h.c.remembered, IsShared: true,
+		Keys: &d.h.keys, MemoryKey: d.h.ownerKey(&q.Owner), Owner: id, MemoryTTL: d.h.c.remembered, IsShared: true,
 		DefaultTTL: q.TTL,
 	}.Do(ctx, d.h.c.calls)
 	return reply.Held, err
@@ -454,6 +432,6 @@ func (d *writerDriver) releaseID(ctx context.Context, id string, q *engine.Reque
 
 // info implements [lockDriver] by write_info.
 func (d *writerDriver) info(ctx context.Context) (Info, error) {
-	reply, err := scripts.RWLockWriteInfo{LockHash: d.h.name}.Do(ctx, d.h.c.calls)
+	reply, err := scripts.RWLockWriteInfo{Keys: &d.h.keys}.Do(ctx, d.h.c.calls)
 	return rwInfo(reply.PTTL, reply.Holders), err
 }

@@ -45,11 +45,9 @@ const maxPermits = 1<<31 - 1
 // earlier acquisitions wait for that. If they give up, their error says that there is no count.
 func (c *Client) Semaphore(name string, opts ...Option) *Semaphore {
 	s := &Semaphore{}
-	names := s.init(c, "semaphore", name, opts)
-	s.driver = semaphoreDriver{
-		base{h: &s.handle, channel: names.next(semaphoreChannel, ""), counts: true},
-		names.next(requestPrefix, ":"+epochKey),
-	}
+	s.init(c, "semaphore", name, opts)
+	s.keys.Channel, s.keys.EpochKey = s.names.next(semaphoreChannel, ""), s.names.next(requestPrefix, ":"+epochKey)
+	s.driver.h = &s.handle
 	s.maxPermits = maxPermits
 	s.use(&s.driver, &engine.Traits{
 		ManyHolders: true, HandsOff: true, ClientsTakeTurns: true,
@@ -73,34 +71,34 @@ func (s *Semaphore) Acquire(ctx context.Context, opts ...Option) (*Hold, error) 
 // Init sets the number of permits, 0 or more, unless the semaphore has been set before. It reports whether
 // it did.
 func (s *Semaphore) Init(ctx context.Context, n int) (created bool, err error) {
-	return isOne(s.driver.change(ctx, "init", outOfRange(0, n), &s.driver.epoch, scripts.SemaphoreInit, n))
+	return isOne(s.driver.change(ctx, "init", outOfRange(0, n), scripts.SemaphoreInit, n))
 }
 
 // Add adds delta permits. A negative delta takes permits away. The number that is left may then be below
 // 0 until permits come back. Add sets a semaphore that was not set.
 func (s *Semaphore) Add(ctx context.Context, delta int) error {
-	_, err := s.driver.change(ctx, "add", outOfRange(-maxPermits, delta), &s.driver.epoch, scripts.SemaphoreAdd, delta)
+	_, err := s.driver.change(ctx, "add", outOfRange(-maxPermits, delta), scripts.SemaphoreAdd, delta)
 	return err
 }
 
 // Drain removes all permits that are left, for good, and returns how many there were. A number below 0
 // becomes 0, and the result is negative.
 func (s *Semaphore) Drain(ctx context.Context) (int, error) {
-	were, err := s.driver.change(ctx, "drain", nil, nil, scripts.SemaphoreDrain, 0)
+	were, err := s.driver.change(ctx, "drain", nil, scripts.SemaphoreDrain, 0)
 	return int(were.Number), err
 }
 
 // Delete removes the semaphore, and reports whether there was one. Holders get [ErrLost] when they release
 // their permits. Waiters wait for the next Init.
 func (s *Semaphore) Delete(ctx context.Context) (bool, error) {
-	return isOne(s.driver.change(ctx, "delete", nil, &s.driver.epoch, scripts.SemaphoreDelete, 0))
+	return isOne(s.driver.change(ctx, "delete", nil, scripts.SemaphoreDelete, 0))
 }
 
 // Info asks Redis how many permits are left. Available and Permits are both that number, because Redis
 // does not know how many are taken. There are no holders in it, and its TTL is 0.
 func (s *Semaphore) Info(ctx context.Context) (Info, error) {
 	return s.inspect(ctx, func() (Info, error) {
-		left, err := scripts.SemaphoreInfo{PermitsKey: s.name}.Do(ctx, s.c.calls)
+		left, err := scripts.SemaphoreInfo{Keys: &s.keys}.Do(ctx, s.c.calls)
 		return Info{Permits: int(left.Number), Available: int(left.Number)}, err
 	})
 }
@@ -115,11 +113,7 @@ func outOfRange(least, n int) error {
 
 // semaphoreDriver is the driver of RSemaphore. Its holds have no lease, so the engine never renews, extends or
 // checks them.
-type semaphoreDriver struct {
-	base
-
-	epoch wireName // key of the epoch
-}
+type semaphoreDriver struct{ base }
 
 // epochKey ends the name of the key of a semaphore's epoch. The name has the prefix of remembered requests,
 // so the same ACL rules cover it.
@@ -142,10 +136,9 @@ func (d *semaphoreDriver) nameOwner(o *engine.Owner) {
 // request's key, takes nothing more and is granted again. After a release or a rollback the same key
 // makes it answer "over".
 func (d *semaphoreDriver) TryAcquire(ctx context.Context, q *engine.Request) (engine.Result, error) {
-	return permitsResult(scripts.SemaphoreAcquire{
-		PermitsKey: d.h.name, Channel: &d.channel, MemoryKey: d.h.ownerKey(&q.Owner), EpochKey: &d.epoch,
-		MemoryTTL: rememberedTaken, Wanted: int64(q.Permits),
-	}.Do(ctx, d.h.c.confirmed))
+	return permitsResult(scripts.SemaphoreAcquire(ctx, d.h.c.confirmed, scripts.Change{
+		Keys: &d.h.keys, MemoryKey: d.h.ownerKey(&q.Owner), MemoryTTL: rememberedTaken, Amount: int64(q.Permits),
+	}))
 }
 
 // errNoCount says why an acquisition waits although nobody has a permit.
@@ -176,9 +169,8 @@ func permitsResult(reply scripts.Permits, err error) (engine.Result, error) {
 // taken. If nothing was, the memory stops late copies of the attempt.
 func (d *semaphoreDriver) Rollback(ctx context.Context, q *engine.Request) error {
 	_, err := scripts.SemaphoreRelease{
-		PermitsKey: d.h.name, Channel: &d.channel, MemoryKey: d.h.ownerKey(&q.Owner), EpochKey: &d.epoch,
-		MemoryTTL: d.h.c.rememberFor(&q.Owner),
-		Permits:   int64(q.Permits), OnlyIfAcquired: true, RemembersRelease: true,
+		Keys: &d.h.keys, MemoryKey: d.h.ownerKey(&q.Owner), MemoryTTL: d.h.c.rememberFor(&q.Owner),
+		Permits: int64(q.Permits), OnlyIfAcquired: true, RemembersRelease: true,
 	}.Do(ctx, d.h.c.calls)
 	return err
 }
@@ -196,9 +188,8 @@ func (d *semaphoreDriver) Release(
 	ctx context.Context, o *engine.Ownership, _ int, next engine.Next,
 ) (engine.Released, error) {
 	call := scripts.SemaphoreRelease{
-		PermitsKey: d.h.name, Channel: &d.channel, MemoryKey: d.h.ownerKey(&o.Owner), EpochKey: &d.epoch,
-		MemoryTTL: d.h.c.rememberFor(&o.Owner),
-		Permits:   int64(o.Permits), OnlyIfAcquired: o.IsRemembered(), KnownEpoch: o.Token,
+		Keys: &d.h.keys, MemoryKey: d.h.ownerKey(&o.Owner), MemoryTTL: d.h.c.rememberFor(&o.Owner),
+		Permits: int64(o.Permits), OnlyIfAcquired: o.IsRemembered(), KnownEpoch: o.Token,
 	}
 	call.RemembersRelease = o.InDoubt || !call.OnlyIfAcquired
 	if !call.OnlyIfAcquired {

@@ -98,19 +98,21 @@ func (r *Runner) Publish() string { return r.publish.Load().(string) }
 // PublishSharded makes scripts publish by SPublish from now on.
 func (r *Runner) PublishSharded() { r.publish.Store(SPublish) }
 
-// Change is a call of a script that changes a number, such as that of a semaphore's permits. Redis remembers
-// the answer at the memory key, and gives it to each copy.
+// Change is a call of a script that changes a number, such as that of a semaphore's permits, or ends what others hold.
+// Redis remembers the answer at the memory key, and gives it to each copy.
 type Change struct {
-	Key, Channel, MemoryKey any
-	Other                   any // a key that belongs to the number; nil: none
-	MemoryTTL               time.Duration
-	Amount                  int64 // for the scripts that need one
+	*Keys
+
+	MemoryKey any
+	MemoryTTL time.Duration
+	Amount    int64 // for the scripts that need one
 }
 
-func (c Change) do(ctx context.Context, by Sender, script *Script) (Number, error) {
-	keys := []any{c.Key, c.Channel, c.MemoryKey, c.Other}
+// send sends a script with the keys that all changes have, and others.
+func (c Change) send(ctx context.Context, by Sender, script *Script, others ...any) (Reply, error) {
+	keys := append(append(make([]any, 0, 8), c.Main, c.Channel, c.MemoryKey), others...)
 	args := []any{by.runner.publish.Load(), millis(c.MemoryTTL), c.Amount}
-	return readNumber(by.send(ctx, script, keys, 3, args, 3))
+	return by.send(ctx, script, keys, len(keys), args, len(args))
 }
 
 // Batch is many calls of one script in one command. The zero Batch is empty. Calls are added by their

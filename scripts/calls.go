@@ -69,29 +69,21 @@ var (
 	semaphoreRelease       = Load("semaphore/release")
 )
 
-// LockKeys are the keys of the scripts in lock and fairlock that have a channel. Each call says
-// which of them it takes.
-type LockKeys struct {
-	LockHash     any
+// Keys are the keys and the channel of a primitive. Each call says which of them it takes. The
+// first one is a string: a cluster client finds the slot by it.
+type Keys struct {
+	Main         any
 	Channel      any
-	MemoryKey    any
 	SharedCounts any
 	Line         any
 	Queue        any
 	Deadlines    any
 	Waiters      any
 	Clients      any
-}
-
-// RWLockKeys are the keys of the scripts in rwlock that have a channel. Each call says which of
-// them it takes.
-type RWLockKeys struct {
-	LockHash     any
-	Channel      any
-	MemoryKey    any
 	ClaimKey     any
-	SharedCounts any
 	Turns        any
+	EpochKey     any
+	Leases       any
 }
 
 // FairLockAcquire is a call of fairlock/acquire: acquire the lock if it is free and no waiter is
@@ -100,9 +92,10 @@ type RWLockKeys struct {
 // See fair_lock in fairlock/queue. The memory is that of this acquisition's release: it exists if a
 // late copy must not acquire.
 type FairLockAcquire struct {
-	// LockHash; Channel; MemoryKey; SharedCounts; Queue; Deadlines; Waiters; Clients
-	LockKeys
+	// Main; Channel; SharedCounts; Queue; Deadlines; Waiters; Clients
+	*Keys
 
+	MemoryKey any
 	// id
 	Owner string
 	TTL   time.Duration
@@ -139,7 +132,7 @@ type FairLockAcquireReply struct {
 // ago: its refresh reads it.
 func (c FairLockAcquire) Do(ctx context.Context, by Sender) (FairLockAcquireReply, error) {
 	keys := []any{
-		c.LockHash,
+		c.Main,
 		c.Channel,
 		c.MemoryKey,
 		c.SharedCounts,
@@ -171,38 +164,17 @@ func (c FairLockAcquire) Do(ctx context.Context, by Sender) (FairLockAcquireRepl
 	return reply, rest.err
 }
 
-// FairLockForce is a call of fairlock/force: free the lock, whoever holds it; the next waiter gets
-// it.
-//
-// See fair_lock in fairlock/queue.
-type FairLockForce struct {
-	// LockHash; Channel; MemoryKey: of this request; SharedCounts; Queue; Deadlines; Waiters; Clients
-	LockKeys
-
-	MemoryTTL time.Duration
-}
-
-// Do runs the script. Redis returns {the holder's id}, 0 when there was none. A copy of this
-// request gets the same answer.
-func (c FairLockForce) Do(ctx context.Context, by Sender) (IDs, error) {
-	keys := []any{
-		c.LockHash,
-		c.Channel,
-		c.MemoryKey,
-		c.SharedCounts,
-		c.Queue,
-		c.Deadlines,
-		c.Waiters,
-		c.Clients,
-	}
-	args := []any{by.runner.publish.Load(), millis(c.MemoryTTL)}
-	return readIDs(by.send(ctx, fairlockForce, keys, 8, args, 2))
+// FairLockForce runs fairlock/force: free the lock, whoever holds it; the next waiter gets it.
+// Redis returns {the holder's id}, 0 when there was none. A copy of this request gets the same
+// answer.
+func FairLockForce(ctx context.Context, by Sender, c Change) (IDs, error) {
+	return readIDs(c.send(ctx, by, fairlockForce, c.SharedCounts, c.Queue, c.Deadlines, c.Waiters, c.Clients))
 }
 
 // FairLockInfo is a call of fairlock/info: read who holds the lock, and its waiters.
 type FairLockInfo struct {
-	LockHash any
-	Queue    any
+	// Main; Queue
+	*Keys
 }
 
 // FairLockInfoReply is the reply to FairLockInfo.
@@ -222,7 +194,7 @@ type FairLockInfoField struct {
 
 // Do runs the script. Redis returns the fields of the hash, and the ids in the queue.
 func (c FairLockInfo) Do(ctx context.Context, by Sender) (FairLockInfoReply, error) {
-	keys := []any{c.LockHash, c.Queue}
+	keys := []any{c.Main, c.Queue}
 	var args []any
 	got, rest, err := readList(by.send(ctx, fairlockInfo, keys, 2, args, 0))
 	reply := FairLockInfoReply{Reply: got}
@@ -251,8 +223,8 @@ func (c FairLockInfo) Do(ctx context.Context, by Sender) (FairLockInfoReply, err
 //
 // See fair_lock in fairlock/queue.
 type FairLockLeaveQueue struct {
-	// LockHash; Channel; SharedCounts; Queue; Deadlines; Waiters; Clients
-	LockKeys
+	// Main; Channel; SharedCounts; Queue; Deadlines; Waiters; Clients
+	*Keys
 
 	// the waiter's
 	ID string
@@ -260,16 +232,7 @@ type FairLockLeaveQueue struct {
 
 // Do runs the script.
 func (c FairLockLeaveQueue) Do(ctx context.Context, by Sender) (Reply, error) {
-	keys := []any{
-		c.LockHash,
-		c.Channel,
-		c.LockHash,
-		c.SharedCounts,
-		c.Queue,
-		c.Deadlines,
-		c.Waiters,
-		c.Clients,
-	}
+	keys := []any{c.Main, c.Channel, c.Main, c.SharedCounts, c.Queue, c.Deadlines, c.Waiters, c.Clients}
 	args := []any{c.ID, by.runner.publish.Load()}
 	return by.send(ctx, fairlockLeaveQueue, keys, 8, args, 2)
 }
@@ -279,8 +242,8 @@ func (c FairLockLeaveQueue) Do(ctx context.Context, by Sender) (Reply, error) {
 //
 // See fair_lock in fairlock/queue.
 type FairLockRefresh struct {
-	// LockHash; Channel; SharedCounts; Queue; Deadlines; Waiters; Clients
-	LockKeys
+	// Main; Channel; SharedCounts; Queue; Deadlines; Waiters; Clients
+	*Keys
 
 	// an id that is new after each restart
 	Client string
@@ -307,16 +270,7 @@ type FairLockRefreshReply struct {
 // to acquire the lock, and whether it belongs to this client; the length of the queue; which of the
 // ids are missing from the queue, or count as Redisson's there.
 func (c FairLockRefresh) Do(ctx context.Context, by Sender) (FairLockRefreshReply, error) {
-	keys := []any{
-		c.LockHash,
-		c.Channel,
-		c.LockHash,
-		c.SharedCounts,
-		c.Queue,
-		c.Deadlines,
-		c.Waiters,
-		c.Clients,
-	}
+	keys := []any{c.Main, c.Channel, c.Main, c.SharedCounts, c.Queue, c.Deadlines, c.Waiters, c.Clients}
 	args := append(make([]any, 0, 5), c.Client, by.runner.publish.Load(), millis(c.LongestTimeout))
 	for _, element := range c.IDs {
 		args = append(args, element)
@@ -343,11 +297,12 @@ func (c FairLockRefresh) Do(ctx context.Context, by Sender) (FairLockRefreshRepl
 //
 // See fair_lock in fairlock/queue.
 type FairLockRelease struct {
-	// LockHash; Channel; MemoryKey: optional: of this release, for late copies of the acquisition: 0
-	// not held, 1 released, or the answer that named the next holder; SharedCounts; Queue; Deadlines;
-	// Waiters; Clients
-	LockKeys
+	// Main; Channel; SharedCounts; Queue; Deadlines; Waiters; Clients
+	*Keys
 
+	// optional: of this release, for late copies of the acquisition: 0 not held, 1 released, or the
+	// answer that named the next holder
+	MemoryKey any
 	// id
 	Owner string
 	// 0 when no copy of the acquisition can come; KEYS[3] is not used then
@@ -361,13 +316,14 @@ type FairLockRelease struct {
 // Do runs the script. Redis returns 0 when it was not held; else 1, or, if a waiter of the same
 // client holds the lock now, its id, the time at which it joined the queue, and the ttl.
 func (c FairLockRelease) Do(ctx context.Context, by Sender) (FairReleased, error) {
-	if c.MemoryKey == nil {
-		c.MemoryKey = c.LockHash // any key of the slot
+	memoryKey := c.MemoryKey
+	if memoryKey == nil {
+		memoryKey = c.Main // any key of the slot
 	}
 	keys := []any{
-		c.LockHash,
+		c.Main,
 		c.Channel,
-		c.MemoryKey,
+		memoryKey,
 		c.SharedCounts,
 		c.Queue,
 		c.Deadlines,
@@ -383,10 +339,11 @@ func (c FairLockRelease) Do(ctx context.Context, by Sender) (FairReleased, error
 //
 // See fair_lock in fairlock/queue.
 type FairLockReleaseShared struct {
-	// LockHash; Channel; MemoryKey: of this request: 2 released, 3 nothing to release; SharedCounts;
-	// Queue; Deadlines; Waiters; Clients
-	LockKeys
+	// Main; Channel; SharedCounts; Queue; Deadlines; Waiters; Clients
+	*Keys
 
+	// of this request: 2 released, 3 nothing to release
+	MemoryKey any
 	// id
 	Owner     string
 	MemoryTTL time.Duration
@@ -401,7 +358,7 @@ type FairLockReleaseShared struct {
 // Do runs the script. Redis returns 1 when a count was released, 0 when there was none.
 func (c FairLockReleaseShared) Do(ctx context.Context, by Sender) (Number, error) {
 	keys := []any{
-		c.LockHash,
+		c.Main,
 		c.Channel,
 		c.MemoryKey,
 		c.SharedCounts,
@@ -424,23 +381,24 @@ func (c FairLockReleaseShared) Do(ctx context.Context, by Sender) (Number, error
 // LatchCountDown runs latch/count_down: lower the count by one; the last one opens the latch and
 // deletes it. Redis returns 1.
 func LatchCountDown(ctx context.Context, by Sender, c Change) (Number, error) {
-	return c.do(ctx, by, latchCountDown)
+	return readNumber(c.send(ctx, by, latchCountDown))
 }
 
 // LatchDelete runs latch/delete: delete the latch; it will not open any more. Redis returns 1 when
 // there was one, 0 when not.
 func LatchDelete(ctx context.Context, by Sender, c Change) (Number, error) {
-	return c.do(ctx, by, latchDelete)
+	return readNumber(c.send(ctx, by, latchDelete))
 }
 
 // LatchInfo is a call of latch/info: read the count.
 type LatchInfo struct {
-	CountKey any
+	// Main
+	*Keys
 }
 
 // Do runs the script. Redis returns the count, 0 when there is no latch.
 func (c LatchInfo) Do(ctx context.Context, by Sender) (Number, error) {
-	keys := []any{c.CountKey}
+	keys := []any{c.Main}
 	var args []any
 	return readNumber(by.send(ctx, latchInfo, keys, 1, args, 0))
 }
@@ -448,17 +406,18 @@ func (c LatchInfo) Do(ctx context.Context, by Sender) (Number, error) {
 // LatchInit runs latch/init: set the count, unless there is one. Redis returns 1 when set, 0 when
 // there was one.
 func LatchInit(ctx context.Context, by Sender, c Change) (Number, error) {
-	return c.do(ctx, by, latchInit)
+	return readNumber(c.send(ctx, by, latchInit))
 }
 
 // LockAcquire is a call of lock/acquire: acquire the lock for an owner id that belongs to one
 // acquisition alone.
 type LockAcquire struct {
-	// LockHash; Channel: on which the release will be published; MemoryKey: of this acquisition's
-	// release; exists if a late copy must not acquire; Line: of waiting clients; for a client that
-	// polls, the mark of such clients
-	LockKeys
+	// Main; Channel: on which the release will be published; Line: of waiting clients; for a client
+	// that polls, the mark of such clients
+	*Keys
 
+	// of this acquisition's release; exists if a late copy must not acquire
+	MemoryKey any
 	// optional: fencing token, for a fenced lock only
 	TokenKey any
 	// id
@@ -488,7 +447,7 @@ type LockAcquireReply struct {
 // lock, and for a client in line also when it took its place, and 1 if it must listen on the common
 // channel; "over" when this acquisition was released already.
 func (c LockAcquire) Do(ctx context.Context, by Sender) (LockAcquireReply, error) {
-	keys := []any{c.LockHash, c.Channel, c.MemoryKey, c.Line, c.TokenKey}
+	keys := []any{c.Main, c.Channel, c.MemoryKey, c.Line, c.TokenKey}
 	args := []any{
 		c.Owner,
 		millis(c.TTL),
@@ -522,8 +481,9 @@ type LockAcquireAll struct {
 
 // LockAcquireAllMember is an element of LockAcquireAll.Members.
 type LockAcquireAllMember struct {
-	LockHash  any
-	Channel   any
+	// Main; Channel
+	*Keys
+
 	MemoryKey any
 }
 
@@ -540,7 +500,7 @@ type LockAcquireAllReply struct {
 func (c LockAcquireAll) Do(ctx context.Context, by Sender) (LockAcquireAllReply, error) {
 	keys := make([]any, 0, 3*len(c.Members))
 	for _, element := range c.Members {
-		keys = append(keys, element.LockHash, element.Channel, element.MemoryKey)
+		keys = append(keys, element.Main, element.Channel, element.MemoryKey)
 	}
 	args := []any{c.Owner, millis(c.TTL), by.runner.publish.Load()}
 	got, rest, err := readAcquired(by.send(ctx, lockAcquireAll, keys, len(keys), args, 3))
@@ -555,10 +515,11 @@ func (c LockAcquireAll) Do(ctx context.Context, by Sender) (LockAcquireAllReply,
 // LockAcquireShared is a call of lock/acquire_shared: acquire the lock, or one more count, for an
 // owner id that may be shared.
 type LockAcquireShared struct {
-	// LockHash; Channel: on which the release will be published; MemoryKey: of this acquisition's
-	// release; exists if a late copy must not acquire; SharedCounts
-	LockKeys
+	// Main; Channel: on which the release will be published; SharedCounts
+	*Keys
 
+	// of this acquisition's release; exists if a late copy must not acquire
+	MemoryKey any
 	// optional: fencing token, for a fenced lock only
 	TokenKey any
 	// id
@@ -575,7 +536,7 @@ type LockAcquireShared struct {
 // this acquisition has ended; "again" when a second count is refused; "lost" when the outer hold is
 // gone.
 func (c LockAcquireShared) Do(ctx context.Context, by Sender) (Acquired, error) {
-	keys := []any{c.LockHash, c.Channel, c.MemoryKey, c.SharedCounts, c.LockHash, c.TokenKey}
+	keys := []any{c.Main, c.Channel, c.MemoryKey, c.SharedCounts, c.Main, c.TokenKey}
 	args := []any{c.Owner, millis(c.TTL), by.runner.publish.Load(), c.RefuseSecond, c.IsNested}
 	got, _, err := readAcquired(by.send(ctx, lockAcquireShared, keys, 5, args, 5))
 	return got, err
@@ -584,12 +545,13 @@ func (c LockAcquireShared) Do(ctx context.Context, by Sender) (Acquired, error) 
 // LockAdopt is a call of lock/adopt: replace a holder's owner id by a new one, which takes over all
 // its counts.
 type LockAdopt struct {
-	// LockHash; Channel: on which the release will be published; MemoryKey: of the new id's release;
-	// exists if a late copy must not adopt; SharedCounts; Queue: optional: of a fair lock only; so are
-	// the next ones. They are not used here. The release needs them, so Redis refuses an adopter that
-	// has no rights on them; Deadlines: optional; Waiters: optional; Clients: optional
-	LockKeys
+	// Main; Channel: on which the release will be published; SharedCounts; Queue: optional: of a fair
+	// lock only; so are the next ones. They are not used here. The release needs them, so Redis refuses
+	// an adopter that has no rights on them; Deadlines: optional; Waiters: optional; Clients: optional
+	*Keys
 
+	// of the new id's release; exists if a late copy must not adopt
+	MemoryKey any
 	// id
 	NewOwner string
 	TTL      time.Duration
@@ -601,7 +563,7 @@ type LockAdopt struct {
 // none.
 func (c LockAdopt) Do(ctx context.Context, by Sender) (Number, error) {
 	keys := []any{
-		c.LockHash,
+		c.Main,
 		c.Channel,
 		c.MemoryKey,
 		c.SharedCounts,
@@ -616,38 +578,31 @@ func (c LockAdopt) Do(ctx context.Context, by Sender) (Number, error) {
 
 // LockCheck is a call of lock/check: ask whether the owner still holds the lock.
 type LockCheck struct {
-	LockHash any
+	// Main
+	*Keys
+
 	// id
 	Owner string
 }
 
 // Do runs the script. Redis returns 1 or 0.
 func (c LockCheck) Do(ctx context.Context, by Sender) (Number, error) {
-	keys := []any{c.LockHash}
+	keys := []any{c.Main}
 	args := []any{c.Owner}
 	return readNumber(by.send(ctx, lockCheck, keys, 1, args, 1))
 }
 
-// LockForce is a call of lock/force: free the lock, whoever holds it.
-type LockForce struct {
-	// LockHash; Channel; MemoryKey: of this request; SharedCounts; Line: of waiting clients, for
-	// notify_free
-	LockKeys
-
-	MemoryTTL time.Duration
-}
-
-// Do runs the script. Redis returns {the holder's id}, 0 when there was none. A copy of this
-// request gets the same answer.
-func (c LockForce) Do(ctx context.Context, by Sender) (IDs, error) {
-	keys := []any{c.LockHash, c.Channel, c.MemoryKey, c.SharedCounts, c.Line}
-	args := []any{by.runner.publish.Load(), millis(c.MemoryTTL)}
-	return readIDs(by.send(ctx, lockForce, keys, 5, args, 2))
+// LockForce runs lock/force: free the lock, whoever holds it. Redis returns {the holder's id}, 0
+// when there was none. A copy of this request gets the same answer.
+func LockForce(ctx context.Context, by Sender, c Change) (IDs, error) {
+	return readIDs(c.send(ctx, by, lockForce, c.SharedCounts, c.Line))
 }
 
 // LockInfo is a call of lock/info: read who holds the lock.
 type LockInfo struct {
-	LockHash any
+	// Main
+	*Keys
+
 	// optional: fencing token, for a fenced lock only
 	TokenKey any
 }
@@ -669,7 +624,7 @@ type LockInfoField struct {
 
 // Do runs the script. Redis returns the last token or ""; the fields of the hash.
 func (c LockInfo) Do(ctx context.Context, by Sender) (LockInfoReply, error) {
-	keys := []any{c.LockHash, c.TokenKey}
+	keys := []any{c.Main, c.TokenKey}
 	var args []any
 	got, rest, err := readList(by.send(ctx, lockInfo, keys, 1, args, 0))
 	reply := LockInfoReply{Reply: got}
@@ -686,8 +641,8 @@ func (c LockInfo) Do(ctx context.Context, by Sender) (LockInfoReply, error) {
 
 // LockLeave is a call of lock/leave: give up a client's place in line.
 type LockLeave struct {
-	// LockHash; Channel; Line: of waiting clients
-	LockKeys
+	// Main; Channel; Line: of waiting clients
+	*Keys
 
 	// the client's
 	Place string
@@ -695,7 +650,7 @@ type LockLeave struct {
 
 // Do runs the script. Redis returns 1 if it passed the lock on, else 0.
 func (c LockLeave) Do(ctx context.Context, by Sender) (Number, error) {
-	keys := []any{c.LockHash, c.Channel, c.LockHash, c.LockHash, c.Line}
+	keys := []any{c.Main, c.Channel, c.Main, c.Main, c.Line}
 	args := []any{c.Place, by.runner.publish.Load()}
 	return readNumber(by.send(ctx, lockLeave, keys, 5, args, 2))
 }
@@ -703,14 +658,12 @@ func (c LockLeave) Do(ctx context.Context, by Sender) (Number, error) {
 // LockList is a call of lock/list: read the kind of a lock from its keys, and the fields of its
 // hash.
 type LockList struct {
-	LockHash any
+	// Main; Queue: optional: of a fair lock; Clients: optional: with waiters in the fair queue. KEYS[2]
+	// to KEYS[4] are missing if they are in another cluster slot
+	*Keys
+
 	// optional: fencing token
 	TokenKey any
-	// optional: of a fair lock
-	Queue any
-	// optional: with waiters in the fair queue. KEYS[2] to KEYS[4] are missing if they are in another
-	// cluster slot
-	Clients any
 }
 
 // LockListReply is the reply to LockList.
@@ -733,7 +686,7 @@ type LockListField struct {
 // Do runs the script. Redis returns the last fencing token or ""; the fields of the hash, with the
 // pttl of the holder of each, without dead readers. The kind is "lock" if no other key exists.
 func (c LockList) Do(ctx context.Context, by Sender) (LockListReply, error) {
-	keys := []any{c.LockHash, c.TokenKey, c.Queue, c.Clients}
+	keys := []any{c.Main, c.TokenKey, c.Queue, c.Clients}
 	var args []any
 	got, rest, err := readList(by.send(ctx, lockList, keys, 1, args, 0))
 	reply := LockListReply{Reply: got}
@@ -752,8 +705,9 @@ func (c LockList) Do(ctx context.Context, by Sender) (LockListReply, error) {
 // LockNestedAcquire is a call of lock/nested_acquire: set the count of a private hold when another
 // one nests in it.
 type LockNestedAcquire struct {
-	LockHash     any
-	SharedCounts any
+	// Main; SharedCounts
+	*Keys
+
 	// optional: of this owner's release, for a wanted count of 1; exists if a late copy must not count
 	MemoryKey any
 	// of the owner
@@ -766,7 +720,7 @@ type LockNestedAcquire struct {
 
 // Do runs the script. Redis returns 1, or 0 when this owner has no private count any more.
 func (c LockNestedAcquire) Do(ctx context.Context, by Sender) (Number, error) {
-	keys := []any{c.LockHash, c.SharedCounts, c.MemoryKey}
+	keys := []any{c.Main, c.SharedCounts, c.MemoryKey}
 	args := []any{c.Field, c.Wanted, millis(c.TTL)}
 	return readNumber(by.send(ctx, lockNestedAcquire, keys, 2, args, 3))
 }
@@ -774,8 +728,9 @@ func (c LockNestedAcquire) Do(ctx context.Context, by Sender) (Number, error) {
 // LockNestedRelease is a call of lock/nested_release: set the count of a private hold when a nested
 // one is released.
 type LockNestedRelease struct {
-	LockHash     any
-	SharedCounts any
+	// Main; SharedCounts
+	*Keys
+
 	// of the owner
 	Field string
 	// count, at least 1
@@ -786,7 +741,7 @@ type LockNestedRelease struct {
 
 // Do runs the script. Redis returns 1, or 0 when this owner has no private count any more.
 func (c LockNestedRelease) Do(ctx context.Context, by Sender) (Number, error) {
-	keys := []any{c.LockHash, c.SharedCounts}
+	keys := []any{c.Main, c.SharedCounts}
 	args := []any{c.Field, c.Wanted, millis(c.DefaultTTL)}
 	return readNumber(by.send(ctx, lockNestedRelease, keys, 2, args, 3))
 }
@@ -794,10 +749,11 @@ func (c LockNestedRelease) Do(ctx context.Context, by Sender) (Number, error) {
 // LockRelease is a call of lock/release: release the lock of an owner id that is not shared, or
 // hand it off.
 type LockRelease struct {
-	// LockHash; Channel; MemoryKey: optional: of this release, for late copies of the acquisition;
-	// SharedCounts; Line: of waiting clients
-	LockKeys
+	// Main; Channel; SharedCounts; Line: of waiting clients
+	*Keys
 
+	// optional: of this release, for late copies of the acquisition
+	MemoryKey any
 	// optional: memory of the successor's release, if there is a successor; without one, the mark of
 	// clients that poll, if they count
 	SuccessorMemory any
@@ -824,18 +780,11 @@ type LockRelease struct {
 // now, for a fenced lock {the last token that was reserved, as text}; else 1 and how many clients
 // received a message, and 1 more if others poll.
 func (c LockRelease) Do(ctx context.Context, by Sender) (Released, error) {
-	if c.MemoryKey == nil {
-		c.MemoryKey = c.LockHash // any key of the slot
+	memoryKey := c.MemoryKey
+	if memoryKey == nil {
+		memoryKey = c.Main // any key of the slot
 	}
-	keys := []any{
-		c.LockHash,
-		c.Channel,
-		c.MemoryKey,
-		c.SharedCounts,
-		c.Line,
-		c.SuccessorMemory,
-		c.TokenKey,
-	}
+	keys := []any{c.Main, c.Channel, memoryKey, c.SharedCounts, c.Line, c.SuccessorMemory, c.TokenKey}
 	args := []any{
 		c.Owner,
 		by.runner.publish.Load(),
@@ -862,10 +811,8 @@ type LockReleaseAll struct {
 
 // LockReleaseAllMember is an element of LockReleaseAll.Members.
 type LockReleaseAllMember struct {
-	LockHash     any
-	Channel      any
-	SharedCounts any
-	Line         any
+	// Main; Channel; SharedCounts; Line
+	*Keys
 }
 
 // LockReleaseAllReply is the reply to LockReleaseAll.
@@ -879,7 +826,7 @@ type LockReleaseAllReply struct {
 func (c LockReleaseAll) Do(ctx context.Context, by Sender) (LockReleaseAllReply, error) {
 	keys := make([]any, 0, 4*len(c.Members))
 	for _, element := range c.Members {
-		keys = append(keys, element.LockHash, element.Channel, element.SharedCounts, element.Line)
+		keys = append(keys, element.Main, element.Channel, element.SharedCounts, element.Line)
 	}
 	args := []any{c.Owner, by.runner.publish.Load()}
 	got, rest, err := readList(by.send(ctx, lockReleaseAll, keys, len(keys), args, 2))
@@ -896,10 +843,11 @@ func (c LockReleaseAll) Do(ctx context.Context, by Sender) (LockReleaseAllReply,
 // LockReleaseShared is a call of lock/release_shared: release one count of an owner id that may be
 // shared.
 type LockReleaseShared struct {
-	// LockHash; Channel; MemoryKey: of this request: 2 released, 3 nothing to release; SharedCounts;
-	// Line: of waiting clients, for notify_free
-	LockKeys
+	// Main; Channel; SharedCounts; Line: of waiting clients, for notify_free
+	*Keys
 
+	// of this request: 2 released, 3 nothing to release
+	MemoryKey any
 	// id
 	Owner     string
 	MemoryTTL time.Duration
@@ -913,7 +861,7 @@ type LockReleaseShared struct {
 
 // Do runs the script. Redis returns 1 when a count was released, 0 when there was none.
 func (c LockReleaseShared) Do(ctx context.Context, by Sender) (Number, error) {
-	keys := []any{c.LockHash, c.Channel, c.MemoryKey, c.SharedCounts, c.Line}
+	keys := []any{c.Main, c.Channel, c.MemoryKey, c.SharedCounts, c.Line}
 	args := []any{
 		c.Owner,
 		by.runner.publish.Load(),
@@ -927,9 +875,11 @@ func (c LockReleaseShared) Do(ctx context.Context, by Sender) (Number, error) {
 
 // LockRenew is a call of lock/renew: extend many locks, each for its owner; a longer TTL stays.
 type LockRenew struct {
-	LockHash any
-	Owner    string
-	TTL      time.Duration
+	// Main
+	*Keys
+
+	Owner string
+	TTL   time.Duration
 }
 
 // Script returns the script. Elements of one script may share a batch.
@@ -939,7 +889,7 @@ func (LockRenew) Script() *Script { return lockRenew }
 // more or the key has another type.
 func (c LockRenew) AddTo(b *Batch) {
 	b.begin(lockRenew)
-	b.keys = append(b.keys, c.LockHash)
+	b.keys = append(b.keys, c.Main)
 	b.args = append(b.args, c.Owner, millis(c.TTL))
 }
 
@@ -949,11 +899,12 @@ func (c LockRenew) AddTo(b *Batch) {
 // The field is that of the owner, the memory key that of the acquisition. A ttl of 0 extends
 // nothing.
 type LockRenewShared struct {
-	LockHash     any
-	SharedCounts any
-	Field        string
-	TTL          time.Duration
-	MemoryKey    string
+	// Main; SharedCounts
+	*Keys
+
+	Field     string
+	TTL       time.Duration
+	MemoryKey string
 }
 
 // Script returns the script. Elements of one script may share a batch.
@@ -963,20 +914,18 @@ func (LockRenewShared) Script() *Script { return lockRenewShared }
 // or the key has another type.
 func (c LockRenewShared) AddTo(b *Batch) {
 	b.begin(lockRenewShared)
-	b.keys = append(b.keys, c.LockHash, c.SharedCounts)
+	b.keys = append(b.keys, c.Main, c.SharedCounts)
 	b.args = append(b.args, c.Field, millis(c.TTL), c.MemoryKey)
 }
 
 // PermitSemaphoreAcquire is a call of permitsemaphore/acquire: acquire permits, all or none, for
 // ids of one acquisition alone.
 type PermitSemaphoreAcquire struct {
-	// free permits
-	PermitsKey any
-	// on which the release will be published
-	Channel any
+	// Main: free permits; Channel: on which the release will be published; Leases
+	*Keys
+
 	// of this acquisition's release
 	MemoryKey any
-	Leases    any
 	// how many expired leases to collect at most
 	MaxCollected int64
 	// of 16 bytes each
@@ -988,7 +937,7 @@ type PermitSemaphoreAcquire struct {
 // lease ends} when there are too few: -1 when none will end, 0 when more are to be collected; {0}
 // when no number is set; "over" when this acquisition was released already.
 func (c PermitSemaphoreAcquire) Do(ctx context.Context, by Sender) (LeasedPermits, error) {
-	keys := []any{c.PermitsKey, c.Channel, c.MemoryKey, c.Leases}
+	keys := []any{c.Main, c.Channel, c.MemoryKey, c.Leases}
 	args := []any{by.runner.publish.Load(), c.MaxCollected, c.IDs, millis(c.TTL)}
 	return readLeasedPermits(by.send(ctx, permitsemaphoreAcquire, keys, 4, args, 4))
 }
@@ -996,19 +945,17 @@ func (c PermitSemaphoreAcquire) Do(ctx context.Context, by Sender) (LeasedPermit
 // PermitSemaphoreAdd runs permitsemaphore/add: add permits, or take some away; a TTL stays. Redis
 // returns 1.
 func PermitSemaphoreAdd(ctx context.Context, by Sender, c Change) (Number, error) {
-	return c.do(ctx, by, permitsemaphoreAdd)
+	return readNumber(c.send(ctx, by, permitsemaphoreAdd, c.Leases))
 }
 
 // PermitSemaphoreAdopt is a call of permitsemaphore/adopt: replace the ids of acquired permits by
 // new ones, all or none.
 type PermitSemaphoreAdopt struct {
-	// free permits
-	PermitsKey any
-	// on which the release will be published
-	Channel any
+	// Main: free permits; Channel: on which the release will be published; Leases
+	*Keys
+
 	// of the new ids' release
 	MemoryKey any
-	Leases    any
 	// of 16 bytes each
 	OldIDs string
 	// as many
@@ -1018,23 +965,23 @@ type PermitSemaphoreAdopt struct {
 
 // Do runs the script. Redis returns 1, or 0 when not all of the old ids are held.
 func (c PermitSemaphoreAdopt) Do(ctx context.Context, by Sender) (Number, error) {
-	keys := []any{c.PermitsKey, c.Channel, c.MemoryKey, c.Leases}
+	keys := []any{c.Main, c.Channel, c.MemoryKey, c.Leases}
 	args := []any{by.runner.publish.Load(), c.OldIDs, c.NewIDs, millis(c.TTL)}
 	return readNumber(by.send(ctx, permitsemaphoreAdopt, keys, 4, args, 4))
 }
 
 // PermitSemaphoreCheck is a call of permitsemaphore/check: ask whether permits are still held.
 type PermitSemaphoreCheck struct {
-	// free permits
-	PermitsKey any
-	Leases     any
+	// Main: free permits; Leases
+	*Keys
+
 	// of 16 bytes each
 	IDs string
 }
 
 // Do runs the script. Redis returns 1 when all are, 0 when not.
 func (c PermitSemaphoreCheck) Do(ctx context.Context, by Sender) (Number, error) {
-	keys := []any{c.PermitsKey, c.PermitsKey, c.PermitsKey, c.Leases}
+	keys := []any{c.Main, c.Main, c.Main, c.Leases}
 	args := []any{c.IDs}
 	return readNumber(by.send(ctx, permitsemaphoreCheck, keys, 4, args, 1))
 }
@@ -1042,15 +989,14 @@ func (c PermitSemaphoreCheck) Do(ctx context.Context, by Sender) (Number, error)
 // PermitSemaphoreDelete runs permitsemaphore/delete: delete the semaphore; its acquired permits are
 // lost. Redis returns 1 when there was one, 0 when not.
 func PermitSemaphoreDelete(ctx context.Context, by Sender, c Change) (Number, error) {
-	return c.do(ctx, by, permitsemaphoreDelete)
+	return readNumber(c.send(ctx, by, permitsemaphoreDelete, c.Leases))
 }
 
 // PermitSemaphoreInfo is a call of permitsemaphore/info: read how many permits are free, and who
 // holds the others.
 type PermitSemaphoreInfo struct {
-	// free permits
-	PermitsKey any
-	Leases     any
+	// Main: free permits; Leases
+	*Keys
 }
 
 // PermitSemaphoreInfoReply is the reply to PermitSemaphoreInfo.
@@ -1071,7 +1017,7 @@ type PermitSemaphoreInfoHeld struct {
 // Do runs the script. Redis returns now, ms; free permits, including those whose leases have
 // expired; each held permit, and the time at which its lease ends, ms.
 func (c PermitSemaphoreInfo) Do(ctx context.Context, by Sender) (PermitSemaphoreInfoReply, error) {
-	keys := []any{c.PermitsKey, c.PermitsKey, c.PermitsKey, c.Leases}
+	keys := []any{c.Main, c.Main, c.Main, c.Leases}
 	var args []any
 	got, rest, err := readList(by.send(ctx, permitsemaphoreInfo, keys, 4, args, 0))
 	reply := PermitSemaphoreInfoReply{Reply: got}
@@ -1089,17 +1035,16 @@ func (c PermitSemaphoreInfo) Do(ctx context.Context, by Sender) (PermitSemaphore
 // PermitSemaphoreInit runs permitsemaphore/init: set the number of permits, unless it is set. Redis
 // returns 1 when set, 0 when it was set before.
 func PermitSemaphoreInit(ctx context.Context, by Sender, c Change) (Number, error) {
-	return c.do(ctx, by, permitsemaphoreInit)
+	return readNumber(c.send(ctx, by, permitsemaphoreInit, c.Leases))
 }
 
 // PermitSemaphoreRelease is a call of permitsemaphore/release: release permits, or hand them off.
 type PermitSemaphoreRelease struct {
-	// free permits
-	PermitsKey any
-	Channel    any
+	// Main: free permits; Channel; Leases
+	*Keys
+
 	// of this request
 	MemoryKey any
-	Leases    any
 	// optional: memory of the successor's release, if there is a successor
 	SuccessorMemory any
 	// 0 when no copy of the acquisition can come; KEYS[3] is not set then
@@ -1120,7 +1065,7 @@ type PermitSemaphoreRelease struct {
 // permits} when the successor has its permits now; else 1 and how many received the release
 // message.
 func (c PermitSemaphoreRelease) Do(ctx context.Context, by Sender) (Released, error) {
-	keys := []any{c.PermitsKey, c.Channel, c.MemoryKey, c.Leases, c.SuccessorMemory}
+	keys := []any{c.Main, c.Channel, c.MemoryKey, c.Leases, c.SuccessorMemory}
 	args := []any{
 		by.runner.publish.Load(),
 		millis(c.MemoryTTL),
@@ -1139,10 +1084,11 @@ func (c PermitSemaphoreRelease) Do(ctx context.Context, by Sender) (Released, er
 //
 // Each id has 16 bytes.
 type PermitSemaphoreRenew struct {
-	PermitsKey any
-	Leases     any
-	IDs        string
-	TTL        time.Duration
+	// Main; Leases
+	*Keys
+
+	IDs string
+	TTL time.Duration
 }
 
 // Script returns the script. Elements of one script may share a batch.
@@ -1152,14 +1098,14 @@ func (PermitSemaphoreRenew) Script() *Script { return permitsemaphoreRenew }
 // are held any more or a key has another type.
 func (c PermitSemaphoreRenew) AddTo(b *Batch) {
 	b.begin(permitsemaphoreRenew)
-	b.keys = append(b.keys, c.PermitsKey, c.Leases)
+	b.keys = append(b.keys, c.Main, c.Leases)
 	b.args = append(b.args, c.IDs, millis(c.TTL))
 }
 
 // PermitSemaphoreResize runs permitsemaphore/resize: set the number of free and acquired permits
 // together. Redis returns 1.
 func PermitSemaphoreResize(ctx context.Context, by Sender, c Change) (Number, error) {
-	return c.do(ctx, by, permitsemaphoreResize)
+	return readNumber(c.send(ctx, by, permitsemaphoreResize, c.Leases))
 }
 
 // RWLockReadAcquire is a call of rwlock/read_acquire: acquire the lock for reading; if granted,
@@ -1167,11 +1113,12 @@ func PermitSemaphoreResize(ctx context.Context, by Sender, c Change) (Number, er
 //
 // The owner is an id that belongs to one acquisition alone.
 type RWLockReadAcquire struct {
-	// LockHash; Channel: of releases; MemoryKey: of this request; exists if a late copy must not
-	// acquire; ClaimKey: of a waiting writer; SharedCounts; Turns: of clients that wait, see
-	// rwlock/turns
-	RWLockKeys
+	// Main; Channel: of releases; ClaimKey: of a waiting writer; SharedCounts; Turns: of clients that
+	// wait, see rwlock/turns
+	*Keys
 
+	// of this request; exists if a late copy must not acquire
+	MemoryKey any
 	// optional: of clients that poll, if this one does
 	Mark any
 	// id
@@ -1211,7 +1158,7 @@ type RWLockReadAcquireReply struct {
 // acquired, or 0}; {pttl of the obstacle, writer} when refused; "over" when this acquisition has
 // ended; "again" when a second count is refused; "lost" when the outer hold is gone.
 func (c RWLockReadAcquire) Do(ctx context.Context, by Sender) (RWLockReadAcquireReply, error) {
-	keys := append(make([]any, 0, 8), c.LockHash, c.Channel, c.MemoryKey, c.ClaimKey, c.SharedCounts, c.Turns)
+	keys := append(make([]any, 0, 8), c.Main, c.Channel, c.MemoryKey, c.ClaimKey, c.SharedCounts, c.Turns)
 	for _, element := range c.Companions {
 		keys = append(keys, element.MemoryKey)
 	}
@@ -1248,10 +1195,11 @@ func (c RWLockReadAcquire) Do(ctx context.Context, by Sender) (RWLockReadAcquire
 // RWLockReadAdopt is a call of rwlock/read_adopt: replace a reader's owner id by a new one, which
 // takes over all its holds.
 type RWLockReadAdopt struct {
-	// LockHash; Channel: of releases; MemoryKey: of this request: 1 acquired, 2 released, 3 must not
-	// acquire; ClaimKey: of a waiting writer; SharedCounts
-	RWLockKeys
+	// Main; Channel: of releases; ClaimKey: of a waiting writer; SharedCounts
+	*Keys
 
+	// of this request: 1 acquired, 2 released, 3 must not acquire
+	MemoryKey any
 	// id
 	NewOwner string
 	TTL      time.Duration
@@ -1262,14 +1210,16 @@ type RWLockReadAdopt struct {
 // Do runs the script. Redis returns how many counts were taken over, 0 when that reader has none,
 // -1 when it is also the writer.
 func (c RWLockReadAdopt) Do(ctx context.Context, by Sender) (Number, error) {
-	keys := []any{c.LockHash, c.Channel, c.MemoryKey, c.ClaimKey, c.SharedCounts}
+	keys := []any{c.Main, c.Channel, c.MemoryKey, c.ClaimKey, c.SharedCounts}
 	args := []any{c.NewOwner, millis(c.TTL), by.runner.publish.Load(), c.OldOwner}
 	return readNumber(by.send(ctx, rwlockReadAdopt, keys, 5, args, 4))
 }
 
 // RWLockReadCheck is a call of rwlock/read_check: ask whether a reader is alive.
 type RWLockReadCheck struct {
-	LockHash any
+	// Main
+	*Keys
+
 	// of the reader's first hold. The script derives this name itself; it is in KEYS so that Redis
 	// answers TRYAGAIN while the slot moves, and the reader does not look dead
 	HoldKey any
@@ -1279,31 +1229,21 @@ type RWLockReadCheck struct {
 
 // Do runs the script. Redis returns 1 or 0.
 func (c RWLockReadCheck) Do(ctx context.Context, by Sender) (Number, error) {
-	keys := []any{c.LockHash, c.HoldKey}
+	keys := []any{c.Main, c.HoldKey}
 	args := []any{c.Owner}
 	return readNumber(by.send(ctx, rwlockReadCheck, keys, 2, args, 1))
 }
 
-// RWLockReadForce is a call of rwlock/read_force: free the lock of all its readers.
-type RWLockReadForce struct {
-	// LockHash; Channel: of releases; MemoryKey: of this request; ClaimKey: of a waiting writer;
-	// SharedCounts
-	RWLockKeys
-
-	MemoryTTL time.Duration
-}
-
-// Do runs the script. Redis returns the ids of the readers, 0 when there were none. A copy of this
-// request gets the same answer.
-func (c RWLockReadForce) Do(ctx context.Context, by Sender) (IDs, error) {
-	keys := []any{c.LockHash, c.Channel, c.MemoryKey, c.ClaimKey, c.SharedCounts}
-	args := []any{by.runner.publish.Load(), millis(c.MemoryTTL)}
-	return readIDs(by.send(ctx, rwlockReadForce, keys, 5, args, 2))
+// RWLockReadForce runs rwlock/read_force: free the lock of all its readers. Redis returns the ids
+// of the readers, 0 when there were none. A copy of this request gets the same answer.
+func RWLockReadForce(ctx context.Context, by Sender, c Change) (IDs, error) {
+	return readIDs(c.send(ctx, by, rwlockReadForce, c.ClaimKey, c.SharedCounts))
 }
 
 // RWLockReadInfo is a call of rwlock/read_info: list the live readers.
 type RWLockReadInfo struct {
-	LockHash any
+	// Main
+	*Keys
 }
 
 // RWLockReadInfoReply is the reply to RWLockReadInfo.
@@ -1324,7 +1264,7 @@ type RWLockReadInfoHolder struct {
 // Do runs the script. Redis returns the pttl of the hash; the readers, each with the pttl of its
 // longest hold.
 func (c RWLockReadInfo) Do(ctx context.Context, by Sender) (RWLockReadInfoReply, error) {
-	keys := []any{c.LockHash}
+	keys := []any{c.Main}
 	var args []any
 	got, rest, err := readList(by.send(ctx, rwlockReadInfo, keys, 1, args, 0))
 	reply := RWLockReadInfoReply{Reply: got}
@@ -1341,10 +1281,12 @@ func (c RWLockReadInfo) Do(ctx context.Context, by Sender) (RWLockReadInfoReply,
 // RWLockReadRelease is a call of rwlock/read_release: release a reader's counts; the last reader
 // frees the lock.
 type RWLockReadRelease struct {
-	// LockHash; Channel: of releases; MemoryKey: of this request: 2 released, 3 nothing to release;
-	// ClaimKey: of a waiting writer; SharedCounts; Turns: of clients that wait, see rwlock/turns
-	RWLockKeys
+	// Main; Channel: of releases; ClaimKey: of a waiting writer; SharedCounts; Turns: of clients that
+	// wait, see rwlock/turns
+	*Keys
 
+	// of this request: 2 released, 3 nothing to release
+	MemoryKey any
 	// id
 	Owner string
 	// 0 for a private id when no copy of its acquisition can come
@@ -1362,7 +1304,7 @@ type RWLockReadRelease struct {
 
 // Do runs the script. Redis returns 1 when it was held, 0 when not.
 func (c RWLockReadRelease) Do(ctx context.Context, by Sender) (Number, error) {
-	keys := []any{c.LockHash, c.Channel, c.MemoryKey, c.ClaimKey, c.SharedCounts, c.Turns}
+	keys := []any{c.Main, c.Channel, c.MemoryKey, c.ClaimKey, c.SharedCounts, c.Turns}
 	args := []any{
 		c.Owner,
 		by.runner.publish.Load(),
@@ -1381,10 +1323,12 @@ func (c RWLockReadRelease) Do(ctx context.Context, by Sender) (Number, error) {
 // The hold key is that of its first hold. The script derives that name itself; it is in KEYS so
 // that Redis answers TRYAGAIN while the slot moves, and the reader does not look dead.
 type RWLockReadRenew struct {
-	LockHash any
-	HoldKey  any
-	Owner    string
-	TTL      time.Duration
+	// Main
+	*Keys
+
+	HoldKey any
+	Owner   string
+	TTL     time.Duration
 }
 
 // Script returns the script. Elements of one script may share a batch.
@@ -1394,7 +1338,7 @@ func (RWLockReadRenew) Script() *Script { return rwlockReadRenew }
 // has another type.
 func (c RWLockReadRenew) AddTo(b *Batch) {
 	b.begin(rwlockReadRenew)
-	b.keys = append(b.keys, c.LockHash, c.HoldKey)
+	b.keys = append(b.keys, c.Main, c.HoldKey)
 	b.args = append(b.args, c.Owner, millis(c.TTL))
 }
 
@@ -1405,12 +1349,13 @@ func (c RWLockReadRenew) AddTo(b *Batch) {
 //
 // The memory key is that of the acquisition. A ttl of 0 extends nothing.
 type RWLockReadRenewShared struct {
-	LockHash     any
-	HoldKey      any
-	SharedCounts any
-	Owner        string
-	TTL          time.Duration
-	MemoryKey    string
+	// Main; SharedCounts
+	*Keys
+
+	HoldKey   any
+	Owner     string
+	TTL       time.Duration
+	MemoryKey string
 }
 
 // Script returns the script. Elements of one script may share a batch.
@@ -1420,15 +1365,16 @@ func (RWLockReadRenewShared) Script() *Script { return rwlockReadRenewShared }
 // has no count any more or the lock's key has another type.
 func (c RWLockReadRenewShared) AddTo(b *Batch) {
 	b.begin(rwlockReadRenewShared)
-	b.keys = append(b.keys, c.LockHash, c.HoldKey, c.SharedCounts)
+	b.keys = append(b.keys, c.Main, c.HoldKey, c.SharedCounts)
 	b.args = append(b.args, c.Owner, millis(c.TTL), c.MemoryKey)
 }
 
 // RWLockReadSetCount is a call of rwlock/read_set_count: set the count of a reader's private holds,
 // which nest.
 type RWLockReadSetCount struct {
-	LockHash     any
-	SharedCounts any
+	// Main; SharedCounts
+	*Keys
+
 	// of this count that was executed: a late copy of an earlier one does nothing
 	LatestChange any
 	// optional: of this owner's release, for a wanted count of 1; exists if a late copy must not count
@@ -1448,7 +1394,7 @@ type RWLockReadSetCount struct {
 
 // Do runs the script. Redis returns 1, or 0 when the reader is dead, or has no private count.
 func (c RWLockReadSetCount) Do(ctx context.Context, by Sender) (Number, error) {
-	keys := []any{c.LockHash, c.SharedCounts, c.LatestChange, c.MemoryKey}
+	keys := []any{c.Main, c.SharedCounts, c.LatestChange, c.MemoryKey}
 	args := []any{c.Owner, c.WantedPrivate, millis(c.TTL), c.NeededMs, c.Change, millis(c.MemoryTTL)}
 	return readNumber(by.send(ctx, rwlockReadSetCount, keys, 3, args, 6))
 }
@@ -1456,11 +1402,13 @@ func (c RWLockReadSetCount) Do(ctx context.Context, by Sender) (Number, error) {
 // RWLockWriteAcquire is a call of rwlock/write_acquire: acquire the lock for writing, or claim it
 // while there are readers.
 type RWLockWriteAcquire struct {
-	// LockHash; Channel: of releases; MemoryKey: of this request; exists if a late copy must not
-	// acquire; ClaimKey: of a waiting writer; its value is the memory key of the writer's request, or
-	// see rwlock/turns; SharedCounts; Turns: of clients that wait, see rwlock/turns
-	RWLockKeys
+	// Main; Channel: of releases; ClaimKey: of a waiting writer; its value is the memory key of the
+	// writer's request, or see rwlock/turns; SharedCounts; Turns: of clients that wait, see
+	// rwlock/turns
+	*Keys
 
+	// of this request; exists if a late copy must not acquire
+	MemoryKey any
 	// optional: of clients that poll, if this one does
 	Mark any
 	// id
@@ -1493,7 +1441,7 @@ type RWLockWriteAcquireReply struct {
 // lock, with a third element when claimed; "over" when this acquisition has ended; "again" when a
 // second count is refused, or its own id is a reader; "lost" when the outer hold is gone.
 func (c RWLockWriteAcquire) Do(ctx context.Context, by Sender) (RWLockWriteAcquireReply, error) {
-	keys := []any{c.LockHash, c.Channel, c.MemoryKey, c.ClaimKey, c.SharedCounts, c.Turns, c.Mark}
+	keys := []any{c.Main, c.Channel, c.MemoryKey, c.ClaimKey, c.SharedCounts, c.Turns, c.Mark}
 	args := []any{
 		c.Owner,
 		millis(c.TTL),
@@ -1518,10 +1466,11 @@ func (c RWLockWriteAcquire) Do(ctx context.Context, by Sender) (RWLockWriteAcqui
 // RWLockWriteAdopt is a call of rwlock/write_adopt: replace a writer's owner id by a new one, which
 // takes over all its counts.
 type RWLockWriteAdopt struct {
-	// LockHash; Channel: of releases; MemoryKey: of this request: 1 acquired, 2 released, 3 must not
-	// acquire; ClaimKey: of a waiting writer; SharedCounts
-	RWLockKeys
+	// Main; Channel: of releases; ClaimKey: of a waiting writer; SharedCounts
+	*Keys
 
+	// of this request: 1 acquired, 2 released, 3 must not acquire
+	MemoryKey any
 	// id
 	NewOwner string
 	TTL      time.Duration
@@ -1532,32 +1481,22 @@ type RWLockWriteAdopt struct {
 // Do runs the script. Redis returns how many counts were taken over, or 0 when that writer has
 // none.
 func (c RWLockWriteAdopt) Do(ctx context.Context, by Sender) (Number, error) {
-	keys := []any{c.LockHash, c.Channel, c.MemoryKey, c.ClaimKey, c.SharedCounts}
+	keys := []any{c.Main, c.Channel, c.MemoryKey, c.ClaimKey, c.SharedCounts}
 	args := []any{c.NewOwner, millis(c.TTL), by.runner.publish.Load(), c.OldOwner}
 	return readNumber(by.send(ctx, rwlockWriteAdopt, keys, 5, args, 4))
 }
 
-// RWLockWriteForce is a call of rwlock/write_force: free the lock of its writer. The writer's read
-// holds stay.
-type RWLockWriteForce struct {
-	// LockHash; Channel: of releases; MemoryKey: of this request; ClaimKey: of a waiting writer;
-	// SharedCounts
-	RWLockKeys
-
-	MemoryTTL time.Duration
-}
-
-// Do runs the script. Redis returns {the writer's id}, 0 when there was none. A copy of this
-// request gets the same answer.
-func (c RWLockWriteForce) Do(ctx context.Context, by Sender) (IDs, error) {
-	keys := []any{c.LockHash, c.Channel, c.MemoryKey, c.ClaimKey, c.SharedCounts}
-	args := []any{by.runner.publish.Load(), millis(c.MemoryTTL)}
-	return readIDs(by.send(ctx, rwlockWriteForce, keys, 5, args, 2))
+// RWLockWriteForce runs rwlock/write_force: free the lock of its writer. The writer's read holds
+// stay. Redis returns {the writer's id}, 0 when there was none. A copy of this request gets the
+// same answer.
+func RWLockWriteForce(ctx context.Context, by Sender, c Change) (IDs, error) {
+	return readIDs(c.send(ctx, by, rwlockWriteForce, c.ClaimKey, c.SharedCounts))
 }
 
 // RWLockWriteInfo is a call of rwlock/write_info: read who is the writer.
 type RWLockWriteInfo struct {
-	LockHash any
+	// Main
+	*Keys
 }
 
 // RWLockWriteInfoReply is the reply to RWLockWriteInfo.
@@ -1577,7 +1516,7 @@ type RWLockWriteInfoHolder struct {
 
 // Do runs the script. Redis returns the pttl of the hash; the writer, if there is one.
 func (c RWLockWriteInfo) Do(ctx context.Context, by Sender) (RWLockWriteInfoReply, error) {
-	keys := []any{c.LockHash}
+	keys := []any{c.Main}
 	var args []any
 	got, rest, err := readList(by.send(ctx, rwlockWriteInfo, keys, 1, args, 0))
 	reply := RWLockWriteInfoReply{Reply: got}
@@ -1594,11 +1533,13 @@ func (c RWLockWriteInfo) Do(ctx context.Context, by Sender) (RWLockWriteInfoRepl
 // RWLockWriteRelease is a call of rwlock/write_release: release a writer's counts and its claim, or
 // hand the lock off.
 type RWLockWriteRelease struct {
-	// LockHash; Channel: of releases; MemoryKey: of this request: 2 released, 3 nothing to release;
-	// ClaimKey: of a waiting writer; its value is the memory key of the writer's request, or see
-	// rwlock/turns; SharedCounts; Turns: of clients that wait, see rwlock/turns
-	RWLockKeys
+	// Main; Channel: of releases; ClaimKey: of a waiting writer; its value is the memory key of the
+	// writer's request, or see rwlock/turns; SharedCounts; Turns: of clients that wait, see
+	// rwlock/turns
+	*Keys
 
+	// of this request: 2 released, 3 nothing to release
+	MemoryKey any
 	// optional: memory of the successor's request, if there is a successor; without one, the mark of
 	// clients that poll, if they count
 	SuccessorMemory any
@@ -1627,7 +1568,7 @@ type RWLockWriteRelease struct {
 // now; else 1 and how many received the release message, and 1 more if others poll.
 func (c RWLockWriteRelease) Do(ctx context.Context, by Sender) (Released, error) {
 	keys := []any{
-		c.LockHash,
+		c.Main,
 		c.Channel,
 		c.MemoryKey,
 		c.ClaimKey,
@@ -1651,55 +1592,39 @@ func (c RWLockWriteRelease) Do(ctx context.Context, by Sender) (Released, error)
 	return got, err
 }
 
-// SemaphoreAcquire is a call of semaphore/acquire: acquire permits, all or none.
-type SemaphoreAcquire struct {
-	// permits left
-	PermitsKey any
-	// on which the release will be published
-	Channel any
-	// of this acquisition: 1 and the epoch acquired, 2 released, 3 must not acquire
-	MemoryKey any
-	// of the semaphore
-	EpochKey  any
-	MemoryTTL time.Duration
-	// permits, at least 1
-	Wanted int64
-}
-
-// Do runs the script. Redis returns {1, permits left, epoch} when acquired; {0, permits left} when
-// there are too few; {0} when no number is set; "over" when this acquisition has ended.
-func (c SemaphoreAcquire) Do(ctx context.Context, by Sender) (Permits, error) {
-	keys := []any{c.PermitsKey, c.Channel, c.MemoryKey, c.EpochKey}
-	args := []any{by.runner.publish.Load(), millis(c.MemoryTTL), c.Wanted}
-	return readPermits(by.send(ctx, semaphoreAcquire, keys, 4, args, 3))
+// SemaphoreAcquire runs semaphore/acquire: acquire permits, all or none. Redis returns {1, permits
+// left, epoch} when acquired; {0, permits left} when there are too few; {0} when no number is set;
+// "over" when this acquisition has ended.
+func SemaphoreAcquire(ctx context.Context, by Sender, c Change) (Permits, error) {
+	return readPermits(c.send(ctx, by, semaphoreAcquire, c.EpochKey))
 }
 
 // SemaphoreAdd runs semaphore/add: add permits, or take some away; a TTL stays. Redis returns 1.
 func SemaphoreAdd(ctx context.Context, by Sender, c Change) (Number, error) {
-	return c.do(ctx, by, semaphoreAdd)
+	return readNumber(c.send(ctx, by, semaphoreAdd, c.EpochKey))
 }
 
 // SemaphoreDelete runs semaphore/delete: delete the semaphore. Redis returns 1 when there was one,
 // 0 when not.
 func SemaphoreDelete(ctx context.Context, by Sender, c Change) (Number, error) {
-	return c.do(ctx, by, semaphoreDelete)
+	return readNumber(c.send(ctx, by, semaphoreDelete, c.EpochKey))
 }
 
 // SemaphoreDrain runs semaphore/drain: take all permits that are left; a TTL stays. Redis returns
 // how many permits were taken; below 0 when so many were missing.
 func SemaphoreDrain(ctx context.Context, by Sender, c Change) (Number, error) {
-	return c.do(ctx, by, semaphoreDrain)
+	return readNumber(c.send(ctx, by, semaphoreDrain))
 }
 
 // SemaphoreInfo is a call of semaphore/info: read how many permits are left.
 type SemaphoreInfo struct {
-	// permits left
-	PermitsKey any
+	// Main: permits left
+	*Keys
 }
 
 // Do runs the script. Redis returns how many permits are left, 0 when there is no semaphore.
 func (c SemaphoreInfo) Do(ctx context.Context, by Sender) (Number, error) {
-	keys := []any{c.PermitsKey}
+	keys := []any{c.Main}
 	var args []any
 	return readNumber(by.send(ctx, semaphoreInfo, keys, 1, args, 0))
 }
@@ -1707,15 +1632,14 @@ func (c SemaphoreInfo) Do(ctx context.Context, by Sender) (Number, error) {
 // SemaphoreInit runs semaphore/init: set the number of permits, unless it is set. Redis returns 1
 // when set, 0 when it was set before.
 func SemaphoreInit(ctx context.Context, by Sender, c Change) (Number, error) {
-	return c.do(ctx, by, semaphoreInit)
+	return readNumber(c.send(ctx, by, semaphoreInit, c.EpochKey))
 }
 
 // SemaphoreList is a call of semaphore/list: read a number, and whether it counts permits with
 // leases.
 type SemaphoreList struct {
-	NumberKey any
-	// optional: missing if they are in another cluster slot
-	Leases any
+	// Main; Leases: optional: missing if they are in another cluster slot
+	*Keys
 }
 
 // SemaphoreListReply is the reply to SemaphoreList.
@@ -1731,7 +1655,7 @@ type SemaphoreListReply struct {
 // The kind is "permits" if there are leases, else "integer": the key of a semaphore or a latch
 // looks like any other number.
 func (c SemaphoreList) Do(ctx context.Context, by Sender) (SemaphoreListReply, error) {
-	keys := []any{c.NumberKey, c.Leases}
+	keys := []any{c.Main, c.Leases}
 	var args []any
 	got, rest, err := readList(by.send(ctx, semaphoreList, keys, 1, args, 0))
 	reply := SemaphoreListReply{Reply: got}
@@ -1747,13 +1671,11 @@ func (c SemaphoreList) Do(ctx context.Context, by Sender) (SemaphoreListReply, e
 // SemaphoreRelease is a call of semaphore/release: release the permits of one acquisition, once, or
 // hand them off.
 type SemaphoreRelease struct {
-	// permits left
-	PermitsKey any
-	Channel    any
+	// Main: permits left; Channel; EpochKey: of the semaphore
+	*Keys
+
 	// of the acquisition: 1 and the epoch acquired, 2 released, 3 must not acquire
 	MemoryKey any
-	// of the semaphore
-	EpochKey any
 	// optional: memory of the successor's acquisition, if there is one
 	SuccessorMemory any
 	MemoryTTL       time.Duration
@@ -1782,7 +1704,7 @@ type SemaphoreReleaseReply struct {
 // gone; {permits left, epoch} when the successor has its permits now; else 1 and how many received
 // the release message.
 func (c SemaphoreRelease) Do(ctx context.Context, by Sender) (SemaphoreReleaseReply, error) {
-	keys := []any{c.PermitsKey, c.Channel, c.MemoryKey, c.EpochKey, c.SuccessorMemory}
+	keys := []any{c.Main, c.Channel, c.MemoryKey, c.EpochKey, c.SuccessorMemory}
 	args := []any{
 		by.runner.publish.Load(),
 		millis(c.MemoryTTL),

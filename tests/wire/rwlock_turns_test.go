@@ -41,10 +41,9 @@ func (x *rwTurns) memory(client string) string {
 	return "redisson_unlock_latch:{" + x.Name + "}:" + client
 }
 
-func (x *rwTurns) keys(client string) scripts.RWLockKeys {
-	return scripts.RWLockKeys{
-		LockHash: x.Name, Channel: x.Channel, MemoryKey: x.memory(client), ClaimKey: x.claim(),
-		SharedCounts: x.SharedCounts(), Turns: x.key(),
+func (x *rwTurns) keys() *scripts.Keys {
+	return &scripts.Keys{
+		Main: x.Name, Channel: x.Channel, ClaimKey: x.claim(), SharedCounts: x.SharedCounts(), Turns: x.key(),
 	}
 }
 
@@ -52,7 +51,7 @@ func (x *rwTurns) keys(client string) scripts.RWLockKeys {
 func (x *rwTurns) read(t *testing.T, client string) *time.Duration {
 	t.Helper()
 	call := scripts.RWLockReadAcquire{
-		RWLockKeys: x.keys(client), Owner: client, TTL: time.Minute, Client: client, Waits: 1,
+		Keys: x.keys(), MemoryKey: x.memory(client), Owner: client, TTL: time.Minute, Client: client, Waits: 1,
 	}
 	if x.took[client] {
 		call.Waits = 2
@@ -66,7 +65,7 @@ func (x *rwTurns) read(t *testing.T, client string) *time.Duration {
 func (x *rwTurns) write(t *testing.T, client string) *time.Duration {
 	t.Helper()
 	got, err := scripts.RWLockWriteAcquire{
-		RWLockKeys: x.keys(client), Owner: client, TTL: time.Minute,
+		Keys: x.keys(), MemoryKey: x.memory(client), Owner: client, TTL: time.Minute,
 		ClaimTTL: time.Second, Client: client, Waits: true,
 	}.Do(t.Context(), x.by)
 	require.NoError(t, err)
@@ -103,7 +102,7 @@ func (x *rwTurns) writeAfterOthers(t *testing.T, client string) {
 func (x *rwTurns) stopReading(t *testing.T, client string) {
 	t.Helper()
 	_, err := scripts.RWLockReadRelease{
-		RWLockKeys: x.keys(client), Owner: client, OnlyOwn: true, Client: client,
+		Keys: x.keys(), MemoryKey: x.memory(client), Owner: client, OnlyOwn: true, Client: client,
 	}.Do(t.Context(), x.by)
 	require.NoError(t, err)
 }
@@ -112,7 +111,7 @@ func (x *rwTurns) stopReading(t *testing.T, client string) {
 func (x *rwTurns) stopWriting(t *testing.T, client string) {
 	t.Helper()
 	_, err := scripts.RWLockWriteRelease{
-		RWLockKeys: x.keys(client), Owner: client, DefaultTTL: time.Minute, Client: client,
+		Keys: x.keys(), MemoryKey: x.memory(client), Owner: client, DefaultTTL: time.Minute, Client: client,
 	}.Do(t.Context(), x.by)
 	require.NoError(t, err)
 }

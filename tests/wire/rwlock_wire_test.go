@@ -307,7 +307,8 @@ func TestRWLockLateCopyOfAConfirmedCount(t *testing.T) {
 		memory := "redisson_unlock_latch:{" + x.Name + "}:released"
 		confirm := func() int64 {
 			got, err := scripts.RWLockReadSetCount{
-				LockHash: x.Name, SharedCounts: x.SharedCounts(), LatestChange: memory + ":count", MemoryKey: memory,
+				Keys:         &scripts.Keys{Main: x.Name, SharedCounts: x.SharedCounts()},
+				LatestChange: memory + ":count", MemoryKey: memory,
 				Owner: "o", WantedPrivate: 1, TTL: time.Minute, NeededMs: -1, Change: 1,
 				MemoryTTL: time.Minute,
 			}.Do(ctx, run.Sender())

@@ -26,8 +26,10 @@
 // they are left out as long as they are nil or zero. An optional key before others may be nil, too. The
 // first key then stands in its place, as it does for a key that is "not used": it is in the right slot.
 //
-// A driver makes the keys of its kind as one value: see keySets in generate.go. The struct of a script that
-// has a channel embeds this value, and uses the keys that the script's header names.
+// A handle makes the keys of its primitive once, as a [scripts.Keys]: see shared in generate.go. The struct of a call
+// embeds a pointer to it, and uses the keys that the script's header names.
+//
+// A script with the keys and the arguments of a [scripts.Change] becomes a function with that as its parameter.
 //
 // "KEYS[1..3]  a, b, c" names several keys at once. "ARGV[4..]  ids (text)" is a list of any length, and
 // "KEYS[6..]  companions.memory_key" with "ARGV[7..]  companions.owner (text)" a list of structs. Only
@@ -40,8 +42,7 @@
 //
 //	nothing      the reply does not matter
 //	number       and other words: a type that package scripts defines, see words in generate.go
-//	change       a number. The script has the keys and the arguments of a [scripts.Change], so it
-//	             becomes a function with such a call as its parameter
+//	change       a number. The script has the keys and the arguments of a [scripts.Change]
 //	{a text, b number, c flag}
 //	             a list with these elements; "or {}": it may be empty
 //	released {epoch number}

@@ -35,8 +35,8 @@ local is_last, all_keys = ARGV[4] == '1', KEYS
 	for _, want := range []string{
 		"// LockExample is a call of lock/example: do it.\n",
 		"\t// optional: what it is, and more\n\tMemoryKey any\n",
-		"\tif c.MemoryKey == nil {\n\t\tc.MemoryKey = c.LockHash // any key of the slot\n\t}\n",
-		"keys := []any{c.LockHash, c.LockHash, c.MemoryKey, c.Line, c.TokenKey}\n",
+		"\tif memoryKey == nil {\n\t\tmemoryKey = c.Main // any key of the slot\n\t}\n",
+		"keys := []any{c.Main, c.Main, memoryKey, c.Line, c.TokenKey}\n",
 		"args := []any{c.Owner, millis(c.TTL), by.runner.publish.Load(), c.IsLast, c.Tokens}\n",
 		"// Do runs the script. Redis returns 1 or 0, \"\" for a foreign key.\n",
 		"return readNumber(by.send(ctx, lockExample, keys, 4, args, 4))\n",
@@ -45,8 +45,8 @@ local is_last, all_keys = ARGV[4] == '1', KEYS
 	}
 }
 
-// A script that has a channel takes the keys of its kind from one value.
-func TestKeysOfAKind(t *testing.T) {
+// A script takes the keys of its primitive from one value.
+func TestSharedKeys(t *testing.T) {
 	text, err := generated(`-- lock/example: do it.
 -- KEYS[1]  lock_hash
 -- KEYS[2]  channel: what it is
@@ -57,10 +57,10 @@ func TestKeysOfAKind(t *testing.T) {
 `)
 	require.NoError(t, err)
 	for _, want := range []string{
-		"type LockKeys struct {\n\tLockHash     any\n",
-		"\t// LockHash; Channel: what it is; MemoryKey: optional; Line: optional\n\tLockKeys\n\n\tOther any\n}",
-		"\tif c.MemoryKey == nil {\n\t\tc.MemoryKey = c.LockHash // any key of the slot\n\t}\n",
-		"keys := []any{c.LockHash, c.Channel, c.MemoryKey, c.Other, c.Line}\n",
+		"type Keys struct {\n\tMain         any\n",
+		"\t// Main; Channel: what it is; Line: optional\n\t*Keys\n\n",
+		"\tmemoryKey := c.MemoryKey\n\tif memoryKey == nil {\n\t\tmemoryKey = c.Main // any key of the slot\n\t}\n",
+		"keys := []any{c.Main, c.Channel, memoryKey, c.Other, c.Line}\n",
 	} {
 		require.Contains(t, text, want)
 	}
@@ -98,7 +98,7 @@ func TestBatches(t *testing.T) {
 `)
 	require.NoError(t, err)
 	require.Contains(t, text, "func (c LockExample) AddTo(b *Batch) {\n")
-	require.Contains(t, text, "b.keys = append(b.keys, c.LockHash, c.Line)\n")
+	require.Contains(t, text, "b.keys = append(b.keys, c.Main, c.Line)\n")
 	require.NotContains(t, text, "Do(")
 }
 
@@ -115,7 +115,7 @@ func TestChanges(t *testing.T) {
 	require.NoError(t, err)
 	require.Contains(t, text, "// LockExample runs lock/example: do it. Redis returns 1 or 0.\n"+
 		"func LockExample(ctx context.Context, by Sender, c Change) (Number, error) {\n"+
-		"\treturn c.do(ctx, by, lockExample)\n}\n")
+		"\treturn readNumber(c.send(ctx, by, lockExample))\n}\n")
 	require.NotContains(t, text, "type LockExample")
 }
 
@@ -163,7 +163,7 @@ func TestBadHeaders(t *testing.T) {
 		{"-- KEYS[1..]  a, b\n" + returns, ":2: KEYS[1..] is a list of 2 names without a group"},
 		{"-- KEYS[1..]  a.x, b.y\n" + returns, `:2: y is not of the group "a"`},
 		{"-- KEYS[-1]  mark\n" + returns, ":2: KEYS[-1] is not the one after a list"},
-		{key + "-- KEYS[2]  lock_hash\n" + returns, ":1: two fields are named LockHash"},
+		{key + "-- KEYS[2]  lock_hash\n" + returns, ":1: two fields are named Main"},
 		{key + "-- ARGV[1]  owner\n" + returns, ":3: owner has no type: one of text, number, ms, flag, command"},
 		{key + "-- ARGV[1]  owner (string)\n" + returns, ":3: owner has no type"},
 		{
@@ -180,7 +180,7 @@ func TestBadHeaders(t *testing.T) {
 		{key + "-- returns  {a (b text)..., c text}\n", `:3: after the element a: want "}", got ", c text}"`},
 		{key + "-- returns  {a text\n", ":3: element a has no type"},
 		{key + "-- returns  kept: 1\n", ":1: a batch, and nothing else, returns kept"},
-		{key + "-- returns  change: 1\n", ":1: a change has a key, a channel, a memory"},
+		{key + "-- returns  change: 1\n", ":1: a change has a key, a channel and a memory"},
 		{
 			"-- KEYS[1..]  each.a\n-- ARGV[1]  b (text)\n-- returns  kept\n",
 			":1: keys and arguments of a batch are both lists named each",

@@ -29,34 +29,34 @@ var words = map[string]word{
 	"leased_permits": {typ: "LeasedPermits"},
 }
 
-// keySet is the keys that a driver makes for all calls of its kind, as one value.
-type keySet struct {
-	typ     string
-	folders []string
-	names   []string // in Lua
+// shared are the keys that a handle makes once for all calls, in the struct scripts.Keys. Its fields are named here
+// where Lua has other names. KEYS[1] is the primitive's own key, whatever a kind keeps there.
+var shared = []struct {
+	field string
+	names []string // in Lua
+}{
+	{"Main", []string{"lock_hash", "permits_key", "count_key", "number_key"}},
+	{"Channel", []string{"channel"}},
+	{"SharedCounts", []string{"shared_counts"}},
+	{"Line", []string{"line"}},
+	{"Queue", []string{"queue"}},
+	{"Deadlines", []string{"deadlines"}},
+	{"Waiters", []string{"waiters"}},
+	{"Clients", []string{"clients"}},
+	{"ClaimKey", []string{"claim_key"}},
+	{"Turns", []string{"turns"}},
+	{"EpochKey", []string{"epoch_key"}},
+	{"Leases", []string{"leases"}},
 }
 
-// keySets has a set for each group of folders whose drivers make their keys as one value. A script of these folders
-// that has a channel takes its keys from the set.
-var keySets = []keySet{
-	{"LockKeys", []string{"lock", "fairlock"}, []string{
-		"lock_hash", "channel", "memory_key", "shared_counts", "line", "queue", "deadlines", "waiters", "clients",
-	}},
-	{"RWLockKeys", []string{"rwlock"}, []string{
-		"lock_hash", "channel", "memory_key", "claim_key", "shared_counts", "turns",
-	}},
-}
-
-// keySet returns the set that a script takes its keys from; nil: none.
-func (s *script) keySet() *keySet {
-	folder, _, _ := strings.Cut(s.path, "/")
-	hasChannel := slices.ContainsFunc(s.keys.fixed, func(p param) bool { return p.name == "channel" })
-	for i, set := range keySets {
-		if hasChannel && slices.Contains(set.folders, folder) {
-			return &keySets[i]
+// sharedField is the field of scripts.Keys for a key; "" if a call has a field of its own for it.
+func (p param) sharedField() string {
+	for _, key := range shared {
+		if p.typ == "key" && slices.Contains(key.names, p.name) {
+			return key.field
 		}
 	}
-	return nil
+	return ""
 }
 
 // Generate returns the text of calls.go for the Lua files in a file system. An error begins with a file's
@@ -95,16 +95,14 @@ func Generate(files fs.FS) ([]byte, error) {
 		g.line("%s = Load(%q)", varName(s), s.path)
 	}
 	g.line(")")
-	for _, set := range keySets {
-		g.line("")
-		g.comment(fmt.Sprintf("%s are the keys of the scripts in %s that have a channel. Each call says which of them "+
-			"it takes.", set.typ, strings.Join(set.folders, " and ")))
-		g.line("type %s struct {", set.typ)
-		for _, name := range set.names {
-			g.line("%s any", goName(name))
-		}
-		g.line("}")
+	g.line("")
+	g.comment("Keys are the keys and the channel of a primitive. Each call says which of them it takes. The first one " +
+		"is a string: a cluster client finds the slot by it.")
+	g.line("type Keys struct {")
+	for _, key := range shared {
+		g.line("%s any", key.field)
 	}
+	g.line("}")
 	for _, s := range all {
 		g.script(s)
 	}
@@ -133,10 +131,15 @@ func (g *generator) comment(text string) {
 func (g *generator) script(s *script) {
 	name := typeName(s)
 	g.line("")
-	if s.returns.word == "change" {
+	if s.isChange() {
+		var others strings.Builder
+		for _, p := range s.keys.fixed[changeKeys:] {
+			others.WriteString(", " + value("c", p))
+		}
+		result := words[s.returns.word].typ
 		g.comment(fmt.Sprintf("%s runs %s: %s. %s", name, s.path, s.purpose, returnsDoc(s)))
-		g.line("func %s(ctx context.Context, by Sender, c Change) (Number, error) {", name)
-		g.line("return c.do(ctx, by, %s)", varName(s))
+		g.line("func %s(ctx context.Context, by Sender, c Change) (%s, error) {", name, result)
+		g.line("return read%s(c.send(ctx, by, %s%s))", result, varName(s), others.String())
 		g.line("}")
 		return
 	}
@@ -147,14 +150,14 @@ func (g *generator) script(s *script) {
 	}
 	g.line("type %s struct {", name)
 	if s.isBatch() {
-		g.params(s.keys.list)
+		g.keys(s.keys.list)
 		g.params(s.args.list)
 		g.line("}")
 		g.batch(s, name)
 		return
 	}
 	element := name + singular(goName(s.keys.group))
-	g.keys(s)
+	g.keys(s.keys.fixed)
 	if s.keys.last != nil {
 		g.params([]param{*s.keys.last})
 	}
@@ -175,7 +178,7 @@ func (g *generator) script(s *script) {
 		g.line("")
 		g.line("// %s is an element of %s.%s.", element, name, goName(s.keys.group))
 		g.line("type %s struct {", element)
-		g.params(s.keys.list)
+		g.keys(s.keys.list)
 		g.params(s.args.list)
 		g.line("}")
 	}
@@ -213,21 +216,20 @@ func (g *generator) params(params []param) {
 	}
 }
 
-// keys prints the fields for a script's keys. If the script takes some of them from a set, the set is embedded.
-func (g *generator) keys(s *script) {
-	set, own := s.keySet(), s.keys.fixed
-	if set != nil {
-		var taken []string
-		own = nil
-		for _, p := range s.keys.fixed {
-			if slices.Contains(set.names, p.name) {
-				taken = append(taken, strings.TrimSuffix(p.field()+": "+p.text(), ": "))
-			} else {
-				own = append(own, p)
-			}
+// keys prints the fields for keys. Shared ones are embedded.
+func (g *generator) keys(keys []param) {
+	var taken []string
+	var own []param
+	for _, p := range keys {
+		if field := p.sharedField(); field != "" {
+			taken = append(taken, strings.TrimSuffix(field+": "+p.text(), ": "))
+		} else {
+			own = append(own, p)
 		}
+	}
+	if taken != nil {
 		g.comment(strings.Join(taken, "; "))
-		g.line("%s", set.typ)
+		g.line("*Keys")
 		g.line("")
 	}
 	g.params(own)
@@ -282,6 +284,8 @@ func (g *generator) vector(name string, v vector, s *script) string {
 				values[i] = value("c", s.keys.fixed[0])
 			}
 		case p.optional && i < required:
+			g.line("%s := %s", goVar(p.name), values[i])
+			values[i] = goVar(p.name)
 			g.line("if %s == nil {", values[i])
 			g.line("%s = %s // any key of the slot", values[i], value("c", s.keys.fixed[0]))
 			g.line("}")
@@ -478,6 +482,9 @@ func goName(name string) string {
 
 // field is the name of a struct's field. Its type says that a duration is in milliseconds.
 func (p param) field() string {
+	if field := p.sharedField(); field != "" {
+		return field
+	}
 	if p.typ == "ms" {
 		return goName(strings.TrimSuffix(p.name, "_ms"))
 	}

@@ -251,19 +251,25 @@ func (s *script) check() error {
 		return fail("a batch, and nothing else, returns kept")
 	}
 	if s.returns.word == "change" && !s.isChange() {
-		return fail("a change has a key, a channel, a memory and one more key at most; " +
+		return fail("a change has a key, a channel and a memory, and further keys of the primitive; " +
 			"publish, memory_ttl_ms and one more number at most")
 	}
 	return nil
 }
 
-// isChange reports whether the script has the keys and the arguments of a [scripts.Change].
+// changeKeys is how many keys each [scripts.Change] has.
+const changeKeys = 3
+
+// isChange reports whether the script has the keys and the arguments of a [scripts.Change], and a reply without
+// further elements.
 func (s *script) isChange() bool {
 	keys, args := s.keys.fixed, s.args.fixed
 	return len(s.keys.list)+len(s.args.list) == 0 &&
-		(len(keys) == 3 || len(keys) == 4) && keys[1].name == "channel" && keys[2].name == "memory_key" &&
+		len(keys) >= changeKeys && keys[1].name == "channel" && keys[2].name == "memory_key" &&
+		!slices.ContainsFunc(keys[changeKeys:], func(p param) bool { return p.sharedField() == "" }) &&
 		(len(args) == 2 || len(args) == 3 && args[2].typ == "number") &&
-		args[0].name == "publish" && args[1].name == "memory_ttl_ms"
+		args[0].name == "publish" && args[1].name == "memory_ttl_ms" &&
+		words[s.returns.word].typ != "" && words[s.returns.word].rest == ""
 }
 
 var (
