@@ -3,6 +3,7 @@ package primitives
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"time"
@@ -54,11 +55,7 @@ func isUnlockMessage(payload string) bool { return payload == "0" || payload == 
 func (d *base) Extend(
 	ctx context.Context, o *engine.Ownership, ttl time.Duration,
 ) (sent time.Time, lost bool, _ error) {
-	var batch scripts.Batch
-	renewerOf(o).renewal(&batch, o, ttl)
-	reply, err := batch.Do(ctx, d.h.c.confirmed)
-	err = cmp.Or(err, reply.Unconfirmed)
-	return reply.Sent, err == nil && !reply.Kept[0], err
+	return renewAlone(ctx, o, ttl, d.h.c.confirmed)
 }
 
 // Overwritten implements [engine.Driver]. A WRONGTYPE may also be that of another key, such as a fair lock's queue.
@@ -69,10 +66,8 @@ func (d *base) Overwritten(ctx context.Context, err error) bool {
 // checkCount asks whether o, which has a shared id, still has its count. Others may hold with that id, so the
 // lock's field does not tell. A renewal of 0 ms changes nothing.
 func (d *base) checkCount(ctx context.Context, o *engine.Ownership) (lost bool, err error) {
-	var batch scripts.Batch
-	renewerOf(o).renewal(&batch, o, 0)
-	reply, err := batch.Do(ctx, d.h.c.calls)
-	return err == nil && !reply.Kept[0], err
+	_, lost, err = renewAlone(ctx, o, 0, d.h.c.calls)
+	return lost, err
 }
 
 // change runs a script such as that of Init or CountDown, which changes a number without acquiring it. wrong is the
@@ -135,9 +130,9 @@ func (d *fieldDriver) SetCount(
 // unnest sets the count of a private hold to n when a nested one is released, by lock/nested_release. The
 // script sets the count instead of subtracting one, so a copy changes nothing and no memory is needed.
 func (d *fieldDriver) unnest(ctx context.Context, o *engine.Ownership, n int) (engine.Released, error) {
-	return releasedOf(isLost(scripts.LockNestedRelease{
+	return releasedResult(scripts.LockNestedRelease{
 		Keys: &d.h.keys, Field: d.field(o), Wanted: int64(n), DefaultTTL: o.TTL,
-	}.Do(ctx, d.h.c.calls)))
+	}.Do(ctx, d.h.c.calls))
 }
 
 // Check implements [engine.Driver] by lock/check, which only reads: does the hash have o's field?
@@ -175,11 +170,11 @@ func (d *fieldDriver) probe(o *engine.Ownership) []any {
 	return []any{"hexists", d.h.keys.Main, d.field(o)}
 }
 
-// lockResult returns the result of an acquisition of a lock. "again" means that WithNonReentrant forbids a
+// acquiredResult returns the result of an acquisition. "again" means that WithNonReentrant forbids a
 // second count, "lost" that the hold to nest under is gone, so its holds must end. A negative PTTL means that
-// the hash has no TTL, or that it is not known. When to retry is then unknown.
-func lockResult(reply scripts.Acquired, err error) (engine.Result, error) {
-	res := engine.Result{InDoubt: reply.Doubt}
+// the hash has no TTL, or that it is not known when a lease ends. When to retry is then unknown.
+func acquiredResult(reply scripts.Acquired, err error) (engine.Result, error) {
+	res := engine.Result{InDoubt: reply.Doubt, Free: int(reply.Left)}
 	switch {
 	case err != nil:
 		return res, err
@@ -194,36 +189,37 @@ func lockResult(reply scripts.Acquired, err error) (engine.Result, error) {
 		return res, ErrLost
 	case scripts.Over:
 		return res, errOver
+	case scripts.Unset:
+		res.Met = errNoCount
 	}
 	res.RetryAfter, res.Holder = -1, reply.Holder
 	if reply.PTTL >= 0 {
-		res.RetryAfter = fromMillis(reply.PTTL)
+		res.RetryAfter = fromMillis(min(reply.PTTL, maxDuration.Milliseconds()))
 	}
 	return res, nil
 }
 
-// errOver is the error of a late copy of an acquisition.
-var errOver = fmt.Errorf("this acquisition was given back already: %w", ErrReleased)
+var (
+	// errOver is the error of a late copy of an acquisition.
+	errOver = fmt.Errorf("this acquisition was given back already: %w", ErrReleased)
+	// errNoCount says why an acquisition waits although nobody has a permit.
+	errNoCount = errors.New("the semaphore has no count: Init sets it")
+)
 
-// releasedResult returns the result of a release. The successor's lease counts from when the release was sent.
+// releasedResult returns the result of a release. The successor's lease counts from when the release was sent. If the
+// key holds data of another program by now, the lock is lost.
 func releasedResult(reply scripts.Released, err error) (engine.Released, error) {
 	switch {
+	case isForeign(err):
+		return engine.Released{Lost: true}, nil
 	case err != nil:
-		return releasedOf(false, err)
+		return engine.Released{}, err
 	case reply.HandedOff:
 		return engine.Released{Granted: engine.Result{
 			Granted: true, Sent: reply.Sent, InDoubt: reply.Doubt, Token: reply.Token, Free: int(reply.Left),
 		}}, nil
 	}
 	return engine.Released{Heard: int(reply.Heard), Lost: !reply.Held}, nil
-}
-
-// releasedOf returns the result of a release. If the key holds data of another program by now, the lock is lost.
-func releasedOf(lost bool, err error) (engine.Released, error) {
-	if isForeign(err) {
-		return engine.Released{Lost: true}, nil
-	}
-	return engine.Released{Lost: lost}, err
 }
 
 // adopted returns the result of an adoption by q. The reply is the number of counts.

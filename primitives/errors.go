@@ -131,7 +131,7 @@ func holds(what string) string { return "the key holds " + what + "; use another
 const foreignReply = "FOREIGN "
 
 // isForeign reports whether err is such an error.
-func isForeign(err error) bool { return redis.HasErrorPrefix(err, foreignReply) }
+func isForeign(err error) bool { return err != nil && redis.HasErrorPrefix(err, foreignReply) }
 
 // isWrongType reports whether a key holds another type than a script expects. Miniredis words it
 // differently.

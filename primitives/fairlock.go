@@ -93,7 +93,7 @@ func (d *fairDriver) TryAcquire(ctx context.Context, q *engine.Request) (engine.
 		RefuseSecond: q.NonReentrant, Joins: queue, Timeout: q.Terms.WaiterTimeout,
 		Client: c.life, ClientID: c.id, IsNested: q.Nested, Random: newStay(),
 	}.Do(ctx, c.confirmed)
-	res, err := lockResult(reply.Acquired, err)
+	res, err := acquiredResult(reply.Acquired, err)
 	if w, ok := q.State.(*fairWaiter); ok && err == nil && !res.Granted && q.MayQueue {
 		w.position = fairPosition{since: reply.Since, seen: reply.Sent, foreign: reply.IsForeign}
 	}

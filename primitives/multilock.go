@@ -111,7 +111,7 @@ func (w *wholeDriver) TryAcquire(ctx context.Context, o *engine.Owner) (engine.R
 	if err != nil && redis.HasErrorPrefix(err, "CROSSSLOT") { // the server of a plain client enforces slots
 		w.c.slotted.Store(true)
 	}
-	res, err := lockResult(reply.Acquired, err)
+	res, err := acquiredResult(reply.Acquired, err)
 	busy := unknownMember
 	if err == nil && !res.Granted && reply.Busy >= 0 && int(reply.Busy) < len(w.members) {
 		busy = int(reply.Busy)

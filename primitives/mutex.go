@@ -97,15 +97,15 @@ type hashDriver struct{ fieldDriver }
 func (d *hashDriver) releaseShared(
 	ctx context.Context, o *engine.Owner, rest time.Duration,
 ) (engine.Released, error) {
-	return releasedOf(isLost(d.releaseOne(ctx, o, scripts.LockReleaseShared{
+	return releasedResult(d.releaseOne(ctx, o, scripts.LockReleaseShared{
 		Owner: o.ID, MemoryTTL: d.h.c.rememberFor(o), OnlyOwn: true, Rest: rest,
-	})))
+	}))
 }
 
 // releaseOne runs lock/release_shared, or that of fair locks, which has the same arguments. o's key remembers it.
 func (d *hashDriver) releaseOne(
 	ctx context.Context, o *engine.Owner, call scripts.LockReleaseShared,
-) (scripts.Number, error) {
+) (scripts.Released, error) {
 	call.Keys, call.MemoryKey, call.DefaultTTL = &d.h.keys, d.h.ownerKey(o), o.TTL
 	if d.h.keys.Queue != nil {
 		return scripts.FairLockReleaseShared(call).Do(ctx, d.h.c.calls)
@@ -127,7 +127,8 @@ func (d *hashDriver) adopt(ctx context.Context, id string, q *engine.Request) (t
 // WithOwner go first, the oldest of them before the others; the release of that acquisition then finds that
 // it was lost. q has a new number, and the key of that number remembers the answer for copies.
 func (d *hashDriver) releaseID(ctx context.Context, id string, q *engine.Request) (held bool, err error) {
-	return isOne(d.releaseOne(ctx, &q.Owner, scripts.LockReleaseShared{Owner: id, MemoryTTL: d.h.c.remembered}))
+	reply, err := d.releaseOne(ctx, &q.Owner, scripts.LockReleaseShared{Owner: id, MemoryTTL: d.h.c.remembered})
+	return reply.Held, err
 }
 
 // mutexDriver is the driver of plain and fenced locks. Clients that wait stand in line, but whoever tries
@@ -208,7 +209,7 @@ func (d *mutexDriver) TryAcquire(ctx context.Context, q *engine.Request) (engine
 		call.Keys, call.Place, call.Since = &keys, "", strconv.FormatInt(mark, 10)
 	}
 	reply, err := call.Do(ctx, d.h.c.confirmed)
-	res, err := lockResult(reply.Acquired, err)
+	res, err := acquiredResult(reply.Acquired, err)
 	countTokens(&res, q.Tokens)
 	res.Since, res.Quiet = reply.Since, reply.Since != 0 && !reply.MustListen
 	return res, err
@@ -218,7 +219,7 @@ func (d *mutexDriver) TryAcquire(ctx context.Context, q *engine.Request) (engine
 // adds a count. A copy finds the acquisition's count and adds none; after the release it is answered
 // "over".
 func (d *mutexDriver) acquireShared(ctx context.Context, q *engine.Request) (engine.Result, error) {
-	res, err := lockResult(scripts.LockAcquireShared{
+	res, err := acquiredResult(scripts.LockAcquireShared{
 		Keys: &d.h.keys, MemoryKey: d.h.ownerKey(&q.Owner), TokenKey: d.token, Owner: q.ID, TTL: q.TTL,
 		RefuseSecond: q.NonReentrant, IsNested: q.Nested,
 	}.Do(ctx, d.h.c.confirmed))

@@ -198,13 +198,9 @@ func (d *permitDriver) nameOwner(o *engine.Owner) {
 // the request's key, and takes nothing. InDoubt covers all rounds: a copy of any of them may arrive.
 func (d *permitDriver) TryAcquire(ctx context.Context, q *engine.Request) (engine.Result, error) {
 	for round, inDoubt := 1, false; ; round++ {
-		reply, err := scripts.PermitSemaphoreAcquire{
+		res, err := acquiredResult(scripts.PermitSemaphoreAcquire{
 			Keys: &d.h.keys, MemoryKey: d.h.ownerKey(&q.Owner), MaxCollected: maxCollected, IDs: rawOf(q.ID), TTL: q.TTL,
-		}.Do(ctx, d.h.c.confirmed)
-		res, err := permitsResult(reply.Permits, err)
-		if reply.NextEnd >= 0 {
-			res.RetryAfter = fromMillis(min(reply.NextEnd, maxDuration.Milliseconds()))
-		}
+		}.Do(ctx, d.h.c.confirmed))
 		inDoubt = inDoubt || res.InDoubt
 		res.InDoubt = inDoubt
 		if err != nil || res.Granted || res.RetryAfter != 0 || ctx.Err() != nil || round == maxCollections {

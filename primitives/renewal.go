@@ -34,6 +34,17 @@ type renewer interface {
 // renewerOf returns the driver of an ownership. The watchdog has only leased ones, so it is a renewer.
 func renewerOf(o *engine.Ownership) renewer { return o.Resource().Driver.(renewer) }
 
+// renewAlone renews a lease by a batch of its own.
+func renewAlone(
+	ctx context.Context, o *engine.Ownership, ttl time.Duration, by scripts.Sender,
+) (sent time.Time, lost bool, _ error) {
+	var batch scripts.Batch
+	renewerOf(o).renewal(&batch, o, ttl)
+	reply, err := batch.Do(ctx, by)
+	err = cmp.Or(err, reply.Unconfirmed)
+	return reply.Sent, err == nil && !reply.Kept[0], err
+}
+
 // renewGroup is the group of a lease for the watchdog where the keys of a script must share a slot: leases
 // of equal groups share batches. Elsewhere the script alone is the group.
 type renewGroup struct {

@@ -177,7 +177,7 @@ func (d *readerDriver) TryAcquire(ctx context.Context, q *engine.Request) (engin
 
 // acquireBatch implements [engine.Traits].AcquireBatch by rwlock/read_acquire. The others are private
 // requests that wait on this client. Reply, if q is granted and there are others: {"in", 1 or 0 for each
-// of the others}; else as [readLockReply] says. A refusal may also name the reservation of a writer: its
+// of the others}; else as [scripts.Acquired] says. A refusal may also name the reservation of a writer: its
 // TTL, and no holder.
 //
 // A copy finds q as a live reader. It then takes nothing more, and reports which of the others read. A
@@ -208,7 +208,7 @@ func (d *readerDriver) acquireBatch(
 	if err == nil && reply.Granted && len(reply.Companions) < len(others) {
 		err = scripts.Unreadable(reply.Value)
 	}
-	res, err := lockResult(reply.Acquired, err)
+	res, err := acquiredResult(reply.Acquired, err)
 	if !res.Granted {
 		q.Noted = q.Noted || call.Waits != 0
 		return res, nil, err
@@ -225,7 +225,7 @@ func (d *readerDriver) free(ctx context.Context, o *engine.Owner, rest time.Dura
 		Keys: &d.h.keys, MemoryKey: d.h.ownerKey(o), Owner: o.ID, MemoryTTL: memory, IsShared: o.Shared, OnlyOwn: true,
 		Client: d.clientToForget(), Rest: rest,
 	}.Do(ctx, d.h.c.calls)
-	got, err := releasedOf(isLost(reply, err))
+	got, err := releasedResult(reply, err)
 	got.InDoubt = reply.Doubt && memory == 0 // else Redis has the first answer
 	return got, err
 }
@@ -315,9 +315,10 @@ func (d *readerDriver) renewal(batch *scripts.Batch, o *engine.Ownership, ttl ti
 // releaseID implements [lockDriver]. It is the release of one count, under a request key of its own
 // number, which remembers the answer for copies.
 func (d *readerDriver) releaseID(ctx context.Context, id string, q *engine.Request) (held bool, err error) {
-	return isOne(scripts.RWLockReadRelease{
+	reply, err := scripts.RWLockReadRelease{
 		Keys: &d.h.keys, MemoryKey: d.h.ownerKey(&q.Owner), Owner: id, MemoryTTL: d.h.c.remembered, IsShared: true,
-	}.Do(ctx, d.h.c.calls))
+	}.Do(ctx, d.h.c.calls)
+	return reply.Held, err
 }
 
 // info implements [lockDriver] by read_info.
@@ -365,7 +366,7 @@ func (d *writerDriver) TryAcquire(ctx context.Context, q *engine.Request) (engin
 	}
 	reply, err := call.Do(ctx, d.h.c.confirmed)
 	q.MustRollback = q.MustRollback || reply.Claimed // the reservation must go if q gives up
-	res, err := lockResult(reply.Acquired, err)
+	res, err := acquiredResult(reply.Acquired, err)
 	if err != nil || res.Granted {
 		return res, err
 	}

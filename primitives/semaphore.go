@@ -2,7 +2,6 @@ package primitives
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"github.com/redlatch/redlatch/internal/engine"
@@ -136,33 +135,9 @@ func (d *semaphoreDriver) nameOwner(o *engine.Owner) {
 // request's key, takes nothing more and is granted again. After a release or a rollback the same key
 // makes it answer "over".
 func (d *semaphoreDriver) TryAcquire(ctx context.Context, q *engine.Request) (engine.Result, error) {
-	return permitsResult(scripts.SemaphoreAcquire(ctx, d.h.c.confirmed, scripts.Change{
+	return acquiredResult(scripts.SemaphoreAcquire(ctx, d.h.c.confirmed, scripts.Change{
 		Keys: &d.h.keys, MemoryKey: d.h.ownerKey(&q.Owner), MemoryTTL: rememberedTaken, Amount: int64(q.Permits),
 	}))
-}
-
-// errNoCount says why an acquisition waits although nobody has a permit.
-var errNoCount = errors.New("the semaphore has no count: Init sets it")
-
-// permitsResult is the result of an acquisition of permits. Its RetryAfter says that it is not known when a
-// lease ends.
-func permitsResult(reply scripts.Permits, err error) (engine.Result, error) {
-	res := engine.Result{RetryAfter: -1, InDoubt: reply.Doubt}
-	switch {
-	case err != nil:
-		return res, err
-	case reply.Over:
-		return res, errOver
-	case reply.Unset:
-		res.Met = errNoCount
-		return res, nil
-	}
-	res.Free = int(reply.Left)
-	if res.Granted = reply.Granted; res.Granted {
-		res.Sent, res.Token = reply.Sent, reply.Epoch
-		return res, reply.Unconfirmed
-	}
-	return res, nil
 }
 
 // Rollback implements [engine.Driver] by semaphore/release, which gives back only what the memory says was

@@ -356,7 +356,7 @@ type FairLockReleaseShared struct {
 }
 
 // Do runs the script. Redis returns 1 when a count was released, 0 when there was none.
-func (c FairLockReleaseShared) Do(ctx context.Context, by Sender) (Number, error) {
+func (c FairLockReleaseShared) Do(ctx context.Context, by Sender) (Released, error) {
 	keys := []any{
 		c.Main,
 		c.Channel,
@@ -375,7 +375,8 @@ func (c FairLockReleaseShared) Do(ctx context.Context, by Sender) (Number, error
 		millis(c.DefaultTTL),
 		millis(c.Rest),
 	}
-	return readNumber(by.send(ctx, fairlockReleaseShared, keys, 8, args, 5))
+	got, _, err := readReleased(by.send(ctx, fairlockReleaseShared, keys, 8, args, 5))
+	return got, err
 }
 
 // LatchCountDown runs latch/count_down: lower the count by one; the last one opens the latch and
@@ -740,10 +741,11 @@ type LockNestedRelease struct {
 }
 
 // Do runs the script. Redis returns 1, or 0 when this owner has no private count any more.
-func (c LockNestedRelease) Do(ctx context.Context, by Sender) (Number, error) {
+func (c LockNestedRelease) Do(ctx context.Context, by Sender) (Released, error) {
 	keys := []any{c.Main, c.SharedCounts}
 	args := []any{c.Field, c.Wanted, millis(c.DefaultTTL)}
-	return readNumber(by.send(ctx, lockNestedRelease, keys, 2, args, 3))
+	got, _, err := readReleased(by.send(ctx, lockNestedRelease, keys, 2, args, 3))
+	return got, err
 }
 
 // LockRelease is a call of lock/release: release the lock of an owner id that is not shared, or
@@ -860,7 +862,7 @@ type LockReleaseShared struct {
 }
 
 // Do runs the script. Redis returns 1 when a count was released, 0 when there was none.
-func (c LockReleaseShared) Do(ctx context.Context, by Sender) (Number, error) {
+func (c LockReleaseShared) Do(ctx context.Context, by Sender) (Released, error) {
 	keys := []any{c.Main, c.Channel, c.MemoryKey, c.SharedCounts, c.Line}
 	args := []any{
 		c.Owner,
@@ -870,7 +872,8 @@ func (c LockReleaseShared) Do(ctx context.Context, by Sender) (Number, error) {
 		millis(c.DefaultTTL),
 		millis(c.Rest),
 	}
-	return readNumber(by.send(ctx, lockReleaseShared, keys, 5, args, 5))
+	got, _, err := readReleased(by.send(ctx, lockReleaseShared, keys, 5, args, 5))
+	return got, err
 }
 
 // LockRenew is a call of lock/renew: extend many locks, each for its owner; a longer TTL stays.
@@ -936,10 +939,10 @@ type PermitSemaphoreAcquire struct {
 // Do runs the script. Redis returns {1, free permits} when acquired; {0, free permits, ms until a
 // lease ends} when there are too few: -1 when none will end, 0 when more are to be collected; {0}
 // when no number is set; "over" when this acquisition was released already.
-func (c PermitSemaphoreAcquire) Do(ctx context.Context, by Sender) (LeasedPermits, error) {
+func (c PermitSemaphoreAcquire) Do(ctx context.Context, by Sender) (Acquired, error) {
 	keys := []any{c.Main, c.Channel, c.MemoryKey, c.Leases}
 	args := []any{by.runner.publish.Load(), c.MaxCollected, c.IDs, millis(c.TTL)}
-	return readLeasedPermits(by.send(ctx, permitsemaphoreAcquire, keys, 4, args, 4))
+	return readPermits(by.send(ctx, permitsemaphoreAcquire, keys, 4, args, 4))
 }
 
 // PermitSemaphoreAdd runs permitsemaphore/add: add permits, or take some away; a TTL stays. Redis
@@ -1303,7 +1306,7 @@ type RWLockReadRelease struct {
 }
 
 // Do runs the script. Redis returns 1 when it was held, 0 when not.
-func (c RWLockReadRelease) Do(ctx context.Context, by Sender) (Number, error) {
+func (c RWLockReadRelease) Do(ctx context.Context, by Sender) (Released, error) {
 	keys := []any{c.Main, c.Channel, c.MemoryKey, c.ClaimKey, c.SharedCounts, c.Turns}
 	args := []any{
 		c.Owner,
@@ -1314,7 +1317,8 @@ func (c RWLockReadRelease) Do(ctx context.Context, by Sender) (Number, error) {
 		c.Client,
 		millis(c.Rest),
 	}
-	return readNumber(by.send(ctx, rwlockReadRelease, keys, 6, args, 6))
+	got, _, err := readReleased(by.send(ctx, rwlockReadRelease, keys, 6, args, 6))
+	return got, err
 }
 
 // RWLockReadRenew is a call of rwlock/read_renew: extend the leases of many readers, with all
@@ -1595,7 +1599,7 @@ func (c RWLockWriteRelease) Do(ctx context.Context, by Sender) (Released, error)
 // SemaphoreAcquire runs semaphore/acquire: acquire permits, all or none. Redis returns {1, permits
 // left, epoch} when acquired; {0, permits left} when there are too few; {0} when no number is set;
 // "over" when this acquisition has ended.
-func SemaphoreAcquire(ctx context.Context, by Sender, c Change) (Permits, error) {
+func SemaphoreAcquire(ctx context.Context, by Sender, c Change) (Acquired, error) {
 	return readPermits(c.send(ctx, by, semaphoreAcquire, c.EpochKey))
 }
 

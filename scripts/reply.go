@@ -79,15 +79,17 @@ const (
 	Over  Refusal = "over"  // this acquisition was rolled back or released before: a late copy asked
 	Again Refusal = "again" // a second count of the same id is forbidden
 	Lost  Refusal = "lost"  // the hold to nest under is gone
+	Unset Refusal = "unset" // permits have no number yet
 )
 
-// Acquired is the reply of the scripts that acquire a lock.
+// Acquired is the reply of the scripts that acquire a lock or permits.
 type Acquired struct {
 	Reply
 
 	Granted bool
-	Token   int64   // granted: the last fencing token that was reserved; 0: none
-	Refusal Refusal // not granted; "": somebody else holds the lock, or may claim it
+	Token   int64   // granted: the last fencing token that was reserved, or the epoch of a semaphore; 0: none
+	Left    int64   // permits that are left
+	Refusal Refusal // not granted; "": somebody else holds the lock, or may claim it, or too few permits are left
 	PTTL    int64   // somebody else holds: how long, ms; negative: not known
 	Holder  string  // the id; "" if nobody is the holder
 }
@@ -108,6 +110,7 @@ func readAcquired(reply Reply, err error) (Acquired, elements, error) {
 		case Over, Again, Lost:
 			got.Refusal = refusal
 			return got, elements{}, nil
+		case Unset: // is never a text
 		}
 		if got.Token = TokenOf(value); got.Token > 0 {
 			got.Granted = true
@@ -192,61 +195,31 @@ func readFairReleased(reply Reply, err error) (FairReleased, error) {
 	return FairReleased{Reply: reply, Held: n.Number != 0}, err
 }
 
-// Permits is the reply to an acquisition of permits.
-type Permits struct {
-	Reply
-
-	Granted bool
-	Over    bool  // this acquisition was rolled back or released before: a late copy asked
-	Unset   bool  // refused: no number is set
-	Left    int64 // how many are left
-	Epoch   int64 // granted: of the semaphore
-}
-
-func readPermits(reply Reply, err error) (Permits, error) {
-	got, list, err := readCounted(reply, err)
-	if err == nil && got.Granted {
-		got.Epoch = list.number()
-		err = list.err
-	}
-	return got, err
-}
-
-// LeasedPermits is the reply to an acquisition of permits with leases.
-type LeasedPermits struct {
-	Permits
-
-	// NextEnd, when refused: ms until a lease ends; -1: none will end; 0: more ended leases are to be
-	// collected.
-	NextEnd int64
-}
-
-func readLeasedPermits(reply Reply, err error) (LeasedPermits, error) {
-	permits, list, err := readCounted(reply, err)
-	got := LeasedPermits{permits, -1}
-	if err == nil && !got.Granted && list.more() {
-		got.NextEnd = list.number()
-		err = list.err
-	}
-	return got, err
-}
-
-// readCounted reads what the replies of both semaphores have in common, and returns the other elements.
-func readCounted(reply Reply, err error) (Permits, elements, error) {
-	got := Permits{Reply: reply}
-	if got.Over = err == nil && reply.Value == "over"; got.Over {
-		return got, elements{}, nil
+// readPermits reads the reply to an acquisition of permits: {1, left, epoch} when it was granted, else {0, left, ms
+// until a lease ends}, or {0} if no number is set. Not every kind has the last element.
+func readPermits(reply Reply, err error) (Acquired, error) {
+	got := Acquired{Reply: reply, PTTL: -1}
+	if err == nil && reply.Value == string(Over) {
+		got.Refusal = Over
+		return got, nil
 	}
 	_, list, err := readList(reply, err)
 	if err != nil {
-		return got, list, err
+		return got, err
 	}
-	got.Granted = list.number() == 1
-	if got.Unset = !got.Granted && list.err == nil && !list.more(); !got.Unset {
-		got.Left = list.number()
+	granted, last := list.number() == 1, &got.PTTL
+	if granted {
+		last = &got.Token
+	} else if !list.more() {
+		got.Refusal = Unset
+		return got, list.err
 	}
-	got.Granted = got.Granted && list.err == nil
-	return got, list, list.err
+	got.Left = list.number()
+	if list.more() {
+		*last = list.number()
+	}
+	got.Granted = granted && list.err == nil
+	return got, list.err
 }
 
 // readList reads a reply that is a list.

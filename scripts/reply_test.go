@@ -32,11 +32,6 @@ func TestReplies(t *testing.T) {
 		got.Reply = Reply{}
 		return got, err
 	}
-	leased := func(v any) (any, error) {
-		got, err := readLeasedPermits(value(v), nil)
-		got.Reply = Reply{}
-		return got, err
-	}
 	ids := func(v any) (any, error) {
 		got, err := readIDs(value(v), nil)
 		got.Reply = Reply{}
@@ -72,14 +67,12 @@ func TestReplies(t *testing.T) {
 		{"released", fair, int64(1), FairReleased{Held: true}},
 		{"granted to a waiter here", fair, "payload", FairReleased{Held: true, Grant: "payload"}},
 
-		{"granted", permits, list(int64(1), int64(4), int64(7)), Permits{Granted: true, Left: 4, Epoch: 7}},
-		{"too few", permits, list(int64(0), int64(4)), Permits{Left: 4}},
-		{"no number", permits, list(int64(0)), Permits{Unset: true}},
-		{"a late copy", permits, "over", Permits{Over: true}},
-
-		{"granted", leased, list(int64(1), int64(4)), LeasedPermits{Permits{Granted: true, Left: 4}, -1}},
-		{"too few, one ends soon", leased, list(int64(0), int64(4), int64(9)), LeasedPermits{Permits{Left: 4}, 9}},
-		{"too few, none ends", leased, list(int64(0), int64(4)), LeasedPermits{Permits{Left: 4}, -1}},
+		{"granted", permits, list(int64(1), int64(4), int64(7)), Acquired{Granted: true, Left: 4, Token: 7, PTTL: -1}},
+		{"granted, with leases", permits, list(int64(1), int64(4)), Acquired{Granted: true, Left: 4, PTTL: -1}},
+		{"too few", permits, list(int64(0), int64(4)), Acquired{Left: 4, PTTL: -1}},
+		{"too few, a lease ends soon", permits, list(int64(0), int64(4), int64(9)), Acquired{Left: 4, PTTL: 9}},
+		{"no number", permits, list(int64(0)), Acquired{Refusal: Unset, PTTL: -1}},
+		{"a late copy", permits, "over", Acquired{Refusal: Over, PTTL: -1}},
 
 		{"nobody held", ids, int64(0), IDs{}},
 		{"two held", ids, list("a", "b"), IDs{Found: true, IDs: []string{"a", "b"}}},
@@ -117,15 +110,13 @@ func TestRepliesThatNoScriptReturns(t *testing.T) {
 			require.False(t, got.Granted)
 		}
 		if got, err := readPermits(value(v), nil); !outcome(t, err) && got.Granted {
-			require.Len(t, list[:3], 3)
+			require.Len(t, list[:2], 2)
 			require.Equal(t, int64(1), list[0])
 		}
 		if _, _, err := readReleased(value(v), nil); !outcome(t, err) && isList {
 			require.NotEmpty(t, list)
 		}
-		_, err := readLeasedPermits(value(v), nil)
-		outcome(t, err)
-		_, err = readIDs(value(v), nil)
+		_, err := readIDs(value(v), nil)
 		outcome(t, err)
 		_, err = readFairReleased(value(v), nil)
 		outcome(t, err)

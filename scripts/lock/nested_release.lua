@@ -5,7 +5,7 @@
 -- ARGV[1]  field (text): of the owner
 -- ARGV[2]  wanted (number): count, at least 1
 -- ARGV[3]  default_ttl_ms (ms): if the lock hash has none
--- returns  number: 1, or 0 when this owner has no private count any more
+-- returns  released: 1, or 0 when this owner has no private count any more
 local lock_hash, shared_counts = KEYS[1], KEYS[2]
 local field, wanted, default_ttl_ms = ARGV[1], ARGV[2], ARGV[3]
 

@@ -15,7 +15,7 @@
 -- ARGV[4]  only_own (flag): release the count of this acquisition; else any count of the id
 -- ARGV[5]  default_ttl_ms (ms): if the lock hash has none
 -- ARGV[6]  rest_ms (ms, optional): rest of the minimum hold; 0 or missing: it is over
--- returns  number: 1 when a count was released, 0 when there was none
+-- returns  released: 1 when a count was released, 0 when there was none
 local lock_hash, channel, memory_key = KEYS[1], KEYS[2], KEYS[3]
 local shared_counts, all_keys = KEYS[4], KEYS
 local owner, publish, memory_ttl_ms = ARGV[1], ARGV[2], ARGV[3]

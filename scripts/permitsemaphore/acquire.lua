@@ -8,7 +8,7 @@
 -- ARGV[2]  max_collected (number): how many expired leases to collect at most
 -- ARGV[3]  ids (text): of 16 bytes each
 -- ARGV[4]  ttl_ms (ms)
--- returns  leased_permits: {1, free permits} when acquired; {0, free permits, ms until a lease
+-- returns  permits: {1, free permits} when acquired; {0, free permits, ms until a lease
 --          ends} when there are too few: -1 when none will end, 0 when more are to be collected;
 --          {0} when no number is set; "over" when this acquisition was released already
 local permits_key, channel, memory_key, leases = KEYS[1], KEYS[2], KEYS[3], KEYS[4]

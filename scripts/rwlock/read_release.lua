@@ -19,7 +19,7 @@
 --          a shared one if there is one
 -- ARGV[6]  client (text): whose note is removed; "": none
 -- ARGV[7]  rest_ms (ms, optional): rest of the minimum hold; 0 or missing: it is over
--- returns  number: 1 when it was held, 0 when not
+-- returns  released: 1 when it was held, 0 when not
 local lock_hash, channel, memory_key, claim_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local shared_counts, turns = KEYS[5], KEYS[6]
 local owner, publish, memory_ttl_ms = ARGV[1], ARGV[2], ARGV[3]

@@ -2,6 +2,7 @@ package gencalls
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"go/format"
 	"io/fs"
@@ -13,21 +14,24 @@ import (
 // word is a reply of which package scripts has the type and the function that reads it.
 type word struct {
 	typ  string // "": the method of a batch reads it
+	read string // the function; "": read and the type, such as readNumber
 	rest string // when no elements follow that the header names: a condition; "": always
 }
 
-// words are the replies that a header may name. The function that reads the type Number is readNumber.
+// words are the replies that a header may name.
 var words = map[string]word{
-	"number":         {typ: "Number"},
-	"change":         {typ: "Number"},
-	"ids":            {typ: "IDs"},
-	"kept":           {},
-	"acquired":       {typ: "Acquired", rest: "len(rest.rest) == 0"},
-	"released":       {typ: "Released", rest: "!got.HandedOff"},
-	"fair_released":  {typ: "FairReleased"},
-	"permits":        {typ: "Permits"},
-	"leased_permits": {typ: "LeasedPermits"},
+	"number":        {typ: "Number"},
+	"change":        {typ: "Number"},
+	"ids":           {typ: "IDs"},
+	"kept":          {},
+	"acquired":      {typ: "Acquired", rest: "len(rest.rest) == 0"},
+	"released":      {typ: "Released", rest: "!got.HandedOff"},
+	"fair_released": {typ: "FairReleased"},
+	"permits":       {typ: "Acquired", read: "readPermits"},
 }
+
+// reader is the function that reads a reply.
+func (w word) reader() string { return cmp.Or(w.read, "read"+w.typ) }
 
 // shared are the keys that a handle makes once for all calls, in the struct scripts.Keys. Its fields are named here
 // where Lua has other names. KEYS[1] is the primitive's own key, whatever a kind keeps there.
@@ -136,10 +140,10 @@ func (g *generator) script(s *script) {
 		for _, p := range s.keys.fixed[changeKeys:] {
 			others.WriteString(", " + value("c", p))
 		}
-		result := words[s.returns.word].typ
+		w := words[s.returns.word]
 		g.comment(fmt.Sprintf("%s runs %s: %s. %s", name, s.path, s.purpose, returnsDoc(s)))
-		g.line("func %s(ctx context.Context, by Sender, c Change) (%s, error) {", name, result)
-		g.line("return read%s(c.send(ctx, by, %s%s))", result, varName(s), others.String())
+		g.line("func %s(ctx context.Context, by Sender, c Change) (%s, error) {", name, w.typ)
+		g.line("return %s(c.send(ctx, by, %s%s))", w.reader(), varName(s), others.String())
 		g.line("}")
 		return
 	}
@@ -188,7 +192,7 @@ func (g *generator) script(s *script) {
 	g.line("func (c %s) Do(ctx context.Context, by Sender) (%s, error) {", name, result)
 	required, needed := g.vector("keys", s.keys, s), g.vector("args", s.args, s)
 	send := fmt.Sprintf("by.send(ctx, %s, keys, %s, args, %s)", varName(s), required, needed)
-	g.read(s, result, send)
+	g.read(s, send)
 	g.line("}")
 }
 
@@ -394,22 +398,22 @@ func fieldType(f field, name string) string {
 }
 
 // read prints the statements that send a call and read its reply.
-func (g *generator) read(s *script, result, send string) {
+func (g *generator) read(s *script, send string) {
 	r := s.returns
 	switch {
 	case r.word == "nothing":
 		g.line("return %s", send)
 		return
 	case len(r.fields) == 0 && words[r.word].rest == "":
-		g.line("return read%s(%s)", result, send)
+		g.line("return %s(%s)", words[r.word].reader(), send)
 		return
 	case len(r.fields) == 0:
-		g.line("got, _, err := read%s(%s)", result, send)
+		g.line("got, _, err := %s(%s)", words[r.word].reader(), send)
 		g.line("return got, err")
 		return
 	case r.word == "":
 		g.line("got, rest, err := readList(%s)", send)
-		g.line("reply := %s{Reply: got}", result)
+		g.line("reply := %sReply{Reply: got}", typeName(s))
 		if r.orNone {
 			g.line("if err != nil || !rest.more() {")
 		} else {
@@ -421,8 +425,8 @@ func (g *generator) read(s *script, result, send string) {
 		g.line("return reply, rest.err")
 		return
 	}
-	g.line("got, rest, err := read%s(%s)", words[r.word].typ, send)
-	g.line("reply := %s{%s: got}", result, words[r.word].typ)
+	g.line("got, rest, err := %s(%s)", words[r.word].reader(), send)
+	g.line("reply := %sReply{%s: got}", typeName(s), words[r.word].typ)
 	g.line("if err != nil || %s {", words[r.word].rest)
 	g.line("return reply, err")
 	g.line("}")
