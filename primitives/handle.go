@@ -193,32 +193,6 @@ func (h *handle) acquire(ctx context.Context, opts []Option, limit time.Duration
 	return newHold(hold), nil
 }
 
-// adopt takes over what another client holds, by f, with a call's options. f may change the terms.
-func (h *handle) adopt(
-	ctx context.Context, opts []Option, f func(*engine.Terms) (*engine.Hold, error),
-) (*Hold, error) {
-	s, err := h.with(opts)
-	if err == nil {
-		err = h.c.begin(ctx)
-	}
-	if err != nil { // nothing was sent
-		err = h.failed("adopt", err)
-		h.res.ReportNotAcquired(ctx, errors.Unwrap(err)) // events have the error before it is wrapped
-		return nil, err
-	}
-	defer h.c.core.Leave()
-	hold, err := (*engine.Hold)(nil), ErrClosed
-	if !h.c.core.IsClosing() {
-		terms := s.Terms
-		hold, err = f(&terms)
-	}
-	h.res.EmitResult(ctx, engine.EventAcquired, hold, 0, h.c.core.Unavailable(err))
-	if err != nil {
-		return nil, h.failed("adopt", h.withType(ctx, err))
-	}
-	return newHold(hold), nil
-}
-
 // TryAcquire makes one attempt. It is Acquire with [WithWait](0), whatever other scopes say.
 func (h *handle) TryAcquire(ctx context.Context, opts ...Option) (*Hold, error) {
 	return h.acquire(ctx, opts, 0)

@@ -59,32 +59,28 @@ func newPermits(tag []byte, n int) string {
 	return strings.Join(ids, ",")
 }
 
-// rawPermits parses ids that a caller gave, in upper or lower case. On the wire they are concatenated. An
-// id that is given twice counts once. It returns [ErrInvalid] for anything that is no id.
-func rawPermits(ids string) (string, error) {
-	var b strings.Builder
+// permitIDs returns the single ids in one that a caller gave, in upper or lower case, each once. It returns
+// [ErrInvalid] for anything that is no id.
+func permitIDs(id string) ([]string, error) {
+	var ids []string
 	seen := map[string]bool{}
-	for id := range strings.SplitSeq(ids, ",") {
-		raw, err := hex.DecodeString(id)
-		if err != nil || len(raw) != permitBytes {
-			return "", invalid("permit id %q", id)
+	for given := range strings.SplitSeq(id, ",") {
+		if raw, err := hex.DecodeString(given); err != nil || len(raw) != permitBytes {
+			return nil, invalid("permit id %q", given)
 		}
-		if !seen[string(raw)] {
-			seen[string(raw)] = true
-			b.Write(raw)
+		if one := strings.ToLower(given); !seen[one] {
+			seen[one] = true
+			ids = append(ids, one)
 		}
 	}
-	if len(seen) > maxPermitIDs {
-		return "", invalid("%d permits at once", len(seen))
+	if len(ids) > maxPermitIDs {
+		return nil, invalid("%d permits at once", len(ids))
 	}
-	return b.String(), nil
+	return ids, nil
 }
 
-// rawOf is rawPermits for ids that this client made, which need no checks.
+// rawOf returns ids as they are on the wire, concatenated.
 func rawOf(ids string) string {
 	raw, _ := hex.DecodeString(strings.ReplaceAll(ids, ",", ""))
 	return string(raw)
 }
-
-// splitPermits returns the single ids as holders have them.
-func splitPermits(id string) []string { return strings.Split(strings.ToLower(id), ",") }

@@ -95,7 +95,7 @@ func (c *Client) foreignAt(ctx context.Context, key string) error {
 // that takes long, but does not block the server. Not a snapshot: concurrent changes may or may not appear.
 func (c *Client) Numbers(ctx context.Context, match string) iter.Seq2[Info, error] {
 	return c.list("numbers", match, c.run.Keys(ctx, escapeGlob(c.prefix)+match, "string"),
-		func(key string) (Info, bool, error) {
+		func(key string, _ map[string]string) (Info, bool, error) {
 			if strings.Contains(key, ":rwlock_timeout:") { // the lease of a reader's count
 				return Info{}, false, nil
 			}
@@ -105,21 +105,20 @@ func (c *Client) Numbers(ctx context.Context, match string) iter.Seq2[Info, erro
 }
 
 // list yields what read finds at each of the keys, once, and ends with the first error. read also reports whether
-// what it has found belongs in the list. Keys that this library keeps beside others are skipped.
+// what it has found belongs in the list, and may keep the names of clients. Keys that this library keeps beside others
+// are skipped.
 func (c *Client) list(
-	kind, match string, keys iter.Seq2[string, error], read func(key string) (Info, bool, error),
+	kind, match string, keys iter.Seq2[string, error],
+	read func(key string, names map[string]string) (Info, bool, error),
 ) iter.Seq2[Info, error] {
 	return func(yield func(Info, error) bool) {
-		seen := map[string]bool{}
+		seen, names := map[string]bool{}, map[string]string{}
 		for key, err := range keys {
-			if err == nil && (seen[key] || isOurs(key)) {
-				continue
-			}
 			var info Info
-			var listed bool
-			if err == nil {
+			listed := err == nil && !seen[key] && !isOurs(key)
+			if listed {
 				seen[key] = true
-				info, listed, err = read(key)
+				info, listed, err = read(key, names)
 			}
 			if err != nil {
 				yield(Info{}, failed(&engine.Resource{Core: c.core, Kind: kind, Name: match}, "list", err))

@@ -123,7 +123,7 @@ func (j *jointLock) askMembers(ctx context.Context, terms *engine.Terms, f func(
 // their leases, because the former holder's critical section may still run.
 func (j *jointLock) adopt(ctx context.Context, id string, terms *engine.Terms) (*engine.Hold, error) {
 	err := j.askMembers(ctx, terms, func(_ int, m *Lock) error {
-		lost, err := m.driver().Check(ctx, m.res.OwnershipOf(id))
+		lost, err := m.takeable().Check(ctx, m.res.OwnershipOf(id))
 		return orNotHeld(!lost, err)
 	})
 	if err != nil {
@@ -151,7 +151,7 @@ func (j *jointLock) adopt(ctx context.Context, id string, terms *engine.Terms) (
 // lock, a majority of a red lock.
 func (j *jointLock) releaseID(ctx context.Context, id string, q *engine.Request) error {
 	return j.askMembers(ctx, q.Terms, func(_ int, m *Lock) error {
-		return orNotHeld(m.driver().releaseID(ctx, id, m.res.NewRequest(&m.settings.Terms)))
+		return orNotHeld(m.takeable().releaseID(ctx, id, m.res.NewRequest(&m.settings.Terms)))
 	})
 }
 

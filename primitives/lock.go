@@ -2,10 +2,8 @@ package primitives
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strconv"
-	"time"
 
 	"github.com/redlatch/redlatch/internal/engine"
 	"github.com/redlatch/redlatch/scripts"
@@ -32,16 +30,9 @@ type Lock struct {
 	handle
 }
 
-// lockDriver is the driver of a lock that is not joint. Beside acquiring and releasing it serves the
-// operations on holds that this client may not have. Each is one command; Redis remembers it by the
-// number of q, so that a copy has no further effect.
+// lockDriver is the driver of a lock that is not joint.
 type lockDriver interface {
-	engine.Driver
-	// adopt replaces the id of a holder by that of q, which takes over all counts. counts is 0 if id
-	// holds nothing.
-	adopt(ctx context.Context, id string, q *engine.Request) (sent time.Time, counts int, err error)
-	// releaseID gives back one count of a holder. held is false if id holds nothing.
-	releaseID(ctx context.Context, id string, q *engine.Request) (held bool, err error)
+	takeableDriver
 	// forceRelease frees the lock, and returns the ids that held it.
 	forceRelease(ctx context.Context, q *engine.Request) (scripts.IDs, error)
 	// info reads the holders, and a fair lock's waiters. The caller fills in names and kind.
@@ -89,43 +80,7 @@ func (l *Lock) HoldFrom(ctx context.Context) *Hold {
 // Adopt returns [ErrNotHeld] if id holds nothing. If Redis does not answer, the lock may stay taken until
 // its lease ends: it is not freed, because the former holder's critical section may still run.
 func (l *Lock) Adopt(ctx context.Context, id string, opts ...Option) (*Hold, error) {
-	return l.adopt(ctx, opts, func(terms *engine.Terms) (hold *engine.Hold, err error) {
-		if !validOwner(id) {
-			return nil, invalid(badOwner, id)
-		}
-		terms.Owner = "" // the new id is always private
-		if l.joint != nil {
-			hold, err = l.joint.adopt(ctx, id, terms)
-		} else {
-			hold, err = l.adoptOne(ctx, id, terms)
-		}
-		l.announceTakeover(ctx, err, id)
-		return hold, err
-	})
-}
-
-// adoptOne adopts a lock that is not joint. An attempt of unknown outcome is left to its lease, because
-// the former holder's critical section may still run.
-func (l *Lock) adoptOne(ctx context.Context, id string, terms *engine.Terms) (*engine.Hold, error) {
-	q := l.res.NewRequest(terms)
-	sent, err := l.replaceID(ctx, id, q)
-	if err != nil {
-		return nil, err
-	}
-	return l.res.Adopted(ctx, q, sent) // its release gives back all counts
-}
-
-// replaceID replaces id in Redis by the id of q. If id holds nothing, a late copy of an earlier attempt takes nothing
-// either, although a shared id may hold again.
-func (l *Lock) replaceID(ctx context.Context, id string, q *engine.Request) (sent time.Time, err error) {
-	sent, counts, err := l.driver().adopt(ctx, id, q)
-	if err != nil || counts > 0 {
-		return sent, err
-	}
-	if q.InDoubt {
-		l.res.Rollback(ctx, q)
-	}
-	return sent, notHeldBy(id)
+	return l.adopt(ctx, id, opts)
 }
 
 // ReleaseID releases one count of the holder of id. Use it to free a lock that another process, or an earlier
@@ -133,23 +88,7 @@ func (l *Lock) replaceID(ctx context.Context, id string, q *engine.Request) (sen
 // others. The holder gets [ErrLost] if that was its last count, as with ForceRelease. ReleaseID returns
 // [ErrNotHeld] if id holds nothing.
 func (l *Lock) ReleaseID(ctx context.Context, id string) error {
-	return l.call(ctx, "release", func() error {
-		if !validOwner(id) {
-			return invalid(badOwner, id)
-		}
-		q := l.res.NewRequest(&l.settings.Terms)
-		var err error
-		if l.joint != nil {
-			err = l.joint.releaseID(ctx, id, q)
-		} else {
-			err = orNotHeld(l.driver().releaseID(ctx, id, q))
-		}
-		if errors.Is(err, ErrNotHeld) {
-			err = notHeldBy(id)
-		}
-		l.announceTakeover(ctx, err, id)
-		return err
-	})
+	return l.releaseID(ctx, id)
 }
 
 // ForceRelease frees the lock, whoever holds it, and reports whether anybody did. It does not stop the

@@ -23,17 +23,14 @@ import (
 // Locks runs SCAN on every master, and one script for each hash that it finds. On a large Redis that takes
 // long, but does not block the server. Not a snapshot: concurrent changes may or may not appear.
 func (c *Client) Locks(ctx context.Context, match string) iter.Seq2[Info, error] {
-	return func(yield func(Info, error) bool) {
-		names := map[string]string{}
-		c.list("locks", match, c.run.Hashes(ctx, escapeGlob(c.prefix)+match),
-			func(key string) (Info, bool, error) {
-				info, held, err := c.lockAt(ctx, key)
-				if held {
-					c.nameClients(ctx, info.Holders, names)
-				}
-				return info, held, err
-			})(yield)
-	}
+	return c.list("locks", match, c.run.Hashes(ctx, escapeGlob(c.prefix)+match),
+		func(key string, names map[string]string) (Info, bool, error) {
+			info, held, err := c.lockAt(ctx, key)
+			if held {
+				c.nameClients(ctx, info.Holders, names)
+			}
+			return info, held, err
+		})
 }
 
 // lockAt reads the lock at a key by lock/list. It returns false if there is none. The other keys show the

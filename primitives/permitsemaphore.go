@@ -67,49 +67,14 @@ func (s *PermitExpirableSemaphore) Acquire(ctx context.Context, opts ...Option) 
 // [ErrLost], as with [Lock.ForceRelease]. Adopt returns [ErrNotHeld] if one of the permits is not held, and
 // [ErrInvalid] if id has another form than [Hold.ID] returns.
 func (s *PermitExpirableSemaphore) Adopt(ctx context.Context, id string, opts ...Option) (*Hold, error) {
-	return s.adopt(ctx, opts, func(terms *engine.Terms) (*engine.Hold, error) {
-		raw, err := rawPermits(id)
-		if err != nil {
-			return nil, err
-		}
-		terms.Permits = len(raw) / permitBytes
-		q := s.res.NewRequest(terms)
-		// The reply is 1, or 0 if not all old ids are held. A copy finds the new ids in place and gets the same
-		// answer; after their release it finds the request's key, and takes nothing.
-		reply, err := scripts.PermitSemaphoreAdopt{
-			Keys: &s.keys, MemoryKey: s.ownerKey(&q.Owner), OldIDs: raw, NewIDs: rawOf(q.ID), TTL: q.TTL,
-		}.Do(ctx, s.c.confirmed)
-		sent, counts, err := adopted(q, reply, err)
-		if err == nil && counts == 0 {
-			err = notHeldBy(id)
-		}
-		s.announceTakeover(ctx, err, splitPermits(id)...)
-		if err != nil {
-			return nil, err // an unknown outcome is left to the lease: the former holder may still work
-		}
-		return s.res.Adopted(ctx, q, sent)
-	})
+	return s.adopt(ctx, id, opts)
 }
 
 // ReleaseID releases the permits of these ids (comma-separated, all or none; an id that is named twice counts
 // once). Use it to free permits that another process, or an earlier life of this one, has left behind. It
 // returns [ErrNotHeld] if one of the permits is not held.
 func (s *PermitExpirableSemaphore) ReleaseID(ctx context.Context, id string) error {
-	return s.call(ctx, "release", func() error {
-		raw, err := rawPermits(id)
-		if err != nil {
-			return err
-		}
-		reply, err := scripts.PermitSemaphoreRelease{
-			Keys: &s.keys, MemoryKey: s.requestKey(s.c.newOwner().ID), MemoryTTL: s.c.remembered,
-			IDs: raw, AllOrNone: true,
-		}.Do(ctx, s.c.calls)
-		if err == nil && !reply.Held {
-			err = notHeldBy(id)
-		}
-		s.announceTakeover(ctx, err, splitPermits(id)...)
-		return err
-	})
+	return s.releaseID(ctx, id)
 }
 
 // Init sets the number of permits, 0 or more, unless the semaphore has been set before. It reports whether
@@ -246,6 +211,24 @@ func (d *permitDriver) release(ctx context.Context, o *engine.Owner, next engine
 // Check implements [engine.Driver] by permitsemaphore/check: are all of o's permits held?
 func (d *permitDriver) Check(ctx context.Context, o *engine.Ownership) (lost bool, err error) {
 	return isLost(scripts.PermitSemaphoreCheck{Keys: &d.h.keys, IDs: rawOf(o.ID)}.Do(ctx, d.h.c.calls))
+}
+
+// adopt implements [takeableDriver] by permitsemaphore/adopt. The reply is 1, or 0 if not all old ids are held. A copy
+// finds the new ids in place and gets the same answer; after their release it finds the request's key, and takes
+// nothing.
+func (d *permitDriver) adopt(ctx context.Context, id string, q *engine.Request) (time.Time, int, error) {
+	reply, err := scripts.PermitSemaphoreAdopt{
+		Keys: &d.h.keys, MemoryKey: d.h.ownerKey(&q.Owner), OldIDs: rawOf(id), NewIDs: rawOf(q.ID), TTL: q.TTL,
+	}.Do(ctx, d.h.c.confirmed)
+	return adopted(q, reply, err)
+}
+
+// releaseID implements [takeableDriver] by permitsemaphore/release, for all permits or none.
+func (d *permitDriver) releaseID(ctx context.Context, id string, q *engine.Request) (held bool, err error) {
+	reply, err := scripts.PermitSemaphoreRelease{
+		Keys: &d.h.keys, MemoryKey: d.h.ownerKey(&q.Owner), MemoryTTL: d.h.c.remembered, IDs: rawOf(id), AllOrNone: true,
+	}.Do(ctx, d.h.c.calls)
+	return reply.Held, err
 }
 
 // renewScript implements [renewer].

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
+	"time"
 
 	"github.com/redlatch/redlatch/internal/engine"
 	"github.com/redlatch/redlatch/internal/presence"
@@ -31,6 +33,111 @@ func (c *Client) nameClients(ctx context.Context, holders []Holder, known map[st
 	for i, name := range c.presence.Names(ctx, ids, known) {
 		holders[i].Client = name
 	}
+}
+
+// takeableDriver is a driver whose holds may be taken over or released by their id, whichever client has them. Each
+// operation is one command; Redis remembers it by the number of q, so that a copy has no further effect.
+type takeableDriver interface {
+	engine.Driver
+	// adopt replaces the id of a holder by that of q, which takes over all counts. counts is 0 if id
+	// holds nothing.
+	adopt(ctx context.Context, id string, q *engine.Request) (sent time.Time, counts int, err error)
+	// releaseID gives back one count of a holder. held is false if id holds nothing.
+	releaseID(ctx context.Context, id string, q *engine.Request) (held bool, err error)
+}
+
+// takeable is the driver of a lock that is not joint, or of permits.
+func (h *handle) takeable() takeableDriver { return h.res.Driver.(takeableDriver) }
+
+// holders checks an id that a caller gave, and returns the ids of the holders in it: of permits it may be several.
+func (h *handle) holders(id string) ([]string, error) {
+	switch {
+	case h.maxPermits > 0:
+		return permitIDs(id)
+	case !validOwner(id):
+		return nil, invalid(badOwner, id)
+	}
+	return []string{id}, nil
+}
+
+// adopt takes over what the holder of id holds, with a call's options.
+func (h *handle) adopt(ctx context.Context, id string, opts []Option) (*Hold, error) {
+	s, err := h.with(opts)
+	if err == nil {
+		err = h.c.begin(ctx)
+	}
+	if err != nil { // nothing was sent
+		err = h.failed("adopt", err)
+		h.res.ReportNotAcquired(ctx, errors.Unwrap(err)) // events have the error before it is wrapped
+		return nil, err
+	}
+	defer h.c.core.Leave()
+	hold, err := (*engine.Hold)(nil), ErrClosed
+	if !h.c.core.IsClosing() {
+		hold, err = h.takeOver(ctx, id, s.Terms)
+	}
+	h.res.EmitResult(ctx, engine.EventAcquired, hold, 0, h.c.core.Unavailable(err))
+	if err != nil {
+		return nil, h.failed("adopt", h.withType(ctx, err))
+	}
+	return newHold(hold), nil
+}
+
+// takeOver adopts id under a new one. An attempt of unknown outcome is left to its lease, because the former holder's
+// critical section may still run.
+func (h *handle) takeOver(ctx context.Context, id string, terms engine.Terms) (hold *engine.Hold, err error) {
+	ids, err := h.holders(id)
+	if err != nil {
+		return nil, err
+	}
+	id, terms.Owner = strings.Join(ids, ","), "" // the new id is always private
+	if h.joint != nil {
+		hold, err = h.joint.adopt(ctx, id, &terms)
+	} else {
+		terms.Permits = len(ids)
+		var sent time.Time
+		q := h.res.NewRequest(&terms)
+		if sent, err = h.replaceID(ctx, id, q); err == nil {
+			hold, err = h.res.Adopted(ctx, q, sent) // its release gives back all counts
+		}
+	}
+	h.announceTakeover(ctx, err, ids...)
+	return hold, err
+}
+
+// replaceID replaces id in Redis by the id of q. If id holds nothing, a late copy of an earlier attempt takes nothing
+// either, although a shared id may hold again.
+func (h *handle) replaceID(ctx context.Context, id string, q *engine.Request) (sent time.Time, err error) {
+	sent, counts, err := h.takeable().adopt(ctx, id, q)
+	if err != nil || counts > 0 {
+		return sent, err
+	}
+	if q.InDoubt {
+		h.res.Rollback(ctx, q)
+	}
+	return sent, notHeldBy(id)
+}
+
+// releaseID serves ReleaseID.
+func (h *handle) releaseID(ctx context.Context, id string) error {
+	return h.call(ctx, "release", func() error {
+		ids, err := h.holders(id)
+		if err != nil {
+			return err
+		}
+		id := strings.Join(ids, ",")
+		q := h.res.NewRequest(&h.settings.Terms)
+		if h.joint != nil {
+			err = h.joint.releaseID(ctx, id, q)
+		} else {
+			err = orNotHeld(h.takeable().releaseID(ctx, id, q))
+		}
+		if errors.Is(err, ErrNotHeld) {
+			err = notHeldBy(id)
+		}
+		h.announceTakeover(ctx, err, ids...)
+		return err
+	})
 }
 
 // announceTakeover notifies the clients of these ids that they may have lost h, after an operation that
