@@ -213,14 +213,12 @@ func (d *fairDriver) waiterChannel(id string) string { return d.h.channel() + ":
 // client's life in its name, so no grant for an earlier client of the same id arrives here.
 func (d *fairDriver) grantChannel() string { return d.h.channel() + ":" + d.h.c.life }
 
-// info implements [lockDriver] by fairlock/info, which reads the hash and the queue in one step. The
+// info implements [lockDriver] by fairlock/info, which reads the holder and the queue in one step. The
 // queue includes waiters of Redisson, and may include dead ones.
 func (d *fairDriver) info(ctx context.Context) (Info, error) {
 	reply, err := scripts.FairLockInfo{Keys: &d.h.keys}.Do(ctx, d.h.c.calls)
-	info := Info{TTL: ttlOf(reply.PTTL), Waiters: reply.Waiters}
-	for _, f := range reply.Fields {
-		addHolder(&info, f.Field, f.Value)
-	}
+	info := heldBy(reply.Holders)
+	info.Waiters = reply.Waiters
 	return info, err
 }
 

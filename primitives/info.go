@@ -1,6 +1,10 @@
 package primitives
 
-import "time"
+import (
+	"time"
+
+	"github.com/redlatch/redlatch/scripts"
+)
 
 // What Info and Locks return.
 
@@ -23,6 +27,19 @@ type Info struct {
 	Token     int64         // a FencedLock's last token, of this holder or of an earlier one; 0 if there is none
 	Permits   int           // free and taken; for a plain semaphore the free ones only
 	Available int           // free permits; below 0 if more were taken away than were free
+}
+
+// heldBy returns what a script says of the holders of a lock. The TTL of the lock is that of its longest-lived holder.
+func heldBy(reply scripts.Holders) (info Info) {
+	for _, h := range reply.Holders {
+		holder := Holder{ID: h.ID, Count: int(h.Count), TTL: ttlOf(h.PTTL)}
+		info.Holders = append(info.Holders, holder)
+		info.TTL = max(info.TTL, holder.TTL)
+	}
+	if len(info.Holders) > 0 && ttlOf(reply.PTTL) < 0 {
+		info.TTL = -1 // the lock stays when its holders are dead
+	}
+	return info
 }
 
 // ttlOf reads PTTL: -2 (gone) is 0, -1 (no expiry) is -1 as a Duration.

@@ -3,7 +3,6 @@ package primitives
 import (
 	"context"
 	"fmt"
-	"strconv"
 
 	"github.com/redlatch/redlatch/internal/engine"
 	"github.com/redlatch/redlatch/scripts"
@@ -119,12 +118,4 @@ func (l *Lock) Info(ctx context.Context) (Info, error) {
 		}
 		return l.driver().info(ctx)
 	})
-}
-
-// addHolder adds a field of a lock's hash. A value that is no number is no count. It is not from a lock, and is
-// left out.
-func addHolder(info *Info, field, value string) {
-	if count, err := strconv.Atoi(value); err == nil {
-		info.Holders = append(info.Holders, Holder{ID: field, Count: count, TTL: info.TTL})
-	}
 }

@@ -173,13 +173,11 @@ func (d *mutexDriver) GiveUpPlace(ctx context.Context, number uint64) error {
 	return err
 }
 
-// info implements [lockDriver] by lock/info, which reads the hash, its TTL and a fenced lock's token in one step.
+// info implements [lockDriver] by lock/info, which reads the holder and a fenced lock's token in one step.
 func (d *mutexDriver) info(ctx context.Context) (Info, error) {
 	reply, err := scripts.LockInfo{Keys: &d.h.keys, TokenKey: d.token}.Do(ctx, d.h.c.calls)
-	info := Info{TTL: ttlOf(reply.PTTL), Token: scripts.TokenOf(reply.Token)}
-	for _, f := range reply.Fields {
-		addHolder(&info, f.Field, f.Value)
-	}
+	info := heldBy(reply.Holders)
+	info.Token = scripts.TokenOf(reply.Token)
 	return info, err
 }
 

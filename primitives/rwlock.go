@@ -138,21 +138,6 @@ func (d *rwDriver) adopt(ctx context.Context, id string, q *engine.Request) (tim
 	return sent, counts, err
 }
 
-// rwInfo returns the holders of one side, without dead readers. pttl is that of the hash. The TTL of the lock is
-// that of its longest-lived holder.
-func rwInfo[H scripts.RWLockReadInfoHolder | scripts.RWLockWriteInfoHolder](pttl int64, holders []H) (info Info) {
-	for _, each := range holders {
-		h := scripts.RWLockReadInfoHolder(each)
-		holder := Holder{ID: h.ID, Count: int(h.Count), TTL: ttlOf(h.PTTL)}
-		info.Holders = append(info.Holders, holder)
-		info.TTL = max(info.TTL, holder.TTL)
-	}
-	if len(info.Holders) > 0 && ttlOf(pttl) < 0 {
-		info.TTL = -1 // the lock stays when its holders are dead
-	}
-	return info
-}
-
 // readerDriver is the driver of RReadLock. Each count of a reader has a lease of its own. So nested
 // readers need no turns, but a change of the count needs an order: see SetCount.
 type readerDriver struct{ rwDriver }
@@ -324,7 +309,7 @@ func (d *readerDriver) releaseID(ctx context.Context, id string, q *engine.Reque
 // info implements [lockDriver] by read_info.
 func (d *readerDriver) info(ctx context.Context) (Info, error) {
 	reply, err := scripts.RWLockReadInfo{Keys: &d.h.keys}.Do(ctx, d.h.c.calls)
-	return rwInfo(reply.PTTL, reply.Holders), err
+	return heldBy(reply), err
 }
 
 // probe implements [renewer].
@@ -434,5 +419,5 @@ func (d *writerDriver) releaseID(ctx context.Context, id string, q *engine.Reque
 // info implements [lockDriver] by write_info.
 func (d *writerDriver) info(ctx context.Context) (Info, error) {
 	reply, err := scripts.RWLockWriteInfo{Keys: &d.h.keys}.Do(ctx, d.h.c.calls)
-	return rwInfo(reply.PTTL, reply.Holders), err
+	return heldBy(reply), err
 }

@@ -179,35 +179,19 @@ type FairLockInfo struct {
 
 // FairLockInfoReply is the reply to FairLockInfo.
 type FairLockInfoReply struct {
-	Reply
+	Holders
 
-	PTTL    int64
-	Fields  []FairLockInfoField
 	Waiters []string
 }
 
-// FairLockInfoField is an element of FairLockInfoReply.Fields.
-type FairLockInfoField struct {
-	Field string
-	Value string
-}
-
-// Do runs the script. Redis returns the fields of the hash, and the ids in the queue.
+// Do runs the script. Redis returns the holder, if there is one; the ids in the queue.
 func (c FairLockInfo) Do(ctx context.Context, by Sender) (FairLockInfoReply, error) {
 	keys := []any{c.Main, c.Queue}
 	var args []any
-	got, rest, err := readList(by.send(ctx, fairlockInfo, keys, 2, args, 0))
-	reply := FairLockInfoReply{Reply: got}
-	if err != nil {
+	got, rest, err := readHolders(by.send(ctx, fairlockInfo, keys, 2, args, 0))
+	reply := FairLockInfoReply{Holders: got}
+	if err != nil || !rest.more() {
 		return reply, err
-	}
-	reply.PTTL = rest.number()
-	fields := rest.list()
-	for fields.more() {
-		reply.Fields = append(reply.Fields, FairLockInfoField{fields.text(), fields.text()})
-	}
-	if rest.err == nil {
-		rest.err = fields.err
 	}
 	waiters := rest.list()
 	for waiters.more() {
@@ -610,33 +594,21 @@ type LockInfo struct {
 
 // LockInfoReply is the reply to LockInfo.
 type LockInfoReply struct {
-	Reply
+	Holders
 
-	PTTL   int64
-	Token  string
-	Fields []LockInfoField
+	Token string
 }
 
-// LockInfoField is an element of LockInfoReply.Fields.
-type LockInfoField struct {
-	Field string
-	Value string
-}
-
-// Do runs the script. Redis returns the last token or ""; the fields of the hash.
+// Do runs the script. Redis returns the holder, if there is one; the last token or "".
 func (c LockInfo) Do(ctx context.Context, by Sender) (LockInfoReply, error) {
 	keys := []any{c.Main, c.TokenKey}
 	var args []any
-	got, rest, err := readList(by.send(ctx, lockInfo, keys, 1, args, 0))
-	reply := LockInfoReply{Reply: got}
-	if err != nil {
+	got, rest, err := readHolders(by.send(ctx, lockInfo, keys, 1, args, 0))
+	reply := LockInfoReply{Holders: got}
+	if err != nil || !rest.more() {
 		return reply, err
 	}
-	reply.PTTL = rest.number()
 	reply.Token = rest.text()
-	for rest.more() {
-		reply.Fields = append(reply.Fields, LockInfoField{rest.text(), rest.text()})
-	}
 	return reply, rest.err
 }
 
@@ -1249,36 +1221,12 @@ type RWLockReadInfo struct {
 	*Keys
 }
 
-// RWLockReadInfoReply is the reply to RWLockReadInfo.
-type RWLockReadInfoReply struct {
-	Reply
-
-	PTTL    int64
-	Holders []RWLockReadInfoHolder
-}
-
-// RWLockReadInfoHolder is an element of RWLockReadInfoReply.Holders.
-type RWLockReadInfoHolder struct {
-	ID    string
-	Count int64
-	PTTL  int64
-}
-
-// Do runs the script. Redis returns the pttl of the hash; the readers, each with the pttl of its
-// longest hold.
-func (c RWLockReadInfo) Do(ctx context.Context, by Sender) (RWLockReadInfoReply, error) {
+// Do runs the script. Redis returns the readers, each with the pttl of its longest hold.
+func (c RWLockReadInfo) Do(ctx context.Context, by Sender) (Holders, error) {
 	keys := []any{c.Main}
 	var args []any
-	got, rest, err := readList(by.send(ctx, rwlockReadInfo, keys, 1, args, 0))
-	reply := RWLockReadInfoReply{Reply: got}
-	if err != nil {
-		return reply, err
-	}
-	reply.PTTL = rest.number()
-	for rest.more() {
-		reply.Holders = append(reply.Holders, RWLockReadInfoHolder{rest.text(), rest.number(), rest.number()})
-	}
-	return reply, rest.err
+	got, _, err := readHolders(by.send(ctx, rwlockReadInfo, keys, 1, args, 0))
+	return got, err
 }
 
 // RWLockReadRelease is a call of rwlock/read_release: release a reader's counts; the last reader
@@ -1503,35 +1451,12 @@ type RWLockWriteInfo struct {
 	*Keys
 }
 
-// RWLockWriteInfoReply is the reply to RWLockWriteInfo.
-type RWLockWriteInfoReply struct {
-	Reply
-
-	PTTL    int64
-	Holders []RWLockWriteInfoHolder
-}
-
-// RWLockWriteInfoHolder is an element of RWLockWriteInfoReply.Holders.
-type RWLockWriteInfoHolder struct {
-	ID    string
-	Count int64
-	PTTL  int64
-}
-
-// Do runs the script. Redis returns the pttl of the hash; the writer, if there is one.
-func (c RWLockWriteInfo) Do(ctx context.Context, by Sender) (RWLockWriteInfoReply, error) {
+// Do runs the script. Redis returns the writer, if there is one.
+func (c RWLockWriteInfo) Do(ctx context.Context, by Sender) (Holders, error) {
 	keys := []any{c.Main}
 	var args []any
-	got, rest, err := readList(by.send(ctx, rwlockWriteInfo, keys, 1, args, 0))
-	reply := RWLockWriteInfoReply{Reply: got}
-	if err != nil {
-		return reply, err
-	}
-	reply.PTTL = rest.number()
-	for rest.more() {
-		reply.Holders = append(reply.Holders, RWLockWriteInfoHolder{rest.text(), rest.number(), rest.number()})
-	}
-	return reply, rest.err
+	got, _, err := readHolders(by.send(ctx, rwlockWriteInfo, keys, 1, args, 0))
+	return got, err
 }
 
 // RWLockWriteRelease is a call of rwlock/write_release: release a writer's counts and its claim, or

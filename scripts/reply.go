@@ -1,6 +1,7 @@
 package scripts
 
 import (
+	"cmp"
 	"fmt"
 	"strconv"
 )
@@ -139,6 +140,37 @@ func TokenOf(text string) int64 {
 		return 0
 	}
 	return token
+}
+
+// Holders is the reply of the scripts that read who holds a lock.
+type Holders struct {
+	Reply
+
+	PTTL    int64 // of the lock's hash
+	Holders []Holder
+}
+
+// Holder is one of [Holders].
+type Holder struct {
+	ID    string
+	Count int64
+	PTTL  int64
+}
+
+// readHolders also returns the elements that follow the holders.
+func readHolders(reply Reply, err error) (Holders, elements, error) {
+	got := Holders{Reply: reply}
+	_, list, err := readList(reply, err)
+	if err != nil {
+		return got, list, err
+	}
+	got.PTTL = list.number()
+	holders := list.list()
+	for holders.more() {
+		got.Holders = append(got.Holders, Holder{holders.text(), holders.number(), holders.number()})
+	}
+	list.err = cmp.Or(list.err, holders.err)
+	return got, list, list.err
 }
 
 // Released is the reply of the scripts that free something, or hand it off.

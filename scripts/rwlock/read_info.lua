@@ -1,8 +1,7 @@
 -- rwlock/read_info: list the live readers.
 -- uses     rwlock/foreign, rwlock/hold_keys, rwlock/readers
 -- KEYS[1]  lock_hash
--- returns  {pttl number, holders (id text, count number, pttl number)...}: the pttl of the hash;
---          the readers, each with the pttl of its longest hold
+-- returns  holders: the readers, each with the pttl of its longest hold
 local lock_hash = KEYS[1]
 
 local prefix = hold_prefix(lock_hash)
@@ -11,16 +10,16 @@ if foreign_data then
   return foreign_data
 end
 local entries = redis.call('hgetall', lock_hash)
-local answer = {redis.call('pttl', lock_hash)}
+local holders = {}
 for i = 1, #entries, 2 do
   local id, count = entries[i], tonumber(entries[i + 1])
   if count and string.sub(id, -6) ~= ':write' then
     local left = reader_ttl(prefix, id, count)
     if left > 0 then
       for _, value in ipairs({id, count, left}) do
-        table.insert(answer, value)
+        table.insert(holders, value)
       end
     end
   end
 end
-return answer
+return {redis.call('pttl', lock_hash), holders}

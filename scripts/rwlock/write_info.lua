@@ -1,8 +1,7 @@
 -- rwlock/write_info: read who is the writer.
 -- uses     rwlock/foreign, rwlock/readers
 -- KEYS[1]  lock_hash
--- returns  {pttl number, holders (id text, count number, pttl number)...}: the pttl of the hash;
---          the writer, if there is one
+-- returns  holders: the writer, if there is one
 local lock_hash = KEYS[1]
 
 local foreign_data = no_rwlock(lock_hash)
@@ -11,6 +10,6 @@ if foreign_data then
 end
 local writer, pttl = writer_of(lock_hash), redis.call('pttl', lock_hash)
 if not writer then
-  return {pttl}
+  return {pttl, {}}
 end
-return {pttl, writer, tonumber(redis.call('hget', lock_hash, writer .. ':write')) or 0, pttl}
+return {pttl, {writer, tonumber(redis.call('hget', lock_hash, writer .. ':write')) or 0, pttl}}

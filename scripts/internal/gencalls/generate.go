@@ -28,6 +28,7 @@ var words = map[string]word{
 	"released":      {typ: "Released", rest: "!got.HandedOff"},
 	"fair_released": {typ: "FairReleased"},
 	"permits":       {typ: "Acquired", read: "readPermits"},
+	"holders":       {typ: "Holders", rest: "!rest.more()"},
 }
 
 // reader is the function that reads a reply.
