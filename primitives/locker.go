@@ -53,13 +53,7 @@ func (l *Locker) Lock() {
 	case <-l.ctx.Done():
 		panic(l.lock.failed("lock", engine.GaveUp(l.ctx, nil)))
 	}
-	for pause := firstLockerPause; ; pause = min(2*pause, longestLockerPause) {
-		hold, err := l.lock.acquire(l.ctx, nil, -1)
-		if err == nil {
-			l.hold.Store(hold)
-			return
-		}
-		l.failed(err)
+	for pause := firstLockerPause; !l.acquire(-1); pause = min(2*pause, longestLockerPause) {
 		engine.Pause(l.ctx, pause, l.lock.c.core.Closing())
 	}
 }
@@ -75,14 +69,11 @@ func (l *Locker) TryLock() bool {
 		}
 		return false
 	}
-	hold, err := l.lock.TryAcquire(l.ctx)
-	if err != nil {
-		l.failed(err)
-		<-l.local
-		return false
+	if l.acquire(0) {
+		return true
 	}
-	l.hold.Store(hold)
-	return true
+	<-l.local
+	return false
 }
 
 // Unlock releases the lock, as [Hold.Release] does. It panics if l is not locked. Any goroutine may call
@@ -96,16 +87,21 @@ func (l *Locker) Unlock() {
 	<-l.local
 }
 
-// failed reports an error that may pass to the observer. On any other error it unlocks the local lock and
-// panics. The caller has the local lock.
-func (l *Locker) failed(err error) {
-	if l.ctx.Err() != nil || !mayPass(err) || l.nestsUnderALoss(err) {
+// acquire makes an acquisition that waits no longer than limit. The observer learns of an error that may pass. On any
+// other error acquire unlocks the local lock and panics. The caller has the local lock.
+func (l *Locker) acquire(limit time.Duration) bool {
+	hold, err := l.lock.acquire(l.ctx, nil, limit)
+	switch {
+	case err == nil:
+		l.hold.Store(hold)
+		return true
+	case l.ctx.Err() != nil, !mayPass(err), l.nestsUnderALoss(err):
 		<-l.local
 		panic(err)
-	}
-	if !errors.Is(err, ErrNotAcquired) || errors.Is(err, ErrUnavailable) {
+	case !errors.Is(err, ErrNotAcquired), errors.Is(err, ErrUnavailable):
 		l.lock.c.core.Report(engine.Event{Kind: engine.EventWait, Resource: &l.lock.res, Err: err})
 	}
+	return false
 }
 
 // nestsUnderALoss reports whether err is the loss of a hold that the Locker's context carries. After any other ErrLost
