@@ -58,8 +58,6 @@ type Client struct {
 	confirmed      scripts.Sender // of scripts that replicas confirm, if the client asks for that
 	once           scripts.Sender // of scripts that the caller repeats
 	hub            *pubsub.Hub
-	remembered     time.Duration // how long scripts remember a request
-	answered       time.Duration // how long they keep an answer for repetitions of a call
 	acquisitions   atomic.Uint64 // number of the latest acquisition
 	slotted        atomic.Bool   // rdb is no cluster client, but Redis has refused keys of two slots
 	queues         fairQueues    // of waiters for fair locks
@@ -166,7 +164,6 @@ func New(rdb redis.UniversalClient, opts ...ClientOption) (*Client, error) {
 	c.timeout = c.run.Timeout()
 	c.calls, c.once = c.run.Sender(), c.run.OnceSender()
 	c.confirmed = c.run.ReplicatedSender(c.replicas, c.waitTimeout)
-	c.remembered, c.answered = c.run.Memory(), c.run.AnswerMemory()
 	c.queues.open = map[string]*fairQueue{}
 	hub := pubsub.Config{Sharded: c.sharded, Logger: c.logger, LinkLost: c.linkLost}
 	node, ok := rdb.(interface{ Options() *redis.Options })
@@ -263,9 +260,9 @@ func (c *Client) newOwner() engine.Owner {
 // short time is enough: only repetitions of the release need its answer, and later copies find nothing to do.
 func (c *Client) rememberFor(o *engine.Owner) time.Duration {
 	if o.InDoubt {
-		return c.remembered
+		return c.run.Memory()
 	}
-	return c.answered
+	return c.run.AnswerMemory()
 }
 
 // rememberDoubt is rememberFor where copies of a private owner's release find nothing to release, and the engine takes

@@ -84,7 +84,7 @@ func (d *base) change(
 	}
 	err = d.h.call(ctx, op, func() error {
 		answer, err = run(ctx, d.h.c.calls, scripts.Change{
-			Keys: &d.h.keys, MemoryKey: d.h.requestKey(d.h.c.newOwner().ID), MemoryTTL: d.h.c.remembered,
+			Keys: &d.h.keys, MemoryKey: d.h.requestKey(d.h.c.newOwner().ID), MemoryTTL: d.h.c.run.Memory(),
 			Amount: int64(amount),
 		})
 		return err
@@ -147,7 +147,7 @@ func (d *fieldDriver) Check(ctx context.Context, o *engine.Ownership) (lost bool
 // and publishes the release. Redis remembers the ids, so a copy gets them too, and the former holders can be notified.
 func (d *fieldDriver) forceRelease(ctx context.Context, q *engine.Request) (scripts.IDs, error) {
 	return d.force(ctx, d.h.c.calls, scripts.Change{
-		Keys: &d.h.keys, MemoryKey: d.h.ownerKey(&q.Owner), MemoryTTL: d.h.c.remembered,
+		Keys: &d.h.keys, MemoryKey: d.h.ownerKey(&q.Owner), MemoryTTL: d.h.c.run.Memory(),
 	})
 }
 

@@ -32,8 +32,8 @@ type handle struct {
 	names wireNames    // to which keys refers
 }
 
-// init sets everything but the driver, and the channel and keys of its kind. name is the user's; opts add to the client's
-// defaults. An application may make a handle for each acquisition, so this allocates little.
+// init sets everything but the driver, and the channel and keys of its kind. name is the user's; opts add to the
+// client's defaults. An application may make a handle for each acquisition, so this allocates little.
 func (h *handle) init(c *Client, kind, name string, opts []Option) {
 	h.c, h.settings, h.names.raw = c, c.defaults.and(opts), c.prefix+name
 	h.res = engine.Resource{Core: c.core, Kind: kind, Name: name}
@@ -46,9 +46,8 @@ func (h *handle) init(c *Client, kind, name string, opts []Option) {
 }
 
 // use sets the driver. A driver of a leased kind is a [renewer]. On a cluster all keys and channels must share a
-// slot, or the handle is invalid. Those in a form of [prefixed] or [suffixed] are like the request keys; others are
-// named.
-func (h *handle) use(driver engine.Driver, traits *engine.Traits, others ...string) {
+// slot, or the handle is invalid. The request keys and the channel stand for the others.
+func (h *handle) use(driver engine.Driver, traits *engine.Traits) {
 	h.res.Driver, h.res.Traits = driver, traits
 	if traits.Leased {
 		script := driver.(renewer).renewScript()
@@ -60,7 +59,7 @@ func (h *handle) use(driver engine.Driver, traits *engine.Traits, others ...stri
 	if !h.c.cluster || h.invalid != nil {
 		return
 	}
-	for _, key := range append(others, h.requestKey("")) {
+	for _, key := range []string{h.channel(), h.requestKey("")} {
 		if redisutil.Slot(key) != redisutil.Slot(h.raw()) {
 			h.invalid = invalid("name %q: its keys %q and %q fall into two cluster slots", h.res.Name, h.raw(), key)
 			return

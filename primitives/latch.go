@@ -40,7 +40,7 @@ func (c *Client) CountDownLatch(name string) *CountDownLatch {
 	channel := wireName(latchChannel + "{" + l.h.raw() + "}")
 	l.h.keys.Channel = &channel
 	l.driver.h = &l.h
-	l.h.use(&l.driver, &engine.Traits{ManyHolders: true}, l.h.channel())
+	l.h.use(&l.driver, &engine.Traits{ManyHolders: true})
 	return l
 }
 

@@ -92,12 +92,8 @@ func (e *LossError) Unwrap() []error {
 
 // newLossError implements [engine.Config].Lost.
 func newLossError(loss engine.Loss) error {
-	err := &LossError{
+	return &LossError{
 		Reason: LossReason(loss.Reason), Kind: loss.Resource.Kind, Name: loss.Resource.Name, ID: loss.ID,
-		Silent: loss.Silent,
+		Silent: loss.Silent, members: &loss.Members,
 	}
-	if len(loss.Members) > 0 {
-		err.members = &loss.Members
-	}
-	return err
 }

@@ -70,7 +70,7 @@ func (c *Client) newMutex(kind, name string, opts []Option) *Lock {
 	m.own.h, m.own.force = &m.handle, scripts.LockForce
 	traits := &mutexTraits
 	if kind == fencedKind {
-		m.own.token = prefixed(tokenPrefix, m.raw())
+		m.keys.TokenKey = prefixed(tokenPrefix, m.raw())
 		traits = &fencedTraits
 	}
 	m.useLock(&m.own, traits)
@@ -127,17 +127,14 @@ func (d *hashDriver) adopt(ctx context.Context, id string, q *engine.Request) (t
 // WithOwner go first, the oldest of them before the others; the release of that acquisition then finds that
 // it was lost. q has a new number, and the key of that number remembers the answer for copies.
 func (d *hashDriver) releaseID(ctx context.Context, id string, q *engine.Request) (held bool, err error) {
-	reply, err := d.releaseOne(ctx, &q.Owner, scripts.LockReleaseShared{Owner: id, MemoryTTL: d.h.c.remembered})
+	reply, err := d.releaseOne(ctx, &q.Owner, scripts.LockReleaseShared{Owner: id, MemoryTTL: d.h.c.run.Memory()})
 	return reply.Held, err
 }
 
 // mutexDriver is the driver of plain and fenced locks. Clients that wait stand in line, but whoever tries
 // first gets a free lock. So a release may hand the lock off to a waiter of the same client. It implements
 // [engine.LineDriver].
-type mutexDriver struct {
-	hashDriver
-	token any // key of the token; nil if the lock is not fenced
-}
+type mutexDriver struct{ hashDriver }
 
 // lineKey ends the key of the line, in which clients of this library wait. Users that may use Redisson's keys
 // may use it, too.
@@ -175,7 +172,7 @@ func (d *mutexDriver) GiveUpPlace(ctx context.Context, number uint64) error {
 
 // info implements [lockDriver] by lock/info, which reads the holder and a fenced lock's token in one step.
 func (d *mutexDriver) info(ctx context.Context) (Info, error) {
-	reply, err := scripts.LockInfo{Keys: &d.h.keys, TokenKey: d.token}.Do(ctx, d.h.c.calls)
+	reply, err := scripts.LockInfo{Keys: &d.h.keys}.Do(ctx, d.h.c.calls)
 	info := heldBy(reply.Holders)
 	info.Token = scripts.TokenOf(reply.Token)
 	return info, err
@@ -190,10 +187,8 @@ func (d *mutexDriver) TryAcquire(ctx context.Context, q *engine.Request) (engine
 	if q.Shared {
 		return d.acquireShared(ctx, q)
 	}
-	call := scripts.LockAcquire{
-		Keys: &d.h.keys, MemoryKey: d.h.ownerKey(&q.Owner), TokenKey: d.token, Owner: q.ID, TTL: q.TTL,
-	}
-	if d.token != nil {
+	call := scripts.LockAcquire{Keys: &d.h.keys, MemoryKey: d.h.ownerKey(&q.Owner), Owner: q.ID, TTL: q.TTL}
+	if d.h.keys.TokenKey != nil {
 		call.Tokens = int64(max(q.Tokens, 1))
 	}
 	if q.Place.Number != 0 {
@@ -218,7 +213,7 @@ func (d *mutexDriver) TryAcquire(ctx context.Context, q *engine.Request) (engine
 // "over".
 func (d *mutexDriver) acquireShared(ctx context.Context, q *engine.Request) (engine.Result, error) {
 	res, err := acquiredResult(scripts.LockAcquireShared{
-		Keys: &d.h.keys, MemoryKey: d.h.ownerKey(&q.Owner), TokenKey: d.token, Owner: q.ID, TTL: q.TTL,
+		Keys: &d.h.keys, MemoryKey: d.h.ownerKey(&q.Owner), Owner: q.ID, TTL: q.TTL,
 		RefuseSecond: q.NonReentrant, IsNested: q.Nested,
 	}.Do(ctx, d.h.c.confirmed))
 	countTokens(&res, 1)
@@ -254,15 +249,15 @@ func (d *mutexDriver) free(ctx context.Context, o *engine.Owner, next engine.Nex
 	}
 	call := scripts.LockRelease{Keys: &d.h.keys, Owner: o.ID, Rest: next.Rest}
 	if o.InDoubt {
-		call.MemoryKey, call.MemoryTTL = d.h.ownerKey(o), d.h.c.remembered
+		call.MemoryKey, call.MemoryTTL = d.h.ownerKey(o), d.h.c.run.Memory()
 	}
 	if next.Place.Number != 0 {
 		call.Place = d.placeName(next.Place.Number)
 	}
 	if successor := next.Successor; successor != nil {
-		call.SuccessorMemory, call.TokenKey = d.h.ownerKey(successor), d.token
+		call.SuccessorMemory, call.SuccessorToken = d.h.ownerKey(successor), d.h.keys.TokenKey
 		call.Successor, call.SuccessorTTL = successor.ID, successor.TTL
-		if d.token != nil {
+		if d.h.keys.TokenKey != nil {
 			call.Tokens = int64(max(successor.Tokens, 1))
 		}
 	} else if next.CountPolls {

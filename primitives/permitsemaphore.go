@@ -226,7 +226,7 @@ func (d *permitDriver) adopt(ctx context.Context, id string, q *engine.Request) 
 // releaseID implements [takeableDriver] by permitsemaphore/release, for all permits or none.
 func (d *permitDriver) releaseID(ctx context.Context, id string, q *engine.Request) (held bool, err error) {
 	reply, err := scripts.PermitSemaphoreRelease{
-		Keys: &d.h.keys, MemoryKey: d.h.ownerKey(&q.Owner), MemoryTTL: d.h.c.remembered, IDs: rawOf(id), AllOrNone: true,
+		Keys: &d.h.keys, MemoryKey: d.h.ownerKey(&q.Owner), MemoryTTL: d.h.c.run.Memory(), IDs: rawOf(id), AllOrNone: true,
 	}.Do(ctx, d.h.c.calls)
 	return reply.Held, err
 }

@@ -263,9 +263,9 @@ func (d *readerDriver) recount(
 	ctx context.Context, o *engine.Ownership, call scripts.RWLockReadSetCount, by scripts.Sender,
 ) (sent time.Time, lost bool, _ error) {
 	call.Keys, call.LatestChange = &d.h.keys, d.h.ownerKey(&o.Owner)+":count"
-	call.Owner, call.Change, call.MemoryTTL = o.ID, int64(o.NextChange()), d.h.c.answered
+	call.Owner, call.Change, call.MemoryTTL = o.ID, int64(o.NextChange()), d.h.c.run.AnswerMemory()
 	if o.ChangeInDoubt() {
-		call.MemoryTTL = d.h.c.remembered
+		call.MemoryTTL = d.h.c.run.Memory()
 	}
 	reply, err := call.Do(ctx, by)
 	lost, err = isLost(reply, err)
@@ -301,7 +301,7 @@ func (d *readerDriver) renewal(batch *scripts.Batch, o *engine.Ownership, ttl ti
 // number, which remembers the answer for copies.
 func (d *readerDriver) releaseID(ctx context.Context, id string, q *engine.Request) (held bool, err error) {
 	reply, err := scripts.RWLockReadRelease{
-		Keys: &d.h.keys, MemoryKey: d.h.ownerKey(&q.Owner), Owner: id, MemoryTTL: d.h.c.remembered, IsShared: true,
+		Keys: &d.h.keys, MemoryKey: d.h.ownerKey(&q.Owner), Owner: id, MemoryTTL: d.h.c.run.Memory(), IsShared: true,
 	}.Do(ctx, d.h.c.calls)
 	return reply.Held, err
 }
@@ -410,7 +410,7 @@ func (d *writerDriver) Rollback(ctx context.Context, q *engine.Request) error {
 // releaseID implements [lockDriver], as the reader's does.
 func (d *writerDriver) releaseID(ctx context.Context, id string, q *engine.Request) (held bool, err error) {
 	reply, err := scripts.RWLockWriteRelease{
-		Keys: &d.h.keys, MemoryKey: d.h.ownerKey(&q.Owner), Owner: id, MemoryTTL: d.h.c.remembered, IsShared: true,
+		Keys: &d.h.keys, MemoryKey: d.h.ownerKey(&q.Owner), Owner: id, MemoryTTL: d.h.c.run.Memory(), IsShared: true,
 		DefaultTTL: q.TTL,
 	}.Do(ctx, d.h.c.calls)
 	return reply.Held, err

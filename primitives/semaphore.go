@@ -168,7 +168,7 @@ func (d *semaphoreDriver) Release(
 	}
 	call.RemembersRelease = o.InDoubt || !call.OnlyIfAcquired
 	if !call.OnlyIfAcquired {
-		call.MemoryTTL = d.h.c.remembered
+		call.MemoryTTL = d.h.c.run.Memory()
 	}
 	if s := next.Successor; s != nil {
 		call.SuccessorMemory = d.h.ownerKey(s)

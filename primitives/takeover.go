@@ -11,7 +11,8 @@ import (
 	"github.com/redlatch/redlatch/internal/presence"
 )
 
-// What the client's presence (package presence) shows of it, and how calls of primitives use it.
+// How holds are taken over or released by their ids, and how the clients that lose them hear of it. Package
+// presence sends the notices. It also keeps a client's name, which Info shows.
 
 // WithClientName sets the name that [Holder].Client shows to people. Default: host:pid. With "" the
 // client does not show who it is.

@@ -76,6 +76,7 @@ type Keys struct {
 	Channel      any
 	SharedCounts any
 	Line         any
+	TokenKey     any
 	Queue        any
 	Deadlines    any
 	Waiters      any
@@ -398,13 +399,11 @@ func LatchInit(ctx context.Context, by Sender, c Change) (Number, error) {
 // acquisition alone.
 type LockAcquire struct {
 	// Main; Channel: on which the release will be published; Line: of waiting clients; for a client
-	// that polls, the mark of such clients
+	// that polls, the mark of such clients; TokenKey: optional: fencing token, for a fenced lock only
 	*Keys
 
 	// of this acquisition's release; exists if a late copy must not acquire
 	MemoryKey any
-	// optional: fencing token, for a fenced lock only
-	TokenKey any
 	// id
 	Owner string
 	TTL   time.Duration
@@ -500,13 +499,12 @@ func (c LockAcquireAll) Do(ctx context.Context, by Sender) (LockAcquireAllReply,
 // LockAcquireShared is a call of lock/acquire_shared: acquire the lock, or one more count, for an
 // owner id that may be shared.
 type LockAcquireShared struct {
-	// Main; Channel: on which the release will be published; SharedCounts
+	// Main; Channel: on which the release will be published; SharedCounts; TokenKey: optional: fencing
+	// token, for a fenced lock only
 	*Keys
 
 	// of this acquisition's release; exists if a late copy must not acquire
 	MemoryKey any
-	// optional: fencing token, for a fenced lock only
-	TokenKey any
 	// id
 	Owner string
 	TTL   time.Duration
@@ -585,11 +583,8 @@ func LockForce(ctx context.Context, by Sender, c Change) (IDs, error) {
 
 // LockInfo is a call of lock/info: read who holds the lock.
 type LockInfo struct {
-	// Main
+	// Main; TokenKey: optional: fencing token, for a fenced lock only
 	*Keys
-
-	// optional: fencing token, for a fenced lock only
-	TokenKey any
 }
 
 // LockInfoReply is the reply to LockInfo.
@@ -631,12 +626,9 @@ func (c LockLeave) Do(ctx context.Context, by Sender) (Number, error) {
 // LockList is a call of lock/list: read the kind of a lock from its keys, and the fields of its
 // hash.
 type LockList struct {
-	// Main; Queue: optional: of a fair lock; Clients: optional: with waiters in the fair queue. KEYS[2]
-	// to KEYS[4] are missing if they are in another cluster slot
+	// Main; TokenKey: optional: fencing token; Queue: optional: of a fair lock; Clients: optional: with
+	// waiters in the fair queue. KEYS[2] to KEYS[4] are missing if they are in another cluster slot
 	*Keys
-
-	// optional: fencing token
-	TokenKey any
 }
 
 // LockListReply is the reply to LockList.
@@ -732,7 +724,7 @@ type LockRelease struct {
 	// clients that poll, if they count
 	SuccessorMemory any
 	// optional: fencing token, for a fenced lock with a successor only
-	TokenKey any
+	SuccessorToken any
 	// id
 	Owner string
 	// 0 when no copy of the acquisition can come; KEYS[3] is not used then
@@ -758,7 +750,15 @@ func (c LockRelease) Do(ctx context.Context, by Sender) (Released, error) {
 	if memoryKey == nil {
 		memoryKey = c.Main // any key of the slot
 	}
-	keys := []any{c.Main, c.Channel, memoryKey, c.SharedCounts, c.Line, c.SuccessorMemory, c.TokenKey}
+	keys := []any{
+		c.Main,
+		c.Channel,
+		memoryKey,
+		c.SharedCounts,
+		c.Line,
+		c.SuccessorMemory,
+		c.SuccessorToken,
+	}
 	args := []any{
 		c.Owner,
 		by.runner.publish.Load(),

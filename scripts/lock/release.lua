@@ -12,7 +12,7 @@
 -- KEYS[5]  line: of waiting clients
 -- KEYS[6]  successor_memory (optional): memory of the successor's release, if there is a successor;
 --          without one, the mark of clients that poll, if they count
--- KEYS[7]  token_key (optional): fencing token, for a fenced lock with a successor only
+-- KEYS[7]  successor_token (optional): fencing token, for a fenced lock with a successor only
 -- ARGV[1]  owner (text): id
 -- ARGV[2]  publish (command)
 -- ARGV[3]  memory_ttl_ms (ms): 0 when no copy of the acquisition can come; KEYS[3] is not used then
@@ -28,7 +28,7 @@
 --          message, and 1 more if others poll
 local lock_hash, channel, memory_key = KEYS[1], KEYS[2], KEYS[3]
 local shared_counts, line = KEYS[4], KEYS[5]
-local successor_memory, token_key, all_keys = KEYS[6], KEYS[7], KEYS
+local successor_memory, successor_token, all_keys = KEYS[6], KEYS[7], KEYS
 local owner, publish, memory_ttl_ms = ARGV[1], ARGV[2], ARGV[3]
 local place = ARGV[4] ~= '' and ARGV[4] or nil
 local rest_ms, successor, successor_ttl_ms, tokens = ARGV[5] or '0', ARGV[6], ARGV[7], ARGV[8]
@@ -36,7 +36,7 @@ local rest_ms, successor, successor_ttl_ms, tokens = ARGV[5] or '0', ARGV[6], AR
 -- The usual cases need no function of the libraries below: there is a successor that is not its
 -- client's last waiter, or nobody waits.
 local is_usual = memory_ttl_ms == '0' and rest_ms == '0'
-if is_usual and successor and not token_key and not place
+if is_usual and successor and not successor_token and not place
   and redis.call('exists', shared_counts, successor_memory) == 0
   and redis.call('hexists', lock_hash, owner) == 1
   and redis.call('pttl', lock_hash) <= tonumber(successor_ttl_ms) then
@@ -98,8 +98,8 @@ if successor and redis.call('exists', successor_memory) == 0
   redis.call('pexpire', lock_hash, successor_ttl_ms)
   -- Without a token the lock is freed. The successor then tries, and learns why.
   local last = 0
-  if token_key then
-    last = reserve_tokens(token_key, tokens)
+  if successor_token then
+    last = reserve_tokens(successor_token, tokens)
   end
   if last then
     redis.call('hset', lock_hash, successor, 1)

@@ -44,6 +44,7 @@ var shared = []struct {
 	{"Channel", []string{"channel"}},
 	{"SharedCounts", []string{"shared_counts"}},
 	{"Line", []string{"line"}},
+	{"TokenKey", []string{"token_key"}},
 	{"Queue", []string{"queue"}},
 	{"Deadlines", []string{"deadlines"}},
 	{"Waiters", []string{"waiters"}},
