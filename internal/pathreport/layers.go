@@ -19,12 +19,12 @@ var layers = [][]string{
 	// The client's machinery.
 	1: {
 		"core.go", "background.go", "contact.go", "holdlist.go", "wire.go", "client.go", "publishing.go", "replicas.go",
-		"takeover.go", "duty/lanes.go", "presence/presence.go", "presence/notices.go", "presence/asking.go",
+		"duty/lanes.go", "presence/presence.go", "presence/notices.go", "presence/asking.go",
 		"presence/lingering.go",
 	},
 	// Code shared by all kinds.
 	2: {
-		"driver.go", "handle.go", "renewal.go",
+		"driver.go", "handle.go", "renewal.go", "takeover.go",
 		"waitq/event.go", "waitq/line.go", "waitq/queue.go", "waitq/turn.go", "waitq/waiter.go",
 	},
 	// One acquisition.
