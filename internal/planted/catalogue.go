@@ -304,8 +304,8 @@ var Catalogue = []Defect{
 		Name: "a hand-off gives the token of the holder before", Promise: "C14",
 		Edits: []Edit{{
 			"scripts/lock/release.lua",
-			"    last = reserve_tokens(token_key, tokens)",
-			"    last = last_token(token_key, tokens)",
+			"    last = reserve_tokens(successor_token, tokens)",
+			"    last = last_token(successor_token, tokens)",
 		}},
 	},
 	{
