@@ -70,14 +70,14 @@ func isZero(arg any) bool {
 // CeilMillis returns d in whole milliseconds, rounded up, so that no TTL is 0 or shorter than asked for.
 func CeilMillis(d time.Duration) int64 { return int64((d + time.Millisecond - 1) / time.Millisecond) }
 
-// recent has the arguments for the latest durations: a number above 255 takes an allocation, and most calls have one
-// of a few durations.
-var recent [61]atomic.Value // of int64
+// durations makes arguments of durations. It keeps the latest ones: a number above 255 takes an allocation, and most
+// calls have one of a few durations.
+type durations [61]atomic.Value // of int64
 
 // millis returns a duration as an argument, see [CeilMillis].
-func millis(d time.Duration) any {
+func (ds *durations) millis(d time.Duration) any {
 	ms := CeilMillis(d)
-	place := &recent[uint64(ms)%uint64(len(recent))]
+	place := &ds[uint64(ms)%uint64(len(ds))]
 	arg := place.Load()
 	if arg != ms {
 		arg = ms
@@ -85,6 +85,9 @@ func millis(d time.Duration) any {
 	}
 	return arg
 }
+
+// millis is that of the runner.
+func (s Sender) millis(d time.Duration) any { return s.runner.durations.millis(d) }
 
 // The commands by which scripts publish. SPublish is that of sharded channels, on a cluster.
 const (
@@ -111,7 +114,7 @@ type Change struct {
 // send sends a script with the keys that all changes have, and others.
 func (c Change) send(ctx context.Context, by Sender, script *Script, others ...any) (Reply, error) {
 	keys := append(append(make([]any, 0, 8), c.Main, c.Channel, c.MemoryKey), others...)
-	args := []any{by.runner.publish.Load(), millis(c.MemoryTTL), c.Amount}
+	args := []any{by.runner.publish.Load(), by.millis(c.MemoryTTL), c.Amount}
 	return by.send(ctx, script, keys, len(keys), args, len(args))
 }
 
@@ -121,6 +124,7 @@ type Batch struct {
 	script     *Script
 	keys, args []any
 	size       int
+	latest     any // the argument for the latest duration
 
 	// What the above and the reply refer to in a batch of one call, so that it takes no allocations.
 	one struct {
@@ -141,6 +145,14 @@ func (b *Batch) begin(script *Script) {
 	}
 	b.script = script
 	b.size++
+}
+
+// millis returns a duration as an argument, see [CeilMillis]. Many calls have the same one.
+func (b *Batch) millis(d time.Duration) any {
+	if ms := CeilMillis(d); b.latest != ms {
+		b.latest = ms
+	}
+	return b.latest
 }
 
 // Key returns the first key, by which the cluster slot is found.

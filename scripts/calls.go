@@ -144,12 +144,12 @@ func (c FairLockAcquire) Do(ctx context.Context, by Sender) (FairLockAcquireRepl
 	}
 	args := []any{
 		c.Owner,
-		millis(c.TTL),
+		by.millis(c.TTL),
 		by.runner.publish.Load(),
 		c.IsShared,
 		c.RefuseSecond,
 		c.Joins,
-		millis(c.Timeout),
+		by.millis(c.Timeout),
 		c.Client,
 		c.ClientID,
 		c.IsNested,
@@ -256,7 +256,7 @@ type FairLockRefreshReply struct {
 // ids are missing from the queue, or count as Redisson's there.
 func (c FairLockRefresh) Do(ctx context.Context, by Sender) (FairLockRefreshReply, error) {
 	keys := []any{c.Main, c.Channel, c.Main, c.SharedCounts, c.Queue, c.Deadlines, c.Waiters, c.Clients}
-	args := append(make([]any, 0, 5), c.Client, by.runner.publish.Load(), millis(c.LongestTimeout))
+	args := append(make([]any, 0, 5), c.Client, by.runner.publish.Load(), by.millis(c.LongestTimeout))
 	for _, element := range c.IDs {
 		args = append(args, element)
 	}
@@ -315,7 +315,13 @@ func (c FairLockRelease) Do(ctx context.Context, by Sender) (FairReleased, error
 		c.Waiters,
 		c.Clients,
 	}
-	args := []any{c.Owner, by.runner.publish.Load(), millis(c.MemoryTTL), c.Client, millis(c.Rest)}
+	args := []any{
+		c.Owner,
+		by.runner.publish.Load(),
+		by.millis(c.MemoryTTL),
+		c.Client,
+		by.millis(c.Rest),
+	}
 	return readFairReleased(by.send(ctx, fairlockRelease, keys, 8, args, 4))
 }
 
@@ -355,10 +361,10 @@ func (c FairLockReleaseShared) Do(ctx context.Context, by Sender) (Released, err
 	args := []any{
 		c.Owner,
 		by.runner.publish.Load(),
-		millis(c.MemoryTTL),
+		by.millis(c.MemoryTTL),
 		c.OnlyOwn,
-		millis(c.DefaultTTL),
-		millis(c.Rest),
+		by.millis(c.DefaultTTL),
+		by.millis(c.Rest),
 	}
 	got, _, err := readReleased(by.send(ctx, fairlockReleaseShared, keys, 8, args, 5))
 	return got, err
@@ -434,7 +440,7 @@ func (c LockAcquire) Do(ctx context.Context, by Sender) (LockAcquireReply, error
 	keys := []any{c.Main, c.Channel, c.MemoryKey, c.Line, c.TokenKey}
 	args := []any{
 		c.Owner,
-		millis(c.TTL),
+		by.millis(c.TTL),
 		by.runner.publish.Load(),
 		c.Tokens,
 		c.Place,
@@ -486,7 +492,7 @@ func (c LockAcquireAll) Do(ctx context.Context, by Sender) (LockAcquireAllReply,
 	for _, element := range c.Members {
 		keys = append(keys, element.Main, element.Channel, element.MemoryKey)
 	}
-	args := []any{c.Owner, millis(c.TTL), by.runner.publish.Load()}
+	args := []any{c.Owner, by.millis(c.TTL), by.runner.publish.Load()}
 	got, rest, err := readAcquired(by.send(ctx, lockAcquireAll, keys, len(keys), args, 3))
 	reply := LockAcquireAllReply{Acquired: got}
 	if err != nil || len(rest.rest) == 0 {
@@ -520,7 +526,7 @@ type LockAcquireShared struct {
 // gone.
 func (c LockAcquireShared) Do(ctx context.Context, by Sender) (Acquired, error) {
 	keys := []any{c.Main, c.Channel, c.MemoryKey, c.SharedCounts, c.Main, c.TokenKey}
-	args := []any{c.Owner, millis(c.TTL), by.runner.publish.Load(), c.RefuseSecond, c.IsNested}
+	args := []any{c.Owner, by.millis(c.TTL), by.runner.publish.Load(), c.RefuseSecond, c.IsNested}
 	got, _, err := readAcquired(by.send(ctx, lockAcquireShared, keys, 5, args, 5))
 	return got, err
 }
@@ -555,7 +561,7 @@ func (c LockAdopt) Do(ctx context.Context, by Sender) (Number, error) {
 		c.Waiters,
 		c.Clients,
 	}
-	args := []any{c.NewOwner, millis(c.TTL), by.runner.publish.Load(), c.OldOwner}
+	args := []any{c.NewOwner, by.millis(c.TTL), by.runner.publish.Load(), c.OldOwner}
 	return readNumber(by.send(ctx, lockAdopt, keys, 4, args, 4))
 }
 
@@ -686,7 +692,7 @@ type LockNestedAcquire struct {
 // Do runs the script. Redis returns 1, or 0 when this owner has no private count any more.
 func (c LockNestedAcquire) Do(ctx context.Context, by Sender) (Number, error) {
 	keys := []any{c.Main, c.SharedCounts, c.MemoryKey}
-	args := []any{c.Field, c.Wanted, millis(c.TTL)}
+	args := []any{c.Field, c.Wanted, by.millis(c.TTL)}
 	return readNumber(by.send(ctx, lockNestedAcquire, keys, 2, args, 3))
 }
 
@@ -707,7 +713,7 @@ type LockNestedRelease struct {
 // Do runs the script. Redis returns 1, or 0 when this owner has no private count any more.
 func (c LockNestedRelease) Do(ctx context.Context, by Sender) (Released, error) {
 	keys := []any{c.Main, c.SharedCounts}
-	args := []any{c.Field, c.Wanted, millis(c.DefaultTTL)}
+	args := []any{c.Field, c.Wanted, by.millis(c.DefaultTTL)}
 	got, _, err := readReleased(by.send(ctx, lockNestedRelease, keys, 2, args, 3))
 	return got, err
 }
@@ -762,11 +768,11 @@ func (c LockRelease) Do(ctx context.Context, by Sender) (Released, error) {
 	args := []any{
 		c.Owner,
 		by.runner.publish.Load(),
-		millis(c.MemoryTTL),
+		by.millis(c.MemoryTTL),
 		c.Place,
-		millis(c.Rest),
+		by.millis(c.Rest),
 		c.Successor,
-		millis(c.SuccessorTTL),
+		by.millis(c.SuccessorTTL),
 		c.Tokens,
 	}
 	got, _, err := readReleased(by.send(ctx, lockRelease, keys, 5, args, 4))
@@ -839,10 +845,10 @@ func (c LockReleaseShared) Do(ctx context.Context, by Sender) (Released, error) 
 	args := []any{
 		c.Owner,
 		by.runner.publish.Load(),
-		millis(c.MemoryTTL),
+		by.millis(c.MemoryTTL),
 		c.OnlyOwn,
-		millis(c.DefaultTTL),
-		millis(c.Rest),
+		by.millis(c.DefaultTTL),
+		by.millis(c.Rest),
 	}
 	got, _, err := readReleased(by.send(ctx, lockReleaseShared, keys, 5, args, 5))
 	return got, err
@@ -862,10 +868,10 @@ func (LockRenew) Script() *Script { return lockRenew }
 
 // AddTo adds c to a batch. Redis returns 1 for each lock, or 0 when its owner does not hold it any
 // more or the key has another type.
-func (c LockRenew) AddTo(b *Batch) {
-	b.begin(lockRenew)
-	b.keys = append(b.keys, c.Main)
-	b.args = append(b.args, c.Owner, millis(c.TTL))
+func (c LockRenew) AddTo(by *Batch) {
+	by.begin(lockRenew)
+	by.keys = append(by.keys, c.Main)
+	by.args = append(by.args, c.Owner, by.millis(c.TTL))
 }
 
 // LockRenewShared is a call of lock/renew_shared: extend many locks, each for an acquisition with
@@ -887,10 +893,10 @@ func (LockRenewShared) Script() *Script { return lockRenewShared }
 
 // AddTo adds c to a batch. Redis returns 1 for each acquisition, or 0 when it has no count any more
 // or the key has another type.
-func (c LockRenewShared) AddTo(b *Batch) {
-	b.begin(lockRenewShared)
-	b.keys = append(b.keys, c.Main, c.SharedCounts)
-	b.args = append(b.args, c.Field, millis(c.TTL), c.MemoryKey)
+func (c LockRenewShared) AddTo(by *Batch) {
+	by.begin(lockRenewShared)
+	by.keys = append(by.keys, c.Main, c.SharedCounts)
+	by.args = append(by.args, c.Field, by.millis(c.TTL), c.MemoryKey)
 }
 
 // PermitSemaphoreAcquire is a call of permitsemaphore/acquire: acquire permits, all or none, for
@@ -913,7 +919,7 @@ type PermitSemaphoreAcquire struct {
 // when no number is set; "over" when this acquisition was released already.
 func (c PermitSemaphoreAcquire) Do(ctx context.Context, by Sender) (Acquired, error) {
 	keys := []any{c.Main, c.Channel, c.MemoryKey, c.Leases}
-	args := []any{by.runner.publish.Load(), c.MaxCollected, c.IDs, millis(c.TTL)}
+	args := []any{by.runner.publish.Load(), c.MaxCollected, c.IDs, by.millis(c.TTL)}
 	return readPermits(by.send(ctx, permitsemaphoreAcquire, keys, 4, args, 4))
 }
 
@@ -941,7 +947,7 @@ type PermitSemaphoreAdopt struct {
 // Do runs the script. Redis returns 1, or 0 when not all of the old ids are held.
 func (c PermitSemaphoreAdopt) Do(ctx context.Context, by Sender) (Number, error) {
 	keys := []any{c.Main, c.Channel, c.MemoryKey, c.Leases}
-	args := []any{by.runner.publish.Load(), c.OldIDs, c.NewIDs, millis(c.TTL)}
+	args := []any{by.runner.publish.Load(), c.OldIDs, c.NewIDs, by.millis(c.TTL)}
 	return readNumber(by.send(ctx, permitsemaphoreAdopt, keys, 4, args, 4))
 }
 
@@ -1043,12 +1049,12 @@ func (c PermitSemaphoreRelease) Do(ctx context.Context, by Sender) (Released, er
 	keys := []any{c.Main, c.Channel, c.MemoryKey, c.Leases, c.SuccessorMemory}
 	args := []any{
 		by.runner.publish.Load(),
-		millis(c.MemoryTTL),
+		by.millis(c.MemoryTTL),
 		c.IDs,
 		c.AllOrNone,
-		millis(c.Rest),
+		by.millis(c.Rest),
 		c.SuccessorIDs,
-		millis(c.SuccessorTTL),
+		by.millis(c.SuccessorTTL),
 	}
 	got, _, err := readReleased(by.send(ctx, permitsemaphoreRelease, keys, 4, args, 4))
 	return got, err
@@ -1071,10 +1077,10 @@ func (PermitSemaphoreRenew) Script() *Script { return permitsemaphoreRenew }
 
 // AddTo adds c to a batch. Redis returns 1 for each acquisition, or 0 when not all of its permits
 // are held any more or a key has another type.
-func (c PermitSemaphoreRenew) AddTo(b *Batch) {
-	b.begin(permitsemaphoreRenew)
-	b.keys = append(b.keys, c.Main, c.Leases)
-	b.args = append(b.args, c.IDs, millis(c.TTL))
+func (c PermitSemaphoreRenew) AddTo(by *Batch) {
+	by.begin(permitsemaphoreRenew)
+	by.keys = append(by.keys, c.Main, c.Leases)
+	by.args = append(by.args, c.IDs, by.millis(c.TTL))
 }
 
 // PermitSemaphoreResize runs permitsemaphore/resize: set the number of free and acquired permits
@@ -1142,7 +1148,7 @@ func (c RWLockReadAcquire) Do(ctx context.Context, by Sender) (RWLockReadAcquire
 	}
 	args := append(make([]any, 0, 10),
 		c.Owner,
-		millis(c.TTL),
+		by.millis(c.TTL),
 		by.runner.publish.Load(),
 		c.IsShared,
 		c.RefuseSecond,
@@ -1151,10 +1157,10 @@ func (c RWLockReadAcquire) Do(ctx context.Context, by Sender) (RWLockReadAcquire
 		c.Waits,
 	)
 	for _, element := range c.Companions {
-		args = append(args, element.Owner, millis(element.TTL))
+		args = append(args, element.Owner, by.millis(element.TTL))
 	}
 	if c.MarkTTL != 0 {
-		args = append(args, millis(c.MarkTTL))
+		args = append(args, by.millis(c.MarkTTL))
 	}
 	got, rest, err := readAcquired(by.send(ctx, rwlockReadAcquire, keys, len(keys), args, len(args)))
 	reply := RWLockReadAcquireReply{Acquired: got}
@@ -1186,7 +1192,7 @@ type RWLockReadAdopt struct {
 // -1 when it is also the writer.
 func (c RWLockReadAdopt) Do(ctx context.Context, by Sender) (Number, error) {
 	keys := []any{c.Main, c.Channel, c.MemoryKey, c.ClaimKey, c.SharedCounts}
-	args := []any{c.NewOwner, millis(c.TTL), by.runner.publish.Load(), c.OldOwner}
+	args := []any{c.NewOwner, by.millis(c.TTL), by.runner.publish.Load(), c.OldOwner}
 	return readNumber(by.send(ctx, rwlockReadAdopt, keys, 5, args, 4))
 }
 
@@ -1259,11 +1265,11 @@ func (c RWLockReadRelease) Do(ctx context.Context, by Sender) (Released, error) 
 	args := []any{
 		c.Owner,
 		by.runner.publish.Load(),
-		millis(c.MemoryTTL),
+		by.millis(c.MemoryTTL),
 		c.IsShared,
 		c.OnlyOwn,
 		c.Client,
-		millis(c.Rest),
+		by.millis(c.Rest),
 	}
 	got, _, err := readReleased(by.send(ctx, rwlockReadRelease, keys, 6, args, 6))
 	return got, err
@@ -1288,10 +1294,10 @@ func (RWLockReadRenew) Script() *Script { return rwlockReadRenew }
 
 // AddTo adds c to a batch. Redis returns 1 for each reader, or 0 when it is dead or the lock's key
 // has another type.
-func (c RWLockReadRenew) AddTo(b *Batch) {
-	b.begin(rwlockReadRenew)
-	b.keys = append(b.keys, c.Main, c.HoldKey)
-	b.args = append(b.args, c.Owner, millis(c.TTL))
+func (c RWLockReadRenew) AddTo(by *Batch) {
+	by.begin(rwlockReadRenew)
+	by.keys = append(by.keys, c.Main, c.HoldKey)
+	by.args = append(by.args, c.Owner, by.millis(c.TTL))
 }
 
 // RWLockReadRenewShared is a call of rwlock/read_renew_shared: extend the leases of many readers,
@@ -1315,10 +1321,10 @@ func (RWLockReadRenewShared) Script() *Script { return rwlockReadRenewShared }
 
 // AddTo adds c to a batch. Redis returns 1 for each acquisition, or 0 when its reader is dead, it
 // has no count any more or the lock's key has another type.
-func (c RWLockReadRenewShared) AddTo(b *Batch) {
-	b.begin(rwlockReadRenewShared)
-	b.keys = append(b.keys, c.Main, c.HoldKey, c.SharedCounts)
-	b.args = append(b.args, c.Owner, millis(c.TTL), c.MemoryKey)
+func (c RWLockReadRenewShared) AddTo(by *Batch) {
+	by.begin(rwlockReadRenewShared)
+	by.keys = append(by.keys, c.Main, c.HoldKey, c.SharedCounts)
+	by.args = append(by.args, c.Owner, by.millis(c.TTL), c.MemoryKey)
 }
 
 // RWLockReadSetCount is a call of rwlock/read_set_count: set the count of a reader's private holds,
@@ -1347,7 +1353,14 @@ type RWLockReadSetCount struct {
 // Do runs the script. Redis returns 1, or 0 when the reader is dead, or has no private count.
 func (c RWLockReadSetCount) Do(ctx context.Context, by Sender) (Number, error) {
 	keys := []any{c.Main, c.SharedCounts, c.LatestChange, c.MemoryKey}
-	args := []any{c.Owner, c.WantedPrivate, millis(c.TTL), c.NeededMs, c.Change, millis(c.MemoryTTL)}
+	args := []any{
+		c.Owner,
+		c.WantedPrivate,
+		by.millis(c.TTL),
+		c.NeededMs,
+		c.Change,
+		by.millis(c.MemoryTTL),
+	}
 	return readNumber(by.send(ctx, rwlockReadSetCount, keys, 3, args, 6))
 }
 
@@ -1396,15 +1409,15 @@ func (c RWLockWriteAcquire) Do(ctx context.Context, by Sender) (RWLockWriteAcqui
 	keys := []any{c.Main, c.Channel, c.MemoryKey, c.ClaimKey, c.SharedCounts, c.Turns, c.Mark}
 	args := []any{
 		c.Owner,
-		millis(c.TTL),
+		by.millis(c.TTL),
 		by.runner.publish.Load(),
 		c.IsShared,
 		c.RefuseSecond,
-		millis(c.ClaimTTL),
+		by.millis(c.ClaimTTL),
 		c.IsNested,
 		c.Client,
 		c.Waits,
-		millis(c.MarkTTL),
+		by.millis(c.MarkTTL),
 	}
 	got, rest, err := readAcquired(by.send(ctx, rwlockWriteAcquire, keys, 6, args, 9))
 	reply := RWLockWriteAcquireReply{Acquired: got}
@@ -1434,7 +1447,7 @@ type RWLockWriteAdopt struct {
 // none.
 func (c RWLockWriteAdopt) Do(ctx context.Context, by Sender) (Number, error) {
 	keys := []any{c.Main, c.Channel, c.MemoryKey, c.ClaimKey, c.SharedCounts}
-	args := []any{c.NewOwner, millis(c.TTL), by.runner.publish.Load(), c.OldOwner}
+	args := []any{c.NewOwner, by.millis(c.TTL), by.runner.publish.Load(), c.OldOwner}
 	return readNumber(by.send(ctx, rwlockWriteAdopt, keys, 5, args, 4))
 }
 
@@ -1508,14 +1521,14 @@ func (c RWLockWriteRelease) Do(ctx context.Context, by Sender) (Released, error)
 	args := []any{
 		c.Owner,
 		by.runner.publish.Load(),
-		millis(c.MemoryTTL),
+		by.millis(c.MemoryTTL),
 		c.IsShared,
 		c.OnlyOwn,
-		millis(c.DefaultTTL),
+		by.millis(c.DefaultTTL),
 		c.Client,
-		millis(c.Rest),
+		by.millis(c.Rest),
 		c.Successor,
-		millis(c.SuccessorTTL),
+		by.millis(c.SuccessorTTL),
 	}
 	got, _, err := readReleased(by.send(ctx, rwlockWriteRelease, keys, 6, args, 7))
 	return got, err
@@ -1636,13 +1649,13 @@ func (c SemaphoreRelease) Do(ctx context.Context, by Sender) (SemaphoreReleaseRe
 	keys := []any{c.Main, c.Channel, c.MemoryKey, c.EpochKey, c.SuccessorMemory}
 	args := []any{
 		by.runner.publish.Load(),
-		millis(c.MemoryTTL),
+		by.millis(c.MemoryTTL),
 		c.Permits,
 		c.OnlyIfAcquired,
 		c.KnownEpoch,
 		c.RemembersRelease,
 		c.SuccessorPermits,
-		millis(c.SuccessorMemoryTTL),
+		by.millis(c.SuccessorMemoryTTL),
 	}
 	got, rest, err := readReleased(by.send(ctx, semaphoreRelease, keys, 4, args, 6))
 	reply := SemaphoreReleaseReply{Released: got}

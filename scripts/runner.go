@@ -46,14 +46,15 @@ type Runner struct {
 	memory   time.Duration // how long Redis remembers a request
 	answers  time.Duration // how long Redis keeps an answer that only repetitions of a call need
 
-	publish atomic.Value // the command by which scripts publish: see call.go
-	batch   *batcher     // of the commands without a shard
-	slots   slotMap
-	shards  shards
-	ends    deadlines
-	contact contact
-	dialed  *lastDial   // by the client; nil: a cluster client
-	silent  atomic.Bool // the latest script got no answer
+	publish   atomic.Value // the command by which scripts publish: see call.go
+	durations durations
+	batch     *batcher // of the commands without a shard
+	slots     slotMap
+	shards    shards
+	ends      deadlines
+	contact   contact
+	dialed    *lastDial   // by the client; nil: a cluster client
+	silent    atomic.Bool // the latest script got no answer
 	// watches limits the calls that hold a connection to themselves; nil: no limit.
 	watches chan struct{}
 

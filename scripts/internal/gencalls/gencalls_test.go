@@ -37,7 +37,7 @@ local is_last, all_keys = ARGV[4] == '1', KEYS
 		"\t// optional: what it is, and more\n\tMemoryKey any\n",
 		"\tif memoryKey == nil {\n\t\tmemoryKey = c.Main // any key of the slot\n\t}\n",
 		"keys := []any{c.Main, c.Main, memoryKey, c.Line, c.TokenKey}\n",
-		"args := []any{c.Owner, millis(c.TTL), by.runner.publish.Load(), c.IsLast, c.Tokens}\n",
+		"args := []any{c.Owner, by.millis(c.TTL), by.runner.publish.Load(), c.IsLast, c.Tokens}\n",
 		"// Do runs the script. Redis returns 1 or 0, \"\" for a foreign key.\n",
 		"return readNumber(by.send(ctx, lockExample, keys, 4, args, 4))\n",
 	} {
@@ -81,9 +81,9 @@ func TestListsOfArguments(t *testing.T) {
 		"//\n// See there.\ntype LockExample struct",
 		"\tOthers  []LockExampleOther\n",
 		"\t\tkeys = append(keys, element.MemoryKey)\n",
-		"\t\targs = append(args, element.ID, millis(element.TTL))\n",
+		"\t\targs = append(args, element.ID, by.millis(element.TTL))\n",
 		"\tif c.Mark != nil {\n",
-		"\tif c.MarkTTL != 0 {\n\t\targs = append(args, millis(c.MarkTTL))\n",
+		"\tif c.MarkTTL != 0 {\n\t\targs = append(args, by.millis(c.MarkTTL))\n",
 		"func (c LockExample) Do(ctx context.Context, by Sender) (Reply, error) {\n",
 	} {
 		require.Contains(t, text, want)
@@ -97,7 +97,7 @@ func TestBatches(t *testing.T) {
 -- returns    kept: for each, 1 or 0
 `)
 	require.NoError(t, err)
-	require.Contains(t, text, "func (c LockExample) AddTo(b *Batch) {\n")
+	require.Contains(t, text, "func (c LockExample) AddTo(by *Batch) {\n")
 	require.Contains(t, text, "b.keys = append(b.keys, c.Main, c.Line)\n")
 	require.NotContains(t, text, "Do(")
 }

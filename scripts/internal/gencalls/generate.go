@@ -256,12 +256,12 @@ func (p param) text() string {
 	return p.doc
 }
 
-// value is the expression for a key or an argument.
+// value is the expression for a key or an argument. by is the Sender, or the Batch.
 func value(of string, p param) string {
 	name := of + "." + p.field()
 	switch p.typ {
 	case "ms":
-		return "millis(" + name + ")"
+		return "by.millis(" + name + ")"
 	case "command":
 		return "by.runner.publish.Load()"
 	}
@@ -344,10 +344,10 @@ func (g *generator) batch(s *script, name string) {
 	g.line("func (%s) Script() *Script { return %s }", name, varName(s))
 	g.line("")
 	g.comment("AddTo adds c to a batch. " + returnsDoc(s))
-	g.line("func (c %s) AddTo(b *Batch) {", name)
-	g.line("b.begin(%s)", varName(s))
-	g.line("b.keys = append(b.keys, %s)", elements(s.keys.list, "c"))
-	g.line("b.args = append(b.args, %s)", elements(s.args.list, "c"))
+	g.line("func (c %s) AddTo(by *Batch) {", name)
+	g.line("by.begin(%s)", varName(s))
+	g.line("by.keys = append(by.keys, %s)", elements(s.keys.list, "c"))
+	g.line("by.args = append(by.args, %s)", elements(s.args.list, "c"))
 	g.line("}")
 }
 
