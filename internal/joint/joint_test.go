@@ -937,10 +937,11 @@ func (d *spy) TryAcquire(ctx context.Context, q *Request) (Result, error) {
 }
 
 // The answer of a member comes when the attempt has succeeded without it. While the joint hold lasts, the member
-// belongs to it. After that it is refused, and how its hold ends says nothing about the joint hold.
+// belongs to it, and is retaken if it was lost before it came. After that it is refused, and how its hold ends says
+// nothing about the joint hold.
 func TestMemberThatComesLateCountsWhileTheJointHoldLasts(t *testing.T) {
-	for _, inTime := range []bool{true, false} {
-		t.Run(fmt.Sprint("in time: ", inTime), func(t *testing.T) {
+	for _, name := range []string{"in time", "the joint hold has ended", "it was lost already"} {
+		t.Run(name, func(t *testing.T) {
 			Bubble(t, func(t *testing.T, _ *Server) {
 				k := newCluster(t, 3)
 				k.each(2, (*Server).KeepLeases)
@@ -958,10 +959,23 @@ func TestMemberThatComesLateCountsWhileTheJointHoldLasts(t *testing.T) {
 				q.Group = attempts.granted
 				late, err := m.AcquireOutermost(t.Context(), q, time.Now())
 				require.NoError(t, err)
-				if !inTime {
+				switch name {
+				case "the joint hold has ended":
 					Release(t, hold)
-					require.False(t, attempts.granted.Add(late), "the joint hold has ended")
+					require.False(t, attempts.granted.Add(late))
 					Release(t, late)
+					k.requireFree(t)
+					return
+				case "it was lost already":
+					k.servers[2].Forget("x")
+					require.ErrorIs(t, late.Check(t.Context()), ErrLost)
+					require.Equal(t, 2, k.holders(hold.ID()))
+					require.True(t, attempts.granted.Add(late))
+					Sleep(time.Second)
+					require.Equal(t, 3, k.holders(hold.ID()))
+					require.Len(t, k.servers[2].Sent("acquire", ""), 3, "one failed, one was late, one is the retake")
+					Release(t, hold)
+					Sleep(time.Minute) // its minimum hold
 					k.requireFree(t)
 					return
 				}

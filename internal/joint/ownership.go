@@ -33,7 +33,8 @@ type Ownership struct {
 	asking int            // calls of Check and Extend under way, which report a loss themselves
 	// unreported: a loss ended the hold while a call was asking, and its event is not emitted yet.
 	unreported bool
-	// early are members whose ends were reported before there was a joint hold. Join reports them again.
+	// early are members whose ends were reported before there was a joint hold, or before add: Join or add reports
+	// them again.
 	early []*engine.Hold
 	over  chan struct{} // closed when the joint hold ends; nil: no member is retaken
 }
@@ -92,13 +93,19 @@ func (o *Ownership) granted() engine.Result {
 // the attempt has ended, no grant makes a hold. So a late member never completes a majority that was broken.
 func (o *Ownership) add(hold *engine.Hold) bool {
 	o.mu.Lock()
-	defer o.mu.Unlock()
 	if o.closed {
+		o.mu.Unlock()
 		return false
 	}
 	o.holds = append(o.holds, hold)
+	ended := false
 	if o.h != nil { // its answer was late
 		hold.JoinAs(o.h, nil)
+		ended = slices.Contains(o.early, hold)
+	}
+	o.mu.Unlock()
+	if ended {
+		o.MemberEnded(hold, hold.Ended())
 	}
 	return true
 }
@@ -158,16 +165,17 @@ func isValid(member *engine.Hold) bool {
 // others may have ended by a loss, by a user's Release of a member, or because a member's client
 // closed. A red lock with enough members left retakes a lost one.
 //
-// Before there is a joint hold, the end is noted for Join. Holds that were refused by add are ignored. The caller holds
-// no mutex.
+// Before there is a joint hold, the end is noted for Join, and a loss before add for that. Holds that were refused by
+// add are ignored. The caller holds no mutex.
 func (o *Ownership) MemberEnded(member *engine.Hold, cause error) {
 	o.mu.Lock()
 	// The client that ends its holds ends the joint hold too, with ErrClosed.
 	closing := errors.Is(cause, engine.ErrClosed) && member.Resource().Core == o.core()
-	if o.h == nil && !o.closed {
+	isKnown := o.h != nil && slices.Contains(o.holds, member)
+	if !isKnown && !o.closed && (o.h == nil || errors.Is(cause, engine.ErrLost)) {
 		o.early = append(o.early, member)
 	}
-	if o.closed || o.h == nil || !slices.Contains(o.holds, member) || closing {
+	if o.closed || !isKnown || closing {
 		o.mu.Unlock()
 		return
 	}
@@ -200,6 +208,7 @@ func (o *Ownership) Join(h *engine.Hold) {
 		member.JoinAs(h, nil)
 	}
 	early := o.early
+	o.early = nil // what add has not added yet is noted again
 	o.mu.Unlock()
 	for _, member := range early {
 		o.MemberEnded(member, member.Ended())

@@ -201,6 +201,26 @@ func TestMemberOfANestedHoldIsRetakenAfterTheOuterOnes(t *testing.T) {
 	})
 }
 
+// Somebody has acquired the forgotten member with the same id meanwhile. The server counts both, so neither release
+// frees the other's.
+func TestRetakenMemberIsCountedBesideAnAcquisitionOfTheSameID(t *testing.T) {
+	Bubble(t, func(t *testing.T, _ *Server) {
+		k := newCluster(t, 3)
+		hold := Acquire(t, t.Context(), redOf(k.clients))
+		k.servers[0].Forget("x")
+		k.servers[0].Seize("x", "a rival", 0)
+		require.NoError(t, hold.Check(t.Context())) // finds the loss
+		k.servers[0].Forget("x")
+		other := Acquire(t, t.Context(), k.clients[0].Lock("x"), OwnedBy(hold.ID()))
+		Sleep(time.Second)
+		assert.Equal(t, 2, k.servers[0].Holder("x", hold.ID()).Count)
+		Release(t, other)
+		assert.Equal(t, 3, k.holders(hold.ID()))
+		Release(t, hold)
+		k.requireFree(t)
+	})
+}
+
 // All members are retaken one after another. The joint hold ends at its limit all the same.
 func TestRetakenMembersHaveTheRestOfTheLimit(t *testing.T) {
 	Bubble(t, func(t *testing.T, _ *Server) {
