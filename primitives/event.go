@@ -83,6 +83,7 @@ const (
 func (e Event) Outcome() Outcome {
 	// A waiter rides out failures of Redis, so the end of the wait may be joined with the last failure: then that is
 	// the reason.
+	refused := errors.Is(e.Err, ErrNotAcquired) // an adoption that its context ended is not
 	switch {
 	case e.Kind == EventAcquired:
 		return OutcomeAcquired
@@ -94,10 +95,10 @@ func (e Event) Outcome() Outcome {
 		return OutcomeEnded
 	case errors.Is(e.Err, ErrUnavailable):
 		return OutcomeUnavailable
-	case !errors.Is(e.Err, ErrNotAcquired):
-		return OutcomeError
-	case e.Ctx != nil && e.Ctx.Err() != nil:
+	case e.Ctx != nil && e.Ctx.Err() != nil && (refused || errors.Is(e.Err, context.Cause(e.Ctx))):
 		return OutcomeEnded
+	case !refused:
+		return OutcomeError
 	default:
 		return OutcomeBusy
 	}

@@ -71,6 +71,18 @@ func TestOutcomeTellsWhyAnAcquisitionFailed(t *testing.T) {
 			s.Partition(true)
 			return tryFail(c.Lock("taken").Adopt(ctx, "id"))
 		}, primitives.OutcomeUnavailable},
+		{"a context that has ended", func(ctx context.Context, _ *locktest.Server, c *primitives.Client) error {
+			ctx, cancel := context.WithCancel(ctx)
+			cancel()
+			return tryFail(c.Lock("free").Acquire(ctx))
+		}, primitives.OutcomeEnded},
+		{"an adoption with a context that has ended", func(
+			ctx context.Context, _ *locktest.Server, c *primitives.Client,
+		) error {
+			ctx, cancel := context.WithCancelCause(ctx)
+			cancel(errStop)
+			return tryFail(c.Lock("taken").Adopt(ctx, "id"))
+		}, primitives.OutcomeEnded},
 		{"would deadlock", func(ctx context.Context, _ *locktest.Server, c *primitives.Client) error {
 			return c.Lock("free").Do(ctx, func(ctx context.Context) error {
 				return tryFail(c.Lock("free").TryAcquire(ctx, primitives.WithNonReentrant()))
