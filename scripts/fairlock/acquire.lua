@@ -50,10 +50,13 @@ end
 local last_heartbeat, was_mixed, reach = known[1], known[2], tonumber(known[3])
 local noted_holder, holder_is_redlatch = known[4], known[5]
 local noted_client, longest_timeout = known[6], tonumber(known[7]) or 0
--- A recent heartbeat need not be renewed, and its client has been found to be allowed to publish.
+-- A recent heartbeat need not be renewed, and its client was allowed to publish a moment ago: that
+-- is enough to stay in the queue, but not to acquire.
 local age = last_heartbeat and now - last_heartbeat
 local is_recent = age and age < heartbeat_interval and age < timeout_ms / 4
-local denied = not is_recent and publish_denied(publish, lock.channel .. ':' .. owner)
+local may_acquire = held or not holder
+local denied = (may_acquire or not is_recent)
+  and publish_denied(publish, lock.channel .. ':' .. owner)
 if denied and not held then
   return denied
 end
@@ -65,7 +68,7 @@ if not contended and not is_shared then
   return 0
 end
 
-if held or not holder then
+if may_acquire then
 -- uses     lib/extend, lib/shared_counts
 
   if held then

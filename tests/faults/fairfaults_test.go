@@ -349,6 +349,24 @@ func TestFairLockACLIsCheckedBeforeQueuing(t *testing.T) {
 	RequireClean(t, s, name)
 }
 
+// A client that may no longer publish cannot tell its waiter that the lock is free. The waiter looks by itself, and
+// does not acquire what it could not release.
+func TestFairWaiterThatMayNoLongerPublishDoesNotAcquire(t *testing.T) {
+	t.Parallel()
+	s := redistest.Fresh(t)
+	name := redistest.Name(t)
+	s.SetUser(t, "user", "on", ">"+redistest.Password, "+@all", "~*", "&*")
+	l := NewClient(t, s.As("user").Client(t)).FairLock(name)
+	hold := Acquire(t, t.Context(), l)
+	waiting := Start(func() (*primitives.Hold, error) { return l.Acquire(t.Context(), primitives.WithOwner("o")) })
+	AwaitFair(t, l, 1)
+	s.SetUser(t, "user", "resetchannels")
+	require.Regexp(t, deniedError, hold.Release(t.Context()).Error())
+	require.Regexp(t, deniedError, Await(t, waiting).Err.Error())
+	s.SetUser(t, "user", "allchannels")
+	RequireClean(t, s, name)
+}
+
 // ReleaseID, ForceRelease and the release of an adopted hold hand off to the next waiter.
 // Acquisitions with the same WithOwner id wait in one queue entry and acquire together.
 func TestFairLockIDs(t *testing.T) {
