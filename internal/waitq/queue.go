@@ -337,7 +337,7 @@ func (q *Queue) schedule(e *Event) {
 		pause = q.Backoff(q.polls)
 		q.polls++
 	}
-	if e.RetryAfter >= 0 {
+	if e.RetryAfter >= 0 && e.RetryAfter < pause { // a longer one may be as long as a Duration can be
 		pause = min(pause, e.RetryAfter+time.Millisecond) // Redis rounds a TTL down
 	}
 	q.TryAt = e.Now.Add(q.turn.Pause(e.Now, pause))

@@ -2,6 +2,7 @@ package waitq
 
 import (
 	"fmt"
+	"math"
 	"strings"
 	"testing"
 	"time"
@@ -344,6 +345,9 @@ func TestWhenTheHeadTriesByItself(t *testing.T) {
 	assert.Equal(t, 301*ms, since(), "when the lease ends")
 	s.on("b", Event{What: Tried, RetryAfter: 100 * ms})
 	assert.Equal(t, 301*ms, since(), "another waiter's refusal changes nothing")
+	s.on("a", Event{What: Tried, RetryAfter: math.MaxInt64})
+	assert.Equal(t, SlowPoll, since(), "the lease has no end")
+	s.on("a", Event{What: Tried, RetryAfter: 300 * ms})
 	s.now = s.q.TryAt
 	s.on("", Event{What: Alarm})
 	assert.Zero(t, s.q.TryAt, "it is about to")

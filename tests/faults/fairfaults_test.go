@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	. "github.com/redlatch/redlatch/internal/fixture"
+	"github.com/redlatch/redlatch/internal/kinds"
 	"github.com/redlatch/redlatch/internal/redistest"
 	"github.com/redlatch/redlatch/primitives"
 )
@@ -365,6 +366,57 @@ func TestFairWaiterThatMayNoLongerPublishDoesNotAcquire(t *testing.T) {
 	require.Regexp(t, deniedError, Await(t, waiting).Err.Error())
 	s.SetUser(t, "user", "allchannels")
 	RequireClean(t, s, name)
+}
+
+// A waiter with a short timeout joins the queue of a client whose next heartbeat would come too late for it. The
+// heartbeat then comes earlier, so it keeps its place.
+func TestFairWaiterWithAShortTimeoutHastensTheHeartbeat(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := redistest.Embedded(t)
+		near, far := NewClient(t, s.Client(t)).FairLock("l"), NewClient(t, s.Client(t)).FairLock("l")
+		hold := Acquire(t, t.Context(), far)
+		var order []string
+		var wg sync.WaitGroup
+		join := func(l *primitives.Lock, who string, opts ...primitives.Option) {
+			wg.Go(func() {
+				assert.NoError(t, l.Do(t.Context(), func(context.Context) error {
+					order = append(order, who)
+					return nil
+				}, opts...))
+			})
+			synctest.Wait()
+		}
+		join(near, "first")
+		time.Sleep(300 * time.Millisecond)
+		join(near, "short timeout", primitives.WithWaiterTimeout(600*time.Millisecond))
+		join(far, "last")
+		time.Sleep(650 * time.Millisecond)
+		Release(t, hold)
+		wg.Wait()
+		require.Equal(t, []string{"first", "short timeout", "last"}, order)
+	})
+}
+
+// The lease of a holder ends in 292 years, the longest duration there is. Waiters look once a second all the same.
+func TestEndlessLeaseOfAHolderCostsNoMoreLooks(t *testing.T) {
+	t.Parallel()
+	for _, kind := range kinds.Locks() {
+		t.Run(kind.Name, func(t *testing.T) {
+			Bubble(t, func(t *testing.T, b *Bubbled) {
+				hold := Acquire(t, t.Context(), kind.Rival(NewClient(t, b.S.Client(t)), "l"))
+				longest := int64(math.MaxInt64 / time.Millisecond)
+				require.NoError(t, b.S.Client(t).Do(t.Context(), "pexpire", "l", longest).Err())
+				b.P.Record()
+				waiting := Start(func() (*primitives.Hold, error) { return kind.Open(b.C, "l").Acquire(t.Context()) })
+				time.Sleep(10 * time.Second)
+				require.Less(t, b.Tries(), 15)
+				require.Greater(t, b.Tries(), 5)
+				Release(t, hold)
+				Release(t, AwaitHold(t, waiting))
+			})
+		})
+	}
 }
 
 // ReleaseID, ForceRelease and the release of an adopted hold hand off to the next waiter.
