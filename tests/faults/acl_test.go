@@ -6,6 +6,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -18,16 +19,65 @@ import (
 	"github.com/redlatch/redlatch/primitives"
 )
 
+// farClient is a client whose waiters tests can await.
+type farClient struct {
+	*primitives.Client
+
+	answers *scriptAnswers
+}
+
+func newFarClient(t testing.TB, rdb redis.UniversalClient) farClient {
+	t.Helper()
+	answers := &scriptAnswers{}
+	if cluster, ok := rdb.(*redis.ClusterClient); ok {
+		cluster.OnNewNode(func(node *redis.Client) { node.AddHook(answers) })
+	} else {
+		rdb.AddHook(answers)
+	}
+	return farClient{NewClient(t, rdb), answers}
+}
+
+// scriptAnswers is a hook that counts the scripts that Redis has executed.
+type scriptAnswers struct {
+	CountingHook
+
+	n atomic.Int64
+}
+
+func (s *scriptAnswers) count(cmds ...redis.Cmder) {
+	for _, cmd := range cmds {
+		if strings.HasPrefix(cmd.Name(), "eval") && cmd.Err() == nil {
+			s.n.Add(1)
+		}
+	}
+}
+
+func (s *scriptAnswers) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		err := next(ctx, cmd)
+		s.count(cmd)
+		return err
+	}
+}
+
+func (s *scriptAnswers) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		err := next(ctx, cmds)
+		s.count(cmds...)
+		return err
+	}
+}
+
 // methodsOf uses the methods of the primitives, each in the way that needs the most rights. It returns the
 // first error. All names begin with name. one and two are clients of users with the same rights.
-func methodsOf(ctx context.Context, one, two *primitives.Client, name string) error {
+func methodsOf(ctx context.Context, one *primitives.Client, two farClient, name string) error {
 	pool, far := one.PermitExpirableSemaphore(name+"p"), two.PermitExpirableSemaphore(name+"p")
 	if err := first(
-		func() error { return countingPermits(ctx, one.Semaphore(name+"s"), two.Semaphore(name+"s")) },
+		func() error { return countingPermits(ctx, two, one.Semaphore(name+"s"), two.Semaphore(name+"s")) },
 		func() error { return leasingPermits(ctx, pool, far) },
-		func() error { return countingPermits(ctx, pool, far) },
-		func() error { return openingLatch(ctx, one.CountDownLatch(name+"l"), two.CountDownLatch(name+"l")) },
-		func() error { return readersAndWriters(ctx, one.RWLock(name+"rw"), two.RWLock(name+"rw")) },
+		func() error { return countingPermits(ctx, two, pool, far) },
+		func() error { return openingLatch(ctx, one.CountDownLatch(name+"l"), two, name+"l") },
+		func() error { return readersAndWriters(ctx, one.RWLock(name+"rw"), two, name+"rw") },
 	); err != nil {
 		return err
 	}
@@ -35,14 +85,14 @@ func methodsOf(ctx context.Context, one, two *primitives.Client, name string) er
 }
 
 // methodsOfLocks is methodsOf for the kinds of locks.
-func methodsOfLocks(ctx context.Context, one, two *primitives.Client, name string) error {
+func methodsOfLocks(ctx context.Context, one *primitives.Client, two farClient, name string) error {
 	for _, k := range kinds.Locks() {
 		kind, open := k.Name, k.Lock
-		l, far := open(one, name+kind), open(two, name+kind)
+		l, far := open(one, name+kind), open(two.Client, name+kind)
 		if err := first(
 			func() error { return locking(ctx, l) },
 			func() error { return takingOver(ctx, l, far) },
-			func() error { return handOff(ctx, l, far) },
+			func() error { return handOff(ctx, two, l, far) },
 		); err != nil {
 			return err
 		}
@@ -78,13 +128,13 @@ func locking(ctx context.Context, l *primitives.Lock) error {
 	return nil
 }
 
-// handOff makes two requests of far wait until l is released. Of a reader they need not wait.
-func handOff(ctx context.Context, l, far Handle) error {
+// handOff makes two requests of far, a handle of two, wait until l is released. Of a reader they need not wait.
+func handOff(ctx context.Context, two farClient, l, far Handle) error {
 	hold, err := l.Acquire(ctx, primitives.WithOwner("first"), primitives.WithLease(time.Minute))
 	if err != nil {
 		return err
 	}
-	return whileWaiting(ctx, func(ctx context.Context) error {
+	return whileWaiting(ctx, two, func(ctx context.Context) error {
 		next, err := far.Acquire(ctx)
 		if err != nil {
 			return err
@@ -100,16 +150,23 @@ func handOff(ctx context.Context, l, far Handle) error {
 	})
 }
 
-// whileWaiting runs f while two calls of wait wait for it. If f fails, they are cancelled.
-func whileWaiting(ctx context.Context, wait func(ctx context.Context) error, f func() error) error {
+// whileWaiting runs f while two calls of wait wait for it on two, or one of them has ended. If f fails, they are
+// cancelled.
+func whileWaiting(ctx context.Context, two farClient, wait func(ctx context.Context) error, f func() error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	const waiters = 2
 	ended := make(chan error, waiters)
-	for range waiters {
+	startAndAwait := func(waits func() bool) {
 		go func() { ended <- wait(ctx) }()
+		for !waits() && len(ended) == 0 && ctx.Err() == nil {
+			time.Sleep(time.Millisecond)
+		}
 	}
-	time.Sleep(100 * time.Millisecond) // usually they have subscribed, also on a busy machine
+	before := two.answers.n.Load()
+	// The first one is refused, subscribes and looks again, or polls within a second if it may not subscribe.
+	startAndAwait(func() bool { return two.answers.n.Load() >= before+2 })
+	startAndAwait(func() bool { return Waiters(two.Client) == waiters })
 	failed := f()
 	if failed != nil {
 		cancel()
@@ -148,7 +205,8 @@ func takingOver(ctx context.Context, l, far *primitives.Lock) error {
 }
 
 // readersAndWriters uses both sides of a read-write lock together.
-func readersAndWriters(ctx context.Context, rw, far *primitives.RWLock) error {
+func readersAndWriters(ctx context.Context, rw *primitives.RWLock, two farClient, name string) error {
+	far := two.RWLock(name)
 	w, err := rw.Writer().Acquire(ctx)
 	if err != nil {
 		return err
@@ -164,7 +222,7 @@ func readersAndWriters(ctx context.Context, rw, far *primitives.RWLock) error {
 	if err != nil {
 		return err
 	}
-	return whileWaiting(ctx, func(ctx context.Context) error {
+	return whileWaiting(ctx, two, func(ctx context.Context) error {
 		w, err := far.Writer().Acquire(ctx)
 		if err != nil {
 			return err
@@ -182,10 +240,10 @@ type counted interface {
 	Delete(ctx context.Context) (bool, error)
 }
 
-func countingPermits(ctx context.Context, s, far counted) error {
+func countingPermits(ctx context.Context, two farClient, s, far counted) error {
 	if err := first(
 		func() error { return errors.Join(ErrOf(s.Init(ctx, 3)), s.Add(ctx, -2), ErrOf(s.Info(ctx))) },
-		func() error { return handOff(ctx, s, far) },
+		func() error { return handOff(ctx, two, s, far) },
 	); err != nil {
 		return err
 	}
@@ -215,11 +273,11 @@ func leasingPermits(ctx context.Context, s, far *primitives.PermitExpirableSemap
 	return errors.Join(far.ReleaseID(ctx, adopted.Detach()), ErrOf(s.Delete(ctx)))
 }
 
-func openingLatch(ctx context.Context, l, far *primitives.CountDownLatch) error {
+func openingLatch(ctx context.Context, l *primitives.CountDownLatch, two farClient, name string) error {
 	if err := errors.Join(ErrOf(l.Init(ctx, 2)), l.CountDown(ctx), ErrOf(l.Count(ctx))); err != nil {
 		return err
 	}
-	if err := whileWaiting(ctx, far.Wait, func() error { return l.CountDown(ctx) }); err != nil {
+	if err := whileWaiting(ctx, two, two.CountDownLatch(name).Wait, func() error { return l.CountDown(ctx) }); err != nil {
 		return err
 	}
 	return errors.Join(ErrOf(l.Init(ctx, 1)), ErrOf(l.Delete(ctx)))
@@ -252,7 +310,7 @@ func TestEachRuleIsNeeded(t *testing.T) {
 		s.SetUser(t, user, rules...)
 		ctx, cancel := context.WithTimeout(t.Context(), Soon)
 		defer cancel()
-		one, two := NewClient(t, s.As(user).Client(t)), NewClient(t, s.As(user).Client(t))
+		one, two := NewClient(t, s.As(user).Client(t)), newFarClient(t, s.As(user).Client(t))
 		return methodsOf(ctx, one, two, Permitted+user)
 	}
 	t.Run("all rules", func(t *testing.T) {
@@ -323,12 +381,12 @@ func TestDocumentedRulesOfACluster(t *testing.T) {
 	for _, s := range servers.Nodes() {
 		s.SetUser(t, "locks", rules...)
 	}
-	open := func() *primitives.Client {
-		return NewClient(t, servers.ClusterClient(t, func(o *redis.ClusterOptions) {
+	open := func() redis.UniversalClient {
+		return servers.ClusterClient(t, func(o *redis.ClusterOptions) {
 			o.Username, o.Password = "locks", redistest.Password
-		}))
+		})
 	}
-	one, two := open(), open()
+	one, two := NewClient(t, open()), newFarClient(t, open())
 	name := Permitted + redistest.Name(t)
 	require.NoError(t, methodsOf(t.Context(), one, two, name))
 	hold := Acquire(t, t.Context(), one.Lock(name))

@@ -308,7 +308,7 @@ func TestScriptFlushBeforeEachCommand(t *testing.T) {
 	s := redistest.Fresh(t)
 	admin := s.Client(t)
 	var flushes atomic.Int64
-	open := func() *primitives.Client {
+	open := func() *redis.Client {
 		rdb := s.Client(t)
 		rdb.AddHook(before(func(ctx context.Context) {
 			flushes.Add(1)
@@ -316,10 +316,10 @@ func TestScriptFlushBeforeEachCommand(t *testing.T) {
 				t.Error(err)
 			}
 		}))
-		return NewClient(t, rdb)
+		return rdb
 	}
 	name := redistest.Name(t)
-	require.NoError(t, methodsOf(t.Context(), open(), open(), name))
+	require.NoError(t, methodsOf(t.Context(), NewClient(t, open()), newFarClient(t, open()), name))
 	require.Greater(t, flushes.Load(), int64(100))
 }
 

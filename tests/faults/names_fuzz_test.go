@@ -218,7 +218,7 @@ func TestNamesOnACluster(t *testing.T) {
 	} {
 		t.Run(about, func(t *testing.T) {
 			t.Parallel()
-			one, two := NewClient(t, servers.ClusterClient(t)), NewClient(t, servers.ClusterClient(t))
+			one, two := NewClient(t, servers.ClusterClient(t)), newFarClient(t, servers.ClusterClient(t))
 			use := methodsOf
 			if strings.Contains(name, "{") {
 				use = methodsOfLocks
