@@ -5,10 +5,13 @@ import (
 	"errors"
 	"slices"
 	"strconv"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/alicebob/miniredis/v2/server"
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
@@ -392,4 +395,34 @@ func TestJointCallWithTheContextOfALostHoldIsNoLoss(t *testing.T) {
 			RequireClean(t, s, x.Base)
 		})
 	}
+}
+
+// A red lock without a wait has servers that refuse for the moment. It repeats its attempts on them for the budget of a
+// member, and not for the command timeout.
+func TestRedLockRidesOutRefusalsForTheBudgetOfAMember(t *testing.T) {
+	t.Parallel()
+	q := QuorumOf(t, redistest.Miniredis(t), redistest.Miniredis(t), redistest.Miniredis(t))
+	var attempts atomic.Int32
+	for _, s := range q.Servers[:2] {
+		s.Mini().Server().SetPreHook(func(peer *server.Peer, command string, _ ...string) bool {
+			isScript := strings.HasPrefix(strings.ToLower(command), "eval")
+			if isScript {
+				attempts.Add(1)
+				peer.WriteError("TRYAGAIN later")
+			}
+			return isScript
+		})
+	}
+	began := time.Now()
+	_, err := q.Lock(q.Clients(t, primitives.WithCommandTimeout(time.Minute))).TryAcquire(t.Context())
+	require.ErrorIs(t, err, primitives.ErrUnavailable)
+	require.NotErrorIs(t, err, primitives.ErrNotAcquired)
+	took := time.Since(began)
+	require.GreaterOrEqual(t, took, 2*time.Second, "the budget")
+	require.Less(t, took, 40*time.Second)
+	require.Greater(t, attempts.Load(), int32(2*3), "more than the usual repetitions")
+	for _, s := range q.Servers {
+		s.Mini().Server().SetPreHook(nil)
+	}
+	q.RequireFree(t, All(3)...)
 }
