@@ -203,11 +203,11 @@ func configure(rdb redis.UniversalClient, opts []ClientOption) (*Client, error) 
 	if v := reflect.ValueOf(rdb); !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil() {
 		return nil, invalid("a nil redis client")
 	}
-	if _, isRing := rdb.(*redis.Ring); isRing {
+	if _, isRing := rdb.(interface{ Options() *redis.RingOptions }); isRing { // not its type: users wrap it
 		return nil, invalid("a *redis.Ring: when a server leaves the ring, its keys move to another one, and locks are " +
 			"forgotten; use a *redis.ClusterClient, or one client for each server and NewRedLock")
 	}
-	_, isCluster := rdb.(interface{ Options() *redis.ClusterOptions }) // not its type: users wrap it
+	_, isCluster := rdb.(interface{ Options() *redis.ClusterOptions })
 	c := &Client{
 		id: newUUID(), life: newUUID(), cluster: isCluster, defaults: defaultSettings(),
 		logger: slog.New(slog.DiscardHandler), margin: -1, name: presence.DefaultName(),

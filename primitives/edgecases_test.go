@@ -147,7 +147,8 @@ func TestNewChecksItsArguments(t *testing.T) {
 	ring := redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"a": s.Addr()}})
 	t.Cleanup(func() { _ = ring.Close() })
 	for name, rdb := range map[string]redis.UniversalClient{
-		"nil": nil, "a nil pointer": (*redis.Client)(nil), "a ring": ring,
+		"nil": nil, "a nil pointer": (*redis.Client)(nil),
+		"a ring": ring, "a type that embeds a ring": struct{ *redis.Ring }{ring},
 	} {
 		require.ErrorIs(t, ErrOf(primitives.New(rdb)), primitives.ErrInvalid, name)
 	}
