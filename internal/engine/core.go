@@ -200,7 +200,11 @@ func (c *Core) finish(ctx context.Context, hurry, stop func()) {
 	c.mu.Lock()
 	c.refuses = true
 	c.mu.Unlock()
-	defer context.AfterFunc(ctx, hurry)()
+	defer context.AfterFunc(ctx, func() {
+		last := time.Now().Add(c.CommandTimeout)
+		c.log.last.Store(&last)
+		hurry()
+	})()
 	c.calls.Wait() // ends: no call waits for a lock now, and commands have the client's timeouts
 	c.duties.Finish(c.CommandTimeout)
 	close(c.stopping)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/redlatch/redlatch/watchdog"
@@ -23,6 +24,8 @@ type logQueue struct {
 	writing bool       // the goroutine runs
 	records []slog.Record
 	dropped int
+
+	last atomic.Pointer[time.Time] // no record is written after it, because Close ends; nil: no limit
 }
 
 // logLater writes a record in another goroutine, in order. It does not block.
@@ -44,7 +47,7 @@ func (c *Core) logLater(record slog.Record) {
 	}
 }
 
-// writeLog is the goroutine of logLater. It ends when no record is left.
+// writeLog is the goroutine of logLater. It ends when no record is left. A slow handler delays Close by a record.
 func (c *Core) writeLog() {
 	q := &c.log
 	for {
@@ -62,6 +65,9 @@ func (c *Core) writeLog() {
 			records = append(records, record)
 		}
 		for _, record := range records {
+			if last := q.last.Load(); last != nil && time.Now().After(*last) {
+				break
+			}
 			_ = c.Logger.Handler().Handle(context.Background(), record)
 		}
 	}

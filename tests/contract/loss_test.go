@@ -2,10 +2,13 @@ package contract
 
 import (
 	"context"
+	"log/slog"
 	"runtime"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -219,4 +222,45 @@ func TestC10ManyHoldsAreRenewedInBatches(t *testing.T) {
 	wg.Wait()
 	measured("%d locks with a TTL of %v, an outage of %v: none lost; %.1f EVALSHA per second, %d goroutines",
 		n, ttl, outage, rate, more)
+}
+
+// slowLog is a log handler that takes a second for each record.
+type slowLog struct {
+	slog.Handler
+	records atomic.Int64
+}
+
+func (l *slowLog) Enabled(context.Context, slog.Level) bool { return true }
+
+func (l *slowLog) Handle(context.Context, slog.Record) error {
+	time.Sleep(time.Second)
+	l.records.Add(1)
+	return nil
+}
+
+// C18: after an outage, many records wait for a slow log handler. They delay no renewal, and Close not beyond the end
+// of its context and one command timeout.
+func TestC18CloseDoesNotWaitForASlowLog(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s, log := redistest.Embedded(t), &slowLog{}
+		c := NewClient(t, s.Client(t), primitives.WithLogger(slog.New(log)), primitives.WithCommandTimeout(2*time.Second))
+		var lost []*primitives.Hold
+		for i := range 50 {
+			lost = append(lost, Acquire(t, t.Context(), c.Lock(strconv.Itoa(i))))
+		}
+		s.Mini().FlushAll()
+		kept := Acquire(t, t.Context(), c.Lock("kept"))
+		for _, hold := range lost {
+			<-hold.Context().Done()
+		}
+		AwaitRenewal(t, 1, kept)
+		Release(t, kept)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		began := time.Now()
+		require.NoError(t, c.Close(ctx))
+		require.Less(t, time.Since(began), (1+2+1)*time.Second+time.Millisecond)
+		require.NotZero(t, log.records.Load())
+	})
 }
