@@ -99,7 +99,8 @@ func WithPrefix(prefix string) ClientOption {
 }
 
 // WithLogger logs losses, failed renewals and failures that no caller can see at Warn, and the first renewal
-// that works again at Info. nil is ErrInvalid. Default: discard.
+// that works again at Info. A slow handler delays no renewal; Close drops records that it has not written in
+// time. nil is ErrInvalid. Default: discard.
 func WithLogger(l *slog.Logger) ClientOption {
 	return ClientOption{func(c *Client) {
 		c.defaults.check(l != nil, "a nil logger")

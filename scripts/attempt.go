@@ -158,8 +158,9 @@ func (c *singleCmd) reply(sent time.Time, err error) (Reply, error) {
 // pipelines sends each command in a pipeline of its own. go-redis keeps connections for pipelines
 // alone, so commands that block, such as an application's BLPOP, cannot use them up.
 type pipelines struct {
-	punctual bool      // all end with the deadline of their context; the client has the hook for it
-	idle     sync.Pool // of redis.Pipeliner
+	punctual bool       // all end with the deadline of their context; the client has the hook for it
+	masters  *toMasters // sends them instead, if it is not nil
+	idle     sync.Pool  // of redis.Pipeliner
 }
 
 func newPipelines(rdb redis.UniversalClient, punctual bool) *pipelines {
@@ -168,6 +169,9 @@ func newPipelines(rdb redis.UniversalClient, punctual bool) *pipelines {
 
 // Process implements [processor]. The command is a [singleCmd].
 func (p *pipelines) Process(ctx context.Context, cmd redis.Cmder) error {
+	if p.masters != nil {
+		return p.masters.Process(ctx, cmd)
+	}
 	cmd.(*singleCmd).punctual = p.punctual
 	pipe := p.idle.Get().(redis.Pipeliner)
 	_ = pipe.Process(ctx, cmd) // only queues cmd
@@ -176,6 +180,9 @@ func (p *pipelines) Process(ctx context.Context, cmd redis.Cmder) error {
 
 // batch sends all commands in one pipeline. The first one is a [singleCmd].
 func (p *pipelines) batch(ctx context.Context, cmds []redis.Cmder) error {
+	if p.masters != nil {
+		return p.masters.batch(ctx, cmds)
+	}
 	cmds[0].(*singleCmd).punctual = p.punctual
 	pipe := p.idle.Get().(redis.Pipeliner)
 	_ = pipe.BatchProcess(ctx, cmds...) // only queues them

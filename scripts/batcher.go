@@ -204,12 +204,15 @@ func (b *batcher) enter(p *pending, now time.Time) (alone bool) {
 // and in running.
 func (b *batcher) sendDirect(p *pending) {
 	defer b.r.running.Done()
-	via := processor(b.r.rdb) // only a cluster client follows redirections
-	if b.maxDirect == maxDirect {
-		via = b.piped()
+	via := processor(b.piped())
+	if b.r.slots.client != nil && b.hook == nil && b.plain.masters == nil {
+		via = b.r.rdb // the pipelines of a type that embeds a cluster client may tell the wrong outcome: see shards
 	}
 	sent := time.Now()
 	p.reply, p.err = b.r.attempt(p.ctx, via, p.call)
+	if b.r.shards.cluster != nil && isMisrouted(p.err) && !isAbandoned(p.ctx) {
+		p.reply, p.err = b.r.attempt(p.ctx, b.r.rdb, p.call)
+	}
 	b.mu.Lock() // before the caller continues: its next command finds the place free
 	b.direct--
 	b.quiet = !answers(p.err)
@@ -370,7 +373,7 @@ func (b *batcher) send(ctx context.Context, pipe *pipelines, batch []*pending) [
 		p.reply, p.err = p.cmd.reply(sent, broken)
 		b.r.contact.note(p.key, p.err)
 		noScript := repliedWith(p.err, "NOSCRIPT")
-		redirected := b.r.shards.cluster != nil && repliedWith(p.err, "MOVED ", "ASK ")
+		redirected := b.r.shards.cluster != nil && isMisrouted(p.err)
 		switch {
 		case !noScript && !redirected: // p has its result
 		case isAbandoned(p.call.ctx):

@@ -121,6 +121,9 @@ func NewRunner(rdb redis.UniversalClient, timeout time.Duration) *Runner {
 	r.memory = max(lastAttempt+maxCopyDelay, minMemory)
 	r.answers = lastAttempt + answerReserve
 	r.batch = newBatcher(r, rdb, direct, direct)
+	if r.shards.cluster != nil || r.slots.client != nil && r.slots.client.Options().ReadOnly {
+		r.batch.plain.masters = &toMasters{r}
+	}
 	return r
 }
 
@@ -149,8 +152,8 @@ func (r *Runner) Timeout() time.Duration { return r.timeout }
 // other keys and the arguments are of any type that go-redis sends.
 //
 // Commands of many goroutines are sent in pipelines, on a cluster in pipelines for each master. A
-// hook sees such a pipeline with a context that has no values. On a cluster the pipeline is sent by
-// the client of the node, so only hooks of that client see it.
+// hook sees such a pipeline with a context that has no values. On a cluster all commands are sent by
+// the client of the node, so only hooks of that client see them.
 func (r *Runner) Do(ctx context.Context, s *Script, keys []any, args ...any) (Reply, error) {
 	if err := r.register(ctx, s.name); err != nil {
 		return Reply{}, err

@@ -71,12 +71,17 @@ func (s *shards) batcher(ctx context.Context, c call) *batcher {
 	if err != nil {
 		return nil
 	}
+	return s.of(node, c.end)
+}
+
+// of returns the batcher of a node, for a call with that deadline.
+func (s *shards) of(node *redis.Client, end *deadline) *batcher {
 	b := (*s.batches.Load())[node]
 	if b == nil {
-		return s.add(node, c.end)
+		return s.add(node, end)
 	}
-	if b.latest.Load() != c.end { // calls share deadlines, so that this is seldom
-		b.latest.Store(c.end)
+	if b.latest.Load() != end { // calls share deadlines, so that this is seldom
+		b.latest.Store(end)
 	}
 	return b
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/redlatch/redlatch/internal/redistest"
@@ -460,4 +461,77 @@ func TestFirstCallAfterRefusedDialsOfANode(t *testing.T) {
 	time.Sleep(probePause)
 	_, err := e.r.Do(t.Context(), counted, []any{key}, "first")
 	require.NoError(t, err)
+}
+
+// A client that may read from replicas sends everything to masters, and asks no node which commands only read:
+// COMMAND may meet a node that hangs, and all shards would wait for it.
+func TestClientsThatMayReadFromReplicas(t *testing.T) {
+	t.Parallel()
+	for name, tweak := range map[string]func(*redis.ClusterOptions){
+		"ReadOnly":       func(o *redis.ClusterOptions) { o.ReadOnly = true },
+		"RouteByLatency": func(o *redis.ClusterOptions) { o.RouteByLatency = true },
+		"RouteRandomly":  func(o *redis.ClusterOptions) { o.RouteRandomly = true },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			e := newClusterEnv(t, redistest.Cluster(t), tweak)
+			keys := keyPerNode(t, e.servers)
+			for _, p := range e.proxies {
+				p.Record()
+				p.HoldReplies(redistest.Named("command"))
+			}
+			e.warm(t, keys...)
+			var reads [][]any
+			var present []any
+			for _, key := range keys {
+				_, err := e.r.Once(t.Context(), counted, []any{key}, "once")
+				require.NoError(t, err)
+				require.Equal(t, "2", e.count(t, key))
+				reads, present = append(reads, []any{"exists", key}), append(present, int64(1))
+			}
+			values, err := e.r.Commands(t.Context(), reads...)
+			require.NoError(t, err)
+			require.Equal(t, present, values)
+			for _, p := range e.proxies {
+				require.Zero(t, sentTo(p, "command", ""))
+				p.Heal()
+			}
+
+			outdated := newClusterEnv(t, e.servers, tweak, oneNode(e.servers.Nodes()[0]))
+			_, err = outdated.r.Once(t.Context(), counted, []any{keys[1]}, "moved")
+			require.NoError(t, err)
+			outdated.warm(t, keys[2])
+			require.Equal(t, "3", e.count(t, keys[1]))
+		})
+	}
+}
+
+// A node of a cluster does not answer. Close waits for the attempts until their calls end, not until go-redis gives up.
+func TestCloseWithASilentNode(t *testing.T) {
+	t.Parallel()
+	servers := redistest.Cluster(t)
+	const readTimeout = time.Minute
+	e := newClusterEnv(t, servers, slotsAsNow(t, servers), func(o *redis.ClusterOptions) { o.ReadTimeout = readTimeout })
+	key := redistest.Name(t)
+	r := NewRunner(e.rdb, time.Second)
+	_, err := r.Do(t.Context(), counted, []any{key}, "warm")
+	require.NoError(t, err)
+	answer := e.proxy(t, key).HoldReplies(func(args []string) bool { return evals(args) || args[0] == "exists" })
+	defer answer()
+	var calls sync.WaitGroup
+	for name, call := range map[string]func() error{
+		"Do":   func() error { _, err := r.Do(t.Context(), counted, []any{key}, "do"); return err },
+		"Once": func() error { _, err := r.Once(t.Context(), counted, []any{key}, "once"); return err },
+		"Commands": func() error {
+			_, err := r.Commands(t.Context(), []any{"exists", key})
+			return err
+		},
+	} {
+		calls.Go(func() { assert.Error(t, call(), name) })
+	}
+	began := time.Now()
+	redistest.WaitFor(t, testTimeout, func() bool { return e.proxy(t, key).Held() == 3 }, "all are sent")
+	r.Close()
+	calls.Wait()
+	require.Less(t, time.Since(began), readTimeout/2)
 }

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	. "github.com/redlatch/redlatch/internal/fixture"
@@ -56,6 +57,48 @@ func TestReleasesThatAFailoverForgetsAreRepeated(t *testing.T) {
 	}
 	t.Logf("all free %v after the releases", time.Since(forgotten))
 	RequireEnds(t, successor.Context(), primitives.ErrLost)
+}
+
+// A master of a cluster answers releases, and dies before its replica has received them. A client that reads from
+// replicas notices the fail-over, too: it asks the master, and not the replica, which answers as before.
+func TestReleasesThatAClusterForgetsAreRepeated(t *testing.T) {
+	redistest.NeedFull(t, "a fail-over")
+	t.Parallel()
+	servers := redistest.FreshReplicatedCluster(t)
+	master, replica := servers.Nodes()[0], servers.Nodes()[3]
+	tag := tagOn(t, servers, master)
+	other := NewClient(t, servers.ClusterClient(t))
+	var holds []*primitives.Hold
+	rivals := map[string]kinds.Handle{}
+	for name, tweak := range map[string]func(*redis.ClusterOptions){
+		"default":        func(*redis.ClusterOptions) {},
+		"reads replicas": func(o *redis.ClusterOptions) { o.ReadOnly = true },
+		"reads any":      func(o *redis.ClusterOptions) { o.RouteRandomly = true },
+	} {
+		c := NewClient(t, servers.ClusterClient(t, tweak), primitives.WithClientName("")) // else it writes its name
+		for _, kind := range kinds.All() {
+			name := tag + name + kind.Name
+			holds = append(holds, Acquire(t, t.Context(), kind.One(t, c, name)))
+			rivals[name] = kind.Rival(other, name)
+		}
+	}
+	awaitReplicas(t, master, tag)
+
+	require.NoError(t, replica.Pause())
+	require.NoError(t, master.Client(t).Do(t.Context(), "client", "kill", "type", "replica").Err())
+	for _, h := range holds {
+		Release(t, h)
+	}
+	require.NoError(t, master.Kill())
+	require.NoError(t, replica.Resume())
+	servers.AwaitFailover(t, tag, master)
+	promoted := time.Now()
+	for name, rival := range rivals { // their leases end 30 s after the releases, if ever
+		h, err := rival.Acquire(t.Context(), primitives.WithWait(Soon))
+		require.NoError(t, err, name)
+		Release(t, h)
+	}
+	t.Logf("all free %v after the fail-over", time.Since(promoted))
 }
 
 // The old master also answers waiters that give up their places in the queue of a fair lock. On the new master
