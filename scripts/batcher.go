@@ -204,9 +204,9 @@ func (b *batcher) enter(p *pending, now time.Time) (alone bool) {
 // and in running.
 func (b *batcher) sendDirect(p *pending) {
 	defer b.r.running.Done()
-	via := processor(b.piped())
-	if b.r.slots.client != nil && b.hook == nil && b.plain.masters == nil {
-		via = b.r.rdb // the pipelines of a type that embeds a cluster client may tell the wrong outcome: see shards
+	via := processor(b.r.rdb) // the pipelines of a type that hides a cluster client may tell a wrong outcome: see shards
+	if b.maxDirect == maxDirect || b.hook != nil || b.plain.masters != nil {
+		via = b.piped()
 	}
 	sent := time.Now()
 	p.reply, p.err = b.r.attempt(p.ctx, via, p.call)
