@@ -63,7 +63,7 @@ func (r *red) TryAcquire(ctx context.Context, q *engine.Request) (engine.Result,
 		pause := rand.N(min(max(16*state.split, 5*time.Millisecond), 250*time.Millisecond)) //nolint:gosec // jitter
 		engine.Pause(attempt.ending, pause, nil)
 	}
-	limited, cancel := context.WithTimeout(attempt.ending, o.budget)
+	limited, cancel := context.WithTimeoutCause(attempt.ending, o.budget, errBudget)
 	defer cancel()
 	began := time.Now()
 	asked := r.askAll(attempt.ending, limited, q, o)
@@ -133,6 +133,9 @@ func (r *red) askAll(ending, limited context.Context, q *engine.Request, o *Owne
 			if !errors.Is(err, engine.ErrUnavailable) {
 				err = errBudget
 			}
+			if f := c.Classify(err); f.NotNow && !f.InDoubt {
+				return err // so the request waits: see joinErrors
+			}
 			return c.Unanswered(err)
 		}
 		return err
@@ -140,14 +143,16 @@ func (r *red) askAll(ending, limited context.Context, q *engine.Request, o *Owne
 }
 
 // joinErrors joins errors so that the first one decides whether waiting goes on. Lasting errors come
-// first if they alone prevent a majority: another attempt would fail too. Members that had no time count
-// only if there is no other error.
+// first if they alone prevent a majority: another attempt would fail too. Else temporary refusals come first,
+// because a request waits for their end. Members that had no time count only if there is no other error.
 func (r *red) joinErrors(errs []error, tolerated int) error {
 	lasting, passing, late := []error(nil), []error(nil), []error(nil)
 	for _, err := range errs {
 		switch f := r.Resource.Core.Classify(err); {
 		case f.Ended && !errors.Is(err, engine.ErrUnavailable):
 			late = append(late, err)
+		case f.NotNow:
+			passing = slices.Insert(passing, 0, err)
 		case f.Retry:
 			passing = append(passing, err)
 		default:

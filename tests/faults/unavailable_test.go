@@ -190,11 +190,48 @@ func requireUnavailable(t *testing.T, rdb *redis.Client, is error, text string) 
 				}
 				if context.Cause(ctx) != nil {
 					assert.ErrorIs(t, err, errGone, what)
+				} else {
+					assert.NotErrorIs(t, err, context.DeadlineExceeded, "%s: no context has ended", what)
 				}
 				assert.Less(t, time.Since(began), 2*timeout, what)
 			})
 		}
 	}
+}
+
+// C7: acquisitions that may wait ride out a Redis that still reads its data.
+func TestC7AcquisitionsRideOutLoading(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := redistest.Embedded(t)
+		o, ready := s.Options(), time.Now().Add(10*time.Second)
+		loaded := o.Dialer
+		o.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
+			left := time.Until(ready)
+			if left <= 0 {
+				return loaded(ctx, network, addr)
+			}
+			conn, err := loading(ctx, network, addr)
+			time.AfterFunc(left, func() { _ = conn.Close() })
+			return conn, err
+		}
+		rdb := redis.NewClient(o)
+		t.Cleanup(func() { _ = rdb.Close() })
+		c, other := NewClient(t, rdb), NewClient(t, s.Client(t))
+		var calls sync.WaitGroup
+		for _, k := range kinds.All() {
+			k.One(t, other, k.Name)
+			calls.Go(func() {
+				err := k.Open(c, k.Name).Do(t.Context(), func(context.Context) error {
+					assert.False(t, time.Now().Before(ready), k.Name)
+					return nil
+				}, primitives.WithWait(time.Minute))
+				assert.NoError(t, err, k.Name)
+			})
+		}
+		calls.Wait()
+		require.Less(t, time.Since(ready), 10*time.Second)
+	})
 }
 
 // C7: a wait or a context that ends within 100 ms says nothing about a Redis that has not answered by then. In fake
