@@ -98,7 +98,7 @@ func TestBatches(t *testing.T) {
 `)
 	require.NoError(t, err)
 	require.Contains(t, text, "func (c LockExample) AddTo(by *Batch) {\n")
-	require.Contains(t, text, "b.keys = append(b.keys, c.Main, c.Line)\n")
+	require.Contains(t, text, "by.keys = append(by.keys, c.Main, c.Line)\n")
 	require.NotContains(t, text, "Do(")
 }
 
