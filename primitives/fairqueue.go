@@ -55,7 +55,9 @@ type fairQueue struct {
 	queues *fairQueues
 	d      *fairDriver          // of the first waiter's handle; all handles of a name have equal ones
 	grants *pubsub.Subscription // to grantChannel; closed by the last waiter
-	heard  engine.Contact       // the answers to refreshes, and to the attempts of all waiters
+	// heard is what all waiters have heard. A waiter that has its place makes no attempts, so refreshes show whether
+	// Redis still answers.
+	heard engine.Contact
 
 	// queues.mu guards the rest.
 	waiters list.List[fairWaiter, *fairWaiter] // in order of arrival
@@ -102,7 +104,7 @@ func (w *fairWaiter) Join(waiter *engine.Waiter, refused engine.Result) {
 		q = qs.begin(w.d)
 	}
 	w.queue = q
-	q.heard.Note(w.q)
+	w.q.HearWith(&q.heard)
 	q.waiters.Append(w)
 	q.byID[w.q.ID] = append(q.byID[w.q.ID], w)
 	q.refreshIn(w.heartbeat())
@@ -141,6 +143,10 @@ func (w *fairWaiter) NextStep(*engine.Waiter) engine.Step {
 	qs := w.queue.queues
 	qs.mu.Lock()
 	defer qs.mu.Unlock()
+	if w.confirmed != nil && engine.IsClosed(w.confirmed) {
+		w.confirmed = nil
+		w.queue.refreshIn(0) // messages before the confirmation did not arrive: it looks for what they said
+	}
 	if !w.wantsTry {
 		return engine.Step{Confirmed: w.confirmed}
 	}
@@ -189,7 +195,6 @@ func (w *fairWaiter) takeGrant() *engine.Result {
 // place there. A refusal shows the position. Without a reply, the next refresh finds it.
 func (w *fairWaiter) Try(ctx context.Context, _ *engine.Waiter) (engine.Result, error) {
 	res, err := w.d.h.res.Try(ctx, w.q)
-	w.queue.heard.Note(w.q)
 	if err != nil || res.Granted {
 		return res, err
 	}
@@ -198,17 +203,6 @@ func (w *fairWaiter) Try(ctx context.Context, _ *engine.Waiter) (engine.Result, 
 	w.queue.queues.mu.Unlock()
 	w.listen()
 	return res, nil
-}
-
-// Heard implements [engine.Queue]. A waiter that has its place makes no attempts, so refreshes show
-// whether Redis still answers.
-func (w *fairWaiter) Heard() *engine.Contact { return &w.queue.heard }
-
-// Confirmed implements [engine.Queue]. Messages before the confirmation did not arrive, so a refresh
-// looks for what they said.
-func (w *fairWaiter) Confirmed(*engine.Waiter) {
-	w.confirmed = nil
-	w.queue.queues.refresh(w.d)
 }
 
 // listen subscribes to the waiter's own channel if it needs that. It does if a client of Redisson may
@@ -365,11 +359,10 @@ func (q *fairQueue) refresh() bool {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), refreshTimeout)
 	defer cancel()
-	began := time.Now()
 	q.heard.Asking()
 	reply, err := q.d.refresh(ctx, longest, ids)
 	if err != nil {
-		q.heard.Failed(q.d.h.c.core, err, began)
+		q.heard.Failed(err, classify(err), 0)
 	} else {
 		q.heard.Answered(reply.Holder, changesIn(reply), nil)
 	}

@@ -227,10 +227,7 @@ func (r *Resource) obtain(ctx context.Context, q *Request) (Result, error) {
 // Try makes one attempt. If it is granted, the caller may keep it: the lease is still valid, and ctx
 // has not ended. It blocks until the reply, or until ctx ends. Queues call it with no mutex held.
 func (r *Resource) Try(ctx context.Context, q *Request) (Result, error) {
-	if k := q.heard; k != nil && !q.membersNote(k) { // else the error of the attempt will say how long it took
-		k.Asking()
-	}
-	q.attempted = true
+	q.asking()
 	res, err := r.Driver.TryAcquire(ctx, q)
 	return r.tried(ctx, q, res, err)
 }

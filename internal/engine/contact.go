@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,20 +12,23 @@ import (
 // Why an acquisition gave up: was the lock held by somebody else, or did the server not answer? Callers act
 // differently on the two. A busy lock is daily life, and a silent server is an outage.
 //
-// Each request records the answers to its own attempts (learn). A wait queue records the answers to the attempts
-// of all its waiters, because most waiters make none. gaveUp makes the error from both records:
+// Each request notes the answers to its attempts (learn) in a contact. While it waits, that is the contact of its
+// queue, because most waiters make no attempts: what one of them hears, all know. gaveUp makes the error from it:
 //
 //	nothing known            ErrNotAcquired: the caller's time was too short
 //	refused                  ErrNotAcquired, with the holder
 //	refused, then no answer  ErrNotAcquired and ErrUnavailable, with the last failure
 //	no answer                ErrUnavailable, with the last failure
 
-// Contact is what an acquisition, or a wait queue, has heard from the server. The zero value is nothing. It
-// is safe for concurrent use, because members of a joint lock share one, and a member's call may go on when
-// the attempt is over.
+// Contact is what an acquisition, or all waiters of a queue, have heard from the server. The zero value is nothing.
+// It is safe for concurrent use.
 type Contact struct {
-	mu      sync.Mutex
-	members bool // of a joint lock whose members note their answers here
+	mu sync.Mutex // innermost
+	heard
+}
+
+// heard is what a contact knows.
+type heard struct {
 	refusal
 	silence
 }
@@ -44,6 +46,7 @@ type silence struct {
 	asked  time.Time // an attempt is under way since then; zero: none, or unknown
 	silent time.Time // since when no attempt was answered; zero: the latest was
 	failed error     // why the latest attempt was not answered; nil: it was
+	outage error     // the latest failure that says more than that time passed; nil: none
 	again  bool      // more than one attempt was not answered
 }
 
@@ -52,7 +55,9 @@ type silence struct {
 func (k *Contact) Asking() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.asked = time.Now()
+	if k.asked.IsZero() { // else an earlier attempt has not been answered yet
+		k.asked = time.Now()
+	}
 }
 
 // Answered notes that somebody has the lock: the other waiters still wait for it. holder is the holder's id,
@@ -61,70 +66,64 @@ func (k *Contact) Asking() {
 func (k *Contact) Answered(holder string, left time.Duration, reason error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.silence, k.refusal = silence{}, refusal{refused: true, holder: holder, reason: reason}
+	k.heard = heard{refusal: refusal{refused: true, holder: holder, reason: reason}}
 	if left >= 0 {
 		k.until = time.Now().Add(left)
 	}
 }
 
-// Forget clears what was heard.
-func (k *Contact) Forget() {
+// Failed notes why that command failed. Only an outage counts. grace is how much longer than its caller's time it was
+// allowed to wait.
+func (k *Contact) Failed(err error, f Failure, grace time.Duration) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.silence, k.refusal = silence{}, refusal{}
-}
-
-// Failed notes why that command, which was sent at began, failed. Only an outage counts.
-func (k *Contact) Failed(c *Core, err error, began time.Time) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if c.Classify(err).isOutage(0) {
-		k.unanswered(err, time.Since(began))
-	} else {
+	switch {
+	case !f.isOutage(grace):
 		k.asked = time.Time{}
+		return
+	case !f.Ended:
+		k.outage = err
+	case k.outage != nil:
+		err = fmt.Errorf("%w: before that: %w", err, k.outage)
 	}
-}
-
-// membersNote reports whether q is for a joint lock whose members note their answers themselves.
-func (q *Request) membersNote(k *Contact) bool { return k.members && q.Group == nil }
-
-// unanswered notes why an attempt was not answered, and for how long it had waited. mu is held.
-func (k *Contact) unanswered(err error, waited time.Duration) {
-	k.asked, k.again = time.Time{}, k.failed != nil
 	if k.silent.IsZero() {
-		k.silent = time.Now().Add(-waited)
+		k.silent = time.Now().Add(-f.Silent)
 	}
-	k.failed = err
+	k.asked, k.failed, k.again = time.Time{}, err, k.failed != nil
 }
 
-// Note takes over what a waiter has heard by its latest attempt, which is over.
-func (k *Contact) Note(q *Request) {
+// forget clears what was heard.
+func (k *Contact) forget() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	before, other := k.silence, q.heard
-	k.asked = time.Time{}
-	if other == nil {
+	k.heard = heard{}
+}
+
+// follow takes over what another contact has heard later than k.
+func (k *Contact) follow(other *Contact) {
+	if other == k {
 		return
 	}
-	other.mu.Lock() // after that of a queue's contact, never before it
-	defer other.mu.Unlock()
-	if other.refused && (other.failed == nil || !k.refused) { // else the queue may know a later holder
-		k.refusal = other.refusal
-	}
-	k.silence = other.silence
-	k.asked = time.Time{}
-	if k.failed != nil && before.failed != nil {
-		k.silent, k.again = before.silent, true
-	}
-}
-
-// follow takes over what a queue has heard in which a member waited. The mutex of behind is held.
-func (k *Contact) follow(behind *Contact) {
+	other.mu.Lock()
+	later := other.heard
+	other.mu.Unlock()
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.silence = behind.silence; behind.refused {
-		k.refusal = behind.refusal
+	if !later.refused {
+		later.refusal = k.refusal
 	}
+	if later.failed != nil && k.failed != nil {
+		later.silent, later.again = k.silent, true
+	}
+	k.heard = later
+}
+
+// HearWith makes q share the contact of the queue in which it waits from now on.
+func (q *Request) HearWith(queue *Contact) {
+	if q.heard != nil {
+		queue.follow(q.heard)
+	}
+	q.heard = queue
 }
 
 // SilenceOf is how long an operation that began then had waited when ctx ended. A busy machine may notice the
@@ -145,37 +144,35 @@ func graceOf(ctx context.Context) time.Duration {
 	return 0
 }
 
+// asking notes that an attempt begins. The error of the first one will say how long it took.
+func (q *Request) asking() {
+	if q.heard != nil && !q.membersNote {
+		q.heard.Asking()
+	}
+}
+
 // learn notes the outcome of an attempt. A grant needs no note unless an earlier attempt has failed.
 func (q *Request) learn(ctx context.Context, r *Resource, res Result, err error) {
-	if q.heard == nil && res.Granted || q.heard != nil && q.membersNote(q.heard) {
-		return
-	}
-	f := r.Core.Classify(err)
-	outage := err != nil && f.isOutage(graceOf(ctx))
-	if q.heard == nil {
-		if err != nil && !outage {
-			return
+	switch {
+	case q.membersNote, q.heard == nil && res.Granted:
+	case err != nil:
+		f, grace := r.Core.Classify(err), graceOf(ctx)
+		if q.heard != nil || f.isOutage(grace) {
+			q.contact().Failed(err, f, grace)
 		}
+	case res.Granted:
+		q.heard.follow(&Contact{})
+	default:
+		q.contact().Answered(res.Holder, res.RetryAfter, res.Met)
+	}
+}
+
+// contact returns what q has heard, to add to it.
+func (q *Request) contact() *Contact {
+	if q.heard == nil {
 		q.heard = &Contact{}
 	}
-	k := q.heard
-	if err == nil && !res.Granted {
-		k.Answered(res.Holder, res.RetryAfter, res.Met)
-		return
-	}
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	switch {
-	case outage:
-		if k.failed != nil && f.Ended { // it says nothing but that time passed
-			err = fmt.Errorf("%w: before that: %w", err, k.failed)
-		}
-		k.unanswered(err, f.Silent)
-	case err != nil:
-		k.asked = time.Time{}
-	default:
-		k.silence = silence{}
-	}
+	return q.heard
 }
 
 // explain makes the error of an acquisition that failed with err, which is nil for none. ctx ends with the
@@ -186,15 +183,11 @@ func (q *Request) explain(ctx context.Context, c *Core, err error) error {
 	case err == nil, IsGiveUp(err):
 		return err
 	case f.Retry && (ctx.Err() != nil || f.Ended): // the time of a joint attempt may end a little earlier
-		if q.heard == nil {
-			q.heard = &Contact{}
+		var outage error // which nobody has noted if it is of the preparation of the client
+		if f.isOutage(graceOf(ctx)) {
+			outage = err
 		}
-		q.heard.mu.Lock()
-		if q.heard.failed == nil && f.isOutage(graceOf(ctx)) {
-			q.heard.unanswered(err, f.Silent) // of the preparation of the client
-		}
-		q.heard.mu.Unlock()
-		g := q.gaveUp(ctx, nil)
+		g := q.gaveUp(ctx, outage)
 		if g.failed == nil {
 			g.cut = err
 		}
@@ -213,26 +206,24 @@ func (c *Core) Unavailable(err error) error {
 	return &gaveUpError{failed: err}
 }
 
-// gaveUp is the error of an acquisition that stopped waiting, because its wait was over or ctx ended.
-// behind is what the queue has heard in which it waited, or nil. It includes what the request itself has heard,
-// because each attempt of the request is reported to the queue.
-func (q *Request) gaveUp(ctx context.Context, behind *Contact) *gaveUpError {
-	g := &gaveUpError{cause: causeOf(ctx), refused: true}
-	k := cmp.Or(behind, q.heard)
+// gaveUp is the error of an acquisition that stopped waiting, because its wait was over or ctx ended. outage is the
+// failure of its last attempt, if that was one.
+func (q *Request) gaveUp(ctx context.Context, outage error) *gaveUpError {
+	g := &gaveUpError{cause: causeOf(ctx), failed: outage, refused: outage == nil}
+	k := q.heard
 	if k == nil {
 		return g
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if q.Group != nil && behind != nil && q.heard != nil && q.heard.members {
-		q.heard.follow(behind) // its joint lock may give up without this error
-	}
-	g.holder, g.left, g.reason, g.failed = k.holder, max(0, time.Until(k.until)), k.reason, k.failed
-	switch {
-	case k.failed != nil && k.again:
-		g.silent = time.Since(k.silent)
-	case k.failed == nil && !k.asked.IsZero() && time.Since(k.asked) >= silentAfter:
-		g.failed = noAnswerFor(time.Since(k.asked))
+	g.holder, g.left, g.reason = k.holder, max(0, time.Until(k.until)), k.reason
+	switch asked := time.Since(k.asked); {
+	case k.failed != nil:
+		if g.failed = k.failed; k.again {
+			g.silent = time.Since(k.silent)
+		}
+	case outage == nil && !k.asked.IsZero() && asked >= silentAfter:
+		g.failed = noAnswerFor(asked)
 	}
 	g.refused = k.refused || g.failed == nil // nothing is known to be wrong: the time was too short
 	return g

@@ -59,15 +59,14 @@
 // A mutex on the left may be held while a mutex on its right is taken. No other pair is nested.
 //
 //	Ownership.wire    -> Ownership.mu, Hold.mu, waitQueues.mu, and the mutexes of drivers and scripts
-//	waitQueues.mu     -> Ownership.mu, Contact.mu, the mutexes that Driver.Subscribe takes
-//	Contact.mu        -> Contact.mu: that of a queue before that of a request
+//	waitQueues.mu     -> Ownership.mu, Contact.mu, logQueue.mu, the mutexes that Driver.Subscribe takes
 //	Ownership.mu      -> Hold.mu, holdList.mu, Core.mu, Dog.mu of package watchdog
 //	logQueue.mu       -> Core.mu
 //	Lanes.mu of duty  -> Core.mu
 //	recentReleases.mu -> Core.mu
 //
-// Hold.mu, holdList.mu, seenTokens.mu, Core.mu and the mutex in wireLock are innermost: no mutex is taken while one of
-// them is held.
+// Hold.mu, holdList.mu, seenTokens.mu, Contact.mu, Core.mu and the mutex in wireLock are innermost: no mutex is taken
+// while one of them is held.
 //
 // Ownership.wire is held around commands, so it is taken with a context. None of these mutexes is held
 // when a hold ends, when a subscription is closed, or when the observer is called. doc/design.md lists

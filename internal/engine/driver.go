@@ -219,8 +219,6 @@ type Request struct {
 	// MustRollback: an attempt may have been executed, or may still be, and there is no hold for it. Without
 	// a rollback the lock could stay taken until its lease ends.
 	MustRollback bool
-	// attempted: it has made an attempt. If not, what heard says is of the other members of its joint lock.
-	attempted bool
 	// Noted: the server has noted that its client waits. If it gives up, it must be rolled back as well: others would
 	// wait for it for a moment.
 	Noted bool
@@ -231,8 +229,10 @@ type Request struct {
 
 	parent *Hold    // the outer hold whose turn a nested acquisition has taken; nil if none
 	heard  *Contact // nil: the server has granted the first attempt, or has not been asked
-	passed *Hold    // the hold that was passed on to it within a cohort; guarded by waitQueues.mu
-	min    *minHold // of a nested request: that of its outer hold; nil: none
+	// membersNote: it is for a joint lock, and heard is what its members have heard.
+	membersNote bool
+	passed      *Hold    // the hold that was passed on to it within a cohort; guarded by waitQueues.mu
+	min         *minHold // of a nested request: that of its outer hold; nil: none
 }
 
 // Result is the reply to an attempt.

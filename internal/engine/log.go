@@ -73,19 +73,18 @@ func (c *Core) writeLog() {
 	}
 }
 
-// newRecord returns a record about a resource and the id of a holder.
-func newRecord(level slog.Level, message string, r *Resource, id string) slog.Record {
+// newRecord returns a record about a resource.
+func newRecord(level slog.Level, message string, r *Resource, more ...slog.Attr) slog.Record {
 	record := slog.NewRecord(time.Now(), level, message, 0)
-	record.AddAttrs(slog.String("kind", r.Kind), slog.String("name", r.Name), slog.String("id", id))
+	record.AddAttrs(slog.String("kind", r.Kind), slog.String("name", r.Name))
+	record.AddAttrs(more...)
 	return record
 }
 
 // lossRecord is the record of a loss.
 func (h *Hold) lossRecord(loss Loss, err error) slog.Record {
-	record := newRecord(slog.LevelWarn, "hold lost", h.r, h.ID())
-	record.AddAttrs(slog.String("reason", string(loss.Reason)), slog.Duration("held", h.heldFor()),
-		slog.Any("error", err))
-	return record
+	return newRecord(slog.LevelWarn, "hold lost", h.r, slog.String("id", h.ID()),
+		slog.String("reason", string(loss.Reason)), slog.Duration("held", h.heldFor()), slog.Any("error", err))
 }
 
 // failureRecord is the record of a failed renewal.
@@ -95,7 +94,6 @@ func (o *Ownership) failureRecord(err error) slog.Record {
 		!failure.NotNow && (failure.InDoubt || failure.Retry) {
 		reason = "no answer"
 	}
-	record := newRecord(slog.LevelWarn, "renewal failed", o.r, o.ID)
-	record.AddAttrs(slog.String("reason", reason), slog.Any("error", err))
-	return record
+	return newRecord(slog.LevelWarn, "renewal failed", o.r, slog.String("id", o.ID), slog.String("reason", reason),
+		slog.Any("error", err))
 }

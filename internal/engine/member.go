@@ -11,21 +11,24 @@ import (
 // What a joint lock needs of the requests and the holds of its members, beyond what a driver needs. Package
 // joint uses it.
 
-// NoteFor makes the requests for members of a joint lock note their answers for its request. Without it, each attempt
-// for the joint lock has one answer.
-func (q *Request) NoteFor(joint *Request) {
-	if joint.heard == nil {
-		joint.heard = &Contact{members: true}
+// HearFrom takes over what a request for a member of q's joint lock has heard. Without it, each attempt for the joint
+// lock has one answer.
+func (q *Request) HearFrom(member *Request, granted bool) {
+	q.membersNote = true
+	k := member.heard
+	if granted { // whoever had refused it holds it no longer
+		k = &Contact{}
+		k.refused = member.Wait.waited
 	}
-	q.heard = joint.heard
+	if k != nil && (!granted || k.refused || q.heard != nil) {
+		q.contact().follow(k)
+	}
 }
 
 // NoteSilence notes that members have not answered since then, for a joint lock that may give up for another reason.
 func (q *Request) NoteSilence(since time.Time) {
 	if silent := time.Since(since); silent >= silentAfter {
-		q.heard.mu.Lock()
-		defer q.heard.mu.Unlock()
-		q.heard.unanswered(noAnswerFor(silent), silent)
+		q.contact().Failed(noAnswerFor(silent), Failure{Retry: true, Ended: true, Silent: silent}, 0)
 	}
 }
 

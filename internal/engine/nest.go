@@ -44,6 +44,7 @@ func (r *Resource) AcquireNested(ctx context.Context, q *Request) (*Hold, error)
 		if ctx.Err() != nil {
 			return nil, q.gaveUp(ctx, nil)
 		}
+		q.heard = nil // it was about the siblings
 		// The loop ends: Outer does not find a released hold again, and a context carries finitely many.
 	}
 }
@@ -70,7 +71,7 @@ func (r *Resource) nestUnder(ctx context.Context, outer *Hold, q *Request) (hold
 		t := outer.turnsOf()
 		defer func() {
 			if hold == nil { // it failed, or a hook of go-redis has panicked
-				t.heard.Note(q)
+				t.heard.follow(q.heard) // which is another one if a joint lock has waited
 				t.pass()
 				q.parent = nil
 			} else {
@@ -96,15 +97,13 @@ func (r *Resource) nestNow(ctx context.Context, outer *Hold, q *Request) (*Hold,
 		}
 		return hold, err
 	}
-	if q.parent != nil {
-		q.parent.turnsOf().heard.Asking()
-	}
 	if o.Shared || o.r.Kind != r.Kind {
 		return r.reacquire(ctx, outer, q)
 	}
 	ttl := q.Terms.FirstTTL()
 	trying, stop := q.Wait.Bound(ctx, true)
 	defer stop()
+	q.asking()
 	sent, err := o.nest(trying, outer, ttl)
 	if err != nil {
 		q.learn(trying, r, Result{}, err)
@@ -167,7 +166,7 @@ func (r *Resource) reacquire(ctx context.Context, outer *Hold, q *Request) (*Hol
 type turns struct {
 	taken chan struct{} // of capacity 1: full while somebody has the turn; the others send in order of arrival
 	ended chan struct{} // closed when the outer hold has ended
-	heard Contact       // the server's answers to the acquisitions that have had the turn
+	heard Contact       // of the acquisitions that have the turn, or wait for it
 }
 
 // turnsOf returns the turns under h, and makes them if needed. Those made after the end of h are ended from the start.
@@ -195,14 +194,15 @@ func (t *turns) pass() {
 // takeTurn waits for the turn under outer. It fails with errOuterEnded if outer ends before.
 func (r *Resource) takeTurn(ctx context.Context, outer *Hold, q *Request) error {
 	t := outer.turnsOf()
+	q.HearWith(&t.heard)
 	select {
 	case t.taken <- struct{}{}:
-		t.heard.Forget() // nobody was behind the former ones
+		t.heard.forget() // nobody was behind the former ones
 		return nil
 	default:
 	}
 	if q.Wait.IsSingleTry() {
-		return q.gaveUp(ctx, &t.heard)
+		return q.gaveUp(ctx, nil)
 	}
 	q.Wait.Begin(r, outer.ID())
 	waiting, stop := q.Wait.Bound(ctx, false)
@@ -211,7 +211,7 @@ func (r *Resource) takeTurn(ctx context.Context, outer *Hold, q *Request) error 
 	case t.taken <- struct{}{}:
 		return nil
 	case <-waiting.Done():
-		return q.gaveUp(waiting, &t.heard)
+		return q.gaveUp(waiting, nil)
 	case <-r.Core.closing:
 		return ErrClosed
 	case <-t.ended:

@@ -683,7 +683,7 @@ func (o *Ownership) LeaseRenewed(l *watchdog.Lease) {
 	}
 	o.mu.Unlock()
 	if recovered {
-		o.r.Core.logLater(newRecord(slog.LevelInfo, "renewal works again", o.r, o.ID))
+		o.r.Core.logLater(newRecord(slog.LevelInfo, "renewal works again", o.r, slog.String("id", o.ID)))
 	}
 	o.report(Event{Kind: EventRenewed, Late: late})
 }

@@ -106,18 +106,15 @@ func (w *Wait) end(c *Core) {
 // Queue is where requests for one resource wait: the local wait queue of a name, or this client's part of
 // a fair lock's queue. waitIn calls its methods, in the waiters' goroutines. All but Try do not block.
 type Queue interface {
-	// Join adds a waiter at the end. refused is the reply to its first attempt.
+	// Join adds a waiter at the end, which hears what the others do: see [Request.HearWith]. refused is the reply to its
+	// first attempt.
 	Join(w *Waiter, refused Result)
-	// NextStep returns what w should do now. If it should wait, the queue wakes it up later.
+	// NextStep returns what w should do now. If it should wait, the queue wakes it up later. waitIn calls it again, too,
+	// when the channel in the Step was closed.
 	NextStep(w *Waiter) Step
 	// Try makes an attempt for w, and decides what follows from its reply. It blocks until the reply. If w gives
 	// up because of an error that says nothing about the lock, the next waiter must try for the same reason.
 	Try(ctx context.Context, w *Waiter) (Result, error)
-	// Confirmed is called when the channel in the Step was closed.
-	Confirmed(w *Waiter)
-	// Heard returns what the server has answered to the attempts of all waiters, for one that gives up
-	// without an attempt of its own; nil if the queue does not know.
-	Heard() *Contact
 	// Leave removes a waiter, with the result that it takes along: not granted if it gives up. An unused
 	// reason to try must then reach the next waiter.
 	Leave(w *Waiter, res Result)
@@ -170,7 +167,7 @@ func (r *Resource) waitIn(ctx context.Context, queue Queue, q *Request, refused 
 		// to the next one.
 		switch {
 		case ctx.Err() != nil, q.Wait.Over():
-			return Result{}, q.gaveUp(ctx, queue.Heard())
+			return Result{}, q.gaveUp(ctx, nil)
 		case c.IsClosing():
 			return Result{}, ErrClosed
 		}
@@ -182,7 +179,6 @@ func (r *Resource) waitIn(ctx context.Context, queue Queue, q *Request, refused 
 			select {
 			case <-w.wakeup:
 			case <-step.Confirmed:
-				queue.Confirmed(w)
 			case <-over:
 			case <-ctx.Done():
 			case <-c.closing:

@@ -93,6 +93,7 @@ func TestSecondAttemptWaitsForTheSubscription(t *testing.T) {
 				s.Free("x")
 				Release(t, call.Wait())
 				assert.Equal(t, tt.want, s.Sent("acquire", ""))
+				Sleep(0) // logged in the background
 				assert.Contains(t, c.Logged(), tt.logged)
 				assert.Equal(t, tt.logged == "", c.Logged() == "")
 				assert.Empty(t, s.Subs, "the last waiter ends the subscription")
@@ -219,7 +220,6 @@ func TestWaiterThatLeavesUnwokenPassesItsReasonToTryOn(t *testing.T) {
 		second := NewWaiter(r, r.NewRequest(NewTerms()))
 		q := c.JoinLocal(first)
 		require.Same(t, q, c.JoinLocal(second))
-		q.Confirmed(first)
 		assert.True(t, q.NextStep(first).Try)
 		assert.False(t, q.NextStep(first).Try, "used")
 		q.Message(Heard)

@@ -38,7 +38,7 @@ func (q *waitQueue) standInLine(number uint64) {
 	}
 	if sub := line.SubscribePlace(number, q.message); sub != nil {
 		q.atPlace = sub
-		q.unsettled = append(q.unsettled, sub.Confirmed())
+		q.unsettled = append(q.unsettled, sub)
 		q.state.Subscribed(1, number)
 	}
 }

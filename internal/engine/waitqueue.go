@@ -42,12 +42,12 @@ type waitQueue struct {
 
 	// queues.mu guards the rest.
 	state     waitq.Queue
-	alarm     *time.Timer       // calls onAlarm
-	alarmAt   time.Time         // when alarm is set for, at or before state.TryAt; zero: it is not set
-	heard     Contact           // the answers to the attempts of all waiters
-	subs      []Subscription    // to the common messages; empty: it polls, or need not listen
-	atPlace   Subscription      // to the messages to its place in line; nil: it has none
-	unsettled []<-chan struct{} // of subscriptions that are neither confirmed nor refused
+	alarm     *time.Timer    // calls onAlarm
+	alarmAt   time.Time      // when alarm is set for, at or before state.TryAt; zero: it is not set
+	heard     Contact        // of all waiters
+	subs      []Subscription // to the common messages; empty: it polls, or need not listen
+	atPlace   Subscription   // to the messages to its place in line; nil: it has none
+	unsettled []Subscription // neither confirmed nor refused, as far as the head has seen
 	// For unlock: what must not be done with queues.mu held.
 	needless  []Subscription
 	acquired  bool   // the waiter that leaves has acquired, and must not be delayed
@@ -211,9 +211,7 @@ func (q *waitQueue) Join(w *Waiter, refused Result) {
 // message that comes at once waits until the waiter is in the queue. mu is held.
 func (q *waitQueue) add(w *Waiter, refused Result) {
 	r := w.Request
-	if r.attempted && r.heard != nil {
-		q.heard.Note(r)
-	}
+	r.HearWith(&q.heard)
 	w.queued = waitq.Waiter{Of: w, ID: r.ID, Shared: r.Shared, Permits: int(r.Permits)}
 	w.queued.Doubt = r.MustRollback
 	q.on(&waitq.Event{What: waitq.Joined, Who: &w.queued, RetryAfter: refused.RetryAfter})
@@ -226,9 +224,7 @@ func (q *waitQueue) add(w *Waiter, refused Result) {
 // release between a refused attempt and the subscription would never be heard. mu is held.
 func (q *waitQueue) listen() {
 	q.subs = q.r.Driver.Subscribe(q.message)
-	for _, sub := range q.subs {
-		q.unsettled = append(q.unsettled, sub.Confirmed())
-	}
+	q.unsettled = append(q.unsettled, q.subs...)
 	q.state.Subscribed(len(q.subs), 0)
 }
 
@@ -238,6 +234,9 @@ func (q *waitQueue) NextStep(w *Waiter) (step Step) {
 	q.queues.mu.Lock()
 	defer q.unlock()
 	isHead := q.state.Head() == &w.queued
+	for isHead && len(q.unsettled) > 0 && IsClosed(q.unsettled[0].Confirmed()) {
+		q.settled(w)
+	}
 	switch {
 	case w.granted != nil:
 		step.Granted = w.granted
@@ -245,13 +244,27 @@ func (q *waitQueue) NextStep(w *Waiter) (step Step) {
 		isHeard := q.atPlace != nil && IsClosed(q.atPlace.Confirmed()) && q.atPlace.Err() == nil
 		begun := q.on(&waitq.Event{What: waitq.Begins, Who: &w.queued, InLine: isHeard})
 		step.Try, w.Request.Place = true, begun[0].Place
-		if isHead {
-			q.heard.Asking()
-		}
 	case isHead && len(q.unsettled) > 0:
-		step.Confirmed = q.unsettled[0]
+		step.Confirmed = q.unsettled[0].Confirmed()
 	}
 	return step
+}
+
+// settled takes in that one more subscription is confirmed, or was refused. After the last one, the head makes its
+// second attempt. From then on each release causes a message. If a subscription was refused, the slow poll alone
+// remains. mu is held.
+func (q *waitQueue) settled(head *Waiter) {
+	if q.unsettled = q.unsettled[1:]; len(q.unsettled) == 0 {
+		var refused error
+		for _, sub := range q.subs {
+			refused = errors.Join(refused, sub.Err())
+		}
+		if refused != nil {
+			q.r.Core.logLater(newRecord(slog.LevelWarn, "no notifications of releases, polling instead", q.r,
+				slog.Any("error", refused)))
+		}
+	}
+	q.on(&waitq.Event{What: waitq.Confirmed, Who: &head.queued})
 }
 
 // Try implements [Queue]. If w is about to give up, its attempt has not used its reason to try, such as a message that
@@ -279,7 +292,6 @@ func (q *waitQueue) Try(ctx context.Context, w *Waiter) (res Result, err error) 
 	}
 	q.queues.mu.Lock()
 	defer q.unlock()
-	q.heard.Note(w.Request)
 	q.on(&e)
 	return res, err
 }
@@ -300,6 +312,7 @@ func (q *waitQueue) tryBatch(ctx context.Context, w *Waiter) (Result, error) {
 	}
 	q.queues.mu.Unlock()
 	// An offered waiter that gives up meanwhile rolls back its own request: see Leave.
+	w.Request.asking()
 	res, granted, err := r.Traits.AcquireBatch(ctx, w.Request, requests)
 	unknown := r.Core.Classify(err).InDoubt
 	q.queues.mu.Lock()
@@ -330,32 +343,6 @@ func (q *waitQueue) answer(w *Waiter, res Result, known, untried bool) {
 	q.on(&waitq.Event{
 		What: waitq.Answered, Who: &w.queued, Granted: granted, Doubt: res.InDoubt || !known, Untried: known && untried,
 	})
-}
-
-// Heard implements [Queue]. The contact has a mutex of its own.
-func (q *waitQueue) Heard() *Contact { return &q.heard }
-
-// Confirmed implements [Queue]: one more subscription is confirmed, or was refused. After the last one,
-// the head makes its second attempt. From then on each release causes a message. If a subscription was
-// refused, the slow poll alone remains.
-func (q *waitQueue) Confirmed(w *Waiter) {
-	q.queues.mu.Lock()
-	var settled []Subscription
-	if q.state.Head() == &w.queued { // else the head will see the closed channel itself
-		if q.unsettled = q.unsettled[1:]; len(q.unsettled) == 0 {
-			settled = q.subs
-		}
-		q.on(&waitq.Event{What: waitq.Confirmed, Who: &w.queued})
-	}
-	q.unlock()
-	var refused error
-	for _, sub := range settled {
-		refused = errors.Join(refused, sub.Err())
-	}
-	if refused != nil { // logged without the mutex: a handler may call back
-		q.r.Core.Logger.Warn("no notifications of releases, polling instead",
-			slog.String("kind", q.r.Kind), slog.String("name", q.r.Name), slog.Any("error", refused))
-	}
 }
 
 // Leave implements [Queue].

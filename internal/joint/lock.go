@@ -166,10 +166,10 @@ func (o *Ownership) acquireMember(
 	mine := m.NewRequest(terms)
 	mine.Wait, mine.Group = w, o
 	if !o.lock.Budgeted { // a red lock counts the answers of its members
-		mine.NoteFor(q)
+		defer func() { q.HearFrom(mine, err == nil) }()
 	}
 	if !q.Shared { // an id that the caller names ignores the holds in ctx
-		if hold, err := m.AcquireNested(ctx, mine); hold != nil || err != nil {
+		if hold, err = m.AcquireNested(ctx, mine); hold != nil || err != nil {
 			return hold, err
 		}
 	}
