@@ -272,21 +272,14 @@ func (h *Hold) Release(ctx context.Context) error {
 		// The joint hold must not count it then.
 		h.group.MemberEnded(h, ErrReleased)
 	}
-	kept, kind := h.linger(ctx), EventReleased
 	defer h.end(ErrReleased) // does nothing, unless a hook of go-redis panics
-	var handedOff bool
-	var err error
-	if kept == nil {
-		if handedOff, err = h.held.Release(ctx, h); err != nil {
-			// For the user the hold is over, whatever came of the command: nothing renews it from now on.
-			kind = EventReleaseFailed
-		}
+	handedOff, err := h.held.Release(ctx, h)
+	kind := EventReleased
+	if err != nil {
+		// For the user the hold is over, whatever came of the command: nothing renews it from now on.
+		kind = EventReleaseFailed
 	}
-	ended := h.end(ErrReleased) // else it was lost
-	if kept != nil {
-		kept.keep() // before the observer, which may panic
-	}
-	if ended {
+	if h.end(ErrReleased) { // else it was lost
 		h.emit(ctx, kind, err)
 	}
 	if handedOff {

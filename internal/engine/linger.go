@@ -89,27 +89,8 @@ func (qs *waitQueues) isWanted(r *Resource) bool {
 	return false
 }
 
-// linger puts a keeper in the place of h, whose release has begun, and returns it. It returns nil if the lock is
-// to be freed, as by a hold without a user: see giveBack.
-func (h *Hold) linger(ctx context.Context) *Hold {
-	o := h.Ownership()
-	if o == nil || o.passes.Linger == 0 || h.depth > 1 || h.state().unaccepted || !o.r.Core.CanLinger(ctx) ||
-		!o.wire.TryLock() {
-		return nil
-	}
-	defer o.wire.Unlock()
-	qs := &o.r.Core.queues
-	qs.mu.Lock()
-	defer qs.mu.Unlock()
-	now := time.Now()
-	// A cohort whose time is over leaves the lock to others. Redisson's waiters cannot ask for it.
-	if o.wanted || qs.isWanted(o.r) || o.passes.Cohort > 0 && o.streakIsOver(now) {
-		return nil
-	}
-	return o.succeed(context.Background(), h, now, false)
-}
-
-// keep lets the next acquisition have the lock that h keeps. The hold before it has ended.
+// linger puts a keeper in the place of h, whose release has begun, and reports whether it did. If not, the caller
+// releases h by a command, as it does for a hold without a user: see giveBack.
 //
 // There may be a keeper already, of another acquisition. One of the two has lost the lock, and nobody knows which:
 //
@@ -120,34 +101,32 @@ func (h *Hold) linger(ctx context.Context) *Hold {
 //	Release by a -> the keeper of 7
 //
 // Then the client gives both up.
-func (h *Hold) keep() {
-	o := h.Ownership()
-	c, key := o.r.Core, queueKey{o.r.Kind, o.r.Name, false}
-	qs := &c.queues
+func (o *Ownership) linger(ctx context.Context, h *Hold) bool {
+	if h.depth > 1 || h.state().unaccepted || !o.r.Core.CanLinger(ctx) || !o.wire.TryLock() {
+		return false
+	}
+	qs, key, now := &o.r.Core.queues, queueKey{o.r.Kind, o.r.Name, false}, time.Now()
 	qs.mu.Lock()
+	defer qs.mu.Unlock()
+	defer o.wire.Unlock() // before mu: the next acquisition may come at once
 	other := qs.keeperOf(key)
-	if other != nil || o.wanted || qs.isWanted(o.r) || c.IsClosing() {
-		qs.mu.Unlock()
-		h.giveBack(context.Background(), 0)
-		other.giveBack(context.Background(), 0)
-		return
+	other.giveBack(context.Background(), 0)
+	// A cohort whose time is over leaves the lock to others. Redisson's waiters cannot ask for it.
+	if other != nil || o.wanted || qs.isWanted(o.r) || o.passes.Cohort > 0 && o.streakIsOver(now) {
+		return false
 	}
-	qs.lingering[key] = keeper{h, time.AfterFunc(o.passes.Linger, func() {
-		qs.giveUpOne(context.Background(), 0, key, h)
+	kept := o.succeed(context.Background(), h, now, false)
+	if kept == nil {
+		return false
+	}
+	qs.lingering[key] = keeper{kept, time.AfterFunc(o.passes.Linger, func() {
+		qs.mu.Lock()
+		defer qs.mu.Unlock()
+		if qs.lingering[key].hold == kept { // else it was removed a moment ago
+			qs.keeperOf(key).giveBack(context.Background(), 0)
+		}
 	})}
-	qs.mu.Unlock()
-}
-
-// giveUpOne gives up the lingering lock of key; one of another keeper than h only if h is nil. It takes waitQueues.mu,
-// and waits as giveBack does.
-func (qs *waitQueues) giveUpOne(ctx context.Context, limit time.Duration, key queueKey, h *Hold) {
-	qs.mu.Lock()
-	var kept *Hold
-	if h == nil || qs.lingering[key].hold == h { // else it was removed a moment ago
-		kept = qs.keeperOf(key)
-	}
-	qs.mu.Unlock()
-	kept.giveBack(ctx, limit)
+	return true
 }
 
 // giveUp gives up the lingering locks whose keepers match, and reports whether there was one. It takes waitQueues.mu,
@@ -208,7 +187,10 @@ func (r *Resource) resume(ctx context.Context, q *Request) bool {
 // answers.
 func (c *Core) GiveUpLingering(ctx context.Context, resources []*Resource) {
 	for _, r := range resources { // not by giveUp: many locks may linger, and few of them are meant
-		c.queues.giveUpOne(ctx, c.RollbackLimit(time.Now()), queueKey{r.Kind, r.Name, false}, nil)
+		c.queues.mu.Lock()
+		kept := c.queues.keeperOf(queueKey{r.Kind, r.Name, false})
+		c.queues.mu.Unlock()
+		kept.giveBack(ctx, c.RollbackLimit(time.Now()))
 	}
 }
 

@@ -333,7 +333,7 @@ func (o *Ownership) isOver(terms *Terms, sent time.Time) bool {
 //	takes wire, reads 0, frees
 //	                               takes wire: freed already, sends nothing
 func (o *Ownership) Release(ctx context.Context, h *Hold) (handedOff bool, err error) {
-	if o.passes.Cohort > 0 && o.passOn(h) {
+	if o.passes.Cohort > 0 && o.passOn(h) || o.passes.Linger > 0 && o.linger(ctx, h) {
 		return false, nil
 	}
 	o.Forget(h) // before the command: nothing renews what is being released
