@@ -188,7 +188,7 @@ func (c *Core) Close(ctx context.Context, hurry func(), stop func(left error)) (
 		if abandoned := c.holds.abandon(); len(abandoned) > 0 {
 			left = holdsLeft(ctx, abandoned)
 			for _, h := range abandoned {
-				h.emitEnd(EventAbandoned, ErrClosed)
+				h.emit(noContext, EventAbandoned, ErrClosed)
 			}
 		}
 	}
@@ -249,21 +249,6 @@ func Pause(ctx context.Context, d time.Duration, done <-chan struct{}) {
 	case <-timer.C:
 	case <-ctx.Done():
 	case <-done:
-	}
-}
-
-// Signal wakes one goroutine. Several signals count as one until the goroutine has received it. So a
-// receiver must look at all the state that a signal can stand for.
-type Signal chan struct{}
-
-// NewSignal returns a signal that was not sent.
-func NewSignal() Signal { return make(Signal, 1) }
-
-// Send never blocks.
-func (s Signal) Send() {
-	select {
-	case s <- struct{}{}:
-	default:
 	}
 }
 

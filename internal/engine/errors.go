@@ -94,6 +94,9 @@ var (
 // errSiblingStuck is a reason to stop waiting for a command, for [Config.Unanswered].
 var errSiblingStuck = errors.New("no answer to a command of another hold of the same lock")
 
+// errPanicked is the error of a command before it returns.
+var errPanicked = errors.New("a hook of go-redis has panicked")
+
 // mostLeft bounds how many holds the error of Close names.
 const mostLeft = 3
 

@@ -41,7 +41,7 @@ func (o *Ownership) WriteCountLater(ctx context.Context, limit time.Duration) {
 
 // NewWaiter returns a waiter that is in no queue.
 func NewWaiter(r *Resource, q *Request) *Waiter {
-	return &Waiter{Request: q, resource: r, wakeup: NewSignal()}
+	return &Waiter{Request: q, resource: r, wakeup: make(chan struct{}, 1)}
 }
 
 // JoinLocal adds a waiter to the local queue of its name.

@@ -320,7 +320,7 @@ func (h *Hold) Detach() bool {
 	if h.takeAndForget() != nil || !h.end(ErrReleased) {
 		return false
 	}
-	h.emitEnd(EventDetached, nil)
+	h.emit(noContext, EventDetached, nil)
 	return true
 }
 
@@ -412,12 +412,10 @@ func (h *Hold) Lose(ctx context.Context, loss Loss) error {
 // after a takeover notice. It waits neither for the observer nor for the log.
 func (h *Hold) LoseInBackground(loss Loss) {
 	loss, err := h.explain(loss)
-	if !h.end(err) {
+	if !h.end(err) || h.state().unaccepted {
 		return
 	}
-	if !h.state().unaccepted {
-		h.r.Core.logLater(h.lossRecord(loss, err))
-	}
+	h.r.Core.logLater(h.lossRecord(loss, err))
 	if !h.isSilent() {
 		h.r.Core.emitLater(h.event(EventLost, err))
 	}
@@ -484,11 +482,8 @@ func (h *Hold) emit(ctx context.Context, kind EventKind, err error) {
 	}
 }
 
-// emitEnd is emit for an end that no call with a context has caused.
-func (h *Hold) emitEnd(kind EventKind, err error) {
-	var none context.Context
-	h.emit(none, kind, err)
-}
+// noContext is nil, for an event that no call with a context has caused.
+var noContext context.Context
 
 func (h *Hold) event(kind EventKind, err error) Event {
 	return Event{Kind: kind, Resource: h.r, ID: h.ID(), Held: h.heldFor(), Err: err}

@@ -141,7 +141,8 @@ func (q *Request) Member(terms *Terms, of Group) *Request {
 // ReleaseTogether releases holds of members with one id by one command, free. That returns for each whether
 // the server still had it, and whether an earlier attempt of the call has an unknown outcome. done is false if
 // a hold must be released by a command of its own, for example because another one is nested in it: then nothing
-// has been done. Otherwise ReleaseTogether does for each hold what its Release would, but it hands no lock off.
+// has been done. Otherwise ReleaseTogether does for each hold what its Release would, but it hands no lock off. lost
+// reports whether one of the holds was lost.
 func ReleaseTogether(
 	ctx context.Context, holds []*Hold, free func(ctx context.Context) (held []bool, inDoubt bool, err error),
 ) (done, lost bool, err error) {
@@ -161,37 +162,28 @@ func ReleaseTogether(
 			h.Ownership().addCount(-1)
 		}
 	}
-	sent := time.Now()
-	returned := false
-	defer onPanic(&returned, func() {
-		for _, h := range holds {
-			h.Ownership().wire.Unlock()
-			h.Ownership().writeCountLater(ctx, 0)
-			h.end(ErrReleased)
+	sent, held, inDoubt := time.Now(), []bool(nil), false
+	err = errPanicked
+	defer func() { // also if a hook of go-redis panics
+		gone := make([]bool, len(holds))
+		for i, h := range holds {
+			o := h.Ownership()
+			gone[i] = o.freed(Released{InDoubt: inDoubt, Lost: err == nil && !held[i]}, sent, err)
+			o.wire.Unlock()
 		}
-	})
-	held, inDoubt, err := free(bounded)
-	returned = true
-	gone := make([]bool, len(holds))
-	for i, h := range holds {
-		o := h.Ownership()
-		gone[i] = o.freed(Released{InDoubt: inDoubt, Lost: err == nil && !held[i]}, sent, err)
-		o.wire.Unlock()
-	}
-	for i, h := range holds {
-		switch o := h.Ownership(); {
-		case err != nil:
-			o.writeCountLater(ctx, 0)
-			h.end(ErrReleased)
-		case gone[i]:
-			lost = true
-			_ = o.lose(ctx, h)
-		default:
+		for i, h := range holds {
+			switch {
+			case err != nil:
+				h.Ownership().writeCountLater(ctx, 0)
+			case gone[i]:
+				_ = h.Ownership().lose(ctx, h)
+			}
+			h.end(ErrReleased) // unless it was lost
 			lost = lost || h.lossCause() != nil
-			h.end(ErrReleased)
 		}
-	}
-	return true, lost, err
+	}()
+	held, inDoubt, err = free(bounded)
+	return true, false, err
 }
 
 // lockForRelease takes the wire lock of o, and reports whether it has. It does not if the release of h needs more

@@ -307,20 +307,13 @@ func (o *Ownership) nest(ctx context.Context, outer *Hold, ttl time.Duration) (s
 // isOver reports whether a hold with these terms would not be valid any longer, if it joined o now, or whether o is
 // lost. The command that counted it was sent at that time.
 func (o *Ownership) isOver(terms *Terms, sent time.Time) bool {
-	c := o.r.Core
-	until := c.trustedUntil(sent, terms.FirstTTL())
+	until := o.r.Core.trustedUntil(sent, terms.FirstTTL())
 	o.mu.Lock()
-	if renewed := o.lease.ValidUntil(); o.kept && renewed.After(until) {
-		until = renewed
+	defer o.mu.Unlock()
+	if renewed := o.lease.ValidUntil(); o.kept && terms.Renew && terms.MaxHold == 0 && renewed.After(until) {
+		until = renewed // with the other holds
 	}
-	lost := o.lost
-	o.mu.Unlock()
-	if d := terms.Limit(); d > 0 {
-		if limit := c.trustedUntil(sent, d); limit.Before(until) {
-			until = limit
-		}
-	}
-	return lost || !time.Now().Before(until)
+	return o.lost || !time.Now().Before(until)
 }
 
 // Release implements [Holding]: it gives back the count of h. The last count frees the lock, or hands it

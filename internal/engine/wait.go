@@ -132,7 +132,7 @@ type Step struct {
 type Waiter struct {
 	Request  *Request
 	resource *Resource
-	wakeup   Signal
+	wakeup   chan struct{} // of capacity 1: several wake-ups count as one
 
 	// The mutex of its queue guards these fields.
 	queued  waitq.Waiter // in a local wait queue
@@ -141,14 +141,19 @@ type Waiter struct {
 
 // Wake makes the waiter ask its queue for the next step. It does not block, and any goroutine may call
 // it, even after the waiter has left.
-func (w *Waiter) Wake() { w.wakeup.Send() }
+func (w *Waiter) Wake() {
+	select {
+	case w.wakeup <- struct{}{}:
+	default:
+	}
+}
 
 // waitIn makes q wait in a queue; nil: the local queue of its name. It is the only waiting loop: fair locks and joint
 // locks use it too. refused is the reply to the first attempt. It blocks until q is granted, the wait is over, ctx
 // ends or the client closes. The caller rolls q back if it fails.
 func (r *Resource) waitIn(ctx context.Context, queue Queue, q *Request, refused Result) (res Result, err error) {
 	c := r.Core
-	w := &Waiter{Request: q, resource: r, wakeup: NewSignal()}
+	w := &Waiter{Request: q, resource: r, wakeup: make(chan struct{}, 1)}
 	if queue == nil {
 		queue = c.queues.join(w, refused)
 	} else {
