@@ -1,8 +1,10 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"log/slog"
 	"runtime"
 	"sync"
 	"time"
@@ -400,11 +402,13 @@ func (h *Hold) lossCause() error {
 // call. It writes the log and calls the observer, so both come before that call returns.
 func (h *Hold) Lose(ctx context.Context, loss Loss) error {
 	loss, err := h.explain(loss)
-	if h.end(err) {
-		h.ReportLoss(ctx, loss, err)
-	} else if earlier := h.lossCause(); earlier != nil {
-		return earlier
+	if !h.end(err) {
+		return cmp.Or(h.lossCause(), err)
 	}
+	if log := h.r.Core.Logger; !h.state().unaccepted && log.Enabled(ctx, slog.LevelWarn) {
+		_ = log.Handler().Handle(ctx, h.lossRecord(loss, err))
+	}
+	h.emit(ctx, EventLost, err)
 	return err
 }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"time"
 )
 
@@ -80,24 +79,6 @@ func (h *Hold) Detached() context.Context { return context.WithoutCancel(h.ctx) 
 func (h *Hold) IsLostUnreleased() bool {
 	s := h.state()
 	return errors.Is(s.cause, ErrLost) && !s.taken
-}
-
-// LoseUnreported ends h as lost. It writes no log and emits no event: a call of the user that is under way
-// calls ReportLoss before it returns. LoseUnreported returns why h has ended, which may be an earlier end.
-func (h *Hold) LoseUnreported(loss Loss) error {
-	_, err := h.explain(loss)
-	if !h.end(err) {
-		err = h.Ended()
-	}
-	return err
-}
-
-// ReportLoss writes the log of a loss and emits its event, for the call with ctx. err is why the hold has ended.
-func (h *Hold) ReportLoss(ctx context.Context, loss Loss, err error) {
-	if log := h.r.Core.Logger; !h.state().unaccepted && log.Enabled(ctx, slog.LevelWarn) {
-		_ = log.Handler().Handle(ctx, h.lossRecord(loss, err))
-	}
-	h.emit(ctx, EventLost, err)
 }
 
 // CopiesFor is how long a late copy of the command that acquired h may still arrive.

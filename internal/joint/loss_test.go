@@ -173,7 +173,7 @@ func TestLossIsReportedOnceAndInTime(t *testing.T) {
 	}
 }
 
-// Two of three members end while a check waits for their answers, up to its budget.
+// Two of three members end while a check waits for their answers. It returns then, before its budget is over.
 func TestLossDuringACheckThatIsNotAnsweredIsReported(t *testing.T) {
 	Bubble(t, func(t *testing.T, _ *Server) {
 		k := newCluster(t, 3)
@@ -182,7 +182,7 @@ func TestLossDuringACheckThatIsNotAnsweredIsReported(t *testing.T) {
 		k.each(2, func(s *Server) { s.OnEach(silent) })
 		began := time.Now()
 		require.ErrorIs(t, hold.Check(t.Context()), ErrLost)
-		assert.Equal(t, 2*time.Second, time.Since(began), "the budget of a member")
+		assert.Equal(t, time.Second, time.Since(began))
 		assert.Equal(t, []EventKind{EventAcquired, EventLost}, k.clients[0].Kinds())
 		require.ErrorIs(t, hold.Release(t.Context()), ErrLost)
 	})

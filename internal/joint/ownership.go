@@ -29,14 +29,14 @@ type Ownership struct {
 	mu     sync.Mutex     // guards the rest; Hold.mu may be taken while it is held
 	holds  []*engine.Hold // of members
 	closed bool           // released, detached or lost; add refuses further holds
+	lost   bool           // MemberEnded has found too few live members
 	h      *engine.Hold   // the user's hold, once it has joined; does not change then
-	asking int            // calls of Check and Extend under way, which report a loss themselves
-	// unreported: a loss ended the hold while a call was asking, and its event is not emitted yet.
-	unreported bool
+	asking int            // calls of Check and Extend under way, which end the joint hold themselves if it is lost
 	// early are members whose ends were reported before there was a joint hold, or before add: Join or add reports
 	// them again.
 	early []*engine.Hold
-	over  chan struct{} // closed when the joint hold ends; nil: no member is retaken
+	over  context.Context //nolint:containedctx // ends with the joint hold; nil: nobody waits for that
+	stop  context.CancelFunc
 }
 
 // NewOwnership returns an ownership without members, and sets q's TTL. A takeover adds the members
@@ -126,8 +126,16 @@ func (o *Ownership) end() {
 	}
 	o.closed = true
 	if o.over != nil {
-		close(o.over)
+		o.stop()
 	}
+}
+
+// untilOver returns a context that ends with the joint hold. mu is held.
+func (o *Ownership) untilOver() context.Context {
+	if o.over == nil {
+		o.over, o.stop = context.WithCancel(context.Background())
+	}
+	return o.over
 }
 
 // memberHolds returns a copy of the members' holds, for callers that must not hold mu.
@@ -181,17 +189,12 @@ func (o *Ownership) MemberEnded(member *engine.Hold, cause error) {
 	}
 	lost, asking := !o.has((*engine.Hold).IsLive), o.asking > 0
 	if lost {
+		o.lost = true
 		o.end()
-		o.unreported = asking
-	} else if o.over == nil {
-		o.over = make(chan struct{})
 	}
 	o.mu.Unlock()
 	switch {
-	case lost && asking:
-		// A Check or Extend is under way, and reports the loss before it returns. The hold ends now all
-		// the same, because that call may wait for a silent member.
-		_ = o.h.LoseUnreported(o.loss())
+	case lost && asking: // that call stops waiting for other members, and ends the joint hold
 	case lost:
 		o.h.LoseInBackground(o.loss())
 	case errors.Is(cause, engine.ErrLost):
@@ -299,39 +302,30 @@ func (o *Ownership) Extend(ctx context.Context, _ *engine.Hold, d time.Duration)
 }
 
 // ask runs f, a Check or an Extend, for all members, and blocks for the answers, for the budget at most.
-// If too few members are left, it ends the joint hold and emits the event before it returns.
-//
-// A member may also be lost while ask waits. MemberEnded then ends the hold at once and leaves the event
-// to ask (unreported), so that there is one event, and the call that found the loss reports it.
+// If too few members are left, it ends the joint hold and emits the event before it returns. It does so at once:
+// a silent member could not change that.
 func (o *Ownership) ask(ctx context.Context, f func(*engine.Hold) error) error {
+	asking, stop := context.WithCancel(ctx)
+	defer stop()
 	o.mu.Lock()
 	o.asking++
 	holds := slices.Clone(o.holds)
+	defer context.AfterFunc(o.untilOver(), stop)()
 	o.mu.Unlock()
 	fan := newFanOut(o.core(), len(holds), func(i int) error { return f(holds[i]) })
-	lost, err := fan.count(ctx, o.budget).decide(o.lock.Need)
+	lost, err := fan.count(asking, o.budget).decide(o.lock.Need)
 	o.mu.Lock()
 	o.asking--
-	unreported := o.unreported
-	o.unreported = false
-	lost = lost || unreported || (!o.closed && !o.has(isValid))
+	lost = lost || o.lost || !o.closed && !o.has(isValid)
 	o.mu.Unlock()
-	switch {
+	switch ended := o.h.Ended(); {
+	case ended != nil && (lost || err != nil): // such as by a Release that is under way: it says whether it was lost
+		return ended
 	case !lost:
 		return err
-	case errors.Is(o.h.Ended(), engine.ErrReleased):
-		return engine.ErrReleased // a Release is under way, and it says whether the lock was lost
 	}
 	o.close()
-	loss := o.loss()
-	if !unreported {
-		return o.h.Lose(ctx, loss)
-	}
-	err = o.h.LoseUnreported(loss) // unless MemberEnded was first
-	if errors.Is(err, engine.ErrLost) {
-		o.h.ReportLoss(ctx, loss, err)
-	}
-	return err
+	return o.h.Lose(ctx, o.loss())
 }
 
 // loss is that too few members are left, unless it is their limits that have ended them. A member that the user has

@@ -49,12 +49,15 @@ func (o *Ownership) retakeLater(lost *engine.Hold) {
 }
 
 func (t *retake) run() {
+	t.o.mu.Lock()
+	over := t.o.untilOver()
+	t.o.mu.Unlock()
 	ctx := t.o.h.Detached()
 	defer t.withdraw(ctx)
 	for pause := shortestRetake; t.lost.IsLostUnreleased(); pause = min(2*pause, 5*t.o.budget) {
 		select {
 		case <-time.After(t.wait):
-		case <-t.o.over:
+		case <-over.Done():
 			return
 		}
 		t.wait = pause
