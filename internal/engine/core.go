@@ -88,7 +88,8 @@ type Core struct {
 	recent recentReleases
 	tokens seenTokens
 
-	closing  chan struct{} // closed when Close begins: acquisitions fail, and waiters give up
+	open     context.Context //nolint:containedctx // ends when Close begins: acquisitions fail, and waiters give up
+	refuse   context.CancelFunc
 	stopping chan struct{} // closed when Close has waited for all calls: background work ends
 
 	// mu guards refuses and dead. It is held for reading while a call or a goroutine registers. So none
@@ -102,10 +103,8 @@ type Core struct {
 
 // NewCore returns a core. It starts no goroutine.
 func NewCore(config Config) *Core {
-	c := &Core{
-		Config: config, born: time.Now(),
-		closing: make(chan struct{}), stopping: make(chan struct{}),
-	}
+	c := &Core{Config: config, born: time.Now(), stopping: make(chan struct{})}
+	c.open, c.refuse = context.WithCancel(context.Background())
 	c.dog = watchdog.New(config.Renew)
 	c.duties = duty.NewLanes(c.Spawn, releaseTimeout)
 	c.holds.drained, c.holds.tags = make(chan struct{}), map[string]int{}
@@ -153,14 +152,17 @@ func (c *Core) Spawn(f func()) {
 	}
 }
 
+// Open returns a context that ends when Close begins.
+func (c *Core) Open() context.Context { return c.open }
+
 // Closing is closed when Close begins.
-func (c *Core) Closing() <-chan struct{} { return c.closing }
+func (c *Core) Closing() <-chan struct{} { return c.open.Done() }
 
 // Stopping is closed when Close ends background work.
 func (c *Core) Stopping() <-chan struct{} { return c.stopping }
 
 // IsClosing reports whether Close has begun: nothing new may be acquired.
-func (c *Core) IsClosing() bool { return IsClosed(c.closing) }
+func (c *Core) IsClosing() bool { return c.open.Err() != nil }
 
 // IsStopping reports whether Close has ended background work.
 func (c *Core) IsStopping() bool { return IsClosed(c.stopping) }
@@ -176,10 +178,10 @@ func (c *Core) IsStopping() bool { return IsClosed(c.stopping) }
 //
 // Close returns the cause of ctx if holds were left. It must be called once.
 func (c *Core) Close(ctx context.Context, hurry func(), stop func(left error)) (left error) {
-	// Seal before closing. An acquisition that did not see closing in time cannot add its hold, and is
+	// Seal first. An acquisition that did not see in time that the client closes cannot add its hold, and is
 	// rolled back. Otherwise its hold could appear after Close has looked for holds.
 	c.holds.seal()
-	close(c.closing)
+	c.refuse()
 	c.EndLingering()
 	defer c.finish(ctx, hurry, func() { stop(left) }) // also if the observer panics
 	select {

@@ -212,7 +212,7 @@ func (r *Resource) takeTurn(ctx context.Context, outer *Hold, q *Request) error 
 		return nil
 	case <-waiting.Done():
 		return q.gaveUp(waiting, nil)
-	case <-r.Core.closing:
+	case <-r.Core.Closing():
 		return ErrClosed
 	case <-t.ended:
 		return errOuterEnded

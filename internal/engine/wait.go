@@ -186,7 +186,7 @@ func (r *Resource) waitIn(ctx context.Context, queue Queue, q *Request, refused 
 			case <-step.Confirmed:
 			case <-over:
 			case <-ctx.Done():
-			case <-c.closing:
+			case <-c.Closing():
 			}
 			continue
 		}

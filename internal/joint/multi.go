@@ -79,8 +79,10 @@ func (m *multi) tryInOrder(ctx context.Context, q *engine.Request) (engine.Resul
 		res, _, err := m.acquireInOrder(ctx, attempt, q, engine.Wait{}, 0)
 		return res, err
 	}
-	waiting, cancel := m.whileOpen(ctx)
+	// Members on other clients wait in the queues of those clients, which would not notice the Close of this one.
+	waiting, cancel := context.WithCancel(ctx)
 	defer cancel()
+	defer context.AfterFunc(m.Resource.Core.Open(), cancel)()
 	attempt := newAttemptTime(waiting, &q.Wait)
 	defer attempt.cancel()
 	w := q.Wait.ForMember(func() { q.Wait.Begin(m.Resource, q.ID) })
@@ -102,22 +104,6 @@ func (m *multi) tryInOrder(ctx context.Context, q *engine.Request) (engine.Resul
 		}
 		return engine.Result{}, err
 	}
-}
-
-// whileOpen returns ctx, but ended when the multi lock's client closes. Members on other clients wait in
-// the queues of those clients, which would not notice the Close. The goroutine ends with the attempt, or
-// on closing. The caller must call cancel.
-func (m *multi) whileOpen(ctx context.Context) (context.Context, context.CancelFunc) {
-	c := m.Resource.Core
-	waiting, cancel := context.WithCancel(ctx)
-	c.Spawn(func() {
-		select {
-		case <-c.Closing():
-			cancel()
-		case <-waiting.Done():
-		}
-	})
-	return waiting, cancel
 }
 
 // awaitMember waits until the i-th member can be acquired, acquires it and releases it. Nothing is held
