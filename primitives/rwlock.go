@@ -223,14 +223,14 @@ func (d *readerDriver) Rollback(ctx context.Context, q *engine.Request) error {
 
 // Release implements [engine.Driver]. With holds left it runs rwlock/read_set_count, which also shortens
 // the lease to what those holds were promised: the released hold may have had the longest one. The
-// engine computes that time (internal/engine/lease.go), and EndShortening reports the outcome to it.
+// engine computes that time (internal/engine/lease.go), and recount tells it whether the outcome is unknown.
 func (d *readerDriver) Release(
 	ctx context.Context, o *engine.Ownership, left int, next engine.Next,
 ) (engine.Released, error) {
 	if left == 0 {
 		return d.free(ctx, &o.Owner, next.Rest)
 	}
-	need, known := o.BeginShortening(left)
+	need, known := o.LeaseFor(left)
 	ttl := scripts.CeilMillis(need)
 	switch {
 	case !known:
@@ -239,7 +239,6 @@ func (d *readerDriver) Release(
 		return d.free(ctx, &o.Owner, next.Rest)
 	}
 	_, lost, err := d.recount(ctx, o, scripts.RWLockReadSetCount{WantedPrivate: int64(left), NeededMs: ttl}, d.h.c.calls)
-	o.EndShortening(err)
 	return engine.Released{Lost: lost}, err
 }
 

@@ -16,14 +16,14 @@ import (
 // compute what the remaining holds need. The driver of readers uses them, because its server keeps a
 // lease for each count.
 
-// BeginShortening returns how long, from now, the server must keep o so that each of the left holds has
+// LeaseFor returns how long, from now, the server must keep o so that each of the left holds has
 // its lease; 0 if all of them have lapsed. known is false if the number of known holds is not left: a
 // hold has been counted and has not joined yet, or it was detached and must last. Then the lease must
 // stay as it is.
 //
-// Driver.Release calls it, with the wire lock held, so that no count is added meanwhile. EndShortening
-// must follow.
-func (o *Ownership) BeginShortening(left int) (need time.Duration, known bool) {
+// Driver.Release calls it, with the wire lock held, so that no count is added meanwhile. It must say by Changed if
+// the outcome is unknown: see promise.
+func (o *Ownership) LeaseFor(left int) (need time.Duration, known bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	now, n := o.r.Core.Instant(time.Now()), 0
@@ -40,16 +40,7 @@ func (o *Ownership) BeginShortening(left int) (need time.Duration, known bool) {
 	if n+int(o.lapsed) != left || o.lost {
 		return 0, false
 	}
-	o.shortening = o.shortening || need > 0
 	return need, true
-}
-
-// EndShortening follows BeginShortening. err is the error of the release that was sent. Without a reply
-// the release may still be executed, so shortening stays set until a repetition is answered: see promise.
-func (o *Ownership) EndShortening(err error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.shortening = o.shortening && err != nil
 }
 
 // NextChange numbers a change of the count. The server ignores a change whose number is lower than the
@@ -116,30 +107,23 @@ func (all renewedHolds) lease(c *Core, now Instant) time.Duration {
 //	(a late copy is executed:
 //	the lease ends after 30 s)
 //
-// So if such a release is under way, promise waits for its reply. If it was not answered, promise sends
-// it again with a new change number and the new lease, so that the late copy has no effect. It blocks
-// for that, and takes the wire lock.
+// So promise waits for a release that is under way. If one was not answered, promise sends it again with a new change
+// number and the new lease, so that the late copy has no effect. It blocks for that, and takes the wire lock. Where a
+// release never shortens the lease, it does neither.
 func (o *Ownership) promise(ctx context.Context, h *Hold, d time.Duration) error {
 	h.mu.Lock()
 	h.extended = max(h.extended, o.r.Core.Instant(time.Now().Add(d)))
 	h.mu.Unlock()
-	if !o.isShortening() {
+	if !o.r.Traits.ManyHolders {
 		return nil
 	}
 	if !o.wire.LockContext(ctx) { // the release holds wire until its reply, or its end
 		return context.Cause(ctx)
 	}
 	defer o.wire.Unlock()
-	if !o.isShortening() { // it was answered meanwhile
+	if !o.wire.changeInDoubt {
 		return nil
 	}
 	_, err := o.r.Driver.Release(ctx, o, o.addCount(0), Next{})
 	return err
-}
-
-// isShortening reports whether a release that shortens the lease was sent and not answered yet.
-func (o *Ownership) isShortening() bool {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.shortening
 }

@@ -65,7 +65,6 @@ type Ownership struct {
 	mayRenew   bool          // a renewal, or a copy of another command that extends the lease, may still be executed
 	otherKind  bool          // a hold of another kind may have the id: a writer that also reads
 	wanted     bool          // another client has asked for it; guarded by waitQueues.mu instead
-	shortening bool          // a release that shortens the lease was sent and not answered yet
 	over       Instant       // the latest end of the lease, or of the server's memory where there is no lease
 	shortLease time.Duration // the lease so far, if it is shorter than renewals ask for; else 0
 	lease      watchdog.Lease

@@ -204,10 +204,10 @@ func (d *FakeDriver) Release(
 	}
 	need, known := time.Duration(0), false
 	if d.shortens {
-		if need, known = o.BeginShortening(left); known && need == 0 {
+		if need, known = o.LeaseFor(left); known && need == 0 {
 			return d.free(ctx, o, engine.Next{Rest: next.Rest})
 		}
-		defer func() { o.EndShortening(err) }()
+		defer func() { o.Changed(d.Client.Classify(err).InDoubt) }()
 	}
 	id, change := d.id(&o.Owner), o.NextChange()
 	got.Lost, _, err = Do(ctx, d.Client, d.Command("count", &o.Owner), func() (lost bool, err error) {
