@@ -97,7 +97,7 @@ func (p *child) groupExists() bool {
 	return unix.Kill(-p.pid, 0) != unix.ESRCH
 }
 
-// Job control. The shell knows redlatch's group only. So redlatch puts the child's group in the foreground,
+// Job control. The shell knows redlatch's group only, so redlatch puts the child's group in the foreground,
 // and stops itself when the child is stopped at the terminal.
 
 // takeTerminal puts the child in the foreground if redlatch is there. If redlatch is part of a pipeline, it

@@ -2,9 +2,7 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -12,37 +10,8 @@ import (
 	"github.com/redis/go-redis/v9/maintnotifications"
 	"github.com/urfave/cli/v3"
 
-	"github.com/redlatch/redlatch/locktest"
+	"github.com/redlatch/redlatch/cmd/redlatch/internal/demo"
 )
-
-// scene is one part of the demo. It shows one behaviour and checks it. Each scene has its own file,
-// scene_<name>.go.
-type scene struct {
-	name  string // the name for --only
-	shows string // one line of help
-	// run runs the scene. An error ends the scene and fails the demo.
-	run func(ctx context.Context, s *stage) error
-}
-
-// scenes returns all scenes in the order in which the demo runs them.
-func scenes() []scene {
-	return []scene{
-		lockScene, crashScene, cutoffScene,
-		fairScene, fencedScene, cohortScene, rwlockScene, multiScene, redScene,
-		semaphoreScene, permitsScene, latchScene, stripedScene,
-	}
-}
-
-func sceneNames() []string {
-	var names []string
-	for _, s := range scenes() {
-		names = append(names, s.name)
-	}
-	return names
-}
-
-// connectTimeout bounds the first PING to the server that --redis names.
-const connectTimeout = 3 * time.Second
 
 func demoCommand() *cli.Command {
 	return &cli.Command{
@@ -69,24 +38,7 @@ func demoCommand() *cli.Command {
 				Usage: "`PREFIX` of all key names; each run appends a random id",
 			},
 		},
-		Action: func(ctx context.Context, c *cli.Command) error {
-			if c.Args().Present() {
-				return badUsage("demo takes no arguments: %q (see redlatch demo --help)", c.Args().First())
-			}
-			for _, flag := range c.Root().Flags {
-				if name := flag.Names()[0]; c.Root().IsSet(name) || name != "redis" && c.IsSet(name) {
-					return badUsage("demo has no flag --%s (see redlatch demo --help)", name)
-				}
-			}
-			selected, err := selectScenes(c.String("only"))
-			if err != nil {
-				return err
-			}
-			if c.String("key-prefix") == "" {
-				return badUsage("--key-prefix is empty")
-			}
-			return demo(ctx, newReport(c.Root().Writer), c.String("redis"), c.String("key-prefix"), selected)
-		},
+		Action: runDemo,
 	}
 }
 
@@ -98,104 +50,49 @@ func helpWithoutGlobalOptions() string {
 
 func sceneList() string {
 	var b strings.Builder
-	for _, s := range scenes() {
-		fmt.Fprintf(&b, "  %-10s %s\n", s.name, s.shows)
+	for _, s := range demo.Scenes() {
+		fmt.Fprintf(&b, "  %-10s %s\n", s.Name, s.Shows)
 	}
 	return b.String()
 }
 
-// selectScenes returns the scenes that --only lists, in that order; all scenes if only is empty.
-func selectScenes(only string) ([]scene, error) {
-	if only == "" {
-		return scenes(), nil
+// runDemo is the action of "redlatch demo".
+func runDemo(ctx context.Context, c *cli.Command) error {
+	if c.Args().Present() {
+		return badUsage("demo takes no arguments: %q (see redlatch demo --help)", c.Args().First())
 	}
-	var selected []scene
-	for name := range strings.SplitSeq(only, ",") {
-		all := scenes()
-		i := slices.IndexFunc(all, func(s scene) bool { return s.name == strings.TrimSpace(name) })
-		if i < 0 {
-			return nil, badUsage("--only: no scene %q; scenes are %s", strings.TrimSpace(name), strings.Join(sceneNames(), ", "))
+	for _, flag := range c.Root().Flags {
+		if name := flag.Names()[0]; c.Root().IsSet(name) || name != "redis" && c.IsSet(name) {
+			return badUsage("demo has no flag --%s (see redlatch demo --help)", name)
 		}
-		selected = append(selected, all[i])
 	}
-	return selected, nil
-}
-
-// demo runs the selected scenes. A failed scene does not stop the others.
-func demo(ctx context.Context, r *report, address, prefix string, selected []scene) (err error) {
-	nodes, where, closeServers, err := servers(ctx, address)
+	scenes, err := demo.Select(c.String("only"))
 	if err != nil {
-		return err
+		return badUsage("--only: %w", err)
 	}
-	defer closeServers()
-	r.printf("redlatch demo on %s\n", where)
-	for i, sc := range selected {
-		r.printf("\n%d. %s: %s\n\n", i+1, sc.name, sc.shows)
-		if err := runScene(ctx, r, nodes, prefix, sc); err != nil {
-			if ctx.Err() != nil {
-				return fmt.Errorf("interrupted in scene %s", sc.name)
-			}
-			r.fail(sc.name, err)
+	cfg := demo.Config{
+		Out: c.Root().Writer, Prefix: c.String("key-prefix"), Scenes: scenes,
+		Where: "a server inside this process (for a real one: --redis redis://localhost:6379)",
+	}
+	if cfg.Prefix == "" {
+		return badUsage("--key-prefix is empty")
+	}
+	if u := c.String("redis"); u != "" {
+		if cfg.Redis, err = parseURL("--redis", u); err != nil {
+			return err
+		}
+		cfg.Redis.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
+		cfg.Where = "Redis at " + cfg.Redis.Addr
+		if err := ping(ctx, cfg.Redis); err != nil {
+			return badUsage("cannot use Redis at %s: %w", cfg.Redis.Addr, err)
 		}
 	}
-	return r.summary()
+	return demo.Run(ctx, cfg)
 }
 
-// sceneTimeout is many times the duration of a scene, so a scene that exceeds it has failed.
-const sceneTimeout = 20 * time.Second
-
-// runScene runs one scene and removes its keys.
-func runScene(ctx context.Context, r *report, n nodes, prefix string, sc scene) (err error) {
-	s := newStage(r, n, prefix, sc.name)
-	defer func() { err = errors.Join(err, s.cleanUp(ctx)) }()
-	ctx, cancel := context.WithTimeoutCause(ctx, sceneTimeout, fmt.Errorf("timed out after %v", sceneTimeout))
-	defer cancel()
-	return sc.run(ctx, s)
-}
-
-// nodes holds client options for nodeCount servers. All are the same pointer if there is one server.
-type nodes []*redis.Options
-
-// nodeCount is the number of servers for scenes that use more than one.
-const nodeCount = 3
-
-// separate reports whether each node is a different server.
-func (n nodes) separate() bool { return n[0] != n[1] }
-
-// servers returns the server at address, or starts servers in this process if address is empty.
-func servers(ctx context.Context, address string) (n nodes, where string, closeAll func(), err error) {
-	if address == "" {
-		n, closeAll = embedded()
-		return n, "a server inside this process (for a real one: --redis redis://localhost:6379)", closeAll, nil
-	}
-	o, err := parseURL("--redis", address)
-	if err != nil {
-		return nil, "", nil, err
-	}
-	o.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
-	if err := ping(ctx, o); err != nil {
-		return nil, "", nil, badUsage("cannot use Redis at %s: %w", o.Addr, err)
-	}
-	return slices.Repeat(nodes{o}, nodeCount), "Redis at " + o.Addr, func() {}, nil
-}
-
-// embedded starts nodeCount servers in this process.
-func embedded() (n nodes, closeAll func()) {
-	var started []*locktest.Server
-	for range nodeCount {
-		s := locktest.Start()
-		started, n = append(started, s), append(n, s.Options())
-	}
-	return n, func() {
-		for _, s := range started {
-			s.Close()
-		}
-	}
-}
-
-// ping checks that the server answers within connectTimeout. It does not retry.
+// ping checks that the server answers within 3 seconds. It does not retry.
 func ping(ctx context.Context, o *redis.Options) error {
-	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
+	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
 	defer cancel()
 	try := *o
 	try.MaxRetries, try.DialerRetries, try.ContextTimeoutEnabled = -1, 1, true

@@ -1,23 +1,22 @@
 package main
 
 import (
-	"bytes"
 	"context"
-	"errors"
 	"os"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/redlatch/redlatch/cmd/redlatch/internal/demo"
 	"github.com/redlatch/redlatch/internal/redistest"
 	"github.com/redlatch/redlatch/locktest"
 )
 
 // Each scene passes its checks on both kinds of server and leaves no keys.
 func TestScenesPassAndLeaveNoKeys(t *testing.T) {
-	for _, sc := range scenes() {
-		t.Run(sc.name, func(t *testing.T) {
-			if sc.name == "red" {
+	for _, sc := range demo.Scenes() {
+		t.Run(sc.Name, func(t *testing.T) {
+			if sc.Name == "red" {
 				redistest.Alone(t) // its members have less time to answer than a busy machine may take
 			} else {
 				t.Parallel() // the scenes wait most of the time
@@ -25,11 +24,11 @@ func TestScenesPassAndLeaveNoKeys(t *testing.T) {
 			redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 				prefix := redistest.Name(t) + "." // no other test's prefix begins with it
 				code, stdout, stderr := redlatch(t.Context(), "demo",
-					"--redis", "redis://"+s.Addr(), "--only", sc.name, "--key-prefix", prefix)
+					"--redis", "redis://"+s.Addr(), "--only", sc.Name, "--key-prefix", prefix)
 				require.Zero(t, code, stdout)
 				require.Empty(t, stderr)
 				require.Contains(t, stdout, s.Addr())
-				require.Contains(t, stdout, "1. "+sc.name+": ")
+				require.Contains(t, stdout, "1. "+sc.Name+": ")
 				require.Regexp(t, `All \d+ checks passed`, stdout)
 				require.NotContains(t, stdout, "FAILED")
 				require.Empty(t, redistest.Keys(t, s, "*"+prefix+"*"))
@@ -96,64 +95,6 @@ func TestRedSceneOnOneServer(t *testing.T) {
 	code, stdout, _ := redlatch(t.Context(), "demo", "--redis", "redis://"+s.Addr(), "--only", "red")
 	require.Zero(t, code, stdout)
 	require.Contains(t, stdout, "only one server: three key names replace three servers")
-}
-
-func TestServersAreSeparateUnlessOneIsGiven(t *testing.T) {
-	embedded, _, closeAll, err := servers(t.Context(), "")
-	require.NoError(t, err)
-	defer closeAll()
-	require.Len(t, embedded, nodeCount)
-	require.True(t, embedded.separate())
-	one, _, closeAll, err := servers(t.Context(), "redis://"+locktest.NewServer(t).Addr())
-	require.NoError(t, err)
-	defer closeAll()
-	require.Len(t, one, nodeCount)
-	require.False(t, one.separate())
-}
-
-func TestOccupancyCountsViolations(t *testing.T) {
-	o := occupancy{limit: 2}
-	require.EqualValues(t, 1, o.enter())
-	require.EqualValues(t, 2, o.enter())
-	require.Zero(t, o.violations.Load())
-	o.leave()
-	require.EqualValues(t, 3, o.enter())
-	require.Zero(t, o.violations.Load())
-	require.EqualValues(t, 4, o.enter())
-	require.EqualValues(t, 1, o.violations.Load())
-	require.EqualValues(t, 3, o.peak.Load())
-}
-
-func TestStoreRejectsOldTokens(t *testing.T) {
-	st := &store{}
-	require.NoError(t, st.write(7, "seven"))
-	require.NoError(t, st.write(7, "again"))
-	require.EqualError(t, st.write(6, "six"), "token 6 is older than 7")
-	require.Equal(t, "again", st.text)
-	require.True(t, increasing([]int64{1, 2, 9}))
-	require.False(t, increasing([]int64{1, 2, 2}))
-}
-
-func TestOnlyKeepsTheOrderGiven(t *testing.T) {
-	selected, err := selectScenes("cutoff, lock")
-	require.NoError(t, err)
-	require.Equal(t, []string{"cutoff", "lock"}, []string{selected[0].name, selected[1].name})
-}
-
-// A failed check and a scene's error both fail the demo. The remaining scenes still run.
-func TestFailedSceneDoesNotStopTheOthers(t *testing.T) {
-	scenes := []scene{
-		{"wrong", "a check fails", func(_ context.Context, s *stage) error { s.equal("overlaps", 1, 0); return nil }},
-		{"broken", "the scene fails", func(context.Context, *stage) error { return errors.New("broken scene") }},
-		{"right", "all checks pass", func(_ context.Context, s *stage) error { s.equal("overlaps", 0, 0); return nil }},
-	}
-	var out bytes.Buffer
-	err := demo(t.Context(), newReport(&out), "", "x", scenes)
-	require.EqualError(t, err, "2 of 3 checks failed")
-	require.Regexp(t, `wrong +overlaps +1 +0 +FAILED`, out.String())
-	require.Regexp(t, `broken +scene completed +no +yes +FAILED`, out.String())
-	require.Contains(t, out.String(), "broken scene")
-	require.Regexp(t, `right +overlaps +0 +0 +ok`, out.String())
 }
 
 func TestInterruptedDemoFails(t *testing.T) {

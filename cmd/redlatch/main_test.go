@@ -10,6 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/redlatch/redlatch/cmd/redlatch/internal/demo"
 	"github.com/redlatch/redlatch/internal/redistest"
 )
 
@@ -75,8 +76,8 @@ func TestHelpOfTheDemo(t *testing.T) {
 func TestHelpListsTheScenes(t *testing.T) {
 	_, stdout, _ := redlatch(t.Context(), "demo", "--help")
 	stdout = strings.Join(strings.Fields(stdout), " ") // long lines are broken
-	for _, sc := range scenes() {
-		require.Contains(t, stdout, " "+sc.name+" "+sc.shows+" ")
+	for _, sc := range demo.Scenes() {
+		require.Contains(t, stdout, " "+sc.Name+" "+sc.Shows+" ")
 	}
 }
 
@@ -153,4 +154,142 @@ func TestWaitTakesItsValueInAnyWay(t *testing.T) {
 	}
 	command := strings.Fields("redlatch run -w 1s name -- cut -w1 -nw2")
 	require.Equal(t, command, detachWait(command))
+}
+
+// Contradictions and nonsense exit with 2, before Redis is asked.
+func TestBadUse(t *testing.T) {
+	t.Parallel()
+	for _, args := range [][]string{
+		{"nonsense"},
+		{"ls", "--nonsense"},
+		{"ls", "a", "b"},
+		{"ls", "--kind", "reader"},
+		{"inspect"},
+		{"inspect", "a", "b"},
+		{"inspect", "--kind", "reader", "a"},
+		{"release", "name"},
+		{"release", "--kind", "semaphore", "name", "id"},
+		{"force-release"},
+		{"force-release", "name"}, // needs --yes where it cannot ask
+		{"semaphore", "delete", "name"},
+		{"permits", "delete", "name"},
+		{"latch", "delete", "name"},
+		{"acquire"},
+		{"acquire", "a", "b"},
+		{"acquire", "-n", "-w", "1s", "name"},
+		{"acquire", "--kind", "semaphore", "name"},
+		{"acquire", "--kind", "latch", "name"},
+		{"acquire", "--lease", "0s", "name"},
+		{"acquire", "--permits", "2", "name"},
+		{"acquire", "--kind", "permits", "--permits", "0", "name"},
+		{"acquire", "-w", "-1s", "name"},
+		{"run", "-w", "-1s", "name", "--", "true"},
+		{"run", "--", "true"},
+		{"run"},
+		{"run", "name"},
+		{"run", "name", "--"},
+		{"run", "name", "true"},
+		{"run", "name", "-n", "--", "true"},
+		{"run", "-n", "-w", "1s", "name", "--", "true"},
+		{"run", "--lease", "1s", "--watchdog", "1s", "name", "--", "true"},
+		{"run", "--lease", "0s", "name", "--", "true"},
+		{"run", "--lease", "-1s", "name", "--", "true"},
+		{"run", "--lease", "soon", "name", "--", "true"},
+		{"run", "--watchdog", "0s", "name", "--", "true"},
+		{"run", "--max-hold", "-1s", "name", "--", "true"},
+		{"run", "--min-hold", "-1s", "name", "--", "true"},
+		{"run", "--min-hold", "0s", "name", "--", "true"},
+		{"run", "--min-hold", "1s", "--kind", "semaphore", "name", "--", "true"},
+		{"run", "--max-hold", "1s", "--kind", "semaphore", "name", "--", "true"},
+		{"run", "--lease", "1s", "--kind", "semaphore", "name", "--", "true"},
+		{"run", "--watchdog", "1s", "--kind", "semaphore", "name", "--", "true"},
+		{"run", "--min-hold", "2s", "--lease", "1s", "name", "--", "true"},
+		{"run", "--min-hold", "2s", "--max-hold", "1s", "name", "--", "true"},
+		{"run", "--grace", "-1s", "name", "--", "true"},
+		{"run", "--kind", "latch", "name", "--", "true"},
+		{"run", "--kind", "semaphore", "--permits", "0", "name", "--", "true"},
+		{"run", "--permits", "2", "name", "--", "true"},
+		{"semaphore"},
+		{"semaphore", "nonsense"},
+		{"semaphore", "init", "name"},
+		{"semaphore", "init", "name", "1.5"},
+		{"latch", "wait", "name", "1"},
+		{"completion"},
+		{"completion", "tcsh"},
+		{"completion", "bash", "zsh"},
+		{"version", "now"},
+		{"demo", "--json"},
+		{"ls", "--cluster", "--sentinel-master", "m"},
+		{"ls", "--sentinel-master", ""},
+		{"ls", "--redis", "http://localhost"},
+		{"ls", "--redis", "redis://localhost/-1"},
+		{"ls", "--redis", "redis://localhost:65536"},
+		{"ls", "--redis", "unix:///s?db=-1"},
+		{"ls", "--redis", "unix:///s", "--cluster"},
+		{"ls", "--redis", "redis://localhost:1", "--redis", "rediss://localhost:2"},
+		{"ls", "--redis", "redis://:a@localhost:1", "--redis", "redis://:b@localhost:2"},
+		{"ls", "--redis", "redis://localhost:1", "--redis", "redis://:a@localhost:2"},
+		{"ls", "--redis", "redis://a:a@localhost:1", "--redis", "redis://b:a@localhost:2"},
+		{"ls", "--redis", "redis://localhost:1", "--redis", "redis://localhost:2/1", "--sentinel-master", "m"},
+		{"ls", "--redis", "redis://localhost/1", "--cluster"},
+		{"ls", "--redis", "redis://localhost", "--tls-ca", "/dev/null"},
+		{"ls", "--redis", "rediss://localhost", "--tls-ca", "/dev/null"},
+		{"ls", "--redis", "rediss://localhost", "--tls-ca", "/no/such/file"},
+		{"ls", "--redis", "rediss://localhost", "--tls-cert", "/dev/null"},
+		{"ls", "--timeout", "-1s"},
+		{"ls", "--timeout", "soon"},
+		{"doctor", "--timeout", "0s"},
+	} {
+		t.Run(strings.Join(args, " "), func(t *testing.T) {
+			t.Parallel()
+			code, stdout, stderr := redlatch(t.Context(), args...)
+			require.Equal(t, exitUsage, code, stderr)
+			require.Empty(t, stdout)
+			require.True(t, strings.HasPrefix(stderr, "redlatch: ") || strings.HasPrefix(stderr, "{"), stderr)
+			require.Equal(t, 1, strings.Count(stderr, "\n"), stderr)
+		})
+	}
+	for _, tt := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"run", "--", "true"}, "NAME is missing: redlatch run NAME -- true"},
+		{[]string{"run", "-nw", "1s", "name", "--", "true"}, "--nonblock and --wait exclude each other"},
+		{[]string{"run", "--lease", "-1s", "name", "--", "true"}, "--lease -1s: at least 1ms"},
+		{[]string{"run", "--lease", "5", "name", "--", "true"}, `invalid value "5" for --lease: time: missing unit`},
+		{[]string{"run", "-w", "x", "name", "--", "true"}, `invalid value "x" for -w: time: invalid duration "x"`},
+		{[]string{"run", "--kind", "fair", "--permits", "2", "name", "--", "true"}, "only with --kind semaphore or permits"},
+		{[]string{"ls", "--kind", "reader"}, `--kind "reader": must be one of lock, fair`},
+		{[]string{"semaphore", "init", "name", "x"}, `N is not a whole number: "x"`},
+		{[]string{"completion", "bash", "zsh"}, `unexpected argument "zsh"`},
+		{[]string{"run", "--max-hold", "0s", "--min-hold", "1s", "name", "--", "true"}, "--max-hold 0s: at least 1ms"},
+	} {
+		_, _, stderr := redlatch(t.Context(), tt.args...)
+		require.Contains(t, stderr, tt.want)
+	}
+	// Names, ids and numbers that the library refuses, whether Redis is there or not.
+	there := "redis://" + redistest.Miniredis(t).Addr()
+	for _, args := range [][]string{
+		{"run", "", "--", "true"},
+		{"run", "--kind", "semaphore", "--permits", "3000000000", "name", "--", "true"},
+		{"acquire", "-n", ""},
+		{"acquire", "--lease", "2000000h", "name"},
+		{"force-release", "--yes", ""},
+		{"semaphore", "init", "name", "-1"},
+		{"semaphore", "delete", "--yes", ""},
+		{"permits", "resize", "name", "-1"},
+		{"latch", "init", "name", "0"},
+		{"latch", "count-down", "name", "0"},
+		{"inspect", ""},
+		{"inspect", "--kind", "lock", ""},
+		{"release", "--kind", "lock", "name", ""},
+		{"release", "--kind", "permits", "", "x"},
+		{"latch", "count", ""},
+		{"latch", "wait", "-w", "-1s", "name"},
+	} {
+		for _, url := range []string{there, unreachable} {
+			code, _, stderr := redlatch(t.Context(), append([]string{args[0], "--redis", url}, args[1:]...)...)
+			require.Equal(t, exitUsage, code, "%q: %s", args, stderr)
+		}
+	}
 }

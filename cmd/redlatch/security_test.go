@@ -38,7 +38,7 @@ func TestOutputCannotControlTheTerminal(t *testing.T) {
 	require.NoError(t, err)
 	_, err = c.PermitExpirableSemaphore("permits"+hostile).Init(ctx, 2)
 	require.NoError(t, err)
-	redistest.WaitFor(t, soonest, func() bool {
+	redistest.WaitFor(t, soon, func() bool {
 		info, err := c.FairLock("name" + hostile).Info(ctx)
 		return err == nil && len(info.Waiters) == 1 && info.Holders[0].Client != ""
 	}, "it is held and waited for, by a client with a name")
@@ -74,109 +74,100 @@ func TestOutputCannotControlTheTerminal(t *testing.T) {
 	}
 }
 
-// The operators of doc/operations.md: viewer reads everything and changes nothing, and oncall repairs.
-func TestDocumentedRulesOfOperators(t *testing.T) {
-	t.Parallel()
-	s := redistest.Fresh(t)
-	ctx := t.Context()
-	c := client(t, s, primitives.WithClientName("me"))
-	for name, p := range map[string]acquirer{
-		"lock": c.Lock("lock"), "fair": c.FairLock("fair"), "fenced": c.FencedLock("fenced"),
-		"read": c.RWLock("read").Reader(), "write": c.RWLock("write").Writer(),
-	} {
-		_, err := p.Acquire(ctx)
-		require.NoError(t, err, name)
-	}
-	_, err := c.PermitExpirableSemaphore("permits").Init(ctx, 3)
-	require.NoError(t, err)
-	_, err = c.PermitExpirableSemaphore("permits").Acquire(ctx)
-	require.NoError(t, err)
-	_, err = c.Semaphore("semaphore").Init(ctx, 4)
-	require.NoError(t, err)
-	waiting, cancel := context.WithCancel(ctx)
-	defer cancel()
-	for _, p := range []acquirer{c.Lock("lock"), c.FairLock("fair")} {
-		go func() { _, _ = p.Acquire(waiting) }()
-	}
-	redistest.WaitFor(t, soonest, func() bool {
-		info, err := c.FairLock("fair").Info(ctx)
-		return err == nil && len(info.Waiters) == 1 && info.Holders[0].Client == "me" && len(redistest.Channels(t, s)) >= 2
-	}, "all waiters wait, and the client has written its name")
+// operatorTest runs redlatch as the operators of doc/operations.md, on a server with something of every kind.
+type operatorTest struct {
+	*inventory
+	all string // what an administrator sees
+}
 
-	as := func(user, verbs string, args ...string) (code int, output string) {
-		url := "redis://" + user + ":" + redistest.Password + "@" + s.Addr()
-		all := append(strings.Fields(verbs), append([]string{"--redis", url}, args...)...)
-		code, stdout, stderr := redlatch(ctx, all...)
-		return code, ttls.ReplaceAllString(stdout, "TTL") + stderr
-	}
-	reads := func(user string) (report string) {
-		for _, args := range [][]string{
-			{"ls", "--all"}, {"ls", "--json"}, {"inspect", "permits"}, {"inspect", "fair"},
-			{"inspect", "--kind", "read", "read"}, {"inspect", "--kind", "write", "write"},
-			{"inspect", "--kind", "lock", "lock"}, {"permits info", "nothing"},
-		} {
-			code, output := as(user, args[0], args[1:]...)
-			lines := strings.Split(output, "\n")
-			slices.Sort(lines) // holders renew at different times, and ls sorts by TTL
-			report += fmt.Sprintln(args, code, lines)
-		}
-		rdb := s.As(user).Client(t)
-		defer rdb.Close()
-		snap, err := watch.NewSource(rdb, "", "*").Look(ctx)
-		if err != nil {
-			return report + err.Error()
-		}
-		snap.At = time.Time{}
-		text, err := json.Marshal(snap)
-		require.NoError(t, err)
-		return report + ttls.ReplaceAllString(string(text), "TTL")
-	}
-	rules := redistest.DocumentedRules(t, "viewer")[0]
+func newOperatorTest(t *testing.T) *operatorTest {
+	s := redistest.Fresh(t)
+	x := &operatorTest{inventory: newInventory(t, s, "")}
 	s.SetUser(t, "admin", "reset", "on", ">"+redistest.Password, "allkeys", "allchannels", "+@all")
-	s.SetUser(t, "viewer", rules...)
-	all := reads("admin")
-	require.Equal(t, all, reads("viewer"), "viewer sees what an administrator sees")
+	x.all = x.reads(t, "admin")
+	return x
+}
+
+// as runs a command as a user. It replaces what changes from look to look.
+func (x *operatorTest) as(t *testing.T, user, verbs string, args ...string) (code int, output string) {
+	url := "redis://" + user + ":" + redistest.Password + "@" + x.s.Addr()
+	all := slices.Concat(strings.Fields(verbs), []string{"--redis", url}, args)
+	code, stdout, stderr := redlatch(t.Context(), all...)
+	return code, ttls.ReplaceAllString(stdout, "TTL") + stderr
+}
+
+// reads returns what a user sees.
+func (x *operatorTest) reads(t *testing.T, user string) (report string) {
+	for _, args := range [][]string{
+		{"ls", "--all"}, {"ls", "--json"}, {"inspect", "permits"}, {"inspect", "fair"},
+		{"inspect", "--kind", "read", "read"}, {"inspect", "--kind", "write", "write"},
+		{"inspect", "--kind", "lock", "lock"}, {"permits info", "nothing"},
+	} {
+		code, output := x.as(t, user, args[0], args[1:]...)
+		lines := strings.Split(output, "\n")
+		slices.Sort(lines) // holders renew at different times, and ls sorts by TTL
+		report += fmt.Sprintln(args, code, lines)
+	}
+	rdb := x.s.As(user).Client(t)
+	defer rdb.Close()
+	snap, err := watch.NewSource(rdb, "", "*").Look(t.Context())
+	if err != nil {
+		return report + err.Error()
+	}
+	snap.At = time.Time{}
+	text, err := json.Marshal(snap)
+	require.NoError(t, err)
+	return report + ttls.ReplaceAllString(string(text), "TTL")
+}
+
+// ttls matches what changes from look to look.
+var ttls = regexp.MustCompile(`\d+(\.\d+)?m?s\b|"ttl_ms":\d+| {2,}`)
+
+func TestViewerReadsEverythingAndChangesNothing(t *testing.T) {
+	t.Parallel()
+	x := newOperatorTest(t)
+	rules := redistest.DocumentedRules(t, "viewer")[0]
+	x.s.SetUser(t, "viewer", rules...)
+	require.Equal(t, x.all, x.reads(t, "viewer"))
 	for i, rule := range rules {
 		// EVAL and SCRIPT LOAD are needed once in the life of a server.
 		if rule[0] != '+' || rule == "+eval" || rule == "+script|load" {
 			continue
 		}
-		s.SetUser(t, "less", slices.Delete(slices.Clone(rules), i, i+1)...)
-		require.NotEqual(t, all, reads("less"), "without "+rule)
+		x.s.SetUser(t, "less", slices.Delete(slices.Clone(rules), i, i+1)...)
+		require.NotEqual(t, x.all, x.reads(t, "less"), "without "+rule)
 	}
 	for _, args := range [][]string{
 		{"force-release", "--yes", "lock"}, {"run", "x", "--", "true"}, {"semaphore add", "semaphore", "1"},
 	} {
-		code, output := as("viewer", args[0], args[1:]...)
+		code, output := x.as(t, "viewer", args[0], args[1:]...)
 		require.Equal(t, exitUnreachable, code, output)
 	}
-	require.Equal(t, all, reads("admin"), "viewer has changed nothing")
+	require.Equal(t, x.all, x.reads(t, "admin"))
+}
 
+func TestOncallReadsEverythingAndRepairs(t *testing.T) {
+	t.Parallel()
+	x := newOperatorTest(t)
 	for _, rules := range redistest.DocumentedRules(t, "oncall") {
-		s.SetUser(t, "oncall", rules...)
+		x.s.SetUser(t, "oncall", rules...)
 	}
-	require.Equal(t, all, reads("oncall"))
-	cancel()
+	require.Equal(t, x.all, x.reads(t, "oncall"))
+	x.stopWaiting()
 	for _, args := range [][]string{
 		{"force-release", "--yes", "lock"}, {"force-release", "--yes", "fair"}, {"force-release", "--yes", "fenced"},
 		{"force-release", "--yes", "read"}, {"force-release", "--yes", "write"}, {"force-release", "--yes", "permits"},
 		{"semaphore info", "semaphore"}, {"semaphore add", "semaphore", "1"}, {"semaphore drain", "semaphore"},
 		{"semaphore delete", "--yes", "semaphore"}, {"permits add", "permits", "1"}, {"permits resize", "permits", "2"},
 		{"permits info", "permits"}, {"permits delete", "--yes", "permits"},
-		{"latch init", "latch", "2"}, {"latch count", "latch"},
+		{"latch count", "latch"}, {"latch count-down", "latch", "5"}, {"latch init", "latch", "2"},
 		{"latch count-down", "latch", "2"}, {"latch wait", "latch"},
 		{"run", "x", "--", "true"}, {"run", "--kind", "fair", "x", "--", "true"},
 	} {
-		code, output := as("oncall", args[0], args[1:]...)
+		code, output := x.as(t, "oncall", args[0], args[1:]...)
 		require.Zero(t, code, "%q: %s", args, output)
 	}
 }
-
-// ttls matches what changes from look to look.
-var ttls = regexp.MustCompile(`\d+(\.\d+)?m?s\b|"ttl_ms":\d+| {2,}`)
-
-// soonest bounds what is awaited.
-const soonest = 10 * time.Second
 
 // answering starts a server that gives every command the same answer, and returns its address.
 func answering(t testing.TB, answer string) string {

@@ -7,6 +7,6 @@
 //	Source --Snapshot--> model --render--> screen --> terminal
 //	                       ^--- keys, size, time ------'
 //
-// Redis tells nobody who acquires or loses a lock, and MONITOR would slow the server down. So all rates
+// Redis tells nobody who acquires or loses a lock, and MONITOR would slow the server down, so all rates
 // come from comparing snapshots: see changes.
 package watch

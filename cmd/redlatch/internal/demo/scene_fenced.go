@@ -1,4 +1,4 @@
-package main
+package demo
 
 import (
 	"context"
@@ -8,9 +8,9 @@ import (
 	"github.com/redlatch/redlatch/primitives"
 )
 
-var fencedScene = scene{
-	name:  "fenced",
-	shows: "a holder that is paused beyond its lease writes too late; the store rejects its token",
+var fencedScene = Scene{
+	Name:  "fenced",
+	Shows: "a holder that is paused beyond its lease writes too late; the store rejects its token",
 	run:   runFenced,
 }
 

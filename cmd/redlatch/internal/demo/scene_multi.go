@@ -1,4 +1,4 @@
-package main
+package demo
 
 import (
 	"context"
@@ -7,9 +7,9 @@ import (
 	"github.com/redlatch/redlatch/primitives"
 )
 
-var multiScene = scene{
-	name:  "multi",
-	shows: "a joint lock takes both accounts or none; opposite orders do not deadlock",
+var multiScene = Scene{
+	Name:  "multi",
+	Shows: "a joint lock takes both accounts or none; opposite orders do not deadlock",
 	run:   runMulti,
 }
 

@@ -1,4 +1,4 @@
-package main
+package demo
 
 import (
 	"context"
@@ -7,9 +7,9 @@ import (
 	"github.com/redlatch/redlatch/primitives"
 )
 
-var latchScene = scene{
-	name:  "latch",
-	shows: "two waiters continue when three others have counted down",
+var latchScene = Scene{
+	Name:  "latch",
+	Shows: "two waiters continue when three others have counted down",
 	run:   runLatch,
 }
 

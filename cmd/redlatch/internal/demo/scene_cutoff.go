@@ -1,4 +1,4 @@
-package main
+package demo
 
 import (
 	"context"
@@ -9,9 +9,9 @@ import (
 	"github.com/redlatch/redlatch/primitives"
 )
 
-var cutoffScene = scene{
-	name:  "cutoff",
-	shows: "the holder is cut off from Redis; its context ends before another client gets the lock",
+var cutoffScene = Scene{
+	Name:  "cutoff",
+	Shows: "the holder is cut off from Redis; its context ends before another client gets the lock",
 	run:   runCutoff,
 }
 

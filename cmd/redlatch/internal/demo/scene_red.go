@@ -1,4 +1,4 @@
-package main
+package demo
 
 import (
 	"context"
@@ -9,9 +9,9 @@ import (
 	"github.com/redlatch/redlatch/primitives"
 )
 
-var redScene = scene{
-	name:  "red",
-	shows: "a lock on three servers survives the loss of one server, not of two",
+var redScene = Scene{
+	Name:  "red",
+	Shows: "a lock on three servers survives the loss of one server, not of two",
 	run:   runRed,
 }
 
@@ -52,7 +52,7 @@ func (u *redUser) acquire(ctx context.Context) (hold *primitives.Hold, err error
 	return hold, err
 }
 
-// acquireOnAll acquires the lock on all servers, not only on a majority. So a majority remains when
+// acquireOnAll acquires the lock on all servers, not only on a majority, so a majority remains when
 // the scene cuts off one server.
 func (u *redUser) acquireOnAll(ctx context.Context) (*primitives.Hold, error) {
 	for {

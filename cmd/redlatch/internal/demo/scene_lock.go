@@ -1,4 +1,4 @@
-package main
+package demo
 
 import (
 	"context"
@@ -15,9 +15,9 @@ import (
 	"github.com/redlatch/redlatch/primitives"
 )
 
-var lockScene = scene{
-	name:  "lock",
-	shows: "three clients with three goroutines each contend for one lock",
+var lockScene = Scene{
+	Name:  "lock",
+	Shows: "three clients with three goroutines each contend for one lock",
 	run:   runLock,
 }
 

@@ -1,4 +1,4 @@
-package main
+package demo
 
 import (
 	"context"
@@ -9,9 +9,9 @@ import (
 	"github.com/redlatch/redlatch/primitives"
 )
 
-var fairScene = scene{
-	name:  "fair",
-	shows: "waiters of several clients get the lock in the order of their arrival",
+var fairScene = Scene{
+	Name:  "fair",
+	Shows: "waiters of several clients get the lock in the order of their arrival",
 	run:   runFair,
 }
 

@@ -1,4 +1,4 @@
-package main
+package demo
 
 import (
 	"context"
@@ -8,9 +8,9 @@ import (
 	"github.com/redlatch/redlatch/primitives"
 )
 
-var permitsScene = scene{
-	name:  "permits",
-	shows: "one of two permit holders is killed; its permit expires, the other's does not",
+var permitsScene = Scene{
+	Name:  "permits",
+	Shows: "one of two permit holders is killed; its permit expires, the other's does not",
 	run:   runPermits,
 }
 

@@ -1,13 +1,13 @@
-package main
+package demo
 
 import (
 	"context"
 	"fmt"
 )
 
-var stripedScene = scene{
-	name:  "striped",
-	shows: "a hundred customers share four locks; a customer always uses the same lock",
+var stripedScene = Scene{
+	Name:  "striped",
+	Shows: "a hundred customers share four locks; a customer always uses the same lock",
 	run:   runStriped,
 }
 

@@ -1,4 +1,4 @@
-package main
+package demo
 
 import (
 	"context"
@@ -6,9 +6,9 @@ import (
 	"github.com/redlatch/redlatch/primitives"
 )
 
-var rwlockScene = scene{
-	name:  "rwlock",
-	shows: "readers share the lock, a writer excludes all others and can downgrade",
+var rwlockScene = Scene{
+	Name:  "rwlock",
+	Shows: "readers share the lock, a writer excludes all others and can downgrade",
 	run:   runRWLock,
 }
 

@@ -1,4 +1,4 @@
-package main
+package demo
 
 import (
 	"context"
@@ -8,9 +8,9 @@ import (
 	"github.com/redlatch/redlatch/primitives"
 )
 
-var crashScene = scene{
-	name:  "crash",
-	shows: "the holder is killed; its lock expires and the waiter gets it",
+var crashScene = Scene{
+	Name:  "crash",
+	Shows: "the holder is killed; its lock expires and the waiter gets it",
 	run:   runCrash,
 }
 

@@ -1,4 +1,4 @@
-package main
+package demo
 
 import (
 	"context"
@@ -7,9 +7,9 @@ import (
 	"github.com/redlatch/redlatch/primitives"
 )
 
-var semaphoreScene = scene{
-	name:  "semaphore",
-	shows: "three clients with four goroutines each share three permits",
+var semaphoreScene = Scene{
+	Name:  "semaphore",
+	Shows: "three clients with four goroutines each share three permits",
 	run:   runSemaphore,
 }
 

@@ -1,0 +1,123 @@
+// Package demo shows what locks, semaphores and latches do, and checks it.
+//
+// Each scene is one behaviour, in a file scene_<name>.go. A stage gives a scene its servers, the
+// processes that it simulates, and the report to which it adds its checks.
+package demo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/redlatch/redlatch/locktest"
+)
+
+// Scene is one part of the demo. It shows one behaviour and checks it.
+type Scene struct {
+	Name  string // short, as users select it
+	Shows string // one line of help
+	// run runs the scene. An error ends the scene and fails the demo.
+	run func(ctx context.Context, s *stage) error
+}
+
+// Scenes returns all scenes in the order in which the demo runs them.
+func Scenes() []Scene {
+	return []Scene{
+		lockScene, crashScene, cutoffScene,
+		fairScene, fencedScene, cohortScene, rwlockScene, multiScene, redScene,
+		semaphoreScene, permitsScene, latchScene, stripedScene,
+	}
+}
+
+// Select returns the scenes with the comma-separated names, in that order, or all scenes for "".
+func Select(names string) ([]Scene, error) {
+	all := Scenes()
+	if names == "" {
+		return all, nil
+	}
+	var selected []Scene
+	for name := range strings.SplitSeq(names, ",") {
+		name = strings.TrimSpace(name)
+		i := slices.IndexFunc(all, func(s Scene) bool { return s.Name == name })
+		if i < 0 {
+			var known []string
+			for _, s := range all {
+				known = append(known, s.Name)
+			}
+			return nil, fmt.Errorf("no scene %q; scenes are %s", name, strings.Join(known, ", "))
+		}
+		selected = append(selected, all[i])
+	}
+	return selected, nil
+}
+
+// Config is what Run needs.
+type Config struct {
+	Out    io.Writer
+	Redis  *redis.Options // the server; nil: servers inside this process
+	Where  string         // names the server
+	Prefix string         // of all key names; each scene appends a random id
+	Scenes []Scene
+}
+
+// Run runs the scenes and prints a table of their checks. A failed scene does not stop the others. The
+// error says how many checks failed, or in which scene ctx ended.
+func Run(ctx context.Context, cfg Config) error {
+	nodes, closeServers := servers(cfg.Redis)
+	defer closeServers()
+	r := newReport(cfg.Out)
+	r.printf("redlatch demo on %s\n", cfg.Where)
+	for i, sc := range cfg.Scenes {
+		r.printf("\n%d. %s: %s\n\n", i+1, sc.Name, sc.Shows)
+		if err := runScene(ctx, newStage(r, nodes, cfg.Prefix, sc.Name), sc); err != nil {
+			if ctx.Err() != nil {
+				return fmt.Errorf("interrupted in scene %s", sc.Name)
+			}
+			r.fail(sc.Name, err)
+		}
+	}
+	return r.summary()
+}
+
+// sceneTimeout is many times the duration of a scene, so a scene that exceeds it has failed.
+const sceneTimeout = 20 * time.Second
+
+// runScene runs one scene on its stage and removes its keys.
+func runScene(ctx context.Context, s *stage, sc Scene) (err error) {
+	defer func() { err = errors.Join(err, s.cleanUp(ctx)) }()
+	ctx, cancel := context.WithTimeoutCause(ctx, sceneTimeout, fmt.Errorf("timed out after %v", sceneTimeout))
+	defer cancel()
+	return sc.run(ctx, s)
+}
+
+// nodes holds client options for nodeCount servers. All are the same pointer if there is one server.
+type nodes []*redis.Options
+
+// nodeCount is the number of servers for scenes that use more than one.
+const nodeCount = 3
+
+// separate reports whether each node is a different server.
+func (n nodes) separate() bool { return n[0] != n[1] }
+
+// servers returns nodes on the given server, or on new servers in this process if it is nil.
+func servers(one *redis.Options) (n nodes, closeAll func()) {
+	if one != nil {
+		return slices.Repeat(nodes{one}, nodeCount), func() {}
+	}
+	var started []*locktest.Server
+	for range nodeCount {
+		s := locktest.Start()
+		started, n = append(started, s), append(n, s.Options())
+	}
+	return n, func() {
+		for _, s := range started {
+			s.Close()
+		}
+	}
+}

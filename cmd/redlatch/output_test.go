@@ -1,0 +1,48 @@
+package main
+
+import (
+	"bytes"
+	"io/fs"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/redlatch/redlatch/internal/redistest"
+)
+
+// fullDisk is a standard output that takes nothing.
+type fullDisk struct{}
+
+func (fullDisk) Write([]byte) (int, error) {
+	return 0, &fs.PathError{Op: "write", Path: "/dev/stdout", Err: syscall.ENOSPC}
+}
+
+// Output that cannot be written is a failure, and none of Redis.
+func TestOutputThatIsLostIsAFailure(t *testing.T) {
+	t.Parallel()
+	s := redistest.Redis(t)
+	name := redistest.Name(t)
+	hold, err := client(t, s).Lock(name).Acquire(t.Context())
+	require.NoError(t, err)
+	for _, command := range []string{
+		"ls", "ls --json", "inspect " + name, "inspect --json " + name, "latch count " + name + "-latch",
+		"acquire " + name + "-other", "doctor", "doctor --json", "release " + name + " " + hold.ID(), "acl", "version",
+		"completion bash", "ls --help",
+	} {
+		args := strings.Fields(command)
+		verbs := 1
+		if args[0] == "latch" || args[0] == "completion" {
+			verbs = 2
+		}
+		args = slices.Insert(args, verbs, "--redis", "redis://"+s.Addr())
+		var stderr bytes.Buffer
+		code := run(t.Context(), append([]string{"redlatch"}, args...), fullDisk{}, &stderr)
+		require.Equal(t, exitFailed, code, "%s: %s", command, &stderr)
+		require.Contains(t, stderr.String(), "cannot write the output: write /dev/stdout: no space left on device", command)
+	}
+	code, _, _ := on(t, s, "inspect", name+"-other")
+	require.Equal(t, exitFailed, code, "an id that nobody has learned holds nothing")
+}
