@@ -15,6 +15,9 @@
 //
 // A channel that is confirmed again sends Signal{Resubscribed: true} to its old listeners.
 //
+// A hub (hub.go, subscription.go) places channels on links, where a router (router.go) tells it to. A link
+// (link.go, connect.go) sends commands (commands.go), and reads replies and messages (answers.go, resp.go).
+//
 // # Guarantees
 //
 //   - While a link is open, its listeners get every message that the server sends after Confirmed

@@ -60,7 +60,7 @@ func (l limits) silence() time.Duration { return l.quiet + l.answer }
 
 // A link that goes silent is replaced within about 10 s: 7 s until the PING, 3 s for the answer, and
 // a new dial. That is soon enough, because a lost wake-up costs a waiter no more than a poll
-// interval, a second. So the PING only has to save the link from staying silent for ever, and a
+// interval, a second. Therefore the PING only has to save the link from staying silent for ever, and a
 // waiting client sends hardly more than its polls.
 var defaultLimits = limits{
 	quiet:   7 * time.Second,
@@ -224,7 +224,7 @@ func (h *Hub) choose(c *choice) {
 }
 
 // Subscribe adds a listener to a channel and returns at once; see Confirmed. A goroutine of the hub
-// that also serves other channels calls listen. So listen must not block, and must not close a
+// that also serves other channels calls listen, so listen must not block, and must not close a
 // subscription or the hub. It may subscribe. On a closed hub the subscription's Err is ErrClosed.
 func (h *Hub) Subscribe(name string, listen func(Signal)) *Subscription {
 	s := &Subscription{hub: h, listen: listen, confirmed: make(chan struct{})}

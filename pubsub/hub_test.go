@@ -275,7 +275,8 @@ func TestHubCloseEndsAllSubscriptions(t *testing.T) {
 	})
 }
 
-// 10,000 channels take one connection and a few commands. So does the replacement of a broken link.
+// 10,000 channels take one connection and a few commands, as does the
+// replacement of a broken link.
 func TestTenThousandChannelsTakeFewCommands(t *testing.T) {
 	t.Parallel()
 	const n = 10_000
