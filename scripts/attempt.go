@@ -144,7 +144,7 @@ func (c *singleCmd) SetErr(err error) {
 
 // reply returns the answer to a command that was sent at that time, alone or with others. err is what
 // the send returned: in a pipeline, the error of the first command that failed, or of a hook that
-// kept the pipeline from being sent. So it counts only if the command has no result of its own.
+// kept the pipeline from being sent. It counts only if the command has no result of its own.
 func (c *singleCmd) reply(sent time.Time, err error) (Reply, error) {
 	if own := c.Err(); own != nil || c.answered {
 		err = own

@@ -3,15 +3,20 @@ package scripts
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"os"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
+
+	"github.com/redlatch/redlatch/internal/redistest"
 )
 
 // The error of a call says what is known: whether Redis may be asked later, who ended the call, and how long it had
@@ -163,4 +168,179 @@ func TestSilenceEndsWithTheContext(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A failed call reports what is known about the command, after the configured number of attempts.
+func TestFailureReportsItsOutcome(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name    string
+		fault   func(w *env)
+		outcome Outcome
+		tries   int // number of EVALSHA commands that were sent; -1: any
+		want    string
+	}{
+		{"refused", func(w *env) { w.p.Refuse(true); w.p.Reset() }, NotExecuted, 0, "refused"},
+		{"swallowed", func(w *env) { w.p.DropCommands(100, evals) }, Unknown, 4, ""},
+		{"reply lost", func(w *env) { w.p.DropReplies(100, evals) }, Unknown, 4, ""},
+		{"silence", func(w *env) { w.p.BlackHole(true) }, Unknown, -1, "timeout"},
+		{"lost once, then refused", func(w *env) {
+			w.p.DropReplies(1, evals)
+			w.p.Refuse(true)
+		}, Unknown, 1, "refused"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			eachServer(t, func(t *testing.T, w *env) {
+				key := redistest.Name(t)
+				// Another client loads the script: so this client only has the connection for pipelines.
+				require.NoError(t, w.s.Client(t).ScriptLoad(t.Context(), check.Text()).Err())
+				_, err := w.r.Do(t.Context(), check, []any{key}, "x")
+				require.NoError(t, err)
+				w.p.Record()
+				tt.fault(w)
+				_, err = w.r.Do(t.Context(), check, []any{key}, "x")
+				require.Error(t, err)
+				require.Equal(t, tt.outcome, OutcomeOf(err), err)
+				require.ErrorContains(t, err, tt.want)
+				require.Equal(t, tt.outcome == Unknown, strings.HasSuffix(err.Error(), "(outcome unknown)"), err)
+				if tt.tries >= 0 {
+					require.Equal(t, tt.tries, w.sent("evalsha"))
+				}
+				w.p.Heal()
+				w.p.Reset()
+				_, err = w.r.Do(t.Context(), check, []any{key}, "x")
+				require.NoError(t, err)
+			}, dialsOnce)
+		})
+	}
+	t.Run("error of Redis", func(t *testing.T) {
+		info := Load("lock/info")
+		eachServer(t, func(t *testing.T, w *env) {
+			key := redistest.Name(t)
+			require.NoError(t, w.s.Client(t).Set(t.Context(), key, 1, time.Minute).Err())
+			answered := func(err error) bool {
+				failed, ok := errors.AsType[*Error](err)
+				return ok && failed.Answered
+			}
+			_, err := w.r.Do(t.Context(), info, []any{key})
+			require.Error(t, err)
+			w.p.Record()
+			_, err = w.r.Do(t.Context(), info, []any{key})
+			require.Equal(t, Executed, OutcomeOf(err))
+			require.True(t, answered(err))
+			require.ErrorContains(t, err, "WRONGTYPE")
+			require.Equal(t, 1, w.sent("evalsha"), "no retry")
+			w.p.Record()
+			w.p.DropReplies(1, evals)
+			_, err = w.r.Do(t.Context(), info, []any{key})
+			require.Equal(t, Unknown, OutcomeOf(err), "one attempt of unknown outcome makes the whole unknown")
+			require.ErrorContains(t, err, "WRONGTYPE")
+			require.True(t, answered(err))
+			w.p.DropReplies(100, evals)
+			_, err = w.r.Do(t.Context(), info, []any{key})
+			require.Equal(t, Unknown, OutcomeOf(err))
+			require.False(t, answered(err))
+		})
+	})
+	require.Equal(t, NotExecuted, OutcomeOf(nil))
+	require.Equal(t, NotExecuted, OutcomeOf(io.EOF))
+}
+
+// The error of a call that ran out of time says why its earlier attempts failed.
+func TestTimeoutTellsTheFailureBeforeIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := redistest.Embedded(t).Proxy(t)
+		r := NewRunner(p.Client(t, fastRetries), time.Second)
+		defer r.Close()
+		_, err := r.Do(t.Context(), check, []any{"k"}, "x")
+		require.NoError(t, err)
+		p.BlackHole(true)
+		_, err = r.Do(t.Context(), check, []any{"k"}, "x")
+		require.ErrorIs(t, err, ErrNoAnswer)
+		require.ErrorIs(t, err, ErrOutcomeUnknown)
+		require.ErrorContains(t, err, "before that")
+		require.ErrorContains(t, err, "i/o timeout")
+		p.Heal()
+	})
+}
+
+// A call whose command timeout ends an attempt, after Redis has said "not now", is not over for a caller that
+// waits.
+func TestTimeoutAfterARefusalIsNotNow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var sent atomic.Int32
+		rdb := inMemory(t, func(command string) string {
+			switch {
+			case !strings.Contains(command, "evalsha"):
+				return "-ERR unknown command\r\n"
+			case sent.Add(1) > 2: // the third one gets no answer
+				return ""
+			}
+			return "-TRYAGAIN later\r\n"
+		})
+		r := NewRunner(rdb, 300*time.Millisecond)
+		defer r.Close()
+		_, err := r.Do(t.Context(), check, []any{"key"}, "x")
+		failed, ok := errors.AsType[*Error](err)
+		require.True(t, ok)
+		require.ErrorContains(t, err, "TRYAGAIN")
+		require.ErrorIs(t, err, ErrNoAnswer)
+		require.Equal(t, Unknown, failed.Outcome)
+		require.True(t, failed.NotNow)
+
+		sent.Store(0)
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		defer cancel()
+		_, err = r.Do(ctx, check, []any{"key"}, "x")
+		failed, ok = errors.AsType[*Error](err)
+		require.True(t, ok)
+		require.ErrorContains(t, err, "TRYAGAIN")
+		require.False(t, failed.NotNow, "its caller ended it")
+	})
+}
+
+func TestClassify(t *testing.T) {
+	for _, tt := range []struct {
+		err  error
+		want errorClass
+	}{
+		{&net.OpError{Op: "dial", Err: io.EOF}, errorClass{NotExecuted, true, false}},
+		{&net.OpError{Op: "read", Err: io.EOF}, errorClass{Unknown, true, false}},
+		{io.EOF, errorClass{Unknown, true, false}},
+		{context.DeadlineExceeded, errorClass{Unknown, true, false}},
+		{fmt.Errorf("x: %w", redis.ErrPoolTimeout), errorClass{NotExecuted, true, false}},
+		{redis.ErrPoolExhausted, errorClass{NotExecuted, true, false}},
+		{redis.ErrClosed, errorClass{NotExecuted, false, false}},
+		{&interrupted{cause: redis.ErrClosed}, errorClass{Unknown, false, false}},
+		{&interrupted{cause: redis.ErrClosed, notSent: true}, errorClass{NotExecuted, false, false}},
+		{reply("READONLY You can't write against a read only replica."), errorClass{NotExecuted, true, true}},
+		{reply("LOADING Redis is loading the dataset in memory"), errorClass{NotExecuted, true, true}},
+		{reply("MASTERDOWN Link with MASTER is down"), errorClass{NotExecuted, true, true}},
+		{reply("CLUSTERDOWN The cluster is down"), errorClass{NotExecuted, true, true}},
+		{reply("TRYAGAIN Multiple keys request during rehashing of slot"), errorClass{NotExecuted, true, true}},
+		{reply("NOREPLICAS Not enough good replicas to write."), errorClass{NotExecuted, true, true}},
+		{reply("MISCONF Redis is configured to save RDB snapshots"), errorClass{NotExecuted, true, true}},
+		{reply("BUSY Redis is busy running a script."), errorClass{NotExecuted, true, true}},
+		{reply("ERR max number of clients reached"), errorClass{NotExecuted, true, true}},
+		{reply("OOM command not allowed when used memory > 'maxmemory'."), errorClass{Executed, false, false}},
+		{reply("NOAUTH Authentication required."), errorClass{Executed, false, false}},
+		{reply("ERR anything"), errorClass{Executed, false, false}},
+		{&unmapped{io.EOF}, errorClass{NotExecuted, true, false}}, // only the reading is in doubt
+		{&unmapped{&interrupted{cause: io.EOF}}, errorClass{Unknown, false, false}},
+		{&unmapped{reply("LOADING Redis is loading the dataset in memory")}, errorClass{NotExecuted, true, true}},
+		{&unmapped{reply("NOAUTH Authentication required.")}, errorClass{Executed, false, false}},
+	} {
+		require.Equal(t, tt.want, classify(tt.err), "%v", tt.err)
+	}
+}
+
+// Only the error of an earlier dial, returned once more, tells that nothing was dialed.
+func TestErrorOfAnEarlierDial(t *testing.T) {
+	dial, another := &net.OpError{Op: "dial", Err: io.EOF}, &net.OpError{Op: "dial", Err: io.EOF}
+	read := &net.OpError{Op: "read", Err: io.EOF}
+	require.True(t, dialedNothing(fmt.Errorf("wrapped: %w", dial), dial))
+	require.False(t, dialedNothing(dial, another))
+	require.False(t, dialedNothing(read, read))
+	require.False(t, dialedNothing(dial, nil))
+	require.False(t, dialedNothing(io.EOF, nil))
 }

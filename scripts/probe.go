@@ -14,7 +14,7 @@ import (
 // prober finds out why a server does not answer. go-redis dials five times, 100 ms apart, before it
 // reports that a connection was refused. A call that ends earlier could only say that time has passed.
 //
-// So an attempt without an answer for SilentAfter dials once, by the client's own dialer, and closes the
+// Therefore an attempt without an answer for SilentAfter dials once, by the client's own dialer, and closes the
 // connection at once. All attempts share the result. There is one dial at a time, and one in probePause.
 type prober struct {
 	r       *Runner

@@ -14,7 +14,7 @@ import (
 
 // Scripts whose writes replicas must confirm.
 //
-// WAIT waits for the writes of its own connection only. So the script and its WAIT go over one connection,
+// WAIT waits for the writes of its own connection only, so the script and its WAIT go over one connection,
 // in one pipeline. That connection is a redis.Tx without a transaction. Two other ways look simpler:
 //
 //   - A pipeline of the client itself. go-redis keeps ten connections for pipelines, and renewals need
@@ -22,7 +22,7 @@ import (
 //   - redis.Conn. It shares its options with the client, but not the mutex that guards them. Both write
 //     to them if the server refuses maintenance notifications, so that is a data race in go-redis 9.23.
 //
-// Watch, which makes a redis.Tx, is a method of every client. So types that embed a client work too.
+// Watch, which makes a redis.Tx, is a method of every client, so types that embed a client work too.
 
 // errNotConfirmedYet is why a call that its context ended had no answer to WAIT.
 var errNotConfirmedYet = errors.New("the replicas have not confirmed yet")

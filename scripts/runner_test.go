@@ -2,14 +2,10 @@ package scripts
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net"
-	"os"
-	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -17,257 +13,10 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
-	"github.com/redis/go-redis/v9/maintnotifications"
 	"github.com/stretchr/testify/require"
 
 	"github.com/redlatch/redlatch/internal/redistest"
 )
-
-func TestMain(m *testing.M) { os.Exit(redistest.Main(m)) }
-
-// testTimeout bounds waits for events that take milliseconds on an idle machine.
-const testTimeout = 10 * time.Second
-
-var check = Load("lock/check") // reads: KEYS[1], ARGV[1]
-
-// fastRetries configures a client with three immediate retries and short timeouts.
-func fastRetries(o *redis.Options) {
-	o.MaxRetries, o.MinRetryBackoff, o.MaxRetryBackoff = 3, time.Microsecond, time.Millisecond
-	o.ReadTimeout, o.WriteTimeout = 150*time.Millisecond, 150*time.Millisecond
-	o.DialTimeout, o.PoolTimeout = 150*time.Millisecond, 150*time.Millisecond
-}
-
-// env is a runner, connected to a server through a proxy.
-type env struct {
-	s *redistest.Server
-	p *redistest.Proxy
-	r *Runner
-}
-
-func newEnv(t *testing.T, s *redistest.Server, tweaks ...func(*redis.Options)) *env {
-	w := &env{s: s, p: s.Proxy(t)}
-	w.r = NewRunner(w.p.Client(t, append([]func(*redis.Options){fastRetries}, tweaks...)...), 0)
-	t.Cleanup(w.r.Close)
-	return w
-}
-
-func eachServer(t *testing.T, f func(t *testing.T, w *env), tweaks ...func(*redis.Options)) {
-	redistest.Each(t, func(t *testing.T, s *redistest.Server) { f(t, newEnv(t, s, tweaks...)) })
-}
-
-// dialsOnce makes a refused dial fail at once. go-redis would dial five times.
-func dialsOnce(o *redis.Options) { o.DialerRetries = 1 }
-
-// sent counts the commands with that name since Record.
-func (w *env) sent(name string) (n int) {
-	for _, c := range w.p.Commands() {
-		if strings.EqualFold(c.Args[0], name) {
-			n++
-		}
-	}
-	return n
-}
-
-var evals = redistest.Named("evalsha", "eval")
-
-// A failed call reports what is known about the command, after the configured number of attempts.
-func TestFailureReportsItsOutcome(t *testing.T) {
-	t.Parallel()
-	for _, tt := range []struct {
-		name    string
-		fault   func(w *env)
-		outcome Outcome
-		tries   int // number of EVALSHA commands that were sent; -1: any
-		want    string
-	}{
-		{"refused", func(w *env) { w.p.Refuse(true); w.p.Reset() }, NotExecuted, 0, "refused"},
-		{"swallowed", func(w *env) { w.p.DropCommands(100, evals) }, Unknown, 4, ""},
-		{"reply lost", func(w *env) { w.p.DropReplies(100, evals) }, Unknown, 4, ""},
-		{"silence", func(w *env) { w.p.BlackHole(true) }, Unknown, -1, "timeout"},
-		{"lost once, then refused", func(w *env) {
-			w.p.DropReplies(1, evals)
-			w.p.Refuse(true)
-		}, Unknown, 1, "refused"},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			eachServer(t, func(t *testing.T, w *env) {
-				key := redistest.Name(t)
-				// Another client loads the script: so this client only has the connection for pipelines.
-				require.NoError(t, w.s.Client(t).ScriptLoad(t.Context(), check.Text()).Err())
-				_, err := w.r.Do(t.Context(), check, []any{key}, "x")
-				require.NoError(t, err)
-				w.p.Record()
-				tt.fault(w)
-				_, err = w.r.Do(t.Context(), check, []any{key}, "x")
-				require.Error(t, err)
-				require.Equal(t, tt.outcome, OutcomeOf(err), err)
-				require.ErrorContains(t, err, tt.want)
-				require.Equal(t, tt.outcome == Unknown, strings.HasSuffix(err.Error(), "(outcome unknown)"), err)
-				if tt.tries >= 0 {
-					require.Equal(t, tt.tries, w.sent("evalsha"))
-				}
-				w.p.Heal()
-				w.p.Reset()
-				_, err = w.r.Do(t.Context(), check, []any{key}, "x")
-				require.NoError(t, err)
-			}, dialsOnce)
-		})
-	}
-	t.Run("error of Redis", func(t *testing.T) {
-		info := Load("lock/info")
-		eachServer(t, func(t *testing.T, w *env) {
-			key := redistest.Name(t)
-			require.NoError(t, w.s.Client(t).Set(t.Context(), key, 1, time.Minute).Err())
-			answered := func(err error) bool {
-				failed, ok := errors.AsType[*Error](err)
-				return ok && failed.Answered
-			}
-			_, err := w.r.Do(t.Context(), info, []any{key})
-			require.Error(t, err)
-			w.p.Record()
-			_, err = w.r.Do(t.Context(), info, []any{key})
-			require.Equal(t, Executed, OutcomeOf(err))
-			require.True(t, answered(err))
-			require.ErrorContains(t, err, "WRONGTYPE")
-			require.Equal(t, 1, w.sent("evalsha"), "no retry")
-			w.p.Record()
-			w.p.DropReplies(1, evals)
-			_, err = w.r.Do(t.Context(), info, []any{key})
-			require.Equal(t, Unknown, OutcomeOf(err), "one attempt of unknown outcome makes the whole unknown")
-			require.ErrorContains(t, err, "WRONGTYPE")
-			require.True(t, answered(err))
-			w.p.DropReplies(100, evals)
-			_, err = w.r.Do(t.Context(), info, []any{key})
-			require.Equal(t, Unknown, OutcomeOf(err))
-			require.False(t, answered(err))
-		})
-	})
-	require.Equal(t, NotExecuted, OutcomeOf(nil))
-	require.Equal(t, NotExecuted, OutcomeOf(io.EOF))
-}
-
-// The error of a call that ran out of time says why its earlier attempts failed.
-func TestTimeoutTellsTheFailureBeforeIt(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := redistest.Embedded(t).Proxy(t)
-		r := NewRunner(p.Client(t, fastRetries), time.Second)
-		defer r.Close()
-		_, err := r.Do(t.Context(), check, []any{"k"}, "x")
-		require.NoError(t, err)
-		p.BlackHole(true)
-		_, err = r.Do(t.Context(), check, []any{"k"}, "x")
-		require.ErrorIs(t, err, ErrNoAnswer)
-		require.ErrorIs(t, err, ErrOutcomeUnknown)
-		require.ErrorContains(t, err, "before that")
-		require.ErrorContains(t, err, "i/o timeout")
-		p.Heal()
-	})
-}
-
-// A call whose command timeout ends an attempt, after Redis has said "not now", is not over for a caller that
-// waits.
-func TestTimeoutAfterARefusalIsNotNow(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var sent atomic.Int32
-		rdb := inMemory(t, func(command string) string {
-			switch {
-			case !strings.Contains(command, "evalsha"):
-				return "-ERR unknown command\r\n"
-			case sent.Add(1) > 2: // the third one gets no answer
-				return ""
-			}
-			return "-TRYAGAIN later\r\n"
-		})
-		r := NewRunner(rdb, 300*time.Millisecond)
-		defer r.Close()
-		_, err := r.Do(t.Context(), check, []any{"key"}, "x")
-		failed, ok := errors.AsType[*Error](err)
-		require.True(t, ok)
-		require.ErrorContains(t, err, "TRYAGAIN")
-		require.ErrorIs(t, err, ErrNoAnswer)
-		require.Equal(t, Unknown, failed.Outcome)
-		require.True(t, failed.NotNow)
-
-		sent.Store(0)
-		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
-		defer cancel()
-		_, err = r.Do(ctx, check, []any{"key"}, "x")
-		failed, ok = errors.AsType[*Error](err)
-		require.True(t, ok)
-		require.ErrorContains(t, err, "TRYAGAIN")
-		require.False(t, failed.NotNow, "its caller ended it")
-	})
-}
-
-// inMemory returns a client of a server in the bubble of a test. answer returns the reply to what a connection has
-// received, in lower case; "" is none.
-func inMemory(t *testing.T, answer func(received string) string) *redis.Client {
-	var mu sync.Mutex
-	rdb := redis.NewClient(&redis.Options{
-		Addr: "127.0.0.1:1", Protocol: 2, DisableIdentity: true, PoolSize: 1, PipelinePoolSize: -1,
-		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
-		Dialer: func(context.Context, string, string) (net.Conn, error) {
-			client, server := net.Pipe()
-			go func() {
-				defer func() { _ = server.Close() }()
-				received := make([]byte, 1<<16)
-				for {
-					n, err := server.Read(received)
-					if err != nil {
-						return
-					}
-					mu.Lock()
-					text := answer(strings.ToLower(string(received[:n])))
-					mu.Unlock()
-					_, _ = io.WriteString(server, text)
-				}
-			}()
-			return client, nil
-		},
-	})
-	t.Cleanup(func() { _ = rdb.Close() })
-	return rdb
-}
-
-type reply string
-
-func (r reply) Error() string { return string(r) }
-func (reply) RedisError()     {}
-
-func TestClassify(t *testing.T) {
-	for _, tt := range []struct {
-		err  error
-		want errorClass
-	}{
-		{&net.OpError{Op: "dial", Err: io.EOF}, errorClass{NotExecuted, true, false}},
-		{&net.OpError{Op: "read", Err: io.EOF}, errorClass{Unknown, true, false}},
-		{io.EOF, errorClass{Unknown, true, false}},
-		{context.DeadlineExceeded, errorClass{Unknown, true, false}},
-		{fmt.Errorf("x: %w", redis.ErrPoolTimeout), errorClass{NotExecuted, true, false}},
-		{redis.ErrPoolExhausted, errorClass{NotExecuted, true, false}},
-		{redis.ErrClosed, errorClass{NotExecuted, false, false}},
-		{&interrupted{cause: redis.ErrClosed}, errorClass{Unknown, false, false}},
-		{&interrupted{cause: redis.ErrClosed, notSent: true}, errorClass{NotExecuted, false, false}},
-		{reply("READONLY You can't write against a read only replica."), errorClass{NotExecuted, true, true}},
-		{reply("LOADING Redis is loading the dataset in memory"), errorClass{NotExecuted, true, true}},
-		{reply("MASTERDOWN Link with MASTER is down"), errorClass{NotExecuted, true, true}},
-		{reply("CLUSTERDOWN The cluster is down"), errorClass{NotExecuted, true, true}},
-		{reply("TRYAGAIN Multiple keys request during rehashing of slot"), errorClass{NotExecuted, true, true}},
-		{reply("NOREPLICAS Not enough good replicas to write."), errorClass{NotExecuted, true, true}},
-		{reply("MISCONF Redis is configured to save RDB snapshots"), errorClass{NotExecuted, true, true}},
-		{reply("BUSY Redis is busy running a script."), errorClass{NotExecuted, true, true}},
-		{reply("ERR max number of clients reached"), errorClass{NotExecuted, true, true}},
-		{reply("OOM command not allowed when used memory > 'maxmemory'."), errorClass{Executed, false, false}},
-		{reply("NOAUTH Authentication required."), errorClass{Executed, false, false}},
-		{reply("ERR anything"), errorClass{Executed, false, false}},
-		{&unmapped{io.EOF}, errorClass{NotExecuted, true, false}}, // only the reading is in doubt
-		{&unmapped{&interrupted{cause: io.EOF}}, errorClass{Unknown, false, false}},
-		{&unmapped{reply("LOADING Redis is loading the dataset in memory")}, errorClass{NotExecuted, true, true}},
-		{&unmapped{reply("NOAUTH Authentication required.")}, errorClass{Executed, false, false}},
-	} {
-		require.Equal(t, tt.want, classify(tt.err), "%v", tt.err)
-	}
-}
 
 func TestDoRetriesAsConfigured(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
@@ -352,39 +101,6 @@ func TestReplyReportsEarlierDoubt(t *testing.T) {
 			require.False(t, reply.Doubt, "a refused dial leaves no doubt")
 		}
 	})
-}
-
-// Do returns when its context ends; the attempt goes on, and Close waits for it.
-func TestAttemptOutlivesItsCall(t *testing.T) {
-	w := newEnv(t, redistest.Redis(t), func(o *redis.Options) { o.ReadTimeout = 5 * time.Second })
-	answer, err := w.r.Do(t.Context(), check, []any{"k"}, "x")
-	require.NoError(t, err)
-	require.Equal(t, int64(0), answer.Value)
-	free := w.p.HoldReplies(evals)
-	ctx, cancel := context.WithCancelCause(t.Context())
-	returned := make(chan error, 1)
-	go func() {
-		_, err := w.r.Do(ctx, check, []any{"k"}, "x")
-		returned <- err
-	}()
-	redistest.WaitFor(t, testTimeout, func() bool { return w.p.Held() == 1 }, "in flight")
-	cancel(io.ErrNoProgress)
-	err = <-returned
-	require.ErrorIs(t, err, io.ErrNoProgress)
-	require.Equal(t, Unknown, OutcomeOf(err))
-	closed := make(chan struct{})
-	go func() {
-		w.r.Close()
-		close(closed)
-	}()
-	<-w.r.closing
-	select {
-	case <-closed:
-		require.Fail(t, "Close did not wait")
-	case <-time.After(20 * time.Millisecond):
-	}
-	free()
-	<-closed
 }
 
 func TestClosedRunnerSendsNothing(t *testing.T) {
@@ -526,53 +242,6 @@ type ownOptions struct {
 
 func (c ownOptions) Options() *redis.Options { return c.options }
 
-func TestHashes(t *testing.T) {
-	t.Parallel()
-	for name, open := range map[string]func(t *testing.T) redis.UniversalClient{
-		"miniredis": func(t *testing.T) redis.UniversalClient { return redistest.Miniredis(t).Client(t) },
-		"redis":     func(t *testing.T) redis.UniversalClient { return redistest.Redis(t).Client(t) },
-		"cluster":   func(t *testing.T) redis.UniversalClient { return redistest.Cluster(t).ClusterClient(t) },
-	} {
-		t.Run(name, func(t *testing.T) {
-			rdb := open(t)
-			r := NewRunner(rdb, 0)
-			defer r.Close()
-			prefix := redistest.Name(t)
-			var want []string
-			var wg sync.WaitGroup
-			for i := range 30 {
-				want = append(want, fmt.Sprint(prefix, i))
-				wg.Go(func() {
-					_ = rdb.HSet(t.Context(), fmt.Sprint(prefix, i), "f", 1).Err()
-					_ = rdb.Set(t.Context(), fmt.Sprint(prefix, i, "s"), 1, time.Minute).Err()
-				})
-			}
-			wg.Wait()
-			var got []string
-			for key, err := range r.Hashes(t.Context(), prefix+"*") {
-				require.NoError(t, err)
-				got = append(got, key)
-			}
-			slices.Sort(got)
-			slices.Sort(want)
-			require.Equal(t, want, slices.Compact(got))
-			for _, err := range r.Hashes(t.Context(), prefix+"*") {
-				require.NoError(t, err)
-				break
-			}
-			done, cancel := context.WithCancel(t.Context())
-			cancel()
-			for key, err := range r.Hashes(done, prefix+"*") {
-				require.Empty(t, key)
-				require.ErrorIs(t, err, context.Canceled)
-			}
-			for _, key := range want {
-				require.NoError(t, rdb.Del(t.Context(), key).Err())
-			}
-		})
-	}
-}
-
 func TestRunnerOnCluster(t *testing.T) {
 	t.Parallel()
 	servers := redistest.Cluster(t)
@@ -588,119 +257,6 @@ func TestRunnerOnCluster(t *testing.T) {
 	require.NoError(t, err)
 	require.ErrorIs(t, reply.Unconfirmed, ErrNotReplicated)
 }
-
-// Plain commands are not retried.
-func TestCommands(t *testing.T) {
-	eachServer(t, func(t *testing.T, w *env) {
-		key := redistest.Name(t)
-		w.p.DropReplies(1, redistest.Named("set"))
-		_, err := w.r.Commands(t.Context(), []any{"set", key, "v", "px", 60_000})
-		require.Equal(t, Unknown, OutcomeOf(err))
-		set := []any{"set", key, "v", "px", 60_000}
-		values, err := w.r.Commands(t.Context(), set, []any{"get", key}, []any{"get", key + "-"})
-		require.NoError(t, err)
-		require.Equal(t, []any{"OK", "v", nil}, values)
-		values, err = w.r.Commands(t.Context(), []any{"get", key})
-		require.NoError(t, err)
-		require.Equal(t, []any{"v"}, values)
-		_, err = w.r.Commands(t.Context(), []any{"hkeys", key})
-		require.Equal(t, Executed, OutcomeOf(err))
-		w.r.Close()
-		_, err = w.r.Commands(t.Context(), []any{"get", key})
-		require.ErrorIs(t, err, ErrClosed)
-	}, longTimeouts)
-}
-
-// Commands returns when its context ends. Its attempt ends with the read timeout.
-func TestCommandsEndWithTheirContext(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := redistest.Embedded(t).Proxy(t)
-		r := NewRunner(p.Client(t, fastRetries), 0)
-		_, err := r.Commands(t.Context(), []any{"get", "k"})
-		require.NoError(t, err)
-		p.BlackHole(true)
-		const limit = 20 * time.Millisecond
-		ctx, cancel := context.WithCancel(t.Context())
-		time.AfterFunc(limit, cancel)
-		began := time.Now()
-		_, err = r.Commands(ctx, []any{"get", "k"})
-		require.ErrorIs(t, err, context.Canceled)
-		require.Equal(t, Unknown, OutcomeOf(err))
-		require.Equal(t, limit, time.Since(began))
-		r.Close()
-		require.LessOrEqual(t, time.Since(began), r.rdb.(*redis.Client).Options().ReadTimeout, "it is not repeated")
-	})
-}
-
-// A caller gives up before the server answers that it does not know the script. The command is not sent
-// again: it could be executed after the caller's rollback.
-func TestAbandonedCallIsNotSentAgain(t *testing.T) {
-	for _, mode := range []string{"alone", "in a batch"} {
-		t.Run(mode, func(t *testing.T) {
-			s := redistest.Fresh(t)
-			w := newEnv(t, s, longTimeouts)
-			key := redistest.Name(t)
-			require.NoError(t, s.Client(t).ScriptFlush(t.Context()).Err())
-			vacate := func() {}
-			if mode == "in a batch" {
-				vacate = occupyBatcher(t, w.r.batch, maxDirect, 0)
-			}
-			w.p.Record()
-			answer := w.p.HoldReplies(evals)
-			ctx, cancel := context.WithCancel(t.Context())
-			failed := make(chan error, 1)
-			go func() {
-				_, err := w.r.Do(ctx, counted, []any{key}, "late")
-				failed <- err
-			}()
-			redistest.WaitFor(t, testTimeout, func() bool { return w.p.Held() == 1 }, "the command is on its way")
-			cancel()
-			require.ErrorIs(t, <-failed, context.Canceled)
-			answer()
-			vacate()
-			w.r.Close() // waits for the attempt
-			require.Equal(t, 1, w.sent("evalsha")+w.sent("eval"))
-			require.Zero(t, s.Client(t).Exists(t.Context(), key).Val())
-		})
-	}
-}
-
-// answered answers every command with an error.
-type answered struct {
-	err    error
-	before func()
-}
-
-func (a answered) Process(context.Context, redis.Cmder) error {
-	a.before()
-	return a.err
-}
-
-type noScript struct{}
-
-func (noScript) Error() string { return "NOSCRIPT No matching script." }
-func (noScript) RedisError()   {}
-
-// The error of an abandoned call says why it ended. That the server did not know the script is nobody's concern.
-func TestAbandonedCallReportsItsEnd(t *testing.T) {
-	w := newEnv(t, redistest.Fresh(t))
-	ctx, cancel := context.WithCancelCause(t.Context())
-	unknown := answered{noScript{}, func() { cancel(io.EOF) }}
-	_, err := w.r.attempt(ctx, unknown, newCall(counted, []any{"key"}, nil))
-	require.ErrorIs(t, err, io.EOF)
-	require.NotContains(t, err.Error(), "NOSCRIPT")
-
-	require.False(t, isAbandoned(t.Context()))
-	joined := &joinedContext{Context: t.Context(), values: ended{t.Context()}}
-	_, err = w.r.attempt(joined, answered{noScript{}, func() {}}, newCall(counted, []any{"key"}, nil))
-	require.ErrorIs(t, err, io.EOF)
-	require.NotErrorIs(t, err, ErrNoAnswer)
-}
-
-// ended is a context of a type of its own, which has ended.
-type ended struct{ context.Context }
-
-func (ended) Err() error { return io.EOF }
 
 // A dial that times out within the call's time is a dial that failed: nothing was sent, and the call tries
 // again. Its error looks like that of a context whose deadline has passed.
@@ -916,17 +472,6 @@ func TestPausesBetweenAttempts(t *testing.T) {
 	})
 }
 
-// Only the error of an earlier dial, returned once more, tells that nothing was dialed.
-func TestErrorOfAnEarlierDial(t *testing.T) {
-	dial, another := &net.OpError{Op: "dial", Err: io.EOF}, &net.OpError{Op: "dial", Err: io.EOF}
-	read := &net.OpError{Op: "read", Err: io.EOF}
-	require.True(t, dialedNothing(fmt.Errorf("wrapped: %w", dial), dial))
-	require.False(t, dialedNothing(dial, another))
-	require.False(t, dialedNothing(read, read))
-	require.False(t, dialedNothing(dial, nil))
-	require.False(t, dialedNothing(io.EOF, nil))
-}
-
 // A script may have no keys.
 func TestScriptWithoutKeys(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -943,22 +488,6 @@ func TestScriptWithoutKeys(t *testing.T) {
 			require.NoError(t, err)
 			require.EqualValues(t, 0, reply.Value)
 		}
-	})
-}
-
-// A batch whose script the server does not know is not sent again for a caller that has returned.
-func TestAbandonedCommandOfABatch(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := NewRunner(redistest.Embedded(t).Client(t), 0)
-		defer r.Close()
-		ctx, cancel := context.WithCancel(t.Context())
-		p := &pending{call: newCall(counted, []any{"k"}, []any{"x"}), done: make(chan struct{}, 1)}
-		p.end, p.call.ctx = r.ends.after(ctx, r.timeout, &p.memory.joined)
-		cancel()
-		require.Empty(t, r.batch.send(t.Context(), r.batch.piped(), []*pending{p}))
-		<-p.done
-		require.ErrorIs(t, p.err, context.Canceled)
-		require.Equal(t, errorClass{NotExecuted, false, false}, classify(p.err))
 	})
 }
 

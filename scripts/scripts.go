@@ -9,7 +9,7 @@
 //
 // A command whose reply was lost may have been executed. A copy of it may be executed later still:
 // go-redis repeats a command after a broken connection, and a server that hung executes what its
-// sockets hold when it runs again. So every script here that writes is idempotent: it may run any
+// sockets hold when it runs again. Therefore every script here that writes is idempotent: it may run any
 // number of times with equal arguments, with the effect of one run and the first run's answer.
 //
 // A script whose owner id belongs to one acquisition alone writes the wanted state. Where the wire
@@ -53,7 +53,7 @@ func (s *Script) SHA() string { return s.sha }
 // Load returns the embedded script with that path, such as "lock/acquire". A "uses" line names libraries, which
 // take its place. It stands in the header, or behind code that needs none of their functions: Redis makes each
 // function anew for each call of a script. A name without a slash is searched in the folder of the script that is
-// loaded, then in that of the file, then in lib/. So a script may use one of another folder as it is, with
+// loaded, then in that of the file, then in lib/. Therefore a script may use one of another folder as it is, with
 // libraries of its own: then it consists of a header. Load panics if there is no such file.
 //
 // Every process loads all scripts at its start, so this must be quick.

@@ -8,7 +8,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// shards has the batchers of a cluster, one for each master. So a slow shard delays only its own
+// shards has the batchers of a cluster, one for each master, so a slow shard delays only its own
 // commands.
 //
 // The client of the node sends a batch, and follows no redirections. A command that is answered

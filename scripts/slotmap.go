@@ -15,7 +15,7 @@ import (
 // commands to it for up to that minute, although a replica has replaced it.
 //
 // [redis.ClusterClient.ReloadState] is not enough. It makes one reading at a time, which waits for
-// a node that hangs until the read timeout, or for several dials. So each reading here has its own
+// a node that hangs until the read timeout, or for several dials. Therefore each reading here has its own
 // goroutine, and asks a random node: the next reading probably asks another one. How many begin
 // depends on time, not on the number of failed attempts.
 type slotMap struct {

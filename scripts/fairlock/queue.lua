@@ -14,7 +14,7 @@
 --   - The head's score is ahead of the clock by at least half of its timeout. Redisson removes the
 --     head only if no redlatch client has looked at the queue for that long.
 --   - No score exceeds the tail's. If the tail's score has passed, all scores have, and Redisson
---     finds the queue empty. So a newcomer of Redisson never computes a negative wait from the
+--     finds the queue empty, so a newcomer of Redisson never computes a negative wait from the
 --     tail's score, which would mean "forever" to it.
 --   - In a mixed queue, a redlatch waiter has its whole timeout left after all of Redisson's
 --     waiters before it took the lock and subtracted their timeouts.
@@ -25,7 +25,7 @@
 -- update_scores. The next newcomer of this library, or the next refresh, at most a second later,
 -- finds a newcomer of Redisson. That one is at the tail, and its own timeout is enough until then.
 --
--- A key of another type raises an error and is left alone. So every function here reads a key with
+-- A key of another type raises an error and is left alone, so every function here reads a key with
 -- a command of its type before it deletes it or sets its TTL.
 --
 -- uses     lib/clock

@@ -1,6 +1,6 @@
 -- lib/epoch: tell the successive semaphores of one name apart.
 --
--- A permit of a plain semaphore has no id. So a semaphore that was deleted and set again would get
+-- A permit of a plain semaphore has no id, so a semaphore that was deleted and set again would get
 -- back the permits of the old one, and have too many. Each semaphore that this library sets has an
 -- epoch, a number. An acquisition gets it, and its release passes it back. A semaphore of Redisson
 -- has no epoch: that is 0.

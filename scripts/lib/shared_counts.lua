@@ -2,7 +2,7 @@
 --
 -- WithOwner lets several acquisitions share one owner id. A private hold or a thread of Redisson
 -- may have the same id. The lock hash counts all of them together, and each release must return
--- only its own count. So the hash of shared counts has the same field names as the lock hash. A
+-- only its own count, so the hash of shared counts has the same field names as the lock hash. A
 -- field lists the acquisitions with WithOwner that have a count. All other counts are private, or
 -- Redisson's.
 --
@@ -10,9 +10,9 @@
 -- The list has 16 digits of the name's SHA-1, and a space. The scripts read and write the whole
 -- list: for 5000 counts of one owner these are 85 kB.
 --
--- A list means nothing once the lock's field is gone. So the first acquisition of a field replaces
--- the list, and the hash lives only as long as the leases of its acquisitions: a thread of Redisson
--- may come later with the same id.
+-- A list means nothing once the lock's field is gone. Therefore the first acquisition of a field
+-- replaces the list, and the hash lives only as long as the leases of its acquisitions: a thread of
+-- Redisson may come later with the same id.
 --
 -- If that key has another type, there are no shared counts. It stops acquisitions that share an id,
 -- but no release.

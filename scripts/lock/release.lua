@@ -3,7 +3,7 @@
 -- Before its minimum hold is over, the lock stays with its owner for the rest of it.
 --
 -- An owner id that holds nothing will never hold again, unless a copy of its acquisition is still
--- under way. So a copy of this script changes nothing, and its answer is that nothing was held. The
+-- under way, so a copy of this script changes nothing, and its answer is that nothing was held. The
 -- client knows whether it has sent a copy.
 -- KEYS[1]  lock_hash
 -- KEYS[2]  channel

@@ -1,6 +1,6 @@
 -- lock/release_shared: release one count of an owner id that may be shared.
 -- The count belongs to one acquisition. If that has lost it, nothing is released, even if others
--- have acquired with the same id since. So a copy changes nothing, however late it is.
+-- have acquired with the same id since, so a copy changes nothing, however late it is.
 -- The last count stays for the rest of the minimum hold, as if it were a private one.
 -- notify_free and notify_rest are in lib/notify_free, and for fair locks in fairlock/notify_free.
 -- uses     lib/acl, lib/holder, lib/set_count, lib/shared_counts, notify_free

@@ -4,8 +4,8 @@
 -- rest of it. A late copy of the acquisition acquires nothing.
 --
 -- Ids that hold nothing will never hold again, unless a copy of their acquisition is still under
--- way. So without a memory a copy of this script changes nothing either, and its answer is that
--- they were not held.
+-- way. Therefore without a memory a copy of this script changes nothing either, and its answer is
+-- that they were not held.
 -- uses     lib/acl, lib/clock, lib/number, lib/publish_permits, lib/remember
 -- uses     permitsemaphore/leases
 -- KEYS[1]  permits_key: free permits

@@ -2,8 +2,8 @@
 -- Before its minimum hold is over, the reader stays for the rest of it.
 --
 -- A private id that holds nothing will never hold again, unless a copy of its acquisition is still
--- under way. So without a memory a copy of this script changes nothing, and its answer is that
--- nothing was held. The client knows whether it has sent a copy.
+-- under way. Therefore without a memory a copy of this script changes nothing, and its answer is
+-- that nothing was held. The client knows whether it has sent a copy.
 -- uses     rwlock/hold_keys
 -- KEYS[1]  lock_hash
 -- KEYS[2]  channel: of releases

@@ -1,8 +1,8 @@
 -- rwlock/turns: clients that wait for the lock come in turn, near and far ones.
 --
 -- All of them hear each release, and whoever tries first gets a free lock. Without turns that would
--- always be the nearest client. So a sorted set notes the clients that wait to read or to write,
--- and since when:
+-- always be the nearest client. Therefore a sorted set notes the clients that wait to read or to
+-- write, and since when:
 --
 --   - A writer's release begins a turn of the readers that were noted before it. A writer may claim
 --     the lock meanwhile, so that later readers wait, but the claim does not keep these ones out.

@@ -1,0 +1,56 @@
+package scripts
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redlatch/redlatch/internal/redistest"
+)
+
+// Plain commands are not retried.
+func TestCommands(t *testing.T) {
+	eachServer(t, func(t *testing.T, w *env) {
+		key := redistest.Name(t)
+		w.p.DropReplies(1, redistest.Named("set"))
+		_, err := w.r.Commands(t.Context(), []any{"set", key, "v", "px", 60_000})
+		require.Equal(t, Unknown, OutcomeOf(err))
+		set := []any{"set", key, "v", "px", 60_000}
+		values, err := w.r.Commands(t.Context(), set, []any{"get", key}, []any{"get", key + "-"})
+		require.NoError(t, err)
+		require.Equal(t, []any{"OK", "v", nil}, values)
+		values, err = w.r.Commands(t.Context(), []any{"get", key})
+		require.NoError(t, err)
+		require.Equal(t, []any{"v"}, values)
+		_, err = w.r.Commands(t.Context(), []any{"hkeys", key})
+		require.Equal(t, Executed, OutcomeOf(err))
+		w.r.Close()
+		_, err = w.r.Commands(t.Context(), []any{"get", key})
+		require.ErrorIs(t, err, ErrClosed)
+	}, longTimeouts)
+}
+
+// Commands returns when its context ends. Its attempt ends with the read timeout.
+func TestCommandsEndWithTheirContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := redistest.Embedded(t).Proxy(t)
+		r := NewRunner(p.Client(t, fastRetries), 0)
+		_, err := r.Commands(t.Context(), []any{"get", "k"})
+		require.NoError(t, err)
+		p.BlackHole(true)
+		const limit = 20 * time.Millisecond
+		ctx, cancel := context.WithCancel(t.Context())
+		time.AfterFunc(limit, cancel)
+		began := time.Now()
+		_, err = r.Commands(ctx, []any{"get", "k"})
+		require.ErrorIs(t, err, context.Canceled)
+		require.Equal(t, Unknown, OutcomeOf(err))
+		require.Equal(t, limit, time.Since(began))
+		r.Close()
+		require.LessOrEqual(t, time.Since(began), r.rdb.(*redis.Client).Options().ReadTimeout, "it is not repeated")
+	})
+}
