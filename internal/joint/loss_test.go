@@ -489,7 +489,7 @@ func TestRedUnderARedHoldThatHasLostAMember(t *testing.T) {
 	}
 }
 
-// A red hold has lost a member, and another one does not answer: its majority may stand. So an acquisition under it
+// A red hold has lost a member, and another one does not answer: its majority may stand, so an acquisition under it
 // fails neither with ErrLost nor with ErrNotAcquired. One that waits succeeds as soon as that member answers.
 func TestRedUnderARedHoldWithASilentMember(t *testing.T) {
 	for _, limit := range []time.Duration{NoWait, 10 * time.Second, Forever} {

@@ -369,3 +369,106 @@ func TestRetakesNeverBringABrokenMajorityBack(t *testing.T) {
 		})
 	})
 }
+
+// A server restarts without its data. The member is acquired again, under the same id.
+func TestRedRetakesAMemberThatForgotTheLock(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		act   func(k *cluster) // when the lock was forgotten
+		sleep time.Duration
+		want  int // servers that have the id then
+	}{
+		{"at once", func(*cluster) {}, 11 * time.Second, 3},
+		{"a rival's attempt holds it for a moment", func(k *cluster) {
+			k.servers[0].Seize("x", "other", 10*time.Second+50*ms) // the loss is found after 10 s
+		}, 11 * time.Second, 3},
+		{"held by another for a while", func(k *cluster) { k.servers[0].Seize("x", "other", 20*time.Second) },
+			35 * time.Second, 3},
+		{"held by another for long", func(k *cluster) { k.servers[0].Seize("x", "other", time.Hour) },
+			time.Hour + 10*time.Second, 3}, // five budgets of a member
+		{"held by another", func(k *cluster) { k.servers[0].Seize("x", "other", 0) }, 35 * time.Second, 2},
+		{
+			"an attempt is not answered", func(k *cluster) { k.servers[0].Script("acquire", Fault{Mute: true}) },
+			35 * time.Second, 3,
+		},
+		{
+			"not while too few others confirm", func(k *cluster) {
+				k.servers[1].OnEach(func(cmd Command) Fault { return Fault{Mute: cmd.Op == "check"} })
+			}, 35 * time.Second, 2,
+		},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			Bubble(t, func(t *testing.T, _ *Server) {
+				k := newCluster(t, 3)
+				hold := Acquire(t, t.Context(), redOf(k.clients))
+				k.servers[0].Forget("x")
+				tt.act(k)
+				Sleep(tt.sleep)
+				assert.NoError(t, Carry(hold).Err())
+				assert.Equal(t, tt.want, k.holders(hold.ID()))
+				if tt.name == "not while too few others confirm" {
+					assert.Len(t, k.servers[0].Sent("acquire", ""), 1)
+				}
+				for _, s := range k.servers {
+					s.ResetFaults()
+				}
+				if tt.want == 3 { // one more may fail now
+					k.servers[1].Forget("x")
+					Sleep(time.Hour)
+					assert.NoError(t, Carry(hold).Err())
+					assert.Equal(t, 3, k.holders(hold.ID()))
+				}
+				Release(t, hold)
+				k.servers[0].Free("x")
+				Sleep(time.Minute)
+				k.requireFree(t)
+			})
+		})
+	}
+}
+
+// A copy of the command that acquired the member comes after the member has forgotten the lock.
+func TestRedRetakesNoMemberWhileACopyOfItsAcquisitionMayCome(t *testing.T) {
+	Bubble(t, func(t *testing.T, _ *Server) {
+		k := newCluster(t, 3)
+		k.servers[0].Script("acquire", Fault{Copy: 2 * time.Minute}, Fault{Copy: 4 * time.Minute})
+		hold := Acquire(t, t.Context(), redOf(k.clients))
+		k.servers[0].Forget("x")
+		Sleep(time.Minute)
+		assert.NoError(t, Carry(hold).Err())
+		Release(t, hold)
+		Sleep(time.Minute)
+		k.requireFree(t)
+
+		hold = Acquire(t, t.Context(), redOf(k.clients))
+		k.servers[0].Forget("x")
+		Sleep(k.clients[0].LateCopies - time.Minute)
+		assert.Equal(t, 3, k.holders(hold.ID()), "the copy has come")
+		k.servers[0].Forget("x")
+		Sleep(2 * time.Minute)
+		assert.Equal(t, 3, k.holders(hold.ID()), "no further one can come")
+		Release(t, hold)
+		k.requireFree(t)
+	})
+}
+
+// The joint hold ends while a member is being retaken: nothing is left.
+func TestReleaseDuringARetakeLeavesNothing(t *testing.T) {
+	for _, f := range []Fault{{Reply: 5 * time.Second}, {Mute: true}, {Delay: 5 * time.Second}, {Lost: true,
+		Copy: 20 * time.Second}} {
+		t.Run(fmt.Sprintf("%+v", f), func(t *testing.T) {
+			Bubble(t, func(t *testing.T, _ *Server) {
+				k := newCluster(t, 3)
+				k.each(len(k.servers), (*Server).KeepLeases)
+				hold := Acquire(t, t.Context(), redOf(k.clients))
+				k.servers[0].Forget("x")
+				k.servers[0].Script("acquire", f)
+				Sleep(10*time.Second + 500*ms)
+				assert.Len(t, k.servers[0].Sent("acquire", ""), 2, "the retake is under way")
+				Release(t, hold)
+				Sleep(2 * time.Minute)
+				k.requireFree(t)
+			})
+		})
+	}
+}

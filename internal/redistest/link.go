@@ -160,7 +160,7 @@ func (l *link) decide(c command) action {
 		l.p.seen = append(l.p.seen, Command{Time: time.Now(), Conn: l.id, Args: c.args})
 	}
 	if l.p.faults.blackHole || l.lostCommands {
-		// Once a command is lost, later replies would be matched to the wrong commands. So the link never
+		// Once a command is lost, later replies would be matched to the wrong commands, so the link never
 		// recovers.
 		l.lostCommands, l.lostReplies = true, true
 		return action{discard: true}

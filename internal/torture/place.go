@@ -10,7 +10,7 @@ import (
 	"github.com/redlatch/redlatch/scripts"
 )
 
-// Faults at random instants rarely hit the few milliseconds in which something can go wrong. So most of
+// Faults at random instants rarely hit the few milliseconds in which something can go wrong. Therefore most of
 // them wait for a moment: a command of a certain kind that passes a proxy, or the beginning of a hold that lasts.
 
 // The moments.

@@ -101,43 +101,12 @@ func (r *round) injected(name string) {
 
 // round runs one round and adds what it found to the result.
 func (r *lane) round(ctx context.Context, seed uint64) error {
-	theme, pace := themeOf(seed, r.enabled)
-	pace = cmp.Or(r.cfg.pace, pace)
-	rd := &round{
-		lane: r, seed: seed, tag: fmt.Sprintf("%storture:%s:%d", r.cfg.Prefix, r.nonce, seed),
-		rand: seeded(seed, 1), counts: map[string]int{}, asked: map[string]int64{}, theme: theme, pace: pace,
-		length: r.cfg.Round, names: namesOf, long: r.cfg.long, ttl: r.cfg.TTL, sessions: r.cfg.Sessions, rates: r.cfg.rates,
-		victims: (r.cfg.Processes + 1) / 2,
-	}
-	switch pace {
-	case paceMixed:
-	case paceCrowd:
-		rd.names, rd.long, rd.rates = 1, 8*rd.long, rareTakeovers // each ends a streak
-	case paceCalm: // a poll must not come soon, because a lease ends
-		rd.names, rd.sessions, rd.ttl = 1, 1, longTTL*rd.ttl
-	}
-	if pace != paceMixed && len(r.cfg.Primitives) > slotPrimitives {
-		rd.length += rd.length / 2
-	}
-	if r.d.kind == Sentinel && theme.has(faultSwitch) { // a release that is forgotten is seen, if no lease ends soon
-		rd.ttl *= 3
-	}
-	rd.times = slotsOf(r.cfg.Primitives, pace, rd.length, seed)
+	rd := r.newRound(seed)
 	rd.healing, rd.heal = context.WithCancel(ctx)
 	defer rd.heal()
 	defer rd.stopAll()
 	rd.began = monotonic()
-	probing, stopProbes := context.WithCancel(context.Background())
-	var probes sync.WaitGroup
-	onEachProcessor(&probes, func() { rd.watchItself(probing) })
-	probes.Go(func() { rd.sample(probing) })
-	for _, target := range r.d.targets {
-		probes.Go(func() { rd.probe(probing, target) })
-	}
-	if r.d.own && (r.d.kind == Sentinel || r.d.kind == Cluster) {
-		probes.Go(func() { rd.watchMasters(probing) })
-	}
-	defer probes.Wait()
+	stopProbes := rd.startProbes()
 	defer stopProbes()
 	r.begins(rd)
 	defer r.ends(rd)
@@ -166,7 +135,6 @@ func (r *lane) round(ctx context.Context, seed uint64) error {
 	left := rd.leftovers(h)
 	violations = append(violations, rd.closeClients(func(p *process) bool { return !outside(p) })...)
 	stopProbes()
-	probes.Wait()
 	if h.areOthersTooOld() {
 		return fmt.Errorf("%w: the other build is too old: it does not record the events of acquisitions", ErrConfig)
 	}
@@ -177,6 +145,52 @@ func (r *lane) round(ctx context.Context, seed uint64) error {
 	r.ends(rd)
 	r.count(rd, h, undecided)
 	return r.report(rd, h, violations)
+}
+
+// newRound draws a round: its theme and pace, and what follows from them.
+func (r *lane) newRound(seed uint64) *round {
+	theme, pace := themeOf(seed, r.enabled)
+	pace = cmp.Or(r.cfg.pace, pace)
+	rd := &round{
+		lane: r, seed: seed, tag: fmt.Sprintf("%storture:%s:%d", r.cfg.Prefix, r.nonce, seed),
+		rand: seeded(seed, 1), counts: map[string]int{}, asked: map[string]int64{}, theme: theme, pace: pace,
+		length: r.cfg.Round, names: namesOf, long: r.cfg.long, ttl: r.cfg.TTL, sessions: r.cfg.Sessions, rates: r.cfg.rates,
+		victims: (r.cfg.Processes + 1) / 2,
+	}
+	switch pace {
+	case paceMixed:
+	case paceCrowd:
+		rd.names, rd.long, rd.rates = 1, 8*rd.long, rareTakeovers // each ends a streak
+	case paceCalm: // a poll must not come soon, because a lease ends
+		rd.names, rd.sessions, rd.ttl = 1, 1, longTTL*rd.ttl
+	}
+	if pace != paceMixed && len(r.cfg.Primitives) > slotPrimitives {
+		rd.length += rd.length / 2
+	}
+	if r.d.kind == Sentinel && theme.has(faultSwitch) { // a release that is forgotten is seen, if no lease ends soon
+		rd.ttl *= 3
+	}
+	rd.times = slotsOf(r.cfg.Primitives, pace, rd.length, seed)
+	return rd
+}
+
+// startProbes starts what watches this process, the locks and the servers during the round. stop ends it,
+// and may be called again.
+func (r *round) startProbes() (stop func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	var probes sync.WaitGroup
+	onEachProcessor(&probes, func() { r.watchItself(ctx) })
+	probes.Go(func() { r.sample(ctx) })
+	for _, target := range r.d.targets {
+		probes.Go(func() { r.probe(ctx, target) })
+	}
+	if r.d.own && (r.d.kind == Sentinel || r.d.kind == Cluster) {
+		probes.Go(func() { r.watchMasters(ctx) })
+	}
+	return sync.OnceFunc(func() {
+		cancel()
+		probes.Wait()
+	})
 }
 
 func (r *round) startClients() error {

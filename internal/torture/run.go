@@ -185,7 +185,7 @@ type runner struct {
 }
 
 // lane makes one round after another, on servers of its own. A round mostly waits: for leases to end, for calls to
-// return, for processes to start. So several lanes meet more in the same time.
+// return, for processes to start, so several lanes meet more in the same time.
 type lane struct {
 	*runner
 

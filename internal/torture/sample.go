@@ -10,7 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// The harness looks at the locks in Redis while clients use them. So it sees a hold that claims to be valid for
+// The harness looks at the locks in Redis while clients use them. Therefore it sees a hold that claims to be valid for
 // longer than Redis keeps it, or that claims a renewal after Redis had forgotten it, even if nobody else acquires in
 // that time; and a hold that was released and is still there.
 

@@ -211,7 +211,7 @@ func (s *stepper) acquisition(o *op) {
 	}
 	in.ordered, in.called = queued, o.call.At
 	in.id = s.ids[o.ret.ID]
-	// While servers change over, two of them may count. So tokens of that time are not compared.
+	// While servers change over, two of them may count, so tokens of that time are not compared.
 	if outermost && !s.lossy(o.call.At, o.ret.At) {
 		in.token = o.ret.Token
 	}

@@ -7,7 +7,7 @@ import (
 )
 
 // A round has a theme: one fault, or two that combine, or none. Its time is divided into slots, and in
-// each slot most sessions use the same few primitives. So they meet on few names, and each primitive
+// each slot most sessions use the same few primitives, so they meet on few names, and each primitive
 // meets each fault of the round. Consecutive seeds have the themes in turn.
 
 const (

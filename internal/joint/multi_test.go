@@ -1,0 +1,343 @@
+package joint_test
+
+import (
+	"context"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	. "github.com/redlatch/redlatch/internal/engine"
+	. "github.com/redlatch/redlatch/internal/enginetest"
+	"github.com/redlatch/redlatch/internal/joint"
+)
+
+func TestMultiAcquiresItsMembersInOrderWithOneID(t *testing.T) {
+	Bubble(t, func(t *testing.T, s *Server) {
+		c := s.Client(t, "a")
+		r := c.MultiOf("x", "y", "z")
+		hold := Acquire(t, t.Context(), r)
+		var names []string
+		for _, e := range s.Log {
+			assert.Equal(t, "acquire", e.Op)
+			assert.Equal(t, hold.ID(), e.ID)
+			names = append(names, e.Name)
+		}
+		assert.Equal(t, []string{"x", "y", "z"}, names)
+		require.NoError(t, hold.Check(t.Context()))
+		require.NoError(t, hold.Extend(t.Context(), time.Hour, nil))
+		assert.Greater(t, time.Until(hold.ValidUntil()), 50*time.Minute)
+		Sleep(2 * time.Hour)
+		assert.NoError(t, Carry(hold).Err())
+		Release(t, hold)
+		s.RequireFree(t)
+		assert.Equal(t, []EventKind{EventAcquired, EventReleased}, c.Kinds(EventRenewed), "members emit none")
+	})
+}
+
+// Another holds the second of three members.
+func TestMultiHoldsNothingWhileItWaits(t *testing.T) {
+	Bubble(t, func(t *testing.T, s *Server) {
+		c := s.Client(t, "a")
+		s.Seize("y", "other", 0)
+		call := StartAcquire(t, t.Context(), c.MultiOf("x", "y", "z"))
+		assert.NotEmpty(t, s.IDs("x"), "for a moment")
+		Sleep(joint.FirstPatience + joint.FirstPatience/2)
+		assert.Empty(t, s.IDs("x"))
+		Sleep(time.Minute)
+		assert.Empty(t, s.IDs("x"))
+		s.Free("y")
+		Release(t, call.Wait())
+		assert.Equal(t, time.Minute+joint.FirstPatience+joint.FirstPatience/2, s.Now())
+		s.RequireFree(t)
+		assert.Equal(t, []EventKind{EventWait, EventAcquired, EventReleased}, c.Kinds(EventRenewed))
+	})
+}
+
+// failAfterAWait frees the last member. The first one fails from then on.
+func failAfterAWait(err error) func(*Server, *Client, context.CancelCauseFunc) {
+	return func(s *Server, _ *Client, _ context.CancelCauseFunc) {
+		s.OnEach(func(cmd Command) Fault {
+			if cmd.Op == "acquire" && cmd.Name == "x" {
+				return Fault{Err: err}
+			}
+			return Fault{}
+		})
+		s.Free("z")
+	}
+}
+
+// Another holds the last member. The acquisition ends without it, and nothing is left of the others.
+func TestMultiThatGivesUpLeavesNothing(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		limit time.Duration
+		act   func(s *Server, c *Client, cancel context.CancelCauseFunc) // after 3 s
+		fault Fault                                                      // of the command for the last member
+		want  error
+		at    time.Duration
+	}{
+		{"a single try", NoWait, nil, Fault{}, ErrNotAcquired, 0},
+		{"no member answers any longer", NoWait, nil, silence, Unanswered(nil), CommandTimeout + rollbackGrace},
+		{"a member is unreachable, and no release is answered", NoWait, nil, outOfReach, ErrDown, CommandTimeout},
+		{"an error of a member, and no release is answered", NoWait, nil, wrongType, ErrFatal, 3*time.Second + ms},
+		{"the limit", time.Second, nil, Fault{}, ErrNotAcquired, time.Second},
+		{
+			"its context", Forever, func(_ *Server, _ *Client, cancel context.CancelCauseFunc) { cancel(errStopped) },
+			Fault{}, errStopped, 3 * time.Second,
+		},
+		{
+			"its client closes", Forever, func(_ *Server, c *Client, _ context.CancelCauseFunc) {
+				go func() { _ = c.Shut(context.Background()) }()
+			}, Fault{}, ErrClosed, 3 * time.Second,
+		},
+		{"an error of a member", Forever, nil, Fault{Err: ErrFatal}, ErrFatal, 0},
+		{
+			"the first member is unreachable after a wait", 5 * time.Second, failAfterAWait(ErrDown),
+			Fault{}, ErrDown, 5 * time.Second,
+		},
+		{"an error of the first member after a wait", Forever, failAfterAWait(ErrFatal), Fault{}, ErrFatal, 3 * time.Second},
+		{"a member is unreachable", Forever, nil, Fault{Err: ErrDown}, ErrDown, 0},
+		{"a member does not answer", Forever, nil, Fault{Mute: true}, Unanswered(nil), CommandTimeout},
+		{"a member does not answer before the limit", time.Second, nil, Fault{Mute: true}, ErrUnavailable,
+			time.Second + answerGrace/2},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			Bubble(t, func(t *testing.T, s *Server) {
+				s.KeepLeases()
+				c := s.Client(t, "a")
+				s.Seize("z", "other", 0)
+				s.OnEach(func(cmd Command) Fault {
+					switch {
+					case cmd.Op == "acquire" && cmd.Name == "z":
+						return tt.fault
+					case cmd.Op == "release" && slices.Contains([]Fault{silence, outOfReach, wrongType}, tt.fault):
+						return silence
+					}
+					return Fault{}
+				})
+				ctx, cancel := context.WithCancelCause(t.Context())
+				defer cancel(nil)
+				call := Start(t, func() (*Hold, error) { return c.MultiOf("x", "y", "z").Acquire(ctx, NewTerms(), tt.limit) })
+				if tt.act != nil {
+					Sleep(3 * time.Second)
+					tt.act(s, c, cancel)
+				}
+				err := call.Fail()
+				slack := time.Duration(0)
+				if tt.at == CommandTimeout {
+					slack = 2 * joint.FirstPatience // it gives way at a random time before
+				}
+				assert.InDelta(t, tt.at, call.At.Sub(s.Start), float64(slack))
+				if Classify(tt.want).InDoubt {
+					assert.True(t, Classify(err).InDoubt, "%v", err)
+				} else {
+					require.ErrorIs(t, err, tt.want)
+				}
+				if tt.at == 0 {
+					assert.Len(t, s.Sent("acquire", "z"), 1)
+				}
+				s.ResetFaults()
+				s.Free("z")
+				Sleep(time.Minute)
+				s.RequireFree(t)
+			})
+		})
+	}
+}
+
+// Its context ends while the first member is being released, because the patience for the second one is over.
+func TestMultiWhoseContextEndsWhileItGivesWay(t *testing.T) {
+	Bubble(t, func(t *testing.T, s *Server) {
+		s.Seize("y", "other", 0)
+		ctx, cancel := context.WithCancelCause(t.Context())
+		defer cancel(nil)
+		s.OnEach(func(cmd Command) Fault {
+			if cmd.Op != "release" {
+				return Fault{}
+			}
+			cancel(errStopped)
+			return Fault{Delay: ms}
+		})
+		_, err := s.Client(t, "a").MultiOf("x", "y").Acquire(ctx, NewTerms(), Forever)
+		require.ErrorIs(t, err, ErrNotAcquired)
+		require.ErrorIs(t, err, errStopped)
+		s.ResetFaults()
+		s.Free("y")
+		Sleep(time.Minute)
+		s.RequireFree(t)
+	})
+}
+
+// The last member's answer counts within half of the grace: the other half is for the joint lock. After an answer of
+// the first member that is as late, the second one is not asked.
+func TestMemberOfAMultiAnswersInTheGrace(t *testing.T) {
+	const limit = joint.FirstPatience / 4 // no patience ends before
+	late, tooLate := Fault{Reply: limit + answerGrace/4}, Fault{Reply: limit + answerGrace*3/4}
+	for _, tt := range []struct {
+		name   string
+		faults []Fault
+		asked  int
+		want   error // nil: acquired
+	}{
+		{"the last one", []Fault{{}, late}, 2, nil},
+		{"the last one, too late", []Fault{{}, tooLate}, 2, ErrNotAcquired},
+		{"the first one", []Fault{late}, 1, ErrNotAcquired},
+		{"the first one, too late", []Fault{tooLate}, 1, ErrNotAcquired},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			Bubble(t, func(t *testing.T, s *Server) {
+				s.KeepLeases()
+				s.Script("acquire", tt.faults...)
+				hold, err := s.Client(t, "a").MultiOf("x", "y").Acquire(t.Context(), NewTerms(), limit)
+				require.ErrorIs(t, err, tt.want)
+				assert.LessOrEqual(t, s.Now(), limit+answerGrace)
+				assert.Len(t, s.Sent("acquire", ""), tt.asked)
+				if err == nil {
+					Release(t, hold)
+				}
+				Sleep(time.Second)
+				s.RequireFree(t)
+			})
+		})
+	}
+}
+
+// The servers fall silent when the first member is acquired. The second member's patience is over soon, and the rest of
+// the time goes by while the first one is released.
+func TestMultiWhoseReleasesAreNotAnsweredIsNotRefused(t *testing.T) {
+	for name, tt := range map[string]struct{ wait, ctx time.Duration }{
+		"wait": {time.Second, time.Hour}, "context": {Forever, time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			Bubble(t, func(t *testing.T, s *Server) {
+				silent := Fault{Reply: 2 * time.Second}
+				s.Script("acquire", Fault{}, silent)
+				s.Script("release", silent)
+				ctx, cancel := context.WithTimeout(t.Context(), tt.ctx)
+				defer cancel()
+				_, err := s.Client(t, "a").MultiOf("x", "y").Acquire(ctx, NewTerms(), tt.wait)
+				require.ErrorIs(t, err, ErrUnavailable)
+				require.NotErrorIs(t, err, ErrNotAcquired)
+				assert.LessOrEqual(t, s.Now(), time.Second+50*time.Millisecond)
+			})
+		})
+	}
+}
+
+// The caller may recover from a panic of its own hook, and has no hold to release.
+func TestHookThatPanicsLeavesNoMemberOfAMulti(t *testing.T) {
+	Bubble(t, func(t *testing.T, s *Server) {
+		s.KeepLeases()
+		s.Script("acquire", Fault{}, Fault{Panic: true})
+		require.PanicsWithValue(t, "hook", func() {
+			_, _ = s.Client(t, "a").MultiOf("x", "y").Acquire(t.Context(), NewTerms(), Forever)
+		})
+		Sleep(time.Second)
+		s.RequireFree(t)
+	})
+}
+
+// panicking acquires the members of a multi lock as a whole. A hook panics when they are released together.
+type panicking struct{ members []*Resource }
+
+func (*panicking) Fits(*Terms, *Terms) bool               { return true }
+func (*panicking) Subscribe(func(Message)) []Subscription { return nil }
+
+func (w *panicking) TryAcquire(ctx context.Context, o *Owner) (res Result, err error) {
+	for _, m := range w.members {
+		if res, err = m.Driver.TryAcquire(ctx, &Request{Owner: *o, Terms: NewTerms()}); err != nil || !res.Granted {
+			break
+		}
+	}
+	return res, err
+}
+
+func (*panicking) Release(context.Context, *Owner) ([]bool, bool, error) { panic("hook") }
+
+func TestHookThatPanicsInTheReleaseOfAMultiLeavesNoMember(t *testing.T) {
+	Bubble(t, func(t *testing.T, s *Server) {
+		s.KeepLeases()
+		c := s.Client(t, "a")
+		members := []*Resource{c.Lock("x"), c.Lock("y")}
+		r := c.Joint("multi", func(l *joint.Lock) { l.Whole = &panicking{members}; joint.NewMulti(l) }, members...)
+		hold := Acquire(t, t.Context(), r)
+		require.PanicsWithValue(t, "hook", func() { _ = hold.Release(t.Context()) })
+		Sleep(time.Second)
+		s.RequireFree(t)
+		require.NoError(t, c.Shut(t.Context()), "no hold is left")
+	})
+}
+
+func TestMultisInOppositeOrdersBothAcquireInTheEnd(t *testing.T) {
+	Bubble(t, func(t *testing.T, s *Server) {
+		a, b := s.Client(t, "a").MultiOf("x", "y"), s.Client(t, "b").MultiOf("y", "x")
+		s.OnEach(func(Command) Fault { return Fault{Delay: 5 * ms} }) // both have the first member
+		var calls []*Call
+		for _, r := range []*Resource{a, b} {
+			calls = append(calls, Start(t, func() (*Hold, error) {
+				hold := Acquire(t, t.Context(), r)
+				time.Sleep(10 * ms)
+				return hold, hold.Release(t.Context())
+			}))
+		}
+		for _, call := range calls {
+			call.Wait()
+		}
+		assert.Less(t, s.Now(), 10*time.Second)
+		s.RequireFree(t)
+	})
+}
+
+func TestMultiIsLostWithAnyMember(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		lose func(t *testing.T, s *Server, h *Hold)
+	}{
+		{"at a renewal", func(*testing.T, *Server, *Hold) { Sleep(15 * time.Second) }},
+		{"at a check", func(t *testing.T, _ *Server, h *Hold) { require.ErrorIs(t, h.Check(t.Context()), ErrLost) }},
+		{"at an extension", func(t *testing.T, _ *Server, h *Hold) {
+			require.ErrorIs(t, h.Extend(t.Context(), time.Hour, nil), ErrLost)
+		}},
+		{"at the release", func(*testing.T, *Server, *Hold) {}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			Bubble(t, func(t *testing.T, s *Server) {
+				s.KeepLeases()
+				c := s.Client(t, "a")
+				hold := Acquire(t, t.Context(), c.MultiOf("x", "y", "z"))
+				ctx := Carry(hold)
+				s.Forget("y")
+				tt.lose(t, s, hold)
+				require.ErrorIs(t, hold.Release(t.Context()), ErrLost)
+				require.ErrorIs(t, context.Cause(ctx), ErrLost)
+				Sleep(time.Second)
+				s.RequireFree(t)
+				assert.Equal(t, []EventKind{EventAcquired, EventLost}, c.Kinds(EventRenewed))
+			})
+		})
+	}
+}
+
+// The members' holds can be found and released by the user. The joint hold needs them all.
+func TestMultiIsLostWhenAMemberIsReleased(t *testing.T) {
+	Bubble(t, func(t *testing.T, s *Server) {
+		c := s.Client(t, "a")
+		r := c.MultiOf("x", "y")
+		hold := Acquire(t, t.Context(), r)
+		member, handle := HoldFrom(Carry(hold), c.Lock("y"))
+		require.NotNil(t, member)
+		assert.Nil(t, handle)
+		nested := Acquire(t, Carry(hold), c.Lock("y"))
+		assert.Equal(t, hold.ID(), nested.ID())
+		Release(t, nested)
+		s.Script("release", Fault{Delay: time.Second})
+		released := StartRelease(t, member)
+		require.ErrorIs(t, context.Cause(Carry(hold)), ErrLost, "before another client can have the member")
+		released.Wait()
+		require.ErrorIs(t, hold.Release(t.Context()), ErrLost)
+		s.RequireFree(t)
+	})
+}

@@ -1,0 +1,200 @@
+package joint_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	. "github.com/redlatch/redlatch/internal/engine"
+	. "github.com/redlatch/redlatch/internal/enginetest"
+)
+
+// Each case acquires a red lock of five servers.
+func TestRedAcquiresAMajority(t *testing.T) {
+	seize := func(s *Server) { s.Seize("x", "other", 0) }
+	down := func(s *Server) { s.OnEach(func(Command) Fault { return Fault{Err: ErrDown} }) }
+	mute := func(s *Server) { s.OnEach(silent) }
+	fading := 0 // servers that have fallen silent
+	fade := func(s *Server) {
+		if fading++; fading <= 3 {
+			mute(s)
+			return
+		}
+		s.OnEach(func(cmd Command) Fault {
+			if cmd.Op == "release" {
+				return silent(cmd)
+			}
+			return Fault{}
+		})
+	}
+	for _, tt := range []struct {
+		name  string
+		n     int // servers with a fault
+		fault func(*Server)
+		limit time.Duration
+		want  error // nil: acquired
+		at    time.Duration
+	}{
+		{"all answer", 0, nil, Forever, nil, 0},
+		{"two are held", 2, seize, Forever, nil, 0},
+		{"two are unreachable", 2, down, Forever, nil, 0},
+		{"two do not answer", 2, mute, Forever, nil, 2 * time.Second}, // the budget of a member
+		{"two do not answer before the limit", 2, mute, time.Second, nil, 750 * time.Millisecond},
+		{"three are held: a single try", 3, seize, NoWait, ErrNotAcquired, 0},
+		{"three are held: the limit", 3, seize, time.Second, ErrNotAcquired, time.Second},
+		{"three are unreachable", 3, down, Forever, ErrDown, 0},
+		{"three do not answer", 3, mute, Forever, Unanswered(nil), 2 * time.Second},
+		{"three do not answer, and then the others neither", 5, fade, Forever, Unanswered(nil), 2 * time.Second},
+		{"three do not answer before the limit", 3, mute, time.Second, ErrUnavailable, time.Second + rollbackGrace/2},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			Bubble(t, func(t *testing.T, _ *Server) {
+				k := newCluster(t, 5)
+				k.each(len(k.servers), (*Server).KeepLeases)
+				began := time.Now()
+				k.each(tt.n, tt.fault)
+				hold, err := redOf(k.clients).Acquire(t.Context(), NewTerms(), tt.limit)
+				switch {
+				case tt.want == nil:
+					require.NoError(t, err)
+					assert.Equal(t, tt.at, time.Since(began))
+					assert.GreaterOrEqual(t, k.holders(hold.ID()), 3)
+					if tt.limit > 0 {
+						assert.Less(t, time.Since(began), tt.limit, "a slow member must not use up the wait")
+					}
+				case Classify(tt.want).InDoubt:
+					assert.True(t, Classify(err).InDoubt, "%v", err)
+				default:
+					require.ErrorIs(t, err, tt.want)
+				}
+				// A failed attempt waits for the releases of what it acquired, within the budget and the command timeout.
+				assert.GreaterOrEqual(t, time.Since(began), tt.at)
+				assert.LessOrEqual(t, time.Since(began), min(2*tt.at, CommandTimeout))
+				k.each(tt.n, func(s *Server) { s.ResetFaults(); s.Forget("x") })
+				if hold != nil {
+					Release(t, hold)
+				}
+				Sleep(time.Minute)
+				k.requireFree(t)
+			})
+		})
+	}
+}
+
+// Two of five are held, and one is unreachable. It waits, because the holders are to blame.
+func TestRedWaitsForHoldersAlthoughAMemberIsUnreachable(t *testing.T) {
+	Bubble(t, func(t *testing.T, _ *Server) {
+		k := newCluster(t, 5)
+		k.each(2, func(s *Server) { s.Seize("x", "other", 0) })
+		k.servers[2].OnEach(func(Command) Fault { return Fault{Err: ErrDown} })
+		_, err := redOf(k.clients).Acquire(t.Context(), NewTerms(), time.Second)
+		require.ErrorIs(t, err, ErrNotAcquired)
+		require.ErrorIs(t, err, ErrDown)
+		k.each(2, func(s *Server) { s.Forget("x") })
+		Sleep(time.Second)
+		k.requireFree(t)
+	})
+}
+
+func TestRedWaitsForAMajorityOfMessages(t *testing.T) {
+	Bubble(t, func(t *testing.T, _ *Server) {
+		k := newCluster(t, 3)
+		k.each(2, func(s *Server) { s.Seize("x", "other", 0) })
+		call := StartAcquire(t, t.Context(), redOf(k.clients))
+		Sleep(500 * ms)
+		attempts := len(k.servers[2].Sent("acquire", ""))
+		k.servers[0].Forget("x")
+		k.servers[2].Message("x")
+		Sleep(0)
+		assert.Len(t, k.servers[2].Sent("acquire", ""), attempts, "one message is no majority")
+		k.servers[0].Message("x")
+		call.Wait()
+		assert.Less(t, k.servers[0].Now(), 800*ms)
+		Release(t, call.Hold)
+		k.servers[1].Forget("x")
+		k.requireFree(t)
+	})
+}
+
+func TestRedRivalsDoNotBlockEachOther(t *testing.T) {
+	Bubble(t, func(t *testing.T, _ *Server) {
+		k := newCluster(t, 3)
+		sets := [][]*Client{k.clients, k.join(t, "b"), k.join(t, "c")}
+		for i, s := range k.servers { // each server gets another rival's command first
+			s.OnEach(func(cmd Command) Fault {
+				if cmd.Op == "acquire" && cmd.Client[0] != "abc"[i] {
+					return Fault{Delay: 2 * ms}
+				}
+				return Fault{Delay: ms}
+			})
+		}
+		var calls []*Call
+		for _, clients := range sets {
+			calls = append(calls, Start(t, func() (*Hold, error) {
+				hold := Acquire(t, t.Context(), redOf(clients))
+				return hold, hold.Release(t.Context())
+			}))
+		}
+		for _, call := range calls {
+			call.Wait()
+		}
+		assert.Less(t, k.servers[0].Now(), 5*time.Second)
+		Sleep(time.Second)
+		k.requireFree(t)
+	})
+}
+
+func TestRedHoldLivesWithAMajority(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		n    int // servers that stop answering
+		lost bool
+	}{
+		{"two of five", 2, false},
+		{"three of five", 3, true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			Bubble(t, func(t *testing.T, _ *Server) {
+				k := newCluster(t, 5)
+				hold := Acquire(t, t.Context(), redOf(k.clients))
+				k.each(tt.n, func(s *Server) { s.OnEach(silent) })
+				ctx := Carry(hold)
+				Sleep(DefaultTTL - margin - ms)
+				assert.NoError(t, ctx.Err())
+				if !tt.lost {
+					require.NoError(t, hold.Check(t.Context()))
+					require.NoError(t, hold.Extend(t.Context(), time.Minute, nil))
+				} else {
+					assert.Equal(t, ms, time.Until(hold.ValidUntil()))
+				}
+				Sleep(5 * time.Minute)
+				assert.Equal(t, tt.lost, errors.Is(context.Cause(ctx), ErrLost))
+				err := hold.Release(t.Context())
+				assert.Equal(t, tt.lost, errors.Is(err, ErrLost), "%v", err)
+				k.each(tt.n, (*Server).ResetFaults)
+				Sleep(5 * time.Minute)
+				k.requireFree(t)
+			})
+		})
+	}
+}
+
+func TestRedReleaseWithoutAMajorityOfAnswersGoesOnInTheBackground(t *testing.T) {
+	Bubble(t, func(t *testing.T, _ *Server) {
+		k := newCluster(t, 3)
+		k.each(len(k.servers), (*Server).KeepLeases)
+		hold := Acquire(t, t.Context(), redOf(k.clients))
+		k.each(2, func(s *Server) { s.Script("release", Fault{Lost: true}, Fault{Err: ErrDown}) })
+		began := time.Now()
+		err := hold.Release(t.Context())
+		assert.True(t, Classify(err).InDoubt, "%v", err)
+		assert.Equal(t, 2*time.Second, time.Since(began), "the budget of a member")
+		assert.Equal(t, 2, k.holders(hold.ID()))
+		Sleep(5 * time.Second)
+		k.requireFree(t)
+	})
+}
