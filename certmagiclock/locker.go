@@ -29,7 +29,7 @@ import (
 // Locker implements certmagic's Locker, and its optional interfaces TryLocker and LockLeaseRenewer. It is
 // safe for many names and goroutines.
 //
-// Unlock names no owner. So a local gate for each name stands before the lock: the next caller of this
+// Unlock names no owner, so a local gate for each name stands before the lock: the next caller of this
 // process passes it only after Unlock, even if the lock was lost meanwhile. Then Unlock always belongs to
 // the caller that has locked.
 type Locker struct {

@@ -43,7 +43,7 @@ func NewElector(c *primitives.Client, name string, opts ...primitives.Option) *E
 // An error makes gocron skip the run. It matches [primitives.ErrNotAcquired] if another scheduler is the
 // leader, [primitives.ErrUnavailable] if Redis does not answer, and [primitives.ErrClosed] after Close.
 //
-// A call that waits for an earlier one takes over the error of an attempt that began meanwhile. So in an
+// A call that waits for an earlier one takes over the error of an attempt that began meanwhile, so in an
 // outage the runs of many jobs are skipped together.
 func (e *Elector) IsLeader(ctx context.Context) error {
 	before := e.attempts.Load()

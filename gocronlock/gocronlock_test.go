@@ -234,7 +234,7 @@ func TestOneEndedRunFailsNoOther(t *testing.T) {
 	})
 }
 
-// Other schedulers only try. So neither the leadership nor the lock of a job lingers, although other locks of the
+// Other schedulers only try, so neither the leadership nor the lock of a job lingers, although other locks of the
 // client do.
 func TestNothingLingers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -363,7 +363,7 @@ func freedByGo(c *cell) {
 		require.NoError(c, c.goClient.PermitExpirableSemaphore(c.name).ReleaseID(c.ctx, holder.id))
 	case "multi", "red":
 		// Redisson's multi lock stops unlocking at the first member that it no longer holds, and keeps the
-		// members after it. So take the last members away.
+		// members after it, so take the last members away.
 		members := c.memberLocks(map[string]int{"multi": 2, "red": 3}[c.primitive])
 		for _, member := range members[len(members)-len(c.forcible()):] {
 			require.NoError(c, is(true)(member.ForceRelease(c.ctx)))

@@ -83,7 +83,7 @@ func WithTracerProvider(p trace.TracerProvider) Option {
 // WithAttribute adds an attribute to all metrics that have the attribute redlatch.kind. It is computed from
 // the names of locks.
 //
-// Each value adds a time series for each metric and kind, and none is ever removed. So attributeOf should
+// Each value adds a time series for each metric and kind, and none is ever removed, so attributeOf should
 // return one of a few dozen values, such as "orders" for "orders:42". Never return the name itself if
 // names contain ids: memory would grow without limit here and in the backend. By default nothing of a name
 // is an attribute of a metric.

@@ -65,7 +65,7 @@ type config struct {
 // WithLabel adds a label to all metrics that have the label kind. Its values are computed from the names
 // of locks. The label is a valid name of Prometheus other than kind, outcome, end, reason and le.
 //
-// Each value adds about 80 series for each kind, and none is ever removed. So valueOf should return one of
+// Each value adds about 80 series for each kind, and none is ever removed, so valueOf should return one of
 // a few dozen values, such as "orders" for "orders:42". Never return the name itself if names contain ids:
 // memory would grow without limit here and in Prometheus. By default nothing of a name is a label.
 //

@@ -14,7 +14,7 @@ const (
 	maxInFlight = 64 // calls of a group in flight
 )
 
-// idleTime is how long the scheduler keeps running without leases. So a caller that acquires and
+// idleTime is how long the scheduler keeps running without leases, so a caller that acquires and
 // releases in turn does not start it each time.
 const idleTime = 100 * time.Millisecond
 
@@ -31,7 +31,7 @@ const idleTime = 100 * time.Millisecond
 //
 //   - A registered lease is in Dog.alarms. If it has a group, it is in the due heap of that group.
 //   - Both heaps are ordered: l.next and validity change only together with a heap operation.
-//   - While an attempt is queued, l.next is never. So a lease is in at most one queued call.
+//   - While an attempt is queued, l.next is never, so a lease is in at most one queued call.
 //   - While there are alarms, the scheduler runs and wakes up by the time of the first one.
 
 // group is a set of leases that share batches. It exists while it has leases or calls.
@@ -230,7 +230,7 @@ func (d *Dog) step() (wait time.Duration, ok bool) {
 }
 
 // makeBatches queues batches for g's leases that are due. A batch starts because of a lease that is
-// due now, and is filled with leases that are due within a tenth of a period. So a batch is full, or
+// due now, and is filled with leases that are due within a tenth of a period. Therefore a batch is full, or
 // no other one follows it within that time.
 //
 // A wake-up of the scheduler costs as much as a batch, so it also takes full batches of leases that

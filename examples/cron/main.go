@@ -4,7 +4,7 @@
 // job of this tick is done, so the next process that gets the lock does not run it again. The key is
 // read and written under the lock.
 //
-// If the job fails, or if its process dies, the next process runs it. So the job runs at least once,
+// If the job fails, or if its process dies, the next process runs it. Therefore the job runs at least once,
 // and should be idempotent: a process may die after the job but before it has written the key.
 package main
 

@@ -1,7 +1,7 @@
 // Command stock sells one hot product with three kinds of locking, and compares their speed.
 //
 // An order reads the stock, decides, and writes the stock. If two orders did so at the same time, they
-// would sell one piece twice. So each order holds a lock while it works. The three kinds are:
+// would sell one piece twice, so each order holds a lock while it works. The three kinds are:
 //
 //   - A plain lock on the article. Each order needs at least a trip to Redis.
 //   - Stripes: the stock is divided into parts with a lock each, and an order takes from one of them.
@@ -9,7 +9,7 @@
 //   - A cohort: the lock on the article stays in one process for up to 5 ms, and the orders of that
 //     process pass it on without asking Redis. Orders still work one after another.
 //
-// So stripes pay when the work takes long, and a cohort pays when the trips to Redis do.
+// Therefore stripes pay when the work takes long, and a cohort pays when the trips to Redis do.
 package main
 
 import (

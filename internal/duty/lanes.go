@@ -5,7 +5,7 @@
 //
 // An outage collects duties, and must not collect goroutines with them. All duties of a server wait in one
 // lane, oldest first. A lane makes few attempts at a time, and when one was not answered, only one. But an
-// attempt on a dead connection ends late. So while duties wait, a lane begins another attempt each
+// attempt on a dead connection ends late, so while duties wait, a lane begins another attempt each
 // [ProbePause]: it notices within that time that the server answers again. Then it makes more and more
 // attempts at once, and begins those anew that are still stuck.
 //

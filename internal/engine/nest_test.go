@@ -417,7 +417,7 @@ func TestOuterHoldWithAFixedLeaseOutlivesANestedHoldThatExpires(t *testing.T) {
 	}
 }
 
-// Holds of a shared id are counted by the server. So are nested ones.
+// Holds of a shared id are counted by the server, and so are nested ones.
 func TestNestingUnderASharedIDAcquiresAgain(t *testing.T) {
 	Bubble(t, func(t *testing.T, s *Server) {
 		r := s.Client(t, "a").Lock("x")

@@ -11,7 +11,7 @@ import (
 	"github.com/redlatch/redlatch/watchdog"
 )
 
-// A Redis that comes back may have forgotten everything: a restart without data, or a failover. So the client
+// A Redis that comes back may have forgotten everything: a restart without data, or a failover, so the client
 // then asks it about all holds at once. Otherwise a renewed hold would learn of its loss at its next renewal,
 // and one with a fixed lease never. After questions about every hold it repeats its latest releases, which Redis
 // may have forgotten, too ([engine.Core.RepeatReleases]). These are the occasions:
@@ -64,7 +64,7 @@ func (p *Presence) ask(add func(*asking)) {
 func (p *Presence) runAsking() {
 	a := &p.asking
 	for {
-		// The occasions are taken, and running is set, in one step. So an occasion that comes now is either seen in the
+		// The occasions are taken, and running is set, in one step, so an occasion that comes now is either seen in the
 		// next turn, or starts another goroutine.
 		a.mu.Lock()
 		all, tags := a.all, a.tags

@@ -108,7 +108,7 @@ func (p *Presence) readAsks() {
 func (p *Presence) AskFor(r *engine.Resource, holder string) {
 	text := p.Prefix + r.Name + "\n" + holder
 	now := p.now()
-	// All waiters for a lock are refused by the same holder, each at its own poll. So the last ask is enough to
+	// All waiters for a lock are refused by the same holder, each at its own poll, so the last ask is enough to
 	// remember.
 	p.mu.Lock()
 	again := p.lastAsk == text && now < p.lastAskAt+engine.Instant(askAgain)

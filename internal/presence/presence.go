@@ -197,7 +197,7 @@ func (p *Presence) look() time.Duration {
 }
 
 // rest prepares the end of the goroutine of an idle client. It reports whether run should end. A hold or
-// waiter that came meanwhile may have found it running, and so has not started another one. So rest looks
+// waiter that came meanwhile may have found it running, and so has not started another one, so rest looks
 // once more after it has cleared the flag.
 func (p *Presence) rest() bool {
 	p.idleSince = 0

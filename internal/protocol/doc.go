@@ -6,7 +6,7 @@
 //
 //   - No reachable state violates an invariant, such as "two holds are valid at once". From each state of the
 //     fair lock, what is sure to happen ends all waiting.
-//   - With a defect planted, such as "a release is not remembered", some reachable state does. So the
+//   - With a defect planted, such as "a release is not remembered", some reachable state does, so the
 //     invariants are not empty.
 //   - The server in the model does what the Lua scripts do: each step of it is compared with the script
 //     on a Redis.

@@ -707,7 +707,7 @@ func TestFairProtocolFindsDefects(t *testing.T) {
 	for _, tt := range []struct {
 		name string
 		in   fairSetup
-		// A waiter that waits for ever is found when all states are known. So such a model leaves out copies.
+		// A waiter that waits for ever is found when all states are known, so such a model leaves out copies.
 		upTo nature
 		d    fairDefects
 	}{

@@ -153,7 +153,7 @@ func TestHowLongTheHeadStandsBackAfterARelease(t *testing.T) {
 	}
 }
 
-// Without a turn each message makes the head try. So does the news that messages may have been lost, and the reply
+// Without a turn each message makes the head try, and so does the news that messages may have been lost, and the reply
 // to a release after which the head has tried already.
 func TestWithoutATurnTheHeadTries(t *testing.T) {
 	now := time.Now()

@@ -109,7 +109,7 @@ func cacheDir() (string, error) {
 	return filepath.Join(cache, "redlatch-interop"), nil
 }
 
-// buildInto builds in a temporary directory and renames the result to dir. So dir is either complete
+// buildInto builds in a temporary directory and renames the result to dir, so dir is either complete
 // or does not exist.
 func buildInto(ctx context.Context, dir string, version Version) error {
 	mvn, err := lookPath("mvn")
