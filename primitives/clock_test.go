@@ -15,7 +15,7 @@ import (
 // The watchdog renews a lock every third of its TTL for an hour, and not after its release.
 func TestClockWatchdogRenewsUntilRelease(t *testing.T) {
 	t.Parallel()
-	Bubble(t, func(t *testing.T, b *Bubbled) {
+	Bubble(t, func(t *testing.T, b *BubbleTest) {
 		hold := Acquire(t, t.Context(), b.L)
 		b.P.Record()
 		// The extra second keeps the release away from the instant of a renewal, which might be
@@ -48,7 +48,7 @@ func TestClockLossIsReportedAtTheDeadline(t *testing.T) {
 		{"at most half a TTL", time.Hour, 15 * time.Second},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			Bubble(t, func(t *testing.T, b *Bubbled) {
+			Bubble(t, func(t *testing.T, b *BubbleTest) {
 				var opts []primitives.ClientOption
 				if tt.margin >= 0 {
 					opts = append(opts, primitives.WithSafetyMargin(tt.margin))
@@ -76,7 +76,7 @@ func TestClockLossIsReportedAtTheDeadline(t *testing.T) {
 // Outages that are shorter than the validity of a hold do not end it.
 func TestClockShortOutagesLoseNothing(t *testing.T) {
 	t.Parallel()
-	Bubble(t, func(t *testing.T, b *Bubbled) {
+	Bubble(t, func(t *testing.T, b *BubbleTest) {
 		hold := Acquire(t, t.Context(), b.L)
 		for range 20 {
 			time.Sleep(5 * time.Second)
@@ -97,7 +97,7 @@ func TestClockShortOutagesLoseNothing(t *testing.T) {
 // that others need not wait for the safety margin to pass.
 func TestClockLease(t *testing.T) {
 	t.Parallel()
-	Bubble(t, func(t *testing.T, b *Bubbled) {
+	Bubble(t, func(t *testing.T, b *BubbleTest) {
 		began := time.Now()
 		hold := Acquire(t, t.Context(), b.L, primitives.WithLease(10*time.Second))
 		b.P.Record()
@@ -115,7 +115,7 @@ func TestClockLease(t *testing.T) {
 // acquires in time.
 func TestClockMaxHoldEndsARenewedHold(t *testing.T) {
 	t.Parallel()
-	Bubble(t, func(t *testing.T, b *Bubbled) {
+	Bubble(t, func(t *testing.T, b *BubbleTest) {
 		began := time.Now()
 		hold := Acquire(t, t.Context(), b.L, primitives.WithMaxHold(time.Minute))
 		time.Sleep(55 * time.Second)
@@ -134,7 +134,7 @@ func TestClockMaxHoldEndsARenewedHold(t *testing.T) {
 func TestClockNestedHoldsKeepTheirOwnLeases(t *testing.T) {
 	t.Parallel()
 	t.Run("a renewed hold outlives the outer lease", func(t *testing.T) {
-		Bubble(t, func(t *testing.T, b *Bubbled) {
+		Bubble(t, func(t *testing.T, b *BubbleTest) {
 			began := time.Now()
 			outer := Acquire(t, t.Context(), b.L, primitives.WithLease(20*time.Second))
 			inner := Acquire(t, context.WithoutCancel(outer.Context()), b.L)
@@ -150,7 +150,7 @@ func TestClockNestedHoldsKeepTheirOwnLeases(t *testing.T) {
 		})
 	})
 	t.Run("the outer hold is renewed beyond nested leases", func(t *testing.T) {
-		Bubble(t, func(t *testing.T, b *Bubbled) {
+		Bubble(t, func(t *testing.T, b *BubbleTest) {
 			outer := Acquire(t, t.Context(), b.L)
 			inner := Acquire(t, outer.Context(), b.L, primitives.WithLease(time.Second))
 			long := Acquire(t, inner.Context(), b.L, primitives.WithLease(time.Hour))
@@ -168,7 +168,7 @@ func TestClockNestedHoldsKeepTheirOwnLeases(t *testing.T) {
 		})
 	})
 	t.Run("renewal ends with the release of the renewed hold", func(t *testing.T) {
-		Bubble(t, func(t *testing.T, b *Bubbled) {
+		Bubble(t, func(t *testing.T, b *BubbleTest) {
 			began := time.Now()
 			outer := Acquire(t, t.Context(), b.L, primitives.WithLease(time.Minute))
 			inner := Acquire(t, outer.Context(), b.L)
@@ -188,7 +188,7 @@ func TestClockNestedHoldsKeepTheirOwnLeases(t *testing.T) {
 // Extend moves the deadline of a lease, which then ends exactly there.
 func TestClockExtend(t *testing.T) {
 	t.Parallel()
-	Bubble(t, func(t *testing.T, b *Bubbled) {
+	Bubble(t, func(t *testing.T, b *BubbleTest) {
 		began := time.Now()
 		hold := Acquire(t, t.Context(), b.L, primitives.WithLease(10*time.Second))
 		time.Sleep(5 * time.Second)
@@ -204,7 +204,7 @@ func TestClockExtend(t *testing.T) {
 // It subscribes to nothing.
 func TestClockPollingBacksOff(t *testing.T) {
 	t.Parallel()
-	Bubble(t, func(t *testing.T, b *Bubbled) {
+	Bubble(t, func(t *testing.T, b *BubbleTest) {
 		hold := Acquire(t, t.Context(), b.Other)
 		b.P.Record()
 		l := b.C.Lock("l", primitives.WithPolling(100*time.Millisecond, 10*time.Second))
@@ -236,7 +236,7 @@ func TestClockPollingBacksOff(t *testing.T) {
 // for a lost message.
 func TestClockSlowPollIsSharedByWaiters(t *testing.T) {
 	t.Parallel()
-	Bubble(t, func(t *testing.T, b *Bubbled) {
+	Bubble(t, func(t *testing.T, b *BubbleTest) {
 		hold := Acquire(t, t.Context(), b.Other)
 		ctx, cancel := context.WithCancel(t.Context())
 		var waiting []<-chan Result
@@ -271,7 +271,7 @@ func TestClockSlowPollIsSharedByWaiters(t *testing.T) {
 // A wait ends exactly at its limit, or with its context.
 func TestClockWaitEndsAtItsLimit(t *testing.T) {
 	t.Parallel()
-	Bubble(t, func(t *testing.T, b *Bubbled) {
+	Bubble(t, func(t *testing.T, b *BubbleTest) {
 		hold := Acquire(t, t.Context(), b.Other)
 		began := time.Now()
 		_, err := b.L.Acquire(t.Context(), primitives.WithWait(1500*time.Millisecond))

@@ -64,7 +64,7 @@ func TestCountsDeepReaders(t *testing.T) {
 
 // A handle is made for each acquisition in most applications. Making one sends nothing.
 func TestCountsHandle(t *testing.T) {
-	if Raced {
+	if RaceEnabled {
 		t.Skip("the race detector allocates, too")
 	}
 	s := redistest.Fresh(t)
@@ -132,7 +132,7 @@ func TestCountsUncontendedAcquireAndRelease(t *testing.T) {
 			calls := redistest.Commands(t, s).Since(before)
 			// A command is sent again if the machine stalls for longer than a caller waits by itself.
 			require.InDelta(t, 2*n, calls["evalsha"]+calls["eval"], n/20)
-			if !Raced { // the race detector allocates, too
+			if !RaceEnabled { // the race detector allocates, too
 				require.LessOrEqual(t, testing.AllocsPerRun(n, pair), kind.allocs)
 			}
 		})
@@ -264,7 +264,7 @@ func TestCountsManyWaiters(t *testing.T) {
 	require.LessOrEqual(t, redistest.Connections(t, s), connections+clients)
 	const more = 100 // work in the background; two goroutines for each waiter would be a thousand more
 	require.LessOrEqual(t, runtime.NumGoroutine(), goroutines+waiters-clients+more)
-	if !Raced {
+	if !RaceEnabled {
 		requireSettles(t, 900, func() float64 { return float64(heap()-before) / (waiters - clients) })
 	}
 	Release(t, hold)
@@ -312,7 +312,7 @@ func requireSettles(t *testing.T, limit float64, figure func() float64) {
 // A hold takes little memory together with its handle and its Context.
 func TestCountsBytesOfAHold(t *testing.T) {
 	redistest.NeedFull(t, "thousands of holds")
-	if Raced {
+	if RaceEnabled {
 		t.Skip("the race detector allocates, too")
 	}
 	c := NewClient(t, redistest.Fresh(t).Client(t))
@@ -359,7 +359,7 @@ func TestCountsManyHolds(t *testing.T) {
 		require.NoError(t, err)
 		holds[i] = hold
 	}
-	if !Raced {
+	if !RaceEnabled {
 		requireSettles(t, 800, func() float64 { return float64(heap()-before) / n })
 	}
 	require.LessOrEqual(t, runtime.NumGoroutine(), goroutines+20)

@@ -23,7 +23,7 @@ func TestReleaseOfPermitsInDoubt(t *testing.T) {
 		t.Run(kind, func(t *testing.T) {
 			redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 				p, name := s.Proxy(t), redistest.Name(t)
-				c := NewClient(t, p.Client(t, Quick), primitives.WithClientName(""))
+				c := NewClient(t, p.Client(t, FastRetries), primitives.WithClientName(""))
 				sem, rdb := open(c, name), s.Client(t)
 				require.NoError(t, ErrOf(sem.Init(t.Context(), 3)))
 				Release(t, Acquire(t, t.Context(), sem)) // loads the scripts
@@ -60,7 +60,7 @@ func TestReleaseOfALockInDoubt(t *testing.T) {
 		t.Run(kind, func(t *testing.T) {
 			redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 				p, name := s.Proxy(t), redistest.Name(t)
-				lock := open(NewClient(t, p.Client(t, Quick), primitives.WithClientName("")), name)
+				lock := open(NewClient(t, p.Client(t, FastRetries), primitives.WithClientName("")), name)
 				keys := func() []string { return redistest.Keys(t, s, "*"+name+"*") }
 				Release(t, Acquire(t, t.Context(), lock)) // loads the scripts
 				require.Empty(t, keys(), "nothing is remembered")
@@ -100,11 +100,11 @@ func TestLateReleaseOfALockInDoubt(t *testing.T) {
 			t.Parallel()
 			redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 				p, name := s.Proxy(t), redistest.Name(t)
-				l := open(t, NewClient(t, p.Client(t, Quick), primitives.WithClientName("")), name)
+				l := open(t, NewClient(t, p.Client(t, FastRetries), primitives.WithClientName("")), name)
 				Release(t, Acquire(t, t.Context(), l)) // loads the scripts
 				p.Record()
 				p.DropReplies(1, Script)
-				hold := Acquire(t, t.Context(), l, primitives.WithLease(Brief))
+				hold := Acquire(t, t.Context(), l, primitives.WithLease(ShortLease))
 				p.Heal()
 				copies := ScriptsOf(p)
 				RequireEnds(t, hold.Context(), primitives.ErrLost)

@@ -28,7 +28,7 @@ func TestC20OptionsOutOfRangeAreInvalid(t *testing.T) {
 		"polling order": primitives.WithPolling(2*time.Second, time.Second),
 	}
 	for _, d := range []time.Duration{
-		0, -1, math.MinInt64, 1, time.Millisecond - 1, Century + 1, math.MaxInt64,
+		0, -1, math.MinInt64, 1, time.Millisecond - 1, LongestDuration + 1, math.MaxInt64,
 	} {
 		bad[fmt.Sprint("lease ", d)] = primitives.WithLease(d)
 		bad[fmt.Sprint("watchdog ", d)] = primitives.WithWatchdog(d)
@@ -68,14 +68,14 @@ func TestC20ExtremeDurationsAreValid(t *testing.T) {
 	t.Parallel()
 	EachLock(t, func(t *testing.T, x *LockTest) {
 		for _, opts := range [][]primitives.Option{
-			{primitives.WithLease(Century)},
-			{primitives.WithWatchdog(Century)},
-			{primitives.WithWatchdog(Century), primitives.WithMaxHold(Century)},
+			{primitives.WithLease(LongestDuration)},
+			{primitives.WithWatchdog(LongestDuration)},
+			{primitives.WithWatchdog(LongestDuration), primitives.WithMaxHold(LongestDuration)},
 			{primitives.WithWait(math.MaxInt64)},
 			{{}},
 		} {
 			hold := Acquire(t, t.Context(), x.L, opts...)
-			require.NoError(t, hold.Extend(t.Context(), Century))
+			require.NoError(t, hold.Extend(t.Context(), LongestDuration))
 			Release(t, hold)
 		}
 		hold, err := x.L.Acquire(t.Context(), primitives.WithLease(time.Millisecond))
@@ -178,7 +178,7 @@ func TestExtendNeverShortensTheLease(t *testing.T) {
 	t.Parallel()
 	EachLock(t, func(t *testing.T, x *LockTest) {
 		for _, opts := range [][]primitives.Option{
-			{primitives.WithLease(Brief)}, {primitives.WithOwner("o")}, nil,
+			{primitives.WithLease(ShortLease)}, {primitives.WithOwner("o")}, nil,
 		} {
 			hold := Acquire(t, t.Context(), x.L, opts...)
 			for _, d := range []time.Duration{0, -1, time.Millisecond - 1, math.MaxInt64} {
@@ -189,7 +189,7 @@ func TestExtendNeverShortensTheLease(t *testing.T) {
 			require.Greater(t, time.Until(hold.ValidUntil()), 59*time.Minute)
 			require.Greater(t, x.Rdb.PTTL(t.Context(), x.Name).Val(), 59*time.Minute)
 			if len(opts) > 0 {
-				time.Sleep(Brief) // the original lease passes
+				time.Sleep(ShortLease) // the original lease passes
 				RequireLive(t, hold.Context())
 			}
 			Release(t, hold)
@@ -204,7 +204,7 @@ func TestDetachStopsTheRenewalAndKeepsTheLock(t *testing.T) {
 	EachLock(t, func(t *testing.T, x *LockTest) {
 		p := x.S.Proxy(t)
 		c := NewClient(t, p.Client(t))
-		hold := Acquire(t, t.Context(), c.Lock(x.Name), primitives.WithWatchdog(Brief))
+		hold := Acquire(t, t.Context(), c.Lock(x.Name), primitives.WithWatchdog(ShortLease))
 		hold.Detach()
 		p.Record()
 		require.NoError(t, c.Close(t.Context()), "Close does not wait for a detached hold")

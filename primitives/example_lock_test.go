@@ -106,7 +106,7 @@ func ExampleLock_Adopt() {
 	// released: true
 }
 
-// Equal owner ids are one holder, in whichever process they are used. So a job that continues after a
+// Equal owner ids are one holder, in whichever process they are used, so a job that continues after a
 // crash gets its lock again at once, without waiting for the old lease.
 func ExampleWithOwner() {
 	rdb, done := openExample()
@@ -165,7 +165,7 @@ func ExampleWithCohort() {
 }
 
 // Cron starts a nightly job on two hosts, whose clocks differ by some seconds. The job takes a moment, but its lock
-// stays taken for ten minutes. So it runs once.
+// stays taken for ten minutes, so it runs once.
 func ExampleWithMinHold() {
 	client, done := exampleClient()
 	defer done()

@@ -83,6 +83,6 @@ func TestFairLockKeepsNoGrantsOfOthers(t *testing.T) {
 	}
 	Release(t, hold) // its grant comes after them
 	Release(t, AwaitHold(t, waiting))
-	Shut(far)
+	CloseNow(far)
 	require.Zero(t, earlyGrants(t, far))
 }

@@ -82,7 +82,7 @@ var tokenCases = []struct {
 		Release(t, adopted)
 	}},
 	{"after a lease expired", 2, func(t *testing.T, x *FencedTest, l *primitives.Lock) {
-		hold := x.Take(t, t.Context(), l, primitives.WithLease(Brief))
+		hold := x.Take(t, t.Context(), l, primitives.WithLease(ShortLease))
 		next := x.Take(t, t.Context(), l)
 		require.Greater(t, next.Token(), hold.Token())
 		Release(t, next)

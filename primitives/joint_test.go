@@ -108,7 +108,7 @@ func jointExcludes(t *testing.T, x *JointTest) {
 		if i%2 == 0 {
 			slices.Reverse(locks)
 		}
-		wg.Go(func() { Increment(t, Acts(x.Join(locks)), &n, each) })
+		wg.Go(func() { Increment(t, AsAcquirer(x.Join(locks)), &n, each) })
 	}
 	wg.Wait()
 	require.Equal(t, 6*each, n)
@@ -362,7 +362,7 @@ func jointJava(t *testing.T, x *JointTest) {
 
 func jointClose(t *testing.T, x *JointTest) {
 	hold := Acquire(t, t.Context(), x.L)
-	Shut(x.C)
+	CloseNow(x.C)
 	require.ErrorIs(t, context.Cause(hold.Context()), primitives.ErrClosed)
 	require.ErrorIs(t, hold.Release(t.Context()), primitives.ErrClosed)
 	x.RequireCounts(t, hold.ID(), "1", "1", "1") // the critical section may still run

@@ -64,13 +64,13 @@ var lockCases = []struct {
 	}},
 	{"C3: a nested hold shortens the lease only when left alone", nil, func(t *testing.T, x *LockTest) error {
 		outer := Acquire(t, t.Context(), x.L)
-		inner := Acquire(t, outer.Context(), x.C.Lock(x.Name), primitives.WithWatchdog(Watched))
+		inner := Acquire(t, outer.Context(), x.C.Lock(x.Name), primitives.WithWatchdog(RenewedTTL))
 		require.Equal(t, outer.ID(), inner.ID())
 		ttl, err := x.Rdb.PTTL(t.Context(), x.Name).Result()
 		require.NoError(t, err)
 		require.Greater(t, ttl, 20*time.Second)
 		Release(t, outer)
-		require.LessOrEqual(t, time.Until(inner.ValidUntil()), Watched)
+		require.LessOrEqual(t, time.Until(inner.ValidUntil()), RenewedTTL)
 		return inner.Release(t.Context())
 	}},
 	{"C3: HoldFrom finds the innermost hold in a context", nil, func(t *testing.T, x *LockTest) error {
@@ -238,7 +238,7 @@ var lockCases = []struct {
 	}},
 	{"C15: Adopt moves all counts to a new id", nil, func(t *testing.T, x *LockTest) error {
 		former := x.Nest(t, 2)
-		adopted, err := x.Other(t).Adopt(t.Context(), former[0].ID(), primitives.WithWatchdog(Watched))
+		adopted, err := x.Other(t).Adopt(t.Context(), former[0].ID(), primitives.WithWatchdog(RenewedTTL))
 		require.NoError(t, err)
 		require.Equal(t, []any{1, int64(0)}, []any{adopted.Depth(), adopted.Token()})
 		require.Equal(t, map[string]string{adopted.ID(): "2"}, Fields(t, x.S, x.Name))
@@ -328,7 +328,7 @@ var lockEnds = []struct {
 		return ErrOf(x.Other(t).Adopt(t.Context(), hold.ID()))
 	}},
 	{"Close", primitives.ErrClosed, "1", func(_ *testing.T, x *LockTest, _ *primitives.Hold) error {
-		Shut(x.C)
+		CloseNow(x.C)
 		return nil
 	}},
 }
@@ -390,7 +390,7 @@ func TestC3SiblingsTakeTurns(t *testing.T) {
 		n := 0
 		var wg sync.WaitGroup
 		for range 8 {
-			wg.Go(func() { Increment(t, Acts(nested{x.L, outer.Context()}), &n, 3) })
+			wg.Go(func() { Increment(t, AsAcquirer(nested{x.L, outer.Context()}), &n, 3) })
 		}
 		wg.Wait()
 		require.Equal(t, 24, n)
@@ -462,7 +462,7 @@ func TestC3ForkedSiblingsExcludeEachOtherOnAnotherLock(t *testing.T) {
 		n := 0
 		var wg sync.WaitGroup
 		for range 8 {
-			wg.Go(func() { Increment(t, Acts(nested{b, outer.Context()}), &n, 3) })
+			wg.Go(func() { Increment(t, AsAcquirer(nested{b, outer.Context()}), &n, 3) })
 		}
 		wg.Wait()
 		require.Equal(t, 24, n)
@@ -497,7 +497,7 @@ func TestC4WaitersOfOneOwnerAcquireTogether(t *testing.T) {
 // C6: WithWait does not limit the hold. The context given to Acquire does.
 func TestC6WaitBoundsOnlyTheWaiting(t *testing.T) {
 	t.Parallel()
-	Bubble(t, func(t *testing.T, b *Bubbled) { // a busy machine needs more than a millisecond
+	Bubble(t, func(t *testing.T, b *BubbleTest) { // a busy machine needs more than a millisecond
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		hold := Acquire(t, ctx, b.L, primitives.WithWait(time.Millisecond))
@@ -515,7 +515,7 @@ func TestC9CancellingReleasesNothing(t *testing.T) {
 	t.Parallel()
 	EachLock(t, func(t *testing.T, x *LockTest) {
 		ctx, cancel := context.WithCancel(t.Context())
-		hold := Acquire(t, ctx, x.L, primitives.WithWatchdog(Watched))
+		hold := Acquire(t, ctx, x.L, primitives.WithWatchdog(RenewedTTL))
 		cancel()
 		before := hold.ValidUntil()
 		redistest.WaitFor(t, Soon, func() bool {
@@ -531,14 +531,14 @@ func TestC13Lease(t *testing.T) {
 	t.Parallel()
 	EachLock(t, func(t *testing.T, x *LockTest) {
 		for _, opts := range [][]primitives.Option{
-			{primitives.WithLease(Brief)},
-			{primitives.WithWatchdog(Brief), primitives.WithMaxHold(2 * Brief)},
+			{primitives.WithLease(ShortLease)},
+			{primitives.WithWatchdog(ShortLease), primitives.WithMaxHold(2 * ShortLease)},
 		} {
 			began := time.Now()
 			hold := Acquire(t, t.Context(), x.L, opts...)
-			require.WithinRange(t, hold.ValidUntil(), began, time.Now().Add(Brief))
+			require.WithinRange(t, hold.ValidUntil(), began, time.Now().Add(ShortLease))
 			RequireEnds(t, hold.Context(), primitives.ErrLost)
-			require.GreaterOrEqual(t, time.Since(began), Brief*9/10)
+			require.GreaterOrEqual(t, time.Since(began), ShortLease*9/10)
 			require.ErrorIs(t, hold.Release(t.Context()), primitives.ErrLost)
 		}
 	})
@@ -576,7 +576,7 @@ func TestC17UnreachableHoldIsNotRenewed(t *testing.T) {
 	t.Parallel()
 	EachLock(t, func(t *testing.T, x *LockTest) {
 		id := func() string {
-			hold, err := x.L.Acquire(t.Context(), primitives.WithWatchdog(Watched))
+			hold, err := x.L.Acquire(t.Context(), primitives.WithWatchdog(RenewedTTL))
 			require.NoError(t, err)
 			RequireLive(t, hold.Context())
 			return hold.ID()

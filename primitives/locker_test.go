@@ -149,7 +149,7 @@ func requirePanics(t *testing.T, want error, f func()) {
 func TestLockerIgnoresTheWaitOfItsHandle(t *testing.T) {
 	t.Parallel()
 	EachLock(t, func(t *testing.T, x *LockTest) {
-		hold := Acquire(t, t.Context(), x.L, primitives.WithLease(Brief))
+		hold := Acquire(t, t.Context(), x.L, primitives.WithLease(ShortLease))
 		mu := x.C.Lock(x.Name, primitives.WithWait(0)).Locker(t.Context())
 		mu.Lock()
 		require.ErrorIs(t, hold.Release(t.Context()), primitives.ErrLost)

@@ -17,9 +17,9 @@ import (
 func TestTTLBeyondADuration(t *testing.T) {
 	t.Parallel()
 	x := OnRW(t, redistest.Redis(t))
-	hold := Acquire(t, t.Context(), x.Rw.Writer())
+	hold := Acquire(t, t.Context(), x.RW.Writer())
 	require.NoError(t, x.Rdb.Do(t.Context(), "pexpire", x.Name, int64(1e14)).Err())
-	info, err := x.Rw.Writer().Info(t.Context())
+	info, err := x.RW.Writer().Info(t.Context())
 	require.NoError(t, err)
 	require.Greater(t, info.TTL, 290*365*24*time.Hour)
 	for info, err := range x.C.Locks(t.Context(), x.Name) {

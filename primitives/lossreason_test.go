@@ -20,7 +20,7 @@ import (
 
 // lossTest is a hold in a bubble, of a client whose events and log are recorded.
 type lossTest struct {
-	*Bubbled
+	*BubbleTest
 	c     *primitives.Client
 	heard *Recorder
 	log   *LogBuffer
@@ -118,8 +118,8 @@ func TestC27LossTellsItsReason(t *testing.T) {
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			Bubble(t, func(t *testing.T, b *Bubbled) {
-				x := &lossTest{Bubbled: b, heard: &Recorder{}, log: &LogBuffer{}}
+			Bubble(t, func(t *testing.T, b *BubbleTest) {
+				x := &lossTest{BubbleTest: b, heard: &Recorder{}, log: &LogBuffer{}}
 				x.c = NewClient(t, b.P.Client(t), x.heard.Option(), x.log.Logger())
 				if tt.lock == nil {
 					tt.lock = named
@@ -177,7 +177,7 @@ func TestC27LossTellsItsReason(t *testing.T) {
 
 func TestC27DoReturnsTheReason(t *testing.T) {
 	t.Parallel()
-	Bubble(t, func(t *testing.T, b *Bubbled) {
+	Bubble(t, func(t *testing.T, b *BubbleTest) {
 		err := b.L.Do(t.Context(), func(ctx context.Context) error {
 			require.NoError(t, b.S.Client(t).Del(t.Context(), "l").Err())
 			<-ctx.Done()
@@ -194,9 +194,9 @@ func TestC27DoReturnsTheReason(t *testing.T) {
 // works again is told once.
 func TestC27FailedRenewalsAreLogged(t *testing.T) {
 	t.Parallel()
-	Bubble(t, func(t *testing.T, b *Bubbled) {
+	Bubble(t, func(t *testing.T, b *BubbleTest) {
 		log, heard := &LogBuffer{}, &Recorder{}
-		c := NewClient(t, b.P.Client(t, Hasty), log.Logger(), heard.Option())
+		c := NewClient(t, b.P.Client(t, ShortTimeouts), log.Logger(), heard.Option())
 		holds := []*primitives.Hold{Acquire(t, t.Context(), c.Lock("x")), Acquire(t, t.Context(), c.Lock("y"))}
 		time.Sleep(9 * time.Second)
 		b.P.Refuse(true)
@@ -228,7 +228,7 @@ func TestC10CallsOfAHoldThatIsLostMeanwhile(t *testing.T) {
 		"Extend": func(ctx context.Context, hold *primitives.Hold) error { return hold.Extend(ctx, time.Minute) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			Bubble(t, func(t *testing.T, b *Bubbled) {
+			Bubble(t, func(t *testing.T, b *BubbleTest) {
 				log := &LogBuffer{}
 				c := NewClient(t, b.P.Client(t, func(o *redis.Options) { o.ReadTimeout = 20 * time.Second }),
 					primitives.WithCommandTimeout(20*time.Second), log.Logger())

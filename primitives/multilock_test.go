@@ -36,7 +36,7 @@ func multiLost(t *testing.T, x *JointTest) {
 		nil,
 	} {
 		before := len(x.Events.All(primitives.EventLost))
-		hold := Acquire(t, t.Context(), x.L, primitives.WithWatchdog(Brief))
+		hold := Acquire(t, t.Context(), x.L, primitives.WithWatchdog(ShortLease))
 		require.NoError(t, ErrOf(x.C.Lock(x.Names[1]).ForceRelease(t.Context())))
 		if find != nil {
 			require.ErrorIs(t, find(hold), primitives.ErrLost)
@@ -118,7 +118,7 @@ func multiCloseOther(t *testing.T, x *JointTest) {
 	other := x.Other(t)
 	l := x.Join([]*primitives.Lock{x.C.Lock(x.Names[0]), other.Lock(x.Names[1])})
 	hold := Acquire(t, t.Context(), l)
-	Shut(other)
+	CloseNow(other)
 	RequireEnds(t, hold.Context(), primitives.ErrLost)
 	require.ErrorIs(t, hold.Release(t.Context()), primitives.ErrLost)
 	require.Empty(t, Fields(t, x.S, x.Names[0]))

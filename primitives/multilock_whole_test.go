@@ -79,7 +79,7 @@ func TestCountsMultiLockOfThree(t *testing.T) {
 	}
 	pair()
 	require.EqualValues(t, 1+6+1+6, insideScripts(t, s, pair))
-	if !Raced {
+	if !RaceEnabled {
 		require.LessOrEqual(t, testing.AllocsPerRun(100, pair), 54.0)
 	}
 }
@@ -380,7 +380,7 @@ func TestMultiLockRepliesAreLost(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		p := s.Proxy(t)
 		name, events := redistest.Name(t), &Recorder{}
-		c := NewClient(t, p.Client(t, Quick), events.Option())
+		c := NewClient(t, p.Client(t, FastRetries), events.Option())
 		l := primitives.NewMultiLock(members(c, name, 3))
 		for range redistest.Scaled(s, 20) {
 			p.DropReplies(1, Script)

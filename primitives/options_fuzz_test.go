@@ -25,8 +25,8 @@ func FuzzDurations(f *testing.F) {
 	var sent CountingHook
 	rdb.AddHook(&sent)
 	for _, d := range []int64{
-		0, 1, -1, 999_999, 1_000_000, 1_000_001, int64(time.Second), int64(Century), int64(Century) + 1, math.MaxInt64,
-		math.MinInt64,
+		0, 1, -1, 999_999, 1_000_000, 1_000_001, int64(time.Second),
+		int64(LongestDuration), int64(LongestDuration) + 1, math.MaxInt64, math.MinInt64,
 	} {
 		for option := range byte(11) {
 			f.Add(option, d, int64(time.Second))
@@ -35,7 +35,7 @@ func FuzzDurations(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, which byte, first, second int64) {
 		d, d2 := time.Duration(first), time.Duration(second)
-		sendable := func(d time.Duration) bool { return d >= time.Millisecond && d <= Century }
+		sendable := func(d time.Duration) bool { return d >= time.Millisecond && d <= LongestDuration }
 		ctx := t.Context()
 		require.NoError(t, admin.FlushAll(ctx).Err())
 		var option primitives.Option
@@ -54,18 +54,18 @@ func FuzzDurations(f *testing.F) {
 		case 5:
 			option, valid = primitives.WithWait(d), d >= 0
 		case 6:
-			option, valid = primitives.WithCohort(d), d >= 0 && d <= Century
+			option, valid = primitives.WithCohort(d), d >= 0 && d <= LongestDuration
 		case 7:
 			c, err := primitives.New(rdb, primitives.WithSafetyMargin(d), primitives.WithCommandTimeout(d2))
 			require.Equal(t, d < 0 || !sendable(d2), errors.Is(err, primitives.ErrInvalid), "%v, %v: %v", d, d2, err)
 			if err == nil {
-				Shut(c)
+				CloseNow(c)
 			}
 			return
 		case 8:
 			n := int(first) // replicas
 			_, err := primitives.New(rdb, primitives.WithReplicas(n, d2))
-			wrong := n < 0 || d2 < 0 || d2 > Century || n > 0 && d2 < time.Millisecond
+			wrong := n < 0 || d2 < 0 || d2 > LongestDuration || n > 0 && d2 < time.Millisecond
 			require.Equal(t, wrong, errors.Is(err, primitives.ErrInvalid), "%v, %v: %v", n, d2, err)
 			return
 		case 9:
@@ -133,7 +133,7 @@ func FuzzIDs(f *testing.F) {
 		client, err := primitives.New(rdb, primitives.WithClientID(id))
 		require.Equal(t, !modelUUID.MatchString(id), errors.Is(err, primitives.ErrInvalid), "%v", err)
 		if err == nil {
-			Shut(client)
+			CloseNow(client)
 		}
 		c := NewClient(t, rdb)
 		refuses := func(wrong bool, call func() error, otherwise error) {

@@ -58,8 +58,8 @@ func FuzzPayloads(f *testing.F) {
 		if n := sent.N.Load() - before; n > 3*times*int64(len(channels))+20 {
 			t.Fatalf("%d commands", n)
 		}
-		Shut(waiter)
-		Shut(holder)
+		CloseNow(waiter)
+		CloseNow(holder)
 		for _, key := range redistest.Keys(t, s, "*") {
 			known := strings.HasPrefix(key, "redisson_unlock_latch:") || strings.HasPrefix(key, "redlatch_client:") ||
 				slices.Contains(target.Stays("x"), key)
@@ -82,7 +82,7 @@ func TestForgedNoticesCostLittleMemory(t *testing.T) {
 	// reader.
 	for name, payload := range map[string]string{"short": "lock\nl\n1", "long": "permits\nl\n" + ids.String()} {
 		closed := NewClient(t, s.Client(t))
-		Shut(closed)
+		CloseNow(closed)
 		for range 20_000 {
 			notice(t, closed, payload)
 		}

@@ -129,7 +129,7 @@ func testPermitsWireAcquire(t *testing.T, w *permitState) {
 func testPermitsWireForeign(t *testing.T, w *permitState) {
 	ctx, sem := t.Context(), w.sem
 	// Redisson takes two permits: one without a lease, and one with a lease of an hour.
-	w.takeForeign(t, foreignID(1), Never)
+	w.takeForeign(t, foreignID(1), NoExpiry)
 	w.takeForeign(t, foreignID(2), time.Now().Add(time.Hour).UnixMilli())
 	info, err := sem.Info(ctx)
 	require.NoError(t, err)
@@ -286,7 +286,7 @@ var permitCases = []struct {
 		return w.hold.Release(t.Context())
 	}},
 	{"permits come back when their lease ends", primitives.ErrLost, 2, func(t *testing.T, w *permitState) error {
-		leased := Acquire(t, t.Context(), w.sem, primitives.WithPermits(2), primitives.WithLease(Brief))
+		leased := Acquire(t, t.Context(), w.sem, primitives.WithPermits(2), primitives.WithLease(ShortLease))
 		RequireEnds(t, leased.Context(), primitives.ErrLost)
 		lost := leased.Release(t.Context())
 		next := Acquire(t, t.Context(), w.sem, primitives.WithPermits(2))
@@ -327,7 +327,7 @@ func TestPermitWaiterWakesWhenALeaseEnds(t *testing.T) {
 		hold := Acquire(t, ctx, sem)
 		require.InDelta(t, 302*time.Millisecond, time.Since(began), float64(3*time.Millisecond))
 		require.NoError(t, hold.Release(ctx))
-		Shut(c)
+		CloseNow(c)
 	})
 }
 

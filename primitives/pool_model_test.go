@@ -172,7 +172,7 @@ func runPermitsModel(t *rapid.T) {
 	require.NoError(t, err)
 	ctx := context.Background()
 	defer func() {
-		Shut(c)
+		CloseNow(c)
 		require.NoError(t, rdb.Close())
 		s.Close()
 	}()

@@ -86,7 +86,7 @@ func TestRedLockRivalsExcludeEachOther(t *testing.T) {
 		began := time.Now()
 		for range rivals {
 			l := q.On(t)
-			wg.Go(func() { Increment(t, Acts(l), &count, each) })
+			wg.Go(func() { Increment(t, AsAcquirer(l), &count, each) })
 		}
 		wg.Wait()
 		t.Logf("%d servers, %d rivals: %v per acquisition", n, rivals, time.Since(began)/time.Duration(rivals*each))

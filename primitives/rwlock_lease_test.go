@@ -30,20 +30,20 @@ func TestRWLockLeases(t *testing.T) {
 		{"a claim expires with its writer", testClaimExpiresWithItsWriter},
 		{"a waiting writer renews its claim", testWaitingWriterRenewsItsClaim},
 	} {
-		t.Run(tt.name, func(t *testing.T) { InBubble(t, tt.run) })
+		t.Run(tt.name, func(t *testing.T) { RWBubble(t, tt.run) })
 	}
 }
 
 // testShortLeaseKeepsOthers: neither the acquisition nor the release of a short lease moves the TTL
 // of the hash.
 func testShortLeaseKeepsOthers(t *testing.T, x *RWTest) {
-	long := Acquire(t, t.Context(), x.Rw.Reader(), primitives.WithLease(time.Minute))
-	short := Acquire(t, t.Context(), x.Rw.Reader(), primitives.WithLease(time.Second))
-	in := Acquire(t, long.Context(), x.Rw.Reader(), primitives.WithLease(time.Second))
-	require.Equal(t, time.Minute, x.Ttl(t))
+	long := Acquire(t, t.Context(), x.RW.Reader(), primitives.WithLease(time.Minute))
+	short := Acquire(t, t.Context(), x.RW.Reader(), primitives.WithLease(time.Second))
+	in := Acquire(t, long.Context(), x.RW.Reader(), primitives.WithLease(time.Second))
+	require.Equal(t, time.Minute, x.TTL(t))
 	Release(t, short)
 	Release(t, in)
-	require.Equal(t, time.Minute, x.Ttl(t))
+	require.Equal(t, time.Minute, x.TTL(t))
 	require.Equal(t, time.Minute, x.Rdb.PTTL(t.Context(), x.TimeoutKey(long.ID(), 1)).Val())
 	time.Sleep(59 * time.Second)
 	require.NoError(t, long.Check(t.Context()))
@@ -54,19 +54,19 @@ func testShortLeaseKeepsOthers(t *testing.T, x *RWTest) {
 // testExpiredReaderIsNotRenewed: Detach stops the renewal of one reader. The renewal of the other
 // one does not keep its field, which a later command deletes.
 func testExpiredReaderIsNotRenewed(t *testing.T, x *RWTest) {
-	live := Acquire(t, t.Context(), x.Rw.Reader(), primitives.WithWatchdog(10*time.Second))
-	expired := Acquire(t, t.Context(), x.Rw.Reader(), primitives.WithWatchdog(10*time.Second))
+	live := Acquire(t, t.Context(), x.RW.Reader(), primitives.WithWatchdog(10*time.Second))
+	expired := Acquire(t, t.Context(), x.RW.Reader(), primitives.WithWatchdog(10*time.Second))
 	expired.Detach()
 	time.Sleep(time.Minute)
 	synctest.Wait()
-	info, err := x.Rw.Reader().Info(t.Context())
+	info, err := x.RW.Reader().Info(t.Context())
 	require.NoError(t, err)
 	require.Len(t, info.Holders, 1)
 	require.Equal(t, live.ID(), info.Holders[0].ID)
 	require.Contains(t, Fields(t, x.S, x.Name), expired.ID())
-	require.ErrorIs(t, x.Rw.Reader().ReleaseID(t.Context(), expired.ID()), primitives.ErrNotHeld)
+	require.ErrorIs(t, x.RW.Reader().ReleaseID(t.Context(), expired.ID()), primitives.ErrNotHeld)
 	require.NotContains(t, Fields(t, x.S, x.Name), expired.ID())
-	Acquire(t, t.Context(), x.Rw.Reader(), primitives.WithLease(time.Second))
+	Acquire(t, t.Context(), x.RW.Reader(), primitives.WithLease(time.Second))
 	time.Sleep(2 * time.Second)
 	Release(t, live)
 	require.Empty(t, Fields(t, x.S, x.Name), "no reader with a lease is left")
@@ -75,12 +75,12 @@ func testExpiredReaderIsNotRenewed(t *testing.T, x *RWTest) {
 // testExpiredOwnerStartsAtOne: the field of an expired hold still has its count, which must not add
 // up.
 func testExpiredOwnerStartsAtOne(t *testing.T, x *RWTest) {
-	Acquire(t, t.Context(), x.Rw.Reader())
+	Acquire(t, t.Context(), x.RW.Reader())
 	owner := primitives.WithOwner("o")
-	Acquire(t, t.Context(), x.Rw.Reader(), owner, primitives.WithLease(time.Second))
+	Acquire(t, t.Context(), x.RW.Reader(), owner, primitives.WithLease(time.Second))
 	time.Sleep(2 * time.Second)
 	require.Equal(t, "1", Fields(t, x.S, x.Name)["o"])
-	again := Acquire(t, t.Context(), x.Rw.Reader(), owner)
+	again := Acquire(t, t.Context(), x.RW.Reader(), owner)
 	require.Equal(t, "1", Fields(t, x.S, x.Name)["o"])
 	require.Equal(t, "1", x.Rdb.Get(t.Context(), x.TimeoutKey("o", 1)).Val())
 	Release(t, again)
@@ -88,19 +88,19 @@ func testExpiredOwnerStartsAtOne(t *testing.T, x *RWTest) {
 }
 
 func testEachReaderIsRenewed(t *testing.T, x *RWTest) {
-	a := Acquire(t, t.Context(), x.Rw.Reader(), primitives.WithWatchdog(9*time.Second))
-	in := Acquire(t, a.Context(), x.Rw.Reader(), primitives.WithWatchdog(9*time.Second))
-	other := Acquire(t, t.Context(), x.Rw.Reader(), primitives.WithLease(2*time.Minute))
+	a := Acquire(t, t.Context(), x.RW.Reader(), primitives.WithWatchdog(9*time.Second))
+	in := Acquire(t, a.Context(), x.RW.Reader(), primitives.WithWatchdog(9*time.Second))
+	other := Acquire(t, t.Context(), x.RW.Reader(), primitives.WithLease(2*time.Minute))
 	time.Sleep(time.Minute)
 	synctest.Wait()
 	for n := range 2 {
 		require.GreaterOrEqual(t, x.Rdb.PTTL(t.Context(), x.TimeoutKey(a.ID(), n+1)).Val(), 5*time.Second)
 	}
 	require.Equal(t, time.Minute, x.Rdb.PTTL(t.Context(), x.TimeoutKey(other.ID(), 1)).Val())
-	require.Equal(t, time.Minute, x.Ttl(t))
+	require.Equal(t, time.Minute, x.TTL(t))
 	time.Sleep(2 * time.Minute)
 	synctest.Wait()
-	require.GreaterOrEqual(t, x.Ttl(t), 5*time.Second)
+	require.GreaterOrEqual(t, x.TTL(t), 5*time.Second)
 	RequireEnds(t, other.Context(), primitives.ErrLost)
 	Release(t, in)
 	Release(t, a)
@@ -108,14 +108,14 @@ func testEachReaderIsRenewed(t *testing.T, x *RWTest) {
 }
 
 func testDowngradeIsRenewed(t *testing.T, x *RWTest) {
-	w := Acquire(t, t.Context(), x.Rw.Writer(), primitives.WithWatchdog(9*time.Second))
-	r := Acquire(t, context.WithoutCancel(w.Context()), x.Rw.Reader(), primitives.WithWatchdog(6*time.Second))
+	w := Acquire(t, t.Context(), x.RW.Writer(), primitives.WithWatchdog(9*time.Second))
+	r := Acquire(t, context.WithoutCancel(w.Context()), x.RW.Reader(), primitives.WithWatchdog(6*time.Second))
 	time.Sleep(time.Minute)
 	synctest.Wait()
 	require.NoError(t, w.Check(t.Context()))
 	require.NoError(t, r.Check(t.Context()))
 	Release(t, w)
-	require.LessOrEqual(t, x.Ttl(t), 6*time.Second)
+	require.LessOrEqual(t, x.TTL(t), 6*time.Second)
 	time.Sleep(time.Minute)
 	synctest.Wait()
 	require.NoError(t, r.Check(t.Context()))
@@ -124,7 +124,7 @@ func testDowngradeIsRenewed(t *testing.T, x *RWTest) {
 }
 
 func testReaderWithoutTimeoutKeyIsLost(t *testing.T, x *RWTest) {
-	r := Acquire(t, t.Context(), x.Rw.Reader(), primitives.WithWatchdog(9*time.Second))
+	r := Acquire(t, t.Context(), x.RW.Reader(), primitives.WithWatchdog(9*time.Second))
 	require.NoError(t, x.Rdb.Del(t.Context(), x.TimeoutKey(r.ID(), 1)).Err())
 	time.Sleep(4 * time.Second)
 	synctest.Wait()
@@ -139,7 +139,7 @@ func testReaderWithoutTimeoutKeyIsLost(t *testing.T, x *RWTest) {
 // copy would keep nobody out.
 func testLateCopyOfAnAdoption(t *testing.T, x *RWTest) {
 	Acquire(t, t.Context(), x.Other(t).Reader(), primitives.WithLease(time.Minute)) // keeps the hash
-	id := Acquire(t, t.Context(), x.Rw.Reader()).Detach()
+	id := Acquire(t, t.Context(), x.RW.Reader()).Detach()
 	adopt := func() any {
 		keys := []string{x.Name, x.Channel, "memory", "claim", x.SharedCounts()}
 		text := scripts.Load("rwlock/read_adopt").Text()
@@ -155,7 +155,7 @@ func testLateCopyOfAnAdoption(t *testing.T, x *RWTest) {
 }
 
 func testClaimExpiresWithItsWriter(t *testing.T, x *RWTest) {
-	Acquire(t, t.Context(), x.Rw.Reader())
+	Acquire(t, t.Context(), x.RW.Reader())
 	require.NoError(t, x.Rdb.Set(t.Context(), "redlatch_rwlock_claim:{n}", "expired", 2500*time.Millisecond).Err())
 	began := time.Now()
 	Acquire(t, t.Context(), x.Other(t).Reader())
@@ -164,11 +164,11 @@ func testClaimExpiresWithItsWriter(t *testing.T, x *RWTest) {
 
 // testWaitingWriterRenewsItsClaim: the writer waits for longer than its claim's TTL.
 func testWaitingWriterRenewsItsClaim(t *testing.T, x *RWTest) {
-	r := Acquire(t, t.Context(), x.Rw.Reader())
+	r := Acquire(t, t.Context(), x.RW.Reader())
 	w := Start(func() (*primitives.Hold, error) { return x.Other(t).Writer().Acquire(t.Context()) })
 	for range 100 {
 		synctest.Wait()
-		_, err := x.Rw.Reader().TryAcquire(t.Context())
+		_, err := x.RW.Reader().TryAcquire(t.Context())
 		require.ErrorIs(t, err, primitives.ErrNotAcquired)
 		time.Sleep(100 * time.Millisecond)
 	}

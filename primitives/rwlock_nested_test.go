@@ -44,17 +44,17 @@ func TestRWLockNestedReadTakesItsLeaseWithIt(t *testing.T) {
 		{"outer lease expired", lease(10 * s), lease(60 * s), 20 * s, 0, false, -2, -2},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			InBubble(t, func(t *testing.T, x *RWTest) { testNestedRead(t, x, tt) })
+			RWBubble(t, func(t *testing.T, x *RWTest) { testNestedRead(t, x, tt) })
 		})
 	}
-	t.Run("a detached hold keeps its lease", func(t *testing.T) { InBubble(t, testNestedReadDetached) })
-	t.Run("a hold after one that expired", func(t *testing.T) { InBubble(t, testNestedReadAfterAnExpiredOne) })
-	t.Run("other readers keep their leases", func(t *testing.T) { InBubble(t, testNestedReadBesideOthers) })
+	t.Run("a detached hold keeps its lease", func(t *testing.T) { RWBubble(t, testNestedReadDetached) })
+	t.Run("a hold after one that expired", func(t *testing.T) { RWBubble(t, testNestedReadAfterAnExpiredOne) })
+	t.Run("other readers keep their leases", func(t *testing.T) { RWBubble(t, testNestedReadBesideOthers) })
 }
 
 func testNestedRead(t *testing.T, x *RWTest, tt nestedReadCase) {
-	outer := Acquire(t, t.Context(), x.Rw.Reader(), tt.outer)
-	inner := Acquire(t, outer.Context(), x.Rw.Reader(), tt.inner)
+	outer := Acquire(t, t.Context(), x.RW.Reader(), tt.outer)
+	inner := Acquire(t, outer.Context(), x.RW.Reader(), tt.inner)
 	time.Sleep(tt.pause)
 	synctest.Wait()
 	first, last := inner, outer
@@ -81,17 +81,17 @@ func testNestedRead(t *testing.T, x *RWTest, tt nestedReadCase) {
 	}
 	require.NoError(t, last.Check(t.Context()))
 	synctest.Wait()
-	next := Acquire(t, context.WithoutCancel(last.Context()), x.Rw.Reader(), primitives.WithWatchdog(time.Second))
-	require.LessOrEqual(t, time.Until(next.ValidUntil()), x.Ttl(t), "nor a lease that was shortened")
+	next := Acquire(t, context.WithoutCancel(last.Context()), x.RW.Reader(), primitives.WithWatchdog(time.Second))
+	require.LessOrEqual(t, time.Until(next.ValidUntil()), x.TTL(t), "nor a lease that was shortened")
 	Release(t, next)
 	Release(t, last)
 	RequireNothingLeft(t, x)
 }
 
 func testNestedReadDetached(t *testing.T, x *RWTest) {
-	outer := Acquire(t, t.Context(), x.Rw.Reader(), primitives.WithLease(10*time.Second))
-	middle := Acquire(t, outer.Context(), x.Rw.Reader(), primitives.WithLease(40*time.Second))
-	inner := Acquire(t, middle.Context(), x.Rw.Reader(), primitives.WithLease(60*time.Second))
+	outer := Acquire(t, t.Context(), x.RW.Reader(), primitives.WithLease(10*time.Second))
+	middle := Acquire(t, outer.Context(), x.RW.Reader(), primitives.WithLease(40*time.Second))
+	inner := Acquire(t, middle.Context(), x.RW.Reader(), primitives.WithLease(60*time.Second))
 	middle.Detach()
 	Release(t, inner)
 	require.GreaterOrEqual(t, x.Rdb.PTTL(t.Context(), x.Name).Val(), 40*time.Second)
@@ -99,12 +99,12 @@ func testNestedReadDetached(t *testing.T, x *RWTest) {
 
 // The count of a hold that expired stays in Redis. The next hold with that count needs a key with its own lease.
 func testNestedReadAfterAnExpiredOne(t *testing.T, x *RWTest) {
-	outer := Acquire(t, t.Context(), x.Rw.Reader(), primitives.WithLease(40*time.Second))
-	expired := Acquire(t, outer.Context(), x.Rw.Reader(), primitives.WithLease(10*time.Second))
+	outer := Acquire(t, t.Context(), x.RW.Reader(), primitives.WithLease(40*time.Second))
+	expired := Acquire(t, outer.Context(), x.RW.Reader(), primitives.WithLease(10*time.Second))
 	time.Sleep(14 * time.Second)
 	require.ErrorIs(t, expired.Release(t.Context()), primitives.ErrLost)
 	synctest.Wait()
-	next := Acquire(t, outer.Context(), x.Rw.Reader(), primitives.WithLease(40*time.Second))
+	next := Acquire(t, outer.Context(), x.RW.Reader(), primitives.WithLease(40*time.Second))
 	require.Equal(t, 40*time.Second, x.Rdb.PTTL(t.Context(), x.TimeoutKey(outer.ID(), 2)).Val())
 	time.Sleep(30 * time.Second)
 	require.NoError(t, next.Check(t.Context()), "it outlives the outer hold")
@@ -113,8 +113,8 @@ func testNestedReadAfterAnExpiredOne(t *testing.T, x *RWTest) {
 
 func testNestedReadBesideOthers(t *testing.T, x *RWTest) {
 	other := Acquire(t, t.Context(), x.Other(t).Reader(), primitives.WithLease(30*time.Second))
-	outer := Acquire(t, t.Context(), x.Rw.Reader(), primitives.WithLease(10*time.Second))
-	Release(t, Acquire(t, outer.Context(), x.Rw.Reader(), primitives.WithLease(60*time.Second)))
+	outer := Acquire(t, t.Context(), x.RW.Reader(), primitives.WithLease(10*time.Second))
+	Release(t, Acquire(t, outer.Context(), x.RW.Reader(), primitives.WithLease(60*time.Second)))
 	require.Equal(t, 30*time.Second, x.Rdb.PTTL(t.Context(), x.Name).Val())
 	require.Equal(t, 10*time.Second, x.Rdb.PTTL(t.Context(), x.TimeoutKey(outer.ID(), 1)).Val())
 	require.Equal(t, 30*time.Second, x.Rdb.PTTL(t.Context(), x.TimeoutKey(other.ID(), 1)).Val())
@@ -128,8 +128,8 @@ func TestRWLockLateCopyOfANestedReleaseFreesNothing(t *testing.T) {
 		p := s.Proxy(t)
 		x := OnRWNamed(t, s, p.Client(t), redistest.Name(t))
 		lease := primitives.WithLease
-		outer := Acquire(t, t.Context(), x.Rw.Reader(), lease(10*time.Second))
-		inner := Acquire(t, outer.Context(), x.Rw.Reader(), lease(time.Minute))
+		outer := Acquire(t, t.Context(), x.RW.Reader(), lease(10*time.Second))
+		inner := Acquire(t, outer.Context(), x.RW.Reader(), lease(time.Minute))
 		p.Record()
 		Release(t, inner)
 		var copied []any
@@ -140,7 +140,7 @@ func TestRWLockLateCopyOfANestedReleaseFreesNothing(t *testing.T) {
 				}
 			}
 		}
-		again := Acquire(t, outer.Context(), x.Rw.Reader(), lease(time.Minute))
+		again := Acquire(t, outer.Context(), x.RW.Reader(), lease(time.Minute))
 		require.Equal(t, int64(1), x.Rdb.Do(t.Context(), copied...).Val())
 		require.Equal(t, "2", Fields(t, s, x.Name)[outer.ID()])
 		require.Greater(t, x.Rdb.PTTL(t.Context(), x.Name).Val(), 50*time.Second)
@@ -158,9 +158,9 @@ func TestRWLockReleaseDoesNotUndoAConcurrentExtend(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		p := s.Proxy(t)
 		x := OnRWNamed(t, s, p.Client(t), redistest.Name(t))
-		outer := Acquire(t, t.Context(), x.Rw.Reader(), primitives.WithLease(10*time.Second))
+		outer := Acquire(t, t.Context(), x.RW.Reader(), primitives.WithLease(10*time.Second))
 		for range redistest.Scaled(s, 60) {
-			inner := Acquire(t, outer.Context(), x.Rw.Reader(), primitives.WithLease(time.Minute))
+			inner := Acquire(t, outer.Context(), x.RW.Reader(), primitives.WithLease(time.Minute))
 			released := Start(func() (*primitives.Hold, error) { return nil, inner.Release(context.Background()) })
 			require.NoError(t, outer.Extend(t.Context(), 20*time.Second))
 			require.NoError(t, Await(t, released).Err)
@@ -168,7 +168,7 @@ func TestRWLockReleaseDoesNotUndoAConcurrentExtend(t *testing.T) {
 			require.GreaterOrEqual(t, left+time.Millisecond, time.Until(outer.ValidUntil()))
 		}
 		// Hold back the reply to the release while Extend runs.
-		inner := Acquire(t, outer.Context(), x.Rw.Reader(), primitives.WithLease(time.Minute))
+		inner := Acquire(t, outer.Context(), x.RW.Reader(), primitives.WithLease(time.Minute))
 		deliver := p.HoldReplies(Script)
 		released := Start(func() (*primitives.Hold, error) { return nil, inner.Release(context.Background()) })
 		redistest.WaitFor(t, Soon, func() bool { return p.Held() == 1 }, "the release is executed")
@@ -188,7 +188,7 @@ func TestRWLockReleaseDoesNotUndoAConcurrentExtend(t *testing.T) {
 func TestRWLockInfoOfALockWithoutExpiry(t *testing.T) {
 	t.Parallel()
 	EachRW(t, func(t *testing.T, x *RWTest) {
-		for _, side := range x.RwSides() {
+		for _, side := range x.Sides() {
 			hold := Acquire(t, t.Context(), side.Lock, primitives.WithLease(time.Minute))
 			require.NoError(t, x.Rdb.Persist(t.Context(), x.Name).Err())
 			info, err := side.Lock.Info(t.Context())
@@ -208,8 +208,8 @@ func TestRWLockInfoOfALockWithoutExpiry(t *testing.T) {
 func TestRWLockLeaseOfAWriterThatReads(t *testing.T) {
 	t.Parallel()
 	EachRW(t, func(t *testing.T, x *RWTest) {
-		writer := Acquire(t, t.Context(), x.Rw.Writer(), primitives.WithLease(Brief))
-		reader := Acquire(t, context.WithoutCancel(writer.Context()), x.Rw.Reader())
+		writer := Acquire(t, t.Context(), x.RW.Writer(), primitives.WithLease(ShortLease))
+		reader := Acquire(t, context.WithoutCancel(writer.Context()), x.RW.Reader())
 		RequireEnds(t, writer.Context(), primitives.ErrLost)
 		time.Sleep(100 * time.Millisecond) // the lease ends a little later than the hold
 		require.ErrorIs(t, writer.Release(t.Context()), primitives.ErrLost)

@@ -17,20 +17,20 @@ import (
 func TestRWLockReleaseFreesItsOwnCountsOnly(t *testing.T) {
 	t.Parallel()
 	EachRW(t, func(t *testing.T, x *RWTest) {
-		for _, side := range x.RwSides() {
+		for _, side := range x.Sides() {
 			for _, tt := range []struct {
 				name string
-				run  func(t *testing.T, x *RWTest, side RWSideTest)
+				run  func(t *testing.T, x *RWTest, side RWSide)
 			}{
-				{"private hold first", func(t *testing.T, x *RWTest, side RWSideTest) {
+				{"private hold first", func(t *testing.T, x *RWTest, side RWSide) {
 					private, shared := side.AcquireBoth(t, x)
 					side.ReleaseInTurn(t, x, private, shared)
 				}},
-				{"shared hold first", func(t *testing.T, x *RWTest, side RWSideTest) {
+				{"shared hold first", func(t *testing.T, x *RWTest, side RWSide) {
 					private, shared := side.AcquireBoth(t, x)
 					side.ReleaseInTurn(t, x, shared, private)
 				}},
-				{"two shared holds", func(t *testing.T, x *RWTest, side RWSideTest) {
+				{"two shared holds", func(t *testing.T, x *RWTest, side RWSide) {
 					private, shared := side.AcquireBoth(t, x)
 					second := Acquire(t, t.Context(), side.Lock, primitives.WithOwner(private.ID()))
 					side.ReleaseInTurn(t, x, shared, private, second)
@@ -46,7 +46,7 @@ func TestRWLockReleaseFreesItsOwnCountsOnly(t *testing.T) {
 	})
 }
 
-func testReleaseSharedByID(t *testing.T, x *RWTest, side RWSideTest) {
+func testReleaseSharedByID(t *testing.T, x *RWTest, side RWSide) {
 	private, shared := side.AcquireBoth(t, x)
 	require.NoError(t, side.Lock.ReleaseID(t.Context(), private.ID()))
 	require.Equal(t, "1", side.Count(t, x, private))
@@ -56,7 +56,7 @@ func testReleaseSharedByID(t *testing.T, x *RWTest, side RWSideTest) {
 	RequireNothingLeft(t, x)
 }
 
-func testAdoptShared(t *testing.T, x *RWTest, side RWSideTest) {
+func testAdoptShared(t *testing.T, x *RWTest, side RWSide) {
 	private, _ := side.AcquireBoth(t, x)
 	adopted, err := side.Lock.Adopt(t.Context(), private.ID())
 	require.NoError(t, err)
@@ -66,7 +66,7 @@ func testAdoptShared(t *testing.T, x *RWTest, side RWSideTest) {
 	RequireNothingLeft(t, x)
 }
 
-func testForceReleaseShared(t *testing.T, x *RWTest, side RWSideTest) {
+func testForceReleaseShared(t *testing.T, x *RWTest, side RWSide) {
 	private, shared := side.AcquireBoth(t, x)
 	held, err := side.Lock.ForceRelease(t.Context())
 	require.NoError(t, err)
@@ -77,9 +77,9 @@ func testForceReleaseShared(t *testing.T, x *RWTest, side RWSideTest) {
 }
 
 func testReleaseNestedShared(t *testing.T, x *RWTest) {
-	private := Acquire(t, t.Context(), x.Rw.Reader())
-	shared := Acquire(t, t.Context(), x.Rw.Reader(), primitives.WithOwner(private.ID()))
-	in := Acquire(t, private.Context(), x.Rw.Reader())
+	private := Acquire(t, t.Context(), x.RW.Reader())
+	shared := Acquire(t, t.Context(), x.RW.Reader(), primitives.WithOwner(private.ID()))
+	in := Acquire(t, private.Context(), x.RW.Reader())
 	count := func() string { return Fields(t, x.S, x.Name)[private.ID()] }
 	require.Equal(t, "3", count())
 	Release(t, in)
@@ -94,8 +94,8 @@ func testReleaseNestedShared(t *testing.T, x *RWTest) {
 // TestRWLockSharedCountsExpireWithTheLock lets a lock expire that two acquisitions with the same id hold.
 func TestRWLockSharedCountsExpireWithTheLock(t *testing.T) {
 	t.Parallel()
-	InBubble(t, func(t *testing.T, x *RWTest) {
-		for _, side := range x.RwSides() {
+	RWBubble(t, func(t *testing.T, x *RWTest) {
+		for _, side := range x.Sides() {
 			owner, lease := primitives.WithOwner("o"), primitives.WithLease(time.Second)
 			Acquire(t, t.Context(), side.Lock, owner, lease)
 			Acquire(t, t.Context(), side.Lock, owner, lease)
@@ -131,7 +131,7 @@ func TestRWLockNestingUnderALostHoldTakesNothing(t *testing.T) {
 			for _, other := range []string{"nobody", "a writer", "a reader"} {
 				t.Run(tt.name+", then "+other, func(t *testing.T) {
 					x := OnRW(t, s)
-					outer := Acquire(t, t.Context(), tt.outer(x.Rw), tt.opts...)
+					outer := Acquire(t, t.Context(), tt.outer(x.RW), tt.opts...)
 					require.NoError(t, x.Rdb.Del(t.Context(), x.Name, x.TimeoutKey(outer.ID(), 1)).Err())
 					var third *primitives.Hold
 					switch other {
@@ -142,7 +142,7 @@ func TestRWLockNestingUnderALostHoldTakesNothing(t *testing.T) {
 					}
 					before := x.State(t)
 					// A slow machine may make the client notice the loss first: the context must not end with it.
-					_, err := tt.inner(x.Rw).TryAcquire(context.WithoutCancel(outer.Context()))
+					_, err := tt.inner(x.RW).TryAcquire(context.WithoutCancel(outer.Context()))
 					require.ErrorIs(t, err, primitives.ErrLost)
 					require.NotErrorIs(t, err, primitives.ErrNotAcquired)
 					require.Equal(t, before, x.State(t), "nothing is acquired")
@@ -165,7 +165,7 @@ func TestRWLockNestingUnderALostHoldTakesNothing(t *testing.T) {
 func TestRWLockBatchSkipsARolledBackReader(t *testing.T) {
 	t.Parallel()
 	EachRW(t, func(t *testing.T, x *RWTest) {
-		shared := Acquire(t, t.Context(), x.Rw.Reader(), primitives.WithOwner("companion"))
+		shared := Acquire(t, t.Context(), x.RW.Reader(), primitives.WithOwner("companion"))
 		for _, mark := range []string{"2", "3"} { // the request is being rolled back, or was
 			memory := "redisson_unlock_latch:{" + x.Name + "}:companion"
 			require.NoError(t, x.Rdb.Set(t.Context(), memory, mark, time.Minute).Err())

@@ -41,34 +41,34 @@ func rwAdmissionCases() []rwAdmissionCase {
 	}
 	return []rwAdmissionCase{
 		{"free", plain(func(*testing.T, *RWTest) {}), rwYes, rwYes},
-		{"a reader", plain(func(t *testing.T, x *RWTest) { Acquire(t, t.Context(), x.Rw.Reader()) }), rwYes, rwNo},
+		{"a reader", plain(func(t *testing.T, x *RWTest) { Acquire(t, t.Context(), x.RW.Reader()) }), rwYes, rwNo},
 		{"two readers", plain(func(t *testing.T, x *RWTest) {
-			Acquire(t, t.Context(), x.Rw.Reader())
+			Acquire(t, t.Context(), x.RW.Reader())
 			Acquire(t, t.Context(), x.Other(t).Reader())
 		}), rwYes, rwNo},
-		{"a writer", plain(func(t *testing.T, x *RWTest) { Acquire(t, t.Context(), x.Rw.Writer()) }), rwNo, rwNo},
+		{"a writer", plain(func(t *testing.T, x *RWTest) { Acquire(t, t.Context(), x.RW.Writer()) }), rwNo, rwNo},
 		{"a writer of another client", plain(func(t *testing.T, x *RWTest) {
 			Acquire(t, t.Context(), x.Other(t).Writer())
 		}), rwNo, rwNo},
 		{"a writer that also reads", plain(func(t *testing.T, x *RWTest) {
-			Acquire(t, Acquire(t, t.Context(), x.Rw.Writer()).Context(), x.Rw.Reader())
+			Acquire(t, Acquire(t, t.Context(), x.RW.Writer()).Context(), x.RW.Reader())
 		}), rwNo, rwNo},
 		{"a writer downgraded to a reader", plain(func(t *testing.T, x *RWTest) {
-			w := Acquire(t, t.Context(), x.Rw.Writer())
-			Acquire(t, w.Context(), x.Rw.Reader())
+			w := Acquire(t, t.Context(), x.RW.Writer())
+			Acquire(t, w.Context(), x.RW.Reader())
 			Release(t, w)
 		}), rwYes, rwNo},
 		{"ctx carries a read hold", func(t *testing.T, x *RWTest) (context.Context, rwOptions) {
-			return Acquire(t, t.Context(), x.Rw.Reader()).Context(), nil
+			return Acquire(t, t.Context(), x.RW.Reader()).Context(), nil
 		}, rwYes, rwDeadlock},
 		{"ctx carries a read hold nested in a write hold", func(t *testing.T, x *RWTest) (context.Context, rwOptions) {
-			return Acquire(t, Acquire(t, t.Context(), x.Rw.Writer()).Context(), x.Rw.Reader()).Context(), nil
+			return Acquire(t, Acquire(t, t.Context(), x.RW.Writer()).Context(), x.RW.Reader()).Context(), nil
 		}, rwYes, rwYes},
 		{"ctx carries a write hold", func(t *testing.T, x *RWTest) (context.Context, rwOptions) {
-			return Acquire(t, t.Context(), x.Rw.Writer()).Context(), nil
+			return Acquire(t, t.Context(), x.RW.Writer()).Context(), nil
 		}, rwYes, rwYes},
 		{"ctx carries a released read hold", func(t *testing.T, x *RWTest) (context.Context, rwOptions) {
-			r := Acquire(t, t.Context(), x.Rw.Reader())
+			r := Acquire(t, t.Context(), x.RW.Reader())
 			Release(t, r)
 			return context.WithoutCancel(r.Context()), nil
 		}, rwYes, rwYes},
@@ -92,11 +92,11 @@ func rwOwnerAdmissionCases() []rwAdmissionCase {
 		}, rwYes, rwDeadlock},
 		{"the owner and another reader", func(t *testing.T, x *RWTest) (context.Context, rwOptions) {
 			Acquire(t, t.Context(), x.Other(t).Reader(), owner)
-			Acquire(t, t.Context(), x.Rw.Reader())
+			Acquire(t, t.Context(), x.RW.Reader())
 			return t.Context(), rwOptions{owner}
 		}, rwYes, rwDeadlock},
 		{"an expired read of the owner, another reader", func(t *testing.T, x *RWTest) (context.Context, rwOptions) {
-			Acquire(t, t.Context(), x.Rw.Reader())
+			Acquire(t, t.Context(), x.RW.Reader())
 			require.NoError(t, x.Rdb.HSet(t.Context(), x.Name, "owner", 1).Err())
 			return t.Context(), rwOptions{owner}
 		}, rwYes, rwNo},
@@ -110,11 +110,11 @@ func rwOwnerAdmissionCases() []rwAdmissionCase {
 		}, rwNo, rwNo},
 		{"the owner is a Redisson thread that writes", func(t *testing.T, x *RWTest) (context.Context, rwOptions) {
 			require.True(t, x.Redisson(1).WriteLock(t, time.Minute))
-			return t.Context(), rwOptions{primitives.WithOwner(x.Redisson(1).Id)}
+			return t.Context(), rwOptions{primitives.WithOwner(x.Redisson(1).ID)}
 		}, rwYes, rwYes},
 		{"the owner is a Redisson thread that reads", func(t *testing.T, x *RWTest) (context.Context, rwOptions) {
 			require.True(t, x.Redisson(1).ReadLock(t, time.Minute))
-			return t.Context(), rwOptions{primitives.WithOwner(x.Redisson(1).Id)}
+			return t.Context(), rwOptions{primitives.WithOwner(x.Redisson(1).ID)}
 		}, rwYes, rwDeadlock},
 	}
 }
@@ -134,9 +134,9 @@ func TestRWLockAdmission(t *testing.T) {
 
 func testRWAdmission(t *testing.T, x *RWTest, tt rwAdmissionCase, side string, want error) {
 	ctx, opts := tt.setUp(t, x)
-	l := x.Rw.Reader()
+	l := x.RW.Reader()
 	if side == "write" {
-		l = x.Rw.Writer()
+		l = x.RW.Writer()
 	}
 	hold, err := l.TryAcquire(ctx, opts...)
 	require.ErrorIs(t, err, want)
@@ -253,9 +253,9 @@ func TestRWLockWriteReleaseWakesAllReaders(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		for _, downgrade := range []bool{false, true} {
 			x := OnRW(t, s)
-			w := Acquire(t, t.Context(), x.Rw.Writer())
+			w := Acquire(t, t.Context(), x.RW.Writer())
 			if downgrade {
-				Acquire(t, w.Context(), x.Rw.Reader())
+				Acquire(t, w.Context(), x.RW.Reader())
 			}
 			var waiting []<-chan Result
 			for range 4 {
@@ -282,19 +282,19 @@ func TestRWLockWriteReleaseWakesAllReaders(t *testing.T) {
 func TestRWLockNestedReadersShareAndNestedWritersExclude(t *testing.T) {
 	t.Parallel()
 	EachRW(t, func(t *testing.T, x *RWTest) {
-		r := Acquire(t, t.Context(), x.Rw.Reader())
-		siblings := []*primitives.Hold{Acquire(t, r.Context(), x.Rw.Reader()), Acquire(t, r.Context(), x.Rw.Reader())}
+		r := Acquire(t, t.Context(), x.RW.Reader())
+		siblings := []*primitives.Hold{Acquire(t, r.Context(), x.RW.Reader()), Acquire(t, r.Context(), x.RW.Reader())}
 		require.Equal(t, "3", Fields(t, x.S, x.Name)[r.ID()])
 		Release(t, r)
 		Release(t, siblings[0])
 		Release(t, siblings[1])
-		w := Acquire(t, t.Context(), x.Rw.Writer())
-		first := Acquire(t, w.Context(), x.Rw.Writer())
-		require.ErrorIs(t, ErrOf(x.Rw.Writer().TryAcquire(w.Context())), primitives.ErrNotAcquired)
+		w := Acquire(t, t.Context(), x.RW.Writer())
+		first := Acquire(t, w.Context(), x.RW.Writer())
+		require.ErrorIs(t, ErrOf(x.RW.Writer().TryAcquire(w.Context())), primitives.ErrNotAcquired)
 		for range 2 {
-			Release(t, Acquire(t, first.Context(), x.Rw.Reader()))
+			Release(t, Acquire(t, first.Context(), x.RW.Reader()))
 		}
-		require.ErrorIs(t, ErrOf(x.Rw.Reader().Acquire(w.Context(), primitives.WithNonReentrant())), primitives.ErrDeadlock)
+		require.ErrorIs(t, ErrOf(x.RW.Reader().Acquire(w.Context(), primitives.WithNonReentrant())), primitives.ErrDeadlock)
 		Release(t, first)
 		Release(t, w)
 		RequireClean(t, x.S, x.Name)
@@ -307,7 +307,7 @@ func TestRWLockInfoListsTheHoldersOfItsSide(t *testing.T) {
 		Info   = primitives.Info
 		Holder = primitives.Holder
 	)
-	InBubble(t, func(t *testing.T, x *RWTest) {
+	RWBubble(t, func(t *testing.T, x *RWTest) {
 		ctx := t.Context()
 		info := func(l *primitives.Lock, want Info) {
 			t.Helper()
@@ -317,33 +317,33 @@ func TestRWLockInfoListsTheHoldersOfItsSide(t *testing.T) {
 			require.Equal(t, want, got)
 		}
 		noReader, noWriter := Info{Name: "n", Kind: "reader"}, Info{Name: "n", Kind: "writer"}
-		info(x.Rw.Reader(), noReader)
-		info(x.Rw.Writer(), noWriter)
-		a := Acquire(t, ctx, x.Rw.Reader(), primitives.WithLease(10*time.Second))
-		b := Acquire(t, ctx, x.Rw.Reader(), primitives.WithLease(20*time.Second))
-		in := Acquire(t, a.Context(), x.Rw.Reader(), primitives.WithLease(15*time.Second))
-		info(x.Rw.Reader(), Info{Name: "n", Kind: "reader", TTL: 20 * time.Second, Holders: []Holder{
+		info(x.RW.Reader(), noReader)
+		info(x.RW.Writer(), noWriter)
+		a := Acquire(t, ctx, x.RW.Reader(), primitives.WithLease(10*time.Second))
+		b := Acquire(t, ctx, x.RW.Reader(), primitives.WithLease(20*time.Second))
+		in := Acquire(t, a.Context(), x.RW.Reader(), primitives.WithLease(15*time.Second))
+		info(x.RW.Reader(), Info{Name: "n", Kind: "reader", TTL: 20 * time.Second, Holders: []Holder{
 			{ID: a.ID(), Count: 2, TTL: 15 * time.Second}, {ID: b.ID(), Count: 1, TTL: 20 * time.Second},
 		}})
-		info(x.Rw.Writer(), noWriter)
+		info(x.RW.Writer(), noWriter)
 		for _, h := range []*primitives.Hold{a, b, in} {
 			Release(t, h)
 		}
-		w := Acquire(t, ctx, x.Rw.Writer(), primitives.WithLease(time.Minute))
-		info(x.Rw.Reader(), noReader)
-		info(x.Rw.Writer(), Info{Name: "n", Kind: "writer", TTL: time.Minute, Holders: []Holder{
+		w := Acquire(t, ctx, x.RW.Writer(), primitives.WithLease(time.Minute))
+		info(x.RW.Reader(), noReader)
+		info(x.RW.Writer(), Info{Name: "n", Kind: "writer", TTL: time.Minute, Holders: []Holder{
 			{ID: w.ID(), Count: 1, TTL: time.Minute},
 		}})
-		r := Acquire(t, w.Context(), x.Rw.Reader(), primitives.WithLease(10*time.Second))
-		info(x.Rw.Reader(), Info{Name: "n", Kind: "reader", TTL: 10 * time.Second, Holders: []Holder{
+		r := Acquire(t, w.Context(), x.RW.Reader(), primitives.WithLease(10*time.Second))
+		info(x.RW.Reader(), Info{Name: "n", Kind: "reader", TTL: 10 * time.Second, Holders: []Holder{
 			{ID: r.ID(), Count: 1, TTL: 10 * time.Second},
 		}})
-		require.Nil(t, x.Rw.Reader().HoldFrom(w.Context()))
-		require.Nil(t, x.Rw.Writer().HoldFrom(ctx))
-		require.Same(t, w, x.Rw.Writer().HoldFrom(r.Context()))
-		require.Same(t, r, x.Rw.Reader().HoldFrom(r.Context()))
-		require.Same(t, x.Rw.Reader(), x.Rw.Reader())
-		require.Equal(t, []string{"n", "n", "n"}, []string{x.Rw.Name(), r.Name(), w.Name()})
+		require.Nil(t, x.RW.Reader().HoldFrom(w.Context()))
+		require.Nil(t, x.RW.Writer().HoldFrom(ctx))
+		require.Same(t, w, x.RW.Writer().HoldFrom(r.Context()))
+		require.Same(t, r, x.RW.Reader().HoldFrom(r.Context()))
+		require.Same(t, x.RW.Reader(), x.RW.Reader())
+		require.Equal(t, []string{"n", "n", "n"}, []string{x.RW.Name(), r.Name(), w.Name()})
 		require.Zero(t, r.Token())
 	})
 }

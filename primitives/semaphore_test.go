@@ -238,7 +238,7 @@ func TestSemaphoreHold(t *testing.T) {
 		require.NoError(t, rdb.Del(ctx, key).Err())
 		time.Sleep(20 * time.Millisecond) // longer than the lease, which a plain semaphore ignores
 		RequireLive(t, hold.Context())
-		Shut(c)
+		CloseNow(c)
 		RequireEnds(t, hold.Context(), primitives.ErrClosed)
 	})
 }

@@ -49,7 +49,7 @@ func onReadBatch(t testing.TB, s *redistest.Server, via *redis.Client, n int) *r
 		ctx, cancel := context.WithCancel(t.Context())
 		t.Cleanup(cancel)
 		x.cancels = append(x.cancels, cancel)
-		x.waiting = append(x.waiting, Start(func() (*primitives.Hold, error) { return x.Rw.Reader().Acquire(ctx) }))
+		x.waiting = append(x.waiting, Start(func() (*primitives.Hold, error) { return x.RW.Reader().Acquire(ctx) }))
 		AwaitWaiters(t, x.C, i+1)
 	}
 	x.AwaitWaiter(t)
@@ -86,7 +86,7 @@ func TestBatchAcquireSurvivesLostReplies(t *testing.T) {
 		for _, lost := range []int{1, 3, 4, 6} { // the client makes four attempts
 			p := s.Proxy(t)
 			const n = 8
-			x := onReadBatch(t, s, p.Client(t, Quick), n)
+			x := onReadBatch(t, s, p.Client(t, FastRetries), n)
 			p.DropReplies(lost, batched)
 			Release(t, x.writer)
 			var holds []*primitives.Hold

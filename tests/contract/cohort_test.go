@@ -150,7 +150,7 @@ func TestC24TokensAreReservedOnce(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		name, p := redistest.Name(t), s.Proxy(t)
-		c := NewClient(t, p.Client(t, Quick))
+		c := NewClient(t, p.Client(t, FastRetries))
 		l := c.FencedLock(name, primitives.WithCohort(time.Minute))
 		Release(t, Acquire(t, t.Context(), l)) // loads the scripts
 		tokens := func() int64 {

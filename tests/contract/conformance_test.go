@@ -211,11 +211,11 @@ func forceReleaseFrees(t *testing.T, x *conformCase) {
 
 // autoExpires checks that a lock whose client was closed with the hold is free when its TTL ends.
 func autoExpires(t *testing.T, x *conformCase) {
-	const ttl = Brief
+	const ttl = ShortLease
 	gone := NewClient(t, x.s.Client(t))
 	began := time.Now()
 	hold := Acquire(t, t.Context(), x.open(gone, x.key), primitives.WithWatchdog(ttl))
-	Shut(gone)
+	CloseNow(gone)
 	RequireEnds(t, hold.Context(), primitives.ErrClosed)
 	next := Acquire(t, t.Context(), x.excludes)
 	require.GreaterOrEqual(t, time.Since(began), ttl-50*time.Millisecond)
@@ -226,7 +226,7 @@ func autoExpires(t *testing.T, x *conformCase) {
 // leaseExpiryWakes checks that a waiter acquires when the lease ends, and that the late release of
 // the former hold does not affect it.
 func leaseExpiryWakes(t *testing.T, x *conformCase) {
-	const lease = Brief
+	const lease = ShortLease
 	began := time.Now()
 	hold := Acquire(t, t.Context(), x.l, primitives.WithLease(lease))
 	next := Acquire(t, t.Context(), x.excludes)
@@ -318,15 +318,15 @@ var rwLockBehaviours = []struct {
 }{
 	{"a writer waits for the reader with the longest lease", func(t *testing.T, near, far *primitives.RWLock) {
 		began := time.Now()
-		Acquire(t, t.Context(), near.Reader(), primitives.WithLease(2*Brief))
-		Acquire(t, t.Context(), far.Reader(), primitives.WithLease(Brief))
+		Acquire(t, t.Context(), near.Reader(), primitives.WithLease(2*ShortLease))
+		Acquire(t, t.Context(), far.Reader(), primitives.WithLease(ShortLease))
 		w := Acquire(t, t.Context(), far.Writer())
-		require.GreaterOrEqual(t, time.Since(began), 2*Brief-10*time.Millisecond)
+		require.GreaterOrEqual(t, time.Since(began), 2*ShortLease-10*time.Millisecond)
 		Release(t, w)
 	}},
 	{"a released reader does not extend the lease of another", func(t *testing.T, near, far *primitives.RWLock) {
 		began := time.Now()
-		Acquire(t, t.Context(), near.Reader(), primitives.WithLease(Brief))
+		Acquire(t, t.Context(), near.Reader(), primitives.WithLease(ShortLease))
 		Release(t, Acquire(t, t.Context(), far.Reader(), primitives.WithLease(time.Minute)))
 		writesAfterABriefLease(t, far, began)
 	}},
@@ -334,12 +334,12 @@ var rwLockBehaviours = []struct {
 	// that of the longest remaining lease, and no longer.
 	{"releasing a nested reader ends its lease", func(t *testing.T, near, far *primitives.RWLock) {
 		began := time.Now()
-		outer := Acquire(t, t.Context(), near.Reader(), primitives.WithLease(Brief))
+		outer := Acquire(t, t.Context(), near.Reader(), primitives.WithLease(ShortLease))
 		Release(t, Acquire(t, outer.Context(), near.Reader(), primitives.WithLease(time.Minute)))
 		writesAfterABriefLease(t, far, began)
 	}},
 	{"all waiting readers acquire when a writer's lease expires", func(t *testing.T, near, far *primitives.RWLock) {
-		Acquire(t, t.Context(), near.Writer(), primitives.WithLease(Brief))
+		Acquire(t, t.Context(), near.Writer(), primitives.WithLease(ShortLease))
 		var readers []<-chan Result
 		for _, rw := range []*primitives.RWLock{near, far, far} {
 			readers = append(readers, Start(func() (*primitives.Hold, error) { return rw.Reader().Acquire(t.Context()) }))
@@ -356,7 +356,7 @@ var rwLockBehaviours = []struct {
 	}},
 	{"a nested writer does not shorten the outer lease", func(t *testing.T, near, far *primitives.RWLock) {
 		outer := Acquire(t, t.Context(), near.Writer(), primitives.WithLease(time.Minute))
-		inner := Acquire(t, outer.Context(), near.Writer(), primitives.WithLease(Brief))
+		inner := Acquire(t, outer.Context(), near.Writer(), primitives.WithLease(ShortLease))
 		RequireEnds(t, inner.Context(), primitives.ErrLost)
 		require.NoError(t, outer.Check(t.Context()))
 		for _, l := range []*primitives.Lock{far.Writer(), far.Reader()} {
@@ -372,8 +372,8 @@ var rwLockBehaviours = []struct {
 func writesAfterABriefLease(t *testing.T, rw *primitives.RWLock, began time.Time) {
 	t.Helper()
 	w := Acquire(t, t.Context(), rw.Writer(), primitives.WithWait(Soon))
-	require.GreaterOrEqual(t, time.Since(began), Brief-10*time.Millisecond)
-	require.Less(t, time.Since(began), Brief+SlowPoll)
+	require.GreaterOrEqual(t, time.Since(began), ShortLease-10*time.Millisecond)
+	require.Less(t, time.Since(began), ShortLease+SlowPoll)
 	Release(t, w)
 }
 
@@ -598,7 +598,7 @@ func TestConformancePermits(t *testing.T) {
 }
 
 // shortLease expires within a test, and lasts for a few commands even on a busy machine.
-var shortLease = primitives.WithLease(Brief)
+var shortLease = primitives.WithLease(ShortLease)
 
 // permitIDs returns the ids of the permits of a hold.
 func permitIDs(hold *primitives.Hold) []string { return strings.Split(hold.ID(), ",") }
@@ -730,7 +730,7 @@ var (
 		}},
 		{"an expired pool leaves no keys", func(t *testing.T, p *poolCase) {
 			InitPool(t, p, 1)
-			require.NoError(t, p.s.Client(t).PExpire(t.Context(), p.key, 2*Brief).Err())
+			require.NoError(t, p.s.Client(t).PExpire(t.Context(), p.key, 2*ShortLease).Err())
 			p.take(t, 1, shortLease)
 			RequireClean(t, p.s, p.key)
 		}},
@@ -804,9 +804,9 @@ func TestConformanceFairPausedWrites(t *testing.T) {
 	s := redistest.Fresh(t)
 	rdb, key := s.Client(t), redistest.Name(t)
 	l := NewClient(t, s.Client(t)).FairLock(key)
-	Acquire(t, t.Context(), l, primitives.WithLease(Brief))
+	Acquire(t, t.Context(), l, primitives.WithLease(ShortLease))
 	first := Start(func() (*primitives.Hold, error) {
-		return l.Acquire(t.Context(), primitives.WithLease(2*Brief))
+		return l.Acquire(t.Context(), primitives.WithLease(2*ShortLease))
 	})
 	AwaitFair(t, l, 1)
 	second := Start(func() (*primitives.Hold, error) { return l.Acquire(t.Context(), primitives.WithWait(Soon)) })
@@ -882,7 +882,7 @@ func TestConformanceRedOfSeven(t *testing.T) {
 	l, n := primitives.NewRedLock(locks, primitives.WithLease(10*time.Second)), 0
 	var wg sync.WaitGroup
 	for range 4 {
-		wg.Go(func() { Increment(t, Acts(l), &n, 3) })
+		wg.Go(func() { Increment(t, AsAcquirer(l), &n, 3) })
 	}
 	wg.Wait()
 	require.Equal(t, 12, n)

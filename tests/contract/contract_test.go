@@ -39,7 +39,7 @@ func mutexRows() (rows []mutexRow) {
 		if k.Name == "red" {
 			row.lease = 4 * time.Second // a member has a tenth of the lease to answer
 		}
-		row.open = func(t testing.TB, c *primitives.Client, key string) Acquirer { return Acts(k.One(t, c, key)) }
+		row.open = func(t testing.TB, c *primitives.Client, key string) Acquirer { return AsAcquirer(k.One(t, c, key)) }
 		rows = append(rows, row)
 	}
 	used := func(name string, open func(c *primitives.Client, key string) Acquirer) *mutexRow {
@@ -50,12 +50,16 @@ func mutexRows() (rows []mutexRow) {
 		return &rows[len(rows)-1]
 	}
 	polling := used("polling lock", func(c *primitives.Client, key string) Acquirer {
-		return Acts(c.Lock(key, primitives.WithPolling(2*time.Millisecond, 20*time.Millisecond)))
+		return AsAcquirer(c.Lock(key, primitives.WithPolling(2*time.Millisecond, 20*time.Millisecond)))
 	})
 	polling.nests, polling.ids, polling.poll = true, true, 20*time.Millisecond
-	stripe := used("stripe", func(c *primitives.Client, key string) Acquirer { return Acts(c.Striped(key, 4).Lock("x")) })
+	stripe := used("stripe", func(c *primitives.Client, key string) Acquirer {
+		return AsAcquirer(c.Striped(key, 4).Lock("x"))
+	})
 	stripe.nests, stripe.ids = true, true
-	used("lock with owners", func(c *primitives.Client, key string) Acquirer { return Acts(owned{c.Lock(key), c.ID()}) })
+	used("lock with owners", func(c *primitives.Client, key string) Acquirer {
+		return AsAcquirer(owned{c.Lock(key), c.ID()})
+	})
 	locker := used("locker", func(c *primitives.Client, key string) Acquirer { return lockers{c.Lock(key)} })
 	locker.Leased, locker.holds = false, false
 	return rows
@@ -93,7 +97,7 @@ type lockers struct{ l *primitives.Lock }
 
 func (a lockers) Acquire(ctx context.Context, opts ...primitives.Option) (h Holder, err error) {
 	if len(opts) > 0 { // Locker takes no options
-		return Held(a.l.Acquire(ctx, opts...))
+		return AsHolder(a.l.Acquire(ctx, opts...))
 	}
 	mu := a.l.Locker(ctx)
 	defer func() {
@@ -437,7 +441,7 @@ func leaseEnds(t *testing.T, m *mutexCase) {
 	if !m.Leased {
 		t.Skip("no leases")
 	}
-	one, other := m.on(t, Busy), m.on(t)
+	one, other := m.on(t, WideMargin), m.on(t)
 	began := time.Now()
 	h, err := one.Acquire(t.Context(), primitives.WithLease(m.lease))
 	require.NoError(t, err)

@@ -28,7 +28,7 @@ func TestFairLockC26WaitersOfAFormerLifeTimeOut(t *testing.T) {
 		other := NewClient(t, s.Client(t)).FairLock("l")
 		hold := Acquire(t, t.Context(), other)
 		ctx, cancel := context.WithCancel(t.Context())
-		former := NewClient(t, p.Client(t, Hasty, NoRetries), primitives.WithClientID(id)).FairLock("l")
+		former := NewClient(t, p.Client(t, ShortTimeouts, NoRetries), primitives.WithClientID(id)).FairLock("l")
 		for i := range 2 {
 			Start(func() (*primitives.Hold, error) { return former.Acquire(ctx) })
 			AwaitFair(t, other, i+1)
@@ -54,7 +54,7 @@ func TestFairLockC26WaitersOfAFormerLifeTimeOut(t *testing.T) {
 	})
 }
 
-// C26: clients with the same id, one after the other, subscribe to different channels. So neither
+// C26: clients with the same id, one after the other, subscribe to different channels, so neither
 // gets messages for the other.
 func TestFairLockC26ClientsOfOneIDUseDifferentChannels(t *testing.T) {
 	t.Parallel()
@@ -79,7 +79,7 @@ func TestFairLockC26ClientsOfOneIDUseDifferentChannels(t *testing.T) {
 			}
 			cancel()
 			require.ErrorIs(t, (<-waiting).Err, context.Canceled)
-			Shut(c)
+			CloseNow(c)
 		}
 		Release(t, hold)
 	})
@@ -115,7 +115,7 @@ func TestFairLockAfterAJumpOfTheServersClock(t *testing.T) {
 				hold := Acquire(t, t.Context(), other)
 				waiting, crash := context.WithCancel(ctx)
 				pass := func(context.Context) error { return nil }
-				first := NewClient(t, p.Client(t, Hasty, NoRetries)).FairLock("l")
+				first := NewClient(t, p.Client(t, ShortTimeouts, NoRetries)).FairLock("l")
 				waiters.Go(func() { assert.Equal(t, tt.crashes, first.Do(waiting, pass) != nil) })
 				AwaitFair(t, other, 1)
 				second := NewClient(t, s.Client(t)).FairLock("l")

@@ -195,7 +195,7 @@ func TestC24LingeringLockIsFreedWhenItsTimeIsOver(t *testing.T) {
 
 // A process that dies leaves a lock that lingers to its lease.
 func TestC24LingeringLockOfADeadClient(t *testing.T) {
-	Bubble(t, func(t *testing.T, b *Bubbled) {
+	Bubble(t, func(t *testing.T, b *BubbleTest) {
 		const lease = time.Second
 		began := time.Now()
 		lingers(t, b.S, b.C.Lock("l", long, primitives.WithWatchdog(lease)))

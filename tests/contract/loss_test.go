@@ -112,7 +112,7 @@ func TestC10TransientErrorsDoNotEndRenewal(t *testing.T) {
 	s := redistest.Redis(t)
 	p := s.Proxy(t)
 	events := &Recorder{}
-	l := NewClient(t, p.Client(t, Hasty), events.Option()).Lock(redistest.Name(t))
+	l := NewClient(t, p.Client(t, ShortTimeouts), events.Option()).Lock(redistest.Name(t))
 	hold := Acquire(t, t.Context(), l, primitives.WithWatchdog(6*time.Second))
 	for _, fault := range []func(){
 		func() { p.Refuse(true); p.Reset() },

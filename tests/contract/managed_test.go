@@ -81,7 +81,7 @@ func useLocks(t *testing.T, s *redistest.Server, rdb *redis.Client) (
 	renewed []*primitives.Hold, handOff func(t *testing.T),
 ) {
 	t.Helper()
-	watchdog := primitives.WithDefaults(primitives.WithWatchdog(Watched))
+	watchdog := primitives.WithDefaults(primitives.WithWatchdog(RenewedTTL))
 	first, second := NewClient(t, rdb, watchdog), NewClient(t, rdb, watchdog)
 	name := redistest.Name(t)
 	var each []func(t *testing.T)

@@ -260,7 +260,7 @@ func TestC28TheMinimumOutlivesTheLease(t *testing.T) {
 	eachMinHoldKind(t, func(t *testing.T, k minHoldKind, s *redistest.Server, key string) {
 		const d = time.Minute
 		c, other := NewClient(t, s.Client(t)), NewClient(t, s.Client(t))
-		const shorter, lapsing = d / 3, Brief
+		const shorter, lapsing = d / 3, ShortLease
 		for _, lease := range []primitives.Option{primitives.WithWatchdog(shorter), primitives.WithLease(shorter)} {
 			l := k.open(c, key, lease, primitives.WithMinHold(d))
 			hold := Acquire(t, t.Context(), l, k.opts...)
@@ -293,7 +293,7 @@ func TestC28OtherwiseReleasesAreOrdinary(t *testing.T) {
 		require.True(t, k.isFree(t, c, key))
 
 		p := s.Proxy(t)
-		cut := k.open(NewClient(t, p.Client(t, Quick, NoRetries)), key, primitives.WithMinHold(time.Hour))
+		cut := k.open(NewClient(t, p.Client(t, FastRetries, NoRetries)), key, primitives.WithMinHold(time.Hour))
 		p.DropReplies(1, Script)
 		if hold, err := cut.TryAcquire(t.Context(), k.opts...); err == nil { // the others of a red lock, or a repetition
 			require.NoError(t, k.open(c, key).ReleaseID(t.Context(), hold.ID()))
@@ -340,7 +340,7 @@ func TestC28ReleaseInTheLastMillisecondLeavesNothing(t *testing.T) {
 func TestC28APlainSemaphoreIgnoresTheMinimum(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		sem := OfOne(t, NewClient(t, s.Client(t)).Semaphore(redistest.Name(t), primitives.WithMinHold(time.Hour)))
+		sem := WithOnePermit(t, NewClient(t, s.Client(t)).Semaphore(redistest.Name(t), primitives.WithMinHold(time.Hour)))
 		for range 2 {
 			Release(t, Acquire(t, t.Context(), sem, primitives.WithWait(0)))
 		}
@@ -403,7 +403,7 @@ func TestC28ReadersEnterDuringTheRestOfAReader(t *testing.T) {
 // A writer waits behind two readers. The first one's rest ends soon after the other, whose lease was longer, is
 // released: the writer does not go on waiting for that lease.
 func TestC28AWriterWaitsForTheRestOfAReader(t *testing.T) {
-	Bubble(t, func(t *testing.T, b *Bubbled) {
+	Bubble(t, func(t *testing.T, b *BubbleTest) {
 		const minimum = 300 * time.Millisecond
 		reader, began := b.C.RWLock("x").Reader(), time.Now()
 		first := Acquire(t, t.Context(), reader, primitives.WithMinHold(minimum))
@@ -436,7 +436,7 @@ func TestC28MinimumOfAWriterThatReads(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			reads := tt.reads
-			Bubble(t, func(t *testing.T, b *Bubbled) {
+			Bubble(t, func(t *testing.T, b *BubbleTest) {
 				rw, other := b.C.RWLock("x"), NewClient(t, b.S.Client(t)).RWLock("x")
 				Release(t, Acquire(t, t.Context(), rw.Writer())) // loads the script
 				if tt.inDoubt {
@@ -473,24 +473,24 @@ func TestC28ALateExtensionDoesNotOutlastTheMinimum(t *testing.T) {
 	const minimum = 30 * time.Second
 	for _, tt := range []struct {
 		name string
-		do   func(t *testing.T, b *Bubbled, hold *primitives.Hold)
+		do   func(t *testing.T, b *BubbleTest, hold *primitives.Hold)
 	}{
-		{"a renewal", func(_ *testing.T, b *Bubbled, _ *primitives.Hold) {
+		{"a renewal", func(_ *testing.T, b *BubbleTest, _ *primitives.Hold) {
 			b.P.DropCommands(math.MaxInt, Script)
 			time.Sleep(minimum - 5*time.Second)
 			b.P.Heal()
 		}},
-		{"an extension", func(t *testing.T, b *Bubbled, hold *primitives.Hold) {
+		{"an extension", func(t *testing.T, b *BubbleTest, hold *primitives.Hold) {
 			b.P.DropReplies(1, Script)
 			require.NoError(t, hold.Extend(t.Context(), time.Minute))
 		}},
-		{"a nested acquisition", func(t *testing.T, b *Bubbled, hold *primitives.Hold) {
+		{"a nested acquisition", func(t *testing.T, b *BubbleTest, hold *primitives.Hold) {
 			b.P.DropReplies(1, Script)
 			Release(t, Acquire(t, hold.Context(), b.L))
 		}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			Bubble(t, func(t *testing.T, b *Bubbled) {
+			Bubble(t, func(t *testing.T, b *BubbleTest) {
 				began := time.Now()
 				hold := Acquire(t, t.Context(), b.L, primitives.WithMinHold(minimum), primitives.WithWatchdog(time.Minute))
 				tt.do(t, b, hold)
@@ -509,7 +509,7 @@ func TestC28ACopyOfAnExtensionDoesNotOutlastTheMinimum(t *testing.T) {
 	const minimum = 30 * time.Second
 	for _, k := range kinds.Leased() {
 		t.Run(k.Name, func(t *testing.T) {
-			Bubble(t, func(t *testing.T, b *Bubbled) {
+			Bubble(t, func(t *testing.T, b *BubbleTest) {
 				var extension redistest.Command
 				l := k.One(t, b.C, "x", primitives.WithMinHold(minimum))
 				Release(t, Acquire(t, t.Context(), l, primitives.WithMinHold(0))) // loads the script
@@ -522,7 +522,7 @@ func TestC28ACopyOfAnExtensionDoesNotOutlastTheMinimum(t *testing.T) {
 				require.NoError(t, hold.Extend(t.Context(), time.Minute))
 				b.P.Heal()
 				Release(t, hold)
-				require.NoError(t, Again(b.S.Client(t), extension).Err())
+				require.NoError(t, Resend(b.S.Client(t), extension).Err())
 				Release(t, Acquire(t, t.Context(), k.Rival(NewClient(t, b.S.Client(t)), "x")))
 				require.InDelta(t, minimum, time.Since(began), float64(50*time.Millisecond))
 			})
@@ -591,7 +591,7 @@ func TestC28CopiesNeverKeepTheLockLonger(t *testing.T) {
 	const d = 400 * time.Millisecond
 	eachMinHoldKind(t, func(t *testing.T, k minHoldKind, s *redistest.Server, key string) {
 		p, rdb := s.Proxy(t), s.Client(t)
-		c, other := NewClient(t, p.Client(t, Quick)), NewClient(t, s.Client(t))
+		c, other := NewClient(t, p.Client(t, FastRetries)), NewClient(t, s.Client(t))
 		l := k.open(c, key, primitives.WithMinHold(d))
 		p.Record()
 		loseReplies := func() {
@@ -617,7 +617,7 @@ func TestC28CopiesNeverKeepTheLockLonger(t *testing.T) {
 		require.GreaterOrEqual(t, len(copies), 2*acquisitions+len(k.keys(key)))
 		repeat := func() {
 			for _, i := range rand.Perm(len(copies)) {
-				_ = Again(rdb, copies[i]).Err()
+				_ = Resend(rdb, copies[i]).Err()
 			}
 		}
 		for range 10 {
@@ -655,7 +655,7 @@ func TestC28AnUnansweredReleaseIsRepeated(t *testing.T) {
 	eachMinHoldKind(t, func(t *testing.T, k minHoldKind, s *redistest.Server, key string) {
 		const d = 10 * time.Second
 		p := s.Proxy(t)
-		c, other := NewClient(t, p.Client(t, Quick, NoRetries)), NewClient(t, s.Client(t))
+		c, other := NewClient(t, p.Client(t, FastRetries, NoRetries)), NewClient(t, s.Client(t))
 		hold := Acquire(t, t.Context(), k.open(c, key, primitives.WithMinHold(d), primitives.WithLease(time.Hour)), k.opts...)
 		for _, key := range k.keys(key) {
 			p.DropCommands(1, scriptOn(key))

@@ -32,7 +32,7 @@ func eachOwnerKind(t *testing.T, f func(t *testing.T, x *ownerCase)) {
 			run(kind.Name, func(t *testing.T) {
 				redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 					x := &ownerCase{s: s, name: redistest.Name(t), open: kind.Lock, p: s.Proxy(t)}
-					x.l = x.open(NewClient(t, x.p.Client(t, Quick)), x.name)
+					x.l = x.open(NewClient(t, x.p.Client(t, FastRetries)), x.name)
 					f(t, x)
 				})
 			})
@@ -104,7 +104,7 @@ func TestLostHoldOfAnOwnerTakesNoLaterCount(t *testing.T) {
 			}
 			redistest.WaitFor(t, Soon, func() bool { return rdb.Exists(t.Context(), keys...).Val() == 0 }, "expired")
 		}},
-		{"expired, its fixed lease", []primitives.Option{primitives.WithLease(Brief)}, func(
+		{"expired, its fixed lease", []primitives.Option{primitives.WithLease(ShortLease)}, func(
 			t *testing.T, x *ownerCase, old *primitives.Hold,
 		) {
 			RequireEnds(t, old.Context(), primitives.ErrLost)
@@ -138,7 +138,7 @@ func TestLostHoldOfAnOwnerTakesNoLaterCount(t *testing.T) {
 				require.ErrorIs(t, old.Release(t.Context()), primitives.ErrLost)
 				for _, c := range Recorded(x.p, isRelease) {
 					x.forget(t)
-					_ = Again(x.s.Client(t), c).Err()
+					_ = Resend(x.s.Client(t), c).Err()
 				}
 				x.requireOnly(t, hold)
 			})
@@ -168,7 +168,7 @@ func TestLateCopiesOfAnOwnersReleaseTakeNothing(t *testing.T) {
 			for range 2 {
 				for _, c := range sent {
 					x.forget(t)
-					require.Equal(t, int64(0), Again(x.s.Client(t), c).Val())
+					require.Equal(t, int64(0), Resend(x.s.Client(t), c).Val())
 					require.Equal(t, "1", x.count(t, "o"))
 				}
 			}
@@ -206,7 +206,7 @@ func TestRepeatedReleaseBesideACountOfAnOwner(t *testing.T) {
 	t.Parallel()
 	for _, k := range kinds.Locks() {
 		t.Run(k.Name, func(t *testing.T) {
-			Bubble(t, func(t *testing.T, b *Bubbled) {
+			Bubble(t, func(t *testing.T, b *BubbleTest) {
 				l, other := k.Lock(b.C, "x"), k.Lock(NewClient(t, b.S.Client(t)), "x")
 				Release(t, Acquire(t, t.Context(), l)) // loads the scripts
 				b.P.DropReplies(1, Script)
@@ -298,8 +298,8 @@ func TestReleaseIDTakesTheOldestCountOfAnOwner(t *testing.T) {
 // refused, even while another hold has the same id.
 func TestRenewalOfATakenOwnersHoldIsRefused(t *testing.T) {
 	eachOwnerKind(t, func(t *testing.T, x *ownerCase) {
-		old := x.acquire(t, x.l, primitives.WithWatchdog(Watched))
-		kept := x.acquire(t, x.other(t), primitives.WithWatchdog(Watched))
+		old := x.acquire(t, x.l, primitives.WithWatchdog(RenewedTTL))
+		kept := x.acquire(t, x.other(t), primitives.WithWatchdog(RenewedTTL))
 		require.NoError(t, x.s.Client(t).HDel(t.Context(), SharedCountsKey(x.name), "o", "o:write").Err())
 		hold := x.acquire(t, x.other(t))
 		RequireEnds(t, old.Context(), primitives.ErrLost)
@@ -314,7 +314,7 @@ func TestRenewalOfATakenOwnersHoldIsRefused(t *testing.T) {
 // The release of a hold whose own lease has ended gives its count back, if others with the same id keep the lock.
 func TestReleaseAfterTheLeaseOfAnOwnerGivesItsCountBack(t *testing.T) {
 	eachOwnerKind(t, func(t *testing.T, x *ownerCase) {
-		short, hold := x.acquire(t, x.l, primitives.WithLease(Brief)), x.acquire(t, x.other(t))
+		short, hold := x.acquire(t, x.l, primitives.WithLease(ShortLease)), x.acquire(t, x.other(t))
 		RequireEnds(t, short.Context(), primitives.ErrLost)
 		require.ErrorIs(t, short.Release(t.Context()), primitives.ErrLost)
 		redistest.WaitFor(t, Soon, func() bool { return x.count(t, "o") == "1" }, "given back in the background")
@@ -325,7 +325,7 @@ func TestReleaseAfterTheLeaseOfAnOwnerGivesItsCountBack(t *testing.T) {
 // The same for a private hold whose id was given to others.
 func TestReleaseAfterTheLeaseOfAPrivateHoldGivesItsCountBack(t *testing.T) {
 	eachOwnerKind(t, func(t *testing.T, x *ownerCase) {
-		short := Acquire(t, t.Context(), x.l, primitives.WithLease(Brief))
+		short := Acquire(t, t.Context(), x.l, primitives.WithLease(ShortLease))
 		hold := Acquire(t, t.Context(), x.other(t), primitives.WithOwner(short.ID()))
 		RequireEnds(t, short.Context(), primitives.ErrLost)
 		time.Sleep(100 * time.Millisecond) // the lease ends a little later than the hold

@@ -191,7 +191,7 @@ func TestC25NameAndSubscriptionEndWithTheLastHold(t *testing.T) {
 	t.Run("closed with holds", func(t *testing.T) {
 		s := redistest.Fresh(t)
 		c, _ := holding(t, s)
-		Shut(c)
+		CloseNow(c)
 		require.Equal(t, []string{"me"}, ClientNames(t, s), "it names the holder until its TTL ends")
 	})
 }
@@ -199,7 +199,7 @@ func TestC25NameAndSubscriptionEndWithTheLastHold(t *testing.T) {
 // TestC25CloseDoesNotWaitForTheDeletionOfTheName closes a client while Redis is silent.
 func TestC25CloseDoesNotWaitForTheDeletionOfTheName(t *testing.T) {
 	t.Parallel()
-	Bubble(t, func(t *testing.T, b *Bubbled) {
+	Bubble(t, func(t *testing.T, b *BubbleTest) {
 		hold := Acquire(t, t.Context(), b.L)
 		redistest.WaitFor(t, Soon, func() bool { return len(ClientNames(t, b.S)) == 1 }, "the name is written")
 		Release(t, hold)
@@ -213,7 +213,7 @@ func TestC25CloseDoesNotWaitForTheDeletionOfTheName(t *testing.T) {
 // In fake time, because a hold that lasts for 100 ms is not short.
 func TestC25ShortHoldSendsTwoCommandsAndNoName(t *testing.T) {
 	t.Parallel()
-	Bubble(t, func(t *testing.T, b *Bubbled) {
+	Bubble(t, func(t *testing.T, b *BubbleTest) {
 		Release(t, Acquire(t, t.Context(), b.L)) // loads the scripts
 		time.Sleep(time.Minute)                  // the client is idle
 		b.P.Record()
@@ -230,7 +230,7 @@ func TestC25ShortHoldSendsTwoCommandsAndNoName(t *testing.T) {
 // TestC25ManyShortHoldsWriteNoName checks that a stream of short holds writes no name and
 // subscribes to no channel.
 func TestC25ManyShortHoldsWriteNoName(t *testing.T) {
-	Bubble(t, func(t *testing.T, b *Bubbled) {
+	Bubble(t, func(t *testing.T, b *BubbleTest) {
 		Release(t, Acquire(t, t.Context(), b.L)) // loads the scripts
 		before := redistest.Commands(t, b.S)
 		for range 200 {

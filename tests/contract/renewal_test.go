@@ -38,7 +38,7 @@ func TestKeyOfAnotherTypeEndsNoOtherRenewal(t *testing.T) {
 		all := map[string][]*primitives.Hold{}
 		var overwritten, others []*primitives.Hold
 		for _, kind := range keys {
-			c := NewClient(t, s.Client(t), primitives.WithDefaults(primitives.WithWatchdog(Watched)))
+			c := NewClient(t, s.Client(t), primitives.WithDefaults(primitives.WithWatchdog(RenewedTTL)))
 			var holds []*primitives.Hold
 			for i := range 5 {
 				holds = append(holds, Acquire(t, t.Context(), kind.One(t, c, name+kind.Name+strconv.Itoa(i))))
@@ -89,7 +89,7 @@ func TestForbiddenKeyEndsNoOtherRenewal(t *testing.T) {
 	heard := &Recorder{}
 	c := NewClient(t, s.Client(t, func(o *redis.Options) {
 		o.Username, o.Password = "u", "pw"
-	}), primitives.WithDefaults(primitives.WithWatchdog(Watched)), heard.Option())
+	}), primitives.WithDefaults(primitives.WithWatchdog(RenewedTTL)), heard.Option())
 	var holds []*primitives.Hold
 	for _, name := range []string{"forbidden", "a", "b", "c"} {
 		holds = append(holds, Acquire(t, t.Context(), c.Lock(name)))
@@ -110,7 +110,7 @@ func TestRenewalWhereAPlainClientMeetsSlots(t *testing.T) {
 	t.Parallel()
 	node := redistest.FreshCluster(t, 1).Nodes()[0]
 	p := node.Proxy(t)
-	c := NewClient(t, p.Client(t), primitives.WithDefaults(primitives.WithWatchdog(Watched)))
+	c := NewClient(t, p.Client(t), primitives.WithDefaults(primitives.WithWatchdog(RenewedTTL)))
 	var holds []*primitives.Hold
 	for _, kind := range kinds.Leased() {
 		for i := range 4 {
@@ -147,7 +147,7 @@ func TestRenewalWhileASlotMoves(t *testing.T) {
 		rounds = 2 // one may have been under way
 	}
 	servers := redistest.FreshCluster(t, 3)
-	c := NewClient(t, servers.ClusterClient(t), primitives.WithDefaults(primitives.WithWatchdog(Watched)))
+	c := NewClient(t, servers.ClusterClient(t), primitives.WithDefaults(primitives.WithWatchdog(RenewedTTL)))
 	var holds []*primitives.Hold
 	hold := func(l *primitives.Lock) *primitives.Hold {
 		h := Acquire(t, t.Context(), l)
@@ -171,7 +171,7 @@ func TestRenewalWhileASlotMoves(t *testing.T) {
 	defer cancel()
 	require.Error(t, reader.Check(briefly),
 		"Redis replies TRYAGAIN while half of the keys have moved, and Check retries")
-	require.Less(t, time.Since(began), Watched+Soon, "nothing is lost")
+	require.Less(t, time.Since(began), RenewedTTL+Soon, "nothing is lost")
 	m.Move(t, "{n}read:"+reader.ID()+":rwlock_timeout:1")
 	require.NoError(t, reader.Check(t.Context()))
 	AwaitRenewal(t, rounds, holds...)

@@ -102,7 +102,7 @@ func TestRWLockClientThatNoLongerWaitsHasNoTurn(t *testing.T) {
 		{"more readers than that", 66, true, nil},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			Bubble(t, func(t *testing.T, b *Bubbled) {
+			Bubble(t, func(t *testing.T, b *BubbleTest) {
 				rw, other := b.C.RWLock("x", tt.opts...), NewClient(t, b.S.Client(t)).RWLock("x").Writer()
 				first, waiter := rw.Writer(), rw.Writer()
 				if tt.reads {
@@ -136,7 +136,7 @@ func TestRWLockClientThatNoLongerWaitsHasNoTurn(t *testing.T) {
 // A client has the lock for a cohort. Then it is the turn of the other one that waits, although a waiter of the first
 // was noted before.
 func TestRWLockCohortIsNoReasonForASecondTurn(t *testing.T) {
-	Bubble(t, func(t *testing.T, b *Bubbled) {
+	Bubble(t, func(t *testing.T, b *BubbleTest) {
 		const cohort = 200 * time.Millisecond
 		near := b.C.RWLock("x", primitives.WithCohort(cohort)).Writer()
 		other := NewClient(t, b.S.Client(t)).RWLock("x").Writer()

@@ -43,7 +43,7 @@ func (r sharedRow) open(t testing.TB, c *primitives.Client, key string) Acquirer
 	if r.owners {
 		l = owned{l, c.ID()}
 	}
-	return Acts(l)
+	return AsAcquirer(l)
 }
 
 // block makes every acquisition fail or wait until free is called.
@@ -280,7 +280,7 @@ func sharedLeaseEnds(t *testing.T, m *sharedCase) {
 		t.Skip("no leases")
 	}
 	a := m.on(t)
-	short, err := a.Acquire(t.Context(), primitives.WithLease(Brief))
+	short, err := a.Acquire(t.Context(), primitives.WithLease(ShortLease))
 	require.NoError(t, err)
 	long, err := a.Acquire(t.Context())
 	require.NoError(t, err)

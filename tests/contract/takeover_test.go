@@ -297,7 +297,7 @@ func TestTakeoverIsFoundWhenTheFirstCheckFails(t *testing.T) {
 	RequireEnds(t, hold.Context(), primitives.ErrLost)
 }
 
-// A client whose locks may linger listens from its first release on. So it learns of a takeover at once, however young
+// A client whose locks may linger listens from its first release on, so it learns of a takeover at once, however young
 // its hold is, and does not mistake the lost lock for one that still lingers.
 func TestC15LingeringLockIsTakenOverAtOnce(t *testing.T) {
 	t.Parallel()
@@ -330,7 +330,7 @@ func TestC15LingeringLockIsTakenOverAtOnce(t *testing.T) {
 // TestTakeoverDoesNotWaitForItsNotice holds the reply to the notice back.
 func TestTakeoverDoesNotWaitForItsNotice(t *testing.T) {
 	t.Parallel()
-	Bubble(t, func(t *testing.T, b *Bubbled) {
+	Bubble(t, func(t *testing.T, b *BubbleTest) {
 		hold := Acquire(t, t.Context(), b.Other, primitives.WithLease(time.Minute))
 		deliver := b.P.HoldReplies(redistest.Named("publish"))
 		defer deliver()

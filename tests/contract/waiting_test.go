@@ -167,10 +167,10 @@ func TestC21WaiterTriesWhenTheLeaseEnds(t *testing.T) {
 	EachLock(t, func(t *testing.T, x *LockTest) {
 		other := x.Other(t)
 		began := time.Now()
-		hold := Acquire(t, t.Context(), x.L, primitives.WithLease(Brief))
+		hold := Acquire(t, t.Context(), x.L, primitives.WithLease(ShortLease))
 		require.NotEmpty(t, hold.Detach())
 		next := Acquire(t, t.Context(), other)
-		require.Less(t, time.Since(began), Brief+SlowPoll)
+		require.Less(t, time.Since(began), ShortLease+SlowPoll)
 		Release(t, next)
 	})
 }

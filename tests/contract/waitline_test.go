@@ -220,7 +220,7 @@ func TestClientInLineThatMissesItsTurn(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
 			first := Start(func() (*primitives.Hold, error) {
-				return NewClient(t, p.Client(t, Hasty)).Lock(x.name).Acquire(ctx)
+				return NewClient(t, p.Client(t, ShortTimeouts)).Lock(x.name).Acquire(ctx)
 			})
 			x.await(t, 1)
 			second := Start(func() (*primitives.Hold, error) { return x.locks[0].Acquire(t.Context()) })

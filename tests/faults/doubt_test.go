@@ -33,7 +33,7 @@ func TestLateCopyOfARefusedAttemptTakesNothing(t *testing.T) {
 			t.Run(fmt.Sprint(kind.Name, " shared: ", owner != nil), func(t *testing.T) {
 				redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 					name, p := redistest.Name(t), s.Proxy(t)
-					direct, doubtful := NewClient(t, s.Client(t)), NewClient(t, p.Client(t, Quick))
+					direct, doubtful := NewClient(t, s.Client(t)), NewClient(t, p.Client(t, FastRetries))
 					mine, theirs := kind.One(t, direct, name), kind.One(t, doubtful, name)
 					hold, err := mine.Acquire(t.Context())
 					require.NoError(t, err)
@@ -63,7 +63,7 @@ func TestLateCopyAdmitsNoReaders(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		name, p := redistest.Name(t), s.Proxy(t)
-		direct, doubtful := NewClient(t, s.Client(t)), NewClient(t, p.Client(t, Quick))
+		direct, doubtful := NewClient(t, s.Client(t)), NewClient(t, p.Client(t, FastRetries))
 		writer := Acquire(t, t.Context(), direct.RWLock(name).Writer())
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
@@ -111,7 +111,7 @@ func TestNestingUnderAReleaseOfUnknownOutcomeWaits(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		name, p := redistest.Name(t), s.Proxy(t)
-		c := NewClient(t, p.Client(t, Quick))
+		c := NewClient(t, p.Client(t, FastRetries))
 		l := c.Lock(name)
 		outer := Acquire(t, t.Context(), l)
 		inner := Acquire(t, outer.Context(), l) // the next sibling waits for its release
@@ -263,7 +263,7 @@ func TestNestingUnderALostHoldTakesNothing(t *testing.T) {
 // lifeCalls is how many calls of a kind each life of a client makes.
 const lifeCalls = 10
 
-// Two clients with the same WithClientID, one after the other, use different numbers. So the second
+// Two clients with the same WithClientID, one after the other, use different numbers, so the second
 // never meets remembered requests or holds of the first.
 func TestLivesOfOneClientIDDoNotMeet(t *testing.T) {
 	t.Parallel()
@@ -304,7 +304,7 @@ func TestLivesOfOneClientIDDoNotMeet(t *testing.T) {
 	})
 }
 
-// A permit without a lease leaks if its release is lost. So the release is repeated until it is
+// A permit without a lease leaks if its release is lost, so the release is repeated until it is
 // answered, and the permit's own memory keeps it idempotent.
 func TestSemaphorePermitDoesNotLeak(t *testing.T) {
 	t.Parallel()
@@ -313,7 +313,7 @@ func TestSemaphorePermitDoesNotLeak(t *testing.T) {
 		direct := NewClient(t, s.Client(t)).Semaphore(name)
 		_, err := direct.Init(t.Context(), 2)
 		require.NoError(t, err)
-		sem := NewClient(t, p.Client(t, Quick)).Semaphore(name)
+		sem := NewClient(t, p.Client(t, FastRetries)).Semaphore(name)
 		hold, err := sem.Acquire(t.Context())
 		require.NoError(t, err)
 		Release(t, hold) // loads the scripts
@@ -539,7 +539,7 @@ func TestDoReportsALossOnce(t *testing.T) {
 // wake-up must not be dropped: it lets the second waiter try.
 func TestSemaphoreWakeUpDuringATryIsKept(t *testing.T) {
 	t.Parallel()
-	Bubble(t, func(t *testing.T, b *Bubbled) {
+	Bubble(t, func(t *testing.T, b *BubbleTest) {
 		direct := NewClient(t, b.S.Client(t)).Semaphore("n")
 		InitPool(t, direct, 2)
 		one, err := direct.Acquire(t.Context())

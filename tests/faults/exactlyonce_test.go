@@ -22,7 +22,7 @@ func TestC16RepeatedCommandsActOnce(t *testing.T) {
 	t.Parallel()
 	EachLock(t, func(t *testing.T, x *LockTest) {
 		p := x.S.Proxy(t)
-		l := NewClient(t, p.Client(t, Quick)).Lock(x.Name)
+		l := NewClient(t, p.Client(t, FastRetries)).Lock(x.Name)
 		for _, lost := range []int{1, 2} {
 			repeat := func() { p.Heal(); p.DropReplies(lost, Script) }
 			ctx, name := t.Context(), strconv.Itoa(lost)+" lost replies"
@@ -75,7 +75,7 @@ func TestC16LateCopyOfAnAdoptionTakesNothing(t *testing.T) {
 		Release(t, adopted)
 		require.ErrorIs(t, hold.Release(t.Context()), primitives.ErrLost)
 		later := Acquire(t, t.Context(), l, primitives.WithOwner("o"))
-		require.Equal(t, int64(0), Again(x.Rdb, adoption).Val())
+		require.Equal(t, int64(0), Resend(x.Rdb, adoption).Val())
 		require.Equal(t, map[string]string{"o": "1"}, Fields(t, x.S, x.Name))
 		Release(t, later)
 	})
@@ -87,7 +87,7 @@ func TestC16LateCopyOfARefusedAdoptionTakesNothing(t *testing.T) {
 	t.Parallel()
 	EachKind(t, kinds.Locks(), func(t *testing.T, s *redistest.Server, k kinds.Kind) {
 		p, name := s.Proxy(t), redistest.Name(t)
-		l := k.Lock(NewClient(t, p.Client(t, Quick)), name)
+		l := k.Lock(NewClient(t, p.Client(t, FastRetries)), name)
 		p.DropCommands(1, Script)
 		p.Record()
 		require.ErrorIs(t, ErrOf(l.Adopt(t.Context(), "o")), primitives.ErrNotHeld)
@@ -108,7 +108,7 @@ func TestC16LateCopyDoesNotShortenTheTTL(t *testing.T) {
 		l := NewClient(t, p.Client(t)).Lock(x.Name)
 		againAll := func() {
 			for _, c := range ScriptsOf(p) {
-				_ = Again(x.Rdb, c).Err()
+				_ = Resend(x.Rdb, c).Err()
 				require.Greater(t, x.Rdb.PTTL(t.Context(), x.Name).Val(), 50*time.Minute)
 			}
 		}
@@ -136,7 +136,7 @@ func TestC16LateCopyDoesNotShortenTheLeaseOfPermits(t *testing.T) {
 		extendAndRepeatAll := func(hold *primitives.Hold) {
 			require.NoError(t, hold.Extend(t.Context(), time.Hour))
 			for _, command := range ScriptsOf(p) {
-				_ = Again(s.Client(t), command).Err()
+				_ = Resend(s.Client(t), command).Err()
 				info, err := sem.Info(t.Context())
 				require.NoError(t, err)
 				require.Greater(t, info.TTL, 50*time.Minute, "%q", command.Args)
@@ -164,7 +164,7 @@ func TestC16AcquisitionOfUnknownOutcomeIsRolledBack(t *testing.T) {
 	for _, opts := range [][]primitives.Option{nil, {primitives.WithOwner("o")}} {
 		EachLock(t, func(t *testing.T, x *LockTest) {
 			p := x.S.Proxy(t)
-			l := NewClient(t, p.Client(t, Quick, NoRetries)).Lock(x.Name)
+			l := NewClient(t, p.Client(t, FastRetries, NoRetries)).Lock(x.Name)
 			Release(t, Acquire(t, t.Context(), l)) // loads the scripts
 			p.DropReplies(1, Script)
 			_, err := l.Acquire(t.Context(), opts...)
@@ -181,7 +181,7 @@ func TestC16AcquisitionOfUnknownOutcomeIsRolledBack(t *testing.T) {
 			// The rollback above may still be repeated, and would use up the dropped reply, so the nested
 			// acquisition needs a client and a proxy of its own.
 			p = x.S.Proxy(t)
-			l = NewClient(t, p.Client(t, Quick, NoRetries)).Lock(x.Name)
+			l = NewClient(t, p.Client(t, FastRetries, NoRetries)).Lock(x.Name)
 			outer := Acquire(t, t.Context(), l, opts...)
 			p.DropReplies(1, Script)
 			_, err = l.Acquire(outer.Context())
@@ -198,7 +198,7 @@ func TestC16AcquisitionOfUnknownOutcomeIsRolledBack(t *testing.T) {
 func TestC16HungServerLeavesNothing(t *testing.T) {
 	t.Parallel()
 	s := redistest.Fresh(t)
-	c := NewClient(t, s.Client(t, Hasty))
+	c := NewClient(t, s.Client(t, ShortTimeouts))
 	name := redistest.Name(t)
 	lock := func(i int) *primitives.Lock { return c.Lock(name + strconv.Itoa(i)) }
 	const n = 30
@@ -234,7 +234,7 @@ func TestC16PausedServerExecutesOnce(t *testing.T) {
 	s := redistest.Fresh(t)
 	x := OnLock(t, s)
 	hold := Acquire(t, t.Context(), x.L)
-	other := NewClient(t, s.Client(t, Hasty)).Lock(x.Name)
+	other := NewClient(t, s.Client(t, ShortTimeouts)).Lock(x.Name)
 	waiting := Start(func() (*primitives.Hold, error) { return other.Acquire(t.Context()) })
 	AwaitWaiter(t, s, x.Name)
 	require.NoError(t, x.Rdb.Do(t.Context(), "client", "pause", "1000", "all").Err())

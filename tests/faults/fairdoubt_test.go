@@ -48,7 +48,7 @@ func TestFairLockLateAttemptOfAnEndedAcquisitionTakesNothing(t *testing.T) {
 				require.NoError(t, rdb.ScriptLoad(t.Context(), acquireScript.Text()).Err())
 				retries := NoRetries
 				if tt.waits {
-					retries = Quick
+					retries = FastRetries
 				}
 				l := NewClient(t, p.Client(t, retries)).FairLock(name)
 				other := NewClient(t, s.Client(t)).FairLock(name)
@@ -72,12 +72,12 @@ func TestFairLockLateAttemptOfAnEndedAcquisitionTakesNothing(t *testing.T) {
 					redistest.WaitFor(t, Soon, func() bool {
 						return rolledBack(t, rdb, late) && len(FairWaiters(t, other)) == 0
 					}, "the acquisition is rolled back")
-					_ = Again(rdb, late).Err()
+					_ = Resend(rdb, late).Err()
 					require.Empty(t, FairWaiters(t, other), "the late attempt does not queue")
 					Release(t, hold)
 				}
 				redistest.WaitFor(t, Soon, func() bool { return rolledBack(t, rdb, late) }, "the acquisition is rolled back")
-				_ = Again(rdb, late).Err()
+				_ = Resend(rdb, late).Err()
 				require.Empty(t, Leftovers(t, s, name), "the late attempt does not take the lock")
 			})
 		})
@@ -94,7 +94,7 @@ func TestFairLockLateAttemptOfARefusedTryTakesNothing(t *testing.T) {
 			name := redistest.Name(t)
 			p, rdb := s.Proxy(t), s.Client(t)
 			require.NoError(t, rdb.ScriptLoad(t.Context(), acquireScript.Text()).Err())
-			l := NewClient(t, p.Client(t, Quick)).FairLock(name)
+			l := NewClient(t, p.Client(t, FastRetries)).FairLock(name)
 			hold := Acquire(t, t.Context(), NewClient(t, s.Client(t)).FairLock(name))
 			p.Record()
 			p.DropCommands(1, Script)
@@ -102,7 +102,7 @@ func TestFairLockLateAttemptOfARefusedTryTakesNothing(t *testing.T) {
 			require.ErrorIs(t, err, primitives.ErrNotAcquired)
 			late := ScriptsOf(p)
 			Release(t, hold)
-			_ = Again(rdb, late[0]).Err()
+			_ = Resend(rdb, late[0]).Err()
 			require.Empty(t, Leftovers(t, s, name))
 		})
 	}

@@ -34,7 +34,7 @@ func TestFairLockSurvivesLostReplies(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		name := redistest.Name(t)
 		p, rdb := s.Proxy(t), s.Client(t)
-		l := NewClient(t, p.Client(t, Patient)).FairLock(name)
+		l := NewClient(t, p.Client(t, ManyRetries)).FairLock(name)
 		measured := redistest.Bar(t, s, 1)
 		n, inside := 0, 0
 		each := redistest.Sized(s, redistest.Scaled(s, 40), 10_000)
@@ -77,7 +77,7 @@ func TestFairLockFindsTheGrantInALostReply(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := redistest.Embedded(t)
 		p := s.Proxy(t)
-		l := NewClient(t, p.Client(t, Patient)).FairLock("l")
+		l := NewClient(t, p.Client(t, ManyRetries)).FairLock("l")
 		Release(t, Acquire(t, t.Context(), l)) // Redis knows the scripts
 		hold := Acquire(t, t.Context(), l)
 		waiter := Start(func() (*primitives.Hold, error) { return l.Acquire(t.Context()) })
@@ -173,7 +173,7 @@ func TestFairLockStaleQueueEntryTimesOut(t *testing.T) {
 		p := s.Proxy(t)
 		other := NewClient(t, s.Client(t)).FairLock("l")
 		hold := Acquire(t, t.Context(), other)
-		l := NewClient(t, p.Client(t, Hasty, NoRetries)).FairLock("l")
+		l := NewClient(t, p.Client(t, ShortTimeouts, NoRetries)).FairLock("l")
 		ctx, cancel := context.WithCancel(t.Context())
 		old := Start(func() (*primitives.Hold, error) {
 			return l.Acquire(ctx, primitives.WithOwner("gone"), primitives.WithLease(time.Second))

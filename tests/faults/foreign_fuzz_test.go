@@ -122,7 +122,7 @@ func FuzzForeignKeys(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer Shut(c)
+		defer CloseNow(c)
 		n := int(kind) % ofOneName()
 		session := &session{c: c, p: strangeKinds()[n](c, "x"), name: "x", ctx: ctx}
 		keys := keysOfKind(session.p, byte(n) == strangeKind("fenced"), byte(n) == strangeKind("fair"), "x")
@@ -162,7 +162,7 @@ func FuzzForeignKeys(f *testing.F) {
 		for _, hold := range session.held {
 			_ = hold.Release(ctx)
 		}
-		Shut(c)
+		CloseNow(c)
 		if n := sent.N.Load(); n > 200 {
 			t.Fatalf("%v: %d commands", path, n)
 		}

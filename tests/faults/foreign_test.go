@@ -117,7 +117,7 @@ func TestForeignDataAfterALostReply(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		name, p := redistest.Name(t), s.Proxy(t)
-		c := NewClient(t, p.Client(t, Quick))
+		c := NewClient(t, p.Client(t, FastRetries))
 		require.NoError(t, s.Client(t).HSet(t.Context(), name, "name", "Ann", "age", 7).Err())
 		for kind, l := range locksOf(c, name) {
 			p.DropReplies(1, Script)

@@ -105,7 +105,7 @@ func TestC16LostReplies(t *testing.T) {
 	eachUse(t, uses(), func(t *testing.T, s *redistest.Server, u use) {
 		measured, cuts := redistest.Bar(t, s, 1), 0
 		name, p := redistest.Name(t), s.Proxy(t)
-		l := u.Some(t, NewClient(t, p.Client(t, Quick)), name, 10)
+		l := u.Some(t, NewClient(t, p.Client(t, FastRetries)), name, 10)
 		step := func(f func() error) {
 			t.Helper()
 			lost := rand.IntN(3) // up to two of the four attempts
@@ -160,7 +160,7 @@ func TestC16LostRepliesOfADowngrade(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		measured := redistest.Bar(t, s, 1)
 		name, p := redistest.Name(t), s.Proxy(t)
-		rw := NewClient(t, p.Client(t, Quick)).RWLock(name)
+		rw := NewClient(t, p.Client(t, FastRetries)).RWLock(name)
 		n := redistest.Sized(s, redistest.Scaled(s, 100), FullCuts)
 		for range n {
 			for _, opts := range [][]primitives.Option{nil, {primitives.WithOwner("o")}} {
@@ -191,7 +191,7 @@ func TestC16LateCopies(t *testing.T) {
 	locks := slices.DeleteFunc(uses(), func(u use) bool { return u.Pool || u.Joint() })
 	eachUse(t, locks, func(t *testing.T, s *redistest.Server, u use) {
 		name, p, rdb := redistest.Name(t), s.Proxy(t), s.Client(t)
-		c := NewClient(t, p.Client(t, Quick))
+		c := NewClient(t, p.Client(t, FastRetries))
 		l, other := u.Lock(c, name), u.Lock(NewClient(t, s.Client(t)), name)
 		loseReply := func() { p.DropReplies(1, Script) }
 		p.Record()
@@ -245,7 +245,7 @@ func TestC16LateCopies(t *testing.T) {
 				if time.Now().After(stop) {
 					break
 				}
-				_ = Again(rdb, sent[i]).Err()
+				_ = Resend(rdb, sent[i]).Err()
 				left := slices.DeleteFunc(Leftovers(t, s, name), func(key string) bool {
 					return slices.Contains(u.Stays(name), key)
 				})
@@ -324,7 +324,7 @@ func TestC5CancelledAcquireLeavesNothing(t *testing.T) {
 			hold := Acquire(t, t.Context(), holder, opts...)
 			cancelled(false)
 			if u.Name == "fair" {
-				redistest.WaitFor(t, GoneIn(s), func() bool { return len(FairWaiters(t, u.Lock(c, name))) == 0 }, "no queue")
+				redistest.WaitFor(t, CleanUpLimit(s), func() bool { return len(FairWaiters(t, u.Lock(c, name))) == 0 }, "no queue")
 			}
 			Release(t, hold)
 			RequireClean(t, s, name, stays...)
@@ -353,7 +353,7 @@ func TestFullMemoryRefusesOnlyAcquisitions(t *testing.T) {
 	t.Parallel()
 	s := redistest.Fresh(t, "--maxmemory-policy", "noeviction")
 	c, rdb, ctx := NewClient(t, s.Client(t)), s.Client(t), t.Context()
-	renewed := primitives.WithWatchdog(Watched)
+	renewed := primitives.WithWatchdog(RenewedTTL)
 	type held struct {
 		use
 		name             string
@@ -408,7 +408,7 @@ func TestFullMemoryRefusesOnlyAcquisitions(t *testing.T) {
 		}
 		refused(ErrOf(x.Open(c, x.name+"-new").Acquire(ctx, x.opts()...)), x.String())
 		refused(ErrOf(x.Open(c, x.name).Acquire(x.holds[0].Context())), x.String()+", nested")
-		require.NoError(t, x.outer.Extend(ctx, Watched+time.Second), x.String())
+		require.NoError(t, x.outer.Extend(ctx, RenewedTTL+time.Second), x.String())
 		require.ErrorIs(t, x.Takeable(c, x.name+"-none").ReleaseID(ctx, "x"), primitives.ErrNotHeld, x.String())
 		if !x.Joint() {
 			require.NoError(t, ErrOf(x.Lock(c, x.name+"-none").ForceRelease(ctx)), x.String())

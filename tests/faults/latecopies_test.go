@@ -173,7 +173,7 @@ func (tt *lateCopy) run(t *testing.T, s *redistest.Server) {
 	x := &copyTest{
 		T: t, p: s.Proxy(t), name: redistest.Name(t), options: []primitives.Option{primitives.WithLease(time.Hour)},
 	}
-	x.c = NewClient(t, x.p.Client(t, Quick))
+	x.c = NewClient(t, x.p.Client(t, FastRetries))
 	rdb := s.Client(t)
 	tt.before(x)
 	x.p.Record()
@@ -263,7 +263,7 @@ func TestPermitsOfAnEarlierSemaphoreAreLost(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					s := redistest.Embedded(t)
 					p := s.Proxy(t)
-					c := NewClient(t, p.Client(t, Quick), primitives.WithClientName(""))
+					c := NewClient(t, p.Client(t, FastRetries), primitives.WithClientName(""))
 					e := &env{t: t, rdb: s.Client(t), name: redistest.Name(t)}
 					e.sem = c.Semaphore(e.name)
 					tt.made(e)

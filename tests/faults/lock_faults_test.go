@@ -57,7 +57,7 @@ func transportErrorOfFirstTry(t *testing.T) {
 	} {
 		s := redistest.Miniredis(t)
 		p := s.Proxy(t)
-		l := NewClient(t, p.Client(t, Hasty)).Lock("l")
+		l := NewClient(t, p.Client(t, ShortTimeouts)).Lock("l")
 		fault(p)
 		_, err := l.Acquire(t.Context())
 		require.Error(t, err)
@@ -73,7 +73,7 @@ func transportErrorsWhileWaiting(t *testing.T) {
 	x := OnLock(t, redistest.Redis(t))
 	p := x.S.Proxy(t)
 	hold := Acquire(t, t.Context(), x.L)
-	c := NewClient(t, p.Client(t, Hasty))
+	c := NewClient(t, p.Client(t, ShortTimeouts))
 	other := c.Lock(x.Name)
 	waiting := Start(func() (*primitives.Hold, error) { return other.Acquire(t.Context()) })
 	bounded := Start(func() (*primitives.Hold, error) {
@@ -99,7 +99,7 @@ func transportErrorJoined(t *testing.T) {
 	p := x.S.Proxy(t)
 	hold := Acquire(t, t.Context(), x.L)
 	ctx, cancel := context.WithCancelCause(t.Context())
-	other := NewClient(t, p.Client(t, Hasty)).Lock(x.Name)
+	other := NewClient(t, p.Client(t, ShortTimeouts)).Lock(x.Name)
 	waiting := Start(func() (*primitives.Hold, error) { return other.Acquire(ctx) })
 	AwaitWaiter(t, x.S, x.Name)
 	p.Refuse(true)
@@ -130,7 +130,7 @@ func releaseWithoutAnswer(t *testing.T) {
 	x := OnLock(t, redistest.Redis(t))
 	p := x.S.Proxy(t)
 	heard := &Recorder{}
-	l := NewClient(t, p.Client(t, Hasty), heard.Option()).Lock(x.Name)
+	l := NewClient(t, p.Client(t, ShortTimeouts), heard.Option()).Lock(x.Name)
 	hold := Acquire(t, t.Context(), l)
 	p.BlackHole(true)
 	began := time.Now()
@@ -167,7 +167,7 @@ func releaseReturnsWithin5s(t *testing.T) {
 func backgroundReleaseOutOfOrder(t *testing.T) {
 	x := OnLock(t, redistest.Embedded(t))
 	p := x.S.Proxy(t)
-	l := NewClient(t, p.Client(t, Hasty, NoRetries)).Lock(x.Name)
+	l := NewClient(t, p.Client(t, ShortTimeouts, NoRetries)).Lock(x.Name)
 	outer := Acquire(t, t.Context(), l)
 	middle := Acquire(t, outer.Context(), l)
 	inner := Acquire(t, middle.Context(), l)
@@ -188,7 +188,7 @@ func TestC12DoSucceedsIfOnlyTheReleaseFails(t *testing.T) {
 	p := s.Proxy(t)
 	heard := &Recorder{}
 	name := redistest.Name(t)
-	l := NewClient(t, p.Client(t, Hasty), heard.Option()).Lock(name)
+	l := NewClient(t, p.Client(t, ShortTimeouts), heard.Option()).Lock(name)
 	require.NoError(t, l.Do(t.Context(), func(context.Context) error { p.BlackHole(true); return nil }))
 	require.Len(t, heard.All(primitives.EventReleaseFailed), 1)
 	p.Heal()
@@ -202,7 +202,7 @@ func TestC14TokenExactlyOnce(t *testing.T) {
 	EachFenced(t, func(t *testing.T, x *FencedTest) {
 		measured, cuts := redistest.Bar(t, x.S, 1), 0
 		p := x.S.Proxy(t)
-		l := NewClient(t, p.Client(t, Quick)).FencedLock(x.Name)
+		l := NewClient(t, p.Client(t, FastRetries)).FencedLock(x.Name)
 		want, last, recorded := int64(0), "", time.Now()
 		p.Record()
 		copies := func() {
@@ -256,7 +256,7 @@ func TestLockerRetriesDuringAnOutage(t *testing.T) {
 	p := s.Proxy(t)
 	events := &Recorder{}
 	name := redistest.Name(t)
-	mu := NewClient(t, p.Client(t, Hasty), events.Option()).Lock(name).Locker(t.Context())
+	mu := NewClient(t, p.Client(t, ShortTimeouts), events.Option()).Lock(name).Locker(t.Context())
 	p.Refuse(true)
 	require.False(t, mu.TryLock())
 	require.Error(t, events.Await(t, primitives.EventWait).Err)

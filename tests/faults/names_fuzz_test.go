@@ -133,7 +133,7 @@ func FuzzNames(f *testing.F) {
 	admin := s.Client(f)
 	cluster, err := primitives.New(redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{"127.0.0.1:1"}}))
 	require.NoError(f, err)
-	f.Cleanup(func() { Shut(cluster) })
+	f.Cleanup(func() { CloseNow(cluster) })
 	done, cancel := context.WithCancel(context.Background())
 	cancel()
 	for _, name := range []string{

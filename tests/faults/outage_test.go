@@ -178,7 +178,7 @@ func TestSlowHandshakeDoesNotOutlastTheCommandTimeout(t *testing.T) {
 }
 
 // Close returns within one command timeout of the end of its context, whatever Redis does and whatever the
-// client does. So does a second Close.
+// client does, and so does a second Close.
 func TestCloseEndsWhenRedisIsSilent(t *testing.T) {
 	t.Parallel()
 	const (

@@ -25,7 +25,7 @@ func requireFree(t *testing.T, s *redistest.Server, k kinds.Kind, c *primitives.
 	require.NoError(t, c.Close(ctx))
 }
 
-// Observers run in the caller's goroutine. A server such as net/http recovers a panic there, and lives on. So nothing
+// Observers run in the caller's goroutine. A server such as net/http recovers a panic there, and lives on, so nothing
 // may stay locked that nobody has a hold to release.
 func TestAnObserverThatPanics(t *testing.T) {
 	t.Parallel()

@@ -53,9 +53,9 @@ func TestPermitsOfACrashedHolderComeBack(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		ctx, key := t.Context(), redistest.Name(t)
-		const ttl = Watched
+		const ttl = RenewedTTL
 		p := s.Proxy(t)
-		crashed := NewClient(t, p.Client(t, Hasty), Busy,
+		crashed := NewClient(t, p.Client(t, ShortTimeouts), WideMargin,
 			primitives.WithDefaults(primitives.WithWatchdog(ttl))).PermitExpirableSemaphore(key)
 		sem := NewClient(t, s.Client(t),
 			primitives.WithDefaults(primitives.WithWatchdog(ttl))).PermitExpirableSemaphore(key)
@@ -84,7 +84,7 @@ func TestLatchCountIsExactWhenRepliesAreLost(t *testing.T) {
 		n := redistest.Sized(s, redistest.Scaled(s, 1000), 24_000)
 		p := s.Proxy(t)
 		p.DropRepliesRandomly(0.3, 3, Script)
-		latch := NewClient(t, p.Client(t, Patient)).CountDownLatch(key)
+		latch := NewClient(t, p.Client(t, ManyRetries)).CountDownLatch(key)
 		created, err := latch.Init(ctx, n)
 		require.NoError(t, err)
 		require.True(t, created)

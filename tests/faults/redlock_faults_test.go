@@ -122,7 +122,7 @@ func TestRedLockSurvivesTheRestartOfOneServer(t *testing.T) {
 	t.Parallel()
 	q := NewQuorum(t, 3)
 	events := &Recorder{}
-	l := q.Lock(q.Clients(t, events.Option()), primitives.WithWatchdog(Watched))
+	l := q.Lock(q.Clients(t, events.Option()), primitives.WithWatchdog(RenewedTTL))
 	hold := Acquire(t, t.Context(), l)
 	restart := func(i int) {
 		require.NoError(t, q.Servers[i].Kill())
@@ -149,7 +149,7 @@ func TestRedLockHolderLearnsOfItsLossBeforeTheNextAcquires(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		q := EmbeddedQuorum(t, 3)
-		hold := Acquire(t, t.Context(), q.Lock(q.Clients(t), primitives.WithWatchdog(Watched)))
+		hold := Acquire(t, t.Context(), q.Lock(q.Clients(t), primitives.WithWatchdog(RenewedTTL)))
 		var others []*primitives.Client // not partitioned
 		for _, s := range q.Servers {
 			others = append(others, NewClient(t, s.Client(t)))

@@ -278,7 +278,7 @@ func TestRedMemberThatANestedHoldHasIsCounted(t *testing.T) {
 			t.Parallel()
 			redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 				x, p := OnJoint(t, s, "red"), s.Proxy(t)
-				x.C = NewClient(t, p.Client(t, Quick))
+				x.C = NewClient(t, p.Client(t, FastRetries))
 				x.L = x.On(x.C)
 				hold := Acquire(t, t.Context(), x.L)
 				name := x.Names[0]
@@ -366,10 +366,10 @@ func TestRedCloseWhileAMemberIsLost(t *testing.T) {
 			return clients[0].Lock(q.Name).HoldFrom(hold.Context()) == nil
 		}, "one member is lost")
 		RequireLive(t, hold.Context())
-		Shut(clients[0])
+		CloseNow(clients[0])
 		RequireEnds(t, hold.Context(), primitives.ErrClosed)
-		Shut(clients[1])
-		Shut(clients[2])
+		CloseNow(clients[1])
+		CloseNow(clients[2])
 	})
 }
 
@@ -388,7 +388,7 @@ func TestRedCloseAfterMembersWereAcquiredAgain(t *testing.T) {
 				return part != nil && part.Check(t.Context()) == nil
 			}, "acquired again")
 		}
-		Shut(x.C)
+		CloseNow(x.C)
 		RequireEnds(t, hold.Context(), primitives.ErrClosed)
 		require.Empty(t, x.Events.All(primitives.EventLost))
 		x.Rdb.Del(t.Context(), x.Names...)

@@ -163,7 +163,7 @@ func FuzzReplies(f *testing.F) {
 		go func() {
 			defer close(done)
 			path = strangeSession(t, s, c, int(kind), ops[:min(len(ops), 6)])
-			Shut(c)
+			CloseNow(c)
 			_ = rdb.Close()
 		}()
 		select {

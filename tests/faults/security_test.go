@@ -68,7 +68,7 @@ func application(t testing.TB, s *redistest.Server, prefix string) *redistest.Se
 
 func otherApplication(t *testing.T, s *redistest.Server) {
 	ours, theirs := LeastRights(t, s), application(t, s, "invoices:")
-	watchdog := primitives.WithWatchdog(Watched)
+	watchdog := primitives.WithWatchdog(RenewedTTL)
 	c := NewClient(t, ours.Client(t))
 	hold := Acquire(t, t.Context(), c.FencedLock("orders:1"), watchdog)
 	// A name that contains the prefix of the other application.
@@ -117,7 +117,7 @@ func endlessScript(t *testing.T, s *redistest.Server) {
 	admin := s.Client(t)
 	require.NoError(t, admin.ConfigSet(t.Context(), "busy-reply-threshold", "100").Err())
 	c := NewClient(t, LeastRights(t, s).Client(t))
-	hold := Acquire(t, t.Context(), c.Lock("orders:1"), primitives.WithWatchdog(Watched))
+	hold := Acquire(t, t.Context(), c.Lock("orders:1"), primitives.WithWatchdog(RenewedTTL))
 	rdb := application(t, s, "invoices:").Client(t, NoRetries)
 	ended := make(chan error, 1)
 	go func() { ended <- rdb.Eval(t.Context(), "while true do end", nil).Err() }()
@@ -259,7 +259,7 @@ func changedKey(t *testing.T, s *redistest.Server) {
 			t.Parallel()
 			ctx, key := t.Context(), redistest.Name(t)
 			c := NewClient(t, s.Client(t))
-			renewed := Acquire(t, ctx, c.FencedLock(key), primitives.WithWatchdog(Brief))
+			renewed := Acquire(t, ctx, c.FencedLock(key), primitives.WithWatchdog(ShortLease))
 			began := time.Now()
 			require.NoError(t, tt.change(ctx, key))
 			if !tt.lost {
@@ -270,7 +270,7 @@ func changedKey(t *testing.T, s *redistest.Server) {
 			}
 			// The holder learns of it at the next renewal, after a third of the TTL.
 			RequireEnds(t, renewed.Context(), primitives.ErrLost)
-			t.Logf("the holder learns of it after %v; the TTL is %v", time.Since(began), Brief)
+			t.Logf("the holder learns of it after %v; the TTL is %v", time.Since(began), ShortLease)
 			require.ErrorIs(t, renewed.Release(ctx), primitives.ErrLost)
 			require.NoError(t, rdb.Del(ctx, key).Err())
 			// Until then somebody else may hold it too. The tokens order their writes.
@@ -416,7 +416,7 @@ func replayedCommand(t *testing.T, s *redistest.Server) {
 func administrator(t *testing.T, s *redistest.Server) {
 	ctx, admin := t.Context(), s.Client(t)
 	one, two := NewClient(t, s.Client(t)), NewClient(t, s.Client(t))
-	hold := Acquire(t, ctx, one.Lock("l"), primitives.WithWatchdog(Watched))
+	hold := Acquire(t, ctx, one.Lock("l"), primitives.WithWatchdog(RenewedTTL))
 	for _, command := range [][]any{
 		{"script", "flush"}, {"client", "kill", "type", "normal", "skipme", "yes"}, {"client", "kill", "type", "pubsub"},
 		{"client", "pause", "300"},
@@ -429,7 +429,7 @@ func administrator(t *testing.T, s *redistest.Server) {
 		hold = AwaitHold(t, waiting)
 		one, two = two, one
 		Release(t, hold)
-		hold = Acquire(t, ctx, one.Lock("l"), primitives.WithWatchdog(Watched))
+		hold = Acquire(t, ctx, one.Lock("l"), primitives.WithWatchdog(RenewedTTL))
 	}
 	require.NoError(t, admin.ConfigSet(ctx, "maxmemory", "1").Err()) // full, with noeviction
 	_, err := two.Lock("free").Acquire(ctx)
@@ -482,7 +482,7 @@ func leakedSecret(t *testing.T, s *redistest.Server) {
 			seen += fmt.Sprintf("%v %+v %#v %v\n", err, err, err, infoErr)
 		}
 		seen += fmt.Sprint(ErrOf(c.Semaphore("s").Init(t.Context(), 1)), c.CountDownLatch("l").Wait(t.Context()))
-		Shut(c)
+		CloseNow(c)
 	}
 	for _, e := range events.All(primitives.EventNotAcquired) {
 		seen += fmt.Sprintf("%+v %v", e, e.Err)

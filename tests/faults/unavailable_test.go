@@ -269,7 +269,7 @@ func TestC7EveryCallSaysThatRedisIsUnavailable(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		p := redistest.Embedded(t).Proxy(t)
-		c := NewClient(t, p.Client(t, Hasty), primitives.WithCommandTimeout(200*time.Millisecond))
+		c := NewClient(t, p.Client(t, ShortTimeouts), primitives.WithCommandTimeout(200*time.Millisecond))
 		hold := Acquire(t, t.Context(), c.Lock("held"))
 		l, sem, permits, latch := c.Lock("l"), c.Semaphore("s"), c.PermitExpirableSemaphore("p"), c.CountDownLatch("c")
 		calls := map[string]func(context.Context) error{
@@ -329,7 +329,7 @@ func TestC7BusyThenSilent(t *testing.T) {
 		"refused": func(p *redistest.Proxy) { p.Refuse(true); p.Reset() },
 	} {
 		t.Run(name, func(t *testing.T) {
-			Bubble(t, func(t *testing.T, b *Bubbled) {
+			Bubble(t, func(t *testing.T, b *BubbleTest) {
 				hold := Acquire(t, t.Context(), b.Other)
 				c := NewClient(t, b.P.Client(t, DialsOnce), primitives.WithCommandTimeout(500*time.Millisecond))
 				l := c.Lock("l", primitives.WithPolling(10*time.Millisecond, 20*time.Millisecond))
@@ -345,7 +345,7 @@ func TestC7BusyThenSilent(t *testing.T) {
 			// A waiter that has its place in the queue of a fair lock makes no attempts. The client's refreshes
 			// show that Redis is silent.
 			t.Run("fair", func(t *testing.T) {
-				Bubble(t, func(t *testing.T, b *Bubbled) {
+				Bubble(t, func(t *testing.T, b *BubbleTest) {
 					hold := Acquire(t, t.Context(), NewClient(t, b.S.Client(t)).FairLock("f"))
 					c := NewClient(t, b.P.Client(t, DialsOnce))
 					waiting := Start(func() (*primitives.Hold, error) {
@@ -571,7 +571,7 @@ func TestC7SiblingNamesTheHolder(t *testing.T) {
 		"private": nil, "cohort": {primitives.WithCohort(time.Second)},
 	} {
 		t.Run(name, func(t *testing.T) {
-			Bubble(t, func(t *testing.T, b *Bubbled) {
+			Bubble(t, func(t *testing.T, b *BubbleTest) {
 				c := NewClient(t, b.P.Client(t, DialsOnce))
 				for _, l := range []*primitives.Lock{
 					c.Lock("l", opts...), c.FairLock("f", opts...), c.RWLock("w", opts...).Writer(),
@@ -602,7 +602,7 @@ func TestC7SiblingWithoutAnAnswerIsNoHolder(t *testing.T) {
 	} {
 		for _, wasBusy := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, busy before: %t", name, wasBusy), func(t *testing.T) {
-				Bubble(t, func(t *testing.T, b *Bubbled) {
+				Bubble(t, func(t *testing.T, b *BubbleTest) {
 					l := NewClient(t, b.P.Client(t, DialsOnce)).Lock("l")
 					outer := Acquire(t, t.Context(), l, opts...)
 					within := func(d time.Duration) func() (*primitives.Hold, error) {
@@ -637,7 +637,7 @@ func TestC7SiblingWithoutAnAnswerIsNoHolder(t *testing.T) {
 // A member of a multi lock that joins a queue has asked nothing about that lock.
 func TestC7MultiLockBehindAWaiterNamesTheHolder(t *testing.T) {
 	t.Parallel()
-	Bubble(t, func(t *testing.T, b *Bubbled) {
+	Bubble(t, func(t *testing.T, b *BubbleTest) {
 		hold := Acquire(t, t.Context(), b.Other)
 		c := NewClient(t, b.P.Client(t, DialsOnce))
 		waiting, stop := context.WithCancel(t.Context())
@@ -659,7 +659,7 @@ func TestC7MultiLockBehindAWaiterNamesTheHolder(t *testing.T) {
 // Only one of the waiters makes attempts for the member that is held.
 func TestC7MultiLocksBusyThenSilent(t *testing.T) {
 	t.Parallel()
-	Bubble(t, func(t *testing.T, b *Bubbled) {
+	Bubble(t, func(t *testing.T, b *BubbleTest) {
 		hold := Acquire(t, t.Context(), b.Other)
 		c := NewClient(t, b.P.Client(t, DialsOnce), primitives.WithCommandTimeout(500*time.Millisecond))
 		multi := primitives.NewMultiLock([]*primitives.Lock{c.Lock("l"), c.FairLock("m")})

@@ -75,7 +75,7 @@ func TestClusterFailover(t *testing.T) {
 			for _, kind := range kinds.Leased() {
 				holds = append(holds, Acquire(t, t.Context(), kind.One(t, keeper, tag+kind.Name)))
 			}
-			short := Acquire(t, t.Context(), keeper.Lock(tag+"short"), primitives.WithWatchdog(Brief))
+			short := Acquire(t, t.Context(), keeper.Lock(tag+"short"), primitives.WithWatchdog(ShortLease))
 			told := make(chan time.Time, 1)
 			context.AfterFunc(short.Context(), func() { told <- time.Now() })
 			rival := Start(func() (*primitives.Hold, error) { return waiter.Lock(tag + "short").Acquire(t.Context()) })

@@ -34,8 +34,8 @@ func TestCluster(t *testing.T) {
 			for i := range 9 { // enough names for every shard
 				wg.Go(func() {
 					key := base + strconv.Itoa(i)
-					hold := Acquire(t, t.Context(), one.Lock(key), primitives.WithWatchdog(Watched))
-					inner := Acquire(t, hold.Context(), one.Lock(key), primitives.WithWatchdog(Watched))
+					hold := Acquire(t, t.Context(), one.Lock(key), primitives.WithWatchdog(RenewedTTL))
+					inner := Acquire(t, hold.Context(), one.Lock(key), primitives.WithWatchdog(RenewedTTL))
 					waiting := Start(func() (*primitives.Hold, error) {
 						return two.Lock(key).Acquire(t.Context(), primitives.WithOwner("o"))
 					})
@@ -107,8 +107,8 @@ func TestClusterDeadShardDoesNotAffectOthers(t *testing.T) {
 		require.NoError(t, s.Client(t).ConfigSet(t.Context(), "cluster-require-full-coverage", "no").Err())
 	}
 	c := NewClient(t, servers.ClusterClient(t))
-	alive := Acquire(t, t.Context(), c.Lock("b"), primitives.WithWatchdog(Watched))
-	lost := Acquire(t, t.Context(), c.Lock("a"), primitives.WithWatchdog(Watched))
+	alive := Acquire(t, t.Context(), c.Lock("b"), primitives.WithWatchdog(RenewedTTL))
+	lost := Acquire(t, t.Context(), c.Lock("a"), primitives.WithWatchdog(RenewedTTL))
 	require.NotSame(t, servers.Node(t, "a"), servers.Node(t, "b"))
 	require.NoError(t, servers.Node(t, "a").Kill())
 	RequireEnds(t, lost.Context(), primitives.ErrLost)

@@ -25,7 +25,7 @@ func TestTLSWithClientCertificateAndUser(t *testing.T) {
 	one := NewClient(t, s.Client(t, overTLS))
 	two := NewClient(t, s.Client(t, overTLS))
 	requireHandOff(t, one, two)
-	hold := Acquire(t, t.Context(), one.FairLock("orders:fair"), primitives.WithWatchdog(Watched))
+	hold := Acquire(t, t.Context(), one.FairLock("orders:fair"), primitives.WithWatchdog(RenewedTTL))
 	before := hold.ValidUntil()
 	redistest.WaitFor(t, Soon, func() bool { return hold.ValidUntil().After(before) }, "the hold is renewed")
 	Release(t, hold)

@@ -119,7 +119,7 @@ func TestRestartedServerDoesNotShrinkTheQuorum(t *testing.T) {
 	on := func(tweaks ...func(*redis.Options)) []*primitives.Client {
 		var clients []*primitives.Client
 		for _, p := range q.Proxies {
-			clients = append(clients, NewClient(t, p.Client(t, append(tweaks, Hasty, DialsOnce)...)))
+			clients = append(clients, NewClient(t, p.Client(t, append(tweaks, ShortTimeouts, DialsOnce)...)))
 		}
 		return clients
 	}

@@ -52,7 +52,7 @@ func (f *sentinelFailover) run(t *testing.T, limit time.Duration, fail func(*red
 	old := f.servers.Current(t)
 	name := redistest.Name(t)
 	held := Acquire(t, t.Context(), f.one.Lock(name))
-	brief := Acquire(t, t.Context(), f.one.Lock(name+"-brief"), primitives.WithWatchdog(Brief))
+	brief := Acquire(t, t.Context(), f.one.Lock(name+"-brief"), primitives.WithWatchdog(ShortLease))
 	waiting := Start(func() (*primitives.Hold, error) { return f.two.Lock(name).Acquire(t.Context()) })
 	free := Start(func() (*primitives.Hold, error) { // tries while the master is down
 		<-brief.Context().Done()

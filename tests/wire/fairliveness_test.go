@@ -15,7 +15,7 @@ import (
 )
 
 // Java waiters with short waits that give up leave none of the time that the scripts of this library have given
-// them. So a dead Java waiter behind them delays the others by its own timeout.
+// them, so a dead Java waiter behind them delays the others by its own timeout.
 func TestFairLockJavaWaitersThatGiveUpLeaveNoDelay(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -45,7 +45,7 @@ func TestFairLockJavaWaitersThatGiveUpLeaveNoDelay(t *testing.T) {
 }
 
 // A Java waiter does not keep the five minutes that the score of the Go waiter before it allowed for another Java
-// waiter, whether that Go waiter acquires or leaves. So it delays the others by its own timeout if it dies.
+// waiter, whether that Go waiter acquires or leaves. Therefore it delays the others by its own timeout if it dies.
 func TestFairLockJavaWaiterBehindGoKeepsItsOwnTimeout(t *testing.T) {
 	t.Parallel()
 	for what, limit := range map[string]time.Duration{

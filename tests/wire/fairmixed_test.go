@@ -24,7 +24,8 @@ func TestFairLockWaiterTimeout(t *testing.T) {
 		p := m.s.Proxy(t)
 		release := m.hold(false)
 		ctx, cancel := context.WithCancel(t.Context())
-		dying := NewClient(t, p.Client(t, Hasty, NoRetries)).FairLock("l", primitives.WithWaiterTimeout(4*time.Second))
+		c := NewClient(t, p.Client(t, ShortTimeouts, NoRetries))
+		dying := c.FairLock("l", primitives.WithWaiterTimeout(4*time.Second))
 		m.join(func() { _, _ = dying.Acquire(ctx) })
 		m.joinGo(m.l, 0, 0)
 		time.Sleep(10500 * time.Millisecond)
@@ -228,7 +229,7 @@ func TestFairLockLateRefreshLeavesNothing(t *testing.T) {
 		m.joinJava(0, 0)
 		leave()
 		redistest.WaitFor(t, Soon, func() bool { return len(m.queue()) == 1 }, "only the waiter of Redisson is left")
-		require.NoError(t, Again(s.Client(t), sent()[0]).Err())
+		require.NoError(t, Resend(s.Client(t), sent()[0]).Err())
 		release()
 		m.finish()
 	})
@@ -398,7 +399,7 @@ func goWaiterDiesBeforeJavaJoins(t *testing.T, after time.Duration) {
 // joinCrashing starts n waiters of a new client. crash cuts that client off from Redis.
 func (m *mixed) joinCrashing(n int) (crash func()) {
 	p := m.s.Proxy(m.t)
-	c := NewClient(m.t, p.Client(m.t, Hasty, NoRetries))
+	c := NewClient(m.t, p.Client(m.t, ShortTimeouts, NoRetries))
 	ctx, cancel := context.WithCancel(context.Background())
 	for range n {
 		m.join(func() {

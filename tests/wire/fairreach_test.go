@@ -24,10 +24,10 @@ func TestFairLockNewcomerHasTheHighestScore(t *testing.T) {
 		q.RequireTailHighest()
 	}
 	now := float64(s.Client(t).Time(t.Context()).Val().UnixMilli())
-	require.Greater(t, q.Rdb.ZScore(t.Context(), q.Deadlines(), q.Id(3)).Val(), now+100000)
+	require.Greater(t, q.Rdb.ZScore(t.Context(), q.Deadlines(), q.ID(3)).Val(), now+100000)
 
 	const beyond = 500000
-	foreign := redis.Z{Score: now + beyond, Member: q.Id(q.Last - 1)}
+	foreign := redis.Z{Score: now + beyond, Member: q.ID(q.Last - 1)}
 	require.NoError(t, q.Rdb.ZAdd(t.Context(), q.Deadlines(), foreign).Err())
 	q.Heartbeat()
 	q.JoinWith(10000)

@@ -52,7 +52,7 @@ func TestFairLockReleaseTakesItsOwnCountOnly(t *testing.T) {
 				require.Empty(t, SharedCounts(t, s, name))
 				sent := ScriptsOf(p)
 				for _, i := range rand.Perm(len(sent)) {
-					_ = Again(s.Client(t), sent[i]).Err()
+					_ = Resend(s.Client(t), sent[i]).Err()
 					require.Equal(t, map[string]string{hold.ID(): "1"}, Fields(t, s, name), "a late copy: %v", sent[i].Args)
 				}
 				Release(t, hold)
@@ -159,18 +159,18 @@ func TestFairLockPrivateAcquisitionAddsToASharedID(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		c := NewRawQueue(t, s, 0) // id 0 holds
 		require.Equal(t, int64(1), c.End(0))
-		shared := c.Command(c.Acquire, 1000, c.Id(0), 60000, "PUBLISH", 15000, 0, 0, 60000, c.Client, c.Client, 0)
+		shared := c.Command(c.Acquire, 1000, c.ID(0), 60000, "PUBLISH", 15000, 0, 0, 60000, c.Client, c.Client, 0)
 		require.Equal(t, int64(0), c.Rdb.Do(t.Context(), shared...).Val())
 		// Redis remembers that request 0 was released. Request 2000 with the same id is a new one.
-		private := c.Command(c.Acquire, 2000, c.Id(0), 60000, "PUBLISH", 0, 0, 2, 60000, c.Client, c.Client, 0)
+		private := c.Command(c.Acquire, 2000, c.ID(0), 60000, "PUBLISH", 0, 0, 2, 60000, c.Client, c.Client, 0)
 		for range 2 { // the second is a copy
 			require.Equal(t, int64(0), c.Rdb.Do(t.Context(), private...).Val())
-			require.Equal(t, map[string]string{c.Id(0): "2"}, Fields(t, s, c.Name))
+			require.Equal(t, map[string]string{c.ID(0): "2"}, Fields(t, s, c.Name))
 		}
-		release := c.Command(c.Release, 2000, c.Id(0), "PUBLISH", 15000, "another")
+		release := c.Command(c.Release, 2000, c.ID(0), "PUBLISH", 15000, "another")
 		for range 2 {
 			require.Equal(t, int64(1), c.Rdb.Do(t.Context(), release...).Val())
-			require.Equal(t, map[string]string{c.Id(0): "1"}, Fields(t, s, c.Name))
+			require.Equal(t, map[string]string{c.ID(0): "1"}, Fields(t, s, c.Name))
 		}
 	})
 }
@@ -195,6 +195,6 @@ func TestFairLockNestedUnderALostHoldIsLost(t *testing.T) {
 		before := redistest.Keys(t, s, "*"+c.Name+"*")
 		require.Equal(t, "lost", nested())
 		require.ElementsMatch(t, before, redistest.Keys(t, s, "*"+c.Name+"*"))
-		require.Equal(t, []string{c.Id(1)}, c.Rdb.LRange(t.Context(), "redisson_lock_queue:{"+c.Name+"}", 0, -1).Val())
+		require.Equal(t, []string{c.ID(1)}, c.Rdb.LRange(t.Context(), "redisson_lock_queue:{"+c.Name+"}", 0, -1).Val())
 	})
 }

@@ -31,14 +31,14 @@ func TestRWLockReleaseCostWithManyReaders(t *testing.T) {
 		x := OnRW(t, s)
 		holds := make([]*primitives.Hold, releases)
 		for i := range holds {
-			holds[i] = Acquire(t, t.Context(), x.Rw.Reader(), primitives.WithLease(time.Hour))
+			holds[i] = Acquire(t, t.Context(), x.RW.Reader(), primitives.WithLease(time.Hour))
 		}
 		// Write the other readers as Redisson does. PExpireAt makes equal leases end in the same
 		// millisecond.
 		now := time.Now()
 		pipe := rdb.Pipeline()
 		for i := range readers {
-			id := x.Redisson(i).Id
+			id := x.Redisson(i).ID
 			pipe.HSet(t.Context(), x.Name, id, 1)
 			pipe.Set(t.Context(), x.TimeoutKey(id, 1), "1", 0)
 			pipe.PExpireAt(t.Context(), x.TimeoutKey(id, 1), now.Add(others))

@@ -329,13 +329,13 @@ func rwLockModel(t *rapid.T) {
 	c, err := primitives.New(rdb)
 	require.NoError(t, err)
 	defer func() {
-		Shut(c)
+		CloseNow(c)
 		require.NoError(t, rdb.Close())
 		s.Close()
 	}()
-	x := &RWTest{S: s, Rdb: rdb, C: c, Name: "n", Rw: c.RWLock("n"), Channel: "redisson_rwlock:{n}"}
+	x := &RWTest{S: s, Rdb: rdb, C: c, Name: "n", RW: c.RWLock("n"), Channel: "redisson_rwlock:{n}"}
 	model := &rwModel{readers: map[string][]time.Time{}, owners: map[string][]*rwModelOwnership{}}
-	r := &rwModelRun{m: model, x: x, rw: x.Rw}
+	r := &rwModelRun{m: model, x: x, rw: x.RW}
 	t.Repeat(map[string]func(*rapid.T){
 		"acquire":              func(t *rapid.T) { r.acquire(t, "", drawSide(t)) },
 		"acquire as owner":     r.acquireAsOwner,
@@ -576,24 +576,24 @@ func (r *rwModelRun) drawRedisson(t *rapid.T) *RedissonThread {
 func (r *rwModelRun) redissonReadLock(t *rapid.T) {
 	thread, lease := r.drawRedisson(t), drawLease(t)
 	// Among many readers a script may leave an expired reader's field for a later one to delete.
-	expired := !r.m.reading(thread.Id) && r.x.Rdb.HExists(context.Background(), "n", thread.Id).Val()
+	expired := !r.m.reading(thread.ID) && r.x.Rdb.HExists(context.Background(), "n", thread.ID).Val()
 	if expired {
 		t.Skip("Redisson would count the expired hold")
 	}
 	acquired := thread.ReadLock(t, lease)
-	require.Equal(t, acquired, r.m.acquireRead(thread.Id, time.Now().Add(lease)) == nil)
+	require.Equal(t, acquired, r.m.acquireRead(thread.ID, time.Now().Add(lease)) == nil)
 }
 
 func (r *rwModelRun) redissonReadUnlock(t *rapid.T) {
 	m, thread := r.m, r.drawRedisson(t)
-	if !m.reading(thread.Id) {
+	if !m.reading(thread.ID) {
 		t.Skip("the thread does not read")
 	}
 	thread.ReadUnlock(t)
-	holds := m.readers[thread.Id]
-	m.readers[thread.Id] = holds[:len(holds)-1]
+	holds := m.readers[thread.ID]
+	m.readers[thread.ID] = holds[:len(holds)-1]
 	if len(holds) == 1 {
-		delete(m.readers, thread.Id)
+		delete(m.readers, thread.ID)
 	}
 	if m.writer == "" || m.anyReader() { // Redisson sets the readers' TTL even while there is a writer
 		m.endWithReaders()
@@ -603,15 +603,15 @@ func (r *rwModelRun) redissonReadUnlock(t *rapid.T) {
 func (r *rwModelRun) redissonWriteLock(t *rapid.T) {
 	thread, lease := r.drawRedisson(t), drawLease(t)
 	end := time.Now().Add(lease)
-	if r.m.writer == thread.Id { // Redisson adds the lease to the TTL that is left
+	if r.m.writer == thread.ID { // Redisson adds the lease to the TTL that is left
 		end = r.m.ends.Add(lease)
 	}
-	require.Equal(t, r.m.acquireWrite(thread.Id, end) == nil, thread.WriteLock(t, lease))
+	require.Equal(t, r.m.acquireWrite(thread.ID, end) == nil, thread.WriteLock(t, lease))
 }
 
 func (r *rwModelRun) redissonWriteUnlock(t *rapid.T) {
 	m, thread := r.m, r.drawRedisson(t)
-	if m.writer != thread.Id {
+	if m.writer != thread.ID {
 		t.Skip("the thread does not write")
 	}
 	thread.WriteUnlock(t)

@@ -35,17 +35,17 @@ func TestRWLockInteroperatesWithRedisson(t *testing.T) {
 }
 
 func testRedissonReaders(t *testing.T, x *RWTest, redisson *RedissonThread) {
-	ctx, reader := t.Context(), x.Rw.Reader()
+	ctx, reader := t.Context(), x.RW.Reader()
 	require.True(t, redisson.ReadLock(t, 20*time.Second))
 	a := Acquire(t, ctx, reader, primitives.WithLease(time.Minute))
-	x.RequireState(t, MergeStates(Reads(redisson.Id, 1), Reads(a.ID(), 1)))
+	x.RequireState(t, MergeStates(Reads(redisson.ID, 1), Reads(a.ID(), 1)))
 	redisson.ReadUnlock(t)
 	x.RequireState(t, Reads(a.ID(), 1))
 	x.RequireTTL(t, x.Name, time.Minute)
 	require.True(t, redisson.ReadLock(t, 20*time.Second))
 	require.True(t, redisson.ReadLock(t, 15*time.Second))
 	Release(t, a)
-	x.RequireState(t, Reads(redisson.Id, 2))
+	x.RequireState(t, Reads(redisson.ID, 2))
 	x.RequireTTL(t, x.Name, 20*time.Second)
 	redisson.ReadUnlock(t)
 	redisson.ReadUnlock(t)
@@ -54,7 +54,7 @@ func testRedissonReaders(t *testing.T, x *RWTest, redisson *RedissonThread) {
 
 // Redisson's readUnlock looks for a timeout key of each hold.
 func testRedissonNestedReader(t *testing.T, x *RWTest, redisson *RedissonThread) {
-	ctx, reader := t.Context(), x.Rw.Reader()
+	ctx, reader := t.Context(), x.RW.Reader()
 	a := Acquire(t, ctx, reader)
 	in := Acquire(t, a.Context(), reader)
 	require.True(t, redisson.ReadLock(t, 20*time.Second))
@@ -66,12 +66,12 @@ func testRedissonNestedReader(t *testing.T, x *RWTest, redisson *RedissonThread)
 }
 
 func testRedissonSharedID(t *testing.T, x *RWTest, redisson *RedissonThread) {
-	ctx, reader := t.Context(), x.Rw.Reader()
+	ctx, reader := t.Context(), x.RW.Reader()
 	require.True(t, redisson.ReadLock(t, 20*time.Second))
-	shared := Acquire(t, ctx, reader, primitives.WithOwner(redisson.Id))
-	x.RequireState(t, Reads(redisson.Id, 2))
+	shared := Acquire(t, ctx, reader, primitives.WithOwner(redisson.ID))
+	x.RequireState(t, Reads(redisson.ID, 2))
 	redisson.ReadUnlock(t)
-	x.RequireState(t, Reads(redisson.Id, 1))
+	x.RequireState(t, Reads(redisson.ID, 1))
 	require.NoError(t, shared.Check(ctx))
 	Release(t, shared)
 	x.RequireState(t, nil, "0")
@@ -79,30 +79,30 @@ func testRedissonSharedID(t *testing.T, x *RWTest, redisson *RedissonThread) {
 
 // Redisson leaves the writer's TTL on the hash after a downgrade.
 func testRedissonDowngrade(t *testing.T, x *RWTest, redisson *RedissonThread) {
-	ctx, reader := t.Context(), x.Rw.Reader()
+	ctx, reader := t.Context(), x.RW.Reader()
 	require.True(t, redisson.WriteLock(t, time.Hour))
 	require.True(t, redisson.ReadLock(t, 20*time.Second))
 	redisson.WriteUnlock(t)
 	x.RequireTTL(t, x.Name, time.Hour)
 	a := Acquire(t, ctx, reader)
 	Release(t, a)
-	x.RequireState(t, Reads(redisson.Id, 1))
+	x.RequireState(t, Reads(redisson.ID, 1))
 	x.RequireTTL(t, x.Name, 20*time.Second)
 	redisson.ReadUnlock(t)
 	x.RequireState(t, nil, "0")
 }
 
 func testRedissonExpiredReader(t *testing.T, x *RWTest, redisson *RedissonThread) {
-	ctx, reader := t.Context(), x.Rw.Reader()
+	ctx, reader := t.Context(), x.RW.Reader()
 	require.True(t, redisson.ReadLock(t, 20*time.Second))
 	a := Acquire(t, ctx, reader)
-	require.NoError(t, x.Rdb.Del(ctx, x.TimeoutKey(redisson.Id, 1)).Err())
+	require.NoError(t, x.Rdb.Del(ctx, x.TimeoutKey(redisson.ID, 1)).Err())
 	Release(t, a)
 	x.RequireState(t, nil, "0")
 }
 
 func testRedissonWaiters(t *testing.T, x *RWTest, redisson *RedissonThread) {
-	ctx, reader := t.Context(), x.Rw.Reader()
+	ctx, reader := t.Context(), x.RW.Reader()
 	require.True(t, redisson.WriteLock(t, time.Minute))
 	waiting := []<-chan Result{Start(func() (*primitives.Hold, error) { return reader.Acquire(ctx) })}
 	for range 3 {
@@ -117,7 +117,7 @@ func testRedissonWaiters(t *testing.T, x *RWTest, redisson *RedissonThread) {
 	}
 	require.False(t, redisson.WriteLock(t, time.Minute))
 	w := Start(func() (*primitives.Hold, error) {
-		return x.Rw.Writer().Acquire(ctx, primitives.WithWait(50*time.Millisecond))
+		return x.RW.Writer().Acquire(ctx, primitives.WithWait(50*time.Millisecond))
 	})
 	require.ErrorIs(t, Await(t, w).Err, primitives.ErrNotAcquired)
 }
@@ -125,7 +125,7 @@ func testRedissonWaiters(t *testing.T, x *RWTest, redisson *RedissonThread) {
 // A readUnlock by Redisson deletes the lock although a reader without a timeout key is in it.
 func testRedissonTakesFromExpiredReader(t *testing.T, x *RWTest, redisson *RedissonThread) {
 	ctx := t.Context()
-	b := Acquire(t, ctx, x.Rw.Reader())
+	b := Acquire(t, ctx, x.RW.Reader())
 	require.NoError(t, x.Rdb.Del(ctx, x.TimeoutKey(b.ID(), 1)).Err())
 	require.ErrorIs(t, b.Check(ctx), primitives.ErrLost)
 	RequireEnds(t, b.Context(), primitives.ErrLost)

@@ -27,7 +27,7 @@ const (
 
 func onTurns(t *testing.T, f func(t *testing.T, x *rwTurns)) {
 	t.Helper()
-	InBubble(t, func(t *testing.T, x *RWTest) {
+	RWBubble(t, func(t *testing.T, x *RWTest) {
 		run := scripts.NewRunner(x.Rdb, 0)
 		f(t, &rwTurns{x, run.Sender(), map[string]bool{}})
 		run.Close()
