@@ -23,19 +23,87 @@ func turnsFor() time.Duration {
 	return 1500 * time.Millisecond
 }
 
-// Eight goroutines of one client want a lock all the time, and so does somebody else. The others get at least
-// half of the turns that they get without cohorts, as far as there are cohorts enough, and the lock is never
-// idle for longer than 100 ms.
+// turnsCase has eight goroutines of one client want a lock all the time, and others too.
+type turnsCase struct {
+	name    string
+	kind    string
+	away    time.Duration // how far the others are
+	others  int           // their clients
+	readers bool          // they read
+	options []primitives.Option
+}
+
+// turnsSeen is what the locks of a turnsCase were used for.
+type turnsSeen struct {
+	mine, theirs float64       // turns a second, of the eight goroutines and of the others
+	idle         time.Duration // the longest time for which nobody held
+	late         time.Duration // how late the machine was at most to look
+}
+
+// run has all of them work. A short time has few turns, and fewer if the machine is busy for a moment, so it
+// looks again until there are enough.
+func (tt turnsCase) run(
+	t *testing.T, s *redistest.Server, enough func(turnsSeen) bool, opts ...primitives.Option,
+) (seen turnsSeen) {
+	name := redistest.Name(t)
+	ctx, stop := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	var mine, theirs atomic.Int64
+	work := func(l *primitives.Lock, n *atomic.Int64, goroutines int) {
+		for range goroutines {
+			wg.Go(func() {
+				for ctx.Err() == nil {
+					if hold, err := l.Acquire(ctx); err == nil {
+						n.Add(1)
+						time.Sleep(time.Millisecond)
+						assert.NoError(t, hold.Release(context.Background()))
+					}
+				}
+			})
+		}
+	}
+	work(kinds.Of(tt.kind).Lock(NewClient(t, s.Client(t)), name, opts...), &mine, 8)
+	for range tt.others {
+		p := s.Proxy(t)
+		p.Delay(tt.away)
+		c := NewClient(t, p.Client(t))
+		if tt.readers {
+			work(c.RWLock(name, tt.options...).Reader(), &theirs, 4)
+		} else {
+			work(kinds.Of(tt.kind).Lock(c, name, tt.options...), &theirs, 1)
+		}
+	}
+	time.Sleep(300 * time.Millisecond) // all have begun
+	mineBefore, theirsBefore, began := mine.Load(), theirs.Load(), time.Now()
+	for looks := 0; looks == 0 || looks < 10 && !enough(seen); looks++ {
+		idle, late := longestIdle(t, s, name, turnsFor())
+		took := time.Since(began).Seconds()
+		seen = turnsSeen{
+			float64(mine.Load()-mineBefore) / took, float64(theirs.Load()-theirsBefore) / took,
+			max(seen.idle, idle), max(seen.late, late),
+		}
+	}
+	stop()
+	wg.Wait()
+	return seen
+}
+
+// least returns how many turns a second the others must have beside cohorts of that length: half of those that
+// they have without, as far as there are cohorts enough.
+func (tt turnsCase) least(without turnsSeen, cohort, idle time.Duration) float64 {
+	// One turn after each cohort is all that they can have. The lock is idle before that turn and after it.
+	possible := 1 / (cohort + 2*tt.away + 2*idle).Seconds()
+	if redistest.Nightly() && tt.away == 40*time.Millisecond && tt.others == 1 {
+		possible = without.theirs
+	}
+	return min(without.theirs, possible) / 2
+}
+
+// The others get at least half of the turns that they get without cohorts, and the lock is never idle for longer
+// than 100 ms.
 func TestC24OtherClientsGetTheirTurns(t *testing.T) {
 	const cohort = 300 * time.Millisecond
-	for _, tt := range []struct {
-		name    string
-		kind    string
-		away    time.Duration // how far the others are
-		others  int           // their clients
-		readers bool          // they read
-		options []primitives.Option
-	}{
+	for _, tt := range []turnsCase{
 		{name: "12 ms away", kind: "lock", away: 12 * time.Millisecond, others: 1},
 		{name: "40 ms away", kind: "lock", away: 40 * time.Millisecond, others: 1},
 		{name: "40 ms away, fenced", kind: "fenced", away: 40 * time.Millisecond, others: 1},
@@ -49,69 +117,12 @@ func TestC24OtherClientsGetTheirTurns(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			s := redistest.Redis(t)
-			// turns returns how many turns a second the others get, and the longest time for which nobody held. A short
-			// time has few turns, and fewer if the machine is busy for a moment: it looks again until there are enough.
-			turns := func(t *testing.T, enough func(theirs float64, idle time.Duration) bool, opts ...primitives.Option) (
-				mine, theirs float64, idle, late time.Duration,
-			) {
-				name := redistest.Name(t)
-				ctx, stop := context.WithCancel(t.Context())
-				var wg sync.WaitGroup
-				var sections, others atomic.Int64
-				work := func(l *primitives.Lock, n *atomic.Int64, section time.Duration, goroutines int) {
-					for range goroutines {
-						wg.Go(func() {
-							for ctx.Err() == nil {
-								if hold, err := l.Acquire(ctx); err == nil {
-									n.Add(1)
-									time.Sleep(section)
-									assert.NoError(t, hold.Release(context.Background()))
-								}
-							}
-						})
-					}
-				}
-				work(kinds.Of(tt.kind).Lock(NewClient(t, s.Client(t)), name, opts...), &sections, time.Millisecond, 8)
-				for range tt.others {
-					p := s.Proxy(t)
-					p.Delay(tt.away)
-					c := NewClient(t, p.Client(t))
-					l, goroutines := kinds.Of(tt.kind).Lock(c, name, tt.options...), 1
-					if tt.readers {
-						l, goroutines = c.RWLock(name, tt.options...).Reader(), 4
-					}
-					work(l, &others, time.Millisecond, goroutines)
-				}
-				time.Sleep(300 * time.Millisecond)
-				mineBefore, before, began := sections.Load(), others.Load(), time.Now()
-				for looks := 1; ; looks++ {
-					nobody, overslept := longestIdle(t, s, name, turnsFor())
-					idle, late = max(idle, nobody), max(late, overslept)
-					took := time.Since(began).Seconds()
-					mine, theirs = float64(sections.Load()-mineBefore)/took, float64(others.Load()-before)/took
-					if looks == 10 || enough(theirs, idle) {
-						break
-					}
-				}
-				stop()
-				wg.Wait()
-				return mine, theirs, idle, late
-			}
-			mine, without, _, _ := turns(t, func(float64, time.Duration) bool { return true })
-			least := func(idle time.Duration) float64 {
-				// One turn after each cohort is all that they can have. The lock is idle before that turn and after it.
-				possible := 1 / (cohort + 2*tt.away + 2*idle).Seconds()
-				if redistest.Nightly() && tt.away == 40*time.Millisecond && tt.others == 1 {
-					possible = without
-				}
-				return min(without, possible) / 2
-			}
-			enough := func(theirs float64, idle time.Duration) bool { return theirs >= least(idle) }
-			mineWith, with, idle, late := turns(t, enough, primitives.WithCohort(cohort))
-			t.Logf("a second: %.1f of %.1f turns without cohorts, %.1f of %.1f with, idle for up to %v, looked at up to %v late",
-				without, without+mine, with, with+mineWith, idle, late)
-			assert.GreaterOrEqual(t, with, least(idle))
-			assert.LessOrEqual(t, idle, 2*100*time.Millisecond+late, "with as much for a busy machine")
+			without := tt.run(t, s, func(turnsSeen) bool { return true })
+			enough := func(seen turnsSeen) bool { return seen.theirs >= tt.least(without, cohort, seen.idle) }
+			with := tt.run(t, s, enough, primitives.WithCohort(cohort))
+			t.Logf("without cohorts %+v, with them %+v", without, with)
+			assert.True(t, enough(with), "at least %.1f turns a second", tt.least(without, cohort, with.idle))
+			assert.LessOrEqual(t, with.idle, 2*100*time.Millisecond+with.late, "with as much for a busy machine")
 		})
 	}
 }

@@ -348,121 +348,144 @@ func (u use) cancelledOptions(caller int) []primitives.Option {
 	return nil
 }
 
+// fullMemory is what a client holds of one kind when Redis runs out of memory.
+type fullMemory struct {
+	use
+	c    *primitives.Client
+	name string
+
+	holds   []*primitives.Hold // of the name, in the order of their releases
+	toRenew []*primitives.Hold // those of them that are renewed
+	outer   *primitives.Hold
+	byID    *primitives.Hold // of the name with "-id"; there is one with "-force", too
+	resting *primitives.Hold // with a minimum, of the name with "-rest"
+}
+
+func newFullMemory(t *testing.T, c *primitives.Client, u use) *fullMemory {
+	x := &fullMemory{use: u, c: c, name: redistest.Name(t) + "."} // no name begins another one
+	ctx := t.Context()
+	l := u.Some(t, c, x.name, 3)
+	if u.Pool {
+		x.outer = Acquire(t, ctx, l)
+		x.holds = []*primitives.Hold{x.outer}
+		return x
+	}
+	renewed := primitives.WithWatchdog(RenewedTTL)
+	x.outer = Acquire(t, ctx, l, append(u.opts(), renewed)...)
+	inner := Acquire(t, x.outer.Context(), l, renewed)
+	x.holds = []*primitives.Hold{inner, x.outer}
+	x.toRenew = slices.Clone(x.holds)
+	if u.owned {
+		x.holds = append(x.holds, Acquire(t, ctx, l, u.opts()...))
+	}
+	if u.Name == "writer" { // a downgrade
+		r := Acquire(t, context.WithoutCancel(x.outer.Context()), c.RWLock(x.name).Reader(), renewed)
+		x.holds, x.toRenew = append(x.holds, r), append(x.toRenew, r)
+	}
+	x.byID = Acquire(t, ctx, u.Open(c, x.name+"-id"))
+	if !u.Joint() {
+		Acquire(t, ctx, u.Open(c, x.name+"-force"))
+	}
+	x.resting = Acquire(t, ctx, u.Open(c, x.name+"-rest", primitives.WithMinHold(20*time.Second)), u.opts()...)
+	return x
+}
+
+// requireRefusals requires that acquisitions are refused, and that nothing else is.
+func (x *fullMemory) requireRefusals(t *testing.T) {
+	ctx := t.Context()
+	refused := func(err error) {
+		t.Helper()
+		require.ErrorContains(t, err, "OOM")
+		require.NotErrorIs(t, err, primitives.ErrNotAcquired)
+	}
+	if x.Pool {
+		refused(ErrOf(x.Open(x.c, x.name).Acquire(ctx)))
+		if x.Leased {
+			require.NoError(t, x.outer.Extend(ctx, time.Hour))
+			require.Greater(t, time.Until(x.outer.ValidUntil()), 50*time.Minute)
+		}
+		return
+	}
+	refused(ErrOf(x.Open(x.c, x.name+"-new").Acquire(ctx, x.opts()...)))
+	refused(ErrOf(x.Open(x.c, x.name).Acquire(x.holds[0].Context()))) // nested
+	require.NoError(t, x.outer.Extend(ctx, RenewedTTL+time.Second))
+	require.ErrorIs(t, x.Takeable(x.c, x.name+"-none").ReleaseID(ctx, "x"), primitives.ErrNotHeld)
+	if !x.Joint() {
+		require.NoError(t, ErrOf(x.Lock(x.c, x.name+"-none").ForceRelease(ctx)))
+	}
+}
+
+// requireReleases requires that all holds can be released, in each way.
+func (x *fullMemory) requireReleases(t *testing.T, s *redistest.Server) {
+	ctx := t.Context()
+	for _, hold := range x.holds {
+		if x.Leased {
+			require.NoError(t, hold.Check(ctx))
+		}
+	}
+	for _, hold := range x.holds {
+		Release(t, hold)
+	}
+	if x.Pool {
+		info, err := x.OpenPool(x.c, x.name).Info(ctx)
+		require.NoError(t, err)
+		require.Equal(t, 3, info.Available)
+		return
+	}
+	for _, l := range x.handles(x.c, x.name) {
+		require.Empty(t, Fields(t, s, l.Name()))
+	}
+	require.NoError(t, x.Takeable(x.c, x.name+"-id").ReleaseID(ctx, x.byID.ID()))
+	if !x.Joint() {
+		forced, err := x.Lock(x.c, x.name+"-force").ForceRelease(ctx)
+		require.NoError(t, err)
+		require.True(t, forced)
+	}
+	Release(t, x.resting) // only shortens the TTL
+	for _, l := range x.handles(x.c, x.name+"-rest") {
+		info, err := l.Info(ctx)
+		require.NoError(t, err)
+		require.Len(t, info.Holders, 1)
+		require.LessOrEqual(t, info.Holders[0].TTL, 20*time.Second)
+		require.NoError(t, ErrOf(l.ForceRelease(ctx)))
+	}
+}
+
+// stays returns the keys that stay when nothing is held.
+func (x *fullMemory) stays() (list []string) {
+	for _, end := range []string{"", "-id", "-force", "-rest"} {
+		list = append(list, x.Stays(x.name+end)...)
+	}
+	return list
+}
+
 // A Redis that is out of memory refuses new acquisitions at once. Renewing, extending and releasing still work.
 func TestFullMemoryRefusesOnlyAcquisitions(t *testing.T) {
 	t.Parallel()
 	s := redistest.Fresh(t, "--maxmemory-policy", "noeviction")
-	c, rdb, ctx := NewClient(t, s.Client(t)), s.Client(t), t.Context()
-	renewed := primitives.WithWatchdog(RenewedTTL)
-	type held struct {
-		use
-		name             string
-		holds            []*primitives.Hold
-		outer, byID, rdw *primitives.Hold
-	}
-	var all []*held
+	c, rdb := NewClient(t, s.Client(t)), s.Client(t)
+	var all []*fullMemory
 	var toRenew []*primitives.Hold
+	each := func(step string, f func(t *testing.T, x *fullMemory)) {
+		for _, x := range all {
+			t.Run(x.String()+", "+step, func(t *testing.T) { f(t, x) })
+		}
+	}
 	for _, u := range uses() {
-		x := &held{use: u, name: redistest.Name(t) + "."} // no name begins another one
-		all = append(all, x)
-		l := u.Some(t, c, x.name, 3)
-		if u.Pool {
-			x.outer = Acquire(t, ctx, l)
-			x.holds = []*primitives.Hold{x.outer}
-			continue
-		}
-		x.outer = Acquire(t, ctx, l, append(u.opts(), renewed)...)
-		inner := Acquire(t, x.outer.Context(), l, renewed)
-		toRenew = append(toRenew, x.outer, inner)
-		x.holds = []*primitives.Hold{inner, x.outer}
-		if u.owned {
-			x.holds = append(x.holds, Acquire(t, ctx, l, u.opts()...))
-		}
-		x.byID = Acquire(t, ctx, u.Open(c, x.name+"-id"))
-		if !u.Joint() {
-			Acquire(t, ctx, u.Open(c, x.name+"-force"))
-		}
-		rested := u.Open(c, x.name+"-rest", primitives.WithMinHold(20*time.Second))
-		x.rdw = Acquire(t, ctx, rested, u.opts()...)
-		if u.Name == "writer" { // a downgrade
-			r := Acquire(t, context.WithoutCancel(x.outer.Context()), c.RWLock(x.name).Reader(), renewed)
-			x.holds, toRenew = append(x.holds, r), append(toRenew, r)
-		}
+		x := newFullMemory(t, c, u)
+		all, toRenew = append(all, x), append(toRenew, x.toRenew...)
 	}
 	latch := c.CountDownLatch(redistest.Name(t))
-	require.NoError(t, ErrOf(latch.Init(ctx, 2)))
-	require.NoError(t, rdb.ConfigSet(ctx, "maxmemory", "1").Err())
-	refused := func(err error, what string) {
-		t.Helper()
-		require.ErrorContains(t, err, "OOM", what)
-		require.NotErrorIs(t, err, primitives.ErrNotAcquired, what)
-	}
-	for _, x := range all {
-		if x.Pool {
-			refused(ErrOf(x.Open(c, x.name).Acquire(ctx)), x.String())
-			if x.Leased {
-				require.NoError(t, x.outer.Extend(ctx, time.Hour))
-				require.Greater(t, time.Until(x.outer.ValidUntil()), 50*time.Minute)
-			}
-			continue
-		}
-		refused(ErrOf(x.Open(c, x.name+"-new").Acquire(ctx, x.opts()...)), x.String())
-		refused(ErrOf(x.Open(c, x.name).Acquire(x.holds[0].Context())), x.String()+", nested")
-		require.NoError(t, x.outer.Extend(ctx, RenewedTTL+time.Second), x.String())
-		require.ErrorIs(t, x.Takeable(c, x.name+"-none").ReleaseID(ctx, "x"), primitives.ErrNotHeld, x.String())
-		if !x.Joint() {
-			require.NoError(t, ErrOf(x.Lock(c, x.name+"-none").ForceRelease(ctx)), x.String())
-		}
-	}
+	require.NoError(t, ErrOf(latch.Init(t.Context(), 2)))
+	require.NoError(t, rdb.ConfigSet(t.Context(), "maxmemory", "1").Err())
+	each("refused", func(t *testing.T, x *fullMemory) { x.requireRefusals(t) })
 	AwaitRenewal(t, 2, toRenew...)
-	for _, x := range all {
-		for _, hold := range x.holds {
-			if x.Leased {
-				require.NoError(t, hold.Check(ctx), x.String())
-			}
-		}
-		for _, hold := range x.holds {
-			require.NoError(t, hold.Release(ctx), x.String())
-		}
-		if x.Pool {
-			info, err := x.OpenPool(c, x.name).Info(ctx)
-			require.NoError(t, err)
-			require.Equal(t, 3, info.Available)
-			continue
-		}
-		for _, l := range x.handles(c, x.name) {
-			require.Empty(t, Fields(t, s, l.Name()), x.String())
-		}
-		require.NoError(t, x.Takeable(c, x.name+"-id").ReleaseID(ctx, x.byID.ID()), x.String())
-		if !x.Joint() {
-			forced, err := x.Lock(c, x.name+"-force").ForceRelease(ctx)
-			require.NoError(t, err, x.String())
-			require.True(t, forced, x.String())
-		}
-		require.NoError(t, x.rdw.Release(ctx), "the release only shortens the TTL")
-		for _, l := range x.handles(c, x.name+"-rest") {
-			info, err := l.Info(ctx)
-			require.NoError(t, err)
-			require.Len(t, info.Holders, 1, x.String())
-			require.LessOrEqual(t, info.Holders[0].TTL, 20*time.Second, x.String())
-			require.NoError(t, ErrOf(l.ForceRelease(ctx)))
-		}
-	}
-	require.NoError(t, latch.CountDown(ctx))
-	require.NoError(t, latch.CountDown(ctx))
-	require.NoError(t, latch.Wait(ctx))
-	require.NoError(t, rdb.ConfigSet(ctx, "maxmemory", "0").Err())
-	for _, x := range all {
-		RequireClean(t, s, x.name, append(x.Stays(x.name), x.staysOfAll(x.name)...)...)
-	}
-}
-
-// staysOfAll returns what stays of the names of the test above.
-func (u use) staysOfAll(name string) (list []string) {
-	for _, end := range []string{"-id", "-force", "-rest"} {
-		list = append(list, u.Stays(name+end)...)
-	}
-	return list
+	each("released", func(t *testing.T, x *fullMemory) { x.requireReleases(t, s) })
+	require.NoError(t, latch.CountDown(t.Context()))
+	require.NoError(t, latch.CountDown(t.Context()))
+	require.NoError(t, latch.Wait(t.Context()))
+	require.NoError(t, rdb.ConfigSet(t.Context(), "maxmemory", "0").Err())
+	each("nothing is left", func(t *testing.T, x *fullMemory) { RequireClean(t, s, x.name, x.stays()...) })
 }
 
 // An ACL that forbids what the release needs makes the acquisition fail, before anything is written. A client that may
