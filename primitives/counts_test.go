@@ -5,6 +5,7 @@ import (
 	"runtime"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -31,17 +32,28 @@ func sent(t *testing.T, s *redistest.Server, f func()) float64 {
 	return float64(calls["evalsha"] + calls["eval"] + calls["subscribe"] + calls["unsubscribe"])
 }
 
-// insideScripts returns the number of commands that scripts execute on s during f.
-func insideScripts(t *testing.T, s *redistest.Server, f func()) (calls int64) {
+// insideScripts returns how often the scripts that f runs call each command. PUBLISH is among them; what
+// the clients send themselves is not.
+func insideScripts(t *testing.T, s *redistest.Server, f func()) map[string]int64 {
 	t.Helper()
 	before := redistest.Commands(t, s)
 	f()
-	for command, n := range redistest.Commands(t, s).Since(before) {
-		if command != "evalsha" && command != "info" {
-			calls += n
+	calls := map[string]int64{}
+	for name, n := range redistest.Commands(t, s).Since(before) {
+		sent := strings.HasPrefix(name, "eval") || strings.HasPrefix(name, "script|") || name == "info"
+		if n > 0 && !sent {
+			calls[name] = n
 		}
 	}
 	return calls
+}
+
+// total returns the sum of calls.
+func total(calls map[string]int64) (n int64) {
+	for _, c := range calls {
+		n += c
+	}
+	return n
 }
 
 // A nested reader costs the same at any depth, although each of its holds has a key.
@@ -49,7 +61,7 @@ func TestCountsDeepReaders(t *testing.T) {
 	s := redistest.Fresh(t)
 	reader := NewClient(t, s.Client(t)).RWLock("rw").Reader()
 	const n = 100
-	calls := insideScripts(t, s, func() {
+	calls := total(insideScripts(t, s, func() {
 		ctx, holds := t.Context(), make([]*primitives.Hold, n)
 		for i := range holds {
 			holds[i] = Acquire(t, ctx, reader)
@@ -58,7 +70,7 @@ func TestCountsDeepReaders(t *testing.T) {
 		for _, hold := range slices.Backward(holds) {
 			Release(t, hold)
 		}
-	})
+	}))
 	require.Less(t, calls, int64(40*n)) // a look at each key would take n*n for the acquisitions alone
 }
 
@@ -123,7 +135,7 @@ func TestCountsUncontendedAcquireAndRelease(t *testing.T) {
 				}
 			}
 			pair() // loads the scripts
-			require.Equal(t, kind.calls, insideScripts(t, s, pair))
+			require.Equal(t, kind.calls, total(insideScripts(t, s, pair)))
 			const n = 100
 			before := redistest.Commands(t, s)
 			for range n {
@@ -136,6 +148,48 @@ func TestCountsUncontendedAcquireAndRelease(t *testing.T) {
 				require.LessOrEqual(t, testing.AllocsPerRun(n, pair), kind.allocs)
 			}
 		})
+	}
+}
+
+// An uncontended acquisition and its release take 9 calls inside the scripts.
+func TestCountsUncontendedPairOfAFairLock(t *testing.T) {
+	t.Parallel()
+	s := redistest.Fresh(t)
+	c := NewClient(t, s.Client(t), primitives.WithClientName("")) // a slow pair would write the name
+	l := c.FairLock("l")
+	pair := func() { Release(t, Acquire(t, t.Context(), l)) }
+	pair() // loads the scripts
+	require.Equal(t, map[string]int64{
+		"get": 1, "hlen": 1, "exists": 2, "hset": 1, "pexpire": 1,
+		"hexists": 1, "hdel": 1, "lrange": 1,
+	}, insideScripts(t, s, pair))
+}
+
+// A hand-off in a queue without Redisson's waiters takes 20 calls inside the scripts: 12 of the
+// release that grants the lock, and 8 of the attempt that joins the queue. Their number does not
+// depend on the number of waiters.
+func TestCountsHandOffOfAFairLock(t *testing.T) {
+	t.Parallel()
+	for _, waiters := range []int{2, 1000} {
+		s := redistest.Fresh(t)
+		q := NewRawQueue(t, s, waiters)
+		// The attempt below finds a recent heartbeat, however slow the machine is.
+		clients, later := "redlatch_lock_clients:{"+q.Name+"}", time.Now().Add(time.Hour).UnixMilli()
+		require.NoError(t, q.Rdb.HSet(t.Context(), clients, q.Client, later).Err())
+		release := insideScripts(t, s, func() { require.Equal(t, int64(1), q.End(q.First)) })
+		q.First++
+		require.Equal(t, map[string]int64{
+			"hexists": 1, "hdel": 2, // no acquisition with WithOwner has the id; the hold and the entry end
+			"lrange": 1, "hmget": 2, "time": 1, // the next owner, and that it is alive
+			"zrem": 1, "lpop": 1, // it leaves Redisson's queue
+			"hset": 1, "pexpire": 1, "publish": 1, // it holds, and its client learns it
+		}, release, "%d waiters", waiters)
+		join := insideScripts(t, s, func() { q.Join(1) })
+		require.Equal(t, map[string]int64{
+			"get": 1, "hgetall": 1, // the acquisition has not ended, and another holds the lock
+			"hmget": 1, "time": 1, "hlen": 2, // the heartbeat is recent, and no waiter of Redisson is there
+			"zadd": 1, "rpush": 1, "hset": 1,
+		}, join, "%d waiters", waiters)
 	}
 }
 

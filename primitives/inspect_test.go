@@ -1,6 +1,7 @@
 package primitives_test
 
 import (
+	"context"
 	"strings"
 	"testing"
 	"time"
@@ -12,81 +13,114 @@ import (
 	"github.com/redlatch/redlatch/primitives"
 )
 
-// TestInspectTellsTheKindFromTheKeys looks at names of every kind, and at names with nothing of ours.
+// inspected is what Inspect finds at a name, without ids and times.
+type inspected struct {
+	kind               string
+	holders, waiters   int
+	token              int64
+	permits, available int
+}
+
+// inspectCases put something at x.Name. Each has a name of its own.
+var inspectCases = []struct {
+	name    string
+	put     func(t *testing.T, x *LockTest) (*primitives.Hold, error) // the holder, if there is one
+	want    inspected
+	foreign string // not "": the error says that the name has this
+}{
+	{"nothing", func(*testing.T, *LockTest) (*primitives.Hold, error) { return nil, nil }, inspected{}, ""},
+	{"a lock", func(t *testing.T, x *LockTest) (*primitives.Hold, error) {
+		return x.L.Acquire(t.Context())
+	}, inspected{kind: "lock", holders: 1}, ""},
+	{"a released lock", func(t *testing.T, x *LockTest) (*primitives.Hold, error) {
+		return nil, x.L.Do(t.Context(), func(context.Context) error { return nil })
+	}, inspected{}, ""},
+	{"a fenced lock", func(t *testing.T, x *LockTest) (*primitives.Hold, error) {
+		return x.C.FencedLock(x.Name).Acquire(t.Context())
+	}, inspected{kind: "fenced", holders: 1, token: 1}, ""},
+	{"a released fenced lock", func(t *testing.T, x *LockTest) (*primitives.Hold, error) {
+		return nil, x.C.FencedLock(x.Name).Do(t.Context(), func(context.Context) error { return nil })
+	}, inspected{kind: "fenced", token: 1}, ""},
+	{"a reader", func(t *testing.T, x *LockTest) (*primitives.Hold, error) {
+		return x.C.RWLock(x.Name).Reader().Acquire(t.Context())
+	}, inspected{kind: "reader", holders: 1}, ""},
+	{"a fair lock with a waiter", func(t *testing.T, x *LockTest) (*primitives.Hold, error) {
+		l := x.C.FairLock(x.Name)
+		hold, err := l.Acquire(t.Context())
+		Start(func() (*primitives.Hold, error) { return l.Acquire(t.Context()) })
+		AwaitFair(t, l, 1)
+		return hold, err
+	}, inspected{kind: "fair", holders: 1, waiters: 1}, ""},
+	{"permits", func(t *testing.T, x *LockTest) (*primitives.Hold, error) {
+		permits := x.C.PermitExpirableSemaphore(x.Name)
+		InitPool(t, permits, 3)
+		return permits.Acquire(t.Context())
+	}, inspected{kind: "permits", holders: 1, permits: 3, available: 2}, ""},
+	{"permits, none acquired", func(t *testing.T, x *LockTest) (*primitives.Hold, error) {
+		return nil, ErrOf(x.C.PermitExpirableSemaphore(x.Name).Init(t.Context(), 3))
+	}, inspected{kind: "integer", permits: 3, available: 3}, ""},
+	{"a number", setText("7"), inspected{kind: "integer", permits: 7, available: 7}, ""},
+	{"a number below 0", setText("-7"), inspected{kind: "integer", permits: -7, available: -7}, ""},
+	{"a writer without expiry, which may be ours", setFields("mode", "write", "anna:write", 1), inspected{}, ""},
+	{"a hash with one field", setFields("field", 1), inspected{}, ""},
+	{"a hash with two fields", setFields("name", "ann", "age", 7), inspected{}, "a hash with 2 fields"},
+	{"no text", setText(""), inspected{}, "a string"},
+	{"a fraction", setText("7.5"), inspected{}, "a string"},
+	{"a word", setText("seven"), inspected{}, "a string"},
+	{"a number in a text", setText("7 of 9"), inspected{}, "a string"},
+	{"a number with too many digits", setText(strings.Repeat("9", 40)), inspected{}, "a string"},
+	{"a list", func(t *testing.T, x *LockTest) (*primitives.Hold, error) {
+		return nil, x.Rdb.RPush(t.Context(), x.Name, 1).Err()
+	}, inspected{}, "a list"},
+}
+
+func setText(text string) func(t *testing.T, x *LockTest) (*primitives.Hold, error) {
+	return func(t *testing.T, x *LockTest) (*primitives.Hold, error) {
+		return nil, x.Rdb.Set(t.Context(), x.Name, text, time.Hour).Err()
+	}
+}
+
+func setFields(fields ...any) func(t *testing.T, x *LockTest) (*primitives.Hold, error) {
+	return func(t *testing.T, x *LockTest) (*primitives.Hold, error) {
+		return nil, x.Rdb.HSet(t.Context(), x.Name, fields...).Err()
+	}
+}
+
 func TestInspectTellsTheKindFromTheKeys(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		prefix := redistest.Name(t) + ":"
-		rdb := s.Client(t)
-		c := NewClient(t, s.Client(t), primitives.WithPrefix(prefix))
-		ctx := t.Context()
-		inspect := func(name string) primitives.Info {
-			t.Helper()
-			info, err := c.Inspect(ctx, name)
-			require.NoError(t, err)
-			require.Equal(t, name, info.Name)
-			return info
+		for _, tt := range inspectCases {
+			t.Run(tt.name, func(t *testing.T) {
+				x := OnLock(t, s)
+				hold, err := tt.put(t, x)
+				require.NoError(t, err)
+				info, err := x.C.Inspect(t.Context(), x.Name)
+				if tt.foreign != "" {
+					RequireForeign(t, err, tt.foreign)
+					return
+				}
+				require.NoError(t, err)
+				require.Equal(t, x.Name, info.Name)
+				require.Equal(t, tt.want, inspected{
+					info.Kind, len(info.Holders), len(info.Waiters), info.Token, info.Permits, info.Available,
+				})
+				if hold != nil {
+					require.Equal(t, hold.ID(), info.Holders[0].ID)
+				}
+			})
 		}
-		plain := Acquire(t, ctx, c.Lock("plain"))
-		require.Equal(t, "lock", inspect("plain").Kind)
-		require.Equal(t, plain.ID(), inspect("plain").Holders[0].ID)
-		Release(t, plain)
-		require.Empty(t, inspect("plain").Kind)
-
-		fenced := Acquire(t, ctx, c.FencedLock("fenced"))
-		require.Equal(t, "fenced", inspect("fenced").Kind)
-		require.EqualValues(t, 1, inspect("fenced").Token)
-		info, err := c.FencedLock("fenced").Info(ctx)
-		require.NoError(t, err)
-		require.EqualValues(t, 1, info.Token)
-		for listed, err := range c.Locks(ctx, "fenced") {
-			require.NoError(t, err)
-			require.EqualValues(t, 1, listed.Token)
-		}
-		Release(t, fenced)
-		require.Equal(t, primitives.Info{Name: "fenced", Kind: "fenced", Token: 1}, inspect("fenced"))
-
-		Acquire(t, ctx, c.RWLock("rw").Reader())
-		require.Equal(t, "reader", inspect("rw").Kind)
-		require.NoError(t, rdb.HSet(ctx, prefix+"endless", "mode", "write", "anna:write", 1).Err())
-		require.Empty(t, inspect("endless").Kind, "without expiry it is not ours, but it may be a lock")
-
-		fair := Acquire(t, ctx, c.FairLock("fair"))
-		waiting := Start(func() (*primitives.Hold, error) { return c.FairLock("fair").Acquire(ctx) })
-		redistest.WaitFor(t, Soon, func() bool { return len(inspect("fair").Waiters) == 1 }, "the waiter is in the queue")
-		require.Equal(t, "fair", inspect("fair").Kind)
-		Release(t, fair)
-		Release(t, AwaitHold(t, waiting))
-
-		_, err = c.PermitExpirableSemaphore("permits").Init(ctx, 3)
-		require.NoError(t, err)
-		require.Equal(t,
-			primitives.Info{Name: "permits", Kind: "integer", TTL: -1, Permits: 3, Available: 3}, inspect("permits"))
-		permit := Acquire(t, ctx, c.PermitExpirableSemaphore("permits"))
-		found := inspect("permits")
-		require.Equal(t, "permits", found.Kind)
-		require.Equal(t, []int{3, 2}, []int{found.Permits, found.Available})
-		require.Equal(t, permit.ID(), found.Holders[0].ID)
-
-		for _, text := range []string{"7", "-7"} {
-			require.NoError(t, rdb.Set(ctx, prefix+"number", text, time.Hour).Err())
-			require.Equal(t, "integer", inspect("number").Kind, "%q", text)
-		}
-		for _, text := range []string{"", "7.5", "seven", "7 of 9", strings.Repeat("9", 40)} {
-			require.NoError(t, rdb.Set(ctx, prefix+"number", text, time.Hour).Err())
-			RequireForeign(t, ErrOf(c.Inspect(ctx, "number")), "a string")
-		}
-		require.NoError(t, rdb.HSet(ctx, prefix+"hash", "field", 1).Err())
-		require.NoError(t, rdb.RPush(ctx, prefix+"list", 1).Err())
-		require.NoError(t, rdb.HSet(ctx, prefix+"user", "name", "ann", "age", 7).Err())
-		for _, name := range []string{"hash", "nothing"} {
-			require.Equal(t, primitives.Info{Name: name}, inspect(name), name)
-		}
-		RequireForeign(t, ErrOf(c.Inspect(ctx, "list")), "a list")
-		RequireForeign(t, ErrOf(c.Inspect(ctx, "user")), "a hash with 2 fields")
-		_, err = c.Inspect(ctx, "")
-		require.ErrorIs(t, err, primitives.ErrInvalid)
 	})
+}
+
+// Inspect takes names as all calls do: without the prefix of the client, and not empty.
+func TestInspectOfANameWithAPrefix(t *testing.T) {
+	t.Parallel()
+	c := NewClient(t, redistest.Miniredis(t).Client(t), primitives.WithPrefix("app:"))
+	hold := Acquire(t, t.Context(), c.Lock("l"))
+	info, err := c.Inspect(t.Context(), "l")
+	require.NoError(t, err)
+	require.Equal(t, []string{"l", hold.ID()}, []string{info.Name, info.Holders[0].ID})
+	require.ErrorIs(t, ErrOf(c.Inspect(t.Context(), "")), primitives.ErrInvalid)
 }
 
 // TestNumbersLeavesOutWhatBelongsToLocks lists the numbers of users only.

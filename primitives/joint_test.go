@@ -44,7 +44,14 @@ func TestJointContract(t *testing.T) {
 		{"siblings under a reader exclude each other", "", jointReaderSiblings},
 		{"its options replace those of members", "", jointOptions},
 		{"a failed attempt releases what it acquired", "multi", multiAllOrNone},
+		{"a waiter holds nothing", "multi", multiWaits},
+		{"the error names the busy member", "multi", multiBusyMember},
+		{"a member with data of another program", "multi", multiForeign},
+		{"members keep their own counts", "multi", multiCounts},
+		{"a member keeps the count of a shared id", "multi", multiSharedCount},
+		{"members that linger are given up", "multi", multiLinger},
 		{"a lost member ends the hold, and is reported once", "multi", multiLost},
+		{"Release of a hold that lost a member", "multi", multiLostMember},
 		{"a lost minority does not end the hold", "red", redMinorityLost},
 		{"valid until the earliest lease of a member ends", "multi", multiValidity},
 		{"Extend does not extend another owner's lease", "multi", multiExtend},
@@ -403,15 +410,11 @@ func jointUnsupported(t *testing.T, x *JointTest) {
 }
 
 func jointKinds(t *testing.T, x *JointTest) {
-	locks := func(c *primitives.Client, write bool) []*primitives.Lock {
-		rw := c.RWLock(x.Base + "-rw")
-		side := rw.Reader()
-		if write {
-			side = rw.Writer()
-		}
-		return []*primitives.Lock{c.FairLock(x.Base + "-fair"), side}
+	reader, writer := (*primitives.RWLock).Reader, (*primitives.RWLock).Writer
+	locks := func(c *primitives.Client, side func(*primitives.RWLock) *primitives.Lock) []*primitives.Lock {
+		return []*primitives.Lock{c.FairLock(x.Base + "-fair"), side(c.RWLock(x.Base + "-rw"))}
 	}
-	one, other := x.Join(locks(x.C, false)), x.Join(locks(x.Other(t), false))
+	one, other := x.Join(locks(x.C, reader)), x.Join(locks(x.Other(t), reader))
 	hold := Acquire(t, t.Context(), one)
 	inner := Acquire(t, hold.Context(), one)
 	Release(t, inner)
@@ -420,9 +423,9 @@ func jointKinds(t *testing.T, x *JointTest) {
 	AwaitWaiter(t, x.S, x.Base)
 	Release(t, hold)
 	next := AwaitHold(t, waiting)
-	require.ErrorIs(t, ErrOf(x.Join(locks(x.C, true)).TryAcquire(t.Context())), primitives.ErrNotAcquired)
+	require.ErrorIs(t, ErrOf(x.Join(locks(x.C, writer)).TryAcquire(t.Context())), primitives.ErrNotAcquired)
 	Release(t, next)
-	hold = Acquire(t, t.Context(), x.Join(locks(x.C, true)))
+	hold = Acquire(t, t.Context(), x.Join(locks(x.C, writer)))
 	Release(t, hold)
 
 	fenced := x.C.FencedLock(x.Base + "-fenced")

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"runtime"
 	"strconv"
 	"strings"
@@ -205,6 +206,37 @@ var lockCases = []struct {
 		return ErrOf(x.L.TryAcquire(t.Context()))
 	}},
 
+	{"C13: Extend never shortens the lease", nil, func(t *testing.T, x *LockTest) error {
+		for _, opts := range [][]primitives.Option{
+			{primitives.WithLease(ShortLease)}, {primitives.WithOwner("o")}, nil,
+		} {
+			hold := Acquire(t, t.Context(), x.L, opts...)
+			for _, d := range []time.Duration{0, -1, time.Millisecond - 1, math.MaxInt64} {
+				require.ErrorIs(t, hold.Extend(t.Context(), d), primitives.ErrInvalid)
+			}
+			require.NoError(t, hold.Extend(t.Context(), time.Hour))
+			require.NoError(t, hold.Extend(t.Context(), time.Second), "a shorter extension succeeds")
+			require.Greater(t, time.Until(hold.ValidUntil()), 59*time.Minute)
+			require.Greater(t, x.Rdb.PTTL(t.Context(), x.Name).Val(), 59*time.Minute)
+			Release(t, hold)
+			require.ErrorIs(t, hold.Extend(t.Context(), time.Second), primitives.ErrReleased)
+			require.ErrorIs(t, hold.Check(t.Context()), primitives.ErrReleased)
+		}
+		return nil
+	}},
+	{"C13: Detach stops the renewal and keeps the lock", nil, func(t *testing.T, x *LockTest) error {
+		p := x.S.Proxy(t)
+		c := NewClient(t, p.Client(t))
+		hold := Acquire(t, t.Context(), c.Lock(x.Name), primitives.WithWatchdog(ShortLease))
+		hold.Detach()
+		p.Record()
+		require.NoError(t, c.Close(t.Context()), "Close does not wait for a detached hold")
+		require.Empty(t, ScriptsOf(p))
+		require.Equal(t, "1", x.Count(t, hold.ID()), "the lock stays until the lease expires")
+		redistest.WaitFor(t, Soon, func() bool { return len(Fields(t, x.S, x.Name)) == 0 }, "the lease has expired")
+		return nil
+	}},
+
 	{"C15: ReleaseID of an id that does not hold", primitives.ErrNotHeld, func(t *testing.T, x *LockTest) error {
 		Acquire(t, t.Context(), x.L)
 		return x.Other(t).ReleaseID(t.Context(), "nobody")
@@ -257,6 +289,31 @@ var lockCases = []struct {
 		adopted, err := x.Other(t).Adopt(t.Context(), id, primitives.WithLease(time.Minute))
 		require.NoError(t, err)
 		return adopted.Release(t.Context())
+	}},
+
+	{"C23: events have the times waited and held", nil, func(t *testing.T, x *LockTest) error {
+		hold := Acquire(t, t.Context(), x.L)
+		e := x.Heard.Await(t, primitives.EventAcquired)
+		require.Equal(t, primitives.Event{Kind: "acquired", Lock: "lock", Name: x.Name, ID: hold.ID(), Ctx: t.Context()}, e)
+		other := &Recorder{}
+		l := NewClient(t, x.S.Client(t), other.Option()).Lock(x.Name)
+		waiting := Start(func() (*primitives.Hold, error) { return l.Acquire(t.Context()) })
+		other.Await(t, primitives.EventWait)
+		began := time.Now()
+		AwaitWaiter(t, x.S, x.Name)
+		least := time.Since(began)
+		Release(t, hold)
+		e = x.Heard.Await(t, primitives.EventReleased)
+		require.GreaterOrEqual(t, e.Held, least)
+		require.Zero(t, e.Waited)
+		next := AwaitHold(t, waiting)
+		e = other.Await(t, primitives.EventAcquired)
+		require.GreaterOrEqual(t, e.Waited, least)
+		require.Zero(t, e.Held)
+		Release(t, next)
+		require.Equal(t, []primitives.EventKind{"acquired", "released"}, x.Heard.Kinds())
+		require.Equal(t, []primitives.EventKind{"wait", "acquired", "released"}, other.Kinds())
+		return nil
 	}},
 
 	{"Info of a free lock has no holder", nil, func(t *testing.T, x *LockTest) error {
@@ -491,6 +548,32 @@ func TestC4WaitersOfOneOwnerAcquireTogether(t *testing.T) {
 		for _, hold := range holds {
 			Release(t, hold)
 		}
+	})
+}
+
+// C20: a lock hash without a TTL, which another program may leave, counts as held. Waiters do not
+// spin.
+func TestC20KeyWithoutExpiryIsHeld(t *testing.T) {
+	t.Parallel()
+	EachLock(t, func(t *testing.T, x *LockTest) {
+		require.NoError(t, x.Rdb.HSet(t.Context(), x.Name, "somebody", 1).Err())
+		p := x.S.Proxy(t)
+		p.Record()
+		c := NewClient(t, p.Client(t))
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		began := time.Now()
+		waiting := Start(func() (*primitives.Hold, error) { return c.Lock(x.Name).Acquire(ctx) })
+		AwaitWaiters(t, c, 1)
+		time.Sleep(200 * time.Millisecond)
+		cancel()
+		require.ErrorIs(t, Await(t, waiting).Err, primitives.ErrNotAcquired)
+		polls := int(time.Since(began) / time.Second)
+		require.Less(t, len(ScriptsOf(p)), 10+polls, "an attempt, another one when subscribed, and slow polls")
+		info, err := x.L.Info(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, time.Duration(-1), info.TTL)
+		require.NoError(t, x.L.ReleaseID(t.Context(), "somebody"))
 	})
 }
 

@@ -2,6 +2,7 @@ package primitives_test
 
 import (
 	"context"
+	"fmt"
 	"testing"
 	"time"
 
@@ -22,14 +23,91 @@ func TestTTLBeyondADuration(t *testing.T) {
 	info, err := x.RW.Writer().Info(t.Context())
 	require.NoError(t, err)
 	require.Greater(t, info.TTL, 290*365*24*time.Hour)
-	for info, err := range x.C.Locks(t.Context(), x.Name) {
-		require.NoError(t, err)
-		require.Greater(t, info.TTL, 290*365*24*time.Hour)
-	}
+	require.Greater(t, listLocks(t, x.C, x.Name)[x.Name].TTL, 290*365*24*time.Hour)
 	waiting := Start(func() (*primitives.Hold, error) { return x.Other(t).Writer().Acquire(t.Context()) })
 	x.AwaitWaiter(t)
 	Release(t, hold)
 	Release(t, AwaitHold(t, waiting))
+}
+
+// listLocks returns what Locks lists, by name.
+func listLocks(t *testing.T, c *primitives.Client, match string) map[string]primitives.Info {
+	t.Helper()
+	found := map[string]primitives.Info{}
+	for info, err := range c.Locks(t.Context(), match) {
+		require.NoError(t, err)
+		require.NotContains(t, found, info.Name)
+		found[info.Name] = info
+	}
+	return found
+}
+
+// Locks lists names without the client's prefix. It skips keys that are not locks.
+func TestLocksListsHeldLocksThatMatch(t *testing.T) {
+	t.Parallel()
+	for _, prefix := range []string{"", "app*[x]:"} {
+		t.Run("prefix "+prefix, func(t *testing.T) {
+			redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+				name, rdb := redistest.Name(t)+".", s.Client(t)
+				c := NewClient(t, s.Client(t), primitives.WithPrefix(prefix), primitives.WithClientName(""))
+				var holds []*primitives.Hold
+				for i := range 25 {
+					holds = append(holds, Acquire(t, t.Context(), c.Lock(fmt.Sprint(name, i))))
+				}
+				for key, fields := range map[string][]any{
+					"-read":  {"mode", "read", c.ID() + ":7", 1},
+					"-write": {"mode", "write", c.ID() + ":7:write", 2},
+					"-user":  {"visits", 3},
+					"-text":  {c.ID() + ":7", "x"},
+				} {
+					require.NoError(t, rdb.HSet(t.Context(), prefix+name+key, fields...).Err())
+				}
+				readTimeout := "{" + prefix + name + "-read}:" + c.ID() + ":7:rwlock_timeout:1"
+				require.NoError(t, rdb.Set(t.Context(), readTimeout, 1, time.Minute).Err())
+				require.NoError(t, rdb.Set(t.Context(), prefix+name+"-string", 1, 0).Err())
+				for match, want := range map[string]int{
+					name + "*": 27, // 25 locks, a reader and a writer; neither another program's hashes nor a string
+					name + "1": 1, name + "1?": 10, "app*" + name + "*": 0,
+				} {
+					require.Len(t, listLocks(t, c, match), want, match)
+				}
+				found := listLocks(t, c, name+"*")
+				third := found[name+"3"]
+				require.Equal(t, "lock", third.Kind)
+				require.Equal(t, []primitives.Holder{{ID: holds[3].ID(), Count: 1, TTL: third.TTL}}, third.Holders)
+				require.Equal(t, "reader", found[name+"-read"].Kind)
+				require.Equal(t, primitives.Info{
+					Name: name + "-write", Kind: "writer", TTL: -1,
+					Holders: []primitives.Holder{{ID: c.ID() + ":7", Count: 2, TTL: -1}},
+				}, found[name+"-write"])
+				for _, hold := range holds {
+					Release(t, hold)
+				}
+				require.Len(t, listLocks(t, c, name+"*"), 2)
+			})
+		})
+	}
+}
+
+func TestLocksEndsWithTheLoopOrAnError(t *testing.T) {
+	t.Parallel()
+	EachLock(t, func(t *testing.T, x *LockTest) {
+		hold := Acquire(t, t.Context(), x.L)
+		for _, err := range x.C.Locks(t.Context(), "*") {
+			require.NoError(t, err)
+			break
+		}
+		done, cancel := context.WithCancelCause(t.Context())
+		cancel(ErrTest)
+		var errs []error
+		for info, err := range x.C.Locks(done, x.Name) {
+			require.Zero(t, info)
+			errs = append(errs, err)
+		}
+		require.Len(t, errs, 1)
+		require.ErrorIs(t, errs[0], ErrTest)
+		Release(t, hold)
+	})
 }
 
 // TestLocksReportsKindsAndLiveReaders lists locks of all kinds. Expired readers are not listed.
@@ -54,11 +132,7 @@ func TestLocksReportsKindsAndLiveReaders(t *testing.T) {
 		Acquire(t, t.Context(), c.RWLock(name+"write").Writer(), primitives.WithOwner("o"))
 		require.NoError(t, rdb.Del(t.Context(), "{"+name+"read}:"+expired.ID()+":rwlock_timeout:1",
 			"{"+name+"expired}:"+allExpired.ID()+":rwlock_timeout:1").Err())
-		found := map[string]primitives.Info{}
-		for info, err := range c.Locks(t.Context(), "*"+name+"*") { // shared counts are not listed
-			require.NoError(t, err)
-			found[info.Name] = info
-		}
+		found := listLocks(t, c, "*"+name+"*") // shared counts are not listed
 		kinds := map[string]string{}
 		for key, info := range found {
 			kinds[key] = info.Kind
@@ -91,19 +165,10 @@ func TestLocksListsANameWhoseKeysAreInTwoSlots(t *testing.T) {
 	require.NoError(t, rdb.HSet(t.Context(), name, c.ID()+":1", 1).Err())
 	require.NoError(t, rdb.PExpire(t.Context(), name, time.Minute).Err())
 	t.Cleanup(func() { rdb.Del(context.Background(), name) })
-	listed := 0
-	for info, err := range c.Locks(t.Context(), "*"+name) {
-		require.NoError(t, err)
-		require.Equal(t, "lock", info.Kind)
-		listed++
+	// A plain client of a server that enforces slots lists it, too.
+	for _, c := range []*primitives.Client{c, NewClient(t, servers.Node(t, name).Client(t))} {
+		found := listLocks(t, c, "*"+name)
+		require.Len(t, found, 1)
+		require.Equal(t, "lock", found[name].Kind)
 	}
-	require.Equal(t, 1, listed)
-	// A plain client of a server that enforces slots lists it too.
-	node := NewClient(t, servers.Node(t, name).Client(t))
-	for info, err := range node.Locks(t.Context(), "*"+name) {
-		require.NoError(t, err)
-		require.Equal(t, "lock", info.Kind)
-		listed++
-	}
-	require.Equal(t, 2, listed)
 }

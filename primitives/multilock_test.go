@@ -2,6 +2,8 @@ package primitives_test
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"math/rand/v2"
 	"runtime"
 	"strconv"
@@ -13,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	. "github.com/redlatch/redlatch/internal/fixture"
+	"github.com/redlatch/redlatch/internal/kinds"
 	"github.com/redlatch/redlatch/internal/redistest"
 	"github.com/redlatch/redlatch/primitives"
 )
@@ -67,24 +70,6 @@ func multiValidity(t *testing.T, x *JointTest) {
 	Release(t, hold)
 }
 
-// The lease of the first member nearly expires while the second is awaited. The attempt starts again.
-func TestClockMultiLockStartsAgainBeforeALeaseEnds(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		x := OnJoint(t, redistest.Embedded(t), "multi")
-		blocked := Acquire(t, t.Context(), x.Other(t).Lock(x.Names[1]))
-		waiting := Start(func() (*primitives.Hold, error) {
-			return x.L.Acquire(t.Context(), primitives.WithLease(600*time.Millisecond))
-		})
-		time.Sleep(time.Second)
-		Release(t, blocked)
-		r := <-waiting
-		require.NoError(t, r.Err)
-		require.Greater(t, r.Hold.ValidUntil().Sub(r.At), 500*time.Millisecond)
-		Release(t, r.Hold)
-	})
-}
-
 func multiExtend(t *testing.T, x *JointTest) {
 	hold := Acquire(t, t.Context(), x.L)
 	require.NoError(t, ErrOf(x.C.Lock(x.Names[2]).ForceRelease(t.Context())))
@@ -125,6 +110,146 @@ func multiCloseOther(t *testing.T, x *JointTest) {
 	require.NotEmpty(t, Fields(t, x.S, x.Names[1]), "the critical section may still run")
 	require.ErrorIs(t, ErrOf(l.Acquire(t.Context())), primitives.ErrClosed)
 	require.NoError(t, x.C.Lock(x.Names[1]).ReleaseID(t.Context(), hold.ID()))
+}
+
+// Whoever nests in a member gets the id of the joint hold, and each member keeps its own count.
+func multiCounts(t *testing.T, x *JointTest) {
+	hold := Acquire(t, t.Context(), x.L)
+	member := Acquire(t, hold.Context(), x.C.Lock(x.Names[1]))
+	x.RequireCounts(t, hold.ID(), "1", "2", "1")
+	again := Acquire(t, member.Context(), x.L)
+	x.RequireCounts(t, hold.ID(), "2", "3", "2")
+	Release(t, hold)
+	x.RequireCounts(t, hold.ID(), "1", "2", "1")
+	Release(t, again)
+	x.RequireCounts(t, hold.ID(), "", "1", "")
+	require.NoError(t, member.Check(t.Context()))
+	Release(t, member)
+	x.RequireCounts(t, hold.ID(), "", "", "")
+}
+
+// A shared id that equals a multi lock's keeps its count when the multi lock is released.
+func multiSharedCount(t *testing.T, x *JointTest) {
+	hold := Acquire(t, t.Context(), x.L)
+	shared := Acquire(t, t.Context(), x.Other(t).Lock(x.Names[1]), primitives.WithOwner(hold.ID()))
+	x.RequireCounts(t, hold.ID(), "1", "2", "1")
+	Release(t, hold)
+	x.RequireCounts(t, hold.ID(), "", "1", "")
+	Release(t, shared)
+}
+
+// A member's key has another type, or data of another program. The error says so, even if another member
+// is busy. Nothing is taken or changed.
+func multiForeign(t *testing.T, x *JointTest) {
+	for i, name := range x.Names {
+		require.NoError(t, x.Rdb.Set(t.Context(), name, "text", 0).Err())
+		err := ErrOf(x.L.Acquire(t.Context(), primitives.WithWait(Soon)))
+		require.ErrorContains(t, err, fmt.Sprintf("key %q holds a string", name))
+		require.NotErrorIs(t, err, primitives.ErrNotAcquired)
+		require.NoError(t, x.Rdb.Del(t.Context(), name).Err())
+		require.NoError(t, x.Rdb.HSet(t.Context(), name, "name", "Ann").Err())
+		busy := Acquire(t, t.Context(), x.Other(t).Lock(x.Names[(i+1)%3]))
+		require.ErrorIs(t, ErrOf(x.L.Acquire(t.Context(), primitives.WithWait(Soon))), primitives.ErrForeign)
+		Release(t, busy)
+		require.Equal(t, map[string]string{"name": "Ann"}, Fields(t, x.S, name))
+		require.NoError(t, x.Rdb.Del(t.Context(), name).Err())
+		x.RequireCounts(t, "", "", "", "")
+	}
+}
+
+// An operator deletes a member, or another program overwrites it. Release frees the others, and says that
+// the lock was lost.
+func multiLostMember(t *testing.T, x *JointTest) {
+	lose := []func(name string) error{
+		func(name string) error { return x.Rdb.Del(t.Context(), name).Err() },
+		func(name string) error { return x.Rdb.Set(t.Context(), name, "text", 0).Err() },
+	}
+	lost := 0
+	for _, lose := range lose {
+		for _, name := range x.Names {
+			hold := Acquire(t, t.Context(), x.L)
+			require.NoError(t, lose(name))
+			require.ErrorIs(t, hold.Release(t.Context()), primitives.ErrLost)
+			loss, ok := errors.AsType[*primitives.LossError](context.Cause(hold.Context()))
+			require.True(t, ok)
+			require.Equal(t, primitives.LossMembers, loss.Reason)
+			lost++
+			require.Len(t, x.Events.All(primitives.EventLost), lost)
+			require.NoError(t, x.Rdb.Del(t.Context(), name).Err())
+			x.RequireCounts(t, "", "", "", "")
+		}
+	}
+}
+
+// A waiter holds nothing, whichever member is busy.
+func multiWaits(t *testing.T, x *JointTest) {
+	for i, name := range x.Names {
+		busy := Acquire(t, t.Context(), x.Other(t).Lock(name))
+		want := []string{"", "", ""}
+		want[i] = "1"
+		waiting := Start(func() (*primitives.Hold, error) { return x.L.Acquire(t.Context()) })
+		AwaitWaiters(t, x.C, 1)
+		for range 20 {
+			x.RequireCounts(t, busy.ID(), want...)
+		}
+		Release(t, busy)
+		hold := AwaitHold(t, waiting)
+		x.RequireCounts(t, hold.ID(), "1", "1", "1")
+		Release(t, hold)
+	}
+}
+
+// A member that lingers on the same client, or on another one, is given up for a multi lock.
+func multiLinger(t *testing.T, x *JointTest) {
+	use := func(c *primitives.Client) {
+		redistest.WaitFor(t, Soon, func() bool { // a busy machine may subscribe late
+			Release(t, Acquire(t, t.Context(), c.Lock(x.Names[1], primitives.WithLinger(time.Hour))))
+			return len(Fields(t, x.S, x.Names[1])) > 0
+		}, "it lingers")
+	}
+	use(x.C)
+	hold, err := x.L.TryAcquire(t.Context())
+	require.NoError(t, err)
+	Release(t, hold)
+	use(x.Other(t))
+	require.ErrorIs(t, ErrOf(x.L.TryAcquire(t.Context())), primitives.ErrNotAcquired)
+	Release(t, Acquire(t, t.Context(), x.L, primitives.WithWait(Soon)))
+	// It is in use when the multi lock asks.
+	busy := Acquire(t, t.Context(), x.C.Lock(x.Names[1], primitives.WithLinger(time.Hour)))
+	waiting := Start(func() (*primitives.Hold, error) { return x.L.Acquire(t.Context()) })
+	AwaitWaiters(t, x.C, 1)
+	Release(t, busy)
+	Release(t, AwaitHold(t, waiting))
+}
+
+// The error of an acquisition that gives up names the member that was busy, and its holder.
+func multiBusyMember(t *testing.T, x *JointTest) {
+	busy := Acquire(t, t.Context(), x.Other(t).Lock(x.Names[1]))
+	for _, wait := range []time.Duration{0, 300 * time.Millisecond} {
+		err := ErrOf(x.L.Acquire(t.Context(), primitives.WithWait(wait)))
+		require.ErrorIs(t, err, primitives.ErrNotAcquired)
+		require.ErrorContains(t, err, fmt.Sprintf("lock %q", x.Names[1]))
+		require.ErrorContains(t, err, busy.ID())
+	}
+	Release(t, busy)
+}
+
+// The lease of the first member nearly expires while the second is awaited. The attempt starts again.
+func TestClockMultiLockStartsAgainBeforeALeaseEnds(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		x := OnJoint(t, redistest.Embedded(t), "multi")
+		blocked := Acquire(t, t.Context(), x.Other(t).Lock(x.Names[1]))
+		waiting := Start(func() (*primitives.Hold, error) {
+			return x.L.Acquire(t.Context(), primitives.WithLease(600*time.Millisecond))
+		})
+		time.Sleep(time.Second)
+		Release(t, blocked)
+		r := <-waiting
+		require.NoError(t, r.Err)
+		require.Greater(t, r.Hold.ValidUntil().Sub(r.At), 500*time.Millisecond)
+		Release(t, r.Hold)
+	})
 }
 
 // TestMultiLockMakesProgressInAnyOrder has clients acquire 2 to 10 of 10 locks in random order. One
@@ -179,4 +304,158 @@ func TestMultiLockMakesProgressInAnyOrder(t *testing.T) {
 	t.Logf("%d clients, %d acquisitions each: %v", clients, each, time.Since(began))
 	require.Equal(t, want, counters)
 	RequireClean(t, s, base)
+}
+
+// Waiters for one member, on the same client and on another one, are woken by the release of a multi lock; and so
+// are multi locks by that of a member.
+func TestMultiLockWakesWaitersForItsMembers(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		name := redistest.Name(t)
+		c, other := NewClient(t, s.Client(t)), NewClient(t, s.Client(t))
+		for range redistest.Scaled(s, 30) {
+			hold := Acquire(t, t.Context(), primitives.NewMultiLock(kinds.Members(c, name, 3)))
+			var waiting []<-chan Result
+			for i := range 3 {
+				for _, by := range []*primitives.Client{c, other} {
+					waiting = append(waiting, Start(func() (*primitives.Hold, error) {
+						return kinds.Members(by, name, 3)[i].Acquire(t.Context())
+					}))
+				}
+			}
+			AwaitWaiters(t, c, 3)
+			AwaitWaiters(t, other, 3)
+			multi := Start(func() (*primitives.Hold, error) {
+				return primitives.NewMultiLock(kinds.Members(other, name, 3)).Acquire(t.Context())
+			})
+			AwaitWaiters(t, other, 4)
+			began := time.Now()
+			Release(t, hold)
+			for _, w := range append(waiting, multi) {
+				go func() {
+					if r := <-w; r.Err == nil {
+						_ = r.Hold.Release(context.Background())
+					} else {
+						t.Error(r.Err)
+					}
+				}()
+			}
+			AwaitWaiters(t, c, 0)
+			AwaitWaiters(t, other, 0)
+			require.Less(t, time.Since(began), SlowPoll)
+		}
+	})
+}
+
+// Multi locks that overlap, plain locks of their members and both ways to acquire exclude each other, without a
+// deadlock.
+func TestMultiLocksThatOverlapExcludeEachOther(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		name := redistest.Name(t)
+		held := map[string]*int{} // how often each lock was held
+		for _, m := range "abcd" {
+			held[name+string(m)] = new(int) // guarded by that lock
+		}
+		clients := []*primitives.Client{NewClient(t, s.Client(t)), NewClient(t, s.Client(t))}
+		var wg sync.WaitGroup
+		n := redistest.Scaled(s, 200)
+		for i := range 8 {
+			wg.Go(func() {
+				for j := range n {
+					if err := holdSubset(t.Context(), clients[i%2], name, i, j, held); err != nil {
+						t.Error(err)
+						return
+					}
+				}
+			})
+		}
+		wg.Wait()
+		total := 0
+		for _, k := range held {
+			total += *k
+		}
+		require.Greater(t, total, 8*n)
+		RequireClean(t, s, name)
+	})
+}
+
+// holdSubset holds some of the locks a to d, with options and a nested hold that depend on i and j.
+func holdSubset(ctx context.Context, c *primitives.Client, name string, i, j int, held map[string]*int) error {
+	var locks []*primitives.Lock
+	for k, m := range "abcd" {
+		if ((i+j)%15+1)>>k&1 == 1 || k == j%4 {
+			locks = append(locks, c.Lock(name+string(m)))
+		}
+	}
+	l := primitives.NewMultiLock(locks)
+	var opts []primitives.Option
+	switch {
+	case len(locks) == 1:
+		l = locks[0]
+	case j%7 == 0:
+		opts = append(opts, primitives.WithPolling(time.Millisecond, 5*time.Millisecond)) // one after another
+	case j%7 == 1:
+		opts = append(opts, primitives.WithOwner(fmt.Sprint("owner", i, ".", j)))
+	}
+	hold, err := l.Acquire(ctx, opts...)
+	if err != nil {
+		return err
+	}
+	for _, l := range locks {
+		*held[l.Name()]++
+	}
+	if j%5 > 0 {
+		return hold.Release(ctx)
+	}
+	inner, err := locks[0].Acquire(hold.Context())
+	if err != nil {
+		return err
+	}
+	if j%10 == 0 {
+		hold, inner = inner, hold
+	}
+	return errors.Join(inner.Release(ctx), hold.Release(ctx))
+}
+
+// On a full Redis, acquisitions fail and take nothing, and a release works.
+func TestMultiLockOnAFullRedis(t *testing.T) {
+	t.Parallel()
+	s := redistest.Fresh(t)
+	x := OnJoint(t, s, "multi")
+	hold := Acquire(t, t.Context(), x.L)
+	nested := Acquire(t, hold.Context(), x.L)
+	Release(t, nested)
+	require.NoError(t, x.Rdb.ConfigSet(t.Context(), "maxmemory", "1").Err())
+	Release(t, hold)
+	x.RequireCounts(t, "", "", "", "")
+	require.ErrorContains(t, ErrOf(x.L.Acquire(t.Context())), "OOM")
+	x.RequireCounts(t, "", "", "", "")
+}
+
+// The outcome of each command is the same if its reply is lost.
+func TestMultiLockRepliesAreLost(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		p := s.Proxy(t)
+		name, events := redistest.Name(t), &Recorder{}
+		c := NewClient(t, p.Client(t, FastRetries), events.Option())
+		l := primitives.NewMultiLock(kinds.Members(c, name, 3))
+		for range redistest.Scaled(s, 20) {
+			p.DropReplies(1, Script)
+			hold := Acquire(t, t.Context(), l)
+			for _, m := range kinds.Members(c, name, 3) {
+				require.Equal(t, map[string]string{hold.ID(): "1"}, Fields(t, s, m.Name()))
+			}
+			p.DropReplies(1, Script)
+			Release(t, hold)
+			RequireClean(t, s, name)
+			// Without doubt about the acquisition: one command releases all members.
+			hold = Acquire(t, t.Context(), l)
+			p.DropReplies(1, Script)
+			Release(t, hold)
+			RequireClean(t, s, name)
+		}
+		require.Empty(t, events.All(primitives.EventLost))
+	})
 }

@@ -103,10 +103,13 @@ func TestRedLockWaitersDoNotWakeEachOther(t *testing.T) {
 	q := NewQuorum(t, 3)
 	holds := q.Hold(t, 0, 1)
 	const waiters = 4
-	var waiting []<-chan Result
+	results := make(chan Result, waiters)
 	for range waiters {
 		l := q.On(t)
-		waiting = append(waiting, Start(func() (*primitives.Hold, error) { return l.Acquire(t.Context()) }))
+		go func() {
+			hold, err := l.Acquire(t.Context())
+			results <- Result{Hold: hold, Err: err}
+		}()
 	}
 	for _, s := range q.Servers {
 		redistest.WaitFor(t, Soon, func() bool {
@@ -123,29 +126,11 @@ func TestRedLockWaitersDoNotWakeEachOther(t *testing.T) {
 	require.LessOrEqual(t, float64(spent), waiters*2*2*max(time.Since(began), span).Seconds())
 
 	Release(t, holds[0]) // two members are free now: a majority
-	for range waiting {
-		r := awaitAny(t, waiting)
-		require.NoError(t, r.Err)
-		Release(t, r.Hold)
+	for range waiters {
+		Release(t, AwaitHold(t, results))
 	}
 	Release(t, holds[1])
 	q.RequireFree(t, 0, 1, 2)
-}
-
-// awaitAny returns the first result.
-func awaitAny(t *testing.T, from []<-chan Result) Result {
-	t.Helper()
-	for limit := time.Now().Add(Soon); time.Now().Before(limit); time.Sleep(time.Millisecond) {
-		for _, c := range from {
-			select {
-			case r := <-c:
-				return r
-			default:
-			}
-		}
-	}
-	require.FailNow(t, "no result")
-	return Result{}
 }
 
 func redMinorityLost(t *testing.T, x *JointTest) {

@@ -18,31 +18,6 @@ import (
 	"github.com/redlatch/redlatch/primitives"
 )
 
-// wireStep is a call, its result, and the number in Redis and the message that it leaves.
-type wireStep struct {
-	name    string
-	call    func() (any, error)
-	want    any    // the result, or the error
-	value   string // "": there is no number
-	message string // "": nothing is published
-}
-
-// requireSteps makes the calls in order.
-func (w *counterState) requireSteps(t *testing.T, steps []wireStep) {
-	t.Helper()
-	for _, step := range steps {
-		t.Log(step.name) // the last one logged is the one that failed
-		got, err := step.call()
-		if want, ok := step.want.(error); ok {
-			require.ErrorIs(t, err, want)
-		} else {
-			require.NoError(t, err)
-			require.Equal(t, step.want, got)
-		}
-		w.requireStep(t, step.value, strings.Fields(step.message)...)
-	}
-}
-
 // TestSemaphoreWireFormat checks the number in Redis and the published messages after each call.
 func TestSemaphoreWireFormat(t *testing.T) {
 	t.Parallel()

@@ -2,6 +2,7 @@ package primitives_test
 
 import (
 	"errors"
+	"strings"
 	"testing"
 
 	"github.com/redis/go-redis/v9"
@@ -37,4 +38,29 @@ func (w *counterState) requireStep(t testing.TB, value string, published ...stri
 	}
 	require.Equal(t, value, got)
 	require.Equal(t, append([]string{}, published...), w.Received(t))
+}
+
+// wireStep is a call, its result, and the number in Redis and the message that it leaves.
+type wireStep struct {
+	name    string
+	call    func() (any, error)
+	want    any    // the result, or the error
+	value   string // "": there is no number
+	message string // "": nothing is published
+}
+
+// requireSteps makes the calls in order.
+func (w *counterState) requireSteps(t *testing.T, steps []wireStep) {
+	t.Helper()
+	for _, step := range steps {
+		t.Log(step.name) // the last one logged is the one that failed
+		got, err := step.call()
+		if want, ok := step.want.(error); ok {
+			require.ErrorIs(t, err, want)
+		} else {
+			require.NoError(t, err)
+			require.Equal(t, step.want, got)
+		}
+		w.requireStep(t, step.value, strings.Fields(step.message)...)
+	}
 }
