@@ -375,7 +375,7 @@ func TestEndlessLeaseOfAHolderCostsNoMoreLooks(t *testing.T) {
 	t.Parallel()
 	for _, kind := range kinds.Locks() {
 		t.Run(kind.Name, func(t *testing.T) {
-			Bubble(t, func(t *testing.T, b *Bubbled) {
+			Bubble(t, func(t *testing.T, b *BubbleTest) {
 				hold := Acquire(t, t.Context(), kind.Rival(NewClient(t, b.S.Client(t)), "l"))
 				longest := int64(math.MaxInt64 / time.Millisecond)
 				require.NoError(t, b.S.Client(t).Do(t.Context(), "pexpire", "l", longest).Err())
