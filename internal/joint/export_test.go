@@ -22,6 +22,13 @@ func (o *Ownership) Add(member *engine.Hold) bool { return o.add(member) }
 // Replace is replace, for holds of members.
 func (o *Ownership) Replace(lost, fresh *engine.Hold) bool { return o.replace(lost, fresh) }
 
+// UntilOver is untilOver.
+func (o *Ownership) UntilOver() context.Context {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.untilOver()
+}
+
 // SettleSilent begins an attempt whose ctx is done, and settles n questions to members that answer after silence. It
 // returns how long that took.
 func SettleSilent(c *engine.Core, n int, silence time.Duration) time.Duration {

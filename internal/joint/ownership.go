@@ -134,6 +134,9 @@ func (o *Ownership) end() {
 func (o *Ownership) untilOver() context.Context {
 	if o.over == nil {
 		o.over, o.stop = context.WithCancel(context.Background())
+		if o.closed {
+			o.stop()
+		}
 	}
 	return o.over
 }

@@ -261,6 +261,20 @@ func TestRetakeOnAClosedClientIsDropped(t *testing.T) {
 	})
 }
 
+// A goroutine that would acquire a lost member again may begin to run after the end of the joint hold. It must hear of
+// it: Close waits for that goroutine.
+func TestEndOfAJointHoldIsKnownAfterIt(t *testing.T) {
+	Bubble(t, func(t *testing.T, _ *Server) {
+		k := newCluster(t, 3)
+		r := redOf(k.clients)
+		attempts := &spy{Driver: r.Driver}
+		r.Driver = attempts
+		hold := Acquire(t, t.Context(), r)
+		Release(t, hold)
+		require.Error(t, attempts.granted.UntilOver().Err())
+	})
+}
+
 // A hold takes the place of a lost one only while the joint hold is held without a break.
 func TestReplacementThatComesTooLateIsRefused(t *testing.T) {
 	for _, name := range []string{"in time", "twice", "it has ended", "the joint hold is closed", "the others are over"} {
