@@ -27,8 +27,9 @@ func acquireReplicated(r *Runner, n int, timeout time.Duration, id string) (Repl
 func TestRunReplicated(t *testing.T) {
 	t.Parallel()
 	servers := redistest.Replicated(t, 2)
-	// WAIT blocks for longer than the read timeout of this client allows.
-	w := newEnv(t, servers.Master, func(o *redis.Options) { o.ReadTimeout = 300 * time.Millisecond })
+	// WAIT blocks for longer than the read timeout of this client allows, which a busy machine must not exceed.
+	const readTimeout = 2 * time.Second
+	w := newEnv(t, servers.Master, func(o *redis.Options) { o.ReadTimeout = readTimeout })
 	run := func(n int, timeout time.Duration, id string) (Reply, error) {
 		return acquireReplicated(w.r, n, timeout, id)
 	}
@@ -40,12 +41,12 @@ func TestRunReplicated(t *testing.T) {
 		require.EqualValues(t, 1, s.Client(t).Exists(t.Context(), "{k}a").Val())
 	}
 	began := time.Now()
-	reply, err = run(3, 700*time.Millisecond, "b")
+	reply, err = run(3, readTimeout+500*time.Millisecond, "b")
 	require.NoError(t, err)
 	require.False(t, reply.Doubt)
 	require.ErrorIs(t, reply.Unconfirmed, ErrNotReplicated)
 	require.EqualError(t, reply.Unconfirmed, "not replicated: 2 of 3 replicas confirmed")
-	require.GreaterOrEqual(t, time.Since(began), 700*time.Millisecond)
+	require.GreaterOrEqual(t, time.Since(began), readTimeout)
 
 	w.p.DropReplies(1, redistest.Named("wait"))
 	reply, err = run(2, testTimeout, "c")
