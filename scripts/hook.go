@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 	"weak"
 
 	"github.com/redis/go-redis/v9"
@@ -66,8 +67,17 @@ func isGoRedis(next redis.ProcessPipelineHook) bool {
 	return f != nil && strings.HasPrefix(f.Name(), "github.com/redis/go-redis/v9.")
 }
 
-// lastDial is a hook that only notes the address of the latest connection of a client; nil: none, or unknown.
-type lastDial struct{ addr atomic.Pointer[string] }
+// lastDial is a hook that only notes what became of a client's dials.
+type lastDial struct {
+	addr   atomic.Pointer[string]     // of the latest connection; nil: none, or unknown
+	failed atomic.Pointer[failedDial] // the latest one, if none has succeeded since and its context did not end it
+}
+
+// failedDial is why and when a dial failed.
+type failedDial struct {
+	err error
+	at  time.Time
+}
 
 // lastDials has the hook of each client that a type embeds, by its options.
 var lastDials = hooks[redis.Options, lastDial]{}
@@ -85,6 +95,12 @@ func lastDialOf(rdb redis.UniversalClient, o *redis.Options) *lastDial {
 func (d *lastDial) DialHook(next redis.DialHook) redis.DialHook {
 	return func(ctx context.Context, network, addr string) (net.Conn, error) {
 		conn, err := next(ctx, network, addr)
+		switch {
+		case err == nil:
+			d.failed.Store(nil)
+		case ctx.Err() == nil:
+			d.failed.Store(&failedDial{err, time.Now()})
+		}
 		if err == nil && conn.RemoteAddr() != nil {
 			if now, was := conn.RemoteAddr().String(), d.addr.Load(); was == nil || *was != now {
 				d.addr.Store(&now)

@@ -19,6 +19,7 @@ import (
 type prober struct {
 	r       *Runner
 	options func() *redis.Options // of the client; nil: it never dials
+	dialed  *lastDial             // by the client; nil: unknown
 
 	silent deadlines // at which attempts are silent
 
@@ -37,7 +38,7 @@ const (
 // newProber returns a prober for the server that rdb connects to. For a cluster client it never dials:
 // each of its nodes has a prober.
 func newProber(r *Runner, rdb redis.UniversalClient) *prober {
-	p := &prober{r: r}
+	p := &prober{r: r, dialed: r.dialed}
 	if c, ok := rdb.(interface{ Options() *redis.Options }); ok {
 		p.options = c.Options
 	}
@@ -101,15 +102,24 @@ func (p *prober) dial() {
 	p.busy, p.ended, p.err = false, time.Now(), err
 }
 
-// explain adds to the error of an attempt that began then why a dial failed meanwhile, if one did.
+// explain adds to the error of an attempt that began then why a dial failed meanwhile, if one did. With Sentinel that
+// may be a dial of the client: p's own waits for those of the client, and go-redis asks each Sentinel for longer than
+// probeTimeout.
 func (p *prober) explain(i *interrupted, began time.Time) *interrupted {
 	if i.silent < SilentAfter {
 		return i
 	}
 	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.err != nil && !errors.Is(p.err, context.Canceled) && p.ended.After(began.Add(-probePause)) {
-		i.why = p.err
+	err, ended := p.err, p.ended
+	p.mu.Unlock()
+	if p.dialed != nil {
+		failed := p.dialed.failed.Load()
+		if failed != nil && (errors.Is(err, context.DeadlineExceeded) || failed.at.After(ended)) {
+			err, ended = failed.err, failed.at
+		}
+	}
+	if err != nil && !errors.Is(err, context.Canceled) && ended.After(began.Add(-probePause)) {
+		i.why = err
 	}
 	return i
 }

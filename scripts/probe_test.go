@@ -90,10 +90,19 @@ func (d *dialed) do(ctx context.Context) error {
 	return err
 }
 
-// Three ways in which a dial can go: see decide.
+// Four ways in which a dial can go: see decide.
 func succeeds(context.Context) error { return nil }
 func refused(context.Context) error {
 	return &net.OpError{Op: "dial", Net: "tcp", Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)}
+}
+
+// isBehind refuses the dials of the client. One of the prober waits for them, as for Sentinels that nobody can reach.
+func isBehind(ctx context.Context) error {
+	if isProbe(ctx) {
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	return refused(ctx)
 }
 
 func hangs(ctx context.Context) error {
@@ -132,6 +141,7 @@ func TestSilentCallSaysWhy(t *testing.T) {
 		{"a handshake that hangs", cold, succeeds, short, "", nil},
 		{"refused, on an open connection", warm, refused, short, isRefused, syscall.ECONNREFUSED},
 		{"refused, without a connection", cold, refused, short, isRefused, syscall.ECONNREFUSED},
+		{"refused, and a dial that waits for others", cold, isBehind, short, isRefused, syscall.ECONNREFUSED},
 		{"refused, too early to tell", warm, refused, SilentAfter - 1, "", nil},
 		{"a dial that hangs for longer than the call", warm, hangs, short, "", nil},
 		{"a dial that hangs, without a connection", cold, hangs, short, "", nil},
