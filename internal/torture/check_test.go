@@ -781,6 +781,13 @@ func TestChecks(t *testing.T) {
 			h.waits(1, h.do(1, 10_100, 11_300, record{Do: opAcquire, Primitive: "permits", Permits: 2, Limit: 3},
 				record{Outcome: outcomeBusy, Is: []string{isNotAcquired}}), 10_101)
 		}, nil},
+		{"a waiter for permits without a lease, whose release is repeated for seconds", func(h *testHistory) {
+			semaphore := record{Do: opAcquire, Primitive: "semaphore", Permits: 2, Limit: 3, TTL: 600 * time.Millisecond}
+			h.fault(faultRefuse, 0, 10_200, 20_000)
+			a := h.do(0, 10_000, 10_001, semaphore, record{Outcome: outcomeOK})
+			h.do(0, 10_300, 11_000, record{Do: opRelease, Primitive: "semaphore", Root: a}, record{Outcome: outcomeUnknown})
+			h.waits(1, h.do(1, 10_100, 16_000, semaphore, record{Outcome: outcomeOK}), 10_101)
+		}, nil},
 		{"a client that keeps the lock", func(h *testHistory) {
 			for at := int64(10_000); at < 11_500; at += 50 {
 				h.quick(0, at, fmt.Sprint("a", at))

@@ -150,8 +150,9 @@ func (h *history) possible(o *op, name string) (interval, bool) {
 			if o.call.Passes && h.disturbed(o.process, name, since, o.release.ret.At+2*int64(lingerTime)) {
 				i.end += ttl // it lingered, and its client could not free it
 			}
-		case o.root.call.Owner != "":
-			i.end = h.end // others of its owner renew what it did not give back
+		case o.root.call.Owner != "", // others of its owner renew what it did not give back
+			o.call.Primitive == "semaphore": // it has no lease, and its release is repeated
+			i.end = h.end
 		}
 		for _, t := range h.takeovers(o, o.ret.At, i.end) {
 			// One that began before this acquisition returned may have ended an earlier hold.
