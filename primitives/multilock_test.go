@@ -418,21 +418,6 @@ func holdSubset(ctx context.Context, c *primitives.Client, name string, i, j int
 	return errors.Join(inner.Release(ctx), hold.Release(ctx))
 }
 
-// On a full Redis, acquisitions fail and take nothing, and a release works.
-func TestMultiLockOnAFullRedis(t *testing.T) {
-	t.Parallel()
-	s := redistest.Fresh(t)
-	x := OnJoint(t, s, "multi")
-	hold := Acquire(t, t.Context(), x.L)
-	nested := Acquire(t, hold.Context(), x.L)
-	Release(t, nested)
-	require.NoError(t, x.Rdb.ConfigSet(t.Context(), "maxmemory", "1").Err())
-	Release(t, hold)
-	x.RequireCounts(t, "", "", "", "")
-	require.ErrorContains(t, ErrOf(x.L.Acquire(t.Context())), "OOM")
-	x.RequireCounts(t, "", "", "", "")
-}
-
 // The outcome of each command is the same if its reply is lost.
 func TestMultiLockRepliesAreLost(t *testing.T) {
 	t.Parallel()
