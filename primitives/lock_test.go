@@ -227,13 +227,18 @@ var lockCases = []struct {
 	{"C13: Detach stops the renewal and keeps the lock", nil, func(t *testing.T, x *LockTest) error {
 		p := x.S.Proxy(t)
 		c := NewClient(t, p.Client(t))
-		hold := Acquire(t, t.Context(), c.Lock(x.Name), primitives.WithWatchdog(ShortLease))
+		l := c.Lock(x.Name)
+		hold := Acquire(t, t.Context(), l, primitives.WithWatchdog(ShortLease))
+		hold.Detach()
+		require.Equal(t, "1", x.Count(t, hold.ID()), "the lock stays until the lease expires")
+		redistest.WaitFor(t, Soon, func() bool { return len(Fields(t, x.S, x.Name)) == 0 }, "the lease has expired")
+		hold = Acquire(t, t.Context(), l)
 		hold.Detach()
 		p.Record()
 		require.NoError(t, c.Close(t.Context()), "Close does not wait for a detached hold")
 		require.Empty(t, ScriptsOf(p))
-		require.Equal(t, "1", x.Count(t, hold.ID()), "the lock stays until the lease expires")
-		redistest.WaitFor(t, Soon, func() bool { return len(Fields(t, x.S, x.Name)) == 0 }, "the lease has expired")
+		require.Equal(t, "1", x.Count(t, hold.ID()))
+		require.NoError(t, x.L.ReleaseID(t.Context(), hold.ID()))
 		return nil
 	}},
 
