@@ -273,7 +273,7 @@ func (b *batcher) take(batch []*pending) []*pending {
 // hasRoom reports whether one more command may be sent alone. The limit applies to all connections that are in use or
 // being dialed, other than those of batches that have a slot. The caller holds mu.
 func (b *batcher) hasRoom(now time.Time) bool {
-	return b.direct < min(b.maxDirect, b.maxOthers-b.late-b.here.dialing(now))
+	return b.direct < min(b.maxDirect, b.maxOthers-b.late-b.dialing(now))
 }
 
 // keepsSlot runs f, which sends n commands, and reports whether the worker still has its slot. If f takes longer
@@ -311,7 +311,7 @@ func (b *batcher) keepsSlot(n int, f func()) bool {
 // mayPass reports whether a batch that began then, and takes longer than slotTimeout, loses its slot now.
 // The caller holds mu.
 func (b *batcher) mayPass(now, began time.Time) bool {
-	crowded := b.direct+b.late+b.here.dialing(now) >= b.maxOthers
+	crowded := b.direct+b.late+b.dialing(now) >= b.maxOthers
 	return !b.quiet && !crowded || now.Sub(began) >= b.r.timeout/quietPasses
 }
 

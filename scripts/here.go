@@ -62,12 +62,12 @@ func (h *here) note(answered bool, sent time.Time) {
 func (h *here) allowed(now time.Time) bool { return h.quick >= quickAnswers && !now.Before(h.until) }
 
 // dialing returns how many dials may go on for attempts that have ended: go-redis keeps the connection for
-// later commands. They count until the pause is over, because nobody learns when they end.
-func (h *here) dialing(now time.Time) int {
-	if now.Before(h.until) {
-		return h.dials
+// later commands. After the pause, only as many count as the client has under way. The caller holds mu.
+func (b *batcher) dialing(now time.Time) int {
+	if b.here.dials == 0 || now.Before(b.here.until) {
+		return b.here.dials
 	}
-	return 0
+	return min(b.here.dials, int(b.hook.dials.Load()))
 }
 
 // late notes that an attempt in a caller's goroutine got no answer in time, or no connection. Several at once

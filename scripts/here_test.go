@@ -330,15 +330,25 @@ func TestDialsOfCallersThatSend(t *testing.T) {
 	for range maxDirect - 1 { // few, since others wait while commands are queued
 		calls.Go(run)
 	}
-	time.Sleep(5 * hereTimeout)
+	dialing := func(late time.Duration) int { // that long after the pause
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		return b.dialing(b.here.until.Add(late))
+	}
+	redistest.WaitFor(t, testTimeout, func() bool { return dialing(-1) > 0 }, "they are late")
+	for range maxDirect { // during the pause, and after it
+		calls.Go(run)
+		time.Sleep(herePause / 3)
+	}
 	const probe = 1 // asks why the server is silent
 	require.LessOrEqual(t, dials.Load(), int32(maxDirect+maxInFlight+probe))
+	require.Positive(t, dialing(0), "the pause is over, but no dial")
 	mend()
 	calls.Wait()
-	require.Positive(t, b.here.dialing(b.here.until.Add(-1)))
-	require.Zero(t, b.here.dialing(b.here.until), "after the pause")
+	require.Positive(t, dialing(-1))
+	redistest.WaitFor(t, testTimeout, func() bool { return dialing(0) == 0 }, "all dials have ended")
 	b.here.late(b.here.until, true)
-	require.Zero(t, b.here.dialing(b.here.until.Add(-1)), "in the next pause")
+	require.Zero(t, dialing(-1), "in the next pause")
 }
 
 // Hooks see the commands that callers send. If one is added later, callers send nothing by themselves.

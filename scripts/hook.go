@@ -67,10 +67,11 @@ func isGoRedis(next redis.ProcessPipelineHook) bool {
 	return f != nil && strings.HasPrefix(f.Name(), "github.com/redis/go-redis/v9.")
 }
 
-// lastDial is a hook that only notes what became of a client's dials.
+// lastDial is a hook that only notes what becomes of a client's dials.
 type lastDial struct {
 	addr   atomic.Pointer[string]     // of the latest connection; nil: none, or unknown
 	failed atomic.Pointer[failedDial] // the latest one, if none has succeeded since and its context did not end it
+	dials  atomic.Int32               // under way
 }
 
 // failedDial is why and when a dial failed.
@@ -94,6 +95,8 @@ func lastDialOf(rdb redis.UniversalClient, o *redis.Options) *lastDial {
 // DialHook implements [redis.Hook]. With Sentinel, the server is another one after a fail-over, although addr stays.
 func (d *lastDial) DialHook(next redis.DialHook) redis.DialHook {
 	return func(ctx context.Context, network, addr string) (net.Conn, error) {
+		d.dials.Add(1)
+		defer d.dials.Add(-1)
 		conn, err := next(ctx, network, addr)
 		switch {
 		case err == nil:
