@@ -43,9 +43,11 @@ const (
 func (c *Client) FairLock(name string, opts ...Option) *Lock {
 	l := &Lock{}
 	l.init(c, "fair", name, opts)
-	l.keys.Channel = l.names.next(lockChannel, "")
-	l.keys.Queue, l.keys.Deadlines = prefixed(fairQueueKey, l.raw()), prefixed(fairTimeoutsKey, l.raw())
-	l.keys.Waiters, l.keys.Clients = prefixed(fairWaitersKey, l.raw()), prefixed(fairClientsKey, l.raw())
+	l.keys.Channel = l.nextName(lockChannel, "")
+	l.keys.KindKeys = &scripts.KindKeys{
+		Queue: prefixed(fairQueueKey, l.raw()), Deadlines: prefixed(fairTimeoutsKey, l.raw()),
+		Waiters: prefixed(fairWaitersKey, l.raw()), Clients: prefixed(fairClientsKey, l.raw()),
+	}
 	d := &fairDriver{}
 	d.h, d.force = &l.handle, scripts.FairLockForce
 	l.useLock(d, &engine.Traits{

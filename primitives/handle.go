@@ -29,20 +29,37 @@ type handle struct {
 	maxPermits int // that one acquisition may ask for; 0: a primitive without permits
 
 	keys  scripts.Keys // of the driver's scripts
-	names wireNames    // to which keys refers
+	names wireNames    // to which keys refers: see nextName
 }
 
 // init sets everything but the driver, and the channel and keys of its kind. name is the user's; opts add to the
 // client's defaults. An application may make a handle for each acquisition, so this allocates little.
 func (h *handle) init(c *Client, kind, name string, opts []Option) {
-	h.c, h.settings, h.names.raw = c, c.defaults.and(opts), c.prefix+name
+	h.c, h.settings = c, c.defaults.and(opts)
 	h.res = engine.Resource{Core: c.core, Kind: kind, Name: name}
 	h.invalid = h.settings.err
 	if name == "" {
 		h.invalid = invalid("an empty name")
 	}
-	h.keys.Main = h.names.raw
-	h.keys.SharedCounts = h.names.next(requestPrefix, ":"+sharedCounts)
+	h.keys.Main = c.prefix + name
+	h.keys.SharedCounts = h.nextName(requestPrefix, ":"+sharedCounts)
+}
+
+// nextName returns the next one of a handle's wireNames: prefixed(prefix, raw) and suffix.
+func (h *handle) nextName(prefix, suffix string) *wireName {
+	var room []byte
+	for i := range h.names {
+		if name := &h.names[i]; *name == nil {
+			if i == 0 {
+				room = make([]byte, 0, 3*len(h.raw())+85)
+			}
+			*name = append(appendPrefixed(room, prefix, h.raw()), suffix...)
+			return name
+		}
+		room = h.names[i][len(h.names[i]):] // behind it
+	}
+	name := wireName(append(appendPrefixed(nil, prefix, h.raw()), suffix...))
+	return &name
 }
 
 // use sets the driver. A driver of a leased kind is a [renewer]. On a cluster all keys and channels must share a
@@ -68,7 +85,7 @@ func (h *handle) use(driver engine.Driver, traits *engine.Traits) {
 }
 
 // raw is the name with the client's prefix: Redisson's keys derive from it.
-func (h *handle) raw() string { return h.names.raw }
+func (h *handle) raw() string { return h.keys.Main.(string) }
 
 // channel is the name of the channel of messages for waiters.
 func (h *handle) channel() string { return h.keys.Channel.(*wireName).String() }

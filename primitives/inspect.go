@@ -135,7 +135,7 @@ func (c *Client) list(
 func (c *Client) numberAt(ctx context.Context, key string) (info Info, err error) {
 	leases := suffixed(key, "timeout")
 	reply, err := withOthers(ctx, c, key, leases,
-		scripts.SemaphoreList{Keys: &scripts.Keys{Main: key, Leases: leases}},
+		scripts.SemaphoreList{Keys: &scripts.Keys{Main: key, KindKeys: &scripts.KindKeys{Leases: leases}}},
 		scripts.SemaphoreList{Keys: &scripts.Keys{Main: key}})
 	if err != nil {
 		if isWrongType(err) {

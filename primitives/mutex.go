@@ -66,7 +66,7 @@ func (c *Client) newMutex(kind, name string, opts []Option) *Lock {
 		own mutexDriver
 	})
 	m.init(c, kind, name, opts)
-	m.keys.Channel, m.keys.Line = m.names.next(lockChannel, ""), m.names.next(requestPrefix, ":"+lineKey)
+	m.keys.Channel, m.keys.Line = m.nextName(lockChannel, ""), m.nextName(requestPrefix, ":"+lineKey)
 	m.own.h, m.own.force = &m.handle, scripts.LockForce
 	traits := &mutexTraits
 	if kind == fencedKind {
@@ -107,7 +107,7 @@ func (d *hashDriver) releaseOne(
 	ctx context.Context, o *engine.Owner, call scripts.LockReleaseShared,
 ) (scripts.Released, error) {
 	call.Keys, call.MemoryKey, call.DefaultTTL = &d.h.keys, d.h.ownerKey(o), o.TTL
-	if d.h.keys.Queue != nil {
+	if d.h.keys.KindKeys != nil { // a fair lock
 		return scripts.FairLockReleaseShared(call).Do(ctx, d.h.c.calls)
 	}
 	return call.Do(ctx, d.h.c.calls)

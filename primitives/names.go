@@ -64,26 +64,8 @@ func (n *wireName) MarshalBinary() ([]byte, error) { return *n, nil }
 // String returns the name, for hooks that log commands.
 func (n *wireName) String() string { return string(*n) }
 
-// wireNames makes the wireNames of a handle, at most four. Three of them, as many as a plain lock has, take one
-// allocation.
-type wireNames struct {
-	raw    string
-	buffer []byte
-	made   int
-	names  [4]wireName
-}
-
-// next returns prefixed(prefix, raw) and suffix.
-func (n *wireNames) next(prefix, suffix string) *wireName {
-	if n.made == 0 {
-		n.buffer = make([]byte, 0, 3*len(n.raw)+85)
-	}
-	start := len(n.buffer)
-	n.buffer = append(appendPrefixed(n.buffer, prefix, n.raw), suffix...)
-	name := &n.names[n.made]
-	*name, n.made = n.buffer[start:len(n.buffer):len(n.buffer)], n.made+1
-	return name
-}
+// wireNames are the wireNames of a handle. Three of them, as many as a plain lock has, share one allocation.
+type wireNames [3]wireName
 
 // fromMillis returns ms milliseconds, or the longest Duration if that is too short.
 func fromMillis(ms int64) time.Duration {

@@ -42,7 +42,8 @@ type PermitExpirableSemaphore struct {
 func (c *Client) PermitExpirableSemaphore(name string, opts ...Option) *PermitExpirableSemaphore {
 	s := &PermitExpirableSemaphore{}
 	s.init(c, permitsKind, name, opts)
-	s.keys.Channel, s.keys.Leases = s.names.next(semaphoreChannel, ""), suffixed(s.raw(), "timeout")
+	s.keys.Channel = s.nextName(semaphoreChannel, "")
+	s.keys.KindKeys = &scripts.KindKeys{Leases: suffixed(s.raw(), "timeout")}
 	s.driver.h = &s.handle
 	s.maxPermits = maxPermitIDs
 	s.use(&s.driver, &engine.Traits{

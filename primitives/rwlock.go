@@ -101,9 +101,11 @@ type rwDriver struct {
 // newRWDriver returns the driver of one side; each finds holds of the other. It sets the keys: a reservation, which
 // exists while a writer waits, and the clients that wait, see scripts/rwlock/turns.lua.
 func newRWDriver(side, other *Lock) rwDriver {
-	side.keys.Channel, side.keys.ClaimKey = side.names.next(rwChannel, ""), prefixed(rwReservation, side.raw())
-	side.keys.Turns = side.names.next(requestPrefix, ":turns")
-	d := rwDriver{other: &other.res, polls: side.names.next(requestPrefix, ":"+pollsKey)}
+	side.keys.Channel = side.nextName(rwChannel, "")
+	side.keys.KindKeys = &scripts.KindKeys{
+		ClaimKey: prefixed(rwReservation, side.raw()), Turns: side.nextName(requestPrefix, ":turns"),
+	}
+	d := rwDriver{other: &other.res, polls: side.nextName(requestPrefix, ":"+pollsKey)}
 	d.h = &side.handle
 	return d
 }

@@ -45,7 +45,8 @@ const maxPermits = 1<<31 - 1
 func (c *Client) Semaphore(name string, opts ...Option) *Semaphore {
 	s := &Semaphore{}
 	s.init(c, "semaphore", name, opts)
-	s.keys.Channel, s.keys.EpochKey = s.names.next(semaphoreChannel, ""), s.names.next(requestPrefix, ":"+epochKey)
+	s.keys.Channel = s.nextName(semaphoreChannel, "")
+	s.keys.KindKeys = &scripts.KindKeys{EpochKey: s.nextName(requestPrefix, ":"+epochKey)}
 	s.driver.h = &s.handle
 	s.maxPermits = maxPermits
 	s.use(&s.driver, &engine.Traits{

@@ -101,6 +101,17 @@ func (r *Runner) Publish() string { return r.publish.Load().(string) }
 // PublishSharded makes scripts publish by SPublish from now on.
 func (r *Runner) PublishSharded() { r.publish.Store(SPublish) }
 
+// noKindKeys are those of a kind that has none.
+var noKindKeys KindKeys
+
+// own returns the keys that only single kinds have.
+func (k *Keys) own() *KindKeys {
+	if k.KindKeys == nil {
+		return &noKindKeys
+	}
+	return k.KindKeys
+}
+
 // Change is a call of a script that changes a number, such as that of a semaphore's permits, or ends what others hold.
 // Redis remembers the answer at the memory key, and gives it to each copy.
 type Change struct {

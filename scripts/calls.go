@@ -77,14 +77,19 @@ type Keys struct {
 	SharedCounts any
 	Line         any
 	TokenKey     any
-	Queue        any
-	Deadlines    any
-	Waiters      any
-	Clients      any
-	ClaimKey     any
-	Turns        any
-	EpochKey     any
-	Leases       any
+	*KindKeys    // nil: none
+}
+
+// KindKeys are the keys that only single kinds have.
+type KindKeys struct {
+	Queue     any
+	Deadlines any
+	Waiters   any
+	Clients   any
+	ClaimKey  any
+	Turns     any
+	EpochKey  any
+	Leases    any
 }
 
 // FairLockAcquire is a call of fairlock/acquire: acquire the lock if it is free and no waiter is
@@ -137,10 +142,10 @@ func (c FairLockAcquire) Do(ctx context.Context, by Sender) (FairLockAcquireRepl
 		c.Channel,
 		c.MemoryKey,
 		c.SharedCounts,
-		c.Queue,
-		c.Deadlines,
-		c.Waiters,
-		c.Clients,
+		c.own().Queue,
+		c.own().Deadlines,
+		c.own().Waiters,
+		c.own().Clients,
 	}
 	args := []any{
 		c.Owner,
@@ -169,7 +174,12 @@ func (c FairLockAcquire) Do(ctx context.Context, by Sender) (FairLockAcquireRepl
 // Redis returns {the holder's id}, 0 when there was none. A copy of this request gets the same
 // answer.
 func FairLockForce(ctx context.Context, by Sender, c Change) (IDs, error) {
-	return readIDs(c.send(ctx, by, fairlockForce, c.SharedCounts, c.Queue, c.Deadlines, c.Waiters, c.Clients))
+	return readIDs(c.send(ctx, by, fairlockForce, c.SharedCounts,
+		c.own().Queue,
+		c.own().Deadlines,
+		c.own().Waiters,
+		c.own().Clients,
+	))
 }
 
 // FairLockInfo is a call of fairlock/info: read who holds the lock, and its waiters.
@@ -187,7 +197,7 @@ type FairLockInfoReply struct {
 
 // Do runs the script. Redis returns the holder, if there is one; the ids in the queue.
 func (c FairLockInfo) Do(ctx context.Context, by Sender) (FairLockInfoReply, error) {
-	keys := []any{c.Main, c.Queue}
+	keys := []any{c.Main, c.own().Queue}
 	var args []any
 	got, rest, err := readHolders(by.send(ctx, fairlockInfo, keys, 2, args, 0))
 	reply := FairLockInfoReply{Holders: got}
@@ -217,7 +227,16 @@ type FairLockLeaveQueue struct {
 
 // Do runs the script.
 func (c FairLockLeaveQueue) Do(ctx context.Context, by Sender) (Reply, error) {
-	keys := []any{c.Main, c.Channel, c.Main, c.SharedCounts, c.Queue, c.Deadlines, c.Waiters, c.Clients}
+	keys := []any{
+		c.Main,
+		c.Channel,
+		c.Main,
+		c.SharedCounts,
+		c.own().Queue,
+		c.own().Deadlines,
+		c.own().Waiters,
+		c.own().Clients,
+	}
 	args := []any{c.ID, by.runner.publish.Load()}
 	return by.send(ctx, fairlockLeaveQueue, keys, 8, args, 2)
 }
@@ -255,7 +274,16 @@ type FairLockRefreshReply struct {
 // to acquire the lock, and whether it belongs to this client; the length of the queue; which of the
 // ids are missing from the queue, or count as Redisson's there.
 func (c FairLockRefresh) Do(ctx context.Context, by Sender) (FairLockRefreshReply, error) {
-	keys := []any{c.Main, c.Channel, c.Main, c.SharedCounts, c.Queue, c.Deadlines, c.Waiters, c.Clients}
+	keys := []any{
+		c.Main,
+		c.Channel,
+		c.Main,
+		c.SharedCounts,
+		c.own().Queue,
+		c.own().Deadlines,
+		c.own().Waiters,
+		c.own().Clients,
+	}
 	args := append(make([]any, 0, 5), c.Client, by.runner.publish.Load(), by.millis(c.LongestTimeout))
 	for _, element := range c.IDs {
 		args = append(args, element)
@@ -310,10 +338,10 @@ func (c FairLockRelease) Do(ctx context.Context, by Sender) (FairReleased, error
 		c.Channel,
 		memoryKey,
 		c.SharedCounts,
-		c.Queue,
-		c.Deadlines,
-		c.Waiters,
-		c.Clients,
+		c.own().Queue,
+		c.own().Deadlines,
+		c.own().Waiters,
+		c.own().Clients,
 	}
 	args := []any{
 		c.Owner,
@@ -353,10 +381,10 @@ func (c FairLockReleaseShared) Do(ctx context.Context, by Sender) (Released, err
 		c.Channel,
 		c.MemoryKey,
 		c.SharedCounts,
-		c.Queue,
-		c.Deadlines,
-		c.Waiters,
-		c.Clients,
+		c.own().Queue,
+		c.own().Deadlines,
+		c.own().Waiters,
+		c.own().Clients,
 	}
 	args := []any{
 		c.Owner,
@@ -556,10 +584,10 @@ func (c LockAdopt) Do(ctx context.Context, by Sender) (Number, error) {
 		c.Channel,
 		c.MemoryKey,
 		c.SharedCounts,
-		c.Queue,
-		c.Deadlines,
-		c.Waiters,
-		c.Clients,
+		c.own().Queue,
+		c.own().Deadlines,
+		c.own().Waiters,
+		c.own().Clients,
 	}
 	args := []any{c.NewOwner, by.millis(c.TTL), by.runner.publish.Load(), c.OldOwner}
 	return readNumber(by.send(ctx, lockAdopt, keys, 4, args, 4))
@@ -657,7 +685,7 @@ type LockListField struct {
 // Do runs the script. Redis returns the last fencing token or ""; the fields of the hash, with the
 // pttl of the holder of each, without dead readers. The kind is "lock" if no other key exists.
 func (c LockList) Do(ctx context.Context, by Sender) (LockListReply, error) {
-	keys := []any{c.Main, c.TokenKey, c.Queue, c.Clients}
+	keys := []any{c.Main, c.TokenKey, c.own().Queue, c.own().Clients}
 	var args []any
 	got, rest, err := readList(by.send(ctx, lockList, keys, 1, args, 0))
 	reply := LockListReply{Reply: got}
@@ -918,7 +946,7 @@ type PermitSemaphoreAcquire struct {
 // lease ends} when there are too few: -1 when none will end, 0 when more are to be collected; {0}
 // when no number is set; "over" when this acquisition was released already.
 func (c PermitSemaphoreAcquire) Do(ctx context.Context, by Sender) (Acquired, error) {
-	keys := []any{c.Main, c.Channel, c.MemoryKey, c.Leases}
+	keys := []any{c.Main, c.Channel, c.MemoryKey, c.own().Leases}
 	args := []any{by.runner.publish.Load(), c.MaxCollected, c.IDs, by.millis(c.TTL)}
 	return readPermits(by.send(ctx, permitsemaphoreAcquire, keys, 4, args, 4))
 }
@@ -926,7 +954,7 @@ func (c PermitSemaphoreAcquire) Do(ctx context.Context, by Sender) (Acquired, er
 // PermitSemaphoreAdd runs permitsemaphore/add: add permits, or take some away; a TTL stays. Redis
 // returns 1.
 func PermitSemaphoreAdd(ctx context.Context, by Sender, c Change) (Number, error) {
-	return readNumber(c.send(ctx, by, permitsemaphoreAdd, c.Leases))
+	return readNumber(c.send(ctx, by, permitsemaphoreAdd, c.own().Leases))
 }
 
 // PermitSemaphoreAdopt is a call of permitsemaphore/adopt: replace the ids of acquired permits by
@@ -946,7 +974,7 @@ type PermitSemaphoreAdopt struct {
 
 // Do runs the script. Redis returns 1, or 0 when not all of the old ids are held.
 func (c PermitSemaphoreAdopt) Do(ctx context.Context, by Sender) (Number, error) {
-	keys := []any{c.Main, c.Channel, c.MemoryKey, c.Leases}
+	keys := []any{c.Main, c.Channel, c.MemoryKey, c.own().Leases}
 	args := []any{by.runner.publish.Load(), c.OldIDs, c.NewIDs, by.millis(c.TTL)}
 	return readNumber(by.send(ctx, permitsemaphoreAdopt, keys, 4, args, 4))
 }
@@ -962,7 +990,7 @@ type PermitSemaphoreCheck struct {
 
 // Do runs the script. Redis returns 1 when all are, 0 when not.
 func (c PermitSemaphoreCheck) Do(ctx context.Context, by Sender) (Number, error) {
-	keys := []any{c.Main, c.Main, c.Main, c.Leases}
+	keys := []any{c.Main, c.Main, c.Main, c.own().Leases}
 	args := []any{c.IDs}
 	return readNumber(by.send(ctx, permitsemaphoreCheck, keys, 4, args, 1))
 }
@@ -970,7 +998,7 @@ func (c PermitSemaphoreCheck) Do(ctx context.Context, by Sender) (Number, error)
 // PermitSemaphoreDelete runs permitsemaphore/delete: delete the semaphore; its acquired permits are
 // lost. Redis returns 1 when there was one, 0 when not.
 func PermitSemaphoreDelete(ctx context.Context, by Sender, c Change) (Number, error) {
-	return readNumber(c.send(ctx, by, permitsemaphoreDelete, c.Leases))
+	return readNumber(c.send(ctx, by, permitsemaphoreDelete, c.own().Leases))
 }
 
 // PermitSemaphoreInfo is a call of permitsemaphore/info: read how many permits are free, and who
@@ -998,7 +1026,7 @@ type PermitSemaphoreInfoHeld struct {
 // Do runs the script. Redis returns now, ms; free permits, including those whose leases have
 // expired; each held permit, and the time at which its lease ends, ms.
 func (c PermitSemaphoreInfo) Do(ctx context.Context, by Sender) (PermitSemaphoreInfoReply, error) {
-	keys := []any{c.Main, c.Main, c.Main, c.Leases}
+	keys := []any{c.Main, c.Main, c.Main, c.own().Leases}
 	var args []any
 	got, rest, err := readList(by.send(ctx, permitsemaphoreInfo, keys, 4, args, 0))
 	reply := PermitSemaphoreInfoReply{Reply: got}
@@ -1016,7 +1044,7 @@ func (c PermitSemaphoreInfo) Do(ctx context.Context, by Sender) (PermitSemaphore
 // PermitSemaphoreInit runs permitsemaphore/init: set the number of permits, unless it is set. Redis
 // returns 1 when set, 0 when it was set before.
 func PermitSemaphoreInit(ctx context.Context, by Sender, c Change) (Number, error) {
-	return readNumber(c.send(ctx, by, permitsemaphoreInit, c.Leases))
+	return readNumber(c.send(ctx, by, permitsemaphoreInit, c.own().Leases))
 }
 
 // PermitSemaphoreRelease is a call of permitsemaphore/release: release permits, or hand them off.
@@ -1046,7 +1074,7 @@ type PermitSemaphoreRelease struct {
 // permits} when the successor has its permits now; else 1 and how many received the release
 // message.
 func (c PermitSemaphoreRelease) Do(ctx context.Context, by Sender) (Released, error) {
-	keys := []any{c.Main, c.Channel, c.MemoryKey, c.Leases, c.SuccessorMemory}
+	keys := []any{c.Main, c.Channel, c.MemoryKey, c.own().Leases, c.SuccessorMemory}
 	args := []any{
 		by.runner.publish.Load(),
 		by.millis(c.MemoryTTL),
@@ -1079,14 +1107,14 @@ func (PermitSemaphoreRenew) Script() *Script { return permitsemaphoreRenew }
 // are held any more or a key has another type.
 func (c PermitSemaphoreRenew) AddTo(by *Batch) {
 	by.begin(permitsemaphoreRenew)
-	by.keys = append(by.keys, c.Main, c.Leases)
+	by.keys = append(by.keys, c.Main, c.own().Leases)
 	by.args = append(by.args, c.IDs, by.millis(c.TTL))
 }
 
 // PermitSemaphoreResize runs permitsemaphore/resize: set the number of free and acquired permits
 // together. Redis returns 1.
 func PermitSemaphoreResize(ctx context.Context, by Sender, c Change) (Number, error) {
-	return readNumber(c.send(ctx, by, permitsemaphoreResize, c.Leases))
+	return readNumber(c.send(ctx, by, permitsemaphoreResize, c.own().Leases))
 }
 
 // RWLockReadAcquire is a call of rwlock/read_acquire: acquire the lock for reading; if granted,
@@ -1139,7 +1167,7 @@ type RWLockReadAcquireReply struct {
 // acquired, or 0}; {pttl of the obstacle, writer} when refused; "over" when this acquisition has
 // ended; "again" when a second count is refused; "lost" when the outer hold is gone.
 func (c RWLockReadAcquire) Do(ctx context.Context, by Sender) (RWLockReadAcquireReply, error) {
-	keys := append(make([]any, 0, 8), c.Main, c.Channel, c.MemoryKey, c.ClaimKey, c.SharedCounts, c.Turns)
+	keys := append(make([]any, 0, 8), c.Main, c.Channel, c.MemoryKey, c.own().ClaimKey, c.SharedCounts, c.own().Turns)
 	for _, element := range c.Companions {
 		keys = append(keys, element.MemoryKey)
 	}
@@ -1191,7 +1219,7 @@ type RWLockReadAdopt struct {
 // Do runs the script. Redis returns how many counts were taken over, 0 when that reader has none,
 // -1 when it is also the writer.
 func (c RWLockReadAdopt) Do(ctx context.Context, by Sender) (Number, error) {
-	keys := []any{c.Main, c.Channel, c.MemoryKey, c.ClaimKey, c.SharedCounts}
+	keys := []any{c.Main, c.Channel, c.MemoryKey, c.own().ClaimKey, c.SharedCounts}
 	args := []any{c.NewOwner, by.millis(c.TTL), by.runner.publish.Load(), c.OldOwner}
 	return readNumber(by.send(ctx, rwlockReadAdopt, keys, 5, args, 4))
 }
@@ -1218,7 +1246,7 @@ func (c RWLockReadCheck) Do(ctx context.Context, by Sender) (Number, error) {
 // RWLockReadForce runs rwlock/read_force: free the lock of all its readers. Redis returns the ids
 // of the readers, 0 when there were none. A copy of this request gets the same answer.
 func RWLockReadForce(ctx context.Context, by Sender, c Change) (IDs, error) {
-	return readIDs(c.send(ctx, by, rwlockReadForce, c.ClaimKey, c.SharedCounts))
+	return readIDs(c.send(ctx, by, rwlockReadForce, c.own().ClaimKey, c.SharedCounts))
 }
 
 // RWLockReadInfo is a call of rwlock/read_info: list the live readers.
@@ -1261,7 +1289,7 @@ type RWLockReadRelease struct {
 
 // Do runs the script. Redis returns 1 when it was held, 0 when not.
 func (c RWLockReadRelease) Do(ctx context.Context, by Sender) (Released, error) {
-	keys := []any{c.Main, c.Channel, c.MemoryKey, c.ClaimKey, c.SharedCounts, c.Turns}
+	keys := []any{c.Main, c.Channel, c.MemoryKey, c.own().ClaimKey, c.SharedCounts, c.own().Turns}
 	args := []any{
 		c.Owner,
 		by.runner.publish.Load(),
@@ -1406,7 +1434,15 @@ type RWLockWriteAcquireReply struct {
 // lock, with a third element when claimed; "over" when this acquisition has ended; "again" when a
 // second count is refused, or its own id is a reader; "lost" when the outer hold is gone.
 func (c RWLockWriteAcquire) Do(ctx context.Context, by Sender) (RWLockWriteAcquireReply, error) {
-	keys := []any{c.Main, c.Channel, c.MemoryKey, c.ClaimKey, c.SharedCounts, c.Turns, c.Mark}
+	keys := []any{
+		c.Main,
+		c.Channel,
+		c.MemoryKey,
+		c.own().ClaimKey,
+		c.SharedCounts,
+		c.own().Turns,
+		c.Mark,
+	}
 	args := []any{
 		c.Owner,
 		by.millis(c.TTL),
@@ -1446,7 +1482,7 @@ type RWLockWriteAdopt struct {
 // Do runs the script. Redis returns how many counts were taken over, or 0 when that writer has
 // none.
 func (c RWLockWriteAdopt) Do(ctx context.Context, by Sender) (Number, error) {
-	keys := []any{c.Main, c.Channel, c.MemoryKey, c.ClaimKey, c.SharedCounts}
+	keys := []any{c.Main, c.Channel, c.MemoryKey, c.own().ClaimKey, c.SharedCounts}
 	args := []any{c.NewOwner, by.millis(c.TTL), by.runner.publish.Load(), c.OldOwner}
 	return readNumber(by.send(ctx, rwlockWriteAdopt, keys, 5, args, 4))
 }
@@ -1455,7 +1491,7 @@ func (c RWLockWriteAdopt) Do(ctx context.Context, by Sender) (Number, error) {
 // stay. Redis returns {the writer's id}, 0 when there was none. A copy of this request gets the
 // same answer.
 func RWLockWriteForce(ctx context.Context, by Sender, c Change) (IDs, error) {
-	return readIDs(c.send(ctx, by, rwlockWriteForce, c.ClaimKey, c.SharedCounts))
+	return readIDs(c.send(ctx, by, rwlockWriteForce, c.own().ClaimKey, c.SharedCounts))
 }
 
 // RWLockWriteInfo is a call of rwlock/write_info: read who is the writer.
@@ -1513,9 +1549,9 @@ func (c RWLockWriteRelease) Do(ctx context.Context, by Sender) (Released, error)
 		c.Main,
 		c.Channel,
 		c.MemoryKey,
-		c.ClaimKey,
+		c.own().ClaimKey,
 		c.SharedCounts,
-		c.Turns,
+		c.own().Turns,
 		c.SuccessorMemory,
 	}
 	args := []any{
@@ -1538,18 +1574,18 @@ func (c RWLockWriteRelease) Do(ctx context.Context, by Sender) (Released, error)
 // left, epoch} when acquired; {0, permits left} when there are too few; {0} when no number is set;
 // "over" when this acquisition has ended.
 func SemaphoreAcquire(ctx context.Context, by Sender, c Change) (Acquired, error) {
-	return readPermits(c.send(ctx, by, semaphoreAcquire, c.EpochKey))
+	return readPermits(c.send(ctx, by, semaphoreAcquire, c.own().EpochKey))
 }
 
 // SemaphoreAdd runs semaphore/add: add permits, or take some away; a TTL stays. Redis returns 1.
 func SemaphoreAdd(ctx context.Context, by Sender, c Change) (Number, error) {
-	return readNumber(c.send(ctx, by, semaphoreAdd, c.EpochKey))
+	return readNumber(c.send(ctx, by, semaphoreAdd, c.own().EpochKey))
 }
 
 // SemaphoreDelete runs semaphore/delete: delete the semaphore. Redis returns 1 when there was one,
 // 0 when not.
 func SemaphoreDelete(ctx context.Context, by Sender, c Change) (Number, error) {
-	return readNumber(c.send(ctx, by, semaphoreDelete, c.EpochKey))
+	return readNumber(c.send(ctx, by, semaphoreDelete, c.own().EpochKey))
 }
 
 // SemaphoreDrain runs semaphore/drain: take all permits that are left; a TTL stays. Redis returns
@@ -1574,7 +1610,7 @@ func (c SemaphoreInfo) Do(ctx context.Context, by Sender) (Number, error) {
 // SemaphoreInit runs semaphore/init: set the number of permits, unless it is set. Redis returns 1
 // when set, 0 when it was set before.
 func SemaphoreInit(ctx context.Context, by Sender, c Change) (Number, error) {
-	return readNumber(c.send(ctx, by, semaphoreInit, c.EpochKey))
+	return readNumber(c.send(ctx, by, semaphoreInit, c.own().EpochKey))
 }
 
 // SemaphoreList is a call of semaphore/list: read a number, and whether it counts permits with
@@ -1597,7 +1633,7 @@ type SemaphoreListReply struct {
 // The kind is "permits" if there are leases, else "integer": the key of a semaphore or a latch
 // looks like any other number.
 func (c SemaphoreList) Do(ctx context.Context, by Sender) (SemaphoreListReply, error) {
-	keys := []any{c.Main, c.Leases}
+	keys := []any{c.Main, c.own().Leases}
 	var args []any
 	got, rest, err := readList(by.send(ctx, semaphoreList, keys, 1, args, 0))
 	reply := SemaphoreListReply{Reply: got}
@@ -1646,7 +1682,7 @@ type SemaphoreReleaseReply struct {
 // gone; {permits left, epoch} when the successor has its permits now; else 1 and how many received
 // the release message.
 func (c SemaphoreRelease) Do(ctx context.Context, by Sender) (SemaphoreReleaseReply, error) {
-	keys := []any{c.Main, c.Channel, c.MemoryKey, c.EpochKey, c.SuccessorMemory}
+	keys := []any{c.Main, c.Channel, c.MemoryKey, c.own().EpochKey, c.SuccessorMemory}
 	args := []any{
 		by.runner.publish.Load(),
 		by.millis(c.MemoryTTL),

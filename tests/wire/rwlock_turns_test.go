@@ -43,7 +43,8 @@ func (x *rwTurns) memory(client string) string {
 
 func (x *rwTurns) keys() *scripts.Keys {
 	return &scripts.Keys{
-		Main: x.Name, Channel: x.Channel, ClaimKey: x.claim(), SharedCounts: x.SharedCounts(), Turns: x.key(),
+		Main: x.Name, Channel: x.Channel, SharedCounts: x.SharedCounts(),
+		KindKeys: &scripts.KindKeys{ClaimKey: x.claim(), Turns: x.key()},
 	}
 }
 

@@ -34,17 +34,23 @@ var words = map[string]word{
 // reader is the function that reads a reply.
 func (w word) reader() string { return cmp.Or(w.read, "read"+w.typ) }
 
-// shared are the keys that a handle makes once for all calls, in the struct scripts.Keys. Its fields are named here
-// where Lua has other names. KEYS[1] is the primitive's own key, whatever a kind keeps there.
-var shared = []struct {
+// sharedKey is a key that a handle makes once for all calls, in the struct scripts.Keys.
+type sharedKey struct {
 	field string
 	names []string // in Lua
-}{
+}
+
+// usual are the keys that locks have. KEYS[1] is the primitive's own key, whatever a kind keeps there.
+var usual = []sharedKey{
 	{"Main", []string{"lock_hash", "permits_key", "count_key", "number_key"}},
 	{"Channel", []string{"channel"}},
 	{"SharedCounts", []string{"shared_counts"}},
 	{"Line", []string{"line"}},
 	{"TokenKey", []string{"token_key"}},
+}
+
+// ofKinds are those of single kinds. A handle of another kind does not take the memory for them.
+var ofKinds = []sharedKey{
 	{"Queue", []string{"queue"}},
 	{"Deadlines", []string{"deadlines"}},
 	{"Waiters", []string{"waiters"}},
@@ -57,12 +63,18 @@ var shared = []struct {
 
 // sharedField is the field of scripts.Keys for a key; "" if a call has a field of its own for it.
 func (p param) sharedField() string {
-	for _, key := range shared {
+	field, _ := p.shared()
+	return field
+}
+
+// shared is sharedField, and whether only single kinds have the key.
+func (p param) shared() (field string, ofKind bool) {
+	for i, key := range slices.Concat(usual, ofKinds) {
 		if p.typ == "key" && slices.Contains(key.names, p.name) {
-			return key.field
+			return key.field, i >= len(usual)
 		}
 	}
-	return ""
+	return "", false
 }
 
 // Generate returns the text of calls.go for the Lua files in a file system. An error begins with a file's
@@ -105,7 +117,15 @@ func Generate(files fs.FS) ([]byte, error) {
 	g.comment("Keys are the keys and the channel of a primitive. Each call says which of them it takes. The first one " +
 		"is a string: a cluster client finds the slot by it.")
 	g.line("type Keys struct {")
-	for _, key := range shared {
+	for _, key := range usual {
+		g.line("%s any", key.field)
+	}
+	g.line("*KindKeys // nil: none")
+	g.line("}")
+	g.line("")
+	g.comment("KindKeys are the keys that only single kinds have.")
+	g.line("type KindKeys struct {")
+	for _, key := range ofKinds {
 		g.line("%s any", key.field)
 	}
 	g.line("}")
@@ -138,14 +158,14 @@ func (g *generator) script(s *script) {
 	name := typeName(s)
 	g.line("")
 	if s.isChange() {
-		var others strings.Builder
-		for _, p := range s.keys.fixed[changeKeys:] {
-			others.WriteString(", " + value("c", p))
+		others := elements(s.keys.fixed[changeKeys:], "c")
+		if len(others) > maxValues-30 { // of the line, the names of functions take more
+			others = strings.ReplaceAll(others, ", ", ",\n") + ",\n"
 		}
 		w := words[s.returns.word]
 		g.comment(fmt.Sprintf("%s runs %s: %s. %s", name, s.path, s.purpose, returnsDoc(s)))
 		g.line("func %s(ctx context.Context, by Sender, c Change) (%s, error) {", name, w.typ)
-		g.line("return %s(c.send(ctx, by, %s%s))", w.reader(), varName(s), others.String())
+		g.line("return %s(c.send(ctx, by, %s, %s))", w.reader(), varName(s), others)
 		g.line("}")
 		return
 	}
@@ -259,6 +279,9 @@ func (p param) text() string {
 // value is the expression for a key or an argument. by is the Sender, or the Batch.
 func value(of string, p param) string {
 	name := of + "." + p.field()
+	if field, ofKind := p.shared(); ofKind {
+		name = of + ".own()." + field
+	}
 	switch p.typ {
 	case "ms":
 		return "by.millis(" + name + ")"
