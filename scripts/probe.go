@@ -102,9 +102,9 @@ func (p *prober) dial() {
 	p.busy, p.ended, p.err = false, time.Now(), err
 }
 
-// explain adds to the error of an attempt that began then why a dial failed meanwhile, if one did. With Sentinel that
-// may be a dial of the client: p's own waits for those of the client, and go-redis asks each Sentinel for longer than
-// probeTimeout.
+// explain adds to the error of an attempt that began then why a dial failed meanwhile, if one did. With Sentinel the
+// client's own dials may tell more than the prober's: the prober's dial has to wait for them, and times out while
+// go-redis is still asking the Sentinels.
 func (p *prober) explain(i *interrupted, began time.Time) *interrupted {
 	if i.silent < SilentAfter {
 		return i

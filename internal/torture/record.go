@@ -22,7 +22,7 @@ const (
 	kindStay   = "stay"   // a moment of a hold that lasts
 	kindEnd    = "end"    // the hold's context has ended without a release
 	kindStall  = "stall"  // the process did not run for a while
-	kindLate   = "late"   // an operation should have ended; Stacks are those of all goroutines
+	kindLate   = "late"   // an operation has not returned in time; Stacks are the stacks of all goroutines
 	kindRenew  = "renew"  // a renewal of the id was answered, or failed
 	kindDone   = "done"   // all sessions have ended; Count is the number of goroutines left by the library
 )

@@ -88,8 +88,8 @@ func (tt turnsCase) run(
 	return seen
 }
 
-// least returns how many turns a second the others must have beside cohorts of that length: half of those that
-// they have without, as far as there are cohorts enough.
+// least returns the number of turns a second that the others must get beside cohorts of that length. That is half of
+// what they get without cohorts, but no more than one turn after each cohort allows.
 func (tt turnsCase) least(without turnsSeen, cohort, idle time.Duration) float64 {
 	// One turn after each cohort is all that they can have. The lock is idle before that turn and after it.
 	possible := 1 / (cohort + 2*tt.away + 2*idle).Seconds()

@@ -355,7 +355,7 @@ type fullMemory struct {
 	name string
 
 	holds   []*primitives.Hold // of the name, in the order of their releases
-	toRenew []*primitives.Hold // those of them that are renewed
+	toRenew []*primitives.Hold // the holds that are renewed
 	outer   *primitives.Hold
 	byID    *primitives.Hold // of the name with "-id"; there is one with "-force", too
 	resting *primitives.Hold // with a minimum, of the name with "-rest"
