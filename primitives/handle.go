@@ -22,8 +22,7 @@ import (
 type handle struct {
 	c        *Client
 	res      engine.Resource
-	settings *settings  // the client's, unless the handle has options of its own
-	invalid  error      // what is wrong with the name or the options; every call returns it
+	settings *settings  // the client's, unless the handle has options of its own, or is invalid
 	joint    *jointLock // nil for all but joint locks
 
 	maxPermits int // that one acquisition may ask for; 0: a primitive without permits
@@ -37,12 +36,21 @@ type handle struct {
 func (h *handle) init(c *Client, kind, name string, opts []Option) {
 	h.c, h.settings = c, c.defaults.and(opts)
 	h.res = engine.Resource{Core: c.core, Kind: kind, Name: name}
-	h.invalid = h.settings.err
 	if name == "" {
-		h.invalid = invalid("an empty name")
+		h.refuse(invalid("an empty name"))
 	}
 	h.keys.Main = c.prefix + name
 	h.keys.SharedCounts = h.nextName(requestPrefix, ":"+sharedCounts)
+}
+
+// refuse makes every call return err, which says what is wrong with the name or the options.
+func (h *handle) refuse(err error) {
+	s := settings{}
+	if h.settings != nil {
+		s = *h.settings
+	}
+	s.err = err
+	h.settings = &s
 }
 
 // nextName returns the next one of a handle's wireNames: prefixed(prefix, raw) and suffix.
@@ -73,12 +81,12 @@ func (h *handle) use(driver engine.Driver, traits *engine.Traits) {
 			h.res.RenewGroup = renewGroup{script, redisutil.Slot(h.raw())}
 		}
 	}
-	if !h.c.cluster || h.invalid != nil {
+	if !h.c.cluster || h.settings.err != nil {
 		return
 	}
 	for _, key := range []string{h.channel(), h.requestKey("")} {
 		if redisutil.Slot(key) != redisutil.Slot(h.raw()) {
-			h.invalid = invalid("name %q: its keys %q and %q fall into two cluster slots", h.res.Name, h.raw(), key)
+			h.refuse(invalid("name %q: its keys %q and %q fall into two cluster slots", h.res.Name, h.raw(), key))
 			return
 		}
 	}
@@ -96,8 +104,8 @@ func (h *handle) Name() string { return h.res.Name }
 // with returns the settings of one call. It fails if the handle or an option is invalid. Without options
 // it returns the handle's own settings, which the caller must not change.
 func (h *handle) with(opts []Option) (*settings, error) {
-	if h.invalid != nil || len(opts) == 0 {
-		return h.settings, h.invalid
+	if h.settings.err != nil || len(opts) == 0 {
+		return h.settings, h.settings.err
 	}
 	s := h.settings.with(opts)
 	if h.joint != nil {
@@ -112,7 +120,7 @@ func (h *handle) failed(op string, err error) error { return failed(&h.res, op, 
 // call validates the handle, registers with the client, runs f and wraps its error. If ctx has ended, f
 // does not run and nothing is sent. Close waits for f.
 func (h *handle) call(ctx context.Context, op string, f func() error) error {
-	err := h.invalid
+	err := h.settings.err
 	if err == nil {
 		err = h.c.during(ctx, func() error { return h.withType(ctx, f()) })
 	}

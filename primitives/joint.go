@@ -43,7 +43,7 @@ func newJoint(kind string, locks []*Lock, opts []Option) *Lock {
 	l.res.Kind = kind
 	members, err := jointMembers(locks)
 	if err != nil {
-		l.invalid = err
+		l.refuse(err)
 		return l
 	}
 	names, resources := make([]string, len(members)), make([]*engine.Resource, len(members))
@@ -57,7 +57,7 @@ func newJoint(kind string, locks []*Lock, opts []Option) *Lock {
 	own := first.defaults.with(opts)
 	l.joint = &jointLock{&joint.Lock{Resource: &l.res, Members: resources}, members, slices.Clone(opts)}
 	own.ForMember = l.joint.terms(own.Owner, nil)
-	l.settings, l.invalid = &own, own.err
+	l.settings = &own
 	if kind == "red" {
 		joint.NewRed(l.joint.Lock)
 	} else {
@@ -86,8 +86,8 @@ func jointMembers(locks []*Lock) (members []*Lock, err error) {
 			return nil, invalid("a nil lock")
 		case l.res.Kind == "multi" || l.res.Kind == "red":
 			return nil, invalid("a member that is a %s lock itself", l.res.Kind)
-		case l.invalid != nil:
-			return nil, l.invalid
+		case l.settings.err != nil:
+			return nil, l.settings.err
 		}
 	}
 	if len(locks) == 0 {

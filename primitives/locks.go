@@ -37,9 +37,9 @@ func (c *Client) Locks(ctx context.Context, match string) iter.Seq2[Info, error]
 // kind. If Redis refuses them, it reads the hash alone, and the kind is then "lock" at worst.
 func (c *Client) lockAt(ctx context.Context, key string) (Info, bool, error) {
 	token := prefixed(tokenPrefix, key)
-	ofFair := &scripts.KindKeys{Queue: prefixed(fairQueueKey, key), Clients: prefixed(fairClientsKey, key)}
+	of := &scripts.KindKeys{TokenKey: token, Queue: prefixed(fairQueueKey, key), Clients: prefixed(fairClientsKey, key)}
 	reply, err := withOthers(ctx, c, key, token,
-		scripts.LockList{Keys: &scripts.Keys{Main: key, TokenKey: token, KindKeys: ofFair}},
+		scripts.LockList{Keys: &scripts.Keys{Main: key, KindKeys: of}},
 		scripts.LockList{Keys: &scripts.Keys{Main: key}})
 	if isWrongType(err) {
 		return Info{}, false, nil // it was a hash a moment ago

@@ -68,7 +68,7 @@ func newWholeDriver(name string, members []*Lock) joint.Whole {
 	for i, m := range members {
 		plain, ok := m.res.Driver.(*mutexDriver)
 		// Requests wait in the local queue of the multi lock's name, and names with commas may be ambiguous.
-		if !ok || m.keys.TokenKey != nil || m.c != first.c || strings.Contains(m.res.Name, ",") ||
+		if !ok || m.res.Traits.Fenced || m.c != first.c || strings.Contains(m.res.Name, ",") ||
 			!sameLease(&m.settings.Terms, &first.settings.Terms) {
 			return nil
 		}

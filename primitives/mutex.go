@@ -70,7 +70,7 @@ func (c *Client) newMutex(kind, name string, opts []Option) *Lock {
 	m.own.h, m.own.force = &m.handle, scripts.LockForce
 	traits := &mutexTraits
 	if kind == fencedKind {
-		m.keys.TokenKey = prefixed(tokenPrefix, m.raw())
+		m.keys.KindKeys = &scripts.KindKeys{TokenKey: prefixed(tokenPrefix, m.raw())}
 		traits = &fencedTraits
 	}
 	m.useLock(&m.own, traits)
@@ -107,7 +107,7 @@ func (d *hashDriver) releaseOne(
 	ctx context.Context, o *engine.Owner, call scripts.LockReleaseShared,
 ) (scripts.Released, error) {
 	call.Keys, call.MemoryKey, call.DefaultTTL = &d.h.keys, d.h.ownerKey(o), o.TTL
-	if d.h.keys.KindKeys != nil { // a fair lock
+	if k := d.h.keys.KindKeys; k != nil && k.Queue != nil { // a fair lock
 		return scripts.FairLockReleaseShared(call).Do(ctx, d.h.c.calls)
 	}
 	return call.Do(ctx, d.h.c.calls)
@@ -188,7 +188,7 @@ func (d *mutexDriver) TryAcquire(ctx context.Context, q *engine.Request) (engine
 		return d.acquireShared(ctx, q)
 	}
 	call := scripts.LockAcquire{Keys: &d.h.keys, MemoryKey: d.h.ownerKey(&q.Owner), Owner: q.ID, TTL: q.TTL}
-	if d.h.keys.TokenKey != nil {
+	if d.h.res.Traits.Fenced {
 		call.Tokens = int64(max(q.Tokens, 1))
 	}
 	if q.Place.Number != 0 {
@@ -255,10 +255,10 @@ func (d *mutexDriver) free(ctx context.Context, o *engine.Owner, next engine.Nex
 		call.Place = d.placeName(next.Place.Number)
 	}
 	if successor := next.Successor; successor != nil {
-		call.SuccessorMemory, call.SuccessorToken = d.h.ownerKey(successor), d.h.keys.TokenKey
+		call.SuccessorMemory = d.h.ownerKey(successor)
 		call.Successor, call.SuccessorTTL = successor.ID, successor.TTL
-		if d.h.keys.TokenKey != nil {
-			call.Tokens = int64(max(successor.Tokens, 1))
+		if d.h.res.Traits.Fenced {
+			call.SuccessorToken, call.Tokens = d.h.keys.TokenKey, int64(max(successor.Tokens, 1))
 		}
 	} else if next.CountPolls {
 		call.SuccessorMemory = d.h.requestKey(pollsKey)

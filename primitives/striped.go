@@ -24,7 +24,7 @@ func (c *Client) Striped(name string, n int, opts ...Option) *Striped {
 	if name == "" || n < 1 {
 		l := c.Lock(name, opts...)
 		if name != "" { // else c.Lock has said what is wrong
-			l.invalid = invalid("%d stripes", n)
+			l.refuse(invalid("%d stripes", n))
 		}
 		return &Striped{name: name, stripes: []*Lock{l}}
 	}

@@ -101,7 +101,7 @@ func (r *Runner) Publish() string { return r.publish.Load().(string) }
 // PublishSharded makes scripts publish by SPublish from now on.
 func (r *Runner) PublishSharded() { r.publish.Store(SPublish) }
 
-// noKindKeys are those of a kind that has none.
+// noKindKeys are the keys of a kind that has none of its own.
 var noKindKeys KindKeys
 
 // own returns the keys that only single kinds have.

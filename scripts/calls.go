@@ -76,12 +76,12 @@ type Keys struct {
 	Channel      any
 	SharedCounts any
 	Line         any
-	TokenKey     any
 	*KindKeys    // nil: none
 }
 
 // KindKeys are the keys that only single kinds have.
 type KindKeys struct {
+	TokenKey  any
 	Queue     any
 	Deadlines any
 	Waiters   any
@@ -465,7 +465,7 @@ type LockAcquireReply struct {
 // lock, and for a client in line also when it took its place, and 1 if it must listen on the common
 // channel; "over" when this acquisition was released already.
 func (c LockAcquire) Do(ctx context.Context, by Sender) (LockAcquireReply, error) {
-	keys := []any{c.Main, c.Channel, c.MemoryKey, c.Line, c.TokenKey}
+	keys := []any{c.Main, c.Channel, c.MemoryKey, c.Line, c.own().TokenKey}
 	args := []any{
 		c.Owner,
 		by.millis(c.TTL),
@@ -553,7 +553,7 @@ type LockAcquireShared struct {
 // this acquisition has ended; "again" when a second count is refused; "lost" when the outer hold is
 // gone.
 func (c LockAcquireShared) Do(ctx context.Context, by Sender) (Acquired, error) {
-	keys := []any{c.Main, c.Channel, c.MemoryKey, c.SharedCounts, c.Main, c.TokenKey}
+	keys := []any{c.Main, c.Channel, c.MemoryKey, c.SharedCounts, c.Main, c.own().TokenKey}
 	args := []any{c.Owner, by.millis(c.TTL), by.runner.publish.Load(), c.RefuseSecond, c.IsNested}
 	got, _, err := readAcquired(by.send(ctx, lockAcquireShared, keys, 5, args, 5))
 	return got, err
@@ -630,7 +630,7 @@ type LockInfoReply struct {
 
 // Do runs the script. Redis returns the holder, if there is one; the last token or "".
 func (c LockInfo) Do(ctx context.Context, by Sender) (LockInfoReply, error) {
-	keys := []any{c.Main, c.TokenKey}
+	keys := []any{c.Main, c.own().TokenKey}
 	var args []any
 	got, rest, err := readHolders(by.send(ctx, lockInfo, keys, 1, args, 0))
 	reply := LockInfoReply{Holders: got}
@@ -685,7 +685,7 @@ type LockListField struct {
 // Do runs the script. Redis returns the last fencing token or ""; the fields of the hash, with the
 // pttl of the holder of each, without dead readers. The kind is "lock" if no other key exists.
 func (c LockList) Do(ctx context.Context, by Sender) (LockListReply, error) {
-	keys := []any{c.Main, c.TokenKey, c.own().Queue, c.own().Clients}
+	keys := []any{c.Main, c.own().TokenKey, c.own().Queue, c.own().Clients}
 	var args []any
 	got, rest, err := readList(by.send(ctx, lockList, keys, 1, args, 0))
 	reply := LockListReply{Reply: got}

@@ -36,7 +36,7 @@ local is_last, all_keys = ARGV[4] == '1', KEYS
 		"// LockExample is a call of lock/example: do it.\n",
 		"\t// optional: what it is, and more\n\tMemoryKey any\n",
 		"\tif memoryKey == nil {\n\t\tmemoryKey = c.Main // any key of the slot\n\t}\n",
-		"keys := []any{c.Main, c.Main, memoryKey, c.Line, c.TokenKey}\n",
+		"keys := []any{c.Main, c.Main, memoryKey, c.Line, c.own().TokenKey}\n",
 		"args := []any{c.Owner, by.millis(c.TTL), by.runner.publish.Load(), c.IsLast, c.Tokens}\n",
 		"// Do runs the script. Redis returns 1 or 0, \"\" for a foreign key.\n",
 		"return readNumber(by.send(ctx, lockExample, keys, 4, args, 4))\n",

@@ -46,11 +46,11 @@ var usual = []sharedKey{
 	{"Channel", []string{"channel"}},
 	{"SharedCounts", []string{"shared_counts"}},
 	{"Line", []string{"line"}},
-	{"TokenKey", []string{"token_key"}},
 }
 
-// ofKinds are those of single kinds. A handle of another kind does not take the memory for them.
+// ofKinds are the keys that only single kinds have. Other kinds spend no memory on them.
 var ofKinds = []sharedKey{
+	{"TokenKey", []string{"token_key"}},
 	{"Queue", []string{"queue"}},
 	{"Deadlines", []string{"deadlines"}},
 	{"Waiters", []string{"waiters"}},
