@@ -63,7 +63,11 @@ func start(t testing.TB, url string, args ...string) *program {
 
 // startIn is start with an environment.
 func startIn(t testing.TB, environment []string, args ...string) *program {
-	cmd := exec.CommandContext(t.Context(), self(t), args...)
+	return startCommand(t, exec.CommandContext(t.Context(), self(t), args...), environment)
+}
+
+// startCommand starts a command that runs redlatch.
+func startCommand(t testing.TB, cmd *exec.Cmd, environment []string) *program {
 	cmd.Env = slices.Concat(environment, []string{"REDLATCH_TOKEN=of an outer run"})
 	stdout, err := cmd.StdoutPipe()
 	require.NoError(t, err)
@@ -154,6 +158,12 @@ func childMain(args []string) int {
 			fmt.Println(sig)
 		}
 		return 9
+	case "ignored": // says whether it ignores the signals with these numbers, then listens to one
+		for _, number := range args[1:] {
+			n, _ := strconv.Atoi(number)
+			fmt.Println(syscall.Signal(n), signal.Ignored(syscall.Signal(n)))
+		}
+		return childMain([]string{"listen", "1"})
 	case "term": // exits with 0 on SIGTERM
 		received := make(chan os.Signal, 1)
 		signal.Notify(received, syscall.SIGTERM)

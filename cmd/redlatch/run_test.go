@@ -209,6 +209,61 @@ func TestRunPassesSignalsOn(t *testing.T) {
 	require.Empty(t, redistest.Keys(t, s, "*"+name+"*"))
 }
 
+// Under nohup, and in the background of a script, run and CMD ignore what they were started to ignore. Other signals
+// have their usual effect.
+func TestRunLeavesIgnoredSignalsIgnored(t *testing.T) {
+	t.Parallel()
+	s := redistest.Redis(t)
+	name := redistest.Name(t)
+	ignored := []syscall.Signal{syscall.SIGHUP, syscall.SIGINT}
+	args := []string{"ignored"}
+	for _, sig := range ignored {
+		args = append(args, strconv.Itoa(int(sig)))
+	}
+	cmd := redistest.IgnoringSignals(t, self(t), append([]string{"run", name}, childArgs(t, args...)...)...)
+	p := startCommand(t, cmd, environment("redis://"+s.Addr()))
+	for _, sig := range ignored {
+		require.Equal(t, sig.String()+" true", p.line(), "CMD ignores it")
+	}
+	require.Equal(t, "ready", p.line())
+	for _, sig := range ignored {
+		p.signal(sig)
+	}
+	p.signal(syscall.SIGUSR1)
+	require.Equal(t, syscall.SIGUSR1.String(), p.line(), "the first signal that reaches CMD")
+	require.Equal(t, 9, p.wait(), p.errs)
+}
+
+// Under nohup, a signal that ends a wait is one that redlatch was not started to ignore.
+func TestIgnoredSignalsDoNotEndAWait(t *testing.T) {
+	t.Parallel()
+	s := redistest.Redis(t)
+	for what, command := range map[string][]string{
+		"run":     append([]string{"run", "NAME"}, childArgs(t, "exit", "0")...),
+		"acquire": {"acquire", "NAME"},
+		"latch":   {"latch", "wait", "NAME"},
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			proxy := s.Proxy(t)
+			t.Cleanup(proxy.HoldReplies(func([]string) bool { return true }))
+			args := append([]string{"--timeout", "1h"}, command...)
+			p := startCommand(t, redistest.IgnoringSignals(t, self(t), args...), environment("redis://"+proxy.Addr()))
+			redistest.WaitFor(t, soon, func() bool { return proxy.Held() > 0 }, "it waits for an answer")
+			p.signal(syscall.SIGHUP)
+			p.signal(syscall.SIGINT)
+			p.signal(syscall.SIGTERM)
+			require.Equal(t, 128+int(syscall.SIGTERM), p.wait(), p.errs)
+		})
+	}
+}
+
+// The tests of signals pass under nohup, too.
+func TestSignalsOfTestsThatIgnoreThem(t *testing.T) {
+	t.Parallel()
+	redistest.PassIgnoringSignals(t, "^TestRunPassesSignalsOn$|^TestRunOnATerminal$|^TestSignalEndsACommandOnASilentServer$/^(ls|run)_")
+}
+
 // When CMD has exited and run has said that Redis does not answer the release, a signal ends it.
 func TestSignalEndsAReleaseWithoutAnswer(t *testing.T) {
 	t.Parallel()

@@ -28,8 +28,9 @@ const checks = "25"
 
 // Main runs the tests, stops the shared servers and returns the exit code. More tests run at a time than there
 // are processors, unless the flag -parallel says how many, and properties are checked with fewer cases than
-// rapid's default, unless all tests run or -rapid.checks says how many. A
-// package whose tests use Redis or Cluster must have
+// rapid's default, unless all tests run or -rapid.checks says how many. Programs
+// that the tests start ignore no signal, even if the tests themselves were
+// started by nohup. A package whose tests use Redis or Cluster must have
 //
 //	func TestMain(m *testing.M) { os.Exit(redistest.Main(m)) }
 func Main(m *testing.M) int {
@@ -42,6 +43,7 @@ func Main(m *testing.M) int {
 	if !given["rapid.checks"] && !Full() {
 		_ = flag.Set("rapid.checks", checks) // an error: the package has no such tests
 	}
+	startProgramsWithDefaultSignals()
 	code := m.Run()
 	stopShared()
 	return code

@@ -32,6 +32,12 @@ type pty struct {
 
 func startPty(t *testing.T, addr string, columns, rows uint16) *pty {
 	t.Helper()
+	return startOnPty(t, exec.Command(os.Args[0]), addr, columns, rows)
+}
+
+// startOnPty is startPty with the command that runs the view.
+func startOnPty(t *testing.T, program *exec.Cmd, addr string, columns, rows uint16) *pty {
+	t.Helper()
 	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
 	if err != nil {
 		t.Skipf("no pseudo terminals: %v", err)
@@ -47,7 +53,7 @@ func startPty(t *testing.T, addr string, columns, rows uint16) *pty {
 	before, err := unix.IoctlGetTermios(int(slave.Fd()), getTermios)
 	require.NoError(t, err)
 	p.before = *before
-	p.cmd = exec.Command(os.Args[0])
+	p.cmd = program
 	p.cmd.Env = append(os.Environ(), childEnv+"="+addr, "TERM=xterm")
 	p.cmd.Stdin, p.cmd.Stdout, p.cmd.Stderr = slave, slave, slave
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
@@ -176,6 +182,25 @@ func TestTerminalIsRestored(t *testing.T) {
 			require.Equal(t, tt.signal, p.cmd.ProcessState.Sys().(syscall.WaitStatus).Signal(), "%v", err)
 		})
 	}
+}
+
+// A signal that the view was started to ignore does not end it.
+func TestViewIgnoresWhatItWasStartedToIgnore(t *testing.T) {
+	t.Parallel()
+	server := redistest.Fresh(t)
+	p := startOnPty(t, redistest.IgnoringSignals(t, os.Args[0]), server.Addr(), 80, 24)
+	p.await("No lock is held.")
+	require.NoError(t, p.cmd.Process.Signal(syscall.SIGHUP))
+	acquire(t, client(t, server.Client(t)).Lock("orders:42"))
+	p.await("orders:42")
+	p.press("q")
+	require.NoError(t, p.ends())
+}
+
+// The tests of signals pass under nohup, too.
+func TestSignalsOfTestsThatIgnoreThem(t *testing.T) {
+	t.Parallel()
+	redistest.PassIgnoringSignals(t, "^TestTerminalIsRestored$")
 }
 
 // A panic in another goroutine restores the terminal before it ends the process.

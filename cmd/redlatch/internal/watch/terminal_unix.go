@@ -43,7 +43,11 @@ func openTerminal(in, out *os.File) (*terminal, error) {
 	}
 	t := &terminal{in: in, out: out, saved: *saved, resized: make(chan os.Signal, 1), ended: make(chan os.Signal, 1)}
 	signal.Notify(t.resized, syscall.SIGWINCH)
-	signal.Notify(t.ended, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT)
+	for _, sig := range []os.Signal{syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT} {
+		if !signal.Ignored(sig) { // as SIGHUP is under nohup; a terminal that is gone ends the view anyway
+			signal.Notify(t.ended, sig)
+		}
+	}
 	raw := t.saved
 	raw.Iflag &^= unix.ICRNL | unix.INLCR | unix.IGNCR | unix.IXON | unix.BRKINT | unix.ISTRIP
 	raw.Lflag &^= unix.ECHO | unix.ICANON | unix.ISIG | unix.IEXTEN
