@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"reflect"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -52,6 +53,7 @@ type Client struct {
 	sharded     *bool
 	timeout     time.Duration // how long a call waits for Redis's answer
 
+	rdb            redis.UniversalClient
 	core           *engine.Core
 	run            *scripts.Runner
 	calls          scripts.Sender // of scripts that no replica needs to confirm
@@ -161,7 +163,7 @@ func New(rdb redis.UniversalClient, opts ...ClientOption) (*Client, error) {
 		return nil, fmt.Errorf("redlatch: new client: %w", err)
 	}
 	c.closing, c.hurry = context.WithCancelCause(context.Background())
-	c.run = scripts.NewRunner(rdb, c.timeout)
+	c.rdb, c.run = rdb, scripts.NewRunner(rdb, c.timeout)
 	c.timeout = c.run.Timeout()
 	c.calls, c.once = c.run.Sender(), c.run.OnceSender()
 	c.confirmed = c.run.ReplicatedSender(c.replicas, c.waitTimeout)
@@ -183,7 +185,7 @@ func New(rdb redis.UniversalClient, opts ...ClientOption) (*Client, error) {
 	c.run.OnReturn(c.presence.AskAll)
 	config := engine.Config{
 		Renew: c.renew, Classify: classify, Unanswered: unanswered, CutShort: scripts.CutShort,
-		Describe: failed, Lost: newLossError,
+		Settled: settled, Describe: failed, Lost: newLossError, Address: c.address,
 		NewOwner: c.newOwner, HolderTag: presence.TagOf, Server: c.server, Observe: c.observer(), Logger: c.logger,
 		HasReplicas: c.cluster || c.replicas > 0 || hasSentinel, Touch: c.touch, Moved: c.presence.AskAll,
 		HoldAdded: c.presence.Wake, WaitBegan: c.presence.WaitBegan, WaitEnded: c.presence.WaitEnded,
@@ -303,6 +305,24 @@ func (c *Client) Close(ctx context.Context) error {
 		})
 	})
 	return c.left
+}
+
+// address implements [engine.Config].Address. It is what the user has configured, if that is one server. With Sentinel
+// it is the master, as far as that is known, and on a cluster the node that has the name.
+func (c *Client) address(r *engine.Resource) string {
+	switch rdb := c.rdb.(type) {
+	case interface{ Options() *redis.Options }:
+		if addr := rdb.Options().Addr; addr != "FailoverClient" {
+			return addr
+		}
+		return c.run.Address()
+	case interface{ Options() *redis.ClusterOptions }:
+		if node, ok := c.run.Server(c.prefix + r.Name).(*redis.Client); ok && node != nil {
+			return node.Options().Addr
+		}
+		return strings.Join(rdb.Options().Addrs, ",")
+	}
+	return ""
 }
 
 // server implements [engine.Config].Server.

@@ -163,6 +163,17 @@ func classify(err error) engine.Failure {
 	return f
 }
 
+// settled implements [engine.Config].Settled.
+func settled(err error) error {
+	failure, ok := errors.AsType[*scripts.Error](err)
+	if !ok || failure.Outcome != scripts.Unknown {
+		return err
+	}
+	known := *failure
+	known.Outcome = scripts.NotExecuted
+	return &known
+}
+
 // unanswered implements [engine.Config].Unanswered: the error of a call that stopped waiting for a command
 // in flight, whose outcome is therefore unknown.
 func unanswered(cause error) error {

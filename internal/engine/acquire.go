@@ -147,6 +147,10 @@ func (r *Resource) AcquireOutermost(ctx context.Context, q *Request, began time.
 	}
 	if err != nil {
 		err = q.explain(trying, c, err)
+		q.Reserved = q.keepsReservation(trying, err)
+		if q.Reserved {
+			return nil, err
+		}
 		limit := c.RollbackLimit(began)
 		if q.Group != nil && trying.Err() != nil {
 			limit = min(limit, rollbackGrace/2) // the joint lock waits for the reason, but not for long
@@ -243,12 +247,18 @@ func (r *Resource) Try(ctx context.Context, q *Request) (Result, error) {
 //     back.
 //   - A grant whose lease is over, counted from when the attempt was sent: the server may have given the
 //     lock to another client since. It is rolled back, and the error is ErrLost.
+//
+// The error of a member of a red lock says nothing of a doubt: the red lock is not acquired, and the member's request
+// is rolled back.
 func (r *Resource) tried(ctx context.Context, q *Request, res Result, err error) (Result, error) {
-	q.learn(ctx, r, res, err)
 	failure := r.Core.Classify(err)
 	if res.InDoubt || failure.InDoubt {
 		q.MustRollback, q.InDoubt = true, true
 	}
+	if q.OfMajority {
+		err = r.Core.Settled(err)
+	}
+	q.learn(ctx, r, res, err)
 	q.MustRollback = q.MustRollback || failure.Denied
 	lease := min(q.TTL, q.Terms.FirstTTL())
 	switch {

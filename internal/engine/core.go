@@ -31,8 +31,13 @@ type Config struct {
 	CutShort func(cause error, silent time.Duration) error
 	// NewOwner makes an owner with an id and a number that no other acquisition ever gets.
 	NewOwner func() Owner
+	// Settled returns err without doubt, for a failed attempt that does not matter any longer: its request is rolled
+	// back, whatever became of it.
+	Settled func(err error) error
 	// Describe adds the operation and the resource to an error.
 	Describe func(r *Resource, operation string, err error) error
+	// Address names the server that has a resource, for errors; "" if it is unknown. It must only compute.
+	Address func(r *Resource) string
 	// Lost makes the error of a loss. It matches ErrLost.
 	Lost func(Loss) error
 	// Observe receives every event; nil if there is no observer. It is called from many goroutines and
@@ -87,6 +92,7 @@ type Core struct {
 	duties *duty.Lanes
 	recent recentReleases
 	tokens seenTokens
+	reach  reach
 
 	open     context.Context //nolint:containedctx // ends when Close begins: acquisitions fail, and waiters give up
 	refuse   context.CancelFunc

@@ -222,10 +222,15 @@ type Request struct {
 	// Noted: the server has noted that its client waits. If it gives up, it must be rolled back as well: others would
 	// wait for it for a moment.
 	Noted bool
-	Place Place // in line, during an attempt of a waiter
-	State any   // the driver's own
-	Wait  Wait
-	Group Group // whose member this acquires; nil for a user's acquisition
+	// OfMajority: it is for a member of a lock that a majority of its members is enough for.
+	OfMajority bool
+	// Reserves: such a lock waits, and tries the member again. So a refused attempt leaves in Redis what that of a
+	// waiting request does. Reserved: it has, and whoever made the request must roll it back in the end.
+	Reserves, Reserved bool
+	Place              Place // in line, during an attempt of a waiter
+	State              any   // the driver's own
+	Wait               Wait
+	Group              Group // whose member this acquires; nil for a user's acquisition
 
 	parent *Hold    // the outer hold whose turn a nested acquisition has taken; nil if none
 	heard  *Contact // nil: the server has granted the first attempt, or has not been asked

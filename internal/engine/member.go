@@ -58,18 +58,29 @@ func (r *Resource) Rollback(ctx context.Context, q *Request) {
 	r.rollback(ctx, q, rollbackTimeout)
 }
 
+// keepsReservation reports whether what the server has noted for q stays, for the next attempt of its joint lock. ctx
+// is that of the attempt, which has failed with err.
+func (q *Request) keepsReservation(ctx context.Context, err error) bool {
+	isNoted := q.MustRollback || q.Noted
+	wasRefused := ctx.Err() == nil && errors.Is(err, ErrNotAcquired)
+	return q.Reserves && isNoted && wasRefused && !q.InDoubt
+}
+
 // JoinAs makes h the hold of a member of the joint hold of: the attempt's context ends with the attempt, and
-// that of the joint hold does not. The member's minimum hold begins. If h replaces a lost hold, the rest
-// of that hold's minimum counts instead; lost is nil if there is none.
-func (h *Hold) JoinAs(of, lost *Hold) {
+// that of the joint hold does not. The member's minimum hold counts from when the joint lock was acquired, also that of
+// a member that comes later, or in the place of a lost one.
+func (h *Hold) JoinAs(of *Hold, acquired time.Time) {
 	h.mu.Lock()
 	h.ctx = of.ctx
 	h.mu.Unlock()
-	if lost == nil {
-		h.Ownership().min.begin(h.r.Core)
-	} else {
-		h.Ownership().min.resume(lost.Ownership().min)
-	}
+	h.Ownership().min.begin(h.r.Core, acquired)
+}
+
+// WasNested reports whether an acquisition has nested in h, or has tried to.
+func (h *Hold) WasNested() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.turns != nil
 }
 
 // Detached returns a context with the values of the one that h was acquired with. It never ends.

@@ -26,7 +26,7 @@ import (
 // lease, the longer one, and others would wait for the readers' lease.
 //
 // Nested holds share the ownership of the outermost one, so that one decides. Of a joint lock, the minimum of
-// each member begins when the joint hold is made: a failed attempt frees its members at once.
+// each member counts from when the joint hold is made: a failed attempt frees its members at once.
 
 // minHold is the minimum hold of an ownership. A nested acquisition that the server counts shares the minimum
 // of its outer hold. All methods accept nil: there is no minimum.
@@ -35,17 +35,10 @@ type minHold struct {
 	since atomic.Int64 // Instant when the acquisition was confirmed; 0: not yet
 }
 
-// begin begins it now: the acquisition was confirmed. Only the first call has an effect.
-func (m *minHold) begin(c *Core) {
+// begin begins it: the acquisition was confirmed at that time. Only the first call has an effect.
+func (m *minHold) begin(c *Core, confirmed time.Time) {
 	if m != nil {
-		m.since.CompareAndSwap(0, max(int64(c.Instant(time.Now())), 1))
-	}
-}
-
-// resume begins it when another one began: that of the member that this one replaces.
-func (m *minHold) resume(replaced *minHold) {
-	if m != nil && replaced != nil {
-		m.since.Store(replaced.since.Load())
+		m.since.CompareAndSwap(0, max(int64(c.Instant(confirmed)), 1))
 	}
 }
 

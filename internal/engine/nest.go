@@ -105,6 +105,9 @@ func (r *Resource) nestNow(ctx context.Context, outer *Hold, q *Request) (*Hold,
 	defer stop()
 	q.asking()
 	sent, err := o.nest(trying, outer, ttl)
+	if err != nil && q.OfMajority {
+		err = r.Core.Settled(err)
+	}
 	if err != nil {
 		q.learn(trying, r, Result{}, err)
 		if r.Core.Classify(err).Retry {
@@ -143,6 +146,7 @@ func (r *Resource) reacquire(ctx context.Context, outer *Hold, q *Request) (*Hol
 	inner := r.NewRequest(q.Terms)
 	inner.Name(o.ID, true)
 	inner.Nested, inner.Group, inner.parent = true, q.Group, q.parent
+	inner.OfMajority = q.OfMajority
 	inner.TTL = q.Terms.FirstTTL()
 	if o.r.Kind == r.Kind { // else the other side has it
 		inner.min = o.min

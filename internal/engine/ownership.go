@@ -100,7 +100,7 @@ func (r *Resource) newOwnership(q *Request, res Result) *Ownership {
 		o.min = &minHold{d: d}
 	}
 	if o.min != nil && q.Group == nil { // else the joint hold begins it
-		o.min.begin(r.Core)
+		o.min.begin(r.Core, time.Now())
 	}
 	o.Tokens = res.Tokens // not as many as asked for, near the end of the counter
 	if r.Traits.Cohorts && q.mayPass() && !r.Core.NeedsReplicas {

@@ -64,6 +64,8 @@ func (s *Server) NewClient(id string, options ...func(*engine.Config)) *Client {
 		Classify:   Classify,
 		Unanswered: Unanswered,
 		CutShort:   cutShort,
+		Settled:    settled,
+		Address:    func(*engine.Resource) string { return "" },
 		NewOwner: func() engine.Owner {
 			n := c.owners.Add(1)
 			return engine.Owner{ID: fmt.Sprintf("%s:%d", id, n), Number: n}

@@ -118,6 +118,16 @@ func cutShort(cause error, silent time.Duration) error {
 	return &NetError{"no answer", engine.Failure{InDoubt: true, Retry: true, Ended: true, Silent: silent}, cause}
 }
 
+func settled(err error) error {
+	e, ok := errors.AsType[*NetError](err)
+	if !ok || !e.Failure.InDoubt {
+		return err
+	}
+	known := *e
+	known.Failure.InDoubt = false
+	return &known
+}
+
 func Classify(err error) engine.Failure {
 	if e, ok := errors.AsType[*NetError](err); ok {
 		return e.Failure

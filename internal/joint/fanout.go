@@ -44,6 +44,7 @@ type votes struct {
 	yes     int
 	no      int             // refused: another client holds it, or this one does not
 	lost    int             // of no: granted or held before, but lost
+	late    int             // granted, but given back because all was over
 	refusal error           // the last ErrNotAcquired, which names a holder
 	failed  []error         // neither: no answer, or an error of the server
 	left    []time.Duration // of the leases of holders that refused, as far as known
@@ -55,6 +56,8 @@ func (v *votes) add(ctx context.Context, answer error) {
 	switch {
 	case answer == nil:
 		v.yes++
+	case errors.Is(answer, errTooLate):
+		v.late++
 	case ctx.Err() != nil && errors.Is(answer, context.Cause(ctx)):
 		v.failed = append(v.failed, answer)
 	case errors.Is(answer, engine.ErrNotAcquired):
@@ -108,14 +111,17 @@ func (o *fanOut) count(ctx context.Context, limit time.Duration) votes {
 
 // collect counts answers until all are there, until ctx is done, and for limit at most if that is
 // not 0. It may be called again for the answers that are left.
-func (o *fanOut) collect(ctx context.Context, limit time.Duration) {
+func (o *fanOut) collect(ctx context.Context, limit time.Duration) { o.collectUntil(ctx, limit, nil) }
+
+// collectUntil is collect, but it stops as soon as enough, which is called after each answer, returns true.
+func (o *fanOut) collectUntil(ctx context.Context, limit time.Duration, enough func() bool) {
 	var late <-chan time.Time
 	if limit > 0 {
 		timer := time.NewTimer(limit)
 		defer timer.Stop()
 		late = timer.C
 	}
-	for ; o.open > 0; o.open-- {
+	for o.open > 0 {
 		var answer error
 		select {
 		case answer = <-o.answers: // first: an answer that is here counts, even if the time is over
@@ -128,7 +134,24 @@ func (o *fanOut) collect(ctx context.Context, limit time.Duration) {
 				return
 			}
 		}
+		o.open--
 		o.add(ctx, answer)
+		if enough != nil && enough() {
+			return
+		}
+	}
+}
+
+// collectReady counts the answers that are there.
+func (o *fanOut) collectReady(ctx context.Context) {
+	for {
+		select {
+		case answer := <-o.answers:
+			o.open--
+			o.add(ctx, answer)
+		default:
+			return
+		}
 	}
 }
 
@@ -161,12 +184,13 @@ func (l *Lock) AskAll(ctx context.Context, terms *engine.Terms, f func(i int) er
 	return err
 }
 
-// join is [errors.Join] on one line. Only the first of errs may be nil.
+// join is [errors.Join] on one line.
 func join(errs []error) (joined error) {
 	for _, err := range errs {
-		if joined == nil {
+		switch {
+		case joined == nil:
 			joined = err
-		} else {
+		case err != nil:
 			joined = fmt.Errorf("%w; %w", joined, err)
 		}
 	}
@@ -199,7 +223,7 @@ func (t *attemptTime) acquire(ctx context.Context, o *Ownership, i int, q *engin
 	if t.ending.Err() != nil {
 		return q.GaveUp(ctx)
 	}
-	return o.acquireAndAdd(ctx, i, q, w)
+	return o.lock.named(i, o.acquireAndAdd(ctx, i, q, w))
 }
 
 // settle waits until all members have answered, for limit at most if that is not 0. When the time is

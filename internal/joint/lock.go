@@ -53,9 +53,11 @@ func (l *Lock) shortest(terms *engine.Terms) (ttl, limit time.Duration) {
 // An attempt to acquire all members by one command may have taken them, or may still do so. The rollback of the first
 // member keeps late copies of it from taking anything.
 func (l *Lock) Rollback(ctx context.Context, q *engine.Request) error {
-	switch s := stateOf(q); {
+	s := stateOf(q)
+	s.giveUpReservations(ctx, l)
+	switch {
 	case s.granted != nil:
-		s.granted.releaseMembers(ctx).count(ctx, s.granted.budget) // until ctx is done; then in the background
+		s.granted.giveBack(ctx) // until ctx is done; then in the background
 		s.granted = nil
 	case s.whole != nil:
 		member := q.Member(s.whole, nil)
@@ -74,6 +76,9 @@ type attempts struct {
 	granted *Ownership    // of the last attempt, if it was granted; of a multi lock from its beginning
 	split   time.Duration // how long the last attempt took, if rivals held some members each; else 0
 	whole   *engine.Terms // of each member, if they are acquired as a whole; else nil
+	// reserved are the requests for members of a red lock, by index, that have left a reservation. Each attempt
+	// replaces those of the one before: see reserve.go.
+	reserved []*engine.Request
 }
 
 // stateOf returns the state of q, and makes it if there is none.
@@ -147,11 +152,6 @@ func (o *Ownership) acquireMember(
 	ctx context.Context, i int, q *engine.Request, w engine.Wait,
 ) (hold *engine.Hold, err error) {
 	m := o.lock.Members[i]
-	defer func() {
-		if err != nil {
-			err = fmt.Errorf("%s %q: %w", m.Kind, m.Name, err)
-		}
-	}()
 	if m.Core.IsClosing() {
 		return nil, engine.ErrClosed
 	}
@@ -165,7 +165,11 @@ func (o *Ownership) acquireMember(
 	}
 	mine := m.NewRequest(terms)
 	mine.Wait, mine.Group = w, o
-	if !o.lock.Budgeted { // a red lock counts the answers of its members
+	if o.lock.Budgeted {
+		mine.OfMajority, mine.Reserves = true, q.MayQueue
+		mine.Noted = o.isReserved(i)
+		defer func() { o.noteReservation(ctx, i, mine) }()
+	} else { // a red lock counts the answers of its members
 		defer func() { q.HearFrom(mine, err == nil) }()
 	}
 	if !q.Shared { // an id that the caller names ignores the holds in ctx
@@ -184,15 +188,40 @@ func (o *Ownership) acquireMember(
 	return hold, err
 }
 
-// acquireAndAdd acquires the i-th member and adds it to o. The attempt may have ended meanwhile: then the
-// late hold is released at once. Otherwise nobody would release it.
+// acquireAndAdd acquires the i-th member and adds it to o. The attempt, or the joint hold, may have ended meanwhile:
+// then the late hold is released at once. Otherwise nobody would release it.
 func (o *Ownership) acquireAndAdd(ctx context.Context, i int, q *engine.Request, w engine.Wait) error {
 	hold, err := o.acquireMember(ctx, i, q, w)
-	if err != nil || o.add(hold) {
+	if err != nil {
 		return err
 	}
+	if o.mayStillCount(hold) && o.add(hold) {
+		return nil
+	}
 	_ = hold.Release(ctx) // goes on in the background if it must
-	return o.core().Unanswered(errTooLate)
+	return errTooLate
+}
+
+// memberError is the error of a member. Its text names the member, and the server if that is known.
+type memberError struct {
+	member string
+	err    error
+}
+
+func (e *memberError) Error() string { return e.member + ": " + e.err.Error() }
+func (e *memberError) Unwrap() error { return e.err }
+
+// named adds the name of the i-th member, and that of its server, to an error.
+func (l *Lock) named(i int, err error) error {
+	if err == nil {
+		return nil
+	}
+	m := l.Members[i]
+	name := fmt.Sprintf("%s %q", m.Kind, m.Name)
+	if address := m.Core.Address(m); address != "" {
+		name += " at " + address
+	}
+	return &memberError{name, err}
 }
 
 // retryQueue returns a queue for a joint request that has no message to wait for. Its pauses grow from a
@@ -206,7 +235,8 @@ func (l *Lock) retryQueue() engine.Queue {
 // Reasons for which an attempt fails, or stops waiting for a member. Users see the texts only.
 var (
 	// errYield: an attempt gave up so that a rival may go first. It may be repeated soon.
-	errYield   = errors.New("gave way to another")
+	errYield = errors.New("gave way to another")
+	// errTooLate: a member was granted when the attempt, or the joint hold, was over. It was given back.
 	errTooLate = errors.New("acquired too late")
 	errBudget  = errors.New("no answer within the budget of a member")
 	// errMembersLost: some were over before the others had answered. An acquisition that waits tries again.

@@ -13,7 +13,7 @@ import (
 // Ownership is the ownership behind a hold of a joint lock: one hold of each member, of which enough
 // must be live. Each is renewed by its own client.
 //
-//	open    holds are added, by the attempt that makes it; a late one even after that, while the joint hold lasts
+//	open    holds are added, by the attempt that makes it; late ones even after that, while the joint hold lasts
 //	closed  the attempt has failed, or the joint hold ends: a late hold is refused, and released by its attempt.
 //	        The ends of the members' holds have no effect any longer
 type Ownership struct {
@@ -37,6 +37,12 @@ type Ownership struct {
 	early []*engine.Hold
 	over  context.Context //nolint:containedctx // ends with the joint hold; nil: nobody waits for that
 	stop  context.CancelFunc
+	since time.Time // when the joint hold was made; zero: there is none yet
+
+	asked asked // of a red lock: the attempts for its members; o.mu guards it
+	// reserved are the requests of this attempt that have left a reservation, by the index of the member; nil: the
+	// attempt is decided, or there is nothing to reserve.
+	reserved []*engine.Request
 }
 
 // NewOwnership returns an ownership without members, and sets q's TTL. A takeover adds the members
@@ -89,8 +95,7 @@ func (o *Ownership) granted() engine.Result {
 
 // add adds a member's hold. It reports false if o is closed: then the caller must release the hold.
 //
-// A hold may come after the attempt has succeeded without it. Its server granted it before that: once the context of
-// the attempt has ended, no grant makes a hold. So a late member never completes a majority that was broken.
+// A hold may come after the attempt has succeeded without it: mayStillCount was true then.
 func (o *Ownership) add(hold *engine.Hold) bool {
 	o.mu.Lock()
 	if o.closed {
@@ -100,7 +105,7 @@ func (o *Ownership) add(hold *engine.Hold) bool {
 	o.holds = append(o.holds, hold)
 	ended := false
 	if o.h != nil { // its answer was late
-		hold.JoinAs(o.h, nil)
+		hold.JoinAs(o.h, o.since)
 		ended = slices.Contains(o.early, hold)
 	}
 	o.mu.Unlock()
@@ -127,6 +132,9 @@ func (o *Ownership) end() {
 	o.closed = true
 	if o.over != nil {
 		o.stop()
+	}
+	if o.asked.giveUp != nil {
+		o.asked.giveUp()
 	}
 }
 
@@ -209,9 +217,9 @@ func (o *Ownership) MemberEnded(member *engine.Hold, cause error) {
 // MemberEnded could do nothing then.
 func (o *Ownership) Join(h *engine.Hold) {
 	o.mu.Lock()
-	o.h = h
+	o.h, o.since = h, time.Now()
 	for _, member := range o.holds {
-		member.JoinAs(h, nil)
+		member.JoinAs(h, o.since)
 	}
 	early := o.early
 	o.early = nil // what add has not added yet is noted again
@@ -263,7 +271,7 @@ func (o *Ownership) Release(ctx context.Context, h *engine.Hold) (handedOff bool
 		})
 	}
 	if !done {
-		lost, err = o.releaseMembers(ctx).count(context.WithoutCancel(ctx), o.budget).decide(o.lock.Need)
+		lost, err = o.giveBack(context.WithoutCancel(ctx)).decide(o.lock.Need)
 	}
 	if err == nil && lost {
 		err = h.Lose(ctx, o.loss())
@@ -274,7 +282,15 @@ func (o *Ownership) Release(ctx context.Context, h *engine.Hold) (handedOff bool
 // Abandon implements [engine.Holding]: the joint hold was lost, and its user has called Release. The members that
 // are left must be released too.
 func (o *Ownership) Abandon(ctx context.Context) {
-	o.releaseMembers(ctx).count(context.WithoutCancel(ctx), o.budget)
+	o.giveBack(context.WithoutCancel(ctx))
+}
+
+// giveBack releases all members. It blocks for their answers until ctx is done, and for the budget at most, and for the
+// members whose attempts are still under way as [Ownership.awaitAsked] says.
+func (o *Ownership) giveBack(ctx context.Context) votes {
+	released := o.releaseMembers(ctx).count(ctx, o.budget)
+	o.awaitAsked(ctx)
+	return released
 }
 
 // releaseMembers starts to release all members at the same time, even if ctx is done. It does not block.

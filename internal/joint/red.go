@@ -13,9 +13,9 @@ import (
 
 // How a red lock is acquired.
 //
-// All members are asked at the same time, each with a budget of a tenth of the TTL. A majority decides.
-// If rivals acquired some members each, nobody has a majority. Then all release what they have, and try
-// again after a random pause.
+// All members are asked at the same time: see asked.go. The attempt has a budget of a tenth of the TTL, and ends as soon
+// as a majority is acquired or impossible. If rivals acquired some members each, nobody has a majority. Then all
+// release what they have, and try again after a random pause.
 //
 // A failed member, such as a silent server, is neither a grant nor a refusal. Without a majority of
 // grants there are two cases:
@@ -24,8 +24,8 @@ import (
 //     request waits.
 //   - Otherwise too many members failed: the error says that servers did not answer.
 //
-// A silent server may execute the attempt later. Then acquireMember returns no hold, and rolls back its own request.
-// Or it returns a late hold: that is released, unless the attempt has succeeded without it.
+// A silent server may execute the command later. What it grants joins the joint hold, if the others have made one.
+// Otherwise it is released, or the request for the member is rolled back.
 
 // red is the driver of a lock that needs a majority of its members. It belongs to the handle.
 type red struct{ *Lock }
@@ -48,8 +48,9 @@ func (r *red) newQueue(ctx context.Context, _ *engine.Request) (engine.Queue, er
 	return r.retryQueue(), nil
 }
 
-// TryAcquire implements [engine.Driver]: it makes one attempt for all members. It blocks for the budget at most,
-// after the pause of a split, and then for the releases of a failed attempt.
+// TryAcquire implements [engine.Driver]: it makes one attempt for all members. It blocks until a majority is acquired or
+// impossible, and for the budget at most, after the pause of a split. Then it blocks for the releases of a failed
+// attempt.
 func (r *red) TryAcquire(ctx context.Context, q *engine.Request) (engine.Result, error) {
 	o, err := r.beginAttempt(ctx, q)
 	if err != nil {
@@ -63,88 +64,84 @@ func (r *red) TryAcquire(ctx context.Context, q *engine.Request) (engine.Result,
 		pause := rand.N(min(max(16*state.split, 5*time.Millisecond), 250*time.Millisecond)) //nolint:gosec // jitter
 		engine.Pause(attempt.ending, pause, nil)
 	}
-	limited, cancel := context.WithTimeoutCause(attempt.ending, o.budget, errBudget)
-	defer cancel()
 	began := time.Now()
-	asked := r.askAll(attempt.ending, limited, q, o)
-	early := o.budget
-	if left, limited := q.Wait.Left(); limited {
-		// A majority that answers in time must not miss the end of the wait because another member is
-		// slow.
-		early = min(early, left*3/4)
-	}
-	asked.collect(attempt.ending, max(early, time.Millisecond))
-	if !o.enough() {
-		asked.collect(attempt.ending, max(o.budget-time.Since(began), time.Millisecond))
-	}
-	asked.countMissing(attempt.ending)
+	members := r.askAll(ctx, attempt.ending, q, o)
+	defer o.asked.outlive()
+	members.collectUntil(attempt.ending, o.budget, func() bool {
+		return o.enough() || members.yes+members.open < r.Need
+	})
 	if ctx.Err() == nil && o.enough() {
+		o.awaitTogether(attempt.ending)
+		r.keepReservations(ctx, state, o, true)
 		state.granted = o
 		return o.granted(), nil
 	}
-	cancel()
-	attempt.settle(min(o.budget, r.Resource.Core.RollbackLimit(attempt.began)), o.releaseMembers(ctx))
-	v, failed := asked.votes, asked.failed
-	if attempt.ending.Err() != nil {
-		attempt.settle(o.budget, asked) // members that are acquired late are released here, too
-		for _, err := range asked.failed[len(v.failed):] {
-			if errors.Is(err, engine.ErrUnavailable) {
-				failed = append([]error{err}, v.failed...) // why a member has not answered
-			}
-		}
+	asked := members.votes
+	released := o.releaseMembers(ctx)
+	isOver := members.open > 0 && members.yes+members.open >= r.Need // the budget is, or the time of the attempt
+	if isOver {
+		o.asked.end(errBudget)
 	}
+	attempt.settle(min(o.budget, r.Resource.Core.RollbackLimit(attempt.began)), released)
+	if isOver {
+		members.collect(context.Background(), rollbackWait) // why they have not answered
+	} else {
+		o.awaitAsked(attempt.ending)
+		members.collectReady(attempt.ending)
+	}
+	r.keepReservations(ctx, state, o, false)
+	q.Noted = q.Noted || len(state.reserved) > 0
 	state.split = 0
-	if v.yes > 0 {
+	if members.yes+members.late > 0 {
 		state.split = time.Since(began)
 	}
-	switch tolerated := len(r.Members) - r.Need; {
-	case !q.MayQueue && ctx.Err() == nil && v.yes+v.lost >= r.Need: // nobody else had them
+	return r.failed(ctx, q, asked, members)
+}
+
+// failed is the result of an attempt without a majority. asked are the answers until that was known. members has the
+// later ones, too.
+func (r *red) failed(ctx context.Context, q *engine.Request, asked votes, members *fanOut) (engine.Result, error) {
+	tolerated := len(r.Members) - r.Need
+	isRefused := asked.no > tolerated
+	if members.open > 0 && !isRefused {
+		members.countMissing(ctx)
+	}
+	v := members.votes
+	wasGranted := v.yes+v.lost >= r.Need
+	switch {
+	case ctx.Err() != nil && v.yes >= r.Need: // nobody is to blame
+		return engine.Result{RetryAfter: -1, Met: withoutOutages(v.failed)}, nil
+	case !q.MayQueue && ctx.Err() == nil && wasGranted: // nobody else had them
 		if _, silent := v.decide(r.Need); silent != nil {
-			return engine.Result{}, r.joinErrors(failed, tolerated) // the majority of a hold in ctx may still stand
+			return engine.Result{}, r.joinErrors(v.failed, tolerated) // the majority of a hold in ctx may still stand
 		}
 		return engine.Result{}, errMembersLost
-	case v.no > tolerated, len(v.failed) <= tolerated: // see the head of this file
+	case isRefused, v.no > tolerated, len(v.failed) <= tolerated: // see the head of this file
 		reasons := []error{v.refusal}
 		if v.yes >= r.Need {
 			reasons = append(reasons, errMembersLost)
 		}
-		for _, err := range v.failed {
-			reasons = append(reasons, engine.WithoutOutage(err)) // enough others have answered
-		}
+		reasons = append(reasons, withoutOutages(v.failed)) // enough others have answered
 		return engine.Result{RetryAfter: v.retryAfter(r.Need), Met: join(reasons)}, nil
-	default:
-		return engine.Result{}, r.joinErrors(failed, tolerated)
 	}
+	return engine.Result{}, r.joinErrors(v.failed, tolerated)
 }
 
-// askAll tries to acquire all members for q, until limited is done, and adds their holds to o. It does
-// not block: each member has a goroutine, which ends with the member's call.
-func (r *red) askAll(ending, limited context.Context, q *engine.Request, o *Ownership) *fanOut {
-	c, began := r.Resource.Core, time.Now()
-	return newFanOut(c, len(r.Members), func(i int) error {
-		err := o.acquireAndAdd(limited, i, q, engine.Wait{})
-		switch {
-		case err == nil:
-		case ending.Err() != nil:
-			if !errors.Is(err, engine.ErrUnavailable) {
-				err = c.CutShort(context.Cause(ending), engine.SilenceOf(ending, began))
-			}
-		case limited.Err() != nil:
-			if !errors.Is(err, engine.ErrUnavailable) {
-				err = errBudget
-			}
-			if f := c.Classify(err); f.NotNow && !f.InDoubt {
-				return err // so the request waits: see joinErrors
-			}
-			return c.Unanswered(err)
+// withoutOutages joins the errors of members whose silence did not matter. It returns nil if there are none.
+func withoutOutages(failed []error) error {
+	var reasons []error
+	for _, err := range failed {
+		if member, ok := errors.AsType[*memberError](err); ok {
+			err = &memberError{member.member, engine.WithoutOutage(member.err)}
 		}
-		return err
-	})
+		reasons = append(reasons, err)
+	}
+	return join(reasons)
 }
 
 // joinErrors joins errors so that the first one decides whether waiting goes on. Lasting errors come
 // first if they alone prevent a majority: another attempt would fail too. Else temporary refusals come first,
-// because a request waits for their end. Members that had no time count only if there is no other error.
+// because a request waits for their end. Members that had no time come last.
 func (r *red) joinErrors(errs []error, tolerated int) error {
 	lasting, passing, late := []error(nil), []error(nil), []error(nil)
 	for _, err := range errs {
@@ -159,13 +156,10 @@ func (r *red) joinErrors(errs []error, tolerated int) error {
 			lasting = append(lasting, err)
 		}
 	}
-	if len(passing)+len(lasting) == 0 {
-		passing = late
-	}
 	if len(lasting) > tolerated {
-		return join(slices.Concat(lasting, passing))
+		return join(slices.Concat(lasting, passing, late))
 	}
-	return join(slices.Concat(passing, lasting))
+	return join(slices.Concat(passing, lasting, late))
 }
 
 // Subscribe implements [engine.Driver]. It wakes the queue when a majority of members has announced a release.

@@ -153,7 +153,7 @@ func (o *Ownership) replace(lost, fresh *engine.Hold) bool {
 	if o.closed || at < 0 || !o.has(isValid) || !fresh.IsLive() {
 		return false
 	}
-	fresh.JoinAs(o.h, lost)
+	fresh.JoinAs(o.h, o.since)
 	o.holds[at] = fresh
 	return true
 }

@@ -1,0 +1,153 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+)
+
+// Which servers answer, as far as attempts for members of red locks show.
+//
+// A red lock returns when a majority has answered. An attempt on a server that hangs stays under way until the command
+// timeout, and a release need not wait for it. So that acquisitions one after another do not collect such attempts, only
+// one at a time is under way on a silent server. The others stand behind it: when it is answered, they make
+// their own.
+//
+//	answers --- no answer for its patience ---> silent: one attempt at a time
+//	   ^                                           |
+//	   +---------------- an answer ----------------+
+
+// A server is expected to answer within its patience: patienceFactor times as long as its latest answer took, and
+// shortestPatience at least. A server that has not answered yet gets silentAfter.
+const (
+	shortestPatience = 20 * time.Millisecond
+	patienceFactor   = 4
+)
+
+// reach is what a client knows of its servers. The zero value: nothing.
+type reach struct {
+	mu      sync.Mutex         // innermost
+	servers map[any]*serverTry // by what stands for them: see Config.Server
+}
+
+// serverTry is the attempts on one server. reach.mu guards it.
+type serverTry struct {
+	underWay int
+	since    time.Time     // of the oldest attempt since the latest answer; zero: none
+	failed   error         // why the latest attempt since then ended without an answer; nil: none has
+	changed  chan struct{} // closed when there is an answer, or when no attempt is under way; nil: nobody waits
+	took     time.Duration // of the latest attempt that was answered; 0: none was
+}
+
+// patience is how long an answer may take until the server counts as silent.
+func (s *serverTry) patience() time.Duration {
+	if s.took == 0 {
+		return silentAfter
+	}
+	return max(patienceFactor*s.took, shortestPatience)
+}
+
+// isSilent reports whether an attempt has waited for an answer for so long that others need not wait for it.
+func (s *serverTry) isSilent() bool { return !s.since.IsZero() && time.Since(s.since) >= s.patience() }
+
+// wake wakes the attempts that stand behind another one.
+func (s *serverTry) wake() {
+	if s.changed != nil {
+		close(s.changed)
+		s.changed = nil
+	}
+}
+
+// ServerAttempt is an attempt on a server: see ApproachServer.
+type ServerAttempt struct {
+	core  *Core
+	of    *serverTry
+	began time.Time
+}
+
+// ApproachServer begins an attempt for r, a member of a red lock. It blocks while the server is silent and another
+// attempt on it is under way. If that one fails, or if ctx ends, ApproachServer returns why. Otherwise the caller makes
+// the attempt, and then calls [ServerAttempt.Leave].
+//
+// expect is called before that with how long the server may take to answer; 0: it will probably not answer soon.
+func (r *Resource) ApproachServer(ctx context.Context, expect func(time.Duration)) (*ServerAttempt, error) {
+	c, began := r.Core, time.Now()
+	server, k := c.Server(r), &c.reach
+	for {
+		k.mu.Lock()
+		s := k.servers[server]
+		if s == nil {
+			s = &serverTry{}
+			if k.servers == nil {
+				k.servers = map[any]*serverTry{}
+			}
+			k.servers[server] = s
+		}
+		expected, mayTry := s.patience(), true
+		if s.isSilent() {
+			expected, mayTry = 0, s.underWay == 0
+		}
+		if mayTry {
+			s.underWay++
+			if s.since.IsZero() {
+				s.since = time.Now()
+			}
+			k.mu.Unlock()
+			expect(expected)
+			return &ServerAttempt{c, s, time.Now()}, nil
+		}
+		if s.changed == nil {
+			s.changed = make(chan struct{})
+		}
+		changed := s.changed
+		k.mu.Unlock()
+		expect(0)
+		select {
+		case <-changed:
+		case <-ctx.Done():
+		case <-c.Closing():
+			return nil, ErrClosed
+		}
+		k.mu.Lock()
+		failed, since := s.failed, s.since
+		k.mu.Unlock()
+		switch {
+		case failed != nil:
+			return nil, c.Unavailable(failed)
+		case ctx.Err() != nil:
+			if since.IsZero() {
+				since = began
+			}
+			return nil, c.Unavailable(c.Settled(c.CutShort(context.Cause(ctx), time.Since(since))))
+		}
+	}
+}
+
+// Leave ends the attempt, whose context was ctx. err is what it returned.
+func (a *ServerAttempt) Leave(ctx context.Context, err error) {
+	c, s := a.core, a.of
+	f := c.Classify(err)
+	isSilence := errors.Is(err, ErrUnavailable) || f.isOutage(0)
+	isUnknown := !isSilence && err != nil && (ctx.Err() != nil || f.Ended || errors.Is(err, ErrClosed))
+	c.reach.mu.Lock()
+	defer c.reach.mu.Unlock()
+	s.underWay--
+	switch {
+	case isSilence:
+		s.failed = err
+	case isUnknown:
+		if s.underWay == 0 && !s.isSilent() {
+			s.since = time.Time{}
+		}
+	default: // an answer
+		s.since, s.failed, s.took = time.Time{}, nil, max(time.Since(a.began), 1)
+		if s.underWay > 0 {
+			s.since = time.Now()
+		}
+		s.wake()
+	}
+	if s.underWay == 0 {
+		s.wake()
+	}
+}

@@ -1,0 +1,183 @@
+package joint
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/redlatch/redlatch/internal/engine"
+)
+
+// The attempts for the members of a red lock. The red lock is acquired as soon as a majority has answered. The attempts
+// for the other members go on, and what each of them gets belongs to the joint hold:
+//
+//	asked                 all members, each in a goroutine of its own
+//	a majority answers    the joint hold begins
+//	a late member answers it joins the joint hold (mayStillCount, add), or is released because that is over
+//	Release               waits for late members for a moment (awaitAsked)
+//
+// If the attempt fails, the attempts for members that have not answered are ended (endAsked), and roll back what they
+// may have taken.
+
+const (
+	// together is how long an acquisition with a majority waits for the members that are expected to answer at once. So
+	// it usually has all of them when it returns.
+	together = 3 * time.Millisecond
+	// promptly is how soon after the beginning of the joint hold a late member still counts as one of those that have
+	// answered together. A later one counts after a check of the others.
+	promptly = 20 * time.Millisecond
+)
+
+// asked are the attempts for all members of a red lock.
+type asked struct {
+	at   time.Time
+	open int           // attempts that are expected to be answered
+	none chan struct{} // closed when there is none
+	// within is how long the answers may take.
+	within time.Duration
+	// end ends the attempts. It does not wait for them.
+	end context.CancelCauseFunc
+	// giveUp ends those that have not been made, because they stand behind another one.
+	giveUp context.CancelFunc
+	// outlive makes the attempts independent of the context of the acquisition.
+	outlive func() bool
+}
+
+// overdue is the cause of a context whose time is over.
+type overdue struct{ error }
+
+func (e overdue) Unwrap() error        { return e.error }
+func (e overdue) Is(target error) bool { return target == context.DeadlineExceeded }
+
+// askAll begins to acquire all members for q, and adds their holds to o. The attempts end with ending, until
+// o.asked.outlive is called, and after the command timeout at the latest. It does not block: each member has a
+// goroutine, which ends with the member's call.
+func (r *red) askAll(ctx, ending context.Context, q *engine.Request, o *Ownership) *fanOut {
+	c, n, began := r.Resource.Core, len(r.Members), time.Now()
+	attempts, end := context.WithCancelCause(context.WithoutCancel(ctx))
+	outlive := context.AfterFunc(ending, func() {
+		cause := context.Cause(ending)
+		if errors.Is(ending.Err(), context.DeadlineExceeded) {
+			cause = overdue{cause}
+		}
+		end(cause)
+	})
+	behind, giveUp := context.WithCancel(attempts)
+	o.asked = asked{at: began, open: n, none: make(chan struct{}), end: end, outlive: outlive, giveUp: giveUp}
+	if q.MayQueue {
+		o.reserved = make([]*engine.Request, n)
+		copy(o.reserved, stateOf(q).reserved)
+	}
+	return newFanOut(c, n, func(i int) error {
+		isOpen := true
+		expect := func(within time.Duration) {
+			if isOpen {
+				isOpen = o.expect(within)
+			}
+		}
+		defer expect(0)
+		err := r.askMember(attempts, behind, i, q, o, expect)
+		switch {
+		case err == nil, errors.Is(err, errTooLate):
+			return err
+		case attempts.Err() != nil:
+			err = r.cutShort(attempts, ending, began, err)
+		}
+		return r.named(i, err)
+	})
+}
+
+// askMember acquires the i-th member, unless its server is silent and another attempt is under way there. For expect
+// see [engine.Resource.ApproachServer]. An attempt that has not been made ends with behind.
+func (r *red) askMember(
+	ctx, behind context.Context, i int, q *engine.Request, o *Ownership, expect func(time.Duration),
+) error {
+	attempt, err := r.Members[i].ApproachServer(behind, expect)
+	if err != nil {
+		return err
+	}
+	err = o.acquireAndAdd(ctx, i, q, engine.Wait{})
+	attempt.Leave(ctx, err)
+	return err
+}
+
+// cutShort is the error of a member whose attempt was ended. Its own error may say why there was no answer.
+func (r *red) cutShort(attempts, ending context.Context, began time.Time, err error) error {
+	c := r.Resource.Core
+	f := c.Classify(err)
+	switch {
+	case errors.Is(err, engine.ErrUnavailable):
+		return err
+	case !errors.Is(err, engine.ErrNotAcquired) && !f.Ended && !errors.Is(err, context.Cause(attempts)):
+		return err // the server's
+	case ending.Err() != nil:
+		return c.Settled(c.CutShort(context.Cause(ending), engine.SilenceOf(ending, began)))
+	}
+	return c.Settled(c.Unanswered(errBudget))
+}
+
+// expect notes that a member is expected to answer within that time after it was asked; 0: it has answered, or will
+// probably not answer soon. It reports whether it is expected to.
+func (o *Ownership) expect(within time.Duration) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.asked.within = max(o.asked.within, within)
+	if within > 0 {
+		return true
+	}
+	o.asked.open--
+	if o.asked.open == 0 {
+		close(o.asked.none)
+	}
+	return false
+}
+
+// awaitTogether waits for the members that are expected to answer at the same time as the majority. ending is the
+// context of the acquisition, which keeps some of its time.
+func (o *Ownership) awaitTogether(ending context.Context) {
+	limit := together
+	if until, ok := ending.Deadline(); ok {
+		limit = min(limit, time.Until(until)/2)
+	}
+	engine.Pause(ending, limit, o.asked.none)
+}
+
+// awaitAsked waits for the members that are expected to answer, after o was closed: what they get is given back. If one
+// of them takes longer than expected, that happens in the background. It waits for a moment only when ctx has ended.
+func (o *Ownership) awaitAsked(ctx context.Context) {
+	o.mu.Lock()
+	isAsked, within := o.asked.open > 0, o.asked.within
+	o.mu.Unlock()
+	if !isAsked {
+		return
+	}
+	left := within - time.Since(o.asked.at)
+	engine.Pause(ctx, left, o.asked.none)
+	if ctx.Err() != nil {
+		engine.Pause(context.Background(), min(rollbackWait, left), o.asked.none)
+	}
+}
+
+// mayStillCount reports whether a member that was granted just now may belong to the joint hold.
+//
+// A rival may have had a majority before this member was granted, if one of the others has forgotten the lock. So if
+// the joint hold has begun a while ago, enough of the others must confirm now that they hold the lock.
+//
+// A nested acquisition may have acquired this member with the same id before. Then the server took the command that
+// acquired the member for a copy, and has not counted it: see [engine.Ownership.ConfirmCount].
+func (o *Ownership) mayStillCount(member *engine.Hold) bool {
+	o.mu.Lock()
+	h, since, closed := o.h, o.since, o.closed
+	over := context.Background()
+	if h != nil {
+		over = o.untilOver()
+	}
+	o.mu.Unlock()
+	switch {
+	case h == nil || closed: // add decides
+		return true
+	case h.WasNested() && !member.Ownership().Shared && !member.Ownership().ConfirmCount(over, o.budget):
+		return false
+	}
+	return time.Since(since) < promptly || o.isConfirmed(over)
+}
