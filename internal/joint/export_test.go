@@ -12,6 +12,8 @@ import (
 const (
 	FirstPatience = firstPatience
 	RollbackWait  = rollbackWait
+	Together      = together
+	Promptly      = promptly
 )
 
 var ErrBudget = errBudget

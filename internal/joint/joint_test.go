@@ -409,7 +409,6 @@ func TestJointHoldIsNotTrustedWhenItsMembersAreOver(t *testing.T) {
 		{"multi", joint.NewMulti, "acquire", "z", "", ErrLost},
 		{"multi", joint.NewMulti, "check", "z", "", ErrLost},
 		{"multi", joint.NewMulti, "extend", "z", "", ErrLost},
-		{"red", joint.NewRed, "acquire", "z", "", ErrLost},
 		{"red", joint.NewRed, "acquire", "xy", "", ErrLost},
 		{"red", joint.NewRed, "acquire", "z", "x", ErrLost},
 		{"red", joint.NewRed, "check", "z", "", ErrLost},
