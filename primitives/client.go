@@ -171,8 +171,9 @@ func New(rdb redis.UniversalClient, opts ...ClientOption) (*Client, error) {
 	hub := pubsub.Config{Sharded: c.sharded, Logger: c.logger, LinkLost: c.linkLost}
 	node, ok := rdb.(interface{ Options() *redis.Options })
 	hasSentinel := ok && node.Options().Addr == "FailoverClient" // as go-redis names it
+	hub.Server = c.run.Place
 	if hasSentinel {
-		hub.Server = c.run.Address // follows the master
+		hub.Server = c.run.Master
 	}
 	c.hub = pubsub.New(rdb, hub)
 	c.tag, _ = hex.DecodeString(presence.ClientTag(c.id))
@@ -182,7 +183,7 @@ func New(rdb redis.UniversalClient, opts ...ClientOption) (*Client, error) {
 		Probe:   func(o *engine.Ownership) []any { return renewerOf(o).probe(o) },
 		ManyIDs: func(kind string) bool { return kind == permitsKind },
 	})
-	c.run.OnReturn(c.presence.AskAll)
+	c.run.OnReturn(c.redisReturned)
 	config := engine.Config{
 		Renew: c.renew, Classify: classify, Unanswered: unanswered, CutShort: scripts.CutShort,
 		Settled: settled, Describe: failed, Lost: newLossError, Address: c.address,
@@ -199,6 +200,12 @@ func New(rdb redis.UniversalClient, opts ...ClientOption) (*Client, error) {
 	c.core = engine.NewCore(config)
 	c.presence.Use(c.core)
 	return c, nil
+}
+
+// redisReturned is called when Redis answers again, perhaps another server than before. It does not block.
+func (c *Client) redisReturned() {
+	c.hub.Look()
+	c.presence.AskAll()
 }
 
 // configure returns a client with its options and without parts.
@@ -245,7 +252,7 @@ func (c *Client) during(ctx context.Context, f func() error) error {
 // touch implements [engine.Config].Touch. A connection that is not to the master any longer fails or is replaced,
 // and a node that has lost the name redirects the command.
 func (c *Client) touch(ctx context.Context, r *engine.Resource) {
-	_, _ = c.run.Commands(ctx, []any{"exists", c.prefix + r.Name})
+	_, _ = c.run.Reads(ctx, []any{"exists", c.prefix + r.Name})
 }
 
 // ID returns the uuid with which every owner id of this client begins on the wire.

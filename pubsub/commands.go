@@ -52,7 +52,11 @@ func (l *link) write(conn net.Conn, readerDone <-chan struct{}) error {
 		case <-readerDone:
 			return nil
 		case <-look:
-			if err := l.server.check(l.ctx, conn.RemoteAddr()); err != nil {
+			if err := l.check(conn); err != nil {
+				return err
+			}
+		case <-l.lookNow:
+			if err := l.check(conn); err != nil {
 				return err
 			}
 		case <-timer.C:
@@ -76,6 +80,14 @@ func (l *link) write(conn net.Conn, readerDone <-chan struct{}) error {
 			return err
 		}
 	}
+}
+
+// check returns why the link should leave its server, if it should.
+func (l *link) check(conn net.Conn) error {
+	if l.server.check == nil {
+		return nil
+	}
+	return l.server.check(l.ctx, conn.RemoteAddr())
 }
 
 // send encodes the commands and writes them in pieces of about perWrite bytes. hub.mu is not held:

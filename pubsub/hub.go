@@ -37,10 +37,10 @@ type Config struct {
 	// channels were on it. A new link for them follows. The conditions of Logger apply.
 	LinkLost func(err error)
 	// Server, if not nil, returns the address of the server to which the client's commands go now, or "" if that
-	// is not known. When it changes, a link to another one is replaced. It is for a client that follows a master:
-	// a former master keeps its connections until it hears of its successor, but no message arrives there. A
-	// cluster client ignores it. It must only compute.
-	Server func() string
+	// is not known, and a number that changes when commands have met a former primary. When one of them changes, a
+	// link to another server is replaced: a former primary keeps its connections, but no message may arrive there.
+	// A cluster client ignores it. It must only compute.
+	Server func() (addr string, moves int64)
 
 	limits limits
 }
@@ -336,6 +336,18 @@ func (h *Hub) startPlacer() {
 	select {
 	case h.wakePlacer <- struct{}{}:
 	default: // a wake-up is pending and covers this change too
+	}
+}
+
+// Look makes the links check at once whether they are to the right server. It does not block.
+func (h *Hub) Look() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, l := range h.links {
+		select {
+		case l.lookNow <- struct{}{}:
+		default: // a look is due already
+		}
 	}
 }
 

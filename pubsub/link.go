@@ -25,6 +25,7 @@ type link struct {
 	ctx        context.Context // ends with the hub, or when the link has been idle
 	cancel     context.CancelFunc
 	wakeWriter chan struct{}   // capacity 1: there are dirty channels or split commands
+	lookNow    chan struct{}   // capacity 1: the server is to be checked
 	idle       *time.Timer     // runs expire; started when the last channel leaves
 	leaving    *time.Timer     // runs unsubscribeNow; started by leave
 	started    time.Time       // heard counts from here, in ns
@@ -44,7 +45,8 @@ type link struct {
 
 func newLink(h *Hub, s server) *link {
 	l := &link{
-		hub: h, server: s, wakeWriter: make(chan struct{}, 1), started: time.Now(),
+		hub: h, server: s, wakeWriter: make(chan struct{}, 1), lookNow: make(chan struct{}, 1),
+		started:  time.Now(),
 		channels: make(map[*channel]struct{}),
 	}
 	l.ctx, l.cancel = context.WithCancel(h.ctx)

@@ -195,7 +195,7 @@ func errorCode(reply string) string {
 // the client looks up for each dial.
 type singleRouter struct {
 	options *redis.Options
-	where   func() string // Config.Server
+	where   func() (string, int64) // Config.Server
 }
 
 func (singleRouter) sharded() bool           { return false }
@@ -208,17 +208,22 @@ func (r singleRouter) serverFor(context.Context, string) (server, error) {
 	return s, nil
 }
 
-// follow returns the check of a link that is dialed while commands go to the address was. Only a change counts: a
-// name may resolve to several addresses of one server, and the link may be at the new one before the commands.
-func (r singleRouter) follow(was string) func(context.Context, net.Addr) error {
+// follow returns the check of a link that is dialed while commands go to the address was, after so many moves. Only a
+// change counts: a name may resolve to several addresses of one server, and the link may be at the new one before the
+// commands.
+func (r singleRouter) follow(was string, before int64) func(context.Context, net.Addr) error {
 	return func(_ context.Context, addr net.Addr) error {
-		now := r.where()
-		if now == "" || now == was {
-			return nil
+		now, moves := r.where()
+		isSame := moves == before && (now == "" || now == was)
+		before = moves
+		if now != "" {
+			was = now
 		}
-		was = now
-		if addr == nil || now == addr.String() {
+		switch {
+		case isSame, addr == nil, now == addr.String():
 			return nil
+		case now == "":
+			return errors.New("pubsub: commands have met a former primary")
 		}
 		return fmt.Errorf("pubsub: commands go to %s now", now)
 	}

@@ -112,6 +112,7 @@ type singleCmd struct {
 	answered bool   // SetErr(nil) was called
 	punctual bool   // ends with the deadline of its context, see type punctual; of a pipeline's first command
 	heard    func() // is called with each answer, unless it is nil
+	asksRole bool   // see newRoleCmd
 }
 
 // newCmd returns a command whose first key is at that index of args; 0: it has no key.
@@ -126,7 +127,7 @@ func (*singleCmd) NoRetry() bool { return true }
 
 // Clone returns a singleCmd too, so that copies that go-redis makes are not sent twice.
 func (c *singleCmd) Clone() redis.Cmder {
-	return &singleCmd{c.Cmd.Clone().(*redis.Cmd), c.answered, c.punctual, c.heard}
+	return &singleCmd{c.Cmd.Clone().(*redis.Cmd), c.answered, c.punctual, c.heard, c.asksRole}
 }
 
 // SetErr records the command's result. An answer stays: when a pipeline breaks, go-redis sets the
@@ -134,6 +135,9 @@ func (c *singleCmd) Clone() redis.Cmder {
 func (c *singleCmd) SetErr(err error) {
 	if c.answered {
 		return
+	}
+	if c.asksRole && err == nil && isReplica(c.Val()) {
+		err = errFormer
 	}
 	c.answered = err == nil
 	c.Cmd.SetErr(err)

@@ -412,15 +412,15 @@ func LatchDelete(ctx context.Context, by Sender, c Change) (Number, error) {
 
 // LatchInfo is a call of latch/info: read the count.
 type LatchInfo struct {
-	// Main
+	// Main; Channel: no key has its name
 	*Keys
 }
 
 // Do runs the script. Redis returns the count, 0 when there is no latch.
 func (c LatchInfo) Do(ctx context.Context, by Sender) (Number, error) {
-	keys := []any{c.Main}
+	keys := []any{c.Main, c.Channel}
 	var args []any
-	return readNumber(by.send(ctx, latchInfo, keys, 1, args, 0))
+	return readNumber(by.send(ctx, latchInfo, keys, 2, args, 0))
 }
 
 // LatchInit runs latch/init: set the count, unless there is one. Redis returns 1 when set, 0 when
@@ -981,7 +981,7 @@ func (c PermitSemaphoreAdopt) Do(ctx context.Context, by Sender) (Number, error)
 
 // PermitSemaphoreCheck is a call of permitsemaphore/check: ask whether permits are still held.
 type PermitSemaphoreCheck struct {
-	// Main: free permits; Leases
+	// Main: free permits; Channel: no key has its name; Leases
 	*Keys
 
 	// of 16 bytes each
@@ -990,7 +990,7 @@ type PermitSemaphoreCheck struct {
 
 // Do runs the script. Redis returns 1 when all are, 0 when not.
 func (c PermitSemaphoreCheck) Do(ctx context.Context, by Sender) (Number, error) {
-	keys := []any{c.Main, c.Main, c.Main, c.own().Leases}
+	keys := []any{c.Main, c.Channel, c.Main, c.own().Leases}
 	args := []any{c.IDs}
 	return readNumber(by.send(ctx, permitsemaphoreCheck, keys, 4, args, 1))
 }
@@ -1004,7 +1004,7 @@ func PermitSemaphoreDelete(ctx context.Context, by Sender, c Change) (Number, er
 // PermitSemaphoreInfo is a call of permitsemaphore/info: read how many permits are free, and who
 // holds the others.
 type PermitSemaphoreInfo struct {
-	// Main: free permits; Leases
+	// Main: free permits; Channel: no key has its name; Leases
 	*Keys
 }
 
@@ -1026,7 +1026,7 @@ type PermitSemaphoreInfoHeld struct {
 // Do runs the script. Redis returns now, ms; free permits, including those whose leases have
 // expired; each held permit, and the time at which its lease ends, ms.
 func (c PermitSemaphoreInfo) Do(ctx context.Context, by Sender) (PermitSemaphoreInfoReply, error) {
-	keys := []any{c.Main, c.Main, c.Main, c.own().Leases}
+	keys := []any{c.Main, c.Channel, c.Main, c.own().Leases}
 	var args []any
 	got, rest, err := readList(by.send(ctx, permitsemaphoreInfo, keys, 4, args, 0))
 	reply := PermitSemaphoreInfoReply{Reply: got}
@@ -1596,15 +1596,15 @@ func SemaphoreDrain(ctx context.Context, by Sender, c Change) (Number, error) {
 
 // SemaphoreInfo is a call of semaphore/info: read how many permits are left.
 type SemaphoreInfo struct {
-	// Main: permits left
+	// Main: permits left; Channel: no key has its name
 	*Keys
 }
 
 // Do runs the script. Redis returns how many permits are left, 0 when there is no semaphore.
 func (c SemaphoreInfo) Do(ctx context.Context, by Sender) (Number, error) {
-	keys := []any{c.Main}
+	keys := []any{c.Main, c.Channel}
 	var args []any
-	return readNumber(by.send(ctx, semaphoreInfo, keys, 1, args, 0))
+	return readNumber(by.send(ctx, semaphoreInfo, keys, 2, args, 0))
 }
 
 // SemaphoreInit runs semaphore/init: set the number of permits, unless it is set. Redis returns 1

@@ -2,6 +2,7 @@ package scripts
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -13,24 +14,43 @@ import (
 // Close waits for it. Use it for best-effort work only: Commands does not retry, and Redis does not
 // remember the request.
 func (r *Runner) Commands(ctx context.Context, commands ...[]any) ([]any, error) {
+	return r.commands(ctx, commands, false)
+}
+
+// Reads is [Runner.Commands] for commands that only read. A former primary, which would answer from old data, counts
+// as one that refuses them. On a cluster such a node does not serve the keys any longer.
+func (r *Runner) Reads(ctx context.Context, commands ...[]any) ([]any, error) {
+	return r.commands(ctx, commands, r.slots.client == nil)
+}
+
+func (r *Runner) commands(ctx context.Context, commands [][]any, asksRole bool) ([]any, error) {
 	if len(commands) == 0 {
 		return nil, nil
 	}
 	return attemptOnce(ctx, r, commands[0][0].(string), func(ctx context.Context) ([]any, error) {
-		return r.plain(ctx, commands)
+		return r.plain(ctx, commands, asksRole)
 	})
 }
 
 // plain makes the one attempt of Commands. It blocks until go-redis is done with it, which may be
 // after ctx has ended. Answered commands keep their values when others fail or the connection
 // breaks.
-func (r *Runner) plain(ctx context.Context, commands [][]any) ([]any, error) {
+func (r *Runner) plain(ctx context.Context, commands [][]any, asksRole bool) ([]any, error) {
 	cmds, queue := make([]*singleCmd, len(commands)), make([]redis.Cmder, len(commands))
 	for i, args := range commands {
 		cmds[i] = newCmd(ctx, 1, args...)
 		queue[i] = cmds[i]
 	}
+	var role *singleCmd
+	if asksRole {
+		role = newRoleCmd(ctx)
+		queue = slices.Insert(queue, 0, redis.Cmder(role))
+	}
 	broken := r.batch.timed.batch(ctx, queue)
+	if asksRole && repliedWith(role.Err(), readOnly) {
+		r.contact.note(commands[0][1], errFormer)
+		return nil, errFormer
+	}
 	values := make([]any, len(cmds))
 	var first error
 	for i, cmd := range cmds {

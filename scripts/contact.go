@@ -21,9 +21,13 @@ type contact struct {
 	cluster  bool
 	returned func()       // called for each return; it must not block. nil: nobody asks
 	broken   atomic.Int32 // len(slots): costs a load for each answer while all is well
+	// demotions counts the returns after a former primary has answered.
+	demotions atomic.Int64
 
 	mu    sync.Mutex
 	slots map[uint16]bool // that had such a failure, and no answer since; without a cluster only 0
+	// former: one of these failures was the answer of a former primary.
+	former bool
 }
 
 // OnReturn sets a func that is called when Redis answers again after a broken connection or a failover. It is
@@ -49,6 +53,7 @@ func (c *contact) note(key any, err error) {
 		}
 		c.slots[c.slot(key)] = true
 		c.broken.Store(int32(len(c.slots)))
+		c.former = c.former || repliedWith(err, readOnly)
 	}
 }
 
@@ -59,6 +64,10 @@ func (c *contact) heal(slot uint16) bool {
 	was := c.slots[slot]
 	delete(c.slots, slot)
 	c.broken.Store(int32(len(c.slots)))
+	if was && c.former {
+		c.former = false
+		c.demotions.Add(1)
+	}
 	return was
 }
 

@@ -72,6 +72,8 @@ type lastDial struct {
 	addr   atomic.Pointer[string]     // of the latest connection; nil: none, or unknown
 	failed atomic.Pointer[failedDial] // the latest one, if none has succeeded since and its context did not end it
 	dials  atomic.Int32               // under way
+	made   atomic.Int64               // that succeeded
+	places places
 }
 
 // failedDial is why and when a dial failed.
@@ -101,11 +103,13 @@ func (d *lastDial) DialHook(next redis.DialHook) redis.DialHook {
 		switch {
 		case err == nil:
 			d.failed.Store(nil)
+			d.made.Add(1)
 		case ctx.Err() == nil:
 			d.failed.Store(&failedDial{err, time.Now()})
 		}
 		if err == nil && conn.RemoteAddr() != nil {
 			if now, was := conn.RemoteAddr().String(), d.addr.Load(); was == nil || *was != now {
+				d.places.note(was, now)
 				d.addr.Store(&now)
 			}
 		}

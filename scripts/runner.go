@@ -53,8 +53,10 @@ type Runner struct {
 	shards    shards
 	ends      deadlines
 	contact   contact
-	dialed    *lastDial   // by the client; nil: a cluster client
-	silent    atomic.Bool // the latest script got no answer
+	dialed    *lastDial // by the client; nil: a cluster client
+	// connections is how many the client has at most.
+	connections int
+	silent      atomic.Bool // the latest script got no answer
 	// watches limits the calls that hold a connection to themselves; nil: no limit.
 	watches chan struct{}
 
@@ -86,7 +88,7 @@ func NewRunner(rdb redis.UniversalClient, timeout time.Duration) *Runner {
 	}
 	r := &Runner{
 		rdb: rdb, retries: 3, minDelay: 10 * time.Millisecond, maxDelay: time.Second,
-		closing: make(chan struct{}),
+		closing: make(chan struct{}), connections: defaultConnections,
 	}
 	r.publish.Store(Publish)
 	readTimeout, direct := 5*time.Second, 0
@@ -96,6 +98,7 @@ func NewRunner(rdb redis.UniversalClient, timeout time.Duration) *Runner {
 		r.retries, r.minDelay, r.maxDelay = o.MaxRetries, o.MinRetryBackoff, o.MaxRetryBackoff
 		readTimeout = o.ReadTimeout
 		direct = maxDirect
+		r.connections = connectionsOf(o)
 		r.watches = make(chan struct{}, max(o.PoolSize, 1))
 		if node, ok := rdb.(*redis.Client); ok {
 			r.dialed = &punctualOf(node).lastDial
@@ -205,7 +208,12 @@ func (r *Runner) Once(ctx context.Context, s *Script, keys []any, args ...any) (
 	end := r.ends.in(r.timeout)
 	c.memory.joined = joinedContext{ctx, ctx, end.until}
 	sending := &c.memory.joined
-	reply, err := r.slots.follow(ctx, c, func() (Reply, error) { return r.attempt(sending, r.batch.piped(), c) })
+	var met former
+	var reply Reply
+	var err error
+	for again := true; again; again = met.isOld(r, err) && ctx.Err() == nil {
+		reply, err = r.slots.follow(ctx, c, func() (Reply, error) { return r.attempt(sending, r.batch.piped(), c) })
+	}
 	if err != nil {
 		got := classify(err)
 		r.noteFailed(ctx, got)
@@ -296,6 +304,7 @@ type failures struct {
 	counted  int   // attempts that use up the configured retries: all but temporary refusals
 	doubt    bool  // an attempt has an unknown outcome
 	reason   error // why the latest finished attempt failed
+	former   former
 }
 
 // again decides what follows when an attempt at c failed with err. It notes err in failed. If it
@@ -307,6 +316,10 @@ func (r *Runner) again(ctx context.Context, c call, probe *prober, failed *failu
 	failed.doubt = failed.doubt || got.outcome == Unknown
 	if !got.notNow {
 		failed.counted++
+	}
+	if failed.former.isOld(r, err) && ctx.Err() == nil {
+		failed.reason = err
+		return nil
 	}
 	isLast := failed.counted > r.retries &&
 		!(dialedNothing(err, failed.reason) && r.sleep(ctx, c.end, probe.soon(), nil) && probe.isBack())
@@ -347,6 +360,8 @@ func (r *Runner) pause(ctx context.Context, end *deadline, attempt int, err erro
 	longest := r.maxDelay
 	if repliedWith(err, "TRYAGAIN ") {
 		longest = min(longest, maxMovingDelay)
+	} else if repliedWith(err, readOnly) {
+		longest = min(longest, maxFormerDelay)
 	}
 	delay := min(r.minDelay<<min(attempt, 20), longest)
 	if delay > 0 {
@@ -427,7 +442,10 @@ func attemptOnce[T any](
 	if until, ok := ctx.Deadline(); ok && until.Before(joined.until) {
 		joined.until = until // nobody needs a late reply
 	}
-	value, err = bounded(ctx, attempt, end, r, f)
+	var met former
+	for again := true; again; again = met.isOld(r, err) && ctx.Err() == nil {
+		value, err = bounded(ctx, attempt, end, r, f)
+	}
 	if err != nil {
 		got := classify(err)
 		r.noteFailed(ctx, got)

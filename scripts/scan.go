@@ -50,12 +50,25 @@ type scanned struct {
 }
 
 // scan sends one SCAN from a cursor, 0 at first. The next cursor is 0 when the node has no more
-// keys. SCAN is idempotent, so go-redis may retry it.
+// keys. It fails on a node that is a replica: see former.go.
 func (r *Runner) scan(
 	ctx context.Context, node redis.Cmdable, cursor uint64, match, kind string,
 ) (scanned, error) {
 	return attemptOnce(ctx, r, "scan", func(ctx context.Context) (scanned, error) {
-		keys, next, err := node.ScanType(ctx, cursor, match, pageSize, kind).Result()
+		var found *redis.ScanCmd
+		role := newRoleCmd(ctx)
+		_, err := node.Pipelined(ctx, func(pipe redis.Pipeliner) error {
+			_ = pipe.Process(ctx, role) // only queues it
+			found = pipe.ScanType(ctx, cursor, match, pageSize, kind)
+			return nil
+		})
+		if repliedWith(role.Err(), readOnly) {
+			return scanned{}, errFormer
+		}
+		if err == nil || answers(role.Err()) { // the role is a help: its error does not count
+			err = found.Err()
+		}
+		keys, next := found.Val()
 		return scanned{keys, next}, err
 	})
 }

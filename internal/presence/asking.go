@@ -103,7 +103,7 @@ func (p *Presence) forgotten(owned []*engine.Ownership) (suspects []*engine.Owne
 		for i, o := range chunk {
 			probes[i] = p.Probe(o)
 		}
-		replies, _ := p.Runner.Commands(ctx, probes...)
+		replies, _ := p.Runner.Reads(ctx, probes...)
 		for i, o := range chunk {
 			// Without a reply nothing is known, so the question proper must answer.
 			if i >= len(replies) || replies[i] == nil || replies[i] == int64(0) {

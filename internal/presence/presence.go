@@ -376,7 +376,7 @@ func (p *Presence) Names(ctx context.Context, ids []string, known map[string]str
 	defer cancel()
 	for len(tags) > 0 {
 		n := min(len(tags), pipelined)
-		values, _ := p.Runner.Commands(ctx, commands[:n]...)
+		values, _ := p.Runner.Reads(ctx, commands[:n]...)
 		if values == nil { // no answer in time; names that are merely missing are nil among the values
 			break
 		}

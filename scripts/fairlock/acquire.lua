@@ -33,9 +33,6 @@ if foreign_data then
   return foreign_data
 end
 local held = holder == owner
-if is_nested and not held then
-  return 'lost'
-end
 
 local contended = holder
   or redis.call('exists', lock.queue, lock.deadlines, lock.waiters, lock.clients) > 0
@@ -62,12 +59,18 @@ if denied and not held then
 end
 
 -- The usual cases need no function of the libraries below.
-if not contended and not is_shared then
+if not contended and not is_shared and not is_nested then
   redis.call('hset', lock.hash, owner, '1')
   redis.call('pexpire', lock.hash, ttl_ms)
   return 0
 end
 
+-- uses     lib/primary
+
+require_primary(lock.memory)
+if is_nested and not held then
+  return 'lost'
+end
 if may_acquire then
 -- uses     lib/extend, lib/shared_counts
 

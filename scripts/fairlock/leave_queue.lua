@@ -1,5 +1,5 @@
 -- fairlock/leave_queue: leave the queue.
--- uses     fairlock/queue, fairlock/hand_off
+-- uses     lib/primary, fairlock/queue, fairlock/hand_off
 -- KEYS[1..2]  lock_hash, channel: see fair_lock in fairlock/queue
 -- KEYS[3]     not used
 -- KEYS[4..8]  shared_counts, queue, deadlines, waiters, clients
@@ -9,4 +9,5 @@
 local lock = fair_lock(KEYS)
 local id, publish = ARGV[1], ARGV[2]
 
+require_primary(lock.hash)
 return leave_queue(lock, id, publish)

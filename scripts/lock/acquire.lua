@@ -64,8 +64,11 @@ end
 -- Is it a copy of this request, or was the lock handed off to this owner?
 local is_ours = not is_free and redis.call('hexists', lock_hash, owner) == 1
 
--- uses     lib/holder, lib/polls
+-- uses     lib/holder, lib/polls, lib/primary
 
+if not is_free then
+  require_primary(memory_key)
+end
 if not is_free and not is_ours then
   local holder, foreign_data = holder_of(lock_hash)
   if foreign_data then

@@ -34,7 +34,7 @@ if redis.call('exists', unpack(members)) == 0 then
   return 0
 end
 
--- uses     lib/extend, lib/holder
+-- uses     lib/extend, lib/holder, lib/primary
 
 -- Look at all locks before the first write.
 local refused
@@ -52,6 +52,7 @@ for i = 1, #members, 3 do
     end
   end
 end
+require_primary(members[3]) -- no memory key exists
 if refused then
   return refused
 end

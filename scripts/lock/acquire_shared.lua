@@ -1,5 +1,5 @@
 -- lock/acquire_shared: acquire the lock, or one more count, for an owner id that may be shared.
--- uses     lib/acl, lib/extend, lib/holder, lib/shared_counts, lib/token
+-- uses     lib/acl, lib/extend, lib/holder, lib/primary, lib/shared_counts, lib/token
 -- KEYS[1]  lock_hash
 -- KEYS[2]  channel: on which the release will be published
 -- KEYS[3]  memory_key: of this acquisition's release; exists if a late copy must not acquire
@@ -23,6 +23,7 @@ local refuse_second, is_nested = ARGV[4] == '1', ARGV[5] == '1'
 if redis.call('exists', memory_key) == 1 then
   return 'over'
 end
+require_primary(memory_key)
 local holder, foreign_data = holder_of(lock_hash)
 if foreign_data then
   return foreign_data

@@ -1,5 +1,5 @@
 -- lock/adopt: replace a holder's owner id by a new one, which takes over all its counts.
--- uses     lib/acl, lib/count, lib/extend, lib/holder, lib/shared_counts
+-- uses     lib/acl, lib/count, lib/extend, lib/holder, lib/primary, lib/shared_counts
 -- KEYS[1]  lock_hash
 -- KEYS[2]  channel: on which the release will be published
 -- KEYS[3]  memory_key: of the new id's release; exists if a late copy must not adopt
@@ -20,6 +20,7 @@ local new_owner, ttl_ms, publish, old_owner = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 if redis.call('exists', memory_key) == 1 then
   return 0
 end
+require_primary(memory_key)
 local holder, foreign_data = holder_of(lock_hash)
 if foreign_data then
   return foreign_data

@@ -1,5 +1,5 @@
 -- lock/list: read the kind of a lock from its keys, and the fields of its hash.
--- uses     lib/holder, rwlock/hold_keys, rwlock/readers
+-- uses     lib/holder, lib/primary, rwlock/hold_keys, rwlock/readers
 -- KEYS[1]  lock_hash
 -- KEYS[2]  token_key (optional): fencing token
 -- KEYS[3]  queue (optional): of a fair lock
@@ -10,6 +10,7 @@
 --          each, without dead readers. The kind is "lock" if no other key exists
 local lock_hash, token_key, queue, clients = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 
+prefer_primary(lock_hash)
 local kind, token = 'lock', token_key and redis.pcall('get', token_key)
 if type(token) ~= 'string' then
   token = ''

@@ -1,5 +1,5 @@
 -- lock/nested_acquire: set the count of a private hold when another one nests in it.
--- uses     lib/extend, lib/shared_counts
+-- uses     lib/extend, lib/primary, lib/shared_counts
 -- KEYS[1]  lock_hash
 -- KEYS[2]  shared_counts
 -- KEYS[3]  memory_key (optional): of this owner's release, for a wanted count of 1; exists if a
@@ -16,9 +16,11 @@ local shared = count and shared_count(shared_counts, field, count)
 -- If all counts are of acquisitions with WithOwner, a late copy asks after the owner's release. But
 -- a wanted count of 1 is that of an acquisition that took their hold for its own.
 if not count or (count == shared and wanted ~= '1') then
+  require_primary(lock_hash)
   return 0
 end
 if memory_key and redis.call('exists', memory_key) == 1 then
+  require_primary(lock_hash)
   return 0
 end
 -- Set the count instead of adding to it: a copy of this request then changes nothing.

@@ -1,11 +1,12 @@
 -- lock/renew: extend many locks, each for its owner; a longer TTL stays.
--- uses     lib/count, lib/extend, lib/typed
+-- uses     lib/count, lib/extend, lib/primary, lib/typed
 -- KEYS[1..]  each.lock_hash
 -- ARGV[1..]  each.owner (text), each.ttl_ms (ms)
 -- returns    kept: 1 for each lock, or 0 when its owner does not hold it any more or the key has
 --            another type
 local lock_hashes, owners_and_ttls = KEYS, ARGV
 
+require_primary(lock_hashes[1])
 local kept = {}
 for i, lock_hash in ipairs(lock_hashes) do
   local owner, ttl_ms = owners_and_ttls[2 * i - 1], owners_and_ttls[2 * i]

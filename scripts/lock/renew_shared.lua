@@ -1,5 +1,5 @@
 -- lock/renew_shared: extend many locks, each for an acquisition with WithOwner; a longer TTL stays.
--- uses     lib/extend, lib/shared_counts, lib/typed
+-- uses     lib/extend, lib/primary, lib/shared_counts, lib/typed
 -- KEYS[1..]  each.lock_hash, each.shared_counts
 -- ARGV[1..]  each.field (text), each.ttl_ms (ms), each.memory_key (text): the field is that of the
 --            owner, the memory key that of the acquisition. A ttl of 0 extends nothing
@@ -7,6 +7,7 @@
 --            another type
 local hashes_and_counts, all_args = KEYS, ARGV
 
+require_primary(hashes_and_counts[1])
 local kept = {}
 for i = 1, #hashes_and_counts / 2 do
   local lock_hash, shared_counts = hashes_and_counts[2 * i - 1], hashes_and_counts[2 * i]

@@ -1,5 +1,5 @@
 -- permitsemaphore/acquire: acquire permits, all or none, for ids of one acquisition alone.
--- uses     lib/acl, lib/clock, lib/number, permitsemaphore/leases
+-- uses     lib/acl, lib/clock, lib/number, lib/primary, permitsemaphore/leases
 -- KEYS[1]  permits_key: free permits
 -- KEYS[2]  channel: on which the release will be published
 -- KEYS[3]  memory_key: of this acquisition's release
@@ -20,6 +20,9 @@ end
 local now, free, wanted = now_ms(), read_number(permits_key), #ids / 16
 local ends_at = now + 1 + ttl_ms -- now is rounded down; a lease must not be shorter than its ttl
 local own = acquired_permits(leases, ids, now)
+if not free or #own > 0 then
+  require_primary(channel)
+end
 if not free then
   return {0}
 end
@@ -42,6 +45,9 @@ if next_end and next_end <= now then
   expired = math.min(redis.call('zcount', leases, '-inf', now), max_collected)
 end
 local enough = free + expired >= wanted
+if not enough then
+  require_primary(channel)
+end
 if enough or expired > 0 then
   local denied = publish_denied(publish, channel)
   if denied then

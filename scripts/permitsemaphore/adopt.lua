@@ -1,5 +1,5 @@
 -- permitsemaphore/adopt: replace the ids of acquired permits by new ones, all or none.
--- uses     lib/acl, lib/clock, lib/number, permitsemaphore/leases
+-- uses     lib/acl, lib/clock, lib/number, lib/primary, permitsemaphore/leases
 -- KEYS[1]  permits_key: free permits
 -- KEYS[2]  channel: on which the release will be published
 -- KEYS[3]  memory_key: of the new ids' release
@@ -12,6 +12,7 @@
 local permits_key, channel, memory_key, leases = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local publish, old_ids, new_ids, ttl_ms = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 
+require_primary(channel)
 local now, wanted = now_ms(), #old_ids / 16
 local ends_at = now + 1 + ttl_ms -- now is rounded down; a lease must not be shorter than its ttl
 local old_list, live = acquired_permits(leases, old_ids, now)

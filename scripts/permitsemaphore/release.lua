@@ -6,7 +6,7 @@
 -- Ids that hold nothing will never hold again, unless a copy of their acquisition is still under
 -- way. Therefore without a memory a copy of this script changes nothing either, and its answer is
 -- that they were not held.
--- uses     lib/acl, lib/clock, lib/number, lib/publish_permits, lib/remember
+-- uses     lib/acl, lib/clock, lib/number, lib/primary, lib/publish_permits, lib/remember
 -- uses     permitsemaphore/leases
 -- KEYS[1]  permits_key: free permits
 -- KEYS[2]  channel
@@ -43,6 +43,9 @@ if memory and not (memory == '1' and rest_ms == '0' and #own > 0) then
   return tonumber(memory)
 end
 local held = free and live == #ids / 16
+if #own == 0 then
+  require_primary(channel)
+end
 local denied = all_or_none and publish_denied(publish, channel)
 if denied then
   return denied

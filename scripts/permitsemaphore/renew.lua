@@ -11,6 +11,8 @@ for i = 1, #permits_and_leases / 2 do
   local permits_key, leases = permits_and_leases[2 * i - 1], permits_and_leases[2 * i]
   local ids, ttl_ms = ids_and_ttls[2 * i - 1], ids_and_ttls[2 * i]
   local ends_at, shorter = now + 1 + ttl_ms, {}
+  -- It removes nothing. A full Redis allows writes after this one, and a former primary refuses it.
+  call_typed('zset', 'zrem', leases, '')
   kept[i] = redis.call('type', permits_key).ok == 'string' and 1 or 0
   for from = 1, #ids, 16 do
     local id = string.sub(ids, from, from + 15)
@@ -22,7 +24,6 @@ for i = 1, #permits_and_leases / 2 do
     end
   end
   if kept[i] == 1 and #shorter > 0 then
-    redis.call('zrem', leases, '') -- removes nothing; a full Redis allows writes after this one
     for _, id in ipairs(shorter) do
       redis.call('zadd', leases, 'xx', ends_at, id)
     end

@@ -63,8 +63,9 @@ if is_free or is_single and is_clear and mode == 'read' and not count then
   return 0
 end
 
--- uses     lib/count, lib/polls, lib/shared_counts, rwlock/readers, rwlock/turns
+-- uses     lib/count, lib/polls, lib/primary, lib/shared_counts, rwlock/readers, rwlock/turns
 
+require_primary(lock_hash)
 local alive = reader_ttl(prefix, owner, count) > 0
 
 -- add_hold makes a reader's n-th hold.

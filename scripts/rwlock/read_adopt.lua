@@ -1,5 +1,5 @@
 -- rwlock/read_adopt: replace a reader's owner id by a new one, which takes over all its holds.
--- uses     lib/acl, lib/extend, lib/shared_counts
+-- uses     lib/acl, lib/extend, lib/primary, lib/shared_counts
 -- uses     rwlock/fit_ttl, rwlock/foreign, rwlock/hold_keys, rwlock/readers
 -- KEYS[1]  lock_hash
 -- KEYS[2]  channel: of releases
@@ -15,6 +15,7 @@
 local lock_hash, channel, memory_key, shared_counts = KEYS[1], KEYS[2], KEYS[3], KEYS[5]
 local new_owner, ttl_ms, publish, old_owner = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 
+require_primary(lock_hash)
 local prefix = hold_prefix(lock_hash)
 if redis.call('exists', memory_key) == 1 then
   return 0

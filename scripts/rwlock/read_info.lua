@@ -1,9 +1,10 @@
 -- rwlock/read_info: list the live readers.
--- uses     rwlock/foreign, rwlock/hold_keys, rwlock/readers
+-- uses     lib/primary, rwlock/foreign, rwlock/hold_keys, rwlock/readers
 -- KEYS[1]  lock_hash
 -- returns  holders: the readers, each with the pttl of its longest hold
 local lock_hash = KEYS[1]
 
+prefer_primary(lock_hash)
 local prefix = hold_prefix(lock_hash)
 local foreign_data = no_rwlock(lock_hash)
 if foreign_data then

@@ -62,7 +62,7 @@ if fields > 6 then
   end
 end
 
--- uses     rwlock/fit_ttl, rwlock/readers, rwlock/turns
+-- uses     lib/primary, rwlock/fit_ttl, rwlock/readers, rwlock/turns
 
 -- left_by fits the TTL of the hash, after a reader with left ms has left. The last one frees the
 -- lock, for a writer if no readers are still to come in their turn. If the others leave by their
@@ -80,6 +80,7 @@ local function left_by(left)
   end
 end
 
+require_primary(lock_hash)
 if client ~= '' then
   forget_reader(turns, client)
 end

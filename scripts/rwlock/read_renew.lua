@@ -1,5 +1,5 @@
 -- rwlock/read_renew: extend the leases of many readers, with all holds; a longer TTL stays.
--- uses     lib/typed, rwlock/hold_keys, rwlock/readers
+-- uses     lib/primary, lib/typed, rwlock/hold_keys, rwlock/readers
 -- KEYS[1..]  each.lock_hash, each.hold_key: the hold key is that of its first hold. The script
 --            derives that name itself; it is in KEYS so that Redis answers TRYAGAIN while the slot
 --            moves, and the reader does not look dead
@@ -7,6 +7,7 @@
 -- returns    kept: 1 for each reader, or 0 when it is dead or the lock's key has another type
 local hashes_and_holds, owners_and_ttls = KEYS, ARGV
 
+require_primary(hashes_and_holds[1])
 local kept = {}
 for i = 1, #hashes_and_holds / 2 do
   local lock_hash = hashes_and_holds[2 * i - 1]

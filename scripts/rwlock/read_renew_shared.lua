@@ -1,7 +1,7 @@
 -- rwlock/read_renew_shared: extend the leases of many readers, each for an owner's acquisition.
 -- The acquisitions are those with WithOwner. All holds of a reader are extended; a longer TTL
 -- stays.
--- uses     lib/extend, lib/shared_counts, lib/typed, rwlock/hold_keys, rwlock/readers
+-- uses     lib/extend, lib/primary, lib/shared_counts, lib/typed, rwlock/hold_keys, rwlock/readers
 -- KEYS[1..]  each.lock_hash, each.hold_key, each.shared_counts: the hold key is that of its first
 --            hold (see rwlock/read_renew)
 -- ARGV[1..]  each.owner (text), each.ttl_ms (ms), each.memory_key (text): the memory key is that of
@@ -10,6 +10,7 @@
 --            or the lock's key has another type
 local all_keys, all_args = KEYS, ARGV
 
+require_primary(all_keys[1])
 local kept = {}
 for i = 1, #all_keys / 3 do
   local lock_hash, shared_counts = all_keys[3 * i - 2], all_keys[3 * i]

@@ -1,6 +1,7 @@
 -- rwlock/read_set_count: set the count of a reader's private holds, which nest.
 -- Counts of acquisitions that share the id stay.
--- uses     lib/extend, lib/shared_counts, rwlock/fit_ttl, rwlock/hold_keys, rwlock/readers
+-- uses     lib/extend, lib/primary, lib/shared_counts
+-- uses     rwlock/fit_ttl, rwlock/hold_keys, rwlock/readers
 -- KEYS[1]  lock_hash
 -- KEYS[2]  shared_counts
 -- KEYS[3]  latest_change: of this count that was executed: a late copy of an earlier one does
@@ -19,6 +20,7 @@ local lock_hash, shared_counts, latest_change, memory_key = KEYS[1], KEYS[2], KE
 local owner, wanted_private, ttl_ms, needed_ms = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local change, memory_ttl_ms = ARGV[5], ARGV[6]
 
+require_primary(lock_hash)
 if memory_key and redis.call('exists', memory_key) == 1 then
   return 0
 end

@@ -42,11 +42,13 @@ if not is_shared and not is_nested
   return 0
 end
 
--- uses     lib/extend, lib/polls, lib/shared_counts, rwlock/foreign, rwlock/readers, rwlock/turns
+-- uses     lib/extend, lib/polls, lib/primary, lib/shared_counts
+-- uses     rwlock/foreign, rwlock/readers, rwlock/turns
 
 if redis.call('get', memory_key) then
   return 'over'
 end
+require_primary(lock_hash)
 local held = redis.call('hexists', lock_hash, field) == 1
 if held and (not is_shared or has_shared_count(shared_counts, field, memory_key)) then
   extend(lock_hash, ttl_ms) -- a copy of this request

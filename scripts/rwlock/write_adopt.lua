@@ -1,6 +1,6 @@
 -- rwlock/write_adopt: replace a writer's owner id by a new one, which takes over all its counts.
 -- The old id's read holds are removed.
--- uses     lib/acl, lib/count, lib/extend, lib/shared_counts
+-- uses     lib/acl, lib/count, lib/extend, lib/primary, lib/shared_counts
 -- uses     rwlock/foreign, rwlock/hold_keys, rwlock/readers
 -- KEYS[1]  lock_hash
 -- KEYS[2]  channel: of releases
@@ -19,6 +19,7 @@ local new_field, old_field = new_owner .. ':write', old_owner .. ':write'
 if redis.call('exists', memory_key) == 1 then
   return 0
 end
+require_primary(lock_hash)
 local foreign_data = foreign_data_of(lock_hash)
 if foreign_data then
   return foreign_data

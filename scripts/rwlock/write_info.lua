@@ -1,9 +1,10 @@
 -- rwlock/write_info: read who is the writer.
--- uses     rwlock/foreign, rwlock/readers
+-- uses     lib/primary, rwlock/foreign, rwlock/readers
 -- KEYS[1]  lock_hash
 -- returns  holders: the writer, if there is one
 local lock_hash = KEYS[1]
 
+prefer_primary(lock_hash)
 local foreign_data = no_rwlock(lock_hash)
 if foreign_data then
   return foreign_data

@@ -53,7 +53,7 @@ if is_usual and (successor and redis.call('exists', shared_counts, successor_mem
   return 1 + redis.call(publish, channel, '1') + polls
 end
 
--- uses     lib/acl, lib/extend, lib/set_count, lib/shared_counts
+-- uses     lib/acl, lib/extend, lib/primary, lib/set_count, lib/shared_counts
 -- uses     rwlock/fit_ttl, rwlock/foreign, rwlock/hold_keys, rwlock/readers, rwlock/turns
 
 local prefix = hold_prefix(lock_hash)
@@ -101,6 +101,7 @@ local has_count = not (is_shared and only_own)
   or has_shared_count(shared_counts, field, memory_key)
 local to_release = is_shared and math.min(count, 1) or count - shared
 if to_release == 0 or not has_count then
+  require_primary(lock_hash)
   if count == 0 then
     forget_shared_count(shared_counts, field)
   end

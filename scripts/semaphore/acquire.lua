@@ -1,5 +1,5 @@
 -- semaphore/acquire: acquire permits, all or none.
--- uses     lib/acl, lib/epoch, lib/number
+-- uses     lib/acl, lib/epoch, lib/number, lib/primary
 -- KEYS[1]  permits_key: permits left
 -- KEYS[2]  channel: on which the release will be published
 -- KEYS[3]  memory_key: of this acquisition: 1 and the epoch acquired, 2 released, 3 must not
@@ -19,6 +19,10 @@ if memory and not acquired_in then
   return 'over'
 end
 local left = read_number(permits_key)
+local enough = left and left >= tonumber(wanted)
+if acquired_in or not enough then
+  require_primary(channel)
+end
 if acquired_in then
   return {1, left or 0, tonumber(acquired_in)}
 end
@@ -28,7 +32,7 @@ if not left then
   end
   return {0}
 end
-if left < tonumber(wanted) then
+if not enough then
   return {0, left}
 end
 local denied = publish_denied(publish, channel)

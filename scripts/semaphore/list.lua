@@ -1,4 +1,5 @@
 -- semaphore/list: read a number, and whether it counts permits with leases.
+-- uses     lib/primary
 -- KEYS[1]  number_key
 -- KEYS[2]  leases (optional): missing if they are in another cluster slot
 -- returns  {kind text, pttl number, number text} or {}: the number as text; an empty list if there
@@ -14,5 +15,7 @@ end
 local kind = 'integer'
 if leases and redis.call('type', leases).ok == 'zset' then
   kind = 'permits'
+elseif leases then
+  prefer_primary(leases)
 end
 return {kind, redis.call('pttl', number_key), value}

@@ -1,0 +1,256 @@
+package topology
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	. "github.com/redlatch/redlatch/internal/fixture"
+	"github.com/redlatch/redlatch/internal/kinds"
+	"github.com/redlatch/redlatch/internal/redistest"
+	"github.com/redlatch/redlatch/primitives"
+)
+
+// onFormer is how long a client may go on believing a former primary. Without a write in every script it took 7 s and
+// more, or until the lease ended.
+const onFormer = 5 * time.Second
+
+// formers are what becomes of a former primary.
+var formers = []struct {
+	name   string
+	linked bool
+}{{"replica of the new primary", true}, {"replica without a link", false}}
+
+// warm makes a client open several connections.
+func warm(t testing.TB, c *primitives.Client) {
+	var open sync.WaitGroup
+	for i := range 8 {
+		open.Go(func() {
+			_, err := c.Lock(fmt.Sprintf("warm-%d", i)).Info(t.Context())
+			if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	open.Wait()
+}
+
+// The name of the primary moves while clients wait: for each kind one that hears messages, one that polls, and one
+// without a name, which has no reason to write by itself. The lock is released over the new primary.
+func TestWaitersFollowTheNameOfThePrimary(t *testing.T) {
+	for _, former := range formers {
+		t.Run(former.name, func(t *testing.T) {
+			t.Parallel()
+			n := redistest.ReplicatedName(t)
+			holder := NewClient(t, n.Client(t))
+			type waiter struct {
+				name string
+				held *primitives.Hold
+				got  <-chan error
+			}
+			var waiters []waiter
+			wait := func(of kinds.Kind, how string, c *primitives.Client, opts ...primitives.Option) {
+				name := of.Name + " " + how
+				warm(t, c)
+				held, err := of.One(t, holder, name).Acquire(t.Context())
+				require.NoError(t, err)
+				got := make(chan error, 1)
+				go func() {
+					h, err := of.Rival(c, name, opts...).Acquire(t.Context())
+					if err == nil {
+						err = h.Release(context.WithoutCancel(t.Context()))
+					}
+					got <- err
+				}()
+				AwaitWaiters(t, c, 1)
+				waiters = append(waiters, waiter{name, held, got})
+			}
+			for _, k := range kinds.All() {
+				wait(k, "hears", NewClient(t, n.Client(t)))
+				wait(k, "polls", NewClient(t, n.Client(t)), primitives.WithPolling(50*time.Millisecond, 500*time.Millisecond))
+				wait(k, "has no name", NewClient(t, n.Client(t), primitives.WithClientName("")))
+			}
+			locking := NewClient(t, n.Client(t))
+			held := Acquire(t, t.Context(), holder.Lock("locker"))
+			locked := make(chan error, 1)
+			go func() {
+				l := locking.Lock("locker").Locker(t.Context())
+				l.Lock()
+				l.Unlock() //nolint:staticcheck // it was waited for
+				locked <- nil
+			}()
+			AwaitWaiters(t, locking, 1)
+			waiters = append(waiters, waiter{"Locker", held, locked})
+			latch := NewClient(t, n.Client(t)).CountDownLatch("latch")
+			_, err := latch.Init(t.Context(), 1)
+			require.NoError(t, err)
+			opened := make(chan error, 1)
+			go func() { opened <- NewClient(t, n.Client(t)).CountDownLatch("latch").Wait(t.Context()) }()
+			redistest.WaitFor(t, Soon, func() bool {
+				return n.Former().Client(t).PubSubNumSub(t.Context(), "redisson_countdownlatch__channel__{latch}").
+					Val()["redisson_countdownlatch__channel__{latch}"] == 1
+			}, "the latch is waited for")
+
+			n.Move(t, former.linked)
+			require.NoError(t, latch.CountDown(t.Context()))
+			for _, w := range waiters {
+				require.NoError(t, w.held.Release(t.Context()), w.name)
+			}
+			released := time.Now()
+			over := time.After(onFormer)
+			for _, w := range append(waiters, waiter{name: "latch", got: opened}) {
+				select {
+				case err := <-w.got:
+					require.NoError(t, err, w.name)
+				case <-over:
+					require.FailNow(t, "still waits", w.name)
+				}
+			}
+			t.Logf("all went on within %v", time.Since(released).Round(time.Millisecond))
+		})
+	}
+}
+
+// Messages arrive on the new primary: a hand-off between clients takes no poll.
+func TestMessagesFollowTheNameOfThePrimary(t *testing.T) {
+	for _, former := range formers {
+		t.Run(former.name, func(t *testing.T) {
+			t.Parallel()
+			n := redistest.ReplicatedName(t)
+			a, b := NewClient(t, n.Client(t)), NewClient(t, n.Client(t))
+			kept := Acquire(t, t.Context(), b.Lock("kept")) // keeps b's subscription to notices
+			pass := func() time.Duration {
+				held := Acquire(t, t.Context(), a.Lock("passed"))
+				waiting := Start(func() (*primitives.Hold, error) { return b.Lock("passed").Acquire(t.Context()) })
+				AwaitWaiters(t, b, 1)
+				time.Sleep(50 * time.Millisecond) // the subscription is confirmed
+				began := time.Now()
+				Release(t, held)
+				Release(t, AwaitHold(t, waiting))
+				return time.Since(began)
+			}
+			pass()
+			n.Move(t, former.linked)
+			require.NoError(t, kept.Check(t.Context())) // meets the former primary
+			require.Eventually(t, func() bool { return pass() < 250*time.Millisecond }, Soon, time.Millisecond,
+				"messages arrive again")
+			require.Zero(t, n.Former().Client(t).PubSubNumPat(t.Context()).Val())
+			redistest.WaitFor(t, Soon, func() bool {
+				return len(n.Former().Client(t).PubSubChannels(t.Context(), "*").Val()) == 0
+			}, "nobody listens to the former primary")
+			Release(t, kept)
+		})
+	}
+}
+
+// Each case first meets the former primary, which has old data, over a connection of its own. The new primary has
+// forgotten everything.
+func TestAnswersComeFromTheNewPrimary(t *testing.T) {
+	t.Parallel()
+	n := redistest.ReplicatedName(t)
+	type question struct {
+		name string
+		ask  func(ctx context.Context) error
+	}
+	var questions []question
+	add := func(name string, ask func(context.Context) error) { questions = append(questions, question{name, ask}) }
+	fixed := primitives.WithLease(10 * time.Minute)
+	for _, k := range kinds.All() {
+		lose := func(how string, opts ...primitives.Option) *primitives.Hold {
+			h, err := k.One(t, NewClient(t, n.Client(t)), k.Name+" "+how, opts...).Acquire(t.Context())
+			require.NoError(t, err)
+			return h
+		}
+		if k.Leased {
+			lost := lose("check", fixed)
+			add(k.Name+" Check", func(ctx context.Context) error { return wantLost(lost.Check(ctx)) })
+			lost = lose("check of an owner", fixed, primitives.WithOwner("somebody:1"))
+			add(k.Name+" Check of an owner", func(ctx context.Context) error { return wantLost(lost.Check(ctx)) })
+			lost = lose("extend", fixed)
+			add(k.Name+" Extend", func(ctx context.Context) error { return wantLost(lost.Extend(ctx, time.Second)) })
+		}
+		holder := NewClient(t, n.Client(t))
+		_, err := k.One(t, holder, k.Name+" try").Acquire(t.Context(), fixed)
+		require.NoError(t, err)
+		other := NewClient(t, n.Client(t))
+		warm(t, other)
+		add(k.Name+" TryAcquire", func(ctx context.Context) error {
+			handle := k.Rival(other, k.Name+" try")
+			if pool, ok := handle.(kinds.Pool); ok {
+				if _, err := pool.Init(ctx, 1); err != nil {
+					return err
+				}
+			}
+			_, err := handle.TryAcquire(ctx)
+			return err
+		})
+		if k.Joint() {
+			continue
+		}
+		viewer := NewClient(t, n.Client(t))
+		warm(t, viewer)
+		add(k.Name+" Info", func(ctx context.Context) error {
+			info, err := k.Open(viewer, k.Name+" try").(interface {
+				Info(ctx context.Context) (primitives.Info, error)
+			}).Info(ctx)
+			if err == nil && (len(info.Holders) > 1 || k.Name == "semaphore" && info.Available > 0) {
+				err = fmt.Errorf("old data: %+v", info)
+			}
+			return err
+		})
+	}
+	latches := NewClient(t, n.Client(t))
+	for _, name := range []string{"count", "wait"} {
+		_, err := latches.CountDownLatch(name).Init(t.Context(), 1)
+		require.NoError(t, err)
+	}
+	counting, waiting := NewClient(t, n.Client(t)), NewClient(t, n.Client(t))
+	warm(t, counting)
+	warm(t, waiting)
+	add("latch Count", func(ctx context.Context) error {
+		count, err := counting.CountDownLatch("count").Count(ctx)
+		if err == nil && count != 0 {
+			err = fmt.Errorf("old data: %d", count)
+		}
+		return err
+	})
+	add("latch Wait", waiting.CountDownLatch("wait").Wait)
+	listing := NewClient(t, n.Client(t))
+	warm(t, listing)
+	add("Locks", func(ctx context.Context) error {
+		for info, err := range listing.Locks(ctx, "*check*") {
+			if err != nil {
+				return err
+			}
+			return fmt.Errorf("old data: %+v", info)
+		}
+		return nil
+	})
+
+	n.Move(t, false)
+	require.NoError(t, n.Current().Client(t).FlushAll(t.Context()).Err())
+	var asked sync.WaitGroup
+	for _, q := range questions {
+		asked.Go(func() {
+			ctx, cancel := context.WithTimeout(t.Context(), onFormer)
+			defer cancel()
+			if err := q.ask(ctx); err != nil {
+				t.Errorf("%s: %v", q.name, err)
+			}
+		})
+	}
+	asked.Wait()
+}
+
+// wantLost returns an error unless err is that of a lost hold.
+func wantLost(err error) error {
+	if !errors.Is(err, primitives.ErrLost) {
+		return fmt.Errorf("want ErrLost, got %w", err)
+	}
+	return nil
+}
