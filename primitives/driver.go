@@ -6,7 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 
 	"github.com/redlatch/redlatch/internal/engine"
 	"github.com/redlatch/redlatch/pubsub"
@@ -87,9 +90,22 @@ func (d *base) change(
 			Keys: &d.h.keys, MemoryKey: d.h.requestKey(d.h.c.newOwner().ID), MemoryTTL: d.h.c.run.Memory(),
 			Amount: int64(amount),
 		})
-		return err
+		return limitError(err)
 	})
 	return answer, err
+}
+
+// limitError returns [ErrInvalid] for the answer of a script that a number would be too large or too small.
+func limitError(err error) error {
+	reply, ok := errors.AsType[redis.Error](err)
+	if !ok {
+		return err
+	}
+	text, beyond := strings.CutPrefix(reply.Error(), "LIMIT ")
+	if !beyond {
+		return err
+	}
+	return invalid("%s", text)
 }
 
 // fieldDriver has the commands of locks whose owner is a field of the hash: all but the readers of a read-write
@@ -163,6 +179,16 @@ func (d *fieldDriver) renewal(batch *scripts.Batch, o *engine.Ownership, ttl tim
 	scripts.LockRenewShared{
 		Keys: &d.h.keys, Field: d.field(o), TTL: ttl, MemoryKey: d.h.ownerKey(&o.Owner),
 	}.AddTo(batch)
+}
+
+// shorten implements [renewer].
+func (d *fieldDriver) shorten(
+	ctx context.Context, o *engine.Ownership, ttl time.Duration, counts int, seenAt int64,
+) error {
+	_, err := scripts.LockShorten{
+		Keys: &d.h.keys, Field: d.field(o), Counts: int64(counts), TTL: ttl, SeenAt: seenAt,
+	}.Do(ctx, d.h.c.calls)
+	return err
 }
 
 // probe implements [renewer].

@@ -240,6 +240,16 @@ func (d *permitDriver) renewal(batch *scripts.Batch, o *engine.Ownership, ttl ti
 	scripts.PermitSemaphoreRenew{Keys: &d.h.keys, IDs: rawOf(o.ID), TTL: ttl}.AddTo(batch)
 }
 
+// shorten implements [renewer]. The ids belong to o alone.
+func (d *permitDriver) shorten(
+	ctx context.Context, o *engine.Ownership, ttl time.Duration, _ int, seenAt int64,
+) error {
+	_, err := scripts.PermitSemaphoreShorten{
+		Keys: &d.h.keys, IDs: rawOf(o.ID), TTL: ttl, SeenAt: seenAt,
+	}.Do(ctx, d.h.c.calls)
+	return err
+}
+
 // probe implements [renewer]. It looks for the first permit only: Redis forgets all of them or none.
 func (d *permitDriver) probe(o *engine.Ownership) []any {
 	raw := rawOf(o.ID)

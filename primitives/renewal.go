@@ -17,7 +17,9 @@ import (
 // group: one command renews them all, whatever their names. One bad key must not end the other
 // leases. So a batch that Redis refuses is divided into single leases.
 //
-// Renewals only raise TTLs. So they may overlap, be repeated and arrive late, and nothing is remembered.
+// Renewals only raise TTLs. So they may overlap, be repeated and arrive late, and nothing is remembered. A renewal
+// that finds a longer TTL says so. If nothing that was promised explains it, the server's clock was set back, and
+// another command shortens the lease: see [engine.Ownership.Shorten].
 
 // renewer is a driver whose leases are renewed in batches. Every driver with leases implements it:
 // [handle.use] checks that.
@@ -27,6 +29,9 @@ type renewer interface {
 	renewScript() *scripts.Script
 	// renewal adds one lease to a batch.
 	renewal(batch *scripts.Batch, o *engine.Ownership, ttl time.Duration)
+	// shorten shortens a lease to ttl, if it has so many counts and nobody else has one. A renewal has found at that
+	// time of the server, in ms, that it lasts longer.
+	shorten(ctx context.Context, o *engine.Ownership, ttl time.Duration, counts int, seenAt int64) error
 	// probe is a plain command that reads. If its reply is nil or 0, Redis has forgotten the lease, or a part.
 	probe(o *engine.Ownership) []any
 }
@@ -87,6 +92,12 @@ func (c *Client) renewTogether(ctx context.Context, batch []watchdog.Ask) ([]wat
 		if kept {
 			states[i] = watchdog.Renewed
 		}
+	}
+	for i, left := range reply.Longer {
+		o := batch[i].Keeper.(*engine.Ownership)
+		o.Shorten(batch[i].TTL, left, func(ctx context.Context, ttl time.Duration, counts int) error {
+			return renewerOf(o).shorten(ctx, o, ttl, counts, reply.Now)
+		})
 	}
 	return states, nil
 }

@@ -313,6 +313,16 @@ func (d *readerDriver) info(ctx context.Context) (Info, error) {
 	return heldBy(reply), err
 }
 
+// shorten implements [renewer].
+func (d *readerDriver) shorten(
+	ctx context.Context, o *engine.Ownership, ttl time.Duration, counts int, seenAt int64,
+) error {
+	_, err := scripts.RWLockReadShorten{
+		Keys: &d.h.keys, HoldKey: d.firstCountKey(o), Owner: o.ID, Counts: int64(counts), TTL: ttl, SeenAt: seenAt,
+	}.Do(ctx, d.h.c.calls)
+	return err
+}
+
 // probe implements [renewer].
 func (d *readerDriver) probe(o *engine.Ownership) []any { return []any{"exists", d.firstCountKey(o)} }
 

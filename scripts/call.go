@@ -2,6 +2,7 @@ package scripts
 
 import (
 	"context"
+	"math"
 	"sync/atomic"
 	"time"
 )
@@ -101,6 +102,9 @@ func (r *Runner) Publish() string { return r.publish.Load().(string) }
 // PublishSharded makes scripts publish by SPublish from now on.
 func (r *Runner) PublishSharded() { r.publish.Store(SPublish) }
 
+// maxMillis is the longest duration in ms.
+const maxMillis = int64(math.MaxInt64 / time.Millisecond)
+
 // noKindKeys are the keys of a kind that has none of its own.
 var noKindKeys KindKeys
 
@@ -180,7 +184,17 @@ func (b *Batch) Do(ctx context.Context, by Sender) (Kept, error) {
 		kept.Kept = make([]bool, b.size)
 	}
 	for i := range kept.Kept {
-		kept.Kept[i] = rest.flag()
+		left := rest.number()
+		kept.Kept[i] = left > 0
+		if left > 1 {
+			if kept.Longer == nil {
+				kept.Longer = map[int]time.Duration{}
+			}
+			kept.Longer[i] = time.Duration(min(left, maxMillis)) * time.Millisecond
+		}
+	}
+	if kept.Longer != nil {
+		kept.Now = rest.number()
 	}
 	return kept, rest.err
 }

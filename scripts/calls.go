@@ -35,6 +35,7 @@ var (
 	lockReleaseShared      = Load("lock/release_shared")
 	lockRenew              = Load("lock/renew")
 	lockRenewShared        = Load("lock/renew_shared")
+	lockShorten            = Load("lock/shorten")
 	permitsemaphoreAcquire = Load("permitsemaphore/acquire")
 	permitsemaphoreAdd     = Load("permitsemaphore/add")
 	permitsemaphoreAdopt   = Load("permitsemaphore/adopt")
@@ -45,6 +46,7 @@ var (
 	permitsemaphoreRelease = Load("permitsemaphore/release")
 	permitsemaphoreRenew   = Load("permitsemaphore/renew")
 	permitsemaphoreResize  = Load("permitsemaphore/resize")
+	permitsemaphoreShorten = Load("permitsemaphore/shorten")
 	rwlockReadAcquire      = Load("rwlock/read_acquire")
 	rwlockReadAdopt        = Load("rwlock/read_adopt")
 	rwlockReadCheck        = Load("rwlock/read_check")
@@ -54,6 +56,7 @@ var (
 	rwlockReadRenew        = Load("rwlock/read_renew")
 	rwlockReadRenewShared  = Load("rwlock/read_renew_shared")
 	rwlockReadSetCount     = Load("rwlock/read_set_count")
+	rwlockReadShorten      = Load("rwlock/read_shorten")
 	rwlockWriteAcquire     = Load("rwlock/write_acquire")
 	rwlockWriteAdopt       = Load("rwlock/write_adopt")
 	rwlockWriteForce       = Load("rwlock/write_force")
@@ -894,8 +897,8 @@ type LockRenew struct {
 // Script returns the script. Elements of one script may share a batch.
 func (LockRenew) Script() *Script { return lockRenew }
 
-// AddTo adds c to a batch. Redis returns 1 for each lock, or 0 when its owner does not hold it any
-// more or the key has another type.
+// AddTo adds c to a batch. Redis returns 1 for each lock, its pttl if that is longer, or 0 when its
+// owner does not hold it any more or the key has another type; the time if one is longer.
 func (c LockRenew) AddTo(by *Batch) {
 	by.begin(lockRenew)
 	by.keys = append(by.keys, c.Main)
@@ -919,12 +922,35 @@ type LockRenewShared struct {
 // Script returns the script. Elements of one script may share a batch.
 func (LockRenewShared) Script() *Script { return lockRenewShared }
 
-// AddTo adds c to a batch. Redis returns 1 for each acquisition, or 0 when it has no count any more
-// or the key has another type.
+// AddTo adds c to a batch. Redis returns 1 for each acquisition, the pttl of its lock if that is
+// longer, or 0 when it has no count any more or the key has another type; the time if one is
+// longer.
 func (c LockRenewShared) AddTo(by *Batch) {
 	by.begin(lockRenewShared)
 	by.keys = append(by.keys, c.Main, c.SharedCounts)
 	by.args = append(by.args, c.Field, by.millis(c.TTL), c.MemoryKey)
+}
+
+// LockShorten is a call of lock/shorten: shorten the TTL of a lock, which lasts longer than its
+// holder has promised.
+type LockShorten struct {
+	// Main
+	*Keys
+
+	// of the owner
+	Field string
+	// that belong to the holder
+	Counts int64
+	TTL    time.Duration
+	// when a renewal found the longer TTL, by the server's clock, ms
+	SeenAt int64
+}
+
+// Do runs the script. Redis returns 1 if it did, else 0.
+func (c LockShorten) Do(ctx context.Context, by Sender) (Number, error) {
+	keys := []any{c.Main}
+	args := []any{c.Field, c.Counts, by.millis(c.TTL), c.SeenAt}
+	return readNumber(by.send(ctx, lockShorten, keys, 1, args, 4))
 }
 
 // PermitSemaphoreAcquire is a call of permitsemaphore/acquire: acquire permits, all or none, for
@@ -1103,8 +1129,9 @@ type PermitSemaphoreRenew struct {
 // Script returns the script. Elements of one script may share a batch.
 func (PermitSemaphoreRenew) Script() *Script { return permitsemaphoreRenew }
 
-// AddTo adds c to a batch. Redis returns 1 for each acquisition, or 0 when not all of its permits
-// are held any more or a key has another type.
+// AddTo adds c to a batch. Redis returns 1 for each acquisition, how long its longest lease lasts
+// if that is longer, ms, or 0 when not all of its permits are held any more or a key has another
+// type; the time if one is longer.
 func (c PermitSemaphoreRenew) AddTo(by *Batch) {
 	by.begin(permitsemaphoreRenew)
 	by.keys = append(by.keys, c.Main, c.own().Leases)
@@ -1115,6 +1142,26 @@ func (c PermitSemaphoreRenew) AddTo(by *Batch) {
 // together. Redis returns 1.
 func PermitSemaphoreResize(ctx context.Context, by Sender, c Change) (Number, error) {
 	return readNumber(c.send(ctx, by, permitsemaphoreResize, c.own().Leases))
+}
+
+// PermitSemaphoreShorten is a call of permitsemaphore/shorten: shorten the leases of permits, which
+// last longer than their holder has.
+type PermitSemaphoreShorten struct {
+	// Main: free permits; Leases
+	*Keys
+
+	// of 16 bytes each
+	IDs string
+	TTL time.Duration
+	// when a renewal found the longer leases, by the server's clock, ms
+	SeenAt int64
+}
+
+// Do runs the script. Redis returns 1 if it did, else 0.
+func (c PermitSemaphoreShorten) Do(ctx context.Context, by Sender) (Number, error) {
+	keys := []any{c.Main, c.own().Leases}
+	args := []any{c.IDs, by.millis(c.TTL), c.SeenAt}
+	return readNumber(by.send(ctx, permitsemaphoreShorten, keys, 2, args, 3))
 }
 
 // RWLockReadAcquire is a call of rwlock/read_acquire: acquire the lock for reading; if granted,
@@ -1320,8 +1367,8 @@ type RWLockReadRenew struct {
 // Script returns the script. Elements of one script may share a batch.
 func (RWLockReadRenew) Script() *Script { return rwlockReadRenew }
 
-// AddTo adds c to a batch. Redis returns 1 for each reader, or 0 when it is dead or the lock's key
-// has another type.
+// AddTo adds c to a batch. Redis returns 1 for each reader, the pttl of its longest hold if that is
+// longer, or 0 when it is dead or the lock's key has another type; the time if one is longer.
 func (c RWLockReadRenew) AddTo(by *Batch) {
 	by.begin(rwlockReadRenew)
 	by.keys = append(by.keys, c.Main, c.HoldKey)
@@ -1347,8 +1394,9 @@ type RWLockReadRenewShared struct {
 // Script returns the script. Elements of one script may share a batch.
 func (RWLockReadRenewShared) Script() *Script { return rwlockReadRenewShared }
 
-// AddTo adds c to a batch. Redis returns 1 for each acquisition, or 0 when its reader is dead, it
-// has no count any more or the lock's key has another type.
+// AddTo adds c to a batch. Redis returns 1 for each acquisition, the pttl of its reader's longest
+// hold if that is longer, or 0 when its reader is dead, it has no count any more or the lock's key
+// has another type; the time if one is longer.
 func (c RWLockReadRenewShared) AddTo(by *Batch) {
 	by.begin(rwlockReadRenewShared)
 	by.keys = append(by.keys, c.Main, c.HoldKey, c.SharedCounts)
@@ -1390,6 +1438,30 @@ func (c RWLockReadSetCount) Do(ctx context.Context, by Sender) (Number, error) {
 		by.millis(c.MemoryTTL),
 	}
 	return readNumber(by.send(ctx, rwlockReadSetCount, keys, 3, args, 6))
+}
+
+// RWLockReadShorten is a call of rwlock/read_shorten: shorten the leases of a reader, which last
+// longer than its holder has promised.
+type RWLockReadShorten struct {
+	// Main
+	*Keys
+
+	// of the reader's first hold, see rwlock/read_check
+	HoldKey any
+	// id
+	Owner string
+	// that belong to the holder
+	Counts int64
+	TTL    time.Duration
+	// when a renewal found the longer leases, by the server's clock, ms
+	SeenAt int64
+}
+
+// Do runs the script. Redis returns 1 if it did, else 0.
+func (c RWLockReadShorten) Do(ctx context.Context, by Sender) (Number, error) {
+	keys := []any{c.Main, c.HoldKey}
+	args := []any{c.Owner, c.Counts, by.millis(c.TTL), c.SeenAt}
+	return readNumber(by.send(ctx, rwlockReadShorten, keys, 2, args, 4))
 }
 
 // RWLockWriteAcquire is a call of rwlock/write_acquire: acquire the lock for writing, or claim it

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"strconv"
+	"time"
 )
 
 // How replies are read. A reply of another form than the script's header states comes from something
@@ -69,7 +70,9 @@ func readTexts(reply Reply, err error) (Reply, []string, error) {
 type Kept struct {
 	Reply
 
-	Kept []bool
+	Kept   []bool
+	Longer map[int]time.Duration // how long leases last that last longer than asked for, by position; nil: none
+	Now    int64                 // the server's time, ms, if some do
 }
 
 // Refusal says why a lock was refused, if not because somebody else holds it.

@@ -57,6 +57,7 @@ type Ownership struct {
 	mu         sync.Mutex    // guards the rest; never held around a command
 	holds      *Hold         // live holds that have joined, linked by sibling
 	count      int32         // the count that the server should have
+	extends    int16         // commands under way that extend the lease
 	passed     int16         // how often a fenced lock was passed on within a cohort; less than its tokens
 	lapsed     int16         // holds that ended by their limit and were not released since
 	lost       bool          // set once: there are no holds any longer, and none joins
@@ -68,6 +69,7 @@ type Ownership struct {
 	over       Instant       // the latest end of the lease, or of the server's memory where there is no lease
 	shortLease time.Duration // the lease so far, if it is shorter than renewals ask for; else 0
 	lease      watchdog.Lease
+	shortening chan struct{} // closed when a command that shortens the lease has ended; nil: there is none
 
 	first Hold // what it was acquired for; see NewHold
 }
@@ -277,7 +279,8 @@ func (o *Ownership) nest(ctx context.Context, outer *Hold, ttl time.Duration) (s
 	}
 	// From here on wire is held until the reply. A release of outer that begins now is sent after the
 	// count.
-	o.extending()
+	o.extending(ctx)
+	defer o.extended()
 	returned := false
 	defer onPanic(&returned, func() { o.addCount(-1); o.wire.Unlock(); o.writeCountLater(ctx, 0) })
 	sent, lost, err := o.r.Driver.SetCount(ctx, o, o.addCount(+1), ttl)
@@ -553,13 +556,6 @@ func (o *Ownership) expiredLoss() Loss {
 	return Loss{Reason: LossExpired, Silent: o.lease.Silent()}
 }
 
-// extending notes that a command is about to be sent that extends the lease, and is repeated if it is not answered.
-func (o *Ownership) extending() {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.mayRenew = true
-}
-
 // Extend implements [Holding]: it keeps the lock, and h, for at least d from now. It blocks for the reply.
 // If the reply is lost, validity stays as it was: the server may keep the lock longer than h lasts, which
 // is safe.
@@ -567,7 +563,8 @@ func (o *Ownership) Extend(ctx context.Context, h *Hold, d time.Duration) error 
 	if err := o.promise(ctx, h, d); err != nil {
 		return err
 	}
-	o.extending()
+	o.extending(ctx)
+	defer o.extended()
 	sent, lost, err := o.r.Driver.Extend(ctx, o, d)
 	switch {
 	case err != nil:

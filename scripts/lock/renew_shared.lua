@@ -1,10 +1,10 @@
 -- lock/renew_shared: extend many locks, each for an acquisition with WithOwner; a longer TTL stays.
--- uses     lib/extend, lib/primary, lib/shared_counts, lib/typed
+-- uses     lib/extend, lib/longer, lib/primary, lib/shared_counts, lib/typed
 -- KEYS[1..]  each.lock_hash, each.shared_counts
 -- ARGV[1..]  each.field (text), each.ttl_ms (ms), each.memory_key (text): the field is that of the
 --            owner, the memory key that of the acquisition. A ttl of 0 extends nothing
--- returns    kept: 1 for each acquisition, or 0 when it has no count any more or the key has
---            another type
+-- returns    kept: 1 for each acquisition, the pttl of its lock if that is longer, or 0 when it has no
+--            count any more or the key has another type; the time if one is longer
 local hashes_and_counts, all_args = KEYS, ARGV
 
 require_primary(hashes_and_counts[1])
@@ -15,11 +15,12 @@ for i = 1, #hashes_and_counts / 2 do
   kept[i] = 0
   if call_typed('hash', 'hexists', lock_hash, field) == 1
     and has_shared_count(shared_counts, field, memory_key) then
+    kept[i] = 1
     if ttl_ms ~= '0' then
+      kept[i] = kept_for(redis.call('pttl', lock_hash), ttl_ms)
       extend(lock_hash, ttl_ms)
       extend(shared_counts, ttl_ms)
     end
-    kept[i] = 1
   end
 end
-return kept
+return with_time(kept)

@@ -1,5 +1,5 @@
 -- permitsemaphore/add: add permits, or take some away; a TTL stays.
--- uses     lib/acl, lib/number, lib/publish_permits, lib/remember
+-- uses     lib/acl, lib/limit, lib/number, lib/publish_permits, lib/remember
 -- KEYS[1]  permits_key: free permits
 -- KEYS[2]  channel
 -- KEYS[3]  memory_key: of this request
@@ -14,11 +14,13 @@ local publish, memory_ttl_ms, more = ARGV[1], ARGV[2], ARGV[3]
 if redis.call('exists', memory_key) == 1 then
   return 1
 end
-redis.call('zcard', leases) -- a key of another type must not be deleted
+local acquired = redis.call('zcard', leases) -- fails for a key of another type
 local free = read_number(permits_key)
-local denied = tonumber(more) > 0 and publish_denied(publish, channel)
-if denied then
-  return denied
+local known = tonumber(more) > 0 and free and free + acquired or free or 0
+local refusal = beyond_limit(known, more)
+  or tonumber(more) > 0 and publish_denied(publish, channel)
+if refusal then
+  return refusal
 end
 redis.call('incrby', permits_key, more)
 if not free then

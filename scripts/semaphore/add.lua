@@ -1,5 +1,5 @@
 -- semaphore/add: add permits, or take some away; a TTL stays.
--- uses     lib/acl, lib/epoch, lib/publish_permits, lib/remember
+-- uses     lib/acl, lib/epoch, lib/limit, lib/number, lib/publish_permits, lib/remember
 -- KEYS[1]  permits_key: permits left
 -- KEYS[2]  channel
 -- KEYS[3]  memory_key: of this request
@@ -14,13 +14,13 @@ local publish, memory_ttl_ms, more = ARGV[1], ARGV[2], ARGV[3]
 if redis.call('exists', memory_key) == 1 then
   return 1
 end
-local denied = publish_denied(publish, channel)
-if denied then
-  return denied
+local before = read_number(permits_key)
+local refusal = beyond_limit(before or 0, more) or publish_denied(publish, channel)
+if refusal then
+  return refusal
 end
-local is_new = redis.call('exists', permits_key) == 0
 local left = redis.call('incrby', permits_key, more)
-if is_new then
+if not before then
   new_epoch(epoch_key, memory_key)
 end
 remember(memory_key, 1, memory_ttl_ms)

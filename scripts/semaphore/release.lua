@@ -2,7 +2,7 @@
 -- The successor waits for as many permits or fewer, and gets them at once, unless the semaphore has
 -- been made smaller meanwhile. A late copy of the acquisition acquires nothing. Permits of an
 -- earlier semaphore of the same name are lost.
--- uses     lib/number, lib/publish_permits
+-- uses     lib/limit, lib/number, lib/publish_permits
 -- KEYS[1]  permits_key: permits left
 -- KEYS[2]  channel
 -- KEYS[3]  memory_key: of the acquisition: 1 and the epoch acquired, 2 released, 3 must not acquire
@@ -54,6 +54,8 @@ local hands_off = successor_memory and before + permits >= tonumber(successor_pe
 if hands_off then
   returned = returned - successor_permits
 end
+-- Others may have added as many permits as there may be, while these were taken.
+returned = math.min(returned, math.max(most_permits - before, 0))
 local left = returned == 0 and before or redis.call('incrby', permits_key, returned)
 if remembers_release then
   redis.call('set', memory_key, '2', 'px', memory_ttl_ms)

@@ -79,7 +79,7 @@ func TestWaitersFollowTheNameOfThePrimary(t *testing.T) {
 			held := Acquire(t, t.Context(), holder.Lock("locker"))
 			locked := make(chan error, 1)
 			go func() {
-				l := locking.Lock("locker").Locker(t.Context())
+				l := locking.Lock("locker").Locker(context.WithoutCancel(t.Context()))
 				l.Lock()
 				l.Unlock() //nolint:staticcheck // it was waited for
 				locked <- nil

@@ -1,0 +1,71 @@
+package contract
+
+import (
+	"math"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	. "github.com/redlatch/redlatch/internal/fixture"
+	"github.com/redlatch/redlatch/internal/kinds"
+	"github.com/redlatch/redlatch/internal/redistest"
+	"github.com/redlatch/redlatch/primitives"
+)
+
+// Redisson counts permits with an int, and its waiters cannot read a message beyond one. What would pass that, in
+// either direction, changes nothing.
+func TestPermitsStayAnInt(t *testing.T) {
+	for _, k := range kinds.Pools() {
+		t.Run(k.Name, func(t *testing.T) {
+			redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+				c := NewClient(t, s.Client(t))
+				name := redistest.Name(t)
+				pool := k.OpenPool(c, name)
+				_, err := pool.Init(t.Context(), math.MaxInt32-5)
+				require.NoError(t, err)
+				numbers := Subscribe(t, s, k.Channel(name))
+				available := func() int {
+					info, err := pool.Info(t.Context())
+					require.NoError(t, err)
+					return info.Available
+				}
+
+				require.NoError(t, pool.Add(t.Context(), 5))
+				require.ErrorIs(t, pool.Add(t.Context(), 1), primitives.ErrInvalid)
+				require.Equal(t, math.MaxInt32, available())
+				require.NoError(t, pool.Add(t.Context(), -math.MaxInt32))
+				require.NoError(t, pool.Add(t.Context(), -math.MaxInt32))
+				require.ErrorIs(t, pool.Add(t.Context(), -1), primitives.ErrInvalid)
+				require.Equal(t, -math.MaxInt32, available())
+				require.NoError(t, pool.Add(t.Context(), 1), "towards 0")
+
+				// Others fill the pool up while a permit is taken.
+				require.NoError(t, s.Client(t).Set(t.Context(), name, math.MaxInt32, 0).Err())
+				held, err := pool.Acquire(t.Context())
+				require.NoError(t, err)
+				require.NoError(t, s.Client(t).Incr(t.Context(), name).Err())
+				require.NoError(t, held.Release(t.Context()))
+				for _, message := range numbers.Received(t) {
+					require.LessOrEqual(t, len(message), len("2147483647"))
+					require.NotContains(t, message, "2147483648")
+				}
+				if k.Name == "semaphore" {
+					require.Equal(t, math.MaxInt32, available())
+				}
+			})
+		})
+	}
+}
+
+// Permits that are taken count, too.
+func TestAddCountsTakenPermits(t *testing.T) {
+	s := redistest.Miniredis(t)
+	pool := NewClient(t, s.Client(t)).PermitExpirableSemaphore("p")
+	_, err := pool.Init(t.Context(), math.MaxInt32)
+	require.NoError(t, err)
+	_, err = pool.Acquire(t.Context(), primitives.WithPermits(10))
+	require.NoError(t, err)
+	require.ErrorIs(t, pool.Add(t.Context(), 1), primitives.ErrInvalid)
+	require.NoError(t, pool.Add(t.Context(), -1))
+	require.NoError(t, pool.Add(t.Context(), 1))
+}
