@@ -17,9 +17,10 @@ type processor interface {
 // call is one run of a script. It does not change: every attempt sends the same arguments.
 type call struct {
 	script   *Script
-	args     []any // "evalsha", digest, number of keys, keys, arguments
-	firstKey int8  // index of the first key in args, by which a cluster client routes; 0: no keys
-	key      any   // the first key; nil: no keys
+	args     []any // "evalsha", mark, number of keys, keys, arguments
+	mark     *mark
+	firstKey int8 // index of the first key in args, by which a cluster client routes; 0: no keys
+	key      any  // the first key; nil: no keys
 
 	// Both are made once for all attempts, by deadlines.after. Once leaves them nil.
 	end *deadline       // when the call gives up, unless its caller's context ends before
@@ -31,13 +32,16 @@ type call struct {
 // callMemory is what a call refers to, in one allocation.
 type callMemory struct {
 	args   [12]any // enough for most scripts
+	mark   mark
 	joined joinedContext
 	here   joinedContext // of the attempt in the caller's goroutine
 }
 
 func newCall(s *Script, keys, args []any) call {
 	c := call{script: s, memory: new(callMemory)}
-	c.args = append(c.memory.args[:0], "evalsha", s.digest, len(keys))
+	c.mark = &c.memory.mark
+	c.mark.begin(context.Background(), s)
+	c.args = append(c.memory.args[:0], "evalsha", c.mark, len(keys))
 	if len(keys) > 0 {
 		c.firstKey, c.key = 3, keys[0]
 	}
@@ -45,8 +49,32 @@ func newCall(s *Script, keys, args []any) call {
 	return c
 }
 
+// copy returns the same call, for attempts beside the one that has the arguments of c.
+func (c *call) copy() call {
+	other := *c
+	other.memory = new(callMemory)
+	other.memory.joined = c.memory.joined
+	other.mark = &other.memory.mark
+	other.memory.joined.mark = other.mark
+	other.ctx = &other.memory.joined
+	other.args = append(append(other.memory.args[:0], c.args[0], other.mark), c.args[2:]...)
+	other.mark.begin(other.ctx, c.script)
+	return other
+}
+
 // evalArgs returns the same call as an EVAL, with the script's text.
-func (c *call) evalArgs() []any { return append([]any{"eval", c.script.text}, c.args[2:]...) }
+func (c *call) evalArgs() []any {
+	c.mark.asText = true
+	return append([]any{"eval", c.mark}, c.args[2:]...)
+}
+
+// failed returns the error of an attempt that ended with err, which says whether the command was sent.
+func (c *call) failed(err error) error {
+	if answers(err) || c.mark.wasWritten() {
+		return err
+	}
+	return &unsent{err}
+}
 
 // attempt runs a script once, by its digest. If the server does not know it, attempt loads it and
 // sends it again; if the server has forgotten it in between (SCRIPT FLUSH), or cannot load it,
@@ -54,11 +82,12 @@ func (c *call) evalArgs() []any { return append([]any{"eval", c.script.text}, c.
 // executed. If the caller has returned meanwhile, the script is not sent again: it would be executed
 // after what the caller has sent since, such as a rollback.
 //
-// The caller is registered in running. ctx bounds the time until the command is sent, then
-// go-redis's own timeouts apply. The error is that of go-redis; classify says what it means.
+// The caller is registered in running. ctx bounds the time until the command is sent. The error is that of go-redis,
+// or an [unsent]; classify says what it means.
 func (r *Runner) attempt(ctx context.Context, via processor, c call) (Reply, error) {
 	args, loaded, withText := c.args, false, false
 	for {
+		c.mark.again()
 		cmd := newCmd(ctx, c.firstKey, args...)
 		cmd.SetStepCount(1) // else a cluster client asks any node for it (COMMAND), perhaps one that hangs
 		sent := time.Now()  // before the command is written: a TTL that it sets counts from no later than this
@@ -66,8 +95,8 @@ func (r *Runner) attempt(ctx context.Context, via processor, c call) (Reply, err
 		r.contact.note(c.key, err)
 		switch {
 		case err == nil, withText, !repliedWith(err, "NOSCRIPT"):
-			return reply, err
-		case isAbandoned(ctx):
+			return reply, c.failed(err)
+		case c.isAbandoned(ctx):
 			return Reply{}, notSent(ctx, time.Now())
 		case !loaded && r.load(ctx, via, c) == nil:
 			loaded = true // now the digest should do
@@ -81,6 +110,11 @@ func (r *Runner) attempt(ctx context.Context, via processor, c call) (Reply, err
 func isAbandoned(ctx context.Context) bool {
 	joined, ok := ctx.(*joinedContext)
 	return ctx.Err() != nil || (ok && joined.values.Err() != nil)
+}
+
+// isAbandoned reports whether nobody waits for an attempt at c with that context.
+func (c *call) isAbandoned(ctx context.Context) bool {
+	return c.mark.state.Load() == isDropped || isAbandoned(ctx)
 }
 
 // load loads the script into the node that serves the command's keys. On a cluster client,
@@ -162,13 +196,13 @@ func (c *singleCmd) reply(sent time.Time, err error) (Reply, error) {
 // pipelines sends each command in a pipeline of its own. go-redis keeps connections for pipelines
 // alone, so commands that block, such as an application's BLPOP, cannot use them up.
 type pipelines struct {
-	punctual bool       // all end with the deadline of their context; the client has the hook for it
-	masters  *toMasters // sends them instead, if it is not nil
-	idle     sync.Pool  // of redis.Pipeliner
+	hook    *punctual  // all end with the deadline of their context; nil: with the timeouts of the client
+	masters *toMasters // sends them instead, if it is not nil
+	idle    sync.Pool  // of redis.Pipeliner
 }
 
-func newPipelines(rdb redis.UniversalClient, punctual bool) *pipelines {
-	return &pipelines{punctual: punctual, idle: sync.Pool{New: func() any { return rdb.Pipeline() }}}
+func newPipelines(rdb redis.UniversalClient, hook *punctual) *pipelines {
+	return &pipelines{hook: hook, idle: sync.Pool{New: func() any { return rdb.Pipeline() }}}
 }
 
 // Process implements [processor]. The command is a [singleCmd].
@@ -176,7 +210,7 @@ func (p *pipelines) Process(ctx context.Context, cmd redis.Cmder) error {
 	if p.masters != nil {
 		return p.masters.Process(ctx, cmd)
 	}
-	cmd.(*singleCmd).punctual = p.punctual
+	p.hook.prepare(cmd)
 	pipe := p.idle.Get().(redis.Pipeliner)
 	_ = pipe.Process(ctx, cmd) // only queues cmd
 	return p.exec(ctx, pipe)
@@ -187,7 +221,7 @@ func (p *pipelines) batch(ctx context.Context, cmds []redis.Cmder) error {
 	if p.masters != nil {
 		return p.masters.batch(ctx, cmds)
 	}
-	cmds[0].(*singleCmd).punctual = p.punctual
+	p.hook.prepare(cmds[0])
 	pipe := p.idle.Get().(redis.Pipeliner)
 	_ = pipe.BatchProcess(ctx, cmds...) // only queues them
 	return p.exec(ctx, pipe)

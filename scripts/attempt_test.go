@@ -123,9 +123,9 @@ func TestAbandonedCommandOfABatch(t *testing.T) {
 		defer r.Close()
 		ctx, cancel := context.WithCancel(t.Context())
 		p := &pending{call: newCall(counted, []any{"k"}, []any{"x"}), done: make(chan struct{}, 1)}
-		p.end, p.call.ctx = r.ends.after(ctx, r.timeout, &p.memory.joined)
+		p.call.end, p.call.ctx = r.ends.after(ctx, r.timeout, &p.memory.joined)
 		cancel()
-		require.Empty(t, r.batch.send(t.Context(), r.batch.piped(), []*pending{p}))
+		require.Empty(t, r.batch.send(t.Context(), r.batch.timed, []*pending{p}))
 		<-p.done
 		require.ErrorIs(t, p.err, context.Canceled)
 		require.Equal(t, errorClass{NotExecuted, false, false}, classify(p.err))

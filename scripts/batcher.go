@@ -47,8 +47,6 @@ type batcher struct {
 	idle      sync.Pool  // of *pending
 	probe     *prober    // of the server
 
-	endsInTime bool // the client ends an attempt within the runner's timeout, once it has a connection
-
 	latest   atomic.Pointer[deadline] // of the latest call; of a shard's batcher only
 	hereEnds deadlines                // of attempts in callers' goroutines
 
@@ -82,30 +80,20 @@ type pending struct {
 	cmd   *singleCmd // in a batch
 	reply Reply
 	err   error
-	done  chan struct{} // capacity 1: gets one value when reply and err are set
+	done  chan struct{} // capacity 1: has a value when reply and err are set, see tell
+	ended atomic.Bool   // reply and err are set
 }
 
 func newBatcher(r *Runner, rdb redis.UniversalClient, maxDirect, maxOthers int) *batcher {
 	b := &batcher{
-		r: r, plain: newPipelines(rdb, false), maxDirect: maxDirect, maxOthers: maxOthers, probe: newProber(r, rdb),
+		r: r, plain: newPipelines(rdb, nil), maxDirect: maxDirect, maxOthers: maxOthers, probe: newProber(r, rdb),
 	}
 	b.timed = b.plain
 	if node, ok := rdb.(*redis.Client); ok { // not a type that embeds one, and may override its methods
-		b.hook, b.timed = punctualOf(node), newPipelines(node, true)
-		o := node.Options()
-		b.endsInTime = min(o.ReadTimeout, o.WriteTimeout) > 0 && max(o.ReadTimeout, o.WriteTimeout) <= r.timeout
+		b.hook = punctualOf(node)
+		b.timed = newPipelines(node, b.hook)
 	}
 	return b
-}
-
-// piped returns the pipelines for an attempt whose context ends with its call. Normally the client's own timeouts
-// end the attempt, if they are short enough. While the server is silent, and once the runner closes, the deadline
-// of the context does, so that nothing stays in flight for longer.
-func (b *batcher) piped() *pipelines {
-	if b.endsInTime && !b.r.silent.Load() && !b.r.isStopped() {
-		return b.plain
-	}
-	return b.timed
 }
 
 // answers reports whether the error of an attempt, or its absence, shows that the server has answered.
@@ -114,26 +102,26 @@ func answers(err error) bool {
 	return err == nil || replied
 }
 
-// do makes one attempt at c. It returns when the attempt is answered, or when ctx or c.end ends
-// before: the attempt is then withdrawn if it is still queued, else it goes on in its goroutine and
-// its outcome is unknown. The caller is registered in running.
+// errSlow is the error of do if another attempt should be made, while this one may still be answered.
+var errSlow = errors.New("scripts: no answer yet")
+
+// do makes one attempt at c. It returns when the attempt is answered, or an earlier slow one, or when ctx or c.end ends
+// before: the attempt is then dropped if it was not sent, else it goes on in its goroutine and
+// its outcome is unknown. If the attempt takes longer than the runner's patience, do returns errSlow, adds the attempt
+// to failed.slow, and the caller makes another one. The caller is registered in running.
 func (b *batcher) do(ctx context.Context, c call, failed *failures) (Reply, error) {
 	r := b.r
 	began := time.Now()
-	if b.maySendHere(ctx, c.script, began) {
+	if len(failed.slow) == 0 && b.maySendHere(ctx, c.script, began) {
 		reply, doubt, err := b.sendHere(ctx, c, began)
 		failed.doubt = failed.doubt || doubt
 		if err != errElsewhere { //nolint:errorlint // as sendHere returns it
 			return reply, err
 		}
+		c.mark.begin(c.ctx, c.script)
 	}
 	// Another goroutine sends, because go-redis may block for longer than ctx lasts.
-	p, ok := b.idle.Get().(*pending)
-	if !ok {
-		p = &pending{done: make(chan struct{}, 1)}
-		p.run = func() { b.sendDirect(p) }
-	}
-	p.call = c
+	p := b.newPending(c, failed.slow)
 	if b.enter(p, began) {
 		// The caller is still registered, so running is above zero here, and Close will wait for this
 		// attempt too.
@@ -141,10 +129,22 @@ func (b *batcher) do(ctx context.Context, c call, failed *failures) (Reply, erro
 		go p.run()
 	}
 	silent := b.probe.due(began)
+	patience := r.slowAt(began)
 	for slow, over := r.slots.slow(), false; !over; {
 		select {
 		case <-p.done:
-			return b.finish(ctx, p, began)
+			if len(failed.slow) == 0 {
+				return b.finish(ctx, p, began)
+			}
+			if reply, err, ok := b.finishAny(ctx, p, failed, began); ok {
+				return reply, err
+			}
+		case <-patience:
+			patience = nil
+			if failed.counted < r.retries && !r.isStopped() {
+				failed.slow = append(failed.slow, p)
+				return Reply{}, errSlow
+			}
 		case <-silent:
 			silent = nil
 			b.probe.start()
@@ -159,26 +159,94 @@ func (b *batcher) do(ctx context.Context, c call, failed *failures) (Reply, erro
 	}
 	// The caller returns now. What is still queued must not be sent after that.
 	err := b.probe.explain(interruption(ctx, began), began)
-	if err.notSent = b.withdraw(p); err.notSent {
+	failed.dropSlow()
+	if b.withdraw(p) {
+		err.notSent = true
 		return Reply{}, err
 	}
 	select {
 	case <-p.done: // answered at the same time: the answer counts
-		return b.finish(ctx, p, began)
+		if len(failed.slow) == 0 {
+			return b.finish(ctx, p, began)
+		}
+		if reply, err, ok := b.finishAny(ctx, p, failed, began); ok {
+			return reply, err
+		}
 	default:
-		// p now belongs to the goroutine that sends it, so it does not go back to idle.
-		r.noteAnswered(err)
-		return Reply{}, err
+	}
+	// p now belongs to the goroutine that sends it, so it does not go back to idle.
+	err.notSent = p.mark.drop()
+	r.noteAnswered(err)
+	return Reply{}, err
+}
+
+// slowAt returns a channel that is closed when an attempt that began then is slow; nil if none ever is.
+func (r *Runner) slowAt(began time.Time) <-chan struct{} {
+	if r.patience == 0 {
+		return nil
+	}
+	return r.slow.within(began, r.patience-r.patience/10, r.patience).Done()
+}
+
+// newPending returns an attempt at c. It shares its channel with slow ones of the same call.
+func (b *batcher) newPending(c call, slow []*pending) *pending {
+	var p *pending
+	if len(slow) == 0 {
+		p, _ = b.idle.Get().(*pending)
+	}
+	if p == nil {
+		p = &pending{done: make(chan struct{}, 1)}
+		p.run = func() { b.sendDirect(p) }
+	}
+	if len(slow) > 0 {
+		p.done = slow[0].done
+	}
+	p.call = c
+	return p
+}
+
+// tell passes the result of an attempt to its caller. The channel may have a value already, if another attempt of the
+// same call has ended. From here on p belongs to the caller.
+func (p *pending) tell() {
+	p.ended.Store(true)
+	select {
+	case p.done <- struct{}{}:
+	default:
 	}
 }
 
 // finish returns the result of p, which began then, and puts p back into idle.
 func (b *batcher) finish(ctx context.Context, p *pending, began time.Time) (Reply, error) {
-	reply, err := p.reply, b.probe.noticed(ctx, p.end, p.err, began)
+	reply, err := p.reply, b.probe.noticed(ctx, p.call.end, p.err, began)
 	*p = pending{done: p.done, run: p.run}
 	b.idle.Put(p)
 	b.r.noteAnswered(err)
 	return reply, err
+}
+
+// finishAny returns the result of an attempt that has ended: an answer if there is one, else the error of p, once it
+// has ended. ok is false if there is neither. Slow attempts that have failed are over.
+func (b *batcher) finishAny(
+	ctx context.Context, p *pending, failed *failures, began time.Time,
+) (reply Reply, _ error, ok bool) {
+	for _, slow := range failed.takeEnded() {
+		if answers(slow.err) && !repliedWith(slow.err, temporaryRefusals...) {
+			b.r.noteAnswered(slow.err)
+			failed.slow = append(failed.slow, p)
+			failed.dropSlow()
+			return slow.reply, slow.err, true
+		}
+		failed.doubt = failed.doubt || classify(slow.err).outcome == Unknown
+	}
+	if !p.ended.Load() {
+		return Reply{}, nil, false
+	}
+	err := b.probe.noticed(ctx, p.call.end, p.err, began)
+	b.r.noteAnswered(err)
+	if answers(err) {
+		failed.dropSlow()
+	}
+	return p.reply, err, true
 }
 
 // enter reports whether a command may be sent alone, and counts it if so. The caller then sends it
@@ -206,11 +274,11 @@ func (b *batcher) sendDirect(p *pending) {
 	defer b.r.running.Done()
 	via := processor(b.r.rdb) // the pipelines of a type that hides a cluster client may tell a wrong outcome: see shards
 	if b.maxDirect == maxDirect || b.hook != nil || b.plain.masters != nil {
-		via = b.piped()
+		via = b.timed
 	}
 	sent := time.Now()
 	p.reply, p.err = b.r.attempt(p.ctx, via, p.call)
-	if b.r.shards.cluster != nil && isMisrouted(p.err) && !isAbandoned(p.ctx) {
+	if b.r.shards.cluster != nil && isMisrouted(p.err) && !p.isAbandoned(p.ctx) {
 		p.reply, p.err = b.r.attempt(p.ctx, b.r.rdb, p.call)
 	}
 	b.mu.Lock() // before the caller continues: its next command finds the place free
@@ -218,7 +286,7 @@ func (b *batcher) sendDirect(p *pending) {
 	b.quiet = !answers(p.err)
 	b.here.note(!b.quiet, sent)
 	b.mu.Unlock()
-	p.done <- struct{}{}
+	p.tell()
 }
 
 // withdraw removes p from the queue. It reports false if a worker took p already: then p may be
@@ -332,8 +400,11 @@ func (b *batcher) updateFull() { b.full = len(b.queue) > b.maxDirect/2 }
 // sendAll makes one attempt at each command of a batch, as Runner.attempt does at one: by digest,
 // again after loading what the server does not know, and then with the text.
 func (b *batcher) sendAll(batch []*pending) {
-	ctx := batch[0].end // of the oldest command: none may be sent long after its caller has returned
-	pipe := b.piped()
+	end := batch[0].call.end // of the oldest command
+	ctx := &joinedContext{
+		Context: end.sending, values: context.Background(), until: end.until, limits: &b.r.limits, mark: batch[0].mark,
+	}
+	pipe := b.timed
 	if batch = b.send(ctx, pipe, batch); len(batch) == 0 {
 		return
 	}
@@ -351,7 +422,7 @@ func (b *batcher) sendAll(batch []*pending) {
 		p.args = p.evalArgs()
 	}
 	for _, p := range b.send(ctx, pipe, batch) {
-		p.done <- struct{}{}
+		p.tell()
 	}
 }
 
@@ -361,6 +432,7 @@ func (b *batcher) sendAll(batch []*pending) {
 func (b *batcher) send(ctx context.Context, pipe *pipelines, batch []*pending) []*pending {
 	cmds := make([]redis.Cmder, len(batch))
 	for i, p := range batch {
+		p.mark.again()
 		p.cmd = newCmd(ctx, p.firstKey, p.args...)
 		cmds[i] = p.cmd
 	}
@@ -371,12 +443,13 @@ func (b *batcher) send(ctx context.Context, pipe *pipelines, batch []*pending) [
 	unknown := batch[:0]
 	for _, p := range batch {
 		p.reply, p.err = p.cmd.reply(sent, broken)
+		p.err = p.failed(p.err)
 		b.r.contact.note(p.key, p.err)
 		noScript := repliedWith(p.err, "NOSCRIPT")
 		redirected := b.r.shards.cluster != nil && isMisrouted(p.err)
 		switch {
 		case !noScript && !redirected: // p has its result
-		case isAbandoned(p.call.ctx):
+		case p.isAbandoned(p.call.ctx):
 			p.err = notSent(p.call.ctx, sent) // as in attempt
 		case redirected:
 			b.r.running.Go(func() { b.sendRedirected(p) })
@@ -385,7 +458,7 @@ func (b *batcher) send(ctx context.Context, pipe *pipelines, batch []*pending) [
 			unknown = append(unknown, p)
 			continue
 		}
-		p.done <- struct{}{} // from here on p belongs to its caller
+		p.tell()
 	}
 	return unknown
 }
@@ -405,5 +478,5 @@ func (b *batcher) noteBatch(sent time.Time, batch []*pending, broken error) {
 // sendRedirected sends p again, alone, after its node answered that another one serves the slot.
 func (b *batcher) sendRedirected(p *pending) {
 	p.reply, p.err = b.r.attempt(p.ctx, b.r.rdb, p.call)
-	p.done <- struct{}{}
+	p.tell()
 }

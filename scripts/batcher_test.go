@@ -538,7 +538,7 @@ func TestDoWaitsForAConnectionUntilItsContextEnds(t *testing.T) {
 	began := time.Now()
 	_, err = w.r.Do(ctx, counted, []any{key}, "late")
 	require.Less(t, time.Since(began), testTimeout)
-	require.Equal(t, Unknown, OutcomeOf(err))
+	require.Equal(t, NotExecuted, OutcomeOf(err))
 	require.ErrorIs(t, err, redis.ErrClosed)
 }
 
@@ -725,7 +725,8 @@ func TestCommandIsNotSentAfterItsCall(t *testing.T) {
 	t.Cleanup(r.Close)
 	p.Record()
 	_, err := r.Do(t.Context(), counted, []any{redistest.Name(t)}, "once")
-	require.ErrorIs(t, err, ErrOutcomeUnknown)
+	require.ErrorIs(t, err, ErrNoAnswer)
+	require.Equal(t, NotExecuted, OutcomeOf(err))
 	<-dialed
 	close(hang)
 	_, err = r.Do(t.Context(), counted, []any{redistest.Name(t)}, "later")
@@ -810,30 +811,4 @@ func TestRoomForMoreConnections(t *testing.T) {
 	b.queue = append(b.queue, nil)
 	b.updateFull()
 	require.True(t, b.full)
-}
-
-// The client's own timeouts end an attempt if they are short enough, unless the server is silent or the runner stops.
-func TestAttemptsEndInTime(t *testing.T) {
-	const timeout = time.Second
-	for _, tt := range []struct {
-		read, write time.Duration
-		inTime      bool
-	}{
-		{timeout, timeout, true},
-		{timeout + 1, timeout, false},
-		{timeout, timeout + 1, false},
-		{-1, timeout, false},
-		{timeout, -1, false},
-	} {
-		rdb := redis.NewClient(&redis.Options{ReadTimeout: tt.read, WriteTimeout: tt.write})
-		r := NewRunner(rdb, timeout)
-		require.Equal(t, tt.inTime, r.batch.piped() == r.batch.plain, "%+v", tt)
-		r.silent.Store(true)
-		require.Same(t, r.batch.timed, r.batch.piped())
-		r.silent.Store(false)
-		r.Stop()
-		require.Same(t, r.batch.timed, r.batch.piped())
-		r.Close()
-		require.NoError(t, rdb.Close())
-	}
 }

@@ -6,7 +6,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	"github.com/redlatch/redlatch/internal/redistest"
@@ -34,7 +33,7 @@ func TestCommands(t *testing.T) {
 	}, longTimeouts)
 }
 
-// Commands returns when its context ends. Its attempt ends with the read timeout.
+// Commands returns when its context ends. Its attempt ends with the command timeout.
 func TestCommandsEndWithTheirContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := redistest.Embedded(t).Proxy(t)
@@ -51,6 +50,6 @@ func TestCommandsEndWithTheirContext(t *testing.T) {
 		require.Equal(t, Unknown, OutcomeOf(err))
 		require.Equal(t, limit, time.Since(began))
 		r.Close()
-		require.LessOrEqual(t, time.Since(began), r.rdb.(*redis.Client).Options().ReadTimeout, "it is not repeated")
+		require.LessOrEqual(t, time.Since(began), r.Timeout()+closeReserve, "it is not repeated")
 	})
 }

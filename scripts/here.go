@@ -93,7 +93,7 @@ func (h *here) begin(now time.Time) {
 // maySendHere reports whether a caller may send a command by itself now, and counts it in direct if so. The
 // caller then calls sendHere.
 func (b *batcher) maySendHere(ctx context.Context, s *Script, now time.Time) bool {
-	if s.slow || b.hook == nil || b.hook.covered.Load() || b.r.timeout <= 2*hereTimeout || b.r.isStopped() {
+	if s.slow || b.hook == nil || b.r.timeout <= 2*hereTimeout || b.r.isStopped() {
 		return false
 	}
 	if end, ok := ctx.Deadline(); ok && end.Sub(now) <= hereTimeout {
@@ -116,7 +116,8 @@ var errElsewhere = errors.New("scripts: to be sent by another goroutine")
 // attempt goes on in another goroutine; doubt says that the command may have been executed already.
 func (b *batcher) sendHere(ctx context.Context, c call, began time.Time) (reply Reply, doubt bool, err error) {
 	end := b.hereEnds.within(began, hereTimeout*3/4, hereTimeout)
-	c.memory.here = joinedContext{end, ctx, end.until}
+	c.memory.here = joinedContext{Context: end, values: ctx, until: end.until}
+	c.mark.begin(&c.memory.here, c.script)
 	cmd := newCmd(&c.memory.here, c.firstKey, c.args...)
 	var returned, answered, late bool
 	sent := time.Now() // before the command is written: a TTL that it sets counts from no later than this
@@ -136,8 +137,9 @@ func (b *batcher) sendHere(ctx context.Context, c call, began time.Time) (reply 
 	reply, err = cmd.reply(sent, b.timed.Process(&c.memory.here, cmd))
 	returned, answered = true, answers(err)
 	b.r.contact.note(c.key, err)
-	doubt = errors.Is(err, os.ErrDeadlineExceeded)           // of a read or write
-	late = doubt || errors.Is(err, context.DeadlineExceeded) // of the wait for a connection
+	late = errors.Is(err, os.ErrDeadlineExceeded) || // of a read or write
+		errors.Is(err, context.DeadlineExceeded) // of the wait for a connection
+	doubt = late && c.mark.wasWritten()
 	switch {
 	case late && ctx.Err() != nil:
 		ended := interruption(ctx, began)
@@ -152,5 +154,5 @@ func (b *batcher) sendHere(ctx context.Context, c call, began time.Time) (reply 
 		return Reply{}, false, errElsewhere
 	}
 	b.r.noteAnswered(err)
-	return reply, false, err
+	return reply, false, c.failed(err)
 }

@@ -369,8 +369,12 @@ func TestHooksOfAClientWhoseCallersSend(t *testing.T) {
 
 	var later senders
 	rdb.AddHook(&later)
-	first.do(t, t.Context(), r, 0, 1)
-	require.Equal(t, int32(1), later.elsewhere.Load())
+	first.do(t, t.Context(), r, 1, 0)
+	require.Equal(t, int32(1), later.here.Load(), "a hook that was added later sees it, too")
+	var last senders
+	rdb.AddHook(&last)
+	first.do(t, t.Context(), r, 1, 0)
+	require.Equal(t, []int32{2, 1}, []int32{later.here.Load(), last.here.Load()})
 }
 
 // A hook may panic in the caller's goroutine, and the caller may recover. Its command is not in flight after that.

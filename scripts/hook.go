@@ -14,52 +14,109 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// punctual makes chosen commands of a go-redis client end with the deadline of their context. go-redis does that
-// only if the whole client is configured so (ContextTimeoutEnabled). A copy of the client can be configured
-// differently and shares its connections, but it has no hooks, so the application's hooks would miss the commands.
+// punctual makes chosen commands of a go-redis client end with the deadline of their context, and with nothing else.
+// The timeouts of the client itself are those of the application, which may be too short for a slow server, or none.
+// A copy of the client can be configured differently and shares its connections, but it has no hooks, so the
+// application's hooks would miss the commands.
 //
-// punctual is therefore a hook itself. It is added to the client once, and passes marked pipelines on to such a
-// copy. All hooks that were added before it have seen the pipeline by then.
+// punctual therefore adds a hook to the client, which passes marked pipelines on to such a copy. All hooks that were
+// added before it have seen the pipeline by then. When the application adds another one, punctual adds its own once
+// more, behind that.
 type punctual struct {
-	copy    *redis.Client
-	send    redis.ProcessPipelineHook // of the copy
-	covered atomic.Bool               // a hook was added after this one: it does not see marked commands
+	rdb  weak.Pointer[redis.Client]
+	copy *redis.Client
+	send redis.ProcessPipelineHook // of the copy
+
+	mu   sync.Mutex // held while last is replaced
+	last atomic.Pointer[lastHook]
 	lastDial
+}
+
+// lastHook is the hook that passes pipelines on, as long as it is the last one.
+type lastHook struct {
+	of      *punctual
+	covered atomic.Bool // a hook was added after this one
 }
 
 // punctuals has the hook of each client, which all runners of the client share.
 var punctuals = hooks[redis.Client, punctual]{}
 
-// punctualOf returns the hook of rdb, and adds it if there is none.
+// punctualOf returns the punctual of rdb, and makes it if there is none.
 func punctualOf(rdb *redis.Client) *punctual {
 	return punctuals.of(rdb, func() *punctual {
-		o := rdb.Options()
-		p := &punctual{copy: rdb.WithTimeout(o.ReadTimeout)} // with options of its own
-		p.copy.Options().WriteTimeout = o.WriteTimeout
+		p := &punctual{rdb: weak.Make(rdb), copy: rdb.WithTimeout(0)} // with options of its own: only the deadline counts
 		p.copy.Options().ContextTimeoutEnabled = true
-		p.copy.AddHook(p) // sets send
-		rdb.AddHook(p)
+		p.copy.AddHook(copyHook{p}) // sets send
+		rdb.AddHook(p)              // notes dials
+		p.last.Store(&lastHook{of: p})
+		rdb.AddHook(p.last.Load())
 		return p
 	})
 }
 
-// ProcessPipelineHook implements [redis.Hook]. go-redis calls it first for the copy, then for the client, and
-// again for each hook that is added later.
-func (p *punctual) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	if p.send == nil {
-		p.send = next
-		return next
+// prepare marks the first command of a pipeline, a [singleCmd], unless p is nil.
+func (p *punctual) prepare(first redis.Cmder) {
+	if p == nil {
+		return
 	}
+	first.(*singleCmd).punctual = true
+	if p.isCovered() {
+		p.uncover()
+	}
+}
+
+// isCovered reports whether the application has added a hook that would not see marked pipelines.
+func (p *punctual) isCovered() bool { return p.last.Load().covered.Load() }
+
+// uncover makes the hook the last one again.
+func (p *punctual) uncover() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	rdb := p.rdb.Value()
+	if rdb == nil || !p.isCovered() {
+		return
+	}
+	last := &lastHook{of: p}
+	rdb.AddHook(last)
+	p.last.Store(last)
+}
+
+// copyHook is the hook of the copy.
+type copyHook struct{ of *punctual }
+
+// ProcessPipelineHook implements [redis.Hook].
+func (h copyHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	if h.of.send == nil { // the first one is for pipelines, and the next one for transactions
+		h.of.send = next
+	}
+	return next
+}
+
+// DialHook implements [redis.Hook].
+func (copyHook) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+// ProcessHook implements [redis.Hook].
+func (copyHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return next }
+
+// ProcessPipelineHook implements [redis.Hook]. go-redis calls it for the client, and again for each hook that is
+// added later.
+func (h *lastHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	if !isGoRedis(next) {
-		p.covered.Store(true)
+		h.covered.Store(true)
 	}
 	return func(ctx context.Context, cmds []redis.Cmder) error {
-		if cmd, ok := cmds[0].(*singleCmd); ok && cmd.punctual {
-			return p.send(ctx, cmds)
+		if cmd, ok := cmds[0].(*singleCmd); ok && cmd.punctual && h == h.of.last.Load() {
+			return h.of.send(ctx, cmds)
 		}
 		return next(ctx, cmds)
 	}
 }
+
+// DialHook implements [redis.Hook].
+func (*lastHook) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+// ProcessHook implements [redis.Hook].
+func (*lastHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return next }
 
 // isGoRedis reports whether next belongs to go-redis, and not to a hook.
 func isGoRedis(next redis.ProcessPipelineHook) bool {
@@ -67,13 +124,14 @@ func isGoRedis(next redis.ProcessPipelineHook) bool {
 	return f != nil && strings.HasPrefix(f.Name(), "github.com/redis/go-redis/v9.")
 }
 
-// lastDial is a hook that only notes what becomes of a client's dials.
+// lastDial is a hook that notes what becomes of a client's dials, and gives deadlines to its connections.
 type lastDial struct {
 	addr   atomic.Pointer[string]     // of the latest connection; nil: none, or unknown
 	failed atomic.Pointer[failedDial] // the latest one, if none has succeeded since and its context did not end it
 	dials  atomic.Int32               // under way
 	made   atomic.Int64               // that succeeded
 	places places
+	conns  conns
 }
 
 // failedDial is why and when a dial failed.
@@ -113,7 +171,10 @@ func (d *lastDial) DialHook(next redis.DialHook) redis.DialHook {
 				d.addr.Store(&now)
 			}
 		}
-		return conn, err
+		if err != nil {
+			return nil, err
+		}
+		return d.conns.wrap(conn), nil
 	}
 }
 

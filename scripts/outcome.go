@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"regexp"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -97,6 +99,13 @@ func (e *Error) Is(target error) bool {
 func failure(script string, err error, outcome Outcome) *Error {
 	e := &Error{
 		Script: script, Outcome: outcome, NotNow: classify(err).notNow, Closed: isClosed(err), Err: withoutScript(err),
+	}
+	switch u := e.Err.(type) { //nolint:errorlint // as attempts return it
+	case *unsent:
+		e.Err = u.cause
+		e.NotNow = isTurnedAway(u.cause)
+	case *unmapped:
+		e.NotNow = e.NotNow || isTurnedAway(u.cause)
 	}
 	_, inScript := e.Err.(*scriptError) //nolint:errorlint // else the script was not run, or it has refused
 	e.Denied = inScript && redisutil.LacksRights(err)
@@ -240,6 +249,23 @@ func notSent(ctx context.Context, began time.Time) *interrupted {
 	return err
 }
 
+// unsent is the error of an attempt whose command was not written to a connection: the dial or the handshake has
+// failed, a limiter or a hook has refused it, or no connection was free.
+type unsent struct{ cause error }
+
+func (e *unsent) Error() string { return e.cause.Error() }
+func (e *unsent) Unwrap() error { return e.cause }
+
+// isTurnedAway reports whether a server, or a load balancer before it, has closed a new connection: it has too many
+// clients, or no backend at the moment.
+func isTurnedAway(err error) bool {
+	if op, ok := errors.AsType[*net.OpError](err); ok && op.Op == "dial" {
+		return false
+	}
+	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
+		errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
+}
+
 // unmapped is the error of an attempt for which the slot map could not be read.
 type unmapped struct{ cause error }
 
@@ -289,6 +315,9 @@ func classify(err error) errorClass {
 	}
 	if _, ok := errors.AsType[redis.Error](err); ok {
 		return errorClass{Executed, false, false}
+	}
+	if u, ok := errors.AsType[*unsent](err); ok {
+		return errorClass{NotExecuted, !errors.Is(u.cause, redis.ErrClosed), false}
 	}
 	// Without a connection nothing was sent.
 	if op, ok := errors.AsType[*net.OpError](err); ok && op.Op == "dial" {

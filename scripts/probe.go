@@ -151,7 +151,9 @@ func (p *prober) noticed(ctx context.Context, end *deadline, err error, began ti
 	if _, ok := errors.AsType[*interrupted](err); ok {
 		return err
 	}
-	return p.explain(interruption(ctx, began), began)
+	i := interruption(ctx, began)
+	_, i.notSent = errors.AsType[*unsent](err)
+	return p.explain(i, began)
 }
 
 // close ends the timer.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"math/rand/v2"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -52,8 +53,13 @@ type Runner struct {
 	slots     slotMap
 	shards    shards
 	ends      deadlines
-	contact   contact
-	dialed    *lastDial // by the client; nil: a cluster client
+	limits    limits
+	slow      deadlines // at which attempts are slow, see patience
+	// patience is how long an attempt waits for its answer until another one is made as well; 0: until the call ends.
+	patience time.Duration
+	patient  atomic.Int32 // patient attempts in flight
+	contact  contact
+	dialed   *lastDial // by the client; nil: a cluster client
 	// connections is how many the client has at most.
 	connections int
 	silent      atomic.Bool // the latest script got no answer
@@ -120,6 +126,11 @@ func NewRunner(rdb redis.UniversalClient, timeout time.Duration) *Runner {
 	// go-redis may send a command as late as one read timeout after its context ended: it does not
 	// check the context between the handshake of a new connection and its first use.
 	r.timeout = min(timeout, maxTimeout)
+	r.ends.sending, r.ends.abandon = context.WithCancel(context.Background())
+	r.limits.timeout, r.limits.ends = r.timeout, &r.ends
+	if readTimeout > 0 && readTimeout < r.timeout {
+		r.patience = readTimeout
+	}
 	lastAttempt := r.timeout + max(readTimeout, 0)
 	r.memory = max(lastAttempt+maxCopyDelay, minMemory)
 	r.answers = lastAttempt + answerReserve
@@ -164,6 +175,7 @@ func (r *Runner) Do(ctx context.Context, s *Script, keys []any, args ...any) (Re
 	defer r.running.Done()
 	c := newCall(s, keys, args)
 	c.end, c.ctx = r.ends.after(ctx, r.timeout, &c.memory.joined)
+	r.bound(&c)
 	var failed failures
 	for {
 		b, err := r.batch, error(nil)
@@ -174,14 +186,65 @@ func (r *Runner) Do(ctx context.Context, s *Script, keys []any, args ...any) (Re
 		if err == nil {
 			reply, err = b.do(ctx, c, &failed)
 		}
+		if err == errSlow { //nolint:errorlint // as do returns it
+			failed.attempts++
+			failed.counted++
+			c = c.copy() // the other attempt has the arguments of c
+			continue
+		}
 		if err == nil {
 			reply.Doubt = failed.doubt
 			return reply, nil
 		}
-		if err = r.again(ctx, c, cmp.Or(b, r.batch).probe, &failed, err); err != nil {
+		b = cmp.Or(b, r.batch)
+		last := err
+		err = r.again(ctx, c, b.probe, &failed, last)
+		switch {
+		case err == errSlow: //nolint:errorlint // as again returns it
+			return r.awaitSlow(ctx, c, b, &failed, last)
+		case err != nil:
 			return Reply{}, err
 		}
 	}
+}
+
+// awaitSlow waits for the answer to an earlier attempt, after the last one has failed with err.
+func (r *Runner) awaitSlow(ctx context.Context, c call, b *batcher, failed *failures, err error) (Reply, error) {
+	began := time.Now()
+	for len(failed.slow) > 0 && !answers(err) {
+		select {
+		case <-failed.slow[0].done:
+			for _, slow := range failed.takeEnded() {
+				if answers(slow.err) || classify(slow.err).outcome == Unknown {
+					err = slow.err
+				}
+				if slow.err == nil {
+					failed.dropSlow()
+					slow.reply.Doubt = failed.doubt
+					return slow.reply, nil
+				}
+				failed.doubt = failed.doubt || classify(slow.err).outcome == Unknown
+			}
+			continue
+		case <-ctx.Done():
+			err = b.probe.explain(interruption(ctx, began), began)
+		case <-c.end.Done():
+			err = b.probe.explain(interruption(ctx, began), began)
+		}
+		break
+	}
+	failed.dropSlow()
+	outcome := classify(err).outcome
+	if failed.doubt {
+		outcome = Unknown
+	}
+	return Reply{}, failure(c.script.name, err, outcome)
+}
+
+// bound applies the runner's limits to the attempts at c, and makes its mark.
+func (r *Runner) bound(c *call) {
+	c.memory.joined.limits, c.memory.joined.mark = &r.limits, c.mark
+	c.mark.begin(c.ctx, c.script)
 }
 
 // shardOf returns the batcher of the master of a cluster that serves c; that of all masters if it is not known.
@@ -196,23 +259,45 @@ func (r *Runner) shardOf(ctx context.Context, c call) (*batcher, error) {
 }
 
 // Once makes one attempt, for callers that retry by themselves and run in a goroutine of their own.
-// ctx bounds the time until the command is sent; then go-redis's own timeouts apply. Once waits for
+// ctx bounds the time until the command is sent; the answer may take as long as a call may. Once waits for
 // no batch. It uses go-redis's connections for pipelines, because other commands may occupy all
 // others. On a cluster it returns early if the node does not answer and is replaced.
 func (r *Runner) Once(ctx context.Context, s *Script, keys []any, args ...any) (Reply, error) {
+	return r.once(ctx, time.Time{}, s, keys, args)
+}
+
+// maxPatient is how many patient attempts may be in flight: a silent server must not occupy all connections for so
+// long.
+const maxPatient = 4
+
+// once is Once. A patient attempt waits for its answer until then, if that is longer than a call may take, and if few
+// do. Then once returns when ctx ends, and the attempt goes on in a goroutine of its own.
+func (r *Runner) once(ctx context.Context, until time.Time, s *Script, keys, args []any) (Reply, error) {
 	if err := r.register(ctx, s.name); err != nil {
 		return Reply{}, err
 	}
 	defer r.running.Done()
 	c := newCall(s, keys, args)
 	end := r.ends.in(r.timeout)
-	c.memory.joined = joinedContext{ctx, ctx, end.until}
-	sending := &c.memory.joined
-	var met former
-	var reply Reply
-	var err error
-	for again := true; again; again = met.isOld(r, err) && ctx.Err() == nil {
-		reply, err = r.slots.follow(ctx, c, func() (Reply, error) { return r.attempt(sending, r.batch.piped(), c) })
+	c.memory.joined = joinedContext{Context: ctx, values: ctx, until: end.until}
+	c.ctx = &c.memory.joined
+	r.bound(&c)
+	attempt := func() (reply Reply, err error) {
+		var met former
+		for again := true; again; again = met.isOld(r, err) && ctx.Err() == nil {
+			reply, err = r.slots.follow(ctx, c, func() (Reply, error) { return r.attempt(c.ctx, r.batch.timed, c) })
+		}
+		return reply, err
+	}
+	reply, err := Reply{}, error(nil)
+	if until.After(end.until) && r.patient.Add(1) <= maxPatient && !r.isStopped() {
+		c.memory.joined.until, c.memory.joined.patient = until, true
+		reply, err = r.oncePatiently(ctx, c, attempt)
+	} else {
+		if until.After(end.until) {
+			r.patient.Add(-1)
+		}
+		reply, err = attempt()
 	}
 	if err != nil {
 		got := classify(err)
@@ -220,6 +305,29 @@ func (r *Runner) Once(ctx context.Context, s *Script, keys []any, args ...any) (
 		return Reply{}, failure(s.name, err, got.outcome)
 	}
 	return reply, nil
+}
+
+// oncePatiently makes a patient attempt, which was counted.
+func (r *Runner) oncePatiently(ctx context.Context, c call, attempt func() (Reply, error)) (Reply, error) {
+	type result struct {
+		reply Reply
+		err   error
+	}
+	began := time.Now()
+	done := make(chan result, 1) // with room for the result, so that the goroutine ends in any case
+	r.running.Go(func() {
+		defer r.patient.Add(-1)
+		reply, err := attempt()
+		done <- result{reply, err}
+	})
+	select {
+	case res := <-done:
+		return res.reply, res.err
+	case <-ctx.Done():
+		err := interruption(ctx, began)
+		err.notSent = c.mark.drop()
+		return Reply{}, err
+	}
 }
 
 // noteFailed begins to read the slot map again, if an attempt may have failed because its node is down
@@ -250,17 +358,57 @@ func (r *Runner) isStopped() bool {
 	}
 }
 
-// Close makes later calls fail with [ErrClosed] and waits for the commands in flight, which end
-// within the client's own timeouts. It may be called again.
+// Close makes later calls fail with [ErrClosed] and waits for the commands in flight. They end within the runner's
+// timeout. It may be called again.
+//
+// Nobody waits for their answers, so attempts that have not sent anything end at once. Close does not wait for an
+// attempt that does not end, because it is in code of the application, or reads from a connection that was dialed
+// before [NewRunner] and has no deadlines.
 func (r *Runner) Close() {
 	r.Stop()
 	r.mu.Lock()
 	r.closed = true
 	r.mu.Unlock()
-	r.running.Wait()
+	r.ends.abandon()
+	done := make(chan struct{})
+	go func() {
+		r.running.Wait()
+		close(done)
+	}()
+	tick := time.NewTicker(interruptPause)
+	defer tick.Stop()
+	for waiting := true; waiting; {
+		select {
+		case <-done:
+			waiting = false
+		case now := <-tick.C:
+			r.interrupt(&r.limits.making)
+			final := r.ends.final.Load().until
+			if now.After(final) {
+				r.interrupt(&r.limits.patient)
+			}
+			waiting = now.Before(final.Add(closeReserve))
+		}
+	}
 	r.ends.close()
+	r.slow.close()
 	r.slots.ends.close()
 	r.batch.probe.close()
+}
+
+const (
+	interruptPause = 5 * time.Millisecond
+	closeReserve   = 200 * time.Millisecond // for attempts to end, beyond their time
+)
+
+// interrupt ends what is under way on the connections whose deadlines have that location.
+func (r *Runner) interrupt(location *time.Location) {
+	if r.dialed != nil {
+		r.dialed.conns.interrupt(location)
+	}
+	for node := range *r.shards.batches.Load() {
+		punctualOf(node).conns.interrupt(location)
+	}
 }
 
 // register begins a call: it adds it to running. The caller then calls running.Done, unless register
@@ -301,10 +449,33 @@ func (r *Runner) noteAnswered(err error) {
 // failures is what a call knows of its failed attempts.
 type failures struct {
 	attempts int
-	counted  int   // attempts that use up the configured retries: all but temporary refusals
-	doubt    bool  // an attempt has an unknown outcome
-	reason   error // why the latest finished attempt failed
+	counted  int        // attempts that use up the configured retries: all but temporary refusals
+	doubt    bool       // an attempt has an unknown outcome
+	reason   error      // why the latest finished attempt failed
+	slow     []*pending // earlier attempts that may still be answered
 	former   former
+}
+
+// takeEnded removes the slow attempts that have ended, and returns them.
+func (f *failures) takeEnded() (ended []*pending) {
+	f.slow = slices.DeleteFunc(f.slow, func(p *pending) bool {
+		if p.ended.Load() {
+			ended = append(ended, p)
+			return true
+		}
+		return false
+	})
+	return ended
+}
+
+// dropSlow drops the slow attempts, and notes whether one of them may be executed, or was, without an answer.
+func (f *failures) dropSlow() {
+	for _, p := range f.slow {
+		answered := p.ended.Load() && answers(p.err)
+		if !answered && !p.mark.drop() {
+			f.doubt = true
+		}
+	}
 }
 
 // again decides what follows when an attempt at c failed with err. It notes err in failed. If it
@@ -323,12 +494,16 @@ func (r *Runner) again(ctx context.Context, c call, probe *prober, failed *failu
 	}
 	isLast := failed.counted > r.retries &&
 		!(dialedNothing(err, failed.reason) && r.sleep(ctx, c.end, probe.soon(), nil) && probe.isBack())
+	if got.transient && isLast && len(failed.slow) > 0 {
+		return errSlow
+	}
 	if !got.transient || isLast || !r.pause(ctx, c.end, failed.attempts, err, rereading) {
 		// Add why the attempt before failed. classify looks at the interruption first, so this does not
 		// decide what the error means.
 		if i, ok := errors.AsType[*interrupted](err); ok && failed.reason != nil {
 			i.follows(failed.reason)
 		}
+		failed.dropSlow()
 		outcome := got.outcome
 		if failed.doubt { // an earlier attempt may have been executed, whatever the last one says
 			outcome = Unknown
@@ -438,7 +613,7 @@ func attemptOnce[T any](
 	}
 	defer r.running.Done()
 	var joined joinedContext
-	end, attempt := r.ends.after(ctx, r.timeout, &joined)
+	end, attempt := r.ends.after(ctx, r.timeout, &joined) // nothing marks when it is sent
 	if until, ok := ctx.Deadline(); ok && until.Before(joined.until) {
 		joined.until = until // nobody needs a late reply
 	}
@@ -459,12 +634,17 @@ func attemptOnce[T any](
 type deadlines struct {
 	latest atomic.Pointer[deadline]
 	final  atomic.Pointer[deadline] // no deadline is later; nil: no limit
+
+	// sending ends when nothing more must be sent; nil if no attempt has these deadlines.
+	sending context.Context //nolint:containedctx // the parent of others
+	abandon context.CancelFunc
 }
 
 // deadline is a context that ends for all calls that share it.
 type deadline struct {
 	context.Context //nolint:containedctx // a deadline is a context
 	until           time.Time
+	sending         context.Context //nolint:containedctx // ends then, or earlier with that of deadlines
 	stop            context.CancelFunc
 }
 
@@ -473,10 +653,9 @@ type deadline struct {
 // a connection or dials. The context is joined, which nobody else must use.
 func (ds *deadlines) after(ctx context.Context, d time.Duration, joined *joinedContext) (*deadline, context.Context) {
 	end := ds.within(time.Now(), d-d/100, d)
+	*joined = joinedContext{Context: end.sending, values: ctx, until: end.until}
 	if until, ok := ctx.Deadline(); ok && until.Before(end.until) {
-		*joined = joinedContext{ctx, ctx, end.until}
-	} else {
-		*joined = joinedContext{end, ctx, end.until}
+		joined.Context = ctx
 	}
 	return end, joined
 }
@@ -491,7 +670,7 @@ func (ds *deadlines) within(now time.Time, least, most time.Duration) *deadline 
 	}
 	end := ds.latest.Load()
 	if end == nil || end.until.Sub(now) < least || end.until.Sub(now) > most {
-		end = newDeadline(now.Add(most))
+		end = ds.newDeadline(now.Add(most))
 		// Two calls may do this at once. Then one deadline is not shared, and ends by its own timer, as
 		// the replaced one does.
 		ds.latest.Store(end)
@@ -499,13 +678,20 @@ func (ds *deadlines) within(now time.Time, least, most time.Duration) *deadline 
 	return end
 }
 
-func newDeadline(until time.Time) *deadline {
+func (ds *deadlines) newDeadline(until time.Time) *deadline {
 	timeout, stop := context.WithDeadline(context.Background(), until)
-	return &deadline{timeout, until, stop}
+	if ds.sending == nil {
+		return &deadline{timeout, until, timeout, stop}
+	}
+	sending, stopSending := context.WithDeadline(ds.sending, until)
+	return &deadline{timeout, until, sending, func() {
+		stop()
+		stopSending()
+	}}
 }
 
 // last makes all deadlines from now on end within d. It is called once.
-func (ds *deadlines) last(d time.Duration) { ds.final.Store(newDeadline(time.Now().Add(d))) }
+func (ds *deadlines) last(d time.Duration) { ds.final.Store(ds.newDeadline(time.Now().Add(d))) }
 
 // close ends the latest deadline early, so that its timer does not outlive the runner.
 func (ds *deadlines) close() {
@@ -515,17 +701,3 @@ func (ds *deadlines) close() {
 		}
 	}
 }
-
-// joinedContext ends with one context and has the values of another. Its deadline is that of the call,
-// which may be later than its end: go-redis reads a reply until then, because a connection that is
-// closed at the end of a caller's short context would have to be dialed again.
-type joinedContext struct {
-	context.Context
-	values context.Context
-	until  time.Time
-}
-
-func (c *joinedContext) Value(key any) any { return c.values.Value(key) }
-
-// Deadline implements [context.Context].
-func (c *joinedContext) Deadline() (time.Time, bool) { return c.until, true }

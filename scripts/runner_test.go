@@ -345,7 +345,7 @@ func TestAnsweringAfterASilence(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), wait)
 			_, err := r.Do(ctx, check, []any{"k"}, "x")
 			cancel()
-			require.Equal(t, Unknown, OutcomeOf(err), wait)
+			require.NotEqual(t, Executed, OutcomeOf(err), wait)
 			require.Equal(t, answering, r.Answering(), "its caller ended it after %v", wait)
 		}
 		p.Heal()
@@ -432,7 +432,7 @@ func TestPausesBetweenAttempts(t *testing.T) {
 			o.MinRetryBackoff, o.MaxRetryBackoff = 8*time.Millisecond, time.Second
 		}), 0)
 		defer r.Close()
-		end := newDeadline(time.Now().Add(24 * time.Hour))
+		end := (&deadlines{}).newDeadline(time.Now().Add(24 * time.Hour))
 		defer end.stop()
 		pauseAfter := func(attempt int, err error, rereading *reading) time.Duration {
 			began := time.Now()

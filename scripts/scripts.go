@@ -34,11 +34,11 @@ var files embed.FS
 
 // Script is one Lua file, ready to be run. It is immutable.
 type Script struct {
-	name   string
-	text   string
-	sha    string
-	digest any  // sha as an argument, so that a call does not allocate it
-	slow   bool // may take long on a quick server: it may look at a key of each reader
+	name string
+	text string
+	sha  string
+	wire []byte // sha as it is written, see mark
+	slow bool   // may take long on a quick server: it may look at a key of each reader
 }
 
 // Name returns the script's path without its extension, such as "lock/acquire".
@@ -72,7 +72,7 @@ const fitTTL = "rwlock/fit_ttl"
 func newScript(name, text string) *Script {
 	sum := sha1.Sum([]byte(text)) //nolint:gosec // see the import
 	sha := hex.EncodeToString(sum[:])
-	return &Script{name: name, text: text, sha: sha, digest: sha}
+	return &Script{name: name, text: text, sha: sha, wire: []byte(sha)}
 }
 
 // include writes the libraries that a file uses, each once, and then the file. own is the folder of the

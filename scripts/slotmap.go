@@ -213,6 +213,9 @@ func (m *slotMap) follow(ctx context.Context, c call, attempt func() (Reply, err
 			slow, next = nil, m.refresh()
 		case <-next.done:
 			if now, err := m.client.MasterForKey(ctx, key); err == nil && now != node {
+				if c.mark.drop() {
+					return Reply{}, &unsent{errReplaced}
+				}
 				return Reply{}, errReplaced
 			}
 			if next = (&reading{}); !m.r.isStopped() {

@@ -1,0 +1,330 @@
+package scripts
+
+import (
+	"bytes"
+	"crypto/tls"
+	"net"
+	"os"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+)
+
+// conns are the open connections of a client of go-redis, as far as it has dialed them since it has the hook.
+type conns struct {
+	mu   sync.Mutex
+	open map[*conn]struct{}
+}
+
+// wrap returns nc as a connection that can be interrupted, and whose deadlines work. It has the methods that
+// go-redis looks for.
+func (cs *conns) wrap(nc net.Conn) net.Conn {
+	c := &conn{Conn: nc, of: cs}
+	if !keepsDeadlines(nc) {
+		c.patched.Store(newPatched(nc))
+	}
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	if cs.open == nil {
+		cs.open = map[*conn]struct{}{}
+	}
+	cs.open[c] = struct{}{}
+	if c.patched.Load() != nil {
+		return c
+	}
+	if raw, ok := nc.(syscall.Conn); ok { // go-redis looks for a closed connection, and for pushes
+		return &rawConn{c, raw}
+	}
+	if layered, ok := nc.(interface{ NetConn() net.Conn }); ok {
+		return &layeredConn{c, layered}
+	}
+	return c
+}
+
+// interrupt ends what is under way on the connections whose deadlines have that location.
+func (cs *conns) interrupt(location *time.Location) {
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	for c := range cs.open {
+		if c.location.Load() == location {
+			_ = c.setDeadline(longAgo)
+		}
+	}
+}
+
+// longAgo is a deadline that has passed.
+var longAgo = time.Unix(1, 0)
+
+// conn is a connection of a client of go-redis.
+type conn struct {
+	net.Conn
+	of       *conns
+	location atomic.Pointer[time.Location] // of the latest deadline
+	patched  atomic.Pointer[patched]       // nil: the deadlines of Conn work
+}
+
+type rawConn struct {
+	*conn
+	syscall.Conn
+}
+
+type layeredConn struct {
+	*conn
+	layered interface{ NetConn() net.Conn }
+}
+
+// NetConn returns the connection below.
+func (c *layeredConn) NetConn() net.Conn { return c.layered.NetConn() }
+
+func (c *conn) Read(p []byte) (int, error) {
+	if s := c.patched.Load(); s != nil {
+		return s.read(p)
+	}
+	return c.Conn.Read(p)
+}
+
+func (c *conn) Write(p []byte) (int, error) {
+	if s := c.patched.Load(); s != nil {
+		return s.write(p)
+	}
+	return c.Conn.Write(p)
+}
+
+func (c *conn) SetDeadline(t time.Time) error {
+	c.location.Store(t.Location())
+	return c.setDeadline(t)
+}
+
+func (c *conn) setDeadline(t time.Time) error {
+	if s := c.patched.Load(); s != nil {
+		s.reads.until.set(t)
+		s.writes.until.set(t)
+		return nil
+	}
+	return c.Conn.SetDeadline(t)
+}
+
+func (c *conn) SetReadDeadline(t time.Time) error {
+	c.location.Store(t.Location())
+	if s := c.patched.Load(); s != nil {
+		s.reads.until.set(t)
+		return nil
+	}
+	return c.Conn.SetReadDeadline(t)
+}
+
+func (c *conn) SetWriteDeadline(t time.Time) error {
+	c.location.Store(t.Location())
+	if s := c.patched.Load(); s != nil {
+		s.writes.until.set(t)
+		return nil
+	}
+	return c.Conn.SetWriteDeadline(t)
+}
+
+func (c *conn) Close() error {
+	c.of.mu.Lock()
+	delete(c.of.open, c)
+	c.of.mu.Unlock()
+	if s := c.patched.Load(); s != nil {
+		return s.close()
+	}
+	return c.Conn.Close()
+}
+
+// keepsDeadlines reports whether the deadlines of a connection are known to work. Those of an application's own
+// types may fail or do nothing, as on a channel of SSH.
+func keepsDeadlines(nc net.Conn) bool {
+	switch c := nc.(type) {
+	case *net.TCPConn, *net.UnixConn:
+		return true
+	case *tls.Conn:
+		return keepsDeadlines(c.NetConn())
+	case *conn:
+		return true
+	}
+	return false
+}
+
+// WithDeadlines returns nc, or a connection over it whose deadlines work if those of nc may not.
+func WithDeadlines(nc net.Conn) net.Conn { return new(conns).wrap(nc) }
+
+// patched gives deadlines to a connection without. Another goroutine reads and writes, and goes on if the deadline
+// passes. What it reads then is kept for the next read.
+type patched struct {
+	nc     net.Conn
+	closed chan struct{}
+	once   sync.Once
+
+	reads, writes half
+	rest          bytes.Buffer // read, and not yet delivered
+}
+
+// half is one direction of a connection. mu is held while a caller waits.
+type half struct {
+	mu    sync.Mutex
+	until expiry
+	busy  chan transfer // of the read or write under way; nil: none
+}
+
+// transfer is the result of a read or a write.
+type transfer struct {
+	data []byte
+	n    int
+	err  error
+}
+
+const (
+	patchedBuffer = 32 << 10
+	// closePatience is how long a close waits for the connection, which may itself be stuck.
+	closePatience = 50 * time.Millisecond
+)
+
+func newPatched(nc net.Conn) *patched { return &patched{nc: nc, closed: make(chan struct{})} }
+
+func (s *patched) read(p []byte) (int, error) {
+	s.reads.mu.Lock()
+	defer s.reads.mu.Unlock()
+	if s.rest.Len() > 0 {
+		return s.rest.Read(p)
+	}
+	if len(p) == 0 {
+		return 0, nil
+	}
+	got, err := s.transfer(&s.reads, func() transfer {
+		data := make([]byte, min(max(len(p), 512), patchedBuffer))
+		n, err := s.nc.Read(data)
+		return transfer{data[:n], n, err}
+	})
+	if err != nil {
+		return 0, err
+	}
+	n := copy(p, got.data)
+	s.rest.Write(got.data[n:])
+	if n > 0 {
+		return n, nil // an error comes again with the next read
+	}
+	return 0, got.err
+}
+
+func (s *patched) write(p []byte) (int, error) {
+	s.writes.mu.Lock()
+	defer s.writes.mu.Unlock()
+	if s.writes.busy != nil {
+		return 0, os.ErrDeadlineExceeded // a former write is stuck
+	}
+	data := bytes.Clone(p) // p is the caller's again when the deadline has passed
+	done, err := s.transfer(&s.writes, func() transfer {
+		n, err := s.nc.Write(data)
+		return transfer{nil, n, err}
+	})
+	if err != nil {
+		return 0, err
+	}
+	return done.n, done.err
+}
+
+// transfer begins f, unless a former one is under way, and waits for the result, for the deadline, or for the close.
+func (s *patched) transfer(h *half, f func() transfer) (transfer, error) {
+	over := h.until.wait()
+	select {
+	case <-over:
+		return transfer{}, os.ErrDeadlineExceeded
+	case <-s.closed:
+		return transfer{}, net.ErrClosed
+	default:
+	}
+	if h.busy == nil {
+		busy := make(chan transfer, 1)
+		h.busy = busy
+		go func() { busy <- f() }()
+	}
+	for {
+		select {
+		case got := <-h.busy:
+			h.busy = nil
+			return got, nil
+		case <-s.closed:
+			return transfer{}, net.ErrClosed
+		case <-over:
+			if h.until.passed() {
+				return transfer{}, os.ErrDeadlineExceeded
+			}
+			over = h.until.wait() // it was moved
+		}
+	}
+}
+
+// close closes the connection. It does not wait for long if that blocks.
+func (s *patched) close() (err error) {
+	s.once.Do(func() {
+		close(s.closed)
+		done := make(chan error, 1)
+		go func() { done <- s.nc.Close() }()
+		timer := time.NewTimer(closePatience)
+		defer timer.Stop()
+		select {
+		case err = <-done:
+		case <-timer.C:
+		}
+		s.reads.until.set(time.Time{})
+		s.writes.until.set(time.Time{})
+	})
+	return err
+}
+
+// expiry is a deadline that may be moved while somebody waits for it.
+type expiry struct {
+	mu    sync.Mutex
+	until time.Time
+	timer *time.Timer
+	over  chan struct{} // closed when the deadline has passed or was moved
+}
+
+func (e *expiry) set(t time.Time) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.timer != nil {
+		e.timer.Stop()
+		e.timer = nil
+	}
+	if e.over != nil {
+		close(e.over)
+		e.over = nil
+	}
+	e.until = t
+}
+
+// wait returns a channel that is closed when the deadline has passed, or was moved; nil if there is none.
+func (e *expiry) wait() <-chan struct{} {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.over == nil {
+		over := make(chan struct{})
+		e.over = over
+		if !e.until.IsZero() {
+			left := time.Until(e.until)
+			if left <= 0 {
+				close(over)
+				e.over = nil
+				return over
+			}
+			e.timer = time.AfterFunc(left, func() {
+				e.mu.Lock()
+				defer e.mu.Unlock()
+				if e.over == over {
+					close(over)
+					e.over = nil
+				}
+			})
+		}
+	}
+	return e.over
+}
+
+func (e *expiry) passed() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return !e.until.IsZero() && !time.Now().Before(e.until)
+}

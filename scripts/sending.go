@@ -1,0 +1,137 @@
+package scripts
+
+import (
+	"context"
+	"sync/atomic"
+	"time"
+)
+
+// mark is an argument of a command: it stands for the digest of the script, or for its text. It notes when go-redis
+// writes the command. If an attempt fails before that, in the dial or in the handshake of a new connection, the
+// command was not executed.
+//
+// A caller that gives up drops its command. go-redis may still write a dropped command, once its connection is
+// made. It then names no script, so that nothing is executed. Therefore no command is executed that was sent after
+// its call had returned.
+type mark struct {
+	script *Script
+	ctx    context.Context //nolint:containedctx // of the attempt: once it has ended, the command must not be sent
+	state  atomic.Int32
+	asText bool
+}
+
+// The states of a mark.
+const (
+	notWritten int32 = iota
+	isWritten        // to a connection, or to its buffer
+	isDropped        // by its caller, before it was written
+)
+
+// begin makes m the mark of a new attempt. No other attempt uses m.
+func (m *mark) begin(ctx context.Context, s *Script) {
+	m.script, m.ctx, m.asText = s, ctx, false
+	m.state.Store(notWritten)
+}
+
+// again prepares m for a command that is sent again, because the server has answered that it did not execute it.
+func (m *mark) again() { m.state.CompareAndSwap(isWritten, notWritten) }
+
+// wasWritten reports whether the command may have reached the server.
+func (m *mark) wasWritten() bool { return m.state.Load() == isWritten }
+
+// drop drops the command unless it was written. It reports whether the command will never be executed.
+func (m *mark) drop() bool {
+	return m.state.CompareAndSwap(notWritten, isDropped) || m.state.Load() == isDropped
+}
+
+var (
+	noDigest = []byte("0000000000000000000000000000000000000000") // of no script
+	noText   = []byte("return nil")
+)
+
+// MarshalBinary is called by go-redis when it writes the command. An error would fail all commands of a pipeline, so
+// there is none.
+func (m *mark) MarshalBinary() ([]byte, error) {
+	live := m.ctx.Err() == nil
+	if live {
+		m.state.CompareAndSwap(notWritten, isWritten)
+		live = m.wasWritten()
+	}
+	switch {
+	case live && m.asText:
+		return []byte(m.script.text), nil
+	case live:
+		return m.script.wire, nil
+	case m.asText:
+		return noText, nil
+	}
+	return noDigest, nil
+}
+
+// String is what hooks see.
+func (m *mark) String() string {
+	if m.asText {
+		return m.script.text
+	}
+	return m.script.sha
+}
+
+// joinedContext ends with one context and has the values of another. Its deadline is that of the call,
+// which may be later than its end: go-redis reads a reply until then, because a connection that is
+// closed at the end of a caller's short context would have to be dialed again.
+type joinedContext struct {
+	context.Context
+	values  context.Context
+	until   time.Time
+	limits  *limits // nil: until is the only limit
+	mark    *mark   // of the command, or of the first one of a batch; nil if limits is
+	patient bool    // the answer may take longer than a command may
+}
+
+func (c *joinedContext) Value(key any) any { return c.values.Value(key) }
+
+// Deadline implements [context.Context]. go-redis asks before each write and each read on a connection, also for
+// the handshake of a new one.
+func (c *joinedContext) Deadline() (time.Time, bool) {
+	switch {
+	case c.limits == nil:
+		return c.until, true
+	case !c.mark.wasWritten():
+		return c.limits.handshake(c.until), true
+	case c.patient:
+		return c.limits.mark(c.until, &c.limits.patient), true
+	}
+	return c.until, true
+}
+
+// limits bounds what go-redis does on a connection for the commands of a runner.
+//
+// The handshake of a new connection takes several answers. If the server is slow, that may be longer than a call may
+// take. Each answer therefore has the command timeout for itself. The call may fail, but go-redis keeps the
+// connection, and a later call finds it.
+//
+// Some deadlines have a location of their own, by which [conns.interrupt] finds their connections.
+type limits struct {
+	timeout time.Duration
+	ends    *deadlines
+
+	making, patient time.Location // of connections that are being made, and that wait for a patient command
+}
+
+// handshake returns until when the next answer of a handshake may come, for a call that ends at until.
+func (l *limits) handshake(until time.Time) time.Time {
+	end := time.Now().Add(l.timeout)
+	if final := l.ends.final.Load(); final != nil && final.until.Before(end) {
+		end = final.until
+	}
+	if end.Before(until) {
+		end = until
+	}
+	return l.mark(end, &l.making)
+}
+
+// mark returns t with a location, which takes the monotonic clock from it: the wall clock is that of now.
+func (*limits) mark(t time.Time, location *time.Location) time.Time {
+	now := time.Now()
+	return now.Add(t.Sub(now)).In(location)
+}
