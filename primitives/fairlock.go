@@ -199,10 +199,10 @@ func (d *fairDriver) free(
 	return engine.Released{Lost: !reply.Held, InDoubt: reply.Doubt}, nil
 }
 
-// leaveQueue removes an id from the queue, and hands a free lock on if that was the next owner. A copy
-// finds the id gone and does nothing, so nothing is remembered.
+// leaveQueue removes an id from the queue, and hands a free lock on if that was the next owner. The place stays if
+// another client waits with the same id. A copy finds the id gone and does nothing, so nothing is remembered.
 func (d *fairDriver) leaveQueue(ctx context.Context, id string) error {
-	_, err := scripts.FairLockLeaveQueue{Keys: &d.h.keys, ID: id}.Do(ctx, d.h.c.calls)
+	_, err := scripts.FairLockLeaveQueue{Keys: &d.h.keys, ID: id, Client: d.h.c.life}.Do(ctx, d.h.c.calls)
 	return err
 }
 

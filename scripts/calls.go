@@ -226,6 +226,8 @@ type FairLockLeaveQueue struct {
 
 	// the waiter's
 	ID string
+	// that leaves; others may wait with the same id
+	Client string
 }
 
 // Do runs the script.
@@ -240,8 +242,8 @@ func (c FairLockLeaveQueue) Do(ctx context.Context, by Sender) (Reply, error) {
 		c.own().Waiters,
 		c.own().Clients,
 	}
-	args := []any{c.ID, by.runner.publish.Load()}
-	return by.send(ctx, fairlockLeaveQueue, keys, 8, args, 2)
+	args := []any{c.ID, by.runner.publish.Load(), c.Client}
+	return by.send(ctx, fairlockLeaveQueue, keys, 8, args, 3)
 }
 
 // FairLockRefresh is a call of fairlock/refresh: one heartbeat for all waiters of a client, and one

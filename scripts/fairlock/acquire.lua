@@ -154,7 +154,11 @@ if redis.call('zadd', lock.deadlines, 'nx', string.format('%d', now + reach), ow
   end
 else
   length = redis.call('llen', lock.queue)
-  since = select(4, parse_waiter(redis.call('hget', lock.waiters, owner)))
+  local _, place_client, _, place_since = parse_waiter(redis.call('hget', lock.waiters, owner))
+  since = place_since
+  if is_shared and place_client and place_client ~= client then
+    queue_rules().note_twin(lock, owner, client, timeout_ms)
+  end
 end
 if not since then
   since = ''

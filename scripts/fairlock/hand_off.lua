@@ -2,7 +2,8 @@
 -- A redlatch waiter is granted the lock at once, if it asked for that. Any other waiter gets a
 -- message that the lock is free.
 -- uses     lib/clock, fairlock/queue
--- defines  hand_off(lock, publish, notified_before, asking_client), leave_queue(lock, id, publish),
+-- defines  hand_off(lock, publish, notified_before, asking_client),
+--          leave_queue(lock, id, publish, client),
 --          tell_head(lock, publish), try_call(f, ...)
 
 -- try_call calls f. If a key has another type, it returns nil and the error, so that the script can
@@ -89,13 +90,17 @@ local function tell_head(lock, publish)
 end
 
 -- leave_queue removes a waiter, and hands the free lock off if that waiter was the next owner. If a
--- key has another type, it removes the waiter from the others, and returns the error.
-local function leave_queue(lock, id, publish)
+-- key has another type, it removes the waiter from the others, and returns the error. With the
+-- client that leaves, the place stays if another client waits with the same id.
+local function leave_queue(lock, id, publish, client)
   local _, fault = try_call(function()
     if not redis.call('zscore', lock.deadlines, id) then
       return
     end
     local rules = queue_rules()
+    if client and rules.leave_to_twin(lock, id, client, now_ms()) then
+      return
+    end
     local was_head = redis.call('lindex', lock.queue, '0') == id
     rules.remove_waiter(lock, id)
     if was_head and redis.call('exists', lock.hash) == 0 then

@@ -57,7 +57,9 @@ local function fair_lock(keys)
     -- (the head, and whether the queue was mixed, at the last update_scores), "holder" (the id of a
     -- redlatch waiter that acquired the lock), "reach" (in a queue without Redisson's waiters, no
     -- score is later than the time plus this, ms; missing: unknown), "timeout" (no redlatch waiter
-    -- has a longer one, ms), and "swept" (the time and the cursor of the last forget_clients)
+    -- has a longer one, ms), "swept" (the time and the cursor of the last forget_clients), and
+    -- "twins ..." for the id of a redlatch waiter, with other clients that wait with the same id
+    -- (WithOwner), and their timeouts: they keep its place when its client leaves
     clients = keys[8],
     -- score of a redlatch waiter that was removed from the head since the last update_scores
     removed_score = false,
@@ -143,6 +145,44 @@ local function queue_rules()
     return behind
   end
 
+  -- note_twin notes a client that waits with the same id as the waiter of another client.
+  local function note_twin(lock, id, client, timeout_ms)
+    local twins = redis.call('hget', lock.clients, 'twins ' .. id) or ''
+    if not string.find(twins, client .. ' ', 1, true) then
+      redis.call('hset', lock.clients, 'twins ' .. id, twins .. client .. ' ' .. timeout_ms .. ' ')
+    end
+  end
+
+  -- leave_to_twin ends the wait of a client for a place. It returns true if the place stays: it
+  -- belongs to another client that waits with the same id, or to one that is alive from now on.
+  -- Only a private waiter is granted the lock in the queue: a twin tries when it gets a message.
+  local function leave_to_twin(lock, id, client, now)
+    local _, owner = read_waiter(lock, id)
+    local twins = owner and redis.call('hget', lock.clients, 'twins ' .. id)
+    if not twins then
+      return false
+    end
+    redis.call('hdel', lock.clients, 'twins ' .. id) -- a full Redis allows what follows
+    local heir, rest = nil, ''
+    for twin, timeout in string.gmatch(twins, '(%S+) (%d+) ') do
+      local heartbeat = tonumber(redis.call('hget', lock.clients, twin)) or 0
+      if twin ~= client and heartbeat + timeout > now then
+        if owner == client and not heir then
+          heir = twin .. ' ' .. timeout
+        else
+          rest = rest .. twin .. ' ' .. timeout .. ' '
+        end
+      end
+    end
+    if rest ~= '' then
+      redis.call('hset', lock.clients, 'twins ' .. id, rest)
+    end
+    if heir then
+      redis.call('hset', lock.waiters, id, heir)
+    end
+    return heir ~= nil or owner ~= client
+  end
+
   -- remove_waiter removes a waiter from the queue, wherever it is. It changes the set first: if
   -- that key has another type, nothing was removed yet. A full Redis allows that write, and then
   -- the others.
@@ -162,6 +202,7 @@ local function queue_rules()
       end
     end
     redis.call('hdel', lock.waiters, id)
+    redis.call('hdel', lock.clients, 'twins ' .. id)
   end
 
   -- score_after returns the score of a redlatch waiter whose timeout starts at from.
@@ -308,8 +349,11 @@ local function queue_rules()
         end
         return id, left, client
       end
-      remove_waiter(lock, id)
-      removed = true
+      local _, dead_client = read_waiter(lock, id)
+      if not (dead_client and leave_to_twin(lock, id, dead_client, now)) then
+        remove_waiter(lock, id)
+        removed = true
+      end
     end
   end
 
@@ -351,7 +395,12 @@ local function queue_rules()
         heartbeat = heartbeat ~= '1' and string.sub(holder, 1, #id + 1) ~= id .. ':'
           and (redis.call('hget', lock.clients, heartbeat) or 0)
       end
-      if heartbeat and not no_client[field] then
+      local twins_of = string.match(field, '^twins (.*)$')
+      if twins_of then
+        if not redis.call('zscore', lock.deadlines, twins_of) then
+          redis.call('hdel', lock.clients, field)
+        end
+      elseif heartbeat and not no_client[field] then
         heartbeat = tonumber(heartbeat) or 0
         if heartbeat < oldest then
           redis.call('hdel', lock.clients, field)
@@ -366,5 +415,6 @@ local function queue_rules()
     read_waiter = read_waiter, remove_waiter = remove_waiter, score_new_head = score_new_head,
     update_scores = update_scores, live_head = live_head, note_holder = note_holder,
     forget_clients = forget_clients, is_mixed = is_mixed,
+    note_twin = note_twin, leave_to_twin = leave_to_twin,
   }
 end
