@@ -85,7 +85,8 @@ func (s *PermitExpirableSemaphore) Init(ctx context.Context, n int) (created boo
 }
 
 // Add adds delta permits. A negative delta takes permits away. The number that is free may then be below
-// 0 until permits come back. Add sets a semaphore that was not set.
+// 0 until permits come back. A number of free and taken permits beyond Java's int is [ErrInvalid], and nothing changes.
+// Add sets a semaphore that was not set.
 func (s *PermitExpirableSemaphore) Add(ctx context.Context, delta int) error {
 	_, err := s.driver.change(ctx, "add", outOfRange(-maxPermits, delta), scripts.PermitSemaphoreAdd, delta)
 	return err

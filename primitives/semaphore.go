@@ -75,7 +75,8 @@ func (s *Semaphore) Init(ctx context.Context, n int) (created bool, err error) {
 }
 
 // Add adds delta permits. A negative delta takes permits away. The number that is left may then be below
-// 0 until permits come back. Add sets a semaphore that was not set.
+// 0 until permits come back. A number beyond Java's int, in either direction, is [ErrInvalid], and nothing changes. Add
+// sets a semaphore that was not set.
 func (s *Semaphore) Add(ctx context.Context, delta int) error {
 	_, err := s.driver.change(ctx, "add", outOfRange(-maxPermits, delta), scripts.SemaphoreAdd, delta)
 	return err

@@ -288,9 +288,14 @@ var temporaryRefusals = []string{
 // repliedWith reports whether err is an error reply of Redis that begins with one of the prefixes.
 func repliedWith(err error, prefixes ...string) bool {
 	reply, ok := errors.AsType[redis.Error](err)
-	return ok && slices.ContainsFunc(prefixes, func(prefix string) bool {
-		return strings.HasPrefix(reply.Error(), prefix)
-	})
+	if !ok {
+		return false
+	}
+	text := reply.Error()
+	if strings.HasPrefix(text, "ERR Error running script") { // of a command in the script, before Redis 7
+		text = strings.TrimPrefix(scriptPrefix.ReplaceAllString(text, ""), "-")
+	}
+	return slices.ContainsFunc(prefixes, func(prefix string) bool { return strings.HasPrefix(text, prefix) })
 }
 
 // classify returns the class of a non-nil error of one attempt. redis.Nil is an answer, not an

@@ -318,6 +318,8 @@ func TestClassify(t *testing.T) {
 		{&interrupted{cause: redis.ErrClosed}, errorClass{Unknown, false, false}},
 		{&interrupted{cause: redis.ErrClosed, notSent: true}, errorClass{NotExecuted, false, false}},
 		{reply("READONLY You can't write against a read only replica."), errorClass{NotExecuted, true, true}},
+		{reply("ERR Error running script (call to f_0): @user_script:8: @user_script: 8: " +
+			"-READONLY You can't write against a read only replica."), errorClass{NotExecuted, true, true}},
 		{reply("LOADING Redis is loading the dataset in memory"), errorClass{NotExecuted, true, true}},
 		{reply("MASTERDOWN Link with MASTER is down"), errorClass{NotExecuted, true, true}},
 		{reply("CLUSTERDOWN The cluster is down"), errorClass{NotExecuted, true, true}},

@@ -31,6 +31,7 @@ var layers = [][]string{
 	3: {
 		"acquire.go", "wait.go", "waitqueue.go", "waitline.go", "handoff.go", "cohort.go", "ownership.go", "lease.go",
 		"forgotten.go", "nest.go", "hold.go", "context.go", "log.go", "member.go", "token.go", "linger.go", "minhold.go",
+		"shorten.go",
 	},
 	// The kinds.
 	4: {

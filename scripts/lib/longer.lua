@@ -5,9 +5,7 @@
 -- uses     lib/clock
 -- defines  kept_for(left, ttl_ms): the element of a reply for a lease that was kept and had left ms:
 --          1, or left if that is longer than asked for;
---          with_time(kept): the reply; if a lease lasts longer, the server's time follows, ms;
---          is_fresh(seen_at): whether a client has just seen that: a lease that was promised since,
---          by a command that found it long enough, must not be shortened
+--          with_time(kept): the reply; if a lease lasts longer, the server's time follows, ms
 
 local any_longer = false
 
@@ -24,12 +22,4 @@ local function with_time(kept)
     kept[#kept + 1] = now_ms()
   end
   return kept
-end
-
--- The client extends nothing for longer than this after it has sent the command.
-local freshness = 1000 -- ms
-
-local function is_fresh(seen_at)
-  local age = now_ms() - seen_at
-  return age >= 0 and age < freshness
 end

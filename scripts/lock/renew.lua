@@ -12,8 +12,7 @@ for i, lock_hash in ipairs(lock_hashes) do
   local owner, ttl_ms = owners_and_ttls[2 * i - 1], owners_and_ttls[2 * i]
   kept[i] = read_count(call_typed('hash', 'hget', lock_hash, owner)) and 1 or 0
   if kept[i] == 1 then
-    kept[i] = kept_for(redis.call('pttl', lock_hash), ttl_ms)
-    extend(lock_hash, ttl_ms)
+    kept[i] = kept_for(extend(lock_hash, ttl_ms), ttl_ms)
   end
 end
 return with_time(kept)

@@ -17,8 +17,7 @@ for i = 1, #hashes_and_counts / 2 do
     and has_shared_count(shared_counts, field, memory_key) then
     kept[i] = 1
     if ttl_ms ~= '0' then
-      kept[i] = kept_for(redis.call('pttl', lock_hash), ttl_ms)
-      extend(lock_hash, ttl_ms)
+      kept[i] = kept_for(extend(lock_hash, ttl_ms), ttl_ms)
       extend(shared_counts, ttl_ms)
     end
   end

@@ -1,7 +1,7 @@
 -- lock/shorten: shorten the TTL of a lock, which lasts longer than its holder has promised.
 -- The server's clock was set back. It does nothing if others have counts, too: their leases may be
 -- longer.
--- uses     lib/longer
+-- uses     lib/fresh
 -- KEYS[1]  lock_hash
 -- ARGV[1]  field (text): of the owner
 -- ARGV[2]  counts (number): that belong to the holder

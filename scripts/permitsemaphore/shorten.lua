@@ -1,6 +1,6 @@
 -- permitsemaphore/shorten: shorten the leases of permits, which last longer than their holder has
 -- promised. See lock/shorten.
--- uses     lib/clock, lib/longer, permitsemaphore/leases
+-- uses     lib/clock, lib/fresh, permitsemaphore/leases
 -- KEYS[1]  permits_key: free permits
 -- KEYS[2]  leases
 -- ARGV[1]  ids (text): of 16 bytes each

@@ -1,6 +1,6 @@
 -- rwlock/read_shorten: shorten the leases of a reader, which last longer than its holder has promised.
 -- See lock/shorten. The lock's hash then lasts as long as its longest-lived reader.
--- uses     lib/longer, rwlock/fit_ttl, rwlock/hold_keys, rwlock/readers
+-- uses     lib/fresh, rwlock/fit_ttl, rwlock/hold_keys, rwlock/readers
 -- KEYS[1]  lock_hash
 -- KEYS[2]  hold_key: of the reader's first hold, see rwlock/read_check
 -- ARGV[1]  owner (text): id
