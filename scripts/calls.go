@@ -1131,9 +1131,9 @@ type PermitSemaphoreRenew struct {
 // Script returns the script. Elements of one script may share a batch.
 func (PermitSemaphoreRenew) Script() *Script { return permitsemaphoreRenew }
 
-// AddTo adds c to a batch. Redis returns 1 for each acquisition, how long its longest lease lasts
-// if that is longer, ms, or 0 when not all of its permits are held any more or a key has another
-// type; the time if one is longer.
+// AddTo adds c to a batch. Redis returns 1 for each acquisition, the ms left of its longest lease
+// if they are more, or 0 when not all of its permits are held any more or a key has another type;
+// the time if one is longer.
 func (c PermitSemaphoreRenew) AddTo(by *Batch) {
 	by.begin(permitsemaphoreRenew)
 	by.keys = append(by.keys, c.Main, c.own().Leases)
@@ -1443,7 +1443,7 @@ func (c RWLockReadSetCount) Do(ctx context.Context, by Sender) (Number, error) {
 }
 
 // RWLockReadShorten is a call of rwlock/read_shorten: shorten the leases of a reader, which last
-// longer than its holder has promised.
+// longer than it has promised.
 type RWLockReadShorten struct {
 	// Main
 	*Keys

@@ -1,7 +1,7 @@
 -- lib/fresh: whether a lease may be shortened because of what a renewal has found, see lib/longer.
 -- uses     lib/clock
--- defines  is_fresh(seen_at): the renewal was a moment ago. Since then no command has promised more:
---          it would have found the lease long enough, and changed nothing
+-- defines  is_fresh(seen_at): the renewal was a moment ago. Since then no command has promised
+--          more: it would have found the lease long enough, and changed nothing
 
 local freshness = 1000 -- ms; for a little longer, the client sends nothing that promises more
 

@@ -7,7 +7,8 @@ local most_permits = 2147483647
 
 local function beyond_limit(number, more)
   local sum = number + more
-  if (sum > most_permits and tonumber(more) > 0) or (sum < -most_permits and tonumber(more) < 0) then
+  local is_beyond = sum > most_permits and sum > number or sum < -most_permits and sum < number
+  if is_beyond then
     return redis.error_reply(string.format(
       'LIMIT %.0f and %s more are outside of -%d to %d', number, more, most_permits, most_permits))
   end

@@ -3,8 +3,8 @@
 -- That is usual after an Extend, or if others share the lease. But the server's clock may have been
 -- set back. The client knows what it has promised, and may then shorten the lease.
 -- uses     lib/clock
--- defines  kept_for(left, ttl_ms): the element of a reply for a lease that was kept and had left ms:
---          1, or left if that is longer than asked for;
+-- defines  kept_for(left, ttl_ms): the element of a reply for a lease that was kept, and had left
+--          ms: 1, or left if that is longer than asked for;
 --          with_time(kept): the reply; if a lease lasts longer, the server's time follows, ms
 
 local any_longer = false

@@ -2,8 +2,8 @@
 -- uses     lib/count, lib/extend, lib/longer, lib/primary, lib/typed
 -- KEYS[1..]  each.lock_hash
 -- ARGV[1..]  each.owner (text), each.ttl_ms (ms)
--- returns    kept: 1 for each lock, its pttl if that is longer, or 0 when its owner does not hold it
---            any more or the key has another type; the time if one is longer
+-- returns    kept: 1 for each lock, its pttl if that is longer, or 0 when its owner does not hold
+--            it any more or the key has another type; the time if one is longer
 local lock_hashes, owners_and_ttls = KEYS, ARGV
 
 require_primary(lock_hashes[1])

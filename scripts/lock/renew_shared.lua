@@ -3,8 +3,8 @@
 -- KEYS[1..]  each.lock_hash, each.shared_counts
 -- ARGV[1..]  each.field (text), each.ttl_ms (ms), each.memory_key (text): the field is that of the
 --            owner, the memory key that of the acquisition. A ttl of 0 extends nothing
--- returns    kept: 1 for each acquisition, the pttl of its lock if that is longer, or 0 when it has no
---            count any more or the key has another type; the time if one is longer
+-- returns    kept: 1 for each acquisition, the pttl of its lock if that is longer, or 0 when it has
+--            no count any more or the key has another type; the time if one is longer
 local hashes_and_counts, all_args = KEYS, ARGV
 
 require_primary(hashes_and_counts[1])

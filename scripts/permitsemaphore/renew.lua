@@ -2,7 +2,7 @@
 -- uses     lib/clock, lib/longer, lib/typed
 -- KEYS[1..]  each.permits_key, each.leases
 -- ARGV[1..]  each.ids (text), each.ttl_ms (ms): each id has 16 bytes
--- returns    kept: 1 for each acquisition, how long its longest lease lasts if that is longer, ms, or 0
+-- returns    kept: 1 for each acquisition, the ms left of its longest lease if they are more, or 0
 --            when not all of its permits are held any more or a key has another type; the time if
 --            one is longer
 local permits_and_leases, ids_and_ttls = KEYS, ARGV

@@ -4,8 +4,8 @@
 --            derives that name itself; it is in KEYS so that Redis answers TRYAGAIN while the slot
 --            moves, and the reader does not look dead
 -- ARGV[1..]  each.owner (text), each.ttl_ms (ms)
--- returns    kept: 1 for each reader, the pttl of its longest hold if that is longer, or 0 when it is
---            dead or the lock's key has another type; the time if one is longer
+-- returns    kept: 1 for each reader, the pttl of its longest hold if that is longer, or 0 when it
+--            is dead or the lock's key has another type; the time if one is longer
 local hashes_and_holds, owners_and_ttls = KEYS, ARGV
 
 require_primary(hashes_and_holds[1])

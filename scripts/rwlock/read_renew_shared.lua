@@ -7,8 +7,8 @@
 --            hold (see rwlock/read_renew)
 -- ARGV[1..]  each.owner (text), each.ttl_ms (ms), each.memory_key (text): the memory key is that of
 --            the acquisition. A ttl of 0 extends nothing
--- returns    kept: 1 for each acquisition, the pttl of its reader's longest hold if that is longer, or
---            0 when its reader is dead, it has no count any more or the lock's key has another
+-- returns    kept: 1 for each acquisition, the pttl of its reader's longest hold if that is longer,
+--            or 0 when its reader is dead, it has no count any more or the lock's key has another
 --            type; the time if one is longer
 local all_keys, all_args = KEYS, ARGV
 
@@ -20,8 +20,7 @@ for i = 1, #all_keys / 3 do
   local prefix, count = hold_prefix(lock_hash), call_typed('hash', 'hget', lock_hash, owner)
   kept[i] = 0
   local left = reader_ttl(prefix, owner, count, ttl_ms + 1)
-  if left > 0
-    and has_shared_count(shared_counts, owner, memory_key) then
+  if left > 0 and has_shared_count(shared_counts, owner, memory_key) then
     kept[i] = 1
     if ttl_ms ~= '0' then
       kept[i] = kept_for(left, ttl_ms)

@@ -1,4 +1,4 @@
--- rwlock/read_shorten: shorten the leases of a reader, which last longer than its holder has promised.
+-- rwlock/read_shorten: shorten the leases of a reader, which last longer than it has promised.
 -- See lock/shorten. The lock's hash then lasts as long as its longest-lived reader.
 -- uses     lib/fresh, rwlock/fit_ttl, rwlock/hold_keys, rwlock/readers
 -- KEYS[1]  lock_hash
