@@ -230,12 +230,21 @@ func (e *interrupted) Is(target error) bool {
 func interruption(ctx context.Context, began time.Time) *interrupted {
 	err := &interrupted{cause: ErrNoAnswer, silent: time.Since(began)}
 	if cause := context.Cause(ctx); cause != nil {
-		err.cause, err.ended, err.limit = cause, true, !errors.Is(ctx.Err(), context.Canceled)
+		err.cause, err.ended, err.limit = cause, true, isTimeLimit(ctx.Err()) || isTimeLimit(cause)
 		if until, ok := ctx.Deadline(); ok && err.limit { // a busy machine may notice the end late
 			err.silent = max(0, min(err.silent, until.Sub(began)))
 		}
 	}
 	return err
+}
+
+// isTimeLimit reports whether err, of a context or its cause, says that a time was over.
+func isTimeLimit(err error) bool {
+	limit, ok := errors.AsType[interface {
+		error
+		Timeout() bool
+	}](err)
+	return ok && limit.Timeout()
 }
 
 // notSent returns the error of a call that ended before its command was sent, or sent again after an answer

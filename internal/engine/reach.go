@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"sync"
@@ -18,11 +19,11 @@ import (
 //	   ^                                           |
 //	   +---------------- an answer ----------------+
 
-// A server is expected to answer within its patience: patienceFactor times as long as its latest answer took, and
-// shortestPatience at least. A server that has not answered yet gets silentAfter.
+// A server is expected to answer within its patience: PatienceFactor times as long as its latest answer took, and
+// UsualAnswer at least. A server that has not answered yet counts as one whose answer took UsualAnswer.
 const (
-	shortestPatience = 20 * time.Millisecond
-	patienceFactor   = 4
+	UsualAnswer    = 50 * time.Millisecond
+	PatienceFactor = 4
 )
 
 // reach is what a client knows of its servers. The zero value: nothing.
@@ -42,10 +43,7 @@ type serverTry struct {
 
 // patience is how long an answer may take until the server counts as silent.
 func (s *serverTry) patience() time.Duration {
-	if s.took == 0 {
-		return silentAfter
-	}
-	return max(patienceFactor*s.took, shortestPatience)
+	return max(PatienceFactor*cmp.Or(s.took, UsualAnswer), UsualAnswer)
 }
 
 // isSilent reports whether an attempt has waited for an answer for so long that others need not wait for it.

@@ -20,9 +20,10 @@ import (
 // may have taken.
 
 const (
-	// together is how long an acquisition with a majority waits for the members that are expected to answer at once. So
-	// it usually has all of them when it returns.
-	together = 3 * time.Millisecond
+	// together is how long an acquisition with a majority waits for the other members, if their servers usually answer
+	// within that time. So it usually has all of them when it returns. It does not wait for a server that is known to be
+	// slow or silent.
+	together = engine.UsualAnswer
 	// promptly is how soon after the beginning of the joint hold a late member still counts as one of those that have
 	// answered together. A later one counts after a check of the others.
 	promptly = 20 * time.Millisecond
@@ -34,7 +35,8 @@ type asked struct {
 	open int           // attempts that are expected to be answered
 	none chan struct{} // closed when there is none
 	// within is how long the answers may take.
-	within time.Duration
+	within   time.Duration
+	answered []bool // by the index of the member
 	// end ends the attempts. It does not wait for them.
 	end context.CancelCauseFunc
 	// giveUp ends those that have not been made, because they stand behind another one.
@@ -46,8 +48,19 @@ type asked struct {
 // overdue is the cause of a context whose time is over.
 type overdue struct{ error }
 
-func (e overdue) Unwrap() error        { return e.error }
-func (e overdue) Is(target error) bool { return target == context.DeadlineExceeded }
+func (e overdue) Unwrap() error { return e.error }
+
+// Timeout says, also to package net and its like, that a time limit was the cause.
+func (e overdue) Timeout() bool { return true }
+
+// endOf is why the attempts end with ending, which has ended.
+func endOf(ending context.Context) error {
+	cause := context.Cause(ending)
+	if errors.Is(ending.Err(), context.DeadlineExceeded) {
+		return overdue{cause}
+	}
+	return cause
+}
 
 // askAll begins to acquire all members for q, and adds their holds to o. The attempts end with ending, until
 // o.asked.outlive is called, and after the command timeout at the latest. It does not block: each member has a
@@ -55,36 +68,38 @@ func (e overdue) Is(target error) bool { return target == context.DeadlineExceed
 func (r *red) askAll(ctx, ending context.Context, q *engine.Request, o *Ownership) *fanOut {
 	c, n, began := r.Resource.Core, len(r.Members), time.Now()
 	attempts, end := context.WithCancelCause(context.WithoutCancel(ctx))
-	outlive := context.AfterFunc(ending, func() {
-		cause := context.Cause(ending)
-		if errors.Is(ending.Err(), context.DeadlineExceeded) {
-			cause = overdue{cause}
-		}
-		end(cause)
-	})
+	outlive := context.AfterFunc(ending, func() { end(endOf(ending)) })
 	behind, giveUp := context.WithCancel(attempts)
-	o.asked = asked{at: began, open: n, none: make(chan struct{}), end: end, outlive: outlive, giveUp: giveUp}
+	o.asked = asked{
+		at: began, open: n, none: make(chan struct{}), within: engine.UsualAnswer, answered: make([]bool, n),
+		end: end, outlive: outlive, giveUp: giveUp,
+	}
 	if q.MayQueue {
 		o.reserved = make([]*engine.Request, n)
 		copy(o.reserved, stateOf(q).reserved)
 	}
-	return newFanOut(c, n, func(i int) error {
-		isOpen := true
-		expect := func(within time.Duration) {
-			if isOpen {
-				isOpen = o.expect(within)
+	members := &fanOut{core: c, answers: make(chan error, n), began: began, open: n}
+	for i := range n {
+		c.Spawn(func() {
+			isExpected := true
+			expect := func(within time.Duration) {
+				if isExpected {
+					isExpected = o.expect(within)
+				}
 			}
-		}
-		defer expect(0)
-		err := r.askMember(attempts, behind, i, q, o, expect)
-		switch {
-		case err == nil, errors.Is(err, errTooLate):
-			return err
-		case attempts.Err() != nil:
-			err = r.cutShort(attempts, ending, began, err)
-		}
-		return r.named(i, err)
-	})
+			err := r.askMember(attempts, behind, i, q, o, expect)
+			if err != nil && !errors.Is(err, errTooLate) {
+				if attempts.Err() != nil {
+					err = r.cutShort(attempts, ending, began, err)
+				}
+				err = r.named(i, err)
+			}
+			o.memberAnswered(i)
+			members.answers <- err
+			expect(0)
+		})
+	}
+	return members
 }
 
 // askMember acquires the i-th member, unless its server is silent and another attempt is under way there. For expect
@@ -132,10 +147,39 @@ func (o *Ownership) expect(within time.Duration) bool {
 	return false
 }
 
+// memberAnswered notes that the i-th member has answered, or has failed.
+func (o *Ownership) memberAnswered(i int) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.asked.answered[i] = true
+}
+
+// addMissing counts the members without an answer as failed. All answers that are there have been counted.
+func (r *red) addMissing(ctx context.Context, o *Ownership, members *fanOut) {
+	c := r.Resource.Core
+	missing := c.Settled(c.Unanswered(errBudget))
+	if cause := context.Cause(ctx); cause != nil {
+		missing = c.Settled(c.CutShort(cause, engine.SilenceOf(ctx, members.began)))
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for i, answered := range o.asked.answered {
+		if !answered {
+			members.failed = append(members.failed, r.named(i, missing))
+		}
+	}
+}
+
 // awaitTogether waits for the members that are expected to answer at the same time as the majority. ending is the
 // context of the acquisition, which keeps some of its time.
 func (o *Ownership) awaitTogether(ending context.Context) {
-	limit := together
+	o.mu.Lock()
+	within := o.asked.within
+	o.mu.Unlock()
+	if within > engine.PatienceFactor*engine.UsualAnswer {
+		return // slow
+	}
+	limit := min(within, together)
 	if until, ok := ending.Deadline(); ok {
 		limit = min(limit, time.Until(until)/2)
 	}

@@ -79,6 +79,9 @@ func (r *red) TryAcquire(ctx context.Context, q *engine.Request) (engine.Result,
 	asked := members.votes
 	released := o.releaseMembers(ctx)
 	isOver := members.open > 0 && members.yes+members.open >= r.Need // the budget is, or the time of the attempt
+	if isOver && attempt.ending.Err() != nil {
+		o.asked.end(endOf(attempt.ending))
+	}
 	if isOver {
 		o.asked.end(errBudget)
 	}
@@ -87,7 +90,10 @@ func (r *red) TryAcquire(ctx context.Context, q *engine.Request) (engine.Result,
 		members.collect(context.Background(), rollbackWait) // why they have not answered
 	} else {
 		o.awaitAsked(attempt.ending)
-		members.collectReady(attempt.ending)
+	}
+	members.collectReady(attempt.ending)
+	if members.open > 0 && asked.no <= len(r.Members)-r.Need {
+		r.addMissing(attempt.ending, o, members)
 	}
 	r.keepReservations(ctx, state, o, false)
 	q.Noted = q.Noted || len(state.reserved) > 0
@@ -95,18 +101,12 @@ func (r *red) TryAcquire(ctx context.Context, q *engine.Request) (engine.Result,
 	if members.yes+members.late > 0 {
 		state.split = time.Since(began)
 	}
-	return r.failed(ctx, q, asked, members)
+	return r.failed(ctx, q, members.votes)
 }
 
-// failed is the result of an attempt without a majority. asked are the answers until that was known. members has the
-// later ones, too.
-func (r *red) failed(ctx context.Context, q *engine.Request, asked votes, members *fanOut) (engine.Result, error) {
+// failed is the result of an attempt without a majority. v are all answers.
+func (r *red) failed(ctx context.Context, q *engine.Request, v votes) (engine.Result, error) {
 	tolerated := len(r.Members) - r.Need
-	isRefused := asked.no > tolerated
-	if members.open > 0 && !isRefused {
-		members.countMissing(ctx)
-	}
-	v := members.votes
 	wasGranted := v.yes+v.lost >= r.Need
 	switch {
 	case ctx.Err() != nil && v.yes >= r.Need: // nobody is to blame
@@ -116,7 +116,7 @@ func (r *red) failed(ctx context.Context, q *engine.Request, asked votes, member
 			return engine.Result{}, r.joinErrors(v.failed, tolerated) // the majority of a hold in ctx may still stand
 		}
 		return engine.Result{}, errMembersLost
-	case isRefused, v.no > tolerated, len(v.failed) <= tolerated: // see the head of this file
+	case v.no > tolerated, len(v.failed) <= tolerated: // see the head of this file
 		reasons := []error{v.refusal}
 		if v.yes >= r.Need {
 			reasons = append(reasons, errMembersLost)

@@ -43,12 +43,14 @@ func TestJointHeldDoesNotIncludeTheWait(t *testing.T) {
 			q := EmbeddedQuorum(t, 3)
 			events := &Recorder{}
 			l := q.Lock(q.PatientClients(t, events.Option()), BudgetTTL)
-			q.Proxies[2].BlackHole(true) // uses up its budget
+			q.Proxies[1].BlackHole(true)
+			q.Proxies[2].BlackHole(true)
 			began := time.Now()
+			time.AfterFunc(Budget/2, func() { q.Proxies[1].Heal(); q.Proxies[1].Reset() })
 			hold := Acquire(t, t.Context(), l)
 			acquired := time.Now()
 			Release(t, hold)
-			require.Greater(t, acquired.Sub(began), Budget/2, "the silent member was waited for")
+			require.GreaterOrEqual(t, acquired.Sub(began), Budget/2, "the majority was waited for")
 			require.Equal(t, time.Since(acquired), events.Await(t, primitives.EventReleased).Held)
 		})
 	})
@@ -163,9 +165,12 @@ func TestRedLatePartDoesNotCountAgainstTheQuorum(t *testing.T) {
 		hold := Acquire(t, t.Context(), l)
 		q.Servers[2].Client(t).FlushAll(t.Context())
 		deliver()
-		awaitRelease(t, q.Proxies[2])
+		redistest.WaitFor(t, Soon, func() bool {
+			return clients[2].Lock(q.Name).HoldFrom(hold.Context()) != nil
+		}, "the late member joins")
 		RequireLive(t, hold.Context())
 		require.NoError(t, hold.Check(t.Context()))
+		RequireLive(t, hold.Context())
 		Release(t, hold)
 		q.RequireFree(t, All(3)...)
 	})
@@ -192,8 +197,7 @@ func TestRedLateRollbackLeavesANestedHoldItsMember(t *testing.T) {
 		require.NoError(t, q.Servers[2].Client(t).Del(t.Context(), q.Name).Err()) // as if its lease were over
 
 		inner := Acquire(t, outer.Context(), l)
-		require.Equal(t, map[string]string{outer.ID(): "1"}, Fields(t, q.Servers[2], q.Name),
-			"the nested hold has the member")
+		redistest.WaitFor(t, Soon, func() bool { return q.Has(t, 2, outer.ID(), "1") }, "the nested hold has the member")
 		q.Proxies[2].Record()
 		q.Proxies[2].Heal()
 		awaitRelease(t, q.Proxies[2])
@@ -216,7 +220,7 @@ type silentMember struct {
 }
 
 // TestJointAcquireReturnsInTimeWhenAMemberIsSilent checks in fake time that a silent member does not
-// delay an acquisition beyond the end of its context or its wait.
+// delay an acquisition beyond the end of its context or its wait, and a red lock not at all.
 func TestJointAcquireReturnsInTimeWhenAMemberIsSilent(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []string{"multi", "red"} {
@@ -274,14 +278,13 @@ func (tt silentMember) acquire(t *testing.T, kind, by string) {
 	took := time.Since(began)
 	t.Logf("returned %v after its end: %v", took-limit, err)
 	require.LessOrEqual(t, took, limit+returnGrace)
-	if kind == "red" && by == "wait" && len(tt.silent) <= 1 {
-		require.NoError(t, err, "a majority answered within the wait")
+	if kind == "red" && len(tt.silent) <= 1 {
+		require.NoError(t, err, "a majority has answered")
+		require.Less(t, took, limit/2)
 		require.NoError(t, hold.Release(t.Context()))
 	} else {
-		// A majority that answers too late says nothing bad about Redis.
-		silent := kind != "red" || len(tt.silent) > 1
-		require.Equal(t, silent, errors.Is(err, primitives.ErrUnavailable), "%v", err)
-		require.Equal(t, !silent, errors.Is(err, primitives.ErrNotAcquired), "%v", err)
+		require.ErrorIs(t, err, primitives.ErrUnavailable)
+		require.NotErrorIs(t, err, primitives.ErrNotAcquired)
 		requireEndedBy(t, err, by)
 	}
 	for i := range q.Servers {
@@ -414,7 +417,7 @@ func TestRedLockRidesOutRefusalsForTheBudgetOfAMember(t *testing.T) {
 		})
 	}
 	began := time.Now()
-	_, err := q.Lock(q.Clients(t, primitives.WithCommandTimeout(time.Minute))).TryAcquire(t.Context())
+	_, err := q.Lock(q.PatientClients(t)).TryAcquire(t.Context())
 	require.ErrorIs(t, err, primitives.ErrUnavailable)
 	require.NotErrorIs(t, err, primitives.ErrNotAcquired)
 	took := time.Since(began)

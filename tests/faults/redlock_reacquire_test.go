@@ -198,7 +198,8 @@ func TestRedHoldWithALeaseOrAnOwnerIsNotAcquiredAgain(t *testing.T) {
 }
 
 // TestRedAttemptAfterTheEndOfItsHoldIsRolledBack delays or drops the reply to an attempt to acquire
-// a member again until the hold has ended.
+// a member again until the hold has ended. This is in fake time: on a busy machine, servers would not answer within the
+// short timeouts by which the attempts fail.
 func TestRedAttemptAfterTheEndOfItsHoldIsRolledBack(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -211,34 +212,36 @@ func TestRedAttemptAfterTheEndOfItsHoldIsRolledBack(t *testing.T) {
 		{"lost, no reply", false, true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			q := NewQuorum(t, 3)
-			clients := q.Clients(t)
-			hold := Acquire(t, t.Context(), q.Lock(clients, longTTL))
-			q.Flush(t, 0)
-			attempt := func(args []string) bool { return Acquires(args, hold.ID()) }
-			deliver := func() {}
-			q.Proxies[0].Record()
-			if tt.answered {
-				deliver = q.Proxies[0].HoldReplies(attempt)
-			} else {
-				q.Proxies[0].DropReplies(1000, attempt)
-			}
-			require.NoError(t, hold.Check(t.Context()))
-			redistest.WaitFor(t, Soon, func() bool { return q.Has(t, 0, hold.ID(), "1") }, "the attempt is executed")
-			if !tt.answered {
-				AwaitQuiet(t, q.Proxies[0], attempt) // the attempt has failed
-			}
-			if tt.lost {
-				q.Flush(t, 1)
-				require.ErrorIs(t, hold.Check(t.Context()), primitives.ErrLost)
-				require.ErrorIs(t, hold.Release(t.Context()), primitives.ErrLost)
-			} else {
-				Release(t, hold)
-			}
-			deliver()
-			q.RequireFree(t, All(3)...)
-			requireClosed(t, clients)
-			q.RequireFree(t, All(3)...)
+			synctest.Test(t, func(t *testing.T) {
+				q := EmbeddedQuorum(t, 3)
+				clients := q.Clients(t)
+				hold := Acquire(t, t.Context(), q.Lock(clients, longTTL))
+				q.Flush(t, 0)
+				attempt := func(args []string) bool { return Acquires(args, hold.ID()) }
+				deliver := func() {}
+				q.Proxies[0].Record()
+				if tt.answered {
+					deliver = q.Proxies[0].HoldReplies(attempt)
+				} else {
+					q.Proxies[0].DropReplies(1000, attempt)
+				}
+				require.NoError(t, hold.Check(t.Context()))
+				redistest.WaitFor(t, Soon, func() bool { return q.Has(t, 0, hold.ID(), "1") }, "the attempt is executed")
+				if !tt.answered {
+					AwaitQuiet(t, q.Proxies[0], attempt) // the attempt has failed
+				}
+				if tt.lost {
+					q.Flush(t, 1)
+					require.ErrorIs(t, hold.Check(t.Context()), primitives.ErrLost)
+					require.ErrorIs(t, hold.Release(t.Context()), primitives.ErrLost)
+				} else {
+					Release(t, hold)
+				}
+				deliver()
+				q.RequireFree(t, All(3)...)
+				requireClosed(t, clients)
+				q.RequireFree(t, All(3)...)
+			})
 		})
 	}
 }
@@ -328,28 +331,30 @@ func TestRedMemberThatANestedHoldHasIsCounted(t *testing.T) {
 }
 
 // TestRedReleaseOfALostPartDoesNotFreeItsReplacement releases the lost hold of a member after the
-// redlock has acquired the member again.
+// redlock has acquired the member again. In fake time, for the reason above.
 func TestRedReleaseOfALostPartDoesNotFreeItsReplacement(t *testing.T) {
 	t.Parallel()
-	q := NewQuorum(t, 3)
-	clients := q.Clients(t)
-	hold := Acquire(t, t.Context(), q.Lock(clients, longTTL))
-	part := clients[0].Lock(q.Name).HoldFrom(hold.Context())
-	q.Flush(t, 0)
-	require.NoError(t, hold.Check(t.Context()))
-	redistest.WaitFor(t, Soon, func() bool {
-		again := clients[0].Lock(q.Name).HoldFrom(hold.Context())
-		return again != nil && again.Check(t.Context()) == nil
-	}, "acquired again")
-	q.Proxies[0].Record()
-	require.ErrorIs(t, part.Release(t.Context()), primitives.ErrLost)
-	time.Sleep(100 * time.Millisecond) // a release in the background begins after 20 ms
-	require.False(t, slices.ContainsFunc(q.Proxies[0].Commands(), func(c redistest.Command) bool {
-		return Releases(c.Args)
-	}))
-	require.True(t, q.Has(t, 0, hold.ID(), "1"))
-	Release(t, hold)
-	q.RequireFree(t, All(3)...)
+	synctest.Test(t, func(t *testing.T) {
+		q := EmbeddedQuorum(t, 3)
+		clients := q.Clients(t)
+		hold := Acquire(t, t.Context(), q.Lock(clients, longTTL))
+		part := clients[0].Lock(q.Name).HoldFrom(hold.Context())
+		q.Flush(t, 0)
+		require.NoError(t, hold.Check(t.Context()))
+		redistest.WaitFor(t, Soon, func() bool {
+			again := clients[0].Lock(q.Name).HoldFrom(hold.Context())
+			return again != nil && again.Check(t.Context()) == nil
+		}, "acquired again")
+		q.Proxies[0].Record()
+		require.ErrorIs(t, part.Release(t.Context()), primitives.ErrLost)
+		time.Sleep(100 * time.Millisecond) // a release in the background begins after 20 ms
+		require.False(t, slices.ContainsFunc(q.Proxies[0].Commands(), func(c redistest.Command) bool {
+			return Releases(c.Args)
+		}))
+		require.True(t, q.Has(t, 0, hold.ID(), "1"))
+		Release(t, hold)
+		q.RequireFree(t, All(3)...)
+	})
 }
 
 // TestRedCloseWhileAMemberIsLost checks that Close ends the hold with ErrClosed, and stops the

@@ -1,0 +1,225 @@
+package topology
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"slices"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	. "github.com/redlatch/redlatch/internal/fixture"
+	"github.com/redlatch/redlatch/internal/redistest"
+	"github.com/redlatch/redlatch/primitives"
+)
+
+// waysToDie are how a server may be out of action, and what its error matches.
+var waysToDie = []struct {
+	name       string
+	fail, heal func(s *redistest.Server) error
+	is         error
+}{
+	{"killed", (*redistest.Server).Kill, (*redistest.Server).Restart, syscall.ECONNREFUSED},
+	{"stopped", (*redistest.Server).Pause, (*redistest.Server).Resume, os.ErrDeadlineExceeded},
+}
+
+// newMajority returns servers, and a red lock on them by clients with go-redis's own settings.
+func newMajority(t *testing.T, n int) (q *Quorum, l *primitives.Lock) {
+	q = NewQuorum(t, n)
+	var clients []*primitives.Client
+	for _, s := range q.Servers {
+		clients = append(clients, NewClient(t, s.Client(t)))
+	}
+	return q, q.Lock(clients)
+}
+
+// median is how long a call of f usually takes, and how long all took.
+func median(n int, f func()) (usual, all time.Duration) {
+	var took []time.Duration
+	for range n {
+		began := time.Now()
+		f()
+		took = append(took, time.Since(began))
+		all += took[len(took)-1]
+	}
+	slices.Sort(took)
+	return took[n/2], all
+}
+
+// A dead server costs the first acquisition a moment, and the later ones nothing. Before, each took 2 s. It collects no
+// goroutines either.
+func TestRedLockIsAsFastWithADeadServer(t *testing.T) {
+	t.Parallel()
+	const n = 50
+	for _, tt := range waysToDie {
+		t.Run(tt.name, func(t *testing.T) {
+			q, l := newMajority(t, 3)
+			do := func() {
+				require.NoError(t, l.Do(t.Context(), func(context.Context) error { return nil }))
+			}
+			do()
+			healthy, _ := median(n, do)
+			require.NoError(t, tt.fail(q.Servers[1]))
+			before := runtime.NumGoroutine()
+			dead, all := median(n, do)
+			t.Logf("with three servers %v, with two %v, %v for all", healthy, dead, all)
+			require.Less(t, dead, 4*healthy+5*time.Millisecond)
+			require.Less(t, all, n*healthy*4+2*time.Second)
+			require.Less(t, runtime.NumGoroutine(), before+n, "one attempt at a time is under way")
+			require.NoError(t, tt.heal(q.Servers[1]))
+			q.RequireFree(t, All(3)...)
+		})
+	}
+}
+
+// The end of a wait, and the deadline of a context, are for the majority.
+func TestRedLockWithADeadServerMeetsShortDeadlines(t *testing.T) {
+	t.Parallel()
+	for _, tt := range waysToDie {
+		t.Run(tt.name, func(t *testing.T) {
+			for _, dead := range [][]int{{0}, {1, 3}} {
+				q, l := newMajority(t, 2*len(dead)+1)
+				Release(t, Acquire(t, t.Context(), l))
+				for _, i := range dead {
+					require.NoError(t, tt.fail(q.Servers[i]))
+				}
+				for _, limit := range []time.Duration{100 * time.Millisecond, 300 * time.Millisecond, 1500 * time.Millisecond} {
+					ctx, cancel := context.WithTimeout(t.Context(), limit)
+					hold, err := l.Acquire(ctx)
+					cancel()
+					require.NoError(t, err, "by ctx: %v", limit)
+					Release(t, hold)
+					Release(t, Acquire(t, t.Context(), l, primitives.WithWait(limit)))
+				}
+				for _, i := range dead {
+					require.NoError(t, tt.heal(q.Servers[i]))
+				}
+				q.RequireFree(t, All(len(q.Servers))...)
+			}
+		})
+	}
+}
+
+// Without a majority the error names each dead server and what it met. It says neither that somebody has the lock, nor
+// that one was lost, nor that an outcome is unknown.
+func TestRedLockWithoutAMajorityNamesTheServers(t *testing.T) {
+	t.Parallel()
+	for _, tt := range waysToDie {
+		t.Run(tt.name, func(t *testing.T) {
+			q, l := newMajority(t, 3)
+			Release(t, Acquire(t, t.Context(), l))
+			for _, s := range q.Servers[:2] {
+				require.NoError(t, tt.fail(s))
+			}
+			short, cancel := context.WithTimeout(t.Context(), 1500*time.Millisecond)
+			defer cancel()
+			for name, acquire := range map[string]func() error{
+				"by ctx":  func() error { return ErrOf(l.Acquire(short)) },
+				"by wait": func() error { return ErrOf(l.Acquire(t.Context(), primitives.WithWait(1500*time.Millisecond))) },
+				"a try":   func() error { return ErrOf(l.TryAcquire(t.Context())) },
+			} {
+				err := acquire()
+				require.ErrorIs(t, err, primitives.ErrUnavailable, name)
+				require.ErrorIs(t, err, tt.is, name)
+				for _, s := range q.Servers[:2] {
+					require.ErrorContains(t, err, s.Client(t).Options().Addr, name)
+				}
+				for _, wrong := range []error{
+					primitives.ErrNotAcquired, primitives.ErrLost, primitives.ErrOutcomeUnknown,
+				} {
+					require.NotErrorIs(t, err, wrong, name)
+				}
+				require.Empty(t, redistest.Keys(t, q.Servers[2], q.Name), name)
+			}
+			for _, s := range q.Servers[:2] {
+				require.NoError(t, tt.heal(s))
+			}
+			q.RequireFree(t, All(3)...)
+		})
+	}
+}
+
+// Each member has met something else. The error matches all of it.
+func TestRedLockErrorHidesNoMember(t *testing.T) {
+	t.Parallel()
+	q := NewQuorum(t, 3)
+	ctx := t.Context()
+	guarded := q.Servers[0].Client(t)
+	require.NoError(t, q.Servers[1].Client(t).Set(ctx, q.Name, "another program's", time.Minute).Err())
+	require.NoError(t, q.Servers[2].Kill())
+	var locks []*primitives.Lock
+	for i, s := range q.Servers {
+		rdb := s.Client(t, DialsOnce)
+		if i == 0 { // a user that does not exist
+			o := *guarded.Options()
+			o.Username, o.Password, o.DialerRetries = "nobody", "wrong", 1
+			rdb = redis.NewClient(&o)
+			t.Cleanup(func() { _ = rdb.Close() })
+		}
+		locks = append(locks, NewClient(t, rdb).Lock(q.Name))
+	}
+	err := ErrOf(primitives.NewRedLock(locks).Acquire(ctx, primitives.WithWait(time.Second)))
+	require.ErrorIs(t, err, syscall.ECONNREFUSED)
+	require.ErrorIs(t, err, primitives.ErrForeign)
+	require.ErrorContains(t, err, "WRONGPASS")
+	require.NotErrorIs(t, err, primitives.ErrNotAcquired)
+	for _, s := range q.Servers {
+		require.ErrorContains(t, err, s.Client(t).Options().Addr)
+	}
+}
+
+// Readers come and go on each server, so that there is always one. Without a reservation a writer would have to meet a
+// moment without readers on a majority.
+func TestRedLockOfWritersIsNotStarvedByReaders(t *testing.T) {
+	t.Parallel()
+	q := NewQuorum(t, 3)
+	reading, stop := context.WithCancel(t.Context())
+	var readers sync.WaitGroup
+	var writers []*primitives.Lock
+	for _, s := range q.Servers {
+		for i := range 3 {
+			reader := NewClient(t, s.Client(t)).RWLock(q.Name).Reader()
+			readers.Go(func() {
+				time.Sleep(time.Duration(i) * 30 * time.Millisecond)
+				for reading.Err() == nil {
+					err := reader.Do(reading, func(context.Context) error { time.Sleep(90 * time.Millisecond); return nil })
+					if err != nil && !errors.Is(err, context.Canceled) {
+						t.Error(err)
+					}
+				}
+			})
+		}
+		writers = append(writers, NewClient(t, s.Client(t)).RWLock(q.Name).Writer())
+	}
+	defer func() {
+		stop()
+		readers.Wait()
+		q.RequireFree(t, All(3)...)
+	}()
+	time.Sleep(200 * time.Millisecond)
+	red := primitives.NewRedLock(writers)
+	for range 3 {
+		began := time.Now()
+		hold, err := red.Acquire(t.Context(), primitives.WithWait(10*time.Second))
+		require.NoError(t, err)
+		t.Logf("after %v", time.Since(began).Round(time.Millisecond))
+		Release(t, hold)
+	}
+	// One that gives up leaves no reservation.
+	for _, s := range q.Servers[:2] {
+		hold := Acquire(t, t.Context(), NewClient(t, s.Client(t)).RWLock(q.Name).Reader())
+		defer Release(t, hold)
+	}
+	require.ErrorIs(t, ErrOf(red.Acquire(t.Context(), primitives.WithWait(200*time.Millisecond))), primitives.ErrNotAcquired)
+	for i, s := range q.Servers {
+		claim := fmt.Sprintf("redlatch_rwlock_claim:{%s}", q.Name)
+		require.Zero(t, s.Client(t).Exists(t.Context(), claim).Val(), "server %d", i)
+	}
+}
