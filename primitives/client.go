@@ -187,6 +187,7 @@ func New(rdb redis.UniversalClient, opts ...ClientOption) (*Client, error) {
 	config := engine.Config{
 		Renew: c.renew, Classify: classify, Unanswered: unanswered, CutShort: scripts.CutShort,
 		Settled: settled, Describe: failed, Lost: newLossError, Address: c.address,
+		Explain:  func(r *engine.Resource, err error) error { return describeForeign(r.Kind, err) },
 		NewOwner: c.newOwner, HolderTag: presence.TagOf, Server: c.server, Observe: c.observer(), Logger: c.logger,
 		HasReplicas: c.cluster || c.replicas > 0 || hasSentinel, Touch: c.touch, Moved: c.presence.AskAll,
 		HoldAdded: c.presence.Wake, WaitBegan: c.presence.WaitBegan, WaitEnded: c.presence.WaitEnded,

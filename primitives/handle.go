@@ -142,6 +142,9 @@ func (h *handle) withType(ctx context.Context, err error) error {
 			break
 		}
 	}
+	if h.joint != nil { // the other members' errors stay
+		text = err.Error() + "; " + text
+	}
 	return &foreignError{text + ": use another name, or delete the key", err}
 }
 

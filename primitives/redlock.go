@@ -13,8 +13,9 @@ import (
 
 // NewRedLock makes one lock of several on independent Redis servers: Redisson's RedissonRedLock. It is held
 // while a majority of its members is, so it survives the loss of the others. All members are asked at
-// the same time. Each has a budget: a tenth of the TTL, at least 100 ms and at most 2 s. An acquisition
-// waits that long for a dead server.
+// the same time, and an acquisition returns as soon as a majority is confirmed: a server that is dead or slow delays
+// nothing. A member that answers later joins the hold. An attempt without a majority ends after a tenth of the TTL, at
+// least 100 ms and at most 2 s.
 //
 // A member whose server was restarted empty has forgotten the lock. A renewed RedLock acquires it again if
 // nobody else holds it, provided that the other members have been a majority all the time. Therefore the lock

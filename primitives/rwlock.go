@@ -176,9 +176,10 @@ func (d *readerDriver) acquireBatch(
 		Keys: &d.h.keys, MemoryKey: d.h.ownerKey(&q.Owner), Owner: q.ID, TTL: q.TTL,
 		IsShared: q.Shared, RefuseSecond: q.NonReentrant, IsNested: q.Nested, Client: d.h.c.life,
 	}
-	if q.MayQueue && q.Terms.PollMin == 0 {
+	if q.LeavesTraces() && q.Terms.PollMin == 0 {
 		call.Waits = 1
-		if q.Wait.Waited() && len(others) < engine.MaxBatch { // else there may be more
+		wasNoted := q.Wait.Waited() || q.Reserves && q.Noted
+		if wasNoted && len(others) < engine.MaxBatch { // else there may be more
 			call.Waits = 2
 		}
 	}
@@ -351,13 +352,13 @@ func (d *writerDriver) TryAcquire(ctx context.Context, q *engine.Request) (engin
 	call := scripts.RWLockWriteAcquire{
 		Keys: &d.h.keys, MemoryKey: d.h.ownerKey(&q.Owner), Owner: q.ID, TTL: q.TTL,
 		IsShared: q.Shared, RefuseSecond: q.NonReentrant, IsNested: q.Nested,
-		Client: d.h.c.life, Waits: q.MayQueue && q.Terms.PollMin == 0,
+		Client: d.h.c.life, Waits: q.LeavesTraces() && q.Terms.PollMin == 0,
 	}
 	waitedForWriter, _ := q.State.(bool) // whether another writer refused the attempt before
-	if q.MayQueue && !waitedForWriter {
+	if q.LeavesTraces() && !waitedForWriter {
 		call.ClaimTTL = reservationTTL
 	}
-	if q.MayQueue && q.Terms.PollMin > 0 {
+	if q.LeavesTraces() && q.Terms.PollMin > 0 {
 		call.Mark, call.MarkTTL = d.polls, pollMarkTTL(q.Terms)
 	}
 	reply, err := call.Do(ctx, d.h.c.confirmed)

@@ -36,6 +36,9 @@ type Config struct {
 	Settled func(err error) error
 	// Describe adds the operation and the resource to an error.
 	Describe func(r *Resource, operation string, err error) error
+	// Explain says what a key holds, if err is Redis's answer that this is not what r stores there. It returns other
+	// errors as they are.
+	Explain func(r *Resource, err error) error
 	// Address names the server that has a resource, for errors; "" if it is unknown. It must only compute.
 	Address func(r *Resource) string
 	// Lost makes the error of a loss. It matches ErrLost.

@@ -65,6 +65,7 @@ func (s *Server) NewClient(id string, options ...func(*engine.Config)) *Client {
 		Unanswered: Unanswered,
 		CutShort:   cutShort,
 		Settled:    settled,
+		Explain:    func(_ *engine.Resource, err error) error { return err },
 		Address:    func(*engine.Resource) string { return "" },
 		NewOwner: func() engine.Owner {
 			n := c.owners.Add(1)

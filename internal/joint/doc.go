@@ -11,7 +11,7 @@
 //
 // The time of an attempt is limited (attemptTime). When it is over, the members acquired so far are
 // released. A member that answers later is released as soon as it answers. The caller does not wait for
-// that.
+// that. A red lock is acquired before all its members have answered: late members join its hold.
 //
 // # Where to start
 //
@@ -19,6 +19,8 @@
 //	whole.go      all members by one command, where a server can do that
 //	multi.go      all members, one after another
 //	red.go        a majority, all at the same time
+//	asked.go      the attempts for its members, which may outlast the acquisition
+//	reserve.go    what a red lock that waits leaves on the servers that have refused it
 //	ownership.go  the ownership of a joint hold: when it is lost; Release, Check and Extend
 //	retake.go     a red lock's member that has forgotten the lock is acquired again
 //	fanout.go     one question to several members

@@ -221,7 +221,7 @@ func (l *Lock) named(i int, err error) error {
 	if address := m.Core.Address(m); address != "" {
 		name += " at " + address
 	}
-	return &memberError{name, err}
+	return &memberError{name, m.Core.Explain(m, err)}
 }
 
 // retryQueue returns a queue for a joint request that has no message to wait for. Its pauses grow from a

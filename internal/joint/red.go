@@ -83,7 +83,7 @@ func (r *red) TryAcquire(ctx context.Context, q *engine.Request) (engine.Result,
 		o.asked.end(endOf(attempt.ending))
 	}
 	if isOver {
-		o.asked.end(errBudget)
+		o.asked.end(overdue{errBudget})
 	}
 	attempt.settle(min(o.budget, r.Resource.Core.RollbackLimit(attempt.began)), released)
 	if isOver {

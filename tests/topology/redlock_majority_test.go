@@ -118,10 +118,12 @@ func TestRedLockWithoutAMajorityNamesTheServers(t *testing.T) {
 			for _, s := range q.Servers[:2] {
 				require.NoError(t, tt.fail(s))
 			}
-			short, cancel := context.WithTimeout(t.Context(), 1500*time.Millisecond)
-			defer cancel()
 			for name, acquire := range map[string]func() error{
-				"by ctx":  func() error { return ErrOf(l.Acquire(short)) },
+				"by ctx": func() error {
+					ctx, cancel := context.WithTimeout(t.Context(), 1500*time.Millisecond)
+					defer cancel()
+					return ErrOf(l.Acquire(ctx))
+				},
 				"by wait": func() error { return ErrOf(l.Acquire(t.Context(), primitives.WithWait(1500*time.Millisecond))) },
 				"a try":   func() error { return ErrOf(l.TryAcquire(t.Context())) },
 			} {
