@@ -1,0 +1,192 @@
+package joint_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	. "github.com/redlatch/redlatch/internal/engine"
+	. "github.com/redlatch/redlatch/internal/enginetest"
+	"github.com/redlatch/redlatch/internal/joint"
+)
+
+// late makes a server answer acquisitions after d, which it executes at once.
+func late(d time.Duration) func(Command) Fault {
+	return func(cmd Command) (f Fault) {
+		if cmd.Op == "acquire" {
+			f.Reply = d
+		}
+		return f
+	}
+}
+
+// A member answers after the others. While the joint hold lasts, the member joins it.
+func TestLateMemberJoinsTheJointHold(t *testing.T) {
+	for _, d := range []time.Duration{ms, joint.Together + 10*ms, joint.Together + joint.Promptly + 10*ms, 2900 * ms} {
+		t.Run(d.String(), func(t *testing.T) {
+			Bubble(t, func(t *testing.T, _ *Server) {
+				k := newCluster(t, 3)
+				k.servers[2].OnEach(late(d))
+				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+				began := time.Now()
+				hold := Acquire(t, ctx, redOf(k.clients))
+				cancel() // of the acquisition: it must not end the attempts for late members
+				assert.Equal(t, min(d, joint.Together), time.Since(began))
+				Sleep(d)
+				k.servers[2].ResetFaults()
+				k.servers[0].Forget("x")
+				k.servers[0].Seize("x", "other", 0)
+				require.NoError(t, hold.Check(t.Context()))
+				require.True(t, hold.IsLive(), "the late member and another one are a majority")
+				Sleep(time.Hour)
+				require.True(t, hold.IsLive(), "the late member is renewed")
+				Release(t, hold)
+				k.servers[0].Free("x")
+				k.requireFree(t)
+			})
+		})
+	}
+}
+
+// A member answers late. Meanwhile another one has forgotten the lock, so a rival may have had a majority. The late one
+// does not bring it back.
+func TestLateMemberDoesNotMendABrokenMajority(t *testing.T) {
+	Bubble(t, func(t *testing.T, _ *Server) {
+		k := newCluster(t, 3)
+		k.servers[2].OnEach(late(time.Second))
+		hold := Acquire(t, t.Context(), redOf(k.clients))
+		k.servers[0].Forget("x")
+		Sleep(2 * time.Second)
+		require.ErrorIs(t, context.Cause(Carry(hold)), ErrLost)
+		require.ErrorIs(t, hold.Release(t.Context()), ErrLost)
+		Sleep(time.Second)
+		k.requireFree(t)
+	})
+}
+
+// The joint hold ends while a member has not answered. What that member grants is given back: before the release
+// returns, if its server answers as it usually does.
+func TestReleaseGivesLateMembersBack(t *testing.T) {
+	const usual = 30 * ms
+	for _, tt := range []struct {
+		name   string
+		answer time.Duration
+		at     time.Duration // when the release returns
+	}{
+		{"soon", joint.Together + 10*ms, joint.Together + 10*ms},
+		{"later than usual", time.Second, PatienceFactor * usual},
+		{"never", time.Hour, PatienceFactor * usual},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			Bubble(t, func(t *testing.T, _ *Server) {
+				k := newCluster(t, 3)
+				k.each(3, (*Server).KeepLeases)
+				r := redOf(k.clients)
+				k.servers[2].OnEach(late(usual))
+				Release(t, Acquire(t, t.Context(), r))
+				k.servers[2].OnEach(late(tt.answer))
+				began := time.Now()
+				Release(t, Acquire(t, t.Context(), r))
+				assert.Equal(t, tt.at, time.Since(began))
+				for _, s := range k.servers[:2] {
+					s.RequireFree(t)
+				}
+				Sleep(time.Minute)
+				k.requireFree(t)
+			})
+		})
+	}
+}
+
+// Acquisitions come one after another, and one server does not answer. Only the first of them waits for it, for a
+// moment. One attempt at a time is under way there. When the server answers again, it is a member again.
+func TestSilentServerGetsOneAttemptAtATime(t *testing.T) {
+	Bubble(t, func(t *testing.T, _ *Server) {
+		k := newCluster(t, 3)
+		r := redOf(k.clients)
+		Release(t, Acquire(t, t.Context(), r))
+		k.servers[1].OnEach(silent)
+		sent := func() int { return len(k.servers[1].Sent("acquire", "")) }
+		before, began := sent(), time.Now()
+		Release(t, Acquire(t, t.Context(), r))
+		first := time.Since(began)
+		assert.LessOrEqual(t, first, 2*UsualAnswer)
+		for range 1000 {
+			Release(t, Acquire(t, t.Context(), r))
+		}
+		assert.Equal(t, first, time.Since(began), "the others wait for nothing")
+		assert.Equal(t, before+1, sent())
+		Sleep(CommandTimeout)
+		Release(t, Acquire(t, t.Context(), r))
+		assert.Equal(t, before+2, sent(), "the next one asks again")
+
+		held := Acquire(t, t.Context(), r) // stands behind that attempt
+		k.servers[1].ResetFaults()
+		Sleep(CommandTimeout)
+		Release(t, held)
+		Release(t, Acquire(t, t.Context(), r))
+		Sleep(0)
+		hold := Acquire(t, t.Context(), r)
+		assert.Equal(t, 3, k.holders(hold.ID()))
+		Release(t, hold)
+		Sleep(time.Minute)
+		k.requireFree(t)
+	})
+}
+
+// The clients close while a member has not answered. Close does not wait for it longer than for a command.
+func TestCloseWhileAMemberIsLate(t *testing.T) {
+	for _, released := range []bool{true, false} {
+		Bubble(t, func(t *testing.T, _ *Server) {
+			k := newCluster(t, 3)
+			k.servers[2].OnEach(silent)
+			r := redOf(k.clients)
+			hold := Acquire(t, t.Context(), r)
+			behind := Acquire(t, Carry(hold), r)
+			if released {
+				Release(t, behind)
+				Release(t, hold)
+			}
+			began := time.Now()
+			ended, cancel := context.WithCancel(t.Context())
+			cancel()
+			for _, c := range k.clients {
+				_ = c.Shut(ended)
+			}
+			assert.LessOrEqual(t, time.Since(began), 2*CommandTimeout)
+			assert.Error(t, Carry(hold).Err())
+		})
+	}
+}
+
+// The minimum hold counts from when the red lock was acquired: of a member that joins late, and of one that is acquired
+// again after it has forgotten the lock.
+func TestMinimumHoldOfAMemberThatComesLaterBeganWithTheJointHold(t *testing.T) {
+	const min = 20 * time.Second
+	for _, name := range []string{"late", "acquired again"} {
+		t.Run(name, func(t *testing.T) {
+			Bubble(t, func(t *testing.T, _ *Server) {
+				k := newCluster(t, 3)
+				if name == "late" {
+					k.servers[2].OnEach(late(2 * time.Second))
+				}
+				hold := Acquire(t, t.Context(), redOf(k.clients), func(terms *Terms) { terms.MinHold = min })
+				over := time.Now().Add(min)
+				if name == "acquired again" {
+					k.servers[2].Forget("x")
+				}
+				Sleep(found + time.Second)
+				require.Equal(t, 3, k.holders(hold.ID()))
+				Release(t, hold)
+				require.Equal(t, 3, k.holders(hold.ID()), "the minimum hold is not over")
+				Sleep(time.Until(over) - 100*ms)
+				require.Equal(t, 3, k.holders(hold.ID()))
+				Sleep(200 * ms)
+				k.requireFree(t)
+			})
+		})
+	}
+}
