@@ -5,6 +5,7 @@
 //		s := locktest.NewServer(t)
 //		client, err := primitives.New(s.Client(t))
 //		...
+//		t.Cleanup(func() { _ = client.Close(t.Context()) }) // t.Context() has ended: waits for no hold
 //		go ship(client, order)     // the code under test: acquires the lock, uses the hold's context
 //		s.Lose(t, hold)            // the key is deleted: does ship stop?
 //		s.LoseName(t, "orders:42") // the same without a hold at hand
@@ -13,7 +14,9 @@
 //
 // [Server] is a miniredis inside the test process. Its clock runs, so keys expire without help from
 // the test. In a testing/synctest bubble it uses the bubble's fake clock, so an hour of leases takes
-// milliseconds; see [Server.Client].
+// milliseconds; see [Server.Client]. A bubble requires that its goroutines end with the test, so close
+// each [primitives.Client]. The link may still be cut then: the end of the test mends it. Keep or release
+// the holds of a bubble: the runtime cleans up after a dropped hold outside of the bubble, which panics.
 //
 // [Link] cuts off a single client, where [Server.Partition] cuts off all of them. It works in front
 // of any server, including a real Redis.

@@ -81,6 +81,9 @@ func (s *Server) Options() *redis.Options {
 		// The pool must never run out of connections. A wait for one would use timers that go-redis
 		// shares between clients, and a timer must not be shared between bubbles.
 		PoolSize: 1000, PipelinePoolSize: 1000,
+		// The pool dials in goroutines that it does not wait for. The clock of a bubble stops when the test
+		// ends, so a goroutine that sleeps before it dials again would never end.
+		DialerRetries: 1,
 		// The server sends no such notifications. Asking for them would resolve a host name, which
 		// blocks on I/O outside of the bubble.
 		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
@@ -138,10 +141,11 @@ func (s *Server) serve(near net.Conn) {
 	})
 }
 
-// Close stops the server and closes all connections. Further calls do nothing.
+// Close mends the link, stops the server and closes all connections. Further calls do nothing.
 func (s *Server) Close() {
 	s.mu.Lock()
 	s.closed = true // dial fails from now on
+	s.link.Mend()   // dials that wait for it end
 	if s.listener != nil {
 		_ = s.listener.Close()
 	}

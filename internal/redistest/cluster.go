@@ -64,6 +64,17 @@ func FreshCluster(t testing.TB, n int) *ClusterServers {
 	return freshCluster(t, n, 0)
 }
 
+// FreshClusterOfDatabases is FreshCluster with two databases. It skips t if the server has no such clusters:
+// Valkey has them since 9.0.
+func FreshClusterOfDatabases(t testing.TB, n int) *ClusterServers {
+	t.Helper()
+	const setting = "cluster-databases"
+	if known := Redis(t).Client(t).ConfigGet(t.Context(), setting).Val(); len(known) == 0 {
+		t.Skip("the server's clusters have one database only")
+	}
+	return freshCluster(t, n, 0, "--"+setting, "2")
+}
+
 // FreshReplicatedCluster starts a cluster of three masters with a replica each,
 // for t only, and waits until the replicas are in sync. It stops all nodes when t
 // ends. A replica takes over two to four seconds after its master died or hung.
@@ -72,9 +83,9 @@ func FreshReplicatedCluster(t testing.TB) *ClusterServers {
 	return freshCluster(t, 3, 3)
 }
 
-func freshCluster(t testing.TB, masters, replicas int) *ClusterServers {
+func freshCluster(t testing.TB, masters, replicas int, args ...string) *ClusterServers {
 	t.Helper()
-	c, err := startCluster(Require(t, NeedCluster), testDir(t), masters, replicas)
+	c, err := startCluster(Require(t, NeedCluster), testDir(t), masters, replicas, args...)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -6,6 +6,7 @@ import (
 	"net"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/redis/go-redis/v9"
@@ -174,4 +175,31 @@ func (c *ClusterServers) RemoveNode(t testing.TB, s *Server) {
 		}
 	}
 	ask(t, s, "cluster", "reset", "soft")
+}
+
+// MoveAtomically moves key's slot to a master by atomic slot migration, and waits until that master serves it: CLUSTER
+// MIGRATESLOTS of Valkey 9, or CLUSTER MIGRATION of Redis 8.4. It skips t if the server has neither. The cluster must
+// be fresh.
+func (c *ClusterServers) MoveAtomically(t testing.TB, key string, to *Server) {
+	t.Helper()
+	from, slot := c.Node(t, key), strconv.Itoa(int(redisutil.Slot(key)))
+	ctx, cancel := context.WithTimeout(t.Context(), setupTimeout)
+	defer cancel()
+	_, err := from.do(ctx, "cluster", "migrateslots", "slotsrange", slot, slot, "node", nodeID(t, to))
+	if isUnknownCommand(err) {
+		_, err = to.do(ctx, "cluster", "migration", "import", slot, slot)
+	}
+	if isUnknownCommand(err) {
+		t.Skipf("the server has no atomic slot migration: %v", err)
+	}
+	if err != nil {
+		t.Fatalf("redistest: migrate slot %s: %v", slot, err)
+	}
+	if got := c.AwaitFailover(t, key, from); got != to {
+		t.Fatalf("redistest: slot %s has moved to %s", slot, got.name)
+	}
+}
+
+func isUnknownCommand(err error) bool {
+	return err != nil && strings.Contains(strings.ToLower(err.Error()), "unknown")
 }

@@ -15,8 +15,9 @@ import (
 	"github.com/redlatch/redlatch/internal/redisutil"
 )
 
-// startCluster starts a cluster. Replicas are distributed evenly over the masters.
-func startCluster(binary, dir string, masters, replicas int) (*ClusterServers, error) {
+// startCluster starts a cluster. Replicas are distributed evenly over the masters. args are additional
+// arguments of each node.
+func startCluster(binary, dir string, masters, replicas int, args ...string) (*ClusterServers, error) {
 	c := &ClusterServers{}
 	timeout := nodeTimeout
 	if replicas > 0 {
@@ -27,7 +28,7 @@ func startCluster(binary, dir string, masters, replicas int) (*ClusterServers, e
 		if err != nil {
 			return nil, err
 		}
-		return startNode(binary, home, timeout)
+		return startNode(binary, home, timeout, args...)
 	}
 	for range masters + replicas {
 		s, err := c.spawn()
@@ -46,15 +47,15 @@ func startCluster(binary, dir string, masters, replicas int) (*ClusterServers, e
 
 // startNode starts one node. Its bus uses a port of our range too. The default
 // bus port, 10000 above the client port, may be taken.
-func startNode(binary, dir string, timeout time.Duration) (*Server, error) {
+func startNode(binary, dir string, timeout time.Duration, args ...string) (*Server, error) {
 	return startOnFreePorts("cluster", 2, func(ports []string) *process {
-		return &process{binary: binary, dir: dir, args: append(baseArgs(ports[0], dir),
+		return &process{binary: binary, dir: dir, args: append(append(baseArgs(ports[0], dir),
 			"--cluster-enabled", "yes", "--cluster-config-file", "nodes.conf",
 			"--cluster-port", ports[1],
 			"--cluster-node-timeout", strconv.FormatInt(timeout.Milliseconds(), 10),
 			"--cluster-allow-replica-migration", "no", // roles change only by failovers
 			"--repl-diskless-sync-delay", "0",
-		)}
+		), args...)}
 	})
 }
 

@@ -25,6 +25,7 @@ type debian struct {
 
 // packages lists the packages, the newest of each family first.
 var packages = []debian{
+	{redis, []string{"experimental", "sid"}},
 	{redis, []string{"sid"}},
 	{redis, []string{"trixie"}},
 	{valkey, []string{"sid"}},
@@ -84,7 +85,7 @@ func (a *archive) open(ctx context.Context, suites []string) (*aptDir, error) {
 	if _, err := os.Stat(keyring); err != nil {
 		return nil, fmt.Errorf("%w; install the package debian-archive-keyring", err)
 	}
-	apt := &aptDir{dir: filepath.Join(a.cache, "apt-"+suites[0])}
+	apt := &aptDir{dir: filepath.Join(a.cache, "apt-"+suites[0]), release: suites[0]}
 	if err, known := a.updated[suites[0]]; known {
 		return apt, err
 	}
@@ -137,7 +138,10 @@ func findMirror(ctx context.Context) (string, error) {
 
 // aptDir is a private directory of apt's: apt uses neither the sources nor the packages of this
 // machine, and installs nothing.
-type aptDir struct{ dir string }
+type aptDir struct {
+	dir     string
+	release string // whose packages are preferred; apt would not take those of experimental by itself
+}
 
 func (a *aptDir) create(sources string) error {
 	for _, dir := range []string{
@@ -161,6 +165,7 @@ func (a *aptDir) run(ctx context.Context, command string, args ...string) (strin
 		"-o", "Dir=" + a.dir,
 		"-o", "Dir::State::status=" + filepath.Join(a.dir, "status"),
 		"-o", "APT::Sandbox::User=root",
+		"-o", "APT::Default-Release=" + a.release,
 		"-o", "Acquire::Languages=none",
 		"-o", "Acquire::IndexTargets::deb::DEP-11::DefaultEnabled=false",
 	}, args...)...)
