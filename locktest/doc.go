@@ -15,8 +15,9 @@
 // [Server] is a miniredis inside the test process. Its clock runs, so keys expire without help from
 // the test. In a testing/synctest bubble it uses the bubble's fake clock, so an hour of leases takes
 // milliseconds; see [Server.Client]. A bubble requires that its goroutines end with the test, so close
-// each [primitives.Client]. The link may still be cut then: the end of the test mends it. Keep or release
-// the holds of a bubble: the runtime cleans up after a dropped hold outside of the bubble, which panics.
+// each [primitives.Client]. The link may be cut at the end of a test: it is mended before the cleanups
+// run. Keep or release the holds of a bubble: the runtime cleans up after a dropped hold outside of the
+// bubble, which panics.
 //
 // [Link] cuts off a single client, where [Server.Partition] cuts off all of them. It works in front
 // of any server, including a real Redis.

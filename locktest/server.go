@@ -28,10 +28,12 @@ type Server struct {
 	serving  sync.WaitGroup // the accept loop, and one goroutine for each accepted connection
 }
 
-// NewServer starts a server and closes it when t ends.
+// NewServer starts a server and closes it when t ends. The link is mended as soon as the test function returns,
+// so that cleanups need not wait for answers.
 func NewServer(t testing.TB) *Server {
 	t.Helper()
 	s := Start()
+	context.AfterFunc(t.Context(), s.link.Mend) // before the cleanups of t
 	t.Cleanup(s.Close)
 	return s
 }
