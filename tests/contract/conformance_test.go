@@ -37,7 +37,9 @@ func conformKinds() (rows []conformKind) {
 	spin.Name, spin.opts = "spin", []primitives.Option{primitives.WithPolling(2*time.Millisecond, 50*time.Millisecond)}
 	once := conformKind{Kind: kinds.Of("lock"), nonReentrant: true}
 	once.Name, once.opts = "non-reentrant", []primitives.Option{primitives.WithNonReentrant()}
-	return append(rows, spin, once)
+	fairOnce := conformKind{Kind: kinds.Of("fair"), nonReentrant: true}
+	fairOnce.Name, fairOnce.opts = "non-reentrant fair", once.opts
+	return append(rows, spin, once, fairOnce)
 }
 
 // conformCase is the input of one behaviour.
@@ -123,6 +125,80 @@ func TestConformanceLocks(t *testing.T) {
 	})
 }
 
+// TestConformanceTimes checks in fake time, for each kind of lock, that a wait lasts as long as it was asked to, and that
+// a waiter acquires as soon as the lease ends.
+func TestConformanceTimes(t *testing.T) {
+	t.Parallel()
+	const late = 60 * time.Millisecond // a polling lock looks every 50 ms
+	for _, kind := range conformKinds() {
+		t.Run(kind.Name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := redistest.Embedded(t)
+				near, far := NewClient(t, s.Client(t)), NewClient(t, s.Client(t))
+				rival := func(opts ...primitives.Option) (*primitives.Hold, error) {
+					if kind.Shared {
+						return kind.Rival(far, "l").Acquire(t.Context(), opts...)
+					}
+					return kind.open(far, "l").Acquire(t.Context(), opts...)
+				}
+				requireTook := func(want time.Duration, began time.Time) {
+					t.Helper()
+					took := time.Since(began)
+					require.GreaterOrEqual(t, took, want)
+					require.LessOrEqual(t, took, want+late)
+				}
+
+				hold := Acquire(t, t.Context(), kind.open(near, "l"))
+				began := time.Now()
+				_, err := rival(primitives.WithWait(3 * time.Second))
+				require.ErrorIs(t, err, primitives.ErrNotAcquired)
+				requireTook(3*time.Second, began)
+				Release(t, hold)
+
+				began = time.Now()
+				hold = Acquire(t, t.Context(), kind.open(near, "l"), primitives.WithLease(2*time.Second))
+				next, err := rival()
+				require.NoError(t, err)
+				requireTook(2*time.Second, began)
+				require.ErrorIs(t, hold.Release(t.Context()), primitives.ErrLost)
+				Release(t, next)
+			})
+		})
+	}
+}
+
+// TestConformanceRenewalAfterARestart checks that a hold that a restarted server has forgotten is lost, and that the
+// next holds under that name are renewed: also after a nested hold of the first.
+func TestConformanceRenewalAfterARestart(t *testing.T) {
+	t.Parallel()
+	s := redistest.Fresh(t)
+	c := NewClient(t, s.Client(t), primitives.WithDefaults(primitives.WithWatchdog(RenewedTTL)))
+	var lost []*primitives.Hold
+	for _, kind := range kinds.Locks() {
+		outer := Acquire(t, t.Context(), kind.Lock(c, kind.Name))
+		Release(t, Acquire(t, outer.Context(), kind.Lock(c, kind.Name)))
+		Release(t, outer)
+		lost = append(lost, Acquire(t, t.Context(), kind.Lock(c, kind.Name)))
+	}
+	AwaitRenewal(t, 1, lost...)
+	require.NoError(t, s.Kill())
+	require.NoError(t, s.Restart())
+	for _, hold := range lost {
+		RequireEnds(t, hold.Context(), primitives.ErrLost)
+		require.ErrorIs(t, hold.Release(t.Context()), primitives.ErrLost)
+	}
+	for range 2 {
+		var holds []*primitives.Hold
+		for _, kind := range kinds.Locks() {
+			holds = append(holds, Acquire(t, t.Context(), kind.Lock(c, kind.Name)))
+		}
+		AwaitRenewal(t, 2, holds...)
+		for _, hold := range holds {
+			Release(t, hold)
+		}
+	}
+}
+
 func clientsSeeHolders(t *testing.T, x *conformCase) {
 	x.requireHolders(t, 0)
 	hold := Acquire(t, t.Context(), x.l)
@@ -138,10 +214,16 @@ func holdCount(t *testing.T, x *conformCase) {
 	require.Zero(t, x.count(t, once.ID()))
 	outer := Acquire(t, t.Context(), x.l)
 	if x.nonReentrant {
-		_, err := x.l.Acquire(outer.Context())
-		require.ErrorIs(t, err, primitives.ErrDeadlock)
+		before := Leftovers(t, x.s, x.key)
+		for _, opts := range [][]primitives.Option{nil, {primitives.WithWait(0)}, {primitives.WithWait(Soon)}} {
+			_, err := x.l.Acquire(outer.Context(), opts...)
+			require.ErrorIs(t, err, primitives.ErrDeadlock)
+		}
+		require.Equal(t, before, Leftovers(t, x.s, x.key), "the refused calls stand in no queue")
 		require.Equal(t, 1, x.count(t, outer.ID()))
+		require.NoError(t, outer.Check(t.Context()))
 		Release(t, outer)
+		require.Zero(t, x.count(t, outer.ID()))
 		return
 	}
 	inner := Acquire(t, outer.Context(), x.l)

@@ -26,6 +26,7 @@ func TestCluster(t *testing.T) {
 		"auto":    nil,
 		"plain":   {primitives.WithShardedPubSub(false)},
 		"sharded": {primitives.WithShardedPubSub(true)},
+		"polling": {primitives.WithDefaults(primitives.WithPolling(2*time.Millisecond, 50*time.Millisecond))},
 	} {
 		t.Run(name, func(t *testing.T) {
 			base := redistest.Name(t)
