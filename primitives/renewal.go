@@ -75,15 +75,20 @@ func (c *Client) renew(ctx context.Context, _ any, batch []watchdog.Ask) ([]watc
 func (c *Client) enforcesSlots() bool { return c.cluster || c.slotted.Load() }
 
 // renewTogether renews a batch with one command, and returns the state of each lease. Without an answer
-// all are Unknown, the zero value. The command is sent once: the watchdog itself decides when to repeat.
+// all are Unknown, the zero value. The command is sent once: the watchdog itself decides when to repeat. The answer
+// counts until validity ends, however slow the server is.
 func (c *Client) renewTogether(ctx context.Context, batch []watchdog.Ask) ([]watchdog.State, error) {
 	leases := scripts.NewBatch(len(batch))
+	var valid time.Time // the end of the longest validity; zero if the batch is a question
 	for _, ask := range batch {
 		o := ask.Keeper.(*engine.Ownership)
 		renewerOf(o).renewal(&leases, o, ask.TTL) // of one script: they are one group
+		if ask.Lease != nil && ask.Lease.ValidUntil().After(valid) {
+			valid = ask.Lease.ValidUntil()
+		}
 	}
 	states := make([]watchdog.State, len(batch))
-	reply, err := leases.Do(ctx, c.once)
+	reply, err := leases.Do(ctx, c.run.PatientSender(valid))
 	if err != nil {
 		return states, err
 	}

@@ -5,9 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/maintnotifications"
+
+	"github.com/redlatch/redlatch/internal/redisutil"
 )
 
 // closeOnDone closes conn when ctx is done. The returned func ends that and must be called once. It
@@ -27,12 +30,47 @@ func closeOnDone(ctx context.Context, conn net.Conn) (stop func() bool) {
 	}
 }
 
+// abandonAfter is how long connect waits for go-redis after its context has ended. go-redis may be in code of the
+// application, such as a dialer, that does not heed it.
+const abandonAfter = 100 * time.Millisecond
+
 // connect makes go-redis dial the server and do the handshake as configured in o, and returns the
 // socket. The reply to a PING is still unread on it. When ctx ends, connect closes the socket and
 // returns.
 func connect(ctx context.Context, o *redis.Options, limits limits) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, limits.connect)
 	defer cancel()
+	type result struct {
+		conn net.Conn
+		err  error
+	}
+	done := make(chan result, 1)
+	go func() {
+		conn, err := handshake(ctx, o, limits)
+		done <- result{conn, err}
+	}()
+	select {
+	case res := <-done:
+		return res.conn, res.err
+	case <-ctx.Done():
+	}
+	timer := time.NewTimer(abandonAfter)
+	defer timer.Stop()
+	select {
+	case res := <-done:
+		return res.conn, res.err
+	case <-timer.C:
+	}
+	go func() {
+		if res := <-done; res.conn != nil {
+			_ = res.conn.Close()
+		}
+	}()
+	return nil, fmt.Errorf("pubsub: connect: %w", context.Cause(ctx))
+}
+
+// handshake is connect without its limit of time.
+func handshake(ctx context.Context, o *redis.Options, limits limits) (net.Conn, error) {
 	var conn *detachableConn
 	stop := func() bool { return true }
 	opts := *o
@@ -46,6 +84,7 @@ func connect(ctx context.Context, o *redis.Options, limits limits) (net.Conn, er
 		if err != nil {
 			return nil, err
 		}
+		c = redisutil.WithDeadlines(c)
 		conn = &detachableConn{Conn: c}
 		stop = closeOnDone(ctx, c) // go-redis does not watch ctx while it reads
 		return conn, nil

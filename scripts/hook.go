@@ -12,6 +12,8 @@ import (
 	"weak"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/redlatch/redlatch/internal/redisutil"
 )
 
 // punctual makes chosen commands of a go-redis client end with the deadline of their context, and with nothing else.
@@ -131,7 +133,7 @@ type lastDial struct {
 	dials  atomic.Int32               // under way
 	made   atomic.Int64               // that succeeded
 	places places
-	conns  conns
+	conns  redisutil.Conns
 }
 
 // failedDial is why and when a dial failed.
@@ -174,7 +176,7 @@ func (d *lastDial) DialHook(next redis.DialHook) redis.DialHook {
 		if err != nil {
 			return nil, err
 		}
-		return d.conns.wrap(conn), nil
+		return d.conns.Wrap(conn), nil
 	}
 }
 

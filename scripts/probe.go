@@ -32,6 +32,7 @@ type prober struct {
 const (
 	probePause   = 250 * time.Millisecond
 	probeTimeout = time.Second
+	probeReserve = 20 * time.Millisecond // for a dialer to notice the end of its context
 	probeSharing = 25 * time.Millisecond // attempts that begin within this time share a timer
 )
 
@@ -93,9 +94,23 @@ func (p *prober) dial() {
 		}
 	})
 	o := p.options()
-	conn, err := o.Dialer(ctx, o.Network, o.Addr)
-	if err == nil {
-		_ = conn.Close()
+	done := make(chan error, 1)
+	go func() { // the application's dialer may ignore its context
+		conn, err := o.Dialer(ctx, o.Network, o.Addr)
+		if err == nil {
+			_ = conn.Close()
+		}
+		done <- err
+	}()
+	var err error
+	select {
+	case err = <-done:
+	case <-ctx.Done():
+		select {
+		case err = <-done:
+		case <-time.After(probeReserve):
+			err = ctx.Err()
+		}
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -404,10 +404,10 @@ const (
 // interrupt ends what is under way on the connections whose deadlines have that location.
 func (r *Runner) interrupt(location *time.Location) {
 	if r.dialed != nil {
-		r.dialed.conns.interrupt(location)
+		r.dialed.conns.Interrupt(location)
 	}
 	for node := range *r.shards.batches.Load() {
-		punctualOf(node).conns.interrupt(location)
+		punctualOf(node).conns.Interrupt(location)
 	}
 }
 
@@ -624,6 +624,9 @@ func attemptOnce[T any](
 	if err != nil {
 		got := classify(err)
 		r.noteFailed(ctx, got)
+		if name == scan && got.outcome == Unknown {
+			got.outcome = NotExecuted // it only reads
+		}
 		return value, failure(name, err, got.outcome)
 	}
 	return value, nil

@@ -2,7 +2,10 @@ package scripts
 
 import (
 	"context"
+	"fmt"
 	"iter"
+	"strconv"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -43,6 +46,9 @@ func (r *Runner) Keys(ctx context.Context, match, kind string) iter.Seq2[string,
 	}
 }
 
+// scan is the name of the command, and of what prepares it.
+const scan = "scan"
+
 // scanned is the reply to one SCAN.
 type scanned struct {
 	keys   []string
@@ -52,31 +58,52 @@ type scanned struct {
 // scan sends one SCAN from a cursor, 0 at first. The next cursor is 0 when the node has no more
 // keys. It fails on a node that is a replica: see former.go.
 func (r *Runner) scan(
-	ctx context.Context, node redis.Cmdable, cursor uint64, match, kind string,
+	ctx context.Context, node redis.UniversalClient, cursor uint64, match, kind string,
 ) (scanned, error) {
-	return attemptOnce(ctx, r, "scan", func(ctx context.Context) (scanned, error) {
-		var found *redis.ScanCmd
+	return attemptOnce(ctx, r, scan, func(ctx context.Context) (scanned, error) {
 		role := newRoleCmd(ctx)
-		_, err := node.Pipelined(ctx, func(pipe redis.Pipeliner) error {
-			_ = pipe.Process(ctx, role) // only queues it
-			found = pipe.ScanType(ctx, cursor, match, pageSize, kind)
-			return nil
-		})
+		cmd := newCmd(ctx, 0, scan, cursor, "match", match, "count", pageSize, "type", kind)
+		sending := newPipelines(node, nil)
+		if single, ok := node.(*redis.Client); ok {
+			sending = newPipelines(single, punctualOf(single))
+		}
+		broken := sending.batch(ctx, []redis.Cmder{role, cmd})
 		if repliedWith(role.Err(), readOnly) {
 			return scanned{}, errFormer
 		}
-		if err == nil || answers(role.Err()) { // the role is a help: its error does not count
-			err = found.Err()
+		if answers(role.Err()) { // the role is a help: its error does not count
+			broken = nil
 		}
-		keys, next := found.Val()
-		return scanned{keys, next}, err
+		reply, err := cmd.reply(time.Time{}, broken)
+		if err != nil {
+			return scanned{}, err
+		}
+		return readScan(reply.Value)
 	})
+}
+
+// readScan reads the reply to SCAN.
+func readScan(value any) (found scanned, err error) {
+	parts, _ := value.([]any)
+	if len(parts) == 2 {
+		cursor, _ := parts[0].(string)
+		found.cursor, err = strconv.ParseUint(cursor, 10, 64)
+		keys, ok := parts[1].([]any)
+		for _, key := range keys {
+			name, _ := key.(string)
+			found.keys = append(found.keys, name)
+		}
+		if ok && err == nil {
+			return found, nil
+		}
+	}
+	return scanned{}, fmt.Errorf("scripts: reply to SCAN: %v", value)
 }
 
 // masters returns the master nodes: of a cluster all, else the one client. A master that is down is
 // listed too, and its SCAN fails: so no keys are left out without notice.
 func (r *Runner) masters(ctx context.Context) ([]redis.UniversalClient, error) {
-	return attemptOnce(ctx, r, "scan", func(ctx context.Context) ([]redis.UniversalClient, error) {
+	return attemptOnce(ctx, r, scan, func(ctx context.Context) ([]redis.UniversalClient, error) {
 		return redisutil.Masters(ctx, r.rdb)
 	})
 }

@@ -110,7 +110,7 @@ func (c *joinedContext) Deadline() (time.Time, bool) {
 // take. Each answer therefore has the command timeout for itself. The call may fail, but go-redis keeps the
 // connection, and a later call finds it.
 //
-// Some deadlines have a location of their own, by which [conns.interrupt] finds their connections.
+// Some deadlines have a location of their own, by which [redisutil.Conns.Interrupt] finds their connections.
 type limits struct {
 	timeout time.Duration
 	ends    *deadlines

@@ -1,4 +1,4 @@
-package scripts
+package redisutil
 
 import (
 	"bytes"
@@ -11,15 +11,15 @@ import (
 	"time"
 )
 
-// conns are the open connections of a client of go-redis, as far as it has dialed them since it has the hook.
-type conns struct {
+// Conns has the open connections of a client of go-redis, as far as it has dialed them since it calls Wrap. The zero Conns is empty. It is safe for concurrent use.
+type Conns struct {
 	mu   sync.Mutex
 	open map[*conn]struct{}
 }
 
-// wrap returns nc as a connection that can be interrupted, and whose deadlines work. It has the methods that
+// Wrap returns nc as a connection that can be interrupted, and whose deadlines work. It has the methods that
 // go-redis looks for.
-func (cs *conns) wrap(nc net.Conn) net.Conn {
+func (cs *Conns) Wrap(nc net.Conn) net.Conn {
 	c := &conn{Conn: nc, of: cs}
 	if !keepsDeadlines(nc) {
 		c.patched.Store(newPatched(nc))
@@ -42,8 +42,8 @@ func (cs *conns) wrap(nc net.Conn) net.Conn {
 	return c
 }
 
-// interrupt ends what is under way on the connections whose deadlines have that location.
-func (cs *conns) interrupt(location *time.Location) {
+// Interrupt ends what is under way on the connections whose deadlines have that location.
+func (cs *Conns) Interrupt(location *time.Location) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
 	for c := range cs.open {
@@ -59,7 +59,7 @@ var longAgo = time.Unix(1, 0)
 // conn is a connection of a client of go-redis.
 type conn struct {
 	net.Conn
-	of       *conns
+	of       *Conns
 	location atomic.Pointer[time.Location] // of the latest deadline
 	patched  atomic.Pointer[patched]       // nil: the deadlines of Conn work
 }
@@ -148,7 +148,12 @@ func keepsDeadlines(nc net.Conn) bool {
 }
 
 // WithDeadlines returns nc, or a connection over it whose deadlines work if those of nc may not.
-func WithDeadlines(nc net.Conn) net.Conn { return new(conns).wrap(nc) }
+func WithDeadlines(nc net.Conn) net.Conn {
+	if keepsDeadlines(nc) {
+		return nc
+	}
+	return new(Conns).Wrap(nc)
+}
 
 // patched gives deadlines to a connection without. Another goroutine reads and writes, and goes on if the deadline
 // passes. What it reads then is kept for the next read.
