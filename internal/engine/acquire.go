@@ -15,12 +15,15 @@ import (
 //	    obtain             first attempt, then waitIn (wait.go)
 //	      Try, tried       one attempt, and what its reply means
 //
-// The reply to an attempt may be lost or late. Two flags of the request keep that in mind:
+// The reply to an attempt may be lost or late, and a refused attempt may leave something on the server. Two
+// flags of the request keep that in mind:
 //
-//   - MustRollback: the server may have granted the request, or may still do so. If the acquisition
-//     fails, it rolls the request back.
-//   - InDoubt: a copy of an attempt may arrive long after its reply. The server then remembers the
-//     rollback or the release longer, so that the copy takes nothing.
+//   - MustRollback: there may be something to undo. If the acquisition fails, it rolls the request back.
+//   - InDoubt: the request may hold the lock, or a copy of an attempt may still acquire it, long after its
+//     reply. The request must be rolled back too. While it waits, only its own attempts can find out. The
+//     server remembers its rollback or its release longer, so that the copy takes nothing.
+//
+// The reservation of a waiting writer is to be undone, but leaves no doubt.
 
 const (
 	// answerGrace is how much longer than its wait an acquisition waits for a reply. An attempt that

@@ -216,8 +216,9 @@ type Request struct {
 	NonReentrant bool // a second count of the same id is a deadlock
 	MayQueue     bool // it waits if it is refused
 	Nested       bool // made under a hold of the same id: if the server does not know that id, the hold is lost
-	// MustRollback: an attempt may have been executed, or may still be, and there is no hold for it. Without
-	// a rollback the lock could stay taken until its lease ends.
+	// MustRollback: an attempt has left something on the server, or may have, and there is no hold for it. That may be
+	// the lock itself, which would stay taken until its lease ends: then InDoubt is set too, unless the acquisition is
+	// about to fail.
 	MustRollback bool
 	// Noted: the server has noted that its client waits. If it gives up, it must be rolled back as well: others would
 	// wait for it for a moment.

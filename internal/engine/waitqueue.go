@@ -213,7 +213,7 @@ func (q *waitQueue) add(w *Waiter, refused Result) {
 	r := w.Request
 	r.HearWith(&q.heard)
 	w.queued = waitq.Waiter{Of: w, ID: r.ID, Shared: r.Shared, Permits: int(r.Permits)}
-	w.queued.Doubt = r.MustRollback
+	w.queued.Doubt = r.InDoubt
 	q.on(&waitq.Event{What: waitq.Joined, Who: &w.queued, RetryAfter: refused.RetryAfter})
 	if kept := q.queues.keeperOf(queueKey{q.r.Kind, q.r.Name, false}); kept != nil {
 		kept.giveBack(context.Background(), 0) // it was released during the attempt of w
@@ -280,7 +280,7 @@ func (q *waitQueue) Try(ctx context.Context, w *Waiter) (res Result, err error) 
 	}
 	failure := q.r.Core.Classify(err)
 	e := waitq.Event{
-		What: waitq.Tried, Who: &w.queued, RetryAfter: -1, Doubt: w.Request.MustRollback,
+		What: waitq.Tried, Who: &w.queued, RetryAfter: -1, Doubt: w.Request.InDoubt,
 		GivesUp: err != nil && !failure.NotNow && (!failure.Retry || ctx.Err() != nil || w.Request.Wait.Over()),
 	}
 	switch {
