@@ -44,7 +44,7 @@ func (o *Ownership) passOn(h *Hold) bool {
 	qs.mu.Lock()
 	defer qs.mu.Unlock()
 	defer o.wire.Unlock() // before mu: the waiter may give up at once, and pass the lock on
-	q := qs.open[queueKey{o.r.Kind, o.r.Name, false}]
+	q := qs.open[queueKey{o.r.Kind, o.r.Name}]
 	now := time.Now()
 	if q == nil || o.streakIsOver(now) {
 		return false

@@ -118,6 +118,7 @@ func NewCore(config Config) *Core {
 	c.duties = duty.NewLanes(c.Spawn, releaseTimeout)
 	c.holds.drained, c.holds.tags = make(chan struct{}), map[string]int{}
 	c.queues.open, c.queues.lingering = map[queueKey]*waitQueue{}, map[queueKey]keeper{}
+	c.queues.polling = map[queueKey]int{}
 	c.tokens.byNames = map[string]seenToken{}
 	return c
 }

@@ -241,6 +241,9 @@ type Request struct {
 	min         *minHold // of a nested request: that of its outer hold; nil: none
 }
 
+// polls reports whether q waits by trying again, without messages.
+func (q *Request) polls() bool { return q.Terms.PollMin > 0 }
+
 // Result is the reply to an attempt.
 type Result struct {
 	Granted bool

@@ -47,5 +47,5 @@ func NewWaiter(r *Resource, q *Request) *Waiter {
 // JoinLocal adds a waiter to the local queue of its name.
 func (c *Core) JoinLocal(w *Waiter) *waitQueue { return c.queues.join(w, Result{RetryAfter: -1}) }
 
-func (q *waitQueue) Backoff(n int) time.Duration { return q.state.Backoff(n) }
-func (q *waitQueue) Message(m Message)           { q.message(m) }
+func (q *waitQueue) Message(m Message)         { q.message(m) }
+func (t *Terms) PollPause(n int) time.Duration { return t.pollPause(n) }

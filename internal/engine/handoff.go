@@ -70,7 +70,7 @@ func (qs *waitQueues) offer(o *Ownership) (q *waitQueue, offered waitq.Action) {
 	qs.mu.Lock()
 	defer qs.mu.Unlock()
 	r := o.r
-	if q = qs.open[queueKey{r.Kind, r.Name, false}]; q == nil {
+	if q = qs.open[queueKey{r.Kind, r.Name}]; q == nil {
 		return nil, offered
 	}
 	actions := q.on(&waitq.Event{
@@ -107,7 +107,7 @@ func (q *waitQueue) released(offered waitq.Action, o *Ownership, sent time.Time,
 		if offered.Told {
 			others--
 		}
-		if o.passes.Cohort > 0 && q.queues.open[queueKey{o.r.Traits.SharesWith, o.r.Name, false}] != nil {
+		if o.passes.Cohort > 0 && q.queues.open[queueKey{o.r.Traits.SharesWith, o.r.Name}] != nil {
 			others++ // readers of this client, which share its subscription
 		}
 		q.on(&waitq.Event{What: waitq.Yielded, Cohort: o.passes.Cohort, Sent: sent, Others: others})

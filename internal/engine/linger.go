@@ -82,7 +82,8 @@ func (r *Resource) giveUpHolder(ctx context.Context, q *Request, holder string) 
 // isWanted reports whether a local request waits for what r locks. mu is held.
 func (qs *waitQueues) isWanted(r *Resource) bool {
 	for _, kind := range [...]string{r.Kind, r.Traits.SharesWith} {
-		if qs.open[queueKey{kind, r.Name, false}] != nil || qs.open[queueKey{kind, r.Name, true}] != nil {
+		key := queueKey{kind, r.Name}
+		if qs.open[key] != nil || qs.polling[key] > 0 {
 			return true
 		}
 	}
@@ -105,7 +106,7 @@ func (o *Ownership) linger(ctx context.Context, h *Hold) bool {
 	if h.depth > 1 || h.state().unaccepted || !o.r.Core.CanLinger(ctx) || !o.wire.TryLock() {
 		return false
 	}
-	qs, key, now := &o.r.Core.queues, queueKey{o.r.Kind, o.r.Name, false}, time.Now()
+	qs, key, now := &o.r.Core.queues, queueKey{o.r.Kind, o.r.Name}, time.Now()
 	qs.mu.Lock()
 	defer qs.mu.Unlock()
 	defer o.wire.Unlock() // before mu: the next acquisition may come at once
@@ -161,7 +162,7 @@ func (qs *waitQueues) keeperOf(key queueKey) *Hold {
 func (r *Resource) resume(ctx context.Context, q *Request) bool {
 	qs := &r.Core.queues
 	qs.mu.Lock()
-	kept := qs.keeperOf(queueKey{r.Kind, r.Name, false})
+	kept := qs.keeperOf(queueKey{r.Kind, r.Name})
 	if kept == nil {
 		qs.mu.Unlock()
 		return false
@@ -188,7 +189,7 @@ func (r *Resource) resume(ctx context.Context, q *Request) bool {
 func (c *Core) GiveUpLingering(ctx context.Context, resources []*Resource) {
 	for _, r := range resources { // not by giveUp: many locks may linger, and few of them are meant
 		c.queues.mu.Lock()
-		kept := c.queues.keeperOf(queueKey{r.Kind, r.Name, false})
+		kept := c.queues.keeperOf(queueKey{r.Kind, r.Name})
 		c.queues.mu.Unlock()
 		kept.giveBack(ctx, c.RollbackLimit(time.Now()))
 	}

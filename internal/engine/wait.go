@@ -103,12 +103,18 @@ func (w *Wait) end(c *Core) {
 	}
 }
 
-// Queue is where requests for one resource wait: the local wait queue of a name, or this client's part of
-// a fair lock's queue. waitIn calls its methods, in the waiters' goroutines. All but Try do not block.
+// Queue is where requests for one resource wait, if that is not the local wait queue of a name: this client's part of a
+// fair lock's queue, or the private queue of one request. waitIn calls its methods, in the waiters' goroutines. All
+// but Try do not block.
 type Queue interface {
 	// Join adds a waiter at the end, which hears what the others do: see [Request.HearWith]. refused is the reply to its
 	// first attempt.
 	Join(w *Waiter, refused Result)
+	joined
+}
+
+// joined is what waitIn calls once a waiter is in a queue, a local one too.
+type joined interface {
 	// NextStep returns what w should do now. If it should wait, the queue wakes it up later. waitIn calls it again, too,
 	// when the channel in the Step was closed.
 	NextStep(w *Waiter) Step
@@ -148,18 +154,22 @@ func (w *Waiter) Wake() {
 	}
 }
 
-// waitIn makes q wait in a queue; nil: the local queue of its name. It is the only waiting loop: fair locks and joint
-// locks use it too. refused is the reply to the first attempt. It blocks until q is granted, the wait is over, ctx
+// waitIn makes q wait in a queue; nil: the local queue of its name, or none if it polls. It is the only waiting loop: fair
+// locks and joint locks use it too. refused is the reply to the first attempt. It blocks until q is granted, the wait is over, ctx
 // ends or the client closes. The caller rolls q back if it fails.
 func (r *Resource) waitIn(ctx context.Context, queue Queue, q *Request, refused Result) (res Result, err error) {
 	c := r.Core
 	w := &Waiter{Request: q, resource: r, wakeup: make(chan struct{}, 1)}
-	if queue == nil {
-		queue = c.queues.join(w, refused)
-	} else {
-		queue.Join(w, refused)
+	if queue == nil && q.polls() {
+		queue = r.PrivateQueue(q.Terms.pollPause)
 	}
-	defer func() { queue.Leave(w, res) }()
+	var in joined = queue
+	if queue != nil {
+		queue.Join(w, refused)
+	} else {
+		in = c.queues.join(w, refused)
+	}
+	defer func() { in.Leave(w, res) }()
 	q.Wait.Begin(r, q.ID)
 	var over <-chan time.Time
 	if !q.Wait.until.IsZero() {
@@ -176,7 +186,7 @@ func (r *Resource) waitIn(ctx context.Context, queue Queue, q *Request, refused 
 		case c.IsClosing():
 			return Result{}, ErrClosed
 		}
-		step := queue.NextStep(w)
+		step := in.NextStep(w)
 		switch {
 		case step.Granted != nil:
 			return r.tried(ctx, q, *step.Granted, nil)
@@ -191,7 +201,7 @@ func (r *Resource) waitIn(ctx context.Context, queue Queue, q *Request, refused 
 			continue
 		}
 
-		res, err = queue.Try(ctx, w)
+		res, err = in.Try(ctx, w)
 		if err == nil && res.Granted {
 			return res, nil
 		}

@@ -288,53 +288,95 @@ func TestPollingBacksOffAndDoesNotSubscribe(t *testing.T) {
 	})
 }
 
-func TestPollingBeginsAnewAfterAGrant(t *testing.T) {
+// Each request that polls tries by itself, whoever else of its client waits for the name. So it has its own pauses, and
+// a first attempt.
+func TestEachRequestThatPollsHasItsOwnPauses(t *testing.T) {
+	slow := Polling(30*time.Minute, 30*time.Minute)
+	for _, tt := range []struct {
+		name    string
+		kind    func(c *Client, name string) *Resource
+		others  []func(*Terms) // of the request that waits already
+		givesUp bool           // that one
+	}{
+		{name: "lock, beside a slow one", kind: (*Client).Lock, others: []func(*Terms){slow}},
+		{name: "lock, after a slow one", kind: (*Client).Lock, others: []func(*Terms){slow}, givesUp: true},
+		{name: "lock, beside one that listens", kind: (*Client).Lock},
+		{name: "writer, beside a slow one", kind: (*Client).Writer, others: []func(*Terms){slow}},
+		{name: "writer, beside one that listens", kind: (*Client).Writer},
+		{name: "reader, beside a slow one", kind: (*Client).Reader, others: []func(*Terms){slow}},
+		{name: "semaphore, beside a slow one", kind: (*Client).Semaphore, others: []func(*Terms){slow}},
+		{name: "semaphore, beside one that listens", kind: (*Client).Semaphore},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			Bubble(t, func(t *testing.T, s *Server) {
+				r := tt.kind(s.Client(t, "a"), "x")
+				s.Seize("x", "other", 0)
+				ctx, giveUp := context.WithCancel(t.Context())
+				other := StartAcquire(t, ctx, r, tt.others...)
+				polls := StartAcquire(t, t.Context(), r, Polling(10*ms, 20*ms))
+				if tt.givesUp {
+					giveUp()
+					require.ErrorIs(t, other.Fail(), context.Canceled)
+				}
+				Sleep(100 * ms)
+				s.Forget("x") // without a message
+				hold := polls.Wait()
+				assert.Less(t, s.Now(), 130*ms)
+				Release(t, hold)
+				if other.Returned() && !tt.givesUp { // a release woke it
+					Release(t, other.Wait())
+				}
+				again, err := r.Acquire(t.Context(), NewTerms(Polling(time.Minute, time.Minute)), time.Second)
+				require.NoError(t, err, "a free lock is acquired by the first attempt")
+				Release(t, again)
+				giveUp()
+				other.End()
+			})
+		})
+	}
+}
+
+// The pauses grow only with the attempts of the same request.
+func TestPollingBeginsAnewForEachRequest(t *testing.T) {
 	Bubble(t, func(t *testing.T, s *Server) {
 		r := s.Client(t, "a").Lock("x")
 		s.Seize("x", "other", 0)
-		head := StartAcquire(t, t.Context(), r, Polling(10*ms, time.Second))
-		next := StartAcquire(t, t.Context(), r, Polling(10*ms, time.Second))
+		first := StartAcquire(t, t.Context(), r, Polling(10*ms, time.Second))
 		Sleep(10 * time.Second)
-		s.Forget("x")
-		hold := head.Wait()
-		granted := s.Now()
+		next := StartAcquire(t, t.Context(), r, Polling(10*ms, time.Second))
 		Sleep(50 * ms)
-		assert.GreaterOrEqual(t, len(s.Sent("acquire", "a:2")), 2, "short pauses again")
-		Release(t, hold)
+		assert.GreaterOrEqual(t, len(s.Sent("acquire", "a:2")), 3, "short pauses again")
+		s.Free("x")
 		Release(t, next.Wait())
-		assert.Less(t, s.Now()-granted, 200*ms)
+		assert.Less(t, s.Now(), 10*time.Second+200*ms)
+		Release(t, first.Wait())
 	})
 }
 
-func TestPollingWithALargeBackoffDoesNotOverflow(t *testing.T) {
-	c := NewCore(Config{})
-	r := &Resource{Core: c, Kind: "lock", Name: "x", Traits: &Traits{}}
+// A request that polls is in nobody's way: not of those that listen, and they are not in its way.
+func TestPollingDelaysNoRequestThatListens(t *testing.T) {
+	Bubble(t, func(t *testing.T, s *Server) {
+		r := s.Client(t, "a").Lock("x")
+		s.Seize("x", "other", 0)
+		polls := StartAcquire(t, t.Context(), r, Polling(time.Minute, time.Minute))
+		listening := StartAcquire(t, t.Context(), r)
+		s.Free("x")
+		Release(t, listening.Wait())
+		assert.Zero(t, s.Now())
+		Release(t, polls.Wait())
+	})
+}
+
+func TestPollingWithALongPauseDoesNotOverflow(t *testing.T) {
 	longest := 100 * 365 * 24 * time.Hour
 	first := time.Duration(1<<34 + 1) // shifted by 30 it is 2^30, without the overflow
-	q := c.JoinLocal(NewWaiter(r, &Request{Terms: NewTerms(Polling(first, longest))}))
+	terms := NewTerms(Polling(first, longest))
 	for n := range 100 {
-		got := q.Backoff(n)
+		got := terms.PollPause(n)
 		assert.Positive(t, got)
 		assert.GreaterOrEqual(t, got, first)
 		assert.LessOrEqual(t, got, longest+longest/4+1)
 	}
-}
-
-// Requests that poll and requests that listen do not wait for each other.
-func TestPollingRequestsHaveAQueueOfTheirOwn(t *testing.T) {
-	Bubble(t, func(t *testing.T, s *Server) {
-		r := s.Client(t, "a").Writer("x")
-		s.Seize("x", "other", 0)
-		listening := StartAcquire(t, t.Context(), r)
-		polls := StartAcquire(t, t.Context(), r, Polling(10*ms, 20*ms))
-		Sleep(100 * ms)
-		s.Forget("x") // without a message
-		hold := polls.Wait()
-		assert.Less(t, s.Now(), 130*ms)
-		assert.False(t, listening.Returned())
-		Release(t, hold)
-		Release(t, listening.Wait())
-	})
 }
 
 func TestRequestDoesNotOvertakeAWaiterThatCouldGoFirst(t *testing.T) {
@@ -511,8 +553,7 @@ func TestNewQueueDecidesWhereARequestWaits(t *testing.T) {
 		private := r.PrivateQueue(func(int) time.Duration { return 100 * ms })
 		queue, err = private, nil
 		waiter := StartAcquire(t, t.Context(), r)
-		assert.Zero(t, c.Usage().WaitQueues)
-		assert.Empty(t, s.Subs)
+		assert.Empty(t, s.Subs, "it polls")
 		Release(t, hold)
 		Release(t, waiter.Wait())
 		assert.Equal(t, 100*ms, s.Now())

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"math/rand/v2"
 	"sync"
 	"time"
 
@@ -22,22 +21,19 @@ const MaxBatch = waitq.MaxBatch
 type waitQueues struct {
 	mu   sync.Mutex // guards all queues, and the queue fields of their waiters
 	open map[queueKey]*waitQueue
-	// lingering are the keepers of locks that linger. The key's polling is false.
+	// lingering are the keepers of locks that linger.
 	lingering map[queueKey]keeper
+	// polling is how many requests poll. They are in none of the queues.
+	polling map[queueKey]int
 }
 
-// queueKey: requests that poll and requests that listen do not wait for each other.
-type queueKey struct {
-	kind    string
-	name    string
-	polling bool
-}
+type queueKey struct{ kind, name string }
 
 // waitQueue is the local queue for one name. The first request that waits opens it (join), and the last one that
 // leaves closes it.
 type waitQueue struct {
 	queues *waitQueues
-	key    queueKey // zero for a private queue, which is not in queues.open
+	key    queueKey
 	r      *Resource
 
 	// queues.mu guards the rest.
@@ -45,7 +41,7 @@ type waitQueue struct {
 	alarm     *time.Timer    // calls onAlarm
 	alarmAt   time.Time      // when alarm is set for, at or before state.TryAt; zero: it is not set
 	heard     Contact        // of all waiters
-	subs      []Subscription // to the common messages; empty: it polls, or need not listen
+	subs      []Subscription // to the common messages; empty: it need not listen
 	atPlace   Subscription   // to the messages to its place in line; nil: it has none
 	unsettled []Subscription // neither confirmed nor refused, as far as the head has seen
 	// For unlock: what must not be done with queues.mu held.
@@ -56,17 +52,17 @@ type waitQueue struct {
 
 // mustWait reports whether q must join the queue without an attempt, because of a local waiter that
 // needs no more than q does. An attempt of q would be refused, or it would overtake that waiter. A
-// shared id always tries, because it may hold the lock already.
+// shared id always tries, because it may hold the lock already. So does a request that polls.
 func (qs *waitQueues) mustWait(r *Resource, q *Request) bool {
-	if q.Shared {
+	if q.Shared || q.polls() {
 		return false
 	}
 	qs.mu.Lock()
 	defer qs.mu.Unlock()
-	if r.Traits.YieldsTo != "" && qs.open[queueKey{r.Traits.YieldsTo, r.Name, false}] != nil {
+	if r.Traits.YieldsTo != "" && qs.open[queueKey{r.Traits.YieldsTo, r.Name}] != nil {
 		return true
 	}
-	queue := qs.open[queueKey{r.Kind, r.Name, q.Terms.PollMin > 0}]
+	queue := qs.open[queueKey{r.Kind, r.Name}]
 	return queue != nil && queue.state.MustWait(int(q.Permits))
 }
 
@@ -75,39 +71,28 @@ func (r *Resource) AnyWaits() bool {
 	qs := &r.Core.queues
 	qs.mu.Lock()
 	defer qs.mu.Unlock()
-	return qs.open[queueKey{r.Kind, r.Name, false}] != nil
+	return qs.open[queueKey{r.Kind, r.Name}] != nil
 }
 
 // Usage is how much of a client is in use, for tests that look for leaks.
+// WaitQueues counts names.
 type Usage struct{ WaitQueues, Leases, Holds int }
 
 // Usage counts. The counts are not of one moment.
 func (c *Core) Usage() Usage {
 	c.queues.mu.Lock()
 	defer c.queues.mu.Unlock()
-	return Usage{len(c.queues.open), c.dog.Len(), c.holds.len()}
+	return Usage{len(c.queues.open) + len(c.queues.polling), c.dog.Len(), c.holds.len()}
 }
 
-// join adds a waiter to the queue for requests with its terms, and opens it if there is none.
+// join adds a waiter to the queue of its name, and opens it if there is none.
 func (qs *waitQueues) join(w *Waiter, refused Result) *waitQueue {
-	r, terms := w.resource, w.Request.Terms
-	key := queueKey{r.Kind, r.Name, terms.PollMin > 0}
+	r := w.resource
+	key := queueKey{r.Kind, r.Name}
 	qs.mu.Lock()
 	q := qs.open[key]
 	if q == nil {
-		q = r.newQueue(nil)
-		q.key = key
-		if key.polling {
-			first, longest := terms.PollMin, terms.PollMax
-			q.state.Backoff = func(n int) time.Duration {
-				pause := first
-				for ; n > 0 && pause < longest; n-- {
-					pause *= 2 // a shift could overflow
-				}
-				pause = min(pause, longest)
-				return pause + rand.N(pause/4+1) //nolint:gosec // jitter
-			}
-		}
+		q = r.newQueue()
 		qs.open[key] = q
 	}
 	q.add(w, refused)
@@ -115,16 +100,12 @@ func (qs *waitQueues) join(w *Waiter, refused Result) *waitQueue {
 	return q
 }
 
-func (r *Resource) newQueue(backoff func(n int) time.Duration) *waitQueue {
-	return &waitQueue{queues: &r.Core.queues, r: r, state: waitq.Queue{
-		Backoff: backoff, ManyHolders: r.Traits.ManyHolders, TakeTurns: r.Traits.ClientsTakeTurns,
+func (r *Resource) newQueue() *waitQueue {
+	return &waitQueue{queues: &r.Core.queues, key: queueKey{r.Kind, r.Name}, r: r, state: waitq.Queue{
+		ManyHolders: r.Traits.ManyHolders, TakeTurns: r.Traits.ClientsTakeTurns,
 		Batches: r.Traits.AcquireBatch != nil && !r.Core.NeedsReplicas, // replicas confirm each acquisition by itself
 	}}
 }
-
-// PrivateQueue returns a queue for one request, which polls. Other requests do not find it, so it delays
-// none of them.
-func (r *Resource) PrivateQueue(backoff func(n int) time.Duration) Queue { return r.newQueue(backoff) }
 
 // on takes an event in, and does what the queue says, but for what only the caller can do. It returns all actions.
 // mu is held, also while the caller reads them.
@@ -200,13 +181,6 @@ func (q *waitQueue) onAlarm() {
 	q.on(&waitq.Event{What: waitq.Alarm})
 }
 
-// Join implements [Queue], for a private queue.
-func (q *waitQueue) Join(w *Waiter, refused Result) {
-	q.queues.mu.Lock()
-	defer q.unlock()
-	q.add(w, refused)
-}
-
 // add adds a waiter. The first one subscribes for the whole queue, with queues.mu held. So a
 // message that comes at once waits until the waiter is in the queue. mu is held.
 func (q *waitQueue) add(w *Waiter, refused Result) {
@@ -215,7 +189,7 @@ func (q *waitQueue) add(w *Waiter, refused Result) {
 	w.queued = waitq.Waiter{Of: w, ID: r.ID, Shared: r.Shared, Permits: int(r.Permits)}
 	w.queued.Doubt = r.InDoubt
 	q.on(&waitq.Event{What: waitq.Joined, Who: &w.queued, RetryAfter: refused.RetryAfter})
-	if kept := q.queues.keeperOf(queueKey{q.r.Kind, q.r.Name, false}); kept != nil {
+	if kept := q.queues.keeperOf(q.key); kept != nil {
 		kept.giveBack(context.Background(), 0) // it was released during the attempt of w
 	}
 }

@@ -54,8 +54,6 @@ const (
 // Queue is the requests of one client that wait for one name. It is not safe for concurrent use, and must not be
 // copied after its first event. Fields above TryAt do not change after that either.
 type Queue struct {
-	// Backoff returns the pause before the n-th attempt of a queue that polls; nil: listen for messages.
-	Backoff     func(n int) time.Duration
 	ManyHolders bool // a message that comes during a successful attempt may announce room for another
 	Batches     bool // one command acquires for several waiters
 	TakeTurns   bool // only one of the clients that hear a release can acquire
@@ -64,7 +62,6 @@ type Queue struct {
 
 	waiters   list.List[Waiter, *Waiter]
 	unused    bool // there was a reason to try when all waiters were granted: for the next one
-	polls     int  // attempts since the last grant, if it polls
 	unsettled int  // subscriptions that are neither confirmed nor refused
 	listens   bool // it subscribes to the common messages
 	turn      Turn // of other clients
@@ -203,10 +200,8 @@ func (q *Queue) join(e *Event) {
 	}
 	switch {
 	case q.waiters.First == e.Who:
-		if q.Backoff == nil {
-			q.do(Action{Do: Subscribe})
-			q.do(Action{Do: StandInLine, Who: e.Who})
-		}
+		q.do(Action{Do: Subscribe})
+		q.do(Action{Do: StandInLine, Who: e.Who})
 	case q.unused:
 		q.unused = false
 		q.wake(e.Who)
@@ -275,7 +270,6 @@ func (q *Queue) left(e *Event) {
 	}
 	if e.Granted {
 		if wasFirst {
-			q.polls = 0
 			q.schedule(e)
 		}
 		q.admit(w, e.Free)
@@ -333,10 +327,6 @@ func (q *Queue) alarm(now time.Time) {
 // left to others during the attempt may make it sooner.
 func (q *Queue) schedule(e *Event) {
 	pause := SlowPoll
-	if q.Backoff != nil {
-		pause = q.Backoff(q.polls)
-		q.polls++
-	}
 	if e.RetryAfter >= 0 && e.RetryAfter < pause { // a longer one may be as long as a Duration can be
 		pause = min(pause, e.RetryAfter+time.Millisecond) // Redis rounds a TTL down
 	}

@@ -358,18 +358,6 @@ func TestWhenTheHeadTriesByItself(t *testing.T) {
 	s.on("b", Event{What: Left})
 	assert.Zero(t, s.q.TryAt)
 	assert.True(t, s.q.IsIdle())
-
-	var asked []int
-	p := newScript(t)
-	p.q.Backoff = func(n int) time.Duration {
-		asked = append(asked, n)
-		return time.Duration(n+1) * ms
-	}
-	p.join("a", "b")
-	assert.Equal(t, 2*ms, p.q.TryAt.Sub(p.now))
-	assert.False(t, p.q.listens, "it polls")
-	p.on("a", Event{What: Left, Granted: true, RetryAfter: time.Minute})
-	assert.Equal(t, []int{0, 1, 0}, asked, "short pauses again after a grant")
 }
 
 // One command acquires for the waiters that no other command tries for.

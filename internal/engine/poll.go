@@ -1,0 +1,98 @@
+package engine
+
+import (
+	"context"
+	"math/rand/v2"
+	"time"
+)
+
+// How a request polls.
+//
+// A request with Terms.PollMin waits as a spin lock does: it tries by itself, after pauses of its own. It is in no
+// local queue. So it waits for no other request of its client, and none waits for it. It subscribes to nothing, and no
+// release hands the lock off to it. Requests of joint locks that no message wakes poll too.
+//
+// A refused attempt leaves a mark on the server. Clients that hand a lock off among their waiters find it: see
+// handoff.go.
+
+// poller is the queue of one request that polls. The goroutine of the request alone uses it, except wakeUp.
+type poller struct {
+	r      *Resource
+	pause  func(n int) time.Duration // before the attempt that follows n pauses
+	pauses int
+	heard  Contact
+	tryAt  time.Time
+	wakeUp *time.Timer // at tryAt
+}
+
+// PrivateQueue returns a queue for one request, which polls. pause returns the pause before the attempt that follows
+// n others of them. Other requests do not find the queue, so it delays none of them.
+func (r *Resource) PrivateQueue(pause func(n int) time.Duration) Queue {
+	return &poller{r: r, pause: pause}
+}
+
+// pollPause is the pause after n pauses: the first one doubled up to the longest, and up to a quarter more.
+func (t *Terms) pollPause(n int) time.Duration {
+	pause := t.PollMin
+	for ; n > 0 && pause < t.PollMax; n-- {
+		pause *= 2 // a shift could overflow
+	}
+	pause = min(pause, t.PollMax)
+	return pause + rand.N(pause/4+1) //nolint:gosec // jitter
+}
+
+// Join implements [Queue].
+func (p *poller) Join(w *Waiter, refused Result) {
+	w.Request.HearWith(&p.heard)
+	qs, key := &p.r.Core.queues, queueKey{p.r.Kind, p.r.Name}
+	qs.mu.Lock()
+	qs.polling[key]++
+	kept := qs.keeperOf(key)
+	qs.mu.Unlock()
+	kept.giveBack(context.Background(), 0) // it was released during the attempt of w
+	p.schedule(w, refused.RetryAfter)
+}
+
+// schedule has w try after the next pause, or when the holder's lease ends if that is sooner. A negative lease is
+// unknown.
+func (p *poller) schedule(w *Waiter, lease time.Duration) {
+	pause := p.pause(p.pauses)
+	p.pauses++
+	if lease >= 0 && lease < pause { // a longer one may be as long as a Duration can be
+		pause = min(pause, lease+time.Millisecond) // Redis rounds a TTL down
+	}
+	p.tryAt = time.Now().Add(pause)
+	p.wakeUp = time.AfterFunc(pause, w.Wake)
+}
+
+// NextStep implements [Queue].
+func (p *poller) NextStep(*Waiter) Step { return Step{Try: !time.Now().Before(p.tryAt)} }
+
+// Try implements [Queue].
+func (p *poller) Try(ctx context.Context, w *Waiter) (Result, error) {
+	res, err := p.r.Try(ctx, w.Request)
+	if err == nil && res.Granted {
+		return res, nil
+	}
+	lease := res.RetryAfter
+	switch {
+	case p.r.Core.Classify(err).NotNow:
+		lease = notNowPause
+	case err != nil:
+		lease = -1
+	}
+	p.schedule(w, lease)
+	return res, err
+}
+
+// Leave implements [Queue].
+func (p *poller) Leave(*Waiter, Result) {
+	p.wakeUp.Stop()
+	qs, key := &p.r.Core.queues, queueKey{p.r.Kind, p.r.Name}
+	qs.mu.Lock()
+	defer qs.mu.Unlock()
+	qs.polling[key]--
+	if qs.polling[key] == 0 {
+		delete(qs.polling, key)
+	}
+}
