@@ -144,9 +144,7 @@ func (r *Resource) AcquireOutermost(ctx context.Context, q *Request, began time.
 	res, err := r.obtain(trying, q)
 	returned = true
 	if err == nil && q.passed != nil {
-		if err = q.passed.accept(); err == nil {
-			return q.passed, nil
-		}
+		return q.passed, nil
 	}
 	if err != nil {
 		err = q.explain(trying, c, err)

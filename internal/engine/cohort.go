@@ -18,7 +18,8 @@ import (
 //
 // Nothing can be in doubt in between, because nothing is sent. The goroutine that releases makes the
 // successor's hold itself, with waitQueues.mu held. So the waiter has either left the queue before, or it has
-// the hold. If it gives up at that instant, it releases the hold again (giveBack).
+// the hold. If it gives up at that instant, it releases the hold again (giveBack). If the lock is lost at that instant,
+// it goes on waiting (accepts): nobody loses a hold that he never had.
 //
 // Passing on confirms nothing, so the successor's hold is valid for as long as its predecessor's was. The
 // watchdog goes on renewing the lease of the ownership. When the lock is lost, the ownership ends the hold
@@ -48,6 +49,10 @@ func (o *Ownership) passOn(h *Hold) bool {
 	now := time.Now()
 	if q == nil || o.streakIsOver(now) {
 		return false
+	}
+	isReplaced := q.latest != "" && q.latest != o.ID
+	if isReplaced {
+		return false // the server has granted the lock to another waiter meanwhile: h is lost
 	}
 	head := q.state.Head()
 	if head == nil || !head.MayPass() || !o.isFor(head.Of.(*Waiter).Request, h) {
@@ -108,17 +113,26 @@ func (o *Ownership) endCohort(outer *Hold) bool {
 	return true
 }
 
-// accept makes a hold that was passed on the hold of the waiter's acquisition. It fails if the hold has ended
-// meanwhile, or is over: after a pause of the process its end may not have been reported yet.
-func (h *Hold) accept() error {
+// accepts makes the hold that was passed on to w the hold of its acquisition, and reports whether it did. If not, the
+// hold is lost, and w waits on as if it had not been passed on. mu is held.
+func (q *waitQueue) accepts(w *Waiter) bool {
+	passed := w.Request.passed
+	if passed.accept() {
+		return true
+	}
+	w.granted, w.Request.passed = nil, nil
+	passed.giveBack(context.Background(), 0)
+	return false
+}
+
+// accept makes a hold that was passed on the hold of the waiter's acquisition, and reports whether it did. It does not
+// if the hold has ended meanwhile, or is over: after a pause of the process its end may not have been reported yet.
+func (h *Hold) accept() bool {
 	over := !h.ValidUntil().After(time.Now())
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.cause == nil && over {
-		return ErrLost
-	}
-	h.unaccepted = h.cause != nil
-	return h.cause
+	h.unaccepted = h.cause != nil || over
+	return !h.unaccepted
 }
 
 // giveBack releases a hold without a user: one that was passed on to a waiter that had given up, or that kept a

@@ -210,6 +210,10 @@ func TestLossEndsTheCohort(t *testing.T) {
 			assert.ErrorIs(t, context.Cause(Carry(member)), ErrLost)
 			assert.ErrorIs(t, member.Release(t.Context()), ErrLost)
 		}},
+		{"found after a takeover notice", func(t *testing.T, member *Hold) {
+			assert.ErrorIs(t, member.Ownership().Verify(t.Context()), ErrLost)
+			assert.ErrorIs(t, member.Release(t.Context()), ErrLost)
+		}},
 		{"found by a check", func(t *testing.T, member *Hold) {
 			assert.ErrorIs(t, member.Check(t.Context()), ErrLost)
 			assert.ErrorIs(t, member.Release(t.Context()), ErrLost)
@@ -227,8 +231,12 @@ func TestLossEndsTheCohort(t *testing.T) {
 				second, third := StartAcquire(t, t.Context(), r, limit), StartAcquire(t, t.Context(), r, limit)
 				s.Forget("x")
 				Release(t, first)
-				tt.find(t, second.Wait())
-				hold := third.Wait()
+				hold := second.Wait()
+				Sleep(SlowPoll / 2)
+				tt.find(t, hold)
+				found := s.Now()
+				hold = third.Wait()
+				assert.Equal(t, found, s.Now(), "a waiter of the client tries at once")
 				assert.NotEqual(t, first.ID(), hold.ID())
 				Release(t, hold)
 				s.RequireFree(t)
@@ -300,8 +308,8 @@ func TestWaiterDoesNotAcceptALockThatIsOver(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
 		pause time.Duration // since half a TTL was left
-		want  error
-	}{{"in time", DefaultTTL/2 - time.Second, nil}, {"too late", DefaultTTL / 2, ErrLost}} {
+		over  bool
+	}{{"in time", DefaultTTL/2 - time.Second, false}, {"too late", DefaultTTL / 2, true}} {
 		t.Run(tt.name, func(t *testing.T) {
 			Bubble(t, func(t *testing.T, s *Server) {
 				c := s.Client(t, "a", func(config *Config) {
@@ -319,18 +327,72 @@ func TestWaiterDoesNotAcceptALockThatIsOver(t *testing.T) {
 				Sleep(time.Until(first.ValidUntil()) - DefaultTTL/2)
 				ctx.pause.Store(int64(tt.pause))
 				Release(t, first)
-				if tt.want != nil {
-					require.ErrorIs(t, waiter.Fail(), tt.want)
-				} else {
-					assert.Equal(t, first.ID(), waiter.Wait().ID())
-					assert.True(t, waiter.Hold.ValidUntil().After(time.Now()))
-					Release(t, waiter.Hold)
-				}
+				assert.Equal(t, tt.over, waiter.Wait().ID() != first.ID(), "then it acquires by itself")
+				assert.True(t, waiter.Hold.ValidUntil().After(time.Now()))
+				Release(t, waiter.Hold)
 				Sleep(time.Minute)
 				s.RequireFree(t)
 			})
 		})
 	}
+}
+
+// The lock is taken by force while a cohort has it. A waiter of the client acquires it at once, whatever it has heard
+// of that, and whether or not the lost hold was passed on to it.
+func TestTakeoverDuringACohortDelaysNoWaiter(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		lost   int                                        // events
+		happen func(t *testing.T, s *Server, first *Hold) // while the waiter is awake, and has not looked yet
+	}{
+		{"a message has come", 1, func(t *testing.T, s *Server, first *Hold) {
+			s.Message("x")
+			synctest.Wait()
+			assert.ErrorIs(t, first.Release(t.Context()), ErrLost, "the waiter has a reason to try: the lost hold is not passed on")
+		}},
+		{"the loss is found before the hold is accepted", 0, func(t *testing.T, _ *Server, first *Hold) {
+			require.NoError(t, first.Release(t.Context()))
+			first.Ownership().EndAll(Loss{Reason: LossForced})
+		}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			Bubble(t, func(t *testing.T, s *Server) {
+				c := s.Client(t, "a")
+				r := c.Lock("x")
+				first := Acquire(t, t.Context(), r, InCohort(testCohort))
+				ctx := &slowContext{Context: t.Context()}
+				waiter := StartAcquire(t, ctx, r, InCohort(testCohort))
+				ctx.pause.Store(int64(10 * ms))
+				s.Forget("x")
+				tt.happen(t, s, first)
+				hold := waiter.Wait()
+				assert.Equal(t, 10*ms, s.Now())
+				assert.NotEqual(t, first.ID(), hold.ID(), "the lost hold is nobody's")
+				assert.NoError(t, hold.Check(t.Context()))
+				Release(t, hold)
+				assert.Len(t, c.Kinds(EventWait, EventAcquired, EventReleased), tt.lost)
+				s.RequireFree(t)
+			})
+		})
+	}
+}
+
+// A waiter has acquired the lock by itself after a takeover. The hold that the cohort had before is passed on to nobody.
+func TestCohortEndsWhenTheServerGrantsTheLockToAWaiter(t *testing.T) {
+	Bubble(t, func(t *testing.T, s *Server) {
+		r := s.Client(t, "a").Lock("x")
+		first := Acquire(t, t.Context(), r, InCohort(testCohort))
+		second := StartAcquire(t, t.Context(), r, InCohort(testCohort))
+		third := StartAcquire(t, t.Context(), r, InCohort(testCohort))
+		s.Free("x")
+		hold := second.Wait()
+		assert.ErrorIs(t, first.Release(t.Context()), ErrLost)
+		assert.False(t, third.Returned(), "the second one has the lock")
+		Release(t, hold)
+		assert.Equal(t, hold.ID(), third.Wait().ID(), "its cohort goes on")
+		Release(t, third.Hold)
+		s.RequireFree(t)
+	})
 }
 
 // The lock is lost just after it was passed on, when the waiter has given up, or has not looked yet. Its hold emits
@@ -352,8 +414,10 @@ func TestEventsAreBalancedIfACohortIsLostWhenItIsPassedOn(t *testing.T) {
 				first.Ownership().EndAll(Loss{Reason: LossGone})
 				waiter.End()
 				cancel()
-				if waiter.Hold != nil { // its goroutine was faster
-					assert.ErrorIs(t, waiter.Hold.Release(t.Context()), ErrLost)
+				if hold := waiter.Hold; hold != nil && hold.ID() == first.ID() { // its goroutine was faster
+					assert.ErrorIs(t, hold.Release(t.Context()), ErrLost)
+				} else if hold != nil { // it has acquired by itself
+					Release(t, hold)
 				}
 				synctest.Wait()
 				began, ended := 0, 0

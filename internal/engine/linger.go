@@ -181,7 +181,11 @@ func (r *Resource) resume(ctx context.Context, q *Request) bool {
 		return false
 	}
 	kept.end(ErrReleased)
-	return true
+	if !q.passed.accept() {
+		q.passed.giveBack(ctx, r.Core.RollbackLimit(time.Now()))
+		q.passed = nil
+	}
+	return q.passed != nil
 }
 
 // GiveUpLingering gives resources up that linger, before a command that acquires them together. It waits for the

@@ -175,6 +175,25 @@ func TestWaiterThatWasRefusedEndsLingering(t *testing.T) {
 	})
 }
 
+// The same with a request that polls, and the lock does not linger while one polls.
+func TestRequestThatPollsEndsLingering(t *testing.T) {
+	for _, reply := range []time.Duration{0, 15 * ms} { // of the first attempt
+		t.Run(reply.String(), func(t *testing.T) {
+			Bubble(t, func(t *testing.T, s *Server) {
+				r := s.Client(t, "a").Lock("x")
+				first := Acquire(t, t.Context(), r, Lingering(time.Hour))
+				s.Script("acquire", Fault{Reply: reply})
+				waiter := StartAcquire(t, t.Context(), r, Polling(20*ms, 20*ms))
+				Sleep(10 * ms)
+				Release(t, first)
+				Release(t, waiter.Wait())
+				assert.LessOrEqual(t, s.Now(), reply+25*ms)
+				s.RequireFree(t)
+			})
+		})
+	}
+}
+
 func TestOtherClientAsksForALingeringLock(t *testing.T) {
 	for _, tt := range []struct {
 		name string

@@ -597,6 +597,7 @@ func (o *Ownership) lose(ctx context.Context, h *Hold) error {
 	for _, each := range o.end(false) {
 		_ = each.Lose(ctx, goneLoss)
 	}
+	o.r.Core.queues.holdLost(o.r)
 	return h.Lose(ctx, goneLoss)
 }
 
@@ -611,8 +612,12 @@ func (o *Ownership) loseUnlessReleased(ctx context.Context, h *Hold) error {
 
 // loseInBackground ends the holds when no call of the user found the loss. It does not wait for the observer.
 func (o *Ownership) loseInBackground(loss Loss) {
-	for _, h := range o.end(loss.Reason == LossExpired) {
+	ended := o.end(loss.Reason == LossExpired)
+	for _, h := range ended {
 		h.LoseInBackground(loss)
+	}
+	if len(ended) > 0 {
+		o.r.Core.queues.holdLost(o.r)
 	}
 }
 

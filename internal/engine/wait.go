@@ -188,6 +188,8 @@ func (r *Resource) waitIn(ctx context.Context, queue Queue, q *Request, refused 
 		}
 		step := in.NextStep(w)
 		switch {
+		case step.Granted != nil && q.passed != nil:
+			return *step.Granted, nil // it has accepted the hold
 		case step.Granted != nil:
 			return r.tried(ctx, q, *step.Granted, nil)
 		case !step.Try:

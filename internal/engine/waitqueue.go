@@ -41,6 +41,8 @@ type waitQueue struct {
 	alarm     *time.Timer    // calls onAlarm
 	alarmAt   time.Time      // when alarm is set for, at or before state.TryAt; zero: it is not set
 	heard     Contact        // of all waiters
+	polled    bool           // somebody polls for the lock, according to the latest release that has asked
+	latest    string         // the id of the latest waiter to which the server has granted the lock; "": unknown
 	subs      []Subscription // to the common messages; empty: it need not listen
 	atPlace   Subscription   // to the messages to its place in line; nil: it has none
 	unsettled []Subscription // neither confirmed nor refused, as far as the head has seen
@@ -207,6 +209,9 @@ func (q *waitQueue) listen() {
 func (q *waitQueue) NextStep(w *Waiter) (step Step) {
 	q.queues.mu.Lock()
 	defer q.unlock()
+	if w.Request.passed != nil && !q.accepts(w) {
+		q.on(&waitq.Event{What: waitq.Revoked, Who: &w.queued})
+	}
 	isHead := q.state.Head() == &w.queued
 	for isHead && len(q.unsettled) > 0 && IsClosed(q.unsettled[0].Confirmed()) {
 		q.settled(w)
@@ -337,9 +342,24 @@ func (q *waitQueue) Leave(w *Waiter, res Result) {
 	if q.acquired = res.Granted; res.Granted {
 		q.heard.Answered(r.ID, -1, nil)
 	}
+	if res.Granted && r.passed == nil {
+		q.latest = r.ID
+	}
 	q.on(&waitq.Event{What: waitq.Left, Who: &w.queued, Granted: res.Granted, Free: res.Free, RetryAfter: r.TTL})
 	if q.state.IsIdle() {
 		delete(q.queues.open, q.key)
+	}
+}
+
+// holdLost makes the local waiters for what r locks try, because a hold of this client was lost. No message may have
+// announced that, or a waiter that was given the lost hold has not used it. It does not block.
+func (qs *waitQueues) holdLost(r *Resource) {
+	qs.mu.Lock()
+	defer qs.mu.Unlock()
+	for _, kind := range [...]string{r.Kind, r.Traits.SharesWith, r.Traits.YieldsTo} {
+		if q := qs.open[queueKey{kind, r.Name}]; q != nil {
+			q.on(&waitq.Event{What: waitq.Missed})
+		}
 	}
 }
 

@@ -74,7 +74,7 @@ type Queue struct {
 // NeedsTime reports whether what follows from an event depends on the time. Each hold of a cohort causes events for
 // which it does not.
 func (q *Queue) NeedsTime(e *Event) bool {
-	return e.What != Answered && (e.What != Joined || q.Head() == nil)
+	return e.What != Answered && e.What != Revoked && (e.What != Joined || q.Head() == nil)
 }
 
 // On takes an event in, and returns what is to be done. The result is valid until the next event.
@@ -117,6 +117,8 @@ func (q *Queue) On(e *Event) []Action {
 		case !e.Untried:
 			q.wake(w)
 		}
+	case Revoked:
+		w.State = Due // nobody else has tried for it meanwhile
 	case Left:
 		q.left(e)
 	case Alarm:

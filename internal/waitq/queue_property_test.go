@@ -38,6 +38,7 @@ type client struct {
 	has       bool // the server has granted it, by any command
 	left      int  // permits that the reply tells of
 	companion []*client
+	lost      bool // it was taken from it by force, and nobody here knows that
 }
 
 // freeing is a release under way.
@@ -130,7 +131,9 @@ func (w *world) total() int {
 		n += p
 	}
 	for _, c := range w.holding {
-		n += c.Permits
+		if !c.lost {
+			n += c.Permits
+		}
 	}
 	for _, r := range w.releases {
 		if r.phase == sent {
@@ -143,6 +146,9 @@ func (w *world) total() int {
 // run lets a waiter that is awake look at its state.
 func (w *world) run(c *client) {
 	switch {
+	case c.State == Granted && c.lost && rapid.Bool().Draw(w.T, "the loss is found"):
+		c.lost = false
+		w.on(Event{What: Revoked, Who: &c.Waiter})
 	case c.State == Granted:
 		w.leave(c, true)
 	case c.State == Due:
@@ -224,11 +230,42 @@ func (w *world) leave(c *client, granted bool) {
 		w.publish()
 	}
 	w.on(Event{What: Left, Who: &c.Waiter, Granted: granted, Free: w.free, RetryAfter: time.Minute})
+	if c.lost && !granted { // the release of what it was given finds that
+		w.on(Event{What: Missed})
+	}
+}
+
+// passOn gives a hold of ours to the head, without a command. It may be lost.
+func (w *world) passOn(c *client) {
+	head := w.q.Head()
+	if head == nil || !head.MayPass() || head.Permits != c.Permits {
+		return
+	}
+	next := head.Of.(*client)
+	next.has, next.lost = c.has, c.lost
+	w.holding = without(w.holding, c)
+	hadReason := head.isDue()
+	w.on(Event{What: Answered, Who: head, Granted: true})
+	if hadReason { // such as the message of a takeover
+		w.requireReason("the reason of a waiter that was given a hold")
+	}
+}
+
+// force is a takeover: another client frees a hold of ours. It publishes that.
+func (w *world) force(c *client) {
+	c.has, c.lost = false, true
+	w.free += c.Permits
+	w.publish()
 }
 
 // release begins to release a hold of ours.
 func (w *world) release(c *client) {
 	w.holding = without(w.holding, c)
+	if c.lost { // a command finds that
+		w.on(Event{What: Missed})
+		w.requireReason("a loss")
+		return
+	}
 	r := &freeing{phase: sent, by: c, sent: w.now}
 	w.releases = append(w.releases, r)
 	over := rapid.Bool().Draw(w.T, "over")
@@ -414,6 +451,12 @@ func (w *world) step() {
 	may(len(w.holding) > 0, func() { w.release(w.pick(w.holding, "releases")) })
 	may(len(w.releases) > 0, func() {
 		w.goOnReleasing(w.releases[rapid.IntRange(0, len(w.releases)-1).Draw(w.T, "release")])
+	})
+	may(len(w.holding) > 0, func() { w.passOn(w.pick(w.holding, "is passed on")) })
+	may(len(w.holding) > 0, func() {
+		if c := w.pick(w.holding, "is taken by force"); !c.lost {
+			w.force(c)
+		}
 	})
 	may(len(w.foreign) > 0, func() { // another client releases
 		w.free += w.foreign[0]

@@ -12,7 +12,7 @@ type State uint8
 //	  |                 +----------------------------|----refused--------+
 //	  +---------------------refused------------------+
 //
-//	any of these --a command of another request has acquired for it--> Granted
+//	any of these --a command of another request has acquired for it--> Granted --it is lost already--> Due
 const (
 	Idle    State = iota // it waits for a reason to try
 	Due                  // it has a reason to try
@@ -73,8 +73,9 @@ func (p *Progress) Answered(granted, doubt bool) (unused bool) {
 }
 
 // MayPass reports whether it may be given a hold without a command. If a command that may acquire for it were executed
-// later, its own id would hold the lock, and nobody would release it.
-func (p *Progress) MayPass() bool { return (p.State == Idle || p.State == Due) && !p.InDoubt() }
+// later, its own id would hold the lock, and nobody would release it. A reason to try must not be lost either: it may
+// be the message that somebody has taken the lock by force, and then the hold is worth nothing.
+func (p *Progress) MayPass() bool { return p.State == Idle && !p.InDoubt() }
 
 // InDoubt reports whether a command may acquire for it after it has left.
 func (p *Progress) InDoubt() bool { return p.Offered || p.Doubt }
