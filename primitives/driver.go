@@ -245,7 +245,7 @@ func releasedResult(reply scripts.Released, err error) (engine.Released, error) 
 			Granted: true, Sent: reply.Sent, InDoubt: reply.Doubt, Token: reply.Token, Free: int(reply.Left),
 		}}, nil
 	}
-	return engine.Released{Heard: int(reply.Heard), Lost: !reply.Held}, nil
+	return engine.Released{Heard: int(reply.Heard), Polled: reply.Polled, Lost: !reply.Held}, nil
 }
 
 // adopted returns the result of an adoption by q. The reply is the number of counts.

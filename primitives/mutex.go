@@ -260,7 +260,7 @@ func (d *mutexDriver) free(ctx context.Context, o *engine.Owner, next engine.Nex
 		if d.h.res.Traits.Fenced {
 			call.SuccessorToken, call.Tokens = d.h.keys.TokenKey, int64(max(successor.Tokens, 1))
 		}
-	} else if next.CountPolls {
+	} else if next.AskPolls {
 		call.SuccessorMemory = d.h.requestKey(pollsKey)
 	}
 	reply, err := call.Do(ctx, d.h.c.calls)

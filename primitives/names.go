@@ -46,8 +46,8 @@ const (
 // can be in use at the same time.
 const sharedCounts = "owners"
 
-// pollsKey ends the name of the mark of clients that poll for a lock. A client that ends a cohort leaves the lock
-// to them, too. It has the prefix of remembered requests, as sharedCounts has.
+// pollsKey ends the name of the mark of clients that poll for a lock or a semaphore. Clients that would hand it off
+// among their waiters leave it to them, too. It has the prefix of remembered requests, as sharedCounts has.
 const pollsKey = "polls"
 
 // permitsKind is the kind of a semaphore whose permits have ids.

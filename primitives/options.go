@@ -75,8 +75,9 @@ func WithOwner(id string) Option { return Option{kind: optOwner, s: id} }
 func WithNonReentrant() Option { return Option{kind: optNonReentrant} }
 
 // WithPolling waits by trying again, without pub/sub: first after min, then after twice as long each time
-// up to max, with some jitter. It is Redisson's SpinLock. Use it where subscriptions are not allowed. Both
-// are 1 ms to 100 years, and min is at most max.
+// up to max, with some jitter. It is Redisson's SpinLock. Use it where subscriptions are not allowed. Each
+// waiter tries by itself, so many waiters send many commands. A writer tries at least twice a second while it
+// keeps new readers out. Both are 1 ms to 100 years, and min is at most max.
 func WithPolling(min, max time.Duration) Option { return Option{kind: optPolling, d: min, max: max} }
 
 // WithWaiterTimeout is how long a waiter of a FairLock keeps its place without a heartbeat. A crashed waiter

@@ -164,10 +164,14 @@ func (d *permitDriver) nameOwner(o *engine.Owner) {
 // A copy finds the ids among the leases, and is granted again. After a release or a rollback it finds
 // the request's key, and takes nothing. InDoubt covers all rounds: a copy of any of them may arrive.
 func (d *permitDriver) TryAcquire(ctx context.Context, q *engine.Request) (engine.Result, error) {
+	call := scripts.PermitSemaphoreAcquire{
+		Keys: &d.h.keys, MemoryKey: d.h.ownerKey(&q.Owner), MaxCollected: maxCollected, IDs: rawOf(q.ID), TTL: q.TTL,
+	}
+	if q.MayQueue && q.Terms.PollMin > 0 {
+		call.Mark, call.MarkTTL = d.h.requestKey(pollsKey), pollMarkTTL(q.Terms)
+	}
 	for round, inDoubt := 1, false; ; round++ {
-		res, err := acquiredResult(scripts.PermitSemaphoreAcquire{
-			Keys: &d.h.keys, MemoryKey: d.h.ownerKey(&q.Owner), MaxCollected: maxCollected, IDs: rawOf(q.ID), TTL: q.TTL,
-		}.Do(ctx, d.h.c.confirmed))
+		res, err := acquiredResult(call.Do(ctx, d.h.c.confirmed))
 		inDoubt = inDoubt || res.InDoubt
 		res.InDoubt = inDoubt
 		if err != nil || res.Granted || res.RetryAfter != 0 || ctx.Err() != nil || round == maxCollections {
@@ -203,6 +207,8 @@ func (d *permitDriver) release(ctx context.Context, o *engine.Owner, next engine
 	if successor := next.Successor; successor != nil {
 		call.SuccessorMemory = d.h.ownerKey(successor)
 		call.SuccessorIDs, call.SuccessorTTL = rawOf(successor.ID), successor.TTL
+	} else if next.AskPolls {
+		call.SuccessorMemory = d.h.requestKey(pollsKey)
 	}
 	reply, err := call.Do(ctx, c.calls)
 	got, err := releasedResult(reply, err)

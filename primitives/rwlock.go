@@ -39,6 +39,10 @@ const (
 // for a late one. A writer that dies while it waits delays the readers for no longer.
 const reservationTTL = 2500 * time.Millisecond
 
+// reservedPause is the longest pause of a writer that polls while its reservation keeps readers out. With a longer one
+// the lock could be free for as long while everybody waits. Nor would the reservation last until the next attempt.
+const reservedPause = 500 * time.Millisecond
+
 // RWLock is any number of readers, or one writer: Redisson's RReadWriteLock. It is a handle with two
 // sides, each of them a [Lock].
 //
@@ -373,6 +377,9 @@ func (d *writerDriver) TryAcquire(ctx context.Context, q *engine.Request) (engin
 	if waitedForWriter && res.Holder == "" {
 		res.RetryAfter = 0
 	}
+	if reply.Claimed && q.Terms.PollMin > 0 {
+		res.RetryAfter = reservedPause
+	}
 	q.State = res.Holder != ""
 	return res, nil
 }
@@ -404,7 +411,7 @@ func (d *writerDriver) free(
 	if s := next.Successor; s != nil {
 		call.SuccessorMemory = d.h.ownerKey(s)
 		call.Successor, call.SuccessorTTL = s.ID, s.TTL
-	} else if next.CountPolls {
+	} else if next.AskPolls {
 		call.SuccessorMemory = d.polls
 	}
 	reply, err := call.Do(ctx, d.h.c.calls)

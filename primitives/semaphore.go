@@ -137,9 +137,13 @@ func (d *semaphoreDriver) nameOwner(o *engine.Owner) {
 // request's key, takes nothing more and is granted again. After a release or a rollback the same key
 // makes it answer "over".
 func (d *semaphoreDriver) TryAcquire(ctx context.Context, q *engine.Request) (engine.Result, error) {
-	return acquiredResult(scripts.SemaphoreAcquire(ctx, d.h.c.confirmed, scripts.Change{
-		Keys: &d.h.keys, MemoryKey: d.h.ownerKey(&q.Owner), MemoryTTL: rememberedTaken, Amount: int64(q.Permits),
-	}))
+	call := scripts.SemaphoreAcquire{
+		Keys: &d.h.keys, MemoryKey: d.h.ownerKey(&q.Owner), MemoryTTL: rememberedTaken, Wanted: int64(q.Permits),
+	}
+	if q.MayQueue && q.Terms.PollMin > 0 {
+		call.Mark, call.MarkTTL = d.h.requestKey(pollsKey), pollMarkTTL(q.Terms)
+	}
+	return acquiredResult(call.Do(ctx, d.h.c.confirmed))
 }
 
 // Rollback implements [engine.Driver] by semaphore/release, which gives back only what the memory says was
@@ -175,6 +179,8 @@ func (d *semaphoreDriver) Release(
 	if s := next.Successor; s != nil {
 		call.SuccessorMemory = d.h.ownerKey(s)
 		call.SuccessorPermits, call.SuccessorMemoryTTL = int64(s.Permits), rememberedTaken
+	} else if next.AskPolls {
+		call.SuccessorMemory = d.h.requestKey(pollsKey)
 	}
 	reply, err := call.Do(ctx, d.h.c.calls)
 	got, err := releasedResult(reply.Released, err)

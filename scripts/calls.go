@@ -760,7 +760,7 @@ type LockRelease struct {
 	// optional: of this release, for late copies of the acquisition
 	MemoryKey any
 	// optional: memory of the successor's release, if there is a successor; without one, the mark of
-	// clients that poll, if they count
+	// clients that poll, if the client asks for it
 	SuccessorMemory any
 	// optional: fencing token, for a fenced lock with a successor only
 	SuccessorToken any
@@ -783,7 +783,7 @@ type LockRelease struct {
 
 // Do runs the script. Redis returns 0 when it was not held; {0} when the successor has the lock
 // now, for a fenced lock {the last token that was reserved, as text}; else 1 and how many clients
-// received a message, and 1 more if others poll.
+// received a message, as {that number, "polled"} if clients poll.
 func (c LockRelease) Do(ctx context.Context, by Sender) (Released, error) {
 	memoryKey := c.MemoryKey
 	if memoryKey == nil {
@@ -963,19 +963,29 @@ type PermitSemaphoreAcquire struct {
 
 	// of this acquisition's release
 	MemoryKey any
+	// optional: of clients that poll, if this one does
+	Mark any
 	// how many expired leases to collect at most
 	MaxCollected int64
 	// of 16 bytes each
 	IDs string
 	TTL time.Duration
+	// optional
+	MarkTTL time.Duration
 }
 
 // Do runs the script. Redis returns {1, free permits} when acquired; {0, free permits, ms until a
 // lease ends} when there are too few: -1 when none will end, 0 when more are to be collected; {0}
 // when no number is set; "over" when this acquisition was released already.
 func (c PermitSemaphoreAcquire) Do(ctx context.Context, by Sender) (Acquired, error) {
-	keys := []any{c.Main, c.Channel, c.MemoryKey, c.own().Leases}
-	args := []any{by.runner.publish.Load(), c.MaxCollected, c.IDs, by.millis(c.TTL)}
+	keys := []any{c.Main, c.Channel, c.MemoryKey, c.own().Leases, c.Mark}
+	args := []any{
+		by.runner.publish.Load(),
+		c.MaxCollected,
+		c.IDs,
+		by.millis(c.TTL),
+		by.millis(c.MarkTTL),
+	}
 	return readPermits(by.send(ctx, permitsemaphoreAcquire, keys, 4, args, 4))
 }
 
@@ -1082,7 +1092,8 @@ type PermitSemaphoreRelease struct {
 
 	// of this request
 	MemoryKey any
-	// optional: memory of the successor's release, if there is a successor
+	// optional: memory of the successor's release, if there is a successor; without one, the mark of
+	// clients that poll, if the client asks for it
 	SuccessorMemory any
 	// 0 when no copy of the acquisition can come; KEYS[3] is not set then
 	MemoryTTL time.Duration
@@ -1100,7 +1111,7 @@ type PermitSemaphoreRelease struct {
 
 // Do runs the script. Redis returns 0 when not all were held, -1 when the semaphore is gone; {free
 // permits} when the successor has its permits now; else 1 and how many received the release
-// message.
+// message, as {that number, "polled"} if clients poll.
 func (c PermitSemaphoreRelease) Do(ctx context.Context, by Sender) (Released, error) {
 	keys := []any{c.Main, c.Channel, c.MemoryKey, c.own().Leases, c.SuccessorMemory}
 	args := []any{
@@ -1593,7 +1604,7 @@ type RWLockWriteRelease struct {
 	// of this request: 2 released, 3 nothing to release
 	MemoryKey any
 	// optional: memory of the successor's request, if there is a successor; without one, the mark of
-	// clients that poll, if they count
+	// clients that poll, if the client asks for it
 	SuccessorMemory any
 	// id
 	Owner string
@@ -1617,7 +1628,8 @@ type RWLockWriteRelease struct {
 }
 
 // Do runs the script. Redis returns 0 when it was not held; {0} when the successor has the lock
-// now; else 1 and how many received the release message, and 1 more if others poll.
+// now; else 1 and how many received the release message, as {that number, "polled"} if clients
+// poll.
 func (c RWLockWriteRelease) Do(ctx context.Context, by Sender) (Released, error) {
 	keys := []any{
 		c.Main,
@@ -1644,11 +1656,28 @@ func (c RWLockWriteRelease) Do(ctx context.Context, by Sender) (Released, error)
 	return got, err
 }
 
-// SemaphoreAcquire runs semaphore/acquire: acquire permits, all or none. Redis returns {1, permits
-// left, epoch} when acquired; {0, permits left} when there are too few; {0} when no number is set;
-// "over" when this acquisition has ended.
-func SemaphoreAcquire(ctx context.Context, by Sender, c Change) (Acquired, error) {
-	return readPermits(c.send(ctx, by, semaphoreAcquire, c.own().EpochKey))
+// SemaphoreAcquire is a call of semaphore/acquire: acquire permits, all or none.
+type SemaphoreAcquire struct {
+	// Main: permits left; Channel: on which the release will be published; EpochKey: of the semaphore
+	*Keys
+
+	// of this acquisition: 1 and the epoch acquired, 2 released, 3 must not acquire
+	MemoryKey any
+	// optional: of clients that poll, if this one does
+	Mark      any
+	MemoryTTL time.Duration
+	// permits, at least 1
+	Wanted int64
+	// optional
+	MarkTTL time.Duration
+}
+
+// Do runs the script. Redis returns {1, permits left, epoch} when acquired; {0, permits left} when
+// there are too few; {0} when no number is set; "over" when this acquisition has ended.
+func (c SemaphoreAcquire) Do(ctx context.Context, by Sender) (Acquired, error) {
+	keys := []any{c.Main, c.Channel, c.MemoryKey, c.own().EpochKey, c.Mark}
+	args := []any{by.runner.publish.Load(), by.millis(c.MemoryTTL), c.Wanted, by.millis(c.MarkTTL)}
+	return readPermits(by.send(ctx, semaphoreAcquire, keys, 4, args, 3))
 }
 
 // SemaphoreAdd runs semaphore/add: add permits, or take some away; a TTL stays. Redis returns 1.
@@ -1728,7 +1757,8 @@ type SemaphoreRelease struct {
 
 	// of the acquisition: 1 and the epoch acquired, 2 released, 3 must not acquire
 	MemoryKey any
-	// optional: memory of the successor's acquisition, if there is one
+	// optional: memory of the successor's acquisition, if there is one; without one, the mark of
+	// clients that poll, if the client asks for it
 	SuccessorMemory any
 	MemoryTTL       time.Duration
 	Permits         int64
@@ -1754,7 +1784,7 @@ type SemaphoreReleaseReply struct {
 
 // Do runs the script. Redis returns 0 when there was nothing to release; -1 when the semaphore is
 // gone; {permits left, epoch} when the successor has its permits now; else 1 and how many received
-// the release message.
+// the release message, as {that number, "polled"} if clients poll.
 func (c SemaphoreRelease) Do(ctx context.Context, by Sender) (SemaphoreReleaseReply, error) {
 	keys := []any{c.Main, c.Channel, c.MemoryKey, c.own().EpochKey, c.SuccessorMemory}
 	args := []any{

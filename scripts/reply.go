@@ -186,13 +186,21 @@ type Released struct {
 	Token     int64 // handed off: the last fencing token that was reserved; 0: none
 	Left      int64 // handed off: the permits that are left
 	Heard     int64 // not handed off: how many clients have received the message
+	Polled    bool  // not handed off: clients poll, and the call has asked for that
 }
+
+// polled is the second element of the reply to a release that others may use, if clients poll.
+const polled = "polled"
 
 // readReleased also returns the elements that follow the first one, when it was handed off.
 func readReleased(reply Reply, err error) (Released, elements, error) {
 	got := Released{Reply: reply}
 	if err != nil {
 		return got, elements{}, err
+	}
+	freed, isList := reply.Value.([]any)
+	if isList && len(freed) == 2 && freed[1] == polled {
+		reply.Value, got.Polled = freed[0], true
 	}
 	switch value := reply.Value.(type) {
 	case int64:

@@ -38,6 +38,7 @@
 //	acquire.go     the path of an acquisition; what a reply means; rollback
 //	wait.go        the waiting loop, and the Queue interface
 //	waitqueue.go   the local queue of a name: package waitq decides, and this file does what it says
+//	poll.go        a request that polls, in no local queue
 //	waitline.go    the subscription and the commands of a client that stands in line
 //	handoff.go     a release that makes a local waiter the next holder
 //	cohort.go      the same without a command
@@ -59,7 +60,7 @@
 // A mutex on the left may be held while a mutex on its right is taken. No other pair is nested.
 //
 //	Ownership.wire    -> Ownership.mu, Hold.mu, waitQueues.mu, and the mutexes of drivers and scripts
-//	waitQueues.mu     -> Ownership.mu, Contact.mu, logQueue.mu, the mutexes that Driver.Subscribe takes
+//	waitQueues.mu     -> Ownership.mu, Hold.mu, Contact.mu, logQueue.mu, Core.mu, those that Driver.Subscribe takes
 //	Ownership.mu      -> Hold.mu, holdList.mu, Core.mu, Dog.mu of package watchdog
 //	logQueue.mu       -> Core.mu
 //	Lanes.mu of duty  -> Core.mu

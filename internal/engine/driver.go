@@ -66,8 +66,8 @@ type Next struct {
 	// Place is given up if there is a successor, which is then the client's last waiter. Otherwise it goes to
 	// the end of the line.
 	Place Place
-	// CountPolls: Released.Heard counts clients that poll, too, as one.
-	CountPolls bool
+	// AskPolls: Released.Polled is wanted.
+	AskPolls bool
 }
 
 // NoLease is embedded in drivers whose holds have no lease.
@@ -138,6 +138,7 @@ type Traits struct {
 type Released struct {
 	Granted Result // to the successor
 	Heard   int    // without a successor: how many clients received a message of the release
+	Polled  bool   // without a successor: other requests poll for the lock
 	Lost    bool   // the server did not know the owner: nothing was released
 	// InDoubt: an earlier attempt of the same call has an unknown outcome, and the server does not remember
 	// it. If Lost, that attempt may have freed the lock or handed it off.

@@ -32,6 +32,10 @@ import (
 // Other clients must get their turn. A client hands off at most waitq.MaxStreakCount times, and for at
 // most waitq.MaxStreak, in a row. Then it frees the lock, and its head stands back for a turn of the others: see
 // waitq.Turn.
+//
+// Requests that poll hear no message. They find the lock free only by chance, which is small if it is free for one
+// round trip after each streak. So each release that frees the lock asks the server whether somebody polls. As long as
+// somebody does, the client hands nothing off: each of its releases frees the lock.
 
 // streak is a series of hand-offs within one client. Each ownership of the series carries it on.
 type streak struct {
@@ -53,7 +57,7 @@ func (o *Ownership) releaseOrHandOff(ctx context.Context) (lost, handedOff bool,
 		if offered.Do == waitq.Offer {
 			next.Successor = &waiterOf(offered).Request.Owner
 		}
-		next.CountPolls = offered.Do == waitq.Yield && o.passes.Cohort > 0
+		next.AskPolls = q != nil && next.Successor == nil
 	}
 	sent := time.Now()
 	got, err := r.Driver.Release(ctx, o, 0, next)
@@ -64,8 +68,8 @@ func (o *Ownership) releaseOrHandOff(ctx context.Context) (lost, handedOff bool,
 	return o.freed(got, sent, err), got.Granted.Granted, err
 }
 
-// offer asks the local queue who gets what o releases: a waiter, or other clients. q is nil if nobody waits. It takes
-// waitQueues.mu and does not block.
+// offer asks the local queue who gets what o releases: a waiter, or other clients. q is nil if nobody waits, and offered
+// zero if whoever tries first gets it. It takes waitQueues.mu and does not block.
 func (qs *waitQueues) offer(o *Ownership) (q *waitQueue, offered waitq.Action) {
 	qs.mu.Lock()
 	defer qs.mu.Unlock()
@@ -73,12 +77,14 @@ func (qs *waitQueues) offer(o *Ownership) (q *waitQueue, offered waitq.Action) {
 	if q = qs.open[queueKey{r.Kind, r.Name}]; q == nil {
 		return nil, offered
 	}
+	leavesToPollers := q.polled && o.passes.Cohort == 0
 	actions := q.on(&waitq.Event{
-		What: waitq.Releasing, Permits: int(o.Permits), Cohort: o.passes.Cohort, Over: o.streakIsOver(time.Now()),
+		What: waitq.Releasing, Permits: int(o.Permits), Cohort: o.passes.Cohort,
+		Over:     leavesToPollers || o.streakIsOver(time.Now()),
 		HandsOff: !r.Core.NeedsReplicas && !r.Core.IsClosing(), // a closing client's waiters are leaving
 	})
 	if len(actions) == 0 {
-		return nil, offered
+		return q, offered
 	}
 	return q, actions[0]
 }
@@ -97,15 +103,24 @@ func (o *Ownership) streakIsOver(now time.Time) bool {
 func (q *waitQueue) released(offered waitq.Action, o *Ownership, sent time.Time, got Released, err error) {
 	q.queues.mu.Lock()
 	defer q.unlock()
-	switch {
-	case offered.Do == waitq.Offer:
+	if offered.Do == waitq.Offer {
 		q.answer(waiterOf(offered), got.Granted, err == nil && !(got.Lost && got.InDoubt), false)
+		return
+	}
+	if err == nil {
+		q.polled = got.Polled
+	}
+	switch {
+	case offered.Do != waitq.Yield:
 	case err != nil:
 		q.on(&waitq.Event{What: waitq.Missed})
 	default:
 		others := got.Heard
 		if offered.Told {
 			others--
+		}
+		if o.passes.Cohort > 0 && got.Polled {
+			others++
 		}
 		if o.passes.Cohort > 0 && q.queues.open[queueKey{o.r.Traits.SharesWith, o.r.Name}] != nil {
 			others++ // readers of this client, which share its subscription

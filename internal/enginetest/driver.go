@@ -257,9 +257,7 @@ func (d *FakeDriver) free(ctx context.Context, o *engine.Ownership, to engine.Ne
 		}
 		if freed && !got.Granted.Granted {
 			got.Heard = s.publish(d.Name, own)
-			if to.CountPolls && time.Now().Before(s.polls[d.Name]) {
-				got.Heard++
-			}
+			got.Polled = to.AskPolls && time.Now().Before(s.polls[d.Name])
 		}
 		return got, nil
 	})

@@ -29,9 +29,9 @@ var layers = [][]string{
 	},
 	// One acquisition.
 	3: {
-		"acquire.go", "wait.go", "waitqueue.go", "waitline.go", "handoff.go", "cohort.go", "ownership.go", "lease.go",
-		"forgotten.go", "nest.go", "hold.go", "context.go", "log.go", "member.go", "token.go", "linger.go", "minhold.go",
-		"shorten.go",
+		"acquire.go", "wait.go", "waitqueue.go", "poll.go", "waitline.go", "handoff.go", "cohort.go", "ownership.go",
+		"lease.go", "forgotten.go", "nest.go", "hold.go", "context.go", "log.go", "member.go", "token.go", "linger.go",
+		"minhold.go", "shorten.go",
 	},
 	// The kinds.
 	4: {

@@ -1,6 +1,6 @@
 -- lib/polls: the mark of clients that poll for a name.
--- The release that ends a cohort counts it, because no message tells those clients. The mark is a
--- help: a key of another type counts as one, and stays.
+-- A client that hands a lock off among its waiters asks for it now and then, because no message
+-- tells the clients that poll. The mark is a help: a key of another type counts as one, and stays.
 -- defines  mark_poll(mark, ttl_ms)
 
 local function mark_poll(mark, ttl_ms)

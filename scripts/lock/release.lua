@@ -11,7 +11,7 @@
 -- KEYS[4]  shared_counts
 -- KEYS[5]  line: of waiting clients
 -- KEYS[6]  successor_memory (optional): memory of the successor's release, if there is a successor;
---          without one, the mark of clients that poll, if they count
+--          without one, the mark of clients that poll, if the client asks for it
 -- KEYS[7]  successor_token (optional): fencing token, for a fenced lock with a successor only
 -- ARGV[1]  owner (text): id
 -- ARGV[2]  publish (command)
@@ -25,7 +25,7 @@
 -- ARGV[8]  tokens (number, optional): how many to reserve for the successor, for a fenced lock only
 -- returns  released: 0 when it was not held; {0} when the successor has the lock now, for a fenced
 --          lock {the last token that was reserved, as text}; else 1 and how many clients received a
---          message, and 1 more if others poll
+--          message, as {that number, "polled"} if clients poll
 local lock_hash, channel, memory_key = KEYS[1], KEYS[2], KEYS[3]
 local shared_counts, line = KEYS[4], KEYS[5]
 local successor_memory, successor_token, all_keys = KEYS[6], KEYS[7], KEYS
@@ -62,8 +62,9 @@ if has_no_shared and is_usual and not successor then
   if redis.call('hdel', lock_hash, owner) == 0 then
     return 0
   end
-  local polls = all_keys[6] and redis.call('exists', all_keys[6]) or 0
-  return 1 + notify_free(all_keys, publish, place, is_plain) + polls
+  local is_polled = all_keys[6] and redis.call('exists', all_keys[6]) == 1
+  local told = 1 + notify_free(all_keys, publish, place, is_plain)
+  return is_polled and {told, 'polled'} or told
 end
 
 -- uses     lib/set_count, lib/shared_counts, lib/token
@@ -116,8 +117,9 @@ if successor and redis.call('exists', successor_memory) == 0
 end
 if redis.call('hdel', lock_hash, owner) == 1 then
   remember_release()
-  local polls = not successor and all_keys[6] and redis.call('exists', all_keys[6]) or 0
-  return 1 + notify_free(all_keys, publish, place, is_plain) + polls
+  local is_polled = not successor and all_keys[6] and redis.call('exists', all_keys[6]) == 1
+  local told = 1 + notify_free(all_keys, publish, place, is_plain)
+  return is_polled and {told, 'polled'} or told
 end
 remember_release()
 return 0

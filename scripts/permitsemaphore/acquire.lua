@@ -1,18 +1,21 @@
 -- permitsemaphore/acquire: acquire permits, all or none, for ids of one acquisition alone.
--- uses     lib/acl, lib/clock, lib/number, lib/primary, permitsemaphore/leases
+-- uses     lib/acl, lib/clock, lib/number, lib/polls, lib/primary, permitsemaphore/leases
 -- KEYS[1]  permits_key: free permits
 -- KEYS[2]  channel: on which the release will be published
 -- KEYS[3]  memory_key: of this acquisition's release
 -- KEYS[4]  leases
+-- KEYS[5]  mark (optional): of clients that poll, if this one does
 -- ARGV[1]  publish (command)
 -- ARGV[2]  max_collected (number): how many expired leases to collect at most
 -- ARGV[3]  ids (text): of 16 bytes each
 -- ARGV[4]  ttl_ms (ms)
+-- ARGV[5]  mark_ttl_ms (ms, optional)
 -- returns  permits: {1, free permits} when acquired; {0, free permits, ms until a lease
 --          ends} when there are too few: -1 when none will end, 0 when more are to be collected;
 --          {0} when no number is set; "over" when this acquisition was released already
 local permits_key, channel, memory_key, leases = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local publish, max_collected, ids, ttl_ms = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4]
+local mark, mark_ttl_ms = KEYS[5], ARGV[5]
 
 if redis.call('exists', memory_key) == 1 then
   return 'over'
@@ -80,6 +83,9 @@ if enough then
     redis.call('persist', leases)
   end
   return {1, free}
+end
+if mark then
+  mark_poll(mark, mark_ttl_ms)
 end
 if expired > 0 then
   next_end = first_end()

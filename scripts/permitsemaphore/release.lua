@@ -12,7 +12,8 @@
 -- KEYS[2]  channel
 -- KEYS[3]  memory_key: of this request
 -- KEYS[4]  leases
--- KEYS[5]  successor_memory (optional): memory of the successor's release, if there is a successor
+-- KEYS[5]  successor_memory (optional): memory of the successor's release, if there is a successor;
+--          without one, the mark of clients that poll, if the client asks for it
 -- ARGV[1]  publish (command)
 -- ARGV[2]  memory_ttl_ms (ms): 0 when no copy of the acquisition can come; KEYS[3] is not set then
 -- ARGV[3]  ids (text): of 16 bytes each
@@ -22,7 +23,8 @@
 -- ARGV[6]  successor_ids (text, optional): missing: no successor
 -- ARGV[7]  successor_ttl_ms (ms, optional)
 -- returns  released: 0 when not all were held, -1 when the semaphore is gone; {free permits} when
---          the successor has its permits now; else 1 and how many received the release message
+--          the successor has its permits now; else 1 and how many received the release message, as
+--          {that number, "polled"} if clients poll
 local permits_key, channel, memory_key, leases = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local successor_memory = KEYS[5]
 local publish, memory_ttl_ms, ids, all_or_none = ARGV[1], ARGV[2], ARGV[3], ARGV[4] ~= '0'
@@ -81,4 +83,9 @@ local lost = free and 0 or -1
 if memory_ttl_ms ~= '0' then
   remember(memory_key, held and 1 or lost, memory_ttl_ms)
 end
-return hands_off and {free} or (held and 1 + receivers or lost)
+if hands_off then
+  return {free}
+end
+local is_polled = held and not successor_ids and successor_memory
+  and redis.call('exists', successor_memory) == 1
+return is_polled and {1 + receivers, 'polled'} or (held and 1 + receivers or lost)

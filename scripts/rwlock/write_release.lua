@@ -10,7 +10,7 @@
 -- KEYS[5]  shared_counts
 -- KEYS[6]  turns: of clients that wait, see rwlock/turns
 -- KEYS[7]  successor_memory (optional): memory of the successor's request, if there is a successor;
---          without one, the mark of clients that poll, if they count
+--          without one, the mark of clients that poll, if the client asks for it
 -- ARGV[1]  owner (text): id
 -- ARGV[2]  publish (command)
 -- ARGV[3]  memory_ttl_ms (ms): 0 for a private id when no copy of its acquisition can come
@@ -24,7 +24,7 @@
 --          missing: no successor
 -- ARGV[10] successor_ttl_ms (ms, optional)
 -- returns  released: 0 when it was not held; {0} when the successor has the lock now; else 1 and
---          how many received the release message, and 1 more if others poll
+--          how many received the release message, as {that number, "polled"} if clients poll
 local lock_hash, channel, memory_key, claim_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local shared_counts, turns, successor_memory, all_keys = KEYS[5], KEYS[6], KEYS[7], KEYS
 local owner, publish, memory_ttl_ms = ARGV[1], ARGV[2], ARGV[3]
@@ -49,8 +49,9 @@ if is_usual and (successor and redis.call('exists', shared_counts, successor_mem
     return {0}
   end
   redis.call('del', lock_hash)
-  local polls = all_keys[7] and redis.call('exists', all_keys[7]) or 0
-  return 1 + redis.call(publish, channel, '1') + polls
+  local told = 1 + redis.call(publish, channel, '1')
+  local is_polled = all_keys[7] and redis.call('exists', all_keys[7]) == 1
+  return is_polled and {told, 'polled'} or told
 end
 
 -- uses     lib/acl, lib/extend, lib/primary, lib/set_count, lib/shared_counts
@@ -158,8 +159,10 @@ else
       name_writer(turns, claim_key)
     end
   end
-  local polls = not successor and all_keys[7] and redis.call('exists', all_keys[7]) or 0
-  answer = 1 + redis.call(publish, channel, '1') + polls
+  answer = 1 + redis.call(publish, channel, '1')
+  if not successor and all_keys[7] and redis.call('exists', all_keys[7]) == 1 then
+    answer = {answer, 'polled'}
+  end
 end
 remember('2')
 return answer

@@ -7,7 +7,8 @@
 -- KEYS[2]  channel
 -- KEYS[3]  memory_key: of the acquisition: 1 and the epoch acquired, 2 released, 3 must not acquire
 -- KEYS[4]  epoch_key: of the semaphore
--- KEYS[5]  successor_memory (optional): memory of the successor's acquisition, if there is one
+-- KEYS[5]  successor_memory (optional): memory of the successor's acquisition, if there is one;
+--          without one, the mark of clients that poll, if the client asks for it
 -- ARGV[1]  publish (command)
 -- ARGV[2]  memory_ttl_ms (ms)
 -- ARGV[3]  permits (number)
@@ -19,7 +20,7 @@
 -- ARGV[8]  successor_memory_ttl_ms (ms, optional)
 -- returns  released {epoch number}: 0 when there was nothing to release; -1 when the semaphore is
 --          gone; {permits left, epoch} when the successor has its permits now; else 1 and how many
---          received the release message
+--          received the release message, as {that number, "polled"} if clients poll
 local permits_key, channel, memory_key, epoch_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local successor_memory = KEYS[5]
 local publish, memory_ttl_ms, permits, only_if_acquired = ARGV[1], ARGV[2], ARGV[3], ARGV[4] ~= '0'
@@ -31,7 +32,7 @@ epoch = epoch or '0'
 if memory == '3' then
   return -1
 elseif memory == '2' then
-  local handed_off = successor_memory
+  local handed_off = successor_permits
     and string.match(redis.call('get', successor_memory) or '', '^1 (%d+)$')
   return handed_off and {read_number(permits_key) or 0, tonumber(handed_off)} or 1
 end
@@ -49,7 +50,7 @@ end
 local returned = permits
 -- A successor that has its permits already, or has given up, must not get them. Nor may it get
 -- what is missing: fewer than 0 are left after permits were removed.
-local hands_off = successor_memory and before + permits >= tonumber(successor_permits)
+local hands_off = successor_permits and before + permits >= tonumber(successor_permits)
   and redis.call('set', successor_memory, '1 ' .. epoch, 'px', successor_memory_ttl_ms, 'nx')
 if hands_off then
   returned = returned - successor_permits
@@ -61,4 +62,9 @@ if remembers_release then
   redis.call('set', memory_key, '2', 'px', memory_ttl_ms)
 end
 local receivers = returned ~= 0 and publish_permits(publish, channel, left) or 0
-return hands_off and {left, tonumber(epoch)} or 1 + receivers
+if hands_off then
+  return {left, tonumber(epoch)}
+end
+local is_polled = not successor_permits and successor_memory
+  and redis.call('exists', successor_memory) == 1
+return is_polled and {1 + receivers, 'polled'} or 1 + receivers

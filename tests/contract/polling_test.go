@@ -1,0 +1,154 @@
+package contract
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	. "github.com/redlatch/redlatch/internal/fixture"
+	"github.com/redlatch/redlatch/internal/kinds"
+	"github.com/redlatch/redlatch/internal/redistest"
+	"github.com/redlatch/redlatch/primitives"
+)
+
+// pollers are the kinds whose waiters poll with WithPolling. A fair lock has a queue in Redis.
+func pollers() []kinds.Kind {
+	return kinds.Select(func(k kinds.Kind) bool { return k.Name != "fair" })
+}
+
+// TestPollerHasItsOwnPauses has a request poll in short pauses beside another one of its client, with long pauses. The
+// other one may have given up meanwhile. A request that comes later acquires a free lock by its first attempt.
+func TestPollerHasItsOwnPauses(t *testing.T) {
+	t.Parallel()
+	short := primitives.WithPolling(5*time.Millisecond, 10*time.Millisecond)
+	long := primitives.WithPolling(time.Minute, time.Minute)
+	EachKind(t, pollers(), func(t *testing.T, s *redistest.Server, k kinds.Kind) {
+		for _, givesUp := range []bool{false, true} {
+			name := redistest.Name(t)
+			rival, c := NewClient(t, s.Client(t)), NewClient(t, s.Client(t))
+			k.One(t, rival, name) // makes a pool
+			hold := Acquire(t, t.Context(), k.Rival(rival, name))
+			ctx, giveUp := context.WithCancel(t.Context())
+			slow := Start(func() (*primitives.Hold, error) { return k.Open(c, name, long).Acquire(ctx) })
+			AwaitWaiters(t, c, 1)
+			quick := Start(func() (*primitives.Hold, error) { return k.Open(c, name, short).Acquire(t.Context()) })
+			AwaitWaiters(t, c, 2)
+			if givesUp {
+				giveUp()
+				require.ErrorIs(t, Await(t, slow).Err, context.Canceled)
+			}
+			Release(t, hold)
+			released := time.Now()
+			r := Await(t, quick)
+			require.NoError(t, r.Err)
+			require.Less(t, r.At.Sub(released), 3*time.Second)
+			Release(t, r.Hold)
+			again, err := k.Open(c, name, long).Acquire(t.Context(), primitives.WithWait(10*time.Second))
+			require.NoError(t, err, "it is free")
+			Release(t, again)
+			giveUp()
+			if !givesUp {
+				require.ErrorIs(t, Await(t, slow).Err, context.Canceled)
+			}
+		}
+	})
+}
+
+// TestPollingWriterBesideReaders has a writer poll, with pauses that are longer than its reservation lasts, beside
+// readers that come and go. It has its turn, and the readers do not wait for long for a lock that nobody has.
+func TestPollingWriterBesideReaders(t *testing.T) {
+	t.Parallel()
+	s := redistest.Redis(t)
+	name := redistest.Name(t)
+	ctx, stop := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	var inside, reads atomic.Int64
+	for i := range 3 {
+		reader := NewClient(t, s.Client(t)).RWLock(name).Reader()
+		wg.Go(func() {
+			time.Sleep(time.Duration(i) * 40 * time.Millisecond)
+			for ctx.Err() == nil {
+				hold, err := reader.Acquire(context.Background())
+				if !assert.NoError(t, err) {
+					return
+				}
+				inside.Add(1)
+				time.Sleep(100 * time.Millisecond)
+				inside.Add(-1)
+				reads.Add(1)
+				assert.NoError(t, hold.Release(context.Background()))
+			}
+		})
+	}
+	redistest.WaitFor(t, Soon, func() bool { return reads.Load() > 3 }, "they read")
+	polls := primitives.WithPolling(3*time.Second, 3*time.Second)
+	writer := NewClient(t, s.Client(t)).RWLock(name, polls).Writer()
+	write := Start(func() (*primitives.Hold, error) {
+		return writer.Acquire(t.Context(), primitives.WithWait(10*time.Second))
+	})
+	var idle time.Duration
+	since := time.Now()
+	var r Result
+	for waiting := true; waiting; {
+		select {
+		case r = <-write:
+			waiting = false
+		case <-time.After(5 * time.Millisecond):
+			if inside.Load() > 0 {
+				since = time.Now()
+			}
+			idle = max(idle, time.Since(since))
+		}
+	}
+	stop()
+	require.NoError(t, r.Err)
+	require.Less(t, idle, 1200*time.Millisecond)
+	Release(t, r.Hold)
+	wg.Wait()
+}
+
+// TestPollerBesideGoroutinesThatHandOff has eight goroutines of a client use a lock all the time, and a request of
+// another client poll for it. It finds the lock free about as often as if nobody handed off.
+func TestPollerBesideGoroutinesThatHandOff(t *testing.T) {
+	t.Parallel()
+	of := kinds.Select(func(k kinds.Kind) bool { return k.Name != "fair" && k.Name != "reader" && !k.Joint() })
+	EachKind(t, of, func(t *testing.T, s *redistest.Server, k kinds.Kind) {
+		name := redistest.Name(t)
+		l := k.One(t, NewClient(t, s.Client(t)), name)
+		poller := k.Open(NewClient(t, s.Client(t)), name, primitives.WithPolling(100*time.Millisecond, 100*time.Millisecond))
+		ctx, stop := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		var turns atomic.Int64
+		for range 8 {
+			wg.Go(func() {
+				for ctx.Err() == nil {
+					hold, err := l.Acquire(context.Background())
+					if !assert.NoError(t, err) {
+						return
+					}
+					turns.Add(1)
+					time.Sleep(200 * time.Microsecond)
+					assert.NoError(t, hold.Release(context.Background()))
+				}
+			})
+		}
+		redistest.WaitFor(t, Soon, func() bool { return turns.Load() > 50 }, "they hand off")
+		const tries = 5
+		began := time.Now()
+		for range tries {
+			hold, err := poller.Acquire(t.Context(), primitives.WithWait(20*time.Second))
+			require.NoError(t, err)
+			Release(t, hold)
+		}
+		mean := time.Since(began) / tries
+		t.Logf("mean wait %v", mean)
+		assert.Less(t, mean, 1200*time.Millisecond)
+		stop()
+		wg.Wait()
+	})
+}
