@@ -18,15 +18,15 @@ import (
 // poller is the queue of one request that polls. The goroutine of the request alone uses it, except wakeUp.
 type poller struct {
 	r      *Resource
-	pause  func(n int) time.Duration // before the attempt that follows n pauses
+	pause  func(n int) time.Duration // the next one after n others
 	pauses int
 	heard  Contact
 	tryAt  time.Time
 	wakeUp *time.Timer // at tryAt
 }
 
-// PrivateQueue returns a queue for one request, which polls. pause returns the pause before the attempt that follows
-// n others of them. Other requests do not find the queue, so it delays none of them.
+// PrivateQueue returns a queue for one request, which polls. pause returns its next pause after n others. Other requests
+// do not find the queue, so it delays none of them.
 func (r *Resource) PrivateQueue(pause func(n int) time.Duration) Queue {
 	return &poller{r: r, pause: pause}
 }

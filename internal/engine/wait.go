@@ -154,9 +154,9 @@ func (w *Waiter) Wake() {
 	}
 }
 
-// waitIn makes q wait in a queue; nil: the local queue of its name, or none if it polls. It is the only waiting loop: fair
-// locks and joint locks use it too. refused is the reply to the first attempt. It blocks until q is granted, the wait is over, ctx
-// ends or the client closes. The caller rolls q back if it fails.
+// waitIn makes q wait in a queue; nil: the local queue of its name, or a private one if it polls. It is the only waiting
+// loop: fair locks and joint locks use it too. refused is the reply to the first attempt. It blocks until q is granted,
+// the wait is over, ctx ends or the client closes. The caller rolls q back if it fails.
 func (r *Resource) waitIn(ctx context.Context, queue Queue, q *Request, refused Result) (res Result, err error) {
 	c := r.Core
 	w := &Waiter{Request: q, resource: r, wakeup: make(chan struct{}, 1)}

@@ -27,6 +27,7 @@ type waitQueues struct {
 	polling map[queueKey]int
 }
 
+// queueKey is a resource of the client.
 type queueKey struct{ kind, name string }
 
 // waitQueue is the local queue for one name. The first request that waits opens it (join), and the last one that
@@ -76,8 +77,8 @@ func (r *Resource) AnyWaits() bool {
 	return qs.open[queueKey{r.Kind, r.Name}] != nil
 }
 
-// Usage is how much of a client is in use, for tests that look for leaks.
-// WaitQueues counts names.
+// Usage is how much of a client is in use, for tests that look for leaks. WaitQueues counts the names for which requests
+// wait.
 type Usage struct{ WaitQueues, Leases, Holds int }
 
 // Usage counts. The counts are not of one moment.
