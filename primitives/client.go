@@ -15,6 +15,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/redlatch/redlatch/internal/engine"
+	"github.com/redlatch/redlatch/internal/logqueue"
 	"github.com/redlatch/redlatch/internal/presence"
 	"github.com/redlatch/redlatch/pubsub"
 	"github.com/redlatch/redlatch/scripts"
@@ -67,10 +68,12 @@ type Client struct {
 	presence       *presence.Presence
 	knowsPublish   atomic.Bool // whether the cluster has sharded pub/sub: see ready
 
-	closer  sync.Once
+	logs    *logqueue.Queue
+	ending  atomic.Bool             // Close was called
+	ended   chan struct{}           // closed when the first call of Close returns
 	closing context.Context         // of Close: ends with the context of any of its callers
 	hurry   context.CancelCauseFunc // ends closing
-	left    error                   // the result of Close; closer orders its write before each read
+	left    error                   // the result of Close, after ended
 }
 
 // ClientOption sets up a [Client]. The zero value does nothing. A bad value makes [New] fail with
@@ -163,12 +166,14 @@ func New(rdb redis.UniversalClient, opts ...ClientOption) (*Client, error) {
 		return nil, fmt.Errorf("redlatch: new client: %w", err)
 	}
 	c.closing, c.hurry = context.WithCancelCause(context.Background())
+	c.ended = make(chan struct{})
+	c.logs = logqueue.New(c.logger)
 	c.rdb, c.run = rdb, scripts.NewRunner(rdb, c.timeout)
 	c.timeout = c.run.Timeout()
 	c.calls, c.once = c.run.Sender(), c.run.OnceSender()
 	c.confirmed = c.run.ReplicatedSender(c.replicas, c.waitTimeout)
 	c.queues.open = map[string]*fairQueue{}
-	hub := pubsub.Config{Sharded: c.sharded, Logger: c.logger, LinkLost: c.linkLost}
+	hub := pubsub.Config{Sharded: c.sharded, Logger: c.logs.Logger(), LinkLost: c.linkLost}
 	node, ok := rdb.(interface{ Options() *redis.Options })
 	hasSentinel := ok && node.Options().Addr == "FailoverClient" // as go-redis names it
 	hub.Server = c.run.Place
@@ -178,7 +183,7 @@ func New(rdb redis.UniversalClient, opts ...ClientOption) (*Client, error) {
 	c.hub = pubsub.New(rdb, hub)
 	c.tag, _ = hex.DecodeString(presence.ClientTag(c.id))
 	c.presence = presence.New(presence.Config{
-		ID: c.id, Name: c.name, Prefix: c.prefix, Runner: c.run, Hub: c.hub, Logger: c.logger,
+		ID: c.id, Name: c.name, Prefix: c.prefix, Runner: c.run, Hub: c.hub, Logger: c.logs.Logger(),
 		Renew:   c.renew,
 		Probe:   func(o *engine.Ownership) []any { return renewerOf(o).probe(o) },
 		ManyIDs: func(kind string) bool { return kind == permitsKind },
@@ -188,7 +193,7 @@ func New(rdb redis.UniversalClient, opts ...ClientOption) (*Client, error) {
 		Renew: c.renew, Classify: classify, Unanswered: unanswered, CutShort: scripts.CutShort,
 		Settled: settled, Describe: failed, Lost: newLossError, Address: c.address,
 		Explain:  func(r *engine.Resource, err error) error { return describeForeign(r.Kind, err) },
-		NewOwner: c.newOwner, HolderTag: presence.TagOf, Server: c.server, Observe: c.observer(), Logger: c.logger,
+		NewOwner: c.newOwner, HolderTag: presence.TagOf, Server: c.server, Observe: c.observer(), Logger: c.logs.Logger(),
 		HasReplicas: c.cluster || c.replicas > 0 || hasSentinel, Touch: c.touch, Moved: c.presence.AskAll,
 		HoldAdded: c.presence.Wake, WaitBegan: c.presence.WaitBegan, WaitEnded: c.presence.WaitEnded,
 		CanLinger: c.presence.CanLinger, Ask: c.presence.AskFor,
@@ -297,22 +302,56 @@ func (c *Client) rememberDoubt(o *engine.Owner) time.Duration {
 // the timeouts of the redis client.) Rollbacks and releases that Redis has not answered by then are
 // dropped: the locks become free when their leases end.
 //
-// Close returns nil, or an error that matches ctx's error and names the holds that were left. Later calls
-// return the same. Calls at the same time end together, as soon as one of their contexts allows.
+// Close may be called by an observer, by a log handler and by a hook of the redis client. It waits for none of them
+// longer than one command timeout after the end of ctx, or than two after the last hold. A goroutine that is in such
+// code by then ends when that code returns. It sends nothing more, and calls neither the observer nor the log handler
+// again. Records that the log handler has not written by then are dropped.
+//
+// Close returns nil, or an error that matches ctx's error and names the holds that were left. If an observer or a
+// hook has not returned in time, the error says so. Later calls return the same. Calls at the same time end together,
+// as soon as one of their contexts allows.
 func (c *Client) Close(ctx context.Context) error {
 	defer context.AfterFunc(ctx, func() { c.hurry(ctx.Err()) })()
-	c.closer.Do(func() { // the others wait here
-		// The presence goes first, because it sends and subscribes; the runner last.
-		_ = c.core.Close(c.closing, c.run.Stop, func(left error) {
-			if left != nil { // even if the observer panics
-				c.left = fmt.Errorf("redlatch: close client: %w", left)
-			}
+	if c.ending.CompareAndSwap(false, true) {
+		defer close(c.ended)
+		c.end()
+	} else {
+		<-c.ended
+	}
+	return c.left
+}
+
+// end is the first call of Close.
+func (c *Client) end() {
+	var contextEnded atomic.Pointer[time.Time]
+	defer context.AfterFunc(c.closing, func() {
+		now := time.Now()
+		contextEnded.Store(&now)
+	})()
+	panicked, err := c.core.Close(c.closing, engine.Ending{
+		Hurry: c.run.Stop,
+		Cut: func() {
+			c.hub.Stop()
+			c.run.Refuse()
+		},
+		Stop: func(left error) {
+			// The presence goes first, because it sends and subscribes; the runner last.
 			c.presence.Close(left != nil)
 			c.hub.Close()
 			c.run.Close()
-		})
+		},
 	})
-	return c.left
+	if err != nil {
+		c.left = fmt.Errorf("redlatch: close client: %w", err)
+	}
+	limit := c.timeout
+	if at := contextEnded.Load(); at != nil {
+		limit -= time.Since(*at)
+	}
+	c.logs.Close(max(limit, 0))
+	if panicked != nil { // by the observer
+		panic(panicked)
+	}
 }
 
 // address implements [engine.Config].Address. It is what the user has configured, if that is one server. With Sentinel

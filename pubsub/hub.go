@@ -262,6 +262,12 @@ func (h *Hub) Subscribe(name string, listen func(Signal)) *Subscription {
 // It may wait for a Dialer that ignores its context, and for a lookup of the right server by a
 // cluster or Sentinel client. Close is idempotent. A listener must not call it.
 func (h *Hub) Close() {
+	h.Stop()
+	h.tasks.Wait()
+}
+
+// Stop is Close without the wait for goroutines. It does not block.
+func (h *Hub) Stop() {
 	h.mu.Lock()
 	h.closed = true // from here on no goroutine is added to tasks from outside
 	for name, c := range h.channels {
@@ -273,7 +279,6 @@ func (h *Hub) Close() {
 	}
 	h.mu.Unlock()
 	h.cancel()
-	h.tasks.Wait()
 }
 
 // retryLater unplaces a channel that has no server now, or that its server does not serve now, and

@@ -358,6 +358,22 @@ func (r *Runner) isStopped() bool {
 	}
 }
 
+// Refuse makes later calls fail with [ErrClosed], and ends the deadline of those in flight. It does not wait for
+// them: a hook of go-redis may block for ever. A command that such a hook passes on later is not sent, because its
+// context has ended.
+func (r *Runner) Refuse() {
+	r.refuse()
+	r.ends.close()
+}
+
+func (r *Runner) refuse() {
+	r.Stop()
+	r.mu.Lock()
+	r.closed = true
+	r.mu.Unlock()
+	r.ends.abandon()
+}
+
 // Close makes later calls fail with [ErrClosed] and waits for the commands in flight. They end within the runner's
 // timeout. It may be called again.
 //
@@ -365,11 +381,7 @@ func (r *Runner) isStopped() bool {
 // attempt that does not end, because it is in code of the application, or reads from a connection that was dialed
 // before [NewRunner] and has no deadlines.
 func (r *Runner) Close() {
-	r.Stop()
-	r.mu.Lock()
-	r.closed = true
-	r.mu.Unlock()
-	r.ends.abandon()
+	r.refuse()
 	done := make(chan struct{})
 	go func() {
 		r.running.Wait()

@@ -93,8 +93,14 @@ func (r *Resource) EmitResult(ctx context.Context, kind EventKind, hold *Hold, w
 	if err != nil {
 		e.Kind = EventNotAcquired
 	}
-	returned := hold == nil
+	if hold == nil || r.Core.Observe == nil {
+		r.Core.emit(e)
+		return
+	}
+	returned := false
 	defer onPanic(&returned, func() { _ = hold.Release(ctx) }) // nobody gets the hold
+	r.Core.holds.delivering(hold)
+	defer r.Core.holds.delivered(hold)
 	r.Core.emit(e)
 	returned = true
 }
@@ -143,6 +149,9 @@ func (r *Resource) AcquireOutermost(ctx context.Context, q *Request, began time.
 	})
 	res, err := r.obtain(trying, q)
 	returned = true
+	if err == ErrObserverSlow && q.Group == nil { //nolint:errorlint // as waitIn returns it
+		return r.AcquireOutermost(ctx, q.anew(r), began)
+	}
 	if err == nil && q.passed != nil {
 		return q.passed, nil
 	}
@@ -176,6 +185,10 @@ func (r *Resource) Await(ctx context.Context, terms *Terms) error {
 	q := &Request{Owner: Owner{Permits: 1, TTL: terms.TTL}, Terms: terms, Wait: Wait{limit: -1, caller: ctx}}
 	defer q.Wait.end(r.Core)
 	_, err := r.obtain(ctx, q)
+	for err == ErrObserverSlow { //nolint:errorlint // as waitIn returns it
+		q = q.anew(r)
+		_, err = r.obtain(ctx, q)
+	}
 	err = q.explain(ctx, r.Core, err)
 	if g, ok := err.(*gaveUpError); ok { //nolint:errorlint // as gaveUp returns it
 		// Nobody holds what q waits for: only a silence is worth mentioning besides ctx's cause.

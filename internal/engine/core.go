@@ -2,8 +2,11 @@ package engine
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/redlatch/redlatch/internal/duty"
@@ -67,6 +70,7 @@ type Config struct {
 	// Ask asks the client of a holder to give up a lingering lock. It must not block.
 	Ask func(r *Resource, holder string)
 
+	// Logger must not block: see package logqueue.
 	Logger *slog.Logger
 	// NeedsReplicas: replicas must confirm an acquisition, so no request acquires for another. Only the
 	// command that acquires is followed by WAIT.
@@ -91,7 +95,6 @@ type Core struct {
 	dog    *watchdog.Dog
 	queues waitQueues
 	holds  holdList
-	log    logQueue
 	duties *duty.Lanes
 	recent recentReleases
 	tokens seenTokens
@@ -108,15 +111,25 @@ type Core struct {
 	dead       bool // no more background goroutines
 	calls      sync.WaitGroup
 	background sync.WaitGroup
+
+	muted atomic.Bool // Close has returned: the observer is not called any longer
 }
 
 // NewCore returns a core. It starts no goroutine.
 func NewCore(config Config) *Core {
 	c := &Core{Config: config, born: time.Now(), stopping: make(chan struct{})}
 	c.open, c.refuse = context.WithCancel(context.Background())
+	if observe := config.Observe; observe != nil {
+		c.Observe = func(e Event) {
+			if !c.muted.Load() {
+				observe(e)
+			}
+		}
+	}
 	c.dog = watchdog.New(config.Renew)
 	c.duties = duty.NewLanes(c.Spawn, releaseTimeout)
 	c.holds.drained, c.holds.tags = make(chan struct{}), map[string]int{}
+	c.holds.undelivered = map[*Hold]struct{}{}
 	c.queues.open, c.queues.lingering = map[queueKey]*waitQueue{}, map[queueKey]keeper{}
 	c.queues.polling = map[queueKey]int{}
 	c.tokens.byNames = map[string]seenToken{}
@@ -177,48 +190,133 @@ func (c *Core) IsClosing() bool { return c.open.Err() != nil }
 // IsStopping reports whether Close has ended background work.
 func (c *Core) IsStopping() bool { return IsClosed(c.stopping) }
 
+// Ending is what Close needs of its client. The functions are called at most once each, in this order.
+type Ending struct {
+	// Hurry must make all commands, and all later ones, end within the command timeout. It must not block.
+	Hurry func()
+	// Cut makes commands fail from now on, and must not block. It is called only if code of the user does not return.
+	Cut func()
+	// Stop is called when no call is left, or after Cut, with what Close returns because of holds. It must end
+	// everything that background work waits for. After Cut it may block for as long as code of the user does.
+	Stop func(left error)
+}
+
+// cutGrace is how much longer than the command timeout Close waits after Hurry. Everything but code of the user ends
+// within the command timeout, but a busy machine may be late.
+const cutGrace = 500 * time.Millisecond
+
+// errUserCode is why Close has not waited any longer.
+var errUserCode = errors.New("an observer or a hook of the redis client has not returned")
+
 // Close refuses new acquisitions, ends waiting ones, and waits until all holds are released or ctx is
 // done. It abandons the holds that are left: their contexts end with [ErrClosed], and nothing renews
 // their leases. Then it waits for calls, and for one more attempt at each rollback and release that was
 // not tried before. Others are dropped.
 //
-// hurry is called if ctx ends before all commands are answered. It must end them, and all later ones,
-// within the command timeout. It may run in a goroutine of its own. stop is called when no call is left, with what
-// Close returns. It must end everything that background work waits for.
+// The calls and the background have a command timeout after the last hold, or until ctx ends. Then Close hurries
+// them, which gives them another command timeout. Only code of the user can take longer: an observer, or a hook of
+// the redis client. It may even wait for Close itself. Close does not wait for it: from then on nothing is sent, and no
+// observer is called.
 //
-// Close returns the cause of ctx if holds were left. It must be called once.
-func (c *Core) Close(ctx context.Context, hurry func(), stop func(left error)) (left error) {
+//	no hold is left, or ctx ends            holds that are left are abandoned; calls and background go on
+//	ctx ends, or after a command timeout    Hurry
+//	after another command timeout           Cut: only goroutines in code of the user are left
+//
+// Close returns the cause of ctx if holds were left, and an error if it did not wait for code of the user. panicked is
+// what the observer has panicked with when it heard of the holds that were left. Close must be called once.
+func (c *Core) Close(ctx context.Context, how Ending) (panicked any, err error) {
 	// Seal first. An acquisition that did not see in time that the client closes cannot add its hold, and is
 	// rolled back. Otherwise its hold could appear after Close has looked for holds.
 	c.holds.seal()
 	c.refuse()
 	c.EndLingering()
-	defer c.finish(ctx, hurry, func() { stop(left) }) // also if the observer panics
-	select {
-	case <-c.holds.drained:
-	case <-ctx.Done():
-		if abandoned := c.holds.abandon(); len(abandoned) > 0 {
-			left = holdsLeft(ctx, abandoned)
-			for _, h := range abandoned {
-				h.emit(noContext, EventAbandoned, ErrClosed)
-			}
-		}
+	var abandoned []*Hold
+	var left error
+	if why := c.awaitHolds(ctx); why != nil {
+		abandoned = c.holds.abandon()
+		left = holdsLeft(why, abandoned)
 	}
-	return left
-}
-
-// finish is the part of Close that comes when no hold is left.
-func (c *Core) finish(ctx context.Context, hurry, stop func()) {
 	c.mu.Lock()
 	c.refuses = true
 	c.mu.Unlock()
-	defer context.AfterFunc(ctx, func() {
-		last := time.Now().Add(c.CommandTimeout)
-		c.log.last.Store(&last)
-		hurry()
-	})()
-	c.calls.Wait() // ends: no call waits for a lock now, and commands have the client's timeouts
-	c.duties.Finish(c.CommandTimeout)
+
+	e := &ender{c: c, cut: make(chan struct{}), done: make(chan struct{})}
+	go e.finish(abandoned, func() { how.Stop(left) })
+	timer := time.NewTimer(c.CommandTimeout)
+	defer timer.Stop()
+	select {
+	case <-e.done:
+		return e.panicked, left
+	case <-ctx.Done():
+	case <-timer.C:
+	}
+	how.Hurry()
+	timer.Reset(c.CommandTimeout + cutGrace)
+	select {
+	case <-e.done:
+		return e.panicked, left
+	case <-timer.C:
+	}
+	c.mu.Lock()
+	c.dead = true
+	c.mu.Unlock()
+	c.muted.Store(true)
+	how.Cut()
+	close(e.cut)
+	if left == nil {
+		left = context.Cause(ctx)
+	}
+	if left == nil {
+		return nil, errUserCode
+	}
+	return nil, fmt.Errorf("%w; %w", left, errUserCode)
+}
+
+// awaitHolds waits until no hold is left. It returns why it waits no longer: ctx has ended, or nobody can release the
+// holds that are left, because the observer has not let the call return that acquired them.
+func (c *Core) awaitHolds(ctx context.Context) error {
+	ticker := time.NewTicker(c.CommandTimeout)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-c.holds.drained:
+			return nil
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-ticker.C:
+			// Close lets no new acquisition begin, so their observer has run for at least as long as Close.
+			if c.holds.allUndelivered() {
+				return errUserCode
+			}
+		}
+	}
+}
+
+// ender is the part of Close that comes when no hold is left. It has a goroutine, because Close may stop waiting for
+// it.
+type ender struct {
+	c        *Core
+	cut      chan struct{} // closed when Close waits no longer
+	done     chan struct{} // closed when everything has ended
+	panicked any           // by the observer; read after done
+}
+
+// finish is the goroutine. It ends when all code of the user has returned.
+func (e *ender) finish(abandoned []*Hold, stop func()) {
+	defer close(e.done)
+	c := e.c
+	e.await(func() {
+		defer func() { e.panicked = recover() }()
+		for _, h := range abandoned {
+			h.emit(noContext, EventAbandoned, ErrClosed)
+		}
+	})
+	e.await(c.calls.Wait) // no call waits for a lock now, and commands have the client's timeouts
+	limit := c.CommandTimeout
+	if IsClosed(e.cut) {
+		limit = 0
+	}
+	c.duties.Finish(limit)
 	close(c.stopping)
 	c.dog.Close()
 	stop()
@@ -227,6 +325,19 @@ func (c *Core) finish(ctx context.Context, hurry, stop func()) {
 	c.dead = true
 	c.mu.Unlock()
 	c.background.Wait()
+}
+
+// await runs f, and returns when f does or when Close waits no longer.
+func (e *ender) await(f func()) {
+	returned := make(chan struct{})
+	go func() {
+		defer close(returned)
+		f()
+	}()
+	select {
+	case <-returned:
+	case <-e.cut:
+	}
 }
 
 // Instant is a point of the monotonic clock, counted from the creation of the core; 0 is none. A hold

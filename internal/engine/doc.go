@@ -60,9 +60,8 @@
 // A mutex on the left may be held while a mutex on its right is taken. No other pair is nested.
 //
 //	Ownership.wire    -> Ownership.mu, Hold.mu, waitQueues.mu, and the mutexes of drivers and scripts
-//	waitQueues.mu     -> Ownership.mu, Hold.mu, Contact.mu, logQueue.mu, Core.mu, those that Driver.Subscribe takes
+//	waitQueues.mu     -> Ownership.mu, Hold.mu, Contact.mu, the mutexes that Driver.Subscribe and Logger take
 //	Ownership.mu      -> Hold.mu, holdList.mu, Core.mu, Dog.mu of package watchdog
-//	logQueue.mu       -> Core.mu
 //	Lanes.mu of duty  -> Core.mu
 //	recentReleases.mu -> Core.mu
 //
@@ -80,7 +79,7 @@
 //
 //   - commands that are repeated in the background (background.go),
 //   - the look for another server after a release, where there are replicas (forgotten.go),
-//   - calls of the observer and of the log that must not delay the watchdog (event.go, log.go),
+//   - calls of the observer that must not delay the watchdog (event.go),
 //   - the end of a hold whose limit has come (hold.go).
 //
 // Short AfterFuncs are the only exceptions: the alarm of a wait queue, the timer of a lane of package duty, the limit

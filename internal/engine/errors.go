@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -100,9 +99,12 @@ var errPanicked = errors.New("a hook of go-redis has panicked")
 // mostLeft bounds how many holds the error of Close names.
 const mostLeft = 3
 
-// holdsLeft is the error of Close when ctx, its context, ended before all holds were released. left are the holds that
-// Close has ended, at least one.
-func holdsLeft(ctx context.Context, left []*Hold) error {
+// holdsLeft is the error of Close when it stopped waiting, because of why, before all holds were released. left are
+// the holds that Close has ended; nil if there are none.
+func holdsLeft(why error, left []*Hold) error {
+	if len(left) == 0 {
+		return nil
+	}
 	if outer := slices.DeleteFunc(slices.Clone(left), (*Hold).isSilent); len(outer) > 0 {
 		left = outer // members are named by their joint hold
 	}
@@ -118,5 +120,5 @@ func holdsLeft(ctx context.Context, left []*Hold) error {
 	if len(left) > 1 {
 		holds = fmt.Sprintf("%d holds were", len(left))
 	}
-	return fmt.Errorf("%s not released: %s: %w", holds, strings.Join(named, ", "), context.Cause(ctx))
+	return fmt.Errorf("%s not released: %s: %w", holds, strings.Join(named, ", "), why)
 }

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"log/slog"
 	"runtime"
 	"sync"
 	"time"
@@ -399,27 +398,33 @@ func (h *Hold) lossCause() error {
 }
 
 // Lose ends the hold because the call with ctx found that it is lost, and returns the error for that
-// call. It writes the log and calls the observer, so both come before that call returns.
+// call. It calls the observer, so the event comes before that call returns.
 func (h *Hold) Lose(ctx context.Context, loss Loss) error {
-	loss, err := h.explain(loss)
-	if !h.end(err) {
-		return cmp.Or(h.lossCause(), err)
-	}
-	if log := h.r.Core.Logger; !h.state().unaccepted && log.Enabled(ctx, slog.LevelWarn) {
-		_ = log.Handler().Handle(ctx, h.lossRecord(loss, err))
-	}
-	h.emit(ctx, EventLost, err)
+	err, tell := h.lose(ctx, loss)
+	tell()
 	return err
 }
 
+// lose is Lose, but leaves it to the caller to call the observer, with tell.
+func (h *Hold) lose(ctx context.Context, loss Loss) (err error, tell func()) { //nolint:revive // tell comes last
+	loss, err = h.explain(loss)
+	if !h.end(err) {
+		return cmp.Or(h.lossCause(), err), func() {}
+	}
+	if !h.state().unaccepted {
+		h.r.Core.log(h.lossRecord(loss, err))
+	}
+	return err, func() { h.emit(ctx, EventLost, err) }
+}
+
 // LoseInBackground ends the hold when no call of the user found the loss: the watchdog did, or a check
-// after a takeover notice. It waits neither for the observer nor for the log.
+// after a takeover notice. It does not wait for the observer.
 func (h *Hold) LoseInBackground(loss Loss) {
 	loss, err := h.explain(loss)
 	if !h.end(err) || h.state().unaccepted {
 		return
 	}
-	h.r.Core.logLater(h.lossRecord(loss, err))
+	h.r.Core.log(h.lossRecord(loss, err))
 	if !h.isSilent() {
 		h.r.Core.emitLater(h.event(EventLost, err))
 	}

@@ -20,6 +20,8 @@ type holdList struct {
 	tags      map[string]int         // how many holds HoldTags has counted, by tag
 	sealed    bool
 	drained   chan struct{} // closed when the list is sealed and empty
+	// undelivered has the holds whose acquisition has not returned, because the observer runs.
+	undelivered map[*Hold]struct{}
 }
 
 // add registers a new hold with the client. It reports false when the list is sealed, because the client is closing:
@@ -52,6 +54,33 @@ func (l *holdList) remove(h *Hold) {
 	}
 	l.all.Remove(h)
 	l.closeIfDrained()
+}
+
+// delivering notes that the observer hears of a new hold. delivered notes that it has returned.
+func (l *holdList) delivering(h *Hold) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.undelivered[h] = struct{}{}
+}
+
+func (l *holdList) delivered(h *Hold) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.undelivered, h)
+}
+
+// allUndelivered reports whether no user has any of the holds yet: only the acquisitions could release them.
+func (l *holdList) allUndelivered() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for h := l.all.First; h != nil; h = h.Next {
+		_, undelivered := l.undelivered[h]
+		isMember := h.group != nil // released with its joint hold, which is in the list too
+		if !undelivered && !isMember {
+			return false
+		}
+	}
+	return true
 }
 
 // seal refuses further holds. Close calls it first, so that the list can only shrink from then on.

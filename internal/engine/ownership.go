@@ -593,12 +593,18 @@ func (o *Ownership) Extend(ctx context.Context, h *Hold, d time.Duration) error 
 
 // lose ends all holds, because the call with ctx, about h, found that the lock is lost. It returns the loss of h,
 // which has left the others already if it is being released. The caller must not hold wire.
-func (o *Ownership) lose(ctx context.Context, h *Hold) error {
-	for _, each := range o.end(false) {
-		_ = each.Lose(ctx, goneLoss)
+func (o *Ownership) lose(ctx context.Context, h *Hold) (err error) {
+	var tellings []func()
+	for _, each := range append(o.end(false), h) { // h may be among them: then it is lost once
+		var tell func()
+		err, tell = each.lose(ctx, goneLoss)
+		tellings = append(tellings, tell)
 	}
 	o.r.Core.queues.holdLost(o.r)
-	return h.Lose(ctx, goneLoss)
+	for _, tell := range tellings { // when all have ended: the observer may be slow
+		tell()
+	}
+	return err
 }
 
 // loseUnlessReleased is lose for a Check or an Extend of h. If a release of h has begun, it may have freed the lock
@@ -677,7 +683,7 @@ func (o *Ownership) LeaseRenewed(l *watchdog.Lease) {
 	}
 	o.mu.Unlock()
 	if recovered {
-		o.r.Core.logLater(newRecord(slog.LevelInfo, "renewal works again", o.r, slog.String("id", o.ID)))
+		o.r.Core.log(newRecord(slog.LevelInfo, "renewal works again", o.r, slog.String("id", o.ID)))
 	}
 	o.report(Event{Kind: EventRenewed, Late: late})
 }
@@ -688,7 +694,7 @@ func (o *Ownership) LeaseUnknown(_ *watchdog.Lease, err error) {
 	o.mu.Lock()
 	o.failing, o.mayRenew = true, true
 	o.mu.Unlock()
-	o.r.Core.logLater(o.failureRecord(err))
+	o.r.Core.log(o.failureRecord(err))
 	o.report(Event{Kind: EventRenewFailed, Err: err})
 }
 

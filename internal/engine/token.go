@@ -61,7 +61,7 @@ func (r *Resource) checkToken(q *Request, res Result) {
 	}
 	last := res.Token + int64(max(res.Tokens, 1)) - 1
 	if greater := r.Core.tokens.see(r.Name, last, res.Sent, q.Shared); greater > 0 {
-		r.Core.logLater(newRecord(slog.LevelWarn, "fencing token went backwards", r, slog.String("id", q.ID),
+		r.Core.log(newRecord(slog.LevelWarn, "fencing token went backwards", r, slog.String("id", q.ID),
 			slog.Int64("token", res.Token), slog.Int64("earlier", greater)))
 	}
 }

@@ -2,6 +2,8 @@ package engine
 
 import (
 	"context"
+	"errors"
+	"sync"
 	"time"
 
 	"github.com/redlatch/redlatch/internal/waitq"
@@ -154,6 +156,57 @@ func (w *Waiter) Wake() {
 	}
 }
 
+// observerPatience is how long a waiter keeps its place while the observer hears that it waits.
+const observerPatience = 50 * time.Millisecond
+
+// ErrObserverSlow: the request has left its queue, because the observer is slow, and was rolled back. The caller waits
+// anew, with another request: a copy of the former one must take nothing. Only joint locks see this error, of a
+// member.
+var ErrObserverSlow = errors.New("the observer was slow")
+
+// beginWait emits the event that w waits. Its place shows that it waits, so it has that before. But while the
+// observer runs, w takes no step, and all waiters behind it would wait for the observer too. So w leaves its queue if
+// the observer is slow. left is set then.
+//
+//	w joins, as the head
+//	the observer begins
+//	the lock is released: w should try     the next waiter waits behind w
+//	observerPatience is over: w leaves     the next waiter tries
+//	the observer returns: w joins anew, at the end
+func (r *Resource) beginWait(ctx context.Context, queue joined, w *Waiter, left *bool) {
+	q := w.Request
+	observed := r.Core.Observe != nil || q.Wait.notify != nil
+	if q.Wait.waited || !observed {
+		q.Wait.Begin(r, q.ID)
+		return
+	}
+	var mu sync.Mutex // guards returned and left
+	returned := false
+	timer := time.AfterFunc(observerPatience, func() {
+		mu.Lock()
+		defer mu.Unlock()
+		if !returned {
+			*left = true
+			queue.Leave(w, Result{})
+			r.rollback(ctx, q, 0)
+		}
+	})
+	defer func() { // also if the observer panics
+		timer.Stop()
+		mu.Lock()
+		defer mu.Unlock()
+		returned = true
+	}()
+	q.Wait.Begin(r, q.ID)
+}
+
+// anew returns another request for the same acquisition, after ErrObserverSlow.
+func (q *Request) anew(r *Resource) *Request {
+	again := r.NewRequest(q.Terms)
+	again.Wait = q.Wait
+	return again
+}
+
 // waitIn makes q wait in a queue; nil: the local queue of its name, or a private one if it polls. It is the only waiting
 // loop: fair locks and joint locks use it too. refused is the reply to the first attempt. It blocks until q is granted,
 // the wait is over, ctx ends or the client closes. The caller rolls q back if it fails.
@@ -169,8 +222,16 @@ func (r *Resource) waitIn(ctx context.Context, queue Queue, q *Request, refused 
 	} else {
 		in = c.queues.join(w, refused)
 	}
-	defer func() { in.Leave(w, res) }()
-	q.Wait.Begin(r, q.ID)
+	left := false
+	defer func() {
+		if !left {
+			in.Leave(w, res)
+		}
+	}()
+	r.beginWait(ctx, in, w, &left)
+	if left {
+		return Result{}, ErrObserverSlow
+	}
 	var over <-chan time.Time
 	if !q.Wait.until.IsZero() {
 		timer := time.NewTimer(time.Until(q.Wait.until))

@@ -240,7 +240,7 @@ func (q *waitQueue) settled(head *Waiter) {
 			refused = errors.Join(refused, sub.Err())
 		}
 		if refused != nil {
-			q.r.Core.logLater(newRecord(slog.LevelWarn, "no notifications of releases, polling instead", q.r,
+			q.r.Core.log(newRecord(slog.LevelWarn, "no notifications of releases, polling instead", q.r,
 				slog.Any("error", refused)))
 		}
 	}

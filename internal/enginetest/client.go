@@ -17,6 +17,7 @@ import (
 
 	"github.com/redlatch/redlatch/internal/engine"
 	"github.com/redlatch/redlatch/internal/joint"
+	"github.com/redlatch/redlatch/internal/logqueue"
 )
 
 const (
@@ -31,6 +32,7 @@ type Client struct {
 	ID string
 
 	Hurried, stopped chan struct{}
+	Cut              atomic.Bool
 	owners           atomic.Uint64
 	closeBegun       atomic.Bool   // close was called
 	Closed           chan struct{} // closed when it has returned
@@ -85,7 +87,7 @@ func (s *Server) NewClient(id string, options ...func(*engine.Config)) *Client {
 		Ask:            func(_ *engine.Resource, holder string) { s.ask(holder) },
 		WaitBegan:      func() { c.Waiting.Add(1) },
 		WaitEnded:      func() { c.Waiting.Add(-1) },
-		Logger:         slog.New(slog.NewTextHandler(c, nil)),
+		Logger:         logqueue.New(slog.New(slog.NewTextHandler(c, nil))).Logger(),
 		Margin:         -1,
 		CommandTimeout: CommandTimeout,
 		RepeatFor:      50 * time.Second,
@@ -136,7 +138,13 @@ func (c *Client) Logged() string {
 func (c *Client) Shut(ctx context.Context) error {
 	c.closeBegun.Store(true)
 	defer close(c.Closed)
-	return c.Close(ctx, func() { close(c.Hurried) }, func(error) { close(c.stopped) })
+	panicked, err := c.Close(ctx, engine.Ending{
+		Hurry: func() { close(c.Hurried) }, Cut: func() { c.Cut.Store(true) }, Stop: func(error) { close(c.stopped) },
+	})
+	if panicked != nil {
+		panic(panicked)
+	}
+	return err
 }
 
 // Kinds returns the kinds of all events so far except those listed.

@@ -79,6 +79,9 @@ type attempts struct {
 	// reserved are the requests for members of a red lock, by index, that have left a reservation. Each attempt
 	// replaces those of the one before: see reserve.go.
 	reserved []*engine.Request
+
+	holds    bool // a multi lock holds members while it waits for another one
+	mustTell bool // it has had to wait, and the observer is told as soon as it holds none
 }
 
 // stateOf returns the state of q, and makes it if there is none.

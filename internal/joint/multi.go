@@ -85,9 +85,20 @@ func (m *multi) tryInOrder(ctx context.Context, q *engine.Request) (engine.Resul
 	defer context.AfterFunc(m.Resource.Core.Open(), cancel)()
 	attempt := newAttemptTime(waiting, &q.Wait)
 	defer attempt.cancel()
-	w := q.Wait.ForMember(func() { q.Wait.Begin(m.Resource, q.ID) })
+	// The observer may be slow. It is not called while members are held, which others may wait for.
+	state := stateOf(q)
+	w := q.Wait.ForMember(func() {
+		state.mustTell = true
+		if !state.holds {
+			q.Wait.Begin(m.Resource, q.ID)
+		}
+	})
 	for patience := firstPatience; ; patience = min(2*patience, longestPatience) {
 		res, missing, err := m.acquireInOrder(waiting, attempt, q, w, patience)
+		state.holds = false
+		if state.mustTell {
+			q.Wait.Begin(m.Resource, q.ID)
+		}
 		if missing >= 0 {
 			if err = m.awaitMember(waiting, attempt, q, missing, w); err == nil {
 				continue
@@ -96,6 +107,8 @@ func (m *multi) tryInOrder(ctx context.Context, q *engine.Request) (engine.Resul
 		switch {
 		case err == nil:
 			return res, nil
+		case errors.Is(err, engine.ErrObserverSlow):
+			continue // with other requests for the members
 		case ctx.Err() == nil && waiting.Err() != nil:
 			return engine.Result{}, engine.ErrClosed
 		case errors.Is(err, errYield), errors.Is(err, errMembersLost),
@@ -138,6 +151,7 @@ func (m *multi) acquireInOrder(
 		if cut { // at random, so that rivals do not give way at the same time
 			mine = w.Within(patience/2 + rand.N(patience)) //nolint:gosec // jitter
 		}
+		stateOf(q).holds = i > 0
 		err := attempt.acquire(ctx, o, i, q, mine)
 		if err == nil {
 			continue

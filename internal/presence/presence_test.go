@@ -109,11 +109,11 @@ func newClient(t *testing.T, s *Server, name string, options ...func(*engine.Con
 	c.shut = sync.OnceFunc(func() {
 		ended, cancel := context.WithCancel(context.Background())
 		cancel()
-		_ = c.Core.Close(ended, c.runner.Stop, func(left error) {
+		_, _ = c.Core.Close(ended, engine.Ending{Hurry: c.runner.Stop, Cut: func() {}, Stop: func(left error) {
 			c.presence.Close(left != nil)
 			c.hub.Close()
 			c.runner.Close()
-		})
+		}})
 	})
 	t.Cleanup(c.shut)
 	return c
