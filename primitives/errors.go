@@ -8,6 +8,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/redlatch/redlatch/internal/engine"
+	"github.com/redlatch/redlatch/internal/redisutil"
 	"github.com/redlatch/redlatch/scripts"
 )
 
@@ -157,6 +158,8 @@ func classify(err error) engine.Failure {
 		f.Retry = !f.Closed && (failure.Outcome != scripts.Executed || failure.NotNow)
 		f.Ended, f.Silent, f.Answered = failure.Ended, failure.Silent, failure.Answered
 		f.Denied = failure.Denied
+		wasAnswered := failure.Answered || failure.Outcome == scripts.Executed
+		f.Final = wasAnswered && isFinal(failure.Err)
 	}
 	// Redis executed the command; without the replicas' confirmation the acquisition does not count.
 	f.InDoubt = f.InDoubt || errors.Is(err, ErrNotReplicated)
@@ -172,6 +175,12 @@ func settled(err error) error {
 	known := *failure
 	known.Outcome = scripts.NotExecuted
 	return &known
+}
+
+// isFinal reports whether an answer of Redis stays the same until a person changes a key or a permission. Other errors
+// may pass by themselves: a full memory, a password that is being rotated, or a proxy without a server.
+func isFinal(err error) bool {
+	return isForeign(err) || isWrongType(err) || redisutil.LacksRights(err)
 }
 
 // unanswered implements [engine.Config].Unanswered: the error of a call that stopped waiting for a command

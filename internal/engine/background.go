@@ -38,18 +38,24 @@ func (r *Resource) addDuty(
 ) (first <-chan struct{}) {
 	c := r.Core
 	return c.duties.Add(ctx, &duty.Duty{
-		Do:     func(ctx context.Context) duty.Answer { return c.answerOf(do(ctx)) },
+		Do:     func(ctx context.Context) duty.Answer { return r.answerOf(do(ctx)) },
 		Server: func() any { return c.Server(r) },
 		Due:    due, Over: over,
 	})
 }
 
 // answerOf is what the error of a command says about the server.
-func (c *Core) answerOf(err error) duty.Answer {
-	switch f := c.Classify(err); {
+//
+// A final answer ends a duty where leases end what it leaves behind. Repeating it would send a command a second, for
+// minutes, for each caller that has given up. Ending it is safe even if an attempt of unknown outcome may still be
+// executed. While the reason lasts, a late copy is refused as well. If the reason passes first, a copy may take the
+// lock, and nobody holds it: it stays taken until its lease ends, as after a crash. Without a lease it would stay taken
+// for ever, so such a duty is repeated.
+func (r *Resource) answerOf(err error) duty.Answer {
+	switch f := r.Core.Classify(err); {
 	case err == nil:
 		return duty.Done
-	case f.Closed:
+	case f.Closed, f.Final && r.Traits.Leased:
 		return duty.Final
 	case f.InDoubt || f.Retry:
 		return duty.Silent

@@ -63,6 +63,9 @@ type Failure struct {
 	Closed  bool // the transport is closed for good: repetition in the background ends
 	// Answered: the server has executed the last attempt, and refused it for good.
 	Answered bool
+	// Final: the server has answered, and would give every repetition the same answer, until a person changes
+	// something: the key holds data of another program, or the user lacks a permission.
+	Final bool
 	// Denied: the server has stopped the command halfway, because the user lacks a permission. What the command had
 	// written stays.
 	Denied bool
