@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
-	"reflect"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -17,6 +16,7 @@ import (
 	"github.com/redlatch/redlatch/internal/engine"
 	"github.com/redlatch/redlatch/internal/logqueue"
 	"github.com/redlatch/redlatch/internal/presence"
+	"github.com/redlatch/redlatch/internal/redisutil"
 	"github.com/redlatch/redlatch/pubsub"
 	"github.com/redlatch/redlatch/scripts"
 )
@@ -39,6 +39,7 @@ type Client struct {
 
 	// The fields without a synchronization type are set by New and never change.
 
+	base        redis.UniversalClient // the client of go-redis that New was given, or that it embeds
 	id          string
 	tag         []byte // begins the ids of its permits
 	life        string // unique to this client, even if another was given the same id
@@ -54,7 +55,6 @@ type Client struct {
 	sharded     *bool
 	timeout     time.Duration // how long a call waits for Redis's answer
 
-	rdb            redis.UniversalClient
 	core           *engine.Core
 	run            *scripts.Runner
 	calls          scripts.Sender // of scripts that no replica needs to confirm
@@ -83,7 +83,7 @@ type ClientOption struct{ apply func(*Client) }
 // WithDefaults sets options for everything that the client acquires. A handle's and a call's own options
 // take precedence.
 func WithDefaults(opts ...Option) ClientOption {
-	return ClientOption{func(c *Client) { c.defaults = c.defaults.with(opts) }}
+	return ClientOption{func(c *Client) { c.defaults = c.defaults.with(opts).shared("a client") }}
 }
 
 // WithClientID sets the client's uuid on the wire, in lower case. Default: random. Two clients must not
@@ -158,6 +158,10 @@ func WithCommandTimeout(d time.Duration) ClientOption {
 // *redis.Ring: when a server leaves the ring, its keys move to another one, and locks would be forgotten.
 // Use a *redis.ClusterClient, or a client for each server and [NewRedLock].
 //
+// rdb may be a type of yours that embeds a *redis.Client or *redis.ClusterClient, directly or in an interface such as
+// [redis.UniversalClient]. Commands are sent by its methods Pipeline and Process. Subscriptions, and what a cluster's
+// nodes are asked directly, use the client that it embeds. A type that embeds no client is [ErrInvalid].
+//
 // New adds a hook to rdb, once: commands of the library can then end with a deadline of their own. Add hooks that
 // must see all commands of the library before.
 func New(rdb redis.UniversalClient, opts ...ClientOption) (*Client, error) {
@@ -168,19 +172,19 @@ func New(rdb redis.UniversalClient, opts ...ClientOption) (*Client, error) {
 	c.closing, c.hurry = context.WithCancelCause(context.Background())
 	c.ended = make(chan struct{})
 	c.logs = logqueue.New(c.logger)
-	c.rdb, c.run = rdb, scripts.NewRunner(rdb, c.timeout)
+	c.run = scripts.NewRunner(rdb, c.timeout)
 	c.timeout = c.run.Timeout()
 	c.calls, c.once = c.run.Sender(), c.run.OnceSender()
 	c.confirmed = c.run.ReplicatedSender(c.replicas, c.waitTimeout)
 	c.queues.open = map[string]*fairQueue{}
 	hub := pubsub.Config{Sharded: c.sharded, Logger: c.logs.Logger(), LinkLost: c.linkLost}
-	node, ok := rdb.(interface{ Options() *redis.Options })
+	node, ok := c.base.(interface{ Options() *redis.Options })
 	hasSentinel := ok && node.Options().Addr == "FailoverClient" // as go-redis names it
 	hub.Server = c.run.Place
 	if hasSentinel {
 		hub.Server = c.run.Master
 	}
-	c.hub = pubsub.New(rdb, hub)
+	c.hub = pubsub.New(c.base, hub)
 	c.tag, _ = hex.DecodeString(presence.ClientTag(c.id))
 	c.presence = presence.New(presence.Config{
 		ID: c.id, Name: c.name, Prefix: c.prefix, Runner: c.run, Hub: c.hub, Logger: c.logs.Logger(),
@@ -216,16 +220,17 @@ func (c *Client) redisReturned() {
 
 // configure returns a client with its options and without parts.
 func configure(rdb redis.UniversalClient, opts []ClientOption) (*Client, error) {
-	if v := reflect.ValueOf(rdb); !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil() {
-		return nil, invalid("a nil redis client")
+	base, err := redisutil.Underlying(rdb)
+	if err != nil {
+		return nil, invalid("%w: pass the *redis.Client or *redis.ClusterClient itself; its AddHook sees the commands", err)
 	}
-	if _, isRing := rdb.(interface{ Options() *redis.RingOptions }); isRing { // not its type: users wrap it
+	if _, isRing := base.(interface{ Options() *redis.RingOptions }); isRing {
 		return nil, invalid("a *redis.Ring: when a server leaves the ring, its keys move to another one, and locks are " +
 			"forgotten; use a *redis.ClusterClient, or one client for each server and NewRedLock")
 	}
-	_, isCluster := rdb.(interface{ Options() *redis.ClusterOptions })
+	_, isCluster := base.(interface{ Options() *redis.ClusterOptions })
 	c := &Client{
-		id: newUUID(), life: newUUID(), cluster: isCluster, defaults: defaultSettings(),
+		base: base, id: newUUID(), life: newUUID(), cluster: isCluster, defaults: defaultSettings(),
 		logger: slog.New(slog.DiscardHandler), margin: -1, name: presence.DefaultName(),
 	}
 	for _, o := range opts {
@@ -298,8 +303,7 @@ func (c *Client) rememberDoubt(o *engine.Owner) time.Duration {
 //
 // When Close returns, no goroutine of the client is left, and it sends nothing more. For that it waits
 // for commands in flight, beyond ctx too, but for the command timeout at most, whatever Redis does. (With
-// a type that embeds a go-redis client, and with a cluster that is silent while its slot map is read, for
-// the timeouts of the redis client.) Rollbacks and releases that Redis has not answered by then are
+// a cluster that is silent while its slot map is read, for the timeouts of the redis client.) Rollbacks and releases that Redis has not answered by then are
 // dropped: the locks become free when their leases end.
 //
 // Close may be called by an observer, by a log handler and by a hook of the redis client. It waits for none of them
@@ -357,7 +361,7 @@ func (c *Client) end() {
 // address implements [engine.Config].Address. It is what the user has configured, if that is one server. With Sentinel
 // it is the master, as far as that is known, and on a cluster the node that has the name.
 func (c *Client) address(r *engine.Resource) string {
-	switch rdb := c.rdb.(type) {
+	switch rdb := c.base.(type) {
 	case interface{ Options() *redis.Options }:
 		if addr := rdb.Options().Addr; addr != "FailoverClient" {
 			return addr

@@ -112,6 +112,9 @@ func TestNearestOptionScopeWins(t *testing.T) {
 	Release(t, hold)
 }
 
+// hiding is a user's type that has the methods of the interface only.
+type hiding struct{ redis.UniversalClient }
+
 // New refuses clients that cannot work and options out of range, and accepts the zero ClientOption.
 func TestNewChecksItsArguments(t *testing.T) {
 	t.Parallel()
@@ -122,6 +125,12 @@ func TestNewChecksItsArguments(t *testing.T) {
 	for name, rdb := range map[string]redis.UniversalClient{
 		"nil": nil, "a nil pointer": (*redis.Client)(nil),
 		"a ring": ring, "a type that embeds a ring": struct{ *redis.Ring }{ring},
+		"a type that hides a ring":              hiding{ring},
+		"a type that hides one that does":       &hiding{&hiding{ring}},
+		"a type that embeds no client":          hiding{},
+		"a nil pointer to a type":               (*hiding)(nil),
+		"a type that embeds a nil pointer":      hiding{(*redis.Client)(nil)},
+		"a type that embeds a type without one": hiding{&hiding{}},
 	} {
 		require.ErrorIs(t, ErrOf(primitives.New(rdb)), primitives.ErrInvalid, name)
 	}

@@ -42,6 +42,8 @@ type batcher struct {
 	plain     *pipelines // of the client of the server, with its own timeouts
 	timed     *pipelines // that end with their context; plain, if the client is of a type that cannot do that
 	hook      *punctual  // of timed; nil: the client cannot do that
+	ours      bool       // rdb is the client that has the hook, and no type that embeds it
+	alone     processor  // of commands that are sent alone; nil: plain or timed
 	maxDirect int        // commands in flight alone; 0: all are sent alone
 	maxOthers int        // commands alone and batches without a slot, in flight
 	idle      sync.Pool  // of *pending
@@ -84,14 +86,16 @@ type pending struct {
 	ended atomic.Bool   // reply and err are set
 }
 
-func newBatcher(r *Runner, rdb redis.UniversalClient, maxDirect, maxOthers int) *batcher {
+// newBatcher returns a batcher that sends by rdb, which is or embeds base.
+func newBatcher(r *Runner, rdb, base redis.UniversalClient, maxDirect, maxOthers int) *batcher {
 	b := &batcher{
-		r: r, plain: newPipelines(rdb, nil), maxDirect: maxDirect, maxOthers: maxOthers, probe: newProber(r, rdb),
+		r: r, plain: newPipelines(rdb, nil), maxDirect: maxDirect, maxOthers: maxOthers, probe: newProber(r, base),
 	}
 	b.timed = b.plain
-	if node, ok := rdb.(*redis.Client); ok { // not a type that embeds one, and may override its methods
+	_, b.ours = rdb.(*redis.Client)
+	if node, ok := base.(*redis.Client); ok {
 		b.hook = punctualOf(node)
-		b.timed = newPipelines(node, b.hook)
+		b.timed = newPipelines(rdb, b.hook)
 	}
 	return b
 }
@@ -272,8 +276,8 @@ func (b *batcher) enter(p *pending, now time.Time) (alone bool) {
 // and in running.
 func (b *batcher) sendDirect(p *pending) {
 	defer b.r.running.Done()
-	via := processor(b.r.rdb) // the pipelines of a type that hides a cluster client may tell a wrong outcome: see shards
-	if b.maxDirect == maxDirect || b.hook != nil || b.plain.masters != nil {
+	via := b.alone
+	if via == nil {
 		via = b.timed
 	}
 	sent := time.Now()

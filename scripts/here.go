@@ -93,7 +93,7 @@ func (h *here) begin(now time.Time) {
 // maySendHere reports whether a caller may send a command by itself now, and counts it in direct if so. The
 // caller then calls sendHere.
 func (b *batcher) maySendHere(ctx context.Context, s *Script, now time.Time) bool {
-	if s.slow || b.hook == nil || b.r.timeout <= 2*hereTimeout || b.r.isStopped() {
+	if s.slow || !b.ours || b.r.timeout <= 2*hereTimeout || b.r.isStopped() {
 		return false
 	}
 	if end, ok := ctx.Deadline(); ok && end.Sub(now) <= hereTimeout {

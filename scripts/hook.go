@@ -25,9 +25,10 @@ import (
 // added before it have seen the pipeline by then. When the application adds another one, punctual adds its own once
 // more, behind that.
 type punctual struct {
-	rdb  weak.Pointer[redis.Client]
-	copy *redis.Client
-	send redis.ProcessPipelineHook // of the copy
+	rdb     weak.Pointer[redis.Client]
+	copy    *redis.Client
+	send    redis.ProcessPipelineHook // of the copy
+	process redis.ProcessHook         // of the copy
 
 	mu   sync.Mutex // held while last is replaced
 	last atomic.Pointer[lastHook]
@@ -48,7 +49,7 @@ func punctualOf(rdb *redis.Client) *punctual {
 	return punctuals.of(rdb, func() *punctual {
 		p := &punctual{rdb: weak.Make(rdb), copy: rdb.WithTimeout(0)} // with options of its own: only the deadline counts
 		p.copy.Options().ContextTimeoutEnabled = true
-		p.copy.AddHook(copyHook{p}) // sets send
+		p.copy.AddHook(copyHook{p}) // sets send and process
 		rdb.AddHook(p)              // notes dials
 		p.last.Store(&lastHook{of: p})
 		rdb.AddHook(p.last.Load())
@@ -56,7 +57,7 @@ func punctualOf(rdb *redis.Client) *punctual {
 	})
 }
 
-// prepare marks the first command of a pipeline, a [singleCmd], unless p is nil.
+// prepare marks a command that is sent alone, or the first one of a pipeline. It is a [singleCmd]. A nil p does nothing.
 func (p *punctual) prepare(first redis.Cmder) {
 	if p == nil {
 		return
@@ -98,7 +99,12 @@ func (h copyHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proc
 func (copyHook) DialHook(next redis.DialHook) redis.DialHook { return next }
 
 // ProcessHook implements [redis.Hook].
-func (copyHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return next }
+func (h copyHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	if h.of.process == nil {
+		h.of.process = next
+	}
+	return next
+}
 
 // ProcessPipelineHook implements [redis.Hook]. go-redis calls it for the client, and again for each hook that is
 // added later.
@@ -117,8 +123,15 @@ func (h *lastHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Pro
 // DialHook implements [redis.Hook].
 func (*lastHook) DialHook(next redis.DialHook) redis.DialHook { return next }
 
-// ProcessHook implements [redis.Hook].
-func (*lastHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return next }
+// ProcessHook implements [redis.Hook]. It is for commands that a user's type sends alone.
+func (h *lastHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if single, ok := cmd.(*singleCmd); ok && single.punctual && h == h.of.last.Load() {
+			return h.of.process(ctx, cmd)
+		}
+		return next(ctx, cmd)
+	}
+}
 
 // isGoRedis reports whether next belongs to go-redis, and not to a hook.
 func isGoRedis(next redis.ProcessPipelineHook) bool {

@@ -57,9 +57,6 @@ func (m toMasters) batch(ctx context.Context, cmds []redis.Cmder) error {
 
 // pipes returns the pipelines of a node.
 func (m toMasters) pipes(node *redis.Client) *pipelines {
-	if m.r.shards.cluster == nil { // a type that embeds a cluster client
-		return newPipelines(node, punctualOf(node))
-	}
 	return m.r.shards.of(node, m.r.ends.in(m.r.timeout)).timed
 }
 

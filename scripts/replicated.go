@@ -22,7 +22,7 @@ import (
 //   - redis.Conn. It shares its options with the client, but not the mutex that guards them. Both write
 //     to them if the server refuses maintenance notifications, so that is a data race in go-redis 9.23.
 //
-// Watch, which makes a redis.Tx, is a method of every client, so types that embed a client work too.
+// Watch, which makes a redis.Tx, is called on the client that a user's type embeds, not on the type.
 
 // errNotConfirmedYet is why a call that its context ended had no answer to WAIT.
 var errNotConfirmedYet = errors.New("the replicas have not confirmed yet")
@@ -96,8 +96,8 @@ const maxRedirections = 2
 func (r *Runner) attemptReplicated(
 	ctx context.Context, c call, n int, timeout time.Duration, heard func(),
 ) (reply Reply, err error) {
-	// on runs the script on one connection of a client, which may first watch a key.
-	on := func(client redis.UniversalClient, asking bool, readTimeout time.Duration, watched ...string) error {
+	// on runs the script on one connection of a client.
+	on := func(client redis.UniversalClient, asking bool, readTimeout time.Duration) error {
 		return client.Watch(ctx, func(tx *redis.Tx) error {
 			w := waiting{tx: tx, asking: asking, n: n, timeout: timeout, longest: longestWait(readTimeout), heard: heard}
 			got, err := r.attempt(ctx, &w, c)
@@ -106,7 +106,7 @@ func (r *Runner) attemptReplicated(
 			}
 			reply, reply.Unconfirmed = got, w.unconfirmed()
 			return w.failed
-		}, watched...)
+		})
 	}
 	if err := r.slots.await(ctx, nil); err != nil {
 		return Reply{}, err
@@ -114,16 +114,14 @@ func (r *Runner) attemptReplicated(
 	key := c.args[c.firstKey].(string)
 	cluster := r.slots.client
 	if cluster == nil {
-		if single, ok := r.rdb.(interface{ Options() *redis.Options }); ok {
-			client := r.rdb
-			if r.batch.hook != nil {
-				client = r.batch.hook.copy // a transaction has options of its own, so marking its commands does not do
-			}
-			err = on(client, false, single.Options().ReadTimeout)
-		} else {
-			// It may hide a cluster client, whose Watch needs a key to find the node.
-			err = on(r.rdb, false, minReadTimeout, key)
+		client, readTimeout := r.rdb, minReadTimeout
+		if single, ok := r.base.(interface{ Options() *redis.Options }); ok {
+			readTimeout = single.Options().ReadTimeout
 		}
+		if r.batch.hook != nil {
+			client = r.batch.hook.copy // a transaction has options of its own, so marking its commands does not do
+		}
+		err = on(client, false, readTimeout)
 		return reply, err
 	}
 	node, err := cluster.MasterForKey(ctx, key)

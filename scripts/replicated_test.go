@@ -224,7 +224,7 @@ func TestRunReplicatedOnCluster(t *testing.T) {
 	require.NoError(t, err)
 	runners["stale"] = stale
 	migration := servers.Migrate(t, "{k}", to)
-	each("new keys of a moving slot", to, "cluster client", "embedded")
+	each("new keys of a moving slot", to, "cluster client", "embedded", "opaque")
 	migration.Finish(t)
 	each("of a slot that has moved", to, "stale", "cluster client", "embedded", "opaque")
 }

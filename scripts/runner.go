@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/redlatch/redlatch/internal/redisutil"
 )
 
 // DefaultTimeout is how long a call waits for Redis's answer if nothing else is configured.
@@ -39,10 +41,11 @@ const (
 // answer. An attempt that is in flight then goes on in a goroutine of its own until the timeout is
 // over, or until go-redis gives up; Close waits for it.
 type Runner struct {
-	rdb      redis.UniversalClient
-	timeout  time.Duration // how long a call waits for its answer
-	retries  int           // further attempts after the first
-	minDelay time.Duration // between attempts, doubling up to maxDelay
+	rdb      redis.UniversalClient // sends the commands; a user's type may override its methods
+	base     redis.UniversalClient // the client of go-redis that rdb is or embeds, see redisutil.Underlying
+	timeout  time.Duration         // how long a call waits for its answer
+	retries  int                   // further attempts after the first
+	minDelay time.Duration         // between attempts, doubling up to maxDelay
 	maxDelay time.Duration
 	memory   time.Duration // how long Redis remembers a request
 	answers  time.Duration // how long Redis keeps an answer that only repetitions of a call need
@@ -87,18 +90,23 @@ type Reply struct {
 
 // NewRunner returns a runner. Calls wait at most timeout for their answer; 0 means DefaultTimeout.
 // They are retried as often as rdb's configuration says (MaxRetries, on a cluster MaxRedirects),
-// with its delays. NewRunner sends nothing.
+// with its delays. rdb is a client of go-redis, or a type that embeds one: see redisutil.Underlying. NewRunner
+// sends nothing.
 func NewRunner(rdb redis.UniversalClient, timeout time.Duration) *Runner {
 	if timeout <= 0 {
 		timeout = DefaultTimeout
 	}
+	base, err := redisutil.Underlying(rdb)
+	if err != nil {
+		base = rdb // its methods do, without knowing more; primitives.New refuses it
+	}
 	r := &Runner{
-		rdb: rdb, retries: 3, minDelay: 10 * time.Millisecond, maxDelay: time.Second,
+		rdb: rdb, base: base, retries: 3, minDelay: 10 * time.Millisecond, maxDelay: time.Second,
 		closing: make(chan struct{}), connections: defaultConnections,
 	}
 	r.publish.Store(Publish)
 	readTimeout, direct := 5*time.Second, 0
-	switch c := rdb.(type) {
+	switch c := base.(type) {
 	case interface{ Options() *redis.Options }:
 		o := c.Options()
 		r.retries, r.minDelay, r.maxDelay = o.MaxRetries, o.MinRetryBackoff, o.MaxRetryBackoff
@@ -106,10 +114,10 @@ func NewRunner(rdb redis.UniversalClient, timeout time.Duration) *Runner {
 		direct = maxDirect
 		r.connections = connectionsOf(o)
 		r.watches = make(chan struct{}, max(o.PoolSize, 1))
-		if node, ok := rdb.(*redis.Client); ok {
+		if node, ok := base.(*redis.Client); ok {
 			r.dialed = &punctualOf(node).lastDial
 		} else {
-			r.dialed = lastDialOf(rdb, o)
+			r.dialed = lastDialOf(base, o)
 		}
 	case clusterClient:
 		r.slots.client = c
@@ -122,7 +130,7 @@ func NewRunner(rdb redis.UniversalClient, timeout time.Duration) *Runner {
 	r.contact.cluster = r.slots.client != nil
 	r.shards.batches.Store(&map[*redis.Client]*batcher{})
 	// A type that embeds a cluster client may override its methods, which batches would bypass.
-	r.shards.cluster, _ = rdb.(*redis.ClusterClient)
+	r.shards.cluster, _ = rdb.(*redis.ClusterClient) // not base
 	// go-redis may send a command as late as one read timeout after its context ended: it does not
 	// check the context between the handshake of a new connection and its first use.
 	r.timeout = min(timeout, maxTimeout)
@@ -134,9 +142,12 @@ func NewRunner(rdb redis.UniversalClient, timeout time.Duration) *Runner {
 	lastAttempt := r.timeout + max(readTimeout, 0)
 	r.memory = max(lastAttempt+maxCopyDelay, minMemory)
 	r.answers = lastAttempt + answerReserve
-	r.batch = newBatcher(r, rdb, direct, direct)
-	if r.shards.cluster != nil || r.slots.client != nil && r.slots.client.Options().ReadOnly {
+	r.batch = newBatcher(r, rdb, base, direct, direct)
+	if r.slots.client != nil {
 		r.batch.plain.masters = &toMasters{r}
+	}
+	if r.slots.client != nil && r.shards.cluster == nil {
+		r.batch.alone = throughCluster{r}
 	}
 	return r
 }

@@ -104,6 +104,6 @@ func readScan(value any) (found scanned, err error) {
 // listed too, and its SCAN fails: so no keys are left out without notice.
 func (r *Runner) masters(ctx context.Context) ([]redis.UniversalClient, error) {
 	return attemptOnce(ctx, r, scan, func(ctx context.Context) ([]redis.UniversalClient, error) {
-		return redisutil.Masters(ctx, r.rdb)
+		return redisutil.Masters(ctx, r.base)
 	})
 }

@@ -101,7 +101,7 @@ func (s *shards) add(node *redis.Client, end *deadline) *batcher {
 			batches[other] = b
 		}
 	}
-	b := newBatcher(s.r, node, maxDirectShard, maxOthersShard)
+	b := newBatcher(s.r, node, node, maxDirectShard, maxOthersShard)
 	b.latest.Store(end)
 	batches[node] = b
 	s.batches.Store(&batches)

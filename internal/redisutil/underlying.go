@@ -1,0 +1,123 @@
+package redisutil
+
+import (
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// maxEmbedded is how deep Underlying looks. A type that embeds itself ends there, too.
+const maxEmbedded = 16
+
+// Underlying returns the client of go-redis that rdb is or embeds: a [redis.Client], [redis.ClusterClient] or
+// [redis.Ring]. Programs wrap a client in a struct that embeds it, or that embeds an interface such as
+// [redis.UniversalClient], in any depth. Such a type has the methods that send commands, but not those that tell
+// what kind of client it is, and how it connects.
+//
+// As in the language, the least deep field counts. A field that is not embedded does not: the type may use
+// that client for something else. A type with the Options method of another kind of client is returned itself, and so
+// is one that embeds no client, but has such a method. Otherwise Underlying returns an error, which says what is
+// wrong with rdb.
+func Underlying(rdb redis.UniversalClient) (redis.UniversalClient, error) {
+	switch rdb.(type) {
+	case *redis.Client, *redis.ClusterClient, *redis.Ring:
+		if reflect.ValueOf(rdb).IsNil() {
+			return nil, errors.New("a nil redis client")
+		}
+		return rdb, nil
+	case nil:
+		return nil, errors.New("a nil redis client")
+	}
+	level := []reflect.Value{reflect.ValueOf(rdb)}
+	for range maxEmbedded {
+		var found []redis.UniversalClient
+		var deeper []reflect.Value
+		for _, v := range level {
+			client, embedded := look(v)
+			if client != nil && !slices.Contains(found, client) {
+				found = append(found, client)
+			}
+			deeper = append(deeper, embedded...)
+		}
+		switch {
+		case len(found) == 1 && sameKind(rdb, found[0]):
+			return found[0], nil
+		case len(found) == 1:
+			return rdb, nil
+		case len(found) > 1:
+			return nil, fmt.Errorf("a %T, which embeds several redis clients", rdb)
+		}
+		level = deeper
+	}
+	v := reflect.ValueOf(rdb)
+	isNil := v.Kind() == reflect.Pointer && v.IsNil()
+	if kindOf(rdb) != unknownKind && !isNil {
+		return rdb, nil
+	}
+	return nil, fmt.Errorf("a %T, which embeds no client of go-redis", rdb)
+}
+
+// look returns the client that v is, or else the embedded fields of v.
+func look(v reflect.Value) (client redis.UniversalClient, embedded []reflect.Value) {
+	for v.Kind() == reflect.Interface || v.Kind() == reflect.Pointer {
+		if v.IsNil() {
+			return nil, nil
+		}
+		if v.Kind() == reflect.Pointer && v.Elem().Kind() != reflect.Struct {
+			return nil, nil // methods are promoted through no further pointer
+		}
+		v = v.Elem()
+	}
+	if v.Kind() != reflect.Struct {
+		return nil, nil
+	}
+	if v.CanAddr() {
+		// NewAt, because Interface refuses what was found in an unexported field.
+		switch c := reflect.NewAt(v.Type(), v.Addr().UnsafePointer()).Interface().(type) {
+		case *redis.Client:
+			return c, nil
+		case *redis.ClusterClient:
+			return c, nil
+		case *redis.Ring:
+			return c, nil
+		}
+	}
+	for i := range v.NumField() {
+		if v.Type().Field(i).Anonymous {
+			embedded = append(embedded, v.Field(i))
+		}
+	}
+	return nil, embedded
+}
+
+// clientKind is the kind of a client, by the type of its options.
+type clientKind int
+
+const (
+	unknownKind clientKind = iota
+	clientOfOne
+	clientOfCluster
+	clientOfRing
+)
+
+func kindOf(rdb redis.UniversalClient) clientKind {
+	switch rdb.(type) {
+	case interface{ Options() *redis.Options }:
+		return clientOfOne
+	case interface{ Options() *redis.ClusterOptions }:
+		return clientOfCluster
+	case interface{ Options() *redis.RingOptions }:
+		return clientOfRing
+	default:
+		return unknownKind
+	}
+}
+
+// sameKind reports whether rdb is not of another kind than the client that it embeds.
+func sameKind(rdb, embedded redis.UniversalClient) bool {
+	kind := kindOf(rdb)
+	return kind == unknownKind || kind == kindOf(embedded)
+}
