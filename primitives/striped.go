@@ -2,7 +2,9 @@ package primitives
 
 import (
 	"hash/fnv"
+	"slices"
 	"strconv"
+	"sync/atomic"
 )
 
 // Striped is n plain locks behind one name. Many keys share these few locks. Each key always has the same
@@ -14,25 +16,40 @@ import (
 type Striped struct {
 	_ noCopy
 
+	c       *Client
 	name    string
-	stripes []*Lock // made at once, never changed; one that is invalid, if the name or the number is
+	opts    []Option
+	n       uint64
+	invalid *Lock // what Lock returns if the name or the number is invalid; nil if they are valid
+	// made has handles that Lock has made: of stripe i, or of another one, at i mod its length. It bounds the memory,
+	// whatever n is. Up to maxMade stripes each have a place, and so one handle.
+	made []atomic.Pointer[stripe]
 }
 
-// Striped makes n plain locks named "name:0" to "name:<n-1>". The methods of its locks return [ErrInvalid]
-// if n is below 1. All processes must use the same n, or they do not exclude each other.
+// stripe is a handle of a Striped. It does not change.
+type stripe struct {
+	number uint64
+	lock   *Lock
+}
+
+// maxMade is how many handles a Striped keeps.
+const maxMade = 1024
+
+// Striped returns n plain locks named "name:0" to "name:<n-1>". It costs nothing for a stripe that is not used, so n
+// may be large. The methods of its locks return [ErrInvalid] if n is below 1. All processes must use the same n, or
+// they do not exclude each other.
 func (c *Client) Striped(name string, n int, opts ...Option) *Striped {
+	s := &Striped{c: c, name: name, opts: slices.Clone(opts)}
 	if name == "" || n < 1 {
-		l := c.Lock(name, opts...)
+		s.invalid = c.Lock(name, opts...)
 		if name != "" { // else c.Lock has said what is wrong
-			l.refuse(invalid("%d stripes", n))
+			s.invalid.refuse(invalid("%d stripes", n))
 		}
-		return &Striped{name: name, stripes: []*Lock{l}}
+		return s
 	}
-	stripes := make([]*Lock, n)
-	for i := range stripes {
-		stripes[i] = c.Lock(name+":"+strconv.Itoa(i), opts...)
-	}
-	return &Striped{name: name, stripes: stripes}
+	s.n = uint64(n)
+	s.made = make([]atomic.Pointer[stripe], min(n, maxMade))
+	return s
 }
 
 // Name returns the name that the stripes share.
@@ -41,7 +58,24 @@ func (s *Striped) Name() string { return s.name }
 // Lock returns the stripe of a key. Its number is the FNV-1a hash of the key (64 bits) mod n. That is part
 // of the wire format and will not change, so that processes of different versions agree.
 func (s *Striped) Lock(key string) *Lock {
+	if s.invalid != nil {
+		return s.invalid
+	}
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(key)) // never fails
-	return s.stripes[h.Sum64()%uint64(len(s.stripes))]
+	number := h.Sum64() % s.n
+	place := &s.made[number%uint64(len(s.made))]
+	found := place.Load()
+	if found != nil && found.number == number {
+		return found.lock
+	}
+	made := &stripe{number, s.c.Lock(s.name+":"+strconv.FormatUint(number, 10), s.opts...)}
+	if place.CompareAndSwap(found, made) {
+		return made.lock
+	}
+	// Another goroutine was faster, perhaps with the same stripe.
+	if found = place.Load(); found.number == number {
+		return found.lock
+	}
+	return made.lock
 }

@@ -3,6 +3,9 @@ package primitives_test
 import (
 	"context"
 	"fmt"
+	"math"
+	"runtime"
+	"strconv"
 	"sync"
 	"testing"
 
@@ -123,4 +126,55 @@ func TestStripedKeysOfOneStripeExclude(t *testing.T) {
 		require.Equal(t, 4*each, total)
 		RequireClean(t, s, name)
 	})
+}
+
+// A Striped makes handles as they are asked for: it is cheap however many stripes it has, and keeps few of them.
+func TestStripedCostsNothingForUnusedStripes(t *testing.T) {
+	c := NewClient(t, redistest.Miniredis(t).Client(t))
+	const huge = math.MaxInt
+	var s *primitives.Striped
+	made := testing.AllocsPerRun(10, func() { s = c.Striped("s", huge, primitives.WithWait(0)) })
+	require.Less(t, made, 10.0)
+
+	var before, after runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&before)
+	for i := range 50_000 {
+		s.Lock(strconv.Itoa(i))
+	}
+	runtime.GC()
+	runtime.ReadMemStats(&after)
+	require.Less(t, int64(after.HeapAlloc)-int64(before.HeapAlloc), int64(10<<20), "50,000 handles would take more")
+	l := s.Lock("foobar")
+	require.Equal(t, fmt.Sprintf("s:%d", uint64(0x85944171f73967e8)%huge), l.Name())
+	Release(t, Acquire(t, t.Context(), l))
+}
+
+// Goroutines that ask for the same stripe at once get the same handle, which is one of that stripe in any case.
+func TestStripedIsSafeForConcurrentUse(t *testing.T) {
+	t.Parallel()
+	c := NewClient(t, redistest.Miniredis(t).Client(t))
+	for _, n := range []int{7, 1 << 40} {
+		s := c.Striped("s", n)
+		var asking sync.WaitGroup
+		first := make([]*primitives.Lock, 50)
+		for i := range 8 {
+			asking.Go(func() {
+				for k := range first {
+					l := s.Lock(strconv.Itoa(k))
+					if i == 0 {
+						first[k] = l
+					}
+				}
+			})
+		}
+		asking.Wait()
+		for k, l := range first {
+			again := s.Lock(strconv.Itoa(k))
+			require.Equal(t, again.Name(), l.Name())
+			if n == 7 {
+				require.Same(t, again, l)
+			}
+		}
+	}
 }
