@@ -3,6 +3,7 @@ package gocronlock
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -34,7 +35,7 @@ var _ gocron.Elector = (*Elector)(nil)
 // [primitives.WithLinger] and [primitives.WithMinHold] have no effect: Close frees the lock at once.
 func NewElector(c *primitives.Client, name string, opts ...primitives.Option) *Elector {
 	opts = append(withoutLinger(opts), primitives.WithMinHold(0))
-	return &Elector{lock: c.Lock(name), opts: opts, turn: make(chan struct{}, 1)}
+	return &Elector{lock: c.Lock(name), opts: slices.Clip(opts), turn: make(chan struct{}, 1)}
 }
 
 // IsLeader returns nil if this scheduler is the leader, or has become it now. The leader is told without
@@ -69,19 +70,14 @@ func (e *Elector) IsLeader(ctx context.Context) error {
 	}
 	e.attempts.Add(1)
 	e.failed = nil
-	// The leadership outlasts ctx, but ctx bounds the attempt.
-	term, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
-	stop := context.AfterFunc(ctx, func() { cancel(context.Cause(ctx)) })
-	hold, err := e.lock.TryAcquire(term, e.opts...)
-	switch {
-	case err != nil:
-		if stop() {
+	// The leadership outlasts ctx, which bounds the attempt.
+	term := primitives.WithHoldContext(context.WithoutCancel(ctx))
+	hold, err := e.lock.TryAcquire(ctx, append(e.opts, term)...)
+	if err != nil {
+		if ctx.Err() == nil {
 			e.failed = err
 		}
 		return err
-	case !stop(): // ctx ended at the same time, and has ended the context of the hold
-		_ = hold.Release(ctx)
-		return context.Cause(ctx)
 	}
 	e.hold = hold
 	return nil

@@ -59,8 +59,8 @@ func (h *Hold) ValidUntil() time.Time { return h.hold.ValidUntil() }
 // a [*LossError], which matches [ErrLost] and says why. Pass the context to the critical section. A loss is
 // reported no later than when Redis may free the lock.
 //
-// It has the values and the cancellation of the context that was given to Acquire. Acquiring the same
-// lock with it nests. Cancelling a context neither releases the hold nor stops its renewal.
+// It has the values and the cancellation of the context that was given to Acquire, or to [WithHoldContext].
+// Acquiring the same lock with it nests. Cancelling a context neither releases the hold nor stops its renewal.
 func (h *Hold) Context() context.Context {
 	if h.ctx.Load() == nil {
 		h.ctx.CompareAndSwap(nil, h.hold.Context(h)) // another goroutine may be faster

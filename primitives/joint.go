@@ -54,7 +54,7 @@ func newJoint(kind string, locks []*Lock, opts []Option) *Lock {
 	l.init(first, kind, strings.Join(names, ","), nil)
 	identity := identityOf(members)
 	l.res.Identity = &identity
-	own := first.defaults.with(opts)
+	own := first.defaults.with(opts).shared("a joint lock")
 	l.joint = &jointLock{&joint.Lock{Resource: &l.res, Members: resources}, members, slices.Clone(opts)}
 	own.ForMember = l.joint.terms(own.Owner, nil)
 	l.settings = &own

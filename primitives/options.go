@@ -1,6 +1,7 @@
 package primitives
 
 import (
+	"context"
 	"time"
 
 	"github.com/redlatch/redlatch/internal/engine"
@@ -15,9 +16,10 @@ import (
 // makes the call fail with [ErrInvalid], and nothing is sent. The zero value does nothing.
 type Option struct {
 	kind   optionKind
-	d, max time.Duration // max: of WithPolling only
-	n      int           // of WithPermits
-	s      string        // of WithOwner
+	d, max time.Duration   // max: of WithPolling only
+	n      int             // of WithPermits
+	s      string          // of WithOwner
+	ctx    context.Context //nolint:containedctx // of WithHoldContext
 }
 
 type optionKind uint8
@@ -36,6 +38,7 @@ const (
 	optCohort
 	optLinger
 	optMinHold
+	optHoldContext
 )
 
 // Durations that are sent to Redis lie between these.
@@ -145,6 +148,24 @@ func WithLinger(d time.Duration) Option { return Option{kind: optLinger, d: d} }
 // until the lease of that acquisition ends. If the id has other holds when it is released, the last one decides.
 func WithMinHold(d time.Duration) Option { return Option{kind: optMinHold, d: d} }
 
+// WithHoldContext gives the hold a context of its own: [Hold.Context] has the values and the cancellation of ctx,
+// instead of those of the context that is passed to Acquire. That one then bounds the wait only. Use it for a
+// hold that outlasts its request, and for one that must end with something else than its request:
+//
+//	hold, err := lock.Acquire(request, primitives.WithHoldContext(leadership))
+//
+// Nothing else changes. The hold's context still ends with the hold, with the same causes, and carries the hold.
+// Cancelling ctx neither releases the hold nor stops its renewal. ctx has no part in the acquisition: if it is done
+// before or while the acquisition waits, the lock is acquired all the same, and the hold's context is done from the
+// start.
+//
+// Whether the acquisition nests is decided by the context that is passed to Acquire. The hold's context does not
+// carry the holds of that one, unless ctx does too. So acquiring an outer lock with it waits for oneself.
+//
+// It is an option of a call: of Acquire, TryAcquire, Do and Adopt. As an option of a handle, a joint lock or a client
+// it makes all calls fail with [ErrInvalid]. So does a nil ctx.
+func WithHoldContext(ctx context.Context) Option { return Option{kind: optHoldContext, ctx: ctx} }
+
 // settings are the options that apply to an acquisition, merged. It is a value: each scope copies the one
 // around it and applies its own options.
 type settings struct {
@@ -165,8 +186,14 @@ func (s *settings) and(opts []Option) *settings {
 	if len(opts) == 0 {
 		return s
 	}
-	own := s.with(opts)
+	own := s.with(opts).shared("a handle")
 	return &own
+}
+
+// shared returns s, the settings of something that many acquisitions share. They must not have the options of a call.
+func (s settings) shared(by string) settings {
+	s.check(s.HoldContext == nil, "WithHoldContext as an option of %s: give it to a call", by)
+	return s
 }
 
 // with returns s with opts applied in order.
@@ -219,6 +246,9 @@ func (s *settings) apply(o *Option) {
 		if s.MinHold = o.d; o.d != 0 {
 			s.checkDuration("minimum hold", o.d)
 		}
+	case optHoldContext:
+		s.check(o.ctx != nil, "a nil hold context")
+		s.HoldContext = o.ctx
 	}
 }
 
@@ -228,7 +258,7 @@ func (s settings) forMember(owner string, given ...[]Option) settings {
 	for _, opts := range given {
 		for i := range opts {
 			switch opts[i].kind {
-			case optPermits, optCohort, optLinger: // they do not concern members
+			case optPermits, optCohort, optLinger, optHoldContext: // they do not concern members
 			case optWait:
 				s.Wait = -1 // the joint lock itself waits no longer
 			default:

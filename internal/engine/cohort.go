@@ -59,7 +59,7 @@ func (o *Ownership) passOn(h *Hold) bool {
 		return false
 	}
 	w := head.Of.(*Waiter)
-	next := o.succeed(w.Request.Wait.caller, h, now, true)
+	next := o.succeed(w.Request.Terms.holdContext(w.Request.Wait.caller), h, now, true)
 	if next == nil {
 		return false
 	}

@@ -184,8 +184,18 @@ type Terms struct {
 	Linger        time.Duration // how long the lock stays with the client after its last release; 0: it is freed
 	MinHold       time.Duration // the lock stays taken for this long, however soon it is released; 0: it does not
 
+	// HoldContext is the context of the hold. Nil: that of the acquisition.
+	HoldContext context.Context //nolint:containedctx // it is an option
 	// ForMember returns the terms for acquiring the i-th member of a joint lock.
 	ForMember func(i int) *Terms
+}
+
+// holdContext is the context that the hold of an acquisition has, which caller made.
+func (t *Terms) holdContext(caller context.Context) context.Context {
+	if t.HoldContext != nil {
+		return t.HoldContext
+	}
+	return caller
 }
 
 // FirstTTL is the lease that an acquisition asks for: at most the maximum hold time.

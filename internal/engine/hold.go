@@ -31,7 +31,7 @@ type Hold struct {
 	held    Holding
 	group   Group           // of a hold of a member of a joint lock; nil for a user's own hold
 	parent  *Hold           // the outer hold whose turn this nested hold has taken; nil if none
-	ctx     context.Context //nolint:containedctx // Acquire's; a member gets its joint hold's, under mu
+	ctx     context.Context //nolint:containedctx // Acquire's, or Terms.HoldContext; a member gets its joint hold's, under mu
 	since   Instant         // when the command that acquired it was sent, or when it was passed on
 	ttl     time.Duration   // of the lease, or of each renewal
 	depth   uint16          // set before Acquire returns
@@ -94,8 +94,8 @@ func (r *Resource) NewHold(ctx context.Context, q *Request, res Result) (*Hold, 
 		h = new(Hold)
 	}
 	*h = Hold{
-		r: r, held: held, group: q.Group, parent: q.parent, ctx: ctx, since: c.Instant(res.Sent),
-		ttl: terms.FirstTTL(), renew: terms.Renew, depth: 1,
+		r: r, held: held, group: q.Group, parent: q.parent, ctx: terms.holdContext(ctx),
+		since: c.Instant(res.Sent), ttl: terms.FirstTTL(), renew: terms.Renew, depth: 1,
 	}
 	if d := terms.Limit(); d > 0 && o != nil && r.Traits.Leased {
 		h.limit = c.Instant(c.trustedUntil(res.Sent, d))

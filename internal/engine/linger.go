@@ -169,7 +169,7 @@ func (r *Resource) resume(ctx context.Context, q *Request) bool {
 	}
 	o := kept.Ownership()
 	if o.isFor(q, kept) && o.wire.TryLock() {
-		q.passed = o.succeed(q.Wait.caller, kept, time.Now(), true)
+		q.passed = o.succeed(q.Terms.holdContext(q.Wait.caller), kept, time.Now(), true)
 		if q.passed != nil && o.passes.Cohort == 0 { // a cohort goes on
 			o.streak = streak{since: q.passed.since} // nobody has waited meanwhile
 		}

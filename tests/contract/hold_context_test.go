@@ -1,0 +1,128 @@
+package contract
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	. "github.com/redlatch/redlatch/internal/fixture"
+	"github.com/redlatch/redlatch/internal/kinds"
+	"github.com/redlatch/redlatch/internal/redistest"
+	"github.com/redlatch/redlatch/primitives"
+)
+
+// A hold whose context is that of WithHoldContext ends with it, and not with the context of its acquisition, whatever
+// its kind is. It stays held.
+func TestWithHoldContextReplacesAcquires(t *testing.T) {
+	t.Parallel()
+	type key struct{}
+	EachKind(t, kinds.All(), func(t *testing.T, s *redistest.Server, k kinds.Kind) {
+		c, name := NewClient(t, s.Client(t)), redistest.Name(t)
+		request, endRequest := context.WithCancel(context.WithValue(t.Context(), key{}, "request"))
+		reason := errors.New("over")
+		term, endTerm := context.WithCancelCause(context.WithValue(t.Context(), key{}, "term"))
+		handle := k.One(t, c, name)
+		hold, err := handle.Acquire(request, primitives.WithHoldContext(term))
+		require.NoError(t, err)
+		require.Equal(t, "term", hold.Context().Value(key{}))
+		if l, ok := handle.(*primitives.Lock); ok {
+			require.Same(t, hold, l.HoldFrom(hold.Context()))
+		}
+		endRequest()
+		RequireLive(t, hold.Context())
+		endTerm(reason)
+		RequireEnds(t, hold.Context(), reason)
+		if k.Leased {
+			require.NoError(t, hold.Check(t.Context()), "it is held all the same")
+		}
+		Release(t, hold)
+	})
+}
+
+// However a hold comes about, it has the context that the call asked for.
+func TestWithHoldContextOfAnyHold(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		type key struct{}
+		own := context.WithValue(t.Context(), key{}, "own")
+		with := primitives.WithHoldContext(own)
+		for name, get := range map[string]func(c *primitives.Client, l *primitives.Lock) (*primitives.Hold, error){
+			"an outermost one": func(_ *primitives.Client, l *primitives.Lock) (*primitives.Hold, error) {
+				return l.TryAcquire(t.Context(), with)
+			},
+			"a nested one": func(_ *primitives.Client, l *primitives.Lock) (*primitives.Hold, error) {
+				hold, err := l.Acquire(Acquire(t, t.Context(), l).Context(), with)
+				if err == nil && hold.Depth() != 2 {
+					err = errors.New("not nested: that goes by the context of Acquire")
+				}
+				return hold, err
+			},
+			"an adopted one": func(c *primitives.Client, l *primitives.Lock) (*primitives.Hold, error) {
+				return l.Adopt(t.Context(), Acquire(t, t.Context(), NewClient(t, s.Client(t)).Lock(l.Name())).Detach(), with)
+			},
+			"one that was handed off": func(c *primitives.Client, l *primitives.Lock) (*primitives.Hold, error) {
+				hold := Acquire(t, t.Context(), l)
+				waiting := Start(func() (*primitives.Hold, error) { return l.Acquire(t.Context(), with) })
+				AwaitWaiters(t, c, 1)
+				Release(t, hold)
+				return AwaitHold(t, waiting), nil
+			},
+			"one of a cohort": func(c *primitives.Client, l *primitives.Lock) (*primitives.Hold, error) {
+				l = c.Lock(l.Name(), primitives.WithCohort(Soon))
+				hold := Acquire(t, t.Context(), l)
+				waiting := Start(func() (*primitives.Hold, error) { return l.Acquire(t.Context(), with) })
+				AwaitWaiters(t, c, 1)
+				Release(t, hold)
+				return AwaitHold(t, waiting), nil
+			},
+			"one of a lock that lingers": func(c *primitives.Client, l *primitives.Lock) (*primitives.Hold, error) {
+				l = c.Lock(l.Name(), primitives.WithLinger(Soon))
+				Release(t, Acquire(t, t.Context(), l))
+				return l.Acquire(t.Context(), with)
+			},
+		} {
+			t.Run(name, func(t *testing.T) {
+				c := NewClient(t, s.Client(t))
+				hold, err := get(c, c.Lock(redistest.Name(t)))
+				require.NoError(t, err)
+				require.Equal(t, "own", hold.Context().Value(key{}))
+				inner := Acquire(t, hold.Context(), c.Lock(hold.Name()))
+				require.Equal(t, hold.Depth()+1, inner.Depth())
+				Release(t, inner)
+				Release(t, hold)
+				RequireEnds(t, hold.Context(), primitives.ErrReleased)
+			})
+		}
+	})
+}
+
+// The given context has no part in the acquisition, and belongs to a single call.
+func TestWithHoldContextCorners(t *testing.T) {
+	t.Parallel()
+	c, name := NewClient(t, redistest.Miniredis(t).Client(t)), redistest.Name(t)
+	reason := errors.New("over")
+	over, end := context.WithCancelCause(t.Context())
+	end(reason)
+	err := c.Lock(name).Do(t.Context(), func(ctx context.Context) error { return context.Cause(ctx) },
+		primitives.WithHoldContext(over))
+	require.Equal(t, reason, err, "the lock is acquired, and its context is done")
+	ended, stop := context.WithCancel(t.Context())
+	stop()
+	require.ErrorIs(t, ErrOf(c.Lock(name).Acquire(ended, primitives.WithHoldContext(t.Context()))), context.Canceled)
+
+	given := primitives.WithHoldContext(t.Context())
+	member := c.Lock(name + "m")
+	for what, err := range map[string]error{
+		"a nil context":     ErrOf(c.Lock(name).Acquire(t.Context(), primitives.WithHoldContext(nil))), //nolint:staticcheck // it is refused
+		"of a handle":       ErrOf(c.Lock(name, given).Acquire(t.Context())),
+		"of a pool":         ErrOf(c.Semaphore(name, given).Acquire(t.Context())),
+		"of a joint lock":   ErrOf(primitives.NewMultiLock([]*primitives.Lock{member}, given).Acquire(t.Context())),
+		"of a member":       ErrOf(primitives.NewRedLock([]*primitives.Lock{c.Lock(name, given)}).Acquire(t.Context())),
+		"of a striped lock": ErrOf(c.Striped(name, 3, given).Lock("k").Acquire(t.Context())),
+		"of a client":       ErrOf(primitives.New(redistest.Miniredis(t).Client(t), primitives.WithDefaults(given))),
+	} {
+		require.ErrorIs(t, err, primitives.ErrInvalid, what)
+	}
+}
