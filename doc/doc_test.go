@@ -77,7 +77,8 @@ func TestFragmentsOfPagesCompile(t *testing.T) {
 	declared := regexp.MustCompile(`(?m)^\s*(\w+)(?:, (\w+))? :?= `)
 	code := surroundings
 	for _, page := range []string{
-		"../README.md", "../examples/kubernetes/README.md", "fairlock.md", "fencedlock.md", "latch.md", "lock.md",
+		"../README.md", "../examples/kubernetes/README.md", "fairlock.md", "fencedlock.md", "keyed.md", "latch.md",
+		"lock.md",
 		"multilock.md", "permitsemaphore.md", "redisson.md", "redlock.md", "rwlock.md", "semaphore.md", "striped.md",
 	} {
 		text, err := os.ReadFile(page)

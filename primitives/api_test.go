@@ -29,6 +29,7 @@ var (
 		PermitExpirableSemaphore(string, ...primitives.Option) *primitives.PermitExpirableSemaphore
 		CountDownLatch(string) *primitives.CountDownLatch
 		Striped(string, int, ...primitives.Option) *primitives.Striped
+		Keyed(...primitives.Option) *primitives.Keyed
 		Locks(context.Context, string) iter.Seq2[primitives.Info, error]
 		Numbers(context.Context, string) iter.Seq2[primitives.Info, error]
 		Inspect(context.Context, string) (primitives.Info, error)
@@ -61,6 +62,7 @@ var (
 	_ func(time.Duration) primitives.Option                = primitives.WithWaiterTimeout
 	_ func(time.Duration) primitives.Option                = primitives.WithCohort
 	_ func(time.Duration) primitives.Option                = primitives.WithMinHold
+	_ func(context.Context) primitives.Option              = primitives.WithHoldContext
 
 	_ func(...primitives.Option) primitives.ClientOption   = primitives.WithDefaults
 	_ func(string) primitives.ClientOption                 = primitives.WithClientID
@@ -92,6 +94,12 @@ var (
 		Locker(context.Context) *primitives.Locker
 		Info(context.Context) (primitives.Info, error)
 	} = (*primitives.Lock)(nil)
+	_ interface {
+		Lock(ctx context.Context, name string) error
+		TryLock(ctx context.Context, name string) (bool, error)
+		Unlock(ctx context.Context, name string) error
+		Ensure(ctx context.Context, name string) error
+	} = (*primitives.Keyed)(nil)
 	_ interface {
 		Drain(context.Context) (int, error)
 	} = (*primitives.Semaphore)(nil)

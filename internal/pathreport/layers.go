@@ -45,7 +45,7 @@ var layers = [][]string{
 		"joint/whole.go",
 		"joint/red.go",
 	},
-	6: {"locker.go", "locks.go", "inspect.go"},
+	6: {"locker.go", "keyed.go", "locks.go", "inspect.go"},
 }
 
 // layerOf returns the layer of a file, such as "engine/hold.go".

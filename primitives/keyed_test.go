@@ -1,0 +1,173 @@
+package primitives_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	. "github.com/redlatch/redlatch/internal/fixture"
+	"github.com/redlatch/redlatch/internal/redistest"
+	"github.com/redlatch/redlatch/primitives"
+)
+
+// A name is locked until it is unlocked, by any goroutine, for this Keyed and for others.
+func TestKeyedLocksAndUnlocks(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		var events Recorder
+		name := redistest.Name(t)
+		c := NewClient(t, s.Client(t), events.Option())
+		keyed, other := c.Keyed(), NewClient(t, s.Client(t)).Keyed()
+		try := func(k *primitives.Keyed) bool {
+			t.Helper()
+			locked, err := k.TryLock(t.Context(), name)
+			require.NoError(t, err)
+			return locked
+		}
+		request, done := context.WithCancel(t.Context())
+		require.NoError(t, keyed.Lock(request, name))
+		done() // the lock outlasts it
+		require.False(t, try(keyed))
+		require.False(t, try(other))
+		require.NoError(t, keyed.Lock(t.Context(), name+"2"), "another name")
+		require.ErrorIs(t, other.Unlock(t.Context(), name), primitives.ErrNotHeld)
+		require.NoError(t, keyed.Unlock(request, name), "although ctx is done")
+		require.ErrorIs(t, keyed.Unlock(t.Context(), name), primitives.ErrNotHeld)
+		require.NoError(t, keyed.Unlock(t.Context(), name+"2"))
+		require.True(t, try(other))
+		require.NoError(t, other.Unlock(t.Context(), name))
+		require.Equal(t, []primitives.EventKind{"acquired", "acquired", "released", "released"}, events.Kinds())
+		RequireClean(t, s, name)
+	})
+}
+
+// Goroutines of one process exclude each other, and those of others.
+func TestKeyedExcludes(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		name, n := redistest.Name(t), 0
+		var working sync.WaitGroup
+		for range 2 {
+			keyed := NewClient(t, s.Client(t)).Keyed()
+			for range 4 {
+				working.Go(func() {
+					for range 20 {
+						if err := keyed.Lock(t.Context(), name); err != nil {
+							t.Error(err)
+							return
+						}
+						n++
+						if err := keyed.Unlock(t.Context(), name); err != nil {
+							t.Error(err)
+						}
+					}
+				})
+			}
+		}
+		working.Wait()
+		require.Equal(t, 2*4*20, n)
+		RequireClean(t, s, name)
+	})
+}
+
+// Of many calls of Unlock at once, one unlocks.
+func TestKeyedUnlocksOnce(t *testing.T) {
+	t.Parallel()
+	keyed, name := NewClient(t, redistest.Miniredis(t).Client(t)).Keyed(), redistest.Name(t)
+	require.NoError(t, keyed.Lock(t.Context(), name))
+	var unlocked, notHeld atomic.Int32
+	var calls sync.WaitGroup
+	for range 8 {
+		calls.Go(func() {
+			err := keyed.Unlock(t.Context(), name)
+			if err == nil {
+				unlocked.Add(1)
+			} else if errors.Is(err, primitives.ErrNotHeld) {
+				notHeld.Add(1)
+			}
+		})
+	}
+	calls.Wait()
+	require.EqualValues(t, 1, unlocked.Load())
+	require.EqualValues(t, 7, notHeld.Load())
+}
+
+// After a loss, Unlock says so, and frees nothing of a later caller: that one locks after the Unlock.
+func TestKeyedAfterALoss(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		name := redistest.Name(t)
+		keyed, admin := NewClient(t, s.Client(t)).Keyed(), NewClient(t, s.Client(t))
+		for what, lose := range map[string]func(){
+			"known to the client": func() {
+				require.ErrorIs(t, keyed.Ensure(t.Context(), name), primitives.ErrLost)
+			},
+			"known to Redis only": func() {},
+		} {
+			require.NoError(t, keyed.Lock(t.Context(), name))
+			require.NoError(t, keyed.Ensure(t.Context(), name))
+			require.NoError(t, s.Client(t).Del(t.Context(), name).Err())
+			taken := Acquire(t, t.Context(), admin.Lock(name))
+			lose()
+			locked, err := keyed.TryLock(t.Context(), name)
+			require.NoError(t, err, what)
+			require.False(t, locked, what)
+			next := make(chan error, 1)
+			go func() { next <- keyed.Lock(t.Context(), name) }()
+			short, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+			require.ErrorIs(t, keyed.Lock(short, name), context.DeadlineExceeded, what)
+			cancel()
+			Release(t, taken)
+
+			require.ErrorIs(t, keyed.Unlock(t.Context(), name), primitives.ErrLost, what)
+			require.NoError(t, <-next, what)
+			held, err := admin.Lock(name).Info(t.Context())
+			require.NoError(t, err)
+			require.Len(t, held.Holders, 1, "the Unlock of the former caller has left it")
+			require.NoError(t, keyed.Unlock(t.Context(), name), what)
+		}
+		require.ErrorIs(t, keyed.Ensure(t.Context(), name), primitives.ErrNotHeld)
+
+		require.NoError(t, keyed.Lock(t.Context(), name))
+		require.NoError(t, s.Client(t).Del(t.Context(), name).Err())
+		require.NoError(t, keyed.Ensure(t.Context(), name), "it is locked again")
+		require.False(t, ErrOf(admin.Lock(name).TryAcquire(t.Context())) == nil)
+		require.NoError(t, keyed.Unlock(t.Context(), name))
+		RequireClean(t, s, name)
+	})
+}
+
+// A dead Redis is no lock that somebody has, and bad options are told.
+func TestKeyedErrors(t *testing.T) {
+	t.Parallel()
+	p := redistest.Redis(t).Proxy(t)
+	c := NewClient(t, p.Client(t, ShortTimeouts), primitives.WithCommandTimeout(500*time.Millisecond))
+	name := redistest.Name(t)
+	for _, bad := range []primitives.Option{primitives.WithLease(-1), primitives.WithHoldContext(t.Context())} {
+		require.ErrorIs(t, c.Keyed(bad).Lock(t.Context(), name), primitives.ErrInvalid)
+		require.ErrorIs(t, ErrOf(c.Keyed(bad).TryLock(t.Context(), name)), primitives.ErrInvalid)
+	}
+	require.ErrorIs(t, c.Keyed().Lock(t.Context(), ""), primitives.ErrInvalid)
+	keyed := c.Keyed(primitives.WithWait(300 * time.Millisecond))
+	require.NoError(t, keyed.Lock(t.Context(), name+"kept"))
+	require.ErrorIs(t, keyed.Lock(t.Context(), name+"kept"), primitives.ErrNotAcquired, "the wait is over")
+
+	p.BlackHole(true)
+	failed := make(chan error, 1)
+	go func() { failed <- keyed.Lock(t.Context(), name) }()
+	require.ErrorIs(t, ErrOf(keyed.TryLock(t.Context(), name)), primitives.ErrUnavailable)
+	require.ErrorIs(t, <-failed, primitives.ErrUnavailable)
+	p.BlackHole(false)
+
+	closing, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	require.Error(t, c.Close(closing), "Close counts the lock")
+	require.ErrorIs(t, keyed.Lock(t.Context(), name), primitives.ErrClosed)
+	require.ErrorIs(t, keyed.Unlock(t.Context(), name+"kept"), primitives.ErrClosed)
+	require.ErrorIs(t, keyed.Unlock(t.Context(), name+"kept"), primitives.ErrNotHeld)
+}
