@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -62,6 +63,7 @@ type Client struct {
 	once           scripts.Sender // of scripts that the caller repeats
 	hub            *pubsub.Hub
 	acquisitions   atomic.Uint64 // number of the latest acquisition
+	numbersBegin   uint64        // after this one: those up to it may be of an earlier life of the same id
 	slotted        atomic.Bool   // rdb is no cluster client, but Redis has refused keys of two slots
 	queues         fairQueues    // of waiters for fair locks
 	multiListeners sync.Map      // of *multiListener, by the name of a multi lock for which requests wait
@@ -194,10 +196,11 @@ func New(rdb redis.UniversalClient, opts ...ClientOption) (*Client, error) {
 	})
 	c.run.OnReturn(c.redisReturned)
 	config := engine.Config{
-		Renew: c.renew, Classify: classify, Unanswered: unanswered, CutShort: scripts.CutShort,
+		Renew: c.renew, Try: scripts.Try, Classify: classify, Unanswered: unanswered, CutShort: scripts.CutShort,
 		Settled: settled, Describe: failed, Lost: newLossError, Address: c.address,
 		Explain:  func(r *engine.Resource, err error) error { return describeForeign(r.Kind, err) },
-		NewOwner: c.newOwner, HolderTag: presence.TagOf, Server: c.server, Observe: c.observer(), Logger: c.logs.Logger(),
+		NewOwner: c.newOwner, IsOwn: c.isOwn, HolderTag: presence.TagOf, Server: c.server, Observe: c.observer(),
+		Logger:      c.logs.Logger(),
 		HasReplicas: c.cluster || c.replicas > 0 || hasSentinel, Touch: c.touch, Moved: c.presence.AskAll,
 		HoldAdded: c.presence.Wake, WaitBegan: c.presence.WaitBegan, WaitEnded: c.presence.WaitEnded,
 		CanLinger: c.presence.CanLinger, Ask: c.presence.AskFor,
@@ -238,6 +241,7 @@ func configure(rdb redis.UniversalClient, opts []ClientOption) (*Client, error) 
 			o.apply(c)
 		}
 	}
+	c.numbersBegin = c.acquisitions.Load()
 	c.defaults.check(c.sharded == nil || !*c.sharded || c.cluster, "sharded pub/sub without a cluster")
 	return c, c.defaults.err
 }
@@ -274,6 +278,16 @@ func (c *Client) ID() string { return c.id }
 func (c *Client) newOwner() engine.Owner {
 	n := c.acquisitions.Add(1)
 	return engine.Owner{ID: numbered(nil, c.id, n), Number: n}
+}
+
+// isOwn implements [engine.Config].IsOwn. An earlier life of the client id has made other numbers.
+func (c *Client) isOwn(ownerID string) (own, known bool) {
+	if !presence.IsPrivate(ownerID) {
+		return false, false
+	}
+	of, number, _ := strings.Cut(ownerID, ":")
+	n, err := strconv.ParseUint(number, 10, 64)
+	return err == nil && of == c.id && n > c.numbersBegin && n <= c.acquisitions.Load(), true
 }
 
 // rememberFor is how long Redis must remember the release or rollback of o. If an attempt to

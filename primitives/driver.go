@@ -197,8 +197,8 @@ func (d *fieldDriver) probe(o *engine.Ownership) []any {
 }
 
 // acquiredResult returns the result of an acquisition. "again" means that WithNonReentrant forbids a
-// second count, "lost" that the hold to nest under is gone, so its holds must end. A negative PTTL means that
-// the hash has no TTL, or that it is not known when a lease ends. When to retry is then unknown.
+// second count, "lost" that the hold to nest under is gone, so its holds must end. A PTTL of -1 means that
+// the hash has no TTL. Any other negative one means that it is not known when a lease ends.
 func acquiredResult(reply scripts.Acquired, err error) (engine.Result, error) {
 	res := engine.Result{InDoubt: reply.Doubt, Free: int(reply.Left)}
 	switch {
@@ -219,8 +219,11 @@ func acquiredResult(reply scripts.Acquired, err error) (engine.Result, error) {
 		res.Met = errNoCount
 	}
 	res.RetryAfter, res.Holder = -1, reply.Holder
-	if reply.PTTL >= 0 {
+	switch {
+	case reply.PTTL >= 0:
 		res.RetryAfter = fromMillis(min(reply.PTTL, maxDuration.Milliseconds()))
+	case reply.PTTL == -1:
+		res.RetryAfter = engine.Endless
 	}
 	return res, nil
 }

@@ -38,7 +38,8 @@ var (
 	// ErrDeadlock: the caller would wait for itself: a reader that wants to write, or a nested
 	// acquisition WithNonReentrant.
 	ErrDeadlock = engine.ErrDeadlock
-	// ErrUnsupported: this primitive has no such operation.
+	// ErrUnsupported: this primitive has no such operation. Or the server lacks a command that the library needs, such as
+	// PUBLISH or EVALSHA: the error names it.
 	ErrUnsupported = engine.ErrUnsupported
 	// ErrClosed: the client is closed, or closing.
 	ErrClosed = engine.ErrClosed
@@ -84,6 +85,9 @@ func failed(r *engine.Resource, op string, err error) error {
 	}
 	if errors.Is(err, scripts.ErrClosed) {
 		err = ErrClosed
+	}
+	if _, lacks := errors.AsType[*scripts.LackingError](err); lacks && !errors.Is(err, ErrUnsupported) {
+		err = fmt.Errorf("%w: %w", ErrUnsupported, err)
 	}
 	if r.Core != nil {
 		err = r.Core.Unavailable(err)

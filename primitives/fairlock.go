@@ -242,10 +242,13 @@ func (d *fairDriver) refresh(
 func isFree(reply scripts.FairLockRefreshReply) bool { return reply.PTTL == -2 }
 
 // changesIn is the time until the lease of the holder ends, or the time that the next owner of a free lock has
-// left. Negative: unknown.
+// left: [engine.Endless], or another negative time if it is unknown.
 func changesIn(reply scripts.FairLockRefreshReply) time.Duration {
-	if isFree(reply) && reply.Next != "" {
+	switch {
+	case isFree(reply) && reply.Next != "":
 		return fromMillis(reply.NextLeft)
+	case reply.PTTL == -1:
+		return engine.Endless
 	}
 	return fromMillis(reply.PTTL)
 }

@@ -135,7 +135,7 @@ func (h *handle) withType(ctx context.Context, err error) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, typeTimeout)
 	defer cancel()
-	text := fmt.Sprintf("WRONGTYPE: the key does not hold %s", inWords(h.res.Kind))
+	text := fmt.Sprintf("WRONGTYPE: a key beside %q does not hold what belongs to %s", h.res.Name, inWords(h.res.Kind))
 	for _, key := range h.parts() {
 		if found := key.otherType(ctx); found != "" {
 			text = fmt.Sprintf("WRONGTYPE: key %q holds a %s, not %s", key.raw(), found, inWords(key.res.Kind))
@@ -145,8 +145,11 @@ func (h *handle) withType(ctx context.Context, err error) error {
 	if h.joint != nil { // the other members' errors stay
 		text = err.Error() + "; " + text
 	}
-	return &foreignError{text + ": use another name, or delete the key", err}
+	return &foreignError{text + ": " + foreignAdvice, err}
 }
+
+// foreignAdvice does not say "delete the key": during a migration it is often the other library's lock, which is held.
+const foreignAdvice = "use another name; another library may hold a lock there, so find out which program writes the key"
 
 // otherType asks for the type of the main key. It returns "" if the type is right, if there is no key, or
 // without an answer.

@@ -137,7 +137,7 @@ type FairLockAcquireReply struct {
 // Do runs the script. Redis returns 0 when acquired; "over" when this acquisition has ended;
 // "again" when a second count is refused; "lost" when the outer hold is gone; when refused
 // {holder's pttl, holder}, and, in the queue, the time at which it joined, and 1 if Redisson holds
-// the lock, or may before it. In the queue the pttl is -1 if the client sent a heartbeat a moment
+// the lock, or may before it. In the queue the pttl is -2 if the client sent a heartbeat a moment
 // ago: its refresh reads it.
 func (c FairLockAcquire) Do(ctx context.Context, by Sender) (FairLockAcquireReply, error) {
 	keys := []any{
@@ -975,8 +975,9 @@ type PermitSemaphoreAcquire struct {
 }
 
 // Do runs the script. Redis returns {1, free permits} when acquired; {0, free permits, ms until a
-// lease ends} when there are too few: -1 when none will end, 0 when more are to be collected; {0}
-// when no number is set; "over" when this acquisition was released already.
+// lease ends} when there are too few: -1 when none will ever end, -2 when nobody has one, 0 when
+// more are to be collected; {0} when no number is set; "over" when this acquisition was released
+// already.
 func (c PermitSemaphoreAcquire) Do(ctx context.Context, by Sender) (Acquired, error) {
 	keys := []any{c.Main, c.Channel, c.MemoryKey, c.own().Leases, c.Mark}
 	args := []any{

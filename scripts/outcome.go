@@ -70,8 +70,8 @@ type Error struct {
 	Closed  bool    // the redis client is closed: no later command can succeed
 	// Answered: Redis answered the last attempt with an error of its own, whatever became of those before.
 	Answered bool
-	// Denied: the script was stopped halfway, because the user may not run one of its commands. What it had written
-	// stays.
+	// Denied: the script was stopped halfway, because the user may not run one of its commands, or the server does not
+	// have it. What it had written stays.
 	Denied bool
 	// Ended: the caller's context ended the call, and no attempt of it had failed before.
 	Ended bool
@@ -109,6 +109,10 @@ func failure(script string, err error, outcome Outcome) *Error {
 	}
 	_, inScript := e.Err.(*scriptError) //nolint:errorlint // else the script was not run, or it has refused
 	e.Denied = inScript && redisutil.LacksRights(err)
+	if missing := lacking(script, err); missing != nil {
+		e.Err = missing
+		e.Denied = missing.inScript
+	}
 	if i, ok := errors.AsType[*interrupted](err); ok {
 		e.Ended = i.ended && i.before == nil
 		if e.Ended {

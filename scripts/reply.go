@@ -94,7 +94,7 @@ type Acquired struct {
 	Token   int64   // granted: the last fencing token that was reserved, or the epoch of a semaphore; 0: none
 	Left    int64   // permits that are left
 	Refusal Refusal // not granted; "": somebody else holds the lock, or may claim it, or too few permits are left
-	PTTL    int64   // somebody else holds: how long, ms; negative: not known
+	PTTL    int64   // somebody else holds: how long, ms; -1: for ever; -2: not known
 	Holder  string  // the id; "" if nobody is the holder
 }
 
@@ -241,7 +241,7 @@ func readFairReleased(reply Reply, err error) (FairReleased, error) {
 // readPermits reads the reply to an acquisition of permits: {1, left, epoch} when it was granted, else {0, left, ms
 // until a lease ends}, or {0} if no number is set. Not every kind has the last element.
 func readPermits(reply Reply, err error) (Acquired, error) {
-	got := Acquired{Reply: reply, PTTL: -1}
+	got := Acquired{Reply: reply, PTTL: -2}
 	if err == nil && reply.Value == string(Over) {
 		got.Refusal = Over
 		return got, nil

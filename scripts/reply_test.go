@@ -67,12 +67,12 @@ func TestReplies(t *testing.T) {
 		{"released", fair, int64(1), FairReleased{Held: true}},
 		{"granted to a waiter here", fair, "payload", FairReleased{Held: true, Grant: "payload"}},
 
-		{"granted", permits, list(int64(1), int64(4), int64(7)), Acquired{Granted: true, Left: 4, Token: 7, PTTL: -1}},
-		{"granted, with leases", permits, list(int64(1), int64(4)), Acquired{Granted: true, Left: 4, PTTL: -1}},
-		{"too few", permits, list(int64(0), int64(4)), Acquired{Left: 4, PTTL: -1}},
+		{"granted", permits, list(int64(1), int64(4), int64(7)), Acquired{Granted: true, Left: 4, Token: 7, PTTL: -2}},
+		{"granted, with leases", permits, list(int64(1), int64(4)), Acquired{Granted: true, Left: 4, PTTL: -2}},
+		{"too few", permits, list(int64(0), int64(4)), Acquired{Left: 4, PTTL: -2}},
 		{"too few, a lease ends soon", permits, list(int64(0), int64(4), int64(9)), Acquired{Left: 4, PTTL: 9}},
-		{"no number", permits, list(int64(0)), Acquired{Refusal: Unset, PTTL: -1}},
-		{"a late copy", permits, "over", Acquired{Refusal: Over, PTTL: -1}},
+		{"no number", permits, list(int64(0)), Acquired{Refusal: Unset, PTTL: -2}},
+		{"a late copy", permits, "over", Acquired{Refusal: Over, PTTL: -2}},
 
 		{"nobody held", ids, int64(0), IDs{}},
 		{"two held", ids, list("a", "b"), IDs{Found: true, IDs: []string{"a", "b"}}},

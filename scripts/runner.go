@@ -469,10 +469,26 @@ func (r *Runner) noteAnswered(err error) {
 	}
 }
 
+// tryKey is the key of contexts that Try returns.
+type tryKey struct{}
+
+// Try returns a context for calls that do not wait for the end of a temporary refusal, such as NOREPLICAS or BUSY. They
+// repeat their command once, after a short pause, and then fail.
+func Try(ctx context.Context) context.Context { return context.WithValue(ctx, tryKey{}, true) }
+
+func isTry(ctx context.Context) bool { return ctx.Value(tryKey{}) != nil }
+
+// repeatedTries is how often a call with a context of Try repeats a command that Redis refuses for the moment.
+const repeatedTries = 1
+
+// elsewhere lists the prefixes of refusals that name another server, which a call asks then.
+var elsewhere = []string{"MOVED ", "ASK "}
+
 // failures is what a call knows of its failed attempts.
 type failures struct {
 	attempts int
 	counted  int        // attempts that use up the configured retries: all but temporary refusals
+	refusals int        // attempts that Redis has refused for the moment
 	doubt    bool       // an attempt has an unknown outcome
 	reason   error      // why the latest finished attempt failed
 	slow     []*pending // earlier attempts that may still be answered
@@ -508,19 +524,22 @@ func (r *Runner) again(ctx context.Context, c call, probe *prober, failed *failu
 	got := classify(err)
 	rereading := r.noteFailed(ctx, got)
 	failed.doubt = failed.doubt || got.outcome == Unknown
-	if !got.notNow {
-		failed.counted++
-	}
 	if failed.former.isOld(r, err) && ctx.Err() == nil {
 		failed.reason = err
 		return nil
+	}
+	if got.notNow {
+		failed.refusals++
+	} else {
+		failed.counted++
 	}
 	isLast := failed.counted > r.retries &&
 		!(dialedNothing(err, failed.reason) && r.sleep(ctx, c.end, probe.soon(), nil) && probe.isBack())
 	if got.transient && isLast && len(failed.slow) > 0 {
 		return errSlow
 	}
-	if !got.transient || isLast || !r.pause(ctx, c.end, failed.attempts, err, rereading) {
+	isRefused := failed.refusals > repeatedTries && isTry(ctx) && !repliedWith(err, elsewhere...)
+	if !got.transient || isLast || isRefused || !r.pause(ctx, c.end, failed.attempts, err, rereading) {
 		// Add why the attempt before failed. classify looks at the interruption first, so this does not
 		// decide what the error means.
 		if i, ok := errors.AsType[*interrupted](err); ok && failed.reason != nil {

@@ -16,6 +16,7 @@ import (
 
 	"github.com/redlatch/redlatch/internal/redisutil"
 	"github.com/redlatch/redlatch/primitives"
+	"github.com/redlatch/redlatch/scripts"
 )
 
 // Exit codes. Scripts depend on them: see doc/cli.md.
@@ -92,9 +93,12 @@ func exitCode(ctx context.Context, err error) int {
 	if !ok {
 		sig, ok = errors.AsType[*signalError](context.Cause(ctx))
 	}
+	_, lacksCommand := errors.AsType[*scripts.LackingError](err)
 	switch {
 	case ok:
 		return exitSignal + int(sig.signal)
+	case lacksCommand: // Redis refuses
+		return exitUnreachable
 	case errors.Is(err, primitives.ErrInvalid), errors.Is(err, primitives.ErrUnsupported),
 		errors.Is(err, primitives.ErrForeign):
 		return exitUsage

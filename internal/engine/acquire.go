@@ -48,6 +48,7 @@ func (r *Resource) Acquire(ctx context.Context, terms *Terms, limit time.Duratio
 	default:
 		if err = c.Begin(ctx); err != nil {
 			err = new(Request).explain(ctx, c, err)
+			r.complete(err, began)
 		}
 	}
 	if err != nil {
@@ -71,6 +72,7 @@ func (r *Resource) Acquire(ctx context.Context, terms *Terms, limit time.Duratio
 		kind = EventAcquired
 		hold, err = r.AcquireOutermost(ctx, q, began)
 	}
+	r.complete(err, began)
 
 	if c.Observe != nil {
 		r.EmitResult(ctx, kind, hold, q.Wait.since(began), err)
@@ -140,7 +142,7 @@ func (r *Resource) NewRequest(terms *Terms) *Request {
 // counts. It blocks as long as q may wait, and then for the first attempt of a rollback.
 func (r *Resource) AcquireOutermost(ctx context.Context, q *Request, began time.Time) (*Hold, error) {
 	c := r.Core
-	trying, stop := q.Wait.Bound(ctx, true)
+	trying, stop := q.trying(ctx, r)
 	defer stop()
 	returned := false
 	defer onPanic(&returned, func() {
@@ -178,6 +180,15 @@ func (r *Resource) AcquireOutermost(ctx context.Context, q *Request, began time.
 	return hold, err
 }
 
+// trying returns a context for the attempts of q. It ends with the wait, as far as q has one. Members of a joint lock
+// have the context of the joint lock's attempt, which knows whether that waits.
+func (q *Request) trying(ctx context.Context, r *Resource) (context.Context, context.CancelFunc) {
+	if q.Wait.IsSingleTry() && q.Group == nil {
+		ctx = r.Core.Try(ctx)
+	}
+	return q.Wait.Bound(ctx, true)
+}
+
 // Await blocks until the driver grants a request that acquires nothing, such as one that waits for an
 // open latch. There is no hold, and nothing to roll back. The caller is a call that Close waits for.
 func (r *Resource) Await(ctx context.Context, terms *Terms) error {
@@ -196,6 +207,7 @@ func (r *Resource) Await(ctx context.Context, terms *Terms) error {
 			err = context.Cause(ctx)
 		}
 	}
+	r.complete(err, began)
 	if q.Wait.waited {
 		r.Core.emit(Event{Kind: EventWaited, Resource: r, Waited: q.Wait.since(began), Err: err, Ctx: ctx})
 	}

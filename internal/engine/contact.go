@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 	"sync"
 	"time"
 )
@@ -38,6 +39,7 @@ type refusal struct {
 	refused bool
 	holder  string    // "": unknown
 	until   time.Time // when that holder's lease ends; zero: unknown
+	endless bool      // that lease never ends
 	reason  error     // if it is not the holder
 }
 
@@ -61,12 +63,12 @@ func (k *Contact) Asking() {
 }
 
 // Answered notes that somebody has the lock: the other waiters still wait for it. holder is the holder's id,
-// "" if it is unknown. left is the time until the holder's lease ends, negative if it is unknown. reason is another
-// reason of a refusal, or nil.
+// "" if it is unknown. left is the time until the holder's lease ends: [Endless], or another negative time if it is
+// unknown. reason is another reason of a refusal, or nil.
 func (k *Contact) Answered(holder string, left time.Duration, reason error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.heard = heard{refusal: refusal{refused: true, holder: holder, reason: reason}}
+	k.heard = heard{refusal: refusal{refused: true, holder: holder, endless: left == Endless, reason: reason}}
 	if left >= 0 {
 		k.until = time.Now().Add(left)
 	}
@@ -216,7 +218,7 @@ func (q *Request) gaveUp(ctx context.Context, outage error) *gaveUpError {
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	g.holder, g.left, g.reason = k.holder, max(0, time.Until(k.until)), k.reason
+	g.holder, g.left, g.endless, g.reason = k.holder, max(0, time.Until(k.until)), k.endless, k.reason
 	switch asked := time.Since(k.asked); {
 	case k.failed != nil:
 		if g.failed = k.failed; k.again {
@@ -251,11 +253,25 @@ type gaveUpError struct {
 	cause   error         // of the caller's context; nil: it has not ended
 	refused bool          // matches ErrNotAcquired
 	holder  string        // "": unknown
+	own     bool          // the holder is this client
 	left    time.Duration // of the holder's lease; 0: unknown
+	endless bool          // that lease never ends
 	reason  error         // of the refusal
 	failed  error         // matches ErrUnavailable if it is not nil
 	silent  time.Duration // since the last answer; 0: failed says it, or unknown
 	cut     error         // an attempt that was cut short before it could count as failed
+	waited  time.Duration // how long the whole call took; 0: unknown
+}
+
+// complete adds to err, the error of an acquisition of r, what only the whole call knows: how long it took, and whether
+// its own client holds the lock. An error that says nothing of a wait stays as it is.
+func (r *Resource) complete(err error, began time.Time) {
+	g, ok := err.(*gaveUpError) //nolint:errorlint // of this call, not of a member
+	if !ok {
+		return
+	}
+	g.waited = time.Since(began)
+	g.own = g.holder != "" && r.Core.owns(r, g.holder)
 }
 
 // LeaseLeft is how soon the lease of the holder ends that refused the acquisition; 0 if that is unknown.
@@ -288,16 +304,44 @@ func (g *gaveUpError) Error() string {
 			text += " for another " + g.left.Round(time.Millisecond).String()
 		}
 	}
-	if g.refused && g.reason != nil {
-		text += " (" + g.reason.Error() + ")"
+	if notes := g.notes(); g.refused && len(notes) > 0 {
+		text += " (" + strings.Join(notes, "; ") + ")"
 	}
-	switch {
-	case g.failed == nil:
-		return text
-	case g.refused:
+	if g.refused && g.failed != nil {
 		text += "; " + unavailable
 	}
-	return text + ": " + g.failed.Error()
+	if g.failed != nil {
+		text += ": " + g.failed.Error()
+	}
+	if g.waited >= silentAfter {
+		text += "; gave up after " + shortened(g.waited)
+	}
+	return text
+}
+
+// notes are what is known of the holder and of the refusal, besides the holder's id and lease.
+func (g *gaveUpError) notes() (notes []string) {
+	switch {
+	case g.reason != nil:
+		notes = append(notes, g.reason.Error())
+	case g.own:
+		notes = append(notes, "held by this client")
+	}
+	switch {
+	case g.endless && g.holder != "":
+		notes = append(notes, "never expires")
+	case g.endless:
+		notes = append(notes, "its holders never expire")
+	}
+	return notes
+}
+
+// shortened returns a duration for people, with two or three digits.
+func shortened(d time.Duration) string {
+	if d < time.Second {
+		return d.Round(time.Millisecond).String()
+	}
+	return d.Round(100 * time.Millisecond).String()
 }
 
 // Unwrap returns the facts that the error joins.

@@ -33,9 +33,9 @@ func TestAcquireTellsABusyLockFromASilentServer(t *testing.T) {
 	}{
 		{name: "busy", held: true, limit: NoWait, busy: true, text: "not acquired: held by b:1 for another 30s"},
 		{name: "busy until the limit", held: true, limit: 300 * ms, busy: true,
-			text: "not acquired: held by b:1 for another 29.7s"},
+			text: "not acquired: held by b:1 for another 29.7s; gave up after 300ms"},
 		{name: "busy until the context ends", held: true, limit: Forever, cancel: 300 * ms, busy: true, reason: errCause,
-			text: "not acquired: the caller stopped: held by b:1 for another 29.7s"},
+			text: "not acquired: the caller stopped: held by b:1 for another 29.7s; gave up after 300ms"},
 		{name: "no answer within 100 ms of a wait", faults: []Fault{lost}, limit: 90 * ms, busy: true},
 		{name: "no answer within 100 ms of a context", faults: []Fault{lost}, limit: Forever, cancel: 90 * ms,
 			busy: true, reason: errCause},
@@ -48,7 +48,7 @@ func TestAcquireTellsABusyLockFromASilentServer(t *testing.T) {
 			limit: 50 * ms, silent: true, reason: ErrBusy},
 		{name: "refused for the moment until the context ends", faults: slices.Repeat([]Fault{{Err: ErrBusy}}, 10),
 			limit: 10 * time.Second, cancel: 220 * ms, silent: true, reason: errCause,
-			text: "Redis unavailable for 200ms: the caller stopped: busy"},
+			text: "Redis unavailable for 200ms: the caller stopped: busy; gave up after 220ms"},
 		{name: "busy, then down", held: true, polling: true, faults: []Fault{{}, down, down, down, down, down},
 			limit: 150 * ms, busy: true, silent: true, reason: ErrDown},
 		{

@@ -25,6 +25,9 @@ type Config struct {
 	// Ready prepares the client for its first command. Every call that needs the server waits for it. Nil: there is
 	// nothing to prepare.
 	Ready func(ctx context.Context) error
+	// Try returns a context for the attempts of an acquisition that does not wait. A server that refuses for the moment
+	// then ends them soon.
+	Try func(ctx context.Context) context.Context
 	// Classify reports what may have become of a command that failed with err. Nil is no failure.
 	Classify func(err error) Failure
 	// Unanswered makes the error of an operation for which the engine stopped waiting. Classify reports
@@ -52,6 +55,9 @@ type Config struct {
 	// HolderTag groups the holds whose takeovers are announced together; "" for none. It is called with
 	// a mutex held, so it must only compute.
 	HolderTag func(ownerID string) string
+	// IsOwn reports whether this client has made an owner's id, for an acquisition of its own. known is false for an
+	// id that no client has made. It must only compute.
+	IsOwn func(ownerID string) (own, known bool)
 	// Server returns what stands for the server that has a resource now: resources of equal servers fail
 	// together. It must only compute.
 	Server func(r *Resource) any

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"math"
 	"time"
 )
 
@@ -269,7 +270,7 @@ type Result struct {
 	Lease time.Duration
 	Free  int // how many permits are left for others
 
-	// RetryAfter, when refused, is how soon the holder's lease ends. Negative: unknown.
+	// RetryAfter, when refused, is how soon the holder's lease ends. [Endless]: never. Else negative: unknown.
 	RetryAfter time.Duration
 	Holder     string // refused: the id of the holder, if there is one
 	// Busy is what the holder holds, when refused, if that is a member of the joint lock that was asked for.
@@ -281,6 +282,9 @@ type Result struct {
 
 	streak streak // granted by a hand-off: the series of hand-offs that it continues
 }
+
+// Endless is the rest of a lease that never ends, such as that of a lock without a TTL.
+const Endless = time.Duration(math.MinInt64)
 
 // Resource is one name of one kind on one client. A handle of package primitives has one. It is
 // immutable, so many goroutines may use it.

@@ -124,6 +124,22 @@ func (l *holdList) list() (holds []*Hold) {
 
 func (l *holdList) len() int { return len(l.list()) }
 
+// owns reports whether this client holds r under an owner's id. If no client has made the id, only the holds tell.
+func (c *Core) owns(r *Resource, ownerID string) bool {
+	if own, known := c.IsOwn(ownerID); known {
+		return own
+	}
+	l := &c.holds
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for h := l.all.First; h != nil; h = h.Next {
+		if h.r.Name == r.Name && h.ID() == ownerID {
+			return true
+		}
+	}
+	return false
+}
+
 // tag is the tag of a hold that can be lost. It is "" for other holds, and for joint holds, because
 // their members have tags.
 func (h *Hold) tag() string {

@@ -101,7 +101,7 @@ func (r *Resource) nestNow(ctx context.Context, outer *Hold, q *Request) (*Hold,
 		return r.reacquire(ctx, outer, q)
 	}
 	ttl := q.Terms.FirstTTL()
-	trying, stop := q.Wait.Bound(ctx, true)
+	trying, stop := q.trying(ctx, r)
 	defer stop()
 	q.asking()
 	sent, err := o.nest(trying, outer, ttl)

@@ -66,6 +66,7 @@ func (s *Server) NewClient(id string, options ...func(*engine.Config)) *Client {
 	c := &Client{s: s, ID: id, Hurried: make(chan struct{}), stopped: make(chan struct{}), Closed: make(chan struct{})}
 	config := engine.Config{
 		Renew:      c.renewBatch,
+		Try:        func(ctx context.Context) context.Context { return ctx },
 		Classify:   Classify,
 		Unanswered: Unanswered,
 		CutShort:   cutShort,
@@ -82,6 +83,10 @@ func (s *Server) NewClient(id string, options ...func(*engine.Config)) *Client {
 			c.Mu.Lock()
 			defer c.Mu.Unlock()
 			c.Events = append(c.Events, e)
+		},
+		IsOwn: func(id string) (own, known bool) {
+			maker, _, known := strings.Cut(id, ":")
+			return maker == c.ID, known
 		},
 		HolderTag:      func(id string) string { return strings.SplitN(id, ":", 2)[0] },
 		Server:         func(*engine.Resource) any { return nil },

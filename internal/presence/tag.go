@@ -15,7 +15,7 @@ func ClientTag(uuid string) string { return strings.ReplaceAll(uuid, "-", "")[:t
 // TagOf returns the tag of the client that made an id. An id that no client made, such as one of
 // [WithOwner], has a hash for a tag. All users of the id compute the same one.
 func TagOf(id string) string {
-	if uuid, _, ok := strings.Cut(id, ":"); ok && len(uuid) == uuidLength && isUUID(uuid) {
+	if uuid := uuidOf(id); uuid != "" {
 		return ClientTag(uuid)
 	}
 	if permit, _, _ := strings.Cut(id, ","); isHex(permit, permitDigits) { // the first of a list
@@ -24,6 +24,17 @@ func TagOf(id string) string {
 	sum := fnv.New64a()
 	_, _ = sum.Write([]byte(id))
 	return fmt.Sprintf("%016x", sum.Sum64())
+}
+
+// IsPrivate reports whether a client has made an id for an acquisition of its own: a lock's, not a permit's.
+func IsPrivate(id string) bool { return uuidOf(id) != "" }
+
+// uuidOf is the uuid with which a private id begins; "" if it is none.
+func uuidOf(id string) string {
+	if uuid, _, ok := strings.Cut(id, ":"); ok && len(uuid) == uuidLength && isUUID(uuid) {
+		return uuid
+	}
+	return ""
 }
 
 // uuidLength is the length of a uuid with its dashes.

@@ -17,7 +17,7 @@
 -- returns  acquired {since text, is_foreign flag}: 0 when acquired; "over" when this acquisition
 --          has ended; "again" when a second count is refused; "lost" when the outer hold is gone;
 --          when refused {holder's pttl, holder}, and, in the queue, the time at which it joined,
---          and 1 if Redisson holds the lock, or may before it. In the queue the pttl is -1 if the
+--          and 1 if Redisson holds the lock, or may before it. In the queue the pttl is -2 if the
 --          client sent a heartbeat a moment ago: its refresh reads it
 local lock = fair_lock(KEYS)
 local owner, ttl_ms, publish = ARGV[1], ARGV[2], ARGV[3]
@@ -194,7 +194,7 @@ end
 local no_redisson_holder = not holder or holder == noted_holder or holder_is_redlatch
   or holder_client == client_id
 return {
-  is_recent and -1 or redis.call('pttl', lock.hash), holder or '',
+  is_recent and -2 or redis.call('pttl', lock.hash), holder or '',
   -- Only a private waiter can be granted the lock in the queue, even if a shared one has the same
   -- id.
   wants_grant and since or '', (mixed or not no_redisson_holder) and 1 or 0,

@@ -11,8 +11,9 @@
 -- ARGV[4]  ttl_ms (ms)
 -- ARGV[5]  mark_ttl_ms (ms, optional)
 -- returns  permits: {1, free permits} when acquired; {0, free permits, ms until a lease
---          ends} when there are too few: -1 when none will end, 0 when more are to be collected;
---          {0} when no number is set; "over" when this acquisition was released already
+--          ends} when there are too few: -1 when none will ever end, -2 when nobody has one, 0 when
+--          more are to be collected; {0} when no number is set; "over" when this acquisition was
+--          released already
 local permits_key, channel, memory_key, leases = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local publish, max_collected, ids, ttl_ms = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4]
 local mark, mark_ttl_ms = KEYS[5], ARGV[5]
@@ -90,7 +91,10 @@ end
 if expired > 0 then
   next_end = first_end()
 end
-if not next_end or next_end == never_ends then
+if not next_end then
+  return {0, free, -2}
+end
+if next_end == never_ends then
   return {0, free, -1}
 end
 return {0, free, math.max(next_end - now, 0)}

@@ -51,14 +51,19 @@ var (
 	silent    = dialing(func(conn net.Conn) { _, _ = io.Copy(io.Discard, conn) })
 	hangingUp = dialing(func(conn net.Conn) { _, _ = conn.Read(make([]byte, 1<<16)) })
 	// loading answers as a Redis that reads its data, for ever.
-	loading = dialing(func(conn net.Conn) {
+	loading = refusing("LOADING Redis is loading the dataset in memory")
+)
+
+// refusing answers as a Redis that refuses all commands.
+func refusing(refusal string) dialer {
+	return dialing(func(conn net.Conn) {
 		in := bufio.NewReaderSize(conn, 1<<20) // holds what a client writes at once: a pipe has no buffer
 		for {
 			args, err := readCommand(in)
 			if err != nil || len(args) == 0 {
 				return
 			}
-			answer := "-LOADING Redis is loading the dataset in memory\r\n"
+			answer := "-" + refusal + "\r\n"
 			switch strings.ToLower(args[0]) {
 			case "hello":
 				answer = "-ERR unknown command\r\n"
@@ -70,7 +75,7 @@ var (
 			}
 		}
 	})
-)
+}
 
 // readCommand reads a command as clients send it: *N, and then $LENGTH and the bytes of each argument.
 func readCommand(in *bufio.Reader) (args []string, err error) {
@@ -534,7 +539,9 @@ func TestErrorTexts(t *testing.T) {
 		},
 	} {
 		s.Client(t).RPush(t.Context(), "list", "x")
-		require.ErrorContains(t, ErrOf(acquire()), `key "list" holds a list, not `+want+": use another name")
+		err := ErrOf(acquire())
+		require.ErrorContains(t, err, `key "list" holds a list, not `+want+": use another name")
+		require.NotContains(t, err.Error(), "delete", "it may be a lock of another library")
 	}
 }
 

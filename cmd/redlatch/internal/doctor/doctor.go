@@ -48,9 +48,11 @@ var ErrUnreachable = errors.New("redis is out of reach")
 type exam struct {
 	Config
 	cluster bool
-	nodes   []*node // the masters
-	name    string  // throw-away
-	unfit   bool    // a check found that nothing can be written, so the others do not try
+	nodes   []*node       // the masters
+	name    string        // throw-away
+	unfit   bool          // a check found that nothing can be written, so the others do not try
+	latency time.Duration // of a command; 0: not known yet
+	seen    sight         // of a server that did not answer a PING in time
 }
 
 // node is one server and what it says about itself.
@@ -79,11 +81,13 @@ func checks() []check {
 		{"maxmemory-policy", eachNode(policy)},
 		{"memory", eachNode(memory)},
 		{"evictions", eachNode(evictions)},
+		{"flushes", eachNode(flushes)},
 		{"persistence", eachNode(persistence)},
 		{"replicas", eachNode(replicas)},
 		{"clients", eachNode(clients)},
 		{"timeouts", eachNode(timeouts)},
 		{"clock", clock},
+		{"commands", commands},
 		{"scripts", scriptCalls},
 		{"acl", rights},
 		{"pubsub", pubsub},
@@ -128,19 +132,24 @@ func Run(ctx context.Context, cfg Config) (failed bool, err error) {
 	return failed, nil
 }
 
-// bounded returns a context for one call.
+// commandsPerCheck is more than any check sends, one after another. A slow server is no silent one, so a check has time
+// for the answers to all of them.
+const commandsPerCheck = 20
+
+// bounded returns a context for one check of a server.
 func (e *exam) bounded(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(ctx, e.Timeout)
+	return context.WithTimeout(ctx, e.Timeout+commandsPerCheck*e.latency)
 }
 
 // connect pings Redis and reads what each master says about itself. Its errors, one of each master, mean that no check
 // can run.
 func (e *exam) connect(ctx context.Context) []error {
+	err := e.ping(ctx)
+	if err != nil && !forbidden(err) {
+		return []error{e.unreached(err)}
+	}
 	ctx, cancel := e.bounded(ctx)
 	defer cancel()
-	if err := redisutil.Ping(ctx, e.Redis); err != nil && !forbidden(err) {
-		return []error{e.named(e.Where(), err)}
-	}
 	switch c := e.Redis.(type) {
 	case *redis.Client:
 		e.nodes = []*node{{rdb: c, addr: e.Where()}}
@@ -232,11 +241,16 @@ func (e *exam) addrs() string {
 // reachFix is what to do about a connection that failed with err.
 func (e *exam) reachFix(err error) string {
 	text := err.Error()
+	if e.seen.closed && !answered(err) {
+		return e.closedFix()
+	}
 	for _, known := range []struct{ part, fix string }{
 		{"WRONGPASS", "the user or the password in the URL is wrong: redis://user:password@host"},
 		{"NOAUTH", "give a password in the URL: redis://:password@host"},
 		{"DENIED", "the server is in protected mode: set a password, or bind it to a private network"},
 		{"LOADING", "the server loads its data: wait, and try again"},
+		{"MASTERDOWN", "the server is a replica that has lost its master: connect to the master"},
+		{"CLUSTERDOWN", "look at CLUSTER NODES: a master is down, or slots have no master"},
 		{"BUSY", "a script has been running for too long: wait, or end it with SCRIPT KILL"},
 		{"cluster support disabled", "this is no cluster: leave out --cluster, and give one address"},
 		{"first record does not look like a TLS", "the server does not use TLS: redis:// instead of rediss://"},
@@ -245,7 +259,7 @@ func (e *exam) reachFix(err error) string {
 		{"cannot validate certificate for", "the server's certificate names no addresses: use a host that it names"},
 		{"certificate has expired", "the server's certificate has expired, or a clock is wrong"},
 		{"certificate", "give the authority that signed the certificate by --tls-ca"},
-		{"EOF", "does the server need TLS? Then use rediss://"},
+		{"EOF", "the server closed the connection: look at its log, and whether a proxy in between has lost it"},
 		{"no such host", "the host name is unknown: check the URL"},
 		{"no answer from", "does redis-server hang (redis-cli ping on its host)? Else check the address, the firewall, " +
 			"and whether the server uses TLS as the URL says (rediss://)"},
@@ -289,8 +303,15 @@ func fail(fix, format string, args ...any) []Result {
 // deniedCommand finds the command in an error of an ACL.
 var deniedCommand = regexp.MustCompile(`run the '([^' ]+)' command`)
 
+// unknownCommand finds the command in an error of a server that does not have it.
+var unknownCommand = regexp.MustCompile("(?i)unknown command ['`]([a-z]+)")
+
 // unchecked is the result of a check that the server forbids.
 func unchecked(why error) []Result {
+	if missing := unknownCommand.FindStringSubmatch(why.Error()); missing != nil {
+		return warn("look there by hand, or remove rename-command from the server's configuration",
+			"not checked: the server has no %s command", strings.ToUpper(missing[1]))
+	}
 	user := "an administrator"
 	if found := deniedCommand.FindStringSubmatch(why.Error()); found != nil {
 		user = "a user with +" + found[1]

@@ -15,16 +15,19 @@ import (
 
 // Limits.
 const (
-	pings         = 20
-	slowPing      = 50 * time.Millisecond
-	restartedUp   = 30 // seconds
-	nearlyFull    = 0.9
-	manyClients   = 0.8
-	laggingBytes  = 10 << 20
-	skewed        = time.Second
-	clockSamples  = 5
-	clusterSlots  = 16384
-	oldestVersion = "7.0"
+	pings        = 20
+	slowPing     = 50 * time.Millisecond
+	verySlowPing = 500 * time.Millisecond
+	// longestPinging ends the measurement of a slow server.
+	longestPinging = 5 * time.Second
+	restartedUp    = 30 // seconds
+	nearlyFull     = 0.9
+	manyClients    = 0.8
+	laggingBytes   = 10 << 20
+	skewed         = time.Second
+	clockSamples   = 5
+	clusterSlots   = 16384
+	oldestVersion  = "7.0"
 )
 
 // What to do, where several checks say the same.
@@ -36,12 +39,12 @@ const (
 
 // latency measures round trips. Each acquisition and each release costs one.
 func latency(ctx context.Context, e *exam) ([]Result, error) {
-	ctx, cancel := e.bounded(ctx)
-	defer cancel()
 	var took []time.Duration
-	for range pings {
+	for began := time.Now(); len(took) < pings && (len(took) == 0 || time.Since(began) < longestPinging); {
+		bound, cancel := e.bounded(ctx)
 		start := time.Now()
-		err := e.Redis.Ping(ctx).Err()
+		err := e.Redis.Ping(bound).Err()
+		cancel()
 		if err != nil && answered(err) {
 			return unchecked(err), nil
 		}
@@ -51,9 +54,14 @@ func latency(ctx context.Context, e *exam) ([]Result, error) {
 		took = append(took, time.Since(start))
 	}
 	slices.Sort(took)
-	detail := fmt.Sprintf("a round trip takes %v (median of %d; the longest %v)",
-		rounded(took[pings/2]), pings, rounded(took[pings-1]))
-	if took[pings/2] > slowPing {
+	median, longest := took[len(took)/2], took[len(took)-1]
+	e.latency = longest
+	detail := fmt.Sprintf("a round trip takes %v (median of %d; the longest %v)", rounded(median), len(took), rounded(longest))
+	switch {
+	case median > verySlowPing:
+		return warn("look for what slows the server or the way to it down (SLOWLOG GET, a saturated proxy); until then keep "+
+			"WithCommandTimeout and the client's ReadTimeout several times as long", "%s: the server is slow", detail), nil
+	case median > slowPing:
 		return warn("move the server closer: each acquisition and each release takes a round trip", "%s", detail), nil
 	}
 	return ok("%s", detail), nil
@@ -116,6 +124,11 @@ func role(_ context.Context, n *node) ([]Result, error) {
 		master := ""
 		if host := n.info["master_host"]; host != "" {
 			master = " (" + host + ":" + n.info["master_port"] + ")"
+		}
+		if n.info["master_link_status"] == "down" {
+			return fail("if it was a primary before, a failover has demoted it: point the clients at the new primary, with "+
+				"--sentinel-master if Sentinels watch it", "the server is a replica: it refuses to write. It has no link to "+
+				"its master%s, so what it tells is old", master), nil
 		}
 		return fail("connect to the master"+master+", with --sentinel-master if Sentinels watch it",
 			"the server is a replica: it refuses to write"), nil
@@ -243,7 +256,8 @@ func persistence(_ context.Context, n *node) ([]Result, error) {
 		return warn("", "the server does not report how it persists its data"), nil
 	}
 	if n.info["rdb_last_bgsave_status"] == "err" {
-		return fail(fullDisk, "the last snapshot to disk failed: Redis may refuse to write"), nil
+		return fail(fullDisk, "the last snapshot to disk failed: Redis refuses to write (MISCONF), unless "+
+			"stop-writes-on-bgsave-error is off"), nil
 	}
 	if n.info["aof_enabled"] == "1" {
 		if n.info["aof_last_write_status"] == "err" {
@@ -255,9 +269,22 @@ func persistence(_ context.Context, n *node) ([]Result, error) {
 		"no append-only file: a crash forgets locks, semaphores, latches and fencing tokens"), nil
 }
 
-func replicas(_ context.Context, n *node) ([]Result, error) {
+func replicas(ctx context.Context, n *node) ([]Result, error) {
 	if n.info == nil {
 		return unchecked(n.denied), nil
+	}
+	if good := n.info["min_slaves_good_slaves"]; good != "" { // min-replicas-to-write is set
+		least, err := n.rdb.ConfigGet(ctx, "min-replicas-to-write").Result()
+		if err != nil && !answered(err) {
+			return nil, err
+		}
+		has, _ := strconv.Atoi(good)
+		wants, _ := strconv.Atoi(least["min-replicas-to-write"])
+		if has < max(wants, 1) {
+			return fail("start the replicas, and look at their logs; or lower min-replicas-to-write",
+				"%d replicas are connected and in time, and min-replicas-to-write is %d: Redis refuses to write (NOREPLICAS)",
+				has, max(wants, 1)), nil
+		}
 	}
 	offset, _ := strconv.ParseInt(n.info["master_repl_offset"], 10, 64)
 	count, lagging := 0, ""

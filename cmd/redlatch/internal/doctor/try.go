@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -36,13 +37,15 @@ func scriptCalls(ctx context.Context, e *exam) ([]Result, error) {
 	if err == nil {
 		err = e.Redis.EvalSha(ctx, script.SHA(), []string{e.name}).Err()
 	}
-	if err != nil && answered(err) { // the library then sends the text
-		eval := e.Redis.Eval(ctx, script.Text(), []string{e.name}).Err()
-		if eval == nil {
-			return warn("allow EVALSHA and SCRIPT LOAD: +evalsha +script|load",
-				"scripts run by EVAL only, which sends their text each time: %s", oneLine(err)), nil
+	if load != nil && answered(load) { // the library then sends the text once
+		err = e.Redis.Eval(ctx, script.Text(), []string{e.name}).Err()
+		if err == nil {
+			err = e.Redis.EvalSha(ctx, script.SHA(), []string{e.name}).Err()
 		}
-		err = eval
+		if err == nil {
+			return warn("allow SCRIPT LOAD: +script|load", "scripts run by EVAL and EVALSHA; SCRIPT LOAD does not work: %s",
+				oneLine(load)), nil
+		}
 	}
 	switch {
 	case err == nil:
@@ -111,7 +114,11 @@ func tryAll(ctx context.Context, e *exam) ([]Result, error) {
 	}
 	left := note(ctx, e.Redis, e.name)
 	// Without WithCommandTimeout: with one below go-redis's own timeout, commands would bypass the hook of note.
-	c, err := primitives.New(e.Redis, primitives.WithClientName(""))
+	options := []primitives.ClientOption{primitives.WithClientName("")}
+	if e.latency > verySlowPing {
+		options = append(options, primitives.WithCommandTimeout(scripts.DefaultTimeout+5*e.latency))
+	}
+	c, err := primitives.New(e.Redis, options...)
 	if err != nil {
 		return nil, err
 	}
@@ -120,12 +127,11 @@ func tryAll(ctx context.Context, e *exam) ([]Result, error) {
 	var results []Result
 	failed := map[string][]string{} // kinds by text
 	var silent error
-	for _, kind := range kinds(c, e.name) {
-		bound, cancel := e.bounded(ctx)
-		err := kind.try(bound)
-		cancel()
+	all := kinds(c, e.name)
+	for i, err := range e.tryEach(ctx, all) {
+		kind := all[i]
 		if errors.Is(err, primitives.ErrUnavailable) && !answered(err) {
-			silent = err // so the other kinds would wait in vain
+			silent = err
 			break
 		}
 		switch {
@@ -165,6 +171,21 @@ func tryAll(ctx context.Context, e *exam) ([]Result, error) {
 	return results, nil
 }
 
+// tryEach uses all kinds at once: on a slow server each takes as long as many round trips.
+func (e *exam) tryEach(ctx context.Context, all []kind) []error {
+	errs := make([]error, len(all))
+	var tried sync.WaitGroup
+	for i, kind := range all {
+		tried.Go(func() {
+			bound, cancel := e.bounded(ctx)
+			defer cancel()
+			errs[i] = kind.try(bound)
+		})
+	}
+	tried.Wait()
+	return errs
+}
+
 // findMore searches all masters for throw-away keys.
 func (e *exam) findMore(ctx context.Context, left *leftovers) {
 	for _, n := range e.nodes {
@@ -193,6 +214,12 @@ func kindFix(err error) string {
 		return "see persistence"
 	case strings.Contains(text, "READONLY"):
 		return "connect to the master"
+	case strings.Contains(text, "NOREPLICAS"):
+		return "see replicas"
+	case strings.Contains(text, "BUSY "):
+		return "a script has been running for too long: wait, or end it with SCRIPT KILL"
+	case errors.Is(err, primitives.ErrUnsupported):
+		return "see commands"
 	}
 	return "look at the server's log"
 }
@@ -207,15 +234,15 @@ func kinds(c *primitives.Client, name string) []kind {
 	lock := func(l *primitives.Lock) func(context.Context) error {
 		return func(ctx context.Context) error { return use(ctx, l) }
 	}
-	rw := c.RWLock(name + "-rw")
+	readers, writers := c.RWLock(name+"-rw"), c.RWLock(name+"-rw2") // at once
 	sem, permits := c.Semaphore(name+"-semaphore"), c.PermitExpirableSemaphore(name+"-permits")
 	latch := c.CountDownLatch(name + "-latch")
 	return []kind{
 		{"lock", lock(c.Lock(name))},
 		{"fair", lock(c.FairLock(name + "-fair"))},
 		{"fenced", lock(c.FencedLock(name + "-fenced"))},
-		{"read", lock(rw.Reader())},
-		{"write", lock(rw.Writer())},
+		{"read", lock(readers.Reader())},
+		{"write", lock(writers.Writer())},
 		{"semaphore", func(ctx context.Context) error {
 			return pool(ctx, sem.Init, sem.TryAcquire, sem.Delete, false)
 		}},

@@ -1,0 +1,105 @@
+package scripts
+
+import (
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// Servers without a command that the scripts need: rename-command has removed it, or a proxy or a managed service does
+// not have it. What Redis answers then seldom names the command.
+
+// LackingError is the answer of a server that does not have a command. It is an error of Redis, and another attempt
+// would get it, too. A script may have been stopped halfway by it.
+type LackingError struct {
+	Command  string // such as PUBLISH, "HSET or DEL"; "": unknown
+	inScript bool   // it was called by a script, which may have written something before
+	err      error  // as Redis has put it
+}
+
+func (e *LackingError) Error() string {
+	switch e.Command {
+	case "":
+		return "this server has no command that the library needs (renamed or disabled?): " + e.err.Error()
+	case lua:
+		return "this server cannot run Lua scripts: " + e.err.Error()
+	}
+	return "this server has no " + e.Command + " command (renamed or disabled?)"
+}
+
+func (e *LackingError) Unwrap() error { return e.err }
+
+// RedisError makes it a [redis.Error].
+func (e *LackingError) RedisError() {}
+
+// lua stands for the command of a server that has EVAL, and no engine for it.
+const lua = "Lua"
+
+var (
+	unknownCommand = regexp.MustCompile(
+		"(?i)^(?:-?ERR )?(?:unknown|unsupported) command:? ?['\"`]?([a-z|.]+)|^(?:-?ERR )?command is not available: '?([a-z|.]+)")
+	unknownInScript = regexp.MustCompile(`Unknown .*command called from .*script|Invalid command passed to \w+\.acl_check_cmd`)
+	withoutLua      = regexp.MustCompile(`(?i)find scripting engine|lua scripting is (not enabled|disabled)`)
+	placeInScript   = regexp.MustCompile(`@?user_script: ?(\d+)`)
+	commandInLua    = regexp.MustCompile(`(?:redis\.p?call|acl_check_cmd)\((?:'(\w+)'|(publish))`)
+	caughtInLua     = regexp.MustCompile(`redis\.pcall\((?:'(\w+)'|(publish))`)
+)
+
+// lacking returns a *LackingError if err says that the server does not have a command; else nil. script is the path of
+// the script that was run, or any other text.
+func lacking(script string, err error) *LackingError {
+	reply, ok := err.(redis.Error) //nolint:errorlint // as go-redis returns it
+	if !ok {
+		return nil
+	}
+	text := reply.Error()
+	switch {
+	case withoutLua.MatchString(text):
+		return &LackingError{lua, false, err}
+	case unknownInScript.MatchString(text):
+		return &LackingError{commandAt(script, text), true, err}
+	}
+	if named := unknownCommand.FindStringSubmatch(text); named != nil {
+		return &LackingError{strings.ToUpper(named[1] + named[2]), false, err}
+	}
+	return nil
+}
+
+// commandAt returns the commands in the line of a script that an error names. Redis names no line if the script has
+// caught the error: then they are all commands whose errors it catches. "": unknown.
+func commandAt(script, text string) string {
+	if !isScript(script) {
+		return ""
+	}
+	code := Load(script).text
+	calls := caughtInLua
+	if places := placeInScript.FindAllStringSubmatch(text, -1); len(places) > 0 {
+		lines := strings.Split(code, "\n")
+		number, err := strconv.Atoi(places[len(places)-1][1])
+		if err != nil || number < 1 || number > len(lines) {
+			return ""
+		}
+		calls, code = commandInLua, lines[number-1]
+	}
+	var commands []string
+	for _, found := range calls.FindAllStringSubmatch(code, -1) {
+		command := strings.ToUpper(found[1] + found[2])
+		if !slices.Contains(commands, command) {
+			commands = append(commands, command)
+		}
+	}
+	return strings.Join(commands, " or ")
+}
+
+// isScript reports whether there is a script with that path.
+func isScript(name string) bool {
+	f, err := files.Open(name + ".lua")
+	if err != nil {
+		return false
+	}
+	_ = f.Close()
+	return true
+}

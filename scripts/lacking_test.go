@@ -1,0 +1,51 @@
+package scripts
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// What servers and proxies answer instead of running a command, and the command that the error names.
+func TestLackingCommandIsNamed(t *testing.T) {
+	lines := strings.Split(Load("lock/acquire").text, "\n")
+	line := func(part string) int {
+		return 1 + slices.IndexFunc(lines, func(l string) bool { return strings.Contains(l, part) })
+	}
+	acl, hset := line("acl_check_cmd"), line("redis.call('hset'")
+	require.Positive(t, acl)
+	require.Positive(t, hset)
+	for _, tt := range []struct{ reply, command string }{
+		{"ERR unknown command 'evalsha', with args beginning with: '33b7' '4' 'l' ", "EVALSHA"},
+		{"ERR unknown command `publish`, with args beginning with: ", "PUBLISH"},
+		{"ERR unknown command 'SCRIPT|LOAD'", "SCRIPT|LOAD"},
+		{"ERR unsupported command 'wait'", "WAIT"},
+		{"ERR Command is not available: 'eval'. See the manual", "EVAL"},
+		{"ERR Could not find scripting engine 'lua'", lua},
+		{fmt.Sprint("ERR Invalid command passed to redis.acl_check_cmd() script: 33b7, on @user_script:", acl, "."), "PUBLISH"},
+		{fmt.Sprint("ERR Unknown Redis command called from script script: 33b7, on @user_script:", hset, "."), "HSET"},
+		{fmt.Sprintf("ERR Error running script (call to f_33b7): @user_script:%d: @user_script: %d: "+
+			"Unknown Redis command called from Lua script", hset, hset), "HSET"},
+		{"ERR the counter of fencing tokens x: Unknown Redis command called from script", "INCRBY"},
+		{"ERR Unknown Redis command called from script script: 33b7, on @user_script:9999.", ""},
+	} {
+		e := failure("lock/acquire", reply(tt.reply), Executed)
+		missing, ok := errors.AsType[*LackingError](e)
+		if assert.True(t, ok, tt.reply) {
+			assert.Equal(t, tt.command, missing.Command, tt.reply)
+			assert.Contains(t, e.Error(), tt.command)
+		}
+		assert.Equal(t, strings.Contains(tt.reply, "script"), e.Denied || tt.command == lua, tt.reply)
+	}
+	for _, other := range []string{"ERR value is not an integer", "NOPERM no", "WRONGTYPE Operation", "NOSCRIPT No matching"} {
+		_, ok := errors.AsType[*LackingError](failure("lock/acquire", reply(other), Executed))
+		assert.False(t, ok, other)
+	}
+	_, ok := errors.AsType[*LackingError](failure("no script", reply("ERR unknown command 'wait'"), Executed))
+	assert.True(t, ok)
+}

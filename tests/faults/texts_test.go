@@ -1,0 +1,98 @@
+package faults
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	. "github.com/redlatch/redlatch/internal/fixture"
+	"github.com/redlatch/redlatch/internal/kinds"
+	"github.com/redlatch/redlatch/internal/redistest"
+	"github.com/redlatch/redlatch/primitives"
+)
+
+// C7: the error of a refusal says how long the call has waited in all, whether this client itself is the holder, and
+// that a key without a TTL never expires.
+func TestC7TextSaysWhatTheWaitWasFor(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		name := redistest.Name(t)
+		earlier := NewClient(t, s.Client(t))
+		other, c := NewClient(t, s.Client(t)), NewClient(t, s.Client(t))
+		exclusive := []kinds.Kind{kinds.Of("lock"), kinds.Of("fair"), kinds.Of("fenced"), kinds.Of("writer")}
+		for _, k := range exclusive {
+			for _, owner := range []string{"", "job-1"} {
+				var opts []primitives.Option
+				if owner != "" {
+					opts = append(opts, primitives.WithOwner(owner))
+				}
+				key := name + k.Name + owner
+				hold := Acquire(t, t.Context(), k.Open(c, key), opts...)
+				_, own := k.Open(c, key).TryAcquire(t.Context())
+				_, others := k.Open(other, key).TryAcquire(t.Context())
+				require.ErrorContains(t, own, "held by "+hold.ID()+" for another ", k.Name)
+				require.ErrorContains(t, own, "held by this client", k.Name)
+				require.NotContains(t, others.Error(), "this client", k.Name)
+				require.NotContains(t, others.Error(), "never expires", k.Name)
+
+				_, waited := k.Open(other, key).Acquire(t.Context(), primitives.WithWait(150*time.Millisecond))
+				require.Regexp(t, `; gave up after 1\d\dms$|; gave up after [2-9]\d\dms$`, waited.Error(), k.Name)
+
+				require.NoError(t, s.Client(t).Persist(t.Context(), key).Err())
+				for _, wait := range []time.Duration{0, 150 * time.Millisecond} {
+					_, endless := k.Open(other, key).Acquire(t.Context(), primitives.WithWait(wait))
+					assert.ErrorContains(t, endless, "held by "+hold.ID(), k.Name)
+					assert.ErrorContains(t, endless, "never expires", k.Name)
+				}
+				Release(t, hold)
+			}
+		}
+
+		// A former life of the same client id is another process.
+		left := Acquire(t, t.Context(), earlier.Lock(name))
+		again := NewClient(t, s.Client(t), primitives.WithClientID(earlier.ID()))
+		_, err := again.Lock(name).TryAcquire(t.Context())
+		require.ErrorContains(t, err, "held by "+left.ID())
+		require.NotContains(t, err.Error(), "this client")
+	})
+}
+
+// The same for a lock that its readers keep from a writer, and for permits of Redisson that have no lease.
+func TestC7TextOfHoldersWithoutALease(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		name, rdb := redistest.Name(t), s.Client(t)
+		c := NewClient(t, rdb)
+		rw := c.RWLock(name)
+		Acquire(t, t.Context(), rw.Reader())
+		require.NoError(t, rdb.Persist(t.Context(), name).Err())
+		_, err := rw.Writer().TryAcquire(t.Context())
+		require.ErrorContains(t, err, "never expire")
+
+		pool := c.PermitExpirableSemaphore(name + "p")
+		InitPool(t, pool, 1)
+		_, err = pool.TryAcquire(t.Context(), primitives.WithPermits(2))
+		require.NotContains(t, err.Error(), "never expire", "nobody has a permit")
+		plain := c.Semaphore(name + "s")
+		InitPool(t, plain, 0)
+		_, err = plain.TryAcquire(t.Context())
+		require.NotContains(t, err.Error(), "never expire", "its permits have no lease")
+	})
+}
+
+// C7: a call that Redis never answered says how long it has waited, also if the command timeout ended it.
+func TestC7TextOfASilentServerSaysHowLong(t *testing.T) {
+	t.Parallel()
+	Bubble(t, func(t *testing.T, b *BubbleTest) {
+		c := NewClient(t, b.P.Client(t, DialsOnce), primitives.WithCommandTimeout(700*time.Millisecond))
+		b.P.BlackHole(true)
+		_, err := c.Lock("l").Acquire(context.Background())
+		require.ErrorContains(t, err, "gave up after 7")
+		_, err = c.Lock("l").Acquire(context.Background(), primitives.WithWait(3*time.Second))
+		require.ErrorContains(t, err, "gave up after 7", "its first attempt had no answer")
+		b.P.Heal()
+	})
+}
