@@ -20,24 +20,31 @@ func TestLackingCommandIsNamed(t *testing.T) {
 	acl, hset := line("acl_check_cmd"), line("redis.call('hset'")
 	require.Positive(t, acl)
 	require.Positive(t, hset)
-	for _, tt := range []struct{ reply, command string }{
-		{"ERR unknown command 'evalsha', with args beginning with: '33b7' '4' 'l' ", "EVALSHA"},
-		{"ERR unknown command `publish`, with args beginning with: ", "PUBLISH"},
-		{"ERR unknown command 'SCRIPT|LOAD'", "SCRIPT|LOAD"},
-		{"ERR unsupported command 'wait'", "WAIT"},
-		{"ERR Command is not available: 'eval'. See the manual", "EVAL"},
-		{"ERR Could not find scripting engine 'lua'", lua},
-		{fmt.Sprint("ERR Invalid command passed to redis.acl_check_cmd() script: 33b7, on @user_script:", acl, "."), "PUBLISH"},
-		{fmt.Sprint("ERR Unknown Redis command called from script script: 33b7, on @user_script:", hset, "."), "HSET"},
+	for _, tt := range []struct {
+		reply, command string
+		caught         bool
+	}{
+		{"ERR unknown command 'evalsha', with args beginning with: '33b7' '4' 'l' ", "EVALSHA", false},
+		{"ERR unknown command `publish`, with args beginning with: ", "PUBLISH", false},
+		{"ERR unknown command 'SCRIPT|LOAD'", "SCRIPT|LOAD", false},
+		{"ERR unsupported command 'wait'", "WAIT", false},
+		{"ERR Command is not available: 'eval'. See the manual", "EVAL", false},
+		{"ERR Could not find scripting engine 'lua'", lua, false},
+		{fmt.Sprint("ERR Invalid command passed to redis.acl_check_cmd() script: 33b7, on @user_script:", acl, "."), "PUBLISH", false},
+		{fmt.Sprint("ERR Unknown Redis command called from script script: 33b7, on @user_script:", hset, "."), "HSET", false},
 		{fmt.Sprintf("ERR Error running script (call to f_33b7): @user_script:%d: @user_script: %d: "+
-			"Unknown Redis command called from Lua script", hset, hset), "HSET"},
-		{"ERR the counter of fencing tokens x: Unknown Redis command called from script", "INCRBY"},
-		{"ERR Unknown Redis command called from script script: 33b7, on @user_script:9999.", ""},
+			"Unknown Redis command called from Lua script", hset, hset), "HSET", false},
+		{"ERR the counter of fencing tokens x: Unknown Redis command called from script", "INCRBY", true},
+		{"ERR Unknown Redis command called from script script: 33b7, on @user_script:9999.", "", false},
 	} {
 		e := failure("lock/acquire", reply(tt.reply), Executed)
 		missing, ok := errors.AsType[*LackingError](e)
 		if assert.True(t, ok, tt.reply) {
-			assert.Equal(t, tt.command, missing.Command, tt.reply)
+			if tt.caught { // the script names no line
+				assert.Contains(t, missing.Command, tt.command, tt.reply)
+			} else {
+				assert.Equal(t, tt.command, missing.Command, tt.reply)
+			}
 			assert.Contains(t, e.Error(), tt.command)
 		}
 		assert.Equal(t, strings.Contains(tt.reply, "script"), e.Denied || tt.command == lua, tt.reply)

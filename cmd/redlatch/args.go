@@ -6,6 +6,8 @@ import (
 	"strings"
 
 	"github.com/urfave/cli/v3"
+
+	"github.com/redlatch/redlatch/cmd/redlatch/internal/names"
 )
 
 // arguments checks that c has exactly the arguments that its ArgsUsage names, such as "NAME [N]", and
@@ -26,6 +28,23 @@ func arguments(c *cli.Command) ([]string, error) {
 		return nil, badUsage("unexpected argument %q (see %s --help)", given[len(wanted)], c.FullName())
 	}
 	return given, nil
+}
+
+// base64Flag makes a command take NAME in base64.
+func base64Flag() cli.Flag {
+	return &cli.BoolFlag{Name: "base64", Usage: "NAME is in base64, as name_base64 of ls --json"}
+}
+
+// named is arguments for a command with base64Flag, whose first argument is NAME.
+func named(c *cli.Command) ([]string, error) {
+	args, err := arguments(c)
+	if err != nil || !c.Bool("base64") {
+		return args, err
+	}
+	if args[0], err = names.FromBase64(args[0]); err != nil {
+		return nil, badUsage("NAME: %w", err)
+	}
+	return args, nil
 }
 
 // number parses the argument N.

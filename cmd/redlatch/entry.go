@@ -11,12 +11,14 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/redlatch/redlatch/cmd/redlatch/internal/names"
 	"github.com/redlatch/redlatch/primitives"
 )
 
 // entry is what ls and inspect print about a name. A nil field does not apply to its kind.
 type entry struct {
 	Name      string   `json:"name"`
+	Base64    string   `json:"name_base64,omitempty"` // of a name that is not UTF-8
 	Kind      string   `json:"kind"`
 	TTL       *int64   `json:"ttl_ms,omitempty"` // -1: no expiry
 	Holders   []holder `json:"holders,omitzero"`
@@ -36,7 +38,7 @@ type holder struct {
 
 // newEntry returns the entry of what the library has found, as a kind of allKinds.
 func newEntry(info primitives.Info, kind string) *entry {
-	e := &entry{Name: info.Name, Kind: kind}
+	e := &entry{Name: info.Name, Base64: names.Base64(info.Name), Kind: kind}
 	if info.TTL != 0 || len(info.Holders) > 0 || info.Kind == kindInteger { // else nothing could expire
 		e.TTL = new(millis(info.TTL))
 	}

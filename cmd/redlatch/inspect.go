@@ -8,6 +8,7 @@ import (
 
 	"github.com/urfave/cli/v3"
 
+	"github.com/redlatch/redlatch/cmd/redlatch/internal/names"
 	"github.com/redlatch/redlatch/primitives"
 )
 
@@ -22,9 +23,9 @@ func inspectCommand() *cli.Command {
 				"Waiters of other kinds are not stored in Redis.\n\n"+
 				"The exit code is 1 if NAME does not exist, or if it holds data of another program.",
 			"redlatch inspect orders:42", "redlatch inspect --kind fair --json printer"),
-		Flags: []cli.Flag{kindFlag(allKinds)},
+		Flags: []cli.Flag{kindFlag(allKinds), base64Flag()},
 		Action: func(ctx context.Context, c *cli.Command) error {
-			args, err := arguments(c)
+			args, err := named(c)
 			if err != nil {
 				return err
 			}
@@ -87,7 +88,7 @@ func (s *session) inspect(ctx context.Context, kind, name string) (*entry, error
 		kind = kindOf(info.Kind)
 	}
 	if isNumber := info.Kind == kindInteger || info.Kind == kindPermits; !isNumber && slices.Contains(numberKinds, kind) {
-		return &entry{Name: name, Kind: kind}, nil
+		return &entry{Name: name, Base64: names.Base64(name), Kind: kind}, nil
 	}
 	if kind == kindPermits && info.Kind == kindInteger {
 		info.Holders = []primitives.Holder{}

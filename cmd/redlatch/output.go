@@ -11,9 +11,10 @@ import (
 	"strings"
 	"time"
 	"unicode"
-	"unicode/utf8"
 
 	"github.com/urfave/cli/v3"
+
+	"github.com/redlatch/redlatch/cmd/redlatch/internal/names"
 )
 
 // wantsJSON reports whether args contain --json. It is separate from the parser because errors of the
@@ -127,14 +128,8 @@ func shown(d time.Duration) string {
 	return d.Truncate(time.Second).String()
 }
 
-// plain is a name or an id for people. It is quoted if it could do something to a terminal or to a table: a
-// byte that is no UTF-8 may begin an escape sequence, too.
-func plain(s string) string {
-	if !utf8.ValidString(s) || strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) }) {
-		return strconv.Quote(s)
-	}
-	return s
-}
+// plain is a name or an id for people.
+func plain(s string) string { return names.Shown(s) }
 
 // harmless is a text for people that may contain words of the server. What could do something to a terminal
 // becomes a question mark.

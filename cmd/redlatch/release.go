@@ -11,6 +11,7 @@ import (
 
 	"github.com/urfave/cli/v3"
 
+	"github.com/redlatch/redlatch/cmd/redlatch/internal/names"
 	"github.com/redlatch/redlatch/primitives"
 )
 
@@ -20,6 +21,7 @@ var heldKinds = append(slices.Clone(lockKinds), kindPermits)
 // released is what release and force-release print as JSON.
 type released struct {
 	Name     string `json:"name"`
+	Base64   string `json:"name_base64,omitempty"`
 	Kind     string `json:"kind"`
 	ID       string `json:"id,omitempty"`
 	Released bool   `json:"released"`
@@ -34,9 +36,9 @@ func releaseCommand() *cli.Command {
 			"Releases one count of the holder ID, which redlatch ls shows. If that was its last count,\n"+
 				"NAME is free, and the holder is told that it has lost NAME. The exit code is 1 if ID holds nothing.",
 			"redlatch release orders:42 0190b5a1-2f6e-4b1c-8a53-6f1f6d1e9c11:7"),
-		Flags: []cli.Flag{kindFlag(heldKinds)},
+		Flags: []cli.Flag{kindFlag(heldKinds), base64Flag()},
 		Action: func(ctx context.Context, c *cli.Command) error {
-			args, err := arguments(c)
+			args, err := named(c)
 			if err != nil {
 				return err
 			}
@@ -59,7 +61,7 @@ func releaseCommand() *cli.Command {
 					return err
 				}
 				if c.Bool("json") {
-					return printJSON(c, released{name, kind, id, true})
+					return printJSON(c, released{name, names.Base64(name), kind, id, true})
 				}
 				fmt.Fprintf(c.Root().Writer, "released %s %q of %s\n", kind, name, plain(id))
 				return nil
@@ -120,9 +122,10 @@ func forceReleaseCommand() *cli.Command {
 		Flags: []cli.Flag{
 			kindFlag(heldKinds),
 			yesFlag(),
+			base64Flag(),
 		},
 		Action: func(ctx context.Context, c *cli.Command) error {
-			args, err := arguments(c)
+			args, err := named(c)
 			if err != nil {
 				return err
 			}
@@ -159,7 +162,7 @@ func forceReleaseCommand() *cli.Command {
 					return failure("%s %q: nobody held it", kind, name)
 				}
 				if c.Bool("json") {
-					return printJSON(c, released{Name: name, Kind: kind, Released: true})
+					return printJSON(c, released{Name: name, Base64: names.Base64(name), Kind: kind, Released: true})
 				}
 				fmt.Fprintf(c.Root().Writer, "released %s %q\n", kind, name)
 				return nil

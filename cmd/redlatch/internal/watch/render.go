@@ -6,6 +6,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/redlatch/redlatch/cmd/redlatch/internal/names"
 )
 
 // style is how a line looks.
@@ -163,7 +165,7 @@ func table(m *model, columns int, now time.Time) []line {
 	}
 	for i := m.top; i < min(m.top+visible, len(rows)); i++ {
 		l := rows[i]
-		ids := " " + printable(l.Holders[0].ID)
+		ids := " " + names.Shown(l.Holders[0].ID)
 		client := printable(l.Holders[0].Client)
 		switch {
 		case client == "" && id > 0:
@@ -178,7 +180,7 @@ func table(m *model, columns int, now time.Time) []line {
 			}
 			client = strings.TrimRight(fit(client, max(holder-2-len(more), 1)), " ") + more
 		}
-		row := line{format(printable(l.Name), l.Kind, m.left(l.TTL, now), m.age(l, m.oldest(l), now), count(l),
+		row := line{format(names.Shown(l.Name), l.Kind, m.left(l.TTL, now), m.age(l, m.oldest(l), now), count(l),
 			number(l.Waiting), client, ids), plain}
 		if i == at {
 			row.style = reverse
@@ -225,7 +227,7 @@ func (m *model) age(l *Lock, since time.Time, now time.Time) string {
 
 // details returns everything about the inspected name.
 func details(m *model, columns int, now time.Time) []line {
-	lines := []line{{printable(m.inspect), bold}, {}}
+	lines := []line{{names.Shown(m.inspect), bold}, {}}
 	l := m.held(m.inspect)
 	if l == nil {
 		return append(lines, line{"Nobody holds it now.", dim})
@@ -247,7 +249,7 @@ func details(m *model, columns int, now time.Time) []line {
 			age = ">" + age
 		}
 		name := cmp.Or(printable(h.Client), "(unknown)")
-		lines = append(lines, line{row(name, printable(h.ID), strconv.Itoa(h.Count), m.left(h.TTL, now), age), plain})
+		lines = append(lines, line{row(name, names.Shown(h.ID), strconv.Itoa(h.Count), m.left(h.TTL, now), age), plain})
 	}
 	if l.more {
 		lines = append(lines, line{"and more", dim})
@@ -259,7 +261,7 @@ func details(m *model, columns int, now time.Time) []line {
 	case len(l.Waiters) > 0:
 		lines = append(lines, line{}, line{"WAITERS, the next one first", bold})
 		for i, id := range l.Waiters {
-			lines = append(lines, line{fmt.Sprintf("%4d  %s", i+1, printable(id)), plain})
+			lines = append(lines, line{fmt.Sprintf("%4d  %s", i+1, names.Shown(id)), plain})
 		}
 		if n := l.Waiting - len(l.Waiters); n > 0 {
 			lines = append(lines, line{fmt.Sprintf("and %d more", n), dim})

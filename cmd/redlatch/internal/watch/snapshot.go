@@ -20,6 +20,7 @@ type Snapshot struct {
 // Lock is a held lock, with the JSON fields of "redlatch ls".
 type Lock struct {
 	Name    string   `json:"name"`
+	Base64  string   `json:"name_base64,omitempty"` // of a name that is not UTF-8; set in JSON only
 	Kind    string   `json:"kind"`
 	TTL     TTL      `json:"ttl_ms"`
 	Holders []Holder `json:"holders"`

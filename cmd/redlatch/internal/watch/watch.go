@@ -14,6 +14,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/redlatch/redlatch/cmd/redlatch/internal/names"
 	"github.com/redlatch/redlatch/internal/redisutil"
 )
 
@@ -243,6 +244,9 @@ func writeLines(ctx context.Context, cfg Config, results <-chan result, crashed 
 func (r *record) fill(before, snap *Snapshot) {
 	if len(snap.Held) > 0 {
 		r.Held = slices.Clone(snap.Held)
+		for i := range r.Held {
+			r.Held[i].Base64 = names.Base64(r.Held[i].Name)
+		}
 		slices.SortStableFunc(r.Held, func(a, b Lock) int { return cmp.Compare(uint64(a.TTL), uint64(b.TTL)) })
 	}
 	r.Waiting = snap.waiting()
