@@ -164,7 +164,7 @@ func TestMissingRights(t *testing.T) {
 		"a command of a kind": {base + " -rpush", "primitives", OK, ""},
 		"a command of a lock": {base + " -incrby", "primitives", Fail, "see acl"},
 		"TIME":                {base + " -time", "acl", Fail, "+time"},
-		"EVALSHA":             {base + " -evalsha", "scripts", Warn, "+evalsha"},
+		"EVALSHA":             {base + " -evalsha", "scripts", Fail, "+evalsha"}, // EVAL alone does not do
 		"scripts":             {base + " -evalsha -eval", "scripts", Fail, "+evalsha"},
 		"SUBSCRIBE":           {base + " -subscribe", "pubsub", Warn, "see acl"},
 		"SUBSCRIBE, in acl":   {base + " -subscribe", "acl", Warn, "ACL SETUSER locks +subscribe"},

@@ -67,7 +67,7 @@ func (e *exam) look(ctx context.Context) (seen sight) {
 	defer func() { _ = conn.Close() }()
 	began := time.Now()
 	_ = conn.SetDeadline(began.Add(e.Timeout))
-	_, err = io.WriteString(conn, "PING\r\n")
+	_, err = io.WriteString(conn, "*1\r\n$4\r\nPING\r\n")
 	if err == nil {
 		_, err = conn.Read(make([]byte, 1))
 	}
