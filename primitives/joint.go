@@ -50,6 +50,9 @@ func newJoint(kind string, locks []*Lock, opts []Option) *Lock {
 	for i, m := range members {
 		names[i], resources[i] = m.res.Name, &m.res
 	}
+	if kind == "red" { // usually one name on several servers
+		names = slices.Compact(names)
+	}
 	first := members[0].c
 	l.init(first, kind, strings.Join(names, ","), nil)
 	identity := identityOf(members)

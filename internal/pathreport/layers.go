@@ -31,7 +31,7 @@ var layers = [][]string{
 	3: {
 		"acquire.go", "wait.go", "waitqueue.go", "poll.go", "waitline.go", "handoff.go", "cohort.go", "ownership.go",
 		"lease.go", "forgotten.go", "nest.go", "hold.go", "context.go", "log.go", "member.go", "token.go", "linger.go",
-		"minhold.go", "shorten.go",
+		"minhold.go", "shorten.go", "reach.go",
 	},
 	// The kinds.
 	4: {
@@ -43,7 +43,7 @@ var layers = [][]string{
 		"joint.go", "multilock.go", "redlock.go", "striped.go",
 		"joint/doc.go", "joint/fanout.go", "joint/lock.go", "joint/ownership.go", "joint/retake.go", "joint/multi.go",
 		"joint/whole.go",
-		"joint/red.go",
+		"joint/red.go", "joint/asked.go", "joint/reserve.go",
 	},
 	6: {"locker.go", "keyed.go", "locks.go", "inspect.go"},
 }

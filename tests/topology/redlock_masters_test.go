@@ -146,13 +146,10 @@ func TestRestartedServerDoesNotShrinkTheQuorum(t *testing.T) {
 		{"without MinUptime", time.Minute, careless, true},
 		{"with MinUptime", uptime, careful, false},
 	} {
-		for _, i := range []int{3, 4} {
-			q.Proxies[i].Refuse(true)
-			q.Proxies[i].Reset()
-		}
+		others := q.Hold(t, 3, 4) // so that the hold has the first three only
 		hold := Acquire(t, t.Context(), q.Lock(holders, primitives.WithLease(tt.lease)))
-		for _, i := range []int{3, 4} {
-			q.Proxies[i].Refuse(false)
+		for _, other := range others {
+			Release(t, other)
 		}
 		require.NoError(t, q.Servers[2].Restart())
 		var next *primitives.Hold
