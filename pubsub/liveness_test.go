@@ -440,7 +440,7 @@ func TestSubscriptionGoesWhereCommandsGo(t *testing.T) {
 			return new(net.Dialer).DialContext(ctx, network, master.Load().(string))
 		}
 	})
-	server := func() string { return commands.Load().(string) }
+	server := func() (string, int64) { return commands.Load().(string), 0 }
 	e := listen(open(t, rdb, Config{limits: shortLimits, Server: server}), "c").awaitConfirmed(t)
 	requireDials := func(n int, why string) {
 		t.Helper()
@@ -479,7 +479,22 @@ func TestSubscriptionGoesWhereCommandsGo(t *testing.T) {
 
 // A dialer's connections may have no address. Nothing can be said of them.
 func TestLinkWithoutAnAddressStays(t *testing.T) {
-	r := singleRouter{where: func() string { return "now" }}
-	require.NoError(t, r.follow("before")(t.Context(), nil))
-	require.Error(t, r.follow("before")(t.Context(), &net.TCPAddr{}))
+	r := singleRouter{where: func() (string, int64) { return "now", 0 }}
+	require.NoError(t, r.follow("before", 0)(t.Context(), nil))
+	require.Error(t, r.follow("before", 0)(t.Context(), &net.TCPAddr{}))
+}
+
+// After commands have met a former primary, the link is made again unless it is where they go now.
+func TestLinkIsMadeAgainAfterAFormerPrimary(t *testing.T) {
+	former := &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 1}
+	for _, tt := range []struct {
+		now  string
+		want bool
+	}{{former.String(), false}, {"127.0.0.1:2", true}, {"", true}} {
+		r := singleRouter{where: func() (string, int64) { return tt.now, 1 }}
+		check := r.follow(former.String(), 0)
+		require.Equal(t, tt.want, check(t.Context(), former) != nil, "commands go to %q", tt.now)
+		require.NoError(t, check(t.Context(), former), "once")
+	}
+}
 }
