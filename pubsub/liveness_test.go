@@ -497,4 +497,3 @@ func TestLinkIsMadeAgainAfterAFormerPrimary(t *testing.T) {
 		require.NoError(t, check(t.Context(), former), "once")
 	}
 }
-}
