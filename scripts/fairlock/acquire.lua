@@ -67,7 +67,9 @@ end
 
 -- uses     lib/primary
 
-require_primary(lock.memory)
+if held or is_nested or not joins then -- to join the queue is a write
+  require_primary(lock.memory)
+end
 if is_nested and not held then
   return 'lost'
 end
