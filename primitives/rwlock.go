@@ -422,7 +422,9 @@ func (d *writerDriver) free(
 
 // Rollback implements [engine.Driver].
 func (d *writerDriver) Rollback(ctx context.Context, q *engine.Request) error {
-	_, err := d.free(ctx, &q.Owner, engine.Next{}, d.clientToForget())
+	owner := q.Owner
+	owner.InDoubt = owner.InDoubt || q.MustRollback // a late copy must not reserve again
+	_, err := d.free(ctx, &owner, engine.Next{}, d.clientToForget())
 	return err
 }
 
