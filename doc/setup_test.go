@@ -11,11 +11,13 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/auth"
 	"github.com/redis/go-redis/v9/maintnotifications"
 	"github.com/stretchr/testify/require"
 
@@ -98,6 +100,16 @@ func rotating(addr, passwordFile string) *redis.Client {
 		CredentialsProviderContext: func(context.Context) (user, password string, err error) {
 			text, err := os.ReadFile(passwordFile)
 			return "locks", strings.TrimSpace(string(text)), err
+		},
+	})
+	return rdb
+}
+
+func inDatabaseOfACluster(addrs []string) *redis.ClusterClient {
+	rdb := redis.NewClusterClient(&redis.ClusterOptions{
+		Addrs: addrs,
+		OnConnect: func(ctx context.Context, cn *redis.Conn) error {
+			return cn.Select(ctx, 1).Err()
 		},
 	})
 	return rdb
@@ -237,4 +249,141 @@ func TestSetUpOfTLS(t *testing.T) {
 		write("cert", "CERTIFICATE", own.Certificate[0]), write("key", "EC PRIVATE KEY", key))
 	require.NoError(t, err)
 	requireLocksOf(t, rdb)
+}
+
+func TestSetUpOfADatabaseOfACluster(t *testing.T) {
+	t.Parallel()
+	servers := redistest.FreshClusterOfDatabases(t, 3)
+	client, err := primitives.New(servers.ClusterClient(t))
+	require.NoError(t, err)
+	held, err := client.Lock("orders:42").Acquire(t.Context())
+	require.NoError(t, err)
+	requireLocksOf(t, inDatabaseOfACluster(servers.Options().Addrs))
+	require.NoError(t, held.Release(t.Context()))
+	require.NoError(t, client.Close(t.Context()))
+}
+
+// Names of different databases are different locks, and messages know no database.
+func TestDatabasesShareMessages(t *testing.T) {
+	t.Parallel()
+	server, name := redistest.Redis(t), redistest.Name(t)
+	var clients []*primitives.Client
+	for db := range 2 {
+		client, err := primitives.New(server.Client(t, func(o *redis.Options) { o.DB = db }))
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = client.Close(context.Background()) })
+		clients = append(clients, client)
+	}
+	first, err := clients[0].Lock(name).Acquire(t.Context())
+	require.NoError(t, err)
+	second, err := clients[1].Lock(name).Acquire(t.Context())
+	require.NoError(t, err, "the same name in another database")
+	acquired := make(chan *primitives.Hold, 1)
+	go func() {
+		hold, err := clients[1].Lock(name).Acquire(t.Context())
+		if err != nil {
+			t.Error(err)
+		}
+		acquired <- hold
+	}()
+	channel := "redisson_lock__channel:{" + name + "}"
+	redistest.WaitFor(t, 10*time.Second, func() bool {
+		return server.Client(t).PubSubNumSub(t.Context(), channel).Val()[channel] > 0
+	}, "it waits")
+	require.NoError(t, first.Release(t.Context())) // its message reaches the waiter in the other database
+	time.Sleep(50 * time.Millisecond)
+	require.Empty(t, acquired)
+	require.NoError(t, second.Release(t.Context()))
+	require.NoError(t, (<-acquired).Release(t.Context()))
+}
+
+// breaker is a Limiter that can be opened.
+type breaker struct {
+	open    atomic.Bool
+	refused atomic.Int32
+}
+
+func (b *breaker) Allow() error {
+	if b.open.Load() {
+		b.refused.Add(1)
+		return errBusy
+	}
+	return nil
+}
+
+func (*breaker) ReportResult(error) {}
+
+// A hold survives a limiter that refuses for a while, and a call that it refuses fails.
+func TestHoldsSurviveALimiter(t *testing.T) {
+	t.Parallel()
+	var limiter breaker
+	rdb := redistest.Redis(t).Client(t, func(o *redis.Options) { o.Limiter = &limiter })
+	client, err := primitives.New(rdb,
+		primitives.WithCommandTimeout(time.Second), primitives.WithDefaults(primitives.WithWatchdog(6*time.Second)))
+	require.NoError(t, err)
+	hold, err := client.Lock(redistest.Name(t)).Acquire(t.Context())
+	require.NoError(t, err)
+	limiter.open.Store(true)
+	_, err = client.Lock(redistest.Name(t) + "other").TryAcquire(t.Context())
+	require.Error(t, err)
+	require.NotErrorIs(t, err, primitives.ErrNotAcquired)
+	before := hold.ValidUntil()
+	refused := limiter.refused.Load()
+	redistest.WaitFor(t, 10*time.Second, func() bool { return limiter.refused.Load() > refused }, "a renewal is refused")
+	limiter.open.Store(false)
+	redistest.WaitFor(t, 10*time.Second, func() bool {
+		return hold.ValidUntil().After(before) || hold.Context().Err() != nil
+	}, "it is renewed")
+	require.NoError(t, hold.Release(t.Context()))
+	require.NoError(t, client.Close(t.Context()))
+}
+
+// tokens is a provider whose credentials change.
+type tokens struct {
+	mu        sync.Mutex
+	current   auth.Credentials
+	listeners []auth.CredentialsListener
+}
+
+func (p *tokens) Subscribe(l auth.CredentialsListener) (auth.Credentials, auth.UnsubscribeFunc, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.listeners = append(p.listeners, l)
+	return p.current, func() error { return nil }, nil
+}
+
+func (p *tokens) change(to auth.Credentials) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.current = to
+	for _, l := range p.listeners {
+		l.OnNext(to)
+	}
+}
+
+// Holds survive a new token: open connections authenticate again.
+func TestHoldsSurviveANewToken(t *testing.T) {
+	t.Parallel()
+	server := redistest.Fresh(t)
+	admin := server.Client(t)
+	set := func(args ...any) {
+		t.Helper()
+		require.NoError(t, admin.Do(t.Context(), append([]any{"acl", "setuser", "locks"}, args...)...).Err())
+	}
+	set("on", ">old", "~*", "&*", "+@all")
+	provider := &tokens{current: auth.NewBasicCredentials("locks", "old")}
+	rdb := server.Client(t, func(o *redis.Options) { o.StreamingCredentialsProvider = provider })
+	client, err := primitives.New(rdb, primitives.WithDefaults(primitives.WithWatchdog(3*time.Second)))
+	require.NoError(t, err)
+	hold, err := client.Lock("orders:42").Acquire(t.Context())
+	require.NoError(t, err)
+	set(">new")
+	provider.change(auth.NewBasicCredentials("locks", "new"))
+	set("<old")
+	before := hold.ValidUntil()
+	redistest.WaitFor(t, 10*time.Second, func() bool {
+		return hold.ValidUntil().After(before) || hold.Context().Err() != nil
+	}, "it is renewed")
+	require.NoError(t, hold.Release(t.Context()))
+	requireLocks(t, rdb, client)
 }

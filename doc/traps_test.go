@@ -5,6 +5,7 @@ import (
 	"errors"
 	"runtime/debug"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -33,6 +34,31 @@ func (d *database) Exec(_ context.Context, _ string, args ...any) error {
 }
 
 var errBusy = errors.New("busy")
+
+// accounts is a transaction on a database with one number. It reads what others have committed, and its own sum is
+// visible when it commits.
+type accounts struct {
+	committed *atomic.Int64
+	sum       int64
+}
+
+func (a *accounts) add(n int64) error {
+	a.sum = a.committed.Load() + n
+	return nil
+}
+
+// transactionOn returns a function that runs transactions on a database. A commit takes a while.
+func transactionOn(committed *atomic.Int64) func(func(tx *accounts) error) error {
+	return func(f func(tx *accounts) error) error {
+		tx := &accounts{committed: committed}
+		if err := f(tx); err != nil {
+			return err
+		}
+		time.Sleep(100 * time.Millisecond)
+		committed.Store(tx.sum)
+		return nil
+	}
+}
 
 func work(ctx context.Context) error { return ctx.Err() }
 
@@ -336,6 +362,71 @@ func TestTraps(t *testing.T) {
 			return err
 		}
 		require.ErrorIs(t, right(), primitives.ErrNotAcquired)
+	})
+
+	inTrap(t, "a lock inside the transaction", func(t *testing.T, in *trap) {
+		ctx, lock := in.ctx, in.lock
+		wrong := func(transaction func(func(tx *accounts) error) error) error {
+			err := transaction(func(tx *accounts) error { // commits when this function returns
+				return lock.Do(ctx, func(context.Context) error {
+					return tx.add(10) // the lock is released before the commit
+				})
+			})
+			return err
+		}
+		right := func(transaction func(func(tx *accounts) error) error) error {
+			err := lock.Do(ctx, func(context.Context) error {
+				return transaction(func(tx *accounts) error {
+					return tx.add(10)
+				})
+			})
+			return err
+		}
+		sum := func(add func(func(func(tx *accounts) error) error) error) int64 {
+			var committed atomic.Int64
+			var adding sync.WaitGroup
+			for range 2 {
+				adding.Go(func() {
+					if err := add(transactionOn(&committed)); err != nil {
+						t.Error(err)
+					}
+				})
+			}
+			adding.Wait()
+			return committed.Load()
+		}
+		require.EqualValues(t, 10, sum(wrong), "one addition is lost")
+		require.EqualValues(t, 20, sum(right))
+	})
+
+	inTrap(t, "keep the hold", func(t *testing.T, in *trap) {
+		ctx, lock := in.ctx, in.lock
+		s := &struct {
+			held context.Context
+			hold *primitives.Hold
+		}{}
+		right := func() error {
+			hold, err := lock.Acquire(ctx)
+			if err != nil {
+				return err
+			}
+			s.hold = hold // released by s.Close
+			return nil
+		}
+		require.NoError(t, right())
+		time.Sleep(40 * time.Second)
+		require.NoError(t, s.hold.Check(ctx), "it is renewed")
+		require.NoError(t, s.hold.Release(ctx))
+		wrong := func() error {
+			hold, err := lock.Acquire(ctx)
+			if err != nil {
+				return err
+			}
+			s.held = hold.Context() // nothing refers to the hold after this function
+			return nil
+		}
+		require.NoError(t, wrong()) // TestC17 tests what follows: the collector does not run in a bubble
+		require.NoError(t, s.held.Err())
 	})
 
 	inTrap(t, "replication after the answer", func(t *testing.T, in *trap) {

@@ -157,3 +157,23 @@ func TestClientsInDatabasesOfACluster(t *testing.T) {
 		})
 	}
 }
+
+// Without EVAL, scripts are loaded with SCRIPT LOAD: also again after SCRIPT FLUSH, which forgets them.
+func TestServerWithoutEval(t *testing.T) {
+	t.Parallel()
+	s := redistest.Fresh(t, "--rename-command", "EVAL", "")
+	require.ErrorContains(t, s.Client(t).Eval(t.Context(), "return 1", nil).Err(), "unknown command")
+	c := NewClient(t, s.Client(t))
+	for round := range 2 {
+		for _, k := range kinds.Locks() {
+			hold := Acquire(t, t.Context(), k.Lock(c, k.Name))
+			inner := Acquire(t, hold.Context(), k.Lock(c, k.Name))
+			if round > 0 {
+				require.NoError(t, s.Client(t).ScriptFlush(t.Context()).Err())
+			}
+			Release(t, inner)
+			require.NoError(t, hold.Check(t.Context()))
+			Release(t, hold)
+		}
+	}
+}
