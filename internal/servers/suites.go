@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"regexp"
 	"strings"
 	"time"
 )
@@ -27,26 +28,30 @@ type suite struct {
 	packages string // their paths, separated by spaces
 	run      string // regular expression of the names of tests
 	short    bool   // also part of the short run
+	only     string // regular expression of the servers that can do what the tests need; "": all
 }
 
 // suites selects the tests that depend on the server: the contract, exclusion under load, wake-ups and
 // hand-offs, what remains after faults, and the replies of the scripts.
 var suites = []suite{
-	{oneServer, "./primitives ./tests/contract", "^Test(MutexContract|SharedContract|JointContract)$", true},
+	{oneServer, "./primitives ./tests/contract", "^Test(MutexContract|SharedContract|JointContract)$", true, ""},
 	{oneServer, "./primitives ./tests/contract ./tests/faults ./tests/wire", "^Test(" +
 		"Conformance(Locks|RWLock|Semaphores|Permits|Fair.*|Tokens)|C16Repeated.*|" +
 		"ScriptFlush.*|ACL.*|Handoff.*|ReleaseHandsOff.*|C15FormerHolder.*AtOnce|C21.*|FairLockServesInOrder|" +
-		"FairLockHandoffLease|RWLock.*Wakes.*|RWLockWriter.*|Semaphore.*Wakes.*|Latch.*Wakes.*|Permit.*Wakes.*)$", false},
-	{oneServer, "./pubsub", "^Test(Listeners.*|HungServer.*|RestartedServer.*|Refusal.*|Reconnect.*)$", false},
-	{oneServer, "./scripts", "^Test(AnswersOfAllKinds|UnknownScript.*|Batch.*|MemoryOutlives.*|Hashes)$", false},
-	{cluster, "./tests/topology", "^TestCluster$", true},
+		"FairLockHandoffLease|RWLock.*Wakes.*|RWLockWriter.*|Semaphore.*Wakes.*|Latch.*Wakes.*|Permit.*Wakes.*)$", false, ""},
+	{oneServer, "./pubsub", "^Test(Listeners.*|HungServer.*|RestartedServer.*|Refusal.*|Reconnect.*)$", false, ""},
+	{oneServer, "./scripts", "^Test(AnswersOfAllKinds|UnknownScript.*|Batch.*|MemoryOutlives.*|Hashes)$", false, ""},
+	{cluster, "./tests/topology", "^TestCluster$", true, ""},
 	{cluster, "./primitives ./tests/contract ./tests/faults ./tests/topology",
-		"^Test(Cluster.+|.*(In|On)ACluster|RenewalWh.*|C20NamesInTwoSlots.*)$", false},
-	{cluster, "./pubsub", "^Test(ShardedPubSub.*|PlainPubSub.*|Subscriptions.*Slot)$", true},
-	{cluster, "./pubsub", "^Test(ShardedDetects.*|SlotOf.*|DeadShard.*)$", false},
-	{cluster, "./scripts", "^Test(RunnerOnCluster|SilentShard.*|Shard.*|Moved.*|Asked.*|Node.*)$", false},
-	{failOver, "./tests/topology", "^Test(Sentinel.*|TooFewReplicas.*)$", false},
-	{failOver, "./pubsub", "^Test.*SentinelFailover$", false},
+		"^Test(Cluster.+|.*(In|On)ACluster|RenewalWh.*|C20NamesInTwoSlots.*)$", false, ""},
+	{cluster, "./pubsub", "^Test(ShardedPubSub.*|PlainPubSub.*|Subscriptions.*Slot)$", true, ""},
+	{cluster, "./pubsub", "^Test(ShardedDetects.*|SlotOf.*|DeadShard.*)$", false, ""},
+	{cluster, "./scripts", "^Test(RunnerOnCluster|SilentShard.*|Shard.*|Moved.*|Asked.*|Node.*)$", false, ""},
+	{cluster, "./tests/topology", "^TestAtomicSlotMigration", true, "^(Redis 8\\.[4-9]|Valkey 9)"},
+	{cluster, "./tests/topology ./doc", "^Test(ClientsInDatabases|SetUpOfADatabase)OfACluster$", false, "^Valkey 9"},
+	{oneServer, "./tests/topology", "^TestServerWithoutEval$", false, ""},
+	{failOver, "./tests/topology", "^Test(Sentinel.*|TooFewReplicas.*)$", false, ""},
+	{failOver, "./pubsub", "^Test.*SentinelFailover$", false, ""},
 }
 
 // noMiniredis skips the subtests that redistest.Each runs without a server.
@@ -79,7 +84,8 @@ func test(ctx context.Context, s *server, topology string, short bool) (result, 
 	var all result
 	began := time.Now()
 	for _, suite := range suites {
-		if suite.topology != topology || short && !suite.short {
+		wanted := suite.topology == topology && (suite.short || !short)
+		if !wanted || !suite.suits(s) {
 			continue
 		}
 		if err := suite.test(ctx, s, &all); err != nil {
@@ -89,6 +95,9 @@ func test(ctx context.Context, s *server, topology string, short bool) (result, 
 	all.took = time.Since(began)
 	return all, nil
 }
+
+// suits reports whether the server can do what the tests need.
+func (u suite) suits(s *server) bool { return regexp.MustCompile(u.only).MatchString(s.String()) }
 
 func (u suite) test(ctx context.Context, s *server, all *result) error {
 	args := []string{"test", "-count=1", "-timeout=10m", "-parallel=16", "-json", "-run=" + u.run, "-skip=" + noMiniredis}
