@@ -1,0 +1,73 @@
+package doc_test
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+var (
+	namedTest   = regexp.MustCompile("`((?:Test|Fuzz)\\w+)`")
+	namedBefore = regexp.MustCompile("^(?:`Test\\w+`|all kinds[^:]*|contract[^:]*): (.*)$")
+)
+
+// The tests that the page on Redisson's tests names exist, and so do their subtests.
+func TestConformanceNamesTestsThatExist(t *testing.T) {
+	t.Parallel()
+	source := testSources(t)
+	page, err := os.ReadFile("conformance.md")
+	require.NoError(t, err)
+	for _, name := range namedTest.FindAllStringSubmatch(string(page), -1) {
+		require.Contains(t, source, "\nfunc "+name[1]+"(", name[1])
+	}
+	for line := range strings.Lines(string(page)) {
+		if !strings.HasPrefix(line, "| ") {
+			continue
+		}
+		cells := strings.Split(strings.TrimSpace(line), "|")
+		for clause := range strings.SplitSeq(cells[len(cells)-2], ";") {
+			named := namedBefore.FindStringSubmatch(strings.TrimSpace(clause))
+			if named == nil {
+				continue
+			}
+			rest, _, _ := strings.Cut(named[1], ". **")
+			rest, _, _ = strings.Cut(rest, " (")
+			require.True(t, areSubtests(source, strings.Split(rest, ", ")), "%q names a subtest that does not exist", clause)
+		}
+	}
+}
+
+// areSubtests reports whether parts, some of them joined again by commas, are names of subtests or of tests.
+func areSubtests(source string, parts []string) bool {
+	if len(parts) == 0 {
+		return true
+	}
+	for n := len(parts); n > 0; n-- {
+		name := strings.Join(parts[:n], ", ")
+		exists := strings.Contains(source, `"`+name+`"`) || namedTest.MatchString(name)
+		if exists && areSubtests(source, parts[n:]) {
+			return true
+		}
+	}
+	return false
+}
+
+// testSources returns the text of all tests.
+func testSources(t *testing.T) string {
+	t.Helper()
+	var all strings.Builder
+	require.NoError(t, filepath.WalkDir("..", func(path string, _ fs.DirEntry, err error) error {
+		if err != nil || !strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		all.Write(text)
+		return err
+	}))
+	return all.String()
+}
