@@ -39,7 +39,8 @@ const (
 //
 // A call returns when its context ends, or after the runner's timeout, even if Redis does not
 // answer. An attempt that is in flight then goes on in a goroutine of its own until the timeout is
-// over, or until go-redis gives up; Close waits for it.
+// over; Close waits for it. If the client has a shorter read timeout, another attempt is made when it is over, and the
+// first answer to either counts.
 type Runner struct {
 	rdb      redis.UniversalClient // sends the commands; a user's type may override its methods
 	base     redis.UniversalClient // the client of go-redis that rdb is or embeds, see redisutil.Underlying
@@ -131,8 +132,7 @@ func NewRunner(rdb redis.UniversalClient, timeout time.Duration) *Runner {
 	r.shards.batches.Store(&map[*redis.Client]*batcher{})
 	// A type that embeds a cluster client may override its methods, which batches would bypass.
 	r.shards.cluster, _ = rdb.(*redis.ClusterClient) // not base
-	// go-redis may send a command as late as one read timeout after its context ended: it does not
-	// check the context between the handshake of a new connection and its first use.
+	// A type that embeds a client may send a command as late as one read timeout after its context ended.
 	r.timeout = min(timeout, maxTimeout)
 	r.ends.sending, r.ends.abandon = context.WithCancel(context.Background())
 	r.limits.timeout, r.limits.ends = r.timeout, &r.ends
