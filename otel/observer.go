@@ -142,7 +142,7 @@ func NewObserver(opts ...Option) (*Observer, error) {
 		holdEnds: counter("redlatch.hold.ends", "{hold}",
 			"Ends of holds: released, release-failed, lost, leaked, detached, abandoned."),
 		losses: counter("redlatch.hold.losses", "{hold}",
-			"Lost holds by reason: expired (no answer), gone, forced, limit (of lease or hold time), members."),
+			"Lost holds by reason: expired (not confirmed), paused, gone, forced, limit (of lease or hold time), members."),
 		lateness: histogram("redlatch.renewal.lateness",
 			"How long after they were due renewals were confirmed. They are due every third of the TTL.", latenessBuckets),
 		renewalFailures: counter("redlatch.renewal.failures", "{renewal}",

@@ -73,12 +73,13 @@ func ExampleLossError() {
 // A LossReason tells a lock that somebody has freed by force from one that Redis has forgotten.
 func ExampleLossReason() {
 	for _, reason := range []primitives.LossReason{
-		primitives.LossExpired, primitives.LossGone, primitives.LossForced, primitives.LossLimit, primitives.LossMembers,
+		primitives.LossExpired, primitives.LossPaused, primitives.LossGone, primitives.LossForced, primitives.LossLimit,
+		primitives.LossMembers,
 	} {
 		fmt.Print(reason, " ")
 	}
 	// Output:
-	// expired gone forced limit members
+	// expired paused gone forced limit members
 }
 
 // An Outcome tells who ended an acquisition: another holder, the caller, or a failure. Other events have none.

@@ -13,10 +13,14 @@ type LossReason string
 
 // The reasons of losses.
 const (
-	// LossExpired: Redis did not answer until the hold's validity ended. Silent says for how long.
+	// LossExpired: Redis did not confirm the hold until its validity ended. Silent says for how long. If Redis has
+	// answered, and refused the renewals, such as with NOREPLICAS, the error wraps the last refusal.
 	LossExpired = LossReason(engine.LossExpired)
+	// LossPaused: validity ended while this process stood still: it was stopped, or its machine or container was
+	// frozen, or got no CPU. Silent says how long it stood.
+	LossPaused = LossReason(engine.LossPaused)
 	// LossGone: Redis answers that the lock is not ours. It was deleted or evicted, a restart or a failover has
-	// forgotten it, or it expired while the process was stopped.
+	// forgotten it, or it expired while the machine was suspended, together with its clock.
 	LossGone = LossReason(engine.LossGone)
 	// LossForced: ForceRelease, ReleaseID or Adopt took the lock away, and told the holder's client. A renewal,
 	// or a call of the hold, may find the loss before that: then the reason is LossGone.
@@ -36,9 +40,11 @@ type LossError struct {
 	Kind   string        // such as "fair": see [Info].Kind
 	Name   string        // the user's name
 	ID     string        // the hold's
-	Silent time.Duration // of LossExpired: how long ago Redis had confirmed the hold
+	Silent time.Duration // of LossExpired: how long ago Redis had confirmed the hold; of LossPaused: how long it stood
 
-	members *[]error // of LossMembers: why members ended. A pointer keeps the type comparable
+	// causes are, of LossMembers, why members ended, and of LossExpired the last refusal. A pointer keeps the type
+	// comparable.
+	causes *[]error
 }
 
 // Error returns a line such as: redlatch: lock "orders:42" lost: expired: no answer from Redis for 21s.
@@ -52,6 +58,12 @@ func (e *LossError) text() string {
 	switch e.Reason {
 	case LossExpired:
 		text += ": no answer from Redis for " + rounded(e.Silent).String()
+		if refusals := e.Unwrap(); len(refusals) > 0 {
+			text = fmt.Sprintf("lost: %s: Redis has refused to renew it, and confirmed nothing for %v: %v",
+				e.Reason, rounded(e.Silent), refusals[0])
+		}
+	case LossPaused:
+		text += ": this process stood still for " + rounded(e.Silent).String()
 	case LossGone:
 		text += ": Redis does not have this hold any longer"
 	case LossForced:
@@ -82,18 +94,22 @@ func rounded(d time.Duration) time.Duration {
 // Is reports whether target is ErrLost.
 func (e *LossError) Is(target error) bool { return target == ErrLost }
 
-// Unwrap returns the errors of the members of a joint lock.
+// Unwrap returns the errors of the members of a joint lock, or the last refusal of a renewal.
 func (e *LossError) Unwrap() []error {
-	if e.members == nil {
+	if e.causes == nil {
 		return nil
 	}
-	return *e.members
+	return *e.causes
 }
 
 // newLossError implements [engine.Config].Lost.
 func newLossError(loss engine.Loss) error {
+	causes := loss.Members
+	if loss.Refusal != nil {
+		causes = []error{loss.Refusal}
+	}
 	return &LossError{
 		Reason: LossReason(loss.Reason), Kind: loss.Resource.Kind, Name: loss.Resource.Name, ID: loss.ID,
-		Silent: loss.Silent, members: &loss.Members,
+		Silent: loss.Silent, causes: &causes,
 	}
 }

@@ -35,7 +35,8 @@ var (
 		primitives.EventDetached, primitives.EventAbandoned,
 	}
 	reasons = []primitives.LossReason{
-		primitives.LossExpired, primitives.LossGone, primitives.LossForced, primitives.LossLimit, primitives.LossMembers,
+		primitives.LossExpired, primitives.LossPaused, primitives.LossGone, primitives.LossForced, primitives.LossLimit,
+		primitives.LossMembers,
 	}
 )
 

@@ -116,6 +116,7 @@ func (l *link) handleAnswer(word, name string) error {
 		return err
 	}
 	l.signal(Signal{Resubscribed: true})
+	l.logBack()
 	return nil
 }
 

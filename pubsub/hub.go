@@ -93,13 +93,14 @@ type Hub struct {
 
 	mu       sync.Mutex // never held during I/O, or while a listener or the log handler runs
 	closed   bool
-	router   router              // nil until the pub/sub mode is known
-	choosing *choice             // of the router; nil if none is under way
-	channels map[string]*channel // by name: channels with listeners or with unanswered commands
-	links    map[string]*link    // by server name
-	failures map[string]int      // by server name: failed links in a row, 0 after a confirmation
-	unplaced []*channel          // to be placed at once
-	retry    []*channel          // to be placed again at retryAt
+	router   router                // nil until the pub/sub mode is known
+	choosing *choice               // of the router; nil if none is under way
+	channels map[string]*channel   // by name: channels with listeners or with unanswered commands
+	links    map[string]*link      // by server name
+	failures map[string]int        // by server name: failed links in a row, 0 after a confirmation
+	states   map[string]*linkState // for the log, by server name
+	unplaced []*channel            // to be placed at once
+	retry    []*channel            // to be placed again at retryAt
 	retryAt  time.Time
 	placing  bool // the placer goroutine runs; always true while there are unplaced channels
 
@@ -166,6 +167,7 @@ func New(rdb redis.UniversalClient, cfg Config) *Hub {
 		channels:   make(map[string]*channel),
 		links:      make(map[string]*link),
 		failures:   make(map[string]int),
+		states:     make(map[string]*linkState),
 	}
 }
 

@@ -3,7 +3,6 @@ package pubsub
 import (
 	"cmp"
 	"context"
-	"log/slog"
 	"sync/atomic"
 	"time"
 )
@@ -31,6 +30,8 @@ type link struct {
 	started    time.Time       // heard counts from here, in ns
 	heard      atomic.Int64    // when the reader began to wait for data
 	toSignal   []*Subscription // used by the reader only; reused to avoid allocations
+
+	confirmedOnce bool // the reader has seen the first confirmation: see logBack
 
 	// The fields below are guarded by hub.mu.
 
@@ -150,9 +151,7 @@ func (l *link) run() {
 	err := l.serve()
 	l.cancel()
 	if l.returnChannels() {
-		// Without hub.mu: the handler may use the hub.
-		l.hub.logger.LogAttrs(l.hub.ctx, slog.LevelWarn, "link lost",
-			slog.String("server", l.server.options.Addr), slog.Any("error", err))
+		l.logLost(err)
 		if l.hub.cfg.LinkLost != nil {
 			l.hub.cfg.LinkLost(err)
 		}

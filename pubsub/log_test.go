@@ -7,7 +7,9 @@ import (
 	"net"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -109,4 +111,32 @@ func TestLogHandlerMayUseTheHub(t *testing.T) {
 			h.Close()
 		})
 	}
+}
+
+// An outage is logged once when it begins, once a minute while it lasts, and once when it is over.
+func TestAnOutageOfLinksIsLoggedByItsStates(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var down atomic.Bool
+		s := redistest.Embedded(t)
+		o := s.Options()
+		dial := o.Dialer
+		o.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
+			if down.Load() {
+				return nil, errors.New("down")
+			}
+			return dial(ctx, network, addr)
+		}
+		rdb := redis.NewClient(o)
+		defer rdb.Close()
+		var log logged
+		h := New(rdb, Config{Logger: log.logger()})
+		defer h.Close()
+		down.Store(true)
+		h.Subscribe("c", func(Signal) {})
+		time.Sleep(150 * time.Second)
+		require.Equal(t, []string{"link lost", "link lost", "link lost"}, log.all())
+		down.Store(false)
+		time.Sleep(10 * time.Second)
+		require.Equal(t, []string{"link lost", "link lost", "link lost", "link is back"}, log.all())
+	})
 }

@@ -165,6 +165,8 @@ func (d *Dog) arm() {
 	switch {
 	case !d.running:
 		d.running, d.armed = true, first
+		d.beat = d.now()
+		d.wakesAt = d.beat
 		d.wg.Go(d.run)
 	case first < d.armed:
 		d.armed = first
@@ -201,6 +203,8 @@ func (d *Dog) step() (wait time.Duration, ok bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	now := d.now()
+	d.noteStandstill(now)
+	defer func() { d.beat, d.wakesAt = now, now.add(wait) }()
 	var toNotify []*Lease
 	for len(d.alarms.leases) > 0 && d.alarms.leases[0].alarmAt() <= now {
 		l := d.alarms.leases[0]
@@ -225,7 +229,7 @@ func (d *Dog) step() (wait time.Duration, ok bool) {
 		return idleTime, d.running
 	}
 	d.idle = false
-	d.armed = d.alarms.leases[0].alarmAt()
+	d.armed = min(d.alarms.leases[0].alarmAt(), d.nextBeat(now))
 	return time.Duration(d.armed.add(-time.Duration(now))), true
 }
 

@@ -120,9 +120,12 @@ type Dog struct {
 
 	mu      sync.Mutex // never held while Renew or a keeper runs
 	closed  bool
-	running bool      // the scheduler runs; always true while there are alarms
-	idle    bool      // the scheduler found no alarms and ends if there are none the next time
-	armed   instant   // when the scheduler wakes up unless wake is signaled before
+	running bool    // the scheduler runs; always true while there are alarms
+	idle    bool    // the scheduler found no alarms and ends if there are none the next time
+	armed   instant // when the scheduler wakes up unless wake is signaled before
+	beat    instant // when the scheduler last went to sleep
+	wakesAt instant // when it should have woken up by then
+	stood   standstill
 	alarms  leaseHeap // all registered leases
 	groups  map[any]*group
 	spare   *group // the last group that became empty, reused for the next one

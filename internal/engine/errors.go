@@ -35,6 +35,7 @@ type LossReason string
 // The reasons of losses.
 const (
 	LossExpired LossReason = "expired"
+	LossPaused  LossReason = "paused"
 	LossGone    LossReason = "gone"
 	LossForced  LossReason = "forced"
 	LossLimit   LossReason = "limit"
@@ -46,7 +47,8 @@ type Loss struct {
 	Reason   LossReason
 	Resource *Resource
 	ID       string
-	Silent   time.Duration // expired: how long the server has not answered
+	Silent   time.Duration // expired: how long the server has confirmed nothing; paused: how long the process stood
+	Refusal  error         // expired: the server's last answer, if it refused the last renewal
 	Members  []error       // members: why holds of members of a joint lock ended
 }
 

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"log/slog"
 	"runtime"
 	"sync"
 	"time"
@@ -340,6 +341,8 @@ func (h *Hold) takeAndForget() error {
 // free when its lease ends, instead of never.
 func (h *Hold) Forget() {
 	if h.takeAndForget() == nil && h.end(ErrReleased) {
+		h.r.Core.log(newRecord(slog.LevelWarn, "hold leaked", h.r, slog.String("id", h.ID()),
+			slog.Duration("held", h.heldFor())))
 		h.r.Core.emitLater(h.event(EventLeaked, nil))
 	}
 }
@@ -436,7 +439,8 @@ const limitTolerance = 2 * time.Millisecond
 
 // explain completes a loss of h, and returns its error too.
 func (h *Hold) explain(loss Loss) (Loss, error) {
-	if loss.Reason == LossExpired && h.IsLimitOver() {
+	expired := loss.Reason == LossExpired || loss.Reason == LossPaused
+	if expired && h.IsLimitOver() {
 		loss = Loss{Reason: LossLimit} // renewals stop there
 	}
 	loss.Resource, loss.ID = h.r, h.ID()

@@ -33,12 +33,43 @@ func (h *Hold) lossRecord(loss Loss, err error) slog.Record {
 		slog.String("reason", string(loss.Reason)), slog.Duration("held", h.heldFor()), slog.Any("error", err))
 }
 
+// logAgain is how often the failing renewals of a lease are logged while the reason stays.
+const logAgain = time.Minute
+
+// failing is a series of renewals of an ownership without success. Ownership.mu guards it.
+type failing struct {
+	since   time.Time
+	logged  time.Time // zero: not logged
+	refusal error     // the latest answer, if the server has refused the latest renewal; else nil
+}
+
+// note notes a failure, and reports whether to log it: the first one, a change of the reason, and then one a minute.
+func (f *failing) note(err error, refused bool) (logs bool) {
+	now := time.Now()
+	changed := refused != (f.refusal != nil)
+	logs = f.logged.IsZero() || changed || now.Sub(f.logged) >= logAgain
+	if logs {
+		f.logged = now
+	}
+	f.refusal = nil
+	if refused {
+		f.refusal = err
+	}
+	return logs
+}
+
+// isRefused reports whether a renewal failed because the server has answered that it does not renew now.
+func (c *Core) isRefused(err error) bool {
+	failure := c.Classify(err)
+	silent := errors.Is(err, watchdog.ErrNoAnswer) || failure.InDoubt || failure.Retry
+	return failure.NotNow || !silent
+}
+
 // failureRecord is the record of a failed renewal.
-func (o *Ownership) failureRecord(err error) slog.Record {
-	reason := "refused"
-	if failure := o.r.Core.Classify(err); errors.Is(err, watchdog.ErrNoAnswer) ||
-		!failure.NotNow && (failure.InDoubt || failure.Retry) {
-		reason = "no answer"
+func (o *Ownership) failureRecord(err error, refused bool) slog.Record {
+	reason := "no answer"
+	if refused {
+		reason = "refused"
 	}
 	return newRecord(slog.LevelWarn, "renewal failed", o.r, slog.String("id", o.ID), slog.String("reason", reason),
 		slog.Any("error", err))

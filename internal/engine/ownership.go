@@ -62,7 +62,7 @@ type Ownership struct {
 	lapsed     int16         // holds that ended by their limit and were not released since
 	lost       bool          // set once: there are no holds any longer, and none joins
 	kept       bool          // the watchdog renews lease
-	failing    bool          // the latest renewal has failed
+	failing    *failing      // the latest renewals have failed; nil: they have not
 	mayRenew   bool          // a renewal, or a copy of another command that extends the lease, may still be executed
 	otherKind  bool          // a hold of another kind may have the id: a writer that also reads
 	wanted     bool          // another client has asked for it; guarded by waitQueues.mu instead
@@ -553,7 +553,16 @@ var goneLoss = Loss{Reason: LossGone}
 // executed now, and keep the key for a TTL: see Abandon.
 func (o *Ownership) expiredLoss() Loss {
 	o.lastsUntil(time.Now().Add(o.TTL))
-	return Loss{Reason: LossExpired, Silent: o.lease.Silent()}
+	if stood := o.lease.Stood(); stood > 0 {
+		return Loss{Reason: LossPaused, Silent: stood}
+	}
+	loss := Loss{Reason: LossExpired, Silent: o.lease.Silent()}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.failing != nil {
+		loss.Refusal = o.failing.refusal
+	}
+	return loss
 }
 
 // Extend implements [Holding]: it keeps the lock, and h, for at least d from now. It blocks for the reply.
@@ -618,7 +627,8 @@ func (o *Ownership) loseUnlessReleased(ctx context.Context, h *Hold) error {
 
 // loseInBackground ends the holds when no call of the user found the loss. It does not wait for the observer.
 func (o *Ownership) loseInBackground(loss Loss) {
-	ended := o.end(loss.Reason == LossExpired)
+	expired := loss.Reason == LossExpired || loss.Reason == LossPaused
+	ended := o.end(expired)
 	for _, h := range ended {
 		h.LoseInBackground(loss)
 	}
@@ -675,15 +685,16 @@ func (o *Ownership) LeaseRenewed(l *watchdog.Lease) {
 	late := l.Late()
 	o.mu.Lock()
 	recovered := o.failing
-	o.failing = false
+	o.failing = nil
 	if o.shortLease > 0 && o.holds != nil {
 		// The first lease was shorter than the holds asked for. Renew for their TTLs from now on.
 		o.shortLease = 0
 		o.setSchedule(nil)
 	}
 	o.mu.Unlock()
-	if recovered {
-		o.r.Core.log(newRecord(slog.LevelInfo, "renewal works again", o.r, slog.String("id", o.ID)))
+	if recovered != nil {
+		o.r.Core.log(newRecord(slog.LevelInfo, "renewal works again", o.r, slog.String("id", o.ID),
+			slog.Duration("after", time.Since(recovered.since))))
 	}
 	o.report(Event{Kind: EventRenewed, Late: late})
 }
@@ -691,10 +702,17 @@ func (o *Ownership) LeaseRenewed(l *watchdog.Lease) {
 // LeaseUnknown implements [watchdog.Keeper]: a renewal was not answered. That alone is no loss: the
 // watchdog repeats it until validity ends.
 func (o *Ownership) LeaseUnknown(_ *watchdog.Lease, err error) {
+	refused := o.r.Core.isRefused(err)
 	o.mu.Lock()
-	o.failing, o.mayRenew = true, true
+	o.mayRenew = true
+	if o.failing == nil {
+		o.failing = &failing{since: time.Now()}
+	}
+	logs := o.failing.note(err, refused)
 	o.mu.Unlock()
-	o.r.Core.log(o.failureRecord(err))
+	if logs {
+		o.r.Core.log(o.failureRecord(err, refused))
+	}
 	o.report(Event{Kind: EventRenewFailed, Err: err})
 }
 

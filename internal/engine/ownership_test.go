@@ -116,7 +116,7 @@ func TestHoldIsLost(t *testing.T) {
 				} else {
 					require.ErrorIs(t, err, ErrLost)
 					loss := LossOf(t, context.Cause(ctx))
-					assert.Equal(t, Loss{tt.reason, hold.Resource(), hold.ID(), tt.silent, nil}, loss)
+					assert.Equal(t, Loss{Reason: tt.reason, Resource: hold.Resource(), ID: hold.ID(), Silent: tt.silent}, loss)
 					assert.Equal(t, context.Cause(ctx), err)
 					assert.Equal(t, err, c.Event(t, EventLost).Err)
 					require.ErrorIs(t, hold.Release(t.Context()), ErrReleased)
