@@ -540,7 +540,7 @@ func TestSchedulerWakesOnlyForEarlierAlarms(t *testing.T) {
 			require.Empty(t, d.wake)
 		}
 		sched := schedule()
-		sched.TTL /= 2
+		sched.TTL = beatEvery // due before the next beat
 		keep(t, d, newKeeper(), sched)
 		require.Len(t, d.wake, 1)
 	})
