@@ -105,9 +105,9 @@ func WithPrefix(prefix string) ClientOption {
 	return ClientOption{func(c *Client) { c.prefix = prefix }}
 }
 
-// WithLogger logs losses, failed renewals and failures that no caller can see at Warn, and the first renewal
-// that works again at Info. A slow handler delays no renewal; Close drops records that it has not written in
-// time. nil is ErrInvalid. Default: discard.
+// WithLogger logs losses, leaked holds, failed renewals and failures that no caller can see at Warn, and what works
+// again at Info. It logs changes of state, and repeats a line at most once a minute. One goroutine calls the handler: a
+// slow one delays nothing, and Close drops records that it has not written in time. nil is ErrInvalid. Default: discard.
 func WithLogger(l *slog.Logger) ClientOption {
 	return ClientOption{func(c *Client) {
 		c.defaults.check(l != nil, "a nil logger")
