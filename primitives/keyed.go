@@ -178,10 +178,12 @@ func (k *Keyed) enter(name string) *keyedName {
 	return n
 }
 
+// leave ends a call. A name that is not locked is forgotten after its last call.
 func (k *Keyed) leave(name string, n *keyedName) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if n.calls--; n.calls == 0 && n.hold == nil {
+	n.calls--
+	if n.calls == 0 && n.hold == nil {
 		delete(k.names, name)
 	}
 }

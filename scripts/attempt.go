@@ -199,10 +199,12 @@ type pipelines struct {
 	hook    *punctual  // all end with the deadline of their context; nil: with the timeouts of the client
 	masters *toMasters // sends them instead, if it is not nil
 	idle    sync.Pool  // of redis.Pipeliner
+	reuses  bool       // else each send asks for a pipeline: a user's type may count, or choose, at that moment
 }
 
 func newPipelines(rdb redis.UniversalClient, hook *punctual) *pipelines {
-	return &pipelines{hook: hook, idle: sync.Pool{New: func() any { return rdb.Pipeline() }}}
+	_, reuses := rdb.(*redis.Client)
+	return &pipelines{hook: hook, reuses: reuses, idle: sync.Pool{New: func() any { return rdb.Pipeline() }}}
 }
 
 // Process implements [processor]. The command is a [singleCmd].
@@ -234,6 +236,8 @@ func (p *pipelines) load(ctx context.Context, s *Script) error {
 
 func (p *pipelines) exec(ctx context.Context, pipe redis.Pipeliner) error {
 	_, err := pipe.Exec(ctx) // leaves the pipeline empty, so it can be used again
-	p.idle.Put(pipe)
+	if p.reuses {
+		p.idle.Put(pipe)
+	}
 	return err
 }

@@ -11,8 +11,8 @@ import (
 
 type (
 	outer   struct{ redis.UniversalClient }
-	hidden  struct{ universal }    // in an unexported field
-	byValue struct{ redis.Client } //nolint:govet // a user may do that
+	hidden  struct{ universal } // in an unexported field
+	byValue struct{ redis.Client }
 	beside  struct {
 		redis.UniversalClient
 		other *redis.Client // no embedded field

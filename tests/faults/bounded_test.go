@@ -155,6 +155,13 @@ func boundedCalls() (calls []boundedCall) {
 		require.NoError(t, ErrOf(l.Init(t.Context(), 2)))
 		return boundedLatchCalls(l)
 	})
+	add("Keyed", boundedKeyedCalls(nil, nil, ""), func(t testing.TB, c *primitives.Client, name, method string) methods {
+		k, waiting := c.Keyed(), c.Keyed(primitives.WithWait(boundedWait))
+		if method == "Ensure" {
+			require.NoError(t, k.Lock(t.Context(), name))
+		}
+		return boundedKeyedCalls(k, waiting, name)
+	})
 	locks := func(c *primitives.Client) methods {
 		return methods{"Locks": func(ctx context.Context) error {
 			for _, err := range c.Locks(ctx, "*") {
@@ -210,6 +217,15 @@ func boundedPermitCalls(s *primitives.PermitExpirableSemaphore, h *primitives.Ho
 		"ReleaseID":         func(ctx context.Context) error { return s.ReleaseID(ctx, h.ID()) },
 		"Adopt":             func(ctx context.Context) error { return ErrOf(s.Adopt(ctx, h.ID())) },
 		"Info":              func(ctx context.Context) error { return ErrOf(s.Info(ctx)) },
+	}
+}
+
+func boundedKeyedCalls(k, waiting *primitives.Keyed, name string) methods {
+	return methods{
+		"Lock":           func(ctx context.Context) error { return k.Lock(ctx, name) },
+		"Lock(WithWait)": func(ctx context.Context) error { return waiting.Lock(ctx, name) },
+		"TryLock":        func(ctx context.Context) error { return ErrOf(k.TryLock(ctx, name)) },
+		"Ensure":         func(ctx context.Context) error { return k.Ensure(ctx, name) },
 	}
 }
 

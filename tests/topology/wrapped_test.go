@@ -114,7 +114,7 @@ func TestWrappedClientSeesCommands(t *testing.T) {
 		for range 100 { // more than it takes for callers to send by themselves
 			Release(t, Acquire(t, t.Context(), c.Lock(redistest.Name(t))))
 		}
-		require.Positive(t, wrapper.sent.Load(), name)
+		require.GreaterOrEqual(t, wrapper.sent.Load(), int64(200), "%s: each acquisition and each release", name)
 	}
 }
 
