@@ -279,7 +279,7 @@ func (r *Runner) Once(ctx context.Context, s *Script, keys []any, args ...any) (
 
 // maxPatient is how many patient attempts may be in flight: a silent server must not occupy all connections for so
 // long.
-const maxPatient = 4
+const maxPatient = 8
 
 // once is Once. A patient attempt waits for its answer until then, if that is longer than a call may take, and if few
 // do. Then once returns when ctx ends, and the attempt goes on in a goroutine of its own.
