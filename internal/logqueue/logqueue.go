@@ -42,21 +42,23 @@ func New(l *slog.Logger) *Queue {
 // Logger returns the logger that writes to the queue. Its methods do not block.
 func (q *Queue) Logger() *slog.Logger { return q.logger }
 
-// Close waits until the handler has got all records, for limit at most. In the last quarter of that time it gives up:
-// the handler only gets the number of the records that were dropped. Close returns the number of records that the
-// handler has not got. After Close the handler gets no record, but it may still be busy with one.
+// Close waits until the handler has got all records, for limit at most. After a quarter of that time it gives up: the
+// handler only gets the number of the records that were dropped. After half of it the handler gets no record, and
+// Close waits for the one that the handler has. It returns the number of records that the handler has not got.
 func (q *Queue) Close(limit time.Duration) (dropped int) {
-	q.await(limit - limit/4)
+	q.await(limit / 4)
 	q.mu.Lock()
 	q.last = true
 	q.drop()
 	q.mu.Unlock()
 	q.await(limit / 4)
 	q.mu.Lock()
-	defer q.mu.Unlock()
 	q.closed = true
 	q.drop()
-	return q.dropped
+	dropped = q.dropped
+	q.mu.Unlock()
+	q.await(limit / 2)
+	return dropped
 }
 
 // drop drops all records. mu is held.
