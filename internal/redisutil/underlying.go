@@ -18,9 +18,9 @@ const maxEmbedded = 16
 // what kind of client it is, and how it connects.
 //
 // As in the language, the least deep field counts. A field that is not embedded does not: the type may use
-// that client for something else. A type with the Options method of another kind of client is returned itself, and so
-// is one that embeds no client, but has such a method. Otherwise Underlying returns an error, which says what is
-// wrong with rdb.
+// that client for something else. A type whose Options method returns other options than those of the client is
+// returned itself, and so is one that embeds no client, but has such a method. Otherwise Underlying returns an error,
+// which says what is wrong with rdb.
 func Underlying(rdb redis.UniversalClient) (redis.UniversalClient, error) {
 	switch rdb.(type) {
 	case *redis.Client, *redis.ClusterClient, *redis.Ring:
@@ -43,7 +43,7 @@ func Underlying(rdb redis.UniversalClient) (redis.UniversalClient, error) {
 			deeper = append(deeper, embedded...)
 		}
 		switch {
-		case len(found) == 1 && sameKind(rdb, found[0]):
+		case len(found) == 1 && hasOptionsOf(rdb, found[0]):
 			return found[0], nil
 		case len(found) == 1:
 			return rdb, nil
@@ -54,7 +54,7 @@ func Underlying(rdb redis.UniversalClient) (redis.UniversalClient, error) {
 	}
 	v := reflect.ValueOf(rdb)
 	isNil := v.Kind() == reflect.Pointer && v.IsNil()
-	if kindOf(rdb) != unknownKind && !isNil {
+	if !isNil && tellsOptions(rdb) {
 		return rdb, nil
 	}
 	return nil, fmt.Errorf("a %T, which embeds no client of go-redis", rdb)
@@ -93,31 +93,33 @@ func look(v reflect.Value) (client redis.UniversalClient, embedded []reflect.Val
 	return nil, embedded
 }
 
-// clientKind is the kind of a client, by the type of its options.
-type clientKind int
-
-const (
-	unknownKind clientKind = iota
-	clientOfOne
-	clientOfCluster
-	clientOfRing
-)
-
-func kindOf(rdb redis.UniversalClient) clientKind {
-	switch rdb.(type) {
+// optionsOf returns the options of a client, a pointer; nil if it has no such method.
+func optionsOf(rdb redis.UniversalClient) any {
+	switch c := rdb.(type) {
 	case interface{ Options() *redis.Options }:
-		return clientOfOne
+		return c.Options()
 	case interface{ Options() *redis.ClusterOptions }:
-		return clientOfCluster
+		return c.Options()
 	case interface{ Options() *redis.RingOptions }:
-		return clientOfRing
+		return c.Options()
 	default:
-		return unknownKind
+		return nil
 	}
 }
 
-// sameKind reports whether rdb is not of another kind than the client that it embeds.
-func sameKind(rdb, embedded redis.UniversalClient) bool {
-	kind := kindOf(rdb)
-	return kind == unknownKind || kind == kindOf(embedded)
+// tellsOptions reports whether rdb has an Options method. It does not call it: a pointer that rdb embeds may be nil.
+func tellsOptions(rdb redis.UniversalClient) bool {
+	switch rdb.(type) {
+	case interface{ Options() *redis.Options }, interface{ Options() *redis.ClusterOptions },
+		interface{ Options() *redis.RingOptions }:
+		return true
+	default:
+		return false
+	}
+}
+
+// hasOptionsOf reports whether rdb has the options of the client that it embeds, or none that it tells.
+func hasOptionsOf(rdb, embedded redis.UniversalClient) bool {
+	own := optionsOf(rdb)
+	return own == nil || own == optionsOf(embedded)
 }

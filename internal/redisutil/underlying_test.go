@@ -10,10 +10,9 @@ import (
 )
 
 type (
-	outer   struct{ redis.UniversalClient }
-	hidden  struct{ universal } // in an unexported field
-	byValue struct{ redis.Client }
-	beside  struct {
+	outer  struct{ redis.UniversalClient }
+	hidden struct{ universal } // in an unexported field
+	beside struct {
 		redis.UniversalClient
 		other *redis.Client // no embedded field
 	}
@@ -54,8 +53,4 @@ func TestUnderlying(t *testing.T) {
 			require.Same(t, tt.want, got, name)
 		}
 	}
-	value := &byValue{}
-	got, err := redisutil.Underlying(value)
-	require.NoError(t, err)
-	require.Same(t, &value.Client, got)
 }
