@@ -48,7 +48,7 @@ func (r *Resource) Acquire(ctx context.Context, terms *Terms, limit time.Duratio
 	default:
 		if err = c.Begin(ctx); err != nil {
 			err = new(Request).explain(ctx, c, err)
-			r.complete(err, began)
+			r.complete(err, began, limit == 0)
 		}
 	}
 	if err != nil {
@@ -72,7 +72,7 @@ func (r *Resource) Acquire(ctx context.Context, terms *Terms, limit time.Duratio
 		kind = EventAcquired
 		hold, err = r.AcquireOutermost(ctx, q, began)
 	}
-	r.complete(err, began)
+	r.complete(err, began, limit == 0)
 
 	if c.Observe != nil {
 		r.EmitResult(ctx, kind, hold, q.Wait.since(began), err)
@@ -207,7 +207,7 @@ func (r *Resource) Await(ctx context.Context, terms *Terms) error {
 			err = context.Cause(ctx)
 		}
 	}
-	r.complete(err, began)
+	r.complete(err, began, false)
 	if q.Wait.waited {
 		r.Core.emit(Event{Kind: EventWaited, Resource: r, Waited: q.Wait.since(began), Err: err, Ctx: ctx})
 	}

@@ -264,13 +264,16 @@ type gaveUpError struct {
 }
 
 // complete adds to err, the error of an acquisition of r, what only the whole call knows: how long it took, and whether
-// its own client holds the lock. An error that says nothing of a wait stays as it is.
-func (r *Resource) complete(err error, began time.Time) {
+// its own client holds the lock. An error that says nothing of a wait stays as it is. isTry: the call did not wait.
+func (r *Resource) complete(err error, began time.Time, isTry bool) {
 	g, ok := err.(*gaveUpError) //nolint:errorlint // of this call, not of a member
 	if !ok {
 		return
 	}
-	g.waited = time.Since(began)
+	isRefusedTry := isTry && g.failed == nil
+	if !isRefusedTry {
+		g.waited = time.Since(began)
+	}
 	g.own = g.holder != "" && r.Core.owns(r, g.holder)
 }
 

@@ -400,8 +400,8 @@ func TestJointCallWithTheContextOfALostHoldIsNoLoss(t *testing.T) {
 	}
 }
 
-// A red lock without a wait has servers that refuse for the moment. It repeats its attempts on them for the budget of a
-// member, and not for the command timeout.
+// A red lock whose wait has no limit has servers that refuse for the moment. It repeats its attempts on them for the
+// budget of a member, and not for the command timeout. (A try repeats them once: TestC7TryEndsWithTheAnswer.)
 func TestRedLockRidesOutRefusalsForTheBudgetOfAMember(t *testing.T) {
 	t.Parallel()
 	q := QuorumOf(t, redistest.Miniredis(t), redistest.Miniredis(t), redistest.Miniredis(t))
@@ -417,7 +417,7 @@ func TestRedLockRidesOutRefusalsForTheBudgetOfAMember(t *testing.T) {
 		})
 	}
 	began := time.Now()
-	_, err := q.Lock(q.PatientClients(t)).TryAcquire(t.Context())
+	_, err := q.Lock(q.PatientClients(t)).Acquire(t.Context())
 	require.ErrorIs(t, err, primitives.ErrUnavailable)
 	require.NotErrorIs(t, err, primitives.ErrNotAcquired)
 	took := time.Since(began)
