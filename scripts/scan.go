@@ -71,10 +71,7 @@ func (r *Runner) scan(
 		if repliedWith(role.Err(), readOnly) {
 			return scanned{}, errFormer
 		}
-		if answers(role.Err()) { // the role is a help: its error does not count
-			broken = nil
-		}
-		reply, err := cmd.reply(time.Time{}, broken)
+		reply, err := cmd.reply(time.Time{}, broken) // whatever the server says to HELLO
 		if err != nil {
 			return scanned{}, err
 		}

@@ -67,10 +67,10 @@ end
 
 -- uses     lib/primary
 
-if held or is_nested or not joins then -- to join the queue is a write
-  require_primary(lock.memory)
-end
+-- Not before an acquisition: after a write that a full Redis allows, the others pass, too. To join
+-- the queue is a write.
 if is_nested and not held then
+  require_primary(lock.memory)
   return 'lost'
 end
 if may_acquire then
@@ -85,6 +85,7 @@ if may_acquire then
       has_count = shared == 0 or tonumber(redis.call('hget', lock.hash, owner)) > shared
     end
     if has_count then -- a copy of this request, or the lock was granted in the queue
+      require_primary(lock.memory)
       extend(lock.hash, ttl_ms)
       if is_shared then
         extend(lock.shared_counts, ttl_ms)
@@ -92,6 +93,7 @@ if may_acquire then
       return 0
     end
     if refuse_second then
+      require_primary(lock.memory)
       return 'again'
     end
   end
@@ -135,6 +137,7 @@ if may_acquire then
   end
 end
 if not joins then
+  require_primary(lock.memory)
   return {redis.call('pttl', lock.hash), holder}
 end
 

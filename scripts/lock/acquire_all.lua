@@ -37,13 +37,14 @@ end
 -- uses     lib/extend, lib/holder, lib/primary
 
 -- Look at all locks before the first write.
-local refused
+local refused, is_copy = nil, true
 for i = 1, #members, 3 do
   local lock_hash, memory_key = members[i], members[i + 2]
   if redis.call('exists', memory_key) == 1 then
     return 'over'
   end
   if redis.call('hexists', lock_hash, owner) == 0 then
+    is_copy = false
     local holder, foreign_data = holder_of(lock_hash)
     if foreign_data then
       return foreign_data
@@ -52,7 +53,10 @@ for i = 1, #members, 3 do
     end
   end
 end
-require_primary(members[3]) -- no memory key exists
+-- Not before an acquisition: after a write that a full Redis allows, the others pass, too.
+if refused or is_copy then
+  require_primary(members[3]) -- no memory key exists
+end
 if refused then
   return refused
 end

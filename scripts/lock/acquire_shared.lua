@@ -23,19 +23,18 @@ local refuse_second, is_nested = ARGV[4] == '1', ARGV[5] == '1'
 if redis.call('exists', memory_key) == 1 then
   return 'over'
 end
-require_primary(memory_key)
 local holder, foreign_data = holder_of(lock_hash)
 if foreign_data then
   return foreign_data
 end
 local held = holder == owner
-if not held then
+-- Not before an acquisition: after a write that a full Redis allows, the others pass, too.
+if not held and (is_nested or holder) then
+  require_primary(memory_key)
   if is_nested then
     return 'lost'
   end
-  if holder then
-    return {redis.call('pttl', lock_hash), holder}
-  end
+  return {redis.call('pttl', lock_hash), holder}
 end
 local token, unusable = 0, nil
 if token_key and held then
@@ -45,9 +44,11 @@ if token_key and held then
   end
 end
 if held and has_shared_count(shared_counts, owner, memory_key) then -- a copy of this request
+  require_primary(memory_key)
   extend(shared_counts, ttl_ms)
 else
   if held and refuse_second then
+    require_primary(memory_key)
     return 'again'
   end
   local denied = publish_denied(publish, channel)

@@ -65,7 +65,6 @@ end
 
 -- uses     lib/count, lib/polls, lib/primary, lib/shared_counts, rwlock/readers, rwlock/turns
 
-require_primary(lock_hash)
 local alive = reader_ttl(prefix, owner, count) > 0
 
 -- add_hold makes a reader's n-th hold.
@@ -125,7 +124,10 @@ local function granted(is_copy)
   return answer
 end
 
+-- require_primary comes only where nothing is acquired: after a write that a full Redis allows, the
+-- others pass, too.
 if alive and (not is_shared or has_shared_count(shared_counts, owner, memory_key)) then
+  require_primary(lock_hash)
   extend_hold(owner, count, ttl_ms) -- a copy of this request
   if is_shared then
     extend(shared_counts, ttl_ms)
@@ -144,6 +146,7 @@ local holds = alive
   or (mode == 'write' and redis.call('hexists', lock_hash, owner .. ':write') == 1)
 if not holds then
   if is_nested then
+    require_primary(lock_hash)
     return 'lost'
   end
   -- New readers wait behind a waiting writer, so that readers cannot starve it.
@@ -154,6 +157,7 @@ if not holds then
     if waits ~= '0' then
       note_reader(turns, client)
     end
+    require_primary(lock_hash)
     if not is_written then
       return {claim_ttl, ''}
     end
@@ -163,6 +167,7 @@ if not holds then
     return {redis.call('pttl', lock_hash), writer_of(lock_hash, entries) or ''}
   end
 elseif refuse_second then
+  require_primary(lock_hash)
   return 'again'
 end
 local denied = publish_denied(publish, channel) or hold_keys_denied(prefix, owner)

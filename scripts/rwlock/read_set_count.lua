@@ -20,24 +20,30 @@ local lock_hash, shared_counts, latest_change, memory_key = KEYS[1], KEYS[2], KE
 local owner, wanted_private, ttl_ms, needed_ms = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local change, memory_ttl_ms = ARGV[5], ARGV[6]
 
-require_primary(lock_hash)
+-- unchanged answers without a count. It is not called before an acquisition: after a write that a
+-- full Redis allows, the others pass, too.
+local function unchanged(answer)
+  require_primary(lock_hash)
+  return answer
+end
+
 if memory_key and redis.call('exists', memory_key) == 1 then
-  return 0
+  return unchanged(0)
 end
 local prefix = hold_prefix(lock_hash)
 local count = tonumber(redis.call('hget', lock_hash, owner) or 0) or 0
 local hash_ttl = redis.call('pttl', lock_hash)
 local left = reader_ttl(prefix, owner, count, hash_ttl > 0 and hash_ttl or nil)
 if left == 0 then
-  return 0
+  return unchanged(0)
 end
 if tonumber(redis.call('get', latest_change) or 0) > tonumber(change) then
-  return 1
+  return unchanged(1)
 end
 local shared = shared_count(shared_counts, owner, count)
 -- See lock/nested_acquire.
 if count == shared and not (wanted_private == '1' and ttl_ms ~= '0') then
-  return 0
+  return unchanged(0)
 end
 local wanted = tonumber(wanted_private) + shared
 if ttl_ms ~= '0' then

@@ -48,9 +48,11 @@ end
 if redis.call('get', memory_key) then
   return 'over'
 end
-require_primary(lock_hash)
+-- require_primary comes only where nothing is acquired: after a write that a full Redis allows, the
+-- others pass, too.
 local held = redis.call('hexists', lock_hash, field) == 1
 if held and (not is_shared or has_shared_count(shared_counts, field, memory_key)) then
+  require_primary(lock_hash)
   extend(lock_hash, ttl_ms) -- a copy of this request
   if is_shared then
     extend(shared_counts, ttl_ms)
@@ -58,6 +60,7 @@ if held and (not is_shared or has_shared_count(shared_counts, field, memory_key)
   return 0
 end
 if not held and is_nested then
+  require_primary(lock_hash)
   return 'lost'
 end
 local is_taken = redis.call('exists', lock_hash) == 1
@@ -80,6 +83,7 @@ end
 if not held and (is_taken or rest_ms) then
   -- A reader that waits to write would wait for itself.
   if mode == 'read' and reader_ttl(prefix, owner, redis.call('hget', lock_hash, owner)) > 0 then
+    require_primary(lock_hash)
     return 'again'
   end
   if mark then
@@ -88,6 +92,7 @@ if not held and (is_taken or rest_ms) then
   if waits then
     note_writer(turns, client)
   end
+  require_primary(lock_hash)
   rest_ms = rest_ms or redis.call('pttl', lock_hash)
   if is_taken and mode ~= 'read' then
     return {rest_ms, writer_of(lock_hash, entries) or ''}
@@ -99,6 +104,7 @@ if not held and (is_taken or rest_ms) then
   return {rest_ms, '', 1}
 end
 if held and refuse_second then
+  require_primary(lock_hash)
   return 'again'
 end
 local denied = publish_denied(publish, channel) or hold_keys_denied(prefix, owner)
