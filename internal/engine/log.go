@@ -39,23 +39,24 @@ const logAgain = time.Minute
 // failing is a series of renewals of an ownership without success. Ownership.mu guards it.
 type failing struct {
 	since   time.Time
-	logged  time.Time // zero: not logged
+	logged  time.Time // the latest warning; zero: none yet
 	refusal error     // the latest answer, if the server has refused the latest renewal; else nil
 }
 
-// note notes a failure, and reports whether to log it: the first one, a change of the reason, and then one a minute.
-func (f *failing) note(err error, refused bool) (logs bool) {
+// note notes a failure, and reports whether it is worth a warning: the first one, a change of the reason, and then one
+// a minute.
+func (f *failing) note(err error, refused bool) (warns bool) {
 	now := time.Now()
 	changed := refused != (f.refusal != nil)
-	logs = f.logged.IsZero() || changed || now.Sub(f.logged) >= logAgain
-	if logs {
+	warns = f.logged.IsZero() || changed || now.Sub(f.logged) >= logAgain
+	if warns {
 		f.logged = now
 	}
 	f.refusal = nil
 	if refused {
 		f.refusal = err
 	}
-	return logs
+	return warns
 }
 
 // isRefused reports whether a renewal failed because the server has answered that it does not renew now.
@@ -66,11 +67,11 @@ func (c *Core) isRefused(err error) bool {
 }
 
 // failureRecord is the record of a failed renewal.
-func (o *Ownership) failureRecord(err error, refused bool) slog.Record {
+func (o *Ownership) failureRecord(level slog.Level, err error, refused bool) slog.Record {
 	reason := "no answer"
 	if refused {
 		reason = "refused"
 	}
-	return newRecord(slog.LevelWarn, "renewal failed", o.r, slog.String("id", o.ID), slog.String("reason", reason),
+	return newRecord(level, "renewal failed", o.r, slog.String("id", o.ID), slog.String("reason", reason),
 		slog.Any("error", err))
 }

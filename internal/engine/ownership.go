@@ -708,11 +708,12 @@ func (o *Ownership) LeaseUnknown(_ *watchdog.Lease, err error) {
 	if o.failing == nil {
 		o.failing = &failing{since: time.Now()}
 	}
-	logs := o.failing.note(err, refused)
-	o.mu.Unlock()
-	if logs {
-		o.r.Core.log(o.failureRecord(err, refused))
+	level := slog.LevelDebug
+	if o.failing.note(err, refused) {
+		level = slog.LevelWarn
 	}
+	o.mu.Unlock()
+	o.r.Core.log(o.failureRecord(level, err, refused))
 	o.report(Event{Kind: EventRenewFailed, Err: err})
 }
 

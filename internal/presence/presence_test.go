@@ -196,12 +196,16 @@ func (p *pipelines) ProcessPipelineHook(next goredis.ProcessPipelineHook) goredi
 	}
 }
 
-// of returns the numbers of commands in the pipelines that begin with a command of that name.
+// of returns the numbers of commands in the pipelines that begin with a command of that name, apart from HELLO, which
+// asks for the server's role.
 func (p *pipelines) of(name string) (sizes []int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, commands := range p.all {
-		if commands[0].Name() == name {
+		if commands[0].Name() == "hello" {
+			commands = commands[1:]
+		}
+		if len(commands) > 0 && commands[0].Name() == name {
 			sizes = append(sizes, len(commands))
 		}
 	}

@@ -139,6 +139,9 @@ func (k *handoffKind) send(rdb *redis.Client, s *scripts.Script, id, next string
 	keys[2] = memory(id)
 	if (k.kind == "lock" || k.kind == "fenced") && s == k.release {
 		keys = append([]string{"h", "channel", keys[2], "shared"}, keys[3:]...) // the line, and a token
+		if next == "" {
+			keys = keys[:5] // without a successor the next key is the mark of clients that poll
+		}
 	}
 	if next != "" {
 		at := len(keys)
