@@ -87,7 +87,7 @@ func TestJointContract(t *testing.T) {
 }
 
 func jointOneID(t *testing.T, x *JointTest) {
-	hold := Acquire(t, t.Context(), x.L)
+	hold := x.Acquire(t, t.Context())
 	require.True(t, strings.HasPrefix(hold.ID(), x.C.ID()+":"))
 	require.Equal(t, strings.Join(x.Names, ","), hold.Name())
 	require.Equal(t, 1, hold.Depth())
@@ -147,8 +147,8 @@ func jointIdentity(t *testing.T, x *JointTest) {
 
 func jointNests(t *testing.T, x *JointTest) {
 	ctx := t.Context()
-	outer := Acquire(t, ctx, x.L)
-	inner := Acquire(t, outer.Context(), x.L)
+	outer := x.Acquire(t, ctx)
+	inner := x.Acquire(t, outer.Context())
 	require.Equal(t, outer.ID(), inner.ID())
 	require.Equal(t, 2, inner.Depth())
 	single := Acquire(t, inner.Context(), x.C.Lock(x.Names[1]))
@@ -171,7 +171,7 @@ func jointUnderSingle(t *testing.T, x *JointTest) {
 	x.RequireCounts(t, hold.ID(), "1", "2", "1")
 	again := Acquire(t, hold.Context(), x.C.Lock(x.Names[0]))
 	require.Equal(t, 2, again.Depth())
-	whole := Acquire(t, again.Context(), x.L)
+	whole := x.Acquire(t, again.Context())
 	x.RequireCounts(t, hold.ID(), "3", "3", "2")
 	require.ErrorIs(t, ErrOf(x.On(x.Other(t)).TryAcquire(t.Context())), primitives.ErrNotAcquired)
 	for _, h := range []*primitives.Hold{single, again, whole} {
@@ -191,7 +191,7 @@ func jointMixedIDs(t *testing.T, x *JointTest) {
 
 // Siblings under one hold exclude each other, whether they acquire the joint lock or one member.
 func jointSiblings(t *testing.T, x *JointTest) {
-	outer := Acquire(t, t.Context(), x.L)
+	outer := x.Acquire(t, t.Context())
 	n, each := 0, redistest.Scaled(x.S, 20)
 	var wg sync.WaitGroup
 	for i := range 6 {
@@ -277,8 +277,8 @@ func jointOptions(t *testing.T, x *JointTest) {
 
 func jointByID(t *testing.T, x *JointTest) {
 	ctx := t.Context()
-	hold := Acquire(t, ctx, x.L)
-	inner := Acquire(t, hold.Context(), x.L)
+	hold := x.Acquire(t, ctx)
+	inner := x.Acquire(t, hold.Context())
 	other := x.On(x.Other(t))
 	adopted, err := other.Adopt(ctx, hold.ID())
 	require.NoError(t, err)
@@ -293,7 +293,7 @@ func jointByID(t *testing.T, x *JointTest) {
 	Release(t, adopted)
 	x.RequireCounts(t, "", "", "", "")
 
-	hold = Acquire(t, ctx, x.L)
+	hold = x.Acquire(t, ctx)
 	id := hold.Detach()
 	require.Equal(t, hold.ID(), id)
 	require.Empty(t, hold.Detach())
@@ -368,7 +368,7 @@ func jointJava(t *testing.T, x *JointTest) {
 }
 
 func jointClose(t *testing.T, x *JointTest) {
-	hold := Acquire(t, t.Context(), x.L)
+	hold := x.Acquire(t, t.Context())
 	CloseNow(x.C)
 	require.ErrorIs(t, context.Cause(hold.Context()), primitives.ErrClosed)
 	require.ErrorIs(t, hold.Release(t.Context()), primitives.ErrClosed)

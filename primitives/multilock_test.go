@@ -71,7 +71,7 @@ func multiValidity(t *testing.T, x *JointTest) {
 }
 
 func multiExtend(t *testing.T, x *JointTest) {
-	hold := Acquire(t, t.Context(), x.L)
+	hold := x.Acquire(t, t.Context())
 	require.NoError(t, ErrOf(x.C.Lock(x.Names[2]).ForceRelease(t.Context())))
 	other := Acquire(t, t.Context(), x.Other(t).Lock(x.Names[2]), primitives.WithLease(5*time.Second))
 	require.ErrorIs(t, hold.Extend(t.Context(), time.Hour), primitives.ErrLost)
@@ -114,10 +114,10 @@ func multiCloseOther(t *testing.T, x *JointTest) {
 
 // Whoever nests in a member gets the id of the joint hold, and each member keeps its own count.
 func multiCounts(t *testing.T, x *JointTest) {
-	hold := Acquire(t, t.Context(), x.L)
+	hold := x.Acquire(t, t.Context())
 	member := Acquire(t, hold.Context(), x.C.Lock(x.Names[1]))
 	x.RequireCounts(t, hold.ID(), "1", "2", "1")
-	again := Acquire(t, member.Context(), x.L)
+	again := x.Acquire(t, member.Context())
 	x.RequireCounts(t, hold.ID(), "2", "3", "2")
 	Release(t, hold)
 	x.RequireCounts(t, hold.ID(), "1", "2", "1")
@@ -130,7 +130,7 @@ func multiCounts(t *testing.T, x *JointTest) {
 
 // A shared id that equals a multi lock's keeps its count when the multi lock is released.
 func multiSharedCount(t *testing.T, x *JointTest) {
-	hold := Acquire(t, t.Context(), x.L)
+	hold := x.Acquire(t, t.Context())
 	shared := Acquire(t, t.Context(), x.Other(t).Lock(x.Names[1]), primitives.WithOwner(hold.ID()))
 	x.RequireCounts(t, hold.ID(), "1", "2", "1")
 	Release(t, hold)
@@ -167,7 +167,7 @@ func multiLostMember(t *testing.T, x *JointTest) {
 	lost := 0
 	for _, lose := range lose {
 		for _, name := range x.Names {
-			hold := Acquire(t, t.Context(), x.L)
+			hold := x.Acquire(t, t.Context())
 			require.NoError(t, lose(name))
 			require.ErrorIs(t, hold.Release(t.Context()), primitives.ErrLost)
 			loss, ok := errors.AsType[*primitives.LossError](context.Cause(hold.Context()))

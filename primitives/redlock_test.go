@@ -134,7 +134,7 @@ func TestRedLockWaitersDoNotWakeEachOther(t *testing.T) {
 }
 
 func redMinorityLost(t *testing.T, x *JointTest) {
-	hold := Acquire(t, t.Context(), x.L)
+	hold := x.Acquire(t, t.Context())
 	require.NoError(t, ErrOf(x.C.Lock(x.Names[0]).ForceRelease(t.Context())))
 	redissonLock(t, x.S, x.Names[0])
 	require.NoError(t, hold.Check(t.Context()))

@@ -69,7 +69,7 @@ func TestJointHoldIsLostWithAPartThatTheUserEnds(t *testing.T) {
 				for _, kind := range []string{"multi", "red"} {
 					t.Run(kind, func(t *testing.T) {
 						x := OnJoint(t, s, kind)
-						hold := Acquire(t, t.Context(), x.L)
+						hold := x.Acquire(t, t.Context())
 						ctx := hold.Context()
 						part := func(i int) *primitives.Hold { return x.C.Lock(x.Names[i]).HoldFrom(ctx) }
 						end(t, part(0))
@@ -99,10 +99,10 @@ func TestJointReleaseAndDetachReportNoLoss(t *testing.T) {
 		for _, kind := range []string{"multi", "red"} {
 			t.Run(kind, func(t *testing.T) {
 				x := OnJoint(t, s, kind)
-				hold := Acquire(t, t.Context(), x.L)
+				hold := x.Acquire(t, t.Context())
 				Release(t, hold)
 				require.ErrorIs(t, context.Cause(hold.Context()), primitives.ErrReleased)
-				hold = Acquire(t, t.Context(), x.L)
+				hold = x.Acquire(t, t.Context())
 				require.NotEmpty(t, hold.Detach())
 				require.ErrorIs(t, context.Cause(hold.Context()), primitives.ErrReleased)
 				require.NoError(t, x.C.Close(t.Context()))
@@ -121,7 +121,7 @@ func TestDetachOfALostJointHoldLeavesItsMembers(t *testing.T) {
 		for _, kind := range []string{"multi", "red"} {
 			t.Run(kind, func(t *testing.T) {
 				x := OnJoint(t, s, kind)
-				hold := Acquire(t, t.Context(), x.L)
+				hold := x.Acquire(t, t.Context())
 				left := x.C.Lock(x.Names[2]).HoldFrom(hold.Context())
 				x.Rdb.Del(t.Context(), x.Names[:2]...)
 				require.ErrorIs(t, hold.Check(t.Context()), primitives.ErrLost)

@@ -122,14 +122,14 @@ func TestRedLockSurvivesTheRestartOfOneServer(t *testing.T) {
 	t.Parallel()
 	q := NewQuorum(t, 3)
 	events := &Recorder{}
-	l := q.Lock(q.Clients(t, events.Option()), primitives.WithWatchdog(RenewedTTL))
-	hold := Acquire(t, t.Context(), l)
+	hold := q.Acquire(t, t.Context(), q.Clients(t, events.Option()), primitives.WithWatchdog(RenewedTTL))
 	restart := func(i int) {
 		require.NoError(t, q.Servers[i].Kill())
 		require.NoError(t, q.Servers[i].Restart())
 	}
 	restart(0)
 	redistest.WaitFor(t, Soon, func() bool {
+		RequireLive(t, hold.Context())
 		return Fields(t, q.Servers[0], q.Name)[hold.ID()] == "1"
 	}, "acquired again")
 	require.NoError(t, hold.Check(t.Context()))

@@ -73,9 +73,9 @@ func survivesARollingRestart(
 ) {
 	events := &Recorder{}
 	clients := open(t, events.Option())
-	l, rival := q.Lock(clients, ttl), q.Lock(open(t))
-	outer := Acquire(t, t.Context(), l)
-	inner := Acquire(t, outer.Context(), l)
+	rival := q.Lock(open(t))
+	outer := q.Acquire(t, t.Context(), clients, ttl)
+	inner := q.Acquire(t, outer.Context(), clients, ttl)
 	stop, stopped := make(chan struct{}), make(chan struct{})
 	var tries, acquired atomic.Int32
 	go func() {
@@ -129,7 +129,7 @@ func TestRedLostMajorityIsNotAcquiredAgain(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		q := EmbeddedQuorum(t, 5)
-		hold := Acquire(t, t.Context(), q.On(t, ShortTTL))
+		hold := q.Acquire(t, t.Context(), q.Clients(t), ShortTTL)
 		for _, p := range q.Proxies {
 			p.Record()
 		}
@@ -150,7 +150,7 @@ func TestRedMemberIsAcquiredAgainAfterItsNewOwner(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		q := EmbeddedQuorum(t, 5)
-		hold := Acquire(t, t.Context(), q.On(t, ShortTTL))
+		hold := q.Acquire(t, t.Context(), q.Clients(t), ShortTTL)
 		rdb := q.Servers[3].Client(t)
 		const other = "8a0a8ea4-7f4f-4b0e-8d2b-9d6c3a5f1e11:42"
 		q.Proxies[3].Record()
@@ -184,7 +184,7 @@ func TestRedHoldWithALeaseOrAnOwnerIsNotAcquiredAgain(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			q := NewQuorum(t, 3)
-			hold := Acquire(t, t.Context(), q.On(t, opts...))
+			hold := q.Acquire(t, t.Context(), q.PatientClients(t), opts...) // the others send some commands twice
 			q.Proxies[0].Record()
 			q.Flush(t, 0)
 			require.NoError(t, hold.Check(t.Context())) // finds the loss: a redlock that retries does so at once
@@ -215,7 +215,7 @@ func TestRedAttemptAfterTheEndOfItsHoldIsRolledBack(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				q := EmbeddedQuorum(t, 3)
 				clients := q.Clients(t)
-				hold := Acquire(t, t.Context(), q.Lock(clients, longTTL))
+				hold := q.Acquire(t, t.Context(), clients, longTTL)
 				q.Flush(t, 0)
 				attempt := func(args []string) bool { return Acquires(args, hold.ID()) }
 				deliver := func() {}
@@ -253,7 +253,7 @@ func TestRedAttemptOfUnknownOutcomeIsRetried(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := EmbeddedQuorum(t, 3)
 		clients := q.Clients(t)
-		hold := Acquire(t, t.Context(), q.Lock(clients, ShortTTL))
+		hold := q.Acquire(t, t.Context(), clients, ShortTTL)
 		q.Proxies[0].DropReplies(3, func(args []string) bool { return Acquires(args, hold.ID()) })
 		q.Flush(t, 0)
 		redistest.WaitFor(t, Soon, func() bool { return q.Has(t, 0, hold.ID(), "1") }, "the attempt is executed")
@@ -283,7 +283,7 @@ func TestRedMemberThatANestedHoldHasIsCounted(t *testing.T) {
 				x, p := OnJoint(t, s, "red"), s.Proxy(t)
 				x.C = NewClient(t, p.Client(t, FastRetries))
 				x.L = x.On(x.C)
-				hold := Acquire(t, t.Context(), x.L)
+				hold := x.Acquire(t, t.Context())
 				name := x.Names[0]
 				set := func(keys ...string) { // each a hash with one field, and its value
 					_, err := x.Rdb.TxPipelined(t.Context(), func(p redis.Pipeliner) error {
@@ -337,7 +337,7 @@ func TestRedReleaseOfALostPartDoesNotFreeItsReplacement(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := EmbeddedQuorum(t, 3)
 		clients := q.Clients(t)
-		hold := Acquire(t, t.Context(), q.Lock(clients, longTTL))
+		hold := q.Acquire(t, t.Context(), clients, longTTL)
 		part := clients[0].Lock(q.Name).HoldFrom(hold.Context())
 		q.Flush(t, 0)
 		require.NoError(t, hold.Check(t.Context()))
@@ -364,7 +364,7 @@ func TestRedCloseWhileAMemberIsLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) { // which ends only if no goroutine is left
 		q := EmbeddedQuorum(t, 3)
 		clients := q.Clients(t)
-		hold := Acquire(t, t.Context(), q.Lock(clients, ShortTTL))
+		hold := q.Acquire(t, t.Context(), clients, ShortTTL)
 		q.Proxies[0].Refuse(true)
 		q.Proxies[0].Reset()
 		redistest.WaitFor(t, Soon, func() bool {
@@ -384,7 +384,7 @@ func TestRedCloseAfterMembersWereAcquiredAgain(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		x := OnJoint(t, s, "red")
-		hold := Acquire(t, t.Context(), x.L)
+		hold := x.Acquire(t, t.Context())
 		for _, name := range x.Names[:2] {
 			require.NoError(t, x.Rdb.Del(t.Context(), name).Err())
 			require.NoError(t, hold.Check(t.Context()))

@@ -25,7 +25,8 @@ func TestRedLockOverFiveMasters(t *testing.T) {
 		slack  = time.Second            // without a budget, the calls below take 5 s or more
 	)
 	q := NewQuorum(t, 5)
-	mine, theirs := q.Lock(q.PatientClients(t), ShortTTL), q.Lock(q.PatientClients(t), ShortTTL)
+	clients := q.PatientClients(t)
+	mine, theirs := q.Lock(clients, ShortTTL), q.Lock(q.PatientClients(t), ShortTTL)
 	within := func(t *testing.T, limit time.Duration, what string, f func()) {
 		t.Helper()
 		began := time.Now()
@@ -56,7 +57,7 @@ func TestRedLockOverFiveMasters(t *testing.T) {
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			hold := Acquire(t, t.Context(), mine)
+			hold := q.Acquire(t, t.Context(), clients, ShortTTL)
 			up := All(5)
 			fail := func(i int) {
 				require.NoError(t, tt.fail(i))
