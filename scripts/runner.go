@@ -62,8 +62,10 @@ type Runner struct {
 	// patience is how long an attempt waits for its answer until another one is made as well; 0: until the call ends.
 	patience time.Duration
 	patient  atomic.Int32 // patient attempts in flight
-	contact  contact
-	dialed   *lastDial // by the client; nil: a cluster client
+	// mostPatient limits patient.
+	mostPatient int32
+	contact     contact
+	dialed      *lastDial // by the client; nil: a cluster client
 	// connections is how many the client has at most.
 	connections int
 	silent      atomic.Bool // the latest script got no answer
@@ -103,7 +105,7 @@ func NewRunner(rdb redis.UniversalClient, timeout time.Duration) *Runner {
 	}
 	r := &Runner{
 		rdb: rdb, base: base, retries: 3, minDelay: 10 * time.Millisecond, maxDelay: time.Second,
-		closing: make(chan struct{}), connections: defaultConnections,
+		closing: make(chan struct{}), connections: defaultConnections, mostPatient: maxPatient,
 	}
 	r.publish.Store(Publish)
 	readTimeout, direct := 5*time.Second, 0
@@ -114,6 +116,7 @@ func NewRunner(rdb redis.UniversalClient, timeout time.Duration) *Runner {
 		readTimeout = o.ReadTimeout
 		direct = maxDirect
 		r.connections = connectionsOf(o)
+		r.mostPatient = mostPatient(r.connections)
 		r.watches = make(chan struct{}, max(o.PoolSize, 1))
 		if node, ok := base.(*redis.Client); ok {
 			r.dialed = &punctualOf(node).lastDial
@@ -125,6 +128,7 @@ func NewRunner(rdb redis.UniversalClient, timeout time.Duration) *Runner {
 		o := c.Options()
 		r.retries, r.minDelay, r.maxDelay = o.MaxRedirects, o.MinRetryBackoff, o.MaxRetryBackoff
 		readTimeout = o.ReadTimeout
+		r.mostPatient = mostPatient(o.PoolSize + max(o.PipelinePoolSize, 0)) // of each node
 	}
 	r.retries = max(r.retries, 0)
 	r.slots.r, r.shards.r = r, r
@@ -277,9 +281,12 @@ func (r *Runner) Once(ctx context.Context, s *Script, keys []any, args ...any) (
 	return r.once(ctx, time.Time{}, s, keys, args)
 }
 
-// maxPatient is how many patient attempts may be in flight: a silent server must not occupy all connections for so
-// long.
+// maxPatient is how many patient attempts may be in flight at most.
 const maxPatient = 8
+
+// mostPatient returns how many patient attempts may be in flight on so many connections. A connection may stay silent
+// although the server answers on others. So half of the connections are left for further attempts.
+func mostPatient(connections int) int32 { return int32(min(connections/2, maxPatient)) } //nolint:gosec // small
 
 // once is Once. A patient attempt waits for its answer until then, if that is longer than a call may take, and if few
 // do. Then once returns when ctx ends, and the attempt goes on in a goroutine of its own.
@@ -301,7 +308,7 @@ func (r *Runner) once(ctx context.Context, until time.Time, s *Script, keys, arg
 		return reply, err
 	}
 	reply, err := Reply{}, error(nil)
-	if until.After(end.until) && r.patient.Add(1) <= maxPatient && !r.isStopped() {
+	if until.After(end.until) && r.patient.Add(1) <= r.mostPatient && !r.isStopped() {
 		c.memory.joined.until, c.memory.joined.patient = until, true
 		reply, err = r.oncePatiently(ctx, c, attempt)
 	} else {
