@@ -514,11 +514,11 @@ func (f *failures) takeEnded() (ended []*pending) {
 	return ended
 }
 
-// dropSlow drops the slow attempts, and notes whether one of them may be executed, or was, without an answer.
+// dropSlow drops the slow attempts, and notes whether one of them may be executed, or was. Nobody uses its answer.
 func (f *failures) dropSlow() {
 	for _, p := range f.slow {
-		answered := p.ended.Load() && answers(p.err)
-		if !answered && !p.mark.drop() {
+		wasRefused := p.ended.Load() && p.err != nil && answers(p.err)
+		if !wasRefused && !p.mark.drop() {
 			f.doubt = true
 		}
 	}

@@ -182,8 +182,10 @@ func (q *Request) contact() *Contact {
 func (q *Request) explain(ctx context.Context, c *Core, err error) error {
 	f := c.Classify(err)
 	switch {
-	case err == nil, IsGiveUp(err):
-		return err
+	case err == nil:
+		return nil
+	case IsGiveUp(err):
+		return withCause(ctx, err)
 	case f.Retry && (ctx.Err() != nil || f.Ended): // the time of a joint attempt may end a little earlier
 		var outage error // which nobody has noted if it is of the preparation of the client
 		if f.isOutage(graceOf(ctx)) {
@@ -198,6 +200,22 @@ func (q *Request) explain(ctx context.Context, c *Core, err error) error {
 		return GaveUp(ctx, err)
 	}
 	return c.Unavailable(err)
+}
+
+// withCause adds why the caller's context ended to the error of an acquisition that gave up. The members of a joint
+// lock end with its attempt, so their errors may not say it.
+func withCause(ctx context.Context, err error) error {
+	cause := causeOf(ctx)
+	if cause == nil || errors.Is(err, cause) {
+		return err
+	}
+	g := &gaveUpError{cause: cause, refused: errors.Is(err, ErrNotAcquired)}
+	if errors.Is(err, ErrUnavailable) {
+		g.failed = err
+	} else {
+		g.reason = err
+	}
+	return g
 }
 
 // Unavailable makes err match ErrUnavailable if it says that the server does not answer.

@@ -247,7 +247,7 @@ func (c *Core) Close(ctx context.Context, how Ending) (panicked any, err error) 
 	c.mu.Unlock()
 
 	e := &ender{c: c, cut: make(chan struct{}), done: make(chan struct{})}
-	go e.finish(abandoned, func() { how.Stop(left) })
+	go e.finish(abandoned, func() { how.Stop(left) }) // left does not change from now on
 	timer := time.NewTimer(c.CommandTimeout)
 	defer timer.Stop()
 	select {
@@ -269,13 +269,14 @@ func (c *Core) Close(ctx context.Context, how Ending) (panicked any, err error) 
 	c.muted.Store(true)
 	how.Cut()
 	close(e.cut)
-	if left == nil {
-		left = context.Cause(ctx)
+	why := left
+	if why == nil {
+		why = context.Cause(ctx)
 	}
-	if left == nil {
+	if why == nil {
 		return nil, errUserCode
 	}
-	return nil, fmt.Errorf("%w; %w", left, errUserCode)
+	return nil, fmt.Errorf("%w; %w", why, errUserCode)
 }
 
 // awaitHolds waits until no hold is left. It returns why it waits no longer: ctx has ended, or nobody can release the

@@ -32,17 +32,21 @@ const (
 	closeGrace = 510 * time.Millisecond
 )
 
-// userCode is code of the user that the library calls. Its first call does something.
+// userCode is code of the user that the library calls. Its first call does something, once that is set.
 type userCode struct {
-	first  func()
+	first  atomic.Pointer[func()]
 	called atomic.Bool
 }
 
 func (u *userCode) run() {
-	if u.called.CompareAndSwap(false, true) {
-		u.first()
+	first := u.first.Load()
+	if first != nil && u.called.CompareAndSwap(false, true) {
+		(*first)()
 	}
 }
+
+// does sets what the first call does.
+func (u *userCode) does(f func()) { u.first.Store(&f) }
 
 // cause makes the library call user code, while c is in use. It returns when the call that does so has returned.
 type cause struct {
@@ -233,13 +237,13 @@ func TestC18CloseInCodeOfTheUser(t *testing.T) {
 	t.Parallel()
 	withCause(t, func(t *testing.T, _ *redistest.Server, c *primitives.Client, u *userCode, act func()) {
 		took := make(chan time.Duration, 1)
-		u.first = func() {
+		u.does(func() {
 			ctx, cancel := context.WithTimeout(context.Background(), closeWait)
 			defer cancel()
 			began := time.Now()
 			_ = c.Close(ctx)
 			took <- time.Since(began)
-		}
+		})
 		go act()
 		require.LessOrEqual(t, <-took, closeWait+closeTimeout+closeGrace)
 		time.Sleep(time.Minute)
@@ -251,10 +255,10 @@ func TestC18CloseWithoutAnEndInCodeOfTheUser(t *testing.T) {
 	t.Parallel()
 	withCause(t, func(t *testing.T, _ *redistest.Server, c *primitives.Client, u *userCode, act func()) {
 		closed := make(chan struct{})
-		u.first = func() {
+		u.does(func() {
 			_ = c.Close(context.Background())
 			close(closed)
-		}
+		})
 		began := time.Now()
 		go act()
 		<-closed
@@ -269,10 +273,10 @@ func TestC18CloseWhileCodeOfTheUserBlocks(t *testing.T) {
 	t.Parallel()
 	withCause(t, func(t *testing.T, s *redistest.Server, c *primitives.Client, u *userCode, act func()) {
 		begun, stuck := make(chan struct{}), make(chan struct{})
-		u.first = func() {
+		u.does(func() {
 			close(begun)
 			<-stuck
-		}
+		})
 		go act()
 		<-begun
 		ctx, cancel := context.WithTimeout(t.Context(), closeWait)
