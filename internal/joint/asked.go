@@ -187,7 +187,8 @@ func (o *Ownership) awaitTogether(ending context.Context) {
 }
 
 // awaitAsked waits for the members that are expected to answer, after o was closed: what they get is given back. If one
-// of them takes longer than expected, that happens in the background. It waits for a moment only when ctx has ended.
+// of them takes longer than expected, or longer than the budget, that happens in the background. It waits for a moment
+// only when ctx has ended.
 func (o *Ownership) awaitAsked(ctx context.Context) {
 	o.mu.Lock()
 	isAsked, within := o.asked.open > 0, o.asked.within
@@ -195,7 +196,7 @@ func (o *Ownership) awaitAsked(ctx context.Context) {
 	if !isAsked {
 		return
 	}
-	left := within - time.Since(o.asked.at)
+	left := min(within-time.Since(o.asked.at), o.budget)
 	engine.Pause(ctx, left, o.asked.none)
 	if ctx.Err() != nil {
 		engine.Pause(context.Background(), min(rollbackWait, left), o.asked.none)

@@ -173,6 +173,27 @@ func TestRedLockHolderLearnsOfItsLossBeforeTheNextAcquires(t *testing.T) {
 	})
 }
 
+// TestRedReleaseWaitsForASlowMemberForItsBudget acquires a majority, and releases it while the attempt for a slow
+// member is under way. The client knows how slow that is.
+func TestRedReleaseWaitsForASlowMemberForItsBudget(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		q := EmbeddedQuorum(t, 3)
+		clients := q.PatientClients(t)
+		l := q.Lock(clients, BudgetTTL)
+		q.Proxies[2].Delay(4 * Budget)
+		for range 2 { // the first attempt also makes a connection
+			Release(t, q.Acquire(t, t.Context(), clients, BudgetTTL))
+			q.RequireFree(t, All(3)...)
+		}
+		hold := Acquire(t, t.Context(), l)
+		began := time.Now()
+		Release(t, hold)
+		require.LessOrEqual(t, time.Since(began), Budget+returnGrace)
+		q.RequireFree(t, All(3)...)
+	})
+}
+
 // stillHeld returns an error if the context of hold has not ended.
 func stillHeld(hold *primitives.Hold) error {
 	if hold.Context().Err() == nil {

@@ -21,12 +21,13 @@ import (
 func TestRedLockOverFiveMasters(t *testing.T) {
 	t.Parallel()
 	const (
-		budget = 240 * time.Millisecond // of shortTTL
-		slack  = time.Second            // without a budget, the calls below take 5 s or more
+		budget = 600 * time.Millisecond // a tenth of the TTL
+		slack  = 2 * time.Second        // without a budget, the calls below take 5 s or more
 	)
+	ttl := primitives.WithWatchdog(10 * budget)
 	q := NewQuorum(t, 5)
 	clients := q.PatientClients(t)
-	mine, theirs := q.Lock(clients, ShortTTL), q.Lock(q.PatientClients(t), ShortTTL)
+	mine, theirs := q.Lock(clients, ttl), q.Lock(q.PatientClients(t), ttl)
 	within := func(t *testing.T, limit time.Duration, what string, f func()) {
 		t.Helper()
 		began := time.Now()
@@ -52,12 +53,12 @@ func TestRedLockOverFiveMasters(t *testing.T) {
 		},
 		{
 			"slow", []int{4, 1, 0},
-			func(i int) error { q.Proxies[i].Delay(time.Second); return nil },
+			func(i int) error { q.Proxies[i].Delay(5 * time.Second); return nil },
 			func(i int) error { q.Proxies[i].Delay(0); return nil },
 		},
 	} {
 		ok := t.Run(tt.name, func(t *testing.T) {
-			hold := q.Acquire(t, t.Context(), clients, ShortTTL)
+			hold := q.Acquire(t, t.Context(), clients, ttl)
 			up := All(5)
 			fail := func(i int) {
 				require.NoError(t, tt.fail(i))
