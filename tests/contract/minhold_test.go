@@ -57,6 +57,18 @@ func (k minHoldKind) holders(t testing.TB, c *primitives.Client, key string) (li
 	return list
 }
 
+// awaitMembers waits until all members of a joint hold have joined: those of a red lock may come later.
+func (k minHoldKind) awaitMembers(t testing.TB, c *primitives.Client, key string, hold *primitives.Hold) {
+	t.Helper()
+	if !k.Joint() {
+		return
+	}
+	for _, member := range k.keys(key) {
+		joined := func() bool { return c.Lock(member).HoldFrom(hold.Context()) != nil }
+		redistest.WaitFor(t, Soon, joined, member+" has joined")
+	}
+}
+
 // requireRest checks that id holds all parts, for d at most, and returns the longest TTL.
 func (k minHoldKind) requireRest(
 	t testing.TB, c *primitives.Client, key, id string, d time.Duration,
@@ -361,6 +373,7 @@ func TestC28TheOutermostHoldDecides(t *testing.T) {
 		}{{"inner first", time.Hour, true}, {"outer first", time.Hour, false}, {"inner alone has one", 0, true}} {
 			l := k.open(c, key)
 			outer := Acquire(t, t.Context(), l, append(k.opts, primitives.WithMinHold(tt.outer))...)
+			k.awaitMembers(t, c, key, outer)
 			inner := Acquire(t, outer.Context(), l, primitives.WithMinHold(2*time.Hour), primitives.WithLease(time.Minute))
 			holds := []*primitives.Hold{outer, inner}
 			if tt.innerFirst {
