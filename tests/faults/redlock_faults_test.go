@@ -122,7 +122,7 @@ func TestRedLockSurvivesTheRestartOfOneServer(t *testing.T) {
 	t.Parallel()
 	q := NewQuorum(t, 3)
 	events := &Recorder{}
-	hold := q.Acquire(t, t.Context(), q.Clients(t, events.Option()), primitives.WithWatchdog(RenewedTTL))
+	hold := q.Acquire(t, t.Context(), q.PatientClients(t, events.Option()), primitives.WithWatchdog(2*RenewedTTL))
 	restart := func(i int) {
 		require.NoError(t, q.Servers[i].Kill())
 		require.NoError(t, q.Servers[i].Restart())
