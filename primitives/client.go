@@ -107,7 +107,8 @@ func WithPrefix(prefix string) ClientOption {
 
 // WithLogger logs losses, leaked holds, failed renewals and failures that no caller can see at Warn, and what works
 // again at Info. It logs changes of state, and repeats a line at most once a minute. One goroutine calls the handler: a
-// slow one delays nothing, and Close drops records that it has not written in time. nil is ErrInvalid. Default: discard.
+// slow one delays nothing, and Close drops records that it has not written in time. nil is ErrInvalid. Default:
+// discard.
 func WithLogger(l *slog.Logger) ClientOption {
 	return ClientOption{func(c *Client) {
 		c.defaults.check(l != nil, "a nil logger")
@@ -317,8 +318,8 @@ func (c *Client) rememberDoubt(o *engine.Owner) time.Duration {
 //
 // When Close returns, no goroutine of the client is left, and it sends nothing more. For that it waits
 // for commands in flight, beyond ctx too, but for the command timeout at most, whatever Redis does. (With
-// a cluster that is silent while its slot map is read, for the timeouts of the redis client.) Rollbacks and releases that Redis has not answered by then are
-// dropped: the locks become free when their leases end.
+// a cluster that is silent while its slot map is read, for the timeouts of the redis client.) Rollbacks and releases
+// that Redis has not answered by then are dropped: the locks become free when their leases end.
 //
 // Close may be called by an observer, by a log handler and by a hook of the redis client. It waits for none of them
 // longer than one command timeout after the end of ctx, or than two after the last hold. A goroutine that is in such

@@ -149,7 +149,8 @@ func (h *handle) withType(ctx context.Context, err error) error {
 }
 
 // foreignAdvice does not say "delete the key": during a migration it is often the other library's lock, which is held.
-const foreignAdvice = "use another name; another library may hold a lock there, so find out which program writes the key"
+const foreignAdvice = "use another name; another library may hold a lock there, so find out which program writes " +
+	"the key"
 
 // otherType asks for the type of the main key. It returns "" if the type is right, if there is no key, or
 // without an answer.

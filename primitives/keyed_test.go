@@ -136,7 +136,7 @@ func TestKeyedAfterALoss(t *testing.T) {
 		require.NoError(t, keyed.Lock(t.Context(), name))
 		require.NoError(t, s.Client(t).Del(t.Context(), name).Err())
 		require.NoError(t, keyed.Ensure(t.Context(), name), "it is locked again")
-		require.False(t, ErrOf(admin.Lock(name).TryAcquire(t.Context())) == nil)
+		require.Error(t, ErrOf(admin.Lock(name).TryAcquire(t.Context())))
 		require.NoError(t, keyed.Unlock(t.Context(), name))
 		RequireClean(t, s, name)
 	})

@@ -140,7 +140,7 @@ func (b *batcher) do(ctx context.Context, c call, failed *failures) (Reply, erro
 			if len(failed.slow) == 0 {
 				return b.finish(ctx, p, began)
 			}
-			if reply, err, ok := b.finishAny(ctx, p, failed, began); ok {
+			if reply, ok, err := b.finishAny(ctx, p, failed, began); ok {
 				return reply, err
 			}
 		case <-patience:
@@ -173,7 +173,7 @@ func (b *batcher) do(ctx context.Context, c call, failed *failures) (Reply, erro
 		if len(failed.slow) == 0 {
 			return b.finish(ctx, p, began)
 		}
-		if reply, err, ok := b.finishAny(ctx, p, failed, began); ok {
+		if reply, ok, err := b.finishAny(ctx, p, failed, began); ok {
 			return reply, err
 		}
 	default:
@@ -232,25 +232,25 @@ func (b *batcher) finish(ctx context.Context, p *pending, began time.Time) (Repl
 // has ended. ok is false if there is neither. Slow attempts that have failed are over.
 func (b *batcher) finishAny(
 	ctx context.Context, p *pending, failed *failures, began time.Time,
-) (reply Reply, _ error, ok bool) {
+) (reply Reply, ok bool, err error) {
 	for _, slow := range failed.takeEnded() {
 		if answers(slow.err) && !repliedWith(slow.err, temporaryRefusals...) {
 			b.r.noteAnswered(slow.err)
 			failed.slow = append(failed.slow, p)
 			failed.dropSlow()
-			return slow.reply, slow.err, true
+			return slow.reply, true, slow.err
 		}
 		failed.doubt = failed.doubt || classify(slow.err).outcome == Unknown
 	}
 	if !p.ended.Load() {
-		return Reply{}, nil, false
+		return Reply{}, false, nil
 	}
-	err := b.probe.noticed(ctx, p.call.end, p.err, began)
+	err = b.probe.noticed(ctx, p.call.end, p.err, began)
 	b.r.noteAnswered(err)
 	if answers(err) {
 		failed.dropSlow()
 	}
-	return p.reply, err, true
+	return p.reply, true, err
 }
 
 // enter reports whether a command may be sent alone, and counts it if so. The caller then sends it

@@ -96,9 +96,10 @@ func (r *Runner) Place() (addr string, moves int64) {
 // Master is [Runner.Place] for a client whose dials always reach the master, however often that changes.
 func (r *Runner) Master() (addr string, moves int64) { return r.Address(), r.contact.demotions.Load() }
 
-// newRoleCmd returns a command that asks a server for its role, before the others of a pipeline. The answer of a replica
-// becomes errFormer, so go-redis closes the connection. HELLO needs no permission. A server that does not know it counts
-// as a primary.
+// newRoleCmd returns a command that asks a server for its role, before the others of a pipeline. The answer of a
+// replica
+// becomes errFormer, so go-redis closes the connection. HELLO needs no permission. A server that does not know it
+// counts as a primary.
 func newRoleCmd(ctx context.Context) *singleCmd {
 	cmd := newCmd(ctx, 0, "hello")
 	cmd.asksRole = true

@@ -57,7 +57,8 @@ func punctualOf(rdb *redis.Client) *punctual {
 	})
 }
 
-// prepare marks a command that is sent alone, or the first one of a pipeline. It is a [singleCmd]. A nil p does nothing.
+// prepare marks a command that is sent alone, or the first one of a pipeline. It is a [singleCmd]. A nil p does
+// nothing.
 func (p *punctual) prepare(first redis.Cmder) {
 	if p == nil {
 		return

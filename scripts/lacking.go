@@ -40,12 +40,14 @@ const lua = "Lua"
 
 var (
 	unknownCommand = regexp.MustCompile(
-		"(?i)^(?:-?ERR )?(?:unknown|unsupported) command:? ?['\"`]?([a-z|.]+)|^(?:-?ERR )?command is not available: '?([a-z|.]+)")
-	unknownInScript = regexp.MustCompile(`Unknown .*command called from .*script|Invalid command passed to \w+\.acl_check_cmd`)
-	withoutLua      = regexp.MustCompile(`(?i)find scripting engine|lua scripting is (not enabled|disabled)`)
-	placeInScript   = regexp.MustCompile(`@?user_script: ?(\d+)`)
-	commandInLua    = regexp.MustCompile(`(?:redis\.p?call|acl_check_cmd)\((?:'(\w+)'|(publish))`)
-	caughtInLua     = regexp.MustCompile(`redis\.pcall\((?:'(\w+)'|(publish))`)
+		"(?i)^(?:-?ERR )?(?:unknown|unsupported) command:? ?['\"`]?([a-z|.]+)" +
+			"|^(?:-?ERR )?command is not available: '?([a-z|.]+)")
+	unknownInScript = regexp.MustCompile(
+		`Unknown .*command called from .*script|Invalid command passed to \w+\.acl_check_cmd`)
+	withoutLua    = regexp.MustCompile(`(?i)find scripting engine|lua scripting is (not enabled|disabled)`)
+	placeInScript = regexp.MustCompile(`@?user_script: ?(\d+)`)
+	commandInLua  = regexp.MustCompile(`(?:redis\.p?call|acl_check_cmd)\((?:'(\w+)'|(publish))`)
+	caughtInLua   = regexp.MustCompile(`redis\.pcall\((?:'(\w+)'|(publish))`)
 )
 
 // lacking returns a *LackingError if err says that the server does not have a command; else nil. script is the path of

@@ -30,7 +30,10 @@ func TestLackingCommandIsNamed(t *testing.T) {
 		{"ERR unsupported command 'wait'", "WAIT", false},
 		{"ERR Command is not available: 'eval'. See the manual", "EVAL", false},
 		{"ERR Could not find scripting engine 'lua'", lua, false},
-		{fmt.Sprint("ERR Invalid command passed to redis.acl_check_cmd() script: 33b7, on @user_script:", acl, "."), "PUBLISH", false},
+		{
+			fmt.Sprint("ERR Invalid command passed to redis.acl_check_cmd() script: 33b7, on @user_script:", acl, "."),
+			"PUBLISH", false,
+		},
 		{fmt.Sprint("ERR Unknown Redis command called from script script: 33b7, on @user_script:", hset, "."), "HSET", false},
 		{fmt.Sprintf("ERR Error running script (call to f_33b7): @user_script:%d: @user_script: %d: "+
 			"Unknown Redis command called from Lua script", hset, hset), "HSET", false},
@@ -49,7 +52,9 @@ func TestLackingCommandIsNamed(t *testing.T) {
 		}
 		assert.Equal(t, strings.Contains(tt.reply, "script"), e.Denied || tt.command == lua, tt.reply)
 	}
-	for _, other := range []string{"ERR value is not an integer", "NOPERM no", "WRONGTYPE Operation", "NOSCRIPT No matching"} {
+	for _, other := range []string{
+		"ERR value is not an integer", "NOPERM no", "WRONGTYPE Operation", "NOSCRIPT No matching",
+	} {
 		_, ok := errors.AsType[*LackingError](failure("lock/acquire", reply(other), Executed))
 		assert.False(t, ok, other)
 	}

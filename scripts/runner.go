@@ -286,7 +286,7 @@ const maxPatient = 8
 
 // mostPatient returns how many patient attempts may be in flight on so many connections. A connection may stay silent
 // although the server answers on others. So half of the connections are left for further attempts.
-func mostPatient(connections int) int32 { return int32(min(connections/2, maxPatient)) } //nolint:gosec // small
+func mostPatient(connections int) int32 { return int32(min(connections/2, maxPatient)) }
 
 // once is Once. A patient attempt waits for its answer until then, if that is longer than a call may take, and if few
 // do. Then once returns when ctx ends, and the attempt goes on in a goroutine of its own.
@@ -307,7 +307,8 @@ func (r *Runner) once(ctx context.Context, until time.Time, s *Script, keys, arg
 		}
 		return reply, err
 	}
-	reply, err := Reply{}, error(nil)
+	var reply Reply
+	var err error
 	if until.After(end.until) && r.patient.Add(1) <= r.mostPatient && !r.isStopped() {
 		c.memory.joined.until, c.memory.joined.patient = until, true
 		reply, err = r.oncePatiently(ctx, c, attempt)

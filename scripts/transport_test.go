@@ -136,7 +136,9 @@ func TestNothingWasSent(t *testing.T) {
 		notNow bool
 	}{
 		"a load balancer without a backend": {func(t *testing.T, o *redis.Options) { o.Addr = closes(t) }, nil, true},
-		"a limiter":                         {func(_ *testing.T, o *redis.Options) { o.Limiter = limiter{refusal} }, refusal, false},
+		"a limiter": {
+			func(_ *testing.T, o *redis.Options) { o.Limiter = limiter{refusal} }, refusal, false,
+		},
 		"OnConnect": {func(_ *testing.T, o *redis.Options) {
 			o.OnConnect = func(context.Context, *redis.Conn) error { return refusal }
 		}, refusal, false},

@@ -261,7 +261,8 @@ func TestIgnoredSignalsDoNotEndAWait(t *testing.T) {
 // The tests of signals pass under nohup, too.
 func TestSignalsOfTestsThatIgnoreThem(t *testing.T) {
 	t.Parallel()
-	redistest.PassIgnoringSignals(t, "^TestRunPassesSignalsOn$|^TestRunOnATerminal$|^TestSignalEndsACommandOnASilentServer$/^(ls|run)_")
+	redistest.PassIgnoringSignals(t,
+		"^TestRunPassesSignalsOn$|^TestRunOnATerminal$|^TestSignalEndsACommandOnASilentServer$/^(ls|run)_")
 }
 
 // When CMD has exited and run has said that Redis does not answer the release, a signal ends it.

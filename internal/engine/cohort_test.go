@@ -348,7 +348,8 @@ func TestTakeoverDuringACohortDelaysNoWaiter(t *testing.T) {
 		{"a message has come", 1, func(t *testing.T, s *Server, first *Hold) {
 			s.Message("x")
 			synctest.Wait()
-			assert.ErrorIs(t, first.Release(t.Context()), ErrLost, "the waiter has a reason to try: the lost hold is not passed on")
+			assert.ErrorIs(t, first.Release(t.Context()), ErrLost,
+				"the waiter has a reason to try: the lost hold is not passed on")
 		}},
 		{"the loss is found before the hold is accepted", 0, func(t *testing.T, _ *Server, first *Hold) {
 			require.NoError(t, first.Release(t.Context()))
@@ -377,7 +378,8 @@ func TestTakeoverDuringACohortDelaysNoWaiter(t *testing.T) {
 	}
 }
 
-// A waiter has acquired the lock by itself after a takeover. The hold that the cohort had before is passed on to nobody.
+// A waiter has acquired the lock by itself after a takeover. The hold that the cohort had before is passed on to
+// nobody.
 func TestCohortEndsWhenTheServerGrantsTheLockToAWaiter(t *testing.T) {
 	Bubble(t, func(t *testing.T, s *Server) {
 		r := s.Client(t, "a").Lock("x")

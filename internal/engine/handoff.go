@@ -68,8 +68,8 @@ func (o *Ownership) releaseOrHandOff(ctx context.Context) (lost, handedOff bool,
 	return o.freed(got, sent, err), got.Granted.Granted, err
 }
 
-// offer asks the local queue who gets what o releases: a waiter, or other clients. q is nil if nobody waits, and offered
-// zero if whoever tries first gets it. It takes waitQueues.mu and does not block.
+// offer asks the local queue who gets what o releases: a waiter, or other clients. q is nil if nobody waits, and
+// offered zero if whoever tries first gets it. It takes waitQueues.mu and does not block.
 func (qs *waitQueues) offer(o *Ownership) (q *waitQueue, offered waitq.Action) {
 	qs.mu.Lock()
 	defer qs.mu.Unlock()

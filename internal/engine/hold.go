@@ -28,11 +28,12 @@ import (
 //
 // Any goroutine may use it. Fields above mu do not change after NewHold, unless they say so.
 type Hold struct {
-	r       *Resource
-	held    Holding
-	group   Group           // of a hold of a member of a joint lock; nil for a user's own hold
-	parent  *Hold           // the outer hold whose turn this nested hold has taken; nil if none
-	ctx     context.Context //nolint:containedctx // Acquire's, or Terms.HoldContext; a member gets its joint hold's, under mu
+	r      *Resource
+	held   Holding
+	group  Group // of a hold of a member of a joint lock; nil for a user's own hold
+	parent *Hold // the outer hold whose turn this nested hold has taken; nil if none
+	// ctx is Acquire's, or Terms.HoldContext. A member gets its joint hold's, under mu.
+	ctx     context.Context //nolint:containedctx // a hold has one
 	since   Instant         // when the command that acquired it was sent, or when it was passed on
 	ttl     time.Duration   // of the lease, or of each renewal
 	depth   uint16          // set before Acquire returns
@@ -403,21 +404,21 @@ func (h *Hold) lossCause() error {
 // Lose ends the hold because the call with ctx found that it is lost, and returns the error for that
 // call. It calls the observer, so the event comes before that call returns.
 func (h *Hold) Lose(ctx context.Context, loss Loss) error {
-	err, tell := h.lose(ctx, loss)
+	tell, err := h.lose(ctx, loss)
 	tell()
 	return err
 }
 
 // lose is Lose, but leaves it to the caller to call the observer, with tell.
-func (h *Hold) lose(ctx context.Context, loss Loss) (err error, tell func()) { //nolint:revive // tell comes last
+func (h *Hold) lose(ctx context.Context, loss Loss) (tell func(), err error) {
 	loss, err = h.explain(loss)
 	if !h.end(err) {
-		return cmp.Or(h.lossCause(), err), func() {}
+		return func() {}, cmp.Or(h.lossCause(), err)
 	}
 	if !h.state().unaccepted {
 		h.r.Core.log(h.lossRecord(loss, err))
 	}
-	return err, func() { h.emit(ctx, EventLost, err) }
+	return func() { h.emit(ctx, EventLost, err) }, err
 }
 
 // LoseInBackground ends the hold when no call of the user found the loss: the watchdog did, or a check

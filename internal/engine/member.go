@@ -58,8 +58,8 @@ func (r *Resource) Rollback(ctx context.Context, q *Request) {
 	r.rollback(ctx, q, rollbackTimeout)
 }
 
-// LeavesTraces reports whether a refused attempt of q leaves a note or a reservation on the server: q waits, or the joint
-// lock does that it belongs to.
+// LeavesTraces reports whether a refused attempt of q leaves a note or a reservation on the server: q waits, or the
+// joint lock does that it belongs to.
 func (q *Request) LeavesTraces() bool { return q.MayQueue || q.Reserves }
 
 // keepsReservation reports whether what the server has noted for q stays, for the next attempt of its joint lock. ctx

@@ -606,7 +606,7 @@ func (o *Ownership) lose(ctx context.Context, h *Hold) (err error) {
 	var tellings []func()
 	for _, each := range append(o.end(false), h) { // h may be among them: then it is lost once
 		var tell func()
-		err, tell = each.lose(ctx, goneLoss)
+		tell, err = each.lose(ctx, goneLoss)
 		tellings = append(tellings, tell)
 	}
 	o.r.Core.queues.holdLost(o.r)

@@ -25,8 +25,8 @@ type poller struct {
 	wakeUp *time.Timer // at tryAt
 }
 
-// PrivateQueue returns a queue for one request, which polls. pause returns its next pause after n others. Other requests
-// do not find the queue, so it delays none of them.
+// PrivateQueue returns a queue for one request, which polls. pause returns its next pause after n others. Other
+// requests do not find the queue, so it delays none of them.
 func (r *Resource) PrivateQueue(pause func(n int) time.Duration) Queue {
 	return &poller{r: r, pause: pause}
 }

@@ -11,7 +11,8 @@ import (
 // Which servers answer, as far as attempts for members of red locks show.
 //
 // A red lock returns when a majority has answered. An attempt on a server that hangs stays under way until the command
-// timeout, and a release need not wait for it. So that acquisitions one after another do not collect such attempts, only
+// timeout, and a release need not wait for it. So that acquisitions one after another do not collect such attempts,
+// only
 // one at a time is under way on a silent server. The others stand behind it: when it is answered, they make
 // their own.
 //

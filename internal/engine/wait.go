@@ -159,9 +159,9 @@ func (w *Waiter) Wake() {
 // observerPatience is how long a waiter keeps its place while the observer hears that it waits.
 const observerPatience = 50 * time.Millisecond
 
-// ErrObserverSlow: the request has left its queue, because the observer is slow, and was rolled back. The caller waits
-// anew, with another request: a copy of the former one must take nothing. Only joint locks see this error, of a
-// member.
+// ErrObserverSlow says that the request has left its queue, because the observer is slow, and was rolled back. The
+// caller waits anew, with another request: a copy of the former one must take nothing. Only joint locks see this
+// error, of a member.
 var ErrObserverSlow = errors.New("the observer was slow")
 
 // beginWait emits the event that w waits. Its place shows that it waits, so it has that before. But while the
@@ -207,7 +207,8 @@ func (q *Request) anew(r *Resource) *Request {
 	return again
 }
 
-// waitIn makes q wait in a queue; nil: the local queue of its name, or a private one if it polls. It is the only waiting
+// waitIn makes q wait in a queue; nil: the local queue of its name, or a private one if it polls. It is the only
+// waiting
 // loop: fair locks and joint locks use it too. refused is the reply to the first attempt. It blocks until q is granted,
 // the wait is over, ctx ends or the client closes. The caller rolls q back if it fails.
 func (r *Resource) waitIn(ctx context.Context, queue Queue, q *Request, refused Result) (res Result, err error) {

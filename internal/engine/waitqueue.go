@@ -77,8 +77,8 @@ func (r *Resource) AnyWaits() bool {
 	return qs.open[queueKey{r.Kind, r.Name}] != nil
 }
 
-// Usage is how much of a client is in use, for tests that look for leaks. WaitQueues counts the names for which requests
-// wait.
+// Usage is how much of a client is in use, for tests that look for leaks. WaitQueues counts the names for which
+// requests wait.
 type Usage struct{ WaitQueues, Leases, Holds int }
 
 // Usage counts. The counts are not of one moment.

@@ -49,7 +49,10 @@ func TestRedReportsWhatItsMembersAnswer(t *testing.T) {
 		{"silence until the limit, and an error", "mfmmg", time.Second, time.Second, "silent; silent; silent; wrong type"},
 		{"silence until the limit, and one down", "mdmmg", time.Second, time.Second, "down; silent; silent; silent"},
 		{"silence, and an error", "mfmmg", Forever, budget, "silent; silent; silent; wrong type"},
-		{"temporary refusals", "bbbgg", time.Second, time.Second, "Redis unavailable for 1s: busy; busy; busy; gave up after 1s"},
+		{
+			"temporary refusals", "bbbgg", time.Second, time.Second,
+			"Redis unavailable for 1s: busy; busy; busy; gave up after 1s",
+		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			Bubble(t, func(t *testing.T, _ *Server) {

@@ -13,7 +13,8 @@ import (
 
 // How a red lock is acquired.
 //
-// All members are asked at the same time: see asked.go. The attempt has a budget of a tenth of the TTL, and ends as soon
+// All members are asked at the same time: see asked.go. The attempt has a budget of a tenth of the TTL, and ends as
+// soon
 // as a majority is acquired or impossible. If rivals acquired some members each, nobody has a majority. Then all
 // release what they have, and try again after a random pause.
 //
@@ -48,7 +49,8 @@ func (r *red) newQueue(ctx context.Context, _ *engine.Request) (engine.Queue, er
 	return r.retryQueue(), nil
 }
 
-// TryAcquire implements [engine.Driver]: it makes one attempt for all members. It blocks until a majority is acquired or
+// TryAcquire implements [engine.Driver]: it makes one attempt for all members. It blocks until a majority is
+// acquired or
 // impossible, and for the budget at most, after the pause of a split. Then it blocks for the releases of a failed
 // attempt.
 func (r *red) TryAcquire(ctx context.Context, q *engine.Request) (engine.Result, error) {

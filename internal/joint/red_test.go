@@ -71,7 +71,7 @@ func TestRedAcquiresAMajority(t *testing.T) {
 				default:
 					require.ErrorIs(t, err, tt.want)
 					assert.False(t, Classify(err).InDoubt)
-					assert.Equal(t, tt.want == ErrNotAcquired, errors.Is(err, ErrNotAcquired), "%v", err)
+					assert.Equal(t, errors.Is(tt.want, ErrNotAcquired), errors.Is(err, ErrNotAcquired), "%v", err)
 				}
 				// A failed attempt waits for the releases of what it acquired, within the budget and the command timeout.
 				assert.GreaterOrEqual(t, time.Since(began), tt.at)

@@ -11,7 +11,8 @@ import (
 	"time"
 )
 
-// Conns has the open connections of a client of go-redis, as far as it has dialed them since it calls Wrap. The zero Conns is empty. It is safe for concurrent use.
+// Conns has the open connections of a client of go-redis, as far as it has dialed them since it calls Wrap. The zero
+// Conns is empty. It is safe for concurrent use.
 type Conns struct {
 	mu   sync.Mutex
 	open map[*conn]struct{}

@@ -101,7 +101,10 @@ func TestRenewalShortensNoLeaseOfOthers(t *testing.T) {
 		open func(c *primitives.Client, name string) *primitives.Lock
 		opts []primitives.Option
 	}{
-		{"lock", func(c *primitives.Client, name string) *primitives.Lock { return c.Lock(name) }, []primitives.Option{shared}},
+		{
+			"lock", func(c *primitives.Client, name string) *primitives.Lock { return c.Lock(name) },
+			[]primitives.Option{shared},
+		},
 		{"reader of one id", func(c *primitives.Client, name string) *primitives.Lock {
 			return c.RWLock(name).Reader()
 		}, []primitives.Option{shared}},
@@ -115,7 +118,8 @@ func TestRenewalShortensNoLeaseOfOthers(t *testing.T) {
 				long := append(tt.opts, primitives.WithLease(time.Hour))
 				_, err := tt.open(a, name).Acquire(t.Context(), long...)
 				require.NoError(t, err)
-				held, err := tt.open(b, name).Acquire(t.Context(), append(tt.opts, primitives.WithWatchdog(900*time.Millisecond))...)
+				renewed := append(tt.opts, primitives.WithWatchdog(900*time.Millisecond)) //nolint:gocritic // a new slice
+				held, err := tt.open(b, name).Acquire(t.Context(), renewed...)
 				require.NoError(t, err)
 				time.Sleep(1200 * time.Millisecond) // at least two renewals
 				require.Greater(t, rdb.PTTL(t.Context(), name).Val(), 50*time.Minute)
@@ -209,7 +213,7 @@ func TestWaiterAfterTheClockOfTheServerWasSetBack(t *testing.T) {
 	}
 	file, err := os.Create(offset)
 	require.NoError(t, err)
-	defer file.Close()
+	defer func() { _ = file.Close() }()
 	set := func(seconds int64) { // without truncating it: the server has it in memory
 		_, err := file.WriteAt(binary.LittleEndian.AppendUint64(nil, uint64(seconds)), 0)
 		require.NoError(t, err)

@@ -15,7 +15,8 @@ import (
 	"github.com/redlatch/redlatch/primitives"
 )
 
-// TestC24TakeoverDuringACohort has goroutines of one client pass a lock on, while another client takes it by force again
+// TestC24TakeoverDuringACohort has goroutines of one client pass a lock on, while another client takes it by force
+// again
 // and again. A loss is told to holders, and to nobody who waits. Nor does the lock stay free while somebody waits: a
 // message that was not used costs a second, the time until the slow poll.
 func TestC24TakeoverDuringACohort(t *testing.T) {

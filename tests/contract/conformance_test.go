@@ -131,8 +131,8 @@ func TestConformanceLocks(t *testing.T) {
 	})
 }
 
-// TestConformanceTimes checks in fake time, for each kind of lock, that a wait lasts as long as it was asked to, and that
-// a waiter acquires as soon as the lease ends.
+// TestConformanceTimes checks in fake time, for each kind of lock, that a wait lasts as long as it was asked to, and
+// that a waiter acquires as soon as the lease ends.
 func TestConformanceTimes(t *testing.T) {
 	t.Parallel()
 	const late = 60 * time.Millisecond // a polling lock looks every 50 ms

@@ -115,7 +115,8 @@ func TestWithHoldContextCorners(t *testing.T) {
 	given := primitives.WithHoldContext(t.Context())
 	member := c.Lock(name + "m")
 	for what, err := range map[string]error{
-		"a nil context":     ErrOf(c.Lock(name).Acquire(t.Context(), primitives.WithHoldContext(nil))), //nolint:staticcheck // it is refused
+		//nolint:staticcheck // it is refused
+		"a nil context":     ErrOf(c.Lock(name).Acquire(t.Context(), primitives.WithHoldContext(nil))),
 		"of a handle":       ErrOf(c.Lock(name, given).Acquire(t.Context())),
 		"of a pool":         ErrOf(c.Semaphore(name, given).Acquire(t.Context())),
 		"of a joint lock":   ErrOf(primitives.NewMultiLock([]*primitives.Lock{member}, given).Acquire(t.Context())),

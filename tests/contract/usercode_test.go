@@ -151,7 +151,9 @@ func causes() []cause {
 		},
 		cause{
 			name: "hook of a command", hook: func(u *userCode) redis.Hook { return hook{u.run} },
-			prepare: held(func(_ *testing.T, _ *redistest.Server, hold *primitives.Hold) { _ = hold.Check(context.Background()) }),
+			prepare: held(func(_ *testing.T, _ *redistest.Server, hold *primitives.Hold) {
+				_ = hold.Check(context.Background())
+			}),
 		},
 	)
 }

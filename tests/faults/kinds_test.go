@@ -326,7 +326,8 @@ func TestC5CancelledAcquireLeavesNothing(t *testing.T) {
 			var opts []primitives.Option
 			if u.Pool {
 				// What was under way is undone in the background, and a semaphore's memory stays.
-				redistest.WaitFor(t, 10*time.Second, func() bool { return Available(t, s.Client(t), name) == 3 }, "all permits are back")
+				complete := func() bool { return Available(t, s.Client(t), name) == 3 }
+				redistest.WaitFor(t, 10*time.Second, complete, "all permits are back")
 				opts = append(opts, primitives.WithPermits(3))
 			}
 			hold := Acquire(t, t.Context(), holder, opts...)

@@ -220,7 +220,8 @@ func TestRedLockOfWritersIsNotStarvedByReaders(t *testing.T) {
 		hold := Acquire(t, t.Context(), NewClient(t, s.Client(t)).RWLock(q.Name).Reader())
 		defer Release(t, hold)
 	}
-	require.ErrorIs(t, ErrOf(red.Acquire(t.Context(), primitives.WithWait(200*time.Millisecond))), primitives.ErrNotAcquired)
+	err := ErrOf(red.Acquire(t.Context(), primitives.WithWait(200*time.Millisecond)))
+	require.ErrorIs(t, err, primitives.ErrNotAcquired)
 	for i, s := range q.Servers {
 		claim := fmt.Sprintf("redlatch_rwlock_claim:{%s}", q.Name)
 		require.Zero(t, s.Client(t).Exists(t.Context(), claim).Val(), "server %d", i)

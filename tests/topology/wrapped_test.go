@@ -141,7 +141,9 @@ func TestWrappedClusterIsACluster(t *testing.T) {
 			}
 			require.Equal(t, want, got)
 
-			joint := primitives.NewMultiLock([]*primitives.Lock{c.Lock(prefix + "a"), c.Lock(prefix + "b"), c.Lock(prefix + "c")})
+			joint := primitives.NewMultiLock([]*primitives.Lock{
+				c.Lock(prefix + "a"), c.Lock(prefix + "b"), c.Lock(prefix + "c"),
+			})
 			Release(t, Acquire(t, t.Context(), joint))
 			require.ErrorIs(t, ErrOf(c.Lock("a{b").Acquire(t.Context())), primitives.ErrInvalid, "its keys are in two slots")
 			replicated := NewClient(t, wrap(servers.ClusterClient(t)), primitives.WithReplicas(1, time.Millisecond))

@@ -67,7 +67,8 @@ func commands(ctx context.Context, e *exam) ([]Result, error) {
 		if all {
 			effect = "nothing can be acquired"
 		}
-		results = append(fail("remove rename-command from the server's configuration, or use another server; some proxies and "+
+		results = append(fail("remove rename-command from the server's configuration, or use another server; some proxies "+
+			"and "+
 			"services do not have all commands", "the server has no %s command: %s", strings.Join(missing, ", "), effect),
 			results...)
 	}
@@ -99,7 +100,8 @@ func flushes(ctx context.Context, n *node) ([]Result, error) {
 	if len(called) == 0 {
 		return ok("nobody has emptied the server since it started"), nil
 	}
-	return warn("find out who did: each time, all locks were free while they were held. Take the right away from the users "+
+	return warn("find out who did: each time, all locks were free while they were held. Take the right away from the "+
+		"users "+
 		"(-flushall -flushdb), and give tests a server of their own", "the server was emptied since it started: %s",
 		strings.Join(called, ", ")), nil
 }

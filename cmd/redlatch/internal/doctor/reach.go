@@ -108,6 +108,7 @@ func (e *exam) closedFix() string {
 	if e.seen.speaksTLS {
 		return "the server speaks TLS: rediss:// instead of redis://"
 	}
-	return "if that is a proxy or a load balancer, look whether the Redis behind it is up; else look at the server's log: " +
+	return "if that is a proxy or a load balancer, look whether the Redis behind it is up; else look at the server's " +
+		"log: " +
 		"it closes connections at once if it has too many (maxclients)"
 }

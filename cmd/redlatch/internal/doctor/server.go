@@ -56,7 +56,8 @@ func latency(ctx context.Context, e *exam) ([]Result, error) {
 	slices.Sort(took)
 	median, longest := took[len(took)/2], took[len(took)-1]
 	e.latency = longest
-	detail := fmt.Sprintf("a round trip takes %v (median of %d; the longest %v)", rounded(median), len(took), rounded(longest))
+	detail := fmt.Sprintf("a round trip takes %v (median of %d; the longest %v)",
+		rounded(median), len(took), rounded(longest))
 	switch {
 	case median > verySlowPing:
 		return warn("look for what slows the server or the way to it down (SLOWLOG GET, a saturated proxy); until then keep "+

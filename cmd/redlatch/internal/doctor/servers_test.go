@@ -79,8 +79,14 @@ func TestServersThatDoNotFit(t *testing.T) {
 		check, status, detail, fix string
 	}{
 		{"flushed", nil, []any{"flushall"}, "flushes", Warn, "FLUSHALL 1 times", "-flushall"},
-		{"too few replicas", []string{"--min-replicas-to-write", "1"}, nil, "replicas", Fail, "NOREPLICAS", "min-replicas-to-write"},
-		{"no EVALSHA", without("EVALSHA"), nil, "commands", Fail, "no EVALSHA command: nothing can be acquired", "rename-command"},
+		{
+			"too few replicas", []string{"--min-replicas-to-write", "1"}, nil, "replicas", Fail, "NOREPLICAS",
+			"min-replicas-to-write",
+		},
+		{
+			"no EVALSHA", without("EVALSHA"), nil, "commands", Fail, "no EVALSHA command: nothing can be acquired",
+			"rename-command",
+		},
 		{"no PUBLISH", without("PUBLISH"), nil, "commands", Fail, "no PUBLISH command", "rename-command"},
 		{"no HSET", without("HSET"), nil, "commands", Fail, "no HSET command", "rename-command"},
 		{"no HSET, kinds", without("HSET"), nil, "primitives", Fail, "this server has no HSET command", "see commands"},

@@ -11,7 +11,8 @@ import (
 
 // hostile are names that look alike unless they are told apart with care.
 var hostile = []string{
-	"", "a", "\xff", "\xfe", "\xff\xfe", "a\xff", "\ufffd", `"\xff"`, `\xff`, `"`, `""`, "a\tb", "a\nb", "a\x00b", "\x1b[2J", "\x9b31m",
+	"", "a", "\xff", "\xfe", "\xff\xfe", "a\xff", "\ufffd", `"\xff"`, `\xff`, `"`, `""`,
+	"a\tb", "a\nb", "a\x00b", "\x1b[2J", "\x9b31m",
 	"\u202e", "\u2028", "\xc3\x28", "\xed\xa0\x80", "\xf0\x28\x8c\xbc", "日本", " ", "?", "??",
 }
 
