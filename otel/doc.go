@@ -20,7 +20,8 @@
 //	redlatch.holds              up-down counter  holds that have not ended
 //	redlatch.hold.duration      histogram, s     how long holds lasted
 //	redlatch.hold.ends          counter          ends of holds, by redlatch.end: released, lost, leaked and others
-//	redlatch.hold.losses        counter          lost holds, by redlatch.reason: expired, paused, gone, forced, limit, members
+//	redlatch.hold.losses        counter          lost holds, by redlatch.reason: expired, paused, gone, forced,
+//	                                             limit, members
 //	redlatch.renewal.lateness   histogram, s     how late renewals were confirmed; its count is the renewals
 //	redlatch.renewal.failures   counter          renewals without an answer
 //	redlatch.link.losses        counter          lost connections for wake-ups
