@@ -111,7 +111,7 @@ func NewCollector(opts ...Option) *Collector {
 		holdEnds: counter("redlatch_hold_ends_total",
 			"Ends of holds: released, release-failed, lost, leaked, detached, abandoned.", with("end")),
 		losses: counter("redlatch_hold_losses_total",
-			"Lost holds by reason: expired (no answer), gone, forced, limit (of lease or hold time), members.",
+			"Lost holds by reason: expired (not confirmed), paused, gone, forced, limit (of lease or hold time), members.",
 			with("reason")),
 		lateness: histogram("redlatch_renewal_lateness_seconds",
 			"How long after they were due renewals were confirmed. They are due every third of the TTL.", latenessBuckets),

@@ -188,6 +188,7 @@ func releaseWithinTheMinimum(
 	local := k.rival(c, key) // waits at the client that holds, and would get the lock by a hand-off
 	began := time.Now()
 	hold := Acquire(t, t.Context(), l, k.opts...)
+	k.awaitMembers(t, c, key, hold)
 	waiting := Start(func() (*primitives.Hold, error) { return rival.Acquire(t.Context()) })
 	waitingHere := Start(func() (*primitives.Hold, error) { return local.Acquire(t.Context()) })
 	time.Sleep(100 * time.Millisecond) // both have tried, and have subscribed
@@ -255,6 +256,7 @@ func TestC28TheRestCanBeEnded(t *testing.T) {
 				}
 				c, other := NewClient(t, s.Client(t)), NewClient(t, s.Client(t))
 				hold := Acquire(t, t.Context(), k.open(c, key, primitives.WithMinHold(time.Hour)), k.opts...)
+				k.awaitMembers(t, c, key, hold)
 				Release(t, hold)
 				k.requireRest(t, other, key, hold.ID(), time.Hour)
 				require.NoError(t, c.Close(t.Context()))
@@ -276,6 +278,7 @@ func TestC28TheMinimumOutlivesTheLease(t *testing.T) {
 		for _, lease := range []primitives.Option{primitives.WithWatchdog(shorter), primitives.WithLease(shorter)} {
 			l := k.open(c, key, lease, primitives.WithMinHold(d))
 			hold := Acquire(t, t.Context(), l, k.opts...)
+			k.awaitMembers(t, c, key, hold)
 			require.Less(t, time.Until(hold.ValidUntil()), shorter, "the hold is trusted for its lease")
 			require.Greater(t, k.requireRest(t, other, key, hold.ID(), d), d-Soon)
 			require.Equal(t, hold.ID(), hold.Detach())
@@ -285,6 +288,7 @@ func TestC28TheMinimumOutlivesTheLease(t *testing.T) {
 		// The hold is lost when its lease ends, and its Release leaves the rest.
 		l := k.open(c, key, primitives.WithMinHold(d), primitives.WithLease(lapsing))
 		hold := Acquire(t, t.Context(), l, k.opts...)
+		k.awaitMembers(t, c, key, hold)
 		RequireEnds(t, hold.Context(), primitives.ErrLost)
 		require.ErrorIs(t, hold.Release(t.Context()), primitives.ErrLost)
 		time.Sleep(20 * time.Millisecond) // a release in the background
@@ -299,6 +303,7 @@ func TestC28OtherwiseReleasesAreOrdinary(t *testing.T) {
 		c := NewClient(t, s.Client(t))
 		const d = 50 * time.Millisecond
 		hold := Acquire(t, t.Context(), k.open(c, key), append(k.opts, primitives.WithMinHold(d))...)
+		k.awaitMembers(t, c, key, hold)
 		k.requireRest(t, c, key, hold.ID(), time.Minute)
 		time.Sleep(d)
 		Release(t, hold)
@@ -335,6 +340,7 @@ func TestC28ReleaseInTheLastMillisecondLeavesNothing(t *testing.T) {
 			rdb := s.Client(t)
 			for range redistest.Scaled(s, 100) {
 				hold := Acquire(t, t.Context(), l, k.opts...)
+				k.awaitMembers(t, c, key, hold)
 				for _, key := range redistest.Keys(t, s, "*"+key+"*") {
 					if rdb.PTTL(t.Context(), key).Val() > time.Millisecond {
 						rdb.PExpire(t.Context(), key, d)
@@ -615,6 +621,7 @@ func TestC28CopiesNeverKeepTheLockLonger(t *testing.T) {
 		loseReplies()
 		began := time.Now()
 		hold := Acquire(t, t.Context(), l, k.opts...)
+		k.awaitMembers(t, c, key, hold)
 		loseReplies()
 		Release(t, hold)
 		p.Heal()
@@ -670,6 +677,7 @@ func TestC28AnUnansweredReleaseIsRepeated(t *testing.T) {
 		p := s.Proxy(t)
 		c, other := NewClient(t, p.Client(t, FastRetries, NoRetries)), NewClient(t, s.Client(t))
 		hold := Acquire(t, t.Context(), k.open(c, key, primitives.WithMinHold(d), primitives.WithLease(time.Hour)), k.opts...)
+		k.awaitMembers(t, c, key, hold)
 		for _, key := range k.keys(key) {
 			p.DropCommands(1, scriptOn(key))
 		}
