@@ -153,7 +153,7 @@ func TestKeyedErrors(t *testing.T) {
 		require.ErrorIs(t, ErrOf(c.Keyed(bad).TryLock(t.Context(), name)), primitives.ErrInvalid)
 	}
 	require.ErrorIs(t, c.Keyed().Lock(t.Context(), ""), primitives.ErrInvalid)
-	keyed := c.Keyed(primitives.WithWait(300 * time.Millisecond))
+	keyed := c.Keyed(primitives.WithWait(time.Second))
 	require.NoError(t, keyed.Lock(t.Context(), name+"kept"))
 	require.ErrorIs(t, keyed.Lock(t.Context(), name+"kept"), primitives.ErrNotAcquired, "the wait is over")
 

@@ -15,8 +15,7 @@ import (
 )
 
 // TestRedLockAttemptOutcomes makes one attempt on five servers, some of them held or down.
-func TestRedLockAttemptOutcomes(t *testing.T) {
-	t.Parallel()
+func TestRedLockAttemptOutcomes(t *testing.T) { // not parallel: on a busy machine members miss their budget
 	q := NewQuorum(t, 5)
 	for _, tt := range []struct {
 		name       string
@@ -75,8 +74,7 @@ func TestRedLockAttemptOutcomes(t *testing.T) {
 
 // TestRedLockRivalsExcludeEachOther runs rivals that acquire different servers first. All of them
 // finish, also while one server is down.
-func TestRedLockRivalsExcludeEachOther(t *testing.T) {
-	t.Parallel()
+func TestRedLockRivalsExcludeEachOther(t *testing.T) { // not parallel, as TestRedLockAttemptOutcomes
 	for _, n := range []int{3, 5} {
 		q := NewQuorum(t, n)
 		q.Proxies[n-1].Refuse(n == 5)
