@@ -46,7 +46,7 @@ func TestKeyedLocksAndUnlocks(t *testing.T) {
 	})
 }
 
-// Goroutines of one process exclude each other, and those of others.
+// Goroutines exclude each other, in one process and in several.
 func TestKeyedExcludes(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {

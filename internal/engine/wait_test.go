@@ -353,7 +353,7 @@ func TestPollingBeginsAnewForEachRequest(t *testing.T) {
 	})
 }
 
-// A request that polls is in nobody's way: not of those that listen, and they are not in its way.
+// Requests that poll and requests that listen do not wait for each other.
 func TestPollingDelaysNoRequestThatListens(t *testing.T) {
 	Bubble(t, func(t *testing.T, s *Server) {
 		r := s.Client(t, "a").Lock("x")
