@@ -132,6 +132,12 @@ func (h *history) doubt(o *op, lost *record, name string) string {
 		case !joint && !o.call.Passes && o.root == o && o.call.MaxHold == 0 && lost.Silent < o.confirmedFor()/2:
 			return "Redis had confirmed it shortly before"
 		}
+	case "paused":
+		stood := h.stopped(o.process, o.until-int64(o.call.TTL), lost.At) > 0
+		busy := h.isBusy(o.process, o.until-int64(o.call.TTL), lost.At) || h.isAnyBusy(o.until-int64(o.call.TTL), lost.At)
+		if !stood && !busy {
+			return "the process did not stand still"
+		}
 	case "forced":
 		forced := slices.ContainsFunc(h.windows, func(w window) bool {
 			return w.fault == faultForce && slices.Contains(w.names, name) && w.overlaps(begin, lost.At)

@@ -619,6 +619,14 @@ func TestChecks(t *testing.T) {
 			h.fault("black-hole", 0, 10_100, 13_100)
 			h.lostBy(0, h.hold(0, 10_000, "a1"), 12_968, "expired", 2968*time.Millisecond)
 		}, nil},
+		{"a loss by a standstill of a process that ran", func(h *testHistory) {
+			h.fault("black-hole", 0, 10_100, 13_100)
+			h.lostBy(0, h.hold(0, 10_000, "a1"), 12_968, "paused", 2968*time.Millisecond)
+		}, []string{checkWhy}},
+		{"a loss by a standstill", func(h *testHistory) {
+			h.fault(faultStop, 0, 10_100, 13_500)
+			h.lostBy(0, h.hold(0, 10_000, "a1"), 13_510, "paused", 3400*time.Millisecond)
+		}, nil},
 		{"force by nobody", func(h *testHistory) {
 			h.operator(faultDelete, 10_500, 10_501, 10_501)
 			h.lostBy(0, h.hold(0, 10_000, "a1"), 10_600, "forced", 0)
