@@ -35,7 +35,7 @@ func TestReport(t *testing.T) {
 		acquire   = "primitives.(*Lock).Acquire"
 		release   = "primitives.(*Hold).Release"
 		subscribe = "pubsub.(*Hub).Subscribe"
-		sender    = "scripts.(*batcher).do.func1" // the goroutine that sends
+		sender    = "scripts.(*batcher).newPending.func1" // the goroutine that sends
 	)
 	for _, tt := range []struct {
 		path     string
