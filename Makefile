@@ -5,7 +5,7 @@ REDIS    ?=
 PKG      ?= ./...
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test race stress bars servers lint fmt bench cover paths ci
+.PHONY: help demo test race stress bars servers lint fmt bench cover ci
 
 help: ## print this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -43,9 +43,6 @@ bench: ## run the benchmarks
 cover: ## test coverage, in coverage.html
 	go test -coverpkg=./primitives,./pubsub,./scripts,./watchdog -coverprofile=coverage.out $(PKG)
 	go tool cover -html=coverage.out -o coverage.html
-
-paths: ## count the code that runs on each path, such as an acquisition
-	go run ./internal/pathreport
 
 ci: ## all that CI checks
 	bash .ci/run
