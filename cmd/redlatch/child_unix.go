@@ -34,7 +34,6 @@ func startChild(path string, argv, env []string, mayGoOn func() bool) (*child, e
 	go func() {
 		// Where the child is to die with redlatch, the kernel means the thread that has started it.
 		runtime.LockOSThread()
-		//nolint:gosec // to run what the user has typed is the purpose
 		handle, err := os.StartProcess(path, argv, &os.ProcAttr{
 			Env: env, Files: []*os.File{os.Stdin, os.Stdout, os.Stderr}, Sys: groupOfItsOwn(),
 		})
