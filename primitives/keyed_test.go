@@ -146,7 +146,7 @@ func TestKeyedAfterALoss(t *testing.T) {
 func TestKeyedErrors(t *testing.T) {
 	t.Parallel()
 	p := redistest.Redis(t).Proxy(t)
-	c := NewClient(t, p.Client(t, ShortTimeouts), primitives.WithCommandTimeout(500*time.Millisecond))
+	c := NewClient(t, p.Client(t), primitives.WithCommandTimeout(2*time.Second))
 	name := redistest.Name(t)
 	for _, bad := range []primitives.Option{primitives.WithLease(-1), primitives.WithHoldContext(t.Context())} {
 		require.ErrorIs(t, c.Keyed(bad).Lock(t.Context(), name), primitives.ErrInvalid)

@@ -147,7 +147,7 @@ func TestPollerBesideGoroutinesThatHandOff(t *testing.T) {
 		}
 		mean := time.Since(began) / tries
 		t.Logf("mean wait %v", mean)
-		assert.Less(t, mean, 1200*time.Millisecond)
+		assert.Less(t, mean, 3*time.Second) // on an idle machine it is a fraction of a second
 		stop()
 		wg.Wait()
 	})
