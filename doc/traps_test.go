@@ -425,7 +425,7 @@ func TestTraps(t *testing.T) {
 			s.held = hold.Context() // nothing refers to the hold after this function
 			return nil
 		}
-		require.NoError(t, wrong()) // TestC17 tests what follows: the collector does not run in a bubble
+		require.NoError(t, wrong()) // TestC17LeakedHoldInABubble tests what follows
 		require.NoError(t, s.held.Err())
 	})
 

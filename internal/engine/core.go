@@ -105,6 +105,7 @@ type Core struct {
 	recent recentReleases
 	tokens seenTokens
 	reach  reach
+	leaks  leaks
 
 	open     context.Context //nolint:containedctx // ends when Close begins: acquisitions fail, and waiters give up
 	refuse   context.CancelFunc
@@ -139,6 +140,7 @@ func NewCore(config Config) *Core {
 	c.queues.open, c.queues.lingering = map[queueKey]*waitQueue{}, map[queueKey]keeper{}
 	c.queues.polling = map[queueKey]int{}
 	c.tokens.byNames = map[string]seenToken{}
+	c.leaks.inBubble = isBubbleTime(c.born)
 	return c
 }
 

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"log/slog"
 	"runtime"
 	"sync"
 	"time"
@@ -335,17 +334,6 @@ func (h *Hold) takeAndForget() error {
 		h.held.Forget(h)
 	}
 	return err
-}
-
-// Forget is Detach for a hold whose handle the user dropped without a Release. The Go runtime calls it
-// from a cleanup of the handle, so it must not block. Nothing renews the hold from now on: the lock is
-// free when its lease ends, instead of never.
-func (h *Hold) Forget() {
-	if h.takeAndForget() == nil && h.end(ErrReleased) {
-		h.r.Core.log(newRecord(slog.LevelWarn, "hold leaked", h.r, slog.String("id", h.ID()),
-			slog.Duration("held", h.heldFor())))
-		h.r.Core.emitLater(h.event(EventLeaked, nil))
-	}
 }
 
 // Check asks the server whether the hold still exists: nil, or ErrLost. It blocks until the reply. An

@@ -35,6 +35,7 @@ func (l *holdList) add(h *Hold) bool {
 	l.all.Append(h)
 	l.mu.Unlock()
 	h.r.Core.HoldAdded() // without the mutex, which it may take
+	h.r.Core.watchForLeaks()
 	return true
 }
 
@@ -123,6 +124,12 @@ func (l *holdList) list() (holds []*Hold) {
 }
 
 func (l *holdList) len() int { return len(l.list()) }
+
+func (l *holdList) isNotEmpty() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.all.First != nil
+}
 
 // owns reports whether this client holds r under an owner's id. If no client has made the id, only the holds tell.
 func (c *Core) owns(r *Resource, ownerID string) bool {
