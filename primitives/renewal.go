@@ -79,16 +79,23 @@ func (c *Client) enforcesSlots() bool { return c.cluster || c.slotted.Load() }
 // counts until validity ends, however slow the server is.
 func (c *Client) renewTogether(ctx context.Context, batch []watchdog.Ask) ([]watchdog.State, error) {
 	leases := scripts.NewBatch(len(batch))
-	var valid time.Time // the end of the longest validity; zero if the batch is a question
+	var patience scripts.Patience // until the end of the longest validity; zero if the batch is a question
 	for _, ask := range batch {
 		o := ask.Keeper.(*engine.Ownership)
 		renewerOf(o).renewal(&leases, o, ask.TTL) // of one script: they are one group
-		if ask.Lease != nil && ask.Lease.ValidUntil().After(valid) {
-			valid = ask.Lease.ValidUntil()
+		if ask.Lease == nil {
+			continue
+		}
+		valid := ask.Lease.ValidUntil()
+		if valid.After(patience.Until) {
+			patience.Until = valid
+		}
+		if time.Until(valid) < ask.TTL/2 { // earlier renewals were not answered
+			patience.Urgent = true
 		}
 	}
 	states := make([]watchdog.State, len(batch))
-	reply, err := leases.Do(ctx, c.run.PatientSender(valid))
+	reply, err := leases.Do(ctx, c.run.PatientSender(patience))
 	if err != nil {
 		return states, err
 	}

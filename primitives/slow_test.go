@@ -3,59 +3,99 @@ package primitives_test
 import (
 	"context"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/maintnotifications"
 	"github.com/stretchr/testify/require"
 
+	. "github.com/redlatch/redlatch/internal/fixture"
+	"github.com/redlatch/redlatch/internal/kinds"
 	"github.com/redlatch/redlatch/internal/redistest"
 	"github.com/redlatch/redlatch/primitives"
 )
 
-// A server that answers, however slowly, loses no hold, although its answers take longer than the read timeout of the
-// client.
+// slowTest has renewed holds of all kinds, of a server that answers late.
+type slowTest struct {
+	ttl, delay  time.Duration
+	readTimeout time.Duration // of the redis client
+	timeout     time.Duration // of commands; 0: the default
+	more        int           // locks
+	notified    bool          // a new connection takes one more answer, for notices of maintenance
+}
+
+// run checks that no hold is lost for some periods of renewals.
+func (tt slowTest) run(t *testing.T, s *redistest.Server) {
+	p := s.Proxy(t)
+	rdb := p.Client(t, func(o *redis.Options) {
+		o.ReadTimeout = tt.readTimeout
+		if tt.notified {
+			o.MaintNotificationsConfig = &maintnotifications.Config{
+				Mode: maintnotifications.ModeAuto, EndpointType: maintnotifications.EndpointTypeNone,
+			}
+		}
+	})
+	var opts []primitives.ClientOption
+	if tt.timeout > 0 {
+		opts = append(opts, primitives.WithCommandTimeout(tt.timeout))
+	}
+	c := NewClient(t, rdb, opts...)
+	var holds []*primitives.Hold
+	for _, k := range kinds.Select(func(k kinds.Kind) bool { return k.Leased }) {
+		hold, err := k.One(t, c, redistest.Name(t)+k.Name).Acquire(t.Context(), primitives.WithWatchdog(tt.ttl))
+		require.NoError(t, err)
+		holds = append(holds, hold)
+	}
+	for range tt.more {
+		holds = append(holds, Acquire(t, t.Context(), c.Lock(redistest.Name(t)), primitives.WithWatchdog(tt.ttl)))
+	}
+	p.Delay(tt.delay)
+	time.Sleep(2*tt.ttl + tt.ttl/2)
+	for _, hold := range holds {
+		require.NoError(t, context.Cause(hold.Context()), hold.Name())
+	}
+	p.Delay(0)
+	for _, hold := range holds {
+		require.NoError(t, hold.Release(t.Context()))
+	}
+	closing, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	require.NoError(t, c.Close(closing))
+}
+
+// C10: a server that answers, however slowly, loses no hold, although its answers take longer than the read timeout of
+// the client, and than a command may take.
 func TestSlowServerLosesNoHold(t *testing.T) {
 	t.Parallel()
-	const ttl = 4 * time.Second
-	for name, tt := range map[string]struct{ delay, readTimeout, commandTimeout time.Duration }{
-		"longer than the read timeout": {400 * time.Millisecond, 200 * time.Millisecond, 0},
+	const ms = time.Millisecond
+	for name, tt := range map[string]slowTest{
+		"longer than the read timeout":    {ttl: 4 * time.Second, delay: 400 * ms, readTimeout: 200 * ms},
+		"longer than the command timeout": {ttl: 6 * time.Second, delay: 800 * ms, readTimeout: 200 * ms, timeout: 600 * ms},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			p := redistest.Redis(t).Proxy(t)
-			rdb := p.Client(t, func(o *redis.Options) { o.ReadTimeout = tt.readTimeout })
-			var opts []primitives.ClientOption
-			if tt.commandTimeout > 0 {
-				opts = append(opts, primitives.WithCommandTimeout(tt.commandTimeout))
-			}
-			c, err := primitives.New(rdb, opts...)
-			require.NoError(t, err)
-			key := redistest.Name(t)
-			renewed := primitives.WithWatchdog(ttl)
-			permits := c.PermitExpirableSemaphore(key + "p")
-			_, err = permits.Init(t.Context(), 1)
-			require.NoError(t, err)
-			var holds []*primitives.Hold
-			for _, acquire := range []func(context.Context, ...primitives.Option) (*primitives.Hold, error){
-				c.Lock(key + "l").Acquire, c.FairLock(key + "f").Acquire, c.FencedLock(key + "t").Acquire,
-				c.RWLock(key + "r").Reader().Acquire, c.RWLock(key + "w").Writer().Acquire, permits.Acquire,
-			} {
-				hold, err := acquire(t.Context(), renewed)
-				require.NoError(t, err)
-				holds = append(holds, hold)
-			}
-			p.Delay(tt.delay)
-			time.Sleep(2*ttl + ttl/2)
-			for _, hold := range holds {
-				require.NoError(t, hold.Context().Err(), hold.Name())
-			}
-			p.Delay(0)
-			for _, hold := range holds {
-				require.NoError(t, hold.Release(t.Context()))
-			}
-			closing, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-			defer cancel()
-			require.NoError(t, c.Close(closing))
+			tt.run(t, redistest.Redis(t))
+		})
+	}
+}
+
+// The same in fake time, with longer times.
+func TestVerySlowServerLosesNoHold(t *testing.T) {
+	t.Parallel()
+	const (
+		half = time.Second / 2
+		ttl  = 30 * time.Second
+	)
+	for name, tt := range map[string]slowTest{
+		"the default timeout":    {ttl: ttl, delay: 4 * half, readTimeout: 2 * half},
+		"a timeout of a second":  {ttl: ttl, delay: 4 * half, readTimeout: half, timeout: 2 * half},
+		"notices of maintenance": {ttl: ttl, delay: 4 * half, readTimeout: half, timeout: 2 * half, notified: true},
+		"many locks":             {ttl: ttl, delay: 4 * half, readTimeout: half, timeout: 2 * half, more: 1500},
+		"four seconds":           {ttl: ttl, delay: 8 * half, readTimeout: 2 * half, timeout: 4 * half},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { tt.run(t, redistest.Embedded(t)) })
 		})
 	}
 }

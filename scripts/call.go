@@ -15,7 +15,7 @@ type Sender struct {
 	once     bool
 	replicas int
 	timeout  time.Duration
-	until    time.Time // of a patient one
+	patience Patience // of a patient one
 }
 
 // Sender returns a sender by [Runner.Do].
@@ -24,10 +24,10 @@ func (r *Runner) Sender() Sender { return Sender{runner: r} }
 // OnceSender returns a sender by [Runner.Once].
 func (r *Runner) OnceSender() Sender { return Sender{runner: r, once: true} }
 
-// PatientSender returns a sender by [Runner.Once] that waits for the answer until then, if that is longer than the
-// runner's timeout. A call returns when its context ends.
-func (r *Runner) PatientSender(until time.Time) Sender {
-	return Sender{runner: r, once: true, until: until}
+// PatientSender returns a sender by [Runner.Once] that waits for the answer for longer than the runner's timeout. A
+// call returns when its context ends.
+func (r *Runner) PatientSender(patience Patience) Sender {
+	return Sender{runner: r, once: true, patience: patience}
 }
 
 // ReplicatedSender returns a sender by [Runner.RunReplicated]. With 0 replicas it is [Runner.Sender].
@@ -53,7 +53,7 @@ func (s Sender) send(
 	}
 	switch {
 	case s.once:
-		return s.runner.once(ctx, s.until, script, keys, args)
+		return s.runner.once(ctx, s.patience, script, keys, args)
 	case s.replicas > 0:
 		return s.runner.RunReplicated(ctx, s.replicas, s.timeout, script, keys, args...)
 	}

@@ -61,11 +61,9 @@ type Runner struct {
 	slow      deadlines // at which attempts are slow, see patience
 	// patience is how long an attempt waits for its answer until another one is made as well; 0: until the call ends.
 	patience time.Duration
-	patient  atomic.Int32 // patient attempts in flight
-	// mostPatient limits patient.
-	mostPatient int32
-	contact     contact
-	dialed      *lastDial // by the client; nil: a cluster client
+	patient  patientAttempts
+	contact  contact
+	dialed   *lastDial // by the client; nil: a cluster client
 	// connections is how many the client has at most.
 	connections int
 	silent      atomic.Bool // the latest script got no answer
@@ -105,8 +103,9 @@ func NewRunner(rdb redis.UniversalClient, timeout time.Duration) *Runner {
 	}
 	r := &Runner{
 		rdb: rdb, base: base, retries: 3, minDelay: 10 * time.Millisecond, maxDelay: time.Second,
-		closing: make(chan struct{}), connections: defaultConnections, mostPatient: maxPatient,
+		closing: make(chan struct{}), connections: defaultConnections,
 	}
+	r.patient.connections = defaultConnections
 	r.publish.Store(Publish)
 	readTimeout, direct := 5*time.Second, 0
 	switch c := base.(type) {
@@ -116,7 +115,7 @@ func NewRunner(rdb redis.UniversalClient, timeout time.Duration) *Runner {
 		readTimeout = o.ReadTimeout
 		direct = maxDirect
 		r.connections = connectionsOf(o)
-		r.mostPatient = mostPatient(r.connections)
+		r.patient.connections = r.connections
 		r.watches = make(chan struct{}, max(o.PoolSize, 1))
 		if node, ok := base.(*redis.Client); ok {
 			r.dialed = &punctualOf(node).lastDial
@@ -128,7 +127,7 @@ func NewRunner(rdb redis.UniversalClient, timeout time.Duration) *Runner {
 		o := c.Options()
 		r.retries, r.minDelay, r.maxDelay = o.MaxRedirects, o.MinRetryBackoff, o.MaxRetryBackoff
 		readTimeout = o.ReadTimeout
-		r.mostPatient = mostPatient(o.PoolSize + max(o.PipelinePoolSize, 0)) // of each node
+		r.patient.connections = o.PoolSize + max(o.PipelinePoolSize, 0) // of each node
 	}
 	r.retries = max(r.retries, 0)
 	r.slots.r, r.shards.r = r, r
@@ -281,19 +280,69 @@ func (r *Runner) shardOf(ctx context.Context, c call) (*batcher, error) {
 // no batch. It uses go-redis's connections for pipelines, because other commands may occupy all
 // others. On a cluster it returns early if the node does not answer and is replaced.
 func (r *Runner) Once(ctx context.Context, s *Script, keys []any, args ...any) (Reply, error) {
-	return r.once(ctx, time.Time{}, s, keys, args)
+	return r.once(ctx, Patience{}, s, keys, args)
 }
 
-// maxPatient is how many patient attempts may be in flight at most.
+// maxPatient is how many patient attempts at one server may be in flight at most, unless one is urgent.
 const maxPatient = 8
 
-// mostPatient returns how many patient attempts may be in flight on so many connections. A connection may stay silent
-// although the server answers on others. So half of the connections are left for further attempts.
-func mostPatient(connections int) int32 { return int32(min(connections/2, maxPatient)) }
+// patientAttempts counts the patient attempts in flight at each server. Each node of a cluster has connections of its
+// own. A connection may stay silent although the server answers on others. So half of the connections are left for
+// further attempts.
+type patientAttempts struct {
+	connections int // to one server; does not change after NewRunner
 
-// once is Once. A patient attempt waits for its answer until then, if that is longer than a call may take, and if few
-// do. Then once returns when ctx ends, and the attempt goes on in a goroutine of its own.
-func (r *Runner) once(ctx context.Context, until time.Time, s *Script, keys, args []any) (Reply, error) {
+	mu       sync.Mutex // guards inFlight
+	inFlight map[any]int
+}
+
+// begin counts an attempt at a server, if few are in flight there. It reports whether it did.
+func (a *patientAttempts) begin(server any, urgent bool) bool {
+	most := a.connections / 2
+	if !urgent {
+		most = min(most, maxPatient)
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.inFlight[server] >= most {
+		return false
+	}
+	if a.inFlight == nil {
+		a.inFlight = map[any]int{}
+	}
+	a.inFlight[server]++
+	return true
+}
+
+// end ends an attempt that begin has counted.
+func (a *patientAttempts) end(server any) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.inFlight[server]--
+	if a.inFlight[server] == 0 {
+		delete(a.inFlight, server)
+	}
+}
+
+// node returns the node of a cluster that has a key; nil if it is not known, or without a cluster.
+func (r *Runner) node(key any) any {
+	if r.slots.client == nil {
+		return nil
+	}
+	name, _ := key.(string)
+	return r.Server(name)
+}
+
+// Patience is for how long a patient attempt waits for its answer. The zero Patience is the timeout of the runner.
+type Patience struct {
+	Until time.Time
+	// Urgent: it may take a connection that other patient attempts must leave free.
+	Urgent bool
+}
+
+// once is Once. A patient attempt waits for its answer for longer than a call may take, if few do. Then once returns
+// when ctx ends, and the attempt goes on in a goroutine of its own.
+func (r *Runner) once(ctx context.Context, patience Patience, s *Script, keys, args []any) (Reply, error) {
 	if err := r.register(ctx, s.name); err != nil {
 		return Reply{}, err
 	}
@@ -312,13 +361,16 @@ func (r *Runner) once(ctx context.Context, until time.Time, s *Script, keys, arg
 	}
 	var reply Reply
 	var err error
-	if until.After(end.until) && r.patient.Add(1) <= r.mostPatient && !r.isStopped() {
-		c.memory.joined.until, c.memory.joined.patient = until, true
-		reply, err = r.oncePatiently(ctx, c, attempt)
+	var server any
+	isPatient := false
+	if patience.Until.After(end.until) && !r.isStopped() {
+		server = r.node(c.key)
+		isPatient = r.patient.begin(server, patience.Urgent)
+	}
+	if isPatient {
+		c.memory.joined.until, c.memory.joined.patient = patience.Until, true
+		reply, err = r.oncePatiently(ctx, c, server, attempt)
 	} else {
-		if until.After(end.until) {
-			r.patient.Add(-1)
-		}
 		reply, err = attempt()
 	}
 	if err != nil {
@@ -329,8 +381,10 @@ func (r *Runner) once(ctx context.Context, until time.Time, s *Script, keys, arg
 	return reply, nil
 }
 
-// oncePatiently makes a patient attempt, which was counted.
-func (r *Runner) oncePatiently(ctx context.Context, c call, attempt func() (Reply, error)) (Reply, error) {
+// oncePatiently makes a patient attempt, which was counted for that server.
+func (r *Runner) oncePatiently(
+	ctx context.Context, c call, server any, attempt func() (Reply, error),
+) (Reply, error) {
 	type result struct {
 		reply Reply
 		err   error
@@ -338,7 +392,7 @@ func (r *Runner) oncePatiently(ctx context.Context, c call, attempt func() (Repl
 	began := time.Now()
 	done := make(chan result, 1) // with room for the result, so that the goroutine ends in any case
 	r.running.Go(func() {
-		defer r.patient.Add(-1)
+		defer r.patient.end(server)
 		reply, err := attempt()
 		done <- result{reply, err}
 	})
