@@ -12,11 +12,20 @@ import (
 // What the checks allow beyond the contract, because a busy machine runs nothing at once.
 const (
 	promptness = 50 * time.Millisecond  // of doc/contract.md, C5
-	tolerance  = 250 * time.Millisecond // for the scheduler, beyond the stalls that were seen
+	scheduling = 250 * time.Millisecond // for the scheduler, beyond the stalls that were seen
 	notice     = 200 * time.Millisecond // of doc/contract.md, C15: a holder learns of a takeover
 	recovery   = 3 * time.Second        // to connect again, and to poll, after a fault
 	solving    = 10 * time.Second       // for the search for an order, and for porcupine, for one name
 )
+
+// tolerance is how much later than promised something may happen. A simulated machine takes no time: there only the
+// network does, and this is twice as long as its slowest round trip.
+func (h *history) tolerance() time.Duration {
+	if h.exact {
+		return 2 * slowestRoundTrip
+	}
+	return scheduling
+}
 
 // Violation is a promise of doc/contract.md that was broken.
 type Violation struct {
@@ -97,7 +106,7 @@ func (h *history) checkReturns() (out []Violation) {
 		}
 		late := time.Duration(o.ret.At - max(o.call.Bound, o.call.At))
 		// A goroutine that waits for long at times waits for a short time at many others, which nobody notices.
-		allowed := promptness + tolerance + 2*h.overloaded(o.call.At, o.ret.At) + h.stopped(o.process, o.call.At, o.ret.At)
+		allowed := promptness + h.tolerance() + 2*h.overloaded(o.call.At, o.ret.At) + h.stopped(o.process, o.call.At, o.ret.At)
 		if h.isConnecting(o) {
 			allowed += connecting
 		}
@@ -192,9 +201,9 @@ func (h *history) checkNotice(o *op, name, by string, at interval, told bool, la
 	quiet := !h.troubled(o.process, at.begin-int64(recovery), o.claimEnd())
 	switch {
 	case quiet && told && at.begin-o.root.ret.At > int64(time.Second):
-		limit = min(limit, notice+2*tolerance+late) // the notice takes two more processes and the server
+		limit = min(limit, notice+2*h.tolerance()+late) // the notice takes two more processes and the server
 	case quiet && !o.call.Fixed && !h.wasExtended(o, at.begin):
-		limit = min(limit, o.call.TTL/3+2*tolerance) // its next renewal
+		limit = min(limit, o.call.TTL/3+2*h.tolerance()) // its next renewal
 	}
 	if after <= limit+h.stalled(o.process, at.begin, o.claimEnd()) {
 		return nil

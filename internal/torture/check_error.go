@@ -63,7 +63,7 @@ func (h *history) explains(o *op, class string) bool {
 		}
 		// A short call may have ended just before an answer that the scheduler has delayed.
 		if ended := slices.Contains(o.ret.Is, isEnded) || slices.Contains(o.ret.Is, isLost); ended &&
-			o.ret.At-o.call.At <= int64(tolerance) {
+			o.ret.At-o.call.At <= int64(h.tolerance()) {
 			return true
 		}
 		return h.troubled(o.process, begin, end) || h.isBusy(o.process, begin, end) || h.isAnyBusy(begin, end) ||

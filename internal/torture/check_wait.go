@@ -10,10 +10,18 @@ import (
 
 const (
 	patience  = 3 * time.Second        // for a waiter of a lock that nobody can hold: it polls once a second
-	wakeUp    = 700 * time.Millisecond // the same where nothing can have delayed or lost its wake-up
+	wakingUp  = 700 * time.Millisecond // the same where nothing can have delayed or lost its wake-up
 	turnTime  = 500 * time.Millisecond // a client that has a lock for so long, while another waits,
 	turnHolds = 20                     // in that many holds
 )
+
+// wakeUp is how long a waiter may wait where nothing can have delayed or lost its wake-up.
+func (h *history) wakeUp() time.Duration {
+	if h.exact {
+		return 4 * slowestRoundTrip
+	}
+	return wakingUp
+}
 
 // checkWaits finds waiters that waited for a lock that nobody can have held, or for permits that were free.
 func (h *history) checkWaits() (out []Violation) {
@@ -24,7 +32,7 @@ func (h *history) checkWaits() (out []Violation) {
 		if o.call.Primitive == "fair" && h.hasOutsiders(o.call.Names[0]) {
 			continue // their waiters keep their places for long after they have gone
 		}
-		if o.ret.At-o.call.At < int64(wakeUp) {
+		if o.ret.At-o.call.At < int64(h.wakeUp()) {
 			continue
 		}
 		var busy []load
@@ -55,7 +63,7 @@ func (h *history) checkWaits() (out []Violation) {
 		}
 		begin := max(o.waited, o.call.At)
 		at, gap := widestGap(slices.Concat(busy, h.excuses(o, 2*recovery)), room, begin, o.ret.At)
-		if gap > wakeUp+h.stalled(o.process, at, at+int64(gap)) {
+		if gap > h.wakeUp()+h.stalled(o.process, at, at+int64(gap)) {
 			out = append(out, violation(checkWake, o, o.call.Names[0],
 				"process %d waited for %v from %v after the round began, while nobody can have held it and nothing can "+
 					"have lost its wake-up", o.process,

@@ -116,31 +116,34 @@ func (r *round) operable() (out []string) {
 	return out
 }
 
-// operate changes a key of each primitive that is in use, as an operator would, at a moment of its own. act reports
-// whether the key was there. Its window lasts for longer than act.
-func (r *round) operate(
-	name string, rng *rand.Rand, act func(ctx context.Context, primitive, key string) (bool, error), lasts time.Duration,
-) error {
+// operate changes a key of each primitive that is in use, as an operator would, at a moment of its own.
+func (r *round) operate(fault string, rng *rand.Rand) error {
 	var all errgroup
 	for _, primitive := range r.operable() {
 		key, moment := lockName(r.tag, primitive, rng.IntN(namesOf)), aMoment(rng)
 		all.Go(func() error {
 			r.await(moment, key, r.slots)
-			ctx, cancel := soon()
-			defer cancel()
-			w := r.begin(window{fault: name, process: -1, names: []string{key}})
-			hit, err := act(ctx, primitive, key)
-			if r.endAct(w); lasts > 0 {
-				time.Sleep(lasts)
-			}
-			r.finish(w)
-			r.mu.Lock()
-			defer r.mu.Unlock()
-			w.hit = hit && err == nil
-			return err
+			return r.operateOn(fault, primitive, key)
 		})
 	}
 	return all.Wait()
+}
+
+// operateOn changes a key as an operator would.
+func (r *round) operateOn(fault, primitive, key string) error {
+	ctx, cancel := soon()
+	defer cancel()
+	w := r.begin(window{fault: fault, process: -1, names: []string{key}})
+	hit, err := r.change(ctx, fault, primitive, key)
+	r.endAct(w)
+	if fault == faultOverwrite { // the window lasts as long as the key does
+		time.Sleep(overwritten + 20*time.Millisecond)
+	}
+	r.finish(w)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	w.hit = hit && err == nil
+	return err
 }
 
 // errgroup runs functions at the same time, and joins their errors.
@@ -165,42 +168,43 @@ func (g *errgroup) Wait() error {
 	return g.err
 }
 
-func (r *round) deleteKey(rng *rand.Rand) error {
-	return r.operate(faultDelete, rng, func(ctx context.Context, _, key string) (bool, error) {
-		n, err := r.d.rdb.Del(ctx, key).Result()
-		return n > 0, err
-	}, 0)
-}
+func (r *round) deleteKey(rng *rand.Rand) error { return r.operate(faultDelete, rng) }
 
-func (r *round) overwriteKey(rng *rand.Rand) error {
-	const script = `local there = redis.call('exists', KEYS[1])
+func (r *round) overwriteKey(rng *rand.Rand) error { return r.operate(faultOverwrite, rng) }
+
+func (r *round) forceRelease(rng *rand.Rand) error { return r.operate(faultForce, rng) }
+
+// overwritten is how long an overwritten key lasts.
+const overwritten = 200 * time.Millisecond
+
+// change does to a key what an operator does, and reports whether the key was there.
+func (r *round) change(ctx context.Context, fault, primitive, key string) (bool, error) {
+	const overwrite = `local there = redis.call('exists', KEYS[1])
 redis.call('set', KEYS[1], 'not a lock', 'px', ARGV[1])
 return there`
-	const lasts = 200 * time.Millisecond
-	return r.operate(faultOverwrite, rng, func(ctx context.Context, _, key string) (bool, error) {
-		n, err := r.d.rdb.Eval(ctx, script, []string{key}, lasts.Milliseconds()).Int()
+	switch fault {
+	case faultDelete:
+		n, err := r.d.rdb.Del(ctx, key).Result()
 		return n > 0, err
-	}, lasts+20*time.Millisecond) // the window lasts as long as the key does
-}
-
-func (r *round) forceRelease(rng *rand.Rand) error {
-	return r.operate(faultForce, rng, func(ctx context.Context, primitive, key string) (bool, error) {
-		switch primitive {
-		case "fair":
-			return r.client.FairLock(key).ForceRelease(ctx)
-		case "rwlock":
-			rw := r.client.RWLock(key)
-			a, err := rw.Reader().ForceRelease(ctx)
-			if err != nil {
-				return false, err
-			}
-			b, err := rw.Writer().ForceRelease(ctx)
-			return a || b, err
-		case "fenced", "cohort", "linger":
-			return r.client.FencedLock(key).ForceRelease(ctx)
+	case faultOverwrite:
+		n, err := r.d.rdb.Eval(ctx, overwrite, []string{key}, overwritten.Milliseconds()).Int()
+		return n > 0, err
+	}
+	switch primitive {
+	case "fair":
+		return r.client.FairLock(key).ForceRelease(ctx)
+	case "rwlock":
+		rw := r.client.RWLock(key)
+		a, err := rw.Reader().ForceRelease(ctx)
+		if err != nil {
+			return false, err
 		}
-		return r.client.Lock(key).ForceRelease(ctx)
-	}, 0)
+		b, err := rw.Writer().ForceRelease(ctx)
+		return a || b, err
+	case "fenced", "cohort", "linger":
+		return r.client.FencedLock(key).ForceRelease(ctx)
+	}
+	return r.client.Lock(key).ForceRelease(ctx)
 }
 
 // operator is the harness's own client, for forced releases.

@@ -26,6 +26,7 @@ type history struct {
 	names   map[string][]*op // the operations on each name
 	starts  map[int]int64    // when each process made its first call
 	others  []int            // processes of another build
+	exact   bool             // of a simulation: only its network takes time
 }
 
 // areOthersTooOld reports whether another build writes records without what the checks need: its acquisitions seem to

@@ -16,12 +16,17 @@ import (
 // first: while many wait, that is one that gets its turn much later, and the search goes back again and
 // again.
 func findOrder(model porcupine.Model, history []porcupine.Operation, limit time.Duration) (found, known bool) {
+	s := newOrderSearch(model, history)
+	deadline := time.Now().Add(limit)
+	return s.run(func(tries int) bool { return tries%1024 == 1023 && time.Now().After(deadline) })
+}
+
+func newOrderSearch(model porcupine.Model, history []porcupine.Operation) *orderSearch {
 	ops := slices.Clone(history)
 	slices.SortStableFunc(ops, func(a, b porcupine.Operation) int {
 		return cmp.Or(cmp.Compare(a.Return, b.Return), cmp.Compare(a.Call, b.Call))
 	})
-	s := orderSearch{model: model, ops: ops, done: make([]byte, (len(ops)+7)/8), seen: map[uint64][]seenState{}}
-	return s.run(time.Now().Add(limit))
+	return &orderSearch{model: model, ops: ops, done: make([]byte, (len(ops)+7)/8), seen: map[uint64][]seenState{}}
 }
 
 // orderSearch is a depth-first search. Operations are in the order of their returns.
@@ -30,6 +35,9 @@ type orderSearch struct {
 	ops   []porcupine.Operation
 	done  []byte // the operations that have taken effect, a bit each
 	seen  map[uint64][]seenState
+
+	most    int    // operations that had taken effect in the longest order that was found
+	longest []byte // done of that order
 }
 
 // seenState is where the search has been: the operations that had taken effect, and the state after
@@ -47,12 +55,13 @@ type choice struct {
 
 var orderSeed = maphash.MakeSeed()
 
-func (s *orderSearch) run(deadline time.Time) (found, known bool) {
+// run searches until isOver is true.
+func (s *orderSearch) run(isOver func(tries int) bool) (found, known bool) {
 	var path []choice
 	state := s.model.Init()
 	next := 0 // the operation to try
 	for tries := 0; ; tries++ {
-		if tries%1024 == 1023 && time.Now().After(deadline) {
+		if isOver(tries) {
 			return false, false
 		}
 		first := s.first()
@@ -63,6 +72,9 @@ func (s *orderSearch) run(deadline time.Time) (found, known bool) {
 		if op < len(s.ops) {
 			path = append(path, choice{op, state})
 			s.flip(op)
+			if len(path) > s.most {
+				s.most, s.longest = len(path), slices.Clone(s.done)
+			}
 			state, next = after, 0
 			continue
 		}
@@ -122,3 +134,19 @@ func (s *orderSearch) note(state any) bool {
 func (s *orderSearch) isDone(i int) bool { return s.done[i/8]&(1<<(i%8)) != 0 }
 
 func (s *orderSearch) flip(i int) { s.done[i/8] ^= 1 << (i % 8) }
+
+// unexplained returns the text of the operation that was called first of those behind the longest order that was found.
+func (s *orderSearch) unexplained() string {
+	var first *porcupine.Operation
+	for i := range s.ops {
+		o := &s.ops[i]
+		isDone := s.longest != nil && s.longest[i/8]&(1<<(i%8)) != 0
+		if !isDone && o.Input.(step).do != stepEnd && (first == nil || o.Call < first.Call) {
+			first = o
+		}
+	}
+	if first == nil {
+		return "the history"
+	}
+	return first.Input.(step).text
+}

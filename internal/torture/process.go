@@ -19,7 +19,8 @@ type process struct {
 	id      int
 	slot    *slot
 	stays   func(moment string, names []string) // is called at moments of long holds
-	cmd     *exec.Cmd
+	child   child
+	cmd     *exec.Cmd // nil if it is simulated
 	in      io.WriteCloser
 	errors  bytes.Buffer // standard error; to be read once it has exited
 	exited  chan struct{}
@@ -31,8 +32,40 @@ type process struct {
 	mu        sync.Mutex
 	err       error    // of Wait; set before exited is closed
 	lines     [][]byte // records; parsed at the end of the round
+	recorded  []record // of a simulated process, in place of lines
 	stoppedAt int64    // not 0 while it is stopped
 	died      int64    // when it was killed; never if it was not
+}
+
+// child is what is below a process: a process of the machine, or a simulated one.
+type child interface {
+	// send passes an order on. It fails if the process has exited.
+	send(order any) error
+	kill()
+	// stop stops it (true), or lets it go on.
+	stop(on bool)
+}
+
+// machineProcess is a process of the machine.
+type machineProcess struct{ p *process }
+
+func (m machineProcess) send(v any) error {
+	line, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	_, err = m.p.in.Write(append(line, '\n'))
+	return err
+}
+
+func (m machineProcess) kill() { _ = killGroup(m.p.cmd.Process) }
+
+func (m machineProcess) stop(on bool) {
+	if on {
+		_ = pauseGroup(m.p.cmd.Process)
+	} else {
+		_ = resumeGroup(m.p.cmd.Process)
+	}
 }
 
 // startProcess starts a client process, with a process group of its own: it may be a script that starts the client. It
@@ -42,6 +75,7 @@ func startProcess(cmd *exec.Cmd, sl *slot, s setup, stays func(moment string, na
 		id: s.Process, slot: sl, cmd: cmd, died: never, stays: stays,
 		exited: make(chan struct{}), ready: make(chan struct{}), drained: make(chan struct{}),
 	}
+	p.child = machineProcess{p}
 	cmd.Stderr = &p.errors
 	cmd.SysProcAttr = asGroup()
 	var err error
@@ -135,8 +169,13 @@ func isKind(line []byte, kind string) bool { return bytes.HasPrefix(line, []byte
 // records returns what the process has written: the records of a kind, or all of them if it is "".
 func (p *process) records(kind string) (out []record) {
 	p.mu.Lock()
-	lines := p.lines
+	lines, recorded := p.lines, p.recorded
 	p.mu.Unlock()
+	for _, r := range recorded {
+		if kind == "" || r.Kind == kind {
+			out = append(out, r)
+		}
+	}
 	for _, line := range lines {
 		var r record
 		if (kind == "" || isKind(line, kind)) && json.Unmarshal(line, &r) == nil {
@@ -146,15 +185,8 @@ func (p *process) records(kind string) (out []record) {
 	return out
 }
 
-// send writes a line to the process. It fails if the process has exited.
-func (p *process) send(v any) error {
-	line, err := json.Marshal(v)
-	if err != nil {
-		return err
-	}
-	_, err = p.in.Write(append(line, '\n'))
-	return err
-}
+// send passes an order to the process. It fails if the process has exited.
+func (p *process) send(v any) error { return p.child.send(v) }
 
 // tell is send to a process that is expected to live. If it has exited, the error is what it wrote about that, and
 // not that a pipe is broken.
@@ -185,7 +217,7 @@ func (p *process) kill() {
 	if p.stoppedAt != 0 {
 		p.died = p.stoppedAt
 	}
-	_ = killGroup(p.cmd.Process)
+	p.child.kill()
 }
 
 func (p *process) alive() bool { return p.diedAt() == never }
@@ -201,10 +233,10 @@ func (p *process) stop(on bool) {
 	defer p.mu.Unlock()
 	if on {
 		p.stoppedAt = monotonic()
-		_ = pauseGroup(p.cmd.Process)
+		p.child.stop(true)
 		return
 	}
-	_ = resumeGroup(p.cmd.Process)
+	p.child.stop(false)
 	p.stoppedAt = 0
 }
 

@@ -111,10 +111,15 @@ type recorder struct {
 	clock clock
 	mu    sync.Mutex
 	out   io.Writer
+	sink  func(record) // of a simulated process, in place of out
 }
 
 // write blocks while the harness does not read. That is a stall of this process: the library calls it, too.
 func (r *recorder) write(rec record) {
+	if r.sink != nil {
+		r.sink(rec)
+		return
+	}
 	line := rec.line()
 	begin := time.Now()
 	r.mu.Lock()
@@ -148,6 +153,7 @@ type setup struct {
 	TTL        time.Duration  `json:"ttl"`
 	Rates      rates          `json:"rates"`
 	Defect     string         `json:"defect,omitempty"`
+	ClientID   string         `json:"client_id,omitempty"` // of WithClientID
 	Endpoint   clientEndpoint `json:"endpoint"`
 }
 

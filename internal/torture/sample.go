@@ -186,7 +186,7 @@ func (h *history) keptAfterRelease(s sample, id string) (kept *op) {
 			last = max(last, w.end)
 		}
 	}
-	if time.Duration(s.before-last) <= keeping+tolerance+h.stalled(kept.process, last, s.before) {
+	if time.Duration(s.before-last) <= keeping+h.tolerance()+h.stalled(kept.process, last, s.before) {
 		return nil
 	}
 	return kept

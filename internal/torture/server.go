@@ -42,7 +42,8 @@ type deployment struct {
 	servers   []*redistest.Server   // those that clients connect to; with replicas, if own
 	sentinels []*redistest.Server
 	homes     map[*redistest.Server]string
-	targets   []string // addresses of servers, for the proxies
+	targets   []string        // addresses of servers, for the proxies
+	simulated []*redis.Client // clients of simulated servers
 }
 
 // connect prepares the tests of a deployment that somebody else runs.
@@ -294,6 +295,14 @@ func (d *deployment) connectTo(addr string) func() (net.Conn, error) {
 
 // eachNode calls f with a client of each server that can be reached: masters only, in a cluster.
 func (d *deployment) eachNode(ctx context.Context, f func(ctx context.Context, rdb *redis.Client) error) error {
+	if d.simulated != nil {
+		for _, rdb := range d.simulated {
+			if err := f(ctx, rdb); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
 	if d.kind == Independent {
 		for _, s := range d.servers {
 			each := func(ctx context.Context, rdb *redis.Client) (any, error) { return nil, f(ctx, rdb) }

@@ -19,8 +19,8 @@ func (s *session) deadline(ctx context.Context) int64 {
 func (w *worker) call(r record) record {
 	r.Kind, r.Op, r.At = kindCall, w.ops.Add(1), w.clock.now()
 	w.out.write(r)
-	if r.Bound != 0 {
-		late := max(0, time.Duration(r.Bound-r.At)) + promptness + tolerance
+	if r.Bound != 0 && w.simulated == nil {
+		late := max(0, time.Duration(r.Bound-r.At)) + promptness + scheduling
 		w.lateness.Store(r.Op, time.AfterFunc(late, func() {
 			w.out.write(record{Kind: kindLate, Op: r.Op, At: w.clock.now(), Stacks: goroutines(1)})
 		}))

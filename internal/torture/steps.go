@@ -18,6 +18,9 @@ func (h *history) linearize(name string, ops []*op) (violations []Violation, kno
 	} else {
 		model, history = holdersModel(limitOf(ops)), h.holderSteps(name, ops)
 	}
+	if h.exact {
+		return h.searchExactly(name, ops, model, history)
+	}
 	found, known := findOrder(model, history, solving)
 	if found {
 		return nil, true
@@ -31,6 +34,23 @@ func (h *history) linearize(name string, ops []*op) (violations []Violation, kno
 	v := violation(checkOrder, ops[0], name, "%s", explain(history, info))
 	v.result, v.model = &info, model
 	return []Violation{v}, true
+}
+
+// mostTries bounds the search in a simulation, where computing takes no time.
+const mostTries = 400_000
+
+// searchExactly is linearize for a simulation.
+func (h *history) searchExactly(name string, ops []*op, model porcupine.Model, history []porcupine.Operation) (
+	violations []Violation, known bool,
+) {
+	s := newOrderSearch(model, history)
+	found, known := s.run(func(tries int) bool { return tries > mostTries })
+	if found || !known {
+		return nil, known
+	}
+	return []Violation{
+		violation(checkOrder, ops[0], name, "no order of the operations explains %s", s.unexplained()),
+	}, true
 }
 
 // limitOf returns the size of a pool, or 0 for locks.

@@ -53,7 +53,7 @@ func TestSlots(t *testing.T) {
 	require.NotContains(t, slices.Concat(slotsOf([]string{"spin", "lock"}, paceCalm, time.Second, 7).Groups...), "spin")
 	require.NotEmpty(t, slotsOf([]string{"spin"}, paceCalm, time.Second, 7).Groups)
 	for _, p := range []pace{paceCrowd, paceCalm} {
-		require.Greater(t, slotsOf(Primitives, p, 4800*time.Millisecond, 7).Length, turnTime+wakeUp/2, "of %s", p)
+		require.Greater(t, slotsOf(Primitives, p, 4800*time.Millisecond, 7).Length, turnTime+wakingUp/2, "of %s", p)
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/redlatch/redlatch/internal/simnet"
 	"github.com/redlatch/redlatch/primitives"
 )
 
@@ -53,8 +54,11 @@ func newWorker(in io.Reader, out io.Writer) (*worker, error) {
 func (w *worker) connect() (err error) {
 	redis.SetLogger(discard{})
 	w.network.routes = w.Endpoint.Routes
-	w.rdb = w.Endpoint.client(w.network.dial)
+	w.rdb = w.Endpoint.client(w.dialer())
 	opts := []primitives.ClientOption{primitives.WithObserver(w.observe), primitives.WithCommandTimeout(commandTimeout)}
+	if w.ClientID != "" {
+		opts = append(opts, primitives.WithClientID(w.ClientID))
+	}
 	if w.Replicas > 0 {
 		opts = append(opts, primitives.WithReplicas(w.Replicas, replicasTimeout))
 	}
@@ -120,7 +124,7 @@ func (w *worker) memberClients(opts []primitives.ClientOption) ([]member, error)
 		}
 		e := w.Endpoint
 		e.Addrs = []string{e.Members[i]}
-		m := member{rdb: e.client(w.network.dial)}
+		m := member{rdb: e.client(w.dialer())}
 		var err error
 		if m.client, err = primitives.New(m.rdb, opts...); err != nil {
 			return nil, err
@@ -128,6 +132,14 @@ func (w *worker) memberClients(opts []primitives.ClientOption) ([]member, error)
 		all = append(all, m)
 	}
 	return all, nil
+}
+
+// dialer is the way to the servers.
+func (w *worker) dialer() dialer {
+	if w.simulated != nil {
+		return w.simulated.Dial
+	}
+	return w.network.dial
 }
 
 type discard struct{}
@@ -142,6 +154,7 @@ type worker struct {
 	clock      clock
 	out        recorder
 	network    network
+	simulated  *simnet.Client // in place of network; nil outside of simulations
 	rdb        redis.UniversalClient
 	client     *primitives.Client
 	members    []member // of redlocks
@@ -190,7 +203,7 @@ func (w *worker) close() error {
 		}
 	}
 	left := int64(0)
-	for range 50 { // a goroutine that has done its work may not have ended yet
+	for tries := 0; tries < 50 && w.simulated == nil; tries++ { // a goroutine that has done its work may not have ended yet
 		if left = libraryGoroutines(); left == 0 {
 			break
 		}

@@ -1,0 +1,226 @@
+package simnet
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"net"
+	"os"
+	"slices"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/redlatch/redlatch/internal/memredis"
+)
+
+// Usual bounds of the time that data is under way in one direction.
+const (
+	fastest = 40 * time.Microsecond
+	slowest = 400 * time.Microsecond
+)
+
+// Net is a network.
+type Net struct {
+	mu      sync.Mutex // guards everything, also the servers
+	rand    *rand.Rand
+	servers []*Server
+	clients []*Client
+	links   []*link // that are open, by their numbers
+	last    int     // number of the latest link
+	trace   uint64  // hash of all that was delivered
+	bytes   int64
+}
+
+// New returns a network without servers and clients.
+func New(seed uint64) *Net {
+	return &Net{rand: rand.New(rand.NewPCG(seed, 991)), trace: 14695981039346656037} //nolint:gosec // a simulation repeats it
+}
+
+// Trace is a hash of all that was delivered so far, and of when.
+func (n *Net) Trace() uint64 {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.trace
+}
+
+// note adds a delivery to the trace. n.mu is held.
+func (n *Net) note(link, direction int, data []byte) {
+	const prime = 1099511628211
+	h := n.trace
+	for _, v := range [...]uint64{uint64(time.Now().UnixNano()), uint64(link), uint64(direction), uint64(len(data))} {
+		h = (h ^ v) * prime
+	}
+	for _, b := range data {
+		h = (h ^ uint64(b)) * prime
+	}
+	n.trace = h
+}
+
+// Server is a server of the network.
+type Server struct {
+	n       *Net
+	addr    string
+	redis   *memredis.Server
+	down    bool
+	stalled bool
+	seen    []func(args []string)
+}
+
+// Serve adds a server.
+func (n *Net) Serve(addr string, redis *memredis.Server) *Server {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	s := &Server{n: n, addr: addr, redis: redis}
+	n.servers = append(n.servers, s)
+	return s
+}
+
+// Addr is the address of the server.
+func (s *Server) Addr() string { return s.addr }
+
+// Use calls f with the server's data, between two commands.
+func (s *Server) Use(f func(redis *memredis.Server)) {
+	s.n.mu.Lock()
+	defer s.n.mu.Unlock()
+	f(s.redis)
+}
+
+// Kill ends the server: its connections break, and dials are refused. f then changes its data.
+func (s *Server) Kill(f func(redis *memredis.Server)) {
+	s.n.mu.Lock()
+	defer s.n.mu.Unlock()
+	s.down, s.stalled = true, false
+	s.n.reset(func(l *link) bool { return l.server == s })
+	f(s.redis)
+}
+
+// Start starts the server again.
+func (s *Server) Start() {
+	s.n.mu.Lock()
+	defer s.n.mu.Unlock()
+	s.down = false
+}
+
+// Stall makes the server keep all commands waiting, until it is called with false.
+func (s *Server) Stall(on bool) {
+	s.n.mu.Lock()
+	defer s.n.mu.Unlock()
+	s.stalled = on
+	if on {
+		return
+	}
+	for _, l := range slices.Clone(s.n.links) {
+		if l.server == s {
+			l.execute()
+		}
+	}
+}
+
+// Client is the network of a client process.
+type Client struct {
+	n      *Net
+	id     int
+	dead   bool
+	hung   chan struct{} // not nil while dials hang; closed when they go on
+	routes map[*Server]*Route
+}
+
+// Client adds a client process.
+func (n *Net) Client(id int) *Client {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	c := &Client{n: n, id: id, routes: map[*Server]*Route{}}
+	for _, s := range n.servers {
+		c.routes[s] = &Route{n: n, client: c, server: s}
+	}
+	n.clients = append(n.clients, c)
+	return c
+}
+
+// Route returns the route to a server.
+func (c *Client) Route(s *Server) *Route { return c.routes[s] }
+
+// Kill takes the network away for good: the servers see that the connections are closed, and each further call of the
+// process that needs the network does not return.
+func (c *Client) Kill() {
+	c.n.mu.Lock()
+	defer c.n.mu.Unlock()
+	c.dead = true
+	for _, l := range slices.Clone(c.n.links) {
+		if l.client == c {
+			l.hangUp()
+		}
+	}
+}
+
+// HangDials lets dials wait, until it is called with false.
+func (c *Client) HangDials(on bool) {
+	c.n.mu.Lock()
+	defer c.n.mu.Unlock()
+	switch {
+	case on && c.hung == nil:
+		c.hung = make(chan struct{})
+	case !on && c.hung != nil:
+		close(c.hung)
+		c.hung = nil
+	}
+}
+
+// Dial connects to the server with an address.
+func (c *Client) Dial(ctx context.Context, _, addr string) (net.Conn, error) {
+	n := c.n
+	n.mu.Lock()
+	hung, pause := c.hung, 2*n.delay()
+	n.mu.Unlock()
+	if hung != nil {
+		select {
+		case <-hung:
+		case <-ctx.Done():
+			return nil, dialError(context.Cause(ctx))
+		}
+	}
+	select {
+	case <-time.After(pause):
+	case <-ctx.Done():
+		return nil, dialError(context.Cause(ctx))
+	}
+	n.mu.Lock()
+	if c.dead {
+		n.mu.Unlock()
+		stop()
+	}
+	defer n.mu.Unlock()
+	i := slices.IndexFunc(n.servers, func(s *Server) bool { return s.addr == addr })
+	if i < 0 {
+		return nil, dialError(errors.New("no such host"))
+	}
+	s := n.servers[i]
+	if s.down || c.routes[s].refusing {
+		return nil, dialError(os.NewSyscallError("connect", syscall.ECONNREFUSED))
+	}
+	return c.connect(s), nil
+}
+
+func dialError(err error) error { return &net.OpError{Op: "dial", Net: "tcp", Err: err} }
+
+// stop ends the caller, a goroutine of a process that has been killed.
+func stop() { select {} }
+
+// delay draws how long data is under way. n.mu is held.
+func (n *Net) delay() time.Duration {
+	d := fastest + time.Duration(n.rand.Int64N(int64(slowest-fastest)))
+	if n.rand.IntN(64) == 0 { // now and then much longer
+		d *= 20
+	}
+	return d
+}
+
+// reset breaks connections: what is under way is lost. n.mu is held.
+func (n *Net) reset(which func(*link) bool) {
+	for _, l := range slices.Clone(n.links) {
+		if which(l) {
+			l.reset()
+		}
+	}
+}

@@ -1,0 +1,130 @@
+package torture
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"time"
+)
+
+// Plan decides everything of a simulated round. Whatever is left out of it, the rest stays as it is: each step and each
+// fault has random numbers of its own.
+type Plan struct {
+	Seed       uint64           `json:"seed"`
+	Topology   string           `json:"topology"` // Single or Independent
+	Pace       pace             `json:"pace"`
+	TTL        time.Duration    `json:"ttl"`
+	Length     time.Duration    `json:"length"` // the round ends no later
+	Names      int              `json:"names"`  // of each primitive
+	Primitives []string         `json:"primitives"`
+	Rates      rates            `json:"rates"`
+	Long       int              `json:"long"` // one hold in so many lasts
+	Processes  []PlannedProcess `json:"processes"`
+	Faults     []PlannedFault   `json:"faults"`
+}
+
+// PlannedProcess is a client process.
+type PlannedProcess struct {
+	ClientID string   `json:"client_id,omitempty"` // of WithClientID, also of those that replace it
+	Sessions [][]Step `json:"sessions"`            // what each of its goroutines does
+}
+
+// Step is one action of a session. It begins at its instant, or when the step before has ended.
+type Step struct {
+	At        time.Duration `json:"at"`
+	Primitive string        `json:"primitive"`
+	Seed      uint64        `json:"seed"`
+}
+
+// PlannedFault is a fault. With a moment, it begins when that comes after its instant, or a little later if it does not
+// come.
+type PlannedFault struct {
+	Kind    string        `json:"kind"`
+	At      time.Duration `json:"at"`
+	Length  time.Duration `json:"length"`
+	Process int           `json:"process"`
+	Server  int           `json:"server"`
+	Moment  string        `json:"moment,omitempty"`
+	Name    string        `json:"name,omitempty"`
+	Seed    uint64        `json:"seed"`
+}
+
+// MakePlan returns the plan of a seed.
+func MakePlan(seed uint64) *Plan {
+	rng := seeded(seed, 2024)
+	p := &Plan{
+		Seed: seed, Topology: Single, Pace: paceMixed, Names: 1 + rng.IntN(namesOf), Rates: usualRates, Long: 6,
+		TTL: []time.Duration{300, 600, 600, 1000}[rng.IntN(4)] * time.Millisecond,
+	}
+	processes, sessions, steps := 2+rng.IntN(3), 2+rng.IntN(3), 12
+	kinds := 1 + rng.IntN(3)
+	pause := 40 * time.Millisecond
+	switch rng.IntN(8) {
+	case 0:
+		p.Pace, p.Names, p.Long, p.Rates, kinds = paceCrowd, 1, 48, rareTakeovers, 1
+		processes, sessions, steps, pause = 2, 4, 60, 2*time.Millisecond
+	case 1:
+		p.Pace, p.Names, p.TTL = paceCalm, 1, longTTL*p.TTL
+		processes, sessions, steps, pause = 2+rng.IntN(3), 1, 8, 300*time.Millisecond
+	}
+	usable := slices.DeleteFunc(slices.Clone(Primitives), func(name string) bool { return !p.Pace.judges(name) })
+	for _, i := range rng.Perm(len(usable))[:min(kinds, len(usable))] {
+		p.Primitives = append(p.Primitives, usable[i])
+	}
+	if slices.Contains(p.Primitives, "redlock") && rng.IntN(4) > 0 {
+		p.Topology = Independent
+	}
+	named := rng.IntN(3) == 0
+	for i := range processes {
+		process := PlannedProcess{}
+		if named {
+			process.ClientID = fmt.Sprintf("%08x-0000-4000-8000-%012x", seed&0xffffffff, i)
+		}
+		for range sessions {
+			var list []Step
+			at := between(rng, 0, pause)
+			for range steps {
+				list = append(list, Step{At: at, Primitive: p.Primitives[rng.IntN(len(p.Primitives))], Seed: rng.Uint64()})
+				at += between(rng, 0, 2*pause)
+				if rng.IntN(12) == 0 && p.Pace == paceMixed {
+					at += between(rng, 0, 2*p.TTL)
+				}
+			}
+			p.Length = max(p.Length, at+2*time.Second)
+			process.Sessions = append(process.Sessions, list)
+		}
+		p.Processes = append(p.Processes, process)
+	}
+	if p.Pace == paceMixed {
+		p.planFaults(rng)
+	}
+	return p
+}
+
+// planFaults draws the faults: none in a quarter of the rounds, and else of one or two kinds.
+func (p *Plan) planFaults(rng *rand.Rand) {
+	if rng.IntN(4) == 0 {
+		return
+	}
+	kinds := simulatedKinds()
+	var chosen []string
+	for range 1 + rng.IntN(2) {
+		chosen = append(chosen, kinds[rng.IntN(len(kinds))])
+	}
+	span := p.Length - 2*time.Second
+	for range 1 + rng.IntN(4) {
+		f := PlannedFault{
+			Kind: chosen[rng.IntN(len(chosen))], At: between(rng, 0, span), Length: between(rng, p.TTL/8, 2*p.TTL),
+			Process: rng.IntN(len(p.Processes)), Moment: aMoment(rng), Seed: rng.Uint64(),
+		}
+		if rng.IntN(3) == 0 { // so long that calls begin and end within it
+			f.Length += 2 * p.TTL
+		}
+		if p.Topology == Independent {
+			f.Server = rng.IntN(redLockMembers)
+		}
+		f.Name = lockName("sim", p.Primitives[rng.IntN(len(p.Primitives))], rng.IntN(p.Names))
+		p.Faults = append(p.Faults, f)
+	}
+	slices.SortStableFunc(p.Faults, func(a, b PlannedFault) int { return int(a.At - b.At) })
+}

@@ -1,0 +1,424 @@
+package torture
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/redlatch/redlatch/internal/memredis"
+	"github.com/redlatch/redlatch/internal/simnet"
+	"github.com/redlatch/redlatch/scripts"
+)
+
+// A simulation is a round whose client processes, network and servers are all in this process, and that a [Plan]
+// decides. It is meant for a program that has one thread, a virtual clock and seeded random numbers: there, equal plans
+// give equal rounds. The directory sim has that program.
+
+// slowestRoundTrip is how long a command and its answer take at most when nothing disturbs them: see simnet.
+const slowestRoundTrip = 16 * time.Millisecond
+
+// Simulated is what a simulated round has found.
+type Simulated struct {
+	Seed       uint64      `json:"seed"`
+	Hash       string      `json:"hash"` // of all that was sent and recorded, and of when
+	Operations int         `json:"operations"`
+	Virtual    int64       `json:"virtual_ms"`
+	Undecided  int         `json:"undecided,omitempty"`
+	Violations []Violation `json:"violations,omitempty"`
+	Error      string      `json:"error,omitempty"` // the simulation itself could not go on
+	Log        string      `json:"log,omitempty"`   // all that happened
+	Page       string      `json:"page,omitempty"`  // HTML
+}
+
+// SimulationOptions say what a simulation returns beside its violations.
+type SimulationOptions struct {
+	Log, Page bool
+}
+
+// world is what a simulated round consists of.
+type world struct {
+	plan    *Plan
+	net     *simnet.Net
+	servers []*simnet.Server
+	harness *simnet.Client
+	round   *round
+	working atomic.Int64 // sessions that have steps left, and processes that will be replaced
+	hash    uint64       // of the records
+	dead    []*simulatedProcess
+}
+
+// Simulate runs a plan.
+func Simulate(plan *Plan, o SimulationOptions) *Simulated {
+	redis.SetLogger(discard{})
+	began := time.Now()
+	w := newWorld(plan)
+	out := &Simulated{Seed: plan.Seed}
+	violations, h, err := w.run()
+	if err != nil {
+		out.Error = err.Error()
+	}
+	out.Virtual = time.Since(began).Milliseconds()
+	if h != nil {
+		out.Operations = len(h.ops)
+		if o.Log {
+			var log strings.Builder
+			h.print(&log, violations)
+			out.Log = log.String()
+		}
+		if o.Page {
+			out.Page, err = w.page(h, violations)
+			if err != nil {
+				out.Error = err.Error()
+			}
+		}
+	}
+	out.Undecided = len(w.round.result.Undecided)
+	for i := range violations {
+		violations[i].Seed = plan.Seed
+	}
+	out.Violations = violations
+	sum := fnv.New64a()
+	fmt.Fprintf(sum, "%x %x %d %v", w.net.Trace(), w.hash, out.Virtual, violations)
+	out.Hash = fmt.Sprintf("%016x", sum.Sum64())
+	return out
+}
+
+func newWorld(plan *Plan) *world {
+	w := &world{plan: plan, net: simnet.New(plan.Seed)}
+	count := 1
+	if plan.Topology == Independent {
+		count = redLockMembers
+	}
+	for i := range count {
+		db := memredis.New(time.Now, plan.Seed+uint64(i))
+		w.servers = append(w.servers, w.net.Serve(fmt.Sprintf("10.0.0.%d:6379", i+1), db))
+	}
+	w.harness = w.net.Client(-1)
+	d := &deployment{own: true, kind: plan.Topology}
+	for _, s := range w.servers {
+		d.targets = append(d.targets, s.Addr())
+		rdb := newClient(&redis.UniversalOptions{Addrs: []string{s.Addr()}, Dialer: w.harness.Dial, MaxRetries: -1})
+		d.simulated = append(d.simulated, rdb.(*redis.Client))
+	}
+	d.Addrs, d.rdb = d.targets[:1], d.simulated[0]
+	if plan.Topology == Independent {
+		d.Members = d.targets
+	}
+	r := &runner{
+		cfg: Config{
+			TTL: plan.TTL, Primitives: plan.Primitives, Processes: len(plan.Processes), drain: drainLimit,
+		},
+		running: map[*round]bool{},
+		result: &Result{
+			Topology: plan.Topology, Seed: plan.Seed, Operations: map[string]int{}, Outcomes: map[string]int{},
+			Faults: map[string]int{}, Coverage: Coverage{},
+		},
+	}
+	w.round = &round{
+		lane: &lane{runner: r, d: d}, seed: plan.Seed, tag: "sim", rand: seeded(plan.Seed, 1), pace: plan.Pace,
+		times:  slots{Length: time.Hour, Groups: [][]string{plan.Primitives}},
+		length: plan.Length, names: plan.Names, rates: plan.Rates, long: plan.Long, ttl: plan.TTL,
+		counts: map[string]int{}, asked: map[string]int64{},
+	}
+	return w
+}
+
+// run runs the round.
+func (w *world) run() (violations []Violation, h *history, err error) {
+	r := w.round
+	if r.client, err = operator(r.d.rdb); err != nil {
+		return nil, nil, err
+	}
+	r.healing, r.heal = context.WithCancel(context.Background())
+	defer r.heal()
+	r.began = monotonic()
+	for i := range w.plan.Processes {
+		r.slots = append(r.slots, &slot{})
+		if err := w.startProcess(i, 0); err != nil {
+			return nil, nil, err
+		}
+	}
+	watching, stop := context.WithCancel(context.Background())
+	defer stop()
+	go w.sample(watching)
+	kept := w.keepCommands()
+	w.injectFaults()
+	time.AfterFunc(w.plan.Length, r.heal)
+	r.faults.Wait()
+	<-r.healing.Done()
+	if err := r.failure(); err != nil {
+		return nil, nil, err
+	}
+	violations = r.drain()
+	stop()
+	r.copies.Wait()
+	h = r.history()
+	h.exact = true
+	left := r.leftovers(h)
+	if len(left) == 0 {
+		left = w.sendCopies(kept)
+	}
+	violations = append(violations, r.closeClients(func(*process) bool { return true })...)
+	violations = append(violations, w.goroutinesLeft()...)
+	found, undecided := h.check()
+	r.result.Undecided = undecided
+	return slices.Concat(violations, found, left), h, r.failure()
+}
+
+// page draws the round.
+func (w *world) page(h *history, violations []Violation) (string, error) {
+	r := w.round.result
+	r.Rounds, r.Violations = 1, violations
+	r.Elapsed = time.Duration(h.end - h.begin)
+	w.round.count(w.round, h, nil)
+	r.Rounds = 1
+	r.keepPicture(h.picture(w.plan.Seed, nil, w.plan.Pace, violations))
+	var page strings.Builder
+	err := r.Page(&page)
+	return page.String(), err
+}
+
+// simulatedProcess is a client process that is a part of this program.
+type simulatedProcess struct {
+	*worker
+
+	world    *world
+	process  *process
+	index    int // of the plan
+	sessions sync.WaitGroup
+}
+
+// startProcess starts a process of the plan, whose sessions begin with the first step that is due after an instant of
+// the plan.
+func (w *world) startProcess(i int, after time.Duration) error {
+	r := w.round
+	sl := r.slots[i]
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	s := setup{
+		Process: len(r.processes), Seed: w.plan.Seed, Tag: r.tag, Primitives: w.plan.Primitives, Long: r.long,
+		Names: r.names, Slots: r.times, Pace: r.pace, TTL: r.ttl, Rates: r.rates,
+		Sessions: len(w.plan.Processes[i].Sessions), ClientID: w.plan.Processes[i].ClientID,
+		Endpoint: clientEndpoint{Addrs: r.d.Addrs, Members: r.d.Members},
+	}
+	p := &process{
+		id: s.Process, slot: sl, died: never, stays: func(moment string, names []string) { r.stays.tell(sl, moment, names) },
+		exited: make(chan struct{}), ready: make(chan struct{}), drained: make(chan struct{}), speaks: protocol,
+	}
+	sp := &simulatedProcess{
+		world: w, process: p, index: i,
+		worker: &worker{setup: s, clock: newClock(), simulated: w.net.Client(s.Process)},
+	}
+	p.child = sp
+	sp.out = recorder{clock: sp.clock, sink: sp.record}
+	sp.draining, sp.drain = context.WithCancel(context.Background())
+	sp.generation.Store(r.generation)
+	if err := sp.connect(); err != nil {
+		return err
+	}
+	r.processes = append(r.processes, p)
+	sl.set(p)
+	close(p.ready)
+	for n, steps := range w.plan.Processes[i].Sessions {
+		w.working.Add(1)
+		sp.sessions.Go(func() {
+			sp.follow(n, steps, after)
+			w.finish()
+		})
+	}
+	return nil
+}
+
+// finish notes that something has ended that the round waits for.
+func (w *world) finish() {
+	if w.working.Add(-1) == 0 {
+		w.round.heal()
+	}
+}
+
+// follow runs the steps of a session.
+func (p *simulatedProcess) follow(n int, steps []Step, after time.Duration) {
+	s := p.newSession(n)
+	for _, step := range steps {
+		if step.At < after {
+			continue
+		}
+		wait := time.Duration(p.world.round.began) + step.At - time.Duration(monotonic())
+		select {
+		case <-time.After(wait):
+		case <-p.draining.Done():
+			return
+		}
+		s.rand = seeded(step.Seed, p.world.plan.Seed)
+		workloads[step.Primitive].act(s, step.Primitive)
+	}
+}
+
+// record takes a record. A process that was killed does not go on.
+func (p *simulatedProcess) record(r record) {
+	pr := p.process
+	pr.mu.Lock()
+	if pr.died != never {
+		pr.mu.Unlock()
+		select {}
+	}
+	defer pr.mu.Unlock()
+	if r.Kind == kindStay {
+		go pr.stays(r.Do, r.Names)
+		return
+	}
+	pr.recorded = append(pr.recorded, r)
+	p.world.note(pr.id, &r)
+}
+
+// note adds a record to the hash.
+func (w *world) note(process int, r *record) {
+	const prime = 1099511628211
+	for _, v := range [...]int64{int64(process), r.At, r.Op, r.Until, r.Token, r.Count} {
+		w.hash = (w.hash ^ uint64(v)) * prime
+	}
+	for _, text := range [...]string{r.Kind, r.Do, r.Outcome, r.Err, r.ID} {
+		for i := range len(text) {
+			w.hash = (w.hash ^ uint64(text[i])) * prime
+		}
+	}
+}
+
+// send implements child.
+func (p *simulatedProcess) send(v any) error {
+	o, ok := v.(order)
+	if !ok {
+		return errors.New("torture: a simulated process reads orders only")
+	}
+	switch o.Do {
+	case "hang":
+		p.simulated.HangDials(o.On)
+	case "generation":
+		p.generation.Store(o.Generation)
+	case "drain":
+		p.drain()
+		go func() {
+			p.sessions.Wait()
+			close(p.process.drained)
+		}()
+	case "close":
+		go func() {
+			err := p.close()
+			p.process.mu.Lock()
+			p.process.err = err
+			p.process.mu.Unlock()
+			close(p.process.exited)
+		}()
+	}
+	return nil
+}
+
+// kill implements child. The goroutines of the process stop when they next need the network or record something.
+func (p *simulatedProcess) kill() {
+	p.simulated.Kill()
+	p.world.dead = append(p.world.dead, p)
+	close(p.process.exited)
+}
+
+// stop implements child. No process can be stopped here.
+func (p *simulatedProcess) stop(bool) {}
+
+// goroutinesLeft finds goroutines of the library, once all clients are closed. Those of a process that was killed
+// stay.
+func (w *world) goroutinesLeft() []Violation {
+	if len(w.dead) > 0 {
+		return nil
+	}
+	ctx, cancel := soon()
+	defer cancel()
+	_ = w.round.client.Close(ctx)
+	left := int64(0)
+	for range 50 {
+		if left = libraryGoroutines(); left == 0 {
+			return nil
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	return []Violation{{Check: checkLeft, Detail: fmt.Sprintf("%d goroutines of the library", left)}}
+}
+
+// sample looks at the locks, again and again. It takes no time.
+func (w *world) sample(ctx context.Context) {
+	r := w.round
+	var names []string
+	for _, p := range w.plan.Primitives {
+		for i := range r.names {
+			if slices.Contains(sampled, p) {
+				names = append(names, lockName(r.tag, p, i))
+			}
+		}
+	}
+	for ctx.Err() == nil {
+		w.servers[0].Use(func(db *memredis.Server) {
+			at := monotonic()
+			for _, name := range names {
+				fields, left, ok := db.Peek(name)
+				if !ok {
+					continue
+				}
+				s := sample{name: name, before: at, after: at, until: at + int64(left)}
+				for _, f := range fields {
+					s.ids = append(s.ids, strings.TrimSuffix(f, ":write"))
+				}
+				r.samples = append(r.samples, s)
+			}
+		})
+		time.Sleep(sampling / 4)
+	}
+}
+
+// keepCommands keeps some commands that count, for sendCopies.
+func (w *world) keepCommands() *keeper {
+	k := &keeper{seed: w.plan.Seed, count: map[*scripts.Script]int{}}
+	w.servers[0].Watch(k.see)
+	return k
+}
+
+// sendCopies sends kept commands again, more than a minute later. They must change nothing.
+func (w *world) sendCopies(k *keeper) []Violation {
+	r := w.round
+	if len(k.kept) == 0 || r.losses.Load() > 0 {
+		return nil
+	}
+	time.Sleep(copyAge)
+	for _, c := range k.kept {
+		age := time.Since(c.at)
+		if age > copyAgeLimit {
+			continue
+		}
+		if err := r.sendCopy(c, age); err != nil {
+			r.fail(err)
+		}
+	}
+	return r.result.Violations
+}
+
+// injectFaults starts the faults of the plan.
+func (w *world) injectFaults() {
+	for i := range w.plan.Faults {
+		f := &w.plan.Faults[i]
+		w.round.faults.Go(func() {
+			r := w.round
+			r.sleep(f.At)
+			if r.healing.Err() != nil {
+				return
+			}
+			if err := simulatedFaults[f.Kind].inject(w, f, seeded(w.plan.Seed, f.Seed)); err != nil {
+				r.fail(fmt.Errorf("fault %s: %w", f.Kind, err))
+			}
+		})
+	}
+}

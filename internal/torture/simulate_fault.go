@@ -1,0 +1,368 @@
+package torture
+
+import (
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/redlatch/redlatch/internal/memredis"
+	"github.com/redlatch/redlatch/internal/simnet"
+)
+
+// The faults of simulations. What the checks must know of them is the same as of the others, so they have their names.
+
+// simulatedFault is a kind of fault.
+type simulatedFault struct {
+	usage  string
+	inject func(w *world, f *PlannedFault, rng *rand.Rand) error
+}
+
+// simulatedFaults are all of them. To add one, list it here.
+var simulatedFaults map[string]simulatedFault
+
+func init() {
+	simulatedFaults = map[string]simulatedFault{
+		"kill": {"a client process is killed, and another one takes its place", (*world).killProcess},
+		"hole": {
+			"nothing arrives in either direction, and all of it later",
+			onProcess(faultHole, holding(simnet.ToServer, simnet.ToClient), nil),
+		},
+		"hole-and-reset": {
+			"nothing arrives in either direction, and then the connections break",
+			onProcess(faultHole, holding(simnet.ToServer, simnet.ToClient), (*simnet.Route).Reset),
+		},
+		"late-commands": {
+			"commands arrive late, also those of connections that are closed by then",
+			onProcess("late-commands", holding(simnet.ToServer), nil),
+		},
+		"late-answers": {"answers arrive late", onProcess("late-answers", holding(simnet.ToClient), nil)},
+		"dials":        {"connections break, and dials hang", (*world).hangDials},
+		"refuse": {"connections break, and dials are refused", onProcess(faultRefuse, func(r *simnet.Route, on bool) {
+			r.Refuse(on)
+			if on {
+				r.Reset()
+			}
+		}, nil)},
+		"lost-commands": {"connections break before a command arrives", ruled("commands", simnet.LoseCommand, 0.3)},
+		"lost-replies":  {"connections break after a command was executed", ruled(faultReplies, simnet.LoseReply, 0.3)},
+		"copies":        {"commands arrive seconds late, after their repetitions", (*world).lateCopies},
+		"held-replies":  {"replies to commands of one kind are held back", (*world).holdReplies},
+		"pubsub": {"subscriptions break", onProcess(faultPubSub, func(r *simnet.Route, on bool) {
+			if on {
+				r.CutSubscriptions()
+			}
+		}, nil)},
+		"messages": {"messages are lost", onProcess(faultMessages, (*simnet.Route).Silence, nil)},
+		"slow":     {"both directions are slow", (*world).slowDown},
+		"scripts":  {"SCRIPT FLUSH", (*world).flushScripts},
+		"delete":   {"an operator deletes a key", operated(faultDelete)},
+		"overwrite": {
+			"an operator overwrites a key", operated(faultOverwrite),
+		},
+		"force":     {"ForceRelease", operated(faultForce)},
+		"pause":     {"the server executes nothing for a while", (*world).pauseServer},
+		"memory":    {"full memory", refusing(faultMemory, memredis.Full)},
+		"loading":   {"the server restarts with its data, which takes time", (*world).restartServer},
+		"data-loss": {"the server restarts empty", (*world).restartEmpty},
+		"old-data":  {"a server without the latest writes takes its place", (*world).restartOld},
+	}
+}
+
+// SimulatedFaults describes the faults of simulations.
+func SimulatedFaults() (out []Fault) {
+	for _, kind := range simulatedKinds() {
+		out = append(out, Fault{kind, simulatedFaults[kind].usage})
+	}
+	return out
+}
+
+func simulatedKinds() []string { return slices.Sorted(maps.Keys(simulatedFaults)) }
+
+// routes returns the routes of the process that is the target of a fault now.
+func (w *world) routes(f *PlannedFault) (p *process, routes []*simnet.Route) {
+	p = w.round.slots[f.Process].current()
+	for _, s := range w.servers {
+		routes = append(routes, p.child.(*simulatedProcess).simulated.Route(s))
+	}
+	return p, routes
+}
+
+// awaitMoment waits until the moment of a fault, among all processes if process < 0.
+func (w *world) awaitMoment(f *PlannedFault, process int, name string) {
+	if f.Moment == "" {
+		return
+	}
+	seen := make(chan struct{}, 1)
+	begins := func() {
+		select {
+		case seen <- struct{}{}:
+		default:
+		}
+	}
+	if f.Moment == momentStay || f.Moment == momentOld {
+		defer w.round.stays.watch(func(s *slot, m string, names []string) {
+			if m == f.Moment && (process < 0 || s == w.round.slots[process]) && (name == "" || slices.Contains(names, name)) {
+				begins()
+			}
+		})()
+	} else {
+		for i, s := range w.round.slots {
+			if process >= 0 && i != process {
+				continue
+			}
+			client := s.current().child.(*simulatedProcess).simulated
+			for _, server := range w.servers {
+				defer client.Route(server).Add(&simnet.Rule{Match: func(args []string) bool {
+					if momentOf(args) == f.Moment && (name == "" || slices.ContainsFunc(args[2:], func(arg string) bool {
+						return strings.Contains(arg, name)
+					})) {
+						begins()
+					}
+					return false
+				}})()
+			}
+		}
+	}
+	select {
+	case <-seen:
+	case <-time.After(placing):
+	case <-w.round.healing.Done():
+	}
+}
+
+// onProcess returns a fault of the network of a process: set begins it with true and ends it with false on each route,
+// and then after is called.
+func onProcess(
+	name string, set func(r *simnet.Route, on bool), after func(*simnet.Route),
+) func(*world, *PlannedFault, *rand.Rand) error {
+	return func(w *world, f *PlannedFault, _ *rand.Rand) error {
+		w.awaitMoment(f, f.Process, "")
+		p, routes := w.routes(f)
+		return w.during(window{fault: name, process: p.id}, f.Length, func(on bool) {
+			for _, r := range routes {
+				set(r, on)
+				if !on && after != nil {
+					after(r)
+				}
+			}
+		})
+	}
+}
+
+// during sets something for a while, in a window.
+func (w *world) during(win window, d time.Duration, set func(on bool)) error {
+	r := w.round
+	r.injected(win.fault)
+	began := r.begin(win)
+	set(true)
+	r.sleep(d)
+	set(false)
+	r.finish(began)
+	return nil
+}
+
+func holding(directions ...int) func(r *simnet.Route, on bool) {
+	return func(r *simnet.Route, on bool) {
+		for _, d := range directions {
+			r.Hold(d, on)
+		}
+	}
+}
+
+// ruled returns a fault of single commands, each with a probability.
+func ruled(name string, effect simnet.Effect, probability float64) func(*world, *PlannedFault, *rand.Rand) error {
+	return func(w *world, f *PlannedFault, rng *rand.Rand) error {
+		w.awaitMoment(f, f.Process, "")
+		p, routes := w.routes(f)
+		return w.during(window{fault: name, process: p.id}, f.Length, w.rules(routes, func() *simnet.Rule {
+			return &simnet.Rule{Effect: effect, Match: func(args []string) bool {
+				return isScript(args) && rng.Float64() < probability
+			}}
+		}))
+	}
+}
+
+// rules adds a rule to each route, and removes it.
+func (w *world) rules(routes []*simnet.Route, rule func() *simnet.Rule) func(on bool) {
+	var remove []func()
+	return func(on bool) {
+		if on {
+			for _, r := range routes {
+				remove = append(remove, r.Add(rule()))
+			}
+			return
+		}
+		for _, f := range remove {
+			f()
+		}
+	}
+}
+
+func (w *world) killProcess(f *PlannedFault, _ *rand.Rand) error {
+	w.awaitMoment(f, f.Process, "")
+	r := w.round
+	p := r.slots[f.Process].current()
+	r.injected(faultKill)
+	win := r.begin(window{fault: faultKill, process: p.id})
+	w.working.Add(1)
+	defer w.finish()
+	p.kill()
+	for range w.plan.Processes[f.Process].Sessions { // they do not end
+		w.finish()
+	}
+	r.sleep(f.Length / 4)
+	r.finish(win)
+	r.nextGeneration()
+	return w.startProcess(f.Process, time.Duration(monotonic()-r.began))
+}
+
+func (w *world) hangDials(f *PlannedFault, _ *rand.Rand) error {
+	w.awaitMoment(f, f.Process, "")
+	p, routes := w.routes(f)
+	return w.during(window{fault: faultDials, process: p.id}, f.Length, func(on bool) {
+		p.child.(*simulatedProcess).simulated.HangDials(on)
+		for _, r := range routes {
+			r.Reset()
+		}
+	})
+}
+
+// lateCopies is like that of a round with real processes.
+func (w *world) lateCopies(f *PlannedFault, rng *rand.Rand) error {
+	w.awaitMoment(f, f.Process, "")
+	r := w.round
+	p, routes := w.routes(f)
+	losses := r.losses.Load()
+	left := 5
+	return w.during(window{fault: faultCopies, process: p.id}, f.Length, w.rules(routes, func() *simnet.Rule {
+		rule := &simnet.Rule{Effect: simnet.Late, After: between(rng, 5*time.Millisecond, copyDelay)}
+		rule.Match = func(args []string) bool {
+			if left == 0 || !isScript(args) || rng.IntN(4) != 0 {
+				return false
+			}
+			left--
+			rule.After = between(rng, 5*time.Millisecond, copyDelay)
+			r.copies.Add(1)
+			return true
+		}
+		rule.Alive = func() bool { return p.alive() && r.losses.Load() == losses }
+		rule.Over = r.copies.Done
+		return rule
+	}))
+}
+
+func (w *world) holdReplies(f *PlannedFault, rng *rand.Rand) error {
+	w.awaitMoment(f, f.Process, "")
+	p, routes := w.routes(f)
+	moment := []string{"", momentAcquire, momentNest, momentRenew, momentRenew, momentRelease}[rng.IntN(6)]
+	return w.during(window{fault: faultLate, process: p.id}, f.Length, w.rules(routes, func() *simnet.Rule {
+		return &simnet.Rule{Effect: simnet.HoldReply, Match: func(args []string) bool {
+			return isScript(args) && (moment == "" || momentOf(args) == moment)
+		}}
+	}))
+}
+
+func (w *world) slowDown(f *PlannedFault, rng *rand.Rand) error {
+	w.awaitMoment(f, f.Process, "")
+	p, routes := w.routes(f)
+	var delays [2]time.Duration
+	for i := range delays {
+		delays[i] = between(rng, 0, w.plan.TTL/5)
+	}
+	return w.during(window{fault: faultSlow, process: p.id}, f.Length, func(on bool) {
+		for _, r := range routes {
+			for i, d := range delays {
+				r.Delay(i, d*time.Duration(countOf(on)))
+			}
+		}
+	})
+}
+
+func (w *world) flushScripts(f *PlannedFault, _ *rand.Rand) error {
+	w.awaitMoment(f, -1, "")
+	return w.during(window{fault: faultScripts, process: noProcess}, 0, func(on bool) {
+		if on {
+			w.servers[f.Server].Use((*memredis.Server).ForgetScripts)
+		}
+	})
+}
+
+// operated returns an act of an operator on one key.
+func operated(name string) func(*world, *PlannedFault, *rand.Rand) error {
+	return func(w *world, f *PlannedFault, _ *rand.Rand) error {
+		primitive := strings.Split(f.Name, ":")[1]
+		if !workloads[primitive].operator {
+			return nil
+		}
+		w.awaitMoment(f, -1, f.Name)
+		return w.round.operateOn(name, primitive, f.Name)
+	}
+}
+
+func (w *world) pauseServer(f *PlannedFault, _ *rand.Rand) error {
+	w.awaitMoment(f, -1, "")
+	return w.during(window{fault: faultPause, process: -1}, min(f.Length, w.plan.TTL), w.servers[f.Server].Stall)
+}
+
+// refusing returns a fault in which a server refuses commands.
+func refusing(name string, state memredis.Fault) func(*world, *PlannedFault, *rand.Rand) error {
+	return func(w *world, f *PlannedFault, _ *rand.Rand) error {
+		w.awaitMoment(f, -1, "")
+		return w.during(window{fault: name, process: -1}, f.Length, func(on bool) {
+			w.servers[f.Server].Use(func(db *memredis.Server) {
+				if on {
+					db.SetFault(state)
+				} else {
+					db.SetFault(memredis.Healthy)
+				}
+			})
+		})
+	}
+}
+
+// restartServer restarts a server, which reads its data for as long as it was down.
+func (w *world) restartServer(f *PlannedFault, _ *rand.Rand) error {
+	w.awaitMoment(f, -1, "")
+	s := w.servers[f.Server]
+	return w.during(window{fault: faultRestart, process: -1}, f.Length/2, func(on bool) {
+		if on {
+			s.Kill(func(db *memredis.Server) { db.Restore(db.Snapshot()) })
+			return
+		}
+		s.Use(func(db *memredis.Server) { db.SetFault(memredis.Loading) })
+		s.Start()
+		w.round.sleep(f.Length / 2)
+		s.Use(func(db *memredis.Server) { db.SetFault(memredis.Healthy) })
+	})
+}
+
+func (w *world) restartEmpty(f *PlannedFault, _ *rand.Rand) error {
+	w.awaitMoment(f, -1, "")
+	return w.loseData(faultDataLoss, f, (*memredis.Server).Forget)
+}
+
+// restartOld is what clients see when a replica takes over that lacks the latest writes.
+func (w *world) restartOld(f *PlannedFault, rng *rand.Rand) error {
+	var old memredis.Snapshot
+	w.servers[f.Server].Use(func(db *memredis.Server) { old = db.Snapshot() })
+	lag := w.round.begin(window{fault: faultFailover, process: noProcess})
+	w.round.sleep(between(rng, 0, 200*time.Millisecond))
+	w.awaitMoment(f, -1, "")
+	w.round.finish(lag)
+	return w.loseData(faultFailover, f, func(db *memredis.Server) { db.Restore(old) })
+}
+
+func (w *world) loseData(name string, f *PlannedFault, restart func(*memredis.Server)) error {
+	r, s := w.round, w.servers[f.Server]
+	r.injected(name)
+	win := r.lose(name)
+	defer r.finish(win)
+	s.Kill(restart)
+	r.endAct(win) // nothing that is acquired from now on is lost
+	r.sleep(f.Length / 2)
+	s.Start()
+	r.nextGeneration()
+	return nil
+}

@@ -1,0 +1,134 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/tetratelabs/wazero"
+	"github.com/tetratelabs/wazero/imports/wasi_snapshot_preview1"
+	"github.com/tetratelabs/wazero/sys"
+
+	"github.com/redlatch/redlatch/internal/torture"
+)
+
+// guestPackage is the program that simulates a round.
+const guestPackage = "./internal/simguest"
+
+// build compiles the guest with the library of a checkout.
+func build(ctx context.Context, library, dir string) ([]byte, error) {
+	if _, err := os.Stat(filepath.Join(library, guestPackage)); err != nil {
+		return nil, fmt.Errorf("--library %s: it is no checkout of redlatch with a simulation: %w", library, err)
+	}
+	file := filepath.Join(dir, "guest.wasm")
+	cmd := exec.CommandContext(ctx, "go", "build", "-o", file, guestPackage)
+	cmd.Dir = library
+	cmd.Env = append(os.Environ(), "GOOS=wasip1", "GOARCH=wasm", "CGO_ENABLED=0", "GOWORK=off")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("building the simulation of %s: %w\n%s", library, err, bytes.TrimSpace(out))
+	}
+	return os.ReadFile(file)
+}
+
+// guest is the compiled program. It is safe for concurrent use.
+type guest struct {
+	runtime wazero.Runtime
+	code    wazero.CompiledModule
+	limit   time.Duration // of processor time, for one round
+}
+
+// compile compiles the guest to machine code, or takes that from the cache.
+func compile(ctx context.Context, wasm []byte) (*guest, error) {
+	config := wazero.NewRuntimeConfigCompiler().WithCloseOnContextDone(true)
+	if dir, err := os.UserCacheDir(); err == nil {
+		if cache, err := wazero.NewCompilationCacheWithDir(filepath.Join(dir, "redlatch-sim")); err == nil {
+			config = config.WithCompilationCache(cache)
+		}
+	}
+	r := wazero.NewRuntimeWithConfig(ctx, config)
+	wasi_snapshot_preview1.MustInstantiate(ctx, r)
+	code, err := r.CompileModule(ctx, wasm)
+	if err != nil {
+		return nil, err
+	}
+	return &guest{runtime: r, code: code, limit: time.Minute}, nil
+}
+
+// request is what the guest reads.
+type request struct {
+	Plan *torture.Plan `json:"plan"`
+	Log  bool          `json:"log,omitempty"`
+	Page bool          `json:"page,omitempty"`
+}
+
+// randomness is what the guest takes for random.
+type randomness struct{ *rand.ChaCha8 }
+
+func (r randomness) Read(p []byte) (int, error) { return r.ChaCha8.Read(p) }
+
+// perReading is how much the virtual clock advances with each reading, so that a loop that waits for a later time ends.
+const perReading = 200
+
+// simulate runs one round.
+func (g *guest) simulate(ctx context.Context, q request) (*torture.Simulated, error) {
+	ctx, cancel := context.WithTimeout(ctx, g.limit)
+	defer cancel()
+	in, err := json.Marshal(q)
+	if err != nil {
+		return nil, err
+	}
+	var seed [32]byte
+	binary.LittleEndian.PutUint64(seed[:], q.Plan.Seed)
+	now := int64(time.Second)
+	read := func() int64 {
+		now += perReading
+		return now
+	}
+	const epoch = int64(1_800_000_000_000_000_000)
+	var out, errs bytes.Buffer
+	config := wazero.NewModuleConfig().WithName("").WithStdin(bytes.NewReader(in)).WithStdout(&out).WithStderr(&errs).
+		WithRandSource(io.Reader(randomness{rand.NewChaCha8(seed)})).
+		WithNanotime(read, sys.ClockResolution(1)).
+		WithWalltime(func() (int64, int32) {
+			t := read() + epoch
+			return t / 1e9, int32(t % 1e9)
+		}, sys.ClockResolution(1)).
+		WithNanosleep(func(ns int64) { now += max(ns, 0) }).
+		WithOsyield(func() { now += perReading })
+	for _, v := range guestVariables {
+		config = config.WithEnv(v[0], v[1])
+	}
+	_, err = g.runtime.InstantiateModule(ctx, g.code, config)
+	var exit *sys.ExitError
+	switch {
+	case ctx.Err() != nil:
+		return nil, fmt.Errorf("seed %d: the round has not ended after %v: %w", q.Plan.Seed, g.limit, ctx.Err())
+	case errors.As(err, &exit) && exit.ExitCode() == 0:
+	case err != nil:
+		return nil, fmt.Errorf("seed %d: %w\n%s", q.Plan.Seed, err, head(errs.String(), 60))
+	}
+	var result torture.Simulated
+	if err := json.Unmarshal(out.Bytes(), &result); err != nil {
+		return nil, fmt.Errorf("seed %d: %w: %s", q.Plan.Seed, err, head(errs.String(), 60))
+	}
+	return &result, nil
+}
+
+// guestVariables are for the runtime of Go in the guest.
+var guestVariables = [][2]string{{"GOGC", "400"}}
+
+// head returns the first lines of a text.
+func head(text string, lines int) string {
+	all := strings.SplitN(text, "\n", lines+1)
+	return strings.Join(all[:min(lines, len(all))], "\n")
+}
