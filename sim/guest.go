@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
@@ -49,7 +50,7 @@ type guest struct {
 
 // compile compiles the guest to machine code, or takes that from the cache.
 func compile(ctx context.Context, wasm []byte) (*guest, error) {
-	config := wazero.NewRuntimeConfigCompiler().WithCloseOnContextDone(true)
+	config := wazero.NewRuntimeConfigCompiler()
 	if dir, err := os.UserCacheDir(); err == nil {
 		if cache, err := wazero.NewCompilationCacheWithDir(filepath.Join(dir, "redlatch-sim")); err == nil {
 			config = config.WithCompilationCache(cache)
@@ -79,21 +80,51 @@ func (r randomness) Read(p []byte) (int, error) { return r.ChaCha8.Read(p) }
 // perReading is how much the virtual clock advances with each reading, so that a loop that waits for a later time ends.
 const perReading = 200
 
+// result runs one round. If the program that simulates it crashes or does not end, that is a violation.
+func (g *guest) result(ctx context.Context, q request) *torture.Simulated {
+	result, err := g.simulate(ctx, q)
+	if err == nil && result.Error != "" {
+		err = errors.New(result.Error)
+	}
+	if err != nil {
+		if result == nil {
+			result = &torture.Simulated{Seed: q.Plan.Seed, Hash: fmt.Sprintf("%x", sha256.Sum256([]byte(err.Error())))}
+		}
+		result.Violations = append(result.Violations, torture.Violation{
+			Check: checkCrash, Seed: q.Plan.Seed, Detail: err.Error(),
+		})
+	}
+	return result
+}
+
+// errEndless is the panic that ends a guest.
+var errEndless = errors.New("the round does not end")
+
 // simulate runs one round.
 func (g *guest) simulate(ctx context.Context, q request) (*torture.Simulated, error) {
-	ctx, cancel := context.WithTimeout(ctx, g.limit)
-	defer cancel()
 	in, err := json.Marshal(q)
 	if err != nil {
 		return nil, err
 	}
 	var seed [32]byte
 	binary.LittleEndian.PutUint64(seed[:], q.Plan.Seed)
-	now := int64(time.Second)
+	now, readings := int64(time.Second), 0
+	end := time.Now().Add(g.limit)
 	read := func() int64 {
+		readings++
+		// wazero could end the guest from outside, but then all of its code would be several times slower.
+		if readings%4096 == 0 && (ctx.Err() != nil || time.Now().After(end)) {
+			panic(errEndless)
+		}
 		now += perReading
 		return now
 	}
+	// A loop that does not read the clock cannot be ended.
+	stuck := time.AfterFunc(2*g.limit, func() {
+		fmt.Fprintf(os.Stderr, "sim: seed %d: %v\n", q.Plan.Seed, errEndless)
+		os.Exit(exitViolation)
+	})
+	defer stuck.Stop()
 	const epoch = int64(1_800_000_000_000_000_000)
 	var out, errs bytes.Buffer
 	config := wazero.NewModuleConfig().WithName("").WithStdin(bytes.NewReader(in)).WithStdout(&out).WithStderr(&errs).
@@ -111,15 +142,15 @@ func (g *guest) simulate(ctx context.Context, q request) (*torture.Simulated, er
 	_, err = g.runtime.InstantiateModule(ctx, g.code, config)
 	var exit *sys.ExitError
 	switch {
-	case ctx.Err() != nil:
-		return nil, fmt.Errorf("seed %d: the round has not ended after %v: %w", q.Plan.Seed, g.limit, ctx.Err())
 	case errors.As(err, &exit) && exit.ExitCode() == 0:
+	case errors.As(err, &exit):
+		return nil, fmt.Errorf("exit code %d: %s", exit.ExitCode(), head(errs.String(), 60))
 	case err != nil:
-		return nil, fmt.Errorf("seed %d: %w\n%s", q.Plan.Seed, err, head(errs.String(), 60))
+		return nil, err
 	}
 	var result torture.Simulated
 	if err := json.Unmarshal(out.Bytes(), &result); err != nil {
-		return nil, fmt.Errorf("seed %d: %w: %s", q.Plan.Seed, err, head(errs.String(), 60))
+		return nil, fmt.Errorf("no result: %w: %s", err, head(errs.String(), 60))
 	}
 	return &result, nil
 }

@@ -4,36 +4,135 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"strconv"
+	"os"
+	"path/filepath"
+	"sync"
 	"time"
 
 	"github.com/redlatch/redlatch/internal/torture"
 )
 
-func run(ctx context.Context, args []string, out, errs io.Writer) int {
-	wasm, err := build(ctx, "..", "/tmp")
+// The checks of this program itself.
+const (
+	checkSame  = "determinism" // a seed gave two different rounds
+	checkCrash = "crash"       // the program ended, or did not end
+)
+
+// prepare builds the simulation with a library.
+func prepare(ctx context.Context, library string) (*guest, error) {
+	library, err := filepath.Abs(library)
 	if err != nil {
-		fmt.Fprintln(errs, err)
-		return 2
+		return nil, err
 	}
-	g, err := compile(ctx, wasm)
+	dir, err := os.MkdirTemp("", "redlatch-sim-")
 	if err != nil {
-		fmt.Fprintln(errs, err)
-		return 2
+		return nil, err
 	}
-	a, _ := strconv.Atoi(args[0])
-	b, _ := strconv.Atoi(args[1])
-	for s := a; s <= b; s++ {
-		began := time.Now()
-		r, err := g.simulate(ctx, request{Plan: torture.MakePlan(uint64(s)), Log: len(args) > 2})
-		if err != nil {
-			fmt.Fprintln(out, err)
-			continue
+	defer func() { _ = os.RemoveAll(dir) }()
+	wasm, err := build(ctx, library, dir)
+	if err != nil {
+		return nil, err
+	}
+	return compile(ctx, wasm)
+}
+
+// simulate runs the seeds and prints what they find. It returns the number of violations.
+func simulate(ctx context.Context, o options, out io.Writer) (violations int, err error) {
+	g, err := prepare(ctx, o.library)
+	if err != nil {
+		return 0, err
+	}
+	if o.shrink {
+		return shrink(ctx, g, o, out)
+	}
+	r := &seeds{options: o, guest: g, next: o.first, began: processorTime()}
+	var workers sync.WaitGroup
+	for range o.parallel {
+		workers.Go(func() { r.work(ctx, out) })
+	}
+	workers.Wait()
+	if ctx.Err() != nil {
+		fmt.Fprintln(out, "sim: interrupted")
+	}
+	fmt.Fprintf(out, "sim: %d seeds, %d violations\n", r.done, r.violations)
+	return r.violations, r.err
+}
+
+// seeds is a run over many seeds.
+type seeds struct {
+	options
+
+	guest *guest
+	began time.Duration
+
+	mu         sync.Mutex // guards the rest, and the output
+	next       uint64
+	over       bool
+	done       int
+	violations int
+	err        error
+}
+
+// take returns the next seed.
+func (r *seeds) take(ctx context.Context) (seed uint64, ok bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	isLate := r.cpu > 0 && processorTime()-r.began >= r.cpu
+	if r.over || isLate || ctx.Err() != nil || r.err != nil {
+		return 0, false
+	}
+	seed = r.next
+	r.over = seed == r.last
+	r.next++
+	return seed, true
+}
+
+func (r *seeds) work(ctx context.Context, out io.Writer) {
+	for {
+		seed, ok := r.take(ctx)
+		if !ok {
+			return
 		}
-		fmt.Fprintln(out, s, time.Since(began).Round(time.Millisecond), r.Hash, r.Operations, r.Virtual, r.Undecided, r.Error, r.Log)
-		for _, v := range r.Violations {
-			fmt.Fprintln(out, "   ", v.Check, v.Name, v.Detail)
+		result := r.guest.result(ctx, request{Plan: torture.MakePlan(seed), Log: r.single, Page: r.html != ""})
+		if r.twice && ctx.Err() == nil {
+			again := r.guest.result(ctx, request{Plan: torture.MakePlan(seed), Log: r.single, Page: r.html != ""})
+			if again.Hash != result.Hash {
+				result.Violations = append(result.Violations, torture.Violation{
+					Check: checkSame, Seed: seed, Detail: "the hashes of two runs are " + result.Hash + " and " + again.Hash,
+				})
+			}
+		}
+		if ctx.Err() != nil {
+			return
+		}
+		r.report(result, out)
+	}
+}
+
+// report prints what a seed has found.
+func (r *seeds) report(result *torture.Simulated, out io.Writer) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.done++
+	r.violations += len(result.Violations)
+	if r.single {
+		fmt.Fprintf(out, "%sseed %d: %d operations in %v of virtual time, hash %s\n", result.Log, result.Seed, result.Operations,
+			time.Duration(result.Virtual)*time.Millisecond, result.Hash)
+	}
+	for _, v := range result.Violations {
+		printViolation(out, result.Seed, &v)
+	}
+	if r.html != "" {
+		if err := os.WriteFile(r.html, []byte(result.Page), 0o600); err != nil {
+			r.err = err
 		}
 	}
-	return 0
+}
+
+func printViolation(out io.Writer, seed uint64, v *torture.Violation) {
+	fmt.Fprintf(out, "seed %d: %s", seed, v.Check)
+	if v.Primitive != "" {
+		fmt.Fprintf(out, " of %s %s", v.Primitive, v.Name)
+	}
+	fmt.Fprintf(out, ": %s\n", v.Detail)
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -53,6 +54,8 @@ type world struct {
 	working atomic.Int64 // sessions that have steps left, and processes that will be replaced
 	hash    uint64       // of the records
 	dead    []*simulatedProcess
+
+	goroutines int // before the round
 }
 
 // Simulate runs a plan.
@@ -92,7 +95,7 @@ func Simulate(plan *Plan, o SimulationOptions) *Simulated {
 }
 
 func newWorld(plan *Plan) *world {
-	w := &world{plan: plan, net: simnet.New(plan.Seed)}
+	w := &world{plan: plan, net: simnet.New(plan.Seed), goroutines: runtime.NumGoroutine()}
 	count := 1
 	if plan.Topology == Independent {
 		count = redLockMembers
@@ -342,6 +345,9 @@ func (w *world) goroutinesLeft() []Violation {
 	_ = w.round.client.Close(ctx)
 	left := int64(0)
 	for range 50 {
+		if runtime.NumGoroutine() <= w.goroutines { // the stacks would take long
+			return nil
+		}
 		if left = libraryGoroutines(); left == 0 {
 			return nil
 		}
