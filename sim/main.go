@@ -36,6 +36,7 @@ type options struct {
 	single      bool // --seed: print the log
 	shrink      bool
 	twice       bool
+	failFast    bool
 	library     string
 	html        string
 	cpu         time.Duration
@@ -89,6 +90,7 @@ func parse(args []string, errs io.Writer) (o options, err error) {
 	flags.StringVar(&o.library, "library", "..", "`DIRECTORY` of the checkout whose library is tested")
 	flags.DurationVar(&o.cpu, "cpu", 0, "end after so much processor time, a `DURATION` such as 60s (default: no limit)")
 	flags.BoolVar(&o.twice, "twice", false, "run each seed twice, and compare: a difference is a violation")
+	flags.BoolVar(&o.failFast, "fail-fast", false, "stop after the first seed with a violation")
 	flags.StringVar(&o.html, "html", "", "`FILE` for a page with the timelines of a single seed, for a browser")
 	flags.IntVar(&o.parallel, "parallel", runtime.NumCPU(), "how many seeds run at the same time")
 	err = flags.Parse(args)

@@ -78,7 +78,8 @@ func (r *seeds) take(ctx context.Context) (seed uint64, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	isLate := r.cpu > 0 && processorTime()-r.began >= r.cpu
-	if r.over || isLate || ctx.Err() != nil || r.err != nil {
+	isEnough := r.failFast && r.violations > 0
+	if r.over || isLate || isEnough || ctx.Err() != nil || r.err != nil {
 		return 0, false
 	}
 	seed = r.next
@@ -113,6 +114,9 @@ func (r *seeds) work(ctx context.Context, out io.Writer) {
 func (r *seeds) report(result *torture.Simulated, out io.Writer) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if r.failFast && r.violations > 0 {
+		return // of a seed that ran beside the one that has failed
+	}
 	r.done++
 	r.violations += len(result.Violations)
 	if r.single {
@@ -121,6 +125,9 @@ func (r *seeds) report(result *torture.Simulated, out io.Writer) {
 	}
 	for _, v := range result.Violations {
 		printViolation(out, result.Seed, &v)
+	}
+	if r.failFast && r.violations > 0 {
+		fmt.Fprintf(out, "seed %d failed after %.1f s of processor time\n", result.Seed, (processorTime() - r.began).Seconds())
 	}
 	if r.html != "" {
 		if err := os.WriteFile(r.html, []byte(result.Page), 0o600); err != nil {

@@ -4,6 +4,7 @@
 //	go run ./internal/planted                              # each defect: three minutes of the default torture at most
 //	go run ./internal/planted -duration 1m -only renewal   # those with "renewal" in their names
 //	go run ./internal/planted -directed                    # with the faults and primitives that find it
+//	go run ./internal/planted -sim                         # each defect: a minute of simulation at most
 //	go run ./internal/planted -list
 //
 // The defects are in catalogue.go. They are built with an overlay: the tree is not changed. The exit code is 1
@@ -35,6 +36,7 @@ type options struct {
 	keep     string // directory for timelines and logs
 	share    [2]int // the defects whose number leaves the first, divided by the second
 	parallel int    // how many run at a time
+	simulate bool   // by simulation, in place of torture
 }
 
 func main() {
@@ -47,6 +49,7 @@ func main() {
 	flag.StringVar(&o.keep, "timelines", "", "directory for timelines and logs (default: none are kept)")
 	flag.StringVar(&share, "share", "0/1", "plant every n-th defect from the i-th: `i/n`")
 	flag.IntVar(&o.parallel, "parallel", 1, "how many defects run at a time: torture mostly waits")
+	flag.BoolVar(&o.simulate, "sim", false, "look with the simulation, for a minute of processor time at most")
 	list := flag.Bool("list", false, "list the defects")
 	flag.Parse()
 	if *list {
@@ -79,7 +82,18 @@ func run(ctx context.Context, o options) error {
 			chosen = append(chosen, d)
 		}
 	}
-	fmt.Println("| Planted | Promise | Found by | After |\n|---|---|---|---|")
+	look := find
+	if o.simulate {
+		sim, remove, err := buildSimulation(ctx, root)
+		if err != nil {
+			return err
+		}
+		defer remove()
+		look = sim.find
+		fmt.Println("| Planted | Promise | Found by | Seed | Processor time |\n|---|---|---|---|---|")
+	} else {
+		fmt.Println("| Planted | Promise | Found by | After |\n|---|---|---|---|")
+	}
 	var mu sync.Mutex
 	var missed []string
 	var all sync.WaitGroup
@@ -88,7 +102,7 @@ func run(ctx context.Context, o options) error {
 		running <- struct{}{}
 		all.Go(func() {
 			defer func() { <-running }()
-			by, after, err := find(ctx, root, d, o)
+			by, after, err := look(ctx, root, d, o)
 			mu.Lock()
 			defer mu.Unlock()
 			switch {
@@ -100,6 +114,10 @@ func run(ctx context.Context, o options) error {
 			case by == "":
 				by = "**missed**"
 				missed = append(missed, d.Name)
+			}
+			if o.simulate && err == nil {
+				fmt.Printf("| %s | %s | %s |\n", d.Name, d.Promise, by)
+				return
 			}
 			fmt.Printf("| %s | %s | %s | %v |\n", d.Name, d.Promise, by, after.Round(100*time.Millisecond))
 		})

@@ -159,10 +159,12 @@ func (l *link) do(args []string) {
 			rule.links = append(rule.links, l)
 		}
 	}
-	for _, seen := range l.server.seen {
-		seen(args)
-	}
 	reply := l.redis.Do(args)
+	if reply[0] != '-' {
+		for _, seen := range l.server.seen {
+			seen(args)
+		}
+	}
 	if effect == LoseReply {
 		l.reset()
 		return

@@ -151,8 +151,8 @@ func (r *Route) executeLate(rule *Rule, args []string) {
 	})
 }
 
-// Watch calls seen with each command that the server executes, by whomever. seen must not block, and must not use the
-// network.
+// Watch calls seen with each command that the server has executed, by whomever, unless the reply is an error. seen must
+// not block, and must not use the network.
 func (s *Server) Watch(seen func(args []string)) {
 	s.n.mu.Lock()
 	defer s.n.mu.Unlock()

@@ -1,0 +1,76 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+)
+
+// simulation is the program in sim.
+type simulation struct{ program string }
+
+// buildSimulation builds the program. remove deletes it.
+func buildSimulation(ctx context.Context, root string) (s *simulation, remove func(), err error) {
+	dir, err := os.MkdirTemp("", "redlatch-planted-")
+	if err != nil {
+		return nil, nil, err
+	}
+	remove = func() { _ = os.RemoveAll(dir) }
+	s = &simulation{filepath.Join(dir, "sim")}
+	build := exec.CommandContext(ctx, "go", "build", "-o", s.program, ".")
+	build.Dir = filepath.Join(root, "sim")
+	if out, err := build.CombinedOutput(); err != nil {
+		remove()
+		return nil, nil, fmt.Errorf("%w: %s", err, out)
+	}
+	return s, remove, nil
+}
+
+// The lines of the program that matter here.
+var (
+	violationLine = regexp.MustCompile(`(?m)^seed \d+: ([a-z -]+?)(?: of |: )`)
+	firstLine     = regexp.MustCompile(`(?m)^seed (\d+) failed after (.*) of processor time$`)
+)
+
+// find plants one defect, and returns the cells of the table that say what has found it; "" if nothing has.
+func (s *simulation) find(ctx context.Context, root string, d Defect, _ options) (cells string, _ time.Duration, err error) {
+	dir, err := os.MkdirTemp("", "redlatch-planted-")
+	if err != nil {
+		return "", 0, err
+	}
+	defer func() { _ = os.RemoveAll(dir) }()
+	planted := &overlay{root: root}
+	if err := planted.plant(d); err != nil {
+		return "", 0, err
+	}
+	description, err := planted.write(dir)
+	if err != nil {
+		return "", 0, err
+	}
+	// The same seeds as those of CI, and then more of them.
+	cmd := exec.CommandContext(ctx, s.program, "--seeds", "1-100000", "--cpu", "60s", "--fail-fast", "--library", root,
+		"--parallel", "1")
+	cmd.Env = append(os.Environ(), "GOFLAGS="+strings.TrimSpace(os.Getenv("GOFLAGS")+" -overlay="+description))
+	out, err := cmd.CombinedOutput()
+	var exit *exec.ExitError
+	if err != nil && (!errors.As(err, &exit) || exit.ExitCode() != 1) {
+		return "", 0, fmt.Errorf("%w: %s", err, out)
+	}
+	first := firstLine.FindStringSubmatch(string(out))
+	if first == nil {
+		return "", 0, nil
+	}
+	var checks []string
+	for _, v := range violationLine.FindAllStringSubmatch(string(out), -1) {
+		checks = append(checks, v[1])
+	}
+	slices.Sort(checks)
+	return fmt.Sprintf("%s | %s | %s", strings.Join(slices.Compact(checks), ", "), first[1], first[2]), 0, nil
+}
