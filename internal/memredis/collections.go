@@ -212,12 +212,12 @@ func (s *Server) lindex(_ *Conn, args []string) any {
 	if wrong != "" {
 		return wrong
 	}
+	if it == nil {
+		return nil
+	}
 	i, err := strconv.Atoi(args[2])
 	if err != nil {
 		return notInteger
-	}
-	if it == nil {
-		return nil
 	}
 	if i < 0 {
 		i += len(it.list)

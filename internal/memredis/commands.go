@@ -421,11 +421,25 @@ func (s *Server) getRange(_ *Conn, args []string) any {
 	if it != nil {
 		text = it.text
 	}
-	from, to, bad := bounds(args[2], args[3], len(text))
-	if bad != "" {
-		return bad
+	start, err1 := strconv.Atoi(args[2])
+	end, err2 := strconv.Atoi(args[3])
+	if err1 != nil || err2 != nil {
+		return notInteger
 	}
-	return text[from:to]
+	n := len(text)
+	isBackwards := start < 0 && end < 0 && start > end
+	// An end before the text counts as its first byte.
+	if start < 0 {
+		start = max(0, n+start)
+	}
+	if end < 0 {
+		end = max(0, n+end)
+	}
+	end = min(end, n-1)
+	if isBackwards || start > end {
+		return ""
+	}
+	return text[start : end+1]
 }
 
 // bounds turns a start and an inclusive stop, which may count from the end, into a range of indexes.

@@ -208,6 +208,9 @@ func refuse(l *lua.LState, raise bool, f failure) int {
 
 // formatNumber writes a number as Redis does when a script passes it to a command.
 func formatNumber(f float64) string {
+	if math.IsInf(f, 0) {
+		return map[bool]string{true: "inf", false: "-inf"}[f > 0]
+	}
 	if f == math.Trunc(f) && math.Abs(f) < 1e17 {
 		return strconv.FormatInt(int64(f), 10)
 	}

@@ -261,6 +261,7 @@ func (p *simulatedProcess) follow(n int, steps []Step, after time.Duration) {
 			return
 		}
 		s.rand = seeded(step.Seed, p.world.plan.Seed)
+		time.Sleep(between(s.rand, 0, 4*time.Millisecond))
 		workloads[step.Primitive].act(s, step.Primitive)
 	}
 }
