@@ -37,6 +37,7 @@ type Simulated struct {
 	Error      string      `json:"error,omitempty"` // the simulation itself could not go on
 	Log        string      `json:"log,omitempty"`   // all that happened
 	Page       string      `json:"page,omitempty"`  // HTML
+	Story      []string    `json:"story,omitempty"` // what happened, in a few lines; only if there are violations
 }
 
 // SimulationOptions say what a simulation returns beside its violations.
@@ -71,6 +72,9 @@ func Simulate(plan *Plan, o SimulationOptions) *Simulated {
 	out.Virtual = time.Since(began).Milliseconds()
 	if h != nil {
 		out.Operations = len(h.ops)
+		if len(violations) > 0 {
+			out.Story = h.story(violations)
+		}
 		if o.Log {
 			var log strings.Builder
 			h.print(&log, violations)
