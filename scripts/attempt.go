@@ -64,8 +64,7 @@ func (c *call) copy() call {
 
 // evalArgs returns the same call as an EVAL, with the script's text.
 func (c *call) evalArgs() []any {
-	c.mark.asText = true
-	return append([]any{"eval", c.mark}, c.args[2:]...)
+	return append([]any{"eval", textMark{c.mark}}, c.args[2:]...)
 }
 
 // failed returns the error of an attempt that ended with err, which says whether the command was sent.

@@ -122,8 +122,8 @@ func (b *batcher) do(ctx context.Context, c call, failed *failures) (Reply, erro
 		if err != errElsewhere { //nolint:errorlint // as sendHere returns it
 			return reply, err
 		}
-		c.mark.begin(c.ctx, c.script)
 	}
+	c.mark.begin(c.ctx, c.script) // an earlier attempt of the same call may have left it with a context that has ended
 	// Another goroutine sends, because go-redis may block for longer than ctx lasts.
 	p := b.newPending(c, failed.slow)
 	if b.enter(p, began) {

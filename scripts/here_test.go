@@ -84,6 +84,52 @@ func (s *senders) do(t *testing.T, ctx context.Context, r *Runner, here, elsewhe
 	return reply
 }
 
+// turnsSlow makes the server count as slow after each command that a caller sends by itself.
+type turnsSlow struct {
+	senders
+
+	runner *Runner
+}
+
+func (s *turnsSlow) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	next = s.senders.ProcessPipelineHook(next)
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		defer func() {
+			s.runner.batch.mu.Lock()
+			defer s.runner.batch.mu.Unlock()
+			s.runner.batch.here.quick = 0
+		}()
+		return next(ctx, cmds)
+	}
+}
+
+// A caller sends a command by itself, and Redis refuses it for the moment. Another goroutine repeats it, when the
+// limit of the caller's own attempt has passed: the command is executed.
+func TestRepetitionOfACommandThatItsCallerSent(t *testing.T) {
+	refusedOnce := newScript("refusedOnce", `
+		if redis.call('incr', KEYS[1]) == 1 then
+			return redis.error_reply('TRYAGAIN for a moment')
+		end
+		return ARGV[1]`)
+	eachServer(t, func(t *testing.T, w *env) {
+		var s turnsSlow
+		rdb := w.p.Client(t, func(o *redis.Options) {
+			o.MinRetryBackoff, o.MaxRetryBackoff = 4*hereTimeout, 4*hereTimeout
+		})
+		rdb.AddHook(&s)
+		r := NewRunner(rdb, 0)
+		s.runner = r
+		t.Cleanup(r.Close)
+		require.NoError(t, w.s.Client(t).ScriptLoad(t.Context(), refusedOnce.Text()).Err())
+		require.NoError(t, rdb.Ping(t.Context()).Err()) // dials
+		letSend(r)
+		reply, err := r.Do(t.Context(), refusedOnce, []any{redistest.Name(t)}, "done")
+		require.NoError(t, err)
+		require.Equal(t, "done", reply.Value)
+		require.Equal(t, []int32{1, 1}, []int32{s.here.Load(), s.elsewhere.Load()})
+	})
+}
+
 // A caller sends by itself while the server answers quickly, and nothing forbids it.
 func TestCallerSendsWhileAnswersAreQuick(t *testing.T) {
 	far, cancel := context.WithTimeout(t.Context(), time.Minute)

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// mark is an argument of a command: it stands for the digest of the script, or for its text. It notes when go-redis
+// mark is an argument of a command: it stands for the digest of the script. It notes when go-redis
 // writes the command. If an attempt fails before that, in the dial or in the handshake of a new connection, the
 // command was not executed.
 //
@@ -17,8 +17,10 @@ type mark struct {
 	script *Script
 	ctx    context.Context //nolint:containedctx // of the attempt: once it has ended, the command must not be sent
 	state  atomic.Int32
-	asText bool
 }
+
+// textMark is a mark that stands for the text of the script.
+type textMark struct{ *mark }
 
 // The states of a mark.
 const (
@@ -29,7 +31,7 @@ const (
 
 // begin makes m the mark of a new attempt. No other attempt uses m.
 func (m *mark) begin(ctx context.Context, s *Script) {
-	m.script, m.ctx, m.asText = s, ctx, false
+	m.script, m.ctx = s, ctx
 	m.state.Store(notWritten)
 }
 
@@ -49,32 +51,37 @@ var (
 	noText   = []byte("return nil")
 )
 
+// write notes that go-redis writes the command now. It reports false if the command must not be executed any longer.
+func (m *mark) write() bool {
+	if m.ctx.Err() != nil {
+		return false
+	}
+	m.state.CompareAndSwap(notWritten, isWritten)
+	return m.wasWritten()
+}
+
 // MarshalBinary is called by go-redis when it writes the command. An error would fail all commands of a pipeline, so
 // there is none.
 func (m *mark) MarshalBinary() ([]byte, error) {
-	live := m.ctx.Err() == nil
-	if live {
-		m.state.CompareAndSwap(notWritten, isWritten)
-		live = m.wasWritten()
+	if !m.write() {
+		return noDigest, nil
 	}
-	switch {
-	case live && m.asText:
-		return []byte(m.script.text), nil
-	case live:
-		return m.script.wire, nil
-	case m.asText:
+	return m.script.wire, nil
+}
+
+// MarshalBinary is that of a mark.
+func (m textMark) MarshalBinary() ([]byte, error) {
+	if !m.write() {
 		return noText, nil
 	}
-	return noDigest, nil
+	return []byte(m.script.text), nil
 }
 
 // String is what hooks see.
-func (m *mark) String() string {
-	if m.asText {
-		return m.script.text
-	}
-	return m.script.sha
-}
+func (m *mark) String() string { return m.script.sha }
+
+// String is what hooks see.
+func (m textMark) String() string { return m.script.text }
 
 // joinedContext ends with one context and has the values of another. Its deadline is that of the call,
 // which may be later than its end: go-redis reads a reply until then, because a connection that is
