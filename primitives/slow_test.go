@@ -51,7 +51,7 @@ func (tt slowTest) run(t *testing.T, s *redistest.Server) {
 		holds = append(holds, Acquire(t, t.Context(), c.Lock(redistest.Name(t)), primitives.WithWatchdog(tt.ttl)))
 	}
 	p.Delay(tt.delay)
-	time.Sleep(2*tt.ttl + tt.ttl/2)
+	time.Sleep(tt.ttl + tt.ttl/2)
 	for _, hold := range holds {
 		require.NoError(t, context.Cause(hold.Context()), hold.Name())
 	}
@@ -71,7 +71,7 @@ func TestSlowServerLosesNoHold(t *testing.T) {
 	const ms = time.Millisecond
 	for name, tt := range map[string]slowTest{
 		"longer than the read timeout":    {ttl: 4 * time.Second, delay: 400 * ms, readTimeout: 200 * ms},
-		"longer than the command timeout": {ttl: 6 * time.Second, delay: 800 * ms, readTimeout: 200 * ms, timeout: 600 * ms},
+		"longer than the command timeout": {ttl: 8 * time.Second, delay: 700 * ms, readTimeout: 200 * ms, timeout: 500 * ms},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -31,7 +31,7 @@ func (c *Core) SetTags(tagOf func(ownerID string) string) { c.HolderTag = tagOf 
 func (h *Hold) IsLost() bool          { return h.lossCause() != nil }
 func (h *Hold) SetDepth(depth uint16) { h.depth = depth }
 
-func (o *Ownership) EndAll(loss Loss)                         { o.loseInBackground(loss) }
+func (o *Ownership) EndAll(loss Loss)                         { o.loseInBackground(loss, false) }
 func (o *Ownership) IsLoss(got Released, sent time.Time) bool { return o.freed(got, sent, nil) }
 func (o *Ownership) LockWire() bool                           { return o.wire.TryLock() }
 func (o *Ownership) UnlockWire()                              { o.wire.Unlock() }

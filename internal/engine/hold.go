@@ -428,9 +428,9 @@ const limitTolerance = 2 * time.Millisecond
 
 // explain completes a loss of h, and returns its error too.
 func (h *Hold) explain(loss Loss) (Loss, error) {
-	expired := loss.Reason == LossExpired || loss.Reason == LossPaused
-	if expired && h.IsLimitOver() {
-		loss = Loss{Reason: LossLimit} // renewals stop there
+	isForced := loss.Reason == LossForced || loss.Reason == LossMembers
+	if !isForced && h.IsLimitOver() {
+		loss = Loss{Reason: LossLimit} // renewals stop there, and the server ends the lease
 	}
 	loss.Resource, loss.ID = h.r, h.ID()
 	return loss, h.r.Core.Lost(loss)

@@ -506,7 +506,7 @@ func (o *Ownership) Check(ctx context.Context, h *Hold) error {
 func (o *Ownership) Verify(ctx context.Context) error {
 	lost, err := o.r.Driver.Check(ctx, o)
 	if err == nil && lost {
-		o.loseInBackground(Loss{Reason: LossForced})
+		o.loseInBackground(Loss{Reason: LossForced}, false)
 		return ErrLost
 	}
 	return err
@@ -514,7 +514,7 @@ func (o *Ownership) Verify(ctx context.Context) error {
 
 // Gone reports that the server has said that o does not hold the lock. It ends the holds, and does not wait
 // for the observer.
-func (o *Ownership) Gone() { o.loseInBackground(goneLoss) }
+func (o *Ownership) Gone() { o.loseInBackground(o.unknownLoss(), false) }
 
 // ValidFor is how long the hold of o that ends first is valid from now; 0 if o has no holds any longer.
 func (o *Ownership) ValidFor() (d time.Duration) {
@@ -548,6 +548,16 @@ func (c *Core) RenewNow(owned []*Ownership) (fixed []*Ownership) {
 
 // goneLoss: the server does not know the id.
 var goneLoss = Loss{Reason: LossGone}
+
+// unknownLoss is the loss of a lease that the server does not know. If validity has ended while the process stood still,
+// the server has ended the lease because nobody renewed it meanwhile. A call that goes on at the same time as the
+// watchdog then tells the same as the watchdog.
+func (o *Ownership) unknownLoss() Loss {
+	if stood := o.lease.Stood(); stood > 0 {
+		return Loss{Reason: LossPaused, Silent: stood}
+	}
+	return goneLoss
+}
 
 // expiredLoss is the loss of a lease that the server has not confirmed in time. A renewal without an answer may be
 // executed now, and keep the key for a TTL: see Abandon.
@@ -603,10 +613,11 @@ func (o *Ownership) Extend(ctx context.Context, h *Hold, d time.Duration) error 
 // lose ends all holds, because the call with ctx, about h, found that the lock is lost. It returns the loss of h,
 // which has left the others already if it is being released. The caller must not hold wire.
 func (o *Ownership) lose(ctx context.Context, h *Hold) (err error) {
+	loss := o.unknownLoss() // before end, which unregisters the lease
 	var tellings []func()
 	for _, each := range append(o.end(false), h) { // h may be among them: then it is lost once
 		var tell func()
-		tell, err = each.lose(ctx, goneLoss)
+		tell, err = each.lose(ctx, loss)
 		tellings = append(tellings, tell)
 	}
 	o.r.Core.queues.holdLost(o.r)
@@ -625,9 +636,9 @@ func (o *Ownership) loseUnlessReleased(ctx context.Context, h *Hold) error {
 	return o.lose(ctx, h)
 }
 
-// loseInBackground ends the holds when no call of the user found the loss. It does not wait for the observer.
-func (o *Ownership) loseInBackground(loss Loss) {
-	expired := loss.Reason == LossExpired || loss.Reason == LossPaused
+// loseInBackground ends the holds when no call of the user found the loss. It does not wait for the observer. expired:
+// see end.
+func (o *Ownership) loseInBackground(loss Loss, expired bool) {
 	ended := o.end(expired)
 	for _, h := range ended {
 		h.LoseInBackground(loss)
@@ -720,11 +731,11 @@ func (o *Ownership) LeaseUnknown(_ *watchdog.Lease, err error) {
 // LeaseLost implements [watchdog.Keeper]: a renewal was refused, for example because an operator has
 // deleted the key, or validity has ended without an answer.
 func (o *Ownership) LeaseLost(_ *watchdog.Lease, refused bool) {
-	loss := goneLoss
+	loss := o.unknownLoss()
 	if !refused {
 		loss = o.expiredLoss()
 	}
-	o.loseInBackground(loss)
+	o.loseInBackground(loss, !refused)
 }
 
 // report emits e for each hold, from other goroutines. Nobody may hold mu.

@@ -55,8 +55,8 @@ var Catalogue = []Defect{
 		Name: "a loss that a renewal finds is not reported", Promise: "C10",
 		Edits: []Edit{{
 			"internal/engine/ownership.go",
-			"	loss := goneLoss\n	if !refused {\n",
-			"	loss := goneLoss\n	if refused {\n		return\n	} else {\n",
+			"	loss := o.unknownLoss()\n	if !refused {\n",
+			"	loss := o.unknownLoss()\n	if refused {\n		return\n	} else {\n",
 		}},
 		Find: []string{"--faults", "delete", "--primitives", "lock,fenced"},
 	},
@@ -401,7 +401,7 @@ var Catalogue = []Defect{
 	{
 		Name: "a forgotten hold is renewed for ever", Promise: "C17",
 		Edits: []Edit{{
-			"internal/engine/hold.go",
+			"internal/engine/leak.go",
 			"	if h.takeAndForget() == nil && h.end(ErrReleased) {",
 			"	if h.take() == nil && h.end(ErrReleased) {",
 		}},

@@ -20,9 +20,9 @@ func TestSlowServersLoseNoHold(t *testing.T) {
 	t.Parallel()
 	const (
 		readTimeout = 200 * time.Millisecond
-		timeout     = 600 * time.Millisecond
-		delay       = 800 * time.Millisecond
-		ttl         = 6 * time.Second
+		timeout     = 500 * time.Millisecond
+		delay       = 700 * time.Millisecond
+		ttl         = 8 * time.Second
 	)
 	client := func(t *testing.T, rdb redis.UniversalClient) *primitives.Client {
 		return NewClient(t, rdb, primitives.WithCommandTimeout(timeout))
@@ -77,7 +77,7 @@ func TestSlowServersLoseNoHold(t *testing.T) {
 			for _, p := range proxies {
 				p.Delay(delay)
 			}
-			time.Sleep(2*ttl + ttl/2)
+			time.Sleep(ttl + ttl/2)
 			for _, hold := range holds {
 				require.NoError(t, context.Cause(hold.Context()), hold.Name())
 			}
