@@ -323,8 +323,10 @@ func (r *Resource) rollback(ctx context.Context, q *Request, limit time.Duration
 	if !r.Traits.Leased {
 		repeat = r.Traits.Remembered
 	}
+	q.undo.Store(undoing)
 	r.inBackground(ctx, time.Now().Add(repeat), limit, func(ctx context.Context) error {
 		err := r.Driver.Rollback(ctx, q)
+		q.noteUndone(err)
 		if r.Core.Classify(err).Denied && !q.InDoubt {
 			return nil // repeating it would not help, because the user lacks a permission
 		}

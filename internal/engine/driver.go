@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"math"
+	"sync/atomic"
 	"time"
 )
 
@@ -244,6 +245,8 @@ type Request struct {
 	State              any   // the driver's own
 	Wait               Wait
 	Group              Group // whose member this acquires; nil for a user's acquisition
+
+	undo atomic.Int32 // what has become of its rollback: see IsUndone
 
 	parent *Hold    // the outer hold whose turn a nested acquisition has taken; nil if none
 	heard  *Contact // nil: the server has granted the first attempt, or has not been asked

@@ -58,6 +58,40 @@ func (r *Resource) Rollback(ctx context.Context, q *Request) {
 	r.rollback(ctx, q, rollbackTimeout)
 }
 
+// What has become of the rollback of a request.
+const (
+	notUndone   int32 = iota // there was none
+	undoing                  // it was not answered yet
+	undone                   // its first attempt was answered
+	undoneLater              // its first attempt was not answered, so a copy of it may come later
+)
+
+// noteUndone notes the result of an attempt at the rollback of q. Only the first one counts.
+func (q *Request) noteUndone(err error) {
+	if err == nil {
+		q.undo.CompareAndSwap(undoing, undone)
+	}
+	q.undo.CompareAndSwap(undoing, undoneLater)
+}
+
+// IsUndone reports whether the server has nothing of q, which has failed, and whether no copy of its rollback can come
+// later. Then another request with the same id is safe. lasting: the
+// answer will not change for as long as CopiesOf says.
+func (q *Request) IsUndone() (is, lasting bool) {
+	switch q.undo.Load() {
+	case notUndone:
+		return !q.MustRollback && !q.Noted && !q.Reserved, false
+	case undone:
+		return true, true
+	case undoneLater:
+		return false, true
+	}
+	return false, false
+}
+
+// CopiesOf is how long a copy of the rollback of q may come from now on.
+func (r *Resource) CopiesOf(q *Request) time.Duration { return q.TTL + 2*r.Core.LateCopies }
+
 // LeavesTraces reports whether a refused attempt of q leaves a note or a reservation on the server: q waits, or the
 // joint lock does that it belongs to.
 func (q *Request) LeavesTraces() bool { return q.MayQueue || q.Reserves }

@@ -14,6 +14,7 @@ import (
 //	asked                 all members, each in a goroutine of its own
 //	a majority answers    the joint hold begins
 //	a late member answers it joins the joint hold (mayStillCount, add), or is released because that is over
+//	a member refuses      it is asked again while the joint hold lasts (takeLater)
 //	Release               waits for late members for a moment (awaitAsked)
 //
 // If the attempt fails, the attempts for members that have not answered are ended (endAsked), and roll back what they
@@ -37,6 +38,12 @@ type asked struct {
 	// within is how long the answers may take.
 	within   time.Duration
 	answered []bool // by the index of the member
+	// requests are those of members, by index; nil: the member was not asked.
+	requests []*engine.Request
+	// missing are the members that have failed or refused before there was a joint hold.
+	missing []int
+	// mayTake: such members may be acquired later.
+	mayTake bool
 	// end ends the attempts. It does not wait for them.
 	end context.CancelCauseFunc
 	// giveUp ends those that have not been made, because they stand behind another one.
@@ -72,8 +79,9 @@ func (r *red) askAll(ctx, ending context.Context, q *engine.Request, o *Ownershi
 	behind, giveUp := context.WithCancel(attempts)
 	o.asked = asked{
 		at: began, open: n, none: make(chan struct{}), within: engine.UsualAnswer, answered: make([]bool, n),
-		end: end, outlive: outlive, giveUp: giveUp,
+		requests: make([]*engine.Request, n), end: end, outlive: outlive, giveUp: giveUp,
 	}
+	o.asked.mayTake = !q.Shared && !o.carried
 	if q.MayQueue {
 		o.reserved = make([]*engine.Request, n)
 		copy(o.reserved, stateOf(q).reserved)
@@ -97,6 +105,9 @@ func (r *red) askAll(ctx, ending context.Context, q *engine.Request, o *Ownershi
 			o.memberAnswered(i)
 			members.answers <- err
 			expect(0)
+			if err != nil && !errors.Is(err, errTooLate) {
+				o.takeLater(i)
+			}
 		})
 	}
 	return members

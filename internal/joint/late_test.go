@@ -2,6 +2,7 @@ package joint_test
 
 import (
 	"context"
+	"fmt"
 	"testing"
 	"time"
 
@@ -187,6 +188,113 @@ func TestMinimumHoldOfAMemberThatComesLaterBeganWithTheJointHold(t *testing.T) {
 				Sleep(200 * ms)
 				k.requireFree(t)
 			})
+		})
+	}
+}
+
+// The majority is acquired while a rival holds a member, or while its server fails. The member is acquired later, once
+// the rival has released it, or the server answers again.
+func TestMissingMemberIsAcquiredLater(t *testing.T) {
+	refused := func(k *cluster) { k.servers[2].OnEach(func(Command) Fault { return Fault{Err: ErrDown} }) }
+	for _, tt := range []struct {
+		name  string
+		fail  func(k *cluster)
+		heal  func(k *cluster)
+		terms func(*Terms)
+		after time.Duration // of the failure
+		want  time.Duration // within which the member is acquired
+		count int           // how many are held then
+	}{
+		{
+			name: "a rival holds it for a moment", fail: func(k *cluster) { k.servers[2].Seize("x", "other", 50*ms) },
+			want: 300 * ms, count: 3,
+		},
+		{
+			name: "a rival holds it for long", fail: func(k *cluster) { k.servers[2].Seize("x", "other", time.Hour) },
+			after: time.Hour, want: 10 * time.Second, count: 3,
+		},
+		{
+			name: "a rival's lock is released", fail: func(k *cluster) { k.servers[2].Seize("x", "other", 0) },
+			heal: func(k *cluster) { k.servers[2].Free("x") }, after: 20 * time.Second, want: 10 * time.Second, count: 3,
+		},
+		{name: "its server refuses", fail: refused, after: 20 * time.Second, want: 10 * time.Second, count: 3},
+		{
+			name:  "its server is silent",
+			fail:  func(k *cluster) { k.servers[2].OnEach(silent) },
+			after: time.Minute, want: 20 * time.Minute, count: 3,
+		},
+		{
+			name: "the others do not confirm", fail: func(k *cluster) {
+				k.servers[2].Seize("x", "other", 50*ms)
+				k.servers[1].OnEach(func(cmd Command) Fault { return Fault{Mute: cmd.Op == "check"} })
+			}, want: 10 * time.Second, count: 2,
+		},
+		{
+			name: "a fixed lease", fail: refused, terms: FixedLease(time.Hour),
+			after: time.Second, want: 10 * time.Second, count: 2,
+		},
+		{
+			name: "a shared id", fail: refused, terms: OwnedBy("me"),
+			after: time.Second, want: 10 * time.Second, count: 2,
+		},
+	} {
+		for _, waits := range []bool{true, false} {
+			t.Run(fmt.Sprint(tt.name, ", waits: ", waits), func(t *testing.T) {
+				Bubble(t, func(t *testing.T, _ *Server) {
+					k := newCluster(t, 3)
+					tt.fail(k)
+					terms, limit := NewTerms(), NoWait
+					if tt.terms != nil {
+						terms = NewTerms(tt.terms)
+					}
+					if waits {
+						limit = Forever
+					}
+					hold, err := redOf(k.clients).Acquire(t.Context(), terms, limit)
+					require.NoError(t, err)
+					Sleep(tt.after)
+					assert.Equal(t, 2, k.holders(hold.ID()))
+					if tt.heal != nil {
+						tt.heal(k)
+					}
+					k.servers[2].ResetFaults()
+					Sleep(tt.want)
+					assert.Equal(t, tt.count, k.holders(hold.ID()))
+					k.each(3, (*Server).ResetFaults)
+					if tt.count == 3 { // one more may fail now
+						Sleep(time.Hour)
+						k.servers[1].Forget("x")
+						k.servers[1].Seize("x", "other", 0)
+						require.NoError(t, hold.Check(t.Context()))
+						require.NoError(t, Carry(hold).Err())
+						k.servers[1].Free("x")
+					}
+					Release(t, hold)
+					Sleep(time.Hour)
+					k.requireFree(t)
+				})
+			})
+		}
+	}
+}
+
+// The joint hold is released before the member is free, or while it is acquired later. Nothing of it is left, and the
+// rival keeps the member.
+func TestReleaseBeforeAMissingMemberIsAcquired(t *testing.T) {
+	for after := time.Duration(0); after < 400*ms; after += 10 * ms {
+		Bubble(t, func(t *testing.T, _ *Server) {
+			k := newCluster(t, 3)
+			k.servers[2].Seize("x", "other", 150*ms)
+			k.servers[2].OnEach(late(30 * ms))
+			hold := Acquire(t, t.Context(), redOf(k.clients))
+			Sleep(after)
+			Release(t, hold)
+			Sleep(time.Minute)
+			k.requireFree(t)
+			k.servers[2].Seize("x", "other", 0)
+			Sleep(time.Hour)
+			assert.Equal(t, 1, k.servers[2].Holder("x", "other").Count, "no late command about it")
+			k.servers[2].Free("x")
 		})
 	}
 }

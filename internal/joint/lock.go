@@ -171,6 +171,9 @@ func (o *Ownership) acquireMember(
 	if o.lock.Budgeted {
 		mine.OfMajority, mine.Reserves = true, q.MayQueue
 		mine.Noted = o.isReserved(i)
+		o.mu.Lock()
+		o.asked.requests[i] = mine
+		o.mu.Unlock()
 		defer func() { o.noteReservation(ctx, i, mine) }()
 	} else { // a red lock counts the answers of its members
 		defer func() { q.HearFrom(mine, err == nil) }()

@@ -221,9 +221,13 @@ func (o *Ownership) Join(h *engine.Hold) {
 	for _, member := range o.holds {
 		member.JoinAs(h, o.since)
 	}
-	early := o.early
+	early, missing := o.early, o.asked.missing
 	o.early = nil // what add has not added yet is noted again
+	o.asked.missing = nil
 	o.mu.Unlock()
+	for _, i := range missing {
+		o.takeLater(i)
+	}
 	for _, member := range early {
 		o.MemberEnded(member, member.Ended())
 	}

@@ -29,12 +29,19 @@ import (
 // A late copy of the command that acquired the lost member may acquire it again. Only the Release of the lost hold
 // prevents that, and a retake forgoes it. So a retake waits until no copy can come.
 
-// retake is the goroutine that replaces one lost hold of a member. It ends with the joint hold at the latest.
+// A member that the joint hold has never had is acquired in the same way. A rival had it for a moment, or its server
+// was down, when the majority was acquired. Its first request must be undone before: a late copy of its rollback would
+// free the member, because all requests for it have one id.
+
+// retake is the goroutine that acquires one member while the joint hold lasts: one that was lost, or that the joint hold
+// has never had. It ends with the joint hold at the latest.
 type retake struct {
-	o    *Ownership
-	lost *engine.Hold
-	q    *engine.Request // the same for all attempts, so that a late copy of one harms no other; nil: none yet
-	wait time.Duration   // until the next attempt
+	o     *Ownership
+	m     *engine.Resource
+	lost  *engine.Hold    // nil: the joint hold has never had this member
+	first *engine.Request // of a member that the joint hold has never had; nil: there is none, or it is undone
+	q     *engine.Request // the same for all attempts, so that a late copy of one harms no other; nil: none yet
+	wait  time.Duration   // until the next attempt
 }
 
 // shortestRetake is the first pause between two attempts. It doubles, up to a few budgets of a member. The attempt of a
@@ -44,7 +51,23 @@ const shortestRetake = 100 * time.Millisecond
 // retakeLater starts the goroutine that replaces a lost hold, unless that is to stay lost. It does not block.
 func (o *Ownership) retakeLater(lost *engine.Hold) {
 	if lost.Renewed() && !lost.Ownership().Shared {
-		o.core().Spawn((&retake{o: o, lost: lost, wait: lost.CopiesFor()}).run)
+		o.core().Spawn((&retake{o: o, m: lost.Resource(), lost: lost, wait: lost.CopiesFor()}).run)
+	}
+}
+
+// takeLater starts the goroutine that acquires the i-th member, which has refused or failed, once there is a joint
+// hold, if that is renewed. It does not block.
+func (o *Ownership) takeLater(i int) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	mayTake := !o.closed && o.asked.mayTake && o.terms.ForMember(i).Renew
+	switch {
+	case !mayTake:
+	case o.h == nil:
+		o.asked.missing = append(o.asked.missing, i)
+	default:
+		t := &retake{o: o, m: o.lock.Members[i], first: o.asked.requests[i], wait: shortestRetake}
+		o.core().Spawn(t.run)
 	}
 }
 
@@ -54,23 +77,50 @@ func (t *retake) run() {
 	t.o.mu.Unlock()
 	ctx := t.o.h.Detached()
 	defer t.withdraw(ctx)
-	for pause := shortestRetake; t.lost.IsLostUnreleased(); pause = min(2*pause, 5*t.o.budget) {
+	for pause := shortestRetake; ; pause = min(2*pause, 5*t.o.budget) {
 		select {
 		case <-time.After(t.wait):
 		case <-over.Done():
 			return
 		}
+		if !t.isMissing() {
+			return
+		}
 		t.wait = pause
-		if t.try(ctx) {
+		if t.isUndone() && t.try(ctx) {
 			return
 		}
 	}
 }
 
+// isMissing reports whether the member is still to be acquired.
+func (t *retake) isMissing() bool {
+	if t.lost == nil {
+		return t.o.Member(t.m) == nil
+	}
+	return t.lost.IsLostUnreleased()
+}
+
+// isUndone reports whether nothing of the first request for a member is left. If a copy of its rollback may come later,
+// it makes the next attempt wait for that.
+func (t *retake) isUndone() bool {
+	if t.first == nil {
+		return true
+	}
+	is, lasting := t.first.IsUndone()
+	if !is && lasting {
+		t.wait = t.m.CopiesOf(t.first)
+	}
+	if is || lasting {
+		t.first = nil
+	}
+	return is
+}
+
 // try makes one attempt, by the three steps above, and reports whether it has replaced the lost hold. It blocks
 // for each step, for the budget at most. A silent server makes it give up until the next attempt.
 func (t *retake) try(ctx context.Context) (done bool) {
-	m := t.lost.Resource()
+	m := t.m
 	if m.Core.IsClosing() || m.Core.Begin(ctx) != nil {
 		return false
 	}
@@ -120,7 +170,9 @@ func (t *retake) acquire(ctx context.Context, m *engine.Resource) *engine.Hold {
 		t.q.Name(t.o.ID, false)
 		// The Release of the lost hold must not free its replacement: both have one id. With this
 		// count, abandon never lowers the count of the lost ownership to 0, and sends nothing.
-		t.lost.Ownership().KeepForReplacement()
+		if t.lost != nil {
+			t.lost.Ownership().KeepForReplacement()
+		}
 	}
 	res, err := m.Try(trying, t.q)
 	if err != nil || !res.Granted {
@@ -137,36 +189,47 @@ func (t *retake) acquire(ctx context.Context, m *engine.Resource) *engine.Hold {
 func (t *retake) newRequest(m *engine.Resource) *engine.Request {
 	terms := *t.o.terms.ForMember(slices.Index(t.o.lock.Members, m))
 	if terms.MaxHold > 0 {
-		terms.MaxHold = max(time.Until(t.lost.Limit()).Truncate(time.Millisecond), time.Millisecond)
+		limit := t.o.memberHolds()[0].Limit() // of all
+		if t.lost != nil {
+			limit = t.lost.Limit()
+		}
+		terms.MaxHold = max(time.Until(limit).Truncate(time.Millisecond), time.Millisecond)
 	}
 	q := m.NewRequest(&terms)
 	q.Group = t.o
 	return q
 }
 
-// replace puts fresh in the place of a lost hold. It reports false if the joint hold has ended, or if
+// replace puts fresh in the place of a lost hold, or adds it if lost is nil. It reports false if the joint hold has ended, or if
 // fewer members than needed are valid at this moment, by our own clock. The caller then releases fresh.
 func (o *Ownership) replace(lost, fresh *engine.Hold) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	at := slices.Index(o.holds, lost)
+	at := len(o.holds)
+	if lost != nil {
+		at = slices.Index(o.holds, lost)
+	}
 	if o.closed || at < 0 || !o.has(isValid) || !fresh.IsLive() {
 		return false
 	}
 	fresh.JoinAs(o.h, o.since)
-	o.holds[at] = fresh
+	if lost != nil {
+		o.holds[at] = fresh
+	} else {
+		o.holds = append(o.holds, fresh)
+	}
 	return true
 }
 
 // withdraw rolls back the request of attempts that have not succeeded: one without a reply may have acquired the
 // member, or may still do so.
 func (t *retake) withdraw(ctx context.Context) {
-	m := t.lost.Resource()
-	if t.q == nil || m.Core.Enter() != nil {
+	if t.q == nil || t.m.Core.Enter() != nil {
 		return
 	}
-	defer m.Core.Leave()
-	if t.q.MustRollback || time.Now().Before(t.lost.Ownership().EndsAt()) {
-		m.Rollback(ctx, t.q)
+	defer t.m.Core.Leave()
+	mayHaveLease := t.lost != nil && time.Now().Before(t.lost.Ownership().EndsAt())
+	if t.q.MustRollback || mayHaveLease {
+		t.m.Rollback(ctx, t.q)
 	}
 }
