@@ -233,7 +233,7 @@ func (r *Resource) obtain(ctx context.Context, q *Request) (Result, error) {
 	// would be refused and cost a command, or q would overtake the waiter.
 	refused := Result{RetryAfter: -1}
 	if queue != nil || !q.MayQueue || !c.queues.mustWait(r, q) {
-		res, err := r.Try(ctx, q)
+		res, err := r.tryWithinTimeout(ctx, q)
 		if err == nil && !res.Granted && !q.MayQueue && r.giveUpHolder(ctx, q, res.Holder) {
 			res, err = r.Try(ctx, q) // nobody used it
 		}

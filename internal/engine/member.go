@@ -39,6 +39,34 @@ func IsGiveUp(err error) bool {
 	return errors.Is(err, ErrNotAcquired) || errors.Is(err, ErrUnavailable)
 }
 
+// missedBudget is the error of an attempt for a joint lock, see MissedBudget.
+type missedBudget struct{ error }
+
+func (e *missedBudget) Unwrap() error { return e.error }
+
+// MissedBudget marks err as that of an attempt for a joint lock that has failed only because members did not answer
+// within their budget. They may be slow, and not silent: an acquisition that waits makes another attempt.
+func MissedBudget(err error) error { return &missedBudget{err} }
+
+// tryWithinTimeout is Try for the first attempt of q. If the wait of q has an end, and members of a joint lock only miss
+// their budgets, it makes further attempts, until a command would have timed out.
+func (r *Resource) tryWithinTimeout(ctx context.Context, q *Request) (Result, error) {
+	began := time.Now()
+	_, ends := ctx.Deadline()
+	for {
+		res, err := r.Try(ctx, q)
+		_, missed := errors.AsType[*missedBudget](err)
+		mayRepeat := missed && ends && q.MayQueue && time.Since(began)+notNowPause < r.Core.CommandTimeout
+		if !mayRepeat {
+			return res, err
+		}
+		Pause(ctx, notNowPause, r.Core.Closing())
+		if ctx.Err() != nil || r.Core.IsClosing() {
+			return res, err
+		}
+	}
+}
+
 // WithoutOutage returns err without ErrUnavailable, for a member whose silence did not matter.
 func WithoutOutage(err error) error {
 	g, ok := errors.AsType[*gaveUpError](err)

@@ -23,7 +23,8 @@ import (
 //
 //   - Refusals alone prevent a majority, or failures alone do not: the lock counts as held, and the
 //     request waits.
-//   - Otherwise too many members failed: the error says that servers did not answer.
+//   - Otherwise too many members failed: the error says that servers did not answer. If some only missed the budget, as
+//     on a busy machine, a request whose wait has an end makes further attempts, for as long as a command may take.
 //
 // A silent server may execute the command later. What it grants joins the joint hold, if the others have made one.
 // Otherwise it is released, or the request for the member is rolled back.
@@ -126,7 +127,13 @@ func (r *red) failed(ctx context.Context, q *engine.Request, v votes) (engine.Re
 		reasons = append(reasons, withoutOutages(v.failed)) // enough others have answered
 		return engine.Result{RetryAfter: v.retryAfter(r.Need), Met: join(reasons)}, nil
 	}
-	return engine.Result{}, r.joinErrors(v.failed, tolerated)
+	err := r.joinErrors(v.failed, tolerated)
+	isSlow := func(err error) bool { return errors.Is(err, errBudget) }
+	silent := slices.DeleteFunc(slices.Clone(v.failed), isSlow)
+	if len(silent) <= tolerated {
+		err = engine.MissedBudget(err) // the others alone do not prevent a majority
+	}
+	return engine.Result{}, err
 }
 
 // withoutOutages joins the errors of members whose silence did not matter. It returns nil if there are none.

@@ -200,3 +200,51 @@ func TestRedReleaseWithoutAMajorityOfAnswersGoesOnInTheBackground(t *testing.T) 
 		k.requireFree(t)
 	})
 }
+
+// On a busy machine, several members miss their budget in the first attempt. An acquisition whose wait has an end tries
+// again, until a command would have timed out. Other errors end it at once.
+func TestRedWhoseMembersMissTheirBudgetTriesAgain(t *testing.T) {
+	const budget = 2 * time.Second
+	down := Fault{Err: ErrDown}
+	for _, tt := range []struct {
+		name   string
+		faults []Fault // of the first acquisitions on the first two servers
+		wait   time.Duration
+		err    error // nil: it is acquired
+		least  time.Duration
+		most   time.Duration
+	}{
+		{name: "once", faults: []Fault{{Mute: true}}, wait: 10 * time.Second, least: budget, most: budget + time.Second},
+		{
+			name: "always", faults: []Fault{{Mute: true}, {Mute: true}, {Mute: true}, {Mute: true}, {Mute: true}},
+			wait: time.Minute, err: ErrUnavailable, least: CommandTimeout - budget, most: CommandTimeout + budget,
+		},
+		{
+			name: "until the wait ends", faults: []Fault{{Mute: true}, {Mute: true}, {Mute: true}, {Mute: true}},
+			wait: 3 * time.Second, err: ErrUnavailable, least: 3 * time.Second, most: 3*time.Second + 50*ms,
+		},
+		{name: "without an end", faults: []Fault{{Mute: true}}, wait: Forever, err: ErrUnavailable, most: 3 * time.Second},
+		{name: "a try", faults: []Fault{{Mute: true}}, wait: NoWait, err: ErrUnavailable, most: 3 * time.Second},
+		{name: "another error", faults: []Fault{down}, wait: 10 * time.Second, err: ErrDown, most: time.Second},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			Bubble(t, func(t *testing.T, _ *Server) {
+				k := newCluster(t, 3)
+				k.each(2, func(s *Server) { s.Script("acquire", tt.faults...) })
+				began := time.Now()
+				hold, err := redOf(k.clients).Acquire(t.Context(), NewTerms(), tt.wait)
+				assert.GreaterOrEqual(t, time.Since(began), tt.least)
+				assert.LessOrEqual(t, time.Since(began), tt.most)
+				if tt.err != nil {
+					require.ErrorIs(t, err, tt.err)
+					require.NotErrorIs(t, err, ErrNotAcquired)
+				} else {
+					require.NoError(t, err)
+					Release(t, hold)
+				}
+				Sleep(time.Hour)
+				k.requireFree(t)
+			})
+		})
+	}
+}
