@@ -102,6 +102,15 @@ var Catalogue = []Defect{
 		Suite: [2]string{"./internal/engine", "Release"},
 	},
 	{
+		Name: "a release after an Extend is repeated only to the end of the first lease", Promise: "C11",
+		Edits: []Edit{{
+			"internal/engine/ownership.go",
+			"	o.lastsUntil(sent.Add(d))\n	until := o.r.Core.trustedUntil(sent, d)\n",
+			"	until := o.r.Core.trustedUntil(sent, d)\n",
+		}},
+		Suite: [2]string{"./internal/engine", "TestReleaseAfterAnExtendIsRepeatedToTheEndOfTheNewLease"},
+	},
+	{
 		Name: "a release that a fail-over forgets is not repeated", Promise: "C11",
 		Edits: []Edit{{
 			"internal/engine/ownership.go", "if c := o.r.Core; c.HasReplicas {", "if c := o.r.Core; c == nil {",
@@ -250,6 +259,13 @@ var Catalogue = []Defect{
 			"l.Need, l.Budgeted = len(l.Members)/2+1, true",
 			"l.Need, l.Budgeted = len(l.Members)/2, true",
 		}},
+	},
+	{
+		Name: "a member that is acquired again begins its minimum hold anew", Promise: "C28",
+		Edits: []Edit{{
+			"internal/joint/retake.go", "	fresh.JoinAs(o.h, o.since)\n", "	fresh.JoinAs(o.h, time.Now())\n",
+		}},
+		Suite: [2]string{"./internal/joint", "TestMinimumHoldOfAMemberThatComesLaterBeganWithTheJointHold"},
 	},
 	{
 		Name: "a takeover sends no notice", Promise: "C15",
