@@ -27,6 +27,7 @@ type history struct {
 	starts  map[int]int64    // when each process made its first call
 	others  []int            // processes of another build
 	exact   bool             // of a simulation: only its network takes time
+	takers  map[string][]*op // the operations on each name that may take over: takersOf fills it
 }
 
 // areOthersTooOld reports whether another build writes records without what the checks need: its acquisitions seem to
@@ -377,10 +378,25 @@ func sharePermits(a, b string) bool {
 	return false
 }
 
+// takersOf returns the operations on a name that may end holds of others.
+func (h *history) takersOf(name string) []*op {
+	if all, ok := h.takers[name]; ok {
+		return all
+	}
+	all := slices.DeleteFunc(slices.Clone(h.names[name]), func(o *op) bool {
+		return o.call.Do != opAdopt && o.call.Do != opReleaseID && o.call.Do != opForce
+	})
+	if h.takers == nil {
+		h.takers = map[string][]*op{}
+	}
+	h.takers[name] = all
+	return all
+}
+
 // takeovers returns the operations that may have ended a hold between two instants.
 func (h *history) takeovers(o *op, begin, end int64) (out []*op) {
 	for _, name := range o.call.Names {
-		for _, t := range h.names[name] {
+		for _, t := range h.takersOf(name) {
 			ends := t.ends(o) || t.ends(o.root) || h.mayHaveTaken(t, o)
 			if ends && t.effect().overlaps(begin, end) {
 				out = append(out, t)
@@ -413,7 +429,7 @@ func (h *history) keptPlace(o *op, name string) bool {
 // mayJoinAgain reports whether a grant may have been ended between two instants without its waiter having seen it.
 // The waiter then joins the queue again, behind others.
 func (h *history) mayJoinAgain(name string, begin, end int64) bool {
-	return slices.ContainsFunc(h.names[name], func(t *op) bool {
+	return slices.ContainsFunc(h.takersOf(name), func(t *op) bool {
 		return t.takesOver() && t.effect().overlaps(begin, end) && (t.call.Do == opForce || !h.wasTold(name, t))
 	})
 }

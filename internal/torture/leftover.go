@@ -280,10 +280,10 @@ func (r *round) lastLease(h *history) (end int64) {
 			end = max(end, i.end)
 		case o.call.Do == opAdopt && o.isOpen(), h.mayReturn(o, o.call.Names[0]):
 			end = max(end, o.call.At+int64(copyDelay)+longest)
-		case o.detached:
-			end = max(end, o.until)
 		case o.holds() && o.root.call.Owner != "" && (o.release == nil || o.release.outcome() != outcomeOK):
 			end = max(end, h.end+longest)
+		case o.detached:
+			end = max(end, o.until)
 		}
 	}
 	return end

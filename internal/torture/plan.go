@@ -104,9 +104,9 @@ func MakePlan(seed uint64) *Plan {
 	return p
 }
 
-// planFaults draws the faults: none in a quarter of the rounds, and else of one or two kinds.
+// planFaults draws the faults: none in a fifth of the rounds, and else of one or two kinds.
 func (p *Plan) planFaults(rng *rand.Rand) {
-	if rng.IntN(4) == 0 {
+	if rng.IntN(5) == 0 {
 		return
 	}
 	kinds := simulatedKinds()
@@ -115,7 +115,7 @@ func (p *Plan) planFaults(rng *rand.Rand) {
 		chosen = append(chosen, kinds[rng.IntN(len(kinds))])
 	}
 	span := p.Length - 2*time.Second
-	for range 1 + rng.IntN(4) {
+	for range 2 + rng.IntN(5) {
 		f := PlannedFault{
 			Kind: chosen[rng.IntN(len(chosen))], At: between(rng, 0, span), Length: between(rng, p.TTL/8, 2*p.TTL),
 			Process: rng.IntN(len(p.Processes)), Moment: aMoment(rng), Seed: rng.Uint64(),

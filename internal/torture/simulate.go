@@ -201,6 +201,7 @@ type simulatedProcess struct {
 	process  *process
 	index    int // of the plan
 	sessions sync.WaitGroup
+	names    map[int64][]string // of each operation, if they can be sampled
 }
 
 // startProcess starts a process of the plan, whose sessions begin with the first step that is due after an instant of
@@ -221,7 +222,7 @@ func (w *world) startProcess(i int, after time.Duration) error {
 		exited: make(chan struct{}), ready: make(chan struct{}), drained: make(chan struct{}), speaks: protocol,
 	}
 	sp := &simulatedProcess{
-		world: w, process: p, index: i,
+		world: w, process: p, index: i, names: map[int64][]string{},
 		worker: &worker{setup: s, clock: newClock(), simulated: w.net.Client(s.Process)},
 	}
 	p.child = sp
@@ -285,6 +286,13 @@ func (p *simulatedProcess) record(r record) {
 	}
 	pr.recorded = append(pr.recorded, r)
 	p.world.note(pr.id, &r)
+	switch {
+	case r.Kind == kindCall && slices.Contains(sampled, r.Primitive):
+		p.names[r.Op] = r.Names
+	case r.Kind == kindValid, r.Kind == kindReturn && r.Until != 0:
+		// A validity that is claimed now is compared with what Redis has now.
+		p.world.sampleNow(p.names[r.Op])
+	}
 }
 
 // note adds a record to the hash.
@@ -373,22 +381,27 @@ func (w *world) sample(ctx context.Context) {
 		}
 	}
 	for ctx.Err() == nil {
-		w.servers[0].Use(func(db *memredis.Server) {
-			at := monotonic()
-			for _, name := range names {
-				fields, left, ok := db.Peek(name)
-				if !ok {
-					continue
-				}
-				s := sample{name: name, before: at, after: at, until: at + int64(left)}
-				for _, f := range fields {
-					s.ids = append(s.ids, strings.TrimSuffix(f, ":write"))
-				}
-				r.samples = append(r.samples, s)
-			}
-		})
-		time.Sleep(sampling / 4)
+		w.sampleNow(names)
+		time.Sleep(sampling)
 	}
+}
+
+// sampleNow looks at some locks. It takes no time.
+func (w *world) sampleNow(names []string) {
+	w.servers[0].Use(func(db *memredis.Server) {
+		at := monotonic()
+		for _, name := range names {
+			fields, left, ok := db.Peek(name)
+			if !ok {
+				continue
+			}
+			s := sample{name: name, before: at, after: at, until: at + int64(left)}
+			for _, f := range fields {
+				s.ids = append(s.ids, strings.TrimSuffix(f, ":write"))
+			}
+			w.round.samples = append(w.round.samples, s)
+		}
+	})
 }
 
 // keepCommands keeps some commands that count, for sendCopies.
