@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -34,7 +35,9 @@ func build(ctx context.Context, library, dir string) ([]byte, error) {
 	file := filepath.Join(dir, "guest.wasm")
 	cmd := exec.CommandContext(ctx, "go", "build", "-o", file, guestPackage)
 	cmd.Dir = library
-	cmd.Env = append(os.Environ(), "GOOS=wasip1", "GOARCH=wasm", "CGO_ENABLED=0", "GOWORK=off")
+	flags := slices.DeleteFunc(strings.Fields(os.Getenv("GOFLAGS")), func(flag string) bool { return flag == "-race" })
+	cmd.Env = append(os.Environ(), "GOOS=wasip1", "GOARCH=wasm", "CGO_ENABLED=0", "GOWORK=off",
+		"GOFLAGS="+strings.Join(flags, " "))
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("building the simulation of %s: %w\n%s", library, err, bytes.TrimSpace(out))
 	}
