@@ -86,7 +86,7 @@ func parse(args []string, errs io.Writer) (o options, err error) {
 	flags.SetOutput(io.Discard)
 	seeds := flags.String("seeds", "1-100", "`RANGE` of seeds, such as 1-500")
 	seed := flags.String("seed", "", "one `SEED`: print all that happens in its round, too")
-	shrink := flags.String("shrink", "", "leave out what does not matter for the violation of a `SEED`, and print the rest")
+	shrink := flags.String("shrink", "", "leave out what does not matter for the failure of a `SEED`, and print the rest")
 	flags.StringVar(&o.library, "library", "..", "`DIRECTORY` of the checkout whose library is tested")
 	flags.DurationVar(&o.cpu, "cpu", 0, "end after so much processor time, a `DURATION` such as 60s (default: no limit)")
 	flags.BoolVar(&o.twice, "twice", false, "run each seed twice, and compare: a difference is a violation")

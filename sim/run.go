@@ -120,14 +120,15 @@ func (r *seeds) report(result *torture.Simulated, out io.Writer) {
 	r.done++
 	r.violations += len(result.Violations)
 	if r.single {
-		fmt.Fprintf(out, "%sseed %d: %d operations in %v of virtual time, hash %s\n", result.Log, result.Seed, result.Operations,
-			time.Duration(result.Virtual)*time.Millisecond, result.Hash)
+		fmt.Fprintf(out, "%sseed %d: %d operations in %v of virtual time, hash %s\n", result.Log, result.Seed,
+			result.Operations, time.Duration(result.Virtual)*time.Millisecond, result.Hash)
 	}
 	for _, v := range result.Violations {
 		printViolation(out, result.Seed, &v)
 	}
 	if r.failFast && r.violations > 0 {
-		fmt.Fprintf(out, "seed %d failed after %.1f s of processor time\n", result.Seed, (processorTime() - r.began).Seconds())
+		took := (processorTime() - r.began).Seconds()
+		fmt.Fprintf(out, "seed %d failed after %.1f s of processor time\n", result.Seed, took)
 	}
 	if r.html != "" {
 		if err := os.WriteFile(r.html, []byte(result.Page), 0o600); err != nil {

@@ -50,8 +50,8 @@ func shrink(ctx context.Context, g *guest, o options, out io.Writer) (int, error
 			return 0, err
 		}
 	}
-	fmt.Fprintf(out, "sim: 1 seeds, %d violations; %d steps and %d faults are left after %d runs\n", len(result.Violations),
-		s.countSteps(), len(s.plan.Faults), s.runs)
+	fmt.Fprintf(out, "%d steps and %d faults are left after %d runs\n", s.countSteps(), len(s.plan.Faults), s.runs)
+	fmt.Fprintf(out, "sim: 1 seeds, %d violations\n", len(result.Violations))
 	return len(result.Violations), nil
 }
 

@@ -201,8 +201,8 @@ func unsubscribing(kind int, word string) func(*Server, *Conn, []string) any {
 func (s *Server) pubsub(_ *Conn, args []string) any {
 	kind := 0
 	word := strings.ToLower(args[1])
-	if strings.HasPrefix(word, "shard") {
-		kind, word = 1, strings.TrimPrefix(word, "shard")
+	if plain, sharded := strings.CutPrefix(word, "shard"); sharded {
+		kind, word = 1, plain
 	}
 	switch word {
 	case "channels":

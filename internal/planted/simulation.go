@@ -40,7 +40,9 @@ var (
 )
 
 // find plants one defect, and returns the cells of the table that say what has found it; "" if nothing has.
-func (s *simulation) find(ctx context.Context, root string, d Defect, _ options) (cells string, _ time.Duration, err error) {
+func (s *simulation) find(ctx context.Context, root string, d Defect, _ options) (
+	cells string, _ time.Duration, err error,
+) {
 	dir, err := os.MkdirTemp("", "redlatch-planted-")
 	if err != nil {
 		return "", 0, err

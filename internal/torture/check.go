@@ -106,7 +106,8 @@ func (h *history) checkReturns() (out []Violation) {
 		}
 		late := time.Duration(o.ret.At - max(o.call.Bound, o.call.At))
 		// A goroutine that waits for long at times waits for a short time at many others, which nobody notices.
-		allowed := promptness + h.tolerance() + 2*h.overloaded(o.call.At, o.ret.At) + h.stopped(o.process, o.call.At, o.ret.At)
+		allowed := promptness + h.tolerance() + 2*h.overloaded(o.call.At, o.ret.At)
+		allowed += h.stopped(o.process, o.call.At, o.ret.At)
 		if h.isConnecting(o) {
 			allowed += connecting
 		}

@@ -43,7 +43,9 @@ func (h *history) story(violations []Violation) []string {
 	slices.SortStableFunc(all, func(a, b event) int { return cmp.Compare(a.at, b.at) })
 	// The violation is near the end of what it concerns, so the latest events stay.
 	kept := slices.Clone(all)
-	slices.SortStableFunc(kept, func(a, b event) int { return cmp.Or(cmp.Compare(a.rank, b.rank), -cmp.Compare(a.at, b.at)) })
+	slices.SortStableFunc(kept, func(a, b event) int {
+		return cmp.Or(cmp.Compare(a.rank, b.rank), cmp.Compare(b.at, a.at))
+	})
 	left := max(0, len(kept)-storyLines)
 	kept = kept[:len(kept)-left]
 	slices.SortStableFunc(kept, func(a, b event) int { return cmp.Compare(a.at, b.at) })
@@ -95,7 +97,8 @@ func (h *history) tell(o *op) string {
 	if !o.holds() {
 		return text
 	}
-	text += fmt.Sprintf(", id %s, held for %v", tail(o.ret.ID), time.Duration(o.claimEnd()-o.ret.At).Round(time.Millisecond))
+	held := time.Duration(o.claimEnd() - o.ret.At).Round(time.Millisecond)
+	text += fmt.Sprintf(", id %s, held for %v", tail(o.ret.ID), held)
 	switch {
 	case o.ended != nil && o.ended.Outcome == outcomeLost:
 		text += ", lost: " + o.ended.Reason

@@ -203,7 +203,8 @@ func (w *worker) close() error {
 		}
 	}
 	left := int64(0)
-	for tries := 0; tries < 50 && w.simulated == nil; tries++ { // a goroutine that has done its work may not have ended yet
+	// A goroutine that has done its work may not have ended yet. Simulated processes are checked together.
+	for tries := 0; tries < 50 && w.simulated == nil; tries++ {
 		if left = libraryGoroutines(); left == 0 {
 			break
 		}
