@@ -1,8 +1,9 @@
-// Package doc_test compiles and runs the Go code of the pages in this folder.
+// Package doc_test compiles and runs the Go code of the pages, and checks their links and the names in them.
 package doc_test
 
 import (
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -10,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/redlatch/redlatch/internal/redistest"
@@ -125,6 +127,56 @@ func TestFiguresAreThoseOfTheResults(t *testing.T) {
 			require.Contains(t, string(results), f, page)
 		}
 	}
+}
+
+// Links between the pages lead to files that exist, and to headings that exist.
+func TestLinksOfThePagesLeadSomewhere(t *testing.T) {
+	t.Parallel()
+	link := regexp.MustCompile(`\]\(([^)\s]+)\)`)
+	for path, text := range allPages(t) {
+		for _, found := range link.FindAllStringSubmatch(text, -1) {
+			target, anchor, _ := strings.Cut(found[1], "#")
+			if strings.Contains(target, "://") {
+				continue
+			}
+			file := path
+			if target != "" {
+				file = filepath.Join(filepath.Dir(path), target)
+			}
+			_, err := os.Stat(file)
+			if assert.NoError(t, err, "%s links to %s", path, found[1]) && anchor != "" {
+				page, err := os.ReadFile(file)
+				require.NoError(t, err)
+				assert.Contains(t, anchors(string(page)), anchor, "%s links to %s", path, found[1])
+			}
+		}
+	}
+}
+
+// allPages returns the text of each Markdown file of the repository, by its path.
+func allPages(t *testing.T) map[string]string {
+	t.Helper()
+	pages := map[string]string{}
+	require.NoError(t, filepath.WalkDir("..", func(path string, _ fs.DirEntry, err error) error {
+		if err != nil || filepath.Ext(path) != ".md" {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		pages[path] = string(text)
+		return err
+	}))
+	return pages
+}
+
+// anchors returns the anchors that GitHub gives to the headings of a page.
+func anchors(page string) (all []string) {
+	heading := regexp.MustCompile("(?m)^#+ (.*)$")
+	notInAnchors := regexp.MustCompile(`[^\p{L}\p{N} _-]`)
+	for _, found := range heading.FindAllStringSubmatch(page, -1) {
+		text := notInAnchors.ReplaceAllString(strings.ToLower(found[1]), "")
+		all = append(all, strings.ReplaceAll(text, " ", "-"))
+	}
+	return all
 }
 
 func unindented(t *testing.T, path string) string {
