@@ -37,7 +37,7 @@ func TestPagesNameTestsThatExist(t *testing.T) {
 func TestConformanceNamesSubtestsThatExist(t *testing.T) {
 	t.Parallel()
 	source := testSources(t)
-	page, err := os.ReadFile("conformance.md")
+	page, err := os.ReadFile("../tests/contract/conformance.md")
 	require.NoError(t, err)
 	for line := range strings.Lines(string(page)) {
 		if !strings.HasPrefix(line, "| ") {

@@ -31,7 +31,7 @@ func (s *situation) primitives() []string {
 }
 
 // TestMatrix shares each primitive between Go and Java in each situation. The results are printed at
-// the end of the run. The flag -matrix writes them into the documentation.
+// the end of the run. The flag -matrix writes them into a page, such as matrix.md.
 func TestMatrix(t *testing.T) {
 	for _, setup := range setups {
 		t.Run(short(setup.title), func(t *testing.T) {

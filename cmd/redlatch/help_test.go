@@ -143,10 +143,9 @@ func TestCompletion(t *testing.T) {
 func TestExamplesOfThePages(t *testing.T) {
 	t.Parallel()
 	for page, sections := range map[string]map[string]func(*testing.T) (addr string){
-		"cli.md":                    {"": anyServer},
-		"cli-watch-doctor-bench.md": {"redlatch watch": anyServer, "redlatch doctor": anyServer, "redlatch bench": anyServer},
-		"setup.md":                  {"": func(t *testing.T) string { return redistest.Fresh(t).Addr() }},
-		"../README.md":              {"": anyServer},
+		"cli.md":       {"": anyServer},
+		"setup.md":     {"": func(t *testing.T) string { return redistest.Fresh(t).Addr() }},
+		"../README.md": {"": anyServer},
 		"runbooks.md": {
 			"A lock that seems stuck":           withAHeldLock,
 			"A semaphore that gives no permits": withoutPermits,
