@@ -129,6 +129,28 @@ func TestFiguresAreThoseOfTheResults(t *testing.T) {
 	}
 }
 
+// The lines that judge.md tells the reader to change are in the files that it names before them, once each.
+func TestBreaksOfThePageApply(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("judge.md")
+	require.NoError(t, err)
+	named := regexp.MustCompile("`([\\w/]+\\.(?:go|lua))`")
+	parts := strings.Split(string(page), "```diff\n")
+	require.Greater(t, len(parts), 5)
+	for i, part := range parts[1:] {
+		files := named.FindAllStringSubmatch(parts[i], -1)
+		file := files[len(files)-1][1]
+		text, err := os.ReadFile("../" + file)
+		require.NoError(t, err)
+		block, _, _ := strings.Cut(part, "```")
+		for line := range strings.Lines(block) {
+			if old, removed := strings.CutPrefix(line, "-"); removed {
+				assert.Equal(t, 1, strings.Count(string(text), old), "%s: %s", file, old)
+			}
+		}
+	}
+}
+
 // Links between the pages lead to files that exist, and to headings that exist.
 func TestLinksOfThePagesLeadSomewhere(t *testing.T) {
 	t.Parallel()
