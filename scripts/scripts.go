@@ -15,6 +15,28 @@
 // A script whose owner id belongs to one acquisition alone writes the wanted state. Where the wire
 // format counts, or where a copy would take what was given back, a key of the same slot remembers the
 // request for [Runner.Memory]. doc/decisions/late-copies.md says which script relies on what.
+//
+// # Mutexes
+//
+// Each part of a runner has a mutex: contact, punctual, hooks, prober, batcher, patientAttempts,
+// Runner itself, places, shards and slotMap. All of them are innermost, with one exception:
+//
+//	shards.mu -> hooks.mu
+//
+// None of them is held while a command is sent, while [Runner.OnReturn]'s func runs, or while a hook
+// of the application runs. But the caller of a command may hold mutexes of its own: package engine
+// holds Ownership.wire around commands. So a hook of the client of go-redis must not release a hold
+// of the same ownership, or nest under one. That is the only case in which code of the user runs
+// while a mutex is held.
+//
+// # Goroutines
+//
+// Runner.running counts the calls and the goroutines of a runner: attempts that outlive their call,
+// the workers of the batchers, dials of the probers, and readings of the slot map. They end with the
+// timeout of a command. A patient attempt ends with the validity of its leases, or when the runner
+// closes. [Runner.Close] waits for all of them, but not for an attempt that is stuck in code of the
+// application. After [Runner.Stop] there are no more retries, and all commands share one deadline,
+// which is one command timeout away.
 package scripts
 
 import (
