@@ -45,4 +45,22 @@
 //   - does not name the channel when the server refuses one.
 //
 // The client's hooks do not see these connections.
+//
+// # Mutexes
+//
+// A mutex on the left may be held while a mutex on its right is taken.
+//
+//	Subscription.calling -> whatever the listener takes
+//
+// Subscription.calling is held while the listener runs, and [Subscription.Close] takes it to wait for
+// the listener. So a caller must not hold a mutex that its listener takes while it closes a
+// subscription. Hub.mu and the mutex of unasked are innermost. Hub.mu is never held during I/O, or
+// while a listener or the log handler runs.
+//
+// # Goroutines
+//
+// Hub.tasks counts them: two for each link, one that places channels, and one that chooses the
+// router. Dialing a server takes further goroutines, which end with the dial. They end when the
+// context of the hub is cancelled, and [Hub.Close] waits for them. The timers of a link only take
+// Hub.mu and return.
 package pubsub
