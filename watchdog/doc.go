@@ -52,6 +52,10 @@
 // # Goroutines
 //
 // There is one scheduler, from the first Keep until no lease is left. Each call of Renew in flight
-// has a goroutine, and so has each round of events that the scheduler delivers. [Dog.Close] waits
-// for all of them.
+// has a goroutine, and so has each round of events that the scheduler delivers. Dog.wg counts them.
+// They end when the context of the Dog is cancelled, and [Dog.Close] waits for all of them.
+//
+// # Mutexes
+//
+// Dog.mu is the only one, and it is innermost. It is never held while a keeper or Renew runs.
 package watchdog
