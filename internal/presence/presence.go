@@ -6,8 +6,21 @@
 //	redlatch_client:{<tag>}  string: the client's name, with a TTL of 30 s
 //	redlatch_holder:{<tag>}  channel: notices of takeovers, and requests for locks that linger
 //
-// One goroutine per client does both. It starts with the first hold or waiter, and ends when the client
-// has been idle for a while, or closes.
+// # Goroutines
+//
+// One goroutine per client does both. It starts with the first hold or waiter, and ends when the
+// client has been idle for a while, or closes. Further goroutines write the name, ask about holds,
+// and read and send notices and requests. Core.Spawn of package engine starts all of them, and Close
+// of the client waits for them.
+//
+// # Mutexes
+//
+// A mutex on the left may be held while a mutex on its right is taken. No other pair is nested.
+//
+//	Presence.mu -> Core.mu of package engine, Hub.mu of package pubsub
+//	asking.mu   -> Core.mu
+//
+// # Files
 //
 //	presence.go   the name, the subscriptions, and the goroutine
 //	notices.go    takeovers: announced, and checked by the client that held
