@@ -10,6 +10,12 @@
 // attempts at once, and begins those anew that are still stuck.
 //
 // A silent server delays no duty of another one.
+//
+// # Mutexes and goroutines
+//
+// Lanes.mu is held while the caller's spawn func runs, which starts a goroutine for each attempt. So
+// it may be held while a mutex of spawn is taken, but no other one. The timer of a lane takes Lanes.mu,
+// and returns.
 package duty
 
 import (
