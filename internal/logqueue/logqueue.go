@@ -1,6 +1,9 @@
 // Package logqueue keeps a log handler from delaying anything. A handler is code of the user, and may be slow, or
 // block for ever. All packages of a client log to one [Queue], which stores the records. One goroutine passes them on
-// to the handler, in order.
+// to the handler, in order. It runs while there are records, and [Queue.Close] waits for it. If the
+// handler never returns, that goroutine is left behind.
+//
+// Queue.mu is innermost. It is never held while the handler runs.
 package logqueue
 
 import (
