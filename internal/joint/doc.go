@@ -32,4 +32,10 @@
 //	Ownership.mu -> engine's Hold.mu
 //
 // The mutex in red.Subscribe is innermost.
+//
+// # Goroutines
+//
+// Core.Spawn of package engine starts all of them: the attempts for the members of a red lock, the
+// questions to several members, the attempts to acquire a forgotten member again, and the commands
+// that give up reservations. Close of the client waits for them.
 package joint
