@@ -25,6 +25,19 @@ import (
 // The client: its options, and the parts that it puts together. The engine core waits, holds and works
 // in the background. It knows no Redis, so [New] gives it functions for that. The runner sends all
 // commands. The hub has the subscriptions. The presence keeps the client's name and hears of takeovers.
+//
+// Mutexes: a mutex on the left may be held while a mutex on its right is taken. No other pair of this
+// package is nested.
+//
+//	Locker.local  -> any other; it is a channel, which is full while the Locker is locked
+//	fairQueues.mu -> Contact.mu and Core.mu of package engine, Hub.mu of package pubsub
+//
+// Keyed.mu and multiListener.mu are innermost. The package comments of engine, joint, presence, duty,
+// logqueue, scripts, pubsub and watchdog list their mutexes and goroutines. The observer is called
+// with no mutex held, except Locker.local.
+//
+// Goroutines: Core.Spawn of package engine starts all of them. They refresh the fair queues, and renew
+// one by one the leases of a batch that Redis has refused.
 
 // noCopy makes `go vet` report copies of the types that contain it.
 type noCopy struct{}
