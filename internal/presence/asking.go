@@ -11,36 +11,37 @@ import (
 	"github.com/redlatch/redlatch/watchdog"
 )
 
-// A Redis that comes back may have forgotten everything: a restart without data, or a failover, so the client
-// then asks it about all holds at once. Otherwise a renewed hold would learn of its loss at its next renewal,
-// and one with a fixed lease never. After questions about every hold it repeats its latest releases, which Redis
-// may have forgotten, too ([engine.Core.RepeatReleases]). These are the occasions:
+// A Redis that comes back may have forgotten everything, because of a restart without data or a failover. So the
+// client then asks it about all holds at once. Otherwise a renewed hold would learn of its loss only at its next
+// renewal, and a hold with a fixed lease never. After questions about every hold, the client repeats its latest
+// releases, which Redis may have forgotten, too ([engine.Core.RepeatReleases]). These are the occasions:
 //
-//   - The connection of the client's takeover notices was made again: every hold.
-//   - A command is answered after one that found the connection broken ([scripts.Runner.OnReturn]): every hold.
-//   - A name has another server than when the client released it: every hold.
-//   - The client begins to listen for takeover notices: the holds of that tag. They are older than the
+//   - The connection of the client's takeover notices was made again. The client asks about every hold.
+//   - A command is answered after a command that found the connection broken ([scripts.Runner.OnReturn]). The client
+//     asks about every hold.
+//   - A name has another server than when the client released it. The client asks about every hold.
+//   - The client begins to listen for takeover notices. It asks about the holds of that tag. They are older than the
 //     connection, so Redis may have restarted in between. That is unlikely, so a plain command looks first.
 //
 // Renewed holds are asked about by a renewal, which the watchdog makes at once. The question about a fixed
-// lease is a renewal for less than it lasts anyway, so it changes nothing. One command asks about up to
-// [watchdog.Batch] holds. There is one goroutine that asks (runAsking), with a few workers. Occasions that come
-// while it runs count as one.
+// lease is a renewal for a shorter time than the lease lasts anyway, so it changes nothing. One command asks about
+// up to [watchdog.Batch] holds. There is one goroutine that asks (runAsking), with a few workers. Occasions that
+// come while it runs count as one.
 
 const (
-	askEvery   = 500 * time.Millisecond // between the beginnings of two rounds of questions
-	askTimeout = time.Second            // for a question to be sent
-	askWorkers = 8                      // questions in flight
-	askAtMost  = 30 * time.Second       // for all questions of one occasion
-	askSilence = askWorkers             // questions in a row without an answer that end a round
+	askEvery   = 500 * time.Millisecond // the least time between the beginnings of two rounds of questions
+	askTimeout = time.Second            // bounds one question
+	askWorkers = 8                      // how many questions may be in flight
+	askAtMost  = 30 * time.Second       // bounds all questions of one occasion
+	askSilence = askWorkers             // a round ends after so many questions in a row without an answer
 )
 
 // asking is the part of a presence that asks about holds.
 type asking struct {
 	mu      sync.Mutex // guards the rest
-	running bool       // run runs
-	all     bool       // about all holds
-	tags    []string   // about the holds of these tags
+	running bool       // the goroutine (runAsking) is running
+	all     bool       // it is to ask about all holds
+	tags    []string   // it is to ask about the holds of these tags
 }
 
 // AskAll asks about every hold, in the background. It does not block. Any goroutine may call it.
@@ -64,8 +65,8 @@ func (p *Presence) ask(add func(*asking)) {
 func (p *Presence) runAsking() {
 	a := &p.asking
 	for {
-		// The occasions are taken, and running is set, in one step, so an occasion that comes now is either seen in the
-		// next turn, or starts another goroutine.
+		// The occasions are taken and running is set in one step. So an occasion that comes now is either seen in the
+		// next round, or starts another goroutine.
 		a.mu.Lock()
 		all, tags := a.all, a.tags
 		a.all, a.tags = false, nil
@@ -85,7 +86,7 @@ func (p *Presence) runAsking() {
 		if all {
 			p.core.RepeatReleases()
 		}
-		// A connection that breaks again and again is an occasion each time. A pause bounds what that costs.
+		// A connection that breaks again and again is an occasion each time. The pause limits the cost.
 		engine.Pause(context.Background(), askEvery-time.Since(began), p.core.Stopping())
 		if p.core.IsStopping() {
 			return
@@ -105,7 +106,7 @@ func (p *Presence) forgotten(owned []*engine.Ownership) (suspects []*engine.Owne
 		}
 		replies, _ := p.Runner.Reads(ctx, probes...)
 		for i, o := range chunk {
-			// Without a reply nothing is known, so the question proper must answer.
+			// Without a reply nothing is known, so the renewal or the question must find out.
 			if i >= len(replies) || replies[i] == nil || replies[i] == int64(0) {
 				suspects = append(suspects, o)
 			}
@@ -120,7 +121,7 @@ func (p *Presence) forgotten(owned []*engine.Ownership) (suspects []*engine.Owne
 func (p *Presence) askAbout(owned []*engine.Ownership) {
 	ctx, cancel := context.WithTimeout(context.Background(), askAtMost)
 	defer cancel()
-	for _, pause := range append(verifyPauses[:], 0) { // none after the last round
+	for _, pause := range append(verifyPauses[:], 0) { // no pause after the last round
 		if owned = p.askRound(ctx, owned); len(owned) == 0 {
 			return
 		}
@@ -132,8 +133,8 @@ func (p *Presence) askAbout(owned []*engine.Ownership) {
 // until its workers have ended. If Redis does not answer at all, they stop soon.
 func (p *Presence) askRound(ctx context.Context, owned []*engine.Ownership) (unanswered []*engine.Ownership) {
 	batches := questionsAbout(owned)
-	var next, silent atomic.Int64 // the next batch; questions in a row without an answer
-	var workers sync.WaitGroup    // they end before runAsking, which Close waits for
+	var next, silent atomic.Int64 // the number of the next batch, and of the questions in a row without an answer
+	var workers sync.WaitGroup    // the workers end before runAsking, and Close waits for that
 	for range min(askWorkers, len(batches)) {
 		workers.Go(func() {
 			for silent.Load() < askSilence && ctx.Err() == nil {
@@ -166,12 +167,12 @@ func (p *Presence) askRound(ctx context.Context, owned []*engine.Ownership) (una
 type question struct {
 	group  any
 	asks   []watchdog.Ask
-	states []watchdog.State // the answer
+	states []watchdog.State // the answer to each ask
 }
 
 // questionsAbout divides ownerships into batches. It leaves out those whose holds have ended.
 func questionsAbout(owned []*engine.Ownership) (batches []*question) {
-	open := map[any]*question{} // by group, with room for more
+	open := map[any]*question{} // by group: the question that has room for more
 	seen := make(map[*engine.Ownership]bool, len(owned))
 	for _, o := range owned {
 		left := o.ValidFor()
@@ -186,7 +187,7 @@ func questionsAbout(owned []*engine.Ownership) (batches []*question) {
 			open[group] = q
 			batches = append(batches, q)
 		}
-		// The server keeps the lease for longer than that: a margin longer.
+		// The server keeps the lease for longer than that, by the safety margin.
 		q.asks = append(q.asks, watchdog.Ask{Keeper: o, TTL: max(left.Truncate(time.Millisecond), time.Millisecond)})
 	}
 	return batches
@@ -197,7 +198,7 @@ func questionsAbout(owned []*engine.Ownership) (batches []*question) {
 func (p *Presence) askOnce(ctx context.Context, q *question) bool {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
-	// The error says no more than the states: what it concerns is Unknown, and is asked about again.
+	// The error says no more than the states: the leases that it concerns are Unknown, and are asked about again.
 	q.states, _ = p.Renew(ctx, q.group, q.asks)
 	for i, state := range q.states {
 		if state == watchdog.Lost {

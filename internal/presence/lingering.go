@@ -9,28 +9,28 @@ import (
 )
 
 // How clients ask for locks that linger ([WithLinger]). A waiter that was refused by a holder that may linger
-// publishes "ask\n<raw name>\n<id>" on the channel of the holder's client, the one that takeovers use. That client
-// gives the lock up, or frees it with its next release. An ask proves nothing: a forged one costs a release.
+// publishes "ask\n<raw name>\n<id>" on the channel of the holder's client, which takeovers use as well. That client
+// gives the lock up, or frees it with its next release. An ask proves nothing, so a forged one only costs a release.
 //
-// The client listens before a lock may linger, and until it is idle. If the subscription is refused, nothing
+// The client listens before a lock may linger, and until it is idle. If the subscription is refused, no lock
 // lingers.
 
-// askPrefix begins a message that asks. No kind of lock is called so.
+// askPrefix begins a message that asks for a lock. No kind of lock has this name.
 const askPrefix = "ask\n"
 
 const (
 	// hearLimit is how long the first release that could leave a lock behind waits for the subscription.
 	hearLimit = 50 * time.Millisecond
-	askAgain  = 500 * time.Millisecond // the same holder is not asked again before
-	maxAsks   = 10_000                 // that wait to be read, in case somebody floods the channel
+	askAgain  = 500 * time.Millisecond // the same holder is not asked again within this time
+	maxAsks   = 10_000                 // the number of asks that wait to be read, in case somebody floods the channel
 )
 
 // lingering is the part of a presence that concerns locks that linger. presence.mu guards what is not atomic.
 type lingering struct {
 	hears     atomic.Bool // the subscription to the client's own channel is confirmed, and locks may linger
 	hearing   bool        // that subscription stays until the client is idle
-	asks      []string    // not read yet: "<raw name>\n<id>"
-	lastAsk   string      // the last one that was sent
+	asks      []string    // the asks that have not been read yet, each as "<raw name>\n<id>"
+	lastAsk   string      // the last ask that was sent
 	lastAskAt engine.Instant
 }
 
@@ -57,7 +57,7 @@ func (p *Presence) CanLinger(ctx context.Context) bool {
 	if l == nil {
 		return false
 	}
-	// The limit counts from the subscription: if Redis is slow to confirm it, one release waits, not each.
+	// The limit counts from the subscription. So if Redis is slow to confirm it, only one release waits.
 	if left := hearLimit - time.Duration(p.now()-l.since); left > 0 {
 		engine.Pause(ctx, left, l.sub.Confirmed())
 	}
@@ -95,7 +95,7 @@ func (p *Presence) readAsks() {
 	for _, ask := range asks {
 		wanted[ask] = true
 	}
-	// One walk over the holds answers all asks. key is used again, because most clients have more holds than asks.
+	// One walk over the holds answers all asks. key is reused, because most clients have more holds than asks.
 	var key []byte
 	p.core.Wanted(func(h *engine.Hold) bool {
 		key = append(append(append(key[:0], p.Prefix...), h.Resource().Name...), '\n')

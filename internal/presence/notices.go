@@ -11,12 +11,12 @@ import (
 	"github.com/redlatch/redlatch/pubsub"
 )
 
-// A takeover is what ForceRelease, ReleaseID or Adopt does to a holder. The client that did it publishes
+// A takeover is what ForceRelease, ReleaseID or Adopt does to a holder. The client that made the call publishes
 // a notice on the channel of the holder's client: "<kind>\n<raw name>\n<id>". The holder's client then
-// asks Redis whether it still has the hold (verify). A notice proves nothing: a forged one costs a check.
-// If a notice is lost, the next renewal finds the loss.
+// asks Redis whether it still has the hold (verify). A notice proves nothing, so a forged one only costs a
+// check. If a notice is lost, the next renewal finds the loss.
 //
-// The first half of this file sends notices, the second half reads them. presence.go subscribes.
+// The first half of this file sends notices, and the second half reads them. presence.go subscribes.
 
 // Announce notifies the clients of these ids that they may have lost a lock, or permits, of that kind and name on
 // the wire. It is best effort, and does not block. A goroutine of the core sends the notices, for noticeTimeout at
@@ -31,7 +31,7 @@ func (p *Presence) Announce(ctx context.Context, kind, name string, ids []string
 		defer cancel()
 		for batch := range slices.Chunk(notices, pipelined) {
 			if _, err := p.Runner.Commands(ctx, batch...); err != nil {
-				return // the others would probably fail, too, and holders find the loss with their next renewal
+				return // the others would probably fail, too; the holders find the loss with their next renewal
 			}
 		}
 	})
@@ -63,7 +63,7 @@ const noticeTimeout = time.Second
 // Receive is the listener of a tag's channel. A goroutine of the hub calls it, so it must not block: it
 // only queues the notice. The first notice in the queue starts a goroutine that reads all of them.
 func (p *Presence) Receive(sig pubsub.Signal) {
-	if sig.Resubscribed { // a notice or an ask may have been missed, and Redis may have forgotten all holds
+	if sig.Resubscribed { // a notice or a request may have been missed, and Redis may have forgotten all holds
 		p.core.EndLingering()
 		p.AskAll()
 		return
@@ -87,20 +87,20 @@ func (p *Presence) Receive(sig pubsub.Signal) {
 
 // Bounds of the notices of one client. Further ones are dropped: the next renewal finds the loss.
 const (
-	maxNotice      = 16 << 10 // bytes of a notice to which further ids are added
-	maxNotices     = 10_000   // that wait to be read, in case somebody floods the channel
-	maxNoticeBytes = 1 << 20  // of all waiting notices
+	maxNotice      = 16 << 10 // the length, in bytes, from which on no further ids are added to a notice
+	maxNotices     = 10_000   // the number of notices that wait to be read, in case somebody floods the channel
+	maxNoticeBytes = 1 << 20  // the total length of the notices that wait to be read
 )
 
 // readNotices checks the holds that the queued notices name. It walks the client's holds once, however many
 // notices there are. A notice with an unknown name or id matches no hold. The kind only says how to read
-// the ids: the client that took the lock over may use it as another kind.
+// the ids, because the client that took the lock over may use it as another kind.
 func (p *Presence) readNotices() {
 	p.mu.Lock()
 	notices := p.unread
 	p.unread, p.unreadBytes = nil, 0
 	p.mu.Unlock()
-	// The parts are not joined: a notice could have many ids for a long name.
+	// The name and the id are not joined, because a notice could have many ids for a long name.
 	type holder struct {
 		hold string // "<raw name>\n<id>", of a lock; "<raw name>\n" of permits
 		id   string // of a permit
@@ -109,7 +109,7 @@ func (p *Presence) readNotices() {
 	for _, notice := range notices {
 		kind, rest, _ := strings.Cut(notice, "\n")
 		if p.ManyIDs(kind) {
-			at := strings.LastIndexByte(rest, '\n') + 1 // 0: there is no name, so no hold matches
+			at := strings.LastIndexByte(rest, '\n') + 1 // 0 if there is no name; then no hold matches
 			name, ids := rest[:at], rest[at:]
 			for id := range strings.SplitSeq(ids, ",") {
 				named[holder{name, id}] = true
@@ -135,8 +135,8 @@ func (p *Presence) readNotices() {
 	})
 }
 
-// checkHolds starts a check (verify) of each ownership with a hold for which match is true. If one is being
-// checked already, it will be checked once more.
+// checkHolds starts a check (verify) of each ownership with a hold for which match is true. An ownership that
+// is being checked already will be checked once more.
 func (p *Presence) checkHolds(match func(*engine.Hold) bool) {
 	for _, o := range p.core.LeasedOwnerships(match) {
 		p.mu.Lock()
@@ -157,15 +157,15 @@ var verifyPauses = [...]time.Duration{
 	10 * time.Millisecond, 50 * time.Millisecond, 200 * time.Millisecond, 600 * time.Millisecond,
 }
 
-// verify asks Redis whether o still holds, and ends its holds if not. At most one check of o is in flight,
-// however many notices come. If Redis does not answer, verify repeats the question for about a second;
-// after that the next renewal finds a loss. It runs in a goroutine of the core, which ends with the last
-// answer or when the core stops.
+// verify asks Redis whether o still holds the lock, and ends its holds if it does not. At most one check of o
+// is in flight, however many notices come. If Redis does not answer, verify repeats the question for about a
+// second. After that, the next renewal finds a loss. verify runs in a goroutine of the core, which ends with
+// the last answer or when the core stops.
 func (p *Presence) verify(o *engine.Ownership) {
 	tries := 0
 	for {
 		err := o.Verify(context.Background())
-		// In one step with the deletion below: a notice that comes later finds no check, and starts one.
+		// The mutex is held until the deletion below, so that a notice that comes later finds no check, and starts one.
 		p.mu.Lock()
 		again := p.suspects[o]
 		switch {

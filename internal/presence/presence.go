@@ -54,16 +54,16 @@ const (
 // Times of the presence. A hold that is older than listenAfter, plus the time of one subscribe command,
 // learns of a takeover at once.
 const (
-	nameAfter    = 100 * time.Millisecond // a client that holds or waits for less never writes its name
+	nameAfter    = 100 * time.Millisecond // a client that holds or waits for a shorter time never writes its name
 	listenAfter  = 700 * time.Millisecond
 	lookEvery    = 250 * time.Millisecond // pause between looks; shorter than listenAfter: see Presence.Wake
-	confirmPause = 50 * time.Millisecond  // the same while a subscription is not confirmed
-	listenRetry  = time.Minute            // after a refused subscription
-	idleAfter    = time.Second            // an idle client deletes its name then
+	confirmPause = 50 * time.Millisecond  // the pause between looks while a subscription is not confirmed
+	listenRetry  = time.Minute            // the pause after a refused subscription
+	idleAfter    = time.Second            // a client that is idle for so long deletes its name
 	nameTTL      = 30 * time.Second
 	nameRefresh  = nameTTL / 3
 	nameRetry    = time.Second
-	nameTimeout  = 5 * time.Second        // of writing it
+	nameTimeout  = 5 * time.Second        // bounds the writing of the name
 	nameRead     = 500 * time.Millisecond // bounds how long Info waits for names
 	NoticeLimit  = 100 * time.Millisecond // bounds how long a call waits for best-effort work
 	pipelined    = 100                    // commands in one pipeline
@@ -84,8 +84,8 @@ func tagged(prefix, tag string) string { return prefix + ":{" + tag + "}" }
 // Config is what a presence needs of its client. It does not change.
 type Config struct {
 	ID     string // the client's uuid
-	Name   string // "": the client does not show who it is
-	Prefix string // of every name on the wire
+	Name   string // the name to show; "" if the client does not show who it is
+	Prefix string // the prefix of every name on the wire
 
 	Runner *scripts.Runner
 	Hub    *pubsub.Hub
@@ -107,28 +107,28 @@ type Presence struct {
 	core *engine.Core
 	tag  string
 
-	running atomic.Bool  // run runs
-	waiting atomic.Int64 // acquisitions that wait
+	running atomic.Bool  // the goroutine (run) is running
+	waiting atomic.Int64 // the number of acquisitions that wait
 	since   atomic.Int64 // the instant at which the first of them began to wait
 
-	// Only run uses these.
-	idleSince engine.Instant // since when the client neither holds nor waits; 0: it does
+	// Only run uses these fields.
+	idleSince engine.Instant // the instant since which the client neither holds nor waits; 0 while it does
 	unheard   bool           // a subscription that holds need is not confirmed yet
 
-	asking asking // about all holds, when Redis comes back
+	asking asking // asks about all holds when Redis comes back
 
 	mu          sync.Mutex                 // guards the rest
 	subs        map[string]*listening      // by tag
-	notBefore   engine.Instant             // no subscription is tried before; one was refused
+	notBefore   engine.Instant             // one was refused, so none is tried before this instant
 	closed      bool                       // no more names are written
 	written     bool                       // the name may be in Redis
-	writing     chan struct{}              // closed when the write under way has ended; nil: there is none
-	due         engine.Instant             // when the name is to be written again
-	warned      bool                       // a refused name has been logged
-	unread      []string                   // notices of takeovers
-	unreadBytes int                        // in unread
-	suspects    map[*engine.Ownership]bool // under check; true: to be checked once more
-	lingering                              // locks that linger: see lingering.go
+	writing     chan struct{}              // closed when the write under way has ended; nil if there is none
+	due         engine.Instant             // the instant at which the name is to be written again
+	warned      bool                       // a refusal of the name has been logged
+	unread      []string                   // the notices of takeovers that have not been read yet
+	unreadBytes int                        // the total length of unread
+	suspects    map[*engine.Ownership]bool // the ownerships under check; true if one is to be checked once more
+	lingering                              // the locks that linger: see lingering.go
 }
 
 // New returns the presence of a client. It sends nothing.
@@ -147,8 +147,8 @@ func (p *Presence) Wake() {
 	}
 }
 
-// WaitBegan and waitEnded are called for each acquisition that waits, in its caller's goroutine. They count
-// waiters, so that the name is shown for clients that wait but hold nothing.
+// WaitBegan and WaitEnded are called for each acquisition that waits, in the goroutine of its caller. They
+// count the waiters, so that the name is also shown for a client that waits but holds nothing.
 func (p *Presence) WaitBegan() {
 	if p.waiting.Add(1) == 1 {
 		p.since.Store(int64(p.now()))
@@ -161,8 +161,8 @@ func (p *Presence) WaitEnded() { p.waiting.Add(-1) }
 
 func (p *Presence) now() engine.Instant { return p.core.Instant(time.Now()) }
 
-// run is the presence's one goroutine; wake starts it. It looks when something is due, and at least every
-// lookEvery. It ends in rest, when the client is idle, or when the core stops its background work.
+// run is the goroutine that Wake starts. It looks when something is due, and at least every lookEvery. It
+// ends when rest finds that the client is idle, or when the core stops its background work.
 func (p *Presence) run() {
 	timer := time.NewTimer(nameAfter) // nothing is due earlier
 	defer timer.Stop()
@@ -181,10 +181,10 @@ func (p *Presence) run() {
 }
 
 // look does what is due: it subscribes for holds that last, and has the name written. It returns the time
-// until the next look; 0: the client has been idle for long enough.
+// until the next look, or 0 if the client has been idle for long enough.
 func (p *Presence) look() time.Duration {
 	if !p.hears.Load() {
-		p.core.EndLingering() // a lock that began to linger when the subscription ended: see rest
+		p.core.EndLingering() // a lock may have begun to linger when the subscription ended: see rest
 	}
 	now := p.now()
 	tags, oldest, next := p.core.HoldTags(now, listenAfter)
@@ -209,25 +209,25 @@ func (p *Presence) look() time.Duration {
 	return time.Duration(max(next-now, engine.Instant(time.Millisecond)))
 }
 
-// rest prepares the end of the goroutine of an idle client. It reports whether run should end. A hold or
-// waiter that came meanwhile may have found it running, and so has not started another one, so rest looks
-// once more after it has cleared the flag.
+// rest prepares the end of the goroutine of an idle client. It reports whether run should end. A hold or a
+// waiter that came meanwhile may have found the goroutine running, and has then not started another one. So
+// rest looks once more after it has cleared the flag.
 func (p *Presence) rest() bool {
 	p.idleSince = 0
 	p.mu.Lock()
 	p.hearing = false // no lock lingers now: it would count as a hold
 	p.mu.Unlock()
 	p.listen(nil)
-	p.erase() // may take a moment, in which holds come
+	p.erase() // this may take a moment, in which holds come
 	p.running.Store(false)
 	_, oldest, _ := p.core.HoldTags(p.now(), listenAfter)
 	busy := oldest != engine.Never || p.waiting.Load() > 0
 	return !busy || !p.running.CompareAndSwap(false, true) // another goroutine has been started
 }
 
-// show starts to write the name when it is due, and returns when it is due next. The client holds or waits
-// since busy. At most one write is in flight. write sets when the next one is due, and the following look
-// finds that.
+// show starts to write the name when it is due, and returns when it is due next. The client has held or
+// waited since busy. At most one write is in flight. write sets when the next one is due, and the look after
+// it finds that.
 func (p *Presence) show(now, busy engine.Instant) engine.Instant {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -256,7 +256,7 @@ func (p *Presence) write(done chan struct{}) {
 	p.mu.Lock()
 	switch {
 	case failed == nil:
-	case failed.Outcome != scripts.Executed: // Redis has not refused it, so it may work soon
+	case failed.Outcome != scripts.Executed: // Redis has not refused the name, so writing it may work soon
 		pause = nameRetry
 	case !p.warned:
 		p.warned, warn = true, true
@@ -265,13 +265,13 @@ func (p *Presence) write(done chan struct{}) {
 	p.due = p.core.Instant(time.Now().Add(pause))
 	p.mu.Unlock()
 	close(done)
-	if warn { // without the mutex: a handler may call back
+	if warn { // without the mutex, because a handler may call back
 		p.Logger.Warn("client name refused", slog.String("key", tagged(ClientName, p.tag)), slog.Any("error", err))
 	}
 }
 
-// erase deletes the name. It is best effort, and not tried while Redis does not answer. If it fails, the
-// TTL ends the name.
+// erase deletes the name. It is best effort, and it sends nothing while Redis does not answer. If it fails,
+// the name disappears when its TTL ends.
 func (p *Presence) erase() {
 	p.mu.Lock()
 	written, writing := p.written, p.writing
@@ -287,7 +287,7 @@ func (p *Presence) erase() {
 		select {
 		case <-writing:
 		case <-ctx.Done():
-			return // a deletion could overtake the write
+			return // the deletion could overtake the write
 		}
 	}
 	// Not DEL, which go-redis may split among the nodes of a cluster.
@@ -307,8 +307,8 @@ func (p *Presence) Close(holdsLeft bool) {
 
 // listen subscribes to the channels of these tags, whose holds have lasted for a while, and ends all other
 // subscriptions. While the client's locks may linger, it keeps the subscription to the client's own channel. Most
-// clients have one tag, their own. Holds with an id of another client, or of a caller, have further ones. After a
-// refused subscription it waits for listenRetry. Only run calls it.
+// clients have one tag, which is their own. Holds with an id of another client, or of a caller, have further tags.
+// After a refused subscription, listen waits for listenRetry before it tries another one. Only run calls it.
 func (p *Presence) listen(tags []string) {
 	var ended []*pubsub.Subscription
 	var confirmed []string
@@ -335,20 +335,20 @@ func (p *Presence) listen(tags []string) {
 		if l == nil {
 			continue
 		}
-		if !l.heard && engine.IsClosed(l.sub.Confirmed()) { // once: later connections signal Resubscribed
+		if !l.heard && engine.IsClosed(l.sub.Confirmed()) { // only once, because later connections signal Resubscribed
 			l.heard = true
 			confirmed = append(confirmed, tag)
 		}
 		p.unheard = p.unheard || !l.heard
 	}
 	if p.subs[p.tag] == nil {
-		p.hears.Store(false) // look ends what has begun to linger meanwhile
+		p.hears.Store(false) // look gives up the locks that have begun to linger meanwhile
 	}
 	p.mu.Unlock()
 	for _, tag := range confirmed {
 		p.askTag(tag) // Redis may have restarted between the acquisitions and now
 	}
-	for _, sub := range ended { // without the mutex, which the listener takes
+	for _, sub := range ended { // without the mutex, because the listener takes it
 		sub.Close()
 	}
 }
@@ -357,11 +357,11 @@ func (p *Presence) listen(tags []string) {
 type listening struct {
 	sub   *pubsub.Subscription
 	since engine.Instant
-	heard bool // it was confirmed, and the holds of that tag were asked about
+	heard bool // the subscription was confirmed, and the holds of that tag were asked about
 }
 
-// subscribe returns the subscription to the channel of a tag, and makes one if there is none. It returns nil if one
-// was refused a short time ago, or if the client has closed. mu is held.
+// subscribe returns the subscription to the channel of a tag, and makes one if there is none. It returns nil if a
+// subscription was refused a short time ago, or if the client has closed. mu is held.
 func (p *Presence) subscribe(tag string) *listening {
 	l, now := p.subs[tag], p.now()
 	if l == nil && now >= p.notBefore && !p.closed {
@@ -371,16 +371,16 @@ func (p *Presence) subscribe(tag string) *listening {
 	return l
 }
 
-// Names returns the names of the clients of these ids, in the same order. known has names by tag that need not be read
-// again; new ones are added to it. The reads go in pipelines of up to 100. It is best effort, within nameRead: a
-// name that cannot be read in time is "".
+// Names returns the names of the clients of these ids, in the same order. known contains names by tag that need not be
+// read again, and Names adds the new ones to it. The reads are sent in pipelines of up to 100. Names is best effort, and
+// takes nameRead at most: a name that cannot be read in time is "".
 func (p *Presence) Names(ctx context.Context, ids []string, known map[string]string) []string {
 	var tags []string
 	var commands [][]any
 	for _, id := range ids {
 		tag := TagOf(id)
 		if _, ok := known[tag]; !ok {
-			known[tag] = "" // also if the read fails: a list of locks would repeat it for each of them
+			known[tag] = "" // even if the read fails, because a list of locks would repeat it for each lock
 			tags = append(tags, tag)
 			commands = append(commands, []any{"get", tagged(ClientName, tag)})
 		}
@@ -390,7 +390,7 @@ func (p *Presence) Names(ctx context.Context, ids []string, known map[string]str
 	for len(tags) > 0 {
 		n := min(len(tags), pipelined)
 		values, _ := p.Runner.Reads(ctx, commands[:n]...)
-		if values == nil { // no answer in time; names that are merely missing are nil among the values
+		if values == nil { // there was no answer in time; a name that is merely missing is a nil value
 			break
 		}
 		for i, value := range values {

@@ -9,16 +9,16 @@ import (
 // tagDigits is the length of a client's tag: the first hexadecimal digits of its uuid.
 const tagDigits = 16
 
-// ClientTag is the tag of a client uuid.
+// ClientTag returns the tag of the client with that uuid.
 func ClientTag(uuid string) string { return strings.ReplaceAll(uuid, "-", "")[:tagDigits] }
 
-// TagOf returns the tag of the client that made an id. An id that no client made, such as one of
-// [WithOwner], has a hash for a tag. All users of the id compute the same one.
+// TagOf returns the tag of the client that made an id. The tag of an id that no client made, such as an id of
+// [WithOwner], is a hash. All users of the id compute the same one.
 func TagOf(id string) string {
 	if uuid := uuidOf(id); uuid != "" {
 		return ClientTag(uuid)
 	}
-	if permit, _, _ := strings.Cut(id, ","); isHex(permit, permitDigits) { // the first of a list
+	if permit, _, _ := strings.Cut(id, ","); isHex(permit, permitDigits) { // the first id of a list
 		return permit[:tagDigits]
 	}
 	sum := fnv.New64a()
@@ -26,10 +26,10 @@ func TagOf(id string) string {
 	return fmt.Sprintf("%016x", sum.Sum64())
 }
 
-// IsPrivate reports whether a client has made an id for an acquisition of its own: a lock's, not a permit's.
+// IsPrivate reports whether a client has made an id for one acquisition of a lock. The ids of permits are not private.
 func IsPrivate(id string) bool { return uuidOf(id) != "" }
 
-// uuidOf is the uuid with which a private id begins; "" if it is none.
+// uuidOf returns the uuid with which a private id begins, or "" if the id is not private.
 func uuidOf(id string) string {
 	if uuid, _, ok := strings.Cut(id, ":"); ok && len(uuid) == uuidLength && isUUID(uuid) {
 		return uuid
@@ -45,7 +45,7 @@ func isUUID(s string) bool {
 	return s[8] == '-' && s[13] == '-' && s[18] == '-' && s[23] == '-' && isHex(strings.ReplaceAll(s, "-", ""), 32)
 }
 
-// isHex reports whether s has n digits, hexadecimal and in lower case.
+// isHex reports whether s consists of n hexadecimal digits in lower case.
 func isHex(s string, n int) bool {
 	return len(s) == n && strings.Trim(s, "0123456789abcdef") == ""
 }
