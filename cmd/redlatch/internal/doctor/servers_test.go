@@ -18,7 +18,7 @@ import (
 func TestSlowServerIsAWarning(t *testing.T) {
 	t.Parallel()
 	proxy := redistest.Fresh(t, "--appendonly", "yes").Proxy(t)
-	const delay = 600 * time.Millisecond
+	const delay = 300 * time.Millisecond
 	proxy.Delay(delay)
 	rdb := proxy.Client(t, once, func(o *redis.Options) { o.ReadTimeout = 3 * time.Second })
 	results, failed, err := examine(t, rdb, func(c *Config) { c.Timeout = 1500 * time.Millisecond })
