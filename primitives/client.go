@@ -217,7 +217,7 @@ func New(rdb redis.UniversalClient, opts ...ClientOption) (*Client, error) {
 		Logger:      c.logs.Logger(),
 		HasReplicas: c.cluster || c.replicas > 0 || hasSentinel, Touch: c.touch, Moved: c.presence.AskAll,
 		HoldAdded: c.presence.Wake, WaitBegan: c.presence.WaitBegan, WaitEnded: c.presence.WaitEnded,
-		CanLinger: c.presence.CanLinger, Ask: c.presence.AskFor,
+		CanLinger: c.presence.CanLinger, Ask: c.presence.AskFor, NameOf: c.presence.NameOf,
 		Margin: c.margin, CommandTimeout: c.timeout, NeedsReplicas: c.replicas > 0,
 		RepeatFor: c.run.Repeatable(), LateCopies: c.run.Memory(),
 	}

@@ -272,6 +272,7 @@ type gaveUpError struct {
 	refused bool          // matches ErrNotAcquired
 	holder  string        // "": unknown
 	own     bool          // the holder is this client
+	client  string        // the name of the holder's client; "": unknown
 	left    time.Duration // of the holder's lease; 0: unknown
 	endless bool          // that lease never ends
 	reason  error         // of the refusal
@@ -281,8 +282,8 @@ type gaveUpError struct {
 	waited  time.Duration // how long the whole call took; 0: unknown
 }
 
-// complete adds to err, the error of an acquisition of r, what only the whole call knows: how long it took, and whether
-// its own client holds the lock. An error that says nothing of a wait stays as it is. isTry: the call did not wait.
+// complete adds to err, the error of an acquisition of r, what only the whole call knows: how long it took, whether its
+// own client holds the lock, and the name of another client that does. An error that says nothing of a wait stays as it is. isTry: the call did not wait.
 func (r *Resource) complete(err error, began time.Time, isTry bool) {
 	g, ok := err.(*gaveUpError) //nolint:errorlint // of this call, not of a member
 	if !ok {
@@ -293,6 +294,9 @@ func (r *Resource) complete(err error, began time.Time, isTry bool) {
 		g.waited = time.Since(began)
 	}
 	g.own = g.holder != "" && r.Core.owns(r, g.holder)
+	if id := holderOf(g.holder, g.reason); id != "" && !g.own && r.Core.NameOf != nil {
+		g.client = r.Core.NameOf(id)
+	}
 }
 
 // LeaseLeft is how soon the lease of the holder ends that refused the acquisition; 0 if that is unknown.
@@ -321,6 +325,9 @@ func (g *gaveUpError) Error() string {
 	}
 	if g.refused && g.holder != "" {
 		text += ": held by " + g.holder
+		if g.client != "" {
+			text += " of " + g.client
+		}
 		if g.left > 0 {
 			text += " for another " + g.left.Round(time.Millisecond).String()
 		}
@@ -347,6 +354,9 @@ func (g *gaveUpError) notes() (notes []string) {
 		notes = append(notes, g.reason.Error())
 	case g.own:
 		notes = append(notes, "held by this client")
+	}
+	if g.client != "" && g.holder == "" { // the reason names the holder of a member
+		notes = append(notes, "held by "+g.client)
 	}
 	switch {
 	case g.endless && g.holder != "":

@@ -73,6 +73,8 @@ type Config struct {
 	// CanLinger reports whether the client hears other clients that ask for a lingering lock. The first call
 	// may wait for a moment until it does.
 	CanLinger func(ctx context.Context) bool
+	// NameOf returns the name of the client of a holder, if that is known; else "". It must only compute.
+	NameOf func(holder string) string
 	// Ask asks the client of a holder to give up a lingering lock. It must not block.
 	Ask func(r *Resource, holder string)
 
@@ -97,15 +99,16 @@ type Config struct {
 type Core struct {
 	Config
 
-	born   time.Time // instants count from here
-	dog    *watchdog.Dog
-	queues waitQueues
-	holds  holdList
-	duties *duty.Lanes
-	recent recentReleases
-	tokens seenTokens
-	reach  reach
-	leaks  leaks
+	born      time.Time // instants count from here
+	dog       *watchdog.Dog
+	queues    waitQueues
+	holds     holdList
+	duties    *duty.Lanes
+	recent    recentReleases
+	tokens    seenTokens
+	reach     reach
+	leaks     leaks
+	waitedFor waitedFor
 
 	open     context.Context //nolint:containedctx // ends when Close begins: acquisitions fail, and waiters give up
 	refuse   context.CancelFunc

@@ -223,6 +223,10 @@ func (r *Resource) waitIn(ctx context.Context, queue Queue, q *Request, refused 
 	} else {
 		in = c.queues.join(w, refused)
 	}
+	if heard := q.heard; heard != nil {
+		c.waitedFor.add(heard)
+		defer c.waitedFor.remove(heard)
+	}
 	left := false
 	defer func() {
 		if !left {

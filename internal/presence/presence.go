@@ -25,6 +25,7 @@
 //	presence.go   the name, the subscriptions, and the goroutine
 //	notices.go    takeovers: announced, and checked by the client that held
 //	asking.go     questions about all holds, when Redis comes back
+//	holders.go    the names of others that hold what this client waits for
 //	lingering.go  requests for locks that linger
 //	tag.go        which client an id belongs to
 package presence
@@ -128,12 +129,13 @@ type Presence struct {
 	unread      []string                   // the notices of takeovers that have not been read yet
 	unreadBytes int                        // the total length of unread
 	suspects    map[*engine.Ownership]bool // the ownerships under check; true if one is to be checked once more
+	holders     map[string]holderName      // the names of other clients, by tag: see holders.go
 	lingering                              // the locks that linger: see lingering.go
 }
 
 // New returns the presence of a client. It sends nothing.
 func New(config Config) *Presence {
-	return &Presence{Config: config, tag: ClientTag(config.ID), subs: map[string]*listening{}}
+	return &Presence{Config: config, tag: ClientTag(config.ID), subs: map[string]*listening{}, holders: map[string]holderName{}}
 }
 
 // Use sets the engine of the client, before any other method is called.
@@ -193,6 +195,7 @@ func (p *Presence) look() time.Duration {
 	if p.waiting.Load() > 0 {
 		busy = min(busy, engine.Instant(p.since.Load()))
 	}
+	p.nameHolders(now)
 	if busy == engine.Never {
 		if p.idleSince == 0 {
 			p.idleSince = now

@@ -1,0 +1,66 @@
+package engine
+
+import (
+	"errors"
+	"sync"
+)
+
+// Whose lock waiters wait for, so that the error of one that gives up can name the holder's client. The server names a
+// holder by its id only. The client's presence asks for the names, off the path of any acquisition, and remembers them.
+
+// waitedFor is what the waiters of a client have heard of holders. It is a part of Core.
+type waitedFor struct {
+	mu    sync.Mutex       // guards heard; Contact.mu may be taken while it is held
+	heard map[*Contact]int // how many waiters share each contact
+}
+
+// add adds the contact of a waiter.
+func (f *waitedFor) add(k *Contact) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.heard == nil {
+		f.heard = map[*Contact]int{}
+	}
+	f.heard[k]++
+}
+
+// remove undoes add.
+func (f *waitedFor) remove(k *Contact) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.heard[k]--
+	if f.heard[k] == 0 {
+		delete(f.heard, k)
+	}
+}
+
+// HoldersWaitedFor returns the ids of the holders that have refused the waiters of this client, other than its own.
+func (c *Core) HoldersWaitedFor() (ids []string) {
+	f := &c.waitedFor
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for k := range f.heard {
+		k.mu.Lock()
+		id := holderOf(k.holder, k.reason)
+		k.mu.Unlock()
+		if id == "" {
+			continue
+		}
+		if own, known := c.IsOwn(id); known && own {
+			continue
+		}
+		ids = append(ids, id)
+	}
+	return ids
+}
+
+// holderOf is a holder's id, or that of a member of a joint lock: the reason of a refusal has it.
+func holderOf(holder string, reason error) string {
+	if holder != "" || reason == nil {
+		return holder
+	}
+	if member, ok := errors.AsType[*gaveUpError](reason); ok {
+		return member.holder
+	}
+	return ""
+}

@@ -1,0 +1,80 @@
+package presence
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/redlatch/redlatch/internal/engine"
+)
+
+// The names of clients that hold what others wait for. The error of a waiter that gives up has its holder's name. So
+// while a client waits, its goroutine reads the names that it does not know: a tenth of a second after the first
+// waiter, and then at each look. One pipeline reads all of them, and no acquisition waits for it. A client that shows no
+// name of its own reads none.
+
+const (
+	// nameTries is how often the name of a client is read if it has none. A client writes its name when it has held or
+	// waited for a while, and other libraries write none.
+	nameTries = 2
+	// nameAgain is the pause before it is read again.
+	nameAgain = time.Second
+	// maxNames bounds the names that are remembered.
+	maxNames = 1000
+)
+
+// holderName is what is known of the name of a client.
+type holderName struct {
+	name  string // "": unknown
+	tries int
+	next  engine.Instant // when it may be read again
+}
+
+// NameOf returns the name of the client of a holder, if it is known; else "". It does not block.
+func (p *Presence) NameOf(holder string) string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.holders[TagOf(holder)].name
+}
+
+// nameHolders starts to read the names of the clients that hold what this client waits for. Only run calls it. It does
+// not block.
+func (p *Presence) nameHolders(now engine.Instant) {
+	if p.waiting.Load() == 0 {
+		p.mu.Lock()
+		clear(p.holders) // a client may come back with another name
+		p.mu.Unlock()
+		return
+	}
+	isDue := now >= engine.Instant(p.since.Load())+engine.Instant(nameAfter)
+	if p.Name == "" || !isDue {
+		return
+	}
+	ids := p.core.HoldersWaitedFor()
+	slices.Sort(ids)
+	p.mu.Lock()
+	if len(p.holders) > maxNames {
+		clear(p.holders)
+	}
+	ids = slices.DeleteFunc(ids, func(id string) bool {
+		known := p.holders[TagOf(id)]
+		if known.name != "" || known.tries == nameTries || now < known.next {
+			return true
+		}
+		p.holders[TagOf(id)] = holderName{tries: known.tries + 1, next: now + engine.Instant(nameAgain)}
+		return false
+	})
+	p.mu.Unlock()
+	if len(ids) == 0 {
+		return
+	}
+	p.core.Spawn(func() {
+		for i, name := range p.Names(context.Background(), ids, map[string]string{}) {
+			p.mu.Lock()
+			known := p.holders[TagOf(ids[i])]
+			known.name = name
+			p.holders[TagOf(ids[i])] = known
+			p.mu.Unlock()
+		}
+	})
+}
