@@ -1,0 +1,148 @@
+package engine_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	. "github.com/redlatch/redlatch/internal/engine"
+	. "github.com/redlatch/redlatch/internal/enginetest"
+)
+
+// shortening records the commands that shorten a lease.
+type shortening struct {
+	ttls   []time.Duration
+	counts []int
+	takes  time.Duration // how long each takes
+	err    error         // its result
+}
+
+func (s *shortening) send(_ context.Context, ttl time.Duration, counts int) error {
+	s.ttls, s.counts = append(s.ttls, ttl), append(s.counts, counts)
+	time.Sleep(s.takes)
+	return s.err
+}
+
+// A renewal has found that the lease lasts for a day, because the server's clock was set back. The lease is shortened
+// to what was promised, or to the TTL of the renewals, and by a command with all counts of the client.
+func TestShortenLeavesWhatWasPromised(t *testing.T) {
+	const ttl, long = 30 * time.Second, 5 * time.Minute
+	for _, tt := range []struct {
+		name   string
+		terms  func(*Terms)
+		act    func(t *testing.T, c *Client, h *Hold)
+		fault  Fault         // of an extension
+		left   time.Duration // 0: a day
+		least  time.Duration // of the new lease; 0: none is sent
+		most   time.Duration
+		counts int
+	}{
+		{name: "a renewed hold", least: ttl, most: ttl, counts: 1},
+		{name: "no longer than promised", left: ttl + 400*time.Millisecond},
+		{name: "a little longer", left: ttl + 600*time.Millisecond, least: ttl, most: ttl, counts: 1},
+		{name: "extended", act: func(t *testing.T, _ *Client, h *Hold) {
+			require.NoError(t, h.Extend(t.Context(), long, nil))
+		}, least: long - time.Second, most: long, counts: 1},
+		{name: "extended, and no longer than that", act: func(t *testing.T, _ *Client, h *Hold) {
+			require.NoError(t, h.Extend(t.Context(), long, nil))
+		}, left: long},
+		{name: "extended, without an answer", fault: Fault{Lost: true}, act: func(t *testing.T, _ *Client, h *Hold) {
+			require.Error(t, h.Extend(t.Context(), long, nil))
+		}, least: long - 10*time.Second, most: long, counts: 1},
+		{name: "nested, with a longer lease", act: func(t *testing.T, c *Client, h *Hold) {
+			Acquire(t, Carry(h), c.Lock("x"), FixedLease(long))
+		}, least: long - time.Second, most: long, counts: 2},
+		{
+			name: "a minimum hold", terms: func(terms *Terms) { terms.MinHold = long },
+			least: long - time.Second, most: long, counts: 1,
+		},
+		{name: "released", act: func(t *testing.T, _ *Client, h *Hold) { Release(t, h) }},
+		{name: "lost", act: func(_ *testing.T, _ *Client, h *Hold) { h.Ownership().EndAll(Loss{Reason: LossGone}) }},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			Bubble(t, func(t *testing.T, s *Server) {
+				c := s.Client(t, "a")
+				terms := NewTerms(TTL(ttl))
+				if tt.terms != nil {
+					tt.terms(terms)
+				}
+				hold, err := c.Lock("x").Acquire(t.Context(), terms, Forever)
+				require.NoError(t, err)
+				s.OnEach(func(cmd Command) (f Fault) {
+					if cmd.Op == "extend" {
+						f = tt.fault
+					}
+					return f
+				})
+				if tt.act != nil {
+					tt.act(t, c, hold)
+				}
+				left := tt.left
+				if left == 0 {
+					left = 24 * time.Hour
+				}
+				var got shortening
+				hold.Ownership().Shorten(ttl, left, got.send)
+				Sleep(100 * time.Millisecond)
+				if tt.least == 0 {
+					assert.Empty(t, got.ttls)
+					return
+				}
+				require.Len(t, got.ttls, 1)
+				assert.GreaterOrEqual(t, got.ttls[0], tt.least)
+				assert.LessOrEqual(t, got.ttls[0], tt.most+1) // instants are rounded
+				assert.Equal(t, tt.counts, got.counts[0])
+			})
+		})
+	}
+}
+
+// Commands that extend a lease, and the one that shortens it, never are under way at the same time. Otherwise a late
+// copy of the latter could undo what the former has promised.
+func TestShortenAndExtendExcludeEachOther(t *testing.T) {
+	const (
+		ttl = 30 * time.Second
+		day = 24 * time.Hour
+		ms  = time.Millisecond
+	)
+	for _, tt := range []struct {
+		name string
+		err  error
+		end  time.Duration // when the extension is sent
+	}{
+		{"answered", nil, 300 * ms},
+		{"refused", ErrFatal, 300 * ms},
+		{"in doubt", Unanswered(nil), 1200 * ms}, // the server executes it no later
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			Bubble(t, func(t *testing.T, s *Server) {
+				hold := Acquire(t, t.Context(), s.Client(t, "a").Lock("x"), TTL(ttl))
+				o := hold.Ownership()
+				got := shortening{takes: 300 * ms, err: tt.err}
+				o.Shorten(ttl, day, got.send)
+				o.Shorten(ttl, day, got.send)
+				began := s.Now()
+				require.NoError(t, hold.Extend(t.Context(), time.Minute, nil))
+				sent := s.Sent("extend", "x")
+				assert.Equal(t, tt.end, sent[len(sent)-1]-began)
+				require.Len(t, got.ttls, 1, "one at a time")
+
+				s.Script("extend", Fault{Reply: time.Second})
+				extending := make(chan error)
+				go func() { extending <- hold.Extend(t.Context(), time.Minute, nil) }()
+				Sleep(100 * ms)
+				o.Shorten(ttl, day, got.send)
+				Sleep(100 * ms)
+				require.Len(t, got.ttls, 1, "not while the lease is being extended")
+				require.NoError(t, <-extending)
+				o.Shorten(ttl, day, got.send)
+				Sleep(2 * time.Second)
+				require.Len(t, got.ttls, 2)
+				Release(t, hold)
+			})
+		})
+	}
+}
