@@ -1,6 +1,7 @@
 package contract
 
 import (
+	"fmt"
 	"math"
 	"testing"
 
@@ -68,4 +69,36 @@ func TestAddCountsTakenPermits(t *testing.T) {
 	require.ErrorIs(t, pool.Add(t.Context(), 1), primitives.ErrInvalid)
 	require.NoError(t, pool.Add(t.Context(), -1))
 	require.NoError(t, pool.Add(t.Context(), 1))
+}
+
+// Others have set a number that Redisson cannot count with. Changes towards what it can are allowed, and others are not.
+func TestPermitsBeyondAnIntComeBack(t *testing.T) {
+	const beyond = math.MaxInt32 + 10
+	for _, k := range kinds.Pools() {
+		for _, tt := range []struct {
+			number, back int
+		}{{beyond, -1}, {-beyond, 1}} {
+			t.Run(fmt.Sprint(k.Name, " at ", tt.number), func(t *testing.T) {
+				redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+					name := redistest.Name(t)
+					pool := k.OpenPool(NewClient(t, s.Client(t)), name)
+					_, err := pool.Init(t.Context(), 1)
+					require.NoError(t, err)
+					require.NoError(t, s.Client(t).Set(t.Context(), name, tt.number, 0).Err())
+					value := func() int {
+						n, err := s.Client(t).Get(t.Context(), name).Int()
+						require.NoError(t, err)
+						return n
+					}
+					require.ErrorIs(t, pool.Add(t.Context(), -tt.back), primitives.ErrInvalid)
+					require.Equal(t, tt.number, value())
+					require.NoError(t, pool.Add(t.Context(), tt.back))
+					require.Equal(t, tt.number+tt.back, value())
+					require.NoError(t, pool.Add(t.Context(), 9*tt.back))
+					require.Equal(t, tt.number+10*tt.back, value())
+					require.ErrorIs(t, pool.Add(t.Context(), -tt.back), primitives.ErrInvalid)
+				})
+			})
+		}
+	}
 }
