@@ -73,6 +73,61 @@ func (h *history) checkWaits() (out []Violation) {
 	return out
 }
 
+// checkLatches finds calls that waited for a latch although it was open.
+func (h *history) checkLatches() (out []Violation) {
+	for name, ops := range h.names {
+		if ops[0].call.Primitive != "latch" || h.lossy(h.begin, h.end) {
+			continue
+		}
+		open := openTimes(ops)
+		for _, o := range ops {
+			if o.call.Do != opAwait || o.ret == nil || o.outside {
+				continue
+			}
+			for _, i := range open {
+				begin, end := max(i.begin, o.call.At), min(i.end, o.ret.At)
+				if end-begin < int64(h.wakeUp()) {
+					continue
+				}
+				at, gap := widestGap(slices.Concat(h.excuses(o, 2*recovery), h.allStalls(o)), 0, begin, end)
+				if gap > h.wakeUp() {
+					out = append(out, violation(checkWake, o, name,
+						"process %d waited for %v from %v after the round began, while the latch was open", o.process,
+						gap.Round(time.Millisecond), time.Duration(at-h.begin).Round(time.Millisecond)))
+					break
+				}
+			}
+		}
+	}
+	return out
+}
+
+// openTimes returns the times in which a latch was certainly open: from the last count-down that it needed, to the next
+// call that may have closed it.
+func openTimes(ops []*op) (out []interval) {
+	for _, created := range ops {
+		if created.call.Do != opInit || created.outcome() != outcomeOK || created.ret.Count != 1 {
+			continue
+		}
+		closed := int64(never)
+		var counts []int64 // when they had certainly counted
+		for _, o := range ops {
+			switch {
+			case o == created || o.call.At < created.ret.At:
+			case o.call.Do == opInit:
+				closed = min(closed, o.call.At)
+			case o.call.Do == opCountDown && o.outcome() == outcomeOK:
+				counts = append(counts, o.ret.At)
+			}
+		}
+		slices.Sort(counts)
+		if len(counts) >= created.call.Permits && counts[created.call.Permits-1] < closed {
+			out = append(out, interval{counts[created.call.Permits-1], closed})
+		}
+	}
+	return out
+}
+
 // load is how many permits somebody may have during an interval.
 type load struct {
 	interval

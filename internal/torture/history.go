@@ -76,6 +76,7 @@ type op struct {
 
 	stacks   string // of all goroutines of its process when it was late
 	detached bool   // an acquisition that was left to its lease
+	forgot   bool   // it was detached by being forgotten: its lease may have been renewed once more
 	lostAt   int64  // when Detach was called, and told the loss; 0: it did not
 }
 
@@ -205,7 +206,7 @@ func (h *history) add(process int, records []record, died int64, outside bool) {
 				switch {
 				case o.call.Do != opDetach:
 				case r.Outcome == outcomeOK:
-					acquired.detached = true
+					acquired.detached, acquired.forgot = true, o.call.Forgotten
 				default:
 					acquired.lostAt = o.call.At
 				}

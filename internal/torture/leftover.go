@@ -282,6 +282,8 @@ func (r *round) lastLease(h *history) (end int64) {
 			end = max(end, o.call.At+int64(copyDelay)+longest)
 		case o.holds() && o.root.call.Owner != "" && (o.release == nil || o.release.outcome() != outcomeOK):
 			end = max(end, h.end+longest)
+		case o.forgot:
+			end = max(end, o.until+int64(o.call.TTL))
 		case o.detached:
 			end = max(end, o.until)
 		}

@@ -49,30 +49,37 @@ type PlannedFault struct {
 	Seed    uint64        `json:"seed"`
 }
 
-// MakePlan returns the plan of a seed.
+// simulatedRates are those of simulations: takeovers are more frequent.
+var simulatedRates = rates{TakeOver: 12, Detach: 8, Leave: 6}
+
+// MakePlan returns the plan of a seed. Consecutive seeds have the paces, the primitives and the faults in turn, so that a
+// few hundred of them leave nothing out.
 func MakePlan(seed uint64) *Plan {
 	rng := seeded(seed, 2024)
 	p := &Plan{
-		Seed: seed, Topology: Single, Pace: paceMixed, Names: 1 + rng.IntN(namesOf), Rates: usualRates, Long: 6,
+		Seed: seed, Topology: Single, Pace: paceMixed, Names: 1 + rng.IntN(namesOf), Rates: simulatedRates, Long: 6,
 		TTL: []time.Duration{300, 600, 600, 1000}[rng.IntN(4)] * time.Millisecond,
 	}
 	processes, sessions, steps := 2+rng.IntN(3), 2+rng.IntN(3), 12
-	kinds := 1 + rng.IntN(3)
+	kinds, turn := 1+rng.IntN(3), seed
 	pause := 40 * time.Millisecond
-	switch rng.IntN(8) {
-	case 0:
+	switch seed % 8 {
+	case 3:
 		p.Pace, p.Names, p.Long, p.Rates, kinds = paceCrowd, 1, 48, rareTakeovers, 1
-		processes, sessions, steps, pause = 2, 4, 60, 2*time.Millisecond
-	case 1:
+		processes, sessions, steps, pause, turn = 2, 4, 60, 2*time.Millisecond, seed/8
+	case 6:
 		p.Pace, p.Names, p.TTL = paceCalm, 1, longTTL*p.TTL
-		processes, sessions, steps, pause = 2+rng.IntN(3), 1, 8, 300*time.Millisecond
+		processes, sessions, steps, pause, turn = 2+rng.IntN(3), 1, 8, 300*time.Millisecond, seed/8
 	}
 	usable := slices.DeleteFunc(slices.Clone(Primitives), func(name string) bool {
 		// Who polls has no turn, but only a chance that grows with the pauses of the others: doc/lock.md.
 		return !p.Pace.judges(name) || p.Pace == paceCrowd && name == "spin"
 	})
-	for _, i := range rng.Perm(len(usable))[:min(kinds, len(usable))] {
-		p.Primitives = append(p.Primitives, usable[i])
+	p.Primitives = []string{usable[turn%uint64(len(usable))]}
+	for _, i := range rng.Perm(len(usable))[:kinds-1] {
+		if !slices.Contains(p.Primitives, usable[i]) {
+			p.Primitives = append(p.Primitives, usable[i])
+		}
 	}
 	if slices.Contains(p.Primitives, "redlock") && rng.IntN(4) > 0 {
 		p.Topology = Independent
@@ -110,8 +117,8 @@ func (p *Plan) planFaults(rng *rand.Rand) {
 		return
 	}
 	kinds := simulatedKinds()
-	var chosen []string
-	for range 1 + rng.IntN(2) {
+	chosen := []string{kinds[p.Seed%uint64(len(kinds))]}
+	if rng.IntN(2) == 0 {
 		chosen = append(chosen, kinds[rng.IntN(len(kinds))])
 	}
 	span := p.Length - 2*time.Second

@@ -78,11 +78,12 @@ type record struct {
 	Once      bool          `json:"once,omitempty"`    // it does not wait
 	Endless   bool          `json:"endless,omitempty"` // the context of the acquisition does not end
 	TTL       time.Duration `json:"ttl,omitempty"`
-	Fixed     bool          `json:"fixed,omitempty"`  // a lease that is not renewed
-	MaxHold   time.Duration `json:"max,omitempty"`    // of WithMaxHold
-	MinHold   time.Duration `json:"min,omitempty"`    // of WithMinHold
-	Passes    bool          `json:"passes,omitempty"` // it may be passed on within its client without a command
-	Bound     int64         `json:"bound,omitempty"`  // when the call must have returned
+	Fixed     bool          `json:"fixed,omitempty"`     // a lease that is not renewed
+	MaxHold   time.Duration `json:"max,omitempty"`       // of WithMaxHold
+	MinHold   time.Duration `json:"min,omitempty"`       // of WithMinHold
+	Passes    bool          `json:"passes,omitempty"`    // it may be passed on within its client without a command
+	Bound     int64         `json:"bound,omitempty"`     // when the call must have returned
+	Forgotten bool          `json:"forgotten,omitempty"` // of a detachment: the hold was dropped without one
 
 	// Of a return, a new validity or an end.
 	Outcome string `json:"o,omitempty"`

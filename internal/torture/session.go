@@ -166,6 +166,9 @@ func (s *session) section(h hold, nested acquirer, call record) {
 	defer stop()
 	d := between(s.rand, 0, 5*time.Millisecond)
 	switch {
+	case s.simulated != nil && call.Fixed && !h.ValidUntil().IsZero() && s.one(3): // to about the end of its lease
+		time.Sleep(time.Until(h.ValidUntil()) + between(s.rand, -2*time.Millisecond, 12*time.Millisecond))
+		return
 	case s.Pace == paceCalm:
 		d = between(s.rand, 20*time.Millisecond, 200*time.Millisecond)
 	// To its end.

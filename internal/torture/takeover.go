@@ -2,6 +2,7 @@ package torture
 
 import (
 	"context"
+	"runtime"
 	"strings"
 	"time"
 
@@ -53,6 +54,10 @@ func (s *session) takeOver(l inspectable, call record, nested acquirer) {
 // letGo ends a hold in one of the ways that callers have. It is mostly released. Else it is detached, and then
 // adopted or released by its id, or left to its lease and to others that take it over.
 func (s *session) letGo(h hold, l, nested acquirer, call record) {
+	if s.canForget(call) && s.one(10) {
+		s.forget(h, call)
+		return
+	}
 	t, ok := l.(target)
 	// While the process drains, nothing is left to its lease: it would delay the end of the round.
 	if !ok || call.Primitive == "semaphore" || !s.one(s.Rates.Detach) || s.draining.Err() != nil {
@@ -76,6 +81,32 @@ func (s *session) letGo(h hold, l, nested acquirer, call record) {
 		}
 	}
 }
+
+// canForget reports whether a hold can be forgotten without a release. That is for simulations, where the garbage
+// collector runs soon, and for holds that nothing but the collector ends.
+func (s *session) canForget(call record) bool {
+	isPlain := call.Owner == "" && !call.Passes && call.MinHold == 0 && call.MaxHold == 0 && call.Limit == 0
+	return s.simulated != nil && call.Do == opAcquire && call.Endless && !call.Fixed && isPlain &&
+		call.Root == call.Op && len(call.Names) == 1 && call.Primitive != "redlock" && s.draining.Err() == nil
+}
+
+// forget drops the hold. Once the collector has found it, it is not renewed any more: doc/contract.md, C17.
+func (s *session) forget(h hold, call record) {
+	do := s.call(record{
+		Do: opDetach, Session: s.n, Primitive: call.Primitive, Names: call.Names, Root: call.Op,
+		Until: s.clock.at(h.ValidUntil()), Forgotten: true,
+	})
+	s.finish(do, nil, record{ID: h.ID()})
+	go func() { // a renewal or a cache may refer to the hold for a while
+		for _, pause := range collections {
+			time.Sleep(pause)
+			runtime.GC()
+		}
+	}()
+}
+
+// collections are the pauses between the collections that find a forgotten hold.
+var collections = []time.Duration{15 * time.Millisecond, 5 * time.Millisecond, 50 * time.Millisecond, 100 * time.Millisecond}
 
 // detach leaves the hold to its lease, and returns its id, or "" if it was lost before.
 func (s *session) detach(h hold, call record) string {
