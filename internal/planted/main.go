@@ -35,6 +35,7 @@ type options struct {
 	directed bool
 	keep     string // directory for timelines and logs
 	share    [2]int // the defects whose number leaves the first, divided by the second
+	from     int    // the number of the first
 	parallel int    // how many run at a time
 	simulate bool   // by simulation, in place of torture
 }
@@ -48,6 +49,7 @@ func main() {
 	flag.BoolVar(&o.directed, "directed", false, "run torture with the faults and primitives that find the defect")
 	flag.StringVar(&o.keep, "timelines", "", "directory for timelines and logs (default: none are kept)")
 	flag.StringVar(&share, "share", "0/1", "plant every n-th defect from the i-th: `i/n`")
+	flag.IntVar(&o.from, "from", 0, "leave out the defects before this one, counted from 0")
 	flag.IntVar(&o.parallel, "parallel", 1, "how many defects run at a time: torture mostly waits")
 	flag.BoolVar(&o.simulate, "sim", false, "look with the simulation, for a minute of processor time at most")
 	list := flag.Bool("list", false, "list the defects")
@@ -78,7 +80,7 @@ func run(ctx context.Context, o options) error {
 	}
 	var chosen []Defect
 	for i, d := range Catalogue {
-		if strings.Contains(d.Name, o.only) && i%o.share[1] == o.share[0] {
+		if strings.Contains(d.Name, o.only) && i >= o.from && i%o.share[1] == o.share[0] {
 			chosen = append(chosen, d)
 		}
 	}

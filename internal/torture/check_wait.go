@@ -213,6 +213,8 @@ func (h *history) possible(o *op, name string) (interval, bool) {
 			if o.call.Passes && h.disturbed(o.process, name, since, o.release.ret.At+2*int64(lingerTime)) {
 				i.end += ttl // it lingered, and its client could not free it
 			}
+		case o.forgot: // it is renewed until the garbage collector finds it
+			i.end = h.end
 		case o.root.call.Owner != "", // others of its owner renew what it did not give back
 			o.call.Primitive == "semaphore": // it has no lease, and its release is repeated
 			i.end = h.end

@@ -283,7 +283,7 @@ func (r *round) lastLease(h *history) (end int64) {
 		case o.holds() && o.root.call.Owner != "" && (o.release == nil || o.release.outcome() != outcomeOK):
 			end = max(end, h.end+longest)
 		case o.forgot:
-			end = max(end, o.until+int64(o.call.TTL))
+			end = max(end, h.end+int64(o.call.TTL))
 		case o.detached:
 			end = max(end, o.until)
 		}

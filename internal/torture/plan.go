@@ -52,8 +52,8 @@ type PlannedFault struct {
 // simulatedRates are those of simulations: takeovers are more frequent.
 var simulatedRates = rates{TakeOver: 12, Detach: 8, Leave: 6}
 
-// MakePlan returns the plan of a seed. Consecutive seeds have the paces, the primitives and the faults in turn, so that a
-// few hundred of them leave nothing out.
+// MakePlan returns the plan of a seed. Consecutive seeds have the paces, the primitives and the faults in turn, so that
+// a few hundred of them leave nothing out.
 func MakePlan(seed uint64) *Plan {
 	rng := seeded(seed, 2024)
 	p := &Plan{

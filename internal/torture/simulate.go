@@ -169,6 +169,7 @@ func (w *world) run() (violations []Violation, h *history, err error) {
 	r.copies.Wait()
 	h = r.history()
 	h.exact = true
+	collectForgotten(h)
 	left := r.leftovers(h)
 	if len(left) == 0 {
 		left = w.sendCopies(kept)
@@ -178,6 +179,17 @@ func (w *world) run() (violations []Violation, h *history, err error) {
 	found, undecided := h.check()
 	r.result.Undecided = undecided
 	return slices.Concat(violations, found, left), h, r.failure()
+}
+
+// collectForgotten lets the garbage collector find all forgotten holds.
+func collectForgotten(h *history) {
+	if !slices.ContainsFunc(h.ops, func(o *op) bool { return o.forgot }) {
+		return
+	}
+	for range 4 {
+		runtime.GC()
+		time.Sleep(10 * time.Millisecond)
+	}
 }
 
 // page draws the round.

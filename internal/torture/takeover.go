@@ -97,7 +97,7 @@ func (s *session) forget(h hold, call record) {
 		Until: s.clock.at(h.ValidUntil()), Forgotten: true,
 	})
 	s.finish(do, nil, record{ID: h.ID()})
-	go func() { // a renewal or a cache may refer to the hold for a while
+	go func() {
 		for _, pause := range collections {
 			time.Sleep(pause)
 			runtime.GC()
@@ -105,8 +105,11 @@ func (s *session) forget(h hold, call record) {
 	}()
 }
 
-// collections are the pauses between the collections that find a forgotten hold.
-var collections = []time.Duration{15 * time.Millisecond, 5 * time.Millisecond, 50 * time.Millisecond, 100 * time.Millisecond}
+// collections are the pauses between the collections that find most forgotten holds. A command under way may refer to
+// one for longer, so the checks expect that it is found at the end of the round.
+var collections = []time.Duration{
+	15 * time.Millisecond, 5 * time.Millisecond, 50 * time.Millisecond, 300 * time.Millisecond,
+}
 
 // detach leaves the hold to its lease, and returns its id, or "" if it was lost before.
 func (s *session) detach(h hold, call record) string {
