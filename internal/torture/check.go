@@ -109,7 +109,10 @@ func (h *history) checkReturns() (out []Violation) {
 		// A goroutine that waits for long at times waits for a short time at many others, which nobody notices.
 		allowed := promptness + h.tolerance() + 2*h.overloaded(o.call.At, o.ret.At)
 		allowed += h.stopped(o.process, o.call.At, o.ret.At)
-		if h.isConnecting(o) {
+		if h.exact {
+			allowed = promptness
+		}
+		if h.isConnecting(o) && !h.exact {
 			allowed += connecting
 		}
 		if late > allowed {
