@@ -9,7 +9,7 @@ import (
 )
 
 // The attempts for the members of a red lock. The red lock is acquired as soon as a majority has answered. The attempts
-// for the other members go on, and what each of them gets belongs to the joint hold:
+// for the other members go on, and the members that they acquire belong to the joint hold:
 //
 //	asked                 all members, each in a goroutine of its own
 //	a majority answers    the joint hold begins
@@ -17,16 +17,16 @@ import (
 //	a member refuses      it is asked again while the joint hold lasts (takeLater)
 //	Release               waits for late members for a moment (awaitAsked)
 //
-// If the attempt fails, the attempts for members that have not answered are ended (endAsked), and roll back what they
-// may have taken.
+// If the attempt for the red lock fails, the attempts for members that have not answered are ended (endAsked), and roll
+// back what they may have taken.
 
 const (
 	// together is how long an acquisition with a majority waits for the other members, if their servers usually answer
 	// within that time. So it usually has all of them when it returns. It does not wait for a server that is known to be
 	// slow or silent.
 	together = engine.UsualAnswer
-	// promptly is how soon after the beginning of the joint hold a late member still counts as one of those that have
-	// answered together. A later one counts after a check of the others.
+	// promptly is how soon after the beginning of the joint hold a late member still counts as a member that has
+	// answered together with the others. A later member counts after a check of the others.
 	promptly = 20 * time.Millisecond
 )
 
@@ -34,7 +34,7 @@ const (
 type asked struct {
 	at   time.Time
 	open int           // attempts that are expected to be answered
-	none chan struct{} // closed when there is none
+	none chan struct{} // closed when open reaches 0
 	// within is how long the answers may take.
 	within   time.Duration
 	answered []bool // by the index of the member
@@ -46,21 +46,21 @@ type asked struct {
 	mayTake bool
 	// end ends the attempts. It does not wait for them.
 	end context.CancelCauseFunc
-	// giveUp ends those that have not been made, because they stand behind another one.
+	// giveUp ends the attempts that have not been made yet because another one to the same server is under way.
 	giveUp context.CancelFunc
 	// outlive makes the attempts independent of the context of the acquisition.
 	outlive func() bool
 }
 
-// overdue is the cause of a context whose time is over.
+// overdue is the cause of a context that has ended because its time is over.
 type overdue struct{ error }
 
 func (e overdue) Unwrap() error { return e.error }
 
-// Timeout says, also to package net and its like, that a time limit was the cause.
+// Timeout tells package net, and others that ask, that a time limit was the cause.
 func (e overdue) Timeout() bool { return true }
 
-// endOf is why the attempts end with ending, which has ended.
+// endOf returns why the attempts end with ending, which has ended.
 func endOf(ending context.Context) error {
 	cause := context.Cause(ending)
 	if errors.Is(ending.Err(), context.DeadlineExceeded) {
@@ -113,8 +113,8 @@ func (r *red) askAll(ctx, ending context.Context, q *engine.Request, o *Ownershi
 	return members
 }
 
-// askMember acquires the i-th member, unless its server is silent and another attempt is under way there. For expect
-// see [engine.Resource.ApproachServer]. An attempt that has not been made ends with behind.
+// askMember acquires the i-th member, unless its server is silent and another attempt is under way there. expect is
+// passed to [engine.Resource.ApproachServer]. An attempt that has not been made yet ends when behind ends.
 func (r *red) askMember(
 	ctx, behind context.Context, i int, q *engine.Request, o *Ownership, expect func(time.Duration),
 ) error {
@@ -127,7 +127,7 @@ func (r *red) askMember(
 	return err
 }
 
-// cutShort is the error of a member whose attempt was ended. Its own error may say why there was no answer.
+// cutShort returns the error of a member whose attempt was ended. err may say why there was no answer.
 func (r *red) cutShort(attempts, ending context.Context, began time.Time, err error) error {
 	c := r.Resource.Core
 	f := c.Classify(err)
@@ -135,15 +135,15 @@ func (r *red) cutShort(attempts, ending context.Context, began time.Time, err er
 	case errors.Is(err, engine.ErrUnavailable):
 		return err
 	case !errors.Is(err, engine.ErrNotAcquired) && !f.Ended && !errors.Is(err, context.Cause(attempts)):
-		return err // the server's
+		return err // it is the server's own error
 	case ending.Err() != nil:
 		return c.Settled(c.CutShort(context.Cause(ending), engine.SilenceOf(ending, began)))
 	}
 	return c.Settled(c.Unanswered(errBudget))
 }
 
-// expect notes that a member is expected to answer within that time after it was asked; 0: it has answered, or will
-// probably not answer soon. It reports whether it is expected to.
+// expect notes that a member is expected to answer within that time after it was asked. A time of 0 means that the
+// member has answered, or will probably not answer soon. expect reports whether the member is expected to answer.
 func (o *Ownership) expect(within time.Duration) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -165,7 +165,7 @@ func (o *Ownership) memberAnswered(i int) {
 	o.asked.answered[i] = true
 }
 
-// addMissing counts the members without an answer as failed. All answers that are there have been counted.
+// addMissing counts the members without an answer as failed. The answers that have arrived are counted already.
 func (r *red) addMissing(ctx context.Context, o *Ownership, members *fanOut) {
 	c := r.Resource.Core
 	missing := c.Settled(c.Unanswered(errBudget))
@@ -188,7 +188,7 @@ func (o *Ownership) awaitTogether(ending context.Context) {
 	within := o.asked.within
 	o.mu.Unlock()
 	if within > engine.PatienceFactor*engine.UsualAnswer {
-		return // slow
+		return // the member is slow
 	}
 	limit := min(within, together)
 	if until, ok := ending.Deadline(); ok {
@@ -197,9 +197,9 @@ func (o *Ownership) awaitTogether(ending context.Context) {
 	engine.Pause(ending, limit, o.asked.none)
 }
 
-// awaitAsked waits for the members that are expected to answer, after o was closed: what they get is given back. If one
-// of them takes longer than expected, or longer than the budget, that happens in the background. It waits for a moment
-// only when ctx has ended.
+// awaitAsked waits for the members that are expected to answer after o was closed. What they acquire is given back. If
+// a member takes longer than expected, or longer than the budget, that happens in the background. If ctx has ended,
+// awaitAsked only waits for a moment.
 func (o *Ownership) awaitAsked(ctx context.Context) {
 	o.mu.Lock()
 	isAsked, within := o.asked.open > 0, o.asked.within
@@ -230,7 +230,7 @@ func (o *Ownership) mayStillCount(member *engine.Hold) bool {
 	}
 	o.mu.Unlock()
 	switch {
-	case h == nil || closed: // add decides
+	case h == nil || closed: // add decides whether the member counts
 		return true
 	case h.WasNested() && !member.Ownership().Shared && !member.Ownership().ConfirmCount(over, o.budget):
 		return false

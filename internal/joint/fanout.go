@@ -11,8 +11,8 @@ import (
 )
 
 // Questions to several members of a joint lock at the same time. The caller often decides before all
-// members have answered, because one of them may be silent. Calls that have not returned by then go on
-// in goroutines that Close waits for.
+// members have answered, because one of them may be silent. The calls that have not returned by then go on
+// in goroutines, and Close waits for these.
 
 // rollbackWait is how long a joint acquisition whose time is over waits for the release of the members
 // that it has acquired. The rest goes on in the background.
@@ -23,13 +23,13 @@ type fanOut struct {
 	votes
 
 	core    *engine.Core
-	answers chan error // has room for all answers, so a late one blocks nobody
+	answers chan error // it has room for all answers, so that a late one blocks no goroutine
 	began   time.Time
-	open    int // answers that have not been received yet
+	open    int // the number of answers that have not been received yet
 }
 
-// newFanOut runs f for all i < n in goroutines that Close of c waits for. Each ends when its call of f returns.
-// The caller is a call that Close waits for: otherwise Spawn might do nothing, and no answer would come.
+// newFanOut runs f for all i < n in goroutines that Close of c waits for. Each of them ends when its call of f returns.
+// The caller must be a call that Close waits for. Otherwise Spawn might do nothing, and no answer would come.
 func newFanOut(c *engine.Core, n int, f func(i int) error) *fanOut {
 	o := &fanOut{core: c, answers: make(chan error, n), began: time.Now(), open: n}
 	for i := range n {
@@ -42,16 +42,16 @@ func newFanOut(c *engine.Core, n int, f func(i int) error) *fanOut {
 // not hold the lock, so it counts for neither side.
 type votes struct {
 	yes     int
-	no      int             // refused: another client holds it, or this one does not
-	lost    int             // of no: granted or held before, but lost
-	late    int             // granted, but given back because all was over
+	no      int             // refusals: another client holds the member, or this one does not
+	lost    int             // those of the refusals where the member was granted or held before, but was lost
+	late    int             // grants that were given back because the attempt was over
 	refusal error           // the last ErrNotAcquired, which names a holder
-	failed  []error         // neither: no answer, or an error of the server
-	left    []time.Duration // of the leases of holders that refused, as far as known
+	failed  []error         // neither a grant nor a refusal: no answer, or an error of the server
+	left    []time.Duration // the rest of the leases of the holders, as far as it is known
 }
 
-// add counts an answer. An error that only reports the end of ctx is no refusal, even if its cause is
-// ErrLost: ctx may be the context of another hold, which was lost.
+// add counts an answer. An error that only reports the end of ctx is not a refusal, even if its cause is
+// ErrLost, because ctx may be the context of another hold that was lost.
 func (v *votes) add(ctx context.Context, answer error) {
 	switch {
 	case answer == nil:
@@ -63,7 +63,7 @@ func (v *votes) add(ctx context.Context, answer error) {
 	case errors.Is(answer, engine.ErrNotAcquired):
 		v.no++
 		if errors.Is(answer, engine.ErrUnavailable) {
-			return // refused before it fell silent: it names no holder of this moment
+			return // the member refused before it fell silent, so the refusal does not name the present holder
 		}
 		v.refusal = answer
 		var held interface{ LeaseLeft() time.Duration }
@@ -80,7 +80,7 @@ func (v *votes) add(ctx context.Context, answer error) {
 	}
 }
 
-// retryAfter is how soon the leases of so many holders end that need members can be acquired; -1 if that is unknown.
+// retryAfter returns how soon enough leases of holders end that need members can be acquired, or -1 if that is unknown.
 func (v votes) retryAfter(need int) time.Duration {
 	slices.Sort(v.left)
 	if missing := need - v.yes; missing > 0 && missing <= len(v.left) {
@@ -89,8 +89,8 @@ func (v votes) retryAfter(need int) time.Duration {
 	return -1
 }
 
-// decide turns the answers into a result, where need members must agree. refused: so many have refused that too few
-// are left. An error: too few answered, and the silent ones may hold the lock or not.
+// decide turns the answers into a result, where need members must agree. refused means that too few members are left
+// that have not refused. An error means that too few answered, and that the silent ones may hold the lock or not.
 func (v votes) decide(need int) (refused bool, err error) {
 	switch {
 	case v.yes >= need:
@@ -101,7 +101,7 @@ func (v votes) decide(need int) (refused bool, err error) {
 	return false, join(v.failed)
 }
 
-// count waits for all answers, until ctx is done, and for limit at most if that is not 0. Members
+// count waits for all answers, until ctx is done, and for limit at most if limit is not 0. Members
 // without an answer count as failed.
 func (o *fanOut) count(ctx context.Context, limit time.Duration) votes {
 	o.collect(ctx, limit)
@@ -109,7 +109,7 @@ func (o *fanOut) count(ctx context.Context, limit time.Duration) votes {
 	return o.votes
 }
 
-// collect counts answers until all are there, until ctx is done, and for limit at most if that is
+// collect counts answers until all have arrived, until ctx is done, and for limit at most if limit is
 // not 0. It may be called again for the answers that are left.
 func (o *fanOut) collect(ctx context.Context, limit time.Duration) { o.collectUntil(ctx, limit, nil) }
 
@@ -124,7 +124,7 @@ func (o *fanOut) collectUntil(ctx context.Context, limit time.Duration, enough f
 	for o.open > 0 {
 		var answer error
 		select {
-		case answer = <-o.answers: // first: an answer that is here counts, even if the time is over
+		case answer = <-o.answers: // first, because an answer that has arrived counts even if the time is over
 		default:
 			select {
 			case answer = <-o.answers:
@@ -142,7 +142,7 @@ func (o *fanOut) collectUntil(ctx context.Context, limit time.Duration, enough f
 	}
 }
 
-// collectReady counts the answers that are there.
+// collectReady counts the answers that have arrived.
 func (o *fanOut) collectReady(ctx context.Context) {
 	for {
 		select {
@@ -155,7 +155,7 @@ func (o *fanOut) collectReady(ctx context.Context) {
 	}
 }
 
-// countMissing counts members without an answer as failed, in doubt: their command may be executed.
+// countMissing counts members without an answer as failed and in doubt, because their command may be executed.
 func (o *fanOut) countMissing(ctx context.Context) {
 	missing := o.core.Unanswered(errBudget)
 	if cause := context.Cause(ctx); cause != nil {
@@ -168,9 +168,10 @@ func (o *fanOut) countMissing(ctx context.Context) {
 // returned, until ctx is done, and for the budget at most. Calls of f that have not returned by then go on in the
 // background.
 //
-// As many of the calls must succeed as members are needed. AskAll fails with ErrNotHeld if so many members refused
-// (ErrNotHeld, ErrNotAcquired) that too few can succeed, with ErrLost if so many refused or were
-// lost (ErrLost), and otherwise with the other members' errors. The caller is a call that Close waits for.
+// As many calls must succeed as members are needed. AskAll fails with ErrNotHeld if so many members refused
+// (ErrNotHeld, ErrNotAcquired) that too few can succeed. It fails with ErrLost if that is so only together with
+// the members that were lost (ErrLost), and otherwise with the errors of the other members. The caller must be a
+// call that Close waits for.
 func (l *Lock) AskAll(ctx context.Context, terms *engine.Terms, f func(i int) error) error {
 	ttl, _ := l.shortest(terms)
 	v := newFanOut(l.Resource.Core, len(l.Members), f).count(ctx, l.budget(ttl))
@@ -184,7 +185,7 @@ func (l *Lock) AskAll(ctx context.Context, terms *engine.Terms, f func(i int) er
 	return err
 }
 
-// join is [errors.Join] on one line.
+// join is [errors.Join], with a text of one line.
 func join(errs []error) (joined error) {
 	for _, err := range errs {
 		switch {
@@ -200,25 +201,25 @@ func join(errs []error) (joined error) {
 // attemptTime is the time that one joint attempt has. The attempt makes it, and calls cancel at its end.
 // One goroutine uses it.
 //
-// An attempt must return soon after its time is over, even if a member is silent. It must not leave
-// acquired members behind either. So settle ends with the time, and the release of what was acquired goes on in the
+// An attempt must return soon after its time is over, even if a member is silent. But it must not leave
+// acquired members behind. So settle ends with the time, and the release of the acquired members goes on in the
 // background.
 type attemptTime struct {
 	began  time.Time
 	ending context.Context //nolint:containedctx // done when the caller's ctx is, or when the wait is over
 	cancel context.CancelFunc
-	until  time.Time // the end of the wait for rollbacks; zero: the attempt's time is not over
+	until  time.Time // the end of the wait for rollbacks; zero while the attempt's time is not over
 }
 
-// newAttemptTime returns the time of an attempt of the acquisition with ctx and w. Without a limit it
+// newAttemptTime returns the time of an attempt for the acquisition with ctx and w. If there is no limit, it
 // needs no timer.
 func newAttemptTime(ctx context.Context, w *engine.Wait) *attemptTime {
 	ending, cancel := w.Bound(ctx, false)
 	return &attemptTime{began: time.Now(), ending: ending, cancel: cancel}
 }
 
-// acquire acquires the i-th member for o, unless the time is over: an answer that comes within the grace counts, but
-// nothing more is asked then.
+// acquire acquires the i-th member for o, unless the time is over. An answer that comes within the grace period counts,
+// but no further member is asked then.
 func (t *attemptTime) acquire(ctx context.Context, o *Ownership, i int, q *engine.Request, w engine.Wait) error {
 	if t.ending.Err() != nil {
 		return q.GaveUp(ctx)
@@ -226,9 +227,10 @@ func (t *attemptTime) acquire(ctx context.Context, o *Ownership, i int, q *engin
 	return o.lock.named(i, o.acquireAndAdd(ctx, i, q, w))
 }
 
-// settle waits until all members have answered, for limit at most if that is not 0. When the time is
+// settle waits until all members have answered, for limit at most if limit is not 0. When the time is
 // over, it waits for another rollbackWait at most, in all calls together. A member usually answers
-// within that. Then nothing is held when the acquisition returns. settle reports whether all have answered.
+// within that time. Then nothing is held when the acquisition returns. settle reports whether all members have
+// answered.
 func (t *attemptTime) settle(limit time.Duration, o *fanOut) bool {
 	o.collect(t.ending, limit)
 	if o.open > 0 && t.ending.Err() != nil {

@@ -19,13 +19,14 @@ type Lock struct {
 	Resource *engine.Resource
 	Members  []*engine.Resource // in the order in which a multi lock acquires them
 	Need     int                // how many members must be held
-	// Budgeted: no member is waited for longer than its budget, a tenth of the TTL.
+	// Budgeted means that the lock waits for a member no longer than its budget, which is a tenth of the TTL.
 	Budgeted bool
-	// Whole acquires all members of a multi lock by one command; nil: that is not possible.
+	// Whole acquires all members of a multi lock by one command. It is nil if that is not possible.
 	Whole Whole
 }
 
-// budget is how long a member may take to answer if the shortest TTL of all members is ttl; 0: as long as it takes.
+// budget returns how long a member may take to answer if the shortest TTL of all members is ttl, or 0 if there is no
+// limit.
 func (l *Lock) budget(ttl time.Duration) time.Duration {
 	if !l.Budgeted {
 		return 0
@@ -33,7 +34,7 @@ func (l *Lock) budget(ttl time.Duration) time.Duration {
 	return min(max(ttl/10, 100*time.Millisecond), 2*time.Second)
 }
 
-// shortest is the shortest TTL of the members, and the shortest limit of their holds; 0: no limit.
+// shortest returns the shortest TTL of the members, and the shortest limit of their holds, which is 0 if there is none.
 func (l *Lock) shortest(terms *engine.Terms) (ttl, limit time.Duration) {
 	for i := range l.Members {
 		t := terms.ForMember(i)
@@ -47,8 +48,8 @@ func (l *Lock) shortest(terms *engine.Terms) (ttl, limit time.Duration) {
 	return ttl, limit
 }
 
-// Rollback implements [engine.Driver]: it releases the members that q's last attempt acquired. Earlier attempts
-// have released theirs. It blocks for the answers; after the budget the rest goes on in the background.
+// Rollback implements [engine.Driver]. It releases the members that q's last attempt acquired. Earlier attempts
+// have released theirs. It blocks for the answers. After the budget, the remaining releases go on in the background.
 //
 // An attempt to acquire all members by one command may have taken them, or may still do so. The rollback of the first
 // member keeps late copies of it from taking anything.
@@ -57,7 +58,7 @@ func (l *Lock) Rollback(ctx context.Context, q *engine.Request) error {
 	s.giveUpReservations(ctx, l)
 	switch {
 	case s.granted != nil:
-		s.granted.giveBack(ctx) // until ctx is done; then in the background
+		s.granted.giveBack(ctx) // it blocks until ctx is done, and then goes on in the background
 		s.granted = nil
 	case s.whole != nil:
 		member := q.Member(s.whole, nil)
@@ -73,15 +74,15 @@ func (l *Lock) Rollback(ctx context.Context, q *engine.Request) error {
 // attempts is the driver's state of a request for a joint lock. The goroutine that uses the request
 // owns it.
 type attempts struct {
-	granted *Ownership    // of the last attempt, if it was granted; of a multi lock from its beginning
-	split   time.Duration // how long the last attempt took, if rivals held some members each; else 0
-	whole   *engine.Terms // of each member, if they are acquired as a whole; else nil
-	// reserved are the requests for members of a red lock, by index, that have left a reservation. Each attempt
-	// replaces those of the one before: see reserve.go.
+	granted *Ownership    // what the last attempt was granted; of a multi lock, from the beginning of the attempt
+	split   time.Duration // how long the last attempt took if rivals held some members each, or else 0
+	whole   *engine.Terms // the terms of each member if they are acquired as a whole, or else nil
+	// reserved contains the requests for members of a red lock, by index, that have left a reservation. Each attempt
+	// replaces the requests of the attempt before it: see reserve.go.
 	reserved []*engine.Request
 
-	holds    bool // a multi lock holds members while it waits for another one
-	mustTell bool // it has had to wait, and the observer is told as soon as it holds none
+	holds    bool // it is a multi lock that holds members while it waits for another one
+	mustTell bool // it has had to wait, and the observer is told as soon as it holds no member
 }
 
 // stateOf returns the state of q, and makes it if there is none.
@@ -99,9 +100,9 @@ func (l *Lock) Release(context.Context, *engine.Ownership, int, engine.Next) (en
 	return engine.Released{}, engine.ErrUnsupported
 }
 
-// carriedID is the id of the members' holds that ctx carries; "" if it carries none. It fails if one of them was lost,
-// or the joint hold that they belong to: an earlier attempt may have found that, and they must not be acquired anew. It
-// also fails if they have different ids, because a joint hold has one id in all members.
+// carriedID returns the id of the members' holds that ctx carries, or "" if it carries none. It fails if one of these
+// holds was lost, or the joint hold that they belong to. An earlier attempt may have found that, and the members must
+// not be acquired again. It also fails if the holds have different ids, because a joint hold has one id in all members.
 func (l *Lock) carriedID(ctx context.Context) (id string, err error) {
 	for _, m := range l.Members {
 		outer, err := m.Outer(ctx)
@@ -130,7 +131,8 @@ func (l *Lock) carriedID(ctx context.Context) (id string, err error) {
 //	releases A again, is answered
 //	                                  (A is free, and attempt 2 counts it)
 //
-// If ctx carries a hold of a member, the id is that hold's: a joint hold has one id in all members.
+// If ctx carries a hold of a member, the attempt uses the id of that hold, because a joint hold has one id in all
+// members.
 func (l *Lock) beginAttempt(ctx context.Context, q *engine.Request) (*Ownership, error) {
 	o := l.NewOwnership(q)
 	if q.Shared {
@@ -148,9 +150,9 @@ func (l *Lock) beginAttempt(ctx context.Context, q *engine.Request) (*Ownership,
 	return o, nil
 }
 
-// acquireMember acquires the i-th member for o: under a hold of it that ctx carries, or as an outermost
-// request. It blocks as long as w allows. It registers with the member's client, which may close
-// independently of the joint lock's client.
+// acquireMember acquires the i-th member for o, either under a hold of it that ctx carries, or as an outermost
+// request. It blocks as long as w allows. It registers with the client of the member, which may close
+// independently of the client of the joint lock.
 func (o *Ownership) acquireMember(
 	ctx context.Context, i int, q *engine.Request, w engine.Wait,
 ) (hold *engine.Hold, err error) {
@@ -175,17 +177,17 @@ func (o *Ownership) acquireMember(
 		o.asked.requests[i] = mine
 		o.mu.Unlock()
 		defer func() { o.noteReservation(ctx, i, mine) }()
-	} else { // a red lock counts the answers of its members
+	} else { // it is a red lock, which counts the answers of its members
 		defer func() { q.HearFrom(mine, err == nil) }()
 	}
-	if !q.Shared { // an id that the caller names ignores the holds in ctx
+	if !q.Shared { // a request with an id that the caller names ignores the holds in ctx
 		if hold, err = m.AcquireNested(ctx, mine); hold != nil || err != nil {
 			return hold, err
 		}
 	}
 	mine.Name(o.ID, q.Shared || o.carried)
-	// Siblings under the same hold may want the same member, and would all enter by the same id. Only
-	// one of them may.
+	// Siblings under the same hold may want the same member, and would all enter by the same id. But only
+	// one of them may enter.
 	mine.NonReentrant = mine.NonReentrant || o.carried
 	hold, err = m.AcquireOutermost(ctx, mine, time.Now())
 	if o.carried && errors.Is(err, engine.ErrDeadlock) {
@@ -194,8 +196,8 @@ func (o *Ownership) acquireMember(
 	return hold, err
 }
 
-// acquireAndAdd acquires the i-th member and adds it to o. The attempt, or the joint hold, may have ended meanwhile:
-// then the late hold is released at once. Otherwise nobody would release it.
+// acquireAndAdd acquires the i-th member and adds it to o. If the attempt, or the joint hold, has ended meanwhile, the
+// late hold is released at once. Otherwise nobody would release it.
 func (o *Ownership) acquireAndAdd(ctx context.Context, i int, q *engine.Request, w engine.Wait) error {
 	hold, err := o.acquireMember(ctx, i, q, w)
 	if err != nil {
@@ -204,11 +206,11 @@ func (o *Ownership) acquireAndAdd(ctx context.Context, i int, q *engine.Request,
 	if o.mayStillCount(hold) && o.add(hold) {
 		return nil
 	}
-	_ = hold.Release(ctx) // goes on in the background if it must
+	_ = hold.Release(ctx) // it goes on in the background if it must
 	return errTooLate
 }
 
-// memberError is the error of a member. Its text names the member, and the server if that is known.
+// memberError is the error of a member. Its text names the member, and the server if the server is known.
 type memberError struct {
 	member string
 	err    error
@@ -230,8 +232,8 @@ func (l *Lock) named(i int, err error) error {
 	return &memberError{name, m.Core.Explain(m, err)}
 }
 
-// retryQueue returns a queue for a joint request that has no message to wait for. Its pauses grow from a
-// few milliseconds to half a second, at random, so that rivals do not come back together.
+// retryQueue returns a queue for a joint request that has no message to wait for. Its pauses are random, and grow
+// from a few milliseconds to half a second, so that rivals do not come back at the same time.
 func (l *Lock) retryQueue() engine.Queue {
 	return l.Resource.PrivateQueue(func(n int) time.Duration {
 		return time.Millisecond + rand.N(10*time.Millisecond<<min(n, 6)) //nolint:gosec // jitter
@@ -240,11 +242,12 @@ func (l *Lock) retryQueue() engine.Queue {
 
 // Reasons for which an attempt fails, or stops waiting for a member. Users see the texts only.
 var (
-	// errYield: an attempt gave up so that a rival may go first. It may be repeated soon.
+	// errYield says that an attempt gave up so that a rival may go first. The attempt may be repeated soon.
 	errYield = errors.New("gave way to another")
-	// errTooLate: a member was granted when the attempt, or the joint hold, was over. It was given back.
+	// errTooLate says that a member was granted after the attempt, or the joint hold, was over. It was given back.
 	errTooLate = errors.New("acquired too late")
 	errBudget  = errors.New("no answer within the budget of a member")
-	// errMembersLost: some were over before the others had answered. An acquisition that waits tries again.
+	// errMembersLost says that some members were over before the others had answered. An acquisition that waits
+	// makes another attempt.
 	errMembersLost = fmt.Errorf("%w: members were lost meanwhile", engine.ErrLost)
 )

@@ -9,7 +9,7 @@ import (
 	"github.com/redlatch/redlatch/internal/engine"
 )
 
-// How a multi lock is acquired whose members need a command each. For the others see whole.go.
+// How a multi lock is acquired if each of its members needs a command of its own. Other multi locks are in whole.go.
 //
 // It acquires its members one after another. Among multi locks the order of the members prevents a
 // deadlock. But another program, such as one with Redisson, may acquire them in another order:
@@ -19,8 +19,8 @@ import (
 //	                                acquires B
 //	waits for B                     waits for A
 //
-// So a multi lock with some members waits for the next one for its patience only. Then it releases them,
-// waits with nothing held until the missing member can be acquired, and begins anew with more patience.
+// So a multi lock that holds some members waits for the next one only as long as its patience lasts. Then it releases
+// them, waits with nothing held until the missing member can be acquired, and begins again with more patience.
 
 // The patience of a multi lock. It doubles with each round, because a member may simply be held for long.
 const (
@@ -42,8 +42,8 @@ func NewMulti(l *Lock) {
 	}
 }
 
-// newQueue returns nil, the local queue of its name, for a request that acquires all members as a whole. Others
-// wait in the queues of the members.
+// newQueue returns nil for a request that acquires all members as a whole. That stands for the local queue of the
+// multi lock's name. Other requests wait in the queues of the members.
 func (m *multi) newQueue(ctx context.Context, q *engine.Request) (engine.Queue, error) {
 	if m.wholeTerms(ctx, q) != nil {
 		return nil, nil //nolint:nilnil // as Traits.NewQueue says
@@ -63,15 +63,15 @@ func (m *multi) TryAcquire(ctx context.Context, q *engine.Request) (engine.Resul
 		if err == nil || m.Whole.Fits(q.Terms, terms) {
 			return res, err
 		}
-		stateOf(q).whole = nil // the answer says that the members need a command each
+		stateOf(q).whole = nil // the answer says that each member needs a command of its own
 	}
 	return m.tryInOrder(ctx, q)
 }
 
-// tryInOrder acquires the members by a command each. A request that may queue waits here, for one member after
-// another, in the members' queues. On failure it has released what it acquired, or does so in the background.
-// Acquiring a member ends soon after the time of the request, as any acquisition does. So this goroutine does it, and
-// need not be able to leave it.
+// tryInOrder acquires the members one after another, each by a command of its own. A request that may queue waits here,
+// in the queues of the members. On failure it has released the members that it acquired, or releases them in the
+// background. Acquiring a member ends soon after the time of the request, as any acquisition does. So this goroutine
+// can do it, and need not be able to leave it.
 func (m *multi) tryInOrder(ctx context.Context, q *engine.Request) (engine.Result, error) {
 	if !q.MayQueue {
 		attempt := newAttemptTime(ctx, &q.Wait)
@@ -79,13 +79,13 @@ func (m *multi) tryInOrder(ctx context.Context, q *engine.Request) (engine.Resul
 		res, _, err := m.acquireInOrder(ctx, attempt, q, engine.Wait{}, 0)
 		return res, err
 	}
-	// Members on other clients wait in the queues of those clients, which would not notice the Close of this one.
+	// Members on other clients wait in the queues of those clients, which would not notice that this client closes.
 	waiting, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(m.Resource.Core.Open(), cancel)()
 	attempt := newAttemptTime(waiting, &q.Wait)
 	defer attempt.cancel()
-	// The observer may be slow. It is not called while members are held, which others may wait for.
+	// The observer may be slow. It is not called while members are held, because others may wait for them.
 	state := stateOf(q)
 	w := q.Wait.ForMember(func() {
 		state.mustTell = true
@@ -108,7 +108,7 @@ func (m *multi) tryInOrder(ctx context.Context, q *engine.Request) (engine.Resul
 		case err == nil:
 			return res, nil
 		case errors.Is(err, engine.ErrObserverSlow):
-			continue // with other requests for the members
+			continue // the next attempt makes other requests for the members
 		case ctx.Err() == nil && waiting.Err() != nil:
 			return engine.Result{}, engine.ErrClosed
 		case errors.Is(err, errYield), errors.Is(err, errMembersLost),
@@ -120,7 +120,7 @@ func (m *multi) tryInOrder(ctx context.Context, q *engine.Request) (engine.Resul
 }
 
 // awaitMember waits until the i-th member can be acquired, acquires it and releases it. Nothing is held
-// while it waits, so no other program waits for us.
+// while it waits, so no other program waits for this one.
 func (m *multi) awaitMember(ctx context.Context, attempt *attemptTime, q *engine.Request, i int, w engine.Wait) error {
 	o, err := m.beginAttempt(ctx, q)
 	if err != nil {
@@ -133,7 +133,7 @@ func (m *multi) awaitMember(ctx context.Context, attempt *attemptTime, q *engine
 }
 
 // acquireInOrder acquires all members, or none: on failure it releases the members that it has. missing
-// is the index of the member for which patience was over; otherwise it is negative. If the end of ctx or
+// is the index of the member for which the patience was over, and is negative otherwise. If the end of ctx or
 // of the wait cut the attempt short, the error matches ErrNotAcquired or ErrUnavailable.
 func (m *multi) acquireInOrder(
 	ctx context.Context, attempt *attemptTime, q *engine.Request, w engine.Wait, patience time.Duration,
@@ -143,12 +143,12 @@ func (m *multi) acquireInOrder(
 		return engine.Result{}, -1, err
 	}
 	if o.shortest > 0 {
-		patience = min(patience, o.shortest/2) // leases without renewal run already: leave half of them
+		patience = min(patience, o.shortest/2) // leases that are not renewed run already, so half of them is left
 	}
-	stateOf(q).granted = o // from the beginning: a hook of go-redis may panic, and then Rollback releases what o has
+	stateOf(q).granted = o // now, because a hook of go-redis may panic, and then Rollback releases what o has
 	for i := range m.Members {
 		mine, cut := w, i > 0 && !w.IsSingleTry()
-		if cut { // at random, so that rivals do not give way at the same time
+		if cut { // the time is random, so that rivals do not give way at the same time
 			mine = w.Within(patience/2 + rand.N(patience)) //nolint:gosec // jitter
 		}
 		stateOf(q).holds = i > 0
@@ -158,7 +158,7 @@ func (m *multi) acquireInOrder(
 		}
 		limit := time.Duration(0)
 		if f := m.Resource.Core.Classify(err); f.InDoubt || f.Retry {
-			// Others may be silent, or out of reach, too: take no longer than one command in all.
+			// Other members may be silent or out of reach, too, so all of them together get the time of one command.
 			limit = m.Resource.Core.RollbackLimit(attempt.began)
 		}
 		asked := time.Now()

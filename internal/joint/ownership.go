@@ -10,38 +10,40 @@ import (
 	"github.com/redlatch/redlatch/internal/engine"
 )
 
-// Ownership is the ownership behind a hold of a joint lock: one hold of each member, of which enough
-// must be live. Each is renewed by its own client.
+// Ownership is the ownership behind a hold of a joint lock. It consists of one hold of each member, of which enough
+// must be live. Each member is renewed by its own client.
 //
-//	open    holds are added, by the attempt that makes it; late ones even after that, while the joint hold lasts
-//	closed  the attempt has failed, or the joint hold ends: a late hold is refused, and released by its attempt.
-//	        The ends of the members' holds have no effect any longer
+//	open    the attempt that makes the ownership adds holds; late holds are added even after that, while the
+//	        joint hold lasts
+//	closed  the attempt has failed, or the joint hold ends: a late hold is refused, and its attempt releases it;
+//	        the ends of the members' holds have no effect any longer
 type Ownership struct {
 	lock    *Lock
 	ID      string        // the owner in every member
 	carried bool          // the id is that of a hold in the caller's context
 	whole   bool          // one command has acquired all members
-	budget  time.Duration // how long a member may take to answer; 0: as long as it takes
+	budget  time.Duration // how long a member may take to answer; 0 if there is no limit
 	terms   *engine.Terms
-	// shortest is the shortest time that a member may last, for the attempt that acquires them in order; 0: no limit.
+	// shortest is the shortest time that a member may last, for the attempt that acquires the members in order. It
+	// is 0 if there is no limit.
 	shortest time.Duration
 
 	mu     sync.Mutex     // guards the rest; Hold.mu may be taken while it is held
-	holds  []*engine.Hold // of members
-	closed bool           // released, detached or lost; add refuses further holds
+	holds  []*engine.Hold // the holds of the members
+	closed bool           // it was released, detached or lost, and add refuses further holds
 	lost   bool           // MemberEnded has found too few live members
-	h      *engine.Hold   // the user's hold, once it has joined; does not change then
-	asking int            // calls of Check and Extend under way, which end the joint hold themselves if it is lost
-	// early are members whose ends were reported before there was a joint hold, or before add: Join or add reports
-	// them again.
+	h      *engine.Hold   // the user's hold; it does not change once it has joined
+	asking int            // the calls of Check and Extend under way, which end the joint hold themselves if it is lost
+	// early contains the members whose ends were reported before there was a joint hold, or before add was called. Join
+	// or add reports them again.
 	early []*engine.Hold
-	over  context.Context //nolint:containedctx // ends with the joint hold; nil: nobody waits for that
+	over  context.Context //nolint:containedctx // it ends with the joint hold; nil if nobody waits for that
 	stop  context.CancelFunc
-	since time.Time // when the joint hold was made; zero: there is none yet
+	since time.Time // when the joint hold was made; zero if there is none yet
 
-	asked asked // of a red lock: the attempts for its members; o.mu guards it
-	// reserved are the requests of this attempt that have left a reservation, by the index of the member; nil: the
-	// attempt is decided, or there is nothing to reserve.
+	asked asked // the attempts for the members of a red lock; o.mu guards it
+	// reserved contains the requests of this attempt that have left a reservation, by the index of the member. It is
+	// nil if the attempt is decided, or if there is nothing to reserve.
 	reserved []*engine.Request
 }
 
@@ -53,7 +55,7 @@ func (l *Lock) NewOwnership(q *engine.Request) *Ownership {
 	return &Ownership{lock: l, ID: q.ID, budget: l.budget(ttl), terms: q.Terms, shortest: limit}
 }
 
-// ReplaceMember adds the hold of a member on whose server o's id has replaced the former owner. It does
+// ReplaceMember adds the hold of a member whose former owner was replaced by o's id on the server. It does
 // not block. If o is closed already, the member is left to its lease.
 func (o *Ownership) ReplaceMember(ctx context.Context, m *engine.Resource, q *engine.Request, sent time.Time) error {
 	q.Group = o
@@ -88,14 +90,14 @@ func (o *Ownership) core() *engine.Core { return o.lock.Resource.Core }
 // OwnerID implements [engine.Holding].
 func (o *Ownership) OwnerID() string { return o.ID }
 
-// granted is the result of an attempt that has acquired enough members.
+// granted returns the result of an attempt that has acquired enough members.
 func (o *Ownership) granted() engine.Result {
 	return engine.Result{Granted: true, Sent: time.Now(), Holding: o}
 }
 
-// add adds a member's hold. It reports false if o is closed: then the caller must release the hold.
+// add adds the hold of a member. It reports false if o is closed. Then the caller must release the hold.
 //
-// A hold may come after the attempt has succeeded without it: mayStillCount was true then.
+// A hold may come after the attempt has succeeded without it. In that case mayStillCount has returned true.
 func (o *Ownership) add(hold *engine.Hold) bool {
 	o.mu.Lock()
 	if o.closed {
@@ -104,7 +106,7 @@ func (o *Ownership) add(hold *engine.Hold) bool {
 	}
 	o.holds = append(o.holds, hold)
 	ended := false
-	if o.h != nil { // its answer was late
+	if o.h != nil { // the answer of the member was late
 		hold.JoinAs(o.h, o.since)
 		ended = slices.Contains(o.early, hold)
 	}
@@ -124,7 +126,7 @@ func (o *Ownership) close() []*engine.Hold {
 	return slices.Clone(o.holds)
 }
 
-// end is close for callers that hold mu.
+// end is like close, for callers that hold mu.
 func (o *Ownership) end() {
 	if o.closed {
 		return
@@ -149,14 +151,14 @@ func (o *Ownership) untilOver() context.Context {
 	return o.over
 }
 
-// memberHolds returns a copy of the members' holds, for callers that must not hold mu.
+// memberHolds returns a copy of the members' holds, for callers that do not hold mu.
 func (o *Ownership) memberHolds() []*engine.Hold {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return slices.Clone(o.holds)
 }
 
-// has reports whether f is true for as many members as needed. mu is held; f may take the mutex of the hold.
+// has reports whether f is true for as many members as needed. mu is held, and f may take the mutex of the hold.
 func (o *Ownership) has(f func(*engine.Hold) bool) bool {
 	n := 0
 	for _, member := range o.holds {
@@ -174,18 +176,18 @@ func (o *Ownership) enough() bool {
 	return o.has(isValid)
 }
 
-// isValid reports whether member is valid at this moment, by our own clock. After a pause of the process a live
-// member may be over, because its end has not been reported yet.
+// isValid reports whether member is valid at this moment, by the clock of this process. After a pause of the process, a
+// member that counts as live may be over already, because its end has not been reported yet.
 func isValid(member *engine.Hold) bool {
 	return member.IsLive() && member.ValidUntil().After(time.Now())
 }
 
 // MemberEnded implements [engine.Group]. The joint hold is lost as soon as too few members are live. The
-// others may have ended by a loss, by a user's Release of a member, or because a member's client
+// others may have ended by a loss, because the user released a member, or because the client of a member
 // closed. A red lock with enough members left retakes a lost one.
 //
-// Before there is a joint hold, the end is noted for Join, and a loss before add for that. Holds that were refused by
-// add are ignored. The caller holds no mutex.
+// Before there is a joint hold, the end is noted for Join. A loss before add is noted for add. Holds that add has
+// refused are ignored. The caller holds no mutex.
 func (o *Ownership) MemberEnded(member *engine.Hold, cause error) {
 	o.mu.Lock()
 	// The client that ends its holds ends the joint hold too, with ErrClosed.
@@ -205,7 +207,7 @@ func (o *Ownership) MemberEnded(member *engine.Hold, cause error) {
 	}
 	o.mu.Unlock()
 	switch {
-	case lost && asking: // that call stops waiting for other members, and ends the joint hold
+	case lost && asking: // the call of Check or Extend stops waiting for other members, and ends the joint hold
 	case lost:
 		o.h.LoseInBackground(o.loss())
 	case errors.Is(cause, engine.ErrLost):
@@ -213,8 +215,8 @@ func (o *Ownership) MemberEnded(member *engine.Hold, cause error) {
 	}
 }
 
-// Join implements [engine.Holding]: h is the user's hold. Members may have ended before h existed, and
-// MemberEnded could do nothing then.
+// Join implements [engine.Holding]. h is the user's hold. Members may have ended before h existed, when
+// MemberEnded could not do anything.
 func (o *Ownership) Join(h *engine.Hold) {
 	o.mu.Lock()
 	o.h, o.since = h, time.Now()
@@ -233,8 +235,8 @@ func (o *Ownership) Join(h *engine.Hold) {
 	}
 }
 
-// ValidUntil implements [engine.Holding]: the instant at which too few members are left if no server answers
-// before. Once too few are live, the ended members count with the last end of their validity.
+// ValidUntil implements [engine.Holding]. It returns the instant at which too few members are left if no server answers
+// before. Once too few are live, an ended member counts with the last end of its validity.
 func (o *Ownership) ValidUntil(*engine.Hold) time.Time {
 	var ends, ended []time.Time
 	for _, member := range o.memberHolds() {
@@ -251,7 +253,8 @@ func (o *Ownership) ValidUntil(*engine.Hold) time.Time {
 	return ends[o.lock.Need-1]
 }
 
-// Member implements [engine.Holding]: the hold of the member that r is, live or not; nil if there is none.
+// Member implements [engine.Holding]. It returns the hold of the member that r is, live or not. It returns nil if there
+// is none.
 func (o *Ownership) Member(r *engine.Resource) *engine.Hold {
 	for _, member := range o.memberHolds() {
 		if r.Is(member.Resource()) {
@@ -261,10 +264,10 @@ func (o *Ownership) Member(r *engine.Resource) *engine.Hold {
 	return nil
 }
 
-// Forget implements [engine.Holding]: the members are left to their leases.
+// Forget implements [engine.Holding]. It leaves the members to their leases.
 func (o *Ownership) Forget(*engine.Hold) { o.DetachMembers() }
 
-// Release implements [engine.Holding]: it releases all members, by one command if that is possible. It blocks for
+// Release implements [engine.Holding]. It releases all members, by one command if that is possible. It blocks for
 // their answers, for the budget at most. Silent members are released in the background.
 func (o *Ownership) Release(ctx context.Context, h *engine.Hold) (handedOff bool, err error) {
 	done, lost := false, false
@@ -283,14 +286,14 @@ func (o *Ownership) Release(ctx context.Context, h *engine.Hold) (handedOff bool
 	return false, err
 }
 
-// Abandon implements [engine.Holding]: the joint hold was lost, and its user has called Release. The members that
-// are left must be released too.
+// Abandon implements [engine.Holding]. The joint hold was lost, and its user has called Release. The members that
+// are left must be released, too.
 func (o *Ownership) Abandon(ctx context.Context) {
 	o.giveBack(context.WithoutCancel(ctx))
 }
 
-// giveBack releases all members. It blocks for their answers until ctx is done, and for the budget at most, and for the
-// members whose attempts are still under way as [Ownership.awaitAsked] says.
+// giveBack releases all members. It blocks for their answers until ctx is done, and for the budget at most. For members
+// whose attempts are still under way, it blocks as [Ownership.awaitAsked] says.
 func (o *Ownership) giveBack(ctx context.Context) votes {
 	released := o.releaseMembers(ctx).count(ctx, o.budget)
 	o.awaitAsked(ctx)
@@ -298,7 +301,7 @@ func (o *Ownership) giveBack(ctx context.Context) votes {
 }
 
 // releaseMembers starts to release all members at the same time, even if ctx is done. It does not block.
-// The caller decides how long it waits for the answers; the rest goes on in the background.
+// The caller decides how long it waits for the answers. The other releases go on in the background.
 func (o *Ownership) releaseMembers(ctx context.Context) *fanOut {
 	holds := o.close()
 	return newFanOut(o.core(), len(holds), func(i int) error {
@@ -325,8 +328,8 @@ func (o *Ownership) Extend(ctx context.Context, _ *engine.Hold, d time.Duration)
 }
 
 // ask runs f, a Check or an Extend, for all members, and blocks for the answers, for the budget at most.
-// If too few members are left, it ends the joint hold and emits the event before it returns. It does so at once:
-// a silent member could not change that.
+// If too few members are left, it ends the joint hold and emits the event before it returns. It does so at once,
+// because the answer of a silent member could not change that.
 func (o *Ownership) ask(ctx context.Context, f func(*engine.Hold) error) error {
 	asking, stop := context.WithCancel(ctx)
 	defer stop()
@@ -342,7 +345,7 @@ func (o *Ownership) ask(ctx context.Context, f func(*engine.Hold) error) error {
 	lost = lost || o.lost || !o.closed && !o.has(isValid)
 	o.mu.Unlock()
 	switch ended := o.h.Ended(); {
-	case ended != nil && (lost || err != nil): // such as by a Release that is under way: it says whether it was lost
+	case ended != nil && (lost || err != nil): // for example by a Release that is under way, which reports a loss itself
 		return ended
 	case !lost:
 		return err
@@ -351,9 +354,9 @@ func (o *Ownership) ask(ctx context.Context, f func(*engine.Hold) error) error {
 	return o.h.Lose(ctx, o.loss())
 }
 
-// loss is that too few members are left, unless it is their limits that have ended them. A member that the user has
-// released, or whose client was closed, is a reason too. It stands there as text: the joint hold itself was neither
-// released nor closed.
+// loss returns the loss of a joint hold with too few members left. Its reason is "members", unless the limits of the
+// members have ended them. A member that the user has released, or whose client was closed, is a reason, too. It is in
+// the text of the loss only, because the joint hold itself was neither released nor closed.
 func (o *Ownership) loss() engine.Loss {
 	loss, left := engine.Loss{Reason: engine.LossMembers}, 0
 	for _, member := range o.memberHolds() {
@@ -366,7 +369,7 @@ func (o *Ownership) loss() engine.Loss {
 			loss.Members = append(loss.Members, errors.New(describe(member, "hold", cause).Error()))
 		}
 	}
-	if left >= o.lock.Need { // as many would be left without limits
+	if left >= o.lock.Need { // enough members would be left if they had no limits
 		return engine.Loss{Reason: engine.LossLimit}
 	}
 	return loss

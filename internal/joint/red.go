@@ -14,19 +14,18 @@ import (
 // How a red lock is acquired.
 //
 // All members are asked at the same time: see asked.go. The attempt has a budget of a tenth of the TTL, and ends as
-// soon
-// as a majority is acquired or impossible. If rivals acquired some members each, nobody has a majority. Then all
-// release what they have, and try again after a random pause.
+// soon as a majority is acquired or impossible. If rivals acquired some members each, nobody has a majority. Then all
+// of them release their members, and make another attempt after a random pause.
 //
 // A failed member, such as a silent server, is neither a grant nor a refusal. Without a majority of
 // grants there are two cases:
 //
-//   - Refusals alone prevent a majority, or failures alone do not: the lock counts as held, and the
+//   - Refusals alone prevent a majority, or failures alone do not prevent it. Then the lock counts as held, and the
 //     request waits.
 //   - Otherwise too many members failed: the error says that servers did not answer. If some only missed the budget, as
 //     on a busy machine, a request whose wait has an end makes further attempts, for as long as a command may take.
 //
-// A silent server may execute the command later. What it grants joins the joint hold, if the others have made one.
+// A silent server may execute the command later. If the other members have made a joint hold, the late member joins it.
 // Otherwise it is released, or the request for the member is rolled back.
 
 // red is the driver of a lock that needs a majority of its members. It belongs to the handle.
@@ -41,7 +40,7 @@ func NewRed(l *Lock) {
 }
 
 // newQueue returns a queue of its own for a request whose context carries a hold of a member. In the
-// local queue it could be behind a waiter that waits for that very hold: a deadlock.
+// local queue, the request could stand behind a waiter that waits for that very hold, which would be a deadlock.
 func (r *red) newQueue(ctx context.Context, _ *engine.Request) (engine.Queue, error) {
 	id, err := r.carriedID(ctx)
 	if err != nil || id == "" {
@@ -50,10 +49,9 @@ func (r *red) newQueue(ctx context.Context, _ *engine.Request) (engine.Queue, er
 	return r.retryQueue(), nil
 }
 
-// TryAcquire implements [engine.Driver]: it makes one attempt for all members. It blocks until a majority is
-// acquired or
-// impossible, and for the budget at most, after the pause of a split. Then it blocks for the releases of a failed
-// attempt.
+// TryAcquire implements [engine.Driver]. It makes one attempt for all members. After the pause of a split vote, it
+// blocks until a majority is acquired or impossible, and for the budget at most. Then it blocks for the releases of a
+// failed attempt.
 func (r *red) TryAcquire(ctx context.Context, q *engine.Request) (engine.Result, error) {
 	o, err := r.beginAttempt(ctx, q)
 	if err != nil {
@@ -81,7 +79,7 @@ func (r *red) TryAcquire(ctx context.Context, q *engine.Request) (engine.Result,
 	}
 	asked := members.votes
 	released := o.releaseMembers(ctx)
-	isOver := members.open > 0 && members.yes+members.open >= r.Need // the budget is, or the time of the attempt
+	isOver := members.open > 0 && members.yes+members.open >= r.Need // the budget or the time of the attempt is over
 	if isOver && attempt.ending.Err() != nil {
 		o.asked.end(endOf(attempt.ending))
 	}
@@ -90,7 +88,7 @@ func (r *red) TryAcquire(ctx context.Context, q *engine.Request) (engine.Result,
 	}
 	attempt.settle(min(o.budget, r.Resource.Core.RollbackLimit(attempt.began)), released)
 	if isOver {
-		members.collect(context.Background(), rollbackWait) // why they have not answered
+		members.collect(context.Background(), rollbackWait) // their errors say why they have not answered
 	} else {
 		o.awaitAsked(attempt.ending)
 	}
@@ -107,14 +105,14 @@ func (r *red) TryAcquire(ctx context.Context, q *engine.Request) (engine.Result,
 	return r.failed(ctx, q, members.votes)
 }
 
-// failed is the result of an attempt without a majority. v are all answers.
+// failed returns the result of an attempt without a majority. v contains all answers.
 func (r *red) failed(ctx context.Context, q *engine.Request, v votes) (engine.Result, error) {
 	tolerated := len(r.Members) - r.Need
 	wasGranted := v.yes+v.lost >= r.Need
 	switch {
-	case ctx.Err() != nil && v.yes >= r.Need: // nobody is to blame
+	case ctx.Err() != nil && v.yes >= r.Need: // no other client and no server has caused it
 		return engine.Result{RetryAfter: -1, Met: withoutOutages(v.failed)}, nil
-	case !q.MayQueue && ctx.Err() == nil && wasGranted: // nobody else had them
+	case !q.MayQueue && ctx.Err() == nil && wasGranted: // no other client had the members
 		if _, silent := v.decide(r.Need); silent != nil {
 			return engine.Result{}, r.joinErrors(v.failed, tolerated) // the majority of a hold in ctx may still stand
 		}
@@ -149,8 +147,8 @@ func withoutOutages(failed []error) error {
 }
 
 // joinErrors joins errors so that the first one decides whether waiting goes on. Lasting errors come
-// first if they alone prevent a majority: another attempt would fail too. Else temporary refusals come first,
-// because a request waits for their end. Members that had no time come last.
+// first if they alone prevent a majority, because another attempt would fail, too. Otherwise temporary refusals come
+// first, because a request waits for their end. The errors of members that had no time come last.
 func (r *red) joinErrors(errs []error, tolerated int) error {
 	lasting, passing, late := []error(nil), []error(nil), []error(nil)
 	for _, err := range errs {
@@ -180,7 +178,7 @@ func (r *red) joinErrors(errs []error, tolerated int) error {
 //	                                     is woken up, acquires 1 of 3, releases it
 //	is woken up ...
 //
-// The mutex is innermost: hear is called without it. The listeners run in goroutines of the transport.
+// The mutex is innermost, and hear is called without it. The listeners run in goroutines of the transport.
 func (r *red) Subscribe(hear func(engine.Message)) (subs []engine.Subscription) {
 	var mu sync.Mutex
 	announced := map[int]bool{}

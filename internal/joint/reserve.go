@@ -27,8 +27,8 @@ func (o *Ownership) isReserved(i int) bool {
 	return o.reserved != nil && o.reserved[i] != nil
 }
 
-// noteReservation notes that the attempt of mine for the i-th member, if it was refused, has left a reservation. If
-// the red lock's attempt is over, the reservation is given up.
+// noteReservation notes that the request mine for the i-th member has left a reservation, if it was refused. If the
+// attempt for the red lock is over, the reservation is given up.
 func (o *Ownership) noteReservation(ctx context.Context, i int, mine *engine.Request) {
 	if !mine.Reserved {
 		return
@@ -44,8 +44,8 @@ func (o *Ownership) noteReservation(ctx context.Context, i int, mine *engine.Req
 	}
 }
 
-// keepReservations ends the attempt of o. If it was granted, the reservations of members that it has not are given up
-// in the background. Else they stay for the next attempt.
+// keepReservations ends the attempt of o. If the attempt was granted, the reservations on members that it has not
+// acquired are given up in the background. Otherwise they stay for the next attempt.
 func (r *red) keepReservations(ctx context.Context, state *attempts, o *Ownership, granted bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

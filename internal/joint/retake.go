@@ -48,7 +48,7 @@ type retake struct {
 // rival, which cannot have a majority, may hold the member for a moment.
 const shortestRetake = 100 * time.Millisecond
 
-// retakeLater starts the goroutine that replaces a lost hold, unless that is to stay lost. It does not block.
+// retakeLater starts the goroutine that replaces a lost hold, unless the hold is to stay lost. It does not block.
 func (o *Ownership) retakeLater(lost *engine.Hold) {
 	if lost.Renewed() && !lost.Ownership().Shared {
 		o.core().Spawn((&retake{o: o, m: lost.Resource(), lost: lost, wait: lost.CopiesFor()}).run)
@@ -160,8 +160,8 @@ func (t *retake) acquire(ctx context.Context, m *engine.Resource) *engine.Hold {
 	trying, cancel := context.WithTimeout(ctx, t.o.budget)
 	defer cancel()
 	if t.o.carried {
-		// A nested joint hold: nest under the enclosing joint hold's new hold of this member, if there
-		// is one.
+		// This is a nested joint hold. It nests under the new hold of this member that the enclosing joint hold
+		// has, if there is one.
 		hold, _ := m.AcquireNested(trying, t.newRequest(m)) // nil if it fails
 		return hold
 	}
@@ -221,7 +221,7 @@ func (o *Ownership) replace(lost, fresh *engine.Hold) bool {
 	return true
 }
 
-// withdraw rolls back the request of attempts that have not succeeded: one without a reply may have acquired the
+// withdraw rolls back the request of attempts that have not succeeded. An attempt without a reply may have acquired the
 // member, or may still do so.
 func (t *retake) withdraw(ctx context.Context) {
 	if t.q == nil || t.m.Core.Enter() != nil {

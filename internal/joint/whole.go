@@ -13,7 +13,7 @@ import (
 // own name, and tries when a member is released.
 //
 // What is held is the same as if the members had been acquired one after another: a hold of each member, with
-// an ownership of its own. So the rest of the library need not know the difference. The release sends one command, too,
+// an ownership of its own. So the rest of the library need not know the difference. The release also sends one command,
 // unless a member needs a command of its own: see [engine.ReleaseTogether].
 
 // Whole acquires and releases all members of a multi lock by one command each. Package primitives
@@ -31,8 +31,9 @@ type Whole interface {
 	Subscribe(hear func(engine.Message)) []engine.Subscription
 }
 
-// wholeTerms returns the terms of the members if q is to acquire them as a whole, else nil. An id that the caller
-// names is counted by the server. If ctx carries a hold of a member, the others need its id, and that member nests.
+// wholeTerms returns the terms of the members if q is to acquire them as a whole, and nil otherwise. It returns nil for
+// an id that the caller names, because the server counts it. It also returns nil if ctx carries a hold of a member,
+// because that member nests, and the others need the id of the hold.
 func (m *multi) wholeTerms(ctx context.Context, q *engine.Request) *engine.Terms {
 	decided := q.State != nil
 	s := stateOf(q)
@@ -63,7 +64,7 @@ func (m *multi) tryWhole(ctx context.Context, q *engine.Request, terms *engine.T
 	member.InDoubt = q.InDoubt || res.InDoubt
 	for _, r := range m.Members {
 		hold, err := r.NewHold(ctx, member, res)
-		if err != nil { // the client closes: nobody has seen the holds so far
+		if err != nil { // the client closes, and nobody has seen the holds so far
 			o.DetachMembers()
 			q.MustRollback = true
 			return engine.Result{}, err

@@ -375,8 +375,8 @@ func (p *Presence) subscribe(tag string) *listening {
 }
 
 // Names returns the names of the clients of these ids, in the same order. known contains names by tag that need not be
-// read again, and Names adds the new ones to it. The reads are sent in pipelines of up to 100. Names is best effort, and
-// takes nameRead at most: a name that cannot be read in time is "".
+// read again, and Names adds the new ones to it. The reads are sent in pipelines of up to 100. Names is best effort,
+// and takes nameRead at most: a name that cannot be read in time is "".
 func (p *Presence) Names(ctx context.Context, ids []string, known map[string]string) []string {
 	var tags []string
 	var commands [][]any
