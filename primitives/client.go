@@ -55,38 +55,38 @@ type Client struct {
 
 	base        redis.UniversalClient // the client of go-redis that New was given, or that it embeds
 	id          string
-	tag         []byte // begins the ids of its permits
-	life        string // unique to this client, even if another was given the same id
+	tag         []byte // the beginning of the ids of its permits
+	life        string // unique to this client, even if another client was given the same id
 	cluster     bool
 	prefix      string
-	name        string   // for people; "": none
-	defaults    settings // its err is that of any option of the client
+	name        string   // the name that people see; "" if there is none
+	defaults    settings // its err is the error of any option of the client
 	logger      *slog.Logger
 	observe     []func(Event)
-	margin      time.Duration // negative: a hundredth of the TTL and 2 ms
-	replicas    int           // that confirm acquisitions; 0: none
-	waitTimeout time.Duration // of WAIT, for them
+	margin      time.Duration // negative for a hundredth of the TTL and 2 ms
+	replicas    int           // how many replicas must confirm an acquisition; may be 0
+	waitTimeout time.Duration // the timeout of WAIT, for these replicas
 	sharded     *bool
-	timeout     time.Duration // how long a call waits for Redis's answer
+	timeout     time.Duration // how long a call waits for an answer from Redis
 
 	core           *engine.Core
 	run            *scripts.Runner
-	calls          scripts.Sender // of scripts that no replica needs to confirm
-	confirmed      scripts.Sender // of scripts that replicas confirm, if the client asks for that
-	once           scripts.Sender // of scripts that the caller repeats
+	calls          scripts.Sender // sends scripts that no replica needs to confirm
+	confirmed      scripts.Sender // sends scripts that replicas confirm, if the client asks for that
+	once           scripts.Sender // sends scripts that the caller repeats
 	hub            *pubsub.Hub
-	acquisitions   atomic.Uint64 // number of the latest acquisition
-	numbersBegin   uint64        // after this one: those up to it may be of an earlier life of the same id
-	slotted        atomic.Bool   // rdb is no cluster client, but Redis has refused keys of two slots
-	queues         fairQueues    // of waiters for fair locks
-	multiListeners sync.Map      // of *multiListener, by the name of a multi lock for which requests wait
+	acquisitions   atomic.Uint64 // the number of the latest acquisition
+	numbersBegin   uint64        // the numbers up to this one may be those of an earlier life of the same id
+	slotted        atomic.Bool   // rdb is not a cluster client, but Redis has refused keys of two slots
+	queues         fairQueues    // the waiters for fair locks
+	multiListeners sync.Map      // each *multiListener, by the name of a multi lock for which requests wait
 	presence       *presence.Presence
 	knowsPublish   atomic.Bool // whether the cluster has sharded pub/sub: see ready
 
 	logs    *logqueue.Queue
 	ending  atomic.Bool             // Close was called
 	ended   chan struct{}           // closed when the first call of Close returns
-	closing context.Context         // of Close: ends with the context of any of its callers
+	closing context.Context         // the context of Close, which ends with the context of any of its callers
 	hurry   context.CancelCauseFunc // ends closing
 	left    error                   // the result of Close, after ended
 }
@@ -119,9 +119,9 @@ func WithPrefix(prefix string) ClientOption {
 }
 
 // WithLogger logs losses, leaked holds, failed renewals and failures that no caller can see at Warn, and what works
-// again at Info. It logs changes of state, and repeats a line at most once a minute. One goroutine calls the handler: a
-// slow one delays nothing, and Close drops records that it has not written in time. nil is ErrInvalid. Default:
-// discard.
+// again at Info. It logs changes of state, and repeats a line at most once a minute. One goroutine calls the handler,
+// so a slow handler delays nothing. Close drops records that the handler has not written in time. nil is ErrInvalid.
+// Default: discard.
 func WithLogger(l *slog.Logger) ClientOption {
 	return ClientOption{func(c *Client) {
 		c.defaults.check(l != nil, "a nil logger")
@@ -129,10 +129,10 @@ func WithLogger(l *slog.Logger) ClientOption {
 	}}
 }
 
-// WithObserver calls observe with every [Event], from many goroutines at once. It should return quickly:
-// calls wait for it. It is not called after Close has returned. The option may be given several times: then
-// each observer gets every event, in the order of the options. nil is ignored. An observer must not panic:
-// in the background that ends the process, and in Acquire the lock is released.
+// WithObserver calls observe with every [Event], from many goroutines at once. It should return quickly, because
+// calls wait for it. It is not called after Close has returned. If the option is given several times, each
+// observer gets every event, in the order of the options. nil is ignored. An observer must not panic. A panic
+// in the background ends the process, and a panic in Acquire releases the lock.
 func WithObserver(observe func(Event)) ClientOption {
 	return ClientOption{func(c *Client) {
 		if observe != nil {
@@ -156,7 +156,7 @@ func WithShardedPubSub(on bool) ClientOption {
 	return ClientOption{func(c *Client) { c.sharded = &on }}
 }
 
-// WithCommandTimeout limits how long a call waits for Redis's answer, repetitions and dials included. Then
+// WithCommandTimeout limits how long a call waits for an answer from Redis, including repetitions and dials. After that
 // the call fails with the transport error, and an acquisition that may have succeeded is rolled back in
 // the background. A call returns earlier when its context, or an acquisition's wait, ends.
 //
@@ -171,15 +171,15 @@ func WithCommandTimeout(d time.Duration) ClientOption {
 
 // New returns a client on rdb: a single server, a Sentinel setup or a cluster. It sends nothing. It does
 // not own rdb: closing the client leaves rdb open. It returns [ErrInvalid] for a bad option, and for a
-// *redis.Ring: when a server leaves the ring, its keys move to another one, and locks would be forgotten.
+// *redis.Ring, because the keys of a server that leaves the ring move to another one, and locks would be forgotten.
 // Use a *redis.ClusterClient, or a client for each server and [NewRedLock].
 //
 // rdb may be a type of yours that embeds a *redis.Client or *redis.ClusterClient, directly or in an interface such as
 // [redis.UniversalClient]. Commands are sent by its methods Pipeline and Process. Subscriptions, and what a cluster's
 // nodes are asked directly, use the client that it embeds. A type that embeds no client is [ErrInvalid].
 //
-// New adds a hook to rdb, once: commands of the library can then end with a deadline of their own. Add hooks that
-// must see all commands of the library before.
+// New adds a hook to rdb, once, so that commands of the library can end with a deadline of their own. If a hook of
+// yours must see all commands of the library, add it before.
 func New(rdb redis.UniversalClient, opts ...ClientOption) (*Client, error) {
 	c, err := configure(rdb, opts)
 	if err != nil {
@@ -235,7 +235,7 @@ func (c *Client) redisReturned() {
 	c.presence.AskAll()
 }
 
-// configure returns a client with its options and without parts.
+// configure returns a client that has its options, but not its parts.
 func configure(rdb redis.UniversalClient, opts []ClientOption) (*Client, error) {
 	base, err := redisutil.Underlying(rdb)
 	if err != nil {
@@ -278,8 +278,8 @@ func (c *Client) during(ctx context.Context, f func() error) error {
 	return f()
 }
 
-// touch implements [engine.Config].Touch. A connection that is not to the master any longer fails or is replaced,
-// and a node that has lost the name redirects the command.
+// touch implements [engine.Config].Touch. A connection that no longer leads to the master fails or is replaced, and a
+// node that no longer has the name redirects the command.
 func (c *Client) touch(ctx context.Context, r *engine.Resource) {
 	_, _ = c.run.Reads(ctx, []any{"exists", c.prefix + r.Name})
 }
@@ -287,14 +287,14 @@ func (c *Client) touch(ctx context.Context, r *engine.Resource) {
 // ID returns the uuid with which every owner id of this client begins on the wire.
 func (c *Client) ID() string { return c.id }
 
-// newOwner returns an owner whose id no other acquisition has or will have. Its number also names what
-// Redis remembers of it.
+// newOwner returns an owner whose id no other acquisition has or will have. Its number is also part of the keys by
+// which Redis remembers it.
 func (c *Client) newOwner() engine.Owner {
 	n := c.acquisitions.Add(1)
 	return engine.Owner{ID: numbered(nil, c.id, n), Number: n}
 }
 
-// isOwn implements [engine.Config].IsOwn. An earlier life of the client id has made other numbers.
+// isOwn implements [engine.Config].IsOwn. An earlier life of the client id has given out other numbers.
 func (c *Client) isOwn(ownerID string) (own, known bool) {
 	if !presence.IsPrivate(ownerID) {
 		return false, false
@@ -304,9 +304,9 @@ func (c *Client) isOwn(ownerID string) (own, known bool) {
 	return err == nil && of == c.id && n > c.numbersBegin && n <= c.acquisitions.Load(), true
 }
 
-// rememberFor is how long Redis must remember the release or rollback of o. If an attempt to
+// rememberFor returns how long Redis must remember the release or rollback of o. If an attempt to
 // acquire o is in doubt, a late copy of that attempt must not acquire again after the release. Otherwise a
-// short time is enough: only repetitions of the release need its answer, and later copies find nothing to do.
+// short time is enough, because only repetitions of the release need its answer, and later copies find nothing to do.
 func (c *Client) rememberFor(o *engine.Owner) time.Duration {
 	if o.InDoubt {
 		return c.run.Memory()
@@ -314,8 +314,9 @@ func (c *Client) rememberFor(o *engine.Owner) time.Duration {
 	return c.run.AnswerMemory()
 }
 
-// rememberDoubt is rememberFor where copies of a private owner's release find nothing to release, and the engine takes
-// that answer of a repetition for the first one: see [engine.Released]. Without a doubt Redis remembers nothing.
+// rememberDoubt is like rememberFor, for kinds where copies of a private owner's release find nothing to release. If a
+// repetition is answered so, the engine assumes that the first copy has released: see [engine.Released]. So Redis
+// remembers nothing unless there is a doubt.
 func (c *Client) rememberDoubt(o *engine.Owner) time.Duration {
 	if !o.Shared && !o.InDoubt {
 		return 0
@@ -330,9 +331,9 @@ func (c *Client) rememberDoubt(o *engine.Owner) time.Duration {
 // free when their leases end, not before, because their critical sections may still run.
 //
 // When Close returns, no goroutine of the client is left, and it sends nothing more. For that it waits
-// for commands in flight, beyond ctx too, but for the command timeout at most, whatever Redis does. (With
-// a cluster that is silent while its slot map is read, for the timeouts of the redis client.) Rollbacks and releases
-// that Redis has not answered by then are dropped: the locks become free when their leases end.
+// for commands in flight, even after ctx has ended, but for the command timeout at most, whatever Redis does. (If
+// a cluster is silent while its slot map is read, it waits for the timeouts of the redis client.) Rollbacks and
+// releases that Redis has not answered by then are dropped. These locks become free when their leases end.
 //
 // Close may be called by an observer, by a log handler and by a hook of the redis client. It waits for none of them
 // longer than one command timeout after the end of ctx, or than two after the last hold. A goroutine that is in such
@@ -340,8 +341,8 @@ func (c *Client) rememberDoubt(o *engine.Owner) time.Duration {
 // again. Records that the log handler has not written by then are dropped.
 //
 // Close returns nil, or an error that matches ctx's error and names the holds that were left. If an observer or a
-// hook has not returned in time, the error says so. Later calls return the same. Calls at the same time end together,
-// as soon as one of their contexts allows.
+// hook has not returned in time, the error says so. Later calls return the same result. Calls at the same time end
+// together, as soon as one of their contexts allows it.
 func (c *Client) Close(ctx context.Context) error {
 	defer context.AfterFunc(ctx, func() { c.hurry(ctx.Err()) })()
 	if c.ending.CompareAndSwap(false, true) {
@@ -367,7 +368,7 @@ func (c *Client) end() {
 			c.run.Refuse()
 		},
 		Stop: func(left error) {
-			// The presence goes first, because it sends and subscribes; the runner last.
+			// The presence goes first, because it sends and subscribes. The runner goes last.
 			c.presence.Close(left != nil)
 			c.hub.Close()
 			c.run.Close()
@@ -381,13 +382,14 @@ func (c *Client) end() {
 		limit -= time.Since(*at)
 	}
 	c.logs.Close(max(limit, 0))
-	if panicked != nil { // by the observer
+	if panicked != nil { // the observer has panicked
 		panic(panicked)
 	}
 }
 
-// address implements [engine.Config].Address. It is what the user has configured, if that is one server. With Sentinel
-// it is the master, as far as that is known, and on a cluster the node that has the name.
+// address implements [engine.Config].Address. It returns the address that the user has configured, if that is one
+// server. With Sentinel it returns the address of the master, as far as it is known. On a cluster it returns that of
+// the node that has the name.
 func (c *Client) address(r *engine.Resource) string {
 	switch rdb := c.base.(type) {
 	case interface{ Options() *redis.Options }:
@@ -406,7 +408,7 @@ func (c *Client) address(r *engine.Resource) string {
 
 // server implements [engine.Config].Server.
 func (c *Client) server(r *engine.Resource) any {
-	if r.Identity != nil { // a joint lock: its members have servers
+	if r.Identity != nil { // r is a joint lock, whose members have servers
 		return r
 	}
 	return c.run.Server(c.prefix + r.Name)

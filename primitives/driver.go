@@ -39,7 +39,7 @@ func (d *base) Subscribe(hear func(engine.Message)) []engine.Subscription {
 	})}
 }
 
-// isWakeup reports whether a message is a reason to try. Those of semaphores are numbers of permits.
+// isWakeup reports whether a message is a reason to try. The messages of semaphores are numbers of permits.
 func (d *base) isWakeup(payload string) bool {
 	if d.h.maxPermits > 0 {
 		_, err := strconv.ParseInt(payload, 10, 64)
@@ -61,20 +61,20 @@ func (d *base) Extend(
 	return renewAlone(ctx, o, ttl, d.h.c.confirmed)
 }
 
-// Overwritten implements [engine.Driver]. A WRONGTYPE may also be that of another key, such as a fair lock's queue.
+// Overwritten implements [engine.Driver]. A WRONGTYPE may also concern another key, such as the queue of a fair lock.
 func (d *base) Overwritten(ctx context.Context, err error) bool {
 	return isForeign(err) || isWrongType(err) && d.h.otherType(ctx) != ""
 }
 
-// checkCount asks whether o, which has a shared id, still has its count. Others may hold with that id, so the
-// lock's field does not tell. A renewal of 0 ms changes nothing.
+// checkCount asks whether o, which has a shared id, still has its count. Others may hold the lock with that id, so the
+// field of the lock does not answer that. A renewal of 0 ms asks, and changes nothing.
 func (d *base) checkCount(ctx context.Context, o *engine.Ownership) (lost bool, err error) {
 	_, lost, err = renewAlone(ctx, o, 0, d.h.c.calls)
 	return lost, err
 }
 
-// change runs a script such as that of Init or CountDown, which changes a number without acquiring it. wrong is the
-// error of bad arguments, or nil.
+// change runs a script such as that of Init or CountDown, which changes a number without acquiring anything. wrong is
+// the error of bad arguments, or nil.
 //
 // Each call gets a new number and so a new request key, which remembers the answer. Repetitions after a lost
 // reply, and late copies, then change nothing and give the same answer.
@@ -108,12 +108,12 @@ func limitError(err error) error {
 	return invalid("%s", text)
 }
 
-// fieldDriver has the commands of locks whose owner is a field of the hash: all but the readers of a read-write
-// lock.
+// fieldDriver has the commands of locks whose owner is a field of the hash. These are all locks except the reader side
+// of a read-write lock.
 type fieldDriver struct {
 	base
 
-	writes bool // the owner is a writer
+	writes bool // the owner is a writer of a read-write lock
 	force  func(context.Context, scripts.Sender, scripts.Change) (scripts.IDs, error)
 }
 
@@ -151,7 +151,7 @@ func (d *fieldDriver) unnest(ctx context.Context, o *engine.Ownership, n int) (e
 	}.Do(ctx, d.h.c.calls))
 }
 
-// Check implements [engine.Driver] by lock/check, which only reads: does the hash have o's field?
+// Check implements [engine.Driver] by lock/check, which only reads. It asks whether the hash has the field of o.
 func (d *fieldDriver) Check(ctx context.Context, o *engine.Ownership) (lost bool, err error) {
 	if o.Shared {
 		return d.checkCount(ctx, o)
@@ -159,8 +159,9 @@ func (d *fieldDriver) Check(ctx context.Context, o *engine.Ownership) (lost bool
 	return isLost(scripts.LockCheck{Keys: &d.h.keys, Owner: d.field(o)}.Do(ctx, d.h.c.calls))
 }
 
-// forceRelease implements [lockDriver] by lock/force or that of another kind. It deletes the hash, or this side of it,
-// and publishes the release. Redis remembers the ids, so a copy gets them too, and the former holders can be notified.
+// forceRelease implements [lockDriver] by lock/force, or by the script of another kind. It deletes the hash, or this
+// side of it, and publishes the release. Redis remembers the ids, so a copy gets them, too, and the former holders can
+// be notified.
 func (d *fieldDriver) forceRelease(ctx context.Context, q *engine.Request) (scripts.IDs, error) {
 	return d.force(ctx, d.h.c.calls, scripts.Change{
 		Keys: &d.h.keys, MemoryKey: d.h.ownerKey(&q.Owner), MemoryTTL: d.h.c.run.Memory(),

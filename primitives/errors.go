@@ -77,7 +77,7 @@ func (e *Error) Error() string {
 // Unwrap returns the reason.
 func (e *Error) Unwrap() error { return e.Err }
 
-// failed adds the operation and the primitive to an error; nil stays nil. It implements
+// failed adds the operation and the primitive to an error. A nil error stays nil. It implements
 // [engine.Config].Describe. A closed runner is a closed client.
 func failed(r *engine.Resource, op string, err error) error {
 	if err == nil {
@@ -105,8 +105,8 @@ func (e *foreignError) Error() string        { return e.text }
 func (e *foreignError) Is(target error) bool { return target == ErrForeign }
 func (e *foreignError) Unwrap() error        { return e.err }
 
-// describeForeign makes an error that says what a key holds of Redis's answer that this is not what the
-// primitive stores there. It returns other errors as they are.
+// describeForeign turns Redis's answer that a key does not hold what the primitive stores there into an error that says
+// what the key holds. It returns other errors as they are.
 func describeForeign(kind string, err error) error {
 	reply, ok := errors.AsType[redis.Error](err)
 	if !ok || errors.Is(err, ErrForeign) {
@@ -128,7 +128,7 @@ func isCounter(kind string) bool {
 	return kind == "semaphore" || kind == permitsKind || kind == "latch"
 }
 
-// holds says what a key holds, as the scripts do.
+// holds is a text that says what a key holds, in the words of the scripts.
 func holds(what string) string { return "the key holds " + what + "; use another name" }
 
 // foreignReply begins the errors of the scripts for keys with data of another program. See
@@ -138,8 +138,8 @@ const foreignReply = "FOREIGN "
 // isForeign reports whether err is such an error.
 func isForeign(err error) bool { return err != nil && redis.HasErrorPrefix(err, foreignReply) }
 
-// isWrongType reports whether a key holds another type than a script expects. Miniredis words it
-// differently.
+// isWrongType reports whether a key holds another type than a script expects. The text of miniredis is
+// different.
 func isWrongType(err error) bool { return err != nil && strings.Contains(err.Error(), "WRONGTYPE") }
 
 // notHeldBy returns [ErrNotHeld] with the id that holds nothing.
@@ -187,7 +187,7 @@ func isFinal(err error) bool {
 	return isForeign(err) || isWrongType(err) || redisutil.LacksRights(err)
 }
 
-// unanswered implements [engine.Config].Unanswered: the error of a call that stopped waiting for a command
+// unanswered implements [engine.Config].Unanswered. It returns the error of a call that stopped waiting for a command
 // in flight, whose outcome is therefore unknown.
 func unanswered(cause error) error {
 	return &scripts.Error{Script: "engine", Outcome: scripts.Unknown, Err: cause}

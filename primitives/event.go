@@ -9,8 +9,8 @@ import (
 	"github.com/redlatch/redlatch/scripts"
 )
 
-// Events are what an observer ([WithObserver]) receives: for metrics, traces and alerts. The engine emits
-// them; this file gives them their public form.
+// An observer ([WithObserver]) receives events, for metrics, traces and alerts. The engine emits them, and this file
+// gives them their public form.
 
 // EventKind says what happened.
 type EventKind string
@@ -32,13 +32,13 @@ const (
 	EventRenewed       EventKind = "renewed"        // the watchdog's renewal was confirmed, with Late
 	EventRenewFailed   EventKind = "renew-failed"   // a renewal was not answered; it is repeated
 	EventLost          EventKind = "lost"           // somebody else may hold the lock; Err is a [*LossError]
-	EventReleased      EventKind = "released"       // or handed off
-	EventReleaseFailed EventKind = "release-failed" // not answered; it is repeated until the lease is over
+	EventReleased      EventKind = "released"       // the hold was released, or the lock was handed off
+	EventReleaseFailed EventKind = "release-failed" // the release was not answered; it is repeated until the lease is over
 	EventLeaked        EventKind = "leaked"         // the hold became unreachable without a release
 	EventDetached      EventKind = "detached"       // the lock stays taken: see [Hold.Detach]
 	EventAbandoned     EventKind = "abandoned"      // Close left the hold behind: see [Client.Close]
 	// EventLinkLost: the connection for wake-ups has failed with Err, or could not be made. It is made
-	// again at once; waiters poll meanwhile. It belongs to the client: Lock and Name are empty.
+	// again at once, and waiters poll meanwhile. The event belongs to the client, so Lock and Name are empty.
 	EventLinkLost EventKind = "link-lost"
 )
 
@@ -49,13 +49,13 @@ type Event struct {
 	// latch.
 	Lock   string
 	Name   string        // the user's name
-	ID     string        // the hold's, once there is one
+	ID     string        // the id of the hold, once there is one
 	Waited time.Duration // how long an acquisition that is over has waited; 0 if and only if it has not
 	Held   time.Duration // how long the hold has lasted, in later events
-	// Late is how long after it was due a renewal was confirmed. Renewals are due every third of the TTL:
-	// one that is late by two thirds comes too late.
+	// Late is how long after it was due a renewal was confirmed. Renewals are due every third of the TTL, so
+	// a renewal that is late by two thirds of the TTL comes too late.
 	Late time.Duration
-	Err  error // the reason of a failure; else nil
+	Err  error // the reason of a failure, or nil
 	// Ctx is the context of the call that the event belongs to. It is nil for events that the
 	// background finds, such as renewals, and for calls without a context.
 	Ctx context.Context //nolint:containedctx // observers read trace ids from it
@@ -81,9 +81,9 @@ const (
 
 // Outcome returns the result of an acquisition. It is "" for an event that is not the result of one.
 func (e Event) Outcome() Outcome {
-	// A waiter rides out failures of Redis, so the end of the wait may be joined with the last failure: then that is
-	// the reason.
-	refused := errors.Is(e.Err, ErrNotAcquired) // an adoption that its context ended is not
+	// A waiter goes on after failures of Redis. So the end of the wait may be joined with the last failure, which is the
+	// reason then.
+	refused := errors.Is(e.Err, ErrNotAcquired) // an adoption that ended with its context does not match that
 	switch {
 	case e.Kind == EventAcquired:
 		return OutcomeAcquired
@@ -104,7 +104,7 @@ func (e Event) Outcome() Outcome {
 	}
 }
 
-// observer adapts a user's observers to [engine.Config].Observe. Without any it is nil: then no event is
+// observer adapts a user's observers to [engine.Config].Observe. It returns nil if there are none, so that no event is
 // made.
 func (c *Client) observer() func(engine.Event) {
 	if len(c.observe) == 0 {
@@ -125,7 +125,7 @@ func (c *Client) tell(e Event) {
 	}
 }
 
-// linkLost is the hub's LinkLost.
+// linkLost is the LinkLost func of the hub.
 func (c *Client) linkLost(err error) {
 	if len(c.observe) > 0 && c.core.Enter() == nil {
 		defer c.core.Leave()

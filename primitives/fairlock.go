@@ -61,11 +61,11 @@ func (c *Client) FairLock(name string, opts ...Option) *Lock {
 	return l
 }
 
-// fairDriver is the driver of RFairLock: the plain lock's hash, with a queue before it. It has not
+// fairDriver is the driver of RFairLock, which is the hash of a plain lock with a queue before it. It does not have
 // [engine.Traits].HandsOff, because the release script itself hands the lock to the head of the queue.
 type fairDriver struct{ hashDriver }
 
-// What fairlock/acquire does with a request that it refuses.
+// What the script fairlock/acquire does with a request that it refuses.
 const (
 	doNotQueue    = iota
 	queueNotified // it joins the queue, and tries again when a message says that the lock is free
@@ -73,8 +73,8 @@ const (
 )
 
 // TryAcquire implements [engine.Driver] by fairlock/acquire, which also joins the queue when it
-// refuses. In the queue the pttl is unknown if this client sent a heartbeat less than half a second ago: it
-// refreshes the queue, which tells the pttl, too.
+// refuses. For a request in the queue, the pttl is unknown if this client sent a heartbeat less than half a second ago,
+// because the client refreshes the queue, and the reply to that tells the pttl, too.
 //
 // A copy finds the owner in the hash or in the queue, and changes nothing. After a rollback it finds
 // the request's key, and answers "over". With c.life the script distinguishes this client from an earlier
@@ -84,7 +84,7 @@ func (d *fairDriver) TryAcquire(ctx context.Context, q *engine.Request) (engine.
 	queue := int64(doNotQueue)
 	switch {
 	case q.MayQueue && (q.Shared || c.replicas > 0):
-		// Others that share the id hold too, and must try themselves. Nor could a replica confirm a grant.
+		// Others that share the id may hold too, and must try themselves. A replica could not confirm a grant either.
 		queue = queueNotified
 	case q.MayQueue:
 		queue = queueGranted
@@ -109,24 +109,24 @@ func newStay() int64 { return 1e15 + rand.Int64N(9e15) } //nolint:gosec // it is
 // fairPosition is what a waiter knows of its position in the queue, from the reply to an attempt. A
 // waiter that Redis removed and that joined again has another position.
 type fairPosition struct {
-	since   string    // when it joined, by the server's clock, and newStay; "": it gets messages, not grants
-	seen    time.Time // before the attempt that showed this position was sent
+	since   string    // when it joined, by the server's clock, and newStay; "" if it gets messages, and no grants
+	seen    time.Time // an instant before the attempt that showed this position was sent
 	foreign bool      // a client of Redisson holds the lock, or may hold it before this waiter
 }
 
 // fairGrant is the lock, granted to a waiter by a release. It comes in the reply to a release of this
 // client, or in a message. See [fairWaiter.takeGrant] for when it is valid.
 type fairGrant struct {
-	id    string        // the owner's; Redis already has it as the holder
+	id    string        // the id of the owner, which is the holder in Redis already
 	since string        // the position that the grant is for
-	ttl   time.Duration // of the lease
-	sent  time.Time     // before the granting command was sent; zero if another client sent it
+	ttl   time.Duration // the length of the lease
+	sent  time.Time     // an instant before the granting command was sent; zero if another client sent it
 }
 
 // maxGrant bounds a grant, in bytes: "<uuid>:<number> <since> <ttl>". Only private waiters get grants.
 const maxGrant = 256
 
-// readFairGrant parses "<id> <since> <ttl>", the ttl in ms. ok is false for other payloads.
+// readFairGrant parses "<id> <since> <ttl>", where ttl is in ms. ok is false for other payloads.
 func readFairGrant(payload string) (g fairGrant, ok bool) {
 	if len(payload) > maxGrant {
 		return fairGrant{}, false
@@ -137,16 +137,16 @@ func readFairGrant(payload string) (g fairGrant, ok bool) {
 	return fairGrant{id: id, since: since, ttl: fromMillis(ms)}, err == nil
 }
 
-// Rollback implements [engine.Driver]. For a private request one script ends whatever it has, a hold or
-// a place in the queue. A shared id needs two: one for its count, one for its place in the queue, which
+// Rollback implements [engine.Driver]. For a private request, one script ends whatever the request has, a hold or
+// a place in the queue. A shared id needs two scripts: one for its count, and one for its place in the queue, which
 // it may share with other waiters.
 func (d *fairDriver) Rollback(ctx context.Context, q *engine.Request) error {
 	if !q.Shared {
 		_, err := d.free(ctx, &q.Owner, 0, d.h.c.rememberFor(&q.Owner))
 		return err
 	}
-	// In this order: after the first command, a late copy of the acquisition cannot join the queue again.
-	// An error of Redis itself, as for a key of another type, must not keep the second from leaving it.
+	// The order matters: after the first command, a late copy of the acquisition cannot join the queue again.
+	// An error of Redis itself, such as for a key of another type, must not prevent the second command.
 	_, err := d.releaseShared(ctx, &q.Owner, 0)
 	if err != nil && scripts.OutcomeOf(err) != scripts.Executed {
 		return err
@@ -171,12 +171,12 @@ func (d *fairDriver) Release(
 }
 
 // free ends what a private owner has: the lock, or a position in the queue. A lock whose minimum hold is not
-// over stays taken for the rest. It runs fairlock/release, which may grant the lock to a waiter: of this
-// client by its reply, of another client by a message.
+// over stays taken for the rest of it. free runs fairlock/release, which may grant the lock to a waiter. It tells a
+// waiter of this client by its reply, and a waiter of another client by a message.
 //
-// A copy finds the id gone. If a reply was lost, so was the grant in it: a refresh then finds the waiter that
+// A copy finds the id gone. If a reply was lost, the grant in it was lost, too. A refresh then finds the waiter that
 // holds the lock. memory is how long Redis remembers the call, so that a late copy of the acquisition takes
-// nothing; zero: it does not.
+// nothing. With zero, Redis does not remember it.
 func (d *fairDriver) free(
 	ctx context.Context, o *engine.Owner, rest, memory time.Duration,
 ) (engine.Released, error) {
@@ -192,27 +192,28 @@ func (d *fairDriver) free(
 	if err != nil {
 		return engine.Released{}, err
 	}
-	if g, ok := readFairGrant(reply.Grant); ok { // else nobody was granted the lock
+	if g, ok := readFairGrant(reply.Grant); ok { // otherwise the lock was not granted to a waiter
 		g.sent = reply.Sent
 		c.queues.grant(d, g)
 	}
 	return engine.Released{Lost: !reply.Held, InDoubt: reply.Doubt}, nil
 }
 
-// leaveQueue removes an id from the queue, and hands a free lock on if that was the next owner. The place stays if
-// another client waits with the same id. A copy finds the id gone and does nothing, so nothing is remembered.
+// leaveQueue removes an id from the queue. If it was the next owner of a free lock, the script hands the lock on. The
+// place stays if another client waits with the same id. A copy finds the id gone and does nothing, so nothing is
+// remembered.
 func (d *fairDriver) leaveQueue(ctx context.Context, id string) error {
 	_, err := scripts.FairLockLeaveQueue{Keys: &d.h.keys, ID: id, Client: d.h.c.life}.Do(ctx, d.h.c.calls)
 	return err
 }
 
 // waiterChannel is the channel of one waiter. Redisson publishes there that the lock is free, and so do
-// this library's scripts if they cannot grant it.
+// the scripts of this library if they cannot grant it.
 func (d *fairDriver) waiterChannel(id string) string { return d.h.channel() + ":" + id }
 
-// grantChannel is the channel on which this client receives the grants to its waiters, and "0" if the lease
-// of the holder ends sooner than its waiters know. It has the
-// client's life in its name, so no grant for an earlier client of the same id arrives here.
+// grantChannel is the channel on which this client receives the grants to its waiters. It also receives "0" there if
+// the lease of the holder ends sooner than its waiters know. The name contains the client's life, so that no grant for
+// an earlier client of the same id arrives here.
 func (d *fairDriver) grantChannel() string { return d.h.channel() + ":" + d.h.c.life }
 
 // info implements [lockDriver] by fairlock/info, which reads the holder and the queue in one step. The
@@ -241,8 +242,8 @@ func (d *fairDriver) refresh(
 // isFree reports whether nobody held the lock.
 func isFree(reply scripts.FairLockRefreshReply) bool { return reply.PTTL == -2 }
 
-// changesIn is the time until the lease of the holder ends, or the time that the next owner of a free lock has
-// left: [engine.Endless], or another negative time if it is unknown.
+// changesIn returns the time until the lease of the holder ends, or the time that the next owner of a free lock has
+// left. It returns [engine.Endless] if there is no end, and another negative time if the time is unknown.
 func changesIn(reply scripts.FairLockRefreshReply) time.Duration {
 	switch {
 	case isFree(reply) && reply.Next != "":

@@ -37,24 +37,24 @@ const (
 	// maxEarlyGrants bounds the grants to waiters that are not known yet. If one is dropped, the next
 	// refresh finds that its waiter holds the lock.
 	maxEarlyGrants = 1000
-	maxDigits      = 20 // of a uint64
+	maxDigits      = 20 // the largest number of digits of a uint64
 )
 
-// fairQueues has a client's parts of the queues of fair locks, by name. The client owns it. A queue is
-// there while it has waiters.
+// fairQueues has a client's parts of the queues of fair locks, by name. The client owns it. It contains a queue
+// while that has waiters.
 type fairQueues struct {
 	mu   sync.Mutex // guards all queues and their waiters
 	open map[string]*fairQueue
-	// early are grants to ids that are not known yet: the reply that they joined the queue is on its way.
+	// early contains grants to ids that are not known yet, because the reply that they joined the queue is on its way.
 	early map[string]fairGrant
 }
 
-// fairQueue is the waiters of one client for one fair lock. The first waiter opens it and starts its
+// fairQueue consists of the waiters of one client for one fair lock. The first waiter opens it and starts its
 // goroutine (run). The last one removes it and ends the goroutine.
 type fairQueue struct {
 	queues *fairQueues
-	d      *fairDriver          // of the first waiter's handle; all handles of a name have equal ones
-	grants *pubsub.Subscription // to grantChannel; closed by the last waiter
+	d      *fairDriver          // the driver of the first waiter's handle; all handles of a name have equal ones
+	grants *pubsub.Subscription // the subscription to grantChannel; the last waiter closes it
 	// heard is what all waiters have heard. A waiter that has its place makes no attempts, so refreshes show whether
 	// Redis still answers.
 	heard engine.Contact
@@ -64,9 +64,9 @@ type fairQueue struct {
 	byID    map[string][]*fairWaiter           // several may share an id of WithOwner
 	turn    int                                // position of the next waiter to verify, after the first one
 	timer   *time.Timer                        // wakes run
-	due     time.Time                          // when timer fires, for the next refresh
-	// orphan is a queue head with our client id but no local waiter; "" if there is none. Its request to leave never
-	// reached Redis, and this client's heartbeats would keep it in the queue for ever.
+	due     time.Time                          // when the timer fires, for the next refresh
+	// orphan is a queue head with our client id but without a local waiter, or "" if there is none. Its request to leave
+	// never reached Redis, and the heartbeats of this client would keep it in the queue for ever.
 	orphan      string
 	orphanSince time.Time // when it was first seen as the head of a free lock
 }
@@ -79,16 +79,16 @@ type fairWaiter struct {
 	q        *engine.Request
 	waiter   *engine.Waiter
 	queue    *fairQueue
-	position fairPosition // in the reply to the last attempt
+	position fairPosition // the position that the reply to the last attempt showed
 
-	// own is the subscription to the waiter's own channel; nil if it needs none. confirmed is its
-	// confirmation, until it came.
+	// own is the subscription to the waiter's own channel, or nil if it needs none. confirmed is its
+	// confirmation, until that has come.
 	own       *pubsub.Subscription
 	confirmed <-chan struct{}
 
 	// fairQueues.mu guards the rest.
 	list.Links[fairWaiter]
-	settled  bool // it was there when the latest refresh began
+	settled  bool // the waiter was there when the latest refresh began
 	grant    fairGrant
 	wantsTry bool // there is a grant, or another reason to try
 }
@@ -137,15 +137,15 @@ func (qs *fairQueues) begin(d *fairDriver) *fairQueue {
 	return q
 }
 
-// NextStep implements [engine.Queue]. A usable grant ends the waiting. Any other reason to try is an
-// attempt, also a grant that came too late: the script then answers that the waiter holds the lock.
+// NextStep implements [engine.Queue]. A usable grant ends the waiting. Any other reason to try leads to an
+// attempt. That is so for a grant that came too late, too: the script then answers that the waiter holds the lock.
 func (w *fairWaiter) NextStep(*engine.Waiter) engine.Step {
 	qs := w.queue.queues
 	qs.mu.Lock()
 	defer qs.mu.Unlock()
 	if w.confirmed != nil && engine.IsClosed(w.confirmed) {
 		w.confirmed = nil
-		w.queue.refreshIn(0) // messages before the confirmation did not arrive: it looks for what they said
+		w.queue.refreshIn(0) // messages before the confirmation did not arrive; the refresh finds what they said
 	}
 	if !w.wantsTry {
 		return engine.Step{Confirmed: w.confirmed}
@@ -157,14 +157,14 @@ func (w *fairWaiter) NextStep(*engine.Waiter) engine.Step {
 	return engine.Step{Try: true}
 }
 
-// takeGrant returns what the waiter was granted, if it may be used; nil: the waiter must ask Redis. mu
+// takeGrant returns what the waiter was granted, if it may be used. It returns nil if the waiter must ask Redis. mu
 // is held. A grant may be used if:
 //
 //   - It is for the position that the waiter has now. An older grant is for a place that it has lost.
 //   - Enough of the lease is left: at most a quarter of it has passed, and at most a tenth of the time
 //     that the hold may last.
-//   - The lease is as long as the request asks for, or is no shorter than its minimum hold and will be
-//     renewed. A release shortens it if the waiter's heartbeat is old.
+//   - The lease is as long as the request asks for, or it is no shorter than the minimum hold and will be
+//     renewed. A release shortens the lease if the waiter's heartbeat is old.
 //
 // Only the server knows when the lease began. So it counts from an earlier instant: when the attempt was
 // sent that last showed the waiter without the lock, or when this client sent the release.
@@ -191,8 +191,8 @@ func (w *fairWaiter) takeGrant() *engine.Result {
 	return res
 }
 
-// Try implements [engine.Queue]. The attempt also puts a waiter back into the queue that has lost its
-// place there. A refusal shows the position. Without a reply, the next refresh finds it.
+// Try implements [engine.Queue]. The attempt also puts a waiter that has lost its place back into the queue. A refusal
+// shows the position. Without a reply, the next refresh finds it.
 func (w *fairWaiter) Try(ctx context.Context, _ *engine.Waiter) (engine.Result, error) {
 	res, err := w.d.h.res.Try(ctx, w.q)
 	if err != nil || res.Granted {
@@ -205,8 +205,8 @@ func (w *fairWaiter) Try(ctx context.Context, _ *engine.Waiter) (engine.Result, 
 	return res, nil
 }
 
-// listen subscribes to the waiter's own channel if it needs that. It does if a client of Redisson may
-// hold the lock before it, or if the waiter gets messages instead of grants.
+// listen subscribes to the waiter's own channel if the waiter needs that. It does if a client of Redisson may
+// hold the lock before it, or if it gets messages instead of grants.
 //
 // One look is enough. The queue is first come, first served, so all holders before this waiter were in
 // front of it when it looked. Only a forced release or a lost queue changes that, and the refresh
@@ -229,9 +229,9 @@ func (w *fairWaiter) listen() {
 	w.confirmed = w.own.Confirmed()
 }
 
-// Leave implements [engine.Queue]. It removes the waiter here; the rollback of its request removes it
-// from Redis's queue. If a shared id was granted the lock, other waiters with that id may hold it too,
-// so they try.
+// Leave implements [engine.Queue]. It removes the waiter here. The rollback of its request removes it
+// from the queue in Redis. If a shared id was granted the lock, other waiters with that id may hold it, too,
+// so they make an attempt.
 func (w *fairWaiter) Leave(_ *engine.Waiter, res engine.Result) {
 	q := w.queue
 	q.queues.mu.Lock()
@@ -249,7 +249,7 @@ func (w *fairWaiter) Leave(_ *engine.Waiter, res engine.Result) {
 		q.refreshIn(0) // run finds no waiter, and ends
 	}
 	q.queues.mu.Unlock()
-	// Not under the mutex: Close waits for the listeners, which take it.
+	// The mutex is not held, because Close waits for the listeners, which take it.
 	if w.own != nil {
 		w.own.Close()
 	}
@@ -268,9 +268,9 @@ func (w *fairWaiter) wake() {
 	w.waiter.Wake()
 }
 
-// grant passes a grant to its waiter. If waiters share the id, each makes an attempt instead: the server
-// counts them. A grant for an unknown id is kept, because the reply that its waiter has joined the queue
-// may be on its way. It is called by a release, or by the hub's goroutine.
+// grant passes a grant to its waiter. If several waiters share the id, each of them makes an attempt instead, because
+// the server counts them. A grant for an unknown id is kept, because the reply that its waiter has joined the queue may
+// be on its way. grant is called by a release, or by a goroutine of the hub.
 func (qs *fairQueues) grant(d *fairDriver, g fairGrant) {
 	qs.mu.Lock()
 	defer qs.mu.Unlock()
@@ -292,8 +292,8 @@ func (qs *fairQueues) grant(d *fairDriver, g fairGrant) {
 	qs.early[g.id] = g
 }
 
-// refresh makes this client's waiters for a lock, if there are any, look soon at who holds it: the lock may have
-// been granted to one of them by a reply that was lost.
+// refresh makes the waiters of this client for a lock, if there are any, ask soon who holds it. A reply that was lost
+// may have granted the lock to one of them.
 func (qs *fairQueues) refresh(d *fairDriver) {
 	qs.mu.Lock()
 	defer qs.mu.Unlock()
@@ -310,14 +310,14 @@ func (qs *fairQueues) hasWaiter(d *fairDriver, id string) bool {
 	return q != nil && q.byID[id] != nil
 }
 
-// heartbeat is how often the waiter needs a refresh, so that one lost heartbeat costs it no place.
+// heartbeat returns how often the waiter needs a refresh, so that it does not lose its place by one lost heartbeat.
 func (w *fairWaiter) heartbeat() time.Duration {
 	return max(min(w.q.Terms.WaiterTimeout/3, refreshInterval), time.Millisecond)
 }
 
-// expect makes the next refresh due when a lease ends, or a next owner's time, in changesIn; negative: unknown. An
-// attempt does not know it if this client sent a heartbeat a moment ago: a refresh follows anyway, at the latest when
-// the subscription to the grants is confirmed. mu is held.
+// expect makes the next refresh due in changesIn, when a lease or the time of a next owner ends. changesIn is negative
+// if that time is unknown. An attempt does not know it if this client sent a heartbeat a moment ago. In that case a
+// refresh follows anyway, at the latest when the subscription to the grants is confirmed. mu is held.
 func (q *fairQueue) expect(changesIn time.Duration) {
 	if changesIn >= 0 && changesIn < refreshInterval {
 		q.refreshIn(changesIn + time.Millisecond) // Redis rounds down
@@ -332,14 +332,14 @@ func (q *fairQueue) refreshIn(d time.Duration) {
 	}
 }
 
-// run is the queue's one goroutine: it refreshes. begin starts it. It ends when the last waiter has left,
+// run is the goroutine of the queue, which refreshes it. begin starts it. It ends when the last waiter has left,
 // or when the client begins to close, which also ends all waiting.
 func (q *fairQueue) run() {
 	confirmed := q.grants.Confirmed()
 	for {
 		select {
 		case <-q.timer.C:
-		case <-confirmed: // a grant before the confirmation was not heard
+		case <-confirmed: // a grant that came before the confirmation did not arrive
 			confirmed = nil
 		case <-q.d.h.c.core.Closing():
 			return
@@ -372,8 +372,8 @@ func (q *fairQueue) refresh() bool {
 	return true
 }
 
-// sample begins a refresh. It picks the waiters whose places are verified this time: the first one always, and the
-// others in turn. It returns their ids, and the longest timeout of all waiters. It makes the next refresh due in a
+// sample begins a refresh. It picks the waiters whose places are verified this time. The first one always is, and the
+// others are in turn. It returns their ids, and the longest timeout of all waiters. It makes the next refresh due in a
 // second, or earlier if a waiter needs that.
 func (q *fairQueue) sample() (ids []string, longest time.Duration) {
 	q.queues.mu.Lock()
@@ -381,7 +381,7 @@ func (q *fairQueue) sample() (ids []string, longest time.Duration) {
 	n, turn, pause := 0, 0, refreshInterval
 	for w := q.waiters.First; w != nil; w = w.Next {
 		switch {
-		case n > 0 && n < q.turn: // verified by an earlier refresh
+		case n > 0 && n < q.turn: // it was verified by an earlier refresh
 		case len(ids) < maxVerified:
 			ids = append(ids, w.q.ID)
 		case turn == 0:
@@ -397,7 +397,7 @@ func (q *fairQueue) sample() (ids []string, longest time.Duration) {
 	return ids, longest
 }
 
-// update takes in the reply to a refresh, and wakes waiters that have a reason to try:
+// update takes in the reply to a refresh, and wakes these waiters, because they have a reason to try:
 //
 //   - The waiter that holds the lock, by a grant that did not arrive.
 //   - The next owner of a free lock.
@@ -412,8 +412,8 @@ func (q *fairQueue) update(
 	defer q.queues.mu.Unlock()
 	if err != nil {
 		if !classify(err).Retry {
-			// Redis itself refused, as for a key of another type, or the redis client is closed. Each waiter's
-			// own attempt returns that error.
+			// Redis itself refused, such as for a key of another type, or the redis client is closed. The attempt of each
+			// waiter returns that error.
 			q.wakeAll()
 		}
 		return false
@@ -423,7 +423,7 @@ func (q *fairQueue) update(
 	if q.wakeID(reply.Holder) {
 		present++
 	}
-	settled := 0 // waiters with an id of their own that were there when the refresh began
+	settled := 0 // the waiters with an id of their own that were there when the refresh began
 	for w := q.waiters.First; w != nil; w = w.Next {
 		if !w.q.Shared && w.settled {
 			settled++

@@ -13,8 +13,8 @@ import (
 	"github.com/redlatch/redlatch/scripts"
 )
 
-// All primitives have a handle. Those that can be held embed it, for its methods. It validates, merges options,
-// wraps errors, and names the keys that remember requests. The engine sees it as an [engine.Resource].
+// All primitives have a handle. The primitives that can be held embed it, for its methods. It validates, merges
+// options, wraps errors, and names the keys that remember requests. The engine sees it as an [engine.Resource].
 
 // handle is the part that all primitives share: a name on a client, options, and a driver. After init and
 // use it never changes, so it needs no mutex. Making one sends nothing. A handle with a bad name or
@@ -22,17 +22,17 @@ import (
 type handle struct {
 	c        *Client
 	res      engine.Resource
-	settings *settings  // the client's, unless the handle has options of its own, or is invalid
-	joint    *jointLock // nil for all but joint locks
+	settings *settings  // the settings of the client, unless the handle has options of its own, or is invalid
+	joint    *jointLock // nil for all primitives except joint locks
 
-	maxPermits int // that one acquisition may ask for; 0: a primitive without permits
+	maxPermits int // how many permits one acquisition may ask for; 0 for a primitive without permits
 
-	keys  scripts.Keys // of the driver's scripts
-	names wireNames    // to which keys refers: see nextName
+	keys  scripts.Keys // the keys of the driver's scripts
+	names wireNames    // the names to which keys refers: see nextName
 }
 
-// init sets everything but the driver, and the channel and keys of its kind. name is the user's; opts add to the
-// client's defaults. An application may make a handle for each acquisition, so this allocates little.
+// init sets everything except the driver, and the channel and keys of its kind. name is the user's name. opts add to
+// the defaults of the client. An application may make a handle for each acquisition, so this allocates little.
 func (h *handle) init(c *Client, kind, name string, opts []Option) {
 	h.c, h.settings = c, c.defaults.and(opts)
 	h.res = engine.Resource{Core: c.core, Kind: kind, Name: name}
@@ -53,7 +53,7 @@ func (h *handle) refuse(err error) {
 	h.settings = &s
 }
 
-// nextName returns the next one of a handle's wireNames: prefixed(prefix, raw) and suffix.
+// nextName sets the next one of a handle's wireNames to prefixed(prefix, raw), followed by suffix, and returns it.
 func (h *handle) nextName(prefix, suffix string) *wireName {
 	var room []byte
 	for i := range h.names {
@@ -64,7 +64,7 @@ func (h *handle) nextName(prefix, suffix string) *wireName {
 			*name = append(appendPrefixed(room, prefix, h.raw()), suffix...)
 			return name
 		}
-		room = h.names[i][len(h.names[i]):] // behind it
+		room = h.names[i][len(h.names[i]):] // the room behind this name
 	}
 	name := wireName(append(appendPrefixed(nil, prefix, h.raw()), suffix...))
 	return &name
@@ -92,10 +92,10 @@ func (h *handle) use(driver engine.Driver, traits *engine.Traits) {
 	}
 }
 
-// raw is the name with the client's prefix: Redisson's keys derive from it.
+// raw returns the name with the client's prefix. Redisson derives the keys from it.
 func (h *handle) raw() string { return h.keys.Main.(string) }
 
-// channel is the name of the channel of messages for waiters.
+// channel returns the name of the channel of messages for waiters.
 func (h *handle) channel() string { return h.keys.Channel.(*wireName).String() }
 
 // Name is the user's name, without the client's prefix.
@@ -114,7 +114,7 @@ func (h *handle) with(opts []Option) (*settings, error) {
 	return &s, s.err
 }
 
-// failed wraps an error for the caller; nil stays nil.
+// failed wraps an error for the caller. A nil error stays nil.
 func (h *handle) failed(op string, err error) error { return failed(&h.res, op, err) }
 
 // call validates the handle, registers with the client, runs f and wraps its error. If ctx has ended, f
@@ -127,7 +127,7 @@ func (h *handle) call(ctx context.Context, op string, f func() error) error {
 	return h.failed(op, err)
 }
 
-// withType says what the key holds if err is Redis's WRONGTYPE, which says only that it is something else.
+// withType adds what the key holds to a WRONGTYPE error, which only says that the key holds something else.
 // It asks Redis, and blocks for typeTimeout at most. Any other error stays as it is.
 func (h *handle) withType(ctx context.Context, err error) error {
 	if !isWrongType(err) {
@@ -142,13 +142,13 @@ func (h *handle) withType(ctx context.Context, err error) error {
 			break
 		}
 	}
-	if h.joint != nil { // the other members' errors stay
+	if h.joint != nil { // the errors of the other members stay
 		text = err.Error() + "; " + text
 	}
 	return &foreignError{text + ": " + foreignAdvice, err}
 }
 
-// foreignAdvice does not say "delete the key": during a migration it is often the other library's lock, which is held.
+// foreignAdvice does not say "delete the key", because during a migration it is often a held lock of the other library.
 const foreignAdvice = "use another name; another library may hold a lock there, so find out which program writes " +
 	"the key"
 
@@ -165,7 +165,7 @@ func (h *handle) otherType(ctx context.Context) string {
 	return ""
 }
 
-// parts is h, or the members of a joint lock.
+// parts returns h, or the members of a joint lock.
 func (h *handle) parts() []*handle {
 	if h.joint == nil {
 		return []*handle{h}
@@ -177,7 +177,7 @@ func (h *handle) parts() []*handle {
 	return members
 }
 
-// inWords is a kind with its article.
+// inWords returns a kind with its article.
 func inWords(kind string) string {
 	switch kind {
 	case "fair", "fenced":
@@ -195,7 +195,7 @@ const typeTimeout = 500 * time.Millisecond
 // asSet is the limit of an acquisition that waits as long as its options say.
 const asSet = time.Duration(math.MinInt64)
 
-// acquire acquires with a call's options. limit: asSet, or how long it waits whatever the options say. The engine
+// acquire acquires with a call's options. limit is asSet, or how long to wait whatever the options say. The engine
 // emits the event of the acquisition, except for one that fails here because its options are invalid.
 func (h *handle) acquire(ctx context.Context, opts []Option, limit time.Duration) (*Hold, error) {
 	s, err := h.with(opts)
@@ -207,7 +207,7 @@ func (h *handle) acquire(ctx context.Context, opts []Option, limit time.Duration
 		return nil, h.failed("acquire", err)
 	}
 	if s.Linger > 0 && h.res.Traits.Cohorts {
-		h.c.presence.HearAsks() // before the release
+		h.c.presence.HearAsks() // now, because the release needs the subscription
 	}
 	if limit == asSet {
 		limit = s.Wait
@@ -230,16 +230,16 @@ func (h *handle) TryAcquire(ctx context.Context, opts ...Option) (*Hold, error) 
 }
 
 // Do runs f with the lock or the permits held, and with the hold's context. It releases them when f returns,
-// fails or panics. It returns f's error, joined with [ErrLost] if they were lost before f ended; a plain
-// semaphore's, if it no longer existed at the release. Any other failure of the release goes to the observer,
-// and the release is repeated in the background.
+// fails or panics. It returns f's error, joined with [ErrLost] if they were lost before f ended. The permits of a plain
+// semaphore are lost if the semaphore no longer existed at the release. Any other failure of the release goes to the
+// observer, and the release is repeated in the background.
 func (h *handle) Do(ctx context.Context, f func(context.Context) error, opts ...Option) (err error) {
 	hold, err := h.acquire(ctx, opts, asSet)
 	if err != nil {
 		return err
 	}
 	defer func() {
-		// A release that failed otherwise goes to the observer: the work is done, and must not look undone.
+		// Any other failure of a release goes to the observer, because the work is done, and must not look undone.
 		if released := hold.Release(ctx); errors.Is(released, ErrLost) && !errors.Is(err, ErrLost) {
 			err = errors.Join(err, released)
 		}
@@ -247,7 +247,7 @@ func (h *handle) Do(ctx context.Context, f func(context.Context) error, opts ...
 	return f(hold.Context())
 }
 
-// inspect serves Info: it calls read, which gives all but the names.
+// inspect serves Info. It calls read, which returns everything except the names.
 func (h *handle) inspect(ctx context.Context, read func() (Info, error)) (info Info, err error) {
 	err = h.call(ctx, "inspect", func() (err error) {
 		info, err = read()
@@ -258,7 +258,7 @@ func (h *handle) inspect(ctx context.Context, read func() (Info, error)) (info I
 	return info, err
 }
 
-// requests is the prefix of the keys that remember requests. It is that of the shared counts, too.
+// requests returns the prefix of the keys that remember requests. The key of the shared counts has the same prefix.
 func (h *handle) requests() []byte {
 	counts := *h.keys.SharedCounts.(*wireName)
 	return counts[:len(counts)-len(sharedCounts)]

@@ -22,13 +22,13 @@ import (
 type Hold struct {
 	_ noCopy
 
-	hold    *engine.Hold // does not refer back, so that an unreachable Hold is collected
+	hold    *engine.Hold // it does not refer back, so that an unreachable Hold is collected
 	cleanup runtime.Cleanup
-	ctx     atomic.Pointer[engine.HoldContext] // made when first asked for
+	ctx     atomic.Pointer[engine.HoldContext] // it is made when it is asked for the first time
 }
 
-// newHold returns the user's handle of a hold. The cleanup runs once the handle is unreachable, unless
-// Release or Detach stop it. It must not refer to the handle, or that would never become unreachable.
+// newHold returns the Hold that the user gets for a hold of the engine. The cleanup runs once the Hold is unreachable,
+// unless Release or Detach stops it. The cleanup must not refer to the Hold, which would then never become unreachable.
 func newHold(hold *engine.Hold) *Hold {
 	h := &Hold{hold: hold}
 	h.cleanup = runtime.AddCleanup(h, (*engine.Hold).Forget, hold)
@@ -96,7 +96,7 @@ func (h *Hold) Detach() string {
 // before Check returns. A plain semaphore has no holders in Redis, so Check returns [ErrUnsupported]. The
 // answer is true for one instant: a check before a write does not replace a fencing token.
 func (h *Hold) Check(ctx context.Context) error {
-	defer runtime.KeepAlive(h) // it is in use until the answer comes
+	defer runtime.KeepAlive(h) // h is in use until the answer comes
 	return failed(h.hold.Resource(), "check", h.hold.Check(ctx))
 }
 

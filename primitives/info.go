@@ -10,10 +10,10 @@ import (
 
 // Holder is one holder of a lock or a permit.
 type Holder struct {
-	ID     string        // as [Hold.ID] gives it
-	Count  int           // how often it holds the lock; a permit's is 1
-	TTL    time.Duration // its own; a plain lock's is the key's; -1 without expiry
-	Client string        // the name of its client ([WithClientName]); "" if unknown
+	ID     string        // the id, as [Hold.ID] returns it
+	Count  int           // how often it holds the lock; 1 for a permit
+	TTL    time.Duration // the TTL of the holder; for a plain lock, that of the key; -1 without expiry
+	Client string        // the name of its client ([WithClientName]); "" if it is unknown
 }
 
 // Info describes a primitive as it was in Redis at one instant. It may have changed since, so it is for
@@ -22,14 +22,14 @@ type Info struct {
 	Name      string
 	Kind      string // lock, fair, fenced, reader, writer, semaphore, permits; see also [Client.Inspect]
 	Holders   []Holder
-	Waiters   []string      // a FairLock's, in order
+	Waiters   []string      // the waiters of a FairLock, in order
 	TTL       time.Duration // 0 when nothing is held, -1 without expiry
-	Token     int64         // a FencedLock's last token, of this holder or of an earlier one; 0 if there is none
-	Permits   int           // free and taken; for a plain semaphore the free ones only
-	Available int           // free permits; below 0 if more were taken away than were free
+	Token     int64         // the last token of a FencedLock, of this holder or of an earlier one; 0 if there is none
+	Permits   int           // the permits, free and taken; for a plain semaphore only the free ones
+	Available int           // the free permits; below 0 if more were taken away than were free
 }
 
-// heldBy returns what a script says of the holders of a lock. The TTL of the lock is that of its longest-lived holder.
+// heldBy returns what a script says about the holders of a lock. The TTL of the lock is the longest one of its holders.
 func heldBy(reply scripts.Holders) (info Info) {
 	for _, h := range reply.Holders {
 		holder := Holder{ID: h.ID, Count: int(h.Count), TTL: ttlOf(h.PTTL)}
@@ -42,7 +42,7 @@ func heldBy(reply scripts.Holders) (info Info) {
 	return info
 }
 
-// ttlOf reads PTTL: -2 (gone) is 0, -1 (no expiry) is -1 as a Duration.
+// ttlOf turns the reply of PTTL into a Duration: -2 (gone) is 0, and -1 (no expiry) is -1.
 func ttlOf(ms int64) time.Duration {
 	if ms == -1 {
 		return -1

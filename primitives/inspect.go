@@ -13,7 +13,7 @@ import (
 	"github.com/redlatch/redlatch/scripts"
 )
 
-// What stands in Redis under a name whose kind is unknown: for people and tools.
+// What is in Redis under a name whose kind is unknown. This is for people and tools.
 
 // kindInteger is the kind of a number that may belong to a semaphore, a latch or something else.
 const kindInteger = "integer"
@@ -58,7 +58,7 @@ func (c *Client) inspect(ctx context.Context, name string) (Info, error) {
 	return info, err
 }
 
-// typeAt returns the type of a key; "none" if there is no such key.
+// typeAt returns the type of a key, or "none" if there is no such key.
 func (c *Client) typeAt(ctx context.Context, key string) (string, error) {
 	values, err := c.run.Commands(ctx, []any{"type", key})
 	if err != nil {
@@ -73,7 +73,7 @@ func (c *Client) foreignAt(ctx context.Context, key string) error {
 	return c.during(ctx, func() error {
 		keys := &scripts.Keys{Main: key}
 		_, err := scripts.LockInfo{Keys: keys}.Do(ctx, c.calls)
-		if isForeign(err) { // perhaps to locks of that kind only
+		if isForeign(err) { // it may be foreign to locks of that kind only
 			_, err = scripts.RWLockWriteInfo{Keys: keys}.Do(ctx, c.calls)
 		}
 		if !isWrongType(err) {
@@ -149,13 +149,13 @@ func (c *Client) numberAt(ctx context.Context, key string) (info Info, err error
 	}
 	n, err := strconv.Atoi(reply.Number)
 	if err != nil {
-		return Info{}, nil // no number, or beyond 64 bits: none of ours
+		return Info{}, nil // it is no number, or one beyond 64 bits, so it is none of ours
 	}
 	return Info{Name: name, Kind: kindInteger, TTL: ttlOf(reply.PTTL), Permits: n, Available: n}, nil
 }
 
-// withOthers runs a script that also reads other keys. If Redis refuses those, it runs the call that reads one key
-// alone: the others are in other slots, have moved, or are forbidden. other is one of the others.
+// withOthers runs a script that also reads other keys. If Redis refuses these keys, because they are in other slots,
+// have moved, or are forbidden, it runs the call that reads one key alone. other is one of the other keys.
 func withOthers[R any, C interface {
 	Do(ctx context.Context, by scripts.Sender) (R, error)
 }](ctx context.Context, c *Client, key, other string, all, alone C) (reply R, err error) {

@@ -10,8 +10,8 @@ import (
 	"github.com/redlatch/redlatch/internal/joint"
 )
 
-// Joint locks: Redisson's RedissonMultiLock and RedissonRedLock. A joint lock has no keys of its own, only
-// its members' keys.
+// Joint locks: Redisson's RedissonMultiLock and RedissonRedLock. A joint lock has no keys of its own, but only
+// those of its members.
 //
 // Package joint acquires and releases them (joint.Lock). This file makes them from their members.
 // It also has the operations that need no hold: Adopt and ReleaseID ask all members. ForceRelease and
@@ -22,8 +22,8 @@ import (
 type jointLock struct {
 	*joint.Lock
 
-	members []*Lock  // sorted by name, none twice
-	opts    []Option // replace the members' same options
+	members []*Lock  // sorted by name; no member is there twice
+	opts    []Option // they replace the same options of the members
 }
 
 // terms returns the terms for acquiring each member, for a call with further options.
@@ -50,7 +50,7 @@ func newJoint(kind string, locks []*Lock, opts []Option) *Lock {
 	for i, m := range members {
 		names[i], resources[i] = m.res.Name, &m.res
 	}
-	if kind == "red" { // usually one name on several servers
+	if kind == "red" { // its members usually are one name on several servers
 		names = slices.Compact(names)
 	}
 	first := members[0].c
@@ -70,7 +70,7 @@ func newJoint(kind string, locks []*Lock, opts []Option) *Lock {
 	return l
 }
 
-// identityOf is the same for joint locks of the same members, and only for them.
+// identityOf returns a text that is the same for joint locks of the same members, and only for them.
 func identityOf(members []*Lock) string {
 	parts := make([]string, len(members))
 	for i, m := range members {
@@ -150,8 +150,8 @@ func (j *jointLock) adopt(ctx context.Context, id string, terms *engine.Terms) (
 	return owned.Adopted(ctx, q)
 }
 
-// releaseID gives back one count of id in all members. Enough members must have held it: all of a multi
-// lock, a majority of a red lock.
+// releaseID gives back one count of id in all members. Enough members must have held it: all members of a multi
+// lock, or a majority of a red lock.
 func (j *jointLock) releaseID(ctx context.Context, id string, q *engine.Request) error {
 	return j.askMembers(ctx, q.Terms, func(_ int, m *Lock) error {
 		return orNotHeld(m.takeable().releaseID(ctx, id, m.res.NewRequest(&m.settings.Terms)))

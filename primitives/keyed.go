@@ -15,12 +15,12 @@ import (
 // goroutine may unlock. It is safe for concurrent use, and keeps nothing for names that are not locked.
 //
 // Unlock names no owner, so a name is unlocked before this Keyed locks it again, even if the lock was lost meanwhile.
-// Then an Unlock never frees the lock of a later caller. The price: a caller that has lost its lock, and never
-// unlocks it, keeps the others of this Keyed out. Share one Keyed among the goroutines of a process; two of them know
-// nothing of each other's losses.
+// Then an Unlock never frees the lock of a later caller. The price is that a caller that has lost its lock, and never
+// unlocks it, keeps the other callers of this Keyed out. Share one Keyed among the goroutines of a process, because two
+// of them know nothing of each other's losses.
 //
-// A caller is not told of a loss before Unlock, unless it asks with [Keyed.Ensure]; the observer is. If that matters,
-// use [Lock.Do] or [Lock.Acquire].
+// A caller does not learn of a loss before Unlock, unless it asks with [Keyed.Ensure]. Only the observer does. If that
+// matters, use [Lock.Do] or [Lock.Acquire].
 type Keyed struct {
 	_ noCopy
 
@@ -28,13 +28,13 @@ type Keyed struct {
 	opts []Option
 
 	mu    sync.Mutex
-	names map[string]*keyedName // that are locked, or for which a call is under way
+	names map[string]*keyedName // the names that are locked, or for which a call is under way
 }
 
 // keyedName is a name of a Keyed. Keyed.mu guards its fields.
 type keyedName struct {
-	calls    int           // under way
-	hold     *Hold         // nil: not locked
+	calls    int           // the number of calls under way
+	hold     *Hold         // nil if the name is not locked
 	unlocked chan struct{} // closed when hold has been unlocked
 	ensuring chan struct{} // capacity 1: full while a call of Ensure uses the lock; the channel never changes
 }
@@ -46,8 +46,8 @@ func (c *Client) Keyed(opts ...Option) *Keyed {
 }
 
 // Lock waits until it has locked name, or until ctx is done: see [Lock.Acquire] for its errors. A [WithWait] among the
-// options limits the wait. The lock outlasts ctx, and is renewed until Unlock. Locking a name twice without unlocking
-// it waits for oneself.
+// options limits the wait. The lock outlasts ctx, and is renewed until Unlock. A caller that locks a name twice without
+// unlocking it waits for itself.
 func (k *Keyed) Lock(ctx context.Context, name string) error {
 	l, began := k.c.Lock(name, k.opts...), time.Now()
 	n := k.enter(name)
@@ -113,12 +113,12 @@ func (k *Keyed) Unlock(ctx context.Context, name string) error {
 	defer k.leave(name, n)
 	k.mu.Lock()
 	hold, unlocked := n.hold, n.unlocked
-	n.hold = nil // before the release: the next caller may have the lock before Release returns
+	n.hold = nil // before the release, because the next caller may have the lock before Release returns
 	k.mu.Unlock()
 	if hold == nil {
 		return k.failed("release", name, ErrNotHeld)
 	}
-	defer close(unlocked) // also if an observer panics
+	defer close(unlocked) // even if an observer panics
 	return hold.Release(ctx)
 }
 
@@ -129,7 +129,7 @@ func (k *Keyed) Unlock(ctx context.Context, name string) error {
 func (k *Keyed) Ensure(ctx context.Context, name string) error {
 	n := k.enter(name)
 	defer k.leave(name, n)
-	// One call at a time: another one would be refused by the lock that this one has acquired again.
+	// There is one call at a time, because the lock that this call has acquired again would refuse another one.
 	select {
 	case n.ensuring <- struct{}{}:
 		defer func() { <-n.ensuring }()
@@ -152,12 +152,12 @@ func (k *Keyed) Ensure(ctx context.Context, name string) error {
 	}
 	k.mu.Lock()
 	if n.hold == hold {
-		n.hold, again = again, hold // the lost one is released below: that removes what a late renewal has left
+		n.hold, again = again, hold // the lost hold is released below, which removes what a late renewal has left
 		err = nil
 	}
 	k.mu.Unlock()
 	_ = again.Release(ctx)
-	return err // the loss, if Unlock has ended it meanwhile
+	return err // this is the loss if Unlock has ended the hold meanwhile
 }
 
 // failed wraps an error about a name.
@@ -165,7 +165,7 @@ func (k *Keyed) failed(op, name string, err error) error {
 	return failed(&engine.Resource{Core: k.c.core, Kind: "lock", Name: name}, op, err)
 }
 
-// enter returns what is kept of a name, for a call that ends with leave.
+// enter returns what is kept about a name, for a call that ends with leave.
 func (k *Keyed) enter(name string) *keyedName {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -199,7 +199,7 @@ func (k *Keyed) locked(n *keyedName) (unlocked <-chan struct{}, lost bool) {
 	return n.unlocked, n.hold.hold.Ended() != nil
 }
 
-// await waits until a name has been unlocked, for limit at most. A negative limit is none.
+// await waits until a name has been unlocked, for limit at most. A negative limit means that there is none.
 func (k *Keyed) await(ctx context.Context, unlocked <-chan struct{}, limit time.Duration) error {
 	var over <-chan time.Time
 	if limit >= 0 {
@@ -218,7 +218,7 @@ func (k *Keyed) await(ctx context.Context, unlocked <-chan struct{}, limit time.
 	return engine.GaveUp(ctx, nil)
 }
 
-// acquire acquires l with a hold that keeps nothing of ctx: it outlasts the request.
+// acquire acquires l with a hold that keeps nothing of ctx, because it outlasts the request.
 func (k *Keyed) acquire(ctx context.Context, l *Lock, limit time.Duration) (*Hold, error) {
 	return l.acquire(ctx, []Option{WithHoldContext(context.Background())}, limit)
 }

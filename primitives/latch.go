@@ -28,7 +28,7 @@ type CountDownLatch struct {
 	driver latchDriver
 }
 
-// latchChannel begins the name of the channel. The name in braces follows, even if it has braces of its
+// latchChannel is the beginning of the name of the channel. The name in braces follows, even if it has braces of its
 // own, because Redisson does the same.
 const latchChannel = "redisson_countdownlatch__channel__"
 
@@ -59,14 +59,14 @@ func (l *CountDownLatch) CountDown(ctx context.Context) error {
 	return err
 }
 
-// Count returns the count that is left; 0 if there is no latch.
+// Count returns the count that is left, or 0 if there is no latch.
 func (l *CountDownLatch) Count(ctx context.Context) (int64, error) {
 	var count scripts.Number
 	err := l.h.call(ctx, "count", func() (err error) {
 		count, err = scripts.LatchInfo{Keys: &l.h.keys}.Do(ctx, l.h.c.calls)
 		return err
 	})
-	return max(count.Number, 0), err // Redisson's trySetCount takes any number
+	return max(count.Number, 0), err // Redisson's trySetCount accepts any number
 }
 
 // Delete removes the latch, and reports whether there was one. Waiters go on, because there is nothing
@@ -90,12 +90,12 @@ func (l *CountDownLatch) Wait(ctx context.Context) error {
 	})
 }
 
-// latchDriver is the driver of RCountDownLatch. A message "1" is a reason to look too: it also announces a
+// latchDriver is the driver of RCountDownLatch. A message "1" is a reason to look, too, because it also announces a
 // deletion. Waiters take nothing, so there is nothing to release, to renew or to roll back.
 type latchDriver struct{ base }
 
 // TryAcquire implements [engine.Driver] by latch/info, which reads the count. At 0 it grants the request,
-// and all others: Free is as large as can be. While the latch is closed nothing says when it will open.
+// and all other requests, so Free is as large as it can be. While the latch is closed, nothing says when it will open.
 func (d *latchDriver) TryAcquire(ctx context.Context, _ *engine.Request) (engine.Result, error) {
 	count, err := scripts.LatchInfo{Keys: &d.h.keys}.Do(ctx, d.h.c.calls)
 	if err != nil {

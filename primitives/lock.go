@@ -59,7 +59,7 @@ func (l *Lock) Acquire(ctx context.Context, opts ...Option) (*Hold, error) {
 	return l.acquire(ctx, opts, asSet)
 }
 
-// HoldFrom returns the nearest live hold of this lock that ctx carries; nil if there is none.
+// HoldFrom returns the nearest live hold of this lock that ctx carries, or nil if there is none.
 func (l *Lock) HoldFrom(ctx context.Context) *Hold {
 	hold, handle := engine.HoldFrom(ctx, &l.res)
 	if hold == nil {
@@ -68,7 +68,7 @@ func (l *Lock) HoldFrom(ctx context.Context) *Hold {
 	if h, ok := handle.(*Hold); ok {
 		return h
 	}
-	return &Hold{hold: hold} // a member of a joint lock
+	return &Hold{hold: hold} // it is the hold of a member of a joint lock
 }
 
 // Adopt takes over the hold of id, with all its counts, under a new id. Use it to hand a lock from one
@@ -94,8 +94,8 @@ func (l *Lock) ReleaseID(ctx context.Context, id string) error {
 // holder's critical section: that must watch its context.
 //
 // The holder gets [ErrLost], within 200 ms if it has held for longer than a second and its client receives
-// messages, with a fixed lease too. Else it learns at its next renewal, Check or Release. Joint locks return
-// [ErrUnsupported].
+// messages. That is so with a fixed lease, too. Otherwise it learns of the loss at its next renewal, Check or Release.
+// Joint locks return [ErrUnsupported].
 func (l *Lock) ForceRelease(ctx context.Context) (bool, error) {
 	var former scripts.IDs
 	err := l.call(ctx, "force release", func() (err error) {

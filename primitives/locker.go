@@ -28,8 +28,8 @@ type Locker struct {
 	lock  *Lock
 	ctx   context.Context //nolint:containedctx // sync.Locker has no place for one
 	local chan struct{}   // capacity 1: full while locked, or being locked
-	// hold is set by Lock while it has local, and taken by Unlock, which then empties local. nil: not
-	// locked, or being locked.
+	// hold is set by Lock while it has local, and taken by Unlock, which then empties local. It is nil if the Locker is
+	// not locked, or is being locked.
 	hold atomic.Pointer[Hold]
 }
 

@@ -42,7 +42,7 @@ func (c *Client) lockAt(ctx context.Context, key string) (Info, bool, error) {
 		scripts.LockList{Keys: &scripts.Keys{Main: key, KindKeys: of}},
 		scripts.LockList{Keys: &scripts.Keys{Main: key}})
 	if isWrongType(err) {
-		return Info{}, false, nil // it was a hash a moment ago
+		return Info{}, false, nil // the key was a hash a moment ago, and is not any longer
 	}
 	if err != nil {
 		return Info{}, false, err
@@ -55,7 +55,7 @@ func (c *Client) lockAt(ctx context.Context, key string) (Info, bool, error) {
 	return info, held, nil
 }
 
-// isOurs reports whether this library keeps the key beside a lock. It may look like a lock or a number.
+// isOurs reports whether the key is one that this library keeps beside a lock. It may look like a lock or a number.
 func isOurs(key string) bool {
 	for _, prefix := range []string{
 		fairClientsKey, fairWaitersKey, tokenPrefix, requestPrefix, rwReservation, presence.ClientName,
@@ -81,7 +81,7 @@ func addHolders(info *Info, fields []scripts.LockListField) bool {
 		}
 		count, err := strconv.Atoi(f.Value)
 		if err != nil || (info.TTL < 0 && !redissonID.MatchString(field)) {
-			return false // no lock: locks expire
+			return false // it is no lock, because locks expire
 		}
 		if both {
 			field = strings.TrimSuffix(field, ":write")

@@ -39,10 +39,10 @@ type LossError struct {
 	Reason LossReason
 	Kind   string        // such as "fair": see [Info].Kind
 	Name   string        // the user's name
-	ID     string        // the hold's
-	Silent time.Duration // of LossExpired: how long ago Redis had confirmed the hold; of LossPaused: how long it stood
+	ID     string        // the id of the hold
+	Silent time.Duration // for LossExpired, how long ago Redis had confirmed the hold; for LossPaused, how long it stood
 
-	// causes are, of LossMembers, why members ended, and of LossExpired the last refusal. A pointer keeps the type
+	// causes contains, for LossMembers, why members ended, and for LossExpired the last refusal. A pointer keeps the type
 	// comparable.
 	causes *[]error
 }
@@ -52,7 +52,7 @@ func (e *LossError) Error() string {
 	return fmt.Sprintf("redlatch: %s %q %s", e.Kind, e.Name, e.text())
 }
 
-// text is the reason in words.
+// text returns the reason in words.
 func (e *LossError) text() string {
 	text := "lost: " + string(e.Reason)
 	switch e.Reason {
@@ -83,7 +83,7 @@ func (e *LossError) text() string {
 	return text
 }
 
-// rounded returns d in a precision that people read.
+// rounded returns d in a precision that is fit for people.
 func rounded(d time.Duration) time.Duration {
 	if d >= time.Second {
 		return d.Round(100 * time.Millisecond)

@@ -39,7 +39,7 @@ import (
 // Two kinds of lock on one name of one client are invalid, too.
 func NewMultiLock(locks []*Lock, opts ...Option) *Lock { return newJoint("multi", locks, opts) }
 
-// maxWhole is how many members one command acquires at most: Redis does nothing else meanwhile.
+// maxWhole is how many members one command acquires at most, because Redis does nothing else meanwhile.
 const maxWhole = 100
 
 // wholeDriver acquires and releases the members of a multi lock by one command each. It implements [joint.Whole],
@@ -53,11 +53,11 @@ const maxWhole = 100
 // of any member stops a late copy.
 type wholeDriver struct {
 	c       *Client
-	name    string // of the multi lock
+	name    string // the name of the multi lock
 	members []*mutexDriver
 }
 
-// newWholeDriver returns nil if the members need a command each, whatever the terms of an acquisition.
+// newWholeDriver returns nil if each member needs a command of its own, whatever the terms of an acquisition are.
 func newWholeDriver(name string, members []*Lock) joint.Whole {
 	first := members[0]
 	w := &wholeDriver{c: first.c, name: name}
@@ -89,7 +89,7 @@ func (w *wholeDriver) Fits(terms, member *engine.Terms) bool {
 		return false
 	}
 	if member.Wait >= 0 && (terms.Wait < 0 || terms.Wait > member.Wait) {
-		return false // the members have a limit of their own
+		return false // the members have limits of their own
 	}
 	return !w.c.enforcesSlots() || !slices.ContainsFunc(w.members, func(d *mutexDriver) bool {
 		return redisutil.Slot(d.h.raw()) != redisutil.Slot(w.members[0].h.raw())
@@ -103,7 +103,7 @@ func (w *wholeDriver) TryAcquire(ctx context.Context, o *engine.Owner) (engine.R
 		keys[i] = scripts.LockAcquireAllMember{Keys: &d.h.keys, MemoryKey: d.h.ownerKey(o)}
 	}
 	found, _ := w.c.multiListeners.Load(w.name)
-	listener, _ := found.(*multiListener) // nil: no request waits
+	listener, _ := found.(*multiListener) // nil if no request waits
 	before := listener.trying()
 	reply, err := scripts.LockAcquireAll{
 		Owner: o.ID, TTL: o.TTL, Members: keys,
@@ -122,7 +122,7 @@ func (w *wholeDriver) TryAcquire(ctx context.Context, o *engine.Owner) (engine.R
 	return res, err
 }
 
-// busyMember is the reason of a refusal: the member that somebody else holds.
+// busyMember is the reason of a refusal. It names the member that somebody else holds.
 type busyMember engine.Resource
 
 func (m *busyMember) Error() string { return fmt.Sprintf("%s %q", m.Kind, m.Name) }
@@ -140,7 +140,7 @@ func (w *wholeDriver) Release(ctx context.Context, o *engine.Owner) (held []bool
 	return reply.Held, reply.Doubt, err
 }
 
-// Subscribe implements [joint.Whole]: it listens to all members. See [multiListener].
+// Subscribe implements [joint.Whole]. It listens to all members: see [multiListener].
 func (w *wholeDriver) Subscribe(hear func(engine.Message)) []engine.Subscription {
 	listener := &multiListener{hear: hear, latest: make([]int, len(w.members)), busy: unknownMember}
 	w.c.multiListeners.Store(w.name, listener)
@@ -149,7 +149,7 @@ func (w *wholeDriver) Subscribe(hear func(engine.Message)) []engine.Subscription
 		subs[i] = d.Subscribe(func(m engine.Message) { listener.message(i, m) })[0]
 	}
 	subs[0] = &multiSubscription{subs[0], func() {
-		w.c.multiListeners.CompareAndDelete(w.name, listener) // another one is there if requests wait again
+		w.c.multiListeners.CompareAndDelete(w.name, listener) // if requests wait again, another listener is there
 	}}
 	return subs
 }
@@ -183,11 +183,11 @@ type multiListener struct {
 
 	mu       sync.Mutex // guards the rest; innermost
 	busy     int        // the member that has refused the latest attempt, or unknownMember
-	messages int        // how many came
+	messages int        // how many messages came
 	latest   []int      // the number of each member's latest message
 }
 
-// unknownMember: the release of any member is a reason to try.
+// unknownMember means that the release of any member is a reason to try.
 const unknownMember = -1
 
 // message receives a message of the release of a member.
@@ -212,8 +212,8 @@ func (e *multiListener) trying() int {
 	return e.messages
 }
 
-// tried is called after each attempt, with the result of trying and the member that has refused it; unknownMember if
-// there is none.
+// tried is called after each attempt, with the result of trying and the member that has refused the attempt, or
+// unknownMember if there is none.
 func (e *multiListener) tried(before int, granted bool, busy int) {
 	if e == nil {
 		return

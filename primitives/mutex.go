@@ -77,21 +77,21 @@ func (c *Client) newMutex(kind, name string, opts []Option) *Lock {
 	return &m.Lock
 }
 
-// mutexTraits are those of plain locks. Nested holds take turns: two goroutines that share an outer hold
-// exclude each other. Clients take turns too.
+// mutexTraits are the traits of plain locks. Nested holds take turns: two goroutines that share an outer hold
+// exclude each other. Clients take turns, too.
 var mutexTraits = engine.Traits{
 	Leased: true, Nests: true, HandsOff: true, ClientsTakeTurns: true, Cohorts: true,
 }
 
-// fencedTraits are those of plain locks, with tokens.
+// fencedTraits are the traits of plain locks, with tokens.
 var fencedTraits = func(t engine.Traits) engine.Traits { t.Fenced = true; return t }(mutexTraits)
 
-// hashDriver has the commands that all locks with one holder share: plain, fenced and fair ones.
+// hashDriver has the commands that all locks with one holder share: plain, fenced and fair locks.
 type hashDriver struct{ fieldDriver }
 
 // releaseShared gives back the count of an acquisition whose id others may share, by lock/release_shared.
-// It is the release and the rollback. If the acquisition has no count, nothing is released: the other counts
-// of the id belong to other callers. The request's key remembers the release, so a copy gets the same answer,
+// It is the release and the rollback. If the acquisition has no count, nothing is released, because the other counts
+// of the id belong to other callers. The key of the request remembers the release, so a copy gets the same answer,
 // and a late copy of the acquisition takes nothing. The TTL is used only if the hash has none. If it was the
 // last count, the lock stays taken for the rest of the minimum hold.
 func (d *hashDriver) releaseShared(
@@ -102,12 +102,13 @@ func (d *hashDriver) releaseShared(
 	}))
 }
 
-// releaseOne runs lock/release_shared, or that of fair locks, which has the same arguments. o's key remembers it.
+// releaseOne runs lock/release_shared, or the script of fair locks, which has the same arguments. The key of o
+// remembers it.
 func (d *hashDriver) releaseOne(
 	ctx context.Context, o *engine.Owner, call scripts.LockReleaseShared,
 ) (scripts.Released, error) {
 	call.Keys, call.MemoryKey, call.DefaultTTL = &d.h.keys, d.h.ownerKey(o), o.TTL
-	if k := d.h.keys.KindKeys; k != nil && k.Queue != nil { // a fair lock
+	if k := d.h.keys.KindKeys; k != nil && k.Queue != nil { // it is a fair lock
 		return scripts.FairLockReleaseShared(call).Do(ctx, d.h.c.calls)
 	}
 	return call.Do(ctx, d.h.c.calls)
@@ -123,8 +124,8 @@ func (d *hashDriver) adopt(ctx context.Context, id string, q *engine.Request) (t
 	return adopted(q, reply, err)
 }
 
-// releaseID implements [lockDriver] by lock/release_shared: one count, whoever acquired it. Counts of
-// WithOwner go first, the oldest of them before the others; the release of that acquisition then finds that
+// releaseID implements [lockDriver] by lock/release_shared. It releases one count, whoever acquired it. Counts of
+// WithOwner go first, the oldest of them before the others. The release of that acquisition then finds that
 // it was lost. q has a new number, and the key of that number remembers the answer for copies.
 func (d *hashDriver) releaseID(ctx context.Context, id string, q *engine.Request) (held bool, err error) {
 	reply, err := d.releaseOne(ctx, &q.Owner, scripts.LockReleaseShared{Owner: id, MemoryTTL: d.h.c.run.Memory()})
@@ -140,8 +141,8 @@ type mutexDriver struct{ hashDriver }
 // may use it, too.
 const lineKey = "line"
 
-// placeName is a client's place as a member of the line. Its channel ends with it. It contains the client's
-// life, so that clients that were given the same id have different places.
+// placeName returns the name of a client's place in the line. The channel of the place ends with it. It contains the
+// client's life, so that clients that were given the same id have different places.
 func (d *mutexDriver) placeName(number uint64) string { return numbered(nil, d.h.c.life, number) }
 
 // placeMessages are the payloads on the channel of a place.
@@ -237,8 +238,8 @@ func (d *mutexDriver) Release(
 	return d.free(ctx, &o.Owner, next)
 }
 
-// free gives back the count of a shared id. It frees the lock of a private owner, makes the successor in next its
-// holder, or leaves it taken for the rest in next. That runs lock/release.
+// free gives back the count of a shared id. For a private owner it runs lock/release, which frees the lock, makes the
+// successor in next its holder, or leaves it taken for the rest in next.
 //
 // A copy of the release finds the id gone and replies 0, like the release of a lost lock. The engine tells
 // the two apart: see [engine.Released].InDoubt. If the successor has rolled back before, its key says so:

@@ -8,10 +8,10 @@ import (
 
 // Names of keys and channels, and the forms of arguments. Redisson derives the names of an object's keys
 // from its own name so that all share a cluster slot. It wraps the name in braces, unless it has an
-// opening brace of its own. This library must build the same names, also where they fall into two slots:
-// [handle.use] refuses those on a cluster.
+// opening brace of its own. This library must build the same names, even if they fall into two slots. [handle.use]
+// refuses such names on a cluster.
 
-// prefixed is Redisson's prefixName: "prefix:{name}".
+// prefixed returns what Redisson's prefixName does: "prefix:{name}".
 func prefixed(prefix, name string) string {
 	return string(appendPrefixed(nil, prefix, name))
 }
@@ -25,7 +25,7 @@ func appendPrefixed(b []byte, prefix, name string) []byte {
 	return append(append(append(b, '{'), name...), '}')
 }
 
-// suffixed is Redisson's suffixName: "{name}:suffix".
+// suffixed returns what Redisson's suffixName does: "{name}:suffix".
 func suffixed(name, suffix string) string {
 	if strings.Contains(name, "{") {
 		return name + ":" + suffix
@@ -36,18 +36,19 @@ func suffixed(name, suffix string) string {
 // Prefixes of keys and channels that several kinds use.
 const (
 	lockChannel   = "redisson_lock__channel"
-	requestPrefix = "redisson_unlock_latch" // of keys that remember requests
+	requestPrefix = "redisson_unlock_latch" // the prefix of keys that remember requests
 )
 
-// sharedCounts ends the name of a hash that only this library keeps. It has a field for each id that
-// callers use with WithOwner: which acquisitions have a count of that id. No other release, of a private
-// hold or of another acquisition, must give these counts back. The name has the prefix of remembered
-// requests, so the same ACL rules cover it. Versions that kept a number used the name "shared": the two
-// can be in use at the same time.
+// sharedCounts is the end of the name of a hash that only this library keeps. The hash has a field for each id that
+// callers use with WithOwner. The field lists the acquisitions that have a count of that id. No other release, of a
+// private hold or of another acquisition, may give these counts back. The name has the prefix of remembered
+// requests, so the same ACL rules cover it. Versions that kept a number used the name "shared". Both can be in use at
+// the same time.
 const sharedCounts = "owners"
 
-// pollsKey ends the name of the mark of clients that poll for a lock or a semaphore. Clients that would hand it off
-// among their waiters leave it to them, too. It has the prefix of remembered requests, as sharedCounts has.
+// pollsKey is the end of the name of the mark of clients that poll for a lock or a semaphore. Clients that would hand
+// the lock off among their waiters leave it to the clients that poll, too. The name has the prefix of remembered
+// requests, as sharedCounts has.
 const pollsKey = "polls"
 
 // permitsKind is the kind of a semaphore whose permits have ids.
@@ -64,7 +65,7 @@ func (n *wireName) MarshalBinary() ([]byte, error) { return *n, nil }
 // String returns the name, for hooks that log commands.
 func (n *wireName) String() string { return string(*n) }
 
-// wireNames are the wireNames of a handle. Three of them, as many as a plain lock has, share one allocation.
+// wireNames are the names of a handle. Three of them, as many as a plain lock has, share one allocation.
 type wireNames [3]wireName
 
 // fromMillis returns ms milliseconds, or the longest Duration if that is too short.

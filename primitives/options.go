@@ -16,10 +16,10 @@ import (
 // makes the call fail with [ErrInvalid], and nothing is sent. The zero value does nothing.
 type Option struct {
 	kind   optionKind
-	d, max time.Duration   // max: of WithPolling only
-	n      int             // of WithPermits
-	s      string          // of WithOwner
-	ctx    context.Context //nolint:containedctx // of WithHoldContext
+	d, max time.Duration   // max is for WithPolling only
+	n      int             // the argument of WithPermits
+	s      string          // the argument of WithOwner
+	ctx    context.Context //nolint:containedctx // the argument of WithHoldContext
 }
 
 type optionKind uint8
@@ -171,7 +171,7 @@ func WithHoldContext(ctx context.Context) Option { return Option{kind: optHoldCo
 type settings struct {
 	engine.Terms
 
-	err error // of the first option that was out of range
+	err error // the error of the first option that was out of range
 }
 
 // defaultSettings are the settings without any option. All defaults are here.
@@ -181,7 +181,7 @@ func defaultSettings() settings {
 	}}
 }
 
-// and returns s, or for a handle with options of its own a copy with these.
+// and returns s. For a handle with options of its own, it returns a copy with these options.
 func (s *settings) and(opts []Option) *settings {
 	if len(opts) == 0 {
 		return s
@@ -204,7 +204,7 @@ func (s settings) with(opts []Option) settings {
 	return s
 }
 
-// apply sets one option. A bad value is set too: err makes the call fail before it is used.
+// apply sets one option. A bad value is set, too, because err makes the call fail before the value is used.
 func (s *settings) apply(o *Option) {
 	switch o.kind {
 	case optNone:
@@ -253,7 +253,7 @@ func (s *settings) apply(o *Option) {
 }
 
 // forMember returns s, the settings of a member of a joint lock, with the options that were given to the joint lock
-// and to a call of it. owner is that of the joint lock.
+// and to a call of it. owner is the owner of the joint lock.
 func (s settings) forMember(owner string, given ...[]Option) settings {
 	for _, opts := range given {
 		for i := range opts {
@@ -270,7 +270,7 @@ func (s settings) forMember(owner string, given ...[]Option) settings {
 	return s
 }
 
-// check notes an error unless ok. The first one stays. Options of the client use it, too.
+// check notes an error unless ok is true. The first error stays. Options of the client use it, too.
 func (s *settings) check(ok bool, format string, args ...any) {
 	if !ok && s.err == nil {
 		s.err = invalid(format, args...)

@@ -13,7 +13,7 @@ import (
 // Semaphores with leases in Redis: Redisson's RPermitExpirableSemaphore.
 //
 //	<name>                string: the number of free permits
-//	{<name>}:timeout      sorted set: ids of taken permits, by the ends of their leases, ms since 1970
+//	{<name>}:timeout      sorted set: the ids of taken permits, by the ends of their leases, in ms since 1970
 //	redisson_sc:{<name>}  channel: a number, whenever permits become free
 //
 // A permit's id is 16 bytes, raw in Redis and hexadecimal in the API. A permit whose lease has ended
@@ -115,11 +115,11 @@ func (s *PermitExpirableSemaphore) Info(ctx context.Context) (Info, error) {
 	})
 }
 
-// never is Redisson's score for a permit whose lease does not end. This library makes no such permits.
+// never is Redisson's score of a permit whose lease does not end. This library makes no such permits.
 const never = 922337203685477
 
-// permitInfo returns what a reply says. All its times are the server's, in ms since 1970, so the client's clock has no
-// part in the TTLs.
+// permitInfo returns what a reply says. All its times are those of the server, in ms since 1970, so the TTLs do not
+// depend on the client's clock.
 func permitInfo(reply scripts.PermitSemaphoreInfoReply) Info {
 	info := Info{
 		Permits: int(reply.Free) + len(reply.Held), Available: int(reply.Free),
@@ -127,7 +127,7 @@ func permitInfo(reply scripts.PermitSemaphoreInfoReply) Info {
 	}
 	for _, held := range reply.Held {
 		holder := Holder{ID: hex.EncodeToString([]byte(held.ID)), Count: 1, TTL: -1}
-		// A float, because the score of another program may be beyond any integer.
+		// The score is a float, because that of another program may be beyond any integer.
 		if ends, _ := strconv.ParseFloat(held.EndsAt, 64); ends != never {
 			ms := min(ends-float64(reply.Now), float64(maxDuration.Milliseconds()))
 			holder.TTL = fromMillis(int64(ms))
@@ -143,23 +143,23 @@ func permitInfo(reply scripts.PermitSemaphoreInfoReply) Info {
 }
 
 // permitDriver is the driver of RPermitExpirableSemaphore. An id belongs to one permit, so a copy of a release
-// cannot free another one: it finds the ids gone. A release leaves a memory only where a copy of the acquisition
-// may still arrive, and stops that.
+// cannot free another permit: it finds the ids gone. A release leaves a memory only if a copy of the acquisition
+// may still arrive. The memory stops that copy.
 type permitDriver struct{ base }
 
 // Ended leases are collected in slices, so that no script blocks Redis for long.
 const (
-	maxCollected   = 1000   // leases that one script collects
-	maxCollections = 10_000 // scripts that one attempt sends for that; the next attempt goes on
+	maxCollected   = 1000   // how many leases one script collects
+	maxCollections = 10_000 // how many scripts one attempt sends for that; the next attempt goes on
 )
 
-// nameOwner implements [engine.Traits].NameOwner: each permit of an acquisition gets a new random id.
+// nameOwner implements [engine.Traits].NameOwner. Each permit of an acquisition gets a new random id.
 func (d *permitDriver) nameOwner(o *engine.Owner) {
 	o.Name(newPermits(d.h.c.tag, int(o.Permits)), false)
 }
 
 // TryAcquire implements [engine.Driver] by permitsemaphore/acquire, which also collects ended leases.
-// RetryAfter 0 means that there are more to collect, so it asks again at once.
+// A RetryAfter of 0 means that there are more leases to collect, so the client asks again at once.
 //
 // A copy finds the ids among the leases, and is granted again. After a release or a rollback it finds
 // the request's key, and takes nothing. InDoubt covers all rounds: a copy of any of them may arrive.
@@ -181,14 +181,14 @@ func (d *permitDriver) TryAcquire(ctx context.Context, q *engine.Request) (engin
 	}
 }
 
-// Rollback implements [engine.Driver]: a release of whichever of the ids are there. Its memory stops late
+// Rollback implements [engine.Driver]. It releases the ids that are there. Its memory stops late
 // copies of the attempt.
 func (d *permitDriver) Rollback(ctx context.Context, q *engine.Request) error {
 	_, err := d.release(ctx, &q.Owner, engine.Next{})
 	return err
 }
 
-// Release implements [engine.Driver]. Lost: not all of o's permits were held. The others are given back.
+// Release implements [engine.Driver]. Lost means that not all of o's permits were held. The others are given back.
 func (d *permitDriver) Release(
 	ctx context.Context, o *engine.Ownership, _ int, next engine.Next,
 ) (engine.Released, error) {
@@ -196,8 +196,8 @@ func (d *permitDriver) Release(
 }
 
 // release runs permitsemaphore/release for all permits of o. It releases the remaining permits if some are
-// lost, where ReleaseID asks for all or none. If there is a successor, the script also gives the successor's
-// ids as many permits as it asks for. If the minimum hold is not over, the permits stay taken for the rest of it.
+// lost, whereas ReleaseID asks for all or none. If there is a successor, the script also gives the ids of the successor
+// as many permits as it asks for. If the minimum hold is not over, the permits stay taken for the rest of it.
 func (d *permitDriver) release(ctx context.Context, o *engine.Owner, next engine.Next) (engine.Released, error) {
 	c := d.h.c
 	call := scripts.PermitSemaphoreRelease{
@@ -212,17 +212,17 @@ func (d *permitDriver) release(ctx context.Context, o *engine.Owner, next engine
 	}
 	reply, err := call.Do(ctx, c.calls)
 	got, err := releasedResult(reply, err)
-	got.InDoubt = reply.Doubt && !reply.Gone && !o.InDoubt // else the memory has the first answer
+	got.InDoubt = reply.Doubt && !reply.Gone && !o.InDoubt // otherwise the memory has the first answer
 	return got, err
 }
 
-// Check implements [engine.Driver] by permitsemaphore/check: are all of o's permits held?
+// Check implements [engine.Driver] by permitsemaphore/check, which asks whether all of o's permits are held.
 func (d *permitDriver) Check(ctx context.Context, o *engine.Ownership) (lost bool, err error) {
 	return isLost(scripts.PermitSemaphoreCheck{Keys: &d.h.keys, IDs: rawOf(o.ID)}.Do(ctx, d.h.c.calls))
 }
 
 // adopt implements [takeableDriver] by permitsemaphore/adopt. The reply is 1, or 0 if not all old ids are held. A copy
-// finds the new ids in place and gets the same answer; after their release it finds the request's key, and takes
+// finds the new ids in place, and gets the same answer. After their release it finds the key of the request, and takes
 // nothing.
 func (d *permitDriver) adopt(ctx context.Context, id string, q *engine.Request) (time.Time, int, error) {
 	reply, err := scripts.PermitSemaphoreAdopt{
@@ -257,7 +257,7 @@ func (d *permitDriver) shorten(
 	return err
 }
 
-// probe implements [renewer]. It looks for the first permit only: Redis forgets all of them or none.
+// probe implements [renewer]. It looks for the first permit only, because Redis forgets all of them or none.
 func (d *permitDriver) probe(o *engine.Ownership) []any {
 	raw := rawOf(o.ID)
 	return []any{"zscore", d.h.keys.Leases, raw[:min(len(raw), 16)]}

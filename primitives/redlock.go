@@ -41,12 +41,12 @@ func NewRedLock(locks []*Lock, opts ...Option) *Lock { return newJoint("red", lo
 //
 //	rdb := redis.NewClient(&redis.Options{Addr: addr, OnConnect: primitives.MinUptime(30 * time.Second)})
 //
-// A server that was restarted empty could otherwise help a second holder to a majority: it has forgotten
-// the first one. After d, that one's lease is over. Until then the server counts as down.
+// A server that was restarted empty could otherwise help a second holder to a majority, because it has forgotten
+// the first one. After d, the lease of the first holder is over. Until then the server counts as down.
 //
-// A connection is to one process, so it is enough to ask once for each connection, by INFO. A server that
-// refuses INFO is refused too. All clients that use the lock must do this. It does not notice data that a
-// running server loses, as by FLUSHALL.
+// A connection leads to one process, so it is enough to ask once for each connection, by INFO. A server that
+// refuses INFO is refused, too. All clients that use the lock must do this. The function does not notice that a
+// running server loses data, for example by FLUSHALL.
 func MinUptime(d time.Duration) func(ctx context.Context, conn *redis.Conn) error {
 	return func(ctx context.Context, conn *redis.Conn) error {
 		info, err := conn.InfoMap(ctx, "server").Result()

@@ -14,25 +14,25 @@ import (
 )
 
 // How leases are renewed. The watchdog decides when, and calls [Client.renew] with a batch of leases of one
-// group: one command renews them all, whatever their names. One bad key must not end the other
-// leases. So a batch that Redis refuses is divided into single leases.
+// group. One command renews all of them, whatever their names are. One bad key must not end the other
+// leases, so a batch that Redis refuses is divided into single leases.
 //
 // Renewals only raise TTLs. So they may overlap, be repeated and arrive late, and nothing is remembered. A renewal
-// that finds a longer TTL says so. If nothing that was promised explains it, the server's clock was set back, and
-// another command shortens the lease: see [engine.Ownership.Shorten].
+// that finds a longer TTL says so. If no promise to a hold explains the longer TTL, the server's clock was set back.
+// Then another command shortens the lease: see [engine.Ownership.Shorten].
 
 // renewer is a driver whose leases are renewed in batches. Every driver with leases implements it:
 // [handle.use] checks that.
 type renewer interface {
 	// renewScript returns the script that renews leases with ids of their own. Leases of one script may share
-	// a batch. Those with shared ids have batches, and a script, of their own.
+	// a batch. Leases with shared ids have batches and a script of their own.
 	renewScript() *scripts.Script
 	// renewal adds one lease to a batch.
 	renewal(batch *scripts.Batch, o *engine.Ownership, ttl time.Duration)
-	// shorten shortens a lease to ttl, if it has so many counts and nobody else has one. A renewal has found at that
-	// time of the server, in ms, that it lasts longer.
+	// shorten shortens a lease to ttl, if it has so many counts and nobody else has one. A renewal has found that the
+	// lease lasts longer. It did so at seenAt, by the server's time in ms.
 	shorten(ctx context.Context, o *engine.Ownership, ttl time.Duration, counts int, seenAt int64) error
-	// probe is a plain command that reads. If its reply is nil or 0, Redis has forgotten the lease, or a part.
+	// probe returns a plain command that reads. If its reply is nil or 0, Redis has forgotten the lease, or a part of it.
 	probe(o *engine.Ownership) []any
 }
 
@@ -50,7 +50,7 @@ func renewAlone(
 	return reply.Sent, err == nil && !reply.Kept[0], err
 }
 
-// renewGroup is the group of a lease for the watchdog where the keys of a script must share a slot: leases
+// renewGroup is the group of a lease for the watchdog if the keys of a script must share a slot. Leases
 // of equal groups share batches. Elsewhere the script alone is the group.
 type renewGroup struct {
 	script *scripts.Script
@@ -62,8 +62,8 @@ type renewGroup struct {
 // of the watchdog, which may call it again for the same leases if it takes long.
 func (c *Client) renew(ctx context.Context, _ any, batch []watchdog.Ask) ([]watchdog.State, error) {
 	states, err := c.renewTogether(ctx, batch)
-	if redis.HasErrorPrefix(err, "CROSSSLOT") { // the server of a plain client, such as a proxy before a cluster
-		c.slotted.Store(true) // for later handles: the leases of this batch keep their group
+	if redis.HasErrorPrefix(err, "CROSSSLOT") { // the client is a plain one, for example of a proxy before a cluster
+		c.slotted.Store(true) // this is for later handles; the leases of this batch keep their group
 	}
 	if len(batch) > 1 && isDivisible(err) {
 		return c.renewApart(ctx, batch)
@@ -75,14 +75,14 @@ func (c *Client) renew(ctx context.Context, _ any, batch []watchdog.Ask) ([]watc
 func (c *Client) enforcesSlots() bool { return c.cluster || c.slotted.Load() }
 
 // renewTogether renews a batch with one command, and returns the state of each lease. Without an answer
-// all are Unknown, the zero value. The command is sent once: the watchdog itself decides when to repeat. The answer
-// counts until validity ends, however slow the server is.
+// all are Unknown, which is the zero value. The command is sent once, because the watchdog decides when to repeat it.
+// The answer counts until validity ends, however slow the server is.
 func (c *Client) renewTogether(ctx context.Context, batch []watchdog.Ask) ([]watchdog.State, error) {
 	leases := scripts.NewBatch(len(batch))
-	var patience scripts.Patience // until the end of the longest validity; zero if the batch is a question
+	var patience scripts.Patience // it ends with the longest validity; it is zero if the batch is a question
 	for _, ask := range batch {
 		o := ask.Keeper.(*engine.Ownership)
-		renewerOf(o).renewal(&leases, o, ask.TTL) // of one script: they are one group
+		renewerOf(o).renewal(&leases, o, ask.TTL) // all have one script, because they are one group
 		if ask.Lease == nil {
 			continue
 		}
@@ -114,8 +114,8 @@ func (c *Client) renewTogether(ctx context.Context, batch []watchdog.Ask) ([]wat
 	return states, nil
 }
 
-// isDivisible reports whether Redis refused a batch for a reason that may concern some of its keys only.
-// Examples: some keys of a slot have moved to another node, the ACL forbids a key, or a script cannot read
+// isDivisible reports whether Redis refused a batch for a reason that may concern some of its keys only. For
+// example, some keys of a slot have moved to another node, the ACL forbids a key, or a script cannot read
 // what a key contains. A missing password or a full Redis concerns all keys.
 func isDivisible(err error) bool {
 	switch {
@@ -130,8 +130,8 @@ func isDivisible(err error) bool {
 }
 
 const (
-	maxApart        = 8                     // commands under way for one batch
-	minApartTimeout = 50 * time.Millisecond // for all of them
+	maxApart        = 8                     // how many commands are under way for one batch at most
+	minApartTimeout = 50 * time.Millisecond // the shortest timeout for all of them together
 	maxApartTimeout = 5 * time.Second
 )
 
@@ -140,8 +140,8 @@ const (
 // are confirmed in time even if the command of another one hangs. Without an answer a lease is Unknown, and
 // the watchdog asks again.
 //
-// The goroutines belong to the core. Each ends when no lease is left, or when ctx ends. answers has room
-// for all of them, so a late one never blocks.
+// The goroutines belong to the core. Each of them ends when no lease is left, or when ctx ends. answers has room
+// for all answers, so a late one never blocks.
 func (c *Client) renewApart(ctx context.Context, batch []watchdog.Ask) ([]watchdog.State, error) {
 	type answer struct {
 		n     int

@@ -36,11 +36,12 @@ const (
 )
 
 // reservationTTL is how long one attempt of a waiting writer keeps new readers out: two polls, and room
-// for a late one. A writer that dies while it waits delays the readers for no longer.
+// for a late one. A writer that dies while it waits delays the readers no longer than that.
 const reservationTTL = 2500 * time.Millisecond
 
-// reservedPause is the longest pause of a writer that polls while its reservation keeps readers out. With a longer one
-// the lock could be free for as long while everybody waits. Nor would the reservation last until the next attempt.
+// reservedPause is the longest pause of a writer that polls while its reservation keeps readers out. With a longer
+// pause the lock could be free for as long while everybody waits, and the reservation would not last until the next
+// attempt.
 const reservedPause = 500 * time.Millisecond
 
 // RWLock is any number of readers, or one writer: Redisson's RReadWriteLock. It is a handle with two
@@ -60,7 +61,7 @@ type RWLock struct {
 	writer Lock
 }
 
-// RWLock returns the read-write lock of that name. The options are those of both sides.
+// RWLock returns the read-write lock of that name. The options apply to both sides.
 func (c *Client) RWLock(name string, opts ...Option) *RWLock {
 	rw := &RWLock{}
 	rw.reader.init(c, "reader", name, opts)
@@ -73,8 +74,8 @@ func (c *Client) RWLock(name string, opts ...Option) *RWLock {
 		Leased: true, Nests: true, Outer: r.outer, ManyHolders: true, AcquireBatch: r.acquireBatch,
 		YieldsTo: rw.writer.res.Kind,
 	})
-	// A writer's release is for all waiting readers. So the clients hear it at the same time, and the server decides
-	// whose turn it is.
+	// A writer's release is for all waiting readers. So all clients get its message at the same time, and the server
+	// decides whose turn it is.
 	w := &writerDriver{newRWDriver(&rw.writer, &rw.reader)}
 	w.writes, w.force = true, scripts.RWLockWriteForce
 	rw.writer.useLock(w, &engine.Traits{
@@ -96,14 +97,14 @@ func (rw *RWLock) Writer() *Lock { return &rw.writer }
 
 // rwDriver has the commands that both sides share.
 type rwDriver struct {
-	fieldDriver // the writer's; a reader has leases of its own, and other commands for them
+	fieldDriver // the driver of the writer; a reader has leases of its own, and other commands for them
 
 	other *engine.Resource // the other side
-	polls *wireName        // key that exists while clients poll
+	polls *wireName        // the key that exists while clients poll
 }
 
-// newRWDriver returns the driver of one side; each finds holds of the other. It sets the keys: a reservation, which
-// exists while a writer waits, and the clients that wait, see scripts/rwlock/turns.lua.
+// newRWDriver returns the driver of one side. Each side finds the holds of the other. newRWDriver sets the keys of the
+// reservation, which exists while a writer waits, and of the clients that wait: see scripts/rwlock/turns.lua.
 func newRWDriver(side, other *Lock) rwDriver {
 	side.keys.Channel = side.nextName(rwChannel, "")
 	side.keys.KindKeys = &scripts.KindKeys{
@@ -114,7 +115,7 @@ func newRWDriver(side, other *Lock) rwDriver {
 	return d
 }
 
-// clientToForget is the client if none of its requests waits: it is not waited for any longer.
+// clientToForget returns the client if none of its requests waits. The others then no longer wait for its turn.
 func (d *rwDriver) clientToForget() string {
 	if d.h.res.AnyWaits() {
 		return ""
@@ -122,12 +123,12 @@ func (d *rwDriver) clientToForget() string {
 	return d.h.c.life
 }
 
-// adopt implements [lockDriver] by read_adopt or write_adopt, which have the same parameters. The reader's refuses one
-// that also writes: adopting its reads alone would leave a writer behind that has lost them. The writer's removes the
-// read holds of the old id.
+// adopt implements [lockDriver] by read_adopt or write_adopt, which have the same parameters. read_adopt refuses a
+// reader that also writes, because adopting its reads alone would leave a writer behind that has lost them. write_adopt
+// removes the read holds of the old id.
 //
-// A copy finds the new id in place and gets the same answer; after the release of the new id it finds
-// that id's key, and takes nothing.
+// A copy finds the new id in place, and gets the same answer. After the release of the new id it finds
+// the key of that id, and takes nothing.
 func (d *rwDriver) adopt(ctx context.Context, id string, q *engine.Request) (time.Time, int, error) {
 	call := scripts.RWLockReadAdopt{
 		Keys: &d.h.keys, MemoryKey: d.h.ownerKey(&q.Owner), NewOwner: q.ID, TTL: q.TTL, OldOwner: id,
@@ -148,14 +149,14 @@ func (d *rwDriver) adopt(ctx context.Context, id string, q *engine.Request) (tim
 // readers need no turns, but a change of the count needs an order: see SetCount.
 type readerDriver struct{ rwDriver }
 
-// firstCountKey is the key of the first count of o. Scripts derive this name themselves; it is in KEYS
-// for one case. While a cluster moves the lock's slot, the hash may have moved and this key not. Redis
-// then answers TRYAGAIN. Without the key in KEYS the script would run, and the reader look dead.
+// firstCountKey returns the key of the first count of o. The scripts derive this name themselves. It is in KEYS
+// for one case only. While a cluster moves the slot of the lock, the hash may have moved when this key has not. Redis
+// then answers TRYAGAIN. Without the key in KEYS the script would run, and the reader would look dead.
 func (d *readerDriver) firstCountKey(o *engine.Ownership) any {
 	return suffixed(d.h.raw(), o.ID) + ":rwlock_timeout:1"
 }
 
-// outer implements [engine.Traits].Outer: a reader nests in a reader, or in a writer, which still writes.
+// outer implements [engine.Traits].Outer. A reader nests in a reader, or in a writer, which still writes.
 func (d *readerDriver) outer(ctx context.Context) (*engine.Hold, error) {
 	return cmp.Or(engine.OuterFrom(ctx, &d.h.res), engine.OuterFrom(ctx, d.other)), nil
 }
@@ -167,9 +168,9 @@ func (d *readerDriver) TryAcquire(ctx context.Context, q *engine.Request) (engin
 }
 
 // acquireBatch implements [engine.Traits].AcquireBatch by rwlock/read_acquire. The others are private
-// requests that wait on this client. Reply, if q is granted and there are others: {"in", 1 or 0 for each
-// of the others}; else as [scripts.Acquired] says. A refusal may also name the reservation of a writer: its
-// TTL, and no holder.
+// requests that wait on this client. If q is granted and there are others, the reply is {"in", 1 or 0 for each
+// of the others}. Otherwise it is as [scripts.Acquired] says. A refusal may also tell of the reservation of a writer.
+// It then has the TTL of the reservation, and no holder.
 //
 // A copy finds q as a live reader. It then takes nothing more, and reports which of the others read. A
 // request that has rolled back is remembered by its own key, and gets nothing from any copy.
@@ -183,7 +184,7 @@ func (d *readerDriver) acquireBatch(
 	if q.LeavesTraces() && q.Terms.PollMin == 0 {
 		call.Waits = 1
 		wasNoted := q.Wait.Waited() || q.Reserves && q.Noted
-		if wasNoted && len(others) < engine.MaxBatch { // else there may be more
+		if wasNoted && len(others) < engine.MaxBatch { // otherwise more requests may wait
 			call.Waits = 2
 		}
 	}
@@ -209,8 +210,8 @@ func (d *readerDriver) acquireBatch(
 	return res, reply.Companions, err
 }
 
-// free gives back what o has: its own count of an id that others may share, else all private counts, by
-// rwlock/read_release. If nothing else is left of o, it stays for the rest of its minimum hold.
+// free gives back what o has, by rwlock/read_release. That is its own count of an id that others may share, or all
+// private counts. If nothing else is left of o, it stays for the rest of its minimum hold.
 func (d *readerDriver) free(ctx context.Context, o *engine.Owner, rest time.Duration) (engine.Released, error) {
 	memory := d.h.c.rememberDoubt(o)
 	reply, err := scripts.RWLockReadRelease{
@@ -218,7 +219,7 @@ func (d *readerDriver) free(ctx context.Context, o *engine.Owner, rest time.Dura
 		Client: d.clientToForget(), Rest: rest,
 	}.Do(ctx, d.h.c.calls)
 	got, err := releasedResult(reply, err)
-	got.InDoubt = reply.Doubt && memory == 0 // else Redis has the first answer
+	got.InDoubt = reply.Doubt && memory == 0 // otherwise Redis has the first answer
 	return got, err
 }
 
@@ -261,10 +262,10 @@ func (d *readerDriver) SetCount(
 	return d.recount(ctx, o, call, d.h.c.confirmed)
 }
 
-// recount runs rwlock/read_set_count. Unlike a plain lock's, the count must be exact: it says which keys belong
-// to the reader. So each change has a number, and Redis remembers the latest one: a copy of an earlier change
-// then does nothing. It remembers longer if an earlier change was in doubt. The key that remembers cannot be the
-// owner's key itself, which says that a private owner was released.
+// recount runs rwlock/read_set_count. Unlike the count of a plain lock, this count must be exact, because it says which
+// keys belong to the reader. So each change has a number, and Redis remembers the latest one. A copy of an earlier
+// change then does nothing. Redis remembers it longer if an earlier change was in doubt. The key that remembers cannot
+// be the owner's key itself, which says that a private owner was released.
 func (d *readerDriver) recount(
 	ctx context.Context, o *engine.Ownership, call scripts.RWLockReadSetCount, by scripts.Sender,
 ) (sent time.Time, lost bool, _ error) {
@@ -279,8 +280,8 @@ func (d *readerDriver) recount(
 	return reply.Sent, lost, err
 }
 
-// Check implements [engine.Driver] by rwlock/read_check: is one of the reader's keys left? For a shared id
-// see [handle.checkCount].
+// Check implements [engine.Driver] by rwlock/read_check, which asks whether one of the reader's keys is left. For a
+// shared id, see [base.checkCount].
 func (d *readerDriver) Check(ctx context.Context, o *engine.Ownership) (lost bool, err error) {
 	if o.Shared {
 		return d.checkCount(ctx, o)
@@ -303,8 +304,8 @@ func (d *readerDriver) renewal(batch *scripts.Batch, o *engine.Ownership, ttl ti
 	scripts.RWLockReadRenew{Keys: &d.h.keys, HoldKey: d.firstCountKey(o), Owner: o.ID, TTL: ttl}.AddTo(batch)
 }
 
-// releaseID implements [lockDriver]. It is the release of one count, under a request key of its own
-// number, which remembers the answer for copies.
+// releaseID implements [lockDriver]. It releases one count. The request key of its own number remembers the answer
+// for copies.
 func (d *readerDriver) releaseID(ctx context.Context, id string, q *engine.Request) (held bool, err error) {
 	reply, err := scripts.RWLockReadRelease{
 		Keys: &d.h.keys, MemoryKey: d.h.ownerKey(&q.Owner), Owner: id, MemoryTTL: d.h.c.run.Memory(), IsShared: true,
@@ -335,7 +336,7 @@ func (d *readerDriver) probe(o *engine.Ownership) []any { return []any{"exists",
 // plain lock's scripts for renewals, checks and nested counts.
 type writerDriver struct{ rwDriver }
 
-// outer implements [engine.Traits].Outer: a writer nests in a writer. In a reader it would wait for
+// outer implements [engine.Traits].Outer. A writer nests in a writer. In a reader it would wait for
 // itself.
 func (d *writerDriver) outer(ctx context.Context) (*engine.Hold, error) {
 	if outer := engine.OuterFrom(ctx, &d.h.res); outer != nil {
@@ -384,8 +385,8 @@ func (d *writerDriver) TryAcquire(ctx context.Context, q *engine.Request) (engin
 	return res, nil
 }
 
-// Release implements [engine.Driver]. With counts left it runs lock/nested_release on the writer's field.
-// Else it frees the lock, hands it off to another writer, or leaves it taken for the rest of the minimum hold.
+// Release implements [engine.Driver]. If counts are left, it runs lock/nested_release on the writer's field.
+// Otherwise it frees the lock, hands it off to another writer, or leaves it taken for the rest of the minimum hold.
 //
 // If the owner also reads, its read holds stay. The script then frees the lock for readers, and hands
 // nothing off. o's key remembers the release, and the successor's key whether it has given up.
@@ -398,9 +399,9 @@ func (d *writerDriver) Release(
 	return d.free(ctx, &o.Owner, next, d.h.c.life)
 }
 
-// free gives back what o has: its own count of an id that others may share, else all private counts, by
-// rwlock/write_release. It also removes o's reservation, and the note that the client forget waits; "": none. A client
-// that has had the lock is noted anew: it is the others' turn.
+// free gives back what o has, by rwlock/write_release. That is its own count of an id that others may share, or all
+// private counts. It also removes the reservation of o, and the note that the client forget waits. If forget is "",
+// there is no such client. A client that has had the lock is noted again, because it is the turn of the others.
 func (d *writerDriver) free(
 	ctx context.Context, o *engine.Owner, next engine.Next, forget string,
 ) (engine.Released, error) {
@@ -416,7 +417,7 @@ func (d *writerDriver) free(
 	}
 	reply, err := call.Do(ctx, d.h.c.calls)
 	got, err := releasedResult(reply, err)
-	got.InDoubt = reply.Doubt && call.MemoryTTL == 0 // else Redis has the first answer
+	got.InDoubt = reply.Doubt && call.MemoryTTL == 0 // otherwise Redis has the first answer
 	return got, err
 }
 
@@ -428,7 +429,7 @@ func (d *writerDriver) Rollback(ctx context.Context, q *engine.Request) error {
 	return err
 }
 
-// releaseID implements [lockDriver], as the reader's does.
+// releaseID implements [lockDriver], like that of the reader.
 func (d *writerDriver) releaseID(ctx context.Context, id string, q *engine.Request) (held bool, err error) {
 	reply, err := scripts.RWLockWriteRelease{
 		Keys: &d.h.keys, MemoryKey: d.h.ownerKey(&q.Owner), Owner: id, MemoryTTL: d.h.c.run.Memory(), IsShared: true,

@@ -104,7 +104,7 @@ func (s *Semaphore) Info(ctx context.Context) (Info, error) {
 	})
 }
 
-// outOfRange returns [ErrInvalid] if n is below least or above maxPermits; else nil.
+// outOfRange returns [ErrInvalid] if n is below least or above maxPermits, and nil otherwise.
 func outOfRange(least, n int) error {
 	if n < least || n > maxPermits {
 		return invalid("%d (from %d to %d)", n, least, maxPermits)
@@ -126,7 +126,7 @@ const epochKey = "epoch"
 // It also says from which semaphore of this name the permits are.
 const rememberedTaken = 24 * time.Hour
 
-// nameOwner implements [engine.Traits].NameOwner: a permit has no id and no lease. The owner's number
+// nameOwner implements [engine.Traits].NameOwner. A permit has no id and no lease. The owner's number
 // remains, and names the key that remembers the acquisition.
 func (d *semaphoreDriver) nameOwner(o *engine.Owner) {
 	o.Name("", false)
@@ -156,12 +156,11 @@ func (d *semaphoreDriver) Rollback(ctx context.Context, q *engine.Request) error
 	return err
 }
 
-// Release implements [engine.Driver] by semaphore/release. Lost: the semaphore is gone, or is another one
-// by now. The successor's permits go to it directly; the script adds the rest to the number and publishes
-// it.
+// Release implements [engine.Driver] by semaphore/release. Lost means that the semaphore is gone, or is another one
+// by now. The permits of the successor go to it directly. The script adds the others to the number and publishes it.
 //
-// The release ends the memory of the acquisition, so a copy finds none, and gives nothing back. The engine takes
-// that answer of a repetition for the first one: see [engine.Released].
+// The release ends the memory of the acquisition, so a copy finds none, and gives nothing back. If a repetition is
+// answered so, the engine assumes that the first copy has released: see [engine.Released].
 //
 // After a day Redis has forgotten what o took. Then the script must give the permits back without asking
 // its memory, and remember that: IsRemembered says which is the case.

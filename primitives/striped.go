@@ -21,8 +21,9 @@ type Striped struct {
 	opts    []Option
 	n       uint64
 	invalid *Lock // what Lock returns if the name or the number is invalid; nil if they are valid
-	// made has handles that Lock has made: of stripe i, or of another one, at i mod its length. It bounds the memory,
-	// whatever n is. Up to maxMade stripes each have a place, and so one handle.
+	// made contains handles that Lock has made. The handle of stripe i is at i mod the length, unless that of another
+	// stripe is there. So the memory is bounded, whatever n is. Up to maxMade stripes have a place each, and so one
+	// handle.
 	made []atomic.Pointer[stripe]
 }
 
@@ -42,7 +43,7 @@ func (c *Client) Striped(name string, n int, opts ...Option) *Striped {
 	s := &Striped{c: c, name: name, opts: slices.Clone(opts)}
 	if name == "" || n < 1 {
 		s.invalid = c.Lock(name, opts...)
-		if name != "" { // else c.Lock has said what is wrong
+		if name != "" { // otherwise c.Lock has said what is wrong
 			s.invalid.refuse(invalid("%d stripes", n))
 		}
 		return s
@@ -62,7 +63,7 @@ func (s *Striped) Lock(key string) *Lock {
 		return s.invalid
 	}
 	h := fnv.New64a()
-	_, _ = h.Write([]byte(key)) // never fails
+	_, _ = h.Write([]byte(key)) // this never fails
 	number := h.Sum64() % s.n
 	place := &s.made[number%uint64(len(s.made))]
 	found := place.Load()

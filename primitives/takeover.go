@@ -24,8 +24,8 @@ func WithClientName(name string) ClientOption {
 	return ClientOption{func(c *Client) { c.name = name }}
 }
 
-// nameClients fills in the names of the holders' clients. known has names by tag that need not be read again. New
-// names are added to it. It is best effort: a name that cannot be read is "".
+// nameClients fills in the names of the holders' clients. known contains names by tag that need not be read again, and
+// nameClients adds the new ones to it. It is best effort: a name that cannot be read is "".
 func (c *Client) nameClients(ctx context.Context, holders []Holder, known map[string]string) {
 	ids := make([]string, len(holders))
 	for i, holder := range holders {
@@ -37,7 +37,7 @@ func (c *Client) nameClients(ctx context.Context, holders []Holder, known map[st
 }
 
 // takeableDriver is a driver whose holds may be taken over or released by their id, whichever client has them. Each
-// operation is one command; Redis remembers it by the number of q, so that a copy has no further effect.
+// operation is one command, which Redis remembers by the number of q, so that a copy has no further effect.
 type takeableDriver interface {
 	engine.Driver
 	// adopt replaces the id of a holder by that of q, which takes over all counts. counts is 0 if id
@@ -50,7 +50,7 @@ type takeableDriver interface {
 // takeable is the driver of a lock that is not joint, or of permits.
 func (h *handle) takeable() takeableDriver { return h.res.Driver.(takeableDriver) }
 
-// holders checks an id that a caller gave, and returns the ids of the holders in it: of permits it may be several.
+// holders checks an id that a caller gave, and returns the ids of the holders in it. For permits these may be several.
 func (h *handle) holders(id string) ([]string, error) {
 	switch {
 	case h.maxPermits > 0:
@@ -61,7 +61,7 @@ func (h *handle) holders(id string) ([]string, error) {
 	return []string{id}, nil
 }
 
-// adopt takes over what the holder of id holds, with a call's options.
+// adopt takes over what the holder with that id holds, with a call's options.
 func (h *handle) adopt(ctx context.Context, id string, opts []Option) (*Hold, error) {
 	s, err := h.with(opts)
 	if err == nil {
@@ -142,7 +142,7 @@ func (h *handle) releaseID(ctx context.Context, id string) error {
 }
 
 // announceTakeover notifies the clients of these ids that they may have lost h, after an operation that
-// ended with err. If the operation certainly failed, it sends nothing; but some members of a joint lock may have been
+// ended with err. If the operation certainly failed, it sends nothing. But some members of a joint lock may have been
 // taken over, whatever err is. The caller waits no longer than presence.NoticeLimit, and not at all if Redis did not
 // answer the operation.
 func (h *handle) announceTakeover(ctx context.Context, err error, ids ...string) {
@@ -150,11 +150,11 @@ func (h *handle) announceTakeover(ctx context.Context, err error, ids ...string)
 	if len(ids) == 0 || err != nil && !inDoubt && h.joint == nil {
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, presence.NoticeLimit) // for all members together
+	ctx, cancel := context.WithTimeout(ctx, presence.NoticeLimit) // one limit for all members together
 	defer cancel()
 	var sent []<-chan struct{}
 	for _, part := range h.parts() {
-		if part.maxPermits == 0 { // a lock: give up what this client itself lets linger
+		if part.maxPermits == 0 { // it is a lock, which may linger on this client itself: give it up
 			part.c.core.Wanted(func(hold *engine.Hold) bool {
 				return hold.Resource().Name == part.res.Name && slices.Contains(ids, hold.ID())
 			})
