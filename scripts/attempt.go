@@ -9,7 +9,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// processor sends commands: a client, one of its connections, or its pipelines.
+// processor sends commands. It is a client, one of its connections, or its pipelines.
 type processor interface {
 	Process(ctx context.Context, cmd redis.Cmder) error
 }
@@ -19,22 +19,22 @@ type call struct {
 	script   *Script
 	args     []any // "evalsha", mark, number of keys, keys, arguments
 	mark     *mark
-	firstKey int8 // index of the first key in args, by which a cluster client routes; 0: no keys
-	key      any  // the first key; nil: no keys
+	firstKey int8 // the index of the first key in args, by which a cluster client routes; 0 if there are no keys
+	key      any  // the first key; nil if there are no keys
 
 	// Both are made once for all attempts, by deadlines.after. Once leaves them nil.
-	end *deadline       // when the call gives up, unless its caller's context ends before
-	ctx context.Context //nolint:containedctx // of its attempts
+	end *deadline       // when the call gives up, unless the context of its caller ends before
+	ctx context.Context //nolint:containedctx // the context of its attempts
 
 	memory *callMemory
 }
 
-// callMemory is what a call refers to, in one allocation.
+// callMemory contains what a call refers to, in one allocation.
 type callMemory struct {
-	args   [12]any // enough for most scripts
+	args   [12]any // the size is enough for most scripts
 	mark   mark
 	joined joinedContext
-	here   joinedContext // of the attempt in the caller's goroutine
+	here   joinedContext // the context of the attempt in the caller's goroutine
 }
 
 func newCall(s *Script, keys, args []any) call {
@@ -49,7 +49,7 @@ func newCall(s *Script, keys, args []any) call {
 	return c
 }
 
-// copy returns the same call, for attempts beside the one that has the arguments of c.
+// copy returns the same call, for attempts that are made beside the one that has the arguments of c.
 func (c *call) copy() call {
 	other := *c
 	other.memory = new(callMemory)
@@ -62,7 +62,7 @@ func (c *call) copy() call {
 	return other
 }
 
-// evalArgs returns the same call as an EVAL, with the script's text.
+// evalArgs returns the arguments of the same call as an EVAL, with the text of the script.
 func (c *call) evalArgs() []any {
 	return append([]any{"eval", textMark{c.mark}}, c.args[2:]...)
 }
@@ -75,21 +75,21 @@ func (c *call) failed(err error) error {
 	return &unsent{err}
 }
 
-// attempt runs a script once, by its digest. If the server does not know it, attempt loads it and
-// sends it again; if the server has forgotten it in between (SCRIPT FLUSH), or cannot load it,
-// attempt sends it with its text. None of these is a retry: NOSCRIPT means that nothing was
-// executed. If the caller has returned meanwhile, the script is not sent again: it would be executed
-// after what the caller has sent since, such as a rollback.
+// attempt runs a script once, by its digest. If the server does not know the script, attempt loads it and
+// sends it again. If the server has forgotten it in between (SCRIPT FLUSH), or cannot load it,
+// attempt sends it with its text. None of these is a retry, because NOSCRIPT means that nothing was
+// executed. If the caller has returned meanwhile, the script is not sent again, because it would be executed
+// after the commands that the caller has sent since, such as a rollback.
 //
 // The caller is registered in running. ctx bounds the time until the command is sent. The error is that of go-redis,
-// or an [unsent]; classify says what it means.
+// or an [unsent]. classify says what it means.
 func (r *Runner) attempt(ctx context.Context, via processor, c call) (Reply, error) {
 	args, loaded, withText := c.args, false, false
 	for {
 		c.mark.again()
 		cmd := newCmd(ctx, c.firstKey, args...)
-		cmd.SetStepCount(1) // else a cluster client asks any node for it (COMMAND), perhaps one that hangs
-		sent := time.Now()  // before the command is written: a TTL that it sets counts from no later than this
+		cmd.SetStepCount(1) // otherwise a cluster client asks any node for it (COMMAND), perhaps one that hangs
+		sent := time.Now()  // before the command is written, so that a TTL that it sets counts from no later than this
 		reply, err := cmd.reply(sent, via.Process(ctx, cmd))
 		r.contact.note(c.key, err)
 		switch {
@@ -98,7 +98,7 @@ func (r *Runner) attempt(ctx context.Context, via processor, c call) (Reply, err
 		case c.isAbandoned(ctx):
 			return Reply{}, notSent(ctx, time.Now())
 		case !loaded && r.load(ctx, via, c) == nil:
-			loaded = true // now the digest should do
+			loaded = true // now the digest should be enough
 		default:
 			args, withText = c.evalArgs(), true
 		}
@@ -117,8 +117,8 @@ func (c *call) isAbandoned(ctx context.Context) bool {
 }
 
 // load loads the script into the node that serves the command's keys. On a cluster client,
-// ScriptLoad would fail if any shard is down. An attempt that holds a connection loads over it: others
-// may hold all the rest, and wait for one more each.
+// ScriptLoad would fail if any shard is down. An attempt that holds a connection loads the script over it, because
+// other attempts may hold all other connections, and each of them may wait for one more.
 func (r *Runner) load(ctx context.Context, via processor, c call) error {
 	loader := redis.Scripter(r.rdb)
 	holding, holds := via.(*waiting)
@@ -138,17 +138,17 @@ func (r *Runner) load(ctx context.Context, via processor, c call) error {
 	return loader.ScriptLoad(ctx, c.script.text).Err()
 }
 
-// singleCmd is a command that go-redis must not send twice. The runner retries instead: go-redis
+// singleCmd is a command that go-redis must not send twice. The runner retries instead, because go-redis
 // would not report that the first attempt has an unknown outcome.
 type singleCmd struct {
 	*redis.Cmd
 	answered bool   // SetErr(nil) was called
-	punctual bool   // ends with the deadline of its context, see type punctual; of a pipeline's first command
-	heard    func() // is called with each answer, unless it is nil
+	punctual bool   // it ends with the deadline of its context, see type punctual; set on a pipeline's first command
+	heard    func() // it is called with each answer, unless it is nil
 	asksRole bool   // see newRoleCmd
 }
 
-// newCmd returns a command whose first key is at that index of args; 0: it has no key.
+// newCmd returns a command whose first key is at that index of args. The index is 0 if it has no key.
 func newCmd(ctx context.Context, firstKey int8, args ...any) *singleCmd {
 	cmd := &singleCmd{Cmd: redis.NewCmd(ctx, args...)}
 	cmd.SetFirstKeyPos(firstKey)
@@ -158,7 +158,7 @@ func newCmd(ctx context.Context, firstKey int8, args ...any) *singleCmd {
 // NoRetry keeps go-redis from sending the command again.
 func (*singleCmd) NoRetry() bool { return true }
 
-// Clone returns a singleCmd too, so that copies that go-redis makes are not sent twice.
+// Clone returns a singleCmd, too, so that copies that go-redis makes are not sent twice.
 func (c *singleCmd) Clone() redis.Cmder {
 	return &singleCmd{c.Cmd.Clone().(*redis.Cmd), c.answered, c.punctual, c.heard, c.asksRole}
 }
@@ -180,7 +180,7 @@ func (c *singleCmd) SetErr(err error) {
 }
 
 // reply returns the answer to a command that was sent at that time, alone or with others. err is what
-// the send returned: in a pipeline, the error of the first command that failed, or of a hook that
+// the send returned. For a pipeline that is the error of the first command that failed, or of a hook that
 // kept the pipeline from being sent. It counts only if the command has no result of its own.
 func (c *singleCmd) reply(sent time.Time, err error) (Reply, error) {
 	if own := c.Err(); own != nil || c.answered {
@@ -195,10 +195,10 @@ func (c *singleCmd) reply(sent time.Time, err error) (Reply, error) {
 // pipelines sends each command in a pipeline of its own. go-redis keeps connections for pipelines
 // alone, so commands that block, such as an application's BLPOP, cannot use them up.
 type pipelines struct {
-	hook    *punctual  // all end with the deadline of their context; nil: with the timeouts of the client
-	masters *toMasters // sends them instead, if it is not nil
-	idle    sync.Pool  // of redis.Pipeliner
-	reuses  bool       // else each send asks for a pipeline: a user's type may count, or choose, at that moment
+	hook    *punctual  // the commands end with the deadline of their context; if nil, with the timeouts of the client
+	masters *toMasters // it sends the commands instead, if it is not nil
+	idle    sync.Pool  // each element is a redis.Pipeliner
+	reuses  bool       // if not, each send asks for a pipeline, because a user's type may count, or choose, at that moment
 }
 
 func newPipelines(rdb redis.UniversalClient, hook *punctual) *pipelines {
@@ -213,7 +213,7 @@ func (p *pipelines) Process(ctx context.Context, cmd redis.Cmder) error {
 	}
 	p.hook.prepare(cmd)
 	pipe := p.idle.Get().(redis.Pipeliner)
-	_ = pipe.Process(ctx, cmd) // only queues cmd
+	_ = pipe.Process(ctx, cmd) // this only queues cmd
 	return p.exec(ctx, pipe)
 }
 
@@ -224,7 +224,7 @@ func (p *pipelines) batch(ctx context.Context, cmds []redis.Cmder) error {
 	}
 	p.hook.prepare(cmds[0])
 	pipe := p.idle.Get().(redis.Pipeliner)
-	_ = pipe.BatchProcess(ctx, cmds...) // only queues them
+	_ = pipe.BatchProcess(ctx, cmds...) // this only queues them
 	return p.exec(ctx, pipe)
 }
 
@@ -234,7 +234,7 @@ func (p *pipelines) load(ctx context.Context, s *Script) error {
 }
 
 func (p *pipelines) exec(ctx context.Context, pipe redis.Pipeliner) error {
-	_, err := pipe.Exec(ctx) // leaves the pipeline empty, so it can be used again
+	_, err := pipe.Exec(ctx) // this leaves the pipeline empty, so it can be used again
 	if p.reuses {
 		p.idle.Put(pipe)
 	}

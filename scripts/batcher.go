@@ -13,24 +13,24 @@ import (
 )
 
 // batcher sends commands in goroutines of its own, so that a caller can return when its context or the command
-// timeout ends: go-redis may take several times as long, on a new connection. When many goroutines send at
-// once, the batcher puts their commands into one pipeline: a round trip costs more than most scripts.
+// timeout ends. go-redis may take several times as long on a new connection. When many goroutines send at
+// once, the batcher puts their commands into one pipeline, because a round trip costs more than most scripts.
 //
 // No command waits for others to join it. While at most maxDirect commands are in flight, each is
 // sent alone. Further commands are queued. A worker sends the queue at once if fewer than
-// maxInFlight batches are in flight; else the commands that arrive meanwhile form the next batch,
-// in order of arrival. Batches share the commands evenly: with nearly all of them in one batch, the
+// maxInFlight batches are in flight. Otherwise the commands that arrive meanwhile form the next batch,
+// in order of arrival. Batches share the commands evenly. If nearly all of them were in one batch, the
 // server would have nothing to do while the client reads the replies. A batch that takes longer than
-// slotTimeout delays nobody: another worker gets its slot.
+// slotTimeout delays no other one, because another worker gets its slot.
 //
 // Whatever is in flight occupies a connection, and many callers must not make many connections while the
-// first ones are being dialed, or while the server stalls. Without a slot therefore at most maxOthers
-// commands and batches are in flight. While they are, a slot passes on only quietPasses times in a command
+// first ones are being dialed, or while the server stalls. Therefore at most maxOthers commands and batches
+// without a slot are in flight. While so many are, a slot passes on only quietPasses times in a command
 // timeout, in case all connections are dead.
 //
 // A server that is silent must not collect goroutines either. After a batch without any answer, a slot
-// passes on that seldom, too. Batches are small then: each only asks whether the server answers again.
-// Commands whose callers give up meanwhile are withdrawn from the queue, and were never sent.
+// passes on that seldom, too. Batches are small then, because each of them only asks whether the server answers
+// again. Commands whose callers give up meanwhile are withdrawn from the queue, and are never sent.
 //
 // On a cluster, each master has its own batcher; see shards.
 //
@@ -39,50 +39,50 @@ import (
 // worker. Each of these steps holds mu.
 type batcher struct {
 	r         *Runner
-	plain     *pipelines // of the client of the server, with its own timeouts
-	timed     *pipelines // that end with their context; plain, if the client is of a type that cannot do that
-	hook      *punctual  // of timed; nil: the client cannot do that
-	ours      bool       // rdb is the client that has the hook, and no type that embeds it
-	alone     processor  // of commands that are sent alone; nil: plain or timed
-	maxDirect int        // commands in flight alone; 0: all are sent alone
-	maxOthers int        // commands alone and batches without a slot, in flight
-	idle      sync.Pool  // of *pending
-	probe     *prober    // of the server
+	plain     *pipelines // the pipelines of the client of the server, with its own timeouts
+	timed     *pipelines // pipelines that end with their context; plain if the type of the client cannot do that
+	hook      *punctual  // the hook of timed; nil if the client cannot do that
+	ours      bool       // rdb is the client that has the hook, and not a type that embeds it
+	alone     processor  // it sends the commands that are sent alone; nil for plain or timed
+	maxDirect int        // how many commands may be in flight alone; 0 if all are sent alone
+	maxOthers int        // how many commands alone and batches without a slot may be in flight
+	idle      sync.Pool  // each element is a *pending
+	probe     *prober    // the prober of the server
 
-	latest   atomic.Pointer[deadline] // of the latest call; of a shard's batcher only
-	hereEnds deadlines                // of attempts in callers' goroutines
+	latest   atomic.Pointer[deadline] // the deadline of the latest call; only for the batcher of a shard
+	hereEnds deadlines                // the deadlines of attempts in callers' goroutines
 
 	mu      sync.Mutex
-	direct  int  // commands in flight alone
-	full    bool // maxDirect was reached: all commands queue until few are queued
-	slots   int  // slots that workers have
-	batched int  // commands in the batches that have a slot
-	late    int  // batches in flight that have lost their slot
-	quiet   bool // the latest batch or command to end was not answered
+	direct  int  // the number of commands in flight alone
+	full    bool // maxDirect was reached, so all commands queue until few are queued
+	slots   int  // the number of slots that workers have
+	batched int  // the number of commands in the batches that have a slot
+	late    int  // the number of batches in flight that have lost their slot
+	quiet   bool // the latest batch or command that has ended was not answered
 	here    here
 	queue   []*pending // in order of arrival
 }
 
 const (
-	maxDirect   = 6                     // commands in flight alone, and maxOthers, on a single server
-	maxInFlight = 2                     // batches in flight with a slot
-	maxBatch    = 100                   // commands in a batch
-	minShare    = 24                    // commands that a batch takes before it leaves any to another one
+	maxDirect   = 6                     // how many commands are in flight alone, and maxOthers, on a single server
+	maxInFlight = 2                     // how many batches with a slot are in flight
+	maxBatch    = 100                   // how many commands are in a batch
+	minShare    = 24                    // how many commands a batch takes before it leaves any to another one
 	slotTimeout = 10 * time.Millisecond // a batch that takes longer loses its slot
 
 	quietPasses   = 5 // how often a slot passes on in a command timeout, without room or after a silence
-	maxQuietBatch = 8 // commands in a batch then
+	maxQuietBatch = 8 // how many commands are in a batch then
 )
 
 // pending is one attempt at a call. It belongs to the caller until it is queued or sent, then to
 // the goroutine that sends it, and to the caller again once done has a value.
 type pending struct {
 	call
-	run   func()     // sends it alone; made once, so that starting a goroutine costs no closure
-	cmd   *singleCmd // in a batch
+	run   func()     // it sends the attempt alone; it is made once, so that starting a goroutine costs no closure
+	cmd   *singleCmd // the command in a batch
 	reply Reply
 	err   error
-	done  chan struct{} // capacity 1: has a value when reply and err are set, see tell
+	done  chan struct{} // it has capacity 1, and a value when reply and err are set: see tell
 	ended atomic.Bool   // reply and err are set
 }
 
@@ -109,8 +109,8 @@ func answers(err error) bool {
 // errSlow is the error of do if another attempt should be made, while this one may still be answered.
 var errSlow = errors.New("scripts: no answer yet")
 
-// do makes one attempt at c. It returns when the attempt is answered, or an earlier slow one, or when ctx or c.end ends
-// before: the attempt is then dropped if it was not sent, else it goes on in its goroutine and
+// do makes one attempt at c. It returns when the attempt is answered, or an earlier slow one. It also returns when ctx
+// or c.end ends before. The attempt is then dropped if it was not sent. Otherwise it goes on in its goroutine, and
 // its outcome is unknown. If the attempt takes longer than the runner's patience, do returns errSlow, adds the attempt
 // to failed.slow, and the caller makes another one. The caller is registered in running.
 func (b *batcher) do(ctx context.Context, c call, failed *failures) (Reply, error) {
@@ -128,7 +128,7 @@ func (b *batcher) do(ctx context.Context, c call, failed *failures) (Reply, erro
 	p := b.newPending(c, failed.slow)
 	if b.enter(p, began) {
 		// The caller is still registered, so running is above zero here, and Close will wait for this
-		// attempt too.
+		// attempt, too.
 		r.running.Add(1)
 		go p.run()
 	}
@@ -152,7 +152,7 @@ func (b *batcher) do(ctx context.Context, c call, failed *failures) (Reply, erro
 		case <-silent:
 			silent = nil
 			b.probe.start()
-		case <-slow: // then the next attempt finds the slot map up to date
+		case <-slow: // the slot map is read again, so that the next attempt finds it up to date
 			slow = nil
 			r.slots.refresh()
 		case <-ctx.Done():
@@ -161,7 +161,7 @@ func (b *batcher) do(ctx context.Context, c call, failed *failures) (Reply, erro
 			over = true
 		}
 	}
-	// The caller returns now. What is still queued must not be sent after that.
+	// The caller returns now. A command that is still queued must not be sent after that.
 	err := b.probe.explain(interruption(ctx, began), began)
 	failed.dropSlow()
 	if b.withdraw(p) {
@@ -169,7 +169,7 @@ func (b *batcher) do(ctx context.Context, c call, failed *failures) (Reply, erro
 		return Reply{}, err
 	}
 	select {
-	case <-p.done: // answered at the same time: the answer counts
+	case <-p.done: // it was answered at the same time, so the answer counts
 		if len(failed.slow) == 0 {
 			return b.finish(ctx, p, began)
 		}
@@ -184,7 +184,7 @@ func (b *batcher) do(ctx context.Context, c call, failed *failures) (Reply, erro
 	return Reply{}, err
 }
 
-// slowAt returns a channel that is closed when an attempt that began then is slow; nil if none ever is.
+// slowAt returns a channel that is closed when an attempt that began then is slow, or nil if no attempt ever is.
 func (r *Runner) slowAt(began time.Time) <-chan struct{} {
 	if r.patience == 0 {
 		return nil
@@ -192,7 +192,7 @@ func (r *Runner) slowAt(began time.Time) <-chan struct{} {
 	return r.slow.within(began, r.patience-r.patience/10, r.patience).Done()
 }
 
-// newPending returns an attempt at c. It shares its channel with slow ones of the same call.
+// newPending returns an attempt at c. It shares its channel with slow attempts of the same call.
 func (b *batcher) newPending(c call, slow []*pending) *pending {
 	var p *pending
 	if len(slow) == 0 {
@@ -228,8 +228,8 @@ func (b *batcher) finish(ctx context.Context, p *pending, began time.Time) (Repl
 	return reply, err
 }
 
-// finishAny returns the result of an attempt that has ended: an answer if there is one, else the error of p, once it
-// has ended. ok is false if there is neither. Slow attempts that have failed are over.
+// finishAny returns the result of an attempt that has ended. It returns an answer if there is one, and otherwise the
+// error of p once p has ended. ok is false if there is neither. Slow attempts that have failed are dropped.
 func (b *batcher) finishAny(
 	ctx context.Context, p *pending, failed *failures, began time.Time,
 ) (reply Reply, ok bool, err error) {
@@ -254,7 +254,7 @@ func (b *batcher) finishAny(
 }
 
 // enter reports whether a command may be sent alone, and counts it if so. The caller then sends it
-// with sendDirect. If not, enter queues p, and starts a worker if a slot is free; the caller is
+// with sendDirect. If not, enter queues p, and starts a worker if a slot is free. The caller is
 // registered in running.
 func (b *batcher) enter(p *pending, now time.Time) (alone bool) {
 	b.mu.Lock()
@@ -264,7 +264,7 @@ func (b *batcher) enter(p *pending, now time.Time) (alone bool) {
 		return true
 	}
 	b.queue = append(b.queue, p)
-	b.full = true // keeps later commands behind p: those in the queue go first
+	b.full = true // this keeps later commands behind p, because the commands in the queue go first
 	if b.slots < maxInFlight {
 		b.slots++
 		b.r.running.Go(b.work)
@@ -285,7 +285,7 @@ func (b *batcher) sendDirect(p *pending) {
 	if b.r.shards.cluster != nil && isMisrouted(p.err) && !p.isAbandoned(p.ctx) {
 		p.reply, p.err = b.r.attempt(p.ctx, b.r.rdb, p.call)
 	}
-	b.mu.Lock() // before the caller continues: its next command finds the place free
+	b.mu.Lock() // before the caller continues, so that its next command finds the place free
 	b.direct--
 	b.quiet = !answers(p.err)
 	b.here.note(!b.quiet, sent)
@@ -293,7 +293,7 @@ func (b *batcher) sendDirect(p *pending) {
 	p.tell()
 }
 
-// withdraw removes p from the queue. It reports false if a worker took p already: then p may be
+// withdraw removes p from the queue. It reports false if a worker has taken p already. Then p may be
 // sent.
 func (b *batcher) withdraw(p *pending) bool {
 	b.mu.Lock()
@@ -306,7 +306,7 @@ func (b *batcher) withdraw(p *pending) bool {
 	return true
 }
 
-// work is a worker: it sends batches until the queue is empty, or until it loses its slot.
+// work is the goroutine of a worker. It sends batches until the queue is empty, or until it loses its slot.
 func (b *batcher) work() {
 	for batch := b.take(nil); len(batch) > 0; batch = b.take(batch) {
 		if !b.keepsSlot(len(batch), func() { b.sendAll(batch) }) {
@@ -331,19 +331,19 @@ func (b *batcher) take(batch []*pending) []*pending {
 		n = min(n, maxQuietBatch)
 	}
 	if n == 0 {
-		// In the same critical section as the look at the queue: a command that is queued later finds the
-		// slot free and starts a worker.
+		// This is in the same critical section as the look at the queue, so that a command that is queued later finds
+		// the slot free and starts a worker.
 		b.slots--
 		return batch
 	}
 	b.batched += n
 	batch = append(batch, b.queue[:n]...)
-	b.queue = slices.Delete(b.queue, 0, n) // also clears the tail, so that sent commands can be freed
+	b.queue = slices.Delete(b.queue, 0, n) // this also clears the tail, so that sent commands can be freed
 	return batch
 }
 
 // hasRoom reports whether one more command may be sent alone. The limit applies to all connections that are in use or
-// being dialed, other than those of batches that have a slot. The caller holds mu.
+// being dialed, except those of batches that have a slot. The caller holds mu.
 func (b *batcher) hasRoom(now time.Time) bool {
 	return b.direct < min(b.maxDirect, b.maxOthers-b.late-b.dialing(now))
 }
@@ -352,7 +352,7 @@ func (b *batcher) hasRoom(now time.Time) bool {
 // than slotTimeout, the slot goes to another worker while f goes on, as soon as mayPass allows it.
 func (b *batcher) keepsSlot(n int, f func()) bool {
 	began, over, lost := time.Now(), false, false
-	b.mu.Lock() // guards all three, and late
+	b.mu.Lock() // it guards all three, and late
 	var late *time.Timer
 	late = time.AfterFunc(slotTimeout, func() {
 		b.mu.Lock()
@@ -401,10 +401,10 @@ func (b *batcher) passSlot() {
 // maxDirect is the threshold, so that full does not change with every command.
 func (b *batcher) updateFull() { b.full = len(b.queue) > b.maxDirect/2 }
 
-// sendAll makes one attempt at each command of a batch, as Runner.attempt does at one: by digest,
-// again after loading what the server does not know, and then with the text.
+// sendAll makes one attempt at each command of a batch, as Runner.attempt does at one command. It sends them by their
+// digests, then again after loading the scripts that the server does not know, and then with their texts.
 func (b *batcher) sendAll(batch []*pending) {
-	end := batch[0].call.end // of the oldest command
+	end := batch[0].call.end // the deadline of the oldest command
 	ctx := &joinedContext{
 		Context: end.sending, values: context.Background(), until: end.until, limits: &b.r.limits, mark: batch[0].mark,
 	}
@@ -431,7 +431,7 @@ func (b *batcher) sendAll(batch []*pending) {
 }
 
 // send sends a batch in one pipeline. It returns the commands whose script the server does not
-// know, in the batch's own array; the others are done, and belong to their callers, or are sent
+// know, in the batch's own array. The others are done and belong to their callers, or are sent
 // again to another node.
 func (b *batcher) send(ctx context.Context, pipe *pipelines, batch []*pending) []*pending {
 	cmds := make([]redis.Cmder, len(batch))
@@ -440,7 +440,7 @@ func (b *batcher) send(ctx context.Context, pipe *pipelines, batch []*pending) [
 		p.cmd = newCmd(ctx, p.firstKey, p.args...)
 		cmds[i] = p.cmd
 	}
-	sent := time.Now() // before the pipeline is written: a TTL counts from no later than this
+	sent := time.Now() // before the pipeline is written, so that a TTL counts from no later than this
 	broken := pipe.batch(ctx, cmds)
 	b.noteBatch(sent, batch, broken)
 	// unknown fills the array that the loop reads. It never has more elements than were read.

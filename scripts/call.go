@@ -15,7 +15,7 @@ type Sender struct {
 	once     bool
 	replicas int
 	timeout  time.Duration
-	patience Patience // of a patient one
+	patience Patience // the patience of a patient sender
 }
 
 // Sender returns a sender by [Runner.Do].
@@ -35,8 +35,8 @@ func (r *Runner) ReplicatedSender(replicas int, timeout time.Duration) Sender {
 	return Sender{runner: r, replicas: replicas, timeout: timeout}
 }
 
-// send sends a script. Of the keys and the arguments so many must be sent. Of the others, those at the end
-// that are nil, zero or false are left out. Both slices are the caller's, and do not outlive the call.
+// send sends a script. So many of the keys and of the arguments must be sent. Further ones at the end that are nil,
+// zero or false are left out. Both slices belong to the caller, and do not outlive the call.
 func (s Sender) send(
 	ctx context.Context, script *Script, keys []any, required int, args []any, needed int,
 ) (Reply, error) {
@@ -44,7 +44,7 @@ func (s Sender) send(
 		keys = keys[:len(keys)-1]
 	}
 	for _, key := range keys {
-		if key == nil { // Redis would take the empty name for the key
+		if key == nil { // Redis would otherwise take the empty name for the key
 			panic("scripts: " + script.name + " without one of its keys")
 		}
 	}
@@ -78,9 +78,9 @@ func isZero(arg any) bool {
 // CeilMillis returns d in whole milliseconds, rounded up, so that no TTL is 0 or shorter than asked for.
 func CeilMillis(d time.Duration) int64 { return int64((d + time.Millisecond - 1) / time.Millisecond) }
 
-// durations makes arguments of durations. It keeps the latest ones: a number above 255 takes an allocation, and most
-// calls have one of a few durations.
-type durations [61]atomic.Value // of int64
+// durations makes arguments of durations. It keeps the latest ones, because a number above 255 takes an allocation, and
+// most calls have one of a few durations.
+type durations [61]atomic.Value // each contains an int64
 
 // millis returns a duration as an argument, see [CeilMillis].
 func (ds *durations) millis(d time.Duration) any {
@@ -94,10 +94,10 @@ func (ds *durations) millis(d time.Duration) any {
 	return arg
 }
 
-// millis is that of the runner.
+// millis returns a duration as an argument, by the durations of the runner.
 func (s Sender) millis(d time.Duration) any { return s.runner.durations.millis(d) }
 
-// The commands by which scripts publish. SPublish is that of sharded channels, on a cluster.
+// The commands by which scripts publish. SPublish is for sharded channels, on a cluster.
 const (
 	Publish  = "publish"
 	SPublish = "spublish"
@@ -112,7 +112,7 @@ func (r *Runner) PublishSharded() { r.publish.Store(SPublish) }
 // maxMillis is the longest duration in ms.
 const maxMillis = int64(math.MaxInt64 / time.Millisecond)
 
-// noKindKeys are the keys of a kind that has none of its own.
+// noKindKeys stands for the keys of a kind that has none of its own.
 var noKindKeys KindKeys
 
 // own returns the keys that only single kinds have.
@@ -123,7 +123,7 @@ func (k *Keys) own() *KindKeys {
 	return k.KindKeys
 }
 
-// Change is a call of a script that changes a number, such as that of a semaphore's permits, or ends what others hold.
+// Change is a call of a script that changes a number, such as the permits of a semaphore, or ends what others hold.
 // Redis remembers the answer at the memory key, and gives it to each copy.
 type Change struct {
 	*Keys
@@ -133,7 +133,7 @@ type Change struct {
 	Amount    int64 // for the scripts that need one
 }
 
-// send sends a script with the keys that all changes have, and others.
+// send sends a script with the keys that all changes have, and with further ones.
 func (c Change) send(ctx context.Context, by Sender, script *Script, others ...any) (Reply, error) {
 	keys := append(append(make([]any, 0, 8), c.Main, c.Channel, c.MemoryKey), others...)
 	args := []any{by.runner.publish.Load(), by.millis(c.MemoryTTL), c.Amount}
@@ -148,7 +148,7 @@ type Batch struct {
 	size       int
 	latest     any // the argument for the latest duration
 
-	// What the above and the reply refer to in a batch of one call, so that it takes no allocations.
+	// The fields above and the reply refer to these in a batch of one call, so that it takes no allocations.
 	one struct {
 		keys, args [3]any
 		kept       [1]bool
@@ -160,7 +160,7 @@ func NewBatch(room int) Batch {
 	return Batch{keys: make([]any, 0, 2*room), args: make([]any, 0, 2*room)}
 }
 
-// begin adds a call, of which the caller adds the keys and the arguments.
+// begin adds a call. The caller adds its keys and arguments.
 func (b *Batch) begin(script *Script) {
 	if b.keys == nil {
 		b.keys, b.args = b.one.keys[:0], b.one.args[:0]
@@ -177,7 +177,7 @@ func (b *Batch) millis(d time.Duration) any {
 	return b.latest
 }
 
-// Key returns the first key, by which the cluster slot is found.
+// Key returns the first key, which decides about the cluster slot.
 func (b *Batch) Key() string { return b.keys[0].(string) }
 
 // Do runs the script. Kept of the reply has an element for each call.

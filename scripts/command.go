@@ -17,8 +17,8 @@ func (r *Runner) Commands(ctx context.Context, commands ...[]any) ([]any, error)
 	return r.commands(ctx, commands, false)
 }
 
-// Reads is [Runner.Commands] for commands that only read. A former primary, which would answer from old data, counts
-// as one that refuses them. On a cluster such a node does not serve the keys any longer.
+// Reads is [Runner.Commands] for commands that only read. A former primary would answer from old data, and therefore
+// counts as a server that refuses them. On a cluster such a node no longer serves the keys.
 func (r *Runner) Reads(ctx context.Context, commands ...[]any) ([]any, error) {
 	return r.commands(ctx, commands, r.slots.client == nil)
 }

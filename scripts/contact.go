@@ -12,21 +12,21 @@ import (
 	"github.com/redlatch/redlatch/internal/redisutil"
 )
 
-// contact notices that Redis has come back: the first answer after a broken connection, a failed dial, or a
-// refusal that a restart or a failover causes. Redis may have forgotten its data in between.
+// contact notices that Redis has come back. It does so at the first answer after a broken connection, a failed dial, or
+// a refusal that a restart or a failover causes. Redis may have forgotten its data in between.
 //
-// A reply that is merely late says nothing. It would also make a slow Redis slower: whoever is told asks
-// about many keys.
+// A reply that is merely late says nothing. To act on it would also make a slow Redis slower, because whoever is told
+// asks about many keys.
 type contact struct {
 	cluster  bool
-	returned func()       // called for each return; it must not block. nil: nobody asks
-	broken   atomic.Int32 // len(slots): costs a load for each answer while all is well
+	returned func()       // it is called for each return, and must not block; nil if nobody asks
+	broken   atomic.Int32 // the same as len(slots), so that an answer costs only a load while all is well
 	// demotions counts the returns after a former primary has answered.
 	demotions atomic.Int64
 
 	mu    sync.Mutex
-	slots map[uint16]bool // that had such a failure, and no answer since; without a cluster only 0
-	// former: one of these failures was the answer of a former primary.
+	slots map[uint16]bool // the slots that had such a failure, and no answer since; without a cluster only 0
+	// former means that one of these failures was the answer of a former primary.
 	former bool
 }
 

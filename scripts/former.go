@@ -8,26 +8,26 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// A primary's name may move to another server: that of a managed service, a DNS record, a service's endpoint. The
+// The name of a primary may move to another server, such as a DNS record, or the endpoint of a managed service. The
 // former primary may stay up as a read-only replica, and the client's connections to it stay open. Each of them
 // answers from old data, and refuses writes with READONLY.
 //
 // Every script therefore runs a write, even if it only reads (scripts/lib/primary.lua), and so do plain commands that
 // read: see [Runner.Reads]. go-redis closes a connection that has answered READONLY. The next attempt gets another
 // connection of the pool, which is probably as old, or dials, which looks the name up. So an attempt follows at once
-// while nothing was dialed, and after a pause otherwise: the name has not moved yet.
+// while nothing was dialed. Otherwise it follows after a pause, because the name has not moved yet.
 
-// maxFormerDelay is the longest delay between attempts after READONLY, before jitter: waiters go on soon after the
-// name has moved, whatever delays the client is configured with.
+// maxFormerDelay is the longest delay between attempts after READONLY, before jitter. It lets waiters go on soon after
+// the name has moved, whatever delays the client is configured with.
 const maxFormerDelay = 250 * time.Millisecond
 
-// readOnly begins the answer of a former primary to a write.
+// readOnly is the beginning of the answer of a former primary to a write.
 const readOnly = "READONLY "
 
 // former counts the attempts of a call that met a former primary.
 type former struct {
-	dials int64 // of the client, when the latest attempt was answered, plus 1; 0: none was
-	old   int   // attempts over connections that were older
+	dials int64 // the dials of the client when the latest attempt was answered, plus 1; 0 if none was answered
+	old   int   // the number of attempts over connections that were older
 }
 
 // isOld reports whether err is the answer of a former primary over a connection that may be older than the attempt.
@@ -44,7 +44,7 @@ func (f *former) isOld(r *Runner, err error) bool {
 	return !dialed && f.old <= r.connections && !r.isStopped()
 }
 
-// defaultConnections is the limit of a client that does not tell how many connections it has.
+// defaultConnections is the assumed limit of a client that does not tell how many connections it has.
 const defaultConnections = 20
 
 // connectionsOf returns how many connections a client has at most.
@@ -76,9 +76,9 @@ func (p *places) note(was *string, addr string) {
 // maxPlaces is how many servers are remembered.
 const maxPlaces = 100
 
-// Place returns the server to which the commands of a client go: the address of the latest connection, and how often
-// a server has answered again after a former primary had. The address is "" if it is not known, or if the name leads to
-// several servers in turn, such as proxies. Place sends nothing.
+// Place returns the server to which the commands of a client go. It consists of the address of the latest connection,
+// and of how often a server has answered again after a former primary had answered. The address is "" if it is not
+// known, or if the name leads to several servers in turn, such as proxies. Place sends nothing.
 func (r *Runner) Place() (addr string, moves int64) {
 	addr, moves = r.Master()
 	if r.dialed == nil {
@@ -96,10 +96,9 @@ func (r *Runner) Place() (addr string, moves int64) {
 // Master is [Runner.Place] for a client whose dials always reach the master, however often that changes.
 func (r *Runner) Master() (addr string, moves int64) { return r.Address(), r.contact.demotions.Load() }
 
-// newRoleCmd returns a command that asks a server for its role, before the others of a pipeline. The answer of a
-// replica
-// becomes errFormer, so go-redis closes the connection. HELLO needs no permission. A server that does not know it
-// counts as a primary.
+// newRoleCmd returns a command that asks a server for its role, before the other commands of a pipeline. The answer of
+// a replica becomes errFormer, so go-redis closes the connection. HELLO needs no permission. A server that does not
+// know it counts as a primary.
 func newRoleCmd(ctx context.Context) *singleCmd {
 	cmd := newCmd(ctx, 0, "hello")
 	cmd.asksRole = true
@@ -110,7 +109,7 @@ func newRoleCmd(ctx context.Context) *singleCmd {
 func isReplica(reply any) bool {
 	var role any
 	switch facts := reply.(type) {
-	case map[any]any: // RESP3
+	case map[any]any: // the reply is in RESP3
 		role = facts["role"]
 	case []any:
 		for i := 0; i+1 < len(facts); i += 2 {

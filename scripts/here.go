@@ -8,7 +8,8 @@ import (
 )
 
 // A caller sends its command by itself, in its own goroutine, while the server answers quickly. Another
-// goroutine would cost more than the script of a free lock: it wakes threads, for the command and for the answer.
+// goroutine would cost more than the script of a free lock, because it wakes threads for the command and for the
+// answer.
 //
 // The caller cannot return before go-redis does. The attempt therefore ends within hereTimeout, whatever happens.
 // Without an answer by then its outcome is unknown, and the same command is sent again at once, by another
@@ -19,10 +20,10 @@ import (
 // Scripts that may be slow on a quick server are always sent by other goroutines.
 //
 // Without an answer go-redis closes the connection. A batcher uses few connections at a time, but a
-// server that stalls again and again, or a process that is stopped again and again, would cost them each time.
-// After such an attempt all commands are therefore sent by other goroutines: for herePause, and for twice as long
-// each time, up to maxHerePause. After hereReset without such an attempt, and after each manyAnswers quick ones, it
-// begins with herePause again: a new connection costs less than so many commands by other goroutines.
+// server that stalls again and again, or a process that is stopped again and again, would cost these connections each
+// time. After such an attempt all commands are therefore sent by other goroutines for herePause, and for twice as long
+// each time, up to maxHerePause. After hereReset without such an attempt, and after each manyAnswers quick answers, the
+// pause is herePause again, because a new connection costs less than so many commands by other goroutines.
 const (
 	hereTimeout  = 30 * time.Millisecond // well below the 50 ms in which a call returns after its context has ended
 	quickAnswer  = 5 * time.Millisecond
@@ -36,11 +37,11 @@ const (
 
 // here says whether callers may send by themselves. It is guarded by the batcher's mu.
 type here struct {
-	quick int           // a score: 1 more for a quick answer, slowCost less for a slow one
-	count int           // quick answers since their number last reached manyAnswers
-	until time.Time     // nobody sends by itself before
-	pause time.Duration // the latest one
-	dials int           // attempts that ended while go-redis dialed for them, since that pause began
+	quick int           // a score: 1 more for each quick answer, slowCost less for each slow one
+	count int           // the number of quick answers since it last reached manyAnswers
+	until time.Time     // before this instant no caller sends by itself
+	pause time.Duration // the length of the latest pause
+	dials int           // the attempts that ended while go-redis dialed for them, since that pause began
 }
 
 // note counts the answer to an attempt that was sent then, or its absence.
@@ -61,7 +62,7 @@ func (h *here) note(answered bool, sent time.Time) {
 // allowed reports whether callers may send by themselves now.
 func (h *here) allowed(now time.Time) bool { return h.quick >= quickAnswers && !now.Before(h.until) }
 
-// dialing returns how many dials may go on for attempts that have ended: go-redis keeps the connection for
+// dialing returns how many dials may go on for attempts that have ended, because go-redis keeps the connection for
 // later commands. After the pause, only as many count as the client has under way. The caller holds mu.
 func (b *batcher) dialing(now time.Time) int {
 	if b.here.dials == 0 || now.Before(b.here.until) {
@@ -70,7 +71,7 @@ func (b *batcher) dialing(now time.Time) int {
 	return min(b.here.dials, int(b.hook.dials.Load()))
 }
 
-// late notes that an attempt in a caller's goroutine got no answer in time, or no connection. Several at once
+// late notes that an attempt in a caller's goroutine got no answer in time, or no connection. Several attempts at once
 // begin one pause.
 func (h *here) late(now time.Time, connected bool) {
 	if !now.Before(h.until) {
@@ -97,11 +98,11 @@ func (b *batcher) maySendHere(ctx context.Context, s *Script, now time.Time) boo
 		return false
 	}
 	if end, ok := ctx.Deadline(); ok && end.Sub(now) <= hereTimeout {
-		return false // its connection would have to be dialed again, or its end be missed
+		return false // the connection would have to be dialed again, or the end of ctx would be missed
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	// Beside batches a command may wait for many others to be executed.
+	// While batches are in flight, a command may wait until many others have been executed.
 	if !b.here.allowed(now) || b.full || b.slots+b.late > 0 || !b.hasRoom(now) {
 		return false
 	}
@@ -113,14 +114,14 @@ func (b *batcher) maySendHere(ctx context.Context, s *Script, now time.Time) boo
 var errElsewhere = errors.New("scripts: to be sent by another goroutine")
 
 // sendHere makes one attempt at c, which began then, in the caller's goroutine. If it returns errElsewhere, the
-// attempt goes on in another goroutine; doubt says that the command may have been executed already.
+// attempt goes on in another goroutine, and doubt says that the command may have been executed already.
 func (b *batcher) sendHere(ctx context.Context, c call, began time.Time) (reply Reply, doubt bool, err error) {
 	end := b.hereEnds.within(began, hereTimeout*3/4, hereTimeout)
 	c.memory.here = joinedContext{Context: end, values: ctx, until: end.until}
 	c.mark.begin(&c.memory.here, c.script)
 	cmd := newCmd(&c.memory.here, c.firstKey, c.args...)
 	var returned, answered, late bool
-	sent := time.Now() // before the command is written: a TTL that it sets counts from no later than this
+	sent := time.Now() // before the command is written, so that a TTL that it sets counts from no later than this
 	defer func() {
 		b.mu.Lock()
 		defer b.mu.Unlock()
@@ -137,8 +138,8 @@ func (b *batcher) sendHere(ctx context.Context, c call, began time.Time) (reply 
 	reply, err = cmd.reply(sent, b.timed.Process(&c.memory.here, cmd))
 	returned, answered = true, answers(err)
 	b.r.contact.note(c.key, err)
-	late = errors.Is(err, os.ErrDeadlineExceeded) || // of a read or write
-		errors.Is(err, context.DeadlineExceeded) // of the wait for a connection
+	late = errors.Is(err, os.ErrDeadlineExceeded) || // the error of a read or a write
+		errors.Is(err, context.DeadlineExceeded) // the error of the wait for a connection
 	doubt = late && c.mark.wasWritten()
 	switch {
 	case late && ctx.Err() != nil:

@@ -17,20 +17,20 @@ import (
 )
 
 // punctual makes chosen commands of a go-redis client end with the deadline of their context, and with nothing else.
-// The timeouts of the client itself are those of the application, which may be too short for a slow server, or none.
-// A copy of the client can be configured differently and shares its connections, but it has no hooks, so the
+// The application chooses the timeouts of the client itself. They may be too short for a slow server, or there may be
+// none. A copy of the client can be configured differently and shares its connections, but it has no hooks, so the
 // application's hooks would miss the commands.
 //
 // punctual therefore adds a hook to the client, which passes marked pipelines on to such a copy. All hooks that were
-// added before it have seen the pipeline by then. When the application adds another one, punctual adds its own once
-// more, behind that.
+// added before it have seen the pipeline by then. When the application adds another hook, punctual adds its own once
+// more, behind that hook.
 type punctual struct {
 	rdb     weak.Pointer[redis.Client]
 	copy    *redis.Client
-	send    redis.ProcessPipelineHook // of the copy
-	process redis.ProcessHook         // of the copy
+	send    redis.ProcessPipelineHook // it sends pipelines by the copy
+	process redis.ProcessHook         // it sends commands by the copy
 
-	mu   sync.Mutex // held while last is replaced
+	mu   sync.Mutex // it is held while last is replaced
 	last atomic.Pointer[lastHook]
 	lastDial
 }
@@ -47,10 +47,10 @@ var punctuals = hooks[redis.Client, punctual]{}
 // punctualOf returns the punctual of rdb, and makes it if there is none.
 func punctualOf(rdb *redis.Client) *punctual {
 	return punctuals.of(rdb, func() *punctual {
-		p := &punctual{rdb: weak.Make(rdb), copy: rdb.WithTimeout(0)} // with options of its own: only the deadline counts
+		p := &punctual{rdb: weak.Make(rdb), copy: rdb.WithTimeout(0)} // the copy has no timeouts: only the deadline counts
 		p.copy.Options().ContextTimeoutEnabled = true
-		p.copy.AddHook(copyHook{p}) // sets send and process
-		rdb.AddHook(p)              // notes dials
+		p.copy.AddHook(copyHook{p}) // it sets send and process
+		rdb.AddHook(p)              // it notes dials
 		p.last.Store(&lastHook{of: p})
 		rdb.AddHook(p.last.Load())
 		return p
@@ -142,15 +142,15 @@ func isGoRedis(next redis.ProcessPipelineHook) bool {
 
 // lastDial is a hook that notes what becomes of a client's dials, and gives deadlines to its connections.
 type lastDial struct {
-	addr   atomic.Pointer[string]     // of the latest connection; nil: none, or unknown
-	failed atomic.Pointer[failedDial] // the latest one, if none has succeeded since and its context did not end it
-	dials  atomic.Int32               // under way
-	made   atomic.Int64               // that succeeded
+	addr   atomic.Pointer[string]     // the address of the latest connection; nil if there is none, or if it is unknown
+	failed atomic.Pointer[failedDial] // the latest failure, if no dial succeeded since and its context did not end it
+	dials  atomic.Int32               // the number of dials under way
+	made   atomic.Int64               // the number of dials that succeeded
 	places places
 	conns  redisutil.Conns
 }
 
-// failedDial is why and when a dial failed.
+// failedDial says why and when a dial failed.
 type failedDial struct {
 	err error
 	at  time.Time
@@ -168,7 +168,7 @@ func lastDialOf(rdb redis.UniversalClient, o *redis.Options) *lastDial {
 	})
 }
 
-// DialHook implements [redis.Hook]. With Sentinel, the server is another one after a fail-over, although addr stays.
+// DialHook implements [redis.Hook]. With Sentinel, the server is another one after a failover, although addr stays.
 func (d *lastDial) DialHook(next redis.DialHook) redis.DialHook {
 	return func(ctx context.Context, network, addr string) (net.Conn, error) {
 		d.dials.Add(1)
@@ -202,7 +202,7 @@ func (d *lastDial) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Pro
 	return next
 }
 
-// hooks has one hook H for each client, which a C stands for. It keeps neither of them alive: the client has the hook.
+// hooks has one hook H for each client, which a C stands for. It keeps neither of them alive. The client has the hook.
 type hooks[C, H any] struct {
 	mu    sync.Mutex
 	added map[weak.Pointer[C]]weak.Pointer[H]

@@ -9,15 +9,15 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Servers without a command that the scripts need: rename-command has removed it, or a proxy or a managed service does
-// not have it. What Redis answers then seldom names the command.
+// Servers that lack a command that the scripts need, because rename-command has removed it, or because a proxy or a
+// managed service does not have it. The answer of Redis then seldom names the command.
 
 // LackingError is the answer of a server that does not have a command. It is an error of Redis, and another attempt
 // would get it, too. A script may have been stopped halfway by it.
 type LackingError struct {
-	Command  string // such as PUBLISH, "HSET or DEL"; "": unknown
-	inScript bool   // it was called by a script, which may have written something before
-	err      error  // as Redis has put it
+	Command  string // such as PUBLISH, or "HSET or DEL"; "" if it is unknown
+	inScript bool   // a script called it, which may have written something before
+	err      error  // the error as Redis has put it
 }
 
 func (e *LackingError) Error() string {
@@ -50,8 +50,8 @@ var (
 	caughtInLua   = regexp.MustCompile(`redis\.pcall\((?:'(\w+)'|(publish))`)
 )
 
-// lacking returns a *LackingError if err says that the server does not have a command; else nil. script is the path of
-// the script that was run, or any other text.
+// lacking returns a *LackingError if err says that the server does not have a command, and nil otherwise. script is the
+// path of the script that was run, or any other text.
 func lacking(script string, err error) *LackingError {
 	reply, ok := err.(redis.Error) //nolint:errorlint // as go-redis returns it
 	if !ok {
@@ -71,7 +71,8 @@ func lacking(script string, err error) *LackingError {
 }
 
 // commandAt returns the commands in the line of a script that an error names. Redis names no line if the script has
-// caught the error: then they are all commands whose errors it catches. "": unknown.
+// caught the error. Then commandAt returns all commands whose errors the script catches. It returns "" if they are
+// unknown.
 func commandAt(script, text string) string {
 	if !isScript(script) {
 		return ""

@@ -9,15 +9,15 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// toMasters is a [processor] for a cluster client. It sends each command by the client of its key's master, as batches
-// are sent. The cluster client itself would be worse in two ways:
+// toMasters is a [processor] for a cluster client. It sends each command by the client of its key's master, in the way
+// in which batches are sent. The cluster client itself would be worse in two ways:
 //
 //   - Its attempts end with the timeouts of go-redis, not with their context, and Close would wait for them.
 //   - If it may read from replicas (ReadOnly, RouteByLatency, RouteRandomly), commands that only read go to replicas.
 //     A replica may be stale, and it answers as before when its master has died. To tell these commands apart, the
 //     client asks a random node (COMMAND). The commands of all shards wait for that, even if the node hangs.
 //
-// The cluster client sends what is misrouted.
+// The cluster client sends the commands that are misrouted.
 type toMasters struct{ r *Runner }
 
 // Process implements [processor].
@@ -36,7 +36,7 @@ func (m toMasters) batch(ctx context.Context, cmds []redis.Cmder) error {
 		parts[node] = append(parts[node], cmd)
 	}
 	var sending sync.WaitGroup
-	var mu sync.Mutex // guards first
+	var mu sync.Mutex // it guards first
 	var first error
 	for node, part := range parts {
 		sending.Go(func() {

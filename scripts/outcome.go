@@ -21,7 +21,7 @@ import (
 var (
 	// ErrClosed is the error of calls on a closed [Runner]. Nothing was sent.
 	ErrClosed = errors.New("scripts: runner closed")
-	// ErrOutcomeUnknown matches every [*Error] of unknown outcome: the command may have been executed,
+	// ErrOutcomeUnknown matches every [*Error] of unknown outcome. The command may have been executed,
 	// or may still be.
 	ErrOutcomeUnknown = errors.New("outcome unknown")
 	// ErrNoAnswer is the cause of calls that ended with the command timeout, not with their context. It
@@ -65,22 +65,22 @@ func (o Outcome) String() string {
 // Error is the error of all methods of [Runner].
 type Error struct {
 	Script  string
-	Outcome Outcome // of all attempts: Unknown if one of them is
+	Outcome Outcome // the outcome of all attempts together; Unknown if one of them is
 	NotNow  bool    // Redis refused for a temporary reason, such as LOADING, and has not answered since
-	Closed  bool    // the redis client is closed: no later command can succeed
-	// Answered: Redis answered the last attempt with an error of its own, whatever became of those before.
+	Closed  bool    // the redis client is closed, so no later command can succeed
+	// Answered: Redis answered the last attempt with an error of its own, whatever became of the attempts before it.
 	Answered bool
 	// Denied: the script was stopped halfway, because the user may not run one of its commands, or the server does not
 	// have it. What it had written stays.
 	Denied bool
 	// Ended: the caller's context ended the call, and no attempt of it had failed before.
 	Ended bool
-	// Silent is how long the last attempt of a call that Ended had waited in vain.
+	// Silent is how long the last attempt of a call that Ended had waited without an answer.
 	Silent time.Duration
 	Err    error
 }
 
-// Error does not name the script: users know the operation, not how it is done.
+// Error does not name the script, because users know the operation, and not how it is done.
 func (e *Error) Error() string {
 	if e.Outcome == Unknown {
 		return e.Err.Error() + " (outcome unknown)"
@@ -95,7 +95,7 @@ func (e *Error) Is(target error) bool {
 	return target == ErrOutcomeUnknown && e.Outcome == Unknown
 }
 
-// failure makes the error of a call whose last attempt ended with err.
+// failure returns the error of a call whose last attempt ended with err.
 func failure(script string, err error, outcome Outcome) *Error {
 	e := &Error{
 		Script: script, Outcome: outcome, NotNow: classify(err).notNow, Closed: isClosed(err), Err: withoutScript(err),
@@ -130,7 +130,7 @@ func isClosed(err error) bool {
 	return !own && errors.Is(err, redis.ErrClosed)
 }
 
-// scriptSuffix matches what Redis adds to an error inside a script. Older servers put the like in front.
+// scriptSuffix matches the text that Redis adds to an error inside a script. Older servers put a similar text in front.
 var (
 	scriptSuffix = regexp.MustCompile(`,? script: [0-9a-zA-Z_]+, on @?[a-z_]+:\d+\.?$`)
 	scriptPrefix = regexp.MustCompile(`^(-?ERR )?Error (running|compiling) script \(.*?\): (@[a-z_]+: ?\d+: )+`)
@@ -184,14 +184,14 @@ func IsRefusal(err error) bool { return classify(err).outcome == Executed }
 type interrupted struct {
 	cause   error
 	notSent bool          // the command was not sent and will not be
-	ended   bool          // by the caller's context, not by the command timeout
-	limit   bool          // ended by a deadline, not by a cancellation
+	ended   bool          // the caller's context has ended it, and not the command timeout
+	limit   bool          // a deadline has ended it, and not a cancellation
 	silent  time.Duration // how long the attempt had waited
 	why     error         // why there was no answer, as far as that is known
-	before  error         // why the attempt before failed; nil: there was none
+	before  error         // why the attempt before it failed; nil if there was none
 }
 
-// Error names the silence first: it is what has to be mended.
+// Error names the silence first, because that is the problem to solve.
 func (e *interrupted) Error() string {
 	if e.ended && e.silent >= SilentAfter {
 		text := "no answer for " + e.silent.Round(time.Millisecond).String()
@@ -213,7 +213,7 @@ func (e *interrupted) Unwrap() []error {
 	return []error{e.cause}
 }
 
-// follows notes why the attempt before failed. Its text appears once.
+// follows notes why the attempt before it failed. The text of that appears once.
 func (e *interrupted) follows(before error) {
 	e.before = before
 	switch {
@@ -229,8 +229,8 @@ func (e *interrupted) Is(target error) bool {
 	return target == os.ErrDeadlineExceeded && e.limit && e.silent >= SilentAfter
 }
 
-// interruption returns the error of a call that ended before its attempt, which began then: with ctx's
-// cause, or, if ctx has not ended, with the command timeout.
+// interruption returns the error of a call that ended before its attempt, which began then. The call ended with the
+// cause of ctx or, if ctx has not ended, with the command timeout.
 func interruption(ctx context.Context, began time.Time) *interrupted {
 	err := &interrupted{cause: ErrNoAnswer, silent: time.Since(began)}
 	if cause := context.Cause(ctx); cause != nil {
@@ -242,7 +242,7 @@ func interruption(ctx context.Context, began time.Time) *interrupted {
 	return err
 }
 
-// isTimeLimit reports whether err, of a context or its cause, says that a time was over.
+// isTimeLimit reports whether err, which is the error or the cause of a context, says that a time was over.
 func isTimeLimit(err error) bool {
 	limit, ok := errors.AsType[interface {
 		error
@@ -251,8 +251,8 @@ func isTimeLimit(err error) bool {
 	return ok && limit.Timeout()
 }
 
-// notSent returns the error of a call that ended before its command was sent, or sent again after an answer
-// that it was not executed. began is when it began to wait.
+// notSent returns the error of a call that ended before its command was sent, or before it was sent again after an
+// answer that it was not executed. began is when the call began to wait.
 func notSent(ctx context.Context, began time.Time) *interrupted {
 	if joined, ok := ctx.(*joinedContext); ok {
 		ctx = joined.values // the caller's own, which may have ended without a cause that joined can see
@@ -262,15 +262,15 @@ func notSent(ctx context.Context, began time.Time) *interrupted {
 	return err
 }
 
-// unsent is the error of an attempt whose command was not written to a connection: the dial or the handshake has
-// failed, a limiter or a hook has refused it, or no connection was free.
+// unsent is the error of an attempt whose command was not written to a connection, because the dial or the handshake
+// has failed, a limiter or a hook has refused it, or no connection was free.
 type unsent struct{ cause error }
 
 func (e *unsent) Error() string { return e.cause.Error() }
 func (e *unsent) Unwrap() error { return e.cause }
 
-// isTurnedAway reports whether a server, or a load balancer before it, has closed a new connection: it has too many
-// clients, or no backend at the moment.
+// isTurnedAway reports whether a server, or a load balancer before it, has closed a new connection, because it has too
+// many clients, or no backend at the moment.
 func isTurnedAway(err error) bool {
 	if op, ok := errors.AsType[*net.OpError](err); ok && op.Op == "dial" {
 		return false
@@ -289,10 +289,11 @@ func (e *unmapped) Unwrap() error { return e.cause }
 type errorClass struct {
 	outcome   Outcome
 	transient bool // another attempt may succeed
-	notNow    bool // a temporary refusal: retry until the call ends, however often
+	notNow    bool // it is a temporary refusal, so the call retries until it ends, however often
 }
 
-// temporaryRefusals lists the prefixes of Redis errors that say: not executed, try again later.
+// temporaryRefusals lists the prefixes of Redis errors which say that a command was not executed and may be tried
+// later.
 var temporaryRefusals = []string{
 	"LOADING ", "READONLY ", "MASTERDOWN ", "CLUSTERDOWN ", "TRYAGAIN ", "NOREPLICAS ", "MISCONF ", "BUSY ", "MOVED ",
 	"ASK ", "ERR max number of clients", "max number of clients",
@@ -305,7 +306,7 @@ func repliedWith(err error, prefixes ...string) bool {
 		return false
 	}
 	text := reply.Error()
-	if strings.HasPrefix(text, "ERR Error running script") { // of a command in the script, before Redis 7
+	if strings.HasPrefix(text, "ERR Error running script") { // the error of a command in the script, before Redis 7
 		text = strings.TrimPrefix(scriptPrefix.ReplaceAllString(text, ""), "-")
 	}
 	return slices.ContainsFunc(prefixes, func(prefix string) bool { return strings.HasPrefix(text, prefix) })
@@ -314,7 +315,7 @@ func repliedWith(err error, prefixes ...string) bool {
 // classify returns the class of a non-nil error of one attempt. redis.Nil is an answer, not an
 // error, and is not passed here.
 func classify(err error) errorClass {
-	// Check this first: the cause may be any error of the caller's, such as redis.ErrClosed.
+	// This is checked first, because the cause may be any error of the caller, such as redis.ErrClosed.
 	if i, ok := errors.AsType[*interrupted](err); ok {
 		if i.notSent {
 			return errorClass{NotExecuted, false, false}
@@ -327,7 +328,7 @@ func classify(err error) errorClass {
 	if u, ok := errors.AsType[*unmapped](err); ok {
 		class := classify(u.cause)
 		if class.outcome == Unknown {
-			class.outcome = NotExecuted // only the reading is in doubt
+			class.outcome = NotExecuted // only the result of the reading is in doubt
 		}
 		return class
 	}

@@ -18,26 +18,26 @@ import (
 // connection at once. All attempts share the result. There is one dial at a time, and one in probePause.
 type prober struct {
 	r       *Runner
-	options func() *redis.Options // of the client; nil: it never dials
-	dialed  *lastDial             // by the client; nil: unknown
+	options func() *redis.Options // the options of the client; nil if the prober never dials
+	dialed  *lastDial             // the dials of the client; nil if they are unknown
 
-	silent deadlines // at which attempts are silent
+	silent deadlines // the deadlines at which attempts count as silent
 
 	mu    sync.Mutex
 	busy  bool
 	ended time.Time // when the last dial ended
-	err   error     // of the last dial
+	err   error     // the error of the last dial
 }
 
 const (
 	probePause   = 250 * time.Millisecond
 	probeTimeout = time.Second
-	probeReserve = 20 * time.Millisecond // for a dialer to notice the end of its context
+	probeReserve = 20 * time.Millisecond // the time for a dialer to notice the end of its context
 	probeSharing = 25 * time.Millisecond // attempts that begin within this time share a timer
 )
 
-// newProber returns a prober for the server that rdb connects to. For a cluster client it never dials:
-// each of its nodes has a prober.
+// newProber returns a prober for the server that rdb connects to. For a cluster client it never dials, because
+// each of the nodes has a prober.
 func newProber(r *Runner, rdb redis.UniversalClient) *prober {
 	p := &prober{r: r, dialed: r.dialed}
 	if c, ok := rdb.(interface{ Options() *redis.Options }); ok {
@@ -46,7 +46,7 @@ func newProber(r *Runner, rdb redis.UniversalClient) *prober {
 	return p
 }
 
-// due returns a channel that is closed SilentAfter from now, or a little earlier; nil if p never dials.
+// due returns a channel that is closed SilentAfter from now, or a little earlier. It returns nil if p never dials.
 func (p *prober) due(now time.Time) <-chan struct{} {
 	if p.options == nil {
 		return nil
@@ -54,7 +54,7 @@ func (p *prober) due(now time.Time) <-chan struct{} {
 	return p.silent.within(now, SilentAfter-probeSharing, SilentAfter).Done()
 }
 
-// start dials, unless a dial is under way or was a moment ago. It does not block. The caller is
+// start dials, unless a dial is under way, or has ended a moment ago. It does not block. The caller is
 // registered in running.
 func (p *prober) start() {
 	p.mu.Lock()
@@ -118,8 +118,8 @@ func (p *prober) dial() {
 }
 
 // explain adds to the error of an attempt that began then why a dial failed meanwhile, if one did. With Sentinel the
-// client's own dials may tell more than the prober's: the prober's dial has to wait for them, and times out while
-// go-redis is still asking the Sentinels.
+// client's own dials may tell more than those of the prober. The dial of the prober has to wait for them, and times out
+// while go-redis is still asking the Sentinels.
 func (p *prober) explain(i *interrupted, began time.Time) *interrupted {
 	if i.silent < SilentAfter {
 		return i
@@ -158,7 +158,7 @@ func (p *prober) noticed(ctx context.Context, end *deadline, err error, began ti
 		if time.Until(until) > probeSharing {
 			return err
 		}
-		select { // at once, or in a moment
+		select { // it ends at once, or in a moment
 		case <-ctx.Done():
 		case <-end.Done():
 		}

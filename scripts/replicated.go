@@ -14,7 +14,7 @@ import (
 
 // Scripts whose writes replicas must confirm.
 //
-// WAIT waits for the writes of its own connection only, so the script and its WAIT go over one connection,
+// WAIT waits only for the writes of its own connection, so the script and its WAIT go over one connection,
 // in one pipeline. That connection is a redis.Tx without a transaction. Two other ways look simpler:
 //
 //   - A pipeline of the client itself. go-redis keeps ten connections for pipelines, and renewals need
@@ -28,10 +28,10 @@ import (
 var errNotConfirmedYet = errors.New("the replicas have not confirmed yet")
 
 // RunReplicated is [Runner.Do] for a script whose writes n replicas should have within timeout. If fewer
-// have them, [Reply].Unconfirmed says so. The script may have written nothing, such as an acquisition that
-// was refused: then Unconfirmed means nothing. A server that refuses WAIT counts as having no replica.
+// have them, [Reply].Unconfirmed says so. If the script has written nothing, such as for an acquisition that
+// was refused, Unconfirmed means nothing. A server that refuses WAIT counts as a server without replicas.
 //
-// timeout is added to the runner's own. An attempt is answered when its WAIT is. If WAIT fails, a retry
+// timeout is added to the timeout of the runner. An attempt is answered when its WAIT is. If WAIT fails, a retry
 // runs the script again.
 func (r *Runner) RunReplicated(
 	ctx context.Context, n int, timeout time.Duration, s *Script, keys []any, args ...any,
@@ -41,16 +41,16 @@ func (r *Runner) RunReplicated(
 	}
 	defer r.running.Done()
 	c := newCall(s, keys, args)
-	// One deadline for all attempts: a retry has what the attempts before it have left.
+	// All attempts share one deadline, so a retry has the time that the attempts before it have left.
 	c.end, c.ctx = r.ends.after(ctx, r.timeout+timeout, &c.memory.joined)
 	var failed failures
 	for {
 		began := time.Now()
-		var heard atomic.Int64 // how long after began the server has last answered; 0: not yet
+		var heard atomic.Int64 // how long after began the server has last answered; 0 if it has not answered yet
 		reply, err := r.watch(ctx, c, func(ctx context.Context) (Reply, error) {
 			return r.attemptReplicated(ctx, c, n, timeout, func() { heard.Store(int64(time.Since(began))) })
 		})
-		// A server that waits for replicas is not silent: it was told to answer later.
+		// A server that waits for replicas is not silent, because it was told to answer later.
 		if i, ok := errors.AsType[*interrupted](err); ok && heard.Load() > 0 {
 			i.silent = max(0, i.silent-time.Duration(heard.Load())-min(timeout, maxWait))
 			i.why = errNotConfirmedYet
@@ -88,7 +88,7 @@ func (r *Runner) watch(ctx context.Context, c call, attempt func(context.Context
 }
 
 // maxRedirections is how many redirections one attempt follows: from a node that has left the cluster to
-// the one that has the slot, and from there to the one that gets it.
+// the node that has the slot, and from there to the node that gets it.
 const maxRedirections = 2
 
 // attemptReplicated is [Runner.attempt] with a WAIT. On a cluster it follows redirections.
@@ -147,10 +147,10 @@ func (r *Runner) attemptReplicated(
 	return reply, err
 }
 
-// redirection returns the address of the node to which err redirects a command that was sent to from; ""
-// if err is no redirection. asking: that node takes the command only after ASKING.
+// redirection returns the address of the node to which err redirects a command that was sent to from, or ""
+// if err is no redirection. asking means that the node accepts the command only after ASKING.
 func redirection(err error, from *redis.Client) (addr string, asking bool) {
-	addr, moved := redis.IsMovedError(err) // false of nil, too
+	addr, moved := redis.IsMovedError(err) // moved is false for a nil error, too
 	if !moved {
 		addr, asking = redis.IsAskError(err)
 	}
@@ -164,7 +164,7 @@ func redirection(err error, from *redis.Client) (addr string, asking bool) {
 	return net.JoinHostPort(host, port), asking
 }
 
-// optionsFor returns the options for one connection to the node at addr, made of those for another node of
+// optionsFor returns the options for one connection to the node at addr, made from the options for another node of
 // the cluster. The cluster client itself has a client for addr only if that node had slots before, and
 // gives none away. Redirections end with the move of the slot, so nothing keeps the connection.
 func optionsFor(node *redis.Client, addr string) *redis.Options {
@@ -174,7 +174,7 @@ func optionsFor(node *redis.Client, addr string) *redis.Options {
 	// node has its own copy of this, and may be writing to it.
 	o.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
 	for _, d := range []*time.Duration{&o.ReadTimeout, &o.WriteTimeout} {
-		if *d == 0 { // none, in the options of a client; the default, in those for a client
+		if *d == 0 { // it means none in the options of a client, and the default in the options for a client
 			*d = -1
 		}
 	}
@@ -187,7 +187,8 @@ const minReadTimeout = 200 * time.Millisecond
 // maxWait is the longest single WAIT with any read timeout.
 const maxWait = time.Second
 
-// longestWait is the longest single WAIT: it must answer well before the read timeout, which is 0 for none.
+// longestWait returns the longest single WAIT. It must answer well before the read timeout, which is 0 if there is
+// none.
 func longestWait(readTimeout time.Duration) time.Duration {
 	if readTimeout <= 0 {
 		return maxWait
@@ -201,12 +202,12 @@ type waiting struct {
 	tx      *redis.Tx
 	asking  bool
 	n       int
-	timeout time.Duration // of all commands
-	longest time.Duration // of a single WAIT
-	heard   func()        // is called with each answer
+	timeout time.Duration // the timeout of all commands together
+	longest time.Duration // the longest single WAIT
+	heard   func()        // it is called with each answer
 
-	began   time.Time // when the first command was sent; zero before
-	acked   int       // replicas that have the writes of the last command
+	began   time.Time // when the first command was sent; zero before that
+	acked   int       // the number of replicas that have the writes of the last command
 	refused error     // Redis's answer to WAIT, if it was an error
 	failed  error     // WAIT got no answer: how many replicas confirm is unknown
 }

@@ -8,8 +8,8 @@ import (
 )
 
 // How replies are read. A reply of another form than the script's header states comes from something
-// that is not a Redis, such as a proxy. It must not pass for an answer: the call fails, and its outcome is
-// unknown. The functions here return the reply in any case: it says whether the call is in doubt.
+// that is not a Redis, such as a proxy. It must not pass for an answer, so the call fails, and its outcome is
+// unknown. The functions here return the reply in any case, because it says whether the call is in doubt.
 
 // Unreadable is the error of a reply of the wrong form. An acquisition that gets one is rolled back.
 func Unreadable(value any) error {
@@ -40,7 +40,7 @@ func readNumber(reply Reply, err error) (Number, error) {
 type IDs struct {
 	Reply
 
-	Found bool // somebody held
+	Found bool // somebody held it
 	IDs   []string
 }
 
@@ -66,21 +66,21 @@ func readTexts(reply Reply, err error) (Reply, []string, error) {
 	return reply, texts, err
 }
 
-// Kept is the reply to a [Batch]: for each call, whether the lease was kept.
+// Kept is the reply to a [Batch]. It says for each call whether the lease was kept.
 type Kept struct {
 	Reply
 
 	Kept   []bool
-	Longer map[int]time.Duration // how long leases last that last longer than asked for, by position; nil: none
-	Now    int64                 // the server's time, ms, if some do
+	Longer map[int]time.Duration // by position: how long a lease lasts if that is longer than asked for; nil if none does
+	Now    int64                 // the server's time, in ms, if there are such leases
 }
 
-// Refusal says why a lock was refused, if not because somebody else holds it.
+// Refusal says why a lock was refused, unless the reason is that somebody else holds it.
 type Refusal string
 
 // The refusals.
 const (
-	Over  Refusal = "over"  // this acquisition was rolled back or released before: a late copy asked
+	Over  Refusal = "over"  // this acquisition was rolled back or released before, so a late copy has asked
 	Again Refusal = "again" // a second count of the same id is forbidden
 	Lost  Refusal = "lost"  // the hold to nest under is gone
 	Unset Refusal = "unset" // permits have no number yet
@@ -91,14 +91,14 @@ type Acquired struct {
 	Reply
 
 	Granted bool
-	Token   int64   // granted: the last fencing token that was reserved, or the epoch of a semaphore; 0: none
-	Left    int64   // permits that are left
-	Refusal Refusal // not granted; "": somebody else holds the lock, or may claim it, or too few permits are left
-	PTTL    int64   // somebody else holds: how long, ms; -1: for ever; -2: not known
-	Holder  string  // the id; "" if nobody is the holder
+	Token   int64   // if granted, the last fencing token that was reserved, or the epoch of a semaphore; 0 if none
+	Left    int64   // how many permits are left
+	Refusal Refusal // if not granted: "" if somebody else holds or may claim the lock, or if too few permits are left
+	PTTL    int64   // if somebody else holds the lock, for how long, in ms; -1 if for ever; -2 if that is not known
+	Holder  string  // the id of the holder; "" if there is none
 }
 
-// readAcquired also returns the elements that follow the holder, or "in".
+// readAcquired also returns the elements that follow the holder, or the text "in".
 func readAcquired(reply Reply, err error) (Acquired, elements, error) {
 	got := Acquired{Reply: reply}
 	if err != nil {
@@ -114,7 +114,7 @@ func readAcquired(reply Reply, err error) (Acquired, elements, error) {
 		case Over, Again, Lost:
 			got.Refusal = refusal
 			return got, elements{}, nil
-		case Unset: // is never a text
+		case Unset: // it is never sent as a text
 		}
 		if got.Token = TokenOf(value); got.Token > 0 {
 			got.Granted = true
@@ -136,7 +136,7 @@ func readAcquired(reply Reply, err error) (Acquired, elements, error) {
 	return got, elements{}, Unreadable(reply.Value)
 }
 
-// TokenOf returns a fencing token that a script returned as text; 0 if there is none.
+// TokenOf returns a fencing token that a script returned as text, or 0 if there is none.
 func TokenOf(text string) int64 {
 	token, err := strconv.ParseInt(text, 10, 64)
 	if err != nil {
@@ -149,7 +149,7 @@ func TokenOf(text string) int64 {
 type Holders struct {
 	Reply
 
-	PTTL    int64 // of the lock's hash
+	PTTL    int64 // the PTTL of the lock's hash
 	Holders []Holder
 }
 
@@ -182,17 +182,17 @@ type Released struct {
 
 	Held      bool  // there was something to release
 	Gone      bool  // there was nothing, and no copy of this call can be the reason
-	HandedOff bool  // to the successor
-	Token     int64 // handed off: the last fencing token that was reserved; 0: none
-	Left      int64 // handed off: the permits that are left
-	Heard     int64 // not handed off: how many clients have received the message
-	Polled    bool  // not handed off: clients poll, and the call has asked for that
+	HandedOff bool  // it was handed off to the successor
+	Token     int64 // if handed off, the last fencing token that was reserved; 0 if there is none
+	Left      int64 // if handed off, the permits that are left
+	Heard     int64 // if not handed off, how many clients have received the message
+	Polled    bool  // if not handed off, whether clients poll, as far as the call has asked for that
 }
 
-// polled is the second element of the reply to a release that others may use, if clients poll.
+// polled is the second element of the reply to a release without a successor, if clients poll.
 const polled = "polled"
 
-// readReleased also returns the elements that follow the first one, when it was handed off.
+// readReleased also returns the elements that follow the first one, if the lock was handed off.
 func readReleased(reply Reply, err error) (Released, elements, error) {
 	got := Released{Reply: reply}
 	if err != nil {
@@ -227,7 +227,7 @@ type FairReleased struct {
 	Reply
 
 	Held  bool   // there was something to release
-	Grant string // the lock was granted to a waiter of the same client: the payload of the grant
+	Grant string // the payload of the grant, if the lock was granted to a waiter of the same client
 }
 
 func readFairReleased(reply Reply, err error) (FairReleased, error) {
@@ -238,8 +238,8 @@ func readFairReleased(reply Reply, err error) (FairReleased, error) {
 	return FairReleased{Reply: reply, Held: n.Number != 0}, err
 }
 
-// readPermits reads the reply to an acquisition of permits: {1, left, epoch} when it was granted, else {0, left, ms
-// until a lease ends}, or {0} if no number is set. Not every kind has the last element.
+// readPermits reads the reply to an acquisition of permits. It is {1, left, epoch} if it was granted, and otherwise
+// {0, left, ms until a lease ends}, or {0} if no number is set. Not every kind has the last element.
 func readPermits(reply Reply, err error) (Acquired, error) {
 	got := Acquired{Reply: reply, PTTL: -2}
 	if err == nil && reply.Value == string(Over) {
@@ -274,8 +274,8 @@ func readList(reply Reply, err error) (Reply, elements, error) {
 	return reply, elements{rest: list, err: err}, err
 }
 
-// elements reads the elements of a list one after another. A missing element, or one of another type, sets
-// err, and reads as the zero value.
+// elements reads the elements of a list one after another. A missing element, or an element of another type, sets
+// err, and is read as the zero value.
 type elements struct {
 	rest []any
 	err  error
@@ -284,7 +284,7 @@ type elements struct {
 // more reports whether there is another element, and no error yet.
 func (e *elements) more() bool { return e.err == nil && len(e.rest) > 0 }
 
-// next returns the next element; nil if there is none.
+// next returns the next element, or nil if there is none.
 func (e *elements) next() any {
 	if len(e.rest) == 0 {
 		return nil

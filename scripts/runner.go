@@ -26,11 +26,11 @@ const (
 	maxCopyDelay = 2 * time.Minute
 	// minMemory is how long Redis remembers a request at least, so that its copies do not count.
 	minMemory = 3 * time.Minute
-	// maxTimeout bounds the timeout of a call, so that all its attempts are made within minMemory less
+	// maxTimeout bounds the timeout of a call, so that all its attempts are made within minMemory minus
 	// maxCopyDelay.
 	maxTimeout = 50 * time.Second
 	// maxMovingDelay is the longest delay between attempts while a slot moves, before jitter. Redis refuses most
-	// scripts until it has moved, and there may be only a moment before it moves again.
+	// scripts until the slot has moved, and there may be only a moment before it moves again.
 	maxMovingDelay = 100 * time.Millisecond
 )
 
@@ -39,48 +39,49 @@ const (
 //
 // A call returns when its context ends, or after the runner's timeout, even if Redis does not
 // answer. An attempt that is in flight then goes on in a goroutine of its own until the timeout is
-// over; Close waits for it. If the client has a shorter read timeout, another attempt is made when it is over, and the
-// first answer to either counts.
+// over, and Close waits for it. If the client has a shorter read timeout, another attempt is made when that is over,
+// and the first answer to either attempt counts.
 type Runner struct {
 	rdb      redis.UniversalClient // sends the commands; a user's type may override its methods
 	base     redis.UniversalClient // the client of go-redis that rdb is or embeds, see redisutil.Underlying
 	timeout  time.Duration         // how long a call waits for its answer
-	retries  int                   // further attempts after the first
-	minDelay time.Duration         // between attempts, doubling up to maxDelay
+	retries  int                   // how many further attempts follow the first one
+	minDelay time.Duration         // the delay between attempts, which doubles up to maxDelay
 	maxDelay time.Duration
 	memory   time.Duration // how long Redis remembers a request
 	answers  time.Duration // how long Redis keeps an answer that only repetitions of a call need
 
 	publish   atomic.Value // the command by which scripts publish: see call.go
 	durations durations
-	batch     *batcher // of the commands without a shard
+	batch     *batcher // the batcher of the commands without a shard
 	slots     slotMap
 	shards    shards
 	ends      deadlines
 	limits    limits
-	slow      deadlines // at which attempts are slow, see patience
-	// patience is how long an attempt waits for its answer until another one is made as well; 0: until the call ends.
+	slow      deadlines // the deadlines at which attempts are slow: see patience
+	// patience is how long an attempt waits for its answer until another one is made as well. If it is 0, the attempt
+	// waits until the call ends.
 	patience time.Duration
 	patient  patientAttempts
 	contact  contact
-	dialed   *lastDial // by the client; nil: a cluster client
-	// connections is how many the client has at most.
+	dialed   *lastDial // the dials of the client; nil for a cluster client
+	// connections is how many connections the client has at most.
 	connections int
 	silent      atomic.Bool // the latest script got no answer
-	// watches limits the calls that hold a connection to themselves; nil: no limit.
+	// watches limits the calls that hold a connection to themselves. It is nil if there is no limit.
 	watches chan struct{}
 
-	closing chan struct{} // closed by Stop: no more retries
+	closing chan struct{} // Stop closes it; there are no more retries then
 	stop    sync.Once
-	mu      sync.RWMutex // guards closed; read-locked while a call registers in running
+	mu      sync.RWMutex // it guards closed; it is read-locked while a call registers in running
 	closed  bool
-	running sync.WaitGroup // calls, attempts that outlive their call, and the batcher's workers
+	running sync.WaitGroup // it counts calls, attempts that outlive their call, and the workers of the batcher
 }
 
 // Reply is the answer to a script.
 type Reply struct {
 	Value any       // nil, int64, string or []any of these
-	Sent  time.Time // taken before the answered attempt was sent: a TTL that the script set counts from here
+	Sent  time.Time // read before the answered attempt was sent; a TTL that the script has set counts from here
 	// Doubt reports that an earlier attempt of the same call has an unknown outcome: a copy of the
 	// command may still run after the answered one.
 	Doubt bool
@@ -89,7 +90,7 @@ type Reply struct {
 	Unconfirmed error
 }
 
-// NewRunner returns a runner. Calls wait at most timeout for their answer; 0 means DefaultTimeout.
+// NewRunner returns a runner. Calls wait for their answer for at most timeout, where 0 means DefaultTimeout.
 // They are retried as often as rdb's configuration says (MaxRetries, on a cluster MaxRedirects),
 // with its delays. rdb is a client of go-redis, or a type that embeds one: see redisutil.Underlying. NewRunner
 // sends nothing.
@@ -99,7 +100,7 @@ func NewRunner(rdb redis.UniversalClient, timeout time.Duration) *Runner {
 	}
 	base, err := redisutil.Underlying(rdb)
 	if err != nil {
-		base = rdb // its methods do, without knowing more; primitives.New refuses it
+		base = rdb // its methods are used as they are; primitives.New refuses such a client
 	}
 	r := &Runner{
 		rdb: rdb, base: base, retries: 3, minDelay: 10 * time.Millisecond, maxDelay: time.Second,
@@ -127,7 +128,7 @@ func NewRunner(rdb redis.UniversalClient, timeout time.Duration) *Runner {
 		o := c.Options()
 		r.retries, r.minDelay, r.maxDelay = o.MaxRedirects, o.MinRetryBackoff, o.MaxRetryBackoff
 		readTimeout = o.ReadTimeout
-		r.patient.connections = o.PoolSize + max(o.PipelinePoolSize, 0) // of each node
+		r.patient.connections = o.PoolSize + max(o.PipelinePoolSize, 0) // for each node
 	}
 	r.retries = max(r.retries, 0)
 	r.slots.r, r.shards.r = r, r
@@ -158,11 +159,11 @@ func NewRunner(rdb redis.UniversalClient, timeout time.Duration) *Runner {
 // answerReserve is how much longer than its call an answer is kept.
 const answerReserve = 5 * time.Second
 
-// Memory returns how long a script should remember a request: longer than a copy of it may take to
-// arrive. Every script needs it whose copy would count again, or would take what was given back.
+// Memory returns how long a script should remember a request, which is longer than a copy of it may take to
+// arrive. Every script needs that if a copy of it would count again, or would take what was given back.
 func (r *Runner) Memory() time.Duration { return r.memory }
 
-// AnswerMemory returns how long a script should keep an answer for repetitions of the same call, where
+// AnswerMemory returns how long a script should keep an answer for repetitions of the same call, if
 // a later copy finds nothing to do anyway.
 func (r *Runner) AnswerMemory() time.Duration { return r.answers }
 
@@ -175,8 +176,8 @@ func (r *Runner) Timeout() time.Duration { return r.timeout }
 
 // Do runs s, and retries it with identical arguments while its outcome is unknown or it could not
 // be executed. It gives up when ctx ends, after the runner's timeout, or after as many retries as
-// the client's configuration says; temporary refusals, such as LOADING, do not count as retries.
-// Failures are an [*Error]. The first key is a string: the cluster slot is found by it. The
+// the client's configuration says. Temporary refusals, such as LOADING, do not count as retries.
+// A failure is an [*Error]. The first key is a string, because the cluster slot is found by it. The
 // other keys and the arguments are of any type that go-redis sends.
 //
 // Commands of many goroutines are sent in pipelines, on a cluster in pipelines for each master. A
@@ -206,7 +207,7 @@ func (r *Runner) Do(ctx context.Context, s *Script, keys []any, args ...any) (Re
 			if rereading := r.slots.refresh(); rereading != nil { // the slot may have moved, and its old node may hang
 				r.sleep(ctx, c.end, maxRerouting, rereading.done)
 			}
-			c = c.copy() // the other attempt has the arguments of c
+			c = c.copy() // the slow attempt has the arguments of c
 			continue
 		}
 		if err == nil {
@@ -264,7 +265,8 @@ func (r *Runner) bound(c *call) {
 	c.mark.begin(c.ctx, c.script)
 }
 
-// shardOf returns the batcher of the master of a cluster that serves c; that of all masters if it is not known.
+// shardOf returns the batcher of the master of a cluster that serves c, or the batcher of all masters if the master is
+// not known.
 func (r *Runner) shardOf(ctx context.Context, c call) (*batcher, error) {
 	if err := r.slots.await(ctx, c.end.Done()); err != nil {
 		return nil, err
@@ -276,9 +278,9 @@ func (r *Runner) shardOf(ctx context.Context, c call) (*batcher, error) {
 }
 
 // Once makes one attempt, for callers that retry by themselves and run in a goroutine of their own.
-// ctx bounds the time until the command is sent; the answer may take as long as a call may. Once waits for
-// no batch. It uses go-redis's connections for pipelines, because other commands may occupy all
-// others. On a cluster it returns early if the node does not answer and is replaced.
+// ctx bounds the time until the command is sent. The answer may take as long as a call may. Once waits for
+// no batch. It uses go-redis's connections for pipelines, because other commands may occupy all other
+// connections. On a cluster it returns early if the node does not answer and is replaced.
 func (r *Runner) Once(ctx context.Context, s *Script, keys []any, args ...any) (Reply, error) {
 	return r.once(ctx, Patience{}, s, keys, args)
 }
@@ -290,13 +292,13 @@ const maxPatient = 8
 // own. A connection may stay silent although the server answers on others. So half of the connections are left for
 // further attempts.
 type patientAttempts struct {
-	connections int // to one server; does not change after NewRunner
+	connections int // how many there are to one server; it does not change after NewRunner
 
 	mu       sync.Mutex // guards inFlight
 	inFlight map[any]int
 }
 
-// begin counts an attempt at a server, if few are in flight there. It reports whether it did.
+// begin counts an attempt at a server, if few are in flight there. It reports whether it has counted it.
 func (a *patientAttempts) begin(server any, urgent bool) bool {
 	most := a.connections / 2
 	if !urgent {
@@ -324,7 +326,7 @@ func (a *patientAttempts) end(server any) {
 	}
 }
 
-// node returns the node of a cluster that has a key; nil if it is not known, or without a cluster.
+// node returns the node of a cluster that has a key. It returns nil if the node is not known, or without a cluster.
 func (r *Runner) node(key any) any {
 	if r.slots.client == nil {
 		return nil
@@ -333,15 +335,15 @@ func (r *Runner) node(key any) any {
 	return r.Server(name)
 }
 
-// Patience is for how long a patient attempt waits for its answer. The zero Patience is the timeout of the runner.
+// Patience says for how long a patient attempt waits for its answer. The zero Patience is the timeout of the runner.
 type Patience struct {
 	Until time.Time
-	// Urgent: it may take a connection that other patient attempts must leave free.
+	// Urgent means that the attempt may take a connection that other patient attempts must leave free.
 	Urgent bool
 }
 
-// once is Once. A patient attempt waits for its answer for longer than a call may take, if few do. Then once returns
-// when ctx ends, and the attempt goes on in a goroutine of its own.
+// once is Once, with patience. A patient attempt waits for its answer for longer than a call may take, if few attempts
+// do so. Then once returns when ctx ends, and the attempt goes on in a goroutine of its own.
 func (r *Runner) once(ctx context.Context, patience Patience, s *Script, keys, args []any) (Reply, error) {
 	if err := r.register(ctx, s.name); err != nil {
 		return Reply{}, err
@@ -390,7 +392,7 @@ func (r *Runner) oncePatiently(
 		err   error
 	}
 	began := time.Now()
-	done := make(chan result, 1) // with room for the result, so that the goroutine ends in any case
+	done := make(chan result, 1) // it has room for the result, so that the goroutine ends in any case
 	r.running.Go(func() {
 		defer r.patient.end(server)
 		reply, err := attempt()
@@ -407,8 +409,8 @@ func (r *Runner) oncePatiently(
 }
 
 // noteFailed begins to read the slot map again, if an attempt may have failed because its node is down
-// or no longer the master. It returns the reading that will end next; nil if there is none. An attempt
-// whose caller has canceled it says nothing about the node.
+// or no longer the master. It returns the reading that will end next, or nil if there is none. An attempt
+// that its caller has canceled says nothing about the node.
 func (r *Runner) noteFailed(ctx context.Context, got errorClass) *reading {
 	if got.outcome == Executed || errors.Is(ctx.Err(), context.Canceled) {
 		return nil
@@ -416,7 +418,7 @@ func (r *Runner) noteFailed(ctx context.Context, got errorClass) *reading {
 	return r.slots.refresh()
 }
 
-// Stop ends retries: calls in flight and later calls get no further attempt after their first one.
+// Stop ends retries. Calls in flight and later calls get no further attempt after their first one.
 // All of them, and their attempts, end within the runner's timeout from now. It may be called again.
 func (r *Runner) Stop() {
 	r.stop.Do(func() {
@@ -434,9 +436,9 @@ func (r *Runner) isStopped() bool {
 	}
 }
 
-// Refuse makes later calls fail with [ErrClosed], and ends the deadline of those in flight. It does not wait for
-// them: a hook of go-redis may block for ever. A command that such a hook passes on later is not sent, because its
-// context has ended.
+// Refuse makes later calls fail with [ErrClosed], and ends the deadline of the calls in flight. It does not wait for
+// them, because a hook of go-redis may block for ever. A command that such a hook passes on later is not sent, because
+// its context has ended.
 func (r *Runner) Refuse() {
 	r.refuse()
 	r.ends.close()
@@ -486,10 +488,10 @@ func (r *Runner) Close() {
 
 const (
 	interruptPause = 5 * time.Millisecond
-	closeReserve   = 200 * time.Millisecond // for attempts to end, beyond their time
+	closeReserve   = 200 * time.Millisecond // how much longer than their time attempts may take to end
 )
 
-// interrupt ends what is under way on the connections whose deadlines have that location.
+// interrupt ends the reads and writes on the connections whose deadlines have that location.
 func (r *Runner) interrupt(location *time.Location) {
 	if r.dialed != nil {
 		r.dialed.conns.Interrupt(location)
@@ -499,10 +501,10 @@ func (r *Runner) interrupt(location *time.Location) {
 	}
 }
 
-// register begins a call: it adds it to running. The caller then calls running.Done, unless register
-// returns an [*Error], because the runner is closed or ctx has ended; then nothing must be sent.
+// register begins a call, which it adds to running. The caller then calls running.Done, unless register
+// returns an [*Error] because the runner is closed or ctx has ended. In that case nothing must be sent.
 func (r *Runner) register(ctx context.Context, name string) error {
-	r.mu.RLock() // so no call registers after Close began to wait
+	r.mu.RLock() // it is held so that no call registers after Close has begun to wait
 	closed := r.closed
 	if !closed {
 		r.running.Add(1)
@@ -518,12 +520,12 @@ func (r *Runner) register(ctx context.Context, name string) error {
 	return nil
 }
 
-// Answering reports whether the latest script got an answer, of those whose callers waited until an
+// Answering reports whether the latest script got an answer. It counts only scripts whose callers waited until the
 // answer or the timeout.
 func (r *Runner) Answering() bool { return !r.silent.Load() }
 
 // noteAnswered notes for Answering how an attempt of Do ended. An attempt that its caller ended early says
-// nothing. It writes only a change, so that callers do not compete for the cache line.
+// nothing. Only a change is written, so that callers do not compete for the cache line.
 func (r *Runner) noteAnswered(err error) {
 	silent := !answers(err)
 	if i, ok := errors.AsType[*interrupted](err); ok && i.ended && i.silent < SilentAfter {
@@ -546,14 +548,14 @@ func isTry(ctx context.Context) bool { return ctx.Value(tryKey{}) != nil }
 // repeatedTries is how often a call with a context of Try repeats a command that Redis refuses for the moment.
 const repeatedTries = 1
 
-// elsewhere lists the prefixes of refusals that name another server, which a call asks then.
+// elsewhere lists the prefixes of refusals that name another server. A call then asks that server.
 var elsewhere = []string{"MOVED ", "ASK "}
 
-// failures is what a call knows of its failed attempts.
+// failures contains what a call knows about its failed attempts.
 type failures struct {
 	attempts int
-	counted  int        // attempts that use up the configured retries: all but temporary refusals
-	refusals int        // attempts that Redis has refused for the moment
+	counted  int        // the attempts that use up the configured retries: all except temporary refusals
+	refusals int        // the attempts that Redis has refused for the moment
 	doubt    bool       // an attempt has an unknown outcome
 	reason   error      // why the latest finished attempt failed
 	slow     []*pending // earlier attempts that may still be answered
@@ -572,7 +574,7 @@ func (f *failures) takeEnded() (ended []*pending) {
 	return ended
 }
 
-// dropSlow drops the slow attempts, and notes whether one of them may be executed, or was. Nobody uses its answer.
+// dropSlow drops the slow attempts, and notes whether one of them was or may be executed. Its answer is not used.
 func (f *failures) dropSlow() {
 	for _, p := range f.slow {
 		wasRefused := p.ended.Load() && p.err != nil && answers(p.err)
@@ -584,7 +586,7 @@ func (f *failures) dropSlow() {
 
 // again decides what follows when an attempt at c failed with err. It notes err in failed. If it
 // returns nil, it has paused, and the caller makes another attempt now. Otherwise the call has
-// failed: again returns its [*Error]. probe is of the server that was asked, as far as it is known.
+// failed, and again returns its [*Error]. probe belongs to the server that was asked, as far as it is known.
 func (r *Runner) again(ctx context.Context, c call, probe *prober, failed *failures, err error) error {
 	got := classify(err)
 	rereading := r.noteFailed(ctx, got)
@@ -605,7 +607,7 @@ func (r *Runner) again(ctx context.Context, c call, probe *prober, failed *failu
 	}
 	isRefused := failed.refusals > repeatedTries && isTry(ctx) && !repliedWith(err, elsewhere...)
 	if !got.transient || isLast || isRefused || !r.pause(ctx, c.end, failed.attempts, err, rereading) {
-		// Add why the attempt before failed. classify looks at the interruption first, so this does not
+		// This adds why the attempt before it failed. classify looks at the interruption first, so it does not
 		// decide what the error means.
 		if i, ok := errors.AsType[*interrupted](err); ok && failed.reason != nil {
 			i.follows(failed.reason)
@@ -632,7 +634,7 @@ func dialedNothing(err, before error) bool {
 	return ok && dial == earlier && dial.Op == "dial"
 }
 
-// pause waits before another attempt, after one that failed with err, and reports whether that may still be made. The
+// pause waits before another attempt, after one that failed with err, and reports whether it may still be made. The
 // delay doubles with each attempt, with jitter, so that clients do not retry in step. If the slot map is being read,
 // pause waits briefly for the result: a retry on the old node would probably be wasted.
 func (r *Runner) pause(ctx context.Context, end *deadline, attempt int, err error, rereading *reading) bool {
@@ -673,7 +675,7 @@ func (r *Runner) sleep(ctx context.Context, end *deadline, d time.Duration, wake
 }
 
 // bounded runs f with the context attempt in a goroutine of its own. It returns f's result, or an
-// error of unknown outcome if ctx or end ends before; f then goes on and Close waits for it. The
+// error of unknown outcome if ctx or end ends before. In that case f goes on, and Close waits for it. The
 // caller is registered in running.
 func bounded[T any](
 	ctx, attempt context.Context, end *deadline, r *Runner, f func(context.Context) (T, error),
@@ -682,7 +684,7 @@ func bounded[T any](
 		value T
 		err   error
 	}
-	done := make(chan result, 1) // with room for the result, so that f ends even if nobody receives it
+	done := make(chan result, 1) // it has room for the result, so that f ends even if nobody receives it
 	began := time.Now()
 	r.running.Go(func() {
 		value, err := f(attempt)
@@ -702,7 +704,7 @@ func bounded[T any](
 		}
 	}
 	select {
-	case res := <-done: // answered at the same time: the answer counts
+	case res := <-done: // it was answered at the same time, so the answer counts
 		return res.value, r.batch.probe.noticed(ctx, end, res.err, began)
 	default:
 		var none T
@@ -720,7 +722,7 @@ func attemptOnce[T any](
 	}
 	defer r.running.Done()
 	var joined joinedContext
-	end, attempt := r.ends.after(ctx, r.timeout, &joined) // nothing marks when it is sent
+	end, attempt := r.ends.after(ctx, r.timeout, &joined) // there is no mark that notes when it is sent
 	if until, ok := ctx.Deadline(); ok && until.Before(joined.until) {
 		joined.until = until // nobody needs a late reply
 	}
@@ -732,21 +734,21 @@ func attemptOnce[T any](
 		got := classify(err)
 		r.noteFailed(ctx, got)
 		if name == scan && got.outcome == Unknown {
-			got.outcome = NotExecuted // it only reads
+			got.outcome = NotExecuted // the command only reads
 		}
 		return value, failure(name, err, got.outcome)
 	}
 	return value, nil
 }
 
-// deadlines makes contexts with a deadline. Calls that begin at about the same time share one: most
-// commands are answered long before, so a timer for each would be wasted.
+// deadlines makes contexts with a deadline. Calls that begin at about the same time share one, because most
+// commands are answered long before it, and a timer for each would be wasted.
 type deadlines struct {
 	latest atomic.Pointer[deadline]
-	final  atomic.Pointer[deadline] // no deadline is later; nil: no limit
+	final  atomic.Pointer[deadline] // no deadline is later than this one; nil if there is no limit
 
-	// sending ends when nothing more must be sent; nil if no attempt has these deadlines.
-	sending context.Context //nolint:containedctx // the parent of others
+	// sending ends when nothing more must be sent. It is nil if no attempt has these deadlines.
+	sending context.Context //nolint:containedctx // the parent of other contexts
 	abandon context.CancelFunc
 }
 
@@ -754,13 +756,13 @@ type deadlines struct {
 type deadline struct {
 	context.Context //nolint:containedctx // a deadline is a context
 	until           time.Time
-	sending         context.Context //nolint:containedctx // ends then, or earlier with that of deadlines
+	sending         context.Context //nolint:containedctx // it ends then, or earlier with the sending of deadlines
 	stop            context.CancelFunc
 }
 
 // after returns a deadline in d from now, or up to a hundredth earlier, and a context for attempts,
-// with ctx's values. It ends when the earlier of the two ends. go-redis checks that while it waits for
-// a connection or dials. The context is joined, which nobody else must use.
+// with the values of ctx. That context ends when the earlier of the two ends. go-redis checks it while it waits for
+// a connection or dials. The context is made in joined, which must not be used for anything else.
 func (ds *deadlines) after(ctx context.Context, d time.Duration, joined *joinedContext) (*deadline, context.Context) {
 	end := ds.within(time.Now(), d-d/100, d)
 	*joined = joinedContext{Context: end.sending, values: ctx, until: end.until}

@@ -12,7 +12,7 @@ import (
 	"github.com/redlatch/redlatch/internal/redisutil"
 )
 
-// pageSize is the COUNT of each SCAN: how many keys it looks at.
+// pageSize is the COUNT of each SCAN, which is how many keys it looks at.
 const pageSize = 1000
 
 // Hashes iterates over the keys of all hashes that match the glob: see [Runner.Keys].
@@ -25,7 +25,7 @@ func (r *Runner) Hashes(ctx context.Context, match string) iter.Seq2[string, err
 // loop body runs, no command is in flight for which Close would wait.
 func (r *Runner) Keys(ctx context.Context, match, kind string) iter.Seq2[string, error] {
 	return func(yield func(string, error) bool) {
-		// One node after the other: cursors belong to their node.
+		// The nodes are asked one after another, because a cursor belongs to its node.
 		nodes, err := r.masters(ctx)
 		for i := 0; err == nil && i < len(nodes); i++ {
 			var found scanned
@@ -46,7 +46,7 @@ func (r *Runner) Keys(ctx context.Context, match, kind string) iter.Seq2[string,
 	}
 }
 
-// scan is the name of the command, and of what prepares it.
+// scan is the name of the command.
 const scan = "scan"
 
 // scanned is the reply to one SCAN.
@@ -97,8 +97,8 @@ func readScan(value any) (found scanned, err error) {
 	return scanned{}, fmt.Errorf("scripts: reply to SCAN: %v", value)
 }
 
-// masters returns the master nodes: of a cluster all, else the one client. A master that is down is
-// listed too, and its SCAN fails: so no keys are left out without notice.
+// masters returns the master nodes. For a cluster these are all of them, and otherwise the one client. A master that is
+// down is listed, too, and its SCAN fails, so that no keys are left out without notice.
 func (r *Runner) masters(ctx context.Context) ([]redis.UniversalClient, error) {
 	return attemptOnce(ctx, r, scan, func(ctx context.Context) ([]redis.UniversalClient, error) {
 		return redisutil.Masters(ctx, r.base)

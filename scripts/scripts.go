@@ -60,7 +60,7 @@ type Script struct {
 	text string
 	sha  string
 	wire []byte // sha as it is written, see mark
-	slow bool   // may take long on a quick server: it may look at a key of each reader
+	slow bool   // it may take long on a quick server, because it may look at a key of each reader
 }
 
 // Name returns the script's path without its extension, such as "lock/acquire".
@@ -73,10 +73,10 @@ func (s *Script) Text() string { return s.text }
 func (s *Script) SHA() string { return s.sha }
 
 // Load returns the embedded script with that path, such as "lock/acquire". A "uses" line names libraries, which
-// take its place. It stands in the header, or behind code that needs none of their functions: Redis makes each
+// take its place. It is in the header, or behind code that needs none of their functions, because Redis makes each
 // function anew for each call of a script. A name without a slash is searched in the folder of the script that is
-// loaded, then in that of the file, then in lib/. Therefore a script may use one of another folder as it is, with
-// libraries of its own: then it consists of a header. Load panics if there is no such file.
+// loaded, then in that of the file, then in lib/. Therefore a script may use a script of another folder as it is, with
+// libraries of its own. It then consists of a header only. Load panics if there is no such file.
 //
 // Every process loads all scripts at its start, so this must be quick.
 func Load(name string) *Script {
@@ -97,7 +97,7 @@ func newScript(name, text string) *Script {
 	return &Script{name: name, text: text, sha: sha, wire: []byte(sha)}
 }
 
-// include writes the libraries that a file uses, each once, and then the file. own is the folder of the
+// include writes the libraries that a file uses, each of them once, and then the file. own is the folder of the
 // script that is loaded.
 func include(text *strings.Builder, name, own string, done map[string]bool) {
 	for line := range strings.Lines(read(name)) {
@@ -147,7 +147,7 @@ func read(name string) string {
 	return string(b)
 }
 
-// code returns body without whole-line comments and blank lines: Redis keeps and hashes only code.
+// code returns body without whole-line comments and blank lines, so that Redis keeps and hashes only code.
 func code(body string) string {
 	var b strings.Builder
 	for line := range strings.Lines(body) {

@@ -11,11 +11,11 @@ import (
 // command was not executed.
 //
 // A caller that gives up drops its command. go-redis may still write a dropped command, once its connection is
-// made. It then names no script, so that nothing is executed. Therefore no command is executed that was sent after
-// its call had returned.
+// made. The command then names no script, so that nothing is executed. Therefore a command that is sent after its call
+// has returned is not executed.
 type mark struct {
 	script *Script
-	ctx    context.Context //nolint:containedctx // of the attempt: once it has ended, the command must not be sent
+	ctx    context.Context //nolint:containedctx // the context of the attempt: the command must not be sent after its end
 	state  atomic.Int32
 }
 
@@ -25,8 +25,8 @@ type textMark struct{ *mark }
 // The states of a mark.
 const (
 	notWritten int32 = iota
-	isWritten        // to a connection, or to its buffer
-	isDropped        // by its caller, before it was written
+	isWritten        // the command was written to a connection, or to its buffer
+	isDropped        // its caller dropped it before it was written
 )
 
 // begin makes m the mark of a new attempt. No other attempt uses m.
@@ -47,7 +47,7 @@ func (m *mark) drop() bool {
 }
 
 var (
-	noDigest = []byte("0000000000000000000000000000000000000000") // of no script
+	noDigest = []byte("0000000000000000000000000000000000000000") // no script has this digest
 	noText   = []byte("return nil")
 )
 
@@ -83,15 +83,15 @@ func (m *mark) String() string { return m.script.sha }
 // String is what hooks see.
 func (m textMark) String() string { return m.script.text }
 
-// joinedContext ends with one context and has the values of another. Its deadline is that of the call,
-// which may be later than its end: go-redis reads a reply until then, because a connection that is
+// joinedContext ends with one context and has the values of another one. Its deadline is that of the call,
+// which may be later than its end. go-redis reads a reply until the deadline, because a connection that is
 // closed at the end of a caller's short context would have to be dialed again.
 type joinedContext struct {
 	context.Context
 	values  context.Context
 	until   time.Time
-	limits  *limits // nil: until is the only limit
-	mark    *mark   // of the command, or of the first one of a batch; nil if limits is
+	limits  *limits // nil if until is the only limit
+	mark    *mark   // the mark of the command, or of the first one of a batch; nil if limits is nil
 	patient bool    // the answer may take longer than a command may
 }
 
@@ -114,7 +114,7 @@ func (c *joinedContext) Deadline() (time.Time, bool) {
 // limits bounds what go-redis does on a connection for the commands of a runner.
 //
 // The handshake of a new connection takes several answers. If the server is slow, that may be longer than a call may
-// take. Each answer therefore has the command timeout for itself. The call may fail, but go-redis keeps the
+// take. Therefore each of these answers has a command timeout of its own. The call may fail, but go-redis keeps the
 // connection, and a later call finds it.
 //
 // Some deadlines have a location of their own, by which [redisutil.Conns.Interrupt] finds their connections.
@@ -122,7 +122,7 @@ type limits struct {
 	timeout time.Duration
 	ends    *deadlines
 
-	making, patient time.Location // of connections that are being made, and that wait for a patient command
+	making, patient time.Location // for connections that are being made, and for those that wait for a patient command
 }
 
 // handshake returns until when the next answer of a handshake may come, for a call that ends at until.
@@ -137,7 +137,8 @@ func (l *limits) handshake(until time.Time) time.Time {
 	return l.mark(end, &l.making)
 }
 
-// mark returns t with a location, which takes the monotonic clock from it: the wall clock is that of now.
+// mark returns t with a location. The location removes the reading of the monotonic clock from t, so the result is
+// computed from the present wall clock.
 func (*limits) mark(t time.Time, location *time.Location) time.Time {
 	now := time.Now()
 	return now.Add(t.Sub(now)).In(location)

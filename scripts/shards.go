@@ -20,14 +20,14 @@ import (
 // again. Their outcome would seem to be known.
 type shards struct {
 	r       *Runner
-	cluster *redis.ClusterClient // nil: not a cluster
+	cluster *redis.ClusterClient // nil if the client is not a cluster client
 
-	mu      sync.Mutex                                 // held while batches is replaced
-	batches atomic.Pointer[map[*redis.Client]*batcher] // of each node that had commands; the map is not changed
+	mu      sync.Mutex                                 // it is held while batches is replaced
+	batches atomic.Pointer[map[*redis.Client]*batcher] // by each node that had commands; the map is never changed
 }
 
-// Server returns what stands for the server that has a key now; nil if it is not known. Another server that takes its
-// place, as after a fail-over by Sentinel, has another value. Server sends nothing.
+// Server returns a value that stands for the server that has a key now, or nil if the server is not known. Another
+// server that takes its place, such as after a failover by Sentinel, has another value. Server sends nothing.
 func (r *Runner) Server(key string) any {
 	if r.dialed != nil {
 		return r.dialed.addr.Load()
@@ -42,8 +42,8 @@ func (r *Runner) Server(key string) any {
 	return node
 }
 
-// Address returns the address of the latest connection of a client that is not a cluster client; "" if it is not
-// known. With Sentinel that is the master to which commands go. Address sends nothing.
+// Address returns the address of the latest connection of a client that is not a cluster client, or "" if it is not
+// known. With Sentinel it is that of the master to which commands go. Address sends nothing.
 func (r *Runner) Address() string {
 	if r.dialed == nil {
 		return ""
@@ -54,14 +54,14 @@ func (r *Runner) Address() string {
 	return ""
 }
 
-// Limits of a shard. A cluster has several, and other connections for commands that are sent alone.
+// The limits of a shard. A cluster has several shards, and other connections for commands that are sent alone.
 const (
 	maxDirectShard = 2
 	maxOthersShard = 3
 )
 
-// batcher returns the batcher of the shard that has c's keys. It returns nil if the client is not a
-// cluster client, or does not know the shard; c is then sent alone. The client has a slot map, so
+// batcher returns the batcher of the shard that has the keys of c. It returns nil if the client is not a
+// cluster client, or does not know the shard. Then c is sent alone. The client has a slot map, so
 // MasterForKey does not block.
 func (s *shards) batcher(ctx context.Context, c call) *batcher {
 	if s.cluster == nil || c.firstKey == 0 {
@@ -80,21 +80,21 @@ func (s *shards) of(node *redis.Client, end *deadline) *batcher {
 	if b == nil {
 		return s.add(node, end)
 	}
-	if b.latest.Load() != end { // calls share deadlines, so that this is seldom
+	if b.latest.Load() != end { // this is seldom, because calls share deadlines
 		b.latest.Store(end)
 	}
 	return b
 }
 
-// add makes the batcher of a node, for a call with that deadline. It removes those whose latest call
-// is over: their nodes may have left the cluster. A node that has not gets another one with its next
+// add makes the batcher of a node, for a call with that deadline. It removes the batchers whose latest call
+// is over, because their nodes may have left the cluster. A node that has not left gets another batcher with its next
 // command.
 func (s *shards) add(node *redis.Client, end *deadline) *batcher {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	batches := map[*redis.Client]*batcher{}
 	for other, b := range *s.batches.Load() {
-		if other == node { // added meanwhile
+		if other == node { // another call has added it meanwhile
 			return b
 		}
 		if b.latest.Load().Err() == nil {

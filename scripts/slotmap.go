@@ -10,29 +10,29 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// slotMap has a cluster client read its slot map again after failures. The client itself does that
+// slotMap makes a cluster client read its slot map again after failures. The client itself does that
 // once a minute, and when a node redirects it. When a master dies or hangs, the client would send
-// commands to it for up to that minute, although a replica has replaced it.
+// commands to it for up to a minute, although a replica has replaced it.
 //
 // [redis.ClusterClient.ReloadState] is not enough. It makes one reading at a time, which waits for
 // a node that hangs until the read timeout, or for several dials. Therefore each reading here has its own
-// goroutine, and asks a random node: the next reading probably asks another one. How many begin
-// depends on time, not on the number of failed attempts.
+// goroutine, and asks a random node, so that the next reading probably asks another one. How many readings begin
+// depends on the time, and not on the number of failed attempts.
 type slotMap struct {
 	r      *Runner
-	client clusterClient // nil: not a cluster
+	client clusterClient // nil without a cluster
 
 	// loaded reports that the client has a slot map. Without one, each of its commands would read it,
 	// and block for longer than the caller's context lasts.
 	loaded atomic.Bool
 
-	ends deadlines // at which attempts without an answer are slow
+	ends deadlines // the deadlines at which attempts without an answer are slow
 
 	mu      sync.Mutex
 	until   time.Time // readings begin until then
-	busy    bool      // read runs
-	reading int       // readings in flight
-	next    *reading  // the next one to end; nil if nobody waits for it
+	busy    bool      // the goroutine (read) is running
+	reading int       // the number of readings in flight
+	next    *reading  // the reading that ends next; nil if nobody waits for it
 }
 
 // clusterClient is what this package needs of a cluster client. It is an interface so that types
@@ -44,24 +44,24 @@ type clusterClient interface {
 	ForEachMaster(ctx context.Context, fn func(context.Context, *redis.Client) error) error
 }
 
-// reading is one reading of the slot map, for those that wait for it.
+// reading is one reading of the slot map, for the calls that wait for it.
 type reading struct {
 	done chan struct{} // closed when err is set
 	err  error
 }
 
 const (
-	minReadDelay = 100 * time.Millisecond // between the beginnings of readings, doubling up to maxReadDelay
+	minReadDelay = 100 * time.Millisecond // the delay between the beginnings of readings, which doubles up to maxReadDelay
 	maxReadDelay = 500 * time.Millisecond
-	maxReadings  = 16                     // in flight: all but one may have met a node that hangs
+	maxReadings  = 16                     // how many are in flight; all but one may have met a node that hangs
 	maxRerouting = 100 * time.Millisecond // how long a retry waits for a reading
 	slowAnswer   = time.Second            // an attempt without an answer for that long is a reason to read
 )
 
 // refresh begins to read the slot map, after an attempt has failed, and returns the reading that will
-// end next. It goes on for as long as an attempt may take: until another one fails, a replica may have
-// replaced the master. It does not block. The caller is registered in running. Without a cluster
-// client, refresh does nothing and returns nil.
+// end next. The readings go on for as long as an attempt may take, because a replica may replace the master until
+// another attempt fails. refresh does not block. The caller is registered in running. Without a cluster client, refresh
+// does nothing and returns nil.
 func (m *slotMap) refresh() *reading {
 	if m.client == nil {
 		return nil
@@ -85,7 +85,7 @@ func (m *slotMap) start() *reading {
 	return m.next
 }
 
-// patience returns for how long readings go on after a failure, and how long one may dial.
+// patience returns for how long readings go on after a failure, and for how long one reading may dial.
 func (m *slotMap) patience() time.Duration { return max(m.r.timeout, 2*maxReadDelay) }
 
 // read begins readings until the client has a slot map and no attempt has failed for a while, or until
@@ -123,7 +123,7 @@ func (m *slotMap) begin() bool {
 	}
 	m.reading++
 	m.r.running.Go(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), m.patience()) // for dials
+		ctx, cancel := context.WithTimeout(context.Background(), m.patience()) // the limit is for dials
 		defer cancel()
 		err := m.client.ForEachMaster(ctx, func(context.Context, *redis.Client) error { return nil })
 		if err == nil { // the client has a slot map, perhaps its old one
@@ -137,7 +137,7 @@ func (m *slotMap) begin() bool {
 	return true
 }
 
-// tell passes the result of a reading to those that wait for it. The caller holds mu.
+// tell passes the result of a reading to the calls that wait for it. The caller holds mu.
 func (m *slotMap) tell(err error) {
 	if m.next != nil {
 		m.next.err = err
@@ -169,7 +169,7 @@ func (m *slotMap) await(ctx context.Context, end <-chan struct{}) error {
 	return notSent(ctx, began)
 }
 
-// slow returns a channel that is closed when an attempt that begins now is slow; nil without a cluster
+// slow returns a channel that is closed when an attempt that begins now is slow, or nil without a cluster
 // client. The caller then calls refresh.
 func (m *slotMap) slow() <-chan struct{} {
 	if m.client == nil {
@@ -178,9 +178,9 @@ func (m *slotMap) slow() <-chan struct{} {
 	return m.ends.in(slowAnswer).Done()
 }
 
-// follow makes an attempt of a caller that repeats it. While the attempt has no answer, follow has the
-// slot map read again. If another node has replaced the one that was asked, follow returns at once:
-// the outcome is unknown, and a repetition reaches the new node. The attempt then goes on in its own
+// follow makes an attempt for a caller that repeats it. While the attempt has no answer, follow makes the client read
+// the slot map again. If another node has replaced the one that was asked, follow returns at once. The
+// outcome is then unknown, and a repetition reaches the new node. The attempt goes on in its own
 // goroutine. The caller is registered in running.
 func (m *slotMap) follow(ctx context.Context, c call, attempt func() (Reply, error)) (Reply, error) {
 	if m.client == nil || c.firstKey == 0 {
@@ -198,7 +198,7 @@ func (m *slotMap) follow(ctx context.Context, c call, attempt func() (Reply, err
 		reply Reply
 		err   error
 	}
-	done := make(chan result, 1) // with room for the result, so that the goroutine ends in any case
+	done := make(chan result, 1) // it has room for the result, so that the goroutine ends in any case
 	m.r.running.Go(func() {
 		reply, err := attempt()
 		done <- result{reply, err}
