@@ -1,5 +1,5 @@
--- lib/acl: find out before the first write whether the user may publish what follows.
--- An acquisition asks for the sake of its release.
+-- lib/acl: find out before the first write whether the user may publish the message that follows.
+-- An acquisition asks, because its release must be able to publish.
 -- defines  publish_denied(publish, channel)
 
 -- publish_denied returns nil if the user may run the command publish on the channel, else the error

@@ -1,4 +1,4 @@
--- lib/fresh: whether a lease may be shortened because of what a renewal has found, see lib/longer.
+-- lib/fresh: decide whether what a renewal has found may still shorten a lease: see lib/longer.
 -- uses     lib/clock
 -- defines  is_fresh(seen_at): the renewal was a moment ago. Since then no command has promised
 --          more: it would have found the lease long enough, and changed nothing

@@ -1,10 +1,11 @@
 -- lib/holder: who holds a lock, and whether a hash is a lock at all.
 --
 -- The hash of a lock has one field: the holder's id, with a count. The hash of a read-write lock
--- has the field mode too, and a count for each reader or the writer. Any other hash is data of
--- another program: no script may change it. Its answer then is an error FOREIGN, which says what
--- the key holds. A hash may have millions of fields, so at most about ten are read. Of a small
--- hash Redis keeps in one piece, a page of HSCAN is all of it: at most 512 by default.
+-- has the field mode, too, and a count for each reader or the writer. Any other hash is data of
+-- another program, which no script may change. The answer of a script then is an error FOREIGN,
+-- which says what the key holds. A hash may have millions of fields, so at most about ten are
+-- read. Redis keeps a small hash (at most 512 fields by default) in one piece, and one page of
+-- HSCAN returns all of it.
 -- uses     lib/count
 -- defines  foreign(what): the error for a key with such data;
 --          foreign_hash(fields): the error for a hash with that many fields;

@@ -2,8 +2,8 @@
 --
 -- The line is a sorted set. A member is a client's place; its score is the server's time, in ms, at
 -- which the client came or was last woken. A listener is a client that also hears the common
--- channel. It has a second member, "*" and its place; the score is minus the time of its last sign
--- of life. The line is a help, not the truth: a key of another type counts as an empty line.
+-- channel. It has a second member, "*" and its place, whose score is minus the time of its last
+-- sign of life. The line is only a help, so a key of another type counts as an empty line.
 -- uses     lib/clock
 -- defines  take_place(line, place, since): the score of the place, and 1 if the client must listen;
 --          renew_place(line, place): move it to the end of the line;

@@ -1,7 +1,8 @@
--- lib/longer: tell the client of leases that last longer than it asked for.
+-- lib/longer: tell the client which leases last longer than it asked for.
 --
--- That is usual after an Extend, or if others share the lease. But the server's clock may have been
--- set back. The client knows what it has promised, and may then shorten the lease.
+-- That is usual after an Extend, or if others share the lease. But it may also mean that the
+-- server's clock was set back. The client knows what it has promised, and may then shorten the
+-- lease.
 -- uses     lib/clock
 -- defines  kept_for(left, ttl_ms): the element of a reply for a lease that was kept, and had left
 --          ms: 1, or left if that is longer than asked for;

@@ -1,8 +1,9 @@
 -- lib/notify_free: tell the waiters that the lock is free, or that its TTL became shorter.
 -- Fair locks have their own version.
 --
--- The first client in line is told on its own channel, and the listeners that it was. Then comes
--- the message of Redisson's format, for all that hear the common channel.
+-- The first client in line gets a message on its own channel. The listeners get a message that it
+-- is the turn of that client. Then comes the message in Redisson's format, for all clients that
+-- listen on the common channel.
 -- uses     lib/line
 -- defines  notify_free(keys, publish, own_place, is_line_empty): how many clients received a
 --          message, nil if that is not known. keys are the KEYS of the calling script; KEYS[2] of
@@ -11,8 +12,8 @@
 --          notify_rest(keys, publish): the lock stays taken, with a shorter TTL. All waiters try,
 --          and learn that; the result is the same
 
--- read_line returns the first places of the line but own_place; which of all places are listeners';
--- and how many listeners there are.
+-- read_line returns the first places of the line, except own_place. It also returns which of all
+-- places belong to listeners, and how many listeners there are.
 local function read_line(line, own_place)
   local members = redis.pcall('zrange', line, 0, 20) -- at most 2 or 3 listeners, which come first
   local places, listens, listeners = {}, {}, 0
@@ -27,14 +28,14 @@ local function read_line(line, own_place)
   return places, listens, listeners
 end
 
--- wake_first wakes the first client in line. It returns 1, or 0 if it woke none, or if that one
--- hears the common channel too. The turn of the client at own_place comes last.
+-- wake_first wakes the first client in line. It returns 1. It returns 0 if it woke no client, or if
+-- that client listens on the common channel, too. The turn of the client at own_place comes last.
 local function wake_first(line, channel, publish, own_place)
   local places, listens, listeners = read_line(line, own_place)
   if #places == 0 or (#places == 1 and listens[places[1]]) then
     return 0 -- the message on the common channel is enough
   end
-  -- tell returns nil if the user may not publish there, and drops a place that nobody hears.
+  -- tell returns nil if the user may not publish there. It drops a place without a receiver.
   local function tell(place, payload)
     local heard = redis.pcall(publish, channel .. ':' .. place, payload)
     if type(heard) ~= 'number' then
@@ -88,7 +89,7 @@ local function notify_free(keys, publish, own_place, is_line_empty)
 end
 
 -- Nobody publishes when the TTL ends. In Redisson '0' wakes one thread of a client. If that thread
--- gave up before the end, the others would sleep for the old TTL. So '1' wakes all that sleep.
+-- gave up before the end, the other threads would sleep for the old TTL. So '1' wakes all of them.
 local function notify_rest(keys, publish)
   redis.call(publish, keys[2], '1')
   return notify_free(keys, publish)

@@ -1,8 +1,8 @@
--- lib/primary: an answer without a write comes from a server that accepts writes.
+-- lib/primary: make sure that an answer without a write comes from a server that accepts writes.
 --
--- Somebody goes on waiting, or holding, because of such an answer.
--- A former primary may still answer. It is a read-only replica now, and its data is old. Redis
--- refuses every write command there (READONLY), also one without effect. It refuses them for other
+-- Because of such an answer, a client goes on waiting or holding. But a former primary may still
+-- answer. It is a read-only replica now, and its data is old. Redis refuses every write command
+-- there (READONLY), even a command without an effect. It refuses write commands for other
 -- reasons, too (MISCONF, NOREPLICAS), and then nobody can acquire or release. A script that would
 -- answer without a write therefore deletes a field that no hash has. That changes nothing, and a
 -- full Redis allows it. Other errors, such as that of a key of another type, are ignored here.

@@ -14,8 +14,8 @@
 -- replaces the list, and the hash lives only as long as the leases of its acquisitions: a thread of
 -- Redisson may come later with the same id.
 --
--- If that key has another type, there are no shared counts. It stops acquisitions that share an id,
--- but no release.
+-- If the key of shared counts has another type, there are no shared counts. That stops acquisitions
+-- that share an id, but no release.
 -- uses     lib/extend
 -- defines  shared_count(shared_counts, field, held),
 --          has_shared_count(shared_counts, field, memory_key),

@@ -13,8 +13,9 @@ local field, wanted, ttl_ms = ARGV[1], ARGV[2], ARGV[3]
 
 local count = tonumber(redis.call('hget', lock_hash, field))
 local shared = count and shared_count(shared_counts, field, count)
--- If all counts are of acquisitions with WithOwner, a late copy asks after the owner's release. But
--- a wanted count of 1 is that of an acquisition that took their hold for its own.
+-- If all counts belong to acquisitions with WithOwner, this is a late copy that comes after the
+-- owner's release. But a wanted count of 1 belongs to an acquisition that took their hold for its
+-- own.
 if not count or (count == shared and wanted ~= '1') then
   require_primary(lock_hash)
   return 0
