@@ -16,9 +16,10 @@ import (
 
 // A server that answers each command late is slow, not silent: every probe is answered.
 func TestSlowServerIsAWarning(t *testing.T) {
+	redistest.NeedFull(t, "sixty answers of 0.6 s")
 	t.Parallel()
 	proxy := redistest.Fresh(t, "--appendonly", "yes").Proxy(t)
-	const delay = 300 * time.Millisecond
+	const delay = 600 * time.Millisecond
 	proxy.Delay(delay)
 	rdb := proxy.Client(t, once, func(o *redis.Options) { o.ReadTimeout = 3 * time.Second })
 	results, failed, err := examine(t, rdb, func(c *Config) { c.Timeout = 1500 * time.Millisecond })
