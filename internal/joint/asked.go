@@ -13,7 +13,7 @@ import (
 //
 //	asked                 all members, each in a goroutine of its own
 //	a majority answers    the joint hold begins
-//	a late member answers it joins the joint hold (mayStillCount, add), or is released because that is over
+//	a late member answers it joins the joint hold (mayStillCount, add), or is released because the joint hold is over
 //	a member refuses      it is asked again while the joint hold lasts (takeLater)
 //	Release               waits for late members for a moment (awaitAsked)
 //
@@ -38,11 +38,11 @@ type asked struct {
 	// within is how long the answers may take.
 	within   time.Duration
 	answered []bool // by the index of the member
-	// requests are those of members, by index; nil: the member was not asked.
+	// requests contains the requests for the members, by index. An element is nil if the member was not asked.
 	requests []*engine.Request
-	// missing are the members that have failed or refused before there was a joint hold.
+	// missing contains the members that have failed or refused before there was a joint hold.
 	missing []int
-	// mayTake: such members may be acquired later.
+	// mayTake means that such members may be acquired later.
 	mayTake bool
 	// end ends the attempts. It does not wait for them.
 	end context.CancelCauseFunc

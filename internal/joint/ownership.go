@@ -224,7 +224,7 @@ func (o *Ownership) Join(h *engine.Hold) {
 		member.JoinAs(h, o.since)
 	}
 	early, missing := o.early, o.asked.missing
-	o.early = nil // what add has not added yet is noted again
+	o.early = nil // members that add has not added yet are noted again
 	o.asked.missing = nil
 	o.mu.Unlock()
 	for _, i := range missing {

@@ -22,8 +22,9 @@ import (
 //
 //   - Refusals alone prevent a majority, or failures alone do not prevent it. Then the lock counts as held, and the
 //     request waits.
-//   - Otherwise too many members failed: the error says that servers did not answer. If some only missed the budget, as
-//     on a busy machine, a request whose wait has an end makes further attempts, for as long as a command may take.
+//   - Otherwise too many members failed, and the error says that servers did not answer. If some of them only missed
+//     the budget, such as on a busy machine, a request whose wait has an end makes further attempts, for as long as a
+//     command may take.
 //
 // A silent server may execute the command later. If the other members have made a joint hold, the late member joins it.
 // Otherwise it is released, or the request for the member is rolled back.

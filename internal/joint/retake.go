@@ -29,19 +29,19 @@ import (
 // A late copy of the command that acquired the lost member may acquire it again. Only the Release of the lost hold
 // prevents that, and a retake forgoes it. So a retake waits until no copy can come.
 
-// A member that the joint hold has never had is acquired in the same way. A rival had it for a moment, or its server
-// was down, when the majority was acquired. Its first request must be undone before: a late copy of its rollback would
-// free the member, because all requests for it have one id.
+// A member that the joint hold has never had is acquired in the same way. When the majority was acquired, a rival had
+// it for a moment, or its server was down. Its first request must be undone before that. Otherwise a late copy of its
+// rollback would free the member, because all requests for it have one id.
 
-// retake is the goroutine that acquires one member while the joint hold lasts: one that was lost, or that the joint hold
-// has never had. It ends with the joint hold at the latest.
+// retake is the goroutine that acquires one member while the joint hold lasts. That is a member that was lost, or one
+// that the joint hold has never had. The goroutine ends with the joint hold at the latest.
 type retake struct {
 	o     *Ownership
 	m     *engine.Resource
-	lost  *engine.Hold    // nil: the joint hold has never had this member
-	first *engine.Request // of a member that the joint hold has never had; nil: there is none, or it is undone
-	q     *engine.Request // the same for all attempts, so that a late copy of one harms no other; nil: none yet
-	wait  time.Duration   // until the next attempt
+	lost  *engine.Hold    // nil if the joint hold has never had this member
+	first *engine.Request // the first request for such a member; nil if there is none, or if it is undone
+	q     *engine.Request // the same for all attempts, so that a late copy of one harms no other; nil if none was made
+	wait  time.Duration   // the pause until the next attempt
 }
 
 // shortestRetake is the first pause between two attempts. It doubles, up to a few budgets of a member. The attempt of a
@@ -200,8 +200,9 @@ func (t *retake) newRequest(m *engine.Resource) *engine.Request {
 	return q
 }
 
-// replace puts fresh in the place of a lost hold, or adds it if lost is nil. It reports false if the joint hold has ended, or if
-// fewer members than needed are valid at this moment, by our own clock. The caller then releases fresh.
+// replace puts fresh in the place of a lost hold, or adds it if lost is nil. It reports false if the joint hold has
+// ended, or if fewer members than needed are valid at this moment, by the clock of this process. The caller then
+// releases fresh.
 func (o *Ownership) replace(lost, fresh *engine.Hold) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
