@@ -8,29 +8,29 @@ import (
 	"github.com/redlatch/redlatch/internal/engine"
 )
 
-// The names of clients that hold what others wait for. The error of a waiter that gives up has its holder's name. So
-// while a client waits, its goroutine reads the names that it does not know: a tenth of a second after the first
-// waiter, and then at each look. One pipeline reads all of them, and no acquisition waits for it. A client that shows no
-// name of its own reads none.
+// The names of the clients that hold what this client waits for. The error of a waiter that gives up contains the name
+// of the holder's client. So while a client waits, its goroutine reads the names that it does not know. It does so a
+// tenth of a second after the first waiter came, and then at each look. One pipeline reads all names, and no
+// acquisition waits for it. A client that shows no name of its own reads no names.
 
 const (
-	// nameTries is how often the name of a client is read if it has none. A client writes its name when it has held or
-	// waited for a while, and other libraries write none.
+	// nameTries is how often the name of a client is read if there is none. A client writes its name when it has held or
+	// waited for a while, and other libraries write no names.
 	nameTries = 2
-	// nameAgain is the pause before it is read again.
+	// nameAgain is the pause before a name is read again.
 	nameAgain = time.Second
 	// maxNames bounds the names that are remembered.
 	maxNames = 1000
 )
 
-// holderName is what is known of the name of a client.
+// holderName is what is known about the name of a client.
 type holderName struct {
-	name  string // "": unknown
+	name  string // "" if it is unknown
 	tries int
 	next  engine.Instant // when it may be read again
 }
 
-// NameOf returns the name of the client of a holder, if it is known; else "". It does not block.
+// NameOf returns the name of the client of a holder, or "" if it is not known. It does not block.
 func (p *Presence) NameOf(holder string) string {
 	p.mu.Lock()
 	defer p.mu.Unlock()

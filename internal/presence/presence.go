@@ -9,9 +9,9 @@
 // # Goroutines
 //
 // One goroutine per client does both. It starts with the first hold or waiter, and ends when the
-// client has been idle for a while, or closes. Further goroutines write the name, ask about holds,
-// and read and send notices and requests. Core.Spawn of package engine starts all of them, and Close
-// of the client waits for them.
+// client has been idle for a while, or closes. Further goroutines write the name, read the names of
+// holders, ask about holds, and read and send notices and requests. Core.Spawn of package engine
+// starts all of them, and Close of the client waits for them.
 //
 // # Mutexes
 //
