@@ -54,6 +54,8 @@
 //	core.go        what belongs to a client; Close
 //	background.go  work that goes on after its call has returned
 //	forgotten.go   releases that a fail-over forgets
+//	leak.go        holds whose handle was dropped without a Release
+//	reach.go       how quickly servers answer
 //
 // # Mutexes
 //
@@ -64,13 +66,14 @@
 //	Ownership.mu      -> Hold.mu, holdList.mu, Core.mu, Dog.mu of package watchdog
 //	Lanes.mu of duty  -> Core.mu
 //	recentReleases.mu -> Core.mu
+//	leaks.mu          -> Core.mu, holdList.mu
 //
-// Hold.mu, holdList.mu, seenTokens.mu, Contact.mu, Core.mu and the mutex in wireLock are innermost: no mutex is taken
-// while one of them is held.
+// Hold.mu, holdList.mu, seenTokens.mu, Contact.mu, Core.mu, reach.mu and the mutex in wireLock are innermost: no mutex
+// is taken while one of them is held.
 //
 // Ownership.wire is held around commands, so it is taken with a context. None of these mutexes is held
-// when a hold ends, when a subscription is closed, or when the observer is called. doc/design.md lists
-// the mutexes of all packages.
+// when a hold ends, when a subscription is closed, or when the observer is called. The comments of the other packages
+// list theirs.
 //
 // # Goroutines
 //
@@ -80,7 +83,8 @@
 //   - commands that are repeated in the background (background.go),
 //   - the look for another server after a release, where there are replicas (forgotten.go),
 //   - calls of the observer that must not delay the watchdog (event.go),
-//   - the end of a hold whose limit has come (hold.go).
+//   - the end of a hold whose limit has come (hold.go),
+//   - in a bubble of testing/synctest, the look for leaked holds (leak.go).
 //
 // Short AfterFuncs are the only exceptions: the alarm of a wait queue, the timer of a lane of package duty, the limit
 // of a hold, the end of a linger, and hurry of Close.

@@ -27,7 +27,7 @@ const leakPeriod = time.Second
 type leaks struct {
 	inBubble bool // does not change after NewCore
 
-	mu         sync.Mutex // guards the rest; innermost, and taken in and outside of the bubble
+	mu         sync.Mutex // guards the rest; it is locked in the bubble and outside of it
 	list       []*Hold
 	collecting bool // collectLeaks runs
 }

@@ -135,7 +135,9 @@ type Presence struct {
 
 // New returns the presence of a client. It sends nothing.
 func New(config Config) *Presence {
-	return &Presence{Config: config, tag: ClientTag(config.ID), subs: map[string]*listening{}, holders: map[string]holderName{}}
+	return &Presence{
+		Config: config, tag: ClientTag(config.ID), subs: map[string]*listening{}, holders: map[string]holderName{},
+	}
 }
 
 // Use sets the engine of the client, before any other method is called.
