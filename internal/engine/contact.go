@@ -283,7 +283,8 @@ type gaveUpError struct {
 }
 
 // complete adds to err, the error of an acquisition of r, what only the whole call knows: how long it took, whether its
-// own client holds the lock, and the name of another client that does. An error that says nothing of a wait stays as it is. isTry: the call did not wait.
+// own client holds the lock, and the name of another client that does. An error that says nothing of a wait stays as it
+// is. isTry: the call did not wait.
 func (r *Resource) complete(err error, began time.Time, isTry bool) {
 	g, ok := err.(*gaveUpError) //nolint:errorlint // of this call, not of a member
 	if !ok {

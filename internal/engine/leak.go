@@ -35,7 +35,7 @@ type leaks struct {
 // isBubbleTime reports whether now was read in a bubble. Only there a time has no monotonic clock reading, which Round
 // strips.
 func isBubbleTime(now time.Time) bool {
-	return now == now.Round(0) //nolint:revive // Equal ignores the monotonic clock reading
+	return now == now.Round(0) // not Equal, which ignores the monotonic clock reading
 }
 
 // Forget ends a hold whose handle the user dropped without a Release. The Go runtime calls it from a cleanup of the

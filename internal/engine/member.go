@@ -48,8 +48,8 @@ func (e *missedBudget) Unwrap() error { return e.error }
 // within their budget. They may be slow, and not silent: an acquisition that waits makes another attempt.
 func MissedBudget(err error) error { return &missedBudget{err} }
 
-// tryWithinTimeout is Try for the first attempt of q. If the wait of q has an end, and members of a joint lock only miss
-// their budgets, it makes further attempts, until a command would have timed out.
+// tryWithinTimeout is Try for the first attempt of q. If the wait of q has an end, and members of a joint lock only
+// miss their budgets, it makes further attempts, until a command would have timed out.
 func (r *Resource) tryWithinTimeout(ctx context.Context, q *Request) (Result, error) {
 	began := time.Now()
 	_, ends := ctx.Deadline()

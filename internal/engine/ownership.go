@@ -549,9 +549,9 @@ func (c *Core) RenewNow(owned []*Ownership) (fixed []*Ownership) {
 // goneLoss: the server does not know the id.
 var goneLoss = Loss{Reason: LossGone}
 
-// unknownLoss is the loss of a lease that the server does not know. If validity has ended while the process stood still,
-// the server has ended the lease because nobody renewed it meanwhile. A call that goes on at the same time as the
-// watchdog then tells the same as the watchdog.
+// unknownLoss is the loss of a lease that the server does not know. If validity has ended while the process stood
+// still, the server has ended the lease because nobody renewed it meanwhile. A call that goes on at the same time as
+// the watchdog then tells the same as the watchdog.
 func (o *Ownership) unknownLoss() Loss {
 	if stood := o.lease.Stood(); stood > 0 {
 		return Loss{Reason: LossPaused, Silent: stood}

@@ -71,7 +71,7 @@ func TestAddCountsTakenPermits(t *testing.T) {
 	require.NoError(t, pool.Add(t.Context(), 1))
 }
 
-// Others have set a number that Redisson cannot count with. Changes towards what it can are allowed, and others are not.
+// Others have set a number that Redisson cannot count with. Changes towards what it can are allowed, others are not.
 func TestPermitsBeyondAnIntComeBack(t *testing.T) {
 	const beyond = math.MaxInt32 + 10
 	for _, k := range kinds.Pools() {
