@@ -61,12 +61,23 @@ func compile(ctx context.Context, wasm []byte) (*guest, error) {
 	}
 	r := wazero.NewRuntimeWithConfig(ctx, config)
 	wasi_snapshot_preview1.MustInstantiate(ctx, r)
+	advance := r.NewHostModuleBuilder("sim").NewFunctionBuilder().WithFunc(func(ctx context.Context, ns int64) {
+		ctx.Value(clockKey{}).(*clock).now += ns
+	})
+	if _, err := advance.Export("advance").Instantiate(ctx); err != nil {
+		return nil, err
+	}
 	code, err := r.CompileModule(ctx, wasm)
 	if err != nil {
 		return nil, err
 	}
 	return &guest{runtime: r, code: code, limit: time.Minute}, nil
 }
+
+// clock is the virtual clock of a guest, in ns.
+type clock struct{ now int64 }
+
+type clockKey struct{}
 
 // request is what the guest reads.
 type request struct {
@@ -111,7 +122,8 @@ func (g *guest) simulate(ctx context.Context, q request) (*torture.Simulated, er
 	}
 	var seed [32]byte
 	binary.LittleEndian.PutUint64(seed[:], q.Plan.Seed)
-	now, readings := int64(time.Second), 0
+	c, readings := &clock{int64(time.Second)}, 0
+	ctx = context.WithValue(ctx, clockKey{}, c)
 	end := time.Now().Add(g.limit)
 	read := func() int64 {
 		readings++
@@ -119,8 +131,8 @@ func (g *guest) simulate(ctx context.Context, q request) (*torture.Simulated, er
 		if readings%4096 == 0 && (ctx.Err() != nil || time.Now().After(end)) {
 			panic(errEndless)
 		}
-		now += perReading
-		return now
+		c.now += perReading
+		return c.now
 	}
 	// A loop that does not read the clock cannot be ended.
 	stuck := time.AfterFunc(2*g.limit, func() {
@@ -137,8 +149,8 @@ func (g *guest) simulate(ctx context.Context, q request) (*torture.Simulated, er
 			t := read() + epoch
 			return t / 1e9, int32(t % 1e9)
 		}, sys.ClockResolution(1)).
-		WithNanosleep(func(ns int64) { now += max(ns, 0) }).
-		WithOsyield(func() { now += perReading })
+		WithNanosleep(func(ns int64) { c.now += max(ns, 0) }).
+		WithOsyield(func() { c.now += perReading })
 	for _, v := range guestVariables {
 		config = config.WithEnv(v[0], v[1])
 	}

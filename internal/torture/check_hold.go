@@ -42,7 +42,7 @@ func (h *history) checkLeases(name string, ops []*op) (out []Violation) {
 		stalled := max(h.stalled(o.process, over, end), h.overloaded(over, end))
 		allowed := h.tolerance() + stalled + h.stopped(o.process, over, end)
 		if h.exact { // no message is needed for it
-			allowed = time.Millisecond
+			allowed = time.Millisecond + stalled
 		}
 		if late > allowed {
 			out = append(out, violation(checkLease, o, name, "%s was not told of its end until %v after its validity",

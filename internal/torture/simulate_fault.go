@@ -61,9 +61,13 @@ func init() {
 		"overwrite": {
 			"an operator overwrites a key", operated(faultOverwrite),
 		},
-		"force":     {"ForceRelease", operated(faultForce)},
-		"pause":     {"the server executes nothing for a while", (*world).pauseServer},
-		"memory":    {"full memory", refusing(faultMemory, memredis.Full)},
+		"force":  {"ForceRelease", operated(faultForce)},
+		"pause":  {"the server executes nothing for a while", (*world).pauseServer},
+		"memory": {"full memory", refusing(faultMemory, memredis.Full)},
+		"busy":   {"a script of somebody else does not end", refusing("busy", memredis.Busy)},
+		"standstill": {
+			"the whole machine stands still, often for longer than its holds last", (*world).standStill,
+		},
 		"loading":   {"the server restarts with its data, which takes time", (*world).restartServer},
 		"data-loss": {"the server restarts empty", (*world).restartEmpty},
 		"old-data":  {"a server without the latest writes takes its place", (*world).restartOld},
@@ -337,6 +341,16 @@ func (w *world) restartServer(f *PlannedFault, _ *rand.Rand) error {
 		w.round.sleep(f.Length / 2)
 		s.Use(func(db *memredis.Server) { db.SetFault(memredis.Healthy) })
 	})
+}
+
+// standStill stops all processes and the servers. Their clocks go on.
+func (w *world) standStill(f *PlannedFault, _ *rand.Rand) error {
+	w.awaitMoment(f, -1, "")
+	w.round.injected("standstill")
+	stall := w.round.begin(window{fault: faultStall, process: -1})
+	advance(int64(f.Length))
+	w.round.finish(stall)
+	return nil
 }
 
 func (w *world) restartEmpty(f *PlannedFault, _ *rand.Rand) error {
