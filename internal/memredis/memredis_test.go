@@ -153,6 +153,8 @@ func TestKeysExpire(t *testing.T) {
 	now = now.Add(49 * time.Millisecond)
 	require.Equal(t, ":1\r\n", string(c.Do([]string{"pttl", "k"})))
 	now = now.Add(time.Millisecond)
+	require.Equal(t, ":0\r\n", string(c.Do([]string{"pttl", "k"})))
+	now = now.Add(time.Millisecond)
 	require.Equal(t, ":-2\r\n", string(c.Do([]string{"pttl", "k"})))
 	require.Equal(t, "$-1\r\n", string(c.Do([]string{"get", "k"})))
 }

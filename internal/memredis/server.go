@@ -175,7 +175,7 @@ func (c *command) admits(n int) bool { return n >= c.least && (c.most < 0 || n <
 // look returns the item of a key; nil if there is none.
 func (s *Server) look(key string) *item {
 	it := s.keys[key]
-	if it != nil && it.expires != 0 && it.expires <= s.now {
+	if it != nil && it.isOver(s.now) {
 		delete(s.keys, key)
 		return nil
 	}
@@ -246,7 +246,7 @@ func (s *Server) Peek(key string) (fields []string, left time.Duration, ok bool)
 	now := s.clock().UnixMilli()
 	it := s.keys[key]
 	switch {
-	case it == nil || it.expires != 0 && it.expires <= now:
+	case it == nil || it.isOver(now):
 		return nil, 0, true
 	case it.kind != isHash:
 		return nil, 0, false

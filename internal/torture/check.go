@@ -88,6 +88,7 @@ func (h *history) check() (violations []Violation, undecided []string) {
 	violations = append(violations, h.checkErrors()...)
 	violations = append(violations, h.checkWaits()...)
 	violations = append(violations, h.checkLatches()...)
+	violations = append(violations, h.checkCohorts()...)
 	violations = append(violations, h.checkOwners()...)
 	slices.SortFunc(violations, func(a, b Violation) int {
 		return cmp.Or(cmp.Compare(a.Check, b.Check), cmp.Compare(a.Name, b.Name), cmp.Compare(a.Detail, b.Detail))

@@ -73,6 +73,37 @@ func (h *history) checkWaits() (out []Violation) {
 	return out
 }
 
+// checkCohorts finds members of a cohort that got the lock after the cohort's time: doc/contract.md, C24. Only a
+// simulation passes it on in no time.
+func (h *history) checkCohorts() (out []Violation) {
+	if !h.exact {
+		return nil
+	}
+	for name, ops := range h.names {
+		began := map[string]int64{} // by id
+		for _, o := range ops {
+			isMember := o.call.Do == opAcquire && o.call.Passes && o.call.Primitive != "linger" && o.holds() && o.root == o
+			if !isMember {
+				continue
+			}
+			if first, ok := began[o.ret.ID]; !ok || o.ret.At < first {
+				began[o.ret.ID] = o.ret.At
+			}
+		}
+		for _, o := range ops {
+			first, ok := began[o.ret.orNone().ID]
+			if !ok || o.call.Do != opAcquire || !o.holds() || o.root != o {
+				continue
+			}
+			if age := time.Duration(o.ret.At - first); age > cohortTime+time.Millisecond {
+				out = append(out, violation(checkTurn, o, name, "a cohort of process %d that may last for %v passed the lock on "+
+					"after %v", o.process, cohortTime, age.Round(time.Millisecond)))
+			}
+		}
+	}
+	return out
+}
+
 // checkLatches finds calls that waited for a latch although it was open.
 func (h *history) checkLatches() (out []Violation) {
 	for name, ops := range h.names {

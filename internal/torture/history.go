@@ -80,6 +80,14 @@ type op struct {
 	lostAt   int64  // when Detach was called, and told the loss; 0: it did not
 }
 
+// orNone returns an empty record for none.
+func (r *record) orNone() *record {
+	if r == nil {
+		return &record{}
+	}
+	return r
+}
+
 func (o *op) outcome() string {
 	if o.ret == nil || o.call.Do == opAdopt && o.ret.Outcome == outcomeLost { // it may have taken the hold over
 		return outcomeUnknown
@@ -325,6 +333,13 @@ func (w *window) isStall() bool { return w.fault == faultStall }
 func (h *history) disturbed(process int, name string, begin, end int64) bool {
 	return slices.ContainsFunc(h.windows, func(w window) bool {
 		return w.disturbs(process, name) && w.overlaps(begin, end)
+	})
+}
+
+// isShortened reports whether an operator may have shortened the lease of a name between two instants.
+func (h *history) isShortened(name string, begin, end int64) bool {
+	return slices.ContainsFunc(h.windows, func(w window) bool {
+		return w.fault == faultShorten && slices.Contains(w.names, name) && w.overlaps(begin, end)
 	})
 }
 

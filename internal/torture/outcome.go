@@ -76,8 +76,8 @@ func classesOf(err error) (out []string) {
 	switch {
 	case redis.IsOOMError(err):
 		out = append(out, isFull)
-	case redis.HasErrorPrefix(err, "BUSY"), redis.IsLoadingError(err), redis.IsReadOnlyError(err), redis.IsClusterDownError(err), redis.IsTryAgainError(err),
-		redis.IsMasterDownError(err):
+	case redis.HasErrorPrefix(err, "BUSY"), redis.IsLoadingError(err), redis.IsReadOnlyError(err),
+		redis.IsClusterDownError(err), redis.IsTryAgainError(err), redis.IsMasterDownError(err):
 		out = append(out, isTransport) // no answer, says doc/contract.md, C7
 	case len(out) == 0, errors.As(err, &reply) && !slices.Contains(out, isForeign):
 		out = append(out, isOther)

@@ -105,7 +105,8 @@ func (h *history) checkSamples() (out []Violation) {
 	seen := map[*op]bool{}
 	for _, s := range h.samples {
 		for _, o := range h.names[s.name] {
-			if seen[o] || o.outside || !o.holds() || h.lossy(o.call.At, max(s.until, o.until)) {
+			if seen[o] || o.outside || !o.holds() || h.lossy(o.call.At, max(s.until, o.until)) ||
+				h.isShortened(s.name, o.call.At, max(s.until, o.until)) {
 				continue
 			}
 			if why := s.contradicts(o); why != "" {

@@ -61,10 +61,11 @@ func init() {
 		"overwrite": {
 			"an operator overwrites a key", operated(faultOverwrite),
 		},
-		"force":  {"ForceRelease", operated(faultForce)},
-		"pause":  {"the server executes nothing for a while", (*world).pauseServer},
-		"memory": {"full memory", refusing(faultMemory, memredis.Full)},
-		"busy":   {"a script of somebody else does not end", refusing("busy", memredis.Busy)},
+		"force":   {"ForceRelease", operated(faultForce)},
+		"shorten": {"an operator shortens the TTL of a key to some milliseconds, again and again", (*world).shortenTTL},
+		"pause":   {"the server executes nothing for a while", (*world).pauseServer},
+		"memory":  {"full memory", refusing(faultMemory, memredis.Full)},
+		"busy":    {"a script of somebody else does not end", refusing("busy", memredis.Busy)},
 		"standstill": {
 			"the whole machine stands still, often for longer than its holds last", (*world).standStill,
 		},
@@ -304,6 +305,30 @@ func operated(name string) func(*world, *PlannedFault, *rand.Rand) error {
 		_ = w.round.operateOn(name, primitive, f.Name) // another fault may have hindered it
 		return nil
 	}
+}
+
+// faultShorten is a fault of simulations only.
+const faultShorten = "shorten"
+
+// shortenTTL makes releases come in the last millisecond of a lease.
+func (w *world) shortenTTL(f *PlannedFault, rng *rand.Rand) error {
+	primitive := strings.Split(f.Name, ":")[1]
+	if !workloads[primitive].operator {
+		return nil
+	}
+	r := w.round
+	r.injected(faultShorten)
+	began := r.begin(window{fault: faultShorten, process: -1, names: []string{f.Name}})
+	defer r.finish(began)
+	end := time.Now().Add(f.Length)
+	for time.Now().Before(end) && r.healing.Err() == nil {
+		left := between(rng, time.Millisecond, 8*time.Millisecond)
+		ctx, cancel := soon()
+		_ = r.d.rdb.PExpire(ctx, f.Name, left).Err() // another fault may hinder it
+		cancel()
+		time.Sleep(left + 2*time.Millisecond)
+	}
+	return nil
 }
 
 func (w *world) pauseServer(f *PlannedFault, _ *rand.Rand) error {
