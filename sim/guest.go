@@ -111,6 +111,27 @@ func (g *guest) result(ctx context.Context, q request) *torture.Simulated {
 	return result
 }
 
+// watch calls act once this process has used so much processor time, unless stop is called before.
+func watch(limit time.Duration, act func()) (stop func()) {
+	end := processorTime() + limit
+	stopped := make(chan struct{})
+	go func() {
+		ticks := time.NewTicker(time.Second)
+		defer ticks.Stop()
+		for {
+			select {
+			case <-stopped:
+				return
+			case <-ticks.C:
+				if processorTime() > end {
+					act()
+				}
+			}
+		}
+	}()
+	return func() { close(stopped) }
+}
+
 // errEndless is the panic that ends a guest.
 var errEndless = errors.New("the round does not end")
 
@@ -124,22 +145,23 @@ func (g *guest) simulate(ctx context.Context, q request) (*torture.Simulated, er
 	binary.LittleEndian.PutUint64(seed[:], q.Plan.Seed)
 	c, readings := &clock{int64(time.Second)}, 0
 	ctx = context.WithValue(ctx, clockKey{}, c)
-	end := time.Now().Add(g.limit)
+	// Other rounds may run beside this one, and the machine may be busy: only much processor time means that it does
+	// not end.
+	end := processorTime() + g.limit
 	read := func() int64 {
 		readings++
 		// wazero could end the guest from outside, but then all of its code would be several times slower.
-		if readings%4096 == 0 && (ctx.Err() != nil || time.Now().After(end)) {
+		if readings%4096 == 0 && (ctx.Err() != nil || processorTime() > end) {
 			panic(errEndless)
 		}
 		c.now += perReading
 		return c.now
 	}
 	// A loop that does not read the clock cannot be ended.
-	stuck := time.AfterFunc(2*g.limit, func() {
+	defer watch(2*g.limit, func() {
 		fmt.Fprintf(os.Stderr, "sim: seed %d: %v\n", q.Plan.Seed, errEndless)
 		os.Exit(exitViolation)
-	})
-	defer stuck.Stop()
+	})()
 	const epoch = int64(1_800_000_000_000_000_000)
 	var out, errs bytes.Buffer
 	config := wazero.NewModuleConfig().WithName("").WithStdin(bytes.NewReader(in)).WithStdout(&out).WithStderr(&errs).
