@@ -1,0 +1,81 @@
+package torture
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// A seed always has the same plan, and a few hundred seeds leave nothing out.
+func TestPlans(t *testing.T) {
+	used := map[string]int{}
+	for seed := range uint64(200) {
+		p := MakePlan(seed)
+		require.Equal(t, p, MakePlan(seed))
+		used["pace "+string(p.Pace)]++
+		used["topology "+p.Topology]++
+		for _, name := range p.Primitives {
+			used[string(p.Pace)+" "+name]++
+		}
+		for _, f := range p.Faults {
+			used[f.Kind]++
+			require.Less(t, f.Process, len(p.Processes))
+			require.Equal(t, paceMixed, p.Pace)
+		}
+	}
+	for _, pace := range []pace{paceMixed, paceCrowd, paceCalm} {
+		require.Positive(t, used["pace "+string(pace)])
+		for _, name := range Primitives {
+			if pace.judges(name) && !(pace == paceCrowd && name == "spin") {
+				require.Positive(t, used[string(pace)+" "+name], "%s %s", pace, name)
+			}
+		}
+	}
+	for _, topology := range []string{Single, Independent} {
+		require.Positive(t, used["topology "+topology], topology)
+	}
+	for _, f := range SimulatedFaults() {
+		require.Positive(t, used[f.Name], f.Name)
+	}
+}
+
+// A latch is open from the count-down that opens it to the next call that may close it.
+func TestOpenTimes(t *testing.T) {
+	call := func(do string, begin, end int64, permits int, count int64) *op {
+		return &op{
+			call: record{Do: do, At: begin, Permits: permits, Primitive: "latch", Names: []string{"l"}},
+			ret:  &record{At: end, Outcome: outcomeOK, Count: count},
+		}
+	}
+	created := call(opInit, 10, 20, 2, 1)
+	ops := []*op{
+		call(opCountDown, 5, 25, 0, 0), // perhaps of the latch before
+		created, call(opCountDown, 30, 40, 0, 0), call(opCountDown, 32, 60, 0, 0),
+	}
+	require.Equal(t, []interval{{60, never}}, openTimes(ops))
+	require.Equal(t, []interval{{60, 90}}, openTimes(append(ops, call(opInit, 90, 95, 2, 0))))
+	require.Empty(t, openTimes(append(ops, call(opInit, 50, 55, 2, 0))))
+	require.Empty(t, openTimes(ops[:3]))
+}
+
+// A wait that goes on although the latch is open is a violation, unless a fault explains it.
+func TestWaitForAnOpenLatch(t *testing.T) {
+	const ms = int64(time.Millisecond)
+	begin := int64(time.Minute)
+	call := func(do string, from, to int64, permits int, count int64) *op {
+		return &op{
+			call: record{Do: do, At: begin + from*ms, Permits: permits, Primitive: "latch", Names: []string{"l"}},
+			ret:  &record{At: begin + to*ms, Outcome: outcomeOK, Count: count}, died: never,
+		}
+	}
+	h := &history{exact: true, begin: begin, end: begin + 1000*ms}
+	h.names = map[string][]*op{"l": {
+		call(opInit, 0, 1, 1, 1), call(opCountDown, 10, 11, 0, 0), call(opAwait, 5, 12, 0, 0),
+	}}
+	require.Empty(t, h.checkLatches())
+	h.names["l"] = append(h.names["l"], call(opAwait, 6, 500, 0, 0))
+	require.Len(t, h.checkLatches(), 1)
+	h.windows = []window{{interval: interval{begin, begin + 20*ms}, fault: faultMessages, process: 0}}
+	require.Empty(t, h.checkLatches())
+}
