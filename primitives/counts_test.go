@@ -388,7 +388,7 @@ func TestCountsBytesOfAHold(t *testing.T) {
 	for i, name := range names {
 		holds[i], contexts[i] = acquire(name)
 	}
-	requireSettles(t, 1300, func() float64 { return float64(heap()-before) / n })
+	requireSettles(t, 1400, func() float64 { return float64(heap()-before) / n })
 	for i, hold := range holds {
 		require.NoError(t, contexts[i].Err())
 		Release(t, hold)

@@ -1,7 +1,6 @@
 package primitives_test
 
 import (
-	"context"
 	"errors"
 	"sync"
 	"testing"
@@ -85,7 +84,7 @@ func TestRedLockRivalsExcludeEachOther(t *testing.T) { // not parallel, as TestR
 		began := time.Now()
 		for range rivals {
 			l := q.Lock(q.PatientClients(t)) // on a busy machine, others would send their commands again and again
-			wg.Go(func() { Increment(t, onBusyMachine{AsAcquirer(l)}, &count, each) })
+			wg.Go(func() { Increment(t, AsAcquirer(l), &count, each) })
 		}
 		wg.Wait()
 		t.Logf("%d servers, %d rivals: %v per acquisition", n, rivals, time.Since(began)/time.Duration(rivals*each))
@@ -93,21 +92,6 @@ func TestRedLockRivalsExcludeEachOther(t *testing.T) { // not parallel, as TestR
 		q.Proxies[n-1].Refuse(false)
 		q.RequireFree(t, All(n)...)
 	}
-}
-
-// onBusyMachine acquires again if so few members have answered within their budget of two seconds that there was no
-// majority.
-type onBusyMachine struct{ Acquirer }
-
-func (m onBusyMachine) Do(
-	ctx context.Context, f func(context.Context) error, opts ...primitives.Option,
-) (err error) {
-	for range 20 {
-		if err = m.Acquirer.Do(ctx, f, opts...); !errors.Is(err, primitives.ErrUnavailable) {
-			break
-		}
-	}
-	return err
 }
 
 // TestRedLockWaitersDoNotWakeEachOther has waiters behind a holder of two of three members. Their

@@ -62,10 +62,10 @@ type Ownership struct {
 	lapsed     int16         // holds that ended by their limit and were not released since
 	lost       bool          // set once: there are no holds any longer, and none joins
 	kept       bool          // the watchdog renews lease
-	failing    *failing      // the latest renewals have failed; nil: they have not
 	mayRenew   bool          // a renewal, or a copy of another command that extends the lease, may still be executed
 	otherKind  bool          // a hold of another kind may have the id: a writer that also reads
 	wanted     bool          // another client has asked for it; guarded by waitQueues.mu instead
+	failing    *failing      // the latest renewals have failed; nil: they have not
 	over       Instant       // the latest end of the lease, or of the server's memory where there is no lease
 	shortLease time.Duration // the lease so far, if it is shorter than renewals ask for; else 0
 	lease      watchdog.Lease

@@ -81,6 +81,7 @@ func (r *red) TryAcquire(ctx context.Context, q *engine.Request) (engine.Result,
 	asked := members.votes
 	released := o.releaseMembers(ctx)
 	isOver := members.open > 0 && members.yes+members.open >= r.Need // the budget or the time of the attempt is over
+	isBudget := isOver && attempt.ending.Err() == nil
 	if isOver && attempt.ending.Err() != nil {
 		o.asked.end(endOf(attempt.ending))
 	}
@@ -103,11 +104,12 @@ func (r *red) TryAcquire(ctx context.Context, q *engine.Request) (engine.Result,
 	if members.yes+members.late > 0 {
 		state.split = time.Since(began)
 	}
-	return r.failed(ctx, q, members.votes)
+	return r.failed(ctx, q, members.votes, isBudget)
 }
 
-// failed returns the result of an attempt without a majority. v contains all answers.
-func (r *red) failed(ctx context.Context, q *engine.Request, v votes) (engine.Result, error) {
+// failed returns the result of an attempt without a majority. v contains all answers. isBudget reports that the
+// budget ended the attempt while a majority was still possible.
+func (r *red) failed(ctx context.Context, q *engine.Request, v votes, isBudget bool) (engine.Result, error) {
 	tolerated := len(r.Members) - r.Need
 	wasGranted := v.yes+v.lost >= r.Need
 	switch {
@@ -127,10 +129,8 @@ func (r *red) failed(ctx context.Context, q *engine.Request, v votes) (engine.Re
 		return engine.Result{RetryAfter: v.retryAfter(r.Need), Met: join(reasons)}, nil
 	}
 	err := r.joinErrors(v.failed, tolerated)
-	isSlow := func(err error) bool { return errors.Is(err, errBudget) }
-	silent := slices.DeleteFunc(slices.Clone(v.failed), isSlow)
-	if len(silent) <= tolerated {
-		err = engine.MissedBudget(err) // the others alone do not prevent a majority
+	if isBudget {
+		err = engine.MissedBudget(err)
 	}
 	return engine.Result{}, err
 }

@@ -69,7 +69,7 @@ func All() map[string]Contender {
 		},
 		{
 			Name: Redlatch, Family: FamilyRedlatch, Module: redlatchModule,
-			Prepare: initRedlatch, Open: openRedlatch, Commands: []string{"psetex", "getdel"},
+			Prepare: initRedlatch, Open: openRedlatch, Commands: []string{"psetex", "getdel", "get"},
 		},
 		{Name: BSM, Family: FamilyBSM, Module: bsmModule, Open: openBSM},
 		{Name: Redsync, Family: FamilyRedsync, Module: redsyncModule, Open: openRedsync, Commands: []string{"set"}},

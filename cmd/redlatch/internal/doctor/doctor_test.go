@@ -226,7 +226,7 @@ func anys(words []string) (all []any) {
 func TestServerThatCannotTell(t *testing.T) {
 	t.Parallel()
 	server := redistest.Miniredis(t)
-	results, failed, err := examine(t, server.Client(t))
+	results, failed, err := examine(t, server.Client(t), func(c *Config) { c.Timeout = 20 * time.Second })
 	require.NoError(t, err)
 	require.False(t, failed, "%+v", results)
 	require.Equal(t, OK, results["primitives"].Status)
