@@ -69,7 +69,7 @@ func All() map[string]Contender {
 		},
 		{
 			Name: Redlatch, Family: FamilyRedlatch, Module: redlatchModule,
-			Prepare: initRedlatch, Open: openRedlatch, Commands: []string{"psetex", "getdel", "get"},
+			Prepare: initRedlatch, Open: openRedlatch, Commands: []string{"psetex", "getdel"},
 		},
 		{Name: BSM, Family: FamilyBSM, Module: bsmModule, Open: openBSM},
 		{Name: Redsync, Family: FamilyRedsync, Module: redsyncModule, Open: openRedsync, Commands: []string{"set"}},
