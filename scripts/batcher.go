@@ -124,7 +124,9 @@ func (b *batcher) do(ctx context.Context, c call, failed *failures) (Reply, erro
 		}
 	}
 	c.mark.begin(c.ctx, c.script) // an earlier attempt of the same call may have left it with a context that has ended
-	// Another goroutine sends, because go-redis may block for longer than ctx lasts.
+	// Another goroutine sends, because go-redis may block for longer than ctx lasts. If there are slow attempts, they
+	// share the channel of p. A value in it then need not belong to p, even when all of them have ended.
+	isShared := len(failed.slow) > 0
 	p := b.newPending(c, failed.slow)
 	if b.enter(p, began) {
 		// The caller is still registered, so running is above zero here, and Close will wait for this
@@ -137,7 +139,7 @@ func (b *batcher) do(ctx context.Context, c call, failed *failures) (Reply, erro
 	for slow, over := r.slots.slow(), false; !over; {
 		select {
 		case <-p.done:
-			if len(failed.slow) == 0 {
+			if !isShared {
 				return b.finish(ctx, p, began)
 			}
 			if reply, ok, err := b.finishAny(ctx, p, failed, began); ok {
@@ -170,7 +172,7 @@ func (b *batcher) do(ctx context.Context, c call, failed *failures) (Reply, erro
 	}
 	select {
 	case <-p.done: // it was answered at the same time, so the answer counts
-		if len(failed.slow) == 0 {
+		if !isShared {
 			return b.finish(ctx, p, began)
 		}
 		if reply, ok, err := b.finishAny(ctx, p, failed, began); ok {
@@ -219,7 +221,8 @@ func (p *pending) tell() {
 	}
 }
 
-// finish returns the result of p, which began then, and puts p back into idle.
+// finish returns the result of p, which began then and shares its channel with no other attempt, and puts p back into
+// idle.
 func (b *batcher) finish(ctx context.Context, p *pending, began time.Time) (Reply, error) {
 	reply, err := p.reply, b.probe.noticed(ctx, p.call.end, p.err, began)
 	*p = pending{done: p.done, run: p.run}

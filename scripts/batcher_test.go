@@ -739,6 +739,51 @@ func TestCommandIsNotSentAfterItsCall(t *testing.T) {
 	}
 }
 
+// Attempts of one call share a channel. One that has failed may put its value into it after the caller has seen that it
+// has failed. The caller does not take that for the end of the latest attempt, whose answer still comes.
+func TestLateValueOfAFailedAttemptEndsNoOther(t *testing.T) {
+	p := redistest.Redis(t).Proxy(t)
+	r := NewRunner(p.Client(t), 0)
+	t.Cleanup(r.Close)
+	key := redistest.Name(t)
+	_, err := r.Do(t.Context(), counted, []any{key}, "warm")
+	require.NoError(t, err)
+
+	c := newCall(counted, []any{key}, []any{"request"})
+	c.end, c.ctx = r.ends.after(t.Context(), r.timeout, &c.memory.joined)
+	r.bound(&c)
+	slow := &pending{call: c.copy(), done: make(chan struct{}, 1), err: &unsent{io.EOF}}
+	slow.ended.Store(true)
+	failed := failures{slow: []*pending{slow}}
+	answer := p.HoldReplies(evals)
+	defer answer()
+	type result struct {
+		reply Reply
+		err   error
+	}
+	results := make(chan result, 1)
+	require.NoError(t, r.register(t.Context(), counted.name))
+	go func() {
+		defer r.running.Done()
+		reply, err := r.batch.do(t.Context(), c, &failed)
+		results <- result{reply, err}
+	}()
+	for range 4 { // each one waits until the value before was taken
+		select {
+		case slow.done <- struct{}{}:
+		case got := <-results:
+			require.Fail(t, "it has ended without an answer", "%+v", got)
+		case <-time.After(testTimeout):
+			require.Fail(t, "nobody waits for the attempt")
+		}
+	}
+	redistest.WaitFor(t, testTimeout, func() bool { return p.Held() > 0 }, "it was answered")
+	answer()
+	got := <-results
+	require.NoError(t, got.err)
+	require.Equal(t, int64(2), got.reply.Value)
+}
+
 // A batch without any answer makes the server quiet, and callers send nothing by themselves. One answer among many
 // failures, even an error, is enough to end that.
 func TestBatchTellsWhetherTheServerAnswers(t *testing.T) {
