@@ -192,10 +192,12 @@ func TestAnswersComeFromTheNewPrimary(t *testing.T) {
 		if k.Joint() {
 			continue
 		}
+		_, err = k.One(t, holder, k.Name+" view").Acquire(t.Context(), fixed)
+		require.NoError(t, err)
 		viewer := NewClient(t, n.Client(t))
 		warm(t, viewer)
 		add(k.Name+" Info", func(ctx context.Context) error {
-			info, err := k.Open(viewer, k.Name+" try").(interface {
+			info, err := k.Open(viewer, k.Name+" view").(interface {
 				Info(ctx context.Context) (primitives.Info, error)
 			}).Info(ctx)
 			if err == nil && (len(info.Holders) > 1 || k.Name == "semaphore" && info.Available > 0) {
