@@ -140,21 +140,31 @@ func moduleRoot(ctx context.Context) (string, error) {
 	return strings.TrimSpace(string(out)), err
 }
 
+// prepare plants one defect, for builds with the overlay that description names. The caller removes dir.
+func prepare(root string, d Defect) (dir, description string, err error) {
+	planted := &overlay{root: root}
+	if err := planted.plant(d); err != nil {
+		return "", "", err
+	}
+	dir, err = os.MkdirTemp("", "redlatch-planted-")
+	if err != nil {
+		return "", "", err
+	}
+	description, err = planted.write(dir)
+	if err != nil {
+		_ = os.RemoveAll(dir)
+		return "", "", err
+	}
+	return dir, description, nil
+}
+
 // find plants one defect and returns what has found it; "" if nothing has.
 func find(ctx context.Context, root string, d Defect, o options) (by string, after time.Duration, err error) {
-	dir, err := os.MkdirTemp("", "redlatch-planted-")
+	dir, description, err := prepare(root, d)
 	if err != nil {
 		return "", 0, err
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
-	planted := &overlay{root: root}
-	if err := planted.plant(d); err != nil {
-		return "", 0, err
-	}
-	description, err := planted.write(dir)
-	if err != nil {
-		return "", 0, err
-	}
 	program := filepath.Join(dir, "redlatch")
 	build := exec.CommandContext(ctx, "go", "build", "-overlay", description, "-o", program, "./cmd/redlatch")
 	build.Dir = root

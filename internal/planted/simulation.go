@@ -43,20 +43,12 @@ var (
 func (s *simulation) find(ctx context.Context, root string, d Defect, _ options) (
 	cells string, _ time.Duration, err error,
 ) {
-	dir, err := os.MkdirTemp("", "redlatch-planted-")
+	dir, description, err := prepare(root, d)
 	if err != nil {
 		return "", 0, err
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
-	planted := &overlay{root: root}
-	if err := planted.plant(d); err != nil {
-		return "", 0, err
-	}
-	description, err := planted.write(dir)
-	if err != nil {
-		return "", 0, err
-	}
-	// The same seeds as those of CI, and then more of them.
+	// The seeds that CI uses come first.
 	cmd := exec.CommandContext(ctx, s.program, "--seeds", "1-100000", "--cpu", "60s", "--fail-fast", "--library", root,
 		"--parallel", "1")
 	cmd.Env = append(os.Environ(), "GOFLAGS="+strings.TrimSpace(os.Getenv("GOFLAGS")+" -overlay="+description))

@@ -49,7 +49,7 @@ type PlannedFault struct {
 	Seed    uint64        `json:"seed"`
 }
 
-// simulatedRates are those of simulations: takeovers are more frequent.
+// simulatedRates are the rates of operations in simulations. Takeovers are more frequent there.
 var simulatedRates = rates{TakeOver: 12, Detach: 8, Leave: 6}
 
 // MakePlan returns the plan of a seed. Consecutive seeds have the paces, the primitives and the faults in turn, so that
