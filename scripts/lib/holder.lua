@@ -41,16 +41,16 @@ local function holder_of(lock_hash)
     return nil
   elseif fields == 1 then
     local entry = redis.call('hgetall', lock_hash)
-    if not entry[1] then
-      return nil -- the lock expired just now: miniredis does not stop the clock while a script runs
-    end
-    if entry[1] ~= 'mode' and read_count(entry[2]) then
+    if entry[1] and entry[1] ~= 'mode' and read_count(entry[2]) then
       return entry[1]
     end
   end
   local mode = redis.call('hget', lock_hash, 'mode')
   if (mode == 'read' or mode == 'write') and counts_of(lock_hash, fields) then
     return ''
+  end
+  if redis.call('exists', lock_hash) == 0 then
+    return nil -- the lock expired just now: miniredis does not stop the clock while a script runs
   end
   return nil, foreign_hash(fields)
 end
