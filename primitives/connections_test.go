@@ -127,12 +127,12 @@ func TestCountsConnectionsOfABurst(t *testing.T) {
 		limit int
 		more  bool // the other rows have each of its conditions
 	}{
-		{"cold", 0, false, false, 0, 12, false},
-		{"slow dials", slow, false, false, 0, 12, true},
-		{"slow dials later", slow, true, false, 0, 12, false},
-		{"stall", 0, true, true, 0, 12, true},
+		{"cold", 0, false, false, 0, 16, false},
+		{"slow dials", slow, false, false, 0, 16, true},
+		{"slow dials later", slow, true, false, 0, 16, false},
+		{"stall", 0, true, true, 0, 16, true},
 		// These dials outlast the pause after attempts of callers: see scripts/here.go.
-		{"stall and slow dials", 5 * slow, true, true, 0, 12, false},
+		{"stall and slow dials", 5 * slow, true, true, 0, 16, false},
 		// With a subscription, and a dial that asks why Redis is silent.
 		{"stall and small pools", 0, true, true, 1, 4, false},
 	} {

@@ -170,9 +170,6 @@ func TestBatchesShareTheCommands(t *testing.T) {
 	}
 }
 
-// longTimeouts configures a client that waits for answers on a busy machine.
-func longTimeouts(o *redis.Options) { o.ReadTimeout, o.WriteTimeout = 5*time.Second, 5*time.Second }
-
 // Sent is the time when the batch was written, not when the command was queued.
 func TestSentIsWhenTheBatchIsWritten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

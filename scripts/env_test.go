@@ -30,6 +30,12 @@ func fastRetries(o *redis.Options) {
 	o.DialTimeout, o.PoolTimeout = 150*time.Millisecond, 150*time.Millisecond
 }
 
+// longTimeouts configures a client that waits for answers on a busy machine. It is for all faults but silence.
+func longTimeouts(o *redis.Options) {
+	const long = 5 * time.Second
+	o.ReadTimeout, o.WriteTimeout, o.DialTimeout, o.PoolTimeout = long, long, long, long
+}
+
 // env is a runner, connected to a server through a proxy.
 type env struct {
 	s *redistest.Server

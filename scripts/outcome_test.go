@@ -174,20 +174,21 @@ func TestSilenceEndsWithTheContext(t *testing.T) {
 func TestFailureReportsItsOutcome(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
-		name    string
-		fault   func(w *env)
-		outcome Outcome
-		tries   int // number of EVALSHA commands that were sent; -1: any
-		want    string
+		name     string
+		fault    func(w *env)
+		timeouts func(*redis.Options)
+		outcome  Outcome
+		tries    int // number of EVALSHA commands that were sent; -1: any
+		want     string
 	}{
-		{"refused", func(w *env) { w.p.Refuse(true); w.p.Reset() }, NotExecuted, 0, "refused"},
-		{"swallowed", func(w *env) { w.p.DropCommands(100, evals) }, Unknown, 4, ""},
-		{"reply lost", func(w *env) { w.p.DropReplies(100, evals) }, Unknown, 4, ""},
-		{"silence", func(w *env) { w.p.BlackHole(true) }, Unknown, -1, "timeout"},
+		{"refused", func(w *env) { w.p.Refuse(true); w.p.Reset() }, longTimeouts, NotExecuted, 0, "refused"},
+		{"swallowed", func(w *env) { w.p.DropCommands(100, evals) }, longTimeouts, Unknown, 4, ""},
+		{"reply lost", func(w *env) { w.p.DropReplies(100, evals) }, longTimeouts, Unknown, 4, ""},
+		{"silence", func(w *env) { w.p.BlackHole(true) }, fastRetries, Unknown, -1, "timeout"},
 		{"lost once, then refused", func(w *env) {
 			w.p.DropReplies(1, evals)
 			w.p.Refuse(true)
-		}, Unknown, 1, "refused"},
+		}, longTimeouts, Unknown, 1, "refused"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			eachServer(t, func(t *testing.T, w *env) {
@@ -210,7 +211,7 @@ func TestFailureReportsItsOutcome(t *testing.T) {
 				w.p.Reset()
 				_, err = w.r.Do(t.Context(), check, []any{key}, "x")
 				require.NoError(t, err)
-			}, dialsOnce)
+			}, dialsOnce, tt.timeouts)
 		})
 	}
 	t.Run("error of Redis", func(t *testing.T) {

@@ -100,7 +100,7 @@ func TestReplyReportsEarlierDoubt(t *testing.T) {
 		if err == nil {
 			require.False(t, reply.Doubt, "a refused dial leaves no doubt")
 		}
-	})
+	}, longTimeouts)
 }
 
 func TestClosedRunnerSendsNothing(t *testing.T) {

@@ -64,7 +64,7 @@ func TestDemoWithoutFlags(t *testing.T) {
 		`^  lock +acquisitions +135 +135 +ok$`,
 		`^  lock +overlaps +0 +0 +ok$`,
 		`^  lock +lost updates +0 +0 +ok$`,
-		`^  crash +time from the crash to the next holder +\S+ +at most 3s +ok$`,
+		`^  crash +time from the crash to the next holder +\S+ +at most 4s +ok$`,
 		`^  cutoff +why the hold was lost +expired +expired +ok$`,
 		`^  cutoff +time from the loss to the next holder +\S+ +more than 0s +ok$`,
 		`s  all +served:  cleo/1 ben/1 anna/1 cleo/2 ben/2 anna/2 anna$`,

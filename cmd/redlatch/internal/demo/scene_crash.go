@@ -15,7 +15,7 @@ var crashScene = Scene{
 }
 
 const (
-	crashTTL   = time.Second
+	crashTTL   = 2 * time.Second
 	crashSlack = 2 * time.Second // allowed beyond the TTL, for a busy machine
 )
 

@@ -14,7 +14,7 @@ var permitsScene = Scene{
 	run:   runPermits,
 }
 
-const permitsTTL = 700 * time.Millisecond
+const permitsTTL = 1500 * time.Millisecond
 
 // runPermits acquires all permits and kills one holder.
 func runPermits(ctx context.Context, s *stage) error {
