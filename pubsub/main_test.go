@@ -162,7 +162,7 @@ func requireStopped(t testing.TB, h *Hub) {
 // noLeaks requires that no goroutine started after this call is left when the test has ended.
 func noLeaks(t *testing.T) {
 	t.Helper()
-	ignore := []goleak.Option{goleak.IgnoreCurrent(), redistest.IgnoreServers()}
+	ignore := []goleak.Option{goleak.IgnoreCurrent(), goleak.IgnoreAnyFunction(redistest.WaitsForServer)}
 	t.Cleanup(func() { goleak.VerifyNone(t, ignore...) })
 }
 

@@ -25,9 +25,9 @@ func TestSharedRedisCannotBeStopped(t *testing.T) {
 	require.NoError(t, s.Client(t).Ping(t.Context()).Err(), "a shared server was closed")
 }
 
-func TestIgnoreServersHidesServerGoroutines(t *testing.T) {
+func TestWaitsForServerHidesServerGoroutines(t *testing.T) {
 	Redis(t)
-	require.NoError(t, goleak.Find(IgnoreServers()))
+	require.NoError(t, goleak.Find(goleak.IgnoreAnyFunction(WaitsForServer)))
 	require.Error(t, goleak.Find(), "the server has no goroutine to ignore")
 }
 

@@ -4,8 +4,6 @@ import (
 	"io"
 	"net"
 	"testing"
-
-	"github.com/stretchr/testify/require"
 )
 
 // Serve listens on a local port until the test ends, and returns its address. serve is called with each
@@ -13,7 +11,9 @@ import (
 func Serve(t testing.TB, serve func(conn net.Conn)) (addr string) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	t.Cleanup(func() { _ = l.Close() })
 	go func() {
 		for {
