@@ -122,7 +122,7 @@ func TestAbandonedCommandOfABatch(t *testing.T) {
 		r := NewRunner(redistest.Embedded(t).Client(t), 0)
 		defer r.Close()
 		ctx, cancel := context.WithCancel(t.Context())
-		p := &pending{call: newCall(counted, []any{"k"}, []any{"x"}), done: make(chan struct{}, 1)}
+		p := &pending{call: newCall(counted, []any{"k"}, []any{"x"}), done: make(chan *pending, 1)}
 		p.call.end, p.call.ctx = r.ends.after(ctx, r.timeout, &p.memory.joined)
 		cancel()
 		require.Empty(t, r.batch.send(t.Context(), r.batch.timed, []*pending{p}))

@@ -82,9 +82,14 @@ type pending struct {
 	cmd   *singleCmd // the command in a batch
 	reply Reply
 	err   error
-	done  chan struct{} // it has capacity 1, and a value when reply and err are set: see tell
-	ended atomic.Bool   // reply and err are set
+	// done gets each attempt at the call when its reply and err are set. It has room for all of them.
+	done chan *pending
+	// isRepetition means that done was made for an earlier attempt, which may still use it.
+	isRepetition bool
 }
+
+// maxAttempts is how many attempts at one call may be in flight at a time.
+const maxAttempts = 8
 
 // newBatcher returns a batcher that sends by rdb, which is or embeds base.
 func newBatcher(r *Runner, rdb, base redis.UniversalClient, maxDirect, maxOthers int) *batcher {
@@ -124,9 +129,7 @@ func (b *batcher) do(ctx context.Context, c call, failed *failures) (Reply, erro
 		}
 	}
 	c.mark.begin(c.ctx, c.script) // an earlier attempt of the same call may have left it with a context that has ended
-	// Another goroutine sends, because go-redis may block for longer than ctx lasts. If there are slow attempts, they
-	// share the channel of p. A value in it then need not belong to p, even when all of them have ended.
-	isShared := len(failed.slow) > 0
+	// Another goroutine sends, because go-redis may block for longer than ctx lasts.
 	p := b.newPending(c, failed.slow)
 	if b.enter(p, began) {
 		// The caller is still registered, so running is above zero here, and Close will wait for this
@@ -138,16 +141,14 @@ func (b *batcher) do(ctx context.Context, c call, failed *failures) (Reply, erro
 	patience := r.slowAt(began)
 	for slow, over := r.slots.slow(), false; !over; {
 		select {
-		case <-p.done:
-			if !isShared {
-				return b.finish(ctx, p, began)
-			}
-			if reply, ok, err := b.finishAny(ctx, p, failed, began); ok {
+		case ended := <-p.done:
+			if reply, ok, err := b.finish(ctx, p, ended, failed, began); ok {
 				return reply, err
 			}
 		case <-patience:
 			patience = nil
-			if failed.counted < r.retries && !r.isStopped() {
+			mayRepeat := failed.counted < r.retries && len(failed.slow)+1 < maxAttempts
+			if mayRepeat && !r.isStopped() {
 				failed.slow = append(failed.slow, p)
 				return Reply{}, errSlow
 			}
@@ -165,21 +166,22 @@ func (b *batcher) do(ctx context.Context, c call, failed *failures) (Reply, erro
 	}
 	// The caller returns now. A command that is still queued must not be sent after that.
 	err := b.probe.explain(interruption(ctx, began), began)
-	failed.dropSlow()
 	if b.withdraw(p) {
+		failed.dropSlow()
 		err.notSent = true
 		return Reply{}, err
 	}
-	select {
-	case <-p.done: // it was answered at the same time, so the answer counts
-		if !isShared {
-			return b.finish(ctx, p, began)
+	for empty := false; !empty; {
+		select {
+		case ended := <-p.done: // it was answered at the same time, so the answer counts
+			if reply, ok, err := b.finish(ctx, p, ended, failed, began); ok {
+				return reply, err
+			}
+		default:
+			empty = true
 		}
-		if reply, ok, err := b.finishAny(ctx, p, failed, began); ok {
-			return reply, err
-		}
-	default:
 	}
+	failed.dropSlow()
 	// p now belongs to the goroutine that sends it, so it does not go back to idle.
 	err.notSent = p.mark.drop()
 	r.noteAnswered(err)
@@ -201,59 +203,50 @@ func (b *batcher) newPending(c call, slow []*pending) *pending {
 		p, _ = b.idle.Get().(*pending)
 	}
 	if p == nil {
-		p = &pending{done: make(chan struct{}, 1)}
+		p = &pending{}
 		p.run = func() { b.sendDirect(p) }
 	}
-	if len(slow) > 0 {
-		p.done = slow[0].done
+	switch {
+	case len(slow) > 0:
+		p.done, p.isRepetition = slow[0].done, true
+	case p.done == nil:
+		p.done = make(chan *pending, maxAttempts)
 	}
 	p.call = c
 	return p
 }
 
-// tell passes the result of an attempt to its caller. The channel may have a value already, if another attempt of the
-// same call has ended. From here on p belongs to the caller.
-func (p *pending) tell() {
-	p.ended.Store(true)
-	select {
-	case p.done <- struct{}{}:
-	default:
-	}
-}
+// tell passes the result of an attempt to its caller. From here on p belongs to the caller.
+func (p *pending) tell() { p.done <- p }
 
-// finish returns the result of p, which began then and shares its channel with no other attempt, and puts p back into
-// idle.
-func (b *batcher) finish(ctx context.Context, p *pending, began time.Time) (Reply, error) {
-	reply, err := p.reply, b.probe.noticed(ctx, p.call.end, p.err, began)
-	*p = pending{done: p.done, run: p.run}
-	b.idle.Put(p)
-	b.r.noteAnswered(err)
-	return reply, err
-}
-
-// finishAny returns the result of an attempt that has ended. It returns an answer if there is one, and otherwise the
-// error of p once p has ended. ok is false if there is neither. Slow attempts that have failed are dropped.
-func (b *batcher) finishAny(
-	ctx context.Context, p *pending, failed *failures, began time.Time,
+// finish takes the attempt that has ended, which is p or an earlier slow one of the same call. p began then. finish
+// returns the result of the call's attempts, if that is known now; otherwise ok is false. The result is that of p, or
+// the answer to the slow attempt. A slow attempt that has failed, or that Redis has refused for the moment, decides
+// nothing.
+func (b *batcher) finish(
+	ctx context.Context, p, ended *pending, failed *failures, began time.Time,
 ) (reply Reply, ok bool, err error) {
-	for _, slow := range failed.takeEnded() {
-		if answers(slow.err) && !repliedWith(slow.err, temporaryRefusals...) {
-			b.r.noteAnswered(slow.err)
-			failed.slow = append(failed.slow, p)
-			failed.dropSlow()
-			return slow.reply, true, slow.err
+	isSlow := ended != p
+	if isSlow {
+		failed.removeSlow(ended)
+		if !answers(ended.err) || repliedWith(ended.err, temporaryRefusals...) {
+			failed.doubt = failed.doubt || classify(ended.err).outcome == Unknown
+			return Reply{}, false, nil
 		}
-		failed.doubt = failed.doubt || classify(slow.err).outcome == Unknown
+		failed.slow = append(failed.slow, p)
+		reply, err = ended.reply, ended.err
+	} else {
+		reply, err = p.reply, b.probe.noticed(ctx, p.call.end, p.err, began)
 	}
-	if !p.ended.Load() {
-		return Reply{}, false, nil
-	}
-	err = b.probe.noticed(ctx, p.call.end, p.err, began)
 	b.r.noteAnswered(err)
 	if answers(err) {
 		failed.dropSlow()
 	}
-	return p.reply, true, err
+	if !isSlow && !p.isRepetition {
+		*p = pending{done: p.done, run: p.run}
+		b.idle.Put(p)
+	}
+	return reply, true, err
 }
 
 // enter reports whether a command may be sent alone, and counts it if so. The caller then sends it

@@ -231,18 +231,18 @@ func (r *Runner) awaitSlow(ctx context.Context, c call, b *batcher, failed *fail
 	began := time.Now()
 	for len(failed.slow) > 0 && !answers(err) {
 		select {
-		case <-failed.slow[0].done:
-			for _, slow := range failed.takeEnded() {
-				if answers(slow.err) || classify(slow.err).outcome == Unknown {
-					err = slow.err
-				}
-				if slow.err == nil {
-					failed.dropSlow()
-					slow.reply.Doubt = failed.doubt
-					return slow.reply, nil
-				}
-				failed.doubt = failed.doubt || classify(slow.err).outcome == Unknown
+		case slow := <-failed.slow[0].done:
+			failed.removeSlow(slow)
+			if slow.err == nil {
+				failed.dropSlow()
+				slow.reply.Doubt = failed.doubt
+				return slow.reply, nil
 			}
+			class := classify(slow.err)
+			if answers(slow.err) || class.outcome == Unknown {
+				err = slow.err
+			}
+			failed.doubt = failed.doubt || class.outcome == Unknown
 			continue
 		case <-ctx.Done():
 			err = b.probe.explain(interruption(ctx, began), began)
@@ -562,25 +562,37 @@ type failures struct {
 	former   former
 }
 
-// takeEnded removes the slow attempts that have ended, and returns them.
-func (f *failures) takeEnded() (ended []*pending) {
-	f.slow = slices.DeleteFunc(f.slow, func(p *pending) bool {
-		if p.ended.Load() {
-			ended = append(ended, p)
-			return true
-		}
-		return false
-	})
-	return ended
+// removeSlow removes an attempt that has ended.
+func (f *failures) removeSlow(ended *pending) {
+	f.slow = slices.DeleteFunc(f.slow, func(p *pending) bool { return p == ended })
 }
 
-// dropSlow drops the slow attempts, and notes whether one of them was or may be executed. Its answer is not used.
+// dropSlow drops the slow attempts, and notes whether one of them was or may be executed. Their answers are not used.
 func (f *failures) dropSlow() {
-	for _, p := range f.slow {
-		wasRefused := p.ended.Load() && p.err != nil && answers(p.err)
-		if !wasRefused && !p.mark.drop() {
+	for ended := f.nextEnded(); ended != nil; ended = f.nextEnded() {
+		wasRefused := ended.err != nil && answers(ended.err)
+		if !wasRefused && !ended.mark.drop() {
 			f.doubt = true
 		}
+	}
+	for _, p := range f.slow {
+		if !p.mark.drop() {
+			f.doubt = true
+		}
+	}
+}
+
+// nextEnded returns a slow attempt that has ended, which it removes; nil if there is none.
+func (f *failures) nextEnded() *pending {
+	if len(f.slow) == 0 {
+		return nil
+	}
+	select {
+	case ended := <-f.slow[0].done:
+		f.removeSlow(ended)
+		return ended
+	default:
+		return nil
 	}
 }
 
