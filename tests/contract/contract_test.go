@@ -199,7 +199,7 @@ func TestMutexContract(t *testing.T) {
 
 // clientsExclude increments a counter from many clients.
 func clientsExclude(t *testing.T, m *mutexCase) {
-	clients, each := 16, redistest.Scaled(m.s, 100)
+	clients, each := 16, redistest.Scaled(m.s, 40)
 	switch {
 	case m.s.Mini() != nil:
 		clients = 4

@@ -127,7 +127,7 @@ func TestC16LostReplies(t *testing.T) {
 		}
 		end := func(hold *primitives.Hold) { t.Helper(); step(func() error { return hold.Release(t.Context()) }) }
 		// At full size 10,000 replies of each call are lost.
-		n := redistest.Sized(s, redistest.Scaled(s, 125), FullCuts)
+		n := redistest.Sized(s, redistest.Scaled(s, 64), FullCuts)
 		for i := range n {
 			var outer, inner *primitives.Hold
 			if pool, ok := l.(kinds.Pool); ok {

@@ -368,7 +368,7 @@ func TestNothingStaysOfAcquisitions(t *testing.T) {
 				clients := []*primitives.Client{NewClient(t, s.Client(t)), NewClient(t, s.Client(t))}
 				handles := []Handle{kind.One(t, clients[0], "x"), kind.One(t, clients[1], "x")}
 				Release(t, Acquire(t, t.Context(), handles[0], opts...))
-				n := redistest.Sized(s, redistest.Scaled(s, 3000), 1_000_000)
+				n := redistest.Sized(s, redistest.Scaled(s, 1000), 1_000_000)
 				before := slices.DeleteFunc(rdb.Keys(t.Context(), "*").Val(), func(key string) bool {
 					return rdb.PTTL(t.Context(), key).Val() >= 0 // of this acquisition, and expires too
 				})
