@@ -272,6 +272,7 @@ type gaveUpError struct {
 	refused bool          // matches ErrNotAcquired
 	holder  string        // "": unknown
 	own     bool          // the holder is this client
+	shared  bool          // the holders are unknown, and this client holds it or a part of it
 	client  string        // the name of the holder's client; "": unknown
 	left    time.Duration // of the holder's lease; 0: unknown
 	endless bool          // that lease never ends
@@ -294,8 +295,11 @@ func (r *Resource) complete(err error, began time.Time, isTry bool) {
 	if !isRefusedTry {
 		g.waited = time.Since(began)
 	}
-	g.own = g.holder != "" && r.Core.owns(r, g.holder)
-	if id := holderOf(g.holder, g.reason); id != "" && !g.own && r.Core.NameOf != nil {
+	id := holderOf(g.holder, g.reason)
+	g.own = id != "" && r.Core.owns(r, id)
+	// Readers, and the holders of permits, are not named: one of them may be this client.
+	g.shared = id == "" && g.reason == nil && g.refused && r.Core.holdsSome(r)
+	if id != "" && !g.own && r.Core.NameOf != nil {
 		g.client = r.Core.NameOf(id)
 	}
 }
@@ -350,11 +354,14 @@ func (g *gaveUpError) Error() string {
 
 // notes are what is known of the holder and of the refusal, besides the holder's id and lease.
 func (g *gaveUpError) notes() (notes []string) {
-	switch {
-	case g.reason != nil:
+	if g.reason != nil {
 		notes = append(notes, g.reason.Error())
+	}
+	switch {
 	case g.own:
 		notes = append(notes, "held by this client")
+	case g.shared:
+		notes = append(notes, "also held by this client")
 	}
 	if g.client != "" && g.holder == "" { // the reason names the holder of a member
 		notes = append(notes, "held by "+g.client)

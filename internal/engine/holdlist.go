@@ -147,6 +147,19 @@ func (c *Core) owns(r *Resource, ownerID string) bool {
 	return false
 }
 
+// holdsSome reports whether this client has a hold of r's name that has not ended, such as one of several readers.
+func (c *Core) holdsSome(r *Resource) bool {
+	l := &c.holds
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for h := l.all.First; h != nil; h = h.Next {
+		if h.r.Name == r.Name && h.Ended() == nil {
+			return true
+		}
+	}
+	return false
+}
+
 // tag is the tag of a hold that can be lost. It is "" for other holds, and for joint holds, because
 // their members have tags.
 func (h *Hold) tag() string {

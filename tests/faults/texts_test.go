@@ -60,6 +60,28 @@ func TestC7TextSaysWhatTheWaitWasFor(t *testing.T) {
 	})
 }
 
+// C7: a refusal by a hold of this very client says so, whether or not Redis has named the holder.
+func TestC7TextSaysThatThisClientHoldsIt(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		name := redistest.Name(t)
+		other, c := NewClient(t, s.Client(t)), NewClient(t, s.Client(t))
+		for _, k := range kinds.All() {
+			key := name + k.Name
+			hold := Acquire(t, t.Context(), k.One(t, c, key))
+			for _, wait := range []time.Duration{0, 150 * time.Millisecond} {
+				_, own := k.Rival(c, key).Acquire(t.Context(), primitives.WithWait(wait))
+				require.ErrorIs(t, own, primitives.ErrNotAcquired, k.Name)
+				assert.ErrorContains(t, own, "held by this client", k.Name)
+				_, others := k.Rival(other, key).Acquire(t.Context(), primitives.WithWait(wait))
+				require.ErrorIs(t, others, primitives.ErrNotAcquired, k.Name)
+				assert.NotContains(t, others.Error(), "this client", k.Name)
+			}
+			Release(t, hold)
+		}
+	})
+}
+
 // The same for a lock that its readers keep from a writer, and for permits of Redisson that have no lease.
 func TestC7TextOfHoldersWithoutALease(t *testing.T) {
 	t.Parallel()
