@@ -166,9 +166,13 @@ func (o *Ownership) memberAnswered(i int) {
 }
 
 // addMissing counts the members without an answer as failed. The answers that have arrived are counted already.
-func (r *red) addMissing(ctx context.Context, o *Ownership, members *fanOut) {
+// isOver reports that the budget or the time of the attempt is over. Otherwise the others have decided.
+func (r *red) addMissing(ctx context.Context, o *Ownership, members *fanOut, isOver bool) {
 	c := r.Resource.Core
-	missing := c.Settled(c.Unanswered(errBudget))
+	missing := c.Settled(c.Unanswered(errNotAwaited))
+	if isOver {
+		missing = c.Settled(c.Unanswered(errBudget))
+	}
 	if cause := context.Cause(ctx); cause != nil {
 		missing = c.Settled(c.CutShort(cause, engine.SilenceOf(ctx, members.began)))
 	}

@@ -142,6 +142,22 @@ func (o *fanOut) collectUntil(ctx context.Context, limit time.Duration, enough f
 	}
 }
 
+// collectReasons waits for a moment for the members whose calls have ended together with the context that they share.
+// Their errors say why they have not answered, and whether anything was sent.
+func (o *fanOut) collectReasons(ctx context.Context) {
+	timer := time.NewTimer(rollbackWait)
+	defer timer.Stop()
+	for o.open > 0 {
+		select {
+		case answer := <-o.answers:
+			o.open--
+			o.add(ctx, answer)
+		case <-timer.C:
+			return
+		}
+	}
+}
+
 // collectReady counts the answers that have arrived.
 func (o *fanOut) collectReady(ctx context.Context) {
 	for {
@@ -174,7 +190,12 @@ func (o *fanOut) countMissing(ctx context.Context) {
 // call that Close waits for.
 func (l *Lock) AskAll(ctx context.Context, terms *engine.Terms, f func(i int) error) error {
 	ttl, _ := l.shortest(terms)
-	v := newFanOut(l.Resource.Core, len(l.Members), f).count(ctx, l.budget(ttl))
+	v := newFanOut(l.Resource.Core, len(l.Members), func(i int) error { return l.named(i, f(i)) })
+	v.collect(ctx, l.budget(ttl))
+	if ctx.Err() != nil {
+		v.collectReasons(ctx)
+	}
+	v.countMissing(ctx)
 	refused, err := v.decide(l.Need)
 	switch {
 	case refused && v.yes+v.lost+len(v.failed) >= l.Need:

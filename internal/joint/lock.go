@@ -224,7 +224,11 @@ func (l *Lock) named(i int, err error) error {
 	if err == nil {
 		return nil
 	}
-	m := l.Members[i]
+	return ofMember(l.Members[i], err)
+}
+
+// ofMember adds the name of a member, and that of its server, to an error.
+func ofMember(m *engine.Resource, err error) error {
 	name := fmt.Sprintf("%s %q", m.Kind, m.Name)
 	if address := m.Core.Address(m); address != "" {
 		name += " at " + address
@@ -247,6 +251,8 @@ var (
 	// errTooLate says that a member was granted after the attempt, or the joint hold, was over. It was given back.
 	errTooLate = errors.New("acquired too late")
 	errBudget  = errors.New("no answer within the budget of a member")
+	// errNotAwaited says that the others had decided before a member answered.
+	errNotAwaited = errors.New("not awaited, because too many others had failed")
 	// errMembersLost says that some members were over before the others had answered. An acquisition that waits
 	// makes another attempt.
 	errMembersLost = fmt.Errorf("%w: members were lost meanwhile", engine.ErrLost)

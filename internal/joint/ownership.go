@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/redlatch/redlatch/internal/engine"
@@ -319,18 +320,19 @@ func describe(member *engine.Hold, operation string, err error) error {
 
 // Check implements [engine.Holding].
 func (o *Ownership) Check(ctx context.Context, _ *engine.Hold) error {
-	return o.ask(ctx, func(member *engine.Hold) error { return describe(member, "check", member.Check(ctx)) })
+	return o.ask(ctx, func(ctx context.Context, member *engine.Hold) error { return member.Check(ctx) })
 }
 
 // Extend implements [engine.Holding].
 func (o *Ownership) Extend(ctx context.Context, _ *engine.Hold, d time.Duration) error {
-	return o.ask(ctx, func(member *engine.Hold) error { return describe(member, "extend", member.Extend(ctx, d, nil)) })
+	return o.ask(ctx, func(ctx context.Context, member *engine.Hold) error { return member.Extend(ctx, d, nil) })
 }
 
 // ask runs f, a Check or an Extend, for all members, and blocks for the answers, for the budget at most.
 // If too few members are left, it ends the joint hold and emits the event before it returns. It does so at once,
-// because the answer of a silent member could not change that.
-func (o *Ownership) ask(ctx context.Context, f func(*engine.Hold) error) error {
+// because the answer of a silent member could not change that. If too few have answered in time, the calls of the others
+// end, and their errors say why there was no answer.
+func (o *Ownership) ask(ctx context.Context, f func(context.Context, *engine.Hold) error) error {
 	asking, stop := context.WithCancel(ctx)
 	defer stop()
 	o.mu.Lock()
@@ -338,8 +340,27 @@ func (o *Ownership) ask(ctx context.Context, f func(*engine.Hold) error) error {
 	holds := slices.Clone(o.holds)
 	defer context.AfterFunc(o.untilOver(), stop)()
 	o.mu.Unlock()
-	fan := newFanOut(o.core(), len(holds), func(i int) error { return f(holds[i]) })
-	lost, err := fan.count(asking, o.budget).decide(o.lock.Need)
+	calls, end := context.WithCancelCause(ctx)
+	var open atomic.Int64
+	open.Store(int64(len(holds)))
+	fan := newFanOut(o.core(), len(holds), func(i int) error {
+		err := f(calls, holds[i])
+		if err != nil {
+			err = ofMember(holds[i].Resource(), err)
+		}
+		if open.Add(-1) == 0 {
+			end(nil)
+		}
+		return err
+	})
+	fan.collect(asking, o.budget)
+	isOver := ctx.Err() != nil || asking.Err() == nil // otherwise the joint hold has ended
+	if isOver && fan.open > 0 && fan.yes < o.lock.Need {
+		end(overdue{errBudget})
+		fan.collectReasons(ctx)
+	}
+	fan.countMissing(asking)
+	lost, err := fan.decide(o.lock.Need)
 	o.mu.Lock()
 	o.asking--
 	lost = lost || o.lost || !o.closed && !o.has(isValid)

@@ -96,7 +96,7 @@ func (r *red) TryAcquire(ctx context.Context, q *engine.Request) (engine.Result,
 	}
 	members.collectReady(attempt.ending)
 	if members.open > 0 && asked.no <= len(r.Members)-r.Need {
-		r.addMissing(attempt.ending, o, members)
+		r.addMissing(attempt.ending, o, members, isOver)
 	}
 	r.keepReservations(ctx, state, o, false)
 	q.Noted = q.Noted || len(state.reserved) > 0

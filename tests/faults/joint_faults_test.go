@@ -3,19 +3,23 @@ package faults
 import (
 	"context"
 	"errors"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/alicebob/miniredis/v2/server"
 	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	. "github.com/redlatch/redlatch/internal/fixture"
+	"github.com/redlatch/redlatch/internal/kinds"
 	"github.com/redlatch/redlatch/internal/redistest"
 	"github.com/redlatch/redlatch/primitives"
 )
@@ -428,4 +432,65 @@ func TestRedLockRidesOutRefusalsForTheBudgetOfAMember(t *testing.T) {
 		s.Mini().Server().SetPreHook(nil)
 	}
 	q.RequireFree(t, All(3)...)
+}
+
+// Nothing is sent while all servers refuse connections. So the outcome of each call is known when its context ends, and
+// the error names the servers and says what each of them met.
+func TestJointCallsWithoutAConnectionHaveAKnownOutcome(t *testing.T) {
+	t.Parallel()
+	for _, k := range kinds.Joints() {
+		t.Run(k.Name, func(t *testing.T) {
+			t.Parallel()
+			q := QuorumOf(t, redistest.Redis(t), redistest.Redis(t), redistest.Redis(t))
+			var clients []*primitives.Client
+			for _, p := range q.Proxies {
+				clients = append(clients, NewClient(t, p.Client(t))) // they repeat for longer than the calls last
+			}
+			l := k.Over(clients, q.Name).(*primitives.Lock)
+			hold := Acquire(t, t.Context(), l, primitives.WithWatchdog(5*time.Second)) // a budget of 500 ms
+			for _, p := range q.Proxies {
+				p.Refuse(true)
+				p.Reset()
+			}
+			calls := map[string]func(ctx context.Context) error{
+				"Check":     hold.Check,
+				"Extend":    func(ctx context.Context) error { return hold.Extend(ctx, time.Minute) },
+				"ReleaseID": func(ctx context.Context) error { return l.ReleaseID(ctx, hold.ID()) },
+				"Adopt":     func(ctx context.Context) error { return ErrOf(l.Adopt(ctx, hold.ID())) },
+			}
+			check := func(name string, err error) {
+				require.ErrorIs(t, err, primitives.ErrUnavailable, name)
+				assert.NotErrorIs(t, err, primitives.ErrOutcomeUnknown, name)
+				assert.ErrorIs(t, err, syscall.ECONNREFUSED, name)
+				for _, p := range q.Proxies[:2] {
+					assert.ErrorContains(t, err, p.Addr(), name)
+				}
+			}
+			for name, call := range calls {
+				ctx, cancel := context.WithTimeout(t.Context(), 250*time.Millisecond)
+				err := call(ctx)
+				cancel()
+				require.ErrorIs(t, err, context.DeadlineExceeded, name)
+				check(name, err)
+			}
+			check("Check without a limit", calls["Check"](t.Context()))
+		})
+	}
+}
+
+// An attempt ends when too many members have failed. Its error does not say that another member has used up its time.
+func TestRedLockDoesNotBlameAMemberThatItDoesNotAwait(t *testing.T) {
+	t.Parallel()
+	q := NewQuorum(t, 3)
+	l := q.Lock(q.PatientClients(t))
+	Release(t, Acquire(t, t.Context(), l))
+	for _, s := range q.Servers[:2] {
+		require.NoError(t, s.Client(t).ConfigSet(t.Context(), "min-replicas-to-write", "1").Err())
+	}
+	release := q.Proxies[2].HoldReplies(Script)
+	defer release()
+	_, err := l.TryAcquire(t.Context())
+	require.ErrorContains(t, err, "NOREPLICAS")
+	require.NotContains(t, err.Error(), "budget")
+	require.NotErrorIs(t, err, os.ErrDeadlineExceeded)
 }
