@@ -172,6 +172,9 @@ func (c *singleCmd) SetErr(err error) {
 	if c.asksRole && err == nil && isReplica(c.Val()) {
 		err = errFormer
 	}
+	if repliedWith(err, masterDown) {
+		err = staleAnswer{err}
+	}
 	c.answered = err == nil
 	c.Cmd.SetErr(err)
 	if c.heard != nil && answers(err) {
@@ -185,6 +188,9 @@ func (c *singleCmd) SetErr(err error) {
 func (c *singleCmd) reply(sent time.Time, err error) (Reply, error) {
 	if own := c.Err(); own != nil || c.answered {
 		err = own
+	}
+	if stale, ok := errors.AsType[staleAnswer](err); ok {
+		err = stale.error
 	}
 	if err != nil && !errors.Is(err, redis.Nil) { // a nil answer is an answer
 		return Reply{}, err

@@ -53,7 +53,7 @@ func (c *contact) note(key any, err error) {
 		}
 		c.slots[c.slot(key)] = true
 		c.broken.Store(int32(len(c.slots)))
-		c.former = c.former || repliedWith(err, readOnly)
+		c.former = c.former || isFormer(err)
 	}
 }
 

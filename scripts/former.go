@@ -17,12 +17,34 @@ import (
 // connection of the pool, which is probably as old, or dials, which looks the name up. So an attempt follows at once
 // while nothing was dialed. Otherwise it follows after a pause, because the name has not moved yet.
 
+//
+// A replica without a link to its master may be configured to answer nothing at all (replica-serve-stale-data no). It
+// answers MASTERDOWN, and go-redis would keep its connection: see staleAnswer.
+
 // maxFormerDelay is the longest delay between attempts after READONLY, before jitter. It lets waiters go on soon after
 // the name has moved, whatever delays the client is configured with.
 const maxFormerDelay = 250 * time.Millisecond
 
 // readOnly is the beginning of the answer of a former primary to a write.
 const readOnly = "READONLY "
+
+// masterDown is the beginning of the answer of a replica that has no link to its master, and serves no old data.
+const masterDown = "MASTERDOWN "
+
+// isFormer reports whether err is the answer of a former primary.
+func isFormer(err error) bool { return repliedWith(err, readOnly, masterDown) }
+
+// staleAnswer is what go-redis sees of the answer MASTERDOWN. It begins like the answer of other replicas, so go-redis
+// closes the connection, and the next one leads to where the name of the primary leads by then.
+type staleAnswer struct{ error }
+
+func (a staleAnswer) Error() string {
+	return readOnly + "the server has lost its master: " + a.error.Error()
+}
+func (a staleAnswer) Unwrap() error { return a.error }
+
+// RedisError makes it a [redis.Error].
+func (staleAnswer) RedisError() {}
 
 // former counts the attempts of a call that met a former primary.
 type former struct {
@@ -33,7 +55,7 @@ type former struct {
 // isOld reports whether err is the answer of a former primary over a connection that may be older than the attempt.
 // The caller then makes another attempt at once.
 func (f *former) isOld(r *Runner, err error) bool {
-	if r.dialed == nil || !repliedWith(err, readOnly) {
+	if r.dialed == nil || !isFormer(err) {
 		return false
 	}
 	dials := r.dialed.made.Load() + 1

@@ -656,7 +656,7 @@ func (r *Runner) pause(ctx context.Context, end *deadline, attempt int, err erro
 	longest := r.maxDelay
 	if repliedWith(err, "TRYAGAIN ") {
 		longest = min(longest, maxMovingDelay)
-	} else if repliedWith(err, readOnly) {
+	} else if isFormer(err) {
 		longest = min(longest, maxFormerDelay)
 	}
 	delay := min(r.minDelay<<min(attempt, 20), longest)

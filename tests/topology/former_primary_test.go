@@ -24,7 +24,12 @@ const onFormer = 5 * time.Second
 var formers = []struct {
 	name   string
 	linked bool
-}{{"replica of the new primary", true}, {"replica without a link", false}}
+	stale  string // replica-serve-stale-data
+}{
+	{"replica of the new primary", true, "yes"},
+	{"replica without a link", false, "yes"},
+	{"replica without a link that serves no old data", false, "no"}, // it answers MASTERDOWN
+}
 
 // warm makes a client open several connections.
 func warm(t testing.TB, c *primitives.Client) {
@@ -47,6 +52,7 @@ func TestWaitersFollowTheNameOfThePrimary(t *testing.T) {
 		t.Run(former.name, func(t *testing.T) {
 			t.Parallel()
 			n := redistest.ReplicatedName(t)
+			require.NoError(t, n.Former().Client(t).ConfigSet(t.Context(), "replica-serve-stale-data", former.stale).Err())
 			holder := NewClient(t, n.Client(t))
 			type waiter struct {
 				name string
@@ -122,6 +128,7 @@ func TestMessagesFollowTheNameOfThePrimary(t *testing.T) {
 		t.Run(former.name, func(t *testing.T) {
 			t.Parallel()
 			n := redistest.ReplicatedName(t)
+			require.NoError(t, n.Former().Client(t).ConfigSet(t.Context(), "replica-serve-stale-data", former.stale).Err())
 			a, b := NewClient(t, n.Client(t)), NewClient(t, n.Client(t))
 			kept := Acquire(t, t.Context(), b.Lock("kept")) // keeps b's subscription to notices
 			pass := func() time.Duration {
@@ -152,7 +159,17 @@ func TestMessagesFollowTheNameOfThePrimary(t *testing.T) {
 // forgotten everything.
 func TestAnswersComeFromTheNewPrimary(t *testing.T) {
 	t.Parallel()
+	for _, stale := range []string{"yes", "no"} {
+		t.Run("serves old data: "+stale, func(t *testing.T) {
+			t.Parallel()
+			answersComeFromTheNewPrimary(t, stale)
+		})
+	}
+}
+
+func answersComeFromTheNewPrimary(t *testing.T, stale string) {
 	n := redistest.ReplicatedName(t)
+	require.NoError(t, n.Former().Client(t).ConfigSet(t.Context(), "replica-serve-stale-data", stale).Err())
 	type question struct {
 		name string
 		ask  func(ctx context.Context) error
