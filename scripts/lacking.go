@@ -23,7 +23,7 @@ type LackingError struct {
 func (e *LackingError) Error() string {
 	switch e.Command {
 	case "":
-		return "this server has no command that the library needs (renamed or disabled?): " + e.err.Error()
+		return "this server has no command that the library needs (renamed or disabled?): " + withoutScript(e.err).Error()
 	case lua:
 		return "this server cannot run Lua scripts: " + e.err.Error()
 	}
@@ -47,6 +47,7 @@ var (
 	withoutLua    = regexp.MustCompile(`(?i)find scripting engine|lua scripting is (not enabled|disabled)`)
 	placeInScript = regexp.MustCompile(`@?user_script: ?(\d+)`)
 	commandInLua  = regexp.MustCompile(`(?:redis\.p?call|acl_check_cmd)\((?:'(\w+)'|(publish))`)
+	passedInLua   = regexp.MustCompile(`call_typed\('\w+', (?:'(\w+)'|(publish))`)
 	caughtInLua   = regexp.MustCompile(`redis\.pcall\((?:'(\w+)'|(publish))`)
 )
 
@@ -85,7 +86,11 @@ func commandAt(script, text string) string {
 		if err != nil || number < 1 || number > len(lines) {
 			return ""
 		}
-		calls, code = commandInLua, lines[number-1]
+		if strings.Contains(lines[number-1], "redis.call(command,") { // in lib/typed, whose callers pass the command
+			calls = passedInLua
+		} else {
+			calls, code = commandInLua, lines[number-1]
+		}
 	}
 	var commands []string
 	for _, found := range calls.FindAllStringSubmatch(code, -1) {

@@ -11,6 +11,26 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
+// A library calls the command that a script passes to it. The error names the line of the library.
+func TestLackingCommandOfALibraryIsNamed(t *testing.T) {
+	for script, command := range map[string]string{
+		"lock/check": "HGET", "lock/renew": "HGET", "lock/release_all": "HDEL", "lock/renew_shared": "HEXISTS",
+	} {
+		line := 0
+		for i, l := range strings.Split(Load(script).text, "\n") {
+			if strings.Contains(l, "redis.call(command") {
+				line = i + 1
+			}
+		}
+		require.Positive(t, line, script)
+		e := failure(script, reply(fmt.Sprint(
+			"ERR Unknown Redis command called from script script: 33b7, on @user_script:", line, ".")), Executed)
+		assert.ErrorContains(t, e, "this server has no "+command+" command", script)
+	}
+	unknown := failure("", reply("ERR Unknown Redis command called from script script: 33b7, on @user_script:9."), Executed)
+	assert.NotContains(t, unknown.Error(), "user_script")
+}
+
 // What servers and proxies answer instead of running a command, and the command that the error names.
 func TestLackingCommandIsNamed(t *testing.T) {
 	lines := strings.Split(Load("lock/acquire").text, "\n")
