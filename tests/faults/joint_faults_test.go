@@ -446,7 +446,7 @@ func TestJointCallsWithoutAConnectionHaveAKnownOutcome(t *testing.T) {
 				clients = append(clients, NewClient(t, p.Client(t))) // they repeat for longer than the calls last
 			}
 			l := k.Over(clients, q.Name).(*primitives.Lock)
-			hold := Acquire(t, t.Context(), l, primitives.WithWatchdog(5*time.Second)) // a budget of 500 ms
+			hold := Acquire(t, t.Context(), l, primitives.WithWatchdog(15*time.Second)) // a budget of 1.5 s
 			for _, p := range q.Proxies {
 				p.Refuse(true)
 				p.Reset()
@@ -467,13 +467,13 @@ func TestJointCallsWithoutAConnectionHaveAKnownOutcome(t *testing.T) {
 			}
 			for name, call := range calls {
 				// A busy machine may run the members' goroutines too late for one call, but not for all.
-				require.Eventually(t, func() bool {
+				redistest.WaitFor(t, Soon, func() bool {
 					ctx, cancel := context.WithTimeout(t.Context(), 250*time.Millisecond)
 					defer cancel()
 					err := call(ctx)
 					require.ErrorIs(t, err, context.DeadlineExceeded, name)
 					return known(err)
-				}, Soon, time.Millisecond, name)
+				}, name+" has a known outcome")
 			}
 			err := calls["Check"](t.Context())
 			require.True(t, known(err), "Check without a limit: %v", err)
