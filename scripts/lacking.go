@@ -23,7 +23,8 @@ type LackingError struct {
 func (e *LackingError) Error() string {
 	switch e.Command {
 	case "":
-		return "this server has no command that the library needs (renamed or disabled?): " + withoutScript(e.err).Error()
+		text := withoutScript(e.err).Error()
+		return "this server has no command that the library needs (renamed or disabled?): " + text
 	case lua:
 		return "this server cannot run Lua scripts: " + e.err.Error()
 	}

@@ -27,7 +27,8 @@ func TestLackingCommandOfALibraryIsNamed(t *testing.T) {
 			"ERR Unknown Redis command called from script script: 33b7, on @user_script:", line, ".")), Executed)
 		assert.ErrorContains(t, e, "this server has no "+command+" command", script)
 	}
-	unknown := failure("", reply("ERR Unknown Redis command called from script script: 33b7, on @user_script:9."), Executed)
+	text := "ERR Unknown Redis command called from script script: 33b7, on @user_script:9."
+	unknown := failure("", reply(text), Executed)
 	assert.NotContains(t, unknown.Error(), "user_script")
 }
 

@@ -330,8 +330,8 @@ func (o *Ownership) Extend(ctx context.Context, _ *engine.Hold, d time.Duration)
 
 // ask runs f, a Check or an Extend, for all members, and blocks for the answers, for the budget at most.
 // If too few members are left, it ends the joint hold and emits the event before it returns. It does so at once,
-// because the answer of a silent member could not change that. If too few have answered in time, the calls of the others
-// end, and their errors say why there was no answer.
+// because the answer of a silent member could not change that. If too few have answered in time, the calls of the
+// others end, and their errors say why there was no answer.
 func (o *Ownership) ask(ctx context.Context, f func(context.Context, *engine.Hold) error) error {
 	asking, stop := context.WithCancel(ctx)
 	defer stop()
