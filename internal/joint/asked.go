@@ -47,7 +47,7 @@ type asked struct {
 	// end ends the attempts. It does not wait for them.
 	end context.CancelCauseFunc
 	// giveUp ends the attempts that have not been made yet because another one to the same server is under way.
-	giveUp context.CancelFunc
+	giveUp func()
 	// outlive makes the attempts independent of the context of the acquisition.
 	outlive func() bool
 }
@@ -76,7 +76,14 @@ func (r *red) askAll(ctx, ending context.Context, q *engine.Request, o *Ownershi
 	c, n, began := r.Resource.Core, len(r.Members), time.Now()
 	attempts, end := context.WithCancelCause(context.WithoutCancel(ctx))
 	outlive := context.AfterFunc(ending, func() { end(endOf(ending)) })
-	behind, giveUp := context.WithCancel(attempts)
+	behind, endBehind := context.WithCancelCause(attempts)
+	giveUp := func() {
+		if ending.Err() != nil {
+			endBehind(endOf(ending))
+			return
+		}
+		endBehind(overdue{errBudget})
+	}
 	o.asked = asked{
 		at: began, open: n, none: make(chan struct{}), within: engine.UsualAnswer, answered: make([]bool, n),
 		requests: make([]*engine.Request, n), end: end, outlive: outlive, giveUp: giveUp,
