@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/tetratelabs/wazero"
+	"github.com/tetratelabs/wazero/experimental"
 	"github.com/tetratelabs/wazero/imports/wasi_snapshot_preview1"
 	"github.com/tetratelabs/wazero/sys"
 
@@ -49,6 +50,7 @@ type guest struct {
 	runtime wazero.Runtime
 	code    wazero.CompiledModule
 	limit   time.Duration // of processor time, for one round
+	memory  memories
 }
 
 // compile compiles the guest to machine code, or takes that from the cache.
@@ -176,7 +178,11 @@ func (g *guest) simulate(ctx context.Context, q request) (*torture.Simulated, er
 	for _, v := range guestVariables {
 		config = config.WithEnv(v[0], v[1])
 	}
-	_, err = g.runtime.InstantiateModule(ctx, g.code, config)
+	ctx = experimental.WithMemoryAllocator(ctx, &g.memory)
+	module, err := g.runtime.InstantiateModule(ctx, g.code, config)
+	if module != nil {
+		_ = module.Close(ctx) // its memory is for the next one
+	}
 	var exit *sys.ExitError
 	switch {
 	case errors.As(err, &exit) && exit.ExitCode() == 0:
@@ -192,8 +198,8 @@ func (g *guest) simulate(ctx context.Context, q request) (*torture.Simulated, er
 	return &result, nil
 }
 
-// guestVariables are for the runtime of Go in the guest.
-var guestVariables = [][2]string{{"GOGC", "400"}}
+// guestVariables are for the runtime of Go in the guest. A round needs little memory, and few collections.
+var guestVariables = [][2]string{{"GOGC", "1600"}}
 
 // head returns the first lines of a text.
 func head(text string, lines int) string {
