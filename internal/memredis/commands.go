@@ -106,7 +106,7 @@ func reply(r any) func(*Server, *Conn, []string) any {
 }
 
 func (s *Server) roleName() string {
-	if s.fault == ReadOnly {
+	if s.readOnly {
 		return "replica"
 	}
 	return "master"
@@ -158,7 +158,7 @@ func (s *Server) info(*Conn, []string) any {
 }
 
 func (s *Server) role(*Conn, []string) any {
-	if s.fault == ReadOnly {
+	if s.readOnly {
 		return []any{"slave", "127.0.0.1", int64(0), "connected", int64(0)}
 	}
 	return []any{"master", int64(0), []any{}}

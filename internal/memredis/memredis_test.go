@@ -173,7 +173,6 @@ func TestFaults(t *testing.T) {
 		{Loading, "-LOADING", "-LOADING", "-LOADING"},
 		{Busy, "-BUSY", "-BUSY", "-BUSY"},
 		{Full, "$1\r\nv\r\n", "-OOM", ":0\r\n"},
-		{ReadOnly, "$1\r\nv\r\n", "-READONLY", "-READONLY"},
 	} {
 		s.SetFault(tt.fault)
 		require.True(t, strings.HasPrefix(do("get", "k"), tt.get), tt.fault)
@@ -184,6 +183,47 @@ func TestFaults(t *testing.T) {
 	s.SetFault(Full)
 	require.True(t, strings.HasPrefix(do("eval", "return redis.call('set', 'k', 'w')", "0"), "-OOM"))
 	require.Equal(t, "+OK\r\n", do("eval", "redis.call('del', 'k') return redis.call('set', 'k', 'w')", "0"))
+}
+
+// A replica answers reads with the data that it has, refuses writes, and passes messages on. Once it is promoted, it
+// goes on by itself.
+func TestReplica(t *testing.T) {
+	primary, replica := New(time.Now, 1), New(time.Now, 2)
+	p := primary.NewConn(func([]byte) {})
+	messages := 0
+	r := replica.NewConn(func([]byte) { messages++ })
+	do := func(c *Conn, args ...string) string { return string(c.Do(args)) }
+	do(p, "set", "k", "v")
+	replica.Follow(primary)
+	do(p, "set", "k", "w")
+	require.Equal(t, "$1\r\nv\r\n", do(r, "get", "k"))
+	require.True(t, strings.HasPrefix(do(r, "set", "k", "x"), "-READONLY"))
+	require.True(t, strings.HasPrefix(do(r, "eval", "return redis.call('del', 'k')", "0"), "-READONLY"))
+	require.Equal(t, "$1\r\nv\r\n", do(r, "eval", "return redis.call('get', 'k')", "0"))
+	do(r, "subscribe", "a")
+	do(p, "publish", "a", "m")
+	require.Equal(t, 1, messages)
+	replica.Promote()
+	do(p, "publish", "a", "m")
+	require.Equal(t, 1, messages)
+	require.Equal(t, "+OK\r\n", do(r, "set", "k", "x"))
+}
+
+// A jump of the clock ends leases early, or late.
+func TestClockJumps(t *testing.T) {
+	now := time.UnixMilli(1_000_000)
+	s := New(func() time.Time { return now }, 1)
+	c := s.NewConn(func([]byte) {})
+	do := func(args ...string) string { return string(c.Do(args)) }
+	do("set", "a", "v", "px", "50")
+	do("set", "b", "v")
+	s.Jump(-time.Second)
+	require.Equal(t, ":1050\r\n", do("pttl", "a"))
+	s.Jump(1051 * time.Millisecond)
+	require.Equal(t, "$-1\r\n", do("get", "a"))
+	require.Equal(t, []string{"b"}, s.Keys())
+	s.Evict("b")
+	require.Empty(t, s.Keys())
 }
 
 // Subscribers get messages of their channels, in the form of their protocol.

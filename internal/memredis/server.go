@@ -19,14 +19,18 @@ const (
 	Loading  Fault = "LOADING" // it reads its data from the disk
 	Busy     Fault = "BUSY"    // a script does not end
 	Full     Fault = "OOM"     // maxmemory is reached: commands that need memory fail
-	ReadOnly Fault = "READONLY"
 )
 
 // Server is a Redis server. It is not safe for concurrent use.
 type Server struct {
 	clock func() time.Time
+	skew  time.Duration // how far its clock has jumped
 	rand  *rand.Rand
 	fault Fault
+
+	readOnly bool      // it is a replica, or was told to become one
+	primary  *Server   // whose messages it passes on; nil if there is none
+	replicas []*Server // that pass its messages on
 
 	now      int64 // ms since 1970, of the current command
 	keys     map[string]*item
@@ -60,6 +64,37 @@ func (s *Server) restart() {
 
 // SetFault begins a fault, or ends it with Healthy.
 func (s *Server) SetFault(f Fault) { s.fault = f }
+
+// Jump lets the server's clock jump, back if d is negative.
+func (s *Server) Jump(d time.Duration) { s.skew += d }
+
+// wallClock is what the server's clock says.
+func (s *Server) wallClock() time.Time { return s.clock().Add(s.skew) }
+
+// SetReadOnly makes the server refuse writes. It goes on answering reads with the data that it has.
+func (s *Server) SetReadOnly(on bool) { s.readOnly = on }
+
+// Follow makes the server a replica of another one, with all of its data. It keeps its connections, and passes the
+// messages of the other one on to their subscribers.
+func (s *Server) Follow(primary *Server) {
+	s.leave()
+	s.keys, s.readOnly, s.primary = copyKeys(primary.keys), true, primary
+	primary.replicas = append(primary.replicas, s)
+}
+
+// Promote makes a replica a primary, with the data that it has.
+func (s *Server) Promote() {
+	s.leave()
+	s.readOnly = false
+}
+
+// leave ends that the server follows another one.
+func (s *Server) leave() {
+	if s.primary != nil {
+		s.primary.replicas = slices.DeleteFunc(s.primary.replicas, func(other *Server) bool { return other == s })
+		s.primary = nil
+	}
+}
 
 // Snapshot is the data of a server at an instant.
 type Snapshot struct{ keys map[string]*item }
@@ -116,7 +151,7 @@ func (c *Conn) Subscribes() bool { return len(c.topics[0])+len(c.topics[1]) > 0 
 // Do executes a command and returns the reply.
 func (c *Conn) Do(args []string) []byte {
 	s := c.s
-	s.now = s.clock().UnixMilli()
+	s.now = s.wallClock().UnixMilli()
 	return appendReply(nil, s.call(c, args), c.resp3)
 }
 
@@ -143,14 +178,14 @@ func (s *Server) call(c *Conn, args []string) any {
 // only what the script wants to write can be refused, and nothing after its first write.
 func (s *Server) refuses(cmd *command, inScript bool) failure {
 	switch {
-	case s.fault == Healthy || cmd.flags&always != 0:
+	case s.fault == Healthy && !s.readOnly || cmd.flags&always != 0:
 	case s.fault == Loading && !inScript:
 		return "LOADING Redis is loading the dataset in memory"
 	case s.fault == Busy && !inScript:
 		return "BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE."
 	case s.fault == Full && cmd.flags&grows != 0 && !s.running.wrote:
 		return "OOM command not allowed when used memory > 'maxmemory'."
-	case s.fault == ReadOnly && cmd.flags&write != 0:
+	case s.readOnly && cmd.flags&write != 0:
 		return "READONLY You can't write against a read only replica."
 	}
 	return ""
@@ -215,6 +250,9 @@ func (s *Server) publish(kind int, topic, payload string) any {
 	for _, c := range all {
 		c.push(appendReply(nil, push{word, topic, payload}, c.resp3))
 	}
+	for _, replica := range s.replicas {
+		replica.publish(kind, topic, payload)
+	}
 	return int64(len(all))
 }
 
@@ -243,7 +281,7 @@ func compareMembers(a, b member) int {
 // Peek returns the fields of a hash and the time until it expires, which is negative if it does not expire. ok is false
 // if the key exists and is no hash. It changes nothing.
 func (s *Server) Peek(key string) (fields []string, left time.Duration, ok bool) {
-	now := s.clock().UnixMilli()
+	now := s.wallClock().UnixMilli()
 	it := s.keys[key]
 	switch {
 	case it == nil || it.isOver(now):
@@ -253,13 +291,22 @@ func (s *Server) Peek(key string) (fields []string, left time.Duration, ok bool)
 	case it.expires == 0:
 		left = -time.Millisecond
 	default:
-		left = time.UnixMilli(it.expires).Sub(s.clock())
+		left = time.UnixMilli(it.expires).Sub(s.wallClock())
 	}
 	for _, f := range it.fields {
 		fields = append(fields, f.name)
 	}
 	return fields, left, true
 }
+
+// Keys returns the names of all keys, in order.
+func (s *Server) Keys() []string {
+	s.now = s.wallClock().UnixMilli()
+	return s.liveKeys()
+}
+
+// Evict deletes a key, as a server does whose memory is full.
+func (s *Server) Evict(key string) { delete(s.keys, key) }
 
 // ForgetScripts does what SCRIPT FLUSH does.
 func (s *Server) ForgetScripts() { clear(s.scripts) }

@@ -25,6 +25,7 @@ type Net struct {
 	mu      sync.Mutex // guards everything, also the servers
 	rand    *rand.Rand
 	servers []*Server
+	names   map[string]*Server // that may lead to other servers later
 	clients []*Client
 	links   []*link // that are open, by their numbers
 	last    int     // number of the latest link
@@ -34,7 +35,7 @@ type Net struct {
 // New returns a network without servers and clients.
 func New(seed uint64) *Net {
 	rng := rand.New(rand.NewPCG(seed, 991)) //nolint:gosec // a simulation repeats it
-	return &Net{rand: rng, trace: 14695981039346656037}
+	return &Net{rand: rng, trace: 14695981039346656037, names: map[string]*Server{}}
 }
 
 // Trace is a hash of all that was delivered so far, and of when.
@@ -74,6 +75,26 @@ func (n *Net) Serve(addr string, redis *memredis.Server) *Server {
 	s := &Server{n: n, addr: addr, redis: redis}
 	n.servers = append(n.servers, s)
 	return s
+}
+
+// Name lets dials of an address lead to a server, from now on. Open connections stay where they are.
+func (n *Net) Name(addr string, s *Server) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.names[addr] = s
+}
+
+// find returns the server with an address; nil if there is none. n.mu is held.
+func (n *Net) find(addr string) *Server {
+	if s := n.names[addr]; s != nil {
+		return s
+	}
+	for _, s := range n.servers {
+		if s.addr == addr {
+			return s
+		}
+	}
+	return nil
 }
 
 // Addr is the address of the server.
@@ -191,11 +212,10 @@ func (c *Client) Dial(ctx context.Context, _, addr string) (net.Conn, error) {
 		stop()
 	}
 	defer n.mu.Unlock()
-	i := slices.IndexFunc(n.servers, func(s *Server) bool { return s.addr == addr })
-	if i < 0 {
+	s := n.find(addr)
+	if s == nil {
 		return nil, dialError(errors.New("no such host"))
 	}
-	s := n.servers[i]
 	if s.down || c.routes[s].refusing {
 		return nil, dialError(os.NewSyscallError("connect", syscall.ECONNREFUSED))
 	}

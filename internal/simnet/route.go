@@ -3,6 +3,8 @@ package simnet
 import (
 	"slices"
 	"time"
+
+	"github.com/redlatch/redlatch/internal/memredis"
 )
 
 // The directions of a connection.
@@ -80,6 +82,42 @@ func (r *Route) Hold(direction int, on bool) {
 	}
 	for _, l := range r.links() {
 		l.deliver(direction)
+	}
+}
+
+// Strand breaks all connections, except that what the client has written still arrives, after so much time: a kernel
+// sends it again and again. It is called while the route holds ToServer.
+func (r *Route) Strand(after time.Duration) {
+	r.n.mu.Lock()
+	defer r.n.mu.Unlock()
+	for _, l := range r.links() {
+		written := l.input
+		for _, c := range l.under[ToServer] {
+			written = append(written, c.data...)
+		}
+		l.reset()
+		if len(written) > 0 {
+			time.AfterFunc(after, func() { r.arriveLate(written) })
+		}
+	}
+}
+
+// arriveLate executes what a connection that is gone has written.
+func (r *Route) arriveLate(written []byte) {
+	r.n.mu.Lock()
+	defer r.n.mu.Unlock()
+	if r.server.down {
+		return
+	}
+	conn := r.server.redis.NewConn(func([]byte) {})
+	defer conn.Close()
+	for {
+		args, size, err := memredis.ReadCommand(written)
+		if err != nil || size == 0 {
+			return
+		}
+		written = written[size:]
+		r.n.note(-1, ToServer, conn.Do(args))
 	}
 }
 

@@ -69,6 +69,38 @@ func TestHeldCommandsArriveLate(t *testing.T) {
 	require.Equal(t, "$4\r\nlate\r\n", f.has("k"))
 }
 
+// What was written to a connection that broke is executed much later.
+func TestStrandedCommandsArriveLate(t *testing.T) {
+	f := newFixture(t)
+	require.NoError(t, f.rdb.Ping(t.Context()).Err())
+	f.route.Hold(ToServer, true)
+	failed := make(chan error)
+	go func() { failed <- f.rdb.Set(context.Background(), "k", "late", 0).Err() }()
+	time.Sleep(5 * time.Millisecond) // written by then
+	f.route.Strand(20 * time.Millisecond)
+	require.ErrorIs(t, <-failed, syscall.ECONNRESET)
+	f.route.Hold(ToServer, false)
+	require.Equal(t, "$-1\r\n", f.has("k"))
+	require.Eventually(t, func() bool { return f.has("k") == "$4\r\nlate\r\n" }, time.Second, time.Millisecond)
+}
+
+// A name may lead to another server later. Open connections stay.
+func TestNameMoves(t *testing.T) {
+	f := newFixture(t)
+	n := f.client.n
+	second := n.Serve("10.0.0.2:6379", memredis.New(time.Now, 2))
+	client := n.Client(1)
+	n.Name("redis:6379", f.server)
+	rdb := redis.NewClient(&redis.Options{Addr: "redis:6379", Dialer: client.Dial, MaxRetries: -1, DialerRetries: 1})
+	defer rdb.Close()
+	require.NoError(t, rdb.Set(t.Context(), "k", "first", 0).Err())
+	n.Name("redis:6379", second)
+	require.Equal(t, "first", rdb.Get(t.Context(), "k").Val())
+	client.Route(f.server).Reset()
+	require.Error(t, rdb.Get(t.Context(), "k").Err()) // its connection has broken
+	require.ErrorIs(t, rdb.Get(t.Context(), "k").Err(), redis.Nil)
+}
+
 func TestRules(t *testing.T) {
 	isSet := func(args []string) bool { return args[0] == "set" }
 	for name, tt := range map[string]struct {

@@ -37,9 +37,10 @@ func (h *history) checkWaits() (out []Violation) {
 		}
 		var busy []load
 		for _, name := range o.call.Names {
-			if h.resized(name) {
+			if o.call.Limit > 0 && (h.resized(name) || h.lossy(name, h.begin, h.end)) {
 				busy = append(busy, load{interval{o.call.At, o.ret.At}, blocking})
 			}
+			busy = append(busy, h.cameBack(name)...)
 			for _, other := range h.names[name] {
 				if i, ok := h.possible(other, name); ok && other.root != o {
 					busy = append(busy, load{i, weightOf(other)})
@@ -107,7 +108,7 @@ func (h *history) checkCohorts() (out []Violation) {
 // checkLatches finds calls that waited for a latch although it was open.
 func (h *history) checkLatches() (out []Violation) {
 	for name, ops := range h.names {
-		if ops[0].call.Primitive != "latch" || h.lossy(h.begin, h.end) {
+		if ops[0].call.Primitive != "latch" || h.lossy(name, h.begin, h.end) {
 			continue
 		}
 		open := openTimes(ops)
@@ -199,9 +200,21 @@ func (h *history) allStalls(o *op) (out []load) {
 	return out
 }
 
+// cameBack are the times in which a server that has forgotten releases may have former holders and waiters: until their
+// leases end, which nobody renews.
+func (h *history) cameBack(name string) (out []load) {
+	longest := longTTL*int64(h.ttl) + int64(waiterTimeout)
+	for _, w := range h.windows {
+		if w.loses(name) {
+			out = append(out, load{interval{w.begin, w.end + longest + h.lengthened(w.begin)}, blocking})
+		}
+	}
+	return out
+}
+
 // resized reports whether a pool has had other sizes, or may have lost permits.
 func (h *history) resized(name string) bool {
-	return h.lossy(h.begin, h.end) || slices.ContainsFunc(h.names[name], func(o *op) bool {
+	return slices.ContainsFunc(h.names[name], func(o *op) bool {
 		switch o.call.Do {
 		case opAdd, opDrain, opResize:
 			return true
@@ -215,6 +228,12 @@ func (h *history) resized(name string) bool {
 
 // possible returns when an acquisition may have held its names in Redis.
 func (h *history) possible(o *op, name string) (interval, bool) {
+	i, ok := h.possibleBySteadyClock(o, name)
+	i.end += h.lengthened(o.call.At)
+	return i, ok
+}
+
+func (h *history) possibleBySteadyClock(o *op, name string) (interval, bool) {
 	if o.call.Do != opAcquire && o.call.Do != opAdopt {
 		return interval{}, false
 	}

@@ -135,16 +135,24 @@ type window struct {
 	interval
 
 	fault   string
-	process int      // -1: all of them
-	names   []string // what an operator changed
-	lossy   bool     // the servers may forget anything
-	acted   int64    // when what ends holds was over; 0: not before the end
-	hit     bool     // the operator's act found a holder
-	turned  int64    // when Sentinel had made another server the master; 0: something else happened
+	process int           // -1: all of them
+	names   []string      // what an operator changed
+	lossy   bool          // the servers may forget anything
+	acted   int64         // when what ends holds was over; 0: not before the end
+	hit     bool          // the operator's act found a holder
+	jump    time.Duration // of the server's clock: forward ends leases early, back lengthens them
+	turned  int64         // when Sentinel had made another server the master; 0: something else happened
 }
 
 // ends reports whether the window ends holds of this name.
-func (w *window) ends(name string) bool { return w.lossy || slices.Contains(w.names, name) }
+func (w *window) ends(name string) bool {
+	return w.loses(name) || w.jump > 0 || slices.Contains(w.names, name)
+}
+
+// loses reports whether the servers may forget anything about a name in this window.
+func (w *window) loses(name string) bool {
+	return w.lossy && (len(w.names) == 0 || slices.Contains(w.names, name))
+}
 
 // act is when the window may have ended holds.
 func (w *window) act() interval {
@@ -341,6 +349,21 @@ func (h *history) isShortened(name string, begin, end int64) bool {
 	return slices.ContainsFunc(h.windows, func(w window) bool {
 		return w.fault == faultShorten && slices.Contains(w.names, name) && w.overlaps(begin, end)
 	})
+}
+
+// endsEarly reports whether the server's clock jumped forward between two instants.
+func (h *history) endsEarly(begin, end int64) bool {
+	return slices.ContainsFunc(h.windows, func(w window) bool { return w.jump > 0 && w.overlaps(begin, end) })
+}
+
+// lengthened is by how much longer leases lasted that were set after an instant, because the server's clock jumped back.
+func (h *history) lengthened(begin int64) (sum int64) {
+	for _, w := range h.windows {
+		if w.jump < 0 && w.end >= begin {
+			sum -= int64(w.jump)
+		}
+	}
+	return sum
 }
 
 // takesOver reports whether o has, or may have, ended holds of others.

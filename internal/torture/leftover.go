@@ -15,8 +15,8 @@ import (
 // leftovers waits until nothing of the round is left in Redis, and returns what stays although it must not.
 func (r *round) leftovers(h *history) []Violation {
 	const limit = int64(3 * time.Second)
-	until := max(monotonic(), r.lastLease(h)) + limit
-	due := expected{pools: h.pools(), tokens: h.tokens()}
+	until := max(monotonic(), r.lastLease(h)) + limit + h.lengthened(h.begin)
+	due := expected{pools: h.pools(), tokens: h.tokens(), longer: time.Duration(h.lengthened(h.begin))}
 	for {
 		left, err := r.left(due)
 		switch {
@@ -65,7 +65,7 @@ func (r *round) leftOn(ctx context.Context, rdb *redis.Client, due expected) (ou
 			strings.Contains(key, ":rwlock_timeout:") && r.hadOperators(): // the operator knows only the lock's key
 			if ttl := rdb.PTTL(ctx, key).Val(); ttl < 0 && ttl != -2 {
 				out = append(out, fmt.Sprintf("key %s without a TTL", key))
-			} else if ttl > rememberedOf(key) {
+			} else if ttl > rememberedOf(key)+due.longer {
 				out = append(out, fmt.Sprintf("key %s for another %v", key, ttl))
 			}
 		case r.isPool(key):
@@ -107,13 +107,14 @@ func contentOf(ctx context.Context, rdb *redis.Client, key string) string {
 type expected struct {
 	pools  map[string]pool
 	tokens map[string]int64 // the highest that a hold of the name had
+	longer time.Duration    // by how much all keys may last longer
 }
 
 // tokens returns the highest token of each name. Servers that lost data may have lost their counters, too.
 func (h *history) tokens() map[string]int64 {
 	out := map[string]int64{}
 	for _, o := range h.ops {
-		if o.holds() && o.ret.Token > 0 && !h.lossy(o.call.At, h.end) {
+		if o.holds() && o.ret.Token > 0 && !h.lossy(o.call.Names[0], o.call.At, h.end) {
 			out[o.call.Names[0]] = max(out[o.call.Names[0]], o.ret.Token)
 		}
 	}

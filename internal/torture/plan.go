@@ -117,6 +117,9 @@ func (p *Plan) planFaults(rng *rand.Rand) {
 		return
 	}
 	kinds := simulatedKinds()
+	if p.Topology == Independent {
+		kinds = slices.DeleteFunc(kinds, func(kind string) bool { return slices.Contains(ofReplicas, kind) })
+	}
 	chosen := []string{kinds[p.Seed%uint64(len(kinds))]}
 	if rng.IntN(2) == 0 {
 		chosen = append(chosen, kinds[rng.IntN(len(kinds))])
@@ -137,4 +140,24 @@ func (p *Plan) planFaults(rng *rand.Rand) {
 		p.Faults = append(p.Faults, f)
 	}
 	slices.SortStableFunc(p.Faults, func(a, b PlannedFault) int { return int(a.At - b.At) })
+	if slices.ContainsFunc(p.Faults, func(f PlannedFault) bool { return f.Kind == faultMinutes }) {
+		p.goOn(rng)
+	}
+}
+
+// goOn gives each session steps for the minutes in which late commands arrive.
+func (p *Plan) goOn(rng *rand.Rand) {
+	const steps = 4
+	for _, process := range p.Processes {
+		for n := range process.Sessions {
+			for i := range steps {
+				at := between(rng, time.Minute+time.Duration(i)*copyAgeLimit/steps/2, copyAgeLimit)
+				process.Sessions[n] = append(process.Sessions[n], Step{
+					At: at, Primitive: p.Primitives[rng.IntN(len(p.Primitives))], Seed: rng.Uint64(),
+				})
+				p.Length = max(p.Length, at+2*time.Second)
+			}
+			slices.SortFunc(process.Sessions[n], func(a, b Step) int { return int(a.At - b.At) })
+		}
+	}
 }

@@ -105,8 +105,8 @@ func (h *history) checkSamples() (out []Violation) {
 	seen := map[*op]bool{}
 	for _, s := range h.samples {
 		for _, o := range h.names[s.name] {
-			if seen[o] || o.outside || !o.holds() || h.lossy(o.call.At, max(s.until, o.until)) ||
-				h.isShortened(s.name, o.call.At, max(s.until, o.until)) {
+			if seen[o] || o.outside || !o.holds() || h.lossy(s.name, o.call.At, max(s.until, o.until)) ||
+				h.endsEarly(h.ownershipBegin(o), max(s.until, o.until)) || h.isShortened(s.name, o.call.At, max(s.until, o.until)) {
 				continue
 			}
 			if why := s.contradicts(o); why != "" {
@@ -179,9 +179,9 @@ func (h *history) keptAfterRelease(s sample, id string) (kept *op) {
 	}
 	for _, w := range h.windows {
 		switch {
-		case w.lossy && w.turned != 0 && w.overlaps(kept.root.call.At, s.after):
+		case w.loses(s.name) && w.turned != 0 && w.overlaps(kept.root.call.At, s.after):
 			last = max(last, w.turned+int64(repeating))
-		case w.lossy && w.overlaps(kept.root.call.At, s.after):
+		case w.loses(s.name) && w.overlaps(kept.root.call.At, s.after):
 			return nil
 		case w.disturbs(kept.process, s.name) && w.begin < s.before && w.end > kept.root.call.At:
 			last = max(last, w.end)

@@ -49,7 +49,8 @@ type SimulationOptions struct {
 type world struct {
 	plan    *Plan
 	net     *simnet.Net
-	servers []*simnet.Server
+	servers []*simnet.Server // of Single: the primary, which has a name, and a replica, which may take its place
+	primary atomic.Int64     // of Single: the index of the primary
 	harness *simnet.Client
 	round   *round
 	working atomic.Int64 // sessions that have steps left, and processes that will be replaced
@@ -100,7 +101,7 @@ func Simulate(plan *Plan, o SimulationOptions) *Simulated {
 
 func newWorld(plan *Plan) *world {
 	w := &world{plan: plan, net: simnet.New(plan.Seed), goroutines: runtime.NumGoroutine()}
-	count := 1
+	count := 2
 	if plan.Topology == Independent {
 		count = redLockMembers
 	}
@@ -110,9 +111,17 @@ func newWorld(plan *Plan) *world {
 	}
 	w.harness = w.net.Client(-1)
 	d := &deployment{own: true, kind: plan.Topology}
-	for _, s := range w.servers {
-		d.targets = append(d.targets, s.Addr())
-		rdb := newClient(&redis.UniversalOptions{Addrs: []string{s.Addr()}, Dialer: w.harness.Dial, MaxRetries: -1})
+	if plan.Topology == Independent {
+		for _, s := range w.servers {
+			d.targets = append(d.targets, s.Addr())
+		}
+	} else {
+		w.net.Name(primaryName, w.servers[0])
+		follow(w.servers[1], w.servers[0])
+		d.targets = []string{primaryName}
+	}
+	for _, addr := range d.targets {
+		rdb := newClient(&redis.UniversalOptions{Addrs: []string{addr}, Dialer: w.harness.Dial, MaxRetries: -1})
 		d.simulated = append(d.simulated, rdb.(*redis.Client))
 	}
 	d.Addrs, d.rdb = d.targets[:1], d.simulated[0]
@@ -136,6 +145,16 @@ func newWorld(plan *Plan) *world {
 		counts: map[string]int{}, asked: map[string]int64{},
 	}
 	return w
+}
+
+// primaryName is the address of the primary, whichever server that is.
+const primaryName = "redis.sim:6379"
+
+// follow makes a server a replica of another one.
+func follow(replica, primary *simnet.Server) {
+	var db *memredis.Server
+	primary.Use(func(redis *memredis.Server) { db = redis })
+	replica.Use(func(redis *memredis.Server) { redis.Follow(db) })
 }
 
 // run runs the round.
@@ -400,7 +419,7 @@ func (w *world) sample(ctx context.Context) {
 
 // sampleNow looks at some locks. It takes no time.
 func (w *world) sampleNow(names []string) {
-	w.servers[0].Use(func(db *memredis.Server) {
+	w.servers[w.primary.Load()].Use(func(db *memredis.Server) {
 		at := monotonic()
 		for _, name := range names {
 			fields, left, ok := db.Peek(name)
@@ -419,7 +438,7 @@ func (w *world) sampleNow(names []string) {
 // keepCommands keeps some commands that count, for sendCopies.
 func (w *world) keepCommands() *keeper {
 	k := &keeper{seed: w.plan.Seed, count: map[*scripts.Script]int{}}
-	w.servers[0].Watch(k.see)
+	w.servers[w.primary.Load()].Watch(k.see)
 	return k
 }
 

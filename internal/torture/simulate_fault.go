@@ -19,6 +19,9 @@ type simulatedFault struct {
 	inject func(w *world, f *PlannedFault, rng *rand.Rand) error
 }
 
+// ofReplicas are the faults of a primary with a replica.
+var ofReplicas = []string{faultPromotion, faultSplit}
+
 // simulatedFaults are all of them. To add one, list it here.
 var simulatedFaults map[string]simulatedFault
 
@@ -72,6 +75,31 @@ func init() {
 		"loading":   {"the server restarts with its data, which takes time", (*world).restartServer},
 		"data-loss": {"the server restarts empty", (*world).restartEmpty},
 		"old-data":  {"a server without the latest writes takes its place", (*world).restartOld},
+		faultPromotion: {
+			"a replica without the latest writes becomes the primary, and the former one refuses writes", (*world).promote,
+		},
+		faultSplit: {
+			"a replica becomes the primary, while the former one still accepts writes from open connections",
+			(*world).split,
+		},
+		faultEviction: {"a full server evicts keys of all kinds", (*world).evict},
+		faultForward: {
+			"the server's clock jumps forward", func(w *world, f *PlannedFault, rng *rand.Rand) error {
+				return w.jump(f, between(rng, w.plan.TTL/8, 3*w.plan.TTL))
+			},
+		},
+		faultBack: {
+			"the server's clock jumps back", func(w *world, f *PlannedFault, rng *rand.Rand) error {
+				return w.jump(f, -between(rng, w.plan.TTL/8, 3*w.plan.TTL))
+			},
+		},
+		faultMinutes: {
+			"commands arrive minutes late, long after their connections broke", (*world).strandCommands,
+		},
+		"restart-process": {
+			"a client process is killed, and starts again at once, while its last commands are still on their way",
+			(*world).restartProcess,
+		},
 	}
 }
 
@@ -207,6 +235,11 @@ func (w *world) rules(routes []*simnet.Route, rule func() *simnet.Rule) func(on 
 
 func (w *world) killProcess(f *PlannedFault, _ *rand.Rand) error {
 	w.awaitMoment(f, f.Process, "")
+	return w.replaceProcess(f, f.Length/4)
+}
+
+// replaceProcess kills the process that is the target of a fault. Another one takes its place after a pause.
+func (w *world) replaceProcess(f *PlannedFault, pause time.Duration) error {
 	r := w.round
 	p := r.slots[f.Process].current()
 	r.injected(faultKill)
@@ -217,7 +250,7 @@ func (w *world) killProcess(f *PlannedFault, _ *rand.Rand) error {
 	for range w.plan.Processes[f.Process].Sessions { // they do not end
 		w.finish()
 	}
-	r.sleep(f.Length / 4)
+	r.sleep(pause)
 	r.finish(win)
 	r.nextGeneration()
 	return w.startProcess(f.Process, time.Duration(monotonic()-r.began))
@@ -289,7 +322,7 @@ func (w *world) flushScripts(f *PlannedFault, _ *rand.Rand) error {
 	w.awaitMoment(f, -1, "")
 	return w.during(window{fault: faultScripts, process: noProcess}, 0, func(on bool) {
 		if on {
-			w.servers[f.Server].Use((*memredis.Server).ForgetScripts)
+			w.server(f).Use((*memredis.Server).ForgetScripts)
 		}
 	})
 }
@@ -333,15 +366,16 @@ func (w *world) shortenTTL(f *PlannedFault, rng *rand.Rand) error {
 
 func (w *world) pauseServer(f *PlannedFault, _ *rand.Rand) error {
 	w.awaitMoment(f, -1, "")
-	return w.during(window{fault: faultPause, process: -1}, min(f.Length, w.plan.TTL), w.servers[f.Server].Stall)
+	return w.during(window{fault: faultPause, process: -1}, min(f.Length, w.plan.TTL), w.server(f).Stall)
 }
 
 // refusing returns a fault in which a server refuses commands.
 func refusing(name string, state memredis.Fault) func(*world, *PlannedFault, *rand.Rand) error {
 	return func(w *world, f *PlannedFault, _ *rand.Rand) error {
 		w.awaitMoment(f, -1, "")
+		s := w.server(f)
 		return w.during(window{fault: name, process: -1}, f.Length, func(on bool) {
-			w.servers[f.Server].Use(func(db *memredis.Server) {
+			s.Use(func(db *memredis.Server) {
 				if on {
 					db.SetFault(state)
 				} else {
@@ -355,7 +389,7 @@ func refusing(name string, state memredis.Fault) func(*world, *PlannedFault, *ra
 // restartServer restarts a server, which reads its data for as long as it was down.
 func (w *world) restartServer(f *PlannedFault, _ *rand.Rand) error {
 	w.awaitMoment(f, -1, "")
-	s := w.servers[f.Server]
+	s := w.server(f)
 	return w.during(window{fault: faultRestart, process: -1}, f.Length/2, func(on bool) {
 		if on {
 			s.Kill(func(db *memredis.Server) { db.Restore(db.Snapshot()) })
@@ -386,7 +420,7 @@ func (w *world) restartEmpty(f *PlannedFault, _ *rand.Rand) error {
 // restartOld is what clients see when a replica takes over that lacks the latest writes.
 func (w *world) restartOld(f *PlannedFault, rng *rand.Rand) error {
 	var old memredis.Snapshot
-	w.servers[f.Server].Use(func(db *memredis.Server) { old = db.Snapshot() })
+	w.server(f).Use(func(db *memredis.Server) { old = db.Snapshot() })
 	lag := w.round.begin(window{fault: faultFailover, process: noProcess})
 	w.round.sleep(between(rng, 0, 200*time.Millisecond))
 	w.awaitMoment(f, -1, "")
@@ -395,7 +429,7 @@ func (w *world) restartOld(f *PlannedFault, rng *rand.Rand) error {
 }
 
 func (w *world) loseData(name string, f *PlannedFault, restart func(*memredis.Server)) error {
-	r, s := w.round, w.servers[f.Server]
+	r, s := w.round, w.server(f)
 	r.injected(name)
 	win := r.lose(name)
 	defer r.finish(win)
@@ -405,4 +439,171 @@ func (w *world) loseData(name string, f *PlannedFault, restart func(*memredis.Se
 	s.Start()
 	r.nextGeneration()
 	return nil
+}
+
+// The faults of simulations only.
+const (
+	faultEviction = "eviction"
+	faultForward  = "clock-forward"
+	faultBack     = "clock-back"
+	faultMinutes  = "minutes"
+
+	faultPromotion = "promotion"
+	faultSplit     = "split"
+)
+
+// server is the target of a fault: the primary, or one of the independent ones.
+func (w *world) server(f *PlannedFault) *simnet.Server {
+	if w.plan.Topology == Independent {
+		return w.servers[f.Server]
+	}
+	return w.servers[w.primary.Load()]
+}
+
+// promote makes the former primary read-only before its name moves: no write is accepted that is forgotten later,
+// except those that the replica has not seen.
+func (w *world) promote(f *PlannedFault, rng *rand.Rand) error {
+	return w.changePrimary(f, rng, func(former, next *simnet.Server, lost *window) {
+		former.Use(func(db *memredis.Server) { db.SetReadOnly(true) })
+		w.round.endAct(lost) // nothing that is acquired from now on is lost
+		w.round.sleep(between(rng, 0, f.Length/2))
+		w.movePrimary(next)
+	})
+}
+
+// split lets two servers accept writes for a while. Those of the former primary are forgotten.
+func (w *world) split(f *PlannedFault, rng *rand.Rand) error {
+	return w.changePrimary(f, rng, func(former, next *simnet.Server, lost *window) {
+		w.movePrimary(next)
+		w.round.sleep(between(rng, 0, f.Length/2))
+		former.Use(func(db *memredis.Server) { db.SetReadOnly(true) })
+		w.round.endAct(lost)
+	})
+}
+
+// changePrimary lets the replica take over from the primary. change does it. Then the former primary answers reads with
+// its old data for a while, before it follows the new one. Its connections stay open all the time.
+func (w *world) changePrimary(
+	f *PlannedFault, rng *rand.Rand, change func(former, next *simnet.Server, lost *window),
+) error {
+	r := w.round
+	if w.plan.Topology == Independent || !r.exclusive.take("primary") {
+		return nil
+	}
+	defer r.exclusive.give("primary")
+	former, next := w.server(f), w.servers[1-w.primary.Load()]
+	follow(next, former) // it has all writes until now, and those that come next are under way to it
+	r.sleep(between(rng, 0, 200*time.Millisecond))
+	w.awaitMoment(f, -1, "")
+	r.injected(faultFailover)
+	lost := r.lose(faultFailover)
+	change(former, next, lost)
+	r.nextGeneration()
+	r.sleep(between(rng, 0, f.Length/2))
+	follow(former, next)
+	r.finish(lost)
+	return nil
+}
+
+// movePrimary promotes a server, and lets the name of the primary lead to it.
+func (w *world) movePrimary(next *simnet.Server) {
+	former := w.servers[w.primary.Load()]
+	next.Use((*memredis.Server).Promote)
+	w.primary.Store(1 - w.primary.Load())
+	w.net.Name(primaryName, next)
+	w.harness.Route(former).Reset()
+}
+
+// evict lets a server evict some keys of the round.
+func (w *world) evict(f *PlannedFault, rng *rand.Rand) error {
+	w.awaitMoment(f, -1, "")
+	r := w.round
+	r.injected(faultEviction)
+	w.server(f).Use(func(db *memredis.Server) {
+		keys := db.Keys()
+		rng.Shuffle(len(keys), func(i, j int) { keys[i], keys[j] = keys[j], keys[i] })
+		for _, key := range keys[:min(len(keys), 1+rng.IntN(3))] {
+			lost := r.begin(window{fault: faultEviction, process: -1, lossy: true, names: w.namesOf(key)})
+			db.Evict(key)
+			r.finish(lost)
+		}
+	})
+	r.losses.Add(1)
+	r.nextGeneration()
+	return nil
+}
+
+// namesOf returns the names whose data a key is a part of; all of them, if nobody knows.
+func (w *world) namesOf(key string) (names []string) {
+	for _, p := range w.plan.Primitives {
+		at := strings.Index(key, w.round.tag+":"+p+":")
+		if at < 0 {
+			continue
+		}
+		// The name of a pool or a latch ends with a generation, that of a member of a joint lock with its number.
+		name := strings.FieldsFunc(key[at:], func(c rune) bool { return c == '}' })[0]
+		parts := strings.Split(name, ":")
+		for n := 3; n <= len(parts); n++ {
+			names = append(names, strings.Join(parts[:n], ":"))
+		}
+	}
+	return names
+}
+
+// jump lets the clock of a server jump, together with that of its replica.
+func (w *world) jump(f *PlannedFault, d time.Duration) error {
+	w.awaitMoment(f, -1, "")
+	r := w.round
+	together := w.servers
+	if w.plan.Topology == Independent {
+		together = []*simnet.Server{w.server(f)}
+	}
+	name := faultForward
+	if d < 0 {
+		name = faultBack
+	}
+	r.injected(name)
+	began := r.begin(window{fault: name, process: -1, jump: d})
+	for _, s := range together {
+		s.Use(func(db *memredis.Server) { db.Jump(d) })
+	}
+	r.endAct(began)
+	r.sleep(max(-d, 0)) // what ends by the server's clock ends as much later
+	r.finish(began)
+	return nil
+}
+
+// strandCommands holds commands back for a while, and delivers them minutes later.
+func (w *world) strandCommands(f *PlannedFault, rng *rand.Rand) error {
+	w.awaitMoment(f, f.Process, "")
+	p, routes := w.routes(f)
+	after := between(rng, time.Minute, copyAgeLimit)
+	return w.during(window{fault: faultHole, process: p.id}, f.Length, func(on bool) {
+		for _, route := range routes {
+			if !on {
+				route.Strand(after)
+			}
+			route.Hold(simnet.ToServer, on)
+		}
+	})
+}
+
+// restartProcess lets the last commands of a process arrive after those of the process that takes its place, which may
+// have the same client id.
+func (w *world) restartProcess(f *PlannedFault, rng *rand.Rand) error {
+	w.awaitMoment(f, f.Process, "")
+	p, routes := w.routes(f)
+	r := w.round
+	began := r.begin(window{fault: faultHole, process: p.id})
+	for _, route := range routes {
+		route.Hold(simnet.ToServer, true)
+	}
+	r.sleep(between(rng, 0, 20*time.Millisecond))
+	err := w.replaceProcess(f, 0)
+	r.sleep(f.Length)
+	for _, route := range routes {
+		route.Hold(simnet.ToServer, false)
+	}
+	r.finish(began)
+	return err
 }

@@ -153,7 +153,7 @@ func (h *history) holderSteps(name string, ops []*op) []porcupine.Operation {
 		}
 	}
 	for _, w := range h.windows {
-		if w.lossy {
+		if w.loses(name) {
 			s.out = append(s.out, porcupine.Operation{
 				ClientId: len(s.lanes), Input: step{do: stepLoss, text: w.fault}, Call: w.begin, Return: w.end,
 			})
@@ -232,7 +232,7 @@ func (s *stepper) acquisition(o *op) {
 	in.ordered, in.called = queued, o.call.At
 	in.id = s.ids[o.ret.ID]
 	// While servers change over, two of them may count, so tokens of that time are not compared.
-	if outermost && !s.lossy(o.call.At, o.ret.At) {
+	if outermost && !s.lossy(s.name, o.call.At, o.ret.At) {
 		in.token = o.ret.Token
 	}
 	in.text = describe(o, in)
@@ -276,7 +276,7 @@ func (s *stepper) target(o *op) int {
 // failover; a hold that was released before its minimum was over; or one that a late copy has acquired once more.
 func (s *stepper) isVague(o *op) bool {
 	from := s.target(o)
-	return from < 0 || !s.wasTold(s.name, o) || s.hasCounts(s.ops[from]) || s.lossy(0, o.returned()) ||
+	return from < 0 || !s.wasTold(s.name, o) || s.hasCounts(s.ops[from]) || s.lossy(s.name, 0, o.returned()) ||
 		s.ops[from].call.MinHold > 0 || s.hasReturned(s.ops[from], o)
 }
 
@@ -336,7 +336,7 @@ func (s *stepper) sighting(o *op) {
 		do: stepPresent, from: s.ids[acquired.ret.ID], read: acquired.call.Read,
 		text: fmt.Sprintf("%s #%d", o.call.Do, s.roots[acquired]),
 	}
-	if !s.hasCounts(acquired) && !s.lossy(0, o.ret.At) {
+	if !s.hasCounts(acquired) && !s.lossy(s.name, 0, o.ret.At) {
 		s.emit(o, o.call.At, o.ret.At, in)
 	}
 }
@@ -415,9 +415,9 @@ func (h *history) clip(o *op) int64 {
 	return end
 }
 
-// lossy reports whether servers may have forgotten something between two instants.
-func (h *history) lossy(begin, end int64) bool {
-	return slices.ContainsFunc(h.windows, func(w window) bool { return w.lossy && w.overlaps(begin, end) })
+// lossy reports whether servers may have forgotten something about a name between two instants.
+func (h *history) lossy(name string, begin, end int64) bool {
+	return slices.ContainsFunc(h.windows, func(w window) bool { return w.loses(name) && w.overlaps(begin, end) })
 }
 
 // firstLoss returns when the servers may first have forgotten a name that was in use, which may have come into use
@@ -425,7 +425,7 @@ func (h *history) lossy(begin, end int64) bool {
 func (h *history) firstLoss(ops []*op) int64 {
 	first := int64(never)
 	for _, w := range h.windows {
-		if w.lossy && w.end > ops[0].call.At {
+		if w.loses(ops[0].call.Names[0]) && w.end > ops[0].call.At {
 			first = min(first, w.begin)
 		}
 	}
