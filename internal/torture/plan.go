@@ -111,6 +111,11 @@ func MakePlan(seed uint64) *Plan {
 	return p
 }
 
+// mixedBefore is how many of the seeds before a seed have rounds of the mixed pace, the only ones with faults.
+func mixedBefore(seed uint64) uint64 {
+	return seed/8*6 + [...]uint64{0, 1, 2, 3, 3, 4, 5, 5}[seed%8]
+}
+
 // planFaults draws the faults: none in a fifth of the rounds, and else of one or two kinds.
 func (p *Plan) planFaults(rng *rand.Rand) {
 	if rng.IntN(5) == 0 {
@@ -120,7 +125,7 @@ func (p *Plan) planFaults(rng *rand.Rand) {
 	if p.Topology == Independent {
 		kinds = slices.DeleteFunc(kinds, func(kind string) bool { return slices.Contains(ofReplicas, kind) })
 	}
-	chosen := []string{kinds[p.Seed%uint64(len(kinds))]}
+	chosen := []string{kinds[mixedBefore(p.Seed)%uint64(len(kinds))]}
 	if rng.IntN(2) == 0 {
 		chosen = append(chosen, kinds[rng.IntN(len(kinds))])
 	}
