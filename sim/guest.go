@@ -33,8 +33,18 @@ func build(ctx context.Context, library, dir string) ([]byte, error) {
 	if _, err := os.Stat(filepath.Join(library, guestPackage)); err != nil {
 		return nil, fmt.Errorf("--library %s: it is no checkout of redlatch with a simulation: %w", library, err)
 	}
+	find := exec.CommandContext(ctx, "go", "env", "GOROOT")
+	find.Dir = library
+	goroot, err := find.Output()
+	if err != nil {
+		return nil, fmt.Errorf("go env GOROOT: %w", err)
+	}
+	changed, err := overlay(string(bytes.TrimSpace(goroot)), dir)
+	if err != nil {
+		return nil, fmt.Errorf("the runtime of simulations: %w", err)
+	}
 	file := filepath.Join(dir, "guest.wasm")
-	cmd := exec.CommandContext(ctx, "go", "build", "-o", file, guestPackage)
+	cmd := exec.CommandContext(ctx, "go", "build", "-overlay", changed, "-tags", runtimeTag, "-o", file, guestPackage)
 	cmd.Dir = library
 	flags := slices.DeleteFunc(strings.Fields(os.Getenv("GOFLAGS")), func(flag string) bool { return flag == "-race" })
 	cmd.Env = append(os.Environ(), "GOOS=wasip1", "GOARCH=wasm", "CGO_ENABLED=0", "GOWORK=off",

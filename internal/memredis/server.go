@@ -15,10 +15,10 @@ type Fault string
 
 // The faults.
 const (
-	Healthy  Fault = ""
-	Loading  Fault = "LOADING" // it reads its data from the disk
-	Busy     Fault = "BUSY"    // a script does not end
-	Full     Fault = "OOM"     // maxmemory is reached: commands that need memory fail
+	Healthy Fault = ""
+	Loading Fault = "LOADING" // it reads its data from the disk
+	Busy    Fault = "BUSY"    // a script does not end
+	Full    Fault = "OOM"     // maxmemory is reached: commands that need memory fail
 )
 
 // Server is a Redis server. It is not safe for concurrent use.

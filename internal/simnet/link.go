@@ -79,8 +79,8 @@ func (l *link) send(direction int, c chunk) {
 	l.due[direction] = c.due
 	l.under[direction] = append(l.under[direction], c)
 	time.AfterFunc(c.due.Sub(now), func() {
-		l.n.mu.Lock()
-		defer l.n.mu.Unlock()
+		l.n.lock()
+		defer l.n.unlock()
 		l.deliver(direction)
 	})
 }
@@ -222,40 +222,40 @@ func (c *conn) RemoteAddr() net.Addr { return address(c.l.server.addr) }
 func (c *conn) Read(p []byte) (int, error) {
 	l := c.l
 	for {
-		l.n.mu.Lock()
+		l.n.lock()
 		switch {
 		case l.client.dead:
-			l.n.mu.Unlock()
+			l.n.unlock()
 			stop()
 		case l.hungUp:
-			l.n.mu.Unlock()
+			l.n.unlock()
 			return 0, net.ErrClosed
 		case !l.deadline.IsZero() && !time.Now().Before(l.deadline):
-			l.n.mu.Unlock()
+			l.n.unlock()
 			return 0, &net.OpError{Op: "read", Net: "tcp", Err: os.ErrDeadlineExceeded}
 		case len(l.received) > 0:
 			size := copy(p, l.received)
 			l.received = l.received[size:]
-			l.n.mu.Unlock()
+			l.n.unlock()
 			return size, nil
 		case l.failed != nil:
 			err := l.failed
-			l.n.mu.Unlock()
+			l.n.unlock()
 			return 0, err
 		}
-		l.n.mu.Unlock()
+		l.n.unlock()
 		<-l.wake
 	}
 }
 
 func (c *conn) Write(p []byte) (int, error) {
 	l := c.l
-	l.n.mu.Lock()
+	l.n.lock()
 	if l.client.dead {
-		l.n.mu.Unlock()
+		l.n.unlock()
 		stop()
 	}
-	defer l.n.mu.Unlock()
+	defer l.n.unlock()
 	switch {
 	case l.hungUp:
 		return 0, net.ErrClosed
@@ -267,8 +267,8 @@ func (c *conn) Write(p []byte) (int, error) {
 }
 
 func (c *conn) Close() error {
-	c.l.n.mu.Lock()
-	defer c.l.n.mu.Unlock()
+	c.l.n.lock()
+	defer c.l.n.unlock()
 	if c.l.broken {
 		c.l.hungUp = true
 	}
@@ -279,8 +279,8 @@ func (c *conn) Close() error {
 
 func (c *conn) SetReadDeadline(t time.Time) error {
 	l := c.l
-	l.n.mu.Lock()
-	defer l.n.mu.Unlock()
+	l.n.lock()
+	defer l.n.unlock()
 	l.deadline = t
 	switch {
 	case t.IsZero():
@@ -289,8 +289,8 @@ func (c *conn) SetReadDeadline(t time.Time) error {
 		}
 	case l.timer == nil:
 		l.timer = time.AfterFunc(time.Until(t), func() {
-			l.n.mu.Lock()
-			defer l.n.mu.Unlock()
+			l.n.lock()
+			defer l.n.unlock()
 			l.wakeUp()
 		})
 	default:

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/redlatch/redlatch/internal/memredis"
+	"github.com/redlatch/redlatch/internal/simstop"
 )
 
 // Usual bounds of the time that data is under way in one direction.
@@ -22,7 +23,8 @@ const (
 
 // Net is a network.
 type Net struct {
-	mu      sync.Mutex // guards everything, also the servers
+	mu      sync.Mutex // guards everything, also the servers; lock and unlock take it
+	group   int        // of the goroutine that has mu
 	rand    *rand.Rand
 	servers []*Server
 	names   map[string]*Server // that may lead to other servers later
@@ -38,10 +40,24 @@ func New(seed uint64) *Net {
 	return &Net{rand: rng, trace: 14695981039346656037, names: map[string]*Server{}}
 }
 
+// lock takes mu. A process that is stopped must not keep it, and what its goroutines do meanwhile is done by the network:
+// the timers of data that is under way do not stop with the process.
+func (n *Net) lock() {
+	group := simstop.Join(0)
+	n.mu.Lock()
+	n.group = group
+}
+
+func (n *Net) unlock() {
+	group := n.group
+	n.mu.Unlock()
+	simstop.Join(group)
+}
+
 // Trace is a hash of all that was delivered so far, and of when.
 func (n *Net) Trace() uint64 {
-	n.mu.Lock()
-	defer n.mu.Unlock()
+	n.lock()
+	defer n.unlock()
 	return n.trace
 }
 
@@ -70,8 +86,8 @@ type Server struct {
 
 // Serve adds a server.
 func (n *Net) Serve(addr string, redis *memredis.Server) *Server {
-	n.mu.Lock()
-	defer n.mu.Unlock()
+	n.lock()
+	defer n.unlock()
 	s := &Server{n: n, addr: addr, redis: redis}
 	n.servers = append(n.servers, s)
 	return s
@@ -79,8 +95,8 @@ func (n *Net) Serve(addr string, redis *memredis.Server) *Server {
 
 // Name lets dials of an address lead to a server, from now on. Open connections stay where they are.
 func (n *Net) Name(addr string, s *Server) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
+	n.lock()
+	defer n.unlock()
 	n.names[addr] = s
 }
 
@@ -102,15 +118,15 @@ func (s *Server) Addr() string { return s.addr }
 
 // Use calls f with the server's data, between two commands.
 func (s *Server) Use(f func(redis *memredis.Server)) {
-	s.n.mu.Lock()
-	defer s.n.mu.Unlock()
+	s.n.lock()
+	defer s.n.unlock()
 	f(s.redis)
 }
 
 // Kill ends the server: its connections break, and dials are refused. f then changes its data.
 func (s *Server) Kill(f func(redis *memredis.Server)) {
-	s.n.mu.Lock()
-	defer s.n.mu.Unlock()
+	s.n.lock()
+	defer s.n.unlock()
 	s.down, s.stalled = true, false
 	s.n.reset(func(l *link) bool { return l.server == s })
 	f(s.redis)
@@ -118,15 +134,15 @@ func (s *Server) Kill(f func(redis *memredis.Server)) {
 
 // Start starts the server again.
 func (s *Server) Start() {
-	s.n.mu.Lock()
-	defer s.n.mu.Unlock()
+	s.n.lock()
+	defer s.n.unlock()
 	s.down = false
 }
 
 // Stall makes the server keep all commands waiting, until it is called with false.
 func (s *Server) Stall(on bool) {
-	s.n.mu.Lock()
-	defer s.n.mu.Unlock()
+	s.n.lock()
+	defer s.n.unlock()
 	s.stalled = on
 	if on {
 		return
@@ -149,8 +165,8 @@ type Client struct {
 
 // Client adds a client process.
 func (n *Net) Client(id int) *Client {
-	n.mu.Lock()
-	defer n.mu.Unlock()
+	n.lock()
+	defer n.unlock()
 	c := &Client{n: n, id: id, routes: map[*Server]*Route{}}
 	for _, s := range n.servers {
 		c.routes[s] = &Route{n: n, client: c, server: s}
@@ -165,8 +181,8 @@ func (c *Client) Route(s *Server) *Route { return c.routes[s] }
 // Kill takes the network away for good: the servers see that the connections are closed, and each further call of the
 // process that needs the network does not return.
 func (c *Client) Kill() {
-	c.n.mu.Lock()
-	defer c.n.mu.Unlock()
+	c.n.lock()
+	defer c.n.unlock()
 	c.dead = true
 	for _, l := range slices.Clone(c.n.links) {
 		if l.client == c {
@@ -177,8 +193,8 @@ func (c *Client) Kill() {
 
 // HangDials lets dials wait, until it is called with false.
 func (c *Client) HangDials(on bool) {
-	c.n.mu.Lock()
-	defer c.n.mu.Unlock()
+	c.n.lock()
+	defer c.n.unlock()
 	switch {
 	case on && c.hung == nil:
 		c.hung = make(chan struct{})
@@ -191,9 +207,9 @@ func (c *Client) HangDials(on bool) {
 // Dial connects to the server with an address.
 func (c *Client) Dial(ctx context.Context, _, addr string) (net.Conn, error) {
 	n := c.n
-	n.mu.Lock()
+	n.lock()
 	hung, pause := c.hung, 2*n.delay()
-	n.mu.Unlock()
+	n.unlock()
 	if hung != nil {
 		select {
 		case <-hung:
@@ -206,12 +222,12 @@ func (c *Client) Dial(ctx context.Context, _, addr string) (net.Conn, error) {
 	case <-ctx.Done():
 		return nil, dialError(context.Cause(ctx))
 	}
-	n.mu.Lock()
+	n.lock()
 	if c.dead {
-		n.mu.Unlock()
+		n.unlock()
 		stop()
 	}
-	defer n.mu.Unlock()
+	defer n.unlock()
 	s := n.find(addr)
 	if s == nil {
 		return nil, dialError(errors.New("no such host"))

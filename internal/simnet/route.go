@@ -59,23 +59,23 @@ type Rule struct {
 
 // Refuse refuses dials, until it is called with false.
 func (r *Route) Refuse(on bool) {
-	r.n.mu.Lock()
-	defer r.n.mu.Unlock()
+	r.n.lock()
+	defer r.n.unlock()
 	r.refusing = on
 }
 
 // Delay adds d to the time that data is under way in a direction.
 func (r *Route) Delay(direction int, d time.Duration) {
-	r.n.mu.Lock()
-	defer r.n.mu.Unlock()
+	r.n.lock()
+	defer r.n.unlock()
 	r.delays[direction] = d
 }
 
 // Hold keeps data of a direction back, until it is called with false. Then all of it arrives, also what was written to
 // connections that are closed by then: a kernel sends it again.
 func (r *Route) Hold(direction int, on bool) {
-	r.n.mu.Lock()
-	defer r.n.mu.Unlock()
+	r.n.lock()
+	defer r.n.unlock()
 	r.held[direction] = on
 	if on {
 		return
@@ -88,8 +88,8 @@ func (r *Route) Hold(direction int, on bool) {
 // Strand breaks all connections, except that what the client has written still arrives, after so much time: a kernel
 // sends it again and again. It is called while the route holds ToServer.
 func (r *Route) Strand(after time.Duration) {
-	r.n.mu.Lock()
-	defer r.n.mu.Unlock()
+	r.n.lock()
+	defer r.n.unlock()
 	for _, l := range r.links() {
 		written := l.input
 		for _, c := range l.under[ToServer] {
@@ -104,8 +104,8 @@ func (r *Route) Strand(after time.Duration) {
 
 // arriveLate executes what a connection that is gone has written.
 func (r *Route) arriveLate(written []byte) {
-	r.n.mu.Lock()
-	defer r.n.mu.Unlock()
+	r.n.lock()
+	defer r.n.unlock()
 	if r.server.down {
 		return
 	}
@@ -123,33 +123,33 @@ func (r *Route) arriveLate(written []byte) {
 
 // Silence drops messages of subscriptions, until it is called with false.
 func (r *Route) Silence(on bool) {
-	r.n.mu.Lock()
-	defer r.n.mu.Unlock()
+	r.n.lock()
+	defer r.n.unlock()
 	r.silent = on
 }
 
 // Reset breaks all connections. What is under way is lost.
 func (r *Route) Reset() {
-	r.n.mu.Lock()
-	defer r.n.mu.Unlock()
+	r.n.lock()
+	defer r.n.unlock()
 	r.n.reset(func(l *link) bool { return l.route == r })
 }
 
 // CutSubscriptions breaks the connections with subscriptions.
 func (r *Route) CutSubscriptions() {
-	r.n.mu.Lock()
-	defer r.n.mu.Unlock()
+	r.n.lock()
+	defer r.n.unlock()
 	r.n.reset(func(l *link) bool { return l.route == r && l.redis.Subscribes() })
 }
 
 // Add adds a rule. remove ends it, and may be called again.
 func (r *Route) Add(rule *Rule) (remove func()) {
-	r.n.mu.Lock()
-	defer r.n.mu.Unlock()
+	r.n.lock()
+	defer r.n.unlock()
 	r.rules = append(r.rules, rule)
 	return func() {
-		r.n.mu.Lock()
-		defer r.n.mu.Unlock()
+		r.n.lock()
+		defer r.n.unlock()
 		r.rules = slices.DeleteFunc(r.rules, func(other *Rule) bool { return other == rule })
 		for _, l := range rule.links {
 			l.heldBy = slices.DeleteFunc(l.heldBy, func(other *Rule) bool { return other == rule })
@@ -178,8 +178,8 @@ func (r *Route) executeLate(rule *Rule, args []string) {
 		if rule.Alive != nil && !rule.Alive() {
 			return
 		}
-		r.n.mu.Lock()
-		defer r.n.mu.Unlock()
+		r.n.lock()
+		defer r.n.unlock()
 		if r.server.down {
 			return
 		}
@@ -192,7 +192,7 @@ func (r *Route) executeLate(rule *Rule, args []string) {
 // Watch calls seen with each command that the server has executed, by whomever, unless the reply is an error. seen must
 // not block, and must not use the network.
 func (s *Server) Watch(seen func(args []string)) {
-	s.n.mu.Lock()
-	defer s.n.mu.Unlock()
+	s.n.lock()
+	defer s.n.unlock()
 	s.seen = append(s.seen, seen)
 }

@@ -111,7 +111,7 @@ func (h *history) checkReturns() (out []Violation) {
 		allowed := promptness + h.tolerance() + 2*h.overloaded(o.call.At, o.ret.At)
 		allowed += h.stopped(o.process, o.call.At, o.ret.At)
 		if h.exact {
-			allowed = promptness + h.overloaded(o.call.At, o.ret.At)
+			allowed = promptness + h.overloaded(o.call.At, o.ret.At) + h.stopped(o.process, o.call.At, o.ret.At)
 		}
 		if h.isConnecting(o) && !h.exact {
 			allowed += connecting

@@ -16,6 +16,7 @@ import (
 
 	"github.com/redlatch/redlatch/internal/memredis"
 	"github.com/redlatch/redlatch/internal/simnet"
+	"github.com/redlatch/redlatch/internal/simstop"
 	"github.com/redlatch/redlatch/scripts"
 )
 
@@ -188,6 +189,7 @@ func (w *world) run() (violations []Violation, h *history, err error) {
 	r.copies.Wait()
 	h = r.history()
 	h.exact = true
+	h.noteStops()
 	collectForgotten(h)
 	left := r.leftovers(h)
 	if len(left) == 0 {
@@ -198,6 +200,15 @@ func (w *world) run() (violations []Violation, h *history, err error) {
 	found, undecided := h.check()
 	r.result.Undecided = undecided
 	return slices.Concat(violations, found, left), h, r.failure()
+}
+
+// noteStops notes when processes stood still. A process of the machine reports that itself.
+func (h *history) noteStops() {
+	for _, w := range h.windows {
+		if w.fault == faultStop {
+			h.stalls[w.process] = append(h.stalls[w.process], w.interval)
+		}
+	}
 }
 
 // collectForgotten lets the garbage collector find all forgotten holds.
@@ -232,6 +243,7 @@ type simulatedProcess struct {
 	process  *process
 	index    int // of the plan
 	sessions sync.WaitGroup
+	busy     atomic.Int64       // sessions that have steps left
 	names    map[int64][]string // of each operation, if they can be sampled
 }
 
@@ -260,6 +272,8 @@ func (w *world) startProcess(i int, after time.Duration) error {
 	sp.out = recorder{clock: sp.clock, sink: sp.record}
 	sp.draining, sp.drain = context.WithCancel(context.Background())
 	sp.generation.Store(r.generation)
+	// What is started from here on stops with the process.
+	defer simstop.Join(simstop.Join(sp.group()))
 	if err := sp.connect(); err != nil {
 		return err
 	}
@@ -268,13 +282,18 @@ func (w *world) startProcess(i int, after time.Duration) error {
 	close(p.ready)
 	for n, steps := range w.plan.Processes[i].Sessions {
 		w.working.Add(1)
+		sp.busy.Add(1)
 		sp.sessions.Go(func() {
 			sp.follow(n, steps, after)
+			sp.busy.Add(-1)
 			w.finish()
 		})
 	}
 	return nil
 }
+
+// group is the group of the goroutines of the process.
+func (p *simulatedProcess) group() int { return p.process.id + 1 }
 
 // finish notes that something has ended that the round waits for.
 func (w *world) finish() {
@@ -304,6 +323,7 @@ func (p *simulatedProcess) follow(n int, steps []Step, after time.Duration) {
 
 // record takes a record. A process that was killed does not go on.
 func (p *simulatedProcess) record(r record) {
+	defer simstop.Join(simstop.Join(0)) // others take pr.mu, too
 	pr := p.process
 	pr.mu.Lock()
 	if pr.died != never {
@@ -368,15 +388,16 @@ func (p *simulatedProcess) send(v any) error {
 	return nil
 }
 
-// kill implements child. The goroutines of the process stop when they next need the network or record something.
+// kill implements child. The goroutines of the process stop for good.
 func (p *simulatedProcess) kill() {
+	p.stop(true)
 	p.simulated.Kill()
 	p.world.dead = append(p.world.dead, p)
 	close(p.process.exited)
 }
 
-// stop implements child. No process can be stopped here.
-func (p *simulatedProcess) stop(bool) {}
+// stop implements child.
+func (p *simulatedProcess) stop(on bool) { simstop.Stop(p.group(), on) }
 
 // goroutinesLeft finds goroutines of the library, once all clients are closed. Those of a process that was killed
 // stay.

@@ -1,6 +1,7 @@
 package torture
 
 import (
+	"errors"
 	"maps"
 	"math/rand/v2"
 	"slices"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/redlatch/redlatch/internal/memredis"
 	"github.com/redlatch/redlatch/internal/simnet"
+	"github.com/redlatch/redlatch/internal/simstop"
 )
 
 // The faults of simulations. What the checks must know of them is the same as of the others, so they have their names.
@@ -27,7 +29,8 @@ var simulatedFaults map[string]simulatedFault
 
 func init() {
 	simulatedFaults = map[string]simulatedFault{
-		"kill": {"a client process is killed, and another one takes its place", (*world).killProcess},
+		"kill":    {"a client process is killed, and another one takes its place", (*world).killProcess},
+		faultStop: {"a client process stands still, often for longer than its holds last", (*world).stopProcess},
 		"hole": {
 			"nothing arrives in either direction, and all of it later",
 			onProcess(faultHole, holding(simnet.ToServer, simnet.ToClient), nil),
@@ -247,13 +250,31 @@ func (w *world) replaceProcess(f *PlannedFault, pause time.Duration) error {
 	w.working.Add(1)
 	defer w.finish()
 	p.kill()
-	for range w.plan.Processes[f.Process].Sessions { // they do not end
+	for range p.child.(*simulatedProcess).busy.Load() { // its sessions do not end
 		w.finish()
 	}
 	r.sleep(pause)
 	r.finish(win)
 	r.nextGeneration()
 	return w.startProcess(f.Process, time.Duration(monotonic()-r.began))
+}
+
+// stopProcess stops one process, while the others go on.
+func (w *world) stopProcess(f *PlannedFault, _ *rand.Rand) error {
+	if !simstop.Supported {
+		return errors.New("the runtime of this program cannot stop goroutines")
+	}
+	w.awaitMoment(f, f.Process, "")
+	p, _ := w.routes(f)
+	if !w.round.exclusive.take(p) { // it stands still already
+		return nil
+	}
+	defer w.round.exclusive.give(p)
+	return w.during(window{fault: faultStop, process: p.id}, f.Length, func(on bool) {
+		if p.alive() {
+			p.child.stop(on)
+		}
+	})
 }
 
 func (w *world) hangDials(f *PlannedFault, _ *rand.Rand) error {

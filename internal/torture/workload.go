@@ -163,10 +163,13 @@ func (s *session) useNested(primitive string) {
 		})
 	}
 	s.section(h, l, call)
-	time.Sleep(between(s.rand, 0, 2*time.Millisecond))
+	time.Sleep(between(s.rand, 0, nestedPause))
 	s.release(h, call)
 	siblings.Wait()
 }
+
+// nestedPause is how long useNested pauses at most between the section and the release.
+const nestedPause = 2 * time.Millisecond
 
 func (s *session) useFenced(primitive string) {
 	name, ttl := s.name(primitive)
