@@ -13,7 +13,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 
@@ -39,14 +38,24 @@ func build(ctx context.Context, library, dir string) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("go env GOROOT: %w", err)
 	}
-	changed, err := overlay(string(bytes.TrimSpace(goroot)), dir)
+	var flags []string
+	also := ""
+	for _, flag := range strings.Fields(os.Getenv("GOFLAGS")) {
+		file, isOverlay := strings.CutPrefix("-"+strings.TrimLeft(flag, "-"), "-overlay=")
+		switch {
+		case isOverlay:
+			also = file
+		case flag != "-race":
+			flags = append(flags, flag)
+		}
+	}
+	changed, err := overlay(string(bytes.TrimSpace(goroot)), dir, also)
 	if err != nil {
 		return nil, fmt.Errorf("the runtime of simulations: %w", err)
 	}
 	file := filepath.Join(dir, "guest.wasm")
 	cmd := exec.CommandContext(ctx, "go", "build", "-overlay", changed, "-tags", runtimeTag, "-o", file, guestPackage)
 	cmd.Dir = library
-	flags := slices.DeleteFunc(strings.Fields(os.Getenv("GOFLAGS")), func(flag string) bool { return flag == "-race" })
 	cmd.Env = append(os.Environ(), "GOOS=wasip1", "GOARCH=wasm", "CGO_ENABLED=0", "GOWORK=off",
 		"GOFLAGS="+strings.Join(flags, " "))
 	if out, err := cmd.CombinedOutput(); err != nil {

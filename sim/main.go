@@ -25,6 +25,7 @@ to the last byte.
   go run . --shrink 4711              # what is left of it when all that does not matter is left out
   go run . --seeds 1-500 --cpu 60s    # until 60 s of processor time are used
   go run . --seeds 1-500 --library ~/other/redlatch
+  go run . --seed 4711 --replay 100   # 100 times more: all hashes must be equal
 
 The last line is "sim: N seeds, M violations". It runs in the folder sim, and needs only Go.
 
@@ -36,6 +37,7 @@ type options struct {
 	single      bool // --seed: print the log
 	shrink      bool
 	twice       bool
+	replay      int
 	failFast    bool
 	library     string
 	html        string
@@ -90,6 +92,7 @@ func parse(args []string, errs io.Writer) (o options, err error) {
 	flags.StringVar(&o.library, "library", "..", "`DIRECTORY` of the checkout whose library is tested")
 	flags.DurationVar(&o.cpu, "cpu", 0, "end after so much processor time, a `DURATION` such as 60s (default: no limit)")
 	flags.BoolVar(&o.twice, "twice", false, "run each seed twice, and compare: a difference is a violation")
+	flags.IntVar(&o.replay, "replay", 0, "run each seed with a violation `N` times more, and count the equal hashes")
 	flags.BoolVar(&o.failFast, "fail-fast", false, "stop after the first seed with a violation")
 	flags.StringVar(&o.html, "html", "", "`FILE` for a page with the timelines of a single seed, for a browser")
 	flags.IntVar(&o.parallel, "parallel", runtime.NumCPU(), "how many seeds run at the same time")
@@ -117,6 +120,8 @@ func parse(args []string, errs io.Writer) (o options, err error) {
 		return o, fmt.Errorf("--seeds, --seed and --shrink exclude each other; %w", errUsage)
 	case o.cpu < 0:
 		return o, fmt.Errorf("--cpu %v: must not be negative", o.cpu)
+	case o.replay < 0:
+		return o, fmt.Errorf("--replay %d: must not be negative", o.replay)
 	case o.parallel < 1:
 		return o, fmt.Errorf("--parallel %d: must be 1 or more", o.parallel)
 	case o.html != "" && !given["seed"] && !given["shrink"]:

@@ -54,6 +54,10 @@ func simulate(ctx context.Context, o options, out io.Writer) (violations int, er
 	if ctx.Err() != nil {
 		fmt.Fprintln(out, "sim: interrupted")
 	}
+	if r.replays > 0 {
+		fmt.Fprintf(out, "replays: %d of %d hashes were equal to the first of their seeds, of which there are %d\n", r.equal,
+			r.replays, r.replayed)
+	}
 	fmt.Fprintf(out, "sim: %d seeds, %d violations\n", r.done, r.violations)
 	return r.violations, r.err
 }
@@ -70,6 +74,9 @@ type seeds struct {
 	over       bool
 	done       int
 	violations int
+	replayed   int // seeds
+	replays    int // their runs
+	equal      int // runs with the hash of the first
 	err        error
 }
 
@@ -94,20 +101,52 @@ func (r *seeds) work(ctx context.Context, out io.Writer) {
 		if !ok {
 			return
 		}
-		result := r.guest.result(ctx, request{Plan: torture.MakePlan(seed), Log: r.single, Page: r.html != ""})
-		if r.twice && ctx.Err() == nil {
-			again := r.guest.result(ctx, request{Plan: torture.MakePlan(seed), Log: r.single, Page: r.html != ""})
-			if again.Hash != result.Hash {
-				result.Violations = append(result.Violations, torture.Violation{
-					Check: checkSame, Seed: seed, Detail: "the hashes of two runs are " + result.Hash + " and " + again.Hash,
-				})
+		result := r.run(ctx, seed)
+		if r.twice {
+			r.again(ctx, seed, result)
+		}
+		if len(result.Violations) > 0 && r.replay > 0 {
+			equal := 0
+			for range r.replay {
+				if r.again(ctx, seed, result) {
+					equal++
+				}
 			}
+			r.count(equal)
 		}
 		if ctx.Err() != nil {
 			return
 		}
 		r.report(result, out)
 	}
+}
+
+func (r *seeds) run(ctx context.Context, seed uint64) *torture.Simulated {
+	return r.guest.result(ctx, request{Plan: torture.MakePlan(seed), Log: r.single, Page: r.html != ""})
+}
+
+// again runs a seed once more, and reports whether it gave the same round. If it did not, that is a violation.
+func (r *seeds) again(ctx context.Context, seed uint64, first *torture.Simulated) bool {
+	if ctx.Err() != nil {
+		return false
+	}
+	hash := r.run(ctx, seed).Hash
+	if hash == first.Hash || ctx.Err() != nil {
+		return hash == first.Hash
+	}
+	first.Violations = append(first.Violations, torture.Violation{
+		Check: checkSame, Seed: seed, Detail: "the hashes of two runs are " + first.Hash + " and " + hash,
+	})
+	return false
+}
+
+// count adds the replays of a seed.
+func (r *seeds) count(equal int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.replayed++
+	r.replays += r.replay
+	r.equal += equal
 }
 
 // report prints what a seed has found.

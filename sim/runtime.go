@@ -114,8 +114,9 @@ func simInherit(f func()) func() {
 // runtimeTag is the build tag of programs with that runtime.
 const runtimeTag = "simruntime"
 
-// overlay writes the files of the changed runtime into dir, and returns the file for go build -overlay.
-func overlay(goroot, dir string) (string, error) {
+// overlay writes the files of the changed runtime into dir, and returns the file for go build -overlay. also is such a
+// file for other packages; "" if there is none.
+func overlay(goroot, dir, also string) (string, error) {
 	texts := map[string]string{}
 	for _, i := range insertions {
 		text, ok := texts[i.file]
@@ -136,6 +137,15 @@ func overlay(goroot, dir string) (string, error) {
 		texts[file] = text
 	}
 	replace := map[string]string{}
+	if also != "" {
+		data, err := os.ReadFile(also)
+		if err != nil {
+			return "", err
+		}
+		if err := json.Unmarshal(data, &struct{ Replace *map[string]string }{&replace}); err != nil {
+			return "", fmt.Errorf("%s: %w", also, err)
+		}
+	}
 	for file, text := range texts {
 		own := filepath.Join(dir, strings.ReplaceAll(file, "/", "_"))
 		if err := os.WriteFile(own, []byte(text), 0o600); err != nil {
