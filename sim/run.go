@@ -106,13 +106,7 @@ func (r *seeds) work(ctx context.Context, out io.Writer) {
 			r.again(ctx, seed, result)
 		}
 		if len(result.Violations) > 0 && r.replay > 0 {
-			equal := 0
-			for range r.replay {
-				if r.again(ctx, seed, result) {
-					equal++
-				}
-			}
-			r.count(equal)
+			r.repeat(ctx, seed, result)
 		}
 		if ctx.Err() != nil {
 			return
@@ -140,8 +134,14 @@ func (r *seeds) again(ctx context.Context, seed uint64, first *torture.Simulated
 	return false
 }
 
-// count adds the replays of a seed.
-func (r *seeds) count(equal int) {
+// repeat runs a seed so many times more as the user wants, and counts the equal rounds.
+func (r *seeds) repeat(ctx context.Context, seed uint64, first *torture.Simulated) {
+	equal := 0
+	for range r.replay {
+		if r.again(ctx, seed, first) {
+			equal++
+		}
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.replayed++

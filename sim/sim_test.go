@@ -60,6 +60,7 @@ func TestBadFlags(t *testing.T) {
 		"--cpu -1s":            "must not be negative",
 		"--cpu x":              "invalid value",
 		"--parallel 0":         "must be 1 or more",
+		"--replay -1":          "must not be negative",
 		"--library /no/such":   "no checkout of redlatch",
 		"--html x":             "needs --seed or --shrink",
 		"--nothing":            "not defined",
@@ -78,6 +79,19 @@ func TestHelp(t *testing.T) {
 	var out, errs bytes.Buffer
 	require.Equal(t, exitClean, run(t.Context(), []string{"--help"}, &out, &errs))
 	require.Contains(t, errs.String(), "--seeds 1-500")
+}
+
+// The replays of a seed are counted, and one that differs is a violation.
+func TestReplays(t *testing.T) {
+	r := &seeds{options: options{replay: 2}, guest: newGuest(t)}
+	first := r.run(t.Context(), 1)
+	r.repeat(t.Context(), 1, first)
+	require.Equal(t, []int{1, 2, 2}, []int{r.replayed, r.replays, r.equal})
+	require.Empty(t, first.Violations)
+	first.Hash = "another"
+	r.repeat(t.Context(), 1, first)
+	require.Equal(t, []int{2, 4, 2}, []int{r.replayed, r.replays, r.equal})
+	require.Equal(t, checkSame, first.Violations[0].Check)
 }
 
 // Only what is needed is left.

@@ -1,0 +1,78 @@
+package torture
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// Two clients that hold at the same time are excused by what may have ended the first hold, and by nothing else.
+func TestFaultsThatEndHolds(t *testing.T) {
+	at := func(begin, end int64) interval { return interval{begin * ms, end * ms} }
+	for name, tt := range map[string]struct {
+		fault   window
+		excused bool
+	}{
+		"none":                        {window{interval: at(9_000, 9_001), fault: faultSlow, process: -1}, false},
+		"clock forward":               {window{interval: at(10_100, 10_101), fault: faultForward, process: -1, jump: time.Second}, true},
+		"clock forward, before":       {window{interval: at(9_000, 9_001), fault: faultForward, process: -1, jump: time.Second}, false},
+		"clock back":                  {window{interval: at(10_100, 11_100), fault: faultBack, process: -1, jump: -time.Second}, false},
+		"eviction":                    {window{interval: at(10_100, 10_100), fault: faultEviction, process: -1, lossy: true, names: []string{"name"}}, true},
+		"eviction of another name":    {window{interval: at(10_100, 10_100), fault: faultEviction, process: -1, lossy: true, names: []string{"x"}}, false},
+		"promotion":                   {window{interval: at(10_100, 10_200), fault: faultFailover, process: -1, lossy: true, acted: 10_110 * ms}, true},
+		"promotion before it is held": {window{interval: at(9_000, 10_200), fault: faultFailover, process: -1, lossy: true, acted: 9_010 * ms}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := newTestHistory(func(h *testHistory) {
+				h.hold(0, 10_000, "a1")
+				h.hold(1, 10_500, "b1")
+				h.windows = append(h.windows, tt.fault)
+			})
+			violations, known := h.linearize("name", h.names["name"])
+			require.True(t, known)
+			require.Equal(t, tt.excused, len(violations) == 0, violations)
+		})
+	}
+}
+
+// A server whose clock has jumped back keeps the leases of the dead for longer. One that has lost releases has former
+// holders until their leases end.
+func TestWaitsForWhatLastsLonger(t *testing.T) {
+	waits := func(w ...window) []Violation {
+		h := newTestHistory(func(h *testHistory) {
+			a := h.hold(0, 10_000, "a1")
+			h.lost(0, a, 11_000)
+			// Until 14 s somebody may have it: the TTL, and a second.
+			h.waits(1, h.do(1, 11_500, 19_500, record{Do: opAcquire, TTL: 3 * time.Second},
+				record{Outcome: outcomeOK, ID: "b1", Until: 22_400 * ms}), 11_501)
+			h.windows = append(h.windows, w...)
+		})
+		h.ttl = time.Second
+		return h.checkWaits()
+	}
+	back := window{interval: interval{10_500 * ms, 11_000 * ms}, fault: faultBack, process: -1, jump: -5 * time.Second}
+	lost := window{interval: interval{10_500 * ms, 11_000 * ms}, fault: faultFailover, process: -1, lossy: true}
+	longBefore := window{interval: interval{1_000 * ms, 1_500 * ms}, fault: faultFailover, process: -1, lossy: true}
+	require.Len(t, waits(), 1)
+	require.Empty(t, waits(back))
+	require.Empty(t, waits(lost))
+	require.Len(t, waits(longBefore), 1)
+}
+
+// A lock that lingers although a waiter waits is excused only if the question may have come before the answer to the
+// acquisition.
+func TestMissedAsk(t *testing.T) {
+	waits := func(answered int64) []Violation {
+		h := newTestHistory(func(h *testHistory) {
+			call := record{Do: opAcquire, Primitive: "linger", Passes: true, TTL: 3 * time.Second}
+			a := h.do(0, 10_000, answered, call, record{Outcome: outcomeOK, ID: "a1", Until: 12_900 * ms})
+			h.release(0, a, 10_010, 10_010)
+			h.waits(1, h.do(1, 10_001, 10_100, call, record{Outcome: outcomeOK, ID: "b1", Until: 13_000 * ms}), 10_002)
+		})
+		h.exact = true
+		return h.checkWaits()
+	}
+	require.Len(t, waits(10_001), 1)
+	require.Empty(t, waits(10_008))
+}
