@@ -34,7 +34,8 @@ func TestOneProcessStandsStill(t *testing.T) {
 	require.Empty(t, r.Violations)
 	// Of each process: how many operations began before the stop, in it and after it. The log tells what ends a stop.
 	counts := [2][3]int{}
-	for _, m := range regexp.MustCompile(`(?m)^([0-9.]+) s to [0-9.]+ s: process ([01])\.`).FindAllStringSubmatch(r.Log, -1) {
+	begins := regexp.MustCompile(`(?m)^([0-9.]+) s to [0-9.]+ s: process ([01])\.`)
+	for _, m := range begins.FindAllStringSubmatch(r.Log, -1) {
 		at, err := time.ParseDuration(m[1] + "s")
 		require.NoError(t, err)
 		when := 0

@@ -40,7 +40,7 @@ func New(seed uint64) *Net {
 	return &Net{rand: rng, trace: 14695981039346656037, names: map[string]*Server{}}
 }
 
-// lock takes mu. A process that is stopped must not keep it, and what its goroutines do meanwhile is done by the network:
+// lock takes mu. A process that is stopped must not keep it. What its goroutines do meanwhile is done by the network:
 // the timers of data that is under way do not stop with the process.
 func (n *Net) lock() {
 	group := simstop.Join(0)

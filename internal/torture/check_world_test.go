@@ -9,19 +9,27 @@ import (
 
 // Two clients that hold at the same time are excused by what may have ended the first hold, and by nothing else.
 func TestFaultsThatEndHolds(t *testing.T) {
-	at := func(begin, end int64) interval { return interval{begin * ms, end * ms} }
+	at := func(w window, begin, end int64) window {
+		w.interval, w.process = interval{begin * ms, end * ms}, -1
+		return w
+	}
+	evicted := func(name string) window {
+		return window{fault: faultEviction, lossy: true, names: []string{name}}
+	}
+	promoted := func(acted int64) window { return window{fault: faultFailover, lossy: true, acted: acted * ms} }
+	forward := window{fault: faultForward, jump: time.Second}
 	for name, tt := range map[string]struct {
 		fault   window
 		excused bool
 	}{
-		"none":                        {window{interval: at(9_000, 9_001), fault: faultSlow, process: -1}, false},
-		"clock forward":               {window{interval: at(10_100, 10_101), fault: faultForward, process: -1, jump: time.Second}, true},
-		"clock forward, before":       {window{interval: at(9_000, 9_001), fault: faultForward, process: -1, jump: time.Second}, false},
-		"clock back":                  {window{interval: at(10_100, 11_100), fault: faultBack, process: -1, jump: -time.Second}, false},
-		"eviction":                    {window{interval: at(10_100, 10_100), fault: faultEviction, process: -1, lossy: true, names: []string{"name"}}, true},
-		"eviction of another name":    {window{interval: at(10_100, 10_100), fault: faultEviction, process: -1, lossy: true, names: []string{"x"}}, false},
-		"promotion":                   {window{interval: at(10_100, 10_200), fault: faultFailover, process: -1, lossy: true, acted: 10_110 * ms}, true},
-		"promotion before it is held": {window{interval: at(9_000, 10_200), fault: faultFailover, process: -1, lossy: true, acted: 9_010 * ms}, false},
+		"none":                        {at(window{fault: faultSlow}, 9_000, 9_001), false},
+		"clock forward":               {at(forward, 10_100, 10_101), true},
+		"clock forward, before":       {at(forward, 9_000, 9_001), false},
+		"clock back":                  {at(window{fault: faultBack, jump: -time.Second}, 10_100, 11_100), false},
+		"eviction":                    {at(evicted("name"), 10_100, 10_100), true},
+		"eviction of another name":    {at(evicted("x"), 10_100, 10_100), false},
+		"promotion":                   {at(promoted(10_110), 10_100, 10_200), true},
+		"promotion before it is held": {at(promoted(9_010), 9_000, 10_200), false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := newTestHistory(func(h *testHistory) {
