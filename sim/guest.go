@@ -40,7 +40,7 @@ func build(ctx context.Context, library, dir string) ([]byte, error) {
 	}
 	var flags []string
 	also := ""
-	for _, flag := range strings.Fields(os.Getenv("GOFLAGS")) {
+	for flag := range strings.FieldsSeq(os.Getenv("GOFLAGS")) {
 		file, isOverlay := strings.CutPrefix("-"+strings.TrimLeft(flag, "-"), "-overlay=")
 		switch {
 		case isOverlay:

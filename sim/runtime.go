@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -133,9 +134,7 @@ func overlay(goroot, dir, also string) (string, error) {
 		}
 		texts[i.file] = strings.Replace(text, i.anchor, i.text, 1)
 	}
-	for file, text := range addedFiles {
-		texts[file] = text
-	}
+	maps.Copy(texts, addedFiles)
 	replace := map[string]string{}
 	if also != "" {
 		data, err := os.ReadFile(also)

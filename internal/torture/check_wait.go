@@ -74,8 +74,9 @@ func (h *history) checkWaits() (out []Violation) {
 	return out
 }
 
-// mayHaveMissedAsk reports whether a lock lingered, although a waiter had asked for it: if the question comes before the
-// answer to the acquisition, the holder does not know yet what is asked for. Then it lingers for its whole time.
+// mayHaveMissedAsk reports whether a lock may have lingered, although a waiter had asked for it: if the question comes
+// before the answer to the acquisition, the holder does not know yet what is asked for. Then it lingers for its whole
+// time.
 func (h *history) mayHaveMissedAsk(o *op, at int64, gap time.Duration) bool {
 	const usualAnswer = 2 * time.Millisecond
 	if o.call.Primitive != "linger" || gap > h.wakeUp()+lingerTime {

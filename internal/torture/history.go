@@ -356,7 +356,8 @@ func (h *history) endsEarly(begin, end int64) bool {
 	return slices.ContainsFunc(h.windows, func(w window) bool { return w.jump > 0 && w.overlaps(begin, end) })
 }
 
-// lengthened is by how much longer leases lasted that were set after an instant, because the server's clock jumped back.
+// lengthened is by how much longer leases may have lasted that were set after an instant, because the server's clock
+// has jumped back.
 func (h *history) lengthened(begin int64) (sum int64) {
 	for _, w := range h.windows {
 		if w.jump < 0 && w.end >= begin {
