@@ -33,25 +33,27 @@ type options struct {
 	only     string
 	topology string
 	directed bool
-	keep     string // directory for timelines and logs
-	share    [2]int // the defects whose number leaves the first, divided by the second
-	from     int    // the number of the first
-	parallel int    // how many run at a time
-	simulate bool   // by simulation, in place of torture
+	keep     string        // directory for timelines and logs
+	share    [2]int        // the defects whose number leaves the first, divided by the second
+	from     int           // the number of the first
+	parallel int           // how many run at a time
+	simulate bool          // by simulation, in place of torture
+	cpu      time.Duration // processor time for each defect, of the simulation
 }
 
 func main() {
 	var o options
 	var share string
 	flag.DurationVar(&o.duration, "duration", 3*time.Minute, "how long torture looks for each defect")
-	flag.StringVar(&o.only, "only", "", "plant the defects with this text in their names")
+	flag.StringVar(&o.only, "only", "", "plant the defects with one of these `TEXTS` in their names, separated by |")
 	flag.StringVar(&o.topology, "topology", "single", "topology of the servers")
 	flag.BoolVar(&o.directed, "directed", false, "run torture with the faults and primitives that find the defect")
 	flag.StringVar(&o.keep, "timelines", "", "directory for timelines and logs (default: none are kept)")
 	flag.StringVar(&share, "share", "0/1", "plant every n-th defect from the i-th: `i/n`")
 	flag.IntVar(&o.from, "from", 0, "leave out the defects before this one, counted from 0")
 	flag.IntVar(&o.parallel, "parallel", 1, "how many defects run at a time: torture mostly waits")
-	flag.BoolVar(&o.simulate, "sim", false, "look with the simulation, for a minute of processor time at most")
+	flag.BoolVar(&o.simulate, "sim", false, "look with the simulation")
+	flag.DurationVar(&o.cpu, "cpu", time.Minute, "processor time that the simulation may use for each defect")
 	list := flag.Bool("list", false, "list the defects")
 	flag.Parse()
 	if *list {
@@ -80,7 +82,10 @@ func run(ctx context.Context, o options) error {
 	}
 	var chosen []Defect
 	for i, d := range Catalogue {
-		if strings.Contains(d.Name, o.only) && i >= o.from && i%o.share[1] == o.share[0] {
+		isMeant := slices.ContainsFunc(strings.Split(o.only, "|"), func(text string) bool {
+			return strings.Contains(d.Name, text)
+		})
+		if isMeant && i >= o.from && i%o.share[1] == o.share[0] {
 			chosen = append(chosen, d)
 		}
 	}

@@ -13,8 +13,14 @@ import (
 	"time"
 )
 
+// seedsOfCI are the seeds that CI runs.
+const seedsOfCI = "1-500"
+
 // simulation is the program in sim.
-type simulation struct{ program string }
+type simulation struct {
+	program string
+	goCache string
+}
 
 // buildSimulation builds the program. remove deletes it.
 func buildSimulation(ctx context.Context, root string) (s *simulation, remove func(), err error) {
@@ -23,7 +29,12 @@ func buildSimulation(ctx context.Context, root string) (s *simulation, remove fu
 		return nil, nil, err
 	}
 	remove = func() { _ = os.RemoveAll(dir) }
-	s = &simulation{filepath.Join(dir, "sim")}
+	cache, err := exec.CommandContext(ctx, "go", "env", "GOCACHE").Output()
+	if err != nil {
+		remove()
+		return nil, nil, err
+	}
+	s = &simulation{filepath.Join(dir, "sim"), strings.TrimSpace(string(cache))}
 	build := exec.CommandContext(ctx, "go", "build", "-o", s.program, ".")
 	build.Dir = filepath.Join(root, "sim")
 	if out, err := build.CombinedOutput(); err != nil {
@@ -40,7 +51,7 @@ var (
 )
 
 // find plants one defect, and returns the cells of the table that say what has found it; "" if nothing has.
-func (s *simulation) find(ctx context.Context, root string, d Defect, _ options) (
+func (s *simulation) find(ctx context.Context, root string, d Defect, o options) (
 	cells string, _ time.Duration, err error,
 ) {
 	dir, description, err := prepare(root, d)
@@ -48,10 +59,11 @@ func (s *simulation) find(ctx context.Context, root string, d Defect, _ options)
 		return "", 0, err
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
-	// The seeds that CI uses come first.
-	cmd := exec.CommandContext(ctx, s.program, "--seeds", "1-100000", "--cpu", "60s", "--fail-fast", "--library", root,
-		"--parallel", "1")
-	cmd.Env = append(os.Environ(), "GOFLAGS="+strings.TrimSpace(os.Getenv("GOFLAGS")+" -overlay="+description))
+	cmd := exec.CommandContext(ctx, s.program, "--seeds", seedsOfCI, "--cpu", o.cpu.String(), "--fail-fast",
+		"--library", root, "--parallel", "1")
+	// Nobody needs the machine code again, which is large: it does not go to the user's cache.
+	cmd.Env = append(os.Environ(), "GOFLAGS="+strings.TrimSpace(os.Getenv("GOFLAGS")+" -overlay="+description),
+		"GOCACHE="+s.goCache, "XDG_CACHE_HOME="+filepath.Join(dir, "cache"))
 	out, err := cmd.CombinedOutput()
 	var exit *exec.ExitError
 	if err != nil && (!errors.As(err, &exit) || exit.ExitCode() != 1) {
