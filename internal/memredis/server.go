@@ -308,5 +308,13 @@ func (s *Server) Keys() []string {
 // Evict deletes a key, as a server does whose memory is full.
 func (s *Server) Evict(key string) { delete(s.keys, key) }
 
+// EndSoon makes this the last millisecond of a key with a TTL.
+func (s *Server) EndSoon(key string) {
+	now := s.wallClock().UnixMilli()
+	if it := s.keys[key]; it != nil && it.expires != 0 && !it.isOver(now) {
+		it.expires = now
+	}
+}
+
 // ForgetScripts does what SCRIPT FLUSH does.
 func (s *Server) ForgetScripts() { clear(s.scripts) }

@@ -413,6 +413,133 @@ var Catalogue = []Defect{
 		Find:  []string{"--primitives", "semaphore"},
 	},
 
+	// Mistakes where two features meet.
+	{
+		Name: "a hand-off ignores the minimum hold", Promise: "C28",
+		Edits: []Edit{
+			{
+				"internal/engine/handoff.go",
+				"	if r.Traits.HandsOff && !o.Shared && next.Rest == 0 {",
+				"	if r.Traits.HandsOff && !o.Shared {",
+			},
+			{
+				"internal/engine/handoff.go",
+				"			next.Successor = &waiterOf(offered).Request.Owner\n",
+				"			next.Successor = &waiterOf(offered).Request.Owner\n			next.Rest = 0 // the lock stays taken\n",
+			},
+		},
+	},
+	{
+		Name: "a writer under which somebody reads lingers", Promise: "C24",
+		Edits: []Edit{{
+			"internal/engine/nest.go",
+			"	if o.r.Kind != r.Kind && !o.endCohort(outer) {",
+			"	if o.r.Kind != r.Kind && outer.state().taken {",
+		}},
+	},
+	{
+		Name: "passing a lock on counts as a renewal", Promise: "C24",
+		Edits: []Edit{{
+			"internal/engine/cohort.go",
+			"	o.holds = next\n	return next\n",
+			"	o.holds = next\n	o.setSchedule(next)\n	return next\n",
+		}},
+	},
+	{
+		Name: "a hand-off to a cohort reserves one token", Promise: "C14",
+		Edits: []Edit{{
+			"primitives/mutex.go",
+			"call.SuccessorToken, call.Tokens = d.h.keys.TokenKey, int64(max(successor.Tokens, 1))",
+			"call.SuccessorToken, call.Tokens = d.h.keys.TokenKey, 1",
+		}},
+	},
+	{
+		Name: "the rollback of an owner gives back a count of somebody else", Promise: "C4",
+		Edits: []Edit{{
+			"primitives/mutex.go",
+			"MemoryTTL: d.h.c.rememberFor(o), OnlyOwn: true, Rest: rest,",
+			"MemoryTTL: d.h.c.rememberFor(o), Rest: rest,",
+		}},
+	},
+	{
+		Name: "Unlock by name does nothing once its context has ended", Promise: "C11",
+		Edits: []Edit{{
+			"primitives/keyed.go",
+			"	defer close(unlocked) // even if an observer panics\n",
+			"	defer close(unlocked) // even if an observer panics\n" +
+				"	if err := context.Cause(ctx); err != nil {\n		return err\n	}\n",
+		}},
+	},
+	{
+		Name: "a member of a red lock that answers after the release stays", Promise: "RedLock",
+		Edits: []Edit{{
+			"internal/joint/ownership.go",
+			"	if o.closed {\n		o.mu.Unlock()\n		return false\n	}\n	o.holds = append(o.holds, hold)\n",
+			"	if o.closed {\n		o.mu.Unlock()\n		return true\n	}\n	o.holds = append(o.holds, hold)\n",
+		}},
+	},
+	{
+		Name: "a hold that was extended beyond its maximum does not end", Promise: "C13",
+		Edits: []Edit{{
+			"internal/engine/ownership.go",
+			"		o.mu.Unlock()\n		h.watchLimit()\n	}\n	o.r.Core.dog.Confirm(&o.lease, until)\n",
+			"		o.mu.Unlock()\n	}\n	o.r.Core.dog.Confirm(&o.lease, until)\n",
+		}},
+	},
+	{
+		Name: "Extend does not move the limit of a hold", Promise: "C13",
+		Edits: []Edit{{
+			"internal/engine/ownership.go",
+			"	raised := h.limit != 0 && limit > h.limit\n",
+			"	raised := h.limit != 0 && limit > h.limit && h.renew\n",
+		}},
+	},
+	{
+		Name: "an adoption counts from its reply", Promise: "C10",
+		Edits: []Edit{{
+			"internal/engine/hold.go",
+			"	return r.NewHold(ctx, q, Result{Granted: true, Sent: sent})\n",
+			"	return r.NewHold(ctx, q, Result{Granted: true, Sent: time.Now()})\n",
+		}},
+	},
+	{
+		Name: "a waiter that gives up keeps its place in line", Promise: "C5",
+		Edits: []Edit{{
+			"internal/engine/acquire.go",
+			"	if !q.MustRollback && !q.Noted {\n		return\n	}",
+			"	if !q.MustRollback {\n		return\n	}",
+		}},
+	},
+	{
+		Name: "a renewal brings back a permit that was released", Promise: "C16",
+		Edits: []Edit{
+			{
+				"scripts/permitsemaphore/renew.lua",
+				"    if not score then\n      kept[i] = 0\n    elseif tonumber(score) < ends_at then\n",
+				"    if not score or tonumber(score) < ends_at then\n",
+			},
+			{
+				"scripts/permitsemaphore/renew.lua",
+				"redis.call('zadd', leases, 'xx', ends_at, id)",
+				"redis.call('zadd', leases, ends_at, id)",
+			},
+		},
+	},
+	{
+		Name: "nobody looks after a reconnection", Promise: "C21",
+		Edits: []Edit{{
+			"primitives/driver.go", "		case s.Resubscribed:", "		case s.Resubscribed && s.Payload != \"\":",
+		}},
+	},
+	{
+		Name: "the release of a multilock says nothing of a member's loss", Promise: "C11",
+		Edits: []Edit{{
+			"internal/engine/member.go",
+			"			case gone[i]:\n				_ = h.Ownership().lose(ctx, h)\n",
+			"			case gone[i] && len(holds) == 1:\n				_ = h.Ownership().lose(ctx, h)\n",
+		}},
+	},
+
 	// Mistakes that no client of torture can see.
 	{
 		Name: "a forgotten hold is renewed for ever", Promise: "C17",

@@ -76,6 +76,7 @@ func (h *history) check() (violations []Violation, undecided []string) {
 		violations = append(violations, h.checkNotices(name, ours)...)
 		violations = append(violations, h.checkReleases(name, ours)...)
 		violations = append(violations, h.checkLeases(name, ours)...)
+		violations = append(violations, h.checkExtensions(name, ours)...)
 		violations = append(violations, h.checkReasons(name, ours)...)
 		violations = append(violations, h.checkContexts(name, ours)...)
 		violations = append(violations, h.checkSiblings(name, ours)...)
@@ -136,7 +137,7 @@ func (h *history) checkLosses(name string, ops []*op) (out []Violation) {
 		at, begin := lost.At, h.ownershipBegin(o)
 		ended := len(h.takeovers(o, begin, at)) > 0 || h.endedByFault(o, begin, at)
 		byTime := at >= o.until-int64(5*time.Millisecond)
-		silent := o.until - int64(o.call.TTL)
+		silent := o.until - int64(o.lease())
 		reason := h.disturbed(o.process, name, silent-int64(recovery), at) || h.isBusy(o.process, silent, at)
 		if !ended && !(byTime && reason) {
 			out = append(out, violation(checkReason, o, name,
@@ -199,11 +200,11 @@ func (h *history) hasEnded(o *op, name string, before int64) bool {
 // checkNotice checks when a holder learned that it was ended during a time. told: it was sent a notice, late by so
 // much at most. If others have its id, it may go on with what they have acquired since.
 func (h *history) checkNotice(o *op, name, by string, at interval, told bool, late time.Duration) []Violation {
-	if o.detached || o.ret.At >= at.begin || o.claimEnd() <= at.end || o.root.call.Owner != "" && h.sharesID(o) {
+	if o.call.Primitive == keyedPrimitive || o.detached || o.ret.At >= at.begin || o.claimEnd() <= at.end || o.root.call.Owner != "" && h.sharesID(o) {
 		return nil
 	}
 	after := time.Duration(o.claimEnd() - at.end)
-	limit := o.call.TTL
+	limit := o.lease()
 	quiet := !h.troubled(o.process, at.begin-int64(recovery), o.claimEnd())
 	switch {
 	case quiet && told && at.begin-o.root.ret.At > int64(time.Second):

@@ -14,7 +14,8 @@ func marginOf(ttl time.Duration) time.Duration { return ttl/100 + 2*time.Millise
 // holds that outlived their validity.
 func (h *history) checkLeases(name string, ops []*op) (out []Violation) {
 	for _, o := range ops {
-		if !o.holds() || o.ret.Until == 0 || name != o.call.Names[0] || h.wasExtended(o, never) {
+		wasExtended := h.wasExtended(o, never)
+		if !o.holds() || o.ret.Until == 0 || name != o.call.Names[0] || wasExtended && !h.exact {
 			continue
 		}
 		ttl := o.call.TTL
@@ -22,11 +23,12 @@ func (h *history) checkLeases(name string, ops []*op) (out []Violation) {
 			ttl = min(ttl, o.call.MaxHold)
 		}
 		confirmed := time.Duration(o.ret.Until - o.ret.At)
-		if limit := ttl - marginOf(ttl); confirmed > limit+time.Millisecond && o.root == o {
+		if limit := ttl - marginOf(ttl); confirmed > limit+time.Millisecond && o.root == o && !wasExtended {
 			out = append(out, violation(checkLease, o, name, "%s is valid for %v after its acquisition has returned, and "+
 				"should be for %v at most", o.ret.ID, confirmed, limit))
 		}
-		if all := time.Duration(o.until - o.ret.At); (o.call.Fixed || o.call.MaxHold > 0) && all > ttl {
+		isFixed := o.call.Fixed || o.call.MaxHold > 0
+		if all := time.Duration(o.until - o.ret.At); isFixed && all > ttl && !wasExtended {
 			out = append(out, violation(checkLease, o, name, "%s is valid for %v, although it may last for %v at most",
 				o.ret.ID, all, ttl))
 		}
@@ -41,8 +43,8 @@ func (h *history) checkLeases(name string, ops []*op) (out []Violation) {
 		late := time.Duration(end - over)
 		stalled := max(h.stalled(o.process, over, end), h.overloaded(over, end))
 		allowed := h.tolerance() + stalled + h.stopped(o.process, over, end)
-		if h.exact { // no message is needed for it
-			allowed = time.Millisecond + stalled
+		if h.exact { // no message is needed for it, only a timer
+			allowed = 2*time.Millisecond + stalled
 			if o.call.Primitive == "nested" { // nobody watches its context during its pause before the release
 				allowed += nestedPause
 			}
@@ -50,6 +52,35 @@ func (h *history) checkLeases(name string, ops []*op) (out []Violation) {
 		if late > allowed {
 			out = append(out, violation(checkLease, o, name, "%s was not told of its end until %v after its validity",
 				o.ret.ID, late.Round(time.Microsecond)))
+		}
+	}
+	return out
+}
+
+// checkExtensions finds extensions that have promised too little or too much, and holds that ended by their limits
+// before their validity did. Only simulations are exact enough.
+func (h *history) checkExtensions(name string, ops []*op) (out []Violation) {
+	if !h.exact {
+		return nil
+	}
+	for _, o := range ops {
+		if o.call.Do != opExtend || o.outcome() != outcomeOK || name != o.call.Names[0] || o.ret.Until == 0 {
+			continue
+		}
+		promised := o.call.TTL - marginOf(o.call.TTL)
+		if got := time.Duration(o.ret.Until - o.call.At); got < promised-time.Millisecond {
+			out = append(out, violation(checkLease, o, name, "after Extend by %v a hold of process %d is valid for %v only",
+				o.call.TTL, o.process, got))
+		}
+	}
+	for _, o := range ops {
+		lost := o.loss()
+		if lost == nil || o.root != o || lost.Reason != "limit" || name != o.call.Names[0] {
+			continue
+		}
+		if early := time.Duration(o.until - lost.At); early > time.Millisecond {
+			out = append(out, violation(checkLease, o, name, "%s ended by its limit %v before the end of its validity",
+				o.ret.ID, early))
 		}
 	}
 	return out
@@ -122,9 +153,9 @@ func (h *history) doubt(o *op, lost *record, name string) string {
 	begin := h.ownershipBegin(o)
 	taken := len(h.takeovers(o, begin, lost.At)) > 0
 	ended := taken || h.endedByFault(o, begin, lost.At)
-	since := o.until - int64(o.call.TTL+recovery)
-	hindered := h.disturbed(o.process, name, since, lost.At) ||
-		h.isBusy(o.process, o.until-int64(o.call.TTL), lost.At) || h.isAnyBusy(o.until-int64(o.call.TTL), lost.At)
+	confirmed := o.until - int64(o.lease())
+	busy := h.isBusy(o.process, confirmed, lost.At) || h.isAnyBusy(confirmed, lost.At)
+	hindered := busy || h.disturbed(o.process, name, confirmed-int64(recovery), lost.At)
 	switch lost.Reason {
 	case "limit":
 		if !o.isLimited() {
@@ -140,9 +171,7 @@ func (h *history) doubt(o *op, lost *record, name string) string {
 			return "Redis had confirmed it shortly before"
 		}
 	case "paused":
-		stood := h.stopped(o.process, o.until-int64(o.call.TTL), lost.At) > 0
-		busy := h.isBusy(o.process, o.until-int64(o.call.TTL), lost.At) || h.isAnyBusy(o.until-int64(o.call.TTL), lost.At)
-		if !stood && !busy {
+		if h.stopped(o.process, confirmed, lost.At) == 0 && !busy {
 			return "the process did not stand still"
 		}
 	case "forced":

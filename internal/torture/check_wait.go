@@ -9,8 +9,11 @@ import (
 // The checks of waiters: nobody waits for what is free, and every client has its turn.
 
 const (
-	patience  = 3 * time.Second        // for a waiter of a lock that nobody can hold: it polls once a second
-	wakingUp  = 700 * time.Millisecond // the same where nothing can have delayed or lost its wake-up
+	patience = 3 * time.Second        // for a waiter of a lock that nobody can hold: it polls once a second
+	wakingUp = 700 * time.Millisecond // the same where nothing can have delayed or lost its wake-up
+	// resubscribing is how long a client takes at most to subscribe again, and to look, after its connection was cut.
+	resubscribing = 300 * time.Millisecond
+
 	turnTime  = 500 * time.Millisecond // a client that has a lock for so long, while another waits,
 	turnHolds = 20                     // in that many holds
 )
@@ -197,8 +200,12 @@ func weightOf(o *op) int {
 // excuses are the times in which a waiter may have been delayed, and for after longer.
 func (h *history) excuses(o *op, after time.Duration) (out []load) {
 	for _, w := range h.windows {
+		over := w.end + int64(after)
+		if h.exact && w.fault == faultPubSub { // it cuts the subscriptions when it begins, and does nothing more
+			over = w.begin + int64(resubscribing)
+		}
 		if w.disturbs(o.process, o.call.Names[0]) {
-			out = append(out, load{interval{w.begin, w.end + int64(after)}, blocking})
+			out = append(out, load{interval{w.begin, over}, blocking})
 		}
 	}
 	return out
@@ -255,7 +262,7 @@ func (h *history) possibleBySteadyClock(o *op, name string) (interval, bool) {
 		return interval{}, false
 	}
 	const slack = int64(time.Second)
-	ttl := int64(o.call.TTL) + slack
+	ttl := int64(o.lease()) + slack
 	if workloads[o.call.Primitive].fair {
 		ttl += int64(waiterTimeout) // a dead waiter at the head of the queue
 	}
@@ -316,7 +323,7 @@ func (h *history) possibleOutside(o *op, name string) interval {
 		i.end = o.release.ret.At
 	}
 	if !released || h.disturbed(o.process, name, i.begin, i.end) { // commands may arrive late
-		i.end = max(i.end, o.until) + int64(o.call.TTL+copyDelay)
+		i.end = max(i.end, o.until) + int64(o.lease()+copyDelay)
 	}
 	return i
 }
@@ -382,7 +389,8 @@ func (h *history) starved(name string, streak []*op) (Violation, bool) {
 		return Violation{}, false
 	}
 	for _, o := range h.names[name] {
-		if o.call.Do != opAcquire || o.process == streak[0].process || o.waited == 0 || len(o.call.Names) > 1 {
+		isRival := o.call.Do == opAcquire && o.process != streak[0].process && len(o.call.Names) == 1
+		if !isRival || o.waited == 0 || workloads[o.call.Primitive].polls {
 			continue
 		}
 		from, to := max(begin, o.waited), min(end, o.returned(), o.died)

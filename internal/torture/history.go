@@ -68,7 +68,7 @@ type op struct {
 	waited  int64   // when it was known to wait; 0: it did not wait
 	ended   *record // when the hold's context ended without a release
 	until   int64   // the latest known end of the hold's validity
-	claims  []claim // all that were recorded, except claims made by Extend
+	claims  []claim // all that were recorded
 	release *op     // of an acquisition
 	root    *op     // of a nested acquisition: the outermost one; else itself
 	died    int64   // when its process was killed or stopped for good; never if it was not
@@ -78,7 +78,12 @@ type op struct {
 	detached bool   // an acquisition that was left to its lease
 	forgot   bool   // it was detached by being forgotten: its lease may have been renewed once more
 	lostAt   int64  // when Detach was called, and told the loss; 0: it did not
+
+	extended time.Duration // the longest lease that Extend has asked for; 0: none
 }
+
+// lease is how long the lease of an acquisition may last after a command.
+func (o *op) lease() time.Duration { return max(o.call.TTL, o.extended) }
 
 // orNone returns an empty record for none.
 func (r *record) orNone() *record {
@@ -206,6 +211,9 @@ func (h *history) add(process int, records []record, died int64, outside bool) {
 				acquired.learn(r.Until)
 			case r.Do == opDetach:
 				acquired.learn(r.Until)
+			case r.Do == opExtend: // all holds of an id have one lease
+				acquired.extended = max(acquired.extended, r.TTL)
+				acquired.root.extended = max(acquired.root.extended, r.TTL)
 			case r.Do == opAcquire:
 				o.root = acquired
 			}
@@ -213,11 +221,14 @@ func (h *history) add(process int, records []record, died int64, outside bool) {
 			o.ret = new(r)
 			o.learn(r.Until)
 			if r.Until != 0 && o.holds() {
-				o.claims = append(o.claims, claim{r.At, r.Until})
+				o.claims = append(o.claims, claim{r.At, r.Until, false})
 			}
 			if acquired := ops[o.call.Root]; acquired != nil {
 				if o.call.Do == opExtend {
 					acquired.learn(r.Until)
+				}
+				if o.call.Do == opExtend && r.Until != 0 && r.Outcome == outcomeOK {
+					acquired.claims = append(acquired.claims, claim{r.At, r.Until, true})
 				}
 				switch {
 				case o.call.Do != opDetach:
@@ -233,7 +244,7 @@ func (h *history) add(process int, records []record, died int64, outside bool) {
 			o.stacks = r.Stacks
 		case kindValid:
 			o.learn(r.Until)
-			o.claims = append(o.claims, claim{r.At, r.Until})
+			o.claims = append(o.claims, claim{r.At, r.Until, false})
 		case kindEnd:
 			o.ended = new(r)
 		case kindRenew:

@@ -275,6 +275,9 @@ func (r *round) lastLease(h *history) (end int64) {
 		}
 	}
 	for _, o := range h.ops {
+		if o.holds() && o.call.MinHold > 0 {
+			end = max(end, o.ret.At+int64(o.call.MinHold))
+		}
 		switch {
 		case o.outside && (o.outcome() == outcomeUnknown || o.holds()):
 			i := h.possibleOutside(o, o.call.Names[0])
@@ -284,7 +287,7 @@ func (r *round) lastLease(h *history) (end int64) {
 		case o.holds() && o.root.call.Owner != "" && (o.release == nil || o.release.outcome() != outcomeOK):
 			end = max(end, h.end+longest)
 		case o.forgot:
-			end = max(end, h.end+int64(o.call.TTL))
+			end = max(end, h.end+int64(o.lease()))
 		case o.detached:
 			end = max(end, o.until)
 		}

@@ -20,6 +20,7 @@ const (
 	momentRenew   = "renew"
 	momentRelease = "release" // frees, or hands off
 	momentStay    = "stay"    // a hold begins that will last for some renewals
+	momentExtend  = "extend"  // Extend has succeeded
 	momentOld     = "old"     // a hold has lasted for long enough to be notified of a takeover
 )
 
@@ -64,11 +65,17 @@ func momentOf(args []string) string {
 	return momentOfScript[args[1]]
 }
 
-// aMoment returns a random moment. Every eighth is "": now.
+// isOfHold reports whether a client process tells of a moment. Of the others, its commands do.
+func isOfHold(moment string) bool {
+	return moment == momentStay || moment == momentOld || moment == momentExtend
+}
+
+// aMoment returns a random moment. Every ninth is "": now.
 func aMoment(rng *rand.Rand) string {
 	return []string{
 		"", momentAcquire, momentNest, momentRenew, momentRelease, momentRelease, momentStay, momentOld,
-	}[rng.IntN(8)]
+		momentExtend,
+	}[rng.IntN(9)]
 }
 
 // placing is how long a fault waits for its moment.
@@ -82,7 +89,7 @@ func (r *round) await(moment, name string, among []*slot) {
 	seen := make(chan struct{})
 	var once sync.Once
 	begins := func() { once.Do(func() { close(seen) }) }
-	if moment == momentStay || moment == momentOld {
+	if isOfHold(moment) {
 		defer r.stays.watch(func(s *slot, m string, names []string) {
 			if m == moment && slices.Contains(among, s) && (name == "" || slices.Contains(names, name)) {
 				begins()

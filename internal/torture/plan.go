@@ -71,9 +71,8 @@ func MakePlan(seed uint64) *Plan {
 		p.Pace, p.Names, p.TTL = paceCalm, 1, longTTL*p.TTL
 		processes, sessions, steps, pause, turn = 2+rng.IntN(3), 1, 8, 300*time.Millisecond, seed/8
 	}
-	usable := slices.DeleteFunc(slices.Clone(Primitives), func(name string) bool {
-		// Who polls has no turn, but only a chance that grows with the pauses of the others: doc/lock.md.
-		return !p.Pace.judges(name) || p.Pace == paceCrowd && name == "spin"
+	usable := slices.DeleteFunc(slices.Clone(simulatedPrimitives), func(name string) bool {
+		return !p.Pace.judges(name) || p.Pace == paceCrowd && workloads[name].polls
 	})
 	p.Primitives = []string{usable[turn%uint64(len(usable))]}
 	for _, i := range rng.Perm(len(usable))[:kinds-1] {

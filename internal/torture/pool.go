@@ -28,11 +28,11 @@ func (s *session) useSemaphore(primitive string) {
 	case !s.create(primitive, name, sem.Init):
 	case s.Pace == paceCalm: // with fewer permits, some would wait for ever
 		s.hold(sem, call, nil)
-	case s.one(20):
+	case s.one(s.changes()):
 		s.addAndRemove(sem, call)
-	case s.one(20):
+	case s.one(s.changes()):
 		s.drainAndRefill(sem, call)
-	case s.one(20):
+	case s.one(s.changes()):
 		s.look(sem, call)
 	default:
 		s.hold(sem, call, nil)
@@ -47,18 +47,26 @@ func (s *session) usePermits(primitive string) {
 	case !s.create(primitive, name, sem.Init):
 	case s.Pace == paceCalm:
 		s.hold(sem, call, nil)
-	case s.one(20):
+	case s.one(s.changes()):
 		call.Do, call.Permits = opResize, poolSize-1+s.rand.IntN(3)
 		s.change(call, func(ctx context.Context, _ *record) error {
 			return s.resizePermits(ctx, sem, call.Permits)
 		})
-	case s.one(20):
+	case s.one(s.changes()):
 		s.look(sem, call)
-	case s.one(20):
+	case s.one(s.changes()):
 		s.takeOver(sem, call, nil)
 	default:
 		s.hold(sem, call, nil)
 	}
+}
+
+// changes says how rare each kind of change of a pool is: one use in so many.
+func (s *session) changes() int {
+	if s.simulated != nil {
+		return 8
+	}
+	return 20
 }
 
 func (s *session) permitsOf(primitive, name string, ttl time.Duration) record {

@@ -121,7 +121,12 @@ func (s *session) acquire(ctx context.Context, l acquirer, call *record) (h hold
 func (s *session) terms(call *record) []primitives.Option {
 	call.Fixed, call.MaxHold, call.MinHold = false, 0, 0
 	private := call.Root == 0 && call.Owner == "" && !call.Passes && s.Pace != paceCrowd
-	if call.Do != opAdopt && private && call.Primitive != "semaphore" && s.one(10) {
+	hasMinimum := call.Do != opAdopt && private && call.Primitive != "semaphore"
+	switch {
+	case hasMinimum && s.simulated != nil && call.Primitive == "redlock" && s.one(3):
+		call.MinHold = between(s.rand, call.TTL/4, call.TTL) // so that a member may be lost and acquired again meanwhile
+		return []primitives.Option{primitives.WithWatchdog(call.TTL), primitives.WithMinHold(call.MinHold)}
+	case hasMinimum && (s.one(10) || s.simulated != nil && s.one(8)):
 		call.MinHold = between(s.rand, s.TTL/20, s.TTL/5)
 	}
 	minimum := primitives.WithMinHold(call.MinHold)
@@ -184,9 +189,10 @@ func (s *session) section(h hold, nested acquirer, call record) {
 	} else {
 		time.Sleep(d)
 	}
+	isLimited := call.Fixed || call.MaxHold > 0
 	switch {
 	case ctx.Err() != nil || call.Primitive == "semaphore":
-	case s.one(6):
+	case s.one(6), s.simulated != nil && isLimited && s.one(2):
 		s.checkHold(h, call)
 	case call.Limit > 0:
 	case call.Owner != "" && s.one(2): // beside the hold, not under it
@@ -214,10 +220,7 @@ func (s *session) inside(ctx context.Context, l acquirer, call record) {
 // stay holds for d, and records each new end of the validity: if this process is killed, that is how long
 // it has held.
 func (s *session) stay(h hold, call record, d time.Duration) {
-	begins := func(moment string) {
-		s.out.write(record{Kind: kindStay, Do: moment, Op: call.Op, At: s.clock.now(), Names: call.Names})
-	}
-	begins(momentStay)
+	s.begins(momentStay, call)
 	until := h.ValidUntil()
 	end, old := time.After(d), time.After(oldAge)
 	for {
@@ -229,7 +232,7 @@ func (s *session) stay(h hold, call record, d time.Duration) {
 		case <-h.Context().Done():
 			return
 		case <-old:
-			begins(momentOld)
+			s.begins(momentOld, call)
 		case <-time.After(25 * time.Millisecond):
 			if u := h.ValidUntil(); u.After(until) {
 				until = u
@@ -237,6 +240,11 @@ func (s *session) stay(h hold, call record, d time.Duration) {
 			}
 		}
 	}
+}
+
+// begins tells the harness of a moment of a hold.
+func (s *session) begins(moment string, call record) {
+	s.out.write(record{Kind: kindStay, Do: moment, Op: call.Op, At: s.clock.now(), Names: call.Names})
 }
 
 // checkHold calls Check or Extend. After Extend it may hold for longer.
@@ -248,16 +256,26 @@ func (s *session) checkHold(h hold, call record) {
 	}
 	f := h.Check
 	if s.one(2) {
-		do.Do = opExtend
-		f = func(ctx context.Context) error { return h.Extend(ctx, call.TTL) }
+		do.Do, do.TTL = opExtend, call.TTL
+		if s.simulated != nil && call.TTL <= s.TTL && !s.one(3) {
+			do.TTL = between(s.rand, call.TTL/2, longestExtension*call.TTL)
+		}
+		f = func(ctx context.Context) error { return h.Extend(ctx, do.TTL) }
 	}
 	do = s.call(do)
 	err := f(ctx)
 	s.finish(do, err, record{Until: s.clock.at(h.ValidUntil())})
-	if err == nil && do.Do == opExtend && s.one(2) {
-		s.stay(h, call, between(s.rand, 0, call.TTL))
+	if err != nil || do.Do != opExtend {
+		return
+	}
+	s.begins(momentExtend, call)
+	if s.one(2) {
+		s.stay(h, call, between(s.rand, 0, do.TTL+s.TTL/4))
 	}
 }
+
+// longestExtension is how many times longer than its TTL a hold may be extended.
+const longestExtension = 6 // less than longTTL
 
 // release releases h. The hold is believed to last until the call.
 func (s *session) release(h hold, call record) {

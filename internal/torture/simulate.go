@@ -426,7 +426,7 @@ func (w *world) sample(ctx context.Context) {
 	r := w.round
 	var names []string
 	for _, p := range w.plan.Primitives {
-		for i := range r.names {
+		for i := range max(r.names, namesOf+1) {
 			if slices.Contains(sampled, p) {
 				names = append(names, lockName(r.tag, p, i))
 			}
@@ -434,25 +434,52 @@ func (w *world) sample(ctx context.Context) {
 	}
 	for ctx.Err() == nil {
 		w.sampleNow(names)
+		w.sampleMembers()
 		time.Sleep(sampling)
 	}
 }
 
 // sampleNow looks at some locks. It takes no time.
 func (w *world) sampleNow(names []string) {
-	w.servers[w.primary.Load()].Use(func(db *memredis.Server) {
-		at := monotonic()
-		for _, name := range names {
-			fields, left, ok := db.Peek(name)
-			if !ok {
-				continue
-			}
-			s := sample{name: name, before: at, after: at, until: at + int64(left)}
-			for _, f := range fields {
-				s.ids = append(s.ids, strings.TrimSuffix(f, ":write"))
-			}
-			w.round.samples = append(w.round.samples, s)
+	for _, name := range names {
+		w.look(w.servers[w.primary.Load()], name, sample{name: name})
+	}
+}
+
+// sampleMembers looks at the members of joint locks.
+func (w *world) sampleMembers() {
+	r := w.round
+	if slices.Contains(w.plan.Primitives, "multi") {
+		for i := range multiMembers {
+			name := lockName(r.tag, "multi", i)
+			w.look(w.servers[w.primary.Load()], name, sample{name: name, member: true})
 		}
+	}
+	if slices.Contains(w.plan.Primitives, "redlock") {
+		name := lockName(r.tag, "redlock", 0)
+		for i := range redLockMembers {
+			server := w.servers[w.primary.Load()]
+			if w.plan.Topology == Independent {
+				server = w.servers[i%len(w.servers)]
+			}
+			w.look(server, memberName(name, i), sample{name: name, member: true})
+		}
+	}
+}
+
+// look adds a sample of a lock's key, if it exists.
+func (w *world) look(server *simnet.Server, key string, s sample) {
+	server.Use(func(db *memredis.Server) {
+		fields, left, ok := db.Peek(key)
+		if !ok {
+			return
+		}
+		at := monotonic()
+		s.before, s.after, s.until = at, at, at+int64(left)
+		for _, f := range fields {
+			s.ids = append(s.ids, strings.TrimSuffix(f, ":write"))
+		}
+		w.round.samples = append(w.round.samples, s)
 	})
 }
 

@@ -68,7 +68,7 @@ func init() {
 			"an operator overwrites a key", operated(faultOverwrite),
 		},
 		"force":   {"ForceRelease", operated(faultForce)},
-		"shorten": {"an operator shortens the TTL of a key to some milliseconds, again and again", (*world).shortenTTL},
+		"shorten": {"an operator shortens the TTL of a key to its last millisecond when a command comes", (*world).shortenTTL},
 		"pause":   {"the server executes nothing for a while", (*world).pauseServer},
 		"memory":  {"full memory", refusing(faultMemory, memredis.Full)},
 		"busy":    {"a script of somebody else does not end", refusing("busy", memredis.Busy)},
@@ -137,7 +137,7 @@ func (w *world) awaitMoment(f *PlannedFault, process int, name string) {
 		default:
 		}
 	}
-	if f.Moment == momentStay || f.Moment == momentOld {
+	if isOfHold(f.Moment) {
 		defer w.round.stays.watch(func(s *slot, m string, names []string) {
 			if m == f.Moment && (process < 0 || s == w.round.slots[process]) && (name == "" || slices.Contains(names, name)) {
 				begins()
@@ -364,25 +364,27 @@ func operated(name string) func(*world, *PlannedFault, *rand.Rand) error {
 // faultShorten is a fault of simulations only.
 const faultShorten = "shorten"
 
-// shortenTTL makes releases come in the last millisecond of a lease.
+// shortenTTL makes commands come in the last millisecond of a lease.
 func (w *world) shortenTTL(f *PlannedFault, rng *rand.Rand) error {
 	primitive := strings.Split(f.Name, ":")[1]
 	if !workloads[primitive].operator {
 		return nil
 	}
-	r := w.round
-	r.injected(faultShorten)
-	began := r.begin(window{fault: faultShorten, process: -1, names: []string{f.Name}})
-	defer r.finish(began)
-	end := time.Now().Add(f.Length)
-	for time.Now().Before(end) && r.healing.Err() == nil {
-		left := between(rng, time.Millisecond, 8*time.Millisecond)
-		ctx, cancel := soon()
-		_ = r.d.rdb.PExpire(ctx, f.Name, left).Err() // another fault may hinder it
-		cancel()
-		time.Sleep(left + 2*time.Millisecond)
+	var db *memredis.Server
+	w.servers[0].Use(func(of *memredis.Server) { db = of })
+	var routes []*simnet.Route
+	for _, s := range w.round.slots {
+		routes = append(routes, s.current().child.(*simulatedProcess).simulated.Route(w.servers[0]))
 	}
-	return nil
+	return w.during(window{fault: faultShorten, process: -1, names: []string{f.Name}}, f.Length,
+		w.rules(routes, func() *simnet.Rule {
+			return &simnet.Rule{Match: func(args []string) bool {
+				if isScript(args) && slices.Contains(args, f.Name) && rng.IntN(3) == 0 {
+					db.EndSoon(f.Name)
+				}
+				return false
+			}}
+		}))
 }
 
 func (w *world) pauseServer(f *PlannedFault, _ *rand.Rand) error {

@@ -402,6 +402,9 @@ const minHoldTolerance = 30 * time.Millisecond
 // may end it earlier than its holder can know, even before the acquisition returns.
 func (h *history) clip(o *op) int64 {
 	end := o.claimEnd()
+	if o.isBlind() {
+		end = o.ret.At
+	}
 	if o.until != 0 { // its validity may have ended before its call returned: then it claims nothing
 		end = min(end, max(o.call.At, o.until))
 	}

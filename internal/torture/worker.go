@@ -161,6 +161,7 @@ type worker struct {
 	ops        atomic.Int64
 	generation atomic.Int64 // part of the names of pools and latches: it changes when one may have lost its content
 	inits      sync.Map     // names of pools that this process has set
+	keyed      sync.Map     // by TTL: a *primitives.Keyed
 	lateness   sync.Map     // by operation that goes on: the *time.Timer for when it is late
 	draining   context.Context
 	drain      context.CancelFunc
@@ -254,6 +255,7 @@ type opKey struct{}
 type observed struct {
 	op     int64
 	events atomic.Int64 // that told its outcome
+	id     atomic.Value // string: of the hold, if it was acquired
 }
 
 func (w *worker) observe(e primitives.Event) {
@@ -271,6 +273,7 @@ func (w *worker) observe(e primitives.Event) {
 			w.out.write(record{Kind: kindWait, At: w.clock.now(), Op: of.op})
 		default:
 			of.events.Add(1)
+			of.id.Store(e.ID)
 		}
 	default: // the others say nothing of an outcome that the calls do not say
 	}

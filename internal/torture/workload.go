@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 
@@ -25,6 +26,9 @@ type workload struct {
 	// operator: its keys may be deleted or overwritten by the operator.
 	operator bool
 	fair     bool
+	// polls: its waiters try by themselves. They have no turn, but a chance that grows with the pauses of the others:
+	// doc/lock.md.
+	polls bool
 }
 
 // Primitives are the names of all workloads.
@@ -37,22 +41,26 @@ var workloads map[string]*workload
 
 func init() {
 	workloads = map[string]*workload{
-		"lock":      {act: (*session).useLock, operator: true},
-		"owner":     {act: (*session).useOwner, operator: true},
-		"nested":    {act: (*session).useNested, operator: true},
-		"spin":      {act: (*session).useSpin, operator: true},
-		"cohort":    {act: (*session).useCohort, operator: true},
-		"linger":    {act: (*session).useLinger, operator: true},
-		"fenced":    {act: (*session).useFenced, operator: true},
-		"fair":      {act: (*session).useFair, operator: true, fair: true},
-		"rwlock":    {act: (*session).useRWLock, operator: true},
-		"semaphore": {act: (*session).useSemaphore},
-		"permits":   {act: (*session).usePermits},
-		"latch":     {act: (*session).useLatch},
-		"multi":     {act: (*session).useMulti, operator: true},
-		"redlock":   {act: (*session).useRedLock},
+		"lock":         {act: (*session).useLock, operator: true},
+		"owner":        {act: (*session).useOwner, operator: true},
+		"nested":       {act: (*session).useNested, operator: true},
+		"spin":         {act: (*session).useSpin, operator: true, polls: true},
+		"cohort":       {act: (*session).useCohort, operator: true},
+		"linger":       {act: (*session).useLinger, operator: true},
+		"fenced":       {act: (*session).useFenced, operator: true},
+		"fair":         {act: (*session).useFair, operator: true, fair: true},
+		"rwlock":       {act: (*session).useRWLock, operator: true},
+		"semaphore":    {act: (*session).useSemaphore},
+		"permits":      {act: (*session).usePermits},
+		"latch":        {act: (*session).useLatch},
+		"multi":        {act: (*session).useMulti, operator: true},
+		"redlock":      {act: (*session).useRedLock},
+		keyedPrimitive: {act: (*session).useKeyed, operator: true},
 	}
 }
+
+// simulatedPrimitives are the names of all workloads of simulations.
+var simulatedPrimitives = append(slices.Clone(Primitives), keyedPrimitive)
 
 // session is one goroutine of a client process, with its own random numbers.
 type session struct {
@@ -190,16 +198,50 @@ func (s *session) useRWLock(primitive string) {
 		rw = s.client.RWLock(name, primitives.WithCohort(cohortTime))
 		call.Passes = !call.Read
 	}
-	if call.Read {
+	lingers := s.simulated != nil && s.one(2)
+	if lingers { // on a name of its own, which nobody takes over: see useLinger
+		name, call.TTL = lockName(s.Tag, primitive, namesOf), s.TTL
+		rw = s.client.RWLock(name, primitives.WithLinger(lingerTime))
+		call.Names, call.Passes = []string{name}, !call.Read
+	}
+	if s.simulated != nil && !call.Read && s.one(3) {
+		s.downgrade(rw, call)
+	} else if lingers && call.Read {
+		s.hold(rw.Reader(), call, nil)
+	} else if lingers {
+		s.hold(rw.Writer(), call, rw.Reader())
+	} else if call.Read {
 		s.use(rw.Reader(), call, nil)
 	} else {
 		s.use(rw.Writer(), call, rw.Reader())
 	}
 }
 
+// downgrade begins to read while it writes, and goes on reading after it has written.
+func (s *session) downgrade(rw *primitives.RWLock, call record) {
+	call.Session = s.n
+	h, end := s.acquire(context.Background(), rw.Writer(), &call)
+	defer end()
+	if h == nil {
+		return
+	}
+	s.section(h, rw.Reader(), call)
+	inner := call
+	inner.Session, inner.Read, inner.Passes = s.n+s.Sessions, true, false
+	r, endInner := s.acquire(context.WithoutCancel(h.Context()), rw.Reader(), &inner)
+	defer endInner()
+	s.release(h, call)
+	if r != nil {
+		time.Sleep(between(s.rand, 0, 80*time.Millisecond))
+		s.release(r, inner)
+	}
+}
+
+// multiMembers is how many locks there are of which multilocks have two.
+const multiMembers = 4
+
 func (s *session) useMulti(primitive string) {
-	const members = 4
-	order := s.rand.Perm(members)
+	order := s.rand.Perm(multiMembers)
 	call := record{Primitive: primitive, TTL: s.TTL}
 	var locks []*primitives.Lock
 	for _, i := range order[:2] {
@@ -214,11 +256,14 @@ func (s *session) useMulti(primitive string) {
 	s.hold(primitives.NewMultiLock(locks), call, nil)
 }
 
+// memberName is the name of a member of a red lock.
+func memberName(name string, i int) string { return fmt.Sprintf("%s:%d", name, i) }
+
 func (s *session) useRedLock(primitive string) {
 	name := lockName(s.Tag, primitive, 0)
 	var locks []*primitives.Lock
 	for i, m := range s.members {
-		locks = append(locks, m.client.Lock(fmt.Sprintf("%s:%d", name, i)))
+		locks = append(locks, m.client.Lock(memberName(name, i)))
 	}
 	// A tenth of the TTL is what a member may take to answer.
 	s.hold(primitives.NewRedLock(locks), record{Primitive: primitive, Names: []string{name}, TTL: ttlOf(s.TTL, 1)}, nil)
