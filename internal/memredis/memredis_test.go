@@ -274,3 +274,22 @@ func TestCommandsAreRead(t *testing.T) {
 		require.Error(t, err, bad)
 	}
 }
+
+// A key that ends soon has a TTL of 0, and is there for the rest of the millisecond.
+func TestLastMillisecond(t *testing.T) {
+	now := time.UnixMilli(1_000_000)
+	s := New(func() time.Time { return now }, 1)
+	c := s.NewConn(func([]byte) {})
+	reply := func(args ...string) string { return string(c.Do(args)) }
+	reply("set", "lease", "1", "px", "5000")
+	reply("set", "other", "1")
+	s.EndSoon("lease")
+	s.EndSoon("other")
+	s.EndSoon("none")
+	require.Equal(t, ":0\r\n", reply("pttl", "lease"))
+	require.Equal(t, ":-1\r\n", reply("pttl", "other"))
+	require.Equal(t, ":-2\r\n", reply("pttl", "none"))
+	now = now.Add(time.Millisecond)
+	s.EndSoon("lease") // it has ended
+	require.Equal(t, ":-2\r\n", reply("pttl", "lease"))
+}

@@ -26,8 +26,8 @@ func TestPlans(t *testing.T) {
 	}
 	for _, pace := range []pace{paceMixed, paceCrowd, paceCalm} {
 		require.Positive(t, used["pace "+string(pace)])
-		for _, name := range Primitives {
-			if pace.judges(name) && !(pace == paceCrowd && name == "spin") {
+		for _, name := range simulatedPrimitives {
+			if pace.judges(name) && !(pace == paceCrowd && workloads[name].polls) {
 				require.Positive(t, used[string(pace)+" "+name], "%s %s", pace, name)
 			}
 		}
