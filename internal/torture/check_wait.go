@@ -166,6 +166,7 @@ func openTimes(ops []*op) (out []interval) {
 		for _, o := range ops {
 			switch {
 			case o == created || o.call.At < created.ret.At:
+			case o.call.Do == opInit && o.outcome() == outcomeOK && o.ret.Count == 0: // there was one
 			case o.call.Do == opInit:
 				closed = min(closed, o.call.At)
 			case o.call.Do == opCountDown && o.outcome() == outcomeOK:

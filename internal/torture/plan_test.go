@@ -54,8 +54,11 @@ func TestOpenTimes(t *testing.T) {
 		created, call(opCountDown, 30, 40, 0, 0), call(opCountDown, 32, 60, 0, 0),
 	}
 	require.Equal(t, []interval{{60, never}}, openTimes(ops))
-	require.Equal(t, []interval{{60, 90}}, openTimes(append(ops, call(opInit, 90, 95, 2, 0))))
-	require.Empty(t, openTimes(append(ops, call(opInit, 50, 55, 2, 0))))
+	require.Equal(t, []interval{{60, 90}}, openTimes(append(ops, call(opInit, 90, 95, 2, 1))))
+	require.Equal(t, []interval{{60, never}}, openTimes(append(ops, call(opInit, 50, 55, 2, 0)))) // there was one
+	unknown := call(opInit, 50, 55, 2, 0)
+	unknown.ret.Outcome = outcomeUnknown
+	require.Empty(t, openTimes(append(ops, unknown)))
 	require.Empty(t, openTimes(ops[:3]))
 }
 

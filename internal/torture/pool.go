@@ -158,6 +158,9 @@ func (s *session) useLatch(primitive string) {
 	defer cancel()
 	call := record{Session: s.n, Primitive: primitive, Names: []string{name}, Bound: s.deadline(ctx)}
 	call.Do = []string{opInit, opCountDown, opCountDown, opCountDown, opCount, opAwait}[s.rand.IntN(6)]
+	if call.Do == opInit && s.simulated != nil && !s.one(6) {
+		call.Do = opAwait // else latches would not stay open for as long as a wake-up takes
+	}
 	if call.Do == opInit {
 		call.Permits = latchSize
 	}
