@@ -148,3 +148,18 @@ func TestNoTurnsForThosePolling(t *testing.T) {
 		require.Len(t, h.checkTurns("name", h.ops), want, primitive)
 	}
 }
+
+// A cohort has a time, and a lock that lingers has none: it is kept from one use to the next.
+func TestAgeOfCohorts(t *testing.T) {
+	for lingers, want := range map[bool]int{false: 2, true: 0} { // the last two holds are too late
+		h := newTestHistory(func(h *testHistory) {
+			h.exact = true
+			for at := int64(10_000); at < 10_100; at += 20 {
+				a := h.do(0, at, at, record{Do: opAcquire, TTL: 3 * time.Second, Passes: true, Lingers: lingers},
+					record{Outcome: outcomeOK, ID: "a1", Until: 12_900 * ms})
+				h.release(0, a, at+10, at+11)
+			}
+		})
+		require.Len(t, h.checkCohorts(), want, lingers)
+	}
+}

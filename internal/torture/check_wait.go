@@ -103,7 +103,7 @@ func (h *history) checkCohorts() (out []Violation) {
 	for name, ops := range h.names {
 		began := map[string]int64{} // by id
 		for _, o := range ops {
-			isMember := o.call.Do == opAcquire && o.call.Passes && o.call.Primitive != "linger" && o.holds() && o.root == o
+			isMember := o.call.Do == opAcquire && o.call.Passes && !o.call.Lingers && o.holds() && o.root == o
 			if !isMember {
 				continue
 			}

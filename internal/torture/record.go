@@ -82,6 +82,7 @@ type record struct {
 	MaxHold   time.Duration `json:"max,omitempty"`       // of WithMaxHold
 	MinHold   time.Duration `json:"min,omitempty"`       // of WithMinHold
 	Passes    bool          `json:"passes,omitempty"`    // it may be passed on within its client without a command
+	Lingers   bool          `json:"lingers,omitempty"`   // with WithLinger
 	Bound     int64         `json:"bound,omitempty"`     // when the call must have returned
 	Forgotten bool          `json:"forgotten,omitempty"` // of a detachment: the hold was dropped without one
 

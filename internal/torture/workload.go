@@ -139,7 +139,7 @@ const lingerTime = 100 * time.Millisecond
 func (s *session) useLinger(primitive string) {
 	name, ttl := s.name(primitive)
 	l := s.client.FencedLock(name, primitives.WithLinger(lingerTime))
-	s.hold(l, record{Primitive: primitive, Names: []string{name}, TTL: ttl, Passes: true}, nil)
+	s.hold(l, record{Primitive: primitive, Names: []string{name}, TTL: ttl, Passes: true, Lingers: true}, nil)
 }
 
 func (s *session) useSpin(primitive string) {
@@ -202,7 +202,7 @@ func (s *session) useRWLock(primitive string) {
 	if lingers { // on a name of its own, which nobody takes over: see useLinger
 		name, call.TTL = lockName(s.Tag, primitive, namesOf), s.TTL
 		rw = s.client.RWLock(name, primitives.WithLinger(lingerTime))
-		call.Names, call.Passes = []string{name}, !call.Read
+		call.Names, call.Passes, call.Lingers = []string{name}, !call.Read, true
 	}
 	if s.simulated != nil && !call.Read && s.one(3) {
 		s.downgrade(rw, call)
