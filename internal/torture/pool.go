@@ -157,10 +157,11 @@ func (s *session) useLatch(primitive string) {
 	ctx, cancel := context.WithTimeout(context.Background(), between(s.rand, 200*time.Millisecond, time.Second))
 	defer cancel()
 	call := record{Session: s.n, Primitive: primitive, Names: []string{name}, Bound: s.deadline(ctx)}
-	call.Do = []string{opInit, opCountDown, opCountDown, opCountDown, opCount, opAwait}[s.rand.IntN(6)]
-	if call.Do == opInit && s.simulated != nil && !s.one(6) {
-		call.Do = opAwait // else latches would not stay open for as long as a wake-up takes
+	kinds := []string{opInit, opCountDown, opCountDown, opCountDown, opCount, opAwait}
+	if s.simulated != nil { // few calls must open a latch, which must stay open for longer than a wake-up takes
+		kinds = []string{opInit, opCountDown, opCountDown, opCountDown, opCountDown, opCountDown, opCount, opAwait, opAwait}
 	}
+	call.Do = kinds[s.rand.IntN(len(kinds))]
 	if call.Do == opInit {
 		call.Permits = latchSize
 	}
