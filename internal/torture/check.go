@@ -200,7 +200,8 @@ func (h *history) hasEnded(o *op, name string, before int64) bool {
 // checkNotice checks when a holder learned that it was ended during a time. told: it was sent a notice, late by so
 // much at most. If others have its id, it may go on with what they have acquired since.
 func (h *history) checkNotice(o *op, name, by string, at interval, told bool, late time.Duration) []Violation {
-	if o.call.Primitive == keyedPrimitive || o.detached || o.ret.At >= at.begin || o.claimEnd() <= at.end || o.root.call.Owner != "" && h.sharesID(o) {
+	isTold := o.call.Primitive != keyedPrimitive && !o.detached
+	if !isTold || o.ret.At >= at.begin || o.claimEnd() <= at.end || o.root.call.Owner != "" && h.sharesID(o) {
 		return nil
 	}
 	after := time.Duration(o.claimEnd() - at.end)

@@ -463,7 +463,9 @@ func TestChecks(t *testing.T) {
 		{"a validity that is longer than the lease in Redis", func(h *testHistory) {
 			h.valid(0, h.hold(0, 10_000, "a1"), 14_000)
 			h.records[0][len(h.records[0])-1].At = 11_000 * ms
-			h.samples = []sample{{name: "name", ids: []string{"a1"}, before: 11_500 * ms, after: 11_501 * ms, until: 13_000 * ms}}
+			h.samples = []sample{{
+				name: "name", ids: []string{"a1"}, before: 11_500 * ms, after: 11_501 * ms, until: 13_000 * ms,
+			}}
 		}, []string{checkLease}},
 		{"a loss by time that is told late", func(h *testHistory) { h.toldLate() }, []string{checkLease}},
 		{"a loss by time that is told late on a busy machine", func(h *testHistory) {
@@ -473,12 +475,16 @@ func TestChecks(t *testing.T) {
 		{"a validity that was renewed after Redis was asked", func(h *testHistory) {
 			h.valid(0, h.hold(0, 10_000, "a1"), 14_000)
 			h.records[0][len(h.records[0])-1].At = 11_600 * ms
-			h.samples = []sample{{name: "name", ids: []string{"a1"}, before: 11_500 * ms, after: 11_501 * ms, until: 13_000 * ms}}
+			h.samples = []sample{{
+				name: "name", ids: []string{"a1"}, before: 11_500 * ms, after: 11_501 * ms, until: 13_000 * ms,
+			}}
 		}, nil},
 		{"a renewal of what Redis had forgotten", func(h *testHistory) {
 			h.valid(0, h.hold(0, 10_000, "a1"), 14_700)
 			h.records[0][len(h.records[0])-1].At = 11_760 * ms
-			h.samples = []sample{{name: "name", ids: []string{"b1"}, before: 11_500 * ms, after: 11_501 * ms, until: 13_000 * ms}}
+			h.samples = []sample{{
+				name: "name", ids: []string{"b1"}, before: 11_500 * ms, after: 11_501 * ms, until: 13_000 * ms,
+			}}
 		}, []string{checkLease}},
 		{"a renewal before Redis forgot the hold", func(h *testHistory) {
 			h.valid(0, h.hold(0, 10_000, "a1"), 14_700)
@@ -489,34 +495,46 @@ func TestChecks(t *testing.T) {
 			a := h.hold(0, 10_000, "a1")
 			h.release(0, a, 10_100, 10_101)
 			h.switchover(10_050, 10_200, 19_000)
-			h.samples = []sample{{name: "name", ids: []string{"a1"}, before: 15_000 * ms, after: 15_001 * ms, until: 16_000 * ms}}
+			h.samples = []sample{{
+				name: "name", ids: []string{"a1"}, before: 15_000 * ms, after: 15_001 * ms, until: 16_000 * ms,
+			}}
 		}, []string{checkKept}},
 		{"a release that a switchover has forgotten a moment ago", func(h *testHistory) {
 			a := h.hold(0, 10_000, "a1")
 			h.release(0, a, 10_100, 10_101)
 			h.switchover(10_050, 10_200, 19_000)
-			h.samples = []sample{{name: "name", ids: []string{"a1"}, before: 14_900 * ms, after: 14_901 * ms, until: 16_000 * ms}}
+			h.samples = []sample{{
+				name: "name", ids: []string{"a1"}, before: 14_900 * ms, after: 14_901 * ms, until: 16_000 * ms,
+			}}
 		}, nil},
 		{"a release that was forgotten with all data", func(h *testHistory) {
 			a := h.hold(0, 10_000, "a1")
 			h.release(0, a, 10_100, 10_101)
 			h.switchover(10_050, 0, 11_000)
-			h.samples = []sample{{name: "name", ids: []string{"a1"}, before: 17_000 * ms, after: 17_001 * ms, until: 18_000 * ms}}
+			h.samples = []sample{{
+				name: "name", ids: []string{"a1"}, before: 17_000 * ms, after: 17_001 * ms, until: 18_000 * ms,
+			}}
 		}, nil},
 		{"a release that Redis does not know of", func(h *testHistory) {
 			h.release(0, h.hold(0, 10_000, "a1"), 10_100, 10_101)
-			h.samples = []sample{{name: "name", ids: []string{"a1"}, before: 12_000 * ms, after: 12_001 * ms, until: 13_000 * ms}}
+			h.samples = []sample{{
+				name: "name", ids: []string{"a1"}, before: 12_000 * ms, after: 12_001 * ms, until: 13_000 * ms,
+			}}
 		}, []string{checkKept}},
 		{"a release that is repeated after a fault", func(h *testHistory) {
 			h.release(0, h.hold(0, 10_000, "a1"), 10_100, 10_101)
 			h.fault(faultHole, 0, 10_050, 10_500)
-			h.samples = []sample{{name: "name", ids: []string{"a1"}, before: 12_000 * ms, after: 12_001 * ms, until: 13_000 * ms}}
+			h.samples = []sample{{
+				name: "name", ids: []string{"a1"}, before: 12_000 * ms, after: 12_001 * ms, until: 13_000 * ms,
+			}}
 		}, nil},
 		{"a nested hold that lasts for longer than the outer one", func(h *testHistory) {
 			a := h.hold(0, 10_000, "a1")
 			h.nested(a, 10_050)
 			h.release(0, a, 10_100, 10_101)
-			h.samples = []sample{{name: "name", ids: []string{"a1"}, before: 12_000 * ms, after: 12_001 * ms, until: 13_000 * ms}}
+			h.samples = []sample{{
+				name: "name", ids: []string{"a1"}, before: 12_000 * ms, after: 12_001 * ms, until: 13_000 * ms,
+			}}
 		}, nil},
 		{"a loss to an adoption that found nothing when it was repeated", func(h *testHistory) {
 			h.do(1, 10_400, 11_000, record{Do: opAdopt, Target: "a1"}, record{Outcome: outcomeAbsent})

@@ -198,12 +198,16 @@ func TestChecksOfAnotherLibrary(t *testing.T) {
 		}, nil},
 		{"a release that Redis does not know of", func(h *testHistory) {
 			h.release(1, h.hold(1, 10_000, "b1"), 10_100, 10_101)
-			h.samples = []sample{{name: "name", ids: []string{"b1"}, before: 12_000 * ms, after: 12_001 * ms, until: 13_000 * ms}}
+			h.samples = []sample{{
+				name: "name", ids: []string{"b1"}, before: 12_000 * ms, after: 12_001 * ms, until: 13_000 * ms,
+			}}
 		}, nil},
 		{"a validity that is longer than the lease in Redis", func(h *testHistory) {
 			h.valid(1, h.hold(1, 10_000, "b1"), 14_000)
 			h.records[1][len(h.records[1])-1].At = 11_000 * ms
-			h.samples = []sample{{name: "name", ids: []string{"b1"}, before: 11_500 * ms, after: 11_501 * ms, until: 13_000 * ms}}
+			h.samples = []sample{{
+				name: "name", ids: []string{"b1"}, before: 11_500 * ms, after: 11_501 * ms, until: 13_000 * ms,
+			}}
 		}, nil},
 		{"many holds in a row", func(h *testHistory) {
 			waits(h, 10_000, 12_000)

@@ -68,7 +68,7 @@ func init() {
 			"an operator overwrites a key", operated(faultOverwrite),
 		},
 		"force":   {"ForceRelease", operated(faultForce)},
-		"shorten": {"an operator shortens the TTL of a key to its last millisecond when a command comes", (*world).shortenTTL},
+		"shorten": {"an operator shortens the TTL of a key to its last millisecond as a command comes", (*world).shortenTTL},
 		"pause":   {"the server executes nothing for a while", (*world).pauseServer},
 		"memory":  {"full memory", refusing(faultMemory, memredis.Full)},
 		"busy":    {"a script of somebody else does not end", refusing("busy", memredis.Busy)},
