@@ -371,10 +371,11 @@ func (w *world) shortenTTL(f *PlannedFault, rng *rand.Rand) error {
 		return nil
 	}
 	var db *memredis.Server
-	w.servers[0].Use(func(of *memredis.Server) { db = of })
+	server := w.server(f)
+	server.Use(func(of *memredis.Server) { db = of })
 	var routes []*simnet.Route
 	for _, s := range w.round.slots {
-		routes = append(routes, s.current().child.(*simulatedProcess).simulated.Route(w.servers[0]))
+		routes = append(routes, s.current().child.(*simulatedProcess).simulated.Route(server))
 	}
 	return w.during(window{fault: faultShorten, process: -1, names: []string{f.Name}}, f.Length,
 		w.rules(routes, func() *simnet.Rule {
