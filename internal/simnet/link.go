@@ -46,7 +46,7 @@ func (c *Client) connect(s *Server) net.Conn {
 	n.last++
 	l := &link{n: n, number: n.last, client: c, server: s, route: c.routes[s], wake: make(chan struct{}, 1)}
 	l.redis = s.redis.NewConn(func(data []byte) {
-		if !l.route.silent || !isMessage(data) {
+		if !l.route.silent.isOn() || !isMessage(data) {
 			l.send(ToClient, chunk{data: data})
 		}
 	})
@@ -105,21 +105,21 @@ func (l *link) deliver(direction int) {
 }
 
 func (l *link) isHeld(direction int) bool {
-	return l.broken || l.route.held[direction] || direction == ToClient && len(l.heldBy) > 0
+	return l.broken || l.route.held[direction].isOn() || direction == ToClient && len(l.heldBy) > 0
 }
 
 // arrive takes what has come to the server.
 func (l *link) arrive(c chunk) {
 	l.input = append(l.input, c.data...)
 	l.execute()
-	if c.end && !l.server.stalled {
+	if c.end && !l.server.stalled.isOn() {
 		l.remove()
 	}
 }
 
 // execute executes the commands that have arrived.
 func (l *link) execute() {
-	for !l.broken && !l.server.stalled {
+	for !l.broken && !l.server.stalled.isOn() {
 		args, size, err := memredis.ReadCommand(l.input)
 		if err != nil {
 			l.reset()
@@ -131,7 +131,7 @@ func (l *link) execute() {
 		l.input = l.input[size:]
 		l.do(args)
 	}
-	if l.hungUp && len(l.under[ToServer]) == 0 && !l.server.stalled {
+	if l.hungUp && len(l.under[ToServer]) == 0 && !l.server.stalled.isOn() {
 		l.remove()
 	}
 }

@@ -80,7 +80,7 @@ type Server struct {
 	addr    string
 	redis   *memredis.Server
 	down    bool
-	stalled bool
+	stalled overlapping
 	seen    []func(args []string)
 }
 
@@ -127,7 +127,7 @@ func (s *Server) Use(f func(redis *memredis.Server)) {
 func (s *Server) Kill(f func(redis *memredis.Server)) {
 	s.n.lock()
 	defer s.n.unlock()
-	s.down, s.stalled = true, false
+	s.down, s.stalled = true, 0
 	s.n.reset(func(l *link) bool { return l.server == s })
 	f(s.redis)
 }
@@ -139,12 +139,13 @@ func (s *Server) Start() {
 	s.down = false
 }
 
-// Stall makes the server keep all commands waiting, until it is called with false.
+// Stall makes the server keep all commands waiting, until it is called with false as often as with true, or until the
+// server is killed.
 func (s *Server) Stall(on bool) {
 	s.n.lock()
 	defer s.n.unlock()
-	s.stalled = on
-	if on {
+	s.stalled.set(on)
+	if s.stalled.isOn() {
 		return
 	}
 	for _, l := range slices.Clone(s.n.links) {
@@ -156,11 +157,12 @@ func (s *Server) Stall(on bool) {
 
 // Client is the network of a client process.
 type Client struct {
-	n      *Net
-	id     int
-	dead   bool
-	hung   chan struct{} // not nil while dials hang; closed when they go on
-	routes map[*Server]*Route
+	n       *Net
+	id      int
+	dead    bool
+	hung    chan struct{} // not nil while dials hang; closed when they go on
+	hanging overlapping
+	routes  map[*Server]*Route
 }
 
 // Client adds a client process.
@@ -191,14 +193,15 @@ func (c *Client) Kill() {
 	}
 }
 
-// HangDials lets dials wait, until it is called with false.
+// HangDials lets dials wait, until it is called with false as often as with true.
 func (c *Client) HangDials(on bool) {
 	c.n.lock()
 	defer c.n.unlock()
+	c.hanging.set(on)
 	switch {
-	case on && c.hung == nil:
+	case c.hanging.isOn() && c.hung == nil:
 		c.hung = make(chan struct{})
-	case !on && c.hung != nil:
+	case !c.hanging.isOn() && c.hung != nil:
 		close(c.hung)
 		c.hung = nil
 	}
@@ -232,7 +235,7 @@ func (c *Client) Dial(ctx context.Context, _, addr string) (net.Conn, error) {
 	if s == nil {
 		return nil, dialError(errors.New("no such host"))
 	}
-	if s.down || c.routes[s].refusing {
+	if s.down || c.routes[s].refusing.isOn() {
 		return nil, dialError(os.NewSyscallError("connect", syscall.ECONNREFUSED))
 	}
 	return c.connect(s), nil

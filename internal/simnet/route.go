@@ -19,12 +19,26 @@ type Route struct {
 	n        *Net
 	client   *Client
 	server   *Server
-	refusing bool
+	refusing overlapping
 	delays   [2]time.Duration
-	held     [2]bool
-	silent   bool // no messages
+	held     [2]overlapping
+	silent   overlapping // no messages
 	rules    []*Rule
 }
+
+// overlapping counts the faults of one kind that are under way. They may overlap: the end of one does not end the other.
+type overlapping int
+
+// set notes that a fault begins or ends.
+func (o *overlapping) set(on bool) {
+	if on {
+		*o++
+	} else {
+		*o = max(*o-1, 0)
+	}
+}
+
+func (o *overlapping) isOn() bool { return *o > 0 }
 
 // Effect is what a rule does.
 type Effect int
@@ -57,27 +71,27 @@ type Rule struct {
 	links []*link // whose replies are held
 }
 
-// Refuse refuses dials, until it is called with false.
+// Refuse refuses dials, until it is called with false as often as with true.
 func (r *Route) Refuse(on bool) {
 	r.n.lock()
 	defer r.n.unlock()
-	r.refusing = on
+	r.refusing.set(on)
 }
 
-// Delay adds d to the time that data is under way in a direction.
+// Delay adds d, which may be negative, to the time that data is under way in a direction.
 func (r *Route) Delay(direction int, d time.Duration) {
 	r.n.lock()
 	defer r.n.unlock()
-	r.delays[direction] = d
+	r.delays[direction] += d
 }
 
-// Hold keeps data of a direction back, until it is called with false. Then all of it arrives, also what was written to
-// connections that are closed by then: a kernel sends it again.
+// Hold keeps data of a direction back, until it is called with false as often as with true. Then all of it arrives, also
+// what was written to connections that are closed by then: a kernel sends it again.
 func (r *Route) Hold(direction int, on bool) {
 	r.n.lock()
 	defer r.n.unlock()
-	r.held[direction] = on
-	if on {
+	r.held[direction].set(on)
+	if r.held[direction].isOn() {
 		return
 	}
 	for _, l := range r.links() {
@@ -121,11 +135,11 @@ func (r *Route) arriveLate(written []byte) {
 	}
 }
 
-// Silence drops messages of subscriptions, until it is called with false.
+// Silence drops messages of subscriptions, until it is called with false as often as with true.
 func (r *Route) Silence(on bool) {
 	r.n.lock()
 	defer r.n.unlock()
-	r.silent = on
+	r.silent.set(on)
 }
 
 // Reset breaks all connections. What is under way is lost.

@@ -177,3 +177,28 @@ func TestServerStalls(t *testing.T) {
 	}()
 	require.NoError(t, f.rdb.Set(t.Context(), "k", "v", 0).Err())
 }
+
+// Faults of one kind may overlap. The end of the first one does not end the second.
+func TestOverlappingFaultsEndOneByOne(t *testing.T) {
+	f := newFixture(t)
+	require.NoError(t, f.rdb.Ping(t.Context()).Err())
+	for name, set := range map[string]func(on bool){
+		"held to the server": func(on bool) { f.route.Hold(ToServer, on) },
+		"held to the client": func(on bool) { f.route.Hold(ToClient, on) },
+		"stalled":            f.server.Stall,
+		"refused":            f.route.Refuse,
+		"hanging dials":      f.client.HangDials,
+	} {
+		set(true)
+		set(true)
+		if name == "refused" || name == "hanging dials" {
+			f.route.Reset()
+		}
+		set(false)
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+		require.Error(t, f.rdb.Ping(ctx).Err(), name)
+		cancel()
+		set(false)
+		require.Eventually(t, func() bool { return f.rdb.Ping(t.Context()).Err() == nil }, time.Second, time.Millisecond, name)
+	}
+}

@@ -52,6 +52,8 @@ type world struct {
 	net     *simnet.Net
 	servers []*simnet.Server // of Single: the primary, which has a name, and a replica, which may take its place
 	primary atomic.Int64     // of Single: the index of the primary
+	// stoodStill is when the machine stood still last, and 0 if it never did. The guest has one thread.
+	stoodStill int64
 	harness *simnet.Client
 	round   *round
 	working atomic.Int64 // sessions that have steps left, and processes that will be replaced

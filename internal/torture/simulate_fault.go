@@ -333,7 +333,11 @@ func (w *world) slowDown(f *PlannedFault, rng *rand.Rand) error {
 	return w.during(window{fault: faultSlow, process: p.id}, f.Length, func(on bool) {
 		for _, r := range routes {
 			for i, d := range delays {
-				r.Delay(i, d*time.Duration(countOf(on)))
+				if on {
+					r.Delay(i, d)
+				} else {
+					r.Delay(i, -d)
+				}
 			}
 		}
 	})
@@ -426,13 +430,29 @@ func (w *world) restartServer(f *PlannedFault, _ *rand.Rand) error {
 	})
 }
 
+// betweenStandStills is how long the machine runs at least between two standstills. A waiter whose attempt was cut short
+// by the first one looks again after a second.
+const betweenStandStills = 1500 * time.Millisecond
+
+// untilStandStill returns for how long the machine has to run until it may stand still again.
+func (w *world) untilStandStill() time.Duration {
+	if w.stoodStill == 0 {
+		return 0
+	}
+	return betweenStandStills - time.Duration(monotonic()-w.stoodStill)
+}
+
 // standStill stops all processes and the servers. Their clocks go on.
 func (w *world) standStill(f *PlannedFault, _ *rand.Rand) error {
 	w.awaitMoment(f, -1, "")
+	for pause := w.untilStandStill(); pause > 0; pause = w.untilStandStill() {
+		w.round.sleep(pause)
+	}
 	w.round.injected("standstill")
 	stall := w.round.begin(window{fault: faultStall, process: -1})
 	advance(int64(f.Length))
 	w.round.finish(stall)
+	w.stoodStill = monotonic()
 	return nil
 }
 
