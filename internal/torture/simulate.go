@@ -54,11 +54,11 @@ type world struct {
 	primary atomic.Int64     // of Single: the index of the primary
 	// stoodStill is when the machine stood still last, and 0 if it never did. The guest has one thread.
 	stoodStill int64
-	harness *simnet.Client
-	round   *round
-	working atomic.Int64 // sessions that have steps left, and processes that will be replaced
-	hash    uint64       // of the records
-	dead    []*simulatedProcess
+	harness    *simnet.Client
+	round      *round
+	working    atomic.Int64 // sessions that have steps left, and processes that will be replaced
+	hash       uint64       // of the records
+	dead       []*simulatedProcess
 
 	goroutines int // before the round
 }
