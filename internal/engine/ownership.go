@@ -595,7 +595,7 @@ func (o *Ownership) Extend(ctx context.Context, h *Hold, d time.Duration) error 
 	until := o.r.Core.trustedUntil(sent, d)
 	limit := o.r.Core.Instant(until)
 	h.mu.Lock()
-	raised := h.limit != 0 && limit > h.limit
+	raised := h.cause == nil && h.limit != 0 && limit > h.limit // a lost hold keeps the end of its validity
 	if raised {
 		h.limit = limit
 	}

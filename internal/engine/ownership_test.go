@@ -173,6 +173,19 @@ func TestReleaseOfALostHoldDeletesWhatALateRenewalKept(t *testing.T) {
 	}
 }
 
+// A fixed lease ends while its extension is under way. The answer that comes later does not move the end of the lost
+// hold's validity.
+func TestExtendThatIsAnsweredAfterTheEndOfALease(t *testing.T) {
+	Bubble(t, func(t *testing.T, s *Server) {
+		hold := Acquire(t, t.Context(), s.Client(t, "a").Lock("x"), FixedLease(time.Second))
+		until := hold.ValidUntil()
+		s.Script("extend", Fault{Reply: 2 * time.Second})
+		require.ErrorIs(t, hold.Extend(t.Context(), time.Minute, nil), ErrLost)
+		require.ErrorIs(t, context.Cause(Carry(hold)), ErrLost)
+		require.Equal(t, until, hold.ValidUntil())
+	})
+}
+
 func TestExtend(t *testing.T) {
 	const long = 5 * time.Minute
 	longMargin := long/100 + 2*time.Millisecond
