@@ -16,7 +16,9 @@ func TestCommandLinksNoLibraryForTests(t *testing.T) {
 	packages := strings.Fields(string(out))
 	require.Contains(t, packages, "github.com/redlatch/redlatch/primitives")
 	for _, path := range packages {
-		for _, library := range []string{"github.com/stretchr/testify", "go.uber.org/goleak", "pgregory.net/rapid", "go.yaml.in"} {
+		for _, library := range []string{
+			"github.com/stretchr/testify", "go.uber.org/goleak", "pgregory.net/rapid", "go.yaml.in",
+		} {
 			require.False(t, strings.HasPrefix(path, library), path)
 		}
 	}

@@ -26,7 +26,8 @@ type Route struct {
 	rules    []*Rule
 }
 
-// overlapping counts the faults of one kind that are under way. They may overlap: the end of one does not end the other.
+// overlapping counts the faults of one kind that are under way. They may overlap. The end of one does not end the
+// other.
 type overlapping int
 
 // set notes that a fault begins or ends.
@@ -85,8 +86,8 @@ func (r *Route) Delay(direction int, d time.Duration) {
 	r.delays[direction] += d
 }
 
-// Hold keeps data of a direction back, until it is called with false as often as with true. Then all of it arrives, also
-// what was written to connections that are closed by then: a kernel sends it again.
+// Hold keeps data of a direction back, until it is called with false as often as with true. Then all of it arrives,
+// also what was written to connections that are closed by then: a kernel sends it again.
 func (r *Route) Hold(direction int, on bool) {
 	r.n.lock()
 	defer r.n.unlock()

@@ -199,6 +199,7 @@ func TestOverlappingFaultsEndOneByOne(t *testing.T) {
 		require.Error(t, f.rdb.Ping(ctx).Err(), name)
 		cancel()
 		set(false)
-		require.Eventually(t, func() bool { return f.rdb.Ping(t.Context()).Err() == nil }, time.Second, time.Millisecond, name)
+		answers := func() bool { return f.rdb.Ping(t.Context()).Err() == nil }
+		require.Eventually(t, answers, time.Second, time.Millisecond, name)
 	}
 }

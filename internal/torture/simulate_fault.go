@@ -430,8 +430,8 @@ func (w *world) restartServer(f *PlannedFault, _ *rand.Rand) error {
 	})
 }
 
-// betweenStandStills is how long the machine runs at least between two standstills: a plan's next one that comes earlier is
-// left out. A waiter whose attempt was cut short by the first one looks again after a second.
+// betweenStandStills is how long the machine runs at least between two standstills: one that a plan has earlier is left
+// out. A waiter whose attempt was cut short by the first one looks again after a second.
 const betweenStandStills = 1500 * time.Millisecond
 
 // standStill stops all processes and the servers. Their clocks go on.
