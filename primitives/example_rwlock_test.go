@@ -34,7 +34,7 @@ func ExampleRWLock() {
 	fmt.Println("released:", reading.Release(ctx) == nil)
 	// Output:
 	// readers: 2
-	// redlatch: acquire writer "prices": not acquired
+	// redlatch: acquire writer "prices": not acquired (also held by this client)
 	// redlatch: acquire writer "prices": would deadlock: the context holds the reader: release it before you write
 	// others read: true
 	// released: true

@@ -33,7 +33,7 @@ func ExampleSemaphore() {
 	// set: true
 	// slots left while one report is rendered: 1
 	// error: <nil>
-	// redlatch: acquire semaphore "report-slots": not acquired
+	// redlatch: acquire semaphore "report-slots": not acquired (also held by this client)
 	// released: true
 }
 

@@ -358,6 +358,7 @@ func (g *gaveUpError) notes() (notes []string) {
 		notes = append(notes, g.reason.Error())
 	}
 	switch {
+	case errors.Is(g.reason, errSibling): // it says that the holder is this client
 	case g.own:
 		notes = append(notes, "held by this client")
 	case g.shared:

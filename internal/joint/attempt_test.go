@@ -332,21 +332,3 @@ func TestRedCountsMessagesAnew(t *testing.T) {
 		require.Error(t, call.Fail())
 	})
 }
-
-// An attempt fails while it stands behind an earlier one to the same silent servers. Its error says that there was no
-// answer in time, and not that somebody has canceled it.
-func TestAttemptBehindAnotherOneSaysThatItsTimeIsOver(t *testing.T) {
-	Bubble(t, func(t *testing.T, _ *Server) {
-		k := newCluster(t, 3)
-		r := redOf(k.clients)
-		k.servers[0].OnEach(silent)
-		k.servers[1].OnEach(silent)
-		go func() { _, _ = r.Acquire(t.Context(), NewTerms(), NoWait) }()
-		Sleep(time.Second)
-		_, err := r.Acquire(t.Context(), NewTerms(), NoWait)
-		require.ErrorIs(t, err, ErrUnavailable)
-		require.NotErrorIs(t, err, context.Canceled)
-		require.Equal(t, 2, strings.Count(err.Error(), "Redis unavailable"), "of both members: %v", err)
-		Sleep(time.Minute)
-	})
-}

@@ -490,8 +490,8 @@ var Catalogue = []Defect{
 		Name: "Extend does not move the limit of a hold", Promise: "C13",
 		Edits: []Edit{{
 			"internal/engine/ownership.go",
-			"	raised := h.limit != 0 && limit > h.limit\n",
-			"	raised := h.limit != 0 && limit > h.limit && h.renew\n",
+			"	raised := h.cause == nil && h.limit != 0",
+			"	raised := h.renew && h.cause == nil && h.limit != 0",
 		}},
 	},
 	{
