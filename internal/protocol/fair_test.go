@@ -692,8 +692,11 @@ func TestFairProtocol(t *testing.T) {
 		{"two goroutines of one client without grants, and another client, messages alone", twoNotified, choice, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			if tt.long {
-				redistest.NeedFull(t, "millions of states")
+			switch {
+			case tt.long && tt.upTo == copying:
+				redistest.NeedNightly(t, "millions of states")
+			case tt.long:
+				redistest.NeedFull(t, "many states")
 			}
 			t.Parallel()
 			tt.in.upTo = tt.upTo

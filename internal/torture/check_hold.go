@@ -48,6 +48,7 @@ func (h *history) checkLeases(name string, ops []*op) (out []Violation) {
 			if o.call.Primitive == "nested" { // nobody watches its context during its pause before the release
 				allowed += nestedPause
 			}
+			allowed += nestingTime(o, ops, over, end)
 		}
 		if late > allowed {
 			out = append(out, violation(checkLease, o, name, "%s was not told of its end until %v after its validity",
@@ -55,6 +56,18 @@ func (h *history) checkLeases(name string, ops []*op) (out []Violation) {
 		}
 	}
 	return out
+}
+
+// nestingTime is for how long acquisitions that nest under o were under way between two instants. Meanwhile nobody
+// watches the context of o: a reader may outlive the writer under which it is acquired.
+func nestingTime(o *op, ops []*op, begin, end int64) (sum time.Duration) {
+	for _, inner := range ops {
+		isNested := inner != o && inner.root == o.root && inner.call.Do == opAcquire && inner.ret != nil
+		if isNested {
+			sum += time.Duration(interval{inner.call.At, inner.ret.At}.within(begin, end))
+		}
+	}
+	return sum
 }
 
 // checkExtensions finds extensions that have promised too little or too much, and holds that ended by their limits
