@@ -57,6 +57,14 @@ func eachServer(t *testing.T, f func(t *testing.T, w *env), tweaks ...func(*redi
 // dialsOnce makes a refused dial fail at once. go-redis would dial five times.
 func dialsOnce(o *redis.Options) { o.DialerRetries = 1 }
 
+// refuseAll breaks all connections and refuses further ones. A connection that has broken just now may still take a
+// command, so a call uses up those of the client.
+func (w *env) refuseAll() {
+	w.p.Refuse(true)
+	w.p.Reset()
+	_, _ = w.r.Do(context.Background(), check, []any{"used up"}, "x")
+}
+
 // sent counts the commands with that name since Record.
 func (w *env) sent(name string) (n int) {
 	for _, c := range w.p.Commands() {

@@ -181,7 +181,7 @@ func TestFailureReportsItsOutcome(t *testing.T) {
 		tries    int // number of EVALSHA commands that were sent; -1: any
 		want     string
 	}{
-		{"refused", func(w *env) { w.p.Refuse(true); w.p.Reset() }, longTimeouts, NotExecuted, 0, "refused"},
+		{"refused", func(w *env) { w.refuseAll(); w.p.Record() }, longTimeouts, NotExecuted, 0, "refused"},
 		{"swallowed", func(w *env) { w.p.DropCommands(100, evals) }, longTimeouts, Unknown, 4, ""},
 		{"reply lost", func(w *env) { w.p.DropReplies(100, evals) }, longTimeouts, Unknown, 4, ""},
 		{"silence", func(w *env) { w.p.BlackHole(true) }, fastRetries, Unknown, -1, "timeout"},

@@ -90,8 +90,7 @@ func TestReplyReportsEarlierDoubt(t *testing.T) {
 		reply, err = w.r.Do(t.Context(), check, []any{key}, "x")
 		require.NoError(t, err)
 		require.True(t, reply.Doubt)
-		w.p.Refuse(true)
-		w.p.Reset()
+		w.refuseAll()
 		go func() {
 			time.Sleep(time.Millisecond)
 			w.p.Heal()
