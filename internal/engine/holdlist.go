@@ -136,24 +136,20 @@ func (c *Core) owns(r *Resource, ownerID string) bool {
 	if own, known := c.IsOwn(ownerID); known {
 		return own
 	}
-	l := &c.holds
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for h := l.all.First; h != nil; h = h.Next {
-		if h.r.Name == r.Name && h.ID() == ownerID {
-			return true
-		}
-	}
-	return false
+	return c.holds.hasHold(r.Name, func(h *Hold) bool { return h.ID() == ownerID })
 }
 
 // holdsSome reports whether this client has a hold of r's name that has not ended, such as one of several readers.
 func (c *Core) holdsSome(r *Resource) bool {
-	l := &c.holds
+	return c.holds.hasHold(r.Name, func(h *Hold) bool { return h.Ended() == nil })
+}
+
+// hasHold reports whether a hold of that name satisfies is, which is called with mu held.
+func (l *holdList) hasHold(name string, is func(h *Hold) bool) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for h := l.all.First; h != nil; h = h.Next {
-		if h.r.Name == r.Name && h.Ended() == nil {
+		if h.r.Name == name && is(h) {
 			return true
 		}
 	}

@@ -11,8 +11,8 @@ const Supported = true
 // once.
 func Join(group int) (former int) { return int(join(int32(group))) }
 
-// Stop stops the goroutines of a group, or lets them go on. One that has been preempted stops, too; none is running now,
-// because there is one thread.
+// Stop stops the goroutines of a group, or lets them go on. One that was preempted stops, too. None of them is running
+// now, because there is only one thread.
 func Stop(group int, on bool) { stop(int32(group), on) }
 
 //go:linkname join runtime.simJoin

@@ -497,7 +497,7 @@ func (w *world) server(f *PlannedFault) *simnet.Server {
 }
 
 // promote makes the former primary read-only before its name moves: no write is accepted that is forgotten later,
-// except those that the replica has not seen.
+// except the writes that the replica has not seen yet.
 func (w *world) promote(f *PlannedFault, rng *rand.Rand) error {
 	return w.changePrimary(f, rng, func(former, next *simnet.Server, lost *window) {
 		former.Use(func(db *memredis.Server) { db.SetReadOnly(true) })
@@ -528,7 +528,7 @@ func (w *world) changePrimary(
 	}
 	defer r.exclusive.give("primary")
 	former, next := w.server(f), w.servers[1-w.primary.Load()]
-	follow(next, former) // it has all writes until now, and those that come next are under way to it
+	follow(next, former) // the replica has all writes so far; later ones are still on their way to it
 	r.sleep(between(rng, 0, 200*time.Millisecond))
 	w.awaitMoment(f, -1, "")
 	r.injected(faultFailover)
