@@ -31,7 +31,7 @@ type call struct {
 
 // callMemory contains what a call refers to, in one allocation.
 type callMemory struct {
-	args   [12]any // the size is enough for most scripts
+	args   [18]any // the size is enough for a release that passes a lock on
 	mark   mark
 	joined joinedContext
 	here   joinedContext // the context of the attempt in the caller's goroutine

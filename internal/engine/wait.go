@@ -141,6 +141,7 @@ type Waiter struct {
 	Request  *Request
 	resource *Resource
 	wakeup   chan struct{} // of capacity 1: several wake-ups count as one
+	hasLeft  bool          // its queue, because the observer is slow; see beginWait
 
 	// The mutex of its queue guards these fields.
 	queued  waitq.Waiter // in a local wait queue
@@ -166,27 +167,27 @@ var ErrObserverSlow = errors.New("the observer was slow")
 
 // beginWait emits the event that w waits. Its place shows that it waits, so it has that before. But while the
 // observer runs, w takes no step, and all waiters behind it would wait for the observer too. So w leaves its queue if
-// the observer is slow. left is set then.
+// the observer is slow, and w.hasLeft says so.
 //
 //	w joins, as the head
 //	the observer begins
 //	the lock is released: w should try     the next waiter waits behind w
 //	observerPatience is over: w leaves     the next waiter tries
 //	the observer returns: w joins anew, at the end
-func (r *Resource) beginWait(ctx context.Context, queue joined, w *Waiter, left *bool) {
+func (r *Resource) beginWait(ctx context.Context, queue joined, w *Waiter) {
 	q := w.Request
 	observed := r.Core.Observe != nil || q.Wait.notify != nil
 	if q.Wait.waited || !observed {
 		q.Wait.Begin(r, q.ID)
 		return
 	}
-	var mu sync.Mutex // guards returned and left
+	var mu sync.Mutex // guards returned and w.hasLeft
 	returned := false
 	timer := time.AfterFunc(observerPatience, func() {
 		mu.Lock()
 		defer mu.Unlock()
 		if !returned {
-			*left = true
+			w.hasLeft = true
 			queue.Leave(w, Result{})
 			r.rollback(ctx, q, 0)
 		}
@@ -208,9 +209,8 @@ func (q *Request) anew(r *Resource) *Request {
 }
 
 // waitIn makes q wait in a queue; nil: the local queue of its name, or a private one if it polls. It is the only
-// waiting
-// loop: fair locks and joint locks use it too. refused is the reply to the first attempt. It blocks until q is granted,
-// the wait is over, ctx ends or the client closes. The caller rolls q back if it fails.
+// waiting loop: fair locks and joint locks use it too. refused is the reply to the first attempt. It blocks until q is
+// granted, the wait is over, ctx ends or the client closes. The caller rolls q back if it fails.
 func (r *Resource) waitIn(ctx context.Context, queue Queue, q *Request, refused Result) (res Result, err error) {
 	c := r.Core
 	w := &Waiter{Request: q, resource: r, wakeup: make(chan struct{}, 1)}
@@ -227,14 +227,13 @@ func (r *Resource) waitIn(ctx context.Context, queue Queue, q *Request, refused 
 		c.waitedFor.add(heard)
 		defer c.waitedFor.remove(heard)
 	}
-	left := false
 	defer func() {
-		if !left {
+		if !w.hasLeft {
 			in.Leave(w, res)
 		}
 	}()
-	r.beginWait(ctx, in, w, &left)
-	if left {
+	r.beginWait(ctx, in, w)
+	if w.hasLeft {
 		return Result{}, ErrObserverSlow
 	}
 	var over <-chan time.Time
