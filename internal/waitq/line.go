@@ -31,10 +31,14 @@ func (q *Queue) isLast(w *Waiter) bool { return q.waiters.First == w && w.Next =
 // placeFor returns the place for the next attempt of w. There is none for a shared id, and if the messages to the
 // place are not heard.
 func (q *Queue) placeFor(w *Waiter, heard bool) (place Place) {
-	if q.place.Number != 0 && heard && !w.Shared {
-		q.inLine, place = true, q.place
-		place.Last = q.isLast(w)
+	canStand := q.place.Number != 0 && !w.Shared
+	if !canStand || !heard {
+		w.last = false
+		return Place{}
 	}
+	q.inLine = true
+	place = q.place
+	place.Last = q.isLast(w)
 	w.last = place.Last
 	return place
 }

@@ -85,7 +85,8 @@ func (q *Queue) On(e *Event) []Action {
 	case Joined:
 		q.join(e)
 	case Confirmed:
-		if q.unsettled--; q.unsettled == 0 {
+		q.unsettled--
+		if q.unsettled == 0 {
 			q.turn = Turn{} // it was about a release before the confirmation
 			q.wake(w)
 		}
@@ -97,26 +98,11 @@ func (q *Queue) On(e *Event) []Action {
 			q.TryAt = e.Now.Add(StuckAfter)
 		}
 	case Batching:
-		n := 0
-		for o := q.waiters.First; o != nil && n < MaxBatch; o = o.Next {
-			if o != w && !o.Shared && o.MayOffer() {
-				o.Offered = true
-				q.do(Action{Do: Offer, Who: o})
-				n++
-			}
-		}
+		q.batch(w)
 	case Tried:
 		q.tried(e)
 	case Answered:
-		switch unused := w.Answered(e.Granted, e.Doubt); {
-		case e.Granted:
-			q.do(Action{Do: Wake, Who: w})
-			if unused && q.ManyHolders {
-				q.wakeHead()
-			}
-		case !e.Untried:
-			q.wake(w)
-		}
+		q.answered(e)
 	case Revoked:
 		w.State = Due // nobody else has tried for it meanwhile
 	case Left:
@@ -130,15 +116,54 @@ func (q *Queue) On(e *Event) []Action {
 			q.listenToo()
 		}
 	default: // a turn of other clients begins, goes on or ends
-		if q.waiters.First != nil && (e.What != OthersTurn || q.listens) { // else a listener leaves the lock alone
-			if q.turn.On(e, q.listens, q.TakeTurns && !q.inLine) {
-				q.wakeHead()
-			} else if due := q.turn.due; !due.IsZero() && q.TryAt.After(due) {
-				q.TryAt = due
-			}
-		}
+		q.othersTurn(e)
 	}
 	return q.actions
+}
+
+// batch makes the attempt of w acquire for other waiters, too.
+func (q *Queue) batch(w *Waiter) {
+	left := MaxBatch
+	for o := q.waiters.First; o != nil && left > 0; o = o.Next {
+		if o == w || o.Shared || !o.MayOffer() {
+			continue
+		}
+		o.Offered = true
+		q.do(Action{Do: Offer, Who: o})
+		left--
+	}
+}
+
+// answered decides what follows from a command of another request that may have acquired for a waiter.
+func (q *Queue) answered(e *Event) {
+	w := e.Who
+	unused := w.Answered(e.Granted, e.Doubt)
+	switch {
+	case e.Granted:
+		q.do(Action{Do: Wake, Who: w})
+		if unused && q.ManyHolders {
+			q.wakeHead()
+		}
+	case !e.Untried:
+		q.wake(w)
+	}
+}
+
+// othersTurn takes in a message about the turns of other clients. It wakes the head, or makes it try when the turn of
+// the others ends.
+func (q *Queue) othersTurn(e *Event) {
+	isHeard := e.What != OthersTurn || q.listens // only listeners leave a lock alone that is not offered to them
+	if q.IsIdle() || !isHeard {
+		return
+	}
+	if q.turn.On(e, q.listens, q.TakeTurns && !q.inLine) {
+		q.wakeHead()
+		return
+	}
+	due := q.turn.due
+	if !due.IsZero() && q.TryAt.After(due) {
+		q.TryAt = due
+	}
 }
 
 func (q *Queue) do(a Action) { q.actions = append(q.actions, a) }
@@ -218,12 +243,12 @@ func (q *Queue) tried(e *Event) {
 	if w == q.Head() {
 		q.schedule(e)
 	}
-	o := w.Next
-	for o != nil && o.Permits > e.Free && (!o.Shared || o.ID != e.Holder) {
-		o = o.Next
-	}
-	if o != nil {
-		q.wake(o)
+	for o := w.Next; o != nil; o = o.Next {
+		isHolder := o.Shared && o.ID == e.Holder
+		if isHolder || o.Permits <= e.Free {
+			q.wake(o)
+			break
+		}
 	}
 	if q.place.Number == 0 || !e.InLine {
 		return
@@ -276,7 +301,8 @@ func (q *Queue) left(e *Event) {
 		}
 		q.admit(w, e.Free)
 	}
-	if w.last || w.isDue() && (!e.Granted || q.ManyHolders) {
+	mayStillSucceed := !e.Granted || q.ManyHolders
+	if w.last || (w.isDue() && mayStillSucceed) {
 		q.wakeHead()
 	}
 	if wasFirst && q.unsettled > 0 {
@@ -287,15 +313,17 @@ func (q *Queue) left(e *Event) {
 // admit makes waiters try after w was granted: as many as fit into the free permits, and all with w's
 // shared id. Where one command acquires for several requests, only the first of them tries, for all.
 func (q *Queue) admit(w *Waiter, free int) {
-	led := false
+	isLed := false // a waiter tries, and its command acquires for all that may be part of a batch
 	for o := q.waiters.First; o != nil; o = o.Next {
+		sharesHold := w.Shared && o.ID == w.ID
+		isInBatch := q.Batches && !o.Shared
 		switch {
-		case w.Shared && o.ID == w.ID:
+		case sharesHold:
 			q.wake(o)
-		case o.Permits > free, q.Batches && led && !o.Shared:
+		case o.Permits > free, isInBatch && isLed:
 		default:
 			free -= o.Permits
-			led = led || !o.Shared
+			isLed = isLed || !o.Shared
 			q.wake(o)
 		}
 	}
@@ -315,12 +343,15 @@ func (q *Queue) alarm(now time.Time) {
 	if head != nil && head.isTrying() {
 		q.TryAt = now.Add(SlowPoll)
 	}
-	first := true
+	isFirst := true
 	for w := head; w != nil; w = w.Next {
-		if !w.isTrying() && w.State != Granted && (first || w.Doubt) {
-			first = false
+		if w.isTrying() || w.State == Granted {
+			continue
+		}
+		if isFirst || w.Doubt {
 			q.wake(w)
 		}
+		isFirst = false
 	}
 }
 
@@ -336,31 +367,54 @@ func (q *Queue) schedule(e *Event) {
 }
 
 // release decides what a release does for the waiters: it offers the lock to the head, or leaves it to other clients
-// if the time of this one is over. Not to a shared id, because the server counts it; nor to a waiter for which another
-// command tries already. Of several holders that release at the same time, each offers to another waiter.
+// if the time of this one is over. Of several holders that release at the same time, each offers to another waiter.
 func (q *Queue) release(e *Event) {
 	w := q.Head()
-	for !e.Over && q.ManyHolders && w != nil && !w.MayOffer() {
-		w = w.Next
-	}
 	switch {
 	case w == nil:
-	case e.Over && (q.TakeTurns || e.Cohort > 0):
-		a := Action{Do: Yield, Told: q.listens}
-		if q.inLine {
-			q.place.Since = 0 // it moves to the end of the line
-			a.Place = q.place
+	case e.Over:
+		if q.TakeTurns || e.Cohort > 0 {
+			q.yield(e)
 		}
-		// Before the command is sent: its message may come before its reply, and would make the head try.
-		q.turn.begin(e.Now, OthersTurnFor(e.Cohort), 1, q.listens)
-		q.TryAt = e.Now.Add(StuckAfter) // unless the reply says when
-		q.do(a)
-	case !e.Over && e.HandsOff && !w.Shared && w.MayOffer() && w.Permits <= e.Permits:
-		w.Offered = true
-		a := Action{Do: Offer, Who: w}
-		if w.last = q.inLine && q.isLast(w); w.last {
-			a.Place = Place{Number: q.place.Number, Last: true}
+	case e.HandsOff:
+		if q.ManyHolders {
+			w = firstToOffer(w)
 		}
-		q.do(a)
+		if w != nil && w.canTake(e.Permits) {
+			q.offer(w)
+		}
 	}
+}
+
+// firstToOffer returns the first of w and the waiters behind it for which no other command tries. It is nil if there
+// is none.
+func firstToOffer(w *Waiter) *Waiter {
+	for w != nil && !w.MayOffer() {
+		w = w.Next
+	}
+	return w
+}
+
+// yield leaves the lock to other clients. The turn begins before the command is sent, because its message may come
+// before its reply, and would make the head try.
+func (q *Queue) yield(e *Event) {
+	a := Action{Do: Yield, Told: q.listens}
+	if q.inLine {
+		q.place.Since = 0 // it moves to the end of the line
+		a.Place = q.place
+	}
+	q.turn.begin(e.Now, OthersTurnFor(e.Cohort), 1, q.listens)
+	q.TryAt = e.Now.Add(StuckAfter) // unless the reply says when
+	q.do(a)
+}
+
+// offer makes the release pass the lock on to w.
+func (q *Queue) offer(w *Waiter) {
+	a := Action{Do: Offer, Who: w}
+	w.Offered = true
+	w.last = q.inLine && q.isLast(w)
+	if w.last {
+		a.Place = Place{Number: q.place.Number, Last: true}
+	}
+	q.do(a)
 }

@@ -97,3 +97,9 @@ type Waiter struct {
 	list.Links[Waiter]
 	last bool // the command that tries for it gives up the client's place in line if it succeeds
 }
+
+// canTake reports whether a release may pass so many permits on to w. A shared id is left out, because the server
+// counts its holds.
+func (w *Waiter) canTake(permits int) bool {
+	return !w.Shared && w.MayOffer() && w.Permits <= permits
+}
