@@ -46,7 +46,8 @@ func (r *Resource) Acquire(ctx context.Context, terms *Terms, limit time.Duratio
 	case c.IsClosing():
 		err = ErrClosed
 	default:
-		if err = c.Begin(ctx); err != nil {
+		err = c.Begin(ctx)
+		if err != nil {
 			err = new(Request).explain(ctx, c, err)
 			r.complete(err, began, limit == 0)
 		}
@@ -126,10 +127,14 @@ func (r *Resource) NewRequest(terms *Terms) *Request {
 	if r.Traits.NameOwner != nil {
 		r.Traits.NameOwner(&q.Owner)
 	}
-	if r.Traits.Cohorts && terms.Linger > 0 && q.mayPass() {
+	if !q.mayPass() {
+		return q
+	}
+	if r.Traits.Cohorts && terms.Linger > 0 {
 		q.ID = lingerID(q.ID)
 	}
-	if r.Traits.Fenced && (terms.Cohort > 0 || terms.Linger > 0) && q.mayPass() {
+	isPassedOn := terms.Cohort > 0 || terms.Linger > 0
+	if r.Traits.Fenced && isPassedOn {
 		q.Tokens = cohortTokens
 	}
 	return q
@@ -203,7 +208,8 @@ func (r *Resource) Await(ctx context.Context, terms *Terms) error {
 	err = q.explain(ctx, r.Core, err)
 	if g, ok := err.(*gaveUpError); ok { //nolint:errorlint // as gaveUp returns it
 		// Nobody holds what q waits for: only a silence is worth mentioning besides ctx's cause.
-		if g.refused = false; g.failed == nil {
+		g.refused = false
+		if g.failed == nil {
 			err = context.Cause(ctx)
 		}
 	}
@@ -218,40 +224,43 @@ func (r *Resource) Await(ctx context.Context, terms *Terms) error {
 // caller rolls q back if obtain fails.
 func (r *Resource) obtain(ctx context.Context, q *Request) (Result, error) {
 	c := r.Core
-	if r.Traits.Cohorts && !q.Nested && r.resume(ctx, q) {
+	mayResume := r.Traits.Cohorts && !q.Nested
+	if mayResume && r.resume(ctx, q) {
 		return Result{Granted: true, Sent: time.Now()}, nil
 	}
 	q.MayQueue = q.Wait.limit != 0 && !q.Nested // a nested request may enter at once, or never
 	var queue Queue
 	if q.MayQueue && r.Traits.NewQueue != nil {
 		var err error
-		if queue, err = r.Traits.NewQueue(ctx, q); err != nil {
+		queue, err = r.Traits.NewQueue(ctx, q)
+		if err != nil {
 			return Result{}, err
 		}
 	}
 	// If a local waiter needs no more than q does, q joins the queue without an attempt. The attempt
 	// would be refused and cost a command, or q would overtake the waiter.
-	refused := Result{RetryAfter: -1}
-	if queue != nil || !q.MayQueue || !c.queues.mustWait(r, q) {
-		res, err := r.tryWithinTimeout(ctx, q)
-		if err == nil && !res.Granted && !q.MayQueue && r.giveUpHolder(ctx, q, res.Holder) {
-			res, err = r.Try(ctx, q) // nobody used it
-		}
-		_, ends := ctx.Deadline()
-		switch {
-		case err == nil && res.Granted:
-			return res, nil
-		case q.MayQueue && ends && c.Classify(err).NotNow: // else it could wait for a server that refuses for ever
-			refused = Result{RetryAfter: notNowPause, Met: err}
-		case err != nil:
-			return Result{}, err
-		case !q.MayQueue:
-			return Result{}, q.gaveUp(ctx, nil)
-		default:
-			refused = res
-		}
+	joinsLocalQueue := q.MayQueue && queue == nil
+	if joinsLocalQueue && c.queues.mustWait(r, q) {
+		return r.waitIn(ctx, nil, q, Result{RetryAfter: -1})
 	}
-	return r.waitIn(ctx, queue, q, refused)
+	res, err := r.tryWithinTimeout(ctx, q)
+	isRefused := err == nil && !res.Granted
+	if isRefused && !q.MayQueue && r.giveUpHolder(ctx, q, res.Holder) {
+		res, err = r.Try(ctx, q) // nobody used it
+	}
+	_, ends := ctx.Deadline()
+	mayOutwait := q.MayQueue && ends // a wait without an end could last as long as the server refuses
+	switch {
+	case err == nil && res.Granted:
+		return res, nil
+	case mayOutwait && c.Classify(err).NotNow:
+		return r.waitIn(ctx, queue, q, Result{RetryAfter: notNowPause, Met: err})
+	case err != nil:
+		return Result{}, err
+	case !q.MayQueue:
+		return Result{}, q.gaveUp(ctx, nil)
+	}
+	return r.waitIn(ctx, queue, q, res)
 }
 
 // Try makes one attempt. If it is granted, the caller may keep it: the lease is still valid, and ctx

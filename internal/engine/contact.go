@@ -181,12 +181,13 @@ func (q *Request) contact() *Contact {
 // wait. An error of the server itself, such as WRONGTYPE, stays as it is.
 func (q *Request) explain(ctx context.Context, c *Core, err error) error {
 	f := c.Classify(err)
+	isOver := ctx.Err() != nil || f.Ended // the time of a joint attempt may end a little earlier than ctx
 	switch {
 	case err == nil:
 		return nil
 	case IsGiveUp(err):
 		return withCause(ctx, err)
-	case f.Retry && (ctx.Err() != nil || f.Ended): // the time of a joint attempt may end a little earlier
+	case f.Retry && isOver: // the attempt got no answer, and there is no time for another one
 		var outage error // which nobody has noted if it is of the preparation of the client
 		if f.isOutage(graceOf(ctx)) {
 			outage = err
@@ -220,7 +221,10 @@ func withCause(ctx context.Context, err error) error {
 
 // Unavailable makes err match ErrUnavailable if it says that the server does not answer.
 func (c *Core) Unavailable(err error) error {
-	if err == nil || IsGiveUp(err) || !c.Classify(err).isOutage(0) {
+	if err == nil || IsGiveUp(err) {
+		return err
+	}
+	if !c.Classify(err).isOutage(0) {
 		return err
 	}
 	return &gaveUpError{failed: err}
@@ -237,12 +241,15 @@ func (q *Request) gaveUp(ctx context.Context, outage error) *gaveUpError {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	g.holder, g.left, g.endless, g.reason = k.holder, max(0, time.Until(k.until)), k.endless, k.reason
-	switch asked := time.Since(k.asked); {
+	asked := time.Since(k.asked)
+	isAsking := !k.asked.IsZero() && outage == nil
+	switch {
 	case k.failed != nil:
-		if g.failed = k.failed; k.again {
+		g.failed = k.failed
+		if k.again {
 			g.silent = time.Since(k.silent)
 		}
-	case outage == nil && !k.asked.IsZero() && asked >= silentAfter:
+	case isAsking && asked >= silentAfter:
 		g.failed = noAnswerFor(asked)
 	}
 	g.refused = k.refused || g.failed == nil // nothing is known to be wrong: the time was too short
@@ -298,8 +305,10 @@ func (r *Resource) complete(err error, began time.Time, isTry bool) {
 	id := holderOf(g.holder, g.reason)
 	g.own = id != "" && r.Core.owns(r, id)
 	// Readers, and the holders of permits, are not named: one of them may be this client.
-	g.shared = id == "" && g.reason == nil && g.refused && r.Core.holdsSome(r)
-	if id != "" && !g.own && r.Core.NameOf != nil {
+	isUnnamed := id == "" && g.reason == nil
+	g.shared = isUnnamed && g.refused && r.Core.holdsSome(r)
+	isOthers := id != "" && !g.own
+	if isOthers && r.Core.NameOf != nil {
 		g.client = r.Core.NameOf(id)
 	}
 }
@@ -325,7 +334,8 @@ func (g *gaveUpError) Error() string {
 	if !g.refused {
 		text = unavailable
 	}
-	if g.cause != nil && (g.failed == nil || !errors.Is(g.failed, g.cause)) {
+	isCauseNew := g.failed == nil || !errors.Is(g.failed, g.cause)
+	if g.cause != nil && isCauseNew {
 		text += ": " + g.cause.Error()
 	}
 	if g.refused && g.holder != "" {

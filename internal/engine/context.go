@@ -85,10 +85,11 @@ func (h *Hold) find(r *Resource) *Hold {
 
 // findLive is find, but returns nil if h or the hold that it finds has ended.
 func (h *Hold) findLive(r *Resource) *Hold {
-	if found := h.find(r); found != nil && h.IsLive() && found.IsLive() {
-		return found
+	found := h.find(r)
+	if found == nil || !h.IsLive() || !found.IsLive() {
+		return nil
 	}
-	return nil
+	return found
 }
 
 // HoldFrom returns the nearest live hold of r that ctx carries, and its handle. The handle is nil for a hold of a

@@ -170,7 +170,8 @@ func (c *Core) Begin(ctx context.Context) error {
 	if err != nil || c.Ready == nil {
 		return err
 	}
-	if err = c.Ready(ctx); err != nil {
+	err = c.Ready(ctx)
+	if err != nil {
 		c.Leave()
 	}
 	return err

@@ -51,7 +51,8 @@ func (o *Ownership) releaseOrHandOff(ctx context.Context) (lost, handedOff bool,
 	next := Next{Rest: o.rest()}
 	var q *waitQueue
 	var offered waitq.Action
-	if r.Traits.HandsOff && !o.Shared && next.Rest == 0 {
+	mayHandOff := r.Traits.HandsOff && !o.Shared
+	if mayHandOff && next.Rest == 0 {
 		q, offered = r.Core.queues.offer(o)
 		next.Place = offered.Place
 		if offered.Do == waitq.Offer {
@@ -74,7 +75,8 @@ func (qs *waitQueues) offer(o *Ownership) (q *waitQueue, offered waitq.Action) {
 	qs.mu.Lock()
 	defer qs.mu.Unlock()
 	r := o.r
-	if q = qs.open[queueKey{r.Kind, r.Name}]; q == nil {
+	q = qs.open[queueKey{r.Kind, r.Name}]
+	if q == nil {
 		return nil, offered
 	}
 	leavesToPollers := q.polled && o.passes.Cohort == 0

@@ -98,8 +98,10 @@ func (r *Resource) NewHold(ctx context.Context, q *Request, res Result) (*Hold, 
 		r: r, held: held, group: q.Group, parent: q.parent, ctx: terms.holdContext(ctx),
 		since: c.Instant(res.Sent), ttl: terms.FirstTTL(), renew: terms.Renew, depth: 1,
 	}
-	if d := terms.Limit(); d > 0 && o != nil && r.Traits.Leased {
-		h.limit = c.Instant(c.trustedUntil(res.Sent, d))
+	limit := terms.Limit()
+	hasLease := o != nil && r.Traits.Leased
+	if hasLease && limit > 0 {
+		h.limit = c.Instant(c.trustedUntil(res.Sent, limit))
 	}
 	// Close seals the list first. So either Close sees this hold, or the hold is not made.
 	if !c.holds.add(h) {
@@ -113,7 +115,8 @@ func (r *Resource) NewHold(ctx context.Context, q *Request, res Result) (*Hold, 
 // AcquireNothing returns a hold of 0 permits. It sends no command, and so it does not block.
 func (r *Resource) AcquireNothing(ctx context.Context, terms *Terms) (hold *Hold, err error) {
 	c := r.Core
-	if err = c.Enter(); err != nil {
+	err = c.Enter()
+	if err != nil {
 		return nil, err
 	}
 	defer c.Leave()
@@ -160,7 +163,10 @@ func (h *Hold) ID() string {
 // Token is the fencing token; 0 if there is none.
 func (h *Hold) Token() int64 {
 	o := h.Ownership()
-	if o == nil || !o.r.Traits.Fenced || o.Token == 0 {
+	if o == nil || o.Token == 0 {
+		return 0
+	}
+	if !o.r.Traits.Fenced {
 		return 0
 	}
 	return o.Token + int64(h.earlier)
@@ -374,11 +380,16 @@ func (h *Hold) ask(ctx context.Context, f func() error) error {
 	if loss := h.lossCause(); loss != nil {
 		return loss
 	}
-	if o := h.Ownership(); err == nil && o != nil && h.IsLive() && !h.ValidUntil().After(time.Now()) {
+	o := h.Ownership()
+	if err != nil || o == nil {
+		return err
+	}
+	isValid := h.ValidUntil().After(time.Now())
+	if h.IsLive() && !isValid {
 		o.Forget(h) // the answer came too late; the watchdog is about to report the loss
 		return h.Lose(ctx, o.expiredLoss())
 	}
-	return err
+	return nil
 }
 
 // lossCause is why h was lost; nil if it was not.

@@ -94,7 +94,8 @@ func (l *holdList) seal() {
 
 // closeIfDrained closes drained once the list is sealed and empty. mu is held.
 func (l *holdList) closeIfDrained() {
-	if l.sealed && l.all.First == nil && !IsClosed(l.drained) {
+	isDrained := l.sealed && l.all.First == nil
+	if isDrained && !IsClosed(l.drained) {
 		close(l.drained)
 	}
 }
@@ -209,7 +210,9 @@ func (c *Core) LeasedOwnerships(match func(*Hold) bool) (owned []*Ownership) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for h := l.all.Last; h != nil; h = h.Prev {
-		if o := h.Ownership(); o != nil && h.r.Traits.Leased && match(h) {
+		o := h.Ownership()
+		hasLease := o != nil && h.r.Traits.Leased
+		if hasLease && match(h) {
 			owned = append(owned, o)
 		}
 	}

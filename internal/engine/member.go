@@ -19,7 +19,11 @@ func (q *Request) HearFrom(member *Request, granted bool) {
 		k = &Contact{}
 		k.refused = member.Wait.waited
 	}
-	if k != nil && (!granted || k.refused || q.heard != nil) {
+	if k == nil {
+		return
+	}
+	isNews := !granted || k.refused
+	if isNews || q.heard != nil {
 		q.contact().follow(k)
 	}
 }
@@ -247,13 +251,19 @@ func ReleaseTogether(
 // lockForRelease takes the wire lock of o, and reports whether it has. It does not if the release of h needs more
 // than a command that frees the lock, or is about to be sent by somebody else. It does not block.
 func (o *Ownership) lockForRelease(h *Hold) bool {
-	if o.Shared || o.InDoubt || o.rest() > 0 || !h.IsLive() || !o.wire.TryLock() {
+	needsMore := o.Shared || o.InDoubt || o.rest() > 0
+	if needsMore || !h.IsLive() {
+		return false
+	}
+	if !o.wire.TryLock() {
 		return false
 	}
 	o.mu.Lock()
-	alone := o.holds == h && h.sibling == nil && o.count == 1
+	isOnlyHold := o.holds == h && h.sibling == nil
+	isAlone := isOnlyHold && o.count == 1
 	o.mu.Unlock()
-	if alone && o.wire.outcome == notFreed && !o.wire.freeInDoubt && !o.wire.changeInDoubt {
+	isInDoubt := o.wire.freeInDoubt || o.wire.changeInDoubt
+	if isAlone && o.wire.outcome == notFreed && !isInDoubt {
 		return true
 	}
 	o.wire.Unlock()

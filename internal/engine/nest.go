@@ -79,7 +79,8 @@ func (r *Resource) nestUnder(ctx context.Context, outer *Hold, q *Request) (hold
 			}
 		}()
 	}
-	if hold, err = r.nestNow(ctx, outer, q); hold != nil {
+	hold, err = r.nestNow(ctx, outer, q)
+	if hold != nil {
 		hold.depth = max(outer.depth, outer.depth+1) // does not wrap around to 0
 	}
 	return hold, err
@@ -155,7 +156,11 @@ func (r *Resource) reacquire(ctx context.Context, outer *Hold, q *Request) (*Hol
 	inner.heard = q.heard
 	hold, err := r.AcquireOutermost(ctx, inner, time.Now())
 	q.heard = inner.heard
-	if errors.Is(err, ErrLost) || err != nil && o.r.Driver.Overwritten(ctx, err) {
+	isLost := errors.Is(err, ErrLost)
+	if err != nil && !isLost {
+		isLost = o.r.Driver.Overwritten(ctx, err)
+	}
+	if isLost {
 		if outer.state().taken {
 			return nil, errOuterEnded
 		}

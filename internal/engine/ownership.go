@@ -98,14 +98,16 @@ func (r *Resource) newOwnership(q *Request, res Result) *Ownership {
 		r: r, Owner: q.Owner, Token: res.Token, streak: res.streak, passes: &mayNotPass, count: 1, shortLease: res.Lease,
 		over: r.Core.Instant(time.Now().Add(q.TTL)), min: q.min,
 	}
-	if d := q.Terms.MinHold; d > 0 && !q.Nested && r.Traits.Leased {
-		o.min = &minHold{d: d}
+	isOutermost := r.Traits.Leased && !q.Nested
+	if isOutermost && q.Terms.MinHold > 0 {
+		o.min = &minHold{d: q.Terms.MinHold}
 	}
 	if o.min != nil && q.Group == nil { // else the joint hold begins it
 		o.min.begin(r.Core, time.Now())
 	}
 	o.Tokens = res.Tokens // not as many as asked for, near the end of the counter
-	if r.Traits.Cohorts && q.mayPass() && !r.Core.NeedsReplicas {
+	passesOn := r.Traits.Cohorts && !r.Core.NeedsReplicas
+	if passesOn && q.mayPass() {
 		o.passes = q.Terms
 	}
 	if o.streak.count == 0 {
@@ -312,8 +314,12 @@ func (o *Ownership) isOver(terms *Terms, sent time.Time) bool {
 	until := o.r.Core.trustedUntil(sent, terms.FirstTTL())
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if renewed := o.lease.ValidUntil(); o.kept && terms.Renew && terms.MaxHold == 0 && renewed.After(until) {
-		until = renewed // with the other holds
+	hasLimit := !terms.Renew || terms.MaxHold != 0
+	if o.kept && !hasLimit {
+		renewed := o.lease.ValidUntil() // with the other holds
+		if renewed.After(until) {
+			until = renewed
+		}
 	}
 	return o.lost || !time.Now().Before(until)
 }
@@ -328,7 +334,10 @@ func (o *Ownership) isOver(terms *Terms, sent time.Time) bool {
 //	takes wire, reads 0, frees
 //	                               takes wire: freed already, sends nothing
 func (o *Ownership) Release(ctx context.Context, h *Hold) (handedOff bool, err error) {
-	if o.passes.Cohort > 0 && o.passOn(h) || o.passes.Linger > 0 && o.linger(ctx, h) {
+	if o.passes.Cohort > 0 && o.passOn(h) {
+		return false, nil
+	}
+	if o.passes.Linger > 0 && o.linger(ctx, h) {
 		return false, nil
 	}
 	o.Forget(h) // before the command: nothing renews what is being released
@@ -358,12 +367,14 @@ func (o *Ownership) Release(ctx context.Context, h *Hold) (handedOff bool, err e
 	}
 	returned = true
 	o.wire.Unlock() // before the loss is reported: no hold ends with wire held
+	isOverwritten := err != nil && o.r.Driver.Overwritten(bounded, err)
 	switch {
-	case lost || err != nil && o.r.Driver.Overwritten(bounded, err):
+	case lost, isOverwritten:
 		err = o.lose(ctx, h)
 	case err != nil:
 		o.writeCountLater(ctx, 0)
-		if !locked && bounded.Err() != nil && !o.r.Core.Classify(err).InDoubt {
+		isOver := !locked && bounded.Err() != nil
+		if isOver && !o.r.Core.Classify(err).InDoubt {
 			// The wire came free when the time was over, so the command was not sent. It will be.
 			err = o.r.Core.Unanswered(errSiblingStuck)
 		}

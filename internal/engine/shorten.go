@@ -38,9 +38,10 @@ func (o *Ownership) Shorten(
 	c := o.r.Core
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	isBusy := o.extends > 0 || o.shortening != nil
-	if isBusy || o.lost || o.holds == nil {
-		return // the next renewal finds it again
+	isOver := o.lost || o.holds == nil
+	isBusy := o.extends > 0 || o.shortening != nil // the next renewal finds it again
+	if isOver || isBusy {
+		return
 	}
 	ttl = max(ttl, o.promised())
 	if left <= ttl+shortenTolerance {

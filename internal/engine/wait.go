@@ -272,8 +272,10 @@ func (r *Resource) waitIn(ctx context.Context, queue Queue, q *Request, refused 
 		if err == nil && res.Granted {
 			return res, nil
 		}
-		if f := c.Classify(err); err != nil && !f.Retry && !f.NotNow {
-			return res, err // waiting would not cure it
+		f := c.Classify(err)
+		waitingHelps := f.Retry || f.NotNow
+		if err != nil && !waitingHelps {
+			return res, err
 		}
 	}
 }

@@ -234,7 +234,8 @@ func (q *waitQueue) NextStep(w *Waiter) (step Step) {
 // second attempt. From then on each release causes a message. If a subscription was refused, the slow poll alone
 // remains. mu is held.
 func (q *waitQueue) settled(head *Waiter) {
-	if q.unsettled = q.unsettled[1:]; len(q.unsettled) == 0 {
+	q.unsettled = q.unsettled[1:]
+	if len(q.unsettled) == 0 {
 		var refused error
 		for _, sub := range q.subs {
 			refused = errors.Join(refused, sub.Err())
@@ -337,10 +338,12 @@ func (q *waitQueue) Leave(w *Waiter, res Result) {
 	if w.queued.InDoubt() {
 		r.MustRollback, r.InDoubt = true, true
 	}
-	if w.granted != nil && !res.Granted && r.passed == nil {
+	hasAcquired := res.Granted || r.passed != nil
+	if w.granted != nil && !hasAcquired {
 		r.MustRollback = true // it was granted the lock by a hand-off or a batch, and gave up
 	}
-	if q.acquired = res.Granted; res.Granted {
+	q.acquired = res.Granted
+	if res.Granted {
 		q.heard.Answered(r.ID, -1, nil)
 	}
 	if res.Granted && r.passed == nil {

@@ -80,8 +80,8 @@ var Catalogue = []Defect{
 		Name: "Release returns nil for a lost hold", Promise: "C11",
 		Edits: []Edit{{
 			"internal/engine/ownership.go",
-			"Overwritten(bounded, err):\n		err = o.lose(ctx, h)\n",
-			"Overwritten(bounded, err):\n		_ = o.lose(ctx, h)\n",
+			"	case lost, isOverwritten:\n		err = o.lose(ctx, h)\n",
+			"	case lost, isOverwritten:\n		_ = o.lose(ctx, h)\n",
 		}},
 		Find: []string{"--faults", "delete,force", "--primitives", "lock,fenced,fair"},
 	},
@@ -96,8 +96,8 @@ var Catalogue = []Defect{
 		Name: "a release without an answer is not repeated", Promise: "C11",
 		Edits: []Edit{{
 			"internal/engine/ownership.go",
-			"	case err != nil:\n		o.writeCountLater(ctx, 0)\n		if !locked",
-			"	case err != nil:\n		if !locked",
+			"	case err != nil:\n		o.writeCountLater(ctx, 0)\n		isOver :=",
+			"	case err != nil:\n		isOver :=",
 		}},
 		Suite: [2]string{"./internal/engine", "Release"},
 	},
@@ -419,8 +419,8 @@ var Catalogue = []Defect{
 		Edits: []Edit{
 			{
 				"internal/engine/handoff.go",
-				"	if r.Traits.HandsOff && !o.Shared && next.Rest == 0 {",
-				"	if r.Traits.HandsOff && !o.Shared {",
+				"	if mayHandOff && next.Rest == 0 {",
+				"	if mayHandOff {",
 			},
 			{
 				"internal/engine/handoff.go",
