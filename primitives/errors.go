@@ -68,7 +68,8 @@ type Error struct {
 // Error returns a line such as: redlatch: acquire lock "orders:42": not acquired.
 func (e *Error) Error() string {
 	why := e.Err.Error()
-	if loss, ok := e.Err.(*LossError); ok && loss.Kind == e.Kind && loss.Name == e.Name { //nolint:errorlint // this one
+	loss, isLoss := e.Err.(*LossError) //nolint:errorlint // this one
+	if isLoss && loss.isOf(e.Kind, e.Name) {
 		why = loss.text() // without naming the primitive again
 	}
 	return fmt.Sprintf("redlatch: %s %s %q: %s", e.Op, e.Kind, e.Name, why)

@@ -95,13 +95,22 @@ func (e Event) Outcome() Outcome {
 		return OutcomeEnded
 	case errors.Is(e.Err, ErrUnavailable):
 		return OutcomeUnavailable
-	case e.Ctx != nil && e.Ctx.Err() != nil && (refused || errors.Is(e.Err, context.Cause(e.Ctx))):
+	case e.endedWithContext(refused):
 		return OutcomeEnded
 	case !refused:
 		return OutcomeError
 	default:
 		return OutcomeBusy
 	}
+}
+
+// endedWithContext reports whether the acquisition ended because its context did. refused says that its error matches
+// [ErrNotAcquired], which does not tell why it stopped waiting.
+func (e *Event) endedWithContext(refused bool) bool {
+	if e.Ctx == nil || e.Ctx.Err() == nil {
+		return false
+	}
+	return refused || errors.Is(e.Err, context.Cause(e.Ctx))
 }
 
 // observer adapts a user's observers to [engine.Config].Observe. It returns nil if there are none, so that no event is

@@ -82,9 +82,10 @@ const (
 func (d *fairDriver) TryAcquire(ctx context.Context, q *engine.Request) (engine.Result, error) {
 	c := d.h.c
 	queue := int64(doNotQueue)
+	// Others that share the id may hold too, and must try themselves. A replica could not confirm a grant either.
+	mustTryItself := q.Shared || c.replicas > 0
 	switch {
-	case q.MayQueue && (q.Shared || c.replicas > 0):
-		// Others that share the id may hold too, and must try themselves. A replica could not confirm a grant either.
+	case q.MayQueue && mustTryItself:
 		queue = queueNotified
 	case q.MayQueue:
 		queue = queueGranted
@@ -96,7 +97,9 @@ func (d *fairDriver) TryAcquire(ctx context.Context, q *engine.Request) (engine.
 		Client: c.life, ClientID: c.id, IsNested: q.Nested, Random: newStay(),
 	}.Do(ctx, c.confirmed)
 	res, err := acquiredResult(reply.Acquired, err)
-	if w, ok := q.State.(*fairWaiter); ok && err == nil && !res.Granted && q.MayQueue {
+	w, isWaiter := q.State.(*fairWaiter)
+	isRefused := err == nil && !res.Granted
+	if isRefused && isWaiter && q.MayQueue {
 		w.position = fairPosition{since: reply.Since, seen: reply.Sent, foreign: reply.IsForeign}
 	}
 	return res, err

@@ -185,7 +185,11 @@ func (w *fairWaiter) takeGrant() *engine.Result {
 	if g.ttl < w.q.TTL {
 		res.Lease = g.ttl
 	}
-	if time.Since(res.Sent) > usable || (res.Lease > 0 && (!w.q.Terms.Renew || res.Lease < w.q.Terms.MinHold)) {
+	if time.Since(res.Sent) > usable {
+		return nil
+	}
+	endsTooSoon := !w.q.Terms.Renew || res.Lease < w.q.Terms.MinHold
+	if res.Lease > 0 && endsTooSoon {
 		return nil
 	}
 	return res
@@ -212,7 +216,9 @@ func (w *fairWaiter) Try(ctx context.Context, _ *engine.Waiter) (engine.Result, 
 // front of it when it looked. Only a forced release or a lost queue changes that, and the refresh
 // covers both.
 func (w *fairWaiter) listen() {
-	if w.own != nil || (!w.position.foreign && w.position.since != "") {
+	getsGrants := w.position.since != ""
+	needsChannel := w.position.foreign || !getsGrants
+	if !needsChannel || w.own != nil {
 		return
 	}
 	q := w.queue
@@ -237,7 +243,8 @@ func (w *fairWaiter) Leave(_ *engine.Waiter, res engine.Result) {
 	q.queues.mu.Lock()
 	q.waiters.Remove(w)
 	twins := slices.DeleteFunc(q.byID[w.q.ID], func(o *fairWaiter) bool { return o == w })
-	if q.byID[w.q.ID] = twins; len(twins) == 0 {
+	q.byID[w.q.ID] = twins
+	if len(twins) == 0 {
 		delete(q.byID, w.q.ID)
 	}
 	if res.Granted && w.q.Shared {
@@ -441,9 +448,10 @@ func (q *fairQueue) update(
 	}
 	// A waiter makes its first attempt before it is known here, so an orphan must be the head for as long as
 	// a waiter may be silent.
-	orphan := reply.Next
-	if !isFree(reply) || !reply.NextIsOurs || q.byID[orphan] != nil {
-		orphan = ""
+	orphan := ""
+	isKnown := q.byID[reply.Next] != nil
+	if isFree(reply) && reply.NextIsOurs && !isKnown {
+		orphan = reply.Next
 	}
 	if q.orphan != orphan {
 		q.orphan, q.orphanSince = orphan, time.Now()

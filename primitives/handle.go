@@ -159,10 +159,14 @@ func (h *handle) otherType(ctx context.Context) string {
 	if isCounter(h.res.Kind) {
 		right = "string"
 	}
-	if found, err := h.c.typeAt(ctx, h.raw()); err == nil && found != "none" && found != right {
-		return found
+	found, err := h.c.typeAt(ctx, h.raw())
+	if err != nil || found == "none" {
+		return ""
 	}
-	return ""
+	if found == right {
+		return ""
+	}
+	return found
 }
 
 // parts returns h, or the members of a joint lock.
@@ -199,7 +203,8 @@ const asSet = time.Duration(math.MinInt64)
 // emits the event of the acquisition, except for one that fails here because its options are invalid.
 func (h *handle) acquire(ctx context.Context, opts []Option, limit time.Duration) (*Hold, error) {
 	s, err := h.with(opts)
-	if err == nil && h.maxPermits > 0 && s.Permits > h.maxPermits {
+	isTooMany := h.maxPermits > 0 && s.Permits > h.maxPermits
+	if err == nil && isTooMany {
 		err = invalid("%d permits (at most %d)", s.Permits, h.maxPermits)
 	}
 	if err != nil {

@@ -47,7 +47,8 @@ func (c *Client) inspect(ctx context.Context, name string) (Info, error) {
 	if err != nil {
 		return Info{}, err
 	}
-	if held || info.Token > 0 || len(info.Waiters) > 0 {
+	isLock := held || info.Token > 0
+	if isLock || len(info.Waiters) > 0 {
 		c.nameClients(ctx, info.Holders, map[string]string{})
 		return info, nil
 	}

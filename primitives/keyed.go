@@ -93,8 +93,9 @@ func (k *Keyed) TryLock(ctx context.Context, name string) (bool, error) {
 		return false, nil
 	}
 	hold, err := k.acquire(ctx, l, 0)
+	isBusy := errors.Is(err, ErrNotAcquired) && !errors.Is(err, ErrUnavailable)
 	switch {
-	case errors.Is(err, ErrNotAcquired) && !errors.Is(err, ErrUnavailable) && ctx.Err() == nil:
+	case isBusy && ctx.Err() == nil:
 		return false, nil
 	case err != nil:
 		return false, err

@@ -80,8 +80,9 @@ func addHolders(info *Info, fields []scripts.LockListField) bool {
 			continue
 		}
 		count, err := strconv.Atoi(f.Value)
-		if err != nil || (info.TTL < 0 && !redissonID.MatchString(field)) {
-			return false // it is no lock, because locks expire
+		mayBeLock := info.TTL >= 0 || redissonID.MatchString(field) // locks expire
+		if err != nil || !mayBeLock {
+			return false
 		}
 		if both {
 			field = strings.TrimSuffix(field, ":write")

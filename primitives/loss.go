@@ -52,6 +52,9 @@ func (e *LossError) Error() string {
 	return fmt.Sprintf("redlatch: %s %q %s", e.Kind, e.Name, e.text())
 }
 
+// isOf reports whether e is the loss of a hold of that primitive.
+func (e *LossError) isOf(kind, name string) bool { return e.Kind == kind && e.Name == name }
+
 // text returns the reason in words.
 func (e *LossError) text() string {
 	text := "lost: " + string(e.Reason)

@@ -66,13 +66,15 @@ func newWholeDriver(name string, members []*Lock) joint.Whole {
 	}
 	w.members = make([]*mutexDriver, len(members))
 	for i, m := range members {
-		plain, ok := m.res.Driver.(*mutexDriver)
+		driver, isMutex := m.res.Driver.(*mutexDriver)
+		isPlain := isMutex && !m.res.Traits.Fenced
+		isAlike := m.c == first.c && sameLease(&m.settings.Terms, &first.settings.Terms)
 		// Requests wait in the local queue of the multi lock's name, and names with commas may be ambiguous.
-		if !ok || m.res.Traits.Fenced || m.c != first.c || strings.Contains(m.res.Name, ",") ||
-			!sameLease(&m.settings.Terms, &first.settings.Terms) {
+		isAmbiguous := strings.Contains(m.res.Name, ",")
+		if !isPlain || !isAlike || isAmbiguous {
 			return nil
 		}
-		w.members[i] = plain
+		w.members[i] = driver
 	}
 	return w
 }
@@ -88,10 +90,16 @@ func (w *wholeDriver) Fits(terms, member *engine.Terms) bool {
 	if terms.PollMin > 0 || member.PollMin > 0 {
 		return false
 	}
-	if member.Wait >= 0 && (terms.Wait < 0 || terms.Wait > member.Wait) {
+	waitsLonger := terms.Wait < 0 || terms.Wait > member.Wait
+	if waitsLonger && member.Wait >= 0 {
 		return false // the members have limits of their own
 	}
-	return !w.c.enforcesSlots() || !slices.ContainsFunc(w.members, func(d *mutexDriver) bool {
+	return w.sharesSlot() || !w.c.enforcesSlots()
+}
+
+// sharesSlot reports whether the keys of all members are in one slot of a cluster.
+func (w *wholeDriver) sharesSlot() bool {
+	return !slices.ContainsFunc(w.members, func(d *mutexDriver) bool {
 		return redisutil.Slot(d.h.raw()) != redisutil.Slot(w.members[0].h.raw())
 	})
 }
@@ -113,7 +121,9 @@ func (w *wholeDriver) TryAcquire(ctx context.Context, o *engine.Owner) (engine.R
 	}
 	res, err := acquiredResult(reply.Acquired, err)
 	busy := unknownMember
-	if err == nil && !res.Granted && reply.Busy >= 0 && int(reply.Busy) < len(w.members) {
+	isRefused := err == nil && !res.Granted
+	isMember := reply.Busy >= 0 && int(reply.Busy) < len(w.members)
+	if isRefused && isMember {
 		busy = int(reply.Busy)
 		res.Busy = &w.members[busy].h.res
 		res.Met = (*busyMember)(res.Busy)

@@ -277,9 +277,13 @@ func (d *mutexDriver) free(ctx context.Context, o *engine.Owner, next engine.Nex
 // end of the counter the script reserves one instead of a block, so only the last token of a block that
 // ends there is used.
 func countTokens(res *engine.Result, n int16) {
-	if block := int64(n); block > 1 && res.Token >= block && res.Token <= math.MaxInt64-block {
+	block := int64(n)
+	isNearEnd := res.Token > math.MaxInt64-block
+	hasBlock := block > 1 && res.Token >= block
+	switch {
+	case hasBlock && !isNearEnd:
 		res.Token, res.Tokens = res.Token-block+1, n
-	} else if res.Token > 0 {
+	case res.Token > 0:
 		res.Tokens = 1
 	}
 }

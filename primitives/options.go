@@ -243,7 +243,8 @@ func (s *settings) apply(o *Option) {
 		s.check(o.d >= 0 && o.d <= maxDuration, "a linger of %v (from 0 to 100 years)", o.d)
 		s.Linger = o.d
 	case optMinHold:
-		if s.MinHold = o.d; o.d != 0 {
+		s.MinHold = o.d
+		if o.d != 0 {
 			s.checkDuration("minimum hold", o.d)
 		}
 	case optHoldContext:

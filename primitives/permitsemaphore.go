@@ -174,10 +174,12 @@ func (d *permitDriver) TryAcquire(ctx context.Context, q *engine.Request) (engin
 		res, err := acquiredResult(call.Do(ctx, d.h.c.confirmed))
 		inDoubt = inDoubt || res.InDoubt
 		res.InDoubt = inDoubt
-		if err != nil || res.Granted || res.RetryAfter != 0 || ctx.Err() != nil || round == maxCollections {
+		isRefused := err == nil && !res.Granted
+		leavesMore := isRefused && res.RetryAfter == 0 // more leases have ended than one script collects
+		isOver := round == maxCollections || ctx.Err() != nil
+		if !leavesMore || isOver {
 			return res, err
 		}
-		// More leases have ended than one script collects. Each round leaves fewer of them.
 	}
 }
 

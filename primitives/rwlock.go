@@ -198,7 +198,8 @@ func (d *readerDriver) acquireBatch(
 		call.Mark, call.MarkTTL = d.polls, pollMarkTTL(q.Terms)
 	}
 	reply, err := call.Do(ctx, d.h.c.confirmed)
-	if err == nil && reply.Granted && len(reply.Companions) < len(others) {
+	isGranted := err == nil && reply.Granted
+	if isGranted && len(reply.Companions) < len(others) {
 		err = scripts.Unreadable(reply.Value)
 	}
 	res, err := acquiredResult(reply.Acquired, err)

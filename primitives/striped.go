@@ -75,7 +75,8 @@ func (s *Striped) Lock(key string) *Lock {
 		return made.lock
 	}
 	// Another goroutine was faster, perhaps with the same stripe.
-	if found = place.Load(); found.number == number {
+	found = place.Load()
+	if found.number == number {
 		return found.lock
 	}
 	return made.lock

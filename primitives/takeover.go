@@ -98,7 +98,8 @@ func (h *handle) takeOver(ctx context.Context, id string, terms engine.Terms) (h
 		terms.Permits = len(ids)
 		var sent time.Time
 		q := h.res.NewRequest(&terms)
-		if sent, err = h.replaceID(ctx, id, q); err == nil {
+		sent, err = h.replaceID(ctx, id, q)
+		if err == nil {
 			hold, err = h.res.Adopted(ctx, q, sent) // its release gives back all counts
 		}
 	}
@@ -147,7 +148,8 @@ func (h *handle) releaseID(ctx context.Context, id string) error {
 // answer the operation.
 func (h *handle) announceTakeover(ctx context.Context, err error, ids ...string) {
 	inDoubt := errors.Is(err, ErrOutcomeUnknown) || errors.Is(err, ErrNotReplicated)
-	if len(ids) == 0 || err != nil && !inDoubt && h.joint == nil {
+	mayHaveChanged := err == nil || inDoubt || h.joint != nil
+	if len(ids) == 0 || !mayHaveChanged {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, presence.NoticeLimit) // one limit for all members together

@@ -78,7 +78,8 @@ func (d *Dog) now() instant                { return instant(time.Since(d.epoch))
 func (d *Dog) groupOf(key any) *group {
 	g := d.groups[key]
 	if g == nil {
-		if g, d.spare = d.spare, nil; g == nil {
+		g, d.spare = d.spare, nil
+		if g == nil {
 			g = new(group)
 		}
 		g.key = key
@@ -132,10 +133,7 @@ func (d *Dog) confirm(l *Lease, start, granted instant) {
 	l.due = max(l.due, start.add(l.period()))
 	l.failures = 0
 	for _, c := range l.attempts {
-		// A queued attempt is not needed now. An attempt in flight that requested no more than what
-		// is granted cannot extend validity. Nor can any attempt once End is reached: it would only
-		// be hedged again and again, because TTLs are cut to whole units.
-		if c != nil && (c.start == never || l.confirmedToEnd() || c.start.add(l.requestTTL(c.start)) <= l.granted) {
+		if c != nil && !l.mayExtend(c) {
 			l.leave(c)
 		}
 	}
@@ -144,6 +142,17 @@ func (d *Dog) confirm(l *Lease, start, granted instant) {
 	} else {
 		d.plan(l, l.due)
 	}
+}
+
+// mayExtend reports whether an attempt is of use after a confirmation. One that is still queued is not needed now. One
+// in flight that requested no more than what is granted cannot extend validity. Nor can any attempt once End is
+// reached: it would only be hedged again and again, because TTLs are cut to whole units.
+func (l *Lease) mayExtend(c *call) bool {
+	isQueued := c.start == never
+	if isQueued || l.confirmedToEnd() {
+		return false
+	}
+	return c.start.add(l.requestTTL(c.start)) > l.granted
 }
 
 // plan sets the time of l's next attempt and restores the order of both heaps.
@@ -322,7 +331,8 @@ func (d *Dog) prepare(c *call) {
 		if !slices.Contains(l.attempts[:], c) {
 			continue
 		}
-		if a.TTL = l.requestTTL(now); a.TTL <= 0 || l.valid() <= now {
+		a.TTL = l.requestTTL(now)
+		if a.TTL <= 0 || l.valid() <= now {
 			l.leave(c)
 			continue
 		}
@@ -382,7 +392,8 @@ func (d *Dog) applyState(c *call, a Ask, state State, err error, now instant, ji
 		// The lease was dropped, kept again, or confirmed by a newer command. A refusal contradicts
 		// that confirmation, and it is unknown which of the two commands was executed last. A
 		// further attempt finds out.
-		if state == Lost && l.group == c.group && !l.hasAttempt() {
+		isContradicted := state == Lost && l.group == c.group
+		if isContradicted && !l.hasAttempt() {
 			d.plan(l, now)
 		}
 		return false

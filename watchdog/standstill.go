@@ -60,7 +60,8 @@ func (l *Lease) Stood() time.Duration {
 		least = max(least, l.period())
 	}
 	for _, s := range []standstill{d.stood, d.standstillBefore(d.now())} {
-		if s.late >= least && s.from < end && end <= s.to {
+		coversEnd := s.from < end && end <= s.to
+		if coversEnd && s.late >= least {
 			return s.late
 		}
 	}

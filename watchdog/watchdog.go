@@ -240,7 +240,8 @@ func (d *Dog) Confirm(l *Lease, until time.Time) {
 	defer d.mu.Unlock()
 	now := d.now()
 	granted := d.instant(until).add(l.margin)
-	if !l.registered() || l.valid() <= now || granted <= l.granted {
+	isValid := l.registered() && l.valid() > now
+	if !isValid || granted <= l.granted {
 		return
 	}
 	start := granted.add(-l.ttl)
@@ -263,7 +264,11 @@ func (d *Dog) RenewNow(leases ...*Lease) {
 		d.mu.Lock()
 		now := d.now()
 		for _, l := range chunk {
-			if l.dog.Load() != d || !l.registered() || l.group == nil || l.latestStart() > now.add(-youngAttempt) {
+			isOurs := l.dog.Load() == d && l.registered()
+			if !isOurs || l.group == nil {
+				continue
+			}
+			if l.latestStart() > now.add(-youngAttempt) {
 				continue // queued attempts are young, too
 			}
 			for _, c := range l.attempts {

@@ -107,7 +107,8 @@ func (p *Presence) forgotten(owned []*engine.Ownership) (suspects []*engine.Owne
 		replies, _ := p.Runner.Reads(ctx, probes...)
 		for i, o := range chunk {
 			// Without a reply nothing is known, so the renewal or the question must find out.
-			if i >= len(replies) || replies[i] == nil || replies[i] == int64(0) {
+			isAnswered := i < len(replies) && replies[i] != nil
+			if !isAnswered || replies[i] == int64(0) {
 				suspects = append(suspects, o)
 			}
 		}
@@ -122,7 +123,8 @@ func (p *Presence) askAbout(owned []*engine.Ownership) {
 	ctx, cancel := context.WithTimeout(context.Background(), askAtMost)
 	defer cancel()
 	for _, pause := range append(verifyPauses[:], 0) { // no pause after the last round
-		if owned = p.askRound(ctx, owned); len(owned) == 0 {
+		owned = p.askRound(ctx, owned)
+		if len(owned) == 0 {
 			return
 		}
 		engine.Pause(ctx, pause, p.core.Stopping())

@@ -58,7 +58,8 @@ func (p *Presence) nameHolders(now engine.Instant) {
 	}
 	ids = slices.DeleteFunc(ids, func(id string) bool {
 		known := p.holders[TagOf(id)]
-		if known.name != "" || known.tries == nameTries || now < known.next {
+		needsName := known.name == "" && known.tries < nameTries
+		if !needsName || now < known.next {
 			return true
 		}
 		p.holders[TagOf(id)] = holderName{tries: known.tries + 1, next: now + engine.Instant(nameAgain)}

@@ -77,10 +77,12 @@ func (p *Presence) CanLinger(ctx context.Context) bool {
 func (p *Presence) hear(ask string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if !p.hearing || len(p.asks) >= maxAsks || len(ask) > maxNotice {
+	isTooLarge := len(p.asks) >= maxAsks || len(ask) > maxNotice
+	if !p.hearing || isTooLarge {
 		return
 	}
-	if p.asks = append(p.asks, ask); len(p.asks) == 1 {
+	p.asks = append(p.asks, ask)
+	if len(p.asks) == 1 {
 		p.core.Spawn(p.readAsks)
 	}
 }

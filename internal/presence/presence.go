@@ -237,8 +237,9 @@ func (p *Presence) show(now, busy engine.Instant) engine.Instant {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	due := max(p.due, busy+engine.Instant(nameAfter))
+	mayWrite := p.Name != "" && !p.closed
 	switch {
-	case p.Name == "" || p.closed || p.writing != nil:
+	case !mayWrite, p.writing != nil:
 		return engine.Never
 	case now < due:
 		return due
@@ -369,7 +370,8 @@ type listening struct {
 // subscription was refused a short time ago, or if the client has closed. mu is held.
 func (p *Presence) subscribe(tag string) *listening {
 	l, now := p.subs[tag], p.now()
-	if l == nil && now >= p.notBefore && !p.closed {
+	maySubscribe := !p.closed && now >= p.notBefore
+	if l == nil && maySubscribe {
 		l = &listening{sub: p.Hub.Subscribe(tagged(holderChannel, tag), p.Receive), since: now}
 		p.subs[tag] = l
 	}

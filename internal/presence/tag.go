@@ -31,17 +31,21 @@ func IsPrivate(id string) bool { return uuidOf(id) != "" }
 
 // uuidOf returns the uuid with which a private id begins, or "" if the id is not private.
 func uuidOf(id string) string {
-	if uuid, _, ok := strings.Cut(id, ":"); ok && len(uuid) == uuidLength && isUUID(uuid) {
-		return uuid
+	uuid, _, isCut := strings.Cut(id, ":")
+	if !isCut || !isUUID(uuid) {
+		return ""
 	}
-	return ""
+	return uuid
 }
 
 // uuidLength is the length of a uuid with its dashes.
 const uuidLength = 36
 
-// isUUID reports whether s, which has the length of a uuid, is one in lower case.
+// isUUID reports whether s is a uuid in lower case.
 func isUUID(s string) bool {
+	if len(s) != uuidLength {
+		return false
+	}
 	return s[8] == '-' && s[13] == '-' && s[18] == '-' && s[23] == '-' && isHex(strings.ReplaceAll(s, "-", ""), 32)
 }
 
