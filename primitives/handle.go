@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"slices"
 	"time"
 
@@ -196,12 +195,18 @@ func inWords(kind string) string {
 
 const typeTimeout = 500 * time.Millisecond
 
-// asSet is the limit of an acquisition that waits as long as its options say.
-const asSet = time.Duration(math.MinInt64)
+// patience is how long an acquisition waits.
+type patience uint8
 
-// acquire acquires with a call's options. limit is asSet, or how long to wait whatever the options say. The engine
-// emits the event of the acquisition, except for one that fails here because its options are invalid.
-func (h *handle) acquire(ctx context.Context, opts []Option, limit time.Duration) (*Hold, error) {
+const (
+	waitAsOptionsSay patience = iota
+	tryOnce                   // whatever the options say
+	waitForever               // whatever the options say
+)
+
+// acquire acquires with a call's options. The engine emits the event of the acquisition, except for one that fails
+// here because its options are invalid.
+func (h *handle) acquire(ctx context.Context, opts []Option, how patience) (*Hold, error) {
 	s, err := h.with(opts)
 	isTooMany := h.maxPermits > 0 && s.Permits > h.maxPermits
 	if err == nil && isTooMany {
@@ -214,8 +219,13 @@ func (h *handle) acquire(ctx context.Context, opts []Option, limit time.Duration
 	if s.Linger > 0 && h.res.Traits.Cohorts {
 		h.c.presence.HearAsks() // now, because the release needs the subscription
 	}
-	if limit == asSet {
-		limit = s.Wait
+	limit := s.Wait
+	switch how {
+	case waitAsOptionsSay:
+	case tryOnce:
+		limit = engine.NoWait
+	case waitForever:
+		limit = engine.Forever
 	}
 	var hold *engine.Hold
 	if h.maxPermits > 0 && s.Permits == 0 {
@@ -231,7 +241,7 @@ func (h *handle) acquire(ctx context.Context, opts []Option, limit time.Duration
 
 // TryAcquire makes one attempt. It is Acquire with [WithWait](0), whatever other scopes say.
 func (h *handle) TryAcquire(ctx context.Context, opts ...Option) (*Hold, error) {
-	return h.acquire(ctx, opts, 0)
+	return h.acquire(ctx, opts, tryOnce)
 }
 
 // Do runs f with the lock or the permits held, and with the hold's context. It releases them when f returns,
@@ -239,7 +249,7 @@ func (h *handle) TryAcquire(ctx context.Context, opts ...Option) (*Hold, error) 
 // semaphore are lost if the semaphore no longer existed at the release. Any other failure of the release goes to the
 // observer, and the release is repeated in the background.
 func (h *handle) Do(ctx context.Context, f func(context.Context) error, opts ...Option) (err error) {
-	hold, err := h.acquire(ctx, opts, asSet)
+	hold, err := h.acquire(ctx, opts, waitAsOptionsSay)
 	if err != nil {
 		return err
 	}

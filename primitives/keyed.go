@@ -53,7 +53,7 @@ func (k *Keyed) Lock(ctx context.Context, name string) error {
 	n := k.enter(name)
 	defer k.leave(name, n)
 	limit := l.settings.Wait
-	left := limit
+	left := limit // of the wait; engine.Forever if it has no limit
 	unlocked, mustWait := k.locked(n)
 	for {
 		// While the name is locked, others wait for it as for any lock. After a loss, Redis would grant the lock, but it
@@ -65,7 +65,7 @@ func (k *Keyed) Lock(ctx context.Context, name string) error {
 				return l.failed("acquire", err)
 			}
 		}
-		if limit >= 0 {
+		if limit != engine.Forever {
 			left = max(0, limit-time.Since(began))
 		}
 		hold, err := k.acquire(ctx, l, left)
@@ -92,7 +92,7 @@ func (k *Keyed) TryLock(ctx context.Context, name string) (bool, error) {
 	if unlocked != nil && ctx.Err() == nil {
 		return false, nil
 	}
-	hold, err := k.acquire(ctx, l, 0)
+	hold, err := k.acquire(ctx, l, engine.NoWait)
 	isBusy := errors.Is(err, ErrNotAcquired) && !errors.Is(err, ErrUnavailable)
 	switch {
 	case isBusy && ctx.Err() == nil:
@@ -200,10 +200,10 @@ func (k *Keyed) locked(n *keyedName) (unlocked <-chan struct{}, lost bool) {
 	return n.unlocked, n.hold.hold.Ended() != nil
 }
 
-// await waits until a name has been unlocked, for limit at most. A negative limit means that there is none.
+// await waits until a name has been unlocked, for limit at most. [engine.Forever] means that there is none.
 func (k *Keyed) await(ctx context.Context, unlocked <-chan struct{}, limit time.Duration) error {
 	var over <-chan time.Time
-	if limit >= 0 {
+	if limit != engine.Forever {
 		timer := time.NewTimer(limit)
 		defer timer.Stop()
 		over = timer.C
@@ -221,7 +221,11 @@ func (k *Keyed) await(ctx context.Context, unlocked <-chan struct{}, limit time.
 
 // acquire acquires l with a hold that keeps nothing of ctx, because it outlasts the request.
 func (k *Keyed) acquire(ctx context.Context, l *Lock, limit time.Duration) (*Hold, error) {
-	return l.acquire(ctx, []Option{WithHoldContext(context.Background())}, limit)
+	opts := []Option{WithHoldContext(context.Background())}
+	if limit != engine.Forever {
+		opts = append(opts, WithWait(limit))
+	}
+	return l.acquire(ctx, opts, waitAsOptionsSay)
 }
 
 // put makes hold the lock of a name. It returns false if the name is locked.

@@ -86,7 +86,7 @@ func (l *CountDownLatch) Wait(ctx context.Context) error {
 		if l.h.c.core.IsClosing() {
 			return ErrClosed
 		}
-		return l.h.res.Await(ctx, &engine.Terms{Wait: -1, TTL: maxDuration, Permits: 1})
+		return l.h.res.Await(ctx, &engine.Terms{Wait: engine.Forever, TTL: maxDuration, Permits: 1})
 	})
 }
 

@@ -56,7 +56,7 @@ func (l *Lock) driver() lockDriver { return l.res.Driver.(lockDriver) }
 // attempt is returned at once. While Acquire waits, it retries; if Redis has refused before, the error
 // matches [ErrNotAcquired] too. Errors of Redis itself, such as WRONGTYPE or NOPERM, end the waiting.
 func (l *Lock) Acquire(ctx context.Context, opts ...Option) (*Hold, error) {
-	return l.acquire(ctx, opts, asSet)
+	return l.acquire(ctx, opts, waitAsOptionsSay)
 }
 
 // HoldFrom returns the nearest live hold of this lock that ctx carries, or nil if there is none.

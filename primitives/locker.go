@@ -53,7 +53,7 @@ func (l *Locker) Lock() {
 	case <-l.ctx.Done():
 		panic(l.lock.failed("lock", engine.GaveUp(l.ctx, nil)))
 	}
-	for pause := firstLockerPause; !l.acquire(-1); pause = min(2*pause, longestLockerPause) {
+	for pause := firstLockerPause; !l.acquire(waitForever); pause = min(2*pause, longestLockerPause) {
 		engine.Pause(l.ctx, pause, l.lock.c.core.Closing())
 	}
 }
@@ -69,7 +69,7 @@ func (l *Locker) TryLock() bool {
 		}
 		return false
 	}
-	if l.acquire(0) {
+	if l.acquire(tryOnce) {
 		return true
 	}
 	<-l.local
@@ -87,10 +87,10 @@ func (l *Locker) Unlock() {
 	<-l.local
 }
 
-// acquire makes an acquisition that waits no longer than limit. The observer learns of an error that may pass. On any
+// acquire makes an acquisition. The observer learns of an error that may pass. On any
 // other error acquire unlocks the local lock and panics. The caller has the local lock.
-func (l *Locker) acquire(limit time.Duration) bool {
-	hold, err := l.lock.acquire(l.ctx, nil, limit)
+func (l *Locker) acquire(how patience) bool {
+	hold, err := l.lock.acquire(l.ctx, nil, how)
 	switch {
 	case err == nil:
 		l.hold.Store(hold)

@@ -90,8 +90,8 @@ func (w *wholeDriver) Fits(terms, member *engine.Terms) bool {
 	if terms.PollMin > 0 || member.PollMin > 0 {
 		return false
 	}
-	waitsLonger := terms.Wait < 0 || terms.Wait > member.Wait
-	if waitsLonger && member.Wait >= 0 {
+	waitsLonger := terms.Wait == engine.Forever || terms.Wait > member.Wait
+	if waitsLonger && member.Wait != engine.Forever {
 		return false // the members have limits of their own
 	}
 	return w.sharesSlot() || !w.c.enforcesSlots()

@@ -177,7 +177,7 @@ type settings struct {
 // defaultSettings are the settings without any option. All defaults are here.
 func defaultSettings() settings {
 	return settings{Terms: engine.Terms{
-		Wait: -1, TTL: 30 * time.Second, Renew: true, Permits: 1, WaiterTimeout: 10 * time.Second,
+		Wait: engine.Forever, TTL: 30 * time.Second, Renew: true, Permits: 1, WaiterTimeout: 10 * time.Second,
 	}}
 }
 
@@ -261,7 +261,7 @@ func (s settings) forMember(owner string, given ...[]Option) settings {
 			switch opts[i].kind {
 			case optPermits, optCohort, optLinger, optHoldContext: // they do not concern members
 			case optWait:
-				s.Wait = -1 // the joint lock itself waits no longer
+				s.Wait = engine.Forever // the joint lock itself waits no longer
 			default:
 				s.apply(&opts[i])
 			}

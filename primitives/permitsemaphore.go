@@ -60,7 +60,7 @@ func (c *Client) PermitExpirableSemaphore(name string, opts ...Option) *PermitEx
 // There is no queue among clients. A request for few permits does not wait behind a request for many,
 // so the latter may wait for long. Semaphores do not nest.
 func (s *PermitExpirableSemaphore) Acquire(ctx context.Context, opts ...Option) (*Hold, error) {
-	return s.acquire(ctx, opts, asSet)
+	return s.acquire(ctx, opts, waitAsOptionsSay)
 }
 
 // Adopt takes over the permits of these ids (comma-separated, all or none) under new ids. Use it to hand

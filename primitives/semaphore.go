@@ -65,7 +65,7 @@ func (c *Client) Semaphore(name string, opts ...Option) *Semaphore {
 // so the latter may wait for long. Semaphores do not nest: with the context of a hold, Acquire acquires
 // further permits.
 func (s *Semaphore) Acquire(ctx context.Context, opts ...Option) (*Hold, error) {
-	return s.acquire(ctx, opts, asSet)
+	return s.acquire(ctx, opts, waitAsOptionsSay)
 }
 
 // Init sets the number of permits, 0 or more, unless the semaphore has been set before. It reports whether

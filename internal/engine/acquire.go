@@ -34,7 +34,7 @@ const (
 )
 
 // Acquire acquires r, under a hold that ctx carries or as an outermost request. It blocks until it has
-// the lock, the limit is over, ctx ends or the client closes. A negative limit is none; 0 tries once. On
+// the lock, the limit is over, ctx ends or the client closes. limit may be NoWait or Forever. On
 // failure nothing is held, and a rollback removes what the request may have taken. Acquire emits one
 // event. Package primitives calls it for all kinds.
 func (r *Resource) Acquire(ctx context.Context, terms *Terms, limit time.Duration) (hold *Hold, err error) {
@@ -49,7 +49,7 @@ func (r *Resource) Acquire(ctx context.Context, terms *Terms, limit time.Duratio
 		err = c.Begin(ctx)
 		if err != nil {
 			err = new(Request).explain(ctx, c, err)
-			r.complete(err, began, limit == 0)
+			r.complete(err, began, limit == NoWait)
 		}
 	}
 	if err != nil {
@@ -60,7 +60,7 @@ func (r *Resource) Acquire(ctx context.Context, terms *Terms, limit time.Duratio
 
 	q := r.NewRequest(terms)
 	q.Wait = Wait{limit: limit, caller: ctx}
-	if limit >= 0 {
+	if limit != Forever {
 		q.Wait.until = began.Add(limit)
 	}
 	defer q.Wait.end(c)
@@ -73,7 +73,7 @@ func (r *Resource) Acquire(ctx context.Context, terms *Terms, limit time.Duratio
 		kind = EventAcquired
 		hold, err = r.AcquireOutermost(ctx, q, began)
 	}
-	r.complete(err, began, limit == 0)
+	r.complete(err, began, limit == NoWait)
 
 	if c.Observe != nil {
 		r.EmitResult(ctx, kind, hold, q.Wait.since(began), err)
@@ -198,7 +198,7 @@ func (q *Request) trying(ctx context.Context, r *Resource) (context.Context, con
 // open latch. There is no hold, and nothing to roll back. The caller is a call that Close waits for.
 func (r *Resource) Await(ctx context.Context, terms *Terms) error {
 	began := time.Now()
-	q := &Request{Owner: Owner{Permits: 1, TTL: terms.TTL}, Terms: terms, Wait: Wait{limit: -1, caller: ctx}}
+	q := &Request{Owner: Owner{Permits: 1, TTL: terms.TTL}, Terms: terms, Wait: Wait{limit: Forever, caller: ctx}}
 	defer q.Wait.end(r.Core)
 	_, err := r.obtain(ctx, q)
 	for err == ErrObserverSlow { //nolint:errorlint // as waitIn returns it
@@ -228,7 +228,7 @@ func (r *Resource) obtain(ctx context.Context, q *Request) (Result, error) {
 	if mayResume && r.resume(ctx, q) {
 		return Result{Granted: true, Sent: time.Now()}, nil
 	}
-	q.MayQueue = q.Wait.limit != 0 && !q.Nested // a nested request may enter at once, or never
+	q.MayQueue = q.Wait.limit != NoWait && !q.Nested // a nested request may enter at once, or never
 	var queue Queue
 	if q.MayQueue && r.Traits.NewQueue != nil {
 		var err error

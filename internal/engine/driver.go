@@ -172,7 +172,7 @@ func (o *Owner) Name(id string, shared bool) { o.ID, o.Shared = id, shared }
 
 // Terms are the options of an acquisition and of its hold. They are read-only.
 type Terms struct {
-	Wait          time.Duration // limit of waiting; negative: none
+	Wait          time.Duration // how long it may wait, or NoWait, or Forever
 	TTL           time.Duration // of the lease, or of each renewal
 	MaxHold       time.Duration // of a renewed hold; 0: no limit
 	Renew         bool

@@ -20,10 +20,16 @@ import (
 //	                 -> granted by another: Leave
 //	                 -> give up: Leave
 
+// Limits of a wait that are no time.
+const (
+	NoWait  time.Duration = 0  // it makes one attempt
+	Forever time.Duration = -1 // it waits until its context ends
+)
+
 // Wait is how long an acquisition may wait, and whether it has waited. It belongs to its request. The zero value: it
 // tries once.
 type Wait struct {
-	limit  time.Duration   // negative: none; 0: do not wait
+	limit  time.Duration   // or NoWait, or Forever
 	until  time.Time       // zero: no limit
 	caller context.Context //nolint:containedctx // for events
 	waited bool
@@ -78,7 +84,7 @@ func (w *Wait) since(began time.Time) time.Duration {
 func (w *Wait) Over() bool { return !w.until.IsZero() && !time.Now().Before(w.until) }
 
 // IsSingleTry reports whether the acquisition does not wait.
-func (w *Wait) IsSingleTry() bool { return w.limit == 0 }
+func (w *Wait) IsSingleTry() bool { return w.limit == NoWait }
 
 // Waited reports whether the acquisition has had to wait.
 func (w *Wait) Waited() bool { return w.waited }

@@ -221,16 +221,10 @@ func Polling(first, longest time.Duration) func(*engine.Terms) {
 	return func(t *engine.Terms) { t.PollMin, t.PollMax = first, longest }
 }
 
-// noWait and forever are limits of an acquisition.
-const (
-	NoWait  = time.Duration(0)
-	Forever = time.Duration(-1)
-)
-
 // Acquire acquires with no limit, and fails the test if that fails.
 func Acquire(t testing.TB, ctx context.Context, r *engine.Resource, options ...func(*engine.Terms)) *engine.Hold {
 	t.Helper()
-	hold, err := r.Acquire(ctx, NewTerms(options...), Forever)
+	hold, err := r.Acquire(ctx, NewTerms(options...), engine.Forever)
 	require.NoError(t, err)
 	return hold
 }
@@ -267,7 +261,7 @@ func Start(t testing.TB, f func() (*engine.Hold, error)) *Call {
 
 // StartAcquire acquires in a goroutine, with no limit.
 func StartAcquire(t testing.TB, ctx context.Context, r *engine.Resource, options ...func(*engine.Terms)) *Call {
-	return Start(t, func() (*engine.Hold, error) { return r.Acquire(ctx, NewTerms(options...), Forever) })
+	return Start(t, func() (*engine.Hold, error) { return r.Acquire(ctx, NewTerms(options...), engine.Forever) })
 }
 
 // StartRelease releases in a goroutine.

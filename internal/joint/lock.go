@@ -165,7 +165,7 @@ func (o *Ownership) acquireMember(
 	}
 	defer m.Core.Leave()
 	terms := q.Terms.ForMember(i)
-	if terms.Wait >= 0 && !w.IsSingleTry() {
+	if terms.Wait != engine.Forever && !w.IsSingleTry() {
 		w = w.Within(terms.Wait)
 	}
 	mine := m.NewRequest(terms)
