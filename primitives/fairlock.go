@@ -94,7 +94,7 @@ func (d *fairDriver) TryAcquire(ctx context.Context, q *engine.Request) (engine.
 	reply, err := scripts.FairLockAcquire{
 		Keys: &d.h.keys, MemoryKey: d.h.ownerKey(&q.Owner), Owner: q.ID, TTL: q.TTL, IsShared: q.Shared,
 		RefuseSecond: q.NonReentrant, Joins: queue, Timeout: q.Terms.WaiterTimeout,
-		Client: c.life, ClientID: c.id, IsNested: q.Nested, Random: newStay(),
+		Client: c.life, ClientID: c.id, IsNested: q.UnderSameID, Random: newStay(),
 	}.Do(ctx, c.confirmed)
 	res, err := acquiredResult(reply.Acquired, err)
 	w, isWaiter := q.State.(*fairWaiter)

@@ -215,7 +215,7 @@ func (d *mutexDriver) TryAcquire(ctx context.Context, q *engine.Request) (engine
 func (d *mutexDriver) acquireShared(ctx context.Context, q *engine.Request) (engine.Result, error) {
 	res, err := acquiredResult(scripts.LockAcquireShared{
 		Keys: &d.h.keys, MemoryKey: d.h.ownerKey(&q.Owner), Owner: q.ID, TTL: q.TTL,
-		RefuseSecond: q.NonReentrant, IsNested: q.Nested,
+		RefuseSecond: q.NonReentrant, IsNested: q.UnderSameID,
 	}.Do(ctx, d.h.c.confirmed))
 	countTokens(&res, 1)
 	return res, err

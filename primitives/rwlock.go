@@ -179,7 +179,7 @@ func (d *readerDriver) acquireBatch(
 ) (engine.Result, []bool, error) {
 	call := scripts.RWLockReadAcquire{
 		Keys: &d.h.keys, MemoryKey: d.h.ownerKey(&q.Owner), Owner: q.ID, TTL: q.TTL,
-		IsShared: q.Shared, RefuseSecond: q.NonReentrant, IsNested: q.Nested, Client: d.h.c.life,
+		IsShared: q.Shared, RefuseSecond: q.NonReentrant, IsNested: q.UnderSameID, Client: d.h.c.life,
 	}
 	if q.LeavesTraces() && q.Terms.PollMin == 0 {
 		call.Waits = 1
@@ -357,7 +357,7 @@ func (d *writerDriver) outer(ctx context.Context) (*engine.Hold, error) {
 func (d *writerDriver) TryAcquire(ctx context.Context, q *engine.Request) (engine.Result, error) {
 	call := scripts.RWLockWriteAcquire{
 		Keys: &d.h.keys, MemoryKey: d.h.ownerKey(&q.Owner), Owner: q.ID, TTL: q.TTL,
-		IsShared: q.Shared, RefuseSecond: q.NonReentrant, IsNested: q.Nested,
+		IsShared: q.Shared, RefuseSecond: q.NonReentrant, IsNested: q.UnderSameID,
 		Client: d.h.c.life, Waits: q.LeavesTraces() && q.Terms.PollMin == 0,
 	}
 	waitedForWriter, _ := q.State.(bool) // whether another writer refused the attempt before

@@ -224,11 +224,11 @@ func (r *Resource) Await(ctx context.Context, terms *Terms) error {
 // caller rolls q back if obtain fails.
 func (r *Resource) obtain(ctx context.Context, q *Request) (Result, error) {
 	c := r.Core
-	mayResume := r.Traits.Cohorts && !q.Nested
+	mayResume := r.Traits.Cohorts && !q.UnderSameID
 	if mayResume && r.resume(ctx, q) {
 		return Result{Granted: true, Sent: time.Now()}, nil
 	}
-	q.MayQueue = q.Wait.limit != NoWait && !q.Nested // a nested request may enter at once, or never
+	q.MayQueue = q.Wait.limit != NoWait && !q.UnderSameID // a nested request may enter at once, or never
 	var queue Queue
 	if q.MayQueue && r.Traits.NewQueue != nil {
 		var err error

@@ -228,7 +228,7 @@ type Request struct {
 	Terms        *Terms
 	NonReentrant bool // a second count of the same id is a deadlock
 	MayQueue     bool // it waits if it is refused
-	Nested       bool // made under a hold of the same id: if the server does not know that id, the hold is lost
+	UnderSameID  bool // made under a hold of the same id: if the server does not know that id, the hold is lost
 	// MustRollback: an attempt has left something on the server, or may have, and there is no hold for it. That may be
 	// the lock itself, which would stay taken until its lease ends: then InDoubt is set too, unless the acquisition is
 	// about to fail.

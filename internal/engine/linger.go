@@ -71,7 +71,7 @@ func (r *Resource) askFor(q *Request, holder string, isMember bool) {
 // that has refused a reader. It is askFor for a request that does not wait: it blocks for the server's answer. It
 // reports whether the holder lingered here.
 func (r *Resource) giveUpHolder(ctx context.Context, q *Request, holder string) bool {
-	if q.Nested || !mayLinger(holder) {
+	if q.UnderSameID || !mayLinger(holder) {
 		return false
 	}
 	return r.Core.queues.giveUp(ctx, r.Core.RollbackLimit(time.Now()), func(kept *Hold) bool {

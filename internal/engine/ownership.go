@@ -98,7 +98,7 @@ func (r *Resource) newOwnership(q *Request, res Result) *Ownership {
 		r: r, Owner: q.Owner, Token: res.Token, streak: res.streak, passes: &mayNotPass, count: 1, shortLease: res.Lease,
 		over: r.Core.Instant(time.Now().Add(q.TTL)), min: q.min,
 	}
-	isOutermost := r.Traits.Leased && !q.Nested
+	isOutermost := r.Traits.Leased && !q.UnderSameID
 	if isOutermost && q.Terms.MinHold > 0 {
 		o.min = &minHold{d: q.Terms.MinHold}
 	}

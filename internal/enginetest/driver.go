@@ -105,7 +105,7 @@ func (d *FakeDriver) Command(op string, o *engine.Owner) Command {
 func (d *FakeDriver) attempt(q *engine.Request) attempt {
 	a := attempt{
 		name: d.Name, key: d.key(&q.Owner), id: d.id(&q.Owner), permits: int(q.Permits), ttl: d.ttl(&q.Owner),
-		shared: q.Shared, nonReentrant: q.NonReentrant, nested: q.Nested, tokens: int32(q.Tokens),
+		shared: q.Shared, nonReentrant: q.NonReentrant, nested: q.UnderSameID, tokens: int32(q.Tokens),
 	}
 	if d.exclusive {
 		a.permits = -1
