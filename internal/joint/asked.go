@@ -138,11 +138,10 @@ func (r *red) askMember(
 func (r *red) cutShort(attempts, ending context.Context, began time.Time, err error) error {
 	c := r.Resource.Core
 	f := c.Classify(err)
+	isCut := f.Ended || errors.Is(err, engine.ErrNotAcquired) || errors.Is(err, context.Cause(attempts))
 	switch {
-	case errors.Is(err, engine.ErrUnavailable):
+	case errors.Is(err, engine.ErrUnavailable), !isCut: // it is the server's own error
 		return err
-	case !errors.Is(err, engine.ErrNotAcquired) && !f.Ended && !errors.Is(err, context.Cause(attempts)):
-		return err // it is the server's own error
 	case ending.Err() != nil:
 		return c.Settled(c.CutShort(context.Cause(ending), engine.SilenceOf(ending, began)))
 	}
@@ -240,10 +239,11 @@ func (o *Ownership) mayStillCount(member *engine.Hold) bool {
 		over = o.untilOver()
 	}
 	o.mu.Unlock()
-	switch {
-	case h == nil || closed: // add decides whether the member counts
+	if h == nil || closed { // add decides whether the member counts
 		return true
-	case h.WasNested() && !member.Ownership().Shared && !member.Ownership().ConfirmCount(over, o.budget):
+	}
+	mayHaveMoreCounts := h.WasNested() && !member.Ownership().Shared
+	if mayHaveMoreCounts && !member.Ownership().ConfirmCount(over, o.budget) {
 		return false
 	}
 	return time.Since(since) < promptly || o.isConfirmed(over)

@@ -41,7 +41,9 @@ func (l *Lock) shortest(terms *engine.Terms) (ttl, limit time.Duration) {
 		if first := t.FirstTTL(); ttl == 0 || first < ttl {
 			ttl = first
 		}
-		if d := t.Limit(); d > 0 && (limit == 0 || d < limit) {
+		d := t.Limit()
+		isShorter := limit == 0 || d < limit
+		if d > 0 && isShorter {
 			limit = d
 		}
 	}
@@ -160,7 +162,8 @@ func (o *Ownership) acquireMember(
 	if m.Core.IsClosing() {
 		return nil, engine.ErrClosed
 	}
-	if err = m.Core.Begin(ctx); err != nil {
+	err = m.Core.Begin(ctx)
+	if err != nil {
 		return nil, err
 	}
 	defer m.Core.Leave()
@@ -181,7 +184,8 @@ func (o *Ownership) acquireMember(
 		defer func() { q.HearFrom(mine, err == nil) }()
 	}
 	if !q.Shared { // a request with an id that the caller names ignores the holds in ctx
-		if hold, err = m.AcquireNested(ctx, mine); hold != nil || err != nil {
+		hold, err = m.AcquireNested(ctx, mine)
+		if hold != nil || err != nil {
 			return hold, err
 		}
 	}

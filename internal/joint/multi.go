@@ -100,7 +100,8 @@ func (m *multi) tryInOrder(ctx context.Context, q *engine.Request) (engine.Resul
 			q.Wait.Begin(m.Resource, q.ID)
 		}
 		if missing >= 0 {
-			if err = m.awaitMember(waiting, attempt, q, missing, w); err == nil {
+			err = m.awaitMember(waiting, attempt, q, missing, w)
+			if err == nil {
 				continue
 			}
 		}
@@ -126,7 +127,8 @@ func (m *multi) awaitMember(ctx context.Context, attempt *attemptTime, q *engine
 	if err != nil {
 		return err
 	}
-	if err = attempt.acquire(ctx, o, i, q, w); err == nil {
+	err = attempt.acquire(ctx, o, i, q, w)
+	if err == nil {
 		attempt.settle(0, o.releaseMembers(ctx))
 	}
 	return err
@@ -165,7 +167,8 @@ func (m *multi) acquireInOrder(
 		if !attempt.settle(limit, o.releaseMembers(ctx)) {
 			q.NoteSilence(asked)
 		}
-		if cut && mine.Over() && engine.IsGiveUp(err) {
+		isPatienceOver := cut && mine.Over()
+		if isPatienceOver && engine.IsGiveUp(err) {
 			if ctx.Err() == nil {
 				return engine.Result{}, i, err
 			}

@@ -70,7 +70,8 @@ func (o *Ownership) ReplaceMember(ctx context.Context, m *engine.Resource, q *en
 // Adopted returns the user's hold of o. If it cannot be made, or if too few members are valid any longer, the members
 // are left to their leases.
 func (o *Ownership) Adopted(ctx context.Context, q *engine.Request) (hold *engine.Hold, err error) {
-	if err = errMembersLost; o.enough() {
+	err = errMembersLost
+	if o.enough() {
 		hold, err = o.lock.Resource.NewHold(ctx, q, o.granted())
 	}
 	if err != nil {
@@ -194,10 +195,13 @@ func (o *Ownership) MemberEnded(member *engine.Hold, cause error) {
 	// The client that ends its holds ends the joint hold too, with ErrClosed.
 	closing := errors.Is(cause, engine.ErrClosed) && member.Resource().Core == o.core()
 	isKnown := o.h != nil && slices.Contains(o.holds, member)
-	if !isKnown && !o.closed && (o.h == nil || errors.Is(cause, engine.ErrLost)) {
+	isIgnored := o.closed || !isKnown
+	mayCountLater := !o.closed && !isKnown
+	isNoted := o.h == nil || errors.Is(cause, engine.ErrLost)
+	if mayCountLater && isNoted {
 		o.early = append(o.early, member)
 	}
-	if o.closed || !isKnown || closing {
+	if isIgnored || closing {
 		o.mu.Unlock()
 		return
 	}
@@ -355,7 +359,8 @@ func (o *Ownership) ask(ctx context.Context, f func(context.Context, *engine.Hol
 	})
 	fan.collect(asking, o.budget)
 	isOver := ctx.Err() != nil || asking.Err() == nil // otherwise the joint hold has ended
-	if isOver && fan.open > 0 && fan.yes < o.lock.Need {
+	isUndecided := fan.open > 0 && fan.yes < o.lock.Need
+	if isOver && isUndecided {
 		end(overdue{errBudget})
 		fan.collectReasons(ctx)
 	}
@@ -365,8 +370,10 @@ func (o *Ownership) ask(ctx context.Context, f func(context.Context, *engine.Hol
 	o.asking--
 	lost = lost || o.lost || !o.closed && !o.has(isValid)
 	o.mu.Unlock()
-	switch ended := o.h.Ended(); {
-	case ended != nil && (lost || err != nil): // for example by a Release that is under way, which reports a loss itself
+	ended := o.h.Ended() // for example by a Release that is under way, which reports a loss itself
+	failed := lost || err != nil
+	switch {
+	case ended != nil && failed:
 		return ended
 	case !lost:
 		return err

@@ -112,10 +112,11 @@ func (r *red) TryAcquire(ctx context.Context, q *engine.Request) (engine.Result,
 func (r *red) failed(ctx context.Context, q *engine.Request, v votes, isBudget bool) (engine.Result, error) {
 	tolerated := len(r.Members) - r.Need
 	wasGranted := v.yes+v.lost >= r.Need
+	isTry := !q.MayQueue && ctx.Err() == nil
 	switch {
 	case ctx.Err() != nil && v.yes >= r.Need: // no other client and no server has caused it
 		return engine.Result{RetryAfter: -1, Met: withoutOutages(v.failed)}, nil
-	case !q.MayQueue && ctx.Err() == nil && wasGranted: // no other client had the members
+	case isTry && wasGranted: // no other client had the members
 		if _, silent := v.decide(r.Need); silent != nil {
 			return engine.Result{}, r.joinErrors(v.failed, tolerated) // the majority of a hold in ctx may still stand
 		}

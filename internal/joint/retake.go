@@ -135,7 +135,8 @@ func (t *retake) try(ctx context.Context) (done bool) {
 	// The next attempt needs a new request: the server remembers that this one was released, and grants none of its
 	// copies.
 	t.q = nil
-	if fresh.Ownership().ConfirmCount(ctx, t.o.budget) && t.o.isConfirmed(ctx) && t.o.replace(t.lost, fresh) {
+	isHeld := fresh.Ownership().ConfirmCount(ctx, t.o.budget) && t.o.isConfirmed(ctx)
+	if isHeld && t.o.replace(t.lost, fresh) {
 		return true
 	}
 	if fresh.Release(ctx) != nil {
@@ -210,7 +211,11 @@ func (o *Ownership) replace(lost, fresh *engine.Hold) bool {
 	if lost != nil {
 		at = slices.Index(o.holds, lost)
 	}
-	if o.closed || at < 0 || !o.has(isValid) || !fresh.IsLive() {
+	hasEnded := o.closed || !o.has(isValid)
+	if hasEnded || at < 0 {
+		return false
+	}
+	if !fresh.IsLive() {
 		return false
 	}
 	fresh.JoinAs(o.h, o.since)

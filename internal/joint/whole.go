@@ -37,11 +37,14 @@ type Whole interface {
 func (m *multi) wholeTerms(ctx context.Context, q *engine.Request) *engine.Terms {
 	decided := q.State != nil
 	s := stateOf(q)
-	if decided || m.Whole == nil || q.Shared {
+	mayBeWhole := m.Whole != nil && !q.Shared
+	if decided || !mayBeWhole {
 		return s.whole
 	}
 	carried, err := m.carriedID(ctx)
-	if terms := q.Terms.ForMember(0); carried == "" && err == nil && m.Whole.Fits(q.Terms, terms) {
+	terms := q.Terms.ForMember(0)
+	nests := carried != "" || err != nil
+	if !nests && m.Whole.Fits(q.Terms, terms) {
 		s.whole = terms
 		q.TTL = terms.FirstTTL()
 	}
