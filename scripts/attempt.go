@@ -3,6 +3,8 @@ package scripts
 import (
 	"context"
 	"errors"
+	"regexp"
+	"strings"
 	"sync"
 	"time"
 
@@ -21,6 +23,8 @@ type call struct {
 	mark     *mark
 	firstKey int8 // the index of the first key in args, by which a cluster client routes; 0 if there are no keys
 	key      any  // the first key; nil if there are no keys
+
+	textFirst bool // an attempt sends the text at once, and not only if the server does not know the digest
 
 	// Both are made once for all attempts, by deadlines.after. Once leaves them nil.
 	end *deadline       // when the call gives up, unless the context of its caller ends before
@@ -62,8 +66,11 @@ func (c *call) copy() call {
 	return other
 }
 
-// evalArgs returns the arguments of the same call as an EVAL, with the text of the script.
-func (c *call) evalArgs() []any {
+// command returns the arguments of an EVALSHA, or of an EVAL if the script is sent with its text.
+func (c *call) command(withText bool) []any {
+	if !withText {
+		return c.args
+	}
 	return append([]any{"eval", textMark{c.mark}}, c.args[2:]...)
 }
 
@@ -75,34 +82,59 @@ func (c *call) failed(err error) error {
 	return &unsent{err}
 }
 
-// attempt runs a script once, by its digest. If the server does not know the script, attempt loads it and
-// sends it again. If the server has forgotten it in between (SCRIPT FLUSH), or cannot load it,
-// attempt sends it with its text. None of these is a retry, because NOSCRIPT means that nothing was
-// executed. If the caller has returned meanwhile, the script is not sent again, because it would be executed
-// after the commands that the caller has sent since, such as a rollback.
+// attempt runs a script once, by its digest. If the server does not know the script, attempt sends the text. That is
+// one command more. To load the script first would be two, and a server that answers late must not get a renewal too
+// late for that. If the server refuses EVAL, attempt loads the script and sends the digest again. None of these is a
+// retry, because NOSCRIPT means that nothing was executed. If the caller has returned meanwhile, the script is not sent
+// again, because it would be executed after the commands that the caller has sent since, such as a rollback.
 //
 // The caller is registered in running. ctx bounds the time until the command is sent. The error is that of go-redis,
 // or an [unsent]. classify says what it means.
 func (r *Runner) attempt(ctx context.Context, via processor, c call) (Reply, error) {
-	args, loaded, withText := c.args, false, false
-	for {
-		c.mark.again()
-		cmd := newCmd(ctx, c.firstKey, args...)
-		cmd.SetStepCount(1) // otherwise a cluster client asks any node for it (COMMAND), perhaps one that hangs
-		sent := time.Now()  // before the command is written, so that a TTL that it sets counts from no later than this
-		reply, err := cmd.reply(sent, via.Process(ctx, cmd))
-		r.contact.note(c.key, err)
-		switch {
-		case err == nil, withText, !repliedWith(err, "NOSCRIPT"):
+	if !c.textFirst {
+		reply, err := r.send(ctx, via, c, false)
+		if !repliedWith(err, unknownScript) {
 			return reply, c.failed(err)
-		case c.isAbandoned(ctx):
+		}
+		if c.isAbandoned(ctx) {
 			return Reply{}, notSent(ctx, time.Now())
-		case !loaded && r.load(ctx, via, c) == nil:
-			loaded = true // now the digest should be enough
-		default:
-			args, withText = c.evalArgs(), true
 		}
 	}
+	reply, err := r.send(ctx, via, c, true)
+	mayLoad := refusesText(err) && !c.isAbandoned(ctx)
+	if !mayLoad || r.load(ctx, via, c) != nil {
+		return reply, c.failed(err)
+	}
+	reply, err = r.send(ctx, via, c, false)
+	return reply, c.failed(err)
+}
+
+// unknownScript is the beginning of the answer of a server that does not know the digest.
+const unknownScript = "NOSCRIPT"
+
+// refusesText reports whether err says that the server, a proxy or the ACL does not allow EVAL. Then nothing was
+// executed. The error of a script says nothing of the kind: the script may have written something, so it must not be
+// executed once more without need.
+func refusesText(err error) bool {
+	if !repliedWith(err, "NOPERM ", "ERR ") {
+		return false
+	}
+	text := strings.ToLower(err.Error())
+	return strings.Contains(text, "eval") && !errorInScript.MatchString(text)
+}
+
+// errorInScript finds what Redis adds to the error of a command in a script.
+var errorInScript = regexp.MustCompile(`user_script|running script|from script| script: `)
+
+// send sends the command of a call once.
+func (r *Runner) send(ctx context.Context, via processor, c call, withText bool) (Reply, error) {
+	c.mark.again()
+	cmd := newCmd(ctx, c.firstKey, c.command(withText)...)
+	cmd.SetStepCount(1) // otherwise a cluster client asks any node for it (COMMAND), perhaps one that hangs
+	sent := time.Now()  // before the command is written, so that a TTL that it sets counts from no later than this
+	reply, err := cmd.reply(sent, via.Process(ctx, cmd))
+	r.contact.note(c.key, err)
+	return reply, err
 }
 
 // isAbandoned reports whether the call whose attempts have ctx has returned, or is about to.

@@ -148,7 +148,7 @@ func (b *batcher) sendHere(ctx context.Context, c call, began time.Time) (reply 
 		return Reply{}, doubt, ended
 	case late:
 		return Reply{}, doubt, errElsewhere
-	case repliedWith(err, "NOSCRIPT", "MOVED ", "ASK "): // it was not executed
+	case repliedWith(err, unknownScript, "MOVED ", "ASK "): // it was not executed
 		if ctx.Err() != nil {
 			return Reply{}, false, notSent(ctx, began)
 		}
