@@ -139,7 +139,7 @@ func NewCore(config Config) *Core {
 	c.dog = watchdog.New(config.Renew)
 	c.duties = duty.NewLanes(c.Spawn, releaseTimeout)
 	c.holds.drained, c.holds.tags = make(chan struct{}), map[string]int{}
-	c.holds.undelivered = map[*Hold]struct{}{}
+	c.holds.byName, c.holds.undelivered = map[string]*Hold{}, map[*Hold]struct{}{}
 	c.queues.open, c.queues.lingering = map[queueKey]*waitQueue{}, map[queueKey]keeper{}
 	c.queues.polling = map[queueKey]int{}
 	c.tokens.byNames = map[string]seenToken{}

@@ -52,8 +52,9 @@ type Hold struct {
 	turns    *turns        // of nested acquisitions; nil until there is one
 	lapse    *time.Timer   // ends the hold at limit; nil if there is none
 
-	sibling          *Hold // the next hold of its ownership; guarded by Ownership.mu
-	list.Links[Hold]       // guarded by holdList
+	sibling          *Hold    // the next hold of its ownership; guarded by Ownership.mu
+	list.Links[Hold]          // guarded by holdList
+	sameName         sameName // guarded by holdList
 }
 
 // Holding is what a hold is of: an [Ownership], or the ownership of a joint lock, with a hold of each member.

@@ -7,15 +7,16 @@ import (
 	"github.com/redlatch/redlatch/internal/list"
 )
 
-// The list of a client's live holds. It serves three purposes: Close waits until it is empty. Close
+// The list of a client's live holds. It serves four purposes: Close waits until it is empty. Close
 // ends the holds that are left. The client's presence asks which holds are old enough to listen for
-// takeovers.
+// takeovers. A refused acquisition asks whether its own client holds the name.
 
 // holdList is a client's holds that have not ended, in the order in which they were added. It is a part
 // of Core. NewHold adds to it, and Hold.end removes.
 type holdList struct {
 	mu        sync.Mutex             // guards the rest, and the list fields of the holds; innermost
 	all       list.List[Hold, *Hold] // the oldest hold first
+	byName    map[string]*Hold       // the newest hold of each name; the others of that name follow by older
 	oldEnough *Hold                  // the newest hold that HoldTags has counted; nil: none
 	tags      map[string]int         // how many holds HoldTags has counted, by tag
 	sealed    bool
@@ -33,6 +34,7 @@ func (l *holdList) add(h *Hold) bool {
 		return false
 	}
 	l.all.Append(h)
+	l.addName(h)
 	l.mu.Unlock()
 	h.r.Core.HoldAdded() // without the mutex, which it may take
 	h.r.Core.watchForLeaks()
@@ -54,7 +56,37 @@ func (l *holdList) remove(h *Hold) {
 		}
 	}
 	l.all.Remove(h)
+	l.removeName(h)
 	l.closeIfDrained()
+}
+
+// sameName links the holds of one name.
+type sameName struct{ older, newer *Hold }
+
+// addName adds a hold to those of its name. mu is held.
+func (l *holdList) addName(h *Hold) {
+	h.sameName.older = l.byName[h.r.Name]
+	if h.sameName.older != nil {
+		h.sameName.older.sameName.newer = h
+	}
+	l.byName[h.r.Name] = h
+}
+
+// removeName removes a hold from those of its name. mu is held.
+func (l *holdList) removeName(h *Hold) {
+	older, newer := h.sameName.older, h.sameName.newer
+	h.sameName = sameName{}
+	if older != nil {
+		older.sameName.newer = newer
+	}
+	switch {
+	case newer != nil:
+		newer.sameName.older = older
+	case older != nil:
+		l.byName[h.r.Name] = older
+	default:
+		delete(l.byName, h.r.Name)
+	}
 }
 
 // delivering notes that the observer hears of a new hold. delivered notes that it has returned.
@@ -149,8 +181,8 @@ func (c *Core) holdsSome(r *Resource) bool {
 func (l *holdList) hasHold(name string, is func(h *Hold) bool) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for h := l.all.First; h != nil; h = h.Next {
-		if h.r.Name == name && is(h) {
+	for h := l.byName[name]; h != nil; h = h.sameName.older {
+		if is(h) {
 			return true
 		}
 	}
