@@ -204,8 +204,8 @@ func (c *singleCmd) SetErr(err error) {
 	if c.asksRole && err == nil && isReplica(c.Val()) {
 		err = errFormer
 	}
-	if repliedWith(err, masterDown) {
-		err = staleAnswer{err}
+	if repliedWith(err, refusesAll...) {
+		err = closingAnswer{err}
 	}
 	c.answered = err == nil
 	c.Cmd.SetErr(err)
@@ -221,8 +221,8 @@ func (c *singleCmd) reply(sent time.Time, err error) (Reply, error) {
 	if own := c.Err(); own != nil || c.answered {
 		err = own
 	}
-	if stale, ok := errors.AsType[staleAnswer](err); ok {
-		err = stale.error
+	if closing, ok := errors.AsType[closingAnswer](err); ok {
+		err = closing.error
 	}
 	if err != nil && !errors.Is(err, redis.Nil) { // a nil answer is an answer
 		return Reply{}, err

@@ -80,24 +80,30 @@ var evals = redistest.Named("evalsha", "eval")
 // inMemory returns a client of a server in the bubble of a test. answer returns the reply to what a connection has
 // received, in lower case; "" is none.
 func inMemory(t *testing.T, answer func(received string) string) *redis.Client {
+	return inMemoryBehind(t, func() func(received string) string { return answer })
+}
+
+// inMemoryBehind is inMemory for a name that may move: server returns the server that a new connection reaches.
+func inMemoryBehind(t *testing.T, server func() func(received string) string) *redis.Client {
 	var mu sync.Mutex
 	rdb := redis.NewClient(&redis.Options{
 		Addr: "127.0.0.1:1", Protocol: 2, DisableIdentity: true, PoolSize: 1, PipelinePoolSize: -1,
 		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
 		Dialer: func(context.Context, string, string) (net.Conn, error) {
-			client, server := net.Pipe()
+			client, behind := net.Pipe()
+			answer := server()
 			go func() {
-				defer func() { _ = server.Close() }()
+				defer func() { _ = behind.Close() }()
 				received := make([]byte, 1<<16)
 				for {
-					n, err := server.Read(received)
+					n, err := behind.Read(received)
 					if err != nil {
 						return
 					}
 					mu.Lock()
 					text := answer(strings.ToLower(string(received[:n])))
 					mu.Unlock()
-					_, _ = io.WriteString(server, text)
+					_, _ = io.WriteString(behind, text)
 				}
 			}()
 			return client, nil

@@ -17,34 +17,36 @@ import (
 // connection of the pool, which is probably as old, or dials, which looks the name up. So an attempt follows at once
 // while nothing was dialed. Otherwise it follows after a pause, because the name has not moved yet.
 //
-// A replica without a link to its master may be configured to answer nothing at all (replica-serve-stale-data no). It
-// answers MASTERDOWN, and go-redis would keep its connection: see staleAnswer.
+// A replica may also refuse all commands: with LOADING while it loads the data of its master, and with MASTERDOWN if it
+// has no link to its master and may not serve old data (replica-serve-stale-data no). A primary that has restarted
+// answers LOADING, too. Another connection to it makes no difference. go-redis would keep the connection after both
+// answers: see closingAnswer.
 
-// maxFormerDelay is the longest delay between attempts after READONLY, before jitter. It lets waiters go on soon after
+// maxFormerDelay is the longest delay between attempts after such an answer, before jitter. It lets waiters go on soon after
 // the name has moved, whatever delays the client is configured with.
 const maxFormerDelay = 250 * time.Millisecond
 
 // readOnly is the beginning of the answer of a former primary to a write.
 const readOnly = "READONLY "
 
-// masterDown is the beginning of the answer of a replica that has no link to its master, and serves no old data.
-const masterDown = "MASTERDOWN "
+// refusesAll are the beginnings of the answers of a replica to every command. Only another server may give another one.
+var refusesAll = []string{"LOADING ", "MASTERDOWN "}
 
-// isFormer reports whether err is the answer of a former primary.
-func isFormer(err error) bool { return repliedWith(err, readOnly, masterDown) }
+// isFormer reports whether err may be the answer of a former primary.
+func isFormer(err error) bool { return repliedWith(err, readOnly) || repliedWith(err, refusesAll...) }
 
-// staleAnswer is what go-redis sees of the answer MASTERDOWN. It begins like the answer of other replicas, so go-redis
-// closes the connection, and the next one leads to where the name of the primary leads by then.
-type staleAnswer struct{ error }
+// closingAnswer is what go-redis sees of one of the answers in refusesAll. It begins like the answer to a write, so
+// go-redis closes the connection, and the next one leads to where the name of the primary leads by then.
+type closingAnswer struct{ error }
 
-func (a staleAnswer) Error() string {
-	return readOnly + "the server has lost its master: " + a.error.Error()
+func (a closingAnswer) Error() string {
+	return readOnly + "the server refuses all commands: " + a.error.Error()
 }
 
-func (a staleAnswer) Unwrap() error { return a.error }
+func (a closingAnswer) Unwrap() error { return a.error }
 
 // RedisError makes it a [redis.Error].
-func (staleAnswer) RedisError() {}
+func (closingAnswer) RedisError() {}
 
 // former counts the attempts of a call that met a former primary.
 type former struct {

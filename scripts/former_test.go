@@ -1,8 +1,13 @@
 package scripts
 
 import (
+	"context"
 	"io"
+	"strings"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -17,7 +22,7 @@ func TestAttemptFollowsAtOnceOverOldConnections(t *testing.T) {
 	var met former
 	require.False(t, met.isOld(r, nil))
 	require.False(t, met.isOld(r, io.EOF))
-	require.False(t, met.isOld(r, reply("LOADING Redis is loading the dataset in memory")))
+	require.False(t, met.isOld(r, reply("BUSY Redis is busy running a script.")))
 	require.True(t, met.isOld(r, readOnly), "the first connection may be old")
 	require.True(t, met.isOld(r, readOnly))
 	r.dialed.made.Add(1)
@@ -27,6 +32,65 @@ func TestAttemptFollowsAtOnceOverOldConnections(t *testing.T) {
 		met.isOld(r, readOnly)
 	}
 	require.False(t, met.isOld(r, readOnly), "the client does not close them")
+}
+
+// The name of the primary has moved, and the connection leads to the former primary, which is up again as a replica.
+// Whatever it answers, go-redis closes the connection, and the next attempt reaches the new primary.
+func TestConnectionToAFormerPrimaryIsClosed(t *testing.T) {
+	const waited = ":1\r\n"
+	calls := map[string]func(ctx context.Context, r *Runner) (Reply, error){
+		"Do":   func(ctx context.Context, r *Runner) (Reply, error) { return r.Do(ctx, check, []any{"k"}, "x") },
+		"Once": func(ctx context.Context, r *Runner) (Reply, error) { return r.Once(ctx, check, []any{"k"}, "x") },
+		"RunReplicated": func(ctx context.Context, r *Runner) (Reply, error) {
+			return r.RunReplicated(ctx, 1, time.Second, check, []any{"k"}, "x")
+		},
+	}
+	for _, refusal := range []string{
+		"READONLY You can't write against a read only replica.",
+		"MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.",
+		"LOADING Redis is loading the dataset in memory",
+	} {
+		for name, call := range calls {
+			t.Run(name+" "+refusal[:7], func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					var moved, isFormer atomic.Bool
+					primary := func(received string) string {
+						switch {
+						case !strings.Contains(received, "eval"):
+							return "-ERR unknown command\r\n"
+						case strings.Contains(received, "wait"):
+							return waited + waited
+						}
+						return waited
+					}
+					rdb := inMemoryBehind(t, func() func(received string) string {
+						if moved.Load() {
+							return primary
+						}
+						return func(received string) string {
+							if !isFormer.Load() {
+								return primary(received)
+							}
+							return strings.Repeat("-"+refusal+"\r\n", strings.Count(received, "*"))
+						}
+					})
+					r := NewRunner(rdb, 0)
+					_, err := call(t.Context(), r)
+					require.NoError(t, err)
+					isFormer.Store(true)
+					moved.Store(true)
+					for range 2 {
+						if _, err = call(t.Context(), r); err == nil {
+							break
+						}
+						require.Equal(t, "Once", name, "the others make another attempt")
+					}
+					require.NoError(t, err)
+					requireIdle(t, r)
+				})
+			})
+		}
+	}
 }
 
 // The connection for messages follows a name that has moved, but not one that leads to several servers in turn.

@@ -214,7 +214,12 @@ func TestRefusalIsNotExplained(t *testing.T) {
 	} {
 		t.Run(answer, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				rdb := inMemory(t, func(string) string { return "-" + answer + "\r\n" })
+				rdb := inMemory(t, func(command string) string {
+					if strings.Contains(command, "hello") { // a server that loads its data answers it
+						return "-ERR unknown command\r\n"
+					}
+					return "-" + answer + "\r\n"
+				})
 				r := NewRunner(rdb, 2*time.Second)
 				defer r.Close()
 				r.batch.probe.ended, r.batch.probe.err = time.Now(), syscall.ECONNREFUSED
