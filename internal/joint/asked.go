@@ -14,7 +14,8 @@ import (
 //	asked                 all members, each in a goroutine of its own
 //	a majority answers    the joint hold begins
 //	a late member answers it joins the joint hold (mayStillCount, add), or is released because the joint hold is over
-//	a member refuses      it is asked again while the joint hold lasts (takeLater)
+//	a member refuses      it is asked again while the joint hold lasts (takeLater); so is a late member that was
+//	                      released because the others were not confirmed
 //	Release               waits for late members for a moment (awaitAsked)
 //
 // If the attempt for the red lock fails, the attempts for members that have not answered are ended (endAsked), and roll
@@ -112,7 +113,8 @@ func (r *red) askAll(ctx, ending context.Context, q *engine.Request, o *Ownershi
 			o.memberAnswered(i)
 			members.answers <- err
 			expect(0)
-			if err != nil && !errors.Is(err, errTooLate) {
+			mayTake := !errors.Is(err, errTooLate) || errors.Is(err, errUnconfirmed)
+			if err != nil && mayTake {
 				o.takeLater(i)
 			}
 		})

@@ -298,3 +298,30 @@ func TestReleaseBeforeAMissingMemberIsAcquired(t *testing.T) {
 		})
 	}
 }
+
+// A late member is given back, because the others do not confirm in time that they hold the lock. It is acquired again
+// when they do.
+func TestLateMemberThatIsNotConfirmedIsAcquiredAgain(t *testing.T) {
+	Bubble(t, func(t *testing.T, _ *Server) {
+		k := newCluster(t, 3)
+		k.servers[2].OnEach(late(time.Second))
+		hold := Acquire(t, t.Context(), redOf(k.clients))
+		k.servers[0].OnEach(func(cmd Command) (f Fault) {
+			if cmd.Op == "check" {
+				f.Reply = 10 * time.Second
+			}
+			return f
+		})
+		Sleep(5 * time.Second)
+		require.Empty(t, k.servers[2].IDs("x"), "it was given back")
+		k.servers[0].ResetFaults()
+		Sleep(time.Minute)
+		require.Equal(t, []string{hold.ID()}, k.servers[2].IDs("x"))
+		k.servers[0].Forget("x")
+		require.NoError(t, hold.Check(t.Context()))
+		Sleep(time.Hour)
+		require.True(t, hold.IsLive())
+		Release(t, hold)
+		k.requireFree(t)
+	})
+}

@@ -201,16 +201,21 @@ func (o *Ownership) acquireMember(
 }
 
 // acquireAndAdd acquires the i-th member and adds it to o. If the attempt, or the joint hold, has ended meanwhile, the
-// late hold is released at once. Otherwise nobody would release it.
+// late hold is released at once. Otherwise nobody would release it. The same happens if too few of the others confirm
+// that they hold the lock. Then the member may be acquired again, unless a copy of its release may come.
 func (o *Ownership) acquireAndAdd(ctx context.Context, i int, q *engine.Request, w engine.Wait) error {
 	hold, err := o.acquireMember(ctx, i, q, w)
 	if err != nil {
 		return err
 	}
-	if o.mayStillCount(hold) && o.add(hold) {
+	mayCount := o.mayStillCount(hold)
+	if mayCount && o.add(hold) {
 		return nil
 	}
-	_ = hold.Release(ctx) // it goes on in the background if it must
+	err = hold.Release(ctx) // it goes on in the background if it must
+	if !mayCount && err == nil {
+		return errUnconfirmed
+	}
 	return errTooLate
 }
 
@@ -254,6 +259,9 @@ var (
 	errYield = errors.New("gave way to another")
 	// errTooLate says that a member was granted after the attempt, or the joint hold, was over. It was given back.
 	errTooLate = errors.New("acquired too late")
+	// errUnconfirmed says that a late member was given back because too few of the others were confirmed. It matches
+	// errTooLate.
+	errUnconfirmed = fmt.Errorf("%w: the others were not confirmed", errTooLate)
 	errBudget  = errors.New("no answer within the budget of a member")
 	// errNotAwaited says that the others had decided before a member answered.
 	errNotAwaited = errors.New("not awaited, because too many others had failed")
