@@ -370,6 +370,20 @@ func TestDeniedAcquisitionLeavesNothing(t *testing.T) {
 	}
 }
 
+// A user lacks a command that only the release needs. Release says so, and the lock is free when its lease ends,
+// because nothing renews it.
+func TestDeniedReleaseLeavesTheLockToItsLease(t *testing.T) {
+	t.Parallel()
+	const ttl = 2 * time.Second
+	s := redistest.Fresh(t)
+	s.SetUser(t, "keeper", "on", ">"+redistest.Password, "~*", "&*", "+@all", "-hdel")
+	c, free := NewClient(t, s.As("keeper").Client(t)), NewClient(t, s.Client(t))
+	hold := Acquire(t, t.Context(), c.Lock("x"), primitives.WithWatchdog(ttl))
+	waiting := Start(func() (*primitives.Hold, error) { return free.Lock("x").Acquire(t.Context()) })
+	require.Regexp(t, deniedError, hold.Release(t.Context()))
+	Release(t, AwaitHold(t, waiting))
+}
+
 // The other rules of doc/operations.md for a Go application: in a cluster, for lists of locks, for names and
 // notices.
 func TestDocumentedRulesOfACluster(t *testing.T) {
