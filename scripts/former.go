@@ -22,8 +22,8 @@ import (
 // answers LOADING, too. Another connection to it makes no difference. go-redis would keep the connection after both
 // answers: see closingAnswer.
 
-// maxFormerDelay is the longest delay between attempts after such an answer, before jitter. It lets waiters go on soon after
-// the name has moved, whatever delays the client is configured with.
+// maxFormerDelay is the longest delay between attempts after such an answer, before jitter. It lets waiters go on soon
+// after the name has moved, whatever delays the client is configured with.
 const maxFormerDelay = 250 * time.Millisecond
 
 // readOnly is the beginning of the answer of a former primary to a write.

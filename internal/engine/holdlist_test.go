@@ -41,7 +41,7 @@ func TestHoldsAreFoundByName(t *testing.T) {
 						found = append(found, h)
 						return false
 					})
-					require.Equal(t, len(want), len(found))
+					require.Len(t, found, len(want))
 					for i, h := range want {
 						require.Same(t, h, found[i])
 					}

@@ -262,7 +262,7 @@ var (
 	// errUnconfirmed says that a late member was given back because too few of the others were confirmed. It matches
 	// errTooLate.
 	errUnconfirmed = fmt.Errorf("%w: the others were not confirmed", errTooLate)
-	errBudget  = errors.New("no answer within the budget of a member")
+	errBudget      = errors.New("no answer within the budget of a member")
 	// errNotAwaited says that the others had decided before a member answered.
 	errNotAwaited = errors.New("not awaited, because too many others had failed")
 	// errMembersLost says that some members were over before the others had answered. An acquisition that waits
