@@ -407,28 +407,34 @@ func TestC7BusyNamesTheHolder(t *testing.T) {
 	}
 }
 
-// A red lock that enough members refuse is busy, though another member is down. The failure is joined.
+// A red lock that enough members refuse is busy, though another member is down. The failure is joined. The members
+// that refuse answer first: a red lock stops waiting as soon as too few members are left.
 func TestC7RedLockThatIsRefusedWithAMemberDown(t *testing.T) {
 	t.Parallel()
-	x := redistest.Miniredis(t)
-	name := redistest.Name(t)
-	dead := redis.NewClient(&redis.Options{Dialer: refused, MaxRetries: -1, DialerRetries: 1})
-	t.Cleanup(func() { _ = dead.Close() })
-	c, down := NewClient(t, x.Client(t)), NewClient(t, dead)
-	var held []*primitives.Hold
-	for _, n := range []string{"1", "2"} {
-		held = append(held, Acquire(t, t.Context(), NewClient(t, x.Client(t)).Lock(name+n)))
-	}
-	red := primitives.NewRedLock([]*primitives.Lock{c.Lock(name + "1"), c.Lock(name + "2"), down.Lock(name + "3")})
-	for _, wait := range []time.Duration{0, 150 * time.Millisecond} {
-		err := ErrOf(red.Acquire(t.Context(), primitives.WithWait(wait)))
-		require.ErrorIs(t, err, primitives.ErrNotAcquired)
-		require.ErrorIs(t, err, syscall.ECONNREFUSED)
-		require.NotErrorIs(t, err, primitives.ErrUnavailable, "enough members have answered")
-	}
-	for _, hold := range held {
-		Release(t, hold)
-	}
+	Bubble(t, func(t *testing.T, b *BubbleTest) {
+		dead := b.S.Client(t, func(o *redis.Options) {
+			o.MaxRetries, o.DialerRetries = -1, 1
+			o.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
+				time.Sleep(time.Millisecond)
+				return refused(ctx, network, addr)
+			}
+		})
+		c, down := NewClient(t, b.S.Client(t)), NewClient(t, dead)
+		var held []*primitives.Hold
+		for _, n := range []string{"1", "2"} {
+			held = append(held, Acquire(t, t.Context(), NewClient(t, b.S.Client(t)).Lock(n)))
+		}
+		red := primitives.NewRedLock([]*primitives.Lock{c.Lock("1"), c.Lock("2"), down.Lock("3")})
+		for _, wait := range []time.Duration{0, 150 * time.Millisecond} {
+			err := ErrOf(red.Acquire(t.Context(), primitives.WithWait(wait)))
+			require.ErrorIs(t, err, primitives.ErrNotAcquired)
+			require.ErrorIs(t, err, syscall.ECONNREFUSED)
+			require.NotErrorIs(t, err, primitives.ErrUnavailable, "enough members have answered")
+		}
+		for _, hold := range held {
+			Release(t, hold)
+		}
+	})
 }
 
 // A dead Redis is dialled a few times a second to find out why, however many calls wait for it.
