@@ -4,6 +4,7 @@ import (
 	"errors"
 	"flag"
 	"os"
+	"runtime/debug"
 	"strconv"
 	"sync"
 	"testing"
@@ -26,6 +27,9 @@ var shared struct {
 // checks is how many random cases rapid.Check tries, unless all tests run.
 const checks = "25"
 
+// gcPercent makes collections of garbage rare: tests allocate much and keep little.
+const gcPercent = 400
+
 // Main runs the tests, stops the shared servers and returns the exit code. More tests run at a time than there
 // are processors, unless the flag -parallel says how many, and properties are checked with fewer cases than
 // rapid's default, unless all tests run or -rapid.checks says how many. Programs
@@ -42,6 +46,9 @@ func Main(m *testing.M) int {
 	}
 	if !given["rapid.checks"] && !Full() {
 		_ = flag.Set("rapid.checks", checks) // an error: the package has no such tests
+	}
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(gcPercent)
 	}
 	startProgramsWithDefaultSignals()
 	code := m.Run()
