@@ -129,7 +129,7 @@ func TestCountsConnectionsOfABurst(t *testing.T) {
 	}{
 		{"cold", 0, false, false, 0, 16, false},
 		{"slow dials", slow, false, false, 0, 16, true},
-		{"slow dials later", slow, true, false, 0, 16, false},
+		{"slow dials later", slow, true, false, 0, 16, true},
 		{"stall", 0, true, true, 0, 16, true},
 		// These dials outlast the pause after attempts of callers: see scripts/here.go.
 		{"stall and slow dials", 5 * slow, true, true, 0, 16, false},

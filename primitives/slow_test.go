@@ -68,6 +68,7 @@ func (tt slowTest) run(t *testing.T, s *redistest.Server) {
 // the client, and than a command may take.
 func TestSlowServerLosesNoHold(t *testing.T) {
 	t.Parallel()
+	redistest.NeedFull(t, "the next test is the same in fake time")
 	const ms = time.Millisecond
 	for name, tt := range map[string]slowTest{
 		"longer than the read timeout":    {ttl: 4 * time.Second, delay: 400 * ms, readTimeout: 200 * ms},

@@ -13,6 +13,7 @@ import (
 // A client leaves a Sentinel that hangs after it has told the master, so that it finds the next one.
 func TestClientsLeaveAHungSentinel(t *testing.T) {
 	t.Parallel()
+	redistest.NeedFull(t, "timeouts of hung Sentinels")
 	servers := redistest.Sentinel(t)
 	o := servers.Options()
 	o.DialTimeout, o.ReadTimeout = soon, soon

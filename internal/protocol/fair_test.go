@@ -707,6 +707,7 @@ func TestFairProtocol(t *testing.T) {
 }
 
 func TestFairProtocolFindsDefects(t *testing.T) {
+	redistest.NeedFull(t, "models with defects")
 	for _, tt := range []struct {
 		name string
 		in   fairSetup

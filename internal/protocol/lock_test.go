@@ -531,6 +531,7 @@ func TestLockProtocol(t *testing.T) {
 }
 
 func TestLockProtocolFindsDefects(t *testing.T) {
+	redistest.NeedFull(t, "models with defects")
 	for name, d := range map[string]lockDefects{
 		"a release in doubt is not remembered":              {forgetsRelease: true},
 		"a later answer settles an earlier attempt":         {forgetsDoubt: true},

@@ -295,6 +295,7 @@ func TestPermitProtocol(t *testing.T) {
 }
 
 func TestPermitProtocolFindsDefects(t *testing.T) {
+	redistest.NeedFull(t, "models with defects")
 	for name, d := range map[string]permitDefects{
 		"a release is not remembered":                           {forgetsRelease: true},
 		"a release is forgotten while copies are under way":     {forgetsTooSoon: true},

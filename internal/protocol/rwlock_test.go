@@ -609,6 +609,7 @@ func TestRWProtocol(t *testing.T) {
 }
 
 func TestRWProtocolFindsDefects(t *testing.T) {
+	redistest.NeedFull(t, "models with defects")
 	for name, tt := range map[string]struct {
 		in rwSetup
 		d  rwDefects

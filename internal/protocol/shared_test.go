@@ -313,6 +313,7 @@ func TestSharedProtocol(t *testing.T) {
 }
 
 func TestSharedProtocolFindsDefects(t *testing.T) {
+	redistest.NeedFull(t, "models with defects")
 	for name, d := range map[string]sharedDefects{
 		"one release frees the lock of all":               {freesAll: true},
 		"a release takes the count of another":            {takesAny: true},

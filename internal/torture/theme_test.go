@@ -3,6 +3,7 @@ package torture
 import (
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -59,44 +60,44 @@ func TestSlots(t *testing.T) {
 
 // Faults wait for moments. The library's own commands begin them.
 func TestMoments(t *testing.T) {
-	t.Parallel()
-	s := redistest.Fresh(t)
-	proxy := s.Proxy(t)
-	seen := make(chan string, 100)
-	stop := proxy.Watch(func(args []string) { seen <- momentOf(args) })
-	client, err := primitives.New(proxy.Client(t), primitives.WithCommandTimeout(20*time.Second))
-	require.NoError(t, err)
-	defer func() { require.NoError(t, client.Close(t.Context())) }()
-	wait := func(want string) {
-		t.Helper()
-		for timeout := time.After(20 * time.Second); ; {
-			select {
-			case got := <-seen:
-				if got == want {
-					return
+	synctest.Test(t, func(t *testing.T) {
+		proxy := redistest.Embedded(t).Proxy(t)
+		seen := make(chan string, 100)
+		stop := proxy.Watch(func(args []string) { seen <- momentOf(args) })
+		client, err := primitives.New(proxy.Client(t))
+		require.NoError(t, err)
+		defer func() { require.NoError(t, client.Close(t.Context())) }()
+		wait := func(want string) {
+			t.Helper()
+			for timeout := time.After(time.Minute); ; {
+				select {
+				case got := <-seen:
+					if got == want {
+						return
+					}
+				case <-timeout:
+					t.Fatalf("no command of moment %q", want)
 				}
-			case <-timeout:
-				t.Fatalf("no command of moment %q", want)
 			}
 		}
-	}
-	for _, l := range []*primitives.Lock{
-		client.Lock("a"), client.FencedLock("b"), client.FairLock("c"),
-		client.RWLock("d").Reader(), client.RWLock("e").Writer(),
-	} {
-		hold, err := l.Acquire(t.Context(), primitives.WithWatchdog(9*time.Second)) // a busy machine may need seconds
-		require.NoError(t, err)
-		wait(momentAcquire)
-		inner, err := l.Acquire(hold.Context())
-		require.NoError(t, err)
-		wait(momentNest)
-		wait(momentRenew)
-		require.NoError(t, inner.Release(t.Context()))
-		require.NoError(t, hold.Release(t.Context()))
-		wait(momentRelease)
-	}
-	stop()
-	require.Empty(t, momentOf([]string{"PING"}))
+		for _, l := range []*primitives.Lock{
+			client.Lock("a"), client.FencedLock("b"), client.FairLock("c"),
+			client.RWLock("d").Reader(), client.RWLock("e").Writer(),
+		} {
+			hold, err := l.Acquire(t.Context())
+			require.NoError(t, err)
+			wait(momentAcquire)
+			inner, err := l.Acquire(hold.Context())
+			require.NoError(t, err)
+			wait(momentNest)
+			wait(momentRenew)
+			require.NoError(t, inner.Release(t.Context()))
+			require.NoError(t, hold.Release(t.Context()))
+			wait(momentRelease)
+		}
+		stop()
+		require.Empty(t, momentOf([]string{"PING"}))
+	})
 }
 
 // A fault that waits for a long hold begins with one of its own process, moment and name.

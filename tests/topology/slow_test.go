@@ -18,6 +18,7 @@ import (
 // the client, and than a command may take. Each case returns what acquires holds, and the proxies before its servers.
 func TestSlowServersLoseNoHold(t *testing.T) {
 	t.Parallel()
+	redistest.NeedFull(t, "servers that are slow for two leases")
 	const (
 		readTimeout = 200 * time.Millisecond
 		timeout     = 500 * time.Millisecond
