@@ -275,7 +275,7 @@ func TestProgressOfTortureOnATerminal(t *testing.T) {
 		"--primitives", "lock", "--timelines", t.TempDir())
 	read := strings.Join(term.await("seeds"), "\n")
 	require.Regexp(t, `^(\r\x1b\[K\d+s: round \d+, [^\r\n]*)+\r\x1b\[Ktopology +given`, read)
-	require.Zero(t, term.wait())
+	require.Zero(t, term.wait(), "%s", read)
 }
 
 // On a narrow terminal, ls breaks no line, and shows ids as they are.
