@@ -25,7 +25,7 @@ func TestTheFirstProgramOfTheReadme(t *testing.T) {
 	program = strings.ReplaceAll(program, "localhost:6379", server.Addr())
 	file := filepath.Join(t.TempDir(), "main.go")
 	require.NoError(t, os.WriteFile(file, []byte(program), 0o600))
-	output, err := exec.CommandContext(t.Context(), "go", "run", file).CombinedOutput()
+	output, err := exec.CommandContext(t.Context(), "go", "run", "-ldflags=-s -w", file).CombinedOutput()
 	require.NoError(t, err, "%s", output)
 	require.Equal(t, "shipping order 42\n", string(output))
 }
