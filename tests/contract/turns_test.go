@@ -37,7 +37,6 @@ type turnsCase struct {
 type turnsSeen struct {
 	mine, theirs float64       // turns a second, of the eight goroutines and of the others
 	idle         time.Duration // the longest time for which nobody held
-	late         time.Duration // how late the machine was at most to look
 }
 
 // run has all of them work. A short time has few turns, and fewer if the machine is busy for a moment, so it
@@ -76,11 +75,11 @@ func (tt turnsCase) run(
 	time.Sleep(300 * time.Millisecond) // all have begun
 	mineBefore, theirsBefore, began := mine.Load(), theirs.Load(), time.Now()
 	for looks := 0; looks == 0 || looks < 10 && !enough(seen); looks++ {
-		idle, late := longestIdle(t, s, name, turnsFor())
+		idle := longestIdle(t, s, name, turnsFor())
 		took := time.Since(began).Seconds()
 		seen = turnsSeen{
 			float64(mine.Load()-mineBefore) / took, float64(theirs.Load()-theirsBefore) / took,
-			max(seen.idle, idle), max(seen.late, late),
+			max(seen.idle, idle),
 		}
 	}
 	stop()
@@ -99,8 +98,9 @@ func (tt turnsCase) least(without turnsSeen, cohort, idle time.Duration) float64
 	return min(without.theirs, possible) / 2
 }
 
-// The others get at least half of the turns that they get without cohorts, and the lock is never idle for longer
-// than 100 ms.
+// The others get at least half of the turns that they get without cohorts. The engine has a test in fake time of how
+// long the lock is idle meanwhile: TestOthersHaveTheirTurnAfterEachCohortAndTheLockIsNotIdle. A machine may stop for
+// longer than that.
 func TestC24OtherClientsGetTheirTurns(t *testing.T) {
 	const cohort = 300 * time.Millisecond
 	for _, tt := range []turnsCase{
@@ -122,16 +122,14 @@ func TestC24OtherClientsGetTheirTurns(t *testing.T) {
 			with := tt.run(t, s, enough, primitives.WithCohort(cohort))
 			t.Logf("without cohorts %+v, with them %+v", without, with)
 			assert.True(t, enough(with), "at least %.1f turns a second", tt.least(without, cohort, with.idle))
-			assert.LessOrEqual(t, with.idle, 2*100*time.Millisecond+with.late, "with as much for a busy machine")
 		})
 	}
 }
 
 var polls = []primitives.Option{primitives.WithPolling(5*time.Millisecond, 40*time.Millisecond)}
 
-// longestIdle returns the longest time within d for which the key of a lock was missing, and how late the machine was
-// at most to look at it.
-func longestIdle(t *testing.T, s *redistest.Server, name string, d time.Duration) (longest, late time.Duration) {
+// longestIdle returns the longest time within d for which the key of a lock was missing.
+func longestIdle(t *testing.T, s *redistest.Server, name string, d time.Duration) (longest time.Duration) {
 	rdb := s.Client(t)
 	end := time.Now().Add(d)
 	held := time.Now()
@@ -139,14 +137,13 @@ func longestIdle(t *testing.T, s *redistest.Server, name string, d time.Duration
 		before := time.Now()
 		n, err := rdb.Exists(t.Context(), name).Result()
 		if !assert.NoError(t, err) {
-			return longest, late
+			return longest
 		}
 		if n == 1 {
 			longest = max(longest, before.Sub(held))
 			held = time.Now()
 		}
 		time.Sleep(time.Millisecond)
-		late = max(late, time.Since(before)-time.Millisecond)
 	}
-	return max(longest, time.Since(held)), late
+	return max(longest, time.Since(held))
 }
