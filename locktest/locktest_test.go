@@ -52,10 +52,7 @@ func endCause(t testing.TB, hold *primitives.Hold, limit time.Duration) error {
 
 // realAndFakeTime runs a test in real time, and in a bubble with a fake clock.
 func realAndFakeTime(t *testing.T, test func(t *testing.T)) {
-	t.Run("real time", func(t *testing.T) {
-		t.Parallel()
-		test(t)
-	})
+	t.Run("real time", test)
 	t.Run("fake time", func(t *testing.T) { synctest.Test(t, test) })
 }
 
