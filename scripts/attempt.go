@@ -24,7 +24,7 @@ type call struct {
 	firstKey int8 // the index of the first key in args, by which a cluster client routes; 0 if there are no keys
 	key      any  // the first key; nil if there are no keys
 
-	textFirst bool // an attempt sends the text at once, and not only if the server does not know the digest
+	text textUse
 
 	// Both are made once for all attempts, by deadlines.after. Once leaves them nil.
 	end *deadline       // when the call gives up, unless the context of its caller ends before
@@ -32,6 +32,16 @@ type call struct {
 
 	memory *callMemory
 }
+
+// textUse says when an attempt sends the text of its script. A script that was sent as a text is not kept as long as
+// one that was loaded: since 7.4, Redis forgets it when many others were sent in that way.
+type textUse uint8
+
+const (
+	textLast        textUse = iota // if loading the script does not help
+	insteadOfLoading               // if the server does not know the digest
+	textFirst                      // at once
+)
 
 // callMemory contains what a call refers to, in one allocation.
 type callMemory struct {
@@ -82,34 +92,41 @@ func (c *call) failed(err error) error {
 	return &unsent{err}
 }
 
-// attempt runs a script once, by its digest. If the server does not know the script, attempt sends the text. That is
-// one command more. To load the script first would be two, and a server that answers late must not get a renewal too
-// late for that. If the server refuses EVAL, attempt loads the script and sends the digest again. None of these is a
-// retry, because NOSCRIPT means that nothing was executed. If the caller has returned meanwhile, the script is not sent
-// again, because it would be executed after the commands that the caller has sent since, such as a rollback.
+// attempt runs a script once, by its digest. If the server does not know the script, attempt loads it and sends it
+// again. If the server has forgotten it in between (SCRIPT FLUSH), or cannot load it, attempt sends it with its text. An
+// urgent call sends the text instead of loading, which is one answer less. If the server refuses the text, attempt
+// loads the script after all. None of these is a retry, because nothing was executed. If the caller has returned
+// meanwhile, the script is not sent again, because it would be executed after the commands that the caller has sent
+// since, such as a rollback.
 //
 // The caller is registered in running. ctx bounds the time until the command is sent. The error is that of go-redis,
 // or an [unsent]. classify says what it means.
 func (r *Runner) attempt(ctx context.Context, via processor, c call) (Reply, error) {
-	if !c.textFirst {
-		reply, err := r.send(ctx, via, c, false)
-		if !repliedWith(err, unknownScript) {
+	withText := c.text == textFirst
+	isLoaded := false
+	for {
+		reply, err := r.send(ctx, via, c, withText)
+		isUnknown := !withText && repliedWith(err, unknownScript)
+		isTextRefused := withText && refusesText(err)
+		if !isUnknown && !isTextRefused {
 			return reply, c.failed(err)
 		}
 		if c.isAbandoned(ctx) {
 			return Reply{}, notSent(ctx, time.Now())
 		}
+		mayLoad := isTextRefused || c.text == textLast
+		switch {
+		case mayLoad && !isLoaded && r.load(ctx, via, c) == nil:
+			isLoaded, withText = true, false // now the digest should be enough
+		case isTextRefused:
+			return reply, c.failed(err)
+		default:
+			withText = true
+		}
 	}
-	reply, err := r.send(ctx, via, c, true)
-	mayLoad := refusesText(err) && !c.isAbandoned(ctx)
-	if !mayLoad || r.load(ctx, via, c) != nil {
-		return reply, c.failed(err)
-	}
-	reply, err = r.send(ctx, via, c, false)
-	return reply, c.failed(err)
 }
 
-// unknownScript is the beginning of the answer of a server that does not know the digest.
+// unknownScript is the beginning of the answer of a server that does not know a digest.
 const unknownScript = "NOSCRIPT"
 
 // refusesText reports whether err says that the server, a proxy or the ACL does not allow EVAL. Then nothing was

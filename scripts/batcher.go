@@ -80,7 +80,6 @@ type pending struct {
 	call
 	run   func()     // it sends the attempt alone; it is made once, so that starting a goroutine costs no closure
 	cmd   *singleCmd // the command in a batch
-	text  bool       // the command in a batch has the text of its script
 	reply Reply
 	err   error
 	// done gets each attempt at the call when its reply and err are set. It has room for all of them.
@@ -399,8 +398,7 @@ func (b *batcher) passSlot() {
 func (b *batcher) updateFull() { b.full = len(b.queue) > b.maxDirect/2 }
 
 // sendAll makes one attempt at each command of a batch, as Runner.attempt does at one command. It sends them by their
-// digests, and those whose script the server does not know again, with the texts. A third time is only needed if the
-// server refuses EVAL, if it has forgotten a script again, or if a caller whose command had the text has given up.
+// digests, then again after loading the scripts that the server does not know, and then with their texts.
 func (b *batcher) sendAll(batch []*pending) {
 	end := batch[0].call.end // the deadline of the oldest command
 	ctx := &joinedContext{
@@ -410,22 +408,18 @@ func (b *batcher) sendAll(batch []*pending) {
 	if batch = b.send(ctx, pipe, batch); len(batch) == 0 {
 		return
 	}
-	withText := map[*Script]bool{}
+	loaded := map[*Script]bool{}
 	for _, p := range batch {
-		p.text = !withText[p.script] // the server knows the script for the commands behind this one
-		withText[p.script] = true
+		if !loaded[p.script] {
+			loaded[p.script] = true
+			_ = pipe.load(ctx, p.script) // if that fails, the third attempt sends the text
+		}
 	}
 	if batch = b.send(ctx, pipe, batch); len(batch) == 0 {
 		return
 	}
-	loaded := map[*Script]bool{}
 	for _, p := range batch {
-		if p.text && refusesText(p.err) {
-			loaded[p.script] = pipe.load(ctx, p.script) == nil
-		}
-	}
-	for _, p := range batch {
-		p.text = !loaded[p.script]
+		p.args = p.command(true)
 	}
 	for _, p := range b.send(ctx, pipe, batch) {
 		p.tell()
@@ -433,13 +427,13 @@ func (b *batcher) sendAll(batch []*pending) {
 }
 
 // send sends a batch in one pipeline. It returns the commands whose script the server does not
-// know, or whose text it refuses, in the batch's own array. The others are done and belong to their callers, or are
-// sent again to another node.
+// know, in the batch's own array. The others are done and belong to their callers, or are sent
+// again to another node.
 func (b *batcher) send(ctx context.Context, pipe *pipelines, batch []*pending) []*pending {
 	cmds := make([]redis.Cmder, len(batch))
 	for i, p := range batch {
 		p.mark.again()
-		p.cmd = newCmd(ctx, p.firstKey, p.command(p.text)...)
+		p.cmd = newCmd(ctx, p.firstKey, p.args...)
 		cmds[i] = p.cmd
 	}
 	sent := time.Now() // before the pipeline is written, so that a TTL counts from no later than this
@@ -451,10 +445,10 @@ func (b *batcher) send(ctx context.Context, pipe *pipelines, batch []*pending) [
 		p.reply, p.err = p.cmd.reply(sent, broken)
 		p.err = p.failed(p.err)
 		b.r.contact.note(p.key, p.err)
-		isUnknown := repliedWith(p.err, unknownScript) || p.text && refusesText(p.err)
+		noScript := repliedWith(p.err, "NOSCRIPT")
 		redirected := b.r.shards.cluster != nil && isMisrouted(p.err)
 		switch {
-		case !isUnknown && !redirected: // p has its result
+		case !noScript && !redirected: // p has its result
 		case p.isAbandoned(p.call.ctx):
 			p.err = notSent(p.call.ctx, sent) // as in attempt
 		case redirected:

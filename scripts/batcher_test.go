@@ -266,39 +266,50 @@ func TestExactlyOnceUnderLoadWithLostReplies(t *testing.T) {
 	requireIdle(t, w.r)
 }
 
-// Only the commands whose script the server does not know are sent again, the first one with the text.
-func TestBatchOfUnknownScripts(t *testing.T) {
-	for name, tt := range map[string]struct {
-		server *redistest.Server
-		want   []int // the numbers of EVALSHA, SCRIPT and EVAL
-	}{
-		"miniredis":    {redistest.Miniredis(t), []int{6 + 2, 0, 1}},
-		"redis":        {redistest.Fresh(t), []int{6 + 2, 0, 1}},
-		"without EVAL": {redistest.Fresh(t, "--rename-command", "EVAL", ""), []int{6 + 2 + 3, 1, 1}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			w := newEnv(t, tt.server, longTimeouts)
-			admin := tt.server.Client(t)
-			known, unknown := redistest.Name(t), redistest.Name(t)
-			_, err := w.r.Do(t.Context(), counted, []any{known}, "warm")
-			require.NoError(t, err)
-			calls := countedCalls(w.r, known, 3)
-			for range 3 {
-				calls = append(calls, func() (Reply, error) {
-					return w.r.Do(t.Context(), other, []any{unknown})
+// Only the commands whose script the server does not know are sent again, after the script is
+// loaded.
+func TestBatchLoadsUnknownScripts(t *testing.T) {
+	for _, s := range []*redistest.Server{redistest.Miniredis(t), redistest.Fresh(t)} {
+		t.Run(s.Name(), func(t *testing.T) {
+			for _, tt := range []struct {
+				name  string
+				fault func(w *env)
+				want  []int // evalsha, script, eval
+			}{
+				{"loaded", func(*env) {}, []int{9, 1, 0}},
+				{"loading fails", func(w *env) { w.p.DropCommands(10, redistest.Named("script")) }, []int{9, -1, 3}},
+			} {
+				t.Run(tt.name, func(t *testing.T) {
+					w := newEnv(t, s, longTimeouts)
+					admin := s.Client(t)
+					require.NoError(t, admin.ScriptFlush(t.Context()).Err())
+					known, unknown := redistest.Name(t), redistest.Name(t)
+					_, err := w.r.Do(t.Context(), counted, []any{known}, "warm")
+					require.NoError(t, err)
+					calls := countedCalls(w.r, known, 3)
+					for range 3 {
+						calls = append(calls, func() (Reply, error) {
+							return w.r.Do(t.Context(), other, []any{unknown})
+						})
+					}
+					w.p.Record()
+					tt.fault(w)
+					for i, res := range runInOneBatch(t, w.r.batch, calls) {
+						require.NoError(t, res.err)
+						if i < 3 {
+							require.EqualValues(t, i+2, res.reply.Value)
+						} else {
+							require.EqualValues(t, i-2, res.reply.Value)
+						}
+					}
+					require.Equal(t, tt.want[0], w.sent("evalsha"))
+					require.Equal(t, tt.want[2], w.sent("eval"))
+					if tt.want[1] >= 0 {
+						require.Equal(t, tt.want[1], w.sent("script"))
+					}
+					require.Equal(t, "3", admin.HGet(t.Context(), unknown, "n").Val())
 				})
 			}
-			w.p.Record()
-			for i, res := range runInOneBatch(t, w.r.batch, calls) {
-				require.NoError(t, res.err)
-				if i < 3 {
-					require.EqualValues(t, i+2, res.reply.Value)
-				} else {
-					require.EqualValues(t, i-2, res.reply.Value)
-				}
-			}
-			require.Equal(t, tt.want, []int{w.sent("evalsha"), w.sent("script"), w.sent("eval")})
-			require.Equal(t, "3", admin.HGet(t.Context(), unknown, "n").Val())
 		})
 	}
 }

@@ -31,7 +31,7 @@ func (s *senders) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return
 func (s *senders) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return func(ctx context.Context, cmds []redis.Cmder) error {
 		stack := make([]byte, 16<<10)
-		if cmds[0].Name() != "evalsha" { // the handshake of a connection, or a script with its text
+		if cmds[0].Name() != "evalsha" { // the handshake of a connection, or a script to be loaded
 			return next(ctx, cmds)
 		}
 		if strings.Contains(string(stack[:runtime.Stack(stack, false)]), "sendHere") {
@@ -305,13 +305,13 @@ func TestManyQuickAnswersEndTheDoublingOfPauses(t *testing.T) {
 	})
 }
 
-// A script that the server does not know is sent with its text by another goroutine, without doubt.
+// A script that the server does not know is loaded by another goroutine, without doubt.
 func TestCallerMeetsAnUnknownScript(t *testing.T) {
 	eachServer(t, func(t *testing.T, w *env) {
 		r, s := newSenders(t, w, 0)
 		s.warm(t, w, r)
 		require.NoError(t, w.s.Client(t).ScriptFlush(t.Context()).Err())
-		require.False(t, s.do(t, t.Context(), r, 1, 1).Doubt, "sent by its digest here and elsewhere, and then with its text")
+		require.False(t, s.do(t, t.Context(), r, 1, 2).Doubt, "sent here, and elsewhere before and after it was loaded")
 	})
 }
 

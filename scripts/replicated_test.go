@@ -108,22 +108,16 @@ func TestContextEndsDuringAWait(t *testing.T) {
 	}
 }
 
-// An attempt that holds the only connection loads its script over it, if the server has no EVAL.
-func TestRunReplicatedWithoutEval(t *testing.T) {
-	s := redistest.Fresh(t, "--rename-command", "EVAL", "")
-	w := newEnv(t, s, func(o *redis.Options) { o.PoolSize, o.PipelinePoolSize = 1, -1 })
-	_, err := w.r.RunReplicated(t.Context(), 1, 100*time.Millisecond, check, []any{"k"}, "x")
-	require.NoError(t, err)
-}
-
 func TestRunReplicatedWithoutWait(t *testing.T) {
 	w := newEnv(t, redistest.Miniredis(t), func(o *redis.Options) { o.PoolSize, o.PipelinePoolSize = 1, -1 })
+	w.p.Record()
 	for range 2 { // the first one's connection is free again
 		reply, err := w.r.RunReplicated(t.Context(), 1, 100*time.Millisecond, check, []any{"k"}, "x")
 		require.NoError(t, err)
 		require.ErrorIs(t, reply.Unconfirmed, ErrNotReplicated)
 	}
 	require.Empty(t, w.r.watches)
+	require.Zero(t, w.sent("eval"), "the script was loaded over the connection that the attempt holds")
 }
 
 // A redirection names the other node, or only its port.

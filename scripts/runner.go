@@ -377,8 +377,8 @@ func (ks *knownScripts) add(s serverScript) {
 // once is Once, with patience. A patient attempt waits for its answer for longer than a call may take, if few attempts
 // do so. Then once returns when ctx ends, and the attempt goes on in a goroutine of its own.
 //
-// With patience, the answer is urgent for a server that answers late. So the first command sends the text of the
-// script, until the server is known to have it.
+// A call with patience is urgent, because its server may answer late. So it sends the text of a script that the server
+// does not know, or is not known to have.
 func (r *Runner) once(ctx context.Context, patience Patience, s *Script, keys, args []any) (Reply, error) {
 	if err := r.register(ctx, s.name); err != nil {
 		return Reply{}, err
@@ -391,7 +391,13 @@ func (r *Runner) once(ctx context.Context, patience Patience, s *Script, keys, a
 	r.bound(&c)
 	server := r.node(c.key)
 	place := serverScript{server, r.Address(), s}
-	c.textFirst = !patience.Until.IsZero() && !r.known.has(place)
+	isUrgent := !patience.Until.IsZero()
+	switch {
+	case isUrgent && r.known.has(place):
+		c.text = insteadOfLoading
+	case isUrgent:
+		c.text = textFirst
+	}
 	attempt := func() (reply Reply, err error) {
 		var met former
 		for again := true; again; again = met.isOld(r, err) && ctx.Err() == nil {

@@ -138,53 +138,59 @@ func TestCloseEndsRetries(t *testing.T) {
 	require.Equal(t, Unknown, OutcomeOf(<-failed))
 }
 
-// A server that does not know a script gets its text. If it refuses that, the script is loaded.
-func TestUnknownScriptIsSentWithItsText(t *testing.T) {
-	for name, tt := range map[string]struct {
-		server *redistest.Server
-		first  []int // the numbers of EVALSHA, SCRIPT and EVAL of the first run
-	}{
-		"miniredis":    {redistest.Miniredis(t), []int{1, 0, 1}},
-		"redis":        {redistest.Fresh(t), []int{1, 0, 1}},
-		"without EVAL": {redistest.Fresh(t, "--rename-command", "EVAL", ""), []int{2, 1, 1}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			w := newEnv(t, tt.server)
-			run := func(want []int) {
-				w.p.Record()
+func TestUnknownScriptIsLoaded(t *testing.T) {
+	for _, s := range []*redistest.Server{redistest.Miniredis(t), redistest.Fresh(t)} {
+		t.Run(s.Name(), func(t *testing.T) {
+			w := newEnv(t, s)
+			admin := s.Client(t)
+			run := func() {
 				_, err := w.r.Do(t.Context(), check, []any{"k"}, "x")
 				require.NoError(t, err)
-				require.Equal(t, want, []int{w.sent("evalsha"), w.sent("script"), w.sent("eval")})
 			}
-			for range 2 {
-				run(tt.first)
-				run([]int{1, 0, 0})
-				require.NoError(t, tt.server.Client(t).ScriptFlush(t.Context()).Err())
-			}
+			w.p.Record()
+			run()
+			require.Equal(t, []int{2, 1, 0}, []int{w.sent("evalsha"), w.sent("script"), w.sent("eval")})
+			w.p.Record()
+			run()
+			require.Equal(t, []int{1, 0, 0}, []int{w.sent("evalsha"), w.sent("script"), w.sent("eval")})
+			// If SCRIPT LOAD fails, the script is sent with its text.
+			require.NoError(t, admin.ScriptFlush(t.Context()).Err())
+			w.p.DropCommands(10, redistest.Named("script"))
+			w.p.Record()
+			run()
+			require.Equal(t, 1, w.sent("eval"))
+			require.Equal(t, check.SHA(), admin.ScriptLoad(t.Context(), check.Text()).Val())
+			w.p.Heal()
+			run()
 		})
 	}
 }
 
-// A renewal sends the text at once to a server that has not run the script for this client, because an answer that
-// says so may come too late for another command.
-func TestPatientAttemptSendsTheTextFirst(t *testing.T) {
+// A renewal sends the text at once to a server that has not run the script for this client, and instead of loading it
+// to one that has forgotten it, because answers may be slow.
+func TestUrgentCallsSendTheText(t *testing.T) {
 	for name, tt := range map[string]struct {
-		server      *redistest.Server
-		first, then []int // the numbers of EVALSHA, SCRIPT and EVAL
+		server                 *redistest.Server
+		first, then, forgotten []int // the numbers of EVALSHA, SCRIPT and EVAL
 	}{
-		"redis":        {redistest.Fresh(t), []int{0, 0, 1}, []int{1, 0, 0}},
-		"without EVAL": {redistest.Fresh(t, "--rename-command", "EVAL", ""), []int{1, 1, 1}, []int{1, 0, 0}},
+		"redis":        {redistest.Fresh(t), []int{0, 0, 1}, []int{1, 0, 0}, []int{1, 0, 1}},
+		"without EVAL": {redistest.Fresh(t, "--rename-command", "EVAL", ""), []int{1, 1, 1}, []int{1, 0, 0}, []int{2, 1, 1}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newEnv(t, tt.server)
 			_, err := w.r.Do(t.Context(), counted, []any{"dials"}, "x")
 			require.NoError(t, err)
-			for _, want := range [][]int{tt.first, tt.then, tt.then} {
+			run := func(want []int) {
 				w.p.Record()
 				_, err = w.r.once(t.Context(), Patience{Until: time.Now().Add(time.Minute)}, check, []any{"k"}, []any{"x"})
 				require.NoError(t, err)
 				require.Equal(t, want, []int{w.sent("evalsha"), w.sent("script"), w.sent("eval")})
 			}
+			run(tt.first)
+			run(tt.then)
+			require.NoError(t, tt.server.Client(t).ScriptFlush(t.Context()).Err())
+			run(tt.forgotten)
+			run(tt.then)
 		})
 	}
 }

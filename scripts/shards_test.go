@@ -338,8 +338,8 @@ func TestNodeDiesWithABatch(t *testing.T) {
 	}
 }
 
-// Only the shard that does not know a script gets its text.
-func TestShardGetsUnknownScripts(t *testing.T) {
+// Only the shard that does not know a script loads it.
+func TestShardLoadsUnknownScripts(t *testing.T) {
 	redistest.NeedFull(t, "a cluster of its own")
 	t.Parallel()
 	e := newClusterEnv(t, redistest.FreshCluster(t, 3))
@@ -353,7 +353,7 @@ func TestShardGetsUnknownScripts(t *testing.T) {
 		for _, res := range runInOneBatch(t, e.batcher(t, key), countedCalls(e.r, key, 3)) {
 			require.NoError(t, res.err)
 		}
-		require.Equal(t, 1-i, sentTo(e.proxy(t, key), "eval", ""))
+		require.Equal(t, 1-i, sentTo(e.proxy(t, key), "script", ""))
 	}
 	requireIdle(t, e.r)
 }
