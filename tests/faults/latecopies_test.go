@@ -280,7 +280,12 @@ func TestPermitsOfAnEarlierSemaphoreAreLost(t *testing.T) {
 					tt.again(e)
 					switch held {
 					case "acquired a day ago":
-						s.Mini().FastForward(25 * time.Hour) // Redis has forgotten the acquisition
+						// Redis has forgotten the acquisition. A day of pings takes a second, so the client knows only once.
+						if tt.name == "Delete, Init" {
+							time.Sleep(25 * time.Hour)
+						} else {
+							s.Mini().FastForward(25 * time.Hour)
+						}
 					case "the release is lost":
 						p.DropCommands(1, Script)
 					case "the reply to the release is lost":
