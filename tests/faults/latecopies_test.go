@@ -260,6 +260,9 @@ func TestPermitsOfAnEarlierSemaphoreAreLost(t *testing.T) {
 			"acquired", "handed off", "acquired a day ago", "the release is lost", "the reply to the release is lost",
 		} {
 			t.Run(tt.name+", "+held, func(t *testing.T) {
+				if held == "acquired a day ago" && tt.name != "Delete, Init" {
+					redistest.NeedFull(t, "a day of pings for each row")
+				}
 				synctest.Test(t, func(t *testing.T) {
 					s := redistest.Embedded(t)
 					p := s.Proxy(t)
@@ -280,12 +283,7 @@ func TestPermitsOfAnEarlierSemaphoreAreLost(t *testing.T) {
 					tt.again(e)
 					switch held {
 					case "acquired a day ago":
-						// Redis has forgotten the acquisition. A day of pings takes a second, so the client knows only once.
-						if tt.name == "Delete, Init" {
-							time.Sleep(25 * time.Hour)
-						} else {
-							s.Mini().FastForward(25 * time.Hour)
-						}
+						time.Sleep(25 * time.Hour) // Redis has forgotten the acquisition
 					case "the release is lost":
 						p.DropCommands(1, Script)
 					case "the reply to the release is lost":
