@@ -8,7 +8,8 @@
 //	go run ./internal/planted -list
 //
 // The defects are in catalogue.go. They are built with an overlay: the tree is not changed. The exit code is 1
-// if something was not found, or cannot be built.
+// if something was not found, or cannot be built. What torture does not find, a test suite must find, or the
+// simulation.
 package main
 
 import (
@@ -89,14 +90,14 @@ func run(ctx context.Context, o options) error {
 			chosen = append(chosen, d)
 		}
 	}
-	look := find
+	sim, remove, err := buildSimulation(ctx, root)
+	if err != nil {
+		return err
+	}
+	defer remove()
+	look := func(ctx context.Context, d Defect) (string, error) { return find(ctx, root, d, o, sim) }
 	if o.simulate {
-		sim, remove, err := buildSimulation(ctx, root)
-		if err != nil {
-			return err
-		}
-		defer remove()
-		look = sim.find
+		look = func(ctx context.Context, d Defect) (string, error) { return sim.look(ctx, root, d, o) }
 		fmt.Println("| Planted | Promise | Found by | Seed | Processor time |\n|---|---|---|---|---|")
 	} else {
 		fmt.Println("| Planted | Promise | Found by | After |\n|---|---|---|---|")
@@ -109,31 +110,27 @@ func run(ctx context.Context, o options) error {
 		running <- struct{}{}
 		all.Go(func() {
 			defer func() { <-running }()
-			by, after, err := look(ctx, root, d, o)
+			cells, err := look(ctx, d)
 			mu.Lock()
 			defer mu.Unlock()
 			switch {
 			case ctx.Err() != nil:
 				return
 			case err != nil:
-				by = "error: " + strings.ReplaceAll(err.Error(), "\n", " ")
+				cells = "error: " + strings.ReplaceAll(err.Error(), "\n", " ")
 				missed = append(missed, d.Name)
-			case by == "":
-				by = "**missed**"
+			case cells == "":
+				cells = "**missed**"
 				missed = append(missed, d.Name)
 			}
-			if o.simulate && err == nil {
-				fmt.Printf("| %s | %s | %s |\n", d.Name, d.Promise, by)
-				return
-			}
-			fmt.Printf("| %s | %s | %s | %v |\n", d.Name, d.Promise, by, after.Round(100*time.Millisecond))
+			fmt.Printf("| %s | %s | %s |\n", d.Name, d.Promise, cells)
 		})
 	}
 	all.Wait()
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	fmt.Printf("\n%d of %d were found\n", len(chosen)-len(missed), len(chosen))
+	fmt.Printf("\n%d of %d were missed\n", len(missed), len(chosen))
 	if len(missed) > 0 {
 		return fmt.Errorf("not found: %s", strings.Join(missed, "; "))
 	}
@@ -163,25 +160,33 @@ func prepare(root string, d Defect) (dir, description string, err error) {
 	return dir, description, nil
 }
 
-// find plants one defect and returns what has found it; "" if nothing has.
-func find(ctx context.Context, root string, d Defect, o options) (by string, after time.Duration, err error) {
+// find plants one defect and returns the cells of the table that say what has found it: torture, or else its suite, or
+// else the simulation if it has no suite. They are "" if nothing has.
+func find(ctx context.Context, root string, d Defect, o options, sim *simulation) (cells string, err error) {
 	dir, description, err := prepare(root, d)
 	if err != nil {
-		return "", 0, err
+		return "", err
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
 	program := filepath.Join(dir, "redlatch")
 	build := exec.CommandContext(ctx, "go", "build", "-overlay", description, "-o", program, "./cmd/redlatch")
 	build.Dir = root
 	if out, err := build.CombinedOutput(); err != nil {
-		return "", 0, fmt.Errorf("%w: %s", err, out)
+		return "", fmt.Errorf("%w: %s", err, out)
 	}
 	began := time.Now()
-	by, err = torture(ctx, program, dir, d, o)
-	if by != "" || err != nil || d.Suite[0] == "" {
-		return by, time.Since(began), err
+	by, err := torture(ctx, program, dir, d, o)
+	if by != "" || err != nil {
+		return foundBy(by, began), err
 	}
 	began = time.Now()
+	if d.Suite[0] == "" {
+		found, err := sim.find(ctx, root, d, o)
+		if found == nil || err != nil {
+			return "", err
+		}
+		return foundBy("simulation, seed "+found.seed+": "+found.checks, began), nil
+	}
 	test := exec.CommandContext(ctx, "go", "test", "-overlay", description, "-count=1", "-timeout", "2m",
 		"-run", d.Suite[1], d.Suite[0])
 	test.Dir = root
@@ -189,10 +194,15 @@ func find(ctx context.Context, root string, d Defect, o options) (by string, aft
 	failed := func(out []byte) bool {
 		return bytes.Contains(out, []byte("--- FAIL")) || bytes.Contains(out, []byte("panic: test timed out"))
 	}
-	if out, err := test.CombinedOutput(); err != nil && failed(out) {
-		by = "tests " + d.Suite[1] + " of " + d.Suite[0]
+	if out, err := test.CombinedOutput(); err == nil || !failed(out) {
+		return "", nil
 	}
-	return by, time.Since(began), nil
+	return foundBy("tests "+d.Suite[1]+" of "+d.Suite[0], began), nil
+}
+
+// foundBy returns the cells of the table for something that began then.
+func foundBy(what string, began time.Time) string {
+	return fmt.Sprintf("%s | %v", what, time.Since(began).Round(100*time.Millisecond))
 }
 
 // torture runs torture until the first round with a violation, and returns the checks that failed.

@@ -10,7 +10,6 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"time"
 )
 
 // seedsOfCI are the seeds that CI runs.
@@ -50,13 +49,26 @@ var (
 	firstLine     = regexp.MustCompile(`(?m)^seed (\d+) failed after (.*) of processor time$`)
 )
 
-// find plants one defect, and returns the cells of the table that say what has found it; "" if nothing has.
-func (s *simulation) find(ctx context.Context, root string, d Defect, o options) (
-	cells string, _ time.Duration, err error,
-) {
+// simulated is what has found a defect.
+type simulated struct{ checks, seed, took string }
+
+// look returns the cells of the table that say what has found a defect; "" if nothing has.
+func (s *simulation) look(ctx context.Context, root string, d Defect, o options) (cells string, err error) {
+	if d.Unsimulated != "" {
+		return "cannot be found: " + d.Unsimulated + " | | ", nil
+	}
+	found, err := s.find(ctx, root, d, o)
+	if found == nil || err != nil {
+		return "", err
+	}
+	return fmt.Sprintf("%s | %s | %s", found.checks, found.seed, found.took), nil
+}
+
+// find plants one defect, and returns what has found it; nil if nothing has.
+func (s *simulation) find(ctx context.Context, root string, d Defect, o options) (*simulated, error) {
 	dir, description, err := prepare(root, d)
 	if err != nil {
-		return "", 0, err
+		return nil, err
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
 	cmd := exec.CommandContext(ctx, s.program, "--seeds", seedsOfCI, "--cpu", o.cpu.String(), "--fail-fast",
@@ -67,16 +79,16 @@ func (s *simulation) find(ctx context.Context, root string, d Defect, o options)
 	out, err := cmd.CombinedOutput()
 	var exit *exec.ExitError
 	if err != nil && (!errors.As(err, &exit) || exit.ExitCode() != 1) {
-		return "", 0, fmt.Errorf("%w: %s", err, out)
+		return nil, fmt.Errorf("%w: %s", err, out)
 	}
 	first := firstLine.FindStringSubmatch(string(out))
 	if first == nil {
-		return "", 0, nil
+		return nil, nil
 	}
 	var checks []string
 	for _, v := range violationLine.FindAllStringSubmatch(string(out), -1) {
 		checks = append(checks, v[1])
 	}
 	slices.Sort(checks)
-	return fmt.Sprintf("%s | %s | %s", strings.Join(slices.Compact(checks), ", "), first[1], first[2]), 0, nil
+	return &simulated{strings.Join(slices.Compact(checks), ", "), first[1], first[2]}, nil
 }
