@@ -201,7 +201,9 @@ func (h *history) hasEnded(o *op, name string, before int64) bool {
 // much at most. If others have its id, it may go on with what they have acquired since.
 func (h *history) checkNotice(o *op, name, by string, at interval, told bool, late time.Duration) []Violation {
 	isTold := o.call.Primitive != keyedPrimitive && !o.detached
-	if !isTold || o.ret.At >= at.begin || o.claimEnd() <= at.end || o.root.call.Owner != "" && h.sharesID(o) {
+	isHeld := o.ret.At < at.begin && o.claimEnd() > at.end
+	isShared := o.root.call.Owner != "" && h.sharesID(o)
+	if !isTold || !isHeld || isShared {
 		return nil
 	}
 	after := time.Duration(o.claimEnd() - at.end)
@@ -223,8 +225,8 @@ func (h *history) checkNotice(o *op, name, by string, at interval, told bool, la
 // wasExtended reports whether Extend may have put off the next renewal of a hold before an instant.
 func (h *history) wasExtended(o *op, before int64) bool {
 	return slices.ContainsFunc(h.names[o.call.Names[0]], func(e *op) bool {
-		return e.call.Do == opExtend && e.process == o.process && e.call.At < before &&
-			(e.call.Root == o.call.Op || e.call.Root == o.root.call.Op)
+		isOfHold := e.process == o.process && (e.call.Root == o.call.Op || e.call.Root == o.root.call.Op)
+		return e.call.Do == opExtend && isOfHold && e.call.At < before
 	})
 }
 
@@ -243,9 +245,14 @@ func (h *history) checkOwners() (out []Violation) {
 		}
 		name := o.call.Names[0]
 		for _, other := range h.names[name] {
-			if !other.holds() || other.call.Owner != o.call.Owner || other.ret.At > o.call.At || h.clip(other) < o.ret.At ||
-				len(h.takeovers(other, h.ownershipBegin(other), o.ret.At)) > 0 {
-				continue // an earlier holder of that id that was ended may give back this one's count
+			if !other.holds() || other.call.Owner != o.call.Owner {
+				continue
+			}
+			isHeldAllTheTime := other.ret.At <= o.call.At && h.clip(other) >= o.ret.At
+			// An earlier holder of that id that was ended may give back this one's count.
+			isTaken := len(h.takeovers(other, h.ownershipBegin(other), o.ret.At)) > 0
+			if !isHeldAllTheTime || isTaken {
+				continue
 			}
 			out = append(out, violation(checkOwner, o, name, "process %d was refused, although its owner %s had the lock: %s",
 				o.process, o.call.Owner, o.ret.Err))

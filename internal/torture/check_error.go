@@ -33,7 +33,7 @@ func (h *history) explains(o *op, class string) bool {
 	during := func(fault string) bool {
 		return slices.ContainsFunc(h.windows, func(w window) bool { return w.fault == fault && w.overlaps(begin, end) })
 	}
-	if slices.Contains(o.ret.Is, isForeign) { // an earlier attempt may have failed in another way
+	if o.is(isForeign) { // an earlier attempt may have failed in another way
 		return during(faultOverwrite)
 	}
 	switch class {
@@ -46,28 +46,29 @@ func (h *history) explains(o *op, class string) bool {
 	case isUnsupported: // a reader that also writes can only be adopted as the writer
 		return o.call.Do == opAdopt && h.writesAndReads(o.call.Target)
 	case isUnknown:
-		if slices.Contains(o.ret.Is, isNotAcquired) { // its time was over while a command was under way
+		if o.is(isNotAcquired) { // its time was over while a command was under way
 			return true
 		}
 		fallthrough
 	case isUnavailable, isTransport:
-		if class == isTransport && (slices.Contains(o.ret.Is, isEnded) || slices.Contains(o.ret.Is, isNotAcquired)) {
-			return true // its time was over during an attempt
+		isTimeOver := o.is(isEnded) || o.is(isNotAcquired)
+		if class == isTransport && isTimeOver { // during an attempt
+			return true
 		}
 		// On a busy machine an answer may take longer than silence, at the end of a call or to the waiter before it. Then
 		// some process has noticed a stall, or the clients are still connecting. The members of a redlock have less time:
 		// a tenth of the TTL.
-		if o.call.Primitive == "redlock" && (slices.Contains(o.ret.Is, isEnded) ||
-			slices.Contains(o.ret.Is, isNotAcquired) || o.ret.At-o.call.At > int64(silence)) {
+		took := o.ret.At - o.call.At
+		if o.call.Primitive == "redlock" && (isTimeOver || took > int64(silence)) {
 			return true
 		}
 		// A short call may have ended just before an answer that the scheduler has delayed.
-		if ended := slices.Contains(o.ret.Is, isEnded) || slices.Contains(o.ret.Is, isLost); ended &&
-			o.ret.At-o.call.At <= int64(h.tolerance()) {
+		hasEnded := o.is(isEnded) || o.is(isLost)
+		if hasEnded && took <= int64(h.tolerance()) {
 			return true
 		}
-		return h.troubled(o.process, begin, end) || h.isBusy(o.process, begin, end) || h.isAnyBusy(begin, end) ||
-			h.isConnecting(o)
+		isLoaded := h.isBusy(o.process, begin, end) || h.isAnyBusy(begin, end)
+		return isLoaded || h.troubled(o.process, begin, end) || h.isConnecting(o)
 	}
 	return false
 }
@@ -78,7 +79,8 @@ func (h *history) writesAndReads(id string) bool {
 	acquired := func(read bool) bool {
 		return slices.ContainsFunc(h.ops, func(o *op) bool {
 			holds := o.holds() && o.ret.ID == id
-			mayHold := o.call.Do == opAcquire && o.ret.Outcome == outcomeUnknown && o.root != nil && o.root.ret.ID == id
+			isNested := o.root.ret.orNone().ID == id
+			mayHold := o.call.Do == opAcquire && o.outcome() == outcomeUnknown && isNested
 			return o.call.Read == read && (holds || mayHold)
 		})
 	}
@@ -103,13 +105,18 @@ func (h *history) checkSilence() (out []Violation) {
 			continue
 		}
 		for _, o := range ours {
-			if o.call.Do != opAcquire || o.process != w.process || o.root != o || o.ret == nil ||
-				o.call.At <= w.begin+int64(settled) || o.ret.At >= w.end || slices.Contains(o.ret.Is, isUnavailable) {
+			isAcquisition := o.call.Do == opAcquire && o.root == o
+			if !isAcquisition || o.process != w.process || o.ret == nil {
+				continue
+			}
+			isDuring := o.call.At > w.begin+int64(settled) && o.ret.At < w.end
+			if !isDuring || o.is(isUnavailable) {
 				continue
 			}
 			took := time.Duration(o.ret.At - o.call.At)
-			if o.call.Once && slices.Contains(o.ret.Is, isNotAcquired) && took > 2*silence ||
-				o.outcome() == outcomeBusy && took > polled {
+			mustKnow := o.call.Once && took > 2*silence && o.is(isNotAcquired)
+			mustHavePolled := took > polled && o.outcome() == outcomeBusy
+			if mustKnow || mustHavePolled {
 				out = append(out, violation(checkError, o, o.call.Names[0],
 					"Redis was silent for the %v of the call, which says that somebody else holds: %s",
 					took.Round(time.Millisecond), o.ret.Err))
@@ -135,7 +142,7 @@ func (h *history) checkEvents() (out []Violation) {
 func (h *history) checkReleases(name string, ops []*op) (out []Violation) {
 	for _, o := range ops {
 		isJudged := name == o.call.Names[0] || h.exact // of a joint lock, each member in a simulation
-		if !o.holds() || o.release == nil || o.release.outcome() != outcomeOK || !isJudged {
+		if !o.isReleased() || !isJudged {
 			continue
 		}
 		if o.ended != nil && o.ended.Outcome == outcomeLost && o.ended.At < o.release.call.At {
@@ -156,8 +163,9 @@ const repeatedAfter = 20 * time.Millisecond
 
 // takenBy says what has certainly ended a hold before its release began; "" if nothing has.
 func (h *history) takenBy(o *op, name string) string {
-	isUnknown := o.call.Passes || o.call.Owner != "" || o.call.Limit > 0 || len(o.call.Names) > 1 && !h.exact
-	if o.root != o || isUnknown || h.hasCounts(o) {
+	isShared := o.call.Passes || o.call.Owner != "" || o.call.Limit > 0
+	isJoint := len(o.call.Names) > 1 && !h.exact
+	if o.root != o || isShared || isJoint || h.hasCounts(o) {
 		return ""
 	}
 	release := o.release
@@ -166,14 +174,19 @@ func (h *history) takenBy(o *op, name string) string {
 		return ""
 	}
 	for _, t := range h.names[name] {
-		if t.ends(o) && t.outcome() == outcomeOK && t.call.At > o.ret.At && t.ret.At < release.call.At &&
-			!(t.call.Do == opForce && t.ret.Count == 0) && !h.troubled(o.process, t.call.At, release.ret.At) {
+		if !t.ends(o) || t.outcome() != outcomeOK {
+			continue
+		}
+		isBetween := t.call.At > o.ret.At && t.ret.At < release.call.At
+		hasFoundNothing := t.call.Do == opForce && t.ret.Count == 0
+		if isBetween && !hasFoundNothing && !h.troubled(o.process, t.call.At, release.ret.At) {
 			return fmt.Sprintf("%s of process %d", t.call.Do, t.process)
 		}
 	}
 	for _, w := range h.windows {
-		if w.hit && slices.Contains(w.names, name) && o.ret.At < w.begin && w.act().end < release.call.At &&
-			!h.troubled(o.process, w.begin, release.ret.At) {
+		isHit := w.hit && slices.Contains(w.names, name)
+		isBetween := o.ret.At < w.begin && w.act().end < release.call.At
+		if isHit && isBetween && !h.troubled(o.process, w.begin, release.ret.At) {
 			return w.fault
 		}
 	}

@@ -54,6 +54,7 @@ func TestExactChecks(t *testing.T) {
 			h.samples = []sample{{
 				name: "name", ids: []string{"b1"}, before: 10_100 * ms, after: 10_100 * ms, until: 10_200 * ms, member: true,
 			}}
+			h.records[0] = append(h.records[0], record{Kind: kindValid, Op: a, At: 10_200 * ms, Until: 13_168 * ms})
 			h.release(0, a, 10_500, 10_501)
 		}, nil},
 		{"a member of a joint lock that was lost and acquired again stays", func(h *testHistory) {
@@ -76,7 +77,7 @@ func TestExactChecks(t *testing.T) {
 			a := h.byName(0, 10_000, "a1")
 			h.byName(1, 10_100, "b1")
 			h.do(0, 10_200, 10_201, record{Do: opRelease, Root: a}, record{Outcome: outcomeLost, Reason: "gone"})
-			h.operator(faultDelete, 10_050, 10_051, 10_051)
+			h.fault(faultHole, 0, 10_010, 10_190)
 		}, nil},
 		{"two locks by one name", func(h *testHistory) {
 			a := h.byName(0, 10_000, "a1")

@@ -15,7 +15,9 @@ func marginOf(ttl time.Duration) time.Duration { return ttl/100 + 2*time.Millise
 func (h *history) checkLeases(name string, ops []*op) (out []Violation) {
 	for _, o := range ops {
 		wasExtended := h.wasExtended(o, never)
-		if !o.holds() || o.ret.Until == 0 || name != o.call.Names[0] || wasExtended && !h.exact {
+		hasValidity := o.holds() && o.ret.Until != 0
+		isUncertain := wasExtended && !h.exact
+		if !hasValidity || name != o.call.Names[0] || isUncertain {
 			continue
 		}
 		ttl := o.call.TTL
@@ -62,8 +64,8 @@ func (h *history) checkLeases(name string, ops []*op) (out []Violation) {
 // watches the context of o: a reader may outlive the writer under which it is acquired.
 func nestingTime(o *op, ops []*op, begin, end int64) (sum time.Duration) {
 	for _, inner := range ops {
-		isNested := inner != o && inner.root == o.root && inner.call.Do == opAcquire && inner.ret != nil
-		if isNested {
+		isNested := inner != o && inner.root == o.root
+		if isNested && inner.call.Do == opAcquire && inner.ret != nil {
 			sum += time.Duration(interval{inner.call.At, inner.ret.At}.within(begin, end))
 		}
 	}
@@ -77,7 +79,8 @@ func (h *history) checkExtensions(name string, ops []*op) (out []Violation) {
 		return nil
 	}
 	for _, o := range ops {
-		if o.call.Do != opExtend || o.outcome() != outcomeOK || name != o.call.Names[0] || o.ret.Until == 0 {
+		isExtension := o.call.Do == opExtend && o.outcome() == outcomeOK
+		if !isExtension || name != o.call.Names[0] || o.ret.Until == 0 {
 			continue
 		}
 		promised := o.call.TTL - marginOf(o.call.TTL)
@@ -88,7 +91,8 @@ func (h *history) checkExtensions(name string, ops []*op) (out []Violation) {
 	}
 	for _, o := range ops {
 		lost := o.loss()
-		if lost == nil || o.root != o || lost.Reason != "limit" || name != o.call.Names[0] {
+		isByLimit := lost != nil && lost.Reason == "limit"
+		if !isByLimit || o.root != o || name != o.call.Names[0] {
 			continue
 		}
 		if early := time.Duration(o.until - lost.At); early > limitTolerance {
@@ -122,7 +126,9 @@ func (h *history) checkReasons(name string, ops []*op) (out []Violation) {
 // did not end.
 func (h *history) checkContexts(name string, ops []*op) (out []Violation) {
 	for _, o := range ops {
-		if o.holds() && o.call.Endless && o.ended != nil && o.ended.Outcome != outcomeLost && name == o.call.Names[0] {
+		isEndless := o.holds() && o.call.Endless
+		hasEnded := o.ended != nil && o.ended.Outcome != outcomeLost
+		if isEndless && hasEnded && name == o.call.Names[0] {
 			out = append(out, violation(checkReason, o, name, "the context of %s ended, although that of its acquisition did "+
 				"not and it was not lost: %s", o.ret.ID, o.ended.Err))
 		}
@@ -172,6 +178,8 @@ func (h *history) doubt(o *op, lost *record, name string) string {
 	ended := taken || h.endedByFault(o, begin, lost.At)
 	confirmed := o.until - int64(o.lease())
 	busy := h.isBusy(o.process, confirmed, lost.At) || h.isAnyBusy(confirmed, lost.At)
+	isAlone := o.root == o && !o.call.Passes
+	hasOneLease := isAlone && !joint && o.call.MaxHold == 0
 	hindered := busy || h.disturbed(o.process, name, confirmed-int64(recovery), lost.At)
 	switch lost.Reason {
 	case "limit":
@@ -184,7 +192,7 @@ func (h *history) doubt(o *op, lost *record, name string) string {
 			return "it is not renewed"
 		case !hindered:
 			return "nothing kept it from being renewed"
-		case !joint && !o.call.Passes && o.root == o && o.call.MaxHold == 0 && lost.Silent < o.confirmedFor()/2:
+		case hasOneLease && lost.Silent < o.confirmedFor()/2:
 			return "Redis had confirmed it shortly before"
 		}
 	case "paused":
@@ -223,17 +231,25 @@ func (h *history) stopped(process int, begin, end int64) time.Duration {
 	return time.Duration(sum)
 }
 
+// isNestedHold reports whether o is an acquisition inside another hold, and succeeded.
+func (o *op) isNestedHold() bool { return o.call.Do == opAcquire && o.root != o && o.holds() }
+
 // checkSiblings finds holds that were nested under one hold at the same time. Readers may be.
 func (h *history) checkSiblings(name string, ops []*op) (out []Violation) {
 	for i, a := range ops {
-		if a.call.Do != opAcquire || a.root == a || !a.holds() || a.call.Read || a.call.Owner != "" {
+		mustBeAlone := !a.call.Read && a.call.Owner == ""
+		if !a.isNestedHold() || !mustBeAlone {
 			continue
 		}
 		for _, b := range ops[i+1:] {
 			if b.call.At > a.claimEnd() {
 				break
 			}
-			if b.root == a.root && b.call.Do == opAcquire && b.holds() && b.ret.At < a.claimEnd() && a.ret.At < b.claimEnd() {
+			if b.root != a.root || b.call.Do != opAcquire || !b.holds() {
+				continue
+			}
+			meets := b.ret.At < a.claimEnd() && a.ret.At < b.claimEnd()
+			if meets {
 				out = append(out, violation(checkOrder, a, name, "two holds nest in %s at the same time: operations %d and %d of "+
 					"process %d", a.ret.ID, a.call.Op, b.call.Op, a.process))
 			}

@@ -29,7 +29,8 @@ func (h *history) wakeUp() time.Duration {
 // checkWaits finds waiters that waited for a lock that nobody can have held, or for permits that were free.
 func (h *history) checkWaits() (out []Violation) {
 	for _, o := range ofOurs(h.ops) {
-		if o.call.Do != opAcquire || o.root != o || o.ret == nil || o.call.Primitive == "latch" {
+		isAcquisition := o.call.Do == opAcquire && o.root == o
+		if !isAcquisition || o.ret == nil || o.call.Primitive == "latch" {
 			continue
 		}
 		if o.call.Primitive == "fair" && h.hasOutsiders(o.call.Names[0]) {
@@ -62,7 +63,8 @@ func (h *history) checkWaits() (out []Violation) {
 			continue
 		}
 		// Others may have some members of a joint lock for a while, and then give up.
-		if len(o.call.Names) > 1 || o.call.Primitive == "multi" || o.call.Primitive == "redlock" || o.waited == 0 {
+		isJoint := len(o.call.Names) > 1 || o.call.Primitive == "multi" || o.call.Primitive == "redlock"
+		if isJoint || o.waited == 0 {
 			continue
 		}
 		begin := max(o.waited, o.call.At)
@@ -88,8 +90,9 @@ func (h *history) mayHaveMissedAsk(o *op, at int64, gap time.Duration) bool {
 	return slices.ContainsFunc(h.names[o.call.Names[0]], func(kept *op) bool {
 		isLate := kept.holds() && time.Duration(kept.ret.At-kept.call.At) > usualAnswer
 		return isLate && kept.ret.At <= at && slices.ContainsFunc(h.names[o.call.Names[0]], func(last *op) bool {
-			isSame := last.holds() && last.ret.ID == kept.ret.ID && last.release != nil && last.release.ret != nil
-			return isSame && last.release.ret.At == at
+			isSame := last.holds() && last.ret.ID == kept.ret.ID
+			hasEnded := last.release != nil && last.release.returned() == at
+			return isSame && hasEnded
 		})
 	})
 }
@@ -103,8 +106,8 @@ func (h *history) checkCohorts() (out []Violation) {
 	for name, ops := range h.names {
 		began := map[string]int64{} // by id
 		for _, o := range ops {
-			isMember := o.call.Do == opAcquire && o.call.Passes && !o.call.Lingers && o.holds() && o.root == o
-			if !isMember {
+			isOfCohort := o.call.Passes && !o.call.Lingers
+			if !isOfCohort || !o.isGrant() {
 				continue
 			}
 			if first, ok := began[o.ret.ID]; !ok || o.ret.At < first {
@@ -113,7 +116,7 @@ func (h *history) checkCohorts() (out []Violation) {
 		}
 		for _, o := range ops {
 			first, ok := began[o.ret.orNone().ID]
-			if !ok || o.call.Do != opAcquire || !o.holds() || o.root != o {
+			if !ok || !o.isGrant() {
 				continue
 			}
 			if age := time.Duration(o.ret.At - first); age > cohortTime+time.Millisecond {
@@ -296,8 +299,9 @@ func (h *history) possibleBySteadyClock(o *op, name string) (interval, bool) {
 		}
 		for _, t := range h.takeovers(o, o.ret.At, i.end) {
 			// One that began before this acquisition returned may have ended an earlier hold.
-			ended := o.call.Limit == 0 || t.call.Permits >= o.call.Permits // else some of its permits are left
-			if ended && t.call.At > o.ret.At && t.outcome() == outcomeOK && !h.hasCounts(o) {
+			endsAll := o.call.Limit == 0 || t.call.Permits >= o.call.Permits // else some of its permits are left
+			hasEnded := t.call.At > o.ret.At && t.outcome() == outcomeOK
+			if endsAll && hasEnded && !h.hasCounts(o) {
 				i.end = min(i.end, t.ret.At)
 			}
 		}
@@ -319,7 +323,7 @@ func (h *history) possibleBySteadyClock(o *op, name string) (interval, bool) {
 // to its lease.
 func (h *history) possibleOutside(o *op, name string) interval {
 	i := interval{o.call.At, min(o.returned(), o.died, h.end)}
-	released := o.holds() && o.release != nil && o.release.outcome() == outcomeOK
+	released := o.isReleased()
 	if released {
 		i.end = o.release.ret.At
 	}
@@ -365,7 +369,7 @@ func widestGap(loads []load, room int, begin, end int64) (at int64, gap time.Dur
 func (h *history) checkTurns(name string, ops []*op) (out []Violation) {
 	var grants []*op
 	for _, o := range ops {
-		if o.call.Do == opAcquire && o.holds() && o.root == o && o.call.Limit == 0 {
+		if o.isGrant() && o.call.Limit == 0 {
 			grants = append(grants, o)
 		}
 	}

@@ -113,6 +113,17 @@ func (o *op) holds() bool {
 	return (o.call.Do == opAcquire || o.call.Do == opAdopt) && o.outcome() == outcomeOK
 }
 
+// isGrant reports whether o is an outermost acquisition that succeeded.
+func (o *op) isGrant() bool { return o.call.Do == opAcquire && o.holds() && o.root == o }
+
+// isReleased reports whether o is a hold whose release has succeeded.
+func (o *op) isReleased() bool {
+	return o.holds() && o.release != nil && o.release.outcome() == outcomeOK
+}
+
+// is reports whether the error that o returned has a class.
+func (o *op) is(class string) bool { return o.ret != nil && slices.Contains(o.ret.Is, class) }
+
 // claimEnd is when a hold ends by its own clock: the earliest of its release, the end of its context, the
 // end of its validity, and the death of its process. A detached hold lasts until its validity ends.
 func (o *op) claimEnd() int64 {

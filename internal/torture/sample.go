@@ -109,8 +109,12 @@ func (h *history) checkSamples() (out []Violation) {
 	seen := map[*op]bool{}
 	for _, s := range h.samples {
 		for _, o := range h.names[s.name] {
-			if seen[o] || o.outside || !o.holds() || h.lossy(s.name, o.call.At, max(s.until, o.until)) ||
-				h.endsEarly(h.ownershipBegin(o), max(s.until, o.until)) || h.isShortened(s.name, o.call.At, max(s.until, o.until)) {
+			if seen[o] || o.outside || !o.holds() {
+				continue
+			}
+			until := max(s.until, o.until)
+			mayBeForgotten := h.lossy(s.name, o.call.At, until) || h.isShortened(s.name, o.call.At, until)
+			if mayBeForgotten || h.endsEarly(h.ownershipBegin(o), until) {
 				continue
 			}
 			if why := s.contradicts(o, h.exact); why != "" && !s.member {
@@ -133,16 +137,17 @@ func (h *history) checkSamples() (out []Violation) {
 // knows what Redis has at the instant of each claim.
 func (s *sample) contradicts(o *op, exact bool) string {
 	there := slices.Contains(s.ids, o.ret.ID)
+	hasOwnID := o.root.call.Owner == "" && !o.call.Passes // a shared id, and that of a cohort, may come back
 	for _, c := range o.claims {
+		isClaimed := c.at <= s.before && o.claimEnd() > s.after
+		isClaimedLater := o.ret.At < s.before && c.at > s.after
 		switch {
 		case c.extended && !exact:
-		// Readers have leases of their own.
-		case there && !o.call.Read && c.at <= s.before && o.claimEnd() > s.after:
+		case there && isClaimed && !o.call.Read: // readers have leases of their own
 			if over := time.Duration(c.until - s.until); over > sampleTolerance {
 				return fmt.Sprintf("was valid for its holder for %v longer than Redis kept it", over.Round(time.Millisecond))
 			}
-		// A shared id, and that of a cohort, may come back.
-		case !there && o.root.call.Owner == "" && !o.call.Passes && o.ret.At < s.before && c.at > s.after && o.extended == 0:
+		case !there && isClaimedLater && hasOwnID && o.extended == 0:
 			confirmed := c.until - int64(o.call.TTL-marginOf(o.call.TTL)) // a command that was sent then
 			if since := time.Duration(confirmed - s.after); since > sampleTolerance {
 				return fmt.Sprintf("was renewed for its holder, %v after Redis had it no more", since.Round(time.Millisecond))
@@ -161,8 +166,10 @@ func (h *history) keptAfterRelease(s sample, id string) (kept *op) {
 		if o.call.At > s.after {
 			break
 		}
+		mayAcquire := o.call.Do == opAcquire || o.call.Do == opAdopt
+		isOfID := o.root.ret != nil && o.root.ret.ID == id
 		switch {
-		case o.call.Do != opAcquire && o.call.Do != opAdopt || o.root.ret == nil || o.root.ret.ID != id:
+		case !mayAcquire || !isOfID:
 			continue
 		case o.outside: // it may fail to release, and does not try again
 			return nil
@@ -187,10 +194,12 @@ func (h *history) keptAfterRelease(s sample, id string) (kept *op) {
 		return nil
 	}
 	for _, w := range h.windows {
+		mayForget := w.loses(s.name) && w.overlaps(kept.root.call.At, s.after)
+		isEmptied := s.member && w.fault == faultDataLoss // it has forgotten the hold, too
 		switch {
-		case w.loses(s.name) && w.turned != 0 && w.overlaps(kept.root.call.At, s.after):
+		case mayForget && w.turned != 0:
 			last = max(last, w.turned+int64(repeating))
-		case w.loses(s.name) && w.overlaps(kept.root.call.At, s.after) && !(s.member && w.fault == faultDataLoss):
+		case mayForget && !isEmptied:
 			return nil
 		case w.disturbs(kept.process, s.name) && w.begin < s.before && w.end > kept.root.call.At:
 			last = max(last, w.end)
