@@ -231,7 +231,7 @@ func (h *history) allStalls(o *op) (out []load) {
 // cameBack are the times in which a server that has forgotten releases may have former holders and waiters: until their
 // leases end, which nobody renews.
 func (h *history) cameBack(name string) (out []load) {
-	longest := longTTL*int64(h.ttl) + int64(waiterTimeout)
+	longest := longestLease*int64(h.ttl) + int64(waiterTimeout)
 	for _, w := range h.windows {
 		if w.loses(name) {
 			out = append(out, load{interval{w.begin, w.end + longest + h.lengthened(w.begin)}, blocking})

@@ -268,7 +268,7 @@ func (r *round) hadDeaths() bool {
 // an unknown outcome, and of acquisitions in doubt that were ended by their id. A count of a shared owner that was
 // not given back lasts for as long as others of that owner renew the lock.
 func (r *round) lastLease(h *history) (end int64) {
-	longest := longTTL*int64(r.ttl) + int64(waiterTimeout)
+	longest := longestLease*int64(r.ttl) + int64(waiterTimeout)
 	for _, w := range h.windows {
 		if w.fault == faultKill || w.lossy {
 			end = max(end, w.end+longest)

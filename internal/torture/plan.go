@@ -43,14 +43,51 @@ type PlannedFault struct {
 	At      time.Duration `json:"at"`
 	Length  time.Duration `json:"length"`
 	Process int           `json:"process"`
+	Watched int           `json:"watched"` // the process whose moment it is; -1: any
 	Server  int           `json:"server"`
 	Moment  string        `json:"moment,omitempty"`
 	Name    string        `json:"name,omitempty"`
 	Seed    uint64        `json:"seed"`
 }
 
-// simulatedRates are the rates of operations in simulations. Takeovers are more frequent there.
-var simulatedRates = rates{TakeOver: 12, Detach: 8, Leave: 6}
+// simulatedRates are the rates of operations in simulations. Takeovers and minimum holds are more frequent there.
+var simulatedRates = rates{
+	TakeOver: 12, Detach: 8, Leave: 6, habits: habits{Inspect: 6, Nest: 4, Fixed: 8, Limit: 12, Minimum: 5},
+}
+
+// vary returns other rates of a round: half of them are as usual, some are much higher and some are much lower. A
+// defect where two features meet needs rounds in which both are frequent. Others keep a third feature out.
+func (r rates) vary(rng *rand.Rand) rates {
+	for _, n := range []*int{&r.TakeOver, &r.Detach, &r.Inspect, &r.Nest, &r.Fixed, &r.Limit, &r.Minimum} {
+		switch rng.IntN(4) {
+		case 0:
+			*n = often
+		case 1:
+			*n *= 8
+		}
+	}
+	return r
+}
+
+// often is the rate of an act that is frequent in a round.
+const often = 2
+
+// moment returns the moment of a fault. In half of the faults it is that of an act which is frequent in the round, if
+// there is one.
+func (r rates) moment(rng *rand.Rand) string {
+	var frequent []string
+	if r.Inspect == often {
+		frequent = append(frequent, momentExtend)
+	}
+	if r.Nest == often {
+		frequent = append(frequent, momentNest)
+	}
+	usual := aMoment(rng)
+	if len(frequent) == 0 || rng.IntN(2) == 0 {
+		return usual
+	}
+	return frequent[rng.IntN(len(frequent))]
+}
 
 // MakePlan returns the plan of a seed. Consecutive seeds have the paces, the primitives and the faults in turn, so that
 // a few hundred of them leave nothing out.
@@ -105,6 +142,7 @@ func MakePlan(seed uint64) *Plan {
 		p.Processes = append(p.Processes, process)
 	}
 	if p.Pace == paceMixed {
+		p.Rates = p.Rates.vary(rng)
 		p.planFaults(rng)
 	}
 	return p
@@ -115,7 +153,8 @@ func mixedBefore(seed uint64) uint64 {
 	return seed/8*6 + [...]uint64{0, 1, 2, 3, 3, 4, 5, 5}[seed%8]
 }
 
-// planFaults draws the faults: none in a fifth of the rounds, and else of one or two kinds.
+// planFaults draws the faults: none in a fifth of the rounds, and else of one to three kinds. In half of the rounds they
+// spare some of the processes, whose calls have no excuse then.
 func (p *Plan) planFaults(rng *rand.Rand) {
 	if rng.IntN(5) == 0 {
 		return
@@ -125,28 +164,49 @@ func (p *Plan) planFaults(rng *rand.Rand) {
 		kinds = slices.DeleteFunc(kinds, func(kind string) bool { return slices.Contains(ofReplicas, kind) })
 	}
 	chosen := []string{kinds[mixedBefore(p.Seed)%uint64(len(kinds))]}
-	if rng.IntN(2) == 0 {
-		chosen = append(chosen, kinds[rng.IntN(len(kinds))])
+	for range 2 {
+		if rng.IntN(2) == 0 {
+			chosen = append(chosen, kinds[rng.IntN(len(kinds))])
+		}
 	}
-	span := p.Length - 2*time.Second
-	for range 2 + rng.IntN(5) {
-		f := PlannedFault{
-			Kind: chosen[rng.IntN(len(chosen))], At: between(rng, 0, span), Length: between(rng, p.TTL/8, 2*p.TTL),
-			Process: rng.IntN(len(p.Processes)), Moment: aMoment(rng), Seed: rng.Uint64(),
+	victims := len(p.Processes)
+	if rng.IntN(2) == 0 {
+		victims = 1 + rng.IntN(victims)
+	}
+	for range 3 + rng.IntN(6) {
+		kind := chosen[rng.IntN(len(chosen))]
+		times := 1
+		if slices.Contains(ofOperators, kind) { // it disturbs one name, for a moment
+			times = 3
 		}
-		if rng.IntN(3) == 0 { // so long that calls begin and end within it
-			f.Length += 2 * p.TTL
+		for range times {
+			p.Faults = append(p.Faults, p.aFault(rng, kind, rng.IntN(victims)))
 		}
-		if p.Topology == Independent {
-			f.Server = rng.IntN(redLockMembers)
-		}
-		f.Name = lockName("sim", p.Primitives[rng.IntN(len(p.Primitives))], rng.IntN(p.Names))
-		p.Faults = append(p.Faults, f)
 	}
 	slices.SortStableFunc(p.Faults, func(a, b PlannedFault) int { return int(a.At - b.At) })
 	if slices.ContainsFunc(p.Faults, func(f PlannedFault) bool { return f.Kind == faultMinutes }) {
 		p.goOn(rng)
 	}
+}
+
+// aFault draws a fault of a kind.
+func (p *Plan) aFault(rng *rand.Rand, kind string, process int) PlannedFault {
+	span := p.Length - 2*time.Second
+	f := PlannedFault{
+		Kind: kind, At: between(rng, 0, span), Length: between(rng, p.TTL/8, 2*p.TTL),
+		Process: process, Watched: process, Moment: p.Rates.moment(rng), Seed: rng.Uint64(),
+	}
+	if rng.IntN(3) == 0 { // what one process does meets a fault of another one
+		f.Watched = -1
+	}
+	if rng.IntN(3) == 0 { // so long that calls begin and end within it
+		f.Length += 2 * p.TTL
+	}
+	if p.Topology == Independent {
+		f.Server = rng.IntN(redLockMembers)
+	}
+	f.Name = lockName("sim", p.Primitives[rng.IntN(len(p.Primitives))], rng.IntN(p.Names))
+	return f
 }
 
 // goOn gives each session steps for the minutes in which late commands arrive.

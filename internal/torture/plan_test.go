@@ -1,6 +1,7 @@
 package torture
 
 import (
+	"cmp"
 	"testing"
 	"time"
 
@@ -10,6 +11,7 @@ import (
 // A seed always has the same plan, and a few hundred seeds leave nothing out.
 func TestPlans(t *testing.T) {
 	used := map[string]int{}
+	rates, spares := map[string]int{}, 0
 	for seed := range uint64(200) {
 		p := MakePlan(seed)
 		require.Equal(t, p, MakePlan(seed))
@@ -22,8 +24,27 @@ func TestPlans(t *testing.T) {
 			used[f.Kind]++
 			require.Less(t, f.Process, len(p.Processes))
 			require.Equal(t, paceMixed, p.Pace)
+			used["at a moment of any process"] += min(f.Watched, 0)
+		}
+		hit := map[int]bool{}
+		for _, f := range p.Faults {
+			hit[f.Process] = true
+		}
+		if len(p.Faults) >= 5 && len(p.Processes) >= 3 && len(hit) == 1 {
+			spares++
+		}
+		for name, rate := range map[string][2]int{
+			"take over": {p.Rates.TakeOver, simulatedRates.TakeOver}, "detach": {p.Rates.Detach, simulatedRates.Detach},
+			"inspect": {p.Rates.Inspect, simulatedRates.Inspect}, "nest": {p.Rates.Nest, simulatedRates.Nest},
+			"fixed": {p.Rates.Fixed, simulatedRates.Fixed}, "limit": {p.Rates.Limit, simulatedRates.Limit},
+			"minimum": {p.Rates.Minimum, simulatedRates.Minimum},
+		} {
+			rates[name+" "+[...]string{"often", "usual", "seldom"}[1+cmp.Compare(rate[0], rate[1])]]++
 		}
 	}
+	require.Negative(t, used["at a moment of any process"])
+	require.Greater(t, spares, 5)
+	require.Len(t, rates, 7*3, "%v", rates)
 	for _, pace := range []pace{paceMixed, paceCrowd, paceCalm} {
 		require.Positive(t, used["pace "+string(pace)])
 		for _, name := range simulatedPrimitives {

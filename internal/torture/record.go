@@ -164,11 +164,22 @@ type rates struct {
 	TakeOver int `json:"take_over"` // of uses
 	Detach   int `json:"detach"`    // of holds that are let go
 	Leave    int `json:"leave"`     // of holds that were detached: they are left to their leases
+	habits
+}
+
+// habits are the rates of the features that callers combine with a hold.
+type habits struct {
+	Inspect int `json:"inspect"` // Check or Extend
+	Nest    int `json:"nest"`    // of holds whose sections do not inspect
+	Fixed   int `json:"fixed"`   // WithLease
+	Limit   int `json:"limit"`   // WithMaxHold
+	Minimum int `json:"minimum"` // WithMinHold
 }
 
 var (
-	usualRates    = rates{TakeOver: 25, Detach: 12, Leave: 6}
-	rareTakeovers = rates{TakeOver: 500, Detach: 500, Leave: 6}
+	usualHabits   = habits{Inspect: 6, Nest: 4, Fixed: 8, Limit: 12, Minimum: 10}
+	usualRates    = rates{TakeOver: 25, Detach: 12, Leave: 6, habits: usualHabits}
+	rareTakeovers = rates{TakeOver: 500, Detach: 500, Leave: 6, habits: usualHabits}
 )
 
 // order is a further line that a client process reads.

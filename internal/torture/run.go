@@ -122,6 +122,9 @@ func (c Config) withDefaults() (Config, error) {
 	if c.rates == (rates{}) {
 		c.rates = usualRates
 	}
+	if c.rates.habits == (habits{}) {
+		c.rates.habits = usualHabits
+	}
 	if c.long == 0 {
 		c.long = 8
 	}

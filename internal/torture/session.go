@@ -126,14 +126,14 @@ func (s *session) terms(call *record) []primitives.Option {
 	case hasMinimum && s.simulated != nil && call.Primitive == "redlock" && s.one(3):
 		call.MinHold = between(s.rand, call.TTL/4, call.TTL) // so that a member may be lost and acquired again meanwhile
 		return []primitives.Option{primitives.WithWatchdog(call.TTL), primitives.WithMinHold(call.MinHold)}
-	case hasMinimum && (s.one(10) || s.simulated != nil && s.one(8)):
+	case hasMinimum && (s.one(s.Rates.Minimum)):
 		call.MinHold = between(s.rand, s.TTL/20, s.TTL/5)
 	}
 	minimum := primitives.WithMinHold(call.MinHold)
-	if call.Fixed = s.one(8); call.Fixed {
+	if call.Fixed = s.one(s.Rates.Fixed); call.Fixed {
 		return []primitives.Option{primitives.WithLease(call.TTL), minimum}
 	}
-	if call.Root == 0 && s.one(12) {
+	if call.Root == 0 && s.one(s.Rates.Limit) {
 		call.MaxHold = between(s.rand, call.MinHold+s.TTL/10, s.TTL*2/3)
 	}
 	opts := []primitives.Option{primitives.WithWatchdog(call.TTL), minimum}
@@ -192,7 +192,7 @@ func (s *session) section(h hold, nested acquirer, call record) {
 	isLimited := call.Fixed || call.MaxHold > 0
 	switch {
 	case ctx.Err() != nil || call.Primitive == "semaphore":
-	case s.one(6), s.simulated != nil && isLimited && s.one(2):
+	case s.one(s.Rates.Inspect), s.simulated != nil && isLimited && s.one(2):
 		s.checkHold(h, call)
 	case call.Limit > 0:
 	case call.Owner != "" && s.one(2): // beside the hold, not under it
@@ -200,7 +200,7 @@ func (s *session) section(h hold, nested acquirer, call record) {
 			Session: s.n, Primitive: call.Primitive, Names: call.Names, TTL: call.TTL, Owner: call.Owner, Try: true,
 		}
 		s.inside(context.Background(), nested, inner)
-	case s.one(4) && call.Root == call.Op:
+	case s.one(s.Rates.Nest) && call.Root == call.Op:
 		inner := call
 		inner.Read, inner.Owner = call.Read || call.Primitive == "rwlock", ""
 		s.inside(ctx, nested, inner)
@@ -275,7 +275,7 @@ func (s *session) checkHold(h hold, call record) {
 }
 
 // longestExtension is how many times longer than its TTL a hold may be extended.
-const longestExtension = 6 // less than longTTL
+const longestExtension = 10
 
 // release releases h. The hold is believed to last until the call.
 func (s *session) release(h hold, call record) {

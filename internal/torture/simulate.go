@@ -187,13 +187,14 @@ func (w *world) run() (violations []Violation, h *history, err error) {
 		return nil, nil, err
 	}
 	violations = r.drain()
-	stop()
 	r.copies.Wait()
 	h = r.history()
 	h.exact = true
 	h.noteStops()
 	collectForgotten(h)
 	left := r.leftovers(h)
+	stop() // not before: most of what stays after its release is seen when nobody uses the locks any more
+	h.samples = r.samples
 	if len(left) == 0 {
 		left = w.sendCopies(kept)
 	}

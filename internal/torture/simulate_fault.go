@@ -21,6 +21,9 @@ type simulatedFault struct {
 	inject func(w *world, f *PlannedFault, rng *rand.Rand) error
 }
 
+// ofOperators are acts of operators on one name.
+var ofOperators = []string{faultDelete, faultOverwrite, faultForce, faultShorten}
+
 // ofReplicas are the faults of a primary with a replica.
 var ofReplicas = []string{faultPromotion, faultSplit}
 
@@ -174,7 +177,7 @@ func onProcess(
 	name string, set func(r *simnet.Route, on bool), after func(*simnet.Route),
 ) func(*world, *PlannedFault, *rand.Rand) error {
 	return func(w *world, f *PlannedFault, _ *rand.Rand) error {
-		w.awaitMoment(f, f.Process, "")
+		w.awaitMoment(f, f.Watched, "")
 		p, routes := w.routes(f)
 		return w.during(window{fault: name, process: p.id}, f.Length, func(on bool) {
 			for _, r := range routes {
@@ -210,7 +213,7 @@ func holding(directions ...int) func(r *simnet.Route, on bool) {
 // ruled returns a fault of single commands, each with a probability.
 func ruled(name string, effect simnet.Effect, probability float64) func(*world, *PlannedFault, *rand.Rand) error {
 	return func(w *world, f *PlannedFault, rng *rand.Rand) error {
-		w.awaitMoment(f, f.Process, "")
+		w.awaitMoment(f, f.Watched, "")
 		p, routes := w.routes(f)
 		return w.during(window{fault: name, process: p.id}, f.Length, w.rules(routes, func() *simnet.Rule {
 			return &simnet.Rule{Effect: effect, Match: func(args []string) bool {
@@ -237,7 +240,7 @@ func (w *world) rules(routes []*simnet.Route, rule func() *simnet.Rule) func(on 
 }
 
 func (w *world) killProcess(f *PlannedFault, _ *rand.Rand) error {
-	w.awaitMoment(f, f.Process, "")
+	w.awaitMoment(f, f.Watched, "")
 	return w.replaceProcess(f, f.Length/4)
 }
 
@@ -264,7 +267,7 @@ func (w *world) stopProcess(f *PlannedFault, _ *rand.Rand) error {
 	if !simstop.Supported {
 		return errors.New("the runtime of this program cannot stop goroutines")
 	}
-	w.awaitMoment(f, f.Process, "")
+	w.awaitMoment(f, f.Watched, "")
 	p, _ := w.routes(f)
 	if !w.round.exclusive.take(p) { // it stands still already
 		return nil
@@ -278,7 +281,7 @@ func (w *world) stopProcess(f *PlannedFault, _ *rand.Rand) error {
 }
 
 func (w *world) hangDials(f *PlannedFault, _ *rand.Rand) error {
-	w.awaitMoment(f, f.Process, "")
+	w.awaitMoment(f, f.Watched, "")
 	p, routes := w.routes(f)
 	return w.during(window{fault: faultDials, process: p.id}, f.Length, func(on bool) {
 		p.child.(*simulatedProcess).simulated.HangDials(on)
@@ -290,7 +293,7 @@ func (w *world) hangDials(f *PlannedFault, _ *rand.Rand) error {
 
 // lateCopies is like that of a round with real processes.
 func (w *world) lateCopies(f *PlannedFault, rng *rand.Rand) error {
-	w.awaitMoment(f, f.Process, "")
+	w.awaitMoment(f, f.Watched, "")
 	r := w.round
 	p, routes := w.routes(f)
 	losses := r.losses.Load()
@@ -313,7 +316,7 @@ func (w *world) lateCopies(f *PlannedFault, rng *rand.Rand) error {
 }
 
 func (w *world) holdReplies(f *PlannedFault, rng *rand.Rand) error {
-	w.awaitMoment(f, f.Process, "")
+	w.awaitMoment(f, f.Watched, "")
 	p, routes := w.routes(f)
 	moment := []string{"", momentAcquire, momentNest, momentRenew, momentRenew, momentRelease}[rng.IntN(6)]
 	return w.during(window{fault: faultLate, process: p.id}, f.Length, w.rules(routes, func() *simnet.Rule {
@@ -324,7 +327,7 @@ func (w *world) holdReplies(f *PlannedFault, rng *rand.Rand) error {
 }
 
 func (w *world) slowDown(f *PlannedFault, rng *rand.Rand) error {
-	w.awaitMoment(f, f.Process, "")
+	w.awaitMoment(f, f.Watched, "")
 	p, routes := w.routes(f)
 	var delays [2]time.Duration
 	for i := range delays {
@@ -611,7 +614,7 @@ func (w *world) jump(f *PlannedFault, d time.Duration) error {
 
 // strandCommands holds commands back for a while, and delivers them minutes later.
 func (w *world) strandCommands(f *PlannedFault, rng *rand.Rand) error {
-	w.awaitMoment(f, f.Process, "")
+	w.awaitMoment(f, f.Watched, "")
 	p, routes := w.routes(f)
 	after := between(rng, time.Minute, copyAgeLimit)
 	return w.during(window{fault: faultHole, process: p.id}, f.Length, func(on bool) {
@@ -627,7 +630,7 @@ func (w *world) strandCommands(f *PlannedFault, rng *rand.Rand) error {
 // restartProcess lets the last commands of a process arrive after those of the process that takes its place, which may
 // have the same client id.
 func (w *world) restartProcess(f *PlannedFault, rng *rand.Rand) error {
-	w.awaitMoment(f, f.Process, "")
+	w.awaitMoment(f, f.Watched, "")
 	p, routes := w.routes(f)
 	r := w.round
 	began := r.begin(window{fault: faultHole, process: p.id})

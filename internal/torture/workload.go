@@ -85,6 +85,9 @@ func lockName(tag, primitive string, i int) string { return fmt.Sprintf("%s:%s:%
 // longTTL is how many times longer the TTL of every second name is.
 const longTTL = 7
 
+// longestLease is how many times longer than the TTL of a round a lease may be.
+const longestLease = max(longTTL, longestExtension)
+
 func ttlOf(ttl time.Duration, i int) time.Duration {
 	if i%2 == 1 {
 		return longTTL * ttl
