@@ -128,6 +128,9 @@ func (w *world) routes(f *PlannedFault) (p *process, routes []*simnet.Route) {
 	return p, routes
 }
 
+// placingSimulated is how long a fault waits for its moment. Rare moments, such as an Extend, need more than placing.
+const placingSimulated = 1500 * time.Millisecond
+
 // awaitMoment waits until the moment of a fault, among all processes if process < 0.
 func (w *world) awaitMoment(f *PlannedFault, process int, name string) {
 	if f.Moment == "" {
@@ -166,7 +169,7 @@ func (w *world) awaitMoment(f *PlannedFault, process int, name string) {
 	}
 	select {
 	case <-seen:
-	case <-time.After(placing):
+	case <-time.After(placingSimulated):
 	case <-w.round.healing.Done():
 	}
 }
@@ -371,12 +374,14 @@ func operated(name string) func(*world, *PlannedFault, *rand.Rand) error {
 // faultShorten is a fault of simulations only.
 const faultShorten = "shorten"
 
-// shortenTTL makes commands come in the last millisecond of a lease.
+// shortenTTL makes commands come in the last millisecond of a lease. If the moment of the fault is a kind of command, it
+// is for these only: else most leases would end with the attempts of waiters, before their holders send anything.
 func (w *world) shortenTTL(f *PlannedFault, rng *rand.Rand) error {
 	primitive := strings.Split(f.Name, ":")[1]
 	if !workloads[primitive].operator {
 		return nil
 	}
+	isAny := f.Moment == "" || isOfHold(f.Moment)
 	var db *memredis.Server
 	server := w.server(f)
 	server.Use(func(of *memredis.Server) { db = of })
@@ -387,7 +392,8 @@ func (w *world) shortenTTL(f *PlannedFault, rng *rand.Rand) error {
 	return w.during(window{fault: faultShorten, process: -1, names: []string{f.Name}}, f.Length,
 		w.rules(routes, func() *simnet.Rule {
 			return &simnet.Rule{Match: func(args []string) bool {
-				if isScript(args) && slices.Contains(args, f.Name) && rng.IntN(3) == 0 {
+				isMet := isScript(args) && slices.Contains(args, f.Name) && (isAny || momentOf(args) == f.Moment)
+				if isMet && rng.IntN(2) == 0 {
 					db.EndSoon(f.Name)
 				}
 				return false
