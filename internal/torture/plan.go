@@ -153,8 +153,8 @@ func mixedBefore(seed uint64) uint64 {
 	return seed/8*6 + [...]uint64{0, 1, 2, 3, 3, 4, 5, 5}[seed%8]
 }
 
-// planFaults draws the faults: none in a fifth of the rounds, and else of one to three kinds. In half of the rounds they
-// spare some of the processes, whose calls have no excuse then.
+// planFaults draws the faults: none in a fifth of the rounds, and else of one to three kinds. In half of the rounds
+// they spare some of the processes, whose calls have no excuse then.
 func (p *Plan) planFaults(rng *rand.Rand) {
 	if rng.IntN(5) == 0 {
 		return

@@ -183,8 +183,9 @@ func (s *session) useLatch(primitive string) {
 	s.finish(call, err, result)
 }
 
-// simulatedLatchCall returns what a simulated session does with a latch. Its steps are few: each process starts a latch
-// at once. Later that is rare: a latch must stay open for longer than a wake-up takes, or nobody sees who waits in vain.
+// simulatedLatchCall returns what a simulated session does with a latch. Its steps are few: each process starts a
+// latch at once. Later that is rare: a latch must stay open for longer than a wake-up takes, or nobody sees who waits
+// in vain.
 func (s *session) simulatedLatchCall(name string) string {
 	_, isStarted := s.inits.LoadOrStore(name, true)
 	n := s.rand.IntN(20)

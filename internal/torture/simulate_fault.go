@@ -374,8 +374,8 @@ func operated(name string) func(*world, *PlannedFault, *rand.Rand) error {
 // faultShorten is a fault of simulations only.
 const faultShorten = "shorten"
 
-// shortenTTL makes commands come in the last millisecond of a lease. If the moment of the fault is a kind of command, it
-// is for these only: else most leases would end with the attempts of waiters, before their holders send anything.
+// shortenTTL makes commands come in the last millisecond of a lease. If the moment of the fault is a kind of command,
+// it is for these only: else most leases would end with the attempts of waiters, before their holders send anything.
 func (w *world) shortenTTL(f *PlannedFault, rng *rand.Rand) error {
 	primitive := strings.Split(f.Name, ":")[1]
 	if !workloads[primitive].operator {
