@@ -183,10 +183,29 @@ func (p *Plan) planFaults(rng *rand.Rand) {
 			p.Faults = append(p.Faults, p.aFault(rng, kind, rng.IntN(victims)))
 		}
 	}
+	p.planOperators()
 	slices.SortStableFunc(p.Faults, func(a, b PlannedFault) int { return int(a.At - b.At) })
 	if slices.ContainsFunc(p.Faults, func(f PlannedFault) bool { return f.Kind == faultMinutes }) {
 		p.goOn(rng)
 	}
+}
+
+// planOperators adds acts of operators of one kind to every second round with faults. They disturb one name for a
+// moment, so they meet all other faults without excusing much.
+func (p *Plan) planOperators() {
+	rng := seeded(p.Seed, 2025)
+	if rng.IntN(2) == 0 || len(p.operated()) == 0 {
+		return
+	}
+	kind := ofOperators[rng.IntN(len(ofOperators))]
+	for range 2 + rng.IntN(4) {
+		p.Faults = append(p.Faults, p.aFault(rng, kind, rng.IntN(len(p.Processes))))
+	}
+}
+
+// operated are the primitives of the plan on which operators act.
+func (p *Plan) operated() []string {
+	return slices.DeleteFunc(slices.Clone(p.Primitives), func(name string) bool { return !workloads[name].operator })
 }
 
 // aFault draws a fault of a kind.
@@ -205,7 +224,11 @@ func (p *Plan) aFault(rng *rand.Rand, kind string, process int) PlannedFault {
 	if p.Topology == Independent {
 		f.Server = rng.IntN(redLockMembers)
 	}
-	f.Name = lockName("sim", p.Primitives[rng.IntN(len(p.Primitives))], rng.IntN(p.Names))
+	named := p.Primitives
+	if operated := p.operated(); slices.Contains(ofOperators, kind) && len(operated) > 0 {
+		named = operated
+	}
+	f.Name = lockName("sim", named[rng.IntN(len(named))], rng.IntN(p.Names))
 	return f
 }
 
