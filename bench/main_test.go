@@ -11,7 +11,7 @@ import (
 
 	"github.com/redlatch/redlatch/bench/internal/harness"
 	"github.com/redlatch/redlatch/bench/internal/report"
-	"github.com/redlatch/redlatch/internal/redistest"
+	"github.com/redlatch/redlatch/internal/test/redistest"
 )
 
 func runApp(t *testing.T, args ...string) (out, progress string, err error) {

@@ -24,7 +24,7 @@ func TestPagesNameTestsThatExist(t *testing.T) {
 	for path, text := range allPages(t) {
 		for _, name := range namedTest.FindAllStringSubmatch(text, -1) {
 			end := "("
-			if path == "../internal/planted/results.md" {
+			if path == "../internal/test/planted/results.md" {
 				end = ""
 			}
 			exists := strings.Contains(source, "\nfunc "+name[1]+end)

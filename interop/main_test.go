@@ -9,7 +9,7 @@ import (
 
 	"github.com/redis/go-redis/v9/logging"
 
-	"github.com/redlatch/redlatch/internal/redistest"
+	"github.com/redlatch/redlatch/internal/test/redistest"
 	"github.com/redlatch/redlatch/interop/redisson"
 )
 

@@ -9,7 +9,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/redlatch/redlatch/internal/kinds"
+	"github.com/redlatch/redlatch/internal/test/kinds"
 	"github.com/redlatch/redlatch/primitives"
 )
 

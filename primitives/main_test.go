@@ -3,7 +3,7 @@ package primitives_test
 import (
 	"testing"
 
-	"github.com/redlatch/redlatch/internal/fixture"
+	"github.com/redlatch/redlatch/internal/test/fixture"
 )
 
 func TestMain(m *testing.M) { fixture.Main(m) }

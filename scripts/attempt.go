@@ -38,9 +38,9 @@ type call struct {
 type textUse uint8
 
 const (
-	textLast        textUse = iota // if loading the script does not help
-	insteadOfLoading               // if the server does not know the digest
-	textFirst                      // at once
+	textLast         textUse = iota // if loading the script does not help
+	insteadOfLoading                // if the server does not know the digest
+	textFirst                       // at once
 )
 
 // callMemory contains what a call refers to, in one allocation.

@@ -14,8 +14,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/redlatch/redlatch/internal/redistest"
 	"github.com/redlatch/redlatch/internal/redisutil"
+	"github.com/redlatch/redlatch/internal/test/redistest"
 )
 
 // clusterEnv is a runner on a cluster, with a proxy in front of each node.

@@ -25,7 +25,7 @@ import (
 )
 
 // guestPackage is the program that simulates a round.
-const guestPackage = "./internal/simguest"
+const guestPackage = "./internal/torture/simguest"
 
 // build compiles the guest with the library of a checkout.
 func build(ctx context.Context, library, dir string) ([]byte, error) {

@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// The guest has a runtime whose scheduler can stop groups of goroutines: see internal/simstop. It is that of the
+// The guest has a runtime whose scheduler can stop groups of goroutines: see internal/torture/simstop. It is that of the
 // installed Go with a few added lines, which go build takes from an overlay. The library and its dependencies are
 // compiled as they are.
 

@@ -20,7 +20,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
-	"github.com/redlatch/redlatch/internal/fixture"
+	"github.com/redlatch/redlatch/internal/test/fixture"
 )
 
 // Real processes: the test binary runs as redlatch, and as the command that redlatch runs.

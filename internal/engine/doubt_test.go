@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	. "github.com/redlatch/redlatch/internal/engine"
-	. "github.com/redlatch/redlatch/internal/enginetest"
+	. "github.com/redlatch/redlatch/internal/test/enginetest"
 )
 
 // In each case an attempt of a waiter has an unknown outcome, while another client holds the lock. The

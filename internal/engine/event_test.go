@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	. "github.com/redlatch/redlatch/internal/engine"
-	. "github.com/redlatch/redlatch/internal/enginetest"
+	. "github.com/redlatch/redlatch/internal/test/enginetest"
 )
 
 type traceKey struct{}

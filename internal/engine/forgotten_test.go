@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	. "github.com/redlatch/redlatch/internal/engine"
-	. "github.com/redlatch/redlatch/internal/enginetest"
+	. "github.com/redlatch/redlatch/internal/test/enginetest"
 )
 
 // failing is a client of a server with replicas. A test promotes one of them.

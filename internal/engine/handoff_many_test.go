@@ -5,7 +5,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 
-	. "github.com/redlatch/redlatch/internal/enginetest"
+	. "github.com/redlatch/redlatch/internal/test/enginetest"
 )
 
 // Permits that are released at the same time go to as many waiters, by one command each.

@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/assert"
 
 	. "github.com/redlatch/redlatch/internal/engine"
-	. "github.com/redlatch/redlatch/internal/enginetest"
+	. "github.com/redlatch/redlatch/internal/test/enginetest"
 )
 
 // While somebody polls for a lock, a client hands it off among its goroutines no more: each of its releases frees it.

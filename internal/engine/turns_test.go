@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/assert"
 
 	. "github.com/redlatch/redlatch/internal/engine"
-	. "github.com/redlatch/redlatch/internal/enginetest"
+	. "github.com/redlatch/redlatch/internal/test/enginetest"
 	"github.com/redlatch/redlatch/internal/waitq"
 )
 

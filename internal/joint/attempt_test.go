@@ -12,8 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	. "github.com/redlatch/redlatch/internal/engine"
-	. "github.com/redlatch/redlatch/internal/enginetest"
 	"github.com/redlatch/redlatch/internal/joint"
+	. "github.com/redlatch/redlatch/internal/test/enginetest"
 )
 
 // The error of a red lock names first what decided the acquisition: refusals, silence or errors of its members.

@@ -12,8 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	. "github.com/redlatch/redlatch/internal/engine"
-	. "github.com/redlatch/redlatch/internal/enginetest"
 	"github.com/redlatch/redlatch/internal/joint"
+	. "github.com/redlatch/redlatch/internal/test/enginetest"
 )
 
 // intercept is a driver that runs a function after each attempt that was granted.

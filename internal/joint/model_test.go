@@ -13,8 +13,8 @@ import (
 	"pgregory.net/rapid"
 
 	. "github.com/redlatch/redlatch/internal/engine"
-	. "github.com/redlatch/redlatch/internal/enginetest"
 	"github.com/redlatch/redlatch/internal/joint"
+	. "github.com/redlatch/redlatch/internal/test/enginetest"
 )
 
 // world is several processes that share three servers. Whenever an acquisition succeeds, it checks that no other

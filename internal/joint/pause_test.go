@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	. "github.com/redlatch/redlatch/internal/engine"
-	. "github.com/redlatch/redlatch/internal/enginetest"
 	"github.com/redlatch/redlatch/internal/joint"
+	. "github.com/redlatch/redlatch/internal/test/enginetest"
 )
 
 // pausingContext is a context in whose n-th call of Err the process stands still for a while.

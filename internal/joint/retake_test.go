@@ -13,7 +13,7 @@ import (
 	"pgregory.net/rapid"
 
 	. "github.com/redlatch/redlatch/internal/engine"
-	. "github.com/redlatch/redlatch/internal/enginetest"
+	. "github.com/redlatch/redlatch/internal/test/enginetest"
 )
 
 // found is when the first renewal after an acquisition has found that a member has forgotten the lock.

@@ -11,8 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/redlatch/redlatch/internal/engine"
-	. "github.com/redlatch/redlatch/internal/enginetest"
-	"github.com/redlatch/redlatch/internal/redistest"
+	. "github.com/redlatch/redlatch/internal/test/enginetest"
+	"github.com/redlatch/redlatch/internal/test/redistest"
 	"github.com/redlatch/redlatch/pubsub"
 )
 

@@ -8,8 +8,8 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
-	"github.com/redlatch/redlatch/internal/redistest"
 	"github.com/redlatch/redlatch/internal/redisutil"
+	"github.com/redlatch/redlatch/internal/test/redistest"
 )
 
 // A cluster answers while one of its masters does.

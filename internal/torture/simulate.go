@@ -14,9 +14,9 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/redlatch/redlatch/internal/memredis"
-	"github.com/redlatch/redlatch/internal/simnet"
-	"github.com/redlatch/redlatch/internal/simstop"
+	"github.com/redlatch/redlatch/internal/test/memredis"
+	"github.com/redlatch/redlatch/internal/torture/simnet"
+	"github.com/redlatch/redlatch/internal/torture/simstop"
 	"github.com/redlatch/redlatch/scripts"
 )
 

@@ -8,9 +8,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/redlatch/redlatch/internal/memredis"
-	"github.com/redlatch/redlatch/internal/simnet"
-	"github.com/redlatch/redlatch/internal/simstop"
+	"github.com/redlatch/redlatch/internal/test/memredis"
+	"github.com/redlatch/redlatch/internal/torture/simnet"
+	"github.com/redlatch/redlatch/internal/torture/simstop"
 )
 
 // The faults of simulations. What the checks must know of them is the same as of the others, so they have their names.

@@ -15,7 +15,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/redlatch/redlatch/internal/simnet"
+	"github.com/redlatch/redlatch/internal/torture/simnet"
 	"github.com/redlatch/redlatch/primitives"
 )
 

@@ -17,9 +17,9 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	. "github.com/redlatch/redlatch/internal/fixture"
-	"github.com/redlatch/redlatch/internal/kinds"
-	"github.com/redlatch/redlatch/internal/redistest"
+	. "github.com/redlatch/redlatch/internal/test/fixture"
+	"github.com/redlatch/redlatch/internal/test/kinds"
+	"github.com/redlatch/redlatch/internal/test/redistest"
 	"github.com/redlatch/redlatch/primitives"
 )
 

@@ -3,7 +3,7 @@ package topology
 import (
 	"testing"
 
-	"github.com/redlatch/redlatch/internal/fixture"
+	"github.com/redlatch/redlatch/internal/test/fixture"
 )
 
 func TestMain(m *testing.M) { fixture.Main(m) }

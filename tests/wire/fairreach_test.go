@@ -6,8 +6,8 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
-	. "github.com/redlatch/redlatch/internal/fixture"
-	"github.com/redlatch/redlatch/internal/redistest"
+	. "github.com/redlatch/redlatch/internal/test/fixture"
+	"github.com/redlatch/redlatch/internal/test/redistest"
 )
 
 // A newcomer's score is not below that of a waiter with a longer timeout, nor below a score that a

@@ -20,7 +20,7 @@ import (
 	"github.com/redlatch/redlatch/bench/internal/report"
 	"github.com/redlatch/redlatch/bench/internal/server"
 	"github.com/redlatch/redlatch/bench/internal/workload"
-	"github.com/redlatch/redlatch/internal/redistest"
+	"github.com/redlatch/redlatch/internal/test/redistest"
 )
 
 // TestMain runs workload.Serve or delay.Serve when workload.Fork or delay.Start starts this test
