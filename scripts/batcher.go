@@ -405,7 +405,8 @@ func (b *batcher) sendAll(batch []*pending) {
 		Context: end.sending, values: context.Background(), until: end.until, limits: &b.r.limits, mark: batch[0].mark,
 	}
 	pipe := b.timed
-	if batch = b.send(ctx, pipe, batch); len(batch) == 0 {
+	batch = b.send(ctx, pipe, batch)
+	if len(batch) == 0 {
 		return
 	}
 	loaded := map[*Script]bool{}
@@ -415,7 +416,8 @@ func (b *batcher) sendAll(batch []*pending) {
 			_ = pipe.load(ctx, p.script) // if that fails, the third attempt sends the text
 		}
 	}
-	if batch = b.send(ctx, pipe, batch); len(batch) == 0 {
+	batch = b.send(ctx, pipe, batch)
+	if len(batch) == 0 {
 		return
 	}
 	for _, p := range batch {

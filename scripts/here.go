@@ -94,7 +94,11 @@ func (h *here) begin(now time.Time) {
 // maySendHere reports whether a caller may send a command by itself now, and counts it in direct if so. The
 // caller then calls sendHere.
 func (b *batcher) maySendHere(ctx context.Context, s *Script, now time.Time) bool {
-	if s.slow || !b.ours || b.r.timeout <= 2*hereTimeout || b.r.isStopped() {
+	isShort := b.r.timeout <= 2*hereTimeout // the command timeout leaves no time for another goroutine's attempt
+	if s.slow || isShort {
+		return false
+	}
+	if !b.ours || b.r.isStopped() {
 		return false
 	}
 	if end, ok := ctx.Deadline(); ok && end.Sub(now) <= hereTimeout {
@@ -102,8 +106,11 @@ func (b *batcher) maySendHere(ctx context.Context, s *Script, now time.Time) boo
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	// While batches are in flight, a command may wait until many others have been executed.
-	if !b.here.allowed(now) || b.full || b.slots+b.late > 0 || !b.hasRoom(now) {
+	isBatching := b.full || b.slots+b.late > 0 // then a command may wait until many others have been executed
+	if isBatching || !b.hasRoom(now) {
+		return false
+	}
+	if !b.here.allowed(now) {
 		return false
 	}
 	b.direct++

@@ -143,8 +143,8 @@ func withoutScript(err error) error {
 	if !ok {
 		return err
 	}
-	text := reply.Error()
-	if text = scriptPrefix.ReplaceAllString(scriptSuffix.ReplaceAllString(text, ""), ""); text == reply.Error() {
+	text := scriptPrefix.ReplaceAllString(scriptSuffix.ReplaceAllString(reply.Error(), ""), "")
+	if text == reply.Error() {
 		return err
 	}
 	return &scriptError{text, err}
@@ -190,6 +190,9 @@ type interrupted struct {
 	why     error         // why there was no answer, as far as that is known
 	before  error         // why the attempt before it failed; nil if there was none
 }
+
+// endedEarly reports whether the caller has stopped waiting before the lack of an answer says anything about the server.
+func (e *interrupted) endedEarly() bool { return e.ended && e.silent < SilentAfter }
 
 // Error names the silence first, because that is the problem to solve.
 func (e *interrupted) Error() string {

@@ -59,7 +59,11 @@ func (p *prober) due(now time.Time) <-chan struct{} {
 func (p *prober) start() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.busy || time.Since(p.ended) < probePause || p.r.isStopped() {
+	hasJustEnded := time.Since(p.ended) < probePause
+	if p.busy || hasJustEnded {
+		return
+	}
+	if p.r.isStopped() {
 		return
 	}
 	p.busy = true
@@ -129,11 +133,13 @@ func (p *prober) explain(i *interrupted, began time.Time) *interrupted {
 	p.mu.Unlock()
 	if p.dialed != nil {
 		failed := p.dialed.failed.Load()
-		if failed != nil && (errors.Is(err, context.DeadlineExceeded) || failed.at.After(ended)) {
+		saysMore := errors.Is(err, context.DeadlineExceeded) || (failed != nil && failed.at.After(ended))
+		if failed != nil && saysMore {
 			err, ended = failed.err, failed.at
 		}
 	}
-	if err != nil && !errors.Is(err, context.Canceled) && ended.After(began.Add(-probePause)) {
+	isReason := err != nil && !errors.Is(err, context.Canceled)
+	if isReason && ended.After(began.Add(-probePause)) {
 		i.why = err
 	}
 	return i

@@ -59,7 +59,8 @@ func (r *Runner) RunReplicated(
 			reply.Doubt = failed.doubt
 			return reply, nil
 		}
-		if err = r.again(ctx, c, r.batch.probe, &failed, err); err != nil {
+		err = r.again(ctx, c, r.batch.probe, &failed, err)
+		if err != nil {
 			return Reply{}, err
 		}
 	}
@@ -233,12 +234,15 @@ func (w *waiting) Process(ctx context.Context, cmd redis.Cmder) error {
 		_, broken := pipe.Exec(ctx)
 		reply, err := wait.reply(time.Time{}, broken)
 		_, refused := err.(redis.Error) //nolint:errorlint // as go-redis returns it
-		switch acked, _ := reply.Value.(int64); {
+		acked, _ := reply.Value.(int64)
+		isMissing := cmd.Err() == nil && int(acked) < w.n
+		isOver := left <= w.longest || isAbandoned(ctx)
+		switch {
 		case refused:
 			w.acked, w.refused, w.failed = 0, err, nil
 		case err != nil:
 			w.failed = err
-		case cmd.Err() == nil && int(acked) < w.n && left > w.longest && !isAbandoned(ctx):
+		case isMissing && !isOver:
 			continue
 		default:
 			w.acked, w.refused, w.failed = int(acked), nil, nil

@@ -106,7 +106,8 @@ func readAcquired(reply Reply, err error) (Acquired, elements, error) {
 	}
 	switch value := reply.Value.(type) {
 	case int64:
-		if got.Granted = value == 0; got.Granted {
+		got.Granted = value == 0
+		if got.Granted {
 			return got, elements{}, nil
 		}
 	case string:
@@ -116,7 +117,8 @@ func readAcquired(reply Reply, err error) (Acquired, elements, error) {
 			return got, elements{}, nil
 		case Unset: // it is never sent as a text
 		}
-		if got.Token = TokenOf(value); got.Token > 0 {
+		got.Token = TokenOf(value)
+		if got.Token > 0 {
 			got.Granted = true
 			return got, elements{}, nil
 		}

@@ -573,7 +573,8 @@ func (r *Runner) Answering() bool { return !r.silent.Load() }
 // nothing. Only a change is written, so that callers do not compete for the cache line.
 func (r *Runner) noteAnswered(err error) {
 	silent := !answers(err)
-	if i, ok := errors.AsType[*interrupted](err); ok && i.ended && i.silent < SilentAfter {
+	i, isCut := errors.AsType[*interrupted](err)
+	if isCut && i.endedEarly() {
 		return
 	}
 	if r.silent.Load() != silent {
@@ -663,7 +664,8 @@ func (r *Runner) again(ctx context.Context, c call, probe *prober, failed *failu
 		return errSlow
 	}
 	isRefused := failed.refusals > repeatedTries && isTry(ctx) && !repliedWith(err, elsewhere...)
-	if !got.transient || isLast || isRefused || !r.pause(ctx, c.end, failed.attempts, err, rereading) {
+	isFinal := !got.transient || isLast || isRefused
+	if isFinal || !r.pause(ctx, c.end, failed.attempts, err, rereading) {
 		// This adds why the attempt before it failed. classify looks at the interruption first, so it does not
 		// decide what the error means.
 		if i, ok := errors.AsType[*interrupted](err); ok && failed.reason != nil {
@@ -774,7 +776,8 @@ func bounded[T any](
 func attemptOnce[T any](
 	ctx context.Context, r *Runner, name string, f func(context.Context) (T, error),
 ) (value T, err error) {
-	if err = r.register(ctx, name); err != nil {
+	err = r.register(ctx, name)
+	if err != nil {
 		return value, err
 	}
 	defer r.running.Done()
@@ -838,7 +841,8 @@ func (ds *deadlines) within(now time.Time, least, most time.Duration) *deadline 
 		return final
 	}
 	end := ds.latest.Load()
-	if end == nil || end.until.Sub(now) < least || end.until.Sub(now) > most {
+	isUsable := end != nil && end.until.Sub(now) >= least && end.until.Sub(now) <= most
+	if !isUsable {
 		end = ds.newDeadline(now.Add(most))
 		// Two calls may do this at once. Then one deadline is not shared, and ends by its own timer, as
 		// the replaced one does.

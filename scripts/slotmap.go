@@ -113,7 +113,8 @@ func (m *slotMap) begin() bool {
 		m.tell(ErrClosed)
 		return false
 	}
-	if time.Now().After(m.until) && (m.loaded.Load() || m.next == nil) {
+	isNeeded := !m.loaded.Load() && m.next != nil
+	if time.Now().After(m.until) && !isNeeded {
 		m.busy = false
 		m.tell(nil)
 		return false
@@ -218,7 +219,8 @@ func (m *slotMap) follow(ctx context.Context, c call, attempt func() (Reply, err
 				}
 				return Reply{}, errReplaced
 			}
-			if next = (&reading{}); !m.r.isStopped() {
+			next = &reading{}
+			if !m.r.isStopped() {
 				next = m.refresh()
 			}
 		}
