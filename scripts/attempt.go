@@ -93,8 +93,8 @@ func (c *call) failed(err error) error {
 }
 
 // attempt runs a script once, by its digest. If the server does not know the script, attempt loads it and sends it
-// again. If the server has forgotten it in between (SCRIPT FLUSH), or cannot load it, attempt sends it with its text. An
-// urgent call sends the text instead of loading, which is one answer less. If the server refuses the text, attempt
+// again. If the server has forgotten it in between (SCRIPT FLUSH), or cannot load it, attempt sends it with its text.
+// An urgent call sends the text instead of loading, which is one answer less. If the server refuses the text, attempt
 // loads the script after all. None of these is a retry, because nothing was executed. If the caller has returned
 // meanwhile, the script is not sent again, because it would be executed after the commands that the caller has sent
 // since, such as a rollback.

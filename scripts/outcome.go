@@ -191,7 +191,8 @@ type interrupted struct {
 	before  error         // why the attempt before it failed; nil if there was none
 }
 
-// endedEarly reports whether the caller has stopped waiting before the lack of an answer says anything about the server.
+// endedEarly reports whether the caller has stopped waiting before the lack of an answer says anything about the
+// server.
 func (e *interrupted) endedEarly() bool { return e.ended && e.silent < SilentAfter }
 
 // Error names the silence first, because that is the problem to solve.

@@ -19,6 +19,7 @@ const (
 	momentNest    = "nest"
 	momentRenew   = "renew"
 	momentRelease = "release" // frees, or hands off
+	momentHeld    = "held"    // a hold begins; in simulations only
 	momentStay    = "stay"    // a hold begins that will last for some renewals
 	momentExtend  = "extend"  // Extend has succeeded
 	momentOld     = "old"     // a hold has lasted for long enough to be notified of a takeover
@@ -67,7 +68,7 @@ func momentOf(args []string) string {
 
 // isOfHold reports whether a client process tells of a moment. Of the others, its commands do.
 func isOfHold(moment string) bool {
-	return moment == momentStay || moment == momentOld || moment == momentExtend
+	return slices.Contains([]string{momentHeld, momentStay, momentOld, momentExtend}, moment)
 }
 
 // aMoment returns a random moment. Every ninth is "": now.

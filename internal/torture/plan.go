@@ -58,15 +58,23 @@ var simulatedRates = rates{
 // vary returns other rates of a round: half of them are as usual, some are much higher and some are much lower. A
 // defect where two features meet needs rounds in which both are frequent. Others keep a third feature out.
 func (r rates) vary(rng *rand.Rand) rates {
-	for _, n := range []*int{&r.TakeOver, &r.Detach, &r.Inspect, &r.Nest, &r.Fixed, &r.Limit, &r.Minimum} {
-		switch rng.IntN(4) {
-		case 0:
-			*n = often
-		case 1:
-			*n *= 8
-		}
+	for _, n := range []*int{&r.TakeOver, &r.Detach} { // which excuse much
+		varyRate(rng, n, 2)
+	}
+	for _, n := range []*int{&r.Inspect, &r.Nest, &r.Fixed, &r.Limit, &r.Minimum} {
+		varyRate(rng, n, 3)
 	}
 	return r
+}
+
+// varyRate makes a rate high in some of eight rounds, and low in two of them.
+func varyRate(rng *rand.Rand, n *int, high int) {
+	switch drawn := rng.IntN(8); {
+	case drawn < high:
+		*n = often
+	case drawn < high+2:
+		*n *= 8
+	}
 }
 
 // often is the rate of an act that is frequent in a round.
@@ -199,7 +207,11 @@ func (p *Plan) planOperators() {
 	}
 	kind := ofOperators[rng.IntN(len(ofOperators))]
 	for range 2 + rng.IntN(4) {
-		p.Faults = append(p.Faults, p.aFault(rng, kind, rng.IntN(len(p.Processes))))
+		f := p.aFault(rng, kind, rng.IntN(len(p.Processes)))
+		if rng.IntN(2) == 0 { // between an acquisition and the release that follows
+			f.Moment = momentHeld
+		}
+		p.Faults = append(p.Faults, f)
 	}
 }
 

@@ -169,6 +169,9 @@ func (s *session) section(h hold, nested acquirer, call record) {
 		s.out.write(r)
 	})
 	defer stop()
+	if s.simulated != nil {
+		s.begins(momentHeld, call)
+	}
 	d := between(s.rand, 0, 5*time.Millisecond)
 	switch {
 	case s.simulated != nil && call.Fixed && !h.ValidUntil().IsZero() && s.one(3): // to about the end of its lease

@@ -59,6 +59,7 @@ type world struct {
 	working    atomic.Int64 // sessions that have steps left, and processes that will be replaced
 	hash       uint64       // of the records
 	dead       []*simulatedProcess
+	replaced   sync.Map // the processes that a fault has killed
 
 	goroutines int // before the round
 }

@@ -247,10 +247,14 @@ func (w *world) killProcess(f *PlannedFault, _ *rand.Rand) error {
 	return w.replaceProcess(f, f.Length/4)
 }
 
-// replaceProcess kills the process that is the target of a fault. Another one takes its place after a pause.
+// replaceProcess kills the process that is the target of a fault. Another one takes its place after a pause. Two faults
+// may have the same moment: then only the first one kills it, because only one process may take its place.
 func (w *world) replaceProcess(f *PlannedFault, pause time.Duration) error {
 	r := w.round
 	p := r.slots[f.Process].current()
+	if _, isReplaced := w.replaced.LoadOrStore(p, true); isReplaced {
+		return nil
+	}
 	r.injected(faultKill)
 	win := r.begin(window{fault: faultKill, process: p.id})
 	w.working.Add(1)

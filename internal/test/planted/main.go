@@ -1,7 +1,7 @@
 // Command planted plants known defects in the library, one at a time, and reports what finds each of them, and
 // after how long. This is how the tests themselves are tested.
 //
-//	go run ./internal/test/planted                              # each defect: three minutes of the default torture at most
+//	go run ./internal/test/planted                              # each: three minutes of the default torture at most
 //	go run ./internal/test/planted -duration 1m -only renewal   # those with "renewal" in their names
 //	go run ./internal/test/planted -directed                    # with the faults and primitives that find it
 //	go run ./internal/test/planted -sim                         # each defect: a minute of simulation at most
