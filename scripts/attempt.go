@@ -24,7 +24,7 @@ type call struct {
 	firstKey int8 // the index of the first key in args, by which a cluster client routes; 0 if there are no keys
 	key      any  // the first key; nil if there are no keys
 
-	text textUse
+	isUrgent bool // the text is sent instead of loading the script, if the server does not know it
 
 	// Both are made once for all attempts, by deadlines.after. Once leaves them nil.
 	end *deadline       // when the call gives up, unless the context of its caller ends before
@@ -32,16 +32,6 @@ type call struct {
 
 	memory *callMemory
 }
-
-// textUse says when an attempt sends the text of its script. A script that was sent as a text is not kept as long as
-// one that was loaded: since 7.4, Redis forgets it when many others were sent in that way.
-type textUse uint8
-
-const (
-	textLast         textUse = iota // if loading the script does not help
-	insteadOfLoading                // if the server does not know the digest
-	textFirst                       // at once
-)
 
 // callMemory contains what a call refers to, in one allocation.
 type callMemory struct {
@@ -94,16 +84,15 @@ func (c *call) failed(err error) error {
 
 // attempt runs a script once, by its digest. If the server does not know the script, attempt loads it and sends it
 // again. If the server has forgotten it in between (SCRIPT FLUSH), or cannot load it, attempt sends it with its text.
-// An urgent call sends the text instead of loading, which is one answer less. If the server refuses the text, attempt
-// loads the script after all. None of these is a retry, because nothing was executed. If the caller has returned
+// An urgent call sends the text instead of loading, which is one answer less. But since 7.4, Redis forgets scripts that
+// were sent in this way after many others. If the server refuses the text, attempt loads the script after all. None of these is a retry, because nothing was executed. If the caller has returned
 // meanwhile, the script is not sent again, because it would be executed after the commands that the caller has sent
 // since, such as a rollback.
 //
 // The caller is registered in running. ctx bounds the time until the command is sent. The error is that of go-redis,
 // or an [unsent]. classify says what it means.
 func (r *Runner) attempt(ctx context.Context, via processor, c call) (Reply, error) {
-	withText := c.text == textFirst
-	isLoaded := false
+	withText, isLoaded := false, false
 	for {
 		reply, err := r.send(ctx, via, c, withText)
 		isUnknown := !withText && repliedWith(err, unknownScript)
@@ -114,7 +103,7 @@ func (r *Runner) attempt(ctx context.Context, via processor, c call) (Reply, err
 		if c.isAbandoned(ctx) {
 			return Reply{}, notSent(ctx, time.Now())
 		}
-		mayLoad := isTextRefused || c.text == textLast
+		mayLoad := isTextRefused || !c.isUrgent
 		switch {
 		case mayLoad && !isLoaded && r.load(ctx, via, c) == nil:
 			isLoaded, withText = true, false // now the digest should be enough

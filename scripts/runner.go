@@ -63,7 +63,6 @@ type Runner struct {
 	// waits until the call ends.
 	patience time.Duration
 	patient  patientAttempts
-	known    knownScripts
 	contact  contact
 	dialed   *lastDial // the dials of the client; nil for a cluster client
 	// connections is how many connections the client has at most.
@@ -343,42 +342,11 @@ type Patience struct {
 	Urgent bool
 }
 
-// knownScripts notes which scripts a server has executed.
-type knownScripts struct {
-	mu    sync.Mutex // guards known
-	known map[serverScript]bool
-}
-
-// serverScript is a script on a server.
-type serverScript struct {
-	node   any    // the node of a cluster, see Runner.node
-	addr   string // the address of another server, see Runner.Address
-	script *Script
-}
-
-// maxKnownScripts bounds how many are noted, because servers come and go.
-const maxKnownScripts = 1000
-
-func (ks *knownScripts) has(s serverScript) bool {
-	ks.mu.Lock()
-	defer ks.mu.Unlock()
-	return ks.known[s]
-}
-
-func (ks *knownScripts) add(s serverScript) {
-	ks.mu.Lock()
-	defer ks.mu.Unlock()
-	if ks.known == nil || len(ks.known) >= maxKnownScripts {
-		ks.known = map[serverScript]bool{}
-	}
-	ks.known[s] = true
-}
-
 // once is Once, with patience. A patient attempt waits for its answer for longer than a call may take, if few attempts
 // do so. Then once returns when ctx ends, and the attempt goes on in a goroutine of its own.
 //
 // A call with patience is urgent, because its server may answer late. So it sends the text of a script that the server
-// does not know, or is not known to have.
+// does not know, which is one answer less.
 func (r *Runner) once(ctx context.Context, patience Patience, s *Script, keys, args []any) (Reply, error) {
 	if err := r.register(ctx, s.name); err != nil {
 		return Reply{}, err
@@ -389,29 +357,20 @@ func (r *Runner) once(ctx context.Context, patience Patience, s *Script, keys, a
 	c.memory.joined = joinedContext{Context: ctx, values: ctx, until: end.until}
 	c.ctx = &c.memory.joined
 	r.bound(&c)
-	server := r.node(c.key)
-	place := serverScript{server, r.Address(), s}
-	isUrgent := !patience.Until.IsZero()
-	switch {
-	case isUrgent && r.known.has(place):
-		c.text = insteadOfLoading
-	case isUrgent:
-		c.text = textFirst
-	}
+	c.isUrgent = !patience.Until.IsZero()
 	attempt := func() (reply Reply, err error) {
 		var met former
 		for again := true; again; again = met.isOld(r, err) && ctx.Err() == nil {
 			reply, err = r.slots.follow(ctx, c, func() (Reply, error) { return r.attempt(c.ctx, r.batch.timed, c) })
 		}
-		if err == nil {
-			r.known.add(place)
-		}
 		return reply, err
 	}
 	var reply Reply
 	var err error
+	var server any
 	isPatient := false
 	if patience.Until.After(end.until) && !r.isStopped() {
+		server = r.node(c.key)
 		isPatient = r.patient.begin(server, patience.Urgent)
 	}
 	if isPatient {

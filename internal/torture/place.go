@@ -48,11 +48,12 @@ var moments = map[string][]*scripts.Script{
 	},
 }
 
+// momentOfScript has the moment of each script, by its digest and by its text.
 var momentOfScript = func() map[string]string {
 	out := map[string]string{}
 	for moment, list := range moments {
 		for _, s := range list {
-			out[s.SHA()] = moment
+			out[s.SHA()], out[s.Text()] = moment, moment
 		}
 	}
 	return out
@@ -60,7 +61,7 @@ var momentOfScript = func() map[string]string {
 
 // momentOf returns the moment that a command begins; "" for other commands.
 func momentOf(args []string) string {
-	if len(args) < 2 || !strings.EqualFold(args[0], "evalsha") {
+	if len(args) < 2 || !isScript(args) {
 		return ""
 	}
 	return momentOfScript[args[1]]

@@ -593,14 +593,15 @@ func TestC28AGrantLastsForTheMinimum(t *testing.T) {
 	})
 }
 
-// renewals are the digests of the scripts that renew leases.
-var renewals = func() (digests []string) {
+// renewals are the digests and the texts of the scripts that renew leases.
+var renewals = func() (all []string) {
 	for _, name := range []string{
 		"lock/renew", "lock/renew_shared", "rwlock/read_renew", "rwlock/read_renew_shared", "permitsemaphore/renew",
 	} {
-		digests = append(digests, scripts.Load(name).SHA())
+		script := scripts.Load(name)
+		all = append(all, script.SHA(), script.Text())
 	}
-	return digests
+	return all
 }()
 
 // C16: replies of the acquisition and of the release are lost, so go-redis repeats both. Copies of all commands arrive
