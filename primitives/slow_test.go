@@ -94,9 +94,6 @@ func TestVerySlowServerLosesNoHold(t *testing.T) {
 		"notices of maintenance": {ttl: ttl, delay: 4 * half, readTimeout: half, timeout: 2 * half, notified: true},
 		"many locks":             {ttl: ttl, delay: 4 * half, readTimeout: half, timeout: 2 * half, more: 1500},
 		"four seconds":           {ttl: ttl, delay: 8 * half, readTimeout: 2 * half, timeout: 4 * half},
-		// The first renewal needs a new connection, whose handshake takes two answers, and a script that the server does
-		// not know.
-		"a short lease": {ttl: 9 * time.Second, delay: 1400 * time.Millisecond, readTimeout: 2 * half},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) { tt.run(t, redistest.Embedded(t)) })

@@ -3,8 +3,6 @@ package scripts
 import (
 	"context"
 	"errors"
-	"regexp"
-	"strings"
 	"sync"
 	"time"
 
@@ -23,8 +21,6 @@ type call struct {
 	mark     *mark
 	firstKey int8 // the index of the first key in args, by which a cluster client routes; 0 if there are no keys
 	key      any  // the first key; nil if there are no keys
-
-	isUrgent bool // the text is sent instead of loading the script, if the server does not know it
 
 	// Both are made once for all attempts, by deadlines.after. Once leaves them nil.
 	end *deadline       // when the call gives up, unless the context of its caller ends before
@@ -84,31 +80,24 @@ func (c *call) failed(err error) error {
 
 // attempt runs a script once, by its digest. If the server does not know the script, attempt loads it and sends it
 // again. If the server has forgotten it in between (SCRIPT FLUSH), or cannot load it, attempt sends it with its text.
-// An urgent call sends the text instead of loading, which is one answer less. But since 7.4, Redis forgets scripts that
-// were sent in this way after many others. If the server refuses the text, attempt loads the script after all. None of these is a retry, because nothing was executed. If the caller has returned
-// meanwhile, the script is not sent again, because it would be executed after the commands that the caller has sent
-// since, such as a rollback.
+// None of these is a retry, because NOSCRIPT means that nothing was executed. If the caller has returned meanwhile, the
+// script is not sent again, because it would be executed after the commands that the caller has sent since, such as a
+// rollback.
 //
 // The caller is registered in running. ctx bounds the time until the command is sent. The error is that of go-redis,
 // or an [unsent]. classify says what it means.
 func (r *Runner) attempt(ctx context.Context, via processor, c call) (Reply, error) {
-	withText, isLoaded := false, false
+	isLoaded, withText := false, false
 	for {
 		reply, err := r.send(ctx, via, c, withText)
 		isUnknown := !withText && repliedWith(err, unknownScript)
-		isTextRefused := withText && refusesText(err)
-		if !isUnknown && !isTextRefused {
-			return reply, c.failed(err)
-		}
-		if c.isAbandoned(ctx) {
-			return Reply{}, notSent(ctx, time.Now())
-		}
-		mayLoad := isTextRefused || !c.isUrgent
 		switch {
-		case mayLoad && !isLoaded && r.load(ctx, via, c) == nil:
-			isLoaded, withText = true, false // now the digest should be enough
-		case isTextRefused:
+		case !isUnknown:
 			return reply, c.failed(err)
+		case c.isAbandoned(ctx):
+			return Reply{}, notSent(ctx, time.Now())
+		case !isLoaded && r.load(ctx, via, c) == nil:
+			isLoaded = true // now the digest should be enough
 		default:
 			withText = true
 		}
@@ -117,20 +106,6 @@ func (r *Runner) attempt(ctx context.Context, via processor, c call) (Reply, err
 
 // unknownScript is the beginning of the answer of a server that does not know a digest.
 const unknownScript = "NOSCRIPT"
-
-// refusesText reports whether err says that the server, a proxy or the ACL does not allow EVAL. Then nothing was
-// executed. The error of a script says nothing of the kind: the script may have written something, so it must not be
-// executed once more without need.
-func refusesText(err error) bool {
-	if !repliedWith(err, "NOPERM ", "ERR ") {
-		return false
-	}
-	text := strings.ToLower(err.Error())
-	return strings.Contains(text, "eval") && !errorInScript.MatchString(text)
-}
-
-// errorInScript finds what Redis adds to the error of a command in a script.
-var errorInScript = regexp.MustCompile(`user_script|running script|from script| script: `)
 
 // send sends the command of a call once.
 func (r *Runner) send(ctx context.Context, via processor, c call, withText bool) (Reply, error) {

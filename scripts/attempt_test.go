@@ -131,24 +131,3 @@ func TestAbandonedCommandOfABatch(t *testing.T) {
 		require.Equal(t, errorClass{NotExecuted, false, false}, classify(p.err))
 	})
 }
-
-// Only the refusal of EVAL itself has the script loaded. A script that has failed is not executed once more.
-func TestRefusalsOfEval(t *testing.T) {
-	for text, refuses := range map[string]bool{
-		"NOPERM this user has no permissions to run the 'eval' command or its subcommand":                    true,
-		"NOPERM User shop has no permissions to run the 'eval' command":                                      true,
-		"ERR unknown command 'EVAL', with args beginning with: 'local id = ARGV[1] return 1' '1' 'k'":        true,
-		"ERR command is not available: 'EVAL'":                                                               true,
-		"ERR Error running script (call to f_33b7): @user_script:1: NOPERM no permissions for eval":          false,
-		"ERR Unknown Redis command called from script script: 33b7, on @user_script:2.":                      false,
-		"NOPERM No permissions to access a key script: 33b7, on @user_script:2.":                             false,
-		"NOPERM No permissions to access a key":                                                              false,
-		"WRONGTYPE Operation against a key holding the wrong kind of value: eval":                            false,
-		"LOADING Redis is loading the dataset in memory, eval":                                               false,
-		"OOM command not allowed when used memory > 'maxmemory'. script: 33b7, on @user_script:1. eval eval": false,
-	} {
-		require.Equal(t, refuses, refusesText(reply(text)), text)
-	}
-	require.False(t, refusesText(io.EOF))
-	require.False(t, refusesText(nil))
-}

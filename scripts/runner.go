@@ -344,9 +344,6 @@ type Patience struct {
 
 // once is Once, with patience. A patient attempt waits for its answer for longer than a call may take, if few attempts
 // do so. Then once returns when ctx ends, and the attempt goes on in a goroutine of its own.
-//
-// A call with patience is urgent, because its server may answer late. So it sends the text of a script that the server
-// does not know, which is one answer less.
 func (r *Runner) once(ctx context.Context, patience Patience, s *Script, keys, args []any) (Reply, error) {
 	if err := r.register(ctx, s.name); err != nil {
 		return Reply{}, err
@@ -357,7 +354,6 @@ func (r *Runner) once(ctx context.Context, patience Patience, s *Script, keys, a
 	c.memory.joined = joinedContext{Context: ctx, values: ctx, until: end.until}
 	c.ctx = &c.memory.joined
 	r.bound(&c)
-	c.isUrgent = !patience.Until.IsZero()
 	attempt := func() (reply Reply, err error) {
 		var met former
 		for again := true; again; again = met.isOld(r, err) && ctx.Err() == nil {

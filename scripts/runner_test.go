@@ -166,32 +166,6 @@ func TestUnknownScriptIsLoaded(t *testing.T) {
 	}
 }
 
-// A renewal sends the text of a script that the server does not know instead of loading it, because answers may be slow.
-func TestUrgentCallsSendTheText(t *testing.T) {
-	for name, tt := range map[string]struct {
-		server  *redistest.Server
-		unknown []int // the numbers of EVALSHA, SCRIPT and EVAL
-	}{
-		"redis":        {redistest.Fresh(t), []int{1, 0, 1}},
-		"without EVAL": {redistest.Fresh(t, "--rename-command", "EVAL", ""), []int{2, 1, 1}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			w := newEnv(t, tt.server)
-			run := func(want []int) {
-				w.p.Record()
-				_, err := w.r.once(t.Context(), Patience{Until: time.Now().Add(time.Minute)}, check, []any{"k"}, []any{"x"})
-				require.NoError(t, err)
-				require.Equal(t, want, []int{w.sent("evalsha"), w.sent("script"), w.sent("eval")})
-			}
-			for range 2 {
-				run(tt.unknown)
-				run([]int{1, 0, 0})
-				require.NoError(t, tt.server.Client(t).ScriptFlush(t.Context()).Err())
-			}
-		})
-	}
-}
-
 // Every kind of reply is an answer, nil too.
 func TestAnswersOfAllKinds(t *testing.T) {
 	eachServer(t, func(t *testing.T, w *env) {

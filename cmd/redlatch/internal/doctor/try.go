@@ -24,8 +24,7 @@ func skipped() ([]Result, error) {
 	return warn("fix the lines above first", "not checked"), nil
 }
 
-// scriptCalls runs a script of the library that only reads, in the ways in which the library does: EVALSHA after
-// SCRIPT LOAD, or after EVAL.
+// scriptCalls runs a script of the library that only reads, as the library does: EVALSHA after SCRIPT LOAD.
 func scriptCalls(ctx context.Context, e *exam) ([]Result, error) {
 	if e.unfit {
 		return skipped()
