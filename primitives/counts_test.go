@@ -96,6 +96,16 @@ func TestCountsHandle(t *testing.T) {
 	}
 }
 
+// leastAllocs returns how many allocations n runs of f take, each on average: the least of five measurements. A machine
+// that stalls makes the runner hand a command to another goroutine, which takes allocations, too.
+func leastAllocs(n int, f func()) float64 {
+	least := testing.AllocsPerRun(n, f)
+	for range 4 {
+		least = min(least, testing.AllocsPerRun(n, f))
+	}
+	return least
+}
+
 // An uncontended acquisition takes one command, and so does its release.
 func TestCountsUncontendedAcquireAndRelease(t *testing.T) {
 	s := redistest.Fresh(t)
@@ -145,7 +155,7 @@ func TestCountsUncontendedAcquireAndRelease(t *testing.T) {
 			// A command is sent again if the machine stalls for longer than a caller waits by itself.
 			require.InDelta(t, 2*n, calls["evalsha"]+calls["eval"], n/20)
 			if !RaceEnabled { // the race detector allocates, too
-				require.LessOrEqual(t, testing.AllocsPerRun(n, pair), kind.allocs)
+				require.LessOrEqual(t, leastAllocs(n, pair), kind.allocs)
 			}
 		})
 	}

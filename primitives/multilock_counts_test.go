@@ -79,7 +79,7 @@ func TestCountsMultiLockOfThree(t *testing.T) {
 	pair()
 	require.EqualValues(t, 1+6+1+6, total(insideScripts(t, s, pair)))
 	if !RaceEnabled {
-		require.LessOrEqual(t, testing.AllocsPerRun(100, pair), 54.0)
+		require.LessOrEqual(t, leastAllocs(100, pair), 54.0)
 	}
 }
 
