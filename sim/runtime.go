@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// The guest has a runtime whose scheduler can stop groups of goroutines: see internal/torture/simstop. It is that of the
-// installed Go with a few added lines, which go build takes from an overlay. The library and its dependencies are
+// The guest has a runtime whose scheduler can stop groups of goroutines: see internal/torture/simstop. It is that of
+// the installed Go with a few added lines, which go build takes from an overlay. The library and its dependencies are
 // compiled as they are.
 
 // insertion is what is added to a file of Go.
