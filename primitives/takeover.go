@@ -163,7 +163,8 @@ func (h *handle) announceTakeover(ctx context.Context, err error, ids ...string)
 		}
 		sent = append(sent, part.c.presence.Announce(ctx, part.res.Kind, part.raw(), ids))
 	}
-	if inDoubt {
+	isSilent := errors.Is(h.res.Core.Unavailable(err), ErrUnavailable)
+	if inDoubt || isSilent {
 		return // the call has used up its time
 	}
 	for _, done := range sent {

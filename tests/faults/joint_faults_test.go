@@ -499,3 +499,27 @@ func TestRedLockDoesNotBlameAMemberThatItDoesNotAwait(t *testing.T) {
 	require.NotContains(t, err.Error(), "budget")
 	require.NotErrorIs(t, err, os.ErrDeadlineExceeded)
 }
+
+// C7: a takeover of a joint lock at a silent server takes no longer than a command. Nobody is told of it, because
+// nothing was taken over.
+func TestTakeoverOfAJointLockAtASilentServerEndsInTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const limit = time.Second
+		p := redistest.Embedded(t).Proxy(t)
+		c := NewClient(t, p.Client(t), primitives.WithCommandTimeout(limit))
+		l := primitives.NewMultiLock([]*primitives.Lock{c.Lock("a"), c.Lock("b")})
+		hold := Acquire(t, t.Context(), l)
+		p.BlackHole(true)
+		for name, call := range map[string]func() error{
+			"Adopt":     func() error { return ErrOf(l.Adopt(t.Context(), hold.ID())) },
+			"ReleaseID": func() error { return l.ReleaseID(t.Context(), hold.ID()) },
+		} {
+			began := time.Now()
+			require.ErrorIs(t, call(), primitives.ErrUnavailable, name)
+			require.LessOrEqual(t, time.Since(began), limit+limit/50, name)
+		}
+		p.Heal()
+		p.Reset()
+		Release(t, hold)
+	})
+}
