@@ -322,8 +322,9 @@ func TestSlowObserverDelaysItsOwnCallOnly(t *testing.T) {
 					go func() {
 						hold, err := h.Acquire(context.Background())
 						if assert.NoError(t, err) {
-							took <- time.Since(began)
+							acquired := time.Since(began)
 							assert.NoError(t, hold.Release(context.Background()))
+							took <- acquired // last: the test ends after it
 						}
 					}()
 					return took
