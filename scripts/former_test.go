@@ -80,7 +80,8 @@ func TestConnectionToAFormerPrimaryIsClosed(t *testing.T) {
 					isFormer.Store(true)
 					moved.Store(true)
 					for range 2 {
-						if _, err = call(t.Context(), r); err == nil {
+						_, err = call(t.Context(), r)
+						if err == nil {
 							break
 						}
 						require.Equal(t, "Once", name, "the others make another attempt")

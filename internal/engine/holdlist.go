@@ -63,7 +63,7 @@ func (l *holdList) remove(h *Hold) {
 // sameName links the holds of one name.
 type sameName struct{ older, newer *Hold }
 
-// addName adds a hold to those of its name. mu is held.
+// addName adds a hold to the index by name. The caller holds mu.
 func (l *holdList) addName(h *Hold) {
 	h.sameName.older = l.byName[h.r.Name]
 	if h.sameName.older != nil {
@@ -72,7 +72,7 @@ func (l *holdList) addName(h *Hold) {
 	l.byName[h.r.Name] = h
 }
 
-// removeName removes a hold from those of its name. mu is held.
+// removeName removes a hold from the index by name. The caller holds mu.
 func (l *holdList) removeName(h *Hold) {
 	older, newer := h.sameName.older, h.sameName.newer
 	h.sameName = sameName{}

@@ -165,7 +165,11 @@ const repeatedAfter = 20 * time.Millisecond
 func (h *history) takenBy(o *op, name string) string {
 	isShared := o.call.Passes || o.call.Owner != "" || o.call.Limit > 0
 	isJoint := len(o.call.Names) > 1 && !h.exact
-	if o.root != o || isShared || isJoint || h.hasCounts(o) {
+	hasOwnID := o.root == o && !isShared
+	if !hasOwnID || isJoint {
+		return ""
+	}
+	if h.hasCounts(o) {
 		return ""
 	}
 	release := o.release

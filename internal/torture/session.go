@@ -130,7 +130,8 @@ func (s *session) terms(call *record) []primitives.Option {
 		call.MinHold = between(s.rand, s.TTL/20, s.TTL/5)
 	}
 	minimum := primitives.WithMinHold(call.MinHold)
-	if call.Fixed = s.one(s.Rates.Fixed); call.Fixed {
+	call.Fixed = s.one(s.Rates.Fixed)
+	if call.Fixed {
 		return []primitives.Option{primitives.WithLease(call.TTL), minimum}
 	}
 	if call.Root == 0 && s.one(s.Rates.Limit) {
