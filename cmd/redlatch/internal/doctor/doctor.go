@@ -132,9 +132,10 @@ func Run(ctx context.Context, cfg Config) (failed bool, err error) {
 	return failed, nil
 }
 
-// commandsPerCheck is more than any check sends, one after another. A slow server is no silent one, so a check has time
-// for the answers to all of them.
-const commandsPerCheck = 20
+// commandsPerCheck is twice as many as any check sends, one after another. The longest one uses a pool of permits: on a
+// server without the scripts it sends about twenty commands, those of a new connection included. A slow server is no
+// silent one, so a check has time for the answers to all of them.
+const commandsPerCheck = 40
 
 // bounded returns a context for one check of a server.
 func (e *exam) bounded(ctx context.Context) (context.Context, context.CancelFunc) {

@@ -23,7 +23,7 @@ func TestSlowServerIsAWarning(t *testing.T) {
 	proxy.Delay(delay)
 	rdb := proxy.Client(t, once, func(o *redis.Options) { o.ReadTimeout = 3 * time.Second })
 	results, failed, err := examine(t, rdb, func(c *Config) { c.Timeout = 1500 * time.Millisecond })
-	require.NoError(t, err)
+	require.NoError(t, err, "%+v", results)
 	require.False(t, failed, "%+v", results)
 	require.Equal(t, Warn, results["latency"].Status)
 	require.Regexp(t, `a round trip takes (\d{3}ms|\d(\.\d+)?s).*the server is slow`, results["latency"].Detail)
