@@ -244,25 +244,26 @@ func TestPermitsOfAnEarlierSemaphoreAreLost(t *testing.T) {
 	for _, tt := range []struct {
 		name              string
 		made, lost, again func(e *env)
+		dayOld            bool // a permit may also be a day old, which costs two seconds for the pings of the day
 	}{
-		{"Delete, Init", setHere, deleteHere, setHere},
-		{"Delete, Add", setHere, deleteHere, addHere},
-		{"Delete, Init in Java", setHere, deleteHere, setByJava},
-		{"made by Add, Delete, Init", addHere, deleteHere, setHere},
-		{"made by Java, Delete, Init", setByJava, deleteHere, setHere},
-		{"deleted by Java, Init", setHere, deleteByJava, setHere},
-		{"made and deleted by Java, Init", setByJava, deleteByJava, setHere},
-		{"deleted by Java and noticed, Init in Java", setHere, loseNoticed, setByJava},
-		{"all keys lost, Init", setHere, lose, setHere},
-		{"all keys lost, Init in Java", setHere, lose, setByJava},
+		{"Delete, Init", setHere, deleteHere, setHere, true},
+		{"Delete, Add", setHere, deleteHere, addHere, false},
+		{"Delete, Init in Java", setHere, deleteHere, setByJava, false},
+		{"made by Add, Delete, Init", addHere, deleteHere, setHere, false},
+		{"made by Java, Delete, Init", setByJava, deleteHere, setHere, false},
+		{"deleted by Java, Init", setHere, deleteByJava, setHere, false},
+		{"made and deleted by Java, Init", setByJava, deleteByJava, setHere, false},
+		{"deleted by Java and noticed, Init in Java", setHere, loseNoticed, setByJava, false},
+		{"all keys lost, Init", setHere, lose, setHere, false},
+		{"all keys lost, Init in Java", setHere, lose, setByJava, true},
 	} {
 		for _, held := range []string{
 			"acquired", "handed off", "acquired a day ago", "the release is lost", "the reply to the release is lost",
 		} {
+			if held == "acquired a day ago" && !tt.dayOld {
+				continue
+			}
 			t.Run(tt.name+", "+held, func(t *testing.T) {
-				if held == "acquired a day ago" && tt.name != "Delete, Init" {
-					redistest.NeedFull(t, "a day of pings for each row")
-				}
 				synctest.Test(t, func(t *testing.T) {
 					s := redistest.Embedded(t)
 					p := s.Proxy(t)

@@ -84,7 +84,7 @@ func survivesARollingRestart(
 			select {
 			case <-stop:
 				return
-			case <-time.After(50 * time.Millisecond):
+			case <-time.After(150 * time.Millisecond):
 			}
 			tries.Add(1)
 			if hold, err := rival.TryAcquire(context.Background()); err == nil {
