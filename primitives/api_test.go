@@ -77,6 +77,8 @@ var (
 
 	_ func(time.Duration) func(context.Context, *redis.Conn) error = primitives.MinUptime
 
+	_ func(context.Context) *primitives.Hold = primitives.HoldFrom
+
 	_ sync.Locker                 = (*primitives.Locker)(nil)
 	_ interface{ TryLock() bool } = (*primitives.Locker)(nil)
 
@@ -157,4 +159,5 @@ type holdable interface {
 	Acquire(context.Context, ...primitives.Option) (*primitives.Hold, error)
 	TryAcquire(context.Context, ...primitives.Option) (*primitives.Hold, error)
 	Do(context.Context, func(context.Context) error, ...primitives.Option) error
+	TryDo(context.Context, func(context.Context) error, ...primitives.Option) (ran bool, err error)
 }

@@ -96,6 +96,13 @@ func failed(r *engine.Resource, op string, err error) error {
 	return &Error{Op: op, Kind: r.Kind, Name: r.Name, Err: describeForeign(r.Kind, err)}
 }
 
+// isTaken reports whether an acquisition failed with err because Redis said that somebody else has it. A semaphore
+// without a count gives no permits, but nobody has them either.
+func isTaken(err error) bool {
+	failure, ok := err.(*Error) //nolint:errorlint // of this acquisition
+	return ok && engine.IsTaken(failure.Err) && !errors.Is(failure.Err, errNoCount)
+}
+
 // foreignError is an error of Redis that matches [ErrForeign].
 type foreignError struct {
 	text string // says what the key holds

@@ -248,18 +248,43 @@ func (h *handle) TryAcquire(ctx context.Context, opts ...Option) (*Hold, error) 
 // fails or panics. It returns f's error, joined with [ErrLost] if they were lost before f ended. The permits of a plain
 // semaphore are lost if the semaphore no longer existed at the release. Any other failure of the release goes to the
 // observer, and the release is repeated in the background.
-func (h *handle) Do(ctx context.Context, f func(context.Context) error, opts ...Option) (err error) {
+func (h *handle) Do(ctx context.Context, f func(context.Context) error, opts ...Option) error {
 	hold, err := h.acquire(ctx, opts, waitAsOptionsSay)
 	if err != nil {
 		return err
 	}
+	return hold.do(ctx, f)
+}
+
+// TryDo is Do for work that somebody else may already be doing. It tries once, as TryAcquire does.
+//
+//   - (false, nil): Redis says that somebody else holds it. f did not run, and need not.
+//   - (false, err): f did not run, and it is not known that anybody does the work. Redis did not answer, or ctx ended,
+//     or a semaphore has no count yet.
+//   - (true, err): f ran. err is what Do returns, nil after success.
+func (h *handle) TryDo(
+	ctx context.Context, f func(context.Context) error, opts ...Option,
+) (ran bool, err error) {
+	hold, err := h.acquire(ctx, opts, tryOnce)
+	if isTaken(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	return true, hold.do(ctx, f)
+}
+
+// do runs f with the hold's context, and releases the hold. ctx is the caller's.
+func (h *Hold) do(ctx context.Context, f func(context.Context) error) (err error) {
 	defer func() {
 		// Any other failure of a release goes to the observer, because the work is done, and must not look undone.
-		if released := hold.Release(ctx); errors.Is(released, ErrLost) && !errors.Is(err, ErrLost) {
+		released := h.Release(ctx)
+		if errors.Is(released, ErrLost) && !errors.Is(err, ErrLost) {
 			err = errors.Join(err, released)
 		}
 	}()
-	return f(hold.Context())
+	return f(h.Context())
 }
 
 // inspect serves Info. It calls read, which returns everything except the names.

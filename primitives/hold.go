@@ -35,6 +35,25 @@ func newHold(hold *engine.Hold) *Hold {
 	return h
 }
 
+// HoldFrom returns the nearest live hold, of any primitive and any client, that ctx carries, or nil if there is none.
+// Code inside [Lock.Do] finds its token with it, without naming the lock again. For a hold of one lock see
+// [Lock.HoldFrom].
+func HoldFrom(ctx context.Context) *Hold {
+	return carriedHold(engine.AnyHoldFrom(ctx))
+}
+
+// carriedHold returns the Hold for a hold of the engine that a context carries, along with its handle. It is nil if
+// the context carries none.
+func carriedHold(hold *engine.Hold, handle any) *Hold {
+	if hold == nil {
+		return nil
+	}
+	if h, ok := handle.(*Hold); ok {
+		return h
+	}
+	return &Hold{hold: hold} // it is the hold of a member of a joint lock
+}
+
 // ID returns the hold's id on the wire. For locks that is "<client uuid>:<n>", or the id given to
 // [WithOwner]. For permits with leases it is each permit's id in hexadecimal, comma-separated. For a
 // plain semaphore it is "".

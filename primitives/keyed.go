@@ -93,9 +93,8 @@ func (k *Keyed) TryLock(ctx context.Context, name string) (bool, error) {
 		return false, nil
 	}
 	hold, err := k.acquire(ctx, l, engine.NoWait)
-	isBusy := errors.Is(err, ErrNotAcquired) && !errors.Is(err, ErrUnavailable)
 	switch {
-	case isBusy && ctx.Err() == nil:
+	case isTaken(err):
 		return false, nil
 	case err != nil:
 		return false, err

@@ -59,16 +59,10 @@ func (l *Lock) Acquire(ctx context.Context, opts ...Option) (*Hold, error) {
 	return l.acquire(ctx, opts, waitAsOptionsSay)
 }
 
-// HoldFrom returns the nearest live hold of this lock that ctx carries, or nil if there is none.
+// HoldFrom returns the nearest live hold of this lock that ctx carries, or nil if there is none. The function [HoldFrom]
+// finds a hold of any primitive.
 func (l *Lock) HoldFrom(ctx context.Context) *Hold {
-	hold, handle := engine.HoldFrom(ctx, &l.res)
-	if hold == nil {
-		return nil
-	}
-	if h, ok := handle.(*Hold); ok {
-		return h
-	}
-	return &Hold{hold: hold} // it is the hold of a member of a joint lock
+	return carriedHold(engine.HoldFrom(ctx, &l.res))
 }
 
 // Adopt takes over the hold of id, with all its counts, under a new id. Use it to hand a lock from one

@@ -1,15 +1,13 @@
 // Command interval runs a job at most once per interval in a whole fleet.
 //
-// The lease of the lock is the interval. The process that acquires the lock runs the job and detaches
-// the hold. The lock then stays in Redis until the lease ends, and nobody else can run the job.
+// The minimum hold of the lock is the interval: the lock stays taken for that long after its
+// acquisition, however soon the job ends. The processes try as often as they like.
 //
-// What is promised: the starts of two successful runs are at least an interval apart, by the clock of
-// Redis and as long as Redis keeps the lock. A run that takes longer than the interval learns it: its
-// context ends before another process can begin.
+// What is promised: the starts of two runs are at least an interval apart, by the clock of Redis and as
+// long as Redis keeps the lock. A run that takes longer than the interval keeps the lock until it ends.
 //
-// What is not promised: a run in every interval. A process that dies after the acquisition leaves the
-// interval without a run. An interval begins with a run, not at a full minute. After a failed run the
-// lock is released, so another process tries again at once. See example cron for a job that must run.
+// What is not promised: a run in every interval. A process that dies leaves the lock to its lease. An
+// interval begins with a run, not at a full minute, and a failed run counts as one.
 package main
 
 import (
@@ -35,25 +33,6 @@ func main() {
 	if err := run(context.Background(), *url); err != nil {
 		log.Fatal(err)
 	}
-}
-
-// oncePerInterval runs the job, unless a process of the fleet has run it within the last interval.
-func oncePerInterval(ctx context.Context, lock *primitives.Lock, job func(*primitives.Hold) error) error {
-	hold, err := lock.TryAcquire(ctx, primitives.WithLease(interval))
-	if errors.Is(err, primitives.ErrNotAcquired) {
-		return nil
-	}
-	if errors.Is(err, primitives.ErrLost) {
-		return nil // the answer came after the lease: this interval is without a run
-	}
-	if err != nil {
-		return err // Redis did not answer: nobody may have run the job, and the lock may be taken
-	}
-	if err := job(hold); err != nil {
-		return errors.Join(err, hold.Release(ctx)) // another process may try now
-	}
-	hold.Detach() // not Release: the lock stays taken until the lease ends
-	return nil
 }
 
 // run starts three processes that try all the time. It ends after four runs of the job.
@@ -92,11 +71,11 @@ func process(ctx context.Context, rdb *redis.Client, number int, prices *prices)
 	}()
 	timer := time.NewTicker(10 * time.Millisecond)
 	defer timer.Stop()
+	lock := client.Lock("example:interval", primitives.WithMinHold(interval))
 	for {
-		err := oncePerInterval(ctx, client.Lock("example:interval"), func(hold *primitives.Hold) error {
-			return prices.load(number, hold)
-		})
-		if err != nil {
+		tried := time.Now()
+		_, err := lock.TryDo(ctx, func(context.Context) error { return prices.load(number, tried) })
+		if err != nil && ctx.Err() == nil {
 			return err
 		}
 		select {
@@ -114,11 +93,12 @@ type prices struct {
 
 	mu    sync.Mutex
 	runs  int
-	until time.Time // the lease of the latest run
+	until time.Time // the end of the interval of the latest run
 }
 
-// load is the job. It checks that the interval of the run before is over.
-func (p *prices) load(number int, hold *primitives.Hold) error {
+// load is the job. It checks that the interval of the run before is over. The lock was tried at that time, so the
+// interval begins no earlier.
+func (p *prices) load(number int, tried time.Time) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	now := time.Now()
@@ -126,7 +106,7 @@ func (p *prices) load(number int, hold *primitives.Hold) error {
 		return errors.New("the job ran twice within an interval")
 	}
 	p.runs++
-	p.until = hold.ValidUntil()
+	p.until = tried.Add(interval)
 	fmt.Printf("After %d ms: process %d loads the prices.\n", now.Sub(p.began).Milliseconds(), number)
 	if p.runs == 4 {
 		p.enough()

@@ -2,7 +2,6 @@ package libraries
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"time"
 
@@ -15,8 +14,8 @@ import (
 // longer than their clocks differ, and shorter than the interval of the job.
 func OnOneHost(ctx context.Context, lock *primitives.Lock, job func(context.Context) error) cron.Job {
 	return cron.FuncJob(func() {
-		err := lock.Do(ctx, job, primitives.WithWait(0), primitives.WithMinHold(10*time.Second))
-		if err != nil && (!errors.Is(err, primitives.ErrNotAcquired) || errors.Is(err, primitives.ErrUnavailable)) {
+		_, err := lock.TryDo(ctx, job, primitives.WithMinHold(10*time.Second))
+		if err != nil { // the job has failed, or Redis; a job that runs on another host is no error
 			slog.ErrorContext(ctx, "job failed", "name", lock.Name(), "error", err)
 		}
 	})

@@ -2,7 +2,6 @@ package libraries
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"github.com/riverqueue/river"
@@ -28,13 +27,11 @@ type ShipWorker struct {
 
 // Work is called by River.
 func (w *ShipWorker) Work(ctx context.Context, job *river.Job[ShipArgs]) error {
-	hold, err := w.Locks.Lock("customer:" + job.Args.Customer).TryAcquire(ctx)
-	if errors.Is(err, primitives.ErrNotAcquired) {
+	ran, err := w.Locks.Lock("customer:"+job.Args.Customer).TryDo(ctx, func(ctx context.Context) error {
+		return w.Ship(ctx, job.Args.Customer)
+	})
+	if !ran && err == nil {
 		return river.JobSnooze(time.Second)
 	}
-	if err != nil {
-		return err
-	}
-	defer hold.Release(ctx)
-	return w.Ship(hold.Context(), job.Args.Customer)
+	return err
 }

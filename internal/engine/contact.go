@@ -252,6 +252,7 @@ func (q *Request) gaveUp(ctx context.Context, outage error) *gaveUpError {
 	case isAsking && asked >= silentAfter:
 		g.failed = noAnswerFor(asked)
 	}
+	g.told = k.refused
 	g.refused = k.refused || g.failed == nil // nothing is known to be wrong: the time was too short
 	return g
 }
@@ -261,6 +262,18 @@ func (q *Request) gaveUp(ctx context.Context, outage error) *gaveUpError {
 // the last failure on the way, if there was one.
 func GaveUp(ctx context.Context, met error) error {
 	return &gaveUpError{refused: true, cause: causeOf(ctx), reason: met}
+}
+
+// IsTaken reports whether an acquisition failed with err because somebody else has the lock: the server's latest answer
+// said so. It is false if the caller's time ended first, and if a later attempt had no answer. err is as
+// [Resource.Acquire] returns it, because the errors that it joins may be those of members of a joint lock.
+func IsTaken(err error) bool {
+	g, ok := err.(*gaveUpError) //nolint:errorlint // of this call, not of a member
+	if !ok {
+		return false
+	}
+	isUnanswered := g.failed != nil || g.cut != nil
+	return g.told && g.cause == nil && !isUnanswered
 }
 
 // causeOf is why the caller's context ended; nil if it did not. The end of the wait adds nothing to an error:
@@ -277,6 +290,7 @@ func causeOf(ctx context.Context) error {
 type gaveUpError struct {
 	cause   error         // of the caller's context; nil: it has not ended
 	refused bool          // matches ErrNotAcquired
+	told    bool          // the server has said so; else refused is only assumed, because the time was too short
 	holder  string        // "": unknown
 	own     bool          // the holder is this client
 	shared  bool          // the holders are unknown, and this client holds it or a part of it

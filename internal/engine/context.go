@@ -39,15 +39,16 @@ type HoldContext struct {
 	handle any
 }
 
-// liveKey asks a context for a live hold. outerKey asks for a hold whose release has not begun, even a
+// liveKey asks a context for a live hold of a resource, and anyLiveKey for one of any resource. outerKey asks for a hold whose release has not begun, even a
 // lost one: an acquisition under a lost hold must fail with ErrLost. If it skipped the lost hold, it
 // would acquire the lock anew inside a critical section that is no longer protected.
 type (
-	liveKey  struct{ *Resource }
-	outerKey struct{ *Resource }
+	liveKey    struct{ *Resource }
+	anyLiveKey struct{}
+	outerKey   struct{ *Resource }
 )
 
-// Value returns the nearest hold for a liveKey or an outerKey. It passes other keys on to the outer
+// Value returns the nearest hold for a liveKey, an anyLiveKey or an outerKey. It passes other keys on to the outer
 // context. It takes the mutex of each hold on the way, one after another.
 func (c *HoldContext) Value(key any) any {
 	h := c.hold
@@ -57,6 +58,10 @@ func (c *HoldContext) Value(key any) any {
 			return carried{h, c.handle}
 		} else if live != nil {
 			return carried{live, nil}
+		}
+	case anyLiveKey:
+		if h.IsLive() {
+			return carried{h, c.handle}
 		}
 	case outerKey:
 		if live := h.findLive(k.Resource); live != nil {
@@ -96,6 +101,13 @@ func (h *Hold) findLive(r *Resource) *Hold {
 // member of a joint lock.
 func HoldFrom(ctx context.Context, r *Resource) (hold *Hold, handle any) {
 	found, _ := ctx.Value(liveKey{r}).(carried)
+	return found.hold, found.handle
+}
+
+// AnyHoldFrom returns the nearest live hold that ctx carries, and its handle. It is the joint lock's hold, and not that
+// of a member.
+func AnyHoldFrom(ctx context.Context) (hold *Hold, handle any) {
+	found, _ := ctx.Value(anyLiveKey{}).(carried)
 	return found.hold, found.handle
 }
 

@@ -17,6 +17,11 @@ type Handle interface {
 	Do(ctx context.Context, f func(context.Context) error, opts ...primitives.Option) error
 }
 
+// Trier is a handle that can try to run something: those of all kinds can.
+type Trier interface {
+	TryDo(ctx context.Context, f func(context.Context) error, opts ...primitives.Option) (ran bool, err error)
+}
+
 // Takeable is a handle whose holds another client can take over. All kinds with leases have it.
 type Takeable interface {
 	Handle

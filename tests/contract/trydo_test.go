@@ -1,0 +1,215 @@
+package contract
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	. "github.com/redlatch/redlatch/internal/test/fixture"
+	"github.com/redlatch/redlatch/internal/test/kinds"
+	"github.com/redlatch/redlatch/internal/test/redistest"
+	"github.com/redlatch/redlatch/primitives"
+)
+
+// tryDoTest is what a test of TryDo finds: a handle whose commands go through a proxy, and a rival on another client.
+type tryDoTest struct {
+	p     *redistest.Proxy
+	c     *primitives.Client
+	h     kinds.Handle
+	rival kinds.Handle
+	kind  kinds.Kind
+	name  string
+	runs  int
+}
+
+// on returns a handle of the same name on another client.
+func (x *tryDoTest) on(c *primitives.Client) kinds.Trier { return x.kind.Open(c, x.name).(kinds.Trier) }
+
+// anyError stands for an error that matches nothing in particular.
+var anyError = errors.New("any error")
+
+// job is the work of TryDo.
+func (x *tryDoTest) job(result error) func(context.Context) error {
+	return func(context.Context) error {
+		x.runs++
+		return result
+	}
+}
+
+// C12: TryDo skips only if Redis says that somebody else has the lock.
+func TestC12TryDo(t *testing.T) {
+	cases := []struct {
+		name string
+		try  func(t *testing.T, x *tryDoTest) (bool, error)
+		ran  bool
+		want error // nil: no error
+	}{
+		{"it is free", func(t *testing.T, x *tryDoTest) (bool, error) {
+			return x.h.(kinds.Trier).TryDo(t.Context(), x.job(nil))
+		}, true, nil},
+		{"the work fails", func(t *testing.T, x *tryDoTest) (bool, error) {
+			return x.h.(kinds.Trier).TryDo(t.Context(), x.job(ErrTest))
+		}, true, ErrTest},
+		{"the work says that something else was busy", func(t *testing.T, x *tryDoTest) (bool, error) {
+			return x.h.(kinds.Trier).TryDo(t.Context(), x.job(primitives.ErrNotAcquired))
+		}, true, primitives.ErrNotAcquired},
+		{"somebody else has it", func(t *testing.T, x *tryDoTest) (bool, error) {
+			Acquire(t, t.Context(), x.rival)
+			return x.h.(kinds.Trier).TryDo(t.Context(), x.job(nil), primitives.WithWait(time.Hour))
+		}, false, nil},
+		{"this client has it", func(t *testing.T, x *tryDoTest) (bool, error) {
+			Acquire(t, t.Context(), x.rival)
+			return x.rival.(kinds.Trier).TryDo(t.Context(), x.job(nil))
+		}, false, nil},
+		{"the context has ended", func(t *testing.T, x *tryDoTest) (bool, error) {
+			ctx, cancel := context.WithCancelCause(t.Context())
+			cancel(ErrTest)
+			return x.h.(kinds.Trier).TryDo(ctx, x.job(nil))
+		}, false, ErrTest},
+		{"the context ends before Redis answers", func(t *testing.T, x *tryDoTest) (bool, error) {
+			x.p.BlackHole(true)
+			defer x.p.Heal()
+			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+			defer cancel()
+			return x.h.(kinds.Trier).TryDo(ctx, x.job(nil))
+		}, false, context.DeadlineExceeded},
+		{"an option is invalid", func(t *testing.T, x *tryDoTest) (bool, error) {
+			return x.h.(kinds.Trier).TryDo(t.Context(), x.job(nil), primitives.WithLease(-1))
+		}, false, primitives.ErrInvalid},
+		{"the client is closed", func(t *testing.T, x *tryDoTest) (bool, error) {
+			require.NoError(t, x.c.Close(t.Context()))
+			return x.h.(kinds.Trier).TryDo(t.Context(), x.job(nil))
+		}, false, primitives.ErrClosed},
+		{"Redis is down", func(t *testing.T, x *tryDoTest) (bool, error) {
+			x.p.Refuse(true)
+			x.p.Reset()
+			defer x.p.Heal()
+			return x.h.(kinds.Trier).TryDo(t.Context(), x.job(nil))
+		}, false, primitives.ErrUnavailable},
+		{"Redis is silent", func(t *testing.T, x *tryDoTest) (bool, error) {
+			x.p.BlackHole(true)
+			defer x.p.Heal()
+			c := NewClient(t, x.p.Client(t), primitives.WithCommandTimeout(150*time.Millisecond))
+			return x.on(c).TryDo(t.Context(), x.job(nil))
+		}, false, primitives.ErrUnavailable},
+		// Nobody can tell after such a short time whether anything is wrong. That is no skip either.
+		{"the command timeout is too short for an answer", func(t *testing.T, x *tryDoTest) (bool, error) {
+			x.p.BlackHole(true)
+			defer x.p.Heal()
+			c := NewClient(t, x.p.Client(t), primitives.WithCommandTimeout(30*time.Millisecond))
+			return x.on(c).TryDo(t.Context(), x.job(nil))
+		}, false, anyError},
+	}
+	EachKind(t, kinds.All(), func(t *testing.T, s *redistest.Server, k kinds.Kind) {
+		for _, tt := range cases {
+			t.Run(tt.name, func(t *testing.T) {
+				x := &tryDoTest{kind: k, p: s.Proxy(t), name: redistest.Name(t)}
+				x.c = NewClient(t, x.p.Client(t, ShortTimeouts, NoRetries))
+				other := NewClient(t, s.Client(t))
+				x.rival = k.Some(t, other, x.name, 1)
+				if k.Shared && !k.Pool {
+					x.rival = k.Rival(other, x.name)
+				}
+				x.h = k.Open(x.c, x.name)
+				ran, err := tt.try(t, x)
+				require.Equal(t, tt.ran, ran)
+				switch tt.want {
+				case nil:
+					require.NoError(t, err)
+				case anyError:
+					require.Error(t, err)
+				default:
+					require.ErrorIs(t, err, tt.want)
+				}
+				require.Equal(t, tt.ran, x.runs == 1)
+			})
+		}
+	})
+}
+
+// C12: TryDo releases as Do does.
+func TestC12TryDoReleases(t *testing.T) {
+	EachKind(t, kinds.All(), func(t *testing.T, s *redistest.Server, k kinds.Kind) {
+		h := k.One(t, NewClient(t, s.Client(t)), redistest.Name(t))
+		require.Panics(t, func() {
+			_, _ = h.(kinds.Trier).TryDo(t.Context(), func(context.Context) error { panic("x") })
+		})
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			_, _ = h.(kinds.Trier).TryDo(t.Context(), func(context.Context) error { runtime.Goexit(); return nil })
+		}()
+		<-done
+		Release(t, Acquire(t, t.Context(), h))
+		if !k.Leased {
+			return
+		}
+		ran, err := h.(kinds.Trier).TryDo(t.Context(), func(ctx context.Context) error {
+			<-ctx.Done()
+			return nil
+		}, primitives.WithLease(300*time.Millisecond))
+		require.True(t, ran)
+		require.ErrorIs(t, err, primitives.ErrLost, "the work may have gone on beyond its lease")
+	})
+}
+
+// C12: a majority of refusals is a skip, although another member fails. A majority of failures is none.
+func TestC12TryDoOfARedLock(t *testing.T) {
+	for name, tt := range map[string]struct {
+		held, down []int
+		isSkip     bool
+	}{
+		"two are held, one is down": {[]int{0, 1}, []int{2}, true},
+		"one is held, two are down": {[]int{0}, []int{1, 2}, false},
+		"all are held":              {[]int{0, 1, 2}, nil, true},
+		"all are down":              {nil, []int{0, 1, 2}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			q := NewQuorum(t, 3)
+			q.Hold(t, tt.held...)
+			l := q.On(t)
+			for _, i := range tt.down {
+				q.Proxies[i].Refuse(true)
+				q.Proxies[i].Reset()
+			}
+			ran, err := l.TryDo(t.Context(), func(context.Context) error { return nil })
+			require.False(t, ran)
+			require.Equal(t, tt.isSkip, err == nil, "%v", err)
+		})
+	}
+}
+
+// C12: nobody does the work while a semaphore has no count, so that is an error.
+func TestC12TryDoWithoutACount(t *testing.T) {
+	EachKind(t, kinds.Pools(), func(t *testing.T, s *redistest.Server, k kinds.Kind) {
+		h := k.Open(NewClient(t, s.Client(t)), redistest.Name(t))
+		ran, err := h.(kinds.Trier).TryDo(t.Context(), func(context.Context) error { return nil })
+		require.False(t, ran)
+		require.ErrorIs(t, err, primitives.ErrNotAcquired)
+		require.ErrorContains(t, err, "no count")
+	})
+}
+
+// C12: HoldFrom finds the nearest live hold, whatever it is of.
+func TestC12HoldFrom(t *testing.T) {
+	EachKind(t, kinds.All(), func(t *testing.T, s *redistest.Server, k kinds.Kind) {
+		c, name := NewClient(t, s.Client(t)), redistest.Name(t)
+		fenced := NewClient(t, s.Client(t)).FencedLock(name + ":fenced")
+		h := k.One(t, c, name)
+		require.Nil(t, primitives.HoldFrom(t.Context()))
+		outer := Acquire(t, t.Context(), fenced)
+		hold := Acquire(t, outer.Context(), h)
+		derived, cancel := context.WithCancel(hold.Context())
+		cancel()
+		require.Same(t, hold, primitives.HoldFrom(derived), "the nearest one")
+		require.Positive(t, primitives.HoldFrom(outer.Context()).Token())
+		Release(t, hold)
+		require.Same(t, outer, primitives.HoldFrom(derived), "a hold that has ended is passed over")
+		Release(t, outer)
+		require.Nil(t, primitives.HoldFrom(derived))
+	})
+}
