@@ -64,6 +64,7 @@ var (
 	use     func(context.Context)
 	err     error
 
+	show func(primitives.Leader, error)
 	f, quote, change, transfer, render, lead, job func(context.Context) error
 	ship, serve                              func(_ context.Context, what string) error
 	order, next, report, from, to, id, addr  string

@@ -29,13 +29,15 @@ type Elector struct {
 
 var _ gocron.Elector = (*Elector)(nil)
 
-// NewElector returns an Elector for the schedulers that use the same name. It sends nothing: the first
+// NewElector returns an Elector for the schedulers that use the same name. They take part in the election of that name:
+// its lock is that of [primitives.Client.Election], whose Leader and Watch say which scheduler leads. NewElector sends
+// nothing: the first
 // IsLeader tries to become the leader. opts are options of the lock. [primitives.WithWatchdog] says how
 // long the others wait for a leader that has died; the default is 30 s. [primitives.WithWait],
 // [primitives.WithLinger] and [primitives.WithMinHold] have no effect: Close frees the lock at once.
 func NewElector(c *primitives.Client, name string, opts ...primitives.Option) *Elector {
 	opts = append(withoutLinger(opts), primitives.WithMinHold(0))
-	return &Elector{lock: c.Lock(name), opts: slices.Clip(opts), turn: make(chan struct{}, 1)}
+	return &Elector{lock: c.FencedLock(name), opts: slices.Clip(opts), turn: make(chan struct{}, 1)}
 }
 
 // IsLeader returns nil if this scheduler is the leader, or has become it now. The leader is told without

@@ -30,6 +30,7 @@ var (
 		CountDownLatch(string) *primitives.CountDownLatch
 		Striped(string, int, ...primitives.Option) *primitives.Striped
 		Keyed(...primitives.Option) *primitives.Keyed
+		Election(string, ...primitives.Option) *primitives.Election
 		Locks(context.Context, string) iter.Seq2[primitives.Info, error]
 		Numbers(context.Context, string) iter.Seq2[primitives.Info, error]
 		Inspect(context.Context, string) (primitives.Info, error)
@@ -102,6 +103,14 @@ var (
 		Unlock(ctx context.Context, name string) error
 		Ensure(ctx context.Context, name string) error
 	} = (*primitives.Keyed)(nil)
+	_ interface {
+		Name() string
+		Run(ctx context.Context, lead func(ctx context.Context, term primitives.Term) error) error
+		Leader(context.Context) (primitives.Leader, error)
+		Watch(context.Context) iter.Seq2[primitives.Leader, error]
+	} = (*primitives.Election)(nil)
+	_ = primitives.Term{Token: int64(0), Hold: (*primitives.Hold)(nil)}
+	_ = primitives.Leader{ID: "", Client: "", Token: int64(0), TTL: time.Duration(0)}
 	_ interface {
 		Drain(context.Context) (int, error)
 	} = (*primitives.Semaphore)(nil)

@@ -59,8 +59,8 @@ func (l *Lock) Acquire(ctx context.Context, opts ...Option) (*Hold, error) {
 	return l.acquire(ctx, opts, waitAsOptionsSay)
 }
 
-// HoldFrom returns the nearest live hold of this lock that ctx carries, or nil if there is none. The function [HoldFrom]
-// finds a hold of any primitive.
+// HoldFrom returns the nearest live hold of this lock that ctx carries, or nil if there is none. The function
+// [HoldFrom] finds a hold of any primitive.
 func (l *Lock) HoldFrom(ctx context.Context) *Hold {
 	return carriedHold(engine.HoldFrom(ctx, &l.res))
 }

@@ -1,8 +1,8 @@
 // Command leader elects a leader among processes, and hands the leadership over in two ways.
 //
-// The leader is the process that holds the lock. A leader that ends in order releases the lock, and the
-// next one begins at once. A leader that is cut off from Redis loses the lock when its lease ends. Its
-// context ends before that, so it stops leading before the next one begins.
+// A leader that ends in order gives the leadership back, and the next one begins at once. A leader that is
+// cut off from Redis loses the leadership when its lease ends. Its context ends before that, so it stops
+// leading before the next one begins.
 package main
 
 import (
@@ -22,7 +22,7 @@ import (
 )
 
 // ttl is the time after which a leader that has died or is cut off is replaced. A live leader renews
-// its lock every ttl/3. Choose a longer one, such as the default of 30 s, if pauses must not matter.
+// its leadership every ttl/3. Choose a longer one, such as the default of 30 s, if pauses must not matter.
 const ttl = 1500 * time.Millisecond
 
 func main() {
@@ -59,8 +59,7 @@ func run(ctx context.Context, url string) error {
 	return nil
 }
 
-// candidate is one process of the fleet. It waits for the leadership, leads, and waits again if it has
-// lost the leadership.
+// candidate is one process of the fleet. It stands for election until the election is over.
 func candidate(ctx context.Context, options redis.Options, number int, e *election) (err error) {
 	network := locktest.NewLink(options.Dialer) // only for this program: a network that it can cut
 	options.Dialer = network.Dial
@@ -76,17 +75,14 @@ func candidate(ctx context.Context, options redis.Options, number int, e *electi
 		err = errors.Join(err, client.Close(closing)) // waits for holds
 	}()
 
-	leadership := client.Lock("example:leader", primitives.WithWatchdog(ttl))
-	for {
-		err := leadership.Do(ctx, func(ctx context.Context) error { return e.term(ctx, number, network) })
-		switch {
-		case errors.Is(err, primitives.ErrLost): // stand again
-		case ctx.Err() != nil && errors.Is(err, context.Cause(ctx)): // the election is over
-			return nil
-		default:
-			return err
-		}
+	leadership := client.Election("example:leader", primitives.WithWatchdog(ttl))
+	err = leadership.Run(ctx, func(ctx context.Context, _ primitives.Term) error {
+		return e.term(ctx, number, network)
+	})
+	if ctx.Err() != nil && errors.Is(err, context.Cause(ctx)) {
+		return nil // the election has ended while this process was a candidate
 	}
+	return err
 }
 
 // election is what the leaders of this program do, and a check that there is only one at a time.

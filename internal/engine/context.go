@@ -39,9 +39,9 @@ type HoldContext struct {
 	handle any
 }
 
-// liveKey asks a context for a live hold of a resource, and anyLiveKey for one of any resource. outerKey asks for a hold whose release has not begun, even a
-// lost one: an acquisition under a lost hold must fail with ErrLost. If it skipped the lost hold, it
-// would acquire the lock anew inside a critical section that is no longer protected.
+// liveKey asks a context for a live hold of a resource, and anyLiveKey for one of any resource. outerKey asks for a
+// hold whose release has not begun, even a lost one: an acquisition under a lost hold must fail with ErrLost. If it
+// skipped the lost hold, it would acquire the lock anew inside a critical section that is no longer protected.
 type (
 	liveKey    struct{ *Resource }
 	anyLiveKey struct{}

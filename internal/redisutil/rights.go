@@ -2,6 +2,7 @@ package redisutil
 
 import (
 	"errors"
+	"regexp"
 	"strings"
 
 	"github.com/redis/go-redis/v9"
@@ -16,4 +17,14 @@ func LacksRights(err error) bool {
 	}
 	text := refusal.Error()
 	return strings.Contains(text, "NOPERM") || strings.Contains(text, "The user executing the script can't")
+}
+
+// loginWords are in the answers of servers and proxies that refuse a password, or miss one: NOAUTH, WRONGPASS, "invalid
+// password", "invalid username-password pair", "Client sent AUTH, but no password is set", "unauthenticated".
+var loginWords = regexp.MustCompile(`(?i)noauth|wrongpass|password|\bauth\b|authenticat`)
+
+// RefusesLogin reports whether the server refused a command, or a connection, because a password is missing or wrong.
+func RefusesLogin(err error) bool {
+	refusal, ok := errors.AsType[redis.Error](err)
+	return ok && loginWords.MatchString(refusal.Error())
 }

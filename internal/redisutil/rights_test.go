@@ -39,3 +39,35 @@ func TestLacksRights(t *testing.T) {
 		})
 	}
 }
+
+// answer is an error that a server has answered.
+type answer string
+
+func (a answer) Error() string { return string(a) }
+func (answer) RedisError()     {}
+
+func TestRefusesLogin(t *testing.T) {
+	s := redistest.Fresh(t)
+	s.SetUser(t, "carol", "on", ">"+redistest.Password, "allkeys", "+@all")
+	rdb := s.Client(t)
+	login := func(args ...any) error { return rdb.Do(t.Context(), append([]any{"auth"}, args...)...).Err() }
+	for _, tt := range []struct {
+		name string
+		err  error
+		want bool
+	}{
+		{"a wrong password", login("carol", "wrong"), true},
+		{"a password where none is needed", login("wrong"), true},
+		{"a missing password", answer("NOAUTH Authentication required."), true},
+		{"an old server", answer("ERR invalid password"), true},
+		{"a proxy", answer("ERR unauthenticated"), true},
+		{"a missing permission", answer("NOPERM this user has no permissions to run the 'set' command"), false},
+		{"a full memory", answer("OOM command not allowed when used memory > 'maxmemory'."), false},
+		{"an error of the network", errors.New("NOAUTH"), false},
+		{"success", nil, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			require.Equal(t, tt.want, redisutil.RefusesLogin(tt.err), tt.err)
+		})
+	}
+}
