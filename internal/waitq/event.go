@@ -33,6 +33,10 @@ type Event struct {
 	Now  time.Time
 	Who  *Waiter // Joined to Left: the waiter
 
+	// StandBack is set when the first waiter of a queue joins during a turn of other clients, which this client's own
+	// release has begun: the turn ends then. Zero: there is none.
+	StandBack time.Time // Joined
+
 	// Joined, Tried, Left: when the lease of the holder ends; negative: unknown.
 	RetryAfter time.Duration
 	Granted    bool   // Answered, Left: it has the lock

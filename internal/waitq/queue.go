@@ -85,11 +85,7 @@ func (q *Queue) On(e *Event) []Action {
 	case Joined:
 		q.join(e)
 	case Confirmed:
-		q.unsettled--
-		if q.unsettled == 0 {
-			q.turn = Turn{} // it was about a release before the confirmation
-			q.wake(w)
-		}
+		q.confirmed(e)
 	case Begins:
 		w.State = Trying
 		q.do(Action{Do: Try, Who: w, Place: q.placeFor(w, e.InLine)})
@@ -119,6 +115,21 @@ func (q *Queue) On(e *Event) []Action {
 		q.othersTurn(e)
 	}
 	return q.actions
+}
+
+// confirmed takes in one more confirmation. After the last one, the head makes its second attempt: a release before that
+// was not heard. A turn of others that a message has begun ends, because the message that ends it may not have been heard
+// either. A turn that this client's own release has begun goes on, or the client would try before the others could.
+func (q *Queue) confirmed(e *Event) {
+	q.unsettled--
+	switch {
+	case q.unsettled > 0:
+	case q.turn.isOwn(e.Now):
+		q.turn.told = 0 // the message of that release may not have been heard
+	default:
+		q.turn = Turn{}
+		q.wake(e.Who)
+	}
 }
 
 // batch makes the attempt of w acquire for other waiters, too.
@@ -222,6 +233,9 @@ func (q *Queue) wakeHead() {
 // one is the head: they may still give up without telling anybody.
 func (q *Queue) join(e *Event) {
 	q.waiters.Append(e.Who)
+	if !e.StandBack.IsZero() && q.waiters.First == e.Who {
+		q.turn.beginOwn(e.Now, e.StandBack.Sub(e.Now), false)
+	}
 	if q.Head() == e.Who {
 		q.schedule(e)
 	}
@@ -403,7 +417,7 @@ func (q *Queue) yield(e *Event) {
 		q.place.Since = 0 // it moves to the end of the line
 		a.Place = q.place
 	}
-	q.turn.begin(e.Now, OthersTurnFor(e.Cohort), 1, q.listens)
+	q.turn.beginOwn(e.Now, OthersTurnFor(e.Cohort), q.listens)
 	q.TryAt = e.Now.Add(StuckAfter) // unless the reply says when
 	q.do(a)
 }

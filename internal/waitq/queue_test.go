@@ -449,15 +449,63 @@ func TestWhoTriesAfterAGrant(t *testing.T) {
 }
 
 // A client may free the lock for others before its waiter's subscriptions are confirmed. The message of that release
-// may then be missed, so the next message is not taken for it.
-func TestTurnOfOthersEndsWithTheConfirmation(t *testing.T) {
+// may then be missed, so the next message is not taken for it. The confirmation does not end the turn of the others,
+// which would come too late.
+func TestConfirmationDoesNotEndATurnThatOurReleaseHasBegun(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		ends  Event
+		after time.Duration
+	}{
+		{"another client releases", Event{What: Heard}, ms},
+		{"its time is over", Event{What: Alarm}, MaxStreak},
+		{"messages were missed", Event{What: Missed}, ms},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			s := newScript(t)
+			s.on("a", Event{What: Joined, RetryAfter: -1})
+			assert.Equal(t, "yield told", s.on("", Event{What: Releasing, Over: true, HandsOff: true, Permits: 1}))
+			s.on("", Event{What: Yielded, Sent: s.now, Others: 1})
+			s.on("a", Event{What: Confirmed})
+			assert.Empty(t, s.on("a", Event{What: Confirmed}))
+			s.now = s.now.Add(tt.after)
+			assert.Equal(t, "wake a", s.on("", tt.ends))
+		})
+	}
+}
+
+// A turn that a message has begun ends with the confirmation, because the message that ends it may have been missed.
+func TestConfirmationEndsATurnThatAMessageHasBegun(t *testing.T) {
 	s := newScript(t)
 	s.on("a", Event{What: Joined, RetryAfter: -1})
-	assert.Equal(t, "yield told", s.on("", Event{What: Releasing, Over: true, HandsOff: true, Permits: 1}))
 	s.on("a", Event{What: Confirmed})
+	assert.Empty(t, s.on("", Event{What: OthersTurn}))
 	assert.Equal(t, "wake a", s.on("a", Event{What: Confirmed}))
-	s.refuse("a")
-	assert.Equal(t, "wake a", s.on("", Event{What: Heard}))
+}
+
+// The first waiter joins after a release that has left the lock to others. It stands back until they have had it, or
+// until the time is over. Later waiters stand behind it.
+func TestQueueThatWasJustOpenedStandsBack(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		ends  Event
+		after time.Duration
+	}{
+		{"another client releases", Event{What: Heard}, ms},
+		{"the time is over", Event{What: Alarm}, MaxTurn},
+		{"messages were missed", Event{What: Missed}, ms},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			s := newScript(t)
+			s.on("a", Event{What: Joined, RetryAfter: -1, StandBack: s.now.Add(MaxTurn)})
+			s.on("a", Event{What: Confirmed})
+			assert.Empty(t, s.on("a", Event{What: Confirmed}))
+			assert.Empty(t, s.on("b", Event{What: Joined, RetryAfter: -1, StandBack: s.now.Add(2 * MaxTurn)}))
+			assert.Equal(t, s.now.Add(MaxTurn), s.q.TryAt)
+			s.now = s.now.Add(tt.after)
+			assert.Equal(t, "wake a", s.on("", tt.ends))
+		})
+	}
 }
 
 // Clients that do not take turns leave the lock to others after a cohort, and else free it for all.

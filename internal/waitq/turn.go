@@ -38,6 +38,7 @@ type Turn struct {
 	// message at its place came first.
 	told int
 	due  time.Time // when the head must try, at the latest; zero: it has tried since the last release
+	own  bool      // this client's own release has begun it
 }
 
 // On takes in a message, or the reply to a release with which a turn has begun, and reports whether the head should try
@@ -78,9 +79,18 @@ func (t *Turn) begin(now time.Time, lasts time.Duration, others int, told bool) 
 	if told {
 		t.told++
 	}
-	t.until, t.lasts, t.left = now.Add(lasts), lasts, others
+	t.until, t.lasts, t.left, t.own = now.Add(lasts), lasts, others, false
 	t.due = t.until
 }
+
+// beginOwn begins a turn that this client's own release leaves to the others. told: see begin.
+func (t *Turn) beginOwn(now time.Time, lasts time.Duration, told bool) {
+	t.begin(now, lasts, 1, told)
+	t.own = true
+}
+
+// isOwn reports whether a turn goes on that this client's own release has begun.
+func (t *Turn) isOwn(now time.Time) bool { return t.own && now.Before(t.due) }
 
 // acquired ends it: a waiter has the lock. The message of the release that made it try may still come.
 func (t *Turn) acquired() { t.left, t.due = 0, time.Time{} }
