@@ -207,6 +207,7 @@ func New(rdb redis.UniversalClient, opts ...ClientOption) (*Client, error) {
 		Renew:   c.renew,
 		Probe:   func(o *engine.Ownership) []any { return renewerOf(o).probe(o) },
 		ManyIDs: func(kind string) bool { return kind == permitsKind },
+		Holders: holderIDs, AnyWait: c.anyWait,
 	})
 	c.run.OnReturn(c.redisReturned)
 	config := engine.Config{
@@ -217,7 +218,8 @@ func New(rdb redis.UniversalClient, opts ...ClientOption) (*Client, error) {
 		Logger:      c.logs.Logger(),
 		HasReplicas: c.cluster || c.replicas > 0 || hasSentinel, Touch: c.touch, Moved: c.presence.AskAll,
 		HoldAdded: c.presence.Wake, WaitBegan: c.presence.WaitBegan, WaitEnded: c.presence.WaitEnded,
-		CanLinger: c.presence.CanLinger, Ask: c.presence.AskFor, NameOf: c.presence.NameOf,
+		CanLinger: c.presence.CanLinger, Ask: c.presence.AskFor, HoldListens: c.presence.HoldListens,
+		NameOf: c.presence.NameOf,
 		Margin: c.margin, CommandTimeout: c.timeout, NeedsReplicas: c.replicas > 0,
 		RepeatFor: c.run.Repeatable(), LateCopies: c.run.Memory(),
 	}

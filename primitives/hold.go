@@ -87,6 +87,20 @@ func (h *Hold) Context() context.Context {
 	return h.ctx.Load()
 }
 
+// Wanted returns a channel that is closed when somebody waits for what the hold has, such as another goroutine, another
+// client, or a program that uses Redisson. It is advice, and nothing is taken away: a holder that works in small steps
+// may release between two of them. The channel stays closed until the hold ends.
+//
+// A waiter of this library counts when the same holder has kept it waiting for 100 ms, and the channel is closed within
+// 200 ms more. It counts for a writer as for readers, for permits, and for any member of a joint lock. Waiters for plain
+// permits on other clients, and those of Redisson, send no message. They are found within 2 s: from the first call of
+// Wanted on, the client asks Redis once a second whether somebody else listens for the release. On a cluster without
+// sharded pub/sub Redis cannot say that. Without a call of Wanted a hold costs nothing.
+func (h *Hold) Wanted() <-chan struct{} {
+	defer runtime.KeepAlive(h)
+	return h.hold.Wanted()
+}
+
 // Release ends the hold and frees the lock or permits, once no other hold shares them. The first call
 // sends the command, even if ctx is done. Later calls send nothing and return [ErrReleased]. Release
 // returns within 5 s.

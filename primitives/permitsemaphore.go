@@ -110,9 +110,13 @@ func (s *PermitExpirableSemaphore) Delete(ctx context.Context) (bool, error) {
 // longest of the holders'.
 func (s *PermitExpirableSemaphore) Info(ctx context.Context) (Info, error) {
 	return s.inspect(ctx, func() (Info, error) {
-		reply, err := scripts.PermitSemaphoreInfo{Keys: &s.keys}.Do(ctx, s.c.calls)
-		return permitInfo(reply), err
+		return s.driver.info(ctx)
 	})
+}
+
+func (d *permitDriver) info(ctx context.Context) (Info, error) {
+	reply, err := scripts.PermitSemaphoreInfo{Keys: &d.h.keys}.Do(ctx, d.h.c.calls)
+	return permitInfo(reply), err
 }
 
 // never is Redisson's score of a permit whose lease does not end. This library makes no such permits.

@@ -3,7 +3,6 @@ package primitives
 import (
 	"context"
 	"errors"
-	"slices"
 	"strings"
 	"time"
 
@@ -157,9 +156,9 @@ func (h *handle) announceTakeover(ctx context.Context, err error, ids ...string)
 	var sent []<-chan struct{}
 	for _, part := range h.parts() {
 		if part.maxPermits == 0 { // it is a lock, which may linger on this client itself: give it up
-			part.c.core.Wanted(func(hold *engine.Hold) bool {
-				return hold.Resource().Name == part.res.Name && slices.Contains(ids, hold.ID())
-			})
+			for _, id := range ids {
+				part.c.core.Asked(part.res.Name, id)
+			}
 		}
 		sent = append(sent, part.c.presence.Announce(ctx, part.res.Kind, part.raw(), ids))
 	}

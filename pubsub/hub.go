@@ -259,6 +259,14 @@ func (h *Hub) Subscribe(name string, listen func(Signal)) *Subscription {
 	return s
 }
 
+// Listens reports whether this hub listens to a channel, or has done so a moment ago: Redis may count it among the
+// listeners.
+func (h *Hub) Listens(name string) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.channels[name] != nil
+}
+
 // Close closes all links, ends every subscription with ErrClosed and waits for all goroutines of
 // the hub. No listener is called after Close has returned. Close does not wait for silent servers.
 // It may wait for a Dialer that ignores its context, and for a lookup of the right server by a

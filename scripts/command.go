@@ -23,6 +23,29 @@ func (r *Runner) Reads(ctx context.Context, commands ...[]any) ([]any, error) {
 	return r.commands(ctx, commands, r.slots.client == nil)
 }
 
+// CountListeners returns the command that asks how many connections listen to a channel: PUBSUB NUMSUB. On a cluster it
+// is nil unless the channels are sharded, because a node knows only of its own connections. [Runner.Reads] sends it to
+// the node of the channel.
+func (r *Runner) CountListeners(channel string) []any {
+	isCluster := r.slots.client != nil
+	isSharded := r.Publish() == SPublish
+	switch {
+	case !isCluster:
+		return []any{"pubsub", "numsub", channel}
+	case isSharded:
+		return []any{"pubsub", "shardnumsub", channel}
+	}
+	return nil
+}
+
+// keyPosition returns the position of the key of a plain command. The channel of PUBSUB stands for one.
+func keyPosition(args []any) int8 {
+	if args[0] == "pubsub" {
+		return 2
+	}
+	return 1
+}
+
 func (r *Runner) commands(ctx context.Context, commands [][]any, asksRole bool) ([]any, error) {
 	if len(commands) == 0 {
 		return nil, nil
@@ -38,7 +61,7 @@ func (r *Runner) commands(ctx context.Context, commands [][]any, asksRole bool) 
 func (r *Runner) plain(ctx context.Context, commands [][]any, asksRole bool) ([]any, error) {
 	cmds, queue := make([]*singleCmd, len(commands)), make([]redis.Cmder, len(commands))
 	for i, args := range commands {
-		cmds[i] = newCmd(ctx, 1, args...)
+		cmds[i] = newCmd(ctx, keyPosition(args), args...)
 		queue[i] = cmds[i]
 	}
 	var role *singleCmd
@@ -57,7 +80,7 @@ func (r *Runner) plain(ctx context.Context, commands [][]any, asksRole bool) ([]
 		reply, err := cmd.reply(time.Time{}, broken) // no TTL counts from here
 		values[i] = reply.Value
 		if args := commands[i]; len(args) > 1 {
-			r.contact.note(args[1], err)
+			r.contact.note(args[keyPosition(args)], err)
 		}
 		if first == nil {
 			first = err

@@ -145,8 +145,13 @@ func (r *Resource) NewRequest(terms *Terms) *Request {
 //
 // Acquire calls it, and so do joint locks for their members and nested acquisitions that the server
 // counts. It blocks as long as q may wait, and then for the first attempt of a rollback.
-func (r *Resource) AcquireOutermost(ctx context.Context, q *Request, began time.Time) (*Hold, error) {
+func (r *Resource) AcquireOutermost(ctx context.Context, q *Request, began time.Time) (hold *Hold, err error) {
 	c := r.Core
+	known := c.queues.expectAsks(q)
+	defer func() {
+		q.leaveMembers()
+		known(hold)
+	}()
 	trying, stop := q.trying(ctx, r)
 	defer stop()
 	returned := false
@@ -175,7 +180,7 @@ func (r *Resource) AcquireOutermost(ctx context.Context, q *Request, began time.
 		r.rollback(trying, q, limit)
 		return nil, err
 	}
-	hold, err := r.NewHold(ctx, q, res) // with the caller's context: the end of the wait does not end the hold
+	hold, err = r.NewHold(ctx, q, res) // with the caller's context: the end of the wait does not end the hold
 	if err != nil {
 		// The client began to close while the request was granted. Close does not know this hold, so
 		// nobody but this call would free the lock.

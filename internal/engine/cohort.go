@@ -144,10 +144,17 @@ func (h *Hold) giveBack(caller context.Context, limit time.Duration) {
 		return
 	}
 	c, ctx := h.r.Core, context.WithoutCancel(h.ctx)
-	released := make(chan struct{})
+	err := c.Enter()
+	if err != nil {
+		_ = h.takeAndForget()
+		return
+	}
+	// The release begins now, and not when the goroutine runs: Close abandons no hold whose release has begun.
+	taken, released := h.take(), make(chan struct{})
 	c.Spawn(func() {
 		defer close(released)
-		_ = h.Release(ctx) // if it is not answered, it goes on in the background
+		defer c.Leave()
+		_ = h.release(ctx, taken) // if it is not answered, it goes on in the background
 	})
 	awaitFirst(caller, released, limit)
 }

@@ -41,6 +41,14 @@ type refusal struct {
 	until   time.Time // when that holder's lease ends; zero: unknown
 	endless bool      // that lease never ends
 	reason  error     // if it is not the holder
+
+	// For the asks: see wanted.go.
+	of       *Resource // what the holder holds, if that is a member of a joint lock; nil: what was asked for
+	since    time.Time // since when the same holder has refused
+	latest   time.Time // when it has refused
+	askedFor time.Time // when that holder was asked; zero: it was not
+	quiet    bool      // its client hears no messages of releases
+	outdated bool      // there was a release since
 }
 
 // silence is what was not answered since the latest answer. The zero value: nothing.
@@ -66,12 +74,66 @@ func (k *Contact) Asking() {
 // "" if it is unknown. left is the time until the holder's lease ends: [Endless], or another negative time if it is
 // unknown. reason is another reason of a refusal, or nil.
 func (k *Contact) Answered(holder string, left time.Duration, reason error) {
+	k.refuse(refusal{holder: holder, endless: left == Endless, reason: reason}, left)
+}
+
+// refuse is Answered, with all that is known of the refusal.
+func (k *Contact) refuse(now refusal, left time.Duration) {
+	now.refused, now.latest = true, time.Now()
+	now.since = now.latest
+	if left >= 0 {
+		now.until = now.latest.Add(left)
+	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.heard = heard{refusal: refusal{refused: true, holder: holder, endless: left == Endless, reason: reason}}
-	if left >= 0 {
-		k.until = time.Now().Add(left)
+	now.continues(&k.refusal)
+	k.heard = heard{refusal: now}
+}
+
+// continues notes that the same holder has refused before, if it has.
+func (f *refusal) continues(before *refusal) {
+	isSame := before.refused && before.holder == f.holder && before.of == f.of
+	if isSame && !before.outdated {
+		f.since, f.askedFor = before.since, before.askedFor
 	}
+}
+
+// released notes that somebody has released the lock: another holder may refuse from now on.
+func (k *Contact) released() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.outdated = true
+}
+
+// toAsk returns who is to be asked for what, and when. of is nil if that is what the waiters wait for. at is zero if
+// nobody is to be asked before the next refusal. If it is not after now, toAsk notes that the holder was asked.
+//
+// A client that hears no messages of releases, because it stands in line, knows only at its next attempt whether the
+// same holder still has the lock.
+func (k *Contact) toAsk(now time.Time) (of *Resource, holder string, at time.Time) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	isKnown := k.refused && !k.outdated
+	isOldNews := k.quiet && k.latest.Before(later(k.since.Add(askAfter), k.askedFor.Add(askAgain/2)))
+	if !isKnown || isOldNews {
+		return nil, "", time.Time{}
+	}
+	at = later(k.since.Add(askAfter), k.askedFor.Add(askAgain))
+	if k.quiet {
+		at = now
+	}
+	if !now.Before(at) {
+		k.askedFor = now
+	}
+	return k.of, k.holder, at
+}
+
+// later returns the later of two times.
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
 }
 
 // Failed notes why that command failed. Only an outage counts. grace is how much longer than its caller's time it was
@@ -107,17 +169,19 @@ func (k *Contact) follow(other *Contact) {
 		return
 	}
 	other.mu.Lock()
-	later := other.heard
+	news := other.heard
 	other.mu.Unlock()
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if !later.refused {
-		later.refusal = k.refusal
+	if news.refused {
+		news.refusal.continues(&k.refusal)
+	} else {
+		news.refusal = k.refusal
 	}
-	if later.failed != nil && k.failed != nil {
-		later.silent, later.again = k.silent, true
+	if news.failed != nil && k.failed != nil {
+		news.silent, news.again = k.silent, true
 	}
-	k.heard = later
+	k.heard = news
 }
 
 // HearWith makes q share the contact of the queue in which it waits from now on.
@@ -165,7 +229,9 @@ func (q *Request) learn(ctx context.Context, r *Resource, res Result, err error)
 	case res.Granted:
 		q.heard.follow(&Contact{})
 	default:
-		q.contact().Answered(res.Holder, res.RetryAfter, res.Met)
+		q.contact().refuse(refusal{
+			holder: res.Holder, endless: res.RetryAfter == Endless, reason: res.Met, of: res.Busy, quiet: res.Quiet,
+		}, res.RetryAfter)
 	}
 }
 

@@ -77,6 +77,8 @@ type Config struct {
 	NameOf func(holder string) string
 	// Ask asks the client of a holder to give up a lingering lock. It must not block.
 	Ask func(r *Resource, holder string)
+	// HoldListens is called when a hold begins to listen for those who wait for it: see [Hold.Wanted]. It must not block.
+	HoldListens func()
 
 	// Logger must not block: see package logqueue.
 	Logger *slog.Logger
@@ -109,6 +111,7 @@ type Core struct {
 	reach     reach
 	leaks     leaks
 	waitedFor waitedFor
+	listening listening
 
 	open     context.Context //nolint:containedctx // ends when Close begins: acquisitions fail, and waiters give up
 	refuse   context.CancelFunc
@@ -141,7 +144,8 @@ func NewCore(config Config) *Core {
 	c.holds.drained, c.holds.tags = make(chan struct{}), map[string]int{}
 	c.holds.byName, c.holds.undelivered = map[string]*Hold{}, map[*Hold]struct{}{}
 	c.queues.open, c.queues.lingering = map[queueKey]*waitQueue{}, map[queueKey]keeper{}
-	c.queues.polling = map[queueKey]int{}
+	c.queues.polling, c.queues.leftTo = map[queueKey]int{}, map[queueKey]time.Time{}
+	c.queues.pending = map[string]*Request{}
 	c.tokens.byNames = map[string]seenToken{}
 	c.leaks.inBubble = isBubbleTime(c.born)
 	return c

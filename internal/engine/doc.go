@@ -44,6 +44,7 @@
 //	cohort.go      the same without a command
 //	linger.go      a lock that stays with its client after its last release
 //	minhold.go     a lock that stays taken for a minimum time
+//	wanted.go      how a holder hears that somebody waits
 //	contact.go     why an acquisition gave up: the lock is busy, or the server is silent
 //	hold.go        one hold: its ends, and the calls of its handle
 //	ownership.go   id and count on the server; release, renewal, loss
@@ -67,9 +68,10 @@
 //	Lanes.mu of duty  -> Core.mu
 //	recentReleases.mu -> Core.mu
 //	leaks.mu          -> Core.mu, holdList.mu
+//	waitedFor.mu      -> Contact.mu
 //
-// Hold.mu, holdList.mu, seenTokens.mu, Contact.mu, Core.mu, reach.mu and the mutex in wireLock are innermost: no mutex
-// is taken while one of them is held.
+// Hold.mu, holdList.mu, seenTokens.mu, Contact.mu, Core.mu, reach.mu, listening.mu and the mutex in wireLock are
+// innermost: no mutex is taken while one of them is held.
 //
 // Ownership.wire is held around commands, so it is taken with a context. None of these mutexes is held
 // when a hold ends, when a subscription is closed, or when the observer is called. The comments of the other packages

@@ -252,8 +252,11 @@ type Request struct {
 	heard  *Contact // nil: the server has granted the first attempt, or has not been asked
 	// membersNote: it is for a joint lock, and heard is what its members have heard.
 	membersNote bool
-	passed      *Hold    // the hold that was passed on to it within a cohort; guarded by waitQueues.mu
-	min         *minHold // of a nested request: that of its outer hold; nil: none
+	// members is what the holders of members have answered that are waited for beside each other: see WaitForMember.
+	members map[*Resource]*Contact
+	passed  *Hold    // the hold that was passed on to it within a cohort; guarded by waitQueues.mu
+	wanted  bool     // another client has asked for what it may have acquired; guarded by waitQueues.mu
+	min     *minHold // of a nested request: that of its outer hold; nil: none
 }
 
 // polls reports whether q waits by trying again, without messages.

@@ -76,19 +76,33 @@ func (qs *waitQueues) offer(o *Ownership) (q *waitQueue, offered waitq.Action) {
 	defer qs.mu.Unlock()
 	r := o.r
 	q = qs.open[queueKey{r.Kind, r.Name}]
+	now, wasAskedFor := time.Now(), o.wanted && o.passes.Linger > 0
 	if q == nil {
+		if wasAskedFor {
+			qs.leaveToOthers(queueKey{r.Kind, r.Name}, now)
+		}
 		return nil, offered
 	}
 	leavesToPollers := q.polled && o.passes.Cohort == 0
 	actions := q.on(&waitq.Event{
-		What: waitq.Releasing, Permits: int(o.Permits), Cohort: o.passes.Cohort,
-		Over:     leavesToPollers || o.streakIsOver(time.Now()),
+		What: waitq.Releasing, Permits: int(o.Permits), Cohort: o.keptFor(),
+		Over:     leavesToPollers || wasAskedFor || o.streakIsOver(now),
 		HandsOff: !r.Core.NeedsReplicas && !r.Core.IsClosing(), // a closing client's waiters are leaving
 	})
 	if len(actions) == 0 {
 		return q, offered
 	}
 	return q, actions[0]
+}
+
+// keptFor is how long the client may have kept the lock without a command; 0: it has not. A turn of others lasts as long.
+// A lock that lingers counts only if another client has asked for it: otherwise nobody is known to wait. waitQueues.mu
+// is held.
+func (o *Ownership) keptFor() time.Duration {
+	if o.passes.Cohort == 0 && o.wanted {
+		return o.passes.Linger
+	}
+	return o.passes.Cohort
 }
 
 // streakIsOver reports whether the client has kept the lock for long enough, so that other clients go first.
@@ -117,16 +131,16 @@ func (q *waitQueue) released(offered waitq.Action, o *Ownership, sent time.Time,
 	case err != nil:
 		q.on(&waitq.Event{What: waitq.Missed})
 	default:
-		others := got.Heard
+		others, keptFor := got.Heard, o.keptFor()
 		if offered.Told {
 			others--
 		}
-		if o.passes.Cohort > 0 && got.Polled {
+		if keptFor > 0 && got.Polled {
 			others++
 		}
-		if o.passes.Cohort > 0 && q.queues.open[queueKey{o.r.Traits.SharesWith, o.r.Name}] != nil {
+		if keptFor > 0 && q.queues.open[queueKey{o.r.Traits.SharesWith, o.r.Name}] != nil {
 			others++ // readers of this client, which share its subscription
 		}
-		q.on(&waitq.Event{What: waitq.Yielded, Cohort: o.passes.Cohort, Sent: sent, Others: others})
+		q.on(&waitq.Event{What: waitq.Yielded, Cohort: keptFor, Sent: sent, Others: others})
 	}
 }

@@ -49,6 +49,7 @@ type Hold struct {
 	limit    Instant       // the hold lasts no longer, however often it is renewed; 0: no limit
 	extended Instant       // the latest end of a lease that an Extend got, or may still get
 	inner    *innerContext // nil until the first call of Context
+	wanted   chan struct{} // closed when somebody waits for what it has; nil: nobody listens, and nobody is known to wait
 	turns    *turns        // of nested acquisitions; nil until there is one
 	lapse    *time.Timer   // ends the hold at limit; nil if there is none
 
@@ -66,6 +67,7 @@ type Holding interface {
 	ValidUntil(h *Hold) time.Time // when h is lost unless the server answers before
 	Join(h *Hold)                 // adds h, once, after h was registered with the client
 	Forget(h *Hold)               // stops renewing and watching for h; sends nothing
+	Listen(h *Hold)               // calls h.Want when somebody waits for what h has, from now on; once for each h
 	Abandon(ctx context.Context)  // the first Release of a lost hold: its critical section is over
 	// Each of these sends a command. If the server answers that h is lost, it ends h, and returns the loss.
 	// Release gives back the count of h. handedOff: a waiter of this client has the lock now.
@@ -79,6 +81,8 @@ type Group interface {
 	// MemberEnded reports that a hold has ended, or is about to be freed by its Release. It is called
 	// with no mutex held, and may be called twice for one hold.
 	MemberEnded(h *Hold, cause error)
+	// MemberWanted reports that somebody waits for what a hold has. It is called as MemberEnded is.
+	MemberWanted(h *Hold)
 }
 
 // NewHold returns a hold of what res has granted to q, and registers it with the client. It does not block. It fails
@@ -138,6 +142,7 @@ func (nothing) Member(*Resource) *Hold                             { return nil 
 func (nothing) ValidUntil(*Hold) time.Time                         { return time.Time{} }
 func (nothing) Join(*Hold)                                         {}
 func (nothing) Forget(*Hold)                                       {}
+func (nothing) Listen(*Hold)                                       {}
 func (nothing) Abandon(context.Context)                            {}
 func (nothing) Release(context.Context, *Hold) (bool, error)       { return false, nil }
 func (nothing) Check(context.Context, *Hold) error                 { return nil }
@@ -268,7 +273,12 @@ func (h *Hold) Release(ctx context.Context) error {
 		return err
 	}
 	defer c.Leave()
-	if err := h.take(); err != nil {
+	return h.release(ctx, h.take())
+}
+
+// release is Release after [Hold.take] has returned err. The caller is a call that Close waits for.
+func (h *Hold) release(ctx context.Context, err error) error {
+	if err != nil {
 		if errors.Is(err, ErrLost) {
 			// The first Release of a lost hold: its critical section is over. A renewal without a reply
 			// may have kept the key alive, and it would block other clients for a whole TTL.
@@ -466,7 +476,7 @@ func (h *Hold) end(cause error) bool {
 	if h.turns != nil {
 		close(h.turns.ended) // waiters that want to nest acquire as outermost requests
 	}
-	lapse := h.lapse
+	lapse, listened := h.lapse, h.wanted != nil
 	h.mu.Unlock()
 	// Without mu from here on: each of these takes a mutex of its own. No other call gets here, because
 	// cause is set.
@@ -477,6 +487,9 @@ func (h *Hold) end(cause error) bool {
 		h.parent.turnsOf().pass()
 	}
 	h.r.Core.holds.remove(h)
+	if listened {
+		h.r.Core.listening.remove(h)
+	}
 	if h.group != nil {
 		h.group.MemberEnded(h, cause)
 	}

@@ -10,26 +10,35 @@ import (
 
 // waitedFor is what the waiters of a client have heard of holders. It is a part of Core.
 type waitedFor struct {
-	mu    sync.Mutex       // guards heard; Contact.mu may be taken while it is held
-	heard map[*Contact]int // how many waiters share each contact
+	mu    sync.Mutex // guards heard; Contact.mu may be taken while it is held
+	heard map[*Contact]*waitersOf
 }
 
-// add adds the contact of a waiter.
-func (f *waitedFor) add(k *Contact) {
+// waitersOf are the waiters that share a contact: how many, and for what they wait.
+type waitersOf struct {
+	n        int
+	resource *Resource
+}
+
+// add adds the contact of a waiter for r.
+func (f *waitedFor) add(k *Contact, r *Resource) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.heard == nil {
-		f.heard = map[*Contact]int{}
+		f.heard = map[*Contact]*waitersOf{}
 	}
-	f.heard[k]++
+	if f.heard[k] == nil {
+		f.heard[k] = &waitersOf{resource: r}
+	}
+	f.heard[k].n++
 }
 
 // remove undoes add.
 func (f *waitedFor) remove(k *Contact) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.heard[k]--
-	if f.heard[k] == 0 {
+	f.heard[k].n--
+	if f.heard[k].n == 0 {
 		delete(f.heard, k)
 	}
 }

@@ -57,13 +57,11 @@ func mayLinger(id string) bool {
 // need not ask: see isWanted. isMember: q is for a joint lock, and r is the member that refused it.
 func (r *Resource) askFor(q *Request, holder string, isMember bool) {
 	switch at := strings.LastIndexByte(holder, ':') + 1; {
-	case !q.MayQueue || !mayLinger(holder):
+	case !q.LeavesTraces() || !mayLinger(holder):
 	case q.Shared || !strings.HasPrefix(q.ID, holder[:at]):
 		r.Core.Ask(r, holder)
 	default:
-		r.Core.Wanted(func(h *Hold) bool {
-			return h.ID() == holder && h.r.Name == r.Name && (isMember || h.r.Kind != r.Kind)
-		})
+		r.Core.asked(r.Name, holder, func(h *Hold) bool { return isMember || h.r.Kind != r.Kind })
 	}
 }
 
@@ -199,15 +197,69 @@ func (c *Core) GiveUpLingering(ctx context.Context, resources []*Resource) {
 	}
 }
 
-// Wanted gives lingering locks up because another client has asked for them. match reports whether a hold is one
-// that was asked for. If it is in use, its release will free it.
-func (c *Core) Wanted(match func(*Hold) bool) {
-	for _, o := range c.LeasedOwnerships(match) {
-		c.queues.mu.Lock()
-		o.wanted = true
-		c.queues.mu.Unlock()
+// Asked notes that another client has asked for what the holder with that id has, or is about to get. A lock that
+// lingers is given up. One that is in use, and could linger, is freed by its next release. It does not block.
+func (c *Core) Asked(name, id string) {
+	c.asked(name, id, func(*Hold) bool { return true })
+}
+
+// asked is Asked for those holds for which match is true.
+func (c *Core) asked(name, id string, match func(*Hold) bool) {
+	qs := &c.queues
+	qs.mu.Lock()
+	q := qs.pending[id]
+	if q != nil {
+		q.wanted = true
 	}
-	c.queues.giveUp(context.Background(), 0, match)
+	qs.mu.Unlock()
+	holds := c.holds.named(name, func(h *Hold) bool { return hasID(h, id) && match(h) })
+	for _, h := range holds {
+		qs.mu.Lock()
+		if o := h.Ownership(); o != nil {
+			o.wanted = true
+		}
+		key := queueKey{h.r.Kind, name}
+		var kept *Hold
+		if qs.lingering[key].hold == h {
+			kept = qs.keeperOf(key)
+		}
+		qs.mu.Unlock()
+		kept.giveBack(context.Background(), 0)
+		h.Want()
+	}
+}
+
+// hasID reports whether id is that of a hold, or one of the ids of its permits.
+func hasID(h *Hold, id string) bool {
+	own := h.ID()
+	if own == id {
+		return true
+	}
+	isOneOfMany := h.r.Traits.NameOwner != nil && strings.Contains(own, id) // ids of permits have one length
+	return isOneOfMany && id != ""
+}
+
+// expectAsks makes Asked find q from now on, if its hold may linger. The caller calls stop when the hold is known, with
+// nil if there is none.
+func (qs *waitQueues) expectAsks(q *Request) (stop func(h *Hold)) {
+	mayLinger := q.Terms.Linger > 0 && !q.Shared
+	if !mayLinger {
+		return func(*Hold) {}
+	}
+	qs.mu.Lock()
+	defer qs.mu.Unlock()
+	qs.pending[q.ID] = q
+	return func(h *Hold) {
+		qs.mu.Lock()
+		defer qs.mu.Unlock()
+		delete(qs.pending, q.ID)
+		if h == nil {
+			return
+		}
+		if o := h.Ownership(); o != nil && q.wanted {
+			o.wanted = true
+		}
+	}
 }
 
 // EndLingering gives all lingering locks up, in the background: the client closes, or may have missed that another

@@ -225,6 +225,99 @@ func TestOtherClientAsksForALingeringLock(t *testing.T) {
 	}
 }
 
+// The ask overtakes the reply that grants the lock. The holder's client does not know yet that it holds.
+func TestAskThatOvertakesTheGrantIsHeard(t *testing.T) {
+	Bubble(t, func(t *testing.T, s *Server) {
+		a := s.Client(t, "a")
+		s.Script("acquire", Fault{Reply: 10 * ms})
+		first := StartAcquire(t, t.Context(), a.Lock("x"), Lingering(time.Hour))
+		Sleep(5 * ms)
+		other := StartAcquire(t, t.Context(), s.Client(t, "b").Lock("x"))
+		hold := first.Wait()
+		assert.True(t, IsClosed(hold.Wanted()))
+		Release(t, hold)
+		Release(t, other.Wait())
+		assert.Equal(t, 10*ms, s.Now())
+		s.RequireFree(t)
+	})
+}
+
+// The client that gives a lingering lock up, because another one has asked, leaves it to the others: also with its next
+// acquisition, and with waiters of its own. It does not stand back for longer than a turn lasts.
+func TestLockThatWasAskedForIsLeftToOthers(t *testing.T) {
+	const away = 2 * ms // of the client that asks: it always comes later. A streak would last longer
+	for _, tt := range []struct {
+		name     string
+		waiters  int // of the client that has the lock, when it is asked
+		goesAway bool
+		at       time.Duration // when the client has the lock again
+	}{
+		{"no local waiter", 0, false, 2 * away},
+		{"a local waiter", 1, false, 2 * away},
+		{"two local waiters", 2, false, 2 * away},
+		{"the other client has gone", 0, true, 85 * ms},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			Bubble(t, func(t *testing.T, s *Server) {
+				a, b := s.Client(t, "a"), s.Client(t, "b")
+				s.SetAway(b, away)
+				r := a.Lock("x")
+				first := Acquire(t, t.Context(), r, Lingering(time.Hour))
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				other := StartAcquire(t, ctx, b.Lock("x"))
+				Sleep(3 * away)
+				var waiters []*Call
+				for range tt.waiters {
+					waiters = append(waiters, StartAcquire(t, t.Context(), r, Lingering(time.Hour)))
+				}
+				Sleep(away)
+				if tt.goesAway {
+					cancel()
+					_ = other.Fail()
+				}
+				freed := s.Now()
+				Release(t, first)
+				if len(waiters) == 0 {
+					waiters = append(waiters, StartAcquire(t, t.Context(), r, Lingering(time.Hour)))
+				}
+				if !tt.goesAway {
+					Release(t, other.Wait())
+				}
+				hold := waiters[0].Wait()
+				assert.GreaterOrEqual(t, s.Now()-freed, tt.at)
+				assert.LessOrEqual(t, s.Now()-freed, tt.at+10*ms)
+				Release(t, hold)
+				for _, w := range waiters[1:] {
+					Release(t, w.Wait())
+				}
+			})
+		})
+	}
+}
+
+// Close frees what lingers, also when its context has ended before.
+func TestCloseFreesWhatLingers(t *testing.T) {
+	for _, isOver := range []bool{false, true} {
+		t.Run(fmt.Sprint("its context has ended: ", isOver), func(t *testing.T) {
+			Bubble(t, func(t *testing.T, s *Server) {
+				c := s.Client(t, "a")
+				for i := range 20 {
+					Release(t, Acquire(t, t.Context(), c.Lock(fmt.Sprint("x", i)), Lingering(time.Hour)))
+				}
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				if isOver {
+					cancel()
+				}
+				_ = c.Shut(ctx) // it waits for the releases, and may name them if its context has ended
+				s.RequireFree(t)
+				assert.Empty(t, c.Kinds(EventAcquired, EventReleased))
+			})
+		})
+	}
+}
+
 // The holder's client was asked while the lock was in use.
 func TestReleaseOfALockThatWasAskedForFreesIt(t *testing.T) {
 	Bubble(t, func(t *testing.T, s *Server) {

@@ -28,6 +28,37 @@ func (q *Request) HearFrom(member *Request, granted bool) {
 	}
 }
 
+// WaitForMember notes what member, the latest request for m, has heard: q waits for m too. So the client of m asks the
+// holder of m: see wanted.go. A nil member: m has no holder that q waits for.
+func (q *Request) WaitForMember(m *Resource, member *Request) {
+	k := q.members[m]
+	isRefused := member != nil && member.heard != nil
+	switch {
+	case isRefused && k == nil:
+		k = &Contact{}
+		if q.members == nil {
+			q.members = map[*Resource]*Contact{}
+		}
+		q.members[m] = k
+		k.follow(member.heard)
+		m.Core.waitedFor.add(k, m)
+		m.Core.WaitBegan()
+	case isRefused:
+		k.follow(member.heard)
+	case k != nil:
+		k.released()
+	}
+}
+
+// leaveMembers undoes WaitForMember for all members, because q does not wait any longer.
+func (q *Request) leaveMembers() {
+	for m, k := range q.members {
+		m.Core.waitedFor.remove(k)
+		m.Core.WaitEnded()
+	}
+	q.members = nil
+}
+
 // NoteSilence notes that members have not answered since then, for a joint lock that may give up for another reason.
 func (q *Request) NoteSilence(since time.Time) {
 	if silent := time.Since(since); silent >= silentAfter {

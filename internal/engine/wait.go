@@ -230,7 +230,7 @@ func (r *Resource) waitIn(ctx context.Context, queue Queue, q *Request, refused 
 		in = c.queues.join(w, refused)
 	}
 	if heard := q.heard; heard != nil {
-		c.waitedFor.add(heard)
+		c.waitedFor.add(heard, r)
 		defer c.waitedFor.remove(heard)
 	}
 	defer func() {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
 	"sync"
 	"time"
 
@@ -23,6 +24,11 @@ type waitQueues struct {
 	open map[queueKey]*waitQueue
 	// lingering are the keepers of locks that linger.
 	lingering map[queueKey]keeper
+	// pending are the requests by id whose holds may linger, and are not known yet. Another client may ask for such a hold
+	// before the reply that grants it has come.
+	pending map[string]*Request
+	// leftTo is until when other clients go first, because one of them has asked for a lock that nobody here waited for.
+	leftTo map[queueKey]time.Time
 	// polling is how many requests poll. They are in none of the queues.
 	polling map[queueKey]int
 }
@@ -65,8 +71,34 @@ func (qs *waitQueues) mustWait(r *Resource, q *Request) bool {
 	if r.Traits.YieldsTo != "" && qs.open[queueKey{r.Traits.YieldsTo, r.Name}] != nil {
 		return true
 	}
-	queue := qs.open[queueKey{r.Kind, r.Name}]
-	return queue != nil && queue.state.MustWait(int(q.Permits))
+	key := queueKey{r.Kind, r.Name}
+	queue := qs.open[key]
+	if queue == nil {
+		return !qs.othersTurn(key, time.Now()).IsZero() // it opens the queue, and stands back
+	}
+	return queue.state.MustWait(int(q.Permits))
+}
+
+// leaveToOthers begins a turn of other clients for a resource for which nobody here waits. mu is held.
+func (qs *waitQueues) leaveToOthers(key queueKey, now time.Time) {
+	if len(qs.leftTo) >= maxLeftTo {
+		maps.DeleteFunc(qs.leftTo, func(_ queueKey, until time.Time) bool { return !now.Before(until) })
+	}
+	qs.leftTo[key] = now.Add(waitq.MaxTurn)
+}
+
+// maxLeftTo is how many turns of others are remembered before those that are over are forgotten.
+const maxLeftTo = 100
+
+// othersTurn returns until when other clients go first; zero if they do not. mu is held.
+func (qs *waitQueues) othersTurn(key queueKey, now time.Time) time.Time {
+	until, isLeft := qs.leftTo[key]
+	isOver := isLeft && !now.Before(until)
+	if isOver {
+		delete(qs.leftTo, key)
+		return time.Time{}
+	}
+	return until
 }
 
 // AnyWaits reports whether requests of this client wait for messages of r.
@@ -191,7 +223,12 @@ func (q *waitQueue) add(w *Waiter, refused Result) {
 	r.HearWith(&q.heard)
 	w.queued = waitq.Waiter{Of: w, ID: r.ID, Shared: r.Shared, Permits: int(r.Permits)}
 	w.queued.Doubt = r.InDoubt
-	q.on(&waitq.Event{What: waitq.Joined, Who: &w.queued, RetryAfter: refused.RetryAfter})
+	joined := waitq.Event{What: waitq.Joined, Who: &w.queued, RetryAfter: refused.RetryAfter}
+	if len(q.queues.leftTo) > 0 {
+		joined.StandBack = q.queues.othersTurn(q.key, time.Now())
+		delete(q.queues.leftTo, q.key)
+	}
+	q.on(&joined)
 	if kept := q.queues.keeperOf(q.key); kept != nil {
 		kept.giveBack(context.Background(), 0) // it was released during the attempt of w
 	}
@@ -344,7 +381,7 @@ func (q *waitQueue) Leave(w *Waiter, res Result) {
 	}
 	q.acquired = res.Granted
 	if res.Granted {
-		q.heard.Answered(r.ID, -1, nil)
+		q.heard.Answered(acquiredID(r), -1, nil)
 	}
 	if res.Granted && r.passed == nil {
 		q.latest = r.ID
@@ -353,6 +390,14 @@ func (q *waitQueue) Leave(w *Waiter, res Result) {
 	if q.state.IsIdle() {
 		delete(q.queues.open, q.key)
 	}
+}
+
+// acquiredID is the id of the hold of a request that was granted. mu is held.
+func acquiredID(r *Request) string {
+	if r.passed != nil {
+		return r.passed.ID() // that of its cohort
+	}
+	return r.ID
 }
 
 // holdLost makes the local waiters for what r locks try, because a hold of this client was lost. No message may have
@@ -371,6 +416,7 @@ func (qs *waitQueues) holdLost(r *Resource) {
 // does not block. A message that comes when the last waiter has left has no effect. If it was to the client's place,
 // lock/leave passes the turn on.
 func (q *waitQueue) message(m Message) {
+	q.heard.released()
 	q.queues.mu.Lock()
 	defer q.unlock()
 	q.on(&waitq.Event{What: m})

@@ -3,6 +3,7 @@ package joint
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/redlatch/redlatch/internal/engine"
@@ -41,6 +42,8 @@ type asked struct {
 	answered []bool // by the index of the member
 	// requests contains the requests for the members, by index. An element is nil if the member was not asked.
 	requests []*engine.Request
+	// refused contains the requests that were answered by a refusal, by index.
+	refused []*engine.Request
 	// missing contains the members that have failed or refused before there was a joint hold.
 	missing []int
 	// mayTake means that such members may be acquired later.
@@ -87,7 +90,7 @@ func (r *red) askAll(ctx, ending context.Context, q *engine.Request, o *Ownershi
 	}
 	o.asked = asked{
 		at: began, open: n, none: make(chan struct{}), within: engine.UsualAnswer, answered: make([]bool, n),
-		requests: make([]*engine.Request, n), end: end, outlive: outlive, giveUp: giveUp,
+		requests: make([]*engine.Request, n), refused: make([]*engine.Request, n), end: end, outlive: outlive, giveUp: giveUp,
 	}
 	o.asked.mayTake = !q.Shared && !o.carried
 	if q.MayQueue {
@@ -120,6 +123,28 @@ func (r *red) askAll(ctx, ending context.Context, q *engine.Request, o *Ownershi
 		})
 	}
 	return members
+}
+
+// noteRefusal notes that mine, a request for the i-th member, was refused, unless it was granted.
+func (o *Ownership) noteRefusal(i int, mine *engine.Request, err error) {
+	if !errors.Is(err, engine.ErrNotAcquired) {
+		return
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.asked.refused != nil { // it is an acquisition, and no retake
+		o.asked.refused[i] = mine
+	}
+}
+
+// waitForMembers makes the clients of the members ask the holders that have refused q, as long as q waits.
+func (o *Ownership) waitForMembers(q *engine.Request) {
+	o.mu.Lock()
+	refused := slices.Clone(o.asked.refused)
+	o.mu.Unlock()
+	for i, mine := range refused {
+		q.WaitForMember(o.lock.Members[i], mine)
+	}
 }
 
 // askMember acquires the i-th member, unless its server is silent and another attempt is under way there. expect is

@@ -179,7 +179,10 @@ func (o *Ownership) acquireMember(
 		o.mu.Lock()
 		o.asked.requests[i] = mine
 		o.mu.Unlock()
-		defer func() { o.noteReservation(ctx, i, mine) }()
+		defer func() {
+			o.noteReservation(ctx, i, mine)
+			o.noteRefusal(i, mine, err)
+		}()
 	} else { // it is a red lock, which counts the answers of its members
 		defer func() { q.HearFrom(mine, err == nil) }()
 	}

@@ -29,12 +29,14 @@ type Ownership struct {
 	// is 0 if there is no limit.
 	shortest time.Duration
 
-	mu     sync.Mutex     // guards the rest; Hold.mu may be taken while it is held
-	holds  []*engine.Hold // the holds of the members
-	closed bool           // it was released, detached or lost, and add refuses further holds
-	lost   bool           // MemberEnded has found too few live members
-	h      *engine.Hold   // the user's hold; it does not change once it has joined
-	asking int            // the calls of Check and Extend under way, which end the joint hold themselves if it is lost
+	mu      sync.Mutex     // guards the rest; Hold.mu may be taken while it is held
+	holds   []*engine.Hold // the holds of the members
+	closed  bool           // it was released, detached or lost, and add refuses further holds
+	lost    bool           // MemberEnded has found too few live members
+	h       *engine.Hold   // the user's hold; it does not change once it has joined
+	wanted  bool           // somebody waits for a member
+	listens bool           // the user's hold listens for that
+	asking  int            // the calls of Check and Extend under way, which end the joint hold themselves if it is lost
 	// early contains the members whose ends were reported before there was a joint hold, or before add was called. Join
 	// or add reports them again.
 	early []*engine.Hold
@@ -112,7 +114,11 @@ func (o *Ownership) add(hold *engine.Hold) bool {
 		hold.JoinAs(o.h, o.since)
 		ended = slices.Contains(o.early, hold)
 	}
+	listens := o.listens
 	o.mu.Unlock()
+	if listens {
+		hold.Wanted()
+	}
 	if ended {
 		o.MemberEnded(hold, hold.Ended())
 	}
@@ -217,6 +223,32 @@ func (o *Ownership) MemberEnded(member *engine.Hold, cause error) {
 		o.h.LoseInBackground(o.loss())
 	case errors.Is(cause, engine.ErrLost):
 		o.retakeLater(member)
+	}
+}
+
+// MemberWanted implements [engine.Group]: somebody waits for the joint hold, because it waits for a member.
+func (o *Ownership) MemberWanted(*engine.Hold) {
+	o.mu.Lock()
+	o.wanted = true
+	h := o.h
+	o.mu.Unlock()
+	if h != nil {
+		h.Want()
+	}
+}
+
+// Listen implements [engine.Holding]: all members listen, late ones too.
+func (o *Ownership) Listen(h *engine.Hold) {
+	o.mu.Lock()
+	o.listens = true
+	wanted, members := o.wanted, slices.Clone(o.holds)
+	o.mu.Unlock()
+	if wanted {
+		h.Want()
+		return
+	}
+	for _, member := range members {
+		member.Wanted()
 	}
 }
 

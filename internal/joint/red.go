@@ -100,6 +100,9 @@ func (r *red) TryAcquire(ctx context.Context, q *engine.Request) (engine.Result,
 	}
 	r.keepReservations(ctx, state, o, false)
 	q.Noted = q.Noted || len(state.reserved) > 0
+	if q.MayQueue {
+		o.waitForMembers(q)
+	}
 	state.split = 0
 	if members.yes+members.late > 0 {
 		state.split = time.Since(began)

@@ -2,6 +2,7 @@ package presence
 
 import (
 	"context"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -78,7 +79,7 @@ func (p *Presence) hear(ask string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	isTooLarge := len(p.asks) >= maxAsks || len(ask) > maxNotice
-	if !p.hearing || isTooLarge {
+	if isTooLarge {
 		return
 	}
 	p.asks = append(p.asks, ask)
@@ -87,28 +88,30 @@ func (p *Presence) hear(ask string) {
 	}
 }
 
-// readAsks gives up the locks that the queued asks name.
+// readAsks tells the holds that the queued asks name, and gives up the locks that linger.
 func (p *Presence) readAsks() {
 	p.mu.Lock()
 	asks := p.asks
 	p.asks = nil
 	p.mu.Unlock()
-	wanted := make(map[string]bool, len(asks))
 	for _, ask := range asks {
-		wanted[ask] = true
+		text, isOurs := strings.CutPrefix(ask, p.Prefix)
+		if !isOurs {
+			continue
+		}
+		// A name may contain a newline, and so may an id that the user has chosen.
+		for at := range len(text) {
+			if text[at] == '\n' {
+				p.core.Asked(text[:at], text[at+1:])
+			}
+		}
 	}
-	// One walk over the holds answers all asks. key is reused, because most clients have more holds than asks.
-	var key []byte
-	p.core.Wanted(func(h *engine.Hold) bool {
-		key = append(append(append(key[:0], p.Prefix...), h.Resource().Name...), '\n')
-		return wanted[string(append(key, h.ID()...))]
-	})
 }
 
 // AskFor implements [engine.Config].Ask. A goroutine of the core sends the message. It is best effort: a waiter asks
 // again with its next poll, and the lock is freed when its time is over.
 func (p *Presence) AskFor(r *engine.Resource, holder string) {
-	text := p.Prefix + r.Name + "\n" + holder
+	text := askText(p.Prefix+r.Name, holder)
 	now := p.now()
 	// All waiters for a lock are refused by the same holder, each at its own poll, so the last ask is enough to
 	// remember.
@@ -124,6 +127,6 @@ func (p *Presence) AskFor(r *engine.Resource, holder string) {
 	p.core.Spawn(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), noticeTimeout)
 		defer cancel()
-		_, _ = p.Runner.Commands(ctx, []any{p.Runner.Publish(), tagged(holderChannel, TagOf(holder)), askPrefix + text})
+		_, _ = p.Runner.Commands(ctx, []any{p.Runner.Publish(), tagged(holderChannel, TagOf(holder)), text})
 	})
 }

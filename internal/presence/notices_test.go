@@ -161,7 +161,7 @@ func TestFloodOfMessagesIsBounded(t *testing.T) {
 	for _, tt := range []struct {
 		name          string
 		size, sent    int // of each message
-		ask, deaf     bool
+		ask           bool
 		notices, asks int
 	}{
 		{name: "notices", size: 50, sent: most + 1, notices: most},
@@ -171,13 +171,9 @@ func TestFloodOfMessagesIsBounded(t *testing.T) {
 		{name: "asks", size: 50, sent: most + 1, ask: true, asks: most},
 		{name: "long asks", size: 16 << 10, sent: 3, ask: true, asks: 3},
 		{name: "asks that are too long", size: 16<<10 + 1, sent: 3, ask: true},
-		{name: "asks of a client whose locks do not linger", size: 50, sent: 3, ask: true, deaf: true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, c *client) {
-				if !tt.deaf {
-					c.presence.HearAsks()
-				}
 				c.shut()
 				payload := strings.Repeat("x", tt.size)
 				if tt.ask {

@@ -27,6 +27,7 @@
 //	asking.go     questions about all holds, when Redis comes back
 //	holders.go    the names of others that hold what this client waits for
 //	lingering.go  requests for locks that linger
+//	wanted.go     requests for all locks, and looks for waiters that do not send any
 //	tag.go        which client an id belongs to
 package presence
 
@@ -98,6 +99,11 @@ type Config struct {
 	Probe func(o *engine.Ownership) []any
 	// ManyIDs reports whether the ids of a kind's holds are lists, separated by commas.
 	ManyIDs func(kind string) bool
+	// Holders returns the ids that hold a resource.
+	Holders func(ctx context.Context, r *engine.Resource) (ids []string, err error)
+	// AnyWait reports for each resource whether other clients wait for it, as far as the server can tell. It is best
+	// effort: without an answer nobody does.
+	AnyWait func(ctx context.Context, resources []*engine.Resource) []bool
 }
 
 // Presence is a client's name and its subscriptions to takeover notices. The client makes one with [New], gives it
@@ -111,6 +117,9 @@ type Presence struct {
 	running atomic.Bool  // the goroutine (run) is running
 	waiting atomic.Int64 // the number of acquisitions that wait
 	since   atomic.Int64 // the instant at which the first of them began to wait
+	looking atomic.Bool  // a look for waiters is under way
+
+	hurry chan struct{} // of capacity 1: a hold begins to listen, so run looks at once
 
 	// Only run uses these fields.
 	idleSince engine.Instant // the instant since which the client neither holds nor waits; 0 while it does
@@ -137,6 +146,7 @@ type Presence struct {
 func New(config Config) *Presence {
 	return &Presence{
 		Config: config, tag: ClientTag(config.ID), subs: map[string]*listening{}, holders: map[string]holderName{},
+		hurry: make(chan struct{}, 1),
 	}
 }
 
@@ -173,6 +183,7 @@ func (p *Presence) run() {
 	for {
 		select {
 		case <-timer.C:
+		case <-p.hurry:
 		case <-p.core.Stopping():
 			return // the hub ends the subscriptions
 		}
@@ -190,9 +201,10 @@ func (p *Presence) look() time.Duration {
 	if !p.hears.Load() {
 		p.core.EndLingering() // a lock may have begun to linger when the subscription ended: see rest
 	}
-	now := p.now()
+	clock := time.Now()
+	now := p.core.Instant(clock)
 	tags, oldest, next := p.core.HoldTags(now, listenAfter)
-	p.listen(tags)
+	p.listen(append(tags, p.core.ListeningTags()...))
 	busy := oldest
 	if p.waiting.Load() > 0 {
 		busy = min(busy, engine.Instant(p.since.Load()))
@@ -210,7 +222,7 @@ func (p *Presence) look() time.Duration {
 	if p.unheard { // the holds are to be asked about soon after the confirmation
 		pause = confirmPause
 	}
-	next = min(next, p.show(now, busy), now+engine.Instant(pause))
+	next = min(next, p.show(now, busy), now+engine.Instant(pause), p.askHolders(clock), p.lookForWaiters(clock))
 	return time.Duration(max(next-now, engine.Instant(time.Millisecond)))
 }
 

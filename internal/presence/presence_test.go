@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -51,6 +52,8 @@ type client struct {
 	mu        sync.Mutex
 	sent      []string // by the presence: see note
 	questions []question
+	looks     []time.Duration                            // the looks for waiters that do not ask
+	foreign   atomic.Value                               // a name for which such a waiter waits
 	answer    func(asks []watchdog.Ask) []watchdog.State // to questions; nil: the server's
 	refused   map[string]bool                            // commands that Redis refuses
 }
@@ -79,6 +82,15 @@ func newClient(t *testing.T, s *Server, name string, options ...func(*engine.Con
 		ID: me, Name: name, Prefix: prefix, Runner: c.runner, Hub: c.hub,
 		Probe:   func(o *engine.Ownership) []any { return []any{"exists", prefix + o.Resource().Name} },
 		ManyIDs: func(kind string) bool { return kind == "permits" },
+		Holders: func(_ context.Context, r *engine.Resource) ([]string, error) { return s.IDs(r.Name), nil },
+		AnyWait: func(_ context.Context, resources []*engine.Resource) []bool {
+			waits := make([]bool, len(resources))
+			for i, r := range resources {
+				c.looks = append(c.looks, c.locks.Now())
+				waits[i] = r.Name == c.foreign.Load()
+			}
+			return waits
+		},
 	}
 	c.Client = s.NewClient(me, func(o *engine.Config) {
 		renew := o.Renew
@@ -94,6 +106,7 @@ func newClient(t *testing.T, s *Server, name string, options ...func(*engine.Con
 		o.WaitBegan = func() { c.presence.WaitBegan() }
 		o.WaitEnded = func() { c.presence.WaitEnded() }
 		o.CanLinger = func(ctx context.Context) bool { return c.presence.CanLinger(ctx) }
+		o.HoldListens = func() { c.presence.HoldListens() }
 		o.Ask = func(r *engine.Resource, holder string) { c.presence.AskFor(r, holder) }
 		for _, option := range options {
 			option(o)

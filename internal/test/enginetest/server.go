@@ -500,7 +500,7 @@ func (sub *subscription) Close() {
 }
 
 // ask tells the client of a holder that another client asks for what it holds.
-func (s *Server) ask(holder string) {
+func (s *Server) ask(name, holder string) {
 	s.Mu.Lock()
 	defer s.Mu.Unlock()
 	s.Log = append(s.Log, logEntry{time.Since(s.Start), Command{Op: "ask", ID: holder}})
@@ -509,7 +509,7 @@ func (s *Server) ask(holder string) {
 			lag := s.Lag[c]
 			go func() {
 				time.Sleep(lag)
-				c.Wanted(func(h *engine.Hold) bool { return h.ID() == holder })
+				c.Asked(name, holder)
 			}()
 		}
 	}

@@ -55,6 +55,7 @@ var (
 		{"evalsha", "evalsha 0 0", ""}, {"eval", "", ""}, {"script|load", "script load return", "scripts are sent as text"},
 		{"publish", "", ""}, {"subscribe", "", ""}, {"unsubscribe", "", ""},
 		{"ping", "ping", "a broken connection is noticed late"}, {"time", "time", ""},
+		{"pubsub|numsub", "pubsub numsub", "Hold.Wanted does not see waiters of Redisson"},
 	}
 	ofCluster = []command{
 		{"cluster|slots", "cluster slots", noTopology}, {"cluster|shards", "cluster shards", noTopology},

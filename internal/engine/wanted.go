@@ -1,0 +1,222 @@
+package engine
+
+import (
+	"sync"
+	"time"
+)
+
+// How a holder hears that somebody waits for what it has.
+//
+// A waiter that the same holder has kept waiting for askAfter asks that holder's client, and again as long as it waits.
+// Package presence carries the message. An ask is advice, and takes nothing away. It closes the channel of Hold.Wanted.
+// A lock that lingers is given up, and one that could linger is freed by its next release: see linger.go.
+//
+//	waiter                                    client of the holder
+//	is refused by id 7
+//	is still refused by it: asks id 7         CoreWanted: closes the channels of the holds of id 7
+//	                                          its user may release
+//
+// All waiters of a queue share one [Contact], which says who has refused them, and since when. So each client sends
+// one ask a second at most for each name, and none for a lock that changes hands more often than that.
+//
+// Clients of other libraries do not ask. While a hold listens, its client looks once a second whether anybody waits for
+// the messages of a release.
+
+const (
+	// askAfter is how long the same holder must have kept somebody waiting.
+	askAfter = 100 * time.Millisecond
+	// askAgain is the pause before the same holder is asked once more.
+	askAgain = time.Second
+	// firstLook is when a client first looks for waiters, after a hold began to listen. They may have asked before.
+	firstLook = 200 * time.Millisecond
+	// lookAgain is the pause between two looks.
+	lookAgain = time.Second
+)
+
+// Ask is a holder that is to be asked: the client of that id, or the clients of all holders if the id is "".
+type Ask struct {
+	Resource *Resource
+	Holder   string
+}
+
+// listening are the holds of a client whose users want to hear that somebody waits. It is a part of Core.
+type listening struct {
+	mu    sync.Mutex           // guards looks; innermost
+	looks map[*Hold]lookForOne // one for each hold that listens
+}
+
+// lookForOne is when the client looks next for those who wait for a hold.
+type lookForOne struct{ next time.Time }
+
+// Wanted returns a channel that is closed when somebody waits for what h has. It stays closed. From the first call on,
+// the client of h listens until h ends. Wanted does not block.
+func (h *Hold) Wanted() <-chan struct{} {
+	h.mu.Lock()
+	isFirst := h.wanted == nil
+	if isFirst {
+		h.wanted = make(chan struct{})
+	}
+	wanted, hasEnded := h.wanted, h.cause != nil
+	h.mu.Unlock()
+	if isFirst && !hasEnded {
+		h.held.Listen(h)
+	}
+	return wanted
+}
+
+// isKnownWanted reports whether the channel of Wanted is closed.
+func (h *Hold) isKnownWanted() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.wanted != nil && IsClosed(h.wanted)
+}
+
+// alreadyWanted is the channel of a hold that was wanted before anybody listened.
+var alreadyWanted = func() chan struct{} {
+	c := make(chan struct{})
+	close(c)
+	return c
+}()
+
+// Want notes that somebody waits for what h has. It does not block. The caller holds no mutex.
+func (h *Hold) Want() {
+	h.mu.Lock()
+	switch {
+	case h.wanted == nil:
+		h.wanted = alreadyWanted
+	case !IsClosed(h.wanted):
+		close(h.wanted)
+	}
+	h.mu.Unlock()
+	h.r.Core.listening.remove(h)
+	if h.group != nil {
+		h.group.MemberWanted(h)
+	}
+}
+
+// Listen implements [Holding]: the client hears asks for h from now on, and looks for waiters that do not ask.
+func (o *Ownership) Listen(h *Hold) {
+	c := o.r.Core
+	if o.wasWanted() {
+		h.Want()
+		return
+	}
+	c.listening.add(h, time.Now())
+	if !h.IsLive() {
+		c.listening.remove(h) // it has ended meanwhile, and end has not found it
+		return
+	}
+	c.HoldListens()
+}
+
+// wasWanted reports whether another client has asked for o.
+func (o *Ownership) wasWanted() bool {
+	qs := &o.r.Core.queues
+	qs.mu.Lock()
+	defer qs.mu.Unlock()
+	return o.wanted
+}
+
+func (l *listening) add(h *Hold, now time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.looks == nil {
+		l.looks = map[*Hold]lookForOne{}
+	}
+	l.looks[h] = lookForOne{now.Add(firstLook)}
+}
+
+func (l *listening) remove(h *Hold) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.looks, h)
+}
+
+// ListeningTags returns the tags of the ids of all holds that listen: asks come to the channels of these tags.
+func (c *Core) ListeningTags() (tags []string) {
+	l := &c.listening
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for h := range l.looks {
+		if id := h.ID(); id != "" {
+			tags = append(tags, c.HolderTag(id))
+		}
+	}
+	return tags
+}
+
+// HoldsToLookFor returns the holds that listen, and for whose waiters the client should look now. next is when it
+// should look again; [Never] if no hold listens.
+func (c *Core) HoldsToLookFor(now time.Time) (holds []*Hold, next Instant) {
+	l := &c.listening
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	next = Never
+	for h, look := range l.looks {
+		if !now.Before(look.next) {
+			holds = append(holds, h)
+			look.next = now.Add(lookAgain)
+			l.looks[h] = look
+		}
+		next = min(next, c.Instant(look.next))
+	}
+	return holds, next
+}
+
+// HoldersToAsk returns the holders that are to be asked now, because they have kept waiters of this client waiting. Each
+// is returned again as long as somebody waits. Holds of this client hear of their waiters here, without a message. next
+// is when the next holder may be due; [Never] if none is.
+func (c *Core) HoldersToAsk(now time.Time) (asks []Ask, next Instant) {
+	next = Never
+	var due []Ask
+	f := &c.waitedFor
+	f.mu.Lock()
+	for k, w := range f.heard {
+		of, holder, at := k.toAsk(now)
+		if of == nil {
+			of = w.resource
+		}
+		isWhole := of.Identity != nil // a joint lock: its members are asked
+		switch {
+		case at.IsZero(), isWhole:
+		case now.Before(at):
+			next = min(next, c.Instant(at))
+		default:
+			next = min(next, c.Instant(now.Add(askAgain)))
+			due = append(due, Ask{of, holder})
+		}
+	}
+	f.mu.Unlock()
+	for _, ask := range due {
+		if !ask.isLocal() {
+			asks = append(asks, ask)
+		}
+	}
+	return asks, next
+}
+
+// isLocal tells the holds of this client that a waits for, and reports whether no other client can have the lock. a may
+// be of another client, that of a member of a joint lock.
+func (a Ask) isLocal() bool {
+	c, r := a.Resource.Core, a.Resource
+	if a.Holder != "" {
+		c.tell(r.Name, func(h *Hold) bool { return h.ID() == a.Holder })
+		own, known := c.IsOwn(a.Holder)
+		return own && known
+	}
+	c.tell(r.Name, func(h *Hold) bool {
+		switch h.r.Kind {
+		case r.Kind, r.Traits.SharesWith, r.Traits.YieldsTo:
+			return true
+		}
+		return false
+	})
+	return false
+}
+
+// tell closes the channels of the holds of a name for which match is true. It calls match with a mutex held.
+func (c *Core) tell(name string, match func(*Hold) bool) {
+	for _, h := range c.holds.named(name, match) {
+		h.Want()
+	}
+}

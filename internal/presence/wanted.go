@@ -1,0 +1,108 @@
+package presence
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/redlatch/redlatch/internal/engine"
+)
+
+// How clients tell each other that somebody waits: see wanted.go of package engine, which says who is to be asked and
+// when. The goroutine of the presence looks for that. It sends the asks, and it looks for waiters that do not ask.
+
+// askLimit bounds the reading of the holders that are to be asked, and a look for waiters.
+const askLimit = time.Second
+
+// HoldListens implements [engine.Config].HoldListens. It wakes the goroutine, which subscribes.
+func (p *Presence) HoldListens() {
+	p.Wake()
+	select {
+	case p.hurry <- struct{}{}:
+	default:
+	}
+}
+
+// askHolders sends the asks that are due. It returns when it is to be called again. Only run calls it. It does not
+// block.
+func (p *Presence) askHolders(now time.Time) (next engine.Instant) {
+	asks, next := p.core.HoldersToAsk(now)
+	for _, ask := range asks {
+		if ask.Holder != "" {
+			p.AskFor(ask.Resource, ask.Holder)
+			continue
+		}
+		if ask.Resource.Core != p.core {
+			continue // a member of a joint lock on another client, which has many holders: it has waiters of its own
+		}
+		p.core.Spawn(func() {
+			ctx, cancel := context.WithTimeout(context.Background(), askLimit)
+			defer cancel()
+			_, _, _ = p.AskAllHolders(ctx, ask.Resource)
+		})
+	}
+	return next
+}
+
+// AskAllHolders asks the clients of all holders of r. It returns how many clients were told, and how many ids hold r.
+// A client hears asks if it has held for about a second, or if a hold of it listens. AskAllHolders blocks for the
+// answers of the server.
+func (p *Presence) AskAllHolders(ctx context.Context, r *engine.Resource) (told, holders int, err error) {
+	ids, err := p.Holders(ctx, r)
+	if err != nil {
+		return 0, 0, err
+	}
+	// One message for each client and id. The receivers of the first message to a client are counted.
+	seen := map[string]bool{}
+	var commands [][]any
+	var isFirst []bool
+	for _, id := range ids {
+		tag := TagOf(id)
+		commands = append(commands, []any{p.Runner.Publish(), tagged(holderChannel, tag), askText(p.Prefix+r.Name, id)})
+		isFirst = append(isFirst, !seen[tag])
+		seen[tag] = true
+	}
+	for len(commands) > 0 {
+		n := min(len(commands), pipelined)
+		heard, err := p.Runner.Commands(ctx, commands[:n]...)
+		if err != nil {
+			return told, len(ids), err
+		}
+		for i, receivers := range heard {
+			if number, ok := receivers.(int64); ok && isFirst[i] {
+				told += int(number)
+			}
+		}
+		commands, isFirst = commands[n:], isFirst[n:]
+	}
+	return told, len(ids), nil
+}
+
+// askText is the message that asks for what an id holds.
+func askText(raw, id string) string { return askPrefix + raw + "\n" + id }
+
+// lookForWaiters starts a look for those who wait for holds that listen, and do not ask. It returns when it is to be
+// called again. Only run calls it. It does not block: one look is under way at a time.
+func (p *Presence) lookForWaiters(now time.Time) (next engine.Instant) {
+	holds, next := p.core.HoldsToLookFor(now)
+	if len(holds) == 0 || !p.looking.CompareAndSwap(false, true) {
+		return next
+	}
+	p.core.Spawn(func() {
+		defer p.looking.Store(false)
+		ctx, cancel := context.WithTimeout(context.Background(), askLimit)
+		defer cancel()
+		for chunk := range slices.Chunk(holds, pipelined) {
+			resources := make([]*engine.Resource, len(chunk))
+			for i, h := range chunk {
+				resources[i] = h.Resource()
+			}
+			for i, waits := range p.AnyWait(ctx, resources) {
+				if waits {
+					chunk[i].Want()
+				}
+			}
+		}
+	})
+	return next
+}

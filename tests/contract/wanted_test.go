@@ -1,0 +1,197 @@
+package contract
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	. "github.com/redlatch/redlatch/internal/test/fixture"
+	"github.com/redlatch/redlatch/internal/test/kinds"
+	"github.com/redlatch/redlatch/internal/test/redistest"
+	"github.com/redlatch/redlatch/primitives"
+)
+
+// isWanted reports whether somebody is known to wait for what hold has.
+func isWanted(hold *primitives.Hold) bool {
+	select {
+	case <-hold.Wanted():
+		return true
+	default:
+		return false
+	}
+}
+
+// waitFor makes a rival wait until the test ends. It may be granted the lock before that.
+func waitFor(t *testing.T, h kinds.Handle, opts ...primitives.Option) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	var waiter sync.WaitGroup
+	waiter.Go(func() {
+		hold, err := h.Acquire(ctx, opts...)
+		if err != nil {
+			assert.ErrorIs(t, err, context.Canceled)
+			return
+		}
+		assert.NoError(t, hold.Release(context.WithoutCancel(ctx)))
+	})
+	t.Cleanup(func() { cancel(); waiter.Wait() })
+}
+
+// Whoever waits for a hold is heard, wherever he waits, and whether the hold has listened before or not.
+func TestC30WantedIsClosedWhenSomebodyWaits(t *testing.T) {
+	const (
+		soon  = 300 * time.Millisecond
+		later = 2 * time.Second // of waiters that are found by a look
+	)
+	for _, tt := range []struct {
+		name   string
+		local  bool // the waiter is of the same client
+		opts   []primitives.Option
+		within func(kind kinds.Kind) time.Duration
+	}{
+		{name: "another client", within: func(kind kinds.Kind) time.Duration {
+			if kind.Name == "semaphore" {
+				return later // nobody knows its holders
+			}
+			return soon
+		}},
+		{name: "another client that polls", opts: polls, within: func(kind kinds.Kind) time.Duration {
+			if kind.Name == "semaphore" {
+				return 0 // it listens to nothing
+			}
+			return soon
+		}},
+		{name: "another goroutine", local: true, within: func(kinds.Kind) time.Duration { return soon }},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			EachKind(t, append(kinds.All(), kinds.Joints()...), func(t *testing.T, s *redistest.Server, kind kinds.Kind) {
+				t.Parallel()
+				if tt.within(kind) == 0 {
+					t.Skip("nothing is promised")
+				}
+				c, other := NewClient(t, s.Client(t)), NewClient(t, s.Client(t))
+				if tt.local {
+					other = c
+				}
+				name := redistest.Name(t)
+				listening := Acquire(t, t.Context(), kind.One(t, c, name))
+				time.Sleep(100 * time.Millisecond) // nobody waits
+				require.False(t, isWanted(listening))
+				stalls, began := redistest.WatchStalls(t), time.Now()
+				waitFor(t, kind.Rival(other, name), tt.opts...)
+				select {
+				case <-listening.Wanted():
+				case <-time.After(time.Minute):
+				}
+				took := time.Since(began)
+				assert.Greater(t, took, 90*time.Millisecond)
+				assert.Less(t, took, tt.within(kind)+stalls.Since(began))
+				require.NoError(t, listening.Context().Err(), "it is advice")
+				Release(t, listening)
+				require.True(t, isWanted(listening))
+			})
+		})
+	}
+}
+
+// A reader hears of a writer, and a writer of a reader.
+func TestC30WantedOfAReadWriteLock(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		for _, local := range []bool{true, false} {
+			c, other := NewClient(t, s.Client(t)), NewClient(t, s.Client(t))
+			if local {
+				other = c
+			}
+			name := redistest.Name(t) + fmt.Sprint(local)
+			reads := Acquire(t, t.Context(), c.RWLock(name).Reader())
+			reads2 := Acquire(t, t.Context(), c.RWLock(name).Reader())
+			isWanted(reads)
+			isWanted(reads2)
+			waitFor(t, other.RWLock(name).Writer())
+			redistest.WaitFor(t, Soon, func() bool { return isWanted(reads) && isWanted(reads2) }, "both readers hear")
+			writes := Acquire(t, t.Context(), c.RWLock(name+"w").Writer())
+			isWanted(writes)
+			waitFor(t, other.RWLock(name+"w").Reader())
+			redistest.WaitFor(t, Soon, func() bool { return isWanted(writes) }, "the writer hears")
+			Release(t, reads)
+			Release(t, reads2)
+			Release(t, writes)
+		}
+	})
+}
+
+// A waiter of Redisson listens for the message of a release, and sends none. It is found while the hold listens.
+func TestC30WantedSeesWaitersThatDoNotAsk(t *testing.T) {
+	t.Parallel()
+	s := redistest.Fresh(t)
+	for _, kind := range []kinds.Kind{kinds.Of("lock"), kinds.Of("reader"), kinds.Of("writer"), kinds.Of("permits")} {
+		c := NewClient(t, s.Client(t))
+		hold := Acquire(t, t.Context(), kind.One(t, c, redistest.Name(t)+kind.Name))
+		require.False(t, isWanted(hold))
+		time.Sleep(1500 * time.Millisecond)
+		require.False(t, isWanted(hold))
+		sub := s.Client(t).Subscribe(t.Context(), kind.Channel(hold.Name()))
+		_, err := sub.Receive(t.Context())
+		require.NoError(t, err)
+		stalls, began := redistest.WatchStalls(t), time.Now()
+		<-hold.Wanted()
+		assert.Less(t, time.Since(began), 2*time.Second+stalls.Since(began), kind.Name)
+		require.NoError(t, sub.Close())
+		Release(t, hold)
+	}
+}
+
+// Ask tells the holders at once, and counts the clients that were told.
+func TestC30Ask(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		c, other := NewClient(t, s.Client(t)), NewClient(t, s.Client(t))
+		name := redistest.Name(t)
+		_, err := other.Lock(name).Ask(t.Context())
+		require.ErrorIs(t, err, primitives.ErrNotHeld)
+		hold := Acquire(t, t.Context(), c.Lock(name))
+		isWanted(hold)
+		redistest.WaitFor(t, Soon, func() bool {
+			told, err := other.Lock(name).Ask(t.Context())
+			require.NoError(t, err)
+			return told == 1
+		}, "the client listens")
+		<-hold.Wanted()
+		Release(t, hold)
+	})
+}
+
+// Nothing is sent for Wanted where nobody waits for long: clients contend for a lock with short sections, and each hold
+// listens.
+func TestC30WantedCostsNothingForShortSections(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		var wg sync.WaitGroup
+		name := redistest.Name(t)
+		asks := &CountingHook{Only: []string{"publish", "pubsub"}}
+		stalls, began := redistest.WatchStalls(t), time.Now()
+		for range 3 {
+			rdb := s.Client(t)
+			rdb.AddHook(asks)
+			l := NewClient(t, rdb).Lock(name)
+			for range 3 {
+				wg.Go(func() {
+					for range 100 {
+						hold, err := l.Acquire(t.Context())
+						if assert.NoError(t, err) {
+							hold.Wanted()
+							assert.NoError(t, hold.Release(t.Context()))
+						}
+					}
+				})
+			}
+		}
+		wg.Wait()
+		if stalls.Since(began) < 50*time.Millisecond { // else a hold may have lasted for long
+			assert.Zero(t, asks.N.Load())
+		}
+	})
+}
