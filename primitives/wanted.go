@@ -9,9 +9,9 @@ import (
 // How a client asks the holders of a name, and how it finds the waiters that do not ask. Packages presence and engine
 // say when: see their files wanted.go.
 
-// Ask tells the holders of the lock that somebody wants it: see [Hold.Wanted]. It returns how many clients were told. A
-// client hears that if it has held for about a second, or if one of its holds listens. Clients of other libraries do not
-// hear it. Ask returns [ErrNotHeld] if nobody holds the lock. For a joint lock it asks the holders of all members.
+// Ask tells the holders of the lock that somebody wants it: see [Hold.Wanted]. It returns how many clients were told.
+// A client hears that if it has held for about a second, or if one of its holds listens. Clients of other libraries do
+// not hear it. Ask returns [ErrNotHeld] if nobody holds the lock. For a joint lock it asks the holders of all members.
 func (l *Lock) Ask(ctx context.Context) (told int, err error) { return l.ask(ctx) }
 
 // Ask tells the holders of permits that somebody wants them: see [Lock.Ask].

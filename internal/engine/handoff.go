@@ -95,9 +95,9 @@ func (qs *waitQueues) offer(o *Ownership) (q *waitQueue, offered waitq.Action) {
 	return q, actions[0]
 }
 
-// keptFor is how long the client may have kept the lock without a command; 0: it has not. A turn of others lasts as long.
-// A lock that lingers counts only if another client has asked for it: otherwise nobody is known to wait. waitQueues.mu
-// is held.
+// keptFor is how long the client may have kept the lock without a command, and how long a turn of others lasts then; 0:
+// it has not kept it. Lingering counts only if another client has asked: otherwise nobody is known to wait.
+// waitQueues.mu is held.
 func (o *Ownership) keptFor() time.Duration {
 	if o.passes.Cohort == 0 && o.wanted {
 		return o.passes.Linger

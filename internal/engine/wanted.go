@@ -11,10 +11,10 @@ import (
 // Package presence carries the message. An ask is advice, and takes nothing away. It closes the channel of Hold.Wanted.
 // A lock that lingers is given up, and one that could linger is freed by its next release: see linger.go.
 //
-//	waiter                                    client of the holder
+//	waiter                               client of the holder
 //	is refused by id 7
-//	is still refused by it: asks id 7         CoreWanted: closes the channels of the holds of id 7
-//	                                          its user may release
+//	is still refused by it: asks id 7    Core.Asked: closes the channels of the holds of id 7
+//	                                     its user may release
 //
 // All waiters of a queue share one [Contact], which says who has refused them, and since when. So each client sends
 // one ask a second at most for each name, and none for a lock that changes hands more often than that.
@@ -62,13 +62,6 @@ func (h *Hold) Wanted() <-chan struct{} {
 		h.held.Listen(h)
 	}
 	return wanted
-}
-
-// isKnownWanted reports whether the channel of Wanted is closed.
-func (h *Hold) isKnownWanted() bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.wanted != nil && IsClosed(h.wanted)
 }
 
 // alreadyWanted is the channel of a hold that was wanted before anybody listened.
@@ -163,9 +156,9 @@ func (c *Core) HoldsToLookFor(now time.Time) (holds []*Hold, next Instant) {
 	return holds, next
 }
 
-// HoldersToAsk returns the holders that are to be asked now, because they have kept waiters of this client waiting. Each
-// is returned again as long as somebody waits. Holds of this client hear of their waiters here, without a message. next
-// is when the next holder may be due; [Never] if none is.
+// HoldersToAsk returns the holders that are to be asked now, because they have kept waiters of this client waiting.
+// Each is returned again as long as somebody waits. Holds of this client hear of their waiters here, without a message.
+// next is when the next holder may be due; [Never] if none is.
 func (c *Core) HoldersToAsk(now time.Time) (asks []Ask, next Instant) {
 	next = Never
 	var due []Ask

@@ -117,9 +117,9 @@ func (q *Queue) On(e *Event) []Action {
 	return q.actions
 }
 
-// confirmed takes in one more confirmation. After the last one, the head makes its second attempt: a release before that
-// was not heard. A turn of others that a message has begun ends, because the message that ends it may not have been heard
-// either. A turn that this client's own release has begun goes on, or the client would try before the others could.
+// confirmed takes in one more confirmation. After the last one, the head makes its second attempt: a release before
+// that was not heard. A turn of others that a message has begun ends, because the message that ends it may not have
+// been heard either. A turn that this client's own release has begun goes on, or the client would try before the others.
 func (q *Queue) confirmed(e *Event) {
 	q.unsettled--
 	switch {

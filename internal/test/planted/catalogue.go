@@ -186,7 +186,7 @@ var Catalogue = []Defect{
 	{
 		Name: "a lock lingers although others have asked for it", Promise: "C24",
 		Edits: []Edit{
-			{"internal/engine/linger.go", "	case !q.MayQueue || !mayLinger(holder):\n", "	case true:\n"},
+			{"internal/engine/linger.go", "		if qs.lingering[key].hold == h {\n", "		if false {\n"},
 			{
 				"internal/engine/linger.go",
 				"time.AfterFunc(o.passes.Linger, func() {", "time.AfterFunc(20*o.passes.Linger, func() {",
