@@ -147,7 +147,7 @@ func (r *Resource) NewRequest(terms *Terms) *Request {
 // counts. It blocks as long as q may wait, and then for the first attempt of a rollback.
 func (r *Resource) AcquireOutermost(ctx context.Context, q *Request, began time.Time) (hold *Hold, err error) {
 	c := r.Core
-	known := c.queues.expectAsks(q)
+	known := c.queues.expectAsks(r, q)
 	defer func() {
 		q.leaveMembers()
 		known(hold)

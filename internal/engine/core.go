@@ -145,7 +145,7 @@ func NewCore(config Config) *Core {
 	c.holds.byName, c.holds.undelivered = map[string]*Hold{}, map[*Hold]struct{}{}
 	c.queues.open, c.queues.lingering = map[queueKey]*waitQueue{}, map[queueKey]keeper{}
 	c.queues.polling, c.queues.leftTo = map[queueKey]int{}, map[queueKey]time.Time{}
-	c.queues.pending = map[string]*Request{}
+	c.queues.pending, c.queues.wantedNext = map[string]*Request{}, map[string]time.Time{}
 	c.tokens.byNames = map[string]seenToken{}
 	c.leaks.inBubble = isBubbleTime(c.born)
 	return c

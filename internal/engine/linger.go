@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"maps"
 	"strings"
 	"time"
 )
@@ -61,7 +62,7 @@ func (r *Resource) askFor(q *Request, holder string, isMember bool) {
 	case q.Shared || !strings.HasPrefix(q.ID, holder[:at]):
 		r.Core.Ask(r, holder)
 	default:
-		r.Core.asked(r.Name, holder, func(h *Hold) bool { return isMember || h.r.Kind != r.Kind })
+		r.Core.askedHere(r.Name, holder, func(h *Hold) bool { return isMember || h.r.Kind != r.Kind })
 	}
 }
 
@@ -200,11 +201,6 @@ func (c *Core) GiveUpLingering(ctx context.Context, resources []*Resource) {
 // Asked notes that another client has asked for what the holder with that id has, or is about to get. A lock that
 // lingers is given up. One that is in use, and could linger, is freed by its next release. It does not block.
 func (c *Core) Asked(name, id string) {
-	c.asked(name, id, func(*Hold) bool { return true })
-}
-
-// asked is Asked for those holds for which match is true.
-func (c *Core) asked(name, id string, match func(*Hold) bool) {
 	qs := &c.queues
 	qs.mu.Lock()
 	q := qs.pending[id]
@@ -212,13 +208,29 @@ func (c *Core) asked(name, id string, match func(*Hold) bool) {
 		q.wanted = true
 	}
 	qs.mu.Unlock()
-	holds := c.holds.named(name, func(h *Hold) bool { return hasID(h, id) && match(h) })
+	holds := c.holds.named(name, func(h *Hold) bool { return hasID(h, id) })
+	isUnknown := q == nil && len(holds) == 0
+	isOwn, _ := c.IsOwn(id)
+	if isUnknown && isOwn {
+		holds = c.successorsOf(name)
+	}
+	c.asked(holds)
+}
+
+// askedHere is Asked by a request of this client of another kind than the holder, or for a joint lock.
+func (c *Core) askedHere(name, id string, match func(*Hold) bool) {
+	c.asked(c.holds.named(name, func(h *Hold) bool { return h.ID() == id && match(h) }))
+}
+
+// asked notes that somebody has asked for these holds.
+func (c *Core) asked(holds []*Hold) {
+	qs := &c.queues
 	for _, h := range holds {
+		key := queueKey{h.r.Kind, h.r.Name}
 		qs.mu.Lock()
 		if o := h.Ownership(); o != nil {
 			o.wanted = true
 		}
-		key := queueKey{h.r.Kind, name}
 		var kept *Hold
 		if qs.lingering[key].hold == h {
 			kept = qs.keeperOf(key)
@@ -227,6 +239,38 @@ func (c *Core) asked(name, id string, match func(*Hold) bool) {
 		kept.giveBack(context.Background(), 0)
 		h.Want()
 	}
+}
+
+// successorsOf returns the holds that an ask is for whose holder has released the lock meanwhile, because the lock was
+// handed off here. The client that asks has not heard that. If no hold is known yet, the next one is meant.
+func (c *Core) successorsOf(name string) (holds []*Hold) {
+	holds = c.holds.named(name, func(h *Hold) bool {
+		o := h.Ownership()
+		return o != nil && o.passes.Linger > 0
+	})
+	qs := &c.queues
+	qs.mu.Lock()
+	defer qs.mu.Unlock()
+	mayFollow := len(holds) == 0 && len(qs.pending) > 0
+	if !mayFollow {
+		return holds
+	}
+	now := time.Now()
+	if len(qs.wantedNext) >= maxLeftTo {
+		maps.DeleteFunc(qs.wantedNext, func(_ string, until time.Time) bool { return !now.Before(until) })
+	}
+	qs.wantedNext[name] = now.Add(askAfter)
+	return nil
+}
+
+// takeWantedNext reports whether somebody has asked for the next hold of that name, and forgets that. mu is held.
+func (qs *waitQueues) takeWantedNext(name string) bool {
+	until, isWanted := qs.wantedNext[name]
+	if !isWanted {
+		return false
+	}
+	delete(qs.wantedNext, name)
+	return time.Now().Before(until)
 }
 
 // hasID reports whether id is that of a hold, or one of the ids of its permits.
@@ -241,7 +285,7 @@ func hasID(h *Hold, id string) bool {
 
 // expectAsks makes Asked find q from now on, if its hold may linger. The caller calls stop when the hold is known, with
 // nil if there is none.
-func (qs *waitQueues) expectAsks(q *Request) (stop func(h *Hold)) {
+func (qs *waitQueues) expectAsks(r *Resource, q *Request) (stop func(h *Hold)) {
 	mayLinger := q.Terms.Linger > 0 && !q.Shared
 	if !mayLinger {
 		return func(*Hold) {}
@@ -256,7 +300,8 @@ func (qs *waitQueues) expectAsks(q *Request) (stop func(h *Hold)) {
 		if h == nil {
 			return
 		}
-		if o := h.Ownership(); o != nil && q.wanted {
+		isWanted := qs.takeWantedNext(r.Name) || q.wanted
+		if o := h.Ownership(); o != nil && isWanted {
 			o.wanted = true
 		}
 	}

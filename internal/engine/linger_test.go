@@ -242,6 +242,33 @@ func TestAskThatOvertakesTheGrantIsHeard(t *testing.T) {
 	})
 }
 
+// The lock was handed off within its client before the ask came. The client that asks has heard nothing of that, so its
+// ask is for the present holder, also for one that is not known yet.
+func TestAskForAFormerHolderIsForItsSuccessor(t *testing.T) {
+	for _, isKnown := range []bool{true, false} {
+		t.Run(fmt.Sprint("the successor is known: ", isKnown), func(t *testing.T) {
+			Bubble(t, func(t *testing.T, s *Server) {
+				a := s.Client(t, "a")
+				r := a.Lock("x")
+				first := Acquire(t, t.Context(), r, Lingering(time.Hour))
+				waiter := StartAcquire(t, t.Context(), r, Lingering(time.Hour))
+				Release(t, first)
+				if !isKnown {
+					a.Asked("x", first.ID())
+				}
+				hold := waiter.Wait()
+				if isKnown {
+					a.Asked("x", first.ID())
+				}
+				Release(t, hold)
+				s.RequireFree(t)
+				Release(t, Acquire(t, t.Context(), r, Lingering(time.Hour)))
+				assert.NotEmpty(t, s.IDs("x"), "it was asked for once")
+			})
+		})
+	}
+}
+
 // The client that gives a lingering lock up, because another one has asked, leaves it to the others: also with its next
 // acquisition, and with waiters of its own. It does not stand back for longer than a turn lasts.
 func TestLockThatWasAskedForIsLeftToOthers(t *testing.T) {

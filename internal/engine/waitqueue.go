@@ -27,6 +27,8 @@ type waitQueues struct {
 	// pending are the requests by id whose holds may linger, and are not known yet. Another client may ask for such a hold
 	// before the reply that grants it has come.
 	pending map[string]*Request
+	// wantedNext is until when the next hold of a name is one that another client has asked for.
+	wantedNext map[string]time.Time
 	// leftTo is until when other clients go first, because one of them has asked for a lock that nobody here waited for.
 	leftTo map[queueKey]time.Time
 	// polling is how many requests poll. They are in none of the queues.

@@ -114,7 +114,8 @@ func TestAskFreesALockThatLingers(t *testing.T) {
 		{"among others", []string{"ask\np:y\nID", "ask\np:x\nID", "ask\n"}, true},
 		{"another name", []string{"ask\np:y\nID"}, false},
 		{"a name without the prefix", []string{"ask\nx\nID"}, false},
-		{"another id", []string{"ask\np:x\n" + me + ":099"}, false},
+		{"a former holder of the same client", []string{"ask\np:x\n" + me + ":099"}, true},
+		{"a holder of another client", []string{"ask\np:x\n" + other + ":099"}, false},
 		{"a notice", []string{"lock\np:x\nID"}, false},
 		{"no use", []string{"ask\n", "ask", "ask\n\n"}, false},
 	} {
