@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"maps"
+	"slices"
 	"strings"
 	"time"
 )
@@ -209,10 +210,11 @@ func (c *Core) Asked(name, id string) {
 	}
 	qs.mu.Unlock()
 	holds := c.holds.named(name, func(h *Hold) bool { return hasID(h, id) })
-	isUnknown := q == nil && len(holds) == 0
+	// A release that has begun may be handing the lock off. Then the ask is for the next holder.
+	isKnown := q != nil || slices.ContainsFunc(holds, (*Hold).IsLive)
 	isOwn, _ := c.IsOwn(id)
-	if isUnknown && isOwn {
-		holds = c.successorsOf(name)
+	if !isKnown && isOwn {
+		holds = append(holds, c.successorsOf(name)...)
 	}
 	c.asked(holds)
 }
@@ -246,7 +248,8 @@ func (c *Core) asked(holds []*Hold) {
 func (c *Core) successorsOf(name string) (holds []*Hold) {
 	holds = c.holds.named(name, func(h *Hold) bool {
 		o := h.Ownership()
-		return o != nil && o.passes.Linger > 0
+		mayLinger := o != nil && o.passes.Linger > 0
+		return mayLinger && h.IsLive()
 	})
 	qs := &c.queues
 	qs.mu.Lock()

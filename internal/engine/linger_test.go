@@ -242,26 +242,32 @@ func TestAskThatOvertakesTheGrantIsHeard(t *testing.T) {
 	})
 }
 
-// The lock was handed off within its client before the ask came. The client that asks has heard nothing of that, so its
-// ask is for the present holder, also for one that is not known yet.
+// The lock is handed off within its client before the ask comes, or at that moment. The client that asks has heard
+// nothing of that, so its ask is for the present holder, also for one that is not known yet.
 func TestAskForAFormerHolderIsForItsSuccessor(t *testing.T) {
-	for _, isKnown := range []bool{true, false} {
-		t.Run(fmt.Sprint("the successor is known: ", isKnown), func(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		at   time.Duration // of the ask, after the release has begun
+	}{
+		{"while the release is under way", ms},
+		{"before the successor is known", 2 * ms},
+		{"later", 10 * ms},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
 			Bubble(t, func(t *testing.T, s *Server) {
 				a := s.Client(t, "a")
 				r := a.Lock("x")
 				first := Acquire(t, t.Context(), r, Lingering(time.Hour))
 				waiter := StartAcquire(t, t.Context(), r, Lingering(time.Hour))
-				Release(t, first)
-				if !isKnown {
-					a.Asked("x", first.ID())
-				}
-				hold := waiter.Wait()
-				if isKnown {
-					a.Asked("x", first.ID())
-				}
-				Release(t, hold)
+				Sleep(ms)
+				s.Script("release", Fault{Reply: 2 * ms})
+				released := StartRelease(t, first)
+				time.Sleep(tt.at)
+				a.Asked("x", first.ID())
+				released.Wait()
+				Release(t, waiter.Wait())
 				s.RequireFree(t)
+				Sleep(time.Second)
 				Release(t, Acquire(t, t.Context(), r, Lingering(time.Hour)))
 				assert.NotEmpty(t, s.IDs("x"), "it was asked for once")
 			})
