@@ -260,7 +260,7 @@ func TestAskForAFormerHolderIsForItsSuccessor(t *testing.T) {
 				first := Acquire(t, t.Context(), r, Lingering(time.Hour))
 				waiter := StartAcquire(t, t.Context(), r, Lingering(time.Hour))
 				Sleep(ms)
-				s.Script("release", Fault{Reply: 2 * ms})
+				s.Script("handoff", Fault{Reply: 2 * ms})
 				released := StartRelease(t, first)
 				time.Sleep(tt.at)
 				a.Asked("x", first.ID())
