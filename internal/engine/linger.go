@@ -113,6 +113,7 @@ func (o *Ownership) linger(ctx context.Context, h *Hold) bool {
 	other := qs.keeperOf(key)
 	other.giveBack(context.Background(), 0)
 	// A cohort whose time is over leaves the lock to others. Redisson's waiters cannot ask for it.
+	o.wanted = o.wanted || qs.takeWantedNext(o.r.Name)
 	if other != nil || o.wanted || qs.isWanted(o.r) || o.passes.Cohort > 0 && o.streakIsOver(now) {
 		return false
 	}
@@ -230,8 +231,13 @@ func (c *Core) asked(holds []*Hold) {
 	for _, h := range holds {
 		key := queueKey{h.r.Kind, h.r.Name}
 		qs.mu.Lock()
-		if o := h.Ownership(); o != nil {
+		o := h.Ownership()
+		if o != nil {
 			o.wanted = true
+		}
+		mayLinger := o != nil && o.passes.Linger > 0
+		if mayLinger && !h.IsLive() {
+			qs.wantNext(h.r.Name) // the release has begun, and may not see it
 		}
 		var kept *Hold
 		if qs.lingering[key].hold == h {
@@ -251,19 +257,21 @@ func (c *Core) successorsOf(name string) (holds []*Hold) {
 		mayLinger := o != nil && o.passes.Linger > 0
 		return mayLinger && h.IsLive()
 	})
-	qs := &c.queues
-	qs.mu.Lock()
-	defer qs.mu.Unlock()
-	mayFollow := len(holds) == 0 && len(qs.pending) > 0
-	if !mayFollow {
-		return holds
+	if len(holds) == 0 {
+		c.queues.mu.Lock()
+		defer c.queues.mu.Unlock()
+		c.queues.wantNext(name)
 	}
+	return holds
+}
+
+// wantNext notes that somebody has asked for the next hold of a name. mu is held.
+func (qs *waitQueues) wantNext(name string) {
 	now := time.Now()
 	if len(qs.wantedNext) >= maxLeftTo {
 		maps.DeleteFunc(qs.wantedNext, func(_ string, until time.Time) bool { return !now.Before(until) })
 	}
 	qs.wantedNext[name] = now.Add(askAfter)
-	return nil
 }
 
 // takeWantedNext reports whether somebody has asked for the next hold of that name, and forgets that. mu is held.
