@@ -93,9 +93,10 @@ func (h *Hold) Context() context.Context {
 //
 // A waiter of this library counts when the same holder has kept it waiting for 100 ms. The channel is closed within
 // 200 ms more. Readers hear of writers, holders of permits of requests for permits, and a joint hold hears of waiters
-// for any member. Waiters for plain permits on other clients, and those of Redisson, send no message. They are found within
-// 2 s: from the first call of Wanted on, the client asks Redis once a second whether somebody else listens for the
-// release. On a cluster without sharded pub/sub Redis cannot say that. Without a call of Wanted a hold costs nothing.
+// for any member. Waiters for plain permits on other clients, and those of Redisson, send no message. They are found
+// within 2 s: from the first call of Wanted on, the client asks Redis once a second whether somebody else listens for
+// the release. On a cluster without sharded pub/sub Redis cannot say that. Without a call of Wanted a hold costs
+// nothing.
 func (h *Hold) Wanted() <-chan struct{} {
 	defer runtime.KeepAlive(h)
 	return h.hold.Wanted()

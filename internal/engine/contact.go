@@ -115,10 +115,14 @@ func (k *Contact) toAsk(now time.Time) (of *Resource, holder string, at time.Tim
 	defer k.mu.Unlock()
 	isKnown := k.refused && !k.outdated
 	isOldNews := k.quiet && k.latest.Before(later(k.since.Add(askAfter), k.askedFor.Add(askAgain/2)))
+	again := askAgain
+	if k.holder == "" {
+		again = askAllAgain
+	}
 	if !isKnown || isOldNews {
 		return nil, "", time.Time{}
 	}
-	at = later(k.since.Add(askAfter), k.askedFor.Add(askAgain))
+	at = later(k.since.Add(askAfter), k.askedFor.Add(again))
 	if k.quiet {
 		at = now
 	}

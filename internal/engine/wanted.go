@@ -27,6 +27,9 @@ const (
 	askAfter = 100 * time.Millisecond
 	// askAgain is the pause before the same holder is asked once more.
 	askAgain = time.Second
+	// askAllAgain is the same where the holders must be read first, such as those of permits. A hold that begins to
+	// listen later finds most waiters by itself.
+	askAllAgain = 10 * time.Second
 	// firstLook is when a client first looks for waiters, after a hold began to listen. They may have asked before.
 	firstLook = 200 * time.Millisecond
 	// lookAgain is the pause between two looks.

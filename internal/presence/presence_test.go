@@ -52,6 +52,7 @@ type client struct {
 	mu        sync.Mutex
 	sent      []string // by the presence: see note
 	questions []question
+	holders   []string                                   // further holders of each name, for questions about all holders
 	looks     []time.Duration                            // the looks for waiters that do not ask
 	foreign   atomic.Value                               // a name for which such a waiter waits
 	answer    func(asks []watchdog.Ask) []watchdog.State // to questions; nil: the server's
@@ -82,7 +83,9 @@ func newClient(t *testing.T, s *Server, name string, options ...func(*engine.Con
 		ID: me, Name: name, Prefix: prefix, Runner: c.runner, Hub: c.hub,
 		Probe:   func(o *engine.Ownership) []any { return []any{"exists", prefix + o.Resource().Name} },
 		ManyIDs: func(kind string) bool { return kind == "permits" },
-		Holders: func(_ context.Context, r *engine.Resource) ([]string, error) { return s.IDs(r.Name), nil },
+		Holders: func(_ context.Context, r *engine.Resource) ([]string, error) {
+			return append(s.IDs(r.Name), c.holders...), nil
+		},
 		AnyWait: func(_ context.Context, resources []*engine.Resource) []bool {
 			waits := make([]bool, len(resources))
 			for i, r := range resources {

@@ -1,6 +1,7 @@
 package presence_test
 
 import (
+	"context"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -26,6 +27,23 @@ func TestWaiterAsksTheClientOfItsHolder(t *testing.T) {
 		Release(t, waiter.Wait())
 		Sleep(2 * time.Second)
 		assert.Len(t, c.commands("publish"), 3, "nobody waits any longer")
+	})
+}
+
+// The holders of permits, and readers, must be read before they are asked. That costs a script, so it is done rarely.
+func TestWaiterAsksAllHoldersWhereTheyAreNotNamed(t *testing.T) {
+	bubble(t, func(t *testing.T, c *client) {
+		c.holders = []string{other + ":7"}
+		c.locks.SetPermits("x", 0) // the refusal names nobody
+		ctx, cancel := context.WithCancel(t.Context())
+		waiter := StartAcquire(t, ctx, c.Reader("x"))
+		Sleep(9900 * ms)
+		ask := " publish other ask\np:x\n" + other + ":7"
+		assert.Equal(t, []string{"100ms" + ask}, c.commands("publish"))
+		Sleep(time.Second)
+		assert.Equal(t, []string{"100ms" + ask, "10.1s" + ask}, c.commands("publish"))
+		cancel()
+		_ = waiter.Fail()
 	})
 }
 
@@ -101,6 +119,7 @@ func TestHoldHearsThatItIsWanted(t *testing.T) {
 // The client looks once a second while a hold listens, and never otherwise.
 func TestClientLooksForWaitersWhileAHoldListens(t *testing.T) {
 	bubble(t, func(t *testing.T, c *client) {
+		bystander := Acquire(t, t.Context(), c.Lock("y"))
 		h := Acquire(t, t.Context(), c.Lock("x"))
 		Sleep(10 * time.Second)
 		assert.Empty(t, c.looks)
@@ -113,6 +132,7 @@ func TestClientLooksForWaitersWhileAHoldListens(t *testing.T) {
 		Release(t, h)
 		Sleep(10 * time.Second)
 		assert.Len(t, c.looks, 3)
+		Release(t, bystander)
 	})
 }
 

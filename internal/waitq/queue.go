@@ -119,7 +119,7 @@ func (q *Queue) On(e *Event) []Action {
 
 // confirmed takes in one more confirmation. After the last one, the head makes its second attempt: a release before
 // that was not heard. A turn of others that a message has begun ends, because the message that ends it may not have
-// been heard either. A turn that this client's own release has begun goes on, or the client would try before the others.
+// been heard either. A turn that this client's own release has begun goes on: the others must be able to try first.
 func (q *Queue) confirmed(e *Event) {
 	q.unsettled--
 	switch {
