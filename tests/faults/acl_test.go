@@ -290,6 +290,8 @@ var dispensable = map[string]string{
 	"+subscribe":   "waiters poll",
 	"+unsubscribe": "the server goes on sending messages",
 	"+ping":        "broken connections are noticed later",
+	// Redisson's waiters for a release.
+	"+pubsub|numsub": "Hold.Wanted does not see them",
 	// Without these two, what waiters leave behind stays for seconds.
 	"+lrem":             "a fair lock's waiter that gives up keeps its place until it counts as dead",
 	"+zremrangebyscore": "a dead client keeps its place in line until the line expires",

@@ -85,7 +85,8 @@ func TestMessagesOverConnectionsWithoutDeadlines(t *testing.T) {
 			require.True(t, forced)
 			RequireEnds(t, hold.Context(), primitives.ErrLost)
 			require.NotContains(t, log.String(), "link", "the loss of the hold is all that there is to say")
-			require.LessOrEqual(t, dials.Load()-before, int64(4), "connections are kept")
+			// A busy machine has more commands under way at once. A connection for each command would be 20 and more.
+			require.LessOrEqual(t, dials.Load()-before, int64(10), "connections are kept")
 		})
 	}
 }
