@@ -42,6 +42,7 @@ const surroundings = `package fragments
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"os/signal"
 	"syscall"
@@ -50,11 +51,15 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/redlatch/redlatch/fence"
 	"github.com/redlatch/redlatch/locktest"
 	"github.com/redlatch/redlatch/primitives"
 )
 
 var (
+	db      *sql.DB
+	rdb     redis.UniversalClient
+	hold    *primitives.Hold
 	ctx     = context.Background()
 	t       testing.TB
 	client  *primitives.Client

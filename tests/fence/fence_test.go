@@ -1,0 +1,215 @@
+package fence
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"flag"
+	"math"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/redlatch/redlatch/fence"
+	"github.com/redlatch/redlatch/locktest"
+	"github.com/redlatch/redlatch/primitives"
+)
+
+var writes = flag.Int("writes", 1000, "how many writes of holders, some of them late, are tried on each database")
+
+// check checks a token in a transaction of its own, which is committed if the token passes.
+func check(ctx context.Context, of database, db *sql.DB, resource string, token int64) error {
+	tx, err := db.BeginTx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	err = fence.SQL(of.dialect).Check(ctx, tx, resource, token)
+	if err != nil {
+		return errors.Join(err, tx.Rollback())
+	}
+	return tx.Commit()
+}
+
+// Each database has one server for all of this.
+func TestFences(t *testing.T) {
+	for _, of := range databases {
+		t.Run(of.name, func(t *testing.T) {
+			t.Parallel()
+			db := of.open(t)
+			require.NoError(t, fence.SQL(of.dialect).Create(t.Context(), db))
+			t.Run("tokens", func(t *testing.T) { testTokens(t, of, db) })
+			t.Run("the row decides", func(t *testing.T) { testRow(t, of, db) })
+			t.Run("stopped writers", func(t *testing.T) { testStoppedWriters(t, of, db) })
+		})
+	}
+}
+
+func testTokens(t *testing.T, of database, db *sql.DB) {
+	for _, tt := range []struct {
+		name        string
+		first, then int64
+		isStale     bool
+	}{
+		{"a greater one", 1, 2, false},
+		{"the same one", 7, 7, false},
+		{"a smaller one", 8, 7, true},
+		{"the greatest one", math.MaxInt64 - 1, math.MaxInt64, false},
+		{"one less than the greatest one", math.MaxInt64, math.MaxInt64 - 1, true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			require.NoError(t, check(t.Context(), of, db, t.Name(), tt.first))
+			err := check(t.Context(), of, db, t.Name(), tt.then)
+			require.Equal(t, tt.isStale, errors.Is(err, fence.ErrStale), "%v", err)
+			require.Equal(t, tt.isStale, err != nil)
+			require.NoError(t, check(t.Context(), of, db, t.Name(), max(tt.first, tt.then)))
+		})
+	}
+	t.Run("Create may be called again", func(t *testing.T) {
+		var group sync.WaitGroup
+		for range 8 {
+			group.Go(func() {
+				if err := fence.SQL(of.dialect).Create(t.Context(), db); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		group.Wait()
+		require.NoError(t, check(t.Context(), of, db, t.Name(), 5))
+		require.ErrorIs(t, check(t.Context(), of, db, t.Name(), 4), fence.ErrStale)
+	})
+	t.Run("a transaction that is rolled back leaves the fence", func(t *testing.T) {
+		require.NoError(t, check(t.Context(), of, db, t.Name(), 1))
+		tx, err := db.BeginTx(t.Context(), nil)
+		require.NoError(t, err)
+		require.NoError(t, fence.SQL(of.dialect).Check(t.Context(), tx, t.Name(), 9))
+		require.NoError(t, tx.Rollback())
+		require.NoError(t, check(t.Context(), of, db, t.Name(), 2))
+	})
+	t.Run("names are data", func(t *testing.T) {
+		names := []string{
+			"a", "A", "a ", "ä", "a\x00", "\xff", "'; DROP TABLE redlatch_fences; --", `\`, "%", "$1", "?",
+			strings.Repeat("x", 700), strings.Repeat("x", 699) + "y",
+		}
+		for i, name := range names {
+			require.NoError(t, check(t.Context(), of, db, name, int64(1000-i)), "%q has a fence of its own", name)
+			require.ErrorIs(t, check(t.Context(), of, db, name, 1), fence.ErrStale, name)
+		}
+	})
+	t.Run("what is no name or no token", func(t *testing.T) {
+		for _, err := range []error{
+			check(t.Context(), of, db, "", 1),
+			check(t.Context(), of, db, strings.Repeat("x", 701), 1),
+			check(t.Context(), of, db, "x", 0),
+			check(t.Context(), of, db, "x", -1),
+		} {
+			require.Error(t, err)
+			require.NotErrorIs(t, err, fence.ErrStale)
+		}
+	})
+}
+
+// A transaction with a greater token is under way. A stale one waits for it, and is then refused; if it is rolled back,
+// the other one passes.
+func testRow(t *testing.T, of database, db *sql.DB) {
+	for name, commits := range map[string]bool{"committed": true, "rolled back": false} {
+		t.Run(name, func(t *testing.T) {
+			require.NoError(t, check(t.Context(), of, db, name, 1))
+			newer, err := db.BeginTx(t.Context(), nil)
+			require.NoError(t, err)
+			require.NoError(t, fence.SQL(of.dialect).Check(t.Context(), newer, name, 9))
+			result := make(chan error, 1)
+			go func() { result <- check(t.Context(), of, db, name, 5) }()
+			select {
+			case err := <-result:
+				require.FailNow(t, "the row is not locked", "%v", err)
+			case <-time.After(100 * time.Millisecond):
+			}
+			if commits {
+				require.NoError(t, newer.Commit())
+				require.ErrorIs(t, <-result, fence.ErrStale)
+			} else {
+				require.NoError(t, newer.Rollback())
+				require.NoError(t, <-result)
+			}
+		})
+	}
+}
+
+// Writers lose their locks before they write, as if they had been stopped for longer than their leases, and go on. None
+// of their writes comes after that of a later holder.
+func testStoppedWriters(t *testing.T, of database, db *sql.DB) {
+	ctx := t.Context()
+	_, err := db.ExecContext(ctx, "CREATE TABLE page (id INTEGER PRIMARY KEY, token BIGINT NOT NULL)")
+	require.NoError(t, err)
+	_, err = db.ExecContext(ctx, "INSERT INTO page VALUES (1, 0)")
+	require.NoError(t, err)
+	client, err := primitives.New(locktest.NewServer(t).Client(t))
+	require.NoError(t, err)
+	defer func() { require.NoError(t, client.Close(context.Background())) }()
+	update := "UPDATE page SET token = ? WHERE id = 1"
+	if of.numbered {
+		update = "UPDATE page SET token = $1 WHERE id = 1"
+	}
+	var tried, written, refused atomic.Int64
+	write := func(token int64) error {
+		tx, err := db.BeginTx(ctx, nil)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = tx.Rollback() }()
+		err = fence.SQL(of.dialect).Check(ctx, tx, "page", token)
+		if err != nil {
+			return err
+		}
+		var before int64
+		err = tx.QueryRowContext(ctx, "SELECT token FROM page WHERE id = 1").Scan(&before)
+		if err != nil {
+			return err
+		}
+		if before > token {
+			t.Errorf("the write of token %d came after that of token %d", token, before)
+		}
+		_, err = tx.ExecContext(ctx, update, token)
+		if err != nil {
+			return err
+		}
+		return tx.Commit()
+	}
+	var writers sync.WaitGroup
+	for range 8 {
+		writers.Go(func() {
+			for tried.Add(1) <= int64(*writes) {
+				hold, err := client.FencedLock("page").Acquire(ctx)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				isStopped := rand.IntN(2) == 0
+				if isStopped { // the next holder comes while this one has not written yet
+					hold.Detach()
+					_, _ = client.FencedLock("page").ForceRelease(ctx)
+					time.Sleep(time.Duration(rand.IntN(3)) * time.Millisecond)
+				}
+				err = write(hold.Token())
+				_ = hold.Release(ctx)
+				switch {
+				case err == nil:
+					written.Add(1)
+				case errors.Is(err, fence.ErrStale):
+					refused.Add(1)
+				default:
+					t.Error(err)
+				}
+			}
+		})
+	}
+	writers.Wait()
+	require.Positive(t, written.Load())
+	require.Positive(t, refused.Load())
+	t.Logf("%d writes, %d stale ones refused", written.Load(), refused.Load())
+}
