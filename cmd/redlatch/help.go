@@ -1,6 +1,8 @@
 package main
 
 import (
+	"context"
+	"fmt"
 	"io"
 	"regexp"
 	"strings"
@@ -8,6 +10,76 @@ import (
 
 	"github.com/urfave/cli/v3"
 )
+
+// helpCommand shows the help of a command, such as "help semaphore init".
+func helpCommand() *cli.Command {
+	return &cli.Command{
+		Name: "help", Usage: "show the help of a command", ArgsUsage: "[COMMAND...]",
+		Description: withExamples("Shows the same as COMMAND --help.", "redlatch help run"),
+		Action: func(ctx context.Context, c *cli.Command) error {
+			parent := c.Root()
+			words := c.Args().Slice()
+			if len(words) == 0 {
+				return cli.ShowAppHelp(parent)
+			}
+			for _, word := range words[:len(words)-1] {
+				next := parent.Command(word)
+				if next == nil {
+					return noCommand(parent, word)
+				}
+				parent = next
+			}
+			last := words[len(words)-1]
+			if parent.Command(last) == nil {
+				return noCommand(parent, last)
+			}
+			return cli.ShowCommandHelp(ctx, parent, last)
+		},
+	}
+}
+
+// noCommand is the error for an unknown command below parent. It names the nearest one.
+func noCommand(parent *cli.Command, name string) error {
+	return badUsage("no command %q%s (see %s --help)", name, suggestion(parent, name), parent.FullName())
+}
+
+// suggestion asks whether the user meant the command below parent that is nearest to name; "" if none is near.
+func suggestion(parent *cli.Command, name string) string {
+	nearest, least := "", 3 // so many typing errors, or more, are another word
+	for _, c := range parent.Commands {
+		if d := distance(name, c.Name); d < least && !c.Hidden {
+			nearest, least = c.Name, d
+		}
+	}
+	if nearest == "" {
+		return ""
+	}
+	return fmt.Sprintf("; did you mean %q?", nearest)
+}
+
+// distance is the number of letters to insert, delete, replace or swap with the next one that makes b of a.
+func distance(a, b string) int {
+	before, last, row := []int(nil), []int(nil), make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		before, last, row = last, row, make([]int, len(b)+1)
+		row[0] = i + 1
+		for j := range len(b) {
+			cost := 1
+			if a[i] == b[j] {
+				cost = 0
+			}
+			row[j+1] = min(last[j]+cost, last[j+1]+1, row[j]+1)
+			hasNeighbours := i > 0 && j > 0
+			if hasNeighbours && a[i] == b[j-1] && a[i-1] == b[j] {
+				row[j+1] = min(row[j+1], before[j-1]+1)
+			}
+		}
+	}
+	return row[len(b)]
+}
 
 // helpWidth is the width of help: a terminal of the usual size breaks no line of it in the middle of a word.
 const helpWidth = 80

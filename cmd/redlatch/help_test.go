@@ -290,7 +290,7 @@ func shell(t *testing.T, addr string) func(line string) (code int, output string
 // The parser's own text names a flag with one hyphen, which nobody has typed.
 func TestUnknownFlagIsNamedAsItWasTyped(t *testing.T) {
 	t.Parallel()
-	for _, flag := range []string{"--foo", "-q"} {
+	for _, flag := range []string{"--foo", "-x"} {
 		code, _, stderr := redlatch(t.Context(), "run", flag, "x", "--", "true")
 		require.Equal(t, exitUsage, code)
 		require.Equal(t, "redlatch: no flag "+flag+" (see redlatch run --help)\n", stderr)

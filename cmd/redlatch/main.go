@@ -56,12 +56,13 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 // function that returns it, and list it here.
 func commands(args []string) []*cli.Command {
 	return []*cli.Command{
-		runCommand(args), acquireCommand(), lsCommand(), inspectCommand(), releaseCommand(), forceReleaseCommand(),
+		runCommand(args), electCommand(args), acquireCommand(),
+		lsCommand(), inspectCommand(), releaseCommand(), forceReleaseCommand(),
 		semaphoreCommand(), permitsCommand(), latchCommand(),
 		watchCommand(), doctorCommand(), aclCommand(), benchCommand(),
 		tortureCommand(), tortureClientCommand(),
 		demoCommand(),
-		versionCommand(),
+		versionCommand(), helpCommand(),
 	}
 }
 
@@ -83,7 +84,7 @@ func app(args []string, stdout, stderr io.Writer) *cli.Command {
 		ExitErrHandler:                  func(context.Context, *cli.Command, error) {}, // finish prints it
 		Action: func(_ context.Context, c *cli.Command) error {
 			if c.Args().Present() {
-				return badUsage("no command %q (see redlatch --help)", c.Args().First())
+				return noCommand(c, c.Args().First())
 			}
 			return cli.ShowAppHelp(c)
 		},

@@ -53,7 +53,8 @@ func group(kind, usage, description string, verbs []verb) *cli.Command {
 		Description: withExamples(description, "redlatch "+kind+" "+verbs[0].name+" "+verbs[0].example),
 		Action: func(_ context.Context, c *cli.Command) error {
 			if c.Args().Present() {
-				return badUsage("%s has no verb %q (see redlatch %s --help)", kind, c.Args().First(), kind)
+				return badUsage("%s has no verb %q%s (see redlatch %s --help)", kind, c.Args().First(),
+					suggestion(c, c.Args().First()), kind)
 			}
 			return badUsage("the verb is missing (see redlatch %s --help)", kind)
 		},

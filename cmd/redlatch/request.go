@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/urfave/cli/v3"
 
 	"github.com/redlatch/redlatch/primitives"
@@ -21,6 +22,8 @@ type request struct {
 	kind, name string
 	options    []primitives.Option
 	minHold    time.Duration // 0: none
+	busyExit   int           // the exit code if somebody else has it
+	quiet      bool          // says nothing then
 	notes      notes
 }
 
@@ -34,13 +37,21 @@ func requestFlags(kinds []string) []cli.Flag {
 			Name: "wait", Aliases: []string{"w"}, HideDefault: true,
 			Usage: "exit with 75 if NAME is not acquired within `DURATION` (default: wait for ever)",
 		},
+		&cli.IntFlag{
+			Name: "busy-exit", Aliases: []string{"E"}, Value: exitNotAcquired,
+			Usage: "exit with `CODE` if Redis says that somebody else has NAME",
+		},
+		&cli.BoolFlag{Name: "quiet", Aliases: []string{"q"}, Usage: "say nothing if somebody else has NAME"},
 		&cli.IntFlag{Name: "permits", Value: 1, Usage: "take `N` permits, with --kind " + strings.Join(pools, " or ")},
 	}
 }
 
 // newRequest reads the flags of requestFlags.
 func newRequest(c *cli.Command, name string) (request, error) {
-	r := request{kind: c.String("kind"), name: name, notes: notesOf(c)}
+	r := request{
+		kind: c.String("kind"), name: name, notes: notesOf(c),
+		busyExit: c.Int("busy-exit"), quiet: c.Bool("quiet"),
+	}
 	pooled := r.isCounted()
 	permits := c.Int("permits")
 	switch {
@@ -50,6 +61,8 @@ func newRequest(c *cli.Command, name string) (request, error) {
 		return r, badUsage("--nonblock and --wait exclude each other")
 	case c.Duration("wait") < 0:
 		return r, badUsage("--wait %v is negative", c.Duration("wait"))
+	case r.busyExit < 0 || r.busyExit > 255:
+		return r, badUsage("--busy-exit %d: from 0 to 255", r.busyExit)
 	case permits < 1:
 		return r, badUsage("--permits %d: at least 1", permits)
 	case permits > 1 && !pooled:
@@ -149,23 +162,36 @@ func (r *request) explain(ctx context.Context, s *session, err error) error {
 	ctx, cancel := s.untilGiveUp(ctx)
 	defer cancel()
 	info, failed := r.obstacle(ctx, s)
+	_, isReply := errors.AsType[redis.Error](failed) // such as a missing permission
 	switch {
-	case failed == nil:
+	case failed == nil, isReply:
 	case errors.Is(failed, primitives.ErrUnavailable) && !s.giveUp.IsZero():
 		return failed
 	default:
 		return err
 	}
+	if failed != nil {
+		return r.busy(err)
+	}
 	held := r.inWords(info)
-	if failed == nil && r.isCounted() && len(info.Holders) == 0 && info.Available <= 0 {
+	if r.isCounted() && len(info.Holders) == 0 && info.Available <= 0 {
 		if e, err := s.inspect(ctx, r.kind, r.name); err == nil && e.isNothing() {
-			held = fmt.Sprintf("it has no count yet; set it with: redlatch %s init NAME N", r.kind)
+			return &codedError{exitNotAcquired, fmt.Errorf("%s %q was not acquired: it has no count yet; set it with: "+
+				"redlatch %s init NAME N", r.kind, r.name, r.kind)}
 		}
 	}
 	if held != "" {
-		return &codedError{exitNotAcquired, fmt.Errorf("%s %q was not acquired: %s", r.kind, r.name, held)}
+		err = fmt.Errorf("%s %q was not acquired: %s", r.kind, r.name, held)
 	}
-	return err
+	return r.busy(err)
+}
+
+// busy is the error of an acquisition that was refused because somebody else has the name.
+func (r *request) busy(err error) error {
+	if r.quiet {
+		err = nil
+	}
+	return &codedError{r.busyExit, err}
 }
 
 // obstacle returns what keeps r waiting. Readers and writers of a lock exclude each other, but each side

@@ -45,7 +45,7 @@ func runCommand(args []string) *cli.Command {
 				"With --min-hold NAME stays held for that long after it was acquired, however soon CMD ends: a job that\n"+
 				"several hosts start runs once, although their clocks differ. redlatch does not wait for it.",
 			"redlatch run orders:42 -- echo shipped",
-			"redlatch run --nonblock --min-hold 10m nightly -- echo 'on one host only'",
+			"redlatch run -nqE 0 --min-hold 10m nightly -- echo 'on one host only'",
 			"redlatch run -n --kind fenced ledger -- sh -c 'echo token $REDLATCH_TOKEN'",
 			"redlatch run --wait 10s --max-hold 1h reports -- echo report"),
 		StopOnNthArg: new(1), // flags of CMD are not ours
@@ -96,7 +96,7 @@ type job struct {
 
 // newJob reads the flags and arguments. args is the command line as it was given.
 func newJob(c *cli.Command, args []string) (*job, error) {
-	name, argv, err := splitCommand(c.Args().Slice(), args)
+	name, argv, err := splitCommand(c, args)
 	if err != nil {
 		return nil, err
 	}
@@ -139,20 +139,22 @@ func newJob(c *cli.Command, args []string) (*job, error) {
 	return j, err
 }
 
-// splitCommand splits the arguments of run at "--", which the parser has removed. Without it CMD could not
+// splitCommand splits the arguments of run or elect at "--", which the parser has removed. Without it CMD could not
 // be told from a flag that was written after NAME.
-func splitCommand(rest, args []string) (name string, argv []string, err error) {
+func splitCommand(c *cli.Command, args []string) (name string, argv []string, err error) {
+	rest := c.Args().Slice()
 	switch n := len(rest); {
 	case n > 2 && rest[1] == "--": // run -- NAME -- CMD, for a NAME that begins with a dash
 		return rest[0], rest[2:], nil
 	case n > 1 && args[len(args)-n] == "--":
 		return rest[0], rest[1:], nil
 	case n == 0 || args[len(args)-n-1] == "--": // run -- CMD
-		return "", nil, badUsage("NAME is missing: redlatch run NAME -- %s", cmp.Or(strings.Join(rest, " "), "CMD"))
+		return "", nil, badUsage("NAME is missing: %s NAME -- %s", c.FullName(), cmp.Or(strings.Join(rest, " "), "CMD"))
 	case n > 1:
-		return "", nil, badUsage("run takes -- before the command, and its flags before NAME (see redlatch run --help)")
+		return "", nil, badUsage("%s takes -- before the command, and its flags before NAME (see %s --help)",
+			c.Name, c.FullName())
 	}
-	return "", nil, badUsage("the command is missing: redlatch run %s -- CMD", rest[0])
+	return "", nil, badUsage("the command is missing: %s %s -- CMD", c.FullName(), rest[0])
 }
 
 // find returns the path of CMD. It looks before the lock is acquired: a wait would be in vain.
