@@ -63,6 +63,8 @@ type Hold struct {
 // mutexes for a moment.
 type Holding interface {
 	OwnerID() string
+	Ownership() *Ownership        // what nested holds join, and the server counts; nil for a joint lock, and for nothing
+	TokenOf(h *Hold) int64        // the fencing token of h; 0 if there is none
 	Member(r *Resource) *Hold     // the hold of a member of a joint lock, live or not; nil if there is none
 	ValidUntil(h *Hold) time.Time // when h is lost unless the server answers before
 	Join(h *Hold)                 // adds h, once, after h was registered with the client
@@ -92,7 +94,7 @@ func (r *Resource) NewHold(ctx context.Context, q *Request, res Result) (*Hold, 
 	if held == nil {
 		held = r.newOwnership(q, res)
 	}
-	o, _ := held.(*Ownership) // nil for a joint lock, and for a hold of nothing
+	o := held.Ownership()
 	var h *Hold
 	if o != nil && o.first.r == nil {
 		h = &o.first // most ownerships have one hold: one allocation for both
@@ -138,6 +140,8 @@ func (r *Resource) AcquireNothing(ctx context.Context, terms *Terms) (hold *Hold
 type nothing struct{}
 
 func (nothing) OwnerID() string                                    { return "" }
+func (nothing) Ownership() *Ownership                              { return nil }
+func (nothing) TokenOf(*Hold) int64                                { return 0 }
 func (nothing) Member(*Resource) *Hold                             { return nil }
 func (nothing) ValidUntil(*Hold) time.Time                         { return time.Time{} }
 func (nothing) Join(*Hold)                                         {}
@@ -167,16 +171,7 @@ func (h *Hold) ID() string {
 }
 
 // Token is the fencing token; 0 if there is none.
-func (h *Hold) Token() int64 {
-	o := h.Ownership()
-	if o == nil || o.Token == 0 {
-		return 0
-	}
-	if !o.r.Traits.Fenced {
-		return 0
-	}
-	return o.Token + int64(h.earlier)
-}
+func (h *Hold) Token() int64 { return h.held.TokenOf(h) }
 
 // Resource is the resource that the hold was acquired from.
 func (h *Hold) Resource() *Resource { return h.r }
@@ -188,10 +183,7 @@ func (h *Hold) Depth() int { return int(h.depth) }
 func (h *Hold) Renewed() bool { return h.renew }
 
 // Ownership is the ownership that h belongs to; nil for a hold of 0 permits or of a joint lock.
-func (h *Hold) Ownership() *Ownership {
-	o, _ := h.held.(*Ownership)
-	return o
-}
+func (h *Hold) Ownership() *Ownership { return h.held.Ownership() }
 
 // ValidUntil is when the hold is lost unless the server answers before; zero if it has no lease.
 func (h *Hold) ValidUntil() time.Time { return h.held.ValidUntil(h) }

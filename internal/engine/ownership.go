@@ -138,6 +138,18 @@ func (o *Ownership) Resource() *Resource { return o.r }
 // OwnerID implements [Holding].
 func (o *Ownership) OwnerID() string { return o.ID }
 
+// Ownership implements [Holding].
+func (o *Ownership) Ownership() *Ownership { return o }
+
+// TokenOf implements [Holding]. Each hold of a cohort has a token of its own. An adopted hold has none.
+func (o *Ownership) TokenOf(h *Hold) int64 {
+	hasToken := o.r.Traits.Fenced && o.Token != 0
+	if !hasToken {
+		return 0
+	}
+	return o.Token + int64(h.earlier)
+}
+
 // Member implements [Holding]: there are no members.
 func (o *Ownership) Member(*Resource) *Hold { return nil }
 

@@ -94,6 +94,12 @@ func (o *Ownership) core() *engine.Core { return o.lock.Resource.Core }
 // OwnerID implements [engine.Holding].
 func (o *Ownership) OwnerID() string { return o.ID }
 
+// Ownership implements [engine.Holding]. Each member has one of its own.
+func (o *Ownership) Ownership() *engine.Ownership { return nil }
+
+// TokenOf implements [engine.Holding]. A joint lock has no fencing token.
+func (o *Ownership) TokenOf(*engine.Hold) int64 { return 0 }
+
 // granted returns the result of an attempt that has acquired enough members.
 func (o *Ownership) granted() engine.Result {
 	return engine.Result{Granted: true, Sent: time.Now(), Holding: o}

@@ -170,7 +170,7 @@ var Catalogue = []Defect{
 	{
 		Name: "a member of a cohort gets the token of the one before", Promise: "C14",
 		Edits: []Edit{{
-			"internal/engine/hold.go",
+			"internal/engine/ownership.go",
 			"	return o.Token + int64(h.earlier)",
 			"	return o.Token + int64(h.earlier)/2",
 		}},
