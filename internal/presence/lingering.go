@@ -111,7 +111,8 @@ func (p *Presence) readAsks() {
 // AskFor implements [engine.Config].Ask. A goroutine of the core sends the message. It is best effort: a waiter asks
 // again with its next poll, and the lock is freed when its time is over.
 func (p *Presence) AskFor(r *engine.Resource, holder string) {
-	text := askText(p.Prefix+r.Name, holder)
+	command := p.askCommand(r, holder)
+	text := command[2].(string)
 	now := p.now()
 	// All waiters for a lock are refused by the same holder, each at its own poll, so the last ask is enough to
 	// remember.
@@ -127,6 +128,6 @@ func (p *Presence) AskFor(r *engine.Resource, holder string) {
 	p.core.Spawn(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), noticeTimeout)
 		defer cancel()
-		_, _ = p.Runner.Commands(ctx, []any{p.Runner.Publish(), tagged(holderChannel, TagOf(holder)), text})
+		_, _ = p.Runner.Commands(ctx, command)
 	})
 }

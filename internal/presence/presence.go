@@ -222,7 +222,8 @@ func (p *Presence) look() time.Duration {
 	if p.unheard { // the holds are to be asked about soon after the confirmation
 		pause = confirmPause
 	}
-	next = min(next, p.show(now, busy), now+engine.Instant(pause), p.askHolders(clock), p.lookForWaiters(clock))
+	wanted := max(min(p.askHolders(clock), p.lookForWaiters(clock)), now+engine.Instant(askPause))
+	next = min(next, p.show(now, busy), now+engine.Instant(pause), wanted)
 	return time.Duration(max(next-now, engine.Instant(time.Millisecond)))
 }
 

@@ -11,8 +11,12 @@ import (
 // How clients tell each other that somebody waits: see wanted.go of package engine, which says who is to be asked and
 // when. The goroutine of the presence looks for that. It sends the asks, and it looks for waiters that do not ask.
 
-// askLimit bounds the reading of the holders that are to be asked, and a look for waiters.
-const askLimit = time.Second
+const (
+	// askLimit bounds the reading of the holders that are to be asked, and a look for waiters.
+	askLimit = time.Second
+	// askPause is the shortest pause between two looks for holders that are to be asked. Many names may be waited for.
+	askPause = 50 * time.Millisecond
+)
 
 // HoldListens implements [engine.Config].HoldListens. It wakes the goroutine, which subscribes.
 func (p *Presence) HoldListens() {
@@ -27,9 +31,10 @@ func (p *Presence) HoldListens() {
 // block.
 func (p *Presence) askHolders(now time.Time) (next engine.Instant) {
 	asks, next := p.core.HoldersToAsk(now)
+	var commands [][]any
 	for _, ask := range asks {
 		if ask.Holder != "" {
-			p.AskFor(ask.Resource, ask.Holder)
+			commands = append(commands, p.askCommand(ask.Resource, ask.Holder))
 			continue
 		}
 		if ask.Resource.Core != p.core {
@@ -41,7 +46,22 @@ func (p *Presence) askHolders(now time.Time) (next engine.Instant) {
 			_, _, _ = p.AskAllHolders(ctx, ask.Resource)
 		})
 	}
+	if len(commands) > 0 {
+		p.core.Spawn(func() {
+			ctx, cancel := context.WithTimeout(context.Background(), noticeTimeout)
+			defer cancel()
+			for batch := range slices.Chunk(commands, pipelined) {
+				_, _ = p.Runner.Commands(ctx, batch...) // best effort: the holders are asked again
+			}
+		})
+	}
 	return next
+}
+
+// askCommand returns the command that asks the client of a holder for what that has of r.
+func (p *Presence) askCommand(r *engine.Resource, holder string) []any {
+	text := askPrefix + p.Prefix + r.Name + "\n" + holder
+	return []any{p.Runner.Publish(), tagged(holderChannel, TagOf(holder)), text}
 }
 
 // AskAllHolders asks the clients of all holders of r. It returns how many clients were told, and how many ids hold r.
@@ -58,7 +78,7 @@ func (p *Presence) AskAllHolders(ctx context.Context, r *engine.Resource) (told,
 	var isFirst []bool
 	for _, id := range ids {
 		tag := TagOf(id)
-		commands = append(commands, []any{p.Runner.Publish(), tagged(holderChannel, tag), askText(p.Prefix+r.Name, id)})
+		commands = append(commands, p.askCommand(r, id))
 		isFirst = append(isFirst, !seen[tag])
 		seen[tag] = true
 	}
@@ -77,9 +97,6 @@ func (p *Presence) AskAllHolders(ctx context.Context, r *engine.Resource) (told,
 	}
 	return told, len(ids), nil
 }
-
-// askText is the message that asks for what an id holds.
-func askText(raw, id string) string { return askPrefix + raw + "\n" + id }
 
 // lookForWaiters starts a look for those who wait for holds that listen, and do not ask. It returns when it is to be
 // called again. Only run calls it. It does not block: one look is under way at a time.

@@ -2,6 +2,7 @@ package presence_test
 
 import (
 	"context"
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -44,6 +45,28 @@ func TestWaiterAsksAllHoldersWhereTheyAreNotNamed(t *testing.T) {
 		assert.Equal(t, []string{"100ms" + ask, "10.1s" + ask}, c.commands("publish"))
 		cancel()
 		_ = waiter.Fail()
+	})
+}
+
+// Many names that are waited for do not make the client look all the time, and share the commands.
+func TestManyAsksShareACommand(t *testing.T) {
+	bubble(t, func(t *testing.T, c *client) {
+		const names = 250
+		ctx, cancel := context.WithCancel(t.Context())
+		var waiters []*Call
+		for i := range names {
+			name := fmt.Sprint("x", i)
+			c.locks.Seize(name, other+":7", time.Minute)
+			waiters = append(waiters, StartAcquire(t, ctx, c.Lock(name)))
+			Sleep(ms)
+		}
+		Sleep(150 * ms)
+		assert.Len(t, c.commands("publish"), names)
+		assert.LessOrEqual(t, len(c.pipelines.of("publish")), 400/50, "one for each look")
+		cancel()
+		for _, w := range waiters {
+			_ = w.Fail()
+		}
 	})
 }
 

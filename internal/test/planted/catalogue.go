@@ -19,6 +19,9 @@ type Defect struct {
 // must occur exactly once in the tree.
 type Edit struct{ File, Old, New string }
 
+// asksAgain is why the simulation does not find that an ask is lost.
+const asksAgain = "the waiter asks again with its next poll, so that it only waits longer"
+
 // Catalogue are all defects. To add one, list it here: TestDefectsApply checks it.
 var Catalogue = []Defect{
 	// Mistakes in the engine and the watchdog.
@@ -192,6 +195,45 @@ var Catalogue = []Defect{
 				"time.AfterFunc(o.passes.Linger, func() {", "time.AfterFunc(20*o.passes.Linger, func() {",
 			},
 		},
+	},
+	{
+		Name: "an ask that comes before the grant is known is lost", Promise: "C24",
+		Edits:       []Edit{{"internal/engine/linger.go", "	qs.pending[q.ID] = q\n", ""}},
+		Suite:       [2]string{"./internal/engine", "TestAskThatOvertakesTheGrantIsHeard"},
+		Unsimulated: asksAgain,
+	},
+	{
+		Name: "a lock that another client has asked for is taken again at once", Promise: "C24",
+		Edits: []Edit{{
+			"internal/engine/waitqueue.go", "	qs.leftTo[key] = now.Add(waitq.MaxTurn)\n", "	qs.leftTo[key] = now\n",
+		}},
+		Suite:       [2]string{"./internal/engine", "TestLockThatWasAskedForIsLeftToOthers"},
+		Unsimulated: asksAgain,
+	},
+	{
+		Name: "Close abandons a lock that lingers", Promise: "C24",
+		Edits: []Edit{{
+			"internal/engine/cohort.go",
+			"	taken, released := h.take(), make(chan struct{})\n	c.Spawn(func() {\n",
+			"	released := make(chan struct{})\n	c.Spawn(func() {\n		taken := h.take()\n",
+		}},
+		Suite:       [2]string{"./internal/engine", "TestCloseFreesWhatLingers"},
+		Unsimulated: "only a Close whose context has ended does that",
+	},
+	{
+		Name: "a waiter asks for a lock that changes hands", Promise: "C30",
+		Edits:       []Edit{{"internal/engine/contact.go", "	k.outdated = true\n", ""}},
+		Suite:       [2]string{"./internal/presence", "TestShortHoldsAreNotAskedFor"},
+		Unsimulated: "it costs a command, and breaks nothing",
+	},
+	{
+		Name: "a hold does not hear of waiters of its own client", Promise: "C30",
+		Edits: []Edit{{
+			"internal/engine/wanted.go",
+			"		c.tell(r.Name, func(h *Hold) bool { return h.ID() == a.Holder })\n", "",
+		}},
+		Suite:       [2]string{"./internal/presence", "TestHoldHearsThatItIsWanted"},
+		Unsimulated: "no workload listens",
 	},
 	{
 		Name: "the minimum hold is over at once", Promise: "C28",
