@@ -27,6 +27,18 @@ func (h *history) tolerance() time.Duration {
 	return scheduling
 }
 
+// recovers is how long a client may need to connect again and to look, after a fault. In a simulation it begins at
+// once: it dials again and polls once a second at least.
+func (h *history) recovers() time.Duration {
+	if h.exact {
+		return exactRecovery
+	}
+	return recovery
+}
+
+// exactRecovery is a pause of a second between two attempts, and the attempt.
+const exactRecovery = 1300 * time.Millisecond
+
 // Violation is a promise of doc/contract.md that was broken.
 type Violation struct {
 	Check     string `json:"check"`
@@ -138,7 +150,7 @@ func (h *history) checkLosses(name string, ops []*op) (out []Violation) {
 		ended := len(h.takeovers(o, begin, at)) > 0 || h.endedByFault(o, begin, at)
 		byTime := at >= o.until-int64(5*time.Millisecond)
 		silent := o.until - int64(o.lease())
-		reason := h.disturbed(o.process, name, silent-int64(recovery), at) || h.isBusy(o.process, silent, at)
+		reason := h.disturbed(o.process, name, silent-int64(h.recovers()), at) || h.isBusy(o.process, silent, at)
 		if !ended && !(byTime && reason) {
 			out = append(out, violation(checkReason, o, name,
 				"process %d lost %s %v before the end of its validity, although nobody took it and no fault explains it",
@@ -165,7 +177,7 @@ func (h *history) checkNotices(name string, ops []*op) (out []Violation) {
 		if !t.takesOver() || t.outcome() != outcomeOK {
 			continue
 		}
-		quiet := !h.troubled(t.process, t.call.At-int64(recovery), t.ret.At)
+		quiet := !h.troubled(t.process, t.call.At-int64(h.recovers()), t.ret.At)
 		for _, o := range ops {
 			if h.hasTaken(t, o) && !h.hasEnded(o, name, t.call.At) {
 				late := h.stalled(t.process, t.ret.At, o.claimEnd())
@@ -208,7 +220,7 @@ func (h *history) checkNotice(o *op, name, by string, at interval, told bool, la
 	}
 	after := time.Duration(o.claimEnd() - at.end)
 	limit := o.lease()
-	quiet := !h.troubled(o.process, at.begin-int64(recovery), o.claimEnd())
+	quiet := !h.troubled(o.process, at.begin-int64(h.recovers()), o.claimEnd())
 	switch {
 	case quiet && told && at.begin-o.root.ret.At > int64(time.Second):
 		limit = min(limit, notice+2*h.tolerance()+late) // the notice takes two more processes and the server

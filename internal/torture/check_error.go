@@ -29,7 +29,7 @@ func (h *history) checkErrors() (out []Violation) {
 // explains reports whether an operation may return an error of a class. A waiter behind others reports the
 // latest failure of its client, which may be from before its call.
 func (h *history) explains(o *op, class string) bool {
-	begin, end := o.call.At-int64(recovery), o.ret.At
+	begin, end := o.call.At-int64(h.recovers()), o.ret.At
 	during := func(fault string) bool {
 		return slices.ContainsFunc(h.windows, func(w window) bool { return w.fault == fault && w.overlaps(begin, end) })
 	}
@@ -59,7 +59,8 @@ func (h *history) explains(o *op, class string) bool {
 		// some process has noticed a stall, or the clients are still connecting. The members of a redlock have less time:
 		// a tenth of the TTL.
 		took := o.ret.At - o.call.At
-		if o.call.Primitive == "redlock" && (isTimeOver || took > int64(silence)) {
+		isLong := isTimeOver || took > int64(silence)
+		if o.call.Primitive == "redlock" && isLong {
 			return true
 		}
 		// A short call may have ended just before an answer that the scheduler has delayed.
@@ -100,8 +101,9 @@ func (h *history) checkSilence() (out []Violation) {
 	const settled, polled = 60 * time.Millisecond, 1500 * time.Millisecond
 	ours := ofOurs(h.ops)
 	for _, w := range h.windows {
-		// The fault may have begun late on a busy machine.
-		if w.fault != faultHole && w.fault != faultRefuse || h.overloaded(w.begin, w.begin+int64(settled)) > 0 {
+		isSilent := w.fault == faultHole || w.fault == faultRefuse
+		mayBeginLate := h.overloaded(w.begin, w.begin+int64(settled)) > 0 // on a busy machine
+		if !isSilent || mayBeginLate {
 			continue
 		}
 		for _, o := range ours {
@@ -145,7 +147,8 @@ func (h *history) checkReleases(name string, ops []*op) (out []Violation) {
 		if !o.isReleased() || !isJudged {
 			continue
 		}
-		if o.ended != nil && o.ended.Outcome == outcomeLost && o.ended.At < o.release.call.At {
+		wasTold := o.ended != nil && o.ended.Outcome == outcomeLost
+		if wasTold && o.ended.At < o.release.call.At {
 			out = append(out, violation(checkRelease, o, name, "the release of %s returned nil, %v after its context had told "+
 				"the loss", o.ret.ID, time.Duration(o.release.call.At-o.ended.At).Round(time.Microsecond)))
 			continue

@@ -42,12 +42,18 @@ func TestExactChecks(t *testing.T) {
 		{"a lock after its minimum hold", func(h *testHistory) {
 			a := h.limited(10_000, record{MinHold: 2 * time.Second}, 2968*time.Millisecond)
 			h.release(0, a, 10_500, 10_501)
+			h.samples = []sample{{name: "name", ids: []string{"a1"}, before: 12_020 * ms, after: 12_020 * ms}}
+		}, nil},
+		{"a lock that a client releases once more after a fault", func(h *testHistory) {
+			a := h.limited(10_000, record{MinHold: 2 * time.Second}, 2968*time.Millisecond)
+			h.release(0, a, 10_500, 10_501)
+			h.fault(faultHole, 0, 10_490, 10_600)
 			h.samples = []sample{{name: "name", ids: []string{"a1"}, before: 13_400 * ms, after: 13_400 * ms}}
 		}, nil},
 		{"a lock that stays after its minimum hold", func(h *testHistory) {
 			a := h.limited(10_000, record{MinHold: 2 * time.Second}, 2968*time.Millisecond)
 			h.release(0, a, 10_500, 10_501)
-			h.samples = []sample{{name: "name", ids: []string{"a1"}, before: 13_600 * ms, after: 13_600 * ms}}
+			h.samples = []sample{{name: "name", ids: []string{"a1"}, before: 12_050 * ms, after: 12_050 * ms}}
 		}, []string{checkKept}},
 		{"a member of a joint lock has another holder", func(h *testHistory) {
 			a := h.holdOf("redlock", 0, 10_000, 10_000, "a1")
@@ -163,4 +169,140 @@ func TestAgeOfCohorts(t *testing.T) {
 		})
 		require.Len(t, h.checkCohorts(), want, lingers)
 	}
+}
+
+// The validity that a holder claims is compared with the lease that Redis has at that instant. It ends earlier, by the
+// margin: else it counts from the reply.
+func TestClaimsAreCompared(t *testing.T) {
+	const ttl = 3 * time.Second
+	claimed := int64(13_000)*ms - int64(marginOf(ttl)) // of a command that Redis executed at 10 s
+	late := 10 * ms                                    // the time of the reply
+	for _, tt := range []struct {
+		name      string
+		primitive string
+		call      record
+		id        string
+		seen      sample
+		later     int64 // than it may be
+		want      int
+	}{
+		{"as it should be", "lock", record{}, "a1", sample{ids: []string{"a1"}, until: 13_000 * ms}, 0, 0},
+		{"from the reply", "lock", record{}, "a1", sample{ids: []string{"a1"}, until: 13_000 * ms}, late, 1},
+		{"a reader", "rwlock", record{Read: true}, "a1",
+			sample{ids: []string{"a1", "b1"}, until: 15_000 * ms, own: map[string]int64{"a1": 13_000 * ms}}, 0, 0},
+		{"a reader, from the reply", "rwlock", record{Read: true}, "a1",
+			sample{ids: []string{"a1", "b1"}, until: 15_000 * ms, own: map[string]int64{"a1": 13_000 * ms}}, late, 1},
+		{"two permits", "permits", record{Permits: 2, Limit: 3}, "a1,a2",
+			sample{own: map[string]int64{"a1": 13_000 * ms, "a2": 13_000 * ms}}, 0, 0},
+		{"two permits, of which one ends earlier", "permits", record{Permits: 2, Limit: 3}, "a1,a2",
+			sample{own: map[string]int64{"a1": 13_000 * ms, "a2": 12_900 * ms}}, 0, 1},
+		{"a multilock", "multi", record{}, "a1", sample{ids: []string{"a1"}, until: 13_000 * ms, member: true}, 0, 0},
+		{"a multilock, from the reply", "multi", record{}, "a1",
+			sample{ids: []string{"a1"}, until: 13_000 * ms, member: true}, late, 1},
+		{"one member of a red lock", "redlock", record{}, "a1",
+			sample{ids: []string{"a1"}, until: 13_000 * ms, member: true}, late, 0},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			h := newTestHistory(func(h *testHistory) {
+				call := tt.call
+				call.Do, call.Primitive, call.TTL = opAcquire, tt.primitive, ttl
+				a := h.do(0, 10_000, 10_010, call, record{Outcome: outcomeOK, ID: tt.id, Until: claimed + tt.later})
+				h.release(0, a, 10_500, 10_501)
+			})
+			h.exact = true
+			tt.seen.name, tt.seen.before, tt.seen.after = "name", 10_010*ms, 10_010*ms
+			h.samples = []sample{tt.seen}
+			require.Len(t, h.checkSamples(), tt.want)
+		})
+	}
+}
+
+// A reader waits for writers that hold or wait, and not for other readers.
+func TestReadersDoNotWaitForReaders(t *testing.T) {
+	waits := func(answered int64, other, result record) int {
+		h := newTestHistory(func(h *testHistory) {
+			other.Do, other.Primitive, other.TTL = opAcquire, "rwlock", 3*time.Second
+			a := h.do(0, 10_000, answered, other, result)
+			if result.Outcome == outcomeOK {
+				h.release(0, a, 10_900, 10_901)
+			}
+			read := record{Do: opAcquire, Primitive: "rwlock", Read: true, TTL: 3 * time.Second}
+			h.waits(1, h.do(1, 10_100, 10_700, read, record{Outcome: outcomeOK, ID: "b1", Until: 13_600 * ms}), 10_101)
+		})
+		h.exact = true
+		return len(h.checkWaits())
+	}
+	held := record{Outcome: outcomeOK, ID: "a1", Until: 13_700 * ms}
+	require.Equal(t, 1, waits(10_050, record{Read: true}, held))
+	require.Zero(t, waits(10_050, record{}, held))
+	require.Zero(t, waits(10_800, record{}, held))
+	require.Zero(t, waits(10_800, record{}, record{Outcome: outcomeBusy}))
+}
+
+// In a simulation a client has recovered from a fault soon after its next poll.
+func TestRecoveryFromFaults(t *testing.T) {
+	waits := func(until int64) int {
+		h := newTestHistory(func(h *testHistory) {
+			h.fault(faultHole, 1, 10_000, 10_500)
+			h.release(0, h.hold(0, 9_500, "a1"), 10_400, 10_401)
+			b := h.holdOf("lock", 1, 9_900, until, "b1")
+			h.waits(1, b, 9_901)
+			h.release(1, b, until+1, until+2)
+		})
+		h.exact = true
+		return len(h.checkWaits())
+	}
+	require.Zero(t, waits(11_800))
+	require.Equal(t, 1, waits(11_900))
+}
+
+// A holder is told of the end of its validity at once, unless nobody watches: during a pause of the workload, or while
+// an acquisition under the hold is under way.
+func TestEndsAreToldAtOnce(t *testing.T) {
+	tells := func(primitive string, end int64, nests bool) int {
+		h := newTestHistory(func(h *testHistory) {
+			a := h.holdOf(primitive, 0, 10_000, 10_000, "a1") // until 12_968
+			if nests {
+				h.do(0, 12_960, end-1, record{Do: opAcquire, Root: a, Primitive: primitive, TTL: 3 * time.Second},
+					record{Outcome: outcomeOK, ID: "a1", Until: 12_968 * ms})
+			}
+			h.release(0, a, end, end+1)
+		})
+		h.exact = true
+		return len(h.checkLeases("name", h.ops))
+	}
+	require.Zero(t, tells("lock", 12_969, false))
+	require.Positive(t, tells("lock", 12_972, false))
+	require.Zero(t, tells("nested", 12_972, false))
+	require.Positive(t, tells("nested", 12_975, false))
+	require.Zero(t, tells("lock", 12_980, true))
+}
+
+// In a simulation, calls return in time: the machine is never busy.
+func TestCallsReturnAtOnce(t *testing.T) {
+	for exact, want := range map[bool]int{true: 1, false: 0} {
+		h := newTestHistory(func(h *testHistory) {
+			h.do(0, 10_000, 10_160, record{Do: opAcquire, Bound: 10_100 * ms}, record{Outcome: outcomeBusy})
+		})
+		h.exact = exact
+		require.Len(t, h.checkReturns(), want, exact)
+	}
+}
+
+// An owner may be refused if a takeover has ended its hold.
+func TestOwnerIsRefusedAfterATakeover(t *testing.T) {
+	refused := func(taken bool) int {
+		h := newTestHistory(func(h *testHistory) {
+			owner := record{Do: opAcquire, Owner: "owner", TTL: 3 * time.Second}
+			h.do(0, 10_000, 10_001, owner, record{Outcome: outcomeOK, ID: "owner", Until: 12_900 * ms})
+			if taken {
+				h.do(1, 10_100, 10_101, record{Do: opReleaseID, Target: "owner"}, record{Outcome: outcomeOK})
+			}
+			owner.Try = true
+			h.do(0, 10_200, 10_201, owner, record{Outcome: outcomeBusy})
+		})
+		return len(h.checkOwners())
+	}
+	require.Equal(t, 1, refused(false))
+	require.Zero(t, refused(true))
 }

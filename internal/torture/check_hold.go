@@ -24,17 +24,19 @@ func (h *history) checkLeases(name string, ops []*op) (out []Violation) {
 		if o.call.MaxHold > 0 {
 			ttl = min(ttl, o.call.MaxHold)
 		}
-		confirmed := time.Duration(o.ret.Until - o.ret.At)
-		if limit := ttl - marginOf(ttl); confirmed > limit+time.Millisecond && o.root == o && !wasExtended {
+		confirmed, limit := time.Duration(o.ret.Until-o.ret.At), ttl-marginOf(ttl)
+		isOwn := o.root == o && !wasExtended // nothing else has set its lease
+		if isOwn && confirmed > limit+time.Millisecond {
 			out = append(out, violation(checkLease, o, name, "%s is valid for %v after its acquisition has returned, and "+
 				"should be for %v at most", o.ret.ID, confirmed, limit))
 		}
-		isFixed := o.call.Fixed || o.call.MaxHold > 0
-		if all := time.Duration(o.until - o.ret.At); isFixed && all > ttl && !wasExtended {
+		hasEnd := o.call.hasLimit() && !wasExtended
+		if all := time.Duration(o.until - o.ret.At); hasEnd && all > ttl {
 			out = append(out, violation(checkLease, o, name, "%s is valid for %v, although it may last for %v at most",
 				o.ret.ID, all, ttl))
 		}
-		if o.detached || o.died != never || o.release == nil {
+		isKept := !o.detached && o.died == never
+		if !isKept || o.release == nil {
 			continue
 		}
 		end := o.release.call.At
@@ -150,9 +152,10 @@ func (o *op) loss() *record {
 }
 
 // isLimited reports whether a hold, or the one in which it nests, ends even if all renewals succeed.
-func (o *op) isLimited() bool {
-	return o.call.Fixed || o.call.MaxHold > 0 || o.root.call.Fixed || o.root.call.MaxHold > 0
-}
+func (o *op) isLimited() bool { return o.call.hasLimit() || o.root.call.hasLimit() }
+
+// hasLimit reports whether a hold ends by itself.
+func (r *record) hasLimit() bool { return r.Fixed || r.MaxHold > 0 }
 
 // endedByFault reports whether a fault took what an operation holds, between two instants.
 func (h *history) endedByFault(o *op, begin, end int64) bool {
@@ -180,7 +183,7 @@ func (h *history) doubt(o *op, lost *record, name string) string {
 	busy := h.isBusy(o.process, confirmed, lost.At) || h.isAnyBusy(confirmed, lost.At)
 	isAlone := o.root == o && !o.call.Passes
 	hasOneLease := isAlone && !joint && o.call.MaxHold == 0
-	hindered := busy || h.disturbed(o.process, name, confirmed-int64(recovery), lost.At)
+	hindered := busy || h.disturbed(o.process, name, confirmed-int64(h.recovers()), lost.At)
 	switch lost.Reason {
 	case "limit":
 		if !o.isLimited() {
@@ -245,7 +248,8 @@ func (h *history) checkSiblings(name string, ops []*op) (out []Violation) {
 			if b.call.At > a.claimEnd() {
 				break
 			}
-			if b.root != a.root || b.call.Do != opAcquire || !b.holds() {
+			isSibling := b.root == a.root && b.call.Do == opAcquire
+			if !isSibling || !b.holds() {
 				continue
 			}
 			meets := b.ret.At < a.claimEnd() && a.ret.At < b.claimEnd()

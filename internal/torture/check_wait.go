@@ -12,7 +12,7 @@ const (
 	patience = 3 * time.Second        // for a waiter of a lock that nobody can hold: it polls once a second
 	wakingUp = 700 * time.Millisecond // the same where nothing can have delayed or lost its wake-up
 	// resubscribing is how long a client takes at most to subscribe again, and to look, after its connection was cut.
-	resubscribing = 300 * time.Millisecond
+	resubscribing = 150 * time.Millisecond
 
 	turnTime  = 500 * time.Millisecond // a client that has a lock for so long, while another waits,
 	turnHolds = 20                     // in that many holds
@@ -24,6 +24,43 @@ func (h *history) wakeUp() time.Duration {
 		return 4 * slowestRoundTrip
 	}
 	return wakingUp
+}
+
+// patience is for how long a waiter may wait for what nobody can hold.
+func (h *history) patience() time.Duration {
+	if h.exact {
+		return exactRecovery
+	}
+	return patience
+}
+
+// settles is how long after a fault a message that a waiter needs may be lost because of it.
+func (h *history) settles() time.Duration {
+	if h.exact {
+		return exactRecovery
+	}
+	return 2 * recovery
+}
+
+// slack is how much earlier or later Redis may execute an undisturbed command than its call begins or ends.
+func (h *history) slack() int64 {
+	if h.exact {
+		return 6 * int64(slowestRoundTrip)
+	}
+	return int64(time.Second)
+}
+
+// isBeside reports whether two acquisitions never wait for each other: readers. Only simulations are quick enough to
+// tell them from the writers that come between them.
+func (h *history) isBeside(a, b *op) bool { return h.exact && a.call.Read && b.call.Read }
+
+// claims returns when a writer that waits may keep new readers out.
+func (h *history) claims(writer, reader *op) (load, bool) {
+	isWriter := writer.call.Do == opAcquire && writer.call.Primitive == "rwlock" && !writer.call.Read
+	if !h.exact || !reader.call.Read || !isWriter {
+		return load{}, false
+	}
+	return load{interval{writer.call.At, min(writer.returned(), writer.died, h.end) + h.slack()}, blocking}, true
 }
 
 // checkWaits finds waiters that waited for a lock that nobody can have held, or for permits that were free.
@@ -46,8 +83,12 @@ func (h *history) checkWaits() (out []Violation) {
 			}
 			busy = append(busy, h.cameBack(name)...)
 			for _, other := range h.names[name] {
-				if i, ok := h.possible(other, name); ok && other.root != o {
+				isOther := other.root != o && !h.isBeside(o, other)
+				if i, ok := h.possible(other, name); ok && isOther {
 					busy = append(busy, load{i, weightOf(other)})
+				}
+				if claim, ok := h.claims(other, o); ok {
+					busy = append(busy, claim)
 				}
 			}
 		}
@@ -55,8 +96,8 @@ func (h *history) checkWaits() (out []Violation) {
 		if o.call.Limit > 0 {
 			room = o.call.Limit - o.call.Permits
 		}
-		excused := slices.Concat(busy, h.excuses(o, recovery), h.allStalls(o))
-		if at, gap := widestGap(excused, room, o.call.At, o.ret.At); gap > patience {
+		excused := slices.Concat(busy, h.excuses(o, h.recovers()), h.allStalls(o))
+		if at, gap := widestGap(excused, room, o.call.At, o.ret.At); gap > h.patience() {
 			out = append(out, violation(checkFree, o, o.call.Names[0],
 				"process %d waited for %v from %v after the round began, while nobody can have held it", o.process,
 				gap.Round(time.Millisecond), time.Duration(at-h.begin).Round(time.Millisecond)))
@@ -68,7 +109,7 @@ func (h *history) checkWaits() (out []Violation) {
 			continue
 		}
 		begin := max(o.waited, o.call.At)
-		at, gap := widestGap(slices.Concat(busy, h.excuses(o, 2*recovery)), room, begin, o.ret.At)
+		at, gap := widestGap(slices.Concat(busy, h.excuses(o, h.settles())), room, begin, o.ret.At)
 		if gap > h.wakeUp()+h.stalled(o.process, at, at+int64(gap)) && !h.mayHaveMissedAsk(o, at, gap) {
 			out = append(out, violation(checkWake, o, o.call.Names[0],
 				"process %d waited for %v from %v after the round began, while nobody can have held it and nothing can "+
@@ -84,7 +125,7 @@ func (h *history) checkWaits() (out []Violation) {
 // time.
 func (h *history) mayHaveMissedAsk(o *op, at int64, gap time.Duration) bool {
 	const usualAnswer = 2 * time.Millisecond
-	if o.call.Primitive != "linger" || gap > h.wakeUp()+lingerTime {
+	if !o.call.Lingers || gap > h.wakeUp()+lingerTime {
 		return false
 	}
 	return slices.ContainsFunc(h.names[o.call.Names[0]], func(kept *op) bool {
@@ -144,7 +185,7 @@ func (h *history) checkLatches() (out []Violation) {
 				if end-begin < int64(h.wakeUp()) {
 					continue
 				}
-				at, gap := widestGap(slices.Concat(h.excuses(o, 2*recovery), h.allStalls(o)), 0, begin, end)
+				at, gap := widestGap(slices.Concat(h.excuses(o, h.settles()), h.allStalls(o)), 0, begin, end)
 				if gap > h.wakeUp() {
 					out = append(out, violation(checkWake, o, name,
 						"process %d waited for %v from %v after the round began, while the latch was open", o.process,
@@ -265,7 +306,7 @@ func (h *history) possibleBySteadyClock(o *op, name string) (interval, bool) {
 	if o.call.Do != opAcquire && o.call.Do != opAdopt {
 		return interval{}, false
 	}
-	const slack = int64(time.Second)
+	slack := h.slack()
 	ttl := int64(o.lease()) + slack
 	if workloads[o.call.Primitive].fair {
 		ttl += int64(waiterTimeout) // a dead waiter at the head of the queue
@@ -287,7 +328,7 @@ func (h *history) possibleBySteadyClock(o *op, name string) (interval, bool) {
 		case o.root.call.MinHold > 0: // a renewal after its release may keep it for that lease
 		case o.release != nil && o.release.outcome() == outcomeOK:
 			i.end = o.release.ret.At
-			since := o.release.ret.At - int64(recovery) // it may have missed that others ask for it
+			since := o.release.ret.At - int64(h.recovers()) // it may have missed that others ask for it
 			if o.call.Passes && h.disturbed(o.process, name, since, o.release.ret.At+2*int64(lingerTime)) {
 				i.end += ttl // it lingered, and its client could not free it
 			}
@@ -406,7 +447,7 @@ func (h *history) starved(name string, streak []*op) (Violation, bool) {
 			}
 		}
 		allowed := turnTime + h.stalled(o.process, from, to)
-		quiet := !h.disturbed(o.process, name, from-2*int64(recovery), to)
+		quiet := !h.disturbed(o.process, name, from-int64(h.settles()), to)
 		if quiet && during >= turnHolds && time.Duration(to-from) > allowed {
 			return violation(checkTurn, o, name, "process %d waited for %v, while process %d had %d holds in a row", o.process,
 				time.Duration(to-from).Round(time.Millisecond), streak[0].process, during), true

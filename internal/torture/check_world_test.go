@@ -73,7 +73,7 @@ func TestWaitsForWhatLastsLonger(t *testing.T) {
 func TestMissedAsk(t *testing.T) {
 	waits := func(answered int64) []Violation {
 		h := newTestHistory(func(h *testHistory) {
-			call := record{Do: opAcquire, Primitive: "linger", Passes: true, TTL: 3 * time.Second}
+			call := record{Do: opAcquire, Primitive: "linger", Passes: true, Lingers: true, TTL: 3 * time.Second}
 			a := h.do(0, 10_000, answered, call, record{Outcome: outcomeOK, ID: "a1", Until: 12_900 * ms})
 			h.release(0, a, 10_010, 10_010)
 			h.waits(1, h.do(1, 10_001, 10_100, call, record{Outcome: outcomeOK, ID: "b1", Until: 13_000 * ms}), 10_002)

@@ -484,7 +484,7 @@ func (h *history) keptPlace(o *op, name string) bool {
 	if o.call.MaxHold > 0 {
 		shortest = min(shortest, o.call.MaxHold)
 	}
-	return !h.disturbed(o.process, name, begin-int64(recovery), end) &&
+	return !h.disturbed(o.process, name, begin-int64(h.recovers()), end) &&
 		h.stalled(o.process, begin, end) < shortest/2 && !h.mayJoinAgain(name, begin, end)
 }
 

@@ -20,6 +20,7 @@ const (
 	momentRenew   = "renew"
 	momentRelease = "release" // frees, or hands off
 	momentHeld    = "held"    // a hold begins; in simulations only
+	momentEnding  = "ending"  // a hold is about to be let go; in simulations only
 	momentStay    = "stay"    // a hold begins that will last for some renewals
 	momentExtend  = "extend"  // Extend has succeeded
 	momentOld     = "old"     // a hold has lasted for long enough to be notified of a takeover
@@ -69,7 +70,7 @@ func momentOf(args []string) string {
 
 // isOfHold reports whether a client process tells of a moment. Of the others, its commands do.
 func isOfHold(moment string) bool {
-	return slices.Contains([]string{momentHeld, momentStay, momentOld, momentExtend}, moment)
+	return slices.Contains([]string{momentHeld, momentEnding, momentStay, momentOld, momentExtend}, moment)
 }
 
 // aMoment returns a random moment. Every ninth is "": now.

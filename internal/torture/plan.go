@@ -80,9 +80,12 @@ func varyRate(rng *rand.Rand, n *int, high int) {
 // often is the rate of an act that is frequent in a round.
 const often = 2
 
-// moment returns the moment of a fault. In half of the faults it is that of an act which is frequent in the round, if
-// there is one.
+// moment returns the moment of a fault. For a fifth of the faults a hold is about to be let go. In half of the others it
+// is that of an act which is frequent in the round, if there is one.
 func (r rates) moment(rng *rand.Rand) string {
+	if rng.IntN(5) == 0 {
+		return momentEnding
+	}
 	var frequent []string
 	if r.Inspect == often {
 		frequent = append(frequent, momentExtend)
@@ -108,6 +111,9 @@ func MakePlan(seed uint64) *Plan {
 	processes, sessions, steps := 2+rng.IntN(3), 2+rng.IntN(3), 12
 	kinds, turn := 1+rng.IntN(3), seed
 	pause := 40 * time.Millisecond
+	if rng.IntN(4) == 0 { // holds that last for some renewals, and meet more of the faults
+		p.Long = 2
+	}
 	switch seed % 8 {
 	case 3:
 		p.Pace, p.Names, p.Long, p.Rates, kinds = paceCrowd, 1, 48, rareTakeovers, 1
@@ -116,7 +122,7 @@ func MakePlan(seed uint64) *Plan {
 		p.Pace, p.Names, p.TTL = paceCalm, 1, longTTL*p.TTL
 		processes, sessions, steps, pause, turn = 2+rng.IntN(3), 1, 8, 300*time.Millisecond, seed/8
 	}
-	usable := slices.DeleteFunc(slices.Clone(simulatedPrimitives), func(name string) bool {
+	usable := slices.DeleteFunc(weighted(), func(name string) bool {
 		return !p.Pace.judges(name) || p.Pace == paceCrowd && workloads[name].polls
 	})
 	p.Primitives = []string{usable[turn%uint64(len(usable))]}
@@ -149,12 +155,35 @@ func MakePlan(seed uint64) *Plan {
 		}
 		p.Processes = append(p.Processes, process)
 	}
-	if p.Pace == paceMixed {
+	switch {
+	case p.Pace == paceMixed:
 		p.Rates = p.Rates.vary(rng)
 		p.planFaults(rng)
+	case p.Pace == paceCalm && seed/8%2 == 0:
+		p.planCuts(rng)
 	}
 	return p
 }
+
+// weighted returns the primitives of simulations. Those of which there are many variants are there twice.
+func weighted() []string {
+	return append(slices.Clone(simulatedPrimitives), "rwlock", "redlock", "permits")
+}
+
+// planCuts draws faults for a calm round that lose messages, and soon are over. There, a client often waits alone, and
+// nobody else wakes it up.
+func (p *Plan) planCuts(rng *rand.Rand) {
+	for range 6 + rng.IntN(6) {
+		f := p.aFault(rng, cuts[rng.IntN(len(cuts))], rng.IntN(len(p.Processes)))
+		f.Length = between(rng, 0, 60*time.Millisecond)
+		f.Watched, f.Moment = -1, []string{momentEnding, momentRelease, momentAcquire}[rng.IntN(3)]
+		p.Faults = append(p.Faults, f)
+	}
+	slices.SortStableFunc(p.Faults, func(a, b PlannedFault) int { return int(a.At - b.At) })
+}
+
+// cuts are faults that break connections.
+var cuts = []string{"pubsub", "pubsub", "refuse", "hole-and-reset"}
 
 // mixedBefore is how many of the seeds before a seed have rounds of the mixed pace, the only ones with faults.
 func mixedBefore(seed uint64) uint64 {
@@ -172,6 +201,9 @@ func (p *Plan) planFaults(rng *rand.Rand) {
 		kinds = slices.DeleteFunc(kinds, func(kind string) bool { return slices.Contains(ofReplicas, kind) })
 	}
 	chosen := []string{kinds[mixedBefore(p.Seed)%uint64(len(kinds))]}
+	if p.Topology == Independent && rng.IntN(2) == 0 { // one member of a red lock loses what the others keep
+		chosen = append(chosen, []string{faultDataLoss, faultEviction}[rng.IntN(2)])
+	}
 	for range 2 {
 		if rng.IntN(2) == 0 {
 			chosen = append(chosen, kinds[rng.IntN(len(kinds))])
@@ -227,10 +259,10 @@ func (p *Plan) aFault(rng *rand.Rand, kind string, process int) PlannedFault {
 		Kind: kind, At: between(rng, 0, span), Length: between(rng, p.TTL/8, 2*p.TTL),
 		Process: process, Watched: process, Moment: p.Rates.moment(rng), Seed: rng.Uint64(),
 	}
-	if rng.IntN(3) == 0 { // what one process does meets a fault of another one
+	if rng.IntN(5) < 2 { // what one process does meets a fault of another one
 		f.Watched = -1
 	}
-	if rng.IntN(3) == 0 { // so long that calls begin and end within it
+	if rng.IntN(5) < 2 { // so long that calls begin and end within it
 		f.Length += 2 * p.TTL
 	}
 	if p.Topology == Independent {

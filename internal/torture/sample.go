@@ -32,11 +32,26 @@ const repeating = 3 * time.Second
 // sample is an answer of Redis about a lock: who holds it, and when the lease ends.
 type sample struct {
 	name   string
-	ids    []string // none if nobody holds it
-	before int64    // the command was sent
-	after  int64    // it was answered
-	until  int64    // the latest end of the lease
-	member bool     // of a joint lock: others of its members may have other holders
+	ids    []string         // none if nobody holds it
+	before int64            // the command was sent
+	after  int64            // it was answered
+	until  int64            // the latest end of the lease
+	own    map[string]int64 // the ends of the leases of readers and of permits, by id; only in simulations
+	member bool             // of a joint lock: others of its members may have other holders
+}
+
+// lease returns until when Redis keeps what an acquisition holds, and whether it has that at all. It does not know the
+// leases of readers outside of simulations.
+func (s *sample) lease(o *op) (until int64, isThere, isKnown bool) {
+	if o.call.Limit == 0 && !o.call.Read {
+		return s.until, slices.Contains(s.ids, o.ret.ID), true
+	}
+	until, isThere, isKnown = never, true, s.own != nil
+	for id := range strings.SplitSeq(o.ret.ID, ",") {
+		end, hasLease := s.own[id]
+		isThere, until = isThere && hasLease, min(until, end)
+	}
+	return until, isThere, isKnown
 }
 
 // claim is a validity that a holder has seen.
@@ -117,7 +132,12 @@ func (h *history) checkSamples() (out []Violation) {
 			if mayBeForgotten || h.endsEarly(h.ownershipBegin(o), until) {
 				continue
 			}
-			if why := s.contradicts(o, h.exact); why != "" && !s.member {
+			// A red lock does not need all of its members.
+			isNeeded := !s.member || h.exact && o.call.Primitive == "multi"
+			if !isNeeded {
+				continue
+			}
+			if why := s.contradicts(o, h.exact); why != "" {
 				seen[o] = true
 				out = append(out, violation(checkLease, o, s.name, "%s %s", o.ret.ID, why))
 			}
@@ -136,18 +156,26 @@ func (h *history) checkSamples() (out []Violation) {
 // contradicts says what is wrong with what a holder believed; "" if nothing is. exact: it is of a simulation, which
 // knows what Redis has at the instant of each claim.
 func (s *sample) contradicts(o *op, exact bool) string {
-	there := slices.Contains(s.ids, o.ret.ID)
+	until, isThere, isKnown := s.lease(o)
 	hasOwnID := o.root.call.Owner == "" && !o.call.Passes // a shared id, and that of a cohort, may come back
+	isGone := isKnown && !isThere && hasOwnID && o.extended == 0
 	for _, c := range o.claims {
 		isClaimed := c.at <= s.before && o.claimEnd() > s.after
 		isClaimedLater := o.ret.At < s.before && c.at > s.after
+		isExtended := c.extended && !exact
+		isTold := isThere && isKnown && isClaimed
 		switch {
-		case c.extended && !exact:
-		case there && isClaimed && !o.call.Read: // readers have leases of their own
-			if over := time.Duration(c.until - s.until); over > sampleTolerance {
-				return fmt.Sprintf("was valid for its holder for %v longer than Redis kept it", over.Round(time.Millisecond))
+		case isExtended:
+		case isTold:
+			allowed := until + int64(sampleTolerance)
+			if exact {
+				allowed -= int64(o.leastMargin())
 			}
-		case !there && isClaimedLater && hasOwnID && o.extended == 0:
+			if over := time.Duration(c.until - allowed); over > 0 {
+				return fmt.Sprintf("was valid for its holder for %v longer than it may be, by the lease that Redis had",
+					over.Round(10*time.Microsecond))
+			}
+		case isGone && isClaimedLater:
 			confirmed := c.until - int64(o.call.TTL-marginOf(o.call.TTL)) // a command that was sent then
 			if since := time.Duration(confirmed - s.after); since > sampleTolerance {
 				return fmt.Sprintf("was renewed for its holder, %v after Redis had it no more", since.Round(time.Millisecond))
@@ -157,11 +185,23 @@ func (s *sample) contradicts(o *op, exact bool) string {
 	return ""
 }
 
+// leastMargin is how much earlier than its lease a hold's validity ends at least. A validity counts from before its
+// command was sent. So one that counts from the reply is later than that, by the time of the reply.
+func (o *op) leastMargin() time.Duration {
+	if o.extended > 0 || o.call.Primitive == "fair" { // whose lease may be a shorter one
+		return marginOf(0)
+	}
+	if o.call.MaxHold > 0 {
+		return marginOf(min(o.call.TTL, o.call.MaxHold))
+	}
+	return marginOf(o.call.TTL)
+}
+
 // keptAfterRelease returns a hold that Redis still has, although all that share its id were released long before;
 // nil if there is none. Fields of readers stay as long as the lock has others. A switchover by Sentinel may forget a
 // release, and the client must repeat it. Other losses of data excuse everything.
 func (h *history) keptAfterRelease(s sample, id string) (kept *op) {
-	last := int64(0)
+	last, isCertain := int64(0), h.exact
 	for _, o := range h.names[s.name] {
 		if o.call.At > s.after {
 			break
@@ -179,12 +219,15 @@ func (h *history) keptAfterRelease(s sample, id string) (kept *op) {
 			o.root.call.Owner != "":
 			return nil
 		case !o.holds(): // it may have been counted, and is taken back
-			last = max(last, o.ret.At)
+			last, isCertain = max(last, o.ret.At), false
 			continue
 		case o.release == nil, o.release.ret == nil, o.release.outcome() == outcomeLost:
 			return nil
 		}
 		last = max(last, o.release.ret.At)
+		// Nothing is repeated after a release that was answered, unless its client could not reach all members.
+		wasDisturbed := h.disturbed(o.process, s.name, o.release.call.At-int64(time.Second), s.before)
+		isCertain = isCertain && o.release.outcome() == outcomeOK && !wasDisturbed
 		if o.call.MinHold > 0 {
 			last = max(last, o.ret.At+int64(o.call.MinHold))
 		}
@@ -195,7 +238,8 @@ func (h *history) keptAfterRelease(s sample, id string) (kept *op) {
 	}
 	for _, w := range h.windows {
 		mayForget := w.loses(s.name) && w.overlaps(kept.root.call.At, s.after)
-		isEmptied := s.member && w.fault == faultDataLoss // it has forgotten the hold, too
+		// The member has forgotten the hold, too.
+		isEmptied := s.member && (w.fault == faultDataLoss || w.fault == faultEviction)
 		switch {
 		case mayForget && w.turned != 0:
 			last = max(last, w.turned+int64(repeating))
@@ -205,7 +249,11 @@ func (h *history) keptAfterRelease(s sample, id string) (kept *op) {
 			last = max(last, w.end)
 		}
 	}
-	if time.Duration(s.before-last) <= keeping+h.tolerance()+h.stalled(kept.process, last, s.before) {
+	allowed := h.tolerance() + h.stalled(kept.process, last, s.before)
+	if !isCertain {
+		allowed += keeping
+	}
+	if time.Duration(s.before-last) <= allowed {
 		return nil
 	}
 	return kept

@@ -259,7 +259,7 @@ func (s *session) checkHold(h hold, call record) {
 		Do: opCheck, Session: s.n, Primitive: call.Primitive, Names: call.Names, Root: call.Op, Bound: s.deadline(ctx),
 	}
 	f := h.Check
-	if s.one(2) {
+	if s.one(2) || s.simulated != nil && s.one(3) {
 		do.Do, do.TTL = opExtend, call.TTL
 		if s.simulated != nil && call.TTL <= s.TTL && !s.one(3) {
 			do.TTL = between(s.rand, call.TTL/2, longestExtension*call.TTL)

@@ -2,6 +2,7 @@ package torture
 
 import (
 	"context"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"hash/fnv"
@@ -342,7 +343,7 @@ func (p *simulatedProcess) record(r record) {
 	pr.recorded = append(pr.recorded, r)
 	p.world.note(pr.id, &r)
 	switch {
-	case r.Kind == kindCall && slices.Contains(sampled, r.Primitive):
+	case r.Kind == kindCall && isSimulatedSampled(r.Primitive):
 		p.names[r.Op] = r.Names
 	case r.Kind == kindValid, r.Kind == kindReturn && r.Until != 0:
 		// A validity that is claimed now is compared with what Redis has now.
@@ -446,9 +447,20 @@ func (w *world) sample(ctx context.Context) {
 // sampleNow looks at some locks. It takes no time.
 func (w *world) sampleNow(names []string) {
 	for _, name := range names {
-		w.look(w.servers[w.primary.Load()], name, sample{name: name})
+		w.look(w.servers[w.primary.Load()], name, sample{name: name, member: isMultilock(name)})
 	}
 }
+
+// isSimulatedSampled reports whether a simulation looks at the holders of a primitive.
+func isSimulatedSampled(primitive string) bool {
+	return slices.Contains(sampled, primitive) || primitive == "permits" || primitive == "multi"
+}
+
+// isMultilock reports whether a lock may be a member of a multilock.
+func isMultilock(name string) bool { return primitiveOf(name) == "multi" }
+
+// primitiveOf returns the primitive of a name.
+func primitiveOf(name string) string { return strings.Split(name, ":")[1] }
 
 // sampleMembers looks at the members of joint locks.
 func (w *world) sampleMembers() {
@@ -474,17 +486,46 @@ func (w *world) sampleMembers() {
 // look adds a sample of a lock's key, if it exists.
 func (w *world) look(server *simnet.Server, key string, s sample) {
 	server.Use(func(db *memredis.Server) {
+		at := monotonic()
+		s.before, s.after = at, at
+		primitive := primitiveOf(s.name)
+		if primitive == "permits" {
+			s.own = map[string]int64{}
+			for id, left := range db.PeekScores("{" + key + "}:timeout") {
+				s.own[hex.EncodeToString([]byte(id))] = at + int64(left)
+			}
+			w.round.samples = append(w.round.samples, s)
+			return
+		}
 		fields, left, ok := db.Peek(key)
 		if !ok {
 			return
 		}
-		at := monotonic()
-		s.before, s.after, s.until = at, at, at+int64(left)
+		s.until = at + int64(left)
 		for _, f := range fields {
 			s.ids = append(s.ids, strings.TrimSuffix(f, ":write"))
 		}
+		if primitive == "rwlock" {
+			s.own = map[string]int64{}
+			for _, id := range s.ids {
+				if left := readerLease(db, key, id); left > 0 {
+					s.own[id] = at + int64(left)
+				}
+			}
+		}
 		w.round.samples = append(w.round.samples, s)
 	})
+}
+
+// mostCounts is how many counts of a reader have leases that are looked at.
+const mostCounts = 6
+
+// readerLease returns how long the longest lease of a reader lasts. Each of its counts has one.
+func readerLease(db *memredis.Server, name, id string) (left time.Duration) {
+	for n := range mostCounts {
+		left = max(left, db.Left(fmt.Sprintf("{%s}:%s:rwlock_timeout:%d", name, id, n+1)))
+	}
+	return left
 }
 
 // keepCommands keeps some commands that count, for sendCopies.

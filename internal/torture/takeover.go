@@ -54,6 +54,9 @@ func (s *session) takeOver(l inspectable, call record, nested acquirer) {
 // letGo ends a hold in one of the ways that callers have. It is mostly released. Else it is detached, and then
 // adopted or released by its id, or left to its lease and to others that take it over.
 func (s *session) letGo(h hold, l, nested acquirer, call record) {
+	if s.simulated != nil {
+		s.begins(momentEnding, call)
+	}
 	if s.canForget(call) && s.one(10) {
 		s.forget(h, call)
 		return

@@ -196,6 +196,9 @@ func (s *session) useFair(primitive string) {
 func (s *session) useRWLock(primitive string) {
 	name, ttl := s.name(primitive)
 	call := record{Primitive: primitive, Names: []string{name}, TTL: ttl, Read: !s.one(3)}
+	if s.simulated != nil {
+		call.Read = s.one(2) // a writer under which somebody reads needs another one soon
+	}
 	rw := s.client.RWLock(name)
 	if ttl > s.TTL {
 		rw = s.client.RWLock(name, primitives.WithCohort(cohortTime))
@@ -268,6 +271,9 @@ func (s *session) useRedLock(primitive string) {
 	for i, m := range s.members {
 		locks = append(locks, m.client.Lock(memberName(name, i)))
 	}
-	// A tenth of the TTL is what a member may take to answer.
-	s.hold(primitives.NewRedLock(locks), record{Primitive: primitive, Names: []string{name}, TTL: ttlOf(s.TTL, 1)}, nil)
+	ttl := ttlOf(s.TTL, 1) // a tenth of it is what a member may take to answer
+	if s.simulated != nil && s.one(2) {
+		ttl = 2 * s.TTL // so that a member that was lost is acquired again soon
+	}
+	s.hold(primitives.NewRedLock(locks), record{Primitive: primitive, Names: []string{name}, TTL: ttl}, nil)
 }

@@ -299,6 +299,29 @@ func (s *Server) Peek(key string) (fields []string, left time.Duration, ok bool)
 	return fields, left, true
 }
 
+// Left returns the time until a key expires; 0 if it does not exist, or does not expire.
+func (s *Server) Left(key string) time.Duration {
+	it := s.keys[key]
+	if it == nil || it.expires == 0 {
+		return 0
+	}
+	return max(time.UnixMilli(it.expires).Sub(s.wallClock()), 0)
+}
+
+// PeekScores returns the members of a sorted set, and the times until their scores, which are ms since 1970. It changes
+// nothing.
+func (s *Server) PeekScores(key string) map[string]time.Duration {
+	out := map[string]time.Duration{}
+	it := s.keys[key]
+	if it == nil || it.isOver(s.wallClock().UnixMilli()) {
+		return out
+	}
+	for _, m := range it.zset {
+		out[m.name] = time.UnixMilli(int64(m.score)).Sub(s.wallClock())
+	}
+	return out
+}
+
 // Keys returns the names of all keys, in order.
 func (s *Server) Keys() []string {
 	s.now = s.wallClock().UnixMilli()
