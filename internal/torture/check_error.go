@@ -29,7 +29,7 @@ func (h *history) checkErrors() (out []Violation) {
 // explains reports whether an operation may return an error of a class. A waiter behind others reports the
 // latest failure of its client, which may be from before its call.
 func (h *history) explains(o *op, class string) bool {
-	begin, end := o.call.At-int64(h.recovers()), o.ret.At
+	begin, end := o.call.At-int64(recovery), o.ret.At
 	during := func(fault string) bool {
 		return slices.ContainsFunc(h.windows, func(w window) bool { return w.fault == fault && w.overlaps(begin, end) })
 	}

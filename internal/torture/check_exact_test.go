@@ -306,3 +306,22 @@ func TestOwnerIsRefusedAfterATakeover(t *testing.T) {
 	require.Equal(t, 1, refused(false))
 	require.Zero(t, refused(true))
 }
+
+// A late copy of an acquisition acquires again what an operator has ended. Then its id may be released a second time.
+func TestHoldThatReturnsAfterAnOperatorHasEndedIt(t *testing.T) {
+	for inDoubt, want := range map[bool]int{true: 0, false: 1} {
+		h := newTestHistory(func(h *testHistory) {
+			a := h.hold(0, 10_000, "a1")
+			h.do(0, 10_010, 10_011, record{Do: opDetach, Root: a}, record{Outcome: outcomeOK})
+			h.operator(faultDelete, 10_100, 10_101, 10_101)
+			h.quick(1, 10_200, "b1")
+			h.do(0, 10_300, 10_301, record{Do: opReleaseID, Target: "a1"}, record{Outcome: outcomeOK})
+			if inDoubt {
+				h.fault(faultCopies, 0, 9_990, 10_090)
+			}
+		})
+		violations, known := h.linearize("name", h.names["name"])
+		require.True(t, known)
+		require.Len(t, violations, want, inDoubt)
+	}
+}

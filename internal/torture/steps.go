@@ -280,11 +280,14 @@ func (s *stepper) isVague(o *op) bool {
 		s.ops[from].call.MinHold > 0 || s.hasReturned(s.ops[from], o)
 }
 
-// hasReturned reports whether a late copy of an acquisition may have acquired again before a takeover: somebody else
-// had ended the hold, or had found it ended by time, and could not know that an attempt was in doubt.
+// hasReturned reports whether a late copy of an acquisition may have acquired again before a takeover: somebody else, or
+// an operator, had ended the hold, or had found it ended by time, and could not know that an attempt was in doubt.
 func (s *stepper) hasReturned(held, takeover *op) bool {
 	if !s.inDoubt(held, s.name) {
 		return false
+	}
+	if s.endedByFault(held, held.call.At, takeover.returned()) {
+		return true
 	}
 	return slices.ContainsFunc(s.names[s.name], func(t *op) bool {
 		absent := t.outcome() == outcomeAbsent && sharePermits(t.call.Target, held.ret.ID)
