@@ -111,6 +111,9 @@ func MakePlan(seed uint64) *Plan {
 	processes, sessions, steps := 2+rng.IntN(3), 2+rng.IntN(3), 12
 	kinds, turn := 1+rng.IntN(3), seed
 	pause := 40 * time.Millisecond
+	if rng.IntN(5) == 0 { // what a client does by itself, such as to linger, needs that no other client waits
+		processes, sessions = 1, 4+rng.IntN(3)
+	}
 	if rng.IntN(4) == 0 { // holds that last for some renewals, and meet more of the faults
 		p.Long = 2
 	}
@@ -159,8 +162,9 @@ func MakePlan(seed uint64) *Plan {
 	case p.Pace == paceMixed:
 		p.Rates = p.Rates.vary(rng)
 		p.planFaults(rng)
-	case p.Pace == paceCalm && seed/8%2 == 0:
-		p.planCuts(rng)
+	case p.Pace == paceCalm && seed/8%4 != 0:
+		kind := []string{faultPubSub, faultPubSub, faultRefuse, "hole-and-reset"}[rng.IntN(4)]
+		p.planCuts(rng, kind, 8+rng.IntN(8))
 	}
 	return p
 }
@@ -170,20 +174,17 @@ func weighted() []string {
 	return append(slices.Clone(simulatedPrimitives), "rwlock", "redlock", "permits")
 }
 
-// planCuts draws faults for a calm round that lose messages, and soon are over. There, a client often waits alone, and
-// nobody else wakes it up.
-func (p *Plan) planCuts(rng *rand.Rand) {
-	for range 6 + rng.IntN(6) {
-		f := p.aFault(rng, cuts[rng.IntN(len(cuts))], rng.IntN(len(p.Processes)))
+// planCuts draws faults that break connections, lose messages, and are over soon. In a calm round, a client often waits
+// alone, and nobody else wakes it up.
+func (p *Plan) planCuts(rng *rand.Rand, kind string, n int) {
+	for range n {
+		f := p.aFault(rng, kind, rng.IntN(len(p.Processes)))
 		f.Length = between(rng, 0, 60*time.Millisecond)
-		f.Watched, f.Moment = -1, []string{momentEnding, momentRelease, momentAcquire}[rng.IntN(3)]
+		f.Watched, f.Moment = -1, momentEnding
 		p.Faults = append(p.Faults, f)
 	}
 	slices.SortStableFunc(p.Faults, func(a, b PlannedFault) int { return int(a.At - b.At) })
 }
-
-// cuts are faults that break connections.
-var cuts = []string{"pubsub", "pubsub", "refuse", "hole-and-reset"}
 
 // mixedBefore is how many of the seeds before a seed have rounds of the mixed pace, the only ones with faults.
 func mixedBefore(seed uint64) uint64 {
@@ -224,6 +225,9 @@ func (p *Plan) planFaults(rng *rand.Rand) {
 		}
 	}
 	p.planOperators()
+	if rng.IntN(4) == 0 { // which excuse little
+		p.planCuts(rng, faultPubSub, 4+rng.IntN(4))
+	}
 	slices.SortStableFunc(p.Faults, func(a, b PlannedFault) int { return int(a.At - b.At) })
 	if slices.ContainsFunc(p.Faults, func(f PlannedFault) bool { return f.Kind == faultMinutes }) {
 		p.goOn(rng)

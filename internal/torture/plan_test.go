@@ -25,7 +25,7 @@ func TestPlans(t *testing.T) {
 		for _, f := range p.Faults {
 			used[f.Kind]++
 			require.Less(t, f.Process, len(p.Processes))
-			isCut := p.Pace == paceCalm && slices.Contains(cuts, f.Kind)
+			isCut := p.Pace == paceCalm && slices.Contains([]string{faultPubSub, faultRefuse, "hole-and-reset"}, f.Kind)
 			require.True(t, isCut || p.Pace == paceMixed, "seed %d: %s", seed, f.Kind)
 			used["at a moment of any process"] += min(f.Watched, 0)
 		}
@@ -34,6 +34,9 @@ func TestPlans(t *testing.T) {
 			if slices.Contains(ofOperators, f.Kind) {
 				operated := len(p.operated()) == 0 || workloads[strings.Split(f.Name, ":")[1]].operator
 				require.True(t, operated, "seed %d: %s of %s", seed, f.Kind, f.Name)
+				continue
+			}
+			if f.Kind == faultPubSub { // it is over at once
 				continue
 			}
 			faults++
@@ -52,7 +55,7 @@ func TestPlans(t *testing.T) {
 		}
 	}
 	require.Negative(t, used["at a moment of any process"])
-	require.Greater(t, spares, 5)
+	require.Greater(t, spares, 3)
 	require.Len(t, rates, 7*3, "%v", rates)
 	for _, pace := range []pace{paceMixed, paceCrowd, paceCalm} {
 		require.Positive(t, used["pace "+string(pace)])
