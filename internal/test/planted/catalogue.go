@@ -8,8 +8,8 @@ type Defect struct {
 	// Find are further arguments of torture that find it sooner, such as --primitives lock. Without --directed
 	// they are not used.
 	Find []string
-	// Suite is a test that finds it where torture does not look: its package and its name. Without one, the simulation
-	// must find what torture does not.
+	// Suite is a test that finds it where torture does not look: its package and its name. The simulation must find what
+	// neither does.
 	Suite [2]string
 	// Unsimulated says why the simulation cannot find it; "" if it must.
 	Unsimulated string

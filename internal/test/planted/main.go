@@ -161,7 +161,7 @@ func prepare(root string, d Defect) (dir, description string, err error) {
 }
 
 // find plants one defect and returns the cells of the table that say what has found it: torture, or else its suite, or
-// else the simulation if it has no suite. They are "" if nothing has.
+// else the simulation. They are "" if nothing has.
 func find(ctx context.Context, root string, d Defect, o options, sim *simulation) (cells string, err error) {
 	dir, description, err := prepare(root, d)
 	if err != nil {
@@ -180,24 +180,29 @@ func find(ctx context.Context, root string, d Defect, o options, sim *simulation
 		return foundBy(by, began), err
 	}
 	began = time.Now()
-	if d.Suite[0] == "" {
-		found, err := sim.find(ctx, root, d, o)
-		if found == nil || err != nil {
-			return "", err
-		}
-		return foundBy("simulation, seed "+found.seed+": "+found.checks, began), nil
+	if d.Suite[0] != "" && suite(ctx, root, description, d) {
+		return foundBy("tests "+d.Suite[1]+" of "+d.Suite[0], began), nil
 	}
+	if d.Unsimulated != "" {
+		return "", nil
+	}
+	began = time.Now()
+	found, err := sim.find(ctx, root, d, o)
+	if found == nil || err != nil {
+		return "", err
+	}
+	return foundBy("simulation, seed "+found.seed+": "+found.checks, began), nil
+}
+
+// suite reports whether the suite of a defect has found it.
+func suite(ctx context.Context, root, description string, d Defect) bool {
 	test := exec.CommandContext(ctx, "go", "test", "-overlay", description, "-count=1", "-timeout", "2m",
 		"-run", d.Suite[1], d.Suite[0])
 	test.Dir = root
+	out, err := test.CombinedOutput()
 	// A test that waits for what the defect prevents ends with the timeout.
-	failed := func(out []byte) bool {
-		return bytes.Contains(out, []byte("--- FAIL")) || bytes.Contains(out, []byte("panic: test timed out"))
-	}
-	if out, err := test.CombinedOutput(); err == nil || !failed(out) {
-		return "", nil
-	}
-	return foundBy("tests "+d.Suite[1]+" of "+d.Suite[0], began), nil
+	hasFailed := bytes.Contains(out, []byte("--- FAIL")) || bytes.Contains(out, []byte("panic: test timed out"))
+	return err != nil && hasFailed
 }
 
 // foundBy returns the cells of the table for something that began then.
