@@ -80,8 +80,8 @@ func varyRate(rng *rand.Rand, n *int, high int) {
 // often is the rate of an act that is frequent in a round.
 const often = 2
 
-// moment returns the moment of a fault. For a fifth of the faults a hold is about to be let go. In half of the others it
-// is that of an act which is frequent in the round, if there is one.
+// moment returns the moment of a fault. For a fifth of the faults a hold is about to be let go. In half of the others
+// it is that of an act which is frequent in the round, if there is one.
 func (r rates) moment(rng *rand.Rand) string {
 	if rng.IntN(5) == 0 {
 		return momentEnding

@@ -280,8 +280,8 @@ func (s *stepper) isVague(o *op) bool {
 		s.ops[from].call.MinHold > 0 || s.hasReturned(s.ops[from], o)
 }
 
-// hasReturned reports whether a late copy of an acquisition may have acquired again before a takeover: somebody else, or
-// an operator, had ended the hold, or had found it ended by time, and could not know that an attempt was in doubt.
+// hasReturned reports whether a late copy of an acquisition may have acquired again before a takeover: somebody else,
+// or an operator, had ended the hold, or had found it ended by time, and could not know that an attempt was in doubt.
 func (s *stepper) hasReturned(held, takeover *op) bool {
 	if !s.inDoubt(held, s.name) {
 		return false
