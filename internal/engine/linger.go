@@ -3,7 +3,6 @@ package engine
 import (
 	"context"
 	"maps"
-	"slices"
 	"strings"
 	"time"
 )
@@ -210,14 +209,26 @@ func (c *Core) Asked(name, id string) {
 		q.wanted = true
 	}
 	qs.mu.Unlock()
-	holds := c.holds.named(name, func(h *Hold) bool { return hasID(h, id) })
-	// A release that has begun may be handing the lock off. Then the ask is for the next holder.
-	isKnown := q != nil || slices.ContainsFunc(holds, (*Hold).IsLive)
+	isHeard := c.asked(c.holds.named(name, func(h *Hold) bool { return hasID(h, id) })) || q != nil
 	isOwn, _ := c.IsOwn(id)
-	if !isKnown && isOwn {
-		holds = append(holds, c.successorsOf(name)...)
+	if isHeard || !isOwn {
+		return
 	}
-	c.asked(holds)
+	// The holder has released the lock, or is doing so, and may have handed it off here. The client that asks hears
+	// nothing of that. So the ask is for the present holder, or for the next one.
+	isHeard = c.asked(c.holds.named(name, (*Hold).mayLinger))
+	if !isHeard {
+		qs.mu.Lock()
+		defer qs.mu.Unlock()
+		qs.wantNext(name)
+	}
+}
+
+// mayLinger reports whether the lock may linger after the release of h, which has not begun.
+func (h *Hold) mayLinger() bool {
+	o := h.Ownership()
+	passesOn := o != nil && o.passes.Linger > 0
+	return passesOn && h.IsLive()
 }
 
 // askedHere is Asked by a request of this client of another kind than the holder, or for a joint lock.
@@ -225,20 +236,21 @@ func (c *Core) askedHere(name, id string, match func(*Hold) bool) {
 	c.asked(c.holds.named(name, func(h *Hold) bool { return h.ID() == id && match(h) }))
 }
 
-// asked notes that somebody has asked for these holds.
-func (c *Core) asked(holds []*Hold) {
+// asked notes that somebody has asked for these holds. It reports whether one of them will be freed because of that, or
+// is being freed already.
+func (c *Core) asked(holds []*Hold) (isHeard bool) {
 	qs := &c.queues
 	for _, h := range holds {
 		key := queueKey{h.r.Kind, h.r.Name}
 		qs.mu.Lock()
-		o := h.Ownership()
-		if o != nil {
-			o.wanted = true
+		state := h.state() // with mu held: a release that begins from now on sees that it was asked for
+		isInUse := !state.taken && state.cause == nil
+		wasWanted := false
+		if o := h.Ownership(); o != nil {
+			wasWanted, o.wanted = o.wanted, true
 		}
-		mayLinger := o != nil && o.passes.Linger > 0
-		if mayLinger && !h.IsLive() {
-			qs.wantNext(h.r.Name) // the release has begun, and may not see it
-		}
+		// The release of a hold without a user hands the lock off to nobody.
+		isHeard = isHeard || isInUse || wasWanted || state.unaccepted
 		var kept *Hold
 		if qs.lingering[key].hold == h {
 			kept = qs.keeperOf(key)
@@ -247,22 +259,7 @@ func (c *Core) asked(holds []*Hold) {
 		kept.giveBack(context.Background(), 0)
 		h.Want()
 	}
-}
-
-// successorsOf returns the holds that an ask is for whose holder has released the lock meanwhile, because the lock was
-// handed off here. The client that asks has not heard that. If no hold is known yet, the next one is meant.
-func (c *Core) successorsOf(name string) (holds []*Hold) {
-	holds = c.holds.named(name, func(h *Hold) bool {
-		o := h.Ownership()
-		mayLinger := o != nil && o.passes.Linger > 0
-		return mayLinger && h.IsLive()
-	})
-	if len(holds) == 0 {
-		c.queues.mu.Lock()
-		defer c.queues.mu.Unlock()
-		c.queues.wantNext(name)
-	}
-	return holds
+	return isHeard
 }
 
 // wantNext notes that somebody has asked for the next hold of a name. mu is held.
