@@ -259,23 +259,24 @@ func TestRecoveryFromFaults(t *testing.T) {
 // A holder is told of the end of its validity at once, unless nobody watches: during a pause of the workload, or while
 // an acquisition under the hold is under way.
 func TestEndsAreToldAtOnce(t *testing.T) {
-	tells := func(primitive string, end int64, nests bool) int {
+	tells := func(primitive string, end int64, inner string) int {
 		h := newTestHistory(func(h *testHistory) {
 			a := h.holdOf(primitive, 0, 10_000, 10_000, "a1") // until 12_968
-			if nests {
+			if inner != "" {
 				h.do(0, 12_960, end-1, record{Do: opAcquire, Root: a, Primitive: primitive, TTL: 3 * time.Second},
-					record{Outcome: outcomeOK, ID: "a1", Until: 12_968 * ms})
+					record{Outcome: outcomeOK, ID: inner, Until: 12_968 * ms})
 			}
 			h.release(0, a, end, end+1)
 		})
 		h.exact = true
 		return len(h.checkLeases("name", h.ops))
 	}
-	require.Zero(t, tells("lock", 12_969, false))
-	require.Positive(t, tells("lock", 12_972, false))
-	require.Zero(t, tells("nested", 12_972, false))
-	require.Positive(t, tells("nested", 12_975, false))
-	require.Zero(t, tells("lock", 12_980, true))
+	require.Zero(t, tells("lock", 12_969, ""))
+	require.Positive(t, tells("lock", 12_972, ""))
+	require.Zero(t, tells("nested", 12_972, ""))
+	require.Positive(t, tells("nested", 12_975, ""))
+	require.Zero(t, tells("lock", 12_980, "a1"))
+	require.Zero(t, tells("lock", 12_980, "a2")) // the outer hold had ended
 }
 
 // In a simulation, calls return in time: the machine is never busy.

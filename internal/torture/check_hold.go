@@ -63,10 +63,10 @@ func (h *history) checkLeases(name string, ops []*op) (out []Violation) {
 }
 
 // nestingTime is for how long acquisitions that nest under o were under way between two instants. Meanwhile nobody
-// watches the context of o: a reader may outlive the writer under which it is acquired.
+// watches the context of o: a reader may outlive the writer under which it is acquired, and then it has another id.
 func nestingTime(o *op, ops []*op, begin, end int64) (sum time.Duration) {
 	for _, inner := range ops {
-		isNested := inner != o && inner.root == o.root
+		isNested := inner.process == o.process && inner.call.Root == o.root.call.Op
 		if isNested && inner.call.Do == opAcquire && inner.ret != nil {
 			sum += time.Duration(interval{inner.call.At, inner.ret.At}.within(begin, end))
 		}

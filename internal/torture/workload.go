@@ -196,21 +196,23 @@ func (s *session) useFair(primitive string) {
 func (s *session) useRWLock(primitive string) {
 	name, ttl := s.name(primitive)
 	call := record{Primitive: primitive, Names: []string{name}, TTL: ttl, Read: !s.one(3)}
-	if s.simulated != nil {
-		call.Read = s.one(2) // a writer under which somebody reads needs another one soon
+	lingers := s.simulated != nil && s.one(2)
+	if lingers { // writers linger: a writer under which somebody reads needs another one soon
+		call.Read = s.one(4)
 	}
 	rw := s.client.RWLock(name)
 	if ttl > s.TTL {
 		rw = s.client.RWLock(name, primitives.WithCohort(cohortTime))
 		call.Passes = !call.Read
 	}
-	lingers := s.simulated != nil && s.one(2)
 	if lingers { // on a name of its own, which nobody takes over: see useLinger
 		name, call.TTL = lockName(s.Tag, primitive, namesOf), s.TTL
 		rw = s.client.RWLock(name, primitives.WithLinger(lingerTime))
 		call.Names, call.Passes, call.Lingers = []string{name}, !call.Read, true
 	}
-	if s.simulated != nil && !call.Read && s.one(3) {
+	mayDowngrade := s.simulated != nil && !call.Read
+	isOften := lingers && s.one(2)
+	if mayDowngrade && (isOften || s.one(3)) {
 		s.downgrade(rw, call)
 	} else if lingers && call.Read {
 		s.hold(rw.Reader(), call, nil)
