@@ -55,7 +55,8 @@ const (
 // An outage is one zero Leader with the error. After it, the present leader is yielded again. A permanent error, such
 // as a missing permission or [ErrClosed], ends the sequence.
 //
-// While nobody leads, a watcher reads the lock about 13 times a second, and otherwise once a second.
+// While nobody leads, a watcher reads the lock about 13 times a second, and otherwise once a second. It listens on the
+// channel of the lock, so a leader that listens to [Hold.Wanted] may take it for a waiter.
 func (e *Election) Watch(ctx context.Context) iter.Seq2[Leader, error] {
 	return func(yield func(Leader, error) bool) {
 		l := e.lock

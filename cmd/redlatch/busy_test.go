@@ -11,6 +11,7 @@ import (
 
 	"github.com/redlatch/redlatch/internal/test/fixture"
 	"github.com/redlatch/redlatch/internal/test/redistest"
+	"github.com/redlatch/redlatch/primitives"
 )
 
 // --busy-exit replaces the exit code only if somebody else has the name, and --quiet says nothing then.
@@ -164,5 +165,42 @@ func TestUnknownCommands(t *testing.T) {
 		code, help, _ := redlatch(t.Context(), append([]string{"help"}, strings.Fields(words)...)...)
 		require.Zero(t, code, words)
 		require.Equal(t, want, help, words)
+	}
+}
+
+// ask reaches a command that runs with --on-wanted, and only that: its group gets no signal. A waiter does, too.
+func TestAskReachesTheCommand(t *testing.T) {
+	t.Parallel()
+	s := redistest.Redis(t)
+	for name, want := range map[string]func(t *testing.T, lock string){
+		"somebody asks": func(t *testing.T, lock string) {
+			code, stdout, stderr := on(t, s, "ask --json", lock)
+			require.Zero(t, code, stderr)
+			requireJSON(t, stdout, fields{"name": lock, "kind": "lock", "told": 1})
+		},
+		"somebody waits": func(t *testing.T, lock string) {
+			c := client(t, s)
+			waits := fixture.Start(func() (*primitives.Hold, error) { return c.Lock(lock).Acquire(t.Context()) })
+			fixture.AwaitHold(t, waits)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			lock := redistest.Name(t)
+			p := start(t, "redis://"+s.Addr(),
+				append([]string{"run", "--on-wanted", "usr1", lock}, childArgs(t, "listen", "1")...)...)
+			require.Equal(t, "ready", p.line())
+			want(t, lock)
+			require.Equal(t, syscall.SIGUSR1.String(), p.line())
+			require.Equal(t, 9, p.wait())
+		})
+	}
+	code, _, stderr := on(t, s, "ask", redistest.Name(t))
+	require.Equal(t, exitFailed, code, stderr)
+	for _, args := range [][]string{
+		{"run", "--on-wanted", "USR7", "x", "--", "true"}, {"ask", "--kind", "semaphore", "x"}, {"ask"},
+	} {
+		code, _, stderr := redlatch(t.Context(), args...)
+		require.Equal(t, exitUsage, code, stderr)
 	}
 }

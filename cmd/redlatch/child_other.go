@@ -41,6 +41,12 @@ func (p *child) close() {}
 // signal does nothing: the console has sent Ctrl-C to the child, too.
 func (p *child) signal(syscall.Signal) {}
 
+func (p *child) signalLeader(syscall.Signal) {}
+
+func signalNamed(string) (syscall.Signal, error) {
+	return 0, badUsage("--on-wanted: there are no signals on this system")
+}
+
 func (p *child) terminate() {}
 
 func (p *child) kill() { _ = p.handle.Kill() }

@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/signal"
 	"runtime"
+	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -78,6 +79,18 @@ func (p *child) wait() int {
 }
 
 func (p *child) signal(sig syscall.Signal) { _ = unix.Kill(-p.pid, sig) }
+
+// signalLeader sends a signal to the child alone. A process group may contain programs that the signal would end.
+func (p *child) signalLeader(sig syscall.Signal) { _ = unix.Kill(p.pid, sig) }
+
+// signalNamed returns the signal of that name, such as USR1 or SIGUSR1.
+func signalNamed(name string) (syscall.Signal, error) {
+	sig := unix.SignalNum("SIG" + strings.TrimPrefix(strings.ToUpper(name), "SIG"))
+	if sig == 0 {
+		return 0, badUsage("no signal %q, such as USR1 or SIGUSR1", name)
+	}
+	return sig, nil
+}
 
 // terminate asks the group to end. A stopped process would not hear of it.
 func (p *child) terminate() {

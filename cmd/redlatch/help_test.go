@@ -76,7 +76,7 @@ func prepare(t *testing.T, s *redistest.Server, command string) {
 	case command == "redlatch torture":
 		redistest.NeedFull(t, "half a minute of faults")
 		redistest.Require(t, redistest.NeedRedis)
-	case command == "redlatch inspect" || command == "redlatch ls":
+	case slices.Contains([]string{"redlatch inspect", "redlatch ls", "redlatch ask"}, command):
 		for _, lock := range []*primitives.Lock{c.Lock("orders:42"), c.FairLock("printer")} {
 			_, err := lock.Acquire(t.Context())
 			require.NoError(t, err)

@@ -57,7 +57,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 func commands(args []string) []*cli.Command {
 	return []*cli.Command{
 		runCommand(args), electCommand(args), acquireCommand(),
-		lsCommand(), inspectCommand(), releaseCommand(), forceReleaseCommand(),
+		lsCommand(), inspectCommand(), askCommand(), releaseCommand(), forceReleaseCommand(),
 		semaphoreCommand(), permitsCommand(), latchCommand(),
 		watchCommand(), doctorCommand(), aclCommand(), benchCommand(),
 		tortureCommand(), tortureClientCommand(),

@@ -66,6 +66,10 @@ func runCommand(args []string) *cli.Command {
 				Name: "min-hold", HideDefault: true,
 				Usage: "NAME stays held for `DURATION` after it was acquired, even if CMD ends sooner (default: it does not)",
 			},
+			&cli.StringFlag{
+				Name:  "on-wanted",
+				Usage: "send `SIGNAL`, such as USR1, to CMD once when somebody waits for NAME (default: none)",
+			},
 			&cli.DurationFlag{Name: "grace", Value: 5 * time.Second, Usage: "`DURATION` from SIGTERM to SIGKILL, at most"},
 			&cli.BoolFlag{
 				Name: "verbose", Aliases: []string{"v"},
@@ -88,10 +92,12 @@ const defaultTTL = 30 * time.Second
 // job is one use of the command run.
 type job struct {
 	request
-	path  string // of CMD
-	argv  []string
-	ttl   time.Duration // of the key in Redis when it was last written, at least
-	grace time.Duration
+	path string // of CMD
+	argv []string
+	// onWanted is the signal for CMD when somebody waits; 0: none.
+	onWanted syscall.Signal
+	ttl      time.Duration // of the key in Redis when it was last written, at least
+	grace    time.Duration
 }
 
 // newJob reads the flags and arguments. args is the command line as it was given.
@@ -106,6 +112,12 @@ func newJob(c *cli.Command, args []string) (*job, error) {
 	}
 	r.minHold = c.Duration("min-hold")
 	j := &job{request: r, argv: argv, ttl: c.Duration("watchdog"), grace: c.Duration("grace")}
+	if c.IsSet("on-wanted") {
+		j.onWanted, err = signalNamed(c.String("on-wanted"))
+		if err != nil {
+			return nil, err
+		}
+	}
 	for _, flag := range []string{"lease", "watchdog", "max-hold", "min-hold"} {
 		switch d := c.Duration(flag); {
 		case !c.IsSet(flag):
@@ -218,6 +230,10 @@ func (j *job) supervise(hold *primitives.Hold, signals <-chan os.Signal) (code i
 	}
 	defer child.close()
 	lost := hold.Context().Done()
+	var wanted <-chan struct{}
+	if j.onWanted != 0 {
+		wanted = hold.Wanted() // only then, because listening costs commands
+	}
 	var kill <-chan time.Time
 	var look <-chan time.Time // whether the group is gone, once its leader is
 	exited := child.exited
@@ -225,8 +241,11 @@ func (j *job) supervise(hold *primitives.Hold, signals <-chan os.Signal) (code i
 		select {
 		case sig := <-signals:
 			child.signal(sig.(syscall.Signal))
+		case <-wanted:
+			wanted = nil // once
+			child.signalLeader(j.onWanted)
 		case <-lost:
-			lost = nil
+			lost, wanted = nil, nil
 			kill = time.After(time.Until(j.killAt(hold)))
 			child.terminate()
 		case code = <-exited:
