@@ -161,15 +161,20 @@ type hold interface {
 	ValidUntil() time.Time
 }
 
-// section is the work that a hold protects. It ends early if the hold does.
-func (s *session) section(h hold, nested acquirer, call record) {
+// watch records when the context of a hold ends, until stop is called.
+func (s *session) watch(h hold, call record) (stop func() bool) {
 	ctx := h.Context()
-	stop := context.AfterFunc(ctx, func() {
+	return context.AfterFunc(ctx, func() {
 		r := failure(context.Cause(ctx))
 		r.Kind, r.Op, r.At = kindEnd, call.Op, s.clock.now()
 		s.out.write(r)
 	})
-	defer stop()
+}
+
+// section is the work that a hold protects. It ends early if the hold does.
+func (s *session) section(h hold, nested acquirer, call record) {
+	ctx := h.Context()
+	defer s.watch(h, call)()
 	if s.simulated != nil {
 		s.begins(momentHeld, call)
 	}

@@ -238,11 +238,15 @@ func (s *session) downgrade(rw *primitives.RWLock, call record) {
 	inner.Session, inner.Read, inner.Passes = s.n+s.Sessions, true, false
 	r, endInner := s.acquire(context.WithoutCancel(h.Context()), rw.Reader(), &inner)
 	defer endInner()
-	s.release(h, call)
-	if r != nil {
-		time.Sleep(between(s.rand, 0, 80*time.Millisecond))
-		s.release(r, inner)
+	if r == nil {
+		s.release(h, call)
+		return
 	}
+	stop := s.watch(r, inner)
+	s.release(h, call)
+	time.Sleep(between(s.rand, 0, 80*time.Millisecond))
+	stop()
+	s.release(r, inner)
 }
 
 // multiMembers is how many locks there are of which multilocks have two.
