@@ -589,6 +589,32 @@ var Catalogue = []Defect{
 
 	// Mistakes that no client of torture can see.
 	{
+		Name: "a candidate that has resigned stands again at once", Promise: "C29",
+		Edits: []Edit{{
+			"primitives/election.go",
+			"			if !errors.Is(context.Cause(hold.Context()), ErrLost) { // lead has resigned\n",
+			"			if false {\n",
+		}},
+		Suite:       [2]string{"./tests/contract", "TestC29HandOver"},
+		Unsimulated: "its clients hold no elections",
+	},
+	{
+		Name: "an election hands the leadership to its own client", Promise: "C29",
+		Edits:       []Edit{{"primitives/election.go", "t.HandsOff = false", "t.HandsOff = true"}},
+		Suite:       [2]string{"./tests/contract", "TestC29EachEndIsPublished"},
+		Unsimulated: "its clients hold no elections",
+	},
+	{
+		Name: "TryDo skips although Redis has not answered", Promise: "C12",
+		Edits: []Edit{{
+			"internal/engine/contact.go",
+			"	return g.told && g.cause == nil && !isUnanswered\n",
+			"	_ = isUnanswered\n	return g.refused\n",
+		}},
+		Suite:       [2]string{"./tests/contract", "TestC12TryDo$"},
+		Unsimulated: "its clients do not call TryDo",
+	},
+	{
 		Name: "a forgotten hold is renewed for ever", Promise: "C17",
 		Edits: []Edit{{
 			"internal/engine/leak.go",
