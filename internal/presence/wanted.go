@@ -15,7 +15,7 @@ const (
 	// askLimit bounds the reading of the holders that are to be asked, and a look for waiters.
 	askLimit = time.Second
 	// askPause is the shortest pause between two looks for holders that are to be asked. Many names may be waited for.
-	askPause = 50 * time.Millisecond
+	askPause = 20 * time.Millisecond
 )
 
 // HoldListens implements [engine.Config].HoldListens. It wakes the goroutine, which subscribes.

@@ -62,7 +62,7 @@ func TestManyAsksShareACommand(t *testing.T) {
 		}
 		Sleep(150 * ms)
 		assert.Len(t, c.commands("publish"), names)
-		assert.LessOrEqual(t, len(c.pipelines.of("publish")), 400/50, "one for each look")
+		assert.LessOrEqual(t, len(c.pipelines.of("publish")), 400/20, "one for each look")
 		cancel()
 		for _, w := range waiters {
 			_ = w.Fail()
