@@ -52,16 +52,22 @@ var (
 // simulated is what has found a defect.
 type simulated struct{ checks, seed, took string }
 
-// look returns the cells of the table that say what has found a defect; "" if nothing has.
+// look returns the cells of the table that say what has found a defect: the simulation, or else its suite. They are "" if
+// nothing has.
 func (s *simulation) look(ctx context.Context, root string, d Defect, o options) (cells string, err error) {
 	if d.Unsimulated != "" {
 		return "cannot be found: " + d.Unsimulated + " | | ", nil
 	}
 	found, err := s.find(ctx, root, d, o)
-	if found == nil || err != nil {
+	switch {
+	case err != nil:
 		return "", err
+	case found != nil:
+		return fmt.Sprintf("%s | %s | %s", found.checks, found.seed, found.took), nil
+	case d.Suite[0] != "":
+		return fmt.Sprintf("not within %v; `%s` of `%s` finds it | | ", o.cpu, d.Suite[1], d.Suite[0]), nil
 	}
-	return fmt.Sprintf("%s | %s | %s", found.checks, found.seed, found.took), nil
+	return "", nil
 }
 
 // find plants one defect, and returns what has found it; nil if nothing has.
