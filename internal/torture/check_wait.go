@@ -16,6 +16,9 @@ const (
 
 	turnTime  = 500 * time.Millisecond // a client that has a lock for so long, while another waits,
 	turnHolds = 20                     // in that many holds
+
+	// othersTurn is how long a client may leave a free lock to others, after it has given the lock up for them.
+	othersTurn = 100 * time.Millisecond
 )
 
 // wakeUp is how long a waiter may wait where nothing can have delayed or lost its wake-up.
@@ -110,7 +113,7 @@ func (h *history) checkWaits() (out []Violation) {
 		}
 		begin := max(o.waited, o.call.At)
 		at, gap := widestGap(slices.Concat(busy, h.excuses(o, h.settles())), room, begin, o.ret.At)
-		if gap > h.wakeUp()+h.stalled(o.process, at, at+int64(gap)) && !h.mayHaveMissedAsk(o, at, gap) {
+		if gap > h.wakeUp()+h.stalled(o.process, at, at+int64(gap)) && !h.standsBack(o, at, gap) {
 			out = append(out, violation(checkWake, o, o.call.Names[0],
 				"process %d waited for %v from %v after the round began, while nobody can have held it and nothing can "+
 					"have lost its wake-up", o.process,
@@ -120,20 +123,24 @@ func (h *history) checkWaits() (out []Violation) {
 	return out
 }
 
-// mayHaveMissedAsk reports whether a lock may have lingered, although a waiter had asked for it: if the question comes
-// before the answer to the acquisition, the holder does not know yet what is asked for. Then it lingers for its whole
-// time.
-func (h *history) mayHaveMissedAsk(o *op, at int64, gap time.Duration) bool {
-	const usualAnswer = 2 * time.Millisecond
-	if !o.call.Lingers || gap > h.wakeUp()+lingerTime {
+// standsBack reports whether the client of a waiter may leave a free lock to others: doc/contract.md, C24. It gave the
+// lock up because another client had asked for it. That one may have given up meanwhile.
+func (h *history) standsBack(o *op, at int64, gap time.Duration) bool {
+	if !o.call.Lingers {
 		return false
 	}
-	return slices.ContainsFunc(h.names[o.call.Names[0]], func(kept *op) bool {
-		isLate := kept.holds() && time.Duration(kept.ret.At-kept.call.At) > usualAnswer
-		return isLate && kept.ret.At <= at && slices.ContainsFunc(h.names[o.call.Names[0]], func(last *op) bool {
-			isSame := last.holds() && last.ret.ID == kept.ret.ID
-			hasEnded := last.release != nil && last.release.returned() == at
-			return isSame && hasEnded
+	end := at + int64(gap)
+	ops := h.names[o.call.Names[0]]
+	return slices.ContainsFunc(ops, func(last *op) bool {
+		isOwn := last.process == o.process && last.holds() && last.call.Lingers
+		if !isOwn || last.release == nil {
+			return false
+		}
+		released := last.release.returned()
+		isRecent := released <= at && end-released <= int64(h.wakeUp()+othersTurn)
+		return isRecent && slices.ContainsFunc(ops, func(asks *op) bool {
+			isBeside := asks.call.At <= at && asks.returned() >= last.call.At
+			return asks.call.Do == opAcquire && asks.process != o.process && isBeside
 		})
 	})
 }
