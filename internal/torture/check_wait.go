@@ -17,7 +17,7 @@ const (
 	turnTime  = 500 * time.Millisecond // a client that has a lock for so long, while another waits,
 	turnHolds = 20                     // in that many holds
 
-	// othersTurn is how long a client may leave a free lock to others, after it has given the lock up for them.
+	// othersTurn is how long a free lock that lingers may be left to others.
 	othersTurn = 100 * time.Millisecond
 )
 
@@ -113,7 +113,7 @@ func (h *history) checkWaits() (out []Violation) {
 		}
 		begin := max(o.waited, o.call.At)
 		at, gap := widestGap(slices.Concat(busy, h.excuses(o, h.settles())), room, begin, o.ret.At)
-		if gap > h.wakeUp()+h.stalled(o.process, at, at+int64(gap)) && !h.standsBack(o, at, gap) {
+		if gap > h.wakeUp()+h.stalled(o.process, at, at+int64(gap)) && !standsBack(o, gap) {
 			out = append(out, violation(checkWake, o, o.call.Names[0],
 				"process %d waited for %v from %v after the round began, while nobody can have held it and nothing can "+
 					"have lost its wake-up", o.process,
@@ -123,27 +123,9 @@ func (h *history) checkWaits() (out []Violation) {
 	return out
 }
 
-// standsBack reports whether the client of a waiter may leave a free lock to others: doc/contract.md, C24. It gave the
-// lock up because another client had asked for it. That one may have given up meanwhile.
-func (h *history) standsBack(o *op, at int64, gap time.Duration) bool {
-	if !o.call.Lingers {
-		return false
-	}
-	end := at + int64(gap)
-	ops := h.names[o.call.Names[0]]
-	return slices.ContainsFunc(ops, func(last *op) bool {
-		isOwn := last.process == o.process && last.holds() && last.call.Lingers
-		if !isOwn || last.release == nil {
-			return false
-		}
-		released := last.release.returned()
-		isRecent := released <= at && end-released <= int64(h.wakeUp()+othersTurn)
-		return isRecent && slices.ContainsFunc(ops, func(asks *op) bool {
-			isBeside := asks.call.At <= at && asks.returned() >= last.call.At
-			return asks.call.Do == opAcquire && asks.process != o.process && isBeside
-		})
-	})
-}
+// standsBack reports whether a gap is short enough to be the turn of other clients: doc/contract.md, C24. A client that
+// has given a lock up, because another one has asked for it, leaves it to others first. They may have given up meanwhile.
+func standsBack(o *op, gap time.Duration) bool { return o.call.Lingers && gap <= othersTurn }
 
 // checkCohorts finds members of a cohort that got the lock after the cohort's time: doc/contract.md, C24. Only a
 // simulation passes it on in no time.
