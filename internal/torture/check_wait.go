@@ -124,7 +124,7 @@ func (h *history) checkWaits() (out []Violation) {
 }
 
 // standsBack reports whether a gap is short enough to be the turn of other clients: doc/contract.md, C24. A client that
-// has given a lock up, because another one has asked for it, leaves it to others first. They may have given up meanwhile.
+// has given a lock up, because another one has asked for it, leaves it to others first. They may have given up since.
 func standsBack(o *op, gap time.Duration) bool { return o.call.Lingers && gap <= othersTurn }
 
 // checkCohorts finds members of a cohort that got the lock after the cohort's time: doc/contract.md, C24. Only a
