@@ -265,7 +265,7 @@ func (c *Core) asked(holds []*Hold) (isHeard bool) {
 // wantNext notes that somebody has asked for the next hold of a name. mu is held.
 func (qs *waitQueues) wantNext(name string) {
 	now := time.Now()
-	if len(qs.wantedNext) >= maxLeftTo {
+	if len(qs.wantedNext) >= maxKept {
 		maps.DeleteFunc(qs.wantedNext, func(_ string, until time.Time) bool { return !now.Before(until) })
 	}
 	qs.wantedNext[name] = now.Add(askAfter)

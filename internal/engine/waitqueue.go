@@ -83,14 +83,14 @@ func (qs *waitQueues) mustWait(r *Resource, q *Request) bool {
 
 // leaveToOthers begins a turn of other clients for a resource for which nobody here waits. mu is held.
 func (qs *waitQueues) leaveToOthers(key queueKey, now time.Time) {
-	if len(qs.leftTo) >= maxLeftTo {
+	if len(qs.leftTo) >= maxKept {
 		maps.DeleteFunc(qs.leftTo, func(_ queueKey, until time.Time) bool { return !now.Before(until) })
 	}
 	qs.leftTo[key] = now.Add(waitq.MaxTurn)
 }
 
-// maxLeftTo is how many turns of others are remembered before those that are over are forgotten.
-const maxLeftTo = 100
+// maxKept is how many names leftTo and wantedNext each keep before the entries whose time is over are removed.
+const maxKept = 100
 
 // othersTurn returns until when other clients go first; zero if they do not. mu is held.
 func (qs *waitQueues) othersTurn(key queueKey, now time.Time) time.Time {

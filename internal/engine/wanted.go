@@ -44,12 +44,9 @@ type Ask struct {
 
 // listening are the holds of a client whose users want to hear that somebody waits. It is a part of Core.
 type listening struct {
-	mu    sync.Mutex           // guards looks; innermost
-	looks map[*Hold]lookForOne // one for each hold that listens
+	mu    sync.Mutex          // guards looks; innermost
+	looks map[*Hold]time.Time // for each hold that listens: when the client looks next for its waiters
 }
-
-// lookForOne is when the client looks next for those who wait for a hold.
-type lookForOne struct{ next time.Time }
 
 // Wanted returns a channel that is closed when somebody waits for what h has. It stays closed. From the first call on,
 // the client of h listens until h ends. Wanted does not block.
@@ -117,9 +114,9 @@ func (l *listening) add(h *Hold, now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.looks == nil {
-		l.looks = map[*Hold]lookForOne{}
+		l.looks = map[*Hold]time.Time{}
 	}
-	l.looks[h] = lookForOne{now.Add(firstLook)}
+	l.looks[h] = now.Add(firstLook)
 }
 
 func (l *listening) remove(h *Hold) {
@@ -148,13 +145,13 @@ func (c *Core) HoldsToLookFor(now time.Time) (holds []*Hold, next Instant) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	next = Never
-	for h, look := range l.looks {
-		if !now.Before(look.next) {
+	for h, due := range l.looks {
+		if !now.Before(due) {
 			holds = append(holds, h)
-			look.next = now.Add(lookAgain)
-			l.looks[h] = look
+			due = now.Add(lookAgain)
+			l.looks[h] = due
 		}
-		next = min(next, c.Instant(look.next))
+		next = min(next, c.Instant(due))
 	}
 	return holds, next
 }
