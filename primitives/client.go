@@ -195,9 +195,9 @@ func New(rdb redis.UniversalClient, opts ...ClientOption) (*Client, error) {
 	c.queues.open = map[string]*fairQueue{}
 	hub := pubsub.Config{Sharded: c.sharded, Logger: c.logs.Logger(), LinkLost: c.linkLost}
 	node, ok := c.base.(interface{ Options() *redis.Options })
-	hasSentinel := ok && node.Options().Addr == "FailoverClient" // as go-redis names it
+	isSentinel := ok && node.Options().Addr == "FailoverClient" // as go-redis names it
 	hub.Server = c.run.Place
-	if hasSentinel {
+	if isSentinel {
 		hub.Server = c.run.Master
 	}
 	c.hub = pubsub.New(c.base, hub)
@@ -215,8 +215,7 @@ func New(rdb redis.UniversalClient, opts ...ClientOption) (*Client, error) {
 		Settled: settled, Describe: failed, Lost: newLossError, Address: c.address,
 		Explain:  func(r *engine.Resource, err error) error { return describeForeign(r.Kind, err) },
 		NewOwner: c.newOwner, IsOwn: c.isOwn, HolderTag: presence.TagOf, Server: c.server, Observe: c.observer(),
-		Logger:      c.logs.Logger(),
-		HasReplicas: c.cluster || c.replicas > 0 || hasSentinel, Touch: c.touch, Moved: c.presence.AskAll,
+		Logger:    c.logs.Logger(),
 		HoldAdded: c.presence.Wake, WaitBegan: c.presence.WaitBegan, WaitEnded: c.presence.WaitEnded,
 		CanLinger: c.presence.CanLinger, Ask: c.presence.AskFor, HoldListens: c.presence.HoldListens,
 		NameOf: c.presence.NameOf,
@@ -278,12 +277,6 @@ func (c *Client) during(ctx context.Context, f func() error) error {
 	}
 	defer c.core.Leave()
 	return f()
-}
-
-// touch implements [engine.Config].Touch. A connection that no longer leads to the master fails or is replaced, and a
-// node that no longer has the name redirects the command.
-func (c *Client) touch(ctx context.Context, r *engine.Resource) {
-	_, _ = c.run.Reads(ctx, []any{"exists", c.prefix + r.Name})
 }
 
 // ID returns the uuid with which every owner id of this client begins on the wire.

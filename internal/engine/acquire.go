@@ -344,9 +344,6 @@ func (r *Resource) rollback(ctx context.Context, q *Request, limit time.Duration
 		if r.Core.Classify(err).Denied && !q.InDoubt {
 			return nil // repeating it would not help, because the user lacks a permission
 		}
-		if err == nil {
-			r.Core.rememberLeft(r, q)
-		}
 		return err
 	})
 }

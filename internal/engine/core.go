@@ -61,12 +61,6 @@ type Config struct {
 	// Server returns what stands for the server that has a resource now: resources of equal servers fail
 	// together. It must only compute.
 	Server func(r *Resource) any
-	// HasReplicas: another server may take the place of one, without its latest commands. Then Touch sends a small
-	// command to the server of a resource, and Moved is called when that resource has another server than before.
-	// Moved must ask about all holds and then call [Core.RepeatReleases]. It must not block.
-	HasReplicas bool
-	Touch       func(ctx context.Context, r *Resource)
-	Moved       func()
 	// HoldAdded is called for each new hold, and WaitBegan and WaitEnded for each acquisition that
 	// waits. They must not block.
 	HoldAdded, WaitBegan, WaitEnded func()
@@ -106,7 +100,6 @@ type Core struct {
 	queues    waitQueues
 	holds     holdList
 	duties    *duty.Lanes
-	recent    recentReleases
 	tokens    seenTokens
 	reach     reach
 	leaks     leaks

@@ -54,7 +54,6 @@
 //	member.go      what package joint needs of the members of a lock made of several
 //	core.go        what belongs to a client; Close
 //	background.go  work that goes on after its call has returned
-//	forgotten.go   releases that a fail-over forgets
 //	leak.go        holds whose handle was dropped without a Release
 //	reach.go       how quickly servers answer
 //
@@ -66,7 +65,6 @@
 //	waitQueues.mu     -> Ownership.mu, Hold.mu, Contact.mu, the mutexes that Driver.Subscribe and Logger take
 //	Ownership.mu      -> Hold.mu, holdList.mu, Core.mu, Dog.mu of package watchdog
 //	Lanes.mu of duty  -> Core.mu
-//	recentReleases.mu -> Core.mu
 //	leaks.mu          -> Core.mu, holdList.mu
 //	waitedFor.mu      -> Contact.mu
 //
@@ -83,7 +81,6 @@
 // for them:
 //
 //   - commands that are repeated in the background (background.go),
-//   - the look for another server after a release, where there are replicas (forgotten.go),
 //   - calls of the observer that must not delay the watchdog (event.go),
 //   - the end of a hold whose limit has come (hold.go),
 //   - in a bubble of testing/synctest, the look for leaked holds (leak.go).

@@ -11,11 +11,9 @@ import (
 
 const (
 	CohortTokens    = cohortTokens
-	MaxRecent       = maxRecent
 	ReleaseTimeout  = releaseTimeout
 	RollbackGrace   = rollbackGrace
 	RollbackTimeout = rollbackTimeout
-	SettledAfter    = settledAfter
 	SlowPoll        = waitq.SlowPoll
 	StuckAfter      = waitq.StuckAfter
 )

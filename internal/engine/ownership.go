@@ -447,9 +447,6 @@ func (o *Ownership) freed(got Released, sent time.Time, err error) (lost bool) {
 		o.wire.outcome = wasNotOurs
 	default:
 		o.wire.outcome = freed
-		if c := o.r.Core; c.HasReplicas {
-			c.remember(o.r, o.Owner, o.min, o.repeatUntil())
-		}
 		o.freeAfterRest()
 	}
 	return lost

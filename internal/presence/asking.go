@@ -13,13 +13,11 @@ import (
 
 // A Redis that comes back may have forgotten everything, because of a restart without data or a failover. So the
 // client then asks it about all holds at once. Otherwise a renewed hold would learn of its loss only at its next
-// renewal, and a hold with a fixed lease never. After questions about every hold, the client repeats its latest
-// releases, which Redis may have forgotten, too ([engine.Core.RepeatReleases]). These are the occasions:
+// renewal, and a hold with a fixed lease never. These are the occasions:
 //
 //   - The connection of the client's takeover notices was made again. The client asks about every hold.
 //   - A command is answered after a command that found the connection broken ([scripts.Runner.OnReturn]). The client
 //     asks about every hold.
-//   - A name has another server than when the client released it. The client asks about every hold.
 //   - The client begins to listen for takeover notices. It asks about the holds of that tag. They are older than the
 //     connection, so Redis may have restarted in between. That is unlikely, so a plain command looks first.
 //
@@ -83,9 +81,6 @@ func (p *Presence) runAsking() {
 			owned = p.forgotten(owned)
 		}
 		p.askAbout(p.core.RenewNow(owned))
-		if all {
-			p.core.RepeatReleases()
-		}
 		// A connection that breaks again and again is an occasion each time. The pause limits the cost.
 		engine.Pause(context.Background(), askEvery-time.Since(began), p.core.Stopping())
 		if p.core.IsStopping() {

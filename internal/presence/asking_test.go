@@ -305,23 +305,6 @@ func TestOccasionWhileTheClientBeginsToListen(t *testing.T) {
 	})
 }
 
-// Redis may have forgotten releases, too.
-func TestQuestionAboutAllHoldsRepeatsReleases(t *testing.T) {
-	bubble(t, func(t *testing.T, c *client) {
-		Release(t, Acquire(t, t.Context(), c.Lock("x")))
-		c.holdFor(t, 2*time.Second)
-		Sleep(2 * time.Second)
-		assert.Empty(t, c.locks.Sent("rollback", ""), "it has begun to listen")
-		c.presence.AskAll()
-		Sleep(2 * time.Second)
-		assert.Len(t, c.locks.Sent("rollback", ""), 2)
-	}, func(o *engine.Config) {
-		o.HasReplicas = true
-		o.Touch = func(context.Context, *engine.Resource) {}
-		o.Moved = func() {}
-	})
-}
-
 // Close does not wait for the pauses between questions.
 func TestQuestionsEndWithTheirClient(t *testing.T) {
 	bubble(t, func(t *testing.T, c *client) {

@@ -157,7 +157,6 @@ type window struct {
 	acted   int64         // when what ends holds was over; 0: not before the end
 	hit     bool          // the operator's act found a holder
 	jump    time.Duration // of the server's clock: forward ends leases early, back lengthens them
-	turned  int64         // when Sentinel had made another server the master; 0: something else happened
 }
 
 // ends reports whether the window ends holds of this name.

@@ -25,10 +25,6 @@ const (
 // an answer is repeated after a second at most.
 const keeping = 1500 * time.Millisecond
 
-// repeating is how long it may take a client to repeat the releases that a switchover has forgotten: it looks for
-// another master once a second.
-const repeating = 3 * time.Second
-
 // sample is an answer of Redis about a lock: who holds it, and when the lease ends.
 type sample struct {
 	name   string
@@ -241,8 +237,6 @@ func (h *history) keptAfterRelease(s sample, id string) (kept *op) {
 		// The member has forgotten the hold, too.
 		isEmptied := s.member && (w.fault == faultDataLoss || w.fault == faultEviction)
 		switch {
-		case mayForget && w.turned != 0:
-			last = max(last, w.turned+int64(repeating))
 		case mayForget && !isEmptied:
 			return nil
 		case w.disturbs(kept.process, s.name) && w.begin < s.before && w.end > kept.root.call.At:

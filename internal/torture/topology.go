@@ -328,9 +328,6 @@ func (r *round) switchover(rng *rand.Rand) error {
 	if err := r.d.awaitOther(old); err != nil {
 		return err
 	}
-	r.mu.Lock()
-	w.turned = monotonic()
-	r.mu.Unlock()
 	return r.d.awaitReplicas()
 }
 

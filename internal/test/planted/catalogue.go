@@ -117,14 +117,6 @@ var Catalogue = []Defect{
 		Suite: [2]string{"./internal/engine", "TestReleaseAfterAnExtendIsRepeatedToTheEndOfTheNewLease"},
 	},
 	{
-		Name: "a release that a fail-over forgets is not repeated", Promise: "C11",
-		Edits: []Edit{{
-			"internal/engine/ownership.go", "if c := o.r.Core; c.HasReplicas {", "if c := o.r.Core; c == nil {",
-		}},
-		Suite:       [2]string{"./tests/topology", "TestReleasesThatAFailoverForgetsAreRepeated"},
-		Unsimulated: "it needs Sentinel",
-	},
-	{
 		Name: "nesting and release race unguarded", Promise: "C3",
 		Edits: []Edit{
 			{
