@@ -68,8 +68,11 @@ func (h *history) explains(o *op, class string) bool {
 		if hasEnded && took <= int64(h.tolerance()) {
 			return true
 		}
+		// A fault may break many pooled connections, and each is found when it is used. A call meets as many as it may
+		// repeat its command.
+		isStale := strings.Contains(strings.ToLower(o.ret.Err), "broken pipe") && h.troubled(o.process, 0, begin)
 		isLoaded := h.isBusy(o.process, begin, end) || h.isAnyBusy(begin, end)
-		return isLoaded || h.troubled(o.process, begin, end) || h.isConnecting(o)
+		return isStale || isLoaded || h.troubled(o.process, begin, end) || h.isConnecting(o)
 	}
 	return false
 }

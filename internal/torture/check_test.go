@@ -101,6 +101,25 @@ func (h *testHistory) waitForPermits(released string, n int) {
 	h.release(1, third, 11_290, 11_291)
 }
 
+// waitAfterLease adds a hold whose acquisition was sent more than once, and a wait after its lease. released is when its
+// user releases it; 0: never.
+func (h *testHistory) waitAfterLease(released int64) {
+	h.fault(faultHole, 0, 9_900, 13_000)
+	a := h.holdOf("lock", 0, 10_000, 10_100, "a1")
+	h.lostBy(0, a, 13_068, "expired", 2_968*time.Millisecond)
+	if released != 0 {
+		h.do(0, released, released+1, record{Do: opRelease, Root: a}, record{Outcome: outcomeLost, Reason: "expired"})
+	}
+	h.waits(1, h.holdOf("lock", 1, 16_900, 18_300, "b1"), 16_901)
+}
+
+// failToRelease adds a hold whose release fails, and a wait after its lease.
+func (h *testHistory) failToRelease() {
+	a := h.holdOf("lock", 0, 10_000, 10_001, "a1")
+	h.do(0, 10_500, 13_500, record{Do: opRelease, Root: a}, record{Outcome: outcomeFailed, Is: []string{isUnavailable}})
+	h.waits(1, h.holdOf("lock", 1, 13_300, 15_500, "b1"), 13_301)
+}
+
 // nested adds a hold under another one of process 0.
 func (h *testHistory) nested(outer, at int64) int64 {
 	return h.do(0, at, at, record{Do: opAcquire, Root: outer, TTL: 3 * time.Second},
@@ -756,6 +775,19 @@ func TestChecks(t *testing.T) {
 			h.release(0, a, 10_500, 10_501)
 			h.waits(1, h.holdOf("lock", 1, 10_100, 11_300, "b1"), 10_101)
 		}, []string{checkWake}},
+		{"a waiter for a lock that a late copy may have taken after its lease, which nobody has released", func(h *testHistory) {
+			h.waitAfterLease(0)
+		}, nil},
+		{"a waiter for a lock that was released after its lease", func(h *testHistory) {
+			h.waitAfterLease(14_000)
+		}, []string{checkWake}},
+		{"a waiter for a lock whose release was not answered, on a slow network", func(h *testHistory) {
+			h.fault(faultHole, 0, 10_400, 11_000)
+			h.failToRelease()
+		}, nil},
+		{"a waiter for a lock whose release was not answered, without a fault", func(h *testHistory) {
+			h.failToRelease()
+		}, []string{checkError, checkWake}},
 		{"a waiter for permits, one of which another holder has kept", func(h *testHistory) {
 			h.waitForPermits("pb", 1)
 		}, nil},

@@ -315,6 +315,9 @@ func (h *history) possibleBySteadyClock(o *op, name string) (interval, bool) {
 		i := interval{o.ret.At - slack/2, o.claimEnd() + ttl}
 		switch {
 		case o.root.call.MinHold > 0: // a renewal after its release may keep it for that lease
+		case o.release != nil && o.release.outcome() == outcomeFailed &&
+			h.disturbed(o.process, name, o.call.At, o.release.ret.At): // so may one before it, if the network is slow
+			i.end = max(i.end, o.release.ret.At+ttl)
 		case o.release != nil && o.release.outcome() == outcomeOK:
 			i.end = o.release.ret.At
 			since := o.release.ret.At - int64(h.recovers()) // it may have missed that others ask for it
@@ -334,6 +337,9 @@ func (h *history) possibleBySteadyClock(o *op, name string) (interval, bool) {
 			if endsAll && hasEnded && !h.hasCounts(o) {
 				i.end = min(i.end, t.ret.At)
 			}
+		}
+		if h.mayReturn(o, name) {
+			i.end = max(i.end, o.call.At+h.latestCopy()+ttl)
 		}
 		if disturbed {
 			i.begin = o.call.At

@@ -201,9 +201,20 @@ func (h *history) pools() map[string]pool {
 }
 
 // mayReturn reports whether a late copy of an acquisition may acquire again, until its lease ends. That can happen
-// if somebody else ended the hold by its id, and could not know that an attempt was in doubt.
+// if somebody else ended the hold by its id, and could not know that an attempt was in doubt; or if the lease has ended
+// and the hold was never released.
 func (h *history) mayReturn(o *op, name string) bool {
-	return o.holds() && h.inDoubt(o, name) && len(h.takeovers(o, o.call.At, never)) > 0
+	wasTaken := len(h.takeovers(o, o.call.At, never)) > 0
+	wasNotReleased := o.loss() != nil && o.release == nil
+	return o.holds() && h.inDoubt(o, name) && (wasTaken || wasNotReleased)
+}
+
+// latestCopy bounds how long after a call a copy of one of its commands may be executed, in ns.
+func (h *history) latestCopy() int64 {
+	if h.exact {
+		return int64(copyAgeLimit)
+	}
+	return int64(copyDelay)
 }
 
 // inDoubt reports whether an acquisition may have been sent more than once: its answer was lost, or late. A server that
@@ -283,7 +294,7 @@ func (r *round) lastLease(h *history) (end int64) {
 			i := h.possibleOutside(o, o.call.Names[0])
 			end = max(end, i.end)
 		case o.call.Do == opAdopt && o.isOpen(), h.mayReturn(o, o.call.Names[0]):
-			end = max(end, o.call.At+int64(copyDelay)+longest)
+			end = max(end, o.call.At+h.latestCopy()+longest)
 		case o.holds() && o.root.call.Owner != "" && (o.release == nil || o.release.outcome() != outcomeOK):
 			end = max(end, h.end+longest)
 		case o.forgot:
