@@ -93,8 +93,11 @@ func (h *history) check() (violations []Violation, undecided []string) {
 		violations = append(violations, h.checkContexts(name, ours)...)
 		violations = append(violations, h.checkSiblings(name, ours)...)
 		violations = append(violations, h.checkTurns(name, ops)...)
+		violations = append(violations, h.checkElections(name, ours)...)
+		violations = append(violations, h.checkWanted(name, ours)...)
 	}
 	violations = append(violations, h.checkSamples()...)
+	violations = append(violations, h.checkAppearances()...)
 	violations = append(violations, h.checkSilence()...)
 	violations = append(violations, h.checkEvents()...)
 	violations = append(violations, h.checkReturns()...)

@@ -141,6 +141,8 @@ func applicable(primitive string) string {
 		return "awhRHC"
 	case "permits":
 		return "awhrcRHTC"
+	case electionPrimitive:
+		return "awhrcRH"
 	}
 	return "awnhrcRHT"
 }

@@ -52,7 +52,12 @@ func (e *Endpoint) client() redis.UniversalClient {
 	})
 }
 
+// bufferSize is that of each connection: commands and answers are short, and go-redis would take 256 KiB for a pipeline.
+const bufferSize = 4096
+
 func newClient(o *redis.UniversalOptions) redis.UniversalClient {
+	o.ReadBufferSize, o.WriteBufferSize = bufferSize, bufferSize
+	o.PipelineReadBufferSize, o.PipelineWriteBufferSize = bufferSize, bufferSize
 	o.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
 	if o.MasterName == "" && !o.IsClusterMode {
 		return redis.NewClient(o.Simple())

@@ -201,7 +201,7 @@ return there`
 		}
 		b, err := rw.Writer().ForceRelease(ctx)
 		return a || b, err
-	case "fenced", "cohort", "linger":
+	case "fenced", "cohort", "linger", electionPrimitive:
 		return r.client.FencedLock(key).ForceRelease(ctx)
 	}
 	return r.client.Lock(key).ForceRelease(ctx)

@@ -23,11 +23,13 @@ type history struct {
 	stalls  map[int][]interval // by process
 	renewed []renewal
 	samples []sample
-	names   map[string][]*op // the operations on each name
-	starts  map[int]int64    // when each process made its first call
-	others  []int            // processes of another build
-	exact   bool             // of a simulation: only its network takes time
-	takers  map[string][]*op // the operations on each name that may take over: takersOf fills it
+	// appeared is when ids came into locks; only in simulations.
+	appeared []appearance
+	names    map[string][]*op // the operations on each name
+	starts   map[int]int64    // when each process made its first call
+	others   []int            // processes of another build
+	exact    bool             // of a simulation: only its network takes time
+	takers   map[string][]*op // the operations on each name that may take over: takersOf fills it
 }
 
 // areOthersTooOld reports whether another build writes records without what the checks need: its acquisitions seem to
@@ -78,6 +80,11 @@ type op struct {
 	detached bool   // an acquisition that was left to its lease
 	forgot   bool   // it was detached by being forgotten: its lease may have been renewed once more
 	lostAt   int64  // when Detach was called, and told the loss; 0: it did not
+
+	seen    []record // what a watcher of an election was told
+	listens int64    // since when the holder listens to Wanted; 0: it does not
+	wanted  int64    // when it was told that somebody waits; 0: it was not
+	deaf    int64    // until when it has listened
 
 	extended time.Duration // the longest lease that Extend has asked for; 0: none
 }
@@ -257,6 +264,14 @@ func (h *history) add(process int, records []record, died int64, outside bool) {
 			o.claims = append(o.claims, claim{r.At, r.Until, false})
 		case kindEnd:
 			o.ended = new(r)
+		case kindSeen:
+			o.seen = append(o.seen, r)
+		case kindListen:
+			o.listens, o.deaf = r.At, never
+		case kindWanted:
+			o.wanted = r.At
+		case kindDeaf:
+			o.deaf = r.At
 		case kindRenew:
 			h.renewed = append(h.renewed, renewal{process, r.At, r.ID, r.Names[0]})
 		case kindStall:

@@ -27,7 +27,7 @@ func (s *session) useKeyed(primitive string) {
 	}
 	seen := &observed{}
 	call = s.call(call)
-	seen.op = call.Op
+	seen.op.Store(call.Op)
 	ctx = context.WithValue(ctx, opKey{}, seen)
 	err := s.lockKeyed(ctx, k, name, call.Once)
 	id, _ := seen.id.Load().(string)

@@ -11,6 +11,7 @@ import (
 // fault has random numbers of its own.
 type Plan struct {
 	Seed       uint64           `json:"seed"`
+	Theme      string           `json:"theme,omitempty"`
 	Topology   string           `json:"topology"` // Single or Independent
 	Pace       pace             `json:"pace"`
 	TTL        time.Duration    `json:"ttl"`
@@ -109,7 +110,8 @@ func MakePlan(seed uint64) *Plan {
 		TTL: []time.Duration{300, 600, 600, 1000}[rng.IntN(4)] * time.Millisecond,
 	}
 	processes, sessions, steps := 2+rng.IntN(3), 2+rng.IntN(3), 12
-	kinds, turn := 1+rng.IntN(3), seed
+	theme, themeTurn := themeOfPlan(seed)
+	kinds, turn := 1+rng.IntN(3), withoutTheme(seed)
 	pause := 40 * time.Millisecond
 	if rng.IntN(5) == 0 { // what a client does by itself, such as to linger, needs that no other client waits
 		processes, sessions = 1, 4+rng.IntN(3)
@@ -124,6 +126,10 @@ func MakePlan(seed uint64) *Plan {
 	case 6:
 		p.Pace, p.Names, p.TTL = paceCalm, 1, longTTL*p.TTL
 		processes, sessions, steps, pause, turn = 2+rng.IntN(3), 1, 8, 300*time.Millisecond, seed/8
+	default:
+		if theme.few {
+			processes, sessions, pause = 2+rng.IntN(2), 1+rng.IntN(2), longPause
+		}
 	}
 	usable := slices.DeleteFunc(weighted(), func(name string) bool {
 		return !p.Pace.judges(name) || p.Pace == paceCrowd && workloads[name].polls
@@ -133,6 +139,10 @@ func MakePlan(seed uint64) *Plan {
 		if !slices.Contains(p.Primitives, usable[i]) {
 			p.Primitives = append(p.Primitives, usable[i])
 		}
+	}
+	isThemed := p.Pace == paceMixed && theme.name != ""
+	if isThemed {
+		p.Theme, p.Primitives = theme.name, theme.primitivesOf(themeTurn, usable, rng)
 	}
 	if slices.Contains(p.Primitives, "redlock") && rng.IntN(4) > 0 {
 		p.Topology = Independent
@@ -158,9 +168,16 @@ func MakePlan(seed uint64) *Plan {
 		}
 		p.Processes = append(p.Processes, process)
 	}
-	switch {
-	case p.Pace == paceMixed:
+	if p.Pace == paceMixed {
 		p.Rates = p.Rates.vary(rng)
+	}
+	switch {
+	case isThemed:
+		if theme.shape != nil {
+			theme.shape(p)
+		}
+		p.planTheme(theme, rng)
+	case p.Pace == paceMixed:
 		p.planFaults(rng)
 	case p.Pace == paceCalm && seed/8%4 != 0:
 		kind := []string{faultPubSub, faultPubSub, faultRefuse, "hole-and-reset"}[rng.IntN(4)]
@@ -183,7 +200,7 @@ func (p *Plan) planCuts(rng *rand.Rand, kind string, n int) {
 		f.Watched, f.Moment = -1, momentEnding
 		p.Faults = append(p.Faults, f)
 	}
-	slices.SortStableFunc(p.Faults, func(a, b PlannedFault) int { return int(a.At - b.At) })
+	p.sortFaults()
 }
 
 // mixedBefore is how many of the seeds before a seed have rounds of the mixed pace, the only ones with faults.
@@ -191,8 +208,8 @@ func mixedBefore(seed uint64) uint64 {
 	return seed/8*6 + [...]uint64{0, 1, 2, 3, 3, 4, 5, 5}[seed%8]
 }
 
-// planFaults draws the faults: none in a fifth of the rounds, and else of one to three kinds. In half of the rounds
-// they spare some of the processes, whose calls have no excuse then.
+// planFaults draws the faults of a round without a theme: none in a fifth of the rounds, and else of one to three
+// kinds. In half of the rounds they spare some of the processes, whose calls have no excuse then.
 func (p *Plan) planFaults(rng *rand.Rand) {
 	if rng.IntN(5) == 0 {
 		return
@@ -201,7 +218,7 @@ func (p *Plan) planFaults(rng *rand.Rand) {
 	if p.Topology == Independent {
 		kinds = slices.DeleteFunc(kinds, func(kind string) bool { return slices.Contains(ofReplicas, kind) })
 	}
-	chosen := []string{kinds[mixedBefore(p.Seed)%uint64(len(kinds))]}
+	chosen := []string{kinds[withoutTheme(p.Seed)%uint64(len(kinds))]}
 	if p.Topology == Independent && rng.IntN(2) == 0 { // one member of a red lock loses what the others keep
 		chosen = append(chosen, []string{faultDataLoss, faultEviction}[rng.IntN(2)])
 	}
@@ -228,7 +245,7 @@ func (p *Plan) planFaults(rng *rand.Rand) {
 	if rng.IntN(4) == 0 { // which excuse little
 		p.planCuts(rng, faultPubSub, 4+rng.IntN(4))
 	}
-	slices.SortStableFunc(p.Faults, func(a, b PlannedFault) int { return int(a.At - b.At) })
+	p.sortFaults()
 	if slices.ContainsFunc(p.Faults, func(f PlannedFault) bool { return f.Kind == faultMinutes }) {
 		p.goOn(rng)
 	}

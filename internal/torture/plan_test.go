@@ -73,6 +73,32 @@ func TestPlans(t *testing.T) {
 	}
 }
 
+// In a hundred seeds each theme comes four times at least, and each of its primitives with it.
+func TestThemesOfPlans(t *testing.T) {
+	seen, themes := map[string]int{}, 0
+	for seed := range uint64(100) {
+		p := MakePlan(seed + 1)
+		seen[p.Theme]++
+		for _, name := range p.Primitives {
+			seen[p.Theme+" "+name]++
+		}
+	}
+	for _, theme := range planThemes {
+		if theme.name == "" {
+			continue
+		}
+		themes++
+		require.GreaterOrEqual(t, seen[theme.name], 4, theme.name)
+		for _, name := range theme.primitives {
+			require.Contains(t, simulatedPrimitives, name)
+		}
+		for _, kind := range theme.faults {
+			require.Contains(t, simulatedFaults, kind)
+		}
+	}
+	require.Greater(t, seen[""], 4*themes/2, "rounds without a theme")
+}
+
 // A latch is open from the count-down that opens it to the next call that may close it.
 func TestOpenTimes(t *testing.T) {
 	call := func(do string, begin, end int64, permits int, count int64) *op {

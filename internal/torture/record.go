@@ -24,6 +24,10 @@ const (
 	kindStall  = "stall"  // the process did not run for a while
 	kindLate   = "late"   // an operation has not returned in time; Stacks are the stacks of all goroutines
 	kindRenew  = "renew"  // a renewal of the id was answered, or failed
+	kindSeen   = "seen"   // Watch has yielded a leader
+	kindListen = "listen" // the holder begins to listen to Wanted
+	kindWanted = "wanted" // the hold was told that somebody waits for it
+	kindDeaf   = "deaf"   // the holder listens no more
 	kindDone   = "done"   // all sessions have ended; Count is the number of goroutines left by the library
 )
 
@@ -45,6 +49,7 @@ const (
 	opDrain     = "drain"
 	opResize    = "resize"
 	opInfo      = "info"
+	opWatch     = "watch" // an election
 )
 
 // Outcomes of operations.
@@ -174,6 +179,10 @@ type habits struct {
 	Fixed   int `json:"fixed"`   // WithLease
 	Limit   int `json:"limit"`   // WithMaxHold
 	Minimum int `json:"minimum"` // WithMinHold
+	// GiveUp is for further acquisitions that end early, and Past for holds with limits that were extended and last beyond
+	// that. 0: none.
+	GiveUp int `json:"give_up,omitempty"`
+	Past   int `json:"past,omitempty"`
 }
 
 var (

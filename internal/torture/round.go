@@ -50,6 +50,7 @@ type round struct {
 	windows    []*window
 	delivered  []lateCopy
 	samples    []sample
+	appeared   []appearance // only in simulations
 	processes  []*process
 	counts     map[string]int
 	asked      map[string]int64 // by server: since when it has not answered its probe

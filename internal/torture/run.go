@@ -142,6 +142,9 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	if len(c.Primitives) == 0 {
 		c.Primitives = Primitives
+		if c.Other != nil { // which may be older than elections
+			c.Primitives = slices.DeleteFunc(slices.Clone(Primitives), func(p string) bool { return p == electionPrimitive })
+		}
 	}
 	groups := (len(c.Primitives) + slotPrimitives - 1) / slotPrimitives
 	set(&c.Round, min(c.Duration, time.Duration(max(groups, 2))*slotLength))

@@ -57,7 +57,7 @@ type claim struct {
 }
 
 // sampled are the primitives whose holder and lease stand in one hash.
-var sampled = []string{"lock", "nested", "spin", "cohort", "linger", "fenced", "fair", "rwlock", keyedPrimitive}
+var sampled = []string{"lock", "nested", "spin", "cohort", "linger", "fenced", "fair", "rwlock", electionPrimitive, keyedPrimitive}
 
 // sampleScript returns the fields of a lock's hash, and its TTL.
 const sampleScript = `if redis.call('type', KEYS[1]).ok ~= 'hash' then return {0} end
@@ -139,6 +139,11 @@ func (h *history) checkSamples() (out []Violation) {
 			}
 		}
 		for _, id := range s.ids {
+			if o := h.keptBeyondMinimum(s, id); o != nil && !seen[o] {
+				seen[o] = true
+				out = append(out, violation(checkKept, o, s.name, "Redis keeps %s until %v after its minimum, although it was "+
+					"released", id, time.Duration(s.until-o.ret.At-int64(o.call.MinHold)).Round(time.Millisecond)))
+			}
 			if o := h.keptAfterRelease(s, id); o != nil && !seen[o] {
 				seen[o] = true
 				out = append(out, violation(checkKept, o, s.name, "Redis still had %s %v after its release", id,
@@ -191,6 +196,29 @@ func (o *op) leastMargin() time.Duration {
 		return marginOf(min(o.call.TTL, o.call.MaxHold))
 	}
 	return marginOf(o.call.TTL)
+}
+
+// keptBeyondMinimum returns a hold that was released, and whose lease ends later than its minimum; nil if there is none.
+// Only the release sets that lease, so one look is enough.
+func (h *history) keptBeyondMinimum(s sample, id string) *op {
+	if !h.exact {
+		return nil
+	}
+	for _, o := range h.names[s.name] {
+		isOfID := o.call.MinHold > 0 && o.isGrant() && o.ret.ID == id
+		if !isOfID || !o.isReleased() || o.release.ret.At > s.before {
+			continue
+		}
+		isAlone := !o.call.Read && !h.sharesID(o) && !o.detached
+		underWay := o.release.ret.At - o.release.call.At
+		ends := o.ret.At + int64(o.call.MinHold) + underWay + int64(sampleTolerance) + h.lengthened(o.call.At)
+		isCalm := !h.disturbed(o.process, s.name, o.release.call.At-int64(keeping), s.before) ||
+			!h.disturbed(o.process, s.name, o.release.call.At, s.before) && s.member
+		if isAlone && isCalm && s.until > ends {
+			return o
+		}
+	}
+	return nil
 }
 
 // keptAfterRelease returns a hold that Redis still has, although all that share its id were released long before;

@@ -68,6 +68,9 @@ func (s *session) acquire(ctx context.Context, l acquirer, call *record) (h hold
 	end = func() {}
 	now := time.Now()
 	how := s.rand.IntN(6)
+	if s.Rates.GiveUp > 0 && s.one(s.Rates.GiveUp) {
+		how = 2 + s.rand.IntN(2)
+	}
 	switch {
 	case call.Try:
 		how = 0
@@ -103,7 +106,8 @@ func (s *session) acquire(ctx context.Context, l acquirer, call *record) (h hold
 	if root == 0 {
 		call.Root = call.Op
 	}
-	seen := &observed{op: call.Op}
+	seen := &observed{}
+	seen.op.Store(call.Op)
 	ctx = context.WithValue(ctx, opKey{}, seen) // the observer finds the operation by it
 	h, err := attempt{session: s, ctx: ctx, lock: l, call: call, opts: opts}.run()
 	events := int(seen.events.Load())
@@ -177,6 +181,9 @@ func (s *session) section(h hold, nested acquirer, call record) {
 	defer s.watch(h, call)()
 	if s.simulated != nil {
 		s.begins(momentHeld, call)
+	}
+	if s.one(4) {
+		defer s.listen(h, call)()
 	}
 	d := between(s.rand, 0, 5*time.Millisecond)
 	switch {
@@ -278,7 +285,10 @@ func (s *session) checkHold(h hold, call record) {
 		return
 	}
 	s.begins(momentExtend, call)
-	if s.one(2) {
+	isLimited := call.Fixed || call.MaxHold > 0
+	if s.Rates.Past > 0 && isLimited && s.one(s.Rates.Past) {
+		s.stay(h, call, time.Until(h.ValidUntil())+s.TTL/4)
+	} else if s.one(2) {
 		s.stay(h, call, between(s.rand, 0, do.TTL+s.TTL/4))
 	}
 }

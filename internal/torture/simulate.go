@@ -180,6 +180,9 @@ func (w *world) run() (violations []Violation, h *history, err error) {
 	watching, stop := context.WithCancel(context.Background())
 	defer stop()
 	go w.sample(watching)
+	for _, server := range w.servers {
+		w.watchAppearances(server)
+	}
 	kept := w.keepCommands()
 	w.injectFaults()
 	time.AfterFunc(w.plan.Length, r.heal)
@@ -196,7 +199,7 @@ func (w *world) run() (violations []Violation, h *history, err error) {
 	collectForgotten(h)
 	left := r.leftovers(h)
 	stop() // not before: most of what stays after its release is seen when nobody uses the locks any more
-	h.samples = r.samples
+	h.samples, h.appeared = r.samples, r.appeared
 	if len(left) == 0 {
 		left = w.sendCopies(kept)
 	}
@@ -413,15 +416,15 @@ func (w *world) goroutinesLeft() []Violation {
 	ctx, cancel := soon()
 	defer cancel()
 	_ = w.round.client.Close(ctx)
-	left := int64(0)
 	for range 50 {
-		if runtime.NumGoroutine() <= w.goroutines { // the stacks would take long
-			return nil
-		}
-		if left = libraryGoroutines(); left == 0 {
+		if runtime.NumGoroutine() <= w.goroutines {
 			return nil
 		}
 		time.Sleep(10 * time.Millisecond)
+	}
+	left := libraryGoroutines() // not before: it takes the stacks of all goroutines, which costs much
+	if left == 0 {
+		return nil
 	}
 	return []Violation{{Check: checkLeft, Detail: fmt.Sprintf("%d goroutines of the library", left)}}
 }

@@ -63,10 +63,11 @@ func init() {
 				r.CutSubscriptions()
 			}
 		}, nil)},
-		"messages": {"messages are lost", onProcess(faultMessages, (*simnet.Route).Silence, nil)},
-		"slow":     {"both directions are slow", (*world).slowDown},
-		"scripts":  {"SCRIPT FLUSH", (*world).flushScripts},
-		"delete":   {"an operator deletes a key", operated(faultDelete)},
+		faultPubSubOfAll: {"the subscriptions of all processes break", (*world).cutAllSubscriptions},
+		"messages":       {"messages are lost", onProcess(faultMessages, (*simnet.Route).Silence, nil)},
+		"slow":           {"both directions are slow", (*world).slowDown},
+		"scripts":        {"SCRIPT FLUSH", (*world).flushScripts},
+		"delete":         {"an operator deletes a key", operated(faultDelete)},
 		"overwrite": {
 			"an operator overwrites a key", operated(faultOverwrite),
 		},
@@ -193,6 +194,21 @@ func onProcess(
 	}
 }
 
+// cutAllSubscriptions breaks the subscriptions of all processes at once: then no process is left that is woken up, and
+// that wakes up the others by its own release.
+func (w *world) cutAllSubscriptions(f *PlannedFault, _ *rand.Rand) error {
+	w.awaitMoment(f, f.Watched, "")
+	return w.during(window{fault: faultPubSub, process: -1}, 0, func(on bool) {
+		for _, s := range w.round.slots {
+			for _, server := range w.servers {
+				if on {
+					s.current().child.(*simulatedProcess).simulated.Route(server).CutSubscriptions()
+				}
+			}
+		}
+	})
+}
+
 // during sets something for a while, in a window.
 func (w *world) during(win window, d time.Duration, set func(on bool)) error {
 	r := w.round
@@ -269,8 +285,12 @@ func (w *world) replaceProcess(f *PlannedFault, pause time.Duration) error {
 	return w.startProcess(f.Process, time.Duration(monotonic()-r.began))
 }
 
-// stopProcess stops one process, while the others go on.
-func (w *world) stopProcess(f *PlannedFault, _ *rand.Rand) error {
+// betweenStops is how long a process runs at most between two stops that belong together.
+const betweenStops = 60 * time.Millisecond
+
+// stopProcess stops one process, while the others go on. Every third time it stops once more, soon after that: what a
+// process has found out about the first standstill must not mislead it about the second one.
+func (w *world) stopProcess(f *PlannedFault, rng *rand.Rand) error {
 	if !simstop.Supported {
 		return errors.New("the runtime of this program cannot stop goroutines")
 	}
@@ -280,11 +300,18 @@ func (w *world) stopProcess(f *PlannedFault, _ *rand.Rand) error {
 		return nil
 	}
 	defer w.round.exclusive.give(p)
-	return w.during(window{fault: faultStop, process: p.id}, f.Length, func(on bool) {
+	stop := func(on bool) {
 		if p.alive() {
 			p.child.stop(on)
 		}
-	})
+	}
+	win := window{fault: faultStop, process: p.id}
+	if rng.IntN(3) > 0 {
+		return w.during(win, f.Length, stop)
+	}
+	err := w.during(win, f.Length, stop)
+	w.round.sleep(between(rng, 0, betweenStops))
+	return errors.Join(err, w.during(win, between(rng, w.plan.TTL/8, w.plan.TTL), stop))
 }
 
 func (w *world) hangDials(f *PlannedFault, _ *rand.Rand) error {
@@ -496,6 +523,8 @@ const (
 	faultForward  = "clock-forward"
 	faultBack     = "clock-back"
 	faultMinutes  = "minutes"
+
+	faultPubSubOfAll = "pubsub-of-all"
 
 	faultPromotion = "promotion"
 	faultSplit     = "split"

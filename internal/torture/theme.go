@@ -109,7 +109,7 @@ func slotsOf(names []string, p pace, length time.Duration, seed uint64) slots {
 func (p pace) judges(primitive string) bool {
 	switch p {
 	case paceCrowd:
-		return !slices.Contains([]string{"semaphore", "permits", "latch", "multi", "redlock"}, primitive)
+		return !slices.Contains([]string{"semaphore", "permits", "latch", "multi", "redlock", electionPrimitive}, primitive)
 	case paceCalm:
 		return !slices.Contains([]string{"spin", "latch", "multi", "redlock"}, primitive)
 	case paceMixed:

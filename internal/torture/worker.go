@@ -162,6 +162,7 @@ type worker struct {
 	generation atomic.Int64 // part of the names of pools and latches: it changes when one may have lost its content
 	inits      sync.Map     // names of pools that this process has set
 	keyed      sync.Map     // by TTL: a *primitives.Keyed
+	releases   sync.Map     // by id: what the end of a release that no call returns is told to, a func(error)
 	lateness   sync.Map     // by operation that goes on: the *time.Timer for when it is late
 	draining   context.Context
 	drain      context.CancelFunc
@@ -253,7 +254,7 @@ type opKey struct{}
 
 // observed is an acquisition, for the observer.
 type observed struct {
-	op     int64
+	op     atomic.Int64
 	events atomic.Int64 // that told its outcome
 	id     atomic.Value // string: of the hold, if it was acquired
 }
@@ -270,10 +271,19 @@ func (w *worker) observe(e primitives.Event) {
 		switch {
 		case !ok:
 		case e.Kind == primitives.EventWait:
-			w.out.write(record{Kind: kindWait, At: w.clock.now(), Op: of.op})
+			w.out.write(record{Kind: kindWait, At: w.clock.now(), Op: of.op.Load()})
 		default:
 			of.events.Add(1)
 			of.id.Store(e.ID)
+		}
+	case primitives.EventReleased, primitives.EventReleaseFailed, primitives.EventLost:
+		tell, ok := w.releases.LoadAndDelete(e.ID)
+		switch {
+		case !ok:
+		case e.Kind == primitives.EventReleaseFailed: // it is repeated
+			tell.(func(error))(primitives.ErrOutcomeUnknown)
+		default:
+			tell.(func(error))(e.Err)
 		}
 	default: // the others say nothing of an outcome that the calls do not say
 	}

@@ -34,28 +34,29 @@ type workload struct {
 // Primitives are the names of all workloads.
 var Primitives = []string{
 	"lock", "owner", "nested", "spin", "cohort", "linger", "fenced", "fair", "rwlock", "semaphore", "permits",
-	"latch", "multi", "redlock",
+	"latch", "multi", "redlock", electionPrimitive,
 }
 
 var workloads map[string]*workload
 
 func init() {
 	workloads = map[string]*workload{
-		"lock":         {act: (*session).useLock, operator: true},
-		"owner":        {act: (*session).useOwner, operator: true},
-		"nested":       {act: (*session).useNested, operator: true},
-		"spin":         {act: (*session).useSpin, operator: true, polls: true},
-		"cohort":       {act: (*session).useCohort, operator: true},
-		"linger":       {act: (*session).useLinger, operator: true},
-		"fenced":       {act: (*session).useFenced, operator: true},
-		"fair":         {act: (*session).useFair, operator: true, fair: true},
-		"rwlock":       {act: (*session).useRWLock, operator: true},
-		"semaphore":    {act: (*session).useSemaphore},
-		"permits":      {act: (*session).usePermits},
-		"latch":        {act: (*session).useLatch},
-		"multi":        {act: (*session).useMulti, operator: true},
-		"redlock":      {act: (*session).useRedLock},
-		keyedPrimitive: {act: (*session).useKeyed, operator: true},
+		"lock":            {act: (*session).useLock, operator: true},
+		"owner":           {act: (*session).useOwner, operator: true},
+		"nested":          {act: (*session).useNested, operator: true},
+		"spin":            {act: (*session).useSpin, operator: true, polls: true},
+		"cohort":          {act: (*session).useCohort, operator: true},
+		"linger":          {act: (*session).useLinger, operator: true},
+		"fenced":          {act: (*session).useFenced, operator: true},
+		"fair":            {act: (*session).useFair, operator: true, fair: true},
+		"rwlock":          {act: (*session).useRWLock, operator: true},
+		"semaphore":       {act: (*session).useSemaphore},
+		"permits":         {act: (*session).usePermits},
+		"latch":           {act: (*session).useLatch},
+		"multi":           {act: (*session).useMulti, operator: true},
+		"redlock":         {act: (*session).useRedLock},
+		electionPrimitive: {act: (*session).useElection, operator: true},
+		keyedPrimitive:    {act: (*session).useKeyed, operator: true},
 	}
 }
 
@@ -102,9 +103,13 @@ type acquirer interface {
 
 // use acquires a lock, or takes it over from its holder.
 func (s *session) use(l inspectable, call record, nested acquirer) {
-	if s.one(s.Rates.TakeOver) {
+	lock, isLock := l.(*primitives.Lock)
+	switch {
+	case s.one(s.Rates.TakeOver):
 		s.takeOver(l, call, nested)
-	} else {
+	case isLock && s.Defect == "" && s.one(10):
+		s.tryDo(lock, call, nested)
+	default:
 		s.hold(l, call, nested)
 	}
 }

@@ -224,8 +224,7 @@ var Catalogue = []Defect{
 			"internal/engine/wanted.go",
 			"		c.tell(r.Name, func(h *Hold) bool { return h.ID() == a.Holder })\n", "",
 		}},
-		Suite:       [2]string{"./internal/presence", "TestHoldHearsThatItIsWanted"},
-		Unsimulated: "no workload listens",
+		Suite: [2]string{"./internal/presence", "TestHoldHearsThatItIsWanted"},
 	},
 	{
 		Name: "the minimum hold is over at once", Promise: "C28",
@@ -579,7 +578,7 @@ var Catalogue = []Defect{
 		}},
 	},
 
-	// Mistakes that no client of torture can see.
+	// Mistakes of elections, of TryDo, and of what a hold is told.
 	{
 		Name: "a candidate that has resigned stands again at once", Promise: "C29",
 		Edits: []Edit{{
@@ -587,14 +586,12 @@ var Catalogue = []Defect{
 			"			if !errors.Is(context.Cause(hold.Context()), ErrLost) { // lead has resigned\n",
 			"			if false {\n",
 		}},
-		Suite:       [2]string{"./tests/contract", "TestC29HandOver"},
-		Unsimulated: "its clients hold no elections",
+		Suite: [2]string{"./tests/contract", "TestC29HandOver"},
 	},
 	{
 		Name: "an election hands the leadership to its own client", Promise: "C29",
-		Edits:       []Edit{{"primitives/election.go", "t.HandsOff = false", "t.HandsOff = true"}},
-		Suite:       [2]string{"./tests/contract", "TestC29EachEndIsPublished"},
-		Unsimulated: "its clients hold no elections",
+		Edits: []Edit{{"primitives/election.go", "t.HandsOff = false", "t.HandsOff = true"}},
+		Suite: [2]string{"./tests/contract", "TestC29EachEndIsPublished"},
 	},
 	{
 		Name: "TryDo skips although Redis has not answered", Promise: "C12",
@@ -603,8 +600,7 @@ var Catalogue = []Defect{
 			"	return g.told && g.cause == nil && !isUnanswered\n",
 			"	_ = isUnanswered\n	return g.refused\n",
 		}},
-		Suite:       [2]string{"./tests/contract", "TestC12TryDo$"},
-		Unsimulated: "its clients do not call TryDo",
+		Suite: [2]string{"./tests/contract", "TestC12TryDo$"},
 	},
 	{
 		Name: "a forgotten hold is renewed for ever", Promise: "C17",

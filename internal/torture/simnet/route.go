@@ -201,6 +201,9 @@ func (r *Route) executeLate(rule *Rule, args []string) {
 		conn := r.server.redis.NewConn(func([]byte) {})
 		r.n.note(-1, ToServer, conn.Do(args))
 		conn.Close()
+		for _, seen := range r.server.seen {
+			seen(args)
+		}
 	})
 }
 
