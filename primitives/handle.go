@@ -291,7 +291,7 @@ func (h *Hold) do(ctx context.Context, f func(context.Context) error) (err error
 func (h *handle) inspect(ctx context.Context, read func() (Info, error)) (info Info, err error) {
 	err = h.call(ctx, "inspect", func() (err error) {
 		info, err = read()
-		h.c.nameClients(ctx, info.Holders, map[string]string{})
+		h.c.nameHolders(ctx, info.Holders)
 		return err
 	})
 	info.Name, info.Kind = h.res.Name, h.res.Kind

@@ -14,6 +14,15 @@ type Holder struct {
 	Count  int           // how often it holds the lock; 1 for a permit
 	TTL    time.Duration // the TTL of the holder; for a plain lock, that of the key; -1 without expiry
 	Client string        // the name of its client ([WithClientName]); "" if it is unknown
+	Held   time.Duration // for how long it has been held, if its client tells it; else 0
+	// MinHold: it was released, and stays taken for the rest of its minimum hold ([WithMinHold]).
+	MinHold bool
+}
+
+// Waiter is a client that waits: see [Client.Waiting].
+type Waiter struct {
+	Client string // its name ([WithClientName])
+	ID     string // its id ([Client.ID])
 }
 
 // Info describes a primitive as it was in Redis at one instant. It may have changed since, so it is for

@@ -5,10 +5,12 @@ import (
 	"iter"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/redis/go-redis/v9"
 
 	"github.com/redlatch/redlatch/internal/engine"
+	"github.com/redlatch/redlatch/internal/presence"
 	"github.com/redlatch/redlatch/internal/redisutil"
 	"github.com/redlatch/redlatch/scripts"
 )
@@ -41,15 +43,12 @@ func (c *Client) inspect(ctx context.Context, name string) (Info, error) {
 		return Info{}, invalid("an empty name")
 	}
 	info, held, err := c.lockAt(ctx, c.prefix+name)
-	if err == nil && info.Kind == "fair" {
-		info, err = c.FairLock(name).Info(ctx)
-	}
 	if err != nil {
 		return Info{}, err
 	}
 	isLock := held || info.Token > 0
 	if isLock || len(info.Waiters) > 0 {
-		c.nameClients(ctx, info.Holders, map[string]string{})
+		c.nameHolders(ctx, info.Holders)
 		return info, nil
 	}
 	info, err = c.numberAt(ctx, c.prefix+name)
@@ -95,8 +94,8 @@ func (c *Client) foreignAt(ctx context.Context, key string) error {
 // Numbers runs SCAN on every master and reads the beginning of every string that matches. On a large Redis
 // that takes long, but does not block the server. Not a snapshot: concurrent changes may or may not appear.
 func (c *Client) Numbers(ctx context.Context, match string) iter.Seq2[Info, error] {
-	return c.list("numbers", match, c.run.Keys(ctx, escapeGlob(c.prefix)+match, "string"),
-		func(key string, _ map[string]string) (Info, bool, error) {
+	return c.list(ctx, "numbers", match, c.run.Keys(ctx, escapeGlob(c.prefix)+match, "string"),
+		func(key string) (Info, bool, error) {
 			if strings.Contains(key, ":rwlock_timeout:") { // the lease of a reader's count
 				return Info{}, false, nil
 			}
@@ -105,30 +104,76 @@ func (c *Client) Numbers(ctx context.Context, match string) iter.Seq2[Info, erro
 		})
 }
 
+// listed is what was found at one key of a list.
+type listed struct {
+	info    Info
+	belongs bool // in the list
+	err     error
+}
+
+// readTogether is how many keys of a list are read at a time. The runner puts them into a few pipelines.
+const readTogether = 100
+
 // list yields what read finds at each of the keys, once, and ends with the first error. read also reports whether
-// what it has found belongs in the list, and may keep the names of clients. Keys that this library keeps beside others
-// are skipped.
+// what it has found belongs in the list. Many goroutines call it. Keys that this library keeps beside others are
+// skipped.
 func (c *Client) list(
-	kind, match string, keys iter.Seq2[string, error],
-	read func(key string, names map[string]string) (Info, bool, error),
+	ctx context.Context, kind, match string, keys iter.Seq2[string, error],
+	read func(key string) (Info, bool, error),
 ) iter.Seq2[Info, error] {
 	return func(yield func(Info, error) bool) {
-		seen, names := map[string]bool{}, map[string]string{}
+		fail := func(err error) {
+			yield(Info{}, failed(&engine.Resource{Core: c.core, Kind: kind, Name: match}, "list", err))
+		}
+		known := map[string]*presence.About{}
+		// yieldAll reads these keys, and reports whether the list goes on.
+		yieldAll := func(keys []string) bool {
+			found := make([]listed, len(keys))
+			var readers sync.WaitGroup
+			for i, key := range keys {
+				readers.Go(func() { found[i].info, found[i].belongs, found[i].err = read(key) })
+			}
+			readers.Wait()
+			var holders []*Holder
+			for i := range found {
+				for j := range found[i].info.Holders {
+					holders = append(holders, &found[i].info.Holders[j])
+				}
+			}
+			c.nameClients(ctx, holders, known)
+			for _, at := range found {
+				switch {
+				case at.err != nil:
+					fail(at.err)
+					return false
+				case at.belongs && !yield(at.info, nil):
+					return false
+				}
+			}
+			return true
+		}
+		seen := map[string]bool{}
+		var next []string
 		for key, err := range keys {
-			var info Info
-			listed := err == nil && !seen[key] && !isOurs(key)
-			if listed {
-				seen[key] = true
-				info, listed, err = read(key, names)
-			}
 			if err != nil {
-				yield(Info{}, failed(&engine.Resource{Core: c.core, Kind: kind, Name: match}, "list", err))
+				if yieldAll(next) {
+					fail(err)
+				}
 				return
 			}
-			if listed && !yield(info, nil) {
-				return
+			if seen[key] || isOurs(key) {
+				continue
+			}
+			seen[key] = true
+			next = append(next, key)
+			if len(next) == readTogether {
+				if !yieldAll(next) {
+					return
+				}
+				next = nil
 			}
 		}
+		yieldAll(next)
 	}
 }
 

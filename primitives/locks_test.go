@@ -172,3 +172,19 @@ func TestLocksListsANameWhoseKeysAreInTwoSlots(t *testing.T) {
 		require.Equal(t, "lock", found[name].Kind)
 	}
 }
+
+// Locks are read many at a time, so that a list takes a few round trips.
+func TestListTakesFewRoundTrips(t *testing.T) {
+	t.Parallel()
+	s, name := redistest.Redis(t), redistest.Name(t)
+	c := NewClient(t, s.Client(t), primitives.WithPrefix(name))
+	for i := range 300 {
+		Acquire(t, t.Context(), c.Lock(fmt.Sprint(i)))
+	}
+	p := s.Proxy(t)
+	far := NewClient(t, p.Client(t), primitives.WithPrefix(name), primitives.WithClientName(""))
+	p.Delay(20 * time.Millisecond)
+	began := time.Now()
+	require.Len(t, listLocks(t, far, "*"), 300)
+	require.Less(t, time.Since(began), 300*20*time.Millisecond/2, "one after another they would take 300 round trips")
+}

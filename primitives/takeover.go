@@ -18,21 +18,73 @@ import (
 //
 // A client that holds or waits for longer than about 100 ms writes its name to a key of its own,
 // redlatch_client:{<tag>}, in the background. The key has a TTL of 30 s, and the client deletes it
-// once it has been idle for about a second. A failure, such as NOPERM, never affects an acquisition.
+// once it has been idle for about a second. Beside the name it writes since when it has its holds, and what it waits
+// for: see [Holder] and [Client.Waiting]. A failure, such as NOPERM, never affects an acquisition.
 func WithClientName(name string) ClientOption {
 	return ClientOption{func(c *Client) { c.name = name }}
 }
 
-// nameClients fills in the names of the holders' clients. known contains names by tag that need not be read again, and
-// nameClients adds the new ones to it. It is best effort: a name that cannot be read is "".
-func (c *Client) nameClients(ctx context.Context, holders []Holder, known map[string]string) {
+// nameClients fills in what the holders' clients tell. known contains what need not be read again, by tag, and
+// nameClients adds to it. It is best effort: what cannot be read is unknown.
+func (c *Client) nameClients(ctx context.Context, holders []*Holder, known map[string]*presence.About) {
 	ids := make([]string, len(holders))
 	for i, holder := range holders {
 		ids[i] = holder.ID
 	}
-	for i, name := range c.presence.Names(ctx, ids, known) {
-		holders[i].Client = name
+	for i, about := range c.presence.About(ctx, ids, known) {
+		h := holders[i]
+		h.Client, h.MinHold = about.Name, about.StaysTaken(h.ID)
+		if !h.MinHold {
+			h.Held = about.Held(h.ID)
+		}
 	}
+}
+
+// nameHolders is nameClients for the holders of one name.
+func (c *Client) nameHolders(ctx context.Context, holders []Holder) {
+	all := make([]*Holder, len(holders))
+	for i := range holders {
+		all[i] = &holders[i]
+	}
+	c.nameClients(ctx, all, map[string]*presence.About{})
+}
+
+// ClientNames returns the names of the clients of these ids, such as those of [Info.Waiters], in the same order. A name
+// that is unknown is "".
+func (c *Client) ClientNames(ctx context.Context, ids []string) []string {
+	names := make([]string, len(ids))
+	_ = c.during(ctx, func() error {
+		names = c.presence.Names(ctx, ids, map[string]string{})
+		return nil
+	})
+	return names
+}
+
+// Waiting returns the clients that wait for locks, semaphores, permits and latches, by name. Each client of this library
+// writes for what it waits, once it has waited for about 100 ms, and again within about a second: see [WithClientName].
+// Clients of other libraries do not. Names without the client's prefix are left out.
+//
+// Waiting finds the clients by SCAN, as [Client.Locks] finds locks. If that fails, or takes longer than 10 s, Waiting
+// returns what it has found, and the error.
+func (c *Client) Waiting(ctx context.Context) (waiting map[string][]Waiter, err error) {
+	var found map[string][]presence.Waiter
+	if err = c.during(ctx, func() error { return nil }); err == nil { // Close does not wait for the rest
+		found, err = c.presence.Waiting(ctx)
+	}
+	waiting = map[string][]Waiter{}
+	for raw, clients := range found {
+		name, isOurs := strings.CutPrefix(raw, c.prefix)
+		if !isOurs {
+			continue
+		}
+		for _, client := range clients {
+			waiting[name] = append(waiting[name], Waiter(client))
+		}
+	}
+	if err != nil {
+		err = failed(&engine.Resource{Core: c.core, Kind: "waiters", Name: "*"}, "list", err)
+	}
+	return waiting, err
 }
 
 // takeableDriver is a driver whose holds may be taken over or released by their id, whichever client has them. Each

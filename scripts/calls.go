@@ -674,10 +674,11 @@ type LockList struct {
 type LockListReply struct {
 	Reply
 
-	Kind   string
-	PTTL   int64
-	Token  string
-	Fields []LockListField
+	Kind    string
+	PTTL    int64
+	Token   string
+	Waiters []string
+	Fields  []LockListField
 }
 
 // LockListField is an element of LockListReply.Fields.
@@ -687,8 +688,9 @@ type LockListField struct {
 	PTTL  int64
 }
 
-// Do runs the script. Redis returns the last fencing token or ""; the fields of the hash, with the
-// pttl of the holder of each, without dead readers. The kind is "lock" if no other key exists.
+// Do runs the script. Redis returns the last fencing token or ""; the ids in the fair queue; the
+// fields of the hash, with the pttl of the holder of each, without dead readers. The kind is "lock"
+// if no other key exists.
 func (c LockList) Do(ctx context.Context, by Sender) (LockListReply, error) {
 	keys := []any{c.Main, c.own().TokenKey, c.own().Queue, c.own().Clients}
 	var args []any
@@ -700,6 +702,13 @@ func (c LockList) Do(ctx context.Context, by Sender) (LockListReply, error) {
 	reply.Kind = rest.text()
 	reply.PTTL = rest.number()
 	reply.Token = rest.text()
+	waiters := rest.list()
+	for waiters.more() {
+		reply.Waiters = append(reply.Waiters, waiters.text())
+	}
+	if rest.err == nil {
+		rest.err = waiters.err
+	}
 	for rest.more() {
 		reply.Fields = append(reply.Fields, LockListField{rest.text(), rest.text(), rest.number()})
 	}

@@ -20,9 +20,11 @@ type entry struct {
 	Name      string   `json:"name"`
 	Base64    string   `json:"name_base64,omitempty"` // of a name that is not UTF-8
 	Kind      string   `json:"kind"`
-	TTL       *int64   `json:"ttl_ms,omitempty"` // -1: no expiry
+	TTL       *int64   `json:"ttl_ms,omitempty"`   // -1: no expiry
+	MinHold   bool     `json:"min_hold,omitempty"` // it was released, and stays taken for the rest of its minimum hold
 	Holders   []holder `json:"holders,omitzero"`
-	Waiters   []string `json:"waiters,omitzero"`
+	Waiters   []string `json:"waiters,omitzero"` // of a fair lock, in order
+	Waiting   []waiter `json:"waiting,omitzero"` // of every kind
 	Permits   *int     `json:"permits,omitempty"`
 	Available *int     `json:"available,omitempty"`
 	Count     *int     `json:"count,omitempty"`
@@ -34,6 +36,15 @@ type holder struct {
 	Client string `json:"client"` // "" if unknown
 	Count  int    `json:"count"`
 	TTL    int64  `json:"ttl_ms"`
+	Held   *int64 `json:"held_ms,omitempty"` // nil: unknown
+	// minHold: it was released, and stays taken for the rest of its minimum hold.
+	minHold bool
+}
+
+// waiter is a client that waits, or one waiter of a fair lock.
+type waiter struct {
+	Client string `json:"client"` // "" if unknown
+	ID     string `json:"id"`     // a fair waiter's in Redis, else its client's
 }
 
 // newEntry returns the entry of what the library has found, as a kind of allKinds.
@@ -59,9 +70,28 @@ func newEntry(info primitives.Info, kind string) *entry {
 	}
 	e.Holders = []holder{}
 	for _, h := range info.Holders {
-		e.Holders = append(e.Holders, holder{h.ID, h.Client, h.Count, millis(h.TTL)})
+		shown := holder{ID: h.ID, Client: h.Client, Count: h.Count, TTL: millis(h.TTL), minHold: h.MinHold}
+		if h.Held > 0 {
+			shown.Held = new(millis(h.Held))
+		}
+		e.Holders = append(e.Holders, shown)
+		e.MinHold = e.MinHold || h.MinHold
 	}
 	return e
+}
+
+// addWaiting adds who waits: the waiters of a fair lock, whose clients have these names, and the clients that say so
+// themselves. A client that has waiters in the queue is not added twice.
+func (e *entry) addWaiting(clients []string, others []primitives.Waiter) {
+	for i, id := range e.Waiters {
+		e.Waiting = append(e.Waiting, waiter{clients[i], id})
+	}
+	for _, w := range others {
+		stands := slices.ContainsFunc(e.Waiters, func(id string) bool { return strings.HasPrefix(id, w.ID+":") })
+		if !stands {
+			e.Waiting = append(e.Waiting, waiter(w))
+		}
+	}
 }
 
 // isNothing reports whether e says that there is nothing in Redis under its name.
@@ -95,7 +125,8 @@ func printTable(w io.Writer, entries []*entry) {
 		lines, below := strings.SplitAfter(aligned(others), "\n"), strings.SplitAfter(aligned(holders), "\n")
 		text = ""
 		for i, cells := range holders {
-			if text += lines[i]; cells[0] != "-" {
+			text += lines[i]
+			if cells[1] != "-" {
 				text += "  " + below[i]
 			}
 		}
@@ -125,25 +156,56 @@ func widest(text string) (columns int) {
 
 // tableRows returns the heading and the rows of entries.
 func tableRows(entries []*entry) [][]string {
-	rows := [][]string{{"NAME", "KIND", "HOLDER", "CLIENT", "COUNT", "TTL", "WAITERS"}}
+	rows := [][]string{{"NAME", "KIND", "CLIENT", "HOLDER", "COUNT", "TTL", "HELD", "WAITING"}}
 	row := func(cells ...string) { rows = append(rows, cells) }
 	for _, e := range entries {
-		waiters := "-"
-		if e.Waiters != nil {
-			waiters = strconv.Itoa(len(e.Waiters))
-		}
+		waiting := e.waitingCell()
 		for _, h := range e.Holders {
-			row(plain(e.Name), e.Kind, plain(h.ID), cmp.Or(plain(h.Client), "-"),
-				strconv.Itoa(h.Count), shownMillis(h.TTL), waiters)
+			row(plain(e.Name), e.Kind, cmp.Or(plain(h.Client), "-"), plain(h.ID),
+				strconv.Itoa(h.Count), shownMillis(h.TTL), cmp.Or(h.held(), "-"), waiting)
 		}
 		switch {
 		case e.Kind == kindPermits:
-			row(plain(e.Name), e.Kind, "-", "-", fmt.Sprintf("%d of %d free", *e.Available, *e.Permits), "-", waiters)
+			free := fmt.Sprintf("%d of %d free", *e.Available, *e.Permits)
+			row(plain(e.Name), e.Kind, "-", "-", free, "-", "-", waiting)
 		case e.Available != nil:
-			row(plain(e.Name), e.Kind, "-", "-", strconv.Itoa(*e.Available), shownMillis(*e.TTL), waiters)
+			row(plain(e.Name), e.Kind, "-", "-", strconv.Itoa(*e.Available), shownMillis(*e.TTL), "-", waiting)
 		}
 	}
 	return rows
+}
+
+// shownWaiting is how many clients that wait a cell of the table names.
+const shownWaiting = 3
+
+// waitingCell says how many wait, and who the first of them are.
+func (e *entry) waitingCell() string {
+	if len(e.Waiting) == 0 {
+		return "-"
+	}
+	var clients []string
+	for _, w := range e.Waiting {
+		name := cmp.Or(plain(w.Client), "?")
+		if !slices.Contains(clients, name) {
+			clients = append(clients, name)
+		}
+	}
+	more := ""
+	if len(clients) > shownWaiting {
+		clients, more = clients[:shownWaiting], ", ..."
+	}
+	return fmt.Sprintf("%d: %s%s", len(e.Waiting), strings.Join(clients, ", "), more)
+}
+
+// held says for how long h has been held, or "" if that is unknown.
+func (h *holder) held() string {
+	switch {
+	case h.minHold:
+		return "min hold" // it is held no longer
+	case h.Held != nil:
+		return shownMillis(*h.Held)
+	}
+	return ""
 }
 
 // printEntry prints one entry for people, a fact a line.
@@ -177,15 +239,30 @@ func printEntry(w io.Writer, e *entry) {
 		line("holder", "none")
 	}
 	for _, h := range e.Holders {
-		text := plain(h.ID)
-		if h.Client != "" {
-			text += " (" + plain(h.Client) + ")"
+		text := fmt.Sprintf("%s, count %d, ttl %s", clientAndID(h.Client, h.ID), h.Count, shownMillis(h.TTL))
+		switch {
+		case h.minHold:
+			text += ", released: it stays taken for the rest of its minimum hold"
+		case h.Held != nil:
+			text += ", held " + h.held()
 		}
-		line("holder", fmt.Sprintf("%s, count %d, ttl %s", text, h.Count, shownMillis(h.TTL)))
+		line("holder", text)
 	}
-	for i, id := range e.Waiters {
-		line("waiter "+strconv.Itoa(i+1), plain(id))
+	for i, w := range e.Waiting {
+		what := "waiting"
+		if i < len(e.Waiters) {
+			what = "waiter " + strconv.Itoa(i+1)
+		}
+		line(what, clientAndID(w.Client, w.ID))
 	}
+}
+
+// clientAndID is a client and an id, for people.
+func clientAndID(client, id string) string {
+	if client == "" {
+		return plain(id)
+	}
+	return plain(client) + " (" + plain(id) + ")"
 }
 
 func shownMillis(ms int64) string {

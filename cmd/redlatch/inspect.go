@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/urfave/cli/v3"
 
@@ -20,7 +21,7 @@ func inspectCommand() *cli.Command {
 		Description: withExamples(
 			"Shows what is in Redis under NAME. Without --kind it finds the kind by the keys, which do\n"+
 				"not show every kind: a fair lock without waiters looks like a lock. The waiters of a fair lock come in order.\n"+
-				"Waiters of other kinds are not stored in Redis.\n\n"+
+				"Of other kinds it shows which clients wait. To find them, it walks through all keys for a second at most.\n\n"+
 				"The exit code is 1 if NAME does not exist, or if it holds data of another program.",
 			"redlatch inspect orders:42", "redlatch inspect --kind fair --json printer"),
 		Flags: []cli.Flag{kindFlag(allKinds), base64Flag()},
@@ -42,6 +43,9 @@ func inspectCommand() *cli.Command {
 				if err != nil {
 					return notOurs(err)
 				}
+				search, cancel := context.WithTimeout(ctx, searchLimit)
+				defer cancel()
+				s.addWaiting(search, c, e)
 				if e.isNothing() {
 					return s.nothingHeld(ctx, kind, args[0])
 				}
@@ -54,6 +58,9 @@ func inspectCommand() *cli.Command {
 		},
 	}
 }
+
+// searchLimit bounds how long inspect searches for clients that wait.
+const searchLimit = time.Second
 
 func kindFlag(kinds []string) cli.Flag {
 	return &cli.StringFlag{

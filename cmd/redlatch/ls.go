@@ -8,8 +8,6 @@ import (
 	"strings"
 
 	"github.com/urfave/cli/v3"
-
-	"github.com/redlatch/redlatch/primitives"
 )
 
 func lsCommand() *cli.Command {
@@ -18,8 +16,8 @@ func lsCommand() *cli.Command {
 		Usage:     "list what is held, and by whom",
 		ArgsUsage: "[PATTERN]",
 		Description: withExamples(
-			"Lists the locks that are held, the shortest TTL first. PATTERN is a glob of Redis, such as\n"+
-				"\"orders:*\".\n\n"+
+			"Lists the locks that are held, the shortest TTL first, and who waits for them. PATTERN is a glob of Redis,\n"+
+				"such as \"orders:*\".\n\n"+
 				"With --all it also lists semaphores, permits and latches. In Redis they are plain numbers. The kind is\n"+
 				"\"integer\" if a number may be a semaphore, permits that are all free, a latch, or a counter of another\n"+
 				"program.\n\n"+
@@ -46,6 +44,7 @@ func lsCommand() *cli.Command {
 				if err != nil {
 					return err
 				}
+				s.addWaiting(ctx, c, entries...)
 				if c.Bool("json") {
 					for _, e := range entries {
 						if err := printJSON(c, e); err != nil {
@@ -77,11 +76,6 @@ func (s *session) list(ctx context.Context, pattern string, all bool, kind strin
 			if kind != "" && kindOf(info.Kind) != kind {
 				continue
 			}
-			if info.Kind == kindFair {
-				if info, err = s.withWaiters(ctx, info); err != nil {
-					return nil, err
-				}
-			}
 			entries = append(entries, newEntry(info, kindOf(info.Kind)))
 		}
 	}
@@ -99,11 +93,23 @@ func (s *session) list(ctx context.Context, pattern string, all bool, kind strin
 	return entries, nil
 }
 
-// withWaiters adds the waiters of a fair lock. It keeps what was listed if nobody holds it any more.
-func (s *session) withWaiters(ctx context.Context, listed primitives.Info) (primitives.Info, error) {
-	info, err := s.client.FairLock(listed.Name).Info(ctx)
-	if err != nil || len(info.Holders) == 0 {
-		return listed, err
+// addWaiting adds who waits. If the search for the clients that wait ends too soon, it says so on standard error.
+func (s *session) addWaiting(ctx context.Context, c *cli.Command, entries ...*entry) {
+	if len(entries) == 0 {
+		return
 	}
-	return info, nil
+	waiting, err := s.client.Waiting(ctx)
+	var ids []string // of the waiters of all fair locks
+	for _, e := range entries {
+		ids = append(ids, e.Waiters...)
+	}
+	clients := s.client.ClientNames(ctx, ids)
+	for _, e := range entries {
+		n := len(e.Waiters)
+		e.addWaiting(clients[:n], waiting[e.Name])
+		clients = clients[n:]
+	}
+	if err != nil {
+		notesOf(c).note("waiting", "perhaps others wait, too: %v", err)
+	}
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"slices"
 	"strings"
 	"testing"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/redlatch/redlatch/internal/presence"
 	"github.com/redlatch/redlatch/internal/test/fixture"
 	"github.com/redlatch/redlatch/internal/test/redistest"
 	"github.com/redlatch/redlatch/primitives"
@@ -54,7 +56,8 @@ func newInventory(t *testing.T, s *redistest.Server, prefix string) *inventory {
 	require.NoError(t, rdb.HSet(ctx, prefix+"hash", "field", "value").Err())
 	waiting, cancel := context.WithCancel(ctx)
 	x.stopWaiting = cancel
-	for _, p := range []acquirer{c.Lock("lock"), c.FairLock("fair")} {
+	waiter := client(t, s, primitives.WithPrefix(prefix), primitives.WithClientName("waiter"))
+	for _, p := range []acquirer{waiter.Lock("lock"), waiter.FairLock("fair")} {
 		go func() { _, _ = p.Acquire(waiting) }()
 	}
 	fixture.AwaitWaiter(t, s, prefix+"lock")
@@ -62,11 +65,19 @@ func newInventory(t *testing.T, s *redistest.Server, prefix string) *inventory {
 	redistest.WaitFor(t, soon, func() (ok bool) {
 		var err error
 		fair, err = c.FairLock("fair").Info(ctx)
-		return err == nil && len(fair.Waiters) == 1 && fair.Holders[0].Client == "me"
-	}, "the waiter is in the queue, and the client has written its name")
+		told, unknown := waiter.Waiting(ctx)
+		isTold := unknown == nil && len(told["lock"]) == 1 && len(told["fair"]) == 1
+		return err == nil && isTold && len(fair.Waiters) == 1 && fair.Holders[0].Held > 0
+	}, "the waiter is in the queue, and the clients have written their names")
 	x.locks = []fields{
-		{"name": "lock", "kind": "lock", "ttl_ms": "*", "holders": "*"},
-		{"name": "fair", "kind": "fair", "ttl_ms": "*", "holders": "*", "waiters": fair.Waiters},
+		{
+			"name": "lock", "kind": "lock", "ttl_ms": "*", "holders": "*",
+			"waiting": []fields{{"client": "waiter", "id": waiter.ID()}},
+		},
+		{
+			"name": "fair", "kind": "fair", "ttl_ms": "*", "holders": "*", "waiters": fair.Waiters,
+			"waiting": []fields{{"client": "waiter", "id": fair.Waiters[0]}},
+		},
 		{"name": "fenced", "kind": "fenced", "ttl_ms": "*", "holders": "*", "token": 1},
 		{"name": "read", "kind": "read", "ttl_ms": "*", "holders": "*"},
 		{"name": "write", "kind": "write", "ttl_ms": "*", "holders": "*"},
@@ -107,8 +118,8 @@ func TestLsShowsEveryKind(t *testing.T) {
 			requireJSON(t, x.json(t, "ls", "--kind", kind), want...)
 		}
 		_, stdout, _ = on(t, x.s, "ls", "--prefix", x.prefix, "f*")
-		require.Regexp(t, `^NAME +KIND +HOLDER +CLIENT +COUNT +TTL +WAITERS\n`+
-			`fair +fair +\S+:\d+ +me +1 +\d+s +1\nfenced +fenced +\S+:\d+ +me +1 +\d+s +-\n$`, stdout)
+		require.Regexp(t, `^NAME +KIND +CLIENT +HOLDER +COUNT +TTL +HELD +WAITING\n`+
+			`fair +fair +me +\S+:\d+ +1 +\d+s +\S+s +1: waiter\nfenced +fenced +me +\S+:\d+ +1 +\d+s +\S+s +-\n$`, stdout)
 	})
 }
 
@@ -121,6 +132,9 @@ func TestInspectShowsEveryKind(t *testing.T) {
 			code, stdout, _ := on(t, x.s, "inspect", "--prefix", x.prefix, name)
 			require.Zero(t, code)
 			require.Contains(t, stdout, "kind ")
+			if want["waiting"] != nil {
+				require.Regexp(t, `holder +me \(\S+:\d+\), count 1, ttl \d+s, held \S+s\nwait\S+( 1)? +waiter \(\S+\)\n$`, stdout)
+			}
 		}
 		// The user knows what a number is.
 		requireJSON(t, x.json(t, "inspect", "--kind", "latch", "latch"),
@@ -260,4 +274,85 @@ func TestAHashWithoutExpiryIsNamed(t *testing.T) {
 	code, _, stderr = on(t, s, "inspect", name)
 	require.Equal(t, exitFailed, code, stderr)
 	require.Contains(t, stderr, "to treat it as a lock: --kind write")
+}
+
+// A client that waits says so, whatever it waits for, until it waits no longer.
+func TestWaitersOfEachKind(t *testing.T) {
+	t.Parallel()
+	s := redistest.Redis(t)
+	prefix := redistest.Name(t) + ":"
+	busy := client(t, s, primitives.WithPrefix(prefix))
+	waiter := client(t, s, primitives.WithPrefix(prefix), primitives.WithClientName("waiter"))
+	for kind, open := range map[string]func(c *primitives.Client) acquirer{
+		kindLock:      func(c *primitives.Client) acquirer { return c.Lock("lock") },
+		kindFair:      func(c *primitives.Client) acquirer { return c.FairLock("fair") },
+		kindFenced:    func(c *primitives.Client) acquirer { return c.FencedLock("fenced") },
+		kindRead:      func(c *primitives.Client) acquirer { return c.RWLock("read").Reader() },
+		kindWrite:     func(c *primitives.Client) acquirer { return c.RWLock("write").Writer() },
+		kindSemaphore: func(c *primitives.Client) acquirer { return c.Semaphore("semaphore") },
+		kindPermits:   func(c *primitives.Client) acquirer { return c.PermitExpirableSemaphore("permits") },
+	} {
+		held := open(busy)
+		switch kind {
+		case kindRead:
+			held = busy.RWLock("read").Writer() // which keeps readers waiting
+		case kindSemaphore:
+			fixture.InitPool(t, busy.Semaphore("semaphore"), 1)
+		case kindPermits:
+			fixture.InitPool(t, busy.PermitExpirableSemaphore("permits"), 1)
+		}
+		_, err := held.Acquire(t.Context())
+		require.NoError(t, err)
+		for _, options := range [][]primitives.Option{nil, {primitives.WithPolling(time.Millisecond, time.Second)}} {
+			ctx, giveUp := context.WithCancel(t.Context())
+			gone := make(chan struct{})
+			go func() {
+				defer close(gone)
+				_, _ = open(waiter).Acquire(ctx, options...)
+			}()
+			waits := func() bool {
+				code, stdout, stderr := on(t, s, "inspect --json", "--prefix", prefix, kind)
+				require.Zero(t, code, stderr)
+				return strings.Contains(stdout, `"waiting":[{"client":"waiter",`)
+			}
+			redistest.WaitFor(t, soon, waits, "inspect shows who waits: "+kind)
+			_, stdout, _ := on(t, s, "ls --all", "--prefix", prefix, kind)
+			require.Regexp(t, " 1: waiter\n$", stdout)
+			giveUp()
+			<-gone
+			redistest.WaitFor(t, soon, func() bool { return !waits() }, "nobody waits: "+kind)
+		}
+	}
+	require.NoError(t, fixture.ErrOf(busy.CountDownLatch("latch").Init(t.Context(), 1)))
+	go func() { _ = waiter.CountDownLatch("latch").Wait(t.Context()) }()
+	redistest.WaitFor(t, soon, func() bool {
+		_, stdout, _ := on(t, s, "inspect --kind latch --json", "--prefix", prefix, "latch")
+		return strings.Contains(stdout, `"waiting":[{"client":"waiter","id":"`+waiter.ID()+`"}]`)
+	}, "inspect shows who waits for a latch")
+}
+
+// The rest of a minimum hold keeps the name of its client, which may have ended, and is marked.
+func TestMinimumHoldIsMarked(t *testing.T) {
+	t.Parallel()
+	s := redistest.Redis(t)
+	for _, kind := range []string{kindLock, kindFair, kindFenced, kindRead, kindWrite, kindPermits} {
+		for _, took := range []string{"0", "0.3"} { // the client may not have written its name by then
+			name := redistest.Name(t) + kind + took
+			if kind == kindPermits {
+				fixture.InitPool(t, client(t, s).PermitExpirableSemaphore(name), 1)
+			}
+			code, _, stderr := on(t, s, "run --min-hold 1m --kind "+kind, name, "--", "sleep", took)
+			require.Zero(t, code, stderr)
+			_, stdout, _ := on(t, s, "ls --all --json", name)
+			var e entry
+			require.NoError(t, json.Unmarshal([]byte(stdout), &e), stdout)
+			require.True(t, e.MinHold, stdout)
+			require.Equal(t, presence.DefaultName(), e.Holders[0].Client)
+			require.Nil(t, e.Holders[0].Held)
+			_, stdout, _ = on(t, s, "ls --all", name)
+			require.Regexp(t, " min hold +-\n", stdout)
+			_, stdout, _ = on(t, s, "inspect", name)
+			require.Contains(t, stdout, "it stays taken for the rest of its minimum hold")
+		}
+	}
 }

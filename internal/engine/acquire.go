@@ -63,7 +63,7 @@ func (r *Resource) Acquire(ctx context.Context, terms *Terms, limit time.Duratio
 	if limit != Forever {
 		q.Wait.until = began.Add(limit)
 	}
-	defer q.Wait.end(c)
+	defer q.Wait.end()
 	kind := EventNested
 	// An id that the caller names ignores the holds in ctx: the server alone decides about it.
 	if r.Traits.Nests && terms.Owner == "" {
@@ -204,7 +204,7 @@ func (q *Request) trying(ctx context.Context, r *Resource) (context.Context, con
 func (r *Resource) Await(ctx context.Context, terms *Terms) error {
 	began := time.Now()
 	q := &Request{Owner: Owner{Permits: 1, TTL: terms.TTL}, Terms: terms, Wait: Wait{limit: Forever, caller: ctx}}
-	defer q.Wait.end(r.Core)
+	defer q.Wait.end()
 	_, err := r.obtain(ctx, q)
 	for err == ErrObserverSlow { //nolint:errorlint // as waitIn returns it
 		q = q.anew(r)

@@ -63,7 +63,11 @@ type Config struct {
 	Server func(r *Resource) any
 	// HoldAdded is called for each new hold, and WaitBegan and WaitEnded for each acquisition that
 	// waits. They must not block.
-	HoldAdded, WaitBegan, WaitEnded func()
+	HoldAdded            func()
+	WaitBegan, WaitEnded func(r *Resource)
+	// StaysTaken is called when a release has left the lock of an id taken for the rest of its minimum hold. It must not
+	// block. nil: nobody wants to know.
+	StaysTaken func(id string, rest time.Duration)
 	// CanLinger reports whether the client hears other clients that ask for a lingering lock. The first call
 	// may wait for a moment until it does.
 	CanLinger func(ctx context.Context) bool

@@ -247,6 +247,27 @@ func (c *Core) HoldTags(now Instant, age time.Duration) (tags []string, oldest, 
 	return tags, oldest, next
 }
 
+// HeldSince is a hold's id, and since when it is held.
+type HeldSince struct {
+	ID    string
+	Since Instant
+}
+
+// OldestHolds returns up to n holds that can be lost and are at least as old as before, the oldest first. It does not
+// block.
+func (c *Core) OldestHolds(n int, before Instant) (held []HeldSince) {
+	l := &c.holds
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for h := l.all.First; h != nil && n > 0 && h.since <= before; h = h.Next {
+		n--
+		if h.tag() != "" {
+			held = append(held, HeldSince{h.Ownership().ID, h.since})
+		}
+	}
+	return held
+}
+
 // LeasedOwnerships returns the ownerships of the holds that can be lost and for which match is true, once
 // for each such hold. It calls match with a mutex held, so match must only compute.
 func (c *Core) LeasedOwnerships(match func(*Hold) bool) (owned []*Ownership) {

@@ -61,6 +61,9 @@ func (o *Ownership) freeAfterRest() {
 	if o.min == nil {
 		return
 	}
+	if rest, c := o.rest(), o.r.Core; rest > 0 && c.StaysTaken != nil {
+		c.StaysTaken(o.ID, rest)
+	}
 	o.mu.Lock()
 	mayStay := o.otherKind || o.mayRenew
 	o.mu.Unlock()

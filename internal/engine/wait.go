@@ -33,7 +33,8 @@ type Wait struct {
 	until  time.Time       // zero: no limit
 	caller context.Context //nolint:containedctx // for events
 	waited bool
-	notify func() // called instead of emitting an event; nil unless it is a member's acquisition
+	of     *Resource // what it has had to wait for; nil: it has not, or notify was called
+	notify func()    // called instead of emitting an event; nil unless it is a member's acquisition
 }
 
 // ForMember returns the wait of a member's acquisition, which may take as long as w. notify is called, instead of
@@ -100,14 +101,15 @@ func (w *Wait) Begin(r *Resource, id string) {
 		w.notify()
 		return
 	}
-	r.Core.WaitBegan()
+	w.of = r
+	r.Core.WaitBegan(r)
 	r.Core.emit(Event{Kind: EventWait, Resource: r, ID: id, Ctx: w.caller})
 }
 
 // end is deferred before Begin may be called, since observers and hooks of go-redis may panic.
-func (w *Wait) end(c *Core) {
-	if w.waited {
-		c.WaitEnded()
+func (w *Wait) end() {
+	if w.of != nil {
+		w.of.Core.WaitEnded(w.of)
 	}
 }
 

@@ -3,8 +3,9 @@
 // on which takeovers are announced. Neither is part of an acquisition, and a failure of either affects none.
 // Redisson has nothing like it.
 //
-//	redlatch_client:{<tag>}  string: the client's name, with a TTL of 30 s
-//	redlatch_holder:{<tag>}  channel: notices of takeovers, and requests for locks that linger
+//	redlatch_client:{<tag>}        string: the client's name, with a TTL of 30 s
+//	redlatch_client:{<tag>}:state  string: what it holds since when, and what it waits for
+//	redlatch_holder:{<tag>}        channel: notices of takeovers, and requests for locks that linger
 //
 // # Goroutines
 //
@@ -18,11 +19,13 @@
 // A mutex on the left may be held while a mutex on its right is taken. No other pair is nested.
 //
 //	Presence.mu -> Core.mu of package engine, Hub.mu of package pubsub
+//	Presence.mu -> Presence.waitsMu, Core.holds.mu of package engine
 //	asking.mu   -> Core.mu
 //
 // # Files
 //
 //	presence.go   the name, the subscriptions, and the goroutine
+//	state.go      what the client tells beside its name
 //	notices.go    takeovers: announced, and checked by the client that held
 //	asking.go     questions about all holds, when Redis comes back
 //	holders.go    the names of others that hold what this client waits for
@@ -127,6 +130,9 @@ type Presence struct {
 
 	asking asking // asks about all holds when Redis comes back
 
+	waitsMu sync.Mutex        // guards waits; innermost
+	waits   map[string]*waits // by name
+
 	mu          sync.Mutex                 // guards the rest
 	subs        map[string]*listening      // by tag
 	notBefore   engine.Instant             // one was refused, so none is tried before this instant
@@ -134,6 +140,11 @@ type Presence struct {
 	written     bool                       // the name may be in Redis
 	writing     chan struct{}              // closed when the write under way has ended; nil if there is none
 	due         engine.Instant             // the instant at which the name is to be written again
+	refused     bool                       // the latest write failed: the state is not written before due
+	told        string                     // the content of the state that was written last
+	hasState    bool                       // the state may be in Redis
+	toldAt      engine.Instant             // when it was
+	rests       map[string]engine.Instant  // when the rest of the minimum hold of an id is over
 	warned      bool                       // a refusal of the name has been logged
 	unread      []string                   // the notices of takeovers that have not been read yet
 	unreadBytes int                        // the total length of unread
@@ -146,7 +157,7 @@ type Presence struct {
 func New(config Config) *Presence {
 	return &Presence{
 		Config: config, tag: ClientTag(config.ID), subs: map[string]*listening{}, holders: map[string]holderName{},
-		hurry: make(chan struct{}, 1),
+		waits: map[string]*waits{}, rests: map[string]engine.Instant{}, hurry: make(chan struct{}, 1),
 	}
 }
 
@@ -160,18 +171,6 @@ func (p *Presence) Wake() {
 		p.core.Spawn(p.run)
 	}
 }
-
-// WaitBegan and WaitEnded are called for each acquisition that waits, in the goroutine of its caller. They
-// count the waiters, so that the name is also shown for a client that waits but holds nothing.
-func (p *Presence) WaitBegan() {
-	if p.waiting.Add(1) == 1 {
-		p.since.Store(int64(p.now()))
-	}
-	p.Wake()
-}
-
-// WaitEnded undoes WaitBegan.
-func (p *Presence) WaitEnded() { p.waiting.Add(-1) }
 
 func (p *Presence) now() engine.Instant { return p.core.Instant(time.Now()) }
 
@@ -243,33 +242,44 @@ func (p *Presence) rest() bool {
 	return !busy || !p.running.CompareAndSwap(false, true) // another goroutine has been started
 }
 
-// show starts to write the name when it is due, and returns when it is due next. The client has held or
-// waited since busy. At most one write is in flight. write sets when the next one is due, and the look after
+// show starts to write the name and the state when they are due, and returns when they are due next. The client has held
+// or waited since busy. At most one write is in flight. write sets when the next one is due, and the look after
 // it finds that.
 func (p *Presence) show(now, busy engine.Instant) engine.Instant {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	due := max(p.due, busy+engine.Instant(nameAfter))
 	mayWrite := p.Name != "" && !p.closed
+	isDue := now >= due
 	switch {
 	case !mayWrite, p.writing != nil:
 		return engine.Never
-	case now < due:
+	case !isDue && !p.hasNews(now):
 		return due
 	}
+	commands, withName := p.commands(now, isDue)
 	done := make(chan struct{})
 	p.writing, p.written = done, true
-	p.core.Spawn(func() { p.write(done) })
+	p.core.Spawn(func() { p.write(done, commands, withName) })
 	return engine.Never
 }
 
-// write writes the name, in a goroutine of its own that show starts. It ends after nameTimeout at most. A
-// refusal of Redis, such as NOPERM, is logged once.
-func (p *Presence) write(done chan struct{}) {
+// hasNews reports whether the state has changed since it was written, and may be written again. mu is held.
+func (p *Presence) hasNews(now engine.Instant) bool {
+	mayWrite := p.written && !p.refused && now >= p.toldAt+engine.Instant(stateAgain)
+	if !mayWrite {
+		return false
+	}
+	told, _ := p.tell(now)
+	return told.content() != p.told
+}
+
+// write writes the state, perhaps with the name, in a goroutine of its own that show starts. It ends after nameTimeout at
+// most. A refusal of Redis, such as NOPERM, is logged once.
+func (p *Presence) write(done chan struct{}, commands [][]any, withName bool) {
 	ctx, cancel := context.WithTimeout(context.Background(), nameTimeout)
 	defer cancel()
-	// PSETEX and GETDEL are used by no script, so INFO commandstats counts the names apart.
-	_, err := p.Runner.Commands(ctx, []any{"psetex", tagged(ClientName, p.tag), scripts.CeilMillis(nameTTL), p.Name})
+	_, err := p.Runner.Commands(ctx, commands...)
 	pause, warn := nameRefresh, false
 	failed, _ := errors.AsType[*scripts.Error](err)
 	p.mu.Lock()
@@ -280,8 +290,10 @@ func (p *Presence) write(done chan struct{}) {
 	case !p.warned:
 		p.warned, warn = true, true
 	}
-	p.writing = nil
-	p.due = p.core.Instant(time.Now().Add(pause))
+	p.writing, p.refused = nil, failed != nil
+	if withName {
+		p.due = p.core.Instant(time.Now().Add(pause))
+	}
 	p.mu.Unlock()
 	close(done)
 	if warn { // without the mutex, because a handler may call back
@@ -289,15 +301,27 @@ func (p *Presence) write(done chan struct{}) {
 	}
 }
 
-// erase deletes the name. It is best effort, and it sends nothing while Redis does not answer. If it fails,
-// the name disappears when its TTL ends.
+// erase deletes the name and the state. If a lock stays taken for the rest of a minimum hold, erase leaves the name for
+// that long instead. It is best effort, and it sends nothing while Redis does not answer. If it fails, the name
+// disappears when its TTL ends.
 func (p *Presence) erase() {
 	p.mu.Lock()
 	written, writing := p.written, p.writing
 	silent := !p.Runner.Answering()
+	commands := p.restCommands(p.now())
+	staysTaken := commands != nil
+	if !staysTaken {
+		// Not DEL, which go-redis may split among the nodes of a cluster.
+		commands = [][]any{{"getdel", tagged(ClientName, p.tag)}}
+		if p.hasState {
+			commands = append(commands, []any{"getdel", tagged(ClientName, p.tag) + stateSuffix})
+		}
+	}
 	p.written, p.due = false, 0 // the next hold that lasts writes it again
+	p.hasState = staysTaken
 	p.mu.Unlock()
-	if !written || silent {
+	isUseless := !written && !staysTaken
+	if isUseless || silent {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), NoticeLimit)
@@ -309,8 +333,7 @@ func (p *Presence) erase() {
 			return // the deletion could overtake the write
 		}
 	}
-	// Not DEL, which go-redis may split among the nodes of a cluster.
-	_, _ = p.Runner.Commands(ctx, []any{"getdel", tagged(ClientName, p.tag)})
+	_, _ = p.Runner.Commands(ctx, commands...)
 }
 
 // Close ends the presence of a client that closes. If the client leaves holds behind, its name stays until
