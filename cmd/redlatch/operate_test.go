@@ -71,10 +71,12 @@ func TestWatchPrintsLinesUntilSIGINT(t *testing.T) {
 	require.Empty(t, p.errs.String())
 }
 
+// withoutTTLs removes what changes with time.
 func withoutTTLs(lock fields) {
 	delete(lock, "ttl_ms")
 	for _, h := range lock["holders"].([]any) {
 		delete(h.(fields), "ttl_ms")
+		delete(h.(fields), "held_ms")
 	}
 }
 

@@ -121,7 +121,7 @@ func (x *operatorTest) reads(t *testing.T, user string) (report string) {
 }
 
 // ttls matches what changes from look to look.
-var ttls = regexp.MustCompile(`\d+(\.\d+)?m?s\b|"ttl_ms":\d+| {2,}`)
+var ttls = regexp.MustCompile(`\d+(\.\d+)?m?s\b|"(ttl|held)_ms":\d+| {2,}`)
 
 func TestViewerReadsEverythingAndChangesNothing(t *testing.T) {
 	t.Parallel()

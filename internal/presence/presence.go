@@ -3,9 +3,9 @@
 // on which takeovers are announced. Neither is part of an acquisition, and a failure of either affects none.
 // Redisson has nothing like it.
 //
-//	redlatch_client:{<tag>}        string: the client's name, with a TTL of 30 s
-//	redlatch_client:{<tag>}:state  string: what it holds since when, and what it waits for
-//	redlatch_holder:{<tag>}        channel: notices of takeovers, and requests for locks that linger
+//	redlatch_client:{<tag>}               string: the client's name, with a TTL of 30 s
+//	redisson_unlock_latch:{<tag>}:client  string: what it holds since when, and what it waits for
+//	redlatch_holder:{<tag>}               channel: notices of takeovers, and requests for locks that linger
 //
 // # Goroutines
 //
@@ -39,6 +39,7 @@ import (
 	"errors"
 	"log/slog"
 	"os"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -257,10 +258,10 @@ func (p *Presence) show(now, busy engine.Instant) engine.Instant {
 	case !isDue && !p.hasNews(now):
 		return due
 	}
-	commands, withName := p.commands(now, isDue)
+	name, state := p.commands(now, isDue)
 	done := make(chan struct{})
 	p.writing, p.written = done, true
-	p.core.Spawn(func() { p.write(done, commands, withName) })
+	p.core.Spawn(func() { p.write(done, name, state) })
 	return engine.Never
 }
 
@@ -274,12 +275,19 @@ func (p *Presence) hasNews(now engine.Instant) bool {
 	return told.content() != p.told
 }
 
-// write writes the state, perhaps with the name, in a goroutine of its own that show starts. It ends after nameTimeout at
-// most. A refusal of Redis, such as NOPERM, is logged once.
-func (p *Presence) write(done chan struct{}, commands [][]any, withName bool) {
+// write sends the commands that write the name and the state; nil: not now. It runs in a goroutine of its own that show
+// starts, and ends after nameTimeout at most. A refusal of the name by Redis, such as NOPERM, is logged once. The state
+// is not worth a log line: an ACL for an earlier version does not allow it.
+func (p *Presence) write(done chan struct{}, name, state []any) {
 	ctx, cancel := context.WithTimeout(context.Background(), nameTimeout)
 	defer cancel()
-	_, err := p.Runner.Commands(ctx, commands...)
+	commands := slices.DeleteFunc([][]any{name, state}, func(command []any) bool { return command == nil })
+	replies, err := p.Runner.Commands(ctx, commands...)
+	isRefused := err != nil
+	isNamed := len(replies) > 0 && replies[0] != nil
+	if name == nil || isNamed {
+		err = nil
+	}
 	pause, warn := nameRefresh, false
 	failed, _ := errors.AsType[*scripts.Error](err)
 	p.mu.Lock()
@@ -290,8 +298,8 @@ func (p *Presence) write(done chan struct{}, commands [][]any, withName bool) {
 	case !p.warned:
 		p.warned, warn = true, true
 	}
-	p.writing, p.refused = nil, failed != nil
-	if withName {
+	p.writing, p.refused = nil, isRefused
+	if name != nil {
 		p.due = p.core.Instant(time.Now().Add(pause))
 	}
 	p.mu.Unlock()
@@ -314,7 +322,7 @@ func (p *Presence) erase() {
 		// Not DEL, which go-redis may split among the nodes of a cluster.
 		commands = [][]any{{"getdel", tagged(ClientName, p.tag)}}
 		if p.hasState {
-			commands = append(commands, []any{"getdel", tagged(ClientName, p.tag) + stateSuffix})
+			commands = append(commands, []any{"getdel", stateKey(p.tag)})
 		}
 	}
 	p.written, p.due = false, 0 // the next hold that lasts writes it again

@@ -13,8 +13,8 @@ import (
 )
 
 // What a client tells people beside its name: since when it has what it holds, which locks it has left to the rest of a
-// minimum hold, and what it waits for. It stands in a key of its own, so that earlier versions, which know the name
-// only, still find that. No acquisition reads or writes it:
+// minimum hold, and what it waits for. It stands in a key of its own beside the name, which is for earlier versions,
+// too. No acquisition reads or writes it:
 //
 //   - The client writes it with its name, and again when it has changed, but not more often than every stateAgain.
 //   - A hold or a wait that ends sooner than nameAfter is not told.
@@ -24,7 +24,8 @@ import (
 // Times are ages, and the TTL of the key says how long ago they were written. So no two clocks are compared.
 
 const (
-	stateSuffix = ":state"
+	statePrefix = "redisson_unlock_latch:{"
+	stateSuffix = "}:client"
 	// stateAgain is the least time between two writes of the state.
 	stateAgain = 500 * time.Millisecond
 	// maxTold bounds how many holds a client tells, and how many names that it waits for: the oldest holds, and the
@@ -35,6 +36,9 @@ const (
 	// searchLimit bounds a search for clients that wait.
 	searchLimit = 10 * time.Second
 )
+
+// stateKey is the key of the state of a client.
+func stateKey(tag string) string { return statePrefix + tag + stateSuffix }
 
 // state is the content of the key, as JSON.
 type state struct {
@@ -156,26 +160,25 @@ func (s *state) content() string {
 	return text.String()
 }
 
-// commands returns the commands that write the state of the client, and its name if that is due. A rest of a minimum
-// hold may need the name for longer, so then they write it, too. mu is held.
-func (p *Presence) commands(now engine.Instant, nameIsDue bool) (commands [][]any, withName bool) {
+// commands returns the command that writes the name, if that is due, and the one that writes the state. A rest of a
+// minimum hold may need the name for longer, so then the name is due, too. mu is held.
+func (p *Presence) commands(now engine.Instant, nameIsDue bool) (name, state []any) {
 	told, ttl := p.tell(now)
 	p.told, p.toldAt = told.content(), now
 	// PSETEX and GETDEL are used by no script, so INFO commandstats counts the names apart.
-	withName = nameIsDue || len(told.Rests) > 0
-	if withName {
-		commands = append(commands, []any{"psetex", tagged(ClientName, p.tag), scripts.CeilMillis(ttl), p.Name})
+	if nameIsDue || len(told.Rests) > 0 {
+		name = []any{"psetex", tagged(ClientName, p.tag), scripts.CeilMillis(ttl), p.Name}
 	}
 	switch {
 	case !told.isNothing():
 		p.hasState = true
 		text, _ := json.Marshal(told) // it cannot fail
-		commands = append(commands, []any{"psetex", tagged(ClientName, p.tag) + stateSuffix, told.TTL, string(text)})
+		state = []any{"psetex", stateKey(p.tag), told.TTL, string(text)}
 	case p.hasState:
 		p.hasState = false
-		commands = append(commands, []any{"getdel", tagged(ClientName, p.tag) + stateSuffix})
+		state = []any{"getdel", stateKey(p.tag)}
 	}
-	return commands, withName
+	return name, state
 }
 
 // restCommands returns the commands that leave the name until the last rest of a minimum hold is over; nil if none
@@ -193,7 +196,7 @@ func (p *Presence) restCommands(now engine.Instant) [][]any {
 	text, _ := json.Marshal(left) // it cannot fail
 	return [][]any{
 		{"psetex", tagged(ClientName, p.tag), left.TTL, p.Name},
-		{"psetex", tagged(ClientName, p.tag) + stateSuffix, left.TTL, string(text)},
+		{"psetex", stateKey(p.tag), left.TTL, string(text)},
 	}
 }
 
@@ -220,8 +223,7 @@ func (a *About) StaysTaken(id string) bool {
 
 // reads are the commands that read what the client of a tag tells, and how many they are.
 func reads(tag string) [][]any {
-	key := tagged(ClientName, tag)
-	return [][]any{{"get", key}, {"get", key + stateSuffix}, {"pttl", key + stateSuffix}}
+	return [][]any{{"get", tagged(ClientName, tag)}, {"get", stateKey(tag)}, {"pttl", stateKey(tag)}}
 }
 
 const readsOfOne = 3 // len(reads(tag))
@@ -313,11 +315,11 @@ func (p *Presence) Waiting(ctx context.Context) (waiting map[string][]Waiter, er
 		}
 		tags = nil
 	}
-	for key, err := range p.Runner.Keys(ctx, ClientName+":{*}"+stateSuffix, "string") {
+	for key, err := range p.Runner.Keys(ctx, stateKey("*"), "string") {
 		if err != nil {
 			return waiting, err
 		}
-		tag, _ := strings.CutPrefix(strings.TrimSuffix(key, "}"+stateSuffix), ClientName+":{")
+		tag := strings.TrimSuffix(strings.TrimPrefix(key, statePrefix), stateSuffix)
 		isTag := isHex(tag, tagDigits)
 		if !isTag || slices.Contains(tags, tag) {
 			continue

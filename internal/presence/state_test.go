@@ -22,7 +22,7 @@ type told struct {
 	Waits  [][]byte         `json:"waits"`
 }
 
-const stateKey = "redlatch_client:{" + myTag + "}:state"
+const stateKey = "redisson_unlock_latch:{" + myTag + "}:client"
 
 // told returns the state of a client, as JSON without the client and the TTL; "" if there is none.
 func (c *client) told(t *testing.T) string {
@@ -185,8 +185,8 @@ func TestReadingWhatClientsTell(t *testing.T) {
 			bubble(t, func(t *testing.T, c *client) {
 				require.NoError(t, c.redis.Mini().Set(key, "worker"))
 				if tt.state != "" {
-					require.NoError(t, c.redis.Mini().Set(key+":state", tt.state))
-					c.redis.Mini().SetTTL(key+":state", 25*time.Second)
+					require.NoError(t, c.redis.Mini().Set(stateKey, tt.state))
+					c.redis.Mini().SetTTL(stateKey, 25*time.Second)
 				}
 				about := c.presence.About(t.Context(), []string{me + ":7"}, map[string]*presence.About{})[0]
 				assert.Equal(t, tt.client, about.Name)

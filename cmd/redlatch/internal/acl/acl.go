@@ -44,6 +44,7 @@ const allKeys = "~*"
 // The keys and channels of a client have no prefix.
 const (
 	clientKeys     = "redlatch_client:"
+	stateKeys      = "redisson_unlock_latch:{????????????????}:client"
 	holderChannels = "redlatch_holder:"
 )
 
@@ -73,6 +74,7 @@ const (
 	noTopology = "the client cannot follow the cluster"
 	noWakeUp   = "waiters are not woken, they look once a second"
 	noNames    = "the names of clients are not shown"
+	noStates   = "ls does not show who waits, and since when a lock is held"
 	noNotice   = "a former holder is not told of a takeover"
 	noLists    = "ls, watch, and inspect without --kind fail where there are strings"
 )
@@ -103,7 +105,7 @@ func Rules(prefix string, cluster bool) []string {
 	for _, c := range channels {
 		rules = append(append(rules, c.patterns("~", prefix)...), c.patterns("&", prefix)...)
 	}
-	rules = append(rules, "~"+clientKeys+"*", "&"+holderChannels+"*")
+	rules = append(rules, "~"+clientKeys+"*", "~"+stateKeys, "&"+holderChannels+"*")
 	if prefix == "" { // Redis refuses a pattern after the one for all keys
 		rules = slices.DeleteFunc(rules, func(rule string) bool { return rule[0] == '~' && rule != allKeys })
 	}
@@ -127,7 +129,8 @@ func OnNames(prefix, name string) []Right {
 	for _, d := range append(append([]derived{}, keys...), channels...) {
 		rights = append(rights, onKey(d.of(name), d.patterns("~", prefix)[0], d.without)...)
 	}
-	return append(rights, onKey(clientKeys+"{0000000000000000}", "~"+clientKeys+"*", noNames)...)
+	rights = append(rights, onKey(clientKeys+"{0000000000000000}", "~"+clientKeys+"*", noNames)...)
+	return append(rights, onKey(strings.ReplaceAll(stateKeys, "?", "0"), "~"+stateKeys, noStates)...)
 }
 
 // onKey returns the right to write a key, and that to read it.

@@ -258,10 +258,17 @@ func details(m *model, columns int, now time.Time) []line {
 	case l.Kind != "fair" && l.Waiting > 0:
 		waiting := fmt.Sprintf("%d clients wait for a release. Their order is not known.", l.Waiting)
 		lines = append(lines, line{}, line{waiting, plain})
+		for _, w := range l.Clients {
+			lines = append(lines, line{"      " + cmp.Or(printable(w.Client), "(unknown)"), plain})
+		}
 	case len(l.Waiters) > 0:
 		lines = append(lines, line{}, line{"WAITERS, the next one first", bold})
 		for i, id := range l.Waiters {
-			lines = append(lines, line{fmt.Sprintf("%4d  %s", i+1, names.Shown(id)), plain})
+			text := fmt.Sprintf("%4d  %s", i+1, names.Shown(id))
+			if i < len(l.Clients) && l.Clients[i].Client != "" {
+				text += "  " + printable(l.Clients[i].Client)
+			}
+			lines = append(lines, line{text, plain})
 		}
 		if n := l.Waiting - len(l.Waiters); n > 0 {
 			lines = append(lines, line{fmt.Sprintf("and %d more", n), dim})

@@ -23,12 +23,22 @@ type Lock struct {
 	Base64  string   `json:"name_base64,omitempty"` // of a name that is not UTF-8; set in JSON only
 	Kind    string   `json:"kind"`
 	TTL     TTL      `json:"ttl_ms"`
+	MinHold bool     `json:"min_hold,omitempty"` // it was released, and stays taken for the rest of its minimum hold
 	Holders []Holder `json:"holders"`
 	Waiters []string `json:"waiters,omitzero"` // the head of a fair lock's queue
 	// Waiting is the length of a fair lock's queue, else the number of clients that listen for a release.
-	Waiting int   `json:"waiting,omitempty"`
-	Token   int64 `json:"token,omitempty"` // the last fencing token
-	more    bool  // there are more holders than were read
+	Waiting int `json:"waiting_count,omitempty"`
+	// Clients are those of the waiters that are known: of the head of a fair lock's queue, and clients that say for what
+	// they wait.
+	Clients []Waiter `json:"waiting,omitzero"`
+	Token   int64    `json:"token,omitempty"` // the last fencing token
+	more    bool     // there are more holders than were read
+}
+
+// Waiter is a client that waits, or one waiter of a fair lock.
+type Waiter struct {
+	Client string `json:"client"` // "" if unknown
+	ID     string `json:"id"`     // a fair waiter's in Redis, else its client's
 }
 
 // Holder is one holder of a lock.
@@ -37,6 +47,7 @@ type Holder struct {
 	Client string `json:"client"` // "" if unknown
 	Count  int    `json:"count"`
 	TTL    TTL    `json:"ttl_ms"`
+	Held   *int64 `json:"held_ms,omitempty"` // as its client says; nil: it does not
 }
 
 // TTL is the time left at the instant of the snapshot; negative: no expiry. In JSON it is in milliseconds.

@@ -2,6 +2,7 @@ package watch
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"maps"
 	"slices"
@@ -17,11 +18,12 @@ import (
 // Bounds of one look, so that a large keyspace costs Redis no more than a small one.
 const (
 	page       = 1000   // COUNT of a SCAN
-	maxPages   = 20     // SCANs of a node in one look
+	maxPages   = 20     // SCANs of a node in one look, for hashes and for clients
 	maxNew     = 5_000  // hashes of a node that one look finds and reads for the first time
 	maxHeld    = 10_000 // held locks that a look reads
 	maxHolders = 100    // holders of a lock
 	maxWaiters = 100    // waiters of a lock
+	maxClients = 5_000  // clients that say for what they wait
 	chunk      = 500    // names in a pipeline
 )
 
@@ -33,6 +35,9 @@ type Source struct {
 	passes  map[string]*pass  // by address of a master
 	held    map[string]bool   // keys of the locks in the last snapshot
 	clients map[string]string // names of clients by tag
+
+	searches map[string]*search // by address of a master
+	telling  map[string]bool    // the tags of the clients that say for what they wait
 }
 
 // pass is the position of a SCAN that may last for many looks.
@@ -42,9 +47,16 @@ type pass struct {
 	size    int64 // keys when the pass began
 }
 
+// search is the position of a SCAN for clients that say for what they wait. It begins when a pass is complete.
+type search struct {
+	cursor   uint64
+	underWay bool
+}
+
 // NewSource returns a source of the locks whose names match the glob. prefix is that of WithPrefix.
 func NewSource(rdb redis.UniversalClient, prefix, match string) *Source {
-	return &Source{rdb: rdb, prefix: prefix, match: literal(prefix) + match, passes: map[string]*pass{}}
+	return &Source{rdb: rdb, prefix: prefix, match: literal(prefix) + match, passes: map[string]*pass{},
+		searches: map[string]*search{}, telling: map[string]bool{}}
 }
 
 // Look reads the locks that are held now. It reads the locks of the last look again, and goes on with the
@@ -57,7 +69,14 @@ func (s *Source) Look(ctx context.Context) (*Snapshot, error) {
 	snap := &Snapshot{Whole: true}
 	keys := slices.Collect(maps.Keys(s.held))
 	for _, node := range nodes {
-		found, err := s.scan(ctx, node, snap)
+		pages := maxPages
+		if err := s.findClients(ctx, node, &pages); err != nil {
+			return nil, err
+		}
+		found, err := s.scan(ctx, node, snap, &pages)
+		if err == nil {
+			err = s.findClients(ctx, node, &pages)
+		}
 		if err != nil {
 			return nil, err
 		}
@@ -81,25 +100,36 @@ func (s *Source) Look(ctx context.Context) (*Snapshot, error) {
 			return nil, err
 		}
 	}
-	if err := s.nameClients(ctx, snap); err != nil {
+	say, err := s.readClients(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.nameClients(ctx, snap, say); err != nil {
 		return nil, err
 	}
 	return snap, s.countListeners(ctx, nodes, snap)
 }
 
-// scan continues the pass of one node, within its bounds. It returns hashes that the last look did not know.
-func (s *Source) scan(ctx context.Context, node redis.UniversalClient, snap *Snapshot) ([]string, error) {
-	addr := ""
+func addressOf(node redis.UniversalClient) string {
 	if c, ok := node.(*redis.Client); ok {
-		addr = c.Options().Addr
+		return c.Options().Addr
 	}
+	return ""
+}
+
+// scan continues the pass of one node, within its bounds. It takes its SCANs from pages. It returns hashes that the last
+// look did not know.
+func (s *Source) scan(
+	ctx context.Context, node redis.UniversalClient, snap *Snapshot, pages *int,
+) ([]string, error) {
+	addr := addressOf(node)
 	p := s.passes[addr]
 	if p == nil {
 		p = &pass{}
 		s.passes[addr] = p
 	}
-	begins := p.cursor == 0
-	if begins {
+	begins, isWhole := p.cursor == 0, false
+	if begins && *pages > 0 {
 		size, err := node.DBSize(ctx).Result()
 		if err != nil {
 			if !refused(err) {
@@ -110,7 +140,7 @@ func (s *Source) scan(ctx context.Context, node redis.UniversalClient, snap *Sna
 		p.size, p.visited = size, 0
 	}
 	var found []string
-	for range maxPages {
+	for ; *pages > 0; *pages-- {
 		keys, cursor, err := node.ScanType(ctx, p.cursor, s.match, page, "hash").Result()
 		if err != nil {
 			return nil, err
@@ -124,12 +154,15 @@ func (s *Source) scan(ctx context.Context, node redis.UniversalClient, snap *Sna
 		p.visited = min(p.visited+page, p.size)
 		if cursor == 0 {
 			p.visited = p.size
+			isWhole = begins
+			s.searches[addr].underWay = true
 		}
 		if cursor == 0 || len(found) >= maxNew {
+			*pages--
 			break
 		}
 	}
-	snap.Whole = snap.Whole && begins && p.cursor == 0
+	snap.Whole = snap.Whole && isWhole
 	snap.Keys += p.size
 	snap.Visited += float64(p.visited)
 	return found, nil
@@ -304,18 +337,129 @@ func (c *candidate) finish() bool {
 	return true
 }
 
-// nameClients fills in the names of the holders' clients. A name never changes while its client lives.
-func (s *Source) nameClients(ctx context.Context, snap *Snapshot) error {
+// findClients goes on with the search of one node, if one is under way. It takes its SCANs from pages.
+func (s *Source) findClients(ctx context.Context, node redis.UniversalClient, pages *int) error {
+	addr := addressOf(node)
+	p := s.searches[addr]
+	if p == nil {
+		p = &search{}
+		s.searches[addr] = p
+	}
+	for ; p.underWay && *pages > 0; *pages-- {
+		keys, cursor, err := node.ScanType(ctx, p.cursor, statePrefix+"*"+stateSuffix, page, "string").Result()
+		if err != nil {
+			return err
+		}
+		for _, key := range keys {
+			if len(s.telling) < maxClients {
+				s.telling[strings.TrimSuffix(strings.TrimPrefix(key, statePrefix), stateSuffix)] = true
+			}
+		}
+		p.cursor, p.underWay = cursor, cursor != 0
+	}
+	return nil
+}
+
+// told is what all clients say.
+type told struct {
+	waits map[string][]string // by raw name: the ids of the clients that wait for it
+	held  map[string]int64    // by id of a holder: for how long, in ms
+	rests map[string]bool     // the ids whose locks were released, and stay taken for the rest of their minimum hold
+}
+
+// readClients reads what clients say.
+func (s *Source) readClients(ctx context.Context) (told, error) {
+	all := told{map[string][]string{}, map[string]int64{}, map[string]bool{}}
+	for tags := range slices.Chunk(slices.Sorted(maps.Keys(s.telling)), chunk) {
+		pipe := s.rdb.Pipeline()
+		texts, left := make([]*redis.StringCmd, len(tags)), make([]*redis.DurationCmd, len(tags))
+		for i, tag := range tags {
+			key := statePrefix + tag + stateSuffix
+			texts[i], left[i] = pipe.Get(ctx, key), pipe.PTTL(ctx, key)
+		}
+		if err := sendAll(ctx, pipe); err != nil {
+			return told{}, err
+		}
+		for i, tag := range tags {
+			if texts[i].Err() != nil {
+				delete(s.telling, tag) // it has ended, or tells nothing any longer
+				continue
+			}
+			all.add(texts[i].Val(), left[i].Val())
+		}
+	}
+	return all, nil
+}
+
+// add adds the text of one client, whose key has that TTL.
+func (all *told) add(text string, left time.Duration) {
+	var of struct {
+		Client string           `json:"client"`
+		TTL    int64            `json:"ttl"` // when it was written
+		Held   map[string]int64 `json:"held"`
+		Rests  []string         `json:"rests"`
+		Waits  [][]byte         `json:"waits"`
+	}
+	if json.Unmarshal([]byte(text), &of) != nil {
+		return
+	}
+	id := func(short string) string { // a permit's has no uuid
+		if strings.Trim(short, "0123456789") == "" {
+			return of.Client + ":" + short
+		}
+		return short
+	}
+	age := max(of.TTL-left.Milliseconds(), 0)
+	for short, ms := range of.Held {
+		all.held[id(short)] = ms + age
+	}
+	for _, short := range of.Rests {
+		all.rests[id(short)] = true
+	}
+	isAlive := time.Duration(age)*time.Millisecond <= stateTTL
+	if !isAlive {
+		return
+	}
+	for _, name := range of.Waits {
+		all.waits[string(name)] = append(all.waits[string(name)], of.Client)
+	}
+}
+
+// nameClients fills in the names of the holders' and of the waiters' clients, and what clients say. A name never changes
+// while its client lives.
+func (s *Source) nameClients(ctx context.Context, snap *Snapshot, say told) error {
 	known := make(map[string]string, len(s.clients))
 	ask := map[string]*redis.StringCmd{}
 	pipe := s.rdb.Pipeline()
+	need := func(id string) {
+		tag := tagOf(id)
+		if name := s.clients[tag]; name != "" {
+			known[tag] = name
+		} else if ask[tag] == nil {
+			ask[tag] = pipe.Get(ctx, namePrefix+":{"+tag+"}")
+		}
+	}
 	for i := range snap.Held {
-		for _, h := range snap.Held[i].Holders {
-			tag := tagOf(h.ID)
-			if name := s.clients[tag]; name != "" {
-				known[tag] = name
-			} else if ask[tag] == nil {
-				ask[tag] = pipe.Get(ctx, namePrefix+":{"+tag+"}")
+		l := &snap.Held[i]
+		for j, h := range l.Holders {
+			need(h.ID)
+			ms, isKnown := say.held[h.ID]
+			switch {
+			case say.rests[h.ID]:
+				l.MinHold = true
+			case isKnown:
+				l.Holders[j].Held = &ms
+			}
+		}
+		for _, id := range l.Waiters {
+			need(id)
+			l.Clients = append(l.Clients, Waiter{ID: id})
+		}
+		for _, client := range say.waits[s.prefix+l.Name] {
+			stands := slices.ContainsFunc(l.Waiters, func(id string) bool { return strings.HasPrefix(id, client+":") })
+			if !stands && len(l.Clients) < maxWaiters {
+				need(client + ":0")
+				l.Clients = append(l.Clients, Waiter{ID: client})
 			}
 		}
 	}
@@ -329,6 +473,13 @@ func (s *Source) nameClients(ctx context.Context, snap *Snapshot) error {
 	for i := range snap.Held {
 		for j, h := range snap.Held[i].Holders {
 			snap.Held[i].Holders[j].Client = known[tagOf(h.ID)]
+		}
+		for j, w := range snap.Held[i].Clients {
+			id := w.ID
+			if isClient := !strings.Contains(id, ":"); isClient {
+				id += ":0" // of any hold of the client
+			}
+			snap.Held[i].Clients[j].Client = known[tagOf(id)]
 		}
 	}
 	return nil

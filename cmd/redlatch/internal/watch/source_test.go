@@ -71,7 +71,7 @@ func TestSnapshotsShowWhatIsHeld(t *testing.T) {
 	kinds := func(t *testing.T, rdb redis.UniversalClient) {
 		prefix := redistest.Name(t) + "[x]:"
 		c := client(t, rdb, primitives.WithPrefix(prefix), primitives.WithClientName("me"))
-		other := client(t, rdb, primitives.WithPrefix(prefix))
+		other := client(t, rdb, primitives.WithPrefix(prefix), primitives.WithClientName("waiter"))
 		holds := map[string]*primitives.Hold{
 			"plain": acquire(t, c.Lock("plain")), "fenced": acquire(t, c.FencedLock("fenced")),
 			"fair": acquire(t, c.FairLock("fair")),
@@ -95,6 +95,11 @@ func TestSnapshotsShowWhatIsHeld(t *testing.T) {
 		lookUntil(t, s, "plain", func(l *Lock) bool { return l.Waiting == 4 })
 		fair := lookUntil(t, s, "fair", func(l *Lock) bool { return len(l.Waiters) == 2 && l.Holders[0].Client == "me" })
 		require.Equal(t, 2, fair.Waiting, "each waiter stands in the queue")
+		named := lookUntil(t, s, "write", func(l *Lock) bool { return len(l.Clients) > 0 && l.Clients[0].Client != "" })
+		require.Equal(t, []Waiter{{"waiter", other.ID()}}, named.Clients, "a client that waits says so")
+		require.Equal(t, Waiter{"waiter", fair.Waiters[0]}, lookUntil(t, s, "fair", func(l *Lock) bool {
+			return l.Clients[0].Client != ""
+		}).Clients[0])
 		for _, name := range []string{"fenced", "read", "write"} {
 			l := lookUntil(t, s, name, func(l *Lock) bool { return l.Waiting > 0 })
 			require.Equal(t, 1, l.Waiting, "%s: a client counts once", name)

@@ -5,6 +5,7 @@ import (
 	"hash/fnv"
 	"regexp"
 	"strings"
+	"time"
 )
 
 // The names of keys and channels, as doc/wire.md has them.
@@ -15,9 +16,14 @@ const (
 	waitersPrefix = "redlatch_lock_waiters"
 	requestPrefix = "redisson_unlock_latch"
 	namePrefix    = "redlatch_client"
+	statePrefix   = "redisson_unlock_latch:{"
+	stateSuffix   = "}:client"
 	lockChannel   = "redisson_lock__channel"
 	rwChannel     = "redisson_rwlock"
 )
+
+// stateTTL is how long what a client says stays if the client dies, except for the rest of minimum holds.
+const stateTTL = 30 * time.Second
 
 // prefixed returns "prefix:{name}".
 func prefixed(prefix, name string) string {
