@@ -209,6 +209,8 @@ func TestBadUse(t *testing.T) {
 		{"run", "--kind", "latch", "name", "--", "true"},
 		{"run", "--kind", "semaphore", "--permits", "0", "name", "--", "true"},
 		{"run", "--permits", "2", "name", "--", "true"},
+		{"watch", "--http", "127.0.0.1:0", "--once", "page.html"},
+		{"watch", "--http", "nowhere:port"},
 		{"semaphore"},
 		{"semaphore", "nonsense"},
 		{"semaphore", "init", "name"},

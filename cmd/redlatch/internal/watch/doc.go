@@ -7,6 +7,8 @@
 //	Source --Snapshot--> model --render--> screen --> terminal
 //	                       ^--- keys, size, time ------'
 //
+// A Page shows the same in a browser: it has a history of the last snapshots, and page.html draws its state.
+//
 // Redis tells nobody who acquires or loses a lock, and MONITOR would slow the server down, so all rates
 // come from comparing snapshots: see changes.
 package watch

@@ -117,8 +117,8 @@ func addressOf(node redis.UniversalClient) string {
 	return ""
 }
 
-// scan continues the pass of one node, within its bounds. It takes its SCANs from pages. It returns hashes that the last
-// look did not know.
+// scan continues the pass of one node, within its bounds. It takes its SCANs from pages, and returns hashes that the
+// last look did not know.
 func (s *Source) scan(
 	ctx context.Context, node redis.UniversalClient, snap *Snapshot, pages *int,
 ) ([]string, error) {
@@ -425,8 +425,8 @@ func (all *told) add(text string, left time.Duration) {
 	}
 }
 
-// nameClients fills in the names of the holders' and of the waiters' clients, and what clients say. A name never changes
-// while its client lives.
+// nameClients fills in the names of the holders' and of the waiters' clients, and what clients say. A name never
+// changes while its client lives.
 func (s *Source) nameClients(ctx context.Context, snap *Snapshot, say told) error {
 	known := make(map[string]string, len(s.clients))
 	ask := map[string]*redis.StringCmd{}
