@@ -29,6 +29,7 @@ func (s *session) useElection(primitive string) {
 	e := s.client.Election(name, opts...)
 	ctx, end := withTimeout(context.Background(), between(s.rand, s.TTL, 4*s.TTL))
 	defer end()
+	defer context.AfterFunc(s.draining, end)() // a candidate would stand on after the round
 	if s.one(4) {
 		s.watchLeaders(ctx, e, call)
 		return
@@ -97,7 +98,7 @@ func (c *candidate) lead(ctx context.Context, term primitives.Term) error {
 	c.standing, c.hold = nil, h
 	call.Root = call.Op
 	c.finish(call, nil, record{ID: h.ID(), Token: term.Token, Until: c.clock.at(h.ValidUntil()), Events: 1})
-	c.govern(ctx, h, call)
+	c.govern(leaderHold{h, ctx}, call)
 	c.begins(momentEnding, call)
 	release := c.plain
 	release.Do, release.Root, release.Until = opRelease, call.Op, c.clock.at(h.ValidUntil())
@@ -114,8 +115,18 @@ func (c *candidate) lead(ctx context.Context, term primitives.Term) error {
 	return nil
 }
 
+// leaderHold is the hold of a term. Its context is that which lead gets: by it, a leader learns of its loss.
+type leaderHold struct {
+	*primitives.Hold
+
+	ctx context.Context //nolint:containedctx // it is that of one call
+}
+
+func (h leaderHold) Context() context.Context { return h.ctx }
+
 // govern is the work of a leader. Some overstay: they go on for a moment after their context has ended.
-func (c *candidate) govern(ctx context.Context, h *primitives.Hold, call record) {
+func (c *candidate) govern(h leaderHold, call record) {
+	ctx := h.Context()
 	defer c.watch(h, call)()
 	c.begins(momentHeld, call)
 	d := between(c.rand, 0, 20*time.Millisecond)

@@ -176,7 +176,7 @@ func MakePlan(seed uint64) *Plan {
 		if theme.shape != nil {
 			theme.shape(p)
 		}
-		p.planTheme(theme, rng)
+		p.planFaultsOf(theme, rng)
 	case p.Pace == paceMixed:
 		p.planFaults(rng)
 	case p.Pace == paceCalm && seed/8%4 != 0:

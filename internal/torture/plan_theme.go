@@ -15,9 +15,9 @@ import (
 type planTheme struct {
 	name       string
 	primitives []string // a round has two of them, in turn
-	faults     []string // it has some of these; none if there are none
+	faults     []string // it has some of these
 	moments    []string // when the faults begin; nil: as in other rounds
-	// count is how many faults there are; 0: as many as usual.
+	// count is about how many faults there are.
 	count int
 	// few: there are few sessions, so that locks are free at times.
 	few bool
@@ -153,9 +153,9 @@ func (t *planTheme) primitivesOf(turn uint64, usable []string, rng *rand.Rand) [
 	return out
 }
 
-// planTheme draws the faults of a round with a theme. In half of the rounds they spare some of the processes. A quarter
+// planFaultsOf draws the faults of a round with a theme. In half of the rounds they spare some of the processes. A quarter
 // have a fault of another kind.
-func (p *Plan) planTheme(t *planTheme, rng *rand.Rand) {
+func (p *Plan) planFaultsOf(t *planTheme, rng *rand.Rand) {
 	kinds := simulatedKinds()
 	usable := func(kind string) bool {
 		return p.Topology == Single || !slices.Contains(ofReplicas, kind)

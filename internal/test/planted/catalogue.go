@@ -594,6 +594,26 @@ var Catalogue = []Defect{
 		Suite: [2]string{"./tests/contract", "TestC29EachEndIsPublished"},
 	},
 	{
+		Name: "the context of lead outlives the leadership", Promise: "C29",
+		Edits: []Edit{{
+			"primitives/election.go",
+			"	err := lead(term, Term{Token: hold.Token(), Hold: hold})\n",
+			"	err := lead(context.WithoutCancel(term), Term{Token: hold.Token(), Hold: hold})\n",
+		}},
+	},
+	{
+		Name: "a watcher looks for a new leader once a second only", Promise: "C29",
+		Edits: []Edit{{
+			"primitives/election_watch.go", "lookForLeader = 75 * time.Millisecond", "lookForLeader = time.Second",
+		}},
+	},
+	{
+		Name: "a waiter asks for a lock after a second only", Promise: "C30",
+		Edits: []Edit{{
+			"internal/engine/wanted.go", "	askAfter = 100 * time.Millisecond\n", "	askAfter = time.Second\n",
+		}},
+	},
+	{
 		Name: "TryDo skips although Redis has not answered", Promise: "C12",
 		Edits: []Edit{{
 			"internal/engine/contact.go",
@@ -615,8 +635,8 @@ var Catalogue = []Defect{
 		Name: "WithWait bounds the hold", Promise: "C6",
 		Edits: []Edit{{
 			"internal/engine/acquire.go",
-			"	hold, err := r.NewHold(ctx, q, res) // with",
-			"	hold, err := r.NewHold(trying, q, res) // with",
+			"	hold, err = r.NewHold(ctx, q, res) // with",
+			"	hold, err = r.NewHold(trying, q, res) // with",
 		}},
 	},
 }

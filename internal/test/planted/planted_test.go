@@ -63,11 +63,12 @@ func TestDefectsApply(t *testing.T) {
 // to another file is found.
 func TestEditNeedsOneText(t *testing.T) {
 	root := t.TempDir()
-	for _, dir := range []string{"primitives", "scripts", "pubsub", "watchdog", "internal"} {
+	for _, dir := range []string{"primitives", "scripts", "pubsub", "watchdog", "internal", catalogueDir} {
 		require.NoError(t, os.MkdirAll(filepath.Join(root, dir), 0o750))
 	}
 	for file, text := range map[string]string{
 		"internal/a.go": "one two two", "scripts/b.lua": "three", "internal/a_test.go": "four",
+		filepath.Join(catalogueDir, "catalogue.go"): "five",
 	} {
 		require.NoError(t, os.WriteFile(filepath.Join(root, file), []byte(text), 0o600))
 	}
