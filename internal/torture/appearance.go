@@ -10,21 +10,21 @@ import (
 	"github.com/redlatch/redlatch/internal/torture/simnet"
 )
 
-// A simulated server is looked at after each script. So it is known when each id came into the hash of a lock: an id
-// that comes back after its release was acquired by a late copy, or by a rollback or a renewal that came too late. That
+// A simulated server is looked at after each script. So it is known when an id comes back into the hash of a lock. After
+// its release it was acquired by a late copy, or by a rollback or a renewal that came too late. That
 // needs no rival who meets it, and no fault excuses it except one in which the server gets older data.
 
-// appearance is when an id came into a lock.
+// appearance is when an id came into a lock in which it had been before.
 type appearance struct {
 	name, id string
 	at       int64
 }
 
-// watchAppearances notes the appearances on a server.
+// watchAppearances notes which ids come back on a server.
 func (w *world) watchAppearances(server *simnet.Server) {
 	var db *memredis.Server
 	server.Use(func(of *memredis.Server) { db = of })
-	present := map[string][]string{}
+	present, known := map[string][]string{}, map[[2]string]bool{}
 	server.Watch(func(args []string) {
 		for _, key := range keysOf(args) {
 			name := w.lockOf(key)
@@ -36,9 +36,12 @@ func (w *world) watchAppearances(server *simnet.Server) {
 				fields[i] = strings.TrimSuffix(f, ":write")
 			}
 			for _, id := range fields {
-				if !slices.Contains(present[key], id) {
+				// A member of a red lock that is slow gets it for the first time while it is released.
+				isBack := known[[2]string{key, id}] && !slices.Contains(present[key], id)
+				if isBack {
 					w.round.appeared = append(w.round.appeared, appearance{name, id, monotonic()})
 				}
+				known[[2]string{key, id}] = true
 			}
 			present[key] = fields
 		}

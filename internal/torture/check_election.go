@@ -36,18 +36,19 @@ func (h *history) checkElections(name string, ops []*op) (out []Violation) {
 	return out
 }
 
-// checkResignation finds the next term of a candidate that has resigned, if another one stood all the time.
+// checkResignation finds the next term of a candidate that has resigned, if another one stood all the time. It stands
+// back even if a fault keeps the other one from being elected: it knows nothing of that.
 func (h *history) checkResignation(name string, o *op, ops []*op) (out []Violation) {
 	resigned := o.release.ret.At
 	for _, next := range ops {
 		isSame := next.process == o.process && next.call.Session == o.call.Session && next.call.At >= o.release.call.At
-		if !isSame || !next.isGrant() || next.ret.At > resigned+int64(standingBack) {
+		if !isSame || !next.isGrant() || next.ret.At >= resigned+int64(standingBack) {
 			continue
 		}
 		for _, other := range ops {
 			isRival := other.call.Do == opAcquire && other.process != o.process && other.waited != 0
 			stands := isRival && other.waited < o.release.call.At && min(other.returned(), other.died) > next.ret.At
-			if stands && h.isQuiet(other.process, name, other.waited, next.ret.At) {
+			if stands {
 				out = append(out, violation(checkTurn, next, name, "process %d led again %v after it had resigned, while process %d "+
 					"stood", o.process, time.Duration(next.ret.At-resigned).Round(time.Millisecond), other.process))
 				break

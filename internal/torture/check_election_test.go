@@ -67,6 +67,12 @@ func TestChecksOfElections(t *testing.T) {
 			h.term(0, 10_101, 10_130, "a2", 8)
 			h.rival(10_020, 10_140)
 		}, []string{checkTurn}},
+		{"a candidate leads again before another one, which a fault disturbs", func(h *testHistory) {
+			h.term(0, 10_000, 10_100, "a1", 7)
+			h.term(0, 10_101, 10_130, "a2", 8)
+			h.rival(10_020, 10_140)
+			h.fault(faultPubSub, 1, 10_050, 10_051)
+		}, []string{checkTurn}},
 		{"a candidate leads again alone", func(h *testHistory) {
 			h.term(0, 10_000, 10_100, "a1", 7)
 			h.term(0, 10_101, 10_130, "a2", 8)

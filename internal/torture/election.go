@@ -30,7 +30,7 @@ func (s *session) useElection(primitive string) {
 	ctx, end := withTimeout(context.Background(), between(s.rand, s.TTL, 4*s.TTL))
 	defer end()
 	defer context.AfterFunc(s.draining, end)() // a candidate would stand on after the round
-	if s.one(4) {
+	if s.one(3) {
 		s.watchLeaders(ctx, e, call)
 		return
 	}

@@ -128,7 +128,7 @@ func MakePlan(seed uint64) *Plan {
 		processes, sessions, steps, pause, turn = 2+rng.IntN(3), 1, 8, 300*time.Millisecond, seed/8
 	default:
 		if theme.few {
-			processes, sessions, pause = 2+rng.IntN(2), 1+rng.IntN(2), longPause
+			processes, sessions, pause = 2, 1, longPause
 		}
 	}
 	usable := slices.DeleteFunc(weighted(), func(name string) bool {

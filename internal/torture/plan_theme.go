@@ -19,8 +19,10 @@ type planTheme struct {
 	moments    []string // when the faults begin; nil: as in other rounds
 	// count is about how many faults there are.
 	count int
-	// few: there are few sessions, so that locks are free at times.
+	// few: there are two sessions, so that locks are free at times, and one waits alone.
 	few bool
+	// long: the faults last for longer than calls.
+	long bool
 	// shape changes what else the round has.
 	shape func(p *Plan)
 }
@@ -34,6 +36,7 @@ var (
 // Primitives, for themes.
 var (
 	ofHolds = []string{"lock", "fenced", "fair", "rwlock", "permits", "owner", "election"}
+	cutOff  = []string{"rwlock", "semaphore", "permits", "lock", "fair", "nested"}
 	waited  = []string{"lock", "fair", "rwlock", "semaphore", "permits", "fenced", "nested", "election", keyedPrimitive}
 )
 
@@ -63,7 +66,7 @@ var planThemes = []planTheme{
 	},
 	{},
 	{ // Wake-ups that are lost, and nothing else that wakes anybody up.
-		name: "cuts", primitives: waited, faults: []string{faultPubSubOfAll}, count: 14, few: true,
+		name: "cuts", primitives: cutOff, faults: []string{faultPubSubOfAll}, count: 14, few: true,
 		moments: []string{momentEnding},
 		shape: func(p *Plan) {
 			p.Names, p.Long, p.Rates.TakeOver, p.Rates.Detach = 1, 2, seldom, seldom
@@ -76,13 +79,14 @@ var planThemes = []planTheme{
 	},
 	{ // Joint holds that lose members.
 		name: "members", primitives: []string{"multi", "redlock"},
-		faults: []string{faultDelete, faultDataLoss, faultEviction}, count: 10, moments: []string{momentHeld, momentStay},
-		shape: func(p *Plan) { p.Long = 2 },
+		faults: []string{faultDelete, faultDelete, faultDelete, faultDataLoss, faultEviction}, count: 14,
+		moments: []string{momentHeld, momentHeld, momentStay},
+		shape:   func(p *Plan) { p.Long, p.Rates.Middle = 4, often },
 	},
 	{},
 	{ // Minimum holds, of what is taken over, lost, acquired again or released early.
 		name: "minimum holds", primitives: []string{"redlock", "lock", "redlock", "rwlock", "fair", "permits", "fenced"},
-		faults: []string{faultDataLoss, faultEviction, faultForce}, count: 4, moments: []string{momentHeld, momentStay},
+		faults: []string{faultDataLoss, faultEviction, faultForce}, count: 8, moments: []string{momentHeld, momentStay},
 		shape: func(p *Plan) { p.Long, p.Rates.Minimum, p.Rates.Inspect = 3, often, often },
 	},
 	{ // Holds that others take over, while they are renewed, on slow connections.
@@ -105,8 +109,13 @@ var planThemes = []planTheme{
 	},
 	{ // Candidates that lead, resign and crash.
 		name: "elections", primitives: []string{"election"}, faults: []string{"kill", faultDelete, faultStop, faultPubSub},
-		count: 4, moments: []string{momentHeld, momentEnding, momentStay},
-		shape: func(p *Plan) { p.Names, p.Long = 1, 4 },
+		count: 2, moments: []string{momentHeld, momentEnding, momentStay},
+		shape: func(p *Plan) { p.Names, p.Long = 1, 2 },
+	},
+	{ // Servers that say nothing for longer than calls wait for them.
+		name: "silence", primitives: []string{"lock", "rwlock", "fair", "owner", "fenced", "spin"},
+		faults: []string{"hole", "refuse", "hole-and-reset", "dials"}, count: 5, long: true,
+		shape: func(p *Plan) { p.Rates.TryDo = often },
 	},
 	{ // Processes that stand still, more than once while they hold.
 		name: "standing still", primitives: []string{"lock", "rwlock", "fair", "permits", "multi", "cohort", "redlock", "owner"},
@@ -170,6 +179,9 @@ func (p *Plan) planFaultsOf(t *planTheme, rng *rand.Rand) {
 		if len(t.moments) > 0 && rng.IntN(4) > 0 {
 			f.Moment = t.moments[rng.IntN(len(t.moments))]
 		}
+		if t.long {
+			f.Length += 2 * commandTimeout
+		}
 		if f.Kind == faultPubSubOfAll {
 			f.Watched, f.Moment = -1, momentEnding
 		}
@@ -190,4 +202,4 @@ func (p *Plan) sortFaults() {
 }
 
 // longPause is the pause between two steps of a session in a round with few of them.
-const longPause = 120 * time.Millisecond
+const longPause = 400 * time.Millisecond

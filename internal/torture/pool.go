@@ -74,7 +74,8 @@ func (s *session) permitsOf(primitive, name string, ttl time.Duration) record {
 		Session: s.n, Primitive: primitive, Names: []string{name}, TTL: ttl,
 		Permits: 1 + s.rand.IntN(2), Limit: poolSize,
 	}
-	if s.Pace == paceCalm {
+	isAlone := s.simulated != nil && s.Sessions == 1
+	if s.Pace == paceCalm || isAlone {
 		call.Permits = poolSize // else nobody would wait
 	}
 	return call

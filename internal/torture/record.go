@@ -174,15 +174,18 @@ type rates struct {
 
 // habits are the rates of the features that callers combine with a hold.
 type habits struct {
-	Inspect int `json:"inspect"` // Check or Extend
-	Nest    int `json:"nest"`    // of holds whose sections do not inspect
-	Fixed   int `json:"fixed"`   // WithLease
-	Limit   int `json:"limit"`   // WithMaxHold
-	Minimum int `json:"minimum"` // WithMinHold
-	// GiveUp is for further acquisitions that end early, and Past for holds with limits that were extended and last beyond
-	// that. 0: none.
+	Inspect int `json:"inspect"`          // Check or Extend
+	Nest    int `json:"nest"`             // of holds whose sections do not inspect
+	Fixed   int `json:"fixed"`            // WithLease
+	Limit   int `json:"limit"`            // WithMaxHold
+	Minimum int `json:"minimum"`          // WithMinHold
+	TryDo   int `json:"try_do,omitempty"` // of uses; 0: as usual
+
+	// GiveUp is for further acquisitions that end early, Past for holds with limits that were extended and last beyond
+	// that, and Middle for holds that end before their first renewal, and yet last. 0: none.
 	GiveUp int `json:"give_up,omitempty"`
 	Past   int `json:"past,omitempty"`
+	Middle int `json:"middle,omitempty"`
 }
 
 var (

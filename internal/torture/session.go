@@ -127,7 +127,7 @@ func (s *session) terms(call *record) []primitives.Option {
 	private := call.Root == 0 && call.Owner == "" && !call.Passes && s.Pace != paceCrowd
 	hasMinimum := call.Do != opAdopt && private && call.Primitive != "semaphore"
 	switch {
-	case hasMinimum && s.simulated != nil && call.Primitive == "redlock" && s.one(3):
+	case hasMinimum && s.simulated != nil && call.Primitive == "redlock" && s.one(min(3, s.Rates.Minimum)):
 		call.MinHold = between(s.rand, call.TTL/4, call.TTL) // so that a member may be lost and acquired again meanwhile
 		return []primitives.Option{primitives.WithWatchdog(call.TTL), primitives.WithMinHold(call.MinHold)}
 	case hasMinimum && (s.one(s.Rates.Minimum)):
@@ -182,7 +182,7 @@ func (s *session) section(h hold, nested acquirer, call record) {
 	if s.simulated != nil {
 		s.begins(momentHeld, call)
 	}
-	if s.one(4) {
+	if s.one(4) || s.simulated != nil && s.one(3) {
 		defer s.listen(h, call)()
 	}
 	d := between(s.rand, 0, 5*time.Millisecond)
@@ -195,6 +195,8 @@ func (s *session) section(h hold, nested acquirer, call record) {
 	// To its end.
 	case s.Pace != paceCrowd && call.TTL <= s.TTL && (call.Fixed && s.one(3) || call.MaxHold > 0 && s.one(2)):
 		d = call.TTL + s.TTL/4
+	case s.Rates.Middle > 0 && s.one(s.Rates.Middle):
+		d = between(s.rand, 20*time.Millisecond, s.TTL/4)
 	case s.one(s.Long): // some renewals
 		d = between(s.rand, s.TTL/4, min(call.TTL, 2*s.TTL)*2)
 	case s.one(6):

@@ -1,6 +1,7 @@
 package torture
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math/rand/v2"
@@ -101,13 +102,16 @@ type acquirer interface {
 	Acquire(ctx context.Context, opts ...primitives.Option) (*primitives.Hold, error)
 }
 
+// usualTryDo is the rate of TryDo among the uses of a lock.
+const usualTryDo = 10
+
 // use acquires a lock, or takes it over from its holder.
 func (s *session) use(l inspectable, call record, nested acquirer) {
 	lock, isLock := l.(*primitives.Lock)
 	switch {
 	case s.one(s.Rates.TakeOver):
 		s.takeOver(l, call, nested)
-	case isLock && s.Defect == "" && s.one(10):
+	case isLock && s.Defect == "" && s.one(cmp.Or(s.Rates.TryDo, usualTryDo)):
 		s.tryDo(lock, call, nested)
 	default:
 		s.hold(l, call, nested)
