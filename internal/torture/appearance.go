@@ -10,9 +10,9 @@ import (
 	"github.com/redlatch/redlatch/internal/torture/simnet"
 )
 
-// A simulated server is looked at after each script. So it is known when an id comes back into the hash of a lock. After
-// its release it was acquired by a late copy, or by a rollback or a renewal that came too late. That
-// needs no rival who meets it, and no fault excuses it except one in which the server gets older data.
+// A simulated server is looked at after each script. So it is known when an id comes back into the hash of a lock:
+// after its release, a late copy has acquired for it, or a rollback or a renewal came too late. That needs no rival who
+// meets it, and no fault excuses it except one in which the server gets older data.
 
 // appearance is when an id came into a lock in which it had been before.
 type appearance struct {

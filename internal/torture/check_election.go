@@ -49,8 +49,8 @@ func (h *history) checkResignation(name string, o *op, ops []*op) (out []Violati
 			isRival := other.call.Do == opAcquire && other.process != o.process && other.waited != 0
 			stands := isRival && other.waited < o.release.call.At && min(other.returned(), other.died) > next.ret.At
 			if stands {
-				out = append(out, violation(checkTurn, next, name, "process %d led again %v after it had resigned, while process %d "+
-					"stood", o.process, time.Duration(next.ret.At-resigned).Round(time.Millisecond), other.process))
+				out = append(out, violation(checkTurn, next, name, "process %d led again %v after it had resigned, while "+
+					"process %d stood", o.process, time.Duration(next.ret.At-resigned).Round(time.Millisecond), other.process))
 				break
 			}
 		}
@@ -76,8 +76,8 @@ func (h *history) checkWatcher(name string, watcher *op, ops []*op) (out []Viola
 			return r.Token == o.ret.Token && r.At <= due
 		})
 		if !wasTold {
-			out = append(out, violation(checkNotice, o, name, "a watcher of process %d was not told within %v that process %d leads, "+
-				"with token %d", watcher.process, time.Duration(limit), o.process, o.ret.Token))
+			out = append(out, violation(checkNotice, o, name, "a watcher of process %d was not told within %v that process %d "+
+				"leads, with token %d", watcher.process, time.Duration(limit), o.process, o.ret.Token))
 		}
 	}
 	return out

@@ -8,8 +8,8 @@ import (
 	"github.com/redlatch/redlatch/primitives"
 )
 
-// The workload of elections. Each term is an acquisition and a release, as of a fenced lock: so the checks of holds judge
-// it, too. The checks of this file's records are in check_election.go.
+// The workload of elections. Each term is an acquisition and a release, as of a fenced lock: so the checks of holds
+// judge it, too. The checks of this file's records are in check_election.go.
 
 // electionPrimitive is the workload of Client.Election.
 const electionPrimitive = "election"
@@ -144,8 +144,8 @@ func (c *candidate) govern(h leaderHold, call record) {
 	}
 }
 
-// endTerm records the release of the last term, unless the observer was told of its outcome. Run has told nobody, if the
-// leadership was lost before.
+// endTerm records the release of the last term, unless the observer was told of its outcome. Run has told nobody if
+// the leadership was lost before.
 func (c *candidate) endTerm() {
 	if c.release == nil {
 		return
@@ -183,7 +183,9 @@ func (s *session) tryDo(l *primitives.Lock, call record, nested acquirer) {
 	ran, err := l.TryDo(ctx, func(ctx context.Context) error {
 		h := primitives.HoldFrom(ctx)
 		id = h.ID()
-		s.finish(call, nil, record{ID: id, Token: h.Token(), Until: s.clock.at(h.ValidUntil()), Events: int(seen.events.Load())})
+		s.finish(call, nil, record{
+			ID: id, Token: h.Token(), Until: s.clock.at(h.ValidUntil()), Events: int(seen.events.Load()),
+		})
 		call.Root = call.Op
 		s.section(h, nested, call)
 		s.begins(momentEnding, call)

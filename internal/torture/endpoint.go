@@ -52,7 +52,8 @@ func (e *Endpoint) client() redis.UniversalClient {
 	})
 }
 
-// bufferSize is that of each connection: commands and answers are short, and go-redis would take 256 KiB for a pipeline.
+// bufferSize is that of each connection. Commands and answers are short, and go-redis would take 256 KiB for a
+// pipeline.
 const bufferSize = 4096
 
 func newClient(o *redis.UniversalOptions) redis.UniversalClient {

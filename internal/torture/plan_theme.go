@@ -118,8 +118,9 @@ var planThemes = []planTheme{
 		shape: func(p *Plan) { p.Rates.TryDo = often },
 	},
 	{ // Processes that stand still, more than once while they hold.
-		name: "standing still", primitives: []string{"lock", "rwlock", "fair", "permits", "multi", "cohort", "redlock", "owner"},
-		faults: []string{faultStop, "standstill", faultStop}, count: 5,
+		name:       "standing still",
+		primitives: []string{"lock", "rwlock", "fair", "permits", "multi", "cohort", "redlock", "owner"},
+		faults:     []string{faultStop, "standstill", faultStop}, count: 5,
 		moments: []string{momentStay, momentRenew, momentRelease, momentAcquire},
 		shape:   func(p *Plan) { p.Long, p.Rates.Inspect = 2, often },
 	},
@@ -162,8 +163,8 @@ func (t *planTheme) primitivesOf(turn uint64, usable []string, rng *rand.Rand) [
 	return out
 }
 
-// planFaultsOf draws the faults of a round with a theme. In half of the rounds they spare some of the processes. A quarter
-// have a fault of another kind.
+// planFaultsOf draws the faults of a round with a theme. In half of the rounds they spare some of the processes. A
+// quarter have a fault of another kind.
 func (p *Plan) planFaultsOf(t *planTheme, rng *rand.Rand) {
 	kinds := simulatedKinds()
 	usable := func(kind string) bool {

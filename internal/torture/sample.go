@@ -57,7 +57,9 @@ type claim struct {
 }
 
 // sampled are the primitives whose holder and lease stand in one hash.
-var sampled = []string{"lock", "nested", "spin", "cohort", "linger", "fenced", "fair", "rwlock", electionPrimitive, keyedPrimitive}
+var sampled = []string{
+	"lock", "nested", "spin", "cohort", "linger", "fenced", "fair", "rwlock", electionPrimitive, keyedPrimitive,
+}
 
 // sampleScript returns the fields of a lock's hash, and its TTL.
 const sampleScript = `if redis.call('type', KEYS[1]).ok ~= 'hash' then return {0} end
@@ -198,8 +200,8 @@ func (o *op) leastMargin() time.Duration {
 	return marginOf(o.call.TTL)
 }
 
-// keptBeyondMinimum returns a hold that was released, and whose lease ends later than its minimum; nil if there is none.
-// Only the release sets that lease, so one look is enough.
+// keptBeyondMinimum returns a hold that was released, and whose lease ends later than its minimum; nil if there is
+// none. Only the release sets that lease, so one look is enough.
 func (h *history) keptBeyondMinimum(s sample, id string) *op {
 	if !h.exact {
 		return nil
