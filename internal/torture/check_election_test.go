@@ -33,8 +33,8 @@ func (h *testHistory) rival(from, to int64) {
 	h.release(1, w, to+5, to+5)
 }
 
-// listens adds a hold whose holder listens to Wanted, and a waiter of process 1. The hold is told of it at an instant, or
-// never.
+// listens adds a hold whose holder listens to Wanted, and a waiter of process 1. The hold is told of it at an instant,
+// or never.
 func (h *testHistory) listens(told int64) {
 	a := h.hold(0, 10_000, "a1")
 	h.records[0] = append(h.records[0], record{Kind: kindListen, Op: a, At: 10_010 * ms})
