@@ -3,6 +3,7 @@ package otel
 import (
 	"context"
 	"errors"
+	"strings"
 	"sync"
 
 	"go.opentelemetry.io/otel"
@@ -24,6 +25,8 @@ const (
 	reasonKey  = attribute.Key("redlatch.reason")
 	nameKey    = attribute.Key("redlatch.name")
 	idKey      = attribute.Key("redlatch.id")
+
+	electionKey = attribute.Key("redlatch.election") // the name, of the metrics of elections only
 )
 
 // Upper bounds of the buckets, in seconds.
@@ -46,6 +49,8 @@ type Observer struct {
 	acquisitions, holdEnds, losses, renewalFailures, linkLosses metric.Int64Counter
 	waitDuration, holdDuration, lateness                        metric.Float64Histogram
 	waiters, holds                                              metric.Int64UpDownCounter
+	terms, termEnds                                             metric.Int64Counter
+	leading                                                     metric.Int64UpDownCounter
 
 	mu   sync.RWMutex
 	sets map[setKey]metric.MeasurementOption // grows only
@@ -149,6 +154,11 @@ func NewObserver(opts ...Option) (*Observer, error) {
 			"Renewals without an answer. Each is repeated until the lease is over."),
 		linkLosses: counter("redlatch.link.losses", "{connection}",
 			"Connections for wake-ups that failed or could not be made. Each is followed by a re-subscription."),
+		leading: upDownCounter("redlatch.election.leading", "{leader}",
+			"1 while this process leads in the election of that name, else 0."),
+		terms: counter("redlatch.election.terms", "{term}", "Terms in which this process has led."),
+		termEnds: counter("redlatch.election.term_ends", "{term}",
+			"Ends of terms: released (the leadership was handed over), release-failed, lost, abandoned and others."),
 		sets: make(map[setKey]metric.MeasurementOption),
 	}
 	if err := errors.Join(errs...); err != nil {
@@ -172,6 +182,9 @@ func (o *Observer) Observe(e primitives.Event) {
 		key.group = asText(o.attributeOf(e.Name))
 	}
 	set := o.set(key)
+	if e.Election {
+		o.election(ctx, e)
+	}
 	switch e.Kind {
 	case primitives.EventWait:
 		if e.Err == nil { // else a Locker repeats an attempt
@@ -203,6 +216,22 @@ func (o *Observer) Observe(e primitives.Event) {
 			o.losses.Add(ctx, 1, o.set(key))
 		}
 	default: // a kind of a later version
+	}
+}
+
+// election reports an event of a candidate.
+func (o *Observer) election(ctx context.Context, e primitives.Event) {
+	name := electionKey.String(strings.ToValidUTF8(e.Name, "�"))
+	of := metric.WithAttributes(name)
+	switch e.Kind {
+	case primitives.EventAcquired:
+		o.leading.Add(ctx, 1, of)
+		o.terms.Add(ctx, 1, of)
+	case primitives.EventReleased, primitives.EventReleaseFailed, primitives.EventLost, primitives.EventLeaked,
+		primitives.EventDetached, primitives.EventAbandoned:
+		o.leading.Add(ctx, -1, of)
+		o.termEnds.Add(ctx, 1, metric.WithAttributes(name, endKey.String(string(e.Kind))))
+	default: // the term goes on
 	}
 }
 

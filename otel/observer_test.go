@@ -438,3 +438,38 @@ func BenchmarkObserve(b *testing.B) {
 		})
 	}
 }
+
+// Who leads, the terms, and how they end: by a hand-over, or by a loss. Other fenced locks are no elections.
+func TestObserverShowsElections(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t)
+		_, err := f.client.FencedLock("no election").Acquire(t.Context())
+		require.NoError(t, err)
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan error)
+		go func() {
+			ended <- f.client.Election("leader\xff").Run(ctx, func(ctx context.Context, _ primitives.Term) error {
+				<-ctx.Done()
+				return nil
+			})
+		}()
+		wait := func(want map[string]float64) {
+			t.Helper()
+			time.Sleep(5 * time.Second)
+			got := f.samples(t)
+			maps.DeleteFunc(got, func(name string, _ float64) bool { return !strings.HasPrefix(name, "redlatch.election.") })
+			assert.Equal(t, want, got)
+		}
+		const of = "redlatch.election=leader�}"
+		const leading, terms = "redlatch.election.leading{" + of, "redlatch.election.terms{" + of
+		ends := func(end string) string {
+			return "redlatch.election.term_ends{redlatch.election=leader�,redlatch.end=" + end + "}"
+		}
+		wait(map[string]float64{leading: 1, terms: 1})
+		f.server.LoseName(t, "leader\xff")
+		wait(map[string]float64{leading: 1, terms: 2, ends("lost"): 1})
+		stop()
+		require.NoError(t, <-ended)
+		wait(map[string]float64{terms: 2, ends("lost"): 1, ends("released"): 1})
+	})
+}

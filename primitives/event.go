@@ -47,11 +47,14 @@ type Event struct {
 	Kind EventKind
 	// Lock is the primitive's kind: lock, fair, fenced, reader, writer, multi, red, semaphore, permits,
 	// latch.
-	Lock   string
-	Name   string        // the user's name
-	ID     string        // the id of the hold, once there is one
-	Waited time.Duration // how long an acquisition that is over has waited; 0 if and only if it has not
-	Held   time.Duration // how long the hold has lasted, in later events
+	Lock string
+	Name string // the user's name
+	ID   string // the id of the hold, once there is one
+	// Election: the event belongs to a candidate of [Election.Run], whose Lock is fenced. A term begins with
+	// EventAcquired and ends with the hold.
+	Election bool
+	Waited   time.Duration // how long an acquisition that is over has waited; 0 if and only if it has not
+	Held     time.Duration // how long the hold has lasted, in later events
 	// Late is how long after it was due a renewal was confirmed. Renewals are due every third of the TTL, so
 	// a renewal that is late by two thirds of the TTL comes too late.
 	Late time.Duration
@@ -122,7 +125,8 @@ func (c *Client) observer() func(engine.Event) {
 	return func(e engine.Event) {
 		c.tell(Event{
 			Kind: EventKind(e.Kind), Lock: e.Resource.Kind, Name: e.Resource.Name, ID: e.ID,
-			Waited: e.Waited, Held: e.Held, Late: e.Late, Err: e.Err, Ctx: e.Ctx,
+			Election: e.Resource.Traits == &electionTraits,
+			Waited:   e.Waited, Held: e.Held, Late: e.Late, Err: e.Err, Ctx: e.Ctx,
 		})
 	}
 }

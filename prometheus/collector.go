@@ -21,8 +21,11 @@ var (
 	latenessBuckets = []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 20, 60}
 )
 
-// kindLabel is the label of every metric but the one of the links.
-const kindLabel = "kind"
+// kindLabel is the label of every metric but those of the links and of elections, and electionLabel that of the latter.
+const (
+	kindLabel     = "kind"
+	electionLabel = "election"
+)
 
 // outcomes, ends and reasons are the values of the labels outcome, end and reason.
 var (
@@ -49,9 +52,12 @@ type Collector struct {
 	waitDuration, holdDuration, lateness            *prometheus.HistogramVec
 	waiters, holds                                  *prometheus.GaugeVec
 	linkLosses                                      prometheus.Counter
+	leading                                         *prometheus.GaugeVec
+	terms, termEnds                                 *prometheus.CounterVec
 
-	mu     sync.RWMutex
-	series map[seriesKey]*series // grows only
+	mu        sync.RWMutex
+	series    map[seriesKey]*series // grows only
+	elections map[string]*election  // by name; grows only
 }
 
 // Option configures a [Collector]. The zero value does nothing.
@@ -121,7 +127,17 @@ func NewCollector(opts ...Option) *Collector {
 			Name: "redlatch_link_losses_total",
 			Help: "Connections for wake-ups that failed or could not be made. Each is followed by a re-subscription.",
 		}),
-		series: make(map[seriesKey]*series),
+		leading: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "redlatch_election_leading", Help: "1 while this process leads in the election of that name, else 0.",
+		}, []string{electionLabel}),
+		terms: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "redlatch_election_terms_total", Help: "Terms in which this process has led.",
+		}, []string{electionLabel}),
+		termEnds: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "redlatch_election_term_ends_total",
+			Help: "Ends of terms: released (the leadership was handed over), release-failed, lost, abandoned and others.",
+		}, []string{electionLabel, "end"}),
+		series: make(map[seriesKey]*series), elections: make(map[string]*election),
 	}
 }
 
@@ -129,7 +145,7 @@ func NewCollector(opts ...Option) *Collector {
 func (c *Collector) parts() []prometheus.Collector {
 	return []prometheus.Collector{
 		c.acquisitions, c.waitDuration, c.waiters, c.holds, c.holdDuration, c.holdEnds, c.losses, c.lateness,
-		c.renewalFailures, c.linkLosses,
+		c.renewalFailures, c.linkLosses, c.leading, c.terms, c.termEnds,
 	}
 }
 
@@ -152,6 +168,9 @@ func (c *Collector) Observe(e primitives.Event) {
 	if e.Kind == primitives.EventLinkLost {
 		c.linkLosses.Inc()
 		return
+	}
+	if e.Election {
+		c.electionOf(e.Name).observe(e)
 	}
 	s := c.seriesOf(e)
 	switch e.Kind {
@@ -188,6 +207,47 @@ func count(c prometheus.Counter) {
 	if c != nil {
 		c.Inc()
 	}
+}
+
+// election are the time series of one election.
+type election struct {
+	leading prometheus.Gauge
+	terms   prometheus.Counter
+	ends    map[primitives.EventKind]prometheus.Counter
+}
+
+// observe counts an event of a candidate.
+func (l *election) observe(e primitives.Event) {
+	if e.Kind == primitives.EventAcquired {
+		l.leading.Inc()
+		l.terms.Inc()
+	} else if end := l.ends[e.Kind]; end != nil {
+		l.leading.Dec()
+		end.Inc()
+	}
+}
+
+// electionOf returns the series of an election, and makes them for its first event.
+func (c *Collector) electionOf(name string) *election {
+	c.mu.RLock()
+	l := c.elections[name]
+	c.mu.RUnlock()
+	if l != nil {
+		return l
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if l = c.elections[name]; l == nil {
+		value := strings.ToValidUTF8(name, "�") // Prometheus panics otherwise
+		l = &election{
+			c.leading.WithLabelValues(value), c.terms.WithLabelValues(value), map[primitives.EventKind]prometheus.Counter{},
+		}
+		for _, end := range ends {
+			l.ends[end] = c.termEnds.WithLabelValues(value, string(end))
+		}
+		c.elections[name] = l
+	}
+	return l
 }
 
 // seriesKey identifies the series of a primitive's kind, and of a label's value.

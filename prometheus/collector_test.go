@@ -435,3 +435,37 @@ func BenchmarkObserve(b *testing.B) {
 		})
 	}
 }
+
+// Who leads, the terms, and how they end: by a hand-over, or by a loss. Other fenced locks are no elections.
+func TestCollectorShowsElections(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t)
+		_, err := f.client.FencedLock("no election").Acquire(t.Context())
+		require.NoError(t, err)
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan error)
+		go func() {
+			ended <- f.client.Election("leader\xff").Run(ctx, func(ctx context.Context, _ primitives.Term) error {
+				<-ctx.Done()
+				return nil
+			})
+		}()
+		wait := func(want map[string]float64) {
+			t.Helper()
+			time.Sleep(5 * time.Second)
+			got := samples(t, f.registry)
+			maps.DeleteFunc(got, func(name string, value float64) bool {
+				return value == 0 || !strings.HasPrefix(name, "redlatch_election_")
+			})
+			assert.Equal(t, want, got)
+		}
+		const leading, terms = `redlatch_election_leading{election="leader�"}`, `redlatch_election_terms_total{election="leader�"}`
+		const ends = `redlatch_election_term_ends_total{election="leader�",end="`
+		wait(map[string]float64{leading: 1, terms: 1})
+		f.server.LoseName(t, "leader\xff")
+		wait(map[string]float64{leading: 1, terms: 2, ends + `lost"}`: 1})
+		stop()
+		require.NoError(t, <-ended)
+		wait(map[string]float64{terms: 2, ends + `lost"}`: 1, ends + `released"}`: 1})
+	})
+}

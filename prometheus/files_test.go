@@ -20,11 +20,14 @@ import (
 
 // Tests of the files beside the code: the dashboard, the alert rules, and their page.
 
-// metrics returns the labels of each metric, with their values.
-func metrics(t *testing.T) map[string]map[string][]string {
+// metrics returns the labels of each metric, with their values. Further events may add some.
+func metrics(t *testing.T, further ...primitives.Event) map[string]map[string][]string {
 	t.Helper()
 	c := redlatchprom.NewCollector()
 	c.Observe(primitives.Event{Kind: primitives.EventAcquired, Lock: "lock"})
+	for _, e := range further {
+		c.Observe(e)
+	}
 	registry := prometheus.NewPedanticRegistry()
 	registry.MustRegister(c)
 	families, err := registry.Gather()
@@ -151,15 +154,18 @@ func TestTheAlertRulesPassPromtool(t *testing.T) {
 	}
 }
 
-func TestThePageListsAllMetrics(t *testing.T) {
-	page, err := os.ReadFile("../doc/observability.md")
-	require.NoError(t, err)
+func TestThePagesListAllMetrics(t *testing.T) {
 	listed := map[string]bool{}
-	for _, name := range regexp.MustCompile("`(redlatch_[a-z_]+)").FindAllStringSubmatch(string(page), -1) {
-		listed[name[1]] = true
+	for _, path := range []string{"../doc/observability.md", "../doc/election.md"} {
+		page, err := os.ReadFile(path)
+		require.NoError(t, err)
+		for _, name := range regexp.MustCompile("`(redlatch_[a-z_]+)").FindAllStringSubmatch(string(page), -1) {
+			listed[name[1]] = true
+		}
 	}
 	want := map[string]bool{}
-	for name := range metrics(t) {
+	elected := primitives.Event{Kind: primitives.EventAcquired, Lock: "fenced", Name: "leader", Election: true}
+	for name := range metrics(t, elected) {
 		want[regexp.MustCompile(`_(sum|count|bucket)$`).ReplaceAllString(name, "")] = true
 	}
 	assert.Equal(t, want, listed)

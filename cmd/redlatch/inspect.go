@@ -69,9 +69,9 @@ func kindFlag(kinds []string) cli.Flag {
 	}
 }
 
-// kindGiven returns the kind that --kind names, or "". It may have the library's name, as in metrics.
+// kindGiven returns the kind that --kind names, or "".
 func kindGiven(c *cli.Command, kinds []string) (string, error) {
-	kind := kindOf(c.String("kind"))
+	kind := c.String("kind")
 	if c.IsSet("kind") && !slices.Contains(kinds, kind) {
 		return "", badUsage("--kind %q: must be one of %s", kind, strings.Join(kinds, ", "))
 	}

@@ -49,7 +49,7 @@ func requestFlags(kinds []string) []cli.Flag {
 // newRequest reads the flags of requestFlags.
 func newRequest(c *cli.Command, name string) (request, error) {
 	r := request{
-		kind: kindOf(c.String("kind")), name: name, notes: notesOf(c),
+		kind: c.String("kind"), name: name, notes: notesOf(c),
 		busyExit: c.Int("busy-exit"), quiet: c.Bool("quiet"),
 	}
 	pooled := r.isCounted()
