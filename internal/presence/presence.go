@@ -243,8 +243,8 @@ func (p *Presence) rest() bool {
 	return !busy || !p.running.CompareAndSwap(false, true) // another goroutine has been started
 }
 
-// show starts to write the name and the state when they are due, and returns when they are due next. The client has held
-// or waited since busy. At most one write is in flight. write sets when the next one is due, and the look after
+// show starts to write the name and the state when they are due, and returns when they are due next. The client has
+// held or waited since busy. At most one write is in flight. write sets when the next one is due, and the look after
 // it finds that.
 func (p *Presence) show(now, busy engine.Instant) engine.Instant {
 	p.mu.Lock()

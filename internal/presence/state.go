@@ -18,8 +18,8 @@ import (
 //
 //   - The client writes it with its name, and again when it has changed, but not more often than every stateAgain.
 //   - A hold or a wait that ends sooner than nameAfter is not told.
-//   - A client that holds and waits for nothing has no such key, except for the rest of a minimum hold. The name and the
-//     state then stay until that is over, whether the client lives or not.
+//   - A client that holds and waits for nothing has no such key, except for the rest of a minimum hold. The name and
+//     the state then stay until that is over, whether the client lives or not.
 //
 // Times are ages, and the TTL of the key says how long ago they were written. So no two clocks are compared.
 
@@ -296,8 +296,8 @@ type Waiter struct {
 	ID     string // its uuid
 }
 
-// Waiting returns the clients that wait, by the raw names that they wait for. It finds the clients by SCAN, which visits
-// all keys. If it fails, it returns those that it has found by then, and the error.
+// Waiting returns the clients that wait, by the raw names that they wait for. It finds the clients by SCAN, which
+// visits all keys. If it fails, it returns those that it has found by then, and the error.
 func (p *Presence) Waiting(ctx context.Context) (waiting map[string][]Waiter, err error) {
 	ctx, cancel := context.WithTimeout(ctx, searchLimit)
 	defer cancel()

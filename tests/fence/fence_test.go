@@ -40,11 +40,13 @@ func TestFences(t *testing.T) {
 	for _, of := range databases {
 		t.Run(of.name, func(t *testing.T) {
 			t.Parallel()
-			db := of.open(t)
+			db, dsn := of.open(t)
 			require.NoError(t, fence.SQL(of.dialect).Create(t.Context(), db))
+			createPages(t, db)
 			t.Run("tokens", func(t *testing.T) { testTokens(t, of, db) })
 			t.Run("the row decides", func(t *testing.T) { testRow(t, of, db) })
-			t.Run("stopped writers", func(t *testing.T) { testStoppedWriters(t, of, db) })
+			t.Run("late writers", func(t *testing.T) { testLateWriters(t, of, db) })
+			t.Run("stopped processes", func(t *testing.T) { testStoppedProcesses(t, of, dsn) })
 		})
 	}
 }
@@ -142,44 +144,12 @@ func testRow(t *testing.T, of database, db *sql.DB) {
 
 // Writers lose their locks before they write, as if they had been stopped for longer than their leases, and go on. None
 // of their writes comes after that of a later holder.
-func testStoppedWriters(t *testing.T, of database, db *sql.DB) {
+func testLateWriters(t *testing.T, of database, db *sql.DB) {
 	ctx := t.Context()
-	_, err := db.ExecContext(ctx, "CREATE TABLE page (id INTEGER PRIMARY KEY, token BIGINT NOT NULL)")
-	require.NoError(t, err)
-	_, err = db.ExecContext(ctx, "INSERT INTO page VALUES (1, 0)")
-	require.NoError(t, err)
 	client, err := primitives.New(locktest.NewServer(t).Client(t))
 	require.NoError(t, err)
 	defer func() { require.NoError(t, client.Close(context.Background())) }()
-	update := "UPDATE page SET token = ? WHERE id = 1"
-	if of.numbered {
-		update = "UPDATE page SET token = $1 WHERE id = 1"
-	}
 	var tried, written, refused atomic.Int64
-	write := func(token int64) error {
-		tx, err := db.BeginTx(ctx, nil)
-		if err != nil {
-			return err
-		}
-		defer func() { _ = tx.Rollback() }()
-		err = fence.SQL(of.dialect).Check(ctx, tx, "page", token)
-		if err != nil {
-			return err
-		}
-		var before int64
-		err = tx.QueryRowContext(ctx, "SELECT token FROM page WHERE id = 1").Scan(&before)
-		if err != nil {
-			return err
-		}
-		if before > token {
-			t.Errorf("the write of token %d came after that of token %d", token, before)
-		}
-		_, err = tx.ExecContext(ctx, update, token)
-		if err != nil {
-			return err
-		}
-		return tx.Commit()
-	}
 	var writers sync.WaitGroup
 	for range 8 {
 		writers.Go(func() {
@@ -195,7 +165,7 @@ func testStoppedWriters(t *testing.T, of database, db *sql.DB) {
 					_, _ = client.FencedLock("page").ForceRelease(ctx)
 					time.Sleep(time.Duration(rand.IntN(3)) * time.Millisecond)
 				}
-				err = write(hold.Token())
+				err = writePage(ctx, of, db, lateWriters, hold.Token())
 				_ = hold.Release(ctx)
 				switch {
 				case err == nil:

@@ -27,15 +27,16 @@ import (
 type database struct {
 	name    string
 	dialect fence.Dialect
-	open    func(t *testing.T) *sql.DB
+	open    func(t *testing.T) (db *sql.DB, dsn string) // dsn is for other processes
+	driver  string
 	// numbered: the parameters of its statements are $1, $2, and not question marks.
 	numbered bool
 }
 
 var databases = []database{
-	{"postgresql", fence.Postgres, openPostgres, true},
-	{"mariadb", fence.MySQL, openMariaDB, false},
-	{"sqlite", fence.SQLite, openSQLite, true},
+	{"postgresql", fence.Postgres, openPostgres, "pgx", true},
+	{"mariadb", fence.MySQL, openMariaDB, "mysql", false},
+	{"sqlite", fence.SQLite, openSQLite, "sqlite", true},
 }
 
 // program returns the path of a server's program, or skips the test.
@@ -127,38 +128,41 @@ func run(t *testing.T, cmd *exec.Cmd) {
 	require.NoError(t, err, "%s\n%s", cmd, output)
 }
 
-func openPostgres(t *testing.T) *sql.DB {
+func openPostgres(t *testing.T) (*sql.DB, string) {
 	initdb := program(t, "initdb", "/usr/lib/postgresql/*/bin/initdb")
 	server := filepath.Join(filepath.Dir(initdb), "postgres")
 	dir, port := serverDir(t), freePort(t)
 	data := filepath.Join(dir, "data")
 	run(t, as(t, "postgres", dir, exec.Command(initdb, "-D", data, "-U", "test", "-A", "trust", "--no-sync")))
-	db, err := sql.Open("pgx", fmt.Sprintf("postgres://test@127.0.0.1:%s/postgres", port))
+	dsn := fmt.Sprintf("postgres://test@127.0.0.1:%s/postgres", port)
+	db, err := sql.Open("pgx", dsn)
 	require.NoError(t, err)
 	db.SetMaxOpenConns(20)
 	return serve(t, as(t, "postgres", dir, exec.Command(server, "-D", data, "-p", port, "-k", dir,
-		"-c", "listen_addresses=127.0.0.1", "-c", "fsync=off")), os.Interrupt, db)
+		"-c", "listen_addresses=127.0.0.1", "-c", "fsync=off")), os.Interrupt, db), dsn
 }
 
-func openMariaDB(t *testing.T) *sql.DB {
+func openMariaDB(t *testing.T) (*sql.DB, string) {
 	install := program(t, "mariadb-install-db")
 	server := program(t, "mariadbd", "/usr/sbin/mariadbd")
 	dir, port := serverDir(t), freePort(t)
 	data := filepath.Join(dir, "data")
 	run(t, as(t, "mysql", dir, exec.Command(install, "--no-defaults", "--datadir="+data, "--skip-test-db",
 		"--auth-root-authentication-method=normal")))
-	db, err := sql.Open("mysql", fmt.Sprintf("root@tcp(127.0.0.1:%s)/mysql", port))
+	dsn := fmt.Sprintf("root@tcp(127.0.0.1:%s)/mysql", port)
+	db, err := sql.Open("mysql", dsn)
 	require.NoError(t, err)
 	db.SetMaxOpenConns(20)
 	return serve(t, as(t, "mysql", dir, exec.Command(server, "--no-defaults", "--datadir="+data, "--port="+port,
 		"--bind-address=127.0.0.1", "--socket="+filepath.Join(dir, "socket"), "--innodb-flush-log-at-trx-commit=0",
-		"--pid-file="+filepath.Join(dir, "pid"))), syscall.SIGTERM, db)
+		"--pid-file="+filepath.Join(dir, "pid"))), syscall.SIGTERM, db), dsn
 }
 
-func openSQLite(t *testing.T) *sql.DB {
+func openSQLite(t *testing.T) (*sql.DB, string) {
 	file := filepath.Join(t.TempDir(), "fences.db")
-	db, err := sql.Open("sqlite", file+"?_pragma=busy_timeout(60000)&_pragma=synchronous(off)")
+	dsn := file + "?_pragma=busy_timeout(60000)&_pragma=synchronous(off)"
+	db, err := sql.Open("sqlite", dsn)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = db.Close() })
-	return db
+	return db, dsn
 }
