@@ -326,7 +326,7 @@ func (p *Presence) erase() {
 		}
 	}
 	p.written, p.due = false, 0 // the next hold that lasts writes it again
-	p.hasState = staysTaken
+	p.hasState = p.hasState || staysTaken
 	p.mu.Unlock()
 	isUseless := !written && !staysTaken
 	if isUseless || silent {
@@ -341,7 +341,12 @@ func (p *Presence) erase() {
 			return // the deletion could overtake the write
 		}
 	}
-	_, _ = p.Runner.Commands(ctx, commands...)
+	_, err := p.Runner.Commands(ctx, commands...)
+	if err == nil && !staysTaken {
+		p.mu.Lock()
+		p.hasState = false
+		p.mu.Unlock()
+	}
 }
 
 // Close ends the presence of a client that closes. If the client leaves holds behind, its name stays until

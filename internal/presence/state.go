@@ -33,6 +33,9 @@ const (
 	maxTold = 1000
 	// maxRests bounds how many rests of minimum holds a client remembers.
 	maxRests = 1000
+	// freshFor is how long a wait counts after it was written. A client that lives and waits writes again every
+	// nameRefresh. The key of one that has died, or could not delete it, stays for longer.
+	freshFor = nameRefresh + 5*time.Second
 	// searchLimit bounds a search for clients that wait.
 	searchLimit = 10 * time.Second
 )
@@ -305,8 +308,7 @@ func (p *Presence) Waiting(ctx context.Context) (waiting map[string][]Waiter, er
 	var tags []string
 	read := func() {
 		for _, a := range p.readAll(ctx, tags) {
-			isAlive := a.age <= nameTTL // it would have written again
-			if !isAlive {
+			if a.age > freshFor {
 				continue
 			}
 			for _, name := range a.state.Waits {

@@ -177,7 +177,7 @@ func TestReadingWhatClientsTell(t *testing.T) {
 		{"nothing in it", `{}`, "worker", 0, false, nil},
 		{"ids of nobody", `{"held":{"7":1000}}`, "worker", 0, false, nil},
 		{ // it would have written again
-			"a client that has died", `{"client":"` + me + `","ttl":90000,"rests":["7"],"waits":["cDp4"]}`,
+			"a client that has died", `{"client":"` + me + `","ttl":41000,"rests":["7"],"waits":["cDp4"]}`,
 			"worker", 0, true, nil,
 		},
 	} {

@@ -416,8 +416,7 @@ func (all *told) add(text string, left time.Duration) {
 	for _, short := range of.Rests {
 		all.rests[id(short)] = true
 	}
-	isAlive := time.Duration(age)*time.Millisecond <= stateTTL
-	if !isAlive {
+	if time.Duration(age)*time.Millisecond > freshFor {
 		return
 	}
 	for _, name := range of.Waits {

@@ -22,8 +22,8 @@ const (
 	rwChannel     = "redisson_rwlock"
 )
 
-// stateTTL is how long what a client says stays if the client dies, except for the rest of minimum holds.
-const stateTTL = 30 * time.Second
+// freshFor is how long a wait counts after its client has written it. A client that waits writes again every 10 s.
+const freshFor = 15 * time.Second
 
 // prefixed returns "prefix:{name}".
 func prefixed(prefix, name string) string {
