@@ -18,6 +18,7 @@ import (
 	"github.com/redlatch/redlatch/internal/logqueue"
 	"github.com/redlatch/redlatch/internal/presence"
 	"github.com/redlatch/redlatch/internal/redisutil"
+	"github.com/redlatch/redlatch/internal/turns"
 	"github.com/redlatch/redlatch/pubsub"
 	"github.com/redlatch/redlatch/scripts"
 )
@@ -227,6 +228,7 @@ func New(rdb redis.UniversalClient, opts ...ClientOption) (*Client, error) {
 		config.Ready = c.ready
 	}
 	c.core = engine.NewCore(config)
+	turns.New(c.core)
 	c.presence.Use(c.core)
 	return c, nil
 }

@@ -11,6 +11,7 @@ import (
 //
 //	Acquire                registers the call, emits its event
 //	  AcquireNested        under a hold that ctx carries (nest.go)
+//	  Turns.Acquire        instead of the next one, if the client's users take turns (outer.go)
 //	  AcquireOutermost     makes the hold, or rolls the request back
 //	    obtain             first attempt, then waitIn (wait.go)
 //	      Try, tried       one attempt, and what its reply means
@@ -58,7 +59,13 @@ func (r *Resource) Acquire(ctx context.Context, terms *Terms, limit time.Duratio
 	}
 	defer c.Leave()
 
-	q := r.NewRequest(terms)
+	takesTurns := r.takesTurns(terms)
+	var q *Request
+	if takesTurns {
+		q = newTurn(terms)
+	} else {
+		q = r.NewRequest(terms)
+	}
 	q.Wait = Wait{limit: limit, caller: ctx}
 	if limit != Forever {
 		q.Wait.until = began.Add(limit)
@@ -71,7 +78,11 @@ func (r *Resource) Acquire(ctx context.Context, terms *Terms, limit time.Duratio
 	}
 	if hold == nil && err == nil {
 		kind = EventAcquired
-		hold, err = r.AcquireOutermost(ctx, q, began)
+		if takesTurns {
+			hold, err = c.turns.Acquire(ctx, r, q)
+		} else {
+			hold, err = r.AcquireOutermost(ctx, q, began)
+		}
 	}
 	r.complete(err, began, limit == NoWait)
 
@@ -118,7 +129,14 @@ func (r *Resource) ReportNotAcquired(ctx context.Context, err error) {
 // NewRequest returns a request with an owner of its own, or with the owner that terms name. The result
 // serves one acquisition: a second one with the same number would pass for a copy of the first.
 func (r *Resource) NewRequest(terms *Terms) *Request {
-	q := &Request{Owner: r.Core.NewOwner(), Terms: terms, NonReentrant: terms.NonReentrant}
+	q := new(Request)
+	r.initRequest(q, terms)
+	return q
+}
+
+// initRequest makes q, which is new, the request that NewRequest returns.
+func (r *Resource) initRequest(q *Request, terms *Terms) {
+	q.Owner, q.Terms, q.NonReentrant = r.Core.NewOwner(), terms, terms.NonReentrant
 	q.TTL = terms.WireTTL()
 	q.Permits = int32(min(terms.Permits, math.MaxInt32)) // semaphores refuse more
 	if terms.Owner != "" {
@@ -127,17 +145,6 @@ func (r *Resource) NewRequest(terms *Terms) *Request {
 	if r.Traits.NameOwner != nil {
 		r.Traits.NameOwner(&q.Owner)
 	}
-	if !q.mayPass() {
-		return q
-	}
-	if r.Traits.Cohorts && terms.Linger > 0 {
-		q.ID = lingerID(q.ID)
-	}
-	isPassedOn := terms.Cohort > 0 || terms.Linger > 0
-	if r.Traits.Fenced && isPassedOn {
-		q.Tokens = cohortTokens
-	}
-	return q
 }
 
 // AcquireOutermost acquires for q without nesting under a hold in ctx. It returns a hold, or makes sure
@@ -152,7 +159,7 @@ func (r *Resource) AcquireOutermost(ctx context.Context, q *Request, began time.
 		q.leaveMembers()
 		known(hold)
 	}()
-	trying, stop := q.trying(ctx, r)
+	trying, stop := q.Trying(ctx, r)
 	defer stop()
 	returned := false
 	defer onPanic(&returned, func() {
@@ -161,11 +168,11 @@ func (r *Resource) AcquireOutermost(ctx context.Context, q *Request, began time.
 	})
 	res, err := r.obtain(trying, q)
 	returned = true
+	if err == errStands { //nolint:errorlint // as waitIn returns it
+		return nil, err
+	}
 	if err == ErrObserverSlow && q.Group == nil { //nolint:errorlint // as waitIn returns it
 		return r.AcquireOutermost(ctx, q.anew(r), began)
-	}
-	if err == nil && q.passed != nil {
-		return q.passed, nil
 	}
 	if err != nil {
 		err = q.explain(trying, c, err)
@@ -174,7 +181,8 @@ func (r *Resource) AcquireOutermost(ctx context.Context, q *Request, began time.
 			return nil, err
 		}
 		limit := c.RollbackLimit(began)
-		if q.Group != nil && trying.Err() != nil {
+		isMember := q.Group != nil && !q.isOuter
+		if isMember && trying.Err() != nil {
 			limit = min(limit, rollbackGrace/2) // the joint lock waits for the reason, but not for long
 		}
 		r.rollback(trying, q, limit)
@@ -190,9 +198,9 @@ func (r *Resource) AcquireOutermost(ctx context.Context, q *Request, began time.
 	return hold, err
 }
 
-// trying returns a context for the attempts of q. It ends with the wait, as far as q has one. Members of a joint lock
+// Trying returns a context for the attempts of q. It ends with the wait, as far as q has one. Members of a joint lock
 // have the context of the joint lock's attempt, which knows whether that waits.
-func (q *Request) trying(ctx context.Context, r *Resource) (context.Context, context.CancelFunc) {
+func (q *Request) Trying(ctx context.Context, r *Resource) (context.Context, context.CancelFunc) {
 	if q.Wait.IsSingleTry() && q.Group == nil {
 		ctx = r.Core.Try(ctx)
 	}
@@ -229,9 +237,11 @@ func (r *Resource) Await(ctx context.Context, terms *Terms) error {
 // caller rolls q back if obtain fails.
 func (r *Resource) obtain(ctx context.Context, q *Request) (Result, error) {
 	c := r.Core
-	mayResume := r.Traits.Cohorts && !q.UnderSameID
-	if mayResume && r.resume(ctx, q) {
-		return Result{Granted: true, Sent: time.Now()}, nil
+	if q.standing != nil {
+		return r.waitOn(ctx, q.standing)
+	}
+	if !q.UnderSameID {
+		c.giveUpLingering(ctx, r.Name)
 	}
 	q.MayQueue = q.Wait.limit != NoWait && !q.UnderSameID // a nested request may enter at once, or never
 	var queue Queue
@@ -249,10 +259,6 @@ func (r *Resource) obtain(ctx context.Context, q *Request) (Result, error) {
 		return r.waitIn(ctx, nil, q, Result{RetryAfter: -1})
 	}
 	res, err := r.tryWithinTimeout(ctx, q)
-	isRefused := err == nil && !res.Granted
-	if isRefused && !q.MayQueue && r.giveUpHolder(ctx, q, res.Holder) {
-		res, err = r.Try(ctx, q) // nobody used it
-	}
 	_, ends := ctx.Deadline()
 	mayOutwait := q.MayQueue && ends // a wait without an end could last as long as the server refuses
 	switch {
@@ -316,18 +322,14 @@ func (r *Resource) tried(ctx context.Context, q *Request, res Result, err error)
 	default:
 		return res, nil
 	}
-	if q.passed == nil { // else its hold is given back
-		q.MustRollback = true
-	}
+	q.MustRollback = true
 	return Result{}, err
 }
 
 // rollback removes everything that the server keeps, or may still come to keep, of a request without a
 // hold. It does nothing if no attempt can have taken or noted anything. It is repeated in the background until
-// the server has answered. The call blocks for limit at most, or for rollbackGrace once ctx has ended. A hold that was
-// passed on to q is released first.
+// the server has answered. The call blocks for limit at most, or for rollbackGrace once ctx has ended.
 func (r *Resource) rollback(ctx context.Context, q *Request, limit time.Duration) {
-	q.passed.giveBack(ctx, limit)
 	if !q.MustRollback && !q.Noted {
 		return
 	}

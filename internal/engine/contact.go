@@ -26,6 +26,7 @@ import (
 type Contact struct {
 	mu sync.Mutex // innermost
 	heard
+	source *Contact // of the queue in which somebody waits for all who share this contact; nil: none
 }
 
 // heard is what a contact knows.
@@ -188,6 +189,28 @@ func (k *Contact) follow(other *Contact) {
 	k.heard = news
 }
 
+// Follow makes k, which users who take turns share, know from now on what the queue hears in which q stands for all of
+// them. Nil: nobody stands there any longer.
+func (k *Contact) Follow(q *Request) {
+	k.catchUp()
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.source = nil
+	if q != nil {
+		k.source = q.heard
+	}
+}
+
+// catchUp takes over what the source of k has heard.
+func (k *Contact) catchUp() {
+	k.mu.Lock()
+	source := k.source
+	k.mu.Unlock()
+	if source != nil {
+		k.follow(source)
+	}
+}
+
 // HearWith makes q share the contact of the queue in which it waits from now on.
 func (q *Request) HearWith(queue *Contact) {
 	if q.heard != nil {
@@ -308,6 +331,7 @@ func (q *Request) gaveUp(ctx context.Context, outage error) *gaveUpError {
 	if k == nil {
 		return g
 	}
+	k.catchUp()
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	g.holder, g.left, g.endless, g.reason = k.holder, max(0, time.Until(k.until)), k.endless, k.reason
@@ -325,6 +349,12 @@ func (q *Request) gaveUp(ctx context.Context, outage error) *gaveUpError {
 	g.told = k.refused
 	g.refused = k.refused || g.failed == nil // nothing is known to be wrong: the time was too short
 	return g
+}
+
+// RefusedBy is the error of a single try that a hold of its own client has refused. ctx is that of the try.
+func (q *Request) RefusedBy(ctx context.Context, h *Hold) error {
+	q.contact().Answered(h.ID(), max(0, time.Until(h.ValidUntil())), nil)
+	return q.gaveUp(ctx, nil)
 }
 
 // GaveUp is the error of an acquisition that stopped waiting and knows nothing of the server: see

@@ -100,6 +100,7 @@ type Core struct {
 	Config
 
 	born      time.Time // instants count from here
+	turns     Turns     // nil: nobody takes turns
 	dog       *watchdog.Dog
 	queues    waitQueues
 	holds     holdList
@@ -140,7 +141,7 @@ func NewCore(config Config) *Core {
 	c.duties = duty.NewLanes(c.Spawn, releaseTimeout)
 	c.holds.drained, c.holds.tags = make(chan struct{}), map[string]int{}
 	c.holds.byName, c.holds.undelivered = map[string]*Hold{}, map[*Hold]struct{}{}
-	c.queues.open, c.queues.lingering = map[queueKey]*waitQueue{}, map[queueKey]keeper{}
+	c.queues.open = map[queueKey]*waitQueue{}
 	c.queues.polling, c.queues.leftTo = map[queueKey]int{}, map[queueKey]time.Time{}
 	c.queues.pending, c.queues.wantedNext = map[string]*Request{}, map[string]time.Time{}
 	c.tokens.byNames = map[string]seenToken{}
@@ -242,7 +243,7 @@ func (c *Core) Close(ctx context.Context, how Ending) (panicked any, err error) 
 	// rolled back. Otherwise its hold could appear after Close has looked for holds.
 	c.holds.seal()
 	c.refuse()
-	c.EndLingering()
+	c.EndLingering() // first: Close waits for a release that has begun, also when its context has ended
 	var abandoned []*Hold
 	var left error
 	if why := c.awaitHolds(ctx); why != nil {

@@ -120,9 +120,9 @@ type Traits struct {
 	// ClientsTakeTurns: only one of the clients that receive a release message can acquire. So a client
 	// that has handed off often lets the others go first.
 	ClientsTakeTurns bool
-	// Cohorts: a hold may be passed on to a local waiter without a command, or linger. See cohort.go, linger.go.
+	// Cohorts: local users may take turns on one hold, without commands. See outer.go.
 	Cohorts bool
-	// Fenced: each outermost hold has a fencing token, and each hold of a cohort one of its own.
+	// Fenced: each outermost hold has a fencing token, and each turn one of its own.
 	Fenced bool
 	// YieldsTo is the kind whose local waiters for the same name go first; "": none.
 	YieldsTo string
@@ -254,9 +254,13 @@ type Request struct {
 	membersNote bool
 	// members is what the holders of members have answered that are waited for beside each other: see WaitForMember.
 	members map[*Resource]*Contact
-	passed  *Hold    // the hold that was passed on to it within a cohort; guarded by waitQueues.mu
-	wanted  bool     // another client has asked for what it may have acquired; guarded by waitQueues.mu
-	min     *minHold // of a nested request: that of its outer hold; nil: none
+	// isOuter: its hold is one on which users take turns. Then Group is not that of a joint lock: see outer.go.
+	isOuter  bool
+	standing *Waiter // of an outer hold's request that stands in its queue, and whose goroutine may not wait yet; else nil
+	wanted   bool    // another client has asked for what it may have acquired; guarded by waitQueues.mu
+	// memory is where its hold is made; nil: anywhere.
+	memory *Hold
+	min    *minHold // of a nested request: that of its outer hold; nil: none
 }
 
 // polls reports whether q waits by trying again, without messages.
@@ -267,7 +271,7 @@ type Result struct {
 	Granted bool
 	InDoubt bool  // an earlier attempt of the same call has an unknown outcome
 	Quiet   bool  // refused: the client will be woken at its place, so it need not listen otherwise
-	Tokens  int16 // granted: how many are reserved; a cohort may get fewer than it asked for
+	Tokens  int16 // granted: how many are reserved; there may be fewer than it asked for
 	// Token, when granted, is the fencing token of a fenced lock, the first one reserved. Of another kind it is
 	// the driver's own, which the ownership keeps for its release.
 	Token int64

@@ -10,7 +10,6 @@ import (
 // What the tests in package engine_test see of the inside.
 
 const (
-	CohortTokens    = cohortTokens
 	ReleaseTimeout  = releaseTimeout
 	RollbackGrace   = rollbackGrace
 	RollbackTimeout = rollbackTimeout

@@ -76,14 +76,15 @@ func (qs *waitQueues) offer(o *Ownership) (q *waitQueue, offered waitq.Action) {
 	defer qs.mu.Unlock()
 	r := o.r
 	q = qs.open[queueKey{r.Kind, r.Name}]
-	now, wasAskedFor := time.Now(), o.wanted && o.passes.Linger > 0
-	if q == nil {
+	now, wasAskedFor := time.Now(), o.wanted && o.turns.Linger > 0
+	hasWaiters := q != nil && q.state.AnyStays(nil)
+	if !hasWaiters {
 		if wasAskedFor {
-			qs.leaveToOthers(queueKey{r.Kind, r.Name}, now)
+			qs.leaveToOthers(queueKey{r.Kind, r.Name}, now.Add(waitq.MaxTurn))
 		}
 		return nil, offered
 	}
-	leavesToPollers := q.polled && o.passes.Cohort == 0
+	leavesToPollers := q.polled && o.turns.Cohort == 0
 	actions := q.on(&waitq.Event{
 		What: waitq.Releasing, Permits: int(o.Permits), Cohort: o.keptFor(),
 		Over:     leavesToPollers || wasAskedFor || o.streakIsOver(now),
@@ -95,21 +96,33 @@ func (qs *waitQueues) offer(o *Ownership) (q *waitQueue, offered waitq.Action) {
 	return q, actions[0]
 }
 
+// announceOthersTurn makes the first request that joins the queue stand back, if the release of o, which is about to
+// begin, will leave the lock to other clients. It takes waitQueues.mu and does not block.
+func (o *Ownership) announceOthersTurn() {
+	qs, now := &o.r.Core.queues, time.Now()
+	qs.mu.Lock()
+	defer qs.mu.Unlock()
+	wasAskedFor := o.wanted && o.turns.Linger > 0
+	if wasAskedFor || o.streakIsOver(now) {
+		qs.leaveToOthers(queueKey{o.r.Kind, o.r.Name}, now.Add(waitq.OthersTurnFor(o.keptFor())))
+	}
+}
+
 // keptFor is how long the client may have kept the lock without a command, and how long a turn of others lasts then; 0:
 // it has not kept it. Lingering counts only if another client has asked: otherwise nobody is known to wait.
 // waitQueues.mu is held.
 func (o *Ownership) keptFor() time.Duration {
-	if o.passes.Cohort == 0 && o.wanted {
-		return o.passes.Linger
+	if o.turns.Cohort == 0 && o.wanted {
+		return o.turns.Linger
 	}
-	return o.passes.Cohort
+	return o.turns.Cohort
 }
 
 // streakIsOver reports whether the client has kept the lock for long enough, so that other clients go first.
 func (o *Ownership) streakIsOver(now time.Time) bool {
 	age := o.r.Core.Instant(now) - o.streak.since
-	if o.passes.Cohort > 0 {
-		return age >= Instant(o.passes.Cohort)
+	if o.turns.Cohort > 0 {
+		return age >= Instant(o.turns.Cohort)
 	}
 	return o.streak.count >= waitq.MaxStreakCount || age >= Instant(waitq.MaxStreak)
 }

@@ -33,16 +33,13 @@ type Hold struct {
 	parent *Hold // the outer hold whose turn this nested hold has taken; nil if none
 	// ctx is Acquire's, or Terms.HoldContext. A member gets its joint hold's, under mu.
 	ctx     context.Context //nolint:containedctx // a hold has one
-	since   Instant         // when the command that acquired it was sent, or when it was passed on
+	since   Instant         // when the command that acquired it was sent, or when its turn began
 	ttl     time.Duration   // of the lease, or of each renewal
 	depth   uint16          // set before Acquire returns
-	earlier uint16          // how many holds of its cohort had a fenced lock before; set before Acquire returns
+	earlier uint16          // how many turns on a fenced lock came before that of a nested hold; set before Acquire returns
 	renew   bool
 	listed  bool // guarded by holdList: counted by tag
 	taken   bool // a Release or a Detach has begun; guarded by mu
-	// unaccepted: it has no user. It keeps a lingering lock, or was passed on to a waiter whose acquisition has not
-	// accepted it; guarded by mu
-	unaccepted bool
 
 	mu       sync.Mutex    // guards the fields below; innermost
 	cause    error         // why the hold ended; nil while it is live
@@ -78,13 +75,16 @@ type Holding interface {
 	Extend(ctx context.Context, h *Hold, d time.Duration) error
 }
 
-// Group is the ownership of a joint lock, for the holds of its members.
+// Group is the ownership of a joint lock, for the holds of its members; or a tenure of package turns, for its outer hold.
 type Group interface {
 	// MemberEnded reports that a hold has ended, or is about to be freed by its Release. It is called
 	// with no mutex held, and may be called twice for one hold.
 	MemberEnded(h *Hold, cause error)
 	// MemberWanted reports that somebody waits for what a hold has. It is called as MemberEnded is.
 	MemberWanted(h *Hold)
+	// UserOf returns the hold of the user who has what h holds, if that is another one than h, which is then silent. user
+	// is nil if nobody uses it now. It is called with no mutex held.
+	UserOf(h *Hold) (user *Hold, isAnother bool)
 }
 
 // NewHold returns a hold of what res has granted to q, and registers it with the client. It does not block. It fails
@@ -95,14 +95,20 @@ func (r *Resource) NewHold(ctx context.Context, q *Request, res Result) (*Hold, 
 		held = r.newOwnership(q, res)
 	}
 	o := held.Ownership()
-	var h *Hold
-	if o != nil && o.first.r == nil {
+	h := q.memory
+	switch {
+	case h != nil:
+	case o != nil && o.first.r == nil:
 		h = &o.first // most ownerships have one hold: one allocation for both
-	} else {
+	default:
 		h = new(Hold)
 	}
+	holdContext := terms.holdContext(ctx)
+	if q.isOuter {
+		holdContext = context.Background() // it may outlast the acquisition of any user
+	}
 	*h = Hold{
-		r: r, held: held, group: q.Group, parent: q.parent, ctx: terms.holdContext(ctx),
+		r: r, held: held, group: q.Group, parent: q.parent, ctx: holdContext,
 		since: c.Instant(res.Sent), ttl: terms.FirstTTL(), renew: terms.Renew, depth: 1,
 	}
 	limit := terms.Limit()
@@ -190,15 +196,15 @@ func (h *Hold) ValidUntil() time.Time { return h.held.ValidUntil(h) }
 
 // holdState is what mu guards of a hold, at one moment.
 type holdState struct {
-	cause             error
-	limit, extended   Instant
-	taken, unaccepted bool
+	cause           error
+	limit, extended Instant
+	taken           bool
 }
 
 func (h *Hold) state() holdState {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return holdState{h.cause, h.limit, h.extended, h.taken, h.unaccepted}
+	return holdState{h.cause, h.limit, h.extended, h.taken}
 }
 
 // Limit is the hold's own limit; zero if there is none.
@@ -417,9 +423,14 @@ func (h *Hold) lose(ctx context.Context, loss Loss) (tell func(), err error) {
 	if !h.end(err) {
 		return func() {}, cmp.Or(h.lossCause(), err)
 	}
-	if !h.state().unaccepted {
-		h.r.Core.log(h.lossRecord(loss, err))
+	user, isAnother := h.user()
+	switch {
+	case isAnother && user == nil:
+		return func() {}, err
+	case isAnother:
+		return user.lose(ctx, loss)
 	}
+	h.r.Core.log(h.lossRecord(loss, err))
 	return func() { h.emit(ctx, EventLost, err) }, err
 }
 
@@ -427,7 +438,14 @@ func (h *Hold) lose(ctx context.Context, loss Loss) (tell func(), err error) {
 // after a takeover notice. It does not wait for the observer.
 func (h *Hold) LoseInBackground(loss Loss) {
 	loss, err := h.explain(loss)
-	if !h.end(err) || h.state().unaccepted {
+	if !h.end(err) {
+		return
+	}
+	user, isAnother := h.user()
+	if isAnother {
+		if user != nil {
+			user.LoseInBackground(loss)
+		}
 		return
 	}
 	h.r.Core.log(h.lossRecord(loss, err))
@@ -488,9 +506,17 @@ func (h *Hold) end(cause error) bool {
 	return true
 }
 
+// user is [Group].UserOf for a hold that may have no group.
+func (h *Hold) user() (user *Hold, isAnother bool) {
+	if h.group == nil {
+		return nil, false
+	}
+	return h.group.UserOf(h)
+}
+
 // isSilent reports whether h emits no events. Holds of members emit none, because the joint hold emits events
-// for all of them. Nor does a hold without a user, whose acquisition was not announced.
-func (h *Hold) isSilent() bool { return h.group != nil || h.state().unaccepted }
+// for all of them. Nor do outer holds, because the holds of their users do.
+func (h *Hold) isSilent() bool { return h.group != nil }
 
 // emit emits an event in the goroutine of the call that has ctx.
 func (h *Hold) emit(ctx context.Context, kind EventKind, err error) {

@@ -102,7 +102,7 @@ func (r *Resource) nestNow(ctx context.Context, outer *Hold, q *Request) (*Hold,
 		return r.reacquire(ctx, outer, q)
 	}
 	ttl := q.Terms.FirstTTL()
-	trying, stop := q.trying(ctx, r)
+	trying, stop := q.Trying(ctx, r)
 	defer stop()
 	q.asking()
 	sent, err := o.nest(trying, outer, ttl)
@@ -125,6 +125,9 @@ func (r *Resource) nestNow(ctx context.Context, outer *Hold, q *Request) (*Hold,
 	default:
 		hold, err = r.NewHold(ctx, q, Result{Holding: o, Sent: sent})
 	}
+	if hold != nil && r.Traits.Fenced {
+		hold.earlier = uint16(outer.Token() - o.Token) //nolint:gosec // less than OuterTokens
+	}
 	if err != nil { // there is no hold for the count
 		o.addCount(-1)
 		o.writeCountLater(ctx, rollbackGrace)
@@ -141,7 +144,7 @@ func (r *Resource) nestNow(ctx context.Context, outer *Hold, q *Request) (*Hold,
 // knowledge, for example by an operator's delete. Then outer is checked.
 func (r *Resource) reacquire(ctx context.Context, outer *Hold, q *Request) (*Hold, error) {
 	o := outer.Ownership()
-	if o.r.Kind != r.Kind && !o.endCohort(outer) {
+	if o.r.Kind != r.Kind && !o.addOtherKind(outer) {
 		return nil, errOuterEnded
 	}
 	inner := r.NewRequest(q.Terms)
@@ -168,6 +171,19 @@ func (r *Resource) reacquire(ctx context.Context, outer *Hold, q *Request) (*Hol
 		_ = o.Check(ctx, outer) // ends outer, if the server confirms the loss
 	}
 	return hold, err
+}
+
+// addOtherKind notes that an acquisition of another kind is about to nest under outer: a writer's, to read. From now on
+// nobody may have the next turn on o: for the server that would be the same writer, which may read. addOtherKind reports
+// false if the release of outer has begun, and another user may have the turn already.
+func (o *Ownership) addOtherKind(outer *Hold) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if outer.state().taken {
+		return false
+	}
+	o.otherKind = true
+	return true
 }
 
 // turns lets one nested acquisition at a time have the turn under a hold, which its hold keeps until it ends. It

@@ -47,7 +47,7 @@ type Ownership struct {
 	Owner
 	Token  int64 // as in Result; of a fenced lock that of the first hold, 0 if it has none
 	streak streak
-	passes *Terms // of its holds; mayNotPass if they may not be passed on without a command
+	turns  *Terms // of the users who take turns on it; noTurns if nobody does
 
 	// wire is held around each command that sets the count, so that counts reach the server in the order
 	// in which they were decided. It is taken with a context, because a command may be stuck.
@@ -58,7 +58,6 @@ type Ownership struct {
 	holds      *Hold         // live holds that have joined, linked by sibling
 	count      int32         // the count that the server should have
 	extends    int16         // commands under way that extend the lease
-	passed     int16         // how often a fenced lock was passed on within a cohort; less than its tokens
 	lapsed     int16         // holds that ended by their limit and were not released since
 	lost       bool          // set once: there are no holds any longer, and none joins
 	kept       bool          // the watchdog renews lease
@@ -88,14 +87,14 @@ const (
 // leases of the same group.
 type sharedGroup struct{ of any }
 
-// mayNotPass has no cohort and no linger.
-var mayNotPass Terms
+// noTurns has no cohort and no linger.
+var noTurns Terms
 
 // newOwnership returns the ownership of a request that was granted by res. Its one count is for the
 // hold that the caller makes next.
 func (r *Resource) newOwnership(q *Request, res Result) *Ownership {
 	o := &Ownership{
-		r: r, Owner: q.Owner, Token: res.Token, streak: res.streak, passes: &mayNotPass, count: 1, shortLease: res.Lease,
+		r: r, Owner: q.Owner, Token: res.Token, streak: res.streak, turns: &noTurns, count: 1, shortLease: res.Lease,
 		over: r.Core.Instant(time.Now().Add(q.TTL)), min: q.min,
 	}
 	isOutermost := r.Traits.Leased && !q.UnderSameID
@@ -106,9 +105,8 @@ func (r *Resource) newOwnership(q *Request, res Result) *Ownership {
 		o.min.begin(r.Core, time.Now())
 	}
 	o.Tokens = res.Tokens // not as many as asked for, near the end of the counter
-	passesOn := r.Traits.Cohorts && !r.Core.NeedsReplicas
-	if passesOn && q.mayPass() {
-		o.passes = q.Terms
+	if q.isOuter {
+		o.turns = q.Terms
 	}
 	if o.streak.count == 0 {
 		o.streak.since = r.Core.Instant(res.Sent)
@@ -141,7 +139,7 @@ func (o *Ownership) OwnerID() string { return o.ID }
 // Ownership implements [Holding].
 func (o *Ownership) Ownership() *Ownership { return o }
 
-// TokenOf implements [Holding]. Each hold of a cohort has a token of its own. An adopted hold has none.
+// TokenOf implements [Holding]. A hold that nests in a turn has the token of that turn. An adopted hold has none.
 func (o *Ownership) TokenOf(h *Hold) int64 {
 	hasToken := o.r.Traits.Fenced && o.Token != 0
 	if !hasToken {
@@ -174,7 +172,6 @@ func (o *Ownership) Join(h *Hold) {
 		return
 	}
 	o.mu.Lock()
-	h.earlier = uint16(o.passed)
 	lost := o.lost
 	if !lost {
 		h.sibling, o.holds = o.holds, h
@@ -346,12 +343,6 @@ func (o *Ownership) isOver(terms *Terms, sent time.Time) bool {
 //	takes wire, reads 0, frees
 //	                               takes wire: freed already, sends nothing
 func (o *Ownership) Release(ctx context.Context, h *Hold) (handedOff bool, err error) {
-	if o.passes.Cohort > 0 && o.passOn(h) {
-		return false, nil
-	}
-	if o.passes.Linger > 0 && o.linger(ctx, h) {
-		return false, nil
-	}
 	o.Forget(h) // before the command: nothing renews what is being released
 	o.addCount(-1)
 	locked := o.wire.TryLock()
@@ -767,8 +758,12 @@ func (o *Ownership) report(e Event) {
 	holds := o.list()
 	o.mu.Unlock()
 	for _, h := range holds {
-		if h.state().unaccepted {
-			continue // its user has gone, or has not come yet
+		user, isAnother := h.user()
+		switch {
+		case isAnother && user == nil:
+			continue
+		case isAnother:
+			h = user
 		}
 		of := h.event(e.Kind, e.Err)
 		of.Late = e.Late

@@ -47,9 +47,7 @@ func (p *poller) Join(w *Waiter, refused Result) {
 	qs, key := &p.r.Core.queues, queueKey{p.r.Kind, p.r.Name}
 	qs.mu.Lock()
 	qs.polling[key]++
-	kept := qs.keeperOf(key)
 	qs.mu.Unlock()
-	kept.giveBack(context.Background(), 0) // it was released during the attempt of w
 	p.schedule(w, refused.RetryAfter)
 }
 

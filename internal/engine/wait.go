@@ -34,6 +34,7 @@ type Wait struct {
 	caller context.Context //nolint:containedctx // for events
 	waited bool
 	of     *Resource // what it has had to wait for; nil: it has not, or notify was called
+	silent bool      // of an outer hold: its users emit the events
 	notify func()    // called instead of emitting an event; nil unless it is a member's acquisition
 }
 
@@ -97,6 +98,9 @@ func (w *Wait) Begin(r *Resource, id string) {
 		return
 	}
 	w.waited = true
+	if w.silent {
+		return
+	}
 	if w.notify != nil {
 		w.notify()
 		return
@@ -138,6 +142,7 @@ type joined interface {
 
 // Step is what a waiter should do next: the first of these that is set. If none is, it waits.
 type Step struct {
+	HasTurn   bool            // it has what it waits for, and no command was sent for it
 	Granted   *Result         // take this: a command of another request has acquired for it
 	Try       bool            // try now
 	Confirmed <-chan struct{} // while it waits, also wait for this
@@ -148,6 +153,7 @@ type Step struct {
 type Waiter struct {
 	Request  *Request
 	resource *Resource
+	in       joined        // where it waits
 	wakeup   chan struct{} // of capacity 1: several wake-ups count as one
 	hasLeft  bool          // its queue, because the observer is slow; see beginWait
 
@@ -185,7 +191,8 @@ var ErrObserverSlow = errors.New("the observer was slow")
 func (r *Resource) beginWait(ctx context.Context, queue joined, w *Waiter) {
 	q := w.Request
 	observed := r.Core.Observe != nil || q.Wait.notify != nil
-	if q.Wait.waited || !observed {
+	isHeard := observed && !q.Wait.silent
+	if q.Wait.waited || !isHeard {
 		q.Wait.Begin(r, q.ID)
 		return
 	}
@@ -219,18 +226,46 @@ func (q *Request) anew(r *Resource) *Request {
 // waitIn makes q wait in a queue; nil: the local queue of its name, or a private one if it polls. It is the only
 // waiting loop: fair locks and joint locks use it too. refused is the reply to the first attempt. It blocks until q is
 // granted, the wait is over, ctx ends or the client closes. The caller rolls q back if it fails.
-func (r *Resource) waitIn(ctx context.Context, queue Queue, q *Request, refused Result) (res Result, err error) {
-	c := r.Core
+//
+// The request of an outer hold only joins: waitIn fails with errStands.
+func (r *Resource) waitIn(ctx context.Context, queue Queue, q *Request, refused Result) (Result, error) {
+	w := r.join(queue, q, refused)
+	r.Core.endLingering(r.Name) // it may have been released during the attempt of q
+	if q.isOuter {
+		q.standing = w
+		return Result{}, errStands
+	}
+	return r.waitOn(ctx, w)
+}
+
+// WaitIn makes q, of a user who waits for a turn, wait in a queue of package turns. It is waitIn for a request that sends
+// nothing: it returns nil when the user has the turn, and the error of his acquisition otherwise, or ErrObserverSlow.
+func (r *Resource) WaitIn(ctx context.Context, queue Queue, q *Request) error {
+	_, err := r.waitIn(ctx, queue, q, Result{})
+	if err == ErrObserverSlow { //nolint:errorlint // as waitIn returns it
+		return err
+	}
+	return q.explain(ctx, r.Core, err)
+}
+
+// join adds a waiter for q to a queue, as waitIn says. It does not block.
+func (r *Resource) join(queue Queue, q *Request, refused Result) *Waiter {
 	w := &Waiter{Request: q, resource: r, wakeup: make(chan struct{}, 1)}
 	if queue == nil && q.polls() {
 		queue = r.PrivateQueue(q.Terms.pollPause)
 	}
-	var in joined = queue
+	w.in = queue
 	if queue != nil {
 		queue.Join(w, refused)
 	} else {
-		in = c.queues.join(w, refused)
+		w.in = r.Core.queues.join(w, refused)
 	}
+	return w
+}
+
+// waitOn is the loop of a waiter that has joined its queue.
+func (r *Resource) waitOn(ctx context.Context, w *Waiter) (res Result, err error) {
+	c, q, in := r.Core, w.Request, w.in
 	if heard := q.heard; heard != nil {
 		c.waitedFor.add(heard, r)
 		defer c.waitedFor.remove(heard)
@@ -261,8 +296,9 @@ func (r *Resource) waitIn(ctx context.Context, queue Queue, q *Request, refused 
 		}
 		step := in.NextStep(w)
 		switch {
-		case step.Granted != nil && q.passed != nil:
-			return *step.Granted, nil // it has accepted the hold
+		case step.HasTurn:
+			res.Granted = true // for Leave
+			return res, nil
 		case step.Granted != nil:
 			return r.tried(ctx, q, *step.Granted, nil)
 		case !step.Try:

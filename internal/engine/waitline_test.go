@@ -296,9 +296,10 @@ func TestClientsInLineTakeTurns(t *testing.T) {
 	})
 }
 
-// A hold is passed on without a command, so its client leaves the line by one of its own. Else the server would count
-// it among the listeners, and no waiter would hear a release by a client that does not know the line.
-func TestWaiterOfACohortLeavesTheLine(t *testing.T) {
+// Turns are passed on without a command, so their client leaves the line by one of its own when nobody waits at the end.
+// Else the server would count it among the listeners, and no waiter would hear a release by a client that does not know
+// the line.
+func TestClientWhoseUsersTakeTurnsLeavesTheLine(t *testing.T) {
 	Bubble(t, func(t *testing.T, s *Server) {
 		for _, id := range []string{"a", "b"} {
 			r := s.Client(t, id).LineLock("x")
@@ -307,12 +308,11 @@ func TestWaiterOfACohortLeavesTheLine(t *testing.T) {
 			Release(t, first)
 			hold := second.Wait()
 			assert.Equal(t, first.ID(), hold.ID(), "passed on")
+			Release(t, hold)
 			Sleep(0)
 			clients, listeners := s.InLine("x")
 			assert.Zero(t, clients)
 			assert.Zero(t, listeners)
-			s.Forget("x") // hold is lost
-			defer func() { _ = hold.Release(t.Context()) }()
 		}
 		s.Seize("x", "other", 0)
 		waiter := StartAcquire(t, t.Context(), s.Client(t, "c").LineLock("x"))

@@ -22,8 +22,6 @@ const MaxBatch = waitq.MaxBatch
 type waitQueues struct {
 	mu   sync.Mutex // guards all queues, and the queue fields of their waiters
 	open map[queueKey]*waitQueue
-	// lingering are the keepers of locks that linger.
-	lingering map[queueKey]keeper
 	// pending are the requests by id whose holds may linger, and are not known yet. Another client may ask for such a hold
 	// before the reply that grants it has come.
 	pending map[string]*Request
@@ -51,7 +49,6 @@ type waitQueue struct {
 	alarmAt   time.Time      // when alarm is set for, at or before state.TryAt; zero: it is not set
 	heard     Contact        // of all waiters
 	polled    bool           // somebody polls for the lock, according to the latest release that has asked
-	latest    string         // the id of the latest waiter to which the server has granted the lock; "": unknown
 	subs      []Subscription // to the common messages; empty: it need not listen
 	atPlace   Subscription   // to the messages to its place in line; nil: it has none
 	unsettled []Subscription // neither confirmed nor refused, as far as the head has seen
@@ -81,12 +78,13 @@ func (qs *waitQueues) mustWait(r *Resource, q *Request) bool {
 	return queue.state.MustWait(int(q.Permits))
 }
 
-// leaveToOthers begins a turn of other clients for a resource for which nobody here waits. mu is held.
-func (qs *waitQueues) leaveToOthers(key queueKey, now time.Time) {
+// leaveToOthers begins a turn of other clients for a resource for which nobody here waits yet. mu is held.
+func (qs *waitQueues) leaveToOthers(key queueKey, until time.Time) {
 	if len(qs.leftTo) >= maxKept {
+		now := time.Now()
 		maps.DeleteFunc(qs.leftTo, func(_ queueKey, until time.Time) bool { return !now.Before(until) })
 	}
-	qs.leftTo[key] = now.Add(waitq.MaxTurn)
+	qs.leftTo[key] = until
 }
 
 // maxKept is how many names leftTo and wantedNext each keep before the entries whose time is over are removed.
@@ -231,9 +229,6 @@ func (q *waitQueue) add(w *Waiter, refused Result) {
 		delete(q.queues.leftTo, q.key)
 	}
 	q.on(&joined)
-	if kept := q.queues.keeperOf(q.key); kept != nil {
-		kept.giveBack(context.Background(), 0) // it was released during the attempt of w
-	}
 }
 
 // listen subscribes to the messages of releases. The head's next attempt waits for the confirmation: a
@@ -249,9 +244,6 @@ func (q *waitQueue) listen() {
 func (q *waitQueue) NextStep(w *Waiter) (step Step) {
 	q.queues.mu.Lock()
 	defer q.unlock()
-	if w.Request.passed != nil && !q.accepts(w) {
-		q.on(&waitq.Event{What: waitq.Revoked, Who: &w.queued})
-	}
 	isHead := q.state.Head() == &w.queued
 	for isHead && len(q.unsettled) > 0 && IsClosed(q.unsettled[0].Confirmed()) {
 		q.settled(w)
@@ -377,29 +369,17 @@ func (q *waitQueue) Leave(w *Waiter, res Result) {
 	if w.queued.InDoubt() {
 		r.MustRollback, r.InDoubt = true, true
 	}
-	hasAcquired := res.Granted || r.passed != nil
-	if w.granted != nil && !hasAcquired {
+	if w.granted != nil && !res.Granted {
 		r.MustRollback = true // it was granted the lock by a hand-off or a batch, and gave up
 	}
 	q.acquired = res.Granted
 	if res.Granted {
-		q.heard.Answered(acquiredID(r), -1, nil)
-	}
-	if res.Granted && r.passed == nil {
-		q.latest = r.ID
+		q.heard.Answered(r.ID, -1, nil)
 	}
 	q.on(&waitq.Event{What: waitq.Left, Who: &w.queued, Granted: res.Granted, Free: res.Free, RetryAfter: r.TTL})
 	if q.state.IsIdle() {
 		delete(q.queues.open, q.key)
 	}
-}
-
-// acquiredID is the id of the hold of a request that was granted. mu is held.
-func acquiredID(r *Request) string {
-	if r.passed != nil {
-		return r.passed.ID() // that of its cohort
-	}
-	return r.ID
 }
 
 // holdLost makes the local waiters for what r locks try, because a hold of this client was lost. No message may have

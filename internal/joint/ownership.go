@@ -243,6 +243,9 @@ func (o *Ownership) MemberWanted(*engine.Hold) {
 	}
 }
 
+// UserOf implements [engine.Group]: the user's hold is the joint one, and each member tells of its own losses.
+func (o *Ownership) UserOf(*engine.Hold) (user *engine.Hold, isAnother bool) { return nil, false }
+
 // Listen implements [engine.Holding]: all members listen, late ones too.
 func (o *Ownership) Listen(h *engine.Hold) {
 	o.mu.Lock()

@@ -27,6 +27,18 @@ func (l *List[T, P]) Append(e *T) {
 	l.Last = e
 }
 
+// Prepend adds an element at the beginning.
+func (l *List[T, P]) Prepend(e *T) {
+	links := P(e).ListLinks()
+	links.Next = l.First
+	if l.First != nil {
+		P(l.First).ListLinks().Prev = e
+	} else {
+		l.Last = e
+	}
+	l.First = e
+}
+
 // Remove removes an element that is in the list.
 func (l *List[T, P]) Remove(e *T) {
 	links := P(e).ListLinks()

@@ -13,7 +13,6 @@ const (
 	Batching              // that attempt is about to acquire for others too
 	Tried                 // an attempt has ended, and has not acquired
 	Answered              // a waiter was offered the lock, and the command has ended
-	Revoked               // what a waiter was granted is lost, before it has left with it
 	Left                  // a waiter leaves
 	Alarm                 // the time is TryAt
 	Releasing             // a release by this client is about to be sent

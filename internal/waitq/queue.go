@@ -71,10 +71,9 @@ type Queue struct {
 	actions []Action
 }
 
-// NeedsTime reports whether what follows from an event depends on the time. Each hold of a cohort causes events for
-// which it does not.
+// NeedsTime reports whether what follows from an event depends on the time.
 func (q *Queue) NeedsTime(e *Event) bool {
-	return e.What != Answered && e.What != Revoked && (e.What != Joined || q.Head() == nil)
+	return e.What != Answered && (e.What != Joined || q.Head() == nil)
 }
 
 // On takes an event in, and returns what is to be done. The result is valid until the next event.
@@ -99,8 +98,6 @@ func (q *Queue) On(e *Event) []Action {
 		q.tried(e)
 	case Answered:
 		q.answered(e)
-	case Revoked:
-		w.State = Due // nobody else has tried for it meanwhile
 	case Left:
 		q.left(e)
 	case Alarm:
@@ -119,13 +116,14 @@ func (q *Queue) On(e *Event) []Action {
 
 // confirmed takes in one more confirmation. After the last one, the head makes its second attempt: a release before
 // that was not heard. A turn of others that a message has begun ends, because the message that ends it may not have
-// been heard either. A turn that this client's own release has begun goes on: the others must be able to try first.
+// been heard either. A turn that this client's own release has begun goes on: the others must be able to try first. The
+// message of that release may come or not, so the first message is taken for it. If it is that of another client, the
+// head waits until the time of the turn is over.
 func (q *Queue) confirmed(e *Event) {
 	q.unsettled--
 	switch {
 	case q.unsettled > 0:
-	case q.turn.isOwn(e.Now):
-		q.turn.told = 0 // the message of that release may not have been heard
+	case q.turn.isOwn(e.Now): // it goes on
 	default:
 		q.turn = Turn{}
 		q.wake(e.Who)
@@ -195,7 +193,17 @@ func (q *Queue) IsIdle() bool { return q.waiters.First == nil }
 // needs no more. An attempt would be refused, or it would overtake that waiter.
 func (q *Queue) MustWait(permits int) bool {
 	for w := q.waiters.First; w != nil; w = w.Next {
-		if !w.Shared && w.Permits <= permits {
+		if !w.Shared && !w.Leaves && w.Permits <= permits {
+			return true
+		}
+	}
+	return false
+}
+
+// AnyStays reports whether a waiter waits that is not about to leave, other than except, which may be nil.
+func (q *Queue) AnyStays(except *Waiter) bool {
+	for w := q.waiters.First; w != nil; w = w.Next {
+		if w != except && !w.Leaves {
 			return true
 		}
 	}

@@ -146,11 +146,10 @@ func (w *world) total() int {
 // run lets a waiter that is awake look at its state.
 func (w *world) run(c *client) {
 	switch {
-	case c.State == Granted && c.lost && rapid.Bool().Draw(w.T, "the loss is found"):
-		c.lost = false
-		w.on(Event{What: Revoked, Who: &c.Waiter})
 	case c.State == Granted:
 		w.leave(c, true)
+	case c.Leaves:
+		w.leave(c, false)
 	case c.State == Due:
 		w.on(Event{What: Begins, Who: &c.Waiter})
 		c.attempt, c.granted, c.companion = sent, false, nil
@@ -230,26 +229,10 @@ func (w *world) leave(c *client, granted bool) {
 		w.publish()
 	}
 	w.on(Event{What: Left, Who: &c.Waiter, Granted: granted, Free: w.free, RetryAfter: time.Minute})
-	if c.lost && !granted { // the release of what it was given finds that
-		w.on(Event{What: Missed})
-	}
 }
 
-// passOn gives a hold of ours to the head, without a command. It may be lost.
-func (w *world) passOn(c *client) {
-	head := w.q.Head()
-	if head == nil || !head.MayPass() || head.Permits != c.Permits {
-		return
-	}
-	next := head.Of.(*client)
-	next.has, next.lost = c.has, c.lost
-	w.holding = without(w.holding, c)
-	hadReason := head.isDue()
-	w.on(Event{What: Answered, Who: head, Granted: true})
-	if hadReason { // such as the message of a takeover
-		w.requireReason("the reason of a waiter that was given a hold")
-	}
-}
+// withdraw says that a waiter gives up as soon as it runs.
+func (w *world) withdraw(c *client) { c.Leaves, c.asleep = true, false }
 
 // force is a takeover: another client frees a hold of ours. It publishes that.
 func (w *world) force(c *client) {
@@ -452,7 +435,7 @@ func (w *world) step() {
 	may(len(w.releases) > 0, func() {
 		w.goOnReleasing(w.releases[rapid.IntRange(0, len(w.releases)-1).Draw(w.T, "release")])
 	})
-	may(len(w.holding) > 0, func() { w.passOn(w.pick(w.holding, "is passed on")) })
+	may(len(w.waiting) > 0, func() { w.withdraw(w.pick(w.waiting, "is withdrawn")) })
 	may(len(w.holding) > 0, func() {
 		if c := w.pick(w.holding, "is taken by force"); !c.lost {
 			w.force(c)

@@ -12,7 +12,7 @@ type State uint8
 //	  |                 +----------------------------|----refused--------+
 //	  +---------------------refused------------------+
 //
-//	any of these --a command of another request has acquired for it--> Granted --it is lost already--> Due
+//	any of these --a command of another request has acquired for it--> Granted
 const (
 	Idle    State = iota // it waits for a reason to try
 	Due                  // it has a reason to try
@@ -72,11 +72,6 @@ func (p *Progress) Answered(granted, doubt bool) (unused bool) {
 	return unused
 }
 
-// MayPass reports whether it may be given a hold without a command. If a command that may acquire for it were executed
-// later, its own id would hold the lock, and nobody would release it. A reason to try must not be lost either: it may
-// be the message that somebody has taken the lock by force, and then the hold is worth nothing.
-func (p *Progress) MayPass() bool { return p.State == Idle && !p.InDoubt() }
-
 // InDoubt reports whether a command may acquire for it after it has left.
 func (p *Progress) InDoubt() bool { return p.Offered || p.Doubt }
 
@@ -92,6 +87,8 @@ type Waiter struct {
 	ID      string
 	Shared  bool // others may use the same id
 	Permits int
+	// Leaves: it is about to leave. No release of this client is for it, and no request waits behind it.
+	Leaves bool
 	Progress
 
 	list.Links[Waiter]
@@ -101,5 +98,6 @@ type Waiter struct {
 // canTake reports whether a release may pass so many permits on to w. A shared id is left out, because the server
 // counts its holds.
 func (w *Waiter) canTake(permits int) bool {
-	return !w.Shared && w.MayOffer() && w.Permits <= permits
+	isWilling := !w.Shared && !w.Leaves
+	return isWilling && w.MayOffer() && w.Permits <= permits
 }

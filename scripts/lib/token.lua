@@ -12,14 +12,16 @@ local function token_error(token_key, problem)
 end
 
 local function reserve_tokens(token_key, n)
+  local reserved = tonumber(n)
   local last = redis.pcall('incrby', token_key, n)
   if type(last) == 'table' and n ~= '1' then
+    reserved = 1
     last = redis.pcall('incrby', token_key, 1)
   end
   if type(last) == 'table' then
     local problem = string.match(last.err, '^ERR (.*)$')
     return nil, problem and token_error(token_key, problem) or last
-  elseif last < 1 then
+  elseif last < reserved then
     return nil, token_error(token_key, 'value is below 0')
   end
   return redis.call('get', token_key)

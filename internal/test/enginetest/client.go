@@ -18,6 +18,7 @@ import (
 	"github.com/redlatch/redlatch/internal/engine"
 	"github.com/redlatch/redlatch/internal/joint"
 	"github.com/redlatch/redlatch/internal/logqueue"
+	"github.com/redlatch/redlatch/internal/turns"
 )
 
 const (
@@ -28,8 +29,9 @@ const (
 // Client is a core on a server.
 type Client struct {
 	*engine.Core
-	s  *Server
-	ID string
+	s     *Server
+	ID    string
+	turns *turns.Turns
 
 	Hurried, stopped chan struct{}
 	Cut              atomic.Bool
@@ -106,6 +108,7 @@ func (s *Server) NewClient(id string, options ...func(*engine.Config)) *Client {
 		o(&config)
 	}
 	c.Core = engine.NewCore(config)
+	c.turns = turns.New(c.Core)
 	s.Mu.Lock()
 	defer s.Mu.Unlock()
 	s.clients = append(s.clients, c)
@@ -123,6 +126,7 @@ func (c *Client) Leftovers() (left []string) {
 		{"calls of WaitBegan without WaitEnded", int(c.Waiting.Load())},
 		{"leases", in.Leases},
 		{"holds", in.Holds},
+		{"names of which users take turns", c.turns.Len()},
 	} {
 		if part.n != 0 {
 			left = append(left, fmt.Sprintf("%d %s", part.n, part.name))

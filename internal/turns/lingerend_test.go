@@ -1,4 +1,4 @@
-package engine_test
+package turns_test
 
 import (
 	"context"

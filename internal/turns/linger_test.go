@@ -1,4 +1,4 @@
-package engine_test
+package turns_test
 
 import (
 	"context"
@@ -15,7 +15,10 @@ import (
 	. "github.com/redlatch/redlatch/internal/test/enginetest"
 )
 
-const testLinger = 500 * ms
+const (
+	ms         = time.Millisecond
+	testLinger = 500 * ms
+)
 
 func TestLingeringLockIsAcquiredWithoutACommand(t *testing.T) {
 	Bubble(t, func(t *testing.T, s *Server) {
@@ -167,7 +170,7 @@ func TestWaiterThatWasRefusedEndsLingering(t *testing.T) {
 		r := s.Client(t, "a").Lock("x")
 		first := Acquire(t, t.Context(), r, Lingering(time.Hour))
 		s.Script("acquire", Fault{Reply: 10 * ms})
-		waiter := StartAcquire(t, t.Context(), r, Lingering(time.Hour))
+		waiter := StartAcquire(t, t.Context(), r, Lingering(2*time.Hour))
 		Release(t, first)
 		Release(t, waiter.Wait())
 		assert.Equal(t, 10*ms, s.Now())

@@ -1,0 +1,216 @@
+package turns
+
+import (
+	"context"
+	"time"
+
+	"github.com/redlatch/redlatch/internal/engine"
+	"github.com/redlatch/redlatch/internal/list"
+)
+
+// turn is one acquisition: a waiter, and then the [engine.Holding] of its user's hold. Turns.mu guards it. While it
+// waits, the entry is its [engine.Queue].
+type turn struct {
+	list.Links[turn]
+	e      *entry
+	since  time.Time      // when it began to wait
+	waiter *engine.Waiter // nil until it waits
+	err    error          // why it waits no longer
+
+	s         *tenure // nil until it has the turn
+	number    int     // how many turns of the tenure came before
+	seen      bool    // its user knows that he has the turn
+	hold      *engine.Hold
+	memory    engine.Hold     // of hold
+	following <-chan struct{} // what follows its giving up is under way until this is closed; nil: nothing is
+}
+
+// wake lets a waiter look. mu is held.
+func (w *turn) wake() {
+	if w.waiter != nil {
+		w.waiter.Wake()
+	}
+}
+
+// mayTakeBack reports whether it is a waiter that has not seen its turn. mu is held.
+func (w *turn) mayTakeBack() bool { return w.waiter != nil && !w.seen }
+
+// wait waits for the turn of w, which is among the waiters. It blocks until then, or until trying ends.
+func (e *entry) wait(ctx, trying context.Context, q *engine.Request, w *turn) (*engine.Hold, error) {
+	q.State = w
+	began := time.Now()
+	err := e.r.WaitIn(trying, e, q)
+	if err == nil {
+		return w.begin(ctx, q)
+	}
+	if w.following != nil {
+		engine.AwaitReleased(trying, w.following, e.turns.core.RollbackLimit(began))
+	}
+	return nil, err
+}
+
+// Join implements [engine.Queue].
+func (e *entry) Join(waiter *engine.Waiter, _ engine.Result) {
+	w := waiter.Request.State.(*turn)
+	waiter.Request.HearWith(&e.heard)
+	e.turns.mu.Lock()
+	defer e.turns.mu.Unlock()
+	w.waiter = waiter
+}
+
+// NextStep implements [engine.Queue].
+func (e *entry) NextStep(waiter *engine.Waiter) (step engine.Step) {
+	w := waiter.Request.State.(*turn)
+	e.turns.mu.Lock()
+	defer e.turns.mu.Unlock()
+	switch {
+	case w.err != nil:
+		step.Try = true // which returns the error
+	case w.s == nil:
+	case !w.s.hold.ValidUntil().After(time.Now()): // the process has stood still, and nobody has reported the loss yet
+		s := w.s
+		s.takeBack()
+		s.hold.ReleaseLater()
+	default:
+		w.seen = true
+		step.HasTurn = true
+	}
+	return step
+}
+
+// Try implements [engine.Queue].
+func (e *entry) Try(_ context.Context, waiter *engine.Waiter) (engine.Result, error) {
+	return engine.Result{}, waiter.Request.State.(*turn).err
+}
+
+// Leave implements [engine.Queue].
+func (e *entry) Leave(waiter *engine.Waiter, res engine.Result) {
+	w := waiter.Request.State.(*turn)
+	if res.Granted {
+		return
+	}
+	t := e.turns
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	switch {
+	case w.s != nil: // it was given the turn at this moment
+		if w.end(false) == release {
+			w.following = w.s.hold.ReleaseLater()
+		}
+		return
+	case w.err == nil:
+		e.waiters.Remove(w)
+	}
+	if e.waiters.First == nil {
+		w.following = e.withdrawNext()
+	}
+	e.removeIfUnused()
+}
+
+// begin makes the hold of the user.
+func (w *turn) begin(ctx context.Context, q *engine.Request) (*engine.Hold, error) {
+	hold, err := w.e.r.NewTurn(ctx, q, &w.memory, w, time.Now())
+	if err != nil {
+		_, _ = w.Release(ctx, nil)
+	}
+	return hold, err
+}
+
+// end ends the turn, and returns what the caller must do: release the outer hold, or nothing. mu is held.
+func (w *turn) end(canLinger bool) fate {
+	e, s, now := w.e, w.s, time.Now()
+	then := s.afterTurn(now, canLinger)
+	switch then {
+	case passOn:
+		next := e.waiters.First
+		e.waiters.Remove(next)
+		s.give(next)
+		isNextNeedless := e.waiters.First == nil && e.terms.Cohort == 0
+		if isNextNeedless {
+			e.withdrawNext()
+		}
+	case linger:
+		s.keepIdle(now)
+		e.withdrawNext()
+	default:
+		s.drop()
+		e.stand(s.hold) // before the release, which leaves the lock to others first
+		if e.waiters.First == nil {
+			e.withdrawNext()
+		}
+		e.removeIfUnused()
+	}
+	return then
+}
+
+// Release implements [engine.Holding]: the end of a turn.
+func (w *turn) Release(ctx context.Context, _ *engine.Hold) (handedOff bool, err error) {
+	t := w.e.turns
+	canLinger := w.e.terms.Linger > 0 && t.core.CanLinger(ctx)
+	t.mu.Lock()
+	then := w.end(canLinger)
+	t.mu.Unlock()
+	if then == release {
+		err = w.s.hold.Release(ctx)
+	}
+	return false, err
+}
+
+// Forget implements [engine.Holding]: the user has detached, or has forgotten his hold, so the lease ends the lock.
+func (w *turn) Forget(*engine.Hold) {
+	t, s := w.e.turns, w.s
+	t.mu.Lock()
+	s.drop()
+	w.e.prepareNext()
+	w.e.removeIfUnused()
+	t.mu.Unlock()
+	s.hold.Detach()
+}
+
+// Join implements [engine.Holding]. The outer hold may have been lost since the turn was given.
+func (w *turn) Join(h *engine.Hold) {
+	t := w.e.turns
+	t.mu.Lock()
+	w.hold = h
+	lost := w.s.lost
+	t.mu.Unlock()
+	if lost {
+		h.LoseInBackground(engine.Loss{Reason: engine.LossGone})
+	}
+}
+
+// Abandon implements [engine.Holding].
+func (w *turn) Abandon(context.Context) { w.s.hold.ReleaseLater() }
+
+// OwnerID implements [engine.Holding].
+func (w *turn) OwnerID() string { return w.s.hold.ID() }
+
+// Ownership implements [engine.Holding]: what nests in the turn joins the ownership of the outer hold.
+func (w *turn) Ownership() *engine.Ownership { return w.s.hold.Ownership() }
+
+// TokenOf implements [engine.Holding]. Each turn has a token of its own.
+func (w *turn) TokenOf(*engine.Hold) int64 {
+	if w.s.tokens == 0 {
+		return 0
+	}
+	return w.s.token + int64(w.number)
+}
+
+// Member implements [engine.Holding]: there are no members.
+func (w *turn) Member(*engine.Resource) *engine.Hold { return nil }
+
+// ValidUntil implements [engine.Holding].
+func (w *turn) ValidUntil(*engine.Hold) time.Time { return w.s.hold.ValidUntil() }
+
+// Listen implements [engine.Holding]. Those who ask for the outer hold find h, because it has the same id.
+func (w *turn) Listen(h *engine.Hold) { w.Ownership().Listen(h) }
+
+// Check implements [engine.Holding].
+func (w *turn) Check(ctx context.Context, _ *engine.Hold) error {
+	return w.Ownership().Check(ctx, w.s.hold)
+}
+
+// Extend implements [engine.Holding].
+func (w *turn) Extend(ctx context.Context, _ *engine.Hold, d time.Duration) error {
+	return w.Ownership().Extend(ctx, w.s.hold, d)
+}

@@ -1,0 +1,371 @@
+package turns
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redlatch/redlatch/internal/engine"
+	"github.com/redlatch/redlatch/internal/list"
+)
+
+// standAfter is how long a user waits before the entry stands in the engine's queue for him, if it does not do so
+// before. The lock may have been lost, or the attempt of another user may be stuck.
+const standAfter = 100 * time.Millisecond
+
+// Turns are the entries of one client. It implements [engine.Turns].
+type Turns struct {
+	core *engine.Core
+	idle atomic.Int32 // how many locks linger
+
+	mu      sync.Mutex        // guards all entries, and what belongs to them
+	entries map[string]*entry // by name: the first entry, with which others are linked
+}
+
+// entry is the users of a name with the same terms. It exists while somebody uses it.
+type entry struct {
+	turns   *Turns
+	r       *engine.Resource
+	terms   *engine.Terms // of the first user
+	another *entry        // of the same name
+
+	waiters  list.List[turn, *turn]
+	tenure   *tenure // nil: the client does not have the lock
+	next     *tenure // its request stands in the engine's queue; nil: none does
+	attempts int     // under way, of users who are no waiters
+	watching bool    // the timer of watch is set
+	heard    engine.Contact
+	unused   *tenure // made along with the entry; nil: it is in use
+}
+
+// New lets the users of a client take turns. It is called before the first acquisition.
+func New(core *engine.Core) *Turns {
+	t := &Turns{core: core, entries: map[string]*entry{}}
+	core.UseTurns(t)
+	return t
+}
+
+// Acquire implements [engine.Turns].
+func (t *Turns) Acquire(ctx context.Context, r *engine.Resource, q *engine.Request) (*engine.Hold, error) {
+	trying, stop := q.Trying(ctx, r)
+	defer stop()
+	for {
+		hold, err := t.acquire(ctx, trying, r, q)
+		if !errors.Is(err, engine.ErrObserverSlow) {
+			return hold, err
+		}
+	}
+}
+
+// acquire does what the table in the package comment says. trying ends with the wait of the user.
+func (t *Turns) acquire(
+	ctx, trying context.Context, r *engine.Resource, q *engine.Request,
+) (*engine.Hold, error) {
+	now, isTry := time.Now(), q.Wait.IsSingleTry()
+	t.mu.Lock()
+	e := t.entryFor(r, q.Terms)
+	s := e.tenure
+	lingers := s != nil && s.user == nil
+	isFree := s == nil && e.waiters.First == nil && e.next == nil && e.attempts == 0
+	switch {
+	case lingers && s.mayBeKept(now):
+		t.idle.Add(-1)
+		w := &turn{e: e}
+		s.give(w)
+		t.mu.Unlock()
+		return w.begin(ctx, q)
+	case lingers:
+		released := s.giveUp()
+		e.attempts++
+		t.mu.Unlock()
+		engine.AwaitReleased(trying, released, t.core.RollbackLimit(now))
+		return e.attempt(ctx, trying, q)
+	case s != nil && isTry && s.hold.ValidUntil().After(now):
+		t.mu.Unlock()
+		return nil, q.RefusedBy(trying, s.hold)
+	case isTry, isFree:
+		e.attempts++
+		t.mu.Unlock()
+		return e.attempt(ctx, trying, q)
+	}
+	w := &turn{e: e, since: now}
+	e.waiters.Append(w)
+	e.prepareNext()
+	t.mu.Unlock()
+	return e.wait(ctx, trying, q, w)
+}
+
+// entryFor returns the entry of users with these terms, and makes it if there is none. mu is held.
+func (t *Turns) entryFor(r *engine.Resource, terms *engine.Terms) *entry {
+	first := t.entries[r.Name]
+	for e := first; e != nil; e = e.another {
+		if e.r.Kind == r.Kind && mayShare(e.terms, terms) {
+			return e
+		}
+	}
+	made := new(struct { // one allocation
+		entry
+		first tenure
+	})
+	e := &made.entry
+	*e = entry{turns: t, r: r, terms: terms, another: first, unused: &made.first}
+	t.entries[r.Name] = e
+	return e
+}
+
+// mayShare reports whether users with these terms may take turns on the same hold. If not, they meet in the engine.
+func mayShare(a, b *engine.Terms) bool {
+	isKeptAsLong := a.Cohort == b.Cohort && a.Linger == b.Linger && a.TTL == b.TTL
+	waitsEqually := a.PollMin == b.PollMin && a.PollMax == b.PollMax
+	return isKeptAsLong && waitsEqually
+}
+
+// removeIfUnused removes the entry if nobody uses it. mu is held.
+func (e *entry) removeIfUnused() {
+	hasRequests := e.waiters.First != nil || e.attempts > 0 || e.next != nil
+	if hasRequests || e.tenure != nil {
+		return
+	}
+	t, name := e.turns, e.r.Name
+	var before *entry
+	for o := t.entries[name]; o != nil; before, o = o, o.another {
+		switch {
+		case o != e:
+			continue
+		case before != nil:
+			before.another = e.another
+		case e.another != nil:
+			t.entries[name] = e.another
+		default:
+			delete(t.entries, name)
+		}
+		return
+	}
+}
+
+// attempt makes the first attempt of a user, and blocks for it. The caller has counted it. If it is refused, the user
+// waits as the first, and its request stands in the engine's queue.
+func (e *entry) attempt(ctx, trying context.Context, q *engine.Request) (*engine.Hold, error) {
+	t, mayWait := e.turns, !q.Wait.IsSingleTry()
+	t.mu.Lock()
+	s := e.newTenure()
+	e.r.InitOuter(&s.request, q.Terms, s, mayWait)
+	t.mu.Unlock()
+	e.heard.Asking()
+	returned := false
+	defer func() {
+		if !returned { // a hook of go-redis has panicked
+			t.mu.Lock()
+			e.attemptEnded()
+			t.mu.Unlock()
+		}
+	}()
+	hold, stands, err := e.r.AcquireOuter(trying, &s.request)
+	returned = true
+	t.mu.Lock()
+	switch {
+	case hold != nil:
+		s.begin(hold)
+		w := &s.first
+		w.e = e
+		s.give(w)
+		e.attemptEnded()
+		t.mu.Unlock()
+		return w.begin(ctx, q)
+	case stands:
+		w := &turn{e: e, since: time.Now()}
+		e.waiters.Prepend(w)
+		e.awaitTenure(s)
+		e.attemptEnded()
+		t.mu.Unlock()
+		return e.wait(ctx, trying, q, w)
+	}
+	e.heard.Failed(err, t.core.Classify(err), 0)
+	e.attemptEnded()
+	t.mu.Unlock()
+	return nil, err
+}
+
+// attemptEnded follows an attempt. The users who have waited behind it must not wait in vain. mu is held.
+func (e *entry) attemptEnded() {
+	e.attempts--
+	e.prepareNext()
+	e.removeIfUnused()
+}
+
+// prepareNext makes a request stand in the engine's queue if a user waits, and if it is time for that: see the package
+// comment. mu is held.
+func (e *entry) prepareNext() {
+	isPrepared := e.waiters.First == nil || e.next != nil
+	isInCohort := e.tenure != nil && e.terms.Cohort > 0
+	nobodyCares := e.tenure == nil && e.attempts == 0
+	switch {
+	case isPrepared:
+	case isInCohort, nobodyCares:
+		e.stand(nil)
+	case !e.watching:
+		e.watch(standAfter)
+	}
+}
+
+// watch makes a request stand in the engine's queue when the first user has waited for standAfter. mu is held.
+func (e *entry) watch(in time.Duration) {
+	e.watching = true
+	time.AfterFunc(in, func() {
+		e.turns.mu.Lock()
+		defer e.turns.mu.Unlock()
+		e.watching = false
+		w := e.waiters.First
+		if w == nil || e.next != nil {
+			return
+		}
+		left := standAfter - time.Since(w.since)
+		if left > 0 {
+			e.watch(left)
+		} else {
+			e.stand(nil)
+		}
+	})
+}
+
+// stand makes a request for the next tenure stand in the engine's queue, if a user waits and none stands there. behind,
+// if not nil, is the outer hold that the caller is about to release. It does not block. mu is held.
+func (e *entry) stand(behind *engine.Hold) {
+	isNeedless := e.waiters.First == nil || e.next != nil
+	if isNeedless || e.turns.core.IsClosing() {
+		return
+	}
+	s := e.newTenure()
+	e.r.InitOuter(&s.request, e.terms, s, true)
+	e.r.JoinQueue(&s.request, behind)
+	e.turns.giveUpLingering(e.r.Name) // with other terms
+	e.awaitTenure(s)
+}
+
+// awaitTenure waits, in the background, for the outer hold of s, whose request stands in the engine's queue. mu is
+// held.
+func (e *entry) awaitTenure(s *tenure) {
+	core := e.turns.core
+	ctx, cancel := context.WithCancel(context.Background())
+	s.cancel, s.answered = cancel, make(chan struct{})
+	if e.next == nil {
+		e.next = s
+		e.heard.Follow(&s.request)
+	} else { // one came meanwhile, because the attempt of s took long
+		e.r.Withdraw(&s.request)
+		cancel()
+	}
+	isOpen := core.Enter() == nil
+	core.Spawn(func() {
+		defer cancel()
+		if isOpen {
+			defer core.Leave()
+		}
+		defer close(s.answered)
+		hold, _, err := e.r.AcquireOuter(ctx, &s.request)
+		e.tenureAnswered(s, hold, err)
+	})
+}
+
+// tenureAnswered gives the first waiter its turn on the outer hold of s, or the error because of which there is none.
+// It blocks for the release of a hold that nobody needs any longer.
+func (e *entry) tenureAnswered(s *tenure, hold *engine.Hold, err error) {
+	t := e.turns
+	t.mu.Lock()
+	isNext := e.next == s
+	if isNext {
+		e.next = nil
+		e.heard.Follow(nil)
+	}
+	w := e.waiters.First
+	isWanted := w != nil && !s.lost
+	switch {
+	case hold != nil && isWanted:
+		e.waiters.Remove(w)
+		s.begin(hold)
+		s.give(w)
+	case hold == nil && isNext && w != nil: // waiting would not cure it
+		e.waiters.Remove(w)
+		w.err = err
+		w.wake()
+	}
+	e.prepareNext()
+	e.removeIfUnused()
+	t.mu.Unlock()
+	if hold != nil && !isWanted {
+		_ = hold.Release(context.Background())
+	}
+}
+
+// withdrawNext makes the request that stands in the engine's queue give up, and returns a channel that is closed when it
+// has left; nil if there is none. mu is held.
+func (e *entry) withdrawNext() (left <-chan struct{}) {
+	s := e.next
+	if s == nil {
+		return nil
+	}
+	e.next = nil
+	e.heard.Follow(nil)
+	e.r.Withdraw(&s.request)
+	s.cancel()
+	return s.answered
+}
+
+// GiveUp implements [engine.Turns].
+func (t *Turns) GiveUp(ctx context.Context, name string) {
+	if t.idle.Load() == 0 {
+		return
+	}
+	t.mu.Lock()
+	pending := t.giveUpLingering(name)
+	t.mu.Unlock()
+	for _, released := range pending {
+		engine.AwaitReleased(ctx, released, t.core.RollbackLimit(time.Now()))
+	}
+}
+
+// GiveUpLater implements [engine.Turns].
+func (t *Turns) GiveUpLater(name string) {
+	if t.idle.Load() == 0 {
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.giveUpLingering(name)
+}
+
+// GiveUpAll implements [engine.Turns].
+func (t *Turns) GiveUpAll() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for name := range t.entries {
+		t.giveUpLingering(name)
+	}
+}
+
+// giveUpLingering releases what lingers of a name, in the background. mu is held.
+func (t *Turns) giveUpLingering(name string) (released []<-chan struct{}) {
+	var next *entry
+	for e := t.entries[name]; e != nil; e = next {
+		next = e.another // giveUp may remove e
+		s := e.tenure
+		if s != nil && s.user == nil {
+			released = append(released, s.giveUp())
+		}
+	}
+	return released
+}
+
+// Len is how many entries there are, for tests that look for leaks.
+func (t *Turns) Len() (n int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, e := range t.entries {
+		for ; e != nil; e = e.another {
+			n++
+		}
+	}
+	return n
+}
