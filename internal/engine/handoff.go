@@ -77,7 +77,7 @@ func (qs *waitQueues) offer(o *Ownership) (q *waitQueue, offered waitq.Action) {
 	r := o.r
 	q = qs.open[queueKey{r.Kind, r.Name}]
 	now, wasAskedFor := time.Now(), o.wanted && o.turns.Linger > 0
-	hasWaiters := q != nil && q.state.AnyStays(nil)
+	hasWaiters := q != nil && q.state.AnyStays()
 	if !hasWaiters {
 		if wasAskedFor {
 			qs.leaveToOthers(queueKey{r.Kind, r.Name}, now.Add(waitq.MaxTurn))

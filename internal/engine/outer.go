@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"time"
+
+	"github.com/redlatch/redlatch/internal/waitq"
 )
 
 // What package turns needs of the engine.
@@ -145,38 +147,30 @@ func (q *Request) HasHeardRelease() bool {
 	return q.heard.outdated
 }
 
-// OthersWait reports whether a request of this client waits for what r locks, other than q, which may be nil. It takes
-// waitQueues.mu and does not block.
-func (r *Resource) OthersWait(q *Request) bool {
+// OthersWait reports whether a request of this client waits for what r locks, other than those of the outer holds that
+// stand in their queue for it. It takes waitQueues.mu and does not block.
+func (r *Resource) OthersWait(standing []*Request) bool {
 	qs := &r.Core.queues
 	qs.mu.Lock()
 	defer qs.mu.Unlock()
 	polling := qs.polling[queueKey{r.Kind, r.Name}]
-	var own *Waiter
-	if q != nil {
-		own = q.standing
+	except := make([]*waitq.Waiter, 0, 2)
+	for _, q := range standing {
 		if q.polls() {
 			polling--
 		}
+		except = append(except, &q.standing.queued)
 	}
 	if polling > 0 {
 		return true
 	}
 	for _, kind := range [...]string{r.Kind, r.Traits.SharesWith} {
 		queue := qs.open[queueKey{kind, r.Name}]
-		if queue != nil && queue.anyStays(own) {
+		if queue != nil && queue.state.AnyStays(except...) {
 			return true
 		}
 	}
 	return false
-}
-
-// anyStays reports whether a waiter other than own stays in the queue. mu is held.
-func (q *waitQueue) anyStays(own *Waiter) bool {
-	if own == nil {
-		return q.state.AnyStays(nil)
-	}
-	return q.state.AnyStays(&own.queued)
 }
 
 // NewTurn makes the hold of a user's turn on an outer hold, in memory. of is the turn, which began at that time. It

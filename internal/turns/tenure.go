@@ -85,9 +85,11 @@ func (s *tenure) mayBeKept(now time.Time) bool {
 
 // isWanted reports whether the lock should not stay with the users of its entry. mu is held.
 func (s *tenure) isWanted() bool {
-	var own *engine.Request
-	if s.e.next != nil {
-		own = &s.e.next.request
+	var own []*engine.Request
+	for _, standing := range [...]*tenure{s.e.next, s.e.second} {
+		if standing != nil {
+			own = append(own, &standing.request)
+		}
 	}
 	return s.isDisputed || s.hold.IsAskedFor() || s.e.r.OthersWait(own)
 }

@@ -34,6 +34,7 @@ type entry struct {
 	waiters  list.List[turn, *turn]
 	tenure   *tenure // nil: the client does not have the lock
 	next     *tenure // its request stands in the engine's queue; nil: none does
+	second   *tenure // its request stands behind that of next; nil: none does
 	attempts int     // under way, of users who are no waiters
 	watching bool    // the timer of watch is set
 	heard    engine.Contact
@@ -208,6 +209,19 @@ func (e *entry) prepareNext() {
 	case !e.watching:
 		e.watch(standAfter)
 	}
+	e.standBehind()
+}
+
+// standBehind makes a second request stand in the engine's queue if at least two users of a cohort wait. So the client
+// keeps its place and its subscriptions when the first one is granted: otherwise each tenure would cost two commands
+// more. mu is held.
+func (e *entry) standBehind() {
+	hasTwo := e.waiters.First != nil && e.waiters.First.Next != nil
+	isWorthwhile := hasTwo && e.next != nil && e.terms.Cohort > 0
+	if !isWorthwhile || e.second != nil || e.turns.core.IsClosing() {
+		return
+	}
+	e.awaitTenure(e.joinQueue(nil))
 }
 
 // watch makes a request stand in the engine's queue when the first user has waited for standAfter. mu is held.
@@ -237,11 +251,17 @@ func (e *entry) stand(behind *engine.Hold) {
 	if isNeedless || e.turns.core.IsClosing() {
 		return
 	}
+	s := e.joinQueue(behind)
+	e.turns.giveUpLingering(e.r.Name) // with other terms
+	e.awaitTenure(s)
+}
+
+// joinQueue returns a tenure whose request has joined the engine's queue. behind: see stand. mu is held.
+func (e *entry) joinQueue(behind *engine.Hold) *tenure {
 	s := e.newTenure()
 	e.r.InitOuter(&s.request, e.terms, s, true)
 	e.r.JoinQueue(&s.request, behind)
-	e.turns.giveUpLingering(e.r.Name) // with other terms
-	e.awaitTenure(s)
+	return s
 }
 
 // awaitTenure waits, in the background, for the outer hold of s, whose request stands in the engine's queue. mu is
@@ -250,12 +270,14 @@ func (e *entry) awaitTenure(s *tenure) {
 	core := e.turns.core
 	ctx, cancel := context.WithCancel(context.Background())
 	s.cancel, s.answered = cancel, make(chan struct{})
-	if e.next == nil {
+	switch {
+	case e.next == nil:
 		e.next = s
 		e.heard.Follow(&s.request)
-	} else { // one came meanwhile, because the attempt of s took long
-		e.r.Withdraw(&s.request)
-		cancel()
+	case e.second == nil:
+		e.second = s
+	default: // two came meanwhile, because the attempt of s took long
+		e.withdraw(s)
 	}
 	isOpen := core.Enter() == nil
 	core.Spawn(func() {
@@ -275,9 +297,12 @@ func (e *entry) tenureAnswered(s *tenure, hold *engine.Hold, err error) {
 	t := e.turns
 	t.mu.Lock()
 	isNext := e.next == s
-	if isNext {
-		e.next = nil
-		e.heard.Follow(nil)
+	switch {
+	case isNext:
+		e.next, e.second = e.second, nil
+		e.followNext()
+	case e.second == s:
+		e.second = nil
 	}
 	w := e.waiters.First
 	isWanted := w != nil && !s.lost
@@ -299,18 +324,35 @@ func (e *entry) tenureAnswered(s *tenure, hold *engine.Hold, err error) {
 	}
 }
 
-// withdrawNext makes the request that stands in the engine's queue give up, and returns a channel that is closed when it
-// has left; nil if there is none. mu is held.
+// followNext makes the users who wait hear what next hears. mu is held.
+func (e *entry) followNext() {
+	if e.next == nil {
+		e.heard.Follow(nil)
+	} else {
+		e.heard.Follow(&e.next.request)
+	}
+}
+
+// withdrawNext makes the requests that stand in the engine's queue give up, and returns a channel that is closed when
+// the first one has left; nil if there is none. mu is held.
 func (e *entry) withdrawNext() (left <-chan struct{}) {
-	s := e.next
-	if s == nil {
+	first, second := e.next, e.second
+	e.next, e.second = nil, nil
+	if second != nil {
+		e.withdraw(second)
+	}
+	if first == nil {
 		return nil
 	}
-	e.next = nil
-	e.heard.Follow(nil)
+	e.followNext()
+	e.withdraw(first)
+	return first.answered
+}
+
+// withdraw makes the request of s give up, which stands in the engine's queue. mu is held.
+func (e *entry) withdraw(s *tenure) {
 	e.r.Withdraw(&s.request)
 	s.cancel()
-	return s.answered
 }
 
 // GiveUp implements [engine.Turns].

@@ -200,10 +200,10 @@ func (q *Queue) MustWait(permits int) bool {
 	return false
 }
 
-// AnyStays reports whether a waiter waits that is not about to leave, other than except, which may be nil.
-func (q *Queue) AnyStays(except *Waiter) bool {
+// AnyStays reports whether a waiter waits that is not about to leave, other than those.
+func (q *Queue) AnyStays(except ...*Waiter) bool {
 	for w := q.waiters.First; w != nil; w = w.Next {
-		if w != except && !w.Leaves {
+		if !w.Leaves && !w.isOneOf(except) {
 			return true
 		}
 	}

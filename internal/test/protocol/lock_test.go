@@ -11,7 +11,7 @@ import (
 )
 
 // The plain lock: acquisitions with ids of their own, releases, hand-offs to a waiter of the same client, and
-// cohorts, in which a hold is passed on without a command and another acquisition releases its id. A lock may linger
+// turns on one hold, which are passed on without a command. Another acquisition then releases the id. A lock may linger
 // after its release, until it is given up, or until an acquisition of the same client that has not tried yet resumes
 // it. The model in linger_test.go says when it is given up.
 //
@@ -387,7 +387,7 @@ func holdSteps(s *lockState, i int, of processes, d *lockDefects, do func(string
 				s.endBy(i, id, int8(j), remember)
 			})
 		}
-		if w.MayPass() || (d.passesInDoubt && w.State == waitq.Idle && !w.Offered) {
+		if w.mayTakeTurn(d) {
 			do(passOnTo[j], i, func(s *lockState) {
 				s.acquired[i].phase = ended
 				w := &s.acquired[j]
@@ -395,6 +395,13 @@ func holdSteps(s *lockState, i int, of processes, d *lockDefects, do func(string
 			})
 		}
 	}
+}
+
+// mayTakeTurn reports whether a waiter may have a turn on a hold of its client. A user who takes turns has sent nothing
+// that may be executed later.
+func (a *acquisition) mayTakeTurn(d *lockDefects) bool {
+	isInDoubt := a.Offered || (a.Doubt && !d.passesInDoubt)
+	return a.State == waitq.Idle && !isInDoubt
 }
 
 // lingerSteps lists how an acquisition begins if locks linger, and how a lock comes to linger.
