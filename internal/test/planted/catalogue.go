@@ -154,62 +154,66 @@ var Catalogue = []Defect{
 	},
 	{
 		Name: "a cohort without an end", Promise: "C24",
-		Edits: []Edit{{
-			"internal/engine/handoff.go",
-			"		return age >= Instant(o.passes.Cohort)",
-			"		return false && age > 0",
-		}},
+		Edits: []Edit{
+			{"internal/turns/tenure.go", "		limit = s.e.terms.Cohort\n", "		return true\n"},
+			{
+				"internal/engine/handoff.go",
+				"		return age >= Instant(o.turns.Cohort)",
+				"		return false && age > 0",
+			},
+		},
 		Find:  []string{"--faults", "none", "--primitives", "cohort"},
-		Suite: [2]string{"./internal/engine", "TestOtherClientsGoFirstWhenACohortIsOver"},
+		Suite: [2]string{"./internal/turns", "TestOtherClientsGoFirstWhenACohortIsOver"},
 	},
 	{
 		Name: "a member of a cohort gets the token of the one before", Promise: "C14",
 		Edits: []Edit{{
-			"internal/engine/ownership.go",
-			"	return o.Token + int64(h.earlier)",
-			"	return o.Token + int64(h.earlier)/2",
+			"internal/turns/turn.go",
+			"	return w.s.token + int64(w.number)",
+			"	return w.s.token + int64(w.number)/2",
 		}},
 	},
 	{
 		Name: "a lingering lock is not given up when its time is over", Promise: "C24",
 		Edits: []Edit{{
-			"internal/engine/linger.go",
-			"time.AfterFunc(o.passes.Linger, func() {",
-			"time.AfterFunc(time.Hour, func() {",
+			"internal/turns/tenure.go",
+			"time.AfterFunc(limit, s.onTimer)",
+			"time.AfterFunc(time.Hour, s.onTimer)",
 		}},
 	},
 	{
 		Name: "a lock lingers although others have asked for it", Promise: "C24",
 		Edits: []Edit{
-			{"internal/engine/linger.go", "		if qs.lingering[key].hold == h {\n", "		if false {\n"},
+			{"internal/turns/tenure.go", "	if lingers && h.IsAskedFor() {\n", "	if lingers && false {\n"},
 			{
-				"internal/engine/linger.go",
-				"time.AfterFunc(o.passes.Linger, func() {", "time.AfterFunc(20*o.passes.Linger, func() {",
+				"internal/turns/tenure.go",
+				"s.user, s.lingersUntil = nil, now.Add(limit)", "s.user, s.lingersUntil = nil, now.Add(20*limit)",
 			},
 		},
 	},
 	{
 		Name: "an ask that comes before the grant is known is lost", Promise: "C24",
 		Edits:       []Edit{{"internal/engine/linger.go", "	qs.pending[q.ID] = q\n", ""}},
-		Suite:       [2]string{"./internal/engine", "TestAskThatOvertakesTheGrantIsHeard"},
+		Suite:       [2]string{"./internal/turns", "TestAskThatOvertakesTheGrantIsHeard"},
 		Unsimulated: asksAgain,
 	},
 	{
 		Name: "a lock that another client has asked for is taken again at once", Promise: "C24",
 		Edits: []Edit{{
-			"internal/engine/waitqueue.go", "	qs.leftTo[key] = now.Add(waitq.MaxTurn)\n", "	qs.leftTo[key] = now\n",
+			"internal/engine/handoff.go",
+			"			qs.leaveToOthers(queueKey{r.Kind, r.Name}, now.Add(waitq.MaxTurn))\n", "",
 		}},
-		Suite:       [2]string{"./internal/engine", "TestLockThatWasAskedForIsLeftToOthers"},
+		Suite:       [2]string{"./internal/turns", "TestLockThatWasAskedForIsLeftToOthers"},
 		Unsimulated: asksAgain,
 	},
 	{
 		Name: "Close abandons a lock that lingers", Promise: "C24",
 		Edits: []Edit{{
-			"internal/engine/cohort.go",
-			"	taken, released := h.take(), make(chan struct{})\n	c.Spawn(func() {\n",
-			"	released := make(chan struct{})\n	c.Spawn(func() {\n		taken := h.take()\n",
+			"internal/engine/outer.go",
+			"	taken := h.take()\n	c.Spawn(func() {\n",
+			"	c.Spawn(func() {\n		taken := h.take()\n",
 		}},
-		Suite:       [2]string{"./internal/engine", "TestCloseFreesWhatLingers"},
+		Suite:       [2]string{"./internal/turns", "TestCloseFreesWhatLingers"},
 		Unsimulated: "only a Close whose context has ended does that",
 	},
 	{
@@ -470,7 +474,7 @@ var Catalogue = []Defect{
 		Name: "a writer under which somebody reads lingers", Promise: "C24",
 		Edits: []Edit{{
 			"internal/engine/nest.go",
-			"	if o.r.Kind != r.Kind && !o.endCohort(outer) {",
+			"	if o.r.Kind != r.Kind && !o.addOtherKind(outer) {",
 			"	if o.r.Kind != r.Kind && outer.state().taken {",
 		}},
 		Suite: [2]string{"./tests/contract", "TestC24WriterThatStillReadsIsNotPassedOn"},
@@ -478,9 +482,9 @@ var Catalogue = []Defect{
 	{
 		Name: "passing a lock on counts as a renewal", Promise: "C24",
 		Edits: []Edit{{
-			"internal/engine/cohort.go",
-			"	o.holds = next\n	return next\n",
-			"	o.holds = next\n	o.setSchedule(next)\n	return next\n",
+			"internal/engine/outer.go",
+			"	isConfirmed := o.lease.ValidUntil().Sub(now) >= h.ttl/2\n",
+			"	isConfirmed := true\n	o.setSchedule(&Hold{r: h.r, since: o.r.Core.Instant(now), ttl: h.ttl, renew: true})\n",
 		}},
 	},
 	{
