@@ -94,9 +94,10 @@ func WithWaiterTimeout(d time.Duration) Option { return Option{kind: optWaiterTi
 // faster within one process. Other clients wait for up to d longer. Default 0: every hand-off asks Redis. At
 // most 100 years.
 //
-// It applies to [Client.Lock], [Client.FencedLock] and [RWLock.Writer]; others ignore it. A hold is passed on
-// to a waiter with the same d and the same TTL. Both must be renewed: no [WithLease], [WithMaxHold],
-// [WithOwner] or [WithReplicas], no joint lock. Other waiters get the lock by a command.
+// It applies to [Client.Lock], [Client.FencedLock] and [RWLock.Writer]; others ignore it. A lock is passed on
+// to a waiter with the same d, TTL and [WithPolling]. Both must be renewed: no [WithLease], [WithMaxHold],
+// [WithMinHold], [WithOwner] or [WithReplicas], no joint lock. Other waiters get the lock by a command, when the
+// cohort is over.
 //
 // The holds of a cohort have one id on the wire, [Hold.ID]. Do not give it to [WithOwner]: that hold would
 // not exclude later members. Each member has a context and a fencing token of its own; tokens are reserved in
@@ -112,7 +113,9 @@ func WithCohort(d time.Duration) Option { return Option{kind: optCohort, d: d} }
 // WithLinger lets a client keep a lock for up to d after the last release, if nobody is known to wait. The
 // next acquisition of the same kind and name then takes it without asking Redis. It makes a lock that one
 // client uses again and again, such as one for each partition or tenant, many times faster. Default 0: the
-// last release frees the lock. At most 100 years.
+// last release frees the lock. At most 100 years. Waiters of the client pass the lock on among themselves without
+// asking Redis, too, for up to d after the client acquired it, unless somebody else asks for it. With [WithCohort] as
+// well, the cohort says for how long.
 //
 // It applies to [Client.Lock], [Client.FencedLock] and [RWLock.Writer]; others ignore it. Each hold has a
 // context and a fencing token of its own. The hold before it has ended, and the lock goes on being renewed in

@@ -41,8 +41,8 @@
 //	poll.go        a request that polls, in no local queue
 //	waitline.go    the subscription and the commands of a client that stands in line
 //	handoff.go     a release that makes a local waiter the next holder
-//	cohort.go      the same without a command
-//	linger.go      a lock that stays with its client after its last release
+//	outer.go       what package turns needs, in which users take turns on one hold without commands
+//	linger.go      how a lock is asked for that stays with its client after its last release
 //	minhold.go     a lock that stays taken for a minimum time
 //	wanted.go      how a holder hears that somebody waits
 //	contact.go     why an acquisition gave up: the lock is busy, or the server is silent
@@ -86,5 +86,5 @@
 //   - in a bubble of testing/synctest, the look for leaked holds (leak.go).
 //
 // Short AfterFuncs are the only exceptions: the alarm of a wait queue, the timer of a lane of package duty, the limit
-// of a hold, the end of a linger, and hurry of Close.
+// of a hold, and hurry of Close.
 package engine

@@ -36,7 +36,7 @@ type Hold struct {
 	since   Instant         // when the command that acquired it was sent, or when its turn began
 	ttl     time.Duration   // of the lease, or of each renewal
 	depth   uint16          // set before Acquire returns
-	earlier uint16          // how many turns on a fenced lock came before that of a nested hold; set before Acquire returns
+	earlier uint16          // of a nested hold: how many turns came before its own; set before Acquire returns
 	renew   bool
 	listed  bool // guarded by holdList: counted by tag
 	taken   bool // a Release or a Detach has begun; guarded by mu
@@ -75,7 +75,8 @@ type Holding interface {
 	Extend(ctx context.Context, h *Hold, d time.Duration) error
 }
 
-// Group is the ownership of a joint lock, for the holds of its members; or a tenure of package turns, for its outer hold.
+// Group is the ownership of a joint lock, for the holds of its members, or a tenure of package turns, for its outer
+// hold.
 type Group interface {
 	// MemberEnded reports that a hold has ended, or is about to be freed by its Release. It is called
 	// with no mutex held, and may be called twice for one hold.

@@ -126,7 +126,7 @@ func (r *Resource) nestNow(ctx context.Context, outer *Hold, q *Request) (*Hold,
 		hold, err = r.NewHold(ctx, q, Result{Holding: o, Sent: sent})
 	}
 	if hold != nil && r.Traits.Fenced {
-		hold.earlier = uint16(outer.Token() - o.Token) //nolint:gosec // less than OuterTokens
+		hold.earlier = uint16(outer.Token() - o.Token)
 	}
 	if err != nil { // there is no hold for the count
 		o.addCount(-1)
@@ -173,8 +173,8 @@ func (r *Resource) reacquire(ctx context.Context, outer *Hold, q *Request) (*Hol
 	return hold, err
 }
 
-// addOtherKind notes that an acquisition of another kind is about to nest under outer: a writer's, to read. From now on
-// nobody may have the next turn on o: for the server that would be the same writer, which may read. addOtherKind reports
+// addOtherKind notes that an acquisition of another kind is about to nest under outer: a writer's, to read. From now
+// on nobody may have the next turn on o: for the server that would be the same writer, which may read. It reports
 // false if the release of outer has begun, and another user may have the turn already.
 func (o *Ownership) addOtherKind(outer *Hold) bool {
 	o.mu.Lock()

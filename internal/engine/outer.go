@@ -187,8 +187,8 @@ func (r *Resource) NewTurn(ctx context.Context, q *Request, memory *Hold, of Hol
 //   - No user was promised a longer lease, by Extend.
 //   - At least half of its TTL is left. If renewals are overdue, the server should decide.
 //
-// The wire lock decides whether a nested acquisition or the release of the turn came first: see Ownership.nest. It takes
-// that lock for a moment, and does not block.
+// The wire lock decides whether a nested acquisition or the release of the turn came first: see Ownership.nest. IsSole
+// takes that lock for a moment, and does not block.
 func (h *Hold) IsSole(now time.Time) bool {
 	o := h.Ownership()
 	if !o.wire.TryLock() {

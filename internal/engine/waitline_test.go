@@ -296,9 +296,9 @@ func TestClientsInLineTakeTurns(t *testing.T) {
 	})
 }
 
-// Turns are passed on without a command, so their client leaves the line by one of its own when nobody waits at the end.
-// Else the server would count it among the listeners, and no waiter would hear a release by a client that does not know
-// the line.
+// Turns are passed on without a command, so their client leaves the line by one of its own when nobody waits at the
+// end. Else the server would count it among the listeners, and no waiter would hear a release by a client that does not
+// know the line.
 func TestClientWhoseUsersTakeTurnsLeavesTheLine(t *testing.T) {
 	Bubble(t, func(t *testing.T, s *Server) {
 		for _, id := range []string{"a", "b"} {

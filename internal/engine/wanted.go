@@ -9,7 +9,7 @@ import (
 //
 // A waiter that the same holder has kept waiting for askAfter asks that holder's client, and again as long as it waits.
 // Package presence carries the message. An ask is advice, and takes nothing away. It closes the channel of Hold.Wanted.
-// A lock that lingers is given up, and one that could linger is freed by its next release: see linger.go.
+// A lock that lingers is given up, and one that could linger is freed at the end of a turn: see package turns.
 //
 //	waiter                               client of the holder
 //	is refused by id 7

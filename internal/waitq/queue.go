@@ -1,6 +1,7 @@
 package waitq
 
 import (
+	"slices"
 	"time"
 
 	"github.com/redlatch/redlatch/internal/list"
@@ -203,7 +204,7 @@ func (q *Queue) MustWait(permits int) bool {
 // AnyStays reports whether a waiter waits that is not about to leave, other than those.
 func (q *Queue) AnyStays(except ...*Waiter) bool {
 	for w := q.waiters.First; w != nil; w = w.Next {
-		if !w.Leaves && !w.isOneOf(except) {
+		if !w.Leaves && !slices.Contains(except, w) {
 			return true
 		}
 	}

@@ -95,15 +95,6 @@ type Waiter struct {
 	last bool // the command that tries for it gives up the client's place in line if it succeeds
 }
 
-func (w *Waiter) isOneOf(waiters []*Waiter) bool {
-	for _, o := range waiters {
-		if o == w {
-			return true
-		}
-	}
-	return false
-}
-
 // canTake reports whether a release may pass so many permits on to w. A shared id is left out, because the server
 // counts its holds.
 func (w *Waiter) canTake(permits int) bool {
