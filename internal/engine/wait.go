@@ -239,7 +239,8 @@ func (r *Resource) waitIn(ctx context.Context, queue Queue, q *Request, refused 
 }
 
 // WaitIn makes q, of a user who waits for a turn, wait in a queue of package turns. It is waitIn for a request that
-// sends nothing: it returns nil when the user has the turn, and the error of his acquisition otherwise, or ErrObserverSlow.
+// sends nothing: it returns nil when the user has the turn, and otherwise the error of his acquisition, or
+// ErrObserverSlow.
 func (r *Resource) WaitIn(ctx context.Context, queue Queue, q *Request) error {
 	_, err := r.waitIn(ctx, queue, q, Result{})
 	if err == ErrObserverSlow { //nolint:errorlint // as waitIn returns it
