@@ -2,6 +2,7 @@ package turns_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync/atomic"
 	"testing"
@@ -475,3 +476,49 @@ func TestCloseEndsACohort(t *testing.T) {
 		s.RequireFree(t)
 	})
 }
+
+// A user comes while the attempt of another one is under way, and waits behind it. Whatever becomes of that attempt, the
+// second user waits no longer than he must.
+func TestUserWhoWaitsBehindAnAttempt(t *testing.T) {
+	for _, tt := range []struct {
+		name    string
+		attempt Fault
+		ends    time.Duration // of the first user's context; 0: it does not end
+		holds   bool          // the first user gets the lock
+		within  time.Duration
+	}{
+		{"is granted", Fault{Reply: 10 * ms}, 0, true, 10 * ms},
+		{"is given up", Fault{Reply: 10 * ms}, 5 * ms, false, 10 * ms},
+		{"fails", Fault{Delay: 10 * ms, Err: errPermission}, 0, false, 10 * ms},
+		{"hangs", Fault{Lost: true}, 0, false, 110 * ms},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			Bubble(t, func(t *testing.T, s *Server) {
+				r := s.Client(t, "a").Lock("x")
+				ctx := t.Context()
+				if tt.ends > 0 {
+					var cancel context.CancelFunc
+					ctx, cancel = context.WithTimeout(ctx, tt.ends)
+					defer cancel()
+				}
+				s.Script("acquire", tt.attempt)
+				first := StartAcquire(t, ctx, r, InCohort(time.Minute))
+				second := StartAcquire(t, t.Context(), r, InCohort(time.Minute))
+				if tt.holds {
+					Release(t, first.Wait())
+				}
+				hold := second.Wait()
+				assert.LessOrEqual(t, s.Now(), tt.within)
+				Release(t, hold)
+				if !tt.holds {
+					_ = first.Fail()
+				}
+				Sleep(time.Minute)
+				s.RequireFree(t)
+			})
+		})
+	}
+}
+
+// errPermission is an answer for which no further attempt is made.
+var errPermission = errors.New("NOPERM")

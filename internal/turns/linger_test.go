@@ -573,3 +573,28 @@ func TestALingeringLockIsReleasedAtOnceForTheObserver(t *testing.T) {
 		require.Len(t, c.Kinds(want...), renewed)
 	})
 }
+
+// The request for the next tenure joins its queue just before the release that leaves the lock to others. Its
+// subscription is confirmed while the release is on its way. It makes no attempt that could arrive after the release, and
+// before the client that has asked.
+func TestRequestThatJoinsBeforeTheReleaseStandsBack(t *testing.T) {
+	Bubble(t, func(t *testing.T, s *Server) {
+		pause := time.Duration(0) // before each command
+		a := s.Client(t, "a", func(c *Config) {
+			c.Ready = func(context.Context) error { time.Sleep(pause); return nil }
+		})
+		b := s.Client(t, "b")
+		s.SetAway(b, 2*ms)
+		r := a.Lock("x")
+		first := Acquire(t, t.Context(), r, Lingering(time.Hour))
+		waiter := StartAcquire(t, t.Context(), r, Lingering(time.Hour))
+		other := StartAcquire(t, t.Context(), b.Lock("x"))
+		Sleep(10 * ms)
+		pause = ms
+		s.Script("acquire", Fault{Delay: 3 * ms})
+		Release(t, first)
+		assert.False(t, waiter.Returned())
+		Release(t, other.Wait())
+		Release(t, waiter.Wait())
+	})
+}
