@@ -201,10 +201,10 @@ func (e *entry) attemptEnded() {
 func (e *entry) prepareNext() {
 	isPrepared := e.waiters.First == nil || e.next != nil
 	isInCohort := e.tenure != nil && e.terms.Cohort > 0
-	nobodyCares := e.tenure == nil && e.attempts == 0
+	isLeftAlone := e.tenure == nil && e.attempts == 0
 	switch {
 	case isPrepared:
-	case isInCohort, nobodyCares:
+	case isInCohort, isLeftAlone:
 		e.stand(nil)
 	case !e.watching:
 		e.watch(standAfter)
@@ -380,6 +380,9 @@ func (t *Turns) GiveUpLater(name string) {
 
 // GiveUpAll implements [engine.Turns].
 func (t *Turns) GiveUpAll() {
+	if t.idle.Load() == 0 {
+		return // the client's presence calls it often
+	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for name := range t.entries {
