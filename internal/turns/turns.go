@@ -308,8 +308,8 @@ func (e *entry) tenureAnswered(s *tenure, hold *engine.Hold, err error) {
 	isWanted := w != nil && !s.lost
 	switch {
 	case hold != nil && isWanted:
+		s.begin(hold) // w keeps the entry until then
 		e.waiters.Remove(w)
-		s.begin(hold)
 		s.give(w)
 	case hold == nil && isNext && w != nil: // waiting would not cure it
 		e.waiters.Remove(w)

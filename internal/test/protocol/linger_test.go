@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// When a lingering lock is given up. Each step is what package engine does with its mutex held, so that others come in
-// between. Every command and every message arrives. The time after which a lingering lock is given up anyway never
+// When a lingering lock is given up. Each step is what package engine or package turns does with its mutex held, so that
+// others come in between. Every command and every message arrives. The time after which a lingering lock is given up anyway never
 // comes: whoever waits for the lock must get it before.
 //
 // A client that is refused asks the client of the holder to give the lock up. If that client does not know the
