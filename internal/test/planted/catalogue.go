@@ -627,6 +627,26 @@ var Catalogue = []Defect{
 		Suite: [2]string{"./tests/contract", "TestC12TryDo$"},
 	},
 	{
+		Name: "the fence in Redis compares tokens of different lengths as text", Promise: "C14",
+		Edits: []Edit{{
+			"fence/set.lua",
+			"#token < #latest or (#token == #latest and token < latest)",
+			"token < latest",
+		}},
+		Suite:       [2]string{"./fence", "TestRedisRefusesStaleTokens"},
+		Unsimulated: "its clients write to no store with a fence",
+	},
+	{
+		Name: "a client that waits no longer says that it waits", Promise: "C25",
+		Edits: []Edit{{
+			"internal/presence/state.go",
+			"	if w.n == 0 {\n",
+			"	if w.n < 0 {\n",
+		}},
+		Suite:       [2]string{"./internal/presence", "TestStateFollowsTheClient"},
+		Unsimulated: "nobody there reads what clients say",
+	},
+	{
 		Name: "a forgotten hold is renewed for ever", Promise: "C17",
 		Edits: []Edit{{
 			"internal/engine/leak.go",
