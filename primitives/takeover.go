@@ -61,8 +61,8 @@ func (c *Client) ClientNames(ctx context.Context, ids []string) []string {
 }
 
 // Waiting returns the clients that wait for locks, semaphores, permits and latches, by name. Each client of this
-// library writes for what it waits, once it has waited for about 100 ms, and again within about a second: see [WithClientName].
-// Clients of other libraries do not. Names without the client's prefix are left out.
+// library writes for what it waits, once it has waited for about 100 ms, and again within about a
+// second: see [WithClientName]. Clients of other libraries do not. Names without the client's prefix are left out.
 //
 // Waiting finds the clients by SCAN, as [Client.Locks] finds locks. If that fails, or takes longer than 10 s, Waiting
 // returns what it has found, and the error.

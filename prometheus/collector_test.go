@@ -459,7 +459,8 @@ func TestCollectorShowsElections(t *testing.T) {
 			})
 			assert.Equal(t, want, got)
 		}
-		const leading, terms = `redlatch_election_leading{election="leader�"}`, `redlatch_election_terms_total{election="leader�"}`
+		const leading = `redlatch_election_leading{election="leader�"}`
+		const terms = `redlatch_election_terms_total{election="leader�"}`
 		const ends = `redlatch_election_term_ends_total{election="leader�",end="`
 		wait(map[string]float64{leading: 1, terms: 1})
 		f.server.LoseName(t, "leader\xff")

@@ -23,9 +23,10 @@ import (
 	"github.com/redlatch/redlatch/primitives"
 )
 
-// stopped is how long processes write to each database, and are stopped. With REDLATCH_FULL it is 30 s. A million writes
-// take about 20 minutes: -stopped 20m.
-var stopped = flag.Duration("stopped", 0, "how long processes that are stopped past their leases write to each database")
+// stopped is how long processes write to each database, and are stopped. The default is 3 s, with REDLATCH_FULL 30 s. For
+// many more writes: -stopped 20m.
+var stopped = flag.Duration("stopped", 0,
+	"how long processes that are stopped past their leases write to each database")
 
 // The rows of the table page. Each has the token of its last write.
 const (
@@ -138,8 +139,8 @@ func writer(name string) (code int) {
 	return 0
 }
 
-// Processes that write are stopped by SIGSTOP for longer than their leases, at any instant, and go on. The fence lets none
-// of them write after a later holder.
+// Processes that write are stopped by SIGSTOP for longer than their leases, at any instant, and go on. The fence lets
+// none of them write after a later holder.
 func testStoppedProcesses(t *testing.T, of database, dsn string) {
 	d := *stopped
 	switch {
