@@ -23,8 +23,8 @@ import (
 	"github.com/redlatch/redlatch/primitives"
 )
 
-// stopped is how long processes write to each database, and are stopped. The default is 3 s, with REDLATCH_FULL 30 s. For
-// many more writes: -stopped 20m.
+// stopped is how long processes write to each database, and are stopped. The default is 3 s, with REDLATCH_FULL 30 s.
+// For many more writes: -stopped 20m.
 var stopped = flag.Duration("stopped", 0,
 	"how long processes that are stopped past their leases write to each database")
 
