@@ -216,7 +216,9 @@ func (h *history) keptBeyondMinimum(s sample, id string) *op {
 		ends := o.ret.At + int64(o.call.MinHold) + underWay + int64(sampleTolerance) + h.lengthened(o.call.At)
 		isCalm := !h.disturbed(o.process, s.name, o.release.call.At-int64(keeping), s.before) ||
 			!h.disturbed(o.process, s.name, o.release.call.At, s.before) && s.member
-		if isAlone && isCalm && s.until > ends {
+		// A member that answers late gets the whole lease, and is then given back.
+		isSettled := !s.member || s.before > o.release.ret.At+int64(h.wakeUp())
+		if isAlone && isCalm && isSettled && s.until > ends {
 			return o
 		}
 	}
