@@ -125,7 +125,11 @@ func (h *history) checkWaits() (out []Violation) {
 
 // standsBack reports whether a gap is short enough to be the turn of other clients: doc/contract.md, C24. A client that
 // has given a lock up, because another one has asked for it, leaves it to others first. They may have given up since.
-func standsBack(o *op, gap time.Duration) bool { return o.call.Lingers && gap <= othersTurn }
+// A candidate that has resigned does the same: C29.
+func standsBack(o *op, gap time.Duration) bool {
+	mayStandBack := o.call.Lingers || o.call.Primitive == electionPrimitive
+	return mayStandBack && gap <= othersTurn
+}
 
 // checkCohorts finds members of a cohort that got the lock after the cohort's time: doc/contract.md, C24. Only a
 // simulation passes it on in no time.

@@ -211,7 +211,9 @@ func (h *history) keptBeyondMinimum(s sample, id string) *op {
 		if !isOfID || !o.isReleased() || o.release.ret.At > s.before {
 			continue
 		}
-		isAlone := !o.call.Read && !h.sharesID(o) && !o.detached
+		// An attempt to nest that was given up sets the lease of a member of a red lock once more, at times after the
+		// release. That is left alone here.
+		isAlone := !o.call.Read && !h.hasCounts(o) && !o.detached
 		underWay := o.release.ret.At - o.release.call.At
 		ends := o.ret.At + int64(o.call.MinHold) + underWay + int64(sampleTolerance) + h.lengthened(o.call.At)
 		isCalm := !h.disturbed(o.process, s.name, o.release.call.At-int64(keeping), s.before) ||
