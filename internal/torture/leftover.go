@@ -110,11 +110,12 @@ type expected struct {
 	longer time.Duration    // by how much all keys may last longer
 }
 
-// tokens returns the highest token of each name. Servers that lost data may have lost their counters, too.
+// tokens returns the highest token of each name. Servers that lost data may have lost their counters, too. A hold that
+// was passed on has a token that was reserved by the first hold with its id.
 func (h *history) tokens() map[string]int64 {
 	out := map[string]int64{}
 	for _, o := range h.ops {
-		if o.holds() && o.ret.Token > 0 && !h.lossy(o.call.Names[0], o.call.At, h.end) {
+		if o.holds() && o.ret.Token > 0 && !h.lossy(o.call.Names[0], h.ownershipBegin(o), h.end) {
 			out[o.call.Names[0]] = max(out[o.call.Names[0]], o.ret.Token)
 		}
 	}

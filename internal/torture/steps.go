@@ -352,7 +352,11 @@ func (s *stepper) change(o *op) {
 	switch {
 	case o.outcome() == outcomeUnknown && !reads && o.call.At < s.cut:
 		end = never
-	case o.outcome() != outcomeOK || o.ret.At >= s.cut:
+	case o.outcome() != outcomeOK:
+		return
+	case o.ret.At >= s.cut && !reads && o.call.At < s.cut: // it may have taken effect before
+		end = never
+	case o.ret.At >= s.cut:
 		return
 	}
 	if reads {
