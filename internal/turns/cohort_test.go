@@ -477,8 +477,8 @@ func TestCloseEndsACohort(t *testing.T) {
 	})
 }
 
-// A user comes while the attempt of another one is under way, and waits behind it. Whatever becomes of that attempt, the
-// second user waits no longer than he must.
+// A user comes while the attempt of another one is under way, and waits behind it. Whatever becomes of that attempt,
+// the second user waits no longer than he must.
 func TestUserWhoWaitsBehindAnAttempt(t *testing.T) {
 	for _, tt := range []struct {
 		name    string

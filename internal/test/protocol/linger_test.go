@@ -6,9 +6,9 @@ import (
 	"testing"
 )
 
-// When a lingering lock is given up. Each step is what package engine or package turns does with its mutex held, so that
-// others come in between. Every command and every message arrives. The time after which a lingering lock is given up anyway never
-// comes: whoever waits for the lock must get it before.
+// When a lingering lock is given up. Each step is what package engine or turns does with its mutex held, so that others
+// come in between. Every command and every message arrives. The time after which a lingering lock is given up anyway
+// never comes: whoever waits for the lock must get it before.
 //
 // A client that is refused asks the client of the holder to give the lock up. If that client does not know the
 // holder yet, or another acquisition has the lock by then, the next poll asks again. A poll without such a reason
