@@ -101,8 +101,8 @@ func (h *testHistory) waitForPermits(released string, n int) {
 	h.release(1, third, 11_290, 11_291)
 }
 
-// waitAfterLease adds a hold whose acquisition was sent more than once, and a wait after its lease. released is when its
-// user releases it; 0: never.
+// waitAfterLease adds a hold whose acquisition was sent more than once, and a wait after its lease. released is when
+// its user releases it; 0: never.
 func (h *testHistory) waitAfterLease(released int64) {
 	h.fault(faultHole, 0, 9_900, 13_000)
 	a := h.holdOf("lock", 0, 10_000, 10_100, "a1")
@@ -775,7 +775,7 @@ func TestChecks(t *testing.T) {
 			h.release(0, a, 10_500, 10_501)
 			h.waits(1, h.holdOf("lock", 1, 10_100, 11_300, "b1"), 10_101)
 		}, []string{checkWake}},
-		{"a waiter for a lock that a late copy may have taken after its lease, which nobody has released", func(h *testHistory) {
+		{"a waiter for a lock that a late copy may have taken, because nobody released it", func(h *testHistory) {
 			h.waitAfterLease(0)
 		}, nil},
 		{"a waiter for a lock that was released after its lease", func(h *testHistory) {
