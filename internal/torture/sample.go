@@ -211,8 +211,8 @@ func (h *history) keptBeyondMinimum(s sample, id string) *op {
 		if !isOfID || !o.isReleased() || o.release.ret.At > s.before {
 			continue
 		}
-		// An attempt to nest that was given up sets the lease of a member of a red lock once more, at times after the
-		// release. That is left alone here.
+		// A nested acquisition asks for a whole lease, and may be executed after the release. Then the client frees the
+		// lock when the minimum is over: Redis's TTL does not say that.
 		isAlone := !o.call.Read && !h.hasCounts(o) && !o.detached
 		underWay := o.release.ret.At - o.release.call.At
 		ends := o.ret.At + int64(o.call.MinHold) + underWay + int64(sampleTolerance) + h.lengthened(o.call.At)
