@@ -238,6 +238,36 @@ func ExampleInfo() {
 	// 3 of 5 licenses are free, 2 are out
 }
 
+// A Waiter is a client that waits. It writes that once it has waited for about 100 ms.
+func ExampleWaiter() {
+	client, done := exampleClient(primitives.WithClientName("worker-3"))
+	defer done()
+	ctx := context.Background()
+	lock := client.Lock("migration")
+	hold, err := lock.Acquire(ctx)
+	if err != nil {
+		panic(err)
+	}
+	waited := make(chan error)
+	go func() { waited <- lock.Do(ctx, func(context.Context) error { return nil }) }()
+
+	var waiters []primitives.Waiter
+	for len(waiters) == 0 {
+		waiting, err := client.Waiting(ctx)
+		if err != nil {
+			panic(err)
+		}
+		waiters = waiting["migration"]
+	}
+	fmt.Printf("%s waits, and its id is the client's: %t\n", waiters[0].Client, waiters[0].ID == client.ID())
+	_ = hold.Release(ctx)
+	if err := <-waited; err != nil {
+		panic(err)
+	}
+	// Output:
+	// worker-3 waits, and its id is the client's: true
+}
+
 // A Holder says which process holds a lock. A client writes its name once it has held for about 100 ms.
 func ExampleHolder() {
 	client, done := exampleClient(primitives.WithClientName("worker-3"))

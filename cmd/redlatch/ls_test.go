@@ -67,7 +67,7 @@ func newInventory(t *testing.T, s *redistest.Server, prefix string) *inventory {
 		fair, err = c.FairLock("fair").Info(ctx)
 		told, unknown := waiter.Waiting(ctx)
 		isTold := unknown == nil && len(told["lock"]) == 1 && len(told["fair"]) == 1
-		return err == nil && isTold && len(fair.Waiters) == 1 && fair.Holders[0].Held > 0
+		return err == nil && isTold && len(fair.Waiters) == 1 && fair.Holders[0].Held > 0 && heldForAWhile(ctx, c, "fenced")
 	}, "the waiter is in the queue, and the clients have written their names")
 	x.locks = []fields{
 		{
@@ -88,6 +88,12 @@ func newInventory(t *testing.T, s *redistest.Server, prefix string) *inventory {
 		{"name": "semaphore", "kind": "integer", "ttl_ms": -1, "permits": 4, "available": 4},
 	}
 	return x
+}
+
+// heldForAWhile reports whether the client of a lock says for how long it has held it.
+func heldForAWhile(ctx context.Context, c *primitives.Client, name string) bool {
+	info, err := c.FencedLock(name).Info(ctx)
+	return err == nil && info.Holders[0].Held > 0
 }
 
 // all returns the locks and the numbers.
