@@ -177,7 +177,8 @@ func (h *history) checkNotices(name string, ops []*op) (out []Violation) {
 		}
 	}
 	for _, t := range ops {
-		if !t.takesOver() || t.outcome() != outcomeOK {
+		mayBeForgotten := h.lossy(name, t.call.At, t.ret.At) // and the holder is renewed as before
+		if !t.takesOver() || t.outcome() != outcomeOK || mayBeForgotten {
 			continue
 		}
 		quiet := !h.troubled(t.process, t.call.At-int64(h.recovers()), t.ret.At)

@@ -308,6 +308,11 @@ func TestChecks(t *testing.T) {
 			h.force(1, 10_500, 10_501)
 			h.lost(0, h.hold(0, 10_000, "a1"), 12_900)
 		}, []string{checkNotice}},
+		{"a failover may have forgotten what ended the hold", func(h *testHistory) {
+			h.switchover(10_400, 10_600)
+			h.force(1, 10_500, 10_501)
+			h.lost(0, h.hold(0, 10_000, "a1"), 12_900)
+		}, nil},
 		{"Extend has put off the next renewal", func(h *testHistory) {
 			a := h.hold(0, 10_000, "a1")
 			h.do(0, 10_400, 10_401, record{Do: opExtend, Root: a}, record{Outcome: outcomeOK, Until: 13_400 * ms})
