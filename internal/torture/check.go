@@ -177,7 +177,7 @@ func (h *history) checkNotices(name string, ops []*op) (out []Violation) {
 		}
 	}
 	for _, t := range ops {
-		mayBeForgotten := h.lossy(name, t.call.At, t.ret.At) // and the holder is renewed as before
+		mayBeForgotten := h.lossy(name, t.call.At, t.returned()) // and the holder is renewed as before
 		if !t.takesOver() || t.outcome() != outcomeOK || mayBeForgotten {
 			continue
 		}
