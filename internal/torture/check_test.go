@@ -309,9 +309,11 @@ func TestChecks(t *testing.T) {
 			h.lost(0, h.hold(0, 10_000, "a1"), 12_900)
 		}, []string{checkNotice}},
 		{"a failover may have forgotten what ended the hold", func(h *testHistory) {
+			a := h.hold(0, 10_000, "a1")
+			h.valid(0, a, 16_000)
 			h.switchover(10_400, 10_600)
 			h.force(1, 10_500, 10_501)
-			h.lost(0, h.hold(0, 10_000, "a1"), 12_900)
+			h.lost(0, a, 14_500)
 		}, nil},
 		{"Extend has put off the next renewal", func(h *testHistory) {
 			a := h.hold(0, 10_000, "a1")
