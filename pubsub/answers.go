@@ -138,7 +138,8 @@ func (l *link) applyAnswer(word, name string) error {
 	if c.name != name {
 		return fmt.Errorf("%w: %s of %q answered for %q", errProtocol, word, c.name, name)
 	}
-	if cmd.answered++; cmd.answered == len(cmd.channels) {
+	cmd.answered++
+	if cmd.answered == len(cmd.channels) {
 		l.popInflight()
 	}
 	// A channel stays placed while a SUBSCRIBE of it is unanswered, so c still belongs to this

@@ -103,7 +103,8 @@ func detectSharded(ctx context.Context, spawn func(func()), c cluster, sharded *
 		}
 		select {
 		case a := <-answers:
-			if failed++; a.err == nil || failed == maxAsked {
+			failed++
+			if a.err == nil || failed == maxAsked {
 				return a.on, a.err
 			}
 		case <-next.C:

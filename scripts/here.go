@@ -53,7 +53,8 @@ func (h *here) note(answered bool, sent time.Time) {
 		h.quick = max(h.quick-slowCost, 0)
 	default:
 		h.quick = min(h.quick+1, 2*quickAnswers)
-		if h.count++; h.count >= manyAnswers {
+		h.count++
+		if h.count >= manyAnswers {
 			h.count, h.pause = 0, 0
 		}
 	}
