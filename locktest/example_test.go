@@ -48,6 +48,38 @@ func ExampleServer_Lose() {
 	// lost: true
 }
 
+// This example checks what a leader does when somebody else takes its election, without its hold at hand.
+func ExampleServer_LoseName() {
+	s := locktest.Start()
+	defer s.Close()
+	rdb := redis.NewClient(s.Options())
+	defer rdb.Close()
+	client, err := primitives.New(rdb)
+	if err != nil {
+		panic(err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	defer client.Close(ctx)
+
+	leads, ended := make(chan struct{}), make(chan error)
+	standing, quit := context.WithCancel(ctx)
+	go func() {
+		_ = client.Election("scheduler").Run(standing, func(ctx context.Context, _ primitives.Term) error {
+			close(leads)
+			<-ctx.Done() // it schedules until its term ends
+			quit()
+			ended <- context.Cause(ctx)
+			return nil
+		})
+	}()
+	<-leads
+	s.LoseName(t, "scheduler")
+	fmt.Println("deposed:", errors.Is(<-ended, primitives.ErrLost))
+	// Output:
+	// deposed: true
+}
+
 // This example checks that code stops in time when Redis is unreachable. In a synctest bubble a
 // lease of 30 s passes at once:
 //

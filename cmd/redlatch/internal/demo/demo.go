@@ -31,7 +31,7 @@ func Scenes() []Scene {
 	return []Scene{
 		lockScene, crashScene, cutoffScene,
 		fairScene, fencedScene, cohortScene, rwlockScene, multiScene, redScene,
-		semaphoreScene, permitsScene, latchScene, stripedScene,
+		semaphoreScene, permitsScene, latchScene, stripedScene, electionScene,
 	}
 }
 
