@@ -237,7 +237,8 @@ func (c *Collector) electionOf(name string) *election {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if l = c.elections[name]; l == nil {
+	l = c.elections[name]
+	if l == nil {
 		value := strings.ToValidUTF8(name, "�") // Prometheus panics otherwise
 		l = &election{
 			c.leading.WithLabelValues(value), c.terms.WithLabelValues(value), map[primitives.EventKind]prometheus.Counter{},

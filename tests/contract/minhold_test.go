@@ -725,8 +725,8 @@ func TestC28AFailedJointAttemptLeavesNothing(t *testing.T) {
 				for _, l := range locks[1:] {
 					Acquire(t, t.Context(), l)
 				}
-				joint := join(locks, primitives.WithMinHold(time.Hour), primitives.WithWait(50*time.Millisecond))
-				require.Error(t, ErrOf(joint.Acquire(t.Context())), "on a busy machine Redis may not have answered in time")
+				joint := join(locks, primitives.WithMinHold(time.Hour))
+				require.ErrorIs(t, ErrOf(joint.TryAcquire(t.Context())), primitives.ErrNotAcquired)
 				redistest.WaitFor(t, Soon, func() bool { return len(Fields(t, s, key+"-0")) == 0 }, "the member is free")
 			})
 		}
