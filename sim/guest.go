@@ -9,10 +9,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -72,11 +74,40 @@ type guest struct {
 	memory  memories
 }
 
+// cachedPrograms is how many compiled programs stay in the cache. Each change of the library makes another one, of about
+// 170 MB, and nothing else would ever delete it.
+const cachedPrograms = 4
+
+// keepNewest deletes the files in a folder and those below it, except for the newest ones. It is no failure if that does
+// not work: somebody else may be deleting them, too.
+func keepNewest(dir string, keep int) {
+	type file struct {
+		path    string
+		written time.Time
+	}
+	var files []file
+	_ = filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() {
+			return nil //nolint:nilerr // what cannot be read stays
+		}
+		if info, err := entry.Info(); err == nil {
+			files = append(files, file{path: path, written: info.ModTime()})
+		}
+		return nil
+	})
+	slices.SortFunc(files, func(a, b file) int { return b.written.Compare(a.written) })
+	for _, old := range files[min(keep, len(files)):] {
+		_ = os.Remove(old.path)
+	}
+}
+
 // compile compiles the guest to machine code, or takes that from the cache.
 func compile(ctx context.Context, wasm []byte) (*guest, error) {
 	config := wazero.NewRuntimeConfigCompiler()
 	if dir, err := os.UserCacheDir(); err == nil {
-		if cache, err := wazero.NewCompilationCacheWithDir(filepath.Join(dir, "redlatch-sim")); err == nil {
+		dir = filepath.Join(dir, "redlatch-sim")
+		keepNewest(dir, cachedPrograms)
+		if cache, err := wazero.NewCompilationCacheWithDir(dir); err == nil {
 			config = config.WithCompilationCache(cache)
 		}
 	}

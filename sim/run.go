@@ -103,7 +103,9 @@ func (r *seeds) work(ctx context.Context, out io.Writer) {
 		}
 		result := r.run(ctx, seed)
 		if r.twice {
-			r.again(ctx, seed, result)
+			if hash, ok := r.hash(ctx, seed); ok {
+				compare(result, hash)
+			}
 		}
 		if len(result.Violations) > 0 && r.replay > 0 {
 			r.repeat(ctx, seed, result)
@@ -119,33 +121,44 @@ func (r *seeds) run(ctx context.Context, seed uint64) *torture.Simulated {
 	return r.guest.result(ctx, request{Plan: torture.MakePlan(seed), Log: r.single, Page: r.html != ""})
 }
 
-// again runs a seed once more, and reports whether it gave the same round. If it did not, that is a violation.
-func (r *seeds) again(ctx context.Context, seed uint64, first *torture.Simulated) bool {
+// hash runs a seed once more. It is not ok if the user interrupted it.
+func (r *seeds) hash(ctx context.Context, seed uint64) (hash string, ok bool) {
 	if ctx.Err() != nil {
-		return false
+		return "", false
 	}
-	hash := r.run(ctx, seed).Hash
-	if hash == first.Hash || ctx.Err() != nil {
-		return hash == first.Hash
+	hash = r.run(ctx, seed).Hash
+	return hash, ctx.Err() == nil
+}
+
+// compare says whether another run of a seed gave the same round as the first one. If it did not, that is a violation.
+func compare(first *torture.Simulated, hash string) (equal bool) {
+	if hash == first.Hash {
+		return true
 	}
 	first.Violations = append(first.Violations, torture.Violation{
-		Check: checkSame, Seed: seed, Detail: "the hashes of two runs are " + first.Hash + " and " + hash,
+		Check: checkSame, Seed: first.Seed, Detail: "the hashes of two runs are " + first.Hash + " and " + hash,
 	})
 	return false
 }
 
-// repeat runs a seed so many times more as the user wants, and counts the equal rounds.
+// repeat runs a seed so many times more as the user wants, and counts the equal rounds. If it is interrupted, only the
+// runs that were completed count.
 func (r *seeds) repeat(ctx context.Context, seed uint64, first *torture.Simulated) {
-	equal := 0
+	made, equal := 0, 0
 	for range r.replay {
-		if r.again(ctx, seed, first) {
+		hash, ok := r.hash(ctx, seed)
+		if !ok {
+			break
+		}
+		made++
+		if compare(first, hash) {
 			equal++
 		}
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.replayed++
-	r.replays += r.replay
+	r.replays += made
 	r.equal += equal
 }
 

@@ -3,7 +3,10 @@ package main
 import (
 	"bytes"
 	"context"
+	"os"
+	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -92,6 +95,34 @@ func TestReplays(t *testing.T) {
 	r.repeat(t.Context(), 1, first)
 	require.Equal(t, []int{2, 4, 2}, []int{r.replayed, r.replays, r.equal})
 	require.Equal(t, checkSame, first.Violations[0].Check)
+}
+
+// The runs that an interruption prevents are no runs with another hash.
+func TestInterruptedReplays(t *testing.T) {
+	r := &seeds{options: options{replay: 3}, guest: newGuest(t)}
+	first := r.run(t.Context(), 1)
+	interrupted, interrupt := context.WithCancel(t.Context())
+	interrupt()
+	r.repeat(interrupted, 1, first)
+	require.Equal(t, []int{1, 0, 0}, []int{r.replayed, r.replays, r.equal})
+	require.Empty(t, first.Violations)
+}
+
+// The cache of compiled programs does not grow without a limit.
+func TestOldProgramsLeaveTheCache(t *testing.T) {
+	dir := t.TempDir()
+	require.NoError(t, os.Mkdir(filepath.Join(dir, "wazero"), 0o700))
+	for i := range 5 {
+		file := filepath.Join(dir, "wazero", strconv.Itoa(i))
+		require.NoError(t, os.WriteFile(file, nil, 0o600))
+		written := time.Unix(int64(1000+i), 0)
+		require.NoError(t, os.Chtimes(file, written, written))
+	}
+	keepNewest(dir, 2)
+	left, err := filepath.Glob(filepath.Join(dir, "wazero", "*"))
+	require.NoError(t, err)
+	require.Equal(t, []string{filepath.Join(dir, "wazero", "3"), filepath.Join(dir, "wazero", "4")}, left)
+	keepNewest(filepath.Join(dir, "none"), 2)
 }
 
 // Only what is needed is left.
