@@ -159,12 +159,7 @@ func (l *link) do(args []string) {
 			rule.links = append(rule.links, l)
 		}
 	}
-	reply := l.redis.Do(args)
-	if reply[0] != '-' {
-		for _, seen := range l.server.seen {
-			seen(args)
-		}
-	}
+	reply := l.server.execute(l.redis, args)
 	if effect == LoseReply {
 		l.reset()
 		return

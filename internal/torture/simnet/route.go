@@ -132,7 +132,7 @@ func (r *Route) arriveLate(written []byte) {
 			return
 		}
 		written = written[size:]
-		r.n.note(-1, ToServer, conn.Do(args))
+		r.n.note(-1, ToServer, r.server.execute(conn, args))
 	}
 }
 
@@ -199,16 +199,26 @@ func (r *Route) executeLate(rule *Rule, args []string) {
 			return
 		}
 		conn := r.server.redis.NewConn(func([]byte) {})
-		r.n.note(-1, ToServer, conn.Do(args))
+		r.n.note(-1, ToServer, r.server.execute(conn, args))
 		conn.Close()
-		for _, seen := range r.server.seen {
-			seen(args)
-		}
 	})
 }
 
-// Watch calls seen with each command that the server has executed, by whomever, unless the reply is an error. seen must
-// not block, and must not use the network.
+// execute executes a command, and tells those who watch the server. n.mu is held.
+func (s *Server) execute(conn *memredis.Conn, args []string) (reply []byte) {
+	reply = conn.Do(args)
+	isError := reply[0] == '-'
+	if isError {
+		return reply
+	}
+	for _, seen := range s.seen {
+		seen(args)
+	}
+	return reply
+}
+
+// Watch calls seen with each command that the server has executed, by whomever and however late, unless the reply is an
+// error. seen must not block, and must not use the network.
 func (s *Server) Watch(seen func(args []string)) {
 	s.n.lock()
 	defer s.n.unlock()

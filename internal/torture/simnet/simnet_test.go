@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -122,17 +123,26 @@ func TestRules(t *testing.T) {
 	}
 }
 
-// A late command is executed once its time has come.
+// A late command is executed once its time has come. Who watches the server hears of it if the server has not refused it.
 func TestLateCommand(t *testing.T) {
 	f := newFixture(t)
-	over := make(chan struct{})
-	f.route.Add(&Rule{
-		Effect: Late, After: 20 * time.Millisecond, Match: func(args []string) bool { return args[0] == "set" },
-		Over: func() { close(over) },
-	})
-	require.ErrorIs(t, f.rdb.Set(t.Context(), "k", "v", 0).Err(), syscall.ECONNRESET)
-	<-over
+	var seen []string
+	f.server.Watch(func(args []string) { seen = append(seen, args[0]) })
+	late := func(name string, args ...any) {
+		over := make(chan struct{})
+		remove := f.route.Add(&Rule{
+			Effect: Late, After: 20 * time.Millisecond, Match: func(args []string) bool { return args[0] == name },
+			Over: func() { close(over) },
+		})
+		require.ErrorIs(t, f.rdb.Do(t.Context(), append([]any{name}, args...)...).Err(), syscall.ECONNRESET)
+		<-over
+		remove()
+	}
+	late("set", "k", "v")
+	late("evalsha", strings.Repeat("0", 40), 0) // which no server knows
 	require.Equal(t, "$1\r\nv\r\n", f.has("k"))
+	require.Contains(t, seen, "set")
+	require.NotContains(t, seen, "evalsha")
 }
 
 func TestDialsFail(t *testing.T) {
