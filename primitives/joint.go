@@ -111,24 +111,31 @@ func jointMembers(locks []*Lock) (members []*Lock, err error) {
 	return members, nil
 }
 
+// ofMember makes the call for one member from f, which is part of a call of that member's client.
+func (j *jointLock) ofMember(ctx context.Context, f func(i int, m *Lock) error) func(i int) error {
+	return func(i int) error {
+		m := j.members[i]
+		return m.c.during(ctx, func() error { return f(i, m) })
+	}
+}
+
 // askMembers runs f for all members at once, each in a goroutine of the core. It returns when all have
 // answered or their budget is over. It fails with ErrNotHeld if so many members answered with it that too
 // few can succeed.
 func (j *jointLock) askMembers(ctx context.Context, terms *engine.Terms, f func(i int, m *Lock) error) error {
-	return j.AskAll(ctx, terms, func(i int) error {
-		m := j.members[i]
-		return m.c.during(ctx, func() error { return f(i, m) })
-	})
+	return j.AskAll(ctx, terms, j.ofMember(ctx, f))
 }
 
 // adopt replaces id in the members, by one new id for all. It first checks that enough members are held, so
 // that a wrong id changes nothing. If it fails after that, the members that it has adopted are left to
 // their leases, because the former holder's critical section may still run.
+//
+// A member that does not answer costs the time of its budget once: the check does not wait for it if the others suffice.
 func (j *jointLock) adopt(ctx context.Context, id string, terms *engine.Terms) (*engine.Hold, error) {
-	err := j.askMembers(ctx, terms, func(_ int, m *Lock) error {
+	err := j.AskEnough(ctx, terms, j.ofMember(ctx, func(_ int, m *Lock) error {
 		lost, err := m.takeable().Check(ctx, m.res.OwnershipOf(id))
 		return orNotHeld(!lost, err)
-	})
+	}))
 	if err != nil {
 		return nil, err
 	}

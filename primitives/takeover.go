@@ -195,8 +195,8 @@ func (h *handle) releaseID(ctx context.Context, id string) error {
 
 // announceTakeover notifies the clients of these ids that they may have lost h, after an operation that
 // ended with err. If the operation certainly failed, it sends nothing. But some members of a joint lock may have been
-// taken over, whatever err is. The caller waits no longer than presence.NoticeLimit, and not at all if Redis did not
-// answer the operation.
+// taken over, whatever err is. The caller waits no longer than presence.NoticeLimit, for no more members of a joint lock
+// than it needs, and not at all if Redis did not answer the operation.
 func (h *handle) announceTakeover(ctx context.Context, err error, ids ...string) {
 	inDoubt := errors.Is(err, ErrOutcomeUnknown) || errors.Is(err, ErrNotReplicated)
 	mayHaveChanged := err == nil || inDoubt || h.joint != nil
@@ -205,20 +205,25 @@ func (h *handle) announceTakeover(ctx context.Context, err error, ids ...string)
 	}
 	ctx, cancel := context.WithTimeout(ctx, presence.NoticeLimit) // one limit for all members together
 	defer cancel()
-	var sent []<-chan struct{}
-	for _, part := range h.parts() {
+	parts := h.parts()
+	sent := make(chan struct{}, len(parts))
+	for _, part := range parts {
 		if part.maxPermits == 0 { // it is a lock, which may linger on this client itself: give it up
 			for _, id := range ids {
 				part.c.core.Asked(part.res.Name, id)
 			}
 		}
-		sent = append(sent, part.c.presence.Announce(ctx, part.res.Kind, part.raw(), ids))
+		part.c.presence.Announce(ctx, part.res.Kind, part.raw(), ids, sent)
 	}
 	isSilent := errors.Is(h.res.Core.Unavailable(err), ErrUnavailable)
 	if inDoubt || isSilent {
 		return // the call has used up its time
 	}
-	for _, done := range sent {
-		engine.Pause(ctx, presence.NoticeLimit, done)
+	need := len(parts)
+	if h.joint != nil {
+		need = h.joint.Need // a silent member has been waited for once
+	}
+	for range need {
+		engine.Pause(ctx, presence.NoticeLimit, sent)
 	}
 }

@@ -379,7 +379,7 @@ func (c *Core) trustedUntil(sent time.Time, ttl time.Duration) time.Time {
 	return sent.Add(ttl - c.MarginOf(ttl))
 }
 
-// Pause waits for d. It returns early when ctx ends, or when done is closed.
+// Pause waits for d. It returns early when ctx ends, or when done is closed or something arrives from it.
 func Pause(ctx context.Context, d time.Duration, done <-chan struct{}) {
 	timer := time.NewTimer(max(d, 0))
 	defer timer.Stop()

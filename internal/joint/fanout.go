@@ -189,9 +189,20 @@ func (o *fanOut) countMissing(ctx context.Context) {
 // the members that were lost (ErrLost), and otherwise with the errors of the other members. The caller must be a
 // call that Close waits for.
 func (l *Lock) AskAll(ctx context.Context, terms *engine.Terms, f func(i int) error) error {
+	return l.ask(ctx, terms, f, func(*fanOut) bool { return false })
+}
+
+// AskEnough is AskAll, but it also returns as soon as so many calls of f have succeeded as members are needed. It is for
+// questions that change nothing in the members.
+func (l *Lock) AskEnough(ctx context.Context, terms *engine.Terms, f func(i int) error) error {
+	return l.ask(ctx, terms, f, func(v *fanOut) bool { return v.yes >= l.Need })
+}
+
+// ask serves AskAll and AskEnough. It calls isEnough after each answer.
+func (l *Lock) ask(ctx context.Context, terms *engine.Terms, f func(i int) error, isEnough func(*fanOut) bool) error {
 	ttl, _ := l.shortest(terms)
 	v := newFanOut(l.Resource.Core, len(l.Members), func(i int) error { return l.named(i, f(i)) })
-	v.collect(ctx, l.budget(ttl))
+	v.collectUntil(ctx, l.budget(ttl), func() bool { return isEnough(v) })
 	if ctx.Err() != nil {
 		v.collectReasons(ctx)
 	}

@@ -20,12 +20,11 @@ import (
 
 // Announce notifies the clients of these ids that they may have lost a lock, or permits, of that kind and name on
 // the wire. It is best effort, and does not block. A goroutine of the core sends the notices, for noticeTimeout at
-// most, and then closes the channel. Callers wait for that no longer than NoticeLimit.
-func (p *Presence) Announce(ctx context.Context, kind, name string, ids []string) <-chan struct{} {
+// most, and then sends to the channel, which must have room. Callers wait for that no longer than NoticeLimit.
+func (p *Presence) Announce(ctx context.Context, kind, name string, ids []string, sent chan<- struct{}) {
 	notices := p.notices(kind, name, ids)
-	done := make(chan struct{})
 	p.core.Spawn(func() {
-		defer close(done)
+		defer func() { sent <- struct{}{} }()
 		// The takeover has happened, so the holder should hear of it even if the caller's time is over.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), noticeTimeout)
 		defer cancel()
@@ -35,7 +34,6 @@ func (p *Presence) Announce(ctx context.Context, kind, name string, ids []string
 			}
 		}
 	})
-	return done
 }
 
 // notices returns the commands that publish to the clients of these ids. Permits of one client share

@@ -232,9 +232,10 @@ func TestTakeoverIsAnnouncedToTheHolders(t *testing.T) {
 			bubble(t, func(t *testing.T, c *client) {
 				ctx, cancel := context.WithCancel(t.Context())
 				cancel() // the caller has what it wants
-				done := c.presence.Announce(ctx, tt.kind, name, tt.ids)
+				sent := make(chan struct{}, 1)
+				c.presence.Announce(ctx, tt.kind, name, tt.ids, sent)
 				synctest.Wait()
-				assert.True(t, engine.IsClosed(done))
+				assert.Len(t, sent, 1)
 				var got []string
 				for _, command := range c.commands("publish") {
 					got = append(got, strings.Replace(strings.TrimPrefix(command, "0s publish "), name, "NAME", 1))
@@ -263,7 +264,9 @@ func TestAnnouncementIsBestEffort(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, c *client) {
 				tt.fault(c)
-				<-c.presence.Announce(t.Context(), "lock", "p:x", ids)
+				sent := make(chan struct{}, 1)
+				c.presence.Announce(t.Context(), "lock", "p:x", ids, sent)
+				<-sent
 				assert.Equal(t, tt.took, c.locks.Now())
 				assert.Equal(t, tt.want, c.pipelines.of("publish"))
 			})

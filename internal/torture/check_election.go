@@ -97,7 +97,9 @@ func (h *history) checkWanted(name string, ops []*op) (out []Violation) {
 		for _, w := range ops {
 			isWaiter := w.call.Do == opAcquire && w.root == w && w.waited != 0 && len(w.call.Names) == 1
 			isKeptOut := !h.isBeside(o, w) && (o.call.Owner == "" || w.call.Owner != o.call.Owner)
-			if !isWaiter || !isKeptOut || workloads[w.call.Primitive].polls {
+			// A waiter asks the holder that it knows. It learns of one that has adopted the lock when it looks again.
+			knowsAnother := o.call.Do == opAdopt && w.waited < o.ret.At
+			if !isWaiter || !isKeptOut || knowsAnother || workloads[w.call.Primitive].polls {
 				continue
 			}
 			begin := max(o.listens, o.ret.At, w.waited)

@@ -35,8 +35,18 @@ func (h *testHistory) rival(from, to int64) {
 
 // listens adds a hold whose holder listens to Wanted, and a waiter of process 1. The hold is told of it at an instant,
 // or never.
-func (h *testHistory) listens(told int64) {
-	a := h.hold(0, 10_000, "a1")
+func (h *testHistory) listens(told int64) { h.listensWith(h.hold(0, 10_000, "a1"), told) }
+
+// listensAfterAdoption is listens for a hold that was adopted before somebody waited for it, or after.
+func (h *testHistory) listensAfterAdoption(at int64) {
+	a := h.hold(0, 9_900, "a0")
+	h.do(0, 9_950, 9_951, record{Do: opDetach, Root: a}, record{Outcome: outcomeOK})
+	adopted := h.do(0, at, at+1, record{Do: opAdopt, Target: "a0", TTL: 3 * time.Second},
+		record{Outcome: outcomeOK, ID: "a1", Until: (at + 2900) * ms})
+	h.listensWith(adopted, 0)
+}
+
+func (h *testHistory) listensWith(a, told int64) {
 	h.records[0] = append(h.records[0], record{Kind: kindListen, Op: a, At: 10_010 * ms})
 	if told != 0 {
 		h.records[0] = append(h.records[0], record{Kind: kindWanted, Op: a, At: told * ms})
@@ -94,6 +104,12 @@ func TestChecksOfElections(t *testing.T) {
 		{"a hold that is told in time that somebody waits", func(h *testHistory) { h.listens(10_420) }, nil},
 		{"a hold that is told late that somebody waits", func(h *testHistory) { h.listens(10_500) }, []string{checkNotice}},
 		{"a hold that is not told that somebody waits", func(h *testHistory) { h.listens(0) }, []string{checkNotice}},
+		{"an adopted hold is not told of one who came later", func(h *testHistory) {
+			h.listensAfterAdoption(10_000)
+		}, []string{checkNotice}},
+		{"an adopted hold is not told of one who knows the former holder", func(h *testHistory) {
+			h.listensAfterAdoption(10_150)
+		}, nil},
 		{"a hold whose waiter is disturbed", func(h *testHistory) {
 			h.listens(0)
 			h.fault(faultPubSub, 1, 10_200, 10_201)

@@ -523,3 +523,28 @@ func TestTakeoverOfAJointLockAtASilentServerEndsInTime(t *testing.T) {
 		Release(t, hold)
 	})
 }
+
+// A red lock is adopted beside a silent member within the budget of a member: only the replacement of the id waits for it.
+func TestAdoptionOfARedLockWaitsForASilentMemberOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const ttl = 10 * time.Second
+		const budget = ttl / 10
+		var locks []*primitives.Lock
+		var proxies []*redistest.Proxy
+		for range 3 {
+			p := redistest.Embedded(t).Proxy(t)
+			proxies = append(proxies, p)
+			locks = append(locks, NewClient(t, p.Client(t)).Lock("red"))
+		}
+		l := primitives.NewRedLock(locks, primitives.WithWatchdog(ttl))
+		id := Acquire(t, t.Context(), l).Detach()
+		proxies[2].BlackHole(true)
+		began := time.Now()
+		adopted, err := l.Adopt(t.Context(), id)
+		require.NoError(t, err)
+		require.LessOrEqual(t, time.Since(began), budget+budget/20)
+		proxies[2].Heal()
+		proxies[2].Reset()
+		Release(t, adopted)
+	})
+}
