@@ -8,8 +8,8 @@
 //   - A [Locker] takes a lock for each run of a job, under the job's name. Any scheduler may run the next
 //     one, so the load is shared. The lock is renewed while the job runs, so a job may take longer than
 //     the lock's TTL.
-//   - An [Elector] takes one lock for the scheduler. The leader runs all jobs until it stops or loses the
-//     lock. Then another scheduler becomes the leader.
+//   - An [Elector] stands for election. The leader runs all jobs until it stops, or loses the leadership.
+//     Then another scheduler leads at once.
 //
 // Give each job a name (gocron.WithName). Without one, gocron uses the name of the Go function, which two
 // jobs may share.

@@ -171,6 +171,9 @@ func TestElector(t *testing.T) {
 		time.Sleep(30 * time.Second)
 		require.Error(t, here.IsLeader(t.Context()), "nobody can be sure to be the leader")
 		s.Partition(false)
+		if there.IsLeader(t.Context()) != nil { // either may lead after an outage
+			here, there = there, here
+		}
 		require.NoError(t, there.IsLeader(t.Context()))
 		require.ErrorIs(t, here.IsLeader(t.Context()), primitives.ErrNotAcquired)
 
@@ -179,6 +182,82 @@ func TestElector(t *testing.T) {
 		require.ErrorIs(t, there.IsLeader(t.Context()), primitives.ErrClosed)
 		require.NoError(t, here.IsLeader(t.Context()), "at once")
 		require.NoError(t, here.Close(t.Context()))
+		time.Sleep(time.Minute) // go-redis ends the dials of the outage
+	})
+}
+
+// While a scheduler leads, the others stand for election: the next one leads without a call of IsLeader. Their calls do
+// not block.
+func TestTheOthersStandForElection(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := locktest.NewServer(t)
+		c := client(t, s)
+		electors := []*gocronlock.Elector{
+			gocronlock.NewElector(client(t, s), "leader"),
+			gocronlock.NewElector(c, "leader"),
+			gocronlock.NewElector(c, "leader"), // of one client
+		}
+		require.NoError(t, electors[0].IsLeader(t.Context()))
+		for _, e := range electors[1:] {
+			began := time.Now()
+			require.ErrorIs(t, e.IsLeader(t.Context()), primitives.ErrNotAcquired)
+			require.LessOrEqual(t, time.Since(began), 50*time.Millisecond)
+		}
+		time.Sleep(time.Minute)
+		require.NoError(t, electors[0].Close(t.Context()))
+		time.Sleep(100 * time.Millisecond)
+		leader, err := c.Election("leader").Leader(t.Context())
+		require.NoError(t, err)
+		require.Contains(t, leader.ID, c.ID())
+		var leads []int
+		for i, e := range electors[1:] {
+			began := time.Now()
+			err := e.IsLeader(t.Context())
+			require.LessOrEqual(t, time.Since(began), 3*time.Second)
+			if err == nil {
+				leads = append(leads, i)
+			} else {
+				require.ErrorIs(t, err, primitives.ErrNotAcquired)
+			}
+		}
+		require.Len(t, leads, 1)
+		for _, e := range electors {
+			require.NoError(t, e.Close(t.Context()))
+		}
+	})
+}
+
+// A candidacy that has ended with a permanent error fails the calls that wait for it. The next call stands again.
+func TestAPermanentErrorIsNotRemembered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := locktest.NewServer(t)
+		e := gocronlock.NewElector(client(t, s), "leader")
+		require.NoError(t, s.Client(t).Set(t.Context(), "leader", "somebody's", 0).Err())
+		for range 2 {
+			require.ErrorIs(t, e.IsLeader(t.Context()), primitives.ErrForeign)
+			synctest.Wait()
+		}
+		require.NoError(t, s.Client(t).Del(t.Context(), "leader").Err())
+		require.NoError(t, e.IsLeader(t.Context()))
+		require.NoError(t, e.Close(t.Context()))
+
+		refused := gocronlock.NewElector(client(t, s), "leader", primitives.WithLease(-1))
+		require.ErrorIs(t, refused.IsLeader(t.Context()), primitives.ErrInvalid)
+		require.NoError(t, refused.Close(t.Context()))
+	})
+}
+
+// A leader that Redis does not answer is closed within 5 s, and the error is told.
+func TestALeaderIsClosedInAnOutage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := locktest.NewServer(t)
+		e := gocronlock.NewElector(client(t, s), "leader")
+		require.NoError(t, e.IsLeader(t.Context()))
+		s.Partition(true)
+		began := time.Now()
+		require.ErrorIs(t, e.Close(t.Context()), primitives.ErrUnavailable)
+		require.LessOrEqual(t, time.Since(began), 5*time.Second+100*time.Millisecond)
+		s.Partition(false)
 		time.Sleep(time.Minute) // go-redis ends the dials of the outage
 	})
 }
