@@ -27,8 +27,10 @@ import (
 //
 // Behind it is the fenced lock of that name ([Client.FencedLock], Redisson's getFencedLock), so a Java process may
 // stand for election, too. While a candidate leads, that lock is held for Java, and a Java thread that waits for it
-// gets it as soon as the leader has ended. A Java thread that holds it is the [Leader], without a client name. What that lock cannot promise, an election cannot promise either: a leader that does
-// not watch its context may go on after its term has ended. A store that checks [Term].Token refuses its writes.
+// gets it as soon as the leader has ended. A Java thread that holds it is the [Leader], without a client name.
+//
+// What that lock cannot promise, an election cannot promise either: a leader that does not watch its context may go on
+// after its term has ended. A store that checks [Term].Token refuses its writes.
 type Election struct {
 	_ noCopy
 
