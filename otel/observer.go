@@ -140,7 +140,7 @@ func NewObserver(opts ...Option) (*Observer, error) {
 		waitDuration: histogram("redlatch.wait.duration",
 			"How long successful acquisitions waited. 0 if they did not wait.", durationBuckets),
 		waiters: upDownCounter("redlatch.waiters", "{waiter}",
-			"Acquisitions that wait now, and waiters for latches."),
+			"Acquisitions that wait now, and waiters for latches. Not candidates of elections."),
 		holds: upDownCounter("redlatch.holds", "{hold}", "Holds that have not ended, nested ones included."),
 		holdDuration: histogram("redlatch.hold.duration",
 			"How long holds lasted, whatever their end was.", durationBuckets),
@@ -187,7 +187,7 @@ func (o *Observer) Observe(e primitives.Event) {
 	}
 	switch e.Kind {
 	case primitives.EventWait:
-		if e.Err == nil { // else a Locker repeats an attempt
+		if e.Err == nil && !e.Election { // with an error, a Locker repeats an attempt
 			o.waiters.Add(ctx, 1, set)
 		}
 	case primitives.EventAcquired, primitives.EventNested, primitives.EventNotAcquired:
@@ -235,12 +235,13 @@ func (o *Observer) election(ctx context.Context, e primitives.Event) {
 	}
 }
 
-// waited reports a wait that is over, if the acquisition has waited, and its duration if it succeeded.
+// waited reports a wait that is over, if the acquisition has waited, and its duration if it succeeded. Candidates of an
+// election wait for as long as another one lives, so they are no waiters.
 func (o *Observer) waited(ctx context.Context, set metric.MeasurementOption, e primitives.Event) {
-	if e.Waited > 0 {
+	if e.Waited > 0 && !e.Election {
 		o.waiters.Add(ctx, -1, set)
 	}
-	if e.Err == nil {
+	if e.Err == nil && !e.Election {
 		o.waitDuration.Record(ctx, e.Waited.Seconds(), set)
 	}
 	o.waitSpan(ctx, e)

@@ -445,6 +445,8 @@ func TestObserverShowsElections(t *testing.T) {
 		f := newFixture(t)
 		_, err := f.client.FencedLock("no election").Acquire(t.Context())
 		require.NoError(t, err)
+		before, err := f.client.FencedLock("leader\xff").Acquire(t.Context())
+		require.NoError(t, err)
 		ctx, stop := context.WithCancel(t.Context())
 		ended := make(chan error)
 		go func() {
@@ -453,6 +455,14 @@ func TestObserverShowsElections(t *testing.T) {
 				return nil
 			})
 		}()
+		waits := func(got map[string]float64) map[string]float64 { // of fenced locks
+			maps.DeleteFunc(got, func(name string, value float64) bool {
+				isWait := strings.HasPrefix(name, "redlatch.waiters") || strings.HasPrefix(name, "redlatch.wait.duration")
+				return value == 0 || !isWait || !strings.Contains(name, "fenced")
+			})
+			return got
+		}
+		noElection := waits(f.samples(t))
 		wait := func(want map[string]float64) {
 			t.Helper()
 			time.Sleep(5 * time.Second)
@@ -465,7 +475,11 @@ func TestObserverShowsElections(t *testing.T) {
 		ends := func(end string) string {
 			return "redlatch.election.term_ends{redlatch.election=leader�,redlatch.end=" + end + "}"
 		}
+		wait(map[string]float64{})
+		assert.Equal(t, noElection, waits(f.samples(t)), "candidates are no waiters")
+		require.NoError(t, before.Release(t.Context()))
 		wait(map[string]float64{leading: 1, terms: 1})
+		assert.Equal(t, noElection, waits(f.samples(t)), "not even when they are elected")
 		f.server.LoseName(t, "leader\xff")
 		wait(map[string]float64{leading: 1, terms: 2, ends("lost"): 1})
 		stop()

@@ -110,7 +110,7 @@ func NewCollector(opts ...Option) *Collector {
 				"ended (context or client), unavailable (Redis did not answer), error.", with("outcome")),
 		waitDuration: histogram("redlatch_wait_duration_seconds",
 			"How long successful acquisitions waited. 0 if they did not wait.", durationBuckets),
-		waiters: gauge("redlatch_waiters", "Acquisitions that wait now, and waiters for latches."),
+		waiters: gauge("redlatch_waiters", "Acquisitions that wait now, and waiters for latches. Not candidates."),
 		holds:   gauge("redlatch_holds", "Holds that have not ended, nested ones included."),
 		holdDuration: histogram("redlatch_hold_duration_seconds",
 			"How long holds lasted, whatever their end was.", durationBuckets),
@@ -175,7 +175,7 @@ func (c *Collector) Observe(e primitives.Event) {
 	s := c.seriesOf(e)
 	switch e.Kind {
 	case primitives.EventWait:
-		if e.Err == nil { // else a Locker repeats an attempt
+		if e.Err == nil && !e.Election { // with an error, a Locker repeats an attempt
 			s.waiters.Inc()
 		}
 	case primitives.EventAcquired, primitives.EventNested, primitives.EventNotAcquired:
@@ -265,7 +265,11 @@ type series struct {
 }
 
 // waited counts a wait that is over, if the acquisition has waited, and its duration if it succeeded.
+// Candidates of an election wait for as long as another one lives, so they are no waiters.
 func (s *series) waited(e primitives.Event) {
+	if e.Election {
+		return
+	}
 	if e.Waited > 0 {
 		s.waiters.Dec()
 	}

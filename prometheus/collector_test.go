@@ -442,6 +442,8 @@ func TestCollectorShowsElections(t *testing.T) {
 		f := newFixture(t)
 		_, err := f.client.FencedLock("no election").Acquire(t.Context())
 		require.NoError(t, err)
+		before, err := f.client.FencedLock("leader\xff").Acquire(t.Context())
+		require.NoError(t, err)
 		ctx, stop := context.WithCancel(t.Context())
 		ended := make(chan error)
 		go func() {
@@ -450,6 +452,14 @@ func TestCollectorShowsElections(t *testing.T) {
 				return nil
 			})
 		}()
+		waits := func(got map[string]float64) map[string]float64 { // of fenced locks
+			maps.DeleteFunc(got, func(name string, value float64) bool {
+				isWait := strings.HasPrefix(name, "redlatch_waiters") || strings.HasPrefix(name, "redlatch_wait_duration_seconds")
+				return value == 0 || !isWait || !strings.Contains(name, "fenced")
+			})
+			return got
+		}
+		noElection := waits(samples(t, f.registry))
 		wait := func(want map[string]float64) {
 			t.Helper()
 			time.Sleep(5 * time.Second)
@@ -462,7 +472,11 @@ func TestCollectorShowsElections(t *testing.T) {
 		const leading = `redlatch_election_leading{election="leader�"}`
 		const terms = `redlatch_election_terms_total{election="leader�"}`
 		const ends = `redlatch_election_term_ends_total{election="leader�",end="`
+		wait(map[string]float64{})
+		assert.Equal(t, noElection, waits(samples(t, f.registry)), "candidates are no waiters")
+		require.NoError(t, before.Release(t.Context()))
 		wait(map[string]float64{leading: 1, terms: 1})
+		assert.Equal(t, noElection, waits(samples(t, f.registry)), "not even when they are elected")
 		f.server.LoseName(t, "leader\xff")
 		wait(map[string]float64{leading: 1, terms: 2, ends + `lost"}`: 1})
 		stop()

@@ -110,6 +110,12 @@ func (s *shop) run(ctx context.Context, length time.Duration) (faults []fault) {
 			s.loop(ctx, func() { use(ctx, c.Semaphore("gateway").Do, 20, 80) })
 			s.loop(ctx, func() { use(ctx, c.FairLock("till").Do, 5, 20) })
 		}
+		s.work.Go(func() { // a leader resigns after a while
+			_ = c.Election("planner").Run(ctx, func(ctx context.Context, _ primitives.Term) error {
+				pause(ctx, time.Duration(20_000+rand.IntN(20_000))*time.Millisecond) //nolint:gosec // no secret
+				return nil
+			})
+		})
 		for n := range 3 { // long jobs, which are renewed
 			s.loop(ctx, func() { use(ctx, c.Lock(fmt.Sprintf("report:%d:%d", i, n)).Do, 15_000, 25_000) })
 		}
