@@ -43,6 +43,7 @@ type event struct {
 // history is what the looks of the last minutes have seen. It reads no clock.
 type history struct {
 	last   *Snapshot
+	locks  map[string]*Lock // of the last look, by name
 	open   map[holderKey]*span
 	done   []*span // the oldest first
 	events []event // the oldest first
@@ -77,6 +78,10 @@ func (h *history) apply(s *Snapshot) {
 		h.done = append(h.done, was)
 	}
 	h.open, h.last = open, s
+	h.locks = make(map[string]*Lock, len(s.Held))
+	for i := range s.Held {
+		h.locks[s.Held[i].Name] = &s.Held[i]
+	}
 	h.done = slices.DeleteFunc(h.done, func(d *span) bool { return now.Sub(*d.To) > pageWindow })
 	h.done = h.done[max(len(h.done)-maxSpans, 0):]
 }
@@ -84,7 +89,7 @@ func (h *history) apply(s *Snapshot) {
 // begin returns the span of a holder that was not there at the last look.
 func (h *history) begin(s *Snapshot, l *Lock, holder Holder) *span {
 	isFirstLook := h.last == nil
-	mayHaveBeenMissed := isFirstLook || !h.last.Whole && !h.knows(l.Name)
+	mayHaveBeenMissed := isFirstLook || !h.last.Whole && h.locks[l.Name] == nil
 	begun := &span{Name: l.Name, ID: holder.ID, Client: holder.Client, From: s.At, Before: mayHaveBeenMissed}
 	if holder.Held != nil {
 		begun.From, begun.Before = s.At.Add(-time.Duration(*holder.Held)*time.Millisecond), false
@@ -92,21 +97,10 @@ func (h *history) begin(s *Snapshot, l *Lock, holder Holder) *span {
 	return begun
 }
 
-// knows reports whether the last look has seen the name.
-func (h *history) knows(name string) bool {
-	return slices.ContainsFunc(h.last.Held, func(l Lock) bool { return l.Name == name })
-}
-
 // ranOut reports whether the lease of a holder that is gone cannot have lasted until now.
 func (h *history) ranOut(key holderKey, now time.Time) bool {
-	for i := range h.last.Held {
-		if h.last.Held[i].Name != key.name {
-			continue
-		}
-		holder := h.last.Held[i].holder(key.id)
-		return holder != nil && holder.TTL >= 0 && time.Duration(holder.TTL) <= now.Sub(h.last.At)
-	}
-	return false
+	holder := h.locks[key.name].holder(key.id)
+	return holder != nil && holder.TTL >= 0 && time.Duration(holder.TTL) <= now.Sub(h.last.At)
 }
 
 func (h *history) note(e event) {

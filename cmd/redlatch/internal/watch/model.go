@@ -11,7 +11,8 @@ import (
 type model struct {
 	where, pattern string // for the title
 
-	snap    *Snapshot // nil before the first one
+	snap    *Snapshot       // nil before the first one
+	names   map[string]bool // of the locks in snap
 	since   map[holderKey]seen
 	history []sample
 	fault   error     // why the last look failed; nil: it did not
@@ -65,18 +66,26 @@ func (m *model) apply(s *Snapshot) {
 		m.history = m.history[max(len(m.history)-rateWindow, 0):]
 	}
 	since := make(map[holderKey]seen, len(s.Held))
+	mayHaveBeenMissed := func(name string) bool { return m.snap == nil || !m.snap.Whole && !m.knows(name) }
 	for i := range s.Held {
 		for _, h := range s.Held[i].Holders {
 			k := holderKey{s.Held[i].Name, h.ID}
 			first, ok := m.since[k]
 			if !ok {
-				first = seen{s.At, m.snap == nil || !m.snap.Whole && m.held(k.name) == nil}
+				first = seen{s.At, mayHaveBeenMissed(k.name)}
 			}
 			since[k] = first
 		}
 	}
 	m.snap, m.since, m.fault = s, since, nil
+	m.names = make(map[string]bool, len(s.Held))
+	for i := range s.Held {
+		m.names[s.Held[i].Name] = true
+	}
 }
+
+// knows reports whether the last snapshot has a lock of that name.
+func (m *model) knows(name string) bool { return m.names[name] }
 
 // fail shows that a look failed. The last snapshot stays on the screen.
 func (m *model) fail(err error, at time.Time) {

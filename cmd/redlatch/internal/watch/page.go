@@ -10,6 +10,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"slices"
@@ -66,34 +67,55 @@ type pageState struct {
 
 // Page shows the locks in a browser. It is read-only.
 type Page struct {
-	cfg Config
+	cfg    Config
+	source *Source
 
 	mu      sync.Mutex // guards the rest
 	model   model      // for the rates
 	history history
-	seen    chan struct{} // closed after the first look; nil then
+	seen    chan struct{}        // closed after the first look; nil then
+	detail  map[string]time.Time // names that somebody looks at in detail, and when he last asked
 }
 
 // NewPage returns a page that has not looked yet.
 func NewPage(cfg Config) *Page {
 	cfg.Pattern = cmp.Or(cfg.Pattern, "*")
 	cfg.Timeout = cmp.Or(cfg.Timeout, defaultTimeout)
-	return &Page{cfg: cfg, seen: make(chan struct{})}
+	return &Page{cfg: cfg, source: newSource(cfg), seen: make(chan struct{}), detail: map[string]time.Time{}}
+}
+
+// Bounds of the names that the page reads at each look, because somebody looks at them in detail.
+const (
+	detailFor = 5 * time.Second // a page asks once a second
+	maxDetail = 100
+)
+
+// looksAt notes that somebody looks at a name in detail; "": at none.
+func (p *Page) looksAt(name string, now time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	maps.DeleteFunc(p.detail, func(_ string, asked time.Time) bool { return now.Sub(asked) > detailFor })
+	if name != "" && len(p.detail) < maxDetail {
+		p.detail[name] = now
+	}
+	p.source.Detail(slices.Sorted(maps.Keys(p.detail))...)
 }
 
 // Once looks once and writes the page, as it is now.
 func (p *Page) Once(ctx context.Context, w io.Writer) error {
-	source := NewSource(p.cfg.Redis, p.cfg.Prefix, p.cfg.Pattern)
 	for {
-		look, cancel := context.WithTimeout(ctx, p.cfg.Timeout)
-		snap, err := source.Look(look)
-		cancel()
+		snap, err := p.source.Look(ctx)
 		if err != nil {
 			return err
 		}
 		p.took(result{snap: snap, at: snap.At})
-		if snap.Visited == 1 { // a large keyspace takes several looks
+		if snap.Visited == 1 {
 			break
+		}
+		select { // a large keyspace takes several looks, none of which is sooner after another than in a live view
+		case <-time.After(lookEvery):
+		case <-ctx.Done():
+			return ctx.Err()
 		}
 	}
 	return p.write(w, false, time.Now())
@@ -104,8 +126,7 @@ func (p *Page) Serve(ctx context.Context, listener net.Listener) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	results, crashed := make(chan result), make(chan string, 1)
-	source := NewSource(p.cfg.Redis, p.cfg.Prefix, p.cfg.Pattern)
-	go guard(crashed, func() { source.follow(ctx, p.cfg.Timeout, results) })
+	go guard(crashed, func() { p.source.follow(ctx, results) })
 	server := &http.Server{Handler: p.handler(listener.Addr()), ReadHeaderTimeout: 10 * time.Second}
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(listener) }()
@@ -208,6 +229,7 @@ func (p *Page) handler(address net.Addr) http.Handler {
 		_ = p.write(w, true, time.Now())
 	})
 	routes.HandleFunc("GET /api/state", func(w http.ResponseWriter, r *http.Request) {
+		p.looksAt(r.FormValue("detail"), time.Now())
 		if p.awaitLook(r.Context()) {
 			w.Header().Set("Content-Type", "application/json")
 			_ = json.NewEncoder(w).Encode(p.state(true, time.Now()))

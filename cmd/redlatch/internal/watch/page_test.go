@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"os/exec"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -87,6 +88,24 @@ func TestPageListsLocksAsLs(t *testing.T) {
 		"holders":[{"id":"`+uuid+`:2","client":"","count":1,"ttl_ms":1000}]}`, lines[0])
 	require.Contains(t, lines[0], "<sooner>", "as ls writes it")
 	require.Contains(t, lines[1], `"later"`)
+}
+
+// A page asks for the name that it shows in detail, and each look reads that again. It stops asking when it is closed.
+func TestPageReadsWhatIsShownInDetail(t *testing.T) {
+	page := shown(result{snap: snapshot(noon)})
+	address := served(t, page)
+	reads := func() []string { return *page.source.detail.Load() }
+	for _, name := range []string{"orders%3A%231", "", "b"} {
+		reply, _ := request(t, http.MethodGet, address, "/api/state?detail="+name, "")
+		require.Equal(t, http.StatusOK, reply.StatusCode)
+	}
+	require.Equal(t, []string{"b", "orders:#1"}, reads())
+	page.looksAt("c", time.Now().Add(detailFor+time.Second))
+	require.Equal(t, []string{"c"}, reads())
+	for i := range 2 * maxDetail {
+		page.looksAt(strconv.Itoa(i), time.Now())
+	}
+	require.Len(t, reads(), maxDetail)
 }
 
 // While Redis does not answer, the page shows what was known, and says since when.

@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -233,10 +235,135 @@ func TestDeniedHashes(t *testing.T) {
 	admin := server.Client(t)
 	acquire(t, client(t, admin).Lock("secret"))
 	require.NoError(t, admin.Do(t.Context(), "acl", "setuser", "reader", "on", ">p",
-		"~orders:*", "~redisson_*", "+@read", "+@connection").Err())
+		"~orders:*", "~redisson_*", "+@read", "+@connection", "+evalsha", "+eval").Err())
 	rdb := server.Client(t, func(o *redis.Options) { o.Username, o.Password = "reader", "p" })
 	snap, err := NewSource(rdb, "", "*").Look(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, 1, snap.Denied)
 	require.Empty(t, snap.Held)
+}
+
+// fill makes n locks whose names begin with a text, each with a holder of its own.
+func fill(t *testing.T, rdb redis.UniversalClient, prefix string, n int) {
+	t.Helper()
+	const script = `for i = 1, ARGV[2] do
+		local key = string.format('%s%05d', ARGV[1], i)
+		redis.call('hset', key, '0a1b2c3d-0000-0000-0000-000000000000:' .. i, 1)
+		redis.call('pexpire', key, 3600000)
+	end
+	return 1`
+	require.NoError(t, rdb.Eval(t.Context(), script, nil, prefix, n).Err())
+}
+
+// fromClients are the commands that a look sends. The others in INFO commandstats are called by scripts.
+var fromClients = []string{"eval", "evalsha", "scan", "dbsize", "pubsub|numsub", "pubsub|shardnumsub"}
+
+// A look at 10,000 locks sends fewer than 100 commands, and looks begin a second apart. Redis counts them.
+func TestLooksAtManyLocksSendFewCommands(t *testing.T) {
+	t.Parallel()
+	server := redistest.Fresh(t)
+	rdb := server.Client(t)
+	fill(t, rdb, "lock:", maxHeld)
+	proxy := server.Proxy(t)
+	proxy.Record()
+	s := NewSource(proxy.Client(t), "", "*")
+	look := func() *Snapshot {
+		t.Helper()
+		before, sent := redistest.Commands(t, server), len(proxy.Commands())
+		snap, err := s.Look(t.Context())
+		require.NoError(t, err)
+		executed := redistest.Commands(t, server).Since(before)
+		var calls int64
+		for _, name := range fromClients {
+			calls += executed[name]
+		}
+		inConnections := 0
+		for _, c := range proxy.Commands()[sent:] {
+			if slices.Contains([]string{"hello", "client"}, strings.ToLower(c.Args[0])) {
+				inConnections++
+			}
+		}
+		require.Equal(t, len(proxy.Commands())-sent-inConnections, int(calls), "the client sends nothing else")
+		require.Less(t, calls, int64(100))
+		require.LessOrEqual(t, executed["evalsha"]+executed["eval"], int64(lockBatches+clientBatches+1))
+		return snap
+	}
+	redistest.WaitFor(t, time.Minute, func() bool { return len(look().Held) == maxHeld }, "all are found")
+
+	const detail, other = "lock:04711", "lock:09999"
+	s.Detail(detail)
+	holders := func(snap *Snapshot, name string) int {
+		for i := range snap.Held {
+			if snap.Held[i].Name == name {
+				return len(snap.Held[i].Holders)
+			}
+		}
+		return 0
+	}
+	for i := range 4 {
+		for _, name := range []string{detail, other} {
+			require.NoError(t, rdb.HSet(t.Context(), name, fmt.Sprint("0a1b2c3d-0000-0000-0000-00000000000", i, ":1"), 1).Err())
+		}
+		snap := look()
+		require.Equal(t, i+2, holders(snap, detail), "each look reads what somebody looks at in detail")
+		known := len(snap.Held)
+		require.Equal(t, maxHeld, known)
+		require.False(t, snap.Cut)
+	}
+	look()
+	require.Equal(t, 5, holders(look(), other), "two looks read everything")
+
+	require.NoError(t, rdb.Del(t.Context(), detail, other).Err())
+	look()
+	look()
+	known := len(look().Held)
+	require.Equal(t, maxHeld-2, known)
+	fill(t, rdb, "more:", 3)
+	redistest.WaitFor(t, time.Minute, func() bool { return look().Cut }, "more are held than are known")
+}
+
+// A batch holds the server no longer for locks with many waiters than for plain ones.
+func TestBatchesAreBoundedByWork(t *testing.T) {
+	t.Parallel()
+	server := redistest.Fresh(t)
+	rdb := server.Client(t)
+	const script = `for i = 1, 40 do
+		local key = string.format('fair:%03d', i)
+		redis.call('hset', key, '0a1b2c3d-0000-0000-0000-000000000000:' .. i, 1)
+		redis.call('pexpire', key, 3600000)
+		for k = 1, 200 do
+			redis.call('rpush', 'redisson_lock_queue:{' .. key .. '}', '0a1b2c3d-0000-0000-0000-000000000000:' .. k)
+		end
+		key = string.format('read:%03d', i)
+		redis.call('hset', key, 'mode', 'read')
+		for k = 1, 50 do
+			redis.call('hset', key, '0a1b2c3d-0000-0000-0000-000000000000:' .. k, 30)
+			for n = 1, 30 do
+				redis.call('set', '{' .. key .. '}:0a1b2c3d-0000-0000-0000-000000000000:' .. k ..
+					':rwlock_timeout:' .. n, 1, 'px', 3600000)
+			end
+		end
+		redis.call('pexpire', key, 3600000)
+	end
+	return 1`
+	require.NoError(t, rdb.Eval(t.Context(), script, nil).Err())
+	s := NewSource(rdb, "", "*")
+	seen := map[string]int{}
+	redistest.WaitFor(t, time.Minute, func() bool {
+		before := redistest.Commands(t, server)
+		snap, err := s.Look(t.Context())
+		require.NoError(t, err)
+		calls := redistest.Commands(t, server).Since(before)
+		batches := calls["evalsha"] + calls["eval"]
+		require.LessOrEqual(t, batches, int64(lockBatches+clientBatches+2))
+		const ofOneLock = 2 + 50*maxLeases
+		require.LessOrEqual(t, calls["pttl"]+calls["lrange"]+calls["llen"]+calls["hscan"], batches*(batchWork+ofOneLock))
+		for i := range snap.Held {
+			l := &snap.Held[i]
+			seen[l.Name] = max(len(l.Waiters), len(l.Holders))
+		}
+		return len(seen) == 80
+	}, "all are read")
+	require.Equal(t, maxWaiters, seen["fair:040"])
+	require.Equal(t, 50, seen["read:001"])
 }

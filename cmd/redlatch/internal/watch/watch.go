@@ -43,8 +43,9 @@ const (
 
 // Help says what the numbers mean.
 const Help = "It reads once a second which locks are held, and never uses MONITOR. On a terminal it shows a table;\n" +
-	"elsewhere, and with --json, it writes one JSON object a line. In a large keyspace it searches at most\n" +
-	"20,000 keys a second of each server, and shows its progress.\n\n" +
+	"elsewhere, and with --json, it writes one JSON object a line. It sends fewer than 100 commands a second\n" +
+	"to each server: of more than 5,000 locks, each is read every two seconds or more rarely, and in a large\n" +
+	"keyspace it searches at most 20,000 keys a second, and shows its progress.\n\n" +
 	"What the numbers mean:\n" +
 	"  acquired  new holders per second. A lock may be acquired and released between two readings, so this\n" +
 	"            is a lower bound; for fenced locks the tokens count every acquisition\n" +
@@ -72,13 +73,13 @@ func Run(ctx context.Context, cfg Config) error {
 	defer cancel()
 	results := make(chan result)
 	crashed := make(chan string, 2)
-	source := NewSource(cfg.Redis, cfg.Prefix, cfg.Pattern)
-	go guard(crashed, func() { source.follow(ctx, cfg.Timeout, results) })
+	source := newSource(cfg)
+	go guard(crashed, func() { source.follow(ctx, results) })
 	out, _ := cfg.Out.(*os.File)
 	if cfg.JSON || os.Getenv("TERM") == "dumb" || !isTerminal(cfg.In, out) {
 		return writeLines(ctx, cfg, results, crashed)
 	}
-	return fullScreen(ctx, cfg, out, results, crashed)
+	return fullScreen(ctx, cfg, out, source, results, crashed)
 }
 
 // guard runs f. It hands a panic to the goroutine that restores the terminal.
@@ -91,13 +92,18 @@ func guard(crashed chan<- string, f func()) {
 	f()
 }
 
+// newSource returns the source of a configuration, whose defaults are filled in.
+func newSource(cfg Config) *Source {
+	s := NewSource(cfg.Redis, cfg.Prefix, cfg.Pattern)
+	s.timeout = cfg.Timeout
+	return s
+}
+
 // follow looks once a second until ctx ends.
-func (s *Source) follow(ctx context.Context, timeout time.Duration, results chan<- result) {
+func (s *Source) follow(ctx context.Context, results chan<- result) {
 	for ctx.Err() == nil {
 		next, began := time.NewTimer(lookEvery), time.Now()
-		look, cancel := context.WithTimeout(ctx, timeout)
-		snap, err := s.Look(look)
-		cancel()
+		snap, err := s.Look(ctx)
 		if time.Since(began) > lookEvery {
 			next.Reset(lookEvery) // two looks at once would give no rates
 		}
@@ -118,7 +124,9 @@ func (s *Source) follow(ctx context.Context, timeout time.Duration, results chan
 }
 
 // fullScreen shows the view until ctx ends or a key ends it.
-func fullScreen(ctx context.Context, cfg Config, out *os.File, results <-chan result, crashed chan string) error {
+func fullScreen(
+	ctx context.Context, cfg Config, out *os.File, source *Source, results <-chan result, crashed chan string,
+) error {
 	t, err := openTerminal(cfg.In, out)
 	if err != nil {
 		return fmt.Errorf("use the terminal: %w", err)
@@ -167,6 +175,11 @@ func fullScreen(ctx context.Context, cfg Config, out *os.File, results <-chan re
 			if m.press(k) {
 				return nil
 			}
+			if m.inspect == "" {
+				source.Detail()
+			} else {
+				source.Detail(m.inspect)
+			}
 		case <-t.resized:
 			s.forget()
 		case <-tick.C:
@@ -177,7 +190,7 @@ func fullScreen(ctx context.Context, cfg Config, out *os.File, results <-chan re
 // trouble says in a few words why a look has failed.
 func trouble(err error) string {
 	if redisutil.LacksRights(err) {
-		return "Redis refuses (watch needs +scan, +dbsize, +getrange and +pubsub|numsub, which redlatch acl leaves out)"
+		return "Redis refuses (watch needs +scan, +dbsize and +pubsub|numsub, which redlatch acl leaves out)"
 	}
 	return "no answer from Redis"
 }

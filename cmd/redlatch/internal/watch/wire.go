@@ -10,8 +10,6 @@ import (
 
 // The names of keys and channels, as doc/wire.md has them.
 const (
-	tokenPrefix   = "redisson_lock_token"
-	queuePrefix   = "redisson_lock_queue"
 	clientsPrefix = "redlatch_lock_clients"
 	waitersPrefix = "redlatch_lock_waiters"
 	requestPrefix = "redisson_unlock_latch"
@@ -31,14 +29,6 @@ func prefixed(prefix, name string) string {
 		return prefix + ":" + name
 	}
 	return prefix + ":{" + name + "}"
-}
-
-// suffixed returns "{name}:suffix".
-func suffixed(name, suffix string) string {
-	if strings.Contains(name, "{") {
-		return name + ":" + suffix
-	}
-	return "{" + name + "}:" + suffix
 }
 
 // isOurs reports whether a hash belongs to a lock without being one.
