@@ -216,7 +216,11 @@ func (g *guest) simulate(ctx context.Context, q request) (*torture.Simulated, er
 	})()
 	const epoch = int64(1_800_000_000_000_000_000)
 	var out, errs bytes.Buffer
-	config := wazero.NewModuleConfig().WithName("").WithStdin(bytes.NewReader(in)).WithStdout(&out).WithStderr(&errs).
+	stderr := io.Writer(&errs)
+	if q.Log { // whoever looks for the cause of a failure prints from the library
+		stderr = io.MultiWriter(stderr, os.Stderr)
+	}
+	config := wazero.NewModuleConfig().WithName("").WithStdin(bytes.NewReader(in)).WithStdout(&out).WithStderr(stderr).
 		WithRandSource(io.Reader(randomness{rand.NewChaCha8(seed)})).
 		WithNanotime(read, sys.ClockResolution(1)).
 		WithWalltime(func() (int64, int32) {
