@@ -273,6 +273,9 @@ func shell(t *testing.T, addr string) func(line string) (code int, output string
 	require.NoError(t, err)
 	require.NoError(t, os.Symlink(path, filepath.Join(bin, "redlatch")))
 	require.NoError(t, os.WriteFile(filepath.Join(bin, "ship.sh"), []byte("#!/bin/sh\n"), 0o700))
+	for name, text := range eventFiles {
+		require.NoError(t, os.WriteFile(filepath.Join(bin, name), []byte(text), 0o600))
+	}
 	adapt := strings.NewReplacer("localhost:6379", addr, "--seconds 10", "--seconds 0.3")
 	return func(line string) (int, string) {
 		line = adapt.Replace(line)

@@ -60,7 +60,7 @@ func commands(args []string) []*cli.Command {
 		lsCommand(), inspectCommand(), askCommand(), releaseCommand(), forceReleaseCommand(),
 		semaphoreCommand(), permitsCommand(), latchCommand(),
 		watchCommand(), doctorCommand(), aclCommand(), benchCommand(),
-		tortureCommand(), tortureClientCommand(),
+		timelineCommand(), tortureCommand(), tortureClientCommand(),
 		demoCommand(),
 		versionCommand(), helpCommand(),
 	}

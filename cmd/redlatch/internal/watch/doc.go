@@ -9,8 +9,8 @@
 //
 // A Page shows the same in a browser: it has a history of the last snapshots, and page.html draws its state.
 //
-// A look reads many locks with one command (look.lua), and sends fewer than 100 commands to each server. So a look reads
-// only some of the locks again, if very many are held: a snapshot contains the latest reading of each.
+// A look reads many locks with one command (look.lua), and sends fewer than 100 commands to each server. So, if very
+// many locks are held, it reads only some of them again. A snapshot contains the latest reading of each.
 //
 // Redis tells nobody who acquires or loses a lock, and MONITOR would slow the server down, so all rates
 // come from comparing snapshots: see changes.
