@@ -25,16 +25,15 @@ func timelineCommand() *cli.Command {
 		Description: withExamples("Draws waits, holds, hand-overs and losses of one or more processes on one axis. The files have\n"+
 			"the events of package eventlog, an observer for primitives.WithObserver, a JSON object in each line; \"-\" is\n"+
 			"standard input. It needs no Redis.\n\n"+
+			"It writes a page (HTML) to standard output or to a file, and text to a terminal.\n\n"+
 			"A line without an end is normal after a crash. Other lines that are no events are reported with their\n"+
 			"file and number; the rest is drawn, and the exit code is 1.\n\n"+
 			"If the clocks of two processes differ, one seems to have a lock before the other has released it. The\n"+
 			"command says so, and --shift corrects it.",
-			"redlatch timeline shop.jsonl billing.jsonl", "redlatch timeline --html -o incident.html *.jsonl"),
+			"redlatch timeline -o incident.html shop.jsonl billing.jsonl", "redlatch timeline --text shop.jsonl billing.jsonl"),
 		Flags: []cli.Flag{
-			&cli.StringFlag{
-				Name: "output", Aliases: []string{"o"}, Usage: "write it to a `FILE`; as a page if that ends in .html",
-			},
-			&cli.BoolFlag{Name: "html", HideDefault: true, Usage: "a page instead of text"},
+			&cli.StringFlag{Name: "output", Aliases: []string{"o"}, Usage: "write it to a `FILE`"},
+			&cli.BoolFlag{Name: "text", HideDefault: true, Usage: "text of 80 columns instead of a page"},
 			&cli.StringFlag{Name: "name", Usage: "draw only names that match this `GLOB`"},
 			&cli.DurationFlag{
 				Name: "last", HideDefault: true, Usage: "draw only so much time before the last event, a `DURATION`",
@@ -59,9 +58,8 @@ func timelineCommand() *cli.Command {
 				}
 				o.Shifts[shift[:at]] = d
 			}
-			isPage := c.Bool("html") || strings.HasSuffix(c.String("output"), ".html")
-			if isPage && c.Bool("json") {
-				return badUsage("--html and --json contradict each other")
+			if c.Bool("text") && c.Bool("json") {
+				return badUsage("--text and --json contradict each other")
 			}
 			log, err := readEvents(c)
 			if err != nil {
@@ -74,7 +72,7 @@ func timelineCommand() *cli.Command {
 			if len(drawn.Names) == 0 {
 				err = failure("there is no event to draw in %d files", log.Files)
 			} else {
-				err = writeTimeline(c, drawn, isPage)
+				err = writeTimeline(c, drawn)
 			}
 			if err == nil && len(log.Broken) > 0 {
 				err = failure("%d lines are no events", len(log.Broken))
@@ -118,18 +116,20 @@ func readEvents(c *cli.Command) (*timeline.Log, error) {
 	return log, nil
 }
 
-// writeTimeline writes it where the flags say.
-func writeTimeline(c *cli.Command, t *timeline.Timeline, isPage bool) error {
-	draw := t.Text
-	switch {
-	case isPage:
-		draw = func(out io.Writer) error {
-			return timeline.Page(out, "Timeline of locks", t.Subtitle(), timeline.Part{Timeline: t})
-		}
-	case c.Bool("json"):
-		draw = t.JSON
+// writeTimeline writes it where and how the flags say.
+func writeTimeline(c *cli.Command, t *timeline.Timeline) error {
+	draw := func(out io.Writer) error {
+		return timeline.Page(out, "Timeline of locks", t.Subtitle(), timeline.Part{Timeline: t})
 	}
 	file := c.String("output")
+	stdout, isFile := c.Root().Writer.(*os.File)
+	isForTerminal := file == "" && isFile && isTerminal(stdout)
+	switch {
+	case c.Bool("json"):
+		draw = t.JSON
+	case c.Bool("text"), isForTerminal:
+		draw = t.Text
+	}
 	if file == "" {
 		return draw(c.Root().Writer)
 	}

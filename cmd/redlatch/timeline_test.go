@@ -40,7 +40,7 @@ func TestTimelineOfThePage(t *testing.T) {
 	require.NoError(t, err)
 	_, want, _ := strings.Cut(string(page), "```text\n")
 	want, _, _ = strings.Cut(want, "```")
-	code, output := shell(t, "")("redlatch timeline shop.jsonl billing.jsonl")
+	code, output := shell(t, "")("redlatch timeline --text shop.jsonl billing.jsonl")
 	require.Zero(t, code)
 	require.Equal(t, want, output)
 }
@@ -67,13 +67,13 @@ func TestTimelineSaysWhatIsWrong(t *testing.T) {
 		"a bad duration":        {[]string{"--shift", "a=1", broken}, exitUsage, "", "missing unit"},
 		"nobody's shift":        {[]string{"--shift", "nobody=1s", broken}, exitUsage, "", `"nobody"`},
 		"a bad glob":            {[]string{"--name", "[", broken}, exitUsage, "", "pattern"},
-		"contradicting formats": {[]string{"--html", "--json", broken}, exitUsage, "", "contradict"},
+		"contradicting formats": {[]string{"--text", "--json", broken}, exitUsage, "", "contradict"},
 		"nothing":               {[]string{file("empty", "")}, exitFailed, "", "there is no event to draw"},
 		"a place to write":      {[]string{"-o", dir + "/none/x", file("good", good)}, exitFailed, "", "--output"},
-		"broken lines":          {[]string{broken}, exitFailed, "orders (lock)", broken + ":4: no event"},
-		"many":                  {[]string{broken}, exitFailed, "orders (lock)", "and 2 more lines"},
-		"a torn line":           {[]string{file("torn", good+`{"at`)}, 0, "orders (lock)", "as after a crash: 1"},
-		"a page":                {[]string{"--html", file("good", good)}, 0, "Timeline of locks</title>", ""},
+		"broken lines":          {[]string{"--text", broken}, exitFailed, "orders (lock)", broken + ":4: no event"},
+		"many":                  {[]string{"--text", broken}, exitFailed, "orders (lock)", "and 2 more lines"},
+		"a torn line":           {[]string{"--text", file("torn", good+`{"at`)}, 0, "orders (lock)", "as after a crash: 1"},
+		"a page":                {[]string{file("good", good)}, 0, "Timeline of locks</title>", ""},
 		"lines of JSON":         {[]string{"--json", file("good", good)}, 0, `"what":"hold"`, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -83,13 +83,13 @@ func TestTimelineSaysWhatIsWrong(t *testing.T) {
 			require.Contains(t, stderr, tt.error)
 		})
 	}
-	page := filepath.Join(dir, "page.html")
+	page := filepath.Join(dir, "page")
 	code, stdout, _ := redlatch(t.Context(), "timeline", "-o", page, file("good", good))
 	require.Zero(t, code)
 	require.Empty(t, stdout)
 	text, err := os.ReadFile(page)
 	require.NoError(t, err)
-	require.True(t, bytes.HasPrefix(text, []byte("<!DOCTYPE html>")), "by the name of the file")
+	require.True(t, bytes.HasPrefix(text, []byte("<!DOCTYPE html>")))
 }
 
 // What clients write is what the command draws: a hand-over and a loss.
@@ -130,7 +130,7 @@ func TestTimelineOfClients(t *testing.T) {
 	require.ErrorIs(t, second.Release(t.Context()), primitives.ErrLost)
 	endA()
 	endB()
-	code, stdout, stderr := redlatch(t.Context(), append([]string{"timeline"}, files...)...)
+	code, stdout, stderr := redlatch(t.Context(), append([]string{"timeline", "--text"}, files...)...)
 	require.Zero(t, code, stderr)
 	require.Contains(t, stdout, "holds: 2; waits: 1")
 	require.Contains(t, stdout, "hand-overs: 1")
