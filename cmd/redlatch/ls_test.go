@@ -337,6 +337,14 @@ func TestWaitersOfEachKind(t *testing.T) {
 	}, "inspect shows who waits for a latch")
 }
 
+// busyKind is a kind that has to wait for a hold of that kind.
+func busyKind(kind string) string {
+	if kind == kindRead {
+		return kindWrite
+	}
+	return kind
+}
+
 // The rest of a minimum hold keeps the name of its client, which may have ended, and is marked.
 func TestMinimumHoldIsMarked(t *testing.T) {
 	t.Parallel()
@@ -359,6 +367,9 @@ func TestMinimumHoldIsMarked(t *testing.T) {
 			require.Regexp(t, " min hold +-\n", stdout)
 			_, stdout, _ = on(t, s, "inspect", name)
 			require.Contains(t, stdout, "it stays taken for the rest of its minimum hold")
+			code, _, stderr = on(t, s, "run -n --kind "+busyKind(kind), name, "--", "true")
+			require.Equal(t, exitNotAcquired, code)
+			require.Contains(t, stderr, "for the rest of its minimum hold")
 		}
 	}
 }

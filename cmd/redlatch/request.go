@@ -231,7 +231,10 @@ func (r *request) inWords(info primitives.Info) string {
 		if h.Client != "" {
 			h.ID += " of " + h.Client
 		}
-		if h.TTL > 0 {
+		switch {
+		case h.TTL > 0 && h.MinHold: // its client may have ended, and is not at fault
+			h.ID += " for the rest of its minimum hold, " + shown(h.TTL)
+		case h.TTL > 0:
 			h.ID += " for another " + shown(h.TTL)
 		}
 		held = append(held, h.ID)
