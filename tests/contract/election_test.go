@@ -390,6 +390,70 @@ func TestC29LeadThatOverstays(t *testing.T) {
 	})
 }
 
+// C29: options that would keep a leadership from the others, or a candidate from waiting, have no effect, wherever they
+// are given.
+func TestC29OptionsWithoutEffect(t *testing.T) {
+	for name, opt := range map[string]primitives.Option{
+		"a minimum hold": primitives.WithMinHold(time.Hour),
+		"linger":         primitives.WithLinger(time.Hour),
+		"a cohort":       primitives.WithCohort(time.Hour),
+		"no wait":        primitives.WithWait(0),
+		"a short wait":   primitives.WithWait(time.Second),
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := redistest.Embedded(t)
+				var inside atomic.Int32
+				first := stand(t, NewClient(t, s.Client(t), primitives.WithDefaults(opt)).Election("e"), &inside)
+				led := first.await(t)
+				c := NewClient(t, s.Client(t))
+				second := stand(t, NewClient(t, s.Client(t)).Election("e", opt), &inside)
+				time.Sleep(time.Minute)
+				first.stop(nil)
+				led.result <- nil
+				require.NoError(t, first.result(t))
+				resigned := time.Now()
+				next := second.await(t)
+				require.LessOrEqual(t, time.Since(resigned), 10*time.Millisecond)
+				second.stop(nil)
+				next.result <- nil
+				require.NoError(t, second.result(t))
+				leader, err := c.Election("e").Leader(t.Context())
+				require.NoError(t, err)
+				require.Zero(t, leader)
+			})
+		})
+	}
+}
+
+// C29: an election does not nest in a hold that its context carries. Otherwise two would lead.
+func TestC29DoesNotNest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := NewClient(t, redistest.Embedded(t).Client(t))
+		never := func(context.Context, primitives.Term) error {
+			t.Error("two lead")
+			return nil
+		}
+		for _, hold := range []*primitives.Hold{
+			Acquire(t, t.Context(), c.FencedLock("e")),
+			Acquire(t, t.Context(), c.FencedLock("another name")), // which is no obstacle for an election of e2
+		} {
+			ctx, stop := context.WithTimeoutCause(hold.Context(), time.Minute, ErrTest)
+			defer stop()
+			require.Equal(t, ErrTest, c.Election("e").Run(ctx, never))
+		}
+		led := 0
+		err := c.Election("e2").Run(t.Context(), func(ctx context.Context, _ primitives.Term) error {
+			led++
+			ctx, stop := context.WithTimeoutCause(ctx, time.Minute, ErrTest)
+			defer stop()
+			return c.Election("e2").Run(ctx, never)
+		})
+		require.ErrorIs(t, err, ErrTest)
+		require.Equal(t, 1, led)
+	})
+}
+
 // C29: a lead that panics gives the leadership back.
 func TestC29LeadPanics(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {

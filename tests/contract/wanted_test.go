@@ -170,6 +170,87 @@ func TestC30Ask(t *testing.T) {
 	})
 }
 
+// Ask counts clients, not holds, and asks all that keep somebody from what he wants: readers and the writer, holders of
+// permits, and the holders of each member of a joint lock.
+func TestC30AskCountsClients(t *testing.T) {
+	type open func(c *primitives.Client, name string) []*primitives.Hold
+	hold := func(h Handle, opts ...primitives.Option) *primitives.Hold { return Acquire(t, t.Context(), h, opts...) }
+	for name, tt := range map[string]struct {
+		hold open // by each of two clients
+		ask  func(c *primitives.Client, name string) (int, error)
+		want int
+	}{
+		"readers": {
+			func(c *primitives.Client, name string) []*primitives.Hold {
+				return []*primitives.Hold{hold(c.RWLock(name).Reader()), hold(c.RWLock(name).Reader())}
+			},
+			func(c *primitives.Client, name string) (int, error) { return c.RWLock(name).Reader().Ask(t.Context()) }, 2,
+		},
+		"readers, for a writer": {
+			func(c *primitives.Client, name string) []*primitives.Hold {
+				return []*primitives.Hold{hold(c.RWLock(name).Reader())}
+			},
+			func(c *primitives.Client, name string) (int, error) { return c.RWLock(name).Writer().Ask(t.Context()) }, 2,
+		},
+		"a writer, for a reader": {
+			func(c *primitives.Client, name string) []*primitives.Hold {
+				h, err := c.RWLock(name).Writer().TryAcquire(t.Context())
+				if err != nil {
+					return nil // the other one has it
+				}
+				return []*primitives.Hold{h}
+			},
+			func(c *primitives.Client, name string) (int, error) { return c.RWLock(name).Reader().Ask(t.Context()) }, 1,
+		},
+		"permits": {
+			func(c *primitives.Client, name string) []*primitives.Hold {
+				pool := c.PermitExpirableSemaphore(name)
+				_, err := pool.Init(t.Context(), 10)
+				require.NoError(t, err)
+				return []*primitives.Hold{hold(pool), hold(pool, primitives.WithPermits(3))}
+			},
+			func(c *primitives.Client, name string) (int, error) {
+				return c.PermitExpirableSemaphore(name).Ask(t.Context())
+			}, 2,
+		},
+		"members of a joint lock": {
+			func(c *primitives.Client, name string) []*primitives.Hold {
+				first, err := c.Lock(name).TryAcquire(t.Context())
+				if err == nil {
+					return []*primitives.Hold{first}
+				}
+				return []*primitives.Hold{hold(c.Lock(name + ":second"))} // each client has another one
+			},
+			func(c *primitives.Client, name string) (int, error) {
+				return primitives.NewMultiLock([]*primitives.Lock{c.Lock(name), c.Lock(name + ":second")}).Ask(t.Context())
+			}, 2,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+				name := redistest.Name(t)
+				var holds []*primitives.Hold
+				for range 2 {
+					holds = append(holds, tt.hold(NewClient(t, s.Client(t)), name)...)
+				}
+				for _, h := range holds {
+					isWanted(h) // it listens
+				}
+				asker := NewClient(t, s.Client(t))
+				redistest.WaitFor(t, Soon, func() bool {
+					told, err := tt.ask(asker, name)
+					require.NoError(t, err)
+					require.LessOrEqual(t, told, tt.want, "clients are counted once")
+					return told == tt.want
+				}, "all listen")
+				for _, h := range holds {
+					<-h.Wanted()
+				}
+			})
+		})
+	}
+}
+
 // Nothing is sent for Wanted where nobody waits for long: clients contend for a lock with short sections, and each hold
 // listens.
 func TestC30WantedCostsNothingForShortSections(t *testing.T) {
