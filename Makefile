@@ -11,7 +11,7 @@ help: ## print this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: ## show the locks at work; REDIS=redis://localhost:6379 for a real server
-	go run ./cmd/redlatch demo $(if $(REDIS),--redis $(REDIS))
+	go run ./cmd/redlatch demo --all $(if $(REDIS),--redis $(REDIS))
 
 test: ## run the tests; PKG=./primitives for one package. Without redis-server or Java those that need them are skipped
 	go test $(PKG)

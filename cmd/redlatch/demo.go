@@ -2,7 +2,9 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"os"
 	"strings"
 	"time"
 
@@ -16,10 +18,10 @@ import (
 func demoCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "demo",
-		Usage: "run locks, semaphores and latches for a few seconds and check the results",
-		Description: "Several clients contend for locks, semaphores and latches. Some clients crash, some are cut\n" +
-			"off from Redis. Each scene checks its results. A table at the end lists all checks. The exit\n" +
-			"code is 1 if a check failed, and 2 if the demo could not start.\n\n" +
+		Usage: "show for a few seconds what locks do, and check the results",
+		Description: "Two scenes: a cron job on two hosts, and a holder that is cut off from Redis. With --all further\n" +
+			"scenes show all primitives, and a crash. Each scene checks its results. The exit code is 1 if a\n" +
+			"check failed, and 2 if the demo could not start.\n\n" +
 			"Scenes:\n" + sceneList() + "\n" +
 			"Without --redis the demo uses a server inside this process, whatever REDIS_URL says. On a real Redis\n" +
 			"it uses unique key names and removes its keys afterwards.\n\n" +
@@ -32,7 +34,9 @@ func demoCommand() *cli.Command {
 				Usage: "`URL` of the Redis server, such as redis://:password@localhost:6379/0 " +
 					"(default: a server inside this process)",
 			},
-			&cli.StringFlag{Name: "only", Usage: "comma-separated list of `SCENES` to run (default: all)", HideDefault: true},
+			&cli.BoolFlag{Name: "all", Usage: "run all scenes", HideDefault: true},
+			&cli.StringFlag{Name: "only", Usage: "comma-separated list of `SCENES` to run", HideDefault: true},
+			&cli.StringFlag{Name: "html", Usage: "also draw the scenes on a page, in this `FILE`"},
 			&cli.StringFlag{
 				Name: "key-prefix", Value: "redlatch-demo",
 				Usage: "`PREFIX` of all key names; each run appends a random id",
@@ -66,9 +70,18 @@ func runDemo(ctx context.Context, c *cli.Command) error {
 			return badUsage("demo has no flag --%s (see redlatch demo --help)", name)
 		}
 	}
-	scenes, err := demo.Select(c.String("only"))
-	if err != nil {
-		return badUsage("--only: %w", err)
+	scenes := demo.Few()
+	var err error
+	switch {
+	case c.Bool("all") && c.IsSet("only"):
+		return badUsage("--all and --only contradict each other")
+	case c.Bool("all"):
+		scenes = demo.Scenes()
+	case c.IsSet("only"):
+		scenes, err = demo.Select(c.String("only"))
+		if err != nil {
+			return badUsage("--only: %w", err)
+		}
 	}
 	cfg := demo.Config{
 		Out: c.Root().Writer, Prefix: c.String("key-prefix"), Scenes: scenes,
@@ -87,7 +100,15 @@ func runDemo(ctx context.Context, c *cli.Command) error {
 			return badUsage("cannot use Redis at %s: %w", cfg.Redis.Addr, err)
 		}
 	}
-	return demo.Run(ctx, cfg)
+	if !c.IsSet("html") {
+		return demo.Run(ctx, cfg)
+	}
+	file, err := os.Create(c.String("html"))
+	if err != nil {
+		return badUsage("--html: %w", err)
+	}
+	cfg.Page = file
+	return errors.Join(demo.Run(ctx, cfg), file.Close())
 }
 
 // ping checks that the server answers within 3 seconds. It does not retry.

@@ -3,7 +3,11 @@ package main
 import (
 	"context"
 	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/stretchr/testify/require"
 
@@ -46,41 +50,93 @@ func TestDemoLeavesNoNamesOfClients(t *testing.T) {
 	require.Empty(t, redistest.Keys(t, s, "*"))
 }
 
-// The demo without flags runs all scenes on a server inside the process, whatever REDIS_URL says.
+// requireNarrow requires that a terminal of 80 columns has room for a text.
+func requireNarrow(t *testing.T, text string) {
+	t.Helper()
+	for line := range strings.Lines(text) {
+		require.LessOrEqual(t, utf8.RuneCountInString(strings.TrimSuffix(line, "\n")), 80, line)
+	}
+}
+
+// The demo without flags runs two scenes on a server inside the process, whatever REDIS_URL says. They fit a screen.
 func TestDemoWithoutFlags(t *testing.T) {
 	t.Parallel()
 	require.Equal(t, unreachable, os.Getenv(urlVariable))
-	code, stdout, stderr := redlatch(t.Context(), "demo")
+	file := filepath.Join(t.TempDir(), "demo.html")
+	code, stdout, stderr := redlatch(t.Context(), "demo", "--html", file)
 	require.Zero(t, code, stdout)
 	require.Empty(t, stderr)
+	requireNarrow(t, stdout)
+	require.Less(t, strings.Count(stdout, "\n"), 40)
 	for _, line := range []string{
 		`^redlatch demo on a server inside this process`,
-		`^1\. lock: `,
+		`^1\. cron: `,
+		`^2\. cutoff: `,
+		`s  host-2  night 2: its clock is 200ms late; it skips the job$`,
+		`^  ok  runs of the job: 2$`,
+		`^  ok  why the hold was lost: expired$`,
+		`^All 6 checks passed, in `,
+	} {
+		require.Regexp(t, `(?m)`+line, stdout)
+	}
+	require.NotContains(t, stdout, "3. ")
+	page, err := os.ReadFile(file)
+	require.NoError(t, err)
+	for _, want := range []string{
+		"All 6 checks passed", "2. cutoff: the holder", `<h3>ledger <span`, `<div class="label">anna</div>`,
+		`<i class="hold lost"`, `<i class="wait"`, "lost: expired", "ok  runs of the job: 2", `<div class="label">host-2</div>`,
+	} {
+		require.Contains(t, string(page), want)
+	}
+}
+
+func TestFlagsOfTheDemoThatCannotBe(t *testing.T) {
+	t.Parallel()
+	for want, args := range map[string][]string{
+		"contradict":   {"--all", "--only", "lock"},
+		"no such file": {"--html", filepath.Join(t.TempDir(), "none", "x.html")},
+		"no scene":     {"--only", "none"},
+	} {
+		code, _, stderr := redlatch(t.Context(), append([]string{"demo"}, args...)...)
+		require.Equal(t, exitUsage, code)
+		require.Contains(t, stderr, want)
+	}
+}
+
+// All scenes run on servers inside the process, too.
+func TestAllOfTheDemo(t *testing.T) {
+	t.Parallel()
+	code, stdout, stderr := redlatch(t.Context(), "demo", "--all")
+	require.Zero(t, code, stdout)
+	require.Empty(t, stderr)
+	requireNarrow(t, stdout)
+	stdout = regexp.MustCompile(`\n {12,}`).ReplaceAllString(stdout, " ") // what was wrapped
+	for _, line := range []string{
+		`^3\. lock: `,
 		`s  (anna|ben|cleo)/\d +holds it; waiting: (\S+/\d ?)+$`,
 		`s  anna +dies`,
 		`s  ben +holds it, \d.* after the crash$`,
 		`s  anna +loses it: redlatch: lock "[^"]+" lost: expired: no answer from Redis for`,
-		`^  SCENE +CHECK +MEASURED +WANTED$`,
-		`^  lock +acquisitions +135 +135 +ok$`,
-		`^  lock +overlaps +0 +0 +ok$`,
-		`^  lock +lost updates +0 +0 +ok$`,
-		`^  crash +time from the crash to the next holder +\S+ +at most 4s +ok$`,
-		`^  cutoff +why the hold was lost +expired +expired +ok$`,
-		`^  cutoff +time from the loss to the next holder +\S+ +more than 0s +ok$`,
+		`^  ok  acquisitions: 135$`,
+		`^  ok  overlaps: 0$`,
+		`^  ok  lost updates: 0$`,
+		`^  ok  time from the crash to the next holder: \S+ \(wanted: at most 4s\)$`,
+		`^  ok  why the hold was lost: expired$`,
+		`^  ok  time from the loss to the next holder: \S+ \(wanted: more than 0s\)$`,
 		`s  all +served:  cleo/1 ben/1 anna/1 cleo/2 ben/2 anna/2 anna$`,
-		`^  fair +served in the order of arrival +yes +yes +ok$`,
+		`^  ok  served in the order of arrival: yes$`,
 		`s  anna +resumes and writes; the error is: token 4 is older than 5$`,
-		`^  fenced +tokens +\[1 2 3 4 5\] +increasing +ok$`,
-		`^  rwlock +readers at once +3 +3 +ok$`,
-		`^  rwlock +others can read after the downgrade +yes +yes +ok$`,
-		`^  multi +acquisitions of both +30 +30 +ok$`,
-		`^  multi +a refused attempt keeps no member +yes +yes +ok$`,
+		`^  ok  tokens: \[1 2 3 4 5\] \(wanted: increasing\)$`,
+		`^  ok  readers at once: 3$`,
+		`^  ok  others can read after the downgrade: yes$`,
+		`^  ok  acquisitions of both: 30$`,
+		`^  ok  a refused attempt keeps no member: yes$`,
 		`s  anna +holds it on all 3 servers, with a TTL of 800ms$`,
-		`^  red +one server cut off: valid beyond its TTL +yes +yes +ok$`,
-		`^  semaphore +acquisitions +48 +48 +ok$`,
-		`^  permits +time from the crash to the next holder +\S+ +at most 3\.5s +ok$`,
-		`^  latch +waiters that continued too early +0 +0 +ok$`,
-		`^  striped +locks used by all customers +4 +4 +ok$`,
+		`^  ok  one server cut off: valid beyond its TTL: yes$`,
+		`^  ok  acquisitions: 48$`,
+		`^  ok  time from the crash to the next holder: \S+ \(wanted: at most 3\.5s\)$`,
+		`^  ok  waiters that continued too early: 0$`,
+		`^  ok  locks used by all customers: 4$`,
 		`^All \d+ checks passed, in `,
 	} {
 		require.Regexp(t, `(?m)`+line, stdout)
@@ -102,5 +158,5 @@ func TestInterruptedDemoFails(t *testing.T) {
 	cancel()
 	code, _, stderr := redlatch(ctx, "demo")
 	require.Equal(t, exitFailed, code)
-	require.Equal(t, "redlatch: interrupted in scene lock\n", stderr)
+	require.Equal(t, "redlatch: interrupted in scene cron\n", stderr)
 }

@@ -2,7 +2,7 @@
 //
 //	redlatch run orders:42 -- ./ship.sh   runs a command while it holds a lock
 //	redlatch ls                           lists what is held, and by whom
-//	redlatch demo                         shows all primitives; needs no Redis
+//	redlatch demo                         shows what locks do; needs no Redis
 //
 // The page doc/cli.md describes all commands, their output and their exit codes.
 package main

@@ -15,6 +15,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/redlatch/redlatch/cmd/redlatch/internal/timeline"
 	"github.com/redlatch/redlatch/locktest"
 )
 
@@ -29,18 +30,19 @@ type Scene struct {
 // Scenes returns all scenes in the order in which the demo runs them.
 func Scenes() []Scene {
 	return []Scene{
-		lockScene, crashScene, cutoffScene,
+		cronScene, cutoffScene,
+		lockScene, crashScene,
 		fairScene, fencedScene, cohortScene, rwlockScene, multiScene, redScene,
 		semaphoreScene, permitsScene, latchScene, stripedScene, electionScene,
 	}
 }
 
-// Select returns the scenes with the comma-separated names, in that order, or all scenes for "".
+// Few returns the scenes that run by default.
+func Few() []Scene { return []Scene{cronScene, cutoffScene} }
+
+// Select returns the scenes with the comma-separated names, in that order.
 func Select(names string) ([]Scene, error) {
 	all := Scenes()
-	if names == "" {
-		return all, nil
-	}
 	var selected []Scene
 	for name := range strings.SplitSeq(names, ",") {
 		name = strings.TrimSpace(name)
@@ -64,22 +66,39 @@ type Config struct {
 	Where  string         // names the server
 	Prefix string         // of all key names; each scene appends a random id
 	Scenes []Scene
+	Page   io.Writer // gets a page that draws the scenes, if all could run; nil: none
 }
 
-// Run runs the scenes and prints a table of their checks. A failed scene does not stop the others. The
+// Run runs the scenes and prints their checks. A failed scene does not stop the others. The
 // error says how many checks failed, or in which scene ctx ended.
 func Run(ctx context.Context, cfg Config) error {
 	nodes, closeServers := servers(cfg.Redis)
 	defer closeServers()
 	r := newReport(cfg.Out)
-	r.printf("redlatch demo on %s\n", cfg.Where)
+	r.printf("%s", wrap("", "redlatch demo on "+cfg.Where))
+	var parts []timeline.Part
 	for i, sc := range cfg.Scenes {
-		r.printf("\n%d. %s: %s\n\n", i+1, sc.Name, sc.Shows)
-		if err := runScene(ctx, newStage(r, nodes, cfg.Prefix, sc.Name), sc); err != nil {
-			if ctx.Err() != nil {
-				return fmt.Errorf("interrupted in scene %s", sc.Name)
-			}
+		title := fmt.Sprintf("%d. %s: %s", i+1, sc.Name, sc.Shows)
+		r.printf("\n%s\n", wrap("", title))
+		stage := newStage(r, nodes, cfg.Prefix, sc.Name)
+		err := runScene(ctx, stage, sc)
+		if err != nil && ctx.Err() != nil {
+			return fmt.Errorf("interrupted in scene %s", sc.Name)
+		}
+		if err != nil {
 			r.fail(sc.Name, err)
+		}
+		r.printChecks(sc.Name)
+		part, err := stage.part(title)
+		if err != nil {
+			return err
+		}
+		parts = append(parts, part)
+	}
+	if cfg.Page != nil {
+		err := r.writePage(cfg.Page, cfg.Where, parts)
+		if err != nil {
+			return err
 		}
 	}
 	return r.summary()

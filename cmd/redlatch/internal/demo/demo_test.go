@@ -60,8 +60,8 @@ func TestFailedSceneDoesNotStopTheOthers(t *testing.T) {
 	var out bytes.Buffer
 	err := Run(t.Context(), Config{Out: &out, Prefix: "x", Scenes: scenes})
 	require.EqualError(t, err, "2 of 3 checks failed")
-	require.Regexp(t, `wrong +overlaps +1 +0 +FAILED`, out.String())
-	require.Regexp(t, `broken +scene completed +no +yes +FAILED`, out.String())
+	require.Contains(t, out.String(), "\n  wrong: FAILED  overlaps: 1 (wanted: 0)\n")
+	require.Contains(t, out.String(), "\n  broken: FAILED  scene completed: no (wanted: yes)\n")
 	require.Contains(t, out.String(), "broken scene")
-	require.Regexp(t, `right +overlaps +0 +0 +ok`, out.String())
+	require.Contains(t, out.String(), "\n  ok  overlaps: 0\n")
 }

@@ -3,9 +3,10 @@ package demo
 import (
 	"fmt"
 	"io"
+	"strings"
 	"sync"
-	"text/tabwriter"
 	"time"
+	"unicode/utf8"
 )
 
 // report prints what happens and collects the results of checks. It is safe for concurrent use.
@@ -17,7 +18,7 @@ type report struct {
 	checks []checkResult
 }
 
-// checkResult is one line of the summary table.
+// checkResult is the result of a check.
 type checkResult struct {
 	scene, what, measured, wanted string
 	ok                            bool
@@ -31,7 +32,7 @@ func (r *report) printf(format string, args ...any) {
 	fmt.Fprintf(r.out, format, args...)
 }
 
-// add adds a line to the summary table.
+// add adds the result of a check.
 func (r *report) add(scene, what, measured, wanted string, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -40,32 +41,96 @@ func (r *report) add(scene, what, measured, wanted string, ok bool) {
 
 // fail records that a scene ended with an error.
 func (r *report) fail(scene string, err error) {
-	r.printf("  %v\n", err)
+	r.printf("%s", wrap("  ", err.Error()))
 	r.add(scene, "scene completed", "no", "yes", false)
 }
 
-// summary prints the table. It returns an error if a check failed.
+// String says what was checked, and what came out.
+func (c checkResult) String() string {
+	verdict := "ok"
+	if !c.ok {
+		verdict = "FAILED"
+	}
+	text := verdict + "  " + c.what + ": " + c.measured
+	if c.measured != c.wanted {
+		text += " (wanted: " + c.wanted + ")"
+	}
+	return text
+}
+
+// checksOf returns the checks of a scene.
+func (r *report) checksOf(scene string) (all []checkResult) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, c := range r.checks {
+		if c.scene == scene {
+			all = append(all, c)
+		}
+	}
+	return all
+}
+
+// printChecks prints the checks of a scene below it.
+func (r *report) printChecks(scene string) {
+	r.printf("\n")
+	for _, c := range r.checksOf(scene) {
+		r.printf("%s", wrap("  ", c.String()))
+	}
+}
+
+// failures counts the checks that failed. mu is held.
+func (r *report) failures() (n int) {
+	for _, c := range r.checks {
+		if !c.ok {
+			n++
+		}
+	}
+	return n
+}
+
+// summary prints what failed, and how many checks passed. It returns an error if a check failed.
 func (r *report) summary() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	failed := 0
-	fmt.Fprint(r.out, "\nSummary of checks\n\n")
-	w := tabwriter.NewWriter(r.out, 0, 0, 3, ' ', 0)
-	fmt.Fprintln(w, "  SCENE\tCHECK\tMEASURED\tWANTED")
-	for _, c := range r.checks {
-		verdict := "ok"
-		if !c.ok {
-			verdict = "FAILED"
-			failed++
-		}
-		fmt.Fprintf(w, "  %s\t%s\t%s\t%s\t%s\n", c.scene, c.what, c.measured, c.wanted, verdict)
-	}
-	_ = w.Flush() // an error of r.out does not change the result
+	failed := r.failures()
 	took := time.Since(r.started).Round(100 * time.Millisecond)
-	if failed > 0 {
-		fmt.Fprintf(r.out, "\n%d of %d checks failed, in %v.\n", failed, len(r.checks), took)
-		return fmt.Errorf("%d of %d checks failed", failed, len(r.checks))
+	if failed == 0 {
+		fmt.Fprintf(r.out, "\nAll %d checks passed, in %v.\n", len(r.checks), took)
+		return nil
 	}
-	fmt.Fprintf(r.out, "\nAll %d checks passed, in %v.\n", len(r.checks), took)
-	return nil
+	fmt.Fprintln(r.out)
+	for _, c := range r.checks {
+		if !c.ok {
+			fmt.Fprint(r.out, wrap("  ", c.scene+": "+c.String()))
+		}
+	}
+	fmt.Fprintf(r.out, "\n%d of %d checks failed, in %v.\n", failed, len(r.checks), took)
+	return fmt.Errorf("%d of %d checks failed", failed, len(r.checks))
+}
+
+// columns is the width of the text.
+const columns = 80
+
+// wrap returns lead and a text, in lines that fit the columns. Further lines begin below the text.
+func wrap(lead, text string) string {
+	var b strings.Builder
+	b.WriteString(lead)
+	indent := utf8.RuneCountInString(lead)
+	at := indent
+	for line := range strings.SplitSeq(text, "\n") {
+		for i, word := range strings.Split(line, " ") {
+			n := utf8.RuneCountInString(word)
+			switch {
+			case at > indent && at+1+n > columns:
+				b.WriteString("\n" + strings.Repeat(" ", indent))
+				at = indent
+			case i > 0:
+				b.WriteByte(' ')
+				at++
+			}
+			b.WriteString(word)
+			at += n
+		}
+	}
+	return b.String() + "\n"
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/redlatch/redlatch/cmd/redlatch/internal/timeline"
 	"github.com/redlatch/redlatch/locktest"
 	"github.com/redlatch/redlatch/primitives"
 )
@@ -28,6 +29,7 @@ type stage struct {
 
 	mu        sync.Mutex
 	processes []*process
+	events    []timeline.Event
 }
 
 // newStage makes the stage of a scene. Each stage has a different key prefix.
@@ -70,7 +72,8 @@ func (s *stage) newProcessOn(node *redis.Options, name string, opts ...primitive
 	o.Dialer = p.link.Dial
 	p.rdb = redis.NewClient(&o)
 	// Nobody would delete the names of clients: the connections are closed first, see cleanUp.
-	opts = append(opts, primitives.WithClientName(""), primitives.WithPrefix(s.prefix), primitives.WithObserver(p.observe))
+	opts = append(opts, primitives.WithClientName(""), primitives.WithPrefix(s.prefix), primitives.WithObserver(p.observe),
+		primitives.WithObserver(func(e primitives.Event) { s.record(name, e) }))
 	c, err := primitives.New(p.rdb, opts...)
 	if err != nil {
 		return nil, err
@@ -183,7 +186,8 @@ func (o *occupancy) leave() { o.current.Add(-1) }
 
 // say prints an event: when it happened, which process it concerns, and what it is.
 func (s *stage) say(who, format string, args ...any) {
-	s.printf("  %7.3f s  %-7s %s\n", time.Since(s.started).Seconds(), who, fmt.Sprintf(format, args...))
+	lead := fmt.Sprintf("  %7.3f s  %-7s ", time.Since(s.started).Seconds(), who)
+	s.printf("%s", wrap(lead, fmt.Sprintf(format, args...)))
 }
 
 // check records a check: the measured value, the wanted value, and whether it passed.

@@ -23,6 +23,7 @@ type Name struct {
 	Name, Kind                  string
 	Rows                        []*Row // by process
 	Holds, Waits, Refused, Lost int
+	Tries                       int             // without a wait, and refused
 	HandOvers                   []time.Duration // from a release to the acquisition of another process that waited
 	LongestWait                 time.Duration
 }
@@ -37,6 +38,7 @@ type Row struct {
 const (
 	Hold = "hold"
 	Wait = "wait"
+	Try  = "try" // an attempt without a wait, which was refused
 )
 
 // How spans end, beside the ends of holds, which are kinds of events.
@@ -175,6 +177,10 @@ func (b *builder) add(e *Event) {
 
 // endWait adds the wait of an acquisition that is over, if it has waited.
 func (b *builder) endWait(row *Row, key nameKey, e *Event, end string) {
+	isRefusedTry := e.Waited <= 0 && e.Event == notAcquired
+	if isRefusedTry {
+		row.Spans = append(row.Spans, &Span{What: Try, ID: e.ID, From: e.At, To: e.At, End: end, Why: e.Err})
+	}
 	if e.Waited <= 0 {
 		return
 	}
@@ -271,6 +277,8 @@ func (n *Name) count() {
 	for _, r := range n.Rows {
 		for _, s := range r.Spans {
 			switch {
+			case s.What == Try:
+				n.Tries++
 			case s.What == Wait:
 				n.Waits++
 				n.LongestWait = max(n.LongestWait, s.To.Sub(s.From))

@@ -107,7 +107,7 @@ func (t *Timeline) bar(s *Span) pageBar {
 		class = unknown
 	case s.End == lost:
 		class = "hold lost"
-	case s.Failed():
+	case s.Failed(), s.What == Try:
 		class = "refused"
 	}
 	if s.Why != "" {

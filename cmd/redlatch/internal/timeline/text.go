@@ -32,7 +32,7 @@ func (t *Timeline) Text(out io.Writer) error {
 	fmt.Fprintf(&b, "%s to %s UTC, %s, processes: %d, names: %d\n",
 		t.Begin.Format("2006-01-02 15:04:05.000"), t.End.Format("15:04:05.000"), short(t.End.Sub(t.Begin)),
 		len(t.Processes), len(t.Names))
-	b.WriteString("# holds  . waits  ! lost  x gave up waiting  ? the events end here\n")
+	b.WriteString("# holds  . waits  ! lost  x not acquired  ? the events end here\n")
 	for _, n := range t.Names[:min(len(t.Names), maxNames)] {
 		fmt.Fprintf(&b, "\n%s (%s)\n  %s\n", clip(n.Name, columns-12), n.Kind, n.Summary())
 		for _, r := range n.Rows {
@@ -72,6 +72,9 @@ func (n *Name) Summary() string {
 		middle := n.HandOvers[len(n.HandOvers)/2]
 		parts = append(parts, fmt.Sprintf("hand-overs: %d, median %s", len(n.HandOvers), short(middle)))
 	}
+	if n.Tries > 0 {
+		parts = append(parts, fmt.Sprintf("refused tries: %d", n.Tries))
+	}
 	if n.Lost > 0 {
 		parts = append(parts, fmt.Sprintf("lost: %d", n.Lost))
 	}
@@ -97,7 +100,7 @@ func (t *Timeline) lane(r *Row) string {
 			last = '!'
 		case s.End == unknown:
 			last = '?'
-		case s.Failed():
+		case s.Failed(), s.What == Try:
 			last = 'x'
 		}
 		for i := from; i <= to; i++ {

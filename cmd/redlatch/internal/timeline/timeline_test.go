@@ -79,6 +79,7 @@ func TestSpansOfEvents(t *testing.T) {
 		"the last seconds": {[]string{incident["a"], incident["b"]}, Options{Last: 3 * second}, []string{
 			"a wait 6-8 busy not acquired", "b hold 4-9 lost paused", "b wait 9-10 unknown",
 		}},
+		"a try":        {[]string{at(second, "a", notAcquired, "", `,"outcome":"busy"`)}, Options{}, []string{"a try 1-1 busy"}},
 		"another name": {[]string{incident["a"]}, Options{Pattern: "x*"}, nil},
 		"a shifted clock": {[]string{incident["a"]}, Options{Shifts: map[string]time.Duration{"a": second}}, []string{
 			"a hold 1-5 released", "a wait 7-9 busy not acquired",
@@ -179,7 +180,7 @@ func TestText(t *testing.T) {
 	var out strings.Builder
 	require.NoError(t, draw(t, Options{}, incident["a"], incident["b"]+missing).Text(&out))
 	require.Equal(t, `2026-11-22 12:00:00.000 to 12:00:10.000 UTC, 10s, processes: 2, names: 1
-# holds  . waits  ! lost  x gave up waiting  ? the events end here
+# holds  . waits  ! lost  x not acquired  ? the events end here
 
 orders (lock)
   holds: 2; waits: 3, up to 3s; hand-overs: 1, median 2ms; lost: 1
