@@ -84,7 +84,7 @@ func runTorture(ctx context.Context, c *cli.Command) error {
 		fmt.Fprint(errs, eraseLine)
 	}
 	if page != nil && result != nil {
-		err = errors.Join(err, result.Page(page))
+		err = errors.Join(err, result.Page(page, torture.Made{Version: version(), At: time.Now()}))
 	}
 	switch {
 	case errors.Is(err, torture.ErrConfig), errors.Is(err, exec.ErrNotFound), errors.Is(err, errors.ErrUnsupported):

@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/redlatch/redlatch/internal/look"
 )
 
 // pageRounds is how many rounds without a violation a page shows: the latest ones. A browser can draw so many.
@@ -56,9 +58,30 @@ type pageMark struct {
 	Text string
 }
 
+// Made says which program made a page, and when. The zero value says nothing.
+type Made struct {
+	Version string
+	At      time.Time
+}
+
+// Verdict says in a sentence what came out.
+func (r *Result) Verdict() string {
+	switch {
+	case len(r.Violations) > 0:
+		return fmt.Sprintf("Failed: a promise was broken. Violations: %d.", len(r.Violations))
+	case len(r.Undecided) > 0:
+		return fmt.Sprintf("Passed: no promise was broken, but the history of some names could not be decided: %d.",
+			len(r.Undecided))
+	case r.Total() == 0:
+		return "Nothing was tested: there was no operation."
+	default:
+		return "Passed: no promise was broken."
+	}
+}
+
 // Page writes a page of HTML with the timelines of the faults, the clients and their holds. It needs no
 // network and no script. The run must have had Config.Pictures.
-func (r *Result) Page(out io.Writer) error {
+func (r *Result) Page(out io.Writer, made Made) error {
 	var report strings.Builder
 	if err := r.Print(&report); err != nil {
 		return err
@@ -71,6 +94,7 @@ func (r *Result) Page(out io.Writer) error {
 	}
 	return pageTemplate.Execute(out, map[string]any{
 		"Result": r, "Report": report.String(), "Rounds": rounds, "Open": open, "Elapsed": r.Elapsed.Round(time.Second),
+		"Made": made, "Style": look.CSS(),
 	})
 }
 

@@ -41,7 +41,7 @@ func TestPage(t *testing.T) {
 	r.keepPicture(h.picture(7, theme{&fault{name: "black-hole"}, &fault{name: "force"}}, paceMixed, r.Violations))
 	r.keepPicture(calm.picture(3, nil, paceCalm, nil))
 	var page bytes.Buffer
-	require.NoError(t, r.Page(&page))
+	require.NoError(t, r.Page(&page, Made{Version: "v1.2.3", At: time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)}))
 	requireWellFormed(t, page.Bytes())
 	html := page.String()
 	for _, want := range []string{
@@ -61,11 +61,32 @@ func TestPage(t *testing.T) {
 		"<b>Seed 7</b>: black-hole and force",
 		"<b>Seed 3</b>: no faults, calm",
 		"a &lt;b&gt; &amp; c",
+		`<p class="verdict bad">Failed: a promise was broken. Violations: 1.</p>`,
+		`redlatch v1.2.3, 2026-11-22 12:00:00 UTC</p>`,
 	} {
 		require.Contains(t, html, want)
 	}
 	require.Less(t, strings.Index(html, `id="round-3"`), strings.Index(html, `id="round-7"`))
 	require.NotContains(t, html, "http") // it needs no network
+}
+
+// The head of the page says what came out.
+func TestVerdicts(t *testing.T) {
+	some := map[string]int{"lock": 3}
+	for want, r := range map[string]*Result{
+		"Failed: a promise was broken. Violations: 2.": {Operations: some, Violations: make([]Violation, 2), Undecided: []string{"a"}},
+		"Passed: no promise was broken.":               {Operations: some},
+		"Nothing was tested: there was no operation.":  {},
+		"Passed: no promise was broken, but the history of some names could not be decided: 1.": {
+			Operations: some, Undecided: []string{"a"},
+		},
+	} {
+		require.Equal(t, want, r.Verdict())
+	}
+	var page bytes.Buffer
+	require.NoError(t, (&Result{Operations: some}).Page(&page, Made{}))
+	require.Contains(t, page.String(), `<p class="verdict good">Passed`)
+	require.NotContains(t, page.String(), "redlatch v", "it is not known which program made it")
 }
 
 func requireWellFormed(t *testing.T, page []byte) {

@@ -239,7 +239,7 @@ func (w *world) page(h *history, violations []Violation) (string, error) {
 	r.Rounds = 1
 	r.keepPicture(h.picture(w.plan.Seed, nil, w.plan.Pace, violations))
 	var page strings.Builder
-	err := r.Page(&page)
+	err := r.Page(&page, Made{})
 	return page.String(), err
 }
 

@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/redlatch/redlatch/cmd/redlatch/internal/names"
+	"github.com/redlatch/redlatch/internal/look"
 )
 
 // The page is one document without anything from elsewhere. Its script draws a state in JSON, which is in the document
@@ -26,7 +27,10 @@ import (
 // encoding/json escapes what HTML could take for markup, and the script writes them as text.
 
 //go:embed page.html
-var pageText string
+var pageSource string
+
+// pageText is the page with the style that all pages of the command have.
+var pageText = strings.Replace(pageSource, "{{LOOK}}", look.Text(), 1)
 
 // stateMark stands in page.html where the state belongs.
 const stateMark = "{{STATE}}"
