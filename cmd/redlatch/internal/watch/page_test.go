@@ -181,6 +181,40 @@ func TestHistoryTellsHowHoldsEnd(t *testing.T) {
 	}
 }
 
+// What looks have seen adds up: a name that comes later, a new holder of a known name, a lock without expiry.
+func TestHistoryOfSeveralLooks(t *testing.T) {
+	named := plainLock("a", -1, "1")
+	named.Holders[0].Client = "host"
+	both := plainLock("a", -1, "1")
+	both.Holders = append(both.Holders, plainLock("a", -1, "2").Holders...)
+	var h history
+	for i, locks := range [][]Lock{{plainLock("a", -1, "1")}, {named}, {both}, {}} {
+		look := snapshot(noon.Add(time.Duration(i)*time.Second), locks...)
+		look.Whole = false
+		h.apply(look)
+	}
+	spans := h.spans()
+	require.Len(t, spans, 2)
+	require.Equal(t, []string{"1", "2"}, []string{spans[0].ID, spans[1].ID}, "the oldest first")
+	require.Equal(t, "host", spans[0].Client, "its client says its name later, and then it is known")
+	require.True(t, spans[0].Before)
+	require.False(t, spans[1].Before, "the look before has seen the name")
+	require.Equal(t, ended, spans[0].End, "a lock without expiry does not run out")
+}
+
+// However much happens, the page remembers a bounded number of holds and of losses: the latest.
+func TestHistoryIsBounded(t *testing.T) {
+	locks := make([]Lock, maxSpans+10)
+	for i := range locks {
+		locks[i] = plainLock(strconv.Itoa(i), time.Millisecond, "1")
+	}
+	var h history
+	h.apply(snapshot(noon, locks...))
+	h.apply(snapshot(noon.Add(time.Second)))
+	require.LessOrEqual(t, len(h.done), maxSpans)
+	require.LessOrEqual(t, len(h.events), maxEvents)
+}
+
 func TestCyclesAreClientsThatWaitForEachOther(t *testing.T) {
 	lock := func(name, holder string, waiters ...string) Lock {
 		l := plainLock(name, 30*time.Second, holder+":1")
