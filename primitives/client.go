@@ -212,8 +212,7 @@ func New(rdb redis.UniversalClient, opts ...ClientOption) (*Client, error) {
 	})
 	c.run.OnReturn(c.redisReturned)
 	config := engine.Config{
-		Renew: c.renew, Try: scripts.Try, Classify: classify, Unanswered: unanswered, CutShort: scripts.CutShort,
-		Settled: settled, Describe: failed, Lost: newLossError, Address: c.address,
+		Renew: c.renew, Try: scripts.Try, Describe: failed, Lost: newLossError, Address: c.address,
 		Explain:  func(r *engine.Resource, err error) error { return describeForeign(r.Kind, err) },
 		NewOwner: c.newOwner, IsOwn: c.isOwn, HolderTag: presence.TagOf, Server: c.server, Observe: c.observer(),
 		Logger:    c.logs.Logger(),

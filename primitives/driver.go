@@ -12,6 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/redlatch/redlatch/internal/engine"
+	"github.com/redlatch/redlatch/internal/failure"
 	"github.com/redlatch/redlatch/pubsub"
 	"github.com/redlatch/redlatch/scripts"
 )
@@ -63,7 +64,7 @@ func (d *base) Extend(
 
 // Overwritten implements [engine.Driver]. A WRONGTYPE may also concern another key, such as the queue of a fair lock.
 func (d *base) Overwritten(ctx context.Context, err error) bool {
-	return isForeign(err) || isWrongType(err) && d.h.otherType(ctx) != ""
+	return scripts.IsForeign(err) || scripts.IsWrongType(err) && d.h.otherType(ctx) != ""
 }
 
 // checkCount asks whether o, which has a shared id, still has its count. Others may hold the lock with that id, so the
@@ -139,7 +140,7 @@ func (d *fieldDriver) SetCount(
 	}
 	reply, err := call.Do(ctx, d.h.c.confirmed)
 	lost, err := isLost(reply, err)
-	o.Changed(n == 1 && (reply.Doubt || scripts.OutcomeOf(err) == scripts.Unknown))
+	o.Changed(n == 1 && (reply.Doubt || failure.Of(err).Outcome == failure.Unknown))
 	return reply.Sent, lost, err
 }
 
@@ -240,7 +241,7 @@ var (
 // key holds data of another program by now, the lock is lost.
 func releasedResult(reply scripts.Released, err error) (engine.Released, error) {
 	switch {
-	case isForeign(err):
+	case scripts.IsForeign(err):
 		return engine.Released{Lost: true}, nil
 	case err != nil:
 		return engine.Released{}, err

@@ -8,7 +8,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/redlatch/redlatch/internal/engine"
-	"github.com/redlatch/redlatch/internal/redisutil"
+	"github.com/redlatch/redlatch/internal/failure"
 	"github.com/redlatch/redlatch/scripts"
 )
 
@@ -47,13 +47,13 @@ var (
 	ErrInvalid = engine.ErrInvalid
 	// ErrNotReplicated: fewer replicas confirmed than WithReplicas asks for. An acquisition was rolled back.
 	// After Extend, the hold is valid as long as it was before. After Adopt, nobody holds.
-	ErrNotReplicated = scripts.ErrNotReplicated
+	ErrNotReplicated = failure.ErrNotReplicated
 	// ErrForeign: the key holds data of another program, such as a hash that is no lock. The error says
 	// what it is. Nothing was changed. It is final: use another name.
 	ErrForeign = errors.New("the key holds data of another program")
 	// ErrOutcomeUnknown: Redis did not answer, so the command may have been executed, or may still be.
 	// The error wraps the transport error too. The library itself rolls back a failed acquisition.
-	ErrOutcomeUnknown = scripts.ErrOutcomeUnknown
+	ErrOutcomeUnknown = failure.ErrOutcomeUnknown
 )
 
 // Error says what failed, and on which primitive. It unwraps to the reason. For its fields use
@@ -84,7 +84,7 @@ func failed(r *engine.Resource, op string, err error) error {
 	if err == nil {
 		return nil
 	}
-	if errors.Is(err, scripts.ErrClosed) {
+	if errors.Is(err, failure.ErrClosed) {
 		err = ErrClosed
 	}
 	if _, lacks := errors.AsType[*scripts.LackingError](err); lacks && !errors.Is(err, ErrUnsupported) {
@@ -99,8 +99,8 @@ func failed(r *engine.Resource, op string, err error) error {
 // isTaken reports whether an acquisition failed with err because Redis said that somebody else has it. A semaphore
 // without a count gives no permits, but nobody has them either.
 func isTaken(err error) bool {
-	failure, ok := err.(*Error) //nolint:errorlint // of this acquisition
-	return ok && engine.IsTaken(failure.Err) && !errors.Is(failure.Err, errNoCount)
+	failed, ok := err.(*Error) //nolint:errorlint // of this acquisition
+	return ok && engine.IsTaken(failed.Err) && !errors.Is(failed.Err, errNoCount)
 }
 
 // foreignError is an error of Redis that matches [ErrForeign].
@@ -121,9 +121,9 @@ func describeForeign(kind string, err error) error {
 		return err
 	}
 	switch text := reply.Error(); {
-	case strings.HasPrefix(text, foreignReply):
-		return &foreignError{strings.TrimPrefix(text, foreignReply), err}
-	case isWrongType(reply):
+	case strings.HasPrefix(text, scripts.ForeignReply):
+		return &foreignError{strings.TrimPrefix(text, scripts.ForeignReply), err}
+	case scripts.IsWrongType(reply):
 		return &foreignError{err.Error(), err}
 	case isCounter(kind) && strings.Contains(text, "value is not an integer"):
 		return &foreignError{holds("a string that is not an integer"), err}
@@ -139,64 +139,10 @@ func isCounter(kind string) bool {
 // holds is a text that says what a key holds, in the words of the scripts.
 func holds(what string) string { return "the key holds " + what + "; use another name" }
 
-// foreignReply begins the errors of the scripts for keys with data of another program. See
-// scripts/lib/holder.lua.
-const foreignReply = "FOREIGN "
-
-// isForeign reports whether err is such an error.
-func isForeign(err error) bool { return err != nil && redis.HasErrorPrefix(err, foreignReply) }
-
-// isWrongType reports whether a key holds another type than a script expects. The text of miniredis is
-// different.
-func isWrongType(err error) bool { return err != nil && strings.Contains(err.Error(), "WRONGTYPE") }
-
 // notHeldBy returns [ErrNotHeld] with the id that holds nothing.
 func notHeldBy(id string) error { return fmt.Errorf("%w by %q", ErrNotHeld, id) }
 
 // invalid returns [ErrInvalid] with a reason.
 func invalid(format string, args ...any) error {
 	return fmt.Errorf("%w: "+format, append([]any{ErrInvalid}, args...)...)
-}
-
-// classify implements [engine.Config].Classify. An error of the runner says whether the command was
-// executed (scripts/outcome.go). Any other error comes from a reply that was read, or from this library:
-// then nothing is in doubt, and a retry would not help.
-func classify(err error) engine.Failure {
-	f := engine.Failure{Closed: errors.Is(err, scripts.ErrClosed)}
-	if failure, ok := errors.AsType[*scripts.Error](err); ok {
-		f.Closed = f.Closed || failure.Closed
-		f.InDoubt = failure.Outcome == scripts.Unknown
-		f.NotNow = failure.NotNow
-		f.Retry = !f.Closed && (failure.Outcome != scripts.Executed || failure.NotNow)
-		f.Ended, f.Silent, f.Answered = failure.Ended, failure.Silent, failure.Answered
-		f.Denied = failure.Denied
-		wasAnswered := failure.Answered || failure.Outcome == scripts.Executed
-		f.Final = wasAnswered && isFinal(failure.Err)
-	}
-	// Redis executed the command; without the replicas' confirmation the acquisition does not count.
-	f.InDoubt = f.InDoubt || errors.Is(err, ErrNotReplicated)
-	return f
-}
-
-// settled implements [engine.Config].Settled.
-func settled(err error) error {
-	failure, ok := errors.AsType[*scripts.Error](err)
-	if !ok || failure.Outcome != scripts.Unknown {
-		return err
-	}
-	known := *failure
-	known.Outcome = scripts.NotExecuted
-	return &known
-}
-
-// isFinal reports whether an answer of Redis stays the same until a person changes a key or a permission. Other errors
-// may pass by themselves: a full memory, a password that is being rotated, or a proxy without a server.
-func isFinal(err error) bool {
-	return isForeign(err) || isWrongType(err) || redisutil.LacksRights(err)
-}
-
-// unanswered implements [engine.Config].Unanswered. It returns the error of a call that stopped waiting for a command
-// in flight, whose outcome is therefore unknown.
-func unanswered(cause error) error {
-	return &scripts.Error{Script: "engine", Outcome: scripts.Unknown, Err: cause}
 }

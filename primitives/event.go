@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/redlatch/redlatch/internal/engine"
-	"github.com/redlatch/redlatch/scripts"
+	"github.com/redlatch/redlatch/internal/failure"
 )
 
 // An observer ([WithObserver]) receives events, for metrics, traces and alerts. The engine emits them, and this file
@@ -94,7 +94,7 @@ func (e Event) Outcome() Outcome {
 		return OutcomeNested
 	case e.Kind != EventNotAcquired:
 		return ""
-	case errors.Is(e.Err, ErrClosed), errors.Is(e.Err, scripts.ErrClosed):
+	case errors.Is(e.Err, ErrClosed), errors.Is(e.Err, failure.ErrClosed):
 		return OutcomeEnded
 	case errors.Is(e.Err, ErrUnavailable):
 		return OutcomeUnavailable

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/redlatch/redlatch/internal/engine"
+	"github.com/redlatch/redlatch/internal/failure"
 	"github.com/redlatch/redlatch/scripts"
 )
 
@@ -151,7 +152,7 @@ func (d *fairDriver) Rollback(ctx context.Context, q *engine.Request) error {
 	// The order matters: after the first command, a late copy of the acquisition cannot join the queue again.
 	// An error of Redis itself, such as for a key of another type, must not prevent the second command.
 	_, err := d.releaseShared(ctx, &q.Owner, 0)
-	if err != nil && scripts.OutcomeOf(err) != scripts.Executed {
+	if err != nil && failure.Of(err).Outcome != failure.Executed {
 		return err
 	}
 	if !q.MayQueue || d.h.c.queues.hasWaiter(d, q.ID) { // waiters that share an id share its position

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/redlatch/redlatch/internal/engine"
+	"github.com/redlatch/redlatch/internal/failure"
 	"github.com/redlatch/redlatch/internal/list"
 	"github.com/redlatch/redlatch/pubsub"
 	"github.com/redlatch/redlatch/scripts"
@@ -369,7 +370,7 @@ func (q *fairQueue) refresh() bool {
 	q.heard.Asking()
 	reply, err := q.d.refresh(ctx, longest, ids)
 	if err != nil {
-		q.heard.Failed(err, classify(err), 0)
+		q.heard.Failed(err)
 	} else {
 		q.heard.Answered(reply.Holder, changesIn(reply), nil)
 	}
@@ -418,7 +419,7 @@ func (q *fairQueue) update(
 	q.queues.mu.Lock()
 	defer q.queues.mu.Unlock()
 	if err != nil {
-		if !classify(err).Retry {
+		if !failure.Of(err).Retry() {
 			// Redis itself refused, such as for a key of another type, or the redis client is closed. The attempt of each
 			// waiter returns that error.
 			q.wakeAll()

@@ -129,7 +129,7 @@ func (h *handle) call(ctx context.Context, op string, f func() error) error {
 // withType adds what the key holds to a WRONGTYPE error, which only says that the key holds something else.
 // It asks Redis, and blocks for typeTimeout at most. Any other error stays as it is.
 func (h *handle) withType(ctx context.Context, err error) error {
-	if !isWrongType(err) {
+	if !scripts.IsWrongType(err) {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, typeTimeout)

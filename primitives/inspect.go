@@ -73,10 +73,10 @@ func (c *Client) foreignAt(ctx context.Context, key string) error {
 	return c.during(ctx, func() error {
 		keys := &scripts.Keys{Main: key}
 		_, err := scripts.LockInfo{Keys: keys}.Do(ctx, c.calls)
-		if isForeign(err) { // it may be foreign to locks of that kind only
+		if scripts.IsForeign(err) { // it may be foreign to locks of that kind only
 			_, err = scripts.RWLockWriteInfo{Keys: keys}.Do(ctx, c.calls)
 		}
-		if !isWrongType(err) {
+		if !scripts.IsWrongType(err) {
 			return err
 		}
 		found, failed := c.typeAt(ctx, key)
@@ -184,7 +184,7 @@ func (c *Client) numberAt(ctx context.Context, key string) (info Info, err error
 		scripts.SemaphoreList{Keys: &scripts.Keys{Main: key, KindKeys: &scripts.KindKeys{Leases: leases}}},
 		scripts.SemaphoreList{Keys: &scripts.Keys{Main: key}})
 	if err != nil {
-		if isWrongType(err) {
+		if scripts.IsWrongType(err) {
 			err = nil
 		}
 		return Info{}, err

@@ -36,7 +36,7 @@ func (c *Client) lockAt(ctx context.Context, key string) (Info, bool, error) {
 	reply, err := withOthers(ctx, c, key, token,
 		scripts.LockList{Keys: &scripts.Keys{Main: key, KindKeys: of}},
 		scripts.LockList{Keys: &scripts.Keys{Main: key}})
-	if isWrongType(err) {
+	if scripts.IsWrongType(err) {
 		return Info{}, false, nil // the key was a hash a moment ago, and is not any longer
 	}
 	if err != nil {

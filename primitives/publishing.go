@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/redlatch/redlatch/internal/failure"
 	"github.com/redlatch/redlatch/scripts"
 )
 
@@ -21,18 +22,17 @@ func (c *Client) ready(caller context.Context) error {
 		return nil
 	}
 	began := time.Now()
-	ctx, cancel := context.WithTimeoutCause(caller, c.timeout, scripts.ErrNoAnswer)
+	ctx, cancel := context.WithTimeoutCause(caller, c.timeout, failure.ErrNoAnswer)
 	defer cancel()
 	sharded, err := c.hub.Sharded(ctx)
-	switch {
-	case err != nil && scripts.IsRefusal(err):
-		return &scripts.Error{Script: "pubsub shardnumsub", Outcome: scripts.Executed, Err: err}
-	case err != nil:
-		return &scripts.Error{
-			Script: "pubsub shardnumsub", Outcome: scripts.NotExecuted, Err: err,
-			Ended: caller.Err() != nil, Silent: time.Since(began),
+	if err != nil {
+		if refused, ok := scripts.Refused(err); ok {
+			return refused
 		}
-	case sharded:
+		f := failure.Failure{Outcome: failure.NotExecuted, Ended: caller.Err() != nil, Silent: time.Since(began)}
+		return &failure.Error{Failure: f, Err: err}
+	}
+	if sharded {
 		c.run.PublishSharded()
 	}
 	c.knowsPublish.Store(true)

@@ -8,10 +8,10 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/redlatch/redlatch/internal/failure"
 	. "github.com/redlatch/redlatch/internal/test/fixture"
 	"github.com/redlatch/redlatch/internal/test/redistest"
 	"github.com/redlatch/redlatch/primitives"
-	"github.com/redlatch/redlatch/scripts"
 )
 
 // TestRedLockAttemptOutcomes makes one attempt on five servers, some of them held or down.
@@ -51,7 +51,7 @@ func TestRedLockAttemptOutcomes(t *testing.T) { // not parallel: on a busy machi
 				if tt.refused && len(tt.held) > 0 {
 					require.Regexp(t, `held by [0-9a-f-]{36}:\d+ for another `, err.Error(), "one of the holders")
 				}
-				_, transport := errors.AsType[*scripts.Error](err)
+				_, transport := errors.AsType[*failure.Error](err)
 				require.Equal(t, tt.transport, transport, "%v", err)
 			}
 			for i, s := range q.Servers { // all members are released by the time the call returns

@@ -9,6 +9,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/redlatch/redlatch/internal/engine"
+	"github.com/redlatch/redlatch/internal/failure"
 	"github.com/redlatch/redlatch/scripts"
 	"github.com/redlatch/redlatch/watchdog"
 )
@@ -126,7 +127,7 @@ func isDivisible(err error) bool {
 	case redis.HasErrorPrefix(err, "NOAUTH"), redis.HasErrorPrefix(err, "WRONGPASS"), redis.HasErrorPrefix(err, "OOM"):
 		return false
 	}
-	return scripts.OutcomeOf(err) == scripts.Executed
+	return failure.Of(err).Outcome == failure.Executed
 }
 
 const (

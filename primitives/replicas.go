@@ -7,7 +7,7 @@ import "time"
 // It concerns the commands after which somebody else could hold the lock, too, if a failover forgets them:
 //
 //   - An acquisition, even a nested one. The engine rolls it back if too few replicas confirm, because
-//     [classify] says that its outcome is in doubt.
+//     package failure says that its outcome is in doubt.
 //   - Extend. The caller may rely on the new end for a long time, and nothing repeats the command.
 //   - Adopt. A new master that has forgotten it would keep the lock for the former holder, which may not
 //     know that it was to stop. Without the confirmations nobody holds the lock. The id on the server is the new

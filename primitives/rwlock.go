@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/redlatch/redlatch/internal/engine"
+	"github.com/redlatch/redlatch/internal/failure"
 	"github.com/redlatch/redlatch/scripts"
 )
 
@@ -277,7 +278,7 @@ func (d *readerDriver) recount(
 	}
 	reply, err := call.Do(ctx, by)
 	lost, err = isLost(reply, err)
-	o.Changed(reply.Doubt || scripts.OutcomeOf(err) == scripts.Unknown)
+	o.Changed(reply.Doubt || failure.Of(err).Outcome == failure.Unknown)
 	return reply.Sent, lost, err
 }
 

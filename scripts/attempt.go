@@ -114,7 +114,7 @@ func (r *Runner) send(ctx context.Context, via processor, c call, withText bool)
 	cmd.SetStepCount(1) // otherwise a cluster client asks any node for it (COMMAND), perhaps one that hangs
 	sent := time.Now()  // before the command is written, so that a TTL that it sets counts from no later than this
 	reply, err := cmd.reply(sent, via.Process(ctx, cmd))
-	r.contact.note(c.key, err)
+	r.recovery.note(c.key, err)
 	return reply, err
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/redlatch/redlatch/internal/failure"
 	"github.com/redlatch/redlatch/internal/test/redistest"
 )
 
@@ -30,7 +31,7 @@ func TestAttemptOutlivesItsCall(t *testing.T) {
 	cancel(io.ErrNoProgress)
 	err = <-returned
 	require.ErrorIs(t, err, io.ErrNoProgress)
-	require.Equal(t, Unknown, OutcomeOf(err))
+	require.Equal(t, failure.Unknown, failure.Of(err).Outcome)
 	closed := make(chan struct{})
 	go func() {
 		w.r.Close()
@@ -108,7 +109,7 @@ func TestAbandonedCallReportsItsEnd(t *testing.T) {
 	joined := &joinedContext{Context: t.Context(), values: ended{t.Context()}}
 	_, err = w.r.attempt(joined, answered{noScript{}, func() {}}, newCall(counted, []any{"key"}, nil))
 	require.ErrorIs(t, err, io.EOF)
-	require.NotErrorIs(t, err, ErrNoAnswer)
+	require.NotErrorIs(t, err, failure.ErrNoAnswer)
 }
 
 // ended is a context of a type of its own, which has ended.
@@ -128,6 +129,6 @@ func TestAbandonedCommandOfABatch(t *testing.T) {
 		require.Empty(t, r.batch.send(t.Context(), r.batch.timed, []*pending{p}))
 		<-p.done
 		require.ErrorIs(t, p.err, context.Canceled)
-		require.Equal(t, errorClass{NotExecuted, false, false}, classify(p.err))
+		require.Equal(t, failure.Failure{Outcome: failure.NotExecuted}, classify(p.err))
 	})
 }

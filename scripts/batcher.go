@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/redlatch/redlatch/internal/failure"
 )
 
 // batcher sends commands in goroutines of its own, so that a caller can return when its context or the command
@@ -58,7 +60,6 @@ type batcher struct {
 	slots   int  // the number of slots that workers have
 	batched int  // the number of commands in the batches that have a slot
 	late    int  // the number of batches in flight that have lost their slot
-	quiet   bool // the latest batch or command that has ended was not answered
 	here    here
 	queue   []*pending // in order of arrival
 }
@@ -165,10 +166,10 @@ func (b *batcher) do(ctx context.Context, c call, failed *failures) (Reply, erro
 		}
 	}
 	// The caller returns now. A command that is still queued must not be sent after that.
-	err := b.probe.explain(interruption(ctx, began), began)
+	err := b.probe.explain(failure.Interrupt(ctx, began), began)
 	if b.withdraw(p) {
 		failed.dropSlow()
-		err.notSent = true
+		err.NotSent = true
 		return Reply{}, err
 	}
 	for empty := false; !empty; {
@@ -183,7 +184,7 @@ func (b *batcher) do(ctx context.Context, c call, failed *failures) (Reply, erro
 	}
 	failed.dropSlow()
 	// p now belongs to the goroutine that sends it, so it does not go back to idle.
-	err.notSent = p.mark.drop()
+	err.NotSent = p.mark.drop()
 	r.noteAnswered(err)
 	return Reply{}, err
 }
@@ -230,7 +231,7 @@ func (b *batcher) finish(
 	if isSlow {
 		failed.removeSlow(ended)
 		if !answers(ended.err) || repliedWith(ended.err, temporaryRefusals...) {
-			failed.doubt = failed.doubt || classify(ended.err).outcome == Unknown
+			failed.doubt = failed.doubt || classify(ended.err).Outcome == failure.Unknown
 			return Reply{}, false, nil
 		}
 		failed.slow = append(failed.slow, p)
@@ -283,8 +284,7 @@ func (b *batcher) sendDirect(p *pending) {
 	}
 	b.mu.Lock() // before the caller continues, so that its next command finds the place free
 	b.direct--
-	b.quiet = !answers(p.err)
-	b.here.note(!b.quiet, sent)
+	b.here.note(answers(p.err), sent)
 	b.mu.Unlock()
 	p.tell()
 }
@@ -323,7 +323,7 @@ func (b *batcher) take(batch []*pending) []*pending {
 	b.updateFull()
 	share := (len(b.queue) + b.batched + maxInFlight - 1) / maxInFlight
 	n := min(len(b.queue), max(share, minShare), maxBatch)
-	if b.quiet {
+	if b.here.unanswered {
 		n = min(n, maxQuietBatch)
 	}
 	if n == 0 {
@@ -380,7 +380,7 @@ func (b *batcher) keepsSlot(n int, f func()) bool {
 // The caller holds mu.
 func (b *batcher) mayPass(now, began time.Time) bool {
 	crowded := b.direct+b.late+b.dialing(now) >= b.maxOthers
-	return !b.quiet && !crowded || now.Sub(began) >= b.r.timeout/quietPasses
+	return !b.here.unanswered && !crowded || now.Sub(began) >= b.r.timeout/quietPasses
 }
 
 // passSlot gives a worker's slot to a new worker, or gives it up if the queue is empty. The caller holds mu.
@@ -446,7 +446,7 @@ func (b *batcher) send(ctx context.Context, pipe *pipelines, batch []*pending) [
 	for _, p := range batch {
 		p.reply, p.err = p.cmd.reply(sent, broken)
 		p.err = p.failed(p.err)
-		b.r.contact.note(p.key, p.err)
+		b.r.recovery.note(p.key, p.err)
 		noScript := repliedWith(p.err, "NOSCRIPT")
 		redirected := b.r.shards.cluster != nil && isMisrouted(p.err)
 		switch {
@@ -472,7 +472,6 @@ func (b *batcher) noteBatch(sent time.Time, batch []*pending, broken error) {
 		return answers(err)
 	})
 	b.mu.Lock()
-	b.quiet = !heard
 	b.here.note(heard, sent)
 	b.mu.Unlock()
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
+	"github.com/redlatch/redlatch/internal/failure"
 	"github.com/redlatch/redlatch/internal/test/redistest"
 )
 
@@ -157,7 +158,7 @@ func TestBatchesShareTheCommands(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(fmt.Sprintf("%d queued, %d in the other batch", test.queued, test.inOther), func(t *testing.T) {
-			b := &batcher{slots: maxInFlight, batched: test.inOther + 3, quiet: test.quiet}
+			b := &batcher{slots: maxInFlight, batched: test.inOther + 3, here: here{unanswered: test.quiet}}
 			for range test.queued {
 				b.queue = append(b.queue, new(pending))
 			}
@@ -215,7 +216,7 @@ func TestBrokenBatch(t *testing.T) {
 					seen := map[any]bool{}
 					for i, res := range results {
 						if retries < 0 && i >= 5 {
-							require.Equal(t, Unknown, OutcomeOf(res.err), "request %d", i)
+							require.Equal(t, failure.Unknown, failure.Of(res.err).Outcome, "request %d", i)
 							require.ErrorIs(t, res.err, io.EOF)
 							continue
 						}
@@ -370,17 +371,17 @@ func TestDoReturnsInTime(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
 		fault fault
-		want  Outcome
+		want  failure.Outcome
 	}{
-		{"alone", hold, Unknown},
-		{"black hole", hole, Unknown},
+		{"alone", hold, failure.Unknown},
+		{"black hole", hole, failure.Unknown},
 		{"in a batch", func(t testing.TB, p *redistest.Proxy, r *Runner) func() {
 			free, vacate := p.HoldReplies(evals), occupyBatcher(t, r.batch, maxDirect, 0)
 			return func() { free(); vacate() }
-		}, Unknown},
+		}, failure.Unknown},
 		{"queued for a batch", func(t testing.TB, _ *redistest.Proxy, r *Runner) func() {
 			return occupyBatcher(t, r.batch, maxDirect, maxInFlight)
-		}, NotExecuted},
+		}, failure.NotExecuted},
 	} {
 		for _, mode := range []string{
 			"a context that ends", "a context that may be cancelled", "a context that never ends",
@@ -402,7 +403,7 @@ func TestDoReturnsInTime(t *testing.T) {
 					require.NoError(t, run(t.Context(), "warm"))
 					mend := tt.fault(t, p, r)
 					ctx, cancel := context.WithCancel(t.Context())
-					want, cause := timeout, ErrNoAnswer
+					want, cause := timeout, failure.ErrNoAnswer
 					switch mode {
 					case "a context that ends":
 						ctx, cancel = context.WithTimeoutCause(t.Context(), limit, redis.ErrClosed)
@@ -414,9 +415,9 @@ func TestDoReturnsInTime(t *testing.T) {
 					start := time.Now()
 					err := run(ctx, "late")
 					require.InDelta(t, want, time.Since(start), float64(timeout/20))
-					require.Equal(t, tt.want, OutcomeOf(err), "%v", err)
-					if tt.want == Unknown {
-						require.ErrorIs(t, err, ErrOutcomeUnknown)
+					require.Equal(t, tt.want, failure.Of(err).Outcome, "%v", err)
+					if tt.want == failure.Unknown {
+						require.ErrorIs(t, err, failure.ErrOutcomeUnknown)
 						if cause != nil {
 							require.ErrorIs(t, err, cause)
 						}
@@ -439,20 +440,20 @@ func TestCloseWaitsForBatches(t *testing.T) {
 		free, vacate := p.HoldReplies(evals), occupyBatcher(t, r.batch, maxDirect, maxInFlight)
 		ctx, cancel := context.WithCancel(t.Context())
 		var left sync.WaitGroup
-		leave := func(name string, want Outcome) {
+		leave := func(name string, want failure.Outcome) {
 			left.Go(func() {
 				_, err := r.Do(ctx, counted, []any{"k"}, name)
 				require.ErrorIs(t, err, context.Canceled)
-				require.Equal(t, want, OutcomeOf(err))
+				require.Equal(t, want, failure.Of(err).Outcome)
 			})
 			synctest.Wait()
 		}
-		leave("sent", Unknown)
+		leave("sent", failure.Unknown)
 		vacate()
 		synctest.Wait()
 		require.Equal(t, 1, p.Held())
 		vacate = addOccupied(r.batch, maxInFlight)
-		leave("queued", NotExecuted)
+		leave("queued", failure.NotExecuted)
 		require.Equal(t, 1, queued(r.batch))
 		cancel()
 		left.Wait()
@@ -536,7 +537,7 @@ func TestDoWaitsForAConnectionUntilItsContextEnds(t *testing.T) {
 	began := time.Now()
 	_, err = w.r.Do(ctx, counted, []any{key}, "late")
 	require.Less(t, time.Since(began), testTimeout)
-	require.Equal(t, NotExecuted, OutcomeOf(err))
+	require.Equal(t, failure.NotExecuted, failure.Of(err).Outcome)
 	require.ErrorIs(t, err, redis.ErrClosed)
 }
 
@@ -723,8 +724,8 @@ func TestCommandIsNotSentAfterItsCall(t *testing.T) {
 	t.Cleanup(r.Close)
 	p.Record()
 	_, err := r.Do(t.Context(), counted, []any{redistest.Name(t)}, "once")
-	require.ErrorIs(t, err, ErrNoAnswer)
-	require.Equal(t, NotExecuted, OutcomeOf(err))
+	require.ErrorIs(t, err, failure.ErrNoAnswer)
+	require.Equal(t, failure.NotExecuted, failure.Of(err).Outcome)
 	<-dialed
 	close(hang)
 	_, err = r.Do(t.Context(), counted, []any{redistest.Name(t)}, "later")
@@ -758,7 +759,7 @@ func TestFailureOfASlowAttemptEndsNoOther(t *testing.T) {
 		err   error
 	}
 	results := make(chan result, 1)
-	require.NoError(t, r.register(t.Context(), counted.name))
+	require.NoError(t, r.register(t.Context()))
 	go func() {
 		defer r.running.Done()
 		reply, err := r.batch.do(t.Context(), c, &failed)
@@ -771,6 +772,28 @@ func TestFailureOfASlowAttemptEndsNoOther(t *testing.T) {
 	got := <-results
 	require.NoError(t, got.err)
 	require.Equal(t, int64(2), got.reply.Value)
+}
+
+// The last attempt of a call has failed, and an error of Redis answers an earlier one, while another one is in doubt. The
+// outcome is unknown, but the server is not silent.
+func TestErrorThatAnswersASlowAttemptIsAnAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := NewRunner(redistest.Embedded(t).Proxy(t).Client(t), 0)
+		defer r.Close()
+		c := newCall(counted, []any{"k"}, []any{"request"})
+		c.end, c.ctx = r.ends.after(t.Context(), r.timeout, &c.memory.joined)
+		r.bound(&c)
+		done := make(chan *pending, maxAttempts)
+		answered := &pending{call: c.copy(), done: done, err: reply("WRONGTYPE a set")}
+		inDoubt := &pending{call: c.copy(), done: done}
+		require.True(t, inDoubt.mark.write())
+		answered.tell()
+		_, err := r.awaitSlow(t.Context(), c, r.batch, &failures{slow: []*pending{answered, inDoubt}}, io.EOF)
+		require.ErrorContains(t, err, "WRONGTYPE a set")
+		f := failure.Of(err)
+		require.True(t, f.InDoubt())
+		require.False(t, f.IsOutage(0))
+	})
 }
 
 // A batch without any answer makes the server quiet, and callers send nothing by themselves. One answer among many
@@ -804,10 +827,10 @@ func TestBatchTellsWhetherTheServerAnswers(t *testing.T) {
 				if tt.lost != "" {
 					p.DropReplies(1, redistest.Mentions(tt.lost))
 				}
-				r.batch.quiet = !tt.quiet
+				r.batch.here.unanswered = !tt.quiet
 				r.batch.here.quick = quickAnswers - 1
 				runInOneBatch(t, r.batch, calls)
-				require.Equal(t, tt.quiet, r.batch.quiet)
+				require.Equal(t, tt.quiet, r.batch.here.unanswered)
 				require.Equal(t, !tt.quiet, r.batch.here.allowed(time.Now()))
 				requireIdle(t, r)
 			})
@@ -835,7 +858,7 @@ func TestRoomForMoreConnections(t *testing.T) {
 	} {
 		b := &batcher{
 			r: &Runner{timeout: time.Second}, maxDirect: maxDirect, maxOthers: maxDirect,
-			direct: tt.direct, late: tt.late, quiet: tt.quiet, here: here{dials: tt.dials, until: now.Add(1)},
+			direct: tt.direct, late: tt.late, here: here{unanswered: tt.quiet, dials: tt.dials, until: now.Add(1)},
 		}
 		require.Equal(t, tt.room, b.hasRoom(now), "%+v", tt)
 		require.Equal(t, tt.soon, b.mayPass(now, now), "%+v", tt)

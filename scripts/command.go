@@ -71,7 +71,7 @@ func (r *Runner) plain(ctx context.Context, commands [][]any, asksRole bool) ([]
 	}
 	broken := r.batch.timed.batch(ctx, queue)
 	if asksRole && repliedWith(role.Err(), readOnly) {
-		r.contact.note(commands[0][1], errFormer)
+		r.recovery.note(commands[0][1], errFormer)
 		return nil, errFormer
 	}
 	values := make([]any, len(cmds))
@@ -80,7 +80,7 @@ func (r *Runner) plain(ctx context.Context, commands [][]any, asksRole bool) ([]
 		reply, err := cmd.reply(time.Time{}, broken) // no TTL counts from here
 		values[i] = reply.Value
 		if args := commands[i]; len(args) > 1 {
-			r.contact.note(args[keyPosition(args)], err)
+			r.recovery.note(args[keyPosition(args)], err)
 		}
 		if first == nil {
 			first = err

@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/redlatch/redlatch/internal/failure"
 	"github.com/redlatch/redlatch/internal/test/redistest"
 )
 
@@ -17,7 +18,7 @@ func TestCommands(t *testing.T) {
 		key := redistest.Name(t)
 		w.p.DropReplies(1, redistest.Named("set"))
 		_, err := w.r.Commands(t.Context(), []any{"set", key, "v", "px", 60_000})
-		require.Equal(t, Unknown, OutcomeOf(err))
+		require.Equal(t, failure.Unknown, failure.Of(err).Outcome)
 		set := []any{"set", key, "v", "px", 60_000}
 		values, err := w.r.Commands(t.Context(), set, []any{"get", key}, []any{"get", key + "-"})
 		require.NoError(t, err)
@@ -26,10 +27,10 @@ func TestCommands(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, []any{"v"}, values)
 		_, err = w.r.Commands(t.Context(), []any{"hkeys", key})
-		require.Equal(t, Executed, OutcomeOf(err))
+		require.Equal(t, failure.Executed, failure.Of(err).Outcome)
 		w.r.Close()
 		_, err = w.r.Commands(t.Context(), []any{"get", key})
-		require.ErrorIs(t, err, ErrClosed)
+		require.ErrorIs(t, err, failure.ErrClosed)
 	}, longTimeouts)
 }
 
@@ -47,7 +48,7 @@ func TestCommandsEndWithTheirContext(t *testing.T) {
 		began := time.Now()
 		_, err = r.Commands(ctx, []any{"get", "k"})
 		require.ErrorIs(t, err, context.Canceled)
-		require.Equal(t, Unknown, OutcomeOf(err))
+		require.Equal(t, failure.Unknown, failure.Of(err).Outcome)
 		require.Equal(t, limit, time.Since(began))
 		r.Close()
 		require.LessOrEqual(t, time.Since(began), r.Timeout()+closeReserve, "it is not repeated")

@@ -118,7 +118,7 @@ func (r *Runner) Place() (addr string, moves int64) {
 }
 
 // Master is [Runner.Place] for a client whose dials always reach the master, however often that changes.
-func (r *Runner) Master() (addr string, moves int64) { return r.Address(), r.contact.demotions.Load() }
+func (r *Runner) Master() (addr string, moves int64) { return r.Address(), r.recovery.demotions.Load() }
 
 // newRoleCmd returns a command that asks a server for its role, before the other commands of a pipeline. The answer of
 // a replica becomes errFormer, so go-redis closes the connection. HELLO needs no permission. A server that does not

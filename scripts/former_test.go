@@ -113,8 +113,8 @@ func TestPlaceOfAName(t *testing.T) {
 	require.Equal(t, "d", master, "with Sentinel every dial reaches the master")
 
 	r.OnReturn(func() {})
-	r.contact.note("key", reply("READONLY You can't write against a read only replica."))
-	r.contact.note("key", nil)
+	r.recovery.note("key", reply("READONLY You can't write against a read only replica."))
+	r.recovery.note("key", nil)
 	_, moves := r.Place()
 	require.EqualValues(t, 1, moves)
 }

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"os"
 	"time"
+
+	"github.com/redlatch/redlatch/internal/failure"
 )
 
 // A caller sends its command by itself, in its own goroutine, while the server answers quickly. Another
@@ -35,8 +37,11 @@ const (
 	hereReset    = 2 * maxHerePause
 )
 
-// here says whether callers may send by themselves. It is guarded by the batcher's mu.
+// here is what the latest attempts say about the server: whether it answers, and whether it answers so quickly that
+// callers may send by themselves. It is guarded by the batcher's mu.
 type here struct {
+	unanswered bool // the latest batch or command that has ended was not answered
+
 	quick int           // a score: 1 more for each quick answer, slowCost less for each slow one
 	count int           // the number of quick answers since it last reached manyAnswers
 	until time.Time     // before this instant no caller sends by itself
@@ -46,6 +51,7 @@ type here struct {
 
 // note counts the answer to an attempt that was sent then, or its absence.
 func (h *here) note(answered bool, sent time.Time) {
+	h.unanswered = !answered
 	switch {
 	case !answered:
 		h.quick = 0
@@ -137,7 +143,6 @@ func (b *batcher) sendHere(ctx context.Context, c call, began time.Time) (reply 
 		if !returned { // a hook of go-redis has panicked, which says nothing about the server
 			return
 		}
-		b.quiet = !answered
 		b.here.note(answered, sent)
 		if late {
 			b.here.late(time.Now(), doubt)
@@ -145,14 +150,14 @@ func (b *batcher) sendHere(ctx context.Context, c call, began time.Time) (reply 
 	}()
 	reply, err = cmd.reply(sent, b.timed.Process(&c.memory.here, cmd))
 	returned, answered = true, answers(err)
-	b.r.contact.note(c.key, err)
+	b.r.recovery.note(c.key, err)
 	late = errors.Is(err, os.ErrDeadlineExceeded) || // the error of a read or a write
 		errors.Is(err, context.DeadlineExceeded) // the error of the wait for a connection
 	doubt = late && c.mark.wasWritten()
 	switch {
 	case late && ctx.Err() != nil:
-		ended := interruption(ctx, began)
-		ended.notSent = !doubt
+		ended := failure.Interrupt(ctx, began)
+		ended.NotSent = !doubt
 		return Reply{}, doubt, ended
 	case late:
 		return Reply{}, doubt, errElsewhere

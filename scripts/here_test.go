@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/redlatch/redlatch/internal/failure"
 	"github.com/redlatch/redlatch/internal/test/redistest"
 )
 
@@ -253,7 +254,7 @@ func TestCallerThatSendsReturnsInTime(t *testing.T) {
 		_, err := r.Do(ctx, check, []any{"k"}, "x")
 		took := time.Since(began)
 		require.ErrorIs(t, err, io.ErrNoProgress)
-		require.Equal(t, Unknown, OutcomeOf(err))
+		require.Equal(t, failure.Unknown, failure.Of(err).Outcome)
 		require.Less(t, took, 2*hereTimeout+stalls.Since(began))
 		w.p.Heal()
 		r.Close()
@@ -471,7 +472,7 @@ func TestContextEndsWhileItsCallerSends(t *testing.T) {
 		fault   func(t *testing.T, p *redistest.Proxy, rdb *redis.Client)
 		after   time.Duration // the call returns
 		ok      bool
-		outcome Outcome
+		outcome failure.Outcome
 		sent    int
 	}{
 		"answered": {
@@ -480,9 +481,10 @@ func TestContextEndsWhileItsCallerSends(t *testing.T) {
 		"unknown script": {func(t *testing.T, p *redistest.Proxy, rdb *redis.Client) {
 			require.NoError(t, rdb.ScriptFlush(t.Context()).Err())
 			p.Delay(hereTimeout / 3)
-		}, hereTimeout / 3, false, NotExecuted, 1},
+		}, hereTimeout / 3, false, failure.NotExecuted, 1},
 		"no answer": {
-			func(_ *testing.T, p *redistest.Proxy, _ *redis.Client) { p.BlackHole(true) }, hereTimeout, false, Unknown, -1,
+			func(_ *testing.T, p *redistest.Proxy, _ *redis.Client) { p.BlackHole(true) },
+			hereTimeout, false, failure.Unknown, -1,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -504,7 +506,7 @@ func TestContextEndsWhileItsCallerSends(t *testing.T) {
 					require.NoError(t, err)
 				} else {
 					require.ErrorIs(t, err, io.ErrNoProgress)
-					require.Equal(t, tt.outcome, OutcomeOf(err))
+					require.Equal(t, tt.outcome, failure.Of(err).Outcome)
 				}
 				p.Heal()
 				requireIdle(t, r)

@@ -9,6 +9,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/redlatch/redlatch/internal/failure"
 )
 
 // A library calls the command that a script passes to it. The error names the line of the library.
@@ -23,12 +25,12 @@ func TestLackingCommandOfALibraryIsNamed(t *testing.T) {
 			}
 		}
 		require.Positive(t, line, script)
-		e := failure(script, reply(fmt.Sprint(
-			"ERR Unknown Redis command called from script script: 33b7, on @user_script:", line, ".")), Executed)
+		e := newError(script, reply(fmt.Sprint(
+			"ERR Unknown Redis command called from script script: 33b7, on @user_script:", line, ".")), failure.Executed)
 		assert.ErrorContains(t, e, "this server has no "+command+" command", script)
 	}
 	text := "ERR Unknown Redis command called from script script: 33b7, on @user_script:9."
-	unknown := failure("", reply(text), Executed)
+	unknown := newError("", reply(text), failure.Executed)
 	assert.NotContains(t, unknown.Error(), "user_script")
 }
 
@@ -61,7 +63,7 @@ func TestLackingCommandIsNamed(t *testing.T) {
 		{"ERR the counter of fencing tokens x: Unknown Redis command called from script", "INCRBY", true},
 		{"ERR Unknown Redis command called from script script: 33b7, on @user_script:9999.", "", false},
 	} {
-		e := failure("lock/acquire", reply(tt.reply), Executed)
+		e := newError("lock/acquire", reply(tt.reply), failure.Executed)
 		missing, ok := errors.AsType[*LackingError](e)
 		if assert.True(t, ok, tt.reply) {
 			if tt.caught { // the script names no line
@@ -76,9 +78,9 @@ func TestLackingCommandIsNamed(t *testing.T) {
 	for _, other := range []string{
 		"ERR value is not an integer", "NOPERM no", "WRONGTYPE Operation", "NOSCRIPT No matching",
 	} {
-		_, ok := errors.AsType[*LackingError](failure("lock/acquire", reply(other), Executed))
+		_, ok := errors.AsType[*LackingError](newError("lock/acquire", reply(other), failure.Executed))
 		assert.False(t, ok, other)
 	}
-	_, ok := errors.AsType[*LackingError](failure("no script", reply("ERR unknown command 'wait'"), Executed))
+	_, ok := errors.AsType[*LackingError](newError("no script", reply("ERR unknown command 'wait'"), failure.Executed))
 	assert.True(t, ok)
 }

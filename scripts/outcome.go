@@ -3,10 +3,8 @@ package scripts
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"net"
-	"os"
 	"regexp"
 	"slices"
 	"strings"
@@ -15,91 +13,19 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/redlatch/redlatch/internal/failure"
 	"github.com/redlatch/redlatch/internal/redisutil"
 )
 
-var (
-	// ErrClosed is the error of calls on a closed [Runner]. Nothing was sent.
-	ErrClosed = errors.New("scripts: runner closed")
-	// ErrOutcomeUnknown matches every [*Error] of unknown outcome. The command may have been executed,
-	// or may still be.
-	ErrOutcomeUnknown = errors.New("outcome unknown")
-	// ErrNoAnswer is the cause of calls that ended with the command timeout, not with their context. It
-	// matches [os.ErrDeadlineExceeded].
-	ErrNoAnswer error = noAnswer{}
+// What the errors of go-redis, and the answers of Redis, say about a command. Package failure has the types.
 
-	errReplaced = errors.New("scripts: another node has replaced the one that did not answer")
+var errReplaced = errors.New("scripts: another node has replaced the one that did not answer")
 
-	// ErrNotReplicated is the cause of [Reply].Unconfirmed: fewer replicas confirmed than were asked for.
-	ErrNotReplicated = errors.New("not replicated")
-)
-
-// SilentAfter is how long an attempt waits for its answer, or for a connection, until Redis counts as
-// silent. An attempt that its caller ends earlier says nothing about Redis.
-const SilentAfter = 100 * time.Millisecond
-
-// noAnswer is the type of ErrNoAnswer.
-type noAnswer struct{}
-
-func (noAnswer) Error() string        { return "no answer within the command timeout" }
-func (noAnswer) Timeout() bool        { return true }
-func (noAnswer) Is(target error) bool { return target == os.ErrDeadlineExceeded }
-
-// Outcome is what the runner knows about a command that did not succeed.
-type Outcome uint8
-
-const (
-	// Unknown: the command was or may have been sent and got no answer. It may have been executed, or
-	// may still be.
-	Unknown Outcome = iota
-	// NotExecuted: the command has had no effect and will have none.
-	NotExecuted
-	// Executed: Redis answered with an error of its own, such as WRONGTYPE or OOM.
-	Executed
-)
-
-func (o Outcome) String() string {
-	return [...]string{"outcome unknown", "not executed", "executed"}[o]
-}
-
-// Error is the error of all methods of [Runner].
-type Error struct {
-	Script  string
-	Outcome Outcome // the outcome of all attempts together; Unknown if one of them is
-	NotNow  bool    // Redis refused for a temporary reason, such as LOADING, and has not answered since
-	Closed  bool    // the redis client is closed, so no later command can succeed
-	// Answered: Redis answered the last attempt with an error of its own, whatever became of the attempts before it.
-	Answered bool
-	// Denied: the script was stopped halfway, because the user may not run one of its commands, or the server does not
-	// have it. What it had written stays.
-	Denied bool
-	// Ended: the caller's context ended the call, and no attempt of it had failed before.
-	Ended bool
-	// Silent is how long the last attempt of a call that Ended had waited without an answer.
-	Silent time.Duration
-	Err    error
-}
-
-// Error does not name the script, because users know the operation, and not how it is done.
-func (e *Error) Error() string {
-	if e.Outcome == Unknown {
-		return e.Err.Error() + " (outcome unknown)"
-	}
-	return e.Err.Error()
-}
-
-func (e *Error) Unwrap() error { return e.Err }
-
-// Is reports whether target is ErrOutcomeUnknown and the outcome is Unknown.
-func (e *Error) Is(target error) bool {
-	return target == ErrOutcomeUnknown && e.Outcome == Unknown
-}
-
-// failure returns the error of a call whose last attempt ended with err.
-func failure(script string, err error, outcome Outcome) *Error {
-	e := &Error{
-		Script: script, Outcome: outcome, NotNow: classify(err).notNow, Closed: isClosed(err), Err: withoutScript(err),
-	}
+// newError returns the error of a call whose last attempt ended with err. outcome is that of all its attempts.
+func newError(script string, err error, outcome failure.Outcome) *failure.Error {
+	last := classify(err)
+	e := &failure.Error{Failure: last, Err: withoutScript(err)}
+	e.Outcome, e.Answered = outcome, last.Outcome == failure.Executed
 	switch u := e.Err.(type) { //nolint:errorlint // as attempts return it
 	case *unsent:
 		e.Err = u.cause
@@ -113,21 +39,30 @@ func failure(script string, err error, outcome Outcome) *Error {
 		e.Err = missing
 		e.Denied = missing.inScript
 	}
-	if i, ok := errors.AsType[*interrupted](err); ok {
-		e.Ended = i.ended && i.before == nil
+	e.Final = e.Answered && isFinal(e.Err)
+	if i, ok := errors.AsType[*failure.Interrupted](err); ok {
+		e.Ended = i.Ended && i.Before == nil
 		if e.Ended {
-			e.Silent = i.silent
+			e.Silent = i.Silent
 		}
-		e.NotNow = !i.ended && i.before != nil && classify(i.before).notNow
+		e.NotNow = !i.Ended && i.Before != nil && classify(i.Before).NotNow
 	}
 	return e
 }
 
-// isClosed reports whether an attempt failed because the redis client was closed. A caller's context
-// may have redis.ErrClosed as its cause, which says nothing about the client.
-func isClosed(err error) bool {
-	_, own := errors.AsType[*interrupted](err)
-	return !own && errors.Is(err, redis.ErrClosed)
+// ForeignReply begins the errors of the scripts for keys with data of another program. See scripts/lib/holder.lua.
+const ForeignReply = "FOREIGN "
+
+// IsForeign reports whether err is such an error.
+func IsForeign(err error) bool { return err != nil && redis.HasErrorPrefix(err, ForeignReply) }
+
+// IsWrongType reports whether a key holds another type than a script expects. The text of miniredis is different.
+func IsWrongType(err error) bool { return err != nil && strings.Contains(err.Error(), "WRONGTYPE") }
+
+// isFinal reports whether an answer of Redis stays the same until a person changes a key or a permission. Other errors
+// may pass by themselves: a full memory, a password that is being rotated, or a proxy without a server.
+func isFinal(err error) bool {
+	return IsForeign(err) || IsWrongType(err) || redisutil.LacksRights(err)
 }
 
 // scriptSuffix matches the text that Redis adds to an error inside a script. Older servers put a similar text in front.
@@ -162,107 +97,22 @@ func (e *scriptError) Unwrap() error { return e.err }
 // RedisError makes it a [redis.Error].
 func (e *scriptError) RedisError() {}
 
-// CutShort returns the error of a call whose context ended for cause when it had waited that long.
-func CutShort(cause error, silent time.Duration) error {
-	i := &interrupted{cause: cause, ended: true, limit: !errors.Is(cause, context.Canceled), silent: silent}
-	return failure("", i, Unknown)
-}
-
-// OutcomeOf returns the outcome in an error of [Runner]; NotExecuted for any other error and for
-// nil.
-func OutcomeOf(err error) Outcome {
-	if e, ok := errors.AsType[*Error](err); ok {
-		return e.Outcome
-	}
-	return NotExecuted
-}
-
-// IsRefusal reports whether err is an answer of Redis that another attempt would get, too, such as WRONGPASS.
-func IsRefusal(err error) bool { return classify(err).outcome == Executed }
-
-// interrupted is the error of an attempt whose caller stopped waiting.
-type interrupted struct {
-	cause   error
-	notSent bool          // the command was not sent and will not be
-	ended   bool          // the caller's context has ended it, and not the command timeout
-	limit   bool          // a deadline has ended it, and not a cancellation
-	silent  time.Duration // how long the attempt had waited
-	why     error         // why there was no answer, as far as that is known
-	before  error         // why the attempt before it failed; nil if there was none
-}
-
-// endedEarly reports whether the caller has stopped waiting before the lack of an answer says anything about the
-// server.
-func (e *interrupted) endedEarly() bool { return e.ended && e.silent < SilentAfter }
-
-// Error names the silence first, because that is the problem to solve.
-func (e *interrupted) Error() string {
-	if e.ended && e.silent >= SilentAfter {
-		text := "no answer for " + e.silent.Round(time.Millisecond).String()
-		if e.why != nil {
-			text += ": " + e.why.Error()
-		}
-		return text + ": " + e.cause.Error()
-	}
-	if e.why != nil {
-		return e.cause.Error() + ": " + e.why.Error()
-	}
-	return e.cause.Error()
-}
-
-func (e *interrupted) Unwrap() []error {
-	if e.why != nil {
-		return []error{e.cause, e.why}
-	}
-	return []error{e.cause}
-}
-
-// follows notes why the attempt before it failed. The text of that appears once.
-func (e *interrupted) follows(before error) {
-	e.before = before
-	switch {
-	case e.why == nil:
-		e.why = fmt.Errorf("before that: %w", before)
-	case e.why.Error() != before.Error():
-		e.why = fmt.Errorf("%w: before that: %w", e.why, before)
-	}
-}
-
-// Is reports whether target is [os.ErrDeadlineExceeded] and a time limit ended a silence.
-func (e *interrupted) Is(target error) bool {
-	return target == os.ErrDeadlineExceeded && e.limit && e.silent >= SilentAfter
-}
-
-// interruption returns the error of a call that ended before its attempt, which began then. The call ended with the
-// cause of ctx or, if ctx has not ended, with the command timeout.
-func interruption(ctx context.Context, began time.Time) *interrupted {
-	err := &interrupted{cause: ErrNoAnswer, silent: time.Since(began)}
-	if cause := context.Cause(ctx); cause != nil {
-		err.cause, err.ended, err.limit = cause, true, isTimeLimit(ctx.Err()) || isTimeLimit(cause)
-		if until, ok := ctx.Deadline(); ok && err.limit { // a busy machine may notice the end late
-			err.silent = max(0, min(err.silent, until.Sub(began)))
-		}
-	}
-	return err
-}
-
-// isTimeLimit reports whether err, which is the error or the cause of a context, says that a time was over.
-func isTimeLimit(err error) bool {
-	limit, ok := errors.AsType[interface {
-		error
-		Timeout() bool
-	}](err)
-	return ok && limit.Timeout()
+// Refused returns the error of a command that Redis has refused with err, and would refuse again, such as with
+// WRONGPASS. isRefusal is false for other errors.
+func Refused(err error) (refused *failure.Error, isRefusal bool) {
+	f := classify(err)
+	f.Answered, f.Final = true, isFinal(err)
+	return &failure.Error{Failure: f, Err: err}, f.Outcome == failure.Executed
 }
 
 // notSent returns the error of a call that ended before its command was sent, or before it was sent again after an
 // answer that it was not executed. began is when the call began to wait.
-func notSent(ctx context.Context, began time.Time) *interrupted {
+func notSent(ctx context.Context, began time.Time) *failure.Interrupted {
 	if joined, ok := ctx.(*joinedContext); ok {
 		ctx = joined.values // the caller's own, which may have ended without a cause that joined can see
 	}
-	err := interruption(ctx, began)
-	err.notSent = true
+	err := failure.Interrupt(ctx, began)
+	err.NotSent = true
 	return err
 }
 
@@ -289,13 +139,6 @@ type unmapped struct{ cause error }
 func (e *unmapped) Error() string { return "read the slot map: " + e.cause.Error() }
 func (e *unmapped) Unwrap() error { return e.cause }
 
-// errorClass says what the error of one attempt means.
-type errorClass struct {
-	outcome   Outcome
-	transient bool // another attempt may succeed
-	notNow    bool // it is a temporary refusal, so the call retries until it ends, however often
-}
-
 // temporaryRefusals lists the prefixes of Redis errors which say that a command was not executed and may be tried
 // later.
 var temporaryRefusals = []string{
@@ -316,42 +159,49 @@ func repliedWith(err error, prefixes ...string) bool {
 	return slices.ContainsFunc(prefixes, func(prefix string) bool { return strings.HasPrefix(text, prefix) })
 }
 
-// classify returns the class of a non-nil error of one attempt. redis.Nil is an answer, not an
-// error, and is not passed here.
-func classify(err error) errorClass {
+// classify returns what a non-nil error of one attempt means, as far as its own call needs that: the outcome, whether
+// it is a temporary refusal (NotNow), so that the call retries until it ends, however often, and whether the client is
+// closed. redis.Nil is an answer, not an error, and is not passed here.
+func classify(err error) failure.Failure {
 	// This is checked first, because the cause may be any error of the caller, such as redis.ErrClosed.
-	if i, ok := errors.AsType[*interrupted](err); ok {
-		if i.notSent {
-			return errorClass{NotExecuted, false, false}
+	if i, ok := errors.AsType[*failure.Interrupted](err); ok {
+		if i.NotSent {
+			return failure.Failure{Outcome: failure.NotExecuted}
 		}
-		return errorClass{Unknown, false, false}
+		return failure.Failure{Outcome: failure.Unknown}
 	}
+	f := failure.Failure{Outcome: outcomeOf(err), Closed: errors.Is(err, redis.ErrClosed)}
+	f.NotNow = repliedWith(err, temporaryRefusals...)
+	return f
+}
+
+// outcomeOf returns the outcome of an attempt that ended with err, which is not an interruption.
+func outcomeOf(err error) failure.Outcome {
 	if repliedWith(err, temporaryRefusals...) {
-		return errorClass{NotExecuted, true, true}
+		return failure.NotExecuted
 	}
 	if u, ok := errors.AsType[*unmapped](err); ok {
-		class := classify(u.cause)
-		if class.outcome == Unknown {
-			class.outcome = NotExecuted // only the result of the reading is in doubt
+		outcome := outcomeOf(u.cause)
+		if outcome == failure.Unknown {
+			return failure.NotExecuted // only the result of the reading is in doubt
 		}
-		return class
+		return outcome
 	}
 	if _, ok := errors.AsType[redis.Error](err); ok {
-		return errorClass{Executed, false, false}
+		return failure.Executed
 	}
-	if u, ok := errors.AsType[*unsent](err); ok {
-		return errorClass{NotExecuted, !errors.Is(u.cause, redis.ErrClosed), false}
+	if _, ok := errors.AsType[*unsent](err); ok {
+		return failure.NotExecuted
 	}
 	// Without a connection nothing was sent.
 	if op, ok := errors.AsType[*net.OpError](err); ok && op.Op == "dial" {
-		return errorClass{NotExecuted, true, false}
+		return failure.NotExecuted
 	}
-	switch {
-	case errors.Is(err, redis.ErrPoolTimeout), errors.Is(err, redis.ErrPoolExhausted):
-		return errorClass{NotExecuted, true, false}
-	case errors.Is(err, redis.ErrClosed):
-		return errorClass{NotExecuted, false, false}
+	for _, never := range []error{redis.ErrPoolTimeout, redis.ErrPoolExhausted, redis.ErrClosed} {
+		if errors.Is(err, never) {
+			return failure.NotExecuted
+		}
 	}
 	// Any other error, such as a broken connection, may have come after the command was sent.
-	return errorClass{Unknown, true, false}
+	return failure.Unknown
 }

@@ -9,12 +9,14 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/redlatch/redlatch/internal/failure"
 )
 
 // prober finds out why a server does not answer. go-redis dials five times, 100 ms apart, before it
 // reports that a connection was refused. A call that ends earlier could only say that time has passed.
 //
-// Therefore an attempt without an answer for SilentAfter dials once, by the client's own dialer, and closes the
+// Therefore an attempt without an answer for failure.SilentAfter dials once, by the client's own dialer, and closes the
 // connection at once. All attempts share the result. There is one dial at a time, and one in probePause.
 type prober struct {
 	r       *Runner
@@ -46,12 +48,12 @@ func newProber(r *Runner, rdb redis.UniversalClient) *prober {
 	return p
 }
 
-// due returns a channel that is closed SilentAfter from now, or a little earlier. It returns nil if p never dials.
+// due returns a channel that is closed failure.SilentAfter from now, or a little earlier. It returns nil if p never dials.
 func (p *prober) due(now time.Time) <-chan struct{} {
 	if p.options == nil {
 		return nil
 	}
-	return p.silent.within(now, SilentAfter-probeSharing, SilentAfter).Done()
+	return p.silent.within(now, failure.SilentAfter-probeSharing, failure.SilentAfter).Done()
 }
 
 // start dials, unless a dial is under way, or has ended a moment ago. It does not block. The caller is
@@ -124,8 +126,8 @@ func (p *prober) dial() {
 // explain adds to the error of an attempt that began then why a dial failed meanwhile, if one did. With Sentinel the
 // client's own dials may tell more than those of the prober. The dial of the prober has to wait for them, and times out
 // while go-redis is still asking the Sentinels.
-func (p *prober) explain(i *interrupted, began time.Time) *interrupted {
-	if i.silent < SilentAfter {
+func (p *prober) explain(i *failure.Interrupted, began time.Time) *failure.Interrupted {
+	if i.Silent < failure.SilentAfter {
 		return i
 	}
 	p.mu.Lock()
@@ -140,7 +142,7 @@ func (p *prober) explain(i *interrupted, began time.Time) *interrupted {
 	}
 	isReason := err != nil && !errors.Is(err, context.Canceled)
 	if isReason && ended.After(began.Add(-probePause)) {
-		i.why = err
+		i.Why = err
 	}
 	return i
 }
@@ -169,11 +171,11 @@ func (p *prober) noticed(ctx context.Context, end *deadline, err error, began ti
 		case <-end.Done():
 		}
 	}
-	if _, ok := errors.AsType[*interrupted](err); ok {
+	if _, ok := errors.AsType[*failure.Interrupted](err); ok {
 		return err
 	}
-	i := interruption(ctx, began)
-	_, i.notSent = errors.AsType[*unsent](err)
+	i := failure.Interrupt(ctx, began)
+	_, i.NotSent = errors.AsType[*unsent](err)
 	return p.explain(i, began)
 }
 

@@ -20,6 +20,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/redlatch/redlatch/internal/failure"
 	"github.com/redlatch/redlatch/internal/test/redistest"
 )
 
@@ -143,7 +144,7 @@ func TestSilentCallSaysWhy(t *testing.T) {
 		{"refused, on an open connection", warm, refused, short, isRefused, syscall.ECONNREFUSED},
 		{"refused, without a connection", cold, refused, short, isRefused, syscall.ECONNREFUSED},
 		{"refused, and a dial that waits for others", cold, isBehind, short, isRefused, syscall.ECONNREFUSED},
-		{"refused, too early to tell", warm, refused, SilentAfter - 1, "", nil},
+		{"refused, too early to tell", warm, refused, failure.SilentAfter - 1, "", nil},
 		{"a dial that hangs for longer than the call", warm, hangs, short, "", nil},
 		{"a dial that hangs, without a connection", cold, hangs, short, "", nil},
 		{"a dial that hangs", warm, hangs, long, "dial tcp: i/o timeout", os.ErrDeadlineExceeded},
@@ -164,7 +165,7 @@ func TestSilentCallSaysWhy(t *testing.T) {
 						ctx, cancel := context.WithCancelCause(t.Context())
 						defer cancel(nil)
 						cause, parts := io.ErrNoProgress, []string{fmt.Sprint("no answer for ", tt.limit), tt.why}
-						if tt.limit < SilentAfter {
+						if tt.limit < failure.SilentAfter {
 							parts = nil
 						}
 						switch end {
@@ -177,7 +178,7 @@ func TestSilentCallSaysWhy(t *testing.T) {
 							time.AfterFunc(tt.limit, func() { cancel(cause) })
 							parts = append(parts, cause.Error())
 						default:
-							cause = ErrNoAnswer
+							cause = failure.ErrNoAnswer
 							parts = []string{cause.Error(), tt.why}
 						}
 						want := strings.Join(slices.DeleteFunc(parts, func(part string) bool { return part == "" }), ": ")
@@ -191,7 +192,7 @@ func TestSilentCallSaysWhy(t *testing.T) {
 						}
 						require.EqualError(t, err, want)
 						require.ErrorIs(t, err, cause)
-						require.Equal(t, inDoubt, errors.Is(err, ErrOutcomeUnknown))
+						require.Equal(t, inDoubt, errors.Is(err, failure.ErrOutcomeUnknown))
 						if tt.is != nil {
 							require.ErrorIs(t, err, tt.is)
 						}
@@ -233,7 +234,7 @@ func TestRefusalIsNotExplained(t *testing.T) {
 	}
 }
 
-// When a call has waited for SilentAfter, a dial finds out why the server is silent. However many calls wait, there is
+// When a call has waited for failure.SilentAfter, a dial finds out why the server is silent. However many calls wait, there is
 // one dial at a time, and at most one in each probePause.
 func TestDialsOfSilentCalls(t *testing.T) {
 	at := func(millis ...time.Duration) (all []time.Duration) {
@@ -261,7 +262,7 @@ func TestDialsOfSilentCalls(t *testing.T) {
 				for range 40 { // two each 50 ms, of which one has the only connection
 					for range 2 {
 						calls.Go(func() {
-							ctx, cancel := context.WithTimeout(t.Context(), SilentAfter+time.Millisecond)
+							ctx, cancel := context.WithTimeout(t.Context(), failure.SilentAfter+time.Millisecond)
 							defer cancel()
 							_ = d.do(ctx)
 						})
@@ -288,7 +289,7 @@ func TestDialEndsWithItsRunner(t *testing.T) {
 				require.NoError(t, d.do(t.Context()))
 				d.p.BlackHole(true)
 				d.decide(tt.dial)
-				ctx, cancel := context.WithTimeout(t.Context(), SilentAfter+1)
+				ctx, cancel := context.WithTimeout(t.Context(), failure.SilentAfter+1)
 				defer cancel()
 				require.Error(t, d.do(ctx))
 				require.Len(t, d.probesAt(), 1)
@@ -316,7 +317,7 @@ func TestDialEndsWithItsRunner(t *testing.T) {
 			d.p.BlackHole(true)
 			d.decide(succeeds)
 			d.r.Stop()
-			require.ErrorIs(t, d.do(t.Context()), ErrNoAnswer)
+			require.ErrorIs(t, d.do(t.Context()), failure.ErrNoAnswer)
 			require.Empty(t, d.probesAt())
 		})
 	})
@@ -332,17 +333,17 @@ func TestExplain(t *testing.T) {
 		err    error
 		want   error
 	}{
-		{"failed meanwhile", SilentAfter, time.Millisecond, failed, failed},
+		{"failed meanwhile", failure.SilentAfter, time.Millisecond, failed, failed},
 		{"failed a moment before", time.Hour, -probePause + 1, failed, failed},
 		{"failed earlier", time.Hour, -probePause, failed, nil},
-		{"not silent", SilentAfter - 1, time.Millisecond, failed, nil},
+		{"not silent", failure.SilentAfter - 1, time.Millisecond, failed, nil},
 		{"succeeded", time.Hour, time.Millisecond, nil, nil},
 		{"the runner stopped", time.Hour, time.Millisecond, fmt.Errorf("dial: %w", context.Canceled), nil},
 	} {
 		p := &prober{options: func() *redis.Options { return nil }, ended: began.Add(tt.ended), err: tt.err}
-		i := &interrupted{cause: io.EOF, silent: tt.silent}
+		i := &failure.Interrupted{Cause: io.EOF, Silent: tt.silent}
 		require.Same(t, i, p.explain(i, began))
-		require.Equal(t, &interrupted{cause: io.EOF, silent: tt.silent, why: tt.want}, i, tt.name)
+		require.Equal(t, &failure.Interrupted{Cause: io.EOF, Silent: tt.silent, Why: tt.want}, i, tt.name)
 	}
 }
 
@@ -380,12 +381,12 @@ func TestTimerOfAProber(t *testing.T) {
 		time.Sleep(time.Nanosecond)
 		require.NotEqual(t, due, p.due(time.Now()), "it began too late")
 		<-due
-		require.Equal(t, began.Add(SilentAfter), time.Now())
+		require.Equal(t, began.Add(failure.SilentAfter), time.Now())
 		require.Empty(t, d.probesAt())
 		for range 2 {
 			require.Equal(t, probeSharing, p.soon())
 			synctest.Wait()
-			require.Equal(t, []time.Duration{SilentAfter}, d.probesAt())
+			require.Equal(t, []time.Duration{failure.SilentAfter}, d.probesAt())
 			require.True(t, p.isBack())
 		}
 		p.due(time.Now())
@@ -403,7 +404,7 @@ func TestTimerOfAProber(t *testing.T) {
 // go-redis may notice the end of a call before the call does. Then the error says so as if the call had noticed it. The
 // error of a dial that timed out looks the same, but the call goes on.
 func TestNoticed(t *testing.T) {
-	own := &interrupted{cause: context.DeadlineExceeded, notSent: true}
+	own := &failure.Interrupted{Cause: context.DeadlineExceeded, NotSent: true}
 	const far, near = time.Hour, probeSharing
 	for _, tt := range []struct {
 		name   string
@@ -420,8 +421,8 @@ func TestNoticed(t *testing.T) {
 		{"a dial timed out, a moment too early", context.DeadlineExceeded, near + 1, far, 0, nil, 0},
 		{"a read timed out", os.ErrDeadlineExceeded, far, near + 1, 0, nil, 0},
 		{"an interruption", own, 0, 0, 0, nil, 0},
-		{"the call is over", os.ErrDeadlineExceeded, 0, far, 0, ErrNoAnswer, 0},
-		{"the call is nearly over", context.DeadlineExceeded, near, far, 0, ErrNoAnswer, near},
+		{"the call is over", os.ErrDeadlineExceeded, 0, far, 0, failure.ErrNoAnswer, 0},
+		{"the call is nearly over", context.DeadlineExceeded, near, far, 0, failure.ErrNoAnswer, near},
 		{"its context is nearly over", context.DeadlineExceeded, far, near, 0, io.ErrNoProgress, near},
 		{"its context is cancelled in a moment", context.DeadlineExceeded, near, 0, 1, io.ErrNoProgress, 1},
 		{"its context has ended", context.Canceled, far, 0, -1, io.ErrNoProgress, 0},
@@ -453,9 +454,9 @@ func TestNoticed(t *testing.T) {
 					require.Equal(t, tt.err, got)
 					return
 				}
-				i, ok := errors.AsType[*interrupted](got)
+				i, ok := errors.AsType[*failure.Interrupted](got)
 				require.True(t, ok)
-				require.Equal(t, []any{tt.want, silent + tt.after, error(syscall.ECONNREFUSED)}, []any{i.cause, i.silent, i.why})
+				require.Equal(t, []any{tt.want, silent + tt.after, error(syscall.ECONNREFUSED)}, []any{i.Cause, i.Silent, i.Why})
 			})
 		})
 	}

@@ -10,6 +10,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/maintnotifications"
+
+	"github.com/redlatch/redlatch/internal/failure"
 )
 
 // Scripts whose writes replicas must confirm.
@@ -36,7 +38,7 @@ var errNotConfirmedYet = errors.New("the replicas have not confirmed yet")
 func (r *Runner) RunReplicated(
 	ctx context.Context, n int, timeout time.Duration, s *Script, keys []any, args ...any,
 ) (Reply, error) {
-	if err := r.register(ctx, s.name); err != nil {
+	if err := r.register(ctx); err != nil {
 		return Reply{}, err
 	}
 	defer r.running.Done()
@@ -51,9 +53,9 @@ func (r *Runner) RunReplicated(
 			return r.attemptReplicated(ctx, c, n, timeout, func() { heard.Store(int64(time.Since(began))) })
 		})
 		// A server that waits for replicas is not silent, because it was told to answer later.
-		if i, ok := errors.AsType[*interrupted](err); ok && heard.Load() > 0 {
-			i.silent = max(0, i.silent-time.Duration(heard.Load())-min(timeout, maxWait))
-			i.why = errNotConfirmedYet
+		if i, ok := errors.AsType[*failure.Interrupted](err); ok && heard.Load() > 0 {
+			i.Silent = max(0, i.Silent-time.Duration(heard.Load())-min(timeout, maxWait))
+			i.Why = errNotConfirmedYet
 		}
 		if err == nil {
 			reply.Doubt = failed.doubt
@@ -136,7 +138,7 @@ func (r *Runner) attemptReplicated(
 			break
 		}
 		if isAbandoned(ctx) {
-			return Reply{}, &interrupted{cause: err, notSent: true} // as in attempt
+			return Reply{}, &failure.Interrupted{Cause: err, NotSent: true} // as in attempt
 		}
 		if !asking {
 			r.slots.refresh()
@@ -255,9 +257,9 @@ func (w *waiting) Process(ctx context.Context, cmd redis.Cmder) error {
 func (w *waiting) unconfirmed() error {
 	switch {
 	case w.refused != nil:
-		return fmt.Errorf("%w: %w", ErrNotReplicated, w.refused)
+		return fmt.Errorf("%w: %w", failure.ErrNotReplicated, w.refused)
 	case w.acked < w.n:
-		return fmt.Errorf("%w: %d of %d replicas confirmed", ErrNotReplicated, w.acked, w.n)
+		return fmt.Errorf("%w: %d of %d replicas confirmed", failure.ErrNotReplicated, w.acked, w.n)
 	}
 	return nil
 }

@@ -2,7 +2,6 @@ package scripts
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"sync"
@@ -13,6 +12,7 @@ import (
 	"github.com/redis/go-redis/v9/maintnotifications"
 	"github.com/stretchr/testify/require"
 
+	"github.com/redlatch/redlatch/internal/failure"
 	"github.com/redlatch/redlatch/internal/test/redistest"
 )
 
@@ -44,7 +44,7 @@ func TestRunReplicated(t *testing.T) {
 	reply, err = run(3, readTimeout+500*time.Millisecond, "b")
 	require.NoError(t, err)
 	require.False(t, reply.Doubt)
-	require.ErrorIs(t, reply.Unconfirmed, ErrNotReplicated)
+	require.ErrorIs(t, reply.Unconfirmed, failure.ErrNotReplicated)
 	require.EqualError(t, reply.Unconfirmed, "not replicated: 2 of 3 replicas confirmed")
 	require.GreaterOrEqual(t, time.Since(began), readTimeout)
 
@@ -62,7 +62,7 @@ func TestRunReplicated(t *testing.T) {
 	require.NoError(t, servers.Master.Client(t).Do(t.Context(), "acl", "setuser", "default", "-wait").Err())
 	reply, err = run(2, testTimeout, "e")
 	require.NoError(t, err)
-	require.ErrorIs(t, reply.Unconfirmed, ErrNotReplicated)
+	require.ErrorIs(t, reply.Unconfirmed, failure.ErrNotReplicated)
 	require.ErrorContains(t, reply.Unconfirmed, "NOPERM")
 	require.NoError(t, servers.Master.Client(t).Do(t.Context(), "acl", "setuser", "default", "+wait").Err())
 
@@ -94,15 +94,15 @@ func TestContextEndsDuringAWait(t *testing.T) {
 			if tt.hold != "" {
 				w.p.HoldReplies(redistest.Named(tt.hold))
 			}
-			ctx, cancel := context.WithTimeout(t.Context(), 3*SilentAfter)
+			ctx, cancel := context.WithTimeout(t.Context(), 3*failure.SilentAfter)
 			defer cancel()
 			_, err = w.r.RunReplicated(ctx, 1, tt.wait, check, []any{"k"}, "x")
 			require.ErrorIs(t, err, context.DeadlineExceeded)
-			require.ErrorIs(t, err, ErrOutcomeUnknown)
+			require.ErrorIs(t, err, failure.ErrOutcomeUnknown)
 			require.ErrorContains(t, err, tt.err)
-			failure, _ := errors.AsType[*Error](err)
-			require.True(t, failure.Ended)
-			require.Equal(t, tt.silent, failure.Silent >= SilentAfter, "%v", failure.Silent)
+			f := failure.Of(err)
+			require.True(t, f.Ended)
+			require.Equal(t, tt.silent, f.Silent >= failure.SilentAfter, "%v", f.Silent)
 			w.p.Heal()
 		})
 	}
@@ -114,7 +114,7 @@ func TestRunReplicatedWithoutWait(t *testing.T) {
 	for range 2 { // the first one's connection is free again
 		reply, err := w.r.RunReplicated(t.Context(), 1, 100*time.Millisecond, check, []any{"k"}, "x")
 		require.NoError(t, err)
-		require.ErrorIs(t, reply.Unconfirmed, ErrNotReplicated)
+		require.ErrorIs(t, reply.Unconfirmed, failure.ErrNotReplicated)
 	}
 	require.Empty(t, w.r.watches)
 	require.Zero(t, w.sent("eval"), "the script was loaded over the connection that the attempt holds")

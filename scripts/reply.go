@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"strconv"
 	"time"
+
+	"github.com/redlatch/redlatch/internal/failure"
 )
 
 // How replies are read. A reply of another form than the script's header states comes from something
@@ -13,7 +15,8 @@ import (
 
 // Unreadable is the error of a reply of the wrong form. An acquisition that gets one is rolled back.
 func Unreadable(value any) error {
-	return &Error{Script: "reply", Outcome: Unknown, Err: fmt.Errorf("a %T that no script returns", value)}
+	unknown := failure.Failure{Outcome: failure.Unknown}
+	return &failure.Error{Failure: unknown, Err: fmt.Errorf("a %T that no script returns", value)}
 }
 
 // Number is a reply that is a number.

@@ -6,6 +6,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
+
+	"github.com/redlatch/redlatch/internal/failure"
 )
 
 func value(v any) Reply { return Reply{Value: v} }
@@ -87,7 +89,7 @@ func TestReplies(t *testing.T) {
 func TestRepliesThatNoScriptReturns(t *testing.T) {
 	outcome := func(t require.TestingT, err error) bool {
 		if err != nil {
-			require.Equal(t, Unknown, OutcomeOf(err))
+			require.Equal(t, failure.Unknown, failure.Of(err).Outcome)
 		}
 		return err != nil
 	}

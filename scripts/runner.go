@@ -13,6 +13,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/redlatch/redlatch/internal/failure"
 	"github.com/redlatch/redlatch/internal/redisutil"
 )
 
@@ -63,7 +64,7 @@ type Runner struct {
 	// waits until the call ends.
 	patience time.Duration
 	patient  patientAttempts
-	contact  contact
+	recovery recovery
 	dialed   *lastDial // the dials of the client; nil for a cluster client
 	// connections is how many connections the client has at most.
 	connections int
@@ -86,7 +87,7 @@ type Reply struct {
 	// command may still run after the answered one.
 	Doubt bool
 	// Unconfirmed is why too few replicas have confirmed the script's writes, see [Runner.RunReplicated].
-	// It matches [ErrNotReplicated], or is nil.
+	// It matches [failure.ErrNotReplicated], or is nil.
 	Unconfirmed error
 }
 
@@ -132,7 +133,7 @@ func NewRunner(rdb redis.UniversalClient, timeout time.Duration) *Runner {
 	}
 	r.retries = max(r.retries, 0)
 	r.slots.r, r.shards.r = r, r
-	r.contact.cluster = r.slots.client != nil
+	r.recovery.cluster = r.slots.client != nil
 	r.shards.batches.Store(&map[*redis.Client]*batcher{})
 	// A type that embeds a cluster client may override its methods, which batches would bypass.
 	r.shards.cluster, _ = rdb.(*redis.ClusterClient) // not base
@@ -177,14 +178,14 @@ func (r *Runner) Timeout() time.Duration { return r.timeout }
 // Do runs s, and retries it with identical arguments while its outcome is unknown or it could not
 // be executed. It gives up when ctx ends, after the runner's timeout, or after as many retries as
 // the client's configuration says. Temporary refusals, such as LOADING, do not count as retries.
-// A failure is an [*Error]. The first key is a string, because the cluster slot is found by it. The
+// A failure is an [*failure.Error]. The first key is a string, because the cluster slot is found by it. The
 // other keys and the arguments are of any type that go-redis sends.
 //
 // Commands of many goroutines are sent in pipelines, on a cluster in pipelines for each master. A
 // hook sees such a pipeline with a context that has no values. On a cluster all commands are sent by
 // the client of the node, so only hooks of that client see them.
 func (r *Runner) Do(ctx context.Context, s *Script, keys []any, args ...any) (Reply, error) {
-	if err := r.register(ctx, s.name); err != nil {
+	if err := r.register(ctx); err != nil {
 		return Reply{}, err
 	}
 	defer r.running.Done()
@@ -239,24 +240,24 @@ func (r *Runner) awaitSlow(ctx context.Context, c call, b *batcher, failed *fail
 				return slow.reply, nil
 			}
 			class := classify(slow.err)
-			if answers(slow.err) || class.outcome == Unknown {
+			if answers(slow.err) || class.Outcome == failure.Unknown {
 				err = slow.err
 			}
-			failed.doubt = failed.doubt || class.outcome == Unknown
+			failed.doubt = failed.doubt || class.Outcome == failure.Unknown
 			continue
 		case <-ctx.Done():
-			err = b.probe.explain(interruption(ctx, began), began)
+			err = b.probe.explain(failure.Interrupt(ctx, began), began)
 		case <-c.end.Done():
-			err = b.probe.explain(interruption(ctx, began), began)
+			err = b.probe.explain(failure.Interrupt(ctx, began), began)
 		}
 		break
 	}
 	failed.dropSlow()
-	outcome := classify(err).outcome
+	outcome := classify(err).Outcome
 	if failed.doubt {
-		outcome = Unknown
+		outcome = failure.Unknown
 	}
-	return Reply{}, failure(c.script.name, err, outcome)
+	return Reply{}, newError(c.script.name, err, outcome)
 }
 
 // bound applies the runner's limits to the attempts at c, and makes its mark.
@@ -345,7 +346,7 @@ type Patience struct {
 // once is Once, with patience. A patient attempt waits for its answer for longer than a call may take, if few attempts
 // do so. Then once returns when ctx ends, and the attempt goes on in a goroutine of its own.
 func (r *Runner) once(ctx context.Context, patience Patience, s *Script, keys, args []any) (Reply, error) {
-	if err := r.register(ctx, s.name); err != nil {
+	if err := r.register(ctx); err != nil {
 		return Reply{}, err
 	}
 	defer r.running.Done()
@@ -378,7 +379,7 @@ func (r *Runner) once(ctx context.Context, patience Patience, s *Script, keys, a
 	if err != nil {
 		got := classify(err)
 		r.noteFailed(ctx, got)
-		return Reply{}, failure(s.name, err, got.outcome)
+		return Reply{}, newError(s.name, err, got.Outcome)
 	}
 	return reply, nil
 }
@@ -402,8 +403,8 @@ func (r *Runner) oncePatiently(
 	case res := <-done:
 		return res.reply, res.err
 	case <-ctx.Done():
-		err := interruption(ctx, began)
-		err.notSent = c.mark.drop()
+		err := failure.Interrupt(ctx, began)
+		err.NotSent = c.mark.drop()
 		return Reply{}, err
 	}
 }
@@ -411,8 +412,8 @@ func (r *Runner) oncePatiently(
 // noteFailed begins to read the slot map again, if an attempt may have failed because its node is down
 // or no longer the master. It returns the reading that will end next, or nil if there is none. An attempt
 // that its caller has canceled says nothing about the node.
-func (r *Runner) noteFailed(ctx context.Context, got errorClass) *reading {
-	if got.outcome == Executed || errors.Is(ctx.Err(), context.Canceled) {
+func (r *Runner) noteFailed(ctx context.Context, got failure.Failure) *reading {
+	if got.Outcome == failure.Executed || errors.Is(ctx.Err(), context.Canceled) {
 		return nil
 	}
 	return r.slots.refresh()
@@ -436,7 +437,7 @@ func (r *Runner) isStopped() bool {
 	}
 }
 
-// Refuse makes later calls fail with [ErrClosed], and ends the deadline of the calls in flight. It does not wait for
+// Refuse makes later calls fail with [failure.ErrClosed], and ends the deadline of the calls in flight. It does not wait for
 // them, because a hook of go-redis may block for ever. A command that such a hook passes on later is not sent, because
 // its context has ended.
 func (r *Runner) Refuse() {
@@ -452,7 +453,7 @@ func (r *Runner) refuse() {
 	r.ends.abandon()
 }
 
-// Close makes later calls fail with [ErrClosed] and waits for the commands in flight. They end within the runner's
+// Close makes later calls fail with [failure.ErrClosed] and waits for the commands in flight. They end within the runner's
 // timeout. It may be called again.
 //
 // Nobody waits for their answers, so attempts that have not sent anything end at once. Close does not wait for an
@@ -502,8 +503,8 @@ func (r *Runner) interrupt(location *time.Location) {
 }
 
 // register begins a call, which it adds to running. The caller then calls running.Done, unless register
-// returns an [*Error] because the runner is closed or ctx has ended. In that case nothing must be sent.
-func (r *Runner) register(ctx context.Context, name string) error {
+// returns an [*failure.Error] because the runner is closed or ctx has ended. In that case nothing must be sent.
+func (r *Runner) register(ctx context.Context) error {
 	r.mu.RLock() // it is held so that no call registers after Close has begun to wait
 	closed := r.closed
 	if !closed {
@@ -511,11 +512,11 @@ func (r *Runner) register(ctx context.Context, name string) error {
 	}
 	r.mu.RUnlock()
 	if closed {
-		return &Error{Script: name, Outcome: NotExecuted, Err: ErrClosed}
+		return &failure.Error{Failure: failure.Failure{Outcome: failure.NotExecuted, Closed: true}, Err: failure.ErrClosed}
 	}
 	if cause := context.Cause(ctx); cause != nil {
 		r.running.Done()
-		return &Error{Script: name, Outcome: NotExecuted, Ended: true, Err: cause}
+		return &failure.Error{Failure: failure.Failure{Outcome: failure.NotExecuted, Ended: true}, Err: cause}
 	}
 	return nil
 }
@@ -528,8 +529,8 @@ func (r *Runner) Answering() bool { return !r.silent.Load() }
 // nothing. Only a change is written, so that callers do not compete for the cache line.
 func (r *Runner) noteAnswered(err error) {
 	silent := !answers(err)
-	i, isCut := errors.AsType[*interrupted](err)
-	if isCut && i.endedEarly() {
+	i, isCut := errors.AsType[*failure.Interrupted](err)
+	if isCut && i.EndedEarly() {
 		return
 	}
 	if r.silent.Load() != silent {
@@ -599,41 +600,41 @@ func (f *failures) nextEnded() *pending {
 
 // again decides what follows when an attempt at c failed with err. It notes err in failed. If it
 // returns nil, it has paused, and the caller makes another attempt now. Otherwise the call has
-// failed, and again returns its [*Error]. probe belongs to the server that was asked, as far as it is known.
+// failed, and again returns its [*failure.Error]. probe belongs to the server that was asked, as far as it is known.
 func (r *Runner) again(ctx context.Context, c call, probe *prober, failed *failures, err error) error {
 	got := classify(err)
 	rereading := r.noteFailed(ctx, got)
-	failed.doubt = failed.doubt || got.outcome == Unknown
+	failed.doubt = failed.doubt || got.Outcome == failure.Unknown
 	if failed.former.isOld(r, err) && ctx.Err() == nil {
 		failed.reason = err
 		return nil
 	}
-	if got.notNow {
+	if got.NotNow {
 		failed.refusals++
 	} else {
 		failed.counted++
 	}
 	isLast := failed.counted > r.retries &&
 		!(dialedNothing(err, failed.reason) && r.sleep(ctx, c.end, probe.soon(), nil) && probe.isBack())
-	if got.transient && isLast && len(failed.slow) > 0 {
+	interrupted, isInterrupted := errors.AsType[*failure.Interrupted](err)
+	mayHelp := got.Retry() && !isInterrupted // another attempt
+	if mayHelp && isLast && len(failed.slow) > 0 {
 		return errSlow
 	}
 	isRefused := failed.refusals > repeatedTries && isTry(ctx) && !repliedWith(err, elsewhere...)
-	isFinal := !got.transient || isLast || isRefused
-	if isFinal || !r.pause(ctx, c.end, failed.attempts, err, rereading) {
+	isOver := !mayHelp || isLast || isRefused
+	if isOver || !r.pause(ctx, c.end, failed.attempts, err, rereading) {
 		// This adds why the attempt before it failed. classify looks at the interruption first, so it does not
 		// decide what the error means.
-		if i, ok := errors.AsType[*interrupted](err); ok && failed.reason != nil {
-			i.follows(failed.reason)
+		if isInterrupted && failed.reason != nil {
+			interrupted.Follow(failed.reason)
 		}
 		failed.dropSlow()
-		outcome := got.outcome
+		outcome := got.Outcome
 		if failed.doubt { // an earlier attempt may have been executed, whatever the last one says
-			outcome = Unknown
+			outcome = failure.Unknown
 		}
-		e := failure(c.script.name, err, outcome)
-		e.Answered = got.outcome == Executed
-		return e
+		return newError(c.script.name, err, outcome)
 	}
 	failed.attempts++
 	failed.reason = err
@@ -722,16 +723,16 @@ func bounded[T any](
 		return res.value, r.batch.probe.noticed(ctx, end, res.err, began)
 	default:
 		var none T
-		return none, r.batch.probe.explain(interruption(ctx, began), began)
+		return none, r.batch.probe.explain(failure.Interrupt(ctx, began), began)
 	}
 }
 
 // attemptOnce runs f without retries, with a context that ends after the runner's timeout. It
-// returns when f does, when ctx ends, or after the timeout. Errors are an [*Error].
+// returns when f does, when ctx ends, or after the timeout. Errors are an [*failure.Error].
 func attemptOnce[T any](
 	ctx context.Context, r *Runner, name string, f func(context.Context) (T, error),
 ) (value T, err error) {
-	err = r.register(ctx, name)
+	err = r.register(ctx)
 	if err != nil {
 		return value, err
 	}
@@ -748,10 +749,10 @@ func attemptOnce[T any](
 	if err != nil {
 		got := classify(err)
 		r.noteFailed(ctx, got)
-		if name == scan && got.outcome == Unknown {
-			got.outcome = NotExecuted // the command only reads
+		if name == scan && got.Outcome == failure.Unknown {
+			got.Outcome = failure.NotExecuted // the command only reads
 		}
-		return value, failure(name, err, got.outcome)
+		return value, newError(name, err, got.Outcome)
 	}
 	return value, nil
 }

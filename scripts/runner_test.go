@@ -15,6 +15,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/redlatch/redlatch/internal/failure"
 	"github.com/redlatch/redlatch/internal/test/redistest"
 )
 
@@ -33,11 +34,11 @@ func TestDoRetriesAsConfigured(t *testing.T) {
 			require.WithinRange(t, answer.Sent, before, time.Now())
 			w.p.DropReplies(max(retries, 0)+1, evals)
 			_, err = w.r.Do(t.Context(), check, []any{key}, "x")
-			require.Equal(t, Unknown, OutcomeOf(err))
+			require.Equal(t, failure.Unknown, failure.Of(err).Outcome)
 			w.p.Heal()
 			w.p.DropReplies(1, evals)
 			_, err = w.r.Once(t.Context(), check, []any{key}, "x")
-			require.Equal(t, Unknown, OutcomeOf(err), "Once does not retry")
+			require.Equal(t, failure.Unknown, failure.Of(err).Outcome, "Once does not retry")
 		}
 	})
 }
@@ -73,7 +74,7 @@ func TestDoneContextSendsNothing(t *testing.T) {
 		}
 		for _, err := range []error{run, once, replicated, commands, scanned} {
 			require.ErrorIs(t, err, io.ErrNoProgress)
-			require.Equal(t, NotExecuted, OutcomeOf(err))
+			require.Equal(t, failure.NotExecuted, failure.Of(err).Outcome)
 		}
 		require.Empty(t, w.p.Commands())
 	})
@@ -115,8 +116,8 @@ func TestClosedRunnerSendsNothing(t *testing.T) {
 		scanned = err
 	}
 	for _, err := range []error{run, once, replicated, scanned} {
-		require.ErrorIs(t, err, ErrClosed)
-		require.Equal(t, NotExecuted, OutcomeOf(err))
+		require.ErrorIs(t, err, failure.ErrClosed)
+		require.Equal(t, failure.NotExecuted, failure.Of(err).Outcome)
 	}
 	require.Empty(t, w.p.Commands())
 }
@@ -135,7 +136,7 @@ func TestCloseEndsRetries(t *testing.T) {
 	}()
 	redistest.WaitFor(t, testTimeout, func() bool { return w.sent("evalsha") > 0 }, "under way")
 	w.r.Close()
-	require.Equal(t, Unknown, OutcomeOf(<-failed))
+	require.Equal(t, failure.Unknown, failure.Of(<-failed).Outcome)
 }
 
 func TestUnknownScriptIsLoaded(t *testing.T) {
@@ -217,7 +218,7 @@ func TestRunnerReadsItsOptions(t *testing.T) {
 	require.Equal(t, Publish, r.Publish())
 	require.Equal(t, 3, cap(r.watches))
 	require.Equal(t, time.Second+rdb.Options().ReadTimeout+answerReserve, r.AnswerMemory())
-	require.False(t, r.contact.cluster)
+	require.False(t, r.recovery.cluster)
 
 	own := NewRunner(ownOptions{rdb, &redis.Options{MaxRetries: -1, ReadTimeout: -time.Hour}}, time.Second)
 	defer own.Close()
@@ -230,7 +231,7 @@ func TestRunnerReadsItsOptions(t *testing.T) {
 	require.Nil(t, cluster.watches)
 	require.Zero(t, cluster.retries)
 	require.Equal(t, time.Second+DefaultTimeout+answerReserve, cluster.AnswerMemory())
-	require.True(t, cluster.contact.cluster)
+	require.True(t, cluster.recovery.cluster)
 }
 
 // ownOptions is a client with options of its own.
@@ -254,7 +255,7 @@ func TestRunnerOnCluster(t *testing.T) {
 	}
 	reply, err := r.RunReplicated(t.Context(), 1, 50*time.Millisecond, check, []any{"k"}, "x")
 	require.NoError(t, err)
-	require.ErrorIs(t, reply.Unconfirmed, ErrNotReplicated)
+	require.ErrorIs(t, reply.Unconfirmed, failure.ErrNotReplicated)
 }
 
 // A dial that times out within the call's time is a dial that failed: nothing was sent, and the call tries
@@ -339,19 +340,19 @@ func TestAnsweringAfterASilence(t *testing.T) {
 			require.True(t, r.Answering(), name)
 		}
 		p.BlackHole(true)
-		for wait, answering := range map[time.Duration]bool{SilentAfter - 1: true, SilentAfter: false} {
+		for wait, answering := range map[time.Duration]bool{failure.SilentAfter - 1: true, failure.SilentAfter: false} {
 			r.silent.Store(false)
 			ctx, cancel := context.WithTimeout(t.Context(), wait)
 			_, err := r.Do(ctx, check, []any{"k"}, "x")
 			cancel()
-			require.NotEqual(t, Executed, OutcomeOf(err), wait)
+			require.NotEqual(t, failure.Executed, failure.Of(err).Outcome, wait)
 			require.Equal(t, answering, r.Answering(), "its caller ended it after %v", wait)
 		}
 		p.Heal()
 		p.Reset()
 		require.NoError(t, run(check))
 		vacate := occupyBatcher(t, r.batch, maxDirect, maxInFlight)
-		require.Equal(t, NotExecuted, OutcomeOf(run(check)))
+		require.Equal(t, failure.NotExecuted, failure.Of(run(check)).Outcome)
 		require.True(t, r.Answering(), "it was not sent")
 		vacate()
 	})
@@ -413,7 +414,7 @@ func TestCallsEndSoonAfterStop(t *testing.T) {
 		stopped := time.Now()
 		time.Sleep(r.timeout / 2)
 		_, err = r.Do(t.Context(), check, []any{"k"}, "x")
-		require.ErrorIs(t, err, ErrNoAnswer)
+		require.ErrorIs(t, err, failure.ErrNoAnswer)
 		require.Equal(t, r.timeout, time.Since(stopped))
 		r.Close()
 		require.Equal(t, r.timeout, time.Since(stopped), "attempts end then, too")

@@ -21,7 +21,7 @@ func (r *Runner) Hashes(ctx context.Context, match string) iter.Seq2[string, err
 }
 
 // Keys iterates over the keys of a type that match the glob, on every master. A key may come twice,
-// and may have been deleted already. The iteration ends with the first error, an [*Error]. While the
+// and may have been deleted already. The iteration ends with the first error, an Error of package failure. While the
 // loop body runs, no command is in flight for which Close would wait.
 func (r *Runner) Keys(ctx context.Context, match, kind string) iter.Seq2[string, error] {
 	return func(yield func(string, error) bool) {

@@ -18,7 +18,7 @@
 //
 // # Mutexes
 //
-// Each part of a runner has a mutex: contact, punctual, hooks, prober, batcher, patientAttempts,
+// Each part of a runner has a mutex: recovery, punctual, hooks, prober, batcher, patientAttempts,
 // Runner itself, places, shards and slotMap. All of them are innermost, with one exception:
 //
 //	shards.mu -> hooks.mu

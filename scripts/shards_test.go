@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/redlatch/redlatch/internal/failure"
 	"github.com/redlatch/redlatch/internal/redisutil"
 	"github.com/redlatch/redlatch/internal/test/redistest"
 )
@@ -302,7 +303,7 @@ func TestBrokenBatchOfAShard(t *testing.T) {
 			e.proxy(t, key).DropReplies(1, redistest.Mentions(fmt.Sprint("request", lost)))
 			for i, res := range runInOneBatch(t, e.batcher(t, key), countedCalls(e.r, key, n)) {
 				if i >= lost && redirects < 0 {
-					require.Equal(t, Unknown, OutcomeOf(res.err), "request %d", i)
+					require.Equal(t, failure.Unknown, failure.Of(res.err).Outcome, "request %d", i)
 					continue
 				}
 				require.NoError(t, res.err, "request %d", i)
@@ -334,7 +335,7 @@ func TestNodeDiesWithABatch(t *testing.T) {
 	require.NoError(t, servers.Nodes()[0].Kill())
 	p.Reset()
 	for i, res := range <-done {
-		require.Equal(t, Unknown, OutcomeOf(res.err), "request %d: %v", i, res.err)
+		require.Equal(t, failure.Unknown, failure.Of(res.err).Outcome, "request %d: %v", i, res.err)
 	}
 }
 

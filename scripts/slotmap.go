@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/redlatch/redlatch/internal/failure"
 )
 
 // slotMap makes a cluster client read its slot map again after failures. The client itself does that
@@ -110,7 +112,7 @@ func (m *slotMap) begin() bool {
 	defer m.mu.Unlock()
 	if m.r.isStopped() {
 		m.busy = false
-		m.tell(ErrClosed)
+		m.tell(failure.ErrClosed)
 		return false
 	}
 	isNeeded := !m.loaded.Load() && m.next != nil

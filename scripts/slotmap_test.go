@@ -14,6 +14,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/redlatch/redlatch/internal/failure"
 	"github.com/redlatch/redlatch/internal/test/redistest"
 )
 
@@ -60,7 +61,7 @@ func TestAttemptsFollowTheSlotMap(t *testing.T) {
 			_, err := r.Once(t.Context(), counted, []any{key}, t.Name())
 			took := time.Since(began)
 			require.ErrorIs(t, err, errReplaced)
-			require.NotEqual(t, Executed, OutcomeOf(err)) // a new connection may not have been made yet
+			require.NotEqual(t, failure.Executed, failure.Of(err).Outcome) // a new connection may not have been made yet
 			require.Less(t, took, 3*slowAnswer+stalls.Since(began), "it does not wait for the read timeout")
 			once(t, r)
 		}},
@@ -190,7 +191,7 @@ func TestCallsWaitForTheSlotMap(t *testing.T) {
 			_, err := run()
 			require.ErrorIs(t, err, io.ErrNoProgress)
 			require.ErrorContains(t, err, "read the slot map")
-			require.Equal(t, NotExecuted, OutcomeOf(err))
+			require.Equal(t, failure.NotExecuted, failure.Of(err).Outcome)
 			require.False(t, r.slots.loaded.Load())
 			synctest.Wait()
 		}
@@ -304,8 +305,8 @@ func TestFailuresThatHaveTheSlotMapRead(t *testing.T) {
 		}
 		canceled, cancel := context.WithCancel(t.Context())
 		cancel()
-		require.Nil(t, r.noteFailed(canceled, errorClass{Unknown, false, false}))
-		require.NotNil(t, r.noteFailed(t.Context(), errorClass{Unknown, false, false}))
+		require.Nil(t, r.noteFailed(canceled, failure.Failure{Outcome: failure.Unknown}))
+		require.NotNil(t, r.noteFailed(t.Context(), failure.Failure{Outcome: failure.Unknown}))
 	})
 }
 
@@ -329,7 +330,7 @@ func TestOnceNoticesThatItsNodeIsReplaced(t *testing.T) {
 		began, before := time.Now(), c.readings.Load()
 		_, err = r.Once(t.Context(), counted, []any{"k"}, "x")
 		require.ErrorIs(t, err, errReplaced)
-		require.Equal(t, Unknown, OutcomeOf(err))
+		require.Equal(t, failure.Unknown, failure.Of(err).Outcome)
 		require.GreaterOrEqual(t, time.Since(began), slowAnswer*99/100, "until then the slot map is not read")
 		require.Less(t, time.Since(began), slowAnswer+3*2*maxReadDelay)
 		require.Greater(t, c.readings.Load(), before+1)

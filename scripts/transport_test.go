@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/redlatch/redlatch/internal/failure"
 	"github.com/redlatch/redlatch/internal/test/redistest"
 )
 
@@ -197,7 +198,7 @@ func TestNothingWasSent(t *testing.T) {
 				go func() { _, _ = io.Copy(io.Discard, server) }()
 				return client, nil
 			}
-		}, ErrNoAnswer, false},
+		}, failure.ErrNoAnswer, false},
 		"a hook": {func(*testing.T, *redis.Options) {}, refusal, false},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -213,12 +214,12 @@ func TestNothingWasSent(t *testing.T) {
 			r := NewRunner(rdb, time.Second)
 			_, err := r.Do(t.Context(), counted, []any{redistest.Name(t)}, "x")
 			require.Error(t, err)
-			require.Equal(t, NotExecuted, OutcomeOf(err), err)
-			require.NotErrorIs(t, err, ErrOutcomeUnknown)
+			require.Equal(t, failure.NotExecuted, failure.Of(err).Outcome, err)
+			require.NotErrorIs(t, err, failure.ErrOutcomeUnknown)
 			if tt.is != nil {
 				require.ErrorIs(t, err, tt.is)
 			}
-			failed, _ := errors.AsType[*Error](err)
+			failed, _ := errors.AsType[*failure.Error](err)
 			assert.Equal(t, tt.notNow, failed.NotNow)
 			began := time.Now()
 			r.Close()

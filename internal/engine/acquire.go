@@ -5,6 +5,8 @@ import (
 	"context"
 	"math"
 	"time"
+
+	"github.com/redlatch/redlatch/internal/failure"
 )
 
 // The path of an acquisition:
@@ -264,7 +266,7 @@ func (r *Resource) obtain(ctx context.Context, q *Request) (Result, error) {
 	switch {
 	case err == nil && res.Granted:
 		return res, nil
-	case mayOutwait && c.Classify(err).NotNow:
+	case mayOutwait && failure.Of(err).NotNow:
 		return r.waitIn(ctx, queue, q, Result{RetryAfter: notNowPause, Met: err})
 	case err != nil:
 		return Result{}, err
@@ -297,15 +299,15 @@ func (r *Resource) Try(ctx context.Context, q *Request) (Result, error) {
 // The error of a member of a red lock says nothing of a doubt: the red lock is not acquired, and the member's request
 // is rolled back.
 func (r *Resource) tried(ctx context.Context, q *Request, res Result, err error) (Result, error) {
-	failure := r.Core.Classify(err)
-	if res.InDoubt || failure.InDoubt {
+	f := failure.Of(err)
+	if res.InDoubt || f.InDoubt() {
 		q.MustRollback, q.InDoubt = true, true
 	}
 	if q.OfMajority {
-		err = r.Core.Settled(err)
+		err = failure.WithoutDoubt(err)
 	}
 	q.learn(ctx, r, res, err)
-	q.MustRollback = q.MustRollback || failure.Denied
+	q.MustRollback = q.MustRollback || f.Denied
 	lease := min(q.TTL, q.Terms.FirstTTL())
 	switch {
 	case err == nil && !res.Granted:
@@ -343,7 +345,7 @@ func (r *Resource) rollback(ctx context.Context, q *Request, limit time.Duration
 	r.inBackground(ctx, time.Now().Add(repeat), limit, func(ctx context.Context) error {
 		err := r.Driver.Rollback(ctx, q)
 		q.noteUndone(err)
-		if r.Core.Classify(err).Denied && !q.InDoubt {
+		if failure.Of(err).Denied && !q.InDoubt {
 			return nil // repeating it would not help, because the user lacks a permission
 		}
 		return err

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	. "github.com/redlatch/redlatch/internal/engine"
+	"github.com/redlatch/redlatch/internal/failure"
 	. "github.com/redlatch/redlatch/internal/test/enginetest"
 )
 
@@ -160,9 +161,9 @@ func TestAcquireAnswersFailuresOfTheFirstAttempt(t *testing.T) {
 		{"not now: it is tried again soon", time.Minute, Fault{Err: ErrBusy}, DefaultTTL, nil, 0, 0},
 		{"not now: a wait without an end fails", Forever, Fault{Err: ErrBusy}, DefaultTTL, ErrUnavailable, 0, 0},
 		{"not now: a single try fails", NoWait, Fault{Err: ErrBusy}, DefaultTTL, ErrBusy, 0, 0},
-		{"no answer: it fails, and is rolled back", Forever, Fault{Mute: true}, DefaultTTL, Unanswered(nil),
+		{"no answer: it fails, and is rolled back", Forever, Fault{Mute: true}, DefaultTTL, ErrNoAnswer,
 			CommandTimeout, 1},
-		{"lost command: it fails, and is rolled back", NoWait, Fault{Lost: true}, DefaultTTL, Unanswered(nil),
+		{"lost command: it fails, and is rolled back", NoWait, Fault{Lost: true}, DefaultTTL, ErrNoAnswer,
 			CommandTimeout, 1},
 		{"a slow answer is used", Forever, Fault{Reply: time.Second}, DefaultTTL, nil, time.Second, 0},
 		{"an answer that is too late for the lease", Forever, Fault{Reply: time.Second}, time.Second, ErrLost,
@@ -182,9 +183,9 @@ func TestAcquireAnswersFailuresOfTheFirstAttempt(t *testing.T) {
 				if tt.want == nil {
 					require.NoError(t, err)
 					Release(t, hold)
-				} else if want := error(nil); errors.As(tt.want, new(*NetError)) && tt.rollbacks > 0 {
+				} else if want := error(nil); errors.As(tt.want, new(*failure.Error)) && tt.rollbacks > 0 {
 					want = err
-					assert.True(t, Classify(want).InDoubt, "%v", want)
+					assert.True(t, failure.Of(want).InDoubt(), "%v", want)
 				} else {
 					require.ErrorIs(t, err, tt.want)
 				}

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/redlatch/redlatch/internal/duty"
+	"github.com/redlatch/redlatch/internal/failure"
 )
 
 // Rollbacks and releases that the server has not answered go on as duties: see package duty. But a caller often
@@ -52,12 +53,12 @@ func (r *Resource) addDuty(
 // lock, and nobody holds it: it stays taken until its lease ends, as after a crash. Without a lease it would stay taken
 // for ever, so such a duty is repeated.
 func (r *Resource) answerOf(err error) duty.Answer {
-	switch f := r.Core.Classify(err); {
+	switch f := failure.Of(err); {
 	case err == nil:
 		return duty.Done
 	case f.Closed, f.Final && r.Traits.Leased:
 		return duty.Final
-	case f.InDoubt || f.Retry:
+	case f.InDoubt() || f.Retry():
 		return duty.Silent
 	}
 	return duty.Failed

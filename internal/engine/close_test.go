@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	. "github.com/redlatch/redlatch/internal/engine"
+	"github.com/redlatch/redlatch/internal/failure"
 	. "github.com/redlatch/redlatch/internal/test/enginetest"
 )
 
@@ -147,7 +148,7 @@ func TestAcquisitionThatIsGrantedDuringCloseIsRolledBack(t *testing.T) {
 				closed := startClose(t, t.Context(), c)
 				for _, call := range []*Call{acquiring, nesting} {
 					err := call.Fail()
-					assert.True(t, errors.Is(err, ErrClosed) || Classify(err).InDoubt, "%v", err)
+					assert.True(t, errors.Is(err, ErrClosed) || failure.Of(err).InDoubt(), "%v", err)
 				}
 				if tt.limit > 0 {
 					assert.LessOrEqual(t, acquiring.At.Sub(s.Start), tt.limit+50*ms)

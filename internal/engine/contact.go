@@ -4,10 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/redlatch/redlatch/internal/failure"
 )
 
 // Why an acquisition gave up: was the lock held by somebody else, or did the server not answer? Callers act
@@ -141,13 +142,16 @@ func later(a, b time.Time) time.Time {
 	return b
 }
 
-// Failed notes why that command failed. Only an outage counts. grace is how much longer than its caller's time it was
-// allowed to wait.
-func (k *Contact) Failed(err error, f Failure, grace time.Duration) {
+// Failed notes why that command failed. Only an outage counts.
+func (k *Contact) Failed(err error) { k.fail(err, failure.Of(err), 0) }
+
+// fail is Failed for an error that means f. grace is how much longer than its caller's time the command was allowed to
+// wait.
+func (k *Contact) fail(err error, f failure.Failure, grace time.Duration) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	switch {
-	case !f.isOutage(grace):
+	case !f.IsOutage(grace):
 		k.asked = time.Time{}
 		return
 	case !f.Ended:
@@ -219,16 +223,6 @@ func (q *Request) HearWith(queue *Contact) {
 	q.heard = queue
 }
 
-// SilenceOf is how long an operation that began then had waited when ctx ended. A busy machine may notice the
-// end of a deadline late.
-func SilenceOf(ctx context.Context, began time.Time) time.Duration {
-	silent := time.Since(began)
-	if until, ok := ctx.Deadline(); ok && errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		silent = max(0, min(silent, until.Sub(began)))
-	}
-	return silent
-}
-
 // graceOf is how much longer than the caller's time an attempt with ctx was allowed to wait.
 func graceOf(ctx context.Context) time.Duration {
 	if context.Cause(ctx) == errWaitOver { //nolint:errorlint // the very value
@@ -249,9 +243,9 @@ func (q *Request) learn(ctx context.Context, r *Resource, res Result, err error)
 	switch {
 	case q.membersNote, q.heard == nil && res.Granted:
 	case err != nil:
-		f, grace := r.Core.Classify(err), graceOf(ctx)
-		if q.heard != nil || f.isOutage(grace) {
-			q.contact().Failed(err, f, grace)
+		f, grace := failure.Of(err), graceOf(ctx)
+		if q.heard != nil || f.IsOutage(grace) {
+			q.contact().fail(err, f, grace)
 		}
 	case res.Granted:
 		q.heard.follow(&Contact{})
@@ -273,16 +267,16 @@ func (q *Request) contact() *Contact {
 // explain makes the error of an acquisition that failed with err, which is nil for none. ctx ends with the
 // wait. An error of the server itself, such as WRONGTYPE, stays as it is.
 func (q *Request) explain(ctx context.Context, c *Core, err error) error {
-	f := c.Classify(err)
+	f := failure.Of(err)
 	isOver := ctx.Err() != nil || f.Ended // the time of a joint attempt may end a little earlier than ctx
 	switch {
 	case err == nil:
 		return nil
 	case IsGiveUp(err):
 		return withCause(ctx, err)
-	case f.Retry && isOver: // the attempt got no answer, and there is no time for another one
+	case f.Retry() && isOver: // the attempt got no answer, and there is no time for another one
 		var outage error // which nobody has noted if it is of the preparation of the client
-		if f.isOutage(graceOf(ctx)) {
+		if f.IsOutage(graceOf(ctx)) {
 			outage = err
 		}
 		g := q.gaveUp(ctx, outage)
@@ -317,7 +311,7 @@ func (c *Core) Unavailable(err error) error {
 	if err == nil || IsGiveUp(err) {
 		return err
 	}
-	if !c.Classify(err).isOutage(0) {
+	if !failure.Of(err).IsOutage(0) {
 		return err
 	}
 	return &gaveUpError{failed: err}
@@ -343,8 +337,8 @@ func (q *Request) gaveUp(ctx context.Context, outage error) *gaveUpError {
 		if k.again {
 			g.silent = time.Since(k.silent)
 		}
-	case isAsking && asked >= silentAfter:
-		g.failed = noAnswerFor(asked)
+	case isAsking && asked >= failure.SilentAfter:
+		g.failed = failure.NoAnswerFor(asked)
 	}
 	g.told = k.refused
 	g.refused = k.refused || g.failed == nil // nothing is known to be wrong: the time was too short
@@ -430,16 +424,6 @@ func (r *Resource) complete(err error, began time.Time, isTry bool) {
 // LeaseLeft is how soon the lease of the holder ends that refused the acquisition; 0 if that is unknown.
 func (g *gaveUpError) LeaseLeft() time.Duration { return g.left }
 
-// noAnswerFor is the error of an attempt that is still under way.
-type noAnswerFor time.Duration
-
-// Is reports whether target is the error of a time limit.
-func (d noAnswerFor) Is(target error) bool { return target == os.ErrDeadlineExceeded }
-
-func (d noAnswerFor) Error() string {
-	return "no answer for " + time.Duration(d).Round(time.Millisecond).String()
-}
-
 func (g *gaveUpError) Error() string {
 	text, unavailable := ErrNotAcquired.Error(), ErrUnavailable.Error()
 	if g.silent > 0 {
@@ -470,7 +454,7 @@ func (g *gaveUpError) Error() string {
 	if g.failed != nil {
 		text += ": " + g.failed.Error()
 	}
-	if g.waited >= silentAfter {
+	if g.waited >= failure.SilentAfter {
 		text += "; gave up after " + shortened(g.waited)
 	}
 	return text

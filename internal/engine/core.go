@@ -28,18 +28,8 @@ type Config struct {
 	// Try returns a context for the attempts of an acquisition that does not wait. A server that refuses for the moment
 	// then ends them soon.
 	Try func(ctx context.Context) context.Context
-	// Classify reports what may have become of a command that failed with err. Nil is no failure.
-	Classify func(err error) Failure
-	// Unanswered makes the error of an operation for which the engine stopped waiting. Classify reports
-	// it as in doubt.
-	Unanswered func(cause error) error
-	// CutShort is Unanswered for an operation that had waited that long when its context ended for cause.
-	CutShort func(cause error, silent time.Duration) error
 	// NewOwner makes an owner with an id and a number that no other acquisition ever gets.
 	NewOwner func() Owner
-	// Settled returns err without doubt, for a failed attempt that does not matter any longer: its request is rolled
-	// back, whatever became of it.
-	Settled func(err error) error
 	// Describe adds the operation and the resource to an error.
 	Describe func(r *Resource, operation string, err error) error
 	// Explain says what a key holds, if err is Redis's answer that this is not what r stores there. It returns other

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	. "github.com/redlatch/redlatch/internal/engine"
+	"github.com/redlatch/redlatch/internal/failure"
 	. "github.com/redlatch/redlatch/internal/test/enginetest"
 )
 
@@ -147,7 +148,7 @@ func TestRollbackIsRepeatedOnceASecondAndNotForEver(t *testing.T) {
 
 // In each case an attempt has an unknown outcome, and its rollback is not answered.
 func TestCallWaitsForItsRollbackForABoundedTime(t *testing.T) {
-	reset := &NetError{Text: "connection reset", Failure: Failure{InDoubt: true, Retry: true}}
+	reset := NewError("connection reset", failure.Failure{Outcome: failure.Unknown})
 	for _, tt := range []struct {
 		name    string
 		timeout time.Duration // of commands

@@ -15,7 +15,7 @@ import (
 //
 // A command may be executed more than once with equal arguments, and a copy may arrive after its caller
 // has returned. The driver must make all copies together have the effect of one. An error that
-// [Config.Classify] reports as in doubt means that the command may have been executed, or may still be.
+// package failure reports as in doubt means that the command may have been executed, or may still be.
 type Driver interface {
 	// TryAcquire tries once to acquire r. The reply to an earlier attempt may have been lost: if r has
 	// been granted before, it is granted again.

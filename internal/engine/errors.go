@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Errors: the ones that users see, the classes of a driver's failures, and the internal ones.
+// Errors: the ones that users see, and the internal ones. Package failure says what the error of a command means.
 
 // The errors that callers act upon. Package primitives exports and documents them.
 var (
@@ -56,36 +56,6 @@ type Loss struct {
 var errNoLease = fmt.Errorf("%w: its permits have no holder and no lease in Redis; "+
 	"use a PermitExpirableSemaphore", ErrUnsupported)
 
-// Failure is the class of an error: whether the failed command may have been executed, and whether
-// another attempt makes sense. Several may be true.
-type Failure struct {
-	InDoubt bool // the command may have been executed, or may still be: roll it back
-	Retry   bool // the server was not reached, or refuses for the moment: a waiter keeps waiting
-	NotNow  bool // the server refuses for a reason that will pass soon
-	Closed  bool // the transport is closed for good: repetition in the background ends
-	// Answered: the server has executed the last attempt, and refused it for good.
-	Answered bool
-	// Final: the server has answered, and would give every repetition the same answer, until a person changes
-	// something: the key holds data of another program, or the user lacks a permission.
-	Final bool
-	// Denied: the server has stopped the command halfway, because the user lacks a permission. What the command had
-	// written stays.
-	Denied bool
-	// Ended: the context of the command ended it, and no attempt of it had failed before. Silent is how long
-	// it had waited for the answer by then.
-	Ended  bool
-	Silent time.Duration
-}
-
-// silentAfter is how long an attempt waits for its answer until the server counts as silent.
-const silentAfter = 100 * time.Millisecond
-
-// isOutage reports whether the failure says that the server does not answer: an attempt failed, or waited
-// for long. grace is how much longer than its caller's time the attempt was allowed to wait.
-func (f Failure) isOutage(grace time.Duration) bool {
-	return f.Retry && !f.Answered && (!f.Ended || f.Silent-grace >= silentAfter)
-}
-
 var (
 	// errWaitOver is the cause of a context that ended with the wait, not with the caller's context.
 	// Users see its text at most: see GaveUp.
@@ -95,7 +65,7 @@ var (
 	errOuterEnded = errors.New("outer hold ended")
 )
 
-// errSiblingStuck is a reason to stop waiting for a command, for [Config.Unanswered].
+// errSiblingStuck is a reason to stop waiting for a command, that is in doubt.
 var errSiblingStuck = errors.New("no answer to a command of another hold of the same lock")
 
 // errPanicked is the error of a command before it returns.

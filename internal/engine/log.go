@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/redlatch/redlatch/internal/failure"
 	"github.com/redlatch/redlatch/watchdog"
 )
 
@@ -61,9 +62,9 @@ func (f *failing) note(err error, refused bool) (warns bool) {
 
 // isRefused reports whether a renewal failed because the server has answered that it does not renew now.
 func (c *Core) isRefused(err error) bool {
-	failure := c.Classify(err)
-	silent := errors.Is(err, watchdog.ErrNoAnswer) || failure.InDoubt || failure.Retry
-	return failure.NotNow || !silent
+	f := failure.Of(err)
+	silent := errors.Is(err, watchdog.ErrNoAnswer) || f.InDoubt() || f.Retry()
+	return f.NotNow || !silent
 }
 
 // failureRecord is the record of a failed renewal.

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/redlatch/redlatch/internal/failure"
 )
 
 // What a joint lock needs of the requests and the holds of its members, beyond what a driver needs. Package
@@ -61,8 +63,9 @@ func (q *Request) leaveMembers() {
 
 // NoteSilence notes that members have not answered since then, for a joint lock that may give up for another reason.
 func (q *Request) NoteSilence(since time.Time) {
-	if silent := time.Since(since); silent >= silentAfter {
-		q.contact().Failed(noAnswerFor(silent), Failure{Retry: true, Ended: true, Silent: silent}, 0)
+	if silent := time.Since(since); silent >= failure.SilentAfter {
+		f := failure.Failure{Outcome: failure.Unknown, Ended: true, Silent: silent}
+		q.contact().fail(failure.NoAnswerFor(silent), f, 0)
 	}
 }
 
@@ -219,7 +222,7 @@ func (o *Ownership) ConfirmCount(ctx context.Context, limit time.Duration) bool 
 	}
 	defer o.wire.Unlock()
 	_, lost, err := o.r.Driver.SetCount(ctx, o, o.addCount(0), o.TTL)
-	o.InDoubt = o.InDoubt || o.ChangeInDoubt() || o.r.Core.Classify(err).InDoubt
+	o.InDoubt = o.InDoubt || o.ChangeInDoubt() || failure.Of(err).InDoubt()
 	return err == nil && !lost
 }
 

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/redlatch/redlatch/internal/failure"
 )
 
 // How acquisitions nest.
@@ -107,11 +109,11 @@ func (r *Resource) nestNow(ctx context.Context, outer *Hold, q *Request) (*Hold,
 	q.asking()
 	sent, err := o.nest(trying, outer, ttl)
 	if err != nil && q.OfMajority {
-		err = r.Core.Settled(err)
+		err = failure.WithoutDoubt(err)
 	}
 	if err != nil {
 		q.learn(trying, r, Result{}, err)
-		if r.Core.Classify(err).Retry {
+		if failure.Of(err).Retry() {
 			err = q.explain(trying, r.Core, err)
 		}
 		return nil, err

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	. "github.com/redlatch/redlatch/internal/engine"
+	"github.com/redlatch/redlatch/internal/failure"
 	. "github.com/redlatch/redlatch/internal/test/enginetest"
 )
 
@@ -260,9 +261,9 @@ func TestNestingThatFailsLeavesNoCount(t *testing.T) {
 	}{
 		{"refused for good", Forever, Fault{Err: ErrFatal}, ErrFatal, 0, 1},
 		{"unreachable", Forever, Fault{Err: ErrDown}, ErrDown, 0, 1},
-		{"executed, not answered", Forever, Fault{Mute: true}, Unanswered(nil), CommandTimeout, 1},
-		{"never executed", Forever, Fault{Lost: true}, Unanswered(nil), CommandTimeout, 1},
-		{"a copy comes later", Forever, Fault{Mute: true, Copy: 20 * time.Second}, Unanswered(nil), CommandTimeout, 1},
+		{"executed, not answered", Forever, Fault{Mute: true}, ErrNoAnswer, CommandTimeout, 1},
+		{"never executed", Forever, Fault{Lost: true}, ErrNoAnswer, CommandTimeout, 1},
+		{"a copy comes later", Forever, Fault{Mute: true, Copy: 20 * time.Second}, ErrNoAnswer, CommandTimeout, 1},
 		{"the limit is over", 100 * ms, Fault{Mute: true}, ErrUnavailable, 120 * ms, 1},
 		{"the limit is over too soon to tell", 90 * ms, Fault{Mute: true}, ErrNotAcquired, 110 * ms, 1},
 		{"answered after the limit", 100 * ms, Fault{Reply: 110 * ms}, nil, 110 * ms, 2},
@@ -281,7 +282,7 @@ func TestNestingThatFailsLeavesNoCount(t *testing.T) {
 				case IsGiveUp(tt.want) || errors.Is(tt.want, ErrFatal) || errors.Is(tt.want, ErrDown):
 					require.ErrorIs(t, err, tt.want)
 				default:
-					assert.True(t, Classify(err).InDoubt, "%v", err)
+					assert.True(t, failure.Of(err).InDoubt(), "%v", err)
 				}
 				Sleep(time.Minute)
 				assert.Equal(t, tt.count, s.Holder("x", outer.ID()).Count)

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/redlatch/redlatch/internal/failure"
 	"github.com/redlatch/redlatch/watchdog"
 )
 
@@ -282,7 +283,7 @@ func (o *Ownership) addCount(delta int) int {
 func (o *Ownership) nest(ctx context.Context, outer *Hold, ttl time.Duration) (sent time.Time, err error) {
 	began := time.Now()
 	if !o.wire.LockContext(ctx) {
-		return time.Time{}, o.r.Core.CutShort(context.Cause(ctx), SilenceOf(ctx, began))
+		return time.Time{}, failure.CutShort(ctx, began)
 	}
 	if outer.state().taken {
 		o.wire.Unlock()
@@ -307,7 +308,7 @@ func (o *Ownership) nest(ctx context.Context, outer *Hold, ttl time.Duration) (s
 	}
 	left := o.addCount(-1)
 	o.wire.Unlock()
-	if left == 0 || o.r.Core.Classify(err).InDoubt { // 0: the release of a lost hold has left that to us
+	if left == 0 || failure.Of(err).InDoubt() { // 0: the release of a lost hold has left that to us
 		o.writeCountLater(ctx, o.r.Core.RollbackLimit(began))
 	}
 	if lost {
@@ -351,7 +352,7 @@ func (o *Ownership) Release(ctx context.Context, h *Hold) (handedOff bool, err e
 	if !locked && !o.wire.LockContext(bounded) {
 		// A command of another hold is stuck on its connection. Our count goes out after it.
 		o.writeCountLater(ctx, 0)
-		return false, o.r.Core.Unanswered(errSiblingStuck)
+		return false, failure.Unanswered(errSiblingStuck)
 	}
 	returned := false
 	defer onPanic(&returned, func() { o.wire.Unlock(); o.writeCountLater(ctx, 0) })
@@ -377,9 +378,9 @@ func (o *Ownership) Release(ctx context.Context, h *Hold) (handedOff bool, err e
 	case err != nil:
 		o.writeCountLater(ctx, 0)
 		isOver := !locked && bounded.Err() != nil
-		if isOver && !o.r.Core.Classify(err).InDoubt {
+		if isOver && !failure.Of(err).InDoubt() {
 			// The wire came free when the time was over, so the command was not sent. It will be.
-			err = o.r.Core.Unanswered(errSiblingStuck)
+			err = failure.Unanswered(errSiblingStuck)
 		}
 	}
 	return handedOff, err
@@ -433,7 +434,7 @@ func (o *Ownership) freed(got Released, sent time.Time, err error) (lost bool) {
 	lost = got.Lost && !(inDoubt && sent.Before(o.EndsAt()))
 	switch {
 	case err != nil:
-		o.wire.freeInDoubt = o.wire.freeInDoubt || o.r.Core.Classify(err).InDoubt
+		o.wire.freeInDoubt = o.wire.freeInDoubt || failure.Of(err).InDoubt()
 	case lost:
 		o.wire.outcome = wasNotOurs
 	default:

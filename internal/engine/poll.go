@@ -4,6 +4,8 @@ import (
 	"context"
 	"math/rand/v2"
 	"time"
+
+	"github.com/redlatch/redlatch/internal/failure"
 )
 
 // How a request polls.
@@ -74,7 +76,7 @@ func (p *poller) Try(ctx context.Context, w *Waiter) (Result, error) {
 	}
 	lease := res.RetryAfter
 	switch {
-	case p.r.Core.Classify(err).NotNow:
+	case failure.Of(err).NotNow:
 		lease = notNowPause
 	case err != nil:
 		lease = -1

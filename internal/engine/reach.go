@@ -6,6 +6,8 @@ import (
 	"errors"
 	"sync"
 	"time"
+
+	"github.com/redlatch/redlatch/internal/failure"
 )
 
 // Which servers answer, as far as attempts for members of red locks show.
@@ -118,7 +120,7 @@ func (r *Resource) ApproachServer(ctx context.Context, expect func(time.Duration
 			if since.IsZero() {
 				since = began
 			}
-			return nil, c.Unavailable(c.Settled(c.CutShort(context.Cause(ctx), time.Since(since))))
+			return nil, c.Unavailable(failure.WithoutDoubt(failure.CutShort(ctx, since)))
 		}
 	}
 }
@@ -126,8 +128,8 @@ func (r *Resource) ApproachServer(ctx context.Context, expect func(time.Duration
 // Leave ends the attempt, whose context was ctx. err is what it returned.
 func (a *ServerAttempt) Leave(ctx context.Context, err error) {
 	c, s := a.core, a.of
-	f := c.Classify(err)
-	isSilence := errors.Is(err, ErrUnavailable) || f.isOutage(0)
+	f := failure.Of(err)
+	isSilence := errors.Is(err, ErrUnavailable) || f.IsOutage(0)
 	isUnknown := !isSilence && err != nil && (ctx.Err() != nil || f.Ended || errors.Is(err, ErrClosed))
 	c.reach.mu.Lock()
 	defer c.reach.mu.Unlock()

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	. "github.com/redlatch/redlatch/internal/engine"
+	"github.com/redlatch/redlatch/internal/failure"
 	. "github.com/redlatch/redlatch/internal/test/enginetest"
 )
 
@@ -68,7 +69,7 @@ func TestReleaseWithoutAnAnswerGoesOnInTheBackground(t *testing.T) {
 				hold := Acquire(t, t.Context(), c.Lock("x"))
 				s.Script("release", tt.faults...)
 				released := StartRelease(t, hold)
-				require.True(t, Classify(released.Fail()).Retry)
+				require.True(t, failure.Of(released.Fail()).Retry())
 				assert.Equal(t, tt.at, released.At.Sub(s.Start))
 				require.ErrorIs(t, context.Cause(Carry(hold)), ErrReleased)
 				assert.Equal(t, []EventKind{EventAcquired, EventReleaseFailed}, c.Kinds())
@@ -205,7 +206,7 @@ func TestReleaseWhoseTurnComesWhenItsTimeIsOver(t *testing.T) {
 				releases = append(releases, StartRelease(t, h))
 			}
 			for _, r := range releases {
-				assert.True(t, Classify(r.Fail()).InDoubt, "%v", r.Err)
+				assert.True(t, failure.Of(r.Fail()).InDoubt(), "%v", r.Err)
 				assert.Equal(t, ReleaseTimeout, r.At.Sub(s.Start))
 			}
 			s.ResetFaults()

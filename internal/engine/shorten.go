@@ -3,6 +3,8 @@ package engine
 import (
 	"context"
 	"time"
+
+	"github.com/redlatch/redlatch/internal/failure"
 )
 
 // A server's clock that is set back.
@@ -54,7 +56,7 @@ func (o *Ownership) Shorten(
 		ctx, cancel := context.WithDeadline(context.Background(), began.Add(shortenLimit))
 		defer cancel()
 		err := send(ctx, ttl, counts)
-		if err != nil && c.Classify(err).InDoubt {
+		if err != nil && failure.Of(err).InDoubt() {
 			Pause(ctx, time.Until(began.Add(shortenLimit)), c.stopping)
 		}
 		o.mu.Lock()

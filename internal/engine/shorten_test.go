@@ -115,7 +115,7 @@ func TestShortenAndExtendExcludeEachOther(t *testing.T) {
 	}{
 		{"answered", nil, 300 * ms},
 		{"refused", ErrFatal, 300 * ms},
-		{"in doubt", Unanswered(nil), 1200 * ms}, // the server executes it no later
+		{"in doubt", ErrNoAnswer, 1200 * ms}, // the server executes it no later
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			Bubble(t, func(t *testing.T, s *Server) {

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/redlatch/redlatch/internal/failure"
 	"github.com/redlatch/redlatch/internal/waitq"
 )
 
@@ -317,8 +318,8 @@ func (r *Resource) waitOn(ctx context.Context, w *Waiter) (res Result, err error
 		if err == nil && res.Granted {
 			return res, nil
 		}
-		f := c.Classify(err)
-		waitingHelps := f.Retry || f.NotNow
+		f := failure.Of(err)
+		waitingHelps := f.Retry() || f.NotNow
 		if err != nil && !waitingHelps {
 			return res, err
 		}

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/redlatch/redlatch/internal/failure"
 	"github.com/redlatch/redlatch/internal/waitq"
 )
 
@@ -290,13 +291,13 @@ func (q *waitQueue) Try(ctx context.Context, w *Waiter) (res Result, err error) 
 	if err == nil && res.Granted {
 		return res, nil
 	}
-	failure := q.r.Core.Classify(err)
+	f := failure.Of(err)
 	e := waitq.Event{
 		What: waitq.Tried, Who: &w.queued, RetryAfter: -1, Doubt: w.Request.InDoubt,
-		GivesUp: err != nil && !failure.NotNow && (!failure.Retry || ctx.Err() != nil || w.Request.Wait.Over()),
+		GivesUp: err != nil && !f.NotNow && (!f.Retry() || ctx.Err() != nil || w.Request.Wait.Over()),
 	}
 	switch {
-	case failure.NotNow:
+	case f.NotNow:
 		e.RetryAfter = notNowPause
 	case err == nil:
 		e.RetryAfter, e.Free, e.Holder = res.RetryAfter, res.Free, res.Holder
@@ -326,7 +327,7 @@ func (q *waitQueue) tryBatch(ctx context.Context, w *Waiter) (Result, error) {
 	// An offered waiter that gives up meanwhile rolls back its own request: see Leave.
 	w.Request.asking()
 	res, granted, err := r.Traits.AcquireBatch(ctx, w.Request, requests)
-	unknown := r.Core.Classify(err).InDoubt
+	unknown := failure.Of(err).InDoubt()
 	q.queues.mu.Lock()
 	for i, o := range others { // with mu held throughout: all have their result before one of them goes on
 		// An earlier copy of this command may still arrive, and acquire for all, even if this copy was

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/redlatch/redlatch/internal/engine"
+	"github.com/redlatch/redlatch/internal/failure"
 )
 
 // The attempts for the members of a red lock. The red lock is acquired as soon as a majority has answered. The attempts
@@ -163,16 +164,15 @@ func (r *red) askMember(
 
 // cutShort returns the error of a member whose attempt was ended. err may say why there was no answer.
 func (r *red) cutShort(attempts, ending context.Context, began time.Time, err error) error {
-	c := r.Resource.Core
-	f := c.Classify(err)
+	f := failure.Of(err)
 	isCut := f.Ended || errors.Is(err, engine.ErrNotAcquired) || errors.Is(err, context.Cause(attempts))
 	switch {
 	case errors.Is(err, engine.ErrUnavailable), !isCut: // it is the server's own error
 		return err
 	case ending.Err() != nil:
-		return c.Settled(c.CutShort(context.Cause(ending), engine.SilenceOf(ending, began)))
+		return failure.WithoutDoubt(failure.CutShort(ending, began))
 	}
-	return c.Settled(c.Unanswered(errBudget))
+	return failure.WithoutDoubt(failure.Unanswered(errBudget))
 }
 
 // expect notes that a member is expected to answer within that time after it was asked. A time of 0 means that the
@@ -201,13 +201,12 @@ func (o *Ownership) memberAnswered(i int) {
 // addMissing counts the members without an answer as failed. The answers that have arrived are counted already.
 // isOver reports that the budget or the time of the attempt is over. Otherwise the others have decided.
 func (r *red) addMissing(ctx context.Context, o *Ownership, members *fanOut, isOver bool) {
-	c := r.Resource.Core
-	missing := c.Settled(c.Unanswered(errNotAwaited))
+	missing := failure.WithoutDoubt(failure.Unanswered(errNotAwaited))
 	if isOver {
-		missing = c.Settled(c.Unanswered(errBudget))
+		missing = failure.WithoutDoubt(failure.Unanswered(errBudget))
 	}
 	if cause := context.Cause(ctx); cause != nil {
-		missing = c.Settled(c.CutShort(cause, engine.SilenceOf(ctx, members.began)))
+		missing = failure.WithoutDoubt(failure.CutShort(ctx, members.began))
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()

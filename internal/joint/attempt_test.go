@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	. "github.com/redlatch/redlatch/internal/engine"
+	"github.com/redlatch/redlatch/internal/failure"
 	"github.com/redlatch/redlatch/internal/joint"
 	. "github.com/redlatch/redlatch/internal/test/enginetest"
 )
@@ -20,7 +21,10 @@ import (
 func TestRedReportsWhatItsMembersAnswer(t *testing.T) {
 	const budget = 2 * time.Second
 	short := strings.NewReplacer(
-		`lock "x": `, "", "not acquired: held by other for another 1h0m0s", "held", "Redis unavailable: no answer", "silent",
+		`lock "x": `, "", "not acquired: held by other for another 1h0m0s", "held",
+		"Redis unavailable: no answer for 1s: the wait is over", "silent for 1s",
+		"Redis unavailable: no answer for 2s: no answer within the budget of a member", "silent for 2s",
+		"no answer for 2s: no answer within the budget of a member", "silent for 2s",
 		"Redis unavailable: connection refused", "down", "Redis unavailable: busy", "busy",
 	)
 	faults := map[rune]Fault{'d': {Err: ErrDown}, 'f': {Err: ErrFatal}, 'b': {Err: ErrBusy}, 'm': {Mute: true}}
@@ -40,15 +44,30 @@ func TestRedReportsWhatItsMembersAnswer(t *testing.T) {
 		{"a refusal decides", "hffgg", 10 * ms, 10 * ms, "not acquired (held; wrong type; wrong type)"},
 		{"a majority of four is impossible", "hhff", NoWait, 0, "not acquired (held; wrong type; wrong type)"},
 		{"refusals and one down", "hhhdg", NoWait, 0, "not acquired (held; connection refused)"},
-		{"silence, beside a refusal", "hmmmg", NoWait, budget, "silent; silent; silent"},
-		{"refusals together with silence", "hhmmg", NoWait, budget, "not acquired (held; no answer; no answer)"},
+		{"silence, beside a refusal", "hmmmg", NoWait, budget, "silent for 2s; silent for 2s; silent for 2s"},
+		{"refusals together with silence", "hhmmg", NoWait, budget, "not acquired (held; silent for 2s; silent for 2s)"},
 		{"silence for a moment", "mmmgg", 50 * ms, 50 * ms, "not acquired"},
-		{"silence for a moment, and an error", "mfmmg", 50 * ms, 50 * ms, "wrong type; no answer; no answer; no answer"},
-		{"silence for a moment, and one down", "mdmmg", 50 * ms, 50 * ms, "down; no answer; no answer; no answer"},
-		{"silence until the limit", "mmmgg", time.Second, time.Second, "silent; silent; silent"},
-		{"silence until the limit, and an error", "mfmmg", time.Second, time.Second, "silent; silent; silent; wrong type"},
-		{"silence until the limit, and one down", "mdmmg", time.Second, time.Second, "down; silent; silent; silent"},
-		{"silence, and an error", "mfmmg", Forever, budget, "silent; silent; silent; wrong type"},
+		{
+			"silence for a moment, and an error", "mfmmg", 50 * ms, 50 * ms,
+			"wrong type; the wait is over; the wait is over; the wait is over",
+		},
+		{
+			"silence for a moment, and one down", "mdmmg", 50 * ms, 50 * ms,
+			"down; the wait is over; the wait is over; the wait is over",
+		},
+		{"silence until the limit", "mmmgg", time.Second, time.Second, "silent for 1s; silent for 1s; silent for 1s"},
+		{
+			"silence until the limit, and an error", "mfmmg", time.Second, time.Second,
+			"silent for 1s; silent for 1s; silent for 1s; wrong type",
+		},
+		{
+			"silence until the limit, and one down", "mdmmg", time.Second, time.Second,
+			"down; silent for 1s; silent for 1s; silent for 1s",
+		},
+		{
+			"silence, and an error", "mfmmg", Forever, budget,
+			"silent for 2s; silent for 2s; silent for 2s; wrong type",
+		},
 		{
 			"temporary refusals", "bbbgg", time.Second, time.Second,
 			"Redis unavailable for 1s: busy; busy; busy; gave up after 1s",
@@ -75,7 +94,7 @@ func TestRedReportsWhatItsMembersAnswer(t *testing.T) {
 				_, err := redOf(k.clients).Acquire(t.Context(), NewTerms(), tt.limit)
 				assert.Equal(t, tt.want, short.Replace(err.Error()))
 				assert.Equal(t, strings.HasPrefix(tt.want, "not acquired"), errors.Is(err, ErrNotAcquired))
-				assert.False(t, Classify(err).InDoubt, "whatever a silent member may have done is rolled back")
+				assert.False(t, failure.Of(err).InDoubt(), "whatever a silent member may have done is rolled back")
 				assert.Equal(t, tt.at, time.Since(began))
 				k.each(len(tt.servers), func(s *Server) { s.ResetFaults(); s.Free("x") })
 				Sleep(time.Minute)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/redlatch/redlatch/internal/engine"
+	"github.com/redlatch/redlatch/internal/failure"
 )
 
 // Questions to several members of a joint lock at the same time. The caller often decides before all
@@ -173,9 +174,9 @@ func (o *fanOut) collectReady(ctx context.Context) {
 
 // countMissing counts members without an answer as failed and in doubt, because their command may be executed.
 func (o *fanOut) countMissing(ctx context.Context) {
-	missing := o.core.Unanswered(errBudget)
+	missing := failure.Unanswered(errBudget)
 	if cause := context.Cause(ctx); cause != nil {
-		missing = o.core.CutShort(cause, engine.SilenceOf(ctx, o.began))
+		missing = failure.CutShort(ctx, o.began)
 	}
 	o.failed = append(o.failed, slices.Repeat([]error{missing}, o.open)...)
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	. "github.com/redlatch/redlatch/internal/engine"
+	"github.com/redlatch/redlatch/internal/failure"
 	"github.com/redlatch/redlatch/internal/joint"
 	. "github.com/redlatch/redlatch/internal/test/enginetest"
 )
@@ -526,7 +527,7 @@ func TestRedUnderARedHoldWithASilentMember(t *testing.T) {
 // A member's attempt may have acquired it, and will not be repeated. The release of the other member is silent. The
 // acquisition waits for that no longer than for a rollback.
 func TestMultiDoesNotWaitLongAfterAFailureInDoubt(t *testing.T) {
-	inDoubt := &NetError{Text: "unknown outcome", Failure: Failure{InDoubt: true}}
+	inDoubt := NewError("too few replicas", failure.Failure{Unconfirmed: true})
 	for _, limit := range []time.Duration{NoWait, Forever} {
 		Bubble(t, func(t *testing.T, s *Server) {
 			s.OnEach(func(cmd Command) Fault {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/redlatch/redlatch/internal/engine"
+	"github.com/redlatch/redlatch/internal/failure"
 )
 
 // How a multi lock is acquired if each of its members needs a command of its own. Other multi locks are in whole.go.
@@ -113,7 +114,7 @@ func (m *multi) tryInOrder(ctx context.Context, q *engine.Request) (engine.Resul
 		case ctx.Err() == nil && waiting.Err() != nil:
 			return engine.Result{}, engine.ErrClosed
 		case errors.Is(err, errYield), errors.Is(err, errMembersLost),
-			q.Wait.Waited() && m.Resource.Core.Classify(err).Retry:
+			q.Wait.Waited() && failure.Of(err).Retry():
 			return engine.Result{RetryAfter: -1, Met: err}, nil
 		}
 		return engine.Result{}, err
@@ -159,7 +160,7 @@ func (m *multi) acquireInOrder(
 			continue
 		}
 		limit := time.Duration(0)
-		if f := m.Resource.Core.Classify(err); f.InDoubt || f.Retry {
+		if f := failure.Of(err); f.InDoubt() || f.Retry() {
 			// Other members may be silent or out of reach, too, so all of them together get the time of one command.
 			limit = m.Resource.Core.RollbackLimit(attempt.began)
 		}

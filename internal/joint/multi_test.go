@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	. "github.com/redlatch/redlatch/internal/engine"
+	"github.com/redlatch/redlatch/internal/failure"
 	"github.com/redlatch/redlatch/internal/joint"
 	. "github.com/redlatch/redlatch/internal/test/enginetest"
 )
@@ -80,7 +81,7 @@ func TestMultiThatGivesUpLeavesNothing(t *testing.T) {
 		at    time.Duration
 	}{
 		{"a single try", NoWait, nil, Fault{}, ErrNotAcquired, 0},
-		{"no member answers any longer", NoWait, nil, silence, Unanswered(nil), CommandTimeout + rollbackGrace},
+		{"no member answers any longer", NoWait, nil, silence, ErrNoAnswer, CommandTimeout + rollbackGrace},
 		{"a member is unreachable, and no release is answered", NoWait, nil, outOfReach, ErrDown, CommandTimeout},
 		{"an error of a member, and no release is answered", NoWait, nil, wrongType, ErrFatal, 3*time.Second + ms},
 		{"the limit", time.Second, nil, Fault{}, ErrNotAcquired, time.Second},
@@ -100,7 +101,7 @@ func TestMultiThatGivesUpLeavesNothing(t *testing.T) {
 		},
 		{"an error of the first member after a wait", Forever, failAfterAWait(ErrFatal), Fault{}, ErrFatal, 3 * time.Second},
 		{"a member is unreachable", Forever, nil, Fault{Err: ErrDown}, ErrDown, 0},
-		{"a member does not answer", Forever, nil, Fault{Mute: true}, Unanswered(nil), CommandTimeout},
+		{"a member does not answer", Forever, nil, Fault{Mute: true}, ErrNoAnswer, CommandTimeout},
 		{"a member does not answer before the limit", time.Second, nil, Fault{Mute: true}, ErrUnavailable,
 			time.Second + answerGrace/2},
 	} {
@@ -131,8 +132,8 @@ func TestMultiThatGivesUpLeavesNothing(t *testing.T) {
 					slack = 2 * joint.FirstPatience // it gives way at a random time before
 				}
 				assert.InDelta(t, tt.at, call.At.Sub(s.Start), float64(slack))
-				if Classify(tt.want).InDoubt {
-					assert.True(t, Classify(err).InDoubt, "%v", err)
+				if failure.Of(tt.want).InDoubt() {
+					assert.True(t, failure.Of(err).InDoubt(), "%v", err)
 				} else {
 					require.ErrorIs(t, err, tt.want)
 				}

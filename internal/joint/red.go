@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/redlatch/redlatch/internal/engine"
+	"github.com/redlatch/redlatch/internal/failure"
 )
 
 // How a red lock is acquired.
@@ -157,12 +158,12 @@ func withoutOutages(failed []error) error {
 func (r *red) joinErrors(errs []error, tolerated int) error {
 	lasting, passing, late := []error(nil), []error(nil), []error(nil)
 	for _, err := range errs {
-		switch f := r.Resource.Core.Classify(err); {
+		switch f := failure.Of(err); {
 		case f.Ended && !errors.Is(err, engine.ErrUnavailable):
 			late = append(late, err)
 		case f.NotNow:
 			passing = slices.Insert(passing, 0, err)
-		case f.Retry:
+		case f.Retry():
 			passing = append(passing, err)
 		default:
 			lasting = append(lasting, err)

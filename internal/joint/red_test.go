@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	. "github.com/redlatch/redlatch/internal/engine"
+	"github.com/redlatch/redlatch/internal/failure"
 	"github.com/redlatch/redlatch/internal/joint"
 	. "github.com/redlatch/redlatch/internal/test/enginetest"
 )
@@ -70,7 +71,7 @@ func TestRedAcquiresAMajority(t *testing.T) {
 					}
 				default:
 					require.ErrorIs(t, err, tt.want)
-					assert.False(t, Classify(err).InDoubt)
+					assert.False(t, failure.Of(err).InDoubt())
 					assert.Equal(t, errors.Is(tt.want, ErrNotAcquired), errors.Is(err, ErrNotAcquired), "%v", err)
 				}
 				// A failed attempt waits for the releases of what it acquired, within the budget and the command timeout.
@@ -193,7 +194,7 @@ func TestRedReleaseWithoutAMajorityOfAnswersGoesOnInTheBackground(t *testing.T) 
 		k.each(2, func(s *Server) { s.Script("release", Fault{Lost: true}, Fault{Err: ErrDown}) })
 		began := time.Now()
 		err := hold.Release(t.Context())
-		assert.True(t, Classify(err).InDoubt, "%v", err)
+		assert.True(t, failure.Of(err).InDoubt(), "%v", err)
 		assert.Equal(t, 2*time.Second, time.Since(began), "the budget of a member")
 		assert.Equal(t, 2, k.holders(hold.ID()))
 		Sleep(5 * time.Second)

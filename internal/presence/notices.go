@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/redlatch/redlatch/internal/engine"
+	"github.com/redlatch/redlatch/internal/failure"
 	"github.com/redlatch/redlatch/pubsub"
 )
 
@@ -169,7 +170,7 @@ func (p *Presence) verify(o *engine.Ownership) {
 		switch {
 		case errors.Is(err, engine.ErrLost):
 			again = false
-		case err != nil && p.core.Classify(err).Retry:
+		case err != nil && failure.Of(err).Retry():
 			tries++
 			again = again || tries < len(verifyPauses)
 		default:

@@ -36,7 +36,6 @@ package presence
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"os"
 	"slices"
@@ -46,6 +45,7 @@ import (
 	"time"
 
 	"github.com/redlatch/redlatch/internal/engine"
+	"github.com/redlatch/redlatch/internal/failure"
 	"github.com/redlatch/redlatch/pubsub"
 	"github.com/redlatch/redlatch/scripts"
 	"github.com/redlatch/redlatch/watchdog"
@@ -289,11 +289,11 @@ func (p *Presence) write(done chan struct{}, name, state []any) {
 		err = nil
 	}
 	pause, warn := nameRefresh, false
-	failed, _ := errors.AsType[*scripts.Error](err)
+	outcome := failure.Of(err).Outcome
 	p.mu.Lock()
 	switch {
-	case failed == nil:
-	case failed.Outcome != scripts.Executed: // Redis has not refused the name, so writing it may work soon
+	case outcome == failure.None:
+	case outcome != failure.Executed: // Redis has not refused the name, so writing it may work soon
 		pause = nameRetry
 	case !p.warned:
 		p.warned, warn = true, true

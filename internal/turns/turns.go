@@ -183,7 +183,7 @@ func (e *entry) attempt(ctx, trying context.Context, q *engine.Request) (*engine
 		t.mu.Unlock()
 		return e.wait(ctx, trying, q, w)
 	}
-	e.heard.Failed(err, t.core.Classify(err), 0)
+	e.heard.Failed(err)
 	e.attemptEnded()
 	t.mu.Unlock()
 	return nil, err

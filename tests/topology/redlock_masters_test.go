@@ -9,10 +9,10 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/redlatch/redlatch/internal/failure"
 	. "github.com/redlatch/redlatch/internal/test/fixture"
 	"github.com/redlatch/redlatch/internal/test/redistest"
 	"github.com/redlatch/redlatch/primitives"
-	"github.com/redlatch/redlatch/scripts"
 )
 
 // TestRedLockOverFiveMasters takes masters down in each way that they fail. With two down, a redlock is
@@ -87,7 +87,7 @@ func TestRedLockOverFiveMasters(t *testing.T) {
 			fail(tt.down[2])
 			within(t, budget, "refusal", func() {
 				_, err := mine.TryAcquire(t.Context())
-				require.ErrorAs(t, err, new(*scripts.Error), "the error of a master that is down")
+				require.ErrorAs(t, err, new(*failure.Error), "the error of a master that is down")
 			})
 			for _, i := range up { // given back before the call returned
 				require.Empty(t, redistest.Keys(t, q.Servers[i], q.Name))

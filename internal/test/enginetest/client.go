@@ -67,14 +67,10 @@ func (s *Server) Client(t testing.TB, id string, options ...func(*engine.Config)
 func (s *Server) NewClient(id string, options ...func(*engine.Config)) *Client {
 	c := &Client{s: s, ID: id, Hurried: make(chan struct{}), stopped: make(chan struct{}), Closed: make(chan struct{})}
 	config := engine.Config{
-		Renew:      c.renewBatch,
-		Try:        func(ctx context.Context) context.Context { return ctx },
-		Classify:   Classify,
-		Unanswered: Unanswered,
-		CutShort:   cutShort,
-		Settled:    settled,
-		Explain:    func(_ *engine.Resource, err error) error { return err },
-		Address:    func(*engine.Resource) string { return "" },
+		Renew:   c.renewBatch,
+		Try:     func(ctx context.Context) context.Context { return ctx },
+		Explain: func(_ *engine.Resource, err error) error { return err },
+		Address: func(*engine.Resource) string { return "" },
 		NewOwner: func() engine.Owner {
 			n := c.owners.Add(1)
 			return engine.Owner{ID: fmt.Sprintf("%s:%d", id, n), Number: n}

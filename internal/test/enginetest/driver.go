@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/redlatch/redlatch/internal/engine"
+	"github.com/redlatch/redlatch/internal/failure"
 	"github.com/redlatch/redlatch/watchdog"
 )
 
@@ -207,7 +208,7 @@ func (d *FakeDriver) Release(
 		if need, known = o.LeaseFor(left); known && need == 0 {
 			return d.free(ctx, o, engine.Next{Rest: next.Rest})
 		}
-		defer func() { o.Changed(d.Client.Classify(err).InDoubt) }()
+		defer func() { o.Changed(failure.Of(err).InDoubt()) }()
 	}
 	id, change := d.id(&o.Owner), o.NextChange()
 	got.Lost, _, err = Do(ctx, d.Client, d.Command("count", &o.Owner), func() (lost bool, err error) {

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/redlatch/redlatch/internal/engine"
+	"github.com/redlatch/redlatch/internal/failure"
 )
 
 // Server is a lock server in memory. Leases end by the fake clock of the test's bubble. Commands are
@@ -93,47 +94,19 @@ type SubscribeFault struct {
 	Err   error         // why they are refused
 }
 
-// NetError is a failure that the engine can classify.
-type NetError struct {
-	Text    string
-	Failure engine.Failure
-	cause   error
+// NewError returns the error of a command, with a text.
+func NewError(text string, f failure.Failure) error {
+	return &failure.Error{Failure: f, Err: errors.New(text)}
 }
-
-func (e *NetError) Error() string { return e.Text }
-func (e *NetError) Unwrap() error { return e.cause }
 
 var (
-	ErrDown    = &NetError{Text: "connection refused", Failure: engine.Failure{Retry: true}}
-	ErrBusy    = &NetError{Text: "busy", Failure: engine.Failure{Retry: true, NotNow: true}}
-	ErrFatal   = &NetError{Text: "wrong type"}
-	ErrStopped = &NetError{Text: "transport closed", Failure: engine.Failure{Closed: true}}
+	ErrDown    = NewError("connection refused", failure.Failure{Outcome: failure.NotExecuted})
+	ErrBusy    = NewError("busy", failure.Failure{Outcome: failure.NotExecuted, NotNow: true})
+	ErrFatal   = NewError("wrong type", failure.Failure{Outcome: failure.Executed, Answered: true})
+	ErrStopped = NewError("transport closed", failure.Failure{Outcome: failure.NotExecuted, Closed: true})
+
+	ErrNoAnswer = failure.Unanswered(errors.New("no answer"))
 )
-
-func Unanswered(cause error) error {
-	return &NetError{"no answer", engine.Failure{InDoubt: true, Retry: true}, cause}
-}
-
-func cutShort(cause error, silent time.Duration) error {
-	return &NetError{"no answer", engine.Failure{InDoubt: true, Retry: true, Ended: true, Silent: silent}, cause}
-}
-
-func settled(err error) error {
-	e, ok := errors.AsType[*NetError](err)
-	if !ok || !e.Failure.InDoubt {
-		return err
-	}
-	known := *e
-	known.Failure.InDoubt = false
-	return &known
-}
-
-func Classify(err error) engine.Failure {
-	if e, ok := errors.AsType[*NetError](err); ok {
-		return e.Failure
-	}
-	return engine.Failure{}
-}
 
 // Bubble runs f in a bubble with a fake clock, with a server of its own. The bubble fails if a goroutine
 // is left at its end.
@@ -210,7 +183,7 @@ func Do[R any](ctx context.Context, c *Client, cmd Command, exec func() (R, erro
 	}
 	var none R
 	if ctx.Err() != nil {
-		return none, trip{}, &NetError{"not sent", engine.Failure{Retry: true}, context.Cause(ctx)}
+		return none, trip{}, &failure.Error{Failure: failure.Failure{Outcome: failure.NotExecuted}, Err: context.Cause(ctx)}
 	}
 	s := c.s
 	cmd.Client = c.ID
@@ -259,11 +232,11 @@ func Do[R any](ctx context.Context, c *Client, cmd Command, exec func() (R, erro
 	case a := <-answers:
 		return a.reply, sent, a.err
 	case <-ctx.Done():
-		return none, sent, cutShort(context.Cause(ctx), time.Since(sent.Sent))
+		return none, sent, failure.CutShort(ctx, sent.Sent)
 	case <-timeout.C:
-		return none, sent, Unanswered(nil)
+		return none, sent, ErrNoAnswer
 	case <-c.Hurried:
-		return none, sent, Unanswered(nil)
+		return none, sent, ErrNoAnswer
 	case <-c.stopped:
 		return none, sent, ErrStopped
 	}

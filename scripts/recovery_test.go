@@ -12,6 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/redlatch/redlatch/internal/failure"
 	"github.com/redlatch/redlatch/internal/test/redistest"
 )
 
@@ -31,7 +32,7 @@ func TestReturnIsTheFirstAnswerAfterABrokenConnection(t *testing.T) {
 		{&net.OpError{Op: "read", Err: os.ErrDeadlineExceeded}, false},
 		{context.DeadlineExceeded, false},
 		{context.Canceled, false},
-		{&interrupted{cause: io.EOF}, false},
+		{&failure.Interrupted{Cause: io.EOF}, false},
 		{&net.OpError{Op: "dial", Err: context.Canceled}, false},
 		{redis.ErrPoolTimeout, false},
 		{redis.ErrPoolExhausted, false},
@@ -40,7 +41,7 @@ func TestReturnIsTheFirstAnswerAfterABrokenConnection(t *testing.T) {
 		{reply("TRYAGAIN Multiple keys request during rehashing of slot"), false},
 	} {
 		returns := 0
-		c := &contact{cluster: true, returned: func() { returns++ }}
+		c := &recovery{cluster: true, returned: func() { returns++ }}
 		c.note("a", nil)
 		c.note("a", tt.err)
 		c.note("a", tt.err)
@@ -55,7 +56,7 @@ func TestReturnIsTheFirstAnswerAfterABrokenConnection(t *testing.T) {
 // On a cluster each slot returns by itself. Without one, all keys are of the same server.
 func TestReturnOfSeveralSlots(t *testing.T) {
 	returns := 0
-	c := &contact{cluster: true, returned: func() { returns++ }}
+	c := &recovery{cluster: true, returned: func() { returns++ }}
 	c.note("a", io.EOF)
 	c.note("b", io.EOF)
 	c.note("a", nil)
