@@ -212,19 +212,22 @@ func New(rdb redis.UniversalClient, opts ...ClientOption) (*Client, error) {
 	})
 	c.run.OnReturn(c.redisReturned)
 	config := engine.Config{
-		Renew: c.renew, Try: scripts.Try, Describe: failed, Lost: newLossError, Address: c.address,
-		Explain:  func(r *engine.Resource, err error) error { return describeForeign(r.Kind, err) },
-		NewOwner: c.newOwner, IsOwn: c.isOwn, HolderTag: presence.TagOf, Server: c.server, Observe: c.observer(),
-		Logger:    c.logs.Logger(),
-		HoldAdded: c.presence.Wake, WaitBegan: c.presence.WaitBegan, WaitEnded: c.presence.WaitEnded,
-		StaysTaken: c.presence.StaysTaken,
-		CanLinger:  c.presence.CanLinger, Ask: c.presence.AskFor, HoldListens: c.presence.HoldListens,
-		NameOf: c.presence.NameOf,
-		Margin: c.margin, CommandTimeout: c.timeout, NeedsReplicas: c.replicas > 0,
-		RepeatFor: c.run.Repeatable(), LateCopies: c.run.Memory(),
+		Commands: engine.Commands{Renew: c.renew, Try: scripts.Try, Server: c.server},
+		Owners:   engine.Owners{New: c.newOwner, IsOwn: c.isOwn, TagOf: presence.TagOf},
+		Errors: engine.Errors{
+			Describe: failed, Lost: newLossError, Address: c.address,
+			Explain: func(r *engine.Resource, err error) error { return describeForeign(r.Kind, err) },
+		},
+		Presence: engine.Presence{
+			HoldAdded: c.presence.Wake, WaitBegan: c.presence.WaitBegan, WaitEnded: c.presence.WaitEnded,
+			StaysTaken: c.presence.StaysTaken, CanLinger: c.presence.CanLinger, NameOf: c.presence.NameOf,
+			Ask: c.presence.AskFor, HoldListens: c.presence.HoldListens,
+		},
+		Observe: c.observer(), Logger: c.logs.Logger(), NeedsReplicas: c.replicas > 0,
+		Margin: c.margin, CommandTimeout: c.timeout, RepeatFor: c.run.Repeatable(), LateCopies: c.run.Memory(),
 	}
 	if c.cluster {
-		config.Ready = c.ready
+		config.Commands.Ready = c.ready
 	}
 	c.core = engine.NewCore(config)
 	turns.New(c.core)
@@ -291,7 +294,7 @@ func (c *Client) newOwner() engine.Owner {
 	return engine.Owner{ID: numbered(nil, c.id, n), Number: n}
 }
 
-// isOwn implements [engine.Config].IsOwn. An earlier life of the client id has given out other numbers.
+// isOwn implements [engine.Owners].IsOwn. An earlier life of the client id has given out other numbers.
 func (c *Client) isOwn(ownerID string) (own, known bool) {
 	if !presence.IsPrivate(ownerID) {
 		return false, false
@@ -384,7 +387,7 @@ func (c *Client) end() {
 	}
 }
 
-// address implements [engine.Config].Address. It returns the address that the user has configured, if that is one
+// address implements [engine.Errors].Address. It returns the address that the user has configured, if that is one
 // server. With Sentinel it returns the address of the master, as far as it is known. On a cluster it returns that of
 // the node that has the name.
 func (c *Client) address(r *engine.Resource) string {
@@ -403,7 +406,7 @@ func (c *Client) address(r *engine.Resource) string {
 	return ""
 }
 
-// server implements [engine.Config].Server.
+// server implements [engine.Commands].Server.
 func (c *Client) server(r *engine.Resource) any {
 	if r.Identity != nil { // r is a joint lock, whose members have servers
 		return r

@@ -79,7 +79,7 @@ func (e *Error) Error() string {
 func (e *Error) Unwrap() error { return e.Err }
 
 // failed adds the operation and the primitive to an error. A nil error stays nil. It implements
-// [engine.Config].Describe. A closed runner is a closed client.
+// [engine.Errors].Describe. A closed runner is a closed client.
 func failed(r *engine.Resource, op string, err error) error {
 	if err == nil {
 		return nil

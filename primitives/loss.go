@@ -105,7 +105,7 @@ func (e *LossError) Unwrap() []error {
 	return *e.causes
 }
 
-// newLossError implements [engine.Config].Lost.
+// newLossError implements [engine.Errors].Lost.
 func newLossError(loss engine.Loss) error {
 	causes := loss.Members
 	if loss.Refusal != nil {

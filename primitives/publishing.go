@@ -14,7 +14,7 @@ import (
 // one. On a cluster the hub asks the servers which one that is, as Redisson does. Elsewhere it is PUBLISH, and nothing
 // is asked.
 
-// ready implements [engine.Config].Ready on a cluster. It finds out by which command to publish. No call waits
+// ready implements [engine.Commands].Ready on a cluster. It finds out by which command to publish. No call waits
 // longer than its context or the command timeout. The error says that nothing was executed. So a waiting
 // acquisition retries, unless Redis has refused for good.
 func (c *Client) ready(caller context.Context) error {

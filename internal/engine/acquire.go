@@ -138,7 +138,7 @@ func (r *Resource) NewRequest(terms *Terms) *Request {
 
 // initRequest makes q, which is new, the request that NewRequest returns.
 func (r *Resource) initRequest(q *Request, terms *Terms) {
-	q.Owner, q.Terms, q.NonReentrant = r.Core.NewOwner(), terms, terms.NonReentrant
+	q.Owner, q.Terms, q.NonReentrant = r.Core.Owners.New(), terms, terms.NonReentrant
 	q.TTL = terms.WireTTL()
 	q.Permits = int32(min(terms.Permits, math.MaxInt32)) // semaphores refuse more
 	if terms.Owner != "" {
@@ -204,7 +204,7 @@ func (r *Resource) AcquireOutermost(ctx context.Context, q *Request, began time.
 // have the context of the joint lock's attempt, which knows whether that waits.
 func (q *Request) Trying(ctx context.Context, r *Resource) (context.Context, context.CancelFunc) {
 	if q.Wait.IsSingleTry() && q.Group == nil {
-		ctx = r.Core.Try(ctx)
+		ctx = r.Core.Commands.Try(ctx)
 	}
 	return q.Wait.Bound(ctx, true)
 }

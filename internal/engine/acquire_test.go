@@ -114,13 +114,13 @@ func TestAcquireSendsNothingIfItCannotSucceed(t *testing.T) {
 		},
 		{
 			"the client is not ready", func(c *Client, _ context.CancelCauseFunc) {
-				c.Ready = func(context.Context) error { return notReady }
+				c.Commands.Ready = func(context.Context) error { return notReady }
 			},
 			[]error{notReady}, ErrNotAcquired,
 		},
 		{
 			"the context ended before the client was ready", func(c *Client, cancel context.CancelCauseFunc) {
-				c.Ready = func(context.Context) error { cancel(errCause); return notReady }
+				c.Commands.Ready = func(context.Context) error { cancel(errCause); return notReady }
 			},
 			[]error{ErrNotAcquired, errCause, notReady}, nil,
 		},

@@ -40,7 +40,7 @@ func (r *Resource) addDuty(
 	c := r.Core
 	return c.duties.Add(ctx, &duty.Duty{
 		Do:     func(ctx context.Context) duty.Answer { return r.answerOf(do(ctx)) },
-		Server: func() any { return c.Server(r) },
+		Server: func() any { return c.Commands.Server(r) },
 		Due:    due, Over: over,
 	})
 }

@@ -416,8 +416,8 @@ func (r *Resource) complete(err error, began time.Time, isTry bool) {
 	isUnnamed := id == "" && g.reason == nil
 	g.shared = isUnnamed && g.refused && r.Core.holdsSome(r)
 	isOthers := id != "" && !g.own
-	if isOthers && r.Core.NameOf != nil {
-		g.client = r.Core.NameOf(id)
+	if isOthers && r.Core.Presence.NameOf != nil {
+		g.client = r.Core.Presence.NameOf(id)
 	}
 }
 

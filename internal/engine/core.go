@@ -20,53 +20,13 @@ import (
 
 // Config is the part of a client that a [Core] needs. It does not change after NewCore.
 type Config struct {
-	// Renew extends leases in batches: see [watchdog.Renew]. The keeper of each is an [*Ownership].
-	Renew watchdog.Renew
-	// Ready prepares the client for its first command. Every call that needs the server waits for it. Nil: there is
-	// nothing to prepare.
-	Ready func(ctx context.Context) error
-	// Try returns a context for the attempts of an acquisition that does not wait. A server that refuses for the moment
-	// then ends them soon.
-	Try func(ctx context.Context) context.Context
-	// NewOwner makes an owner with an id and a number that no other acquisition ever gets.
-	NewOwner func() Owner
-	// Describe adds the operation and the resource to an error.
-	Describe func(r *Resource, operation string, err error) error
-	// Explain says what a key holds, if err is Redis's answer that this is not what r stores there. It returns other
-	// errors as they are.
-	Explain func(r *Resource, err error) error
-	// Address names the server that has a resource, for errors; "" if it is unknown. It must only compute.
-	Address func(r *Resource) string
-	// Lost makes the error of a loss. It matches ErrLost.
-	Lost func(Loss) error
+	Commands Commands
+	Owners   Owners
+	Errors   Errors
+	Presence Presence
 	// Observe receives every event; nil if there is no observer. It is called from many goroutines and
 	// with no mutex of the engine held. A slow observer delays the call that it observes.
 	Observe func(Event)
-	// HolderTag groups the holds whose takeovers are announced together; "" for none. It is called with
-	// a mutex held, so it must only compute.
-	HolderTag func(ownerID string) string
-	// IsOwn reports whether this client has made an owner's id, for an acquisition of its own. known is false for an
-	// id that no client has made. It must only compute.
-	IsOwn func(ownerID string) (own, known bool)
-	// Server returns what stands for the server that has a resource now: resources of equal servers fail
-	// together. It must only compute.
-	Server func(r *Resource) any
-	// HoldAdded is called for each new hold, and WaitBegan and WaitEnded for each acquisition that
-	// waits. They must not block.
-	HoldAdded            func()
-	WaitBegan, WaitEnded func(r *Resource)
-	// StaysTaken is called when a release has left the lock of an id taken for the rest of its minimum hold. It must not
-	// block. nil: nobody wants to know.
-	StaysTaken func(id string, rest time.Duration)
-	// CanLinger reports whether the client hears other clients that ask for a lingering lock. The first call
-	// may wait for a moment until it does.
-	CanLinger func(ctx context.Context) bool
-	// NameOf returns the name of the client of a holder, if that is known; else "". It must only compute.
-	NameOf func(holder string) string
-	// Ask asks the client of a holder to give up a lingering lock. It must not block.
-	Ask func(r *Resource, holder string)
-	// HoldListens is called when a hold begins to listen for those who wait for it: see [Hold.Wanted]. It must not block.
-	HoldListens func()
 
 	// Logger must not block: see package logqueue.
 	Logger *slog.Logger
@@ -81,6 +41,67 @@ type Config struct {
 	RepeatFor time.Duration
 	// LateCopies is how long a copy of a command of unknown outcome may still arrive.
 	LateCopies time.Duration
+}
+
+// Commands is what the engine needs to know of the commands of a client, besides its drivers.
+type Commands struct {
+	// Renew extends leases in batches: see [watchdog.Renew]. The keeper of each is an [*Ownership].
+	Renew watchdog.Renew
+	// Ready prepares the client for its first command. Every call that needs the server waits for it. Nil: there is
+	// nothing to prepare.
+	Ready func(ctx context.Context) error
+	// Try returns a context for the attempts of an acquisition that does not wait. A server that refuses for the moment
+	// then ends them soon.
+	Try func(ctx context.Context) context.Context
+	// Server returns what stands for the server that has a resource now: resources of equal servers fail
+	// together. It must only compute.
+	Server func(r *Resource) any
+}
+
+// Owners makes the ids of owners, and reads them.
+type Owners struct {
+	// New makes an owner with an id and a number that no other acquisition ever gets.
+	New func() Owner
+	// IsOwn reports whether this client has made an owner's id, for an acquisition of its own. known is false for an
+	// id that no client has made. It must only compute.
+	IsOwn func(ownerID string) (own, known bool)
+	// TagOf groups the holds whose takeovers are announced together; "" for none. It is called with
+	// a mutex held, so it must only compute.
+	TagOf func(ownerID string) string
+}
+
+// Errors makes the errors that users see.
+type Errors struct {
+	// Describe adds the operation and the resource to an error.
+	Describe func(r *Resource, operation string, err error) error
+	// Explain says what a key holds, if err is Redis's answer that this is not what r stores there. It returns other
+	// errors as they are.
+	Explain func(r *Resource, err error) error
+	// Address names the server that has a resource, for errors; "" if it is unknown. It must only compute.
+	Address func(r *Resource) string
+	// Lost makes the error of a loss. It matches ErrLost.
+	Lost func(Loss) error
+}
+
+// Presence is what tells other clients of this one, and asks them: see package presence. Its functions must not block,
+// but for CanLinger.
+type Presence struct {
+	// HoldAdded is called for each new hold, and WaitBegan and WaitEnded for each acquisition that waits.
+	HoldAdded            func()
+	WaitBegan, WaitEnded func(r *Resource)
+	// StaysTaken is called when a release has left the lock of an id taken for the rest of its minimum hold. Nil: nobody
+	// wants to know.
+	StaysTaken func(id string, rest time.Duration)
+	// CanLinger reports whether the client hears other clients that ask for a lingering lock. The first call
+	// may wait for a moment until it does.
+	CanLinger func(ctx context.Context) bool
+	// NameOf returns the name of the client of a holder, if that is known; else "". It must only compute. Nil: no name is
+	// known.
+	NameOf func(holder string) string
+	// Ask asks the client of a holder to give up a lingering lock.
+	Ask func(r *Resource, holder string)
+	// HoldListens is called when a hold begins to listen for those who wait for it: see [Hold.Wanted].
+	HoldListens func()
 }
 
 // Core is the engine of one client: its watchdog, its wait queues, its holds, and the goroutines that
@@ -127,7 +148,7 @@ func NewCore(config Config) *Core {
 			}
 		}
 	}
-	c.dog = watchdog.New(config.Renew)
+	c.dog = watchdog.New(config.Commands.Renew)
 	c.duties = duty.NewLanes(c.Spawn, releaseTimeout)
 	c.holds.drained, c.holds.tags = make(chan struct{}), map[string]int{}
 	c.holds.byName, c.holds.undelivered = map[string]*Hold{}, map[*Hold]struct{}{}
@@ -155,14 +176,14 @@ func (c *Core) Enter() error {
 // Leave ends a call that Enter or Begin registered.
 func (c *Core) Leave() { c.calls.Done() }
 
-// Begin is Enter for a call that needs the server. It waits for Config.Ready, up to the end of ctx.
+// Begin is Enter for a call that needs the server. It waits for Commands.Ready, up to the end of ctx.
 // The caller must not call Leave if Begin fails.
 func (c *Core) Begin(ctx context.Context) error {
 	err := c.Enter()
-	if err != nil || c.Ready == nil {
+	if err != nil || c.Commands.Ready == nil {
 		return err
 	}
-	err = c.Ready(ctx)
+	err = c.Commands.Ready(ctx)
 	if err != nil {
 		c.Leave()
 	}

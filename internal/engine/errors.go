@@ -42,7 +42,7 @@ const (
 	LossMembers LossReason = "members"
 )
 
-// Loss is why a hold was lost. [Config.Lost] makes the error of it.
+// Loss is why a hold was lost. [Errors.Lost] makes the error of it.
 type Loss struct {
 	Reason   LossReason
 	Resource *Resource

@@ -23,7 +23,7 @@ var (
 )
 
 // SetTags replaces the tags of holds.
-func (c *Core) SetTags(tagOf func(ownerID string) string) { c.HolderTag = tagOf }
+func (c *Core) SetTags(tagOf func(ownerID string) string) { c.Owners.TagOf = tagOf }
 
 func (h *Hold) IsLost() bool          { return h.lossCause() != nil }
 func (h *Hold) SetDepth(depth uint16) { h.depth = depth }

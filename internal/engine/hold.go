@@ -466,7 +466,7 @@ func (h *Hold) explain(loss Loss) (Loss, error) {
 		loss = Loss{Reason: LossLimit} // renewals stop there, and the server ends the lease
 	}
 	loss.Resource, loss.ID = h.r, h.ID()
-	return loss, h.r.Core.Lost(loss)
+	return loss, h.r.Core.Errors.Lost(loss)
 }
 
 // end ends the hold for cause, once, and reports whether this call did. It does not block. The caller

@@ -55,7 +55,7 @@ func (c *Core) HoldersWaitedFor() (ids []string) {
 		if id == "" {
 			continue
 		}
-		if own, known := c.IsOwn(id); known && own {
+		if own, known := c.Owners.IsOwn(id); known && own {
 			continue
 		}
 		ids = append(ids, id)

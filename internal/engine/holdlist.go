@@ -36,7 +36,7 @@ func (l *holdList) add(h *Hold) bool {
 	l.all.Append(h)
 	l.addName(h)
 	l.mu.Unlock()
-	h.r.Core.HoldAdded() // without the mutex, which it may take
+	h.r.Core.Presence.HoldAdded() // without the mutex, which it may take
 	h.r.Core.watchForLeaks()
 	return true
 }
@@ -166,7 +166,7 @@ func (l *holdList) isNotEmpty() bool {
 
 // owns reports whether this client holds r under an owner's id. If no client has made the id, only the holds tell.
 func (c *Core) owns(r *Resource, ownerID string) bool {
-	if own, known := c.IsOwn(ownerID); known {
+	if own, known := c.Owners.IsOwn(ownerID); known {
 		return own
 	}
 	return c.holds.hasHold(r.Name, func(h *Hold) bool { return h.ID() == ownerID })
@@ -208,7 +208,7 @@ func (h *Hold) tag() string {
 	if o == nil || !h.r.Traits.Leased {
 		return ""
 	}
-	return o.r.Core.HolderTag(o.ID)
+	return o.r.Core.Owners.TagOf(o.ID)
 }
 
 // Never is later than every instant.

@@ -11,7 +11,9 @@ import (
 func BenchmarkHoldsOfAName(b *testing.B) {
 	for _, holds := range []int{1, 100_000} {
 		c := NewCore(Config{
-			HoldAdded: func() {}, IsOwn: func(string) (own, known bool) { return false, false }, CommandTimeout: time.Second,
+			Owners:         Owners{IsOwn: func(string) (own, known bool) { return false, false }},
+			Presence:       Presence{HoldAdded: func() {}},
+			CommandTimeout: time.Second,
 		})
 		hold := func(name string) *Hold { return &Hold{r: &Resource{Core: c, Kind: "lock", Name: name}} }
 		for i := range holds {

@@ -12,7 +12,7 @@ import (
 // A client finds its holds of a name, in whatever order they are added and removed.
 func TestHoldsAreFoundByName(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		c := NewCore(Config{HoldAdded: func() {}, CommandTimeout: time.Second})
+		c := NewCore(Config{Presence: Presence{HoldAdded: func() {}}, CommandTimeout: time.Second})
 		var holds []*Hold
 		names := []string{"a", "b", "c"}
 		t.Repeat(map[string]func(*rapid.T){

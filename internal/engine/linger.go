@@ -34,7 +34,7 @@ func (r *Resource) askFor(q *Request, holder string, isMember bool) {
 	switch at := strings.LastIndexByte(holder, ':') + 1; {
 	case !q.LeavesTraces() || !mayLinger(holder):
 	case q.Shared || !strings.HasPrefix(q.ID, holder[:at]):
-		r.Core.Ask(r, holder)
+		r.Core.Presence.Ask(r, holder)
 	default:
 		r.Core.askedHere(r.Name, holder, func(h *Hold) bool { return isMember || h.r.Kind != r.Kind })
 	}
@@ -51,7 +51,7 @@ func (c *Core) Asked(name, id string) {
 	}
 	qs.mu.Unlock()
 	isHeard := c.asked(c.holds.named(name, func(h *Hold) bool { return hasID(h, id) })) || q != nil
-	isOwn, _ := c.IsOwn(id)
+	isOwn, _ := c.Owners.IsOwn(id)
 	if isHeard || !isOwn {
 		return
 	}

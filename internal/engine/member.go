@@ -44,7 +44,7 @@ func (q *Request) WaitForMember(m *Resource, member *Request) {
 		q.members[m] = k
 		k.follow(member.heard)
 		m.Core.waitedFor.add(k, m)
-		m.Core.WaitBegan(m)
+		m.Core.Presence.WaitBegan(m)
 	case isRefused:
 		k.follow(member.heard)
 	case k != nil:
@@ -56,7 +56,7 @@ func (q *Request) WaitForMember(m *Resource, member *Request) {
 func (q *Request) leaveMembers() {
 	for m, k := range q.members {
 		m.Core.waitedFor.remove(k)
-		m.Core.WaitEnded(m)
+		m.Core.Presence.WaitEnded(m)
 	}
 	q.members = nil
 }

@@ -61,8 +61,8 @@ func (o *Ownership) freeAfterRest() {
 	if o.min == nil {
 		return
 	}
-	if rest, c := o.rest(), o.r.Core; rest > 0 && c.StaysTaken != nil {
-		c.StaysTaken(o.ID, rest)
+	if rest, c := o.rest(), o.r.Core; rest > 0 && c.Presence.StaysTaken != nil {
+		c.Presence.StaysTaken(o.ID, rest)
 	}
 	o.mu.Lock()
 	mayStay := o.otherKind || o.mayRenew

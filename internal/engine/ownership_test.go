@@ -312,8 +312,8 @@ func TestAnswerThatComesTooLateIsALoss(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			Bubble(t, func(t *testing.T, s *Server) {
 				c := s.Client(t, "a")
-				reported := c.Lost
-				c.Lost = func(loss Loss) error {
+				reported := c.Errors.Lost
+				c.Errors.Lost = func(loss Loss) error {
 					Sleep(100 * ms)
 					return reported(loss)
 				}

@@ -32,7 +32,7 @@ const (
 // reach is what a client knows of its servers. The zero value: nothing.
 type reach struct {
 	mu      sync.Mutex         // innermost
-	servers map[any]*serverTry // by what stands for them: see Config.Server
+	servers map[any]*serverTry // by what stands for them: see Commands.Server
 }
 
 // serverTry is the attempts on one server. reach.mu guards it.
@@ -74,7 +74,7 @@ type ServerAttempt struct {
 // expect is called before that with how long the server may take to answer; 0: it will probably not answer soon.
 func (r *Resource) ApproachServer(ctx context.Context, expect func(time.Duration)) (*ServerAttempt, error) {
 	c, began := r.Core, time.Now()
-	server, k := c.Server(r), &c.reach
+	server, k := c.Commands.Server(r), &c.reach
 	for {
 		k.mu.Lock()
 		s := k.servers[server]

@@ -107,14 +107,14 @@ func (w *Wait) Begin(r *Resource, id string) {
 		return
 	}
 	w.of = r
-	r.Core.WaitBegan(r)
+	r.Core.Presence.WaitBegan(r)
 	r.Core.emit(Event{Kind: EventWait, Resource: r, ID: id, Ctx: w.caller})
 }
 
 // end is deferred before Begin may be called, since observers and hooks of go-redis may panic.
 func (w *Wait) end() {
 	if w.of != nil {
-		w.of.Core.WaitEnded(w.of)
+		w.of.Core.Presence.WaitEnded(w.of)
 	}
 }
 

@@ -99,7 +99,7 @@ func (o *Ownership) Listen(h *Hold) {
 		c.listening.remove(h) // it has ended meanwhile, and end has not found it
 		return
 	}
-	c.HoldListens()
+	c.Presence.HoldListens()
 }
 
 // wasWanted reports whether another client has asked for o.
@@ -132,7 +132,7 @@ func (c *Core) ListeningTags() (tags []string) {
 	defer l.mu.Unlock()
 	for h := range l.looks {
 		if id := h.ID(); id != "" {
-			tags = append(tags, c.HolderTag(id))
+			tags = append(tags, c.Owners.TagOf(id))
 		}
 	}
 	return tags
@@ -194,7 +194,7 @@ func (a Ask) isLocal() bool {
 	c, r := a.Resource.Core, a.Resource
 	if a.Holder != "" {
 		c.tell(r.Name, func(h *Hold) bool { return h.ID() == a.Holder })
-		own, known := c.IsOwn(a.Holder)
+		own, known := c.Owners.IsOwn(a.Holder)
 		return own && known
 	}
 	c.tell(r.Name, func(h *Hold) bool {

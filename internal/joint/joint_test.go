@@ -418,8 +418,8 @@ func TestJointHoldIsNotTrustedWhenItsMembersAreOver(t *testing.T) {
 		t.Run(fmt.Sprintf("%s: %s by %s, %q held", tt.name, tt.op, tt.by, tt.held), func(t *testing.T) {
 			Bubble(t, func(t *testing.T, s *Server) {
 				c := s.Client(t, "a", func(config *Config) {
-					lost := config.Lost
-					config.Lost = func(l Loss) error {
+					lost := config.Errors.Lost
+					config.Errors.Lost = func(l Loss) error {
 						if l.Resource.Name == "x" || l.Resource.Name == "y" {
 							time.Sleep(20 * ms) // before the hold ends
 						}

@@ -146,7 +146,7 @@ func (l *Lock) beginAttempt(ctx context.Context, q *engine.Request) (*Ownership,
 	}
 	o.carried = id != ""
 	if !o.carried {
-		id = l.Resource.Core.NewOwner().ID
+		id = l.Resource.Core.Owners.New().ID
 	}
 	o.ID, q.ID = id, id
 	return o, nil
@@ -242,10 +242,10 @@ func (l *Lock) named(i int, err error) error {
 // ofMember adds the name of a member, and that of its server, to an error.
 func ofMember(m *engine.Resource, err error) error {
 	name := fmt.Sprintf("%s %q", m.Kind, m.Name)
-	if address := m.Core.Address(m); address != "" {
+	if address := m.Core.Errors.Address(m); address != "" {
 		name += " at " + address
 	}
-	return &memberError{name, m.Core.Explain(m, err)}
+	return &memberError{name, m.Core.Errors.Explain(m, err)}
 }
 
 // retryQueue returns a queue for a joint request that has no message to wait for. Its pauses are random, and grow

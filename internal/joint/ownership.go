@@ -360,7 +360,7 @@ func describe(member *engine.Hold, operation string, err error) error {
 	if err == nil {
 		return nil
 	}
-	return member.Resource().Core.Describe(member.Resource(), operation, err)
+	return member.Resource().Core.Errors.Describe(member.Resource(), operation, err)
 }
 
 // Check implements [engine.Holding].

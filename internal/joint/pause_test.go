@@ -54,8 +54,8 @@ func TestAcquisitionDuringWhichTheProcessStoodStill(t *testing.T) {
 					for n, last := 1, false; !last; n++ {
 						Bubble(t, func(t *testing.T, s *Server) {
 							c := s.Client(t, "a", func(config *Config) {
-								lost := config.Lost
-								config.Lost = func(l Loss) error {
+								lost := config.Errors.Lost
+								config.Errors.Lost = func(l Loss) error {
 									time.Sleep(20 * ms) // before the hold ends
 									return lost(l)
 								}

@@ -49,7 +49,7 @@ func (p *Presence) subscribeForAsks() *listening {
 	return p.subscribe(p.tag)
 }
 
-// CanLinger implements [engine.Config].CanLinger.
+// CanLinger implements [engine.Presence].CanLinger.
 func (p *Presence) CanLinger(ctx context.Context) bool {
 	if p.hears.Load() {
 		return true
@@ -108,7 +108,7 @@ func (p *Presence) readAsks() {
 	}
 }
 
-// AskFor implements [engine.Config].Ask. A goroutine of the core sends the message. It is best effort: a waiter asks
+// AskFor implements [engine.Presence].Ask. A goroutine of the core sends the message. It is best effort: a waiter asks
 // again with its next poll, and the lock is freed when its time is over.
 func (p *Presence) AskFor(r *engine.Resource, holder string) {
 	command := p.askCommand(r, holder)

@@ -96,7 +96,7 @@ func newClient(t *testing.T, s *Server, name string, options ...func(*engine.Con
 		},
 	}
 	c.Client = s.NewClient(me, func(o *engine.Config) {
-		renew := o.Renew
+		renew := o.Commands.Renew
 		config.Renew = func(ctx context.Context, group any, asks []watchdog.Ask) ([]watchdog.State, error) {
 			c.ask(group, asks)
 			if c.answer != nil {
@@ -104,14 +104,14 @@ func newClient(t *testing.T, s *Server, name string, options ...func(*engine.Con
 			}
 			return renew(ctx, group, asks)
 		}
-		o.HolderTag = presence.TagOf
-		o.HoldAdded = func() { c.presence.Wake() }
-		o.WaitBegan = func(r *engine.Resource) { c.presence.WaitBegan(r) }
-		o.WaitEnded = func(r *engine.Resource) { c.presence.WaitEnded(r) }
-		o.StaysTaken = func(id string, rest time.Duration) { c.presence.StaysTaken(id, rest) }
-		o.CanLinger = func(ctx context.Context) bool { return c.presence.CanLinger(ctx) }
-		o.HoldListens = func() { c.presence.HoldListens() }
-		o.Ask = func(r *engine.Resource, holder string) { c.presence.AskFor(r, holder) }
+		o.Owners.TagOf = presence.TagOf
+		o.Presence.HoldAdded = func() { c.presence.Wake() }
+		o.Presence.WaitBegan = func(r *engine.Resource) { c.presence.WaitBegan(r) }
+		o.Presence.WaitEnded = func(r *engine.Resource) { c.presence.WaitEnded(r) }
+		o.Presence.StaysTaken = func(id string, rest time.Duration) { c.presence.StaysTaken(id, rest) }
+		o.Presence.CanLinger = func(ctx context.Context) bool { return c.presence.CanLinger(ctx) }
+		o.Presence.HoldListens = func() { c.presence.HoldListens() }
+		o.Presence.Ask = func(r *engine.Resource, holder string) { c.presence.AskFor(r, holder) }
 		for _, option := range options {
 			option(o)
 		}

@@ -18,7 +18,7 @@ const (
 	askPause = 20 * time.Millisecond
 )
 
-// HoldListens implements [engine.Config].HoldListens. It wakes the goroutine, which subscribes.
+// HoldListens implements [engine.Presence].HoldListens. It wakes the goroutine, which subscribes.
 func (p *Presence) HoldListens() {
 	p.Wake()
 	select {

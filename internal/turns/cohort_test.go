@@ -21,7 +21,7 @@ const testCohort = time.Second
 func TestCohortPassesTheLockOnWithoutACommand(t *testing.T) {
 	Bubble(t, func(t *testing.T, s *Server) {
 		added := 0
-		c := s.Client(t, "a", func(c *Config) { c.HoldAdded = func() { added++ } })
+		c := s.Client(t, "a", func(c *Config) { c.Presence.HoldAdded = func() { added++ } })
 		r := c.Lock("x")
 		first := Acquire(t, t.Context(), r, InCohort(testCohort))
 		var waiters []*Call
@@ -314,8 +314,8 @@ func TestWaiterDoesNotAcceptALockThatIsOver(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			Bubble(t, func(t *testing.T, s *Server) {
 				c := s.Client(t, "a", func(config *Config) {
-					lost := config.Lost
-					config.Lost = func(l Loss) error {
+					lost := config.Errors.Lost
+					config.Errors.Lost = func(l Loss) error {
 						time.Sleep(time.Second) // before the hold ends
 						return lost(l)
 					}

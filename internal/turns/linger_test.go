@@ -100,7 +100,7 @@ func TestLockDoesNotLinger(t *testing.T) {
 		{name: "with a shared id", holder: []func(*Terms){OwnedBy("me")}},
 		{name: "where replicas must confirm", config: func(c *Config) { c.NeedsReplicas = true }},
 		{name: "where the client does not listen", config: func(c *Config) {
-			c.CanLinger = func(context.Context) bool { return false }
+			c.Presence.CanLinger = func(context.Context) bool { return false }
 		}},
 		{name: "that was extended", act: func(t *testing.T, _ *Server, h *Hold) {
 			require.NoError(t, h.Extend(t.Context(), time.Hour, nil))
@@ -582,7 +582,7 @@ func TestRequestThatJoinsBeforeTheReleaseStandsBack(t *testing.T) {
 	Bubble(t, func(t *testing.T, s *Server) {
 		pause := time.Duration(0) // before each command
 		a := s.Client(t, "a", func(c *Config) {
-			c.Ready = func(context.Context) error { time.Sleep(pause); return nil }
+			c.Commands.Ready = func(context.Context) error { time.Sleep(pause); return nil }
 		})
 		b := s.Client(t, "b")
 		s.SetAway(b, 2*ms)

@@ -146,7 +146,7 @@ func (w *turn) end(canLinger bool) fate {
 // Release implements [engine.Holding]: the end of a turn.
 func (w *turn) Release(ctx context.Context, _ *engine.Hold) (handedOff bool, err error) {
 	t := w.e.turns
-	canLinger := w.e.terms.Linger > 0 && t.core.CanLinger(ctx)
+	canLinger := w.e.terms.Linger > 0 && t.core.Presence.CanLinger(ctx)
 	t.mu.Lock()
 	then := w.end(canLinger)
 	t.mu.Unlock()

@@ -67,33 +67,41 @@ func (s *Server) Client(t testing.TB, id string, options ...func(*engine.Config)
 func (s *Server) NewClient(id string, options ...func(*engine.Config)) *Client {
 	c := &Client{s: s, ID: id, Hurried: make(chan struct{}), stopped: make(chan struct{}), Closed: make(chan struct{})}
 	config := engine.Config{
-		Renew:   c.renewBatch,
-		Try:     func(ctx context.Context) context.Context { return ctx },
-		Explain: func(_ *engine.Resource, err error) error { return err },
-		Address: func(*engine.Resource) string { return "" },
-		NewOwner: func() engine.Owner {
-			n := c.owners.Add(1)
-			return engine.Owner{ID: fmt.Sprintf("%s:%d", id, n), Number: n}
+		Commands: engine.Commands{
+			Renew:  c.renewBatch,
+			Try:    func(ctx context.Context) context.Context { return ctx },
+			Server: func(*engine.Resource) any { return nil },
 		},
-		Lost:     func(l engine.Loss) error { return &lossError{l} },
-		Describe: func(r *engine.Resource, op string, err error) error { return fmt.Errorf("%s %s: %w", op, r.Name, err) },
+		Owners: engine.Owners{
+			New: func() engine.Owner {
+				n := c.owners.Add(1)
+				return engine.Owner{ID: fmt.Sprintf("%s:%d", id, n), Number: n}
+			},
+			IsOwn: func(id string) (own, known bool) {
+				maker, _, known := strings.Cut(id, ":")
+				return maker == c.ID, known
+			},
+			TagOf: func(id string) string { return strings.SplitN(id, ":", 2)[0] },
+		},
+		Errors: engine.Errors{
+			Describe: func(r *engine.Resource, op string, err error) error { return fmt.Errorf("%s %s: %w", op, r.Name, err) },
+			Explain:  func(_ *engine.Resource, err error) error { return err },
+			Address:  func(*engine.Resource) string { return "" },
+			Lost:     func(l engine.Loss) error { return &lossError{l} },
+		},
+		Presence: engine.Presence{
+			HoldAdded:   func() {},
+			WaitBegan:   func(*engine.Resource) { c.Waiting.Add(1) },
+			WaitEnded:   func(*engine.Resource) { c.Waiting.Add(-1) },
+			CanLinger:   func(context.Context) bool { return true },
+			Ask:         func(r *engine.Resource, holder string) { s.ask(r.Name, holder) },
+			HoldListens: func() {},
+		},
 		Observe: func(e engine.Event) {
 			c.Mu.Lock()
 			defer c.Mu.Unlock()
 			c.Events = append(c.Events, e)
 		},
-		IsOwn: func(id string) (own, known bool) {
-			maker, _, known := strings.Cut(id, ":")
-			return maker == c.ID, known
-		},
-		HolderTag:      func(id string) string { return strings.SplitN(id, ":", 2)[0] },
-		Server:         func(*engine.Resource) any { return nil },
-		HoldAdded:      func() {},
-		CanLinger:      func(context.Context) bool { return true },
-		Ask:            func(r *engine.Resource, holder string) { s.ask(r.Name, holder) },
-		HoldListens:    func() {},
-		WaitBegan:      func(*engine.Resource) { c.Waiting.Add(1) },
-		WaitEnded:      func(*engine.Resource) { c.Waiting.Add(-1) },
 		Logger:         logqueue.New(slog.New(slog.NewTextHandler(c, nil))).Logger(),
 		Margin:         -1,
 		CommandTimeout: CommandTimeout,

@@ -478,7 +478,7 @@ func (s *Server) ask(name, holder string) {
 	defer s.Mu.Unlock()
 	s.Log = append(s.Log, logEntry{time.Since(s.Start), Command{Op: "ask", ID: holder}})
 	for _, c := range s.clients {
-		if c.HolderTag(holder) == c.ID && s.Deaf != c && !s.Silent {
+		if c.Owners.TagOf(holder) == c.ID && s.Deaf != c && !s.Silent {
 			lag := s.Lag[c]
 			go func() {
 				time.Sleep(lag)
