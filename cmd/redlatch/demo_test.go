@@ -84,7 +84,8 @@ func TestDemoWithoutFlags(t *testing.T) {
 	require.NoError(t, err)
 	for _, want := range []string{
 		"All 6 checks passed", "2. cutoff: the holder", `<h3>ledger <span`, `<div class="label">anna</div>`,
-		`<i class="hold lost"`, `<i class="wait"`, "lost: expired", "ok  runs of the job: 2", `<div class="label">host-2</div>`,
+		`<i class="hold lost"`, `<i class="wait"`, "lost: expired", "ok  runs of the job: 2",
+		`<div class="label">host-2</div>`,
 	} {
 		require.Contains(t, string(page), want)
 	}

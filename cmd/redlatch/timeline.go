@@ -22,14 +22,15 @@ func timelineCommand() *cli.Command {
 		Name:      "timeline",
 		Usage:     "draw what several processes did with locks, from the files of their events",
 		ArgsUsage: "FILE...",
-		Description: withExamples("Draws waits, holds, hand-overs and losses of one or more processes on one axis. The files have\n"+
-			"the events of package eventlog, an observer for primitives.WithObserver, a JSON object in each line; \"-\" is\n"+
-			"standard input. It needs no Redis.\n\n"+
-			"It writes a page (HTML) to standard output or to a file, and text to a terminal.\n\n"+
-			"A line without an end is normal after a crash. Other lines that are no events are reported with their\n"+
-			"file and number; the rest is drawn, and the exit code is 1.\n\n"+
-			"If the clocks of two processes differ, one seems to have a lock before the other has released it. The\n"+
-			"command says so, and --shift corrects it.",
+		Description: withExamples(
+			"Draws waits, holds, hand-overs and losses of one or more processes on one axis. The files have\n"+
+				"the events of package eventlog, an observer for primitives.WithObserver, a JSON object in each line; \"-\" is\n"+
+				"standard input. It needs no Redis.\n\n"+
+				"It writes a page (HTML) to standard output or to a file, and text to a terminal.\n\n"+
+				"A line without an end is normal after a crash. Other lines that are no events are reported with their\n"+
+				"file and number; the rest is drawn, and the exit code is 1.\n\n"+
+				"If the clocks of two processes differ, one seems to have a lock before the other has released it. The\n"+
+				"command says so, and --shift corrects it.",
 			"redlatch timeline -o incident.html shop.jsonl billing.jsonl", "redlatch timeline --text shop.jsonl billing.jsonl"),
 		Flags: []cli.Flag{
 			&cli.StringFlag{Name: "output", Aliases: []string{"o"}, Usage: "write it to a `FILE`"},

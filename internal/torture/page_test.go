@@ -74,9 +74,11 @@ func TestPage(t *testing.T) {
 func TestVerdicts(t *testing.T) {
 	some := map[string]int{"lock": 3}
 	for want, r := range map[string]*Result{
-		"Failed: a promise was broken. Violations: 2.": {Operations: some, Violations: make([]Violation, 2), Undecided: []string{"a"}},
-		"Passed: no promise was broken.":               {Operations: some},
-		"Nothing was tested: there was no operation.":  {},
+		"Failed: a promise was broken. Violations: 2.": {
+			Operations: some, Violations: make([]Violation, 2), Undecided: []string{"a"},
+		},
+		"Passed: no promise was broken.":              {Operations: some},
+		"Nothing was tested: there was no operation.": {},
 		"Passed: no promise was broken, but the history of some names could not be decided: 1.": {
 			Operations: some, Undecided: []string{"a"},
 		},

@@ -79,7 +79,9 @@ func TestSpansOfEvents(t *testing.T) {
 		"the last seconds": {[]string{incident["a"], incident["b"]}, Options{Last: 3 * second}, []string{
 			"a wait 6-8 busy not acquired", "b hold 4-9 lost paused", "b wait 9-10 unknown",
 		}},
-		"a try":        {[]string{at(second, "a", notAcquired, "", `,"outcome":"busy"`)}, Options{}, []string{"a try 1-1 busy"}},
+		"a try": {
+			[]string{at(second, "a", notAcquired, "", `,"outcome":"busy"`)}, Options{}, []string{"a try 1-1 busy"},
+		},
 		"another name": {[]string{incident["a"]}, Options{Pattern: "x*"}, nil},
 		"a shifted clock": {[]string{incident["a"]}, Options{Shifts: map[string]time.Duration{"a": second}}, []string{
 			"a hold 1-5 released", "a wait 7-9 busy not acquired",
@@ -116,10 +118,16 @@ func TestBrokenLines(t *testing.T) {
 		"the process was started again": {good + good[:20] + "\n" + at(0, "a", opened, "", "") + good, 3, 1, nil},
 		"no JSON":                       {good + "hello\n" + good, 2, 0, []string{"file0:2: no event: invalid character"}},
 		"the last, with an end":         {good + "hello\n", 1, 0, []string{"file0:2: no event"}},
-		"no time":                       {`{"process":"a","event":"lost"}` + "\n" + good, 1, 0, []string{`file0:1: no event: it has no`}},
-		"no process":                    {strings.Replace(good, `"a"`, `""`, 1) + good, 1, 0, []string{`no "process"`}},
-		"a bad name":                    {strings.Replace(good, `"id"`, `"name_base64":"!","id"`, 1), 0, 0, []string{"name_base64"}},
-		"too long":                      {strings.Repeat("x", 3*maxLine) + "\n" + good, 1, 0, []string{"file0:1: no event: it is long"}},
+		"no time": {
+			`{"process":"a","event":"lost"}` + "\n" + good, 1, 0, []string{`file0:1: no event: it has no`},
+		},
+		"no process": {strings.Replace(good, `"a"`, `""`, 1) + good, 1, 0, []string{`no "process"`}},
+		"a bad name": {
+			strings.Replace(good, `"id"`, `"name_base64":"!","id"`, 1), 0, 0, []string{"name_base64"},
+		},
+		"too long": {
+			strings.Repeat("x", 3*maxLine) + "\n" + good, 1, 0, []string{"file0:1: no event: it is long"},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := read(t, tt.text)
