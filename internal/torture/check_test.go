@@ -843,6 +843,18 @@ func TestChecks(t *testing.T) {
 			}
 			h.waits(1, h.holdOf("lock", 1, 10_010, 11_600, "b1"), 10_011)
 		}, []string{checkTurn}},
+		{"a client that gets the lock again when its lease has ended", func(h *testHistory) {
+			for at := int64(10_000); at < 11_350; at += 50 {
+				if at == 10_450 || at == 10_900 {
+					left := h.do(0, at, at, record{Do: opAcquire, TTL: 40 * time.Millisecond},
+						record{Outcome: outcomeOK, ID: fmt.Sprint("a", at), Until: (at + 37) * ms})
+					h.do(0, at+5, at+6, record{Do: opDetach, Root: left}, record{Outcome: outcomeOK})
+					continue
+				}
+				h.quick(0, at, fmt.Sprint("a", at))
+			}
+			h.waits(1, h.holdOf("lock", 1, 10_010, 11_400, "b1"), 10_011)
+		}, nil},
 		{"a client that passes the lock on", func(h *testHistory) {
 			for at := int64(10_000); at < 11_500; at += 50 {
 				h.quick(0, at, fmt.Sprint("a", at))

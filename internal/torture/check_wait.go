@@ -416,7 +416,7 @@ func (h *history) checkTurns(name string, ops []*op) (out []Violation) {
 	slices.SortFunc(grants, func(a, b *op) int { return cmp.Compare(a.ret.At, b.ret.At) })
 	for first := 0; first < len(grants); {
 		last := first
-		for last+1 < len(grants) && grants[last+1].process == grants[first].process {
+		for last+1 < len(grants) && grants[last+1].process == grants[first].process && !grants[last].endsWithLease() {
 			last++
 		}
 		if v, ok := h.starved(name, grants[first:last+1]); ok {
@@ -426,6 +426,10 @@ func (h *history) checkTurns(name string, ops []*op) (out []Violation) {
 	}
 	return out
 }
+
+// endsWithLease reports whether a hold was not released. Then nobody passes the lock on: whoever looks first gets it when
+// the lease ends, and that may be the same client again.
+func (o *op) endsWithLease() bool { return o.loss() != nil || o.detached }
 
 // starved finds a waiter that another client's streak kept out.
 func (h *history) starved(name string, streak []*op) (Violation, bool) {
