@@ -169,9 +169,6 @@ func (s *session) tryDo(l *primitives.Lock, call record, nested acquirer) {
 		nested = l
 	}
 	opts := s.terms(&call)
-	if call.Owner != "" {
-		opts = append(opts, primitives.WithOwner(call.Owner))
-	}
 	call.Do, call.Once, call.Endless = opAcquire, true, true
 	call.Bound = s.clock.now() + int64(commandTimeout)
 	call = s.call(call)

@@ -108,10 +108,12 @@ const usualTryDo = 10
 // use acquires a lock, or takes it over from its holder.
 func (s *session) use(l inspectable, call record, nested acquirer) {
 	lock, isLock := l.(*primitives.Lock)
+	// The observer tells how the release of TryDo has ended, by an id, which several holds of an owner share.
+	canTryDo := isLock && s.Defect == "" && call.Owner == ""
 	switch {
 	case s.one(s.Rates.TakeOver):
 		s.takeOver(l, call, nested)
-	case isLock && s.Defect == "" && s.one(cmp.Or(s.Rates.TryDo, usualTryDo)):
+	case canTryDo && s.one(cmp.Or(s.Rates.TryDo, usualTryDo)):
 		s.tryDo(lock, call, nested)
 	default:
 		s.hold(l, call, nested)
