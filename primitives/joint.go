@@ -130,7 +130,8 @@ func (j *jointLock) askMembers(ctx context.Context, terms *engine.Terms, f func(
 // that a wrong id changes nothing. If it fails after that, the members that it has adopted are left to
 // their leases, because the former holder's critical section may still run.
 //
-// A member that does not answer costs the time of its budget once: the check does not wait for it if the others suffice.
+// A member that does not answer costs the time of its budget once: the check does not wait for it if the others
+// suffice.
 func (j *jointLock) adopt(ctx context.Context, id string, terms *engine.Terms) (*engine.Hold, error) {
 	err := j.AskEnough(ctx, terms, j.ofMember(ctx, func(_ int, m *Lock) error {
 		lost, err := m.takeable().Check(ctx, m.res.OwnershipOf(id))

@@ -195,8 +195,8 @@ func (h *handle) releaseID(ctx context.Context, id string) error {
 
 // announceTakeover notifies the clients of these ids that they may have lost h, after an operation that
 // ended with err. If the operation certainly failed, it sends nothing. But some members of a joint lock may have been
-// taken over, whatever err is. The caller waits no longer than presence.NoticeLimit, for no more members of a joint lock
-// than it needs, and not at all if Redis did not answer the operation.
+// taken over, whatever err is. The caller waits no longer than presence.NoticeLimit, for no more members of a joint
+// lock than it needs, and not at all if Redis did not answer the operation.
 func (h *handle) announceTakeover(ctx context.Context, err error, ids ...string) {
 	inDoubt := errors.Is(err, ErrOutcomeUnknown) || errors.Is(err, ErrNotReplicated)
 	mayHaveChanged := err == nil || inDoubt || h.joint != nil

@@ -774,8 +774,8 @@ func TestFailureOfASlowAttemptEndsNoOther(t *testing.T) {
 	require.Equal(t, int64(2), got.reply.Value)
 }
 
-// The last attempt of a call has failed, and an error of Redis answers an earlier one, while another one is in doubt. The
-// outcome is unknown, but the server is not silent.
+// The last attempt of a call has failed, and an error of Redis answers an earlier one, while another one is in doubt.
+// The outcome is unknown, but the server is not silent.
 func TestErrorThatAnswersASlowAttemptIsAnAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := NewRunner(redistest.Embedded(t).Proxy(t).Client(t), 0)

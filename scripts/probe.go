@@ -48,7 +48,8 @@ func newProber(r *Runner, rdb redis.UniversalClient) *prober {
 	return p
 }
 
-// due returns a channel that is closed failure.SilentAfter from now, or a little earlier. It returns nil if p never dials.
+// due returns a channel that is closed failure.SilentAfter from now, or a little earlier. It returns nil if p never
+// dials.
 func (p *prober) due(now time.Time) <-chan struct{} {
 	if p.options == nil {
 		return nil

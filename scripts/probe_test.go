@@ -234,8 +234,8 @@ func TestRefusalIsNotExplained(t *testing.T) {
 	}
 }
 
-// When a call has waited for failure.SilentAfter, a dial finds out why the server is silent. However many calls wait, there is
-// one dial at a time, and at most one in each probePause.
+// When a call has waited for failure.SilentAfter, a dial finds out why the server is silent. However many calls wait,
+// there is one dial at a time, and at most one in each probePause.
 func TestDialsOfSilentCalls(t *testing.T) {
 	at := func(millis ...time.Duration) (all []time.Duration) {
 		for _, n := range millis {

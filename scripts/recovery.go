@@ -13,8 +13,8 @@ import (
 	"github.com/redlatch/redlatch/internal/redisutil"
 )
 
-// recovery notices that Redis has come back. It does so at the first answer after a broken connection, a failed dial, or
-// a refusal that a restart or a failover causes. Redis may have forgotten its data in between.
+// recovery notices that Redis has come back. It does so at the first answer after a broken connection, a failed dial,
+// or a refusal that a restart or a failover causes. Redis may have forgotten its data in between.
 //
 // A reply that is merely late says nothing. To act on it would also make a slow Redis slower, because whoever is told
 // asks about many keys.

@@ -437,9 +437,9 @@ func (r *Runner) isStopped() bool {
 	}
 }
 
-// Refuse makes later calls fail with [failure.ErrClosed], and ends the deadline of the calls in flight. It does not wait for
-// them, because a hook of go-redis may block for ever. A command that such a hook passes on later is not sent, because
-// its context has ended.
+// Refuse makes later calls fail with [failure.ErrClosed], and ends the deadline of the calls in flight. It does not
+// wait for them, because a hook of go-redis may block for ever. A command that such a hook passes on later is not sent,
+// because its context has ended.
 func (r *Runner) Refuse() {
 	r.refuse()
 	r.ends.close()
@@ -453,8 +453,8 @@ func (r *Runner) refuse() {
 	r.ends.abandon()
 }
 
-// Close makes later calls fail with [failure.ErrClosed] and waits for the commands in flight. They end within the runner's
-// timeout. It may be called again.
+// Close makes later calls fail with [failure.ErrClosed] and waits for the commands in flight. They end within the
+// runner's timeout. It may be called again.
 //
 // Nobody waits for their answers, so attempts that have not sent anything end at once. Close does not wait for an
 // attempt that does not end, because it is in code of the application, or reads from a connection that was dialed

@@ -74,12 +74,12 @@ type guest struct {
 	memory  memories
 }
 
-// cachedPrograms is how many compiled programs stay in the cache. Each change of the library makes another one, of about
-// 170 MB, and nothing else would ever delete it.
+// cachedPrograms is how many compiled programs stay in the cache. Each change of the library makes another one, of
+// about 170 MB, and nothing else would ever delete it.
 const cachedPrograms = 4
 
-// keepNewest deletes the files in a folder and those below it, except for the newest ones. It is no failure if that does
-// not work: somebody else may be deleting them, too.
+// keepNewest deletes the files in a folder and those below it, except for the newest ones. It is no failure if that
+// does not work: somebody else may be deleting them, too.
 func keepNewest(dir string, keep int) {
 	type file struct {
 		path    string

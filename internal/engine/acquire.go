@@ -306,7 +306,7 @@ func (r *Resource) tried(ctx context.Context, q *Request, res Result, err error)
 	if q.OfMajority {
 		err = failure.WithoutDoubt(err)
 	}
-	q.learn(ctx, r, res, err)
+	q.learn(ctx, res, err)
 	q.MustRollback = q.MustRollback || f.Denied
 	lease := min(q.TTL, q.Terms.FirstTTL())
 	switch {

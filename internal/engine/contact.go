@@ -239,7 +239,7 @@ func (q *Request) asking() {
 }
 
 // learn notes the outcome of an attempt. A grant needs no note unless an earlier attempt has failed.
-func (q *Request) learn(ctx context.Context, r *Resource, res Result, err error) {
+func (q *Request) learn(ctx context.Context, res Result, err error) {
 	switch {
 	case q.membersNote, q.heard == nil && res.Granted:
 	case err != nil:

@@ -112,7 +112,7 @@ func (r *Resource) nestNow(ctx context.Context, outer *Hold, q *Request) (*Hold,
 		err = failure.WithoutDoubt(err)
 	}
 	if err != nil {
-		q.learn(trying, r, Result{}, err)
+		q.learn(trying, Result{}, err)
 		if failure.Of(err).Retry() {
 			err = q.explain(trying, r.Core, err)
 		}

@@ -193,8 +193,8 @@ func (l *Lock) AskAll(ctx context.Context, terms *engine.Terms, f func(i int) er
 	return l.ask(ctx, terms, f, func(*fanOut) bool { return false })
 }
 
-// AskEnough is AskAll, but it also returns as soon as so many calls of f have succeeded as members are needed. It is for
-// questions that change nothing in the members.
+// AskEnough is AskAll, but it also returns as soon as so many calls of f have succeeded as members are needed. It is
+// for questions that change nothing in the members.
 func (l *Lock) AskEnough(ctx context.Context, terms *engine.Terms, f func(i int) error) error {
 	return l.ask(ctx, terms, f, func(v *fanOut) bool { return v.yes >= l.Need })
 }

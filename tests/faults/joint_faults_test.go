@@ -524,7 +524,8 @@ func TestTakeoverOfAJointLockAtASilentServerEndsInTime(t *testing.T) {
 	})
 }
 
-// A red lock is adopted beside a silent member within the budget of a member: only the replacement of the id waits for it.
+// A red lock is adopted beside a silent member within the budget of a member: only the replacement of the id waits for
+// it.
 func TestAdoptionOfARedLockWaitsForASilentMemberOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const ttl = 10 * time.Second
