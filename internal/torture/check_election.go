@@ -12,6 +12,7 @@ const (
 	watching     = 200 * time.Millisecond // of doc/contract.md, C29: a watcher learns of a leader of redlatch
 	standingBack = 100 * time.Millisecond // how long a candidate that has resigned leaves the turn to others
 	wanting      = 300 * time.Millisecond // of doc/contract.md, C30: a waiter has waited, and the holder is told
+	slowLook     = time.Second            // a waiter looks as often, whatever it hears
 )
 
 // isQuiet reports whether nothing has disturbed a process and a name since so long before an instant that the process
@@ -97,13 +98,17 @@ func (h *history) checkWanted(name string, ops []*op) (out []Violation) {
 		for _, w := range ops {
 			isWaiter := w.call.Do == opAcquire && w.root == w && w.waited != 0 && len(w.call.Names) == 1
 			isKeptOut := !h.isBeside(o, w) && (o.call.Owner == "" || w.call.Owner != o.call.Owner)
-			// A waiter asks the holder that it knows. It learns of one that has adopted the lock when it looks again.
-			knowsAnother := o.call.Do == opAdopt && w.waited < o.ret.At
-			if !isWaiter || !isKeptOut || knowsAnother || workloads[w.call.Primitive].polls {
+			if !isWaiter || !isKeptOut || workloads[w.call.Primitive].polls {
 				continue
 			}
 			begin := max(o.listens, o.ret.At, w.waited)
 			due := begin + int64(wanting+h.tolerance())
+			// A waiter asks the holder that it knows. It learns of one that has adopted the lock, or that was before it in
+			// line, when it looks again.
+			mayKnowAnother := w.waited < o.ret.At && (o.call.Do == opAdopt || w.process != o.process)
+			if mayKnowAnother {
+				due += int64(slowLook)
+			}
 			end := min(o.deaf, o.claimEnd(), w.returned(), w.died, h.end)
 			wasTold := o.wanted != 0 && o.wanted <= due
 			isCalm := h.isQuiet(o.process, name, begin, due) && h.isQuiet(w.process, name, begin, due)

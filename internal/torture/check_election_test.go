@@ -104,6 +104,11 @@ func TestChecksOfElections(t *testing.T) {
 		{"a hold that is told in time that somebody waits", func(h *testHistory) { h.listens(10_420) }, nil},
 		{"a hold that is told late that somebody waits", func(h *testHistory) { h.listens(10_500) }, []string{checkNotice}},
 		{"a hold that is not told that somebody waits", func(h *testHistory) { h.listens(0) }, []string{checkNotice}},
+		{"a hold is told late of one who has waited for the holder before", func(h *testHistory) {
+			h.quick(1, 9_900, "b0")
+			a := h.hold(0, 10_200, "a1")
+			h.listensWith(a, 0)
+		}, nil},
 		{"an adopted hold is not told of one who came later", func(h *testHistory) {
 			h.listensAfterAdoption(10_000)
 		}, []string{checkNotice}},
