@@ -369,8 +369,8 @@ func heap() int64 {
 func requireSettles(t *testing.T, limit float64, figure func() float64) {
 	t.Helper()
 	var last float64
+	defer func() { t.Logf("%.0f bytes for each", last) }()
 	redistest.WaitFor(t, Soon, func() bool { last = figure(); return last < limit }, "few bytes for each")
-	t.Logf("%.0f bytes for each", last)
 }
 
 // A hold takes little memory together with its handle and its Context.

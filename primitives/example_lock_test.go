@@ -49,7 +49,7 @@ func ExampleLock() {
 	ctx := context.Background()
 
 	ship := func(lock *primitives.Lock) error {
-		hold, err := lock.Acquire(ctx, primitives.WithWait(20*time.Millisecond))
+		hold, err := lock.Acquire(ctx, primitives.WithWait(500*time.Millisecond))
 		switch {
 		case errors.Is(err, primitives.ErrNotAcquired):
 			fmt.Println("somebody else ships it")

@@ -16,9 +16,9 @@ import (
 )
 
 // TestC24TakeoverDuringACohort has goroutines of one client pass a lock on, while another client takes it by force
-// again
-// and again. A loss is told to holders, and to nobody who waits. Nor does the lock stay free while somebody waits: a
-// message that was not used costs a second, the time until the slow poll.
+// again and again. A loss is told to holders, and to nobody who waits. Nor does the lock stay free while somebody
+// waits: a message that was not used costs a second, the time until the slow poll. The test counts its looks, a
+// millisecond apart, because on a busy machine it stands still as the waiters do.
 func TestC24TakeoverDuringACohort(t *testing.T) {
 	t.Parallel()
 	cohort := primitives.WithCohort(20 * time.Millisecond)
@@ -58,24 +58,26 @@ func TestC24TakeoverDuringACohort(t *testing.T) {
 					}
 				})
 			}
-			var longest time.Duration
+			longest := 0 // looks
 			for range tt.times {
 				_, err := admin.Lock(name).ForceRelease(t.Context())
 				require.NoError(t, err)
-				n, since := acquired.Load(), time.Now()
+				n, looks := acquired.Load(), 0
 				const look = time.Millisecond
 				time.Sleep(look)
 				for enough := n + tt.settles; acquired.Load() < enough; time.Sleep(look) {
-					if now := acquired.Load(); now != n {
-						n, since = now, time.Now()
+					looks++
+					now := acquired.Load()
+					if now != n {
+						n, looks = now, 0
 					}
-					longest = max(longest, time.Since(since))
+					longest = max(longest, looks)
 				}
 			}
 			stop()
 			wg.Wait()
-			t.Logf("%d acquisitions; nobody acquired for %v at most", acquired.Load(), longest)
-			require.Less(t, longest, 800*time.Millisecond)
+			t.Logf("%d acquisitions; nobody acquired for %d looks at most", acquired.Load(), longest)
+			require.Less(t, longest, 500)
 		})
 	}
 }
