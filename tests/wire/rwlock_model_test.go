@@ -714,7 +714,7 @@ func (r *rwModelRun) requireSame(t *rapid.T, rdb *redis.Client) {
 	} else {
 		ttl := time.Until(m.ends)
 		for i := range writer.Holders {
-			writer.Holders[i].Client = "" // written in the background
+			writer.Holders[i].Client, writer.Holders[i].Held = "", 0 // told in the background
 		}
 		holders := []primitives.Holder{{ID: m.writer, Count: m.count, TTL: ttl}}
 		require.Equal(t, primitives.Info{Name: "n", Kind: "writer", TTL: ttl, Holders: holders}, writer)
