@@ -315,6 +315,9 @@ func TestCountsManyWaiters(t *testing.T) {
 	redistest.WaitFor(t, Soon, func() bool {
 		return rdb.ZCount(t.Context(), "redisson_unlock_latch:{l}:line", "1", "+inf").Val() == clients
 	}, "each client stands in line")
+	redistest.WaitFor(t, Soon, func() bool {
+		return len(rdb.Keys(t.Context(), "redisson_unlock_latch:{*}:client").Val()) >= clients
+	}, "each client has told what it waits for, which takes memory once")
 	warmUp(waiters)
 	connections, before := redistest.Connections(t, s), heap()
 	goroutines := runtime.NumGoroutine()

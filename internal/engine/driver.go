@@ -246,18 +246,20 @@ type Request struct {
 	Wait               Wait
 	Group              Group // whose member this acquires; nil for a user's acquisition
 
+	// The next four share a word: there may be thousands of waiters.
+
 	undo atomic.Int32 // what has become of its rollback: see IsUndone
+	// membersNote: it is for a joint lock, and heard is what its members have heard.
+	membersNote bool
+	// isOuter: its hold is one on which users take turns. Then Group is not that of a joint lock: see outer.go.
+	isOuter bool
+	wanted  bool // another client has asked for what it may have acquired; guarded by waitQueues.mu
 
 	parent *Hold    // the outer hold whose turn a nested acquisition has taken; nil if none
 	heard  *Contact // nil: the server has granted the first attempt, or has not been asked
-	// membersNote: it is for a joint lock, and heard is what its members have heard.
-	membersNote bool
 	// members is what the holders of members have answered that are waited for beside each other: see WaitForMember.
-	members map[*Resource]*Contact
-	// isOuter: its hold is one on which users take turns. Then Group is not that of a joint lock: see outer.go.
-	isOuter  bool
+	members  map[*Resource]*Contact
 	standing *Waiter // of an outer hold's request that stands in its queue, and whose goroutine may not wait yet; else nil
-	wanted   bool    // another client has asked for what it may have acquired; guarded by waitQueues.mu
 	// memory is where its hold is made; nil: anywhere.
 	memory *Hold
 	min    *minHold // of a nested request: that of its outer hold; nil: none

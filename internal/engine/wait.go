@@ -34,8 +34,8 @@ type Wait struct {
 	until  time.Time       // zero: no limit
 	caller context.Context //nolint:containedctx // for events
 	waited bool
-	of     *Resource // what it has had to wait for; nil: it has not, or notify was called
 	silent bool      // of an outer hold: its users emit the events
+	of     *Resource // what it has had to wait for; nil: it has not, or notify was called
 	notify func()    // called instead of emitting an event; nil unless it is a member's acquisition
 }
 

@@ -85,14 +85,14 @@ func (p *Progress) isDue() bool { return p.State == Due || p.State == Again }
 type Waiter struct {
 	Of      any // the caller's
 	ID      string
-	Shared  bool // others may use the same id
 	Permits int
+	Shared  bool // others may use the same id
 	// Leaves: it is about to leave. No release of this client is for it, and no request waits behind it.
 	Leaves bool
 	Progress
+	last bool // the command that tries for it gives up the client's place in line if it succeeds
 
 	list.Links[Waiter]
-	last bool // the command that tries for it gives up the client's place in line if it succeeds
 }
 
 // canTake reports whether a release may pass so many permits on to w. A shared id is left out, because the server
