@@ -177,7 +177,8 @@ func (h *history) checkNotices(name string, ops []*op) (out []Violation) {
 		}
 	}
 	for _, t := range ops {
-		mayBeForgotten := h.lossy(name, t.call.At, t.returned()) // and the holder is renewed as before
+		// By a failover: then the holder is renewed as before.
+		mayBeForgotten := h.lossy(name, t.call.At, t.returned()) || h.lagging(t.call.At, t.returned())
 		if !t.takesOver() || t.outcome() != outcomeOK || mayBeForgotten {
 			continue
 		}

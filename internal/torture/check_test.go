@@ -315,6 +315,14 @@ func TestChecks(t *testing.T) {
 			h.force(1, 10_500, 10_501)
 			h.lost(0, a, 14_500)
 		}, nil},
+		{"a replica that takes over has not heard what ended the hold", func(h *testHistory) {
+			a := h.hold(0, 10_000, "a1")
+			h.valid(0, a, 16_000)
+			h.fault(faultFailover, noProcess, 10_450, 10_600)
+			h.switchover(10_600, 10_700)
+			h.force(1, 10_500, 10_501)
+			h.lost(0, a, 14_500)
+		}, nil},
 		{"Extend has put off the next renewal", func(h *testHistory) {
 			a := h.hold(0, 10_000, "a1")
 			h.do(0, 10_400, 10_401, record{Do: opExtend, Root: a}, record{Outcome: outcomeOK, Until: 13_400 * ms})

@@ -571,8 +571,10 @@ func (w *world) changePrimary(
 	defer r.exclusive.give("primary")
 	former, next := w.server(f), w.servers[1-w.primary.Load()]
 	follow(next, former) // the replica has all writes so far; later ones are still on their way to it
+	lag := r.begin(window{fault: faultFailover, process: noProcess})
 	r.sleep(between(rng, 0, 200*time.Millisecond))
 	w.awaitMoment(f, -1, "")
+	r.finish(lag)
 	r.injected(faultFailover)
 	lost := r.lose(faultFailover)
 	change(former, next, lost)

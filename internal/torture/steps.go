@@ -430,6 +430,13 @@ func (h *history) lossy(name string, begin, end int64) bool {
 	return slices.ContainsFunc(h.windows, func(w window) bool { return w.loses(name) && w.overlaps(begin, end) })
 }
 
+// lagging reports whether a replica that was promoted later lacked what was written between two instants.
+func (h *history) lagging(begin, end int64) bool {
+	return slices.ContainsFunc(h.windows, func(w window) bool {
+		return w.fault == faultFailover && w.process == noProcess && w.overlaps(begin, end)
+	})
+}
+
 // firstLoss returns when the servers may first have forgotten a name that was in use, which may have come into use
 // while they forget. A pool or latch that was lost is not used again, except by calls that are under way.
 func (h *history) firstLoss(ops []*op) int64 {
