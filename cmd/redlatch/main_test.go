@@ -98,7 +98,7 @@ func TestBadUsageExitsWithTwo(t *testing.T) {
 		"global flag": {[]string{"--quick"}, "quick"},
 		"argument":    {[]string{"demo", "lock"}, "takes no arguments"},
 		"no value":    {[]string{"demo", "--redis"}, "redis"},
-		"scene":       {[]string{"demo", "--only", "lock,fiar"}, `no scene "fiar"; scenes are cron, cutoff, lock, crash, fair`},
+		"scene":       {[]string{"demo", "--only", "lock,fiar"}, `no scene "fiar"; scenes are cron, cutoff, lock, crash`},
 		"prefix":      {[]string{"demo", "--key-prefix="}, "--key-prefix is empty"},
 		"URL":         {[]string{"demo", "--redis", "localhost:6379"}, "--redis"},
 		"secret URL":  {[]string{"demo", "--redis", "redis://:hush@local host"}, "--redis"},

@@ -427,8 +427,8 @@ func (h *history) checkTurns(name string, ops []*op) (out []Violation) {
 	return out
 }
 
-// endsWithLease reports whether a hold was not released. Then nobody passes the lock on: whoever looks first gets it when
-// the lease ends, and that may be the same client again.
+// endsWithLease reports whether a hold was not released. Then nobody passes the lock on: whoever looks first gets it
+// when the lease ends, and that may be the same client again.
 func (o *op) endsWithLease() bool { return o.loss() != nil || o.detached }
 
 // starved finds a waiter that another client's streak kept out.
