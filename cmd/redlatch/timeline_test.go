@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -109,7 +110,10 @@ func TestTimelineOfClients(t *testing.T) {
 		events, err := eventlog.Open(path, eventlog.WithProcess(process))
 		require.NoError(t, err)
 		c := client(t, s, primitives.WithObserver(events.Observe), primitives.WithObserver(tell))
-		return c, func() { require.NoError(t, events.Close()) }
+		return c, func() {
+			require.NoError(t, c.Close(context.Background())) // its last events come until then
+			require.NoError(t, events.Close())
+		}
 	}
 	a, endA := open("process-a")
 	b, endB := open("process-b")

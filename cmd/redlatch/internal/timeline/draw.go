@@ -305,8 +305,13 @@ func (n *Name) count() {
 			// The latest release before, during the wait: an earlier one was not for this waiter.
 			i, _ := slices.BinarySearchFunc(releases, s.To, func(e end, at time.Time) int { return e.at.Compare(at) })
 			isHandOver := i > 0 && releases[i-1].process != r.Process && !releases[i-1].at.Before(s.From)
-			if isHandOver {
+			// The waiter may tell that it has acquired before the call that released has returned.
+			isEarly := i < len(releases) && releases[i].process != r.Process && releases[i].at.Sub(s.To) <= minSkew
+			switch {
+			case isHandOver:
 				n.HandOvers = append(n.HandOvers, s.To.Sub(releases[i-1].at))
+			case isEarly:
+				n.HandOvers = append(n.HandOvers, 0)
 			}
 		}
 	}

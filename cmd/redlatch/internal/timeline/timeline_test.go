@@ -156,7 +156,13 @@ func TestHandOvers(t *testing.T) {
 		file string
 		want int
 	}{
-		"a waiter":                      {free + fmt.Sprintf(waits("b"), 1500), 1},
+		"a waiter": {free + fmt.Sprintf(waits("b"), 1500), 1},
+		"a waiter that tells it before the release returns": {
+			at(0, "a", acquired, "a:1", "") + at(2*second+minSkew, "a", released, "a:1", "") + fmt.Sprintf(waits("b"), 1500), 1,
+		},
+		"a release that comes later": {
+			at(0, "a", acquired, "a:1", "") + at(3*second, "a", released, "a:1", "") + fmt.Sprintf(waits("b"), 1500), 0,
+		},
 		"one of the same process":       {free + fmt.Sprintf(waits("a"), 1500), 0},
 		"one who came after":            {free + fmt.Sprintf(waits("b"), 500), 0},
 		"nobody waited":                 {free + at(2*second, "b", acquired, "2", ""), 0},
