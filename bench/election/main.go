@@ -80,7 +80,8 @@ func app(out io.Writer) *cli.Command {
 	}
 }
 
-// settings are those of client-go, whose defaults are a lease of 15 s, 10 s and 2 s.
+// settings derives the other times from the lease as client-go's defaults do: with a lease of 15 s, the deadline for a
+// renewal is 10 s, and the pause between two attempts is 2 s.
 type settings struct{ lease time.Duration }
 
 func (s settings) renewDeadline() time.Duration { return s.lease * 2 / 3 }

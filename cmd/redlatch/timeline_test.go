@@ -17,7 +17,7 @@ import (
 	"github.com/redlatch/redlatch/primitives"
 )
 
-// eventFiles are those of the examples. doc/timeline.md shows what they look like.
+// eventFiles are the files that the examples of the help text and of doc/timeline.md read.
 var eventFiles = map[string]string{
 	"shop.jsonl": eventLine(0, "shop", "acquired", `"id":"a:1"`) + eventLine(4000, "shop", "released", `"id":"a:1"`) +
 		eventLine(8000, "shop", "not-acquired", `"waited_ms":2000,"outcome":"busy"`),

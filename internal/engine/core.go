@@ -100,7 +100,7 @@ type Presence struct {
 	NameOf func(holder string) string
 	// Ask asks the client of a holder to give up a lingering lock.
 	Ask func(r *Resource, holder string)
-	// HoldListens is called when a hold begins to listen for those who wait for it: see [Hold.Wanted].
+	// HoldListens is called when the user of a hold first asks whether anybody waits for it: see [Hold.Wanted].
 	HoldListens func()
 }
 

@@ -204,7 +204,8 @@ func (r *Route) executeLate(rule *Rule, args []string) {
 	})
 }
 
-// execute executes a command, and tells those who watch the server. n.mu is held.
+// execute executes a command, and calls the functions that [Server.Watch] has added, unless the reply is an error. n.mu
+// is held.
 func (s *Server) execute(conn *memredis.Conn, args []string) (reply []byte) {
 	reply = conn.Do(args)
 	isError := reply[0] == '-'

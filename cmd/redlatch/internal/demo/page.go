@@ -10,7 +10,7 @@ import (
 	"github.com/redlatch/redlatch/primitives"
 )
 
-// record adds an event to those that the page draws.
+// record keeps an event of a process, so that the page can draw it.
 func (s *stage) record(process string, e primitives.Event) {
 	one := timeline.Event{
 		At: time.Now(), Process: process, Event: string(e.Kind), Kind: e.Lock, Name: e.Name, ID: e.ID,

@@ -254,7 +254,9 @@ func sendAll(ctx context.Context, pipe redis.Pipeliner) error {
 		return nil
 	}
 	_, err := pipe.Exec(ctx)
-	if err == nil || refused(err) && !redis.HasErrorPrefix(err, "LOADING") && !redis.HasErrorPrefix(err, "CLUSTERDOWN") {
+	isOutage := redis.HasErrorPrefix(err, "LOADING") || redis.HasErrorPrefix(err, "CLUSTERDOWN")
+	isOfOneCommand := refused(err) && !isOutage
+	if isOfOneCommand {
 		return nil
 	}
 	return err
