@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/redlatch/redlatch/internal/engine"
+	"github.com/redlatch/redlatch/internal/failure"
 )
 
 // Ownership is the ownership behind a hold of a joint lock. It consists of one hold of each member, of which enough
@@ -389,7 +390,7 @@ func (o *Ownership) ask(ctx context.Context, f func(context.Context, *engine.Hol
 	var open atomic.Int64
 	open.Store(int64(len(holds)))
 	fan := newFanOut(o.core(), len(holds), func(i int) error {
-		err := f(calls, holds[i])
+		err := overBudget(f(calls, holds[i]))
 		if err != nil {
 			err = ofMember(holds[i].Resource(), err)
 		}
@@ -421,6 +422,19 @@ func (o *Ownership) ask(ctx context.Context, f func(context.Context, *engine.Hol
 	}
 	o.close()
 	return o.h.Lose(ctx, o.loss())
+}
+
+// overBudget returns the error of a member's call. If the budget has ended the call, its server counts as silent: the
+// caller's own time was not over. The member may have been asked a little later than the budget began.
+func overBudget(err error) error {
+	if !errors.Is(err, errBudget) {
+		return err
+	}
+	silent := failure.Unanswered(err)
+	if failure.Of(err).Outcome == failure.NotExecuted {
+		return failure.WithoutDoubt(silent)
+	}
+	return silent
 }
 
 // loss returns the loss of a joint hold with too few members left. Its reason is "members", unless the limits of the

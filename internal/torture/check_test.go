@@ -966,6 +966,9 @@ func TestPermitsLeftToTheirLeases(t *testing.T) {
 		want  bool
 	}{
 		{"released", func(h *testHistory) { h.release(0, acquire(h), 10_400, 10_401) }, false},
+		{"release not executed: it is repeated, perhaps until the lease is over", func(h *testHistory) {
+			h.do(0, 10_400, 10_401, record{Do: opRelease, Root: acquire(h)}, record{Outcome: outcomeFailed})
+		}, true},
 		{"released by its id", func(h *testHistory) {
 			acquire(h)
 			releaseID(h, outcomeOK)

@@ -226,7 +226,8 @@ func (h *history) inDoubt(o *op, name string) bool {
 
 // wasLeft reports whether a hold was lost, or its release was repeated, perhaps until its lease had ended.
 func (o *op) wasLeft() bool {
-	return o.loss() != nil || o.holds() && o.release != nil && o.release.outcome() == outcomeUnknown
+	wasRepeated := o.holds() && o.release != nil && !o.isReleased()
+	return o.loss() != nil || wasRepeated
 }
 
 // wasGivenBack reports whether a detached hold was adopted or released for certain.
