@@ -104,9 +104,9 @@ func (h *history) checkWanted(name string, ops []*op) (out []Violation) {
 			begin := max(o.listens, o.ret.At, w.waited)
 			due := begin + int64(wanting+h.tolerance())
 			// A waiter asks the holder that it knows. It learns of one that has adopted the lock, or that was before it in
-			// line, when it looks again.
+			// line, when it looks again. All holds of an owner are one holder, who is asked again as late.
 			mayKnowAnother := w.waited < o.ret.At && (o.call.Do == opAdopt || w.process != o.process)
-			if mayKnowAnother {
+			if mayKnowAnother || o.call.Owner != "" {
 				due += int64(slowLook)
 			}
 			end := min(o.deaf, o.claimEnd(), w.returned(), w.died, h.end)
