@@ -79,6 +79,23 @@ func TestExactChecks(t *testing.T) {
 			h.waitAfterCut(10_900)
 		}, []string{checkWake}},
 
+		{"a wait for what a process that died may have acquired", func(h *testHistory) { h.waitAfterDeath(13_200) }, nil},
+		{"a longer wait for what a process that died may have acquired", func(h *testHistory) {
+			h.waitAfterDeath(15_000)
+		}, []string{checkFree}},
+		{"a wait for what a process that died had sent before, and what arrives later", func(h *testHistory) {
+			h.waitAfterDeath(15_000)
+			h.fault(faultHole, 2, 10_190, 12_000)
+		}, nil},
+
+		{"permits of which an operator has freed one, and that are acquired by others", func(h *testHistory) {
+			h.permitsFreedInPart()
+		}, []string{checkOrder}},
+		{"permits in doubt of which an operator has freed one: a late copy gives back the others", func(h *testHistory) {
+			h.permitsFreedInPart()
+			h.fault(faultCopies, 0, 9_000, 11_000)
+		}, nil},
+
 		{"a lock by name that was lost before it was unlocked", func(h *testHistory) {
 			a := h.byName(0, 10_000, "a1")
 			h.byName(1, 10_100, "b1")
@@ -105,6 +122,30 @@ func TestExactChecks(t *testing.T) {
 			require.Equal(t, tt.want, got, "%v", violations)
 		})
 	}
+}
+
+// waitAfterDeath adds an acquisition of a process that is killed, and one that waits for longer.
+func (h *testHistory) waitAfterDeath(until int64) {
+	h.killed = 10_200
+	h.do(2, 10_000, 0, record{Do: opAcquire, TTL: 3 * time.Second}, record{})
+	h.records[2] = h.records[2][:1] // it has not returned
+	w := h.holdOf("lock", 1, 10_100, until, "b1")
+	h.waits(1, w, 10_101)
+	h.release(1, w, until+10, until+11)
+}
+
+// permitsFreedInPart adds two permits, of which an operator frees one, and then the acquisition of all permits.
+func (h *testHistory) permitsFreedInPart() {
+	acquire := func(process int, at int64, n int, ids string) int64 {
+		return h.do(process, at, at+1,
+			record{Do: opAcquire, Primitive: "permits", Permits: n, Limit: poolSize, TTL: 3 * time.Second, Fixed: true},
+			record{Outcome: outcomeOK, ID: ids, Until: (at + 2968) * ms})
+	}
+	acquire(0, 10_000, 2, "a1,a2")
+	h.do(1, 10_100, 10_101, record{Do: opReleaseID, Primitive: "permits", Permits: 1, Target: "a1"},
+		record{Outcome: outcomeOK})
+	b := acquire(1, 10_200, poolSize, "b1,b2,b3")
+	h.release(1, b, 10_300, 10_301)
 }
 
 // byName adds a lock of a Keyed, which tells nobody of its validity.

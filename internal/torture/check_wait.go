@@ -314,7 +314,7 @@ func (h *history) possibleBySteadyClock(o *op, name string) (interval, bool) {
 		if o.call.Primitive == "rwlock" && !o.call.Read {
 			ttl = max(ttl, int64(writerClaim)+slack)
 		}
-		return interval{o.call.At, min(o.died, h.end) + ttl}, true
+		return interval{o.call.At, h.arrived(o, name) + ttl}, true
 	case o.holds():
 		i := interval{o.ret.At - slack/2, o.claimEnd() + ttl}
 		switch {
@@ -357,6 +357,19 @@ func (h *history) possibleBySteadyClock(o *op, name string) (interval, bool) {
 		return interval{o.ret.At - slack/2, o.ret.At + slack}, true
 	}
 	return interval{}, false
+}
+
+// arrived returns when all that an operation has sent, which has not returned, has arrived. A fault may keep what a
+// process had sent when it died.
+func (h *history) arrived(o *op, name string) int64 {
+	died := min(o.died, h.end)
+	end := died
+	for _, w := range h.windows {
+		if w.disturbs(o.process, name) && w.overlaps(died, died) {
+			end = max(end, w.end)
+		}
+	}
+	return end
 }
 
 // possibleOutside returns when an acquisition by another library may have held its names: what is in doubt, it leaves
@@ -416,7 +429,7 @@ func (h *history) checkTurns(name string, ops []*op) (out []Violation) {
 	slices.SortFunc(grants, func(a, b *op) int { return cmp.Compare(a.ret.At, b.ret.At) })
 	for first := 0; first < len(grants); {
 		last := first
-		for last+1 < len(grants) && grants[last+1].process == grants[first].process && !grants[last].endsWithLease() {
+		for last+1 < len(grants) && grants[last+1].follows(grants[last]) {
 			last++
 		}
 		if v, ok := h.starved(name, grants[first:last+1]); ok {
@@ -425,6 +438,13 @@ func (h *history) checkTurns(name string, ops []*op) (out []Violation) {
 		first = last + 1
 	}
 	return out
+}
+
+// follows reports whether a client may have passed the lock on to itself. A hold of an owner may also have joined
+// another one of that owner, and has then taken nobody's turn.
+func (o *op) follows(before *op) bool {
+	mayHaveJoined := o.call.Owner != ""
+	return o.process == before.process && !before.endsWithLease() && !mayHaveJoined
 }
 
 // endsWithLease reports whether a hold was not released. Then nobody passes the lock on: whoever looks first gets it
