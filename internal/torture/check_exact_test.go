@@ -88,6 +88,16 @@ func TestExactChecks(t *testing.T) {
 			h.fault(faultHole, 2, 10_190, 12_000)
 		}, nil},
 
+		{"a wait for what a late copy may have acquired, whose rollback found data of another program", func(h *testHistory) {
+			h.do(2, 10_000, 10_010, record{Do: opAcquire, TTL: 3 * time.Second},
+				record{Outcome: outcomeFailed, Err: "WRONGTYPE", Is: []string{isForeign}})
+			h.windows = append(h.windows, window{
+				interval: interval{9_990 * ms, 10_020 * ms}, fault: faultOverwrite, process: -1, names: []string{"name"},
+			})
+			w := h.holdOf("lock", 1, 10_100, 40_000, "b1")
+			h.waits(1, w, 10_101)
+			h.release(1, w, 40_010, 40_011)
+		}, nil},
 		{"permits of which an operator has freed one, and that are acquired by others", func(h *testHistory) {
 			h.permitsFreedInPart()
 		}, []string{checkOrder}},

@@ -350,7 +350,11 @@ func (h *history) possibleBySteadyClock(o *op, name string) (interval, bool) {
 		}
 		return i, true
 	case disturbed, o.outcome() == outcomeUnknown && h.isBusy(o.process, o.call.At-slack, o.ret.At+slack):
-		return interval{o.call.At, o.ret.At + ttl}, true
+		end := o.ret.At + ttl
+		if h.mayReturn(o, name) {
+			end = max(end, o.call.At+h.latestCopy()+ttl)
+		}
+		return interval{o.call.At, end}, true
 	case o.isUnconfirmed():
 		return interval{o.call.At, o.ret.At + slack}, true
 	case o.outcome() == outcomeUnknown:
