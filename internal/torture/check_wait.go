@@ -17,7 +17,7 @@ const (
 	turnTime  = 500 * time.Millisecond // a client that has a lock for so long, while another waits,
 	turnHolds = 20                     // in that many holds
 
-	// othersTurn is how long a free lock that lingers may be left to others.
+	// othersTurn is how long a candidate that has resigned may leave the turn to others.
 	othersTurn = 100 * time.Millisecond
 )
 
@@ -113,7 +113,7 @@ func (h *history) checkWaits() (out []Violation) {
 		}
 		begin := max(o.waited, o.call.At)
 		at, gap := widestGap(slices.Concat(busy, h.excuses(o, h.settles())), room, begin, o.ret.At)
-		if gap > h.wakeUp()+h.stalled(o.process, at, at+int64(gap)) && !standsBack(o, gap) {
+		if gap > h.wakeUp()+h.stalled(o.process, at, at+int64(gap)) && !mayBeKept(o, gap) {
 			out = append(out, violation(checkWake, o, o.call.Names[0],
 				"process %d waited for %v from %v after the round began, while nobody can have held it and nothing can "+
 					"have lost its wake-up", o.process,
@@ -123,12 +123,14 @@ func (h *history) checkWaits() (out []Violation) {
 	return out
 }
 
-// standsBack reports whether a gap is short enough to be the turn of other clients: doc/contract.md, C24. A client that
-// has given a lock up, because another one has asked for it, leaves it to others first. They may have given up since.
-// A candidate that has resigned does the same: C29.
-func standsBack(o *op, gap time.Duration) bool {
-	mayStandBack := o.call.Lingers || o.call.Primitive == electionPrimitive
-	return mayStandBack && gap <= othersTurn
+// mayBeKept reports whether a gap is short enough for a lock that lingers, or that is left to other clients:
+// doc/contract.md, C24. A waiter in line may not know who has the lock, and does not ask for it. A client that has given
+// a lock up, because another one has asked for it, leaves it to others first. They may have given up since. A candidate
+// that has resigned does the same: C29.
+func mayBeKept(o *op, gap time.Duration) bool {
+	lingers := o.call.Lingers && gap <= lingerTime+slowestRoundTrip
+	isLeft := o.call.Primitive == electionPrimitive && gap <= othersTurn
+	return lingers || isLeft
 }
 
 // checkCohorts finds members of a cohort that got the lock after the cohort's time: doc/contract.md, C24. Only a
