@@ -441,10 +441,14 @@ func overBudget(err error) error {
 // members have ended them. A member that the user has released, or whose client was closed, is a reason, too. It is in
 // the text of the loss only, because the joint hold itself was neither released nor closed.
 func (o *Ownership) loss() engine.Loss {
-	loss, left := engine.Loss{Reason: engine.LossMembers}, 0
+	loss, left, unlimited := engine.Loss{Reason: engine.LossMembers}, 0, 0
 	for _, member := range o.memberHolds() {
-		if isValid(member) || member.IsLimitOver() {
+		isOver := member.IsLimitOver()
+		if isValid(member) || isOver {
 			left++
+		}
+		if !isOver {
+			unlimited++
 		}
 		if cause := member.Ended(); errors.Is(cause, engine.ErrLost) {
 			loss.Members = append(loss.Members, cause)
@@ -452,7 +456,10 @@ func (o *Ownership) loss() engine.Loss {
 			loss.Members = append(loss.Members, errors.New(describe(member, "hold", cause).Error()))
 		}
 	}
-	if left >= o.lock.Need { // enough members would be left if they had no limits
+	// The limit of the joint hold is over when that of so many members is. An Extend may not have reached some of them.
+	isLimitOver := unlimited < o.lock.Need
+	wouldBeLeft := left >= o.lock.Need // if the members had no limits
+	if isLimitOver && wouldBeLeft {
 		return engine.Loss{Reason: engine.LossLimit}
 	}
 	return loss
