@@ -50,6 +50,14 @@ func TestExactChecks(t *testing.T) {
 			h.fault(faultHole, 0, 10_490, 10_600)
 			h.samples = []sample{{name: "name", ids: []string{"a1"}, before: 13_400 * ms, after: 13_400 * ms}}
 		}, nil},
+		{"a lock that stays for longer, because the server's clock has jumped back", func(h *testHistory) {
+			a := h.limited(10_000, record{MinHold: 2 * time.Second}, 2968*time.Millisecond)
+			h.release(0, a, 10_500, 10_501)
+			h.windows = append(h.windows, window{
+				interval: interval{10_600 * ms, 10_610 * ms}, fault: faultBack, process: -1, jump: -3 * time.Second,
+			})
+			h.samples = []sample{{name: "name", ids: []string{"a1"}, before: 14_800 * ms, after: 14_800 * ms}}
+		}, nil},
 		{"a lock that stays after its minimum hold", func(h *testHistory) {
 			a := h.limited(10_000, record{MinHold: 2 * time.Second}, 2968*time.Millisecond)
 			h.release(0, a, 10_500, 10_501)
