@@ -342,3 +342,28 @@ func TestMultiIsLostWhenAMemberIsReleased(t *testing.T) {
 		s.RequireFree(t)
 	})
 }
+
+// Joint locks under one hold have its id in all of their members. Two of them exclude each other in a member that the
+// hold does not have.
+func TestJointLocksUnderOneHoldExcludeEachOther(t *testing.T) {
+	for name, servers := range map[string][3]int{"one server": {0, 0, 0}, "a server each": {0, 1, 2}} {
+		t.Run(name, func(t *testing.T) {
+			Bubble(t, func(t *testing.T, _ *Server) {
+				k := newCluster(t, 3)
+				x, y := k.clients[servers[0]].Lock("x"), k.clients[servers[1]].Lock("y")
+				z := k.clients[servers[2]].Lock("z")
+				multi := func(members ...*Resource) *Resource {
+					return k.clients[0].Joint("multi", joint.NewMulti, members...)
+				}
+				outer := Acquire(t, t.Context(), multi(x, z))
+				first := Acquire(t, Carry(outer), multi(x, y))
+				_, err := multi(y, z).Acquire(Carry(outer), NewTerms(), NoWait)
+				require.ErrorIs(t, err, ErrNotAcquired)
+				Release(t, first)
+				Release(t, Acquire(t, Carry(outer), multi(y, z)))
+				Release(t, outer)
+				k.requireFree(t)
+			})
+		})
+	}
+}

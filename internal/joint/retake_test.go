@@ -486,3 +486,47 @@ func TestReleaseDuringARetakeLeavesNothing(t *testing.T) {
 		})
 	}
 }
+
+// duration draws one that is no even number of nanoseconds, so that two events rarely meet.
+func duration(lo, hi time.Duration) *rapid.Generator[time.Duration] {
+	return rapid.Map(rapid.Int64Range(int64(lo), int64(hi)), func(n int64) time.Duration { return time.Duration(n | 1) })
+}
+
+// oneByOne returns a func that gives each command the next fault, whichever server gets it, until none is left.
+func oneByOne(faults []Fault) func(Command) Fault {
+	var mu sync.Mutex
+	return func(Command) (f Fault) {
+		mu.Lock()
+		defer mu.Unlock()
+		if len(faults) > 0 {
+			f, faults = faults[0], faults[1:]
+		}
+		return f
+	}
+}
+
+// drawFault draws what happens to a command: mostly nothing but a short delay.
+func drawFault(rt *rapid.T) Fault {
+	late := duration(ms, 8*time.Second)
+	switch rapid.IntRange(0, 16).Draw(rt, "fault") {
+	case 8:
+		return Fault{Delay: late.Draw(rt, "delay")}
+	case 9:
+		return Fault{Reply: late.Draw(rt, "reply")}
+	case 10:
+		return Fault{Mute: true}
+	case 11:
+		return Fault{Lost: true}
+	case 12:
+		return Fault{Lost: true, Copy: late.Draw(rt, "copy")}
+	case 13:
+		return Fault{Copy: late.Draw(rt, "copy")}
+	case 14:
+		return Fault{Err: ErrDown}
+	case 15:
+		return Fault{Err: ErrBusy}
+	case 16:
+		return Fault{Err: ErrFatal}
+	}
+	return Fault{Delay: duration(0, 3*ms).Draw(rt, "delay"), Reply: duration(0, 3*ms).Draw(rt, "reply")}
+}
