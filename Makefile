@@ -25,7 +25,7 @@ stress: ## run one package's tests 20 times in a row: make stress PKG=./watchdog
 bars: ## run the tests of the bars in doc/bars.md at full size, half an hour; BARS="4 6" for some of them
 	bash .ci/bars $(BARS)
 
-servers: ## run tests on each Redis and Valkey that is available, and print rows for the table in doc/operations.md
+servers: ## run tests on each Redis and Valkey that is available, and print rows for the table in tests/topology/servers.md
 	bash .ci/servers
 
 lint: ## gofmt, go vet and golangci-lint

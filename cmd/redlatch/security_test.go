@@ -149,7 +149,7 @@ func TestViewerReadsEverythingAndChangesNothing(t *testing.T) {
 func TestOncallReadsEverythingAndRepairs(t *testing.T) {
 	t.Parallel()
 	x := newOperatorTest(t)
-	for _, rules := range redistest.DocumentedRules(t, "oncall") {
+	for _, rules := range append([][]string{rulesOf(t, "oncall")}, redistest.DocumentedRules(t, "oncall")...) {
 		x.s.SetUser(t, "oncall", rules...)
 	}
 	require.Equal(t, x.all, x.reads(t, "oncall"))
