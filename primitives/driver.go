@@ -187,9 +187,11 @@ func (d *fieldDriver) renewal(batch *scripts.Batch, o *engine.Ownership, ttl tim
 func (d *fieldDriver) shorten(
 	ctx context.Context, o *engine.Ownership, ttl time.Duration, counts int, seenAt int64,
 ) error {
-	_, err := scripts.LockShorten{
-		Keys: &d.h.keys, Field: d.field(o), Counts: int64(counts), TTL: ttl, SeenAt: seenAt,
-	}.Do(ctx, d.h.c.calls)
+	call := scripts.LockShorten{Keys: &d.h.keys, Field: d.field(o), Counts: int64(counts), TTL: ttl, SeenAt: seenAt}
+	if o.Shared {
+		call.MemoryKey = d.h.ownerKey(&o.Owner)
+	}
+	_, err := call.Do(ctx, d.h.c.calls)
 	return err
 }
 

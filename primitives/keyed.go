@@ -76,7 +76,7 @@ func (k *Keyed) Lock(ctx context.Context, name string) error {
 			return nil
 		}
 		// The name is locked, but Redis does not have its lock, or has it under the same WithOwner.
-		_ = hold.Release(ctx)
+		k.releaseInBackground(hold)
 		unlocked, _ = k.locked(n)
 		mustWait = unlocked != nil
 	}
@@ -99,7 +99,7 @@ func (k *Keyed) TryLock(ctx context.Context, name string) (bool, error) {
 	case err != nil:
 		return false, err
 	case !k.put(n, hold):
-		_ = hold.Release(ctx)
+		k.releaseInBackground(hold)
 		return false, nil
 	}
 	return true, nil
@@ -156,7 +156,7 @@ func (k *Keyed) Ensure(ctx context.Context, name string) error {
 		err = nil
 	}
 	k.mu.Unlock()
-	_ = again.Release(ctx)
+	k.releaseInBackground(again)
 	return err // this is the loss if Unlock has ended the hold meanwhile
 }
 
@@ -225,6 +225,11 @@ func (k *Keyed) acquire(ctx context.Context, l *Lock, limit time.Duration) (*Hol
 		opts = append(opts, WithWait(limit))
 	}
 	return l.acquire(ctx, opts, waitAsOptionsSay)
+}
+
+// releaseInBackground releases a hold that no caller gets. Redis may take longer to answer than the caller waits.
+func (k *Keyed) releaseInBackground(hold *Hold) {
+	k.c.core.Spawn(func() { _ = hold.Release(context.Background()) })
 }
 
 // put makes hold the lock of a name. It returns false if the name is locked.

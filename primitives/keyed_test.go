@@ -142,6 +142,32 @@ func TestKeyedAfterALoss(t *testing.T) {
 	})
 }
 
+// Lock may get a lock that is of no use, because the name is locked and the client does not know yet that this lock was
+// lost. Then Lock does not wait until Redis has freed it, which may take long.
+func TestKeyedDoesNotWaitForTheReleaseOfALockOfNoUse(t *testing.T) {
+	t.Parallel()
+	const patience = 200 * time.Millisecond
+	s, name, acquired := redistest.Miniredis(t), redistest.Name(t), 0
+	p := s.Proxy(t)
+	keyed := NewClient(t, p.Client(t), primitives.WithObserver(func(e primitives.Event) {
+		if e.Kind != primitives.EventAcquired {
+			return
+		}
+		acquired++
+		p.BlackHole(acquired == 2)
+	})).Keyed()
+	require.NoError(t, keyed.Lock(t.Context(), name))
+	require.NoError(t, s.Client(t).Del(t.Context(), name).Err())
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	began := time.Now()
+	require.ErrorIs(t, keyed.Lock(ctx, name), context.DeadlineExceeded)
+	require.Less(t, time.Since(began), 2*patience)
+	require.Equal(t, 2, acquired)
+	p.BlackHole(false)
+	p.Reset()
+}
+
 // A dead Redis is no lock that somebody has, and bad options are told.
 func TestKeyedErrors(t *testing.T) {
 	t.Parallel()

@@ -325,9 +325,13 @@ func (d *readerDriver) info(ctx context.Context) (Info, error) {
 func (d *readerDriver) shorten(
 	ctx context.Context, o *engine.Ownership, ttl time.Duration, counts int, seenAt int64,
 ) error {
-	_, err := scripts.RWLockReadShorten{
+	call := scripts.RWLockReadShorten{
 		Keys: &d.h.keys, HoldKey: d.firstCountKey(o), Owner: o.ID, Counts: int64(counts), TTL: ttl, SeenAt: seenAt,
-	}.Do(ctx, d.h.c.calls)
+	}
+	if o.Shared {
+		call.MemoryKey = d.h.ownerKey(&o.Owner)
+	}
+	_, err := call.Do(ctx, d.h.c.calls)
 	return err
 }
 

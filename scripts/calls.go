@@ -945,7 +945,7 @@ func (c LockRenewShared) AddTo(by *Batch) {
 // LockShorten is a call of lock/shorten: shorten the TTL of a lock, which lasts longer than its
 // holder has promised.
 type LockShorten struct {
-	// Main
+	// Main; SharedCounts
 	*Keys
 
 	// of the owner
@@ -955,13 +955,15 @@ type LockShorten struct {
 	TTL    time.Duration
 	// when a renewal found the longer TTL, by the server's clock, ms
 	SeenAt int64
+	// optional: of the holder's acquisition with WithOwner
+	MemoryKey string
 }
 
 // Do runs the script. Redis returns 1 if it did, else 0.
 func (c LockShorten) Do(ctx context.Context, by Sender) (Number, error) {
-	keys := []any{c.Main}
-	args := []any{c.Field, c.Counts, by.millis(c.TTL), c.SeenAt}
-	return readNumber(by.send(ctx, lockShorten, keys, 1, args, 4))
+	keys := []any{c.Main, c.SharedCounts}
+	args := []any{c.Field, c.Counts, by.millis(c.TTL), c.SeenAt, c.MemoryKey}
+	return readNumber(by.send(ctx, lockShorten, keys, 2, args, 4))
 }
 
 // PermitSemaphoreAcquire is a call of permitsemaphore/acquire: acquire permits, all or none, for
@@ -1466,7 +1468,7 @@ func (c RWLockReadSetCount) Do(ctx context.Context, by Sender) (Number, error) {
 // RWLockReadShorten is a call of rwlock/read_shorten: shorten the leases of a reader, which last
 // longer than it has promised.
 type RWLockReadShorten struct {
-	// Main
+	// Main; SharedCounts
 	*Keys
 
 	// of the reader's first hold, see rwlock/read_check
@@ -1478,13 +1480,15 @@ type RWLockReadShorten struct {
 	TTL    time.Duration
 	// when a renewal found the longer leases, by the server's clock, ms
 	SeenAt int64
+	// optional: of the holder's acquisition with WithOwner
+	MemoryKey string
 }
 
 // Do runs the script. Redis returns 1 if it did, else 0.
 func (c RWLockReadShorten) Do(ctx context.Context, by Sender) (Number, error) {
-	keys := []any{c.Main, c.HoldKey}
-	args := []any{c.Owner, c.Counts, by.millis(c.TTL), c.SeenAt}
-	return readNumber(by.send(ctx, rwlockReadShorten, keys, 2, args, 4))
+	keys := []any{c.Main, c.HoldKey, c.SharedCounts}
+	args := []any{c.Owner, c.Counts, by.millis(c.TTL), c.SeenAt, c.MemoryKey}
+	return readNumber(by.send(ctx, rwlockReadShorten, keys, 3, args, 4))
 }
 
 // RWLockWriteAcquire is a call of rwlock/write_acquire: acquire the lock for writing, or claim it

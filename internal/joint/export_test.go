@@ -16,7 +16,11 @@ const (
 	Promptly      = promptly
 )
 
-var ErrBudget = errBudget
+var (
+	ErrBudget        = errBudget
+	Overdue    error = overdue{errBudget}
+	OverBudget       = overBudget
+)
 
 // Add adds the hold of a member.
 func (o *Ownership) Add(member *engine.Hold) bool { return o.add(member) }

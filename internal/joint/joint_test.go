@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	. "github.com/redlatch/redlatch/internal/engine"
+	"github.com/redlatch/redlatch/internal/failure"
 	"github.com/redlatch/redlatch/internal/joint"
 	. "github.com/redlatch/redlatch/internal/test/enginetest"
 )
@@ -456,6 +457,31 @@ func TestJointHoldIsNotTrustedWhenItsMembersAreOver(t *testing.T) {
 				assert.NotErrorIs(t, err, ErrNotAcquired, "nobody else has them")
 				assert.False(t, hold != nil && hold.IsLive())
 			})
+		})
+	}
+}
+
+// A member that the budget has ended counts as silent, however late in the budget it was asked.
+func TestMemberThatTheBudgetHasEndedIsSilent(t *testing.T) {
+	ctx, end := context.WithCancelCause(t.Context())
+	end(joint.Overdue)
+	early := failure.CutShort(ctx, time.Now()) // it was asked only now
+	require.False(t, failure.Of(early).IsOutage(0), "the caller's own time may be over so early")
+	for _, tt := range []struct {
+		name            string
+		err             error
+		silent, inDoubt bool
+	}{
+		{"the command has no answer", early, true, true},
+		{"the command was not sent", failure.WithoutDoubt(early), true, false},
+		{"it waited for another call", context.Cause(ctx), true, true},
+		{"the hold is lost", ErrLost, false, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			err := joint.OverBudget(tt.err)
+			require.ErrorIs(t, err, tt.err)
+			assert.Equal(t, tt.silent, failure.Of(err).IsOutage(0))
+			assert.Equal(t, tt.inDoubt, failure.Of(err).InDoubt())
 		})
 	}
 }

@@ -348,21 +348,29 @@ func TestAdoptedHoldIsLostWithAMember(t *testing.T) {
 
 // A joint hold ends by its limit if as many members as it needs would be left without theirs.
 func TestJointHoldEndsByItsLimit(t *testing.T) {
+	red := func(k *cluster) *Resource { return redOf(k.clients) }
+	forget := func(_ *testing.T, k *cluster, _ *Hold) { k.servers[1].Forget("x") }
 	for _, tt := range []struct {
 		name   string
 		open   func(k *cluster) *Resource
 		option func(*Terms)
-		lose   func(k *cluster) // before the limit
+		lose   func(t *testing.T, k *cluster, hold *Hold) // before the limit
 		want   LossReason
 	}{
 		{"multi, lease", multiOf, FixedLease(time.Minute), nil, LossLimit},
 		{"multi, maximum hold", multiOf, MaxHold(time.Minute), nil, LossLimit},
-		{"red, lease", func(k *cluster) *Resource { return redOf(k.clients) }, FixedLease(time.Minute), nil, LossLimit},
+		{"red, lease", red, FixedLease(time.Minute), nil, LossLimit},
+		{"red without a member", red, FixedLease(time.Minute), forget, LossLimit},
+		{"multi without a member", multiOf, MaxHold(time.Minute), forget, LossMembers},
 		{
-			"red without a member", func(k *cluster) *Resource { return redOf(k.clients) }, FixedLease(time.Minute),
-			func(k *cluster) { k.servers[1].Forget("x") }, LossLimit,
+			"red, of which one member was lost, and another one was not extended", red, MaxHold(time.Minute),
+			func(t *testing.T, k *cluster, hold *Hold) {
+				k.servers[0].OnEach(func(cmd Command) Fault { return Fault{Lost: cmd.Op == "extend"} })
+				require.NoError(t, hold.Extend(t.Context(), time.Hour, nil))
+				k.servers[1].Forget("x")
+				k.servers[1].Seize("x", "other", 0) // so that the member is not acquired again
+			}, LossMembers,
 		},
-		{"multi without a member", multiOf, MaxHold(time.Minute), func(k *cluster) { k.servers[1].Forget("x") }, LossMembers},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			Bubble(t, func(t *testing.T, _ *Server) {
@@ -370,7 +378,7 @@ func TestJointHoldEndsByItsLimit(t *testing.T) {
 				hold := Acquire(t, t.Context(), tt.open(k), tt.option)
 				if tt.lose != nil {
 					Sleep(time.Second)
-					tt.lose(k)
+					tt.lose(t, k, hold)
 					_ = hold.Check(t.Context())
 				}
 				Sleep(2 * time.Minute)

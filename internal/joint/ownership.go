@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/redlatch/redlatch/internal/engine"
+	"github.com/redlatch/redlatch/internal/failure"
 )
 
 // Ownership is the ownership behind a hold of a joint lock. It consists of one hold of each member, of which enough
@@ -389,7 +390,7 @@ func (o *Ownership) ask(ctx context.Context, f func(context.Context, *engine.Hol
 	var open atomic.Int64
 	open.Store(int64(len(holds)))
 	fan := newFanOut(o.core(), len(holds), func(i int) error {
-		err := f(calls, holds[i])
+		err := overBudget(f(calls, holds[i]))
 		if err != nil {
 			err = ofMember(holds[i].Resource(), err)
 		}
@@ -423,14 +424,31 @@ func (o *Ownership) ask(ctx context.Context, f func(context.Context, *engine.Hol
 	return o.h.Lose(ctx, o.loss())
 }
 
+// overBudget returns the error of a member's call. If the budget has ended the call, its server counts as silent: the
+// caller's own time was not over. The member may have been asked a little later than the budget began.
+func overBudget(err error) error {
+	if !errors.Is(err, errBudget) {
+		return err
+	}
+	silent := failure.Unanswered(err)
+	if failure.Of(err).Outcome == failure.NotExecuted {
+		return failure.WithoutDoubt(silent)
+	}
+	return silent
+}
+
 // loss returns the loss of a joint hold with too few members left. Its reason is "members", unless the limits of the
 // members have ended them. A member that the user has released, or whose client was closed, is a reason, too. It is in
 // the text of the loss only, because the joint hold itself was neither released nor closed.
 func (o *Ownership) loss() engine.Loss {
-	loss, left := engine.Loss{Reason: engine.LossMembers}, 0
+	loss, left, unlimited := engine.Loss{Reason: engine.LossMembers}, 0, 0
 	for _, member := range o.memberHolds() {
-		if isValid(member) || member.IsLimitOver() {
+		isOver := member.IsLimitOver()
+		if isValid(member) || isOver {
 			left++
+		}
+		if !isOver {
+			unlimited++
 		}
 		if cause := member.Ended(); errors.Is(cause, engine.ErrLost) {
 			loss.Members = append(loss.Members, cause)
@@ -438,7 +456,10 @@ func (o *Ownership) loss() engine.Loss {
 			loss.Members = append(loss.Members, errors.New(describe(member, "hold", cause).Error()))
 		}
 	}
-	if left >= o.lock.Need { // enough members would be left if they had no limits
+	// The limit of the joint hold is over when that of so many members is. An Extend may not have reached some of them.
+	isLimitOver := unlimited < o.lock.Need
+	wouldBeLeft := left >= o.lock.Need // if the members had no limits
+	if isLimitOver && wouldBeLeft {
 		return engine.Loss{Reason: engine.LossLimit}
 	}
 	return loss

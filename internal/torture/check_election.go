@@ -85,6 +85,22 @@ func (h *history) checkWatcher(name string, watcher *op, ops []*op) (out []Viola
 	return out
 }
 
+// waitsSince returns since when the client of a waiter has waited for the name without a break. Its waiters share what
+// they know of the holder.
+func waitsSince(w *op, ops []*op) int64 {
+	since := w.waited
+	for found := true; found; {
+		found = false
+		for _, other := range ops {
+			isWaiter := other.call.Do == opAcquire && other.process == w.process && other.waited != 0
+			if isWaiter && other.waited < since && other.returned() >= since {
+				since, found = other.waited, true
+			}
+		}
+	}
+	return since
+}
+
 // checkWanted finds holds that were not told that somebody waits for them: doc/contract.md, C30.
 func (h *history) checkWanted(name string, ops []*op) (out []Violation) {
 	if !h.exact {
@@ -104,9 +120,9 @@ func (h *history) checkWanted(name string, ops []*op) (out []Violation) {
 			begin := max(o.listens, o.ret.At, w.waited)
 			due := begin + int64(wanting+h.tolerance())
 			// A waiter asks the holder that it knows. It learns of one that has adopted the lock, or that was before it in
-			// line, when it looks again.
-			mayKnowAnother := w.waited < o.ret.At && (o.call.Do == opAdopt || w.process != o.process)
-			if mayKnowAnother {
+			// line, when it looks again. All holds of an owner are one holder, who is asked again as late.
+			mayKnowAnother := waitsSince(w, ops) < o.ret.At && (o.call.Do == opAdopt || w.process != o.process)
+			if mayKnowAnother || o.call.Owner != "" {
 				due += int64(slowLook)
 			}
 			end := min(o.deaf, o.claimEnd(), w.returned(), w.died, h.end)

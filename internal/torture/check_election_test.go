@@ -115,6 +115,13 @@ func TestChecksOfElections(t *testing.T) {
 		{"an adopted hold is not told of one who knows the former holder", func(h *testHistory) {
 			h.listensAfterAdoption(10_150)
 		}, nil},
+		{"an adopted hold is not told of one whose client knows the former holder", func(h *testHistory) {
+			h.waits(1, h.do(1, 9_910, 10_300, record{Do: opAcquire, TTL: time.Second}, record{Outcome: outcomeBusy}), 9_911)
+			h.listensAfterAdoption(10_000)
+		}, nil},
+		{"a hold of an owner who has been asked before", func(h *testHistory) {
+			h.listensWith(h.limited(10_000, record{Owner: "owner"}, 2968*time.Millisecond), 0)
+		}, nil},
 		{"a hold whose waiter is disturbed", func(h *testHistory) {
 			h.listens(0)
 			h.fault(faultPubSub, 1, 10_200, 10_201)

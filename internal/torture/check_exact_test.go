@@ -50,6 +50,14 @@ func TestExactChecks(t *testing.T) {
 			h.fault(faultHole, 0, 10_490, 10_600)
 			h.samples = []sample{{name: "name", ids: []string{"a1"}, before: 13_400 * ms, after: 13_400 * ms}}
 		}, nil},
+		{"a lock that stays for longer, because the server's clock has jumped back", func(h *testHistory) {
+			a := h.limited(10_000, record{MinHold: 2 * time.Second}, 2968*time.Millisecond)
+			h.release(0, a, 10_500, 10_501)
+			h.windows = append(h.windows, window{
+				interval: interval{10_600 * ms, 10_610 * ms}, fault: faultBack, process: -1, jump: -3 * time.Second,
+			})
+			h.samples = []sample{{name: "name", ids: []string{"a1"}, before: 14_800 * ms, after: 14_800 * ms}}
+		}, nil},
 		{"a lock that stays after its minimum hold", func(h *testHistory) {
 			a := h.limited(10_000, record{MinHold: 2 * time.Second}, 2968*time.Millisecond)
 			h.release(0, a, 10_500, 10_501)
@@ -79,6 +87,33 @@ func TestExactChecks(t *testing.T) {
 			h.waitAfterCut(10_900)
 		}, []string{checkWake}},
 
+		{"a wait for what a process that died may have acquired", func(h *testHistory) { h.waitAfterDeath(13_200) }, nil},
+		{"a longer wait for what a process that died may have acquired", func(h *testHistory) {
+			h.waitAfterDeath(15_000)
+		}, []string{checkFree}},
+		{"a wait for what a process that died had sent before, and what arrives later", func(h *testHistory) {
+			h.waitAfterDeath(15_000)
+			h.fault(faultHole, 2, 10_190, 12_000)
+		}, nil},
+
+		{"a wait for what a late copy may have acquired, whose rollback found data of another program", func(h *testHistory) {
+			h.do(2, 10_000, 10_010, record{Do: opAcquire, TTL: 3 * time.Second},
+				record{Outcome: outcomeFailed, Err: "WRONGTYPE", Is: []string{isForeign}})
+			h.windows = append(h.windows, window{
+				interval: interval{9_990 * ms, 10_020 * ms}, fault: faultOverwrite, process: -1, names: []string{"name"},
+			})
+			w := h.holdOf("lock", 1, 10_100, 40_000, "b1")
+			h.waits(1, w, 10_101)
+			h.release(1, w, 40_010, 40_011)
+		}, nil},
+		{"permits of which an operator has freed one, and that are acquired by others", func(h *testHistory) {
+			h.permitsFreedInPart()
+		}, []string{checkOrder}},
+		{"permits in doubt of which an operator has freed one: a late copy gives back the others", func(h *testHistory) {
+			h.permitsFreedInPart()
+			h.fault(faultCopies, 0, 9_000, 11_000)
+		}, nil},
+
 		{"a lock by name that was lost before it was unlocked", func(h *testHistory) {
 			a := h.byName(0, 10_000, "a1")
 			h.byName(1, 10_100, "b1")
@@ -105,6 +140,30 @@ func TestExactChecks(t *testing.T) {
 			require.Equal(t, tt.want, got, "%v", violations)
 		})
 	}
+}
+
+// waitAfterDeath adds an acquisition of a process that is killed, and one that waits for longer.
+func (h *testHistory) waitAfterDeath(until int64) {
+	h.killed = 10_200
+	h.do(2, 10_000, 0, record{Do: opAcquire, TTL: 3 * time.Second}, record{})
+	h.records[2] = h.records[2][:1] // it has not returned
+	w := h.holdOf("lock", 1, 10_100, until, "b1")
+	h.waits(1, w, 10_101)
+	h.release(1, w, until+10, until+11)
+}
+
+// permitsFreedInPart adds two permits, of which an operator frees one, and then the acquisition of all permits.
+func (h *testHistory) permitsFreedInPart() {
+	acquire := func(process int, at int64, n int, ids string) int64 {
+		return h.do(process, at, at+1,
+			record{Do: opAcquire, Primitive: "permits", Permits: n, Limit: poolSize, TTL: 3 * time.Second, Fixed: true},
+			record{Outcome: outcomeOK, ID: ids, Until: (at + 2968) * ms})
+	}
+	acquire(0, 10_000, 2, "a1,a2")
+	h.do(1, 10_100, 10_101, record{Do: opReleaseID, Primitive: "permits", Permits: 1, Target: "a1"},
+		record{Outcome: outcomeOK})
+	b := acquire(1, 10_200, poolSize, "b1,b2,b3")
+	h.release(1, b, 10_300, 10_301)
 }
 
 // byName adds a lock of a Keyed, which tells nobody of its validity.

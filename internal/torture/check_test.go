@@ -851,6 +851,14 @@ func TestChecks(t *testing.T) {
 			}
 			h.waits(1, h.holdOf("lock", 1, 10_010, 11_600, "b1"), 10_011)
 		}, []string{checkTurn}},
+		{"a client whose holds join one of their owner", func(h *testHistory) {
+			for at := int64(10_000); at < 11_500; at += 50 {
+				a := h.do(0, at, at, record{Do: opAcquire, Owner: "owner", TTL: 3 * time.Second},
+					record{Outcome: outcomeOK, ID: "owner", Until: (at + 2968) * ms})
+				h.release(0, a, at+1, at+2)
+			}
+			h.waits(1, h.holdOf("lock", 1, 10_010, 11_600, "b1"), 10_011)
+		}, nil},
 		{"a client that gets the lock again when its lease has ended", func(h *testHistory) {
 			for at := int64(10_000); at < 11_350; at += 50 {
 				if at == 10_450 || at == 10_900 {
@@ -966,6 +974,9 @@ func TestPermitsLeftToTheirLeases(t *testing.T) {
 		want  bool
 	}{
 		{"released", func(h *testHistory) { h.release(0, acquire(h), 10_400, 10_401) }, false},
+		{"release not executed: it is repeated, perhaps until the lease is over", func(h *testHistory) {
+			h.do(0, 10_400, 10_401, record{Do: opRelease, Root: acquire(h)}, record{Outcome: outcomeFailed})
+		}, true},
 		{"released by its id", func(h *testHistory) {
 			acquire(h)
 			releaseID(h, outcomeOK)

@@ -17,7 +17,7 @@ const (
 	turnTime  = 500 * time.Millisecond // a client that has a lock for so long, while another waits,
 	turnHolds = 20                     // in that many holds
 
-	// othersTurn is how long a free lock that lingers may be left to others.
+	// othersTurn is how long a candidate that has resigned may leave the turn to others.
 	othersTurn = 100 * time.Millisecond
 )
 
@@ -113,7 +113,7 @@ func (h *history) checkWaits() (out []Violation) {
 		}
 		begin := max(o.waited, o.call.At)
 		at, gap := widestGap(slices.Concat(busy, h.excuses(o, h.settles())), room, begin, o.ret.At)
-		if gap > h.wakeUp()+h.stalled(o.process, at, at+int64(gap)) && !standsBack(o, gap) {
+		if gap > h.wakeUp()+h.stalled(o.process, at, at+int64(gap)) && !mayBeKept(o, gap) {
 			out = append(out, violation(checkWake, o, o.call.Names[0],
 				"process %d waited for %v from %v after the round began, while nobody can have held it and nothing can "+
 					"have lost its wake-up", o.process,
@@ -123,12 +123,14 @@ func (h *history) checkWaits() (out []Violation) {
 	return out
 }
 
-// standsBack reports whether a gap is short enough to be the turn of other clients: doc/contract.md, C24. A client that
-// has given a lock up, because another one has asked for it, leaves it to others first. They may have given up since.
-// A candidate that has resigned does the same: C29.
-func standsBack(o *op, gap time.Duration) bool {
-	mayStandBack := o.call.Lingers || o.call.Primitive == electionPrimitive
-	return mayStandBack && gap <= othersTurn
+// mayBeKept reports whether a gap is short enough for a lock that lingers, or that is left to other clients:
+// doc/contract.md, C24. A waiter in line may not know who has the lock, and does not ask for it. A client that has given
+// a lock up, because another one has asked for it, leaves it to others first. They may have given up since. A candidate
+// that has resigned does the same: C29.
+func mayBeKept(o *op, gap time.Duration) bool {
+	lingers := o.call.Lingers && gap <= lingerTime+slowestRoundTrip
+	isLeft := o.call.Primitive == electionPrimitive && gap <= othersTurn
+	return lingers || isLeft
 }
 
 // checkCohorts finds members of a cohort that got the lock after the cohort's time: doc/contract.md, C24. Only a
@@ -314,7 +316,7 @@ func (h *history) possibleBySteadyClock(o *op, name string) (interval, bool) {
 		if o.call.Primitive == "rwlock" && !o.call.Read {
 			ttl = max(ttl, int64(writerClaim)+slack)
 		}
-		return interval{o.call.At, min(o.died, h.end) + ttl}, true
+		return interval{o.call.At, h.arrived(o, name) + ttl}, true
 	case o.holds():
 		i := interval{o.ret.At - slack/2, o.claimEnd() + ttl}
 		switch {
@@ -350,13 +352,30 @@ func (h *history) possibleBySteadyClock(o *op, name string) (interval, bool) {
 		}
 		return i, true
 	case disturbed, o.outcome() == outcomeUnknown && h.isBusy(o.process, o.call.At-slack, o.ret.At+slack):
-		return interval{o.call.At, o.ret.At + ttl}, true
+		end := o.ret.At + ttl
+		if h.mayReturn(o, name) {
+			end = max(end, o.call.At+h.latestCopy()+ttl)
+		}
+		return interval{o.call.At, end}, true
 	case o.isUnconfirmed():
 		return interval{o.call.At, o.ret.At + slack}, true
 	case o.outcome() == outcomeUnknown:
 		return interval{o.ret.At - slack/2, o.ret.At + slack}, true
 	}
 	return interval{}, false
+}
+
+// arrived returns when all that an operation has sent, which has not returned, has arrived. A fault may keep what a
+// process had sent when it died.
+func (h *history) arrived(o *op, name string) int64 {
+	died := min(o.died, h.end)
+	end := died
+	for _, w := range h.windows {
+		if w.disturbs(o.process, name) && w.overlaps(died, died) {
+			end = max(end, w.end)
+		}
+	}
+	return end
 }
 
 // possibleOutside returns when an acquisition by another library may have held its names: what is in doubt, it leaves
@@ -416,7 +435,7 @@ func (h *history) checkTurns(name string, ops []*op) (out []Violation) {
 	slices.SortFunc(grants, func(a, b *op) int { return cmp.Compare(a.ret.At, b.ret.At) })
 	for first := 0; first < len(grants); {
 		last := first
-		for last+1 < len(grants) && grants[last+1].process == grants[first].process && !grants[last].endsWithLease() {
+		for last+1 < len(grants) && grants[last+1].follows(grants[last]) {
 			last++
 		}
 		if v, ok := h.starved(name, grants[first:last+1]); ok {
@@ -425,6 +444,13 @@ func (h *history) checkTurns(name string, ops []*op) (out []Violation) {
 		first = last + 1
 	}
 	return out
+}
+
+// follows reports whether a client may have passed the lock on to itself. A hold of an owner may also have joined
+// another one of that owner, and has then taken nobody's turn.
+func (o *op) follows(before *op) bool {
+	mayHaveJoined := o.call.Owner != ""
+	return o.process == before.process && !before.endsWithLease() && !mayHaveJoined
 }
 
 // endsWithLease reports whether a hold was not released. Then nobody passes the lock on: whoever looks first gets it

@@ -82,5 +82,6 @@ func TestLeavesALockToOthers(t *testing.T) {
 	}
 	require.Empty(t, waits(10_100, true))
 	require.Len(t, waits(10_100, false), 1, "without lingering")
+	require.Empty(t, waits(10_112, true), "it lingered, and was freed after that")
 	require.Len(t, waits(10_150, true), 1, "for too long")
 }

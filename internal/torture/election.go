@@ -152,7 +152,7 @@ func (c *candidate) endTerm() {
 	}
 	_, isOpen := c.releases.LoadAndDelete(c.hold.ID())
 	if isOpen {
-		err := context.Cause(c.hold.Context())
+		err := c.hold.Check(context.Background()) // the hold has ended, so this says why, and sends nothing
 		if !errors.Is(err, primitives.ErrLost) {
 			err = primitives.ErrOutcomeUnknown
 		}

@@ -202,12 +202,16 @@ func (h *history) pools() map[string]pool {
 }
 
 // mayReturn reports whether a late copy of an acquisition may acquire again, until its lease ends. That can happen
-// if somebody else ended the hold by its id, and could not know that an attempt was in doubt; or if the lease has ended
-// and the hold was never released.
+// if somebody else ended the hold by its id, and could not know that an attempt was in doubt; if the lease has ended
+// and the hold was never released; or if the key held the data of another program, so that Redis refused the rollback.
 func (h *history) mayReturn(o *op, name string) bool {
+	wasForeign := o.call.Do == opAcquire && o.is(isForeign)
+	if !wasForeign && !o.holds() || !h.inDoubt(o, name) {
+		return false
+	}
 	wasTaken := len(h.takeovers(o, o.call.At, never)) > 0
 	wasNotReleased := o.loss() != nil && o.release == nil
-	return o.holds() && h.inDoubt(o, name) && (wasTaken || wasNotReleased)
+	return wasForeign || wasTaken || wasNotReleased
 }
 
 // latestCopy bounds how long after a call a copy of one of its commands may be executed, in ns.
@@ -226,7 +230,8 @@ func (h *history) inDoubt(o *op, name string) bool {
 
 // wasLeft reports whether a hold was lost, or its release was repeated, perhaps until its lease had ended.
 func (o *op) wasLeft() bool {
-	return o.loss() != nil || o.holds() && o.release != nil && o.release.outcome() == outcomeUnknown
+	wasRepeated := o.holds() && o.release != nil && !o.isReleased()
+	return o.loss() != nil || wasRepeated
 }
 
 // wasGivenBack reports whether a detached hold was adopted or released for certain.

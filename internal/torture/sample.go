@@ -281,6 +281,9 @@ func (h *history) keptAfterRelease(s sample, id string) (kept *op) {
 	if !isCertain {
 		allowed += keeping
 	}
+	if kept.call.MinHold > 0 { // its rest lasts longer, too, when the server's clock jumps back
+		allowed += time.Duration(h.lengthened(kept.call.At))
+	}
 	if time.Duration(s.before-last) <= allowed {
 		return nil
 	}

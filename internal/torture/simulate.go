@@ -135,7 +135,9 @@ func newWorld(plan *Plan) *world {
 	}
 	r := &runner{
 		cfg: Config{
-			TTL: plan.TTL, Primitives: plan.Primitives, Processes: len(plan.Processes), drain: drainLimit,
+			TTL: plan.TTL, Primitives: plan.Primitives, Processes: len(plan.Processes),
+			// A waiter without a limit waits for the end of a hold that was extended and detached.
+			drain: drainLimit + longestExtension*plan.TTL,
 		},
 		running: map[*round]bool{},
 		result: &Result{

@@ -406,9 +406,15 @@ func (h *history) leastEnd(o *op) int64 {
 const minHoldTolerance = 30 * time.Millisecond
 
 // clip returns when the claim of a hold ends, for the check of exclusion. An operator or a loss of data
-// may end it earlier than its holder can know, even before the acquisition returns.
+// may end it earlier than its holder can know, even before the acquisition returns. A late copy of an acquisition of
+// several permits, of which somebody has taken some meanwhile, gives back the others.
 func (h *history) clip(o *op) int64 {
 	end := o.claimEnd()
+	if o.call.Permits > 1 && h.inDoubt(o, o.call.Names[0]) {
+		for _, t := range h.takeovers(o, o.call.At, end) {
+			end = min(end, max(o.call.At, t.call.At))
+		}
+	}
 	if o.isBlind() {
 		end = o.ret.At
 	}

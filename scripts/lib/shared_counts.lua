@@ -19,6 +19,7 @@
 -- uses     lib/extend
 -- defines  shared_count(shared_counts, field, held),
 --          has_shared_count(shared_counts, field, memory_key),
+--          is_only_shared_count(shared_counts, field, memory_key),
 --          add_shared_count(shared_counts, field, memory_key, is_first, ttl_ms),
 --          remove_shared_count(shared_counts, field, memory_key),
 --          forget_shared_count(shared_counts, field),
@@ -50,6 +51,12 @@ end
 local function has_shared_count(shared_counts, field, memory_key)
   local identities = read_identities(shared_counts, field)
   return string.find(identities, identity_of(memory_key), 1, true) ~= nil
+end
+
+-- is_only_shared_count returns whether an acquisition has the only shared count of a field that is
+-- held.
+local function is_only_shared_count(shared_counts, field, memory_key)
+  return read_identities(shared_counts, field) == identity_of(memory_key)
 end
 
 -- add_shared_count adds the count of an acquisition that has none. Call it before the lock changes:

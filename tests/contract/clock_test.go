@@ -2,7 +2,9 @@ package contract
 
 import (
 	"context"
+	"crypto/sha1" //nolint:gosec // the scripts use it
 	"encoding/binary"
+	"encoding/hex"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -130,33 +132,62 @@ func TestRenewalShortensNoLeaseOfOthers(t *testing.T) {
 	}
 }
 
-// The command that shortens a lease comes late, or meets others: then it does nothing.
+// The command that shortens a lease comes late, or meets others: then it does nothing. Acquisitions with WithOwner have
+// counts of one field: another one may have a longer lease, although the counts are as many as before.
 func TestLateShorteningDoesNothing(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		rdb, name := s.Client(t), redistest.Name(t)
 		run := scripts.NewRunner(rdb, 0)
 		defer run.Close()
+		counts, hold := "redlatch_shared_counts:{"+name+"}", "{"+name+"}:me:rwlock_timeout:1"
+		keys := scripts.Keys{Main: name, SharedCounts: counts}
 		for _, tt := range []struct {
-			name   string
-			counts int64
-			seen   time.Duration
-			want   int64
+			name          string
+			counts        int64
+			seen          time.Duration
+			owners, asked string // the memory keys of the acquisition with WithOwner that has the count, and of that of the command
+			want          int64
 		}{
-			{"in time", 1, 0, 1},
-			{"late", 1, -1001 * time.Millisecond, 0},
-			{"before it was seen", 1, time.Minute, 0},
-			{"another count", 2, 0, 0},
+			{"in time", 1, 0, "", "", 1},
+			{"late", 1, -1001 * time.Millisecond, "", "", 0},
+			{"before it was seen", 1, time.Minute, "", "", 0},
+			{"another count", 2, 0, "", "", 0},
+			{"of an owner", 1, 0, "mine", "mine", 1},
+			{"another acquisition of the owner", 1, 0, "another", "mine", 0},
+			{"of an owner whose count Redis does not know", 1, 0, "", "mine", 0},
 		} {
-			require.NoError(t, rdb.HSet(t.Context(), name, "me", 1).Err())
-			require.NoError(t, rdb.PExpire(t.Context(), name, time.Hour).Err())
 			now := rdb.Time(t.Context()).Val()
-			got, err := scripts.LockShorten{
-				Keys: &scripts.Keys{Main: name}, Field: "me", Counts: tt.counts, TTL: 30 * time.Second,
-				SeenAt: now.Add(tt.seen).UnixMilli(),
-			}.Do(t.Context(), run.Sender())
-			require.NoError(t, err)
-			require.Equal(t, tt.want, got.Number, tt.name)
-			require.Equal(t, tt.want == 1, rdb.PTTL(t.Context(), name).Val() <= 30*time.Second, tt.name)
+			seenAt := now.Add(tt.seen).UnixMilli()
+			for kind, shorten := range map[string]func() (scripts.Number, error){
+				"lock": func() (scripts.Number, error) {
+					return scripts.LockShorten{
+						Keys: &keys, Field: "me", Counts: tt.counts, TTL: 30 * time.Second, SeenAt: seenAt, MemoryKey: tt.asked,
+					}.Do(t.Context(), run.Sender())
+				},
+				"reader": func() (scripts.Number, error) {
+					return scripts.RWLockReadShorten{
+						Keys: &keys, HoldKey: hold, Owner: "me", Counts: tt.counts,
+						TTL: 30 * time.Second, SeenAt: seenAt, MemoryKey: tt.asked,
+					}.Do(t.Context(), run.Sender())
+				},
+			} {
+				what := kind + " " + tt.name
+				require.NoError(t, rdb.Del(t.Context(), name, counts, hold).Err())
+				require.NoError(t, rdb.HSet(t.Context(), name, "me", 1).Err())
+				require.NoError(t, rdb.PExpire(t.Context(), name, time.Hour).Err())
+				if kind == "reader" {
+					require.NoError(t, rdb.HSet(t.Context(), name, "mode", "read").Err())
+					require.NoError(t, rdb.Set(t.Context(), hold, 1, time.Hour).Err())
+				}
+				if tt.owners != "" {
+					sum := sha1.Sum([]byte(tt.owners)) //nolint:gosec // as the scripts do
+					require.NoError(t, rdb.HSet(t.Context(), counts, "me", hex.EncodeToString(sum[:])[:16]+" ").Err())
+				}
+				got, err := shorten()
+				require.NoError(t, err)
+				require.Equal(t, tt.want, got.Number, what)
+				require.Equal(t, tt.want == 1, rdb.PTTL(t.Context(), name).Val() <= 30*time.Second, what)
+			}
 		}
 	})
 }
