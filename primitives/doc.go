@@ -32,6 +32,28 @@
 //
 // A command whose reply was lost is repeated, and then has the effect of one execution.
 //
+// # Options
+//
+// Options are given to a client ([WithDefaults]), to a handle or to a call, and the nearest one counts. The everyday
+// ones:
+//
+//   - The wait: [WithWait].
+//   - The lease: [WithWatchdog], [WithLease], [WithMaxHold], [WithMinHold].
+//   - Semaphores: [WithPermits].
+//   - Clients: [WithLogger], [WithObserver], [WithPrefix], [WithClientName].
+//
+// The others are for special cases:
+//
+//   - Contexts and nesting: [WithHoldContext], [WithNonReentrant].
+//   - Servers that may lose data: [WithReplicas], and [MinUptime] for a [NewRedLock].
+//   - Speed within one process: [WithCohort], [WithLinger].
+//   - Other ways of waiting: [WithPolling], [WithWaiterTimeout], [WithShardedPubSub].
+//   - Ids that the caller manages: [WithOwner], [WithClientID].
+//   - Other times: [WithSafetyMargin] and [WithCommandTimeout].
+//
+// Operators and their tools use [Client.Locks], [Client.Numbers], [Client.Inspect], [Client.Waiting] and
+// [Client.ClientNames].
+//
 // # What is not promised
 //
 // No lock stops a critical section that continues after its context has ended. The resource that it writes to

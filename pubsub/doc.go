@@ -1,6 +1,5 @@
-// Package pubsub delivers wake-up messages. One client shares one subscription per channel among
-// many listeners. The package knows nothing about locks. It is not for users: any release may change
-// it.
+// Package pubsub is not for users, and any release may change it: it delivers wake-up messages. One client shares
+// one subscription per channel among many listeners. The package knows nothing about locks.
 //
 // A [Hub] counts the listeners of each channel. The first listener subscribes to the channel. The
 // channel is unsubscribed when the last one closes, or 10 ms later with [Subscription.CloseSoon]. Every

@@ -1,5 +1,5 @@
-// Package scripts holds the library's Lua scripts and the runner that sends every command to Redis.
-// It is not for users: any release may change it.
+// Package scripts is not for users, and any release may change it: it holds the library's Lua scripts, and the
+// runner that sends every command to Redis.
 //
 // Each primitive has a folder of Lua files. Each file opens with a header: what the script does,
 // its KEYS, its ARGV and what it returns. [Load] returns a script by its path without the

@@ -1,7 +1,6 @@
-// Package watchdog renews leases. One goroutine renews any number of leases, in batches. It notifies
-// the keeper of a lease as soon as the lease can no longer be trusted. The package does not talk to a
-// server itself: the caller supplies a [Renew] func. The package is not for users: any release may
-// change it.
+// Package watchdog is not for users, and any release may change it: it renews leases. One goroutine renews any
+// number of leases, in batches. It notifies the keeper of a lease as soon as the lease can no longer be trusted.
+// The package does not talk to a server itself: the caller supplies a [Renew] func.
 //
 //	dog := watchdog.New(renew)
 //	defer dog.Close()
