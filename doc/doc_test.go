@@ -126,6 +126,7 @@ func TestFiguresAreThoseOfTheResults(t *testing.T) {
 	for page, lines := range map[string]*regexp.Regexp{
 		"performance.md": regexp.MustCompile(`(?m)^\| W.*$|^.* second within a client\n.*$|^.*\(W5\).*$`),
 		"comparison.md":  regexp.MustCompile(`(?m)^.*\[W5\].*$`),
+		"../README.md":   regexp.MustCompile(`(?m)^- \*\*(?:A contended lock|1,000 waiters).*\n.*$`),
 	} {
 		text, err := os.ReadFile(page)
 		require.NoError(t, err)
