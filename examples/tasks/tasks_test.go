@@ -2,10 +2,14 @@
 package tasks_test
 
 import (
+	"encoding/json"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -33,13 +37,7 @@ func TestProgramsPrintWhatTheirCommentsSay(t *testing.T) {
 	if redistest.Full() {
 		programs = tasks(t)
 	}
-	dir := t.TempDir()
-	command := "go build -ldflags='-s -w' -o " + dir + "/ ./cmd/redlatch"
-	for _, name := range programs {
-		command += " ./examples/tasks/" + name
-	}
-	output, err := readme.Shell(t, root, command).CombinedOutput()
-	require.NoError(t, err, "%s", output)
+	dir := build(t, programs)
 	for _, name := range programs {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -55,12 +53,48 @@ func TestProgramsPrintWhatTheirCommentsSay(t *testing.T) {
 	}
 }
 
+// build links all programs into one, which takes much less time than a program each. The sources that it compiles are
+// those of the programs, as packages with a function Main, in a folder that exists in the build only. It returns a
+// folder with the file "all", whose argument is the name of a program, and with the command redlatch.
+func build(t *testing.T, programs []string) (dir string) {
+	dir = t.TempDir()
+	folder, err := filepath.Abs(".")
+	require.NoError(t, err)
+	replaced := map[string]string{} // files of the build, by the paths where go sees them
+	write := func(path, text string) {
+		file := filepath.Join(dir, strconv.Itoa(len(replaced))+".go")
+		require.NoError(t, os.WriteFile(file, []byte(text), 0o600))
+		replaced[filepath.Join(folder, path)] = file
+	}
+	imports, cases := "", ""
+	for _, name := range programs {
+		source, err := os.ReadFile(filepath.Join(name, "main.go"))
+		require.NoError(t, err)
+		text := strings.Replace(string(source), "\npackage main\n", "\npackage "+name+"\n", 1)
+		write(filepath.Join("all", name, "main.go"), strings.Replace(text, "\nfunc main() {\n", "\nfunc Main() {\n", 1))
+		imports += fmt.Sprintf("import task_%s \"github.com/redlatch/redlatch/examples/tasks/all/%s\"\n", name, name)
+		cases += fmt.Sprintf("case %q: task_%s.Main()\n", name, name)
+	}
+	write("all/main.go", "package main\n\nimport \"os\"\n"+imports+
+		"func main() {\nswitch os.Args[1] {\n"+cases+"default: panic(os.Args[1])\n}\n}\n")
+	overlay, err := json.Marshal(map[string]any{"Replace": replaced})
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "overlay.json"), overlay, 0o600))
+	command := fmt.Sprintf("go build -ldflags='-s -w' -overlay %s/overlay.json -o %s/ ./examples/tasks/all", dir, dir)
+	if slices.Contains(programs, "timeline") {
+		command += " ./cmd/redlatch"
+	}
+	output, err := readme.Shell(t, root, command).CombinedOutput()
+	require.NoError(t, err, "%s", output)
+	return dir
+}
+
 var madeFolder = regexp.MustCompile(`locks-\d+`) // by os.MkdirTemp
 
 // check runs a program of dir, and the command that it prints, if any.
 func check(t *testing.T, dir, name, redisAddr string) {
 	temporary := t.TempDir()
-	program := exec.CommandContext(t.Context(), filepath.Join(dir, name))
+	program := exec.CommandContext(t.Context(), filepath.Join(dir, "all"), name)
 	program.Env = append(os.Environ(), "REDIS_ADDR="+redisAddr, "TMPDIR="+temporary)
 	output, err := program.CombinedOutput()
 	require.NoError(t, err, "%s", output)
