@@ -60,8 +60,8 @@ func (c Calls) Since(before Calls) Calls {
 	return diff
 }
 
-// All returns the number of commands that Redis itself counts, as in INFO's total_commands_processed: those that clients
-// sent, and those that scripts called. The observer's own commands are left out.
+// All returns the number of commands that Redis itself counts: those that clients sent, and those that scripts called.
+// The observer's own commands are left out.
 func (c Calls) All() (sum int64) {
 	for name, n := range c {
 		if name != "info" && name != "client|list" {
