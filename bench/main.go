@@ -1,5 +1,5 @@
-// Command bench compares redlatch with its Go peers, with Redisson and with floors. A floor does the
-// same job with the least work that Redis needs for it.
+// Command bench compares redlatch with its Go peers, with Redisson and with go-redis alone, which does the same job
+// without renewal, loss detection or retries.
 //
 //	go run .                                   all workloads, in a few minutes
 //	go run . -only W3,W4 -who redlatch -rounds 9
@@ -68,7 +68,7 @@ const description = `Starts its own redis-server ($REDIS_SERVER, or else the one
 
 %s
 In each round every contender of a workload runs once, in rotating order, on an empty server. A ratio compares a
-contender with the floor of the same round. The report shows the median ratio, its minimum and maximum, and the
+contender with go-redis alone in the same round. The report shows the median ratio, its minimum and maximum, and the
 median of each figure. In every section a guard counts the workers inside; in exclusive sections it also increments
 a counter. If it finds an overlap or a lost update, the row is marked BROKE.`
 
@@ -78,7 +78,7 @@ func app(in io.Reader, out, progress io.Writer) *cli.Command {
 		&cli.StringFlag{Name: "only", Usage: "run only these workloads, such as `W1,W4`"},
 		&cli.StringFlag{
 			Name:  "who",
-			Usage: "run only these families or rows, such as `floor,redlatch`, and the rows to compare them with",
+			Usage: "run only these families or rows, such as `go-redis,redlatch`, and the rows to compare them with",
 		},
 		&cli.IntFlag{
 			Name: "rounds", Value: 5,
@@ -86,7 +86,7 @@ func app(in io.Reader, out, progress io.Writer) *cli.Command {
 		},
 		&cli.StringFlag{
 			Name: "net", Value: harness.Unix,
-			Usage: "connect by `unix|tcp|both`, except in W11 to W14; Redisson and its floor always use tcp",
+			Usage: "connect by `unix|tcp|both`, except in W11 to W14; Redisson, and go-redis beside it, always use tcp",
 		},
 		&cli.DurationFlag{
 			Name:  "duration",
@@ -98,7 +98,7 @@ func app(in io.Reader, out, progress io.Writer) *cli.Command {
 		&cli.StringFlag{Name: "json", Usage: "write the results to `file`"},
 	}
 	return &cli.Command{
-		Name: "bench", Usage: "compare redlatch with its Go peers, with Redisson and with floors",
+		Name: "bench", Usage: "compare redlatch with its Go peers, with Redisson and with go-redis alone",
 		Description: fmt.Sprintf(description, listWorkloads()), Flags: flags, HideVersion: true,
 		Writer: out, ErrWriter: progress,
 		Action: func(ctx context.Context, c *cli.Command) error { return measure(ctx, c, out, progress) },

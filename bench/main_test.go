@@ -56,7 +56,7 @@ func TestBadUsageIsAnError(t *testing.T) {
 func TestSplitListKeepsRowNames(t *testing.T) {
 	require.Nil(t, splitList(""))
 	require.Equal(t, []string{"a", "b"}, splitList("a,b"))
-	require.Equal(t, []string{"floor, BLPOP", "redlatch"}, splitList("floor, BLPOP,redlatch"))
+	require.Equal(t, []string{"go-redis alone, BLPOP", "redlatch"}, splitList("go-redis alone, BLPOP,redlatch"))
 }
 
 func TestRunWritesResultsAndPicture(t *testing.T) {
@@ -67,7 +67,7 @@ func TestRunWritesResultsAndPicture(t *testing.T) {
 		"-json", results, "-profile", filepath.Join(dir, "profiles"))
 	require.NoError(t, err)
 	require.Contains(t, out, "redlatch")
-	require.Contains(t, progress, "W1, round 1 of 1: floor (unix)")
+	require.Contains(t, progress, "W1, round 1 of 1: go-redis alone (unix)")
 	profiles, err := filepath.Glob(filepath.Join(dir, "profiles", "W1-*.pprof"))
 	require.NoError(t, err)
 	require.Len(t, profiles, 3)

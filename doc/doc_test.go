@@ -51,6 +51,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/redlatch/redlatch/eventlog"
 	"github.com/redlatch/redlatch/fence"
 	"github.com/redlatch/redlatch/locktest"
 	"github.com/redlatch/redlatch/primitives"
@@ -75,6 +76,7 @@ var (
 	order, next, report, from, to, id, addr  string
 
 	_, _, _, _, _, _ = errors.Is, signal.Notify, syscall.SIGTERM, time.Second, redis.Nil, locktest.Start
+	_, _             = eventlog.Open, fence.Redis
 )
 `
 
@@ -85,9 +87,9 @@ func TestFragmentsOfPagesCompile(t *testing.T) {
 	declared := regexp.MustCompile(`(?m)^\s*(\w+)(?:, (\w+))? :?= `)
 	code := surroundings
 	for _, page := range []string{
-		"../README.md", "../examples/kubernetes/README.md", "fairlock.md", "fencedlock.md", "keyed.md", "latch.md",
-		"lock.md",
-		"multilock.md", "permitsemaphore.md", "redisson.md", "redlock.md", "rwlock.md", "semaphore.md", "striped.md",
+		"../README.md", "../llms.txt", "../examples/kubernetes/README.md", "fairlock.md", "fencedlock.md",
+		"keyed.md", "latch.md", "lock.md", "multilock.md", "permitsemaphore.md", "redisson.md", "redlock.md",
+		"rwlock.md", "semaphore.md", "striped.md", "tasks.md",
 	} {
 		text, err := os.ReadFile(page)
 		require.NoError(t, err)
@@ -124,6 +126,7 @@ func TestFiguresAreThoseOfTheResults(t *testing.T) {
 	for page, lines := range map[string]*regexp.Regexp{
 		"performance.md": regexp.MustCompile(`(?m)^\| W.*$|^.* second within a client\n.*$|^.*\(W5\).*$`),
 		"comparison.md":  regexp.MustCompile(`(?m)^.*\[W5\].*$`),
+		"../README.md":   regexp.MustCompile(`(?m)^- \*\*(?:A contended lock|1,000 waiters).*\n.*$`),
 	} {
 		text, err := os.ReadFile(page)
 		require.NoError(t, err)
@@ -161,8 +164,9 @@ func TestBreaksOfThePageApply(t *testing.T) {
 func TestLinksOfThePagesLeadSomewhere(t *testing.T) {
 	t.Parallel()
 	link := regexp.MustCompile(`\]\(([^)\s]+)\)`)
+	code := regexp.MustCompile("(?s)```.*?```") // where a type argument before a call looks like a link
 	for path, text := range allPages(t) {
-		for _, found := range link.FindAllStringSubmatch(text, -1) {
+		for _, found := range link.FindAllStringSubmatch(code.ReplaceAllString(text, ""), -1) {
 			target, anchor, _ := strings.Cut(found[1], "#")
 			if strings.Contains(target, "://") {
 				continue
@@ -181,12 +185,14 @@ func TestLinksOfThePagesLeadSomewhere(t *testing.T) {
 	}
 }
 
-// allPages returns the text of each Markdown file of the repository, by its path.
+// allPages returns the text of each Markdown file of the repository, and of llms.txt, by its path.
 func allPages(t *testing.T) map[string]string {
 	t.Helper()
 	pages := map[string]string{}
+	require.FileExists(t, "../llms.txt")
 	require.NoError(t, filepath.WalkDir("..", func(path string, _ fs.DirEntry, err error) error {
-		if err != nil || filepath.Ext(path) != ".md" {
+		isPage := filepath.Ext(path) == ".md" || path == "../llms.txt"
+		if err != nil || !isPage {
 			return err
 		}
 		text, err := os.ReadFile(path)

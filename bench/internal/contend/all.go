@@ -2,7 +2,7 @@ package contend
 
 // The families of contenders.
 const (
-	FamilyFloor    = "floor"
+	FamilyFloor    = "go-redis"
 	FamilyRedlatch = "redlatch"
 	FamilyBSM      = "bsm"
 	FamilyRedsync  = "redsync"
@@ -12,14 +12,14 @@ const (
 
 // The names of the contenders.
 const (
-	Floor          = "floor"
-	FloorPipelined = "floor, pipelined"
-	FloorQueue     = "floor, queue"
-	FloorHandOff   = "floor, hand-off"
-	FloorBLPOP     = "floor, BLPOP"
-	FloorPubsub    = "floor, pub/sub"
-	FloorPublish   = "floor, PUBLISH"
-	FloorBatches   = "floor, batches"
+	Floor          = "go-redis alone"
+	FloorPipelined = "go-redis alone, pipelined"
+	FloorQueue     = "go-redis alone, queue"
+	FloorHandOff   = "go-redis alone, hand-off"
+	FloorBLPOP     = "go-redis alone, BLPOP"
+	FloorPubsub    = "go-redis alone, pub/sub"
+	FloorPublish   = "go-redis alone, PUBLISH"
+	FloorBatches   = "go-redis alone, batches"
 	Redlatch       = "redlatch"
 	BSM            = "bsm/redislock"
 	Redsync        = "redsync"

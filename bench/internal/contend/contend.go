@@ -1,6 +1,6 @@
-// Package contend defines the contenders of the benchmark: redlatch, its peers and the floors. A
-// floor does a job with the least work that go-redis and Redis need for it, without renewal, loss
-// detection or retries.
+// Package contend defines the contenders of the benchmark: redlatch, its peers and go-redis alone, which the code
+// calls a floor. A floor does a job by commands or small scripts, without renewal, loss detection or retries. Libraries
+// that spend less on each command than go-redis pass it.
 package contend
 
 import (
@@ -14,8 +14,8 @@ import (
 
 // Contender is an implementation to measure. Exactly one of Open, Remote and Missing is set.
 type Contender struct {
-	Name   string // of its row: "redlatch", "floor, queue"
-	Family string // group of related contenders: "redlatch", "floor", "bsm", ...
+	Name   string // of its row: "redlatch", "go-redis alone, queue"
+	Family string // group of related contenders: "redlatch", "go-redis", "bsm", ...
 	Module string // Go module that supplies the version; empty for a floor
 
 	// Commands lists the commands that the clients send and that none of the contender's scripts

@@ -85,7 +85,7 @@ func TestRunMeasuresEveryWorkload(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			c := Config{
-				Specs: smallSpecs(), Contenders: contend.All(), Who: []string{"floor", "redlatch"},
+				Specs: smallSpecs(), Contenders: contend.All(), Who: []string{"go-redis", "redlatch"},
 				Networks: tt.networks, Rounds: tt.rounds, Duration: testDuration, Fork: tt.fork,
 			}
 			if tt.fork {
@@ -308,19 +308,19 @@ func TestSelectEntriesAddsBases(t *testing.T) {
 	}{
 		{
 			"all", nil, []string{Unix},
-			[]string{"floor unix", "redlatch unix", "redlatch fair unix", "floor tcp", "remote tcp"},
+			[]string{"go-redis alone unix", "redlatch unix", "redlatch fair unix", "go-redis alone tcp", "remote tcp"},
 		},
 		{
 			"a family", []string{"redlatch"}, []string{Unix},
-			[]string{"floor unix", "redlatch unix", "redlatch fair unix"},
+			[]string{"go-redis alone unix", "redlatch unix", "redlatch fair unix"},
 		},
-		{"a row", []string{fair}, []string{TCP}, []string{"floor tcp", "redlatch fair tcp"}},
-		{"a remote contender", []string{"remote"}, []string{Unix}, []string{"floor tcp", "remote tcp"}},
-		{"both networks", []string{"floor"}, []string{Unix, TCP}, []string{"floor unix", "floor tcp"}},
+		{"a row", []string{fair}, []string{TCP}, []string{"go-redis alone tcp", "redlatch fair tcp"}},
+		{"a remote contender", []string{"remote"}, []string{Unix}, []string{"go-redis alone tcp", "remote tcp"}},
+		{"both networks", []string{"go-redis"}, []string{Unix, TCP}, []string{"go-redis alone unix", "go-redis alone tcp"}},
 		{"no contender", []string{"other"}, []string{Unix}, nil},
 		{
 			"networks of the spec", []string{fair}, nil,
-			[]string{"floor cluster", "redlatch fair cluster"},
+			[]string{"go-redis alone cluster", "redlatch fair cluster"},
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

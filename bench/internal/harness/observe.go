@@ -75,12 +75,14 @@ func hasSubscription(fields []string) bool {
 // interval is the server's activity between two samples.
 type interval struct {
 	commands int64 // sent by clients
+	counted  int64 // by Redis, which also counts what scripts call
 	cpu      time.Duration
 	took     time.Duration
 }
 
 func between(a, b sample, commands []string) interval {
-	return interval{b.calls.Since(a.calls).ByClients(commands...), b.cpu - a.cpu, b.at.Sub(a.at)}
+	calls := b.calls.Since(a.calls)
+	return interval{calls.ByClients(commands...), calls.All(), b.cpu - a.cpu, b.at.Sub(a.at)}
 }
 
 func (i interval) commandsPerSecond() float64 {
@@ -208,6 +210,7 @@ func (o observation) addSection(f report.Figures) {
 func (o observation) addCrowd(f report.Figures) {
 	f[report.Drain] = float64(o.result.Drain)
 	f[report.Commands] = o.idle.commandsPerSecond()
+	f[report.ServerCount] = measure.Quotient(o.idle.counted, o.idle.took.Seconds())
 	f[report.CommandsPerOp] = measure.Quotient(o.run.commands-o.idle.commands, o.result.AllOps)
 	o.addWaits(f)
 	o.addConnections(f) // includes the few connections of the holder's client

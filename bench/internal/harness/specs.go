@@ -76,7 +76,7 @@ func repeatedSpecs() []Spec {
 	return []Spec{
 		{
 			ID:       "W15",
-			Title:    "W1 with a lock that lingers at its client for 5 ms; the floor is two EVALSHA",
+			Title:    "W1 with a lock that lingers at its client for 5 ms; go-redis alone: two EVALSHA",
 			Workload: workload, Metrics: metrics, Forks: true,
 			Rows: []Row{
 				{Contender: contend.Floor, Primitive: contend.Lock},
@@ -86,7 +86,7 @@ func repeatedSpecs() []Spec {
 		},
 		{
 			ID:       "W16",
-			Title:    "one goroutine acquires and releases three free locks at once; the floor is two EVALSHA",
+			Title:    "one goroutine acquires and releases three free locks at once; go-redis alone: two EVALSHA",
 			Workload: three, Metrics: metrics, Forks: true,
 			Rows: []Row{
 				{Contender: contend.Floor},
@@ -104,10 +104,10 @@ func localSpecs(long bool) []Spec {
 		Kind: contend.Holds, Primitive: contend.Lock, Keys: 5000, Clients: 1, Goroutines: 64,
 		TTL: 3 * time.Second, Duration: 5 * time.Second,
 	}
-	w6Title := "5,000 locks held for 5 s and renewed with a TTL of 3 s; the floor renews 100 locks per EVALSHA"
+	w6Title := "5,000 locks held for 5 s and renewed with a TTL of 3 s; go-redis alone: 100 locks per EVALSHA"
 	if long {
 		w6.Keys, w6.TTL, w6.Duration = 50_000, 30*time.Second, 35*time.Second
-		w6Title = "50,000 locks held for 35 s and renewed with a TTL of 30 s; the floor renews 100 locks per EVALSHA"
+		w6Title = "50,000 locks held for 35 s and renewed with a TTL of 30 s; go-redis alone: 100 locks per EVALSHA"
 	}
 	contended := []string{
 		report.HandOffs, report.Ops, report.CommandsEach, report.Commands, report.AllocsPerOp,
@@ -115,7 +115,7 @@ func localSpecs(long bool) []Spec {
 	}
 	return []Spec{
 		{
-			ID: "W1", Title: "one goroutine acquires and releases a free lock; the floor is two EVALSHA",
+			ID: "W1", Title: "one goroutine acquires and releases a free lock; go-redis alone: two EVALSHA",
 			Forks: true,
 			Workload: contend.Workload{
 				Kind: contend.Section, Primitive: contend.Lock, Keys: 1, Clients: 1, Goroutines: 1,
@@ -136,7 +136,7 @@ func localSpecs(long bool) []Spec {
 			},
 		},
 		{
-			ID: "W2", Title: "64 goroutines of one client, each with its own free lock; the floor is two EVALSHA",
+			ID: "W2", Title: "64 goroutines of one client, each with its own free lock; go-redis alone: two EVALSHA",
 			Workload: contend.Workload{
 				Kind: contend.Section, Primitive: contend.Lock, Keys: 64, Clients: 1, Goroutines: 64,
 				Duration: sectionDuration,
@@ -159,7 +159,7 @@ func localSpecs(long bool) []Spec {
 		{
 			ID: "W3",
 			Title: "100 goroutines of one client contend for one lock; " +
-				"the floor is a queue in the process and two EVALSHA",
+				"go-redis alone: a queue in the process and two EVALSHA",
 			Forks: true,
 			Workload: contend.Workload{
 				Kind: contend.Section, Primitive: contend.Lock, Keys: 1, Clients: 1, Goroutines: 100,
@@ -181,7 +181,7 @@ func localSpecs(long bool) []Spec {
 		{
 			ID: "W4",
 			Title: "8 clients with 8 goroutines each contend for one lock; " +
-				"the floor is a token in a list, BLPOP and LPUSH",
+				"go-redis alone: a token in a list, BLPOP and LPUSH",
 			Forks: true,
 			Workload: contend.Workload{
 				Kind: contend.Section, Primitive: contend.Lock, Keys: 1, Clients: 8, Goroutines: 8,
@@ -203,7 +203,7 @@ func localSpecs(long bool) []Spec {
 		{
 			ID: "W5",
 			Title: "1,000 goroutines of 8 clients wait for a held lock, then each acquires it; " +
-				"the floor has one waiter per client, by pub/sub",
+				"go-redis alone: one waiter per client, by pub/sub",
 			Slow: true, Forks: true,
 			Workload: contend.Workload{
 				Kind: contend.Crowd, Primitive: contend.Lock, Keys: 1, Clients: 8, Goroutines: 125,
@@ -221,7 +221,7 @@ func localSpecs(long bool) []Spec {
 				{Contender: contend.Redisson},
 			},
 			Metrics: []string{
-				report.Drain, report.Commands, report.HeapEach, report.StackEach, report.GoroutineEach,
+				report.Drain, report.Commands, report.ServerCount, report.HeapEach, report.StackEach, report.GoroutineEach,
 				report.Connections, report.Subscribers, report.CommandsPerOp,
 			},
 		},
@@ -238,7 +238,7 @@ func localSpecs(long bool) []Spec {
 		{
 			ID: "W7",
 			Title: "from the release on one client to the acquisition on another; " +
-				"the floor is PUBLISH, the message and one EVALSHA",
+				"go-redis alone: PUBLISH, the message and one EVALSHA",
 			Forks: true,
 			Workload: contend.Workload{
 				Kind: contend.Section, Primitive: contend.Lock, Keys: 1, Clients: 2, Goroutines: 1,
@@ -258,7 +258,7 @@ func localSpecs(long bool) []Spec {
 		{
 			ID: "W8",
 			Title: "a read-write lock, 4 clients with 8 goroutines each, 90 % reads, 200 µs per section; " +
-				"the floor has one waiter per client, by pub/sub",
+				"go-redis alone: one waiter per client, by pub/sub",
 			Forks: true,
 			Workload: contend.Workload{
 				Kind: contend.Section, Primitive: contend.RW, Keys: 1, Clients: 4, Goroutines: 8,
@@ -277,7 +277,7 @@ func localSpecs(long bool) []Spec {
 		{
 			ID: "W9",
 			Title: "a semaphore with 8 permits, 4 clients with 16 goroutines each, 200 µs per section; " +
-				"the floor is 8 tokens in a list, BLPOP and LPUSH",
+				"go-redis alone: 8 tokens in a list, BLPOP and LPUSH",
 			Forks: true,
 			Workload: contend.Workload{
 				Kind: contend.Section, Primitive: contend.Semaphore, Keys: 1, Clients: 4, Goroutines: 16,

@@ -60,6 +60,17 @@ func (c Calls) Since(before Calls) Calls {
 	return diff
 }
 
+// All returns the number of commands that Redis itself counts: those that clients sent, and those that scripts called.
+// The observer's own commands are left out.
+func (c Calls) All() (sum int64) {
+	for name, n := range c {
+		if name != "info" && name != "client|list" {
+			sum += n
+		}
+	}
+	return sum
+}
+
 // ByClients returns the number of commands that clients sent. INFO counts calls by scripts under the
 // same names. So ByClients counts only commands that scripts cannot call, and the commands in names.
 // The caller must know that no script calls the commands in names.

@@ -94,6 +94,8 @@ func TestCallsCountsCommandsOfClients(t *testing.T) {
 	require.EqualValues(t, 49, calls.ByClients("lpush"))
 	require.EqualValues(t, 42, calls.ByClients("evalsha"), "no command counts twice")
 
+	require.EqualValues(t, 69, calls.All(), "the observer's own are left out")
+
 	calls.Add(Calls{"evalsha": 2, "cluster|slots": 1, "pubsub|shardnumsub": 1, "command": 1}) // of another node
 	require.EqualValues(t, 47, calls.ByClients())
 }

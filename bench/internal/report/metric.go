@@ -16,6 +16,7 @@ const (
 	CommandsPerOp = "commandsPerOp"
 	CommandsEach  = "commandsPerHandOff"
 	Commands      = "commands"
+	ServerCount   = "serverCount"
 	AllocsPerOp   = "allocsPerOp"
 	CPUPerOp      = "cpuPerOp"
 	ServerPerOp   = "serverPerOp"
@@ -68,6 +69,8 @@ func MetricOf(key string) Metric {
 		return Metric{"commands/hand-off", number, true}
 	case Commands:
 		return Metric{"commands/s", number, true}
+	case ServerCount:
+		return Metric{"Redis's count/s", number, true}
 	case AllocsPerOp:
 		return Metric{"allocs/op", number, true}
 	case CPUPerOp:

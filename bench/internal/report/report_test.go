@@ -18,31 +18,31 @@ import (
 // sample returns a report with a row of each status.
 func sample() *Report {
 	w := Workload{
-		ID: "W4", Title: "many want one <lock>; the floor is a token", Rounds: 3, Metrics: []string{HandOffs, WaitP50},
+		ID: "W4", Title: "many want one <lock>; go-redis alone: a token", Rounds: 3, Metrics: []string{HandOffs, WaitP50},
 		Rows: []Row{
 			{
-				Name: "floor", Family: "floor", Network: "unix", Base: "floor",
+				Name: "go-redis alone", Family: "go-redis", Network: "unix", Base: "go-redis alone",
 				Rounds: []Figures{
 					{HandOffs: 100, WaitP50: 1e6}, {HandOffs: 200, WaitP50: 1e6}, {HandOffs: 400, WaitP50: 0},
 				},
 			},
 			{
-				Name: "redlatch", Family: "redlatch", Network: "unix", Base: "floor",
+				Name: "redlatch", Family: "redlatch", Network: "unix", Base: "go-redis alone",
 				Rounds: []Figures{
 					{HandOffs: 50, WaitP50: 2e6}, {HandOffs: 120, WaitP50: 3e6}, {HandOffs: 280, WaitP50: 4e6},
 				},
 			},
 			{
-				Name: "failed", Family: "bsm", Network: "unix", Base: "floor", Error: "connection refused",
+				Name: "failed", Family: "bsm", Network: "unix", Base: "go-redis alone", Error: "connection refused",
 				Rounds: []Figures{{HandOffs: 10}, nil, {HandOffs: 40}},
 			},
 			{
-				Name: "broken", Family: "bsm", Network: "unix", Base: "floor", Broke: "2 overlaps",
+				Name: "broken", Family: "bsm", Network: "unix", Base: "go-redis alone", Broke: "2 overlaps",
 				Rounds: []Figures{{HandOffs: 10}, {HandOffs: 10}, {HandOffs: 10}},
 			},
-			{Name: "skipped", Family: "redisson", Network: "tcp", Base: "floor", Skipped: "no Java"},
+			{Name: "skipped", Family: "redisson", Network: "tcp", Base: "go-redis alone", Skipped: "no Java"},
 			{
-				Name: "stuck", Family: "redisson", Network: "tcp", Base: "floor", Note: "3 waits stuck",
+				Name: "stuck", Family: "redisson", Network: "tcp", Base: "go-redis alone", Note: "3 waits stuck",
 				Rounds: []Figures{{HandOffs: 10}},
 			},
 		},
@@ -81,7 +81,7 @@ func TestTablesShowRatiosAndNotes(t *testing.T) {
 	var out strings.Builder
 	require.NoError(t, sample().Tables(&out))
 	for _, want := range []string{
-		"W4  many want one <lock>; the floor is a token (median of 3 rounds)",
+		"W4  many want one <lock>; go-redis alone: a token (median of 3 rounds)",
 		"ratio of hand-offs/s", "0.60 (0.50..0.70)", "3 ms",
 		"FAILED", "failed (unix): FAILED: connection refused", "BROKE", "broken (unix): BROKE: 2 overlaps",
 		"skipped (tcp): skipped: no Java", "stuck (tcp): 3 waits stuck",
@@ -118,6 +118,19 @@ func TestSVGIsWellFormed(t *testing.T) {
 		require.Contains(t, texts, want)
 	}
 	require.NotContains(t, texts, "skipped")
+}
+
+func TestBarsThatAreCutHaveABreak(t *testing.T) {
+	for ratio, cut := range map[float64]bool{0.5: false, 2: false, 2.1: true, 38: true} {
+		row := Row{
+			Name: "redlatch", Family: "redlatch", Base: "go-redis alone",
+			Values: map[string]measure.Spread{HandOffs: {Median: 100}},
+			Ratios: map[string]measure.Spread{HandOffs: {Median: ratio, Min: ratio, Max: ratio}},
+		}
+		var picture strings.Builder
+		Workload{Metrics: []string{HandOffs}, Rows: []Row{row}}.draw(&picture, 0)
+		require.Equal(t, cut, strings.Contains(picture.String(), `class="line break"`), "%v", ratio)
+	}
 }
 
 func TestPerformanceInvertsMetricsWhereLessIsBetter(t *testing.T) {

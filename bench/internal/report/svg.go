@@ -15,7 +15,9 @@ const (
 	margin       = 16
 	nameWidth    = 230
 	unitWidth    = 190 // width of a bar that equals its base
-	barMax       = 2   // longer bars are cut to barMax*unitWidth
+	barMax       = 2   // longer bars are cut to barMax*unitWidth, and have a break mark
+	breakWidth   = 8   // of the gap in such a bar
+	breakEnd     = 24  // length of the bar behind the gap
 	rowHeight    = 20
 	headerHeight = 34
 	topHeight    = 74
@@ -28,14 +30,14 @@ const style = `
 text { font: 12px system-ui, sans-serif; fill: #24292f }
 .title { font-size: 17px; font-weight: 600 } .head { font-weight: 600 }
 .faint { fill: #59636e } .line { stroke: #59636e }
-.floor { fill: #8c959f } .redlatch { fill: #2f81f7 } .peer { fill: #d18616 } .redisson { fill: #c2434c }
+.go-redis { fill: #8c959f } .redlatch { fill: #2f81f7 } .peer { fill: #d18616 } .redisson { fill: #c2434c }
 @media (prefers-color-scheme: dark) {
   text { fill: #e6edf3 } .faint { fill: #9da7b3 } .line { stroke: #9da7b3 }
 }
 `
 
 // pictureTitle is the title and the accessible name of the picture.
-const pictureTitle = "redlatch and its peers, compared with a floor"
+const pictureTitle = "redlatch and its peers, compared with go-redis alone"
 
 // SVG returns a bar chart. For each workload it shows the first metric of each row relative to its
 // base.
@@ -53,7 +55,7 @@ func (r *Report) SVG() string {
 	var top strings.Builder
 	label(&top, margin, 24, "title", pictureTitle)
 	label(&top, margin, 44, "faint",
-		"The floor is the least work that Redis needs for the job. 1 is the floor; longer is better. "+
+		"1 is go-redis alone, without renewal, loss detection or retries. Longer is better; a bar with a break is cut. "+
 			"Median (min..max) of the rounds. "+s.Date.UTC().Format("2006-01-02")+".")
 	label(&top, margin, 60, "faint", fmt.Sprintf("%s. Redis %s, %s, go-redis %s, %d cores.",
 		r.versions(), s.Redis, s.Go, s.GoRedis, s.Cores))
@@ -95,13 +97,33 @@ func (w Workload) bar(b *strings.Builder, row Row, key string, y int) {
 	}
 	performance := row.performance(key)
 	length := int(min(performance.Median, barMax)*unitWidth + 0.5)
-	fmt.Fprintf(b, "<rect x=\"%d\" y=\"%d\" width=\"%d\" height=\"%d\" rx=\"2\" class=\"%s\"/>\n",
-		x, y+3, max(length, 1), rowHeight-6, barClass(row))
+	if performance.Median > barMax {
+		brokenBar(b, x, y, length, barClass(row))
+	} else {
+		rectangle(b, x, y, max(length, 1), barClass(row))
+	}
 	text := MetricOf(key).Format(row.Values[key].Median)
 	if row.Name != row.Base {
 		text = formatRatio(performance) + "   " + text
 	}
 	label(b, textColumn, y+14, "", text)
+}
+
+// rectangle adds a bar without a break.
+func rectangle(b *strings.Builder, x, y, length int, class string) {
+	fmt.Fprintf(b, "<rect x=\"%d\" y=\"%d\" width=\"%d\" height=\"%d\" rx=\"2\" class=\"%s\"/>\n",
+		x, y+3, length, rowHeight-6, class)
+}
+
+// brokenBar adds a bar that is cut: two slanted lines in a gap show that it is longer than drawn.
+func brokenBar(b *strings.Builder, x, y, length int, class string) {
+	gap := x + length - breakEnd - breakWidth
+	rectangle(b, x, y, gap-x, class)
+	rectangle(b, gap+breakWidth, y, breakEnd, class)
+	for _, at := range []int{gap, gap + breakWidth} {
+		fmt.Fprintf(b, "<line x1=\"%d\" y1=\"%d\" x2=\"%d\" y2=\"%d\" class=\"line break\"/>\n",
+			at-2, y+rowHeight-1, at+2, y+1)
+	}
 }
 
 // performance returns the ratio to the base, inverted if less is better: more is always better, and
@@ -120,7 +142,7 @@ func (r Row) performance(key string) measure.Spread {
 
 // barClass returns the CSS class of a bar.
 func barClass(row Row) string {
-	known := []string{"floor", "redlatch", "redisson"}
+	known := []string{"go-redis", "redlatch", "redisson"}
 	if slices.Contains(known, row.Family) {
 		return row.Family
 	}

@@ -2,11 +2,14 @@
 package readme
 
 import (
+	"go/parser"
+	"go/token"
 	"os"
 	"os/exec"
 	"regexp"
 	"runtime/debug"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -59,6 +62,18 @@ var number = regexp.MustCompile(`\d+`)
 
 // WithoutNumbers replaces each number by N.
 func WithoutNumbers(text string) string { return number.ReplaceAllString(text, "N") }
+
+// ImportsPublicPackagesOnly checks that a reader can copy the file: it imports nothing that only this module may import.
+func ImportsPublicPackagesOnly(t testing.TB, file string) {
+	t.Helper()
+	parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.ImportsOnly)
+	require.NoError(t, err)
+	for _, i := range parsed.Imports {
+		path, err := strconv.Unquote(i.Path.Value)
+		require.NoError(t, err)
+		require.NotContains(t, strings.Split(path, "/"), "internal", "%s imports %s", file, path)
+	}
+}
 
 func raceDetector() bool {
 	info, ok := debug.ReadBuildInfo()
