@@ -124,9 +124,9 @@ func (h *history) checkWaits() (out []Violation) {
 }
 
 // mayBeKept reports whether a gap is short enough for a lock that lingers, or that is left to other clients:
-// doc/contract.md, C24. A waiter in line may not know who has the lock, and does not ask for it. A client that has given
-// a lock up, because another one has asked for it, leaves it to others first. They may have given up since. A candidate
-// that has resigned does the same: C29.
+// doc/contract.md, C24. A waiter in line may not know who has the lock, and does not ask for it. A client that has
+// given a lock up, because another one has asked for it, leaves it to others first. They may have given up since. A
+// candidate that has resigned does the same: C29.
 func mayBeKept(o *op, gap time.Duration) bool {
 	lingers := o.call.Lingers && gap <= lingerTime+slowestRoundTrip
 	isLeft := o.call.Primitive == electionPrimitive && gap <= othersTurn

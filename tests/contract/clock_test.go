@@ -2,7 +2,7 @@ package contract
 
 import (
 	"context"
-	"crypto/sha1" //nolint:gosec // the scripts use it
+	"crypto/sha1"
 	"encoding/binary"
 	"encoding/hex"
 	"os"
@@ -142,11 +142,12 @@ func TestLateShorteningDoesNothing(t *testing.T) {
 		counts, hold := "redlatch_shared_counts:{"+name+"}", "{"+name+"}:me:rwlock_timeout:1"
 		keys := scripts.Keys{Main: name, SharedCounts: counts}
 		for _, tt := range []struct {
-			name          string
-			counts        int64
-			seen          time.Duration
-			owners, asked string // the memory keys of the acquisition with WithOwner that has the count, and of that of the command
-			want          int64
+			name   string
+			counts int64
+			seen   time.Duration
+			owners string // the memory key of the acquisition with WithOwner that has the count; "": it is private
+			asked  string // that of the command
+			want   int64
 		}{
 			{"in time", 1, 0, "", "", 1},
 			{"late", 1, -1001 * time.Millisecond, "", "", 0},
@@ -180,7 +181,7 @@ func TestLateShorteningDoesNothing(t *testing.T) {
 					require.NoError(t, rdb.Set(t.Context(), hold, 1, time.Hour).Err())
 				}
 				if tt.owners != "" {
-					sum := sha1.Sum([]byte(tt.owners)) //nolint:gosec // as the scripts do
+					sum := sha1.Sum([]byte(tt.owners))
 					require.NoError(t, rdb.HSet(t.Context(), counts, "me", hex.EncodeToString(sum[:])[:16]+" ").Err())
 				}
 				got, err := shorten()
