@@ -147,7 +147,7 @@ function draw() {
   const at = t => Math.min(100, Math.max(0, (t - begin) * 100 / windowMs));
   lanes().forEach((lane, i) => {
     const row = state.rows[i];
-    const spans = [...row.spans, ...(row.marks || []), ...(row.faults || [])].filter(s => !s.to || s.to > begin);
+    const spans = [...row.spans, ...row.marks, ...row.faults].filter(s => !s.to || s.to > begin);
     spans.forEach((span, n) => {
       const bar = lane.children[n] || lane.appendChild(make("i"));
       const to = span.to || end;

@@ -2,6 +2,7 @@ package stage
 
 import (
 	"context"
+	"encoding/json"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -119,6 +120,15 @@ func TestRefusedActions(t *testing.T) {
 		require.ErrorIs(t, f.Do(-1, Acquire), ErrCannot)
 		f.after(0, Acquire, time.Second)
 		require.ErrorIs(t, f.Do(0, Acquire), ErrCannot)
+	})
+}
+
+// The script of the page expects lists.
+func TestStateHasListsFromTheBeginning(t *testing.T) {
+	play(t, usual, func(f *fixture) {
+		text, err := json.Marshal(f.State())
+		require.NoError(t, err)
+		require.NotContains(t, string(text), "null")
 	})
 }
 

@@ -2,7 +2,6 @@ package stage
 
 import (
 	"fmt"
-	"slices"
 
 	"github.com/redlatch/redlatch/internal/torture/simstop"
 )
@@ -116,7 +115,7 @@ func (s *Stage) State() State {
 	defer simstop.Join(simstop.Join(0))
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	state := State{Now: s.now(), Settings: s.settings, Log: slices.Clone(s.log), Stops: simstop.Supported}
+	state := State{Now: s.now(), Settings: s.settings, Log: list(s.log), Stops: simstop.Supported}
 	for _, c := range s.clients {
 		p := c.process
 		shown := Client{State: p.state, Cut: p.cut, Stopped: p.stopped}
@@ -125,10 +124,15 @@ func (s *Stage) State() State {
 		}
 		state.Clients = append(state.Clients, shown)
 		state.Rows = append(state.Rows, Row{
-			Label: fmt.Sprintf("Client %d", c.number), Spans: slices.Clone(c.row.spans), Marks: slices.Clone(c.marks.spans),
-			Faults: slices.Clone(c.faults.spans),
+			Label: fmt.Sprintf("Client %d", c.number), Spans: list(c.row.spans), Marks: list(c.marks.spans),
+			Faults: list(c.faults.spans),
 		})
 	}
-	state.Rows = append(state.Rows, Row{Label: "Redis", Spans: slices.Clone(s.holderRow.spans)})
+	state.Rows = append(state.Rows, Row{
+		Label: "Redis", Spans: list(s.holderRow.spans), Marks: []Span{}, Faults: []Span{},
+	})
 	return state
 }
+
+// list copies a list for JSON, in which an empty one is a list, too.
+func list[T any](all []T) []T { return append([]T{}, all...) }

@@ -128,13 +128,34 @@ func (p *Page) read(in *bufio.Reader) {
 		waiting := p.waiting[m.ID]
 		delete(p.waiting, m.ID)
 		if m.Method == "Runtime.exceptionThrown" {
-			p.troubles = append(p.troubles, string(m.Params))
+			p.troubles = append(p.troubles, trouble(m.Params))
 		}
 		p.mu.Unlock()
 		if waiting != nil {
 			waiting <- m.answer
 		}
 	}
+}
+
+// exception is what the browser tells of an exception.
+type exception struct {
+	Text      string `json:"text"`
+	Exception struct {
+		Description string `json:"description"`
+	} `json:"exception"`
+}
+
+func (e *exception) String() string { return e.Text + " " + e.Exception.Description }
+
+// trouble returns the text of an exception that nothing has caught.
+func trouble(params json.RawMessage) string {
+	var thrown struct {
+		Details exception `json:"exceptionDetails"`
+	}
+	if err := json.Unmarshal(params, &thrown); err != nil {
+		return string(params)
+	}
+	return thrown.Details.String()
 }
 
 // Call sends a command of the DevTools protocol, and reads the result.
@@ -205,18 +226,13 @@ func (p *Page) Eval(expression string, value any) {
 		Result struct {
 			Value json.RawMessage `json:"value"`
 		} `json:"result"`
-		Exception *struct {
-			Text      string `json:"text"`
-			Exception struct {
-				Description string `json:"description"`
-			} `json:"exception"`
-		} `json:"exceptionDetails"`
+		Exception *exception `json:"exceptionDetails"`
 	}
 	p.Call("Runtime.evaluate", map[string]any{
 		"expression": expression, "returnByValue": true, "awaitPromise": true, "userGesture": true,
 	}, &result)
 	if result.Exception != nil {
-		p.t.Fatalf("%s: %s %s", expression, result.Exception.Text, result.Exception.Exception.Description)
+		p.t.Fatalf("%s: %v", expression, result.Exception)
 	}
 	if value != nil {
 		require.NoError(p.t, json.Unmarshal(result.Result.Value, value), "%s is %s", expression, result.Result.Value)
