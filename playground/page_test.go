@@ -69,6 +69,7 @@ func TestPageInABrowser(t *testing.T) {
 	require.NoError(t, err)
 	require.Less(t, info.Size(), int64(8_000_000), "visitors load it")
 
+	t.Run("times", func(t *testing.T) { logTimes(t, server.URL) })
 	for _, tt := range []struct {
 		name string
 		act  func(v *visitor)
@@ -126,6 +127,18 @@ func TestPageInABrowser(t *testing.T) {
 	}
 	t.Run("names are shown as they are", func(t *testing.T) { namesAreShown(t, server.URL) })
 	t.Run("stories", func(t *testing.T) { storiesEnd(t, server.URL) })
+}
+
+// logTimes logs when the page is painted and when its buttons work, in ms since the visitor has asked for it.
+func logTimes(t *testing.T, url string) {
+	v := &visitor{browser.Open(t, url), t}
+	v.Await("performance.getEntriesByName('ready').length > 0")
+	v.Await("performance.getEntriesByName('first-contentful-paint').length > 0")
+	for _, name := range []string{"first-contentful-paint", "ready"} {
+		var at float64
+		v.Eval(fmt.Sprintf("performance.getEntriesByName(%q)[0].startTime", name), &at)
+		t.Logf("%s: %.0f ms", name, at)
+	}
 }
 
 // namesAreShown checks that a name never becomes HTML.

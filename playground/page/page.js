@@ -1,6 +1,6 @@
 "use strict";
 // The page draws the states that the worker sends. Names and texts only become text, never HTML.
-const windowMs = 30000;
+const windowMs = 20000;
 const byId = id => document.getElementById(id);
 const sections = [...document.querySelectorAll(".client")];
 const isCalm = matchMedia("(prefers-reduced-motion: reduce)").matches;
@@ -36,6 +36,7 @@ function receive(message) {
   if (message.trouble) trouble(message.trouble);
   if (message.progress) byId("loading").textContent = progress(message.progress);
   if (!message.state) return;
+  if (!state) performance.mark("ready"); // a test reads when
   state = message.state;
   receivedAt = performance.now();
   byId("loading").textContent = "";
@@ -82,7 +83,7 @@ function statusOf(client) {
     idle: "does not need the lock", waiting: "waits for the lock", releasing: "releases the lock", killed: "is gone",
     holding: "holds the lock",
   };
-  let text = words[client.state];
+  let text = client.state === "idle" && client.lost || words[client.state];
   if (client.state === "holding" && client.valid_until) {
     const left = client.valid_until - now();
     text += left > 0 ? ", valid for " + seconds(left) : ", which is not valid any longer";
@@ -90,7 +91,7 @@ function statusOf(client) {
   const troubles = [];
   if (client.cut) troubles.push("its wire is cut");
   if (client.stopped) troubles.push("it stands still and knows nothing of the time");
-  return text + (troubles.length ? ". " + troubles.join(", ") : "");
+  return [text, ...troubles].join("; ");
 }
 
 // show draws what only a new state changes.

@@ -54,7 +54,8 @@ type process struct {
 	end        context.CancelFunc // ends the wait or the hold
 	hold       *primitives.Hold   // nil if it has none
 	validUntil float64
-	silent     bool // the latest renewal failed
+	silent     bool   // the latest renewal failed
+	lostBy     string // why the latest hold was lost; "" if it was not
 }
 
 // section is what a process does while it holds the lock.
@@ -96,7 +97,7 @@ func (s *Stage) start(c *client) (err error) {
 // acquire begins an acquisition. s.mu is held.
 func (p *process) acquire() {
 	ctx, cancel := context.WithCancel(context.Background())
-	p.state, p.end = waiting, cancel
+	p.state, p.end, p.lostBy = waiting, cancel, ""
 	defer simstop.Join(simstop.Join(p.group))
 	go p.work(ctx)
 }
@@ -166,8 +167,8 @@ func (p *process) endSection(how string) {
 func (p *process) lost(cause error) {
 	p.s.locked(func() {
 		s := p.s
-		p.state = idle
-		s.tell(p.owner, withoutName(cause), fault)
+		p.state, p.lostBy = idle, withoutName(cause)
+		s.tell(p.owner, p.lostBy, fault)
 		other := s.latest
 		isOvertaken := other != nil && other.process != p
 		p.endSection(spanLost)

@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
@@ -23,16 +24,18 @@ func play(t *testing.T, settings Settings, f func(f *fixture)) {
 	synctest.Test(t, func(t *testing.T) {
 		s, err := New(settings, func() {})
 		require.NoError(t, err)
+		defer func() {
+			for i, c := range s.State().Clients {
+				if c.Cut {
+					assert.NoError(t, s.Do(i, Mend))
+				}
+				if c.State == holding || c.State == waiting {
+					assert.NoError(t, s.Do(i, Release))
+				}
+			}
+			assert.NoError(t, s.Close(context.Background()))
+		}()
 		f(&fixture{s, t})
-		for i, c := range s.State().Clients {
-			if c.Cut {
-				require.NoError(t, s.Do(i, Mend))
-			}
-			if c.State == holding || c.State == waiting {
-				require.NoError(t, s.Do(i, Release))
-			}
-		}
-		require.NoError(t, s.Close(context.Background()))
 	})
 }
 
@@ -78,6 +81,7 @@ func TestTheHolderIsToldBeforeTheNextOneAcquires(t *testing.T) {
 				require.Contains(t, lines[1], "lost: expired: no answer from Redis for")
 				require.Equal(t, "acquired the lock", lines[2])
 				require.Regexp(t, `^Client 1 was told that it lost the lock \d+ ms before client 2 acquired it\.$`, lines[3])
+				require.Equal(t, lines[1], f.State().Clients[0].Lost)
 				loss, hold, server := lastOf(f, 0), lastOf(f, 1), lastOf(f, 2)
 				require.Equal(t, spanLost, loss.What)
 				require.Less(t, loss.To, hold.From)

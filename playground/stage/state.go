@@ -22,6 +22,7 @@ type Client struct {
 	Cut        bool    `json:"cut"`
 	Stopped    bool    `json:"stopped"`
 	ValidUntil float64 `json:"valid_until"` // of its hold; 0 if it has none
+	Lost       string  `json:"lost"`        // why it has lost its latest hold; "" if it has not
 }
 
 // Row is a row of the timeline.
@@ -118,7 +119,7 @@ func (s *Stage) State() State {
 	state := State{Now: s.now(), Settings: s.settings, Log: list(s.log), Stops: simstop.Supported}
 	for _, c := range s.clients {
 		p := c.process
-		shown := Client{State: p.state, Cut: p.cut, Stopped: p.stopped}
+		shown := Client{State: p.state, Cut: p.cut, Stopped: p.stopped, Lost: p.lostBy}
 		if p.hold != nil {
 			shown.ValidUntil = p.validUntil
 		}
