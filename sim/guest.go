@@ -12,7 +12,6 @@ import (
 	"io/fs"
 	"math/rand/v2"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -24,6 +23,7 @@ import (
 	"github.com/tetratelabs/wazero/sys"
 
 	"github.com/redlatch/redlatch/internal/torture"
+	"github.com/redlatch/redlatch/internal/torture/simbuild"
 )
 
 // guestPackage is the program that simulates a round.
@@ -34,34 +34,10 @@ func build(ctx context.Context, library, dir string) ([]byte, error) {
 	if _, err := os.Stat(filepath.Join(library, guestPackage)); err != nil {
 		return nil, fmt.Errorf("--library %s: it is no checkout of redlatch with a simulation: %w", library, err)
 	}
-	find := exec.CommandContext(ctx, "go", "env", "GOROOT")
-	find.Dir = library
-	goroot, err := find.Output()
-	if err != nil {
-		return nil, fmt.Errorf("go env GOROOT: %w", err)
-	}
-	var flags []string
-	also := ""
-	for flag := range strings.FieldsSeq(os.Getenv("GOFLAGS")) {
-		file, isOverlay := strings.CutPrefix("-"+strings.TrimLeft(flag, "-"), "-overlay=")
-		switch {
-		case isOverlay:
-			also = file
-		case flag != "-race":
-			flags = append(flags, flag)
-		}
-	}
-	changed, err := overlay(string(bytes.TrimSpace(goroot)), dir, also)
-	if err != nil {
-		return nil, fmt.Errorf("the runtime of simulations: %w", err)
-	}
 	file := filepath.Join(dir, "guest.wasm")
-	cmd := exec.CommandContext(ctx, "go", "build", "-overlay", changed, "-tags", runtimeTag, "-o", file, guestPackage)
-	cmd.Dir = library
-	cmd.Env = append(os.Environ(), "GOOS=wasip1", "GOARCH=wasm", "CGO_ENABLED=0", "GOWORK=off",
-		"GOFLAGS="+strings.Join(flags, " "))
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return nil, fmt.Errorf("building the simulation of %s: %w\n%s", library, err, bytes.TrimSpace(out))
+	program := simbuild.Program{Dir: library, Package: guestPackage, GOOS: "wasip1"}
+	if err := simbuild.Build(ctx, program, dir, file); err != nil {
+		return nil, fmt.Errorf("the simulation of %s: %w", library, err)
 	}
 	return os.ReadFile(file)
 }

@@ -17,6 +17,7 @@ const (
 	NeedCluster  = "cluster"  // the same binary, run as a cluster
 	NeedSentinel = "sentinel" // the same binary, run as sentinels
 	NeedRedisson = "redisson" // Java with Redisson
+	NeedChromium = "chromium" // a browser
 )
 
 const (
@@ -24,7 +25,7 @@ const (
 	envServer  = "REDIS_SERVER"
 )
 
-var needs = []string{NeedRedis, NeedCluster, NeedSentinel, NeedRedisson}
+var needs = []string{NeedRedis, NeedCluster, NeedSentinel, NeedRedisson, NeedChromium}
 
 // Require returns the path of the redis-server binary: $REDIS_SERVER, or else
 // redis-server from the PATH. what must be NeedRedis, NeedCluster or NeedSentinel.

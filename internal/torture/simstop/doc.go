@@ -5,6 +5,6 @@
 // has started it. While a group is stopped, the scheduler runs none of its goroutines: their timers come late, and what
 // they receive waits. Group 0 cannot be stopped.
 //
-// It needs a runtime that knows groups, which the program in the folder sim builds: see sim/runtime.go. In other
-// programs, [Supported] is false, and nothing stops.
+// It needs a runtime that knows groups, which package simbuild compiles. In other programs, [Supported] is false, and
+// nothing stops.
 package simstop

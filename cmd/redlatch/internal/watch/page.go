@@ -181,7 +181,7 @@ func (p *Page) state(live bool, now time.Time) *pageState {
 	defer p.mu.Unlock()
 	s := &pageState{
 		At: now.UTC(), Live: live, Where: p.cfg.Where(), Pattern: p.cfg.Pattern, Held: []Lock{},
-		Window: pageWindow.Milliseconds(), Spans: []*span{}, Events: slices.Clone(p.history.events),
+		Window: pageWindow.Milliseconds(), Spans: []*span{}, Events: append([]event{}, p.history.events...),
 	}
 	if p.model.fault != nil {
 		since := p.model.faultAt.UTC()

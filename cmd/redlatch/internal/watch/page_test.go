@@ -6,7 +6,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"os/exec"
 	"strconv"
 	"strings"
 	"testing"
@@ -15,6 +14,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/redlatch/redlatch/internal/test/browser"
 	"github.com/redlatch/redlatch/internal/test/redistest"
 	"github.com/redlatch/redlatch/primitives"
 )
@@ -123,9 +123,17 @@ func TestPageSaysThatRedisIsSilent(t *testing.T) {
 	require.Empty(t, page.state(true, noon).Error)
 }
 
+// The page's script expects lists, also if nothing is held and nothing was lost.
+func TestStateOfThePageHasLists(t *testing.T) {
+	text, err := json.Marshal(shown(result{snap: snapshot(noon)}).state(true, noon))
+	require.NoError(t, err)
+	for _, list := range []string{"held", "spans", "events"} {
+		require.Contains(t, string(text), `"`+list+`":[]`)
+	}
+}
+
 // Names are other people's data.
 func TestPageEscapesNames(t *testing.T) {
-	require.NotNil(t, shown(result{snap: snapshot(noon)}).state(true, noon).Held, "the script expects a list")
 	const bad = `</script><script>alert(1)</script><!--`
 	held := snapshot(noon, plainLock(bad, 30*time.Second, bad))
 	var text strings.Builder
@@ -246,10 +254,6 @@ func TestCyclesAreClientsThatWaitForEachOther(t *testing.T) {
 // A browser runs the page's script under the page's own policy: a lock is taken, and the page says who has it. Its
 // name is shown as it is.
 func TestPageInABrowser(t *testing.T) {
-	browser, err := exec.LookPath("chromium")
-	if err != nil {
-		t.Skip("needs chromium")
-	}
 	server := redistest.Fresh(t)
 	rdb := redis.NewClient(options(server.Addr()))
 	t.Cleanup(func() { _ = rdb.Close() })
@@ -262,13 +266,10 @@ func TestPageInABrowser(t *testing.T) {
 	listener, err := Listen(t.Context(), "0")
 	require.NoError(t, err)
 	go func() { _ = page.Serve(t.Context(), listener) }()
-	dom := func() string {
-		out, err := exec.CommandContext(t.Context(), browser, "--headless", "--no-sandbox", "--disable-gpu",
-			"--virtual-time-budget=2000", "--dump-dom", "http://"+listener.Addr().String()+"/").Output()
-		require.NoError(t, err)
-		_, body, _ := strings.Cut(string(out), "<body>")
-		body, _, _ = strings.Cut(body, `<script type="application/json"`)
-		return body
+	window := browser.Open(t, "http://"+listener.Addr().String()+"/")
+	dom := func() (html string) {
+		window.Eval(`[...document.body.children].filter(e => e.tagName !== "SCRIPT").map(e => e.outerHTML).join("\n")`, &html)
+		return html
 	}
 	const escaped = `&lt;b&gt;orders&lt;/b&gt; &amp; "more"`
 	redistest.WaitFor(t, time.Minute, func() bool { // a client says its name a moment later
@@ -281,4 +282,5 @@ func TestPageInABrowser(t *testing.T) {
 	redistest.WaitFor(t, time.Minute, shows("Nothing is held."), "the page shows the release")
 	require.NoError(t, server.Kill())
 	redistest.WaitFor(t, time.Minute, shows("no answer from Redis"), "the page says so")
+	require.Empty(t, window.Troubles())
 }

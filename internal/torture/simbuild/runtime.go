@@ -1,4 +1,4 @@
-package main
+package simbuild
 
 import (
 	"encoding/json"
@@ -8,10 +8,6 @@ import (
 	"path/filepath"
 	"strings"
 )
-
-// The guest has a runtime whose scheduler can stop groups of goroutines: see internal/torture/simstop. It is that of
-// the installed Go with a few added lines, which go build takes from an overlay. The library and its dependencies are
-// compiled as they are.
 
 // insertion is what is added to a file of Go.
 type insertion struct {
@@ -112,9 +108,6 @@ func simInherit(f func()) func() {
 `,
 }
 
-// runtimeTag is the build tag of programs with that runtime.
-const runtimeTag = "simruntime"
-
 // overlay writes the files of the changed runtime into dir, and returns the file for go build -overlay. also is such a
 // file for other packages; "" if there is none.
 func overlay(goroot, dir, also string) (string, error) {
@@ -129,7 +122,7 @@ func overlay(goroot, dir, also string) (string, error) {
 			text = string(data)
 		}
 		if n := strings.Count(text, i.anchor); n != 1 {
-			return "", fmt.Errorf("%s of this version of Go has %q %d times, and sim/runtime.go expects it once",
+			return "", fmt.Errorf("%s of this version of Go has %q %d times, and simbuild/runtime.go expects it once",
 				i.file, strings.TrimSpace(i.anchor), n)
 		}
 		texts[i.file] = strings.Replace(text, i.anchor, i.text, 1)
