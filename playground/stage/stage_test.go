@@ -34,6 +34,7 @@ func play(t *testing.T, settings Settings, f func(f *fixture)) {
 				}
 			}
 			assert.NoError(t, s.Close(context.Background()))
+			time.Sleep(time.Minute) // dials of go-redis, for which Close does not wait, end meanwhile
 		}()
 		f(&fixture{s, t})
 	})
