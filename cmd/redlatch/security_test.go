@@ -84,6 +84,11 @@ func newOperatorTest(t *testing.T) *operatorTest {
 	s := redistest.Fresh(t)
 	x := &operatorTest{inventory: newInventory(t, s, "")}
 	s.SetUser(t, "admin", "reset", "on", ">"+redistest.Password, "allkeys", "allchannels", "+@all")
+	redistest.WaitFor(t, soon, func() bool {
+		_, all, _ := on(t, s, "ls", "--all", "--json")
+		held := strings.Count(all, `"held_ms"`)
+		return held > 0 && held == strings.Count(all, `"client":"me"`)
+	}, "the client has told since when it has each hold")
 	x.all = x.reads(t, "admin")
 	return x
 }
