@@ -16,9 +16,6 @@ const (
 
 	turnTime  = 500 * time.Millisecond // a client that has a lock for so long, while another waits,
 	turnHolds = 20                     // in that many holds
-
-	// othersTurn is how long a candidate that has resigned may leave the turn to others.
-	othersTurn = 100 * time.Millisecond
 )
 
 // wakeUp is how long a waiter may wait where nothing can have delayed or lost its wake-up.
@@ -129,7 +126,7 @@ func (h *history) checkWaits() (out []Violation) {
 // candidate that has resigned does the same: C29.
 func mayBeKept(o *op, gap time.Duration) bool {
 	lingers := o.call.Lingers && gap <= lingerTime+slowestRoundTrip
-	isLeft := o.call.Primitive == electionPrimitive && gap <= othersTurn
+	isLeft := o.call.Primitive == electionPrimitive && gap <= standingBack
 	return lingers || isLeft
 }
 

@@ -71,7 +71,7 @@ const (
 	broken = "bad"
 )
 
-// Bounds of what is kept.
+// How much the stage remembers.
 const (
 	keptSpans   = 200 // of each row
 	keptEntries = 200

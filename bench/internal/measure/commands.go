@@ -60,7 +60,7 @@ func (c Calls) Since(before Calls) Calls {
 	return diff
 }
 
-// All returns the number of commands that Redis itself counts: those that clients sent, and those that scripts called.
+// All returns Redis's own count of commands. It includes the commands that scripts have called.
 // The observer's own commands are left out.
 func (c Calls) All() (sum int64) {
 	for name, n := range c {

@@ -19,7 +19,7 @@ import (
 	"github.com/redlatch/redlatch/primitives"
 )
 
-// save may be called on its own, or by somebody who has the lock.
+// save acquires the lock, whether its caller has acquired it already or not.
 func save(ctx context.Context, order *primitives.Lock) error {
 	return order.Do(ctx, func(ctx context.Context) error {
 		fmt.Println("order 42 is saved, at depth", order.HoldFrom(ctx).Depth())
