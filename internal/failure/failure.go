@@ -140,6 +140,18 @@ func Unanswered(cause error) error {
 	return &Error{Failure{Outcome: Unknown}, cause}
 }
 
+// Silence returns the error of a command whose server counts as silent, however long the command has waited. An error
+// that says nothing about a command is that of one in doubt.
+func Silence(err error) error {
+	e, ok := errors.AsType[*Error](err)
+	if !ok {
+		return Unanswered(err)
+	}
+	silent := *e
+	silent.Ended = false
+	return &silent
+}
+
 // CutShort returns the error of a command that ctx has ended, and that has waited for an answer since began. It is
 // still under way, so it is in doubt.
 func CutShort(ctx context.Context, began time.Time) error {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -94,6 +95,65 @@ var (
 	outOfReach = Fault{Err: ErrDown, Delay: 2 * time.Second}
 	wrongType  = Fault{Err: ErrFatal, Delay: ms}
 )
+
+// gradual is a context that tells its children of its end one after the other, 1 ms apart. A context of the standard
+// library does so, too, although faster.
+type gradual struct {
+	context.Context
+
+	done     chan struct{}
+	children atomic.Int64
+}
+
+func newGradual(ctx context.Context) *gradual {
+	g := &gradual{Context: ctx, done: make(chan struct{})}
+	context.AfterFunc(ctx, func() { close(g.done) })
+	return g
+}
+
+func (g *gradual) Done() <-chan struct{} { return g.done }
+
+// AfterFunc is what package context asks a parent of another package for.
+func (g *gradual) AfterFunc(f func()) (stop func() bool) {
+	delay := time.Duration(g.children.Add(1)) * ms
+	return context.AfterFunc(g.Context, func() {
+		time.Sleep(delay)
+		f()
+	})
+}
+
+// The end of the caller's context stays the reason of a call that it ends, whichever part of the call learns of it first.
+func TestCallThatTheContextEndsSaysSo(t *testing.T) {
+	for _, call := range []struct {
+		name string
+		ask  func(ctx context.Context, h *Hold) error
+	}{
+		{"check", func(ctx context.Context, h *Hold) error { return h.Check(ctx) }},
+		{"extend", func(ctx context.Context, h *Hold) error { return h.Extend(ctx, time.Hour, nil) }},
+	} {
+		for name, open := range map[string]func(k *cluster) *Resource{
+			"of a multi":    func(k *cluster) *Resource { return k.clients[0].MultiOf("x", "y") },
+			"of a red lock": func(k *cluster) *Resource { return redOf(k.clients) },
+		} {
+			t.Run(call.name+" "+name, func(t *testing.T) {
+				Bubble(t, func(t *testing.T, _ *Server) {
+					k := newCluster(t, 3)
+					hold := Acquire(t, t.Context(), open(k))
+					defer Release(t, hold)
+					k.each(3, func(s *Server) {
+						s.OnEach(func(cmd Command) Fault { return Fault{Mute: cmd.Op == call.name} })
+					})
+					ctx, cancel := context.WithTimeout(t.Context(), 300*ms)
+					defer cancel()
+					defer Sleep(time.Second) // until all children know of the end
+					err := call.ask(newGradual(ctx), hold)
+					require.ErrorIs(t, err, context.DeadlineExceeded)
+					assert.True(t, failure.Of(err).IsOutage(0))
+				})
+			})
+		}
+	}
+}
 
 // A member does not answer a check, or an extension, and its lease ends meanwhile. The call returns then.
 func TestJointHoldIsLostInTimeAlthoughACallIsNotAnswered(t *testing.T) {
@@ -470,16 +530,18 @@ func TestMemberThatTheBudgetHasEndedIsSilent(t *testing.T) {
 	for _, tt := range []struct {
 		name            string
 		err             error
+		want            error
 		silent, inDoubt bool
 	}{
-		{"the command has no answer", early, true, true},
-		{"the command was not sent", failure.WithoutDoubt(early), true, false},
-		{"it waited for another call", context.Cause(ctx), true, true},
-		{"the hold is lost", ErrLost, false, false},
+		{"the command has no answer", early, joint.ErrBudget, true, true},
+		{"the command was not sent", failure.WithoutDoubt(early), joint.ErrBudget, true, false},
+		{"it waited for another call", context.Cause(ctx), joint.ErrBudget, true, true},
+		{"the hold is lost", ErrLost, ErrLost, false, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			err := joint.OverBudget(tt.err)
-			require.ErrorIs(t, err, tt.err)
+			require.ErrorIs(t, err, tt.want)
+			assert.LessOrEqual(t, strings.Count(err.Error(), "outcome unknown"), 1)
 			assert.Equal(t, tt.silent, failure.Of(err).IsOutage(0))
 			assert.Equal(t, tt.inDoubt, failure.Of(err).InDoubt())
 		})

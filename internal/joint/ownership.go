@@ -400,10 +400,13 @@ func (o *Ownership) ask(ctx context.Context, f func(context.Context, *engine.Hol
 		return err
 	})
 	fan.collect(asking, o.budget)
-	isOver := ctx.Err() != nil || asking.Err() == nil // otherwise the joint hold has ended
+	isCallerDone := ctx.Err() != nil
+	isBudgetOver := !isCallerDone && asking.Err() == nil // otherwise the joint hold has ended
 	isUndecided := fan.open > 0 && fan.yes < o.lock.Need
-	if isOver && isUndecided {
+	if isUndecided && isBudgetOver {
 		end(overdue{errBudget})
+	}
+	if isUndecided && (isBudgetOver || isCallerDone) {
 		fan.collectReasons(ctx)
 	}
 	fan.countMissing(asking)
@@ -430,11 +433,7 @@ func overBudget(err error) error {
 	if !errors.Is(err, errBudget) {
 		return err
 	}
-	silent := failure.Unanswered(err)
-	if failure.Of(err).Outcome == failure.NotExecuted {
-		return failure.WithoutDoubt(silent)
-	}
-	return silent
+	return failure.Silence(err)
 }
 
 // loss returns the loss of a joint hold with too few members left. Its reason is "members", unless the limits of the
