@@ -200,7 +200,7 @@ func (w *fairWaiter) takeGrant() *engine.Result {
 // shows the position. Without a reply, the next refresh finds it.
 func (w *fairWaiter) Try(ctx context.Context, _ *engine.Waiter) (engine.Result, error) {
 	res, err := w.d.h.res.Try(ctx, w.q)
-	if err != nil || res.Granted {
+	if engine.Judge(res, err) != engine.Refused {
 		return res, err
 	}
 	w.queue.queues.mu.Lock()

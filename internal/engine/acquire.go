@@ -16,7 +16,8 @@ import (
 //	  Turns.Acquire        instead of the next one, if the client's users take turns (outer.go)
 //	  AcquireOutermost     makes the hold, or rolls the request back
 //	    obtain             first attempt, then waitIn (wait.go)
-//	      Try, tried       one attempt, and what its reply means
+//	      Try, tried       one attempt, and whether its reply may be used
+//	      Judge            what follows from the reply (verdict.go)
 //
 // The reply to an attempt may be lost or late, and a refused attempt may leave something on the server. Two
 // flags of the request keep that in mind:
@@ -28,13 +29,9 @@ import (
 //
 // The reservation of a waiting writer is to be undone, but leaves no doubt.
 
-const (
-	// answerGrace is how much longer than its wait an acquisition waits for a reply. An attempt that
-	// began just before the end is then usually answered, and needs no rollback.
-	answerGrace = 20 * time.Millisecond
-	// notNowPause is the pause after a refusal that will pass soon.
-	notNowPause = 100 * time.Millisecond
-)
+// answerGrace is how much longer than its wait an acquisition waits for a reply. An attempt that
+// began just before the end is then usually answered, and needs no rollback.
+const answerGrace = 20 * time.Millisecond
 
 // Acquire acquires r, under a hold that ctx carries or as an outermost request. It blocks until it has
 // the lock, the limit is over, ctx ends or the client closes. limit may be NoWait or Forever. On
@@ -238,42 +235,46 @@ func (r *Resource) Await(ctx context.Context, terms *Terms) error {
 // obtain makes the first attempt, and waits in a queue if it was refused. ctx ends with the wait. The
 // caller rolls q back if obtain fails.
 func (r *Resource) obtain(ctx context.Context, q *Request) (Result, error) {
-	c := r.Core
 	if q.standing != nil {
 		return r.waitOn(ctx, q.standing)
 	}
 	if !q.UnderSameID {
-		c.giveUpLingering(ctx, r.Name)
+		r.Core.giveUpLingering(ctx, r.Name)
 	}
 	q.MayQueue = q.Wait.limit != NoWait && !q.UnderSameID // a nested request may enter at once, or never
-	var queue Queue
-	if q.MayQueue && r.Traits.NewQueue != nil {
-		var err error
-		queue, err = r.Traits.NewQueue(ctx, q)
-		if err != nil {
-			return Result{}, err
-		}
+	queue, err := r.ownQueue(ctx, q)
+	if err != nil {
+		return Result{}, err
 	}
 	// If a local waiter needs no more than q does, q joins the queue without an attempt. The attempt
 	// would be refused and cost a command, or q would overtake the waiter.
-	joinsLocalQueue := q.MayQueue && queue == nil
-	if joinsLocalQueue && c.queues.mustWait(r, q) {
+	standsBehindOthers := q.MayQueue && queue == nil && r.Core.queues.mustWait(r, q)
+	if standsBehindOthers {
 		return r.waitIn(ctx, nil, q, Result{RetryAfter: -1})
 	}
 	res, err := r.tryWithinTimeout(ctx, q)
-	_, ends := ctx.Deadline()
-	mayOutwait := q.MayQueue && ends // a wait without an end could last as long as the server refuses
+	verdict := Judge(res, err)
+	_, waitEnds := ctx.Deadline()
 	switch {
-	case err == nil && res.Granted:
+	case verdict == Acquired:
 		return res, nil
-	case mayOutwait && failure.Of(err).NotNow:
-		return r.waitIn(ctx, queue, q, Result{RetryAfter: notNowPause, Met: err})
-	case err != nil:
-		return Result{}, err
-	case !q.MayQueue:
+	case verdict == Refused && q.MayQueue:
+		return r.waitIn(ctx, queue, q, res)
+	case verdict == Refused:
 		return Result{}, q.gaveUp(ctx, nil)
+	case verdict == RefusedForNow && q.MayQueue && waitEnds: // a wait without an end could last as long as Redis refuses
+		return r.waitIn(ctx, queue, q, Result{RetryAfter: verdict.retryAfter(res), Met: err})
 	}
-	return r.waitIn(ctx, queue, q, res)
+	return Result{}, err
+}
+
+// ownQueue returns the queue that the kind has for q. It is nil if q does not wait, or waits in the local queue of its
+// name.
+func (r *Resource) ownQueue(ctx context.Context, q *Request) (Queue, error) {
+	if !q.MayQueue || r.Traits.NewQueue == nil {
+		return nil, nil
+	}
+	return r.Traits.NewQueue(ctx, q)
 }
 
 // Try makes one attempt. If it is granted, the caller may keep it: the lease is still valid, and ctx

@@ -35,12 +35,13 @@
 //
 // # Where to start
 //
-//	acquire.go     the path of an acquisition; what a reply means; rollback
+//	acquire.go     the path of an acquisition; whether a grant may be used; rollback
+//	verdict.go     what the reply to an attempt means for a request that may wait
 //	wait.go        the waiting loop, and the Queue interface
 //	waitqueue.go   the local queue of a name: package waitq decides, and this file does what it says
 //	poll.go        a request that polls, in no local queue
 //	waitline.go    the subscription and the commands of a client that stands in line
-//	handoff.go     a release that makes a local waiter the next holder
+//	handoff.go     what the last release does: the lock is freed, handed off, or stays taken
 //	outer.go       what package turns needs, in which users take turns on one hold without commands
 //	linger.go      how a lock is asked for that stays with its client after its last release
 //	minhold.go     a lock that stays taken for a minimum time

@@ -46,3 +46,6 @@ func (c *Core) JoinLocal(w *Waiter) *waitQueue { return c.queues.join(w, Result{
 
 func (q *waitQueue) Message(m Message)         { q.message(m) }
 func (t *Terms) PollPause(n int) time.Duration { return t.pollPause(n) }
+
+// RetryAfter is how soon another attempt is worth making.
+func RetryAfter(v Verdict, res Result) time.Duration { return v.retryAfter(res) }

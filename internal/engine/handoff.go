@@ -43,57 +43,81 @@ type streak struct {
 	count int32   // hand-offs since
 }
 
-// releaseOrHandOff frees the lock, or hands it off to the first local waiter, unless the minimum hold is not
-// over. It blocks for the reply. The caller is the last release of o, and holds o.wire. It takes waitQueues.mu
-// before and after the command, but not around it.
-func (o *Ownership) releaseOrHandOff(ctx context.Context) (lost, handedOff bool, err error) {
-	r := o.r
-	next := Next{Rest: o.rest()}
-	var q *waitQueue
-	var offered waitq.Action
-	mayHandOff := r.Traits.HandsOff && !o.Shared
-	if mayHandOff && next.Rest == 0 {
-		q, offered = r.Core.queues.offer(o)
-		next.Place = offered.Place
-		if offered.Do == waitq.Offer {
-			next.Successor = &waiterOf(offered).Request.Owner
-		}
-		next.AskPolls = q != nil && next.Successor == nil
-	}
-	sent := time.Now()
-	got, err := r.Driver.Release(ctx, o, 0, next)
-	if q != nil {
-		got.Granted.streak = streak{o.streak.since, o.streak.count + 1}
-		q.released(offered, o, sent, got, err)
-	}
-	return o.freed(got, sent, err), got.Granted.Granted, err
+// releasePlan is what the release of the last hold does with the lock. It is decided once, before the command:
+//
+//	                                        the lock                     who may acquire next
+//	the minimum hold is not over            stays taken for the rest     whoever comes first then
+//	the kind hands nothing off, or
+//	  the id is shared                      is freed                     whoever comes first
+//	nobody here waits                       is freed                     whoever comes first, but requests that begin
+//	                                                                     here stand back if another client has asked
+//	somebody here waits, and
+//	  this client has had its turn          is freed                     other clients, and then the head of the queue
+//	  the head can take what is released    is handed off                the head
+//	  the head cannot                       is freed                     whoever comes first
+//
+// A client has had its turn when its streak or its cohort is over, when another client has asked for a lock that
+// lingers, and as long as other clients poll: see hasHadTurn.
+//
+// The release of a hold that is not the last one sends the count that is left, and a release that is repeated frees
+// the lock for whoever comes first: see Release and writeCountUntil of Ownership.
+type releasePlan struct {
+	next Next
+	// queue has waiters, which must hear of the reply. It is nil if nobody here waits.
+	queue *waitQueue
+	// offered is what the queue has decided: to hand the lock off, to leave it to other clients, or nothing.
+	offered waitq.Action
 }
 
-// offer asks the local queue who gets what o releases: a waiter, or other clients. q is nil if nobody waits, and
-// offered zero if whoever tries first gets it. It takes waitQueues.mu and does not block.
-func (qs *waitQueues) offer(o *Ownership) (q *waitQueue, offered waitq.Action) {
+// planRelease decides what the release of o does. It takes waitQueues.mu and does not block. The caller is the last
+// release of o.
+func (o *Ownership) planRelease() (plan releasePlan) {
+	plan.next.Rest = o.rest()
+	mayHandOff := o.r.Traits.HandsOff && !o.Shared
+	staysTaken := plan.next.Rest > 0
+	if staysTaken || !mayHandOff {
+		return plan
+	}
+	r, qs := o.r, &o.r.Core.queues
 	qs.mu.Lock()
 	defer qs.mu.Unlock()
-	r := o.r
-	q = qs.open[queueKey{r.Kind, r.Name}]
-	now, wasAskedFor := time.Now(), o.wanted && o.turns.Linger > 0
-	hasWaiters := q != nil && q.state.AnyStays()
+	now, key := time.Now(), queueKey{r.Kind, r.Name}
+	queue := qs.open[key]
+	hasWaiters := queue != nil && queue.state.AnyStays()
 	if !hasWaiters {
-		if wasAskedFor {
-			qs.leaveToOthers(queueKey{r.Kind, r.Name}, now.Add(waitq.MaxTurn))
+		if o.wasAskedFor() {
+			qs.leaveToOthers(key, now.Add(waitq.MaxTurn))
 		}
-		return nil, offered
+		return plan
 	}
-	leavesToPollers := q.polled && o.turns.Cohort == 0
-	actions := q.on(&waitq.Event{
+	plan.queue = queue
+	actions := queue.on(&waitq.Event{
 		What: waitq.Releasing, Permits: int(o.Permits), Cohort: o.keptFor(),
-		Over:     leavesToPollers || wasAskedFor || o.streakIsOver(now),
+		Over:     o.hasHadTurn(now) || o.leavesToPollers(queue),
 		HandsOff: !r.Core.NeedsReplicas && !r.Core.IsClosing(), // a closing client's waiters are leaving
 	})
-	if len(actions) == 0 {
-		return q, offered
+	if len(actions) > 0 {
+		plan.offered = actions[0]
 	}
-	return q, actions[0]
+	plan.next.Place = plan.offered.Place
+	if plan.offered.Do == waitq.Offer {
+		plan.next.Successor = &waiterOf(plan.offered).Request.Owner
+	}
+	plan.next.AskPolls = plan.next.Successor == nil
+	return plan
+}
+
+// releaseLast frees the lock, or hands it off, or leaves it taken, as planRelease decides. It blocks for the reply.
+// The caller is the last release of o, and holds o.wire. It takes waitQueues.mu before and after the command, but not
+// around it.
+func (o *Ownership) releaseLast(ctx context.Context) (lost, handedOff bool, err error) {
+	plan, sent := o.planRelease(), time.Now()
+	got, err := o.r.Driver.Release(ctx, o, 0, plan.next)
+	if plan.queue != nil {
+		got.Granted.streak = streak{o.streak.since, o.streak.count + 1}
+		plan.queue.released(plan.offered, o, sent, got, err)
+	}
+	return o.freed(got, sent, err), got.Granted.Granted, err
 }
 
 // announceOthersTurn makes the first request that joins the queue stand back, if the release of o, which is about to
@@ -102,10 +126,21 @@ func (o *Ownership) announceOthersTurn() {
 	qs, now := &o.r.Core.queues, time.Now()
 	qs.mu.Lock()
 	defer qs.mu.Unlock()
-	wasAskedFor := o.wanted && o.turns.Linger > 0
-	if wasAskedFor || o.streakIsOver(now) {
+	if o.hasHadTurn(now) {
 		qs.leaveToOthers(queueKey{o.r.Kind, o.r.Name}, now.Add(waitq.OthersTurnFor(o.keptFor())))
 	}
+}
+
+// hasHadTurn reports whether other clients go first after the release of o. waitQueues.mu is held.
+func (o *Ownership) hasHadTurn(now time.Time) bool { return o.wasAskedFor() || o.streakIsOver(now) }
+
+// wasAskedFor reports whether another client has asked for a lock that lingers. waitQueues.mu is held.
+func (o *Ownership) wasAskedFor() bool { return o.wanted && o.turns.Linger > 0 }
+
+// leavesToPollers reports whether clients that poll go first, which find a free lock by chance only. A cohort has its
+// own time. waitQueues.mu is held.
+func (o *Ownership) leavesToPollers(queue *waitQueue) bool {
+	return queue.polled && o.turns.Cohort == 0
 }
 
 // keptFor is how long the client may have kept the lock without a command, and how long a turn of others lasts then; 0:

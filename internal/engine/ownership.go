@@ -367,7 +367,7 @@ func (o *Ownership) Release(ctx context.Context, h *Hold) (handedOff bool, err e
 	case o.wire.outcome != notFreed: // by a sibling that was released at the same time
 		lost = o.wire.outcome == wasNotOurs
 	default:
-		lost, handedOff, err = o.releaseOrHandOff(bounded)
+		lost, handedOff, err = o.releaseLast(bounded)
 	}
 	returned = true
 	o.wire.Unlock() // before the loss is reported: no hold ends with wire held

@@ -4,8 +4,6 @@ import (
 	"context"
 	"math/rand/v2"
 	"time"
-
-	"github.com/redlatch/redlatch/internal/failure"
 )
 
 // How a request polls.
@@ -53,13 +51,12 @@ func (p *poller) Join(w *Waiter, refused Result) {
 	p.schedule(w, refused.RetryAfter)
 }
 
-// schedule has w try after the next pause, or when the holder's lease ends if that is sooner. A negative lease is
-// unknown.
-func (p *poller) schedule(w *Waiter, lease time.Duration) {
+// schedule has w try after the next pause, or after retryAfter if that is sooner. A negative retryAfter is unknown.
+func (p *poller) schedule(w *Waiter, retryAfter time.Duration) {
 	pause := p.pause(p.pauses)
 	p.pauses++
-	if lease >= 0 && lease < pause { // a longer one may be as long as a Duration can be
-		pause = min(pause, lease+time.Millisecond) // Redis rounds a TTL down
+	if retryAfter >= 0 && retryAfter < pause { // a longer one may be as long as a Duration can be
+		pause = min(pause, retryAfter+time.Millisecond) // Redis rounds a TTL down
 	}
 	p.tryAt = time.Now().Add(pause)
 	p.wakeUp = time.AfterFunc(pause, w.Wake)
@@ -71,17 +68,9 @@ func (p *poller) NextStep(*Waiter) Step { return Step{Try: !time.Now().Before(p.
 // Try implements [Queue].
 func (p *poller) Try(ctx context.Context, w *Waiter) (Result, error) {
 	res, err := p.r.Try(ctx, w.Request)
-	if err == nil && res.Granted {
-		return res, nil
+	if verdict := Judge(res, err); verdict != Acquired {
+		p.schedule(w, verdict.retryAfter(res))
 	}
-	lease := res.RetryAfter
-	switch {
-	case failure.Of(err).NotNow:
-		lease = notNowPause
-	case err != nil:
-		lease = -1
-	}
-	p.schedule(w, lease)
 	return res, err
 }
 

@@ -6,7 +6,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/redlatch/redlatch/internal/failure"
 	"github.com/redlatch/redlatch/internal/waitq"
 )
 
@@ -315,12 +314,8 @@ func (r *Resource) waitOn(ctx context.Context, w *Waiter) (res Result, err error
 		}
 
 		res, err = in.Try(ctx, w)
-		if err == nil && res.Granted {
-			return res, nil
-		}
-		f := failure.Of(err)
-		waitingHelps := f.Retry() || f.NotNow
-		if err != nil && !waitingHelps {
+		verdict := Judge(res, err)
+		if verdict == Acquired || verdict == Failed {
 			return res, err
 		}
 	}

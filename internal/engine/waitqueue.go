@@ -288,20 +288,21 @@ func (q *waitQueue) Try(ctx context.Context, w *Waiter) (res Result, err error) 
 	} else {
 		res, err = q.tryBatch(ctx, w)
 	}
-	if err == nil && res.Granted {
-		return res, nil
-	}
-	f := failure.Of(err)
+	verdict := Judge(res, err)
 	e := waitq.Event{
-		What: waitq.Tried, Who: &w.queued, RetryAfter: -1, Doubt: w.Request.InDoubt,
-		GivesUp: err != nil && !f.NotNow && (!f.Retry() || ctx.Err() != nil || w.Request.Wait.Over()),
+		What: waitq.Tried, Who: &w.queued, RetryAfter: verdict.retryAfter(res), Doubt: w.Request.InDoubt,
 	}
-	switch {
-	case f.NotNow:
-		e.RetryAfter = notNowPause
-	case err == nil:
-		e.RetryAfter, e.Free, e.Holder = res.RetryAfter, res.Free, res.Holder
+	switch verdict {
+	case Acquired:
+		return res, nil
+	case Refused:
+		e.Free, e.Holder = res.Free, res.Holder
 		e.InLine, e.Since, e.Quiet = true, res.Since, res.Quiet
+	case Unanswered:
+		e.GivesUp = ctx.Err() != nil || w.Request.Wait.Over()
+	case Failed:
+		e.GivesUp = true
+	case RefusedForNow: // it tries again
 	}
 	q.queues.mu.Lock()
 	defer q.unlock()

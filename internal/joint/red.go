@@ -158,12 +158,14 @@ func withoutOutages(failed []error) error {
 func (r *red) joinErrors(errs []error, tolerated int) error {
 	lasting, passing, late := []error(nil), []error(nil), []error(nil)
 	for _, err := range errs {
-		switch f := failure.Of(err); {
-		case f.Ended && !errors.Is(err, engine.ErrUnavailable):
+		verdict := engine.Judge(engine.Result{}, err)
+		hadNoTime := failure.Of(err).Ended && !errors.Is(err, engine.ErrUnavailable)
+		switch {
+		case hadNoTime:
 			late = append(late, err)
-		case f.NotNow:
+		case verdict == engine.RefusedForNow:
 			passing = slices.Insert(passing, 0, err)
-		case f.Retry():
+		case verdict == engine.Unanswered:
 			passing = append(passing, err)
 		default:
 			lasting = append(lasting, err)

@@ -135,7 +135,8 @@ func (q *Queue) confirmed(e *Event) {
 func (q *Queue) batch(w *Waiter) {
 	left := MaxBatch
 	for o := q.waiters.First; o != nil && left > 0; o = o.Next {
-		if o == w || o.Shared || !o.MayOffer() {
+		isAnother := o != w && !o.Shared
+		if !isAnother || !o.MayOffer() {
 			continue
 		}
 		o.Offered = true
@@ -194,7 +195,7 @@ func (q *Queue) IsIdle() bool { return q.waiters.First == nil }
 // needs no more. An attempt would be refused, or it would overtake that waiter.
 func (q *Queue) MustWait(permits int) bool {
 	for w := q.waiters.First; w != nil; w = w.Next {
-		if !w.Shared && !w.Leaves && w.Permits <= permits {
+		if w.isWilling() && w.Permits <= permits {
 			return true
 		}
 	}
@@ -325,7 +326,8 @@ func (q *Queue) left(e *Event) {
 		q.admit(w, e.Free)
 	}
 	mayStillSucceed := !e.Granted || q.ManyHolders
-	if w.last || (w.isDue() && mayStillSucceed) {
+	leavesReason := w.isDue() && mayStillSucceed
+	if w.last || leavesReason {
 		q.wakeHead()
 	}
 	if wasFirst && q.unsettled > 0 {

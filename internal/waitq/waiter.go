@@ -98,6 +98,8 @@ type Waiter struct {
 // canTake reports whether a release may pass so many permits on to w. A shared id is left out, because the server
 // counts its holds.
 func (w *Waiter) canTake(permits int) bool {
-	isWilling := !w.Shared && !w.Leaves
-	return isWilling && w.MayOffer() && w.Permits <= permits
+	return w.isWilling() && w.MayOffer() && w.Permits <= permits
 }
+
+// isWilling reports whether w takes what others leave to it: it waits on, and its id is its own.
+func (w *Waiter) isWilling() bool { return !w.Shared && !w.Leaves }
