@@ -54,9 +54,7 @@ func (c *Client) FairLock(name string, opts ...Option) *Lock {
 	l.useLock(d, &engine.Traits{
 		Leased: true, Nests: true,
 		NewQueue: func(_ context.Context, q *engine.Request) (engine.Queue, error) {
-			w := &fairWaiter{d: d, q: q}
-			q.State = w
-			return w, nil
+			return &fairWaiter{d: d, q: q}, nil
 		},
 	})
 	return l
@@ -98,10 +96,9 @@ func (d *fairDriver) TryAcquire(ctx context.Context, q *engine.Request) (engine.
 		Client: c.life, ClientID: c.id, IsNested: q.UnderSameID, Random: newStay(),
 	}.Do(ctx, c.confirmed)
 	res, err := acquiredResult(reply.Acquired, err)
-	w, isWaiter := q.State.(*fairWaiter)
-	isRefused := err == nil && !res.Granted
-	if isRefused && isWaiter && q.MayQueue {
-		w.position = fairPosition{since: reply.Since, seen: reply.Sent, foreign: reply.IsForeign}
+	hasQueued := q.MayQueue && engine.Judge(res, err) == engine.Refused
+	if hasQueued {
+		res.Queued = fairPosition{since: reply.Since, seen: reply.Sent, foreign: reply.IsForeign}
 	}
 	return res, err
 }

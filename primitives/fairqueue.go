@@ -99,6 +99,7 @@ type fairWaiter struct {
 func (w *fairWaiter) Join(waiter *engine.Waiter, refused engine.Result) {
 	qs := &w.d.h.c.queues
 	w.waiter = waiter
+	w.takePosition(refused)
 	qs.mu.Lock()
 	q := qs.open[w.d.h.res.Name]
 	if q == nil {
@@ -203,11 +204,19 @@ func (w *fairWaiter) Try(ctx context.Context, _ *engine.Waiter) (engine.Result, 
 	if engine.Judge(res, err) != engine.Refused {
 		return res, err
 	}
+	w.takePosition(res)
 	w.queue.queues.mu.Lock()
 	w.queue.expect(res.RetryAfter)
 	w.queue.queues.mu.Unlock()
 	w.listen()
 	return res, nil
+}
+
+// takePosition notes the position that a refusal has shown.
+func (w *fairWaiter) takePosition(refused engine.Result) {
+	if position, isShown := refused.Queued.(fairPosition); isShown {
+		w.position = position
+	}
 }
 
 // listen subscribes to the waiter's own channel if the waiter needs that. It does if a client of Redisson may

@@ -289,6 +289,9 @@ type Result struct {
 	Busy  *Resource
 	Met   error // refused: a failure on the way, or why, for the error of an acquisition that gives up
 	Since int64 // refused: the server's time when the client took its place in line; 0: unknown
+	// Queued, when refused, is what the reply says of the request's place in a queue on the server. Only the kind's own
+	// [Queue] reads it. It is nil for kinds without such a queue.
+	Queued any
 
 	Holding Holding // granted: what the hold is of, if it is no [Ownership] of the request; nil: one is made
 
