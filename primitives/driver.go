@@ -220,7 +220,7 @@ func acquiredResult(reply scripts.Acquired, err error) (engine.Result, error) {
 	case scripts.Over:
 		return res, errOver
 	case scripts.Unset:
-		res.Met = errNoCount
+		res.Why = errNoCount
 	}
 	res.RetryAfter, res.Holder = -1, reply.Holder
 	switch {
@@ -252,7 +252,7 @@ func releasedResult(reply scripts.Released, err error) (engine.Released, error) 
 			Granted: true, Sent: reply.Sent, InDoubt: reply.Doubt, Token: reply.Token, Free: int(reply.Left),
 		}}, nil
 	}
-	return engine.Released{Heard: int(reply.Heard), Polled: reply.Polled, Lost: !reply.Held}, nil
+	return engine.Released{Receivers: int(reply.Heard), Polled: reply.Polled, Lost: !reply.Held}, nil
 }
 
 // adopted returns the result of an adoption by q. The reply is the number of counts.

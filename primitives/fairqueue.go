@@ -56,9 +56,9 @@ type fairQueue struct {
 	queues *fairQueues
 	d      *fairDriver          // the driver of the first waiter's handle; all handles of a name have equal ones
 	grants *pubsub.Subscription // the subscription to grantChannel; the last waiter closes it
-	// heard is what all waiters have heard. A waiter that has its place makes no attempts, so refreshes show whether
+	// contact is what all waiters have contact. A waiter that has its place makes no attempts, so refreshes show whether
 	// Redis still answers.
-	heard engine.Contact
+	contact engine.Contact
 
 	// queues.mu guards the rest.
 	waiters list.List[fairWaiter, *fairWaiter] // in order of arrival
@@ -89,7 +89,7 @@ type fairWaiter struct {
 
 	// fairQueues.mu guards the rest.
 	list.Links[fairWaiter]
-	settled  bool // the waiter was there when the latest refresh began
+	wasKnown bool // the waiter was there when the latest refresh began
 	grant    fairGrant
 	wantsTry bool // there is a grant, or another reason to try
 }
@@ -106,7 +106,7 @@ func (w *fairWaiter) Join(waiter *engine.Waiter, refused engine.Result) {
 		q = qs.begin(w.d)
 	}
 	w.queue = q
-	w.q.HearWith(&q.heard)
+	w.q.ShareContact(&q.contact)
 	q.waiters.Append(w)
 	q.byID[w.q.ID] = append(q.byID[w.q.ID], w)
 	q.refreshIn(w.heartbeat())
@@ -376,12 +376,12 @@ func (q *fairQueue) refresh() bool {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), refreshTimeout)
 	defer cancel()
-	q.heard.Asking()
+	q.contact.Asking()
 	reply, err := q.d.refresh(ctx, longest, ids)
 	if err != nil {
-		q.heard.Failed(err)
+		q.contact.Failed(err)
 	} else {
-		q.heard.Answered(reply.Holder, changesIn(reply), nil)
+		q.contact.Answered(reply.Holder, changesIn(reply), nil)
 	}
 	if q.update(reply, err, longest) {
 		_ = q.d.leaveQueue(ctx, reply.Next) // if it fails, the next refresh finds the orphan again
@@ -405,7 +405,7 @@ func (q *fairQueue) sample() (ids []string, longest time.Duration) {
 			turn = n
 		}
 		n++
-		w.settled = true
+		w.wasKnown = true
 		longest, pause = max(longest, w.q.Terms.WaiterTimeout), min(pause, w.heartbeat())
 	}
 	q.turn = turn
@@ -442,7 +442,7 @@ func (q *fairQueue) update(
 	}
 	settled := 0 // the waiters with an id of their own that were there when the refresh began
 	for w := q.waiters.First; w != nil; w = w.Next {
-		if !w.q.Shared && w.settled {
+		if !w.q.Shared && w.wasKnown {
 			settled++
 		}
 	}

@@ -125,8 +125,8 @@ func (w *wholeDriver) TryAcquire(ctx context.Context, o *engine.Owner) (engine.R
 	isMember := reply.Busy >= 0 && int(reply.Busy) < len(w.members)
 	if isRefused && isMember {
 		busy = int(reply.Busy)
-		res.Busy = &w.members[busy].h.res
-		res.Met = (*busyMember)(res.Busy)
+		res.BusyMember = &w.members[busy].h.res
+		res.Why = (*busyMember)(res.BusyMember)
 	}
 	listener.tried(before, res.Granted, busy)
 	return res, err

@@ -205,7 +205,7 @@ func (d *mutexDriver) TryAcquire(ctx context.Context, q *engine.Request) (engine
 	reply, err := call.Do(ctx, d.h.c.confirmed)
 	res, err := acquiredResult(reply.Acquired, err)
 	countTokens(&res, q.Tokens)
-	res.Since, res.Quiet = reply.Since, reply.Since != 0 && !reply.MustListen
+	res.Since, res.NeedNotListen = reply.Since, reply.Since != 0 && !reply.MustListen
 	return res, err
 }
 

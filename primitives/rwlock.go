@@ -184,7 +184,7 @@ func (d *readerDriver) acquireBatch(
 	}
 	if q.LeavesTraces() && q.Terms.PollMin == 0 {
 		call.Waits = 1
-		wasNoted := q.Wait.Waited() || q.Reserves && q.Noted
+		wasNoted := q.Wait.Waited() || q.Reserves && q.WaitRecorded
 		if wasNoted && len(others) < engine.MaxBatch { // otherwise more requests may wait
 			call.Waits = 2
 		}
@@ -205,7 +205,7 @@ func (d *readerDriver) acquireBatch(
 	}
 	res, err := acquiredResult(reply.Acquired, err)
 	if !res.Granted {
-		q.Noted = q.Noted || call.Waits != 0
+		q.WaitRecorded = q.WaitRecorded || call.Waits != 0
 		return res, nil, err
 	}
 	res.Free = math.MaxInt
@@ -378,7 +378,7 @@ func (d *writerDriver) TryAcquire(ctx context.Context, q *engine.Request) (engin
 	if err != nil || res.Granted {
 		return res, err
 	}
-	q.Noted = q.Noted || call.Waits
+	q.WaitRecorded = q.WaitRecorded || call.Waits
 	// After a writer's release readers have a moment in which they may come as often as they like: the next
 	// writer makes one attempt without a reservation.
 	if waitedForWriter && res.Holder == "" {

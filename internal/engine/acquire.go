@@ -263,7 +263,7 @@ func (r *Resource) obtain(ctx context.Context, q *Request) (Result, error) {
 	case verdict == Refused:
 		return Result{}, q.gaveUp(ctx, nil)
 	case verdict == RefusedForNow && q.MayQueue && waitEnds: // a wait without an end could last as long as Redis refuses
-		return r.waitIn(ctx, queue, q, Result{RetryAfter: verdict.retryAfter(res), Met: err})
+		return r.waitIn(ctx, queue, q, Result{RetryAfter: verdict.retryAfter(res), Why: err})
 	}
 	return Result{}, err
 }
@@ -312,7 +312,7 @@ func (r *Resource) tried(ctx context.Context, q *Request, res Result, err error)
 	lease := min(q.TTL, q.Terms.FirstTTL())
 	switch {
 	case err == nil && !res.Granted:
-		of := cmp.Or(res.Busy, r)
+		of := cmp.Or(res.BusyMember, r)
 		of.askFor(q, res.Holder, of != r)
 		return res, nil
 	case err != nil:
@@ -333,7 +333,7 @@ func (r *Resource) tried(ctx context.Context, q *Request, res Result, err error)
 // hold. It does nothing if no attempt can have taken or noted anything. It is repeated in the background until
 // the server has answered. The call blocks for limit at most, or for rollbackGrace once ctx has ended.
 func (r *Resource) rollback(ctx context.Context, q *Request, limit time.Duration) {
-	if !q.MustRollback && !q.Noted {
+	if !q.MustRollback && !q.WaitRecorded {
 		return
 	}
 	// A copy of an attempt may be executed as late as LateCopies from now, and its lease begins then.

@@ -201,7 +201,7 @@ func (k *Contact) Follow(q *Request) {
 	defer k.mu.Unlock()
 	k.source = nil
 	if q != nil {
-		k.source = q.heard
+		k.source = q.contact
 	}
 }
 
@@ -215,12 +215,12 @@ func (k *Contact) catchUp() {
 	}
 }
 
-// HearWith makes q share the contact of the queue in which it waits from now on.
-func (q *Request) HearWith(queue *Contact) {
-	if q.heard != nil {
-		queue.follow(q.heard)
+// ShareContact makes q share the contact of the queue in which it waits from now on.
+func (q *Request) ShareContact(queue *Contact) {
+	if q.contact != nil {
+		queue.follow(q.contact)
 	}
-	q.heard = queue
+	q.contact = queue
 }
 
 // graceOf is how much longer than the caller's time an attempt with ctx was allowed to wait.
@@ -233,35 +233,35 @@ func graceOf(ctx context.Context) time.Duration {
 
 // asking notes that an attempt begins. The error of the first one will say how long it took.
 func (q *Request) asking() {
-	if q.heard != nil && !q.membersNote {
-		q.heard.Asking()
+	if q.contact != nil && !q.membersNote {
+		q.contact.Asking()
 	}
 }
 
 // learn notes the outcome of an attempt. A grant needs no note unless an earlier attempt has failed.
 func (q *Request) learn(ctx context.Context, res Result, err error) {
 	switch {
-	case q.membersNote, q.heard == nil && res.Granted:
+	case q.membersNote, q.contact == nil && res.Granted:
 	case err != nil:
 		f, grace := failure.Of(err), graceOf(ctx)
-		if q.heard != nil || f.IsOutage(grace) {
-			q.contact().fail(err, f, grace)
+		if q.contact != nil || f.IsOutage(grace) {
+			q.ownContact().fail(err, f, grace)
 		}
 	case res.Granted:
-		q.heard.follow(&Contact{})
+		q.contact.follow(&Contact{})
 	default:
-		q.contact().refuse(refusal{
-			holder: res.Holder, endless: res.RetryAfter == Endless, reason: res.Met, of: res.Busy, quiet: res.Quiet,
+		q.ownContact().refuse(refusal{
+			holder: res.Holder, endless: res.RetryAfter == Endless, reason: res.Why, of: res.BusyMember, quiet: res.NeedNotListen,
 		}, res.RetryAfter)
 	}
 }
 
-// contact returns what q has heard, to add to it.
-func (q *Request) contact() *Contact {
-	if q.heard == nil {
-		q.heard = &Contact{}
+// ownContact returns what q has heard, to add to it.
+func (q *Request) ownContact() *Contact {
+	if q.contact == nil {
+		q.contact = &Contact{}
 	}
-	return q.heard
+	return q.contact
 }
 
 // explain makes the error of an acquisition that failed with err, which is nil for none. ctx ends with the
@@ -321,7 +321,7 @@ func (c *Core) Unavailable(err error) error {
 // failure of its last attempt, if that was one.
 func (q *Request) gaveUp(ctx context.Context, outage error) *gaveUpError {
 	g := &gaveUpError{cause: causeOf(ctx), failed: outage, refused: outage == nil}
-	k := q.heard
+	k := q.contact
 	if k == nil {
 		return g
 	}
@@ -347,7 +347,7 @@ func (q *Request) gaveUp(ctx context.Context, outage error) *gaveUpError {
 
 // RefusedBy is the error of a single try that a hold of its own client has refused. ctx is that of the try.
 func (q *Request) RefusedBy(ctx context.Context, h *Hold) error {
-	q.contact().Answered(h.ID(), max(0, time.Until(h.ValidUntil())), nil)
+	q.ownContact().Answered(h.ID(), max(0, time.Until(h.ValidUntil())), nil)
 	return q.gaveUp(ctx, nil)
 }
 

@@ -138,10 +138,10 @@ type Traits struct {
 
 // Released is the result of [Driver].Release.
 type Released struct {
-	Granted Result // to the successor
-	Heard   int    // without a successor: how many clients received a message of the release
-	Polled  bool   // without a successor: other requests poll for the lock
-	Lost    bool   // the server did not know the owner: nothing was released
+	Granted   Result // to the successor
+	Receivers int    // without a successor: how many clients received a message of the release
+	Polled    bool   // without a successor: other requests poll for the lock
+	Lost      bool   // the server did not know the owner: nothing was released
 	// InDoubt: an earlier attempt of the same call has an unknown outcome, and the server does not remember
 	// it. If Lost, that attempt may have freed the lock or handed it off.
 	InDoubt bool
@@ -233,9 +233,9 @@ type Request struct {
 	// the lock itself, which would stay taken until its lease ends: then InDoubt is set too, unless the acquisition is
 	// about to fail.
 	MustRollback bool
-	// Noted: the server has noted that its client waits. If it gives up, it must be rolled back as well: others would
+	// WaitRecorded: the server has noted that its client waits. If it gives up, it must be rolled back as well: others would
 	// wait for it for a moment.
-	Noted bool
+	WaitRecorded bool
 	// OfMajority: it is for a member of a lock that a majority of its members is enough for.
 	OfMajority bool
 	// Reserves: such a lock waits, and tries the member again. So a refused attempt leaves in Redis what that of a
@@ -249,14 +249,14 @@ type Request struct {
 	// The next four share a word: there may be thousands of waiters.
 
 	undo atomic.Int32 // what has become of its rollback: see IsUndone
-	// membersNote: it is for a joint lock, and heard is what its members have heard.
+	// membersNote: it is for a joint lock, and contact is that of its members.
 	membersNote bool
 	// isOuter: its hold is one on which users take turns. Then Group is not that of a joint lock: see outer.go.
 	isOuter bool
 	wanted  bool // another client has asked for what it may have acquired; guarded by waitQueues.mu
 
-	parent *Hold    // the outer hold whose turn a nested acquisition has taken; nil if none
-	heard  *Contact // nil: the server has granted the first attempt, or has not been asked
+	parent  *Hold    // the outer hold whose turn a nested acquisition has taken; nil if none
+	contact *Contact // nil: the server has granted the first attempt, or has not been asked
 	// members is what the holders of members have answered that are waited for beside each other: see WaitForMember.
 	members  map[*Resource]*Contact
 	standing *Waiter // of an outer hold's request that stands in its queue, and whose goroutine may not wait yet; else nil
@@ -270,10 +270,10 @@ func (q *Request) polls() bool { return q.Terms.PollMin > 0 }
 
 // Result is the reply to an attempt.
 type Result struct {
-	Granted bool
-	InDoubt bool  // an earlier attempt of the same call has an unknown outcome
-	Quiet   bool  // refused: the client will be woken at its place, so it need not listen otherwise
-	Tokens  int16 // granted: how many are reserved; there may be fewer than it asked for
+	Granted       bool
+	InDoubt       bool  // an earlier attempt of the same call has an unknown outcome
+	NeedNotListen bool  // refused: the client will be woken at its place, so it need not listen otherwise
+	Tokens        int16 // granted: how many are reserved; there may be fewer than it asked for
 	// Token, when granted, is the fencing token of a fenced lock, the first one reserved. Of another kind it is
 	// the driver's own, which the ownership keeps for its release.
 	Token int64
@@ -285,10 +285,10 @@ type Result struct {
 	// RetryAfter, when refused, is how soon the holder's lease ends. [Endless]: never. Else negative: unknown.
 	RetryAfter time.Duration
 	Holder     string // refused: the id of the holder, if there is one
-	// Busy is what the holder holds, when refused, if that is a member of the joint lock that was asked for.
-	Busy  *Resource
-	Met   error // refused: a failure on the way, or why, for the error of an acquisition that gives up
-	Since int64 // refused: the server's time when the client took its place in line; 0: unknown
+	// BusyMember is what the holder holds, when refused, if that is a member of the joint lock that was asked for.
+	BusyMember *Resource
+	Why        error // refused: a failure on the way, or why, for the error of an acquisition that gives up
+	Since      int64 // refused: the server's time when the client took its place in line; 0: unknown
 	// Queued, when refused, is what the reply says of the request's place in a queue on the server. Only the kind's own
 	// [Queue] reads it. It is nil for kinds without such a queue.
 	Queued any

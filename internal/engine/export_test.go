@@ -29,7 +29,7 @@ func (h *Hold) IsLost() bool          { return h.lossCause() != nil }
 func (h *Hold) SetDepth(depth uint16) { h.depth = depth }
 
 func (o *Ownership) EndAll(loss Loss)                         { o.loseInBackground(loss, false) }
-func (o *Ownership) IsLoss(got Released, sent time.Time) bool { return o.freed(got, sent, nil) }
+func (o *Ownership) IsLoss(got Released, sent time.Time) bool { return o.recordAnswer(got, sent, nil) }
 func (o *Ownership) LockWire() bool                           { return o.wire.TryLock() }
 func (o *Ownership) UnlockWire()                              { o.wire.Unlock() }
 func (o *Ownership) WriteCountLater(ctx context.Context, limit time.Duration) {

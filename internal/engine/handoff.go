@@ -117,7 +117,7 @@ func (o *Ownership) releaseLast(ctx context.Context) (lost, handedOff bool, err 
 		got.Granted.streak = streak{o.streak.since, o.streak.count + 1}
 		plan.queue.released(plan.offered, o, sent, got, err)
 	}
-	return o.freed(got, sent, err), got.Granted.Granted, err
+	return o.recordAnswer(got, sent, err), got.Granted.Granted, err
 }
 
 // announceOthersTurn makes the first request that joins the queue stand back, if the release of o, which is about to
@@ -179,8 +179,8 @@ func (q *waitQueue) released(offered waitq.Action, o *Ownership, sent time.Time,
 	case err != nil:
 		q.on(&waitq.Event{What: waitq.Missed})
 	default:
-		others, keptFor := got.Heard, o.keptFor()
-		if offered.Told {
+		others, keptFor := got.Receivers, o.keptFor()
+		if offered.HearsRelease {
 			others--
 		}
 		if keptFor > 0 && got.Polled {

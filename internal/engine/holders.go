@@ -10,8 +10,8 @@ import (
 
 // waitedFor is what the waiters of a client have heard of holders. It is a part of Core.
 type waitedFor struct {
-	mu    sync.Mutex // guards heard; Contact.mu may be taken while it is held
-	heard map[*Contact]*waitersOf
+	mu       sync.Mutex // guards heard; Contact.mu may be taken while it is held
+	contacts map[*Contact]*waitersOf
 }
 
 // waitersOf are the waiters that share a contact: how many, and for what they wait.
@@ -24,22 +24,22 @@ type waitersOf struct {
 func (f *waitedFor) add(k *Contact, r *Resource) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.heard == nil {
-		f.heard = map[*Contact]*waitersOf{}
+	if f.contacts == nil {
+		f.contacts = map[*Contact]*waitersOf{}
 	}
-	if f.heard[k] == nil {
-		f.heard[k] = &waitersOf{resource: r}
+	if f.contacts[k] == nil {
+		f.contacts[k] = &waitersOf{resource: r}
 	}
-	f.heard[k].n++
+	f.contacts[k].n++
 }
 
 // remove undoes add.
 func (f *waitedFor) remove(k *Contact) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.heard[k].n--
-	if f.heard[k].n == 0 {
-		delete(f.heard, k)
+	f.contacts[k].n--
+	if f.contacts[k].n == 0 {
+		delete(f.contacts, k)
 	}
 }
 
@@ -48,7 +48,7 @@ func (c *Core) HoldersWaitedFor() (ids []string) {
 	f := &c.waitedFor
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	for k := range f.heard {
+	for k := range f.contacts {
 		k.mu.Lock()
 		id := holderOf(k.holder, k.reason)
 		k.mu.Unlock()

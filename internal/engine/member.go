@@ -16,7 +16,7 @@ import (
 // lock has one answer.
 func (q *Request) HearFrom(member *Request, granted bool) {
 	q.membersNote = true
-	k := member.heard
+	k := member.contact
 	if granted { // whoever had refused it holds it no longer
 		k = &Contact{}
 		k.refused = member.Wait.waited
@@ -25,8 +25,8 @@ func (q *Request) HearFrom(member *Request, granted bool) {
 		return
 	}
 	isNews := !granted || k.refused
-	if isNews || q.heard != nil {
-		q.contact().follow(k)
+	if isNews || q.contact != nil {
+		q.ownContact().follow(k)
 	}
 }
 
@@ -34,7 +34,7 @@ func (q *Request) HearFrom(member *Request, granted bool) {
 // holder of m: see wanted.go. A nil member: m has no holder that q waits for.
 func (q *Request) WaitForMember(m *Resource, member *Request) {
 	k := q.members[m]
-	isRefused := member != nil && member.heard != nil
+	isRefused := member != nil && member.contact != nil
 	switch {
 	case isRefused && k == nil:
 		k = &Contact{}
@@ -42,11 +42,11 @@ func (q *Request) WaitForMember(m *Resource, member *Request) {
 			q.members = map[*Resource]*Contact{}
 		}
 		q.members[m] = k
-		k.follow(member.heard)
+		k.follow(member.contact)
 		m.Core.waitedFor.add(k, m)
 		m.Core.Presence.WaitBegan(m)
 	case isRefused:
-		k.follow(member.heard)
+		k.follow(member.contact)
 	case k != nil:
 		k.released()
 	}
@@ -65,7 +65,7 @@ func (q *Request) leaveMembers() {
 func (q *Request) NoteSilence(since time.Time) {
 	if silent := time.Since(since); silent >= failure.SilentAfter {
 		f := failure.Failure{Outcome: failure.Unknown, Ended: true, Silent: silent}
-		q.contact().fail(failure.NoAnswerFor(silent), f, 0)
+		q.ownContact().fail(failure.NoAnswerFor(silent), f, 0)
 	}
 }
 
@@ -146,7 +146,7 @@ func (q *Request) noteUndone(err error) {
 func (q *Request) IsUndone() (is, lasting bool) {
 	switch q.undo.Load() {
 	case notUndone:
-		return !q.MustRollback && !q.Noted && !q.Reserved, false
+		return !q.MustRollback && !q.WaitRecorded && !q.Reserved, false
 	case undone:
 		return true, true
 	case undoneLater:
@@ -165,7 +165,7 @@ func (q *Request) LeavesTraces() bool { return q.MayQueue || q.Reserves }
 // keepsReservation reports whether what the server has noted for q stays, for the next attempt of its joint lock. ctx
 // is that of the attempt, which has failed with err.
 func (q *Request) keepsReservation(ctx context.Context, err error) bool {
-	isNoted := q.MustRollback || q.Noted
+	isNoted := q.MustRollback || q.WaitRecorded
 	wasRefused := ctx.Err() == nil && errors.Is(err, ErrNotAcquired)
 	return q.Reserves && isNoted && wasRefused && !q.InDoubt
 }
@@ -264,7 +264,7 @@ func ReleaseTogether(
 		gone := make([]bool, len(holds))
 		for i, h := range holds {
 			o := h.Ownership()
-			gone[i] = o.freed(Released{InDoubt: inDoubt, Lost: err == nil && !held[i]}, sent, err)
+			gone[i] = o.recordAnswer(Released{InDoubt: inDoubt, Lost: err == nil && !held[i]}, sent, err)
 			o.wire.Unlock()
 		}
 		for i, h := range holds {

@@ -46,7 +46,7 @@ func (r *Resource) AcquireNested(ctx context.Context, q *Request) (*Hold, error)
 		if ctx.Err() != nil {
 			return nil, q.gaveUp(ctx, nil)
 		}
-		q.heard = nil // it was about the siblings
+		q.contact = nil // it was about the siblings
 		// The loop ends: Outer does not find a released hold again, and a context carries finitely many.
 	}
 }
@@ -73,11 +73,11 @@ func (r *Resource) nestUnder(ctx context.Context, outer *Hold, q *Request) (hold
 		t := outer.turnsOf()
 		defer func() {
 			if hold == nil { // it failed, or a hook of go-redis has panicked
-				t.heard.follow(q.heard) // which is another one if a joint lock has waited
+				t.contact.follow(q.contact) // which is another one if a joint lock has waited
 				t.pass()
 				q.parent = nil
 			} else {
-				t.heard.Answered(outer.ID(), -1, errSibling)
+				t.contact.Answered(outer.ID(), -1, errSibling)
 			}
 		}()
 	}
@@ -158,9 +158,9 @@ func (r *Resource) reacquire(ctx context.Context, outer *Hold, q *Request) (*Hol
 		inner.min = o.min
 	}
 	inner.Wait = q.Wait // bounds the attempt; it does not queue
-	inner.heard = q.heard
+	inner.contact = q.contact
 	hold, err := r.AcquireOutermost(ctx, inner, time.Now())
-	q.heard = inner.heard
+	q.contact = inner.contact
 	isLost := errors.Is(err, ErrLost)
 	if err != nil && !isLost {
 		isLost = o.r.Driver.Overwritten(ctx, err)
@@ -191,9 +191,9 @@ func (o *Ownership) addOtherKind(outer *Hold) bool {
 // turns lets one nested acquisition at a time have the turn under a hold, which its hold keeps until it ends. It
 // belongs to the outer hold.
 type turns struct {
-	taken chan struct{} // of capacity 1: full while somebody has the turn; the others send in order of arrival
-	ended chan struct{} // closed when the outer hold has ended
-	heard Contact       // of the acquisitions that have the turn, or wait for it
+	taken   chan struct{} // of capacity 1: full while somebody has the turn; the others send in order of arrival
+	ended   chan struct{} // closed when the outer hold has ended
+	contact Contact       // of the acquisitions that have the turn, or wait for it
 }
 
 // turnsOf returns the turns under h, and makes them if needed. Those made after the end of h are ended from the start.
@@ -221,10 +221,10 @@ func (t *turns) pass() {
 // takeTurn waits for the turn under outer. It fails with errOuterEnded if outer ends before.
 func (r *Resource) takeTurn(ctx context.Context, outer *Hold, q *Request) error {
 	t := outer.turnsOf()
-	q.HearWith(&t.heard)
+	q.ShareContact(&t.contact)
 	select {
 	case t.taken <- struct{}{}:
-		t.heard.forget() // nobody was behind the former ones
+		t.contact.forget() // nobody was behind the former ones
 		return nil
 	default:
 	}

@@ -139,12 +139,12 @@ func (r *Resource) Withdraw(q *Request) {
 // HasHeardRelease reports whether a message of a release has come since q, which stands in its queue, knows that
 // somebody has the lock. A nil request has heard of none.
 func (q *Request) HasHeardRelease() bool {
-	if q == nil || q.heard == nil {
+	if q == nil || q.contact == nil {
 		return false
 	}
-	q.heard.mu.Lock()
-	defer q.heard.mu.Unlock()
-	return q.heard.outdated
+	q.contact.mu.Lock()
+	defer q.contact.mu.Unlock()
+	return q.contact.outdated
 }
 
 // OthersWait reports whether a request of this client waits for what r locks, other than those of the outer holds that

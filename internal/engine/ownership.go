@@ -417,19 +417,19 @@ func (o *Ownership) writeCountUntil(ctx context.Context, until time.Time, limit 
 		left, sent := o.addCount(0), time.Now()
 		got, err := o.r.Driver.Release(ctx, o, left, Next{Rest: o.rest()})
 		if left == 0 {
-			o.freed(got, sent, err)
+			o.recordAnswer(got, sent, err)
 		}
 		return err
 	})
 }
 
-// freed notes the answer to the command that frees o, which was first sent at that time, and reports
+// recordAnswer notes the answer to the command that frees o, which was first sent at that time, and reports
 // whether o was lost before. The answer counts for whoever releases a hold of o at the same time. The
 // caller holds wire.
 //
 // If a repeated release finds nothing, and the lease had not ended when the first copy was sent, then the first copy
 // was executed. The lock may also have been taken by force at that moment. The two cannot be told apart.
-func (o *Ownership) freed(got Released, sent time.Time, err error) (lost bool) {
+func (o *Ownership) recordAnswer(got Released, sent time.Time, err error) (lost bool) {
 	inDoubt := got.InDoubt || o.wire.freeInDoubt
 	lost = got.Lost && !(inDoubt && sent.Before(o.EndsAt()))
 	switch {

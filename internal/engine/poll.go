@@ -17,12 +17,12 @@ import (
 
 // poller is the queue of one request that polls. The goroutine of the request alone uses it, except wakeUp.
 type poller struct {
-	r      *Resource
-	pause  func(n int) time.Duration // the next one after n others
-	pauses int
-	heard  Contact
-	tryAt  time.Time
-	wakeUp *time.Timer // at tryAt
+	r       *Resource
+	pause   func(n int) time.Duration // the next one after n others
+	pauses  int
+	contact Contact
+	tryAt   time.Time
+	wakeUp  *time.Timer // at tryAt
 }
 
 // PrivateQueue returns a queue for one request, which polls. pause returns its next pause after n others. Other
@@ -43,7 +43,7 @@ func (t *Terms) pollPause(n int) time.Duration {
 
 // Join implements [Queue].
 func (p *poller) Join(w *Waiter, refused Result) {
-	w.Request.HearWith(&p.heard)
+	w.Request.ShareContact(&p.contact)
 	qs, key := &p.r.Core.queues, queueKey{p.r.Kind, p.r.Name}
 	qs.mu.Lock()
 	qs.polling[key]++

@@ -121,7 +121,7 @@ func (w *Wait) end() {
 // fair lock's queue, or the private queue of one request. waitIn calls its methods, in the waiters' goroutines. All
 // but Try do not block.
 type Queue interface {
-	// Join adds a waiter at the end, which hears what the others do: see [Request.HearWith]. refused is the reply to its
+	// Join adds a waiter at the end, which hears what the others do: see [Request.ShareContact]. refused is the reply to its
 	// first attempt.
 	Join(w *Waiter, refused Result)
 	joined
@@ -267,7 +267,7 @@ func (r *Resource) join(queue Queue, q *Request, refused Result) *Waiter {
 // waitOn is the loop of a waiter that has joined its queue.
 func (r *Resource) waitOn(ctx context.Context, w *Waiter) (res Result, err error) {
 	c, q, in := r.Core, w.Request, w.in
-	if heard := q.heard; heard != nil {
+	if heard := q.contact; heard != nil {
 		c.waitedFor.add(heard, r)
 		defer c.waitedFor.remove(heard)
 	}

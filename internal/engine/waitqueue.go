@@ -48,7 +48,7 @@ type waitQueue struct {
 	state     waitq.Queue
 	alarm     *time.Timer    // calls onAlarm
 	alarmAt   time.Time      // when alarm is set for, at or before state.TryAt; zero: it is not set
-	heard     Contact        // of all waiters
+	contact   Contact        // of all waiters
 	polled    bool           // somebody polls for the lock, according to the latest release that has asked
 	subs      []Subscription // to the common messages; empty: it need not listen
 	atPlace   Subscription   // to the messages to its place in line; nil: it has none
@@ -221,7 +221,7 @@ func (q *waitQueue) onAlarm() {
 // message that comes at once waits until the waiter is in the queue. mu is held.
 func (q *waitQueue) add(w *Waiter, refused Result) {
 	r := w.Request
-	r.HearWith(&q.heard)
+	r.ShareContact(&q.contact)
 	w.queued = waitq.Waiter{Of: w, ID: r.ID, Shared: r.Shared, Permits: int(r.Permits)}
 	w.queued.Doubt = r.InDoubt
 	joined := waitq.Event{What: waitq.Joined, Who: &w.queued, RetryAfter: refused.RetryAfter}
@@ -247,7 +247,7 @@ func (q *waitQueue) NextStep(w *Waiter) (step Step) {
 	defer q.unlock()
 	isHead := q.state.Head() == &w.queued
 	for isHead && len(q.unsettled) > 0 && IsClosed(q.unsettled[0].Confirmed()) {
-		q.settled(w)
+		q.subscriptionSettled(w)
 	}
 	switch {
 	case w.granted != nil:
@@ -262,10 +262,10 @@ func (q *waitQueue) NextStep(w *Waiter) (step Step) {
 	return step
 }
 
-// settled takes in that one more subscription is confirmed, or was refused. After the last one, the head makes its
+// subscriptionSettled takes in that one more subscription is confirmed, or was refused. After the last one, the head makes its
 // second attempt. From then on each release causes a message. If a subscription was refused, the slow poll alone
 // remains. mu is held.
-func (q *waitQueue) settled(head *Waiter) {
+func (q *waitQueue) subscriptionSettled(head *Waiter) {
 	q.unsettled = q.unsettled[1:]
 	if len(q.unsettled) == 0 {
 		var refused error
@@ -297,7 +297,7 @@ func (q *waitQueue) Try(ctx context.Context, w *Waiter) (res Result, err error) 
 		return res, nil
 	case Refused:
 		e.Free, e.Holder = res.Free, res.Holder
-		e.InLine, e.Since, e.Quiet = true, res.Since, res.Quiet
+		e.InLine, e.Since, e.NeedNotListen = true, res.Since, res.NeedNotListen
 	case Unanswered:
 		e.GivesUp = ctx.Err() != nil || w.Request.Wait.Over()
 	case Failed:
@@ -376,7 +376,7 @@ func (q *waitQueue) Leave(w *Waiter, res Result) {
 	}
 	q.acquired = res.Granted
 	if res.Granted {
-		q.heard.Answered(r.ID, -1, nil)
+		q.contact.Answered(r.ID, -1, nil)
 	}
 	q.on(&waitq.Event{What: waitq.Left, Who: &w.queued, Granted: res.Granted, Free: res.Free, RetryAfter: r.TTL})
 	if q.state.IsIdle() {
@@ -400,7 +400,7 @@ func (qs *waitQueues) holdLost(r *Resource) {
 // does not block. A message that comes when the last waiter has left has no effect. If it was to the client's place,
 // lock/leave passes the turn on.
 func (q *waitQueue) message(m Message) {
-	q.heard.released()
+	q.contact.released()
 	q.queues.mu.Lock()
 	defer q.unlock()
 	q.on(&waitq.Event{What: m})

@@ -164,7 +164,7 @@ func (c *Core) HoldersToAsk(now time.Time) (asks []Ask, next Instant) {
 	var due []Ask
 	f := &c.waitedFor
 	f.mu.Lock()
-	for k, w := range f.heard {
+	for k, w := range f.contacts {
 		of, holder, at := k.toAsk(now)
 		if of == nil {
 			of = w.resource

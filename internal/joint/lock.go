@@ -175,7 +175,7 @@ func (o *Ownership) acquireMember(
 	mine.Wait, mine.Group = w, o
 	if o.lock.Budgeted {
 		mine.OfMajority, mine.Reserves = true, q.MayQueue
-		mine.Noted = o.isReserved(i)
+		mine.WaitRecorded = o.isReserved(i)
 		o.mu.Lock()
 		o.asked.requests[i] = mine
 		o.mu.Unlock()

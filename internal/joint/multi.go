@@ -115,7 +115,7 @@ func (m *multi) tryInOrder(ctx context.Context, q *engine.Request) (engine.Resul
 			return engine.Result{}, engine.ErrClosed
 		case errors.Is(err, errYield), errors.Is(err, errMembersLost),
 			q.Wait.Waited() && failure.Of(err).Retry():
-			return engine.Result{RetryAfter: -1, Met: err}, nil
+			return engine.Result{RetryAfter: -1, Why: err}, nil
 		}
 		return engine.Result{}, err
 	}

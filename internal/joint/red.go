@@ -100,7 +100,7 @@ func (r *red) TryAcquire(ctx context.Context, q *engine.Request) (engine.Result,
 		r.addMissing(attempt.ending, o, members, isOver)
 	}
 	r.keepReservations(ctx, state, o, false)
-	q.Noted = q.Noted || len(state.reserved) > 0
+	q.WaitRecorded = q.WaitRecorded || len(state.reserved) > 0
 	if q.MayQueue {
 		o.waitForMembers(q)
 	}
@@ -119,7 +119,7 @@ func (r *red) failed(ctx context.Context, q *engine.Request, v votes, isBudget b
 	isTry := !q.MayQueue && ctx.Err() == nil
 	switch {
 	case ctx.Err() != nil && v.yes >= r.Need: // no other client and no server has caused it
-		return engine.Result{RetryAfter: -1, Met: withoutOutages(v.failed)}, nil
+		return engine.Result{RetryAfter: -1, Why: withoutOutages(v.failed)}, nil
 	case isTry && wasGranted: // no other client had the members
 		if _, silent := v.decide(r.Need); silent != nil {
 			return engine.Result{}, r.joinErrors(v.failed, tolerated) // the majority of a hold in ctx may still stand
@@ -131,7 +131,7 @@ func (r *red) failed(ctx context.Context, q *engine.Request, v votes, isBudget b
 			reasons = append(reasons, errMembersLost)
 		}
 		reasons = append(reasons, withoutOutages(v.failed)) // enough others have answered
-		return engine.Result{RetryAfter: v.retryAfter(r.Need), Met: join(reasons)}, nil
+		return engine.Result{RetryAfter: v.retryAfter(r.Need), Why: join(reasons)}, nil
 	}
 	err := r.joinErrors(v.failed, tolerated)
 	if isBudget {

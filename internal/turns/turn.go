@@ -52,7 +52,7 @@ func (e *entry) wait(ctx, trying context.Context, q *engine.Request, w *turn) (*
 // Join implements [engine.Queue].
 func (e *entry) Join(waiter *engine.Waiter, _ engine.Result) {
 	w := waiter.Request.State.(*turn)
-	waiter.Request.HearWith(&e.heard)
+	waiter.Request.ShareContact(&e.contact)
 	e.turns.mu.Lock()
 	defer e.turns.mu.Unlock()
 	w.waiter = waiter

@@ -37,7 +37,7 @@ type entry struct {
 	second   *tenure // its request stands behind that of next; nil: none does
 	attempts int     // under way, of users who are no waiters
 	watching bool    // the timer of watch is set
-	heard    engine.Contact
+	contact  engine.Contact
 	unused   *tenure // made along with the entry; nil: it is in use
 }
 
@@ -154,7 +154,7 @@ func (e *entry) attempt(ctx, trying context.Context, q *engine.Request) (*engine
 	s := e.newTenure()
 	e.r.InitOuter(&s.request, q.Terms, s, mayWait)
 	t.mu.Unlock()
-	e.heard.Asking()
+	e.contact.Asking()
 	returned := false
 	defer func() {
 		if !returned { // a hook of go-redis has panicked
@@ -183,7 +183,7 @@ func (e *entry) attempt(ctx, trying context.Context, q *engine.Request) (*engine
 		t.mu.Unlock()
 		return e.wait(ctx, trying, q, w)
 	}
-	e.heard.Failed(err)
+	e.contact.Failed(err)
 	e.attemptEnded()
 	t.mu.Unlock()
 	return nil, err
@@ -273,7 +273,7 @@ func (e *entry) awaitTenure(s *tenure) {
 	switch {
 	case e.next == nil:
 		e.next = s
-		e.heard.Follow(&s.request)
+		e.contact.Follow(&s.request)
 	case e.second == nil:
 		e.second = s
 	default: // two came meanwhile, because the attempt of s took long
@@ -327,9 +327,9 @@ func (e *entry) tenureAnswered(s *tenure, hold *engine.Hold, err error) {
 // followNext makes the users who wait hear what next hears. mu is held.
 func (e *entry) followNext() {
 	if e.next == nil {
-		e.heard.Follow(nil)
+		e.contact.Follow(nil)
 	} else {
-		e.heard.Follow(&e.next.request)
+		e.contact.Follow(&e.next.request)
 	}
 }
 

@@ -37,16 +37,16 @@ type Event struct {
 	StandBack time.Time // Joined
 
 	// Joined, Tried, Left: when the lease of the holder ends; negative: unknown.
-	RetryAfter time.Duration
-	Granted    bool   // Answered, Left: it has the lock
-	Doubt      bool   // Tried, Answered: see [Progress]
-	Untried    bool   // Answered: the command did not try for it after all
-	GivesUp    bool   // Tried: see [Progress.Tried]
-	Free       int    // Tried, Left: permits that are left for others
-	Holder     string // Tried: the id that holds the lock
-	InLine     bool   // Begins: messages to the place are heard; Tried: the reply is about the place
-	Since      int64  // Tried: when the client took its place; 0: unknown
-	Quiet      bool   // Tried: the client need not listen
+	RetryAfter    time.Duration
+	Granted       bool   // Answered, Left: it has the lock
+	Doubt         bool   // Tried, Answered: see [Progress]
+	Untried       bool   // Answered: the command did not try for it after all
+	GivesUp       bool   // Tried: see [Progress.Tried]
+	Free          int    // Tried, Left: permits that are left for others
+	Holder        string // Tried: the id that holds the lock
+	InLine        bool   // Begins: messages to the place are heard; Tried: the reply is about the place
+	Since         int64  // Tried: when the client took its place; 0: unknown
+	NeedNotListen bool   // Tried: the client need not listen
 
 	HandsOff bool // Releasing: it may hand the lock off
 	Over     bool // Releasing: the client has had the lock for long enough
@@ -75,10 +75,10 @@ const (
 
 // Action is something to be done.
 type Action struct {
-	Do    Do
-	Who   *Waiter
-	Place Place
-	Told  bool // Yield: this client hears the message of the release
+	Do           Do
+	Who          *Waiter
+	Place        Place
+	HearsRelease bool // Yield: this client hears the message of the release
 }
 
 // Place is a client's place in line, as a command sends it. The zero value: the client does not stand in line.

@@ -283,7 +283,7 @@ func (q *Queue) tried(e *Event) {
 	}
 	switch {
 	case q.unsettled > 0:
-	case e.Quiet:
+	case e.NeedNotListen:
 		q.listens, q.turn = false, Turn{}
 		q.do(Action{Do: Unsubscribe})
 	case !q.listens:
@@ -423,7 +423,7 @@ func firstToOffer(w *Waiter) *Waiter {
 // yield leaves the lock to other clients. The turn begins before the command is sent, because its message may come
 // before its reply, and would make the head try.
 func (q *Queue) yield(e *Event) {
-	a := Action{Do: Yield, Told: q.listens}
+	a := Action{Do: Yield, HearsRelease: q.listens}
 	if q.inLine {
 		q.place.Since = 0 // it moves to the end of the line
 		a.Place = q.place

@@ -284,7 +284,7 @@ func (w *world) goOnReleasing(r *freeing) {
 		w.on(Event{What: Answered, Who: &s.Waiter, Granted: r.granted && s.has})
 	case r.yields:
 		told := 0
-		if r.action.Told {
+		if r.action.HearsRelease {
 			told = 1
 		}
 		w.on(Event{What: Yielded, Sent: r.sent, Others: r.receivers - told})

@@ -61,7 +61,7 @@ func (s *script) on(name string, e Event) string {
 		if a.Place != (Place{}) {
 			text += fmt.Sprint(" ", a.Place)
 		}
-		if a.Told {
+		if a.HearsRelease {
 			text += " told"
 		}
 		said = append(said, text)
@@ -207,11 +207,11 @@ func TestWhatTheQueueSays(t *testing.T) {
 			{0, "a", Event{What: Left, Granted: true, Free: 1, RetryAfter: time.Minute}, "wake c"},
 		}},
 		{"the next head waits for the confirmation too", "a b", false, []row{
-			{0, "a", Event{What: Tried, RetryAfter: -1, InLine: true, Quiet: true}, "unsubscribe"},
+			{0, "a", Event{What: Tried, RetryAfter: -1, InLine: true, NeedNotListen: true}, "unsubscribe"},
 			{0, "", Event{What: Listen}, "subscribe, wake a"}, {0, "a", Event{What: Left}, "wake b"},
 		}},
 		{"told to be quiet, and to listen", "a", false, []row{
-			{0, "a", Event{What: Tried, RetryAfter: -1, InLine: true, Quiet: true}, "unsubscribe"},
+			{0, "a", Event{What: Tried, RetryAfter: -1, InLine: true, NeedNotListen: true}, "unsubscribe"},
 			{0, "", Event{What: OthersTurn}, ""}, {MaxTurn, "", Event{What: Alarm}, ""},
 			{0, "", Event{What: OurTurn}, "wake a"},
 			{0, "a", refused, "subscribe, wake a"}, {0, "", Event{What: Listen}, ""},
@@ -255,13 +255,13 @@ func TestWhatTheQueueSays(t *testing.T) {
 		}},
 		{"no line, no place", "a", true, []row{{0, "a", Event{What: Left}, "unsubscribe"}}},
 		{"a reply that says nothing about the place", "a", false, []row{
-			{0, "a", Event{What: Tried, RetryAfter: -1, InLine: true, Quiet: true}, "unsubscribe"},
+			{0, "a", Event{What: Tried, RetryAfter: -1, InLine: true, NeedNotListen: true}, "unsubscribe"},
 			{0, "a", Event{What: Tried, RetryAfter: -1}, ""},
 		}},
 		{"told to be quiet before it listens", "a b", false, []row{
-			{0, "a", Event{What: Tried, RetryAfter: -1, InLine: true, Quiet: true}, "unsubscribe"},
+			{0, "a", Event{What: Tried, RetryAfter: -1, InLine: true, NeedNotListen: true}, "unsubscribe"},
 			{0, "", Event{What: Listen}, "subscribe, wake a"},
-			{0, "a", Event{What: Tried, RetryAfter: -1, InLine: true, Quiet: true}, ""}, {0, "b", Event{What: Left}, ""},
+			{0, "a", Event{What: Tried, RetryAfter: -1, InLine: true, NeedNotListen: true}, ""}, {0, "b", Event{What: Left}, ""},
 		}},
 		{"our turn, and then the message of the same release", "a", false, []row{
 			{0, "", Event{What: OurTurn}, "wake a"}, {0, "a", try, "try a {7 5 true}"}, {0, "a", refused, ""},

@@ -257,7 +257,7 @@ func (d *FakeDriver) free(ctx context.Context, o *engine.Ownership, to engine.Ne
 			}
 		}
 		if freed && !got.Granted.Granted {
-			got.Heard = s.publish(d.Name, own)
+			got.Receivers = s.publish(d.Name, own)
 			got.Polled = to.AskPolls && time.Now().Before(s.polls[d.Name])
 		}
 		return got, nil

@@ -68,7 +68,7 @@ func (d *FakeDriver) execute(a attempt, place engine.Place) (engine.Result, erro
 	case res.Granted:
 		s.renewPlace(id)
 	default:
-		res.Since, res.Quiet = s.takePlace(id, place.Since)
+		res.Since, res.NeedNotListen = s.takePlace(id, place.Since)
 	}
 	return res, err
 }
