@@ -191,7 +191,8 @@ func New(rdb redis.UniversalClient, opts ...ClientOption) (*Client, error) {
 	c.logs = logqueue.New(c.logger)
 	c.run = scripts.NewRunner(rdb, c.timeout)
 	c.timeout = c.run.Timeout()
-	c.calls, c.once = c.run.Sender(), c.run.OnceSender()
+	c.calls = c.run.Sender()
+	c.once = c.run.OnceSender()
 	c.confirmed = c.run.ReplicatedSender(c.replicas, c.waitTimeout)
 	c.queues.open = map[string]*fairQueue{}
 	hub := pubsub.Config{Sharded: c.sharded, Logger: c.logs.Logger(), LinkLost: c.linkLost}

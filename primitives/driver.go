@@ -209,7 +209,9 @@ func acquiredResult(reply scripts.Acquired, err error) (engine.Result, error) {
 	case err != nil:
 		return res, err
 	case reply.Granted:
-		res.Granted, res.Sent, res.Token = true, reply.Sent, reply.Token
+		res.Granted = true
+		res.Sent = reply.Sent
+		res.Token = reply.Token
 		return res, reply.Unconfirmed
 	}
 	switch reply.Refusal {
@@ -222,7 +224,8 @@ func acquiredResult(reply scripts.Acquired, err error) (engine.Result, error) {
 	case scripts.Unset:
 		res.Why = errNoCount
 	}
-	res.RetryAfter, res.Holder = -1, reply.Holder
+	res.RetryAfter = -1
+	res.Holder = reply.Holder
 	switch {
 	case reply.PTTL >= 0:
 		res.RetryAfter = fromMillis(min(reply.PTTL, maxDuration.Milliseconds()))

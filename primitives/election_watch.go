@@ -106,7 +106,8 @@ func (w *leaderWatch) run(ctx context.Context, yield func(Leader, error) bool) {
 			return
 		case err != nil:
 			isNew := !w.down
-			w.known, w.down = false, true
+			w.known = false
+			w.down = true
 			if endsElection(err) {
 				yield(Leader{}, err)
 				return
@@ -115,7 +116,9 @@ func (w *leaderWatch) run(ctx context.Context, yield func(Leader, error) bool) {
 				goesOn = yield(Leader{}, err)
 			}
 		case isChange:
-			w.leader, w.known, w.down = leader, true, false
+			w.leader = leader
+			w.known = true
+			w.down = false
 			goesOn = yield(leader, nil)
 		}
 		if !goesOn {

@@ -50,7 +50,8 @@ func (c *Client) FairLock(name string, opts ...Option) *Lock {
 		Waiters: prefixed(fairWaitersKey, l.raw()), Clients: prefixed(fairClientsKey, l.raw()),
 	}
 	d := &fairDriver{}
-	d.h, d.force = &l.handle, scripts.FairLockForce
+	d.h = &l.handle
+	d.force = scripts.FairLockForce
 	l.useLock(d, &engine.Traits{
 		Leased: true, Nests: true,
 		NewQueue: func(_ context.Context, q *engine.Request) (engine.Queue, error) {
@@ -184,7 +185,8 @@ func (d *fairDriver) free(
 	c := d.h.c
 	call := scripts.FairLockRelease{Keys: &d.h.keys, Owner: o.ID, Client: c.life, Rest: rest}
 	if memory != 0 {
-		call.MemoryKey, call.MemoryTTL = d.h.ownerKey(o), memory
+		call.MemoryKey = d.h.ownerKey(o)
+		call.MemoryTTL = memory
 	}
 	reply, err := call.Do(ctx, c.calls)
 	if err != nil || reply.Doubt {

@@ -395,7 +395,9 @@ func (q *fairQueue) refresh() bool {
 func (q *fairQueue) sample() (ids []string, longest time.Duration) {
 	q.queues.mu.Lock()
 	defer q.queues.mu.Unlock()
-	n, turn, pause := 0, 0, refreshInterval
+	n := 0
+	turn := 0
+	pause := refreshInterval
 	for w := q.waiters.First; w != nil; w = w.Next {
 		switch {
 		case n > 0 && n < q.turn: // it was verified by an earlier refresh
@@ -406,7 +408,8 @@ func (q *fairQueue) sample() (ids []string, longest time.Duration) {
 		}
 		n++
 		w.wasKnown = true
-		longest, pause = max(longest, w.q.Terms.WaiterTimeout), min(pause, w.heartbeat())
+		longest = max(longest, w.q.Terms.WaiterTimeout)
+		pause = min(pause, w.heartbeat())
 	}
 	q.turn = turn
 	q.due = time.Now().Add(pause)
@@ -464,7 +467,8 @@ func (q *fairQueue) update(
 		orphan = reply.Next
 	}
 	if q.orphan != orphan {
-		q.orphan, q.orphanSince = orphan, time.Now()
+		q.orphan = orphan
+		q.orphanSince = time.Now()
 	}
 	return orphan != "" && time.Since(q.orphanSince) >= longest
 }

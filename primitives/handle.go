@@ -72,7 +72,8 @@ func (h *handle) nextName(prefix, suffix string) *wireName {
 // use sets the driver. A driver of a leased kind is a [renewer]. On a cluster all keys and channels must share a
 // slot, or the handle is invalid. The request keys and the channel stand for the others.
 func (h *handle) use(driver engine.Driver, traits *engine.Traits) {
-	h.res.Driver, h.res.Traits = driver, traits
+	h.res.Driver = driver
+	h.res.Traits = traits
 	if traits.Leased {
 		script := driver.(renewer).renewScript()
 		h.res.RenewGroup = script
@@ -294,7 +295,8 @@ func (h *handle) inspect(ctx context.Context, read func() (Info, error)) (info I
 		h.c.nameHolders(ctx, info.Holders)
 		return err
 	})
-	info.Name, info.Kind = h.res.Name, h.res.Kind
+	info.Name = h.res.Name
+	info.Kind = h.res.Kind
 	return info, err
 }
 

@@ -50,7 +50,8 @@ const permitBytes = 16
 // newPermits returns n new ids as the API shows them: hex, comma-separated. Each begins with the tag of
 // its client, so that a takeover can be announced to that client. The other 8 bytes are random.
 func newPermits(tag []byte, n int) string {
-	ids, raw := make([]string, n), make([]byte, permitBytes)
+	ids := make([]string, n)
+	raw := make([]byte, permitBytes)
 	copy(raw, tag)
 	for i := range ids {
 		_, _ = rand.Read(raw[len(tag):]) // never fails

@@ -46,7 +46,8 @@ func newJoint(kind string, locks []*Lock, opts []Option) *Lock {
 		l.refuse(err)
 		return l
 	}
-	names, resources := make([]string, len(members)), make([]*engine.Resource, len(members))
+	names := make([]string, len(members))
+	resources := make([]*engine.Resource, len(members))
 	for i, m := range members {
 		names[i], resources[i] = m.res.Name, &m.res
 	}

@@ -49,7 +49,8 @@ func (c *Client) Keyed(opts ...Option) *Keyed {
 // options limits the wait. The lock outlasts ctx, and is renewed until Unlock. A caller that locks a name twice without
 // unlocking it waits for itself.
 func (k *Keyed) Lock(ctx context.Context, name string) error {
-	l, began := k.c.Lock(name, k.opts...), time.Now()
+	l := k.c.Lock(name, k.opts...)
+	began := time.Now()
 	n := k.enter(name)
 	defer k.leave(name, n)
 	limit := l.settings.Wait
@@ -112,7 +113,8 @@ func (k *Keyed) Unlock(ctx context.Context, name string) error {
 	n := k.enter(name)
 	defer k.leave(name, n)
 	k.mu.Lock()
-	hold, unlocked := n.hold, n.unlocked
+	hold := n.hold
+	unlocked := n.unlocked
 	n.hold = nil // before the release, because the next caller may have the lock before Release returns
 	k.mu.Unlock()
 	if hold == nil {
@@ -239,6 +241,7 @@ func (k *Keyed) put(n *keyedName, hold *Hold) bool {
 	if n.hold != nil {
 		return false
 	}
-	n.hold, n.unlocked = hold, make(chan struct{})
+	n.hold = hold
+	n.unlocked = make(chan struct{})
 	return true
 }

@@ -66,8 +66,10 @@ func (c *Client) newMutex(kind, name string, opts []Option) *Lock {
 		own mutexDriver
 	})
 	m.init(c, kind, name, opts)
-	m.keys.Channel, m.keys.Line = m.nextName(lockChannel, ""), m.nextName(requestPrefix, ":"+lineKey)
-	m.own.h, m.own.force = &m.handle, scripts.LockForce
+	m.keys.Channel = m.nextName(lockChannel, "")
+	m.keys.Line = m.nextName(requestPrefix, ":"+lineKey)
+	m.own.h = &m.handle
+	m.own.force = scripts.LockForce
 	traits := &mutexTraits
 	if kind == fencedKind {
 		m.keys.KindKeys = &scripts.KindKeys{TokenKey: prefixed(tokenPrefix, m.raw())}
@@ -107,7 +109,9 @@ func (d *hashDriver) releaseShared(
 func (d *hashDriver) releaseOne(
 	ctx context.Context, o *engine.Owner, call scripts.LockReleaseShared,
 ) (scripts.Released, error) {
-	call.Keys, call.MemoryKey, call.DefaultTTL = &d.h.keys, d.h.ownerKey(o), o.TTL
+	call.Keys = &d.h.keys
+	call.MemoryKey = d.h.ownerKey(o)
+	call.DefaultTTL = o.TTL
 	if k := d.h.keys.KindKeys; k != nil && k.Queue != nil { // it is a fair lock
 		return scripts.FairLockReleaseShared(call).Do(ctx, d.h.c.calls)
 	}
@@ -200,7 +204,9 @@ func (d *mutexDriver) TryAcquire(ctx context.Context, q *engine.Request) (engine
 		mark := scripts.CeilMillis(pollMarkTTL(q.Terms))
 		keys := d.h.keys
 		keys.Line = d.h.requestKey(pollsKey)
-		call.Keys, call.Place, call.Since = &keys, "", strconv.FormatInt(mark, 10)
+		call.Keys = &keys
+		call.Place = ""
+		call.Since = strconv.FormatInt(mark, 10)
 	}
 	reply, err := call.Do(ctx, d.h.c.confirmed)
 	res, err := acquiredResult(reply.Acquired, err)
@@ -250,16 +256,19 @@ func (d *mutexDriver) free(ctx context.Context, o *engine.Owner, next engine.Nex
 	}
 	call := scripts.LockRelease{Keys: &d.h.keys, Owner: o.ID, Rest: next.Rest}
 	if o.InDoubt {
-		call.MemoryKey, call.MemoryTTL = d.h.ownerKey(o), d.h.c.run.Memory()
+		call.MemoryKey = d.h.ownerKey(o)
+		call.MemoryTTL = d.h.c.run.Memory()
 	}
 	if next.Place.Number != 0 {
 		call.Place = d.placeName(next.Place.Number)
 	}
 	if successor := next.Successor; successor != nil {
 		call.SuccessorMemory = d.h.ownerKey(successor)
-		call.Successor, call.SuccessorTTL = successor.ID, successor.TTL
+		call.Successor = successor.ID
+		call.SuccessorTTL = successor.TTL
 		if d.h.res.Traits.Fenced {
-			call.SuccessorToken, call.Tokens = d.h.keys.TokenKey, int64(max(successor.Tokens, 1))
+			call.SuccessorToken = d.h.keys.TokenKey
+			call.Tokens = int64(max(successor.Tokens, 1))
 		}
 	} else if next.AskPolls {
 		call.SuccessorMemory = d.h.requestKey(pollsKey)
@@ -282,7 +291,8 @@ func countTokens(res *engine.Result, n int16) {
 	hasBlock := block > 1 && res.Token >= block
 	switch {
 	case hasBlock && !isNearEnd:
-		res.Token, res.Tokens = res.Token-block+1, n
+		res.Token = res.Token - block + 1
+		res.Tokens = n
 	case res.Token > 0:
 		res.Tokens = 1
 	}

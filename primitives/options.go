@@ -216,10 +216,12 @@ func (s *settings) apply(o *Option) {
 		s.Wait = max(o.d, 0)
 	case optLease:
 		s.checkDuration("lease", o.d)
-		s.TTL, s.Renew = o.d, false
+		s.TTL = o.d
+		s.Renew = false
 	case optWatchdog:
 		s.checkDuration("watchdog ttl", o.d)
-		s.TTL, s.Renew = o.d, true
+		s.TTL = o.d
+		s.Renew = true
 	case optMaxHold:
 		s.checkDuration("max hold", o.d)
 		s.MaxHold = o.d
@@ -235,7 +237,8 @@ func (s *settings) apply(o *Option) {
 		s.checkDuration("polling minimum", o.d)
 		s.checkDuration("polling maximum", o.max)
 		s.check(o.d <= o.max, "a polling minimum of %v above its maximum of %v", o.d, o.max)
-		s.PollMin, s.PollMax = o.d, o.max
+		s.PollMin = o.d
+		s.PollMax = o.max
 	case optWaiterTimeout:
 		s.checkDuration("waiter timeout", o.d)
 		s.WaiterTimeout = o.d

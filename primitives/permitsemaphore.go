@@ -172,7 +172,8 @@ func (d *permitDriver) TryAcquire(ctx context.Context, q *engine.Request) (engin
 		Keys: &d.h.keys, MemoryKey: d.h.ownerKey(&q.Owner), MaxCollected: maxCollected, IDs: rawOf(q.ID), TTL: q.TTL,
 	}
 	if q.MayQueue && q.Terms.PollMin > 0 {
-		call.Mark, call.MarkTTL = d.h.requestKey(pollsKey), pollMarkTTL(q.Terms)
+		call.Mark = d.h.requestKey(pollsKey)
+		call.MarkTTL = pollMarkTTL(q.Terms)
 	}
 	for round, inDoubt := 1, false; ; round++ {
 		res, err := acquiredResult(call.Do(ctx, d.h.c.confirmed))
@@ -212,7 +213,8 @@ func (d *permitDriver) release(ctx context.Context, o *engine.Owner, next engine
 	}
 	if successor := next.Successor; successor != nil {
 		call.SuccessorMemory = d.h.ownerKey(successor)
-		call.SuccessorIDs, call.SuccessorTTL = rawOf(successor.ID), successor.TTL
+		call.SuccessorIDs = rawOf(successor.ID)
+		call.SuccessorTTL = successor.TTL
 	} else if next.AskPolls {
 		call.SuccessorMemory = d.h.requestKey(pollsKey)
 	}

@@ -38,6 +38,7 @@ func WithReplicas(n int, timeout time.Duration) ClientOption {
 	return ClientOption{func(c *Client) {
 		valid := n >= 0 && timeout >= 0 && timeout <= maxDuration && (n == 0 || timeout >= minDuration)
 		c.defaults.check(valid, "%d replicas within %v", n, timeout)
-		c.replicas, c.waitTimeout = n, timeout
+		c.replicas = n
+		c.waitTimeout = timeout
 	}}
 }

@@ -78,7 +78,8 @@ func (c *Client) RWLock(name string, opts ...Option) *RWLock {
 	// A writer's release is for all waiting readers. So all clients get its message at the same time, and the server
 	// decides whose turn it is.
 	w := &writerDriver{newRWDriver(&rw.writer, &rw.reader)}
-	w.writes, w.force = true, scripts.RWLockWriteForce
+	w.writes = true
+	w.force = scripts.RWLockWriteForce
 	rw.writer.useLock(w, &engine.Traits{
 		Leased: true, Nests: true, Outer: w.outer, HandsOff: true, Cohorts: true, SharesWith: rw.reader.res.Kind,
 	})
@@ -196,7 +197,8 @@ func (d *readerDriver) acquireBatch(
 		}
 	}
 	if q.MayQueue && q.Terms.PollMin > 0 {
-		call.Mark, call.MarkTTL = d.polls, pollMarkTTL(q.Terms)
+		call.Mark = d.polls
+		call.MarkTTL = pollMarkTTL(q.Terms)
 	}
 	reply, err := call.Do(ctx, d.h.c.confirmed)
 	isGranted := err == nil && reply.Granted
@@ -271,8 +273,11 @@ func (d *readerDriver) SetCount(
 func (d *readerDriver) recount(
 	ctx context.Context, o *engine.Ownership, call scripts.RWLockReadSetCount, by scripts.Sender,
 ) (sent time.Time, lost bool, _ error) {
-	call.Keys, call.LatestChange = &d.h.keys, d.h.ownerKey(&o.Owner)+":count"
-	call.Owner, call.Change, call.MemoryTTL = o.ID, int64(o.NextChange()), d.h.c.run.AnswerMemory()
+	call.Keys = &d.h.keys
+	call.LatestChange = d.h.ownerKey(&o.Owner) + ":count"
+	call.Owner = o.ID
+	call.Change = int64(o.NextChange())
+	call.MemoryTTL = d.h.c.run.AnswerMemory()
 	if o.ChangeInDoubt() {
 		call.MemoryTTL = d.h.c.run.Memory()
 	}
@@ -370,7 +375,8 @@ func (d *writerDriver) TryAcquire(ctx context.Context, q *engine.Request) (engin
 		call.ClaimTTL = reservationTTL
 	}
 	if q.LeavesTraces() && q.Terms.PollMin > 0 {
-		call.Mark, call.MarkTTL = d.polls, pollMarkTTL(q.Terms)
+		call.Mark = d.polls
+		call.MarkTTL = pollMarkTTL(q.Terms)
 	}
 	reply, err := call.Do(ctx, d.h.c.confirmed)
 	q.MustRollback = q.MustRollback || reply.Claimed // the reservation must go if q gives up
@@ -417,7 +423,8 @@ func (d *writerDriver) free(
 	}
 	if s := next.Successor; s != nil {
 		call.SuccessorMemory = d.h.ownerKey(s)
-		call.Successor, call.SuccessorTTL = s.ID, s.TTL
+		call.Successor = s.ID
+		call.SuccessorTTL = s.TTL
 	} else if next.AskPolls {
 		call.SuccessorMemory = d.polls
 	}

@@ -141,7 +141,8 @@ func (d *semaphoreDriver) TryAcquire(ctx context.Context, q *engine.Request) (en
 		Keys: &d.h.keys, MemoryKey: d.h.ownerKey(&q.Owner), MemoryTTL: rememberedTaken, Wanted: int64(q.Permits),
 	}
 	if q.MayQueue && q.Terms.PollMin > 0 {
-		call.Mark, call.MarkTTL = d.h.requestKey(pollsKey), pollMarkTTL(q.Terms)
+		call.Mark = d.h.requestKey(pollsKey)
+		call.MarkTTL = pollMarkTTL(q.Terms)
 	}
 	return acquiredResult(call.Do(ctx, d.h.c.confirmed))
 }
@@ -177,12 +178,14 @@ func (d *semaphoreDriver) Release(
 	}
 	if s := next.Successor; s != nil {
 		call.SuccessorMemory = d.h.ownerKey(s)
-		call.SuccessorPermits, call.SuccessorMemoryTTL = int64(s.Permits), rememberedTaken
+		call.SuccessorPermits = int64(s.Permits)
+		call.SuccessorMemoryTTL = rememberedTaken
 	} else if next.AskPolls {
 		call.SuccessorMemory = d.h.requestKey(pollsKey)
 	}
 	reply, err := call.Do(ctx, d.h.c.calls)
 	got, err := releasedResult(reply.Released, err)
-	got.InDoubt, got.Granted.Token = reply.Doubt && !reply.Gone, reply.Epoch
+	got.InDoubt = reply.Doubt && !reply.Gone
+	got.Granted.Token = reply.Epoch
 	return got, err
 }

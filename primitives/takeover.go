@@ -33,7 +33,8 @@ func (c *Client) nameClients(ctx context.Context, holders []*Holder, known map[s
 	}
 	for i, about := range c.presence.About(ctx, ids, known) {
 		h := holders[i]
-		h.Client, h.MinHold = about.Name, about.StaysTaken(h.ID)
+		h.Client = about.Name
+		h.MinHold = about.StaysTaken(h.ID)
 		if !h.MinHold {
 			h.Held = about.Held(h.ID)
 		}
@@ -124,7 +125,8 @@ func (h *handle) adopt(ctx context.Context, id string, opts []Option) (*Hold, er
 		return nil, err
 	}
 	defer h.c.core.Leave()
-	hold, err := (*engine.Hold)(nil), ErrClosed
+	var hold *engine.Hold
+	err = ErrClosed
 	if !h.c.core.IsClosing() {
 		hold, err = h.takeOver(ctx, id, s.Terms)
 	}
@@ -142,7 +144,9 @@ func (h *handle) takeOver(ctx context.Context, id string, terms engine.Terms) (h
 	if err != nil {
 		return nil, err
 	}
-	id, terms.Owner = strings.Join(ids, ","), "" // the new id is always private
+	// The new id is always private.
+	id = strings.Join(ids, ",")
+	terms.Owner = ""
 	if h.joint != nil {
 		hold, err = h.joint.adopt(ctx, id, &terms)
 	} else {

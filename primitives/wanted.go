@@ -95,7 +95,9 @@ func (c *Client) anyWait(ctx context.Context, resources []*engine.Resource) []bo
 			}
 		}
 		if command != nil {
-			commands, own, at = append(commands, command), append(own, expected), append(at, i)
+			commands = append(commands, command)
+			own = append(own, expected)
+			at = append(at, i)
 		}
 	}
 	replies, _ := c.run.Reads(ctx, commands...) // a missing right is no reason for a warning

@@ -99,7 +99,9 @@ func NewLanes(spawn func(f func()), attempt time.Duration) *Lanes {
 // has ended, or when the duty was dropped without one.
 func (ls *Lanes) Add(ctx context.Context, d *Duty) (first <-chan struct{}) {
 	settled := make(chan struct{})
-	d.ctx, d.first, d.delay = context.WithoutCancel(ctx), settled, FirstRetry
+	d.ctx = context.WithoutCancel(ctx)
+	d.first = settled
+	d.delay = FirstRetry
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	if ls.closed {
@@ -122,7 +124,8 @@ func (ls *Lanes) Len() int {
 // dropped. Finish blocks for limit at most. Later duties are dropped at once.
 func (ls *Lanes) Finish(limit time.Duration) {
 	ls.mu.Lock()
-	ls.ending, ls.idle = true, make(chan struct{})
+	ls.ending = true
+	ls.idle = make(chan struct{})
 	for _, l := range ls.lanes {
 		silent := l.limit == 1
 		l.drop(func(d *Duty) bool {
@@ -239,7 +242,8 @@ func (l *lane) begin(d *Duty) {
 		until = d.Over
 	}
 	ctx, stop := context.WithDeadline(d.ctx, until)
-	d.stop, d.stuck = stop, false
+	d.stop = stop
+	d.stuck = false
 	l.of.spawn(func() {
 		defer stop()
 		answer := d.Do(ctx)

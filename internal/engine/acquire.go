@@ -38,7 +38,8 @@ const answerGrace = 20 * time.Millisecond
 // failure nothing is held, and a rollback removes what the request may have taken. Acquire emits one
 // event. Package primitives calls it for all kinds.
 func (r *Resource) Acquire(ctx context.Context, terms *Terms, limit time.Duration) (hold *Hold, err error) {
-	c, began := r.Core, time.Now()
+	c := r.Core
+	began := time.Now()
 	err = context.Cause(ctx)
 	switch {
 	case err != nil:
@@ -135,7 +136,9 @@ func (r *Resource) NewRequest(terms *Terms) *Request {
 
 // initRequest makes q, which is new, the request that NewRequest returns.
 func (r *Resource) initRequest(q *Request, terms *Terms) {
-	q.Owner, q.Terms, q.NonReentrant = r.Core.Owners.New(), terms, terms.NonReentrant
+	q.Owner = r.Core.Owners.New()
+	q.Terms = terms
+	q.NonReentrant = terms.NonReentrant
 	q.TTL = terms.WireTTL()
 	q.Permits = int32(min(terms.Permits, math.MaxInt32)) // semaphores refuse more
 	if terms.Owner != "" {
@@ -302,7 +305,8 @@ func (r *Resource) Try(ctx context.Context, q *Request) (Result, error) {
 func (r *Resource) tried(ctx context.Context, q *Request, res Result, err error) (Result, error) {
 	f := failure.Of(err)
 	if res.InDoubt || f.InDoubt() {
-		q.MustRollback, q.InDoubt = true, true
+		q.MustRollback = true
+		q.InDoubt = true
 	}
 	if q.OfMajority {
 		err = failure.WithoutDoubt(err)

@@ -81,7 +81,8 @@ func (k *Contact) Answered(holder string, left time.Duration, reason error) {
 
 // refuse is Answered, with all that is known of the refusal.
 func (k *Contact) refuse(now refusal, left time.Duration) {
-	now.refused, now.latest = true, time.Now()
+	now.refused = true
+	now.latest = time.Now()
 	now.since = now.latest
 	if left >= 0 {
 		now.until = now.latest.Add(left)
@@ -96,7 +97,8 @@ func (k *Contact) refuse(now refusal, left time.Duration) {
 func (f *refusal) continues(before *refusal) {
 	isSame := before.refused && before.holder == f.holder && before.of == f.of
 	if isSame && !before.outdated {
-		f.since, f.askedFor = before.since, before.askedFor
+		f.since = before.since
+		f.askedFor = before.askedFor
 	}
 }
 
@@ -188,7 +190,8 @@ func (k *Contact) follow(other *Contact) {
 		news.refusal = k.refusal
 	}
 	if news.failed != nil && k.failed != nil {
-		news.silent, news.again = k.silent, true
+		news.silent = k.silent
+		news.again = true
 	}
 	k.heard = news
 }
@@ -243,7 +246,8 @@ func (q *Request) learn(ctx context.Context, res Result, err error) {
 	switch {
 	case q.membersNote, q.contact == nil && res.Granted:
 	case err != nil:
-		f, grace := failure.Of(err), graceOf(ctx)
+		f := failure.Of(err)
+		grace := graceOf(ctx)
 		if q.contact != nil || f.IsOutage(grace) {
 			q.ownContact().fail(err, f, grace)
 		}
@@ -328,7 +332,10 @@ func (q *Request) gaveUp(ctx context.Context, outage error) *gaveUpError {
 	k.catchUp()
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	g.holder, g.left, g.endless, g.reason = k.holder, max(0, time.Until(k.until)), k.endless, k.reason
+	g.holder = k.holder
+	g.left = max(0, time.Until(k.until))
+	g.endless = k.endless
+	g.reason = k.reason
 	asked := time.Since(k.asked)
 	isAsking := !k.asked.IsZero() && outage == nil
 	switch {
@@ -425,7 +432,8 @@ func (r *Resource) complete(err error, began time.Time, isTry bool) {
 func (g *gaveUpError) LeaseLeft() time.Duration { return g.left }
 
 func (g *gaveUpError) Error() string {
-	text, unavailable := ErrNotAcquired.Error(), ErrUnavailable.Error()
+	text := ErrNotAcquired.Error()
+	unavailable := ErrUnavailable.Error()
 	if g.silent > 0 {
 		unavailable += " for " + g.silent.Round(100*time.Millisecond).String()
 	}

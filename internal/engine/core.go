@@ -150,11 +150,15 @@ func NewCore(config Config) *Core {
 	}
 	c.dog = watchdog.New(config.Commands.Renew)
 	c.duties = duty.NewLanes(c.Spawn, releaseTimeout)
-	c.holds.drained, c.holds.tags = make(chan struct{}), map[string]int{}
-	c.holds.byName, c.holds.undelivered = map[string]*Hold{}, map[*Hold]struct{}{}
+	c.holds.drained = make(chan struct{})
+	c.holds.tags = map[string]int{}
+	c.holds.byName = map[string]*Hold{}
+	c.holds.undelivered = map[*Hold]struct{}{}
 	c.queues.open = map[queueKey]*waitQueue{}
-	c.queues.polling, c.queues.leftTo = map[queueKey]int{}, map[queueKey]time.Time{}
-	c.queues.pending, c.queues.wantedNext = map[string]*Request{}, map[string]time.Time{}
+	c.queues.polling = map[queueKey]int{}
+	c.queues.leftTo = map[queueKey]time.Time{}
+	c.queues.pending = map[string]*Request{}
+	c.queues.wantedNext = map[string]time.Time{}
 	c.tokens.byNames = map[string]seenToken{}
 	c.leaks.inBubble = isBubbleTime(c.born)
 	return c

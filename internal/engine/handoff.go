@@ -81,7 +81,8 @@ func (o *Ownership) planRelease() (plan releasePlan) {
 	r, qs := o.r, &o.r.Core.queues
 	qs.mu.Lock()
 	defer qs.mu.Unlock()
-	now, key := time.Now(), queueKey{r.Kind, r.Name}
+	now := time.Now()
+	key := queueKey{r.Kind, r.Name}
 	queue := qs.open[key]
 	hasWaiters := queue != nil && queue.state.AnyStays()
 	if !hasWaiters {
@@ -111,7 +112,8 @@ func (o *Ownership) planRelease() (plan releasePlan) {
 // The caller is the last release of o, and holds o.wire. It takes waitQueues.mu before and after the command, but not
 // around it.
 func (o *Ownership) releaseLast(ctx context.Context) (lost, handedOff bool, err error) {
-	plan, sent := o.planRelease(), time.Now()
+	plan := o.planRelease()
+	sent := time.Now()
 	got, err := o.r.Driver.Release(ctx, o, 0, plan.next)
 	if plan.queue != nil {
 		got.Granted.streak = streak{o.streak.since, o.streak.count + 1}
@@ -123,7 +125,8 @@ func (o *Ownership) releaseLast(ctx context.Context) (lost, handedOff bool, err 
 // announceOthersTurn makes the first request that joins the queue stand back, if the release of o, which is about to
 // begin, will leave the lock to other clients. It takes waitQueues.mu and does not block.
 func (o *Ownership) announceOthersTurn() {
-	qs, now := &o.r.Core.queues, time.Now()
+	qs := &o.r.Core.queues
+	now := time.Now()
 	qs.mu.Lock()
 	defer qs.mu.Unlock()
 	if o.hasHadTurn(now) {
@@ -179,7 +182,8 @@ func (q *waitQueue) released(offered waitq.Action, o *Ownership, sent time.Time,
 	case err != nil:
 		q.on(&waitq.Event{What: waitq.Missed})
 	default:
-		others, keptFor := got.Receivers, o.keptFor()
+		others := got.Receivers
+		keptFor := o.keptFor()
 		if offered.HearsRelease {
 			others--
 		}

@@ -91,7 +91,9 @@ type Group interface {
 // NewHold returns a hold of what res has granted to q, and registers it with the client. It does not block. It fails
 // when the client is closing; the caller then rolls back. The caller is a call that Close waits for.
 func (r *Resource) NewHold(ctx context.Context, q *Request, res Result) (*Hold, error) {
-	c, terms, held := r.Core, q.Terms, res.Holding
+	c := r.Core
+	terms := q.Terms
+	held := res.Holding
 	if held == nil {
 		held = r.newOwnership(q, res)
 	}
@@ -465,7 +467,8 @@ func (h *Hold) explain(loss Loss) (Loss, error) {
 	if !isForced && h.IsLimitOver() {
 		loss = Loss{Reason: LossLimit} // renewals stop there, and the server ends the lease
 	}
-	loss.Resource, loss.ID = h.r, h.ID()
+	loss.Resource = h.r
+	loss.ID = h.ID()
 	return loss, h.r.Core.Errors.Lost(loss)
 }
 
@@ -487,7 +490,8 @@ func (h *Hold) end(cause error) bool {
 	if h.turns != nil {
 		close(h.turns.ended) // waiters that want to nest acquire as outermost requests
 	}
-	lapse, listened := h.lapse, h.wanted != nil
+	lapse := h.lapse
+	listened := h.wanted != nil
 	h.mu.Unlock()
 	// Without mu from here on: each of these takes a mutex of its own. No other call gets here, because
 	// cause is set.

@@ -74,7 +74,8 @@ func (l *holdList) addName(h *Hold) {
 
 // removeName removes a hold from the index by name. The caller holds mu.
 func (l *holdList) removeName(h *Hold) {
-	older, newer := h.sameName.older, h.sameName.newer
+	older := h.sameName.older
+	newer := h.sameName.newer
 	h.sameName = sameName{}
 	if older != nil {
 		older.sameName.newer = newer
@@ -223,7 +224,8 @@ func (c *Core) HoldTags(now Instant, age time.Duration) (tags []string, oldest, 
 	l := &c.holds
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	oldest, next = Never, Never
+	oldest = Never
+	next = Never
 	h := l.all.First
 	if h != nil {
 		oldest = h.since
@@ -236,7 +238,8 @@ func (c *Core) HoldTags(now Instant, age time.Duration) (tags []string, oldest, 
 			next = old
 			break
 		}
-		l.oldEnough, h.listed = h, true
+		l.oldEnough = h
+		h.listed = true
 		if tag := h.tag(); tag != "" {
 			l.tags[tag]++
 		}

@@ -26,7 +26,8 @@ import (
 func (o *Ownership) LeaseFor(left int) (need time.Duration, known bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	now, n := o.r.Core.Instant(time.Now()), 0
+	now := o.r.Core.Instant(time.Now())
+	n := 0
 	for h := o.holds; h != nil; h = h.sibling {
 		n++
 		if !h.renew {

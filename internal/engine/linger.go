@@ -87,7 +87,8 @@ func (c *Core) asked(holds []*Hold) (isHeard bool) {
 		isInUse := !state.taken && state.cause == nil
 		wasWanted := false
 		if o := h.Ownership(); o != nil {
-			wasWanted, o.wanted = o.wanted, true
+			wasWanted = o.wanted
+			o.wanted = true
 		}
 		isHeard = isHeard || isInUse || wasWanted
 		qs.mu.Unlock()

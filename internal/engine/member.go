@@ -258,7 +258,9 @@ func ReleaseTogether(
 			h.Ownership().addCount(-1)
 		}
 	}
-	sent, held, inDoubt := time.Now(), []bool(nil), false
+	sent := time.Now()
+	var held []bool
+	inDoubt := false
 	err = errPanicked
 	defer func() { // also if a hook of go-redis panics
 		gone := make([]bool, len(holds))

@@ -151,7 +151,9 @@ func (r *Resource) reacquire(ctx context.Context, outer *Hold, q *Request) (*Hol
 	}
 	inner := r.NewRequest(q.Terms)
 	inner.Name(o.ID, true)
-	inner.UnderSameID, inner.Group, inner.parent = true, q.Group, q.parent
+	inner.UnderSameID = true
+	inner.Group = q.Group
+	inner.parent = q.parent
 	inner.OfMajority = q.OfMajority
 	inner.TTL = q.Terms.FirstTTL()
 	if o.r.Kind == r.Kind { // else the other side has it

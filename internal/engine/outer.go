@@ -54,7 +54,8 @@ func (r *Resource) takesTurns(t *Terms) bool {
 // newTurn returns the request of a user who takes turns. The server never hears of it, so it has no id.
 func newTurn(terms *Terms) *Request {
 	q := &Request{Terms: terms, NonReentrant: terms.NonReentrant}
-	q.Permits, q.TTL = 1, terms.TTL
+	q.Permits = 1
+	q.TTL = terms.TTL
 	return q
 }
 
@@ -91,7 +92,8 @@ func (c *Core) EndLingering() {
 // the hold. waits: if it is refused, it joins its queue, and waits as long as its context lasts.
 func (r *Resource) InitOuter(q *Request, terms *Terms, of Group, waits bool) {
 	r.initRequest(q, terms)
-	q.Group, q.isOuter = of, true
+	q.Group = of
+	q.isOuter = true
 	q.Wait.silent = true
 	if waits {
 		q.Wait.limit = Forever
@@ -222,7 +224,8 @@ func (h *Hold) Tokens() (first int64, n int) {
 // on as a duty. That is within releaseTimeout. It is no duty from the start, which could wait behind others: h is
 // renewed until it ends.
 func (h *Hold) ReleaseLater() (released <-chan struct{}) {
-	c, done := h.r.Core, make(chan struct{})
+	c := h.r.Core
+	done := make(chan struct{})
 	if c.Enter() != nil {
 		_ = h.takeAndForget()
 		close(done)

@@ -175,7 +175,8 @@ func (o *Ownership) Join(h *Hold) {
 	o.mu.Lock()
 	lost := o.lost
 	if !lost {
-		h.sibling, o.holds = o.holds, h
+		h.sibling = o.holds
+		o.holds = h
 		o.setSchedule(h)
 	}
 	o.mu.Unlock()
@@ -193,7 +194,8 @@ func (o *Ownership) Join(h *Hold) {
 // When a hold leaves, validity may shrink. Its release may shorten the lease on the server, and an
 // answer to an older renewal says nothing about the lease after that.
 func (o *Ownership) setSchedule(fresh *Hold) {
-	c, all := o.r.Core, o.renewed()
+	c := o.r.Core
+	all := o.renewed()
 	if all.ttl == 0 { // no hold is renewed: each has a limit of its own
 		o.mayRenew = c.dog.Drop(&o.lease) || o.mayRenew
 		o.kept = false
@@ -414,7 +416,8 @@ func (o *Ownership) writeCountUntil(ctx context.Context, until time.Time, limit 
 			return nil // a release got through meanwhile
 		}
 		// No hand-off here: the lock may have been lost long ago, and the waiters try by themselves.
-		left, sent := o.addCount(0), time.Now()
+		left := o.addCount(0)
+		sent := time.Now()
 		got, err := o.r.Driver.Release(ctx, o, left, Next{Rest: o.rest()})
 		if left == 0 {
 			o.recordAnswer(got, sent, err)
@@ -675,7 +678,8 @@ func (o *Ownership) end(expired bool) (ended []*Hold) {
 		}
 		return ended
 	}
-	o.holds, o.lost = nil, true
+	o.holds = nil
+	o.lost = true
 	o.r.Core.dog.Drop(&o.lease) // no renewal may keep the key of a lost lock
 	return ended
 }

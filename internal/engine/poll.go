@@ -44,7 +44,8 @@ func (t *Terms) pollPause(n int) time.Duration {
 // Join implements [Queue].
 func (p *poller) Join(w *Waiter, refused Result) {
 	w.Request.ShareContact(&p.contact)
-	qs, key := &p.r.Core.queues, queueKey{p.r.Kind, p.r.Name}
+	qs := &p.r.Core.queues
+	key := queueKey{p.r.Kind, p.r.Name}
 	qs.mu.Lock()
 	qs.polling[key]++
 	qs.mu.Unlock()
@@ -77,7 +78,8 @@ func (p *poller) Try(ctx context.Context, w *Waiter) (Result, error) {
 // Leave implements [Queue].
 func (p *poller) Leave(*Waiter, Result) {
 	p.wakeUp.Stop()
-	qs, key := &p.r.Core.queues, queueKey{p.r.Kind, p.r.Name}
+	qs := &p.r.Core.queues
+	key := queueKey{p.r.Kind, p.r.Name}
 	qs.mu.Lock()
 	defer qs.mu.Unlock()
 	qs.polling[key]--

@@ -73,8 +73,10 @@ type ServerAttempt struct {
 //
 // expect is called before that with how long the server may take to answer; 0: it will probably not answer soon.
 func (r *Resource) ApproachServer(ctx context.Context, expect func(time.Duration)) (*ServerAttempt, error) {
-	c, began := r.Core, time.Now()
-	server, k := c.Commands.Server(r), &c.reach
+	c := r.Core
+	began := time.Now()
+	server := c.Commands.Server(r)
+	k := &c.reach
 	for {
 		k.mu.Lock()
 		s := k.servers[server]
@@ -85,9 +87,11 @@ func (r *Resource) ApproachServer(ctx context.Context, expect func(time.Duration
 			}
 			k.servers[server] = s
 		}
-		expected, mayTry := s.patience(), true
+		expected := s.patience()
+		mayTry := true
 		if s.isSilent() {
-			expected, mayTry = 0, s.underWay == 0
+			expected = 0
+			mayTry = s.underWay == 0
 		}
 		if mayTry {
 			s.underWay++
@@ -111,7 +115,8 @@ func (r *Resource) ApproachServer(ctx context.Context, expect func(time.Duration
 			return nil, ErrClosed
 		}
 		k.mu.Lock()
-		failed, since := s.failed, s.since
+		failed := s.failed
+		since := s.since
 		k.mu.Unlock()
 		switch {
 		case failed != nil:
@@ -127,7 +132,8 @@ func (r *Resource) ApproachServer(ctx context.Context, expect func(time.Duration
 
 // Leave ends the attempt, whose context was ctx. err is what it returned.
 func (a *ServerAttempt) Leave(ctx context.Context, err error) {
-	c, s := a.core, a.of
+	c := a.core
+	s := a.of
 	f := failure.Of(err)
 	isSilence := errors.Is(err, ErrUnavailable) || f.IsOutage(0)
 	isUnknown := !isSilence && err != nil && (ctx.Err() != nil || f.Ended || errors.Is(err, ErrClosed))
@@ -142,7 +148,9 @@ func (a *ServerAttempt) Leave(ctx context.Context, err error) {
 			s.since = time.Time{}
 		}
 	default: // an answer
-		s.since, s.failed, s.took = time.Time{}, nil, max(time.Since(a.began), 1)
+		s.since = time.Time{}
+		s.failed = nil
+		s.took = max(time.Since(a.began), 1)
 		if s.underWay > 0 {
 			s.since = time.Now()
 		}

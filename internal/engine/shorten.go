@@ -49,7 +49,8 @@ func (o *Ownership) Shorten(
 	if left <= ttl+shortenTolerance {
 		return
 	}
-	counts, done := int(o.count), make(chan struct{})
+	counts := int(o.count)
+	done := make(chan struct{})
 	o.shortening = done
 	began := time.Now()
 	c.Spawn(func() {

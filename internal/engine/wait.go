@@ -47,7 +47,8 @@ func (w *Wait) ForMember(notify func()) Wait {
 // Within returns a copy of w, limited to d from now.
 func (w Wait) Within(d time.Duration) Wait {
 	if until := time.Now().Add(d); w.until.IsZero() || until.Before(w.until) {
-		w.until, w.limit = until, d
+		w.until = until
+		w.limit = d
 	}
 	return w
 }
@@ -266,7 +267,9 @@ func (r *Resource) join(queue Queue, q *Request, refused Result) *Waiter {
 
 // waitOn is the loop of a waiter that has joined its queue.
 func (r *Resource) waitOn(ctx context.Context, w *Waiter) (res Result, err error) {
-	c, q, in := r.Core, w.Request, w.in
+	c := r.Core
+	q := w.Request
+	in := w.in
 	if heard := q.contact; heard != nil {
 		c.waitedFor.add(heard, r)
 		defer c.waitedFor.remove(heard)

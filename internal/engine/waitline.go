@@ -46,7 +46,8 @@ func (q *waitQueue) standInLine(number uint64) {
 // giveUpPlace gives up a place in the background. Unless its last waiter has acquired, it blocks for a moment, so
 // that the place is usually gone when the call of the waiter returns.
 func (r *Resource) giveUpPlace(number uint64, acquired bool) {
-	line, grace := r.Driver.(LineDriver), leaveGrace
+	line := r.Driver.(LineDriver)
+	grace := leaveGrace
 	if acquired {
 		grace = 0
 	}

@@ -159,9 +159,13 @@ func (q *waitQueue) on(e *waitq.Event) []waitq.Action {
 		case waitq.StandInLine:
 			q.standInLine(waiterOf(a).Request.Number)
 		case waitq.Unsubscribe:
-			q.needless, q.subs, q.unsettled = append(q.needless, q.subs...), nil, nil
+			q.needless = append(q.needless, q.subs...)
+			q.subs = nil
+			q.unsettled = nil
 		case waitq.LeaveLine:
-			q.needless, q.atPlace, q.leftPlace = append(q.needless, q.atPlace), nil, a.Place.Number
+			q.needless = append(q.needless, q.atPlace)
+			q.atPlace = nil
+			q.leftPlace = a.Place.Number
 		default: // the caller's
 		}
 	}
@@ -174,8 +178,12 @@ func waiterOf(a waitq.Action) *Waiter { return a.Who.Of.(*Waiter) }
 // unlock frees queues.mu, ends subscriptions that nobody needs, and gives the place up. Close of a subscription waits
 // for the listener, which takes the mutex.
 func (q *waitQueue) unlock() {
-	place, needless, acquired := q.leftPlace, q.needless, q.acquired
-	q.leftPlace, q.needless, q.acquired = 0, nil, false
+	place := q.leftPlace
+	needless := q.needless
+	acquired := q.acquired
+	q.leftPlace = 0
+	q.needless = nil
+	q.acquired = false
 	q.queues.mu.Unlock()
 	if place != 0 {
 		q.r.giveUpPlace(place, acquired)
@@ -255,7 +263,8 @@ func (q *waitQueue) NextStep(w *Waiter) (step Step) {
 	case w.queued.State == waitq.Due:
 		isHeard := q.atPlace != nil && IsClosed(q.atPlace.Confirmed()) && q.atPlace.Err() == nil
 		begun := q.on(&waitq.Event{What: waitq.Begins, Who: &w.queued, InLine: isHeard})
-		step.Try, w.Request.Place = true, begun[0].Place
+		step.Try = true
+		w.Request.Place = begun[0].Place
 	case isHead && len(q.unsettled) > 0:
 		step.Confirmed = q.unsettled[0].Confirmed()
 	}
@@ -296,8 +305,11 @@ func (q *waitQueue) Try(ctx context.Context, w *Waiter) (res Result, err error) 
 	case Acquired:
 		return res, nil
 	case Refused:
-		e.Free, e.Holder = res.Free, res.Holder
-		e.InLine, e.Since, e.NeedNotListen = true, res.Since, res.NeedNotListen
+		e.Free = res.Free
+		e.Holder = res.Holder
+		e.InLine = true
+		e.Since = res.Since
+		e.NeedNotListen = res.NeedNotListen
 	case Unanswered:
 		e.GivesUp = ctx.Err() != nil || w.Request.Wait.Over()
 	case Failed:
@@ -322,7 +334,8 @@ func (q *waitQueue) tryBatch(ctx context.Context, w *Waiter) (Result, error) {
 	var others []*Waiter
 	var requests []*Request
 	for _, a := range q.on(&waitq.Event{What: waitq.Batching, Who: &w.queued}) {
-		others, requests = append(others, waiterOf(a)), append(requests, waiterOf(a).Request)
+		others = append(others, waiterOf(a))
+		requests = append(requests, waiterOf(a).Request)
 	}
 	q.queues.mu.Unlock()
 	// An offered waiter that gives up meanwhile rolls back its own request: see Leave.
@@ -369,7 +382,8 @@ func (q *waitQueue) Leave(w *Waiter, res Result) {
 	defer q.unlock()
 	r := w.Request
 	if w.queued.InDoubt() {
-		r.MustRollback, r.InDoubt = true, true
+		r.MustRollback = true
+		r.InDoubt = true
 	}
 	if w.granted != nil && !res.Granted {
 		r.MustRollback = true // it was granted the lock by a hand-off or a batch, and gave up

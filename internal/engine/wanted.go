@@ -56,7 +56,8 @@ func (h *Hold) Wanted() <-chan struct{} {
 	if isFirst {
 		h.wanted = make(chan struct{})
 	}
-	wanted, hasEnded := h.wanted, h.cause != nil
+	wanted := h.wanted
+	hasEnded := h.cause != nil
 	h.mu.Unlock()
 	if isFirst && !hasEnded {
 		h.held.Listen(h)
@@ -191,7 +192,8 @@ func (c *Core) HoldersToAsk(now time.Time) (asks []Ask, next Instant) {
 // isLocal tells the holds of this client that a waits for, and reports whether no other client can have the lock. a may
 // be of another client, that of a member of a joint lock.
 func (a Ask) isLocal() bool {
-	c, r := a.Resource.Core, a.Resource
+	c := a.Resource.Core
+	r := a.Resource
 	if a.Holder != "" {
 		c.tell(r.Name, func(h *Hold) bool { return h.ID() == a.Holder })
 		own, known := c.Owners.IsOwn(a.Holder)

@@ -24,7 +24,9 @@ type Interrupted struct {
 func Interrupt(ctx context.Context, began time.Time) *Interrupted {
 	err := &Interrupted{Cause: ErrNoAnswer, Silent: time.Since(began)}
 	if cause := context.Cause(ctx); cause != nil {
-		err.Cause, err.Ended, err.Limit = cause, true, isTimeLimit(ctx.Err()) || isTimeLimit(cause)
+		err.Cause = cause
+		err.Ended = true
+		err.Limit = isTimeLimit(ctx.Err()) || isTimeLimit(cause)
 		if until, ok := ctx.Deadline(); ok && err.Limit { // a busy machine may notice the end late
 			err.Silent = max(0, min(err.Silent, until.Sub(began)))
 		}

@@ -78,7 +78,9 @@ func endOf(ending context.Context) error {
 // o.asked.outlive is called, and after the command timeout at the latest. It does not block: each member has a
 // goroutine, which ends with the member's call.
 func (r *red) askAll(ctx, ending context.Context, q *engine.Request, o *Ownership) *fanOut {
-	c, n, began := r.Resource.Core, len(r.Members), time.Now()
+	c := r.Resource.Core
+	n := len(r.Members)
+	began := time.Now()
 	attempts, end := context.WithCancelCause(context.WithoutCancel(ctx))
 	outlive := context.AfterFunc(ending, func() { end(endOf(ending)) })
 	behind, endBehind := context.WithCancelCause(attempts)
@@ -238,7 +240,8 @@ func (o *Ownership) awaitTogether(ending context.Context) {
 // awaitAsked only waits for a moment.
 func (o *Ownership) awaitAsked(ctx context.Context) {
 	o.mu.Lock()
-	isAsked, within := o.asked.open > 0, o.asked.within
+	isAsked := o.asked.open > 0
+	within := o.asked.within
 	o.mu.Unlock()
 	if !isAsked {
 		return
@@ -259,7 +262,9 @@ func (o *Ownership) awaitAsked(ctx context.Context) {
 // acquired the member for a copy, and has not counted it: see [engine.Ownership.ConfirmCount].
 func (o *Ownership) mayStillCount(member *engine.Hold) bool {
 	o.mu.Lock()
-	h, since, closed := o.h, o.since, o.closed
+	h := o.h
+	since := o.since
+	closed := o.closed
 	over := context.Background()
 	if h != nil {
 		over = o.untilOver()

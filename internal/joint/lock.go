@@ -172,9 +172,11 @@ func (o *Ownership) acquireMember(
 		w = w.Within(terms.Wait)
 	}
 	mine := m.NewRequest(terms)
-	mine.Wait, mine.Group = w, o
+	mine.Wait = w
+	mine.Group = o
 	if o.lock.Budgeted {
-		mine.OfMajority, mine.Reserves = true, q.MayQueue
+		mine.OfMajority = true
+		mine.Reserves = q.MayQueue
 		mine.WaitRecorded = o.isReserved(i)
 		o.mu.Lock()
 		o.asked.requests[i] = mine

@@ -150,7 +150,8 @@ func (m *multi) acquireInOrder(
 	}
 	stateOf(q).granted = o // now, because a hook of go-redis may panic, and then Rollback releases what o has
 	for i := range m.Members {
-		mine, cut := w, i > 0 && !w.IsSingleTry()
+		mine := w
+		cut := i > 0 && !w.IsSingleTry()
 		if cut { // the time is random, so that rivals do not give way at the same time
 			mine = w.Within(patience/2 + rand.N(patience)) //nolint:gosec // jitter
 		}

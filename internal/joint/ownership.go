@@ -218,7 +218,8 @@ func (o *Ownership) MemberEnded(member *engine.Hold, cause error) {
 		o.mu.Unlock()
 		return
 	}
-	lost, asking := !o.has((*engine.Hold).IsLive), o.asking > 0
+	lost := !o.has((*engine.Hold).IsLive)
+	asking := o.asking > 0
 	if lost {
 		o.lost = true
 		o.end()
@@ -251,7 +252,8 @@ func (o *Ownership) UserOf(*engine.Hold) (user *engine.Hold, isAnother bool) { r
 func (o *Ownership) Listen(h *engine.Hold) {
 	o.mu.Lock()
 	o.listens = true
-	wanted, members := o.wanted, slices.Clone(o.holds)
+	wanted := o.wanted
+	members := slices.Clone(o.holds)
 	o.mu.Unlock()
 	if wanted {
 		h.Want()
@@ -266,11 +268,13 @@ func (o *Ownership) Listen(h *engine.Hold) {
 // MemberEnded could not do anything.
 func (o *Ownership) Join(h *engine.Hold) {
 	o.mu.Lock()
-	o.h, o.since = h, time.Now()
+	o.h = h
+	o.since = time.Now()
 	for _, member := range o.holds {
 		member.JoinAs(h, o.since)
 	}
-	early, missing := o.early, o.asked.missing
+	early := o.early
+	missing := o.asked.missing
 	o.early = nil // members that add has not added yet are noted again
 	o.asked.missing = nil
 	o.mu.Unlock()
@@ -317,7 +321,8 @@ func (o *Ownership) Forget(*engine.Hold) { o.DetachMembers() }
 // Release implements [engine.Holding]. It releases all members, by one command if that is possible. It blocks for
 // their answers, for the budget at most. Silent members are released in the background.
 func (o *Ownership) Release(ctx context.Context, h *engine.Hold) (handedOff bool, err error) {
-	done, lost := false, false
+	done := false
+	lost := false
 	if o.whole {
 		holds := o.close()
 		done, lost, err = engine.ReleaseTogether(ctx, holds, func(ctx context.Context) ([]bool, bool, error) {
@@ -440,7 +445,9 @@ func overBudget(err error) error {
 // members have ended them. A member that the user has released, or whose client was closed, is a reason, too. It is in
 // the text of the loss only, because the joint hold itself was neither released nor closed.
 func (o *Ownership) loss() engine.Loss {
-	loss, left, unlimited := engine.Loss{Reason: engine.LossMembers}, 0, 0
+	loss := engine.Loss{Reason: engine.LossMembers}
+	left := 0
+	unlimited := 0
 	for _, member := range o.memberHolds() {
 		isOver := member.IsLimitOver()
 		if isValid(member) || isOver {

@@ -36,7 +36,8 @@ type red struct{ *Lock }
 // NewRed sets up l as a lock that is held while a majority of its members is.
 func NewRed(l *Lock) {
 	r := &red{l}
-	l.Need, l.Budgeted = len(l.Members)/2+1, true
+	l.Need = len(l.Members)/2 + 1
+	l.Budgeted = true
 	l.Resource.Driver = r
 	l.Resource.Traits = &engine.Traits{Leased: true, Nests: true, NewQueue: r.newQueue}
 }
@@ -59,7 +60,8 @@ func (r *red) TryAcquire(ctx context.Context, q *engine.Request) (engine.Result,
 	if err != nil {
 		return engine.Result{}, err
 	}
-	state, attempt := stateOf(q), newAttemptTime(ctx, &q.Wait)
+	state := stateOf(q)
+	attempt := newAttemptTime(ctx, &q.Wait)
 	defer attempt.cancel()
 	if state.split > 0 {
 		// Rivals held some members each. The pauses are random and long compared to an attempt, so that
@@ -156,7 +158,9 @@ func withoutOutages(failed []error) error {
 // first if they alone prevent a majority, because another attempt would fail, too. Otherwise temporary refusals come
 // first, because a request waits for their end. The errors of members that had no time come last.
 func (r *red) joinErrors(errs []error, tolerated int) error {
-	lasting, passing, late := []error(nil), []error(nil), []error(nil)
+	var lasting []error
+	var passing []error
+	var late []error
 	for _, err := range errs {
 		verdict := engine.Judge(engine.Result{}, err)
 		hadNoTime := failure.Of(err).Ended && !errors.Is(err, engine.ErrUnavailable)

@@ -66,8 +66,10 @@ func (p *Presence) runAsking() {
 		// The occasions are taken and running is set in one step. So an occasion that comes now is either seen in the
 		// next round, or starts another goroutine.
 		a.mu.Lock()
-		all, tags := a.all, a.tags
-		a.all, a.tags = false, nil
+		all := a.all
+		tags := a.tags
+		a.all = false
+		a.tags = nil
 		a.running = all || len(tags) > 0
 		a.mu.Unlock()
 		if !all && len(tags) == 0 {

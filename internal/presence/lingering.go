@@ -119,7 +119,8 @@ func (p *Presence) AskFor(r *engine.Resource, holder string) {
 	p.mu.Lock()
 	again := p.lastAsk == text && now < p.lastAskAt+engine.Instant(askAgain)
 	if !again {
-		p.lastAsk, p.lastAskAt = text, now
+		p.lastAsk = text
+		p.lastAskAt = now
 	}
 	p.mu.Unlock()
 	if again {

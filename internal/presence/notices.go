@@ -97,7 +97,8 @@ const (
 func (p *Presence) readNotices() {
 	p.mu.Lock()
 	notices := p.unread
-	p.unread, p.unreadBytes = nil, 0
+	p.unread = nil
+	p.unreadBytes = 0
 	p.mu.Unlock()
 	// The name and the id are not joined, because a notice could have many ids for a long name.
 	type holder struct {
@@ -109,7 +110,8 @@ func (p *Presence) readNotices() {
 		kind, rest, _ := strings.Cut(notice, "\n")
 		if p.ManyIDs(kind) {
 			at := strings.LastIndexByte(rest, '\n') + 1 // 0 if there is no name; then no hold matches
-			name, ids := rest[:at], rest[at:]
+			name := rest[:at]
+			ids := rest[at:]
 			for id := range strings.SplitSeq(ids, ",") {
 				named[holder{name, id}] = true
 			}

@@ -260,7 +260,8 @@ func (p *Presence) show(now, busy engine.Instant) engine.Instant {
 	}
 	name, state := p.commands(now, isDue)
 	done := make(chan struct{})
-	p.writing, p.written = done, true
+	p.writing = done
+	p.written = true
 	p.core.Spawn(func() { p.write(done, name, state) })
 	return engine.Never
 }
@@ -288,7 +289,8 @@ func (p *Presence) write(done chan struct{}, name, state []any) {
 	if name == nil || isNamed {
 		err = nil
 	}
-	pause, warn := nameRefresh, false
+	pause := nameRefresh
+	warn := false
 	outcome := failure.Of(err).Outcome
 	p.mu.Lock()
 	switch {
@@ -296,9 +298,11 @@ func (p *Presence) write(done chan struct{}, name, state []any) {
 	case outcome != failure.Executed: // Redis has not refused the name, so writing it may work soon
 		pause = nameRetry
 	case !p.warned:
-		p.warned, warn = true, true
+		p.warned = true
+		warn = true
 	}
-	p.writing, p.refused = nil, isRefused
+	p.writing = nil
+	p.refused = isRefused
 	if name != nil {
 		p.due = p.core.Instant(time.Now().Add(pause))
 	}
@@ -314,7 +318,8 @@ func (p *Presence) write(done chan struct{}, name, state []any) {
 // disappears when its TTL ends.
 func (p *Presence) erase() {
 	p.mu.Lock()
-	written, writing := p.written, p.writing
+	written := p.written
+	writing := p.writing
 	silent := !p.Runner.Answering()
 	commands := p.restCommands(p.now())
 	staysTaken := commands != nil
@@ -325,7 +330,9 @@ func (p *Presence) erase() {
 			commands = append(commands, []any{"getdel", stateKey(p.tag)})
 		}
 	}
-	p.written, p.due = false, 0 // the next hold that lasts writes it again
+	// The next hold that lasts writes it again.
+	p.written = false
+	p.due = 0
 	p.hasState = p.hasState || staysTaken
 	p.mu.Unlock()
 	isUseless := !written && !staysTaken
@@ -418,7 +425,8 @@ type listening struct {
 // subscribe returns the subscription to the channel of a tag, and makes one if there is none. It returns nil if a
 // subscription was refused a short time ago, or if the client has closed. mu is held.
 func (p *Presence) subscribe(tag string) *listening {
-	l, now := p.subs[tag], p.now()
+	l := p.subs[tag]
+	now := p.now()
 	maySubscribe := !p.closed && now >= p.notBefore
 	if l == nil && maySubscribe {
 		l = &listening{sub: p.Hub.Subscribe(tagged(holderChannel, tag), p.Receive), since: now}
@@ -452,7 +460,8 @@ func (p *Presence) Names(ctx context.Context, ids []string, known map[string]str
 		for i, value := range values {
 			known[tags[i]], _ = value.(string)
 		}
-		tags, commands = tags[n:], commands[n:]
+		tags = tags[n:]
+		commands = commands[n:]
 	}
 	names := make([]string, len(ids))
 	for i, id := range ids {

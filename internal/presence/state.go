@@ -167,7 +167,8 @@ func (s *state) content() string {
 // minimum hold may need the name for longer, so then the name is due, too. mu is held.
 func (p *Presence) commands(now engine.Instant, nameIsDue bool) (name, state []any) {
 	told, ttl := p.tell(now)
-	p.told, p.toldAt = told.content(), now
+	p.told = told.content()
+	p.toldAt = now
 	// PSETEX and GETDEL are used by no script, so INFO commandstats counts the names apart.
 	if nameIsDue || len(told.Rests) > 0 {
 		name = []any{"psetex", tagged(ClientName, p.tag), scripts.CeilMillis(ttl), p.Name}

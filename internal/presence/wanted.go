@@ -93,7 +93,8 @@ func (p *Presence) AskAllHolders(ctx context.Context, r *engine.Resource) (told,
 				told += int(number)
 			}
 		}
-		commands, isFirst = commands[n:], isFirst[n:]
+		commands = commands[n:]
+		isFirst = isFirst[n:]
 	}
 	return told, len(ids), nil
 }

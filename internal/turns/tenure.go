@@ -115,7 +115,9 @@ const (
 // afterTurn decides what follows the end of a turn, as the table in the package comment says. canLinger: the client
 // hears it when others ask. mu is held.
 func (s *tenure) afterTurn(now time.Time, canLinger bool) fate {
-	terms, waits, isYoung := s.e.terms, s.e.waiters.First != nil, s.isYoung(now)
+	terms := s.e.terms
+	waits := s.e.waiters.First != nil
+	isYoung := s.isYoung(now)
 	mayLinger := canLinger && !waits && (isYoung || terms.Cohort == 0)
 	switch {
 	case !s.mayBeKept(now):
@@ -135,7 +137,8 @@ func (s *tenure) afterTurn(now time.Time, canLinger bool) fate {
 // keepIdle makes the lock linger. mu is held.
 func (s *tenure) keepIdle(now time.Time) {
 	limit := s.e.terms.Linger
-	s.user, s.lingersUntil = nil, now.Add(limit)
+	s.user = nil
+	s.lingersUntil = now.Add(limit)
 	s.e.turns.idle.Add(1)
 	if s.e.terms.Cohort == 0 {
 		s.since = now // nobody has waited meanwhile

@@ -118,7 +118,9 @@ func (w *turn) begin(ctx context.Context, q *engine.Request) (*engine.Hold, erro
 
 // end ends the turn, and returns what the caller must do: release the outer hold, or nothing. mu is held.
 func (w *turn) end(canLinger bool) fate {
-	e, s, now := w.e, w.s, time.Now()
+	e := w.e
+	s := w.s
+	now := time.Now()
 	then := s.afterTurn(now, canLinger)
 	switch then {
 	case passOn:
@@ -158,7 +160,8 @@ func (w *turn) Release(ctx context.Context, _ *engine.Hold) (handedOff bool, err
 
 // Forget implements [engine.Holding]: the user has detached, or has forgotten his hold, so the lease ends the lock.
 func (w *turn) Forget(*engine.Hold) {
-	t, s := w.e.turns, w.s
+	t := w.e.turns
+	s := w.s
 	t.mu.Lock()
 	s.drop()
 	w.e.prepareNext()

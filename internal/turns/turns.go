@@ -64,7 +64,8 @@ func (t *Turns) Acquire(ctx context.Context, r *engine.Resource, q *engine.Reque
 func (t *Turns) acquire(
 	ctx, trying context.Context, r *engine.Resource, q *engine.Request,
 ) (*engine.Hold, error) {
-	now, isTry := time.Now(), q.Wait.IsSingleTry()
+	now := time.Now()
+	isTry := q.Wait.IsSingleTry()
 	t.mu.Lock()
 	e := t.entryFor(r, q.Terms)
 	s := e.tenure
@@ -129,7 +130,8 @@ func (e *entry) removeIfUnused() {
 	if hasRequests || e.tenure != nil {
 		return
 	}
-	t, name := e.turns, e.r.Name
+	t := e.turns
+	name := e.r.Name
 	var before *entry
 	for o := t.entries[name]; o != nil; before, o = o, o.another {
 		switch {
@@ -149,7 +151,8 @@ func (e *entry) removeIfUnused() {
 // attempt makes the first attempt of a user, and blocks for it. The caller has counted it. If it is refused, the user
 // waits as the first, and its request stands in the engine's queue.
 func (e *entry) attempt(ctx, trying context.Context, q *engine.Request) (*engine.Hold, error) {
-	t, mayWait := e.turns, !q.Wait.IsSingleTry()
+	t := e.turns
+	mayWait := !q.Wait.IsSingleTry()
 	t.mu.Lock()
 	s := e.newTenure()
 	e.r.InitOuter(&s.request, q.Terms, s, mayWait)
@@ -269,7 +272,8 @@ func (e *entry) joinQueue(behind *engine.Hold) *tenure {
 func (e *entry) awaitTenure(s *tenure) {
 	core := e.turns.core
 	ctx, cancel := context.WithCancel(context.Background())
-	s.cancel, s.answered = cancel, make(chan struct{})
+	s.cancel = cancel
+	s.answered = make(chan struct{})
 	switch {
 	case e.next == nil:
 		e.next = s
@@ -299,7 +303,8 @@ func (e *entry) tenureAnswered(s *tenure, hold *engine.Hold, err error) {
 	isNext := e.next == s
 	switch {
 	case isNext:
-		e.next, e.second = e.second, nil
+		e.next = e.second
+		e.second = nil
 		e.followNext()
 	case e.second == s:
 		e.second = nil
@@ -336,8 +341,10 @@ func (e *entry) followNext() {
 // withdrawNext makes the requests that stand in the engine's queue give up, and returns a channel that is closed when
 // the first one has left; nil if there is none. mu is held.
 func (e *entry) withdrawNext() (left <-chan struct{}) {
-	first, second := e.next, e.second
-	e.next, e.second = nil, nil
+	first := e.next
+	second := e.second
+	e.next = nil
+	e.second = nil
 	if second != nil {
 		e.withdraw(second)
 	}

@@ -284,7 +284,8 @@ func (q *Queue) tried(e *Event) {
 	switch {
 	case q.unsettled > 0:
 	case e.NeedNotListen:
-		q.listens, q.turn = false, Turn{}
+		q.listens = false
+		q.turn = Turn{}
 		q.do(Action{Do: Unsubscribe})
 	case !q.listens:
 		q.listenToo()
@@ -315,8 +316,13 @@ func (q *Queue) left(e *Event) {
 			}
 			q.do(Action{Do: LeaveLine, Place: q.place})
 		}
-		q.TryAt, q.unused, q.unsettled, q.listens = time.Time{}, false, 0, false
-		q.turn, q.place, q.inLine = Turn{}, Place{}, false
+		q.TryAt = time.Time{}
+		q.unused = false
+		q.unsettled = 0
+		q.listens = false
+		q.turn = Turn{}
+		q.place = Place{}
+		q.inLine = false
 		return
 	}
 	if e.Granted {

@@ -79,7 +79,10 @@ func (t *Turn) begin(now time.Time, lasts time.Duration, others int, told bool) 
 	if told {
 		t.told++
 	}
-	t.until, t.lasts, t.left, t.own = now.Add(lasts), lasts, others, false
+	t.until = now.Add(lasts)
+	t.lasts = lasts
+	t.left = others
+	t.own = false
 	t.due = t.until
 }
 
@@ -113,7 +116,8 @@ func (t *Turn) yielded(e *Event, oneByOne bool) (now bool) {
 		lasts = UnknownTurnFor(e.Cohort)
 		look = lasts
 	}
-	t.until, t.due = e.Sent.Add(lasts), e.Sent.Add(look)
+	t.until = e.Sent.Add(lasts)
+	t.due = e.Sent.Add(look)
 	if !e.Now.Before(t.due) {
 		*t = Turn{}
 		return true
