@@ -217,7 +217,7 @@ func (h *handle) acquire(ctx context.Context, opts []Option, how patience) (*Hol
 		h.res.ReportNotAcquired(ctx, err)
 		return nil, h.failed("acquire", err)
 	}
-	if s.Linger > 0 && h.res.Traits.Cohorts {
+	if s.Linger > 0 && h.res.Traits.HasTurnsOfUsers() {
 		h.c.presence.HearAsks() // now, because the release needs the subscription
 	}
 	limit := s.Wait

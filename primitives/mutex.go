@@ -82,7 +82,7 @@ func (c *Client) newMutex(kind, name string, opts []Option) *Lock {
 // mutexTraits are the traits of plain locks. Nested holds take turns: two goroutines that share an outer hold
 // exclude each other. Clients take turns, too.
 var mutexTraits = engine.Traits{
-	Leased: true, Nests: true, HandsOff: true, ClientsTakeTurns: true, Cohorts: true,
+	Leased: true, Nests: true, HandsOff: true,
 }
 
 // fencedTraits are the traits of plain locks, with tokens.

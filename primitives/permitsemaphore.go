@@ -47,7 +47,7 @@ func (c *Client) PermitExpirableSemaphore(name string, opts ...Option) *PermitEx
 	s.driver.h = &s.handle
 	s.maxPermits = maxPermitIDs
 	s.use(&s.driver, &engine.Traits{
-		Leased: true, ManyHolders: true, HandsOff: true, ClientsTakeTurns: true, NameOwner: s.driver.nameOwner,
+		Leased: true, ManyHolders: true, HandsOff: true, NameOwner: s.driver.nameOwner,
 	})
 	return s
 }

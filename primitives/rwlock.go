@@ -73,15 +73,13 @@ func (c *Client) RWLock(name string, opts ...Option) *RWLock {
 	r.force = scripts.RWLockReadForce
 	rw.reader.useLock(r, &engine.Traits{
 		Leased: true, Nests: true, Outer: r.outer, ManyHolders: true, AcquireBatch: r.acquireBatch,
-		YieldsTo: rw.writer.res.Kind,
+		OtherSide: rw.writer.res.Kind,
 	})
-	// A writer's release is for all waiting readers. So all clients get its message at the same time, and the server
-	// decides whose turn it is.
 	w := &writerDriver{newRWDriver(&rw.writer, &rw.reader)}
 	w.writes = true
 	w.force = scripts.RWLockWriteForce
 	rw.writer.useLock(w, &engine.Traits{
-		Leased: true, Nests: true, Outer: w.outer, HandsOff: true, Cohorts: true, SharesWith: rw.reader.res.Kind,
+		Leased: true, Nests: true, Outer: w.outer, HandsOff: true, OtherSide: rw.reader.res.Kind,
 	})
 	return rw
 }

@@ -50,7 +50,7 @@ func (c *Client) Semaphore(name string, opts ...Option) *Semaphore {
 	s.driver.h = &s.handle
 	s.maxPermits = maxPermits
 	s.use(&s.driver, &engine.Traits{
-		ManyHolders: true, HandsOff: true, ClientsTakeTurns: true,
+		ManyHolders: true, HandsOff: true,
 		NameOwner: s.driver.nameOwner, Remembered: rememberedTaken,
 	})
 	return s

@@ -117,17 +117,11 @@ type Traits struct {
 
 	// HandsOff: Release can make a local waiter the next holder.
 	HandsOff bool
-	// ClientsTakeTurns: only one of the clients that receive a release message can acquire. So a client
-	// that has handed off often lets the others go first.
-	ClientsTakeTurns bool
-	// Cohorts: local users may take turns on one hold, without commands. See outer.go.
-	Cohorts bool
 	// Fenced: each outermost hold has a fencing token, and each turn one of its own.
 	Fenced bool
-	// YieldsTo is the kind whose local waiters for the same name go first; "": none.
-	YieldsTo string
-	// SharesWith is the other kind whose waiters wait for the same lock: the readers, for a writer; "": none.
-	SharesWith string
+	// OtherSide is the kind of the other side of a read-write lock; "": it has no sides. Requests for both wait for the
+	// same lock, and local waiters for the side with one holder go first.
+	OtherSide string
 
 	// NewQueue returns the queue in which r waits. A nil func, or a nil queue: the local wait queue of
 	// its name.
@@ -135,6 +129,17 @@ type Traits struct {
 	// NameOwner gives the owner of a new acquisition another id than the usual one. It may be nil.
 	NameOwner func(o *Owner)
 }
+
+// hasTurnsOfClients reports whether only one of the clients that receive a release message can acquire. So a client
+// that has handed off often lets the others go first. The release of a side of a read-write lock may be for all waiting
+// readers, and the server decides whose turn it is.
+func (t *Traits) hasTurnsOfClients() bool { return t.HandsOff && t.OtherSide == "" }
+
+// HasTurnsOfUsers reports whether local users may take turns on one hold, without commands: see outer.go.
+func (t *Traits) HasTurnsOfUsers() bool { return t.HandsOff && !t.ManyHolders }
+
+// yieldsToOtherSide reports whether local waiters for the other side go first.
+func (t *Traits) yieldsToOtherSide() bool { return t.OtherSide != "" && t.ManyHolders }
 
 // Released is the result of [Driver].Release.
 type Released struct {

@@ -190,7 +190,7 @@ func (q *waitQueue) released(offered waitq.Action, o *Ownership, sent time.Time,
 		if keptFor > 0 && got.Polled {
 			others++
 		}
-		if keptFor > 0 && q.queues.open[queueKey{o.r.Traits.SharesWith, o.r.Name}] != nil {
+		if keptFor > 0 && q.queues.open[queueKey{o.r.Traits.OtherSide, o.r.Name}] != nil {
 			others++ // readers of this client, which share its subscription
 		}
 		q.on(&waitq.Event{What: waitq.Yielded, Cohort: keptFor, Sent: sent, Others: others})

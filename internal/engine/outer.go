@@ -47,7 +47,7 @@ func (c *Core) UseTurns(t Turns) { c.turns = t }
 func (r *Resource) takesTurns(t *Terms) bool {
 	keepsLock := t.Cohort > 0 || t.Linger > 0
 	isUnlimited := t.Renew && t.MaxHold == 0 && t.MinHold == 0
-	mayTakeTurns := r.Core.turns != nil && r.Traits.Cohorts && !r.Core.NeedsReplicas
+	mayTakeTurns := r.Core.turns != nil && r.Traits.HasTurnsOfUsers() && !r.Core.NeedsReplicas
 	return keepsLock && isUnlimited && t.Owner == "" && mayTakeTurns
 }
 
@@ -166,7 +166,7 @@ func (r *Resource) OthersWait(standing []*Request) bool {
 	if polling > 0 {
 		return true
 	}
-	for _, kind := range [...]string{r.Kind, r.Traits.SharesWith} {
+	for _, kind := range [...]string{r.Kind, r.Traits.OtherSide} {
 		queue := qs.open[queueKey{kind, r.Name}]
 		if queue != nil && queue.state.AnyStays(except...) {
 			return true

@@ -68,7 +68,7 @@ func (qs *waitQueues) mustWait(r *Resource, q *Request) bool {
 	}
 	qs.mu.Lock()
 	defer qs.mu.Unlock()
-	if r.Traits.YieldsTo != "" && qs.open[queueKey{r.Traits.YieldsTo, r.Name}] != nil {
+	if r.Traits.yieldsToOtherSide() && qs.open[queueKey{r.Traits.OtherSide, r.Name}] != nil {
 		return true
 	}
 	key := queueKey{r.Kind, r.Name}
@@ -138,7 +138,7 @@ func (qs *waitQueues) join(w *Waiter, refused Result) *waitQueue {
 
 func (r *Resource) newQueue() *waitQueue {
 	return &waitQueue{queues: &r.Core.queues, key: queueKey{r.Kind, r.Name}, r: r, state: waitq.Queue{
-		ManyHolders: r.Traits.ManyHolders, TakeTurns: r.Traits.ClientsTakeTurns,
+		ManyHolders: r.Traits.ManyHolders, TakeTurns: r.Traits.hasTurnsOfClients(),
 		Batches: r.Traits.AcquireBatch != nil && !r.Core.NeedsReplicas, // replicas confirm each acquisition by itself
 	}}
 }
@@ -403,7 +403,7 @@ func (q *waitQueue) Leave(w *Waiter, res Result) {
 func (qs *waitQueues) holdLost(r *Resource) {
 	qs.mu.Lock()
 	defer qs.mu.Unlock()
-	for _, kind := range [...]string{r.Kind, r.Traits.SharesWith, r.Traits.YieldsTo} {
+	for _, kind := range [...]string{r.Kind, r.Traits.OtherSide} {
 		if q := qs.open[queueKey{kind, r.Name}]; q != nil {
 			q.on(&waitq.Event{What: waitq.Missed})
 		}

@@ -201,7 +201,7 @@ func (a Ask) isLocal() bool {
 	}
 	c.tell(r.Name, func(h *Hold) bool {
 		switch h.r.Kind {
-		case r.Kind, r.Traits.SharesWith, r.Traits.YieldsTo:
+		case r.Kind, r.Traits.OtherSide:
 			return true
 		}
 		return false

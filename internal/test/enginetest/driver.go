@@ -27,7 +27,7 @@ func (c *Client) Lock(name string) *engine.Resource {
 	r := c.Resource("lock", name, d)
 	r.Traits = &engine.Traits{
 		Leased: true, Nests: true,
-		HandsOff: true, ClientsTakeTurns: true, Cohorts: true, Fenced: true,
+		HandsOff: true, Fenced: true,
 	}
 	return r
 }
@@ -38,7 +38,7 @@ func (c *Client) Reader(name string) *engine.Resource {
 	r := c.Resource("reader", name, d)
 	r.Traits = &engine.Traits{
 		Leased: true, Nests: true, ManyHolders: true,
-		AcquireBatch: d.acquireBatch, YieldsTo: "writer",
+		AcquireBatch: d.acquireBatch, OtherSide: "writer",
 	}
 	return r
 }
@@ -54,7 +54,7 @@ func (c *Client) Writer(name string) *engine.Resource {
 // CohortWriter is a writer that passes the lock on within a cohort.
 func (c *Client) CohortWriter(name string) *engine.Resource {
 	r := c.Writer(name)
-	r.Traits.HandsOff, r.Traits.Cohorts, r.Traits.SharesWith = true, true, "reader"
+	r.Traits.HandsOff, r.Traits.OtherSide = true, "reader"
 	return r
 }
 
@@ -63,7 +63,7 @@ func (c *Client) Semaphore(name string) *engine.Resource {
 	d := &FakeDriver{Client: c, Name: name, NoLease: true}
 	r := c.Resource("semaphore", name, d)
 	r.Traits = &engine.Traits{
-		ManyHolders: true, HandsOff: true, ClientsTakeTurns: true, Remembered: 24 * time.Hour,
+		ManyHolders: true, HandsOff: true, Remembered: 24 * time.Hour,
 		NameOwner: func(o *engine.Owner) { o.Name("", false); o.TTL = 100 * 365 * 24 * time.Hour },
 	}
 	return r
