@@ -70,15 +70,16 @@ var Catalogue = []Defect{
 		Name: "granted before the release is executed", Promise: "C2",
 		Edits: []Edit{
 			{
-				"internal/engine/handoff.go", "	sent := time.Now()\n	got, err := r.Driver.Release(ctx, o, 0, next)",
-				"	sent := time.Now()\n	if offered.Do == waitq.Offer {\n" +
-					"		q.released(offered, o, sent, Released{Granted: Result{Granted: true, Sent: sent}}, nil)\n" +
-					"	}\n	got, err := r.Driver.Release(ctx, o, 0, next)",
+				"internal/engine/handoff.go", "	sent := time.Now()\n	got, err := o.r.Driver.Release(ctx, o, 0, plan.next)",
+				"	sent := time.Now()\n	isOffer := plan.offered.Do == waitq.Offer\n	if isOffer {\n" +
+					"		granted := Released{Granted: Result{Granted: true, Sent: sent}}\n" +
+					"		plan.queue.released(plan.offered, o, sent, granted, nil)\n" +
+					"	}\n	got, err := o.r.Driver.Release(ctx, o, 0, plan.next)",
 			},
 			{
 				"internal/engine/handoff.go",
-				"	if q != nil {\n		got.Granted.streak",
-				"	if q != nil && offered.Do != waitq.Offer {\n		got.Granted.streak",
+				"	if plan.queue != nil {\n		got.Granted.streak",
+				"	if plan.queue != nil && !isOffer {\n		got.Granted.streak",
 			},
 		},
 	},
@@ -187,7 +188,7 @@ var Catalogue = []Defect{
 			{"internal/turns/tenure.go", "	if lingers && h.IsAskedFor() {\n", "	if lingers && false {\n"},
 			{
 				"internal/turns/tenure.go",
-				"s.user, s.lingersUntil = nil, now.Add(limit)", "s.user, s.lingersUntil = nil, now.Add(20*limit)",
+				"s.lingersUntil = now.Add(limit)", "s.lingersUntil = now.Add(20*limit)",
 			},
 		},
 	},
@@ -201,7 +202,7 @@ var Catalogue = []Defect{
 		Name: "a lock that another client has asked for is taken again at once", Promise: "C24",
 		Edits: []Edit{{
 			"internal/engine/handoff.go",
-			"			qs.leaveToOthers(queueKey{r.Kind, r.Name}, now.Add(waitq.MaxTurn))\n", "",
+			"			qs.leaveToOthers(key, now.Add(waitq.MaxTurn))\n", "",
 		}},
 		Suite:       [2]string{"./internal/turns", "TestLockThatWasAskedForIsLeftToOthers"},
 		Unsimulated: asksAgain,
@@ -264,8 +265,8 @@ var Catalogue = []Defect{
 		Name: "a canceled acquisition leaves the lock behind", Promise: "C5",
 		Edits: []Edit{{
 			"internal/engine/acquire.go",
-			"	if !q.MustRollback && !q.Noted {\n		return\n	}",
-			"	if !q.MustRollback && !q.Noted || ctx.Err() != nil {\n		return\n	}",
+			"	if !q.MustRollback && !q.WaitRecorded {\n		return\n	}",
+			"	if !q.MustRollback && !q.WaitRecorded || ctx.Err() != nil {\n		return\n	}",
 		}},
 	},
 	{
@@ -297,8 +298,8 @@ var Catalogue = []Defect{
 		Name: "a redlock without a majority", Promise: "RedLock",
 		Edits: []Edit{{
 			"internal/joint/red.go",
-			"l.Need, l.Budgeted = len(l.Members)/2+1, true",
-			"l.Need, l.Budgeted = len(l.Members)/2, true",
+			"l.Need = len(l.Members)/2 + 1\n",
+			"l.Need = len(l.Members) / 2\n",
 		}},
 	},
 	{
@@ -460,13 +461,13 @@ var Catalogue = []Defect{
 		Edits: []Edit{
 			{
 				"internal/engine/handoff.go",
-				"	if mayHandOff && next.Rest == 0 {",
-				"	if mayHandOff {",
+				"	if staysTaken || !mayHandOff {",
+				"	if (false && staysTaken) || !mayHandOff {",
 			},
 			{
 				"internal/engine/handoff.go",
-				"			next.Successor = &waiterOf(offered).Request.Owner\n",
-				"			next.Successor = &waiterOf(offered).Request.Owner\n			next.Rest = 0 // the lock stays taken\n",
+				"		plan.next.Successor = &waiterOf(plan.offered).Request.Owner\n",
+				"		plan.next.Successor = &waiterOf(plan.offered).Request.Owner\n		plan.next.Rest = 0 // it stays taken\n",
 			},
 		},
 	},
@@ -491,8 +492,8 @@ var Catalogue = []Defect{
 		Name: "a hand-off to a cohort reserves one token", Promise: "C14",
 		Edits: []Edit{{
 			"primitives/mutex.go",
-			"call.SuccessorToken, call.Tokens = d.h.keys.TokenKey, int64(max(successor.Tokens, 1))",
-			"call.SuccessorToken, call.Tokens = d.h.keys.TokenKey, 1",
+			"call.Tokens = int64(max(successor.Tokens, 1))",
+			"call.Tokens = 1",
 		}},
 	},
 	{
@@ -548,7 +549,7 @@ var Catalogue = []Defect{
 		Name: "a waiter that gives up keeps its place in line", Promise: "C5",
 		Edits: []Edit{{
 			"internal/engine/acquire.go",
-			"	if !q.MustRollback && !q.Noted {\n		return\n	}",
+			"	if !q.MustRollback && !q.WaitRecorded {\n		return\n	}",
 			"	if !q.MustRollback {\n		return\n	}",
 		}},
 	},
