@@ -22,7 +22,7 @@ race: ## run the tests under the race detector
 stress: ## run one package's tests 20 times in a row: make stress PKG=./watchdog
 	go test -race -count=20 -timeout 30m $(PKG)
 
-bars: ## run the tests of the bars in doc/bars.md at full size, half an hour; BARS="4 6" for some of them
+bars: ## run the tests of the bars in tests/bars.md at full size, half an hour; BARS="4 6" for some of them
 	bash .ci/bars $(BARS)
 
 servers: ## run tests on each Redis and Valkey that is available, and print rows for the table in tests/topology/servers.md

@@ -90,6 +90,7 @@ func TestFragmentsOfPagesCompile(t *testing.T) {
 		"../README.md", "../llms.txt", "../examples/kubernetes/README.md", "fairlock.md", "fencedlock.md",
 		"keyed.md", "latch.md", "lock.md", "multilock.md", "permitsemaphore.md", "redisson.md", "redlock.md",
 		"rwlock.md", "semaphore.md", "striped.md", "tasks.md",
+		"../site/pages/developer.md", "../site/pages/index.md",
 	} {
 		text, err := os.ReadFile(page)
 		require.NoError(t, err)
@@ -191,6 +192,9 @@ func allPages(t *testing.T) map[string]string {
 	pages := map[string]string{}
 	require.FileExists(t, "../llms.txt")
 	require.NoError(t, filepath.WalkDir("..", func(path string, _ fs.DirEntry, err error) error {
+		if path == "../site/.venv" {
+			return filepath.SkipDir // packages of Python, which git ignores
+		}
 		isPage := filepath.Ext(path) == ".md" || path == "../llms.txt"
 		if err != nil || !isPage {
 			return err

@@ -23,7 +23,7 @@ func Full() bool {
 	return !testing.Short() && (os.Getenv(envFull) != "" || Nightly())
 }
 
-// Nightly reports whether the tests of the bars in doc/bars.md run at full size, because $REDLATCH_NIGHTLY is
+// Nightly reports whether the tests of the bars in tests/bars.md run at full size, because $REDLATCH_NIGHTLY is
 // set.
 func Nightly() bool { return os.Getenv(envNightly) != "" }
 
@@ -72,7 +72,7 @@ func Sized(s *Server, n, bar int) int {
 	return n
 }
 
-// Bar says that t measures a bar of doc/bars.md. If bars run at full size on s, a line is printed when t ends,
+// Bar says that t measures a bar of tests/bars.md. If bars run at full size on s, a line is printed when t ends,
 // with the time since this call and what the result of Bar was given: the size, and what was measured.
 func Bar(t testing.TB, s *Server, number int) (measured func(format string, args ...any)) {
 	began, what := time.Now(), ""
