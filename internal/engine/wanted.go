@@ -170,9 +170,9 @@ func (c *Core) HoldersToAsk(now time.Time) (asks []Ask, next Instant) {
 		if of == nil {
 			of = w.resource
 		}
-		isWhole := of.Identity != nil // a joint lock: its members are asked
+		isOfMembers := of.Identity != nil && holder == "" // a joint lock: the holders of its members are asked
 		switch {
-		case at.IsZero(), isWhole:
+		case at.IsZero(), isOfMembers:
 		case now.Before(at):
 			next = min(next, c.Instant(at))
 		default:
@@ -197,7 +197,8 @@ func (a Ask) isLocal() bool {
 	if a.Holder != "" {
 		c.tell(r.Name, func(h *Hold) bool { return h.ID() == a.Holder })
 		own, known := c.Owners.IsOwn(a.Holder)
-		return own && known
+		isWhole := r.Identity != nil // only a joint hold of this client is known as a whole
+		return isWhole || own && known
 	}
 	c.tell(r.Name, func(h *Hold) bool {
 		switch h.r.Kind {

@@ -24,6 +24,54 @@ func (h *testHistory) watcher(from, to int64, told ...record) {
 	}
 }
 
+// asks adds an answer to process 1 of who leads.
+func (h *testHistory) asks(at int64, id string, token int64) {
+	h.do(1, at, at+2, record{Do: opLeader, Primitive: electionPrimitive}, record{Outcome: outcomeOK, ID: id, Token: token})
+}
+
+// poolListens adds a hold of a pool whose holder listens, and waiters of a process, which have waited since an instant.
+// Nobody tells the hold.
+func (h *testHistory) poolListens(primitive string, process int, waited, until int64) {
+	of := record{Do: opAcquire, Primitive: primitive, Limit: 2, Permits: 2, TTL: time.Minute}
+	took := record{Outcome: outcomeOK, ID: "a1", Until: 69_000 * ms}
+	if primitive == "semaphore" {
+		took = record{Outcome: outcomeOK}
+	}
+	w := h.do(process, waited, until, of, record{Outcome: outcomeBusy})
+	h.waits(process, w, waited)
+	a := h.do(0, 10_000, 10_000, of, took)
+	h.records[0] = append(h.records[0], record{Kind: kindListen, Op: a, At: 10_010 * ms})
+	h.release(0, a, until+10, until+11)
+}
+
+// jointListens adds a joint hold whose holder listens, and a waiter of process 1 for other names. Nobody tells the hold.
+func (h *testHistory) jointListens(waitsFor ...string) {
+	ttl := 3 * time.Second
+	a := h.do(0, 10_000, 10_000, record{Do: opAcquire, Primitive: "multi", Names: []string{"name", "other"}, TTL: ttl},
+		record{Outcome: outcomeOK, ID: "a1", Until: 12_960 * ms})
+	h.records[0] = append(h.records[0], record{Kind: kindListen, Op: a, At: 10_010 * ms})
+	h.release(0, a, 10_600, 10_601)
+	w := h.do(1, 10_100, 10_590, record{Do: opAcquire, Primitive: "multi", Names: waitsFor, TTL: ttl},
+		record{Outcome: outcomeBusy})
+	h.waits(1, w, 10_110)
+}
+
+// cohortListens adds holds of a cohort, of which the last one listens, and a waiter of process 1. Nobody tells the hold.
+func (h *testHistory) cohortListens(until int64, earlier ...string) {
+	of := record{Do: opAcquire, Primitive: "cohort", Passes: true, TTL: 7 * time.Second}
+	for i, id := range append(earlier, "a1") {
+		at := 9_990 + 5*int64(i)
+		a := h.do(0, at, at, of, record{Outcome: outcomeOK, ID: id, Token: int64(i + 1), Until: 16_900 * ms})
+		if i < len(earlier) {
+			h.release(0, a, at+1, at+1)
+			continue
+		}
+		h.records[0] = append(h.records[0], record{Kind: kindListen, Op: a, At: 10_010 * ms})
+		h.release(0, a, until, until+1)
+	}
+	h.waits(1, h.do(1, 10_100, until-5, record{Do: opAcquire, TTL: time.Second}, record{Outcome: outcomeBusy}), 10_110)
+}
+
 // rival adds a candidate of process 1 that stands until it is elected.
 func (h *testHistory) rival(from, to int64) {
 	ttl := 3 * time.Second
@@ -100,6 +148,96 @@ func TestChecksOfElections(t *testing.T) {
 			h.term(0, 10_000, 10_500, "a1", 7)
 			h.fault(faultSlow, 0, 10_010, 10_050)
 		}, nil},
+
+		{"an answer that nobody leads", func(h *testHistory) {
+			h.asks(9_000, "", 0)
+			h.term(0, 10_000, 10_100, "a1", 7)
+			h.asks(10_101, "", 0)
+		}, nil},
+		{"an answer that nobody leads, during a term", func(h *testHistory) {
+			h.term(0, 10_000, 10_100, "a1", 7)
+			h.asks(10_050, "", 0)
+		}, []string{checkOrder}},
+		{"an answer that nobody leads, during a term that an operator ends", func(h *testHistory) {
+			ttl := 3 * time.Second
+			a := h.do(0, 10_000, 10_000, record{Do: opAcquire, Primitive: electionPrimitive, TTL: ttl},
+				record{Outcome: outcomeOK, ID: "a1", Token: 7, Until: 12_960 * ms})
+			h.operator(faultDelete, 10_050, 10_051, 10_052)
+			h.asks(10_052, "", 0)
+			h.lost(0, a, 10_100)
+		}, nil},
+		{"the leader's id", func(h *testHistory) {
+			h.term(0, 10_000, 10_100, "a1", 7)
+			h.asks(10_050, "a1", 7)
+		}, nil},
+		{"the leader's id with another token", func(h *testHistory) {
+			h.term(0, 10_000, 10_100, "a1", 7)
+			h.asks(10_050, "a1", 6)
+		}, []string{checkOrder}},
+		{"the id of a leader that has resigned", func(h *testHistory) {
+			h.term(0, 10_000, 10_100, "a1", 7)
+			h.asks(10_150, "a1", 7)
+		}, []string{checkOrder}},
+		{"the id of the leader before", func(h *testHistory) {
+			h.term(0, 10_000, 10_100, "a1", 7)
+			h.term(2, 10_101, 10_200, "c1", 8)
+			h.asks(10_150, "a1", 7)
+		}, []string{checkOrder}},
+		{"an id that nobody has", func(h *testHistory) {
+			h.term(0, 10_000, 10_100, "a1", 7)
+			h.asks(10_150, "x1", 7)
+		}, []string{checkOrder}},
+		{"the id of a candidate that does not know that it was elected", func(h *testHistory) {
+			h.do(0, 10_000, 10_100, record{Do: opAcquire, Primitive: electionPrimitive, TTL: time.Second},
+				record{Outcome: outcomeUnknown})
+			h.fault(faultHole, 0, 10_010, 10_020)
+			h.asks(10_050, "a1", 7)
+		}, nil},
+
+		{"permits that are not told of a waiter of another client", func(h *testHistory) {
+			h.poolListens("permits", 1, 10_020, 10_600)
+		}, []string{checkNotice}},
+		{"permits that are not told of a waiter of another client that waited before", func(h *testHistory) {
+			h.poolListens("permits", 1, 9_990, 12_900)
+		}, []string{checkNotice}},
+		{"permits that are told after two seconds of a waiter of another client that waited before", func(h *testHistory) {
+			h.poolListens("permits", 1, 9_990, 12_000)
+		}, nil},
+		{"permits that are told late of a waiter of their own client that waited before", func(h *testHistory) {
+			h.poolListens("permits", 0, 9_990, 20_000)
+		}, nil},
+		{"permits that are not told of a waiter of their own client that waited before", func(h *testHistory) {
+			h.poolListens("permits", 0, 9_990, 20_900)
+		}, []string{checkNotice}},
+		{"a permit of a semaphore that is not told of a waiter of its own client", func(h *testHistory) {
+			h.poolListens("semaphore", 0, 10_020, 10_600)
+		}, []string{checkNotice}},
+		{"a permit of a semaphore that is told after two seconds of a waiter of another client", func(h *testHistory) {
+			h.poolListens("semaphore", 1, 10_020, 12_000)
+		}, nil},
+		{"a permit of a semaphore that is not told of a waiter of another client", func(h *testHistory) {
+			h.poolListens("semaphore", 1, 10_020, 12_900)
+		}, []string{checkNotice}},
+
+		{"a joint hold that is not told of a waiter for a member", func(h *testHistory) {
+			h.jointListens("name")
+		}, []string{checkNotice}},
+		{"a joint hold that is not told of a waiter for all members", func(h *testHistory) {
+			h.jointListens("other", "name")
+		}, []string{checkNotice}},
+		{"a joint hold that is not told of a waiter for another lock, too", func(h *testHistory) {
+			h.jointListens("name", "third")
+		}, nil},
+
+		{"a hold that may linger is not told of a waiter", func(h *testHistory) {
+			h.cohortListens(10_600)
+		}, []string{checkNotice}},
+		{"the member of a cohort that is told after a second of a waiter", func(h *testHistory) {
+			h.cohortListens(11_200, "a1")
+		}, nil},
+		{"the member of a cohort that is not told of a waiter", func(h *testHistory) {
+			h.cohortListens(11_700, "a1")
+		}, []string{checkNotice}},
 
 		{"a hold that is told in time that somebody waits", func(h *testHistory) { h.listens(10_420) }, nil},
 		{"a hold that is told late that somebody waits", func(h *testHistory) { h.listens(10_500) }, []string{checkNotice}},

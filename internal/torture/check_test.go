@@ -28,7 +28,10 @@ func (h *testHistory) do(process int, from, to int64, call, result record) int64
 	if call.Primitive == "" {
 		call.Primitive = "lock"
 	}
-	call.Kind, call.Op, call.At, call.Names = kindCall, h.last, from*ms, []string{"name"}
+	if call.Names == nil {
+		call.Names = []string{"name"}
+	}
+	call.Kind, call.Op, call.At = kindCall, h.last, from*ms
 	result.Kind, result.Op, result.At = kindReturn, h.last, to*ms
 	if call.Do == opAcquire {
 		result.Events++

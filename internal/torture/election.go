@@ -3,6 +3,7 @@ package torture
 import (
 	"context"
 	"errors"
+	"sync"
 	"time"
 
 	"github.com/redlatch/redlatch/primitives"
@@ -42,16 +43,38 @@ func (s *session) useElection(primitive string) {
 	c.giveUp(err)
 }
 
-// watchLeaders records who leads, as Watch says.
+// watchLeaders records who leads, as Watch says. In simulations it asks for the leader meanwhile.
 func (s *session) watchLeaders(ctx context.Context, e *primitives.Election, call record) {
 	call.Do, call.Bound = opWatch, s.deadline(ctx)
+	plain := call
 	call = s.call(call)
+	if s.simulated != nil {
+		var asking sync.WaitGroup
+		asking.Go(func() {
+			for ctx.Err() == nil {
+				s.askLeader(ctx, e, plain)
+				time.Sleep(leaderPause)
+			}
+		})
+		defer asking.Wait()
+	}
 	for leader, err := range e.Watch(ctx) {
 		s.out.write(record{
 			Kind: kindSeen, Op: call.Op, At: s.clock.now(), ID: leader.ID, Token: leader.Token, Err: errorText(err),
 		})
 	}
 	s.finish(call, nil, record{})
+}
+
+// leaderPause is the pause between two questions who leads.
+const leaderPause = 30 * time.Millisecond
+
+// askLeader asks who leads.
+func (s *session) askLeader(ctx context.Context, e *primitives.Election, call record) {
+	call.Do, call.Bound = opLeader, s.deadline(ctx)
+	call = s.call(call)
+	leader, err := e.Leader(ctx)
+	s.finish(call, err, record{ID: leader.ID, Token: leader.Token})
 }
 
 // candidate is a call of Run.

@@ -50,6 +50,7 @@ const (
 	opResize    = "resize"
 	opInfo      = "info"
 	opWatch     = "watch" // an election
+	opLeader    = "leader"
 )
 
 // Outcomes of operations.

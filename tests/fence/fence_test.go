@@ -13,14 +13,17 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	"github.com/redlatch/redlatch/fence"
-	"github.com/redlatch/redlatch/locktest"
 	"github.com/redlatch/redlatch/primitives"
 )
 
-var writes = flag.Int("writes", 1000, "how many writes of holders, some of them late, are tried on each database")
+// writes is how many writes late writers try on each store, and stopped processes again. The nightly run has a million.
+var writes = flag.Int("writes", 1000, "how many writes of late writers, and of stopped processes, are tried on each store")
+
+func isStale(err error) bool { return errors.Is(err, fence.ErrStale) }
 
 // check checks a token in a transaction of its own, which is committed if the token passes.
 func check(ctx context.Context, of database, db *sql.DB, resource string, token int64) error {
@@ -43,12 +46,21 @@ func TestFences(t *testing.T) {
 			db, dsn := of.open(t)
 			require.NoError(t, fence.SQL(of.dialect).Create(t.Context(), db))
 			createPages(t, db)
+			pages, addr := newSQLBook(of, db), startRedis(t)
 			t.Run("tokens", func(t *testing.T) { testTokens(t, of, db) })
 			t.Run("the row decides", func(t *testing.T) { testRow(t, of, db) })
-			t.Run("late writers", func(t *testing.T) { testLateWriters(t, of, db) })
-			t.Run("stopped processes", func(t *testing.T) { testStoppedProcesses(t, of, dsn) })
+			t.Run(lateWriters, func(t *testing.T) { testLateWriters(t, addr, pages) })
+			t.Run(stoppedProcesses, func(t *testing.T) { testStoppedProcesses(t, of.name, dsn, addr, pages) })
 		})
 	}
+	t.Run("redis", func(t *testing.T) { // package fence tests the rest
+		t.Parallel()
+		addr := startRedis(t)
+		rdb := redis.NewClient(&redis.Options{Addr: addr})
+		defer func() { require.NoError(t, rdb.Close()) }()
+		t.Run(lateWriters, func(t *testing.T) { testLateWriters(t, addr, redisBook{rdb}) })
+		t.Run(stoppedProcesses, func(t *testing.T) { testStoppedProcesses(t, "redis", "", addr, redisBook{rdb}) })
+	})
 }
 
 func testTokens(t *testing.T, of database, db *sql.DB) {
@@ -144,17 +156,22 @@ func testRow(t *testing.T, of database, db *sql.DB) {
 
 // Writers lose their locks before they write, as if they had been stopped for longer than their leases, and go on. None
 // of their writes comes after that of a later holder.
-func testLateWriters(t *testing.T, of database, db *sql.DB) {
-	ctx := t.Context()
-	client, err := primitives.New(locktest.NewServer(t).Client(t))
+func testLateWriters(t *testing.T, addr string, pages book) {
+	ctx, began := t.Context(), time.Now()
+	rdb := redis.NewClient(&redis.Options{Addr: addr})
+	defer func() { require.NoError(t, rdb.Close()) }()
+	client, err := primitives.New(rdb)
 	require.NoError(t, err)
 	defer func() { require.NoError(t, client.Close(context.Background())) }()
-	var tried, written, refused atomic.Int64
+	var tried atomic.Int64
+	var counts tally
 	var writers sync.WaitGroup
-	for range 8 {
+	for i := range 2 * numberOfPages {
+		page := pageName(lateWriters, i%numberOfPages)
 		writers.Go(func() {
+			lock := client.FencedLock(lockName(page))
 			for tried.Add(1) <= int64(*writes) {
-				hold, err := client.FencedLock("page").Acquire(ctx)
+				hold, err := lock.Acquire(ctx)
 				if err != nil {
 					t.Error(err)
 					return
@@ -162,24 +179,22 @@ func testLateWriters(t *testing.T, of database, db *sql.DB) {
 				isStopped := rand.IntN(2) == 0
 				if isStopped { // the next holder comes while this one has not written yet
 					hold.Detach()
-					_, _ = client.FencedLock("page").ForceRelease(ctx)
+					_, _ = lock.ForceRelease(ctx)
 					time.Sleep(time.Duration(rand.IntN(3)) * time.Millisecond)
 				}
-				err = writePage(ctx, of, db, lateWriters, hold.Token())
+				err = pages.write(ctx, page, hold.Token())
 				_ = hold.Release(ctx)
-				switch {
-				case err == nil:
-					written.Add(1)
-				case errors.Is(err, fence.ErrStale):
-					refused.Add(1)
-				default:
+				counts.add(err)
+				if err != nil && !isStale(err) {
 					t.Error(err)
 				}
 			}
 		})
 	}
 	writers.Wait()
-	require.Positive(t, written.Load())
-	require.Positive(t, refused.Load())
-	t.Logf("%d writes, %d stale ones refused", written.Load(), refused.Load())
+	require.Positive(t, counts.written.Load())
+	require.Positive(t, counts.refused.Load())
+	checkWritten(t, pages, lateWriters, &counts)
+	t.Logf("%d writes were tried, %d stale ones were refused, in %.0f s", counts.tried(), counts.refused.Load(),
+		time.Since(began).Seconds())
 }

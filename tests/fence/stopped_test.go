@@ -5,13 +5,14 @@ import (
 	"context"
 	"database/sql"
 	"errors"
-	"flag"
 	"fmt"
 	"math/rand/v2"
 	"os"
 	"os/exec"
+	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -19,186 +20,205 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
-	"github.com/redlatch/redlatch/fence"
 	"github.com/redlatch/redlatch/primitives"
 )
 
-// stopped is how long processes write to each database, and are stopped. The default is 3 s, with REDLATCH_FULL 30 s.
-// For many more writes: -stopped 20m.
-var stopped = flag.Duration("stopped", 0,
-	"how long processes that are stopped past their leases write to each database")
-
-// The rows of the table page. Each has the token of its last write.
-const (
-	lateWriters      = 1
-	stoppedProcesses = 2
-)
-
-func createPages(t *testing.T, db *sql.DB) {
-	for _, statement := range []string{
-		"CREATE TABLE page (id INTEGER PRIMARY KEY, token BIGINT NOT NULL)",
-		"INSERT INTO page VALUES (1, 0)", "INSERT INTO page VALUES (2, 0)",
-	} {
-		_, err := db.ExecContext(t.Context(), statement)
-		require.NoError(t, err)
-	}
-}
-
-// errLate is the error of a write that the fence has let pass although a later holder has written before.
-var errLate = errors.New("a stale write was accepted")
-
-// writePage writes a token to a row of the table page, if the fence lets it pass.
-func writePage(ctx context.Context, of database, db *sql.DB, page int, token int64) error {
-	tx, err := db.BeginTx(ctx, nil)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = tx.Rollback() }()
-	err = fence.SQL(of.dialect).Check(ctx, tx, fmt.Sprint("page ", page), token)
-	if err != nil {
-		return err
-	}
-	var before int64
-	err = tx.QueryRowContext(ctx, fmt.Sprint("SELECT token FROM page WHERE id = ", page)).Scan(&before)
-	if err != nil {
-		return err
-	}
-	if before > token {
-		return fmt.Errorf("%w: token %d came after token %d", errLate, token, before)
-	}
-	_, err = tx.ExecContext(ctx, fmt.Sprintf("UPDATE page SET token = %d WHERE id = %d", token, page))
-	if err != nil {
-		return err
-	}
-	return tx.Commit()
-}
-
 // The environment of a process that writes.
 const (
-	writerDatabase = "REDLATCH_FENCE_DATABASE"
-	writerDSN      = "REDLATCH_FENCE_DSN"
-	writerRedis    = "REDLATCH_FENCE_REDIS"
+	writerStore = "REDLATCH_FENCE_STORE"
+	writerDSN   = "REDLATCH_FENCE_DSN"
+	writerRedis = "REDLATCH_FENCE_REDIS"
+	writerQuota = "REDLATCH_FENCE_WRITES"
 )
 
-// writerLease is short, so that a process that is stopped for a moment has lost its lock.
-const writerLease = 50 * time.Millisecond
+// The tests that write pages.
+const (
+	lateWriters      = "late writers"
+	stoppedProcesses = "stopped processes"
+)
+
+func pageName(test string, i int) string { return fmt.Sprint(test, " ", i) }
+
+// lockName is another name than the page's, because a page in Redis is a key.
+func lockName(page string) string { return "lock of " + page }
+
+const (
+	numberOfProcesses = 4
+	// writerLease is short, so that a process that is stopped for a moment has lost its locks.
+	writerLease = 50 * time.Millisecond
+	// writesOfHold is how many writes a hold makes at most.
+	writesOfHold = 16
+)
 
 func TestMain(m *testing.M) {
-	if name := os.Getenv(writerDatabase); name != "" {
-		os.Exit(writer(name))
+	if name := os.Getenv(writerStore); name != "" {
+		if err := writer(name); err != nil {
+			fmt.Println(err)
+			os.Exit(1)
+		}
+		os.Exit(0)
 	}
 	os.Exit(m.Run())
 }
 
-// writer acquires a fenced lock and writes, again and again, until its standard input ends. It does not look at the
-// context of its holds: that is what fences are for. It prints its result.
-func writer(name string) (code int) {
-	var of database
-	for _, d := range databases {
-		if d.name == name {
-			of = d
+// openBook opens a store for a process that writes.
+func openBook(name string, rdb *redis.Client) (book, error) {
+	for _, of := range databases {
+		if of.name == name {
+			db, err := sql.Open(of.driver, os.Getenv(writerDSN))
+			if err != nil {
+				return nil, err
+			}
+			db.SetMaxOpenConns(numberOfPages)
+			db.SetMaxIdleConns(numberOfPages)
+			return newSQLBook(of, db), nil
 		}
 	}
-	db, err := sql.Open(of.driver, os.Getenv(writerDSN))
+	return redisBook{rdb}, nil
+}
+
+// tally is what became of the writes of a process, or of all of them.
+type tally struct{ written, refused, failed atomic.Int64 }
+
+// tried is the number of writes that the store has decided on.
+func (c *tally) tried() int64 { return c.written.Load() + c.refused.Load() }
+
+// writer acquires fenced locks and writes pages, again and again, until it has made its share of the writes. It ends
+// early if its standard input does. It prints its result.
+func writer(store string) error {
+	quota, err := strconv.ParseInt(os.Getenv(writerQuota), 10, 64)
 	if err != nil {
-		fmt.Println(err)
-		return 1
+		return err
 	}
-	db.SetMaxOpenConns(1)
 	rdb := redis.NewClient(&redis.Options{Addr: os.Getenv(writerRedis)})
 	client, err := primitives.New(rdb)
 	if err != nil {
-		fmt.Println(err)
-		return 1
+		return err
 	}
-	ctx, cancel := context.WithCancel(context.Background())
+	pages, err := openBook(store, rdb)
+	if err != nil {
+		return err
+	}
 	go func() {
 		_, _ = bufio.NewReader(os.Stdin).ReadString(0)
-		cancel()
+		os.Exit(1) // the test has ended
 	}()
-	var written, refused int
-	lock := client.FencedLock("page", primitives.WithLease(writerLease))
-	for ctx.Err() == nil {
-		hold, err := lock.Acquire(ctx)
-		if err != nil {
-			continue // it ends, or was stopped meanwhile
-		}
-		err = writePage(context.Background(), of, db, stoppedProcesses, hold.Token())
-		_ = hold.Release(context.Background())
-		switch {
-		case err == nil:
-			written++
-		case errors.Is(err, fence.ErrStale):
-			refused++
-		case errors.Is(err, errLate):
-			fmt.Println(err)
-			return 1
-		}
+	var counts tally
+	var writers sync.WaitGroup
+	for i := range numberOfPages {
+		writers.Go(func() {
+			page := pageName(stoppedProcesses, i)
+			lock := client.FencedLock(lockName(page), primitives.WithLease(writerLease))
+			for counts.tried() < quota {
+				hold, err := lock.Acquire(context.Background())
+				if err != nil {
+					continue // the process was stopped meanwhile
+				}
+				writeMore(pages, page, hold, &counts)
+				_ = hold.Release(context.Background())
+			}
+		})
 	}
-	fmt.Println(written, refused)
-	return 0
+	writers.Wait()
+	fmt.Println(counts.written.Load(), counts.refused.Load(), counts.failed.Load())
+	return nil
 }
 
-// Processes that write are stopped by SIGSTOP for longer than their leases, at any instant, and go on. The fence lets
-// none of them write after a later holder.
-func testStoppedProcesses(t *testing.T, of database, dsn string) {
-	d := *stopped
+// writeMore writes a page several times. It does not look at the context of the hold, and does not stop when the fence
+// refuses it: the fence must refuse it again.
+func writeMore(pages book, page string, hold *primitives.Hold, counts *tally) {
+	for range 1 + rand.IntN(writesOfHold) {
+		err := pages.write(context.Background(), page, hold.Token())
+		if errors.Is(err, errLate) {
+			fmt.Println(err)
+			os.Exit(1)
+		}
+		counts.add(err)
+	}
+}
+
+func (c *tally) add(err error) {
 	switch {
-	case d == 0 && os.Getenv("REDLATCH_FULL") != "":
-		d = 30 * time.Second
-	case d == 0:
-		d = 3 * time.Second
+	case err == nil:
+		c.written.Add(1)
+	case isStale(err):
+		c.refused.Add(1)
+	default:
+		c.failed.Add(1)
 	}
-	port := freePort(t)
-	server := exec.Command(program(t, "redis-server"), "--port", port, "--bind", "127.0.0.1", "--save", "")
-	require.NoError(t, server.Start())
-	defer func() {
-		_ = server.Process.Kill()
-		_ = server.Wait()
-	}()
-	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:" + port})
-	defer func() { _ = rdb.Close() }()
-	for rdb.Ping(t.Context()).Err() != nil {
-		time.Sleep(10 * time.Millisecond)
-	}
-	over := time.Now().Add(d)
+}
+
+// testStoppedProcesses starts processes that write. Each is stopped by SIGSTOP for longer than its leases, at any
+// instant, and goes on. The fence lets none of them write after a later holder.
+func testStoppedProcesses(t *testing.T, store, dsn, addr string, pages book) {
+	began := time.Now()
+	var counts tally
+	var stops atomic.Int64
 	var processes sync.WaitGroup
-	var mu sync.Mutex
-	var written, refused int
-	for range 4 {
+	for range numberOfProcesses {
 		cmd := exec.Command(os.Args[0])
-		cmd.Env = append(os.Environ(), writerDatabase+"="+of.name, writerDSN+"="+dsn, writerRedis+"=127.0.0.1:"+port)
+		cmd.Env = append(os.Environ(), writerStore+"="+store, writerDSN+"="+dsn, writerRedis+"="+addr,
+			writerQuota+"="+strconv.Itoa((*writes+numberOfProcesses-1)/numberOfProcesses))
 		var output strings.Builder
 		cmd.Stdout, cmd.Stderr = &output, &output
 		input, err := cmd.StdinPipe()
 		require.NoError(t, err)
 		require.NoError(t, cmd.Start())
+		ended := make(chan struct{})
 		processes.Go(func() {
-			for time.Now().Before(over) {
-				time.Sleep(time.Duration(rand.IntN(30)) * time.Millisecond)
+			defer func() { _ = input.Close() }()
+			for isOver := false; !isOver; {
 				_ = cmd.Process.Signal(syscall.SIGSTOP)
 				time.Sleep(writerLease + time.Duration(rand.IntN(100))*time.Millisecond)
 				_ = cmd.Process.Signal(syscall.SIGCONT)
+				stops.Add(1)
+				select {
+				case <-time.After(time.Duration(rand.IntN(300)) * time.Millisecond):
+				case <-ended:
+					isOver = true
+				}
 			}
-			_ = input.Close()
-			if err := cmd.Wait(); err != nil {
-				t.Errorf("%v: %s", err, output.String())
-				return
+		})
+		processes.Go(func() {
+			defer close(ended)
+			err := cmd.Wait()
+			var w, r, f int64
+			if err == nil {
+				_, err = fmt.Sscan(output.String(), &w, &r, &f)
 			}
-			var w, r int
-			_, err := fmt.Sscan(output.String(), &w, &r)
 			if err != nil {
 				t.Errorf("%v: %s", err, output.String())
 			}
-			mu.Lock()
-			defer mu.Unlock()
-			written, refused = written+w, refused+r
+			counts.written.Add(w)
+			counts.refused.Add(r)
+			counts.failed.Add(f)
 		})
 	}
 	processes.Wait()
-	require.Positive(t, written)
-	t.Logf("%d writes, %d stale ones refused, in %v", written, refused, d)
-	if d >= 10*time.Second {
-		require.Positive(t, refused)
+	if t.Failed() {
+		return
 	}
+	t.Logf("%d writes were tried by processes that were stopped %d times: %d stale ones were refused, %d failed, and no "+
+		"stale one was accepted, in %.0f s", counts.tried(), stops.Load(), counts.refused.Load(), counts.failed.Load(),
+		time.Since(began).Seconds())
+	require.GreaterOrEqual(t, counts.tried(), int64(*writes))
+	require.Positive(t, counts.refused.Load())
+	checkWritten(t, pages, stoppedProcesses, &counts)
+}
+
+// checkWritten compares what the store has counted with what the writers were told. A failed write may have been
+// committed.
+func checkWritten(t *testing.T, pages book, test string, counts *tally) {
+	t.Helper()
+	sum := 0
+	for i := range numberOfPages {
+		n, err := pages.written(t.Context(), pageName(test, i))
+		require.NoError(t, err)
+		if n < 0 {
+			return
+		}
+		sum += n
+	}
+	require.GreaterOrEqual(t, int64(sum), counts.written.Load())
+	require.LessOrEqual(t, int64(sum), counts.written.Load()+counts.failed.Load())
 }
