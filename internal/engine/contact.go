@@ -255,7 +255,8 @@ func (q *Request) learn(ctx context.Context, res Result, err error) {
 		q.contact.follow(&Contact{})
 	default:
 		q.ownContact().refuse(refusal{
-			holder: res.Holder, endless: res.RetryAfter == Endless, reason: res.Why, of: res.BusyMember, quiet: res.NeedNotListen,
+			holder: res.Holder, endless: res.RetryAfter == Endless, reason: res.Why,
+			of: res.BusyMember, quiet: res.NeedNotListen,
 		}, res.RetryAfter)
 	}
 }

@@ -238,8 +238,8 @@ type Request struct {
 	// the lock itself, which would stay taken until its lease ends: then InDoubt is set too, unless the acquisition is
 	// about to fail.
 	MustRollback bool
-	// WaitRecorded: the server has noted that its client waits. If it gives up, it must be rolled back as well: others would
-	// wait for it for a moment.
+	// WaitRecorded: the server has noted that its client waits. If it gives up, it must be rolled back as well:
+	// others would wait for it for a moment.
 	WaitRecorded bool
 	// OfMajority: it is for a member of a lock that a majority of its members is enough for.
 	OfMajority bool

@@ -122,8 +122,8 @@ func (w *Wait) end() {
 // fair lock's queue, or the private queue of one request. waitIn calls its methods, in the waiters' goroutines. All
 // but Try do not block.
 type Queue interface {
-	// Join adds a waiter at the end, which hears what the others do: see [Request.ShareContact]. refused is the reply to its
-	// first attempt.
+	// Join adds a waiter at the end, which hears what the others do: see [Request.ShareContact]. refused is the reply to
+	// its first attempt.
 	Join(w *Waiter, refused Result)
 	joined
 }

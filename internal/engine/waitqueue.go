@@ -271,9 +271,9 @@ func (q *waitQueue) NextStep(w *Waiter) (step Step) {
 	return step
 }
 
-// subscriptionSettled takes in that one more subscription is confirmed, or was refused. After the last one, the head makes its
-// second attempt. From then on each release causes a message. If a subscription was refused, the slow poll alone
-// remains. mu is held.
+// subscriptionSettled takes in that one more subscription is confirmed, or was refused. After the last one, the head
+// makes its second attempt. From then on each release causes a message. If a subscription was refused, the slow poll
+// alone remains. mu is held.
 func (q *waitQueue) subscriptionSettled(head *Waiter) {
 	q.unsettled = q.unsettled[1:]
 	if len(q.unsettled) == 0 {

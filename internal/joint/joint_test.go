@@ -122,7 +122,8 @@ func (g *gradual) AfterFunc(f func()) (stop func() bool) {
 	})
 }
 
-// The end of the caller's context stays the reason of a call that it ends, whichever part of the call learns of it first.
+// The end of the caller's context stays the reason of a call that it ends, whichever part of the call learns of it
+// first.
 func TestCallThatTheContextEndsSaysSo(t *testing.T) {
 	for _, call := range []struct {
 		name string
