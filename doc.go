@@ -4,8 +4,8 @@
 //	import "github.com/redlatch/redlatch/primitives"
 //
 // redlatch coordinates processes with Redis: locks (plain, fair, fenced, read-write, several as one, a
-// majority of servers), semaphores, permits with a lease, and count-down latches. It shares them with
-// Java, because it speaks the wire format of Redisson.
+// majority of servers), semaphores, permits with a lease, count-down latches, and elections. It shares
+// locks, semaphores and latches with Java, because it speaks the wire format of Redisson.
 //
 // A lock is held while a function runs, and its loss is reported in time:
 //
@@ -17,7 +17,9 @@
 //
 // The packages:
 //
-//   - primitives: the locks, semaphores and latches.
+//   - primitives: the locks, semaphores, latches and elections.
+//   - fence: lets a store in PostgreSQL, MySQL, SQLite or Redis refuse writers whose lock is over.
+//   - eventlog: writes what happens to a service's locks to files, for redlatch timeline.
 //   - locktest: a server inside a test, and holds that are lost on demand.
 //   - cmd/redlatch: a command that runs a program under a lock, and shows who holds what.
 //
