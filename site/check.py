@@ -42,8 +42,11 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--shots", type=Path, help="directory for pictures")
     options = parser.parse_args()
-    subprocess.run([MKDOCS, "build", "--strict", "--quiet", "--config-file", SITE / "mkdocs.yml"], check=True,
-                   env=os.environ | {"NO_MKDOCS_2_WARNING": "1"})
+    # Not --quiet, with which --strict fails for nothing.
+    build = subprocess.run([MKDOCS, "build", "--strict", "--config-file", SITE / "mkdocs.yml"], text=True,
+                           capture_output=True, env=os.environ | {"NO_MKDOCS_2_WARNING": "1"})
+    if build.returncode:
+        raise SystemExit(build.stdout + build.stderr)
 
     pages, troubles = {}, []
     with Browser() as browser:
