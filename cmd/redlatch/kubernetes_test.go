@@ -39,11 +39,19 @@ type manifest struct {
 		Selector struct {
 			MatchLabels map[string]string `yaml:"matchLabels"`
 		}
-		Template struct {
-			Metadata struct{ Labels map[string]string }
-			pod      `yaml:",inline"`
-		}
+		Template    podTemplate
+		JobTemplate struct { // of a CronJob
+			Spec struct {
+				BackoffLimit int `yaml:"backoffLimit"`
+				Template     podTemplate
+			}
+		} `yaml:"jobTemplate"`
 	}
+}
+
+type podTemplate struct {
+	Metadata struct{ Labels map[string]string }
+	pod      `yaml:",inline"`
 }
 
 // Close returns within its own bound and one command timeout: C18 of the contract.
@@ -59,7 +67,7 @@ func TestManifestsGiveTimeToClose(t *testing.T) {
 	require.Contains(t, string(page), "context.WithTimeout(context.Background(), 20*time.Second)")
 	files, err := filepath.Glob(manifests + "*.yaml")
 	require.NoError(t, err)
-	require.Len(t, files, 2)
+	require.Len(t, files, 3)
 	for _, file := range files {
 		name := filepath.Base(file)
 		t.Run(name, func(t *testing.T) {
@@ -81,7 +89,7 @@ func TestManifestsGiveTimeToClose(t *testing.T) {
 func TestCommandsOfTheManifestsRun(t *testing.T) {
 	t.Parallel()
 	url := "redis://" + redistest.Miniredis(t).Addr()
-	for _, file := range []string{"leader.yaml", "migration.yaml"} {
+	for _, file := range []string{"leader.yaml", "migration.yaml", "cronjob.yaml"} {
 		command := parseManifest(t, file).Spec.Template.Spec.Containers[0].Command
 		end := slices.Index(command, "--")
 		require.Positive(t, end)
@@ -92,11 +100,27 @@ func TestCommandsOfTheManifestsRun(t *testing.T) {
 	}
 }
 
+// A job that has failed keeps its lock for the minimum hold. A second pod would exit with 0, and Kubernetes would take
+// the job for done: so the manifest allows no second pod.
+func TestFailedCronJobIsNotHidden(t *testing.T) {
+	t.Parallel()
+	url := "redis://" + redistest.Miniredis(t).Addr()
+	m := parseManifest(t, "cronjob.yaml")
+	command := m.Spec.Template.Spec.Containers[0].Command
+	run := command[1 : slices.Index(command, "--")+1]
+	require.Equal(t, 7, start(t, url, append(slices.Clone(run), "sh", "-c", "exit 7")...).wait())
+	require.Zero(t, start(t, url, append(slices.Clone(run), "sh", "-c", "exit 7")...).wait(), "it did not run")
+	require.Zero(t, m.Spec.JobTemplate.Spec.BackoffLimit)
+}
+
 func parseManifest(t *testing.T, file string) (m manifest) {
 	t.Helper()
 	text, err := os.ReadFile(manifests + file)
 	require.NoError(t, err)
 	require.NoError(t, yaml.Unmarshal(text, &m))
+	if m.Kind == "CronJob" {
+		m.Spec.Template = m.Spec.JobTemplate.Spec.Template
+	}
 	require.Len(t, m.Spec.Template.Spec.Containers, 1)
 	return m
 }

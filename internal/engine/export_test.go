@@ -28,6 +28,13 @@ func (c *Core) SetTags(tagOf func(ownerID string) string) { c.Owners.TagOf = tag
 func (h *Hold) IsLost() bool          { return h.lossCause() != nil }
 func (h *Hold) SetDepth(depth uint16) { h.depth = depth }
 
+// PassLimit moves the limit of h to now. No timer notices that, as after a standstill of the process.
+func (h *Hold) PassLimit() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.limit = h.r.Core.Instant(time.Now())
+}
+
 func (o *Ownership) EndAll(loss Loss)                         { o.loseInBackground(loss, false) }
 func (o *Ownership) IsLoss(got Released, sent time.Time) bool { return o.recordAnswer(got, sent, nil) }
 func (o *Ownership) LockWire() bool                           { return o.wire.TryLock() }

@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	. "github.com/redlatch/redlatch/internal/engine"
 	. "github.com/redlatch/redlatch/internal/test/enginetest"
 )
 
@@ -28,4 +29,26 @@ func TestReleaseAfterAnExtendIsRepeatedToTheEndOfTheNewLease(t *testing.T) {
 		Sleep(10 * time.Second)
 		assert.Empty(t, s.IDs("x"), "it is free long before the new lease ends")
 	})
+}
+
+// A process wakes up after a standstill, and asks about a hold that is over, before anything else has noticed that. It
+// sends nothing: an Extend would keep the lock for long, and for nobody.
+func TestNothingIsSentForAHoldThatIsOver(t *testing.T) {
+	for name, ask := range map[string]func(t *testing.T, h *Hold) error{
+		"check":  func(t *testing.T, h *Hold) error { return h.Check(t.Context()) },
+		"extend": func(t *testing.T, h *Hold) error { return h.Extend(t.Context(), time.Hour, nil) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			Bubble(t, func(t *testing.T, s *Server) {
+				c := s.Client(t, "a")
+				hold := Acquire(t, t.Context(), c.Lock("x"), FixedLease(10*time.Second))
+				hold.PassLimit()
+				require.ErrorIs(t, ask(t, hold), ErrLost)
+				require.Empty(t, s.Sent(name, "x"))
+				require.ErrorIs(t, hold.Release(t.Context()), ErrLost)
+				Sleep(time.Second)
+				s.RequireFree(t)
+			})
+		})
+	}
 }

@@ -388,20 +388,33 @@ func (h *Hold) ask(ctx context.Context, f func() error) error {
 	if err := context.Cause(ctx); err != nil {
 		return err
 	}
+	// Else an Extend could keep a lock for long that nobody holds any more.
+	if err := h.loseIfOver(ctx); err != nil {
+		return err
+	}
 	err := f()
 	if loss := h.lossCause(); loss != nil {
 		return loss
 	}
-	o := h.Ownership()
-	if err != nil || o == nil {
+	if err != nil {
 		return err
 	}
-	isValid := h.ValidUntil().After(time.Now())
-	if h.IsLive() && !isValid {
-		o.Forget(h) // the answer came too late; the watchdog is about to report the loss
-		return h.Lose(ctx, o.expiredLoss())
+	return h.loseIfOver(ctx) // the answer may have come too late
+}
+
+// loseIfOver ends h, and returns the loss, if its validity has passed. The watchdog is about to report that: it may be
+// late, because the process stood still. Members of a joint hold do that for themselves.
+func (h *Hold) loseIfOver(ctx context.Context) error {
+	o := h.Ownership()
+	isOfMembers := o == nil
+	if isOfMembers || !h.IsLive() {
+		return nil
 	}
-	return nil
+	if h.ValidUntil().After(time.Now()) {
+		return nil
+	}
+	o.Forget(h)
+	return h.Lose(ctx, o.expiredLoss())
 }
 
 // lossCause is why h was lost; nil if it was not.

@@ -276,6 +276,25 @@ func TestClaimsAreCompared(t *testing.T) {
 	}
 }
 
+// A detached hold is claimed until its lease ends, unless somebody has taken it over.
+func TestClaimOfADetachedHold(t *testing.T) {
+	for takenOver, want := range map[bool]int{true: 0, false: 1} {
+		h := newTestHistory(func(h *testHistory) {
+			a := h.hold(0, 10_000, "a1")
+			h.valid(0, a, 15_000)
+			h.do(0, 10_020, 10_021, record{Do: opDetach, Root: a}, record{Outcome: outcomeOK})
+			if takenOver {
+				h.do(1, 10_030, 10_031, record{Do: opReleaseID, Target: "a1"}, record{Outcome: outcomeOK})
+			}
+		})
+		h.exact = true
+		h.samples = []sample{{
+			name: "name", ids: []string{"a1"}, before: 12_000 * ms, after: 12_000 * ms, until: 13_000 * ms,
+		}}
+		require.Len(t, h.checkSamples(), want, takenOver)
+	}
+}
+
 // A reader waits for writers that hold or wait, and not for other readers.
 func TestReadersDoNotWaitForReaders(t *testing.T) {
 	waits := func(answered int64, other, result record) int {
