@@ -15,9 +15,11 @@ import (
 // Lock is mutual exclusion among all clients that use its name: [Client.Lock]. The same type serves the
 // other kinds of lock. It is a handle: immutable, shareable, and made without I/O.
 //
-// While a hold is valid, nobody else holds the name on that Redis, in Go or in Java. Two things are not
+// While a hold is valid, nobody else holds the name on that Redis, in Go or in Java. Three things are not
 // promised:
 //
+//   - A Redis may forget a lock: somebody deletes its key, or it restarts without its data, or evicts keys.
+//     The holder learns of that with its next renewal, and somebody else may hold the lock meanwhile.
 //   - A Redis that fails over to a replica may forget a lock that was not replicated yet. See
 //     [WithReplicas].
 //   - A critical section may go on after its hold was lost. Only a fencing token can stop it
