@@ -268,6 +268,29 @@ func TestOtherClientAsksForALingeringLock(t *testing.T) {
 	}
 }
 
+// The user of a lock that could be passed on, or linger, hears that another client has asked: the id is that of his hold,
+// too. Later users of the same tenure hear it at once.
+func TestUserHearsThatAnotherClientAsks(t *testing.T) {
+	for name, option := range map[string]func(*Terms){"cohort": InCohort(time.Hour), "linger": Lingering(time.Hour)} {
+		t.Run(name, func(t *testing.T) {
+			Bubble(t, func(t *testing.T, s *Server) {
+				a := s.Client(t, "a")
+				first := Acquire(t, t.Context(), a.Lock("x"), option)
+				second := StartAcquire(t, t.Context(), a.Lock("x"), option)
+				assert.False(t, IsClosed(first.Wanted()))
+				a.Asked("x", first.ID())
+				assert.True(t, IsClosed(first.Wanted()))
+				Release(t, first)
+				next := second.Wait()
+				isSameTenure := next.ID() == first.ID()
+				assert.Equal(t, name == "cohort", isSameTenure)
+				assert.Equal(t, isSameTenure, IsClosed(next.Wanted()))
+				Release(t, next)
+			})
+		})
+	}
+}
+
 // The ask overtakes the reply that grants the lock. The holder's client does not know yet that it holds.
 func TestAskThatOvertakesTheGrantIsHeard(t *testing.T) {
 	const late = 300 * ms // an ask for a former holder would be forgotten by then

@@ -668,6 +668,7 @@ var Catalogue = []Defect{
 			"		qs.mu.Unlock()\n		if o := h.Ownership(); h.group == nil && o != nil && o.turns.Cohort+o.turns.Linger > 0 {\n" +
 				"			continue\n		}\n		h.Want()\n",
 		}},
+		Suite: [2]string{"./internal/turns", "TestUserHearsThatAnotherClientAsks"},
 	},
 	{
 		Name: "a waiter asks for a lock after a second only", Promise: "C30",
