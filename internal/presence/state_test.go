@@ -155,6 +155,36 @@ func TestNameStaysForTheRestOfAMinimumHold(t *testing.T) {
 	})
 }
 
+// A rest that is over is told no longer, though the client goes on telling of other things.
+func TestStateForgetsARestThatIsOver(t *testing.T) {
+	bubble(t, func(t *testing.T, c *client) {
+		held := Acquire(t, t.Context(), c.Lock("x"))
+		short := Acquire(t, t.Context(), c.Lock("y"))
+		c.presence.StaysTaken(short.ID(), 5*time.Second)
+		Release(t, short)
+		Sleep(time.Second)
+		assert.Contains(t, c.told(t), "rests [2]")
+		Sleep(time.Minute)
+		assert.Contains(t, c.told(t), "rests []")
+		Release(t, held)
+	})
+}
+
+// A client without a name tells nothing, of rests neither.
+func TestClientWithoutANameTellsOfNoRest(t *testing.T) {
+	bubble(t, func(t *testing.T, c *client) {
+		c.presence.Name = ""
+		h := Acquire(t, t.Context(), c.Lock("x"))
+		Sleep(time.Second)
+		c.presence.StaysTaken(h.ID(), time.Minute)
+		Release(t, h)
+		Sleep(time.Second)
+		c.shut()
+		assert.False(t, c.redis.Mini().Exists("redlatch_client:{"+myTag+"}"))
+		assert.False(t, c.redis.Mini().Exists(stateKey))
+	})
+}
+
 // What a client tells is read with its name. A client of an earlier version has a name only, and nothing that stands in
 // the keys does harm.
 func TestReadingWhatClientsTell(t *testing.T) {

@@ -98,6 +98,15 @@ func TestCohortDoesNotPassTheLockOn(t *testing.T) {
 			nested := Acquire(t, Carry(holder), holder.Resource(), MaxHold(DefaultTTL))
 			return func() { Release(t, nested) }
 		}},
+		{name: "that somebody has released, while nobody knows yet who has it", act: func(
+			_ *testing.T, s *Server, _ *Hold,
+		) func() {
+			s.OnEach(func(Command) Fault { return Fault{Reply: 10 * ms} })
+			s.Message("x")
+			Sleep(ms)
+			s.ResetFaults()
+			return nil
+		}},
 		{name: "when its time is over", act: func(*testing.T, *Server, *Hold) func() {
 			Sleep(testCohort)
 			return nil

@@ -72,6 +72,46 @@ func TestLingeringLockIsAcquiredWithoutACommand(t *testing.T) {
 	})
 }
 
+// The time for which users may keep a lock that lingers begins anew whenever nobody waits. However long the client has
+// had it, the next user who waits gets it without a command.
+func TestLockThatHasLingeredOftenIsPassedOn(t *testing.T) {
+	Bubble(t, func(t *testing.T, s *Server) {
+		r := s.Client(t, "a").Lock("x")
+		first := Acquire(t, t.Context(), r, Lingering(testLinger))
+		Release(t, first)
+		for range 5 {
+			Sleep(testLinger - ms)
+			Release(t, Acquire(t, t.Context(), r, Lingering(testLinger)))
+		}
+		hold := Acquire(t, t.Context(), r, Lingering(testLinger))
+		waiter := StartAcquire(t, t.Context(), r, Lingering(testLinger))
+		Release(t, hold)
+		next := waiter.Wait()
+		assert.Equal(t, first.ID(), next.ID())
+		assert.Empty(t, s.Sent("release", ""))
+		Release(t, next)
+		Sleep(testLinger)
+		s.RequireFree(t)
+	})
+}
+
+// A user has the lock. A single try of the same client fails without a command.
+func TestTryBehindAUserSendsNothing(t *testing.T) {
+	for name, option := range map[string]func(*Terms){"cohort": InCohort(testCohort), "linger": Lingering(testLinger)} {
+		t.Run(name, func(t *testing.T) {
+			Bubble(t, func(t *testing.T, s *Server) {
+				r := s.Client(t, "a").Lock("x")
+				hold := Acquire(t, t.Context(), r, option)
+				commands := len(s.Sent("", ""))
+				_, err := r.Acquire(t.Context(), NewTerms(option), NoWait)
+				require.ErrorIs(t, err, ErrNotAcquired)
+				assert.Len(t, s.Sent("", ""), commands)
+				Release(t, hold)
+			})
+		})
+	}
+}
+
 func TestLingeringLockIsRenewed(t *testing.T) {
 	Bubble(t, func(t *testing.T, s *Server) {
 		c := s.Client(t, "a")
@@ -223,6 +263,29 @@ func TestOtherClientAsksForALingeringLock(t *testing.T) {
 				Sleep(time.Second)
 				s.RequireFree(t)
 				assert.Empty(t, a.Kinds(EventAcquired, EventReleased))
+			})
+		})
+	}
+}
+
+// The user of a lock that could be passed on, or linger, hears that another client has asked: the id is that of his hold,
+// too. Later users of the same tenure hear it at once.
+func TestUserHearsThatAnotherClientAsks(t *testing.T) {
+	for name, option := range map[string]func(*Terms){"cohort": InCohort(time.Hour), "linger": Lingering(time.Hour)} {
+		t.Run(name, func(t *testing.T) {
+			Bubble(t, func(t *testing.T, s *Server) {
+				a := s.Client(t, "a")
+				first := Acquire(t, t.Context(), a.Lock("x"), option)
+				second := StartAcquire(t, t.Context(), a.Lock("x"), option)
+				assert.False(t, IsClosed(first.Wanted()))
+				a.Asked("x", first.ID())
+				assert.True(t, IsClosed(first.Wanted()))
+				Release(t, first)
+				next := second.Wait()
+				isSameTenure := next.ID() == first.ID()
+				assert.Equal(t, name == "cohort", isSameTenure)
+				assert.Equal(t, isSameTenure, IsClosed(next.Wanted()))
+				Release(t, next)
 			})
 		})
 	}
@@ -459,6 +522,19 @@ func TestCloseFreesLingeringLocks(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A lock that is released while its client closes does not linger.
+func TestLockDoesNotLingerWhileItsClientCloses(t *testing.T) {
+	Bubble(t, func(t *testing.T, s *Server) {
+		c := s.Client(t, "a")
+		hold := Acquire(t, t.Context(), c.Lock("x"), Lingering(time.Hour))
+		go func() { _ = c.Shut(t.Context()) }()
+		synctest.Wait()
+		Release(t, hold)
+		s.RequireFree(t)
+		<-c.Closed
+	})
 }
 
 // A process that dies while a lock lingers leaves it to its lease.

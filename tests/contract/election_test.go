@@ -122,6 +122,18 @@ func TestC29RunEnds(t *testing.T) {
 				require.Equal(t, errCause, context.Cause(led.ctx))
 				return fmt.Errorf("serve: %w", context.Cause(led.ctx))
 			}, false, nil},
+			{"ctx ends, and lead returns its cause, which joins two errors", func(_ *testing.T, c *candidate, led *term) error {
+				c.stop(errors.Join(errCause, ErrTest))
+				<-led.ctx.Done()
+				return fmt.Errorf("serve: %w", context.Cause(led.ctx))
+			}, false, nil},
+			{"ctx ends, and lead returns a part of its cause and another error", func(
+				_ *testing.T, c *candidate, led *term,
+			) error {
+				c.stop(errCause)
+				<-led.ctx.Done()
+				return errors.Join(context.Cause(led.ctx), fmt.Errorf("close: %w", ErrTest))
+			}, false, ErrTest},
 			{"ctx ends, and lead returns nil", func(_ *testing.T, c *candidate, led *term) error {
 				c.stop(errCause)
 				<-led.ctx.Done()
@@ -147,6 +159,12 @@ func TestC29RunEnds(t *testing.T) {
 			{"the leadership is lost, and lead asks", func(t *testing.T, c *candidate, led *term) error {
 				_ = forceRelease(t, s, c.Name(), led)
 				return led.Hold.Check(t.Context())
+			}, true, nil},
+			{"the leadership is lost, and lead says so by the error of this library", func(
+				t *testing.T, c *candidate, led *term,
+			) error {
+				_ = forceRelease(t, s, c.Name(), led)
+				return fmt.Errorf("serve: %w", primitives.ErrLost)
 			}, true, nil},
 			{"the leadership is lost, and lead fails", func(t *testing.T, c *candidate, led *term) error {
 				return errors.Join(forceRelease(t, s, c.Name(), led), ErrTest)
@@ -557,6 +575,72 @@ func TestC29Watch(t *testing.T) {
 		led.result <- nil
 		_ = third.result(t)
 	})
+}
+
+// C29: what Watch yields of leaders that Java elects, which come and go as a test says.
+func TestC29WatchDetails(t *testing.T) {
+	const java, successor = "6c2a2ba5-6ba4-4b8c-9e1f-3a2d3b1c0d4e:7", "6c2a2ba5-6ba4-4b8c-9e1f-3a2d3b1c0d4e:8"
+	for _, tt := range []struct {
+		name   string
+		act    func(leads func(id string, token int64, lease time.Duration), leaves func())
+		want   []string // the ids
+		tokens []int64
+		within time.Duration // from the end of act until the last one is yielded
+	}{
+		{"a thread leads again, with another token", func(leads func(string, int64, time.Duration), leaves func()) {
+			leads(java, 8, time.Minute)
+		}, []string{java}, []int64{8}, time.Second},
+		{"a leader has left, and the next one comes soon", func(leads func(string, int64, time.Duration), leaves func()) {
+			leaves()
+			time.Sleep(40 * time.Millisecond)
+			leads(successor, 8, time.Minute)
+		}, []string{successor}, []int64{8}, 100 * time.Millisecond},
+		{"a leader has left, and the next one comes late", func(leads func(string, int64, time.Duration), leaves func()) {
+			leaves()
+			time.Sleep(140 * time.Millisecond)
+			leads(successor, 8, time.Minute)
+		}, []string{"", successor}, []int64{0, 8}, 200 * time.Millisecond},
+		{"a leader's lease ends before the next look", func(leads func(string, int64, time.Duration), leaves func()) {
+			leads(java, 8, 1500*time.Millisecond)
+			time.Sleep(1500 * time.Millisecond)
+		}, []string{java, ""}, []int64{8, 0}, 200 * time.Millisecond},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := redistest.Embedded(t)
+				ctx, stop := context.WithCancel(t.Context())
+				rdb := s.Client(t)
+				leads := func(id string, token int64, lease time.Duration) {
+					require.NoError(t, rdb.Set(ctx, "redisson_lock_token:{e}", token, 0).Err())
+					require.NoError(t, rdb.HSet(ctx, "e", id, 1).Err())
+					require.NoError(t, rdb.PExpire(ctx, "e", lease).Err())
+				}
+				leaves := func() {
+					require.NoError(t, rdb.Del(ctx, "e").Err())
+					require.NoError(t, rdb.Publish(ctx, "redisson_lock__channel:{e}", "0").Err())
+				}
+				leads(java, 7, time.Minute)
+				seen := watch(ctx, NewClient(t, s.Client(t)).Election("e"))
+				first := <-seen
+				require.Equal(t, java, first.ID)
+				time.Sleep(10 * time.Second)
+				require.Empty(t, seen)
+				tt.act(leads, leaves)
+				acted := time.Now()
+				for i, id := range tt.want {
+					got := <-seen
+					require.NoError(t, got.err)
+					require.Equal(t, []any{id, tt.tokens[i]}, []any{got.ID, got.Token})
+					require.LessOrEqual(t, got.at.Sub(acted), tt.within)
+				}
+				time.Sleep(10 * time.Second)
+				require.Empty(t, seen)
+				stop()
+				for range seen { //nolint:revive // until it ends
+				}
+			})
+		})
+	}
 }
 
 // C29: the end of each term is published, also if the successor is a candidate of the same client. Watchers rely on it.

@@ -209,3 +209,90 @@ func TestC12HoldFrom(t *testing.T) {
 		require.Nil(t, primitives.HoldFrom(derived))
 	})
 }
+
+// C12: within a joint lock, HoldFrom of a member finds the member's hold, with the token of a fenced one. The nearest
+// hold of any primitive is the joint one.
+func TestC12HoldFromOfAMember(t *testing.T) {
+	for name, join := range map[string]func([]*primitives.Lock, ...primitives.Option) *primitives.Lock{
+		"multi": primitives.NewMultiLock, "red": primitives.NewRedLock,
+	} {
+		t.Run(name, func(t *testing.T) {
+			redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+				name, c := redistest.Name(t), NewClient(t, s.Client(t))
+				plain, fenced, fair := c.Lock(name+":plain"), c.FencedLock(name+":fenced"), c.FairLock(name+":fair")
+				joint := join([]*primitives.Lock{plain, fenced, fair})
+				check := func(ctx context.Context) {
+					hold := primitives.HoldFrom(ctx)
+					require.Equal(t, joint.Name(), hold.Name())
+					require.Same(t, hold, joint.HoldFrom(ctx))
+					for _, member := range []*primitives.Lock{plain, fenced, fair} {
+						of := member.HoldFrom(ctx)
+						require.NotNil(t, of, member.Name())
+						require.Equal(t, []any{member.Name(), hold.ID()}, []any{of.Name(), of.ID()})
+						if name == "multi" { // of a red lock, one may be acquired later
+							require.NoError(t, of.Check(t.Context()))
+						}
+						require.Equal(t, member == fenced, of.Token() > 0, member.Name())
+					}
+					require.Nil(t, c.Lock(name+":other").HoldFrom(ctx))
+					require.Nil(t, c.FairLock(name+":plain").HoldFrom(ctx), "of another kind")
+					require.Nil(t, NewClient(t, s.Client(t)).Lock(name+":plain").HoldFrom(ctx), "of another client")
+				}
+				require.NoError(t, joint.Do(t.Context(), func(ctx context.Context) error {
+					redistest.WaitFor(t, Soon, func() bool { // a red lock may still wait for a member
+						return plain.HoldFrom(ctx) != nil && fenced.HoldFrom(ctx) != nil && fair.HoldFrom(ctx) != nil
+					}, "all members are held")
+					check(ctx)
+					return nil
+				}))
+
+				hold := Acquire(t, t.Context(), joint)
+				inner := Acquire(t, hold.Context(), c.Lock(name+":inner"))
+				require.Same(t, inner, primitives.HoldFrom(inner.Context()))
+				redistest.WaitFor(t, Soon, func() bool { return fenced.HoldFrom(inner.Context()) != nil }, "through another hold")
+				Release(t, inner)
+				Release(t, hold)
+				require.Nil(t, plain.HoldFrom(hold.Context()))
+				require.Nil(t, primitives.HoldFrom(hold.Context()))
+			})
+		})
+	}
+}
+
+// C12: HoldFrom finds no member that was lost, and none of a joint hold that was lost with it.
+func TestC12HoldFromOfALostMember(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		name, c := redistest.Name(t), NewClient(t, s.Client(t))
+		first, second := c.Lock(name+":1"), c.Lock(name+":2")
+		hold := Acquire(t, t.Context(), primitives.NewMultiLock([]*primitives.Lock{first, second}))
+		ctx := hold.Context()
+		_, err := NewClient(t, s.Client(t)).Lock(first.Name()).ForceRelease(t.Context())
+		require.NoError(t, err)
+		require.ErrorIs(t, hold.Check(t.Context()), primitives.ErrLost)
+		require.Nil(t, first.HoldFrom(ctx))
+		require.Nil(t, second.HoldFrom(ctx))
+		require.Nil(t, primitives.HoldFrom(ctx))
+		require.ErrorIs(t, hold.Release(t.Context()), primitives.ErrLost)
+	})
+}
+
+// C12: a red lock stays held without one of its members, and HoldFrom does not find that one.
+func TestC12HoldFromOfAMemberThatSomebodyElseHas(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		name, c, other := redistest.Name(t), NewClient(t, s.Client(t)), NewClient(t, s.Client(t))
+		members := []*primitives.Lock{c.Lock(name + ":1"), c.Lock(name + ":2"), c.Lock(name + ":3")}
+		joint := primitives.NewRedLock(members)
+		hold := Acquire(t, t.Context(), joint)
+		ctx := hold.Context()
+		redistest.WaitFor(t, Soon, func() bool { return members[2].HoldFrom(ctx) != nil }, "it is held")
+		_, err := other.Lock(name + ":3").ForceRelease(t.Context())
+		require.NoError(t, err)
+		rival := Acquire(t, t.Context(), other.Lock(name+":3"))
+		require.NoError(t, hold.Check(t.Context()))
+		require.Nil(t, members[2].HoldFrom(ctx))
+		require.NotNil(t, members[1].HoldFrom(ctx))
+		require.Same(t, hold, primitives.HoldFrom(ctx))
+		Release(t, hold)
+		Release(t, rival)
+	})
+}

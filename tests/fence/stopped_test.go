@@ -46,6 +46,9 @@ const (
 	numberOfProcesses = 4
 	// writerLease is short, so that a process that is stopped for a moment has lost its locks.
 	writerLease = 50 * time.Millisecond
+	// untilStopped is how long a process runs at most before it is stopped again. Whoever is stopped in a transaction
+	// makes the others wait.
+	untilStopped = time.Second
 	// writesOfHold is how many writes a hold makes at most.
 	writesOfHold = 16
 )
@@ -173,7 +176,7 @@ func testStoppedProcesses(t *testing.T, store, dsn, addr string, pages book) {
 				_ = cmd.Process.Signal(syscall.SIGCONT)
 				stops.Add(1)
 				select {
-				case <-time.After(time.Duration(rand.IntN(300)) * time.Millisecond):
+				case <-time.After(rand.N(untilStopped)):
 				case <-ended:
 					isOver = true
 				}
@@ -202,7 +205,9 @@ func testStoppedProcesses(t *testing.T, store, dsn, addr string, pages book) {
 		"stale one was accepted, in %.0f s", counts.tried(), stops.Load(), counts.refused.Load(), counts.failed.Load(),
 		time.Since(began).Seconds())
 	require.GreaterOrEqual(t, counts.tried(), int64(*writes))
-	require.Positive(t, counts.refused.Load())
+	if *writes >= 10_000 { // else the processes may have been done before one was stopped with a lock
+		require.Positive(t, counts.refused.Load())
+	}
 	checkWritten(t, pages, stoppedProcesses, &counts)
 }
 

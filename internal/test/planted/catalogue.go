@@ -613,6 +613,65 @@ var Catalogue = []Defect{
 		}},
 	},
 	{
+		Name: "Leader says that nobody leads while the leader's name is unknown", Promise: "C29",
+		Edits: []Edit{{
+			"primitives/election_watch.go",
+			"	if err != nil || len(info.Holders) == 0 {\n		return Leader{}, err\n",
+			"	if err != nil || len(info.Holders) == 0 || info.Holders[0].Client == \"\" {\n		return Leader{}, err\n",
+		}},
+	},
+	{
+		Name: "Leader answers what Redis said up to 100 ms ago", Promise: "C29",
+		Edits: []Edit{
+			{
+				"primitives/election.go",
+				"	_ noCopy\n\n	lock *Lock\n}\n\n// Term is",
+				"	_ noCopy\n\n	lock *Lock\n	mu sync.Mutex\n	last Info\n	heard time.Time\n}\n\n// Term is",
+			},
+			{"primitives/election.go", "	\"slices\"\n", "	\"slices\"\n	\"sync\"\n"},
+			{
+				"primitives/election_watch.go",
+				"	info, err := e.lock.Info(ctx)\n	if err != nil ||",
+				"	e.mu.Lock()\n	defer e.mu.Unlock()\n	info, err := e.last, error(nil)\n" +
+					"	if time.Since(e.heard) > 100*time.Millisecond {\n		info, err = e.lock.Info(ctx)\n" +
+					"		e.last, e.heard = info, time.Now()\n	}\n	if err != nil ||",
+			},
+		},
+	},
+	{
+		Name: "holders of permits on other clients are not asked", Promise: "C30",
+		Edits: []Edit{{
+			"internal/presence/wanted.go", "			_, _, _ = p.AskAllHolders(ctx, ask.Resource)\n", "			_ = ctx\n",
+		}},
+		Suite: [2]string{"./internal/presence", "TestWaiterAsksAllHoldersWhereTheyAreNotNamed"},
+	},
+	{
+		Name: "a joint hold does not hear of the next in line", Promise: "C30",
+		Edits: []Edit{{
+			"internal/engine/wanted.go", "of.Identity != nil && holder == \"\" // a joint", "of.Identity != nil // a joint",
+		}},
+		Suite: [2]string{"./primitives", "TestClockJointHoldHearsOfTheNextInLine"},
+	},
+	{
+		Name: "a joint hold does not hear of waiters for its members", Promise: "C30",
+		Edits: []Edit{{
+			"internal/joint/ownership.go",
+			"func (o *Ownership) MemberWanted(*engine.Hold) {\n",
+			"func (o *Ownership) MemberWanted(*engine.Hold) {\n	if o != nil {\n		return\n	}\n",
+		}},
+		Suite: [2]string{"./tests/contract", "TestC30WantedIsClosedWhenSomebodyWaits"},
+	},
+	{
+		Name: "the user of a lock that may be passed on does not hear that another client asks", Promise: "C30",
+		Edits: []Edit{{
+			"internal/engine/linger.go",
+			"		qs.mu.Unlock()\n		h.Want()\n",
+			"		qs.mu.Unlock()\n		if o := h.Ownership(); h.group == nil && o != nil && o.turns.Cohort+o.turns.Linger > 0 {\n" +
+				"			continue\n		}\n		h.Want()\n",
+		}},
+		Suite: [2]string{"./internal/turns", "TestUserHearsThatAnotherClientAsks"},
+	},
+	{
 		Name: "a waiter asks for a lock after a second only", Promise: "C30",
 		Edits: []Edit{{
 			"internal/engine/wanted.go", "	askAfter = 100 * time.Millisecond\n", "	askAfter = time.Second\n",

@@ -239,10 +239,14 @@ func (e *exam) addrs() string {
 	return strings.Join(addrs, ", ")
 }
 
+// otherCertificate is what to do if the server refuses the certificate of --tls-cert.
+const otherCertificate = "the server refuses the client's certificate: give another --tls-cert and --tls-key, which an " +
+	"authority has signed that the server trusts, or add that authority to the server's tls-ca-cert-file"
+
 // reachFix is what to do about a connection that failed with err.
 func (e *exam) reachFix(err error) string {
 	text := err.Error()
-	if e.seen.closed && !answered(err) {
+	if e.wasClosed(err) {
 		return e.closedFix()
 	}
 	for _, known := range []struct{ part, fix string }{
@@ -256,6 +260,9 @@ func (e *exam) reachFix(err error) string {
 		{"cluster support disabled", "this is no cluster: leave out --cluster, and give one address"},
 		{"first record does not look like a TLS", "the server does not use TLS: redis:// instead of rediss://"},
 		{"certificate required", "the server wants a certificate of the client: give --tls-cert and --tls-key"},
+		{"unknown certificate authority", otherCertificate},
+		{"tls: bad certificate", otherCertificate},
+		{"tls: expired certificate", otherCertificate},
 		{"certificate is valid for", "the server's certificate is for another host: use a host that it names"},
 		{"cannot validate certificate for", "the server's certificate names no addresses: use a host that it names"},
 		{"certificate has expired", "the server's certificate has expired, or a clock is wrong"},

@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"net"
 	"os"
@@ -330,10 +331,40 @@ func TestAdviceOnErrors(t *testing.T) {
 		"x509: cannot validate certificate for 127.0.0.1 because it doesn't contain any IP SANs":     "a host that it names",
 		"tls: failed to verify certificate: x509: certificate has expired or is not yet valid":       "expired",
 		"tls: failed to verify certificate: x509: certificate signed by unknown authority":           "--tls-ca",
+		"remote error: tls: bad certificate":                                                         "another --tls-cert",
+		"remote error: tls: expired certificate":                                                     "another --tls-cert",
+		"remote error: tls: unknown certificate authority":                                           "another --tls-cert",
 		"ERR max number of clients reached":                                                          "raise maxclients",
 		"write: broken pipe":                                                                         "(maxclients)",
 	} {
 		require.Contains(t, new(exam).reachFix(errors.New(text)), fix, text)
+	}
+}
+
+// A server that refuses the client's certificate, or the lack of one, closes the connection after an alert. The advice
+// is about the certificate.
+func TestServerThatRefusesTheClientsCertificate(t *testing.T) {
+	t.Parallel()
+	s, tweak := redistest.FreshTLS(t)
+	foreign, _ := redistest.Certificate(t, "127.0.0.1")
+	for _, tt := range []struct {
+		name         string
+		certificates []tls.Certificate
+		detail, fix  string
+	}{
+		{"none", nil, "certificate required", "--tls-cert"},
+		{"of an unknown authority", []tls.Certificate{foreign}, "unknown certificate authority", "tls-ca-cert-file"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			rdb := s.Client(t, tweak, func(o *redis.Options) { o.TLSConfig.Certificates = tt.certificates }, once)
+			var got []Result
+			_, _, err := examine(t, rdb, func(c *Config) { c.Report = func(r Result) { got = append(got, r) } })
+			require.ErrorIs(t, err, ErrUnreachable)
+			require.Len(t, got, 1)
+			require.Contains(t, got[0].Detail, tt.detail)
+			require.NotContains(t, got[0].Detail, "without an answer")
+			require.Contains(t, got[0].Fix, tt.fix)
+		})
 	}
 }
 

@@ -83,6 +83,15 @@ func (e *exam) look(ctx context.Context) (seen sight) {
 	return seen
 }
 
+// wasClosed reports whether the server has closed the connection, and err, of a PING, does not say why.
+func (e *exam) wasClosed(err error) bool { return e.seen.closed && !answered(err) && !isAlert(err) }
+
+// isAlert reports whether the server has refused the connection by an alert of TLS, such as for want of a certificate.
+func isAlert(err error) bool {
+	remote, ok := errors.AsType[*net.OpError](err)
+	return ok && remote.Op == "remote error" // as crypto/tls says it
+}
+
 // speaksTLS reports whether a server completes a handshake, or refuses one, such as for want of a certificate.
 func speaksTLS(ctx context.Context, o *redis.Options) bool {
 	conn, err := o.Dialer(ctx, o.Network, o.Addr)
@@ -97,7 +106,7 @@ func speaksTLS(ctx context.Context, o *redis.Options) bool {
 
 // unreached names the server in the error of a PING, and adds what was seen of it.
 func (e *exam) unreached(err error) error {
-	if e.seen.closed && !answered(err) {
+	if e.wasClosed(err) {
 		return fmt.Errorf("%s accepts connections, and closes them without an answer: %w", e.Where(), err)
 	}
 	return e.named(e.Where(), err)
