@@ -92,8 +92,8 @@ func (h *history) checkWatcher(name string, watcher *op, ops []*op) (out []Viola
 	return out
 }
 
-// checkLeader finds answers of Leader that were true at no instant of the call: another leader than the one that led all
-// the time, or one that cannot have led then.
+// checkLeader finds answers of Leader that were true at no instant of the call: another leader than the one that led
+// all the time, or one that cannot have led then.
 func (h *history) checkLeader(name string, asked *op, ops []*op) []Violation {
 	begin, end, id := asked.call.At, asked.ret.At, asked.ret.ID
 	mayLead := id == ""
@@ -111,7 +111,10 @@ func (h *history) checkLeader(name string, asked *op, ops []*op) []Violation {
 		if isPossible && at.overlaps(begin, end) && (isLeader || mayBeUnknown) {
 			mayLead = true
 		}
-		if isLeader && o.ret.Token != asked.ret.Token {
+		// Such an attempt of this candidate had a token of its own.
+		isOfEarlierAttempt := mayBeUnknown && end <= o.ret.At && asked.ret.Token < o.ret.Token
+		hasToken := isLeader && o.ret.Token == asked.ret.Token
+		if isLeader && !hasToken && !isOfEarlierAttempt {
 			return []Violation{violation(checkOrder, asked, name, "process %d was told of the leader %q with token %d, "+
 				"which has token %d", asked.process, id, asked.ret.Token, o.ret.Token)}
 		}
@@ -173,7 +176,9 @@ func (h *history) checkWanted(name string, ops []*op) (out []Violation) {
 func (h *history) isKeptWaiting(w, o *op) bool {
 	isWaiter := w.call.Do == opAcquire && w.root == w && w.waited != 0 && !workloads[w.call.Primitive].polls
 	isKeptOut := !h.isBeside(o, w) && (o.call.Owner == "" || w.call.Owner != o.call.Owner)
-	isElsewhere := slices.ContainsFunc(w.call.Names, func(name string) bool { return !slices.Contains(o.call.Names, name) })
+	isElsewhere := slices.ContainsFunc(w.call.Names, func(name string) bool {
+		return !slices.Contains(o.call.Names, name)
+	})
 	return isWaiter && isKeptOut && !isElsewhere
 }
 

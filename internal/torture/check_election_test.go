@@ -15,6 +15,14 @@ func (h *testHistory) term(process int, from, to int64, id string, token int64) 
 	h.release(process, a, to, to)
 }
 
+// electedAgain adds a candidate that is elected with token 9, and an earlier answer that it leads with token 6.
+func (h *testHistory) electedAgain() {
+	a := h.do(0, 10_000, 10_100, record{Do: opAcquire, Primitive: electionPrimitive, TTL: time.Second},
+		record{Outcome: outcomeOK, ID: "a1", Token: 9, Until: 10_900 * ms})
+	h.release(0, a, 10_200, 10_200)
+	h.asks(10_050, "a1", 6)
+}
+
 // watcher adds a watcher of process 1, which is told of leaders at some instants.
 func (h *testHistory) watcher(from, to int64, told ...record) {
 	w := h.do(1, from, to, record{Do: opWatch, Primitive: electionPrimitive}, record{Outcome: outcomeOK})
@@ -44,7 +52,8 @@ func (h *testHistory) poolListens(primitive string, process int, waited, until i
 	h.release(0, a, until+10, until+11)
 }
 
-// jointListens adds a joint hold whose holder listens, and a waiter of process 1 for other names. Nobody tells the hold.
+// jointListens adds a joint hold whose holder listens, and a waiter of process 1 for other names. Nobody tells the
+// hold.
 func (h *testHistory) jointListens(waitsFor ...string) {
 	ttl := 3 * time.Second
 	a := h.do(0, 10_000, 10_000, record{Do: opAcquire, Primitive: "multi", Names: []string{"name", "other"}, TTL: ttl},
@@ -56,7 +65,8 @@ func (h *testHistory) jointListens(waitsFor ...string) {
 	h.waits(1, w, 10_110)
 }
 
-// cohortListens adds holds of a cohort, of which the last one listens, and a waiter of process 1. Nobody tells the hold.
+// cohortListens adds holds of a cohort, of which the last one listens, and a waiter of process 1. Nobody tells the
+// hold.
 func (h *testHistory) cohortListens(until int64, earlier ...string) {
 	of := record{Do: opAcquire, Primitive: "cohort", Passes: true, TTL: 7 * time.Second}
 	for i, id := range append(earlier, "a1") {
@@ -173,6 +183,13 @@ func TestChecksOfElections(t *testing.T) {
 		{"the leader's id with another token", func(h *testHistory) {
 			h.term(0, 10_000, 10_100, "a1", 7)
 			h.asks(10_050, "a1", 6)
+		}, []string{checkOrder}},
+		{"the leader's id with the token of an earlier attempt, whose answer came late", func(h *testHistory) {
+			h.electedAgain()
+			h.fault(faultLate, 0, 10_010, 10_060)
+		}, nil},
+		{"the leader's id with the token of an earlier attempt, although no answer was late", func(h *testHistory) {
+			h.electedAgain()
 		}, []string{checkOrder}},
 		{"the id of a leader that has resigned", func(h *testHistory) {
 			h.term(0, 10_000, 10_100, "a1", 7)
