@@ -146,7 +146,7 @@ func saysEnded(ctx context.Context, err error) bool {
 	return isLoss || errors.Is(err, cause) || errors.Is(err, ctx.Err())
 }
 
-// endsElection reports whether an attempt failed in a way that no later attempt can mend.
+// endsElection reports whether an attempt failed in a way that no later attempt can repair.
 func endsElection(err error) bool {
 	for _, final := range []error{ErrInvalid, ErrClosed, ErrForeign, redis.ErrClosed} {
 		if errors.Is(err, final) {
