@@ -268,8 +268,8 @@ func TestOtherClientAsksForALingeringLock(t *testing.T) {
 	}
 }
 
-// The user of a lock that could be passed on, or linger, hears that another client has asked: the id is that of his hold,
-// too. Later users of the same tenure hear it at once.
+// The user of a lock that could be passed on, or linger, hears that another client has asked: the id is that of his
+// hold, too. Later users of the same tenure hear it at once.
 func TestUserHearsThatAnotherClientAsks(t *testing.T) {
 	for name, option := range map[string]func(*Terms){"cohort": InCohort(time.Hour), "linger": Lingering(time.Hour)} {
 		t.Run(name, func(t *testing.T) {

@@ -636,7 +636,7 @@ func TestC29WatchDetails(t *testing.T) {
 				time.Sleep(10 * time.Second)
 				require.Empty(t, seen)
 				stop()
-				for range seen { //nolint:revive // until it ends
+				for range seen { // until it ends
 				}
 			})
 		})

@@ -240,8 +240,8 @@ func (e *exam) addrs() string {
 }
 
 // otherCertificate is what to do if the server refuses the certificate of --tls-cert.
-const otherCertificate = "the server refuses the client's certificate: give another --tls-cert and --tls-key, which an " +
-	"authority has signed that the server trusts, or add that authority to the server's tls-ca-cert-file"
+const otherCertificate = "the server refuses the client's certificate: give another --tls-cert and --tls-key, which " +
+	"an authority has signed that the server trusts, or add that authority to the server's tls-ca-cert-file"
 
 // reachFix is what to do about a connection that failed with err.
 func (e *exam) reachFix(err error) string {
