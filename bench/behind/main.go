@@ -1,5 +1,5 @@
-// Command behind measures what a caller pays for a lock around a short job over a network: when it waits for the release,
-// and when the release goes on in the background while the next job begins.
+// Command behind measures what a caller pays for a lock around a short job over a network: when it waits for the
+// release, and when the release goes on in the background while the next job begins.
 //
 //	go run ./behind
 //	go run ./behind -job 5ms -round-trip 2ms
@@ -149,7 +149,7 @@ func (s settings) measure(ctx context.Context, out io.Writer) (err error) {
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(dir)
+	defer os.RemoveAll(dir) //nolint:errcheck // it is a folder for temporary files
 	socket := filepath.Join(dir, "redis.sock")
 	network, err := delay.Listen(ctx, socket, redisServer.Unix, s.roundTrip)
 	if err != nil {

@@ -153,9 +153,10 @@ func openMariaDB(t *testing.T) (*sql.DB, string) {
 	db, err := sql.Open("mysql", dsn)
 	require.NoError(t, err)
 	db.SetMaxOpenConns(20)
+	dsn += "?interpolateParams=true" // a third of the messages
 	return serve(t, as(t, "mysql", dir, exec.Command(server, "--no-defaults", "--datadir="+data, "--port="+port,
 		"--bind-address=127.0.0.1", "--socket="+filepath.Join(dir, "socket"), "--innodb-flush-log-at-trx-commit=0",
-		"--pid-file="+filepath.Join(dir, "pid"))), syscall.SIGTERM, db), dsn + "?interpolateParams=true" // a third of the messages
+		"--pid-file="+filepath.Join(dir, "pid"))), syscall.SIGTERM, db), dsn
 }
 
 func openSQLite(t *testing.T) (*sql.DB, string) {
