@@ -1,4 +1,5 @@
--- lib/line: the clients of this library that wait for a name, in line. doc/decisions/line.md has the rules.
+-- lib/line: the clients of this library that wait for a name, in line.
+-- doc/decisions/line.md has the rules.
 --
 -- The line is a sorted set. A member is a client's place; its score is the server's time, in ms, at
 -- which the client came or was last woken. A listener is a client that also hears the common
