@@ -21,7 +21,8 @@ import (
 )
 
 // writes is how many writes late writers try on each store, and stopped processes again. The nightly run has a million.
-var writes = flag.Int("writes", 1000, "how many writes of late writers, and of stopped ones, are tried on each store")
+var writes = flag.Int("writes", 1000,
+	"how many writes of late writers, and of stopped processes, are tried on each store")
 
 func isStale(err error) bool { return errors.Is(err, fence.ErrStale) }
 

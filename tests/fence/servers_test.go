@@ -149,14 +149,14 @@ func openMariaDB(t *testing.T) (*sql.DB, string) {
 	data := filepath.Join(dir, "data")
 	run(t, as(t, "mysql", dir, exec.Command(install, "--no-defaults", "--datadir="+data, "--skip-test-db",
 		"--auth-root-authentication-method=normal")))
-	dsn := fmt.Sprintf("root@tcp(127.0.0.1:%s)/mysql", port)
-	db, err := sql.Open("mysql", dsn)
+	address := fmt.Sprintf("root@tcp(127.0.0.1:%s)/mysql", port)
+	db, err := sql.Open("mysql", address)
 	require.NoError(t, err)
 	db.SetMaxOpenConns(20)
-	dsn += "?interpolateParams=true" // a third of the messages
 	return serve(t, as(t, "mysql", dir, exec.Command(server, "--no-defaults", "--datadir="+data, "--port="+port,
-		"--bind-address=127.0.0.1", "--socket="+filepath.Join(dir, "socket"), "--innodb-flush-log-at-trx-commit=0",
-		"--pid-file="+filepath.Join(dir, "pid"))), syscall.SIGTERM, db), dsn
+			"--bind-address=127.0.0.1", "--socket="+filepath.Join(dir, "socket"), "--innodb-flush-log-at-trx-commit=0",
+			"--pid-file="+filepath.Join(dir, "pid"))), syscall.SIGTERM, db),
+		address + "?interpolateParams=true" // a third of the messages
 }
 
 func openSQLite(t *testing.T) (*sql.DB, string) {
