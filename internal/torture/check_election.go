@@ -111,10 +111,12 @@ func (h *history) checkLeader(name string, asked *op, ops []*op) []Violation {
 		if isPossible && at.overlaps(begin, end) && (isLeader || mayBeUnknown) {
 			mayLead = true
 		}
+		if !isLeader || o.ret.Token == asked.ret.Token {
+			continue
+		}
 		// Such an attempt of this candidate had a token of its own.
 		isOfEarlierAttempt := mayBeUnknown && end <= o.ret.At && asked.ret.Token < o.ret.Token
-		hasToken := isLeader && o.ret.Token == asked.ret.Token
-		if isLeader && !hasToken && !isOfEarlierAttempt {
+		if !isOfEarlierAttempt {
 			return []Violation{violation(checkOrder, asked, name, "process %d was told of the leader %q with token %d, "+
 				"which has token %d", asked.process, id, asked.ret.Token, o.ret.Token)}
 		}

@@ -204,6 +204,13 @@ func TestChecksOfElections(t *testing.T) {
 			h.term(0, 10_000, 10_100, "a1", 7)
 			h.asks(10_150, "x1", 7)
 		}, []string{checkOrder}},
+		{"an id, while a candidate has no answer yet", func(h *testHistory) {
+			h.term(0, 10_000, 10_100, "a1", 7)
+			h.do(2, 10_010, 10_900, record{Do: opAcquire, Primitive: electionPrimitive, TTL: time.Second}, record{})
+			h.records[2] = h.records[2][:1] // its process is killed
+			h.killed = 10_300
+			h.asks(10_050, "a1", 7)
+		}, nil},
 		{"the id of a candidate that does not know that it was elected", func(h *testHistory) {
 			h.do(0, 10_000, 10_100, record{Do: opAcquire, Primitive: electionPrimitive, TTL: time.Second},
 				record{Outcome: outcomeUnknown})
