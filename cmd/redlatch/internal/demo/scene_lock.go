@@ -24,7 +24,7 @@ var lockScene = Scene{
 const (
 	lockGoroutines = 3  // per client
 	lockRounds     = 15 // per goroutine
-	lockShown      = 8  // acquisitions to print
+	lockShown      = 3  // acquisitions to print
 )
 
 // runLock increments a number in Redis by a GET and a SET. Without mutual exclusion updates get lost.
