@@ -1,6 +1,7 @@
 package demo
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -118,5 +119,5 @@ func (c *contest) show(nth int64, who string) {
 func (c *contest) waiters() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return strings.Join(slices.Sorted(maps.Keys(c.waiting)), " ")
+	return cmp.Or(strings.Join(slices.Sorted(maps.Keys(c.waiting)), " "), "nobody yet")
 }

@@ -179,7 +179,7 @@ func (b *builder) add(e *Event) {
 		b.endWait(row, key, e, got)
 	case slices.Contains(ends, e.Event):
 		b.endHold(row, hold, e)
-	case e.Event == Kept:
+	case e.Event == Kept && e.Stays.After(e.At):
 		row.Spans = append(row.Spans, &Span{What: Stay, From: e.At, To: e.Stays, End: Kept, Why: e.Err})
 	}
 }
@@ -236,8 +236,10 @@ func (b *builder) kill(e *Event) {
 			continue
 		}
 		span.To, span.End, span.Why = e.At, Killed, e.Err
-		row := b.rows[key.nameKey][key.process]
-		row.Spans = append(row.Spans, &Span{What: Stay, ID: key.id, From: e.At, To: e.Stays, End: Killed, Why: e.Err})
+		if e.Stays.After(e.At) {
+			row := b.rows[key.nameKey][key.process]
+			row.Spans = append(row.Spans, &Span{What: Stay, ID: key.id, From: e.At, To: e.Stays, End: Killed, Why: e.Err})
+		}
 		delete(b.holds, key)
 		delete(b.depth, key)
 	}
