@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -101,14 +102,51 @@ func runDemo(ctx context.Context, c *cli.Command) error {
 		}
 	}
 	if !c.IsSet("html") {
-		return demo.Run(ctx, cfg)
+		err = demo.Run(ctx, cfg)
+	} else {
+		err = runDemoWithPage(ctx, c, cfg)
 	}
-	file, err := os.Create(c.String("html"))
+	if err == nil {
+		fmt.Fprintf(cfg.Out, "\n%s", nextSteps(c))
+	}
+	return err
+}
+
+// runDemoWithPage runs the demo, and writes its page to the file of --html. An interrupted demo has no page.
+func runDemoWithPage(ctx context.Context, c *cli.Command, cfg demo.Config) error {
+	name := c.String("html")
+	file, err := os.Create(name) // before the demo, which takes time
 	if err != nil {
 		return badUsage("--html: %w", err)
 	}
-	cfg.Page = file
-	return errors.Join(demo.Run(ctx, cfg), file.Close())
+	var page bytes.Buffer
+	cfg.Page = &page
+	failed := demo.Run(ctx, cfg)
+	_, err = file.Write(page.Bytes())
+	err = errors.Join(err, file.Close())
+	if err != nil {
+		return errors.Join(failed, failure("--html: %w", err))
+	}
+	if page.Len() > 0 {
+		notesOf(c).note("written", "the page is in %s", name)
+	}
+	return failed
+}
+
+// nextSteps says what to look at after the demo.
+func nextSteps(c *cli.Command) string {
+	text := "The code of such a cron job: examples/tasks/cron/main.go\n"
+	var flags []string
+	if !c.Bool("all") {
+		flags = append(flags, "All scenes: --all")
+	}
+	if !c.IsSet("html") {
+		flags = append(flags, "A picture of them: --html FILE")
+	}
+	if len(flags) > 0 {
+		text += strings.Join(flags, "   ") + "\n"
+	}
+	return text
 }
 
 // ping checks that the server answers within 3 seconds. It does not retry.

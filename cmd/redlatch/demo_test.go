@@ -65,7 +65,7 @@ func TestDemoWithoutFlags(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "demo.html")
 	code, stdout, stderr := redlatch(t.Context(), "demo", "--html", file)
 	require.Zero(t, code, stdout)
-	require.Empty(t, stderr)
+	require.Equal(t, "redlatch: the page is in "+file+"\n", stderr)
 	requireNarrow(t, stdout)
 	require.Less(t, strings.Count(stdout, "\n"), 40)
 	for _, line := range []string{
@@ -76,6 +76,8 @@ func TestDemoWithoutFlags(t *testing.T) {
 		`^  ok  runs of the job: 2$`,
 		`^  ok  why the hold was lost: expired$`,
 		`^All 6 checks passed, in `,
+		`^The code of such a cron job: examples/tasks/cron/main\.go$`,
+		`^All scenes: --all$`, // --html was given
 	} {
 		require.Regexp(t, `(?m)`+line, stdout)
 	}
@@ -85,7 +87,7 @@ func TestDemoWithoutFlags(t *testing.T) {
 	for _, want := range []string{
 		"All 6 checks passed", "2. cutoff: the holder", `<h3>ledger <span`, `<div class="label">anna</div>`,
 		`<i class="hold lost"`, `<i class="wait"`, "lost: expired", "ok  runs of the job: 2",
-		`<div class="label">host-2</div>`,
+		`<div class="label">host-2</div>`, "<span>kept by WithMinHold</span>",
 	} {
 		require.Contains(t, string(page), want)
 	}
@@ -111,6 +113,8 @@ func TestAllOfTheDemo(t *testing.T) {
 	require.Zero(t, code, stdout)
 	require.Empty(t, stderr)
 	requireNarrow(t, stdout)
+	require.Regexp(t, `\nA picture of them: --html FILE\n$`, stdout)
+	require.FileExists(t, "../../examples/tasks/cron/main.go", "the demo names it")
 	stdout = regexp.MustCompile(`\n {12,}`).ReplaceAllString(stdout, " ") // what was wrapped
 	for _, line := range []string{
 		`^3\. lock: `,

@@ -4,6 +4,10 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"io"
+	"regexp"
+	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/redis/go-redis/v9"
@@ -64,4 +68,70 @@ func TestFailedSceneDoesNotStopTheOthers(t *testing.T) {
 	require.Contains(t, out.String(), "\n  broken: FAILED  scene completed: no (wanted: yes)\n")
 	require.Contains(t, out.String(), "broken scene")
 	require.Contains(t, out.String(), "\n  ok  overlaps: 0\n")
+}
+
+// bar is a bar of a page: its class, and from where to where it goes, in percent.
+type bar struct {
+	class       string
+	left, right float64
+}
+
+// drawScene runs a scene and returns its page.
+func drawScene(t *testing.T, sc Scene) string {
+	t.Helper()
+	var page bytes.Buffer
+	require.NoError(t, Run(t.Context(), Config{Out: io.Discard, Prefix: "x", Scenes: []Scene{sc}, Page: &page}))
+	return page.String()
+}
+
+var barPattern = regexp.MustCompile(`<i class="([a-z ]+)" style="left:([\d.]+)%;width:([\d.]+)%"`)
+
+// barsOf returns the bars of a process on a page, and their classes.
+func barsOf(t *testing.T, page, process string) (all []bar, classes []string) {
+	t.Helper()
+	_, row, found := strings.Cut(page, `<div class="label">`+process+`</div>`)
+	require.True(t, found)
+	row, _, _ = strings.Cut(row, "</div>")
+	for _, match := range barPattern.FindAllStringSubmatch(row, -1) {
+		left, err := strconv.ParseFloat(match[2], 64)
+		require.NoError(t, err)
+		width, err := strconv.ParseFloat(match[3], 64)
+		require.NoError(t, err)
+		all = append(all, bar{match[1], left, left + width})
+		classes = append(classes, match[1])
+	}
+	return all, classes
+}
+
+// The page shows why the late host is refused: the lock is kept by then.
+func TestPageOfCronShowsTheMinimumHold(t *testing.T) {
+	t.Parallel()
+	page := drawScene(t, cronScene)
+	require.Contains(t, page, "<span>kept by WithMinHold</span>")
+	first, classes := barsOf(t, page, "host-1")
+	require.Equal(t, []string{"hold", "stay", "hold", "stay"}, classes)
+	tries, classes := barsOf(t, page, "host-2")
+	require.Equal(t, []string{"refused", "refused"}, classes)
+	for i, try := range tries {
+		kept := first[2*i+1]
+		require.Greater(t, try.left, kept.left)
+		require.Less(t, try.left, kept.right)
+	}
+}
+
+// The page shows when the holder died. Its lock stays taken until the next one holds it, visibly.
+func TestPageOfCrashShowsTheDeath(t *testing.T) {
+	t.Parallel()
+	page := drawScene(t, crashScene)
+	require.NotContains(t, page, "lost: expired")
+	require.Contains(t, page, "<span>left to its lease</span>")
+	require.Contains(t, page, "died after it had held it for")
+	dead, classes := barsOf(t, page, "anna")
+	require.Equal(t, []string{"hold killed", "stay"}, classes)
+	next, classes := barsOf(t, page, "ben")
+	require.Equal(t, []string{"wait", "hold"}, classes)
+	died, stays := dead[0], dead[1]
+	require.InDelta(t, died.right, stays.left, 0.1)
+	require.InDelta(t, stays.right, next[1].left, 25, "the next holder acquires when the lease is over")
+	require.Greater(t, next[1].right, next[1].left+2)
 }

@@ -24,6 +24,15 @@ func (s *stage) record(process string, e primitives.Event) {
 	s.events = append(s.events, one)
 }
 
+// kept tells the page that a lock stays taken after its release.
+func (s *stage) kept(process, lock string, until time.Time, why string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.events = append(s.events, timeline.Event{
+		At: time.Now(), Process: process, Event: timeline.Kept, Kind: "lock", Name: lock, Stays: until, Err: why,
+	})
+}
+
 func millis(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1e6 }
 
 // part draws the scene.

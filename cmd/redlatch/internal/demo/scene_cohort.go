@@ -91,7 +91,7 @@ func runCohort(ctx context.Context, s *stage) error {
 			if err != nil {
 				return err
 			}
-			s.say(procs[1].name, "acquired it after %s", waited.Round(time.Millisecond))
+			s.say(procs[1].name, "acquired it after %s", waited.Round(10*time.Microsecond))
 		}
 		close(served)
 		return nil

@@ -16,7 +16,8 @@ var crashScene = Scene{
 
 const (
 	crashTTL   = 2 * time.Second
-	crashSlack = 2 * time.Second // allowed beyond the TTL, for a busy machine
+	crashSlack = 2 * time.Second        // allowed beyond the TTL, for a busy machine
+	rivalWork  = 200 * time.Millisecond // how long the next holder holds the lock
 )
 
 // runCrash kills a holder after its first renewal.
@@ -38,7 +39,7 @@ func runCrash(ctx context.Context, s *stage) error {
 		return err
 	}
 	s.say(anna.name, "is renewed")
-	anna.kill()
+	s.kill(anna, crashTTL)
 	killed := time.Now()
 	s.say(anna.name, "dies: it renews nothing and releases nothing")
 	a := <-acquired
@@ -47,6 +48,7 @@ func runCrash(ctx context.Context, s *stage) error {
 	}
 	took := a.at.Sub(killed).Round(time.Millisecond)
 	s.say(ben.name, "holds it, %v after the crash", took)
+	wait(ctx, rivalWork)
 	const limit = crashTTL + crashSlack
 	s.check("time from the crash to the next holder", took, fmt.Sprintf("at most %v", limit), took > 0 && took <= limit)
 	return a.hold.Release(ctx)

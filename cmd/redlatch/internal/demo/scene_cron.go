@@ -32,7 +32,9 @@ func runCron(ctx context.Context, s *stage) error {
 		first := time.Now()
 		for i, host := range hosts {
 			wait(ctx, time.Until(first.Add(time.Duration(i)*cronLate)))
+			var acquired time.Time
 			did, err := host.Lock("nightly").TryDo(ctx, func(ctx context.Context) error {
+				acquired = time.Now()
 				s.say(host.name, "night %d: runs the job", night+1)
 				wait(ctx, cronJob)
 				return nil
@@ -42,6 +44,7 @@ func runCron(ctx context.Context, s *stage) error {
 				return err
 			case did:
 				ran++
+				s.kept(host.name, "nightly", acquired.Add(cronMinHold), "kept by WithMinHold")
 			default:
 				skipped++
 				s.say(host.name, "night %d: its clock is %v late; it skips the job", night+1, cronLate)

@@ -49,6 +49,7 @@ func runCutoff(ctx context.Context, s *stage) error {
 	s.say(ben.name, "holds it, %v later", lead)
 	anna.link.Mend()
 	s.say(anna.name, "is connected again; its delayed renewals arrive")
+	wait(ctx, rivalWork) // for the renewals
 	checked := a.hold.Check(ctx)
 	released := hold.Release(ctx)
 	s.say(anna.name, "releases; the error is: %v", released)

@@ -89,7 +89,7 @@ func runElection(ctx context.Context, s *stage) error {
 	s.check("time from the resignation to the next leader", took, fmt.Sprintf("at most %v", handOverLimit),
 		took <= handOverLimit)
 
-	candidates[second.of].kill()
+	s.kill(candidates[second.of], electionTTL)
 	killed := time.Now()
 	s.say(second.of, "dies")
 	third, err := next()

@@ -1,6 +1,7 @@
 package demo
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -24,7 +25,7 @@ var lockScene = Scene{
 const (
 	lockGoroutines = 3  // per client
 	lockRounds     = 15 // per goroutine
-	lockShown      = 8  // acquisitions to print
+	lockShown      = 3  // acquisitions to print
 )
 
 // runLock increments a number in Redis by a GET and a SET. Without mutual exclusion updates get lost.
@@ -118,5 +119,5 @@ func (c *contest) show(nth int64, who string) {
 func (c *contest) waiters() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return strings.Join(slices.Sorted(maps.Keys(c.waiting)), " ")
+	return cmp.Or(strings.Join(slices.Sorted(maps.Keys(c.waiting)), " "), "nobody yet")
 }

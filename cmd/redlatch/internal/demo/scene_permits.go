@@ -46,7 +46,7 @@ func runPermits(ctx context.Context, s *stage) error {
 	if err := anna.awaitRenewal(lost); err != nil {
 		return err
 	}
-	anna.kill()
+	s.kill(anna, permitsTTL)
 	killed := time.Now()
 	s.say(anna.name, "is renewed and then dies")
 	a := <-acquired
@@ -55,6 +55,7 @@ func runPermits(ctx context.Context, s *stage) error {
 	}
 	took := a.at.Sub(killed).Round(time.Millisecond)
 	s.say(cleo.name, "holds a permit, %v after the crash", took)
+	wait(ctx, rivalWork)
 	checked := kept.Check(ctx)
 	for _, hold := range []*primitives.Hold{kept, a.hold} {
 		if err := hold.Release(ctx); err != nil {

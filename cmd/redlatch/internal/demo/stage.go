@@ -51,6 +51,8 @@ type process struct {
 
 	waits   chan struct{} // receives an element when an acquisition starts to wait
 	renewed chan struct{} // receives an element when a hold is renewed
+
+	confirmed atomic.Int64 // when Redis last confirmed a hold, in nanoseconds since 1970
 }
 
 // newProcess makes a process that uses the first server.
@@ -105,7 +107,11 @@ func (p *process) observe(e primitives.Event) {
 	switch e.Kind {
 	case primitives.EventWait:
 		signal = p.waits
+	case primitives.EventAcquired:
+		p.confirmed.Store(time.Now().UnixNano())
+		return
 	case primitives.EventRenewed:
+		p.confirmed.Store(time.Now().UnixNano())
 		signal = p.renewed
 	default:
 		return
@@ -116,9 +122,16 @@ func (p *process) observe(e primitives.Event) {
 	}
 }
 
-// kill stops the process as kill -9 does: it sends no more commands and releases nothing.
-func (p *process) kill() {
+// kill stops a process as kill -9 does: it sends no more commands and releases nothing. Its hold, which has the TTL,
+// stays in Redis until that ends.
+func (s *stage) kill(p *process, ttl time.Duration) {
 	p.link.Cut()
+	s.mu.Lock()
+	s.events = append(s.events, timeline.Event{
+		At: time.Now(), Process: p.name, Event: timeline.Killed,
+		Stays: time.Unix(0, p.confirmed.Load()).Add(ttl), Err: "left to its lease",
+	})
+	s.mu.Unlock()
 	_ = p.rdb.Close()
 }
 

@@ -38,7 +38,8 @@ type Row struct {
 const (
 	Hold = "hold"
 	Wait = "wait"
-	Try  = "try" // an attempt without a wait, which was refused
+	Try  = "try"  // an attempt without a wait, which was refused
+	Stay = "stay" // nobody holds the lock any more, but it stays taken
 )
 
 // How spans end, beside the ends of holds, which are kinds of events.
@@ -47,7 +48,7 @@ const (
 	unknown = "unknown" // the file ends before
 )
 
-// Span is a wait or a hold.
+// Span is a wait, a hold, a refused try, or the rest of a time for which the lock stays taken.
 type Span struct {
 	What     string
 	ID       string
@@ -84,6 +85,7 @@ type builder struct {
 	depth   map[holdKey]int
 	done    map[holdKey]bool                   // the hold has ended. Nested ones, which have the same id, may follow
 	waiting map[nameKey]map[string][]time.Time // by process: the waits that have begun
+	killed  map[string]bool                    // processes
 	last    map[string]time.Time               // the last event of each process
 }
 
@@ -98,10 +100,13 @@ func (l *Log) Draw(o Options) (*Timeline, error) {
 	b := &builder{
 		names: map[nameKey]*Name{}, rows: map[nameKey]map[string]*Row{}, holds: map[holdKey]*Span{},
 		depth: map[holdKey]int{}, done: map[holdKey]bool{}, waiting: map[nameKey]map[string][]time.Time{},
-		last: map[string]time.Time{},
+		killed: map[string]bool{}, last: map[string]time.Time{},
 	}
 	for i := range l.Events {
 		e := &l.Events[i]
+		if b.killed[e.Process] {
+			continue // the demo only simulates its death
+		}
 		b.last[e.Process] = e.At
 		isWanted := true
 		if o.Pattern != "" {
@@ -110,6 +115,8 @@ func (l *Log) Draw(o Options) (*Timeline, error) {
 		switch {
 		case e.Event == dropped:
 			t.Dropped += e.Count
+		case e.Event == Killed:
+			b.kill(e)
 		case e.Name != "" && isWanted:
 			b.add(e)
 		}
@@ -172,6 +179,8 @@ func (b *builder) add(e *Event) {
 		b.endWait(row, key, e, got)
 	case slices.Contains(ends, e.Event):
 		b.endHold(row, hold, e)
+	case e.Event == Kept && e.Stays.After(e.At):
+		row.Spans = append(row.Spans, &Span{What: Stay, From: e.At, To: e.Stays, End: Kept, Why: e.Err})
 	}
 }
 
@@ -217,6 +226,23 @@ func (b *builder) endHold(row *Row, key holdKey, e *Event) {
 	span.To, span.End, span.Why = e.At, e.Event, cmp.Or(e.Reason, e.Err)
 	delete(b.holds, key)
 	delete(b.depth, key)
+}
+
+// kill ends the holds of a process that has died. Each lock stays taken.
+func (b *builder) kill(e *Event) {
+	b.killed[e.Process] = true
+	for key, span := range b.holds {
+		if key.process != e.Process {
+			continue
+		}
+		span.To, span.End, span.Why = e.At, Killed, e.Err
+		if e.Stays.After(e.At) {
+			row := b.rows[key.nameKey][key.process]
+			row.Spans = append(row.Spans, &Span{What: Stay, ID: key.id, From: e.At, To: e.Stays, End: Killed, Why: e.Err})
+		}
+		delete(b.holds, key)
+		delete(b.depth, key)
+	}
 }
 
 // finish ends what had not ended when the events of a process did.
@@ -277,6 +303,8 @@ func (n *Name) count() {
 	for _, r := range n.Rows {
 		for _, s := range r.Spans {
 			switch {
+			case s.What == Stay:
+				// It is the rest of a hold, which counts.
 			case s.What == Try:
 				n.Tries++
 			case s.What == Wait:

@@ -5,7 +5,10 @@ import (
 	"fmt"
 	"html/template"
 	"io"
+	"iter"
 	"math"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/redlatch/redlatch/internal/look"
@@ -50,7 +53,8 @@ type (
 	pageBar struct {
 		Class       string
 		Left, Width float64
-		Text        string
+		Text        string // shown when the reader points at the bar
+		Label       string // shown in the bar
 	}
 	pageMark struct {
 		Left float64
@@ -61,11 +65,19 @@ type (
 // Page writes timelines as a page of HTML, which needs no network and no script.
 func Page(out io.Writer, title, subtitle string, parts ...Part) error {
 	all := make([]pagePart, 0, len(parts))
+	var stays []string // why locks stay taken
+	isKilled := false
 	for _, p := range parts {
 		all = append(all, p.draw())
+		for s := range p.Timeline.spans() {
+			isKilled = isKilled || s.End == Killed
+			if s.What == Stay && !slices.Contains(stays, s.Why) {
+				stays = append(stays, s.Why)
+			}
+		}
 	}
 	return pageTemplate.Execute(out, map[string]any{
-		"Title": title, "Subtitle": subtitle, "Style": look.CSS(), "Parts": all,
+		"Title": title, "Subtitle": subtitle, "Style": look.CSS(), "Parts": all, "Stays": stays, "Killed": isKilled,
 	})
 }
 
@@ -80,11 +92,7 @@ func (p *Part) draw() pagePart {
 	part := pagePart{Title: p.Title, Lines: p.Lines, Notes: t.AllNotes(), Notables: t.Notables()}
 	part.Notables = part.Notables[max(len(part.Notables)-pageNotables, 0):]
 	part.More = max(len(t.Names)-pageNames, 0)
-	const marks = 6
-	for i := range marks {
-		text := short(t.End.Sub(t.Begin) * time.Duration(i) / marks)
-		part.Axis = append(part.Axis, pageMark{round(100 * float64(i) / marks), text})
-	}
+	part.Axis = t.marks()
 	for _, n := range t.Names[:min(len(t.Names), pageNames)] {
 		name := pageName{Name: printable(n.Name), Kind: printable(n.Kind), Summary: n.Summary()}
 		for _, r := range n.Rows {
@@ -103,6 +111,10 @@ func (p *Part) draw() pagePart {
 func (t *Timeline) bar(s *Span) pageBar {
 	class, end := s.What, s.End
 	switch {
+	case s.What == Stay:
+		return t.stayBar(s)
+	case s.End == Killed:
+		class = "hold killed"
 	case s.End == unknown:
 		class = unknown
 	case s.End == lost:
@@ -116,12 +128,91 @@ func (t *Timeline) bar(s *Span) pageBar {
 	text := fmt.Sprintf("%s, %s to %s (%s), %s", s.What, s.From.Format("15:04:05.000"), s.To.Format("15:04:05.000"),
 		short(s.To.Sub(s.From)), end)
 	left := t.place(s.From)
-	return pageBar{class, round(left), round(t.place(s.To) - left), text}
+	return pageBar{Class: class, Left: round(left), Width: round(t.place(s.To) - left), Text: text}
 }
 
-// place is a percentage of the time.
+// stayBar draws for how long a lock stays taken, although nobody holds it.
+func (t *Timeline) stayBar(s *Span) pageBar {
+	why := printable(s.Why)
+	text := fmt.Sprintf("%s, %s to %s (%s)", why, s.From.Format("15:04:05.000"), s.To.Format("15:04:05.000"),
+		short(s.To.Sub(s.From)))
+	left := t.place(s.From)
+	return pageBar{Class: s.What, Left: round(left), Width: round(t.place(s.To) - left), Text: text, Label: why}
+}
+
+// axisLength is how much time the axis of a page shows. It is a little more than the time of all spans, so that what
+// happens at the end has room, and at least 1.
+func (t *Timeline) axisLength() time.Duration {
+	whole := t.End.Sub(t.Begin)
+	return max(whole+whole/50, 1)
+}
+
+// steps are lengths between the marks of an axis that are round. Longer ones are whole days.
+var steps = []time.Duration{
+	time.Microsecond, 2 * time.Microsecond, 5 * time.Microsecond,
+	10 * time.Microsecond, 20 * time.Microsecond, 50 * time.Microsecond,
+	100 * time.Microsecond, 200 * time.Microsecond, 500 * time.Microsecond,
+	time.Millisecond, 2 * time.Millisecond, 5 * time.Millisecond,
+	10 * time.Millisecond, 20 * time.Millisecond, 50 * time.Millisecond,
+	100 * time.Millisecond, 200 * time.Millisecond, 500 * time.Millisecond,
+	time.Second, 2 * time.Second, 5 * time.Second, 10 * time.Second, 15 * time.Second, 30 * time.Second,
+	time.Minute, 2 * time.Minute, 5 * time.Minute, 10 * time.Minute, 15 * time.Minute, 30 * time.Minute,
+	time.Hour, 2 * time.Hour, 3 * time.Hour, 6 * time.Hour, 12 * time.Hour,
+}
+
+const maxMarks = 10
+
+// marks are the marks of the axis, at round times after the begin.
+func (t *Timeline) marks() (all []pageMark) {
+	const day = 24 * time.Hour
+	whole := t.axisLength()
+	step := day * (whole/(day*maxMarks) + 1)
+	for _, s := range steps {
+		if whole/s < maxMarks {
+			step = s
+			break
+		}
+	}
+	for at := time.Duration(0); at < whole; at += step {
+		left := 100 * float64(at) / float64(whole)
+		if left > 95 {
+			break // there is no room for its text
+		}
+		all = append(all, pageMark{round(left), markText(at)})
+	}
+	return all
+}
+
+// markText is a duration without zero units at its end: 2m, not 2m0s.
+func markText(d time.Duration) string {
+	text := d.String()
+	if strings.HasSuffix(text, "m0s") {
+		text = strings.TrimSuffix(text, "0s")
+	}
+	if strings.HasSuffix(text, "h0m") {
+		text = strings.TrimSuffix(text, "0m")
+	}
+	return text
+}
+
+// spans are all spans of a timeline.
+func (t *Timeline) spans() iter.Seq[*Span] {
+	return func(yield func(*Span) bool) {
+		for _, n := range t.Names {
+			for _, r := range n.Rows {
+				for _, s := range r.Spans {
+					if !yield(s) {
+						return
+					}
+				}
+			}
+		}
+	}
+}
+
+// place is a percentage of the axis.
 func (t *Timeline) place(at time.Time) float64 {
-	whole := max(t.End.Sub(t.Begin), 1)
+	whole := t.axisLength()
 	return min(max(100*float64(at.Sub(t.Begin))/float64(whole), 0), 100)
 }
 

@@ -29,6 +29,14 @@ const (
 // ends are the events that end a hold.
 var ends = []string{released, "release-failed", lost, "leaked", "detached", "abandoned"}
 
+// Events that no file has. The demo knows them, because it runs all processes itself.
+const (
+	// Kept: the lock that the process has released stays taken. Stays says until when, and Err says why.
+	Kept = "kept"
+	// Killed: the process has died. The locks that it held stay taken. Its later events do not count.
+	Killed = "killed"
+)
+
 // Event is a line of a file: see package eventlog.
 type Event struct {
 	At      time.Time `json:"at"`
@@ -44,6 +52,8 @@ type Event struct {
 	Reason  string    `json:"reason"`
 	Err     string    `json:"err"`
 	Count   int64     `json:"count"`
+	// Stays is until when the lock stays taken, in the events Kept and Killed.
+	Stays time.Time `json:"-"`
 }
 
 // Log is what files say.

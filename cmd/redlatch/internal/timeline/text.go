@@ -139,6 +139,11 @@ func (t *Timeline) Notables() (all []Notable) {
 		for _, r := range n.Rows {
 			for _, s := range r.Spans {
 				switch {
+				case s.What == Stay:
+					// The end of the hold says it.
+				case s.End == Killed:
+					what := "died after it had held it for " + short(s.To.Sub(s.From))
+					all = append(all, Notable{s.To, printable(r.Process), printable(n.Name), what, printable(s.Why)})
 				case s.End == lost:
 					what := "lost it after " + short(s.To.Sub(s.From))
 					all = append(all, Notable{s.To, printable(r.Process), printable(n.Name), what, printable(s.Why)})

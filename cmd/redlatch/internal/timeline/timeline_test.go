@@ -251,13 +251,70 @@ func TestPage(t *testing.T) {
 	var page strings.Builder
 	require.NoError(t, Page(&page, "title", drawn.Subtitle(), Part{Timeline: drawn}))
 	for _, want := range []string{
-		`<i class="hold" style="left:0%;width:40%" title="hold, 12:00:00.000 to 12:00:04.000 (4s), released"></i>`,
-		`<i class="hold lost" style="left:40.02%;width:49.98%"`, `<i class="refused" style="left:60%;width:20%"`,
-		`<i class="wait" style="left:10%;width:30.02%"`, `<i class="unknown" style="left:90%;width:10%"`,
+		`<i class="hold" style="left:0%;width:39.22%" title="hold, 12:00:00.000 to 12:00:04.000 (4s), released"></i>`,
+		`<i class="hold lost" style="left:39.24%;width:49%"`, `<i class="refused" style="left:58.82%;width:19.61%"`,
+		`<i class="wait" style="left:9.8%;width:29.43%"`, `<i class="unknown" style="left:88.24%;width:9.8%"`,
+		`<span style="left:0%">0s</span><span style="left:19.61%">2s</span>`, `<span style="left:78.43%">8s</span></div>`,
 		"lost: paused", "Processes: 2. Names: 1.", "<td>gave up after 2s</td><td>busy</td>",
 	} {
 		require.Contains(t, page.String(), want)
 	}
+}
+
+// The axis goes on after the last event, so that a refused try at the end has room.
+func TestTheLastTryIsVisible(t *testing.T) {
+	drawn := draw(t, Options{}, incident["a"]+at(10*second, "a", notAcquired, "", `,"outcome":"busy"`))
+	var page strings.Builder
+	require.NoError(t, Page(&page, "title", "", Part{Timeline: drawn}))
+	require.Contains(t, page.String(), `<i class="refused" style="left:98.04%;width:0%"`)
+}
+
+func TestMarksAreRound(t *testing.T) {
+	for whole, want := range map[time.Duration][]string{
+		0:                       {"0s"},
+		1400 * time.Millisecond: {"0s", "200ms", "400ms", "600ms", "800ms", "1s", "1.2s"},
+		9 * second:              {"0s", "1s", "2s", "3s", "4s", "5s", "6s", "7s", "8s"},
+		100 * second:            {"0s", "15s", "30s", "45s", "1m", "1m15s", "1m30s"},
+		3 * time.Hour:           {"0s", "30m", "1h", "1h30m", "2h", "2h30m"},
+		21 * 24 * time.Hour:     {"0s", "72h", "144h", "216h", "288h", "360h", "432h"},
+	} {
+		var texts []string
+		for _, m := range (&Timeline{End: time.Time{}.Add(whole)}).marks() {
+			texts = append(texts, m.Text)
+		}
+		require.Equal(t, want, texts, whole)
+	}
+}
+
+// A lock may stay taken although nobody holds it: after a release, or a death. A dead process says nothing more.
+func TestLocksThatStayTaken(t *testing.T) {
+	noon := time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
+	l := read(t, incident["a"]+at(second, "b", acquired, "b:1", "")+at(9*second, "b", lost, "b:1", `,"reason":"expired"`))
+	l.Events = append(l.Events,
+		Event{
+			At: noon.Add(4 * second), Process: "a", Event: Kept, Kind: "lock", Name: "orders",
+			Stays: noon.Add(5 * second), Err: "kept by WithMinHold",
+		},
+		Event{At: noon.Add(3 * second), Process: "b", Event: Killed, Stays: noon.Add(9 * second), Err: "left to its lease"})
+	drawn, err := l.Draw(Options{})
+	require.NoError(t, err)
+	require.Equal(t, []string{
+		"a hold 0-4 released", "a stay 4-5 kept kept by WithMinHold", "a wait 6-8 busy not acquired",
+		"b hold 1-3 killed left to its lease", "b stay 3-9 killed left to its lease",
+	}, spansOf(drawn))
+	require.Equal(t, "holds: 2; waits: 1, up to 2s", drawn.Names[0].Summary())
+	var page strings.Builder
+	require.NoError(t, Page(&page, "title", "", Part{Timeline: drawn}))
+	for _, want := range []string{
+		`<i class="hold killed" style="left:10.89%;width:21.79%"`,
+		`title="left to its lease, 12:00:03.000 to 12:00:09.000 (6s)"><span>left to its lease</span></i>`,
+		`title="kept by WithMinHold, 12:00:04.000 to 12:00:05.000 (1s)"><span>kept by WithMinHold</span></i>`,
+		`taken, though nobody holds it: kept by WithMinHold</span>`,
+		`<td>died after it had held it for 2s</td><td>left to its lease</td>`,
+	} {
+		require.Contains(t, page.String(), want)
+	}
+	require.NotContains(t, page.String(), "expired")
 }
 
 func TestJSON(t *testing.T) {
