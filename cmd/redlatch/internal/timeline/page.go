@@ -97,7 +97,11 @@ func (p *Part) draw() pagePart {
 		name := pageName{Name: printable(n.Name), Kind: printable(n.Kind), Summary: n.Summary()}
 		for _, r := range n.Rows {
 			row := pageRow{Label: printable(r.Process)}
-			for _, s := range r.Spans[max(len(r.Spans)-pageSpans, 0):] {
+			first := max(len(r.Spans)-pageSpans, 0)
+			if first > 0 {
+				row.Bars = append(row.Bars, t.cutBar(r.Spans[first], len(r.Spans)))
+			}
+			for _, s := range r.Spans[first:] {
 				row.Bars = append(row.Bars, t.bar(s))
 			}
 			name.Rows = append(name.Rows, row)
@@ -129,6 +133,12 @@ func (t *Timeline) bar(s *Span) pageBar {
 		short(s.To.Sub(s.From)), end)
 	left := t.place(s.From)
 	return pageBar{Class: class, Left: round(left), Width: round(t.place(s.To) - left), Text: text}
+}
+
+// cutBar says that a row shows its latest spans only, of so many. first is the first one that it shows.
+func (t *Timeline) cutBar(first *Span, of int) pageBar {
+	text := fmt.Sprintf("not drawn: only the latest %d of %d are", pageSpans, of)
+	return pageBar{Class: "cut", Width: round(t.place(first.From)), Text: text, Label: text}
 }
 
 // stayBar draws for how long a lock stays taken, although nobody holds it.

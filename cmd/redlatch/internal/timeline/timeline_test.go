@@ -317,6 +317,21 @@ func TestLocksThatStayTaken(t *testing.T) {
 	require.NotContains(t, page.String(), "expired")
 }
 
+// A row that has more spans than a browser can show says so, where they would be.
+func TestRowThatIsCutSaysSo(t *testing.T) {
+	var file strings.Builder
+	for i := range pageSpans + 3 {
+		file.WriteString(at(time.Duration(i)*time.Millisecond, "a", notAcquired, "", `,"outcome":"busy","err":"not acquired"`))
+	}
+	var page strings.Builder
+	require.NoError(t, Page(&page, "title", "", Part{Timeline: draw(t, Options{}, file.String())}))
+	require.Contains(t, page.String(), "<span>not drawn: only the latest 2000 of 2003 are</span>")
+	require.Equal(t, pageSpans, strings.Count(page.String(), `<i class="refused" style`))
+	page.Reset()
+	require.NoError(t, Page(&page, "title", "", Part{Timeline: draw(t, Options{}, incident["a"])}))
+	require.NotContains(t, page.String(), "not drawn")
+}
+
 func TestJSON(t *testing.T) {
 	var out strings.Builder
 	require.NoError(t, draw(t, Options{}, incident["a"]).JSON(&out))
