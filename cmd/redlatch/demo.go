@@ -135,7 +135,7 @@ func runDemoWithPage(ctx context.Context, c *cli.Command, cfg demo.Config) error
 
 // nextSteps says what to look at after the demo.
 func nextSteps(c *cli.Command) string {
-	text := "The code of such a cron job: examples/tasks/cron/main.go\n"
+	text := "The code of the cron job: examples/tasks/cron/main.go\n"
 	var flags []string
 	if !c.Bool("all") {
 		flags = append(flags, "All scenes: --all")

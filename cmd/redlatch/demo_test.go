@@ -73,10 +73,10 @@ func TestDemoWithoutFlags(t *testing.T) {
 		`^1\. cron: `,
 		`^2\. cutoff: `,
 		`s  host-2  night 2: its clock is 200ms late; it skips the job$`,
-		`^  ok  runs of the job: 2$`,
+		`^  ok  runs of the job, in two nights: 2$`,
 		`^  ok  why the hold was lost: expired$`,
 		`^All 6 checks passed, in `,
-		`^The code of such a cron job: examples/tasks/cron/main\.go$`,
+		`^The code of the cron job: examples/tasks/cron/main\.go$`,
 		`^All scenes: --all$`, // --html was given
 	} {
 		require.Regexp(t, `(?m)`+line, stdout)
@@ -86,7 +86,7 @@ func TestDemoWithoutFlags(t *testing.T) {
 	require.NoError(t, err)
 	for _, want := range []string{
 		"All 6 checks passed", "2. cutoff: the holder", `<h3>ledger <span`, `<div class="label">anna</div>`,
-		`<i class="hold lost"`, `<i class="wait"`, "lost: expired", "ok  runs of the job: 2",
+		`<i class="hold lost"`, `<i class="wait"`, "lost: expired", "ok  runs of the job, in two nights: 2",
 		`<div class="label">host-2</div>`, "<span>kept by WithMinHold</span>",
 	} {
 		require.Contains(t, string(page), want)

@@ -52,7 +52,7 @@ func runCron(ctx context.Context, s *stage) error {
 		}
 		wait(ctx, time.Until(first.Add(2*cronMinHold))) // until the next night
 	}
-	s.equal("runs of the job", ran, cronNights)
+	s.equal("runs of the job, in two nights", ran, cronNights)
 	s.equal("hosts that skipped it", skipped, cronNights)
 	return nil
 }
