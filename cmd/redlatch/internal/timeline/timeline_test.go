@@ -321,7 +321,7 @@ func TestLocksThatStayTaken(t *testing.T) {
 func TestRowThatIsCutSaysSo(t *testing.T) {
 	var file strings.Builder
 	for i := range pageSpans + 3 {
-		file.WriteString(at(time.Duration(i)*time.Millisecond, "a", notAcquired, "", `,"outcome":"busy","err":"not acquired"`))
+		file.WriteString(at(time.Duration(i)*time.Millisecond, "a", notAcquired, "", `,"outcome":"busy","err":"busy"`))
 	}
 	var page strings.Builder
 	require.NoError(t, Page(&page, "title", "", Part{Timeline: draw(t, Options{}, file.String())}))
