@@ -222,3 +222,19 @@ func unindented(t *testing.T, path string) string {
 	require.NoError(t, err)
 	return regexp.MustCompile(`(?m)^[ \t]+`).ReplaceAllString(string(text), "")
 }
+
+// The site has all pages of this folder: its build fails otherwise, but that needs Python.
+func TestSiteHasAllPages(t *testing.T) {
+	t.Parallel()
+	nav, err := os.ReadFile("../site/mkdocs.yml")
+	require.NoError(t, err)
+	for _, pattern := range []string{"*.md", "decisions/*.md"} {
+		pages, err := filepath.Glob(pattern)
+		require.NoError(t, err)
+		require.NotEmpty(t, pages)
+		for _, page := range pages {
+			isThere := strings.Contains(string(nav), " doc/"+filepath.ToSlash(page)+"\n")
+			assert.True(t, isThere, "nav of site/mkdocs.yml lacks %s", page)
+		}
+	}
+}
