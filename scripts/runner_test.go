@@ -323,6 +323,7 @@ func TestAnsweringAfterASilence(t *testing.T) {
 			"with an error":        func() { require.ErrorContains(t, run(wrong), "WRONGTYPE") },
 			"in the caller's goroutine": func() {
 				require.NoError(t, run(check)) // dials
+				synctest.Wait()                // the attempt that nobody has answered ends, and sets the score to 0
 				r.batch.here = here{quick: quickAnswers}
 				r.silent.Store(true)
 				require.NoError(t, run(check))

@@ -56,8 +56,8 @@ type streak struct {
 //	  the head can take what is released    is handed off                the head
 //	  the head cannot                       is freed                     whoever comes first
 //
-// A client has had its turn when its streak or its cohort is over, when another client has asked for a lock that
-// lingers, and as long as other clients poll: see hasHadTurn.
+// A client has had its turn when its streak or its cohort is over, or when another client has asked for a lock that
+// lingers (hasHadTurn), and as long as other clients poll (leavesToPollers).
 //
 // The release of a hold that is not the last one sends the count that is left, and a release that is repeated frees
 // the lock for whoever comes first: see Release and writeCountUntil of Ownership.
