@@ -64,7 +64,8 @@ func (h *history) explains(o *op, class string) bool {
 			return true
 		}
 		// A short call may have ended just before an answer that the scheduler has delayed.
-		hasEnded := o.is(isEnded) || o.is(isLost)
+		isWaitOver := strings.Contains(o.ret.Err, waitIsOver) && !h.exact
+		hasEnded := o.is(isEnded) || o.is(isLost) || isWaitOver
 		if hasEnded && took <= int64(h.tolerance()) {
 			return true
 		}
@@ -76,6 +77,10 @@ func (h *history) explains(o *op, class string) bool {
 	}
 	return false
 }
+
+// waitIsOver is in the error of an acquisition that ended while Redis owed it an answer, because it had waited for as
+// long as WithWait says.
+const waitIsOver = "the wait is over"
 
 // writesAndReads reports whether an id was that of a writer and of a reader, or may have been: Redis may have executed
 // a nested acquisition whose answer did not come in time.

@@ -403,6 +403,14 @@ func TestChecks(t *testing.T) {
 			h.do(0, 10_100, 10_300, record{Do: opAcquire, TTL: time.Second},
 				record{Outcome: outcomeUnknown, Is: []string{isUnavailable, isUnknown, isEnded}})
 		}, nil},
+		{"a short wait that ends in silence", func(h *testHistory) {
+			h.do(0, 10_100, 10_300, record{Do: opAcquire, TTL: time.Second},
+				record{Outcome: outcomeUnknown, Is: []string{isUnavailable, isUnknown}, Err: waitIsOver})
+		}, nil},
+		{"a long wait that ends in silence, although Redis has answered", func(h *testHistory) {
+			h.do(0, 10_100, 10_600, record{Do: opAcquire, TTL: time.Second},
+				record{Outcome: outcomeUnknown, Is: []string{isUnavailable, isUnknown}, Err: waitIsOver})
+		}, []string{checkError}},
 		{"a call that ends in silence, although Redis has answered", func(h *testHistory) {
 			h.do(0, 10_100, 10_600, record{Do: opAcquire, TTL: time.Second},
 				record{Outcome: outcomeUnknown, Is: []string{isUnavailable, isUnknown, isEnded}})
