@@ -142,7 +142,7 @@ func TestFiguresAreThoseOfTheResults(t *testing.T) {
 // The lines that judge.md tells the reader to change are in the files that it names before them, once each.
 func TestBreaksOfThePageApply(t *testing.T) {
 	t.Parallel()
-	page, err := os.ReadFile("judge.md")
+	page, err := os.ReadFile("../contributing/judge.md")
 	require.NoError(t, err)
 	named := regexp.MustCompile("`([\\w/]+\\.(?:go|lua))`")
 	parts := strings.Split(string(page), "```diff\n")
