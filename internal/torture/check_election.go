@@ -50,8 +50,12 @@ func (h *history) checkResignation(name string, o *op, ops []*op) (out []Violati
 	resigned := o.release.ret.At
 	for _, next := range ops {
 		isSame := next.process == o.process && next.call.Session == o.call.Session && next.call.At >= o.release.call.At
-		isOfSameRun := isSame && next.call.Bound == 0 // only the first attempt of a call of Run has a bound
-		if !isOfSameRun || !next.isGrant() || next.ret.At >= resigned+int64(standingBack) {
+		isCandidacy := isSame && next.call.Do == opAcquire
+		isOfAnotherRun := next.call.Bound != 0 // only the first attempt of a call of Run has a bound
+		if isCandidacy && isOfAnotherRun {
+			break
+		}
+		if !isCandidacy || !next.isGrant() || next.ret.At >= resigned+int64(standingBack) {
 			continue
 		}
 		for _, other := range ops {

@@ -141,6 +141,17 @@ func TestChecksOfElections(t *testing.T) {
 			h.rival(10_020, 10_140)
 			h.fault(faultPubSub, 1, 10_050, 10_051)
 		}, []string{checkTurn}},
+		{"a candidate of a later call of Run leads again, because its term has ended by its limit", func(h *testHistory) {
+			h.term(0, 10_000, 10_100, "a1", 6)
+			limited := record{
+				Do: opAcquire, Primitive: electionPrimitive, TTL: 3 * time.Second, MaxHold: 23 * time.Millisecond,
+				Bound: 10_900 * ms,
+			}
+			a := h.do(0, 10_105, 10_105, limited, record{Outcome: outcomeOK, ID: "a2", Token: 7, Until: 10_125 * ms})
+			h.lostBy(0, a, 10_125, "limit", 0)
+			h.term(0, 10_126, 10_130, "a3", 8)
+			h.rival(10_020, 10_140)
+		}, nil},
 		{"a candidate leads again alone", func(h *testHistory) {
 			h.term(0, 10_000, 10_100, "a1", 7)
 			h.term(0, 10_101, 10_130, "a2", 8)
