@@ -43,3 +43,36 @@ func TestClockJointHoldHearsOfTheNextInLine(t *testing.T) {
 		})
 	}
 }
+
+// Of two goroutines that wait for a joint lock of another client, the first one gives up. The holder hears within the
+// promised time that the other one waits, which has made no attempt of its own (C30).
+func TestClockJointHoldHearsOfTheNextInLineOfAnotherClient(t *testing.T) {
+	t.Parallel()
+	for _, kind := range []string{"multi", "red"} {
+		t.Run(kind, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				x := OnJoint(t, redistest.Embedded(t), kind)
+				other := x.Other(t)
+				holder := AcquireAll(t, t.Context(), x.On(other), x.Locks(other)...)
+				wanted := holder.Wanted()
+				time.Sleep(2300 * time.Millisecond) // the holder's client listens, and has just looked for waiters
+				first := Start(func() (*primitives.Hold, error) {
+					return x.L.Acquire(t.Context(), primitives.WithWait(50*time.Millisecond))
+				})
+				time.Sleep(20 * time.Millisecond)
+				began := time.Now()
+				second := Start(func() (*primitives.Hold, error) { return x.L.Acquire(t.Context()) })
+				require.ErrorIs(t, (<-first).Err, primitives.ErrNotAcquired)
+				select {
+				case <-wanted:
+				case <-time.After(time.Minute):
+				}
+				require.Less(t, time.Since(began), 300*time.Millisecond)
+				Release(t, holder)
+				got := <-second
+				require.NoError(t, got.Err)
+				Release(t, got.Hold)
+			})
+		})
+	}
+}

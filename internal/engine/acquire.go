@@ -158,7 +158,7 @@ func (r *Resource) AcquireOutermost(ctx context.Context, q *Request, began time.
 	c := r.Core
 	known := c.queues.expectAsks(r, q)
 	defer func() {
-		q.leaveMembers()
+		leaveMembers(q.members)
 		known(hold)
 	}()
 	trying, stop := q.Trying(ctx, r)

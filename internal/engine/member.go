@@ -31,7 +31,8 @@ func (q *Request) HearFrom(member *Request, granted bool) {
 }
 
 // WaitForMember notes what member, the latest request for m, has heard: q waits for m too. So the client of m asks the
-// holder of m: see wanted.go. A nil member: m has no holder that q waits for.
+// holder of m: see wanted.go. If q gives up, the others in its queue go on with what it has heard. A nil member: m has
+// no holder that q waits for.
 func (q *Request) WaitForMember(m *Resource, member *Request) {
 	k := q.members[m]
 	isRefused := member != nil && member.contact != nil
@@ -52,13 +53,13 @@ func (q *Request) WaitForMember(m *Resource, member *Request) {
 	}
 }
 
-// leaveMembers undoes WaitForMember for all members, because q does not wait any longer.
-func (q *Request) leaveMembers() {
-	for m, k := range q.members {
+// leaveMembers undoes WaitForMember for all members, because nobody waits for them any longer. The caller holds no
+// mutex.
+func leaveMembers(members map[*Resource]*Contact) {
+	for m, k := range members {
 		m.Core.waitedFor.remove(k)
 		m.Core.Presence.WaitEnded(m)
 	}
-	q.members = nil
 }
 
 // NoteSilence notes that members have not answered since then, for a joint lock that may give up for another reason.

@@ -53,7 +53,11 @@ type waitQueue struct {
 	subs      []Subscription // to the common messages; empty: it need not listen
 	atPlace   Subscription   // to the messages to its place in line; nil: it has none
 	unsettled []Subscription // neither confirmed nor refused, as far as the head has seen
+	// members is what the holders of a joint lock's members had answered to the head that gave up: the others still wait
+	// for them. It is nil once another attempt was answered. See WaitForMember.
+	members map[*Resource]*Contact
 	// For unlock: what must not be done with queues.mu held.
+	left      []map[*Resource]*Contact
 	needless  []Subscription
 	acquired  bool   // the waiter that leaves has acquired, and must not be delayed
 	leftPlace uint64 // 0: none
@@ -179,12 +183,17 @@ func waiterOf(a waitq.Action) *Waiter { return a.Who.Of.(*Waiter) }
 // for the listener, which takes the mutex.
 func (q *waitQueue) unlock() {
 	place := q.leftPlace
+	left := q.left
 	needless := q.needless
 	acquired := q.acquired
 	q.leftPlace = 0
+	q.left = nil
 	q.needless = nil
 	q.acquired = false
 	q.queues.mu.Unlock()
+	for _, members := range left {
+		leaveMembers(members)
+	}
 	if place != 0 {
 		q.r.giveUpPlace(place, acquired)
 	}
@@ -318,8 +327,24 @@ func (q *waitQueue) Try(ctx context.Context, w *Waiter) (res Result, err error) 
 	}
 	q.queues.mu.Lock()
 	defer q.unlock()
+	if verdict != Unanswered {
+		q.waitForMembersOf(nil) // w knows more than the head before it
+	}
 	q.on(&e)
 	return res, err
+}
+
+// waitForMembersOf makes the queue wait for the members that r, which leaves the queue, has waited for. Nil: the queue
+// need not wait for any. mu is held.
+func (q *waitQueue) waitForMembersOf(r *Request) {
+	if q.members != nil {
+		q.left = append(q.left, q.members)
+		q.members = nil
+	}
+	if r != nil {
+		q.members = r.members
+		r.members = nil
+	}
 }
 
 // tryBatch makes an attempt for w and for other waiters at once, such as readers. It blocks for the reply, with
@@ -392,9 +417,17 @@ func (q *waitQueue) Leave(w *Waiter, res Result) {
 	if res.Granted {
 		q.contact.Answered(r.ID, -1, nil)
 	}
+	wasHead := q.state.Head() == &w.queued
 	q.on(&waitq.Event{What: waitq.Left, Who: &w.queued, Granted: res.Granted, Free: res.Free, RetryAfter: r.TTL})
-	if q.state.IsIdle() {
+	isIdle := q.state.IsIdle()
+	if isIdle {
 		delete(q.queues.open, q.key)
+	}
+	switch {
+	case res.Granted, isIdle:
+		q.waitForMembersOf(nil)
+	case wasHead && r.members != nil:
+		q.waitForMembersOf(r)
 	}
 }
 

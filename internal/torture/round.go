@@ -196,7 +196,8 @@ func (r *round) startProbes() (stop func()) {
 
 func (r *round) startClients() error {
 	for i := range r.cfg.Processes {
-		s := &slot{routes: map[string]string{}, other: r.cfg.Other != nil && i%2 == 1}
+		isOther := r.cfg.Other != nil && (r.cfg.Client == nil || i%2 == 1)
+		s := &slot{routes: map[string]string{}, other: isOther}
 		if r.d.own && r.d.kind == Sentinel && i == r.cfg.Processes-1 {
 			s.replicas = 1
 		}

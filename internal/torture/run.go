@@ -37,7 +37,7 @@ type Config struct {
 	// Client returns the command that starts a client process, which calls Worker.
 	Client func() *exec.Cmd
 	// Other, if not nil, returns the same for another build of this program, or for a program that calls LibraryWorker.
-	// Every second client process is one.
+	// Every second client process is one, and each of them is if Client is nil.
 	Other func() *exec.Cmd
 
 	defect  string
@@ -165,7 +165,7 @@ func (c Config) withDefaults() (Config, error) {
 	if !slices.Contains(Topologies, c.Topology) {
 		return c, fmt.Errorf("%w: no topology %q; there are %s", ErrConfig, c.Topology, strings.Join(Topologies, ", "))
 	}
-	if c.Duration < 0 || c.Client == nil {
+	if c.Duration < 0 || c.Client == nil && c.Other == nil {
 		return c, fmt.Errorf("%w: a negative duration, or no client", ErrConfig)
 	}
 	// Now, not when there is a violation to report.
