@@ -32,7 +32,7 @@ lint: ## gofmt, go vet and golangci-lint
 	@test -z "$$(gofmt -l .)" || { gofmt -l .; exit 1; }
 	go vet ./...
 	$(GOLANGCI) run ./...
-	for dir in bench certmagiclock examples/libraries examples/sqlite gocronlock otel playground prometheus sim tests/fence; do (cd $$dir && $(GOLANGCI) run ./...) || exit; done
+	for dir in bench certmagiclock examples/libraries examples/sqlite examples/vault gocronlock otel playground prometheus sim tests/fence; do (cd $$dir && $(GOLANGCI) run ./...) || exit; done
 
 fmt: ## gofmt all files
 	gofmt -w .
