@@ -124,16 +124,22 @@ func notOurs(err error) error {
 	return err
 }
 
-// withAdvice adds to an error what the user can do about it: about rights that an ACL does not grant, and about a
-// cluster for which the flag is missing.
+// withAdvice adds to an error what the user can do about it: about rights that an ACL does not grant, about a cluster
+// for which the flag is missing, and about a lock of another kind.
 func withAdvice(err error, command string) error {
 	if redis.HasErrorPrefix(err, "MOVED ") {
 		return fmt.Errorf("%w; this is a server of a cluster: use --cluster", err)
 	}
+	if err == nil {
+		return nil
+	}
+	text := err.Error()
+	if errors.Is(err, primitives.ErrForeign) && strings.Contains(text, "holds a read-write lock") {
+		return fmt.Errorf("%w, or give --kind write or --kind read", err)
+	}
 	if !redisutil.LacksRights(err) {
 		return err
 	}
-	text := err.Error()
 	lacksGetrange := strings.Contains(text, "'getrange'") || strings.Contains(text, "executing the script") // in 7.0
 	advice := "redlatch doctor names the rights that this user lacks"
 	switch {

@@ -53,13 +53,25 @@ func TestReleaseAndForceRelease(t *testing.T) {
 				require.Contains(t, stderr, fmt.Sprintf("not held by %q", id))
 			}
 		}
+		// A lock that is held as another kind is named.
+		held := redistest.Name(t)
+		_, err := client(t, s).RWLock(held).Writer().Acquire(t.Context())
+		require.NoError(t, err)
+		for _, command := range [][]string{
+			{"force-release", "--yes", "--kind", "lock", held}, {"inspect", "--kind", "fenced", held},
+			{"ask", "--kind", "lock", held},
+		} {
+			code, _, stderr := on(t, s, command[0], command[1:]...)
+			require.Equal(t, exitFailed, code, command)
+			require.Contains(t, stderr, "holds a read-write lock; use another name, or give --kind write or --kind read")
+		}
 		// Without --yes there must be somebody to ask.
 		code, _, stderr := on(t, s, "force-release", "name")
 		require.Equal(t, exitUsage, code)
 		require.Contains(t, stderr, "--yes")
 		// Nobody is known to hold a number.
 		name := redistest.Name(t)
-		_, err := client(t, s).Semaphore(name).Init(t.Context(), 1)
+		_, err = client(t, s).Semaphore(name).Init(t.Context(), 1)
 		require.NoError(t, err)
 		code, _, _ = on(t, s, "force-release", "--yes", name)
 		require.Equal(t, exitFailed, code)

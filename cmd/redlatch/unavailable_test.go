@@ -280,7 +280,8 @@ func TestRefusalNamesTheHolder(t *testing.T) {
 					return err == nil && len(info.Holders) == 1 && info.Holders[0].Client != ""
 				}, "the holder has a name")
 			}
-			for _, wait := range [][]string{{"-n"}, {"-w", "200ms"}} {
+			// The wait leaves a busy machine the time for the answer to the first attempt.
+			for _, wait := range [][]string{{"-n"}, {"-w", "1s"}} {
 				code, _, stderr := on(t, s, "run --kind "+kind, append(wait, name, "--", "true")...)
 				require.Equal(t, exitNotAcquired, code, stderr)
 				require.Contains(t, stderr, want)
