@@ -48,13 +48,16 @@ func (a *accounts) add(n int64) error {
 }
 
 // transactionOn returns a function that runs transactions on a database. A commit takes a while.
-func transactionOn(committed *atomic.Int64) func(func(tx *accounts) error) error {
-	return func(f func(tx *accounts) error) error {
+func transactionOn(committed *atomic.Int64) func(context.Context, func(tx *accounts) error) error {
+	return func(ctx context.Context, f func(tx *accounts) error) error {
 		tx := &accounts{committed: committed}
 		if err := f(tx); err != nil {
 			return err
 		}
 		time.Sleep(100 * time.Millisecond)
+		if err := ctx.Err(); err != nil {
+			return err // it is rolled back
+		}
 		committed.Store(tx.sum)
 		return nil
 	}
@@ -364,23 +367,24 @@ func TestTraps(t *testing.T) {
 
 	inTrap(t, "a lock inside the transaction", func(t *testing.T, in *trap) {
 		ctx, lock := in.ctx, in.lock
-		wrong := func(transaction func(func(tx *accounts) error) error) error {
-			err := transaction(func(tx *accounts) error { // commits when this function returns
+		type transactions = func(ctx context.Context, f func(tx *accounts) error) error
+		wrong := func(transaction transactions) error {
+			err := transaction(ctx, func(tx *accounts) error { // commits when this function returns
 				return lock.Do(ctx, func(context.Context) error {
 					return tx.add(10) // the lock is released before the commit
 				})
 			})
 			return err
 		}
-		right := func(transaction func(func(tx *accounts) error) error) error {
-			err := lock.Do(ctx, func(context.Context) error {
-				return transaction(func(tx *accounts) error {
+		right := func(transaction transactions) error {
+			err := lock.Do(ctx, func(ctx context.Context) error {
+				return transaction(ctx, func(tx *accounts) error {
 					return tx.add(10)
 				})
 			})
 			return err
 		}
-		sum := func(add func(func(func(tx *accounts) error) error) error) int64 {
+		sum := func(add func(transactions) error) int64 {
 			var committed atomic.Int64
 			var adding sync.WaitGroup
 			for range 2 {
