@@ -291,24 +291,24 @@ func TestDropFreesTheSlotsOfHangingCalls(t *testing.T) {
 			long[i] = newKeeper()
 			keep(t, d, long[i], Schedule{Group: "g", TTL: 10 * ttl, Margin: margin})
 		}
-		require.False(t, d.Drop(new(Lease)), "of no dog")
+		require.Zero(t, d.Drop(new(Lease)), "of no dog")
 		sleep(91 * time.Second)
 		dropped, k := newKeeper(), newKeeper()
 		keep(t, d, dropped, schedule())
 		keep(t, d, k, schedule())
 		sleep(11 * time.Second)
 		require.Len(t, s.requests(), maxOnTime)
-		require.False(t, d.Drop(&dropped.Lease), "queued")
+		require.Zero(t, d.Drop(&dropped.Lease), "queued")
 		for _, l := range long {
-			require.True(t, d.Drop(&l.Lease), "in flight")
-			require.False(t, d.Drop(&l.Lease))
+			require.Equal(t, l.ttl, d.Drop(&l.Lease), "in flight")
+			require.Zero(t, d.Drop(&l.Lease))
 		}
 		sleep(6 * time.Second)
 		require.Equal(t, []string{"overdue@16s", "renewed@16s"}, k.events())
 		require.Len(t, s.requests(), maxOnTime+2)
 		require.Len(t, s.requests()[maxOnTime].batch, 1)
 		require.Empty(t, dropped.events())
-		require.False(t, d.Drop(&k.Lease), "answered")
+		require.Zero(t, d.Drop(&k.Lease), "answered")
 	})
 }
 

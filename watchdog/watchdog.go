@@ -214,15 +214,17 @@ func (d *Dog) Keep(l *Lease, k Keeper, s Schedule, validUntil time.Time) error {
 // Drop unregisters l. After it no renewal of l starts, and no call of its keeper: a loss that was
 // found but not delivered is dropped too. A call of the keeper that has started may still run when
 // Drop returns. Drop does not wait for it, so the keeper may call Drop, and so may a caller that
-// holds locks that the keeper takes. A renewal in flight may still reach the server: Drop reports whether
-// there is one. Drop is idempotent.
-func (d *Dog) Drop(l *Lease) (inFlight bool) {
+// holds locks that the keeper takes. A renewal in flight may still reach the server: Drop returns the TTL that
+// it sets, or 0 if there is none. Drop is idempotent.
+func (d *Dog) Drop(l *Lease) (inFlight time.Duration) {
 	if l.dog.Load() != d {
-		return false
+		return 0
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	inFlight = l.isAsking()
+	if l.isAsking() {
+		inFlight = l.ttl
+	}
 	d.remove(l)
 	l.reset(nil)
 	d.arm()

@@ -44,7 +44,8 @@ var cuts = []struct {
 func (s *settings) measureCuts(ctx context.Context, holders int, out io.Writer) error {
 	redis.SetLogger(discardLogger{})
 	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(table, "library\tversion\tlease\tcut\tholders\tlearned before another client had the lock by\tboth held it\t")
+	fmt.Fprintln(table, "library\tversion\tlease\tcut\tholders\t"+
+		"learned before another client had the lock by\tboth held it\t")
 	var violated bool
 	for _, l := range s.libraries {
 		for _, way := range cuts {
@@ -98,7 +99,9 @@ func cutHolder(
 ) (cutOff, error) {
 	ctx, cancel := context.WithTimeout(ctx, 4*l.lease)
 	defer cancel()
-	proxy, err := redistest.StartProxy(addr, func() (net.Conn, error) { return net.Dial("tcp", addr) })
+	proxy, err := redistest.StartProxy(addr, func() (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "tcp", addr)
+	})
 	if err != nil {
 		return cutOff{}, err
 	}
@@ -137,8 +140,8 @@ func cutHolder(
 	return c, errors.Join(err, other.close())
 }
 
-// learn returns when the holder knows that its lock is not valid any more: the library has told it, or the time that the
-// library has named is over.
+// learn returns when the holder knows that its lock is not valid any more: the library has told it, or the time that
+// the library has named is over.
 func learn(ctx context.Context, held claim) time.Time {
 	for ctx.Err() == nil {
 		var over <-chan time.Time // of the time that the library has named

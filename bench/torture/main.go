@@ -59,7 +59,7 @@ func run(ctx context.Context) error {
 		return err
 	}
 	clientOf := func(name string) func() *exec.Cmd {
-		return func() *exec.Cmd { return exec.Command(path, asClient, name) }
+		return func() *exec.Cmd { return exec.Command(path, asClient, name) } //nolint:noctx // torture ends its clients
 	}
 	return app(os.Stdout, os.Stderr, clientOf).Run(ctx, os.Args)
 }

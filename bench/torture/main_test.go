@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/redlatch/redlatch/internal/test/redistest"
 	"github.com/redlatch/redlatch/internal/torture"
 )
 
@@ -62,13 +63,14 @@ func runApp(t *testing.T, args ...string) (string, error) {
 
 // A library is taken at its word: one that promises too much is found, and the others are not accused.
 func TestLibrariesUnderFaults(t *testing.T) {
+	redistest.Require(t, redistest.NeedRedis)
 	for _, tt := range []struct {
 		library string
 		want    error
 	}{{"redlatch", nil}, {"redsync", nil}, {"redislock", nil}, {"boaster", errViolated}} {
 		t.Run(tt.library, func(t *testing.T) {
 			t.Parallel()
-			out, err := runApp(t, "-libraries", tt.library, "-minutes", "0.2", "-faults", "black-hole,kill,stop",
+			out, err := runApp(t, "-libraries", tt.library, "-minutes", "0.1", "-faults", "black-hole,kill,stop",
 				"-lease", "300ms", "-fail-fast", "-timelines", t.TempDir())
 			require.ErrorIs(t, err, tt.want, out)
 			require.Contains(t, out, tt.library)
@@ -81,6 +83,7 @@ func TestLibrariesUnderFaults(t *testing.T) {
 
 // A holder that is cut off knows of it before somebody else has the lock, unless its library promises too much.
 func TestHoldersThatAreCutOff(t *testing.T) {
+	redistest.Require(t, redistest.NeedRedis)
 	short := func(name string) library {
 		l, err := named(name)
 		require.NoError(t, err)

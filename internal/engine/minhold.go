@@ -65,7 +65,7 @@ func (o *Ownership) freeAfterRest() {
 		c.Presence.StaysTaken(o.ID, rest)
 	}
 	o.mu.Lock()
-	mayStay := o.otherKind || o.mayRenew
+	mayStay := o.otherKind || o.lateTTL > 0
 	o.mu.Unlock()
 	if !mayStay {
 		return

@@ -62,11 +62,11 @@ type Ownership struct {
 	lapsed     int16         // holds that ended by their limit and were not released since
 	lost       bool          // set once: there are no holds any longer, and none joins
 	kept       bool          // the watchdog renews lease
-	mayRenew   bool          // a renewal, or a copy of another command that extends the lease, may still be executed
 	otherKind  bool          // a hold of another kind may have the id: a writer that also reads
 	wanted     bool          // another client has asked for it; guarded by waitQueues.mu instead
 	failing    *failing      // the latest renewals have failed; nil: they have not
 	over       Instant       // the latest end of the lease, or of the server's memory where there is no lease
+	lateTTL    time.Duration // the longest that a renewal, or a late copy of what extends the lease, may still set; 0: none
 	shortLease time.Duration // the lease so far, if it is shorter than renewals ask for; else 0
 	lease      watchdog.Lease
 	shortening chan struct{} // closed when a command that shortens the lease has ended; nil: there is none
@@ -197,7 +197,7 @@ func (o *Ownership) setSchedule(fresh *Hold) {
 	c := o.r.Core
 	all := o.renewed()
 	if all.ttl == 0 { // no hold is renewed: each has a limit of its own
-		o.mayRenew = c.dog.Drop(&o.lease) || o.mayRenew
+		o.lateTTL = max(o.lateTTL, c.dog.Drop(&o.lease))
 		o.kept = false
 		return
 	}
@@ -293,7 +293,7 @@ func (o *Ownership) nest(ctx context.Context, outer *Hold, ttl time.Duration) (s
 	}
 	// From here on wire is held until the reply. A release of outer that begins now is sent after the
 	// count.
-	o.extending(ctx)
+	o.extending(ctx, ttl)
 	defer o.extended()
 	returned := false
 	defer onPanic(&returned, func() { o.addCount(-1); o.wire.Unlock(); o.writeCountLater(ctx, 0) })
@@ -449,13 +449,16 @@ func (o *Ownership) recordAnswer(got Released, sent time.Time, err error) (lost 
 
 // repeatUntil is when the repetition of a release must end.
 //
-//   - A private id with a lease: when the lease is over. A second execution changes nothing.
+//   - A private id with a lease: when the lease is over, also if a late copy extends it in its last moment. A second
+//     execution changes nothing.
 //   - An id that may outlive its lease (outlivesLease): the same, but not before the time in the next point.
 //   - Without a lease: while the server remembers the permits, or the first execution.
 func (o *Ownership) repeatUntil() time.Time {
 	until := o.EndsAt()
 	if o.r.Traits.Leased && !o.outlivesLease() {
-		return until
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		return until.Add(o.lateTTL)
 	}
 	// The first copy was sent up to a command timeout ago.
 	remembered := time.Now().Add(o.r.Core.RepeatFor - o.r.Core.CommandTimeout)
@@ -597,7 +600,7 @@ func (o *Ownership) Extend(ctx context.Context, h *Hold, d time.Duration) error 
 	if err := o.promise(ctx, h, d); err != nil {
 		return err
 	}
-	o.extending(ctx)
+	o.extending(ctx, d)
 	defer o.extended()
 	sent, lost, err := o.r.Driver.Extend(ctx, o, d)
 	switch {
@@ -731,7 +734,7 @@ func (o *Ownership) LeaseRenewed(l *watchdog.Lease) {
 func (o *Ownership) LeaseUnknown(_ *watchdog.Lease, err error) {
 	refused := o.r.Core.isRefused(err)
 	o.mu.Lock()
-	o.mayRenew = true
+	o.lateTTL = max(o.lateTTL, o.TTL, o.renewed().ttl)
 	if o.failing == nil {
 		o.failing = &failing{since: time.Now()}
 	}

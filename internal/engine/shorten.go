@@ -83,9 +83,9 @@ func (o *Ownership) promised() time.Duration {
 
 // extending notes that a command is about to be sent that extends the lease, and is repeated if it is not answered.
 // It waits while the lease is being shortened, or until ctx ends. The caller calls extended when the command has ended.
-func (o *Ownership) extending(ctx context.Context) {
+func (o *Ownership) extending(ctx context.Context, ttl time.Duration) {
 	o.mu.Lock()
-	o.mayRenew = true
+	o.lateTTL = max(o.lateTTL, ttl)
 	o.extends++
 	shortening := o.shortening
 	o.mu.Unlock()

@@ -2,9 +2,11 @@ package faults
 
 import (
 	"context"
+	"math"
 	"strconv"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -339,5 +341,57 @@ func (f before) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proces
 	return func(ctx context.Context, cmds []redis.Cmder) error {
 		f(ctx)
 		return next(ctx, cmds)
+	}
+}
+
+// C11: what extends a lease is not answered, and its copy arrives in the last moment of the lease, after the release,
+// which has not arrived. The release is repeated until that copy's lease is over too: without it the lock would stay
+// taken for that long.
+func TestC11ReleaseFollowsALateCopyThatExtends(t *testing.T) {
+	t.Parallel()
+	const ttl = 30 * time.Second
+	for name, extend := range map[string]func(*testing.T, *primitives.Lock, *primitives.Hold){
+		"a nested acquisition": func(t *testing.T, l *primitives.Lock, h *primitives.Hold) {
+			ctx, cancel := context.WithTimeout(h.Context(), 200*time.Millisecond)
+			defer cancel()
+			require.ErrorIs(t, ErrOf(l.Acquire(ctx)), primitives.ErrOutcomeUnknown)
+		},
+		"Extend": func(t *testing.T, _ *primitives.Lock, h *primitives.Hold) {
+			ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+			defer cancel()
+			require.ErrorIs(t, h.Extend(ctx, ttl), primitives.ErrOutcomeUnknown)
+		},
+		"a renewal": func(*testing.T, *primitives.Lock, *primitives.Hold) { time.Sleep(ttl/3 + time.Second) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := redistest.Embedded(t)
+				p, rdb, key := s.Proxy(t), s.Client(t), redistest.Name(t)
+				c := NewClient(t, p.Client(t))
+				before := Acquire(t, t.Context(), c.Lock(key+"before")) // from now on Redis knows all scripts
+				Release(t, Acquire(t, before.Context(), c.Lock(key+"before")))
+				require.NoError(t, before.Extend(t.Context(), ttl))
+				time.Sleep(ttl / 2)
+				Release(t, before)
+
+				l := c.Lock(key)
+				hold := Acquire(t, t.Context(), l)
+				began := time.Now()
+				p.DropCommands(math.MaxInt, Script)
+				p.Record()
+				extend(t, l, hold)
+				copies := ScriptsOf(p)
+				require.NotEmpty(t, copies)
+				require.Error(t, hold.Release(t.Context()))
+				time.Sleep(time.Until(began.Add(ttl - 10*time.Millisecond)))
+				require.NoError(t, Resend(rdb, copies[0]).Err())
+				require.Greater(t, rdb.PTTL(t.Context(), key).Val(), ttl/2, "the copy extends the lease")
+				time.Sleep(time.Second)
+				p.Heal()
+				p.Reset()
+				time.Sleep(2 * time.Second)
+				require.Zero(t, rdb.Exists(t.Context(), key).Val(), "nobody holds it")
+			})
+		})
 	}
 }
