@@ -317,6 +317,27 @@ func TestReadersDoNotWaitForReaders(t *testing.T) {
 	require.Zero(t, waits(10_800, record{}, record{Outcome: outcomeBusy}))
 }
 
+// No message tells a reader that the lease of a writer has ended which acquired when the reader was waiting already. It
+// looks once a second. A reader that came later knows the writer's lease.
+func TestReaderLooksForTheEndOfAWritersLease(t *testing.T) {
+	waits := func(since, until int64) int {
+		h := newTestHistory(func(h *testHistory) {
+			writer := record{
+				Do: opAcquire, Primitive: "rwlock", TTL: 300 * time.Millisecond, MaxHold: 100 * time.Millisecond,
+			}
+			a := h.do(0, 10_000, 10_050, writer, record{Outcome: outcomeOK, ID: "a1", Until: 10_150 * ms})
+			h.lostBy(0, a, 10_150, "limit", 0)
+			read := record{Do: opAcquire, Primitive: "rwlock", Read: true, TTL: 3 * time.Second}
+			h.waits(1, h.do(1, since, until, read, record{Outcome: outcomeOK, ID: "b1", Until: (until + 2_900) * ms}), since+1)
+		})
+		h.exact = true
+		return len(h.checkWaits())
+	}
+	require.Zero(t, waits(9_900, 11_400))
+	require.Equal(t, 1, waits(9_900, 11_700))
+	require.Equal(t, 1, waits(10_060, 11_400))
+}
+
 // In a simulation a client has recovered from a fault soon after its next poll.
 func TestRecoveryFromFaults(t *testing.T) {
 	waits := func(until int64) int {

@@ -63,6 +63,15 @@ func (h *history) claims(writer, reader *op) (load, bool) {
 	return load{interval{writer.call.At, min(writer.returned(), writer.died, h.end) + h.slack()}, blocking}, true
 }
 
+// endsUnheard reports whether a reader may hear of the end of a writer's hold only when it looks, once a second. No
+// message says that a lease has ended, and the reader does not know the lease of a writer that has acquired since its
+// latest attempt.
+func (h *history) endsUnheard(writer, reader *op) bool {
+	isReader := h.exact && reader.call.Read && reader.waited != 0
+	isLostWriter := writer.call.Primitive == "rwlock" && !writer.call.Read && writer.holds() && writer.ended != nil
+	return isReader && isLostWriter && reader.waited < writer.ret.At
+}
+
 // checkWaits finds waiters that waited for a lock that nobody can have held, or for permits that were free.
 func (h *history) checkWaits() (out []Violation) {
 	for _, o := range ofOurs(h.ops) {
@@ -85,6 +94,9 @@ func (h *history) checkWaits() (out []Violation) {
 			for _, other := range h.names[name] {
 				isOther := other.root != o && !h.isBeside(o, other)
 				if i, ok := h.possible(other, name); ok && isOther {
+					if h.endsUnheard(other, o) {
+						i.end += int64(slowLook)
+					}
 					busy = append(busy, load{i, weightOf(other)})
 				}
 				if claim, ok := h.claims(other, o); ok {
