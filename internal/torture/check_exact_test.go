@@ -333,9 +333,9 @@ func TestReaderLooksForTheEndOfAWritersLease(t *testing.T) {
 		h.exact = true
 		return len(h.checkWaits())
 	}
-	require.Zero(t, waits(9_900, 11_400))
-	require.Equal(t, 1, waits(9_900, 11_700))
-	require.Equal(t, 1, waits(10_060, 11_400))
+	require.Zero(t, waits(9_990, 11_500))
+	require.Equal(t, 1, waits(9_990, 11_700))
+	require.Equal(t, 1, waits(10_060, 11_500))
 }
 
 // In a simulation a client has recovered from a fault soon after its next poll.
