@@ -159,6 +159,7 @@ func (r *Resource) AcquireOutermost(ctx context.Context, q *Request, began time.
 	known := c.queues.expectAsks(r, q)
 	defer func() {
 		leaveMembers(q.members)
+		q.members = nil
 		known(hold)
 	}()
 	trying, stop := q.Trying(ctx, r)
