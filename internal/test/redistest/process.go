@@ -28,6 +28,7 @@ const (
 var (
 	errStopped   = errors.New("redistest: server not running")
 	errPortTaken = errors.New("redistest: port taken")
+	errSilent    = errors.New("redistest: no answer")
 )
 
 // process is a redis-server process. On Linux it dies with the test binary.
@@ -145,8 +146,8 @@ func (p *process) waitReady(addr string) error {
 			_ = p.stop()
 			return p.exitError()
 		case <-ctx.Done():
-			return fmt.Errorf("redistest: %s does not answer on %s: %w: %s",
-				filepath.Base(p.binary), addr, err, p.lastOutput())
+			return fmt.Errorf("%w of %s on %s: %w: %s: %s",
+				errSilent, filepath.Base(p.binary), addr, err, stateOf(pid), p.lastOutput())
 		case <-time.After(pollInterval):
 		}
 	}

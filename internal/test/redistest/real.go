@@ -3,6 +3,7 @@ package redistest
 import (
 	"errors"
 	"flag"
+	"fmt"
 	"os"
 	"runtime/debug"
 	"strconv"
@@ -160,8 +161,13 @@ func startOnFreePorts(name string, n int, newProcess func(ports []string) *proce
 		if err = s.start(); err == nil {
 			return s, nil
 		}
+		// On a busy machine, a server was once seen to write not even its first line for ten seconds.
+		isSilentOnce := errors.Is(err, errSilent) && failures == nil
+		if isSilentOnce {
+			fmt.Fprintln(os.Stderr, "once more:", err)
+		}
 		failures = errors.Join(failures, err)
-		if !errors.Is(err, errPortTaken) {
+		if !isSilentOnce && !errors.Is(err, errPortTaken) {
 			break
 		}
 	}
