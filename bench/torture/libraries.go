@@ -196,7 +196,9 @@ func (c redsyncClaim) ended() <-chan struct{} { return nil }
 func (c redsyncClaim) release(ctx context.Context) error {
 	ok, err := c.mutex.UnlockContext(ctx)
 	_, taken := errors.AsType[*redsync.ErrTaken](err)
-	if taken || errors.Is(err, redsync.ErrLockAlreadyExpired) || err == nil && !ok {
+	hasExpired := errors.Is(err, redsync.ErrLockAlreadyExpired)
+	wasNotHeld := err == nil && !ok
+	if taken || hasExpired || wasNotHeld {
 		return torture.ErrNotOwner
 	}
 	return err

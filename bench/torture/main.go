@@ -78,7 +78,7 @@ unknown. A library that says until when a lock is valid is taken at its word; on
 lost has 50 ms for that. The faults do not include what no lock of one server survives: a server that loses its data,
 and operators that delete or overwrite keys.`
 
-// faults are those that leave the data of the server alone.
+// faults are the kinds of faults that destroy no data on the server.
 var faults = []string{
 	"black-hole", "copies", "dials", "kill", "late-replies", "memory", "messages", "pause", "pubsub", "refuse", "replies",
 	"restart", "scripts", "slow", "stop",

@@ -61,13 +61,16 @@ func runApp(t *testing.T, args ...string) (string, error) {
 	return out.String(), err
 }
 
+// verdicts are what is found of each library, by rounds of faults and by cuts.
+var verdicts = []struct {
+	library string
+	want    error
+}{{"redlatch", nil}, {"redsync", nil}, {"redislock", nil}, {"boaster", errViolated}}
+
 // A library is taken at its word: one that promises too much is found, and the others are not accused.
 func TestLibrariesUnderFaults(t *testing.T) {
 	redistest.Require(t, redistest.NeedRedis)
-	for _, tt := range []struct {
-		library string
-		want    error
-	}{{"redlatch", nil}, {"redsync", nil}, {"redislock", nil}, {"boaster", errViolated}} {
+	for _, tt := range verdicts {
 		t.Run(tt.library, func(t *testing.T) {
 			t.Parallel()
 			out, err := runApp(t, "-libraries", tt.library, "-minutes", "0.1", "-faults", "black-hole,kill,stop",
@@ -90,10 +93,7 @@ func TestHoldersThatAreCutOff(t *testing.T) {
 		l.lease = time.Second
 		return l
 	}
-	for _, tt := range []struct {
-		library string
-		want    error
-	}{{"redlatch", nil}, {"redsync", nil}, {"redislock", nil}, {"boaster", errViolated}} {
+	for _, tt := range verdicts {
 		t.Run(tt.library, func(t *testing.T) {
 			t.Parallel()
 			s := settings{libraries: []library{short(tt.library)}}
