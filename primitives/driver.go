@@ -62,6 +62,15 @@ func (d *base) Extend(
 	return renewAlone(ctx, o, ttl, d.h.c.confirmed)
 }
 
+// ReleaseAfter implements [engine.Driver].
+func (d *base) ReleaseAfter(ctx context.Context, o *engine.Ownership, rest time.Duration) (engine.Released, error) {
+	reply, err := renewerOf(o).shorten(ctx, o, lease{ttl: rest, memory: d.h.c.rememberDoubt(&o.Owner)})
+	if err != nil {
+		return engine.Released{}, err
+	}
+	return engine.Released{Lost: reply.Number == 0, Stays: reply.Number == 2, InDoubt: reply.Doubt}, nil
+}
+
 // Overwritten implements [engine.Driver]. A WRONGTYPE may also concern another key, such as the queue of a fair lock.
 func (d *base) Overwritten(ctx context.Context, err error) bool {
 	return scripts.IsForeign(err) || scripts.IsWrongType(err) && d.h.otherType(ctx) != ""
@@ -109,14 +118,17 @@ func limitError(err error) error {
 	return invalid("%s", text)
 }
 
-// fieldDriver has the commands of locks whose owner is a field of the hash. These are all locks except the reader side
-// of a read-write lock.
+// fieldDriver has the commands of locks whose owner is a field of the hash, and whose lease is the TTL of the hash. These
+// are all locks except the reader side of a read-write lock.
 type fieldDriver struct {
 	base
 
 	writes bool // the owner is a writer of a read-write lock
-	force  func(context.Context, scripts.Sender, scripts.Change) (scripts.IDs, error)
+	force  forceScript
 }
+
+// forceScript runs the script that takes a lock of some kind from its holders.
+type forceScript func(context.Context, scripts.Sender, scripts.Change) (scripts.IDs, error)
 
 // field is the owner's field in the hash.
 func (d *fieldDriver) field(o *engine.Ownership) string {
@@ -160,12 +172,16 @@ func (d *fieldDriver) Check(ctx context.Context, o *engine.Ownership) (lost bool
 	return isLost(scripts.LockCheck{Keys: &d.h.keys, Owner: d.field(o)}.Do(ctx, d.h.c.calls))
 }
 
-// forceRelease implements [lockDriver] by lock/force, or by the script of another kind. It deletes the hash, or this
-// side of it, and publishes the release. Redis remembers the ids, so a copy gets them, too, and the former holders can
-// be notified.
+// forceRelease implements [lockDriver] by lock/force, or by the script of another kind.
 func (d *fieldDriver) forceRelease(ctx context.Context, q *engine.Request) (scripts.IDs, error) {
-	return d.force(ctx, d.h.c.calls, scripts.Change{
-		Keys: &d.h.keys, MemoryKey: d.h.ownerKey(&q.Owner), MemoryTTL: d.h.c.run.Memory(),
+	return d.h.forceRelease(ctx, q, d.force)
+}
+
+// forceRelease runs the script of a kind, which deletes the hash, or one side of it, and publishes the release. Redis
+// remembers the ids, so a copy gets them, too, and the former holders can be notified.
+func (h *handle) forceRelease(ctx context.Context, q *engine.Request, by forceScript) (scripts.IDs, error) {
+	return by(ctx, h.c.calls, scripts.Change{
+		Keys: &h.keys, MemoryKey: h.ownerKey(&q.Owner), MemoryTTL: h.c.run.Memory(),
 	})
 }
 
@@ -184,15 +200,18 @@ func (d *fieldDriver) renewal(batch *scripts.Batch, o *engine.Ownership, ttl tim
 }
 
 // shorten implements [renewer].
-func (d *fieldDriver) shorten(
-	ctx context.Context, o *engine.Ownership, ttl time.Duration, counts int, seenAt int64,
-) error {
-	call := scripts.LockShorten{Keys: &d.h.keys, Field: d.field(o), Counts: int64(counts), TTL: ttl, SeenAt: seenAt}
-	if o.Shared {
-		call.MemoryKey = d.h.ownerKey(&o.Owner)
+func (d *fieldDriver) shorten(ctx context.Context, o *engine.Ownership, to lease) (scripts.Number, error) {
+	call := scripts.LockShorten{
+		Keys: &d.h.keys, MemoryKey: d.h.ownerKey(&o.Owner), Field: d.field(o), IsShared: o.Shared,
+		TTL: to.ttl, MemoryTTL: to.memory, Counts: to.counts, SeenAt: to.seenAt,
 	}
-	_, err := call.Do(ctx, d.h.c.calls)
-	return err
+	switch k := d.h.keys.KindKeys; {
+	case d.writes:
+		return scripts.RWLockWriteShorten(call).Do(ctx, d.h.c.calls)
+	case k != nil && k.Queue != nil:
+		return scripts.FairLockShorten(call).Do(ctx, d.h.c.calls)
+	}
+	return call.Do(ctx, d.h.c.calls)
 }
 
 // probe implements [renewer].

@@ -144,12 +144,12 @@ func readFairGrant(payload string) (g fairGrant, ok bool) {
 // it may share with other waiters.
 func (d *fairDriver) Rollback(ctx context.Context, q *engine.Request) error {
 	if !q.Shared {
-		_, err := d.free(ctx, &q.Owner, 0, d.h.c.rememberFor(&q.Owner))
+		_, err := d.free(ctx, &q.Owner, d.h.c.rememberFor(&q.Owner))
 		return err
 	}
 	// The order matters: after the first command, a late copy of the acquisition cannot join the queue again.
 	// An error of Redis itself, such as for a key of another type, must not prevent the second command.
-	_, err := d.releaseShared(ctx, &q.Owner, 0)
+	_, err := d.releaseShared(ctx, &q.Owner)
 	if err != nil && failure.Of(err).Outcome != failure.Executed {
 		return err
 	}
@@ -161,29 +161,26 @@ func (d *fairDriver) Rollback(ctx context.Context, q *engine.Request) error {
 
 // Release implements [engine.Driver].
 func (d *fairDriver) Release(
-	ctx context.Context, o *engine.Ownership, left int, next engine.Next,
+	ctx context.Context, o *engine.Ownership, left int, _ engine.Next,
 ) (engine.Released, error) {
 	switch {
 	case left > 0:
 		return d.unnest(ctx, o, left)
 	case o.Shared:
-		return d.releaseShared(ctx, &o.Owner, next.Rest)
+		return d.releaseShared(ctx, &o.Owner)
 	}
-	return d.free(ctx, &o.Owner, next.Rest, d.h.c.rememberDoubt(&o.Owner))
+	return d.free(ctx, &o.Owner, d.h.c.rememberDoubt(&o.Owner))
 }
 
-// free ends what a private owner has: the lock, or a position in the queue. A lock whose minimum hold is not
-// over stays taken for the rest of it. free runs fairlock/release, which may grant the lock to a waiter. It tells a
-// waiter of this client by its reply, and a waiter of another client by a message.
+// free ends what a private owner has: the lock, or a position in the queue. It runs fairlock/release, which may grant
+// the lock to a waiter. It tells a waiter of this client by its reply, and a waiter of another client by a message.
 //
 // A copy finds the id gone. If a reply was lost, the grant in it was lost, too. A refresh then finds the waiter that
 // holds the lock. memory is how long Redis remembers the call, so that a late copy of the acquisition takes
 // nothing. With zero, Redis does not remember it.
-func (d *fairDriver) free(
-	ctx context.Context, o *engine.Owner, rest, memory time.Duration,
-) (engine.Released, error) {
+func (d *fairDriver) free(ctx context.Context, o *engine.Owner, memory time.Duration) (engine.Released, error) {
 	c := d.h.c
-	call := scripts.FairLockRelease{Keys: &d.h.keys, Owner: o.ID, Client: c.life, Rest: rest}
+	call := scripts.FairLockRelease{Keys: &d.h.keys, Owner: o.ID, Client: c.life}
 	if memory != 0 {
 		call.MemoryKey = d.h.ownerKey(o)
 		call.MemoryTTL = memory

@@ -94,13 +94,10 @@ type hashDriver struct{ fieldDriver }
 // releaseShared gives back the count of an acquisition whose id others may share, by lock/release_shared.
 // It is the release and the rollback. If the acquisition has no count, nothing is released, because the other counts
 // of the id belong to other callers. The key of the request remembers the release, so a copy gets the same answer,
-// and a late copy of the acquisition takes nothing. The TTL is used only if the hash has none. If it was the
-// last count, the lock stays taken for the rest of the minimum hold.
-func (d *hashDriver) releaseShared(
-	ctx context.Context, o *engine.Owner, rest time.Duration,
-) (engine.Released, error) {
+// and a late copy of the acquisition takes nothing. The TTL is used only if the hash has none.
+func (d *hashDriver) releaseShared(ctx context.Context, o *engine.Owner) (engine.Released, error) {
 	return releasedResult(d.releaseOne(ctx, o, scripts.LockReleaseShared{
-		Owner: o.ID, MemoryTTL: d.h.c.rememberFor(o), OnlyOwn: true, Rest: rest,
+		Owner: o.ID, MemoryTTL: d.h.c.rememberFor(o), OnlyOwn: true,
 	}))
 }
 
@@ -244,17 +241,17 @@ func (d *mutexDriver) Release(
 	return d.free(ctx, &o.Owner, next)
 }
 
-// free gives back the count of a shared id. For a private owner it runs lock/release, which frees the lock, makes the
-// successor in next its holder, or leaves it taken for the rest in next.
+// free gives back the count of a shared id. For a private owner it runs lock/release, which frees the lock, or makes
+// the successor in next its holder.
 //
 // A copy of the release finds the id gone and replies 0, like the release of a lost lock. The engine tells
 // the two apart: see [engine.Released].InDoubt. If the successor has rolled back before, its key says so:
 // then the script frees the lock. The token is passed only with a successor: a release alone mints none.
 func (d *mutexDriver) free(ctx context.Context, o *engine.Owner, next engine.Next) (engine.Released, error) {
 	if o.Shared {
-		return d.releaseShared(ctx, o, next.Rest)
+		return d.releaseShared(ctx, o)
 	}
-	call := scripts.LockRelease{Keys: &d.h.keys, Owner: o.ID, Rest: next.Rest}
+	call := scripts.LockRelease{Keys: &d.h.keys, Owner: o.ID}
 	if o.InDoubt {
 		call.MemoryKey = d.h.ownerKey(o)
 		call.MemoryTTL = d.h.c.run.Memory()

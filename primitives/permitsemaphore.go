@@ -204,12 +204,12 @@ func (d *permitDriver) Release(
 
 // release runs permitsemaphore/release for all permits of o. It releases the remaining permits if some are
 // lost, whereas ReleaseID asks for all or none. If there is a successor, the script also gives the ids of the successor
-// as many permits as it asks for. If the minimum hold is not over, the permits stay taken for the rest of it.
+// as many permits as it asks for.
 func (d *permitDriver) release(ctx context.Context, o *engine.Owner, next engine.Next) (engine.Released, error) {
 	c := d.h.c
 	call := scripts.PermitSemaphoreRelease{
 		Keys: &d.h.keys, MemoryKey: d.h.ownerKey(o), MemoryTTL: c.rememberDoubt(o),
-		IDs: rawOf(o.ID), Rest: next.Rest,
+		IDs: rawOf(o.ID),
 	}
 	if successor := next.Successor; successor != nil {
 		call.SuccessorMemory = d.h.ownerKey(successor)
@@ -256,13 +256,11 @@ func (d *permitDriver) renewal(batch *scripts.Batch, o *engine.Ownership, ttl ti
 }
 
 // shorten implements [renewer]. The ids belong to o alone.
-func (d *permitDriver) shorten(
-	ctx context.Context, o *engine.Ownership, ttl time.Duration, _ int, seenAt int64,
-) error {
-	_, err := scripts.PermitSemaphoreShorten{
-		Keys: &d.h.keys, IDs: rawOf(o.ID), TTL: ttl, SeenAt: seenAt,
+func (d *permitDriver) shorten(ctx context.Context, o *engine.Ownership, to lease) (scripts.Number, error) {
+	return scripts.PermitSemaphoreShorten{
+		Keys: &d.h.keys, MemoryKey: d.h.ownerKey(&o.Owner), IDs: rawOf(o.ID), TTL: to.ttl, MemoryTTL: to.memory,
+		SeenAt: to.seenAt,
 	}.Do(ctx, d.h.c.calls)
-	return err
 }
 
 // probe implements [renewer]. It looks for the first permit only, because Redis forgets all of them or none.

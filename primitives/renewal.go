@@ -30,11 +30,22 @@ type renewer interface {
 	renewScript() *scripts.Script
 	// renewal adds one lease to a batch.
 	renewal(batch *scripts.Batch, o *engine.Ownership, ttl time.Duration)
-	// shorten shortens a lease to ttl, if it has so many counts and nobody else has one. A renewal has found that the
-	// lease lasts longer. It did so at seenAt, by the server's time in ms.
-	shorten(ctx context.Context, o *engine.Ownership, ttl time.Duration, counts int, seenAt int64) error
+	// shorten shortens a lease, unless others have counts, too. The reply is 0 if o has lost it, 1 if it ends in time
+	// now, and 2 if it was left as it is.
+	shorten(ctx context.Context, o *engine.Ownership, to lease) (scripts.Number, error)
 	// probe returns a plain command that reads. If its reply is nil or 0, Redis has forgotten the lease, or a part of it.
 	probe(o *engine.Ownership) []any
+}
+
+// lease is what is left of a lease that is shortened.
+type lease struct {
+	ttl time.Duration
+	// memory is how long Redis remembers that the holder was released. It is 0 if no late copy of its acquisition can
+	// come, and for a holder that goes on holding.
+	memory time.Duration
+	// counts is how many counts the holder has, which goes on holding. seenAt is when a renewal found that the lease
+	// lasts longer than ttl, by the server's time in ms. Both are 0 if the holder was released.
+	counts, seenAt int64
 }
 
 // renewerOf returns the driver of an ownership. The watchdog has only leased ones, so it is a renewer.
@@ -109,7 +120,8 @@ func (c *Client) renewTogether(ctx context.Context, batch []watchdog.Ask) ([]wat
 	for i, left := range reply.Longer {
 		o := batch[i].Keeper.(*engine.Ownership)
 		o.Shorten(batch[i].TTL, left, func(ctx context.Context, ttl time.Duration, counts int) error {
-			return renewerOf(o).shorten(ctx, o, ttl, counts, reply.Now)
+			_, err := renewerOf(o).shorten(ctx, o, lease{ttl: ttl, counts: int64(counts), seenAt: reply.Now})
+			return err
 		})
 	}
 	return states, nil

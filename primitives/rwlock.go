@@ -69,15 +69,15 @@ func (c *Client) RWLock(name string, opts ...Option) *RWLock {
 	rw.writer.init(c, "writer", name, opts)
 	// Readers have no hand-off: when one may read, all may, so one command acquires for all waiting readers of the
 	// client. Waiting writers of this client go first.
-	r := &readerDriver{newRWDriver(&rw.reader, &rw.writer)}
-	r.force = scripts.RWLockReadForce
+	r := &readerDriver{base{h: &rw.reader.handle}, newRWSide(&rw.reader, &rw.writer)}
 	rw.reader.useLock(r, &engine.Traits{
 		Leased: true, Nests: true, Outer: r.outer, ManyHolders: true, AcquireBatch: r.acquireBatch,
 		OtherSide: rw.writer.res.Kind,
 	})
-	w := &writerDriver{newRWDriver(&rw.writer, &rw.reader)}
-	w.writes = true
-	w.force = scripts.RWLockWriteForce
+	w := &writerDriver{
+		fieldDriver{base: base{h: &rw.writer.handle}, writes: true, force: scripts.RWLockWriteForce},
+		newRWSide(&rw.writer, &rw.reader),
+	}
 	rw.writer.useLock(w, &engine.Traits{
 		Leased: true, Nests: true, Outer: w.outer, HandsOff: true, OtherSide: rw.reader.res.Kind,
 	})
@@ -95,59 +95,36 @@ func (rw *RWLock) Reader() *Lock { return &rw.reader }
 // ForceRelease concern the writer only.
 func (rw *RWLock) Writer() *Lock { return &rw.writer }
 
-// rwDriver has the commands that both sides share.
-type rwDriver struct {
-	fieldDriver // the driver of the writer; a reader has leases of its own, and other commands for them
-
+// rwSide is what the drivers of both sides have.
+type rwSide struct {
 	other *engine.Resource // the other side
 	polls *wireName        // the key that exists while clients poll
 }
 
-// newRWDriver returns the driver of one side. Each side finds the holds of the other. newRWDriver sets the keys of the
-// reservation, which exists while a writer waits, and of the clients that wait: see scripts/rwlock/turns.lua.
-func newRWDriver(side, other *Lock) rwDriver {
+// newRWSide returns what the driver of a side has. Each side finds the holds of the other. newRWSide sets the keys of
+// the reservation, which exists while a writer waits, and of the clients that wait: see scripts/rwlock/turns.lua.
+func newRWSide(side, other *Lock) rwSide {
 	side.keys.Channel = side.nextName(rwChannel, "")
 	side.keys.KindKeys = &scripts.KindKeys{
 		ClaimKey: prefixed(rwReservation, side.raw()), Turns: side.nextName(requestPrefix, ":turns"),
 	}
-	d := rwDriver{other: &other.res, polls: side.nextName(requestPrefix, ":"+pollsKey)}
-	d.h = &side.handle
-	return d
+	return rwSide{other: &other.res, polls: side.nextName(requestPrefix, ":"+pollsKey)}
 }
 
 // clientToForget returns the client if none of its requests waits. The others then no longer wait for its turn.
-func (d *rwDriver) clientToForget() string {
-	if d.h.res.AnyWaits() {
+func (h *handle) clientToForget() string {
+	if h.res.AnyWaits() {
 		return ""
 	}
-	return d.h.c.life
+	return h.c.life
 }
 
-// adopt implements [lockDriver] by read_adopt or write_adopt, which have the same parameters. read_adopt refuses a
-// reader that also writes, because adopting its reads alone would leave a writer behind that has lost them. write_adopt
-// removes the read holds of the old id.
-//
-// A copy finds the new id in place, and gets the same answer. After the release of the new id it finds
-// the key of that id, and takes nothing.
-func (d *rwDriver) adopt(ctx context.Context, id string, q *engine.Request) (time.Time, int, error) {
-	call := scripts.RWLockReadAdopt{
-		Keys: &d.h.keys, MemoryKey: d.h.ownerKey(&q.Owner), NewOwner: q.ID, TTL: q.TTL, OldOwner: id,
-	}
-	run := call.Do
-	if d.writes {
-		run = scripts.RWLockWriteAdopt(call).Do
-	}
-	reply, err := run(ctx, d.h.c.confirmed)
-	sent, counts, err := adopted(q, reply, err)
-	if counts < 0 {
-		return sent, 0, fmt.Errorf("%w: %s writes too; adopt the writer", ErrUnsupported, id)
-	}
-	return sent, counts, err
+// readerDriver is the driver of RReadLock. Each count of a reader has a lease of its own, so readers have commands of
+// their own for them. Nested readers need no turns, but a change of the count needs an order: see SetCount.
+type readerDriver struct {
+	base
+	rwSide
 }
-
-// readerDriver is the driver of RReadLock. Each count of a reader has a lease of its own. So nested
-// readers need no turns, but a change of the count needs an order: see SetCount.
-type readerDriver struct{ rwDriver }
 
 // firstCountKey returns the key of the first count of o. The scripts derive this name themselves. It is in KEYS
 // for one case only. While a cluster moves the slot of the lock, the hash may have moved when this key has not. Redis
@@ -213,12 +190,12 @@ func (d *readerDriver) acquireBatch(
 }
 
 // free gives back what o has, by rwlock/read_release. That is its own count of an id that others may share, or all
-// private counts. If nothing else is left of o, it stays for the rest of its minimum hold.
-func (d *readerDriver) free(ctx context.Context, o *engine.Owner, rest time.Duration) (engine.Released, error) {
+// private counts.
+func (d *readerDriver) free(ctx context.Context, o *engine.Owner) (engine.Released, error) {
 	memory := d.h.c.rememberDoubt(o)
 	reply, err := scripts.RWLockReadRelease{
 		Keys: &d.h.keys, MemoryKey: d.h.ownerKey(o), Owner: o.ID, MemoryTTL: memory, IsShared: o.Shared, OnlyOwn: true,
-		Client: d.clientToForget(), Rest: rest,
+		Client: d.h.clientToForget(),
 	}.Do(ctx, d.h.c.calls)
 	got, err := releasedResult(reply, err)
 	got.InDoubt = reply.Doubt && memory == 0 // otherwise Redis has the first answer
@@ -227,7 +204,7 @@ func (d *readerDriver) free(ctx context.Context, o *engine.Owner, rest time.Dura
 
 // Rollback implements [engine.Driver].
 func (d *readerDriver) Rollback(ctx context.Context, q *engine.Request) error {
-	_, err := d.free(ctx, &q.Owner, 0)
+	_, err := d.free(ctx, &q.Owner)
 	return err
 }
 
@@ -235,10 +212,10 @@ func (d *readerDriver) Rollback(ctx context.Context, q *engine.Request) error {
 // the lease to what those holds were promised: the released hold may have had the longest one. The
 // engine computes that time (internal/engine/lease.go), and recount tells it whether the outcome is unknown.
 func (d *readerDriver) Release(
-	ctx context.Context, o *engine.Ownership, left int, next engine.Next,
+	ctx context.Context, o *engine.Ownership, left int, _ engine.Next,
 ) (engine.Released, error) {
 	if left == 0 {
-		return d.free(ctx, &o.Owner, next.Rest)
+		return d.free(ctx, &o.Owner)
 	}
 	need, known := o.LeaseFor(left)
 	ttl := scripts.CeilMillis(need)
@@ -246,7 +223,7 @@ func (d *readerDriver) Release(
 	case !known:
 		ttl = -1 // leave the lease as it is
 	case ttl == 0: // the leases of the holds that are left have ended
-		return d.free(ctx, &o.Owner, next.Rest)
+		return d.free(ctx, &o.Owner)
 	}
 	_, lost, err := d.recount(ctx, o, scripts.RWLockReadSetCount{WantedPrivate: int64(left), NeededMs: ttl}, d.h.c.calls)
 	return engine.Released{Lost: lost}, err
@@ -318,6 +295,27 @@ func (d *readerDriver) releaseID(ctx context.Context, id string, q *engine.Reque
 	return reply.Held, err
 }
 
+// adopt implements [lockDriver] by rwlock/read_adopt. The script refuses a reader that also writes, because adopting its
+// reads alone would leave a writer behind that has lost them.
+//
+// A copy finds the new id in place, and gets the same answer. After the release of the new id it finds
+// the key of that id, and takes nothing.
+func (d *readerDriver) adopt(ctx context.Context, id string, q *engine.Request) (time.Time, int, error) {
+	reply, err := scripts.RWLockReadAdopt{
+		Keys: &d.h.keys, MemoryKey: d.h.ownerKey(&q.Owner), NewOwner: q.ID, TTL: q.TTL, OldOwner: id,
+	}.Do(ctx, d.h.c.confirmed)
+	sent, counts, err := adopted(q, reply, err)
+	if counts < 0 {
+		return sent, 0, fmt.Errorf("%w: %s writes too; adopt the writer", ErrUnsupported, id)
+	}
+	return sent, counts, err
+}
+
+// forceRelease implements [lockDriver] by rwlock/read_force.
+func (d *readerDriver) forceRelease(ctx context.Context, q *engine.Request) (scripts.IDs, error) {
+	return d.h.forceRelease(ctx, q, scripts.RWLockReadForce)
+}
+
 // info implements [lockDriver] by read_info.
 func (d *readerDriver) info(ctx context.Context) (Info, error) {
 	reply, err := scripts.RWLockReadInfo{Keys: &d.h.keys}.Do(ctx, d.h.c.calls)
@@ -325,17 +323,11 @@ func (d *readerDriver) info(ctx context.Context) (Info, error) {
 }
 
 // shorten implements [renewer].
-func (d *readerDriver) shorten(
-	ctx context.Context, o *engine.Ownership, ttl time.Duration, counts int, seenAt int64,
-) error {
-	call := scripts.RWLockReadShorten{
-		Keys: &d.h.keys, HoldKey: d.firstCountKey(o), Owner: o.ID, Counts: int64(counts), TTL: ttl, SeenAt: seenAt,
-	}
-	if o.Shared {
-		call.MemoryKey = d.h.ownerKey(&o.Owner)
-	}
-	_, err := call.Do(ctx, d.h.c.calls)
-	return err
+func (d *readerDriver) shorten(ctx context.Context, o *engine.Ownership, to lease) (scripts.Number, error) {
+	return scripts.RWLockReadShorten{
+		Keys: &d.h.keys, MemoryKey: d.h.ownerKey(&o.Owner), HoldKey: d.firstCountKey(o), Owner: o.ID, IsShared: o.Shared,
+		TTL: to.ttl, MemoryTTL: to.memory, Counts: to.counts, SeenAt: to.seenAt,
+	}.Do(ctx, d.h.c.calls)
 }
 
 // probe implements [renewer].
@@ -343,7 +335,10 @@ func (d *readerDriver) probe(o *engine.Ownership) []any { return []any{"exists",
 
 // writerDriver is the driver of RWriteLock. Its field in the hash is like a plain lock's. So it uses the
 // plain lock's scripts for renewals, checks and nested counts.
-type writerDriver struct{ rwDriver }
+type writerDriver struct {
+	fieldDriver
+	rwSide
+}
 
 // outer implements [engine.Traits].Outer. A writer nests in a writer. In a reader it would wait for
 // itself.
@@ -396,7 +391,7 @@ func (d *writerDriver) TryAcquire(ctx context.Context, q *engine.Request) (engin
 }
 
 // Release implements [engine.Driver]. If counts are left, it runs lock/nested_release on the writer's field.
-// Otherwise it frees the lock, hands it off to another writer, or leaves it taken for the rest of the minimum hold.
+// Otherwise it frees the lock, or hands it off to another writer.
 //
 // If the owner also reads, its read holds stay. The script then frees the lock for readers, and hands
 // nothing off. o's key remembers the release, and the successor's key whether it has given up.
@@ -417,7 +412,7 @@ func (d *writerDriver) free(
 ) (engine.Released, error) {
 	call := scripts.RWLockWriteRelease{
 		Keys: &d.h.keys, MemoryKey: d.h.ownerKey(o), Owner: o.ID, MemoryTTL: d.h.c.rememberDoubt(o),
-		IsShared: o.Shared, OnlyOwn: o.Shared, DefaultTTL: o.TTL, Client: forget, Rest: next.Rest,
+		IsShared: o.Shared, OnlyOwn: o.Shared, DefaultTTL: o.TTL, Client: forget,
 	}
 	if s := next.Successor; s != nil {
 		call.SuccessorMemory = d.h.ownerKey(s)
@@ -436,7 +431,7 @@ func (d *writerDriver) free(
 func (d *writerDriver) Rollback(ctx context.Context, q *engine.Request) error {
 	owner := q.Owner
 	owner.InDoubt = owner.InDoubt || q.MustRollback // a late copy must not reserve again
-	_, err := d.free(ctx, &owner, engine.Next{}, d.clientToForget())
+	_, err := d.free(ctx, &owner, engine.Next{}, d.h.clientToForget())
 	return err
 }
 
@@ -447,6 +442,15 @@ func (d *writerDriver) releaseID(ctx context.Context, id string, q *engine.Reque
 		DefaultTTL: q.TTL,
 	}.Do(ctx, d.h.c.calls)
 	return reply.Held, err
+}
+
+// adopt implements [lockDriver] by rwlock/write_adopt, which removes the read holds of the old id. Copies are harmless
+// as they are to a reader's.
+func (d *writerDriver) adopt(ctx context.Context, id string, q *engine.Request) (time.Time, int, error) {
+	reply, err := scripts.RWLockWriteAdopt{
+		Keys: &d.h.keys, MemoryKey: d.h.ownerKey(&q.Owner), NewOwner: q.ID, TTL: q.TTL, OldOwner: id,
+	}.Do(ctx, d.h.c.confirmed)
+	return adopted(q, reply, err)
 }
 
 // info implements [lockDriver] by write_info.

@@ -15,6 +15,7 @@ var (
 	fairlockRefresh        = Load("fairlock/refresh")
 	fairlockRelease        = Load("fairlock/release")
 	fairlockReleaseShared  = Load("fairlock/release_shared")
+	fairlockShorten        = Load("fairlock/shorten")
 	latchCountDown         = Load("latch/count_down")
 	latchDelete            = Load("latch/delete")
 	latchInfo              = Load("latch/info")
@@ -62,6 +63,7 @@ var (
 	rwlockWriteForce       = Load("rwlock/write_force")
 	rwlockWriteInfo        = Load("rwlock/write_info")
 	rwlockWriteRelease     = Load("rwlock/write_release")
+	rwlockWriteShorten     = Load("rwlock/write_shorten")
 	semaphoreAcquire       = Load("semaphore/acquire")
 	semaphoreAdd           = Load("semaphore/add")
 	semaphoreDelete        = Load("semaphore/delete")
@@ -327,8 +329,6 @@ type FairLockRelease struct {
 	MemoryTTL time.Duration
 	// an id that is new after each restart
 	Client string
-	// optional: rest of the minimum hold; 0 or missing: it is over
-	Rest time.Duration
 }
 
 // Do runs the script. Redis returns 0 when it was not held; else 1, or, if a waiter of the same
@@ -348,13 +348,7 @@ func (c FairLockRelease) Do(ctx context.Context, by Sender) (FairReleased, error
 		c.own().Waiters,
 		c.own().Clients,
 	}
-	args := []any{
-		c.Owner,
-		by.runner.publish.Load(),
-		by.millis(c.MemoryTTL),
-		c.Client,
-		by.millis(c.Rest),
-	}
+	args := []any{c.Owner, by.runner.publish.Load(), by.millis(c.MemoryTTL), c.Client}
 	return readFairReleased(by.send(ctx, fairlockRelease, keys, 8, args, 4))
 }
 
@@ -375,8 +369,6 @@ type FairLockReleaseShared struct {
 	OnlyOwn bool
 	// if the lock hash has none
 	DefaultTTL time.Duration
-	// optional: rest of the minimum hold; 0 or missing: it is over
-	Rest time.Duration
 }
 
 // Do runs the script. Redis returns 1 when a count was released, 0 when there was none.
@@ -397,10 +389,57 @@ func (c FairLockReleaseShared) Do(ctx context.Context, by Sender) (Released, err
 		by.millis(c.MemoryTTL),
 		c.OnlyOwn,
 		by.millis(c.DefaultTTL),
-		by.millis(c.Rest),
 	}
 	got, _, err := readReleased(by.send(ctx, fairlockReleaseShared, keys, 8, args, 5))
 	return got, err
+}
+
+// FairLockShorten is a call of fairlock/shorten: shorten the lease of an owner, which needs it for
+// ttl_ms only.
+//
+// See fair_lock in fairlock/queue.
+type FairLockShorten struct {
+	// Main; Channel; SharedCounts; Queue; Deadlines; Waiters; Clients
+	*Keys
+
+	// of the acquisition; of its release: see lock/shorten
+	MemoryKey any
+	// of the owner
+	Field string
+	// others may have counts of the id
+	IsShared bool
+	TTL      time.Duration
+	// 0 when no copy of the acquisition can come, or with seen_at
+	MemoryTTL time.Duration
+	// optional: that belong to the owner
+	Counts int64
+	// optional: when a renewal found the longer TTL, by the server's clock, ms
+	SeenAt int64
+}
+
+// Do runs the script. Redis returns 1 if the lease ends in time now, 2 if it was left as it is, 0
+// if it was not held.
+func (c FairLockShorten) Do(ctx context.Context, by Sender) (Number, error) {
+	keys := []any{
+		c.Main,
+		c.Channel,
+		c.MemoryKey,
+		c.SharedCounts,
+		c.own().Queue,
+		c.own().Deadlines,
+		c.own().Waiters,
+		c.own().Clients,
+	}
+	args := []any{
+		c.Field,
+		by.runner.publish.Load(),
+		c.IsShared,
+		by.millis(c.TTL),
+		by.millis(c.MemoryTTL),
+		c.Counts,
+		c.SeenAt,
+	}
+	return readNumber(by.send(ctx, fairlockShorten, keys, 8, args, 5))
 }
 
 // LatchCountDown runs latch/count_down: lower the count by one; the last one opens the latch and
@@ -780,8 +819,6 @@ type LockRelease struct {
 	// the client's, in line, if it goes to the end of the line now, or if the successor is the client's
 	// last waiter; else ""
 	Place string
-	// optional: rest of the minimum hold; 0 or missing: it is over
-	Rest time.Duration
 	// optional: its owner id, which belongs to one acquisition alone; missing: no successor
 	Successor string
 	// optional
@@ -812,7 +849,6 @@ func (c LockRelease) Do(ctx context.Context, by Sender) (Released, error) {
 		by.runner.publish.Load(),
 		by.millis(c.MemoryTTL),
 		c.Place,
-		by.millis(c.Rest),
 		c.Successor,
 		by.millis(c.SuccessorTTL),
 		c.Tokens,
@@ -877,8 +913,6 @@ type LockReleaseShared struct {
 	OnlyOwn bool
 	// if the lock hash has none
 	DefaultTTL time.Duration
-	// optional: rest of the minimum hold; 0 or missing: it is over
-	Rest time.Duration
 }
 
 // Do runs the script. Redis returns 1 when a count was released, 0 when there was none.
@@ -890,7 +924,6 @@ func (c LockReleaseShared) Do(ctx context.Context, by Sender) (Released, error) 
 		by.millis(c.MemoryTTL),
 		c.OnlyOwn,
 		by.millis(c.DefaultTTL),
-		by.millis(c.Rest),
 	}
 	got, _, err := readReleased(by.send(ctx, lockReleaseShared, keys, 5, args, 5))
 	return got, err
@@ -942,28 +975,41 @@ func (c LockRenewShared) AddTo(by *Batch) {
 	by.args = append(by.args, c.Field, by.millis(c.TTL), c.MemoryKey)
 }
 
-// LockShorten is a call of lock/shorten: shorten the TTL of a lock, which lasts longer than its
-// holder has promised.
+// LockShorten is a call of lock/shorten: shorten the lease of an owner, which needs it for ttl_ms
+// only.
 type LockShorten struct {
-	// Main; SharedCounts
+	// Main; Channel; SharedCounts; Line: of waiting clients, for notify_rest
 	*Keys
 
+	// of the acquisition; of its release: 2 released, "rests" released, but its private count stays
+	MemoryKey any
 	// of the owner
 	Field string
-	// that belong to the holder
+	// others may have counts of the id
+	IsShared bool
+	TTL      time.Duration
+	// 0 when no copy of the acquisition can come, or with seen_at
+	MemoryTTL time.Duration
+	// optional: that belong to the owner
 	Counts int64
-	TTL    time.Duration
-	// when a renewal found the longer TTL, by the server's clock, ms
+	// optional: when a renewal found the longer TTL, by the server's clock, ms
 	SeenAt int64
-	// optional: of the holder's acquisition with WithOwner
-	MemoryKey string
 }
 
-// Do runs the script. Redis returns 1 if it did, else 0.
+// Do runs the script. Redis returns 1 if the lease ends in time now, 2 if it was left as it is, 0
+// if it was not held.
 func (c LockShorten) Do(ctx context.Context, by Sender) (Number, error) {
-	keys := []any{c.Main, c.SharedCounts}
-	args := []any{c.Field, c.Counts, by.millis(c.TTL), c.SeenAt, c.MemoryKey}
-	return readNumber(by.send(ctx, lockShorten, keys, 2, args, 4))
+	keys := []any{c.Main, c.Channel, c.MemoryKey, c.SharedCounts, c.Line}
+	args := []any{
+		c.Field,
+		by.runner.publish.Load(),
+		c.IsShared,
+		by.millis(c.TTL),
+		by.millis(c.MemoryTTL),
+		c.Counts,
+		c.SeenAt,
+	}
+	return readNumber(by.send(ctx, lockShorten, keys, 5, args, 5))
 }
 
 // PermitSemaphoreAcquire is a call of permitsemaphore/acquire: acquire permits, all or none, for
@@ -1113,8 +1159,6 @@ type PermitSemaphoreRelease struct {
 	IDs string
 	// release all of them or none; without it, release those that are still taken
 	AllOrNone bool
-	// optional: rest of the minimum hold; 0 or missing: it is over
-	Rest time.Duration
 	// optional: missing: no successor
 	SuccessorIDs string
 	// optional
@@ -1131,7 +1175,6 @@ func (c PermitSemaphoreRelease) Do(ctx context.Context, by Sender) (Released, er
 		by.millis(c.MemoryTTL),
 		c.IDs,
 		c.AllOrNone,
-		by.millis(c.Rest),
 		c.SuccessorIDs,
 		by.millis(c.SuccessorTTL),
 	}
@@ -1170,23 +1213,28 @@ func PermitSemaphoreResize(ctx context.Context, by Sender, c Change) (Number, er
 }
 
 // PermitSemaphoreShorten is a call of permitsemaphore/shorten: shorten the leases of permits, which
-// last longer than their holder has.
+// are needed for ttl_ms only.
 type PermitSemaphoreShorten struct {
-	// Main: free permits; Leases
+	// Main: free permits; Channel; Leases
 	*Keys
 
+	// of the acquisition; of its release: "rests"
+	MemoryKey any
 	// of 16 bytes each
 	IDs string
 	TTL time.Duration
-	// when a renewal found the longer leases, by the server's clock, ms
+	// 0 when no copy of the acquisition can come, or with seen_at
+	MemoryTTL time.Duration
+	// optional: when a renewal found the longer leases, by the server's clock, ms
 	SeenAt int64
 }
 
-// Do runs the script. Redis returns 1 if it did, else 0.
+// Do runs the script. Redis returns 1 if the leases end in time now, 2 if they were left as they
+// are, 0 if not all permits were held.
 func (c PermitSemaphoreShorten) Do(ctx context.Context, by Sender) (Number, error) {
-	keys := []any{c.Main, c.own().Leases}
-	args := []any{c.IDs, by.millis(c.TTL), c.SeenAt}
-	return readNumber(by.send(ctx, permitsemaphoreShorten, keys, 2, args, 3))
+	keys := []any{c.Main, c.Channel, c.MemoryKey, c.own().Leases}
+	args := []any{c.IDs, by.runner.publish.Load(), by.millis(c.TTL), by.millis(c.MemoryTTL), c.SeenAt}
+	return readNumber(by.send(ctx, permitsemaphoreShorten, keys, 4, args, 4))
 }
 
 // RWLockReadAcquire is a call of rwlock/read_acquire: acquire the lock for reading; if granted,
@@ -1355,8 +1403,6 @@ type RWLockReadRelease struct {
 	OnlyOwn bool
 	// whose note is removed; "": none
 	Client string
-	// optional: rest of the minimum hold; 0 or missing: it is over
-	Rest time.Duration
 }
 
 // Do runs the script. Redis returns 1 when it was held, 0 when not.
@@ -1369,7 +1415,6 @@ func (c RWLockReadRelease) Do(ctx context.Context, by Sender) (Released, error) 
 		c.IsShared,
 		c.OnlyOwn,
 		c.Client,
-		by.millis(c.Rest),
 	}
 	got, _, err := readReleased(by.send(ctx, rwlockReadRelease, keys, 6, args, 6))
 	return got, err
@@ -1465,30 +1510,43 @@ func (c RWLockReadSetCount) Do(ctx context.Context, by Sender) (Number, error) {
 	return readNumber(by.send(ctx, rwlockReadSetCount, keys, 3, args, 6))
 }
 
-// RWLockReadShorten is a call of rwlock/read_shorten: shorten the leases of a reader, which last
-// longer than it has promised.
+// RWLockReadShorten is a call of rwlock/read_shorten: shorten the leases of a reader, which needs
+// them for ttl_ms only.
 type RWLockReadShorten struct {
-	// Main; SharedCounts
+	// Main; Channel: of releases; SharedCounts
 	*Keys
 
+	// of the acquisition; of its release: see lock/shorten
+	MemoryKey any
 	// of the reader's first hold, see rwlock/read_check
 	HoldKey any
 	// id
 	Owner string
-	// that belong to the holder
+	// others may have counts of the id
+	IsShared bool
+	TTL      time.Duration
+	// 0 when no copy of the acquisition can come, or with seen_at
+	MemoryTTL time.Duration
+	// optional: that belong to the owner
 	Counts int64
-	TTL    time.Duration
-	// when a renewal found the longer leases, by the server's clock, ms
+	// optional: when a renewal found the longer leases, by the server's clock, ms
 	SeenAt int64
-	// optional: of the holder's acquisition with WithOwner
-	MemoryKey string
 }
 
-// Do runs the script. Redis returns 1 if it did, else 0.
+// Do runs the script. Redis returns 1 if the leases end in time now, 2 if they were left as they
+// are, 0 if it does not read.
 func (c RWLockReadShorten) Do(ctx context.Context, by Sender) (Number, error) {
-	keys := []any{c.Main, c.HoldKey, c.SharedCounts}
-	args := []any{c.Owner, c.Counts, by.millis(c.TTL), c.SeenAt, c.MemoryKey}
-	return readNumber(by.send(ctx, rwlockReadShorten, keys, 3, args, 4))
+	keys := []any{c.Main, c.Channel, c.MemoryKey, c.HoldKey, c.SharedCounts}
+	args := []any{
+		c.Owner,
+		by.runner.publish.Load(),
+		c.IsShared,
+		by.millis(c.TTL),
+		by.millis(c.MemoryTTL),
+		c.Counts,
+		c.SeenAt,
+	}
+	return readNumber(by.send(ctx, rwlockReadShorten, keys, 5, args, 5))
 }
 
 // RWLockWriteAcquire is a call of rwlock/write_acquire: acquire the lock for writing, or claim it
@@ -1633,8 +1691,6 @@ type RWLockWriteRelease struct {
 	DefaultTTL time.Duration
 	// whose note and turn end; "": none
 	Client string
-	// optional: rest of the minimum hold; 0 or missing: it is over
-	Rest time.Duration
 	// optional: its owner id, which belongs to one acquisition alone; missing: no successor
 	Successor string
 	// optional
@@ -1662,12 +1718,48 @@ func (c RWLockWriteRelease) Do(ctx context.Context, by Sender) (Released, error)
 		c.OnlyOwn,
 		by.millis(c.DefaultTTL),
 		c.Client,
-		by.millis(c.Rest),
 		c.Successor,
 		by.millis(c.SuccessorTTL),
 	}
 	got, _, err := readReleased(by.send(ctx, rwlockWriteRelease, keys, 6, args, 7))
 	return got, err
+}
+
+// RWLockWriteShorten is a call of rwlock/write_shorten: shorten the lease of a writer, which needs
+// it for ttl_ms only.
+type RWLockWriteShorten struct {
+	// Main; Channel: of releases; SharedCounts
+	*Keys
+
+	// of the acquisition; of its release: see lock/shorten
+	MemoryKey any
+	// of the owner
+	Field string
+	// others may have counts of the id
+	IsShared bool
+	TTL      time.Duration
+	// 0 when no copy of the acquisition can come, or with seen_at
+	MemoryTTL time.Duration
+	// optional: that belong to the owner
+	Counts int64
+	// optional: when a renewal found the longer TTL, by the server's clock, ms
+	SeenAt int64
+}
+
+// Do runs the script. Redis returns 1 if the lease ends in time now, 2 if it was left as it is, 0
+// if it was not held.
+func (c RWLockWriteShorten) Do(ctx context.Context, by Sender) (Number, error) {
+	keys := []any{c.Main, c.Channel, c.MemoryKey, c.SharedCounts}
+	args := []any{
+		c.Field,
+		by.runner.publish.Load(),
+		c.IsShared,
+		by.millis(c.TTL),
+		by.millis(c.MemoryTTL),
+		c.Counts,
+		c.SeenAt,
+	}
+	return readNumber(by.send(ctx, rwlockWriteShorten, keys, 4, args, 5))
 }
 
 // SemaphoreAcquire is a call of semaphore/acquire: acquire permits, all or none.

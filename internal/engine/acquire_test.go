@@ -294,6 +294,10 @@ func (g *gate) Overwritten(context.Context, error) bool { return false }
 
 func (g *gate) Check(ctx context.Context, o *Ownership) (bool, error) { return g.NoLease.Check(ctx, o) }
 
+func (g *gate) ReleaseAfter(ctx context.Context, o *Ownership, rest time.Duration) (Released, error) {
+	return g.NoLease.ReleaseAfter(ctx, o, rest)
+}
+
 func TestAwaitWaitsUntilTheDriverGrants(t *testing.T) {
 	Bubble(t, func(t *testing.T, s *Server) {
 		c := s.Client(t, "a")

@@ -25,8 +25,7 @@ type Driver interface {
 	Rollback(ctx context.Context, r *Request) error
 	// Release lowers the count of o to left. With 0 it frees the lock. With a successor, which only kinds
 	// with Traits.HandsOff get, it makes the successor the holder in the same step, so that no other client
-	// can take the lock in between. With a rest of the minimum hold the lock stays taken for that long, under
-	// the same id: see minhold.go. The engine calls it with o's wire lock held.
+	// can take the lock in between. The engine calls it with o's wire lock held.
 	Release(ctx context.Context, o *Ownership, left int, next Next) (Released, error)
 	// Subscribe listens for messages that give waiters a reason to try again. It calls hear with Heard for each, and
 	// with Missed when some may have been lost, from another goroutine; hear does not block. The engine calls
@@ -46,6 +45,9 @@ type Driver interface {
 	Extend(ctx context.Context, o *Ownership, d time.Duration) (sent time.Time, lost bool, err error)
 	// Check asks the server whether o still holds the lock. It changes nothing.
 	Check(ctx context.Context, o *Ownership) (lost bool, err error)
+	// ReleaseAfter ends o, which stays taken for the rest of its minimum hold: see minhold.go. It shortens the lease to
+	// rest, unless others need it too, and tells the waiters. The engine calls it with o's wire lock held.
+	ReleaseAfter(ctx context.Context, o *Ownership, rest time.Duration) (Released, error)
 }
 
 // LineDriver is a driver whose clients stand in line on the server while they wait: see line.go of package waitq.
@@ -61,9 +63,6 @@ type LineDriver interface {
 
 // Next says what follows a release. The zero value: the lock is free, for nobody in particular.
 type Next struct {
-	// Rest is the part of the minimum hold that is not over. If it is not 0, the lock stays taken for that long,
-	// and there is no successor.
-	Rest      time.Duration
 	Successor *Owner // becomes the holder; nil: the lock is freed
 	// Place is given up if there is a successor, which is then the client's last waiter. Otherwise it goes to
 	// the end of the line.
@@ -90,6 +89,11 @@ func (NoLease) Extend(context.Context, *Ownership, time.Duration) (time.Time, bo
 
 // Check implements [Driver].
 func (NoLease) Check(context.Context, *Ownership) (bool, error) { return false, ErrUnsupported }
+
+// ReleaseAfter implements [Driver].
+func (NoLease) ReleaseAfter(context.Context, *Ownership, time.Duration) (Released, error) {
+	return Released{}, ErrUnsupported
+}
 
 // Traits is what a kind can do beyond its driver's methods. The zero value is a kind whose holds have
 // no lease, do not nest, and wait in a local queue.
@@ -141,12 +145,13 @@ func (t *Traits) HasTurnsOfUsers() bool { return t.HandsOff && !t.ManyHolders }
 // yieldsToOtherSide reports whether local waiters for the other side go first.
 func (t *Traits) yieldsToOtherSide() bool { return t.OtherSide != "" && t.ManyHolders }
 
-// Released is the result of [Driver].Release.
+// Released is the result of [Driver].Release and ReleaseAfter.
 type Released struct {
 	Granted   Result // to the successor
 	Receivers int    // without a successor: how many clients received a message of the release
 	Polled    bool   // without a successor: other requests poll for the lock
 	Lost      bool   // the server did not know the owner: nothing was released
+	Stays     bool   // of ReleaseAfter: others need the lease too, so it was not shortened
 	// InDoubt: an earlier attempt of the same call has an unknown outcome, and the server does not remember
 	// it. If Lost, that attempt may have freed the lock or handed it off.
 	InDoubt bool

@@ -43,7 +43,8 @@ type streak struct {
 	count int32   // hand-offs since
 }
 
-// releasePlan is what the release of the last hold does with the lock. It is decided once, before the command:
+// releasePlan is what the release of the last hold does with the lock. It is decided once, before the command, by
+// releaseLast for the first row, and by planRelease for the others:
 //
 //	                                        the lock                     who may acquire next
 //	the minimum hold is not over            stays taken for the rest     whoever comes first then
@@ -72,10 +73,8 @@ type releasePlan struct {
 // planRelease decides what the release of o does. It takes waitQueues.mu and does not block. The caller is the last
 // release of o.
 func (o *Ownership) planRelease() (plan releasePlan) {
-	plan.next.Rest = o.rest()
 	mayHandOff := o.r.Traits.HandsOff && !o.Shared
-	staysTaken := plan.next.Rest > 0
-	if staysTaken || !mayHandOff {
+	if !mayHandOff {
 		return plan
 	}
 	r, qs := o.r, &o.r.Core.queues
@@ -108,10 +107,15 @@ func (o *Ownership) planRelease() (plan releasePlan) {
 	return plan
 }
 
-// releaseLast frees the lock, or hands it off, or leaves it taken, as planRelease decides. It blocks for the reply.
-// The caller is the last release of o, and holds o.wire. It takes waitQueues.mu before and after the command, but not
-// around it.
+// releaseLast frees the lock, or hands it off, as planRelease decides, or leaves it taken for the rest of the minimum
+// hold. It blocks for the reply. The caller is the last release of o, and holds o.wire. It takes waitQueues.mu before
+// and after the command, but not around it.
 func (o *Ownership) releaseLast(ctx context.Context) (lost, handedOff bool, err error) {
+	if o.rest() > 0 {
+		sent := time.Now()
+		got, err := o.free(ctx)
+		return o.recordAnswer(got, sent, err), false, err
+	}
 	plan := o.planRelease()
 	sent := time.Now()
 	got, err := o.r.Driver.Release(ctx, o, 0, plan.next)

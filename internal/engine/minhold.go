@@ -12,18 +12,21 @@ import (
 // d, a release sooner than d after the acquisition ends the hold, but the lock stays taken for the rest of d:
 //
 //	 0 s  A is acquired, with d = 60 s
-//	 2 s  A is released: the server keeps the id, with a TTL of 58 s, and publishes a message
+//	 2 s  A is released: the server shortens the lease to 58 s, and publishes a message
 //	      a waiter wakes up, is refused, and learns that the lease ends in 58 s
 //	60 s  the lease ends, and the waiter acquires
 //
-// The rest is a duration by this client's monotonic clock, so no two clocks are compared. On the server a
-// release only lowers a TTL, so a copy of it never keeps the lock longer. A renewal, an Extend or a nested acquisition
-// that is executed after the release may do that: the lock then stays taken for the lease that it asked for. So if a
-// renewal has not been answered, or one of the others was sent, the client frees the lock when the rest is over
-// (freeAfterRest).
+// So the release of such a hold frees nothing. The command is the one that also shortens a lease which lasts too long
+// because the server's clock was set back: see shorten.go. The rest is a duration by this client's monotonic clock, so
+// no two clocks are compared, and a copy of the command never keeps the lock longer.
 //
-// It does the same for a writer that also reads, with holds that outlive its own. For the server both have one
-// lease, the longer one, and others would wait for the readers' lease.
+// Usually the end of the lease frees the lock. If it may last longer than the rest, the client sends a release when
+// the rest is over (freeAfterRest):
+//
+//   - A renewal, an Extend or a nested acquisition may be executed after the release, and extends the lease. So does a
+//     late copy of the acquisition.
+//   - Others need the lease, so the server has not shortened it: a writer that also reads, or acquisitions with one id.
+//     The id then has its count until the rest is over.
 //
 // Nested holds share the ownership of the outermost one, so that one decides. Of a joint lock, the minimum of
 // each member counts from when the joint hold is made: a failed attempt frees its members at once.
@@ -54,10 +57,10 @@ func (m *minHold) left(now Instant) time.Duration {
 // it is over.
 func (o *Ownership) rest() time.Duration { return o.min.left(o.r.Core.Instant(time.Now())) }
 
-// freeAfterRest frees o, which was released, when the rest of its minimum hold is over. That may be at once, because
-// the rest was computed before the release was sent. It does nothing unless something may keep o beyond its rest: holds
-// of another kind with o's id, or a command that extends it and comes late. It does not block.
-func (o *Ownership) freeAfterRest() {
+// freeAfterRest follows the release of o. If o may last for longer than the rest of its minimum hold, it frees o when
+// that is over. That may be at once, because the rest was computed before the release was sent. stays: the server has
+// not shortened the lease. It does not block.
+func (o *Ownership) freeAfterRest(stays bool) {
 	if o.min == nil {
 		return
 	}
@@ -65,14 +68,14 @@ func (o *Ownership) freeAfterRest() {
 		c.Presence.StaysTaken(o.ID, rest)
 	}
 	o.mu.Lock()
-	mayStay := o.otherKind || o.lateTTL > 0
+	mayBeExtended := o.lateTTL > 0
 	o.mu.Unlock()
-	if !mayStay {
+	if !stays && !mayBeExtended && !o.outlivesLease() {
 		return
 	}
 	over := time.Now().Add(o.rest())
 	o.r.addDuty(context.Background(), over, over.Add(o.r.Core.RepeatFor), func(ctx context.Context) error {
-		_, err := o.r.Driver.Release(ctx, o, 0, Next{Rest: o.rest()})
+		_, err := o.free(ctx) // the rest is not over if the client closes
 		return err
 	})
 }

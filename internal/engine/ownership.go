@@ -417,13 +417,23 @@ func (o *Ownership) writeCountUntil(ctx context.Context, until time.Time, limit 
 		}
 		// No hand-off here: the lock may have been lost long ago, and the waiters try by themselves.
 		left := o.addCount(0)
-		sent := time.Now()
-		got, err := o.r.Driver.Release(ctx, o, left, Next{Rest: o.rest()})
-		if left == 0 {
-			o.recordAnswer(got, sent, err)
+		if left > 0 {
+			_, err := o.r.Driver.Release(ctx, o, left, Next{})
+			return err
 		}
+		sent := time.Now()
+		got, err := o.free(ctx)
+		o.recordAnswer(got, sent, err)
 		return err
 	})
+}
+
+// free frees o for whoever comes first, or leaves it taken for the rest of its minimum hold. It blocks for the reply.
+func (o *Ownership) free(ctx context.Context) (Released, error) {
+	if rest := o.rest(); rest > 0 {
+		return o.r.Driver.ReleaseAfter(ctx, o, rest)
+	}
+	return o.r.Driver.Release(ctx, o, 0, Next{})
 }
 
 // recordAnswer notes the answer to the command that frees o, which was first sent at that time, and reports
@@ -442,7 +452,7 @@ func (o *Ownership) recordAnswer(got Released, sent time.Time, err error) (lost 
 		o.wire.outcome = wasNotOurs
 	default:
 		o.wire.outcome = freed
-		o.freeAfterRest()
+		o.freeAfterRest(got.Stays)
 	}
 	return lost
 }

@@ -1,6 +1,5 @@
 -- fairlock/release: end a private acquisition: its hold, or its place in the queue.
--- The next owner gets the lock. Before its minimum hold is over, the lock stays with its owner for
--- the rest of it. A key of another type beside the lock hash does not keep the hold.
+-- The next owner gets the lock. A key of another type beside the lock hash does not keep the hold.
 --
 -- An owner id that has nothing will never have anything again, unless a copy of its acquisition is
 -- still under way: the memory then makes that copy acquire nothing. Without a memory, a copy of
@@ -16,12 +15,11 @@
 -- ARGV[3]  memory_ttl_ms (ms): 0 when no copy of the acquisition can come; KEYS[3] is not used
 --          then
 -- ARGV[4]  client (text): an id that is new after each restart
--- ARGV[5]  rest_ms (ms, optional): rest of the minimum hold; 0 or missing: it is over
 -- returns  fair_released: 0 when it was not held; else 1, or, if a waiter of the same client holds
 --          the lock now, its id, the time at which it joined the queue, and the ttl
 local lock = fair_lock(KEYS)
 local owner, publish, memory_ttl_ms, client = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
-local remembers, rest_ms = memory_ttl_ms ~= '0', ARGV[5] or '0'
+local remembers = memory_ttl_ms ~= '0'
 
 -- Faults are errors of Redis: a key beside the lock hash has another type.
 local fault, second_fault
@@ -43,13 +41,13 @@ local function hand_over()
 end
 
 -- The usual case needs no function of the libraries below.
-local is_usual = rest_ms == '0' and redis.pcall('hexists', lock.shared_counts, owner) == 0
+local is_usual = redis.pcall('hexists', lock.shared_counts, owner) == 0
 local answer = is_usual and hand_over()
 if answer then
   return answer
 end
 
--- uses     lib/extend, lib/set_count, lib/shared_counts
+-- uses     lib/extend, lib/shared_counts
 
 if not is_usual then
   local shared
@@ -68,21 +66,13 @@ if not is_usual then
       return 1
     end
   end
-  if private and rest_ms ~= '0' and redis.pcall('hexists', lock.hash, owner) == 1 then
-    set_count(lock.hash, owner, 1, shorter_ttl(lock.hash, rest_ms))
-    local _, tell_fault = try_call(tell_head, lock, publish)
-    if remembers then
-      redis.call('set', lock.memory, 1, 'px', memory_ttl_ms)
-    end
-    return fault or tell_fault or 1
-  end
   answer = private and hand_over()
   if answer then
     return answer
   end
 end
 local memory = remembers and redis.call('get', lock.memory)
-if not memory then
+if not memory or memory == 'rests' then -- see lock/shorten
   if remembers then
     redis.call('del', lock.memory)
     redis.call('set', lock.memory, 0, 'px', memory_ttl_ms)

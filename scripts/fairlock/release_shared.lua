@@ -8,5 +8,4 @@
 -- ARGV[3]  memory_ttl_ms (ms)
 -- ARGV[4]  only_own (flag): release the count of this acquisition; else any count of the id
 -- ARGV[5]  default_ttl_ms (ms): if the lock hash has none
--- ARGV[6]  rest_ms (ms, optional): rest of the minimum hold; 0 or missing: it is over
 -- returns  released: 1 when a count was released, 0 when there was none

@@ -4,16 +4,9 @@
 -- key whose time is over, which may be now: a key still exists in its last millisecond, with a
 -- PTTL of 0. HSET after that would make the hash again, without a TTL, and the lock would never
 -- become free.
--- defines  set_count(lock_hash, field, count, ttl_ms): the hash exists;
---          shorter_ttl(key, ttl_ms): the key's TTL, at most ttl_ms. A late copy of a release then
---          never raises it
+-- defines  set_count(lock_hash, field, count, ttl_ms): the hash exists
 local function set_count(lock_hash, field, count, ttl_ms)
   redis.call('persist', lock_hash)
   redis.call('hset', lock_hash, field, count)
   redis.call('pexpire', lock_hash, math.max(ttl_ms, 1))
-end
-
-local function shorter_ttl(key, ttl_ms)
-  local left = redis.call('pttl', key)
-  return left < 0 and tonumber(ttl_ms) or math.min(left, ttl_ms)
 end

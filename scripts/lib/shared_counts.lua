@@ -19,7 +19,7 @@
 -- uses     lib/extend
 -- defines  shared_count(shared_counts, field, held),
 --          has_shared_count(shared_counts, field, memory_key),
---          is_only_shared_count(shared_counts, field, memory_key),
+--          are_own_counts(shared_counts, field, held, counts, memory_key),
 --          add_shared_count(shared_counts, field, memory_key, is_first, ttl_ms),
 --          remove_shared_count(shared_counts, field, memory_key),
 --          forget_shared_count(shared_counts, field),
@@ -53,10 +53,15 @@ local function has_shared_count(shared_counts, field, memory_key)
   return string.find(identities, identity_of(memory_key), 1, true) ~= nil
 end
 
--- is_only_shared_count returns whether an acquisition has the only shared count of a field that is
--- held.
-local function is_only_shared_count(shared_counts, field, memory_key)
-  return read_identities(shared_counts, field) == identity_of(memory_key)
+-- are_own_counts returns whether the counts held of a field all belong to one acquisition. That is
+-- the one with the memory key, or without it a private one. counts is how many it has, nil if that
+-- is not known: then a private acquisition has any number, and a shared one has one.
+local function are_own_counts(shared_counts, field, held, counts, memory_key)
+  local identities = read_identities(shared_counts, field)
+  if memory_key then
+    return held == (counts or '1') and identities == identity_of(memory_key)
+  end
+  return held == (counts or held) and identities == ''
 end
 
 -- add_shared_count adds the count of an acquisition that has none. Call it before the lock changes:

@@ -1,6 +1,5 @@
 -- lock/release: release the lock of an owner id that is not shared, or hand it off.
 -- The successor waits for the lock and gets it at once. Counts of acquisitions with WithOwner stay.
--- Before its minimum hold is over, the lock stays with its owner for the rest of it.
 --
 -- An owner id that holds nothing will never hold again, unless a copy of its acquisition is still
 -- under way, so a copy of this script changes nothing, and its answer is that nothing was held. The
@@ -18,11 +17,10 @@
 -- ARGV[3]  memory_ttl_ms (ms): 0 when no copy of the acquisition can come; KEYS[3] is not used then
 -- ARGV[4]  place (text): the client's, in line, if it goes to the end of the line now, or if the
 --          successor is the client's last waiter; else ""
--- ARGV[5]  rest_ms (ms, optional): rest of the minimum hold; 0 or missing: it is over
--- ARGV[6]  successor (text, optional): its owner id, which belongs to one acquisition alone;
+-- ARGV[5]  successor (text, optional): its owner id, which belongs to one acquisition alone;
 --          missing: no successor
--- ARGV[7]  successor_ttl_ms (ms, optional)
--- ARGV[8]  tokens (number, optional): how many to reserve for the successor, for a fenced lock only
+-- ARGV[6]  successor_ttl_ms (ms, optional)
+-- ARGV[7]  tokens (number, optional): how many to reserve for the successor, for a fenced lock only
 -- returns  released: 0 when it was not held; {0} when the successor has the lock now, for a fenced
 --          lock {the last token that was reserved, as text}; else 1 and how many clients received a
 --          message, as {that number, "polled"} if clients poll
@@ -31,11 +29,11 @@ local shared_counts, line = KEYS[4], KEYS[5]
 local successor_memory, successor_token, all_keys = KEYS[6], KEYS[7], KEYS
 local owner, publish, memory_ttl_ms = ARGV[1], ARGV[2], ARGV[3]
 local place = ARGV[4] ~= '' and ARGV[4] or nil
-local rest_ms, successor, successor_ttl_ms, tokens = ARGV[5] or '0', ARGV[6], ARGV[7], ARGV[8]
+local successor, successor_ttl_ms, tokens = ARGV[5], ARGV[6], ARGV[7]
 
 -- The usual cases need no function of the libraries below: there is a successor that is not its
 -- client's last waiter, or nobody waits.
-local is_usual = memory_ttl_ms == '0' and rest_ms == '0'
+local is_usual = memory_ttl_ms == '0'
 if is_usual and successor and not successor_token and not place
   and redis.call('exists', shared_counts, successor_memory) == 0
   and redis.call('hexists', lock_hash, owner) == 1
@@ -67,7 +65,7 @@ if has_no_shared and is_usual and not successor then
   return is_polled and {told, 'polled'} or told
 end
 
--- uses     lib/set_count, lib/shared_counts, lib/token
+-- uses     lib/shared_counts, lib/token
 
 -- remember_release makes late copies of the acquisition acquire nothing.
 local function remember_release()
@@ -86,11 +84,6 @@ end
 if had_own ~= nil then
   remember_release()
   return had_own and 1 or 0
-end
-if rest_ms ~= '0' and redis.call('hexists', lock_hash, owner) == 1 then
-  set_count(lock_hash, owner, 1, shorter_ttl(lock_hash, rest_ms))
-  remember_release()
-  return 1 + notify_rest(all_keys, publish)
 end
 -- A successor that has given up must not get the lock.
 if successor and redis.call('exists', successor_memory) == 0

@@ -1,8 +1,7 @@
 -- lock/release_shared: release one count of an owner id that may be shared.
 -- The count belongs to one acquisition. If that has lost it, nothing is released, even if others
 -- have acquired with the same id since, so a copy changes nothing, however late it is.
--- The last count stays for the rest of the minimum hold, as if it were a private one.
--- notify_free and notify_rest are in lib/notify_free, and for fair locks in fairlock/notify_free.
+-- notify_free is in lib/notify_free, and for fair locks in fairlock/notify_free.
 -- uses     lib/acl, lib/holder, lib/set_count, lib/shared_counts, notify_free
 -- KEYS[1]  lock_hash
 -- KEYS[2]  channel
@@ -14,12 +13,11 @@
 -- ARGV[3]  memory_ttl_ms (ms)
 -- ARGV[4]  only_own (flag): release the count of this acquisition; else any count of the id
 -- ARGV[5]  default_ttl_ms (ms): if the lock hash has none
--- ARGV[6]  rest_ms (ms, optional): rest of the minimum hold; 0 or missing: it is over
 -- returns  released: 1 when a count was released, 0 when there was none
 local lock_hash, channel, memory_key = KEYS[1], KEYS[2], KEYS[3]
 local shared_counts, all_keys = KEYS[4], KEYS
 local owner, publish, memory_ttl_ms = ARGV[1], ARGV[2], ARGV[3]
-local only_own, default_ttl_ms, rest_ms = ARGV[4] == '1', ARGV[5], ARGV[6] or '0'
+local only_own, default_ttl_ms = ARGV[4] == '1', ARGV[5]
 
 local memory = redis.call('get', memory_key)
 if memory == '2' then
@@ -44,10 +42,6 @@ if count > 1 then
   local ttl_ms = redis.call('pttl', lock_hash)
   set_count(lock_hash, owner, count - 1, ttl_ms < 0 and default_ttl_ms or ttl_ms)
   remove_shared_count(shared_counts, owner, only_own and memory_key)
-elseif rest_ms ~= '0' then
-  set_count(lock_hash, owner, 1, shorter_ttl(lock_hash, rest_ms))
-  forget_shared_count(shared_counts, owner)
-  notify_rest(all_keys, publish)
 else
   redis.call('del', lock_hash)
   forget_shared_count(shared_counts, owner)

@@ -1,7 +1,6 @@
 -- permitsemaphore/release: release permits, or hand them off.
 -- The successor waits for as many permits or fewer, and gets them at once, unless the semaphore has
--- been made smaller meanwhile. Before their minimum hold is over, the permits stay acquired for the
--- rest of it. A late copy of the acquisition acquires nothing.
+-- been made smaller meanwhile. A late copy of the acquisition acquires nothing.
 --
 -- Ids that hold nothing will never hold again, unless a copy of their acquisition is still under
 -- way. Therefore without a memory a copy of this script changes nothing either, and its answer is
@@ -19,23 +18,21 @@
 -- ARGV[3]  ids (text): of 16 bytes each
 -- ARGV[4]  all_or_none (flag): release all of them or none; without it, release those that are
 --          still taken
--- ARGV[5]  rest_ms (ms, optional): rest of the minimum hold; 0 or missing: it is over
--- ARGV[6]  successor_ids (text, optional): missing: no successor
--- ARGV[7]  successor_ttl_ms (ms, optional)
+-- ARGV[5]  successor_ids (text, optional): missing: no successor
+-- ARGV[6]  successor_ttl_ms (ms, optional)
 -- returns  released: 0 when not all were held, -1 when the semaphore is gone; {free permits} when
 --          the successor has its permits now; else 1 and how many received the release message, as
 --          {that number, "polled"} if clients poll
 local permits_key, channel, memory_key, leases = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local successor_memory = KEYS[5]
 local publish, memory_ttl_ms, ids, all_or_none = ARGV[1], ARGV[2], ARGV[3], ARGV[4] ~= '0'
-local rest_ms, successor_ids, successor_ttl_ms = ARGV[5] or '0', ARGV[6], ARGV[7]
+local successor_ids, successor_ttl_ms = ARGV[5], ARGV[6]
 
 local now = now_ms()
 local free = read_number(permits_key)
 local memory = memory_ttl_ms ~= '0' and redis.call('get', memory_key)
 local own, live = acquired_permits(leases, ids, now)
--- Permits that are acquired although released: a late extension keeps them beyond their minimum.
-if memory and not (memory == '1' and rest_ms == '0' and #own > 0) then
+if memory and memory ~= 'rests' then -- see permitsemaphore/shorten
   if successor_ids and memory == '1'
     and #acquired_permits(leases, successor_ids, now) == #successor_ids / 16 then
     -- A copy of this request. The successor counts its leases from when the answered copy was sent.
@@ -57,16 +54,11 @@ end
 local hands_off = held and successor_ids and free + #own >= #successor_ids / 16
   and redis.call('exists', successor_memory) == 0
   and #acquired_permits(leases, successor_ids, now) == 0
-if memory_ttl_ms ~= '0' or hands_off or rest_ms ~= '0' then
+if memory_ttl_ms ~= '0' or hands_off then
   redis.call('del', memory_key) -- a full Redis allows this, and then the writes after it
 end
 local receivers = 0
-if rest_ms ~= '0' and #own > 0 then
-  shorten_leases(leases, own, now + 1 + rest_ms) -- now is rounded down
-  if free then -- all waiters try, and learn when it is over: Redisson wakes as many threads
-    receivers = publish_permits(publish, channel, 2147483647)
-  end
-elseif held or not all_or_none then
+if held or not all_or_none then
   local returned = #own
   if hands_off then
     -- Before the others are removed: a set that loses its last member is deleted, with its TTL.

@@ -1,5 +1,4 @@
 -- rwlock/read_release: release a reader's counts; the last reader frees the lock.
--- Before its minimum hold is over, the reader stays for the rest of it.
 --
 -- A private id that holds nothing will never hold again, unless a copy of its acquisition is still
 -- under way. Therefore without a memory a copy of this script changes nothing, and its answer is
@@ -18,17 +17,16 @@
 -- ARGV[5]  only_own (flag): with is_shared: release the count of this acquisition; else any count,
 --          a shared one if there is one
 -- ARGV[6]  client (text): whose note is removed; "": none
--- ARGV[7]  rest_ms (ms, optional): rest of the minimum hold; 0 or missing: it is over
 -- returns  released: 1 when it was held, 0 when not
 local lock_hash, channel, memory_key, claim_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local shared_counts, turns = KEYS[5], KEYS[6]
 local owner, publish, memory_ttl_ms = ARGV[1], ARGV[2], ARGV[3]
 local is_shared, only_own = ARGV[4] == '1', ARGV[5] == '1'
-local client, rest_ms = ARGV[6], ARGV[7] or '0'
+local client = ARGV[6]
 
 local prefix = hold_prefix(lock_hash)
 local remembers = memory_ttl_ms ~= '0'
-local is_usual = not remembers and rest_ms == '0' and redis.call('exists', shared_counts) == 0
+local is_usual = not remembers and redis.call('exists', shared_counts) == 0
 local count, mode = unpack(redis.call('hmget', lock_hash, owner, 'mode'))
 -- The usual cases need no function of the libraries below.
 local fields = is_usual and count == '1' and mode == 'read' and redis.call('hlen', lock_hash) or 0
@@ -94,13 +92,13 @@ if is_usual then
   return left > 0 and 1 or 0
 end
 
--- uses     lib/acl, lib/set_count, lib/shared_counts, rwlock/foreign
+-- uses     lib/acl, lib/shared_counts, rwlock/foreign
 
 local memory = remembers and redis.call('get', memory_key)
 if memory == '3' then
   return 0
-elseif memory == '2' and (is_shared or rest_ms ~= '0') then
-  return 1 -- else a late extension may have kept it beyond its minimum hold
+elseif memory == '2' then
+  return 1
 end
 -- A private id is in no hash of another program. Its acquisition has found what the user may do.
 local refusal = is_shared and not only_own
@@ -126,9 +124,6 @@ if to_release == 0 or not has_count then
   if count == 0 then
     forget_shared_count(shared_counts, owner)
   end
-  if memory == '2' then
-    return 1
-  end
   remember('3')
   return 0
 end
@@ -138,20 +133,6 @@ if left > 0 and to_release < count then
   lower_count(lock_hash, prefix, owner, count, count - to_release, left)
   if is_shared then
     remove_shared_count(shared_counts, owner, only_own and memory_key)
-  end
-elseif left > 0 and rest_ms ~= '0' then
-  -- One hold stays, with the rest as its lease. A writer that also reads keeps the hash's TTL.
-  redis.call('del', memory_key)
-  lower_count(lock_hash, prefix, owner, count, 1, left)
-  local key = hold_key(prefix, owner, 1)
-  redis.call('pexpire', key, shorter_ttl(key, rest_ms))
-  if is_shared then
-    forget_shared_count(shared_counts, owner)
-  end
-  if mode ~= 'write' then
-    fit_ttl(lock_hash, prefix, left)
-    redis.call(publish, channel, '1') -- in Redisson this wakes all that sleep, and '0' one more
-    redis.call(publish, channel, '0')
   end
 else
   remove_reader(lock_hash, prefix, owner, count)

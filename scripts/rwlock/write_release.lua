@@ -1,7 +1,6 @@
 -- rwlock/write_release: release a writer's counts and its claim, or hand the lock off.
--- The successor waits to write and gets the lock at once. The owner's read holds stay. Before its
--- minimum hold is over, the writer stays for the rest of it. Without a memory a copy of this script
--- changes nothing: see rwlock/read_release.
+-- The successor waits to write and gets the lock at once. The owner's read holds stay. Without a
+-- memory a copy of this script changes nothing: see rwlock/read_release.
 -- KEYS[1]  lock_hash
 -- KEYS[2]  channel: of releases
 -- KEYS[3]  memory_key: of this request: 2 released, 3 nothing to release
@@ -19,24 +18,23 @@
 --          a shared one if there is one
 -- ARGV[6]  default_ttl_ms (ms): if the hash has none
 -- ARGV[7]  client (text): whose note and turn end; "": none
--- ARGV[8]  rest_ms (ms, optional): rest of the minimum hold; 0 or missing: it is over
--- ARGV[9]  successor (text, optional): its owner id, which belongs to one acquisition alone;
+-- ARGV[8]  successor (text, optional): its owner id, which belongs to one acquisition alone;
 --          missing: no successor
--- ARGV[10] successor_ttl_ms (ms, optional)
+-- ARGV[9]  successor_ttl_ms (ms, optional)
 -- returns  released: 0 when it was not held; {0} when the successor has the lock now; else 1 and
 --          how many received the release message, as {that number, "polled"} if clients poll
 local lock_hash, channel, memory_key, claim_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local shared_counts, turns, successor_memory, all_keys = KEYS[5], KEYS[6], KEYS[7], KEYS
 local owner, publish, memory_ttl_ms = ARGV[1], ARGV[2], ARGV[3]
 local is_shared, only_own, default_ttl_ms = ARGV[4] == '1', ARGV[5] == '1', ARGV[6]
-local client, rest_ms, successor, successor_ttl_ms = ARGV[7], ARGV[8] or '0', ARGV[9], ARGV[10]
+local client, successor, successor_ttl_ms = ARGV[7], ARGV[8], ARGV[9]
 
 local field, successor_field = owner .. ':write', successor and successor .. ':write'
 local remembers = memory_ttl_ms ~= '0'
 
 -- The usual case needs no function of the libraries below: a writer that does not read, the only
 -- one with this id, hands the lock off, or frees it while no other client waits.
-local is_usual = not remembers and not is_shared and rest_ms == '0'
+local is_usual = not remembers and not is_shared
 if is_usual and (successor and redis.call('exists', shared_counts, successor_memory)
     or redis.call('exists', shared_counts, turns)) == 0
   and redis.call('hlen', lock_hash) == 2 and redis.call('hexists', lock_hash, field) == 1
@@ -67,10 +65,7 @@ elseif memory == '2' then
     extend(lock_hash, successor_ttl_ms)
     return {0}
   end
-  -- Else its minimum hold is over, but the lease of its read holds has kept it the writer.
-  if is_shared or rest_ms ~= '0' or redis.call('hexists', lock_hash, field) == 0 then
-    return 1
-  end
+  return 1
 end
 -- A private id is in no hash of another program. Its acquisition has found what the user may do.
 local refusal = is_shared and not only_own
@@ -106,9 +101,6 @@ if to_release == 0 or not has_count then
   if count == 0 then
     forget_shared_count(shared_counts, field)
   end
-  if memory == '2' then -- the counts that are left are shared ones
-    return 1
-  end
   remember('3')
   if claimed then -- wake up the readers that waited behind this writer
     redis.call(publish, channel, '1')
@@ -136,14 +128,6 @@ elseif to_release < count then
   if is_shared then
     remove_shared_count(shared_counts, field, only_own and memory_key)
   end
-elseif rest_ms ~= '0' then
-  -- Its read holds need the hash too. The writer then stays for as long as they do.
-  local reads = reader_ttl(prefix, owner, redis.call('hget', lock_hash, owner))
-  set_count(lock_hash, field, 1, shorter_ttl(lock_hash, math.max(rest_ms, reads)))
-  if is_shared then
-    forget_shared_count(shared_counts, field)
-  end
-  answer = 1 + redis.call(publish, channel, '1')
 else
   redis.call('hdel', lock_hash, field)
   if is_shared then

@@ -140,7 +140,7 @@ func TestLateShorteningDoesNothing(t *testing.T) {
 		run := scripts.NewRunner(rdb, 0)
 		defer run.Close()
 		counts, hold := "redlatch_shared_counts:{"+name+"}", "{"+name+"}:me:rwlock_timeout:1"
-		keys := scripts.Keys{Main: name, SharedCounts: counts}
+		keys := scripts.Keys{Main: name, Channel: "c:{" + name + "}", SharedCounts: counts, Line: "l:{" + name + "}"}
 		for _, tt := range []struct {
 			name   string
 			counts int64
@@ -150,25 +150,27 @@ func TestLateShorteningDoesNothing(t *testing.T) {
 			want   int64
 		}{
 			{"in time", 1, 0, "", "", 1},
-			{"late", 1, -1001 * time.Millisecond, "", "", 0},
-			{"before it was seen", 1, time.Minute, "", "", 0},
-			{"another count", 2, 0, "", "", 0},
+			{"late", 1, -1001 * time.Millisecond, "", "", 2},
+			{"before it was seen", 1, time.Minute, "", "", 2},
+			{"another count", 2, 0, "", "", 2},
 			{"of an owner", 1, 0, "mine", "mine", 1},
 			{"another acquisition of the owner", 1, 0, "another", "mine", 0},
 			{"of an owner whose count Redis does not know", 1, 0, "", "mine", 0},
+			{"a private count beside that of an owner", 1, 0, "another", "", 2},
 		} {
 			now := rdb.Time(t.Context()).Val()
 			seenAt := now.Add(tt.seen).UnixMilli()
 			for kind, shorten := range map[string]func() (scripts.Number, error){
 				"lock": func() (scripts.Number, error) {
 					return scripts.LockShorten{
-						Keys: &keys, Field: "me", Counts: tt.counts, TTL: 30 * time.Second, SeenAt: seenAt, MemoryKey: tt.asked,
+						Keys: &keys, MemoryKey: tt.asked, Field: "me", IsShared: tt.asked != "", TTL: 30 * time.Second,
+						Counts: tt.counts, SeenAt: seenAt,
 					}.Do(t.Context(), run.Sender())
 				},
 				"reader": func() (scripts.Number, error) {
 					return scripts.RWLockReadShorten{
-						Keys: &keys, HoldKey: hold, Owner: "me", Counts: tt.counts,
-						TTL: 30 * time.Second, SeenAt: seenAt, MemoryKey: tt.asked,
+						Keys: &keys, MemoryKey: tt.asked, HoldKey: hold, Owner: "me", IsShared: tt.asked != "",
+						TTL: 30 * time.Second, Counts: tt.counts, SeenAt: seenAt,
 					}.Do(t.Context(), run.Sender())
 				},
 			} {

@@ -457,7 +457,10 @@ func TestC28MinimumOfAWriterThatReads(t *testing.T) {
 			reads := tt.reads
 			Bubble(t, func(t *testing.T, b *BubbleTest) {
 				rw, other := b.C.RWLock("x"), NewClient(t, b.S.Client(t)).RWLock("x")
-				Release(t, Acquire(t, t.Context(), rw.Writer())) // loads the script
+				loads := b.C.RWLock("loads the scripts").Writer()
+				for _, d := range []time.Duration{0, minimum} {
+					Release(t, Acquire(t, t.Context(), loads, primitives.WithMinHold(d)))
+				}
 				if tt.inDoubt {
 					b.P.DropReplies(1, Script)
 				}

@@ -79,7 +79,7 @@ func handoffKinds() []handoffKind {
 			available: noPool, holders: fields(""),
 			acquireArgs: func(id string) []any { return []any{id, 60000, "publish", tokens(id)} },
 			releaseArgs: func(id, next string, memory int) []any {
-				return handTo([]any{id, "publish", memory, "", 0}, next, next, 50000, tokens(next))
+				return handTo([]any{id, "publish", memory, ""}, next, next, 50000, tokens(next))
 			},
 		}
 	}
@@ -91,7 +91,7 @@ func handoffKinds() []handoffKind {
 			available: noPool, holders: fields(":write"),
 			acquireArgs: func(id string) []any { return []any{id, 60000, "publish", 0, 0, 0} },
 			releaseArgs: func(id, next string, memory int) []any {
-				return handTo([]any{id, "publish", memory, 0, 0, 60000, "", 0}, next, next, 50000)
+				return handTo([]any{id, "publish", memory, 0, 0, 60000, ""}, next, next, 50000)
 			},
 		},
 		{
@@ -116,7 +116,7 @@ func handoffKinds() []handoffKind {
 			available:   pool,
 			acquireArgs: func(id string) []any { return []any{"publish", 10, padded(id), 60000} },
 			releaseArgs: func(id, next string, memory int) []any {
-				args := []any{"publish", memory, padded(id), 0, 0}
+				args := []any{"publish", memory, padded(id), 0}
 				if next == "" {
 					return args
 				}

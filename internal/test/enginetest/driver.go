@@ -188,7 +188,7 @@ func (d *FakeDriver) keep(o *engine.Owner) time.Duration {
 func (d *FakeDriver) Rollback(ctx context.Context, q *engine.Request) error {
 	key, id, shared, keep := d.key(&q.Owner), d.id(&q.Owner), q.Shared, d.keep(&q.Owner)
 	_, _, err := Do(ctx, d.Client, d.Command("rollback", &q.Owner), func() (bool, error) {
-		freed, lost := d.Client.s.end(d.Name, key, id, shared, true, keep, 0)
+		freed, lost := d.Client.s.end(d.Name, key, id, shared, true, keep)
 		if freed {
 			d.Client.s.publish(d.Name, nil)
 		}
@@ -206,7 +206,7 @@ func (d *FakeDriver) Release(
 	need, known := time.Duration(0), false
 	if d.shortens {
 		if need, known = o.LeaseFor(left); known && need == 0 {
-			return d.free(ctx, o, engine.Next{Rest: next.Rest})
+			return d.free(ctx, o, engine.Next{})
 		}
 		defer func() { o.Changed(failure.Of(err).InDoubt()) }()
 	}
@@ -224,6 +224,17 @@ func (d *FakeDriver) Release(
 		}
 		return false, nil
 	})
+	return got, err
+}
+
+func (d *FakeDriver) ReleaseAfter(
+	ctx context.Context, o *engine.Ownership, rest time.Duration,
+) (engine.Released, error) {
+	key, id, shared := d.key(&o.Owner), d.id(&o.Owner), o.Shared
+	got, trip, err := Do(ctx, d.Client, d.Command("release", &o.Owner), func() (engine.Released, error) {
+		return d.Client.s.shorten(d.Name, key, id, shared, rest), nil
+	})
+	got.InDoubt = trip.doubt
 	return got, err
 }
 
@@ -248,7 +259,7 @@ func (d *FakeDriver) free(ctx context.Context, o *engine.Ownership, to engine.Ne
 	}
 	s, key, id, shared, keep := d.Client.s, d.key(&o.Owner), d.id(&o.Owner), o.Shared, d.keep(&o.Owner)
 	got, trip, err := Do(ctx, d.Client, d.Command(op, &o.Owner), func() (got engine.Released, err error) {
-		freed, lost := s.end(d.Name, key, id, shared, false, keep, to.Rest)
+		freed, lost := s.end(d.Name, key, id, shared, false, keep)
 		got.Lost = lost
 		if freed && successor != nil {
 			got.Granted, _ = s.acquire(next) // refused if the successor has been rolled back

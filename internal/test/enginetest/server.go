@@ -62,7 +62,6 @@ type memory struct {
 	counted bool // it was granted
 	ended   time.Time
 	lost    bool // the reply to the release
-	rests   bool // its release has left the lock taken for the rest of a minimum hold
 }
 
 // Command is one command that was sent. Its log line is "op name id".
@@ -341,10 +340,10 @@ func (h *holder) keep(ttl time.Duration) {
 // end takes back what a request was granted. The server remembers that for as long as keep; with 0 a copy
 // finds nothing. With a rest of the minimum hold the last count stays for that long.
 func (s *Server) end(
-	name, key, id string, shared, rollback bool, keep, rest time.Duration,
+	name, key, id string, shared, rollback bool, keep time.Duration,
 ) (freed, lost bool) {
 	l, m := s.lock(name), s.remembered(key)
-	if !m.ended.IsZero() && (!m.rests || shared || rest > 0) {
+	if !m.ended.IsZero() {
 		return false, m.lost
 	}
 	h := l.holders[id]
@@ -359,12 +358,6 @@ func (s *Server) end(
 	case !shared && len(h.shared) > 0: // the shared counts stay
 		lost = !h.hasOwn()
 		h.Count = len(h.shared)
-	case rest > 0:
-		h.Count, h.shared, m.rests = 1, nil, true
-		if until := time.Now().Add(rest); until.Before(h.until) {
-			h.until = until
-		}
-		s.publish(name, nil)
 	default:
 		delete(l.holders, id)
 		freed = true
@@ -373,6 +366,23 @@ func (s *Server) end(
 		m.ended, m.lost = time.Now().Add(keep), lost
 	}
 	return freed, lost
+}
+
+// shorten ends the lease of an id after rest, unless others have counts of it, too.
+func (s *Server) shorten(name, key, id string, shared bool, rest time.Duration) (got engine.Released) {
+	h := s.lock(name).holders[id]
+	switch {
+	case h == nil, shared && !slices.Contains(h.shared, key), !shared && !h.hasOwn():
+		got.Lost = true
+	case shared && h.Count > 1, !shared && len(h.shared) > 0:
+		got.Stays = true
+	default:
+		if until := time.Now().Add(rest); until.Before(h.until) {
+			h.until = until
+			s.publish(name, nil)
+		}
+	}
+	return got
 }
 
 // publish sends the messages of a release, and returns how many clients receive one. A client receives its

@@ -458,18 +458,11 @@ var Catalogue = []Defect{
 	// Mistakes where two features meet.
 	{
 		Name: "a hand-off ignores the minimum hold", Promise: "C28",
-		Edits: []Edit{
-			{
-				"internal/engine/handoff.go",
-				"	if staysTaken || !mayHandOff {",
-				"	if (false && staysTaken) || !mayHandOff {",
-			},
-			{
-				"internal/engine/handoff.go",
-				"		plan.next.Successor = &waiterOf(plan.offered).Request.Owner\n",
-				"		plan.next.Successor = &waiterOf(plan.offered).Request.Owner\n		plan.next.Rest = 0 // it stays taken\n",
-			},
-		},
+		Edits: []Edit{{
+			"internal/engine/handoff.go",
+			"	if o.rest() > 0 {",
+			"	if o.rest() > 0 && !o.r.Traits.HandsOff {",
+		}},
 	},
 	{
 		Name: "a writer under which somebody reads lingers", Promise: "C24",
@@ -500,8 +493,8 @@ var Catalogue = []Defect{
 		Name: "the rollback of an owner gives back a count of somebody else", Promise: "C4",
 		Edits: []Edit{{
 			"primitives/mutex.go",
-			"MemoryTTL: d.h.c.rememberFor(o), OnlyOwn: true, Rest: rest,",
-			"MemoryTTL: d.h.c.rememberFor(o), Rest: rest,",
+			"MemoryTTL: d.h.c.rememberFor(o), OnlyOwn: true,",
+			"MemoryTTL: d.h.c.rememberFor(o),",
 		}},
 	},
 	{

@@ -142,14 +142,14 @@ func (l *redisRW) write(id int8) answer {
 }
 
 func (l *redisRW) endRead(id int8) answer {
-	if l.do(rwReadRelease, id, nobody, "publish", memoryMS, 0, 1, "", 0) == int64(0) {
+	if l.do(rwReadRelease, id, nobody, "publish", memoryMS, 0, 1, "") == int64(0) {
 		return nothing
 	}
 	return freed
 }
 
 func (l *redisRW) endWrite(id, successor int8) answer {
-	args := []any{"publish", memoryMS, 0, 0, leaseMS, "", 0}
+	args := []any{"publish", memoryMS, 0, 0, leaseMS, ""}
 	if successor != nobody {
 		args = append(args, ownerOf(successor), leaseMS)
 	}

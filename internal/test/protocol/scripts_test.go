@@ -93,7 +93,7 @@ func (l *redisLock) release(id, successor int8, remember bool) answer {
 		args[2] = memoryMS
 	}
 	if successor != nobody {
-		keys, args = append(keys, memoryKeyOf(successor)), append(args, 0, ownerOf(successor), leaseMS)
+		keys, args = append(keys, memoryKeyOf(successor)), append(args, ownerOf(successor), leaseMS)
 	}
 	reply, err := l.run.Do(l.t.Context(), lockRelease, keys, args...)
 	require.NoError(l.t, err)

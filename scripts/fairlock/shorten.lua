@@ -1,0 +1,14 @@
+-- fairlock/shorten: shorten the lease of an owner, which needs it for ttl_ms only.
+-- uses     lock/shorten
+-- KEYS[1..2]  lock_hash, channel: see fair_lock in fairlock/queue
+-- KEYS[3]     memory_key: of the acquisition; of its release: see lock/shorten
+-- KEYS[4..8]  shared_counts, queue, deadlines, waiters, clients
+-- ARGV[1]  field (text): of the owner
+-- ARGV[2]  publish (command)
+-- ARGV[3]  is_shared (flag): others may have counts of the id
+-- ARGV[4]  ttl_ms (ms)
+-- ARGV[5]  memory_ttl_ms (ms): 0 when no copy of the acquisition can come, or with seen_at
+-- ARGV[6]  counts (number, optional): that belong to the owner
+-- ARGV[7]  seen_at (number, optional): when a renewal found the longer TTL, by the server's clock,
+--          ms
+-- returns  number: 1 if the lease ends in time now, 2 if it was left as it is, 0 if it was not held

@@ -1,0 +1,16 @@
+-- rwlock/write_shorten: shorten the lease of a writer, which needs it for ttl_ms only.
+-- A writer that also reads has two fields in the hash, so its lease is left as it is.
+-- uses     lock/shorten
+-- KEYS[1]  lock_hash
+-- KEYS[2]  channel: of releases
+-- KEYS[3]  memory_key: of the acquisition; of its release: see lock/shorten
+-- KEYS[4]  shared_counts
+-- ARGV[1]  field (text): of the owner
+-- ARGV[2]  publish (command)
+-- ARGV[3]  is_shared (flag): others may have counts of the id
+-- ARGV[4]  ttl_ms (ms)
+-- ARGV[5]  memory_ttl_ms (ms): 0 when no copy of the acquisition can come, or with seen_at
+-- ARGV[6]  counts (number, optional): that belong to the owner
+-- ARGV[7]  seen_at (number, optional): when a renewal found the longer TTL, by the server's clock,
+--          ms
+-- returns  number: 1 if the lease ends in time now, 2 if it was left as it is, 0 if it was not held
