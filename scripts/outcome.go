@@ -18,6 +18,20 @@ import (
 )
 
 // What the errors of go-redis, and the answers of Redis, say about a command. Package failure has the types.
+//
+//	the error                                                 the outcome   repeated
+//	a reply of Redis, such as WRONGTYPE, OOM or NOPERM        executed      no
+//	LOADING, READONLY, MOVED, CLUSTERDOWN and the like        not executed  yes, while the call lasts
+//	the command was not written (sending.go): a dial or a
+//	  handshake failed, no connection was free, a limiter
+//	  or a hook refused                                       not executed  yes
+//	the context ended while the command was still queued      not executed  no
+//	the context or the command timeout ended after the
+//	  command was written                                     unknown       no
+//	the client of go-redis is closed                          not executed  no, neither by waiters nor in the background
+//	any other transport error                                 unknown       yes
+//
+// If one attempt has an unknown outcome, so has the call, unless a later attempt succeeds.
 
 var errReplaced = errors.New("scripts: another node has replaced the one that did not answer")
 
