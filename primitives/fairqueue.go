@@ -56,7 +56,7 @@ type fairQueue struct {
 	queues *fairQueues
 	d      *fairDriver          // the driver of the first waiter's handle; all handles of a name have equal ones
 	grants *pubsub.Subscription // the subscription to grantChannel; the last waiter closes it
-	// contact is what all waiters have contact. A waiter that has its place makes no attempts, so refreshes show whether
+	// contact is what all waiters have heard. A waiter that has its place makes no attempts, so refreshes show whether
 	// Redis still answers.
 	contact engine.Contact
 
@@ -376,7 +376,7 @@ func (q *fairQueue) refresh() bool {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), refreshTimeout)
 	defer cancel()
-	q.contact.Asking()
+	q.contact.AttemptBegins()
 	reply, err := q.d.refresh(ctx, longest, ids)
 	if err != nil {
 		q.contact.Failed(err)

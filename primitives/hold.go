@@ -31,7 +31,7 @@ type Hold struct {
 // unless Release or Detach stops it. The cleanup must not refer to the Hold, which would then never become unreachable.
 func newHold(hold *engine.Hold) *Hold {
 	h := &Hold{hold: hold}
-	h.cleanup = runtime.AddCleanup(h, (*engine.Hold).Forget, hold)
+	h.cleanup = runtime.AddCleanup(h, (*engine.Hold).Leaked, hold)
 	return h
 }
 

@@ -256,7 +256,8 @@ func (b *batcher) finish(
 func (b *batcher) enter(p *pending, now time.Time) (alone bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.maxDirect == 0 || !b.full && b.hasRoom(now) {
+	mayGoAlone := b.maxDirect == 0 || !b.full && b.hasRoom(now)
+	if mayGoAlone {
 		b.direct++
 		return true
 	}
@@ -279,7 +280,8 @@ func (b *batcher) sendDirect(p *pending) {
 	}
 	sent := time.Now()
 	p.reply, p.err = b.r.attempt(p.ctx, via, p.call)
-	if b.r.shards.cluster != nil && isMisrouted(p.err) && !p.isAbandoned(p.ctx) {
+	wasRedirected := b.r.shards.cluster != nil && isMisrouted(p.err)
+	if wasRedirected && !p.isAbandoned(p.ctx) {
 		p.reply, p.err = b.r.attempt(p.ctx, b.r.rdb, p.call)
 	}
 	b.mu.Lock() // before the caller continues, so that its next command finds the place free
@@ -379,8 +381,11 @@ func (b *batcher) keepsSlot(n int, f func()) bool {
 // mayPass reports whether a batch that began then, and takes longer than slotTimeout, loses its slot now.
 // The caller holds mu.
 func (b *batcher) mayPass(now, began time.Time) bool {
-	crowded := b.direct+b.late+b.dialing(now) >= b.maxOthers
-	return !b.here.unanswered && !crowded || now.Sub(began) >= b.r.timeout/quietPasses
+	isCrowded := b.direct+b.late+b.dialing(now) >= b.maxOthers
+	if !b.here.unanswered && !isCrowded {
+		return true
+	}
+	return now.Sub(began) >= b.r.timeout/quietPasses
 }
 
 // passSlot gives a worker's slot to a new worker, or gives it up if the queue is empty. The caller holds mu.

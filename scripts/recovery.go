@@ -96,12 +96,18 @@ func isBreak(err error) bool {
 	if op, ok := errors.AsType[*net.OpError](err); ok && op.Op == "dial" {
 		return !errors.Is(err, context.Canceled)
 	}
-	_, isInterrupted := errors.AsType[*failure.Interrupted](err)
-	switch broken, ok := errors.AsType[net.Error](err); {
-	case isInterrupted, ok && broken.Timeout(),
-		errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded),
-		errors.Is(err, redis.ErrClosed), errors.Is(err, redis.ErrPoolTimeout), errors.Is(err, redis.ErrPoolExhausted):
+	if _, isInterrupted := errors.AsType[*failure.Interrupted](err); isInterrupted {
 		return false
+	}
+	if broken, ok := errors.AsType[net.Error](err); ok && broken.Timeout() {
+		return false
+	}
+	for _, other := range []error{
+		context.Canceled, context.DeadlineExceeded, redis.ErrClosed, redis.ErrPoolTimeout, redis.ErrPoolExhausted,
+	} {
+		if errors.Is(err, other) {
+			return false
+		}
 	}
 	return true // EOF, a reset, a connection that go-redis has closed
 }

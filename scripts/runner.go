@@ -614,8 +614,10 @@ func (r *Runner) again(ctx context.Context, c call, probe *prober, failed *failu
 	} else {
 		failed.counted++
 	}
-	isLast := failed.counted > r.retries &&
-		!(dialedNothing(err, failed.reason) && r.sleep(ctx, c.end, probe.soon(), nil) && probe.isBack())
+	isLast := failed.counted > r.retries
+	if isLast && dialedNothing(err, failed.reason) && r.sleep(ctx, c.end, probe.soon(), nil) {
+		isLast = !probe.isBack()
+	}
 	interrupted, isInterrupted := errors.AsType[*failure.Interrupted](err)
 	mayHelp := got.Retry() && !isInterrupted // another attempt
 	if mayHelp && isLast && len(failed.slow) > 0 {

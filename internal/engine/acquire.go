@@ -40,19 +40,7 @@ const answerGrace = 20 * time.Millisecond
 func (r *Resource) Acquire(ctx context.Context, terms *Terms, limit time.Duration) (hold *Hold, err error) {
 	c := r.Core
 	began := time.Now()
-	err = context.Cause(ctx)
-	switch {
-	case err != nil:
-		err = GaveUp(ctx, nil)
-	case c.IsClosing():
-		err = ErrClosed
-	default:
-		err = c.Begin(ctx)
-		if err != nil {
-			err = new(Request).explain(ctx, c, err)
-			r.complete(err, began, limit == NoWait)
-		}
-	}
+	err = r.admit(ctx, began, limit == NoWait)
 	if err != nil {
 		r.ReportNotAcquired(ctx, err)
 		return nil, err
@@ -62,7 +50,7 @@ func (r *Resource) Acquire(ctx context.Context, terms *Terms, limit time.Duratio
 	takesTurns := r.takesTurns(terms)
 	var q *Request
 	if takesTurns {
-		q = newTurn(terms)
+		q = newTurnRequest(terms)
 	} else {
 		q = r.NewRequest(terms)
 	}
@@ -90,6 +78,24 @@ func (r *Resource) Acquire(ctx context.Context, terms *Terms, limit time.Duratio
 		r.EmitResult(ctx, kind, hold, q.Wait.since(began), err)
 	}
 	return hold, err
+}
+
+// admit registers a call, which then must call Core.Leave. It fails, and registers nothing, if the time of the call is
+// over, if the client is closing, or if the client cannot be prepared.
+func (r *Resource) admit(ctx context.Context, began time.Time, isTry bool) error {
+	if ctx.Err() != nil {
+		return GaveUp(ctx, nil)
+	}
+	if r.Core.IsClosing() {
+		return ErrClosed
+	}
+	err := r.Core.Begin(ctx)
+	if err == nil {
+		return nil
+	}
+	err = new(Request).explain(ctx, r.Core, err)
+	r.complete(err, began, isTry)
+	return err
 }
 
 // onPanic is deferred, and calls undo unless *returned: a hook of go-redis, or an observer, has panicked. The outcome
@@ -284,7 +290,7 @@ func (r *Resource) ownQueue(ctx context.Context, q *Request) (Queue, error) {
 // Try makes one attempt. If it is granted, the caller may keep it: the lease is still valid, and ctx
 // has not ended. It blocks until the reply, or until ctx ends. Queues call it with no mutex held.
 func (r *Resource) Try(ctx context.Context, q *Request) (Result, error) {
-	q.asking()
+	q.attemptBegins()
 	res, err := r.Driver.TryAcquire(ctx, q)
 	return r.tried(ctx, q, res, err)
 }
@@ -324,14 +330,21 @@ func (r *Resource) tried(ctx context.Context, q *Request, res Result, err error)
 		return res, err
 	case ctx.Err() != nil:
 		err = GaveUp(ctx, nil)
-	case r.Traits.Leased && !r.Core.trustedUntil(res.Sent, lease).After(time.Now()),
-		res.Holding != nil && !res.Holding.ValidUntil(nil).After(time.Now()): // of a joint lock, whose members began before
+	case r.isOver(res, lease):
 		err = ErrLost // the reply took longer than the lease lasts
 	default:
 		return res, nil
 	}
 	q.MustRollback = true
 	return Result{}, err
+}
+
+// isOver reports whether what was granted is not valid any longer, because the reply took longer than the lease lasts.
+func (r *Resource) isOver(res Result, lease time.Duration) bool {
+	now := time.Now()
+	isExpired := r.Traits.Leased && !r.Core.trustedUntil(res.Sent, lease).After(now)
+	membersExpired := res.Holding != nil && !res.Holding.ValidUntil(nil).After(now) // their leases began before
+	return isExpired || membersExpired
 }
 
 // rollback removes everything that the server keeps, or may still come to keep, of a request without a

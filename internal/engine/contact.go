@@ -55,20 +55,20 @@ type refusal struct {
 
 // silence is what was not answered since the latest answer. The zero value: nothing.
 type silence struct {
-	asked  time.Time // an attempt is under way since then; zero: none, or unknown
-	silent time.Time // since when no attempt was answered; zero: the latest was
-	failed error     // why the latest attempt was not answered; nil: it was
-	outage error     // the latest failure that says more than that time passed; nil: none
-	again  bool      // more than one attempt was not answered
+	attemptSince time.Time // an attempt is under way since then; zero: none, or unknown
+	silent       time.Time // since when no attempt was answered; zero: the latest was
+	failed       error     // why the latest attempt was not answered; nil: it was
+	outage       error     // the latest failure that says more than that time passed; nil: none
+	again        bool      // more than one attempt was not answered
 }
 
-// Asking notes that an attempt begins, or that a queue sends a command for all its waiters. Answered or Failed notes
-// the outcome of that command.
-func (k *Contact) Asking() {
+// AttemptBegins notes that an attempt begins, or that a queue sends a command for all its waiters. Answered or Failed
+// notes the outcome of that command.
+func (k *Contact) AttemptBegins() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.asked.IsZero() { // else an earlier attempt has not been answered yet
-		k.asked = time.Now()
+	if k.attemptSince.IsZero() { // else an earlier attempt has not been answered yet
+		k.attemptSince = time.Now()
 	}
 }
 
@@ -154,7 +154,7 @@ func (k *Contact) fail(err error, f failure.Failure, grace time.Duration) {
 	defer k.mu.Unlock()
 	switch {
 	case !f.IsOutage(grace):
-		k.asked = time.Time{}
+		k.attemptSince = time.Time{}
 		return
 	case !f.Ended:
 		k.outage = err
@@ -164,7 +164,9 @@ func (k *Contact) fail(err error, f failure.Failure, grace time.Duration) {
 	if k.silent.IsZero() {
 		k.silent = time.Now().Add(-f.Silent)
 	}
-	k.asked, k.failed, k.again = time.Time{}, err, k.failed != nil
+	k.again = k.failed != nil
+	k.failed = err
+	k.attemptSince = time.Time{}
 }
 
 // forget clears what was heard.
@@ -174,8 +176,8 @@ func (k *Contact) forget() {
 	k.heard = heard{}
 }
 
-// follow takes over what another contact has heard later than k.
-func (k *Contact) follow(other *Contact) {
+// takeOver takes over what another contact has heard later than k.
+func (k *Contact) takeOver(other *Contact) {
 	if other == k {
 		return
 	}
@@ -196,9 +198,9 @@ func (k *Contact) follow(other *Contact) {
 	k.heard = news
 }
 
-// Follow makes k, which users who take turns share, know from now on what the queue hears in which q stands for all of
-// them. Nil: nobody stands there any longer.
-func (k *Contact) Follow(q *Request) {
+// SetSource makes k, which users who take turns share, know from now on what the queue hears in which q stands for
+// all of them. Nil: nobody stands there any longer.
+func (k *Contact) SetSource(q *Request) {
 	k.catchUp()
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -214,14 +216,14 @@ func (k *Contact) catchUp() {
 	source := k.source
 	k.mu.Unlock()
 	if source != nil {
-		k.follow(source)
+		k.takeOver(source)
 	}
 }
 
 // ShareContact makes q share the contact of the queue in which it waits from now on.
 func (q *Request) ShareContact(queue *Contact) {
 	if q.contact != nil {
-		queue.follow(q.contact)
+		queue.takeOver(q.contact)
 	}
 	q.contact = queue
 }
@@ -234,10 +236,10 @@ func graceOf(ctx context.Context) time.Duration {
 	return 0
 }
 
-// asking notes that an attempt begins. The error of the first one will say how long it took.
-func (q *Request) asking() {
+// attemptBegins notes that an attempt begins. The error of the first one will say how long it took.
+func (q *Request) attemptBegins() {
 	if q.contact != nil && !q.membersNote {
-		q.contact.Asking()
+		q.contact.AttemptBegins()
 	}
 }
 
@@ -252,7 +254,7 @@ func (q *Request) learn(ctx context.Context, res Result, err error) {
 			q.ownContact().fail(err, f, grace)
 		}
 	case res.Granted:
-		q.contact.follow(&Contact{})
+		q.contact.takeOver(&Contact{})
 	default:
 		q.ownContact().refuse(refusal{
 			holder: res.Holder, endless: res.RetryAfter == Endless, reason: res.Why,
@@ -337,8 +339,8 @@ func (q *Request) gaveUp(ctx context.Context, outage error) *gaveUpError {
 	g.left = max(0, time.Until(k.until))
 	g.endless = k.endless
 	g.reason = k.reason
-	asked := time.Since(k.asked)
-	isAsking := !k.asked.IsZero() && outage == nil
+	asked := time.Since(k.attemptSince)
+	isAsking := !k.attemptSince.IsZero() && outage == nil
 	switch {
 	case k.failed != nil:
 		g.failed = k.failed

@@ -6,13 +6,13 @@ import "context"
 // contexts from the inside out, as context.Value does.
 
 // Context returns a context that carries the hold and ends with it. It has the values and the
-// cancellation of the context with which the hold was acquired. [HoldFrom] returns handle along with
+// cancellation of the context with which the hold was acquired. [HoldFrom] returns userHold along with
 // the hold. Context does not block.
 //
 // All contexts of a hold share one cancellable context, which the hold keeps. It is made on the first
-// call, because many holds never need one. It does not refer to a handle, so a forgotten handle can be
-// collected: see [Hold.Forget].
-func (h *Hold) Context(handle any) *HoldContext {
+// call, because many holds never need one. It does not refer to the user's hold, so a forgotten one can be
+// collected: see [Hold.Leaked].
+func (h *Hold) Context(userHold any) *HoldContext {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.inner == nil {
@@ -22,7 +22,7 @@ func (h *Hold) Context(handle any) *HoldContext {
 			cancel(h.cause)
 		}
 	}
-	return &HoldContext{h.inner, handle}
+	return &HoldContext{h.inner, userHold}
 }
 
 // innerContext ends with the hold: Hold.end cancels it.
@@ -36,7 +36,7 @@ type innerContext struct {
 // immutable.
 type HoldContext struct {
 	*innerContext
-	handle any
+	userHold any
 }
 
 // liveKey asks a context for a live hold of a resource, and anyLiveKey for one of any resource. outerKey asks for a
@@ -55,13 +55,13 @@ func (c *HoldContext) Value(key any) any {
 	switch k := key.(type) {
 	case liveKey:
 		if live := h.findLive(k.Resource); live == h {
-			return carried{h, c.handle}
+			return carried{h, c.userHold}
 		} else if live != nil {
 			return carried{live, nil}
 		}
 	case anyLiveKey:
 		if h.IsLive() {
-			return carried{h, c.handle}
+			return carried{h, c.userHold}
 		}
 	case outerKey:
 		if live := h.findLive(k.Resource); live != nil {
@@ -74,10 +74,10 @@ func (c *HoldContext) Value(key any) any {
 	return c.Context.Value(key)
 }
 
-// carried is a hold, and its handle if it is not a member's.
+// carried is a hold, and what its user has of it: nil for the hold of a member.
 type carried struct {
-	hold   *Hold
-	handle any
+	hold     *Hold
+	userHold any
 }
 
 // find returns h if it is a hold of r, the hold of its member that is, live or not, or nil.
@@ -97,18 +97,18 @@ func (h *Hold) findLive(r *Resource) *Hold {
 	return found
 }
 
-// HoldFrom returns the nearest live hold of r that ctx carries, and its handle. The handle is nil for a hold of a
-// member of a joint lock.
-func HoldFrom(ctx context.Context, r *Resource) (hold *Hold, handle any) {
+// HoldFrom returns the nearest live hold of r that ctx carries, and what its user has of it. That is nil for a hold
+// of a member of a joint lock.
+func HoldFrom(ctx context.Context, r *Resource) (hold *Hold, userHold any) {
 	found, _ := ctx.Value(liveKey{r}).(carried)
-	return found.hold, found.handle
+	return found.hold, found.userHold
 }
 
-// AnyHoldFrom returns the nearest live hold that ctx carries, and its handle. It is the joint lock's hold, and not that
-// of a member.
-func AnyHoldFrom(ctx context.Context) (hold *Hold, handle any) {
+// AnyHoldFrom returns the nearest live hold that ctx carries, and what its user has of it. It is the joint lock's
+// hold, and not that of a member.
+func AnyHoldFrom(ctx context.Context) (hold *Hold, userHold any) {
 	found, _ := ctx.Value(anyLiveKey{}).(carried)
-	return found.hold, found.handle
+	return found.hold, found.userHold
 }
 
 // OuterFrom returns the nearest hold of r that ctx carries and whose release has not begun. It may be lost.

@@ -258,7 +258,7 @@ func (c *Core) Close(ctx context.Context, how Ending) (panicked any, err error) 
 	// rolled back. Otherwise its hold could appear after Close has looked for holds.
 	c.holds.seal()
 	c.refuse()
-	c.EndLingering() // first: Close waits for a release that has begun, also when its context has ended
+	c.GiveUpAllLingering() // first: Close waits for a release that has begun, also when its context has ended
 	var abandoned []*Hold
 	var left error
 	if why := c.awaitHolds(ctx); why != nil {

@@ -41,21 +41,30 @@
 //	waitqueue.go   the local queue of a name: package waitq decides, and this file does what it says
 //	poll.go        a request that polls, in no local queue
 //	waitline.go    the subscription and the commands of a client that stands in line
+//	shorten.go     a lease that lasts too long, because the server's clock was set back
 //	handoff.go     what the last release does: the lock is freed, handed off, or stays taken
 //	outer.go       what package turns needs, in which users take turns on one hold without commands
 //	linger.go      how a lock is asked for that stays with its client after its last release
 //	minhold.go     a lock that stays taken for a minimum time
 //	wanted.go      how a holder hears that somebody waits
 //	contact.go     why an acquisition gave up: the lock is busy, or the server is silent
-//	hold.go        one hold: its ends, and the calls of its handle
+//	hold.go        one hold: its ends, and the calls of its user
+//	context.go     the context of a hold, and the holds that a context carries
+//	holdlist.go    all holds of a client
+//	holders.go     what a client tells others of its holds
 //	ownership.go   id and count on the server; release, renewal, loss
+//	lease.go       for how long the leases of holds must last
+//	wire.go        the order of the commands about one ownership
 //	nest.go        acquisitions under a hold that the context carries
 //	token.go       fencing tokens that went backwards
 //	log.go         the log of losses and renewals
 //	member.go      what package joint needs of the members of a lock made of several
 //	core.go        what belongs to a client; Close
+//	driver.go      what a kind of primitive does, and the values that pass between it and the engine
+//	event.go       events for the observer
+//	errors.go      the errors of the engine
 //	background.go  work that goes on after its call has returned
-//	leak.go        holds whose handle was dropped without a Release
+//	leak.go        holds that their user dropped without a Release
 //	reach.go       how quickly servers answer
 //
 // # Mutexes
@@ -67,9 +76,10 @@
 //	Ownership.mu      -> Hold.mu, holdList.mu, Core.mu, Dog.mu of package watchdog
 //	Lanes.mu of duty  -> Core.mu
 //	leaks.mu          -> Core.mu, holdList.mu
+//	holdList.mu       -> Hold.mu
 //	waitedFor.mu      -> Contact.mu
 //
-// Hold.mu, holdList.mu, seenTokens.mu, Contact.mu, Core.mu, reach.mu, listening.mu and the mutex in wireLock are
+// Hold.mu, seenTokens.mu, Contact.mu, Core.mu, reach.mu, listening.mu and the mutex in wireLock are
 // innermost: no mutex is taken while one of them is held.
 //
 // Ownership.wire is held around commands, so it is taken with a context. None of these mutexes is held
@@ -78,14 +88,17 @@
 //
 // # Goroutines
 //
-// A request waits in the goroutine of its caller. Core.Spawn starts all other goroutines, and Close waits
-// for them:
+// A request waits in the goroutine of its caller. Core.Spawn starts all other goroutines but those of Close itself
+// (core.go), and Close waits for them:
 //
 //   - commands that are repeated in the background (background.go),
 //   - calls of the observer that must not delay the watchdog (event.go),
 //   - the end of a hold whose limit has come (hold.go),
+//   - the release of a hold that ends later than its call (outer.go),
+//   - a command that shortens a lease (shorten.go),
 //   - in a bubble of testing/synctest, the look for leaked holds (leak.go).
 //
 // Short AfterFuncs are the only exceptions: the alarm of a wait queue, the timer of a lane of package duty, the limit
-// of a hold, and hurry of Close.
+// of a hold, and the pause of a request that polls. One does more than look: if the observer is slow, a timer takes the
+// waiter out of its queue (wait.go).
 package engine

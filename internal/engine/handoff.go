@@ -85,7 +85,7 @@ func (o *Ownership) planRelease() (plan releasePlan) {
 	queue := qs.open[key]
 	hasWaiters := queue != nil && queue.state.AnyStays()
 	if !hasWaiters {
-		if o.wasAskedFor() {
+		if o.givesUpLinger() {
 			qs.leaveToOthers(key, now.Add(waitq.MaxTurn))
 		}
 		return plan
@@ -139,32 +139,32 @@ func (o *Ownership) announceOthersTurn() {
 }
 
 // hasHadTurn reports whether other clients go first after the release of o. waitQueues.mu is held.
-func (o *Ownership) hasHadTurn(now time.Time) bool { return o.wasAskedFor() || o.streakIsOver(now) }
+func (o *Ownership) hasHadTurn(now time.Time) bool { return o.givesUpLinger() || o.streakIsOver(now) }
 
-// wasAskedFor reports whether another client has asked for a lock that lingers. waitQueues.mu is held.
-func (o *Ownership) wasAskedFor() bool { return o.wanted && o.turns.Linger > 0 }
+// givesUpLinger reports whether another client has asked for a lock that lingers. waitQueues.mu is held.
+func (o *Ownership) givesUpLinger() bool { return o.wanted && o.turnTerms.Linger > 0 }
 
 // leavesToPollers reports whether clients that poll go first, which find a free lock by chance only. A cohort has its
 // own time. waitQueues.mu is held.
 func (o *Ownership) leavesToPollers(queue *waitQueue) bool {
-	return queue.polled && o.turns.Cohort == 0
+	return queue.polled && o.turnTerms.Cohort == 0
 }
 
 // keptFor is how long the client may have kept the lock without a command, and how long a turn of others lasts then; 0:
 // it has not kept it. Lingering counts only if another client has asked: otherwise nobody is known to wait.
 // waitQueues.mu is held.
 func (o *Ownership) keptFor() time.Duration {
-	if o.turns.Cohort == 0 && o.wanted {
-		return o.turns.Linger
+	if o.turnTerms.Cohort == 0 && o.wanted {
+		return o.turnTerms.Linger
 	}
-	return o.turns.Cohort
+	return o.turnTerms.Cohort
 }
 
 // streakIsOver reports whether the client has kept the lock for long enough, so that other clients go first.
 func (o *Ownership) streakIsOver(now time.Time) bool {
 	age := o.r.Core.Instant(now) - o.streak.since
-	if o.turns.Cohort > 0 {
-		return age >= Instant(o.turns.Cohort)
+	if o.turnTerms.Cohort > 0 {
+		return age >= Instant(o.turnTerms.Cohort)
 	}
 	return o.streak.count >= waitq.MaxStreakCount || age >= Instant(waitq.MaxStreak)
 }
@@ -175,7 +175,8 @@ func (q *waitQueue) released(offered waitq.Action, o *Ownership, sent time.Time,
 	q.queues.mu.Lock()
 	defer q.unlock()
 	if offered.Do == waitq.Offer {
-		q.answer(waiterOf(offered), got.Granted, err == nil && !(got.Lost && got.InDoubt), false)
+		isUnknown := err != nil || got.Lost && got.InDoubt
+		q.answer(waiterOf(offered), got.Granted, !isUnknown, false)
 		return
 	}
 	if err == nil {

@@ -22,8 +22,8 @@ import (
 // but its context is live until the server has answered.
 
 // Hold is one acquisition that was granted. It ends once: released, detached, lost, or abandoned when
-// the client closes. The user's handle refers to it, not the other way round, so a forgotten handle can
-// be collected: see [Hold.Forget].
+// the client closes. The user's hold refers to it, not the other way round, so a forgotten one can
+// be collected: see [Hold.Leaked].
 //
 // Any goroutine may use it. Fields above mu do not change after NewHold, unless they say so.
 type Hold struct {
@@ -47,7 +47,7 @@ type Hold struct {
 	extended Instant       // the latest end of a lease that an Extend got, or may still get
 	inner    *innerContext // nil until the first call of Context
 	wanted   chan struct{} // closed when somebody waits for what it has; nil: nobody listens, and nobody is known to wait
-	turns    *turns        // of nested acquisitions; nil until there is one
+	turns    *nestedTurns  // of nested acquisitions; nil until there is one
 	lapse    *time.Timer   // ends the hold at limit; nil if there is none
 
 	sibling          *Hold    // the next hold of its ownership; guarded by Ownership.mu

@@ -7,17 +7,17 @@ import (
 	"time"
 )
 
-// A leaked hold is one whose handle was garbage collected without a Release. Nothing renews it any longer: the lock is
-// free when its lease ends, instead of never.
+// A leaked hold is one that its user has dropped without a Release: the Hold of package primitives was garbage
+// collected. Nothing renews it any longer, so the lock is free when its lease ends, instead of never.
 //
-// The Go runtime runs the cleanup of the handle in a goroutine of its own. For a client that was made in a bubble of
-// testing/synctest, that goroutine is outside of the bubble. It must not touch what belongs to the bubble: a channel,
-// a timer, a context or the clock. The runtime ends the whole process if it does. Nor may it wake up a goroutine of the
-// bubble. So it only adds the hold to a list, and a goroutine of the bubble looks at the list once a second of the
-// bubble's clock, as long as the client has holds.
+// The Go runtime runs the cleanup of the user's Hold in a goroutine of its own. For a client that was made in a
+// bubble of testing/synctest, that goroutine is outside of the bubble. It must not touch what belongs to the bubble:
+// a channel, a timer, a context or the clock. The runtime ends the whole process if it does. Nor may it wake up a
+// goroutine of the bubble. So it only adds the hold to a list, and a goroutine of the bubble looks at the list once a
+// second of the bubble's clock, as long as the client has holds.
 //
-//	real time   cleanup: Forget -> endLeaked
-//	a bubble    cleanup: Forget -> leaks.list
+//	real time   cleanup: Leaked -> endLeaked
+//	a bubble    cleanup: Leaked -> leaks.list
 //	            collectLeaks, once a second -> endLeaked
 
 // leakPeriod is how often a client in a bubble looks for leaked holds.
@@ -38,9 +38,9 @@ func isBubbleTime(now time.Time) bool {
 	return now == now.Round(0) // not Equal, which ignores the monotonic clock reading
 }
 
-// Forget ends a hold whose handle the user dropped without a Release. The Go runtime calls it from a cleanup of the
+// Leaked ends a hold whose handle the user dropped without a Release. The Go runtime calls it from a cleanup of the
 // handle, so it does not block.
-func (h *Hold) Forget() {
+func (h *Hold) Leaked() {
 	l := &h.r.Core.leaks
 	if !l.inBubble {
 		h.endLeaked()

@@ -68,7 +68,7 @@ func (c *Core) Asked(name, id string) {
 // mayLinger reports whether the lock may linger after the release of h, which has not begun.
 func (h *Hold) mayLinger() bool {
 	o := h.Ownership()
-	lingers := o != nil && o.turns.Linger > 0
+	lingers := o != nil && o.turnTerms.Linger > 0
 	return lingers && h.IsLive()
 }
 

@@ -26,7 +26,7 @@ func (q *Request) HearFrom(member *Request, granted bool) {
 	}
 	isNews := !granted || k.refused
 	if isNews || q.contact != nil {
-		q.ownContact().follow(k)
+		q.ownContact().takeOver(k)
 	}
 }
 
@@ -43,11 +43,11 @@ func (q *Request) WaitForMember(m *Resource, member *Request) {
 			q.members = map[*Resource]*Contact{}
 		}
 		q.members[m] = k
-		k.follow(member.contact)
+		k.takeOver(member.contact)
 		m.Core.waitedFor.add(k, m)
 		m.Core.Presence.WaitBegan(m)
 	case isRefused:
-		k.follow(member.contact)
+		k.takeOver(member.contact)
 	case k != nil:
 		k.released()
 	}
@@ -141,9 +141,9 @@ func (q *Request) noteUndone(err error) {
 	q.undo.CompareAndSwap(undoing, undoneLater)
 }
 
-// IsUndone reports whether the server has nothing of q, which has failed, and whether no copy of its rollback can come
-// later. Then another request with the same id is safe. lasting: the
-// answer will not change for as long as CopiesOf says.
+// IsUndone reports whether the server has nothing of q, which has failed, and whether no copy of its rollback can
+// come later. Then another request with the same id is safe. lasting: the answer will not change for as long as
+// CopiesOf says.
 func (q *Request) IsUndone() (is, lasting bool) {
 	switch q.undo.Load() {
 	case notUndone:

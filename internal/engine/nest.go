@@ -73,7 +73,7 @@ func (r *Resource) nestUnder(ctx context.Context, outer *Hold, q *Request) (hold
 		t := outer.turnsOf()
 		defer func() {
 			if hold == nil { // it failed, or a hook of go-redis has panicked
-				t.contact.follow(q.contact) // which is another one if a joint lock has waited
+				t.contact.takeOver(q.contact) // which is another one if a joint lock has waited
 				t.pass()
 				q.parent = nil
 			} else {
@@ -106,7 +106,7 @@ func (r *Resource) nestNow(ctx context.Context, outer *Hold, q *Request) (*Hold,
 	ttl := q.Terms.FirstTTL()
 	trying, stop := q.Trying(ctx, r)
 	defer stop()
-	q.asking()
+	q.attemptBegins()
 	sent, err := o.nest(trying, outer, ttl)
 	if err != nil && q.OfMajority {
 		err = failure.WithoutDoubt(err)
@@ -190,20 +190,20 @@ func (o *Ownership) addOtherKind(outer *Hold) bool {
 	return true
 }
 
-// turns lets one nested acquisition at a time have the turn under a hold, which its hold keeps until it ends. It
+// nestedTurns lets one nested acquisition at a time have the turn under a hold, which its hold keeps until it ends. It
 // belongs to the outer hold.
-type turns struct {
+type nestedTurns struct {
 	taken   chan struct{} // of capacity 1: full while somebody has the turn; the others send in order of arrival
 	ended   chan struct{} // closed when the outer hold has ended
 	contact Contact       // of the acquisitions that have the turn, or wait for it
 }
 
 // turnsOf returns the turns under h, and makes them if needed. Those made after the end of h are ended from the start.
-func (h *Hold) turnsOf() *turns {
+func (h *Hold) turnsOf() *nestedTurns {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.turns == nil {
-		h.turns = &turns{taken: make(chan struct{}, 1), ended: make(chan struct{})}
+		h.turns = &nestedTurns{taken: make(chan struct{}, 1), ended: make(chan struct{})}
 		if h.cause != nil {
 			close(h.turns.ended)
 		}
@@ -213,7 +213,7 @@ func (h *Hold) turnsOf() *turns {
 
 // pass gives the turn back, to the acquisition that has waited for it the longest. The end of a nested hold calls it,
 // and a nested acquisition that failed. It does not block.
-func (t *turns) pass() {
+func (t *nestedTurns) pass() {
 	select {
 	case <-t.taken:
 	default: // given back already, when a hook of go-redis or an observer panicked

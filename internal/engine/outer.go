@@ -51,8 +51,8 @@ func (r *Resource) takesTurns(t *Terms) bool {
 	return keepsLock && isUnlimited && t.Owner == "" && mayTakeTurns
 }
 
-// newTurn returns the request of a user who takes turns. The server never hears of it, so it has no id.
-func newTurn(terms *Terms) *Request {
+// newTurnRequest returns the request of a user who takes turns. The server never hears of it, so it has no id.
+func newTurnRequest(terms *Terms) *Request {
 	q := &Request{Terms: terms, NonReentrant: terms.NonReentrant}
 	q.Permits = 1
 	q.TTL = terms.TTL
@@ -66,8 +66,8 @@ func (c *Core) giveUpLingering(ctx context.Context, name string) {
 	}
 }
 
-// endLingering is giveUpLingering in the background.
-func (c *Core) endLingering(name string) {
+// giveUpLingeringLater is giveUpLingering in the background.
+func (c *Core) giveUpLingeringLater(name string) {
 	if c.turns != nil {
 		c.turns.GiveUpLater(name)
 	}
@@ -80,9 +80,9 @@ func (c *Core) GiveUpLingering(ctx context.Context, resources []*Resource) {
 	}
 }
 
-// EndLingering gives all lingering locks up, in the background: the client closes, or may have missed that another
-// client has asked.
-func (c *Core) EndLingering() {
+// GiveUpAllLingering gives all lingering locks up, in the background: the client closes, or may have missed that
+// another client has asked.
+func (c *Core) GiveUpAllLingering() {
 	if c.turns != nil {
 		c.turns.GiveUpAll()
 	}
@@ -175,9 +175,11 @@ func (r *Resource) OthersWait(standing []*Request) bool {
 	return false
 }
 
-// NewTurn makes the hold of a user's turn on an outer hold, in memory. of is the turn, which began at that time. It
+// NewTurnHold makes the hold of a user's turn on an outer hold, in memory. of is the turn, which began at that time. It
 // fails with ErrClosed if the client is closing. The caller is a call that Close waits for.
-func (r *Resource) NewTurn(ctx context.Context, q *Request, memory *Hold, of Holding, began time.Time) (*Hold, error) {
+func (r *Resource) NewTurnHold(
+	ctx context.Context, q *Request, memory *Hold, of Holding, began time.Time,
+) (*Hold, error) {
 	q.memory = memory
 	return r.NewHold(ctx, q, Result{Granted: true, Sent: began, Holding: of})
 }
@@ -204,8 +206,8 @@ func (h *Hold) IsSole(now time.Time) bool {
 	return isOnlyHold && !o.otherKind && isConfirmed && h.state().extended == 0
 }
 
-// IsAskedFor reports whether another client has asked for h, an outer hold. It takes waitQueues.mu and does not block.
-func (h *Hold) IsAskedFor() bool { return h.Ownership().wasWanted() }
+// WasWanted reports whether another client has asked for h, an outer hold. It takes waitQueues.mu and does not block.
+func (h *Hold) WasWanted() bool { return h.Ownership().wasWanted() }
 
 // KeptSince is when this client has acquired the lock of h: the lock may have been handed off to h.
 func (h *Hold) KeptSince() time.Time { return h.r.Core.Time(h.Ownership().streak.since) }

@@ -17,7 +17,7 @@ import (
 // is set to the number of holds that are left. The command that sets it carries the wanted number, not
 // a difference, so it may be repeated. The wire lock keeps the commands in order, and the count is read
 // while it is held. So a late command never writes an old count. The last release sends Release with 0,
-// or hands the lock off, and freed remembers the answer.
+// or hands the lock off, and wire.outcome keeps the answer.
 //
 // Without the wire lock, a nested acquisition and a release could overtake each other:
 //
@@ -46,9 +46,9 @@ import (
 type Ownership struct {
 	r *Resource
 	Owner
-	Token  int64 // as in Result; of a fenced lock that of the first hold, 0 if it has none
-	streak streak
-	turns  *Terms // of the users who take turns on it; noTurns if nobody does
+	Token     int64 // as in Result; of a fenced lock that of the first hold, 0 if it has none
+	streak    streak
+	turnTerms *Terms // of the users who take turns on it; noTurns if nobody does
 
 	// wire is held around each command that sets the count, so that counts reach the server in the order
 	// in which they were decided. It is taken with a context, because a command may be stuck.
@@ -95,7 +95,7 @@ var noTurns Terms
 // hold that the caller makes next.
 func (r *Resource) newOwnership(q *Request, res Result) *Ownership {
 	o := &Ownership{
-		r: r, Owner: q.Owner, Token: res.Token, streak: res.streak, turns: &noTurns, count: 1, shortLease: res.Lease,
+		r: r, Owner: q.Owner, Token: res.Token, streak: res.streak, turnTerms: &noTurns, count: 1, shortLease: res.Lease,
 		over: r.Core.Instant(time.Now().Add(q.TTL)), min: q.min,
 	}
 	isOutermost := r.Traits.Leased && !q.UnderSameID
@@ -107,7 +107,7 @@ func (r *Resource) newOwnership(q *Request, res Result) *Ownership {
 	}
 	o.Tokens = res.Tokens // not as many as asked for, near the end of the counter
 	if q.isOuter {
-		o.turns = q.Terms
+		o.turnTerms = q.Terms
 	}
 	if o.streak.count == 0 {
 		o.streak.since = r.Core.Instant(res.Sent)
@@ -299,7 +299,9 @@ func (o *Ownership) nest(ctx context.Context, outer *Hold, ttl time.Duration) (s
 	defer onPanic(&returned, func() { o.addCount(-1); o.wire.Unlock(); o.writeCountLater(ctx, 0) })
 	sent, lost, err := o.r.Driver.SetCount(ctx, o, o.addCount(+1), ttl)
 	returned = true
-	lost = lost || err != nil && o.r.Driver.Overwritten(ctx, err)
+	if err != nil && !lost {
+		lost = o.r.Driver.Overwritten(ctx, err)
+	}
 	if err == nil && !lost {
 		o.lastsUntil(sent.Add(ttl))
 		o.mu.Lock()
@@ -444,7 +446,8 @@ func (o *Ownership) free(ctx context.Context) (Released, error) {
 // was executed. The lock may also have been taken by force at that moment. The two cannot be told apart.
 func (o *Ownership) recordAnswer(got Released, sent time.Time, err error) (lost bool) {
 	inDoubt := got.InDoubt || o.wire.freeInDoubt
-	lost = got.Lost && !(inDoubt && sent.Before(o.EndsAt()))
+	isOfFirstCopy := inDoubt && sent.Before(o.EndsAt())
+	lost = got.Lost && !isOfFirstCopy
 	switch {
 	case err != nil:
 		o.wire.freeInDoubt = o.wire.freeInDoubt || failure.Of(err).InDoubt()
@@ -500,7 +503,7 @@ func (o *Ownership) IsRemembered() bool { return time.Now().Before(o.EndsAt()) }
 //  1. A renewal is sent, and its reply is lost.
 //  2. validUntil passes: the hold is lost here.
 //  3. The server executes the renewal, and keeps the key for another TTL.
-//  4. The user calls Release. Without abandon, nobody could acquire for the rest of that TTL.
+//  4. The user calls Release. Without Abandon, nobody could acquire for the rest of that TTL.
 //
 // It waits for Release, because until then the user's critical section may still run. A count may also stay because
 // others with the same id renew the lock: see outlivesLease. It does not block.

@@ -596,8 +596,8 @@ func TestForgottenHoldIsNotRenewed(t *testing.T) {
 	Bubble(t, func(t *testing.T, s *Server) {
 		c := s.Client(t, "a")
 		hold := Acquire(t, t.Context(), c.Lock("x"))
-		hold.Forget()
-		hold.Forget()
+		hold.Leaked()
+		hold.Leaked()
 		Sleep(DefaultTTL)
 		s.RequireFree(t)
 		assert.Equal(t, []EventKind{EventAcquired, EventLeaked}, c.Kinds())
@@ -605,7 +605,7 @@ func TestForgottenHoldIsNotRenewed(t *testing.T) {
 
 		released := Acquire(t, t.Context(), c.Lock("x"))
 		Release(t, released)
-		released.Forget()
+		released.Leaked()
 		assert.Equal(t, []EventKind{EventAcquired, EventReleased}, c.Kinds()[2:])
 	})
 }

@@ -14,9 +14,8 @@ import (
 //
 // A red lock returns when a majority has answered. An attempt on a server that hangs stays under way until the command
 // timeout, and a release need not wait for it. So that acquisitions one after another do not collect such attempts,
-// only
-// one at a time is under way on a silent server. The others stand behind it: when it is answered, they make
-// their own.
+// only one at a time is under way on a silent server. The others stand behind it: when it is answered, they make their
+// own.
 //
 //	answers --- no answer for its patience ---> silent: one attempt at a time
 //	   ^                                           |

@@ -3,7 +3,6 @@ package engine
 import (
 	"context"
 	"errors"
-	"sync"
 	"time"
 
 	"github.com/redlatch/redlatch/internal/waitq"
@@ -197,22 +196,18 @@ func (r *Resource) beginWait(ctx context.Context, queue joined, w *Waiter) {
 		q.Wait.Begin(r, q.ID)
 		return
 	}
-	var mu sync.Mutex // guards returned and w.hasLeft
-	returned := false
+	left := make(chan struct{})
 	timer := time.AfterFunc(observerPatience, func() {
-		mu.Lock()
-		defer mu.Unlock()
-		if !returned {
-			w.hasLeft = true
-			queue.Leave(w, Result{})
-			r.rollback(ctx, q, 0)
-		}
+		defer close(left)
+		w.hasLeft = true
+		queue.Leave(w, Result{})
+		r.rollback(ctx, q, 0)
 	})
 	defer func() { // also if the observer panics
-		timer.Stop()
-		mu.Lock()
-		defer mu.Unlock()
-		returned = true
+		isLeaving := !timer.Stop()
+		if isLeaving {
+			<-left
+		}
 	}()
 	q.Wait.Begin(r, q.ID)
 }
@@ -231,7 +226,7 @@ func (q *Request) anew(r *Resource) *Request {
 // The request of an outer hold only joins: waitIn fails with errStands.
 func (r *Resource) waitIn(ctx context.Context, queue Queue, q *Request, refused Result) (Result, error) {
 	w := r.join(queue, q, refused)
-	r.Core.endLingering(r.Name) // it may have been released during the attempt of q
+	r.Core.giveUpLingeringLater(r.Name) // it may have been released during the attempt of q
 	if q.isOuter {
 		q.standing = w
 		return Result{}, errStands

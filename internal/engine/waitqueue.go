@@ -364,7 +364,7 @@ func (q *waitQueue) tryBatch(ctx context.Context, w *Waiter) (Result, error) {
 	}
 	q.queues.mu.Unlock()
 	// An offered waiter that gives up meanwhile rolls back its own request: see Leave.
-	w.Request.asking()
+	w.Request.attemptBegins()
 	res, granted, err := r.Traits.AcquireBatch(ctx, w.Request, requests)
 	unknown := failure.Of(err).InDoubt()
 	q.queues.mu.Lock()

@@ -13,7 +13,7 @@ import (
 //
 // Waiters are not served in order. They need no order: each reads the count anew once it has the lock.
 type wireLock struct {
-	mu   sync.Mutex // guards held and freed; held only for a moment
+	mu   sync.Mutex // guards held and unlocked; held only for a moment
 	held bool
 
 	// Whoever holds the lock reads and writes these fields.
@@ -22,7 +22,7 @@ type wireLock struct {
 	changeInDoubt bool    // a change of the count had an attempt of unknown outcome
 	change        uint32  // number of the last change of the count
 
-	freed chan struct{} // closed by Unlock; nil if there is no waiter
+	unlocked chan struct{} // closed by Unlock; nil if there is no waiter
 }
 
 // TryLock takes the lock if it is free. It does not block.
@@ -45,10 +45,10 @@ func (l *wireLock) LockContext(ctx context.Context) bool {
 			l.mu.Unlock()
 			return true
 		}
-		if l.freed == nil {
-			l.freed = make(chan struct{})
+		if l.unlocked == nil {
+			l.unlocked = make(chan struct{})
 		}
-		freed := l.freed
+		freed := l.unlocked
 		l.mu.Unlock()
 		select {
 		case <-freed: // another waiter may be faster: look again
@@ -64,8 +64,8 @@ func (l *wireLock) Unlock() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.held = false
-	if l.freed != nil {
-		close(l.freed)
-		l.freed = nil
+	if l.unlocked != nil {
+		close(l.unlocked)
+		l.unlocked = nil
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
@@ -41,8 +42,12 @@ func TestOf(t *testing.T) {
 		"an answer, and rolled back":  {WithoutDoubt(fails(Failure{Outcome: Executed})), false, false, false},
 		"unconfirmed, no longer used": {WithoutDoubt(ErrNotReplicated), true, false, false},
 	} {
-		f := Of(tt.err)
-		require.Equal(t, []bool{tt.inDoubt, tt.retry, tt.isOutage}, []bool{f.InDoubt(), f.Retry(), f.IsOutage(0)}, name)
+		t.Run(name, func(t *testing.T) {
+			f := Of(tt.err)
+			assert.Equal(t, tt.inDoubt, f.InDoubt(), "in doubt")
+			assert.Equal(t, tt.retry, f.Retry(), "another attempt may help")
+			assert.Equal(t, tt.isOutage, f.IsOutage(0), "an outage")
+		})
 	}
 	late := Failure{Outcome: Unknown, Ended: true, Silent: SilentAfter + time.Millisecond}
 	require.True(t, late.IsOutage(time.Millisecond))

@@ -20,8 +20,8 @@ import (
 //	                      released because the others were not confirmed
 //	Release               waits for late members for a moment (awaitAsked)
 //
-// If the attempt for the red lock fails, the attempts for members that have not answered are ended (endAsked), and roll
-// back what they may have taken.
+// If the attempt for the red lock fails, the attempts for members that have not answered are ended (asked.end), and
+// roll back what they may have taken.
 
 const (
 	// together is how long an acquisition with a majority waits for the other members, if their servers usually answer

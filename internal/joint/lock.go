@@ -185,7 +185,7 @@ func (o *Ownership) acquireMember(
 			o.noteReservation(ctx, i, mine)
 			o.noteRefusal(i, mine, err)
 		}()
-	} else { // it is a red lock, which counts the answers of its members
+	} else {
 		defer func() { q.HearFrom(mine, err == nil) }()
 	}
 	if !q.Shared { // a request with an id that the caller names ignores the holds in ctx

@@ -418,7 +418,12 @@ func (o *Ownership) ask(ctx context.Context, f func(context.Context, *engine.Hol
 	lost, err := fan.decide(o.lock.Need)
 	o.mu.Lock()
 	o.asking--
-	lost = lost || o.lost || !o.closed && !o.has(isValid)
+	if o.lost {
+		lost = true
+	}
+	if !o.closed && !o.has(isValid) {
+		lost = true
+	}
 	o.mu.Unlock()
 	ended := o.h.Ended() // for example by a Release that is under way, which reports a loss itself
 	failed := lost || err != nil

@@ -170,7 +170,7 @@ func (t *retake) acquire(ctx context.Context, m *engine.Resource) *engine.Hold {
 		t.q = t.newRequest(m)
 		t.q.Name(t.o.ID, false)
 		// The Release of the lost hold must not free its replacement: both have one id. With this
-		// count, abandon never lowers the count of the lost ownership to 0, and sends nothing.
+		// count, Abandon never lowers the count of the lost ownership to 0, and sends nothing.
 		if t.lost != nil {
 			t.lost.Ownership().KeepForReplacement()
 		}

@@ -63,7 +63,7 @@ const noticeTimeout = time.Second
 // only queues the notice. The first notice in the queue starts a goroutine that reads all of them.
 func (p *Presence) Receive(sig pubsub.Signal) {
 	if sig.Resubscribed { // a notice or a request may have been missed, and Redis may have forgotten all holds
-		p.core.EndLingering()
+		p.core.GiveUpAllLingering()
 		p.AskAll()
 		return
 	}

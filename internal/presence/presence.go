@@ -143,8 +143,8 @@ type Presence struct {
 	due         engine.Instant             // the instant at which the name is to be written again
 	refused     bool                       // the latest write failed: the state is not written before due
 	told        string                     // the content of the state that was written last
+	toldAt      engine.Instant             // when it was written
 	hasState    bool                       // the state may be in Redis
-	toldAt      engine.Instant             // when it was
 	rests       map[string]engine.Instant  // when the rest of the minimum hold of an id is over
 	warned      bool                       // a refusal of the name has been logged
 	unread      []string                   // the notices of takeovers that have not been read yet
@@ -199,7 +199,7 @@ func (p *Presence) run() {
 // until the next look, or 0 if the client has been idle for long enough.
 func (p *Presence) look() time.Duration {
 	if !p.hears.Load() {
-		p.core.EndLingering() // a lock may have begun to linger when the subscription ended: see rest
+		p.core.GiveUpAllLingering() // a lock may have begun to linger when the subscription ended: see rest
 	}
 	clock := time.Now()
 	now := p.core.Instant(clock)
@@ -222,8 +222,11 @@ func (p *Presence) look() time.Duration {
 	if p.unheard { // the holds are to be asked about soon after the confirmation
 		pause = confirmPause
 	}
-	wanted := max(min(p.askHolders(clock), p.lookForWaiters(clock)), now+engine.Instant(askPause))
-	next = min(next, p.show(now, busy), now+engine.Instant(pause), wanted)
+	nextAsk := p.askHolders(clock)
+	nextLook := p.lookForWaiters(clock)
+	nextShow := p.show(now, busy)
+	wanted := max(min(nextAsk, nextLook), now+engine.Instant(askPause))
+	next = min(next, nextShow, now+engine.Instant(pause), wanted)
 	return time.Duration(max(next-now, engine.Instant(time.Millisecond)))
 }
 

@@ -124,7 +124,7 @@ func TestUsersTakeTurnsWhateverTheirClientHears(t *testing.T) {
 			})
 			wg.Wait()
 			assert.Less(rt, longest, 20*time.Second, "somebody has waited for ever")
-			a.EndLingering()
+			a.GiveUpAllLingering()
 			time.Sleep(time.Second)
 			synctest.Wait()
 			for _, name := range s.Names() {
@@ -158,7 +158,7 @@ func (o *shared) hear(s *Server, c *Client, what string) {
 		}
 		s.Mu.Unlock()
 	case "a reconnection":
-		c.EndLingering()
+		c.GiveUpAllLingering()
 	default:
 		c.Asked("x", id)
 	}

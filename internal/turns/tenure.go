@@ -91,7 +91,7 @@ func (s *tenure) isWanted() bool {
 			own = append(own, &standing.request)
 		}
 	}
-	return s.isDisputed || s.hold.IsAskedFor() || s.e.r.OthersWait(own)
+	return s.isDisputed || s.hold.WasWanted() || s.e.r.OthersWait(own)
 }
 
 // isYoung reports whether the client has had the lock for less than its users may keep it from others. mu is held.
@@ -198,7 +198,7 @@ func (s *tenure) MemberWanted(h *engine.Hold) {
 	s.e.turns.mu.Lock()
 	defer s.e.turns.mu.Unlock()
 	lingers := s.hold != nil && s.e.tenure == s && s.user == nil
-	if lingers && h.IsAskedFor() {
+	if lingers && h.WasWanted() {
 		s.giveUp()
 	}
 }

@@ -109,7 +109,7 @@ func (e *entry) Leave(waiter *engine.Waiter, res engine.Result) {
 
 // begin makes the hold of the user.
 func (w *turn) begin(ctx context.Context, q *engine.Request) (*engine.Hold, error) {
-	hold, err := w.e.r.NewTurn(ctx, q, &w.memory, w, time.Now())
+	hold, err := w.e.r.NewTurnHold(ctx, q, &w.memory, w, time.Now())
 	if err != nil {
 		_, _ = w.Release(ctx, nil)
 	}

@@ -157,7 +157,7 @@ func (e *entry) attempt(ctx, trying context.Context, q *engine.Request) (*engine
 	s := e.newTenure()
 	e.r.InitOuter(&s.request, q.Terms, s, mayWait)
 	t.mu.Unlock()
-	e.contact.Asking()
+	e.contact.AttemptBegins()
 	returned := false
 	defer func() {
 		if !returned { // a hook of go-redis has panicked
@@ -277,7 +277,7 @@ func (e *entry) awaitTenure(s *tenure) {
 	switch {
 	case e.next == nil:
 		e.next = s
-		e.contact.Follow(&s.request)
+		e.contact.SetSource(&s.request)
 	case e.second == nil:
 		e.second = s
 	default: // two came meanwhile, because the attempt of s took long
@@ -332,9 +332,9 @@ func (e *entry) tenureAnswered(s *tenure, hold *engine.Hold, err error) {
 // followNext makes the users who wait hear what next hears. mu is held.
 func (e *entry) followNext() {
 	if e.next == nil {
-		e.contact.Follow(nil)
+		e.contact.SetSource(nil)
 	} else {
-		e.contact.Follow(&e.next.request)
+		e.contact.SetSource(&e.next.request)
 	}
 }
 

@@ -383,33 +383,43 @@ func TestWhoMustWait(t *testing.T) {
 
 // The whole table of a waiter: every state, with every thing that can happen to it.
 func TestProgress(t *testing.T) {
-	for _, tt := range []struct{ from, reason, tried, givesUp State }{
-		{Idle, Due, Idle, Due},
-		{Due, Due, Idle, Due},
-		{Trying, Again, Idle, Due},
-		{Again, Again, Due, Due},
-		{Granted, Granted, Granted, Granted},
+	for _, tt := range []struct {
+		name                         string
+		from, reason, tried, givesUp State
+	}{
+		{"sleeps", Idle, Due, Idle, Due},
+		{"is about to try", Due, Due, Idle, Due},
+		{"tries", Trying, Again, Idle, Due},
+		{"tries, and has a reason to try again", Again, Again, Due, Due},
+		{"is granted", Granted, Granted, Granted, Granted},
 	} {
-		p := Progress{State: tt.from}
-		assert.Equal(t, tt.from == Idle, p.Wake(), "only a sleeping waiter is woken")
-		assert.Equal(t, tt.reason, p.State)
-		p = Progress{State: tt.from}
-		p.Tried(false, false)
-		assert.Equal(t, Progress{State: tt.tried}, p)
-		p = Progress{State: tt.from}
-		p.Tried(true, true)
-		assert.Equal(t, Progress{State: tt.givesUp, Doubt: true}, p)
-		p = Progress{State: tt.from, Offered: true}
-		assert.True(t, p.InDoubt())
-		assert.False(t, p.MayOffer())
-		assert.Equal(t, tt.from == Due || tt.from == Again, p.Answered(true, false))
-		assert.Equal(t, Progress{State: Granted}, p)
-		assert.False(t, p.MayOffer())
-		p = Progress{State: tt.from, Offered: true, Doubt: true}
-		assert.False(t, p.Answered(false, false))
-		assert.Equal(t, Progress{State: tt.from, Doubt: true}, p, "no later answer settles a doubt")
-		p = Progress{State: tt.from}
-		assert.Equal(t, tt.from != Granted, p.MayOffer())
+		t.Run(tt.name, func(t *testing.T) {
+			p := Progress{State: tt.from}
+			assert.Equal(t, tt.from == Idle, p.Wake(), "only a sleeping waiter is woken")
+			assert.Equal(t, tt.reason, p.State, "after a reason to try")
+
+			p = Progress{State: tt.from}
+			p.Tried(false, false)
+			assert.Equal(t, Progress{State: tt.tried}, p, "after a refusal")
+
+			p = Progress{State: tt.from}
+			p.Tried(true, true)
+			assert.Equal(t, Progress{State: tt.givesUp, Doubt: true}, p, "after an attempt without an answer")
+
+			p = Progress{State: tt.from, Offered: true}
+			assert.True(t, p.InDoubt(), "an offer under way")
+			assert.False(t, p.MayOffer(), "a second offer")
+			assert.Equal(t, tt.from == Due || tt.from == Again, p.Answered(true, false), "a reason to try is left over")
+			assert.Equal(t, Progress{State: Granted}, p, "after a hand-off")
+			assert.False(t, p.MayOffer(), "an offer to a holder")
+
+			p = Progress{State: tt.from, Offered: true, Doubt: true}
+			assert.False(t, p.Answered(false, false))
+			assert.Equal(t, Progress{State: tt.from, Doubt: true}, p, "no later answer settles a doubt")
+
+			p = Progress{State: tt.from}
+			assert.Equal(t, tt.from != Granted, p.MayOffer(), "the first offer")
+		})
 	}
 }
 

@@ -159,7 +159,7 @@ var Catalogue = []Defect{
 			{"internal/turns/tenure.go", "		limit = s.e.terms.Cohort\n", "		return true\n"},
 			{
 				"internal/engine/handoff.go",
-				"		return age >= Instant(o.turns.Cohort)",
+				"		return age >= Instant(o.turnTerms.Cohort)",
 				"		return false && age > 0",
 			},
 		},
@@ -185,7 +185,7 @@ var Catalogue = []Defect{
 	{
 		Name: "a lock lingers although others have asked for it", Promise: "C24",
 		Edits: []Edit{
-			{"internal/turns/tenure.go", "	if lingers && h.IsAskedFor() {\n", "	if lingers && false {\n"},
+			{"internal/turns/tenure.go", "	if lingers && h.WasWanted() {\n", "	if lingers && false {\n"},
 			{
 				"internal/turns/tenure.go",
 				"s.lingersUntil = now.Add(limit)", "s.lingersUntil = now.Add(20*limit)",
@@ -659,7 +659,8 @@ var Catalogue = []Defect{
 		Edits: []Edit{{
 			"internal/engine/linger.go",
 			"		qs.mu.Unlock()\n		h.Want()\n",
-			"		qs.mu.Unlock()\n		if o := h.Ownership(); h.group == nil && o != nil && o.turns.Cohort+o.turns.Linger > 0 {\n" +
+			"		qs.mu.Unlock()\n		o := h.Ownership()\n" +
+				"		if h.group == nil && o != nil && o.turnTerms.Cohort+o.turnTerms.Linger > 0 {\n" +
 				"			continue\n		}\n		h.Want()\n",
 		}},
 		Suite: [2]string{"./internal/turns", "TestUserHearsThatAnotherClientAsks"},
