@@ -3,6 +3,7 @@ package engine
 import (
 	"cmp"
 	"context"
+	"errors"
 	"math"
 	"time"
 
@@ -14,8 +15,8 @@ import (
 //	Acquire                registers the call, emits its event
 //	  AcquireNested        under a hold that ctx carries (nest.go)
 //	  Turns.Acquire        instead of the next one, if the client's users take turns (outer.go)
-//	  AcquireOutermost     makes the hold, or rolls the request back
-//	    obtain             first attempt, then waitIn (wait.go)
+//	  AcquireOutermost     makes the hold, or rolls the request back (rollback.go)
+//	    obtain             first attempt (tryWithinTimeout), then waitIn (wait.go)
 //	      Try, tried       one attempt, and whether its reply may be used
 //	      Judge            what follows from the reply (verdict.go)
 //
@@ -347,26 +348,30 @@ func (r *Resource) isOver(res Result, lease time.Duration) bool {
 	return isExpired || membersExpired
 }
 
-// rollback removes everything that the server keeps, or may still come to keep, of a request without a
-// hold. It does nothing if no attempt can have taken or noted anything. It is repeated in the background until
-// the server has answered. The call blocks for limit at most, or for rollbackGrace once ctx has ended.
-func (r *Resource) rollback(ctx context.Context, q *Request, limit time.Duration) {
-	if !q.MustRollback && !q.WaitRecorded {
-		return
-	}
-	// A copy of an attempt may be executed as late as LateCopies from now, and its lease begins then.
-	// When that lease is over too, there is nothing left to roll back.
-	repeat := q.TTL + r.Core.LateCopies
-	if !r.Traits.Leased {
-		repeat = r.Traits.Remembered
-	}
-	q.undo.Store(undoing)
-	r.inBackground(ctx, time.Now().Add(repeat), limit, func(ctx context.Context) error {
-		err := r.Driver.Rollback(ctx, q)
-		q.noteUndone(err)
-		if failure.Of(err).Denied && !q.InDoubt {
-			return nil // repeating it would not help, because the user lacks a permission
+// tryWithinTimeout is Try for the first attempt of q. If the wait of q has an end, and members of a joint lock only
+// miss their budgets, it makes further attempts, until a command would have timed out.
+func (r *Resource) tryWithinTimeout(ctx context.Context, q *Request) (Result, error) {
+	began := time.Now()
+	_, ends := ctx.Deadline()
+	for {
+		res, err := r.Try(ctx, q)
+		_, missed := errors.AsType[*missedBudget](err)
+		mayRepeat := missed && ends && q.MayQueue && time.Since(began)+notNowPause < r.Core.CommandTimeout
+		if !mayRepeat {
+			return res, err
 		}
-		return err
-	})
+		Pause(ctx, notNowPause, r.Core.Closing())
+		if ctx.Err() != nil || r.Core.IsClosing() {
+			return res, err
+		}
+	}
 }
+
+// missedBudget is the error of an attempt for a joint lock, see MissedBudget.
+type missedBudget struct{ error }
+
+func (e *missedBudget) Unwrap() error { return e.error }
+
+// MissedBudget marks err as that of an attempt for a joint lock that has failed only because members did not answer
+// within their budget. They may be slow, and not silent: an acquisition that waits makes another attempt.
+func MissedBudget(err error) error { return &missedBudget{err} }

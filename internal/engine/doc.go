@@ -35,7 +35,8 @@
 //
 // # Where to start
 //
-//	acquire.go     the path of an acquisition; whether a grant may be used; rollback
+//	acquire.go     the path of an acquisition; whether a grant may be used
+//	rollback.go    what is removed when an acquisition fails
 //	verdict.go     what the reply to an attempt means for a request that may wait
 //	wait.go        the waiting loop, and the Queue interface
 //	waitqueue.go   the local queue of a name: package waitq decides, and this file does what it says
@@ -47,12 +48,14 @@
 //	linger.go      how a lock is asked for that stays with its client after its last release
 //	minhold.go     a lock that stays taken for a minimum time
 //	wanted.go      how a holder hears that somebody waits
-//	contact.go     why an acquisition gave up: the lock is busy, or the server is silent
+//	contact.go     what an acquisition has heard: the lock is busy, or the server is silent
+//	gaveup.go      the errors of acquisitions that gave up
 //	hold.go        one hold: its ends, and the calls of its user
 //	context.go     the context of a hold, and the holds that a context carries
 //	holdlist.go    all holds of a client
 //	holders.go     what a client tells others of its holds
-//	ownership.go   id and count on the server; release, renewal, loss
+//	ownership.go   id and count on the server; release and renewal
+//	loss.go        how the holds of an ownership end when it is lost
 //	lease.go       for how long the leases of holds must last
 //	wire.go        the order of the commands about one ownership
 //	nest.go        acquisitions under a hold that the context carries

@@ -554,3 +554,9 @@ func (h *Hold) event(kind EventKind, err error) Event {
 
 // heldFor is how long the hold has lasted.
 func (h *Hold) heldFor() time.Duration { return time.Since(h.r.Core.Time(h.since)) }
+
+// IsLostUnreleased reports whether h was lost, and its Release has not begun.
+func (h *Hold) IsLostUnreleased() bool {
+	s := h.state()
+	return errors.Is(s.cause, ErrLost) && !s.taken
+}

@@ -3,7 +3,6 @@ package engine
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/redlatch/redlatch/internal/failure"
@@ -73,104 +72,6 @@ func (q *Request) NoteSilence(since time.Time) {
 // GaveUp is the error of an acquisition of a joint lock that ended before all members had answered.
 func (q *Request) GaveUp(ctx context.Context) error { return q.gaveUp(ctx, nil) }
 
-// IsGiveUp reports whether err is that of an acquisition that gave up.
-func IsGiveUp(err error) bool {
-	return errors.Is(err, ErrNotAcquired) || errors.Is(err, ErrUnavailable)
-}
-
-// missedBudget is the error of an attempt for a joint lock, see MissedBudget.
-type missedBudget struct{ error }
-
-func (e *missedBudget) Unwrap() error { return e.error }
-
-// MissedBudget marks err as that of an attempt for a joint lock that has failed only because members did not answer
-// within their budget. They may be slow, and not silent: an acquisition that waits makes another attempt.
-func MissedBudget(err error) error { return &missedBudget{err} }
-
-// tryWithinTimeout is Try for the first attempt of q. If the wait of q has an end, and members of a joint lock only
-// miss their budgets, it makes further attempts, until a command would have timed out.
-func (r *Resource) tryWithinTimeout(ctx context.Context, q *Request) (Result, error) {
-	began := time.Now()
-	_, ends := ctx.Deadline()
-	for {
-		res, err := r.Try(ctx, q)
-		_, missed := errors.AsType[*missedBudget](err)
-		mayRepeat := missed && ends && q.MayQueue && time.Since(began)+notNowPause < r.Core.CommandTimeout
-		if !mayRepeat {
-			return res, err
-		}
-		Pause(ctx, notNowPause, r.Core.Closing())
-		if ctx.Err() != nil || r.Core.IsClosing() {
-			return res, err
-		}
-	}
-}
-
-// WithoutOutage returns err without ErrUnavailable, for a member whose silence did not matter.
-func WithoutOutage(err error) error {
-	g, ok := errors.AsType[*gaveUpError](err)
-	switch {
-	case !ok, g.refused:
-		return err
-	case g.cause == nil, errors.Is(g.failed, g.cause):
-		return g.failed
-	}
-	return fmt.Errorf("%w: %w", g.cause, g.failed) // on one line
-}
-
-// Rollback removes everything that the server keeps, or may still come to keep, of a request that the caller
-// has tried by itself. It blocks for the first attempt, for a second at most.
-func (r *Resource) Rollback(ctx context.Context, q *Request) {
-	q.MustRollback = true
-	r.rollback(ctx, q, rollbackTimeout)
-}
-
-// What has become of the rollback of a request.
-const (
-	notUndone   int32 = iota // there was none
-	undoing                  // it was not answered yet
-	undone                   // its first attempt was answered
-	undoneLater              // its first attempt was not answered, so a copy of it may come later
-)
-
-// noteUndone notes the result of an attempt at the rollback of q. Only the first one counts.
-func (q *Request) noteUndone(err error) {
-	if err == nil {
-		q.undo.CompareAndSwap(undoing, undone)
-	}
-	q.undo.CompareAndSwap(undoing, undoneLater)
-}
-
-// IsUndone reports whether the server has nothing of q, which has failed, and whether no copy of its rollback can
-// come later. Then another request with the same id is safe. lasting: the answer will not change for as long as
-// CopiesOf says.
-func (q *Request) IsUndone() (is, lasting bool) {
-	switch q.undo.Load() {
-	case notUndone:
-		return !q.MustRollback && !q.WaitRecorded && !q.Reserved, false
-	case undone:
-		return true, true
-	case undoneLater:
-		return false, true
-	}
-	return false, false
-}
-
-// CopiesOf is how long a copy of the rollback of q may come from now on.
-func (r *Resource) CopiesOf(q *Request) time.Duration { return q.TTL + 2*r.Core.LateCopies }
-
-// LeavesTraces reports whether a refused attempt of q leaves a note or a reservation on the server: q waits, or the
-// joint lock does that it belongs to.
-func (q *Request) LeavesTraces() bool { return q.MayQueue || q.Reserves }
-
-// keepsReservation reports whether what the server has noted for q stays, for the next attempt of its joint lock. ctx
-// is that of the attempt, which has failed with err.
-func (q *Request) keepsReservation(ctx context.Context, err error) bool {
-	isNoted := q.MustRollback || q.WaitRecorded
-	wasRefused := ctx.Err() == nil && errors.Is(err, ErrNotAcquired)
-	return q.Reserves && isNoted && wasRefused && !q.InDoubt
-}
-
 // JoinAs makes h the hold of a member of the joint hold of: the attempt's context ends with the attempt, and
 // that of the joint hold does not. The member's minimum hold counts from when the joint lock was acquired, also that of
 // a member that comes later, or in the place of a lost one.
@@ -190,12 +91,6 @@ func (h *Hold) WasNested() bool {
 
 // Detached returns a context with the values of the one that h was acquired with. It never ends.
 func (h *Hold) Detached() context.Context { return context.WithoutCancel(h.ctx) }
-
-// IsLostUnreleased reports whether h was lost, and its Release has not begun.
-func (h *Hold) IsLostUnreleased() bool {
-	s := h.state()
-	return errors.Is(s.cause, ErrLost) && !s.taken
-}
 
 // CopiesFor is how long a late copy of the command that acquired h may still arrive.
 func (h *Hold) CopiesFor() time.Duration {
