@@ -295,6 +295,26 @@ func isLost(reply scripts.Number, err error) (bool, error) {
 // isOne reads a reply that is 1 if the script did something, and 0 if there was nothing to do.
 func isOne(reply scripts.Number, err error) (bool, error) { return reply.Number == 1, err }
 
+// successorKey is the key of a release that says for whom it is: the memory of the successor, or, without one, the mark
+// of clients that poll, if the client asks for it. Nil: neither.
+func (d *base) successorKey(next engine.Next) any {
+	switch {
+	case next.Successor != nil:
+		return d.h.ownerKey(next.Successor)
+	case next.AskPolls:
+		return d.h.requestKey(pollsKey)
+	}
+	return nil
+}
+
+// pollMark is the key that exists while clients poll, and how long q, which waits, keeps it; nil if q does not poll.
+func (d *base) pollMark(q *engine.Request) (key any, ttl time.Duration) {
+	if q.Terms.PollMin == 0 {
+		return nil, 0
+	}
+	return d.h.requestKey(pollsKey), pollMarkTTL(q.Terms)
+}
+
 // pollMarkTTL is how long the mark of a refused attempt lasts: until the next one, with a reserve.
 func pollMarkTTL(terms *engine.Terms) time.Duration {
 	return 2*min(terms.PollMax, 5*time.Second) + 100*time.Millisecond

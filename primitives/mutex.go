@@ -259,16 +259,14 @@ func (d *mutexDriver) free(ctx context.Context, o *engine.Owner, next engine.Nex
 	if next.Place.Number != 0 {
 		call.Place = d.placeName(next.Place.Number)
 	}
+	call.SuccessorMemory = d.successorKey(next)
 	if successor := next.Successor; successor != nil {
-		call.SuccessorMemory = d.h.ownerKey(successor)
 		call.Successor = successor.ID
 		call.SuccessorTTL = successor.TTL
 		if d.h.res.Traits.Fenced {
 			call.SuccessorToken = d.h.keys.TokenKey
 			call.Tokens = int64(max(successor.Tokens, 1))
 		}
-	} else if next.AskPolls {
-		call.SuccessorMemory = d.h.requestKey(pollsKey)
 	}
 	reply, err := call.Do(ctx, d.h.c.calls)
 	got, err := releasedResult(reply, err)

@@ -171,9 +171,8 @@ func (d *permitDriver) TryAcquire(ctx context.Context, q *engine.Request) (engin
 	call := scripts.PermitSemaphoreAcquire{
 		Keys: &d.h.keys, MemoryKey: d.h.ownerKey(&q.Owner), MaxCollected: maxCollected, IDs: rawOf(q.ID), TTL: q.TTL,
 	}
-	if q.MayQueue && q.Terms.PollMin > 0 {
-		call.Mark = d.h.requestKey(pollsKey)
-		call.MarkTTL = pollMarkTTL(q.Terms)
+	if q.MayQueue {
+		call.Mark, call.MarkTTL = d.pollMark(q)
 	}
 	for round, inDoubt := 1, false; ; round++ {
 		res, err := acquiredResult(call.Do(ctx, d.h.c.confirmed))
@@ -211,12 +210,10 @@ func (d *permitDriver) release(ctx context.Context, o *engine.Owner, next engine
 		Keys: &d.h.keys, MemoryKey: d.h.ownerKey(o), MemoryTTL: c.rememberDoubt(o),
 		IDs: rawOf(o.ID),
 	}
+	call.SuccessorMemory = d.successorKey(next)
 	if successor := next.Successor; successor != nil {
-		call.SuccessorMemory = d.h.ownerKey(successor)
 		call.SuccessorIDs = rawOf(successor.ID)
 		call.SuccessorTTL = successor.TTL
-	} else if next.AskPolls {
-		call.SuccessorMemory = d.h.requestKey(pollsKey)
 	}
 	reply, err := call.Do(ctx, c.calls)
 	got, err := releasedResult(reply, err)

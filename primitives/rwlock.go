@@ -69,14 +69,15 @@ func (c *Client) RWLock(name string, opts ...Option) *RWLock {
 	rw.writer.init(c, "writer", name, opts)
 	// Readers have no hand-off: when one may read, all may, so one command acquires for all waiting readers of the
 	// client. Waiting writers of this client go first.
-	r := &readerDriver{base{h: &rw.reader.handle}, newRWSide(&rw.reader, &rw.writer)}
+	setRWKeys(&rw.reader)
+	setRWKeys(&rw.writer)
+	r := &readerDriver{base{h: &rw.reader.handle}, &rw.writer.res}
 	rw.reader.useLock(r, &engine.Traits{
 		Leased: true, Nests: true, Outer: r.outer, ManyHolders: true, AcquireBatch: r.acquireBatch,
 		OtherSide: rw.writer.res.Kind,
 	})
 	w := &writerDriver{
-		fieldDriver{base: base{h: &rw.writer.handle}, writes: true, force: scripts.RWLockWriteForce},
-		newRWSide(&rw.writer, &rw.reader),
+		fieldDriver{base: base{h: &rw.writer.handle}, writes: true, force: scripts.RWLockWriteForce}, &rw.reader.res,
 	}
 	rw.writer.useLock(w, &engine.Traits{
 		Leased: true, Nests: true, Outer: w.outer, HandsOff: true, OtherSide: rw.reader.res.Kind,
@@ -95,20 +96,13 @@ func (rw *RWLock) Reader() *Lock { return &rw.reader }
 // ForceRelease concern the writer only.
 func (rw *RWLock) Writer() *Lock { return &rw.writer }
 
-// rwSide is what the drivers of both sides have.
-type rwSide struct {
-	other *engine.Resource // the other side
-	polls *wireName        // the key that exists while clients poll
-}
-
-// newRWSide returns what the driver of a side has. Each side finds the holds of the other. newRWSide sets the keys of
-// the reservation, which exists while a writer waits, and of the clients that wait: see scripts/rwlock/turns.lua.
-func newRWSide(side, other *Lock) rwSide {
+// setRWKeys sets the keys of a side: that of the reservation, which exists while a writer waits, and that of the clients
+// that wait, see scripts/rwlock/turns.lua.
+func setRWKeys(side *Lock) {
 	side.keys.Channel = side.nextName(rwChannel, "")
 	side.keys.KindKeys = &scripts.KindKeys{
 		ClaimKey: prefixed(rwReservation, side.raw()), Turns: side.nextName(requestPrefix, ":turns"),
 	}
-	return rwSide{other: &other.res, polls: side.nextName(requestPrefix, ":"+pollsKey)}
 }
 
 // clientToForget returns the client if none of its requests waits. The others then no longer wait for its turn.
@@ -123,7 +117,8 @@ func (h *handle) clientToForget() string {
 // their own for them. Nested readers need no turns, but a change of the count needs an order: see SetCount.
 type readerDriver struct {
 	base
-	rwSide
+
+	writer *engine.Resource // the other side, whose holds it nests in
 }
 
 // firstCountKey returns the key of the first count of o. The scripts derive this name themselves. It is in KEYS
@@ -135,7 +130,7 @@ func (d *readerDriver) firstCountKey(o *engine.Ownership) any {
 
 // outer implements [engine.Traits].Outer. A reader nests in a reader, or in a writer, which still writes.
 func (d *readerDriver) outer(ctx context.Context) (*engine.Hold, error) {
-	return cmp.Or(engine.OuterFrom(ctx, &d.h.res), engine.OuterFrom(ctx, d.other)), nil
+	return cmp.Or(engine.OuterFrom(ctx, &d.h.res), engine.OuterFrom(ctx, d.writer)), nil
 }
 
 // TryAcquire implements [engine.Driver].
@@ -171,9 +166,8 @@ func (d *readerDriver) acquireBatch(
 			MemoryKey: d.h.ownerKey(&other.Owner), Owner: other.ID, TTL: other.TTL,
 		}
 	}
-	if q.MayQueue && q.Terms.PollMin > 0 {
-		call.Mark = d.polls
-		call.MarkTTL = pollMarkTTL(q.Terms)
+	if q.MayQueue {
+		call.Mark, call.MarkTTL = d.pollMark(q)
 	}
 	reply, err := call.Do(ctx, d.h.c.confirmed)
 	isGranted := err == nil && reply.Granted
@@ -337,7 +331,8 @@ func (d *readerDriver) probe(o *engine.Ownership) []any { return []any{"exists",
 // plain lock's scripts for renewals, checks and nested counts.
 type writerDriver struct {
 	fieldDriver
-	rwSide
+
+	reader *engine.Resource // the other side, under whose holds it would wait for itself
 }
 
 // outer implements [engine.Traits].Outer. A writer nests in a writer. In a reader it would wait for
@@ -346,7 +341,7 @@ func (d *writerDriver) outer(ctx context.Context) (*engine.Hold, error) {
 	if outer := engine.OuterFrom(ctx, &d.h.res); outer != nil {
 		return outer, nil
 	}
-	if reader, _ := engine.HoldFrom(ctx, d.other); reader != nil {
+	if reader, _ := engine.HoldFrom(ctx, d.reader); reader != nil {
 		return nil, fmt.Errorf("%w: the context holds the reader: release it before you write", ErrDeadlock)
 	}
 	return nil, nil
@@ -367,9 +362,8 @@ func (d *writerDriver) TryAcquire(ctx context.Context, q *engine.Request) (engin
 	if q.LeavesTraces() && !waitedForWriter {
 		call.ClaimTTL = reservationTTL
 	}
-	if q.LeavesTraces() && q.Terms.PollMin > 0 {
-		call.Mark = d.polls
-		call.MarkTTL = pollMarkTTL(q.Terms)
+	if q.LeavesTraces() {
+		call.Mark, call.MarkTTL = d.pollMark(q)
 	}
 	reply, err := call.Do(ctx, d.h.c.confirmed)
 	q.MustRollback = q.MustRollback || reply.Claimed // the reservation must go if q gives up
@@ -414,12 +408,10 @@ func (d *writerDriver) free(
 		Keys: &d.h.keys, MemoryKey: d.h.ownerKey(o), Owner: o.ID, MemoryTTL: d.h.c.rememberDoubt(o),
 		IsShared: o.Shared, OnlyOwn: o.Shared, DefaultTTL: o.TTL, Client: forget,
 	}
+	call.SuccessorMemory = d.successorKey(next)
 	if s := next.Successor; s != nil {
-		call.SuccessorMemory = d.h.ownerKey(s)
 		call.Successor = s.ID
 		call.SuccessorTTL = s.TTL
-	} else if next.AskPolls {
-		call.SuccessorMemory = d.polls
 	}
 	reply, err := call.Do(ctx, d.h.c.calls)
 	got, err := releasedResult(reply, err)

@@ -140,9 +140,8 @@ func (d *semaphoreDriver) TryAcquire(ctx context.Context, q *engine.Request) (en
 	call := scripts.SemaphoreAcquire{
 		Keys: &d.h.keys, MemoryKey: d.h.ownerKey(&q.Owner), MemoryTTL: rememberedTaken, Wanted: int64(q.Permits),
 	}
-	if q.MayQueue && q.Terms.PollMin > 0 {
-		call.Mark = d.h.requestKey(pollsKey)
-		call.MarkTTL = pollMarkTTL(q.Terms)
+	if q.MayQueue {
+		call.Mark, call.MarkTTL = d.pollMark(q)
 	}
 	return acquiredResult(call.Do(ctx, d.h.c.confirmed))
 }
@@ -176,12 +175,10 @@ func (d *semaphoreDriver) Release(
 	if !call.OnlyIfAcquired {
 		call.MemoryTTL = d.h.c.run.Memory()
 	}
+	call.SuccessorMemory = d.successorKey(next)
 	if s := next.Successor; s != nil {
-		call.SuccessorMemory = d.h.ownerKey(s)
 		call.SuccessorPermits = int64(s.Permits)
 		call.SuccessorMemoryTTL = rememberedTaken
-	} else if next.AskPolls {
-		call.SuccessorMemory = d.h.requestKey(pollsKey)
 	}
 	reply, err := call.Do(ctx, d.h.c.calls)
 	got, err := releasedResult(reply.Released, err)

@@ -43,9 +43,9 @@ func holderIDs(ctx context.Context, r *engine.Resource) (ids []string, err error
 	var infos []Info
 	switch d := r.Driver.(type) {
 	case *readerDriver:
-		infos, err = readInfos(ctx, d, d.other.Driver.(lockDriver))
+		infos, err = readInfos(ctx, d, d.writer.Driver.(lockDriver))
 	case *writerDriver:
-		infos, err = readInfos(ctx, d, d.other.Driver.(lockDriver))
+		infos, err = readInfos(ctx, d, d.reader.Driver.(lockDriver))
 	case lockDriver:
 		infos, err = readInfos(ctx, d)
 	case *permitDriver:
