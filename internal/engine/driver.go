@@ -17,12 +17,12 @@ import (
 // has returned. The driver must make all copies together have the effect of one. An error that
 // package failure reports as in doubt means that the command may have been executed, or may still be.
 type Driver interface {
-	// TryAcquire tries once to acquire r. The reply to an earlier attempt may have been lost: if r has
+	// TryAcquire tries once to acquire for q. The reply to an earlier attempt may have been lost: if q has
 	// been granted before, it is granted again.
-	TryAcquire(ctx context.Context, r *Request) (Result, error)
-	// Rollback removes everything that TryAcquire took for r. After it, a late copy of an attempt takes
+	TryAcquire(ctx context.Context, q *Request) (Result, error)
+	// Rollback removes everything that TryAcquire took for q. After it, a late copy of an attempt takes
 	// nothing.
-	Rollback(ctx context.Context, r *Request) error
+	Rollback(ctx context.Context, q *Request) error
 	// Release lowers the count of o to left. With 0 it frees the lock. With a successor, which only kinds
 	// with Traits.HandsOff get, it makes the successor the holder in the same step, so that no other client
 	// can take the lock in between. The engine calls it with o's wire lock held.
@@ -115,9 +115,9 @@ type Traits struct {
 	// ManyHolders: several requests may hold at once. A message that comes during a successful try may
 	// announce room for another.
 	ManyHolders bool
-	// AcquireBatch is TryAcquire for r and, if that is granted, for others too. granted[i] reports
-	// whether others[i] was granted. A nil slice: r was refused, and the others were not tried.
-	AcquireBatch func(ctx context.Context, r *Request, others []*Request) (res Result, granted []bool, err error)
+	// AcquireBatch is TryAcquire for q and, if that is granted, for others too. granted[i] reports
+	// whether others[i] was granted. A nil slice: q was refused, and the others were not tried.
+	AcquireBatch func(ctx context.Context, q *Request, others []*Request) (res Result, granted []bool, err error)
 
 	// HandsOff: Release can make a local waiter the next holder.
 	HandsOff bool
@@ -127,9 +127,9 @@ type Traits struct {
 	// same lock, and local waiters for the side with one holder go first.
 	OtherSide string
 
-	// NewQueue returns the queue in which r waits. A nil func, or a nil queue: the local wait queue of
+	// NewQueue returns the queue in which q waits. A nil func, or a nil queue: the local wait queue of
 	// its name.
-	NewQueue func(ctx context.Context, r *Request) (Queue, error)
+	NewQueue func(ctx context.Context, q *Request) (Queue, error)
 	// NameOwner gives the owner of a new acquisition another id than the usual one. It may be nil.
 	NameOwner func(o *Owner)
 }

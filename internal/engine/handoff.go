@@ -171,21 +171,21 @@ func (o *Ownership) streakIsOver(now time.Time) bool {
 
 // released tells the queue what the server has answered to the release of o that was sent at that time. It takes
 // waitQueues.mu, and does not block.
-func (q *waitQueue) released(offered waitq.Action, o *Ownership, sent time.Time, got Released, err error) {
-	q.queues.mu.Lock()
-	defer q.unlock()
+func (wq *waitQueue) released(offered waitq.Action, o *Ownership, sent time.Time, got Released, err error) {
+	wq.queues.mu.Lock()
+	defer wq.unlock()
 	if offered.Do == waitq.Offer {
 		isUnknown := err != nil || got.Lost && got.InDoubt
-		q.answer(waiterOf(offered), got.Granted, !isUnknown, false)
+		wq.answer(waiterOf(offered), got.Granted, !isUnknown, false)
 		return
 	}
 	if err == nil {
-		q.polled = got.Polled
+		wq.polled = got.Polled
 	}
 	switch {
 	case offered.Do != waitq.Yield:
 	case err != nil:
-		q.on(&waitq.Event{What: waitq.Missed})
+		wq.on(&waitq.Event{What: waitq.Missed})
 	default:
 		others := got.Receivers
 		keptFor := o.keptFor()
@@ -195,9 +195,9 @@ func (q *waitQueue) released(offered waitq.Action, o *Ownership, sent time.Time,
 		if keptFor > 0 && got.Polled {
 			others++
 		}
-		if keptFor > 0 && q.queues.open[queueKey{o.r.Traits.OtherSide, o.r.Name}] != nil {
+		if keptFor > 0 && wq.queues.open[queueKey{o.r.Traits.OtherSide, o.r.Name}] != nil {
 			others++ // readers of this client, which share its subscription
 		}
-		q.on(&waitq.Event{What: waitq.Yielded, Cohort: keptFor, Sent: sent, Others: others})
+		wq.on(&waitq.Event{What: waitq.Yielded, Cohort: keptFor, Sent: sent, Others: others})
 	}
 }

@@ -31,15 +31,15 @@ const (
 type Place = waitq.Place
 
 // standInLine gives the queue a place, if its kind stands in line. mu is held.
-func (q *waitQueue) standInLine(number uint64) {
-	line, ok := q.r.Driver.(LineDriver)
+func (wq *waitQueue) standInLine(number uint64) {
+	line, ok := wq.r.Driver.(LineDriver)
 	if !ok {
 		return
 	}
-	if sub := line.SubscribePlace(number, q.message); sub != nil {
-		q.atPlace = sub
-		q.unsettled = append(q.unsettled, sub)
-		q.state.Subscribed(1, number)
+	if sub := line.SubscribePlace(number, wq.message); sub != nil {
+		wq.atPlace = sub
+		wq.unsettled = append(wq.unsettled, sub)
+		wq.state.Subscribed(1, number)
 	}
 }
 

@@ -149,31 +149,31 @@ func (r *Resource) newQueue() *waitQueue {
 
 // on takes an event in, and does what the queue says, but for what only the caller can do. It returns all actions.
 // mu is held, also while the caller reads them.
-func (q *waitQueue) on(e *waitq.Event) []waitq.Action {
-	if q.state.NeedsTime(e) {
+func (wq *waitQueue) on(e *waitq.Event) []waitq.Action {
+	if wq.state.NeedsTime(e) {
 		e.Now = time.Now()
 	}
-	actions := q.state.On(e)
+	actions := wq.state.On(e)
 	for _, a := range actions {
 		switch a.Do {
 		case waitq.Wake:
 			waiterOf(a).Wake()
 		case waitq.Subscribe:
-			q.listen()
+			wq.listen()
 		case waitq.StandInLine:
-			q.standInLine(waiterOf(a).Request.Number)
+			wq.standInLine(waiterOf(a).Request.Number)
 		case waitq.Unsubscribe:
-			q.needless = append(q.needless, q.subs...)
-			q.subs = nil
-			q.unsettled = nil
+			wq.needless = append(wq.needless, wq.subs...)
+			wq.subs = nil
+			wq.unsettled = nil
 		case waitq.LeaveLine:
-			q.needless = append(q.needless, q.atPlace)
-			q.atPlace = nil
-			q.leftPlace = a.Place.Number
+			wq.needless = append(wq.needless, wq.atPlace)
+			wq.atPlace = nil
+			wq.leftPlace = a.Place.Number
 		default: // the caller's
 		}
 	}
-	q.setAlarm(e.Now)
+	wq.setAlarm(e.Now)
 	return actions
 }
 
@@ -181,21 +181,21 @@ func waiterOf(a waitq.Action) *Waiter { return a.Who.Of.(*Waiter) }
 
 // unlock frees queues.mu, ends subscriptions that nobody needs, and gives the place up. Close of a subscription waits
 // for the listener, which takes the mutex.
-func (q *waitQueue) unlock() {
-	place := q.leftPlace
-	left := q.left
-	needless := q.needless
-	acquired := q.acquired
-	q.leftPlace = 0
-	q.left = nil
-	q.needless = nil
-	q.acquired = false
-	q.queues.mu.Unlock()
+func (wq *waitQueue) unlock() {
+	place := wq.leftPlace
+	left := wq.left
+	needless := wq.needless
+	acquired := wq.acquired
+	wq.leftPlace = 0
+	wq.left = nil
+	wq.needless = nil
+	wq.acquired = false
+	wq.queues.mu.Unlock()
 	for _, members := range left {
 		leaveMembers(members)
 	}
 	if place != 0 {
-		q.r.giveUpPlace(place, acquired)
+		wq.r.giveUpPlace(place, acquired)
 	}
 	for _, sub := range needless {
 		if acquired {
@@ -208,74 +208,74 @@ func (q *waitQueue) unlock() {
 
 // setAlarm sets the alarm for TryAt. It moves the alarm only to an earlier time: moving it for each attempt would cost
 // more than an alarm that comes too early and is set again. mu is held.
-func (q *waitQueue) setAlarm(now time.Time) {
-	at := q.state.TryAt
+func (wq *waitQueue) setAlarm(now time.Time) {
+	at := wq.state.TryAt
 	switch {
-	case at.IsZero() && q.alarmAt.IsZero():
+	case at.IsZero() && wq.alarmAt.IsZero():
 		return
 	case at.IsZero():
-		q.alarm.Stop()
-	case q.alarm == nil:
-		q.alarm = time.AfterFunc(at.Sub(now), q.onAlarm)
-	case q.alarmAt.IsZero() || at.Before(q.alarmAt):
-		q.alarm.Reset(at.Sub(now))
+		wq.alarm.Stop()
+	case wq.alarm == nil:
+		wq.alarm = time.AfterFunc(at.Sub(now), wq.onAlarm)
+	case wq.alarmAt.IsZero() || at.Before(wq.alarmAt):
+		wq.alarm.Reset(at.Sub(now))
 	default:
 		return
 	}
-	q.alarmAt = at
+	wq.alarmAt = at
 }
 
 // onAlarm is the alarm. It runs in the timer's goroutine, takes queues.mu and does not block. The alarm may come after
 // the last waiter has left, or too early.
-func (q *waitQueue) onAlarm() {
-	q.queues.mu.Lock()
-	defer q.unlock()
-	q.alarmAt = time.Time{}
-	q.on(&waitq.Event{What: waitq.Alarm})
+func (wq *waitQueue) onAlarm() {
+	wq.queues.mu.Lock()
+	defer wq.unlock()
+	wq.alarmAt = time.Time{}
+	wq.on(&waitq.Event{What: waitq.Alarm})
 }
 
 // add adds a waiter. The first one subscribes for the whole queue, with queues.mu held. So a
 // message that comes at once waits until the waiter is in the queue. mu is held.
-func (q *waitQueue) add(w *Waiter, refused Result) {
-	r := w.Request
-	r.ShareContact(&q.contact)
-	w.queued = waitq.Waiter{Of: w, ID: r.ID, Shared: r.Shared, Permits: int(r.Permits)}
-	w.queued.Doubt = r.InDoubt
+func (wq *waitQueue) add(w *Waiter, refused Result) {
+	q := w.Request
+	q.ShareContact(&wq.contact)
+	w.queued = waitq.Waiter{Of: w, ID: q.ID, Shared: q.Shared, Permits: int(q.Permits)}
+	w.queued.Doubt = q.InDoubt
 	joined := waitq.Event{What: waitq.Joined, Who: &w.queued, RetryAfter: refused.RetryAfter}
-	if len(q.queues.leftTo) > 0 {
-		joined.StandBack = q.queues.othersTurn(q.key, time.Now())
-		delete(q.queues.leftTo, q.key)
+	if len(wq.queues.leftTo) > 0 {
+		joined.StandBack = wq.queues.othersTurn(wq.key, time.Now())
+		delete(wq.queues.leftTo, wq.key)
 	}
-	q.on(&joined)
+	wq.on(&joined)
 }
 
 // listen subscribes to the messages of releases. The head's next attempt waits for the confirmation: a
 // release between a refused attempt and the subscription would never be heard. mu is held.
-func (q *waitQueue) listen() {
-	q.subs = q.r.Driver.Subscribe(q.message)
-	q.unsettled = append(q.unsettled, q.subs...)
-	q.state.Subscribed(len(q.subs), 0)
+func (wq *waitQueue) listen() {
+	wq.subs = wq.r.Driver.Subscribe(wq.message)
+	wq.unsettled = append(wq.unsettled, wq.subs...)
+	wq.state.Subscribed(len(wq.subs), 0)
 }
 
 // NextStep implements [Queue]. It uses up the waiter's reason to try. The head also waits for the
 // subscriptions that are not confirmed yet, one after another.
-func (q *waitQueue) NextStep(w *Waiter) (step Step) {
-	q.queues.mu.Lock()
-	defer q.unlock()
-	isHead := q.state.Head() == &w.queued
-	for isHead && len(q.unsettled) > 0 && IsClosed(q.unsettled[0].Confirmed()) {
-		q.subscriptionSettled(w)
+func (wq *waitQueue) NextStep(w *Waiter) (step Step) {
+	wq.queues.mu.Lock()
+	defer wq.unlock()
+	isHead := wq.state.Head() == &w.queued
+	for isHead && len(wq.unsettled) > 0 && IsClosed(wq.unsettled[0].Confirmed()) {
+		wq.subscriptionSettled(w)
 	}
 	switch {
 	case w.granted != nil:
 		step.Granted = w.granted
 	case w.queued.State == waitq.Due:
-		isHeard := q.atPlace != nil && IsClosed(q.atPlace.Confirmed()) && q.atPlace.Err() == nil
-		begun := q.on(&waitq.Event{What: waitq.Begins, Who: &w.queued, InLine: isHeard})
+		isHeard := wq.atPlace != nil && IsClosed(wq.atPlace.Confirmed()) && wq.atPlace.Err() == nil
+		begun := wq.on(&waitq.Event{What: waitq.Begins, Who: &w.queued, InLine: isHeard})
 		step.Try = true
 		w.Request.Place = begun[0].Place
-	case isHead && len(q.unsettled) > 0:
-		step.Confirmed = q.unsettled[0].Confirmed()
+	case isHead && len(wq.unsettled) > 0:
+		step.Confirmed = wq.unsettled[0].Confirmed()
 	}
 	return step
 }
@@ -283,28 +283,28 @@ func (q *waitQueue) NextStep(w *Waiter) (step Step) {
 // subscriptionSettled takes in that one more subscription is confirmed, or was refused. After the last one, the head
 // makes its second attempt. From then on each release causes a message. If a subscription was refused, the slow poll
 // alone remains. mu is held.
-func (q *waitQueue) subscriptionSettled(head *Waiter) {
-	q.unsettled = q.unsettled[1:]
-	if len(q.unsettled) == 0 {
+func (wq *waitQueue) subscriptionSettled(head *Waiter) {
+	wq.unsettled = wq.unsettled[1:]
+	if len(wq.unsettled) == 0 {
 		var refused error
-		for _, sub := range q.subs {
+		for _, sub := range wq.subs {
 			refused = errors.Join(refused, sub.Err())
 		}
 		if refused != nil {
-			q.r.Core.log(newRecord(slog.LevelWarn, "no notifications of releases, polling instead", q.r,
+			wq.r.Core.log(newRecord(slog.LevelWarn, "no notifications of releases, polling instead", wq.r,
 				slog.Any("error", refused)))
 		}
 	}
-	q.on(&waitq.Event{What: waitq.Confirmed, Who: &head.queued})
+	wq.on(&waitq.Event{What: waitq.Confirmed, Who: &head.queued})
 }
 
 // Try implements [Queue]. If w is about to give up, its attempt has not used its reason to try, such as a message that
 // announced a release.
-func (q *waitQueue) Try(ctx context.Context, w *Waiter) (res Result, err error) {
-	if w.Request.Shared || !q.state.Batches {
+func (wq *waitQueue) Try(ctx context.Context, w *Waiter) (res Result, err error) {
+	if w.Request.Shared || !wq.state.Batches {
 		res, err = w.resource.Try(ctx, w.Request)
 	} else {
-		res, err = q.tryBatch(ctx, w)
+		res, err = wq.tryBatch(ctx, w)
 	}
 	verdict := Judge(res, err)
 	e := waitq.Event{
@@ -325,25 +325,25 @@ func (q *waitQueue) Try(ctx context.Context, w *Waiter) (res Result, err error) 
 		e.GivesUp = true
 	case RefusedForNow: // it tries again
 	}
-	q.queues.mu.Lock()
-	defer q.unlock()
+	wq.queues.mu.Lock()
+	defer wq.unlock()
 	if verdict != Unanswered {
-		q.waitForMembersOf(nil) // w knows more than the head before it
+		wq.waitForMembersOf(nil) // w knows more than the head before it
 	}
-	q.on(&e)
+	wq.on(&e)
 	return res, err
 }
 
-// waitForMembersOf makes the queue wait for the members that r, which leaves the queue, has waited for. Nil: the queue
+// waitForMembersOf makes the queue wait for the members that q, which leaves the queue, has waited for. Nil: the queue
 // need not wait for any. mu is held.
-func (q *waitQueue) waitForMembersOf(r *Request) {
-	if q.members != nil {
-		q.left = append(q.left, q.members)
-		q.members = nil
+func (wq *waitQueue) waitForMembersOf(q *Request) {
+	if wq.members != nil {
+		wq.left = append(wq.left, wq.members)
+		wq.members = nil
 	}
-	if r != nil {
-		q.members = r.members
-		r.members = nil
+	if q != nil {
+		wq.members = q.members
+		q.members = nil
 	}
 }
 
@@ -353,30 +353,30 @@ func (q *waitQueue) waitForMembersOf(r *Request) {
 // The others are marked as offered meanwhile. If the reply is lost, each of them may hold the lock
 // without knowing. So each tries with its own id, which is granted again, or rolls back if it gives up.
 // Without that, their counts on the server would keep writers out until the leases end.
-func (q *waitQueue) tryBatch(ctx context.Context, w *Waiter) (Result, error) {
+func (wq *waitQueue) tryBatch(ctx context.Context, w *Waiter) (Result, error) {
 	r := w.resource
-	q.queues.mu.Lock()
+	wq.queues.mu.Lock()
 	var others []*Waiter
 	var requests []*Request
-	for _, a := range q.on(&waitq.Event{What: waitq.Batching, Who: &w.queued}) {
+	for _, a := range wq.on(&waitq.Event{What: waitq.Batching, Who: &w.queued}) {
 		others = append(others, waiterOf(a))
 		requests = append(requests, waiterOf(a).Request)
 	}
-	q.queues.mu.Unlock()
+	wq.queues.mu.Unlock()
 	// An offered waiter that gives up meanwhile rolls back its own request: see Leave.
 	w.Request.attemptBegins()
 	res, granted, err := r.Traits.AcquireBatch(ctx, w.Request, requests)
 	unknown := failure.Of(err).InDoubt()
-	q.queues.mu.Lock()
+	wq.queues.mu.Lock()
 	for i, o := range others { // with mu held throughout: all have their result before one of them goes on
 		// An earlier copy of this command may still arrive, and acquire for all, even if this copy was
 		// refused.
 		if granted != nil {
 			res.Granted = granted[i]
 		}
-		q.answer(o, res, !unknown, granted == nil)
+		wq.answer(o, res, !unknown, granted == nil)
 	}
-	q.queues.mu.Unlock()
+	wq.queues.mu.Unlock()
 	if granted != nil {
 		res.Granted = true // of w: the loop has used res for the others
 	}
@@ -387,12 +387,12 @@ func (q *waitQueue) tryBatch(ctx context.Context, w *Waiter) (Result, error) {
 // it was refused, or if the result is not known, it tries by itself at once. In the second case its id may hold the
 // lock, and then the server grants the attempt. If it did not try, the lock could stay taken, with no hold, until the
 // lease ends. mu is held.
-func (q *waitQueue) answer(w *Waiter, res Result, known, untried bool) {
+func (wq *waitQueue) answer(w *Waiter, res Result, known, untried bool) {
 	granted := known && res.Granted
 	if granted {
 		w.granted = &res
 	}
-	q.on(&waitq.Event{
+	wq.on(&waitq.Event{
 		What: waitq.Answered, Who: &w.queued, Granted: granted, Doubt: res.InDoubt || !known, Untried: known && untried,
 	})
 }
@@ -402,32 +402,32 @@ func (q *waitQueue) answer(w *Waiter, res Result, known, untried bool) {
 // If another request's command may have acquired for w, w's request is in doubt. If w gives up, it is
 // rolled back: otherwise the lock would stay taken for an id without a hold. If w was granted, the
 // server remembers its release longer, so that a late copy of that command takes nothing.
-func (q *waitQueue) Leave(w *Waiter, res Result) {
-	q.queues.mu.Lock()
-	defer q.unlock()
-	r := w.Request
+func (wq *waitQueue) Leave(w *Waiter, res Result) {
+	wq.queues.mu.Lock()
+	defer wq.unlock()
+	q := w.Request
 	if w.queued.InDoubt() {
-		r.MustRollback = true
-		r.InDoubt = true
+		q.MustRollback = true
+		q.InDoubt = true
 	}
 	if w.granted != nil && !res.Granted {
-		r.MustRollback = true // it was granted the lock by a hand-off or a batch, and gave up
+		q.MustRollback = true // it was granted the lock by a hand-off or a batch, and gave up
 	}
-	q.acquired = res.Granted
+	wq.acquired = res.Granted
 	if res.Granted {
-		q.contact.Answered(r.ID, -1, nil)
+		wq.contact.Answered(q.ID, -1, nil)
 	}
-	wasHead := q.state.Head() == &w.queued
-	q.on(&waitq.Event{What: waitq.Left, Who: &w.queued, Granted: res.Granted, Free: res.Free, RetryAfter: r.TTL})
-	isIdle := q.state.IsIdle()
+	wasHead := wq.state.Head() == &w.queued
+	wq.on(&waitq.Event{What: waitq.Left, Who: &w.queued, Granted: res.Granted, Free: res.Free, RetryAfter: q.TTL})
+	isIdle := wq.state.IsIdle()
 	if isIdle {
-		delete(q.queues.open, q.key)
+		delete(wq.queues.open, wq.key)
 	}
 	switch {
 	case res.Granted, isIdle:
-		q.waitForMembersOf(nil)
-	case wasHead && r.members != nil:
-		q.waitForMembersOf(r)
+		wq.waitForMembersOf(nil)
+	case wasHead && q.members != nil:
+		wq.waitForMembersOf(q)
 	}
 }
 
@@ -446,9 +446,9 @@ func (qs *waitQueues) holdLost(r *Resource) {
 // message receives a message. The subscription calls it, in a goroutine of package pubsub. It takes queues.mu and
 // does not block. A message that comes when the last waiter has left has no effect. If it was to the client's place,
 // lock/leave passes the turn on.
-func (q *waitQueue) message(m Message) {
-	q.contact.released()
-	q.queues.mu.Lock()
-	defer q.unlock()
-	q.on(&waitq.Event{What: m})
+func (wq *waitQueue) message(m Message) {
+	wq.contact.released()
+	wq.queues.mu.Lock()
+	defer wq.unlock()
+	wq.on(&waitq.Event{What: m})
 }
