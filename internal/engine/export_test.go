@@ -51,7 +51,7 @@ func NewWaiter(r *Resource, q *Request) *Waiter {
 // JoinLocal adds a waiter to the local queue of its name.
 func (c *Core) JoinLocal(w *Waiter) *waitQueue { return c.queues.join(w, Result{RetryAfter: -1}) }
 
-func (wq *waitQueue) Message(m Message)         { wq.message(m) }
+func (wq *waitQueue) Message(m Message)        { wq.message(m) }
 func (t *Terms) PollPause(n int) time.Duration { return t.pollPause(n) }
 
 // RetryAfter is how soon another attempt is worth making.
