@@ -69,7 +69,8 @@ func (c *Client) ClientNames(ctx context.Context, ids []string) []string {
 // returns what it has found, and the error.
 func (c *Client) Waiting(ctx context.Context) (waiting map[string][]Waiter, err error) {
 	var found map[string][]presence.Waiter
-	if err = c.during(ctx, func() error { return nil }); err == nil { // Close does not wait for the rest
+	err = c.during(ctx, func() error { return nil }) // Close does not wait for the rest
+	if err == nil {
 		found, err = c.presence.Waiting(ctx)
 	}
 	waiting = map[string][]Waiter{}

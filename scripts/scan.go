@@ -30,7 +30,8 @@ func (r *Runner) Keys(ctx context.Context, match, kind string) iter.Seq2[string,
 		for i := 0; err == nil && i < len(nodes); i++ {
 			var found scanned
 			for more := true; more; more = found.cursor != 0 {
-				if found, err = r.scan(ctx, nodes[i], found.cursor, match, kind); err != nil {
+				found, err = r.scan(ctx, nodes[i], found.cursor, match, kind)
+				if err != nil {
 					break
 				}
 				for _, key := range found.keys {

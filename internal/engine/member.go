@@ -195,7 +195,8 @@ func (o *Ownership) lockForRelease(h *Hold) bool {
 	isAlone := isOnlyHold && o.count == 1
 	o.mu.Unlock()
 	isInDoubt := o.wire.freeInDoubt || o.wire.changeInDoubt
-	if isAlone && o.wire.outcome == notFreed && !isInDoubt {
+	isUntouched := o.wire.outcome == notFreed && !isInDoubt
+	if isAlone && isUntouched {
 		return true
 	}
 	o.wire.Unlock()

@@ -70,7 +70,8 @@ func (o *Ownership) freeAfterRest(stays bool) {
 	o.mu.Lock()
 	mayBeExtended := o.lateTTL > 0
 	o.mu.Unlock()
-	if !stays && !mayBeExtended && !o.outlivesLease() {
+	mayOutlastRest := stays || mayBeExtended || o.outlivesLease()
+	if !mayOutlastRest {
 		return
 	}
 	over := time.Now().Add(o.rest())
