@@ -1,11 +1,11 @@
-// Package redlatch is the documentation of the module. The code is in its packages; most programs need
-// the first one only:
+// Package redlatch is the documentation of the module. The code is in its packages; most programs
+// need the first one only:
 //
 //	import "github.com/redlatch/redlatch/primitives"
 //
-// redlatch coordinates processes with Redis: locks (plain, fair, fenced, read-write, several as one, a
-// majority of servers), semaphores, permits with a lease, count-down latches, and elections. It shares
-// locks, semaphores and latches with Java, because it speaks the wire format of Redisson.
+// redlatch coordinates processes with Redis: locks (plain, fair, fenced, read-write, several as
+// one, a majority of servers), semaphores, permits with a lease, count-down latches, and elections.
+// It shares locks, semaphores and latches with Java, because it speaks the wire format of Redisson.
 //
 // A lock is held while a function runs, and its loss is reported in time:
 //

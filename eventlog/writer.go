@@ -24,16 +24,17 @@ const (
 // Option configures a [Writer]. The zero value does nothing.
 type Option struct{ apply func(*Writer) }
 
-// WithProcess sets the name of the process in the file. It should be unique among the processes of a timeline. Default:
-// the name of the program, the host and the process id, as in "shop@host-1:4711".
+// WithProcess sets the name of the process in the file. It should be unique among the processes of
+// a timeline. Default: the name of the program, the host and the process id, as in
+// "shop@host-1:4711".
 func WithProcess(name string) Option { return Option{func(w *Writer) { w.process = name }} }
 
-// WithMaxSize sets how many bytes the file may have before it is rotated. Default: 16 MiB, for about 60,000
-// acquisitions. The least is 4 KiB.
+// WithMaxSize sets how many bytes the file may have before it is rotated. Default: 16 MiB, for
+// about 60,000 acquisitions. The least is 4 KiB.
 func WithMaxSize(bytes int64) Option { return Option{func(w *Writer) { w.size = bytes }} }
 
-// WithFiles sets how many files are kept, the one that is written included. The older ones are named path.1, path.2 and
-// so on. Default: 4.
+// WithFiles sets how many files are kept, the one that is written included. The older ones are
+// named path.1, path.2 and so on. Default: 4.
 func WithFiles(n int) Option { return Option{func(w *Writer) { w.files = n }} }
 
 // Writer writes events to a file. It is safe for concurrent use, and several clients may share it.
@@ -56,8 +57,8 @@ type Writer struct {
 	err     error    // the latest failure
 }
 
-// Open opens the file for the events, or makes it, readable by its owner only, because names may be confidential. It
-// keeps the events that are there.
+// Open opens the file for the events, or makes it, readable by its owner only, because names may be
+// confidential. It keeps the events that are there.
 func Open(path string, opts ...Option) (*Writer, error) {
 	w := &Writer{
 		path: path, process: processName(), size: defaultSize, files: defaultFiles,
@@ -93,7 +94,8 @@ func processName() string {
 	return filepath.Base(os.Args[0]) + "@" + host + ":" + strconv.Itoa(os.Getpid())
 }
 
-// Observe takes an event, for [primitives.WithObserver]. It never blocks: it drops the event if the file is behind.
+// Observe takes an event, for [primitives.WithObserver]. It never blocks: it drops the event if the
+// file is behind.
 func (w *Writer) Observe(e primitives.Event) {
 	if e.Kind == primitives.EventRenewed {
 		return
@@ -113,11 +115,12 @@ func (w *Writer) Observe(e primitives.Event) {
 	}
 }
 
-// Dropped returns how many events are not in the file, because it was behind, could not be written, or was closed.
+// Dropped returns how many events are not in the file, because it was behind, could not be written,
+// or was closed.
 func (w *Writer) Dropped() int64 { return w.dropped.Load() }
 
-// Close writes what Observe has taken, and closes the file. Call it after Close of the clients. It returns the latest
-// error, if events could not be written.
+// Close writes what Observe has taken, and closes the file. Call it after Close of the clients. It
+// returns the latest error, if events could not be written.
 func (w *Writer) Close() error {
 	w.once.Do(func() { close(w.stop) })
 	<-w.stopped
@@ -250,8 +253,8 @@ func endsTorn(file *os.File, size int64) bool {
 	return err == nil && n == 1 && last[0] != '\n'
 }
 
-// rotate renames the files. The oldest one is removed. A file that cannot be renamed is written again from its start,
-// so that the space stays bounded.
+// rotate renames the files. The oldest one is removed. A file that cannot be renamed is written
+// again from its start, so that the space stays bounded.
 func (w *Writer) rotate() {
 	w.err = errors.Join(w.err, w.file.Close())
 	w.file = nil

@@ -5,8 +5,8 @@ import (
 	"fmt"
 )
 
-// ErrStale is the error of a writer that came too late: a holder with a greater token has been there. Nothing was
-// written. The writer must stop, because its lock is lost.
+// ErrStale is the error of a writer that came too late: a holder with a greater token has been
+// there. Nothing was written. The writer must stop, because its lock is lost.
 var ErrStale = errors.New("a later holder of the lock has written")
 
 // stale returns the error of a stale writer.
@@ -14,8 +14,8 @@ func stale(resource string, token int64) error {
 	return fmt.Errorf("fence: %q refuses token %d: %w", resource, token, ErrStale)
 }
 
-// check refuses a resource without a name, and a token that is none: the holds of other locks than fenced ones, and
-// adopted holds, have 0.
+// check refuses a resource without a name, and a token that is none: the holds of other locks than
+// fenced ones, and adopted holds, have 0.
 func check(resource string, token int64) error {
 	switch {
 	case resource == "":

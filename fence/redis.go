@@ -26,15 +26,17 @@ type Key struct {
 	token int64
 }
 
-// Redis returns the string at key for the holder of a token. It does no I/O. The fence is a key beside it, without a
-// TTL, in the same slot of a cluster: redlatch_fence:{<key>}, or redlatch_fence:<key> if key has a hash tag.
+// Redis returns the string at key for the holder of a token. It does no I/O. The fence is a key
+// beside it, without a TTL, in the same slot of a cluster: redlatch_fence:{<key>}, or
+// redlatch_fence:<key> if key has a hash tag.
 //
 // On a cluster, a name with a "}" and no hash tag cannot have a key in its slot. Then Set fails.
 func Redis(rdb redis.Scripter, key string, token int64) *Key { return &Key{rdb, key, token} }
 
-// Set sets the string to value, or fails with [ErrStale] if a greater token has set it. The comparison and the write
-// are one script. ttl 0 means no expiry. A ttl is rounded up to milliseconds. value is what [redis.Cmdable].Set takes.
-// Calls with equal tokens are not ordered: the last one wins.
+// Set sets the string to value, or fails with [ErrStale] if a greater token has set it. The
+// comparison and the write are one script. ttl 0 means no expiry. A ttl is rounded up to
+// milliseconds. value is what [redis.Cmdable].Set takes. Calls with equal tokens are not ordered:
+// the last one wins.
 func (k *Key) Set(ctx context.Context, value any, ttl time.Duration) error {
 	err := check(k.key, k.token)
 	if err == nil && ttl < 0 {

@@ -16,20 +16,23 @@ const (
 	SQLite           // 3.24 or later
 )
 
-// longestResource is the length of the column in MySQL, in bytes. InnoDB allows keys of 767 bytes everywhere.
+// longestResource is the length of the column in MySQL, in bytes. InnoDB allows keys of 767 bytes
+// everywhere.
 const longestResource = 700
 
-// statements are what a dialect executes. Resources are bytes, so that no collation takes two for one.
+// statements are what a dialect executes. Resources are bytes, so that no collation takes two for
+// one.
 type statements struct {
 	create string
 	raise  string // raises a fence, or makes one
-	// read returns the fence, and locks its row. It is "" if the rows that raise affects say whether the token was
-	// refused.
+	// read returns the fence, and locks its row. It is "" if the rows that raise affects say
+	// whether the token was refused.
 	read string
 }
 
-// upsert raises a fence in Postgres and SQLite. It affects no row if the fence is greater. With READ COMMITTED, and in
-// SQLite, a concurrent transaction that has raised the fence comes first: the comparison is made when it has ended.
+// upsert raises a fence in Postgres and SQLite. It affects no row if the fence is greater. With
+// READ COMMITTED, and in SQLite, a concurrent transaction that has raised the fence comes first:
+// the comparison is made when it has ended.
 const upsert = `INSERT INTO redlatch_fences (resource, token) VALUES ($1, $2)
 ON CONFLICT (resource) DO UPDATE SET token = excluded.token WHERE redlatch_fences.token <= excluded.token`
 
@@ -41,8 +44,8 @@ var dialects = map[Dialect]statements{
 	MySQL: {
 		create: `CREATE TABLE IF NOT EXISTS redlatch_fences
 (resource VARBINARY(700) NOT NULL PRIMARY KEY, token BIGINT NOT NULL) ENGINE=InnoDB`,
-		// The number of affected rows depends on a flag of the connection, so the fence is read. The locking read sees
-		// the latest committed row, whatever snapshot the transaction has.
+		// The number of affected rows depends on a flag of the connection, so the fence is read.
+		// The locking read sees the latest committed row, whatever snapshot the transaction has.
 		raise: `INSERT INTO redlatch_fences (resource, token) VALUES (?, ?)
 ON DUPLICATE KEY UPDATE token = GREATEST(token, VALUES(token))`,
 		read: `SELECT token FROM redlatch_fences WHERE resource = ? FOR UPDATE`,
@@ -67,8 +70,8 @@ func (f *Fences) statements() (statements, error) {
 	return s, nil
 }
 
-// Create creates the table, unless it exists. Call it once, as with other migrations. Several processes may call it at
-// the same time.
+// Create creates the table, unless it exists. Call it once, as with other migrations. Several
+// processes may call it at the same time.
 func (f *Fences) Create(ctx context.Context, db *sql.DB) error {
 	s, err := f.statements()
 	if err != nil {
@@ -84,12 +87,14 @@ func (f *Fences) Create(ctx context.Context, db *sql.DB) error {
 	return nil
 }
 
-// Check raises the fence of the resource to token, or fails with [ErrStale] if a greater one has been there. The same
-// token passes again. Call it first in the transaction that writes: until that ends, the fence's row is locked, so no
-// other holder's transaction is between the check and the write. If the transaction is rolled back, so is the fence.
+// Check raises the fence of the resource to token, or fails with [ErrStale] if a greater one has
+// been there. The same token passes again. Call it first in the transaction that writes: until that
+// ends, the fence's row is locked, so no other holder's transaction is between the check and the
+// write. If the transaction is rolled back, so is the fence.
 //
-// After any error, roll back. Errors other than ErrStale are the database's, such as a deadlock or, with a stricter
-// isolation than READ COMMITTED, a serialization failure: the transaction may be repeated while the lock is held.
+// After any error, roll back. Errors other than ErrStale are the database's, such as a deadlock or,
+// with a stricter isolation than READ COMMITTED, a serialization failure: the transaction may be
+// repeated while the lock is held.
 //
 // A resource is 1 to 700 bytes long.
 func (f *Fences) Check(ctx context.Context, tx *sql.Tx, resource string, token int64) error {

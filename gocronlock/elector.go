@@ -14,11 +14,13 @@ import (
 	"github.com/redlatch/redlatch/primitives"
 )
 
-// Elector is a gocron.Elector: the scheduler whose Elector leads runs all jobs. It is safe for concurrent use.
+// Elector is a gocron.Elector: the scheduler whose Elector leads runs all jobs. It is safe for
+// concurrent use.
 //
-// It stands in the election of its name ([primitives.Client.Election]) from the first call of IsLeader until Close, in
-// a goroutine of its own. After a loss it leaves the leadership to another scheduler, if there is one.
-// [primitives.Election.Leader] and [primitives.Election.Watch] say which scheduler leads.
+// It stands in the election of its name ([primitives.Client.Election]) from the first call of
+// IsLeader until Close, in a goroutine of its own. After a loss it leaves the leadership to another
+// scheduler, if there is one. [primitives.Election.Leader] and [primitives.Election.Watch] say
+// which scheduler leads.
 type Elector struct {
 	client   *primitives.Client
 	election *primitives.Election
@@ -35,27 +37,29 @@ type Elector struct {
 
 var _ gocron.Elector = (*Elector)(nil)
 
-// NewElector returns an Elector for the schedulers that use the same name. NewElector sends nothing: the first IsLeader
-// begins to stand for election. opts are options of the election. [primitives.WithWatchdog] says how long the others
-// wait for a leader that has died; the default is 30 s. [primitives.WithWait], [primitives.WithLinger] and
-// [primitives.WithMinHold] have no effect: Close gives the leadership back at once.
+// NewElector returns an Elector for the schedulers that use the same name. NewElector sends
+// nothing: the first IsLeader begins to stand for election. opts are options of the election.
+// [primitives.WithWatchdog] says how long the others wait for a leader that has died; the default
+// is 30 s. [primitives.WithWait], [primitives.WithLinger] and [primitives.WithMinHold] have no
+// effect: Close gives the leadership back at once.
 //
 // An Elector that was never closed stands until the client is closed.
 func NewElector(c *primitives.Client, name string, opts ...primitives.Option) *Elector {
 	return &Elector{client: c, election: c.Election(name, opts...), changed: make(chan struct{})}
 }
 
-// longestElection is how long IsLeader waits for the end of an election. It is longer than afterLoss, and than the
-// second after which a candidate tries again at the latest.
+// longestElection is how long IsLeader waits for the end of an election. It is longer than
+// afterLoss, and than the second after which a candidate tries again at the latest.
 const longestElection = 2 * time.Second
 
-// IsLeader returns nil if this scheduler leads. The leader is told without asking Redis: its lock is valid, and it is
-// renewed in the background. Others ask Redis who leads. While nobody leads, IsLeader waits for up to 2 s until
-// somebody is elected.
+// IsLeader returns nil if this scheduler leads. The leader is told without asking Redis: its lock
+// is valid, and it is renewed in the background. Others ask Redis who leads. While nobody leads,
+// IsLeader waits for up to 2 s until somebody is elected.
 //
-// An error makes gocron skip the run. It matches [primitives.ErrNotAcquired] if this scheduler does not lead,
-// [primitives.ErrUnavailable] if Redis does not answer, and [primitives.ErrClosed] after Close. A permanent error,
-// such as a missing permission, ends the candidacy. The next call stands again.
+// An error makes gocron skip the run. It matches [primitives.ErrNotAcquired] if this scheduler does
+// not lead, [primitives.ErrUnavailable] if Redis does not answer, and [primitives.ErrClosed] after
+// Close. A permanent error, such as a missing permission, ends the candidacy. The next call stands
+// again.
 func (e *Elector) IsLeader(ctx context.Context) error {
 	tooLong := time.NewTimer(longestElection)
 	defer tooLong.Stop()
@@ -90,8 +94,9 @@ func (e *Elector) IsLeader(ctx context.Context) error {
 // lookAgain is how often IsLeader asks who leads while nobody does.
 const lookAgain = 100 * time.Millisecond
 
-// stand reports whether this scheduler leads. Otherwise it begins to stand for election, unless it does. changed is
-// closed when there is news. The end of a candidacy is an error for the calls that wait, and not for later ones.
+// stand reports whether this scheduler leads. Otherwise it begins to stand for election, unless it
+// does. changed is closed when there is news. The end of a candidacy is an error for the calls that
+// wait, and not for later ones.
 func (e *Elector) stand(isFirst bool) (leads bool, changed <-chan struct{}, err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -139,8 +144,9 @@ func (e *Elector) run(ctx context.Context, ended chan<- struct{}) {
 	e.announce()
 }
 
-// afterLoss is how long a scheduler that has lost the leadership stands back, so that another one leads: its own host
-// may be overloaded. It is longer than the time in which a candidate that has heard nothing looks again, a second.
+// afterLoss is how long a scheduler that has lost the leadership stands back, so that another one
+// leads: its own host may be overloaded. It is longer than the time in which a candidate that has
+// heard nothing looks again, a second.
 const afterLoss = 1500 * time.Millisecond
 
 // standBack waits for afterLoss, or until ctx ends.
@@ -175,10 +181,10 @@ func (e *Elector) announce() {
 	e.changed = make(chan struct{})
 }
 
-// Close gives the leadership back at once, so that another scheduler leads a round trip later. Later calls of IsLeader
-// return [primitives.ErrClosed]. Stop the scheduler first: its jobs may still run. Close returns nil if this scheduler
-// was not the leader, and the error of the release otherwise. It works even if ctx is done. If Redis does not answer,
-// Close returns within 5 s.
+// Close gives the leadership back at once, so that another scheduler leads a round trip later.
+// Later calls of IsLeader return [primitives.ErrClosed]. Stop the scheduler first: its jobs may
+// still run. Close returns nil if this scheduler was not the leader, and the error of the release
+// otherwise. It works even if ctx is done. If Redis does not answer, Close returns within 5 s.
 func (e *Elector) Close(context.Context) error {
 	e.mu.Lock()
 	e.closed = true

@@ -13,11 +13,11 @@
 //	}
 //
 // [Server] is a miniredis inside the test process. Its clock runs, so keys expire without help from
-// the test. In a testing/synctest bubble it uses the bubble's fake clock, so an hour of leases takes
-// milliseconds; see [Server.Client]. A bubble requires that its goroutines end with the test, so close
-// each [primitives.Client]. The link may be cut at the end of a test: it is mended before the cleanups
-// run. A hold that a test drops in a bubble leaks as in real time. The client finds it within a second of
-// the fake clock once the garbage collector has run.
+// the test. In a testing/synctest bubble it uses the bubble's fake clock, so an hour of leases
+// takes milliseconds; see [Server.Client]. A bubble requires that its goroutines end with the test,
+// so close each [primitives.Client]. The link may be cut at the end of a test: it is mended before
+// the cleanups run. A hold that a test drops in a bubble leaks as in real time. The client finds it
+// within a second of the fake clock once the garbage collector has run.
 //
 // [Link] cuts off a single client, where [Server.Partition] cuts off all of them. It works in front
 // of any server, including a real Redis.

@@ -59,10 +59,11 @@ func (l *Link) isMended() bool {
 	}
 }
 
-// waitMended waits until the link is mended or done is closed. It reports whether the link is mended.
+// waitMended waits until the link is mended or done is closed. It reports whether the link is
+// mended.
 func (l *Link) waitMended(done <-chan struct{}) bool {
-	// The select must not hold mu, because Mend needs it. A Cut after the unlock has no effect on this
-	// call: the doc of Cut allows data in flight to arrive.
+	// The select must not hold mu, because Mend needs it. A Cut after the unlock has no effect on
+	// this call: the doc of Cut allows data in flight to arrive.
 	l.mu.Lock()
 	open := l.open
 	l.mu.Unlock()
@@ -94,8 +95,8 @@ type conn struct {
 	relay *connection
 }
 
-// Close closes the connection and waits for its goroutines. A bubble, and a leak detector, require that
-// no goroutine outlives the client.
+// Close closes the connection and waits for its goroutines. A bubble, and a leak detector, require
+// that no goroutine outlives the client.
 func (c *conn) Close() error {
 	err := c.Conn.Close()
 	c.relay.close()
@@ -125,7 +126,8 @@ func (l *Link) connect(near, far net.Conn) *connection {
 func (c *connection) copy(from, to net.Conn) {
 	q := &queue{filled: make(chan struct{}, 1)}
 	c.copying.Go(func() {
-		// Ends at the next failed read, also when end closes from. The writer then drains the queue.
+		// Ends at the next failed read, also when end closes from. The writer then drains the
+		// queue.
 		defer q.close()
 		buf := make([]byte, 32<<10)
 		for {

@@ -18,10 +18,10 @@ import (
 	"github.com/redlatch/redlatch/primitives"
 )
 
-// Lose ends hold's ownership on the server, as an operator's forced release does. When Lose returns,
-// the hold's context has ended with [primitives.ErrLost] and waiters have been woken up. Release then
-// returns ErrLost. Nested holds are lost too. Other holders are not affected: other readers keep the
-// lock, and other permits stay acquired.
+// Lose ends hold's ownership on the server, as an operator's forced release does. When Lose
+// returns, the hold's context has ended with [primitives.ErrLost] and waiters have been woken up.
+// Release then returns ErrLost. Nested holds are lost too. Other holders are not affected: other
+// readers keep the lock, and other permits stay acquired.
 //
 // Lose works for every kind with a lease, for joint locks, and for any name. The hold of a plain
 // semaphore has no lease and cannot be lost. The hold must be in database 0 of this server, and its
@@ -44,15 +44,15 @@ func (s *Server) Lose(t testing.TB, hold *primitives.Hold) {
 	}
 }
 
-// LoseName is [Server.Lose] for tests without a hold at hand, because the code under test calls Do: it
-// ends whatever is held under name, by whichever clients. Name is the whole name in Redis, with the
-// prefix of [primitives.WithPrefix]. For a joint lock it is the name of one member.
+// LoseName is [Server.Lose] for tests without a hold at hand, because the code under test calls Do:
+// it ends whatever is held under name, by whichever clients. Name is the whole name in Redis, with
+// the prefix of [primitives.WithPrefix]. For a joint lock it is the name of one member.
 //
-// When LoseName returns, the former holders have lost name, and their clients have been told. A client
-// then asks the server, so the context of a hold ends milliseconds later: wait for it. (In a bubble,
-// synctest.Wait does.) A client listens for such a message when one of its holds is about a second old,
-// and LoseName waits for that, for 1.5 s at most. A hold whose client does not hear it, as behind a
-// partition, ends at its next renewal.
+// When LoseName returns, the former holders have lost name, and their clients have been told. A
+// client then asks the server, so the context of a hold ends milliseconds later: wait for it. (In a
+// bubble, synctest.Wait does.) A client listens for such a message when one of its holds is about a
+// second old, and LoseName waits for that, for 1.5 s at most. A hold whose client does not hear it,
+// as behind a partition, ends at its next renewal.
 //
 // A plain semaphore has no holders in Redis. LoseName calls t.Fatalf if nothing is held.
 func (s *Server) LoseName(t testing.TB, name string) {
@@ -133,12 +133,12 @@ type notices []notice
 
 type notice struct{ channel, payload string }
 
-// noticeLimit is how long a notice is repeated until a client hears it. Clients begin to listen when a
-// hold is older than 0.7 s, and look for such holds every 0.25 s.
+// noticeLimit is how long a notice is repeated until a client hears it. Clients begin to listen
+// when a hold is older than 0.7 s, and look for such holds every 0.25 s.
 const noticeLimit = 1500 * time.Millisecond
 
-// deliver publishes each notice again until a client hears it. The first publication may have been too
-// early. A notice may come twice: it only makes the client ask for its hold.
+// deliver publishes each notice again until a client hears it. The first publication may have been
+// too early. A notice may come twice: it only makes the client ask for its hold.
 func (n notices) deliver(ctx context.Context, rdb *redis.Client) error {
 	until := time.Now().Add(noticeLimit)
 	for len(n) > 0 {
@@ -183,7 +183,8 @@ func (s *Server) releaseAll(ctx context.Context, hold *primitives.Hold) (found b
 	return found, nil
 }
 
-// heldKey is a key held by a hold: of a lock, of a member of a joint lock, or of a permit semaphore.
+// heldKey is a key held by a hold: of a lock, of a member of a joint lock, or of a permit
+// semaphore.
 type heldKey struct {
 	kind kind
 	name string // full name in Redis, including the client's prefix
@@ -203,8 +204,9 @@ func (k heldKey) free(
 	ctx context.Context, client *primitives.Client, rdb *redis.Client, id string,
 ) (held bool, err error) {
 	held, err = k.release(ctx, client, id)
-	// Redis does not show whether an exclusive lock is plain or fair. The release has already notified the
-	// waiters if the lock is fair. This message wakes the waiters of a plain or fenced lock.
+	// Redis does not show whether an exclusive lock is plain or fair. The release has already
+	// notified the waiters if the lock is fair. This message wakes the waiters of a plain or fenced
+	// lock.
 	if err == nil && held && k.kind == exclusive {
 		err = rdb.Publish(ctx, lockChannel(k.name), "0").Err()
 	}
@@ -253,9 +255,10 @@ func lockChannel(key string) string {
 // findKeys returns the keys that hold holds. It returns none if the hold has ended or belongs to
 // another server.
 //
-// The name of the hold does not identify its keys. It lacks the client's prefix and the kind. A joint
-// hold's name is the comma-joined list of its members' names, and any name may contain commas. So
-// findKeys makes the hold check itself, and reads the keys from the commands that the check sends.
+// The name of the hold does not identify its keys. It lacks the client's prefix and the kind. A
+// joint hold's name is the comma-joined list of its members' names, and any name may contain
+// commas. So findKeys makes the hold check itself, and reads the keys from the commands that the
+// check sends.
 func (s *Server) findKeys(ctx context.Context, hold *primitives.Hold) ([]heldKey, error) {
 	s.hookMu.Lock()
 	defer s.hookMu.Unlock()
@@ -285,10 +288,10 @@ func (s *Server) findKeys(ctx context.Context, hold *primitives.Hold) ([]heldKey
 	return slices.Clone(keys), nil
 }
 
-// parseCheck returns the key that a command checks, if the command is a check of id or of the permits
-// rawIDs. Only check scripts have the id as their single argument; a writer's id ends in ":write". The
-// number of keys identifies the kind: 1 for a lock (its hash), 2 for a reader (also the prefix of the
-// readers' leases), 4 for permits.
+// parseCheck returns the key that a command checks, if the command is a check of id or of the
+// permits rawIDs. Only check scripts have the id as their single argument; a writer's id ends in
+// ":write". The number of keys identifies the kind: 1 for a lock (its hash), 2 for a reader (also
+// the prefix of the readers' leases), 4 for permits.
 //
 // An id that may be shared is checked by a renewal of 0 ms. It has a key more, which lists the
 // acquisitions that share the id, and three arguments: the id, 0, and which acquisition asks.

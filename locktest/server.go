@@ -28,8 +28,8 @@ type Server struct {
 	serving  sync.WaitGroup // the accept loop, and one goroutine for each accepted connection
 }
 
-// NewServer starts a server and closes it when t ends. The link is mended as soon as the test function returns,
-// so that cleanups need not wait for answers.
+// NewServer starts a server and closes it when t ends. The link is mended as soon as the test
+// function returns, so that cleanups need not wait for answers.
 func NewServer(t testing.TB) *Server {
 	t.Helper()
 	s := Start()
@@ -38,7 +38,8 @@ func NewServer(t testing.TB) *Server {
 	return s
 }
 
-// Start starts a server for a caller without a testing.TB. The caller closes it with [Server.Close].
+// Start starts a server for a caller without a testing.TB. The caller closes it with
+// [Server.Close].
 func Start() *Server {
 	s := &Server{mini: miniredis.NewMiniRedis(), accepted: map[*connection]struct{}{}}
 	s.mini.ClockTTL(true)
@@ -74,8 +75,8 @@ func (s *Server) Client(t testing.TB, tweaks ...func(*redis.Options)) *redis.Cli
 	return rdb
 }
 
-// Options returns new options for a client of the server. The caller may change them, and must close
-// the client before the server.
+// Options returns new options for a client of the server. The caller may change them, and must
+// close the client before the server.
 func (s *Server) Options() *redis.Options {
 	return &redis.Options{
 		Addr:   "127.0.0.1:0", // never dialled
@@ -83,8 +84,8 @@ func (s *Server) Options() *redis.Options {
 		// The pool must never run out of connections. A wait for one would use timers that go-redis
 		// shares between clients, and a timer must not be shared between bubbles.
 		PoolSize: 1000, PipelinePoolSize: 1000,
-		// The pool dials in goroutines that it does not wait for. The clock of a bubble stops when the test
-		// ends, so a goroutine that sleeps before it dials again would never end.
+		// The pool dials in goroutines that it does not wait for. The clock of a bubble stops when
+		// the test ends, so a goroutine that sleeps before it dials again would never end.
 		DialerRetries: 1,
 		// The server sends no such notifications. Asking for them would resolve a host name, which
 		// blocks on I/O outside of the bubble.
@@ -93,8 +94,8 @@ func (s *Server) Options() *redis.Options {
 }
 
 // Addr returns a host:port on the loopback interface at which the server is reachable. Use it for
-// another process, or for code that makes its own client. The server listens from the first call on.
-// Addr does not work in a bubble. It panics if it cannot listen.
+// another process, or for code that makes its own client. The server listens from the first call
+// on. Addr does not work in a bubble. It panics if it cannot listen.
 func (s *Server) Addr() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -162,7 +163,8 @@ func (s *Server) Close() {
 }
 
 // Partition cuts all clients off from the server (true), or reconnects them (false); see [Link]. A
-// renewed hold reports its loss when its validity ends. Its key expires on the server shortly after.
+// renewed hold reports its loss when its validity ends. Its key expires on the server shortly
+// after.
 func (s *Server) Partition(on bool) {
 	if on {
 		s.link.Cut()

@@ -1,5 +1,5 @@
-// Package otel reports locks to OpenTelemetry: metrics and spans. An [Observer] is fed by the events of
-// clients:
+// Package otel reports locks to OpenTelemetry: metrics and spans. An [Observer] is fed by the
+// events of clients:
 //
 //	observer, err := redlatchotel.NewObserver()
 //	client, err := primitives.New(rdb, primitives.WithObserver(observer.Observe))
@@ -10,8 +10,8 @@
 //
 // # Metrics
 //
-// The attribute redlatch.kind is the primitive's kind, such as lock, fair or semaphore. Durations are in
-// seconds.
+// The attribute redlatch.kind is the primitive's kind, such as lock, fair or semaphore. Durations
+// are in seconds.
 //
 //	redlatch.acquisitions       counter          acquisitions, by redlatch.outcome: acquired, nested, busy, ended,
 //	                                             unavailable, error
@@ -28,13 +28,13 @@
 //
 // # Spans
 //
-// Spans belong to the trace of the context that an acquisition or a release was called with. Without a
-// trace there is no span. Names of locks are attributes of spans, not of metrics.
+// Spans belong to the trace of the context that an acquisition or a release was called with.
+// Without a trace there is no span. Names of locks are attributes of spans, not of metrics.
 //
 //	redlatch.wait   an acquisition or a wait for a latch that waited, or that failed with an error
 //	redlatch.hold   a hold, from the acquisition to its end
 //
-// A span is made when it is over, with the time at which it began. A hold that was neither released nor
-// detached is an error. If there is no trace where it ended, as for a loss that was found in the
-// background, the span belongs to the trace of the acquisition.
+// A span is made when it is over, with the time at which it began. A hold that was neither released
+// nor detached is an error. If there is no trace where it ended, as for a loss that was found in
+// the background, the span belongs to the trace of the acquisition.
 package otel

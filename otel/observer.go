@@ -35,12 +35,13 @@ var (
 	durationBuckets = []float64{
 		.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300, 1800,
 	}
-	// latenessBuckets are for renewals. With the default TTL of 30 s, one that is late by 20 s is too late.
+	// latenessBuckets are for renewals. With the default TTL of 30 s, one that is late by 20 s is
+	// too late.
 	latenessBuckets = []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 20, 60}
 )
 
-// Observer turns the events of clients into metrics and spans. Several clients may share it: then it
-// reports their sums. It is safe for concurrent use.
+// Observer turns the events of clients into metrics and spans. Several clients may share it: then
+// it reports their sums. It is safe for concurrent use.
 type Observer struct {
 	tracer      trace.Tracer
 	attributeOf func(name string) attribute.KeyValue // nil: no attribute from names
@@ -73,33 +74,33 @@ type config struct {
 	attributeOf func(name string) attribute.KeyValue
 }
 
-// WithMeterProvider sets where metrics go. Default, also for nil: otel.GetMeterProvider. For none, give the
-// no-op provider of go.opentelemetry.io/otel/metric/noop.
+// WithMeterProvider sets where metrics go. Default, also for nil: otel.GetMeterProvider. For none,
+// give the no-op provider of go.opentelemetry.io/otel/metric/noop.
 func WithMeterProvider(p metric.MeterProvider) Option {
 	return Option{func(c *config) { c.meters = p }}
 }
 
-// WithTracerProvider sets where spans go. Default, also for nil: otel.GetTracerProvider. For none, give the
-// no-op provider of go.opentelemetry.io/otel/trace/noop.
+// WithTracerProvider sets where spans go. Default, also for nil: otel.GetTracerProvider. For none,
+// give the no-op provider of go.opentelemetry.io/otel/trace/noop.
 func WithTracerProvider(p trace.TracerProvider) Option {
 	return Option{func(c *config) { c.tracers = p }}
 }
 
-// WithAttribute adds an attribute to all metrics that have the attribute redlatch.kind. It is computed from
-// the names of locks.
+// WithAttribute adds an attribute to all metrics that have the attribute redlatch.kind. It is
+// computed from the names of locks.
 //
-// Each value adds a time series for each metric and kind, and none is ever removed, so attributeOf should
-// return one of a few dozen values, such as "orders" for "orders:42". Never return the name itself if
-// names contain ids: memory would grow without limit here and in the backend. By default nothing of a name
-// is an attribute of a metric.
+// Each value adds a time series for each metric and kind, and none is ever removed, so attributeOf
+// should return one of a few dozen values, such as "orders" for "orders:42". Never return the name
+// itself if names contain ids: memory would grow without limit here and in the backend. By default
+// nothing of a name is an attribute of a metric.
 //
 // attributeOf is called for each event, from many goroutines at once, and must not block.
 func WithAttribute(attributeOf func(name string) attribute.KeyValue) Option {
 	return Option{func(c *config) { c.attributeOf = attributeOf }}
 }
 
-// NewObserver returns an observer. Pass [Observer.Observe] to clients. It fails if the meter provider
-// refuses an instrument.
+// NewObserver returns an observer. Pass [Observer.Observe] to clients. It fails if the meter
+// provider refuses an instrument.
 func NewObserver(opts ...Option) (*Observer, error) {
 	var cfg config
 	for _, o := range opts {
@@ -235,8 +236,9 @@ func (o *Observer) election(ctx context.Context, e primitives.Event) {
 	}
 }
 
-// waited reports a wait that is over, if the acquisition has waited, and its duration if it succeeded. Candidates of an
-// election wait for as long as another one lives, so they are no waiters.
+// waited reports a wait that is over, if the acquisition has waited, and its duration if it
+// succeeded. Candidates of an election wait for as long as another one lives, so they are no
+// waiters.
 func (o *Observer) waited(ctx context.Context, set metric.MeasurementOption, e primitives.Event) {
 	if e.Waited > 0 && !e.Election {
 		o.waiters.Add(ctx, -1, set)
@@ -247,8 +249,8 @@ func (o *Observer) waited(ctx context.Context, set metric.MeasurementOption, e p
 	o.waitSpan(ctx, e)
 }
 
-// set returns the attributes of a measurement. Making them costs more than the measurement, so they are
-// kept.
+// set returns the attributes of a measurement. Making them costs more than the measurement, so they
+// are kept.
 func (o *Observer) set(key setKey) metric.MeasurementOption {
 	o.mu.RLock()
 	s := o.sets[key]

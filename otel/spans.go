@@ -14,8 +14,8 @@ import (
 	"github.com/redlatch/redlatch/primitives"
 )
 
-// waitSpan makes the span of an acquisition, or of a wait for a latch, that waited or failed with an error.
-// To find a lock taken is no error, nor is the end of ctx.
+// waitSpan makes the span of an acquisition, or of a wait for a latch, that waited or failed with
+// an error. To find a lock taken is no error, nor is the end of ctx.
 func (o *Observer) waitSpan(ctx context.Context, e primitives.Event) {
 	failed := e.Outcome() == primitives.OutcomeError || e.Outcome() == primitives.OutcomeUnavailable
 	if e.Kind == primitives.EventWaited {
@@ -37,8 +37,8 @@ func (o *Observer) holdSpan(ctx context.Context, e primitives.Event) {
 	o.span(ctx, "redlatch.hold", e.Held, e, failed, endKey.String(string(e.Kind)))
 }
 
-// span makes a span of the given length that ends now. Without a trace in ctx it does nothing: a span alone
-// for each use of a lock would only be noise.
+// span makes a span of the given length that ends now. Without a trace in ctx it does nothing: a
+// span alone for each use of a lock would only be noise.
 func (o *Observer) span(
 	ctx context.Context, name string, length time.Duration, e primitives.Event, failed bool, result attribute.KeyValue,
 ) {
@@ -65,7 +65,8 @@ func (o *Observer) span(
 	span.End(trace.WithTimestamp(now))
 }
 
-// asText makes an attribute text. Names and ids may be any bytes, but a collector refuses the whole batch then.
+// asText makes an attribute text. Names and ids may be any bytes, but a collector refuses the whole
+// batch then.
 func asText(kv attribute.KeyValue) attribute.KeyValue {
 	if kv.Value.Type() == attribute.STRING {
 		kv = kv.Key.String(strings.ToValidUTF8(kv.Value.AsString(), "�"))
@@ -73,9 +74,9 @@ func asText(kv attribute.KeyValue) attribute.KeyValue {
 	return kv
 }
 
-// traces remembers in which trace holds were acquired, because events that the background finds have no
-// context. Nested holds, and the holds of a cohort, share an id. A hold without a trace is remembered too: its
-// end must not be taken for that of another one.
+// traces remembers in which trace holds were acquired, because events that the background finds
+// have no context. Nested holds, and the holds of a cohort, share an id. A hold without a trace is
+// remembered too: its end must not be taken for that of another one.
 type traces struct {
 	mu   sync.Mutex
 	byID map[string][]acquiredIn // by the hold's id, each hold that has not ended
@@ -101,8 +102,8 @@ func (t *traces) begin(ctx context.Context, id string) {
 	t.byID[id] = append(t.byID[id], acquired)
 }
 
-// end notes that a hold with this id has ended, and returns the span in which it was acquired. Of several holds with
-// the id it is the one whose age is closest to held; of several, the latest one.
+// end notes that a hold with this id has ended, and returns the span in which it was acquired. Of
+// several holds with the id it is the one whose age is closest to held; of several, the latest one.
 func (t *traces) end(id string, held time.Duration) trace.SpanContext {
 	began := time.Now().Add(-held)
 	t.mu.Lock()

@@ -23,22 +23,23 @@ import (
 	"github.com/redlatch/redlatch/scripts"
 )
 
-// The client: its options, and the parts that it puts together. The engine core waits, holds and works
-// in the background. It knows no Redis, so [New] gives it functions for that. The runner sends all
-// commands. The hub has the subscriptions. The presence keeps the client's name and hears of takeovers.
+// The client: its options, and the parts that it puts together. The engine core waits, holds and
+// works in the background. It knows no Redis, so [New] gives it functions for that. The runner
+// sends all commands. The hub has the subscriptions. The presence keeps the client's name and hears
+// of takeovers.
 //
-// Mutexes: a mutex on the left may be held while a mutex on its right is taken. No other pair of this
-// package is nested.
+// Mutexes: a mutex on the left may be held while a mutex on its right is taken. No other pair of
+// this package is nested.
 //
 //	Locker.local  -> any other; it is a channel, which is full while the Locker is locked
 //	fairQueues.mu -> Contact.mu and Core.mu of package engine, Hub.mu of package pubsub
 //
-// Keyed.mu and multiListener.mu are innermost. The package comments of engine, joint, presence, duty,
-// logqueue, scripts, pubsub and watchdog list their mutexes and goroutines. The observer is called
-// with no mutex held, except Locker.local.
+// Keyed.mu and multiListener.mu are innermost. The package comments of engine, joint, presence,
+// duty, logqueue, scripts, pubsub and watchdog list their mutexes and goroutines. The observer is
+// called with no mutex held, except Locker.local.
 //
-// Goroutines: Core.Spawn of package engine starts all of them. They refresh the fair queues, and renew
-// one by one the leases of a batch that Redis has refused.
+// Goroutines: Core.Spawn of package engine starts all of them. They refresh the fair queues, and
+// renew one by one the leases of a batch that Redis has refused.
 
 // noCopy makes `go vet` report copies of the types that contain it.
 type noCopy struct{}
@@ -46,9 +47,9 @@ type noCopy struct{}
 func (*noCopy) Lock()   {}
 func (*noCopy) Unlock() {}
 
-// Client is one participant. It has an id on the wire, shared subscriptions for all its waiters, and one
-// watchdog for all its holds. Make one per process and Redis deployment, and share it. It is safe for
-// concurrent use. Call [Client.Close] when the process needs it no longer.
+// Client is one participant. It has an id on the wire, shared subscriptions for all its waiters,
+// and one watchdog for all its holds. Make one per process and Redis deployment, and share it. It
+// is safe for concurrent use. Call [Client.Close] when the process needs it no longer.
 type Client struct {
 	_ noCopy
 
@@ -96,15 +97,16 @@ type Client struct {
 // [ErrInvalid].
 type ClientOption struct{ apply func(*Client) }
 
-// WithDefaults sets options for everything that the client acquires. A handle's and a call's own options
-// take precedence.
+// WithDefaults sets options for everything that the client acquires. A handle's and a call's own
+// options take precedence.
 func WithDefaults(opts ...Option) ClientOption {
 	return ClientOption{func(c *Client) { c.defaults = c.defaults.with(opts).shared("a client") }}
 }
 
-// WithClientID sets the client's uuid on the wire, in lower case. Default: random. Two clients must not
-// use the same one at the same time. Successive lives of a process may. Each numbers its acquisitions
-// from a random start, so that it never meets the remembered requests of an earlier life.
+// WithClientID sets the client's uuid on the wire, in lower case. Default: random. Two clients must
+// not use the same one at the same time. Successive lives of a process may. Each numbers its
+// acquisitions from a random start, so that it never meets the remembered requests of an earlier
+// life.
 func WithClientID(uuid string) ClientOption {
 	return ClientOption{func(c *Client) {
 		c.defaults.check(uuidForm.MatchString(uuid), "client id %q is no lower-case uuid", uuid)
@@ -113,16 +115,16 @@ func WithClientID(uuid string) ClientOption {
 	}}
 }
 
-// WithPrefix adds prefix to every name on the wire. It equals a name mapper of Redisson that adds the same
-// prefix. Name methods, Info, errors and events show the name without it. Default: none.
+// WithPrefix adds prefix to every name on the wire. It equals a name mapper of Redisson that adds
+// the same prefix. Name methods, Info, errors and events show the name without it. Default: none.
 func WithPrefix(prefix string) ClientOption {
 	return ClientOption{func(c *Client) { c.prefix = prefix }}
 }
 
-// WithLogger logs losses, leaked holds, failed renewals and failures that no caller can see at Warn, and what works
-// again at Info. It logs changes of state, and repeats a line at most once a minute. One goroutine calls the handler,
-// so a slow handler delays nothing. Close drops records that the handler has not written in time. nil is ErrInvalid.
-// Default: discard.
+// WithLogger logs losses, leaked holds, failed renewals and failures that no caller can see at
+// Warn, and what works again at Info. It logs changes of state, and repeats a line at most once a
+// minute. One goroutine calls the handler, so a slow handler delays nothing. Close drops records
+// that the handler has not written in time. nil is ErrInvalid. Default: discard.
 func WithLogger(l *slog.Logger) ClientOption {
 	return ClientOption{func(c *Client) {
 		c.defaults.check(l != nil, "a nil logger")
@@ -130,10 +132,11 @@ func WithLogger(l *slog.Logger) ClientOption {
 	}}
 }
 
-// WithObserver calls observe with every [Event], from many goroutines at once. It should return quickly, because
-// calls wait for it. It is not called after Close has returned. If the option is given several times, each
-// observer gets every event, in the order of the options. nil is ignored. An observer must not panic. A panic
-// in the background ends the process, and a panic in Acquire releases the lock.
+// WithObserver calls observe with every [Event], from many goroutines at once. It should return
+// quickly, because calls wait for it. It is not called after Close has returned. If the option is
+// given several times, each observer gets every event, in the order of the options. nil is ignored.
+// An observer must not panic. A panic in the background ends the process, and a panic in Acquire
+// releases the lock.
 func WithObserver(observe func(Event)) ClientOption {
 	return ClientOption{func(c *Client) {
 		if observe != nil {
@@ -142,8 +145,8 @@ func WithObserver(observe func(Event)) ClientOption {
 	}}
 }
 
-// WithSafetyMargin reports a loss d before the TTL ends. Default: a hundredth of the TTL plus 2 ms, which
-// is Redlock's allowance for clock drift. A margin is never more than half a TTL.
+// WithSafetyMargin reports a loss d before the TTL ends. Default: a hundredth of the TTL plus 2 ms,
+// which is Redlock's allowance for clock drift. A margin is never more than half a TTL.
 func WithSafetyMargin(d time.Duration) ClientOption {
 	return ClientOption{func(c *Client) {
 		c.defaults.check(d >= 0, "a negative margin, %v", d)
@@ -151,18 +154,19 @@ func WithSafetyMargin(d time.Duration) ClientOption {
 	}}
 }
 
-// WithShardedPubSub chooses sharded pub/sub (SPUBLISH) on a cluster. All clients of a cluster must agree.
-// Default: as Redisson's AUTO, sharded if the cluster supports it.
+// WithShardedPubSub chooses sharded pub/sub (SPUBLISH) on a cluster. All clients of a cluster must
+// agree. Default: as Redisson's AUTO, sharded if the cluster supports it.
 func WithShardedPubSub(on bool) ClientOption {
 	return ClientOption{func(c *Client) { c.sharded = &on }}
 }
 
-// WithCommandTimeout limits how long a call waits for an answer from Redis, including repetitions and dials. After that
-// the call fails with the transport error, and an acquisition that may have succeeded is rolled back in
-// the background. A call returns earlier when its context, or an acquisition's wait, ends.
+// WithCommandTimeout limits how long a call waits for an answer from Redis, including repetitions
+// and dials. After that the call fails with the transport error, and an acquisition that may have
+// succeeded is rolled back in the background. A call returns earlier when its context, or an
+// acquisition's wait, ends.
 //
-// Default 5 s. From 1 ms to 100 years. Values above 50 s act like 50 s, because Redis remembers requests
-// for 3 minutes, and copies of a command may arrive up to 2 minutes after it was sent.
+// Default 5 s. From 1 ms to 100 years. Values above 50 s act like 50 s, because Redis remembers
+// requests for 3 minutes, and copies of a command may arrive up to 2 minutes after it was sent.
 func WithCommandTimeout(d time.Duration) ClientOption {
 	return ClientOption{func(c *Client) {
 		c.defaults.checkDuration("command timeout", d)
@@ -170,17 +174,19 @@ func WithCommandTimeout(d time.Duration) ClientOption {
 	}}
 }
 
-// New returns a client on rdb: a single server, a Sentinel setup or a cluster. It sends nothing. It does
-// not own rdb: closing the client leaves rdb open. It returns [ErrInvalid] for a bad option, and for a
-// *redis.Ring, because the keys of a server that leaves the ring move to another one, and locks would be forgotten.
-// Use a *redis.ClusterClient, or a client for each server and [NewRedLock].
+// New returns a client on rdb: a single server, a Sentinel setup or a cluster. It sends nothing. It
+// does not own rdb: closing the client leaves rdb open. It returns [ErrInvalid] for a bad option,
+// and for a *redis.Ring, because the keys of a server that leaves the ring move to another one, and
+// locks would be forgotten. Use a *redis.ClusterClient, or a client for each server and
+// [NewRedLock].
 //
-// rdb may be a type of yours that embeds a *redis.Client or *redis.ClusterClient, directly or in an interface such as
-// [redis.UniversalClient]. Commands are sent by its methods Pipeline and Process. Subscriptions, and what a cluster's
-// nodes are asked directly, use the client that it embeds. A type that embeds no client is [ErrInvalid].
+// rdb may be a type of yours that embeds a *redis.Client or *redis.ClusterClient, directly or in an
+// interface such as [redis.UniversalClient]. Commands are sent by its methods Pipeline and Process.
+// Subscriptions, and what a cluster's nodes are asked directly, use the client that it embeds. A
+// type that embeds no client is [ErrInvalid].
 //
-// New adds a hook to rdb, once, so that commands of the library can end with a deadline of their own. If a hook of
-// yours must see all commands of the library, add it before.
+// New adds a hook to rdb, once, so that commands of the library can end with a deadline of their
+// own. If a hook of yours must see all commands of the library, add it before.
 func New(rdb redis.UniversalClient, opts ...ClientOption) (*Client, error) {
 	c, err := configure(rdb, opts)
 	if err != nil {
@@ -236,7 +242,8 @@ func New(rdb redis.UniversalClient, opts ...ClientOption) (*Client, error) {
 	return c, nil
 }
 
-// redisReturned is called when Redis answers again, perhaps another server than before. It does not block.
+// redisReturned is called when Redis answers again, perhaps another server than before. It does not
+// block.
 func (c *Client) redisReturned() {
 	c.hub.Look()
 	c.presence.AskAll()
@@ -267,8 +274,8 @@ func configure(rdb redis.UniversalClient, opts []ClientOption) (*Client, error) 
 	return c, c.defaults.err
 }
 
-// begin registers a call that Close waits for, unless ctx has ended. If it succeeds, the caller ends the call with
-// core.Leave.
+// begin registers a call that Close waits for, unless ctx has ended. If it succeeds, the caller
+// ends the call with core.Leave.
 func (c *Client) begin(ctx context.Context) error {
 	if err := context.Cause(ctx); err != nil {
 		return err
@@ -288,14 +295,15 @@ func (c *Client) during(ctx context.Context, f func() error) error {
 // ID returns the uuid with which every owner id of this client begins on the wire.
 func (c *Client) ID() string { return c.id }
 
-// newOwner returns an owner whose id no other acquisition has or will have. Its number is also part of the keys by
-// which Redis remembers it.
+// newOwner returns an owner whose id no other acquisition has or will have. Its number is also part
+// of the keys by which Redis remembers it.
 func (c *Client) newOwner() engine.Owner {
 	n := c.acquisitions.Add(1)
 	return engine.Owner{ID: numbered(nil, c.id, n), Number: n}
 }
 
-// isOwn implements [engine.Owners].IsOwn. An earlier life of the client id has given out other numbers.
+// isOwn implements [engine.Owners].IsOwn. An earlier life of the client id has given out other
+// numbers.
 func (c *Client) isOwn(ownerID string) (own, known bool) {
 	if !presence.IsPrivate(ownerID) {
 		return false, false
@@ -306,8 +314,9 @@ func (c *Client) isOwn(ownerID string) (own, known bool) {
 }
 
 // rememberFor returns how long Redis must remember the release or rollback of o. If an attempt to
-// acquire o is in doubt, a late copy of that attempt must not acquire again after the release. Otherwise a
-// short time is enough, because only repetitions of the release need its answer, and later copies find nothing to do.
+// acquire o is in doubt, a late copy of that attempt must not acquire again after the release.
+// Otherwise a short time is enough, because only repetitions of the release need its answer, and
+// later copies find nothing to do.
 func (c *Client) rememberFor(o *engine.Owner) time.Duration {
 	if o.InDoubt {
 		return c.run.Memory()
@@ -315,9 +324,9 @@ func (c *Client) rememberFor(o *engine.Owner) time.Duration {
 	return c.run.AnswerMemory()
 }
 
-// rememberDoubt is like rememberFor, for kinds where copies of a private owner's release find nothing to release. If a
-// repetition is answered so, the engine assumes that the first copy has released: see [engine.Released]. So Redis
-// remembers nothing unless there is a doubt.
+// rememberDoubt is like rememberFor, for kinds where copies of a private owner's release find
+// nothing to release. If a repetition is answered so, the engine assumes that the first copy has
+// released: see [engine.Released]. So Redis remembers nothing unless there is a doubt.
 func (c *Client) rememberDoubt(o *engine.Owner) time.Duration {
 	if !o.Shared && !o.InDoubt {
 		return 0
@@ -325,25 +334,28 @@ func (c *Client) rememberDoubt(o *engine.Owner) time.Duration {
 	return c.rememberFor(o)
 }
 
-// Close refuses new acquisitions ([ErrClosed]) and ends waiting ones. Then it waits until all holds are
-// released or ctx is done. Give ctx a deadline: without one, Close waits for a forgotten hold for ever.
+// Close refuses new acquisitions ([ErrClosed]) and ends waiting ones. Then it waits until all holds
+// are released or ctx is done. Give ctx a deadline: without one, Close waits for a forgotten hold
+// for ever.
 //
-// The contexts of holds that are left end with [ErrClosed], and nothing renews them. Their locks become
-// free when their leases end, not before, because their critical sections may still run.
+// The contexts of holds that are left end with [ErrClosed], and nothing renews them. Their locks
+// become free when their leases end, not before, because their critical sections may still run.
 //
-// When Close returns, no goroutine of the client is left, and it sends nothing more. For that it waits
-// for commands in flight, even after ctx has ended, but for the command timeout at most, whatever Redis does. (If
-// a cluster is silent while its slot map is read, it waits for the timeouts of the redis client.) Rollbacks and
-// releases that Redis has not answered by then are dropped. These locks become free when their leases end.
+// When Close returns, no goroutine of the client is left, and it sends nothing more. For that it
+// waits for commands in flight, even after ctx has ended, but for the command timeout at most,
+// whatever Redis does. (If a cluster is silent while its slot map is read, it waits for the
+// timeouts of the redis client.) Rollbacks and releases that Redis has not answered by then are
+// dropped. These locks become free when their leases end.
 //
-// Close may be called by an observer, by a log handler and by a hook of the redis client. It waits for none of them
-// longer than one command timeout after the end of ctx, or than two after the last hold. A goroutine that is in such
-// code by then ends when that code returns. It sends nothing more, and calls neither the observer nor the log handler
-// again. Records that the log handler has not written by then are dropped.
+// Close may be called by an observer, by a log handler and by a hook of the redis client. It waits
+// for none of them longer than one command timeout after the end of ctx, or than two after the last
+// hold. A goroutine that is in such code by then ends when that code returns. It sends nothing
+// more, and calls neither the observer nor the log handler again. Records that the log handler has
+// not written by then are dropped.
 //
-// Close returns nil, or an error that matches ctx's error and names the holds that were left. If an observer or a
-// hook has not returned in time, the error says so. Later calls return the same result. Calls at the same time end
-// together, as soon as one of their contexts allows it.
+// Close returns nil, or an error that matches ctx's error and names the holds that were left. If an
+// observer or a hook has not returned in time, the error says so. Later calls return the same
+// result. Calls at the same time end together, as soon as one of their contexts allows it.
 func (c *Client) Close(ctx context.Context) error {
 	defer context.AfterFunc(ctx, func() { c.hurry(ctx.Err()) })()
 	if c.ending.CompareAndSwap(false, true) {
@@ -388,9 +400,9 @@ func (c *Client) end() {
 	}
 }
 
-// address implements [engine.Errors].Address. It returns the address that the user has configured, if that is one
-// server. With Sentinel it returns the address of the master, as far as it is known. On a cluster it returns that of
-// the node that has the name.
+// address implements [engine.Errors].Address. It returns the address that the user has configured,
+// if that is one server. With Sentinel it returns the address of the master, as far as it is known.
+// On a cluster it returns that of the node that has the name.
 func (c *Client) address(r *engine.Resource) string {
 	switch rdb := c.base.(type) {
 	case interface{ Options() *redis.Options }:

@@ -19,16 +19,18 @@ import (
 
 // What the drivers of several kinds share.
 
-// base is embedded in all drivers. It never changes after the constructor of its handle, so it needs no
-// mutex. A driver whose holds have leases is a [renewer], and has SetCount and Check of its own.
+// base is embedded in all drivers. It never changes after the constructor of its handle, so it
+// needs no mutex. A driver whose holds have leases is a [renewer], and has SetCount and Check of
+// its own.
 type base struct {
 	engine.NoLease
 
 	h *handle
 }
 
-// Subscribe implements [engine.Driver]. All waiters of a client share one subscription to the channel. A new
-// connection counts as a message, because messages may have been lost with the old one.
+// Subscribe implements [engine.Driver]. All waiters of a client share one subscription to the
+// channel. A new connection counts as a message, because messages may have been lost with the old
+// one.
 func (d *base) Subscribe(hear func(engine.Message)) []engine.Subscription {
 	return []engine.Subscription{d.h.c.hub.Subscribe(d.h.channel(), func(s pubsub.Signal) {
 		switch {
@@ -40,7 +42,8 @@ func (d *base) Subscribe(hear func(engine.Message)) []engine.Subscription {
 	})}
 }
 
-// isWakeup reports whether a message is a reason to try. The messages of semaphores are numbers of permits.
+// isWakeup reports whether a message is a reason to try. The messages of semaphores are numbers of
+// permits.
 func (d *base) isWakeup(payload string) bool {
 	if d.h.maxPermits > 0 {
 		_, err := strconv.ParseInt(payload, 10, 64)
@@ -49,13 +52,13 @@ func (d *base) isWakeup(payload string) bool {
 	return isUnlockMessage(payload)
 }
 
-// isUnlockMessage reports whether a payload announces that a lock is free. In Redisson "0" wakes one
-// waiter and "1" wakes all. Here both are a reason to try, and the queue decides who tries. Other
-// payloads are ignored.
+// isUnlockMessage reports whether a payload announces that a lock is free. In Redisson "0" wakes
+// one waiter and "1" wakes all. Here both are a reason to try, and the queue decides who tries.
+// Other payloads are ignored.
 func isUnlockMessage(payload string) bool { return payload == "0" || payload == "1" }
 
-// Extend implements [engine.Driver] by a renewal in a batch of one. The script raises the TTL and never
-// shortens it, so copies in any order are harmless.
+// Extend implements [engine.Driver] by a renewal in a batch of one. The script raises the TTL and
+// never shortens it, so copies in any order are harmless.
 func (d *base) Extend(
 	ctx context.Context, o *engine.Ownership, ttl time.Duration,
 ) (sent time.Time, lost bool, _ error) {
@@ -71,23 +74,25 @@ func (d *base) ReleaseAfter(ctx context.Context, o *engine.Ownership, rest time.
 	return engine.Released{Lost: reply.Number == 0, Stays: reply.Number == 2, InDoubt: reply.Doubt}, nil
 }
 
-// Overwritten implements [engine.Driver]. A WRONGTYPE may also concern another key, such as the queue of a fair lock.
+// Overwritten implements [engine.Driver]. A WRONGTYPE may also concern another key, such as the
+// queue of a fair lock.
 func (d *base) Overwritten(ctx context.Context, err error) bool {
 	return scripts.IsForeign(err) || scripts.IsWrongType(err) && d.h.otherType(ctx) != ""
 }
 
-// checkCount asks whether o, which has a shared id, still has its count. Others may hold the lock with that id, so the
-// field of the lock does not answer that. A renewal of 0 ms asks, and changes nothing.
+// checkCount asks whether o, which has a shared id, still has its count. Others may hold the lock
+// with that id, so the field of the lock does not answer that. A renewal of 0 ms asks, and changes
+// nothing.
 func (d *base) checkCount(ctx context.Context, o *engine.Ownership) (lost bool, err error) {
 	_, lost, err = renewAlone(ctx, o, 0, d.h.c.calls)
 	return lost, err
 }
 
-// change runs a script such as that of Init or CountDown, which changes a number without acquiring anything. wrong is
-// the error of bad arguments, or nil.
+// change runs a script such as that of Init or CountDown, which changes a number without acquiring
+// anything. wrong is the error of bad arguments, or nil.
 //
-// Each call gets a new number and so a new request key, which remembers the answer. Repetitions after a lost
-// reply, and late copies, then change nothing and give the same answer.
+// Each call gets a new number and so a new request key, which remembers the answer. Repetitions
+// after a lost reply, and late copies, then change nothing and give the same answer.
 func (d *base) change(
 	ctx context.Context, op string, wrong error,
 	run func(context.Context, scripts.Sender, scripts.Change) (scripts.Number, error), amount int,
@@ -105,7 +110,8 @@ func (d *base) change(
 	return answer, err
 }
 
-// limitError returns [ErrInvalid] for the answer of a script that a number would be too large or too small.
+// limitError returns [ErrInvalid] for the answer of a script that a number would be too large or
+// too small.
 func limitError(err error) error {
 	reply, ok := errors.AsType[redis.Error](err)
 	if !ok {
@@ -118,8 +124,8 @@ func limitError(err error) error {
 	return invalid("%s", text)
 }
 
-// fieldDriver has the commands of locks whose owner is a field of the hash, and whose lease is the TTL of the hash. These
-// are all locks except the reader side of a read-write lock.
+// fieldDriver has the commands of locks whose owner is a field of the hash, and whose lease is the
+// TTL of the hash. These are all locks except the reader side of a read-write lock.
 type fieldDriver struct {
 	base
 
@@ -138,11 +144,12 @@ func (d *fieldDriver) field(o *engine.Ownership) string {
 	return o.ID
 }
 
-// SetCount implements [engine.Driver] by lock/nested_acquire. The script sets the count only while the owner
-// holds the lock, so a copy changes nothing. A late copy of an earlier change may restore an older count. That
-// is harmless: the last release of a private id frees the lock, whatever its count. But after that release a late copy
-// with a count of 1 would count under a shared id, so the release is remembered then: see
-// [engine.Ownership.ConfirmCount]. Like every acquisition it is confirmed by replicas, if the client asks for that.
+// SetCount implements [engine.Driver] by lock/nested_acquire. The script sets the count only while
+// the owner holds the lock, so a copy changes nothing. A late copy of an earlier change may restore
+// an older count. That is harmless: the last release of a private id frees the lock, whatever its
+// count. But after that release a late copy with a count of 1 would count under a shared id, so the
+// release is remembered then: see [engine.Ownership.ConfirmCount]. Like every acquisition it is
+// confirmed by replicas, if the client asks for that.
 func (d *fieldDriver) SetCount(
 	ctx context.Context, o *engine.Ownership, n int, ttl time.Duration,
 ) (time.Time, bool, error) {
@@ -156,15 +163,17 @@ func (d *fieldDriver) SetCount(
 	return reply.Sent, lost, err
 }
 
-// unnest sets the count of a private hold to n when a nested one is released, by lock/nested_release. The
-// script sets the count instead of subtracting one, so a copy changes nothing and no memory is needed.
+// unnest sets the count of a private hold to n when a nested one is released, by
+// lock/nested_release. The script sets the count instead of subtracting one, so a copy changes
+// nothing and no memory is needed.
 func (d *fieldDriver) unnest(ctx context.Context, o *engine.Ownership, n int) (engine.Released, error) {
 	return releasedResult(scripts.LockNestedRelease{
 		Keys: &d.h.keys, Field: d.field(o), Wanted: int64(n), DefaultTTL: o.TTL,
 	}.Do(ctx, d.h.c.calls))
 }
 
-// Check implements [engine.Driver] by lock/check, which only reads. It asks whether the hash has the field of o.
+// Check implements [engine.Driver] by lock/check, which only reads. It asks whether the hash has
+// the field of o.
 func (d *fieldDriver) Check(ctx context.Context, o *engine.Ownership) (lost bool, err error) {
 	if o.Shared {
 		return d.checkCount(ctx, o)
@@ -177,8 +186,9 @@ func (d *fieldDriver) forceRelease(ctx context.Context, q *engine.Request) (scri
 	return d.h.forceRelease(ctx, q, d.force)
 }
 
-// forceRelease runs the script of a kind, which deletes the hash, or one side of it, and publishes the release. Redis
-// remembers the ids, so a copy gets them, too, and the former holders can be notified.
+// forceRelease runs the script of a kind, which deletes the hash, or one side of it, and publishes
+// the release. Redis remembers the ids, so a copy gets them, too, and the former holders can be
+// notified.
 func (h *handle) forceRelease(ctx context.Context, q *engine.Request, by forceScript) (scripts.IDs, error) {
 	return by(ctx, h.c.calls, scripts.Change{
 		Keys: &h.keys, MemoryKey: h.ownerKey(&q.Owner), MemoryTTL: h.c.run.Memory(),
@@ -219,9 +229,10 @@ func (d *fieldDriver) probe(o *engine.Ownership) []any {
 	return []any{"hexists", d.h.keys.Main, d.field(o)}
 }
 
-// acquiredResult returns the result of an acquisition. "again" means that WithNonReentrant forbids a
-// second count, "lost" that the hold to nest under is gone, so its holds must end. A PTTL of -1 means that
-// the hash has no TTL. Any other negative one means that it is not known when a lease ends.
+// acquiredResult returns the result of an acquisition. "again" means that WithNonReentrant forbids
+// a second count, "lost" that the hold to nest under is gone, so its holds must end. A PTTL of -1
+// means that the hash has no TTL. Any other negative one means that it is not known when a lease
+// ends.
 func acquiredResult(reply scripts.Acquired, err error) (engine.Result, error) {
 	res := engine.Result{InDoubt: reply.Doubt, Free: int(reply.Left)}
 	switch {
@@ -261,8 +272,8 @@ var (
 	errNoCount = errors.New("the semaphore has no count: Init sets it")
 )
 
-// releasedResult returns the result of a release. The successor's lease counts from when the release was sent. If the
-// key holds data of another program by now, the lock is lost.
+// releasedResult returns the result of a release. The successor's lease counts from when the
+// release was sent. If the key holds data of another program by now, the lock is lost.
 func releasedResult(reply scripts.Released, err error) (engine.Released, error) {
 	switch {
 	case scripts.IsForeign(err):
@@ -286,7 +297,8 @@ func adopted(q *engine.Request, reply scripts.Number, err error) (sent time.Time
 	return reply.Sent, int(reply.Number), err
 }
 
-// isLost reads a reply that is 0 if the hold is lost. It is an error if replicas have not confirmed the command.
+// isLost reads a reply that is 0 if the hold is lost. It is an error if replicas have not confirmed
+// the command.
 func isLost(reply scripts.Number, err error) (bool, error) {
 	err = cmp.Or(err, reply.Unconfirmed)
 	return err == nil && reply.Number == 0, err
@@ -295,8 +307,8 @@ func isLost(reply scripts.Number, err error) (bool, error) {
 // isOne reads a reply that is 1 if the script did something, and 0 if there was nothing to do.
 func isOne(reply scripts.Number, err error) (bool, error) { return reply.Number == 1, err }
 
-// successorKey is the key of a release that says for whom it is: the memory of the successor, or, without one, the mark
-// of clients that poll, if the client asks for it. Nil: neither.
+// successorKey is the key of a release that says for whom it is: the memory of the successor, or,
+// without one, the mark of clients that poll, if the client asks for it. Nil: neither.
 func (d *base) successorKey(next engine.Next) any {
 	switch {
 	case next.Successor != nil:
@@ -307,7 +319,8 @@ func (d *base) successorKey(next engine.Next) any {
 	return nil
 }
 
-// pollMark is the key that exists while clients poll, and how long q, which waits, keeps it; nil if q does not poll.
+// pollMark is the key that exists while clients poll, and how long q, which waits, keeps it; nil if
+// q does not poll.
 func (d *base) pollMark(q *engine.Request) (key any, ttl time.Duration) {
 	if q.Terms.PollMin == 0 {
 		return nil, 0

@@ -9,8 +9,8 @@ import (
 	"github.com/redlatch/redlatch/pubsub"
 )
 
-// Who leads. Watchers send nothing to the candidates, and candidates send nothing for watchers. A watcher reads the
-// lock when there is a reason to:
+// Who leads. Watchers send nothing to the candidates, and candidates send nothing for watchers. A
+// watcher reads the lock when there is a reason to:
 //
 //   - a message of a release, which every release publishes,
 //   - the end of the leader's lease,
@@ -25,7 +25,8 @@ type Leader struct {
 	TTL    time.Duration // the rest of its lease at the time of the answer; -1 without expiry
 }
 
-// Leader asks Redis who leads. The result may be out of date when it arrives. The name of the client is best effort.
+// Leader asks Redis who leads. The result may be out of date when it arrives. The name of the
+// client is best effort.
 func (e *Election) Leader(ctx context.Context) (Leader, error) {
 	info, err := e.lock.Info(ctx)
 	if err != nil || len(info.Holders) == 0 {
@@ -40,23 +41,25 @@ const (
 	watchPoll = time.Second
 	// lookForLeader is how often a watcher looks while nobody leads.
 	lookForLeader = 75 * time.Millisecond
-	// settling is how long a watcher waits for the successor of a leader that has left, and for the name of a new
-	// leader's client, before it says that there is none. A client writes its name after about 100 ms.
+	// settling is how long a watcher waits for the successor of a leader that has left, and for the
+	// name of a new leader's client, before it says that there is none. A client writes its name
+	// after about 100 ms.
 	settling = 90 * time.Millisecond
 	// settlingLook is how often it looks meanwhile.
 	settlingLook = 15 * time.Millisecond
 )
 
-// Watch yields the present leader at once, and then each change, until ctx ends. The zero Leader says that nobody
-// leads.
-// A change between candidates of this library is yielded within 200 ms. A leader that has expired, and one of Java,
-// may take a second. A term, or a time without a leader, that is shorter than 100 ms may be left out.
+// Watch yields the present leader at once, and then each change, until ctx ends. The zero Leader
+// says that nobody leads. A change between candidates of this library is yielded within 200 ms. A
+// leader that has expired, and one of Java, may take a second. A term, or a time without a leader,
+// that is shorter than 100 ms may be left out.
 //
-// An outage is one zero Leader with the error. After it, the present leader is yielded again. A permanent error, such
-// as a missing permission or [ErrClosed], ends the sequence.
+// An outage is one zero Leader with the error. After it, the present leader is yielded again. A
+// permanent error, such as a missing permission or [ErrClosed], ends the sequence.
 //
-// While nobody leads, a watcher reads the lock about 13 times a second, and otherwise once a second. It listens on the
-// channel of the lock, so a leader that listens to [Hold.Wanted] may take it for a waiter.
+// While nobody leads, a watcher reads the lock about 13 times a second, and otherwise once a
+// second. It listens on the channel of the lock, so a leader that listens to [Hold.Wanted] may take
+// it for a waiter.
 func (e *Election) Watch(ctx context.Context) iter.Seq2[Leader, error] {
 	return func(yield func(Leader, error) bool) {
 		l := e.lock
@@ -128,8 +131,8 @@ func (w *leaderWatch) run(ctx context.Context, yield func(Leader, error) bool) {
 	}
 }
 
-// look asks who leads. A change is not yielded before it has settled: the successor of a leader that has left, and the
-// name of a new leader's client, usually follow soon.
+// look asks who leads. A change is not yielded before it has settled: the successor of a leader
+// that has left, and the name of a new leader's client, usually follow soon.
 func (w *leaderWatch) look(ctx context.Context) (Leader, error) {
 	leader, err := w.e.Leader(ctx)
 	for began := time.Now(); time.Since(began) < settling; {

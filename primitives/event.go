@@ -9,21 +9,21 @@ import (
 	"github.com/redlatch/redlatch/internal/failure"
 )
 
-// An observer ([WithObserver]) receives events, for metrics, traces and alerts. The engine emits them, and this file
-// gives them their public form.
+// An observer ([WithObserver]) receives events, for metrics, traces and alerts. The engine emits
+// them, and this file gives them their public form.
 
 // EventKind says what happened.
 type EventKind string
 
 // The kinds of events. They are balanced, so that an observer can count waiters and holds:
 //
-//   - Each acquisition emits exactly one of EventAcquired, EventNested and EventNotAcquired, and EventWait
-//     before that if it has to wait. A waiter of a latch emits EventWait and EventWaited.
+//   - Each acquisition emits exactly one of EventAcquired, EventNested and EventNotAcquired, and
+//     EventWait before that if it has to wait. A waiter of a latch emits EventWait and EventWaited.
 //   - Each hold that was acquired or nested emits exactly one event of its end: EventReleased,
 //     EventReleaseFailed, EventLost, EventLeaked, EventDetached or EventAbandoned.
 const (
-	// EventWait: the first attempt was refused, and the caller waits. With Err it is something else: an
-	// attempt of [Locker.Lock] has failed, and is repeated.
+	// EventWait: the first attempt was refused, and the caller waits. With Err it is something
+	// else: an attempt of [Locker.Lock] has failed, and is repeated.
 	EventWait          EventKind = "wait"
 	EventWaited        EventKind = "waited"         // a wait for a latch is over, with Waited; Err if it failed
 	EventAcquired      EventKind = "acquired"       // with Waited
@@ -37,26 +37,27 @@ const (
 	EventLeaked        EventKind = "leaked"         // the hold became unreachable without a release
 	EventDetached      EventKind = "detached"       // the lock stays taken: see [Hold.Detach]
 	EventAbandoned     EventKind = "abandoned"      // Close left the hold behind: see [Client.Close]
-	// EventLinkLost: the connection for wake-ups has failed with Err, or could not be made. It is made
-	// again at once, and waiters poll meanwhile. The event belongs to the client, so Lock and Name are empty.
+	// EventLinkLost: the connection for wake-ups has failed with Err, or could not be made. It is
+	// made again at once, and waiters poll meanwhile. The event belongs to the client, so Lock and
+	// Name are empty.
 	EventLinkLost EventKind = "link-lost"
 )
 
 // Event is one thing that happened to one acquisition. It is a value: an observer may keep it.
 type Event struct {
 	Kind EventKind
-	// Lock is the primitive's kind: lock, fair, fenced, reader, writer, multi, red, semaphore, permits,
-	// latch.
+	// Lock is the primitive's kind: lock, fair, fenced, reader, writer, multi, red, semaphore,
+	// permits, latch.
 	Lock string
 	Name string // the user's name
 	ID   string // the id of the hold, once there is one
-	// Election: the event belongs to a candidate of [Election.Run], whose Lock is fenced. A term begins with
-	// EventAcquired and ends with the hold.
+	// Election: the event belongs to a candidate of [Election.Run], whose Lock is fenced. A term
+	// begins with EventAcquired and ends with the hold.
 	Election bool
 	Waited   time.Duration // how long an acquisition that is over has waited; 0 if and only if it has not
 	Held     time.Duration // how long the hold has lasted, in later events
-	// Late is how long after it was due a renewal was confirmed. Renewals are due every third of the TTL, so
-	// a renewal that is late by two thirds of the TTL comes too late.
+	// Late is how long after it was due a renewal was confirmed. Renewals are due every third of
+	// the TTL, so a renewal that is late by two thirds of the TTL comes too late.
 	Late time.Duration
 	Err  error // the reason of a failure, or nil
 	// Ctx is the context of the call that the event belongs to. It is nil for events that the
@@ -75,17 +76,19 @@ const (
 	OutcomeBusy Outcome = "busy"
 	// OutcomeEnded: the caller's context ended, or the client was closed.
 	OutcomeEnded Outcome = "ended"
-	// OutcomeUnavailable: Redis did not answer ([ErrUnavailable]), whether or not the wait ended meanwhile.
+	// OutcomeUnavailable: Redis did not answer ([ErrUnavailable]), whether or not the wait ended
+	// meanwhile.
 	OutcomeUnavailable Outcome = "unavailable"
-	// OutcomeError: anything else. Redis returned an error, or the acquisition itself is wrong, such as
-	// [ErrDeadlock].
+	// OutcomeError: anything else. Redis returned an error, or the acquisition itself is wrong,
+	// such as [ErrDeadlock].
 	OutcomeError Outcome = "error"
 )
 
-// Outcome returns the result of an acquisition. It is "" for an event that is not the result of one.
+// Outcome returns the result of an acquisition. It is "" for an event that is not the result of
+// one.
 func (e Event) Outcome() Outcome {
-	// A waiter goes on after failures of Redis. So the end of the wait may be joined with the last failure, which is the
-	// reason then.
+	// A waiter goes on after failures of Redis. So the end of the wait may be joined with the last
+	// failure, which is the reason then.
 	refused := errors.Is(e.Err, ErrNotAcquired) // an adoption that ended with its context does not match that
 	switch {
 	case e.Kind == EventAcquired:
@@ -107,8 +110,8 @@ func (e Event) Outcome() Outcome {
 	}
 }
 
-// endedWithContext reports whether the acquisition ended because its context did. refused says that its error matches
-// [ErrNotAcquired], which does not tell why it stopped waiting.
+// endedWithContext reports whether the acquisition ended because its context did. refused says that
+// its error matches [ErrNotAcquired], which does not tell why it stopped waiting.
 func (e *Event) endedWithContext(refused bool) bool {
 	if e.Ctx == nil || e.Ctx.Err() == nil {
 		return false
@@ -116,8 +119,8 @@ func (e *Event) endedWithContext(refused bool) bool {
 	return refused || errors.Is(e.Err, context.Cause(e.Ctx))
 }
 
-// observer adapts a user's observers to [engine.Config].Observe. It returns nil if there are none, so that no event is
-// made.
+// observer adapts a user's observers to [engine.Config].Observe. It returns nil if there are none,
+// so that no event is made.
 func (c *Client) observer() func(engine.Event) {
 	if len(c.observe) == 0 {
 		return nil

@@ -16,13 +16,13 @@ import (
 
 // How the waiters of a fair lock wait.
 //
-// Each waiter has a place of its own in Redis's queue. A release grants the lock to the head of that
-// queue, and publishes the grant on the channel of the head's client.
+// Each waiter has a place of its own in Redis's queue. A release grants the lock to the head of
+// that queue, and publishes the grant on the channel of the head's client.
 //
-// Messages can be lost, and waiters can die. So each client sends one script for each name (a refresh),
-// once a second and when the holder's lease ends. It shows that the client's waiters are alive. Its
-// reply says who holds the lock, who is next, and which waiters have lost their places. A waiter with a
-// reason to try runs the acquiring script again, which is idempotent.
+// Messages can be lost, and waiters can die. So each client sends one script for each name (a
+// refresh), once a second and when the holder's lease ends. It shows that the client's waiters are
+// alive. Its reply says who holds the lock, who is next, and which waiters have lost their places.
+// A waiter with a reason to try runs the acquiring script again, which is idempotent.
 //
 // Mutexes: fairQueues.mu guards the queues of all names and their waiters. It is held while waiters
 // are woken, never while a command is sent or a subscription is closed.
@@ -32,32 +32,34 @@ const (
 	refreshInterval = time.Second
 	// refreshTimeout bounds one refresh.
 	refreshTimeout = 5 * time.Second
-	// maxVerified is how many waiters one refresh asks about by id. A lost queue shows at once by the
-	// number of its waiters. A waiter that has lost its place alone is found when it is its turn.
+	// maxVerified is how many waiters one refresh asks about by id. A lost queue shows at once by
+	// the number of its waiters. A waiter that has lost its place alone is found when it is its
+	// turn.
 	maxVerified = 100
-	// maxEarlyGrants bounds the grants to waiters that are not known yet. If one is dropped, the next
-	// refresh finds that its waiter holds the lock.
+	// maxEarlyGrants bounds the grants to waiters that are not known yet. If one is dropped, the
+	// next refresh finds that its waiter holds the lock.
 	maxEarlyGrants = 1000
 	maxDigits      = 20 // the largest number of digits of a uint64
 )
 
-// fairQueues has a client's parts of the queues of fair locks, by name. The client owns it. It contains a queue
-// while that has waiters.
+// fairQueues has a client's parts of the queues of fair locks, by name. The client owns it. It
+// contains a queue while that has waiters.
 type fairQueues struct {
 	mu   sync.Mutex // guards all queues and their waiters
 	open map[string]*fairQueue
-	// early contains grants to ids that are not known yet, because the reply that they joined the queue is on its way.
+	// early contains grants to ids that are not known yet, because the reply that they joined the
+	// queue is on its way.
 	early map[string]fairGrant
 }
 
-// fairQueue consists of the waiters of one client for one fair lock. The first waiter opens it and starts its
-// goroutine (run). The last one removes it and ends the goroutine.
+// fairQueue consists of the waiters of one client for one fair lock. The first waiter opens it and
+// starts its goroutine (run). The last one removes it and ends the goroutine.
 type fairQueue struct {
 	queues *fairQueues
 	d      *fairDriver          // the driver of the first waiter's handle; all handles of a name have equal ones
 	grants *pubsub.Subscription // the subscription to grantChannel; the last waiter closes it
-	// contact is what all waiters have heard. A waiter that has its place makes no attempts, so refreshes show whether
-	// Redis still answers.
+	// contact is what all waiters have heard. A waiter that has its place makes no attempts, so
+	// refreshes show whether Redis still answers.
 	contact engine.Contact
 
 	// queues.mu guards the rest.
@@ -66,15 +68,16 @@ type fairQueue struct {
 	turn    int                                // position of the next waiter to verify, after the first one
 	timer   *time.Timer                        // wakes run
 	due     time.Time                          // when the timer fires, for the next refresh
-	// orphan is a queue head with our client id but without a local waiter, or "" if there is none. Its request to leave
-	// never reached Redis, and the heartbeats of this client would keep it in the queue for ever.
+	// orphan is a queue head with our client id but without a local waiter, or "" if there is none.
+	// Its request to leave never reached Redis, and the heartbeats of this client would keep it in
+	// the queue for ever.
 	orphan      string
 	orphanSince time.Time // when it was first seen as the head of a free lock
 }
 
 // fairWaiter is one request for a fair lock. It implements [engine.Queue] for itself alone, so the
-// engine's waiting loop runs it in the caller's goroutine. Fields that no mutex guards belong to that
-// goroutine.
+// engine's waiting loop runs it in the caller's goroutine. Fields that no mutex guards belong to
+// that goroutine.
 type fairWaiter struct {
 	d        *fairDriver
 	q        *engine.Request
@@ -82,8 +85,8 @@ type fairWaiter struct {
 	queue    *fairQueue
 	position fairPosition // the position that the reply to the last attempt showed
 
-	// own is the subscription to the waiter's own channel, or nil if it needs none. confirmed is its
-	// confirmation, until that has come.
+	// own is the subscription to the waiter's own channel, or nil if it needs none. confirmed is
+	// its confirmation, until that has come.
 	own       *pubsub.Subscription
 	confirmed <-chan struct{}
 
@@ -94,8 +97,8 @@ type fairWaiter struct {
 	wantsTry bool // there is a grant, or another reason to try
 }
 
-// Join implements [engine.Queue]. The waiter has joined Redis's queue already, by the attempt that was
-// refused. Here it becomes known to the client, so that grants and refreshes find it.
+// Join implements [engine.Queue]. The waiter has joined Redis's queue already, by the attempt that
+// was refused. Here it becomes known to the client, so that grants and refreshes find it.
 func (w *fairWaiter) Join(waiter *engine.Waiter, refused engine.Result) {
 	qs := &w.d.h.c.queues
 	w.waiter = waiter
@@ -120,8 +123,8 @@ func (w *fairWaiter) Join(waiter *engine.Waiter, refused engine.Result) {
 	w.listen()
 }
 
-// begin opens the queue of a name: a subscription to its grants, and a goroutine that refreshes. mu is
-// held; neither call blocks.
+// begin opens the queue of a name: a subscription to its grants, and a goroutine that refreshes. mu
+// is held; neither call blocks.
 func (qs *fairQueues) begin(d *fairDriver) *fairQueue {
 	q := &fairQueue{
 		queues: qs, d: d, byID: map[string][]*fairWaiter{},
@@ -139,8 +142,9 @@ func (qs *fairQueues) begin(d *fairDriver) *fairQueue {
 	return q
 }
 
-// NextStep implements [engine.Queue]. A usable grant ends the waiting. Any other reason to try leads to an
-// attempt. That is so for a grant that came too late, too: the script then answers that the waiter holds the lock.
+// NextStep implements [engine.Queue]. A usable grant ends the waiting. Any other reason to try
+// leads to an attempt. That is so for a grant that came too late, too: the script then answers that
+// the waiter holds the lock.
 func (w *fairWaiter) NextStep(*engine.Waiter) engine.Step {
 	qs := w.queue.queues
 	qs.mu.Lock()
@@ -159,17 +163,19 @@ func (w *fairWaiter) NextStep(*engine.Waiter) engine.Step {
 	return engine.Step{Try: true}
 }
 
-// takeGrant returns what the waiter was granted, if it may be used. It returns nil if the waiter must ask Redis. mu
-// is held. A grant may be used if:
+// takeGrant returns what the waiter was granted, if it may be used. It returns nil if the waiter
+// must ask Redis. mu is held. A grant may be used if:
 //
-//   - It is for the position that the waiter has now. An older grant is for a place that it has lost.
-//   - Enough of the lease is left: at most a quarter of it has passed, and at most a tenth of the time
-//     that the hold may last.
-//   - The lease is as long as the request asks for, or it is no shorter than the minimum hold and will be
-//     renewed. A release shortens the lease if the waiter's heartbeat is old.
+//   - It is for the position that the waiter has now. An older grant is for a place that it has
+//     lost.
+//   - Enough of the lease is left: at most a quarter of it has passed, and at most a tenth of the
+//     time that the hold may last.
+//   - The lease is as long as the request asks for, or it is no shorter than the minimum hold and
+//     will be renewed. A release shortens the lease if the waiter's heartbeat is old.
 //
-// Only the server knows when the lease began. So it counts from an earlier instant: when the attempt was
-// sent that last showed the waiter without the lock, or when this client sent the release.
+// Only the server knows when the lease began. So it counts from an earlier instant: when the
+// attempt was sent that last showed the waiter without the lock, or when this client sent the
+// release.
 func (w *fairWaiter) takeGrant() *engine.Result {
 	g := w.grant
 	w.grant = fairGrant{}
@@ -197,8 +203,8 @@ func (w *fairWaiter) takeGrant() *engine.Result {
 	return res
 }
 
-// Try implements [engine.Queue]. The attempt also puts a waiter that has lost its place back into the queue. A refusal
-// shows the position. Without a reply, the next refresh finds it.
+// Try implements [engine.Queue]. The attempt also puts a waiter that has lost its place back into
+// the queue. A refusal shows the position. Without a reply, the next refresh finds it.
 func (w *fairWaiter) Try(ctx context.Context, _ *engine.Waiter) (engine.Result, error) {
 	res, err := w.d.h.res.Try(ctx, w.q)
 	if engine.Judge(res, err) != engine.Refused {
@@ -219,12 +225,12 @@ func (w *fairWaiter) takePosition(refused engine.Result) {
 	}
 }
 
-// listen subscribes to the waiter's own channel if the waiter needs that. It does if a client of Redisson may
-// hold the lock before it, or if it gets messages instead of grants.
+// listen subscribes to the waiter's own channel if the waiter needs that. It does if a client of
+// Redisson may hold the lock before it, or if it gets messages instead of grants.
 //
-// One look is enough. The queue is first come, first served, so all holders before this waiter were in
-// front of it when it looked. Only a forced release or a lost queue changes that, and the refresh
-// covers both.
+// One look is enough. The queue is first come, first served, so all holders before this waiter were
+// in front of it when it looked. Only a forced release or a lost queue changes that, and the
+// refresh covers both.
 func (w *fairWaiter) listen() {
 	getsGrants := w.position.since != ""
 	needsChannel := w.position.foreign || !getsGrants
@@ -245,9 +251,9 @@ func (w *fairWaiter) listen() {
 	w.confirmed = w.own.Confirmed()
 }
 
-// Leave implements [engine.Queue]. It removes the waiter here. The rollback of its request removes it
-// from the queue in Redis. If a shared id was granted the lock, other waiters with that id may hold it, too,
-// so they make an attempt.
+// Leave implements [engine.Queue]. It removes the waiter here. The rollback of its request removes
+// it from the queue in Redis. If a shared id was granted the lock, other waiters with that id may
+// hold it, too, so they make an attempt.
 func (w *fairWaiter) Leave(_ *engine.Waiter, res engine.Result) {
 	q := w.queue
 	q.queues.mu.Lock()
@@ -285,9 +291,10 @@ func (w *fairWaiter) wake() {
 	w.waiter.Wake()
 }
 
-// grant passes a grant to its waiter. If several waiters share the id, each of them makes an attempt instead, because
-// the server counts them. A grant for an unknown id is kept, because the reply that its waiter has joined the queue may
-// be on its way. grant is called by a release, or by a goroutine of the hub.
+// grant passes a grant to its waiter. If several waiters share the id, each of them makes an
+// attempt instead, because the server counts them. A grant for an unknown id is kept, because the
+// reply that its waiter has joined the queue may be on its way. grant is called by a release, or by
+// a goroutine of the hub.
 func (qs *fairQueues) grant(d *fairDriver, g fairGrant) {
 	qs.mu.Lock()
 	defer qs.mu.Unlock()
@@ -309,8 +316,8 @@ func (qs *fairQueues) grant(d *fairDriver, g fairGrant) {
 	qs.early[g.id] = g
 }
 
-// refresh makes the waiters of this client for a lock, if there are any, ask soon who holds it. A reply that was lost
-// may have granted the lock to one of them.
+// refresh makes the waiters of this client for a lock, if there are any, ask soon who holds it. A
+// reply that was lost may have granted the lock to one of them.
 func (qs *fairQueues) refresh(d *fairDriver) {
 	qs.mu.Lock()
 	defer qs.mu.Unlock()
@@ -327,14 +334,16 @@ func (qs *fairQueues) hasWaiter(d *fairDriver, id string) bool {
 	return q != nil && q.byID[id] != nil
 }
 
-// heartbeat returns how often the waiter needs a refresh, so that it does not lose its place by one lost heartbeat.
+// heartbeat returns how often the waiter needs a refresh, so that it does not lose its place by one
+// lost heartbeat.
 func (w *fairWaiter) heartbeat() time.Duration {
 	return max(min(w.q.Terms.WaiterTimeout/3, refreshInterval), time.Millisecond)
 }
 
-// expect makes the next refresh due in changesIn, when a lease or the time of a next owner ends. changesIn is negative
-// if that time is unknown. An attempt does not know it if this client sent a heartbeat a moment ago. In that case a
-// refresh follows anyway, at the latest when the subscription to the grants is confirmed. mu is held.
+// expect makes the next refresh due in changesIn, when a lease or the time of a next owner ends.
+// changesIn is negative if that time is unknown. An attempt does not know it if this client sent a
+// heartbeat a moment ago. In that case a refresh follows anyway, at the latest when the
+// subscription to the grants is confirmed. mu is held.
 func (q *fairQueue) expect(changesIn time.Duration) {
 	if changesIn >= 0 && changesIn < refreshInterval {
 		q.refreshIn(changesIn + time.Millisecond) // Redis rounds down
@@ -349,8 +358,8 @@ func (q *fairQueue) refreshIn(d time.Duration) {
 	}
 }
 
-// run is the goroutine of the queue, which refreshes it. begin starts it. It ends when the last waiter has left,
-// or when the client begins to close, which also ends all waiting.
+// run is the goroutine of the queue, which refreshes it. begin starts it. It ends when the last
+// waiter has left, or when the client begins to close, which also ends all waiting.
 func (q *fairQueue) run() {
 	confirmed := q.grants.Confirmed()
 	for {
@@ -367,8 +376,8 @@ func (q *fairQueue) run() {
 	}
 }
 
-// refresh runs one refresh for all waiters, and wakes every waiter that has a reason to try. It returns false if there
-// is no waiter.
+// refresh runs one refresh for all waiters, and wakes every waiter that has a reason to try. It
+// returns false if there is no waiter.
 func (q *fairQueue) refresh() bool {
 	ids, longest := q.sample()
 	if len(ids) == 0 {
@@ -389,9 +398,9 @@ func (q *fairQueue) refresh() bool {
 	return true
 }
 
-// sample begins a refresh. It picks the waiters whose places are verified this time. The first one always is, and the
-// others are in turn. It returns their ids, and the longest timeout of all waiters. It makes the next refresh due in a
-// second, or earlier if a waiter needs that.
+// sample begins a refresh. It picks the waiters whose places are verified this time. The first one
+// always is, and the others are in turn. It returns their ids, and the longest timeout of all
+// waiters. It makes the next refresh due in a second, or earlier if a waiter needs that.
 func (q *fairQueue) sample() (ids []string, longest time.Duration) {
 	q.queues.mu.Lock()
 	defer q.queues.mu.Unlock()
@@ -417,12 +426,13 @@ func (q *fairQueue) sample() (ids []string, longest time.Duration) {
 	return ids, longest
 }
 
-// update takes in the reply to a refresh, and wakes these waiters, because they have a reason to try:
+// update takes in the reply to a refresh, and wakes these waiters, because they have a reason to
+// try:
 //
 //   - The waiter that holds the lock, by a grant that did not arrive.
 //   - The next owner of a free lock.
-//   - Waiters without a place in the queue. If Redis has fewer ids than this client has settled waiters,
-//     each of which must have a place, the queue was lost, and all waiters wake up.
+//   - Waiters without a place in the queue. If Redis has fewer ids than this client has settled
+//     waiters, each of which must have a place, the queue was lost, and all waiters wake up.
 //
 // It reports whether the next owner is an orphan that must leave the queue.
 func (q *fairQueue) update(
@@ -432,8 +442,8 @@ func (q *fairQueue) update(
 	defer q.queues.mu.Unlock()
 	if err != nil {
 		if !failure.Of(err).Retry() {
-			// Redis itself refused, such as for a key of another type, or the redis client is closed. The attempt of each
-			// waiter returns that error.
+			// Redis itself refused, such as for a key of another type, or the redis client is
+			// closed. The attempt of each waiter returns that error.
 			q.wakeAll()
 		}
 		return false
@@ -459,8 +469,8 @@ func (q *fairQueue) update(
 			q.wakeID(id)
 		}
 	}
-	// A waiter makes its first attempt before it is known here, so an orphan must be the head for as long as
-	// a waiter may be silent.
+	// A waiter makes its first attempt before it is known here, so an orphan must be the head for
+	// as long as a waiter may be silent.
 	orphan := ""
 	isKnown := q.byID[reply.Next] != nil
 	if isFree(reply) && reply.NextIsOurs && !isKnown {

@@ -12,12 +12,14 @@ import (
 	"github.com/redlatch/redlatch/scripts"
 )
 
-// All primitives have a handle. The primitives that can be held embed it, for its methods. It validates, merges
-// options, wraps errors, and names the keys that remember requests. The engine sees it as an [engine.Resource].
+// All primitives have a handle. The primitives that can be held embed it, for its methods. It
+// validates, merges options, wraps errors, and names the keys that remember requests. The engine
+// sees it as an [engine.Resource].
 
-// handle is the part that all primitives share: a name on a client, options, and a driver. After init and
-// use it never changes, so it needs no mutex. Making one sends nothing. A handle with a bad name or
-// option is still returned, and its first call fails: constructors without an error are easier to use.
+// handle is the part that all primitives share: a name on a client, options, and a driver. After
+// init and use it never changes, so it needs no mutex. Making one sends nothing. A handle with a
+// bad name or option is still returned, and its first call fails: constructors without an error are
+// easier to use.
 type handle struct {
 	c        *Client
 	res      engine.Resource
@@ -30,8 +32,9 @@ type handle struct {
 	names wireNames    // the names to which keys refers: see nextName
 }
 
-// init sets everything except the driver, and the channel and keys of its kind. name is the user's name. opts add to
-// the defaults of the client. An application may make a handle for each acquisition, so this allocates little.
+// init sets everything except the driver, and the channel and keys of its kind. name is the user's
+// name. opts add to the defaults of the client. An application may make a handle for each
+// acquisition, so this allocates little.
 func (h *handle) init(c *Client, kind, name string, opts []Option) {
 	h.c, h.settings = c, c.defaults.and(opts)
 	h.res = engine.Resource{Core: c.core, Kind: kind, Name: name}
@@ -52,7 +55,8 @@ func (h *handle) refuse(err error) {
 	h.settings = &s
 }
 
-// nextName sets the next one of a handle's wireNames to prefixed(prefix, raw), followed by suffix, and returns it.
+// nextName sets the next one of a handle's wireNames to prefixed(prefix, raw), followed by suffix,
+// and returns it.
 func (h *handle) nextName(prefix, suffix string) *wireName {
 	var room []byte
 	for i := range h.names {
@@ -69,8 +73,9 @@ func (h *handle) nextName(prefix, suffix string) *wireName {
 	return &name
 }
 
-// use sets the driver. A driver of a leased kind is a [renewer]. On a cluster all keys and channels must share a
-// slot, or the handle is invalid. The request keys and the channel stand for the others.
+// use sets the driver. A driver of a leased kind is a [renewer]. On a cluster all keys and channels
+// must share a slot, or the handle is invalid. The request keys and the channel stand for the
+// others.
 func (h *handle) use(driver engine.Driver, traits *engine.Traits) {
 	h.res.Driver = driver
 	h.res.Traits = traits
@@ -101,8 +106,8 @@ func (h *handle) channel() string { return h.keys.Channel.(*wireName).String() }
 // Name is the user's name, without the client's prefix.
 func (h *handle) Name() string { return h.res.Name }
 
-// with returns the settings of one call. It fails if the handle or an option is invalid. Without options
-// it returns the handle's own settings, which the caller must not change.
+// with returns the settings of one call. It fails if the handle or an option is invalid. Without
+// options it returns the handle's own settings, which the caller must not change.
 func (h *handle) with(opts []Option) (*settings, error) {
 	if h.settings.err != nil || len(opts) == 0 {
 		return h.settings, h.settings.err
@@ -117,8 +122,8 @@ func (h *handle) with(opts []Option) (*settings, error) {
 // failed wraps an error for the caller. A nil error stays nil.
 func (h *handle) failed(op string, err error) error { return failed(&h.res, op, err) }
 
-// call validates the handle, registers with the client, runs f and wraps its error. If ctx has ended, f
-// does not run and nothing is sent. Close waits for f.
+// call validates the handle, registers with the client, runs f and wraps its error. If ctx has
+// ended, f does not run and nothing is sent. Close waits for f.
 func (h *handle) call(ctx context.Context, op string, f func() error) error {
 	err := h.settings.err
 	if err == nil {
@@ -127,8 +132,9 @@ func (h *handle) call(ctx context.Context, op string, f func() error) error {
 	return h.failed(op, err)
 }
 
-// withType adds what the key holds to a WRONGTYPE error, which only says that the key holds something else.
-// It asks Redis, and blocks for typeTimeout at most. Any other error stays as it is.
+// withType adds what the key holds to a WRONGTYPE error, which only says that the key holds
+// something else. It asks Redis, and blocks for typeTimeout at most. Any other error stays as it
+// is.
 func (h *handle) withType(ctx context.Context, err error) error {
 	if !scripts.IsWrongType(err) {
 		return err
@@ -148,12 +154,13 @@ func (h *handle) withType(ctx context.Context, err error) error {
 	return &foreignError{text + ": " + foreignAdvice, err}
 }
 
-// foreignAdvice does not say "delete the key", because during a migration it is often a held lock of the other library.
+// foreignAdvice does not say "delete the key", because during a migration it is often a held lock
+// of the other library.
 const foreignAdvice = "use another name; another library may hold a lock there, so find out which program writes " +
 	"the key"
 
-// otherType asks for the type of the main key. It returns "" if the type is right, if there is no key, or
-// without an answer.
+// otherType asks for the type of the main key. It returns "" if the type is right, if there is no
+// key, or without an answer.
 func (h *handle) otherType(ctx context.Context) string {
 	right := "hash"
 	if isCounter(h.res.Kind) {
@@ -205,8 +212,8 @@ const (
 	waitForever               // whatever the options say
 )
 
-// acquire acquires with a call's options. The engine emits the event of the acquisition, except for one that fails
-// here because its options are invalid.
+// acquire acquires with a call's options. The engine emits the event of the acquisition, except for
+// one that fails here because its options are invalid.
 func (h *handle) acquire(ctx context.Context, opts []Option, how patience) (*Hold, error) {
 	s, err := h.with(opts)
 	isTooMany := h.maxPermits > 0 && s.Permits > h.maxPermits
@@ -245,10 +252,11 @@ func (h *handle) TryAcquire(ctx context.Context, opts ...Option) (*Hold, error) 
 	return h.acquire(ctx, opts, tryOnce)
 }
 
-// Do runs f with the lock or the permits held, and with the hold's context. It releases them when f returns,
-// fails or panics. It returns f's error, joined with [ErrLost] if they were lost before f ended. The permits of a plain
-// semaphore are lost if the semaphore no longer existed at the release. Any other failure of the release goes to the
-// observer, and the release is repeated in the background.
+// Do runs f with the lock or the permits held, and with the hold's context. It releases them when f
+// returns, fails or panics. It returns f's error, joined with [ErrLost] if they were lost before f
+// ended. The permits of a plain semaphore are lost if the semaphore no longer existed at the
+// release. Any other failure of the release goes to the observer, and the release is repeated in
+// the background.
 func (h *handle) Do(ctx context.Context, f func(context.Context) error, opts ...Option) error {
 	hold, err := h.acquire(ctx, opts, waitAsOptionsSay)
 	if err != nil {
@@ -260,8 +268,8 @@ func (h *handle) Do(ctx context.Context, f func(context.Context) error, opts ...
 // TryDo is Do for work that somebody else may already be doing. It tries once, as TryAcquire does.
 //
 //   - (false, nil): Redis says that somebody else holds it. f did not run, and need not.
-//   - (false, err): f did not run, and it is not known that anybody does the work. Redis did not answer, or ctx ended,
-//     or a semaphore has no count yet.
+//   - (false, err): f did not run, and it is not known that anybody does the work. Redis did not
+//     answer, or ctx ended, or a semaphore has no count yet.
 //   - (true, err): f ran. err is what Do returns, nil after success.
 func (h *handle) TryDo(
 	ctx context.Context, f func(context.Context) error, opts ...Option,
@@ -279,7 +287,8 @@ func (h *handle) TryDo(
 // do runs f with the hold's context, and releases the hold. ctx is the caller's.
 func (h *Hold) do(ctx context.Context, f func(context.Context) error) (err error) {
 	defer func() {
-		// Any other failure of a release goes to the observer, because the work is done, and must not look undone.
+		// Any other failure of a release goes to the observer, because the work is done, and must
+		// not look undone.
 		released := h.Release(ctx)
 		if errors.Is(released, ErrLost) && !errors.Is(err, ErrLost) {
 			err = errors.Join(err, released)
@@ -300,16 +309,17 @@ func (h *handle) inspect(ctx context.Context, read func() (Info, error)) (info I
 	return info, err
 }
 
-// requests returns the prefix of the keys that remember requests. The key of the shared counts has the same prefix.
+// requests returns the prefix of the keys that remember requests. The key of the shared counts has
+// the same prefix.
 func (h *handle) requests() []byte {
 	counts := *h.keys.SharedCounts.(*wireName)
 	return counts[:len(counts)-len(sharedCounts)]
 }
 
-// requestKey is the key that remembers a request. Its name has the form of Redisson's key for an unlock,
-// so the same ACL rules cover it.
+// requestKey is the key that remembers a request. Its name has the form of Redisson's key for an
+// unlock, so the same ACL rules cover it.
 func (h *handle) requestKey(request string) string { return string(h.requests()) + request }
 
-// ownerKey is the key that remembers the acquisition of an owner and its release. The number makes it
-// unique, even where many callers share the owner's id.
+// ownerKey is the key that remembers the acquisition of an owner and its release. The number makes
+// it unique, even where many callers share the owner's id.
 func (h *handle) ownerKey(o *engine.Owner) string { return numbered(h.requests(), h.c.id, o.Number) }

@@ -8,9 +8,9 @@ import (
 	"strings"
 )
 
-// The ids on the wire. A lock's owner has "<client uuid>:<number>", as Redisson has "<uuid>:<thread id>".
-// A permit has 16 bytes. Both contain the tag of the client that made them, the first half of its uuid.
-// The tag names the client's key and its channel for takeovers: see package presence.
+// The ids on the wire. A lock's owner has "<client uuid>:<number>", as Redisson has "<uuid>:<thread
+// id>". A permit has 16 bytes. Both contain the tag of the client that made them, the first half of
+// its uuid. The tag names the client's key and its channel for takeovers: see package presence.
 
 // uuidForm is what WithClientID accepts.
 var uuidForm = regexp.MustCompile(`^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$`)
@@ -32,8 +32,8 @@ func numbered(prefix []byte, id string, number uint64) string {
 	return string(strconv.AppendUint(b, number, 10))
 }
 
-// validOwner reports whether an id may be used as an owner's. The others mean something else as a field
-// of a read-write lock: "mode" is its mode, and ":write" marks the writer.
+// validOwner reports whether an id may be used as an owner's. The others mean something else as a
+// field of a read-write lock: "mode" is its mode, and ":write" marks the writer.
 func validOwner(id string) bool {
 	return id != "" && id != "mode" && !strings.HasSuffix(id, ":write")
 }
@@ -47,8 +47,9 @@ const maxPermitIDs = 100_000
 // permitBytes is the length of a permit's id on the wire, where it is raw.
 const permitBytes = 16
 
-// newPermits returns n new ids as the API shows them: hex, comma-separated. Each begins with the tag of
-// its client, so that a takeover can be announced to that client. The other 8 bytes are random.
+// newPermits returns n new ids as the API shows them: hex, comma-separated. Each begins with the
+// tag of its client, so that a takeover can be announced to that client. The other 8 bytes are
+// random.
 func newPermits(tag []byte, n int) string {
 	ids := make([]string, n)
 	raw := make([]byte, permitBytes)
@@ -60,8 +61,8 @@ func newPermits(tag []byte, n int) string {
 	return strings.Join(ids, ",")
 }
 
-// permitIDs returns the single ids in one that a caller gave, in upper or lower case, each once. It returns
-// [ErrInvalid] for anything that is no id.
+// permitIDs returns the single ids in one that a caller gave, in upper or lower case, each once. It
+// returns [ErrInvalid] for anything that is no id.
 func permitIDs(id string) ([]string, error) {
 	var ids []string
 	seen := map[string]bool{}

@@ -25,8 +25,8 @@ type Waiter struct {
 	ID     string // its id ([Client.ID])
 }
 
-// Info describes a primitive as it was in Redis at one instant. It may have changed since, so it is for
-// people and for monitoring, not for decisions about who may go on.
+// Info describes a primitive as it was in Redis at one instant. It may have changed since, so it is
+// for people and for monitoring, not for decisions about who may go on.
 type Info struct {
 	Name      string
 	Kind      string // lock, fair, fenced, reader, writer, semaphore, permits; see also [Client.Inspect]
@@ -38,7 +38,8 @@ type Info struct {
 	Available int           // the free permits; below 0 if more were taken away than were free
 }
 
-// heldBy returns what a script says about the holders of a lock. The TTL of the lock is the longest one of its holders.
+// heldBy returns what a script says about the holders of a lock. The TTL of the lock is the longest
+// one of its holders.
 func heldBy(reply scripts.Holders) (info Info) {
 	for _, h := range reply.Holders {
 		holder := Holder{ID: h.ID, Count: int(h.Count), TTL: ttlOf(h.PTTL)}

@@ -22,13 +22,15 @@ const kindInteger = "integer"
 
 // Inspect describes what is in Redis under name, whatever its kind:
 //
-//   - a lock, as [Client.Locks] does, with a fair lock's waiters, and even if nobody holds it but it has
-//     waiters or a fencing counter;
+//   - a lock, as [Client.Locks] does, with a fair lock's waiters, and even if nobody holds it but
+//     it has waiters or a fencing counter;
 //   - permits of which some are taken, as [PermitExpirableSemaphore.Info] does;
-//   - any other whole number, as kind "integer": it may be a semaphore, permits of which none is taken,
-//     a latch, or somebody's counter. Permits and Available are the number, and TTL is the key's.
+//   - any other whole number, as kind "integer": it may be a semaphore, permits of which none is
+//     taken, a latch, or somebody's counter. Permits and Available are the number, and TTL is the
+//     key's.
 //
-// The Kind is "" if there is nothing. Data of another program is [ErrForeign], and the error says what it is.
+// The Kind is "" if there is nothing. Data of another program is [ErrForeign], and the error says
+// what it is.
 func (c *Client) Inspect(ctx context.Context, name string) (Info, error) {
 	info, err := c.inspect(ctx, name)
 	if err != nil {
@@ -87,12 +89,14 @@ func (c *Client) foreignAt(ctx context.Context, key string) error {
 	})
 }
 
-// Numbers lists whole numbers: semaphores, permits, latches, and counters of others. match is a Redis glob
-// on the user's name. Each number comes once, as [Client.Inspect] describes it. An error ends the list: it
-// comes with a zero Info. The numbers that this library and Redisson keep beside a lock are left out.
+// Numbers lists whole numbers: semaphores, permits, latches, and counters of others. match is a
+// Redis glob on the user's name. Each number comes once, as [Client.Inspect] describes it. An error
+// ends the list: it comes with a zero Info. The numbers that this library and Redisson keep beside
+// a lock are left out.
 //
-// Numbers runs SCAN on every master and reads the beginning of every string that matches. On a large Redis
-// that takes long, but does not block the server. Not a snapshot: concurrent changes may or may not appear.
+// Numbers runs SCAN on every master and reads the beginning of every string that matches. On a
+// large Redis that takes long, but does not block the server. Not a snapshot: concurrent changes
+// may or may not appear.
 func (c *Client) Numbers(ctx context.Context, match string) iter.Seq2[Info, error] {
 	return c.list(ctx, "numbers", match, c.run.Keys(ctx, escapeGlob(c.prefix)+match, "string"),
 		func(key string) (Info, bool, error) {
@@ -111,12 +115,13 @@ type listed struct {
 	err     error
 }
 
-// readTogether is how many keys of a list are read at a time. The runner puts them into a few pipelines.
+// readTogether is how many keys of a list are read at a time. The runner puts them into a few
+// pipelines.
 const readTogether = 100
 
-// list yields what read finds at each of the keys, once, and ends with the first error. read also reports whether
-// what it has found belongs in the list. Many goroutines call it. Keys that this library keeps beside others are
-// skipped.
+// list yields what read finds at each of the keys, once, and ends with the first error. read also
+// reports whether what it has found belongs in the list. Many goroutines call it. Keys that this
+// library keeps beside others are skipped.
 func (c *Client) list(
 	ctx context.Context, kind, match string, keys iter.Seq2[string, error],
 	read func(key string) (Info, bool, error),
@@ -200,8 +205,9 @@ func (c *Client) numberAt(ctx context.Context, key string) (info Info, err error
 	return Info{Name: name, Kind: kindInteger, TTL: ttlOf(reply.PTTL), Permits: n, Available: n}, nil
 }
 
-// withOthers runs a script that also reads other keys. If Redis refuses these keys, because they are in other slots,
-// have moved, or are forbidden, it runs the call that reads one key alone. other is one of the other keys.
+// withOthers runs a script that also reads other keys. If Redis refuses these keys, because they
+// are in other slots, have moved, or are forbidden, it runs the call that reads one key alone.
+// other is one of the other keys.
 func withOthers[R any, C interface {
 	Do(ctx context.Context, by scripts.Sender) (R, error)
 }](ctx context.Context, c *Client, key, other string, all, alone C) (reply R, err error) {

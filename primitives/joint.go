@@ -10,12 +10,12 @@ import (
 	"github.com/redlatch/redlatch/internal/joint"
 )
 
-// Joint locks: Redisson's RedissonMultiLock and RedissonRedLock. A joint lock has no keys of its own, but only
-// those of its members.
+// Joint locks: Redisson's RedissonMultiLock and RedissonRedLock. A joint lock has no keys of its
+// own, but only those of its members.
 //
 // Package joint acquires and releases them (joint.Lock). This file makes them from their members.
-// It also has the operations that need no hold: Adopt and ReleaseID ask all members. ForceRelease and
-// Info are not supported.
+// It also has the operations that need no hold: Adopt and ReleaseID ask all members. ForceRelease
+// and Info are not supported.
 
 // jointLock is what a [Lock] has in place of a driver if it is a multi lock or a red lock. It never
 // changes after newJoint.
@@ -36,8 +36,8 @@ func (j *jointLock) terms(owner string, call []Option) func(i int) *engine.Terms
 
 // newJoint returns a joint lock. If the members do not fit together, all its calls fail.
 //
-// The engine finds holds of a joint lock in a context by its kind and members. Its name does not identify
-// it, because members of equal names may live on different clients.
+// The engine finds holds of a joint lock in a context by its kind and members. Its name does not
+// identify it, because members of equal names may live on different clients.
 func newJoint(kind string, locks []*Lock, opts []Option) *Lock {
 	l := &Lock{}
 	l.res.Kind = kind
@@ -71,7 +71,8 @@ func newJoint(kind string, locks []*Lock, opts []Option) *Lock {
 	return l
 }
 
-// identityOf returns a text that is the same for joint locks of the same members, and only for them.
+// identityOf returns a text that is the same for joint locks of the same members, and only for
+// them.
 func identityOf(members []*Lock) string {
 	parts := make([]string, len(members))
 	for i, m := range members {
@@ -81,8 +82,9 @@ func identityOf(members []*Lock) string {
 	return strings.Join(parts, ",")
 }
 
-// jointMembers checks the members of a joint lock and sorts them by name. A member given twice counts
-// once. Two kinds of lock on one name would wait for each other for ever, so that is invalid.
+// jointMembers checks the members of a joint lock and sorts them by name. A member given twice
+// counts once. Two kinds of lock on one name would wait for each other for ever, so that is
+// invalid.
 func jointMembers(locks []*Lock) (members []*Lock, err error) {
 	for _, l := range locks {
 		switch {
@@ -120,19 +122,19 @@ func (j *jointLock) ofMember(ctx context.Context, f func(i int, m *Lock) error) 
 	}
 }
 
-// askMembers runs f for all members at once, each in a goroutine of the core. It returns when all have
-// answered or their budget is over. It fails with ErrNotHeld if so many members answered with it that too
-// few can succeed.
+// askMembers runs f for all members at once, each in a goroutine of the core. It returns when all
+// have answered or their budget is over. It fails with ErrNotHeld if so many members answered with
+// it that too few can succeed.
 func (j *jointLock) askMembers(ctx context.Context, terms *engine.Terms, f func(i int, m *Lock) error) error {
 	return j.AskAll(ctx, terms, j.ofMember(ctx, f))
 }
 
-// adopt replaces id in the members, by one new id for all. It first checks that enough members are held, so
-// that a wrong id changes nothing. If it fails after that, the members that it has adopted are left to
-// their leases, because the former holder's critical section may still run.
+// adopt replaces id in the members, by one new id for all. It first checks that enough members are
+// held, so that a wrong id changes nothing. If it fails after that, the members that it has adopted
+// are left to their leases, because the former holder's critical section may still run.
 //
-// A member that does not answer costs the time of its budget once: the check does not wait for it if the others
-// suffice.
+// A member that does not answer costs the time of its budget once: the check does not wait for it
+// if the others suffice.
 func (j *jointLock) adopt(ctx context.Context, id string, terms *engine.Terms) (*engine.Hold, error) {
 	err := j.AskEnough(ctx, terms, j.ofMember(ctx, func(_ int, m *Lock) error {
 		lost, err := m.takeable().Check(ctx, m.res.OwnershipOf(id))
@@ -159,8 +161,8 @@ func (j *jointLock) adopt(ctx context.Context, id string, terms *engine.Terms) (
 	return owned.Adopted(ctx, q)
 }
 
-// releaseID gives back one count of id in all members. Enough members must have held it: all members of a multi
-// lock, or a majority of a red lock.
+// releaseID gives back one count of id in all members. Enough members must have held it: all
+// members of a multi lock, or a majority of a red lock.
 func (j *jointLock) releaseID(ctx context.Context, id string, q *engine.Request) error {
 	return j.askMembers(ctx, q.Terms, func(_ int, m *Lock) error {
 		return orNotHeld(m.takeable().releaseID(ctx, id, m.res.NewRequest(&m.settings.Terms)))

@@ -10,17 +10,19 @@ import (
 	"github.com/redlatch/redlatch/internal/engine"
 )
 
-// Keyed locks and unlocks by name. It is for code whose interface has no place for a [Hold]: storages and
-// middlewares with methods such as Lock(ctx, key) and Unlock(ctx, key). The locks are those of [Client.Lock]. Any
-// goroutine may unlock. It is safe for concurrent use, and keeps nothing for names that are not locked.
+// Keyed locks and unlocks by name. It is for code whose interface has no place for a [Hold]:
+// storages and middlewares with methods such as Lock(ctx, key) and Unlock(ctx, key). The locks are
+// those of [Client.Lock]. Any goroutine may unlock. It is safe for concurrent use, and keeps
+// nothing for names that are not locked.
 //
-// Unlock names no owner, so a name is unlocked before this Keyed locks it again, even if the lock was lost meanwhile.
-// Then an Unlock never frees the lock of a later caller. The price is that a caller that has lost its lock, and never
-// unlocks it, keeps the other callers of this Keyed out. Share one Keyed among the goroutines of a process, because two
-// of them know nothing of each other's losses.
+// Unlock names no owner, so a name is unlocked before this Keyed locks it again, even if the lock
+// was lost meanwhile. Then an Unlock never frees the lock of a later caller. The price is that a
+// caller that has lost its lock, and never unlocks it, keeps the other callers of this Keyed out.
+// Share one Keyed among the goroutines of a process, because two of them know nothing of each
+// other's losses.
 //
-// A caller does not learn of a loss before Unlock, unless it asks with [Keyed.Ensure]. Only the observer does. If that
-// matters, use [Lock.Do] or [Lock.Acquire].
+// A caller does not learn of a loss before Unlock, unless it asks with [Keyed.Ensure]. Only the
+// observer does. If that matters, use [Lock.Do] or [Lock.Acquire].
 type Keyed struct {
 	_ noCopy
 
@@ -39,15 +41,15 @@ type keyedName struct {
 	ensuring chan struct{} // capacity 1: full while a call of Ensure uses the lock; the channel never changes
 }
 
-// Keyed returns a Keyed for locks with these options, such as [WithWatchdog] and [WithWait]. It sends nothing. A bad
-// option makes Lock and TryLock fail with [ErrInvalid].
+// Keyed returns a Keyed for locks with these options, such as [WithWatchdog] and [WithWait]. It
+// sends nothing. A bad option makes Lock and TryLock fail with [ErrInvalid].
 func (c *Client) Keyed(opts ...Option) *Keyed {
 	return &Keyed{c: c, opts: slices.Clone(opts), names: map[string]*keyedName{}}
 }
 
-// Lock waits until it has locked name, or until ctx is done: see [Lock.Acquire] for its errors. A [WithWait] among the
-// options limits the wait. The lock outlasts ctx, and is renewed until Unlock. A caller that locks a name twice without
-// unlocking it waits for itself.
+// Lock waits until it has locked name, or until ctx is done: see [Lock.Acquire] for its errors. A
+// [WithWait] among the options limits the wait. The lock outlasts ctx, and is renewed until Unlock.
+// A caller that locks a name twice without unlocking it waits for itself.
 func (k *Keyed) Lock(ctx context.Context, name string) error {
 	l := k.c.Lock(name, k.opts...)
 	began := time.Now()
@@ -57,8 +59,8 @@ func (k *Keyed) Lock(ctx context.Context, name string) error {
 	left := limit // of the wait; engine.Forever if it has no limit
 	unlocked, mustWait := k.locked(n)
 	for {
-		// While the name is locked, others wait for it as for any lock. After a loss, Redis would grant the lock, but it
-		// could not be kept.
+		// While the name is locked, others wait for it as for any lock. After a loss, Redis would
+		// grant the lock, but it could not be kept.
 		if mustWait && l.settings.err == nil {
 			err := k.await(ctx, unlocked, left)
 			if err != nil {
@@ -83,8 +85,8 @@ func (k *Keyed) Lock(ctx context.Context, name string) error {
 	}
 }
 
-// TryLock locks name if it is free, and reports whether it did. (false, nil) means that somebody has it. An error
-// means that Redis did not answer, or refused, or that ctx is done.
+// TryLock locks name if it is free, and reports whether it did. (false, nil) means that somebody
+// has it. An error means that Redis did not answer, or refused, or that ctx is done.
 func (k *Keyed) TryLock(ctx context.Context, name string) (bool, error) {
 	l := k.c.Lock(name, k.opts...)
 	n := k.enter(name)
@@ -106,9 +108,10 @@ func (k *Keyed) TryLock(ctx context.Context, name string) (bool, error) {
 	return true, nil
 }
 
-// Unlock unlocks name, as [Hold.Release] does. It works even if ctx is done. [ErrNotHeld] means that this Keyed has
-// not locked name, and [ErrLost] that the lock was lost before. In each case name is unlocked here. If Redis does not
-// answer, Unlock returns the transport error, and the release is repeated in the background.
+// Unlock unlocks name, as [Hold.Release] does. It works even if ctx is done. [ErrNotHeld] means
+// that this Keyed has not locked name, and [ErrLost] that the lock was lost before. In each case
+// name is unlocked here. If Redis does not answer, Unlock returns the transport error, and the
+// release is repeated in the background.
 func (k *Keyed) Unlock(ctx context.Context, name string) error {
 	n := k.enter(name)
 	defer k.leave(name, n)
@@ -124,14 +127,16 @@ func (k *Keyed) Unlock(ctx context.Context, name string) error {
 	return hold.Release(ctx)
 }
 
-// Ensure asks Redis whether name is still locked by this Keyed, and locks it again if the lock was lost and is free.
-// After a loss somebody else may have done the caller's work meanwhile, so it must look. Ensure returns [ErrLost] if
-// somebody else has the lock now, and [ErrNotHeld] if this Keyed has not locked name. Another error means that Redis
-// did not answer: then nothing has changed.
+// Ensure asks Redis whether name is still locked by this Keyed, and locks it again if the lock was
+// lost and is free. After a loss somebody else may have done the caller's work meanwhile, so it
+// must look. Ensure returns [ErrLost] if somebody else has the lock now, and [ErrNotHeld] if this
+// Keyed has not locked name. Another error means that Redis did not answer: then nothing has
+// changed.
 func (k *Keyed) Ensure(ctx context.Context, name string) error {
 	n := k.enter(name)
 	defer k.leave(name, n)
-	// There is one call at a time, because the lock that this call has acquired again would refuse another one.
+	// There is one call at a time, because the lock that this call has acquired again would refuse
+	// another one.
 	select {
 	case n.ensuring <- struct{}{}:
 		defer func() { <-n.ensuring }()
@@ -190,8 +195,8 @@ func (k *Keyed) leave(name string, n *keyedName) {
 	}
 }
 
-// locked returns a channel that is closed when the name has been unlocked, and whether its lock is lost. The channel
-// is nil if the name is not locked.
+// locked returns a channel that is closed when the name has been unlocked, and whether its lock is
+// lost. The channel is nil if the name is not locked.
 func (k *Keyed) locked(n *keyedName) (unlocked <-chan struct{}, lost bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -201,7 +206,8 @@ func (k *Keyed) locked(n *keyedName) (unlocked <-chan struct{}, lost bool) {
 	return n.unlocked, n.hold.hold.Ended() != nil
 }
 
-// await waits until a name has been unlocked, for limit at most. [engine.Forever] means that there is none.
+// await waits until a name has been unlocked, for limit at most. [engine.Forever] means that there
+// is none.
 func (k *Keyed) await(ctx context.Context, unlocked <-chan struct{}, limit time.Duration) error {
 	var over <-chan time.Time
 	if limit != engine.Forever {
@@ -229,7 +235,8 @@ func (k *Keyed) acquire(ctx context.Context, l *Lock, limit time.Duration) (*Hol
 	return l.acquire(ctx, opts, waitAsOptionsSay)
 }
 
-// releaseInBackground releases a hold that no caller gets. Redis may take longer to answer than the caller waits.
+// releaseInBackground releases a hold that no caller gets. Redis may take longer to answer than the
+// caller waits.
 func (k *Keyed) releaseInBackground(hold *Hold) {
 	k.c.core.Spawn(func() { _ = hold.Release(context.Background()) })
 }

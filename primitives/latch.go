@@ -16,8 +16,9 @@ import (
 // To the engine a waiter is a request that takes nothing: it is granted when the latch is open. So
 // waiting for a latch uses the same queue, subscription and slow poll as waiting for a lock.
 
-// CountDownLatch lets any number of processes wait until others have counted it down to 0: Redisson's
-// RCountDownLatch ([Client.CountDownLatch]). It is a handle: immutable, shareable, and made without I/O.
+// CountDownLatch lets any number of processes wait until others have counted it down to 0:
+// Redisson's RCountDownLatch ([Client.CountDownLatch]). It is a handle: immutable, shareable, and
+// made without I/O.
 //
 // Redis keeps a number, and does not know which processes will count down. If one dies before its
 // CountDown, the latch stays closed. A latch that has opened is gone, and can be set again.
@@ -28,8 +29,8 @@ type CountDownLatch struct {
 	driver latchDriver
 }
 
-// latchChannel is the beginning of the name of the channel. The name in braces follows, even if it has braces of its
-// own, because Redisson does the same.
+// latchChannel is the beginning of the name of the channel. The name in braces follows, even if it
+// has braces of its own, because Redisson does the same.
 const latchChannel = "redisson_countdownlatch__channel__"
 
 // CountDownLatch returns the latch of that name. On a cluster a name with braces of its own is
@@ -52,8 +53,8 @@ func (l *CountDownLatch) Init(ctx context.Context, n int) (created bool, err err
 	return isOne(l.driver.change(ctx, "init", outOfRange(1, n), scripts.LatchInit, n))
 }
 
-// CountDown decrements the count, once: a repetition after a lost reply does not count again. At 0 the
-// latch opens. Without a latch CountDown does nothing.
+// CountDown decrements the count, once: a repetition after a lost reply does not count again. At 0
+// the latch opens. Without a latch CountDown does nothing.
 func (l *CountDownLatch) CountDown(ctx context.Context) error {
 	_, err := l.driver.change(ctx, "count down", nil, scripts.LatchCountDown, 0)
 	return err
@@ -69,18 +70,18 @@ func (l *CountDownLatch) Count(ctx context.Context) (int64, error) {
 	return max(count.Number, 0), err // Redisson's trySetCount accepts any number
 }
 
-// Delete removes the latch, and reports whether there was one. Waiters go on, because there is nothing
-// left to wait for.
+// Delete removes the latch, and reports whether there was one. Waiters go on, because there is
+// nothing left to wait for.
 func (l *CountDownLatch) Delete(ctx context.Context) (bool, error) {
 	return isOne(l.driver.change(ctx, "delete", nil, scripts.LatchDelete, 0))
 }
 
-// Wait waits until the count is 0 or there is no latch: never set, or deleted. It returns ctx's cause if
-// ctx is done first, without [ErrNotAcquired], and [ErrClosed] if the client closes. If a latch opens and
-// is set again before a waiter has looked, that waiter waits on.
+// Wait waits until the count is 0 or there is no latch: never set, or deleted. It returns ctx's
+// cause if ctx is done first, without [ErrNotAcquired], and [ErrClosed] if the client closes. If a
+// latch opens and is set again before a waiter has looked, that waiter waits on.
 //
-// If Redis does not answer, the error is [ErrUnavailable] with the reason. A transport error of the first
-// attempt is returned at once. While Wait waits, it retries.
+// If Redis does not answer, the error is [ErrUnavailable] with the reason. A transport error of the
+// first attempt is returned at once. While Wait waits, it retries.
 func (l *CountDownLatch) Wait(ctx context.Context) error {
 	return l.h.call(ctx, "wait", func() error {
 		if l.h.c.core.IsClosing() {
@@ -90,12 +91,14 @@ func (l *CountDownLatch) Wait(ctx context.Context) error {
 	})
 }
 
-// latchDriver is the driver of RCountDownLatch. A message "1" is a reason to look, too, because it also announces a
-// deletion. Waiters take nothing, so there is nothing to release, to renew or to roll back.
+// latchDriver is the driver of RCountDownLatch. A message "1" is a reason to look, too, because it
+// also announces a deletion. Waiters take nothing, so there is nothing to release, to renew or to
+// roll back.
 type latchDriver struct{ base }
 
-// TryAcquire implements [engine.Driver] by latch/info, which reads the count. At 0 it grants the request,
-// and all other requests, so Free is as large as it can be. While the latch is closed, nothing says when it will open.
+// TryAcquire implements [engine.Driver] by latch/info, which reads the count. At 0 it grants the
+// request, and all other requests, so Free is as large as it can be. While the latch is closed,
+// nothing says when it will open.
 func (d *latchDriver) TryAcquire(ctx context.Context, _ *engine.Request) (engine.Result, error) {
 	count, err := scripts.LatchInfo{Keys: &d.h.keys}.Do(ctx, d.h.c.calls)
 	if err != nil {

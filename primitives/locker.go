@@ -13,28 +13,28 @@ import (
 	"github.com/redlatch/redlatch/internal/redisutil"
 )
 
-// Locker adapts a lock to [sync.Locker]. Goroutines first take a local lock, so Unlock releases the hold of
-// the goroutine that locked. It is safe to share.
+// Locker adapts a lock to [sync.Locker]. Goroutines first take a local lock, so Unlock releases the
+// hold of the goroutine that locked. It is safe to share.
 //
-// Lock never returns without the lock. It retries while Redis is down, and reports that to the observer. It
-// panics if the Locker's context ends, or on a permanent error. Unlock panics if the Locker is not locked, as
-// package sync does.
+// Lock never returns without the lock. It retries while Redis is down, and reports that to the
+// observer. It panics if the Locker's context ends, or on a permanent error. Unlock panics if the
+// Locker is not locked, as package sync does.
 //
-// A [sync.Locker] cannot report a loss. Only the observer learns of it. If that matters, use [Lock.Do] or
-// [Lock.Acquire].
+// A [sync.Locker] cannot report a loss. Only the observer learns of it. If that matters, use
+// [Lock.Do] or [Lock.Acquire].
 type Locker struct {
 	_ noCopy
 
 	lock  *Lock
 	ctx   context.Context //nolint:containedctx // sync.Locker has no place for one
 	local chan struct{}   // capacity 1: full while locked, or being locked
-	// hold is set by Lock while it has local, and taken by Unlock, which then empties local. It is nil if the Locker is
-	// not locked, or is being locked.
+	// hold is set by Lock while it has local, and taken by Unlock, which then empties local. It is
+	// nil if the Locker is not locked, or is being locked.
 	hold atomic.Pointer[Hold]
 }
 
-// Locker adapts l to [sync.Locker]. ctx bounds every wait. Each call makes a Locker of its own; share one
-// among the goroutines of a process.
+// Locker adapts l to [sync.Locker]. ctx bounds every wait. Each call makes a Locker of its own;
+// share one among the goroutines of a process.
 func (l *Lock) Locker(ctx context.Context) *Locker {
 	return &Locker{lock: l, ctx: ctx, local: make(chan struct{}, 1)}
 }
@@ -45,8 +45,8 @@ const (
 	longestLockerPause = time.Second
 )
 
-// Lock locks, and waits as long as it takes: a default [WithWait] does not apply. It panics when the Locker's
-// context is done, and on permanent errors, such as WRONGTYPE, NOPERM or [ErrClosed].
+// Lock locks, and waits as long as it takes: a default [WithWait] does not apply. It panics when
+// the Locker's context is done, and on permanent errors, such as WRONGTYPE, NOPERM or [ErrClosed].
 func (l *Locker) Lock() {
 	select {
 	case l.local <- struct{}{}:
@@ -58,8 +58,8 @@ func (l *Locker) Lock() {
 	}
 }
 
-// TryLock makes one attempt. It returns false if the lock is held, or if Redis does not answer, which the
-// observer learns. It panics on the same errors as Lock.
+// TryLock makes one attempt. It returns false if the lock is held, or if Redis does not answer,
+// which the observer learns. It panics on the same errors as Lock.
 func (l *Locker) TryLock() bool {
 	select {
 	case l.local <- struct{}{}:
@@ -76,8 +76,8 @@ func (l *Locker) TryLock() bool {
 	return false
 }
 
-// Unlock releases the lock, as [Hold.Release] does. It panics if l is not locked. Any goroutine may call
-// it.
+// Unlock releases the lock, as [Hold.Release] does. It panics if l is not locked. Any goroutine may
+// call it.
 func (l *Locker) Unlock() {
 	hold := l.hold.Swap(nil)
 	if hold == nil {
@@ -104,8 +104,8 @@ func (l *Locker) acquire(how patience) bool {
 	return false
 }
 
-// nestsUnderALoss reports whether err is the loss of a hold that the Locker's context carries. After any other ErrLost
-// a later attempt may succeed: the lock was acquired too late.
+// nestsUnderALoss reports whether err is the loss of a hold that the Locker's context carries.
+// After any other ErrLost a later attempt may succeed: the lock was acquired too late.
 func (l *Locker) nestsUnderALoss(err error) bool {
 	if !errors.Is(err, ErrLost) {
 		return false
@@ -114,8 +114,8 @@ func (l *Locker) nestsUnderALoss(err error) bool {
 	return outer != nil && errors.Is(outer.Ended(), ErrLost)
 }
 
-// mayPass reports whether a later attempt may succeed. An outage passes. A closed client, a key of another
-// type or a missing permission does not.
+// mayPass reports whether a later attempt may succeed. An outage passes. A closed client, a key of
+// another type or a missing permission does not.
 func mayPass(err error) bool {
 	for _, lasting := range []error{ErrInvalid, ErrClosed, ErrDeadlock, ErrUnsupported, ErrForeign, redis.ErrClosed} {
 		if errors.Is(err, lasting) {

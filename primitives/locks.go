@@ -11,25 +11,27 @@ import (
 	"github.com/redlatch/redlatch/scripts"
 )
 
-// Locks lists the locks that are held now: all kinds of locks, but no semaphores and no latches. match is a
-// Redis glob on the user's name. "*" lists all. Each name comes once. An error ends the list: it comes
-// with a zero Info.
+// Locks lists the locks that are held now: all kinds of locks, but no semaphores and no latches.
+// match is a Redis glob on the user's name. "*" lists all. Each name comes once. An error ends the
+// list: it comes with a zero Info.
 //
-// Kind is what the keys show: "reader" or "writer"; "fair" while the fair lock's queue is in use; "fenced"
-// if the name has a fencing token; else "lock". Waiters are those of a fair lock, in order. A reader whose
-// leases have ended is not listed. Each reader has its own TTL. A hash without expiry is listed only if
-// every field is an id of Redisson's form, and a hash of several fields only if one of them is the mode of a
-// read-write lock.
+// Kind is what the keys show: "reader" or "writer"; "fair" while the fair lock's queue is in use;
+// "fenced" if the name has a fencing token; else "lock". Waiters are those of a fair lock, in
+// order. A reader whose leases have ended is not listed. Each reader has its own TTL. A hash
+// without expiry is listed only if every field is an id of Redisson's form, and a hash of several
+// fields only if one of them is the mode of a read-write lock.
 //
-// Locks runs SCAN on every master, and one script for each hash that it finds, many in a pipeline. On a large Redis
-// that takes long, but does not block the server. Not a snapshot: concurrent changes may or may not appear.
+// Locks runs SCAN on every master, and one script for each hash that it finds, many in a pipeline.
+// On a large Redis that takes long, but does not block the server. Not a snapshot: concurrent
+// changes may or may not appear.
 func (c *Client) Locks(ctx context.Context, match string) iter.Seq2[Info, error] {
 	return c.list(ctx, "locks", match, c.run.Hashes(ctx, escapeGlob(c.prefix)+match),
 		func(key string) (Info, bool, error) { return c.lockAt(ctx, key) })
 }
 
-// lockAt reads the lock at a key by lock/list. It returns false if there is none. The other keys show the
-// kind. If Redis refuses them, it reads the hash alone, and the kind is then "lock" at worst.
+// lockAt reads the lock at a key by lock/list. It returns false if there is none. The other keys
+// show the kind. If Redis refuses them, it reads the hash alone, and the kind is then "lock" at
+// worst.
 func (c *Client) lockAt(ctx context.Context, key string) (Info, bool, error) {
 	token := prefixed(tokenPrefix, key)
 	of := &scripts.KindKeys{TokenKey: token, Queue: prefixed(fairQueueKey, key), Clients: prefixed(fairClientsKey, key)}
@@ -50,7 +52,8 @@ func (c *Client) lockAt(ctx context.Context, key string) (Info, bool, error) {
 	return info, held, nil
 }
 
-// isOurs reports whether the key is one that this library keeps beside a lock. It may look like a lock or a number.
+// isOurs reports whether the key is one that this library keeps beside a lock. It may look like a
+// lock or a number.
 func isOurs(key string) bool {
 	for _, prefix := range []string{
 		fairClientsKey, fairWaitersKey, tokenPrefix, requestPrefix, rwReservation, presence.ClientName,
@@ -65,8 +68,8 @@ func isOurs(key string) bool {
 // redissonID is the form of the ids that Redisson and this library give to holders.
 var redissonID = regexp.MustCompile(`^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}:\S+$`)
 
-// addHolders fills in the holders from a hash's fields. It returns false if the hash is no lock, or is not
-// held.
+// addHolders fills in the holders from a hash's fields. It returns false if the hash is no lock, or
+// is not held.
 func addHolders(info *Info, fields []scripts.LockListField) bool {
 	for _, f := range fields {
 		field := f.Field

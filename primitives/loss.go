@@ -13,17 +13,20 @@ type LossReason string
 
 // The reasons of losses.
 const (
-	// LossExpired: Redis did not confirm the hold until its validity ended. Silent says for how long. If Redis has
-	// answered, and refused the renewals, such as with NOREPLICAS, the error wraps the last refusal.
+	// LossExpired: Redis did not confirm the hold until its validity ended. Silent says for how
+	// long. If Redis has answered, and refused the renewals, such as with NOREPLICAS, the error
+	// wraps the last refusal.
 	LossExpired = LossReason(engine.LossExpired)
-	// LossPaused: validity ended while this process stood still: it was stopped, or its machine or container was
-	// frozen, or got no CPU. Silent says how long it stood.
+	// LossPaused: validity ended while this process stood still: it was stopped, or its machine or
+	// container was frozen, or got no CPU. Silent says how long it stood.
 	LossPaused = LossReason(engine.LossPaused)
-	// LossGone: Redis answers that the lock is not ours. It was deleted or evicted, a restart or a failover has
-	// forgotten it, or it expired while the machine was suspended, together with its clock.
+	// LossGone: Redis answers that the lock is not ours. It was deleted or evicted, a restart or a
+	// failover has forgotten it, or it expired while the machine was suspended, together with its
+	// clock.
 	LossGone = LossReason(engine.LossGone)
-	// LossForced: ForceRelease, ReleaseID or Adopt took the lock away, and told the holder's client. A renewal,
-	// or a call of the hold, may find the loss before that: then the reason is LossGone.
+	// LossForced: ForceRelease, ReleaseID or Adopt took the lock away, and told the holder's
+	// client. A renewal, or a call of the hold, may find the loss before that: then the reason is
+	// LossGone.
 	LossForced = LossReason(engine.LossForced)
 	// LossLimit: the lease of [WithLease], or the time of [WithMaxHold], is over.
 	LossLimit = LossReason(engine.LossLimit)
@@ -31,8 +34,9 @@ const (
 	LossMembers = LossReason(engine.LossMembers)
 )
 
-// LossError says why a hold was lost. It matches [ErrLost]. It is the cause of [Hold.Context], and the Err of
-// [EventLost]. The methods of a lost hold, and Do, return it in their errors: use [errors.As].
+// LossError says why a hold was lost. It matches [ErrLost]. It is the cause of [Hold.Context], and
+// the Err of [EventLost]. The methods of a lost hold, and Do, return it in their errors: use
+// [errors.As].
 //
 //	if loss, ok := errors.AsType[*primitives.LossError](err); ok && loss.Reason == primitives.LossExpired {
 type LossError struct {
@@ -42,12 +46,13 @@ type LossError struct {
 	ID     string        // the id of the hold
 	Silent time.Duration // for LossExpired, how long ago Redis had confirmed the hold; for LossPaused, how long it stood
 
-	// causes contains, for LossMembers, why members ended, and for LossExpired the last refusal. A pointer keeps the type
-	// comparable.
+	// causes contains, for LossMembers, why members ended, and for LossExpired the last refusal. A
+	// pointer keeps the type comparable.
 	causes *[]error
 }
 
-// Error returns a line such as: redlatch: lock "orders:42" lost: expired: no answer from Redis for 21s.
+// Error returns a line such as: redlatch: lock "orders:42" lost: expired: no answer from Redis for
+// 21s.
 func (e *LossError) Error() string {
 	return fmt.Sprintf("redlatch: %s %q %s", e.Kind, e.Name, e.text())
 }

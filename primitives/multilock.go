@@ -15,49 +15,52 @@ import (
 	"github.com/redlatch/redlatch/scripts"
 )
 
-// NewMultiLock makes one lock of several: Redisson's RedissonMultiLock. It is held while all of its members
-// are. They may live on different clients. The hold has one id, the owner in every member. It is lost
-// when one member is lost.
+// NewMultiLock makes one lock of several: Redisson's RedissonMultiLock. It is held while all of its
+// members are. They may live on different clients. The hold has one id, the owner in every member.
+// It is lost when one member is lost.
 //
-// Plain locks ([Client.Lock]) of one client are acquired by one command, all or none, if they are on one
-// server; on a cluster, in one hash slot. One command also renews or releases them. Of rivals that come at
-// the same time one wins, and a waiter holds nothing. It tries when a member that it was refused is released,
-// and gets the lock if all members are free at that moment. Waiters of one client for the same members go in
-// order of arrival. No order is promised among clients, nor between waiters for one member and waiters for
-// several: a multi lock of many busy members may wait for long.
+// Plain locks ([Client.Lock]) of one client are acquired by one command, all or none, if they are
+// on one server; on a cluster, in one hash slot. One command also renews or releases them. Of
+// rivals that come at the same time one wins, and a waiter holds nothing. It tries when a member
+// that it was refused is released, and gets the lock if all members are free at that moment.
+// Waiters of one client for the same members go in order of arrival. No order is promised among
+// clients, nor between waiters for one member and waiters for several: a multi lock of many busy
+// members may wait for long.
 //
-// Other members are acquired one after another, sorted by name, whatever order they were given in. If somebody
-// else holds a member, the multi lock soon releases the others, and waits for that member while it holds none.
-// That also holds for plain locks with different options of their own, for [WithOwner] and [WithPolling], and
-// for an acquisition with the context of a hold of a member.
+// Other members are acquired one after another, sorted by name, whatever order they were given in.
+// If somebody else holds a member, the multi lock soon releases the others, and waits for that
+// member while it holds none. That also holds for plain locks with different options of their own,
+// for [WithOwner] and [WithPolling], and for an acquisition with the context of a hold of a member.
 //
-// The multi lock's client (defaults, observer, ids, Close) is that of the first member by name. Options
-// given here or to a call replace the members' same options; their other options stay. A member given
-// twice counts once.
+// The multi lock's client (defaults, observer, ids, Close) is that of the first member by name.
+// Options given here or to a call replace the members' same options; their other options stay. A
+// member given twice counts once.
 //
-// Every method of the lock returns [ErrInvalid] if there is no member, or one that is nil or a joint lock.
-// Two kinds of lock on one name of one client are invalid, too.
+// Every method of the lock returns [ErrInvalid] if there is no member, or one that is nil or a
+// joint lock. Two kinds of lock on one name of one client are invalid, too.
 func NewMultiLock(locks []*Lock, opts ...Option) *Lock { return newJoint("multi", locks, opts) }
 
-// maxWhole is how many members one command acquires at most, because Redis does nothing else meanwhile.
+// maxWhole is how many members one command acquires at most, because Redis does nothing else
+// meanwhile.
 const maxWhole = 100
 
-// wholeDriver acquires and releases the members of a multi lock by one command each. It implements [joint.Whole],
-// and belongs to the handle.
+// wholeDriver acquires and releases the members of a multi lock by one command each. It implements
+// [joint.Whole], and belongs to the handle.
 //
 //	lock/acquire_all  acquires all members, or names the first one that is taken
 //	lock/release_all  frees all members, and publishes on the channel of each
 //
-// Each key has the content that it would have if the member were acquired alone. The commands are also as safe to
-// repeat: see mutex.go. For the acquisition each member has a memory key, so that the release or the rollback
-// of any member stops a late copy.
+// Each key has the content that it would have if the member were acquired alone. The commands are
+// also as safe to repeat: see mutex.go. For the acquisition each member has a memory key, so that
+// the release or the rollback of any member stops a late copy.
 type wholeDriver struct {
 	c       *Client
 	name    string // the name of the multi lock
 	members []*mutexDriver
 }
 
-// newWholeDriver returns nil if each member needs a command of its own, whatever the terms of an acquisition are.
+// newWholeDriver returns nil if each member needs a command of its own, whatever the terms of an
+// acquisition are.
 func newWholeDriver(name string, members []*Lock) joint.Whole {
 	first := members[0]
 	w := &wholeDriver{c: first.c, name: name}
@@ -69,7 +72,8 @@ func newWholeDriver(name string, members []*Lock) joint.Whole {
 		driver, isMutex := m.res.Driver.(*mutexDriver)
 		isPlain := isMutex && !m.res.Traits.Fenced
 		isAlike := m.c == first.c && sameLease(&m.settings.Terms, &first.settings.Terms)
-		// Requests wait in the local queue of the multi lock's name, and names with commas may be ambiguous.
+		// Requests wait in the local queue of the multi lock's name, and names with commas may be
+		// ambiguous.
 		isAmbiguous := strings.Contains(m.res.Name, ",")
 		if !isPlain || !isAlike || isAmbiguous {
 			return nil
@@ -137,7 +141,8 @@ type busyMember engine.Resource
 
 func (m *busyMember) Error() string { return fmt.Sprintf("%s %q", m.Kind, m.Name) }
 
-// Release implements [joint.Whole] by lock/release_all. A copy finds the id gone, and changes nothing.
+// Release implements [joint.Whole] by lock/release_all. A copy finds the id gone, and changes
+// nothing.
 func (w *wholeDriver) Release(ctx context.Context, o *engine.Owner) (held []bool, inDoubt bool, err error) {
 	keys := make([]scripts.LockReleaseAllMember, len(w.members))
 	for i, d := range w.members {
@@ -181,13 +186,13 @@ func (s *multiSubscription) CloseSoon() {
 	s.closed()
 }
 
-// multiListener receives the messages of all members of a multi lock for which requests wait. An attempt that
-// one member has refused cannot succeed before that member is released, so only messages of that member wake
-// the waiters.
+// multiListener receives the messages of all members of a multi lock for which requests wait. An
+// attempt that one member has refused cannot succeed before that member is released, so only
+// messages of that member wake the waiters.
 //
-// A message may overtake the reply to the attempt that was refused before it. So messages are numbered, and an
-// attempt knows which ones came after it began. A nil listener stands for a multi lock for which no request waits:
-// trying and tried accept it.
+// A message may overtake the reply to the attempt that was refused before it. So messages are
+// numbered, and an attempt knows which ones came after it began. A nil listener stands for a multi
+// lock for which no request waits: trying and tried accept it.
 type multiListener struct {
 	hear func(engine.Message) // takes the mutex of the wait queues
 
@@ -222,8 +227,8 @@ func (e *multiListener) trying() int {
 	return e.messages
 }
 
-// tried is called after each attempt, with the result of trying and the member that has refused the attempt, or
-// unknownMember if there is none.
+// tried is called after each attempt, with the result of trying and the member that has refused the
+// attempt, or unknownMember if there is none.
 func (e *multiListener) tried(before int, granted bool, busy int) {
 	if e == nil {
 		return

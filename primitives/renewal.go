@@ -14,41 +14,45 @@ import (
 	"github.com/redlatch/redlatch/watchdog"
 )
 
-// How leases are renewed. The watchdog decides when, and calls [Client.renew] with a batch of leases of one
-// group. One command renews all of them, whatever their names are. One bad key must not end the other
-// leases, so a batch that Redis refuses is divided into single leases.
+// How leases are renewed. The watchdog decides when, and calls [Client.renew] with a batch of
+// leases of one group. One command renews all of them, whatever their names are. One bad key must
+// not end the other leases, so a batch that Redis refuses is divided into single leases.
 //
-// Renewals only raise TTLs. So they may overlap, be repeated and arrive late, and nothing is remembered. A renewal
-// that finds a longer TTL says so. If no promise to a hold explains the longer TTL, the server's clock was set back.
-// Then another command shortens the lease: see [engine.Ownership.Shorten].
+// Renewals only raise TTLs. So they may overlap, be repeated and arrive late, and nothing is
+// remembered. A renewal that finds a longer TTL says so. If no promise to a hold explains the
+// longer TTL, the server's clock was set back. Then another command shortens the lease: see
+// [engine.Ownership.Shorten].
 
 // renewer is a driver whose leases are renewed in batches. Every driver with leases implements it:
 // [handle.use] checks that.
 type renewer interface {
-	// renewScript returns the script that renews leases with ids of their own. Leases of one script may share
-	// a batch. Leases with shared ids have batches and a script of their own.
+	// renewScript returns the script that renews leases with ids of their own. Leases of one script
+	// may share a batch. Leases with shared ids have batches and a script of their own.
 	renewScript() *scripts.Script
 	// renewal adds one lease to a batch.
 	renewal(batch *scripts.Batch, o *engine.Ownership, ttl time.Duration)
-	// shorten shortens a lease, unless others have counts, too. The reply is 0 if o has lost it, 1 if it ends in time
-	// now, and 2 if it was left as it is.
+	// shorten shortens a lease, unless others have counts, too. The reply is 0 if o has lost it, 1
+	// if it ends in time now, and 2 if it was left as it is.
 	shorten(ctx context.Context, o *engine.Ownership, to lease) (scripts.Number, error)
-	// probe returns a plain command that reads. If its reply is nil or 0, Redis has forgotten the lease, or a part of it.
+	// probe returns a plain command that reads. If its reply is nil or 0, Redis has forgotten the
+	// lease, or a part of it.
 	probe(o *engine.Ownership) []any
 }
 
 // lease is what is left of a lease that is shortened.
 type lease struct {
 	ttl time.Duration
-	// memory is how long Redis remembers that the holder was released. It is 0 if no late copy of its acquisition can
-	// come, and for a holder that goes on holding.
+	// memory is how long Redis remembers that the holder was released. It is 0 if no late copy of
+	// its acquisition can come, and for a holder that goes on holding.
 	memory time.Duration
-	// counts is how many counts the holder has, which goes on holding. seenAt is when a renewal found that the lease
-	// lasts longer than ttl, by the server's time in ms. Both are 0 if the holder was released.
+	// counts is how many counts the holder has, which goes on holding. seenAt is when a renewal
+	// found that the lease lasts longer than ttl, by the server's time in ms. Both are 0 if the
+	// holder was released.
 	counts, seenAt int64
 }
 
-// renewerOf returns the driver of an ownership. The watchdog has only leased ones, so it is a renewer.
+// renewerOf returns the driver of an ownership. The watchdog has only leased ones, so it is a
+// renewer.
 func renewerOf(o *engine.Ownership) renewer { return o.Resource().Driver.(renewer) }
 
 // renewAlone renews a lease by a batch of its own.
@@ -62,16 +66,17 @@ func renewAlone(
 	return reply.Sent, err == nil && !reply.Kept[0], err
 }
 
-// renewGroup is the group of a lease for the watchdog if the keys of a script must share a slot. Leases
-// of equal groups share batches. Elsewhere the script alone is the group.
+// renewGroup is the group of a lease for the watchdog if the keys of a script must share a slot.
+// Leases of equal groups share batches. Elsewhere the script alone is the group.
 type renewGroup struct {
 	script *scripts.Script
 	slot   uint16
 }
 
-// renew implements [watchdog.Renew]. It sends the batch with one command. If Redis refuses the batch as a
-// whole, it sends a command for each lease, so that a bad key concerns no other lease. It runs in a goroutine
-// of the watchdog, which may call it again for the same leases if it takes long.
+// renew implements [watchdog.Renew]. It sends the batch with one command. If Redis refuses the
+// batch as a whole, it sends a command for each lease, so that a bad key concerns no other lease.
+// It runs in a goroutine of the watchdog, which may call it again for the same leases if it takes
+// long.
 func (c *Client) renew(ctx context.Context, _ any, batch []watchdog.Ask) ([]watchdog.State, error) {
 	states, err := c.renewTogether(ctx, batch)
 	if redis.HasErrorPrefix(err, "CROSSSLOT") { // the client is a plain one, for example of a proxy before a cluster
@@ -86,9 +91,9 @@ func (c *Client) renew(ctx context.Context, _ any, batch []watchdog.Ask) ([]watc
 // enforcesSlots reports whether Redis is known to refuse keys of two cluster slots in one command.
 func (c *Client) enforcesSlots() bool { return c.cluster || c.slotted.Load() }
 
-// renewTogether renews a batch with one command, and returns the state of each lease. Without an answer
-// all are Unknown, which is the zero value. The command is sent once, because the watchdog decides when to repeat it.
-// The answer counts until validity ends, however slow the server is.
+// renewTogether renews a batch with one command, and returns the state of each lease. Without an
+// answer all are Unknown, which is the zero value. The command is sent once, because the watchdog
+// decides when to repeat it. The answer counts until validity ends, however slow the server is.
 func (c *Client) renewTogether(ctx context.Context, batch []watchdog.Ask) ([]watchdog.State, error) {
 	leases := scripts.NewBatch(len(batch))
 	var patience scripts.Patience // it ends with the longest validity; it is zero if the batch is a question
@@ -127,9 +132,9 @@ func (c *Client) renewTogether(ctx context.Context, batch []watchdog.Ask) ([]wat
 	return states, nil
 }
 
-// isDivisible reports whether Redis refused a batch for a reason that may concern some of its keys only. For
-// example, some keys of a slot have moved to another node, the ACL forbids a key, or a script cannot read
-// what a key contains. A missing password or a full Redis concerns all keys.
+// isDivisible reports whether Redis refused a batch for a reason that may concern some of its keys
+// only. For example, some keys of a slot have moved to another node, the ACL forbids a key, or a
+// script cannot read what a key contains. A missing password or a full Redis concerns all keys.
 func isDivisible(err error) bool {
 	switch {
 	case err == nil:
@@ -148,13 +153,13 @@ const (
 	maxApartTimeout = 5 * time.Second
 )
 
-// renewApart renews the leases of a batch with a command each, up to 8 at a time. It waits for a third of the
-// shortest TTL at most, or until ctx ends if the batch is a question (see package presence). So leases with an answer
-// are confirmed in time even if the command of another one hangs. Without an answer a lease is Unknown, and
-// the watchdog asks again.
+// renewApart renews the leases of a batch with a command each, up to 8 at a time. It waits for a
+// third of the shortest TTL at most, or until ctx ends if the batch is a question (see package
+// presence). So leases with an answer are confirmed in time even if the command of another one
+// hangs. Without an answer a lease is Unknown, and the watchdog asks again.
 //
-// The goroutines belong to the core. Each of them ends when no lease is left, or when ctx ends. answers has room
-// for all answers, so a late one never blocks.
+// The goroutines belong to the core. Each of them ends when no lease is left, or when ctx ends.
+// answers has room for all answers, so a late one never blocks.
 func (c *Client) renewApart(ctx context.Context, batch []watchdog.Ask) ([]watchdog.State, error) {
 	type answer struct {
 		n     int

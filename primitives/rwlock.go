@@ -21,14 +21,14 @@ import (
 //	redlatch_rwlock_claim:{<name>}    reservation: a writer waits, or it is its turn
 //	redisson_unlock_latch:{<name>}:turns  sorted set: the clients of this library that wait
 //
-// The field mode says which side holds the lock. A reader without any of its keys is dead, whatever the
-// hash says. The writer's field ends in ":write".
+// The field mode says which side holds the lock. A reader without any of its keys is dead, whatever
+// the hash says. The writer's field ends in ":write".
 //
 // A waiting writer would starve while readers come and go. So each of its attempts leaves a
-// reservation: a key that expires soon and keeps new readers out. Readers do not starve either. When a
-// writer releases, the readers that wait behind it go first, all of them with one command for each
-// client, and the reservation does not keep them out. Near clients and far ones come in turn:
-// scripts/rwlock/turns.lua says how.
+// reservation: a key that expires soon and keeps new readers out. Readers do not starve either.
+// When a writer releases, the readers that wait behind it go first, all of them with one command
+// for each client, and the reservation does not keep them out. Near clients and far ones come in
+// turn: scripts/rwlock/turns.lua says how.
 
 // Prefixes of the channel and of the reservation. Redisson does not know of the latter.
 const (
@@ -36,25 +36,25 @@ const (
 	rwReservation = "redlatch_rwlock_claim"
 )
 
-// reservationTTL is how long one attempt of a waiting writer keeps new readers out: two polls, and room
-// for a late one. A writer that dies while it waits delays the readers no longer than that.
+// reservationTTL is how long one attempt of a waiting writer keeps new readers out: two polls, and
+// room for a late one. A writer that dies while it waits delays the readers no longer than that.
 const reservationTTL = 2500 * time.Millisecond
 
-// reservedPause is the longest pause of a writer that polls while its reservation keeps readers out. With a longer
-// pause the lock could be free for as long while everybody waits, and the reservation would not last until the next
-// attempt.
+// reservedPause is the longest pause of a writer that polls while its reservation keeps readers
+// out. With a longer pause the lock could be free for as long while everybody waits, and the
+// reservation would not last until the next attempt.
 const reservedPause = 500 * time.Millisecond
 
-// RWLock is any number of readers, or one writer: Redisson's RReadWriteLock. It is a handle with two
-// sides, each of them a [Lock].
+// RWLock is any number of readers, or one writer: Redisson's RReadWriteLock. It is a handle with
+// two sides, each of them a [Lock].
 //
-// A writer may also read: it acquires the reader side with the context of its hold. To go on reading
-// after the writer's release, it acquires with context.WithoutCancel of that context (a downgrade). A
-// reader may not write: that returns [ErrDeadlock].
+// A writer may also read: it acquires the reader side with the context of its hold. To go on
+// reading after the writer's release, it acquires with context.WithoutCancel of that context (a
+// downgrade). A reader may not write: that returns [ErrDeadlock].
 //
-// While a writer waits for readers to leave, new readers wait behind it, as with sync.RWMutex. A goroutine
-// that reads must therefore not wait for another goroutine to start reading. Nest with the hold's context
-// instead. Redisson's readers do not wait for a writer, and may keep it out.
+// While a writer waits for readers to leave, new readers wait behind it, as with sync.RWMutex. A
+// goroutine that reads must therefore not wait for another goroutine to start reading. Nest with
+// the hold's context instead. Redisson's readers do not wait for a writer, and may keep it out.
 type RWLock struct {
 	_ noCopy
 
@@ -67,8 +67,8 @@ func (c *Client) RWLock(name string, opts ...Option) *RWLock {
 	rw := &RWLock{}
 	rw.reader.init(c, "reader", name, opts)
 	rw.writer.init(c, "writer", name, opts)
-	// Readers have no hand-off: when one may read, all may, so one command acquires for all waiting readers of the
-	// client. Waiting writers of this client go first.
+	// Readers have no hand-off: when one may read, all may, so one command acquires for all waiting
+	// readers of the client. Waiting writers of this client go first.
 	setRWKeys(&rw.reader)
 	setRWKeys(&rw.writer)
 	r := &readerDriver{base{h: &rw.reader.handle}, &rw.writer.res}
@@ -96,8 +96,8 @@ func (rw *RWLock) Reader() *Lock { return &rw.reader }
 // ForceRelease concern the writer only.
 func (rw *RWLock) Writer() *Lock { return &rw.writer }
 
-// setRWKeys sets the keys of a side: that of the reservation, which exists while a writer waits, and that of the clients
-// that wait, see scripts/rwlock/turns.lua.
+// setRWKeys sets the keys of a side: that of the reservation, which exists while a writer waits,
+// and that of the clients that wait, see scripts/rwlock/turns.lua.
 func setRWKeys(side *Lock) {
 	side.keys.Channel = side.nextName(rwChannel, "")
 	side.keys.KindKeys = &scripts.KindKeys{
@@ -105,7 +105,8 @@ func setRWKeys(side *Lock) {
 	}
 }
 
-// clientToForget returns the client if none of its requests waits. The others then no longer wait for its turn.
+// clientToForget returns the client if none of its requests waits. The others then no longer wait
+// for its turn.
 func (h *handle) clientToForget() string {
 	if h.res.AnyWaits() {
 		return ""
@@ -113,22 +114,25 @@ func (h *handle) clientToForget() string {
 	return h.c.life
 }
 
-// readerDriver is the driver of RReadLock. Each count of a reader has a lease of its own, so readers have commands of
-// their own for them. Nested readers need no turns, but a change of the count needs an order: see SetCount.
+// readerDriver is the driver of RReadLock. Each count of a reader has a lease of its own, so
+// readers have commands of their own for them. Nested readers need no turns, but a change of the
+// count needs an order: see SetCount.
 type readerDriver struct {
 	base
 
 	writer *engine.Resource // the other side, whose holds it nests in
 }
 
-// firstCountKey returns the key of the first count of o. The scripts derive this name themselves. It is in KEYS
-// for one case only. While a cluster moves the slot of the lock, the hash may have moved when this key has not. Redis
-// then answers TRYAGAIN. Without the key in KEYS the script would run, and the reader would look dead.
+// firstCountKey returns the key of the first count of o. The scripts derive this name themselves.
+// It is in KEYS for one case only. While a cluster moves the slot of the lock, the hash may have
+// moved when this key has not. Redis then answers TRYAGAIN. Without the key in KEYS the script
+// would run, and the reader would look dead.
 func (d *readerDriver) firstCountKey(o *engine.Ownership) any {
 	return suffixed(d.h.raw(), o.ID) + ":rwlock_timeout:1"
 }
 
-// outer implements [engine.Traits].Outer. A reader nests in a reader, or in a writer, which still writes.
+// outer implements [engine.Traits].Outer. A reader nests in a reader, or in a writer, which still
+// writes.
 func (d *readerDriver) outer(ctx context.Context) (*engine.Hold, error) {
 	return cmp.Or(engine.OuterFrom(ctx, &d.h.res), engine.OuterFrom(ctx, d.writer)), nil
 }
@@ -139,13 +143,14 @@ func (d *readerDriver) TryAcquire(ctx context.Context, q *engine.Request) (engin
 	return res, err
 }
 
-// acquireBatch implements [engine.Traits].AcquireBatch by rwlock/read_acquire. The others are private
-// requests that wait on this client. If q is granted and there are others, the reply is {"in", 1 or 0 for each
-// of the others}. Otherwise it is as [scripts.Acquired] says. A refusal may also tell of the reservation of a writer.
-// It then has the TTL of the reservation, and no holder.
+// acquireBatch implements [engine.Traits].AcquireBatch by rwlock/read_acquire. The others are
+// private requests that wait on this client. If q is granted and there are others, the reply is
+// {"in", 1 or 0 for each of the others}. Otherwise it is as [scripts.Acquired] says. A refusal may
+// also tell of the reservation of a writer. It then has the TTL of the reservation, and no holder.
 //
-// A copy finds q as a live reader. It then takes nothing more, and reports which of the others read. A
-// request that has rolled back is remembered by its own key, and gets nothing from any copy.
+// A copy finds q as a live reader. It then takes nothing more, and reports which of the others
+// read. A request that has rolled back is remembered by its own key, and gets nothing from any
+// copy.
 func (d *readerDriver) acquireBatch(
 	ctx context.Context, q *engine.Request, others []*engine.Request,
 ) (engine.Result, []bool, error) {
@@ -183,8 +188,8 @@ func (d *readerDriver) acquireBatch(
 	return res, reply.Companions, err
 }
 
-// free gives back what o has, by rwlock/read_release. That is its own count of an id that others may share, or all
-// private counts.
+// free gives back what o has, by rwlock/read_release. That is its own count of an id that others
+// may share, or all private counts.
 func (d *readerDriver) free(ctx context.Context, o *engine.Owner) (engine.Released, error) {
 	memory := d.h.c.rememberDoubt(o)
 	reply, err := scripts.RWLockReadRelease{
@@ -202,9 +207,10 @@ func (d *readerDriver) Rollback(ctx context.Context, q *engine.Request) error {
 	return err
 }
 
-// Release implements [engine.Driver]. With holds left it runs rwlock/read_set_count, which also shortens
-// the lease to what those holds were promised: the released hold may have had the longest one. The
-// engine computes that time (internal/engine/lease.go), and recount tells it whether the outcome is unknown.
+// Release implements [engine.Driver]. With holds left it runs rwlock/read_set_count, which also
+// shortens the lease to what those holds were promised: the released hold may have had the longest
+// one. The engine computes that time (internal/engine/lease.go), and recount tells it whether the
+// outcome is unknown.
 func (d *readerDriver) Release(
 	ctx context.Context, o *engine.Ownership, left int, _ engine.Next,
 ) (engine.Released, error) {
@@ -223,8 +229,8 @@ func (d *readerDriver) Release(
 	return engine.Released{Lost: lost}, err
 }
 
-// SetCount implements [engine.Driver] by rwlock/read_set_count. The new count gets a key with its own
-// lease. No lease is shortened. For a count of 1 see [fieldDriver.SetCount].
+// SetCount implements [engine.Driver] by rwlock/read_set_count. The new count gets a key with its
+// own lease. No lease is shortened. For a count of 1 see [fieldDriver.SetCount].
 func (d *readerDriver) SetCount(
 	ctx context.Context, o *engine.Ownership, n int, ttl time.Duration,
 ) (time.Time, bool, error) {
@@ -235,10 +241,11 @@ func (d *readerDriver) SetCount(
 	return d.recount(ctx, o, call, d.h.c.confirmed)
 }
 
-// recount runs rwlock/read_set_count. Unlike the count of a plain lock, this count must be exact, because it says which
-// keys belong to the reader. So each change has a number, and Redis remembers the latest one. A copy of an earlier
-// change then does nothing. Redis remembers it longer if an earlier change was in doubt. The key that remembers cannot
-// be the owner's key itself, which says that a private owner was released.
+// recount runs rwlock/read_set_count. Unlike the count of a plain lock, this count must be exact,
+// because it says which keys belong to the reader. So each change has a number, and Redis remembers
+// the latest one. A copy of an earlier change then does nothing. Redis remembers it longer if an
+// earlier change was in doubt. The key that remembers cannot be the owner's key itself, which says
+// that a private owner was released.
 func (d *readerDriver) recount(
 	ctx context.Context, o *engine.Ownership, call scripts.RWLockReadSetCount, by scripts.Sender,
 ) (sent time.Time, lost bool, _ error) {
@@ -256,8 +263,8 @@ func (d *readerDriver) recount(
 	return reply.Sent, lost, err
 }
 
-// Check implements [engine.Driver] by rwlock/read_check, which asks whether one of the reader's keys is left. For a
-// shared id, see [base.checkCount].
+// Check implements [engine.Driver] by rwlock/read_check, which asks whether one of the reader's
+// keys is left. For a shared id, see [base.checkCount].
 func (d *readerDriver) Check(ctx context.Context, o *engine.Ownership) (lost bool, err error) {
 	if o.Shared {
 		return d.checkCount(ctx, o)
@@ -280,8 +287,8 @@ func (d *readerDriver) renewal(batch *scripts.Batch, o *engine.Ownership, ttl ti
 	scripts.RWLockReadRenew{Keys: &d.h.keys, HoldKey: d.firstCountKey(o), Owner: o.ID, TTL: ttl}.AddTo(batch)
 }
 
-// releaseID implements [lockDriver]. It releases one count. The request key of its own number remembers the answer
-// for copies.
+// releaseID implements [lockDriver]. It releases one count. The request key of its own number
+// remembers the answer for copies.
 func (d *readerDriver) releaseID(ctx context.Context, id string, q *engine.Request) (held bool, err error) {
 	reply, err := scripts.RWLockReadRelease{
 		Keys: &d.h.keys, MemoryKey: d.h.ownerKey(&q.Owner), Owner: id, MemoryTTL: d.h.c.run.Memory(), IsShared: true,
@@ -289,11 +296,11 @@ func (d *readerDriver) releaseID(ctx context.Context, id string, q *engine.Reque
 	return reply.Held, err
 }
 
-// adopt implements [lockDriver] by rwlock/read_adopt. The script refuses a reader that also writes, because adopting its
-// reads alone would leave a writer behind that has lost them.
+// adopt implements [lockDriver] by rwlock/read_adopt. The script refuses a reader that also writes,
+// because adopting its reads alone would leave a writer behind that has lost them.
 //
-// A copy finds the new id in place, and gets the same answer. After the release of the new id it finds
-// the key of that id, and takes nothing.
+// A copy finds the new id in place, and gets the same answer. After the release of the new id it
+// finds the key of that id, and takes nothing.
 func (d *readerDriver) adopt(ctx context.Context, id string, q *engine.Request) (time.Time, int, error) {
 	reply, err := scripts.RWLockReadAdopt{
 		Keys: &d.h.keys, MemoryKey: d.h.ownerKey(&q.Owner), NewOwner: q.ID, TTL: q.TTL, OldOwner: id,
@@ -327,8 +334,8 @@ func (d *readerDriver) shorten(ctx context.Context, o *engine.Ownership, to leas
 // probe implements [renewer].
 func (d *readerDriver) probe(o *engine.Ownership) []any { return []any{"exists", d.firstCountKey(o)} }
 
-// writerDriver is the driver of RWriteLock. Its field in the hash is like a plain lock's. So it uses the
-// plain lock's scripts for renewals, checks and nested counts.
+// writerDriver is the driver of RWriteLock. Its field in the hash is like a plain lock's. So it
+// uses the plain lock's scripts for renewals, checks and nested counts.
 type writerDriver struct {
 	fieldDriver
 
@@ -347,11 +354,11 @@ func (d *writerDriver) outer(ctx context.Context) (*engine.Hold, error) {
 	return nil, nil
 }
 
-// TryAcquire implements [engine.Driver] by rwlock/write_acquire. The reply also says whether the attempt has
-// left a reservation, because readers hold the lock.
+// TryAcquire implements [engine.Driver] by rwlock/write_acquire. The reply also says whether the
+// attempt has left a reservation, because readers hold the lock.
 //
-// A copy finds q's own field and is granted again, or renews the reservation. The rollback removes the
-// reservation, and its memory makes late copies take nothing and leave none.
+// A copy finds q's own field and is granted again, or renews the reservation. The rollback removes
+// the reservation, and its memory makes late copies take nothing and leave none.
 func (d *writerDriver) TryAcquire(ctx context.Context, q *engine.Request) (engine.Result, error) {
 	call := scripts.RWLockWriteAcquire{
 		Keys: &d.h.keys, MemoryKey: d.h.ownerKey(&q.Owner), Owner: q.ID, TTL: q.TTL,
@@ -372,8 +379,8 @@ func (d *writerDriver) TryAcquire(ctx context.Context, q *engine.Request) (engin
 		return res, err
 	}
 	q.WaitRecorded = q.WaitRecorded || call.Waits
-	// After a writer's release readers have a moment in which they may come as often as they like: the next
-	// writer makes one attempt without a reservation.
+	// After a writer's release readers have a moment in which they may come as often as they like:
+	// the next writer makes one attempt without a reservation.
 	if waitedForWriter && res.Holder == "" {
 		res.RetryAfter = 0
 	}
@@ -384,11 +391,12 @@ func (d *writerDriver) TryAcquire(ctx context.Context, q *engine.Request) (engin
 	return res, nil
 }
 
-// Release implements [engine.Driver]. If counts are left, it runs lock/nested_release on the writer's field.
-// Otherwise it frees the lock, or hands it off to another writer.
+// Release implements [engine.Driver]. If counts are left, it runs lock/nested_release on the
+// writer's field. Otherwise it frees the lock, or hands it off to another writer.
 //
-// If the owner also reads, its read holds stay. The script then frees the lock for readers, and hands
-// nothing off. o's key remembers the release, and the successor's key whether it has given up.
+// If the owner also reads, its read holds stay. The script then frees the lock for readers, and
+// hands nothing off. o's key remembers the release, and the successor's key whether it has given
+// up.
 func (d *writerDriver) Release(
 	ctx context.Context, o *engine.Ownership, left int, next engine.Next,
 ) (engine.Released, error) {
@@ -398,9 +406,10 @@ func (d *writerDriver) Release(
 	return d.free(ctx, &o.Owner, next, d.h.c.life)
 }
 
-// free gives back what o has, by rwlock/write_release. That is its own count of an id that others may share, or all
-// private counts. It also removes the reservation of o, and the note that the client forget waits. If forget is "",
-// there is no such client. A client that has had the lock is noted again, because it is the turn of the others.
+// free gives back what o has, by rwlock/write_release. That is its own count of an id that others
+// may share, or all private counts. It also removes the reservation of o, and the note that the
+// client forget waits. If forget is "", there is no such client. A client that has had the lock is
+// noted again, because it is the turn of the others.
 func (d *writerDriver) free(
 	ctx context.Context, o *engine.Owner, next engine.Next, forget string,
 ) (engine.Released, error) {
@@ -436,8 +445,8 @@ func (d *writerDriver) releaseID(ctx context.Context, id string, q *engine.Reque
 	return reply.Held, err
 }
 
-// adopt implements [lockDriver] by rwlock/write_adopt, which removes the read holds of the old id. Copies are harmless
-// as they are to a reader's.
+// adopt implements [lockDriver] by rwlock/write_adopt, which removes the read holds of the old id.
+// Copies are harmless as they are to a reader's.
 func (d *writerDriver) adopt(ctx context.Context, id string, q *engine.Request) (time.Time, int, error) {
 	reply, err := scripts.RWLockWriteAdopt{
 		Keys: &d.h.keys, MemoryKey: d.h.ownerKey(&q.Owner), NewOwner: q.ID, TTL: q.TTL, OldOwner: id,

@@ -7,12 +7,13 @@ import (
 	"sync/atomic"
 )
 
-// Striped is n plain locks behind one name. Many keys share these few locks. Each key always has the same
-// lock, and keys with the same lock exclude each other. Redisson has no such object; each stripe is an
-// RLock for it.
+// Striped is n plain locks behind one name. Many keys share these few locks. Each key always has
+// the same lock, and keys with the same lock exclude each other. Redisson has no such object; each
+// stripe is an RLock for it.
 //
-// A critical section that holds the lock of one key must not wait for the lock of another key, unless it
-// acquires with the hold's context. The two keys may have the same lock, which would be a deadlock.
+// A critical section that holds the lock of one key must not wait for the lock of another key,
+// unless it acquires with the hold's context. The two keys may have the same lock, which would be a
+// deadlock.
 type Striped struct {
 	_ noCopy
 
@@ -21,9 +22,9 @@ type Striped struct {
 	opts    []Option
 	n       uint64
 	invalid *Lock // what Lock returns if the name or the number is invalid; nil if they are valid
-	// made contains handles that Lock has made. The handle of stripe i is at i mod the length, unless that of another
-	// stripe is there. So the memory is bounded, whatever n is. Up to maxMade stripes have a place each, and so one
-	// handle.
+	// made contains handles that Lock has made. The handle of stripe i is at i mod the length,
+	// unless that of another stripe is there. So the memory is bounded, whatever n is. Up to
+	// maxMade stripes have a place each, and so one handle.
 	made []atomic.Pointer[stripe]
 }
 
@@ -36,9 +37,9 @@ type stripe struct {
 // maxMade is how many handles a Striped keeps.
 const maxMade = 1024
 
-// Striped returns n plain locks named "name:0" to "name:<n-1>". It costs nothing for a stripe that is not used, so n
-// may be large. The methods of its locks return [ErrInvalid] if n is below 1. All processes must use the same n, or
-// they do not exclude each other.
+// Striped returns n plain locks named "name:0" to "name:<n-1>". It costs nothing for a stripe that
+// is not used, so n may be large. The methods of its locks return [ErrInvalid] if n is below 1. All
+// processes must use the same n, or they do not exclude each other.
 func (c *Client) Striped(name string, n int, opts ...Option) *Striped {
 	s := &Striped{c: c, name: name, opts: slices.Clone(opts)}
 	if name == "" || n < 1 {
@@ -56,8 +57,8 @@ func (c *Client) Striped(name string, n int, opts ...Option) *Striped {
 // Name returns the name that the stripes share.
 func (s *Striped) Name() string { return s.name }
 
-// Lock returns the stripe of a key. Its number is the FNV-1a hash of the key (64 bits) mod n. That is part
-// of the wire format and will not change, so that processes of different versions agree.
+// Lock returns the stripe of a key. Its number is the FNV-1a hash of the key (64 bits) mod n. That
+// is part of the wire format and will not change, so that processes of different versions agree.
 func (s *Striped) Lock(key string) *Lock {
 	if s.invalid != nil {
 		return s.invalid

@@ -10,22 +10,23 @@ import (
 	"github.com/redlatch/redlatch/internal/presence"
 )
 
-// How holds are taken over or released by their ids, and how the clients that lose them hear of it. Package
-// presence sends the notices. It also keeps a client's name, which Info shows.
+// How holds are taken over or released by their ids, and how the clients that lose them hear of it.
+// Package presence sends the notices. It also keeps a client's name, which Info shows.
 
 // WithClientName sets the name that [Holder].Client shows to people. Default: host:pid. With "" the
 // client does not show who it is.
 //
 // A client that holds or waits for longer than about 100 ms writes its name to a key of its own,
 // redlatch_client:{<tag>}, in the background. The key has a TTL of 30 s, and the client deletes it
-// once it has been idle for about a second. Beside the name it writes since when it has its holds, and what it waits
-// for: see [Holder] and [Client.Waiting]. A failure, such as NOPERM, never affects an acquisition.
+// once it has been idle for about a second. Beside the name it writes since when it has its holds,
+// and what it waits for: see [Holder] and [Client.Waiting]. A failure, such as NOPERM, never
+// affects an acquisition.
 func WithClientName(name string) ClientOption {
 	return ClientOption{func(c *Client) { c.name = name }}
 }
 
-// nameClients fills in what the holders' clients tell. known contains what need not be read again, by tag, and
-// nameClients adds to it. It is best effort: what cannot be read is unknown.
+// nameClients fills in what the holders' clients tell. known contains what need not be read again,
+// by tag, and nameClients adds to it. It is best effort: what cannot be read is unknown.
 func (c *Client) nameClients(ctx context.Context, holders []*Holder, known map[string]*presence.About) {
 	ids := make([]string, len(holders))
 	for i, holder := range holders {
@@ -50,8 +51,8 @@ func (c *Client) nameHolders(ctx context.Context, holders []Holder) {
 	c.nameClients(ctx, all, map[string]*presence.About{})
 }
 
-// ClientNames returns the names of the clients of these ids, such as those of [Info.Waiters], in the same order. A name
-// that is unknown is "".
+// ClientNames returns the names of the clients of these ids, such as those of [Info.Waiters], in
+// the same order. A name that is unknown is "".
 func (c *Client) ClientNames(ctx context.Context, ids []string) []string {
 	names := make([]string, len(ids))
 	_ = c.during(ctx, func() error {
@@ -61,12 +62,13 @@ func (c *Client) ClientNames(ctx context.Context, ids []string) []string {
 	return names
 }
 
-// Waiting returns the clients that wait for locks, semaphores, permits and latches, by name. Each client of this
-// library writes for what it waits, once it has waited for about 100 ms, and again within about a
-// second: see [WithClientName]. Clients of other libraries do not. Names without the client's prefix are left out.
+// Waiting returns the clients that wait for locks, semaphores, permits and latches, by name. Each
+// client of this library writes for what it waits, once it has waited for about 100 ms, and again
+// within about a second: see [WithClientName]. Clients of other libraries do not. Names without the
+// client's prefix are left out.
 //
-// Waiting finds the clients by SCAN, as [Client.Locks] finds locks. If that fails, or takes longer than 10 s, Waiting
-// returns what it has found, and the error.
+// Waiting finds the clients by SCAN, as [Client.Locks] finds locks. If that fails, or takes longer
+// than 10 s, Waiting returns what it has found, and the error.
 func (c *Client) Waiting(ctx context.Context) (waiting map[string][]Waiter, err error) {
 	var found map[string][]presence.Waiter
 	err = c.during(ctx, func() error { return nil }) // Close does not wait for the rest
@@ -89,12 +91,13 @@ func (c *Client) Waiting(ctx context.Context) (waiting map[string][]Waiter, err 
 	return waiting, err
 }
 
-// takeableDriver is a driver whose holds may be taken over or released by their id, whichever client has them. Each
-// operation is one command, which Redis remembers by the number of q, so that a copy has no further effect.
+// takeableDriver is a driver whose holds may be taken over or released by their id, whichever
+// client has them. Each operation is one command, which Redis remembers by the number of q, so that
+// a copy has no further effect.
 type takeableDriver interface {
 	engine.Driver
-	// adopt replaces the id of a holder by that of q, which takes over all counts. counts is 0 if id
-	// holds nothing.
+	// adopt replaces the id of a holder by that of q, which takes over all counts. counts is 0 if
+	// id holds nothing.
 	adopt(ctx context.Context, id string, q *engine.Request) (sent time.Time, counts int, err error)
 	// releaseID gives back one count of a holder. held is false if id holds nothing.
 	releaseID(ctx context.Context, id string, q *engine.Request) (held bool, err error)
@@ -103,7 +106,8 @@ type takeableDriver interface {
 // takeable is the driver of a lock that is not joint, or of permits.
 func (h *handle) takeable() takeableDriver { return h.res.Driver.(takeableDriver) }
 
-// holders checks an id that a caller gave, and returns the ids of the holders in it. For permits these may be several.
+// holders checks an id that a caller gave, and returns the ids of the holders in it. For permits
+// these may be several.
 func (h *handle) holders(id string) ([]string, error) {
 	switch {
 	case h.maxPermits > 0:
@@ -138,8 +142,8 @@ func (h *handle) adopt(ctx context.Context, id string, opts []Option) (*Hold, er
 	return newHold(hold), nil
 }
 
-// takeOver adopts id under a new one. An attempt of unknown outcome is left to its lease, because the former holder's
-// critical section may still run.
+// takeOver adopts id under a new one. An attempt of unknown outcome is left to its lease, because
+// the former holder's critical section may still run.
 func (h *handle) takeOver(ctx context.Context, id string, terms engine.Terms) (hold *engine.Hold, err error) {
 	ids, err := h.holders(id)
 	if err != nil {
@@ -163,8 +167,8 @@ func (h *handle) takeOver(ctx context.Context, id string, terms engine.Terms) (h
 	return hold, err
 }
 
-// replaceID replaces id in Redis by the id of q. If id holds nothing, a late copy of an earlier attempt takes nothing
-// either, although a shared id may hold again.
+// replaceID replaces id in Redis by the id of q. If id holds nothing, a late copy of an earlier
+// attempt takes nothing either, although a shared id may hold again.
 func (h *handle) replaceID(ctx context.Context, id string, q *engine.Request) (sent time.Time, err error) {
 	sent, counts, err := h.takeable().adopt(ctx, id, q)
 	if err != nil || counts > 0 {
@@ -198,10 +202,11 @@ func (h *handle) releaseID(ctx context.Context, id string) error {
 	})
 }
 
-// announceTakeover notifies the clients of these ids that they may have lost h, after an operation that
-// ended with err. If the operation certainly failed, it sends nothing. But some members of a joint lock may have been
-// taken over, whatever err is. The caller waits no longer than presence.NoticeLimit, for no more members of a joint
-// lock than it needs, and not at all if Redis did not answer the operation.
+// announceTakeover notifies the clients of these ids that they may have lost h, after an operation
+// that ended with err. If the operation certainly failed, it sends nothing. But some members of a
+// joint lock may have been taken over, whatever err is. The caller waits no longer than
+// presence.NoticeLimit, for no more members of a joint lock than it needs, and not at all if Redis
+// did not answer the operation.
 func (h *handle) announceTakeover(ctx context.Context, err error, ids ...string) {
 	inDoubt := errors.Is(err, ErrOutcomeUnknown) || errors.Is(err, ErrNotReplicated)
 	mayHaveChanged := err == nil || inDoubt || h.joint != nil

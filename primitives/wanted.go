@@ -6,12 +6,13 @@ import (
 	"github.com/redlatch/redlatch/internal/engine"
 )
 
-// How a client asks the holders of a name, and how it finds the waiters that do not ask. Packages presence and engine
-// say when: see their files wanted.go.
+// How a client asks the holders of a name, and how it finds the waiters that do not ask. Packages
+// presence and engine say when: see their files wanted.go.
 
-// Ask tells the holders of the lock that somebody wants it: see [Hold.Wanted]. It returns how many clients were told.
-// A client hears that if it has held for about a second, or if one of its holds listens. Clients of other libraries do
-// not hear it. Ask returns [ErrNotHeld] if nobody holds the lock. For a joint lock it asks the holders of all members.
+// Ask tells the holders of the lock that somebody wants it: see [Hold.Wanted]. It returns how many
+// clients were told. A client hears that if it has held for about a second, or if one of its holds
+// listens. Clients of other libraries do not hear it. Ask returns [ErrNotHeld] if nobody holds the
+// lock. For a joint lock it asks the holders of all members.
 func (l *Lock) Ask(ctx context.Context) (told int, err error) { return l.ask(ctx) }
 
 // Ask tells the holders of permits that somebody wants them: see [Lock.Ask].
@@ -37,8 +38,8 @@ func (h *handle) ask(ctx context.Context) (told int, err error) {
 	return told, err
 }
 
-// holderIDs implements [presence.Config].Holders. The two sides of a read-write lock keep each other waiting, so it
-// returns the holders of both. A plain semaphore does not know its holders.
+// holderIDs implements [presence.Config].Holders. The two sides of a read-write lock keep each
+// other waiting, so it returns the holders of both. A plain semaphore does not know its holders.
 func holderIDs(ctx context.Context, r *engine.Resource) (ids []string, err error) {
 	var infos []Info
 	switch d := r.Driver.(type) {
@@ -74,8 +75,8 @@ func readInfos(ctx context.Context, drivers ...interface {
 	return infos, nil
 }
 
-// anyWait implements [presence.Config].AnyWait. Whoever waits for a release listens to its messages, except the waiters
-// of a fair lock, which stand in a list. This client may listen too.
+// anyWait implements [presence.Config].AnyWait. Whoever waits for a release listens to its
+// messages, except the waiters of a fair lock, which stand in a list. This client may listen too.
 func (c *Client) anyWait(ctx context.Context, resources []*engine.Resource) []bool {
 	waits := make([]bool, len(resources))
 	var commands [][]any
@@ -107,7 +108,8 @@ func (c *Client) anyWait(ctx context.Context, resources []*engine.Resource) []bo
 	return waits
 }
 
-// countIn returns the count in a reply, which is a number, or ends with one. It is 0 without an answer.
+// countIn returns the count in a reply, which is a number, or ends with one. It is 0 without an
+// answer.
 func countIn(reply any) int64 {
 	if list, isList := reply.([]any); isList && len(list) > 0 {
 		reply = list[len(list)-1]

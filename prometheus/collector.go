@@ -17,11 +17,13 @@ var (
 	durationBuckets = []float64{
 		.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300, 1800,
 	}
-	// latenessBuckets are for renewals. With the default TTL of 30 s, one that is late by 20 s is too late.
+	// latenessBuckets are for renewals. With the default TTL of 30 s, one that is late by 20 s is
+	// too late.
 	latenessBuckets = []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 20, 60}
 )
 
-// kindLabel is the label of every metric but those of the links and of elections, and electionLabel that of the latter.
+// kindLabel is the label of every metric but those of the links and of elections, and electionLabel
+// that of the latter.
 const (
 	kindLabel     = "kind"
 	electionLabel = "election"
@@ -43,8 +45,8 @@ var (
 	}
 )
 
-// Collector is a [prometheus.Collector] of the events of clients. Several clients may share it: then it
-// shows their sums. It is safe for concurrent use.
+// Collector is a [prometheus.Collector] of the events of clients. Several clients may share it:
+// then it shows their sums. It is safe for concurrent use.
 type Collector struct {
 	labelOf func(name string) string // nil: no label from names
 
@@ -69,12 +71,14 @@ type config struct {
 	labelOf func(name string) string
 }
 
-// WithLabel adds a label to all metrics that have the label kind. Its values are computed from the names
-// of locks. The label is a valid name of Prometheus other than kind, outcome, end, reason and le.
+// WithLabel adds a label to all metrics that have the label kind. Its values are computed from the
+// names of locks. The label is a valid name of Prometheus other than kind, outcome, end, reason and
+// le.
 //
-// Each value adds about 80 series for each kind, and none is ever removed, so valueOf should return one of
-// a few dozen values, such as "orders" for "orders:42". Never return the name itself if names contain ids:
-// memory would grow without limit here and in Prometheus. By default nothing of a name is a label.
+// Each value adds about 80 series for each kind, and none is ever removed, so valueOf should return
+// one of a few dozen values, such as "orders" for "orders:42". Never return the name itself if
+// names contain ids: memory would grow without limit here and in Prometheus. By default nothing of
+// a name is a label.
 //
 // valueOf is called for each event, from many goroutines at once, and must not block.
 func WithLabel(label string, valueOf func(name string) string) Option {
@@ -202,7 +206,8 @@ func (c *Collector) Observe(e primitives.Event) {
 	}
 }
 
-// count counts one, unless the value of the label is one that only a later version of primitives knows.
+// count counts one, unless the value of the label is one that only a later version of primitives
+// knows.
 func count(c prometheus.Counter) {
 	if c != nil {
 		c.Inc()
@@ -264,8 +269,9 @@ type series struct {
 	renewalFailures                      prometheus.Counter
 }
 
-// waited counts a wait that is over, if the acquisition has waited, and its duration if it succeeded.
-// Candidates of an election wait for as long as another one lives, so they are no waiters.
+// waited counts a wait that is over, if the acquisition has waited, and its duration if it
+// succeeded. Candidates of an election wait for as long as another one lives, so they are no
+// waiters.
 func (s *series) waited(e primitives.Event) {
 	if e.Election {
 		return

@@ -10,8 +10,8 @@
 //
 // # Metrics
 //
-// The label kind is the primitive's kind, such as lock, fair or semaphore. All series of a kind exist
-// from its first event on, so that the first failure is an increase, too.
+// The label kind is the primitive's kind, such as lock, fair or semaphore. All series of a kind
+// exist from its first event on, so that the first failure is an increase, too.
 //
 //	redlatch_acquisitions_total{kind,outcome}  acquisitions: acquired, nested, busy, ended, unavailable, error
 //	redlatch_wait_duration_seconds{kind}       how long successful acquisitions waited
@@ -27,5 +27,6 @@
 // For a prefix or constant labels, such as the Redis deployment, register the collector with
 // prometheus.WrapRegistererWithPrefix or prometheus.WrapRegistererWith.
 //
-// The folder grafana has a dashboard, and alerts.yml has alert rules. doc/observability.md explains both.
+// The folder grafana has a dashboard, and alerts.yml has alert rules. doc/observability.md explains
+// both.
 package prometheus

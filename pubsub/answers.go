@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// maxLeftover limits the subscriptions without listeners that a server keeps for one link because it
-// refuses UNSUBSCRIBE. Then a new connection replaces the link.
+// maxLeftover limits the subscriptions without listeners that a server keeps for one link because
+// it refuses UNSUBSCRIBE. Then a new connection replaces the link.
 const maxLeftover = 10_000
 
 // read handles replies until the connection fails, the server violates the protocol, or the silence
@@ -175,9 +175,10 @@ func (l *link) confirm(c *channel) {
 	}
 }
 
-// shardUnsubscribed handles a SUNSUBSCRIBE. It is the answer to ours, or the server has sent it on its own
-// because the slot has moved to another server. A channel whose SUNSUBSCRIBE was sent is not confirmed
-// until a later SUBSCRIBE has been answered, so a confirmed channel has lost its slot.
+// shardUnsubscribed handles a SUNSUBSCRIBE. It is the answer to ours, or the server has sent it on
+// its own because the slot has moved to another server. A channel whose SUNSUBSCRIBE was sent is
+// not confirmed until a later SUBSCRIBE has been answered, so a confirmed channel has lost its
+// slot.
 func (l *link) shardUnsubscribed(name string) {
 	l.hub.mu.Lock()
 	defer l.hub.mu.Unlock()
@@ -233,7 +234,8 @@ func (l *link) handleError(text string) error {
 	return nil
 }
 
-// applyError updates the channels of the failed command. It returns what to log, for which channels.
+// applyError updates the channels of the failed command. It returns what to log, for which
+// channels.
 func (l *link) applyError(text string) (message string, channels []string, err error) {
 	l.hub.mu.Lock()
 	defer l.hub.mu.Unlock()
@@ -255,8 +257,8 @@ func (l *link) applyError(text string) (message string, channels []string, err e
 	}
 }
 
-// unsubscribeRefused handles an error reply to UNSUBSCRIBE. The link stays, because a message for a channel
-// without listeners does no harm, and new links would be refused too. hub.mu is held.
+// unsubscribeRefused handles an error reply to UNSUBSCRIBE. The link stays, because a message for a
+// channel without listeners does no harm, and new links would be refused too. hub.mu is held.
 func (l *link) unsubscribeRefused(cmd *command, text string) (message string, channels []string, err error) {
 	done := cmd.answered == len(cmd.channels)
 	rest := cmd.channels[cmd.answered:]
@@ -278,8 +280,8 @@ func (l *link) unsubscribeRefused(cmd *command, text string) (message string, ch
 	return "unsubscribe refused", []string{rest[0].name}, nil
 }
 
-// subscribeRefused updates the channels of a failed SUBSCRIBE. It returns the channels that are refused
-// for good. hub.mu is held.
+// subscribeRefused updates the channels of a failed SUBSCRIBE. It returns the channels that are
+// refused for good. hub.mu is held.
 func (l *link) subscribeRefused(cmd *command, text string) (refused []string) {
 	// Only channels whose latest command this was are affected. The others have
 	// been unsubscribed or subscribed again since, and later replies decide about them.

@@ -18,9 +18,10 @@ const (
 
 // command is one command on the wire. PING has no channels.
 //
-// A SUNSUBSCRIBE is followed by a PING that counts as part of it. If its slot moves before the server
-// executes it, the server sends a SUNSUBSCRIBE of its own for each channel, which looks like the answer,
-// and then refuses the command. Only the reply to PING shows that nothing more will come.
+// A SUNSUBSCRIBE is followed by a PING that counts as part of it. If its slot moves before the
+// server executes it, the server sends a SUNSUBSCRIBE of its own for each channel, which looks like
+// the answer, and then refuses the command. Only the reply to PING shows that nothing more will
+// come.
 type command struct {
 	word     string
 	channels []*channel // the server answers for each of them, in this order
@@ -61,7 +62,8 @@ func (l *link) write(conn net.Conn, readerDone <-chan struct{}) error {
 			}
 		case <-timer.C:
 			if l.server.check != nil {
-				// For later checks. A client that only waits may have no other reason to do so for a minute.
+				// For later checks. A client that only waits may have no other reason to do so for
+				// a minute.
 				l.hub.router.refresh(l.ctx) // it does not change while there are links
 			}
 			// The timer is not reset for each message. It looks at the last one when it fires.

@@ -30,8 +30,8 @@ func closeOnDone(ctx context.Context, conn net.Conn) (stop func() bool) {
 	}
 }
 
-// abandonAfter is how long connect waits for go-redis after its context has ended. go-redis may be in code of the
-// application, such as a dialer, that does not heed it.
+// abandonAfter is how long connect waits for go-redis after its context has ended. go-redis may be
+// in code of the application, such as a dialer, that does not heed it.
 const abandonAfter = 100 * time.Millisecond
 
 // connect makes go-redis dial the server and do the handshake as configured in o, and returns the

@@ -1,10 +1,11 @@
-// Package pubsub is not for users, and any release may change it: it delivers wake-up messages. One client shares
-// one subscription per channel among many listeners. The package knows nothing about locks.
+// Package pubsub is not for users, and any release may change it: it delivers wake-up messages. One
+// client shares one subscription per channel among many listeners. The package knows nothing about
+// locks.
 //
 // A [Hub] counts the listeners of each channel. The first listener subscribes to the channel. The
-// channel is unsubscribed when the last one closes, or 10 ms later with [Subscription.CloseSoon]. Every
-// message goes to all listeners of its channel. Plain pub/sub uses one connection, sharded pub/sub one
-// connection per shard. An idle hub has no connections and no goroutines.
+// channel is unsubscribed when the last one closes, or 10 ms later with [Subscription.CloseSoon].
+// Every message goes to all listeners of its channel. Plain pub/sub uses one connection, sharded
+// pub/sub one connection per shard. An idle hub has no connections and no goroutines.
 //
 // The states of a channel:
 //
@@ -14,8 +15,9 @@
 //
 // A channel that is confirmed again sends Signal{Resubscribed: true} to its old listeners.
 //
-// A hub (hub.go, subscription.go) places channels on links, where a router (router.go) tells it to. A link
-// (link.go, connect.go) sends commands (commands.go), and reads replies and messages (answers.go, resp.go).
+// A hub (hub.go, subscription.go) places channels on links, where a router (router.go) tells it to.
+// A link (link.go, connect.go) sends commands (commands.go), and reads replies and messages
+// (answers.go, resp.go).
 //
 // # Guarantees
 //
@@ -51,8 +53,8 @@
 //
 //	Subscription.calling -> whatever the listener takes
 //
-// Subscription.calling is held while the listener runs, and [Subscription.Close] takes it to wait for
-// the listener. So a caller must not hold a mutex that its listener takes while it closes a
+// Subscription.calling is held while the listener runs, and [Subscription.Close] takes it to wait
+// for the listener. So a caller must not hold a mutex that its listener takes while it closes a
 // subscription. Hub.mu and the mutex of unasked are innermost. Hub.mu is never held during I/O, or
 // while a listener or the log handler runs.
 //

@@ -36,10 +36,11 @@ type Config struct {
 	// LinkLost, if not nil, is called for each link that has failed, or could not be made, while
 	// channels were on it. A new link for them follows. The conditions of Logger apply.
 	LinkLost func(err error)
-	// Server, if not nil, returns the address of the server to which the client's commands go now, or "" if that
-	// is not known, and a number that changes when commands have met a former primary. When one of them changes, a
-	// link to another server is replaced: a former primary keeps its connections, but no message may arrive there.
-	// A cluster client ignores it. It must only compute.
+	// Server, if not nil, returns the address of the server to which the client's commands go now,
+	// or "" if that is not known, and a number that changes when commands have met a former
+	// primary. When one of them changes, a link to another server is replaced: a former primary
+	// keeps its connections, but no message may arrive there. A cluster client ignores it. It must
+	// only compute.
 	Server func() (addr string, moves int64)
 
 	limits limits
@@ -58,10 +59,10 @@ type limits struct {
 // silence is how long a link without incoming data stays open.
 func (l limits) silence() time.Duration { return l.quiet + l.answer }
 
-// A link that goes silent is replaced within about 10 s: 7 s until the PING, 3 s for the answer, and
-// a new dial. That is soon enough, because a lost wake-up costs a waiter no more than a poll
-// interval, a second. Therefore the PING only has to save the link from staying silent for ever, and a
-// waiting client sends hardly more than its polls.
+// A link that goes silent is replaced within about 10 s: 7 s until the PING, 3 s for the answer,
+// and a new dial. That is soon enough, because a lost wake-up costs a waiter no more than a poll
+// interval, a second. Therefore the PING only has to save the link from staying silent for ever,
+// and a waiting client sends hardly more than its polls.
 var defaultLimits = limits{
 	quiet:   7 * time.Second,
 	answer:  3 * time.Second,
@@ -171,10 +172,10 @@ func New(rdb redis.UniversalClient, cfg Config) *Hub {
 	}
 }
 
-// Sharded reports whether the hub uses sharded pub/sub, and so whether to publish with SPUBLISH. On a
-// cluster the first call asks the servers. Calls at the same time share the question, and the answer is
-// cached. An error is not cached. The error is ErrUnsupported if sharded pub/sub is configured without
-// a cluster, and the cause of ctx if ctx ends first.
+// Sharded reports whether the hub uses sharded pub/sub, and so whether to publish with SPUBLISH. On
+// a cluster the first call asks the servers. Calls at the same time share the question, and the
+// answer is cached. An error is not cached. The error is ErrUnsupported if sharded pub/sub is
+// configured without a cluster, and the cause of ctx if ctx ends first.
 func (h *Hub) Sharded(ctx context.Context) (bool, error) {
 	r, err := h.resolveRouter(ctx)
 	if err != nil {
@@ -183,7 +184,8 @@ func (h *Hub) Sharded(ctx context.Context) (bool, error) {
 	return r.sharded(), nil
 }
 
-// choice is one attempt to choose the router. Its goroutine writes router and err before it closes done.
+// choice is one attempt to choose the router. Its goroutine writes router and err before it closes
+// done.
 type choice struct {
 	done   chan struct{}
 	router router
@@ -259,8 +261,8 @@ func (h *Hub) Subscribe(name string, listen func(Signal)) *Subscription {
 	return s
 }
 
-// Listens reports whether this hub listens to a channel, or has done so a moment ago: Redis may count it among the
-// listeners.
+// Listens reports whether this hub listens to a channel, or has done so a moment ago: Redis may
+// count it among the listeners.
 func (h *Hub) Listens(name string) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()

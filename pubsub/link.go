@@ -11,8 +11,8 @@ import (
 // become unplaced and the hub places them on a new link.
 //
 // Two goroutines serve a link. The writer sends pending commands, and a PING when nothing has
-// arrived for a while. It also checks regularly whether the server is still the right one. The reader
-// handles replies and messages. It ends the link if the silence lasts.
+// arrived for a while. It also checks regularly whether the server is still the right one. The
+// reader handles replies and messages. It ends the link if the silence lasts.
 //
 // A channel that needs a command is dirty. The writer turns all dirty channels into a few commands,
 // appends the commands to inflight and writes them, in the same order. The server replies in the
@@ -80,9 +80,9 @@ func (l *link) addDirty(c *channel) {
 	}
 }
 
-// leave has a channel without listeners unsubscribed, a moment later or with the next command. A waiter that has
-// just acquired would be delayed by waking the writer. The next waiter often comes soon, and then nothing is sent.
-// hub.mu is held.
+// leave has a channel without listeners unsubscribed, a moment later or with the next command. A
+// waiter that has just acquired would be delayed by waking the writer. The next waiter often comes
+// soon, and then nothing is sent. hub.mu is held.
 func (l *link) leave(c *channel) {
 	l.addDirty(c)
 	if !l.isLeaving {

@@ -5,8 +5,9 @@ import (
 	"time"
 )
 
-// The log of links. In an outage a link to a server fails about once a second, and each waiter would see the same line.
-// So the log says when the server is lost and when it is back, and repeats a loss at most once a minute.
+// The log of links. In an outage a link to a server fails about once a second, and each waiter
+// would see the same line. So the log says when the server is lost and when it is back, and repeats
+// a loss at most once a minute.
 
 // lostAgain is how often the loss of the links to a server is logged.
 const lostAgain = time.Minute
@@ -18,7 +19,8 @@ type linkState struct {
 	told   bool      // this loss was logged, so the return is logged too
 }
 
-// logLost logs that the link has failed with err. The caller does not hold hub.mu: a handler may use the hub.
+// logLost logs that the link has failed with err. The caller does not hold hub.mu: a handler may
+// use the hub.
 func (l *link) logLost(err error) {
 	now := time.Now()
 	l.hub.mu.Lock()
@@ -42,8 +44,8 @@ func (l *link) logLost(err error) {
 	}
 }
 
-// logBack logs, once for each link, that the server has confirmed a channel after links to it had failed. The reader
-// calls it without hub.mu.
+// logBack logs, once for each link, that the server has confirmed a channel after links to it had
+// failed. The reader calls it without hub.mu.
 func (l *link) logBack() {
 	if l.confirmedOnce {
 		return

@@ -29,8 +29,8 @@ type server struct {
 	name    string // unique per server
 	sharded bool
 	options *redis.Options
-	// check returns why a link to the server at addr should leave it, if it should. It does no I/O in the
-	// foreground. Nil if nothing but the connection can fail.
+	// check returns why a link to the server at addr should leave it, if it should. It does no I/O
+	// in the foreground. Nil if nothing but the connection can fail.
 	check func(ctx context.Context, addr net.Addr) error
 }
 
@@ -50,7 +50,8 @@ type (
 	}
 )
 
-// newRouter chooses the kind of pub/sub. It may ask servers, in goroutines that it starts with spawn.
+// newRouter chooses the kind of pub/sub. It may ask servers, in goroutines that it starts with
+// spawn.
 func newRouter(ctx context.Context, spawn func(func()), rdb redis.UniversalClient, cfg Config) (router, error) {
 	switch c := rdb.(type) {
 	case cluster:
@@ -75,13 +76,14 @@ func newRouter(ctx context.Context, spawn func(func()), rdb redis.UniversalClien
 // detectSharded asks several masters while the ones before have not answered.
 const (
 	askNext = 100 * time.Millisecond // before the next master is asked
-	// maxAsked is enough for a map of the cluster, too: go-redis asks a random server for it, in each attempt anew.
+	// maxAsked is enough for a map of the cluster, too: go-redis asks a random server for it, in
+	// each attempt anew.
 	maxAsked   = 12
 	maxLookups = 32 // of random keys, for a master that was not asked before
 )
 
-// detectSharded asks random masters for the kind of pub/sub, until one has answered. It does not wait for
-// a server that hangs or is down, because it may not be one that the caller needs.
+// detectSharded asks random masters for the kind of pub/sub, until one has answered. It does not
+// wait for a server that hangs or is down, because it may not be one that the caller needs.
 func detectSharded(ctx context.Context, spawn func(func()), c cluster, sharded *bool) (bool, error) {
 	type answer struct {
 		on  bool
@@ -114,9 +116,9 @@ func detectSharded(ctx context.Context, spawn func(func()), c cluster, sharded *
 	}
 }
 
-// askSharded decides as Redisson does: by the configuration, else by the reply to PUBSUB SHARDNUMSUB. It
-// looks up a master in either case. The first lookup loads the client's map of the cluster, and also that
-// must not depend on a single server.
+// askSharded decides as Redisson does: by the configuration, else by the reply to PUBSUB
+// SHARDNUMSUB. It looks up a master in either case. The first lookup loads the client's map of the
+// cluster, and also that must not depend on a single server.
 func askSharded(ctx context.Context, masters *unasked, sharded *bool) (bool, error) {
 	node, err := masters.next(ctx)
 	switch {
@@ -125,8 +127,8 @@ func askSharded(ctx context.Context, masters *unasked, sharded *bool) (bool, err
 	case sharded != nil:
 		return *sharded, nil
 	case masters.cluster.Options().ClusterSlots != nil:
-		// With a ClusterSlots func the servers may not be a cluster, for instance Sentinel's. Redisson
-		// always uses plain pub/sub there.
+		// With a ClusterSlots func the servers may not be a cluster, for instance Sentinel's.
+		// Redisson always uses plain pub/sub there.
 		return false, nil
 	}
 	err = node.PubSubShardNumSub(ctx, "0").Err()
@@ -148,8 +150,8 @@ type unasked struct {
 	asked   map[string]bool // by address
 }
 
-// next returns a random master that it has not returned before. In a small cluster it soon returns some
-// master again, which may have recovered.
+// next returns a random master that it has not returned before. In a small cluster it soon returns
+// some master again, which may have recovered.
 func (u *unasked) next(ctx context.Context) (*redis.Client, error) {
 	var node *redis.Client
 	for range maxLookups {
@@ -209,9 +211,9 @@ func (r singleRouter) serverFor(context.Context, string) (server, error) {
 	return s, nil
 }
 
-// follow returns the check of a link that is dialed while commands go to the address was, after so many moves. Only a
-// change counts: a name may resolve to several addresses of one server, and the link may be at the new one before the
-// commands.
+// follow returns the check of a link that is dialed while commands go to the address was, after so
+// many moves. Only a change counts: a name may resolve to several addresses of one server, and the
+// link may be at the new one before the commands.
 func (r singleRouter) follow(was string, before int64) func(context.Context, net.Addr) error {
 	return func(_ context.Context, addr net.Addr) error {
 		now, moves := r.where()
@@ -247,9 +249,9 @@ func (r clusterRouter) serverFor(ctx context.Context, _ string) (server, error) 
 	return server{name: plainServer, options: options, check: check}, nil
 }
 
-// check returns an error if the master at addr has lost the slot of the key by which it was found. Before a
-// node leaves the cluster, its slots move. Once it has left, it answers as before, but gets no messages.
-// Neither does a former master that Sentinel has replaced.
+// check returns an error if the master at addr has lost the slot of the key by which it was found.
+// Before a node leaves the cluster, its slots move. Once it has left, it answers as before, but
+// gets no messages. Neither does a former master that Sentinel has replaced.
 func (r clusterRouter) check(ctx context.Context, key, addr string) error {
 	node, err := r.client.MasterForKey(ctx, key)
 	if err != nil {

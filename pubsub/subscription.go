@@ -24,8 +24,8 @@ type Subscription struct {
 
 // Confirmed returns a channel that is closed once the server has confirmed or refused the
 // subscription. Err distinguishes the two. Messages published after a confirmation reach the
-// listener. To wait for a change without missing it: subscribe, wait for Confirmed, check the state,
-// then wait for a signal.
+// listener. To wait for a change without missing it: subscribe, wait for Confirmed, check the
+// state, then wait for a signal.
 func (s *Subscription) Confirmed() <-chan struct{} { return s.confirmed }
 
 // Err returns nil, or why the subscription ended: the server's refusal (NOPERM for instance) or
@@ -42,8 +42,8 @@ func (s *Subscription) Err() error {
 // listener of a channel also unsubscribes the channel. Close is idempotent.
 func (s *Subscription) Close() { s.close(false) }
 
-// CloseSoon is Close, but the channel stays subscribed for a moment. It is for callers that are in a hurry, and where
-// another listener will probably come soon.
+// CloseSoon is Close, but the channel stays subscribed for a moment. It is for callers that are in
+// a hurry, and where another listener will probably come soon.
 func (s *Subscription) CloseSoon() { s.close(true) }
 
 func (s *Subscription) close(soon bool) {

@@ -49,7 +49,8 @@ func newCall(s *Script, keys, args []any) call {
 	return c
 }
 
-// copy returns the same call, for attempts that are made beside the one that has the arguments of c.
+// copy returns the same call, for attempts that are made beside the one that has the arguments of
+// c.
 func (c *call) copy() call {
 	other := *c
 	other.memory = new(callMemory)
@@ -70,7 +71,8 @@ func (c *call) command(withText bool) []any {
 	return append([]any{"eval", textMark{c.mark}}, c.args[2:]...)
 }
 
-// failed returns the error of an attempt that ended with err, which says whether the command was sent.
+// failed returns the error of an attempt that ended with err, which says whether the command was
+// sent.
 func (c *call) failed(err error) error {
 	if answers(err) || c.mark.wasWritten() {
 		return err
@@ -78,14 +80,14 @@ func (c *call) failed(err error) error {
 	return &unsent{err}
 }
 
-// attempt runs a script once, by its digest. If the server does not know the script, attempt loads it and sends it
-// again. If the server has forgotten it in between (SCRIPT FLUSH), or cannot load it, attempt sends it with its text.
-// None of these is a retry, because NOSCRIPT means that nothing was executed. If the caller has returned meanwhile, the
-// script is not sent again, because it would be executed after the commands that the caller has sent since, such as a
-// rollback.
+// attempt runs a script once, by its digest. If the server does not know the script, attempt loads
+// it and sends it again. If the server has forgotten it in between (SCRIPT FLUSH), or cannot load
+// it, attempt sends it with its text. None of these is a retry, because NOSCRIPT means that nothing
+// was executed. If the caller has returned meanwhile, the script is not sent again, because it
+// would be executed after the commands that the caller has sent since, such as a rollback.
 //
-// The caller is registered in running. ctx bounds the time until the command is sent. The error is that of go-redis,
-// or an [unsent]. classify says what it means.
+// The caller is registered in running. ctx bounds the time until the command is sent. The error is
+// that of go-redis, or an [unsent]. classify says what it means.
 func (r *Runner) attempt(ctx context.Context, via processor, c call) (Reply, error) {
 	isLoaded, withText := false, false
 	for {
@@ -130,8 +132,9 @@ func (c *call) isAbandoned(ctx context.Context) bool {
 }
 
 // load loads the script into the node that serves the command's keys. On a cluster client,
-// ScriptLoad would fail if any shard is down. An attempt that holds a connection loads the script over it, because
-// other attempts may hold all other connections, and each of them may wait for one more.
+// ScriptLoad would fail if any shard is down. An attempt that holds a connection loads the script
+// over it, because other attempts may hold all other connections, and each of them may wait for one
+// more.
 func (r *Runner) load(ctx context.Context, via processor, c call) error {
 	loader := redis.Scripter(r.rdb)
 	holding, holds := via.(*waiting)
@@ -151,8 +154,8 @@ func (r *Runner) load(ctx context.Context, via processor, c call) error {
 	return loader.ScriptLoad(ctx, c.script.text).Err()
 }
 
-// singleCmd is a command that go-redis must not send twice. The runner retries instead, because go-redis
-// would not report that the first attempt has an unknown outcome.
+// singleCmd is a command that go-redis must not send twice. The runner retries instead, because
+// go-redis would not report that the first attempt has an unknown outcome.
 type singleCmd struct {
 	*redis.Cmd
 	answered bool   // SetErr(nil) was called
@@ -161,7 +164,8 @@ type singleCmd struct {
 	asksRole bool   // see newRoleCmd
 }
 
-// newCmd returns a command whose first key is at that index of args. The index is 0 if it has no key.
+// newCmd returns a command whose first key is at that index of args. The index is 0 if it has no
+// key.
 func newCmd(ctx context.Context, firstKey int8, args ...any) *singleCmd {
 	cmd := &singleCmd{Cmd: redis.NewCmd(ctx, args...)}
 	cmd.SetFirstKeyPos(firstKey)
@@ -195,9 +199,10 @@ func (c *singleCmd) SetErr(err error) {
 	}
 }
 
-// reply returns the answer to a command that was sent at that time, alone or with others. err is what
-// the send returned. For a pipeline that is the error of the first command that failed, or of a hook that
-// kept the pipeline from being sent. It counts only if the command has no result of its own.
+// reply returns the answer to a command that was sent at that time, alone or with others. err is
+// what the send returned. For a pipeline that is the error of the first command that failed, or of
+// a hook that kept the pipeline from being sent. It counts only if the command has no result of its
+// own.
 func (c *singleCmd) reply(sent time.Time, err error) (Reply, error) {
 	if own := c.Err(); own != nil || c.answered {
 		err = own

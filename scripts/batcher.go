@@ -14,25 +14,27 @@ import (
 	"github.com/redlatch/redlatch/internal/failure"
 )
 
-// batcher sends commands in goroutines of its own, so that a caller can return when its context or the command
-// timeout ends. go-redis may take several times as long on a new connection. When many goroutines send at
-// once, the batcher puts their commands into one pipeline, because a round trip costs more than most scripts.
+// batcher sends commands in goroutines of its own, so that a caller can return when its context or
+// the command timeout ends. go-redis may take several times as long on a new connection. When many
+// goroutines send at once, the batcher puts their commands into one pipeline, because a round trip
+// costs more than most scripts.
 //
 // No command waits for others to join it. While at most maxDirect commands are in flight, each is
 // sent alone. Further commands are queued. A worker sends the queue at once if fewer than
-// maxInFlight batches are in flight. Otherwise the commands that arrive meanwhile form the next batch,
-// in order of arrival. Batches share the commands evenly. If nearly all of them were in one batch, the
-// server would have nothing to do while the client reads the replies. A batch that takes longer than
-// slotTimeout delays no other one, because another worker gets its slot.
+// maxInFlight batches are in flight. Otherwise the commands that arrive meanwhile form the next
+// batch, in order of arrival. Batches share the commands evenly. If nearly all of them were in one
+// batch, the server would have nothing to do while the client reads the replies. A batch that takes
+// longer than slotTimeout delays no other one, because another worker gets its slot.
 //
-// Whatever is in flight occupies a connection, and many callers must not make many connections while the
-// first ones are being dialed, or while the server stalls. Therefore at most maxOthers commands and batches
-// without a slot are in flight. While so many are, a slot passes on only quietPasses times in a command
-// timeout, in case all connections are dead.
+// Whatever is in flight occupies a connection, and many callers must not make many connections
+// while the first ones are being dialed, or while the server stalls. Therefore at most maxOthers
+// commands and batches without a slot are in flight. While so many are, a slot passes on only
+// quietPasses times in a command timeout, in case all connections are dead.
 //
-// A server that is silent must not collect goroutines either. After a batch without any answer, a slot
-// passes on that seldom, too. Batches are small then, because each of them only asks whether the server answers
-// again. Commands whose callers give up meanwhile are withdrawn from the queue, and are never sent.
+// A server that is silent must not collect goroutines either. After a batch without any answer, a
+// slot passes on that seldom, too. Batches are small then, because each of them only asks whether
+// the server answers again. Commands whose callers give up meanwhile are withdrawn from the queue,
+// and are never sent.
 //
 // On a cluster, each master has its own batcher; see shards.
 //
@@ -83,7 +85,8 @@ type pending struct {
 	cmd   *singleCmd // the command in a batch
 	reply Reply
 	err   error
-	// done gets each attempt at the call when its reply and err are set. It has room for all of them.
+	// done gets each attempt at the call when its reply and err are set. It has room for all of
+	// them.
 	done chan *pending
 	// isRepetition means that done was made for an earlier attempt, which may still use it.
 	isRepetition bool
@@ -106,19 +109,22 @@ func newBatcher(r *Runner, rdb, base redis.UniversalClient, maxDirect, maxOthers
 	return b
 }
 
-// answers reports whether the error of an attempt, or its absence, shows that the server has answered.
+// answers reports whether the error of an attempt, or its absence, shows that the server has
+// answered.
 func answers(err error) bool {
 	_, replied := errors.AsType[redis.Error](err)
 	return err == nil || replied
 }
 
-// errSlow is the error of do if another attempt should be made, while this one may still be answered.
+// errSlow is the error of do if another attempt should be made, while this one may still be
+// answered.
 var errSlow = errors.New("scripts: no answer yet")
 
-// do makes one attempt at c. It returns when the attempt is answered, or an earlier slow one. It also returns when ctx
-// or c.end ends before. The attempt is then dropped if it was not sent. Otherwise it goes on in its goroutine, and
-// its outcome is unknown. If the attempt takes longer than the runner's patience, do returns errSlow, adds the attempt
-// to failed.slow, and the caller makes another one. The caller is registered in running.
+// do makes one attempt at c. It returns when the attempt is answered, or an earlier slow one. It
+// also returns when ctx or c.end ends before. The attempt is then dropped if it was not sent.
+// Otherwise it goes on in its goroutine, and its outcome is unknown. If the attempt takes longer
+// than the runner's patience, do returns errSlow, adds the attempt to failed.slow, and the caller
+// makes another one. The caller is registered in running.
 func (b *batcher) do(ctx context.Context, c call, failed *failures) (Reply, error) {
 	r := b.r
 	began := time.Now()
@@ -133,8 +139,8 @@ func (b *batcher) do(ctx context.Context, c call, failed *failures) (Reply, erro
 	// Another goroutine sends, because go-redis may block for longer than ctx lasts.
 	p := b.newPending(c, failed.slow)
 	if b.enter(p, began) {
-		// The caller is still registered, so running is above zero here, and Close will wait for this
-		// attempt, too.
+		// The caller is still registered, so running is above zero here, and Close will wait for
+		// this attempt, too.
 		r.running.Add(1)
 		go p.run()
 	}
@@ -189,7 +195,8 @@ func (b *batcher) do(ctx context.Context, c call, failed *failures) (Reply, erro
 	return Reply{}, err
 }
 
-// slowAt returns a channel that is closed when an attempt that began then is slow, or nil if no attempt ever is.
+// slowAt returns a channel that is closed when an attempt that began then is slow, or nil if no
+// attempt ever is.
 func (r *Runner) slowAt(began time.Time) <-chan struct{} {
 	if r.patience == 0 {
 		return nil
@@ -220,10 +227,10 @@ func (b *batcher) newPending(c call, slow []*pending) *pending {
 // tell passes the result of an attempt to its caller. From here on p belongs to the caller.
 func (p *pending) tell() { p.done <- p }
 
-// finish takes the attempt that has ended, which is p or an earlier slow one of the same call. p began then. finish
-// returns the result of the call's attempts, if that is known now; otherwise ok is false. The result is that of p, or
-// the answer to the slow attempt. A slow attempt that has failed, or that Redis has refused for the moment, decides
-// nothing.
+// finish takes the attempt that has ended, which is p or an earlier slow one of the same call. p
+// began then. finish returns the result of the call's attempts, if that is known now; otherwise ok
+// is false. The result is that of p, or the answer to the slow attempt. A slow attempt that has
+// failed, or that Redis has refused for the moment, decides nothing.
 func (b *batcher) finish(
 	ctx context.Context, p, ended *pending, failed *failures, began time.Time,
 ) (reply Reply, ok bool, err error) {
@@ -291,8 +298,8 @@ func (b *batcher) sendDirect(p *pending) {
 	p.tell()
 }
 
-// withdraw removes p from the queue. It reports false if a worker has taken p already. Then p may be
-// sent.
+// withdraw removes p from the queue. It reports false if a worker has taken p already. Then p may
+// be sent.
 func (b *batcher) withdraw(p *pending) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -304,19 +311,21 @@ func (b *batcher) withdraw(p *pending) bool {
 	return true
 }
 
-// work is the goroutine of a worker. It sends batches until the queue is empty, or until it loses its slot.
+// work is the goroutine of a worker. It sends batches until the queue is empty, or until it loses
+// its slot.
 func (b *batcher) work() {
 	for batch := b.take(nil); len(batch) > 0; batch = b.take(batch) {
 		if !b.keepsSlot(len(batch), func() { b.sendAll(batch) }) {
 			return
 		}
-		// Let the callers that got their answers run first: their next commands can join the next batch.
+		// Let the callers that got their answers run first: their next commands can join the next
+		// batch.
 		runtime.Gosched()
 	}
 }
 
-// take replaces a worker's batch, which has been sent, with the oldest queued commands. If none is queued, it gives up
-// the worker's slot.
+// take replaces a worker's batch, which has been sent, with the oldest queued commands. If none is
+// queued, it gives up the worker's slot.
 func (b *batcher) take(batch []*pending) []*pending {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -329,8 +338,8 @@ func (b *batcher) take(batch []*pending) []*pending {
 		n = min(n, maxQuietBatch)
 	}
 	if n == 0 {
-		// This is in the same critical section as the look at the queue, so that a command that is queued later finds
-		// the slot free and starts a worker.
+		// This is in the same critical section as the look at the queue, so that a command that is
+		// queued later finds the slot free and starts a worker.
 		b.slots--
 		return batch
 	}
@@ -340,14 +349,15 @@ func (b *batcher) take(batch []*pending) []*pending {
 	return batch
 }
 
-// hasRoom reports whether one more command may be sent alone. The limit applies to all connections that are in use or
-// being dialed, except those of batches that have a slot. The caller holds mu.
+// hasRoom reports whether one more command may be sent alone. The limit applies to all connections
+// that are in use or being dialed, except those of batches that have a slot. The caller holds mu.
 func (b *batcher) hasRoom(now time.Time) bool {
 	return b.direct < min(b.maxDirect, b.maxOthers-b.late-b.dialing(now))
 }
 
-// keepsSlot runs f, which sends n commands, and reports whether the worker still has its slot. If f takes longer
-// than slotTimeout, the slot goes to another worker while f goes on, as soon as mayPass allows it.
+// keepsSlot runs f, which sends n commands, and reports whether the worker still has its slot. If f
+// takes longer than slotTimeout, the slot goes to another worker while f goes on, as soon as
+// mayPass allows it.
 func (b *batcher) keepsSlot(n int, f func()) bool {
 	began, over, lost := time.Now(), false, false
 	b.mu.Lock() // it guards all three, and late
@@ -378,8 +388,8 @@ func (b *batcher) keepsSlot(n int, f func()) bool {
 	return !lost
 }
 
-// mayPass reports whether a batch that began then, and takes longer than slotTimeout, loses its slot now.
-// The caller holds mu.
+// mayPass reports whether a batch that began then, and takes longer than slotTimeout, loses its
+// slot now. The caller holds mu.
 func (b *batcher) mayPass(now, began time.Time) bool {
 	isCrowded := b.direct+b.late+b.dialing(now) >= b.maxOthers
 	if !b.here.unanswered && !isCrowded {
@@ -388,7 +398,8 @@ func (b *batcher) mayPass(now, began time.Time) bool {
 	return now.Sub(began) >= b.r.timeout/quietPasses
 }
 
-// passSlot gives a worker's slot to a new worker, or gives it up if the queue is empty. The caller holds mu.
+// passSlot gives a worker's slot to a new worker, or gives it up if the queue is empty. The caller
+// holds mu.
 func (b *batcher) passSlot() {
 	b.updateFull()
 	if len(b.queue) == 0 {
@@ -402,8 +413,9 @@ func (b *batcher) passSlot() {
 // maxDirect is the threshold, so that full does not change with every command.
 func (b *batcher) updateFull() { b.full = len(b.queue) > b.maxDirect/2 }
 
-// sendAll makes one attempt at each command of a batch, as Runner.attempt does at one command. It sends them by their
-// digests, then again after loading the scripts that the server does not know, and then with their texts.
+// sendAll makes one attempt at each command of a batch, as Runner.attempt does at one command. It
+// sends them by their digests, then again after loading the scripts that the server does not know,
+// and then with their texts.
 func (b *batcher) sendAll(batch []*pending) {
 	end := batch[0].call.end // the deadline of the oldest command
 	ctx := &joinedContext{

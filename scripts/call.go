@@ -24,19 +24,21 @@ func (r *Runner) Sender() Sender { return Sender{runner: r} }
 // OnceSender returns a sender by [Runner.Once].
 func (r *Runner) OnceSender() Sender { return Sender{runner: r, once: true} }
 
-// PatientSender returns a sender by [Runner.Once] that waits for the answer for longer than the runner's timeout. A
-// call returns when its context ends.
+// PatientSender returns a sender by [Runner.Once] that waits for the answer for longer than the
+// runner's timeout. A call returns when its context ends.
 func (r *Runner) PatientSender(patience Patience) Sender {
 	return Sender{runner: r, once: true, patience: patience}
 }
 
-// ReplicatedSender returns a sender by [Runner.RunReplicated]. With 0 replicas it is [Runner.Sender].
+// ReplicatedSender returns a sender by [Runner.RunReplicated]. With 0 replicas it is
+// [Runner.Sender].
 func (r *Runner) ReplicatedSender(replicas int, timeout time.Duration) Sender {
 	return Sender{runner: r, replicas: replicas, timeout: timeout}
 }
 
-// send sends a script. So many of the keys and of the arguments must be sent. Further ones at the end that are nil,
-// zero or false are left out. Both slices belong to the caller, and do not outlive the call.
+// send sends a script. So many of the keys and of the arguments must be sent. Further ones at the
+// end that are nil, zero or false are left out. Both slices belong to the caller, and do not
+// outlive the call.
 func (s Sender) send(
 	ctx context.Context, script *Script, keys []any, required int, args []any, needed int,
 ) (Reply, error) {
@@ -75,11 +77,12 @@ func isZero(arg any) bool {
 	return false
 }
 
-// CeilMillis returns d in whole milliseconds, rounded up, so that no TTL is 0 or shorter than asked for.
+// CeilMillis returns d in whole milliseconds, rounded up, so that no TTL is 0 or shorter than asked
+// for.
 func CeilMillis(d time.Duration) int64 { return int64((d + time.Millisecond - 1) / time.Millisecond) }
 
-// durations makes arguments of durations. It keeps the latest ones, because a number above 255 takes an allocation, and
-// most calls have one of a few durations.
+// durations makes arguments of durations. It keeps the latest ones, because a number above 255
+// takes an allocation, and most calls have one of a few durations.
 type durations [61]atomic.Value // each contains an int64
 
 // millis returns a duration as an argument, see [CeilMillis].
@@ -123,8 +126,8 @@ func (k *Keys) own() *KindKeys {
 	return k.KindKeys
 }
 
-// Change is a call of a script that changes a number, such as the permits of a semaphore, or ends what others hold.
-// Redis remembers the answer at the memory key, and gives it to each copy.
+// Change is a call of a script that changes a number, such as the permits of a semaphore, or ends
+// what others hold. Redis remembers the answer at the memory key, and gives it to each copy.
 type Change struct {
 	*Keys
 
@@ -140,15 +143,16 @@ func (c Change) send(ctx context.Context, by Sender, script *Script, others ...a
 	return by.send(ctx, script, keys, len(keys), args, len(args))
 }
 
-// Batch is many calls of one script in one command. The zero Batch is empty. Calls are added by their
-// methods AddTo; all must be of the same script. A Batch with calls must not be copied.
+// Batch is many calls of one script in one command. The zero Batch is empty. Calls are added by
+// their methods AddTo; all must be of the same script. A Batch with calls must not be copied.
 type Batch struct {
 	script     *Script
 	keys, args []any
 	size       int
 	latest     any // the argument for the latest duration
 
-	// The fields above and the reply refer to these in a batch of one call, so that it takes no allocations.
+	// The fields above and the reply refer to these in a batch of one call, so that it takes no
+	// allocations.
 	one struct {
 		keys, args [3]any
 		kept       [1]bool

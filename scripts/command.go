@@ -17,15 +17,16 @@ func (r *Runner) Commands(ctx context.Context, commands ...[]any) ([]any, error)
 	return r.commands(ctx, commands, false)
 }
 
-// Reads is [Runner.Commands] for commands that only read. A former primary would answer from old data, and therefore
-// counts as a server that refuses them. On a cluster such a node no longer serves the keys.
+// Reads is [Runner.Commands] for commands that only read. A former primary would answer from old
+// data, and therefore counts as a server that refuses them. On a cluster such a node no longer
+// serves the keys.
 func (r *Runner) Reads(ctx context.Context, commands ...[]any) ([]any, error) {
 	return r.commands(ctx, commands, r.slots.client == nil)
 }
 
-// CountListeners returns the command that asks how many connections listen to a channel: PUBSUB NUMSUB. On a cluster it
-// is nil unless the channels are sharded, because a node knows only of its own connections. [Runner.Reads] sends it to
-// the node of the channel.
+// CountListeners returns the command that asks how many connections listen to a channel: PUBSUB
+// NUMSUB. On a cluster it is nil unless the channels are sharded, because a node knows only of its
+// own connections. [Runner.Reads] sends it to the node of the channel.
 func (r *Runner) CountListeners(channel string) []any {
 	isCluster := r.slots.client != nil
 	isSharded := r.Publish() == SPublish
@@ -38,7 +39,8 @@ func (r *Runner) CountListeners(channel string) []any {
 	return nil
 }
 
-// keyPosition returns the position of the key of a plain command. The channel of PUBSUB stands for one.
+// keyPosition returns the position of the key of a plain command. The channel of PUBSUB stands for
+// one.
 func keyPosition(args []any) int8 {
 	if args[0] == "pubsub" {
 		return 2

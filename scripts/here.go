@@ -9,23 +9,26 @@ import (
 	"github.com/redlatch/redlatch/internal/failure"
 )
 
-// A caller sends its command by itself, in its own goroutine, while the server answers quickly. Another
-// goroutine would cost more than the script of a free lock, because it wakes threads for the command and for the
-// answer.
+// A caller sends its command by itself, in its own goroutine, while the server answers quickly.
+// Another goroutine would cost more than the script of a free lock, because it wakes threads for
+// the command and for the answer.
 //
-// The caller cannot return before go-redis does. The attempt therefore ends within hereTimeout, whatever happens.
-// Without an answer by then its outcome is unknown, and the same command is sent again at once, by another
-// goroutine. That is the same attempt for the caller and for the configured number of retries.
+// The caller cannot return before go-redis does. The attempt therefore ends within hereTimeout,
+// whatever happens. Without an answer by then its outcome is unknown, and the same command is sent
+// again at once, by another goroutine. That is the same attempt for the caller and for the
+// configured number of retries.
 //
-// Only a client that sends many commands gains from this. It soon has enough answers to tell that the server is
-// quick. On a busy machine a few answers are slow although the server is quick, so they count only if there are more.
-// Scripts that may be slow on a quick server are always sent by other goroutines.
+// Only a client that sends many commands gains from this. It soon has enough answers to tell that
+// the server is quick. On a busy machine a few answers are slow although the server is quick, so
+// they count only if there are more. Scripts that may be slow on a quick server are always sent by
+// other goroutines.
 //
 // Without an answer go-redis closes the connection. A batcher uses few connections at a time, but a
-// server that stalls again and again, or a process that is stopped again and again, would cost these connections each
-// time. After such an attempt all commands are therefore sent by other goroutines for herePause, and for twice as long
-// each time, up to maxHerePause. After hereReset without such an attempt, and after each manyAnswers quick answers, the
-// pause is herePause again, because a new connection costs less than so many commands by other goroutines.
+// server that stalls again and again, or a process that is stopped again and again, would cost
+// these connections each time. After such an attempt all commands are therefore sent by other
+// goroutines for herePause, and for twice as long each time, up to maxHerePause. After hereReset
+// without such an attempt, and after each manyAnswers quick answers, the pause is herePause again,
+// because a new connection costs less than so many commands by other goroutines.
 const (
 	hereTimeout  = 30 * time.Millisecond // well below the 50 ms in which a call returns after its context has ended
 	quickAnswer  = 5 * time.Millisecond
@@ -37,8 +40,8 @@ const (
 	hereReset    = 2 * maxHerePause
 )
 
-// here is what the latest attempts say about the server: whether it answers, and whether it answers so quickly that
-// callers may send by themselves. It is guarded by the batcher's mu.
+// here is what the latest attempts say about the server: whether it answers, and whether it answers
+// so quickly that callers may send by themselves. It is guarded by the batcher's mu.
 type here struct {
 	unanswered bool // the latest batch or command that has ended was not answered
 
@@ -69,8 +72,9 @@ func (h *here) note(answered bool, sent time.Time) {
 // allowed reports whether callers may send by themselves now.
 func (h *here) allowed(now time.Time) bool { return h.quick >= quickAnswers && !now.Before(h.until) }
 
-// dialing returns how many dials may go on for attempts that have ended, because go-redis keeps the connection for
-// later commands. After the pause, only as many count as the client has under way. The caller holds mu.
+// dialing returns how many dials may go on for attempts that have ended, because go-redis keeps the
+// connection for later commands. After the pause, only as many count as the client has under way.
+// The caller holds mu.
 func (b *batcher) dialing(now time.Time) int {
 	if b.here.dials == 0 || now.Before(b.here.until) {
 		return b.here.dials
@@ -78,8 +82,8 @@ func (b *batcher) dialing(now time.Time) int {
 	return min(b.here.dials, int(b.hook.dials.Load()))
 }
 
-// late notes that an attempt in a caller's goroutine got no answer in time, or no connection. Several attempts at once
-// begin one pause.
+// late notes that an attempt in a caller's goroutine got no answer in time, or no connection.
+// Several attempts at once begin one pause.
 func (h *here) late(now time.Time, connected bool) {
 	if !now.Before(h.until) {
 		h.begin(now)
@@ -98,8 +102,8 @@ func (h *here) begin(now time.Time) {
 	h.until, h.dials = now.Add(h.pause), 0
 }
 
-// maySendHere reports whether a caller may send a command by itself now, and counts it in direct if so. The
-// caller then calls sendHere.
+// maySendHere reports whether a caller may send a command by itself now, and counts it in direct if
+// so. The caller then calls sendHere.
 func (b *batcher) maySendHere(ctx context.Context, s *Script, now time.Time) bool {
 	isShort := b.r.timeout <= 2*hereTimeout // the command timeout leaves no time for another goroutine's attempt
 	if s.slow || isShort {
@@ -127,8 +131,9 @@ func (b *batcher) maySendHere(ctx context.Context, s *Script, now time.Time) boo
 // errElsewhere is the error of sendHere if the command must be sent by another goroutine.
 var errElsewhere = errors.New("scripts: to be sent by another goroutine")
 
-// sendHere makes one attempt at c, which began then, in the caller's goroutine. If it returns errElsewhere, the
-// attempt goes on in another goroutine, and doubt says that the command may have been executed already.
+// sendHere makes one attempt at c, which began then, in the caller's goroutine. If it returns
+// errElsewhere, the attempt goes on in another goroutine, and doubt says that the command may have
+// been executed already.
 func (b *batcher) sendHere(ctx context.Context, c call, began time.Time) (reply Reply, doubt bool, err error) {
 	end := b.hereEnds.within(began, hereTimeout*3/4, hereTimeout)
 	c.memory.here = joinedContext{Context: end, values: ctx, until: end.until}

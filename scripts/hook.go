@@ -16,14 +16,15 @@ import (
 	"github.com/redlatch/redlatch/internal/redisutil"
 )
 
-// punctual makes chosen commands of a go-redis client end with the deadline of their context, and with nothing else.
-// The application chooses the timeouts of the client itself. They may be too short for a slow server, or there may be
-// none. A copy of the client can be configured differently and shares its connections, but it has no hooks, so the
-// application's hooks would miss the commands.
+// punctual makes chosen commands of a go-redis client end with the deadline of their context, and
+// with nothing else. The application chooses the timeouts of the client itself. They may be too
+// short for a slow server, or there may be none. A copy of the client can be configured differently
+// and shares its connections, but it has no hooks, so the application's hooks would miss the
+// commands.
 //
-// punctual therefore adds a hook to the client, which passes marked pipelines on to such a copy. All hooks that were
-// added before it have seen the pipeline by then. When the application adds another hook, punctual adds its own once
-// more, behind that hook.
+// punctual therefore adds a hook to the client, which passes marked pipelines on to such a copy.
+// All hooks that were added before it have seen the pipeline by then. When the application adds
+// another hook, punctual adds its own once more, behind that hook.
 type punctual struct {
 	rdb     weak.Pointer[redis.Client]
 	copy    *redis.Client
@@ -57,8 +58,8 @@ func punctualOf(rdb *redis.Client) *punctual {
 	})
 }
 
-// prepare marks a command that is sent alone, or the first one of a pipeline. It is a [singleCmd]. A nil p does
-// nothing.
+// prepare marks a command that is sent alone, or the first one of a pipeline. It is a [singleCmd].
+// A nil p does nothing.
 func (p *punctual) prepare(first redis.Cmder) {
 	if p == nil {
 		return
@@ -107,8 +108,8 @@ func (h copyHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return next
 }
 
-// ProcessPipelineHook implements [redis.Hook]. go-redis calls it for the client, and again for each hook that is
-// added later.
+// ProcessPipelineHook implements [redis.Hook]. go-redis calls it for the client, and again for each
+// hook that is added later.
 func (h *lastHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	if !isGoRedis(next) {
 		h.covered.Store(true)
@@ -140,7 +141,8 @@ func isGoRedis(next redis.ProcessPipelineHook) bool {
 	return f != nil && strings.HasPrefix(f.Name(), "github.com/redis/go-redis/v9.")
 }
 
-// lastDial is a hook that notes what becomes of a client's dials, and gives deadlines to its connections.
+// lastDial is a hook that notes what becomes of a client's dials, and gives deadlines to its
+// connections.
 type lastDial struct {
 	addr   atomic.Pointer[string]     // the address of the latest connection; nil if there is none, or if it is unknown
 	failed atomic.Pointer[failedDial] // the latest failure, if no dial succeeded since and its context did not end it
@@ -159,7 +161,8 @@ type failedDial struct {
 // lastDials has the hook of each client that a type embeds, by its options.
 var lastDials = hooks[redis.Options, lastDial]{}
 
-// lastDialOf returns the hook of a client with those options that rdb embeds, and adds it if there is none.
+// lastDialOf returns the hook of a client with those options that rdb embeds, and adds it if there
+// is none.
 func lastDialOf(rdb redis.UniversalClient, o *redis.Options) *lastDial {
 	return lastDials.of(o, func() *lastDial {
 		d := &lastDial{}
@@ -168,7 +171,8 @@ func lastDialOf(rdb redis.UniversalClient, o *redis.Options) *lastDial {
 	})
 }
 
-// DialHook implements [redis.Hook]. With Sentinel, the server is another one after a failover, although addr stays.
+// DialHook implements [redis.Hook]. With Sentinel, the server is another one after a failover,
+// although addr stays.
 func (d *lastDial) DialHook(next redis.DialHook) redis.DialHook {
 	return func(ctx context.Context, network, addr string) (net.Conn, error) {
 		d.dials.Add(1)
@@ -202,13 +206,15 @@ func (d *lastDial) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Pro
 	return next
 }
 
-// hooks has one hook H for each client, which a C stands for. It keeps neither of them alive. The client has the hook.
+// hooks has one hook H for each client, which a C stands for. It keeps neither of them alive. The
+// client has the hook.
 type hooks[C, H any] struct {
 	mu    sync.Mutex
 	added map[weak.Pointer[C]]weak.Pointer[H]
 }
 
-// of returns the hook of a client. If there is none, add makes it and adds it to the client, with mu held.
+// of returns the hook of a client. If there is none, add makes it and adds it to the client, with
+// mu held.
 func (h *hooks[C, H]) of(client *C, add func() *H) *H {
 	h.mu.Lock()
 	defer h.mu.Unlock()

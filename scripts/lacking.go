@@ -9,11 +9,12 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Servers that lack a command that the scripts need, because rename-command has removed it, or because a proxy or a
-// managed service does not have it. The answer of Redis then seldom names the command.
+// Servers that lack a command that the scripts need, because rename-command has removed it, or
+// because a proxy or a managed service does not have it. The answer of Redis then seldom names the
+// command.
 
-// LackingError is the answer of a server that does not have a command. It is an error of Redis, and another attempt
-// would get it, too. A script may have been stopped halfway by it.
+// LackingError is the answer of a server that does not have a command. It is an error of Redis, and
+// another attempt would get it, too. A script may have been stopped halfway by it.
 type LackingError struct {
 	Command  string // such as PUBLISH, or "HSET or DEL"; "" if it is unknown
 	inScript bool   // a script called it, which may have written something before

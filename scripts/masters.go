@@ -9,13 +9,16 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// toMasters is a [processor] for a cluster client. It sends each command by the client of its key's master, in the way
-// in which batches are sent. The cluster client itself would be worse in two ways:
+// toMasters is a [processor] for a cluster client. It sends each command by the client of its key's
+// master, in the way in which batches are sent. The cluster client itself would be worse in two
+// ways:
 //
-//   - Its attempts end with the timeouts of go-redis, not with their context, and Close would wait for them.
-//   - If it may read from replicas (ReadOnly, RouteByLatency, RouteRandomly), commands that only read go to replicas.
-//     A replica may be stale, and it answers as before when its master has died. To tell these commands apart, the
-//     client asks a random node (COMMAND). The commands of all shards wait for that, even if the node hangs.
+//   - Its attempts end with the timeouts of go-redis, not with their context, and Close would wait
+//     for them.
+//   - If it may read from replicas (ReadOnly, RouteByLatency, RouteRandomly), commands that only
+//     read go to replicas. A replica may be stale, and it answers as before when its master has
+//     died. To tell these commands apart, the client asks a random node (COMMAND). The commands of
+//     all shards wait for that, even if the node hangs.
 //
 // The cluster client sends the commands that are misrouted.
 type toMasters struct{ r *Runner }
@@ -70,8 +73,8 @@ func keyOf(cmd redis.Cmder) string {
 	return key
 }
 
-// isMisrouted reports whether a node has not executed a command because it does not serve the slot. The client of a
-// node that has left the cluster is closed.
+// isMisrouted reports whether a node has not executed a command because it does not serve the slot.
+// The client of a node that has left the cluster is closed.
 func isMisrouted(err error) bool {
 	return repliedWith(err, "MOVED ", "ASK ") || errors.Is(err, redis.ErrClosed)
 }

@@ -17,7 +17,8 @@ import (
 	"github.com/redlatch/redlatch/internal/redisutil"
 )
 
-// What the errors of go-redis, and the answers of Redis, say about a command. Package failure has the types.
+// What the errors of go-redis, and the answers of Redis, say about a command. Package failure has
+// the types.
 //
 //	the error                                                 the outcome   repeated
 //	a reply of Redis, such as WRONGTYPE, OOM or NOPERM        executed      no
@@ -35,7 +36,8 @@ import (
 
 var errReplaced = errors.New("scripts: another node has replaced the one that did not answer")
 
-// newError returns the error of a call whose last attempt ended with err. outcome is that of all its attempts.
+// newError returns the error of a call whose last attempt ended with err. outcome is that of all
+// its attempts.
 func newError(script string, err error, outcome failure.Outcome) *failure.Error {
 	last := classify(err)
 	e := &failure.Error{Failure: last, Err: withoutScript(err)}
@@ -64,29 +66,33 @@ func newError(script string, err error, outcome failure.Outcome) *failure.Error 
 	return e
 }
 
-// ForeignReply begins the errors of the scripts for keys with data of another program. See scripts/lib/holder.lua.
+// ForeignReply begins the errors of the scripts for keys with data of another program. See
+// scripts/lib/holder.lua.
 const ForeignReply = "FOREIGN "
 
 // IsForeign reports whether err is such an error.
 func IsForeign(err error) bool { return err != nil && redis.HasErrorPrefix(err, ForeignReply) }
 
-// IsWrongType reports whether a key holds another type than a script expects. The text of miniredis is different.
+// IsWrongType reports whether a key holds another type than a script expects. The text of miniredis
+// is different.
 func IsWrongType(err error) bool { return err != nil && strings.Contains(err.Error(), "WRONGTYPE") }
 
-// isFinal reports whether an answer of Redis stays the same until a person changes a key or a permission. Other errors
-// may pass by themselves: a full memory, a password that is being rotated, or a proxy without a server.
+// isFinal reports whether an answer of Redis stays the same until a person changes a key or a
+// permission. Other errors may pass by themselves: a full memory, a password that is being rotated,
+// or a proxy without a server.
 func isFinal(err error) bool {
 	return IsForeign(err) || IsWrongType(err) || redisutil.LacksRights(err)
 }
 
-// scriptSuffix matches the text that Redis adds to an error inside a script. Older servers put a similar text in front.
+// scriptSuffix matches the text that Redis adds to an error inside a script. Older servers put a
+// similar text in front.
 var (
 	scriptSuffix = regexp.MustCompile(`,? script: [0-9a-zA-Z_]+, on @?[a-z_]+:\d+\.?$`)
 	scriptPrefix = regexp.MustCompile(`^(-?ERR )?Error (running|compiling) script \(.*?\): (@[a-z_]+: ?\d+: )+`)
 )
 
-// withoutScript removes from the text of an error reply where in a script it occurred. The result wraps
-// the reply and is an error of Redis, too.
+// withoutScript removes from the text of an error reply where in a script it occurred. The result
+// wraps the reply and is an error of Redis, too.
 func withoutScript(err error) error {
 	reply, ok := err.(redis.Error) //nolint:errorlint // as go-redis returns it
 	if !ok {
@@ -111,16 +117,16 @@ func (e *scriptError) Unwrap() error { return e.err }
 // RedisError makes it a [redis.Error].
 func (e *scriptError) RedisError() {}
 
-// Refused returns the error of a command that Redis has refused with err, and would refuse again, such as with
-// WRONGPASS. isRefusal is false for other errors.
+// Refused returns the error of a command that Redis has refused with err, and would refuse again,
+// such as with WRONGPASS. isRefusal is false for other errors.
 func Refused(err error) (refused *failure.Error, isRefusal bool) {
 	f := classify(err)
 	f.Answered, f.Final = true, isFinal(err)
 	return &failure.Error{Failure: f, Err: err}, f.Outcome == failure.Executed
 }
 
-// notSent returns the error of a call that ended before its command was sent, or before it was sent again after an
-// answer that it was not executed. began is when the call began to wait.
+// notSent returns the error of a call that ended before its command was sent, or before it was sent
+// again after an answer that it was not executed. began is when the call began to wait.
 func notSent(ctx context.Context, began time.Time) *failure.Interrupted {
 	if joined, ok := ctx.(*joinedContext); ok {
 		ctx = joined.values // the caller's own, which may have ended without a cause that joined can see
@@ -130,15 +136,15 @@ func notSent(ctx context.Context, began time.Time) *failure.Interrupted {
 	return err
 }
 
-// unsent is the error of an attempt whose command was not written to a connection, because the dial or the handshake
-// has failed, a limiter or a hook has refused it, or no connection was free.
+// unsent is the error of an attempt whose command was not written to a connection, because the dial
+// or the handshake has failed, a limiter or a hook has refused it, or no connection was free.
 type unsent struct{ cause error }
 
 func (e *unsent) Error() string { return e.cause.Error() }
 func (e *unsent) Unwrap() error { return e.cause }
 
-// isTurnedAway reports whether a server, or a load balancer before it, has closed a new connection, because it has too
-// many clients, or no backend at the moment.
+// isTurnedAway reports whether a server, or a load balancer before it, has closed a new connection,
+// because it has too many clients, or no backend at the moment.
 func isTurnedAway(err error) bool {
 	if op, ok := errors.AsType[*net.OpError](err); ok && op.Op == "dial" {
 		return false
@@ -153,8 +159,8 @@ type unmapped struct{ cause error }
 func (e *unmapped) Error() string { return "read the slot map: " + e.cause.Error() }
 func (e *unmapped) Unwrap() error { return e.cause }
 
-// temporaryRefusals lists the prefixes of Redis errors which say that a command was not executed and may be tried
-// later.
+// temporaryRefusals lists the prefixes of Redis errors which say that a command was not executed
+// and may be tried later.
 var temporaryRefusals = []string{
 	"LOADING ", "READONLY ", "MASTERDOWN ", "CLUSTERDOWN ", "TRYAGAIN ", "NOREPLICAS ", "MISCONF ", "BUSY ", "MOVED ",
 	"ASK ", "ERR max number of clients", "max number of clients",
@@ -173,11 +179,13 @@ func repliedWith(err error, prefixes ...string) bool {
 	return slices.ContainsFunc(prefixes, func(prefix string) bool { return strings.HasPrefix(text, prefix) })
 }
 
-// classify returns what a non-nil error of one attempt means, as far as its own call needs that: the outcome, whether
-// it is a temporary refusal (NotNow), so that the call retries until it ends, however often, and whether the client is
-// closed. redis.Nil is an answer, not an error, and is not passed here.
+// classify returns what a non-nil error of one attempt means, as far as its own call needs that:
+// the outcome, whether it is a temporary refusal (NotNow), so that the call retries until it ends,
+// however often, and whether the client is closed. redis.Nil is an answer, not an error, and is not
+// passed here.
 func classify(err error) failure.Failure {
-	// This is checked first, because the cause may be any error of the caller, such as redis.ErrClosed.
+	// This is checked first, because the cause may be any error of the caller, such as
+	// redis.ErrClosed.
 	if i, ok := errors.AsType[*failure.Interrupted](err); ok {
 		if i.NotSent {
 			return failure.Failure{Outcome: failure.NotExecuted}

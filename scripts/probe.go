@@ -14,10 +14,12 @@ import (
 )
 
 // prober finds out why a server does not answer. go-redis dials five times, 100 ms apart, before it
-// reports that a connection was refused. A call that ends earlier could only say that time has passed.
+// reports that a connection was refused. A call that ends earlier could only say that time has
+// passed.
 //
-// Therefore an attempt without an answer for failure.SilentAfter dials once, by the client's own dialer, and closes the
-// connection at once. All attempts share the result. There is one dial at a time, and one in probePause.
+// Therefore an attempt without an answer for failure.SilentAfter dials once, by the client's own
+// dialer, and closes the connection at once. All attempts share the result. There is one dial at a
+// time, and one in probePause.
 type prober struct {
 	r       *Runner
 	options func() *redis.Options // the options of the client; nil if the prober never dials
@@ -38,8 +40,8 @@ const (
 	probeSharing = 25 * time.Millisecond // attempts that begin within this time share a timer
 )
 
-// newProber returns a prober for the server that rdb connects to. For a cluster client it never dials, because
-// each of the nodes has a prober.
+// newProber returns a prober for the server that rdb connects to. For a cluster client it never
+// dials, because each of the nodes has a prober.
 func newProber(r *Runner, rdb redis.UniversalClient) *prober {
 	p := &prober{r: r, dialed: r.dialed}
 	if c, ok := rdb.(interface{ Options() *redis.Options }); ok {
@@ -48,8 +50,8 @@ func newProber(r *Runner, rdb redis.UniversalClient) *prober {
 	return p
 }
 
-// due returns a channel that is closed failure.SilentAfter from now, or a little earlier. It returns nil if p never
-// dials.
+// due returns a channel that is closed failure.SilentAfter from now, or a little earlier. It
+// returns nil if p never dials.
 func (p *prober) due(now time.Time) <-chan struct{} {
 	if p.options == nil {
 		return nil
@@ -57,8 +59,8 @@ func (p *prober) due(now time.Time) <-chan struct{} {
 	return p.silent.within(now, failure.SilentAfter-probeSharing, failure.SilentAfter).Done()
 }
 
-// start dials, unless a dial is under way, or has ended a moment ago. It does not block. The caller is
-// registered in running.
+// start dials, unless a dial is under way, or has ended a moment ago. It does not block. The caller
+// is registered in running.
 func (p *prober) start() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -124,9 +126,9 @@ func (p *prober) dial() {
 	p.busy, p.ended, p.err = false, time.Now(), err
 }
 
-// explain adds to the error of an attempt that began then why a dial failed meanwhile, if one did. With Sentinel the
-// client's own dials may tell more than those of the prober. The dial of the prober has to wait for them, and times out
-// while go-redis is still asking the Sentinels.
+// explain adds to the error of an attempt that began then why a dial failed meanwhile, if one did.
+// With Sentinel the client's own dials may tell more than those of the prober. The dial of the
+// prober has to wait for them, and times out while go-redis is still asking the Sentinels.
 func (p *prober) explain(i *failure.Interrupted, began time.Time) *failure.Interrupted {
 	if i.Silent < failure.SilentAfter {
 		return i
@@ -148,13 +150,14 @@ func (p *prober) explain(i *failure.Interrupted, began time.Time) *failure.Inter
 	return i
 }
 
-// ends are the errors with which go-redis notices the end of a call. A read that ends with the call's deadline
-// reports the last one.
+// ends are the errors with which go-redis notices the end of a call. A read that ends with the
+// call's deadline reports the last one.
 var ends = []error{context.DeadlineExceeded, context.Canceled, os.ErrDeadlineExceeded}
 
-// noticed returns the error of an attempt that began then. If go-redis has noticed the end of the call
-// before the caller did, it is an interruption. The error of a dial that timed out looks the same, so the end
-// itself counts, too. A dial has a timer of its own, which may fire a little before the context's.
+// noticed returns the error of an attempt that began then. If go-redis has noticed the end of the
+// call before the caller did, it is an interruption. The error of a dial that timed out looks the
+// same, so the end itself counts, too. A dial has a timer of its own, which may fire a little
+// before the context's.
 func (p *prober) noticed(ctx context.Context, end *deadline, err error, began time.Time) error {
 	if err == nil || !slices.ContainsFunc(ends, func(end error) bool { return errors.Is(err, end) }) {
 		return err

@@ -13,11 +13,12 @@ import (
 	"github.com/redlatch/redlatch/internal/redisutil"
 )
 
-// recovery notices that Redis has come back. It does so at the first answer after a broken connection, a failed dial,
-// or a refusal that a restart or a failover causes. Redis may have forgotten its data in between.
+// recovery notices that Redis has come back. It does so at the first answer after a broken
+// connection, a failed dial, or a refusal that a restart or a failover causes. Redis may have
+// forgotten its data in between.
 //
-// A reply that is merely late says nothing. To act on it would also make a slow Redis slower, because whoever is told
-// asks about many keys.
+// A reply that is merely late says nothing. To act on it would also make a slow Redis slower,
+// because whoever is told asks about many keys.
 type recovery struct {
 	cluster  bool
 	returned func()       // it is called for each return, and must not block; nil if nobody asks
@@ -31,8 +32,9 @@ type recovery struct {
 	former bool
 }
 
-// OnReturn sets a func that is called when Redis answers again after a broken connection or a failover. It is
-// called from the goroutines of commands, so it must not block. OnReturn is called before the first command.
+// OnReturn sets a func that is called when Redis answers again after a broken connection or a
+// failover. It is called from the goroutines of commands, so it must not block. OnReturn is called
+// before the first command.
 func (r *Runner) OnReturn(f func()) { r.recovery.returned = f }
 
 // note notes how an attempt ended. On a cluster, key decides whose failure or answer it is.

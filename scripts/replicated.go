@@ -16,25 +16,29 @@ import (
 
 // Scripts whose writes replicas must confirm.
 //
-// WAIT waits only for the writes of its own connection, so the script and its WAIT go over one connection,
-// in one pipeline. That connection is a redis.Tx without a transaction. Two other ways look simpler:
+// WAIT waits only for the writes of its own connection, so the script and its WAIT go over one
+// connection, in one pipeline. That connection is a redis.Tx without a transaction. Two other ways
+// look simpler:
 //
-//   - A pipeline of the client itself. go-redis keeps ten connections for pipelines, and renewals need
-//     them. WAIT would block them for as long as a replica is slow.
-//   - redis.Conn. It shares its options with the client, but not the mutex that guards them. Both write
-//     to them if the server refuses maintenance notifications, so that is a data race in go-redis 9.23.
+//   - A pipeline of the client itself. go-redis keeps ten connections for pipelines, and renewals
+//     need them. WAIT would block them for as long as a replica is slow.
+//   - redis.Conn. It shares its options with the client, but not the mutex that guards them. Both
+//     write to them if the server refuses maintenance notifications, so that is a data race in
+//     go-redis 9.23.
 //
-// Watch, which makes a redis.Tx, is called on the client that a user's type embeds, not on the type.
+// Watch, which makes a redis.Tx, is called on the client that a user's type embeds, not on the
+// type.
 
 // errNotConfirmedYet is why a call that its context ended had no answer to WAIT.
 var errNotConfirmedYet = errors.New("the replicas have not confirmed yet")
 
-// RunReplicated is [Runner.Do] for a script whose writes n replicas should have within timeout. If fewer
-// have them, [Reply].Unconfirmed says so. If the script has written nothing, such as for an acquisition that
-// was refused, Unconfirmed means nothing. A server that refuses WAIT counts as a server without replicas.
+// RunReplicated is [Runner.Do] for a script whose writes n replicas should have within timeout. If
+// fewer have them, [Reply].Unconfirmed says so. If the script has written nothing, such as for an
+// acquisition that was refused, Unconfirmed means nothing. A server that refuses WAIT counts as a
+// server without replicas.
 //
-// timeout is added to the timeout of the runner. An attempt is answered when its WAIT is. If WAIT fails, a retry
-// runs the script again.
+// timeout is added to the timeout of the runner. An attempt is answered when its WAIT is. If WAIT
+// fails, a retry runs the script again.
 func (r *Runner) RunReplicated(
 	ctx context.Context, n int, timeout time.Duration, s *Script, keys []any, args ...any,
 ) (Reply, error) {
@@ -43,7 +47,8 @@ func (r *Runner) RunReplicated(
 	}
 	defer r.running.Done()
 	c := newCall(s, keys, args)
-	// All attempts share one deadline, so a retry has the time that the attempts before it have left.
+	// All attempts share one deadline, so a retry has the time that the attempts before it have
+	// left.
 	c.end, c.ctx = r.ends.after(ctx, r.timeout+timeout, &c.memory.joined)
 	var failed failures
 	for {
@@ -68,9 +73,9 @@ func (r *Runner) RunReplicated(
 	}
 }
 
-// watch makes an attempt that holds a connection. As many attempts as the client has connections may be
-// in flight. The others wait here, so that they need no goroutine while Redis is silent. If the call ends
-// first, nothing is sent.
+// watch makes an attempt that holds a connection. As many attempts as the client has connections
+// may be in flight. The others wait here, so that they need no goroutine while Redis is silent. If
+// the call ends first, nothing is sent.
 func (r *Runner) watch(ctx context.Context, c call, attempt func(context.Context) (Reply, error)) (Reply, error) {
 	if r.watches != nil {
 		began := time.Now()
@@ -90,8 +95,8 @@ func (r *Runner) watch(ctx context.Context, c call, attempt func(context.Context
 	})
 }
 
-// maxRedirections is how many redirections one attempt follows: from a node that has left the cluster to
-// the node that has the slot, and from there to the node that gets it.
+// maxRedirections is how many redirections one attempt follows: from a node that has left the
+// cluster to the node that has the slot, and from there to the node that gets it.
 const maxRedirections = 2
 
 // attemptReplicated is [Runner.attempt] with a WAIT. On a cluster it follows redirections.
@@ -150,8 +155,9 @@ func (r *Runner) attemptReplicated(
 	return reply, err
 }
 
-// redirection returns the address of the node to which err redirects a command that was sent to from, or ""
-// if err is no redirection. asking means that the node accepts the command only after ASKING.
+// redirection returns the address of the node to which err redirects a command that was sent to
+// from, or "" if err is no redirection. asking means that the node accepts the command only after
+// ASKING.
 func redirection(err error, from *redis.Client) (addr string, asking bool) {
 	addr, moved := redis.IsMovedError(err) // moved is false for a nil error, too
 	if !moved {
@@ -167,9 +173,10 @@ func redirection(err error, from *redis.Client) (addr string, asking bool) {
 	return net.JoinHostPort(host, port), asking
 }
 
-// optionsFor returns the options for one connection to the node at addr, made from the options for another node of
-// the cluster. The cluster client itself has a client for addr only if that node had slots before, and
-// gives none away. Redirections end with the move of the slot, so nothing keeps the connection.
+// optionsFor returns the options for one connection to the node at addr, made from the options for
+// another node of the cluster. The cluster client itself has a client for addr only if that node
+// had slots before, and gives none away. Redirections end with the move of the slot, so nothing
+// keeps the connection.
 func optionsFor(node *redis.Client, addr string) *redis.Options {
 	o := *node.Options()
 	o.Addr, o.NodeAddress = addr, ""
@@ -190,8 +197,8 @@ const minReadTimeout = 200 * time.Millisecond
 // maxWait is the longest single WAIT with any read timeout.
 const maxWait = time.Second
 
-// longestWait returns the longest single WAIT. It must answer well before the read timeout, which is 0 if there is
-// none.
+// longestWait returns the longest single WAIT. It must answer well before the read timeout, which
+// is 0 if there is none.
 func longestWait(readTimeout time.Duration) time.Duration {
 	if readTimeout <= 0 {
 		return maxWait
@@ -199,8 +206,9 @@ func longestWait(readTimeout time.Duration) time.Duration {
 	return min(readTimeout/2, maxWait)
 }
 
-// waiting is a [processor] that sends each command on one connection, together with WAIT. It sends WAIT
-// again while too few replicas have confirmed and there is time left. It belongs to one attempt.
+// waiting is a [processor] that sends each command on one connection, together with WAIT. It sends
+// WAIT again while too few replicas have confirmed and there is time left. It belongs to one
+// attempt.
 type waiting struct {
 	tx      *redis.Tx
 	asking  bool

@@ -9,11 +9,13 @@ import (
 	"github.com/redlatch/redlatch/internal/failure"
 )
 
-// How replies are read. A reply of another form than the script's header states comes from something
-// that is not a Redis, such as a proxy. It must not pass for an answer, so the call fails, and its outcome is
-// unknown. The functions here return the reply in any case, because it says whether the call is in doubt.
+// How replies are read. A reply of another form than the script's header states comes from
+// something that is not a Redis, such as a proxy. It must not pass for an answer, so the call
+// fails, and its outcome is unknown. The functions here return the reply in any case, because it
+// says whether the call is in doubt.
 
-// Unreadable is the error of a reply of the wrong form. An acquisition that gets one is rolled back.
+// Unreadable is the error of a reply of the wrong form. An acquisition that gets one is rolled
+// back.
 func Unreadable(value any) error {
 	unknown := failure.Failure{Outcome: failure.Unknown}
 	return &failure.Error{Failure: unknown, Err: fmt.Errorf("a %T that no script returns", value)}
@@ -243,8 +245,9 @@ func readFairReleased(reply Reply, err error) (FairReleased, error) {
 	return FairReleased{Reply: reply, Held: n.Number != 0}, err
 }
 
-// readPermits reads the reply to an acquisition of permits. It is {1, left, epoch} if it was granted, and otherwise
-// {0, left, ms until a lease ends}, or {0} if no number is set. Not every kind has the last element.
+// readPermits reads the reply to an acquisition of permits. It is {1, left, epoch} if it was
+// granted, and otherwise {0, left, ms until a lease ends}, or {0} if no number is set. Not every
+// kind has the last element.
 func readPermits(reply Reply, err error) (Acquired, error) {
 	got := Acquired{Reply: reply, PTTL: -2}
 	if err == nil && reply.Value == string(Over) {
@@ -279,8 +282,8 @@ func readList(reply Reply, err error) (Reply, elements, error) {
 	return reply, elements{rest: list, err: err}, err
 }
 
-// elements reads the elements of a list one after another. A missing element, or an element of another type, sets
-// err, and is read as the zero value.
+// elements reads the elements of a list one after another. A missing element, or an element of
+// another type, sets err, and is read as the zero value.
 type elements struct {
 	rest []any
 	err  error

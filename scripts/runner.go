@@ -21,17 +21,18 @@ import (
 const DefaultTimeout = 5 * time.Second
 
 const (
-	// maxCopyDelay is how long after the last attempt was sent a copy may still arrive. When go-redis
-	// closes a connection, the kernel goes on sending what was written to it: Linux eight times, the last
-	// time after 102 s. See doc/decisions/late-copies.md.
+	// maxCopyDelay is how long after the last attempt was sent a copy may still arrive. When
+	// go-redis closes a connection, the kernel goes on sending what was written to it: Linux eight
+	// times, the last time after 102 s. See doc/decisions/late-copies.md.
 	maxCopyDelay = 2 * time.Minute
 	// minMemory is how long Redis remembers a request at least, so that its copies do not count.
 	minMemory = 3 * time.Minute
-	// maxTimeout bounds the timeout of a call, so that all its attempts are made within minMemory minus
-	// maxCopyDelay.
+	// maxTimeout bounds the timeout of a call, so that all its attempts are made within minMemory
+	// minus maxCopyDelay.
 	maxTimeout = 50 * time.Second
-	// maxMovingDelay is the longest delay between attempts while a slot moves, before jitter. Redis refuses most
-	// scripts until the slot has moved, and there may be only a moment before it moves again.
+	// maxMovingDelay is the longest delay between attempts while a slot moves, before jitter. Redis
+	// refuses most scripts until the slot has moved, and there may be only a moment before it moves
+	// again.
 	maxMovingDelay = 100 * time.Millisecond
 )
 
@@ -40,8 +41,8 @@ const (
 //
 // A call returns when its context ends, or after the runner's timeout, even if Redis does not
 // answer. An attempt that is in flight then goes on in a goroutine of its own until the timeout is
-// over, and Close waits for it. If the client has a shorter read timeout, another attempt is made when that is over,
-// and the first answer to either attempt counts.
+// over, and Close waits for it. If the client has a shorter read timeout, another attempt is made
+// when that is over, and the first answer to either attempt counts.
 type Runner struct {
 	rdb      redis.UniversalClient // sends the commands; a user's type may override its methods
 	base     redis.UniversalClient // the client of go-redis that rdb is or embeds, see redisutil.Underlying
@@ -60,8 +61,8 @@ type Runner struct {
 	ends      deadlines
 	limits    limits
 	slow      deadlines // the deadlines at which attempts are slow: see patience
-	// patience is how long an attempt waits for its answer until another one is made as well. If it is 0, the attempt
-	// waits until the call ends.
+	// patience is how long an attempt waits for its answer until another one is made as well. If it
+	// is 0, the attempt waits until the call ends.
 	patience time.Duration
 	patient  patientAttempts
 	recovery recovery
@@ -69,7 +70,8 @@ type Runner struct {
 	// connections is how many connections the client has at most.
 	connections int
 	silent      atomic.Bool // the latest script got no answer
-	// watches limits the calls that hold a connection to themselves. It is nil if there is no limit.
+	// watches limits the calls that hold a connection to themselves. It is nil if there is no
+	// limit.
 	watches chan struct{}
 
 	closing chan struct{} // Stop closes it; there are no more retries then
@@ -86,15 +88,15 @@ type Reply struct {
 	// Doubt reports that an earlier attempt of the same call has an unknown outcome: a copy of the
 	// command may still run after the answered one.
 	Doubt bool
-	// Unconfirmed is why too few replicas have confirmed the script's writes, see [Runner.RunReplicated].
-	// It matches [failure.ErrNotReplicated], or is nil.
+	// Unconfirmed is why too few replicas have confirmed the script's writes, see
+	// [Runner.RunReplicated]. It matches [failure.ErrNotReplicated], or is nil.
 	Unconfirmed error
 }
 
-// NewRunner returns a runner. Calls wait for their answer for at most timeout, where 0 means DefaultTimeout.
-// They are retried as often as rdb's configuration says (MaxRetries, on a cluster MaxRedirects),
-// with its delays. rdb is a client of go-redis, or a type that embeds one: see redisutil.Underlying. NewRunner
-// sends nothing.
+// NewRunner returns a runner. Calls wait for their answer for at most timeout, where 0 means
+// DefaultTimeout. They are retried as often as rdb's configuration says (MaxRetries, on a cluster
+// MaxRedirects), with its delays. rdb is a client of go-redis, or a type that embeds one: see
+// redisutil.Underlying. NewRunner sends nothing.
 func NewRunner(rdb redis.UniversalClient, timeout time.Duration) *Runner {
 	if timeout <= 0 {
 		timeout = DefaultTimeout
@@ -137,7 +139,8 @@ func NewRunner(rdb redis.UniversalClient, timeout time.Duration) *Runner {
 	r.shards.batches.Store(&map[*redis.Client]*batcher{})
 	// A type that embeds a cluster client may override its methods, which batches would bypass.
 	r.shards.cluster, _ = rdb.(*redis.ClusterClient) // not base
-	// A type that embeds a client may send a command as late as one read timeout after its context ended.
+	// A type that embeds a client may send a command as late as one read timeout after its context
+	// ended.
 	r.timeout = min(timeout, maxTimeout)
 	r.ends.sending, r.ends.abandon = context.WithCancel(context.Background())
 	r.limits.timeout, r.limits.ends = r.timeout, &r.ends
@@ -160,8 +163,9 @@ func NewRunner(rdb redis.UniversalClient, timeout time.Duration) *Runner {
 // answerReserve is how much longer than its call an answer is kept.
 const answerReserve = 5 * time.Second
 
-// Memory returns how long a script should remember a request, which is longer than a copy of it may take to
-// arrive. Every script needs that if a copy of it would count again, or would take what was given back.
+// Memory returns how long a script should remember a request, which is longer than a copy of it may
+// take to arrive. Every script needs that if a copy of it would count again, or would take what was
+// given back.
 func (r *Runner) Memory() time.Duration { return r.memory }
 
 // AnswerMemory returns how long a script should keep an answer for repetitions of the same call, if
@@ -177,13 +181,13 @@ func (r *Runner) Timeout() time.Duration { return r.timeout }
 
 // Do runs s, and retries it with identical arguments while its outcome is unknown or it could not
 // be executed. It gives up when ctx ends, after the runner's timeout, or after as many retries as
-// the client's configuration says. Temporary refusals, such as LOADING, do not count as retries.
-// A failure is an [*failure.Error]. The first key is a string, because the cluster slot is found by it. The
-// other keys and the arguments are of any type that go-redis sends.
+// the client's configuration says. Temporary refusals, such as LOADING, do not count as retries. A
+// failure is an [*failure.Error]. The first key is a string, because the cluster slot is found by
+// it. The other keys and the arguments are of any type that go-redis sends.
 //
 // Commands of many goroutines are sent in pipelines, on a cluster in pipelines for each master. A
-// hook sees such a pipeline with a context that has no values. On a cluster all commands are sent by
-// the client of the node, so only hooks of that client see them.
+// hook sees such a pipeline with a context that has no values. On a cluster all commands are sent
+// by the client of the node, so only hooks of that client see them.
 func (r *Runner) Do(ctx context.Context, s *Script, keys []any, args ...any) (Reply, error) {
 	if err := r.register(ctx); err != nil {
 		return Reply{}, err
@@ -266,8 +270,8 @@ func (r *Runner) bound(c *call) {
 	c.mark.begin(c.ctx, c.script)
 }
 
-// shardOf returns the batcher of the master of a cluster that serves c, or the batcher of all masters if the master is
-// not known.
+// shardOf returns the batcher of the master of a cluster that serves c, or the batcher of all
+// masters if the master is not known.
 func (r *Runner) shardOf(ctx context.Context, c call) (*batcher, error) {
 	if err := r.slots.await(ctx, c.end.Done()); err != nil {
 		return nil, err
@@ -279,19 +283,21 @@ func (r *Runner) shardOf(ctx context.Context, c call) (*batcher, error) {
 }
 
 // Once makes one attempt, for callers that retry by themselves and run in a goroutine of their own.
-// ctx bounds the time until the command is sent. The answer may take as long as a call may. Once waits for
-// no batch. It uses go-redis's connections for pipelines, because other commands may occupy all other
-// connections. On a cluster it returns early if the node does not answer and is replaced.
+// ctx bounds the time until the command is sent. The answer may take as long as a call may. Once
+// waits for no batch. It uses go-redis's connections for pipelines, because other commands may
+// occupy all other connections. On a cluster it returns early if the node does not answer and is
+// replaced.
 func (r *Runner) Once(ctx context.Context, s *Script, keys []any, args ...any) (Reply, error) {
 	return r.once(ctx, Patience{}, s, keys, args)
 }
 
-// maxPatient is how many patient attempts at one server may be in flight at most, unless one is urgent.
+// maxPatient is how many patient attempts at one server may be in flight at most, unless one is
+// urgent.
 const maxPatient = 8
 
-// patientAttempts counts the patient attempts in flight at each server. Each node of a cluster has connections of its
-// own. A connection may stay silent although the server answers on others. So half of the connections are left for
-// further attempts.
+// patientAttempts counts the patient attempts in flight at each server. Each node of a cluster has
+// connections of its own. A connection may stay silent although the server answers on others. So
+// half of the connections are left for further attempts.
 type patientAttempts struct {
 	connections int // how many there are to one server; it does not change after NewRunner
 
@@ -299,7 +305,8 @@ type patientAttempts struct {
 	inFlight map[any]int
 }
 
-// begin counts an attempt at a server, if few are in flight there. It reports whether it has counted it.
+// begin counts an attempt at a server, if few are in flight there. It reports whether it has
+// counted it.
 func (a *patientAttempts) begin(server any, urgent bool) bool {
 	most := a.connections / 2
 	if !urgent {
@@ -327,7 +334,8 @@ func (a *patientAttempts) end(server any) {
 	}
 }
 
-// node returns the node of a cluster that has a key. It returns nil if the node is not known, or without a cluster.
+// node returns the node of a cluster that has a key. It returns nil if the node is not known, or
+// without a cluster.
 func (r *Runner) node(key any) any {
 	if r.slots.client == nil {
 		return nil
@@ -336,15 +344,18 @@ func (r *Runner) node(key any) any {
 	return r.Server(name)
 }
 
-// Patience says for how long a patient attempt waits for its answer. The zero Patience is the timeout of the runner.
+// Patience says for how long a patient attempt waits for its answer. The zero Patience is the
+// timeout of the runner.
 type Patience struct {
 	Until time.Time
-	// Urgent means that the attempt may take a connection that other patient attempts must leave free.
+	// Urgent means that the attempt may take a connection that other patient attempts must leave
+	// free.
 	Urgent bool
 }
 
-// once is Once, with patience. A patient attempt waits for its answer for longer than a call may take, if few attempts
-// do so. Then once returns when ctx ends, and the attempt goes on in a goroutine of its own.
+// once is Once, with patience. A patient attempt waits for its answer for longer than a call may
+// take, if few attempts do so. Then once returns when ctx ends, and the attempt goes on in a
+// goroutine of its own.
 func (r *Runner) once(ctx context.Context, patience Patience, s *Script, keys, args []any) (Reply, error) {
 	if err := r.register(ctx); err != nil {
 		return Reply{}, err
@@ -409,9 +420,9 @@ func (r *Runner) oncePatiently(
 	}
 }
 
-// noteFailed begins to read the slot map again, if an attempt may have failed because its node is down
-// or no longer the master. It returns the reading that will end next, or nil if there is none. An attempt
-// that its caller has canceled says nothing about the node.
+// noteFailed begins to read the slot map again, if an attempt may have failed because its node is
+// down or no longer the master. It returns the reading that will end next, or nil if there is none.
+// An attempt that its caller has canceled says nothing about the node.
 func (r *Runner) noteFailed(ctx context.Context, got failure.Failure) *reading {
 	if got.Outcome == failure.Executed || errors.Is(ctx.Err(), context.Canceled) {
 		return nil
@@ -420,7 +431,8 @@ func (r *Runner) noteFailed(ctx context.Context, got failure.Failure) *reading {
 }
 
 // Stop ends retries. Calls in flight and later calls get no further attempt after their first one.
-// All of them, and their attempts, end within the runner's timeout from now. It may be called again.
+// All of them, and their attempts, end within the runner's timeout from now. It may be called
+// again.
 func (r *Runner) Stop() {
 	r.stop.Do(func() {
 		r.ends.last(r.timeout)
@@ -437,9 +449,9 @@ func (r *Runner) isStopped() bool {
 	}
 }
 
-// Refuse makes later calls fail with [failure.ErrClosed], and ends the deadline of the calls in flight. It does not
-// wait for them, because a hook of go-redis may block for ever. A command that such a hook passes on later is not sent,
-// because its context has ended.
+// Refuse makes later calls fail with [failure.ErrClosed], and ends the deadline of the calls in
+// flight. It does not wait for them, because a hook of go-redis may block for ever. A command that
+// such a hook passes on later is not sent, because its context has ended.
 func (r *Runner) Refuse() {
 	r.refuse()
 	r.ends.close()
@@ -453,12 +465,12 @@ func (r *Runner) refuse() {
 	r.ends.abandon()
 }
 
-// Close makes later calls fail with [failure.ErrClosed] and waits for the commands in flight. They end within the
-// runner's timeout. It may be called again.
+// Close makes later calls fail with [failure.ErrClosed] and waits for the commands in flight. They
+// end within the runner's timeout. It may be called again.
 //
-// Nobody waits for their answers, so attempts that have not sent anything end at once. Close does not wait for an
-// attempt that does not end, because it is in code of the application, or reads from a connection that was dialed
-// before [NewRunner] and has no deadlines.
+// Nobody waits for their answers, so attempts that have not sent anything end at once. Close does
+// not wait for an attempt that does not end, because it is in code of the application, or reads
+// from a connection that was dialed before [NewRunner] and has no deadlines.
 func (r *Runner) Close() {
 	r.refuse()
 	done := make(chan struct{})
@@ -502,8 +514,9 @@ func (r *Runner) interrupt(location *time.Location) {
 	}
 }
 
-// register begins a call, which it adds to running. The caller then calls running.Done, unless register
-// returns an [*failure.Error] because the runner is closed or ctx has ended. In that case nothing must be sent.
+// register begins a call, which it adds to running. The caller then calls running.Done, unless
+// register returns an [*failure.Error] because the runner is closed or ctx has ended. In that case
+// nothing must be sent.
 func (r *Runner) register(ctx context.Context) error {
 	r.mu.RLock() // it is held so that no call registers after Close has begun to wait
 	closed := r.closed
@@ -521,12 +534,12 @@ func (r *Runner) register(ctx context.Context) error {
 	return nil
 }
 
-// Answering reports whether the latest script got an answer. It counts only scripts whose callers waited until the
-// answer or the timeout.
+// Answering reports whether the latest script got an answer. It counts only scripts whose callers
+// waited until the answer or the timeout.
 func (r *Runner) Answering() bool { return !r.silent.Load() }
 
-// noteAnswered notes for Answering how an attempt of Do ended. An attempt that its caller ended early says
-// nothing. Only a change is written, so that callers do not compete for the cache line.
+// noteAnswered notes for Answering how an attempt of Do ended. An attempt that its caller ended
+// early says nothing. Only a change is written, so that callers do not compete for the cache line.
 func (r *Runner) noteAnswered(err error) {
 	silent := !answers(err)
 	i, isCut := errors.AsType[*failure.Interrupted](err)
@@ -541,13 +554,14 @@ func (r *Runner) noteAnswered(err error) {
 // tryKey is the key of contexts that Try returns.
 type tryKey struct{}
 
-// Try returns a context for calls that do not wait for the end of a temporary refusal, such as NOREPLICAS or BUSY. They
-// repeat their command once, after a short pause, and then fail.
+// Try returns a context for calls that do not wait for the end of a temporary refusal, such as
+// NOREPLICAS or BUSY. They repeat their command once, after a short pause, and then fail.
 func Try(ctx context.Context) context.Context { return context.WithValue(ctx, tryKey{}, true) }
 
 func isTry(ctx context.Context) bool { return ctx.Value(tryKey{}) != nil }
 
-// repeatedTries is how often a call with a context of Try repeats a command that Redis refuses for the moment.
+// repeatedTries is how often a call with a context of Try repeats a command that Redis refuses for
+// the moment.
 const repeatedTries = 1
 
 // elsewhere lists the prefixes of refusals that name another server. A call then asks that server.
@@ -569,7 +583,8 @@ func (f *failures) removeSlow(ended *pending) {
 	f.slow = slices.DeleteFunc(f.slow, func(p *pending) bool { return p == ended })
 }
 
-// dropSlow drops the slow attempts, and notes whether one of them was or may be executed. Their answers are not used.
+// dropSlow drops the slow attempts, and notes whether one of them was or may be executed. Their
+// answers are not used.
 func (f *failures) dropSlow() {
 	for ended := f.nextEnded(); ended != nil; ended = f.nextEnded() {
 		wasRefused := ended.err != nil && answers(ended.err)
@@ -600,7 +615,8 @@ func (f *failures) nextEnded() *pending {
 
 // again decides what follows when an attempt at c failed with err. It notes err in failed. If it
 // returns nil, it has paused, and the caller makes another attempt now. Otherwise the call has
-// failed, and again returns its [*failure.Error]. probe belongs to the server that was asked, as far as it is known.
+// failed, and again returns its [*failure.Error]. probe belongs to the server that was asked, as
+// far as it is known.
 func (r *Runner) again(ctx context.Context, c call, probe *prober, failed *failures, err error) error {
 	got := classify(err)
 	rereading := r.noteFailed(ctx, got)
@@ -626,8 +642,8 @@ func (r *Runner) again(ctx context.Context, c call, probe *prober, failed *failu
 	isRefused := failed.refusals > repeatedTries && isTry(ctx) && !repliedWith(err, elsewhere...)
 	isOver := !mayHelp || isLast || isRefused
 	if isOver || !r.pause(ctx, c.end, failed.attempts, err, rereading) {
-		// This adds why the attempt before it failed. classify looks at the interruption first, so it does not
-		// decide what the error means.
+		// This adds why the attempt before it failed. classify looks at the interruption first, so
+		// it does not decide what the error means.
 		if isInterrupted && failed.reason != nil {
 			interrupted.Follow(failed.reason)
 		}
@@ -643,17 +659,18 @@ func (r *Runner) again(ctx context.Context, c call, probe *prober, failed *failu
 	return nil
 }
 
-// dialedNothing reports whether go-redis has returned the error of an earlier dial once more. When many dials have
-// failed, it dials once a second only, and the server may be back by now.
+// dialedNothing reports whether go-redis has returned the error of an earlier dial once more. When
+// many dials have failed, it dials once a second only, and the server may be back by now.
 func dialedNothing(err, before error) bool {
 	dial, ok := errors.AsType[*net.OpError](err)
 	earlier, _ := errors.AsType[*net.OpError](before)
 	return ok && dial == earlier && dial.Op == "dial"
 }
 
-// pause waits before another attempt, after one that failed with err, and reports whether it may still be made. The
-// delay doubles with each attempt, with jitter, so that clients do not retry in step. If the slot map is being read,
-// pause waits briefly for the result: a retry on the old node would probably be wasted.
+// pause waits before another attempt, after one that failed with err, and reports whether it may
+// still be made. The delay doubles with each attempt, with jitter, so that clients do not retry in
+// step. If the slot map is being read, pause waits briefly for the result: a retry on the old node
+// would probably be wasted.
 func (r *Runner) pause(ctx context.Context, end *deadline, attempt int, err error, rereading *reading) bool {
 	if ctx.Err() != nil {
 		return false
@@ -675,7 +692,8 @@ func (r *Runner) pause(ctx context.Context, end *deadline, attempt int, err erro
 	return r.sleep(ctx, end, delay-time.Since(began), nil)
 }
 
-// sleep waits for d or until wake is closed. It reports false if the call ends, or the runner stops.
+// sleep waits for d or until wake is closed. It reports false if the call ends, or the runner
+// stops.
 func (r *Runner) sleep(ctx context.Context, end *deadline, d time.Duration, wake <-chan struct{}) bool {
 	timer := time.NewTimer(max(d, 0))
 	defer timer.Stop()
@@ -692,8 +710,8 @@ func (r *Runner) sleep(ctx context.Context, end *deadline, d time.Duration, wake
 }
 
 // bounded runs f with the context attempt in a goroutine of its own. It returns f's result, or an
-// error of unknown outcome if ctx or end ends before. In that case f goes on, and Close waits for it. The
-// caller is registered in running.
+// error of unknown outcome if ctx or end ends before. In that case f goes on, and Close waits for
+// it. The caller is registered in running.
 func bounded[T any](
 	ctx, attempt context.Context, end *deadline, r *Runner, f func(context.Context) (T, error),
 ) (T, error) {
@@ -759,8 +777,8 @@ func attemptOnce[T any](
 	return value, nil
 }
 
-// deadlines makes contexts with a deadline. Calls that begin at about the same time share one, because most
-// commands are answered long before it, and a timer for each would be wasted.
+// deadlines makes contexts with a deadline. Calls that begin at about the same time share one,
+// because most commands are answered long before it, and a timer for each would be wasted.
 type deadlines struct {
 	latest atomic.Pointer[deadline]
 	final  atomic.Pointer[deadline] // no deadline is later than this one; nil if there is no limit
@@ -779,8 +797,9 @@ type deadline struct {
 }
 
 // after returns a deadline in d from now, or up to a hundredth earlier, and a context for attempts,
-// with the values of ctx. That context ends when the earlier of the two ends. go-redis checks it while it waits for
-// a connection or dials. The context is made in joined, which must not be used for anything else.
+// with the values of ctx. That context ends when the earlier of the two ends. go-redis checks it
+// while it waits for a connection or dials. The context is made in joined, which must not be used
+// for anything else.
 func (ds *deadlines) after(ctx context.Context, d time.Duration, joined *joinedContext) (*deadline, context.Context) {
 	end := ds.within(time.Now(), d-d/100, d)
 	*joined = joinedContext{Context: end.sending, values: ctx, until: end.until}
@@ -802,8 +821,8 @@ func (ds *deadlines) within(now time.Time, least, most time.Duration) *deadline 
 	isUsable := end != nil && end.until.Sub(now) >= least && end.until.Sub(now) <= most
 	if !isUsable {
 		end = ds.newDeadline(now.Add(most))
-		// Two calls may do this at once. Then one deadline is not shared, and ends by its own timer, as
-		// the replaced one does.
+		// Two calls may do this at once. Then one deadline is not shared, and ends by its own
+		// timer, as the replaced one does.
 		ds.latest.Store(end)
 	}
 	return end

@@ -21,8 +21,8 @@ func (r *Runner) Hashes(ctx context.Context, match string) iter.Seq2[string, err
 }
 
 // Keys iterates over the keys of a type that match the glob, on every master. A key may come twice,
-// and may have been deleted already. The iteration ends with the first error, an Error of package failure. While the
-// loop body runs, no command is in flight for which Close would wait.
+// and may have been deleted already. The iteration ends with the first error, an Error of package
+// failure. While the loop body runs, no command is in flight for which Close would wait.
 func (r *Runner) Keys(ctx context.Context, match, kind string) iter.Seq2[string, error] {
 	return func(yield func(string, error) bool) {
 		// The nodes are asked one after another, because a cursor belongs to its node.
@@ -98,8 +98,9 @@ func readScan(value any) (found scanned, err error) {
 	return scanned{}, fmt.Errorf("scripts: reply to SCAN: %v", value)
 }
 
-// masters returns the master nodes. For a cluster these are all of them, and otherwise the one client. A master that is
-// down is listed, too, and its SCAN fails, so that no keys are left out without notice.
+// masters returns the master nodes. For a cluster these are all of them, and otherwise the one
+// client. A master that is down is listed, too, and its SCAN fails, so that no keys are left out
+// without notice.
 func (r *Runner) masters(ctx context.Context) ([]redis.UniversalClient, error) {
 	return attemptOnce(ctx, r, scan, func(ctx context.Context) ([]redis.UniversalClient, error) {
 		return redisutil.Masters(ctx, r.base)

@@ -1,5 +1,5 @@
-// Package scripts is not for users, and any release may change it: it holds the library's Lua scripts, and the
-// runner that sends every command to Redis.
+// Package scripts is not for users, and any release may change it: it holds the library's Lua
+// scripts, and the runner that sends every command to Redis.
 //
 // Each primitive has a folder of Lua files. Each file opens with a header: what the script does,
 // its KEYS, its ARGV and what it returns. [Load] returns a script by its path without the
@@ -9,12 +9,13 @@
 //
 // A command whose reply was lost may have been executed. A copy of it may be executed later still:
 // go-redis repeats a command after a broken connection, and a server that hung executes what its
-// sockets hold when it runs again. Therefore every script here that writes is idempotent: it may run any
-// number of times with equal arguments, with the effect of one run and the first run's answer.
+// sockets hold when it runs again. Therefore every script here that writes is idempotent: it may
+// run any number of times with equal arguments, with the effect of one run and the first run's
+// answer.
 //
 // A script whose owner id belongs to one acquisition alone writes the wanted state. Where the wire
-// format counts, or where a copy would take what was given back, a key of the same slot remembers the
-// request for [Runner.Memory]. doc/decisions/late-copies.md says which script relies on what.
+// format counts, or where a copy would take what was given back, a key of the same slot remembers
+// the request for [Runner.Memory]. doc/decisions/late-copies.md says which script relies on what.
 //
 // # Mutexes
 //
@@ -23,20 +24,20 @@
 //
 //	shards.mu -> hooks.mu
 //
-// None of them is held while a command is sent, while [Runner.OnReturn]'s func runs, or while a hook
-// of the application runs. But the caller of a command may hold mutexes of its own: package engine
-// holds Ownership.wire around commands. So a hook of the client of go-redis must not release a hold
-// of the same ownership, or nest under one. That is the only case in which code of the user runs
-// while a mutex is held.
+// None of them is held while a command is sent, while [Runner.OnReturn]'s func runs, or while a
+// hook of the application runs. But the caller of a command may hold mutexes of its own: package
+// engine holds Ownership.wire around commands. So a hook of the client of go-redis must not release
+// a hold of the same ownership, or nest under one. That is the only case in which code of the user
+// runs while a mutex is held.
 //
 // # Goroutines
 //
 // Runner.running counts the calls and the goroutines of a runner: attempts that outlive their call,
-// the workers of the batchers, dials of the probers, and readings of the slot map. They end with the
-// timeout of a command. A patient attempt ends with the validity of its leases, or when the runner
-// closes. [Runner.Close] waits for all of them, but not for an attempt that is stuck in code of the
-// application. After [Runner.Stop] there are no more retries, and all commands share one deadline,
-// which is one command timeout away.
+// the workers of the batchers, dials of the probers, and readings of the slot map. They end with
+// the timeout of a command. A patient attempt ends with the validity of its leases, or when the
+// runner closes. [Runner.Close] waits for all of them, but not for an attempt that is stuck in code
+// of the application. After [Runner.Stop] there are no more retries, and all commands share one
+// deadline, which is one command timeout away.
 package scripts
 
 import (
@@ -72,11 +73,12 @@ func (s *Script) Text() string { return s.text }
 // SHA returns the digest of Text, by which EVALSHA finds the script.
 func (s *Script) SHA() string { return s.sha }
 
-// Load returns the embedded script with that path, such as "lock/acquire". A "uses" line names libraries, which
-// take its place. It is in the header, or behind code that needs none of their functions, because Redis makes each
-// function anew for each call of a script. A name without a slash is searched in the folder of the script that is
-// loaded, then in that of the file, then in lib/. Therefore a script may use a script of another folder as it is, with
-// libraries of its own. It then consists of a header only. Load panics if there is no such file.
+// Load returns the embedded script with that path, such as "lock/acquire". A "uses" line names
+// libraries, which take its place. It is in the header, or behind code that needs none of their
+// functions, because Redis makes each function anew for each call of a script. A name without a
+// slash is searched in the folder of the script that is loaded, then in that of the file, then in
+// lib/. Therefore a script may use a script of another folder as it is, with libraries of its own.
+// It then consists of a header only. Load panics if there is no such file.
 //
 // Every process loads all scripts at its start, so this must be quick.
 func Load(name string) *Script {
@@ -97,8 +99,8 @@ func newScript(name, text string) *Script {
 	return &Script{name: name, text: text, sha: sha, wire: []byte(sha)}
 }
 
-// include writes the libraries that a file uses, each of them once, and then the file. own is the folder of the
-// script that is loaded.
+// include writes the libraries that a file uses, each of them once, and then the file. own is the
+// folder of the script that is loaded.
 func include(text *strings.Builder, name, own string, done map[string]bool) {
 	for line := range strings.Lines(read(name)) {
 		if isCode(line) {
@@ -147,7 +149,8 @@ func read(name string) string {
 	return string(b)
 }
 
-// code returns body without whole-line comments and blank lines, so that Redis keeps and hashes only code.
+// code returns body without whole-line comments and blank lines, so that Redis keeps and hashes
+// only code.
 func code(body string) string {
 	var b strings.Builder
 	for line := range strings.Lines(body) {

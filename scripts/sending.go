@@ -7,12 +7,12 @@ import (
 )
 
 // mark is an argument of a command: it stands for the digest of the script. It notes when go-redis
-// writes the command. If an attempt fails before that, in the dial or in the handshake of a new connection, the
-// command was not executed.
+// writes the command. If an attempt fails before that, in the dial or in the handshake of a new
+// connection, the command was not executed.
 //
-// A caller that gives up drops its command. go-redis may still write a dropped command, once its connection is
-// made. The command then names no script, so that nothing is executed. Therefore a command that is sent after its call
-// has returned is not executed.
+// A caller that gives up drops its command. go-redis may still write a dropped command, once its
+// connection is made. The command then names no script, so that nothing is executed. Therefore a
+// command that is sent after its call has returned is not executed.
 type mark struct {
 	script *Script
 	ctx    context.Context //nolint:containedctx // the context of the attempt: the command must not be sent after its end
@@ -35,13 +35,15 @@ func (m *mark) begin(ctx context.Context, s *Script) {
 	m.state.Store(notWritten)
 }
 
-// again prepares m for a command that is sent again, because the server has answered that it did not execute it.
+// again prepares m for a command that is sent again, because the server has answered that it did
+// not execute it.
 func (m *mark) again() { m.state.CompareAndSwap(isWritten, notWritten) }
 
 // wasWritten reports whether the command may have reached the server.
 func (m *mark) wasWritten() bool { return m.state.Load() == isWritten }
 
-// drop drops the command unless it was written. It reports whether the command will never be executed.
+// drop drops the command unless it was written. It reports whether the command will never be
+// executed.
 func (m *mark) drop() bool {
 	return m.state.CompareAndSwap(notWritten, isDropped) || m.state.Load() == isDropped
 }
@@ -51,7 +53,8 @@ var (
 	noText   = []byte("return nil")
 )
 
-// write notes that go-redis writes the command now. It reports false if the command must not be executed any longer.
+// write notes that go-redis writes the command now. It reports false if the command must not be
+// executed any longer.
 func (m *mark) write() bool {
 	if m.ctx.Err() != nil {
 		return false
@@ -60,8 +63,8 @@ func (m *mark) write() bool {
 	return m.wasWritten()
 }
 
-// MarshalBinary is called by go-redis when it writes the command. An error would fail all commands of a pipeline, so
-// there is none.
+// MarshalBinary is called by go-redis when it writes the command. An error would fail all commands
+// of a pipeline, so there is none.
 func (m *mark) MarshalBinary() ([]byte, error) {
 	if !m.write() {
 		return noDigest, nil
@@ -83,9 +86,9 @@ func (m *mark) String() string { return m.script.sha }
 // String is what hooks see.
 func (m textMark) String() string { return m.script.text }
 
-// joinedContext ends with one context and has the values of another one. Its deadline is that of the call,
-// which may be later than its end. go-redis reads a reply until the deadline, because a connection that is
-// closed at the end of a caller's short context would have to be dialed again.
+// joinedContext ends with one context and has the values of another one. Its deadline is that of
+// the call, which may be later than its end. go-redis reads a reply until the deadline, because a
+// connection that is closed at the end of a caller's short context would have to be dialed again.
 type joinedContext struct {
 	context.Context
 	values  context.Context
@@ -97,8 +100,8 @@ type joinedContext struct {
 
 func (c *joinedContext) Value(key any) any { return c.values.Value(key) }
 
-// Deadline implements [context.Context]. go-redis asks before each write and each read on a connection, also for
-// the handshake of a new one.
+// Deadline implements [context.Context]. go-redis asks before each write and each read on a
+// connection, also for the handshake of a new one.
 func (c *joinedContext) Deadline() (time.Time, bool) {
 	switch {
 	case c.limits == nil:
@@ -113,11 +116,12 @@ func (c *joinedContext) Deadline() (time.Time, bool) {
 
 // limits bounds what go-redis does on a connection for the commands of a runner.
 //
-// The handshake of a new connection takes several answers. If the server is slow, that may be longer than a call may
-// take. Therefore each of these answers has a command timeout of its own. The call may fail, but go-redis keeps the
-// connection, and a later call finds it.
+// The handshake of a new connection takes several answers. If the server is slow, that may be
+// longer than a call may take. Therefore each of these answers has a command timeout of its own.
+// The call may fail, but go-redis keeps the connection, and a later call finds it.
 //
-// Some deadlines have a location of their own, by which [redisutil.Conns.Interrupt] finds their connections.
+// Some deadlines have a location of their own, by which [redisutil.Conns.Interrupt] finds their
+// connections.
 type limits struct {
 	timeout time.Duration
 	ends    *deadlines
@@ -125,7 +129,8 @@ type limits struct {
 	making, patient time.Location // for connections that are being made, and for those that wait for a patient command
 }
 
-// handshake returns until when the next answer of a handshake may come, for a call that ends at until.
+// handshake returns until when the next answer of a handshake may come, for a call that ends at
+// until.
 func (l *limits) handshake(until time.Time) time.Time {
 	end := time.Now().Add(l.timeout)
 	if final := l.ends.final.Load(); final != nil && final.until.Before(end) {
@@ -137,8 +142,8 @@ func (l *limits) handshake(until time.Time) time.Time {
 	return l.mark(end, &l.making)
 }
 
-// mark returns t with a location. The location removes the reading of the monotonic clock from t, so the result is
-// computed from the present wall clock.
+// mark returns t with a location. The location removes the reading of the monotonic clock from t,
+// so the result is computed from the present wall clock.
 func (*limits) mark(t time.Time, location *time.Location) time.Time {
 	now := time.Now()
 	return now.Add(t.Sub(now)).In(location)

@@ -15,9 +15,9 @@ import (
 // MOVED or ASK was not executed. The cluster client then sends it again, alone, and follows the
 // redirection. The other commands of the batch do not wait for that.
 //
-// Do not send batches through the cluster client's own pipelines. If such a pipeline breaks after it
-// has followed redirections, go-redis leaves MOVED or ASK as the error of commands that it has sent
-// again. Their outcome would seem to be known.
+// Do not send batches through the cluster client's own pipelines. If such a pipeline breaks after
+// it has followed redirections, go-redis leaves MOVED or ASK as the error of commands that it has
+// sent again. Their outcome would seem to be known.
 type shards struct {
 	r       *Runner
 	cluster *redis.ClusterClient // nil if the client is not a cluster client
@@ -26,8 +26,9 @@ type shards struct {
 	batches atomic.Pointer[map[*redis.Client]*batcher] // by each node that had commands; the map is never changed
 }
 
-// Server returns a value that stands for the server that has a key now, or nil if the server is not known. Another
-// server that takes its place, such as after a failover by Sentinel, has another value. Server sends nothing.
+// Server returns a value that stands for the server that has a key now, or nil if the server is not
+// known. Another server that takes its place, such as after a failover by Sentinel, has another
+// value. Server sends nothing.
 func (r *Runner) Server(key string) any {
 	if r.dialed != nil {
 		return r.dialed.addr.Load()
@@ -42,8 +43,9 @@ func (r *Runner) Server(key string) any {
 	return node
 }
 
-// Address returns the address of the latest connection of a client that is not a cluster client, or "" if it is not
-// known. With Sentinel it is that of the master to which commands go. Address sends nothing.
+// Address returns the address of the latest connection of a client that is not a cluster client, or
+// "" if it is not known. With Sentinel it is that of the master to which commands go. Address sends
+// nothing.
 func (r *Runner) Address() string {
 	if r.dialed == nil {
 		return ""
@@ -54,15 +56,16 @@ func (r *Runner) Address() string {
 	return ""
 }
 
-// The limits of a shard. A cluster has several shards, and other connections for commands that are sent alone.
+// The limits of a shard. A cluster has several shards, and other connections for commands that are
+// sent alone.
 const (
 	maxDirectShard = 2
 	maxOthersShard = 3
 )
 
-// batcher returns the batcher of the shard that has the keys of c. It returns nil if the client is not a
-// cluster client, or does not know the shard. Then c is sent alone. The client has a slot map, so
-// MasterForKey does not block.
+// batcher returns the batcher of the shard that has the keys of c. It returns nil if the client is
+// not a cluster client, or does not know the shard. Then c is sent alone. The client has a slot
+// map, so MasterForKey does not block.
 func (s *shards) batcher(ctx context.Context, c call) *batcher {
 	if s.cluster == nil || c.firstKey == 0 {
 		return nil
@@ -86,9 +89,9 @@ func (s *shards) of(node *redis.Client, end *deadline) *batcher {
 	return b
 }
 
-// add makes the batcher of a node, for a call with that deadline. It removes the batchers whose latest call
-// is over, because their nodes may have left the cluster. A node that has not left gets another batcher with its next
-// command.
+// add makes the batcher of a node, for a call with that deadline. It removes the batchers whose
+// latest call is over, because their nodes may have left the cluster. A node that has not left gets
+// another batcher with its next command.
 func (s *shards) add(node *redis.Client, end *deadline) *batcher {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -12,20 +12,20 @@ import (
 	"github.com/redlatch/redlatch/internal/failure"
 )
 
-// slotMap makes a cluster client read its slot map again after failures. The client itself does that
-// once a minute, and when a node redirects it. When a master dies or hangs, the client would send
-// commands to it for up to a minute, although a replica has replaced it.
+// slotMap makes a cluster client read its slot map again after failures. The client itself does
+// that once a minute, and when a node redirects it. When a master dies or hangs, the client would
+// send commands to it for up to a minute, although a replica has replaced it.
 //
 // [redis.ClusterClient.ReloadState] is not enough. It makes one reading at a time, which waits for
-// a node that hangs until the read timeout, or for several dials. Therefore each reading here has its own
-// goroutine, and asks a random node, so that the next reading probably asks another one. How many readings begin
-// depends on the time, and not on the number of failed attempts.
+// a node that hangs until the read timeout, or for several dials. Therefore each reading here has
+// its own goroutine, and asks a random node, so that the next reading probably asks another one.
+// How many readings begin depends on the time, and not on the number of failed attempts.
 type slotMap struct {
 	r      *Runner
 	client clusterClient // nil without a cluster
 
-	// loaded reports that the client has a slot map. Without one, each of its commands would read it,
-	// and block for longer than the caller's context lasts.
+	// loaded reports that the client has a slot map. Without one, each of its commands would read
+	// it, and block for longer than the caller's context lasts.
 	loaded atomic.Bool
 
 	ends deadlines // the deadlines at which attempts without an answer are slow
@@ -60,10 +60,10 @@ const (
 	slowAnswer   = time.Second            // an attempt without an answer for that long is a reason to read
 )
 
-// refresh begins to read the slot map, after an attempt has failed, and returns the reading that will
-// end next. The readings go on for as long as an attempt may take, because a replica may replace the master until
-// another attempt fails. refresh does not block. The caller is registered in running. Without a cluster client, refresh
-// does nothing and returns nil.
+// refresh begins to read the slot map, after an attempt has failed, and returns the reading that
+// will end next. The readings go on for as long as an attempt may take, because a replica may
+// replace the master until another attempt fails. refresh does not block. The caller is registered
+// in running. Without a cluster client, refresh does nothing and returns nil.
 func (m *slotMap) refresh() *reading {
 	if m.client == nil {
 		return nil
@@ -87,11 +87,12 @@ func (m *slotMap) start() *reading {
 	return m.next
 }
 
-// patience returns for how long readings go on after a failure, and for how long one reading may dial.
+// patience returns for how long readings go on after a failure, and for how long one reading may
+// dial.
 func (m *slotMap) patience() time.Duration { return max(m.r.timeout, 2*maxReadDelay) }
 
-// read begins readings until the client has a slot map and no attempt has failed for a while, or until
-// the runner stops.
+// read begins readings until the client has a slot map and no attempt has failed for a while, or
+// until the runner stops.
 func (m *slotMap) read() {
 	for delay := minReadDelay; m.begin(); {
 		timer := time.NewTimer(delay/2 + rand.N(delay)) //nolint:gosec // jitter
@@ -150,8 +151,8 @@ func (m *slotMap) tell(err error) {
 }
 
 // await waits until the client has a slot map, ctx or end ends, or the map cannot be read. Calls at
-// the same time wait for the same readings. If it fails, nothing was sent. The caller is registered in
-// running.
+// the same time wait for the same readings. If it fails, nothing was sent. The caller is registered
+// in running.
 func (m *slotMap) await(ctx context.Context, end <-chan struct{}) error {
 	if m.client == nil || m.loaded.Load() {
 		return nil
@@ -172,8 +173,8 @@ func (m *slotMap) await(ctx context.Context, end <-chan struct{}) error {
 	return notSent(ctx, began)
 }
 
-// slow returns a channel that is closed when an attempt that begins now is slow, or nil without a cluster
-// client. The caller then calls refresh.
+// slow returns a channel that is closed when an attempt that begins now is slow, or nil without a
+// cluster client. The caller then calls refresh.
 func (m *slotMap) slow() <-chan struct{} {
 	if m.client == nil {
 		return nil
@@ -181,10 +182,10 @@ func (m *slotMap) slow() <-chan struct{} {
 	return m.ends.in(slowAnswer).Done()
 }
 
-// follow makes an attempt for a caller that repeats it. While the attempt has no answer, follow makes the client read
-// the slot map again. If another node has replaced the one that was asked, follow returns at once. The
-// outcome is then unknown, and a repetition reaches the new node. The attempt goes on in its own
-// goroutine. The caller is registered in running.
+// follow makes an attempt for a caller that repeats it. While the attempt has no answer, follow
+// makes the client read the slot map again. If another node has replaced the one that was asked,
+// follow returns at once. The outcome is then unknown, and a repetition reaches the new node. The
+// attempt goes on in its own goroutine. The caller is registered in running.
 func (m *slotMap) follow(ctx context.Context, c call, attempt func() (Reply, error)) (Reply, error) {
 	if m.client == nil || c.firstKey == 0 {
 		return attempt()

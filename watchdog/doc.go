@@ -1,6 +1,7 @@
-// Package watchdog is not for users, and any release may change it: it renews leases. One goroutine renews any
-// number of leases, in batches. It notifies the keeper of a lease as soon as the lease can no longer be trusted.
-// The package does not talk to a server itself: the caller supplies a [Renew] func.
+// Package watchdog is not for users, and any release may change it: it renews leases. One goroutine
+// renews any number of leases, in batches. It notifies the keeper of a lease as soon as the lease
+// can no longer be trusted. The package does not talk to a server itself: the caller supplies a
+// [Renew] func.
 //
 //	dog := watchdog.New(renew)
 //	defer dog.Close()
@@ -41,8 +42,8 @@
 //	no answer       after max(period/2, 50 ms) a further call renews the lease; the first call may
 //	                still answer. At most 4 attempts overlap; a fifth replaces the oldest
 //
-// Validity may be longer than a TTL: another command has extended it, see [Dog.Confirm]. The attempts
-// go on at this pace all the same. They find out that the lease is gone.
+// Validity may be longer than a TTL: another command has extended it, see [Dog.Confirm]. The
+// attempts go on at this pace all the same. They find out that the lease is gone.
 //
 // At most 16 calls per group are in flight within that time limit, and at most 64 in total per
 // group. Further batches wait in the queue of their group. Other groups and loss events never wait

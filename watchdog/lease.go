@@ -86,13 +86,13 @@ func (l *Lease) ValidUntil() time.Time {
 	return d.epoch.Add(time.Duration(l.until.Load()))
 }
 
-// Late returns how late the latest renewal was: from when it was due, a period after the start of the last
-// confirmed command, to its confirmation. 0: it was early, or there was none. A renewal that is late by two
-// periods comes too late.
+// Late returns how late the latest renewal was: from when it was due, a period after the start of
+// the last confirmed command, to its confirmation. 0: it was early, or there was none. A renewal
+// that is late by two periods comes too late.
 func (l *Lease) Late() time.Duration { return time.Duration(l.late.Load()) }
 
-// Silent returns how long ago the last confirmed command was sent; 0 for a lease that was never kept. A command
-// that extended validity beyond a TTL does not count.
+// Silent returns how long ago the last confirmed command was sent; 0 for a lease that was never
+// kept. A command that extended validity beyond a TTL does not count.
 func (l *Lease) Silent() time.Duration {
 	d := l.dog.Load()
 	if d == nil {
@@ -134,13 +134,13 @@ func (l *Lease) period() time.Duration { return l.ttl / 3 >> l.halvings }
 // answerTime is how long an attempt may take before it is overdue.
 func (l *Lease) answerTime() time.Duration { return max(l.period()/2, minAnswerTime) }
 
-// confirmedToEnd reports whether no renewal can extend the lease by endUnit or more. Renewals go on all the
-// same: they find out that the lease is gone.
+// confirmedToEnd reports whether no renewal can extend the lease by endUnit or more. Renewals go on
+// all the same: they find out that the lease is gone.
 func (l *Lease) confirmedToEnd() bool { return l.granted >= l.end.add(-endUnit) }
 
-// batchable reports whether l may join a batch now. A regular renewal may come a tenth of a period early to fill a
-// batch. Retries and hedges come no earlier than planned, because they load a server that is in
-// trouble.
+// batchable reports whether l may join a batch now. A regular renewal may come a tenth of a period
+// early to fill a batch. Retries and hedges come no earlier than planned, because they load a
+// server that is in trouble.
 func (l *Lease) batchable(now instant) bool {
 	return l.next <= now || l.failures == 0 && !l.hasAttempt() && l.next.add(-l.period()/10) <= now
 }
@@ -170,8 +170,8 @@ func (l *Lease) fail(err error) {
 	l.err = err
 }
 
-// join adds c to l's attempts. If there are too many, the answer of the oldest one no longer counts: it
-// has been in flight for two thirds of a TTL or more.
+// join adds c to l's attempts. If there are too many, the answer of the oldest one no longer
+// counts: it has been in flight for two thirds of a TTL or more.
 func (l *Lease) join(c *call) {
 	oldest := 0
 	for i, other := range l.attempts {
@@ -240,8 +240,8 @@ func (l *Lease) takeEvent() (e event, err error) {
 	return e, err
 }
 
-// leaseHeap is a heap of leases. Each lease knows its index in it, so that it can be moved and removed in
-// logarithmic time.
+// leaseHeap is a heap of leases. Each lease knows its index in it, so that it can be moved and
+// removed in logarithmic time.
 type leaseHeap struct {
 	order  heapOrder
 	leases []*Lease

@@ -125,8 +125,8 @@ func (d *Dog) lose(l *Lease, how event) {
 	l.events |= how
 }
 
-// confirm extends l's validity and plans the next attempt, after a command that was sent at start. The
-// schedule does not depend on granted: renewals also find out that the lease is gone.
+// confirm extends l's validity and plans the next attempt, after a command that was sent at start.
+// The schedule does not depend on granted: renewals also find out that the lease is gone.
 func (d *Dog) confirm(l *Lease, start, granted instant) {
 	l.extend(granted)
 	l.heard = max(l.heard, start)
@@ -144,9 +144,10 @@ func (d *Dog) confirm(l *Lease, start, granted instant) {
 	}
 }
 
-// mayExtend reports whether an attempt is of use after a confirmation. One that is still queued is not needed now. One
-// in flight that requested no more than what is granted cannot extend validity. Nor can any attempt once End is
-// reached: it would only be hedged again and again, because TTLs are cut to whole units.
+// mayExtend reports whether an attempt is of use after a confirmation. One that is still queued is
+// not needed now. One in flight that requested no more than what is granted cannot extend validity.
+// Nor can any attempt once End is reached: it would only be hedged again and again, because TTLs
+// are cut to whole units.
 func (l *Lease) mayExtend(c *call) bool {
 	isQueued := c.start == never
 	if isQueued || l.confirmedToEnd() {
@@ -243,8 +244,8 @@ func (d *Dog) step() (wait time.Duration, ok bool) {
 }
 
 // makeBatches queues batches for g's leases that are due. A batch starts because of a lease that is
-// due now, and is filled with leases that are due within a tenth of a period. Therefore a batch is full, or
-// no other one follows it within that time.
+// due now, and is filled with leases that are due within a tenth of a period. Therefore a batch is
+// full, or no other one follows it within that time.
 //
 // A wake-up of the scheduler costs as much as a batch, so it also takes full batches of leases that
 // are due soon. It adds them only up to a multiple of maxOnTime, because no more may be in flight.

@@ -2,12 +2,14 @@ package watchdog
 
 import "time"
 
-// A process may stand still: it was stopped by a signal, its virtual machine or container was frozen, or it got no
-// CPU. Then nothing renews its leases, although the server answers. The scheduler finds out afterwards, because it
-// wakes up late. While there are leases it wakes up every beatEvery or so, and knows how long the process stood.
+// A process may stand still: it was stopped by a signal, its virtual machine or container was
+// frozen, or it got no CPU. Then nothing renews its leases, although the server answers. The
+// scheduler finds out afterwards, because it wakes up late. While there are leases it wakes up
+// every beatEvery or so, and knows how long the process stood.
 //
-// The monotonic clock goes on while a process is stopped. It stands while a Linux machine is suspended: then validity
-// has not ended by this clock, and the next renewal finds that the server has no lease any longer.
+// The monotonic clock goes on while a process is stopped. It stands while a Linux machine is
+// suspended: then validity has not ended by this clock, and the next renewal finds that the server
+// has no lease any longer.
 
 const (
 	beatEvery = 500 * time.Millisecond
@@ -23,7 +25,8 @@ type standstill struct {
 	late     time.Duration // how much later than planned it woke up
 }
 
-// nextBeat is when the scheduler wakes up at the latest. Long before the first alarm it sleeps for longer. mu is held.
+// nextBeat is when the scheduler wakes up at the latest. Long before the first alarm it sleeps for
+// longer. mu is held.
 func (d *Dog) nextBeat(now instant) instant {
 	left := time.Duration(d.alarms.leases[0].alarmAt() - now)
 	return now.add(max(beatEvery, left/fewestBeats))
@@ -36,7 +39,8 @@ func (d *Dog) noteStandstill(now instant) {
 	}
 }
 
-// standstillBefore returns the standstill that has just ended, if the scheduler has not woken up since. mu is held.
+// standstillBefore returns the standstill that has just ended, if the scheduler has not woken up
+// since. mu is held.
 func (d *Dog) standstillBefore(now instant) standstill {
 	late := time.Duration(now - d.wakesAt)
 	if !d.running || late < minStandstill {
@@ -45,8 +49,9 @@ func (d *Dog) standstillBefore(now instant) standstill {
 	return standstill{d.beat, now, late}
 }
 
-// Stood returns how long the process stood still when the validity of l ended; 0 if it ran. If the server had not
-// answered before, only a standstill of a period counts: a shorter one is not why the lease was lost.
+// Stood returns how long the process stood still when the validity of l ended; 0 if it ran. If the
+// server had not answered before, only a standstill of a period counts: a shorter one is not why
+// the lease was lost.
 func (l *Lease) Stood() time.Duration {
 	d := l.dog.Load()
 	if d == nil {

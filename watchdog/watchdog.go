@@ -61,7 +61,8 @@ type Renew func(ctx context.Context, group any, batch []Ask) (states []State, er
 // after it. Equal events that wait for delivery are merged, with the latest error. A Keeper may
 // call Keep, Drop and Confirm, but not Close.
 type Keeper interface {
-	// LeaseRenewed reports a confirmed renewal. Validity does not change if it lasts longer already.
+	// LeaseRenewed reports a confirmed renewal. Validity does not change if it lasts longer
+	// already.
 	LeaseRenewed(l *Lease)
 	// LeaseUnknown reports a renewal that failed with err (never nil), or that has not answered in
 	// time (ErrNoAnswer). It is called at most once per attempt. The Dog continues to renew.
@@ -79,20 +80,21 @@ type Schedule struct {
 	Group any
 	// TTL is requested by each renewal. It must be positive unless Group is nil.
 	TTL time.Duration
-	// Period is the longest time between two renewals. Zero means TTL/3. If it is shorter than that, TTL/3
-	// is halved until it is not longer than Period.
+	// Period is the longest time between two renewals. Zero means TTL/3. If it is shorter than
+	// that, TTL/3 is halved until it is not longer than Period.
 	Period time.Duration
 	// Margin is the time between the end of validity and the end of the TTL. It should be at most
 	// half a TTL. A lease whose validity ends before its first renewal, after TTL/3, is lost.
 	Margin time.Duration
 	// End limits the lifetime of the lease. Zero means no limit. A renewal requests min(TTL,
 	// End-now), so the server's TTL ends at End at the latest, and validity ends Margin earlier.
-	// Renewals go on until then, also when End is confirmed. A validity passed to Keep or Confirm is
-	// cut to End. A TTL that other commands have set on the server is not shortened.
+	// Renewals go on until then, also when End is confirmed. A validity passed to Keep or Confirm
+	// is cut to End. A TTL that other commands have set on the server is not shortened.
 	End time.Time
 }
 
-// halvings is how often TTL/3 must be halved. A lease stores this byte, and not the period: many leases exist.
+// halvings is how often TTL/3 must be halved. A lease stores this byte, and not the period: many
+// leases exist.
 func (s Schedule) halvings() (n uint8) {
 	for period := s.TTL / 3; s.Period > 0 && period > s.Period; period /= 2 {
 		n++
@@ -148,13 +150,13 @@ func New(renew Renew, opts ...Option) *Dog {
 	return d
 }
 
-// Keep registers l. From then on the Dog renews l on schedule s and reports its events to k. validUntil
-// is the validity from the command that acquired the lease: its start + TTL - Margin. If it has
-// passed, another goroutine reports the loss at once.
+// Keep registers l. From then on the Dog renews l on schedule s and reports its events to k.
+// validUntil is the validity from the command that acquired the lease: its start + TTL - Margin. If
+// it has passed, another goroutine reports the loss at once.
 //
-// The first renewal is due a period after that command. If validity is longer than a TTL, because another
-// command has extended it, the renewal is due a period from now, or when the former registration of the
-// lease was due.
+// The first renewal is due a period after that command. If validity is longer than a TTL, because
+// another command has extended it, the renewal is due a period from now, or when the former
+// registration of the lease was due.
 //
 // Keep on a registered lease starts over with the new keeper, schedule and validity. Answers of
 // attempts in flight are ignored. A lease belongs to the first Dog that keeps it: with another Dog
@@ -214,8 +216,8 @@ func (d *Dog) Keep(l *Lease, k Keeper, s Schedule, validUntil time.Time) error {
 // Drop unregisters l. After it no renewal of l starts, and no call of its keeper: a loss that was
 // found but not delivered is dropped too. A call of the keeper that has started may still run when
 // Drop returns. Drop does not wait for it, so the keeper may call Drop, and so may a caller that
-// holds locks that the keeper takes. A renewal in flight may still reach the server: Drop returns the TTL that
-// it sets, or 0 if there is none. Drop is idempotent.
+// holds locks that the keeper takes. A renewal in flight may still reach the server: Drop returns
+// the TTL that it sets, or 0 if there is none. Drop is idempotent.
 func (d *Dog) Drop(l *Lease) (inFlight time.Duration) {
 	if l.dog.Load() != d {
 		return 0
@@ -231,9 +233,9 @@ func (d *Dog) Drop(l *Lease) (inFlight time.Duration) {
 	return inFlight
 }
 
-// Confirm reports that another confirmed command has extended l's validity to until. It never shortens
-// validity, and an extension beyond a TTL does not postpone the next renewal. It does nothing for a lease that
-// is not registered or whose validity has ended.
+// Confirm reports that another confirmed command has extended l's validity to until. It never
+// shortens validity, and an extension beyond a TTL does not postpone the next renewal. It does
+// nothing for a lease that is not registered or whose validity has ended.
 func (d *Dog) Confirm(l *Lease, until time.Time) {
 	if l.dog.Load() != d {
 		return
@@ -257,10 +259,11 @@ func (d *Dog) Confirm(l *Lease, until time.Time) {
 	d.arm()
 }
 
-// RenewNow renews leases at once, in batches, because the server may have lost its data. It does nothing for
-// leases that are not registered or have no group. If there is no answer, retries begin with the shortest
-// delay again. A renewal in flight may have been sent on a broken connection, so it counts as overdue, unless
-// it is younger than a second. RenewNow does not wait for the renewals.
+// RenewNow renews leases at once, in batches, because the server may have lost its data. It does
+// nothing for leases that are not registered or have no group. If there is no answer, retries begin
+// with the shortest delay again. A renewal in flight may have been sent on a broken connection, so
+// it counts as overdue, unless it is younger than a second. RenewNow does not wait for the
+// renewals.
 func (d *Dog) RenewNow(leases ...*Lease) {
 	for chunk := range slices.Chunk(leases, 10*Batch) { // others may use the Dog in between
 		d.mu.Lock()

@@ -1,21 +1,21 @@
 // Package duty repeats commands in the background until a server has answered them.
 //
-// The engine uses it for rollbacks and releases. They must go on after their call has returned, because
-// the lock would otherwise stay taken until its lease ends, or for ever without one.
+// The engine uses it for rollbacks and releases. They must go on after their call has returned,
+// because the lock would otherwise stay taken until its lease ends, or for ever without one.
 //
-// An outage collects duties, and must not collect goroutines with them. All duties of a server wait in one
-// lane, oldest first. A lane makes few attempts at a time, and when one was not answered, only one. But an
-// attempt on a dead connection ends late, so while duties wait, a lane begins another attempt each
-// [ProbePause]: it notices within that time that the server answers again. Then it makes more and more
-// attempts at once, and begins those anew that are still stuck.
+// An outage collects duties, and must not collect goroutines with them. All duties of a server wait
+// in one lane, oldest first. A lane makes few attempts at a time, and when one was not answered,
+// only one. But an attempt on a dead connection ends late, so while duties wait, a lane begins
+// another attempt each [ProbePause]: it notices within that time that the server answers again.
+// Then it makes more and more attempts at once, and begins those anew that are still stuck.
 //
 // A silent server delays no duty of another one.
 //
 // # Mutexes and goroutines
 //
-// Lanes.mu is held while the caller's spawn func runs, which starts a goroutine for each attempt. So
-// it may be held while a mutex of spawn is taken, but no other one. The timer of a lane takes Lanes.mu,
-// and returns.
+// Lanes.mu is held while the caller's spawn func runs, which starts a goroutine for each attempt.
+// So it may be held while a mutex of spawn is taken, but no other one. The timer of a lane takes
+// Lanes.mu, and returns.
 package duty
 
 import (
@@ -53,7 +53,8 @@ type Duty struct {
 	// Do makes one attempt. It must be safe to repeat. Its context has the values of the one that
 	// [Lanes.Add] got, and ends with the attempt's time.
 	Do func(context.Context) Answer
-	// Server returns what stands for the server: duties of equal servers share a lane. It must only compute.
+	// Server returns what stands for the server: duties of equal servers share a lane. It must only
+	// compute.
 	Server func() any
 	Over   time.Time // when the duty is dropped
 	Due    time.Time // of the first attempt
@@ -76,7 +77,8 @@ func (d *Duty) settle() {
 	}
 }
 
-// Lanes are the duties of a client, by server. Make them with [NewLanes]. They are safe for concurrent use.
+// Lanes are the duties of a client, by server. Make them with [NewLanes]. They are safe for
+// concurrent use.
 type Lanes struct {
 	spawn   func(f func())
 	attempt time.Duration
@@ -88,15 +90,15 @@ type Lanes struct {
 	closed bool          // no duty is accepted
 }
 
-// NewLanes returns lanes without duties. spawn starts a goroutine for each attempt, which ends by itself
-// within the time of an attempt if Do heeds its context. spawn must not block.
+// NewLanes returns lanes without duties. spawn starts a goroutine for each attempt, which ends by
+// itself within the time of an attempt if Do heeds its context. spawn must not block.
 func NewLanes(spawn func(f func()), attempt time.Duration) *Lanes {
 	return &Lanes{spawn: spawn, attempt: attempt, lanes: map[any]*lane{}}
 }
 
-// Add adds a duty, which is repeated until it is done, until d.Over, or until [Lanes.Finish]. It does not
-// block. The attempts have the values of ctx, but do not end with it. first is closed when the first attempt
-// has ended, or when the duty was dropped without one.
+// Add adds a duty, which is repeated until it is done, until d.Over, or until [Lanes.Finish]. It
+// does not block. The attempts have the values of ctx, but do not end with it. first is closed when
+// the first attempt has ended, or when the duty was dropped without one.
 func (ls *Lanes) Add(ctx context.Context, d *Duty) (first <-chan struct{}) {
 	settled := make(chan struct{})
 	d.ctx = context.WithoutCancel(ctx)
@@ -119,9 +121,9 @@ func (ls *Lanes) Len() int {
 	return len(ls.lanes)
 }
 
-// Finish makes the last attempts, for a client that closes: one for each duty. If the server did not answer
-// the latest attempts, duties that were tried before are dropped. If it does not answer now either, all are
-// dropped. Finish blocks for limit at most. Later duties are dropped at once.
+// Finish makes the last attempts, for a client that closes: one for each duty. If the server did
+// not answer the latest attempts, duties that were tried before are dropped. If it does not answer
+// now either, all are dropped. Finish blocks for limit at most. Later duties are dropped at once.
 func (ls *Lanes) Finish(limit time.Duration) {
 	ls.mu.Lock()
 	ls.ending = true
@@ -182,8 +184,8 @@ func (ls *Lanes) enqueue(d *Duty) {
 	l.proceed()
 }
 
-// lane is the duties of one server. It exists as long as it has any. Lanes.mu guards it, and is held by the
-// callers of its methods.
+// lane is the duties of one server. It exists as long as it has any. Lanes.mu guards it, and is
+// held by the callers of its methods.
 type lane struct {
 	of      *Lanes
 	server  any
@@ -195,8 +197,8 @@ type lane struct {
 	timer   *time.Timer // calls proceed
 }
 
-// proceed begins the attempts that the lane may make now, and sets its timer for the next ones. It removes
-// the lane if it is empty.
+// proceed begins the attempts that the lane may make now, and sets its timer for the next ones. It
+// removes the lane if it is empty.
 func (l *lane) proceed() {
 	now := time.Now()
 	if now.Sub(l.swept) >= SweepPause {
@@ -308,8 +310,8 @@ func (l *lane) drop(which func(*Duty) bool) {
 	heap.Init(&l.waiting)
 }
 
-// byDue is a heap with the duty on top that is due first. A new duty is usually due at once, so the oldest
-// comes first.
+// byDue is a heap with the duty on top that is due first. A new duty is usually due at once, so the
+// oldest comes first.
 type byDue []*Duty
 
 func (h byDue) Len() int           { return len(h) }

@@ -20,13 +20,15 @@ import (
 //	      Try, tried       one attempt, and whether its reply may be used
 //	      Judge            what follows from the reply (verdict.go)
 //
-// The reply to an attempt may be lost or late, and a refused attempt may leave something on the server. Two
-// flags of the request keep that in mind:
+// The reply to an attempt may be lost or late, and a refused attempt may leave something on the
+// server. Two flags of the request keep that in mind:
 //
-//   - MustRollback: there may be something to undo. If the acquisition fails, it rolls the request back.
-//   - InDoubt: the request may hold the lock, or a copy of an attempt may still acquire it, long after its
-//     reply. The request must be rolled back too. While it waits, only its own attempts can find out. The
-//     server remembers its rollback or its release longer, so that the copy takes nothing.
+//   - MustRollback: there may be something to undo. If the acquisition fails, it rolls the request
+//     back.
+//   - InDoubt: the request may hold the lock, or a copy of an attempt may still acquire it, long
+//     after its reply. The request must be rolled back too. While it waits, only its own attempts
+//     can find out. The server remembers its rollback or its release longer, so that the copy takes
+//     nothing.
 //
 // The reservation of a waiting writer is to be undone, but leaves no doubt.
 
@@ -34,10 +36,10 @@ import (
 // began just before the end is then usually answered, and needs no rollback.
 const answerGrace = 20 * time.Millisecond
 
-// Acquire acquires r, under a hold that ctx carries or as an outermost request. It blocks until it has
-// the lock, the limit is over, ctx ends or the client closes. limit may be NoWait or Forever. On
-// failure nothing is held, and a rollback removes what the request may have taken. Acquire emits one
-// event. Package primitives calls it for all kinds.
+// Acquire acquires r, under a hold that ctx carries or as an outermost request. It blocks until it
+// has the lock, the limit is over, ctx ends or the client closes. limit may be NoWait or Forever.
+// On failure nothing is held, and a rollback removes what the request may have taken. Acquire emits
+// one event. Package primitives calls it for all kinds.
 func (r *Resource) Acquire(ctx context.Context, terms *Terms, limit time.Duration) (hold *Hold, err error) {
 	c := r.Core
 	began := time.Now()
@@ -81,8 +83,8 @@ func (r *Resource) Acquire(ctx context.Context, terms *Terms, limit time.Duratio
 	return hold, err
 }
 
-// admit registers a call, which then must call Core.Leave. It fails, and registers nothing, if the time of the call is
-// over, if the client is closing, or if the client cannot be prepared.
+// admit registers a call, which then must call Core.Leave. It fails, and registers nothing, if the
+// time of the call is over, if the client is closing, or if the client cannot be prepared.
 func (r *Resource) admit(ctx context.Context, began time.Time, isTry bool) error {
 	if ctx.Err() != nil {
 		return GaveUp(ctx, nil)
@@ -99,8 +101,8 @@ func (r *Resource) admit(ctx context.Context, began time.Time, isTry bool) error
 	return err
 }
 
-// onPanic is deferred, and calls undo unless *returned: a hook of go-redis, or an observer, has panicked. The outcome
-// of the command that was under way is unknown then.
+// onPanic is deferred, and calls undo unless *returned: a hook of go-redis, or an observer, has
+// panicked. The outcome of the command that was under way is unknown then.
 func onPanic(returned *bool, undo func()) {
 	if !*returned {
 		undo()
@@ -126,15 +128,17 @@ func (r *Resource) EmitResult(ctx context.Context, kind EventKind, hold *Hold, w
 	returned = true
 }
 
-// ReportNotAcquired emits the event of an acquisition that failed before it was registered as a call.
+// ReportNotAcquired emits the event of an acquisition that failed before it was registered as a
+// call.
 func (r *Resource) ReportNotAcquired(ctx context.Context, err error) {
 	if r.Core != nil && r.Core.Observe != nil {
 		r.Core.Report(Event{Kind: EventNotAcquired, Resource: r, Err: err, Ctx: ctx})
 	}
 }
 
-// NewRequest returns a request with an owner of its own, or with the owner that terms name. The result
-// serves one acquisition: a second one with the same number would pass for a copy of the first.
+// NewRequest returns a request with an owner of its own, or with the owner that terms name. The
+// result serves one acquisition: a second one with the same number would pass for a copy of the
+// first.
 func (r *Resource) NewRequest(terms *Terms) *Request {
 	q := new(Request)
 	r.initRequest(q, terms)
@@ -156,8 +160,8 @@ func (r *Resource) initRequest(q *Request, terms *Terms) {
 	}
 }
 
-// AcquireOutermost acquires for q without nesting under a hold in ctx. It returns a hold, or makes sure
-// that nothing is left of q. began is when the call began: see RollbackLimit.
+// AcquireOutermost acquires for q without nesting under a hold in ctx. It returns a hold, or makes
+// sure that nothing is left of q. began is when the call began: see RollbackLimit.
 //
 // Acquire calls it, and so do joint locks for their members and nested acquisitions that the server
 // counts. It blocks as long as q may wait, and then for the first attempt of a rollback.
@@ -200,16 +204,17 @@ func (r *Resource) AcquireOutermost(ctx context.Context, q *Request, began time.
 	}
 	hold, err = r.NewHold(ctx, q, res) // with the caller's context: the end of the wait does not end the hold
 	if err != nil {
-		// The client began to close while the request was granted. Close does not know this hold, so
-		// nobody but this call would free the lock.
+		// The client began to close while the request was granted. Close does not know this hold,
+		// so nobody but this call would free the lock.
 		q.MustRollback = true
 		r.rollback(trying, q, c.RollbackLimit(time.Now()))
 	}
 	return hold, err
 }
 
-// Trying returns a context for the attempts of q. It ends with the wait, as far as q has one. Members of a joint lock
-// have the context of the joint lock's attempt, which knows whether that waits.
+// Trying returns a context for the attempts of q. It ends with the wait, as far as q has one.
+// Members of a joint lock have the context of the joint lock's attempt, which knows whether that
+// waits.
 func (q *Request) Trying(ctx context.Context, r *Resource) (context.Context, context.CancelFunc) {
 	if q.Wait.IsSingleTry() && q.Group == nil {
 		ctx = r.Core.Commands.Try(ctx)
@@ -217,8 +222,9 @@ func (q *Request) Trying(ctx context.Context, r *Resource) (context.Context, con
 	return q.Wait.Bound(ctx, true)
 }
 
-// Await blocks until the driver grants a request that acquires nothing, such as one that waits for an
-// open latch. There is no hold, and nothing to roll back. The caller is a call that Close waits for.
+// Await blocks until the driver grants a request that acquires nothing, such as one that waits for
+// an open latch. There is no hold, and nothing to roll back. The caller is a call that Close waits
+// for.
 func (r *Resource) Await(ctx context.Context, terms *Terms) error {
 	began := time.Now()
 	q := &Request{Owner: Owner{Permits: 1, TTL: terms.TTL}, Terms: terms, Wait: Wait{limit: Forever, caller: ctx}}
@@ -243,8 +249,8 @@ func (r *Resource) Await(ctx context.Context, terms *Terms) error {
 	return err
 }
 
-// obtain makes the first attempt, and waits in a queue if it was refused. ctx ends with the wait. The
-// caller rolls q back if obtain fails.
+// obtain makes the first attempt, and waits in a queue if it was refused. ctx ends with the wait.
+// The caller rolls q back if obtain fails.
 func (r *Resource) obtain(ctx context.Context, q *Request) (Result, error) {
 	if q.standing != nil {
 		return r.waitOn(ctx, q.standing)
@@ -257,8 +263,8 @@ func (r *Resource) obtain(ctx context.Context, q *Request) (Result, error) {
 	if err != nil {
 		return Result{}, err
 	}
-	// If a local waiter needs no more than q does, q joins the queue without an attempt. The attempt
-	// would be refused and cost a command, or q would overtake the waiter.
+	// If a local waiter needs no more than q does, q joins the queue without an attempt. The
+	// attempt would be refused and cost a command, or q would overtake the waiter.
 	standsBehindOthers := q.MayQueue && queue == nil && r.Core.queues.mustWait(r, q)
 	if standsBehindOthers {
 		return r.waitIn(ctx, nil, q, Result{RetryAfter: -1})
@@ -279,8 +285,8 @@ func (r *Resource) obtain(ctx context.Context, q *Request) (Result, error) {
 	return Result{}, err
 }
 
-// ownQueue returns the queue that the kind has for q. It is nil if q does not wait, or waits in the local queue of its
-// name.
+// ownQueue returns the queue that the kind has for q. It is nil if q does not wait, or waits in the
+// local queue of its name.
 func (r *Resource) ownQueue(ctx context.Context, q *Request) (Queue, error) {
 	if !q.MayQueue || r.Traits.NewQueue == nil {
 		return nil, nil
@@ -288,28 +294,30 @@ func (r *Resource) ownQueue(ctx context.Context, q *Request) (Queue, error) {
 	return r.Traits.NewQueue(ctx, q)
 }
 
-// Try makes one attempt. If it is granted, the caller may keep it: the lease is still valid, and ctx
-// has not ended. It blocks until the reply, or until ctx ends. Queues call it with no mutex held.
+// Try makes one attempt. If it is granted, the caller may keep it: the lease is still valid, and
+// ctx has not ended. It blocks until the reply, or until ctx ends. Queues call it with no mutex
+// held.
 func (r *Resource) Try(ctx context.Context, q *Request) (Result, error) {
 	q.attemptBegins()
 	res, err := r.Driver.TryAcquire(ctx, q)
 	return r.tried(ctx, q, res, err)
 }
 
-// tried decides what the reply to an attempt means for q: a result that the caller may keep, a refusal,
-// or an error.
+// tried decides what the reply to an attempt means for q: a result that the caller may keep, a
+// refusal, or an error.
 //
-//   - No reply, or a reply that an earlier copy is still under way: q is in doubt from now on, whatever
-//     later attempts are answered. A later refusal does not clear it: the copy may be executed after it.
-//   - A command that was denied halfway, for lack of permissions: it may have left a lock without a TTL. It is rolled
-//     back.
-//   - A grant that comes after the caller's context has ended: nobody would use the hold. It is rolled
-//     back.
-//   - A grant whose lease is over, counted from when the attempt was sent: the server may have given the
-//     lock to another client since. It is rolled back, and the error is ErrLost.
+//   - No reply, or a reply that an earlier copy is still under way: q is in doubt from now on,
+//     whatever later attempts are answered. A later refusal does not clear it: the copy may be
+//     executed after it.
+//   - A command that was denied halfway, for lack of permissions: it may have left a lock without a
+//     TTL. It is rolled back.
+//   - A grant that comes after the caller's context has ended: nobody would use the hold. It is
+//     rolled back.
+//   - A grant whose lease is over, counted from when the attempt was sent: the server may have
+//     given the lock to another client since. It is rolled back, and the error is ErrLost.
 //
-// The error of a member of a red lock says nothing of a doubt: the red lock is not acquired, and the member's request
-// is rolled back.
+// The error of a member of a red lock says nothing of a doubt: the red lock is not acquired, and
+// the member's request is rolled back.
 func (r *Resource) tried(ctx context.Context, q *Request, res Result, err error) (Result, error) {
 	f := failure.Of(err)
 	if res.InDoubt || f.InDoubt() {
@@ -340,7 +348,8 @@ func (r *Resource) tried(ctx context.Context, q *Request, res Result, err error)
 	return Result{}, err
 }
 
-// isOver reports whether what was granted is not valid any longer, because the reply took longer than the lease lasts.
+// isOver reports whether what was granted is not valid any longer, because the reply took longer
+// than the lease lasts.
 func (r *Resource) isOver(res Result, lease time.Duration) bool {
 	now := time.Now()
 	isExpired := r.Traits.Leased && !r.Core.trustedUntil(res.Sent, lease).After(now)
@@ -348,8 +357,9 @@ func (r *Resource) isOver(res Result, lease time.Duration) bool {
 	return isExpired || membersExpired
 }
 
-// tryWithinTimeout is Try for the first attempt of q. If the wait of q has an end, and members of a joint lock only
-// miss their budgets, it makes further attempts, until a command would have timed out.
+// tryWithinTimeout is Try for the first attempt of q. If the wait of q has an end, and members of a
+// joint lock only miss their budgets, it makes further attempts, until a command would have timed
+// out.
 func (r *Resource) tryWithinTimeout(ctx context.Context, q *Request) (Result, error) {
 	began := time.Now()
 	_, ends := ctx.Deadline()
@@ -372,6 +382,7 @@ type missedBudget struct{ error }
 
 func (e *missedBudget) Unwrap() error { return e.error }
 
-// MissedBudget marks err as that of an attempt for a joint lock that has failed only because members did not answer
-// within their budget. They may be slow, and not silent: an acquisition that waits makes another attempt.
+// MissedBudget marks err as that of an attempt for a joint lock that has failed only because
+// members did not answer within their budget. They may be slow, and not silent: an acquisition that
+// waits makes another attempt.
 func MissedBudget(err error) error { return &missedBudget{err} }

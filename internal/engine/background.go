@@ -8,9 +8,9 @@ import (
 	"github.com/redlatch/redlatch/internal/failure"
 )
 
-// Rollbacks and releases that the server has not answered go on as duties: see package duty. But a caller often
-// wants to know that the lock is free when its call returns. So the call waits for the first attempt for a short
-// time.
+// Rollbacks and releases that the server has not answered go on as duties: see package duty. But a
+// caller often wants to know that the lock is free when its call returns. So the call waits for the
+// first attempt for a short time.
 
 // Bounds of work in the background.
 const (
@@ -21,19 +21,19 @@ const (
 	rollbackTimeout = time.Second
 )
 
-// inBackground runs do until it succeeds, until over, or until the client closes. It blocks until the
-// first attempt has ended, for limit at most, and for rollbackGrace at most once ctx has ended.
+// inBackground runs do until it succeeds, until over, or until the client closes. It blocks until
+// the first attempt has ended, for limit at most, and for rollbackGrace at most once ctx has ended.
 //
-// do runs in a goroutine that Close waits for. Its context has the values of ctx but does not end with
-// it, because a cancelled caller must not leave the lock taken. do must be safe to repeat.
+// do runs in a goroutine that Close waits for. Its context has the values of ctx but does not end
+// with it, because a cancelled caller must not leave the lock taken. do must be safe to repeat.
 func (r *Resource) inBackground(
 	ctx context.Context, over time.Time, limit time.Duration, do func(context.Context) error,
 ) {
 	awaitFirst(ctx, r.addDuty(ctx, time.Now(), over, do), limit)
 }
 
-// addDuty is inBackground for a command that is first sent when it is due. It does not block. first is closed
-// when the first attempt has ended.
+// addDuty is inBackground for a command that is first sent when it is due. It does not block. first
+// is closed when the first attempt has ended.
 func (r *Resource) addDuty(
 	ctx context.Context, due, over time.Time, do func(context.Context) error,
 ) (first <-chan struct{}) {
@@ -47,11 +47,12 @@ func (r *Resource) addDuty(
 
 // answerOf is what the error of a command says about the server.
 //
-// A final answer ends a duty where leases end what it leaves behind. Repeating it would send a command a second, for
-// minutes, for each caller that has given up. Ending it is safe even if an attempt of unknown outcome may still be
-// executed. While the reason lasts, a late copy is refused as well. If the reason passes first, a copy may take the
-// lock, and nobody holds it: it stays taken until its lease ends, as after a crash. Without a lease it would stay taken
-// for ever, so such a duty is repeated.
+// A final answer ends a duty where leases end what it leaves behind. Repeating it would send a
+// command a second, for minutes, for each caller that has given up. Ending it is safe even if an
+// attempt of unknown outcome may still be executed. While the reason lasts, a late copy is refused
+// as well. If the reason passes first, a copy may take the lock, and nobody holds it: it stays
+// taken until its lease ends, as after a crash. Without a lease it would stay taken for ever, so
+// such a duty is repeated.
 func (r *Resource) answerOf(err error) duty.Answer {
 	switch f := failure.Of(err); {
 	case err == nil:
@@ -64,8 +65,8 @@ func (r *Resource) answerOf(err error) duty.Answer {
 	return duty.Failed
 }
 
-// awaitFirst waits until first is closed, for limit at most, and for rollbackGrace at most once ctx has
-// ended.
+// awaitFirst waits until first is closed, for limit at most, and for rollbackGrace at most once ctx
+// has ended.
 func awaitFirst(ctx context.Context, first <-chan struct{}, limit time.Duration) {
 	if limit <= 0 {
 		return
@@ -76,8 +77,9 @@ func awaitFirst(ctx context.Context, first <-chan struct{}, limit time.Duration)
 	}
 }
 
-// RollbackLimit is how long a call that began then may wait for its rollback. A server that was silent
-// for the whole command timeout will probably not answer the rollback either, so then it is short.
+// RollbackLimit is how long a call that began then may wait for its rollback. A server that was
+// silent for the whole command timeout will probably not answer the rollback either, so then it is
+// short.
 func (c *Core) RollbackLimit(began time.Time) time.Duration {
 	return min(max(c.CommandTimeout-time.Since(began), rollbackGrace), rollbackTimeout)
 }

@@ -9,19 +9,20 @@ import (
 	"github.com/redlatch/redlatch/internal/failure"
 )
 
-// Why an acquisition gave up: was the lock held by somebody else, or did the server not answer? Callers act
-// differently on the two. A busy lock is daily life, and a silent server is an outage.
+// Why an acquisition gave up: was the lock held by somebody else, or did the server not answer?
+// Callers act differently on the two. A busy lock is daily life, and a silent server is an outage.
 //
-// Each request notes the answers to its attempts (learn) in a contact. While it waits, that is the contact of its
-// queue, because most waiters make no attempts: what one of them hears, all know. gaveUp makes the error from it:
+// Each request notes the answers to its attempts (learn) in a contact. While it waits, that is the
+// contact of its queue, because most waiters make no attempts: what one of them hears, all know.
+// gaveUp makes the error from it:
 //
 //	nothing known            ErrNotAcquired: the caller's time was too short
 //	refused                  ErrNotAcquired, with the holder
 //	refused, then no answer  ErrNotAcquired and ErrUnavailable, with the last failure
 //	no answer                ErrUnavailable, with the last failure
 
-// Contact is what an acquisition, or all waiters of a queue, have heard from the server. The zero value is nothing.
-// It is safe for concurrent use.
+// Contact is what an acquisition, or all waiters of a queue, have heard from the server. The zero
+// value is nothing. It is safe for concurrent use.
 type Contact struct {
 	mu sync.Mutex // innermost
 	heard
@@ -34,7 +35,8 @@ type heard struct {
 	silence
 }
 
-// refusal is the latest one, of an attempt or of one that this stood behind. The zero value: there was none.
+// refusal is the latest one, of an attempt or of one that this stood behind. The zero value: there
+// was none.
 type refusal struct {
 	refused bool
 	holder  string    // "": unknown
@@ -60,8 +62,8 @@ type silence struct {
 	again        bool      // more than one attempt was not answered
 }
 
-// AttemptBegins notes that an attempt begins, or that a queue sends a command for all its waiters. Answered or Failed
-// notes the outcome of that command.
+// AttemptBegins notes that an attempt begins, or that a queue sends a command for all its waiters.
+// Answered or Failed notes the outcome of that command.
 func (k *Contact) AttemptBegins() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -70,9 +72,9 @@ func (k *Contact) AttemptBegins() {
 	}
 }
 
-// Answered notes that somebody has the lock: the other waiters still wait for it. holder is the holder's id,
-// "" if it is unknown. left is the time until the holder's lease ends: [Endless], or another negative time if it is
-// unknown. reason is another reason of a refusal, or nil.
+// Answered notes that somebody has the lock: the other waiters still wait for it. holder is the
+// holder's id, "" if it is unknown. left is the time until the holder's lease ends: [Endless], or
+// another negative time if it is unknown. reason is another reason of a refusal, or nil.
 func (k *Contact) Answered(holder string, left time.Duration, reason error) {
 	k.refuse(refusal{holder: holder, endless: left == Endless, reason: reason}, left)
 }
@@ -107,11 +109,12 @@ func (k *Contact) released() {
 	k.outdated = true
 }
 
-// toAsk returns who is to be asked for what, and when. of is nil if that is what the waiters wait for. at is zero if
-// nobody is to be asked before the next refusal. If it is not after now, toAsk notes that the holder was asked.
+// toAsk returns who is to be asked for what, and when. of is nil if that is what the waiters wait
+// for. at is zero if nobody is to be asked before the next refusal. If it is not after now, toAsk
+// notes that the holder was asked.
 //
-// A client that hears no messages of releases, because it stands in line, knows only at its next attempt whether the
-// same holder still has the lock.
+// A client that hears no messages of releases, because it stands in line, knows only at its next
+// attempt whether the same holder still has the lock.
 func (k *Contact) toAsk(now time.Time) (of *Resource, holder string, at time.Time) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -145,8 +148,8 @@ func later(a, b time.Time) time.Time {
 // Failed notes why that command failed. Only an outage counts.
 func (k *Contact) Failed(err error) { k.fail(err, failure.Of(err), 0) }
 
-// fail is Failed for an error that means f. grace is how much longer than its caller's time the command was allowed to
-// wait.
+// fail is Failed for an error that means f. grace is how much longer than its caller's time the
+// command was allowed to wait.
 func (k *Contact) fail(err error, f failure.Failure, grace time.Duration) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -196,8 +199,8 @@ func (k *Contact) takeOver(other *Contact) {
 	k.heard = news
 }
 
-// SetSource makes k, which users who take turns share, know from now on what the queue hears in which q stands for
-// all of them. Nil: nobody stands there any longer.
+// SetSource makes k, which users who take turns share, know from now on what the queue hears in
+// which q stands for all of them. Nil: nobody stands there any longer.
 func (k *Contact) SetSource(q *Request) {
 	k.catchUp()
 	k.mu.Lock()
@@ -241,7 +244,8 @@ func (q *Request) attemptBegins() {
 	}
 }
 
-// learn notes the outcome of an attempt. A grant needs no note unless an earlier attempt has failed.
+// learn notes the outcome of an attempt. A grant needs no note unless an earlier attempt has
+// failed.
 func (q *Request) learn(ctx context.Context, res Result, err error) {
 	switch {
 	case q.membersNote, q.contact == nil && res.Granted:

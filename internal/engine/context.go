@@ -6,12 +6,12 @@ import "context"
 // contexts from the inside out, as context.Value does.
 
 // Context returns a context that carries the hold and ends with it. It has the values and the
-// cancellation of the context with which the hold was acquired. [HoldFrom] returns userHold along with
-// the hold. Context does not block.
+// cancellation of the context with which the hold was acquired. [HoldFrom] returns userHold along
+// with the hold. Context does not block.
 //
-// All contexts of a hold share one cancellable context, which the hold keeps. It is made on the first
-// call, because many holds never need one. It does not refer to the user's hold, so a forgotten one can be
-// collected: see [Hold.Leaked].
+// All contexts of a hold share one cancellable context, which the hold keeps. It is made on the
+// first call, because many holds never need one. It does not refer to the user's hold, so a
+// forgotten one can be collected: see [Hold.Leaked].
 func (h *Hold) Context(userHold any) *HoldContext {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -39,17 +39,18 @@ type HoldContext struct {
 	userHold any
 }
 
-// liveKey asks a context for a live hold of a resource, and anyLiveKey for one of any resource. outerKey asks for a
-// hold whose release has not begun, even a lost one: an acquisition under a lost hold must fail with ErrLost. If it
-// skipped the lost hold, it would acquire the lock anew inside a critical section that is no longer protected.
+// liveKey asks a context for a live hold of a resource, and anyLiveKey for one of any resource.
+// outerKey asks for a hold whose release has not begun, even a lost one: an acquisition under a
+// lost hold must fail with ErrLost. If it skipped the lost hold, it would acquire the lock anew
+// inside a critical section that is no longer protected.
 type (
 	liveKey    struct{ *Resource }
 	anyLiveKey struct{}
 	outerKey   struct{ *Resource }
 )
 
-// Value returns the nearest hold for a liveKey, an anyLiveKey or an outerKey. It passes other keys on to the outer
-// context. It takes the mutex of each hold on the way, one after another.
+// Value returns the nearest hold for a liveKey, an anyLiveKey or an outerKey. It passes other keys
+// on to the outer context. It takes the mutex of each hold on the way, one after another.
 func (c *HoldContext) Value(key any) any {
 	h := c.hold
 	switch k := key.(type) {
@@ -97,21 +98,22 @@ func (h *Hold) findLive(r *Resource) *Hold {
 	return found
 }
 
-// HoldFrom returns the nearest live hold of r that ctx carries, and what its user has of it. That is nil for a hold
-// of a member of a joint lock.
+// HoldFrom returns the nearest live hold of r that ctx carries, and what its user has of it. That
+// is nil for a hold of a member of a joint lock.
 func HoldFrom(ctx context.Context, r *Resource) (hold *Hold, userHold any) {
 	found, _ := ctx.Value(liveKey{r}).(carried)
 	return found.hold, found.userHold
 }
 
-// AnyHoldFrom returns the nearest live hold that ctx carries, and what its user has of it. It is the joint lock's
-// hold, and not that of a member.
+// AnyHoldFrom returns the nearest live hold that ctx carries, and what its user has of it. It is
+// the joint lock's hold, and not that of a member.
 func AnyHoldFrom(ctx context.Context) (hold *Hold, userHold any) {
 	found, _ := ctx.Value(anyLiveKey{}).(carried)
 	return found.hold, found.userHold
 }
 
-// OuterFrom returns the nearest hold of r that ctx carries and whose release has not begun. It may be lost.
+// OuterFrom returns the nearest hold of r that ctx carries and whose release has not begun. It may
+// be lost.
 func OuterFrom(ctx context.Context, r *Resource) *Hold {
 	hold, _ := ctx.Value(outerKey{r}).(*Hold)
 	return hold

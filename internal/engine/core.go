@@ -13,10 +13,12 @@ import (
 	"github.com/redlatch/redlatch/watchdog"
 )
 
-// What belongs to one client: its configuration, the calls and goroutines that are under way, and Close.
+// What belongs to one client: its configuration, the calls and goroutines that are under way, and
+// Close.
 //
-// Close returns only when nothing of the client runs. So each call registers before it does anything
-// (Enter), and each goroutine is started by Spawn. Both fail, or do nothing, once it is too late.
+// Close returns only when nothing of the client runs. So each call registers before it does
+// anything (Enter), and each goroutine is started by Spawn. Both fail, or do nothing, once it is
+// too late.
 
 // Config is the part of a client that a [Core] needs. It does not change after NewCore.
 type Config struct {
@@ -24,20 +26,21 @@ type Config struct {
 	Owners   Owners
 	Errors   Errors
 	Presence Presence
-	// Observe receives every event; nil if there is no observer. It is called from many goroutines and
-	// with no mutex of the engine held. A slow observer delays the call that it observes.
+	// Observe receives every event; nil if there is no observer. It is called from many goroutines
+	// and with no mutex of the engine held. A slow observer delays the call that it observes.
 	Observe func(Event)
 
 	// Logger must not block: see package logqueue.
 	Logger *slog.Logger
-	// NeedsReplicas: replicas must confirm an acquisition, so no request acquires for another. Only the
-	// command that acquires is followed by WAIT.
+	// NeedsReplicas: replicas must confirm an acquisition, so no request acquires for another. Only
+	// the command that acquires is followed by WAIT.
 	NeedsReplicas bool
 	// Margin is how long before its end a lease is no longer trusted. Negative: TTL/100 + 2 ms.
 	Margin time.Duration
 	// CommandTimeout is how long a call waits for the server's answer.
 	CommandTimeout time.Duration
-	// RepeatFor is how long after its first attempt a command may be repeated that the server remembers.
+	// RepeatFor is how long after its first attempt a command may be repeated that the server
+	// remembers.
 	RepeatFor time.Duration
 	// LateCopies is how long a copy of a command of unknown outcome may still arrive.
 	LateCopies time.Duration
@@ -47,14 +50,14 @@ type Config struct {
 type Commands struct {
 	// Renew extends leases in batches: see [watchdog.Renew]. The keeper of each is an [*Ownership].
 	Renew watchdog.Renew
-	// Ready prepares the client for its first command. Every call that needs the server waits for it. Nil: there is
-	// nothing to prepare.
+	// Ready prepares the client for its first command. Every call that needs the server waits for
+	// it. Nil: there is nothing to prepare.
 	Ready func(ctx context.Context) error
-	// Try returns a context for the attempts of an acquisition that does not wait. A server that refuses for the moment
-	// then ends them soon.
+	// Try returns a context for the attempts of an acquisition that does not wait. A server that
+	// refuses for the moment then ends them soon.
 	Try func(ctx context.Context) context.Context
-	// Server returns what stands for the server that has a resource now: resources of equal servers fail
-	// together. It must only compute.
+	// Server returns what stands for the server that has a resource now: resources of equal servers
+	// fail together. It must only compute.
 	Server func(r *Resource) any
 }
 
@@ -62,8 +65,8 @@ type Commands struct {
 type Owners struct {
 	// New makes an owner with an id and a number that no other acquisition ever gets.
 	New func() Owner
-	// IsOwn reports whether this client has made an owner's id, for an acquisition of its own. known is false for an
-	// id that no client has made. It must only compute.
+	// IsOwn reports whether this client has made an owner's id, for an acquisition of its own.
+	// known is false for an id that no client has made. It must only compute.
 	IsOwn func(ownerID string) (own, known bool)
 	// TagOf groups the holds whose takeovers are announced together; "" for none. It is called with
 	// a mutex held, so it must only compute.
@@ -74,39 +77,42 @@ type Owners struct {
 type Errors struct {
 	// Describe adds the operation and the resource to an error.
 	Describe func(r *Resource, operation string, err error) error
-	// Explain says what a key holds, if err is Redis's answer that this is not what r stores there. It returns other
-	// errors as they are.
+	// Explain says what a key holds, if err is Redis's answer that this is not what r stores there.
+	// It returns other errors as they are.
 	Explain func(r *Resource, err error) error
-	// Address names the server that has a resource, for errors; "" if it is unknown. It must only compute.
+	// Address names the server that has a resource, for errors; "" if it is unknown. It must only
+	// compute.
 	Address func(r *Resource) string
 	// Lost makes the error of a loss. It matches ErrLost.
 	Lost func(Loss) error
 }
 
-// Presence is what tells other clients of this one, and asks them: see package presence. Its functions must not block,
-// but for CanLinger.
+// Presence is what tells other clients of this one, and asks them: see package presence. Its
+// functions must not block, but for CanLinger.
 type Presence struct {
-	// HoldAdded is called for each new hold, and WaitBegan and WaitEnded for each acquisition that waits.
+	// HoldAdded is called for each new hold, and WaitBegan and WaitEnded for each acquisition that
+	// waits.
 	HoldAdded            func()
 	WaitBegan, WaitEnded func(r *Resource)
-	// StaysTaken is called when a release has left the lock of an id taken for the rest of its minimum hold. Nil: nobody
-	// wants to know.
+	// StaysTaken is called when a release has left the lock of an id taken for the rest of its
+	// minimum hold. Nil: nobody wants to know.
 	StaysTaken func(id string, rest time.Duration)
-	// CanLinger reports whether the client hears other clients that ask for a lingering lock. The first call
-	// may wait for a moment until it does.
+	// CanLinger reports whether the client hears other clients that ask for a lingering lock. The
+	// first call may wait for a moment until it does.
 	CanLinger func(ctx context.Context) bool
-	// NameOf returns the name of the client of a holder, if that is known; else "". It must only compute. Nil: no name is
-	// known.
+	// NameOf returns the name of the client of a holder, if that is known; else "". It must only
+	// compute. Nil: no name is known.
 	NameOf func(holder string) string
 	// Ask asks the client of a holder to give up a lingering lock.
 	Ask func(r *Resource, holder string)
-	// HoldListens is called when the user of a hold first asks whether anybody waits for it: see [Hold.Wanted].
+	// HoldListens is called when the user of a hold first asks whether anybody waits for it: see
+	// [Hold.Wanted].
 	HoldListens func()
 }
 
-// Core is the engine of one client: its watchdog, its wait queues, its holds, and the goroutines that
-// finish its work in the background. A client makes one with NewCore and ends it with Close. It is safe
-// for concurrent use.
+// Core is the engine of one client: its watchdog, its wait queues, its holds, and the goroutines
+// that finish its work in the background. A client makes one with NewCore and ends it with Close.
+// It is safe for concurrent use.
 type Core struct {
 	Config
 
@@ -126,8 +132,9 @@ type Core struct {
 	refuse   context.CancelFunc
 	stopping chan struct{} // closed when Close has waited for all calls: background work ends
 
-	// mu guards refuses and dead. It is held for reading while a call or a goroutine registers. So none
-	// registers after Close has set the flag, and a WaitGroup never grows while Close waits for it.
+	// mu guards refuses and dead. It is held for reading while a call or a goroutine registers. So
+	// none registers after Close has set the flag, and a WaitGroup never grows while Close waits
+	// for it.
 	mu         sync.RWMutex
 	refuses    bool // no more calls
 	dead       bool // no more background goroutines
@@ -164,9 +171,9 @@ func NewCore(config Config) *Core {
 	return c
 }
 
-// Enter registers a call that Close waits for. The caller ends it with [Core.Leave]. It does not block.
-// It fails with [ErrClosed] once Close refuses calls. Calls may still enter while Close waits for holds:
-// they include the releases that it waits for.
+// Enter registers a call that Close waits for. The caller ends it with [Core.Leave]. It does not
+// block. It fails with [ErrClosed] once Close refuses calls. Calls may still enter while Close
+// waits for holds: they include the releases that it waits for.
 func (c *Core) Enter() error {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
@@ -180,8 +187,8 @@ func (c *Core) Enter() error {
 // Leave ends a call that Enter or Begin registered.
 func (c *Core) Leave() { c.calls.Done() }
 
-// Begin is Enter for a call that needs the server. It waits for Commands.Ready, up to the end of ctx.
-// The caller must not call Leave if Begin fails.
+// Begin is Enter for a call that needs the server. It waits for Commands.Ready, up to the end of
+// ctx. The caller must not call Leave if Begin fails.
 func (c *Core) Begin(ctx context.Context) error {
 	err := c.Enter()
 	if err != nil || c.Commands.Ready == nil {
@@ -194,8 +201,8 @@ func (c *Core) Begin(ctx context.Context) error {
 	return err
 }
 
-// Spawn runs f in a goroutine that Close waits for. f must end when stopping is closed, or by itself.
-// After Close, Spawn does nothing.
+// Spawn runs f in a goroutine that Close waits for. f must end when stopping is closed, or by
+// itself. After Close, Spawn does nothing.
 func (c *Core) Spawn(f func()) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
@@ -219,43 +226,48 @@ func (c *Core) IsClosing() bool { return c.open.Err() != nil }
 // IsStopping reports whether Close has ended background work.
 func (c *Core) IsStopping() bool { return IsClosed(c.stopping) }
 
-// Ending is what Close needs of its client. The functions are called at most once each, in this order.
+// Ending is what Close needs of its client. The functions are called at most once each, in this
+// order.
 type Ending struct {
-	// Hurry must make all commands, and all later ones, end within the command timeout. It must not block.
+	// Hurry must make all commands, and all later ones, end within the command timeout. It must not
+	// block.
 	Hurry func()
-	// Cut makes commands fail from now on, and must not block. It is called only if code of the user does not return.
+	// Cut makes commands fail from now on, and must not block. It is called only if code of the
+	// user does not return.
 	Cut func()
-	// Stop is called when no call is left, or after Cut, with what Close returns because of holds. It must end
-	// everything that background work waits for. After Cut it may block for as long as code of the user does.
+	// Stop is called when no call is left, or after Cut, with what Close returns because of holds.
+	// It must end everything that background work waits for. After Cut it may block for as long as
+	// code of the user does.
 	Stop func(left error)
 }
 
-// cutGrace is how much longer than the command timeout Close waits after Hurry. Everything but code of the user ends
-// within the command timeout, but a busy machine may be late.
+// cutGrace is how much longer than the command timeout Close waits after Hurry. Everything but code
+// of the user ends within the command timeout, but a busy machine may be late.
 const cutGrace = 500 * time.Millisecond
 
 // errUserCode is why Close has not waited any longer.
 var errUserCode = errors.New("an observer or a hook of the redis client has not returned")
 
-// Close refuses new acquisitions, ends waiting ones, and waits until all holds are released or ctx is
-// done. It abandons the holds that are left: their contexts end with [ErrClosed], and nothing renews
-// their leases. Then it waits for calls, and for one more attempt at each rollback and release that was
-// not tried before. Others are dropped.
+// Close refuses new acquisitions, ends waiting ones, and waits until all holds are released or ctx
+// is done. It abandons the holds that are left: their contexts end with [ErrClosed], and nothing
+// renews their leases. Then it waits for calls, and for one more attempt at each rollback and
+// release that was not tried before. Others are dropped.
 //
-// The calls and the background have a command timeout after the last hold, or until ctx ends. Then Close hurries
-// them, which gives them another command timeout. Only code of the user can take longer: an observer, or a hook of
-// the redis client. It may even wait for Close itself. Close does not wait for it: from then on nothing is sent, and no
-// observer is called.
+// The calls and the background have a command timeout after the last hold, or until ctx ends. Then
+// Close hurries them, which gives them another command timeout. Only code of the user can take
+// longer: an observer, or a hook of the redis client. It may even wait for Close itself. Close does
+// not wait for it: from then on nothing is sent, and no observer is called.
 //
 //	no hold is left, or ctx ends            holds that are left are abandoned; calls and background go on
 //	ctx ends, or after a command timeout    Hurry
 //	after another command timeout           Cut: only goroutines in code of the user are left
 //
-// Close returns the cause of ctx if holds were left, and an error if it did not wait for code of the user. panicked is
-// what the observer has panicked with when it heard of the holds that were left. Close must be called once.
+// Close returns the cause of ctx if holds were left, and an error if it did not wait for code of
+// the user. panicked is what the observer has panicked with when it heard of the holds that were
+// left. Close must be called once.
 func (c *Core) Close(ctx context.Context, how Ending) (panicked any, err error) {
-	// Seal first. An acquisition that did not see in time that the client closes cannot add its hold, and is
-	// rolled back. Otherwise its hold could appear after Close has looked for holds.
+	// Seal first. An acquisition that did not see in time that the client closes cannot add its
+	// hold, and is rolled back. Otherwise its hold could appear after Close has looked for holds.
 	c.holds.seal()
 	c.refuse()
 	c.GiveUpAllLingering() // first: Close waits for a release that has begun, also when its context has ended
@@ -302,8 +314,9 @@ func (c *Core) Close(ctx context.Context, how Ending) (panicked any, err error) 
 	return nil, fmt.Errorf("%w; %w", why, errUserCode)
 }
 
-// awaitHolds waits until no hold is left. It returns why it waits no longer: ctx has ended, or nobody can release the
-// holds that are left, because the observer has not let the call return that acquired them.
+// awaitHolds waits until no hold is left. It returns why it waits no longer: ctx has ended, or
+// nobody can release the holds that are left, because the observer has not let the call return that
+// acquired them.
 func (c *Core) awaitHolds(ctx context.Context) error {
 	ticker := time.NewTicker(c.CommandTimeout)
 	defer ticker.Stop()
@@ -314,7 +327,8 @@ func (c *Core) awaitHolds(ctx context.Context) error {
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		case <-ticker.C:
-			// Close lets no new acquisition begin, so their observer has run for at least as long as Close.
+			// Close lets no new acquisition begin, so their observer has run for at least as long
+			// as Close.
 			if c.holds.allUndelivered() {
 				return errUserCode
 			}
@@ -322,8 +336,8 @@ func (c *Core) awaitHolds(ctx context.Context) error {
 	}
 }
 
-// ender is the part of Close that comes when no hold is left. It has a goroutine, because Close may stop waiting for
-// it.
+// ender is the part of Close that comes when no hold is left. It has a goroutine, because Close may
+// stop waiting for it.
 type ender struct {
 	c        *Core
 	cut      chan struct{} // closed when Close waits no longer
@@ -370,8 +384,8 @@ func (e *ender) await(f func()) {
 	}
 }
 
-// Instant is a point of the monotonic clock, counted from the creation of the core; 0 is none. A hold
-// stores several of them, and a time.Time is three times as large.
+// Instant is a point of the monotonic clock, counted from the creation of the core; 0 is none. A
+// hold stores several of them, and a time.Time is three times as large.
 type Instant time.Duration
 
 // Instant converts a time.
@@ -380,7 +394,8 @@ func (c *Core) Instant(t time.Time) Instant { return Instant(t.Sub(c.born)) }
 // Time converts an instant.
 func (c *Core) Time(i Instant) time.Time { return c.born.Add(time.Duration(i)) }
 
-// MarginOf is how long before its end a lease of ttl is no longer trusted: never more than half of it.
+// MarginOf is how long before its end a lease of ttl is no longer trusted: never more than half of
+// it.
 func (c *Core) MarginOf(ttl time.Duration) time.Duration {
 	margin := c.Margin
 	if margin < 0 {
@@ -394,7 +409,8 @@ func (c *Core) trustedUntil(sent time.Time, ttl time.Duration) time.Time {
 	return sent.Add(ttl - c.MarginOf(ttl))
 }
 
-// Pause waits for d. It returns early when ctx ends, or when done is closed or something arrives from it.
+// Pause waits for d. It returns early when ctx ends, or when done is closed or something arrives
+// from it.
 func Pause(ctx context.Context, d time.Duration, done <-chan struct{}) {
 	timer := time.NewTimer(max(d, 0))
 	defer timer.Stop()

@@ -1,15 +1,16 @@
-// Package engine runs an acquisition from the call to the end of its hold: attempts, waiting, nesting,
-// renewal, release and loss. It sends no Redis command itself: a [Driver] talks to the server.
+// Package engine runs an acquisition from the call to the end of its hold: attempts, waiting,
+// nesting, renewal, release and loss. It sends no Redis command itself: a [Driver] talks to the
+// server.
 //
 // # Who is authoritative
 //
-// The server decides who holds a lock. The engine keeps the server's last answer, and how long it can
-// be trusted:
+// The server decides who holds a lock. The engine keeps the server's last answer, and how long it
+// can be trusted:
 //
 //	validUntil = time when the last confirmed command was sent + TTL - safety margin
 //
-// A slow reply, or a missing one, only shortens that time. At validUntil the hold is lost, even if the
-// server still keeps the key.
+// A slow reply, or a missing one, only shortens that time. At validUntil the hold is lost, even if
+// the server still keeps the key.
 //
 // # A request
 //
@@ -17,8 +18,8 @@
 //	    -> refused -> wait in a Queue   -> Try again, or granted by another
 //	    -> in doubt: no answer came     -> Try again; rolled back if it is not granted in the end
 //
-// A request that fails after an attempt in doubt is rolled back in the background until the server has
-// answered. The reason is a copy of the attempt that is executed late:
+// A request that fails after an attempt in doubt is rolled back in the background until the server
+// has answered. The reason is a copy of the attempt that is executed late:
 //
 //  1. The attempt is sent. The connection breaks: no reply.
 //  2. The caller gives up and returns an error.
@@ -85,14 +86,14 @@
 // Hold.mu, seenTokens.mu, Contact.mu, Core.mu, reach.mu, listening.mu and the mutex in wireLock are
 // innermost: no mutex is taken while one of them is held.
 //
-// Ownership.wire is held around commands, so it is taken with a context. None of these mutexes is held
-// when a hold ends, when a subscription is closed, or when the observer is called. The comments of the other packages
-// list theirs.
+// Ownership.wire is held around commands, so it is taken with a context. None of these mutexes is
+// held when a hold ends, when a subscription is closed, or when the observer is called. The
+// comments of the other packages list theirs.
 //
 // # Goroutines
 //
-// A request waits in the goroutine of its caller. Core.Spawn starts all other goroutines but those of Close itself
-// (core.go), and Close waits for them:
+// A request waits in the goroutine of its caller. Core.Spawn starts all other goroutines but those
+// of Close itself (core.go), and Close waits for them:
 //
 //   - commands that are repeated in the background (background.go),
 //   - calls of the observer that must not delay the watchdog (event.go),
@@ -101,7 +102,7 @@
 //   - a command that shortens a lease (shorten.go),
 //   - in a bubble of testing/synctest, the look for leaked holds (leak.go).
 //
-// Short AfterFuncs are the only exceptions: the alarm of a wait queue, the timer of a lane of package duty, the limit
-// of a hold, and the pause of a request that polls. One does more than look: if the observer is slow, a timer takes the
-// waiter out of its queue (wait.go).
+// Short AfterFuncs are the only exceptions: the alarm of a wait queue, the timer of a lane of
+// package duty, the limit of a hold, and the pause of a request that polls. One does more than
+// look: if the observer is slow, a timer takes the waiter out of its queue (wait.go).
 package engine

@@ -7,65 +7,71 @@ import (
 	"time"
 )
 
-// The contract between the engine and a kind of primitive: what a driver must do (Driver), what it may
-// do beyond that (Traits), and the values that pass between them. Package primitives has the drivers.
+// The contract between the engine and a kind of primitive: what a driver must do (Driver), what it
+// may do beyond that (Traits), and the values that pass between them. Package primitives has the
+// drivers.
 
-// Driver is one kind of primitive: its keys, its scripts, and the meaning of their replies. A handle
-// has one driver. Methods are called from many goroutines. They wait for the server, up to ctx.
+// Driver is one kind of primitive: its keys, its scripts, and the meaning of their replies. A
+// handle has one driver. Methods are called from many goroutines. They wait for the server, up to
+// ctx.
 //
-// A command may be executed more than once with equal arguments, and a copy may arrive after its caller
-// has returned. The driver must make all copies together have the effect of one. An error that
-// package failure reports as in doubt means that the command may have been executed, or may still be.
+// A command may be executed more than once with equal arguments, and a copy may arrive after its
+// caller has returned. The driver must make all copies together have the effect of one. An error
+// that package failure reports as in doubt means that the command may have been executed, or may
+// still be.
 type Driver interface {
-	// TryAcquire tries once to acquire for q. The reply to an earlier attempt may have been lost: if q has
-	// been granted before, it is granted again.
+	// TryAcquire tries once to acquire for q. The reply to an earlier attempt may have been lost:
+	// if q has been granted before, it is granted again.
 	TryAcquire(ctx context.Context, q *Request) (Result, error)
-	// Rollback removes everything that TryAcquire took for q. After it, a late copy of an attempt takes
-	// nothing.
+	// Rollback removes everything that TryAcquire took for q. After it, a late copy of an attempt
+	// takes nothing.
 	Rollback(ctx context.Context, q *Request) error
-	// Release lowers the count of o to left. With 0 it frees the lock. With a successor, which only kinds
-	// with Traits.HandsOff get, it makes the successor the holder in the same step, so that no other client
-	// can take the lock in between. The engine calls it with o's wire lock held.
+	// Release lowers the count of o to left. With 0 it frees the lock. With a successor, which only
+	// kinds with Traits.HandsOff get, it makes the successor the holder in the same step, so that
+	// no other client can take the lock in between. The engine calls it with o's wire lock held.
 	Release(ctx context.Context, o *Ownership, left int, next Next) (Released, error)
-	// Subscribe listens for messages that give waiters a reason to try again. It calls hear with Heard for each, and
-	// with Missed when some may have been lost, from another goroutine; hear does not block. The engine calls
-	// Subscribe with waitQueues.mu held, and hear takes that mutex.
+	// Subscribe listens for messages that give waiters a reason to try again. It calls hear with
+	// Heard for each, and with Missed when some may have been lost, from another goroutine; hear
+	// does not block. The engine calls Subscribe with waitQueues.mu held, and hear takes that
+	// mutex.
 	Subscribe(hear func(Message)) []Subscription
 
-	// Overwritten reports whether the error of a command means that the main key holds other data by now. Then the
-	// owner has lost it. Overwritten may ask the server.
+	// Overwritten reports whether the error of a command means that the main key holds other data
+	// by now. Then the owner has lost it. Overwritten may ask the server.
 	Overwritten(ctx context.Context, err error) bool
 
 	// The engine calls these only if Traits.Leased.
 
-	// SetCount sets the count of o to n > 0, and keeps o for at least ttl after sent. The engine calls
-	// it with o's wire lock held.
+	// SetCount sets the count of o to n > 0, and keeps o for at least ttl after sent. The engine
+	// calls it with o's wire lock held.
 	SetCount(ctx context.Context, o *Ownership, n int, ttl time.Duration) (sent time.Time, lost bool, err error)
 	// Extend keeps o for at least d after sent. It never shortens the lease.
 	Extend(ctx context.Context, o *Ownership, d time.Duration) (sent time.Time, lost bool, err error)
 	// Check asks the server whether o still holds the lock. It changes nothing.
 	Check(ctx context.Context, o *Ownership) (lost bool, err error)
-	// ReleaseAfter ends o, which stays taken for the rest of its minimum hold: see minhold.go. It shortens the lease to
-	// rest, unless others need it too, and tells the waiters. The engine calls it with o's wire lock held.
+	// ReleaseAfter ends o, which stays taken for the rest of its minimum hold: see minhold.go. It
+	// shortens the lease to rest, unless others need it too, and tells the waiters. The engine
+	// calls it with o's wire lock held.
 	ReleaseAfter(ctx context.Context, o *Ownership, rest time.Duration) (Released, error)
 }
 
-// LineDriver is a driver whose clients stand in line on the server while they wait: see line.go of package waitq.
-// What Driver says about its callers holds for these methods too.
+// LineDriver is a driver whose clients stand in line on the server while they wait: see line.go of
+// package waitq. What Driver says about its callers holds for these methods too.
 type LineDriver interface {
-	// SubscribePlace listens for the messages to one place. It returns nil if the server cannot tell who
-	// listens: then this client does not stand in line. The engine calls it with waitQueues.mu held, and
-	// hear takes that mutex.
+	// SubscribePlace listens for the messages to one place. It returns nil if the server cannot
+	// tell who listens: then this client does not stand in line. The engine calls it with
+	// waitQueues.mu held, and hear takes that mutex.
 	SubscribePlace(number uint64, hear func(Message)) Subscription
-	// GiveUpPlace removes a place from the line. If the lock is free, it wakes the next client in line.
+	// GiveUpPlace removes a place from the line. If the lock is free, it wakes the next client in
+	// line.
 	GiveUpPlace(ctx context.Context, number uint64) error
 }
 
 // Next says what follows a release. The zero value: the lock is free, for nobody in particular.
 type Next struct {
 	Successor *Owner // becomes the holder; nil: the lock is freed
-	// Place is given up if there is a successor, which is then the client's last waiter. Otherwise it goes to
-	// the end of the line.
+	// Place is given up if there is a successor, which is then the client's last waiter. Otherwise
+	// it goes to the end of the line.
 	Place Place
 	// AskPolls: Released.Polled is wanted.
 	AskPolls bool
@@ -95,8 +101,8 @@ func (NoLease) ReleaseAfter(context.Context, *Ownership, time.Duration) (Release
 	return Released{}, ErrUnsupported
 }
 
-// Traits is what a kind can do beyond its driver's methods. The zero value is a kind whose holds have
-// no lease, do not nest, and wait in a local queue.
+// Traits is what a kind can do beyond its driver's methods. The zero value is a kind whose holds
+// have no lease, do not nest, and wait in a local queue.
 type Traits struct {
 	// Leased: holds last as long as a lease, which may be renewed and lost.
 	Leased bool
@@ -104,16 +110,16 @@ type Traits struct {
 	// release or a rollback may be repeated that long.
 	Remembered time.Duration
 
-	// Nests: an acquisition nests under a hold of the same resource that its context carries: at most one at a time,
-	// unless ManyHolders.
+	// Nests: an acquisition nests under a hold of the same resource that its context carries: at
+	// most one at a time, unless ManyHolders.
 	Nests bool
-	// Outer finds the hold in ctx to nest under, for a kind that may nest under other holds too; nil if
-	// there is none. An error forbids the acquisition. The hold may be a lost one: then the acquisition
-	// fails with ErrLost. A nil func finds holds of the same resource.
+	// Outer finds the hold in ctx to nest under, for a kind that may nest under other holds too;
+	// nil if there is none. An error forbids the acquisition. The hold may be a lost one: then the
+	// acquisition fails with ErrLost. A nil func finds holds of the same resource.
 	Outer func(ctx context.Context) (*Hold, error)
 
-	// ManyHolders: several requests may hold at once. A message that comes during a successful try may
-	// announce room for another.
+	// ManyHolders: several requests may hold at once. A message that comes during a successful try
+	// may announce room for another.
 	ManyHolders bool
 	// AcquireBatch is TryAcquire for q and, if that is granted, for others too. granted[i] reports
 	// whether others[i] was granted. A nil slice: q was refused, and the others were not tried.
@@ -123,23 +129,24 @@ type Traits struct {
 	HandsOff bool
 	// Fenced: each outermost hold has a fencing token, and each turn one of its own.
 	Fenced bool
-	// OtherSide is the kind of the other side of a read-write lock; "": it has no sides. Requests for both wait for the
-	// same lock, and local waiters for the side with one holder go first.
+	// OtherSide is the kind of the other side of a read-write lock; "": it has no sides. Requests
+	// for both wait for the same lock, and local waiters for the side with one holder go first.
 	OtherSide string
 
-	// NewQueue returns the queue in which q waits. A nil func, or a nil queue: the local wait queue of
-	// its name.
+	// NewQueue returns the queue in which q waits. A nil func, or a nil queue: the local wait queue
+	// of its name.
 	NewQueue func(ctx context.Context, q *Request) (Queue, error)
 	// NameOwner gives the owner of a new acquisition another id than the usual one. It may be nil.
 	NameOwner func(o *Owner)
 }
 
-// hasTurnsOfClients reports whether only one of the clients that receive a release message can acquire. So a client
-// that has handed off often lets the others go first. The release of a side of a read-write lock may be for all waiting
-// readers, and the server decides whose turn it is.
+// hasTurnsOfClients reports whether only one of the clients that receive a release message can
+// acquire. So a client that has handed off often lets the others go first. The release of a side of
+// a read-write lock may be for all waiting readers, and the server decides whose turn it is.
 func (t *Traits) hasTurnsOfClients() bool { return t.HandsOff && t.OtherSide == "" }
 
-// HasTurnsOfUsers reports whether local users may take turns on one hold, without commands: see outer.go.
+// HasTurnsOfUsers reports whether local users may take turns on one hold, without commands: see
+// outer.go.
 func (t *Traits) HasTurnsOfUsers() bool { return t.HandsOff && !t.ManyHolders }
 
 // yieldsToOtherSide reports whether local waiters for the other side go first.
@@ -152,8 +159,8 @@ type Released struct {
 	Polled    bool   // without a successor: other requests poll for the lock
 	Lost      bool   // the server did not know the owner: nothing was released
 	Stays     bool   // of ReleaseAfter: others need the lease too, so it was not shortened
-	// InDoubt: an earlier attempt of the same call has an unknown outcome, and the server does not remember
-	// it. If Lost, that attempt may have freed the lock or handed it off.
+	// InDoubt: an earlier attempt of the same call has an unknown outcome, and the server does not
+	// remember it. If Lost, that attempt may have freed the lock or handed it off.
 	InDoubt bool
 }
 
@@ -165,8 +172,8 @@ type Subscription interface {
 	CloseSoon()                 // the same, but the server may go on sending messages for a moment
 }
 
-// Owner is one acquisition as the server knows it. All copies of all its commands carry the same id and
-// number. That is how the server recognizes a copy.
+// Owner is one acquisition as the server knows it. All copies of all its commands carry the same id
+// and number. That is how the server recognizes a copy.
 type Owner struct {
 	ID      string // on the wire, without the suffixes of a kind
 	Number  uint64 // the server remembers a private acquisition by it
@@ -218,8 +225,9 @@ func (t *Terms) FirstTTL() time.Duration {
 	return t.TTL
 }
 
-// WireTTL is the lease on the server that an acquisition asks for. A crash must not end the minimum hold,
-// so it is no shorter than that. The hold is trusted, renewed and limited by FirstTTL and Limit all the same.
+// WireTTL is the lease on the server that an acquisition asks for. A crash must not end the minimum
+// hold, so it is no shorter than that. The hold is trusted, renewed and limited by FirstTTL and
+// Limit all the same.
 func (t *Terms) WireTTL() time.Duration { return max(t.FirstTTL(), t.MinHold) }
 
 // Limit is how long the hold may last however often it is renewed; 0: no limit.
@@ -231,25 +239,26 @@ func (t *Terms) Limit() time.Duration {
 }
 
 // Request is an acquisition under way, the same through all its attempts and its rollback. One
-// goroutine uses it at a time: its caller's, and then the goroutine that rolls it back. While it waits,
-// a hand-off or a batch of another request may read its owner.
+// goroutine uses it at a time: its caller's, and then the goroutine that rolls it back. While it
+// waits, a hand-off or a batch of another request may read its owner.
 type Request struct {
 	Owner
 	Terms        *Terms
 	NonReentrant bool // a second count of the same id is a deadlock
 	MayQueue     bool // it waits if it is refused
 	UnderSameID  bool // made under a hold of the same id: if the server does not know that id, the hold is lost
-	// MustRollback: an attempt has left something on the server, or may have, and there is no hold for it. That may be
-	// the lock itself, which would stay taken until its lease ends: then InDoubt is set too, unless the acquisition is
-	// about to fail.
+	// MustRollback: an attempt has left something on the server, or may have, and there is no hold
+	// for it. That may be the lock itself, which would stay taken until its lease ends: then
+	// InDoubt is set too, unless the acquisition is about to fail.
 	MustRollback bool
-	// WaitRecorded: the server has noted that its client waits. If it gives up, it must be rolled back as well:
-	// others would wait for it for a moment.
+	// WaitRecorded: the server has noted that its client waits. If it gives up, it must be rolled
+	// back as well: others would wait for it for a moment.
 	WaitRecorded bool
 	// OfMajority: it is for a member of a lock that a majority of its members is enough for.
 	OfMajority bool
-	// Reserves: such a lock waits, and tries the member again. So a refused attempt leaves in Redis what that of a
-	// waiting request does. Reserved: it has, and whoever made the request must roll it back in the end.
+	// Reserves: such a lock waits, and tries the member again. So a refused attempt leaves in Redis
+	// what that of a waiting request does. Reserved: it has, and whoever made the request must roll
+	// it back in the end.
 	Reserves, Reserved bool
 	Place              Place // in line, during an attempt of a waiter
 	State              any   // the driver's own
@@ -261,13 +270,15 @@ type Request struct {
 	undo atomic.Int32 // what has become of its rollback: see IsUndone
 	// membersNote: it is for a joint lock, and contact is that of its members.
 	membersNote bool
-	// isOuter: its hold is one on which users take turns. Then Group is not that of a joint lock: see outer.go.
+	// isOuter: its hold is one on which users take turns. Then Group is not that of a joint lock:
+	// see outer.go.
 	isOuter bool
 	wanted  bool // another client has asked for what it may have acquired; guarded by waitQueues.mu
 
 	parent  *Hold    // the outer hold whose turn a nested acquisition has taken; nil if none
 	contact *Contact // nil: the server has granted the first attempt, or has not been asked
-	// members is what the holders of members have answered that are waited for beside each other: see WaitForMember.
+	// members is what the holders of members have answered that are waited for beside each other:
+	// see WaitForMember.
 	members  map[*Resource]*Contact
 	standing *Waiter // of an outer hold's request that stands in its queue, and whose goroutine may not wait yet; else nil
 	// memory is where its hold is made; nil: anywhere.
@@ -284,23 +295,25 @@ type Result struct {
 	InDoubt       bool  // an earlier attempt of the same call has an unknown outcome
 	NeedNotListen bool  // refused: the client will be woken at its place, so it need not listen otherwise
 	Tokens        int16 // granted: how many are reserved; there may be fewer than it asked for
-	// Token, when granted, is the fencing token of a fenced lock, the first one reserved. Of another kind it is
-	// the driver's own, which the ownership keeps for its release.
+	// Token, when granted, is the fencing token of a fenced lock, the first one reserved. Of
+	// another kind it is the driver's own, which the ownership keeps for its release.
 	Token int64
 	Sent  time.Time // before the answered attempt was sent: the lease counts from here
 	// Lease, if not 0, is the length of the lease: shorter than the request asked for.
 	Lease time.Duration
 	Free  int // how many permits are left for others
 
-	// RetryAfter, when refused, is how soon the holder's lease ends. [Endless]: never. Else negative: unknown.
+	// RetryAfter, when refused, is how soon the holder's lease ends. [Endless]: never. Else
+	// negative: unknown.
 	RetryAfter time.Duration
 	Holder     string // refused: the id of the holder, if there is one
-	// BusyMember is what the holder holds, when refused, if that is a member of the joint lock that was asked for.
+	// BusyMember is what the holder holds, when refused, if that is a member of the joint lock that
+	// was asked for.
 	BusyMember *Resource
 	Why        error // refused: a failure on the way, or why, for the error of an acquisition that gives up
 	Since      int64 // refused: the server's time when the client took its place in line; 0: unknown
-	// Queued, when refused, is what the reply says of the request's place in a queue on the server. Only the kind's own
-	// [Queue] reads it. It is nil for kinds without such a queue.
+	// Queued, when refused, is what the reply says of the request's place in a queue on the server.
+	// Only the kind's own [Queue] reads it. It is nil for kinds without such a queue.
 	Queued any
 
 	Holding Holding // granted: what the hold is of, if it is no [Ownership] of the request; nil: one is made
@@ -317,8 +330,8 @@ type Resource struct {
 	Core *Core
 	Kind string
 	Name string // the user's
-	// Identity, if not nil, tells joint locks apart. Their names do not: members of equal names may be on different
-	// clients.
+	// Identity, if not nil, tells joint locks apart. Their names do not: members of equal names may
+	// be on different clients.
 	Identity *string
 	Driver   Driver
 	Traits   *Traits // usually shared by all resources of a kind
@@ -326,8 +339,9 @@ type Resource struct {
 	RenewGroup any
 }
 
-// Is reports whether r and other are the same name of the same kind on the same client, or joint locks of the
-// same members. Two handles may have equal resources, and find each other's holds in a context.
+// Is reports whether r and other are the same name of the same kind on the same client, or joint
+// locks of the same members. Two handles may have equal resources, and find each other's holds in a
+// context.
 func (r *Resource) Is(other *Resource) bool {
 	if r.Kind != other.Kind {
 		return false

@@ -8,7 +8,8 @@ import (
 	"time"
 )
 
-// Errors: the ones that users see, and the internal ones. Package failure says what the error of a command means.
+// Errors: the ones that users see, and the internal ones. Package failure says what the error of a
+// command means.
 
 // The errors that callers act upon. Package primitives exports and documents them.
 var (
@@ -57,11 +58,11 @@ var errNoLease = fmt.Errorf("%w: its permits have no holder and no lease in Redi
 	"use a PermitExpirableSemaphore", ErrUnsupported)
 
 var (
-	// errWaitOver is the cause of a context that ended with the wait, not with the caller's context.
-	// Users see its text at most: see GaveUp.
+	// errWaitOver is the cause of a context that ended with the wait, not with the caller's
+	// context. Users see its text at most: see GaveUp.
 	errWaitOver = errors.New("the wait is over")
-	// errOuterEnded: the outer hold ended before the nested acquisition got its turn or its answer. The
-	// caller then acquires as an outermost request.
+	// errOuterEnded: the outer hold ended before the nested acquisition got its turn or its answer.
+	// The caller then acquires as an outermost request.
 	errOuterEnded = errors.New("outer hold ended")
 )
 
@@ -74,8 +75,8 @@ var errPanicked = errors.New("a hook of go-redis has panicked")
 // mostLeft bounds how many holds the error of Close names.
 const mostLeft = 3
 
-// holdsLeft is the error of Close when it stopped waiting, because of why, before all holds were released. left are
-// the holds that Close has ended; nil if there are none.
+// holdsLeft is the error of Close when it stopped waiting, because of why, before all holds were
+// released. left are the holds that Close has ended; nil if there are none.
 func holdsLeft(why error, left []*Hold) error {
 	if len(left) == 0 {
 		return nil

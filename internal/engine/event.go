@@ -5,7 +5,8 @@ import (
 	"time"
 )
 
-// Events for the client's observer. There are three ways to emit one, because the observer may block:
+// Events for the client's observer. There are three ways to emit one, because the observer may
+// block:
 //
 //	emit       in the goroutine of a call that Close waits for, before that call returns
 //	Report     in the goroutine of a call that has not registered yet
@@ -13,10 +14,10 @@ import (
 //
 // Nobody emits an event with a mutex held.
 //
-// Events are balanced, so that an observer can count. Each hold that was announced by EventAcquired or
-// EventNested emits one event of its end: released, release-failed, lost, leaked, detached or abandoned.
-// Only the call of [Hold.end] that returns true emits it. Each EventWait is followed by one event of the
-// acquisition's result, or by EventWaited for a waiter that acquires nothing.
+// Events are balanced, so that an observer can count. Each hold that was announced by EventAcquired
+// or EventNested emits one event of its end: released, release-failed, lost, leaked, detached or
+// abandoned. Only the call of [Hold.end] that returns true emits it. Each EventWait is followed by
+// one event of the acquisition's result, or by EventWaited for a waiter that acquires nothing.
 
 // EventKind is the type of an event. Package primitives documents the kinds.
 type EventKind string
@@ -58,8 +59,8 @@ func (c *Core) emit(e Event) {
 	}
 }
 
-// Report emits an event outside of a call that Close waits for. After Close it does nothing, so that
-// the observer is not called once Close has returned.
+// Report emits an event outside of a call that Close waits for. After Close it does nothing, so
+// that the observer is not called once Close has returned.
 func (c *Core) Report(e Event) {
 	if c.Enter() == nil {
 		defer c.Leave()
@@ -67,8 +68,8 @@ func (c *Core) Report(e Event) {
 	}
 }
 
-// emitLater emits an event from a goroutine of its own, which ends when the observer returns. It does
-// not block: a slow observer must not delay the renewal of other leases.
+// emitLater emits an event from a goroutine of its own, which ends when the observer returns. It
+// does not block: a slow observer must not delay the renewal of other leases.
 func (c *Core) emitLater(e Event) {
 	if c.Observe != nil {
 		c.Spawn(func() { c.Observe(e) })

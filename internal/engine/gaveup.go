@@ -12,8 +12,8 @@ import (
 
 // The errors of acquisitions that gave up: contact.go says which error follows from what was heard.
 
-// explain makes the error of an acquisition that failed with err, which is nil for none. ctx ends with the
-// wait. An error of the server itself, such as WRONGTYPE, stays as it is.
+// explain makes the error of an acquisition that failed with err, which is nil for none. ctx ends
+// with the wait. An error of the server itself, such as WRONGTYPE, stays as it is.
 func (q *Request) explain(ctx context.Context, c *Core, err error) error {
 	f := failure.Of(err)
 	isOver := ctx.Err() != nil || f.Ended // the time of a joint attempt may end a little earlier than ctx
@@ -38,8 +38,8 @@ func (q *Request) explain(ctx context.Context, c *Core, err error) error {
 	return c.Unavailable(err)
 }
 
-// withCause adds why the caller's context ended to the error of an acquisition that gave up. The members of a joint
-// lock end with its attempt, so their errors may not say it.
+// withCause adds why the caller's context ended to the error of an acquisition that gave up. The
+// members of a joint lock end with its attempt, so their errors may not say it.
 func withCause(ctx context.Context, err error) error {
 	cause := causeOf(ctx)
 	if cause == nil || errors.Is(err, cause) {
@@ -65,8 +65,8 @@ func (c *Core) Unavailable(err error) error {
 	return &gaveUpError{failed: err}
 }
 
-// gaveUp is the error of an acquisition that stopped waiting, because its wait was over or ctx ended. outage is the
-// failure of its last attempt, if that was one.
+// gaveUp is the error of an acquisition that stopped waiting, because its wait was over or ctx
+// ended. outage is the failure of its last attempt, if that was one.
 func (q *Request) gaveUp(ctx context.Context, outage error) *gaveUpError {
 	g := &gaveUpError{cause: causeOf(ctx), failed: outage, refused: outage == nil}
 	k := q.contact
@@ -96,22 +96,24 @@ func (q *Request) gaveUp(ctx context.Context, outage error) *gaveUpError {
 	return g
 }
 
-// RefusedBy is the error of a single try that a hold of its own client has refused. ctx is that of the try.
+// RefusedBy is the error of a single try that a hold of its own client has refused. ctx is that of
+// the try.
 func (q *Request) RefusedBy(ctx context.Context, h *Hold) error {
 	q.ownContact().Answered(h.ID(), max(0, time.Until(h.ValidUntil())), nil)
 	return q.gaveUp(ctx, nil)
 }
 
 // GaveUp is the error of an acquisition that stopped waiting and knows nothing of the server: see
-// Request.gaveUp for the others. It joins ErrNotAcquired with the cause of ctx, if ctx ended, and with met,
-// the last failure on the way, if there was one.
+// Request.gaveUp for the others. It joins ErrNotAcquired with the cause of ctx, if ctx ended, and
+// with met, the last failure on the way, if there was one.
 func GaveUp(ctx context.Context, met error) error {
 	return &gaveUpError{refused: true, cause: causeOf(ctx), reason: met}
 }
 
-// IsTaken reports whether an acquisition failed with err because somebody else has the lock: the server's latest answer
-// said so. It is false if the caller's time ended first, and if a later attempt had no answer. err is as
-// [Resource.Acquire] returns it, because the errors that it joins may be those of members of a joint lock.
+// IsTaken reports whether an acquisition failed with err because somebody else has the lock: the
+// server's latest answer said so. It is false if the caller's time ended first, and if a later
+// attempt had no answer. err is as [Resource.Acquire] returns it, because the errors that it joins
+// may be those of members of a joint lock.
 func IsTaken(err error) bool {
 	g, ok := err.(*gaveUpError) //nolint:errorlint // of this call, not of a member
 	if !ok {
@@ -121,8 +123,8 @@ func IsTaken(err error) bool {
 	return g.told && g.cause == nil && !isUnanswered
 }
 
-// causeOf is why the caller's context ended; nil if it did not. The end of the wait adds nothing to an error:
-// ErrNotAcquired says it.
+// causeOf is why the caller's context ended; nil if it did not. The end of the wait adds nothing to
+// an error: ErrNotAcquired says it.
 func causeOf(ctx context.Context) error {
 	if cause := context.Cause(ctx); cause != errWaitOver { //nolint:errorlint // the very value
 		return cause
@@ -130,8 +132,8 @@ func causeOf(ctx context.Context) error {
 	return nil
 }
 
-// gaveUpError is the error of an acquisition that gave up, and of a call without an answer. Its text is made
-// only if it is asked for: most callers look at the class alone.
+// gaveUpError is the error of an acquisition that gave up, and of a call without an answer. Its
+// text is made only if it is asked for: most callers look at the class alone.
 type gaveUpError struct {
 	cause   error         // of the caller's context; nil: it has not ended
 	refused bool          // matches ErrNotAcquired
@@ -149,9 +151,9 @@ type gaveUpError struct {
 	waited  time.Duration // how long the whole call took; 0: unknown
 }
 
-// complete adds to err, the error of an acquisition of r, what only the whole call knows: how long it took, whether its
-// own client holds the lock, and the name of another client that does. An error that says nothing of a wait stays as it
-// is. isTry: the call did not wait.
+// complete adds to err, the error of an acquisition of r, what only the whole call knows: how long
+// it took, whether its own client holds the lock, and the name of another client that does. An
+// error that says nothing of a wait stays as it is. isTry: the call did not wait.
 func (r *Resource) complete(err error, began time.Time, isTry bool) {
 	g, ok := err.(*gaveUpError) //nolint:errorlint // of this call, not of a member
 	if !ok {
@@ -172,7 +174,8 @@ func (r *Resource) complete(err error, began time.Time, isTry bool) {
 	}
 }
 
-// LeaseLeft is how soon the lease of the holder ends that refused the acquisition; 0 if that is unknown.
+// LeaseLeft is how soon the lease of the holder ends that refused the acquisition; 0 if that is
+// unknown.
 func (g *gaveUpError) LeaseLeft() time.Duration { return g.left }
 
 func (g *gaveUpError) Error() string {

@@ -9,13 +9,14 @@ import (
 
 // How a lock is handed off.
 //
-// A release usually frees the lock and publishes a message, and the clients that wait race for it. If the
-// releasing client has waiters itself, one command makes the first of them the holder. It publishes
-// nothing, and that waiter needs no attempt of its own.
+// A release usually frees the lock and publishes a message, and the clients that wait race for it.
+// If the releasing client has waiters itself, one command makes the first of them the holder. It
+// publishes nothing, and that waiter needs no attempt of its own.
 //
 // Two things can go wrong. Both are states of the waiter.
 //
-// The waiter gives up while the command is under way. The command may make it the holder all the same:
+// The waiter gives up while the command is under way. The command may make it the holder all the
+// same:
 //
 //	releasing goroutine                 waiter W
 //	offer: W is marked as offered
@@ -23,19 +24,20 @@ import (
 //	                                    its context ends. Leave: in doubt, so MustRollback
 //	                                    rolls back its request
 //
-// If the server executes the rollback last, it frees the lock. If it executes the rollback first, it
-// remembers that W was rolled back, and the hand-off frees the lock instead.
+// If the server executes the rollback last, it frees the lock. If it executes the rollback first,
+// it remembers that W was rolled back, and the hand-off frees the lock instead.
 //
 // The command is not answered. The waiter then tries by itself (answer). If its id
 // holds the lock by now, the server grants it again.
 //
-// Other clients must get their turn. A client hands off at most waitq.MaxStreakCount times, and for at
-// most waitq.MaxStreak, in a row. Then it frees the lock, and its head stands back for a turn of the others: see
-// waitq.Turn.
+// Other clients must get their turn. A client hands off at most waitq.MaxStreakCount times, and for
+// at most waitq.MaxStreak, in a row. Then it frees the lock, and its head stands back for a turn of
+// the others: see waitq.Turn.
 //
-// Requests that poll hear no message. They find the lock free only by chance, which is small if it is free for one
-// round trip after each streak. So each release that frees the lock asks the server whether somebody polls. As long as
-// somebody does, the client hands nothing off: each of its releases frees the lock.
+// Requests that poll hear no message. They find the lock free only by chance, which is small if it
+// is free for one round trip after each streak. So each release that frees the lock asks the server
+// whether somebody polls. As long as somebody does, the client hands nothing off: each of its
+// releases frees the lock.
 
 // streak is a series of hand-offs within one client. Each ownership of the series carries it on.
 type streak struct {
@@ -43,8 +45,8 @@ type streak struct {
 	count int32   // hand-offs since
 }
 
-// releasePlan is what the release of the last hold does with the lock. It is decided once, before the command, by
-// releaseLast for the first row, and by planRelease for the others:
+// releasePlan is what the release of the last hold does with the lock. It is decided once, before
+// the command, by releaseLast for the first row, and by planRelease for the others:
 //
 //	                                        the lock                     who may acquire next
 //	the minimum hold is not over            stays taken for the rest     whoever comes first then
@@ -57,21 +59,22 @@ type streak struct {
 //	  the head can take what is released    is handed off                the head
 //	  the head cannot                       is freed                     whoever comes first
 //
-// A client has had its turn when its streak or its cohort is over, or when another client has asked for a lock that
-// lingers (hasHadTurn), and as long as other clients poll (leavesToPollers).
+// A client has had its turn when its streak or its cohort is over, or when another client has asked
+// for a lock that lingers (hasHadTurn), and as long as other clients poll (leavesToPollers).
 //
-// The release of a hold that is not the last one sends the count that is left, and a release that is repeated frees
-// the lock for whoever comes first: see Release and writeCountUntil of Ownership.
+// The release of a hold that is not the last one sends the count that is left, and a release that
+// is repeated frees the lock for whoever comes first: see Release and writeCountUntil of Ownership.
 type releasePlan struct {
 	next Next
 	// queue has waiters, which must hear of the reply. It is nil if nobody here waits.
 	queue *waitQueue
-	// offered is what the queue has decided: to hand the lock off, to leave it to other clients, or nothing.
+	// offered is what the queue has decided: to hand the lock off, to leave it to other clients, or
+	// nothing.
 	offered waitq.Action
 }
 
-// planRelease decides what the release of o does. It takes waitQueues.mu and does not block. The caller is the last
-// release of o.
+// planRelease decides what the release of o does. It takes waitQueues.mu and does not block. The
+// caller is the last release of o.
 func (o *Ownership) planRelease() (plan releasePlan) {
 	mayHandOff := o.r.Traits.HandsOff && !o.Shared
 	if !mayHandOff {
@@ -107,9 +110,9 @@ func (o *Ownership) planRelease() (plan releasePlan) {
 	return plan
 }
 
-// releaseLast frees the lock, or hands it off, as planRelease decides, or leaves it taken for the rest of the minimum
-// hold. It blocks for the reply. The caller is the last release of o, and holds o.wire. It takes waitQueues.mu before
-// and after the command, but not around it.
+// releaseLast frees the lock, or hands it off, as planRelease decides, or leaves it taken for the
+// rest of the minimum hold. It blocks for the reply. The caller is the last release of o, and holds
+// o.wire. It takes waitQueues.mu before and after the command, but not around it.
 func (o *Ownership) releaseLast(ctx context.Context) (lost, handedOff bool, err error) {
 	if o.rest() > 0 {
 		sent := time.Now()
@@ -126,8 +129,9 @@ func (o *Ownership) releaseLast(ctx context.Context) (lost, handedOff bool, err 
 	return o.recordAnswer(got, sent, err), got.Granted.Granted, err
 }
 
-// announceOthersTurn makes the first request that joins the queue stand back, if the release of o, which is about to
-// begin, will leave the lock to other clients. It takes waitQueues.mu and does not block.
+// announceOthersTurn makes the first request that joins the queue stand back, if the release of o,
+// which is about to begin, will leave the lock to other clients. It takes waitQueues.mu and does
+// not block.
 func (o *Ownership) announceOthersTurn() {
 	qs := &o.r.Core.queues
 	now := time.Now()
@@ -141,18 +145,19 @@ func (o *Ownership) announceOthersTurn() {
 // hasHadTurn reports whether other clients go first after the release of o. waitQueues.mu is held.
 func (o *Ownership) hasHadTurn(now time.Time) bool { return o.givesUpLinger() || o.streakIsOver(now) }
 
-// givesUpLinger reports whether another client has asked for a lock that lingers. waitQueues.mu is held.
+// givesUpLinger reports whether another client has asked for a lock that lingers. waitQueues.mu is
+// held.
 func (o *Ownership) givesUpLinger() bool { return o.wanted && o.turnTerms.Linger > 0 }
 
-// leavesToPollers reports whether clients that poll go first, which find a free lock by chance only. A cohort has its
-// own time. waitQueues.mu is held.
+// leavesToPollers reports whether clients that poll go first, which find a free lock by chance
+// only. A cohort has its own time. waitQueues.mu is held.
 func (o *Ownership) leavesToPollers(queue *waitQueue) bool {
 	return queue.polled && o.turnTerms.Cohort == 0
 }
 
-// keptFor is how long the client may have kept the lock without a command, and how long a turn of others lasts then; 0:
-// it has not kept it. Lingering counts only if another client has asked: otherwise nobody is known to wait.
-// waitQueues.mu is held.
+// keptFor is how long the client may have kept the lock without a command, and how long a turn of
+// others lasts then; 0: it has not kept it. Lingering counts only if another client has asked:
+// otherwise nobody is known to wait. waitQueues.mu is held.
 func (o *Ownership) keptFor() time.Duration {
 	if o.turnTerms.Cohort == 0 && o.wanted {
 		return o.turnTerms.Linger
@@ -160,7 +165,8 @@ func (o *Ownership) keptFor() time.Duration {
 	return o.turnTerms.Cohort
 }
 
-// streakIsOver reports whether the client has kept the lock for long enough, so that other clients go first.
+// streakIsOver reports whether the client has kept the lock for long enough, so that other clients
+// go first.
 func (o *Ownership) streakIsOver(now time.Time) bool {
 	age := o.r.Core.Instant(now) - o.streak.since
 	if o.turnTerms.Cohort > 0 {
@@ -169,8 +175,8 @@ func (o *Ownership) streakIsOver(now time.Time) bool {
 	return o.streak.count >= waitq.MaxStreakCount || age >= Instant(waitq.MaxStreak)
 }
 
-// released tells the queue what the server has answered to the release of o that was sent at that time. It takes
-// waitQueues.mu, and does not block.
+// released tells the queue what the server has answered to the release of o that was sent at that
+// time. It takes waitQueues.mu, and does not block.
 func (wq *waitQueue) released(offered waitq.Action, o *Ownership, sent time.Time, got Released, err error) {
 	wq.queues.mu.Lock()
 	defer wq.unlock()

@@ -11,19 +11,20 @@ import (
 	"github.com/redlatch/redlatch/internal/list"
 )
 
-// One hold, from NewHold to its end. Two facts are kept apart, because a user's Release and a loss may
-// come at the same time:
+// One hold, from NewHold to its end. Two facts are kept apart, because a user's Release and a loss
+// may come at the same time:
 //
 //   - taken: the user has called Release or Detach. Only one such call proceeds.
-//   - cause: the hold has ended, for this reason. Only one end takes effect, and it cancels the context.
+//   - cause: the hold has ended, for this reason. Only one end takes effect, and it cancels the
+//     context.
 //
 // A lost hold has a cause, and is not taken until its first Release, which returns ErrLost. While a
-// release is under way, the hold is taken and has no cause yet. No acquisition can nest under it then,
-// but its context is live until the server has answered.
+// release is under way, the hold is taken and has no cause yet. No acquisition can nest under it
+// then, but its context is live until the server has answered.
 
-// Hold is one acquisition that was granted. It ends once: released, detached, lost, or abandoned when
-// the client closes. The user's hold refers to it, not the other way round, so a forgotten one can
-// be collected: see [Hold.Leaked].
+// Hold is one acquisition that was granted. It ends once: released, detached, lost, or abandoned
+// when the client closes. The user's hold refers to it, not the other way round, so a forgotten one
+// can be collected: see [Hold.Leaked].
 //
 // Any goroutine may use it. Fields above mu do not change after NewHold, unless they say so.
 type Hold struct {
@@ -55,9 +56,9 @@ type Hold struct {
 	sameName         sameName // guarded by holdList
 }
 
-// Holding is what a hold is of: an [Ownership], or the ownership of a joint lock, with a hold of each member.
-// Release, Abandon, Check and Extend send commands and may block. The other methods only compute, or take
-// mutexes for a moment.
+// Holding is what a hold is of: an [Ownership], or the ownership of a joint lock, with a hold of
+// each member. Release, Abandon, Check and Extend send commands and may block. The other methods
+// only compute, or take mutexes for a moment.
 type Holding interface {
 	OwnerID() string
 	Ownership() *Ownership        // what nested holds join, and the server counts; nil for a joint lock, and for nothing
@@ -68,28 +69,30 @@ type Holding interface {
 	Forget(h *Hold)               // stops renewing and watching for h; sends nothing
 	Listen(h *Hold)               // calls h.Want when somebody waits for what h has, from now on; once for each h
 	Abandon(ctx context.Context)  // the first Release of a lost hold: its critical section is over
-	// Each of these sends a command. If the server answers that h is lost, it ends h, and returns the loss.
-	// Release gives back the count of h. handedOff: a waiter of this client has the lock now.
+	// Each of these sends a command. If the server answers that h is lost, it ends h, and returns
+	// the loss. Release gives back the count of h. handedOff: a waiter of this client has the lock
+	// now.
 	Release(ctx context.Context, h *Hold) (handedOff bool, err error)
 	Check(ctx context.Context, h *Hold) error
 	Extend(ctx context.Context, h *Hold, d time.Duration) error
 }
 
-// Group is the ownership of a joint lock, for the holds of its members, or a tenure of package turns, for its outer
-// hold.
+// Group is the ownership of a joint lock, for the holds of its members, or a tenure of package
+// turns, for its outer hold.
 type Group interface {
-	// MemberEnded reports that a hold has ended, or is about to be freed by its Release. It is called
-	// with no mutex held, and may be called twice for one hold.
+	// MemberEnded reports that a hold has ended, or is about to be freed by its Release. It is
+	// called with no mutex held, and may be called twice for one hold.
 	MemberEnded(h *Hold, cause error)
 	// MemberWanted reports that somebody waits for what a hold has. It is called as MemberEnded is.
 	MemberWanted(h *Hold)
-	// UserOf returns the hold of the user who has what h holds, if that is another one than h, which is then silent. user
-	// is nil if nobody uses it now. It is called with no mutex held.
+	// UserOf returns the hold of the user who has what h holds, if that is another one than h,
+	// which is then silent. user is nil if nobody uses it now. It is called with no mutex held.
 	UserOf(h *Hold) (user *Hold, isAnother bool)
 }
 
-// NewHold returns a hold of what res has granted to q, and registers it with the client. It does not block. It fails
-// when the client is closing; the caller then rolls back. The caller is a call that Close waits for.
+// NewHold returns a hold of what res has granted to q, and registers it with the client. It does
+// not block. It fails when the client is closing; the caller then rolls back. The caller is a call
+// that Close waits for.
 func (r *Resource) NewHold(ctx context.Context, q *Request, res Result) (*Hold, error) {
 	c := r.Core
 	terms := q.Terms
@@ -161,9 +164,9 @@ func (nothing) Release(context.Context, *Hold) (bool, error)       { return fals
 func (nothing) Check(context.Context, *Hold) error                 { return nil }
 func (nothing) Extend(context.Context, *Hold, time.Duration) error { return nil }
 
-// Adopted returns a hold for an owner that the server already knows: one command, sent at that time,
-// has replaced the former owner by it. The watchdog renews it from now on. It fails with ErrLost if the answer took
-// longer than the lease lasts.
+// Adopted returns a hold for an owner that the server already knows: one command, sent at that
+// time, has replaced the former owner by it. The watchdog renews it from now on. It fails with
+// ErrLost if the answer took longer than the lease lasts.
 func (r *Resource) Adopted(ctx context.Context, q *Request, sent time.Time) (*Hold, error) {
 	if !r.Core.trustedUntil(sent, q.Terms.FirstTTL()).After(time.Now()) {
 		return nil, ErrLost
@@ -232,13 +235,13 @@ func (h *Hold) Ended() error {
 	return ErrReleased
 }
 
-// IsLive reports whether h has not ended and its release has not begun. Only then may an acquisition
-// nest under it.
+// IsLive reports whether h has not ended and its release has not begun. Only then may an
+// acquisition nest under it.
 func (h *Hold) IsLive() bool { return h.Ended() == nil }
 
-// watchLimit makes h end when its limit has come. Ownership.Join calls it, and Extend after it has raised the
-// limit. It is separate from the renewal of the ownership: a hold with a limit ends by itself, and the others of the
-// ownership live on.
+// watchLimit makes h end when its limit has come. Ownership.Join calls it, and Extend after it has
+// raised the limit. It is separate from the renewal of the ownership: a hold with a limit ends by
+// itself, and the others of the ownership live on.
 func (h *Hold) watchLimit() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -262,10 +265,10 @@ func (h *Hold) lapsed() {
 	h.LoseInBackground(Loss{Reason: LossLimit})
 }
 
-// Release ends the hold and gives back its count; the last count of an ownership frees the lock. Later
-// calls return ErrReleased. It blocks until the server has answered, for releaseTimeout at most, even if
-// ctx has ended. If the server does not answer, Release returns the error, and is repeated in the
-// background.
+// Release ends the hold and gives back its count; the last count of an ownership frees the lock.
+// Later calls return ErrReleased. It blocks until the server has answered, for releaseTimeout at
+// most, even if ctx has ended. If the server does not answer, Release returns the error, and is
+// repeated in the background.
 func (h *Hold) Release(ctx context.Context) error {
 	c := h.r.Core
 	if err := c.Begin(ctx); err != nil {
@@ -281,22 +284,23 @@ func (h *Hold) Release(ctx context.Context) error {
 func (h *Hold) release(ctx context.Context, err error) error {
 	if err != nil {
 		if errors.Is(err, ErrLost) {
-			// The first Release of a lost hold: its critical section is over. A renewal without a reply
-			// may have kept the key alive, and it would block other clients for a whole TTL.
+			// The first Release of a lost hold: its critical section is over. A renewal without a
+			// reply may have kept the key alive, and it would block other clients for a whole TTL.
 			h.held.Abandon(ctx)
 		}
 		return err
 	}
 	if h.group != nil {
-		// Before the command: as soon as the server has freed a member, another client may acquire it.
-		// The joint hold must not count it then.
+		// Before the command: as soon as the server has freed a member, another client may acquire
+		// it. The joint hold must not count it then.
 		h.group.MemberEnded(h, ErrReleased)
 	}
 	defer h.end(ErrReleased) // does nothing, unless a hook of go-redis panics
 	handedOff, err := h.held.Release(ctx, h)
 	kind := EventReleased
 	if err != nil {
-		// For the user the hold is over, whatever came of the command: nothing renews it from now on.
+		// For the user the hold is over, whatever came of the command: nothing renews it from now
+		// on.
 		kind = EventReleaseFailed
 	}
 	if h.end(ErrReleased) { // else it was lost
@@ -308,9 +312,9 @@ func (h *Hold) release(ctx context.Context, err error) error {
 	return err
 }
 
-// take lets one call of Release, Detach or Forget proceed. It returns nil to that call, and to others
-// the reason why they must not go on. The first call after a loss gets ErrLost, after a Close ErrClosed, later ones
-// ErrReleased.
+// take lets one call of Release, Detach or Forget proceed. It returns nil to that call, and to
+// others the reason why they must not go on. The first call after a loss gets ErrLost, after a
+// Close ErrClosed, later ones ErrReleased.
 func (h *Hold) take() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -329,8 +333,9 @@ func (h *Hold) refused(closed error) error {
 	return closed
 }
 
-// Detach ends the hold without freeing the lock, and reports whether it did. The lock stays taken until
-// its lease ends, or until another process adopts or frees it. Detach sends nothing and does not block.
+// Detach ends the hold without freeing the lock, and reports whether it did. The lock stays taken
+// until its lease ends, or until another process adopts or frees it. Detach sends nothing and does
+// not block.
 func (h *Hold) Detach() bool {
 	c := h.r.Core
 	if c.Enter() != nil {
@@ -344,8 +349,8 @@ func (h *Hold) Detach() bool {
 	return true
 }
 
-// takeAndForget takes the hold, and lets nothing renew it any longer. Of a joint lock that was lost, some
-// members may be left, which would be renewed for ever.
+// takeAndForget takes the hold, and lets nothing renew it any longer. Of a joint lock that was
+// lost, some members may be left, which would be renewed for ever.
 func (h *Hold) takeAndForget() error {
 	err := h.take()
 	if err == nil || errors.Is(err, ErrLost) {
@@ -354,14 +359,14 @@ func (h *Hold) takeAndForget() error {
 	return err
 }
 
-// Check asks the server whether the hold still exists: nil, or ErrLost. It blocks until the reply. An
-// error of the transport changes nothing: the hold stays live until validUntil.
+// Check asks the server whether the hold still exists: nil, or ErrLost. It blocks until the reply.
+// An error of the transport changes nothing: the hold stays live until validUntil.
 func (h *Hold) Check(ctx context.Context) error {
 	return h.ask(ctx, func() error { return h.held.Check(ctx, h) })
 }
 
-// Extend makes the hold valid for at least d from now. It blocks until the reply. invalid, if not nil,
-// is the reason why d is not allowed.
+// Extend makes the hold valid for at least d from now. It blocks until the reply. invalid, if not
+// nil, is the reason why d is not allowed.
 func (h *Hold) Extend(ctx context.Context, d time.Duration, invalid error) error {
 	return h.ask(ctx, func() error {
 		if invalid != nil {
@@ -371,9 +376,9 @@ func (h *Hold) Extend(ctx context.Context, d time.Duration, invalid error) error
 	})
 }
 
-// ask runs f, which sends a command about h. It fails before that if h has ended, has no lease, or if
-// ctx has ended. If h is lost when f returns, ask returns the loss, whatever f's command was answered.
-// Check and Extend share it.
+// ask runs f, which sends a command about h. It fails before that if h has ended, has no lease, or
+// if ctx has ended. If h is lost when f returns, ask returns the loss, whatever f's command was
+// answered. Check and Extend share it.
 func (h *Hold) ask(ctx context.Context, f func() error) error {
 	if err := h.r.Core.Begin(ctx); err != nil {
 		return h.refused(err)
@@ -402,8 +407,9 @@ func (h *Hold) ask(ctx context.Context, f func() error) error {
 	return h.loseIfOver(ctx) // the answer may have come too late
 }
 
-// loseIfOver ends h, and returns the loss, if its validity has passed. The watchdog is about to report that: it may be
-// late, because the process stood still. Members of a joint hold do that for themselves.
+// loseIfOver ends h, and returns the loss, if its validity has passed. The watchdog is about to
+// report that: it may be late, because the process stood still. Members of a joint hold do that for
+// themselves.
 func (h *Hold) loseIfOver(ctx context.Context) error {
 	o := h.Ownership()
 	isOfMembers := o == nil
@@ -425,8 +431,8 @@ func (h *Hold) lossCause() error {
 	return nil
 }
 
-// Lose ends the hold because the call with ctx found that it is lost, and returns the error for that
-// call. It calls the observer, so the event comes before that call returns.
+// Lose ends the hold because the call with ctx found that it is lost, and returns the error for
+// that call. It calls the observer, so the event comes before that call returns.
 func (h *Hold) Lose(ctx context.Context, loss Loss) error {
 	tell, err := h.lose(ctx, loss)
 	tell()
@@ -450,8 +456,8 @@ func (h *Hold) lose(ctx context.Context, loss Loss) (tell func(), err error) {
 	return func() { h.emit(ctx, EventLost, err) }, err
 }
 
-// LoseInBackground ends the hold when no call of the user found the loss: the watchdog did, or a check
-// after a takeover notice. It does not wait for the observer.
+// LoseInBackground ends the hold when no call of the user found the loss: the watchdog did, or a
+// check after a takeover notice. It does not wait for the observer.
 func (h *Hold) LoseInBackground(loss Loss) {
 	loss, err := h.explain(loss)
 	if !h.end(err) {
@@ -470,8 +476,8 @@ func (h *Hold) LoseInBackground(loss Loss) {
 	}
 }
 
-// limitTolerance is how much earlier than the limit of a hold its lease may end: renewals ask for whole
-// milliseconds.
+// limitTolerance is how much earlier than the limit of a hold its lease may end: renewals ask for
+// whole milliseconds.
 const limitTolerance = 2 * time.Millisecond
 
 // explain completes a loss of h, and returns its error too.
@@ -485,11 +491,12 @@ func (h *Hold) explain(loss Loss) (Loss, error) {
 	return loss, h.r.Core.Errors.Lost(loss)
 }
 
-// end ends the hold for cause, once, and reports whether this call did. It does not block. The caller
-// has removed the hold from its ownership before (Forget, Ownership.end), so that nothing renews it.
+// end ends the hold for cause, once, and reports whether this call did. It does not block. The
+// caller has removed the hold from its ownership before (Forget, Ownership.end), so that nothing
+// renews it.
 //
-// The caller must hold no mutex that end takes, and not Ownership.wire: a member's end may end a joint
-// hold, whose end takes further mutexes.
+// The caller must hold no mutex that end takes, and not Ownership.wire: a member's end may end a
+// joint hold, whose end takes further mutexes.
 func (h *Hold) end(cause error) bool {
 	h.mu.Lock()
 	if h.cause != nil {
@@ -506,8 +513,8 @@ func (h *Hold) end(cause error) bool {
 	lapse := h.lapse
 	listened := h.wanted != nil
 	h.mu.Unlock()
-	// Without mu from here on: each of these takes a mutex of its own. No other call gets here, because
-	// cause is set.
+	// Without mu from here on: each of these takes a mutex of its own. No other call gets here,
+	// because cause is set.
 	if lapse != nil {
 		lapse.Stop()
 	}
@@ -532,8 +539,8 @@ func (h *Hold) user() (user *Hold, isAnother bool) {
 	return h.group.UserOf(h)
 }
 
-// isSilent reports whether h emits no events. Holds of members emit none, because the joint hold emits events
-// for all of them. Nor do outer holds, because the holds of their users do.
+// isSilent reports whether h emits no events. Holds of members emit none, because the joint hold
+// emits events for all of them. Nor do outer holds, because the holds of their users do.
 func (h *Hold) isSilent() bool { return h.group != nil }
 
 // emit emits an event in the goroutine of the call that has ctx.

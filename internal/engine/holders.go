@@ -5,8 +5,9 @@ import (
 	"sync"
 )
 
-// Whose lock waiters wait for, so that the error of one that gives up can name the holder's client. The server names a
-// holder by its id only. The client's presence asks for the names, off the path of any acquisition, and remembers them.
+// Whose lock waiters wait for, so that the error of one that gives up can name the holder's client.
+// The server names a holder by its id only. The client's presence asks for the names, off the path
+// of any acquisition, and remembers them.
 
 // waitedFor is what the waiters of a client have heard of holders. It is a part of Core.
 type waitedFor struct {
@@ -43,7 +44,8 @@ func (f *waitedFor) remove(k *Contact) {
 	}
 }
 
-// HoldersWaitedFor returns the ids of the holders that have refused the waiters of this client, other than its own.
+// HoldersWaitedFor returns the ids of the holders that have refused the waiters of this client,
+// other than its own.
 func (c *Core) HoldersWaitedFor() (ids []string) {
 	f := &c.waitedFor
 	f.mu.Lock()

@@ -11,8 +11,8 @@ import (
 // ends the holds that are left. The client's presence asks which holds are old enough to listen for
 // takeovers. A refused acquisition asks whether its own client holds the name.
 
-// holdList is a client's holds that have not ended, in the order in which they were added. It is a part
-// of Core. NewHold adds to it, and Hold.end removes.
+// holdList is a client's holds that have not ended, in the order in which they were added. It is a
+// part of Core. NewHold adds to it, and Hold.end removes.
 type holdList struct {
 	mu        sync.Mutex             // guards the rest, and the list fields of the holds; innermost
 	all       list.List[Hold, *Hold] // the oldest hold first
@@ -25,8 +25,8 @@ type holdList struct {
 	undelivered map[*Hold]struct{}
 }
 
-// add registers a new hold with the client. It reports false when the list is sealed, because the client is closing:
-// the hold must not be used then. It does not block.
+// add registers a new hold with the client. It reports false when the list is sealed, because the
+// client is closing: the hold must not be used then. It does not block.
 func (l *holdList) add(h *Hold) bool {
 	l.mu.Lock()
 	if l.sealed {
@@ -103,7 +103,8 @@ func (l *holdList) delivered(h *Hold) {
 	delete(l.undelivered, h)
 }
 
-// allUndelivered reports whether no user has any of the holds yet: only the acquisitions could release them.
+// allUndelivered reports whether no user has any of the holds yet: only the acquisitions could
+// release them.
 func (l *holdList) allUndelivered() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -133,8 +134,8 @@ func (l *holdList) closeIfDrained() {
 	}
 }
 
-// abandon ends holds with ErrClosed, unless their release is under way, and returns them. Close calls it when
-// its context ends. It sends nothing: the leases end by themselves.
+// abandon ends holds with ErrClosed, unless their release is under way, and returns them. Close
+// calls it when its context ends. It sends nothing: the leases end by themselves.
 func (l *holdList) abandon() (abandoned []*Hold) {
 	for _, h := range l.list() { // Hold.end takes mu to remove a hold
 		if h.IsLive() {
@@ -165,7 +166,8 @@ func (l *holdList) isNotEmpty() bool {
 	return l.all.First != nil
 }
 
-// owns reports whether this client holds r under an owner's id. If no client has made the id, only the holds tell.
+// owns reports whether this client holds r under an owner's id. If no client has made the id, only
+// the holds tell.
 func (c *Core) owns(r *Resource, ownerID string) bool {
 	if own, known := c.Owners.IsOwn(ownerID); known {
 		return own
@@ -173,7 +175,8 @@ func (c *Core) owns(r *Resource, ownerID string) bool {
 	return c.holds.hasHold(r.Name, func(h *Hold) bool { return h.ID() == ownerID })
 }
 
-// holdsSome reports whether this client has a hold of r's name that has not ended, such as one of several readers.
+// holdsSome reports whether this client has a hold of r's name that has not ended, such as one of
+// several readers.
 func (c *Core) holdsSome(r *Resource) bool {
 	return c.holds.hasHold(r.Name, func(h *Hold) bool { return h.Ended() == nil })
 }
@@ -215,8 +218,8 @@ func (h *Hold) tag() string {
 // Never is later than every instant.
 const Never = Instant(1<<63 - 1)
 
-// HoldTags returns the tags of all holds that are older than age. oldest is when the oldest hold began,
-// and next is when another hold becomes older than age. Both are Never if there is none.
+// HoldTags returns the tags of all holds that are older than age. oldest is when the oldest hold
+// began, and next is when another hold becomes older than age. Both are Never if there is none.
 //
 // A client's presence calls it often. So it visits each hold once, in the order in which holds were
 // added, and goes on after oldEnough the next time. It does not block.
@@ -256,8 +259,8 @@ type HeldSince struct {
 	Since Instant
 }
 
-// OldestHolds returns up to n holds that can be lost and are at least as old as before, the oldest first. It does not
-// block.
+// OldestHolds returns up to n holds that can be lost and are at least as old as before, the oldest
+// first. It does not block.
 func (c *Core) OldestHolds(n int, before Instant) (held []HeldSince) {
 	l := &c.holds
 	l.mu.Lock()
@@ -271,8 +274,8 @@ func (c *Core) OldestHolds(n int, before Instant) (held []HeldSince) {
 	return held
 }
 
-// LeasedOwnerships returns the ownerships of the holds that can be lost and for which match is true, once
-// for each such hold. It calls match with a mutex held, so match must only compute.
+// LeasedOwnerships returns the ownerships of the holds that can be lost and for which match is
+// true, once for each such hold. It calls match with a mutex held, so match must only compute.
 func (c *Core) LeasedOwnerships(match func(*Hold) bool) (owned []*Ownership) {
 	l := &c.holds
 	l.mu.Lock()

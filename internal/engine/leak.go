@@ -7,14 +7,16 @@ import (
 	"time"
 )
 
-// A leaked hold is one that its user has dropped without a Release: the Hold of package primitives was garbage
-// collected. Nothing renews it any longer, so the lock is free when its lease ends, instead of never.
+// A leaked hold is one that its user has dropped without a Release: the Hold of package primitives
+// was garbage collected. Nothing renews it any longer, so the lock is free when its lease ends,
+// instead of never.
 //
-// The Go runtime runs the cleanup of the user's Hold in a goroutine of its own. For a client that was made in a
-// bubble of testing/synctest, that goroutine is outside of the bubble. It must not touch what belongs to the bubble:
-// a channel, a timer, a context or the clock. The runtime ends the whole process if it does. Nor may it wake up a
-// goroutine of the bubble. So it only adds the hold to a list, and a goroutine of the bubble looks at the list once a
-// second of the bubble's clock, as long as the client has holds.
+// The Go runtime runs the cleanup of the user's Hold in a goroutine of its own. For a client that
+// was made in a bubble of testing/synctest, that goroutine is outside of the bubble. It must not
+// touch what belongs to the bubble: a channel, a timer, a context or the clock. The runtime ends
+// the whole process if it does. Nor may it wake up a goroutine of the bubble. So it only adds the
+// hold to a list, and a goroutine of the bubble looks at the list once a second of the bubble's
+// clock, as long as the client has holds.
 //
 //	real time   cleanup: Leaked -> endLeaked
 //	a bubble    cleanup: Leaked -> leaks.list
@@ -32,14 +34,14 @@ type leaks struct {
 	collecting bool // collectLeaks runs
 }
 
-// isBubbleTime reports whether now was read in a bubble. Only there a time has no monotonic clock reading, which Round
-// strips.
+// isBubbleTime reports whether now was read in a bubble. Only there a time has no monotonic clock
+// reading, which Round strips.
 func isBubbleTime(now time.Time) bool {
 	return now == now.Round(0) // not Equal, which ignores the monotonic clock reading
 }
 
-// Leaked ends a hold whose handle the user dropped without a Release. The Go runtime calls it from a cleanup of the
-// handle, so it does not block.
+// Leaked ends a hold whose handle the user dropped without a Release. The Go runtime calls it from
+// a cleanup of the handle, so it does not block.
 func (h *Hold) Leaked() {
 	l := &h.r.Core.leaks
 	if !l.inBubble {
@@ -97,8 +99,8 @@ func (c *Core) takeLeaks() []*Hold {
 	return list
 }
 
-// isWithoutHolds reports whether the client has no hold. The caller, collectLeaks, then ends: the next hold starts it
-// again.
+// isWithoutHolds reports whether the client has no hold. The caller, collectLeaks, then ends: the
+// next hold starts it again.
 func (c *Core) isWithoutHolds() bool {
 	l := &c.leaks
 	l.mu.Lock()

@@ -13,16 +13,16 @@ import (
 //	 2 s  B is released. A needs 30 s from now:          the lease ends at 32 s
 //
 // Otherwise, if this process crashed now, other clients would wait until 61 s. The functions below
-// compute what the remaining holds need. The driver of readers uses them, because its server keeps a
-// lease for each count.
+// compute what the remaining holds need. The driver of readers uses them, because its server keeps
+// a lease for each count.
 
 // LeaseFor returns how long, from now, the server must keep o so that each of the left holds has
-// its lease; 0 if all of them have lapsed. known is false if the number of known holds is not left: a
-// hold has been counted and has not joined yet, or it was detached and must last. Then the lease must
-// stay as it is.
+// its lease; 0 if all of them have lapsed. known is false if the number of known holds is not left:
+// a hold has been counted and has not joined yet, or it was detached and must last. Then the lease
+// must stay as it is.
 //
-// Driver.Release calls it, with the wire lock held, so that no count is added meanwhile. It must say by Changed if
-// the outcome is unknown: see promise.
+// Driver.Release calls it, with the wire lock held, so that no count is added meanwhile. It must
+// say by Changed if the outcome is unknown: see promise.
 func (o *Ownership) LeaseFor(left int) (need time.Duration, known bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -44,24 +44,24 @@ func (o *Ownership) LeaseFor(left int) (need time.Duration, known bool) {
 	return need, true
 }
 
-// NextChange numbers a change of the count. The server ignores a change whose number is lower than the
-// last one, so a late copy of an earlier change has no effect. The caller holds the wire lock.
+// NextChange numbers a change of the count. The server ignores a change whose number is lower than
+// the last one, so a late copy of an earlier change has no effect. The caller holds the wire lock.
 func (o *Ownership) NextChange() uint32 {
 	o.wire.change++
 	return o.wire.change
 }
 
-// ChangeInDoubt reports whether a change of the count has had an attempt of unknown outcome. A copy of
-// that one may still arrive, and the server must remember the number of the next change until then. The
-// caller holds the wire lock.
+// ChangeInDoubt reports whether a change of the count has had an attempt of unknown outcome. A copy
+// of that one may still arrive, and the server must remember the number of the next change until
+// then. The caller holds the wire lock.
 func (o *Ownership) ChangeInDoubt() bool { return o.wire.changeInDoubt }
 
-// Changed follows a command that changes the count. inDoubt: an attempt has an unknown outcome. The caller
-// holds the wire lock.
+// Changed follows a command that changes the count. inDoubt: an attempt has an unknown outcome. The
+// caller holds the wire lock.
 func (o *Ownership) Changed(inDoubt bool) { o.wire.changeInDoubt = o.wire.changeInDoubt || inDoubt }
 
-// renewedHolds is the lease that the renewed holds of an ownership need together. Holds with a fixed
-// lease are not part of it.
+// renewedHolds is the lease that the renewed holds of an ownership need together. Holds with a
+// fixed lease are not part of it.
 type renewedHolds struct {
 	ttl      time.Duration // the longest; 0: no hold is renewed
 	shortest time.Duration // the shortest TTL
@@ -89,8 +89,8 @@ func (o *Ownership) renewed() renewedHolds {
 	return all
 }
 
-// lease is the longest lease, from now, that one of the holds needs; 0 or less if there is none. A renewal may
-// be under way, so it is never shorter than a renewal that is sent now.
+// lease is the longest lease, from now, that one of the holds needs; 0 or less if there is none. A
+// renewal may be under way, so it is never shorter than a renewal that is sent now.
 func (all renewedHolds) lease(c *Core, now Instant) time.Duration {
 	ttl := all.ttl
 	if all.limited {
@@ -99,8 +99,8 @@ func (all renewedHolds) lease(c *Core, now Instant) time.Duration {
 	return max(ttl, time.Duration(all.extended-now))
 }
 
-// promise notes, before Extend is sent, that h needs a lease of d. A release of a sibling that begins
-// after that leaves h this lease. A release that was sent before could undo the extension:
+// promise notes, before Extend is sent, that h needs a lease of d. A release of a sibling that
+// begins after that leaves h this lease. A release that was sent before could undo the extension:
 //
 //	release of a sibling             Extend of h by 60 s
 //	sends "lease 30 s", no reply
@@ -108,9 +108,9 @@ func (all renewedHolds) lease(c *Core, now Instant) time.Duration {
 //	(a late copy is executed:
 //	the lease ends after 30 s)
 //
-// So promise waits for a release that is under way. If one was not answered, promise sends it again with a new change
-// number and the new lease, so that the late copy has no effect. It blocks for that, and takes the wire lock. Where a
-// release never shortens the lease, it does neither.
+// So promise waits for a release that is under way. If one was not answered, promise sends it again
+// with a new change number and the new lease, so that the late copy has no effect. It blocks for
+// that, and takes the wire lock. Where a release never shortens the lease, it does neither.
 func (o *Ownership) promise(ctx context.Context, h *Hold, d time.Duration) error {
 	h.mu.Lock()
 	h.extended = max(h.extended, o.r.Core.Instant(time.Now().Add(d)))

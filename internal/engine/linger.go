@@ -8,15 +8,15 @@ import (
 
 // How a lock that lingers is asked for.
 //
-// With Terms.Linger a lock stays with its client after the last release: see package turns. Another client that wants
-// it must be heard.
+// With Terms.Linger a lock stays with its client after the last release: see package turns. Another
+// client that wants it must be heard.
 //
-// The client is refused by an id that says that it may linger (lingerID), and asks the client of that id. Such a
-// request also comes while the lock is used, or before the reply that grants it. Then the release that ends the tenure
-// leaves the lock to the others.
+// The client is refused by an id that says that it may linger (lingerID), and asks the client of
+// that id. Such a request also comes while the lock is used, or before the reply that grants it.
+// Then the release that ends the tenure leaves the lock to the others.
 
-// lingerID returns the id of a request whose hold may linger: its number begins with a 0. So a client that is
-// refused knows that it should ask.
+// lingerID returns the id of a request whose hold may linger: its number begins with a 0. So a
+// client that is refused knows that it should ask.
 func lingerID(id string) string {
 	at := strings.LastIndexByte(id, ':') + 1
 	return id[:at] + "0" + id[at:]
@@ -28,8 +28,9 @@ func mayLinger(id string) bool {
 	return at > 0 && at < len(id) && id[at] == '0'
 }
 
-// askFor asks the holder that has refused q to give a lingering lock up. Waiters of the same kind on this client
-// need not ask: see isWanted. isMember: q is for a joint lock, and r is the member that refused it.
+// askFor asks the holder that has refused q to give a lingering lock up. Waiters of the same kind
+// on this client need not ask: see isWanted. isMember: q is for a joint lock, and r is the member
+// that refused it.
 func (r *Resource) askFor(q *Request, holder string, isMember bool) {
 	switch at := strings.LastIndexByte(holder, ':') + 1; {
 	case !q.LeavesTraces() || !mayLinger(holder):
@@ -40,8 +41,9 @@ func (r *Resource) askFor(q *Request, holder string, isMember bool) {
 	}
 }
 
-// Asked notes that another client has asked for what the holder with that id has, or is about to get. A lock that
-// lingers is given up. One that is in use, and could linger, is freed by its next release. It does not block.
+// Asked notes that another client has asked for what the holder with that id has, or is about to
+// get. A lock that lingers is given up. One that is in use, and could linger, is freed by its next
+// release. It does not block.
 func (c *Core) Asked(name, id string) {
 	qs := &c.queues
 	qs.mu.Lock()
@@ -55,8 +57,8 @@ func (c *Core) Asked(name, id string) {
 	if isHeard || !isOwn {
 		return
 	}
-	// The holder has released the lock, or is doing so, and may have handed it off here. The client that asks hears
-	// nothing of that. So the ask is for the present holder, or for the next one.
+	// The holder has released the lock, or is doing so, and may have handed it off here. The client
+	// that asks hears nothing of that. So the ask is for the present holder, or for the next one.
 	isHeard = c.asked(c.holds.named(name, (*Hold).mayLinger))
 	if !isHeard {
 		qs.mu.Lock()
@@ -72,13 +74,14 @@ func (h *Hold) mayLinger() bool {
 	return lingers && h.IsLive()
 }
 
-// askedHere is Asked by a request of this client of another kind than the holder, or for a joint lock.
+// askedHere is Asked by a request of this client of another kind than the holder, or for a joint
+// lock.
 func (c *Core) askedHere(name, id string, match func(*Hold) bool) {
 	c.asked(c.holds.named(name, func(h *Hold) bool { return h.ID() == id && match(h) }))
 }
 
-// asked notes that somebody has asked for these holds. It reports whether one of them will be freed because of that, or
-// is being freed already.
+// asked notes that somebody has asked for these holds. It reports whether one of them will be freed
+// because of that, or is being freed already.
 func (c *Core) asked(holds []*Hold) (isHeard bool) {
 	qs := &c.queues
 	for _, h := range holds {
@@ -106,7 +109,8 @@ func (qs *waitQueues) wantNext(name string) {
 	qs.wantedNext[name] = now.Add(askAfter)
 }
 
-// takeWantedNext reports whether somebody has asked for the next hold of that name, and forgets that. mu is held.
+// takeWantedNext reports whether somebody has asked for the next hold of that name, and forgets
+// that. mu is held.
 func (qs *waitQueues) takeWantedNext(name string) bool {
 	until, isWanted := qs.wantedNext[name]
 	if !isWanted {
@@ -126,8 +130,8 @@ func hasID(h *Hold, id string) bool {
 	return isOneOfMany && id != ""
 }
 
-// expectAsks makes Asked find q from now on, if its hold may linger. The caller calls stop when the hold is known, with
-// nil if there is none.
+// expectAsks makes Asked find q from now on, if its hold may linger. The caller calls stop when the
+// hold is known, with nil if there is none.
 func (qs *waitQueues) expectAsks(r *Resource, q *Request) (stop func(h *Hold)) {
 	mayLinger := q.Terms.Linger > 0 && !q.Shared
 	if !mayLinger {

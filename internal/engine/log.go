@@ -10,8 +10,9 @@ import (
 	"github.com/redlatch/redlatch/watchdog"
 )
 
-// The log of losses, of renewals, and of failures that no caller can see. [Config].Logger does not block, so records
-// are written where they arise: a slow handler delays no renewal and no report of a loss.
+// The log of losses, of renewals, and of failures that no caller can see. [Config].Logger does not
+// block, so records are written where they arise: a slow handler delays no renewal and no report of
+// a loss.
 
 // log writes a record. It does not block.
 func (c *Core) log(record slog.Record) {
@@ -44,8 +45,8 @@ type failing struct {
 	refusal error     // the latest answer, if the server has refused the latest renewal; else nil
 }
 
-// note notes a failure, and reports whether it is worth a warning: the first one, a change of the reason, and then one
-// a minute.
+// note notes a failure, and reports whether it is worth a warning: the first one, a change of the
+// reason, and then one a minute.
 func (f *failing) note(err error, refused bool) (warns bool) {
 	now := time.Now()
 	changed := refused != (f.refusal != nil)
@@ -60,7 +61,8 @@ func (f *failing) note(err error, refused bool) (warns bool) {
 	return warns
 }
 
-// isRefused reports whether a renewal failed because the server has answered that it does not renew now.
+// isRefused reports whether a renewal failed because the server has answered that it does not renew
+// now.
 func (c *Core) isRefused(err error) bool {
 	f := failure.Of(err)
 	silent := errors.Is(err, watchdog.ErrNoAnswer) || f.InDoubt() || f.Retry()

@@ -11,9 +11,9 @@ import (
 // goneLoss: the server does not know the id.
 var goneLoss = Loss{Reason: LossGone}
 
-// unknownLoss is the loss of a lease that the server does not know. If validity has ended while the process stood
-// still, the server has ended the lease because nobody renewed it meanwhile. A call that goes on at the same time as
-// the watchdog then tells the same as the watchdog.
+// unknownLoss is the loss of a lease that the server does not know. If validity has ended while the
+// process stood still, the server has ended the lease because nobody renewed it meanwhile. A call
+// that goes on at the same time as the watchdog then tells the same as the watchdog.
 func (o *Ownership) unknownLoss() Loss {
 	if stood := o.lease.Stood(); stood > 0 {
 		return Loss{Reason: LossPaused, Silent: stood}
@@ -21,8 +21,8 @@ func (o *Ownership) unknownLoss() Loss {
 	return goneLoss
 }
 
-// expiredLoss is the loss of a lease that the server has not confirmed in time. A renewal without an answer may be
-// executed now, and keep the key for a TTL: see Abandon.
+// expiredLoss is the loss of a lease that the server has not confirmed in time. A renewal without
+// an answer may be executed now, and keep the key for a TTL: see Abandon.
 func (o *Ownership) expiredLoss() Loss {
 	o.lastsUntil(time.Now().Add(o.TTL))
 	if stood := o.lease.Stood(); stood > 0 {
@@ -37,8 +37,9 @@ func (o *Ownership) expiredLoss() Loss {
 	return loss
 }
 
-// lose ends all holds, because the call with ctx, about h, found that the lock is lost. It returns the loss of h,
-// which has left the others already if it is being released. The caller must not hold wire.
+// lose ends all holds, because the call with ctx, about h, found that the lock is lost. It returns
+// the loss of h, which has left the others already if it is being released. The caller must not
+// hold wire.
 func (o *Ownership) lose(ctx context.Context, h *Hold) (err error) {
 	loss := o.unknownLoss() // before end, which unregisters the lease
 	var tellings []func()
@@ -54,8 +55,9 @@ func (o *Ownership) lose(ctx context.Context, h *Hold) (err error) {
 	return err
 }
 
-// loseUnlessReleased is lose for a Check or an Extend of h. If a release of h has begun, it may have freed the lock
-// before they were executed. Then the answer to the release alone says whether the lock was lost.
+// loseUnlessReleased is lose for a Check or an Extend of h. If a release of h has begun, it may
+// have freed the lock before they were executed. Then the answer to the release alone says whether
+// the lock was lost.
 func (o *Ownership) loseUnlessReleased(ctx context.Context, h *Hold) error {
 	if h.state().taken {
 		return ErrReleased
@@ -63,8 +65,8 @@ func (o *Ownership) loseUnlessReleased(ctx context.Context, h *Hold) error {
 	return o.lose(ctx, h)
 }
 
-// loseInBackground ends the holds when no call of the user found the loss. It does not wait for the observer. expired:
-// see end.
+// loseInBackground ends the holds when no call of the user found the loss. It does not wait for the
+// observer. expired: see end.
 func (o *Ownership) loseInBackground(loss Loss, expired bool) {
 	ended := o.end(expired)
 	for _, h := range ended {
@@ -75,9 +77,10 @@ func (o *Ownership) loseInBackground(loss Loss, expired bool) {
 	}
 }
 
-// end marks o as lost, once, and returns the holds that the caller must end. It returns them instead of ending them,
-// because a hold must not end with mu held. expired: the validity of the renewed lease has passed. Holds with a fixed
-// lease then stay until their limits, because the server has confirmed those.
+// end marks o as lost, once, and returns the holds that the caller must end. It returns them
+// instead of ending them, because a hold must not end with mu held. expired: the validity of the
+// renewed lease has passed. Holds with a fixed lease then stay until their limits, because the
+// server has confirmed those.
 func (o *Ownership) end(expired bool) (ended []*Hold) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -8,11 +8,11 @@ import (
 	"github.com/redlatch/redlatch/internal/failure"
 )
 
-// What a joint lock needs of the requests and the holds of its members, beyond what a driver needs. Package
-// joint uses it.
+// What a joint lock needs of the requests and the holds of its members, beyond what a driver needs.
+// Package joint uses it.
 
-// HearFrom takes over what a request for a member of q's joint lock has heard. Without it, each attempt for the joint
-// lock has one answer.
+// HearFrom takes over what a request for a member of q's joint lock has heard. Without it, each
+// attempt for the joint lock has one answer.
 func (q *Request) HearFrom(member *Request, granted bool) {
 	q.membersNote = true
 	k := member.contact
@@ -29,9 +29,9 @@ func (q *Request) HearFrom(member *Request, granted bool) {
 	}
 }
 
-// WaitForMember notes what member, the latest request for m, has heard: q waits for m too. So the client of m asks the
-// holder of m: see wanted.go. If q gives up, the others in its queue go on with what it has heard. A nil member: m has
-// no holder that q waits for.
+// WaitForMember notes what member, the latest request for m, has heard: q waits for m too. So the
+// client of m asks the holder of m: see wanted.go. If q gives up, the others in its queue go on
+// with what it has heard. A nil member: m has no holder that q waits for.
 func (q *Request) WaitForMember(m *Resource, member *Request) {
 	k := q.members[m]
 	isRefused := member != nil && member.contact != nil
@@ -52,8 +52,8 @@ func (q *Request) WaitForMember(m *Resource, member *Request) {
 	}
 }
 
-// leaveMembers undoes WaitForMember for all members, because nobody waits for them any longer. The caller holds no
-// mutex.
+// leaveMembers undoes WaitForMember for all members, because nobody waits for them any longer. The
+// caller holds no mutex.
 func leaveMembers(members map[*Resource]*Contact) {
 	for m, k := range members {
 		m.Core.waitedFor.remove(k)
@@ -61,7 +61,8 @@ func leaveMembers(members map[*Resource]*Contact) {
 	}
 }
 
-// NoteSilence notes that members have not answered since then, for a joint lock that may give up for another reason.
+// NoteSilence notes that members have not answered since then, for a joint lock that may give up
+// for another reason.
 func (q *Request) NoteSilence(since time.Time) {
 	if silent := time.Since(since); silent >= failure.SilentAfter {
 		f := failure.Failure{Outcome: failure.Unknown, Ended: true, Silent: silent}
@@ -72,9 +73,9 @@ func (q *Request) NoteSilence(since time.Time) {
 // GaveUp is the error of an acquisition of a joint lock that ended before all members had answered.
 func (q *Request) GaveUp(ctx context.Context) error { return q.gaveUp(ctx, nil) }
 
-// JoinAs makes h the hold of a member of the joint hold of: the attempt's context ends with the attempt, and
-// that of the joint hold does not. The member's minimum hold counts from when the joint lock was acquired, also that of
-// a member that comes later, or in the place of a lost one.
+// JoinAs makes h the hold of a member of the joint hold of: the attempt's context ends with the
+// attempt, and that of the joint hold does not. The member's minimum hold counts from when the
+// joint lock was acquired, also that of a member that comes later, or in the place of a lost one.
 func (h *Hold) JoinAs(of *Hold, acquired time.Time) {
 	h.mu.Lock()
 	h.ctx = of.ctx
@@ -100,16 +101,17 @@ func (h *Hold) CopiesFor() time.Duration {
 	return h.r.Core.LateCopies - h.heldFor()
 }
 
-// KeepForReplacement makes sure that no Release of o's holds, all of which are lost, sends anything. It would
-// free their replacement, which has the same id: see Abandon.
+// KeepForReplacement makes sure that no Release of o's holds, all of which are lost, sends
+// anything. It would free their replacement, which has the same id: see Abandon.
 func (o *Ownership) KeepForReplacement() { o.addCount(+1) }
 
-// ConfirmCount makes sure that the server counts o, and reports whether it does. A nested acquisition may have
-// acquired the member with the same id before. The server then took the command that acquired o for a copy of one
-// that had counted, and the nested hold's release would free the member.
+// ConfirmCount makes sure that the server counts o, and reports whether it does. A nested
+// acquisition may have acquired the member with the same id before. The server then took the
+// command that acquired o for a copy of one that had counted, and the nested hold's release would
+// free the member.
 //
-// A late copy of the command would count again, under the nested hold's id. So if one may come, the release of o is
-// remembered. ConfirmCount blocks for limit at most. The caller alone knows o.
+// A late copy of the command would count again, under the nested hold's id. So if one may come, the
+// release of o is remembered. ConfirmCount blocks for limit at most. The caller alone knows o.
 func (o *Ownership) ConfirmCount(ctx context.Context, limit time.Duration) bool {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -122,19 +124,20 @@ func (o *Ownership) ConfirmCount(ctx context.Context, limit time.Duration) bool 
 	return err == nil && !lost
 }
 
-// Member returns a request for a member of q's joint lock that has been acquired by the command for q. The owner
-// is q's. One such request may serve all members.
+// Member returns a request for a member of q's joint lock that has been acquired by the command for
+// q. The owner is q's. One such request may serve all members.
 func (q *Request) Member(terms *Terms, of Group) *Request {
 	m := &Request{Owner: q.Owner, Terms: terms, Group: of}
 	m.TTL = terms.WireTTL()
 	return m
 }
 
-// ReleaseTogether releases holds of members with one id by one command, free. That returns for each whether
-// the server still had it, and whether an earlier attempt of the call has an unknown outcome. done is false if
-// a hold must be released by a command of its own, for example because another one is nested in it: then nothing
-// has been done. Otherwise ReleaseTogether does for each hold what its Release would, but it hands no lock off. lost
-// reports whether one of the holds was lost.
+// ReleaseTogether releases holds of members with one id by one command, free. That returns for each
+// whether the server still had it, and whether an earlier attempt of the call has an unknown
+// outcome. done is false if a hold must be released by a command of its own, for example because
+// another one is nested in it: then nothing has been done. Otherwise ReleaseTogether does for each
+// hold what its Release would, but it hands no lock off. lost reports whether one of the holds was
+// lost.
 func ReleaseTogether(
 	ctx context.Context, holds []*Hold, free func(ctx context.Context) (held []bool, inDoubt bool, err error),
 ) (done, lost bool, err error) {
@@ -149,7 +152,8 @@ func ReleaseTogether(
 	bounded, stop := holds[0].r.Core.releaseContext(ctx, true)
 	defer stop()
 	for _, h := range holds {
-		// If it has ended a moment ago, what ended it may be about to send a release. That finds it freed.
+		// If it has ended a moment ago, what ended it may be about to send a release. That finds it
+		// freed.
 		if taken := h.takeAndForget(); taken == nil || errors.Is(taken, ErrLost) {
 			h.Ownership().addCount(-1)
 		}
@@ -180,8 +184,9 @@ func ReleaseTogether(
 	return true, false, err
 }
 
-// lockForRelease takes the wire lock of o, and reports whether it has. It does not if the release of h needs more
-// than a command that frees the lock, or is about to be sent by somebody else. It does not block.
+// lockForRelease takes the wire lock of o, and reports whether it has. It does not if the release
+// of h needs more than a command that frees the lock, or is about to be sent by somebody else. It
+// does not block.
 func (o *Ownership) lockForRelease(h *Hold) bool {
 	needsMore := o.Shared || o.InDoubt || o.rest() > 0
 	if needsMore || !h.IsLive() {

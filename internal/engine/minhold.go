@@ -8,31 +8,34 @@ import (
 
 // How a minimum hold works.
 //
-// A job that must run once holds its lock for longer than the clocks of its hosts differ. With a minimum of
-// d, a release sooner than d after the acquisition ends the hold, but the lock stays taken for the rest of d:
+// A job that must run once holds its lock for longer than the clocks of its hosts differ. With a
+// minimum of d, a release sooner than d after the acquisition ends the hold, but the lock stays
+// taken for the rest of d:
 //
 //	 0 s  A is acquired, with d = 60 s
 //	 2 s  A is released: the server shortens the lease to 58 s, and publishes a message
 //	      a waiter wakes up, is refused, and learns that the lease ends in 58 s
 //	60 s  the lease ends, and the waiter acquires
 //
-// So the release of such a hold frees nothing. The command is the one that also shortens a lease which lasts too long
-// because the server's clock was set back: see shorten.go. The rest is a duration by this client's monotonic clock, so
-// no two clocks are compared, and a copy of the command never keeps the lock longer.
+// So the release of such a hold frees nothing. The command is the one that also shortens a lease
+// which lasts too long because the server's clock was set back: see shorten.go. The rest is a
+// duration by this client's monotonic clock, so no two clocks are compared, and a copy of the
+// command never keeps the lock longer.
 //
-// Usually the end of the lease frees the lock. If it may last longer than the rest, the client sends a release when
-// the rest is over (freeAfterRest):
+// Usually the end of the lease frees the lock. If it may last longer than the rest, the client
+// sends a release when the rest is over (freeAfterRest):
 //
-//   - A renewal, an Extend or a nested acquisition may be executed after the release, and extends the lease. So does a
-//     late copy of the acquisition.
-//   - Others need the lease, so the server has not shortened it: a writer that also reads, or acquisitions with one id.
-//     The id then has its count until the rest is over.
+//   - A renewal, an Extend or a nested acquisition may be executed after the release, and extends
+//     the lease. So does a late copy of the acquisition.
+//   - Others need the lease, so the server has not shortened it: a writer that also reads, or
+//     acquisitions with one id. The id then has its count until the rest is over.
 //
-// Nested holds share the ownership of the outermost one, so that one decides. Of a joint lock, the minimum of
-// each member counts from when the joint hold is made: a failed attempt frees its members at once.
+// Nested holds share the ownership of the outermost one, so that one decides. Of a joint lock, the
+// minimum of each member counts from when the joint hold is made: a failed attempt frees its
+// members at once.
 
-// minHold is the minimum hold of an ownership. A nested acquisition that the server counts shares the minimum
-// of its outer hold. All methods accept nil: there is no minimum.
+// minHold is the minimum hold of an ownership. A nested acquisition that the server counts shares
+// the minimum of its outer hold. All methods accept nil: there is no minimum.
 type minHold struct {
 	d     time.Duration
 	since atomic.Int64 // Instant when the acquisition was confirmed; 0: not yet
@@ -53,13 +56,13 @@ func (m *minHold) left(now Instant) time.Duration {
 	return max(m.d-time.Duration(now)+time.Duration(m.since.Load()), 0)
 }
 
-// rest is how long a release that frees the lock must leave it taken: 0 if there is no minimum hold, or if
-// it is over.
+// rest is how long a release that frees the lock must leave it taken: 0 if there is no minimum
+// hold, or if it is over.
 func (o *Ownership) rest() time.Duration { return o.min.left(o.r.Core.Instant(time.Now())) }
 
-// freeAfterRest follows the release of o. If o may last for longer than the rest of its minimum hold, it frees o when
-// that is over. That may be at once, because the rest was computed before the release was sent. stays: the server has
-// not shortened the lease. It does not block.
+// freeAfterRest follows the release of o. If o may last for longer than the rest of its minimum
+// hold, it frees o when that is over. That may be at once, because the rest was computed before the
+// release was sent. stays: the server has not shortened the lease. It does not block.
 func (o *Ownership) freeAfterRest(stays bool) {
 	if o.min == nil {
 		return

@@ -11,25 +11,25 @@ import (
 
 // How acquisitions nest.
 //
-// A context that a hold made carries it. An acquisition of the same resource with that context finds the
-// hold (outer) and nests: it adds a count to the same ownership instead of waiting for it. In two
-// cases the server counts by itself: for a shared id, and under the other side of a read-write lock. Then
-// the acquisition is sent to the server with the outer hold's id (reacquire).
+// A context that a hold made carries it. An acquisition of the same resource with that context
+// finds the hold (outer) and nests: it adds a count to the same ownership instead of waiting for
+// it. In two cases the server counts by itself: for a shared id, and under the other side of a
+// read-write lock. Then the acquisition is sent to the server with the outer hold's id (reacquire).
 //
-// Goroutines that acquire under the same outer hold are siblings. They take turns, so that they exclude
-// each other as they would with the lock itself.
+// Goroutines that acquire under the same outer hold are siblings. They take turns, so that they
+// exclude each other as they would with the lock itself.
 //
 // Two races matter:
 //
 //   - The outer hold is released while the nested acquisition is under way. The wire lock of the
-//     ownership decides which came first: see Ownership.nest. If the release did, the acquisition gets
-//     errOuterEnded, and acquires as an outermost request.
-//   - The lock was lost. Then the acquisition fails with ErrLost, and must take nothing, because another
-//     client may hold the lock by now.
+//     ownership decides which came first: see Ownership.nest. If the release did, the acquisition
+//     gets errOuterEnded, and acquires as an outermost request.
+//   - The lock was lost. Then the acquisition fails with ErrLost, and must take nothing, because
+//     another client may hold the lock by now.
 
-// AcquireNested acquires under a hold that ctx carries. It returns neither a hold nor an error if ctx
-// carries none. Acquire and joint locks call it. It blocks for a turn, for the wire lock and for the
-// reply.
+// AcquireNested acquires under a hold that ctx carries. It returns neither a hold nor an error if
+// ctx carries none. Acquire and joint locks call it. It blocks for a turn, for the wire lock and
+// for the reply.
 func (r *Resource) AcquireNested(ctx context.Context, q *Request) (*Hold, error) {
 	for {
 		outer, err := r.Outer(ctx)
@@ -47,7 +47,8 @@ func (r *Resource) AcquireNested(ctx context.Context, q *Request) (*Hold, error)
 			return nil, q.gaveUp(ctx, nil)
 		}
 		q.contact = nil // it was about the siblings
-		// The loop ends: Outer does not find a released hold again, and a context carries finitely many.
+		// The loop ends: Outer does not find a released hold again, and a context carries finitely
+		// many.
 	}
 }
 
@@ -59,8 +60,8 @@ func (r *Resource) Outer(ctx context.Context) (*Hold, error) {
 	return OuterFrom(ctx, r), nil
 }
 
-// nestUnder waits for the turn under outer, unless many may hold at once, and then acquires. The new hold
-// keeps the turn until it ends. If the acquisition fails, nestUnder passes the turn on.
+// nestUnder waits for the turn under outer, unless many may hold at once, and then acquires. The
+// new hold keeps the turn until it ends. If the acquisition fails, nestUnder passes the turn on.
 func (r *Resource) nestUnder(ctx context.Context, outer *Hold, q *Request) (hold *Hold, err error) {
 	if loss := outer.lossCause(); loss != nil {
 		return nil, loss // at once: do not wait for a sibling that still has the turn
@@ -88,8 +89,8 @@ func (r *Resource) nestUnder(ctx context.Context, outer *Hold, q *Request) (hold
 	return hold, err
 }
 
-// nestNow adds a hold to the ownership of outer, and a count on the server. After a lost reply, Ownership.nest
-// corrects the server's count in the background.
+// nestNow adds a hold to the ownership of outer, and a count on the server. After a lost reply,
+// Ownership.nest corrects the server's count in the background.
 func (r *Resource) nestNow(ctx context.Context, outer *Hold, q *Request) (*Hold, error) {
 	o := outer.Ownership()
 	if o == nil {
@@ -137,13 +138,14 @@ func (r *Resource) nestNow(ctx context.Context, outer *Hold, q *Request) (*Hold,
 	return hold, err
 }
 
-// reacquire acquires once more with the id of outer, by the same command as an outermost acquisition.
-// That is needed where the ownership of outer does not know the server's count: for a shared id, and for
-// the other side of a read-write lock. The id may enter at once, as long as the server still knows it.
+// reacquire acquires once more with the id of outer, by the same command as an outermost
+// acquisition. That is needed where the ownership of outer does not know the server's count: for a
+// shared id, and for the other side of a read-write lock. The id may enter at once, as long as the
+// server still knows it.
 //
-// ErrLost means that the server does not know the id. If outer is being released, that is the reason,
-// and the caller acquires as an outermost request. Otherwise outer may have been lost without our
-// knowledge, for example by an operator's delete. Then outer is checked.
+// ErrLost means that the server does not know the id. If outer is being released, that is the
+// reason, and the caller acquires as an outermost request. Otherwise outer may have been lost
+// without our knowledge, for example by an operator's delete. Then outer is checked.
 func (r *Resource) reacquire(ctx context.Context, outer *Hold, q *Request) (*Hold, error) {
 	o := outer.Ownership()
 	if o.r.Kind != r.Kind && !o.addOtherKind(outer) {
@@ -177,9 +179,10 @@ func (r *Resource) reacquire(ctx context.Context, outer *Hold, q *Request) (*Hol
 	return hold, err
 }
 
-// addOtherKind notes that an acquisition of another kind is about to nest under outer: a writer's, to read. From now
-// on nobody may have the next turn on o: for the server that would be the same writer, which may read. It reports
-// false if the release of outer has begun, and another user may have the turn already.
+// addOtherKind notes that an acquisition of another kind is about to nest under outer: a writer's,
+// to read. From now on nobody may have the next turn on o: for the server that would be the same
+// writer, which may read. It reports false if the release of outer has begun, and another user may
+// have the turn already.
 func (o *Ownership) addOtherKind(outer *Hold) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -190,15 +193,16 @@ func (o *Ownership) addOtherKind(outer *Hold) bool {
 	return true
 }
 
-// nestedTurns lets one nested acquisition at a time have the turn under a hold, which its hold keeps until it ends. It
-// belongs to the outer hold.
+// nestedTurns lets one nested acquisition at a time have the turn under a hold, which its hold
+// keeps until it ends. It belongs to the outer hold.
 type nestedTurns struct {
 	taken   chan struct{} // of capacity 1: full while somebody has the turn; the others send in order of arrival
 	ended   chan struct{} // closed when the outer hold has ended
 	contact Contact       // of the acquisitions that have the turn, or wait for it
 }
 
-// turnsOf returns the turns under h, and makes them if needed. Those made after the end of h are ended from the start.
+// turnsOf returns the turns under h, and makes them if needed. Those made after the end of h are
+// ended from the start.
 func (h *Hold) turnsOf() *nestedTurns {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -211,8 +215,8 @@ func (h *Hold) turnsOf() *nestedTurns {
 	return h.turns
 }
 
-// pass gives the turn back, to the acquisition that has waited for it the longest. The end of a nested hold calls it,
-// and a nested acquisition that failed. It does not block.
+// pass gives the turn back, to the acquisition that has waited for it the longest. The end of a
+// nested hold calls it, and a nested acquisition that failed. It does not block.
 func (t *nestedTurns) pass() {
 	select {
 	case <-t.taken:

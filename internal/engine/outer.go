@@ -10,20 +10,22 @@ import (
 
 // What package turns needs of the engine.
 //
-// With Terms.Cohort or Terms.Linger the users of a client take turns on one hold, without commands in between. That
-// outer hold is an ordinary hold, which the client acquires by an ordinary request. Three things are special:
+// With Terms.Cohort or Terms.Linger the users of a client take turns on one hold, without commands
+// in between. That outer hold is an ordinary hold, which the client acquires by an ordinary
+// request. Three things are special:
 //
 //   - It is silent: the holds of the users emit the events ([Group].UserOf).
-//   - Its request only joins its queue, when it is refused. A goroutine waits for it later (AcquireOuter, JoinQueue),
-//     while the users wait for their turns.
-//   - Its ownership knows how long the client may keep the lock (Ownership.turns), so that the release which ends that
-//     time leaves the lock to others: see handoff.go.
+//   - Its request only joins its queue, when it is refused. A goroutine waits for it later
+//     (AcquireOuter, JoinQueue), while the users wait for their turns.
+//   - Its ownership knows how long the client may keep the lock (Ownership.turns), so that the
+//     release which ends that time leaves the lock to others: see handoff.go.
 
 // Turns lets the users of a client take turns on outer holds: package turns.
 type Turns interface {
 	// Acquire acquires for q, instead of [Resource.AcquireOutermost].
 	Acquire(ctx context.Context, r *Resource, q *Request) (*Hold, error)
-	// GiveUp frees the locks of that name that linger, and waits for the answers, or until ctx ends.
+	// GiveUp frees the locks of that name that linger, and waits for the answers, or until ctx
+	// ends.
 	GiveUp(ctx context.Context, name string)
 	// GiveUpLater does the same in the background. It does not block.
 	GiveUpLater(name string)
@@ -31,9 +33,9 @@ type Turns interface {
 	GiveUpAll()
 }
 
-// OuterTokens is how many fencing tokens the request of an outer hold reserves: one for each turn. When they are used
-// up, the lock is handed off by a command, which reserves more. They last for the turns of 5 ms, and of most lingers.
-// The number fits Hold.earlier and Owner.Tokens.
+// OuterTokens is how many fencing tokens the request of an outer hold reserves: one for each turn.
+// When they are used up, the lock is handed off by a command, which reserves more. They last for
+// the turns of 5 ms, and of most lingers. The number fits Hold.earlier and Owner.Tokens.
 const OuterTokens = 10_000
 
 // errStands says that the request of an outer hold was refused, and stands in its queue.
@@ -42,8 +44,8 @@ var errStands = errors.New("it stands in the queue")
 // UseTurns sets what lets users take turns, before the first acquisition. Without it nobody does.
 func (c *Core) UseTurns(t Turns) { c.turns = t }
 
-// takesTurns reports whether users with these terms take turns. Only renewed holds without a limit do. The others rely
-// on a lease of their own on the server, which the next turn would not set.
+// takesTurns reports whether users with these terms take turns. Only renewed holds without a limit
+// do. The others rely on a lease of their own on the server, which the next turn would not set.
 func (r *Resource) takesTurns(t *Terms) bool {
 	keepsLock := t.Cohort > 0 || t.Linger > 0
 	isUnlimited := t.Renew && t.MaxHold == 0 && t.MinHold == 0
@@ -51,7 +53,8 @@ func (r *Resource) takesTurns(t *Terms) bool {
 	return keepsLock && isUnlimited && t.Owner == "" && mayTakeTurns
 }
 
-// newTurnRequest returns the request of a user who takes turns. The server never hears of it, so it has no id.
+// newTurnRequest returns the request of a user who takes turns. The server never hears of it, so it
+// has no id.
 func newTurnRequest(terms *Terms) *Request {
 	q := &Request{Terms: terms, NonReentrant: terms.NonReentrant}
 	q.Permits = 1
@@ -59,7 +62,8 @@ func newTurnRequest(terms *Terms) *Request {
 	return q
 }
 
-// giveUpLingering frees locks of that name that linger on this client, before an attempt to acquire the name.
+// giveUpLingering frees locks of that name that linger on this client, before an attempt to acquire
+// the name.
 func (c *Core) giveUpLingering(ctx context.Context, name string) {
 	if c.turns != nil {
 		c.turns.GiveUp(ctx, name)
@@ -73,23 +77,25 @@ func (c *Core) giveUpLingeringLater(name string) {
 	}
 }
 
-// GiveUpLingering frees resources that linger on this client, before a command that acquires them together.
+// GiveUpLingering frees resources that linger on this client, before a command that acquires them
+// together.
 func (c *Core) GiveUpLingering(ctx context.Context, resources []*Resource) {
 	for _, r := range resources {
 		c.giveUpLingering(ctx, r.Name)
 	}
 }
 
-// GiveUpAllLingering gives all lingering locks up, in the background: the client closes, or may have missed that
-// another client has asked.
+// GiveUpAllLingering gives all lingering locks up, in the background: the client closes, or may
+// have missed that another client has asked.
 func (c *Core) GiveUpAllLingering() {
 	if c.turns != nil {
 		c.turns.GiveUpAll()
 	}
 }
 
-// InitOuter makes q, which is new, the request of an outer hold for users with these terms. of hears what becomes of
-// the hold. waits: if it is refused, it joins its queue, and waits as long as its context lasts.
+// InitOuter makes q, which is new, the request of an outer hold for users with these terms. of
+// hears what becomes of the hold. waits: if it is refused, it joins its queue, and waits as long as
+// its context lasts.
 func (r *Resource) InitOuter(q *Request, terms *Terms, of Group, waits bool) {
 	r.initRequest(q, terms)
 	q.Group = of
@@ -106,9 +112,9 @@ func (r *Resource) InitOuter(q *Request, terms *Terms, of Group, waits bool) {
 	}
 }
 
-// AcquireOuter acquires for the request of an outer hold. If that is refused and may wait, it stands in its queue:
-// stands is true, and the caller must call AcquireOuter once more, which then waits. It blocks as [AcquireOutermost]
-// does. The caller is a call that Close waits for.
+// AcquireOuter acquires for the request of an outer hold. If that is refused and may wait, it
+// stands in its queue: stands is true, and the caller must call AcquireOuter once more, which then
+// waits. It blocks as [AcquireOutermost] does. The caller is a call that Close waits for.
 func (r *Resource) AcquireOuter(ctx context.Context, q *Request) (hold *Hold, stands bool, err error) {
 	hold, err = r.AcquireOutermost(ctx, q, time.Now())
 	if err == errStands { //nolint:errorlint // as waitIn returns it
@@ -117,10 +123,11 @@ func (r *Resource) AcquireOuter(ctx context.Context, q *Request) (hold *Hold, st
 	return hold, false, err
 }
 
-// JoinQueue makes the request of an outer hold stand in its queue, without an attempt. behind, if not nil, is a hold
-// that is about to be released. If its release will leave the lock to other clients, q stands back from now on: its
-// subscription may be confirmed, and its attempt sent, while the release is under way. JoinQueue does not block, and
-// takes waitQueues.mu. The caller must call AcquireOuter, which then waits.
+// JoinQueue makes the request of an outer hold stand in its queue, without an attempt. behind, if
+// not nil, is a hold that is about to be released. If its release will leave the lock to other
+// clients, q stands back from now on: its subscription may be confirmed, and its attempt sent,
+// while the release is under way. JoinQueue does not block, and takes waitQueues.mu. The caller
+// must call AcquireOuter, which then waits.
 func (r *Resource) JoinQueue(q *Request, behind *Hold) {
 	if behind != nil {
 		behind.Ownership().announceOthersTurn()
@@ -129,8 +136,8 @@ func (r *Resource) JoinQueue(q *Request, behind *Hold) {
 	q.standing = r.join(nil, q, Result{RetryAfter: -1})
 }
 
-// Withdraw says that q, which stands in its queue, is about to give up: no release of this client is for it from now
-// on, and nobody waits behind it. It takes waitQueues.mu and does not block.
+// Withdraw says that q, which stands in its queue, is about to give up: no release of this client
+// is for it from now on, and nobody waits behind it. It takes waitQueues.mu and does not block.
 func (r *Resource) Withdraw(q *Request) {
 	qs := &r.Core.queues
 	qs.mu.Lock()
@@ -138,8 +145,8 @@ func (r *Resource) Withdraw(q *Request) {
 	q.standing.queued.Leaves = true
 }
 
-// HasHeardRelease reports whether a message of a release has come since q, which stands in its queue, knows that
-// somebody has the lock. A nil request has heard of none.
+// HasHeardRelease reports whether a message of a release has come since q, which stands in its
+// queue, knows that somebody has the lock. A nil request has heard of none.
 func (q *Request) HasHeardRelease() bool {
 	if q == nil || q.contact == nil {
 		return false
@@ -149,8 +156,8 @@ func (q *Request) HasHeardRelease() bool {
 	return q.contact.outdated
 }
 
-// OthersWait reports whether a request of this client waits for what r locks, other than those of the outer holds that
-// stand in their queue for it. It takes waitQueues.mu and does not block.
+// OthersWait reports whether a request of this client waits for what r locks, other than those of
+// the outer holds that stand in their queue for it. It takes waitQueues.mu and does not block.
 func (r *Resource) OthersWait(standing []*Request) bool {
 	qs := &r.Core.queues
 	qs.mu.Lock()
@@ -175,8 +182,9 @@ func (r *Resource) OthersWait(standing []*Request) bool {
 	return false
 }
 
-// NewTurnHold makes the hold of a user's turn on an outer hold, in memory. of is the turn, which began at that time. It
-// fails with ErrClosed if the client is closing. The caller is a call that Close waits for.
+// NewTurnHold makes the hold of a user's turn on an outer hold, in memory. of is the turn, which
+// began at that time. It fails with ErrClosed if the client is closing. The caller is a call that
+// Close waits for.
 func (r *Resource) NewTurnHold(
 	ctx context.Context, q *Request, memory *Hold, of Holding, began time.Time,
 ) (*Hold, error) {
@@ -186,13 +194,13 @@ func (r *Resource) NewTurnHold(
 
 // IsSole reports whether the next user may have h, an outer hold, as it is now:
 //
-//   - Nothing else counts on its lock, and no command is under way that could change that: no nested hold, and no hold
-//     of another kind.
+//   - Nothing else counts on its lock, and no command is under way that could change that: no
+//     nested hold, and no hold of another kind.
 //   - No user was promised a longer lease, by Extend.
 //   - At least half of its TTL is left. If renewals are overdue, the server should decide.
 //
-// The wire lock decides whether a nested acquisition or the release of the turn came first: see Ownership.nest. IsSole
-// takes that lock for a moment, and does not block.
+// The wire lock decides whether a nested acquisition or the release of the turn came first: see
+// Ownership.nest. IsSole takes that lock for a moment, and does not block.
 func (h *Hold) IsSole(now time.Time) bool {
 	o := h.Ownership()
 	if !o.wire.TryLock() {
@@ -206,13 +214,15 @@ func (h *Hold) IsSole(now time.Time) bool {
 	return isOnlyHold && !o.otherKind && isConfirmed && h.state().extended == 0
 }
 
-// WasWanted reports whether another client has asked for h, an outer hold. It takes waitQueues.mu and does not block.
+// WasWanted reports whether another client has asked for h, an outer hold. It takes waitQueues.mu
+// and does not block.
 func (h *Hold) WasWanted() bool { return h.Ownership().wasWanted() }
 
 // KeptSince is when this client has acquired the lock of h: the lock may have been handed off to h.
 func (h *Hold) KeptSince() time.Time { return h.r.Core.Time(h.Ownership().streak.since) }
 
-// Tokens returns the first fencing token of h, an outer hold, and how many it has; 0 if it has none.
+// Tokens returns the first fencing token of h, an outer hold, and how many it has; 0 if it has
+// none.
 func (h *Hold) Tokens() (first int64, n int) {
 	o := h.Ownership()
 	if !h.r.Traits.Fenced || o.Token == 0 {
@@ -221,10 +231,10 @@ func (h *Hold) Tokens() (first int64, n int) {
 	return o.Token, max(int(o.Tokens), 1)
 }
 
-// ReleaseLater releases h in the background, and does not block. The release begins now, and not when its goroutine
-// runs: Close abandons no hold whose release has begun. released is closed when the release has been answered, or goes
-// on as a duty. That is within releaseTimeout. It is no duty from the start, which could wait behind others: h is
-// renewed until it ends.
+// ReleaseLater releases h in the background, and does not block. The release begins now, and not
+// when its goroutine runs: Close abandons no hold whose release has begun. released is closed when
+// the release has been answered, or goes on as a duty. That is within releaseTimeout. It is no duty
+// from the start, which could wait behind others: h is renewed until it ends.
 func (h *Hold) ReleaseLater() (released <-chan struct{}) {
 	c := h.r.Core
 	done := make(chan struct{})
@@ -242,7 +252,8 @@ func (h *Hold) ReleaseLater() (released <-chan struct{}) {
 	return done
 }
 
-// AwaitReleased waits until released is closed, for limit at most, and not for long once ctx has ended.
+// AwaitReleased waits until released is closed, for limit at most, and not for long once ctx has
+// ended.
 func AwaitReleased(ctx context.Context, released <-chan struct{}, limit time.Duration) {
 	awaitFirst(ctx, released, limit)
 }

@@ -12,11 +12,11 @@ import (
 
 // How an ownership changes.
 //
-// Each hold needs one count. Nested holds join the ownership of the outer hold, and the server's count
-// is set to the number of holds that are left. The command that sets it carries the wanted number, not
-// a difference, so it may be repeated. The wire lock keeps the commands in order, and the count is read
-// while it is held. So a late command never writes an old count. The last release sends Release with 0,
-// or hands the lock off, and wire.outcome keeps the answer.
+// Each hold needs one count. Nested holds join the ownership of the outer hold, and the server's
+// count is set to the number of holds that are left. The command that sets it carries the wanted
+// number, not a difference, so it may be repeated. The wire lock keeps the commands in order, and
+// the count is read while it is held. So a late command never writes an old count. The last release
+// sends Release with 0, or hands the lock off, and wire.outcome keeps the answer.
 //
 // Without the wire lock, a nested acquisition and a release could overtake each other:
 //
@@ -27,8 +27,8 @@ import (
 //	sends "free", is answered
 //	(another client acquires while the nested hold is live)
 //
-// A release without an answer is repeated in the background (writeCountLater), for as long as a copy of
-// it can do no harm: see repeatUntil.
+// A release without an answer is repeated in the background (writeCountLater), for as long as a
+// copy of it can do no harm: see repeatUntil.
 //
 // There are four causes of a loss:
 //
@@ -37,11 +37,12 @@ import (
 //   - A check after a takeover notice (Verify).
 //   - The limit of a single hold. It ends that hold only.
 //
-// The others end every hold of the ownership, but validity that has passed leaves holds with a fixed lease.
+// The others end every hold of the ownership, but validity that has passed leaves holds with a
+// fixed lease.
 
-// Ownership is one acquisition as the server knows it: an id and its count. Nested holds share one. The
-// first hold makes it, each hold joins it, and it is garbage when the last hold has ended and no command
-// about it is left.
+// Ownership is one acquisition as the server knows it: an id and its count. Nested holds share one.
+// The first hold makes it, each hold joins it, and it is garbage when the last hold has ended and
+// no command about it is left.
 type Ownership struct {
 	r *Resource
 	Owner
@@ -49,8 +50,8 @@ type Ownership struct {
 	streak    streak
 	turnTerms *Terms // of the users who take turns on it; noTurns if nobody does
 
-	// wire is held around each command that sets the count, so that counts reach the server in the order
-	// in which they were decided. It is taken with a context, because a command may be stuck.
+	// wire is held around each command that sets the count, so that counts reach the server in the
+	// order in which they were decided. It is taken with a context, because a command may be stuck.
 	wire wireLock
 	min  *minHold // nil: none; does not change once the hold is made
 
@@ -73,8 +74,8 @@ type Ownership struct {
 	first Hold // what it was acquired for; see NewHold
 }
 
-// freeing is the answer to the command that frees an ownership. Once there is one, no further release
-// is sent: siblings that were released at the same time take it as their answer too.
+// freeing is the answer to the command that frees an ownership. Once there is one, no further
+// release is sent: siblings that were released at the same time take it as their answer too.
 type freeing uint8
 
 const (
@@ -83,8 +84,8 @@ const (
 	wasNotOurs                // answered: there was nothing to free
 )
 
-// sharedGroup is the group of leases with shared ids. Their driver renews them by another command than the other
-// leases of the same group.
+// sharedGroup is the group of leases with shared ids. Their driver renews them by another command
+// than the other leases of the same group.
 type sharedGroup struct{ of any }
 
 // noTurns has no cohort and no linger.
@@ -122,7 +123,8 @@ func (r *Resource) OwnershipOf(id string) *Ownership {
 	return &Ownership{r: r, Owner: Owner{ID: id}}
 }
 
-// RenewGroup identifies the leases that one command can renew or ask about: those whose groups are equal.
+// RenewGroup identifies the leases that one command can renew or ask about: those whose groups are
+// equal.
 func (o *Ownership) RenewGroup() any {
 	if o.Shared {
 		return sharedGroup{o.r.RenewGroup}
@@ -139,7 +141,8 @@ func (o *Ownership) OwnerID() string { return o.ID }
 // Ownership implements [Holding].
 func (o *Ownership) Ownership() *Ownership { return o }
 
-// TokenOf implements [Holding]. A hold that nests in a turn has the token of that turn. An adopted hold has none.
+// TokenOf implements [Holding]. A hold that nests in a turn has the token of that turn. An adopted
+// hold has none.
 func (o *Ownership) TokenOf(h *Hold) int64 {
 	hasToken := o.r.Traits.Fenced && o.Token != 0
 	if !hasToken {
@@ -151,8 +154,8 @@ func (o *Ownership) TokenOf(h *Hold) int64 {
 // Member implements [Holding]: there are no members.
 func (o *Ownership) Member(*Resource) *Hold { return nil }
 
-// ValidUntil implements [Holding]: the hold's own limit, or the end of the renewed lease if that comes
-// first. A fixed lease has only a limit.
+// ValidUntil implements [Holding]: the hold's own limit, or the end of the renewed lease if that
+// comes first. A fixed lease has only a limit.
 func (o *Ownership) ValidUntil(h *Hold) time.Time {
 	limit := h.Limit()
 	if !o.r.Traits.Leased || !h.renew {
@@ -164,9 +167,10 @@ func (o *Ownership) ValidUntil(h *Hold) time.Time {
 	return limit
 }
 
-// Join implements [Holding]: it adds a hold. The watchdog renews while at least one hold is a renewed
-// one, and watches the limit of each hold that has one. The ownership may have been lost between the
-// command that added the count and join. Then h ends at once: no event would come for it later.
+// Join implements [Holding]: it adds a hold. The watchdog renews while at least one hold is a
+// renewed one, and watches the limit of each hold that has one. The ownership may have been lost
+// between the command that added the count and join. Then h ends at once: no event would come for
+// it later.
 func (o *Ownership) Join(h *Hold) {
 	if !o.r.Traits.Leased {
 		return
@@ -186,9 +190,9 @@ func (o *Ownership) Join(h *Hold) {
 	h.watchLimit()
 }
 
-// setSchedule updates the watchdog's schedule after the holds have changed: renew for the longest of their
-// TTLs, up to the last of their limits if all have one. fresh, if not nil, is a new hold: the server has
-// just confirmed its TTL. mu is held.
+// setSchedule updates the watchdog's schedule after the holds have changed: renew for the longest
+// of their TTLs, up to the last of their limits if all have one. fresh, if not nil, is a new hold:
+// the server has just confirmed its TTL. mu is held.
 //
 // When a hold leaves, validity may shrink. Its release may shorten the lease on the server, and an
 // answer to an older renewal says nothing about the lease after that.
@@ -200,7 +204,8 @@ func (o *Ownership) setSchedule(fresh *Hold) {
 		o.kept = false
 		return
 	}
-	// The key has one TTL: the longest. But each hold learns of a loss as soon as without the others.
+	// The key has one TTL: the longest. But each hold learns of a loss as soon as without the
+	// others.
 	schedule := watchdog.Schedule{Group: o.RenewGroup(), TTL: all.ttl, Period: all.shortest / 3}
 	if o.shortLease > 0 {
 		schedule.TTL = min(schedule.TTL, o.shortLease) // until the first renewal
@@ -211,7 +216,8 @@ func (o *Ownership) setSchedule(fresh *Hold) {
 	}
 	until := o.lease.ValidUntil()
 	if fresh == nil {
-		// A hold has left, or a limit was raised. Trust only the lease that the remaining holds need.
+		// A hold has left, or a limit was raised. Trust only the lease that the remaining holds
+		// need.
 		now := time.Now()
 		if own := now.Add(all.lease(c, c.Instant(now)) - schedule.Margin); own.Before(until) {
 			until = own
@@ -230,9 +236,9 @@ func (o *Ownership) setSchedule(fresh *Hold) {
 	_ = c.dog.Keep(&o.lease, o, schedule, until) // fails after Close, which ends the holds
 }
 
-// Forget implements [Holding]: it removes a hold, so that it is neither renewed nor ended by a loss from
-// now on. It sends nothing and does not block. Only the first call has an effect. Its callers are a
-// release, a detach, the end of the hold's limit, and Close.
+// Forget implements [Holding]: it removes a hold, so that it is neither renewed nor ended by a loss
+// from now on. It sends nothing and does not block. Only the first call has an effect. Its callers
+// are a release, a detach, the end of the hold's limit, and Close.
 func (o *Ownership) Forget(h *Hold) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -255,8 +261,8 @@ func (o *Ownership) forget(h *Hold) {
 	o.setSchedule(nil)
 }
 
-// addCount changes the count that the server should have, and returns it. It sends nothing. A command
-// that sends the count must read it, by addCount(0), with wire held.
+// addCount changes the count that the server should have, and returns it. It sends nothing. A
+// command that sends the count must read it, by addCount(0), with wire held.
 func (o *Ownership) addCount(delta int) int {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -264,9 +270,9 @@ func (o *Ownership) addCount(delta int) int {
 	return int(o.count)
 }
 
-// nest adds a count on the server for a hold that is about to join. It blocks for the wire lock and for
-// the reply. It fails with ErrLost if the server does not know o, and with errOuterEnded if the release
-// of outer has begun. The wire lock decides which of the two comes first:
+// nest adds a count on the server for a hold that is about to join. It blocks for the wire lock and
+// for the reply. It fails with ErrLost if the server does not know o, and with errOuterEnded if the
+// release of outer has begun. The wire lock decides which of the two comes first:
 //
 //	nest                            release of outer
 //	takes wire, outer is live
@@ -279,8 +285,8 @@ func (o *Ownership) addCount(delta int) int {
 //	takes wire: outer is released
 //	errOuterEnded, sends nothing
 //
-// If the reply is lost, the server may have counted the new hold, or may still do so. Then the count of
-// that moment is sent in the background.
+// If the reply is lost, the server may have counted the new hold, or may still do so. Then the
+// count of that moment is sent in the background.
 func (o *Ownership) nest(ctx context.Context, outer *Hold, ttl time.Duration) (sent time.Time, err error) {
 	began := time.Now()
 	if !o.wire.LockContext(ctx) {
@@ -290,8 +296,8 @@ func (o *Ownership) nest(ctx context.Context, outer *Hold, ttl time.Duration) (s
 		o.wire.Unlock()
 		return time.Time{}, errOuterEnded
 	}
-	// From here on wire is held until the reply. A release of outer that begins now is sent after the
-	// count.
+	// From here on wire is held until the reply. A release of outer that begins now is sent after
+	// the count.
 	o.extending(ctx, ttl)
 	defer o.extended()
 	returned := false
@@ -321,8 +327,8 @@ func (o *Ownership) nest(ctx context.Context, outer *Hold, ttl time.Duration) (s
 	return sent, err
 }
 
-// isOver reports whether a hold with these terms would not be valid any longer, if it joined o now, or whether o is
-// lost. The command that counted it was sent at that time.
+// isOver reports whether a hold with these terms would not be valid any longer, if it joined o now,
+// or whether o is lost. The command that counted it was sent at that time.
 func (o *Ownership) isOver(terms *Terms, sent time.Time) bool {
 	until := o.r.Core.trustedUntil(sent, terms.FirstTTL())
 	o.mu.Lock()
@@ -337,9 +343,9 @@ func (o *Ownership) isOver(terms *Terms, sent time.Time) bool {
 	return o.lost || !time.Now().Before(until)
 }
 
-// Release implements [Holding]: it gives back the count of h. The last count frees the lock, or hands it
-// off. It blocks for the wire lock and for the reply, for releaseTimeout at most, even if ctx has ended.
-// Without a reply the release is repeated in the background.
+// Release implements [Holding]: it gives back the count of h. The last count frees the lock, or
+// hands it off. It blocks for the wire lock and for the reply, for releaseTimeout at most, even if
+// ctx has ended. Without a reply the release is repeated in the background.
 //
 // For two holds that are released at the same time, one command may be enough:
 //
@@ -389,8 +395,8 @@ func (o *Ownership) Release(ctx context.Context, h *Hold) (handedOff bool, err e
 	return handedOff, err
 }
 
-// releaseContext returns the context of a release, which ends within releaseTimeout and not with ctx. Usually the
-// wire is locked already, and commands end in time: then no timer is needed.
+// releaseContext returns the context of a release, which ends within releaseTimeout and not with
+// ctx. Usually the wire is locked already, and commands end in time: then no timer is needed.
 func (c *Core) releaseContext(ctx context.Context, locked bool) (context.Context, context.CancelFunc) {
 	ctx = context.WithoutCancel(ctx)
 	if locked && c.CommandTimeout <= releaseTimeout {
@@ -400,8 +406,8 @@ func (c *Core) releaseContext(ctx context.Context, locked bool) (context.Context
 }
 
 // writeCountLater sends the count in the background until the server has answered. Each repetition
-// reads the count anew, so that it never undoes a later change. writeCountLater blocks for the first
-// attempt, for limit at most. The caller must not hold wire.
+// reads the count anew, so that it never undoes a later change. writeCountLater blocks for the
+// first attempt, for limit at most. The caller must not hold wire.
 func (o *Ownership) writeCountLater(ctx context.Context, limit time.Duration) {
 	o.writeCountUntil(ctx, o.repeatUntil(), limit)
 }
@@ -416,7 +422,8 @@ func (o *Ownership) writeCountUntil(ctx context.Context, until time.Time, limit 
 		if o.wire.outcome != notFreed {
 			return nil // a release got through meanwhile
 		}
-		// No hand-off here: the lock may have been lost long ago, and the waiters try by themselves.
+		// No hand-off here: the lock may have been lost long ago, and the waiters try by
+		// themselves.
 		left := o.addCount(0)
 		if left > 0 {
 			_, err := o.r.Driver.Release(ctx, o, left, Next{})
@@ -429,7 +436,8 @@ func (o *Ownership) writeCountUntil(ctx context.Context, until time.Time, limit 
 	})
 }
 
-// free frees o for whoever comes first, or leaves it taken for the rest of its minimum hold. It blocks for the reply.
+// free frees o for whoever comes first, or leaves it taken for the rest of its minimum hold. It
+// blocks for the reply.
 func (o *Ownership) free(ctx context.Context) (Released, error) {
 	if rest := o.rest(); rest > 0 {
 		return o.r.Driver.ReleaseAfter(ctx, o, rest)
@@ -437,12 +445,13 @@ func (o *Ownership) free(ctx context.Context) (Released, error) {
 	return o.r.Driver.Release(ctx, o, 0, Next{})
 }
 
-// recordAnswer notes the answer to the command that frees o, which was first sent at that time, and reports
-// whether o was lost before. The answer counts for whoever releases a hold of o at the same time. The
-// caller holds wire.
+// recordAnswer notes the answer to the command that frees o, which was first sent at that time, and
+// reports whether o was lost before. The answer counts for whoever releases a hold of o at the same
+// time. The caller holds wire.
 //
-// If a repeated release finds nothing, and the lease had not ended when the first copy was sent, then the first copy
-// was executed. The lock may also have been taken by force at that moment. The two cannot be told apart.
+// If a repeated release finds nothing, and the lease had not ended when the first copy was sent,
+// then the first copy was executed. The lock may also have been taken by force at that moment. The
+// two cannot be told apart.
 func (o *Ownership) recordAnswer(got Released, sent time.Time, err error) (lost bool) {
 	inDoubt := got.InDoubt || o.wire.freeInDoubt
 	isOfFirstCopy := inDoubt && sent.Before(o.EndsAt())
@@ -461,9 +470,10 @@ func (o *Ownership) recordAnswer(got Released, sent time.Time, err error) (lost 
 
 // repeatUntil is when the repetition of a release must end.
 //
-//   - A private id with a lease: when the lease is over, also if a late copy extends it in its last moment. A second
-//     execution changes nothing.
-//   - An id that may outlive its lease (outlivesLease): the same, but not before the time in the next point.
+//   - A private id with a lease: when the lease is over, also if a late copy extends it in its last
+//     moment. A second execution changes nothing.
+//   - An id that may outlive its lease (outlivesLease): the same, but not before the time in the
+//     next point.
 //   - Without a lease: while the server remembers the permits, or the first execution.
 func (o *Ownership) repeatUntil() time.Time {
 	until := o.EndsAt()
@@ -480,9 +490,10 @@ func (o *Ownership) repeatUntil() time.Time {
 	return remembered
 }
 
-// outlivesLease reports whether the server may still count o after its lease has ended, or may count it again. Others
-// with the same id may have renewed the lock: owners that share the id, or the read holds of a writer. Or the
-// acquisition is in doubt: a late copy of it would acquire again, unless the server remembers the release.
+// outlivesLease reports whether the server may still count o after its lease has ended, or may
+// count it again. Others with the same id may have renewed the lock: owners that share the id, or
+// the read holds of a writer. Or the acquisition is in doubt: a late copy of it would acquire
+// again, unless the server remembers the release.
 func (o *Ownership) outlivesLease() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -493,19 +504,20 @@ func (o *Ownership) outlivesLease() bool {
 // acquisition without a lease this long before it ends.
 const rememberedReserve = time.Hour
 
-// IsRemembered reports whether the server certainly remembers the permits of an acquisition without a
-// lease. Then the driver may have the server release nothing that it does not remember.
+// IsRemembered reports whether the server certainly remembers the permits of an acquisition without
+// a lease. Then the driver may have the server release nothing that it does not remember.
 func (o *Ownership) IsRemembered() bool { return time.Now().Before(o.EndsAt()) }
 
-// Abandon implements [Holding]: it deletes the key of a lost hold, in case a late renewal extended it.
+// Abandon implements [Holding]: it deletes the key of a lost hold, in case a late renewal extended
+// it.
 //
 //  1. A renewal is sent, and its reply is lost.
 //  2. validUntil passes: the hold is lost here.
 //  3. The server executes the renewal, and keeps the key for another TTL.
 //  4. The user calls Release. Without Abandon, nobody could acquire for the rest of that TTL.
 //
-// It waits for Release, because until then the user's critical section may still run. A count may also stay because
-// others with the same id renew the lock: see outlivesLease. It does not block.
+// It waits for Release, because until then the user's critical section may still run. A count may
+// also stay because others with the same id renew the lock: see outlivesLease. It does not block.
 func (o *Ownership) Abandon(ctx context.Context) {
 	o.mu.Lock()
 	o.lapsed = max(o.lapsed-1, 0)
@@ -530,9 +542,9 @@ func (o *Ownership) Check(ctx context.Context, h *Hold) error {
 	return err
 }
 
-// Verify asks the server whether o still holds the lock, after a takeover notice has named it, and ends its
-// holds if it does not. It is check for a goroutine of the client's presence: it does not wait for the
-// observer.
+// Verify asks the server whether o still holds the lock, after a takeover notice has named it, and
+// ends its holds if it does not. It is check for a goroutine of the client's presence: it does not
+// wait for the observer.
 func (o *Ownership) Verify(ctx context.Context) error {
 	lost, err := o.r.Driver.Check(ctx, o)
 	if err == nil && lost {
@@ -542,11 +554,12 @@ func (o *Ownership) Verify(ctx context.Context) error {
 	return err
 }
 
-// Gone reports that the server has said that o does not hold the lock. It ends the holds, and does not wait
-// for the observer.
+// Gone reports that the server has said that o does not hold the lock. It ends the holds, and does
+// not wait for the observer.
 func (o *Ownership) Gone() { o.loseInBackground(o.unknownLoss(), false) }
 
-// ValidFor is how long the hold of o that ends first is valid from now; 0 if o has no holds any longer.
+// ValidFor is how long the hold of o that ends first is valid from now; 0 if o has no holds any
+// longer.
 func (o *Ownership) ValidFor() (d time.Duration) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -558,8 +571,8 @@ func (o *Ownership) ValidFor() (d time.Duration) {
 	return max(d, 0)
 }
 
-// RenewNow has the watchdog renew the leases of ownerships at once, because the server may have forgotten
-// them. It returns the ownerships whose leases are not renewed. It does not block.
+// RenewNow has the watchdog renew the leases of ownerships at once, because the server may have
+// forgotten them. It returns the ownerships whose leases are not renewed. It does not block.
 func (c *Core) RenewNow(owned []*Ownership) (fixed []*Ownership) {
 	renewed := make([]*watchdog.Lease, 0, len(owned))
 	for _, o := range owned {
@@ -576,9 +589,9 @@ func (c *Core) RenewNow(owned []*Ownership) (fixed []*Ownership) {
 	return fixed
 }
 
-// Extend implements [Holding]: it keeps the lock, and h, for at least d from now. It blocks for the reply.
-// If the reply is lost, validity stays as it was: the server may keep the lock longer than h lasts, which
-// is safe.
+// Extend implements [Holding]: it keeps the lock, and h, for at least d from now. It blocks for the
+// reply. If the reply is lost, validity stays as it was: the server may keep the lock longer than h
+// lasts, which is safe.
 func (o *Ownership) Extend(ctx context.Context, h *Hold, d time.Duration) error {
 	if err := o.promise(ctx, h, d); err != nil {
 		return err
@@ -619,8 +632,8 @@ func (o *Ownership) lastsUntil(over time.Time) {
 	o.over = max(o.over, o.r.Core.Instant(over))
 }
 
-// EndsAt is when the lease is over at the latest, by the clock of this client. Validity ends earlier.
-// After EndsAt there is nothing left to release.
+// EndsAt is when the lease is over at the latest, by the clock of this client. Validity ends
+// earlier. After EndsAt there is nothing left to release.
 func (o *Ownership) EndsAt() time.Time {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -631,8 +644,8 @@ func (o *Ownership) EndsAt() time.Time {
 	return over
 }
 
-// The watchdog calls the next three methods in goroutines of its own, with no mutex held. They must not
-// block: other keepers of the same batch come after them.
+// The watchdog calls the next three methods in goroutines of its own, with no mutex held. They must
+// not block: other keepers of the same batch come after them.
 
 // LeaseRenewed implements [watchdog.Keeper]: the server has extended the lease.
 func (o *Ownership) LeaseRenewed(l *watchdog.Lease) {
@@ -671,8 +684,8 @@ func (o *Ownership) LeaseUnknown(_ *watchdog.Lease, err error) {
 	o.report(Event{Kind: EventRenewFailed, Err: err})
 }
 
-// LeaseLost implements [watchdog.Keeper]: a renewal was refused, for example because an operator has
-// deleted the key, or validity has ended without an answer.
+// LeaseLost implements [watchdog.Keeper]: a renewal was refused, for example because an operator
+// has deleted the key, or validity has ended without an answer.
 func (o *Ownership) LeaseLost(_ *watchdog.Lease, refused bool) {
 	loss := o.unknownLoss()
 	if !refused {

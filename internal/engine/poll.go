@@ -8,14 +8,16 @@ import (
 
 // How a request polls.
 //
-// A request with Terms.PollMin waits as a spin lock does: it tries by itself, after pauses of its own. It is in no
-// local queue. So it waits for no other request of its client, and none waits for it. It subscribes to nothing, and no
-// release hands the lock off to it. Requests of joint locks that no message wakes poll too.
+// A request with Terms.PollMin waits as a spin lock does: it tries by itself, after pauses of its
+// own. It is in no local queue. So it waits for no other request of its client, and none waits for
+// it. It subscribes to nothing, and no release hands the lock off to it. Requests of joint locks
+// that no message wakes poll too.
 //
-// A refused attempt leaves a mark on the server. Clients that hand a lock off among their waiters find it: see
-// handoff.go.
+// A refused attempt leaves a mark on the server. Clients that hand a lock off among their waiters
+// find it: see handoff.go.
 
-// poller is the queue of one request that polls. The goroutine of the request alone uses it, except wakeUp.
+// poller is the queue of one request that polls. The goroutine of the request alone uses it, except
+// wakeUp.
 type poller struct {
 	r       *Resource
 	pause   func(n int) time.Duration // the next one after n others
@@ -25,13 +27,14 @@ type poller struct {
 	wakeUp  *time.Timer // at tryAt
 }
 
-// PrivateQueue returns a queue for one request, which polls. pause returns its next pause after n others. Other
-// requests do not find the queue, so it delays none of them.
+// PrivateQueue returns a queue for one request, which polls. pause returns its next pause after n
+// others. Other requests do not find the queue, so it delays none of them.
 func (r *Resource) PrivateQueue(pause func(n int) time.Duration) Queue {
 	return &poller{r: r, pause: pause}
 }
 
-// pollPause is the pause after n pauses: the first one doubled up to the longest, and up to a quarter more.
+// pollPause is the pause after n pauses: the first one doubled up to the longest, and up to a
+// quarter more.
 func (t *Terms) pollPause(n int) time.Duration {
 	pause := t.PollMin
 	for ; n > 0 && pause < t.PollMax; n-- {
@@ -52,7 +55,8 @@ func (p *poller) Join(w *Waiter, refused Result) {
 	p.schedule(w, refused.RetryAfter)
 }
 
-// schedule has w try after the next pause, or after retryAfter if that is sooner. A negative retryAfter is unknown.
+// schedule has w try after the next pause, or after retryAfter if that is sooner. A negative
+// retryAfter is unknown.
 func (p *poller) schedule(w *Waiter, retryAfter time.Duration) {
 	pause := p.pause(p.pauses)
 	p.pauses++

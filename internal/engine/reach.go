@@ -12,17 +12,18 @@ import (
 
 // Which servers answer, as far as attempts for members of red locks show.
 //
-// A red lock returns when a majority has answered. An attempt on a server that hangs stays under way until the command
-// timeout, and a release need not wait for it. So that acquisitions one after another do not collect such attempts,
-// only one at a time is under way on a silent server. The others stand behind it: when it is answered, they make their
-// own.
+// A red lock returns when a majority has answered. An attempt on a server that hangs stays under
+// way until the command timeout, and a release need not wait for it. So that acquisitions one after
+// another do not collect such attempts, only one at a time is under way on a silent server. The
+// others stand behind it: when it is answered, they make their own.
 //
 //	answers --- no answer for its patience ---> silent: one attempt at a time
 //	   ^                                           |
 //	   +---------------- an answer ----------------+
 
-// A server is expected to answer within its patience: PatienceFactor times as long as its latest answer took, and
-// UsualAnswer at least. A server that has not answered yet counts as one whose answer took UsualAnswer.
+// A server is expected to answer within its patience: PatienceFactor times as long as its latest
+// answer took, and UsualAnswer at least. A server that has not answered yet counts as one whose
+// answer took UsualAnswer.
 const (
 	UsualAnswer    = 50 * time.Millisecond
 	PatienceFactor = 4
@@ -48,7 +49,8 @@ func (s *serverTry) patience() time.Duration {
 	return max(PatienceFactor*cmp.Or(s.took, UsualAnswer), UsualAnswer)
 }
 
-// isSilent reports whether an attempt has waited for an answer for so long that others need not wait for it.
+// isSilent reports whether an attempt has waited for an answer for so long that others need not
+// wait for it.
 func (s *serverTry) isSilent() bool { return !s.since.IsZero() && time.Since(s.since) >= s.patience() }
 
 // wake wakes the attempts that stand behind another one.
@@ -66,11 +68,12 @@ type ServerAttempt struct {
 	began time.Time
 }
 
-// ApproachServer begins an attempt for r, a member of a red lock. It blocks while the server is silent and another
-// attempt on it is under way. If that one fails, or if ctx ends, ApproachServer returns why. Otherwise the caller makes
-// the attempt, and then calls [ServerAttempt.Leave].
+// ApproachServer begins an attempt for r, a member of a red lock. It blocks while the server is
+// silent and another attempt on it is under way. If that one fails, or if ctx ends, ApproachServer
+// returns why. Otherwise the caller makes the attempt, and then calls [ServerAttempt.Leave].
 //
-// expect is called before that with how long the server may take to answer; 0: it will probably not answer soon.
+// expect is called before that with how long the server may take to answer; 0: it will probably not
+// answer soon.
 func (r *Resource) ApproachServer(ctx context.Context, expect func(time.Duration)) (*ServerAttempt, error) {
 	c := r.Core
 	began := time.Now()

@@ -8,17 +8,19 @@ import (
 	"github.com/redlatch/redlatch/internal/failure"
 )
 
-// How what an attempt has left on the server, or may still come to leave, is removed when there is no hold.
+// How what an attempt has left on the server, or may still come to leave, is removed when there is
+// no hold.
 
-// rollback removes everything that the server keeps, or may still come to keep, of a request without a
-// hold. It does nothing if no attempt can have taken or noted anything. It is repeated in the background until
-// the server has answered. The call blocks for limit at most, or for rollbackGrace once ctx has ended.
+// rollback removes everything that the server keeps, or may still come to keep, of a request
+// without a hold. It does nothing if no attempt can have taken or noted anything. It is repeated in
+// the background until the server has answered. The call blocks for limit at most, or for
+// rollbackGrace once ctx has ended.
 func (r *Resource) rollback(ctx context.Context, q *Request, limit time.Duration) {
 	if !q.MustRollback && !q.WaitRecorded {
 		return
 	}
-	// A copy of an attempt may be executed as late as LateCopies from now, and its lease begins then.
-	// When that lease is over too, there is nothing left to roll back.
+	// A copy of an attempt may be executed as late as LateCopies from now, and its lease begins
+	// then. When that lease is over too, there is nothing left to roll back.
 	repeat := q.TTL + r.Core.LateCopies
 	if !r.Traits.Leased {
 		repeat = r.Traits.Remembered
@@ -34,8 +36,8 @@ func (r *Resource) rollback(ctx context.Context, q *Request, limit time.Duration
 	})
 }
 
-// Rollback removes everything that the server keeps, or may still come to keep, of a request that the caller
-// has tried by itself. It blocks for the first attempt, for a second at most.
+// Rollback removes everything that the server keeps, or may still come to keep, of a request that
+// the caller has tried by itself. It blocks for the first attempt, for a second at most.
 func (r *Resource) Rollback(ctx context.Context, q *Request) {
 	q.MustRollback = true
 	r.rollback(ctx, q, rollbackTimeout)
@@ -57,9 +59,9 @@ func (q *Request) noteUndone(err error) {
 	q.undo.CompareAndSwap(undoing, undoneLater)
 }
 
-// IsUndone reports whether the server has nothing of q, which has failed, and whether no copy of its rollback can
-// come later. Then another request with the same id is safe. lasting: the answer will not change for as long as
-// CopiesOf says.
+// IsUndone reports whether the server has nothing of q, which has failed, and whether no copy of
+// its rollback can come later. Then another request with the same id is safe. lasting: the answer
+// will not change for as long as CopiesOf says.
 func (q *Request) IsUndone() (is, lasting bool) {
 	switch q.undo.Load() {
 	case notUndone:
@@ -75,12 +77,12 @@ func (q *Request) IsUndone() (is, lasting bool) {
 // CopiesOf is how long a copy of the rollback of q may come from now on.
 func (r *Resource) CopiesOf(q *Request) time.Duration { return q.TTL + 2*r.Core.LateCopies }
 
-// LeavesTraces reports whether a refused attempt of q leaves a note or a reservation on the server: q waits, or the
-// joint lock does that it belongs to.
+// LeavesTraces reports whether a refused attempt of q leaves a note or a reservation on the server:
+// q waits, or the joint lock does that it belongs to.
 func (q *Request) LeavesTraces() bool { return q.MayQueue || q.Reserves }
 
-// keepsReservation reports whether what the server has noted for q stays, for the next attempt of its joint lock. ctx
-// is that of the attempt, which has failed with err.
+// keepsReservation reports whether what the server has noted for q stays, for the next attempt of
+// its joint lock. ctx is that of the attempt, which has failed with err.
 func (q *Request) keepsReservation(ctx context.Context, err error) bool {
 	isNoted := q.MustRollback || q.WaitRecorded
 	wasRefused := ctx.Err() == nil && errors.Is(err, ErrNotAcquired)

@@ -9,7 +9,8 @@ import (
 
 // A server's clock that is set back.
 //
-// The server keeps the time at which a lease ends. If its clock is set back, all leases last longer by as much:
+// The server keeps the time at which a lease ends. If its clock is set back, all leases last longer
+// by as much:
 //
 //	client                          server
 //	renews: 30 s                    keeps the lock for 30 s
@@ -17,23 +18,25 @@ import (
 //	renews: 30 s                    a longer TTL stays, so nothing changes
 //	crashes                         nobody gets the lock for an hour
 //
-// A renewal must not lower a TTL: a copy of it that comes late would shorten a longer lease that was promised
-// meanwhile, by Extend or to a nested hold. So a renewal only tells the client how long the lease lasts. If that is
-// longer than all that was promised, the client shortens the lease by a command of its own. The server executes that
-// only within a second of the renewal, so a late copy does nothing. Until it is answered, or that second is over, no
-// other command about the same lease is sent that could promise more.
+// A renewal must not lower a TTL: a copy of it that comes late would shorten a longer lease that
+// was promised meanwhile, by Extend or to a nested hold. So a renewal only tells the client how
+// long the lease lasts. If that is longer than all that was promised, the client shortens the lease
+// by a command of its own. The server executes that only within a second of the renewal, so a late
+// copy does nothing. Until it is answered, or that second is over, no other command about the same
+// lease is sent that could promise more.
 
 const (
-	// shortenTolerance is how much longer than promised a lease may last: the server counts from when it executes a
-	// command, the client from when it was sent.
+	// shortenTolerance is how much longer than promised a lease may last: the server counts from
+	// when it executes a command, the client from when it was sent.
 	shortenTolerance = 500 * time.Millisecond
-	// shortenLimit is how long after its renewal the command may be executed, by this client's clock, with a reserve.
+	// shortenLimit is how long after its renewal the command may be executed, by this client's
+	// clock, with a reserve.
 	shortenLimit = 1200 * time.Millisecond
 )
 
-// Shorten follows a renewal for ttl, which has found that the lease lasts for left. If that is longer than what was
-// promised to the holds, it has the lease shortened by send, in the background. counts is what o has on the server.
-// It does not block.
+// Shorten follows a renewal for ttl, which has found that the lease lasts for left. If that is
+// longer than what was promised to the holds, it has the lease shortened by send, in the
+// background. counts is what o has on the server. It does not block.
 func (o *Ownership) Shorten(
 	ttl, left time.Duration, send func(ctx context.Context, ttl time.Duration, counts int) error,
 ) {
@@ -67,7 +70,8 @@ func (o *Ownership) Shorten(
 	})
 }
 
-// promised is how long from now the lease must last for all that was promised, or may still be. mu is held.
+// promised is how long from now the lease must last for all that was promised, or may still be. mu
+// is held.
 func (o *Ownership) promised() time.Duration {
 	c := o.r.Core
 	now := c.Instant(time.Now())
@@ -81,8 +85,9 @@ func (o *Ownership) promised() time.Duration {
 	return max(time.Duration(until-now), o.renewed().ttl, o.min.left(now))
 }
 
-// extending notes that a command is about to be sent that extends the lease, and is repeated if it is not answered.
-// It waits while the lease is being shortened, or until ctx ends. The caller calls extended when the command has ended.
+// extending notes that a command is about to be sent that extends the lease, and is repeated if it
+// is not answered. It waits while the lease is being shortened, or until ctx ends. The caller calls
+// extended when the command has ended.
 func (o *Ownership) extending(ctx context.Context, ttl time.Duration) {
 	o.mu.Lock()
 	o.lateTTL = max(o.lateTTL, ttl)

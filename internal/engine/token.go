@@ -8,10 +8,10 @@ import (
 
 // Fencing tokens that went backwards.
 //
-// A token must be greater than every earlier one of its name. The counter is on the server, so a server that
-// loses its data starts again at 1. A store that compares tokens then refuses every holder, and nobody would
-// know why. A client therefore remembers the greatest token that it has seen of each fenced lock, and logs a
-// smaller one.
+// A token must be greater than every earlier one of its name. The counter is on the server, so a
+// server that loses its data starts again at 1. A store that compares tokens then refuses every
+// holder, and nobody would know why. A client therefore remembers the greatest token that it has
+// seen of each fenced lock, and logs a smaller one.
 
 // maxTokens is how many names a client remembers the greatest token of, in a megabyte at most.
 const maxTokens = 8192
@@ -28,9 +28,10 @@ type seenTokens struct {
 	byNames map[string]seenToken // made by NewCore
 }
 
-// see records the last token of a block that a request has reserved, which was sent at that time. If a
-// greater one was known before the request was sent, the counter went backwards: see returns that one. From
-// then on the smaller one counts. mayRepeat: the request may have got the token of another hold of its owner.
+// see records the last token of a block that a request has reserved, which was sent at that time.
+// If a greater one was known before the request was sent, the counter went backwards: see returns
+// that one. From then on the smaller one counts. mayRepeat: the request may have got the token of
+// another hold of its owner.
 //
 // A late answer says nothing: its token may be an old one.
 func (s *seenTokens) see(name string, token int64, sent time.Time, mayRepeat bool) (greater int64) {
@@ -54,7 +55,8 @@ func (s *seenTokens) see(name string, token int64, sent time.Time, mayRepeat boo
 	return greater
 }
 
-// checkToken logs a token that is not greater than every earlier one which this client knows. It does not block.
+// checkToken logs a token that is not greater than every earlier one which this client knows. It
+// does not block.
 func (r *Resource) checkToken(q *Request, res Result) {
 	if !r.Traits.Fenced || res.Token == 0 {
 		return

@@ -6,8 +6,8 @@ import (
 	"github.com/redlatch/redlatch/internal/failure"
 )
 
-// Verdict is what the reply to an attempt means for a request that may wait. It is judged here and nowhere else. What
-// follows from it differs:
+// Verdict is what the reply to an attempt means for a request that may wait. It is judged here and
+// nowhere else. What follows from it differs:
 //
 //	                obtain, for the first attempt      waitOn, for a later one
 //	Acquired        the acquisition has succeeded      the same
@@ -16,7 +16,8 @@ import (
 //	Unanswered      fails: Redis may not be there      waits, and tries again as the queue decides
 //	Failed          fails                              fails
 //
-// [Resource.Try] has decided before whether a grant may be used, and whether the request is in doubt.
+// [Resource.Try] has decided before whether a grant may be used, and whether the request is in
+// doubt.
 type Verdict uint8
 
 // The verdicts.
@@ -47,8 +48,8 @@ func Judge(res Result, err error) Verdict {
 	return Failed
 }
 
-// retryAfter returns how soon another attempt is worth making if no message comes before: when the lease of the holder
-// ends, or after notNowPause. It is negative if that is unknown.
+// retryAfter returns how soon another attempt is worth making if no message comes before: when the
+// lease of the holder ends, or after notNowPause. It is negative if that is unknown.
 func (v Verdict) retryAfter(res Result) time.Duration {
 	switch v {
 	case Refused:

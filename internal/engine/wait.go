@@ -8,10 +8,10 @@ import (
 	"github.com/redlatch/redlatch/internal/waitq"
 )
 
-// Waiting is one loop (waitIn) over one kind of waiter. The queues differ: a Queue decides in which order
-// waiters go, and what wakes them. Each event, such as a message or a grant, is noted in the queue and
-// wakes a waiter. The loop then asks the queue for the next step. So a wake-up without a reason costs
-// little, and two wake-ups count as one.
+// Waiting is one loop (waitIn) over one kind of waiter. The queues differ: a Queue decides in which
+// order waiters go, and what wakes them. Each event, such as a message or a grant, is noted in the
+// queue and wakes a waiter. The loop then asks the queue for the next step. So a wake-up without a
+// reason costs little, and two wake-ups count as one.
 //
 //	Join -> NextStep -> wait for a wake-up -> NextStep -> ...
 //	                 -> Try -> granted: Leave
@@ -25,8 +25,8 @@ const (
 	Forever time.Duration = -1 // it waits until its context ends
 )
 
-// Wait is how long an acquisition may wait, and whether it has waited. It belongs to its request. The zero value: it
-// tries once.
+// Wait is how long an acquisition may wait, and whether it has waited. It belongs to its request.
+// The zero value: it tries once.
 type Wait struct {
 	limit  time.Duration   // or NoWait, or Forever
 	until  time.Time       // zero: no limit
@@ -37,8 +37,8 @@ type Wait struct {
 	notify func()    // called instead of emitting an event; nil unless it is a member's acquisition
 }
 
-// ForMember returns the wait of a member's acquisition, which may take as long as w. notify is called, instead of
-// emitting an event, when it has to wait.
+// ForMember returns the wait of a member's acquisition, which may take as long as w. notify is
+// called, instead of emitting an event, when it has to wait.
 func (w *Wait) ForMember(notify func()) Wait {
 	return Wait{limit: w.limit, until: w.until, notify: notify}
 }
@@ -52,8 +52,8 @@ func (w Wait) Within(d time.Duration) Wait {
 	return w
 }
 
-// Bound bounds ctx by the end of the wait. graceful: the reply to an attempt may come a little later. A single try
-// (limit 0) is bounded by the command timeout alone.
+// Bound bounds ctx by the end of the wait. graceful: the reply to an attempt may come a little
+// later. A single try (limit 0) is bounded by the command timeout alone.
 func (w *Wait) Bound(ctx context.Context, graceful bool) (context.Context, context.CancelFunc) {
 	if w.limit <= 0 || w.until.IsZero() {
 		return ctx, func() {}
@@ -117,26 +117,27 @@ func (w *Wait) end() {
 	}
 }
 
-// Queue is where requests for one resource wait, if that is not the local wait queue of a name: this client's part of a
-// fair lock's queue, or the private queue of one request. waitIn calls its methods, in the waiters' goroutines. All
-// but Try do not block.
+// Queue is where requests for one resource wait, if that is not the local wait queue of a name:
+// this client's part of a fair lock's queue, or the private queue of one request. waitIn calls its
+// methods, in the waiters' goroutines. All but Try do not block.
 type Queue interface {
-	// Join adds a waiter at the end, which hears what the others do: see [Request.ShareContact]. refused is the reply to
-	// its first attempt.
+	// Join adds a waiter at the end, which hears what the others do: see [Request.ShareContact].
+	// refused is the reply to its first attempt.
 	Join(w *Waiter, refused Result)
 	joined
 }
 
 // joined is what waitIn calls once a waiter is in a queue, a local one too.
 type joined interface {
-	// NextStep returns what w should do now. If it should wait, the queue wakes it up later. waitIn calls it again, too,
-	// when the channel in the Step was closed.
+	// NextStep returns what w should do now. If it should wait, the queue wakes it up later. waitIn
+	// calls it again, too, when the channel in the Step was closed.
 	NextStep(w *Waiter) Step
-	// Try makes an attempt for w, and decides what follows from its reply. It blocks until the reply. If w gives
-	// up because of an error that says nothing about the lock, the next waiter must try for the same reason.
+	// Try makes an attempt for w, and decides what follows from its reply. It blocks until the
+	// reply. If w gives up because of an error that says nothing about the lock, the next waiter
+	// must try for the same reason.
 	Try(ctx context.Context, w *Waiter) (Result, error)
-	// Leave removes a waiter, with the result that it takes along: not granted if it gives up. An unused
-	// reason to try must then reach the next waiter.
+	// Leave removes a waiter, with the result that it takes along: not granted if it gives up. An
+	// unused reason to try must then reach the next waiter.
 	Leave(w *Waiter, res Result)
 }
 
@@ -148,8 +149,8 @@ type Step struct {
 	Confirmed <-chan struct{} // while it waits, also wait for this
 }
 
-// Waiter is one request that waits. It serves every kind of queue. waitIn makes it, and it is in one
-// queue until waitIn returns.
+// Waiter is one request that waits. It serves every kind of queue. waitIn makes it, and it is in
+// one queue until waitIn returns.
 type Waiter struct {
 	Request  *Request
 	resource *Resource
@@ -162,8 +163,8 @@ type Waiter struct {
 	granted *Result      // the result of a command of another request that has acquired for it
 }
 
-// Wake makes the waiter ask its queue for the next step. It does not block, and any goroutine may call
-// it, even after the waiter has left.
+// Wake makes the waiter ask its queue for the next step. It does not block, and any goroutine may
+// call it, even after the waiter has left.
 func (w *Waiter) Wake() {
 	select {
 	case w.wakeup <- struct{}{}:
@@ -174,14 +175,14 @@ func (w *Waiter) Wake() {
 // observerPatience is how long a waiter keeps its place while the observer hears that it waits.
 const observerPatience = 50 * time.Millisecond
 
-// ErrObserverSlow says that the request has left its queue, because the observer is slow, and was rolled back. The
-// caller waits anew, with another request: a copy of the former one must take nothing. Only joint locks see this
-// error, of a member.
+// ErrObserverSlow says that the request has left its queue, because the observer is slow, and was
+// rolled back. The caller waits anew, with another request: a copy of the former one must take
+// nothing. Only joint locks see this error, of a member.
 var ErrObserverSlow = errors.New("the observer was slow")
 
-// beginWait emits the event that w waits. Its place shows that it waits, so it has that before. But while the
-// observer runs, w takes no step, and all waiters behind it would wait for the observer too. So w leaves its queue if
-// the observer is slow, and w.hasLeft says so.
+// beginWait emits the event that w waits. Its place shows that it waits, so it has that before. But
+// while the observer runs, w takes no step, and all waiters behind it would wait for the observer
+// too. So w leaves its queue if the observer is slow, and w.hasLeft says so.
 //
 //	w joins, as the head
 //	the observer begins
@@ -219,9 +220,10 @@ func (q *Request) anew(r *Resource) *Request {
 	return again
 }
 
-// waitIn makes q wait in a queue; nil: the local queue of its name, or a private one if it polls. It is the only
-// waiting loop: fair locks and joint locks use it too. refused is the reply to the first attempt. It blocks until q is
-// granted, the wait is over, ctx ends or the client closes. The caller rolls q back if it fails.
+// waitIn makes q wait in a queue; nil: the local queue of its name, or a private one if it polls.
+// It is the only waiting loop: fair locks and joint locks use it too. refused is the reply to the
+// first attempt. It blocks until q is granted, the wait is over, ctx ends or the client closes. The
+// caller rolls q back if it fails.
 //
 // The request of an outer hold only joins: waitIn fails with errStands.
 func (r *Resource) waitIn(ctx context.Context, queue Queue, q *Request, refused Result) (Result, error) {
@@ -234,9 +236,9 @@ func (r *Resource) waitIn(ctx context.Context, queue Queue, q *Request, refused 
 	return r.waitOn(ctx, w)
 }
 
-// WaitIn makes q, of a user who waits for a turn, wait in a queue of package turns. It is waitIn for a request that
-// sends nothing: it returns nil when the user has the turn, and otherwise the error of his acquisition, or
-// ErrObserverSlow.
+// WaitIn makes q, of a user who waits for a turn, wait in a queue of package turns. It is waitIn
+// for a request that sends nothing: it returns nil when the user has the turn, and otherwise the
+// error of his acquisition, or ErrObserverSlow.
 func (r *Resource) WaitIn(ctx context.Context, queue Queue, q *Request) error {
 	_, err := r.waitIn(ctx, queue, q, Result{})
 	if err == ErrObserverSlow { //nolint:errorlint // as waitIn returns it
@@ -285,8 +287,8 @@ func (r *Resource) waitOn(ctx context.Context, w *Waiter) (res Result, err error
 		over = timer.C
 	}
 	for {
-		// Before NextStep, which uses up the reason to try. A waiter that gives up here leaves its reason
-		// to the next one.
+		// Before NextStep, which uses up the reason to try. A waiter that gives up here leaves its
+		// reason to the next one.
 		switch {
 		case ctx.Err() != nil, q.Wait.Over():
 			return Result{}, q.gaveUp(ctx, nil)

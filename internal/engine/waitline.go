@@ -27,7 +27,8 @@ const (
 	Listen     = waitq.Listen     // become a listener
 )
 
-// Place is a client's place in line, as an attempt sends it. The zero value: the client does not stand in line.
+// Place is a client's place in line, as an attempt sends it. The zero value: the client does not
+// stand in line.
 type Place = waitq.Place
 
 // standInLine gives the queue a place, if its kind stands in line. mu is held.
@@ -43,8 +44,8 @@ func (wq *waitQueue) standInLine(number uint64) {
 	}
 }
 
-// giveUpPlace gives up a place in the background. Unless its last waiter has acquired, it blocks for a moment, so
-// that the place is usually gone when the call of the waiter returns.
+// giveUpPlace gives up a place in the background. Unless its last waiter has acquired, it blocks
+// for a moment, so that the place is usually gone when the call of the waiter returns.
 func (r *Resource) giveUpPlace(number uint64, acquired bool) {
 	line := r.Driver.(LineDriver)
 	grace := leaveGrace

@@ -12,23 +12,26 @@ import (
 	"github.com/redlatch/redlatch/internal/waitq"
 )
 
-// The local wait queue of a name. Package waitq decides which of its waiters tries, and when: this file tells it
-// what happens, and does what it says. It has the mutex, the subscriptions, the alarm and the commands.
+// The local wait queue of a name. Package waitq decides which of its waiters tries, and when: this
+// file tells it what happens, and does what it says. It has the mutex, the subscriptions, the alarm
+// and the commands.
 
 // MaxBatch is the largest number of requests in [Traits].AcquireBatch, besides the first.
 const MaxBatch = waitq.MaxBatch
 
-// waitQueues are a client's local wait queues, one for each kind and name with waiters. It is a part of
-// Core. One mutex for all queues is enough: it is held for moments, and never around a command.
+// waitQueues are a client's local wait queues, one for each kind and name with waiters. It is a
+// part of Core. One mutex for all queues is enough: it is held for moments, and never around a
+// command.
 type waitQueues struct {
 	mu   sync.Mutex // guards all queues, and the queue fields of their waiters
 	open map[queueKey]*waitQueue
-	// pending are the requests by id whose holds may linger, and are not known yet. Another client may ask for such a hold
-	// before the reply that grants it has come.
+	// pending are the requests by id whose holds may linger, and are not known yet. Another client
+	// may ask for such a hold before the reply that grants it has come.
 	pending map[string]*Request
 	// wantedNext is until when the next hold of a name is one that another client has asked for.
 	wantedNext map[string]time.Time
-	// leftTo is until when other clients go first, because one of them has asked for a lock that nobody here waited for.
+	// leftTo is until when other clients go first, because one of them has asked for a lock that
+	// nobody here waited for.
 	leftTo map[queueKey]time.Time
 	// polling is how many requests poll. They are in none of the queues.
 	polling map[queueKey]int
@@ -37,8 +40,8 @@ type waitQueues struct {
 // queueKey is a resource of the client.
 type queueKey struct{ kind, name string }
 
-// waitQueue is the local queue for one name. The first request that waits opens it (join), and the last one that
-// leaves closes it.
+// waitQueue is the local queue for one name. The first request that waits opens it (join), and the
+// last one that leaves closes it.
 type waitQueue struct {
 	queues *waitQueues
 	key    queueKey
@@ -53,8 +56,9 @@ type waitQueue struct {
 	subs      []Subscription // to the common messages; empty: it need not listen
 	atPlace   Subscription   // to the messages to its place in line; nil: it has none
 	unsettled []Subscription // neither confirmed nor refused, as far as the head has seen
-	// members is what the holders of a joint lock's members had answered to the head that gave up: the others still wait
-	// for them. It is nil once another attempt was answered. See WaitForMember.
+	// members is what the holders of a joint lock's members had answered to the head that gave up:
+	// the others still wait for them. It is nil once another attempt was answered. See
+	// WaitForMember.
 	members map[*Resource]*Contact
 	// For unlock: what must not be done with queues.mu held.
 	left      []map[*Resource]*Contact
@@ -83,7 +87,8 @@ func (qs *waitQueues) mustWait(r *Resource, q *Request) bool {
 	return queue.state.MustWait(int(q.Permits))
 }
 
-// leaveToOthers begins a turn of other clients for a resource for which nobody here waits yet. mu is held.
+// leaveToOthers begins a turn of other clients for a resource for which nobody here waits yet. mu
+// is held.
 func (qs *waitQueues) leaveToOthers(key queueKey, until time.Time) {
 	if len(qs.leftTo) >= maxKept {
 		now := time.Now()
@@ -92,7 +97,8 @@ func (qs *waitQueues) leaveToOthers(key queueKey, until time.Time) {
 	qs.leftTo[key] = until
 }
 
-// maxKept is how many names leftTo and wantedNext each keep before the entries whose time is over are removed.
+// maxKept is how many names leftTo and wantedNext each keep before the entries whose time is over
+// are removed.
 const maxKept = 100
 
 // othersTurn returns until when other clients go first; zero if they do not. mu is held.
@@ -114,8 +120,8 @@ func (r *Resource) AnyWaits() bool {
 	return qs.open[queueKey{r.Kind, r.Name}] != nil
 }
 
-// Usage is how much of a client is in use, for tests that look for leaks. WaitQueues counts the names for which
-// requests wait.
+// Usage is how much of a client is in use, for tests that look for leaks. WaitQueues counts the
+// names for which requests wait.
 type Usage struct{ WaitQueues, Leases, Holds int }
 
 // Usage counts. The counts are not of one moment.
@@ -147,8 +153,8 @@ func (r *Resource) newQueue() *waitQueue {
 	}}
 }
 
-// on takes an event in, and does what the queue says, but for what only the caller can do. It returns all actions.
-// mu is held, also while the caller reads them.
+// on takes an event in, and does what the queue says, but for what only the caller can do. It
+// returns all actions. mu is held, also while the caller reads them.
 func (wq *waitQueue) on(e *waitq.Event) []waitq.Action {
 	if wq.state.NeedsTime(e) {
 		e.Now = time.Now()
@@ -179,8 +185,8 @@ func (wq *waitQueue) on(e *waitq.Event) []waitq.Action {
 
 func waiterOf(a waitq.Action) *Waiter { return a.Who.Of.(*Waiter) }
 
-// unlock frees queues.mu, ends subscriptions that nobody needs, and gives the place up. Close of a subscription waits
-// for the listener, which takes the mutex.
+// unlock frees queues.mu, ends subscriptions that nobody needs, and gives the place up. Close of a
+// subscription waits for the listener, which takes the mutex.
 func (wq *waitQueue) unlock() {
 	place := wq.leftPlace
 	left := wq.left
@@ -206,8 +212,8 @@ func (wq *waitQueue) unlock() {
 	}
 }
 
-// setAlarm sets the alarm for TryAt. It moves the alarm only to an earlier time: moving it for each attempt would cost
-// more than an alarm that comes too early and is set again. mu is held.
+// setAlarm sets the alarm for TryAt. It moves the alarm only to an earlier time: moving it for each
+// attempt would cost more than an alarm that comes too early and is set again. mu is held.
 func (wq *waitQueue) setAlarm(now time.Time) {
 	at := wq.state.TryAt
 	switch {
@@ -225,8 +231,8 @@ func (wq *waitQueue) setAlarm(now time.Time) {
 	wq.alarmAt = at
 }
 
-// onAlarm is the alarm. It runs in the timer's goroutine, takes queues.mu and does not block. The alarm may come after
-// the last waiter has left, or too early.
+// onAlarm is the alarm. It runs in the timer's goroutine, takes queues.mu and does not block. The
+// alarm may come after the last waiter has left, or too early.
 func (wq *waitQueue) onAlarm() {
 	wq.queues.mu.Lock()
 	defer wq.unlock()
@@ -249,8 +255,9 @@ func (wq *waitQueue) add(w *Waiter, refused Result) {
 	wq.on(&joined)
 }
 
-// listen subscribes to the messages of releases. The head's next attempt waits for the confirmation: a
-// release between a refused attempt and the subscription would never be heard. mu is held.
+// listen subscribes to the messages of releases. The head's next attempt waits for the
+// confirmation: a release between a refused attempt and the subscription would never be heard. mu
+// is held.
 func (wq *waitQueue) listen() {
 	wq.subs = wq.r.Driver.Subscribe(wq.message)
 	wq.unsettled = append(wq.unsettled, wq.subs...)
@@ -280,9 +287,9 @@ func (wq *waitQueue) NextStep(w *Waiter) (step Step) {
 	return step
 }
 
-// subscriptionSettled takes in that one more subscription is confirmed, or was refused. After the last one, the head
-// makes its second attempt. From then on each release causes a message. If a subscription was refused, the slow poll
-// alone remains. mu is held.
+// subscriptionSettled takes in that one more subscription is confirmed, or was refused. After the
+// last one, the head makes its second attempt. From then on each release causes a message. If a
+// subscription was refused, the slow poll alone remains. mu is held.
 func (wq *waitQueue) subscriptionSettled(head *Waiter) {
 	wq.unsettled = wq.unsettled[1:]
 	if len(wq.unsettled) == 0 {
@@ -298,8 +305,8 @@ func (wq *waitQueue) subscriptionSettled(head *Waiter) {
 	wq.on(&waitq.Event{What: waitq.Confirmed, Who: &head.queued})
 }
 
-// Try implements [Queue]. If w is about to give up, its attempt has not used its reason to try, such as a message that
-// announced a release.
+// Try implements [Queue]. If w is about to give up, its attempt has not used its reason to try,
+// such as a message that announced a release.
 func (wq *waitQueue) Try(ctx context.Context, w *Waiter) (res Result, err error) {
 	if w.Request.Shared || !wq.state.Batches {
 		res, err = w.resource.Try(ctx, w.Request)
@@ -334,8 +341,8 @@ func (wq *waitQueue) Try(ctx context.Context, w *Waiter) (res Result, err error)
 	return res, err
 }
 
-// waitForMembersOf makes the queue wait for the members that q, which leaves the queue, has waited for. Nil: the queue
-// need not wait for any. mu is held.
+// waitForMembersOf makes the queue wait for the members that q, which leaves the queue, has waited
+// for. Nil: the queue need not wait for any. mu is held.
 func (wq *waitQueue) waitForMembersOf(q *Request) {
 	if wq.members != nil {
 		wq.left = append(wq.left, wq.members)
@@ -347,12 +354,12 @@ func (wq *waitQueue) waitForMembersOf(q *Request) {
 	}
 }
 
-// tryBatch makes an attempt for w and for other waiters at once, such as readers. It blocks for the reply, with
-// queues.mu free.
+// tryBatch makes an attempt for w and for other waiters at once, such as readers. It blocks for the
+// reply, with queues.mu free.
 //
 // The others are marked as offered meanwhile. If the reply is lost, each of them may hold the lock
-// without knowing. So each tries with its own id, which is granted again, or rolls back if it gives up.
-// Without that, their counts on the server would keep writers out until the leases end.
+// without knowing. So each tries with its own id, which is granted again, or rolls back if it gives
+// up. Without that, their counts on the server would keep writers out until the leases end.
 func (wq *waitQueue) tryBatch(ctx context.Context, w *Waiter) (Result, error) {
 	r := w.resource
 	wq.queues.mu.Lock()
@@ -369,8 +376,8 @@ func (wq *waitQueue) tryBatch(ctx context.Context, w *Waiter) (Result, error) {
 	unknown := failure.Of(err).InDoubt()
 	wq.queues.mu.Lock()
 	for i, o := range others { // with mu held throughout: all have their result before one of them goes on
-		// An earlier copy of this command may still arrive, and acquire for all, even if this copy was
-		// refused.
+		// An earlier copy of this command may still arrive, and acquire for all, even if this copy
+		// was refused.
 		if granted != nil {
 			res.Granted = granted[i]
 		}
@@ -383,10 +390,10 @@ func (wq *waitQueue) tryBatch(ctx context.Context, w *Waiter) (Result, error) {
 	return r.tried(ctx, w.Request, res, err)
 }
 
-// answer gives a waiter the result of a command that tried to acquire for it: a hand-off or a batch. If
-// it was refused, or if the result is not known, it tries by itself at once. In the second case its id may hold the
-// lock, and then the server grants the attempt. If it did not try, the lock could stay taken, with no hold, until the
-// lease ends. mu is held.
+// answer gives a waiter the result of a command that tried to acquire for it: a hand-off or a
+// batch. If it was refused, or if the result is not known, it tries by itself at once. In the
+// second case its id may hold the lock, and then the server grants the attempt. If it did not try,
+// the lock could stay taken, with no hold, until the lease ends. mu is held.
 func (wq *waitQueue) answer(w *Waiter, res Result, known, untried bool) {
 	granted := known && res.Granted
 	if granted {
@@ -399,9 +406,9 @@ func (wq *waitQueue) answer(w *Waiter, res Result, known, untried bool) {
 
 // Leave implements [Queue].
 //
-// If another request's command may have acquired for w, w's request is in doubt. If w gives up, it is
-// rolled back: otherwise the lock would stay taken for an id without a hold. If w was granted, the
-// server remembers its release longer, so that a late copy of that command takes nothing.
+// If another request's command may have acquired for w, w's request is in doubt. If w gives up, it
+// is rolled back: otherwise the lock would stay taken for an id without a hold. If w was granted,
+// the server remembers its release longer, so that a late copy of that command takes nothing.
 func (wq *waitQueue) Leave(w *Waiter, res Result) {
 	wq.queues.mu.Lock()
 	defer wq.unlock()
@@ -431,8 +438,9 @@ func (wq *waitQueue) Leave(w *Waiter, res Result) {
 	}
 }
 
-// holdLost makes the local waiters for what r locks try, because a hold of this client was lost. No message may have
-// announced that, or a waiter that was given the lost hold has not used it. It does not block.
+// holdLost makes the local waiters for what r locks try, because a hold of this client was lost. No
+// message may have announced that, or a waiter that was given the lost hold has not used it. It
+// does not block.
 func (qs *waitQueues) holdLost(r *Resource) {
 	qs.mu.Lock()
 	defer qs.mu.Unlock()
@@ -443,9 +451,9 @@ func (qs *waitQueues) holdLost(r *Resource) {
 	}
 }
 
-// message receives a message. The subscription calls it, in a goroutine of package pubsub. It takes queues.mu and
-// does not block. A message that comes when the last waiter has left has no effect. If it was to the client's place,
-// lock/leave passes the turn on.
+// message receives a message. The subscription calls it, in a goroutine of package pubsub. It takes
+// queues.mu and does not block. A message that comes when the last waiter has left has no effect.
+// If it was to the client's place, lock/leave passes the turn on.
 func (wq *waitQueue) message(m Message) {
 	wq.contact.released()
 	wq.queues.mu.Lock()

@@ -7,49 +7,54 @@ import (
 
 // How a holder hears that somebody waits for what it has.
 //
-// A waiter that the same holder has kept waiting for askAfter asks that holder's client, and again as long as it waits.
-// Package presence carries the message. An ask is advice, and takes nothing away. It closes the channel of Hold.Wanted.
-// A lock that lingers is given up, and one that could linger is freed at the end of a turn: see package turns.
+// A waiter that the same holder has kept waiting for askAfter asks that holder's client, and again
+// as long as it waits. Package presence carries the message. An ask is advice, and takes nothing
+// away. It closes the channel of Hold.Wanted. A lock that lingers is given up, and one that could
+// linger is freed at the end of a turn: see package turns.
 //
 //	waiter                               client of the holder
 //	is refused by id 7
 //	is still refused by it: asks id 7    Core.Asked: closes the channels of the holds of id 7
 //	                                     its user may release
 //
-// All waiters of a queue share one [Contact], which says who has refused them, and since when. So each client sends
-// one ask a second at most for each name, and none for a lock that changes hands more often than that.
+// All waiters of a queue share one [Contact], which says who has refused them, and since when. So
+// each client sends one ask a second at most for each name, and none for a lock that changes hands
+// more often than that.
 //
-// Clients of other libraries do not ask. While a hold listens, its client looks once a second whether anybody waits for
-// the messages of a release.
+// Clients of other libraries do not ask. While a hold listens, its client looks once a second
+// whether anybody waits for the messages of a release.
 
 const (
 	// askAfter is how long the same holder must have kept somebody waiting.
 	askAfter = 100 * time.Millisecond
 	// askAgain is the pause before the same holder is asked once more.
 	askAgain = time.Second
-	// askAllAgain is the same where the holders must be read first, such as those of permits. A hold that begins to
-	// listen later finds most waiters by itself.
+	// askAllAgain is the same where the holders must be read first, such as those of permits. A
+	// hold that begins to listen later finds most waiters by itself.
 	askAllAgain = 10 * time.Second
-	// firstLook is when a client first looks for waiters, after a hold began to listen. They may have asked before.
+	// firstLook is when a client first looks for waiters, after a hold began to listen. They may
+	// have asked before.
 	firstLook = 200 * time.Millisecond
 	// lookAgain is the pause between two looks.
 	lookAgain = time.Second
 )
 
-// Ask is a holder that is to be asked: the client of that id, or the clients of all holders if the id is "".
+// Ask is a holder that is to be asked: the client of that id, or the clients of all holders if the
+// id is "".
 type Ask struct {
 	Resource *Resource
 	Holder   string
 }
 
-// listening are the holds of a client whose users want to hear that somebody waits. It is a part of Core.
+// listening are the holds of a client whose users want to hear that somebody waits. It is a part of
+// Core.
 type listening struct {
 	mu    sync.Mutex          // guards looks; innermost
 	looks map[*Hold]time.Time // for each hold that listens: when the client looks next for its waiters
 }
 
-// Wanted returns a channel that is closed when somebody waits for what h has. It stays closed. From the first call on,
-// the client of h listens until h ends. Wanted does not block.
+// Wanted returns a channel that is closed when somebody waits for what h has. It stays closed. From
+// the first call on, the client of h listens until h ends. Wanted does not block.
 func (h *Hold) Wanted() <-chan struct{} {
 	h.mu.Lock()
 	isFirst := h.wanted == nil
@@ -88,7 +93,8 @@ func (h *Hold) Want() {
 	}
 }
 
-// Listen implements [Holding]: the client hears asks for h from now on, and looks for waiters that do not ask.
+// Listen implements [Holding]: the client hears asks for h from now on, and looks for waiters that
+// do not ask.
 func (o *Ownership) Listen(h *Hold) {
 	c := o.r.Core
 	if o.wasWanted() {
@@ -126,7 +132,8 @@ func (l *listening) remove(h *Hold) {
 	delete(l.looks, h)
 }
 
-// ListeningTags returns the tags of the ids of all holds that listen: asks come to the channels of these tags.
+// ListeningTags returns the tags of the ids of all holds that listen: asks come to the channels of
+// these tags.
 func (c *Core) ListeningTags() (tags []string) {
 	l := &c.listening
 	l.mu.Lock()
@@ -139,8 +146,8 @@ func (c *Core) ListeningTags() (tags []string) {
 	return tags
 }
 
-// HoldsToLookFor returns the holds that listen, and for whose waiters the client should look now. next is when it
-// should look again; [Never] if no hold listens.
+// HoldsToLookFor returns the holds that listen, and for whose waiters the client should look now.
+// next is when it should look again; [Never] if no hold listens.
 func (c *Core) HoldsToLookFor(now time.Time) (holds []*Hold, next Instant) {
 	l := &c.listening
 	l.mu.Lock()
@@ -157,9 +164,10 @@ func (c *Core) HoldsToLookFor(now time.Time) (holds []*Hold, next Instant) {
 	return holds, next
 }
 
-// HoldersToAsk returns the holders that are to be asked now, because they have kept waiters of this client waiting.
-// Each is returned again as long as somebody waits. Holds of this client hear of their waiters here, without a message.
-// next is when the next holder may be due; [Never] if none is.
+// HoldersToAsk returns the holders that are to be asked now, because they have kept waiters of this
+// client waiting. Each is returned again as long as somebody waits. Holds of this client hear of
+// their waiters here, without a message. next is when the next holder may be due; [Never] if none
+// is.
 func (c *Core) HoldersToAsk(now time.Time) (asks []Ask, next Instant) {
 	next = Never
 	var due []Ask
@@ -189,8 +197,8 @@ func (c *Core) HoldersToAsk(now time.Time) (asks []Ask, next Instant) {
 	return asks, next
 }
 
-// isLocal tells the holds of this client that a waits for, and reports whether no other client can have the lock. a may
-// be of another client, that of a member of a joint lock.
+// isLocal tells the holds of this client that a waits for, and reports whether no other client can
+// have the lock. a may be of another client, that of a member of a joint lock.
 func (a Ask) isLocal() bool {
 	c := a.Resource.Core
 	r := a.Resource
@@ -210,7 +218,8 @@ func (a Ask) isLocal() bool {
 	return false
 }
 
-// tell closes the channels of the holds of a name for which match is true. It calls match with a mutex held.
+// tell closes the channels of the holds of a name for which match is true. It calls match with a
+// mutex held.
 func (c *Core) tell(name string, match func(*Hold) bool) {
 	for _, h := range c.holds.named(name, match) {
 		h.Want()

@@ -5,13 +5,14 @@ import (
 	"sync"
 )
 
-// The wire lock of an ownership. It is held while a command that sets the count is under way. So counts
-// reach the server in the order in which they were decided (ownership.go).
+// The wire lock of an ownership. It is held while a command that sets the count is under way. So
+// counts reach the server in the order in which they were decided (ownership.go).
 
-// wireLock is a mutex that is taken with a context. It is held while a command waits for the server, so
-// other callers must be able to stop waiting for it. The zero value is unlocked.
+// wireLock is a mutex that is taken with a context. It is held while a command waits for the
+// server, so other callers must be able to stop waiting for it. The zero value is unlocked.
 //
-// Waiters are not served in order. They need no order: each reads the count anew once it has the lock.
+// Waiters are not served in order. They need no order: each reads the count anew once it has the
+// lock.
 type wireLock struct {
 	mu   sync.Mutex // guards held and unlocked; held only for a moment
 	held bool
@@ -58,8 +59,8 @@ func (l *wireLock) LockContext(ctx context.Context) bool {
 	}
 }
 
-// Unlock frees the lock and wakes all waiters. It wakes them all because a single one might have given
-// up at this moment, and nobody would take the lock then. Any goroutine may call it.
+// Unlock frees the lock and wakes all waiters. It wakes them all because a single one might have
+// given up at this moment, and nobody would take the lock then. Any goroutine may call it.
 func (l *wireLock) Unlock() {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -1,5 +1,5 @@
-// Package failure says what the error of a command means. Package scripts, which sends all commands, makes the errors.
-// Whoever gets one asks [Of], which answers these questions:
+// Package failure says what the error of a command means. Package scripts, which sends all
+// commands, makes the errors. Whoever gets one asks [Of], which answers these questions:
 //
 //	Was the command executed, or may it still be?  Outcome, InDoubt, Denied, Unconfirmed
 //	Has Redis answered?                            Answered, IsOutage
@@ -16,20 +16,21 @@ import (
 	"time"
 )
 
-// SilentAfter is how long a command waits for its answer, or for a connection, until Redis counts as silent. A command
-// that its caller ends earlier says nothing about Redis.
+// SilentAfter is how long a command waits for its answer, or for a connection, until Redis counts
+// as silent. A command that its caller ends earlier says nothing about Redis.
 const SilentAfter = 100 * time.Millisecond
 
 var (
 	// ErrClosed is the error of commands after the end of the client. Nothing was sent.
 	ErrClosed = errors.New("scripts: runner closed")
-	// ErrOutcomeUnknown matches every [*Error] of unknown outcome. The command may have been executed,
-	// or may still be.
+	// ErrOutcomeUnknown matches every [*Error] of unknown outcome. The command may have been
+	// executed, or may still be.
 	ErrOutcomeUnknown = errors.New("outcome unknown")
-	// ErrNoAnswer is the cause of calls that ended with the command timeout, not with their context. It
-	// matches [os.ErrDeadlineExceeded].
+	// ErrNoAnswer is the cause of calls that ended with the command timeout, not with their
+	// context. It matches [os.ErrDeadlineExceeded].
 	ErrNoAnswer error = noAnswer{}
-	// ErrNotReplicated says that a command was executed, and that fewer replicas confirmed it than were asked for.
+	// ErrNotReplicated says that a command was executed, and that fewer replicas confirmed it than
+	// were asked for.
 	ErrNotReplicated = errors.New("not replicated")
 )
 
@@ -44,10 +45,11 @@ func (noAnswer) Is(target error) bool { return target == os.ErrDeadlineExceeded 
 type Outcome uint8
 
 const (
-	// None: the error is not that of a command. It comes from a reply that was read, or from this library.
+	// None: the error is not that of a command. It comes from a reply that was read, or from this
+	// library.
 	None Outcome = iota
-	// Unknown: the command was or may have been sent and got no answer. It may have been executed, or
-	// may still be.
+	// Unknown: the command was or may have been sent and got no answer. It may have been executed,
+	// or may still be.
 	Unknown
 	// NotExecuted: the command has had no effect and will have none.
 	NotExecuted
@@ -59,21 +61,24 @@ func (o Outcome) String() string {
 	return [...]string{"no command", "outcome unknown", "not executed", "executed"}[o]
 }
 
-// Failure is what the error of a command means. The zero value is that of an error that is not of a command: nothing is
-// in doubt, and another attempt would not help.
+// Failure is what the error of a command means. The zero value is that of an error that is not of a
+// command: nothing is in doubt, and another attempt would not help.
 type Failure struct {
 	Outcome Outcome // of all attempts together; Unknown if one of them is
-	// Answered: Redis answered the last attempt with an error of its own, whatever became of the attempts before it.
+	// Answered: Redis answered the last attempt with an error of its own, whatever became of the
+	// attempts before it.
 	Answered bool
-	// Denied: Redis stopped the script halfway, because the user may not run one of its commands, or the server does not
-	// have it. What the script had written stays.
+	// Denied: Redis stopped the script halfway, because the user may not run one of its commands,
+	// or the server does not have it. What the script had written stays.
 	Denied bool
-	// Unconfirmed: Redis executed the command, but too few replicas have confirmed it. A failover may forget it.
+	// Unconfirmed: Redis executed the command, but too few replicas have confirmed it. A failover
+	// may forget it.
 	Unconfirmed bool
-	// NotNow: Redis refused for a reason that will pass soon, such as LOADING, and has not answered since.
+	// NotNow: Redis refused for a reason that will pass soon, such as LOADING, and has not answered
+	// since.
 	NotNow bool
-	// Final: Redis has answered, and would give every repetition the same answer, until a person changes something: the
-	// key holds data of another program, or the user lacks a permission.
+	// Final: Redis has answered, and would give every repetition the same answer, until a person
+	// changes something: the key holds data of another program, or the user lacks a permission.
 	Final bool
 	// Closed: the client is closed, so no later command can succeed.
 	Closed bool
@@ -83,26 +88,27 @@ type Failure struct {
 	Silent time.Duration
 }
 
-// InDoubt reports whether the command may have been executed, or may still be, although it counts as failed. Then it
-// must be rolled back.
+// InDoubt reports whether the command may have been executed, or may still be, although it counts
+// as failed. Then it must be rolled back.
 func (f Failure) InDoubt() bool { return f.Outcome == Unknown || f.Unconfirmed }
 
-// Retry reports whether another attempt may succeed, because the server was not reached, or refuses for the moment. A
-// waiter keeps waiting.
+// Retry reports whether another attempt may succeed, because the server was not reached, or refuses
+// for the moment. A waiter keeps waiting.
 func (f Failure) Retry() bool {
 	wasRefused := f.Outcome == Executed || f.Outcome == None
 	return !wasRefused && !f.Closed
 }
 
-// IsOutage reports whether the failure says that the server does not answer, because an attempt failed, or waited for
-// long. grace is how much longer than its caller's time the attempt was allowed to wait.
+// IsOutage reports whether the failure says that the server does not answer, because an attempt
+// failed, or waited for long. grace is how much longer than its caller's time the attempt was
+// allowed to wait.
 func (f Failure) IsOutage(grace time.Duration) bool {
 	endedEarly := f.Ended && f.Silent-grace < SilentAfter
 	return f.Retry() && !f.Answered && !endedEarly
 }
 
-// Of returns what an error means. The error may be joined of several: the first of a command counts. A nil error is no
-// failure.
+// Of returns what an error means. The error may be joined of several: the first of a command
+// counts. A nil error is no failure.
 func Of(err error) Failure {
 	var f Failure
 	if e, ok := errors.AsType[*Error](err); ok {
@@ -113,8 +119,8 @@ func Of(err error) Failure {
 	return f
 }
 
-// Error is the error of a command. Its text does not name the script, because users know the operation, and not how it
-// is done.
+// Error is the error of a command. Its text does not name the script, because users know the
+// operation, and not how it is done.
 type Error struct {
 	Failure
 	Err error
@@ -134,14 +140,14 @@ func (e *Error) Is(target error) bool {
 	return target == ErrOutcomeUnknown && e.Outcome == Unknown
 }
 
-// Unanswered returns the error of a command for which its caller stopped waiting because of cause. It is still under
-// way, so it is in doubt.
+// Unanswered returns the error of a command for which its caller stopped waiting because of cause.
+// It is still under way, so it is in doubt.
 func Unanswered(cause error) error {
 	return &Error{Failure{Outcome: Unknown}, cause}
 }
 
-// Silence returns the error of a command whose server counts as silent, however long the command has waited. An error
-// that says nothing about a command is that of one in doubt.
+// Silence returns the error of a command whose server counts as silent, however long the command
+// has waited. An error that says nothing about a command is that of one in doubt.
 func Silence(err error) error {
 	e, ok := errors.AsType[*Error](err)
 	if !ok {
@@ -152,16 +158,16 @@ func Silence(err error) error {
 	return &silent
 }
 
-// CutShort returns the error of a command that ctx has ended, and that has waited for an answer since began. It is
-// still under way, so it is in doubt.
+// CutShort returns the error of a command that ctx has ended, and that has waited for an answer
+// since began. It is still under way, so it is in doubt.
 func CutShort(ctx context.Context, began time.Time) error {
 	i := Interrupt(ctx, began)
 	i.Limit = !errors.Is(i.Cause, context.Canceled) // the caller may have a cause of its own, of a limit or not
 	return &Error{Failure{Outcome: Unknown, Ended: i.Ended, Silent: i.Silent}, i}
 }
 
-// WithoutDoubt returns the error of a command without its doubt, for a request that is rolled back, whatever has become
-// of the command.
+// WithoutDoubt returns the error of a command without its doubt, for a request that is rolled back,
+// whatever has become of the command.
 func WithoutDoubt(err error) error {
 	e, ok := errors.AsType[*Error](err)
 	if !ok || e.Outcome != Unknown {

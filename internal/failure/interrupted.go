@@ -19,8 +19,8 @@ type Interrupted struct {
 	Before  error         // why the attempt before it failed; nil if there was none
 }
 
-// Interrupt returns the error of a call that ended before its attempt, which began then. The call ended with the
-// cause of ctx or, if ctx has not ended, with the command timeout.
+// Interrupt returns the error of a call that ended before its attempt, which began then. The call
+// ended with the cause of ctx or, if ctx has not ended, with the command timeout.
 func Interrupt(ctx context.Context, began time.Time) *Interrupted {
 	err := &Interrupted{Cause: ErrNoAnswer, Silent: time.Since(began)}
 	if cause := context.Cause(ctx); cause != nil {
@@ -34,7 +34,8 @@ func Interrupt(ctx context.Context, began time.Time) *Interrupted {
 	return err
 }
 
-// isTimeLimit reports whether err, which is the error or the cause of a context, says that a time was over.
+// isTimeLimit reports whether err, which is the error or the cause of a context, says that a time
+// was over.
 func isTimeLimit(err error) bool {
 	limit, ok := errors.AsType[interface {
 		error
@@ -54,8 +55,8 @@ func (e *Interrupted) Follow(before error) {
 	}
 }
 
-// EndedEarly reports whether the caller has stopped waiting before the lack of an answer says anything about the
-// server.
+// EndedEarly reports whether the caller has stopped waiting before the lack of an answer says
+// anything about the server.
 func (e *Interrupted) EndedEarly() bool { return e.Ended && e.Silent < SilentAfter }
 
 // Error names the silence first, because that is the problem to solve.

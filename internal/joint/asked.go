@@ -10,8 +10,9 @@ import (
 	"github.com/redlatch/redlatch/internal/failure"
 )
 
-// The attempts for the members of a red lock. The red lock is acquired as soon as a majority has answered. The attempts
-// for the other members go on, and the members that they acquire belong to the joint hold:
+// The attempts for the members of a red lock. The red lock is acquired as soon as a majority has
+// answered. The attempts for the other members go on, and the members that they acquire belong to
+// the joint hold:
 //
 //	asked                 all members, each in a goroutine of its own
 //	a majority answers    the joint hold begins
@@ -20,16 +21,17 @@ import (
 //	                      released because the others were not confirmed
 //	Release               waits for late members for a moment (awaitAsked)
 //
-// If the attempt for the red lock fails, the attempts for members that have not answered are ended (asked.end), and
-// roll back what they may have taken.
+// If the attempt for the red lock fails, the attempts for members that have not answered are ended
+// (asked.end), and roll back what they may have taken.
 
 const (
-	// together is how long an acquisition with a majority waits for the other members, if their servers usually answer
-	// within that time. So it usually has all of them when it returns. It does not wait for a server that is known to be
-	// slow or silent.
+	// together is how long an acquisition with a majority waits for the other members, if their
+	// servers usually answer within that time. So it usually has all of them when it returns. It
+	// does not wait for a server that is known to be slow or silent.
 	together = engine.UsualAnswer
-	// promptly is how soon after the beginning of the joint hold a late member still counts as a member that has
-	// answered together with the others. A later member counts after a check of the others.
+	// promptly is how soon after the beginning of the joint hold a late member still counts as a
+	// member that has answered together with the others. A later member counts after a check of the
+	// others.
 	promptly = 20 * time.Millisecond
 )
 
@@ -41,7 +43,8 @@ type asked struct {
 	// within is how long the answers may take.
 	within   time.Duration
 	answered []bool // by the index of the member
-	// requests contains the requests for the members, by index. An element is nil if the member was not asked.
+	// requests contains the requests for the members, by index. An element is nil if the member was
+	// not asked.
 	requests []*engine.Request
 	// refused contains the requests that were answered by a refusal, by index.
 	refused []*engine.Request
@@ -51,7 +54,8 @@ type asked struct {
 	mayTake bool
 	// end ends the attempts. It does not wait for them.
 	end context.CancelCauseFunc
-	// giveUp ends the attempts that have not been made yet because another one to the same server is under way.
+	// giveUp ends the attempts that have not been made yet because another one to the same server
+	// is under way.
 	giveUp func()
 	// outlive makes the attempts independent of the context of the acquisition.
 	outlive func() bool
@@ -74,9 +78,9 @@ func endOf(ending context.Context) error {
 	return cause
 }
 
-// askAll begins to acquire all members for q, and adds their holds to o. The attempts end with ending, until
-// o.asked.outlive is called, and after the command timeout at the latest. It does not block: each member has a
-// goroutine, which ends with the member's call.
+// askAll begins to acquire all members for q, and adds their holds to o. The attempts end with
+// ending, until o.asked.outlive is called, and after the command timeout at the latest. It does not
+// block: each member has a goroutine, which ends with the member's call.
 func (r *red) askAll(ctx, ending context.Context, q *engine.Request, o *Ownership) *fanOut {
 	c := r.Resource.Core
 	n := len(r.Members)
@@ -140,7 +144,8 @@ func (o *Ownership) noteRefusal(i int, mine *engine.Request, err error) {
 	}
 }
 
-// waitForMembers makes the clients of the members ask the holders that have refused q, as long as q waits.
+// waitForMembers makes the clients of the members ask the holders that have refused q, as long as q
+// waits.
 func (o *Ownership) waitForMembers(q *engine.Request) {
 	o.mu.Lock()
 	refused := slices.Clone(o.asked.refused)
@@ -150,8 +155,9 @@ func (o *Ownership) waitForMembers(q *engine.Request) {
 	}
 }
 
-// askMember acquires the i-th member, unless its server is silent and another attempt is under way there. expect is
-// passed to [engine.Resource.ApproachServer]. An attempt that has not been made yet ends when behind ends.
+// askMember acquires the i-th member, unless its server is silent and another attempt is under way
+// there. expect is passed to [engine.Resource.ApproachServer]. An attempt that has not been made
+// yet ends when behind ends.
 func (r *red) askMember(
 	ctx, behind context.Context, i int, q *engine.Request, o *Ownership, expect func(time.Duration),
 ) error {
@@ -164,7 +170,8 @@ func (r *red) askMember(
 	return err
 }
 
-// cutShort returns the error of a member whose attempt was ended. err may say why there was no answer.
+// cutShort returns the error of a member whose attempt was ended. err may say why there was no
+// answer.
 func (r *red) cutShort(attempts, ending context.Context, began time.Time, err error) error {
 	f := failure.Of(err)
 	isCut := f.Ended || errors.Is(err, engine.ErrNotAcquired) || errors.Is(err, context.Cause(attempts))
@@ -177,8 +184,9 @@ func (r *red) cutShort(attempts, ending context.Context, began time.Time, err er
 	return failure.WithoutDoubt(failure.Unanswered(errBudget))
 }
 
-// expect notes that a member is expected to answer within that time after it was asked. A time of 0 means that the
-// member has answered, or will probably not answer soon. expect reports whether the member is expected to answer.
+// expect notes that a member is expected to answer within that time after it was asked. A time of 0
+// means that the member has answered, or will probably not answer soon. expect reports whether the
+// member is expected to answer.
 func (o *Ownership) expect(within time.Duration) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -200,8 +208,9 @@ func (o *Ownership) memberAnswered(i int) {
 	o.asked.answered[i] = true
 }
 
-// addMissing counts the members without an answer as failed. The answers that have arrived are counted already.
-// isOver reports that the budget or the time of the attempt is over. Otherwise the others have decided.
+// addMissing counts the members without an answer as failed. The answers that have arrived are
+// counted already. isOver reports that the budget or the time of the attempt is over. Otherwise the
+// others have decided.
 func (r *red) addMissing(ctx context.Context, o *Ownership, members *fanOut, isOver bool) {
 	missing := failure.WithoutDoubt(failure.Unanswered(errNotAwaited))
 	if isOver {
@@ -219,8 +228,8 @@ func (r *red) addMissing(ctx context.Context, o *Ownership, members *fanOut, isO
 	}
 }
 
-// awaitTogether waits for the members that are expected to answer at the same time as the majority. ending is the
-// context of the acquisition, which keeps some of its time.
+// awaitTogether waits for the members that are expected to answer at the same time as the majority.
+// ending is the context of the acquisition, which keeps some of its time.
 func (o *Ownership) awaitTogether(ending context.Context) {
 	o.mu.Lock()
 	within := o.asked.within
@@ -235,9 +244,9 @@ func (o *Ownership) awaitTogether(ending context.Context) {
 	engine.Pause(ending, limit, o.asked.none)
 }
 
-// awaitAsked waits for the members that are expected to answer after o was closed. What they acquire is given back. If
-// a member takes longer than expected, or longer than the budget, that happens in the background. If ctx has ended,
-// awaitAsked only waits for a moment.
+// awaitAsked waits for the members that are expected to answer after o was closed. What they
+// acquire is given back. If a member takes longer than expected, or longer than the budget, that
+// happens in the background. If ctx has ended, awaitAsked only waits for a moment.
 func (o *Ownership) awaitAsked(ctx context.Context) {
 	o.mu.Lock()
 	isAsked := o.asked.open > 0
@@ -255,11 +264,13 @@ func (o *Ownership) awaitAsked(ctx context.Context) {
 
 // mayStillCount reports whether a member that was granted just now may belong to the joint hold.
 //
-// A rival may have had a majority before this member was granted, if one of the others has forgotten the lock. So if
-// the joint hold has begun a while ago, enough of the others must confirm now that they hold the lock.
+// A rival may have had a majority before this member was granted, if one of the others has
+// forgotten the lock. So if the joint hold has begun a while ago, enough of the others must confirm
+// now that they hold the lock.
 //
-// A nested acquisition may have acquired this member with the same id before. Then the server took the command that
-// acquired the member for a copy, and has not counted it: see [engine.Ownership.ConfirmCount].
+// A nested acquisition may have acquired this member with the same id before. Then the server took
+// the command that acquired the member for a copy, and has not counted it: see
+// [engine.Ownership.ConfirmCount].
 func (o *Ownership) mayStillCount(member *engine.Hold) bool {
 	o.mu.Lock()
 	h := o.h

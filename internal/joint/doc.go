@@ -1,17 +1,19 @@
-// Package joint makes one lock of several: a multi lock needs all its members, a red lock a majority. It is above
-// package engine, which acquires, renews and releases each member, and uses what that exports.
+// Package joint makes one lock of several: a multi lock needs all its members, a red lock a
+// majority. It is above package engine, which acquires, renews and releases each member, and uses
+// what that exports.
 //
-// A joint lock acquires each of its members in the usual way, on the member's own client, with one id for
-// all. Its hold is of an [Ownership]: one hold of each member. The user's hold of the joint lock is live
-// while enough of these holds are live. Each of them reports its end to the joint ownership, for whatever
-// reason it ended.
+// A joint lock acquires each of its members in the usual way, on the member's own client, with one
+// id for all. Its hold is of an [Ownership]: one hold of each member. The user's hold of the joint
+// lock is live while enough of these holds are live. Each of them reports its end to the joint
+// ownership, for whatever reason it ended.
 //
 //	user's Hold -> joint.Ownership -> Hold of member 1 -> engine.Ownership on server 1
 //	                               -> Hold of member 2 -> engine.Ownership on server 2
 //
 // The time of an attempt is limited (attemptTime). When it is over, the members acquired so far are
-// released. A member that answers later is released as soon as it answers. The caller does not wait for
-// that. A red lock is acquired before all its members have answered: late members join its hold.
+// released. A member that answers later is released as soon as it answers. The caller does not wait
+// for that. A red lock is acquired before all its members have answered: late members join its
+// hold.
 //
 // # Where to start
 //

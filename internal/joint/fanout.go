@@ -11,15 +11,16 @@ import (
 	"github.com/redlatch/redlatch/internal/failure"
 )
 
-// Questions to several members of a joint lock at the same time. The caller often decides before all
-// members have answered, because one of them may be silent. The calls that have not returned by then go on
-// in goroutines, and Close waits for these.
+// Questions to several members of a joint lock at the same time. The caller often decides before
+// all members have answered, because one of them may be silent. The calls that have not returned by
+// then go on in goroutines, and Close waits for these.
 
-// rollbackWait is how long a joint acquisition whose time is over waits for the release of the members
-// that it has acquired. The rest goes on in the background.
+// rollbackWait is how long a joint acquisition whose time is over waits for the release of the
+// members that it has acquired. The rest goes on in the background.
 const rollbackWait = 20 * time.Millisecond
 
-// fanOut is one question to several members. The goroutine that asked owns it and receives the answers.
+// fanOut is one question to several members. The goroutine that asked owns it and receives the
+// answers.
 type fanOut struct {
 	votes
 
@@ -29,8 +30,9 @@ type fanOut struct {
 	open    int // the number of answers that have not been received yet
 }
 
-// newFanOut runs f for all i < n in goroutines that Close of c waits for. Each of them ends when its call of f returns.
-// The caller must be a call that Close waits for. Otherwise Spawn might do nothing, and no answer would come.
+// newFanOut runs f for all i < n in goroutines that Close of c waits for. Each of them ends when
+// its call of f returns. The caller must be a call that Close waits for. Otherwise Spawn might do
+// nothing, and no answer would come.
 func newFanOut(c *engine.Core, n int, f func(i int) error) *fanOut {
 	o := &fanOut{core: c, answers: make(chan error, n), began: time.Now(), open: n}
 	for i := range n {
@@ -39,8 +41,8 @@ func newFanOut(c *engine.Core, n int, f func(i int) error) *fanOut {
 	return o
 }
 
-// votes are the counted answers of one question. A member that fails is not a refusal: it may or may
-// not hold the lock, so it counts for neither side.
+// votes are the counted answers of one question. A member that fails is not a refusal: it may or
+// may not hold the lock, so it counts for neither side.
 type votes struct {
 	yes     int
 	no      int             // refusals: another client holds the member, or this one does not
@@ -51,8 +53,8 @@ type votes struct {
 	left    []time.Duration // the rest of the leases of the holders, as far as it is known
 }
 
-// add counts an answer. An error that only reports the end of ctx is not a refusal, even if its cause is
-// ErrLost, because ctx may be the context of another hold that was lost.
+// add counts an answer. An error that only reports the end of ctx is not a refusal, even if its
+// cause is ErrLost, because ctx may be the context of another hold that was lost.
 func (v *votes) add(ctx context.Context, answer error) {
 	switch {
 	case answer == nil:
@@ -81,7 +83,8 @@ func (v *votes) add(ctx context.Context, answer error) {
 	}
 }
 
-// retryAfter returns how soon enough leases of holders end that need members can be acquired, or -1 if that is unknown.
+// retryAfter returns how soon enough leases of holders end that need members can be acquired, or -1
+// if that is unknown.
 func (v votes) retryAfter(need int) time.Duration {
 	slices.Sort(v.left)
 	if missing := need - v.yes; missing > 0 && missing <= len(v.left) {
@@ -90,8 +93,9 @@ func (v votes) retryAfter(need int) time.Duration {
 	return -1
 }
 
-// decide turns the answers into a result, where need members must agree. refused means that too few members are left
-// that have not refused. An error means that too few answered, and that the silent ones may hold the lock or not.
+// decide turns the answers into a result, where need members must agree. refused means that too few
+// members are left that have not refused. An error means that too few answered, and that the silent
+// ones may hold the lock or not.
 func (v votes) decide(need int) (refused bool, err error) {
 	switch {
 	case v.yes >= need:
@@ -110,11 +114,12 @@ func (o *fanOut) count(ctx context.Context, limit time.Duration) votes {
 	return o.votes
 }
 
-// collect counts answers until all have arrived, until ctx is done, and for limit at most if limit is
-// not 0. It may be called again for the answers that are left.
+// collect counts answers until all have arrived, until ctx is done, and for limit at most if limit
+// is not 0. It may be called again for the answers that are left.
 func (o *fanOut) collect(ctx context.Context, limit time.Duration) { o.collectUntil(ctx, limit, nil) }
 
-// collectUntil is collect, but it stops as soon as enough, which is called after each answer, returns true.
+// collectUntil is collect, but it stops as soon as enough, which is called after each answer,
+// returns true.
 func (o *fanOut) collectUntil(ctx context.Context, limit time.Duration, enough func() bool) {
 	var late <-chan time.Time
 	if limit > 0 {
@@ -143,8 +148,9 @@ func (o *fanOut) collectUntil(ctx context.Context, limit time.Duration, enough f
 	}
 }
 
-// collectReasons waits for a moment for the members whose calls have ended together with the context that they share.
-// Their errors say why they have not answered, and whether anything was sent.
+// collectReasons waits for a moment for the members whose calls have ended together with the
+// context that they share. Their errors say why they have not answered, and whether anything was
+// sent.
 func (o *fanOut) collectReasons(ctx context.Context) {
 	timer := time.NewTimer(rollbackWait)
 	defer timer.Stop()
@@ -172,7 +178,8 @@ func (o *fanOut) collectReady(ctx context.Context) {
 	}
 }
 
-// countMissing counts members without an answer as failed and in doubt, because their command may be executed.
+// countMissing counts members without an answer as failed and in doubt, because their command may
+// be executed.
 func (o *fanOut) countMissing(ctx context.Context) {
 	missing := failure.Unanswered(errBudget)
 	if cause := context.Cause(ctx); cause != nil {
@@ -181,20 +188,20 @@ func (o *fanOut) countMissing(ctx context.Context) {
 	o.failed = append(o.failed, slices.Repeat([]error{missing}, o.open)...)
 }
 
-// AskAll runs f for all members at the same time, in goroutines that Close waits for. It blocks until all have
-// returned, until ctx is done, and for the budget at most. Calls of f that have not returned by then go on in the
-// background.
+// AskAll runs f for all members at the same time, in goroutines that Close waits for. It blocks
+// until all have returned, until ctx is done, and for the budget at most. Calls of f that have not
+// returned by then go on in the background.
 //
-// As many calls must succeed as members are needed. AskAll fails with ErrNotHeld if so many members refused
-// (ErrNotHeld, ErrNotAcquired) that too few can succeed. It fails with ErrLost if that is so only together with
-// the members that were lost (ErrLost), and otherwise with the errors of the other members. The caller must be a
-// call that Close waits for.
+// As many calls must succeed as members are needed. AskAll fails with ErrNotHeld if so many members
+// refused (ErrNotHeld, ErrNotAcquired) that too few can succeed. It fails with ErrLost if that is
+// so only together with the members that were lost (ErrLost), and otherwise with the errors of the
+// other members. The caller must be a call that Close waits for.
 func (l *Lock) AskAll(ctx context.Context, terms *engine.Terms, f func(i int) error) error {
 	return l.ask(ctx, terms, f, func(*fanOut) bool { return false })
 }
 
-// AskEnough is AskAll, but it also returns as soon as so many calls of f have succeeded as members are needed. It is
-// for questions that change nothing in the members.
+// AskEnough is AskAll, but it also returns as soon as so many calls of f have succeeded as members
+// are needed. It is for questions that change nothing in the members.
 func (l *Lock) AskEnough(ctx context.Context, terms *engine.Terms, f func(i int) error) error {
 	return l.ask(ctx, terms, f, func(v *fanOut) bool { return v.yes >= l.Need })
 }
@@ -231,12 +238,12 @@ func join(errs []error) (joined error) {
 	return joined
 }
 
-// attemptTime is the time that one joint attempt has. The attempt makes it, and calls cancel at its end.
-// One goroutine uses it.
+// attemptTime is the time that one joint attempt has. The attempt makes it, and calls cancel at its
+// end. One goroutine uses it.
 //
-// An attempt must return soon after its time is over, even if a member is silent. But it must not leave
-// acquired members behind. So settle ends with the time, and the release of the acquired members goes on in the
-// background.
+// An attempt must return soon after its time is over, even if a member is silent. But it must not
+// leave acquired members behind. So settle ends with the time, and the release of the acquired
+// members goes on in the background.
 type attemptTime struct {
 	began  time.Time
 	ending context.Context //nolint:containedctx // done when the caller's ctx is, or when the wait is over
@@ -244,15 +251,15 @@ type attemptTime struct {
 	until  time.Time // the end of the wait for rollbacks; zero while the attempt's time is not over
 }
 
-// newAttemptTime returns the time of an attempt for the acquisition with ctx and w. If there is no limit, it
-// needs no timer.
+// newAttemptTime returns the time of an attempt for the acquisition with ctx and w. If there is no
+// limit, it needs no timer.
 func newAttemptTime(ctx context.Context, w *engine.Wait) *attemptTime {
 	ending, cancel := w.Bound(ctx, false)
 	return &attemptTime{began: time.Now(), ending: ending, cancel: cancel}
 }
 
-// acquire acquires the i-th member for o, unless the time is over. An answer that comes within the grace period counts,
-// but no further member is asked then.
+// acquire acquires the i-th member for o, unless the time is over. An answer that comes within the
+// grace period counts, but no further member is asked then.
 func (t *attemptTime) acquire(ctx context.Context, o *Ownership, i int, q *engine.Request, w engine.Wait) error {
 	if t.ending.Err() != nil {
 		return q.GaveUp(ctx)
@@ -260,10 +267,10 @@ func (t *attemptTime) acquire(ctx context.Context, o *Ownership, i int, q *engin
 	return o.lock.named(i, o.acquireAndAdd(ctx, i, q, w))
 }
 
-// settle waits until all members have answered, for limit at most if limit is not 0. When the time is
-// over, it waits for another rollbackWait at most, in all calls together. A member usually answers
-// within that time. Then nothing is held when the acquisition returns. settle reports whether all members have
-// answered.
+// settle waits until all members have answered, for limit at most if limit is not 0. When the time
+// is over, it waits for another rollbackWait at most, in all calls together. A member usually
+// answers within that time. Then nothing is held when the acquisition returns. settle reports
+// whether all members have answered.
 func (t *attemptTime) settle(limit time.Duration, o *fanOut) bool {
 	o.collect(t.ending, limit)
 	if o.open > 0 && t.ending.Err() != nil {

@@ -10,23 +10,24 @@ import (
 	"github.com/redlatch/redlatch/internal/engine"
 )
 
-// Lock is one lock made of several members. It is held while enough of them are. It has no keys of its
-// own: it acquires and releases its members, each on the member's client. It is immutable, and belongs to
-// the handle.
+// Lock is one lock made of several members. It is held while enough of them are. It has no keys of
+// its own: it acquires and releases its members, each on the member's client. It is immutable, and
+// belongs to the handle.
 type Lock struct {
 	engine.NoLease // the members have leases
 
 	Resource *engine.Resource
 	Members  []*engine.Resource // in the order in which a multi lock acquires them
 	Need     int                // how many members must be held
-	// Budgeted means that the lock waits for a member no longer than its budget, which is a tenth of the TTL.
+	// Budgeted means that the lock waits for a member no longer than its budget, which is a tenth
+	// of the TTL.
 	Budgeted bool
 	// Whole acquires all members of a multi lock by one command. It is nil if that is not possible.
 	Whole Whole
 }
 
-// budget returns how long a member may take to answer if the shortest TTL of all members is ttl, or 0 if there is no
-// limit.
+// budget returns how long a member may take to answer if the shortest TTL of all members is ttl, or
+// 0 if there is no limit.
 func (l *Lock) budget(ttl time.Duration) time.Duration {
 	if !l.Budgeted {
 		return 0
@@ -34,7 +35,8 @@ func (l *Lock) budget(ttl time.Duration) time.Duration {
 	return min(max(ttl/10, 100*time.Millisecond), 2*time.Second)
 }
 
-// shortest returns the shortest TTL of the members, and the shortest limit of their holds, which is 0 if there is none.
+// shortest returns the shortest TTL of the members, and the shortest limit of their holds, which is
+// 0 if there is none.
 func (l *Lock) shortest(terms *engine.Terms) (ttl, limit time.Duration) {
 	for i := range l.Members {
 		t := terms.ForMember(i)
@@ -50,11 +52,12 @@ func (l *Lock) shortest(terms *engine.Terms) (ttl, limit time.Duration) {
 	return ttl, limit
 }
 
-// Rollback implements [engine.Driver]. It releases the members that q's last attempt acquired. Earlier attempts
-// have released theirs. It blocks for the answers. After the budget, the remaining releases go on in the background.
+// Rollback implements [engine.Driver]. It releases the members that q's last attempt acquired.
+// Earlier attempts have released theirs. It blocks for the answers. After the budget, the remaining
+// releases go on in the background.
 //
-// An attempt to acquire all members by one command may have taken them, or may still do so. The rollback of the first
-// member keeps late copies of it from taking anything.
+// An attempt to acquire all members by one command may have taken them, or may still do so. The
+// rollback of the first member keeps late copies of it from taking anything.
 func (l *Lock) Rollback(ctx context.Context, q *engine.Request) error {
 	s := stateOf(q)
 	s.giveUpReservations(ctx, l)
@@ -79,8 +82,8 @@ type attempts struct {
 	granted *Ownership    // what the last attempt was granted; of a multi lock, from the beginning of the attempt
 	split   time.Duration // how long the last attempt took if rivals held some members each, or else 0
 	whole   *engine.Terms // the terms of each member if they are acquired as a whole, or else nil
-	// reserved contains the requests for members of a red lock, by index, that have left a reservation. Each attempt
-	// replaces the requests of the attempt before it: see reserve.go.
+	// reserved contains the requests for members of a red lock, by index, that have left a
+	// reservation. Each attempt replaces the requests of the attempt before it: see reserve.go.
 	reserved []*engine.Request
 
 	holds    bool // it is a multi lock that holds members while it waits for another one
@@ -102,9 +105,10 @@ func (l *Lock) Release(context.Context, *engine.Ownership, int, engine.Next) (en
 	return engine.Released{}, engine.ErrUnsupported
 }
 
-// carriedID returns the id of the members' holds that ctx carries, or "" if it carries none. It fails if one of these
-// holds was lost, or the joint hold that they belong to. An earlier attempt may have found that, and the members must
-// not be acquired again. It also fails if the holds have different ids, because a joint hold has one id in all members.
+// carriedID returns the id of the members' holds that ctx carries, or "" if it carries none. It
+// fails if one of these holds was lost, or the joint hold that they belong to. An earlier attempt
+// may have found that, and the members must not be acquired again. It also fails if the holds have
+// different ids, because a joint hold has one id in all members.
 func (l *Lock) carriedID(ctx context.Context) (id string, err error) {
 	for _, m := range l.Members {
 		outer, err := m.Outer(ctx)
@@ -123,8 +127,9 @@ func (l *Lock) carriedID(ctx context.Context) (id string, err error) {
 	return id, nil
 }
 
-// beginAttempt begins one more attempt for q. Each attempt has an id of its own, because the releases of
-// an earlier one may still be under way. With the same id they would free the members of the new attempt:
+// beginAttempt begins one more attempt for q. Each attempt has an id of its own, because the
+// releases of an earlier one may still be under way. With the same id they would free the members
+// of the new attempt:
 //
 //	attempt 1                         attempt 2
 //	acquires A, is refused B
@@ -133,8 +138,8 @@ func (l *Lock) carriedID(ctx context.Context) (id string, err error) {
 //	releases A again, is answered
 //	                                  (A is free, and attempt 2 counts it)
 //
-// If ctx carries a hold of a member, the attempt uses the id of that hold, because a joint hold has one id in all
-// members.
+// If ctx carries a hold of a member, the attempt uses the id of that hold, because a joint hold has
+// one id in all members.
 func (l *Lock) beginAttempt(ctx context.Context, q *engine.Request) (*Ownership, error) {
 	o := l.NewOwnership(q)
 	if q.Shared {
@@ -152,9 +157,9 @@ func (l *Lock) beginAttempt(ctx context.Context, q *engine.Request) (*Ownership,
 	return o, nil
 }
 
-// acquireMember acquires the i-th member for o, either under a hold of it that ctx carries, or as an outermost
-// request. It blocks as long as w allows. It registers with the client of the member, which may close
-// independently of the client of the joint lock.
+// acquireMember acquires the i-th member for o, either under a hold of it that ctx carries, or as
+// an outermost request. It blocks as long as w allows. It registers with the client of the member,
+// which may close independently of the client of the joint lock.
 func (o *Ownership) acquireMember(
 	ctx context.Context, i int, q *engine.Request, w engine.Wait,
 ) (hold *engine.Hold, err error) {
@@ -195,8 +200,8 @@ func (o *Ownership) acquireMember(
 		}
 	}
 	mine.Name(o.ID, q.Shared || o.carried)
-	// Siblings under the same hold may want the same member, and would all enter by the same id. But only
-	// one of them may enter.
+	// Siblings under the same hold may want the same member, and would all enter by the same id.
+	// But only one of them may enter.
 	mine.NonReentrant = mine.NonReentrant || o.carried
 	hold, err = m.AcquireOutermost(ctx, mine, time.Now())
 	if o.carried && errors.Is(err, engine.ErrDeadlock) {
@@ -205,9 +210,10 @@ func (o *Ownership) acquireMember(
 	return hold, err
 }
 
-// acquireAndAdd acquires the i-th member and adds it to o. If the attempt, or the joint hold, has ended meanwhile, the
-// late hold is released at once. Otherwise nobody would release it. The same happens if too few of the others confirm
-// that they hold the lock. Then the member may be acquired again, unless a copy of its release may come.
+// acquireAndAdd acquires the i-th member and adds it to o. If the attempt, or the joint hold, has
+// ended meanwhile, the late hold is released at once. Otherwise nobody would release it. The same
+// happens if too few of the others confirm that they hold the lock. Then the member may be acquired
+// again, unless a copy of its release may come.
 func (o *Ownership) acquireAndAdd(ctx context.Context, i int, q *engine.Request, w engine.Wait) error {
 	hold, err := o.acquireMember(ctx, i, q, w)
 	if err != nil {
@@ -224,7 +230,8 @@ func (o *Ownership) acquireAndAdd(ctx context.Context, i int, q *engine.Request,
 	return errTooLate
 }
 
-// memberError is the error of a member. Its text names the member, and the server if the server is known.
+// memberError is the error of a member. Its text names the member, and the server if the server is
+// known.
 type memberError struct {
 	member string
 	err    error
@@ -250,8 +257,9 @@ func ofMember(m *engine.Resource, err error) error {
 	return &memberError{name, m.Core.Errors.Explain(m, err)}
 }
 
-// retryQueue returns a queue for a joint request that has no message to wait for. Its pauses are random, and grow
-// from a few milliseconds to half a second, so that rivals do not come back at the same time.
+// retryQueue returns a queue for a joint request that has no message to wait for. Its pauses are
+// random, and grow from a few milliseconds to half a second, so that rivals do not come back at the
+// same time.
 func (l *Lock) retryQueue() engine.Queue {
 	return l.Resource.PrivateQueue(func(n int) time.Duration {
 		return time.Millisecond + rand.N(10*time.Millisecond<<min(n, 6)) //nolint:gosec // jitter
@@ -260,17 +268,19 @@ func (l *Lock) retryQueue() engine.Queue {
 
 // Reasons for which an attempt fails, or stops waiting for a member. Users see the texts only.
 var (
-	// errYield says that an attempt gave up so that a rival may go first. The attempt may be repeated soon.
+	// errYield says that an attempt gave up so that a rival may go first. The attempt may be
+	// repeated soon.
 	errYield = errors.New("gave way to another")
-	// errTooLate says that a member was granted after the attempt, or the joint hold, was over. It was given back.
+	// errTooLate says that a member was granted after the attempt, or the joint hold, was over. It
+	// was given back.
 	errTooLate = errors.New("acquired too late")
-	// errUnconfirmed says that a late member was given back because too few of the others were confirmed. It matches
-	// errTooLate.
+	// errUnconfirmed says that a late member was given back because too few of the others were
+	// confirmed. It matches errTooLate.
 	errUnconfirmed = fmt.Errorf("%w: the others were not confirmed", errTooLate)
 	errBudget      = errors.New("no answer within the budget of a member")
 	// errNotAwaited says that the others had decided before a member answered.
 	errNotAwaited = errors.New("not awaited, because too many others had failed")
-	// errMembersLost says that some members were over before the others had answered. An acquisition that waits
-	// makes another attempt.
+	// errMembersLost says that some members were over before the others had answered. An
+	// acquisition that waits makes another attempt.
 	errMembersLost = fmt.Errorf("%w: members were lost meanwhile", engine.ErrLost)
 )

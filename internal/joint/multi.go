@@ -10,7 +10,8 @@ import (
 	"github.com/redlatch/redlatch/internal/failure"
 )
 
-// How a multi lock is acquired if each of its members needs a command of its own. Other multi locks are in whole.go.
+// How a multi lock is acquired if each of its members needs a command of its own. Other multi locks
+// are in whole.go.
 //
 // It acquires its members one after another. Among multi locks the order of the members prevents a
 // deadlock. But another program, such as one with Redisson, may acquire them in another order:
@@ -20,10 +21,12 @@ import (
 //	                                acquires B
 //	waits for B                     waits for A
 //
-// So a multi lock that holds some members waits for the next one only as long as its patience lasts. Then it releases
-// them, waits with nothing held until the missing member can be acquired, and begins again with more patience.
+// So a multi lock that holds some members waits for the next one only as long as its patience
+// lasts. Then it releases them, waits with nothing held until the missing member can be acquired,
+// and begins again with more patience.
 
-// The patience of a multi lock. It doubles with each round, because a member may simply be held for long.
+// The patience of a multi lock. It doubles with each round, because a member may simply be held for
+// long.
 const (
 	firstPatience   = 100 * time.Millisecond
 	longestPatience = 2 * time.Second
@@ -43,8 +46,8 @@ func NewMulti(l *Lock) {
 	}
 }
 
-// newQueue returns nil for a request that acquires all members as a whole. That stands for the local queue of the
-// multi lock's name. Other requests wait in the queues of the members.
+// newQueue returns nil for a request that acquires all members as a whole. That stands for the
+// local queue of the multi lock's name. Other requests wait in the queues of the members.
 func (m *multi) newQueue(ctx context.Context, q *engine.Request) (engine.Queue, error) {
 	if m.wholeTerms(ctx, q) != nil {
 		return nil, nil //nolint:nilnil // as Traits.NewQueue says
@@ -69,10 +72,11 @@ func (m *multi) TryAcquire(ctx context.Context, q *engine.Request) (engine.Resul
 	return m.tryInOrder(ctx, q)
 }
 
-// tryInOrder acquires the members one after another, each by a command of its own. A request that may queue waits here,
-// in the queues of the members. On failure it has released the members that it acquired, or releases them in the
-// background. Acquiring a member ends soon after the time of the request, as any acquisition does. So this goroutine
-// can do it, and need not be able to leave it.
+// tryInOrder acquires the members one after another, each by a command of its own. A request that
+// may queue waits here, in the queues of the members. On failure it has released the members that
+// it acquired, or releases them in the background. Acquiring a member ends soon after the time of
+// the request, as any acquisition does. So this goroutine can do it, and need not be able to leave
+// it.
 func (m *multi) tryInOrder(ctx context.Context, q *engine.Request) (engine.Result, error) {
 	if !q.MayQueue {
 		attempt := newAttemptTime(ctx, &q.Wait)
@@ -80,13 +84,15 @@ func (m *multi) tryInOrder(ctx context.Context, q *engine.Request) (engine.Resul
 		res, _, err := m.acquireInOrder(ctx, attempt, q, engine.Wait{}, 0)
 		return res, err
 	}
-	// Members on other clients wait in the queues of those clients, which would not notice that this client closes.
+	// Members on other clients wait in the queues of those clients, which would not notice that
+	// this client closes.
 	waiting, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(m.Resource.Core.Open(), cancel)()
 	attempt := newAttemptTime(waiting, &q.Wait)
 	defer attempt.cancel()
-	// The observer may be slow. It is not called while members are held, because others may wait for them.
+	// The observer may be slow. It is not called while members are held, because others may wait
+	// for them.
 	state := stateOf(q)
 	w := q.Wait.ForMember(func() {
 		state.mustTell = true
@@ -121,8 +127,8 @@ func (m *multi) tryInOrder(ctx context.Context, q *engine.Request) (engine.Resul
 	}
 }
 
-// awaitMember waits until the i-th member can be acquired, acquires it and releases it. Nothing is held
-// while it waits, so no other program waits for this one.
+// awaitMember waits until the i-th member can be acquired, acquires it and releases it. Nothing is
+// held while it waits, so no other program waits for this one.
 func (m *multi) awaitMember(ctx context.Context, attempt *attemptTime, q *engine.Request, i int, w engine.Wait) error {
 	o, err := m.beginAttempt(ctx, q)
 	if err != nil {
@@ -135,9 +141,10 @@ func (m *multi) awaitMember(ctx context.Context, attempt *attemptTime, q *engine
 	return err
 }
 
-// acquireInOrder acquires all members, or none: on failure it releases the members that it has. missing
-// is the index of the member for which the patience was over, and is negative otherwise. If the end of ctx or
-// of the wait cut the attempt short, the error matches ErrNotAcquired or ErrUnavailable.
+// acquireInOrder acquires all members, or none: on failure it releases the members that it has.
+// missing is the index of the member for which the patience was over, and is negative otherwise. If
+// the end of ctx or of the wait cut the attempt short, the error matches ErrNotAcquired or
+// ErrUnavailable.
 func (m *multi) acquireInOrder(
 	ctx context.Context, attempt *attemptTime, q *engine.Request, w engine.Wait, patience time.Duration,
 ) (res engine.Result, missing int, err error) {
@@ -162,7 +169,8 @@ func (m *multi) acquireInOrder(
 		}
 		limit := time.Duration(0)
 		if f := failure.Of(err); f.InDoubt() || f.Retry() {
-			// Other members may be silent or out of reach, too, so all of them together get the time of one command.
+			// Other members may be silent or out of reach, too, so all of them together get the
+			// time of one command.
 			limit = m.Resource.Core.RollbackLimit(attempt.began)
 		}
 		asked := time.Now()

@@ -12,8 +12,8 @@ import (
 	"github.com/redlatch/redlatch/internal/failure"
 )
 
-// Ownership is the ownership behind a hold of a joint lock. It consists of one hold of each member, of which enough
-// must be live. Each member is renewed by its own client.
+// Ownership is the ownership behind a hold of a joint lock. It consists of one hold of each member,
+// of which enough must be live. Each member is renewed by its own client.
 //
 //	open    the attempt that makes the ownership adds holds; late holds are added even after that, while the
 //	        joint hold lasts
@@ -26,8 +26,8 @@ type Ownership struct {
 	whole   bool          // one command has acquired all members
 	budget  time.Duration // how long a member may take to answer; 0 if there is no limit
 	terms   *engine.Terms
-	// shortest is the shortest time that a member may last, for the attempt that acquires the members in order. It
-	// is 0 if there is no limit.
+	// shortest is the shortest time that a member may last, for the attempt that acquires the
+	// members in order. It is 0 if there is no limit.
 	shortest time.Duration
 
 	mu      sync.Mutex     // guards the rest; Hold.mu may be taken while it is held
@@ -38,16 +38,16 @@ type Ownership struct {
 	wanted  bool           // somebody waits for a member
 	listens bool           // the user's hold listens for that
 	asking  int            // the calls of Check and Extend under way, which end the joint hold themselves if it is lost
-	// early contains the members whose ends were reported before there was a joint hold, or before add was called. Join
-	// or add reports them again.
+	// early contains the members whose ends were reported before there was a joint hold, or before
+	// add was called. Join or add reports them again.
 	early []*engine.Hold
 	over  context.Context //nolint:containedctx // it ends with the joint hold; nil if nobody waits for that
 	stop  context.CancelFunc
 	since time.Time // when the joint hold was made; zero if there is none yet
 
 	asked asked // the attempts for the members of a red lock; o.mu guards it
-	// reserved contains the requests of this attempt that have left a reservation, by the index of the member. It is
-	// nil if the attempt is decided, or if there is nothing to reserve.
+	// reserved contains the requests of this attempt that have left a reservation, by the index of
+	// the member. It is nil if the attempt is decided, or if there is nothing to reserve.
 	reserved []*engine.Request
 }
 
@@ -59,8 +59,8 @@ func (l *Lock) NewOwnership(q *engine.Request) *Ownership {
 	return &Ownership{lock: l, ID: q.ID, budget: l.budget(ttl), terms: q.Terms, shortest: limit}
 }
 
-// ReplaceMember adds the hold of a member whose former owner was replaced by o's id on the server. It does
-// not block. If o is closed already, the member is left to its lease.
+// ReplaceMember adds the hold of a member whose former owner was replaced by o's id on the server.
+// It does not block. If o is closed already, the member is left to its lease.
 func (o *Ownership) ReplaceMember(ctx context.Context, m *engine.Resource, q *engine.Request, sent time.Time) error {
 	q.Group = o
 	hold, err := m.Adopted(ctx, q, sent)
@@ -70,8 +70,8 @@ func (o *Ownership) ReplaceMember(ctx context.Context, m *engine.Resource, q *en
 	return err
 }
 
-// Adopted returns the user's hold of o. If it cannot be made, or if too few members are valid any longer, the members
-// are left to their leases.
+// Adopted returns the user's hold of o. If it cannot be made, or if too few members are valid any
+// longer, the members are left to their leases.
 func (o *Ownership) Adopted(ctx context.Context, q *engine.Request) (hold *engine.Hold, err error) {
 	err = errMembersLost
 	if o.enough() {
@@ -106,9 +106,11 @@ func (o *Ownership) granted() engine.Result {
 	return engine.Result{Granted: true, Sent: time.Now(), Holding: o}
 }
 
-// add adds the hold of a member. It reports false if o is closed. Then the caller must release the hold.
+// add adds the hold of a member. It reports false if o is closed. Then the caller must release the
+// hold.
 //
-// A hold may come after the attempt has succeeded without it. In that case mayStillCount has returned true.
+// A hold may come after the attempt has succeeded without it. In that case mayStillCount has
+// returned true.
 func (o *Ownership) add(hold *engine.Hold) bool {
 	o.mu.Lock()
 	if o.closed {
@@ -132,8 +134,8 @@ func (o *Ownership) add(hold *engine.Hold) bool {
 	return true
 }
 
-// close refuses further holds, ends the retakes, and returns the members' holds. From now on their ends do not end
-// the joint hold. It may be called more than once.
+// close refuses further holds, ends the retakes, and returns the members' holds. From now on their
+// ends do not end the joint hold. It may be called more than once.
 func (o *Ownership) close() []*engine.Hold {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -173,7 +175,8 @@ func (o *Ownership) memberHolds() []*engine.Hold {
 	return slices.Clone(o.holds)
 }
 
-// has reports whether f is true for as many members as needed. mu is held, and f may take the mutex of the hold.
+// has reports whether f is true for as many members as needed. mu is held, and f may take the mutex
+// of the hold.
 func (o *Ownership) has(f func(*engine.Hold) bool) bool {
 	n := 0
 	for _, member := range o.holds {
@@ -191,18 +194,19 @@ func (o *Ownership) enough() bool {
 	return o.has(isValid)
 }
 
-// isValid reports whether member is valid at this moment, by the clock of this process. After a pause of the process, a
-// member that counts as live may be over already, because its end has not been reported yet.
+// isValid reports whether member is valid at this moment, by the clock of this process. After a
+// pause of the process, a member that counts as live may be over already, because its end has not
+// been reported yet.
 func isValid(member *engine.Hold) bool {
 	return member.IsLive() && member.ValidUntil().After(time.Now())
 }
 
-// MemberEnded implements [engine.Group]. The joint hold is lost as soon as too few members are live. The
-// others may have ended by a loss, because the user released a member, or because the client of a member
-// closed. A red lock with enough members left retakes a lost one.
+// MemberEnded implements [engine.Group]. The joint hold is lost as soon as too few members are
+// live. The others may have ended by a loss, because the user released a member, or because the
+// client of a member closed. A red lock with enough members left retakes a lost one.
 //
-// Before there is a joint hold, the end is noted for Join. A loss before add is noted for add. Holds that add has
-// refused are ignored. The caller holds no mutex.
+// Before there is a joint hold, the end is noted for Join. A loss before add is noted for add.
+// Holds that add has refused are ignored. The caller holds no mutex.
 func (o *Ownership) MemberEnded(member *engine.Hold, cause error) {
 	o.mu.Lock()
 	// The client that ends its holds ends the joint hold too, with ErrClosed.
@@ -234,7 +238,8 @@ func (o *Ownership) MemberEnded(member *engine.Hold, cause error) {
 	}
 }
 
-// MemberWanted implements [engine.Group]: somebody waits for the joint hold, because it waits for a member.
+// MemberWanted implements [engine.Group]: somebody waits for the joint hold, because it waits for a
+// member.
 func (o *Ownership) MemberWanted(*engine.Hold) {
 	o.mu.Lock()
 	o.wanted = true
@@ -245,7 +250,8 @@ func (o *Ownership) MemberWanted(*engine.Hold) {
 	}
 }
 
-// UserOf implements [engine.Group]: the user's hold is the joint one, and each member tells of its own losses.
+// UserOf implements [engine.Group]: the user's hold is the joint one, and each member tells of its
+// own losses.
 func (o *Ownership) UserOf(*engine.Hold) (user *engine.Hold, isAnother bool) { return nil, false }
 
 // Listen implements [engine.Holding]: all members listen, late ones too.
@@ -264,8 +270,8 @@ func (o *Ownership) Listen(h *engine.Hold) {
 	}
 }
 
-// Join implements [engine.Holding]. h is the user's hold. Members may have ended before h existed, when
-// MemberEnded could not do anything.
+// Join implements [engine.Holding]. h is the user's hold. Members may have ended before h existed,
+// when MemberEnded could not do anything.
 func (o *Ownership) Join(h *engine.Hold) {
 	o.mu.Lock()
 	o.h = h
@@ -286,8 +292,9 @@ func (o *Ownership) Join(h *engine.Hold) {
 	}
 }
 
-// ValidUntil implements [engine.Holding]. It returns the instant at which too few members are left if no server answers
-// before. Once too few are live, an ended member counts with the last end of its validity.
+// ValidUntil implements [engine.Holding]. It returns the instant at which too few members are left
+// if no server answers before. Once too few are live, an ended member counts with the last end of
+// its validity.
 func (o *Ownership) ValidUntil(*engine.Hold) time.Time {
 	var ends, ended []time.Time
 	for _, member := range o.memberHolds() {
@@ -304,8 +311,8 @@ func (o *Ownership) ValidUntil(*engine.Hold) time.Time {
 	return ends[o.lock.Need-1]
 }
 
-// Member implements [engine.Holding]. It returns the hold of the member that r is, live or not. It returns nil if there
-// is none.
+// Member implements [engine.Holding]. It returns the hold of the member that r is, live or not. It
+// returns nil if there is none.
 func (o *Ownership) Member(r *engine.Resource) *engine.Hold {
 	for _, member := range o.memberHolds() {
 		if r.Is(member.Resource()) {
@@ -318,8 +325,9 @@ func (o *Ownership) Member(r *engine.Resource) *engine.Hold {
 // Forget implements [engine.Holding]. It leaves the members to their leases.
 func (o *Ownership) Forget(*engine.Hold) { o.DetachMembers() }
 
-// Release implements [engine.Holding]. It releases all members, by one command if that is possible. It blocks for
-// their answers, for the budget at most. Silent members are released in the background.
+// Release implements [engine.Holding]. It releases all members, by one command if that is possible.
+// It blocks for their answers, for the budget at most. Silent members are released in the
+// background.
 func (o *Ownership) Release(ctx context.Context, h *engine.Hold) (handedOff bool, err error) {
 	done := false
 	lost := false
@@ -338,22 +346,24 @@ func (o *Ownership) Release(ctx context.Context, h *engine.Hold) (handedOff bool
 	return false, err
 }
 
-// Abandon implements [engine.Holding]. The joint hold was lost, and its user has called Release. The members that
-// are left must be released, too.
+// Abandon implements [engine.Holding]. The joint hold was lost, and its user has called Release.
+// The members that are left must be released, too.
 func (o *Ownership) Abandon(ctx context.Context) {
 	o.giveBack(context.WithoutCancel(ctx))
 }
 
-// giveBack releases all members. It blocks for their answers until ctx is done, and for the budget at most. For members
-// whose attempts are still under way, it blocks as [Ownership.awaitAsked] says.
+// giveBack releases all members. It blocks for their answers until ctx is done, and for the budget
+// at most. For members whose attempts are still under way, it blocks as [Ownership.awaitAsked]
+// says.
 func (o *Ownership) giveBack(ctx context.Context) votes {
 	released := o.releaseMembers(ctx).count(ctx, o.budget)
 	o.awaitAsked(ctx)
 	return released
 }
 
-// releaseMembers starts to release all members at the same time, even if ctx is done. It does not block.
-// The caller decides how long it waits for the answers. The other releases go on in the background.
+// releaseMembers starts to release all members at the same time, even if ctx is done. It does not
+// block. The caller decides how long it waits for the answers. The other releases go on in the
+// background.
 func (o *Ownership) releaseMembers(ctx context.Context) *fanOut {
 	holds := o.close()
 	return newFanOut(o.core(), len(holds), func(i int) error {
@@ -379,10 +389,10 @@ func (o *Ownership) Extend(ctx context.Context, _ *engine.Hold, d time.Duration)
 	return o.ask(ctx, func(ctx context.Context, member *engine.Hold) error { return member.Extend(ctx, d, nil) })
 }
 
-// ask runs f, a Check or an Extend, for all members, and blocks for the answers, for the budget at most.
-// If too few members are left, it ends the joint hold and emits the event before it returns. It does so at once,
-// because the answer of a silent member could not change that. If too few have answered in time, the calls of the
-// others end, and their errors say why there was no answer.
+// ask runs f, a Check or an Extend, for all members, and blocks for the answers, for the budget at
+// most. If too few members are left, it ends the joint hold and emits the event before it returns.
+// It does so at once, because the answer of a silent member could not change that. If too few have
+// answered in time, the calls of the others end, and their errors say why there was no answer.
 func (o *Ownership) ask(ctx context.Context, f func(context.Context, *engine.Hold) error) error {
 	asking, stop := context.WithCancel(ctx)
 	defer stop()
@@ -437,8 +447,9 @@ func (o *Ownership) ask(ctx context.Context, f func(context.Context, *engine.Hol
 	return o.h.Lose(ctx, o.loss())
 }
 
-// overBudget returns the error of a member's call. If the budget has ended the call, its server counts as silent: the
-// caller's own time was not over. The member may have been asked a little later than the budget began.
+// overBudget returns the error of a member's call. If the budget has ended the call, its server
+// counts as silent: the caller's own time was not over. The member may have been asked a little
+// later than the budget began.
 func overBudget(err error) error {
 	if !errors.Is(err, errBudget) {
 		return err
@@ -446,9 +457,10 @@ func overBudget(err error) error {
 	return failure.Silence(err)
 }
 
-// loss returns the loss of a joint hold with too few members left. Its reason is "members", unless the limits of the
-// members have ended them. A member that the user has released, or whose client was closed, is a reason, too. It is in
-// the text of the loss only, because the joint hold itself was neither released nor closed.
+// loss returns the loss of a joint hold with too few members left. Its reason is "members", unless
+// the limits of the members have ended them. A member that the user has released, or whose client
+// was closed, is a reason, too. It is in the text of the loss only, because the joint hold itself
+// was neither released nor closed.
 func (o *Ownership) loss() engine.Loss {
 	loss := engine.Loss{Reason: engine.LossMembers}
 	left := 0
@@ -467,7 +479,8 @@ func (o *Ownership) loss() engine.Loss {
 			loss.Members = append(loss.Members, errors.New(describe(member, "hold", cause).Error()))
 		}
 	}
-	// The limit of the joint hold is over when that of so many members is. An Extend may not have reached some of them.
+	// The limit of the joint hold is over when that of so many members is. An Extend may not have
+	// reached some of them.
 	isLimitOver := unlimited < o.lock.Need
 	wouldBeLeft := left >= o.lock.Need // if the members had no limits
 	if isLimitOver && wouldBeLeft {

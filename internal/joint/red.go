@@ -14,21 +14,22 @@ import (
 
 // How a red lock is acquired.
 //
-// All members are asked at the same time: see asked.go. The attempt has a budget of a tenth of the TTL, and ends as
-// soon as a majority is acquired or impossible. If rivals acquired some members each, nobody has a majority. Then all
-// of them release their members, and make another attempt after a random pause.
+// All members are asked at the same time: see asked.go. The attempt has a budget of a tenth of the
+// TTL, and ends as soon as a majority is acquired or impossible. If rivals acquired some members
+// each, nobody has a majority. Then all of them release their members, and make another attempt
+// after a random pause.
 //
 // A failed member, such as a silent server, is neither a grant nor a refusal. Without a majority of
 // grants there are two cases:
 //
-//   - Refusals alone prevent a majority, or failures alone do not prevent it. Then the lock counts as held, and the
-//     request waits.
-//   - Otherwise too many members failed, and the error says that servers did not answer. If some of them only missed
-//     the budget, such as on a busy machine, a request whose wait has an end makes further attempts, for as long as a
-//     command may take.
+//   - Refusals alone prevent a majority, or failures alone do not prevent it. Then the lock counts
+//     as held, and the request waits.
+//   - Otherwise too many members failed, and the error says that servers did not answer. If some of
+//     them only missed the budget, such as on a busy machine, a request whose wait has an end makes
+//     further attempts, for as long as a command may take.
 //
-// A silent server may execute the command later. If the other members have made a joint hold, the late member joins it.
-// Otherwise it is released, or the request for the member is rolled back.
+// A silent server may execute the command later. If the other members have made a joint hold, the
+// late member joins it. Otherwise it is released, or the request for the member is rolled back.
 
 // red is the driver of a lock that needs a majority of its members. It belongs to the handle.
 type red struct{ *Lock }
@@ -42,8 +43,9 @@ func NewRed(l *Lock) {
 	l.Resource.Traits = &engine.Traits{Leased: true, Nests: true, NewQueue: r.newQueue}
 }
 
-// newQueue returns a queue of its own for a request whose context carries a hold of a member. In the
-// local queue, the request could stand behind a waiter that waits for that very hold, which would be a deadlock.
+// newQueue returns a queue of its own for a request whose context carries a hold of a member. In
+// the local queue, the request could stand behind a waiter that waits for that very hold, which
+// would be a deadlock.
 func (r *red) newQueue(ctx context.Context, _ *engine.Request) (engine.Queue, error) {
 	id, err := r.carriedID(ctx)
 	if err != nil || id == "" {
@@ -52,9 +54,9 @@ func (r *red) newQueue(ctx context.Context, _ *engine.Request) (engine.Queue, er
 	return r.retryQueue(), nil
 }
 
-// TryAcquire implements [engine.Driver]. It makes one attempt for all members. After the pause of a split vote, it
-// blocks until a majority is acquired or impossible, and for the budget at most. Then it blocks for the releases of a
-// failed attempt.
+// TryAcquire implements [engine.Driver]. It makes one attempt for all members. After the pause of a
+// split vote, it blocks until a majority is acquired or impossible, and for the budget at most.
+// Then it blocks for the releases of a failed attempt.
 func (r *red) TryAcquire(ctx context.Context, q *engine.Request) (engine.Result, error) {
 	o, err := r.beginAttempt(ctx, q)
 	if err != nil {
@@ -64,8 +66,8 @@ func (r *red) TryAcquire(ctx context.Context, q *engine.Request) (engine.Result,
 	attempt := newAttemptTime(ctx, &q.Wait)
 	defer attempt.cancel()
 	if state.split > 0 {
-		// Rivals held some members each. The pauses are random and long compared to an attempt, so that
-		// one of the rivals finds all members free.
+		// Rivals held some members each. The pauses are random and long compared to an attempt, so
+		// that one of the rivals finds all members free.
 		pause := rand.N(min(max(16*state.split, 5*time.Millisecond), 250*time.Millisecond)) //nolint:gosec // jitter
 		engine.Pause(attempt.ending, pause, nil)
 	}
@@ -113,8 +115,8 @@ func (r *red) TryAcquire(ctx context.Context, q *engine.Request) (engine.Result,
 	return r.failed(ctx, q, members.votes, isBudget)
 }
 
-// failed returns the result of an attempt without a majority. v contains all answers. isBudget reports that the
-// budget ended the attempt while a majority was still possible.
+// failed returns the result of an attempt without a majority. v contains all answers. isBudget
+// reports that the budget ended the attempt while a majority was still possible.
 func (r *red) failed(ctx context.Context, q *engine.Request, v votes, isBudget bool) (engine.Result, error) {
 	tolerated := len(r.Members) - r.Need
 	wasGranted := v.yes+v.lost >= r.Need
@@ -142,7 +144,8 @@ func (r *red) failed(ctx context.Context, q *engine.Request, v votes, isBudget b
 	return engine.Result{}, err
 }
 
-// withoutOutages joins the errors of members whose silence did not matter. It returns nil if there are none.
+// withoutOutages joins the errors of members whose silence did not matter. It returns nil if there
+// are none.
 func withoutOutages(failed []error) error {
 	var reasons []error
 	for _, err := range failed {
@@ -154,9 +157,10 @@ func withoutOutages(failed []error) error {
 	return join(reasons)
 }
 
-// joinErrors joins errors so that the first one decides whether waiting goes on. Lasting errors come
-// first if they alone prevent a majority, because another attempt would fail, too. Otherwise temporary refusals come
-// first, because a request waits for their end. The errors of members that had no time come last.
+// joinErrors joins errors so that the first one decides whether waiting goes on. Lasting errors
+// come first if they alone prevent a majority, because another attempt would fail, too. Otherwise
+// temporary refusals come first, because a request waits for their end. The errors of members that
+// had no time come last.
 func (r *red) joinErrors(errs []error, tolerated int) error {
 	var lasting []error
 	var passing []error
@@ -181,16 +185,17 @@ func (r *red) joinErrors(errs []error, tolerated int) error {
 	return join(slices.Concat(passing, lasting, late))
 }
 
-// Subscribe implements [engine.Driver]. It wakes the queue when a majority of members has announced a release.
-// One member is not enough, because the release of a failed attempt is announced too. Two waiters would
-// then wake each other for ever, while a third client holds a majority:
+// Subscribe implements [engine.Driver]. It wakes the queue when a majority of members has announced
+// a release. One member is not enough, because the release of a failed attempt is announced too.
+// Two waiters would then wake each other for ever, while a third client holds a majority:
 //
 //	waiter X                             waiter Y
 //	acquires 1 of 3, releases it
 //	                                     is woken up, acquires 1 of 3, releases it
 //	is woken up ...
 //
-// The mutex is innermost, and hear is called without it. The listeners run in goroutines of the transport.
+// The mutex is innermost, and hear is called without it. The listeners run in goroutines of the
+// transport.
 func (r *red) Subscribe(hear func(engine.Message)) (subs []engine.Subscription) {
 	var mu sync.Mutex
 	announced := map[int]bool{}

@@ -9,16 +9,17 @@ import (
 
 // What a red lock that waits leaves on the servers that have refused it.
 //
-// A waiting writer would starve while readers come and go. So a refused attempt leaves a reservation, which keeps new
-// readers out for a moment. A red lock does the same on each of its members. It has a new id in each attempt, and so a
-// new request for each member. The latest request has the reservation, and is not rolled back between two attempts:
+// A waiting writer would starve while readers come and go. So a refused attempt leaves a
+// reservation, which keeps new readers out for a moment. A red lock does the same on each of its
+// members. It has a new id in each attempt, and so a new request for each member. The latest
+// request has the reservation, and is not rolled back between two attempts:
 //
 //	attempt 1   A: refused, reserves    B: acquired, released   C: refused, reserves
 //	attempt 2   A: acquired             B: refused, reserves    C: acquired
 //	acquired: the reservation on B is given up
 //
-// A reservation is advice that expires. It keeps no other red lock out for long, so two of them never wait for each
-// other's reservations for ever.
+// A reservation is advice that expires. It keeps no other red lock out for long, so two of them
+// never wait for each other's reservations for ever.
 
 // isReserved reports whether the i-th member has a reservation of this acquisition.
 func (o *Ownership) isReserved(i int) bool {
@@ -27,8 +28,8 @@ func (o *Ownership) isReserved(i int) bool {
 	return o.reserved != nil && o.reserved[i] != nil
 }
 
-// noteReservation notes that the request mine for the i-th member has left a reservation, if it was refused. If the
-// attempt for the red lock is over, the reservation is given up.
+// noteReservation notes that the request mine for the i-th member has left a reservation, if it was
+// refused. If the attempt for the red lock is over, the reservation is given up.
 func (o *Ownership) noteReservation(ctx context.Context, i int, mine *engine.Request) {
 	if !mine.Reserved {
 		return
@@ -44,8 +45,9 @@ func (o *Ownership) noteReservation(ctx context.Context, i int, mine *engine.Req
 	}
 }
 
-// keepReservations ends the attempt of o. If the attempt was granted, the reservations on members that it has not
-// acquired are given up in the background. Otherwise they stay for the next attempt.
+// keepReservations ends the attempt of o. If the attempt was granted, the reservations on members
+// that it has not acquired are given up in the background. Otherwise they stay for the next
+// attempt.
 func (r *red) keepReservations(ctx context.Context, state *attempts, o *Ownership, granted bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -63,8 +65,8 @@ func (r *red) keepReservations(ctx context.Context, state *attempts, o *Ownershi
 	state.reserved = nil
 }
 
-// giveUpReservations gives up the reservations of an acquisition that has failed. It blocks for the answers, or until
-// ctx is done.
+// giveUpReservations gives up the reservations of an acquisition that has failed. It blocks for the
+// answers, or until ctx is done.
 func (s *attempts) giveUpReservations(ctx context.Context, l *Lock) {
 	if s.reserved == nil {
 		return

@@ -8,8 +8,8 @@ import (
 	"github.com/redlatch/redlatch/internal/engine"
 )
 
-// A red lock survives a rolling restart of servers without persistence. A member that has forgotten the
-// lock is acquired again, in the background, as long as a majority is left.
+// A red lock survives a rolling restart of servers without persistence. A member that has forgotten
+// the lock is acquired again, in the background, as long as a majority is left.
 //
 // The steps for one lost member:
 //
@@ -17,24 +17,28 @@ import (
 //  2. The member is acquired again, with the same id, and counted.
 //  3. A majority of the other members confirms again. If it does not, the member is released.
 //
-// Why this is safe: a member that has forgotten the id cannot hold it again except by this code. So the
-// members of the second confirmation have held the lock without a break, and no other client can have had
-// a majority. Several members may be retaken at the same time: each counts only once it has replaced the lost one.
+// Why this is safe: a member that has forgotten the id cannot hold it again except by this code. So
+// the members of the second confirmation have held the lock without a break, and no other client
+// can have had a majority. Several members may be retaken at the same time: each counts only once
+// it has replaced the lost one.
 //
 // A retaken member has the id of the joint hold, which is private. Members with a shared id are not
-// retaken. Such ids come from WithOwner, and from nested acquisitions that acquired a member themselves. The
-// server counts for them, and a repeated acquisition could count twice. The member of a nested joint hold nests
-// under the enclosing red lock's new hold of it.
+// retaken. Such ids come from WithOwner, and from nested acquisitions that acquired a member
+// themselves. The server counts for them, and a repeated acquisition could count twice. The member
+// of a nested joint hold nests under the enclosing red lock's new hold of it.
 //
-// A late copy of the command that acquired the lost member may acquire it again. Only the Release of the lost hold
-// prevents that, and a retake forgoes it. So a retake waits until no copy can come.
+// A late copy of the command that acquired the lost member may acquire it again. Only the Release
+// of the lost hold prevents that, and a retake forgoes it. So a retake waits until no copy can
+// come.
 
-// A member that the joint hold has never had is acquired in the same way. When the majority was acquired, a rival had
-// it for a moment, or its server was down. Its first request must be undone before that. Otherwise a late copy of its
-// rollback would free the member, because all requests for it have one id.
+// A member that the joint hold has never had is acquired in the same way. When the majority was
+// acquired, a rival had it for a moment, or its server was down. Its first request must be undone
+// before that. Otherwise a late copy of its rollback would free the member, because all requests
+// for it have one id.
 
-// retake is the goroutine that acquires one member while the joint hold lasts. That is a member that was lost, or one
-// that the joint hold has never had. The goroutine ends with the joint hold at the latest.
+// retake is the goroutine that acquires one member while the joint hold lasts. That is a member
+// that was lost, or one that the joint hold has never had. The goroutine ends with the joint hold
+// at the latest.
 type retake struct {
 	o     *Ownership
 	m     *engine.Resource
@@ -44,19 +48,20 @@ type retake struct {
 	wait  time.Duration   // the pause until the next attempt
 }
 
-// shortestRetake is the first pause between two attempts. It doubles, up to a few budgets of a member. The attempt of a
-// rival, which cannot have a majority, may hold the member for a moment.
+// shortestRetake is the first pause between two attempts. It doubles, up to a few budgets of a
+// member. The attempt of a rival, which cannot have a majority, may hold the member for a moment.
 const shortestRetake = 100 * time.Millisecond
 
-// retakeLater starts the goroutine that replaces a lost hold, unless the hold is to stay lost. It does not block.
+// retakeLater starts the goroutine that replaces a lost hold, unless the hold is to stay lost. It
+// does not block.
 func (o *Ownership) retakeLater(lost *engine.Hold) {
 	if lost.Renewed() && !lost.Ownership().Shared {
 		o.core().Spawn((&retake{o: o, m: lost.Resource(), lost: lost, wait: lost.CopiesFor()}).run)
 	}
 }
 
-// takeLater starts the goroutine that acquires the i-th member, which has refused or failed, once there is a joint
-// hold, if that is renewed. It does not block.
+// takeLater starts the goroutine that acquires the i-th member, which has refused or failed, once
+// there is a joint hold, if that is renewed. It does not block.
 func (o *Ownership) takeLater(i int) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -101,8 +106,8 @@ func (t *retake) isMissing() bool {
 	return t.lost.IsLostUnreleased()
 }
 
-// isUndone reports whether nothing of the first request for a member is left. If a copy of its rollback may come later,
-// it makes the next attempt wait for that.
+// isUndone reports whether nothing of the first request for a member is left. If a copy of its
+// rollback may come later, it makes the next attempt wait for that.
 func (t *retake) isUndone() bool {
 	if t.first == nil {
 		return true
@@ -117,8 +122,9 @@ func (t *retake) isUndone() bool {
 	return is
 }
 
-// try makes one attempt, by the three steps above, and reports whether it has replaced the lost hold. It blocks
-// for each step, for the budget at most. A silent server makes it give up until the next attempt.
+// try makes one attempt, by the three steps above, and reports whether it has replaced the lost
+// hold. It blocks for each step, for the budget at most. A silent server makes it give up until the
+// next attempt.
 func (t *retake) try(ctx context.Context) (done bool) {
 	m := t.m
 	if m.Core.IsClosing() || m.Core.Begin(ctx) != nil {
@@ -132,37 +138,37 @@ func (t *retake) try(ctx context.Context) (done bool) {
 	if fresh == nil {
 		return false
 	}
-	// The next attempt needs a new request: the server remembers that this one was released, and grants none of its
-	// copies.
+	// The next attempt needs a new request: the server remembers that this one was released, and
+	// grants none of its copies.
 	t.q = nil
 	isHeld := fresh.Ownership().ConfirmCount(ctx, t.o.budget) && t.o.isConfirmed(ctx)
 	if isHeld && t.o.replace(t.lost, fresh) {
 		return true
 	}
 	if fresh.Release(ctx) != nil {
-		// The release is repeated in the background, and a late copy of it would free the next hold,
-		// which has the same id. So wait until no copy can have an effect.
+		// The release is repeated in the background, and a late copy of it would free the next
+		// hold, which has the same id. So wait until no copy can have an effect.
 		t.wait = time.Until(fresh.Ownership().EndsAt()) + m.Core.LateCopies
 	}
 	return false
 }
 
-// isConfirmed asks the servers of all live members, and reports whether enough confirm that they still
-// hold the id. A server that does not answer within the budget does not count.
+// isConfirmed asks the servers of all live members, and reports whether enough confirm that they
+// still hold the id. A server that does not answer within the budget does not count.
 func (o *Ownership) isConfirmed(ctx context.Context) bool {
 	holds := slices.DeleteFunc(o.memberHolds(), func(member *engine.Hold) bool { return !member.IsLive() })
 	fan := newFanOut(o.core(), len(holds), func(i int) error { return holds[i].Check(ctx) })
 	return fan.count(ctx, o.budget).yes >= o.lock.Need
 }
 
-// acquire tries to acquire m, the member of the lost hold. It returns nil if that fails. An attempt of unknown
-// outcome is granted again by the next one, or rolled back by withdraw.
+// acquire tries to acquire m, the member of the lost hold. It returns nil if that fails. An attempt
+// of unknown outcome is granted again by the next one, or rolled back by withdraw.
 func (t *retake) acquire(ctx context.Context, m *engine.Resource) *engine.Hold {
 	trying, cancel := context.WithTimeout(ctx, t.o.budget)
 	defer cancel()
 	if t.o.carried {
-		// This is a nested joint hold. It nests under the new hold of this member that the enclosing joint hold
-		// has, if there is one.
+		// This is a nested joint hold. It nests under the new hold of this member that the
+		// enclosing joint hold has, if there is one.
 		hold, _ := m.AcquireNested(trying, t.newRequest(m)) // nil if it fails
 		return hold
 	}
@@ -186,7 +192,8 @@ func (t *retake) acquire(ctx context.Context, m *engine.Resource) *engine.Hold {
 	return hold
 }
 
-// newRequest returns a request for m with the terms of the lost hold, and the rest of its maximum hold time.
+// newRequest returns a request for m with the terms of the lost hold, and the rest of its maximum
+// hold time.
 func (t *retake) newRequest(m *engine.Resource) *engine.Request {
 	terms := *t.o.terms.ForMember(slices.Index(t.o.lock.Members, m))
 	if terms.MaxHold > 0 {
@@ -201,9 +208,9 @@ func (t *retake) newRequest(m *engine.Resource) *engine.Request {
 	return q
 }
 
-// replace puts fresh in the place of a lost hold, or adds it if lost is nil. It reports false if the joint hold has
-// ended, or if fewer members than needed are valid at this moment, by the clock of this process. The caller then
-// releases fresh.
+// replace puts fresh in the place of a lost hold, or adds it if lost is nil. It reports false if
+// the joint hold has ended, or if fewer members than needed are valid at this moment, by the clock
+// of this process. The caller then releases fresh.
 func (o *Ownership) replace(lost, fresh *engine.Hold) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -227,8 +234,8 @@ func (o *Ownership) replace(lost, fresh *engine.Hold) bool {
 	return true
 }
 
-// withdraw rolls back the request of attempts that have not succeeded. An attempt without a reply may have acquired the
-// member, or may still do so.
+// withdraw rolls back the request of attempts that have not succeeded. An attempt without a reply
+// may have acquired the member, or may still do so.
 func (t *retake) withdraw(ctx context.Context) {
 	if t.q == nil || t.m.Core.Enter() != nil {
 		return

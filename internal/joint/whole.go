@@ -8,19 +8,20 @@ import (
 
 // How a multi lock is acquired as a whole.
 //
-// If one server can acquire all members by one command, it acquires all of them or none. So the multi lock
-// holds nothing while it waits, and no two multi locks can wait for each other. It waits in the local queue of its
-// own name, and tries when a member is released.
+// If one server can acquire all members by one command, it acquires all of them or none. So the
+// multi lock holds nothing while it waits, and no two multi locks can wait for each other. It waits
+// in the local queue of its own name, and tries when a member is released.
 //
-// What is held is the same as if the members had been acquired one after another: a hold of each member, with
-// an ownership of its own. So the rest of the library need not know the difference. The release also sends one command,
-// unless a member needs a command of its own: see [engine.ReleaseTogether].
+// What is held is the same as if the members had been acquired one after another: a hold of each
+// member, with an ownership of its own. So the rest of the library need not know the difference.
+// The release also sends one command, unless a member needs a command of its own: see
+// [engine.ReleaseTogether].
 
 // Whole acquires and releases all members of a multi lock by one command each. Package primitives
 // implements it.
 type Whole interface {
-	// Fits reports whether acquisitions with these terms, of the joint lock and of its first member, can be made
-	// as a whole. It only computes.
+	// Fits reports whether acquisitions with these terms, of the joint lock and of its first
+	// member, can be made as a whole. It only computes.
 	Fits(terms, member *engine.Terms) bool
 	// TryAcquire tries once to acquire all members for o, which has an id of its own. As
 	// [engine.Driver].TryAcquire, it may be repeated.
@@ -31,9 +32,10 @@ type Whole interface {
 	Subscribe(hear func(engine.Message)) []engine.Subscription
 }
 
-// wholeTerms returns the terms of the members if q is to acquire them as a whole, and nil otherwise. It returns nil for
-// an id that the caller names, because the server counts it. It also returns nil if ctx carries a hold of a member,
-// because that member nests, and the others need the id of the hold.
+// wholeTerms returns the terms of the members if q is to acquire them as a whole, and nil
+// otherwise. It returns nil for an id that the caller names, because the server counts it. It also
+// returns nil if ctx carries a hold of a member, because that member nests, and the others need the
+// id of the hold.
 func (m *multi) wholeTerms(ctx context.Context, q *engine.Request) *engine.Terms {
 	decided := q.State != nil
 	s := stateOf(q)
@@ -51,7 +53,8 @@ func (m *multi) wholeTerms(ctx context.Context, q *engine.Request) *engine.Terms
 	return s.whole
 }
 
-// tryWhole makes one attempt to acquire all members with one command. The terms apply to every member.
+// tryWhole makes one attempt to acquire all members with one command. The terms apply to every
+// member.
 func (m *multi) tryWhole(ctx context.Context, q *engine.Request, terms *engine.Terms) (engine.Result, error) {
 	m.Resource.Core.GiveUpLingering(ctx, m.Members)
 	owner := q.Owner

@@ -1,9 +1,10 @@
-// Package list provides a doubly linked list whose elements contain their own links. Adding an element
-// allocates nothing, and removing one needs no search.
+// Package list provides a doubly linked list whose elements contain their own links. Adding an
+// element allocates nothing, and removing one needs no search.
 package list
 
-// Links connect an element with its neighbors. The elements of a list of T embed Links[T]. An element is in
-// one list at a time. Lists are not safe for concurrent use: their owner's mutex guards them and the links.
+// Links connect an element with its neighbors. The elements of a list of T embed Links[T]. An
+// element is in one list at a time. Lists are not safe for concurrent use: their owner's mutex
+// guards them and the links.
 type Links[T any] struct{ Prev, Next *T }
 
 // ListLinks returns the links of an element that embeds them.

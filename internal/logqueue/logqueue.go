@@ -1,7 +1,7 @@
-// Package logqueue keeps a log handler from delaying anything. A handler is code of the user, and may be slow, or
-// block for ever. All packages of a client log to one [Queue], which stores the records. One goroutine passes them on
-// to the handler, in order. It runs while there are records, and [Queue.Close] waits for it. If the
-// handler never returns, that goroutine is left behind.
+// Package logqueue keeps a log handler from delaying anything. A handler is code of the user, and
+// may be slow, or block for ever. All packages of a client log to one [Queue], which stores the
+// records. One goroutine passes them on to the handler, in order. It runs while there are records,
+// and [Queue.Close] waits for it. If the handler never returns, that goroutine is left behind.
 //
 // Queue.mu is innermost. It is never held while the handler runs.
 package logqueue
@@ -13,10 +13,12 @@ import (
 	"time"
 )
 
-// Limit is how many records may wait for the handler. Further ones are dropped, and counted in the log.
+// Limit is how many records may wait for the handler. Further ones are dropped, and counted in the
+// log.
 const Limit = 200_000
 
-// Queue has the records that the handler has not got yet. Make it with [New]. It is safe for concurrent use.
+// Queue has the records that the handler has not got yet. Make it with [New]. It is safe for
+// concurrent use.
 type Queue struct {
 	handler slog.Handler // the user's
 	logger  *slog.Logger
@@ -45,9 +47,10 @@ func New(l *slog.Logger) *Queue {
 // Logger returns the logger that writes to the queue. Its methods do not block.
 func (q *Queue) Logger() *slog.Logger { return q.logger }
 
-// Close waits until the handler has got all records, for limit at most. After a quarter of that time it gives up: the
-// handler only gets the number of the records that were dropped. After half of it the handler gets no record, and
-// Close waits for the one that the handler has. It returns the number of records that the handler has not got.
+// Close waits until the handler has got all records, for limit at most. After a quarter of that
+// time it gives up: the handler only gets the number of the records that were dropped. After half
+// of it the handler gets no record, and Close waits for the one that the handler has. It returns
+// the number of records that the handler has not got.
 func (q *Queue) Close(limit time.Duration) (dropped int) {
 	q.await(limit / 4)
 	q.mu.Lock()
@@ -119,8 +122,8 @@ func (q *Queue) write(done chan struct{}) {
 	}
 }
 
-// next removes the next record for the handler. If records were dropped, their number comes next, before the records
-// that were accepted after them. mu is held.
+// next removes the next record for the handler. If records were dropped, their number comes next,
+// before the records that were accepted after them. mu is held.
 func (q *Queue) next() (e entry, ok bool) {
 	switch {
 	case q.closed:
@@ -145,7 +148,8 @@ type handler struct {
 	to slog.Handler
 }
 
-// Enabled implements [slog.Handler]. Only the goroutine asks the user's handler, whose Enabled may block too.
+// Enabled implements [slog.Handler]. Only the goroutine asks the user's handler, whose Enabled may
+// block too.
 func (h *handler) Enabled(context.Context, slog.Level) bool { return h.to != slog.DiscardHandler }
 
 // Handle implements [slog.Handler].

@@ -11,20 +11,23 @@ import (
 	"github.com/redlatch/redlatch/watchdog"
 )
 
-// A Redis that comes back may have forgotten everything, because of a restart without data or a failover. So the
-// client then asks it about all holds at once. Otherwise a renewed hold would learn of its loss only at its next
-// renewal, and a hold with a fixed lease never. These are the occasions:
+// A Redis that comes back may have forgotten everything, because of a restart without data or a
+// failover. So the client then asks it about all holds at once. Otherwise a renewed hold would
+// learn of its loss only at its next renewal, and a hold with a fixed lease never. These are the
+// occasions:
 //
-//   - The connection of the client's takeover notices was made again. The client asks about every hold.
-//   - A command is answered after a command that found the connection broken ([scripts.Runner.OnReturn]). The client
-//     asks about every hold.
-//   - The client begins to listen for takeover notices. It asks about the holds of that tag. They are older than the
-//     connection, so Redis may have restarted in between. That is unlikely, so a plain command looks first.
+//   - The connection of the client's takeover notices was made again. The client asks about every
+//     hold.
+//   - A command is answered after a command that found the connection broken
+//     ([scripts.Runner.OnReturn]). The client asks about every hold.
+//   - The client begins to listen for takeover notices. It asks about the holds of that tag. They
+//     are older than the connection, so Redis may have restarted in between. That is unlikely, so a
+//     plain command looks first.
 //
-// Renewed holds are asked about by a renewal, which the watchdog makes at once. The question about a fixed
-// lease is a renewal for a shorter time than the lease lasts anyway, so it changes nothing. One command asks about
-// up to [watchdog.Batch] holds. There is one goroutine that asks (runAsking), with a few workers. Occasions that
-// come while it runs count as one.
+// Renewed holds are asked about by a renewal, which the watchdog makes at once. The question about
+// a fixed lease is a renewal for a shorter time than the lease lasts anyway, so it changes nothing.
+// One command asks about up to [watchdog.Batch] holds. There is one goroutine that asks
+// (runAsking), with a few workers. Occasions that come while it runs count as one.
 
 const (
 	askEvery   = 500 * time.Millisecond // the least time between the beginnings of two rounds of questions
@@ -63,8 +66,8 @@ func (p *Presence) ask(add func(*asking)) {
 func (p *Presence) runAsking() {
 	a := &p.asking
 	for {
-		// The occasions are taken and running is set in one step. So an occasion that comes now is either seen in the
-		// next round, or starts another goroutine.
+		// The occasions are taken and running is set in one step. So an occasion that comes now is
+		// either seen in the next round, or starts another goroutine.
 		a.mu.Lock()
 		all := a.all
 		tags := a.tags
@@ -83,7 +86,8 @@ func (p *Presence) runAsking() {
 			owned = p.forgotten(owned)
 		}
 		p.askAbout(p.core.RenewNow(owned))
-		// A connection that breaks again and again is an occasion each time. The pause limits the cost.
+		// A connection that breaks again and again is an occasion each time. The pause limits the
+		// cost.
 		engine.Pause(context.Background(), askEvery-time.Since(began), p.core.Stopping())
 		if p.core.IsStopping() {
 			return
@@ -91,8 +95,8 @@ func (p *Presence) runAsking() {
 	}
 }
 
-// forgotten returns the ownerships whose locks are missing in Redis. It sends plain commands, which cost less
-// than scripts.
+// forgotten returns the ownerships whose locks are missing in Redis. It sends plain commands, which
+// cost less than scripts.
 func (p *Presence) forgotten(owned []*engine.Ownership) (suspects []*engine.Ownership) {
 	ctx, cancel := context.WithTimeout(context.Background(), askAtMost)
 	defer cancel()
@@ -113,9 +117,10 @@ func (p *Presence) forgotten(owned []*engine.Ownership) (suspects []*engine.Owne
 	return suspects
 }
 
-// askAbout asks Redis whether these ownerships still exist. Their leases are fixed, so no renewal would find out.
-// Holds of ownerships that Redis has forgotten end. Questions without an answer are repeated for about a second.
-// After that, the client asks again the next time that Redis comes back.
+// askAbout asks Redis whether these ownerships still exist. Their leases are fixed, so no renewal
+// would find out. Holds of ownerships that Redis has forgotten end. Questions without an answer are
+// repeated for about a second. After that, the client asks again the next time that Redis comes
+// back.
 func (p *Presence) askAbout(owned []*engine.Ownership) {
 	ctx, cancel := context.WithTimeout(context.Background(), askAtMost)
 	defer cancel()
@@ -128,8 +133,8 @@ func (p *Presence) askAbout(owned []*engine.Ownership) {
 	}
 }
 
-// askRound asks once about each of these ownerships, in batches. It returns those without an answer. It blocks
-// until its workers have ended. If Redis does not answer at all, they stop soon.
+// askRound asks once about each of these ownerships, in batches. It returns those without an
+// answer. It blocks until its workers have ended. If Redis does not answer at all, they stop soon.
 func (p *Presence) askRound(ctx context.Context, owned []*engine.Ownership) (unanswered []*engine.Ownership) {
 	batches := questionsAbout(owned)
 	var next, silent atomic.Int64 // the number of the next batch, and of the questions in a row without an answer
@@ -141,7 +146,8 @@ func (p *Presence) askRound(ctx context.Context, owned []*engine.Ownership) (una
 				if n >= len(batches) {
 					return
 				}
-				// One failure may be that of one batch, or of one server of a cluster. Many in a row are an outage.
+				// One failure may be that of one batch, or of one server of a cluster. Many in a
+				// row are an outage.
 				if p.askOnce(ctx, batches[n]) {
 					silent.Store(0)
 				} else {
@@ -192,12 +198,13 @@ func questionsAbout(owned []*engine.Ownership) (batches []*question) {
 	return batches
 }
 
-// askOnce sends a question, and ends the holds that Redis does not have. It reports whether there was an
-// answer.
+// askOnce sends a question, and ends the holds that Redis does not have. It reports whether there
+// was an answer.
 func (p *Presence) askOnce(ctx context.Context, q *question) bool {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
-	// The error says no more than the states: the leases that it concerns are Unknown, and are asked about again.
+	// The error says no more than the states: the leases that it concerns are Unknown, and are
+	// asked about again.
 	q.states, _ = p.Renew(ctx, q.group, q.asks)
 	for i, state := range q.states {
 		if state == watchdog.Lost {

@@ -8,14 +8,15 @@ import (
 	"github.com/redlatch/redlatch/internal/engine"
 )
 
-// The names of the clients that hold what this client waits for. The error of a waiter that gives up contains the name
-// of the holder's client. So while a client waits, its goroutine reads the names that it does not know. It does so a
-// tenth of a second after the first waiter came, and then at each look. One pipeline reads all names, and no
-// acquisition waits for it. A client that shows no name of its own reads no names.
+// The names of the clients that hold what this client waits for. The error of a waiter that gives
+// up contains the name of the holder's client. So while a client waits, its goroutine reads the
+// names that it does not know. It does so a tenth of a second after the first waiter came, and then
+// at each look. One pipeline reads all names, and no acquisition waits for it. A client that shows
+// no name of its own reads no names.
 
 const (
-	// nameTries is how often the name of a client is read if there is none. A client writes its name when it has held or
-	// waited for a while, and other libraries write no names.
+	// nameTries is how often the name of a client is read if there is none. A client writes its
+	// name when it has held or waited for a while, and other libraries write no names.
 	nameTries = 2
 	// nameAgain is the pause before a name is read again.
 	nameAgain = time.Second
@@ -37,8 +38,8 @@ func (p *Presence) NameOf(holder string) string {
 	return p.holders[TagOf(holder)].name
 }
 
-// nameHolders starts to read the names of the clients that hold what this client waits for. Only run calls it. It does
-// not block.
+// nameHolders starts to read the names of the clients that hold what this client waits for. Only
+// run calls it. It does not block.
 func (p *Presence) nameHolders(now engine.Instant) {
 	if p.waiting.Load() == 0 {
 		p.mu.Lock()

@@ -9,24 +9,27 @@ import (
 	"github.com/redlatch/redlatch/internal/engine"
 )
 
-// How clients ask for locks that linger ([WithLinger]). A waiter that was refused by a holder that may linger
-// publishes "ask\n<raw name>\n<id>" on the channel of the holder's client, which takeovers use as well. That client
-// gives the lock up, or frees it with its next release. An ask proves nothing, so a forged one only costs a release.
+// How clients ask for locks that linger ([WithLinger]). A waiter that was refused by a holder that
+// may linger publishes "ask\n<raw name>\n<id>" on the channel of the holder's client, which
+// takeovers use as well. That client gives the lock up, or frees it with its next release. An ask
+// proves nothing, so a forged one only costs a release.
 //
-// The client listens before a lock may linger, and until it is idle. If the subscription is refused, no lock
-// lingers.
+// The client listens before a lock may linger, and until it is idle. If the subscription is
+// refused, no lock lingers.
 
 // askPrefix begins a message that asks for a lock. No kind of lock has this name.
 const askPrefix = "ask\n"
 
 const (
-	// hearLimit is how long the first release that could leave a lock behind waits for the subscription.
+	// hearLimit is how long the first release that could leave a lock behind waits for the
+	// subscription.
 	hearLimit = 50 * time.Millisecond
 	askAgain  = 500 * time.Millisecond // the same holder is not asked again within this time
 	maxAsks   = 10_000                 // the number of asks that wait to be read, in case somebody floods the channel
 )
 
-// lingering is the part of a presence that concerns locks that linger. presence.mu guards what is not atomic.
+// lingering is the part of a presence that concerns locks that linger. presence.mu guards what is
+// not atomic.
 type lingering struct {
 	hears     atomic.Bool // the subscription to the client's own channel is confirmed, and locks may linger
 	hearing   bool        // that subscription stays until the client is idle
@@ -58,7 +61,8 @@ func (p *Presence) CanLinger(ctx context.Context) bool {
 	if l == nil {
 		return false
 	}
-	// The limit counts from the subscription. So if Redis is slow to confirm it, only one release waits.
+	// The limit counts from the subscription. So if Redis is slow to confirm it, only one release
+	// waits.
 	if left := hearLimit - time.Duration(p.now()-l.since); left > 0 {
 		engine.Pause(ctx, left, l.sub.Confirmed())
 	}
@@ -108,14 +112,14 @@ func (p *Presence) readAsks() {
 	}
 }
 
-// AskFor implements [engine.Presence].Ask. A goroutine of the core sends the message. It is best effort: a waiter asks
-// again with its next poll, and the lock is freed when its time is over.
+// AskFor implements [engine.Presence].Ask. A goroutine of the core sends the message. It is best
+// effort: a waiter asks again with its next poll, and the lock is freed when its time is over.
 func (p *Presence) AskFor(r *engine.Resource, holder string) {
 	command := p.askCommand(r, holder)
 	text := command[2].(string)
 	now := p.now()
-	// All waiters for a lock are refused by the same holder, each at its own poll, so the last ask is enough to
-	// remember.
+	// All waiters for a lock are refused by the same holder, each at its own poll, so the last ask
+	// is enough to remember.
 	p.mu.Lock()
 	again := p.lastAsk == text && now < p.lastAskAt+engine.Instant(askAgain)
 	if !again {

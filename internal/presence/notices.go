@@ -12,21 +12,24 @@ import (
 	"github.com/redlatch/redlatch/pubsub"
 )
 
-// A takeover is what ForceRelease, ReleaseID or Adopt does to a holder. The client that made the call publishes
-// a notice on the channel of the holder's client: "<kind>\n<raw name>\n<id>". The holder's client then
-// asks Redis whether it still has the hold (verify). A notice proves nothing, so a forged one only costs a
-// check. If a notice is lost, the next renewal finds the loss.
+// A takeover is what ForceRelease, ReleaseID or Adopt does to a holder. The client that made the
+// call publishes a notice on the channel of the holder's client: "<kind>\n<raw name>\n<id>". The
+// holder's client then asks Redis whether it still has the hold (verify). A notice proves nothing,
+// so a forged one only costs a check. If a notice is lost, the next renewal finds the loss.
 //
-// The first half of this file sends notices, and the second half reads them. presence.go subscribes.
+// The first half of this file sends notices, and the second half reads them. presence.go
+// subscribes.
 
-// Announce notifies the clients of these ids that they may have lost a lock, or permits, of that kind and name on
-// the wire. It is best effort, and does not block. A goroutine of the core sends the notices, for noticeTimeout at
-// most, and then sends to the channel, which must have room. Callers wait for that no longer than NoticeLimit.
+// Announce notifies the clients of these ids that they may have lost a lock, or permits, of that
+// kind and name on the wire. It is best effort, and does not block. A goroutine of the core sends
+// the notices, for noticeTimeout at most, and then sends to the channel, which must have room.
+// Callers wait for that no longer than NoticeLimit.
 func (p *Presence) Announce(ctx context.Context, kind, name string, ids []string, sent chan<- struct{}) {
 	notices := p.notices(kind, name, ids)
 	p.core.Spawn(func() {
 		defer func() { sent <- struct{}{} }()
-		// The takeover has happened, so the holder should hear of it even if the caller's time is over.
+		// The takeover has happened, so the holder should hear of it even if the caller's time is
+		// over.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), noticeTimeout)
 		defer cancel()
 		for batch := range slices.Chunk(notices, pipelined) {
@@ -37,8 +40,8 @@ func (p *Presence) Announce(ctx context.Context, kind, name string, ids []string
 	})
 }
 
-// notices returns the commands that publish to the clients of these ids. Permits of one client share
-// notices, because one operation may take thousands of them.
+// notices returns the commands that publish to the clients of these ids. Permits of one client
+// share notices, because one operation may take thousands of them.
 func (p *Presence) notices(kind, name string, ids []string) (commands [][]any) {
 	texts := map[string]int{} // by tag
 	for _, id := range ids {
@@ -59,8 +62,9 @@ func (p *Presence) notices(kind, name string, ids []string) (commands [][]any) {
 // noticeTimeout bounds the sending of notices in the background.
 const noticeTimeout = time.Second
 
-// Receive is the listener of a tag's channel. A goroutine of the hub calls it, so it must not block: it
-// only queues the notice. The first notice in the queue starts a goroutine that reads all of them.
+// Receive is the listener of a tag's channel. A goroutine of the hub calls it, so it must not
+// block: it only queues the notice. The first notice in the queue starts a goroutine that reads all
+// of them.
 func (p *Presence) Receive(sig pubsub.Signal) {
 	if sig.Resubscribed { // a notice or a request may have been missed, and Redis may have forgotten all holds
 		p.core.GiveUpAllLingering()
@@ -73,7 +77,8 @@ func (p *Presence) Receive(sig pubsub.Signal) {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	// The latest notices are dropped, not the earliest: a flood cannot push out a notice that came before it.
+	// The latest notices are dropped, not the earliest: a flood cannot push out a notice that came
+	// before it.
 	if len(p.unread) >= maxNotices || p.unreadBytes+len(sig.Payload) > maxNoticeBytes {
 		return
 	}
@@ -91,9 +96,10 @@ const (
 	maxNoticeBytes = 1 << 20  // the total length of the notices that wait to be read
 )
 
-// readNotices checks the holds that the queued notices name. It walks the client's holds once, however many
-// notices there are. A notice with an unknown name or id matches no hold. The kind only says how to read
-// the ids, because the client that took the lock over may use it as another kind.
+// readNotices checks the holds that the queued notices name. It walks the client's holds once,
+// however many notices there are. A notice with an unknown name or id matches no hold. The kind
+// only says how to read the ids, because the client that took the lock over may use it as another
+// kind.
 func (p *Presence) readNotices() {
 	p.mu.Lock()
 	notices := p.unread
@@ -136,8 +142,8 @@ func (p *Presence) readNotices() {
 	})
 }
 
-// checkHolds starts a check (verify) of each ownership with a hold for which match is true. An ownership that
-// is being checked already will be checked once more.
+// checkHolds starts a check (verify) of each ownership with a hold for which match is true. An
+// ownership that is being checked already will be checked once more.
 func (p *Presence) checkHolds(match func(*engine.Hold) bool) {
 	for _, o := range p.core.LeasedOwnerships(match) {
 		p.mu.Lock()
@@ -158,15 +164,16 @@ var verifyPauses = [...]time.Duration{
 	10 * time.Millisecond, 50 * time.Millisecond, 200 * time.Millisecond, 600 * time.Millisecond,
 }
 
-// verify asks Redis whether o still holds the lock, and ends its holds if it does not. At most one check of o
-// is in flight, however many notices come. If Redis does not answer, verify repeats the question for about a
-// second. After that, the next renewal finds a loss. verify runs in a goroutine of the core, which ends with
-// the last answer or when the core stops.
+// verify asks Redis whether o still holds the lock, and ends its holds if it does not. At most one
+// check of o is in flight, however many notices come. If Redis does not answer, verify repeats the
+// question for about a second. After that, the next renewal finds a loss. verify runs in a
+// goroutine of the core, which ends with the last answer or when the core stops.
 func (p *Presence) verify(o *engine.Ownership) {
 	tries := 0
 	for {
 		err := o.Verify(context.Background())
-		// The mutex is held until the deletion below, so that a notice that comes later finds no check, and starts one.
+		// The mutex is held until the deletion below, so that a notice that comes later finds no
+		// check, and starts one.
 		p.mu.Lock()
 		again := p.suspects[o]
 		switch {

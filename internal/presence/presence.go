@@ -1,7 +1,7 @@
-// Package presence is what a client shows of itself to others, and what it hears from them about its holds. While
-// a client holds or waits, it keeps its name in a key with a TTL. For holds that last, it subscribes to a channel
-// on which takeovers are announced. Neither is part of an acquisition, and a failure of either affects none.
-// Redisson has nothing like it.
+// Package presence is what a client shows of itself to others, and what it hears from them about
+// its holds. While a client holds or waits, it keeps its name in a key with a TTL. For holds that
+// last, it subscribes to a channel on which takeovers are announced. Neither is part of an
+// acquisition, and a failure of either affects none. Redisson has nothing like it.
 //
 //	redlatch_client:{<tag>}               string: the client's name, with a TTL of 30 s
 //	redisson_unlock_latch:{<tag>}:client  string: what it holds since when, and what it waits for
@@ -57,8 +57,8 @@ const (
 	holderChannel = "redlatch_holder"
 )
 
-// Times of the presence. A hold that is older than listenAfter, plus the time of one subscribe command,
-// learns of a takeover at once.
+// Times of the presence. A hold that is older than listenAfter, plus the time of one subscribe
+// command, learns of a takeover at once.
 const (
 	nameAfter    = 100 * time.Millisecond // a client that holds or waits for a shorter time never writes its name
 	listenAfter  = 700 * time.Millisecond
@@ -96,8 +96,8 @@ type Config struct {
 	Runner *scripts.Runner
 	Hub    *pubsub.Hub
 	Logger *slog.Logger
-	// Renew extends leases. A question about a fixed lease is a renewal with a TTL below the remaining one, so it
-	// changes nothing.
+	// Renew extends leases. A question about a fixed lease is a renewal with a TTL below the
+	// remaining one, so it changes nothing.
 	Renew watchdog.Renew
 	// Probe is a plain command whose reply is nil or 0 if Redis does not have the ownership.
 	Probe func(o *engine.Ownership) []any
@@ -105,14 +105,14 @@ type Config struct {
 	ManyIDs func(kind string) bool
 	// Holders returns the ids that hold a resource.
 	Holders func(ctx context.Context, r *engine.Resource) (ids []string, err error)
-	// AnyWait reports for each resource whether other clients wait for it, as far as the server can tell. It is best
-	// effort: without an answer nobody does.
+	// AnyWait reports for each resource whether other clients wait for it, as far as the server can
+	// tell. It is best effort: without an answer nobody does.
 	AnyWait func(ctx context.Context, resources []*engine.Resource) []bool
 }
 
-// Presence is a client's name and its subscriptions to takeover notices. The client makes one with [New], gives it
-// its core with [Presence.Use], and ends it with [Presence.Close]. One goroutine (run) keeps both up to date while
-// the client holds or waits.
+// Presence is a client's name and its subscriptions to takeover notices. The client makes one with
+// [New], gives it its core with [Presence.Use], and ends it with [Presence.Close]. One goroutine
+// (run) keeps both up to date while the client holds or waits.
 type Presence struct {
 	Config
 	core *engine.Core
@@ -165,8 +165,9 @@ func New(config Config) *Presence {
 // Use sets the engine of the client, before any other method is called.
 func (p *Presence) Use(core *engine.Core) { p.core = core }
 
-// Wake starts the goroutine. It is called for each new hold and each waiter, so it costs one load when
-// the goroutine runs. The goroutine looks often enough to find a hold before it is due to listen.
+// Wake starts the goroutine. It is called for each new hold and each waiter, so it costs one load
+// when the goroutine runs. The goroutine looks often enough to find a hold before it is due to
+// listen.
 func (p *Presence) Wake() {
 	if !p.running.Load() && p.running.CompareAndSwap(false, true) {
 		p.core.Spawn(p.run)
@@ -175,8 +176,9 @@ func (p *Presence) Wake() {
 
 func (p *Presence) now() engine.Instant { return p.core.Instant(time.Now()) }
 
-// run is the goroutine that Wake starts. It looks when something is due, and at least every lookEvery. It
-// ends when rest finds that the client is idle, or when the core stops its background work.
+// run is the goroutine that Wake starts. It looks when something is due, and at least every
+// lookEvery. It ends when rest finds that the client is idle, or when the core stops its background
+// work.
 func (p *Presence) run() {
 	timer := time.NewTimer(nameAfter) // nothing is due earlier
 	defer timer.Stop()
@@ -195,8 +197,8 @@ func (p *Presence) run() {
 	}
 }
 
-// look does what is due: it subscribes for holds that last, and has the name written. It returns the time
-// until the next look, or 0 if the client has been idle for long enough.
+// look does what is due: it subscribes for holds that last, and has the name written. It returns
+// the time until the next look, or 0 if the client has been idle for long enough.
 func (p *Presence) look() time.Duration {
 	if !p.hears.Load() {
 		p.core.GiveUpAllLingering() // a lock may have begun to linger when the subscription ended: see rest
@@ -230,9 +232,9 @@ func (p *Presence) look() time.Duration {
 	return time.Duration(max(next-now, engine.Instant(time.Millisecond)))
 }
 
-// rest prepares the end of the goroutine of an idle client. It reports whether run should end. A hold or a
-// waiter that came meanwhile may have found the goroutine running, and has then not started another one. So
-// rest looks once more after it has cleared the flag.
+// rest prepares the end of the goroutine of an idle client. It reports whether run should end. A
+// hold or a waiter that came meanwhile may have found the goroutine running, and has then not
+// started another one. So rest looks once more after it has cleared the flag.
 func (p *Presence) rest() bool {
 	p.idleSince = 0
 	p.mu.Lock()
@@ -246,9 +248,9 @@ func (p *Presence) rest() bool {
 	return !busy || !p.running.CompareAndSwap(false, true) // another goroutine has been started
 }
 
-// show starts to write the name and the state when they are due, and returns when they are due next. The client has
-// held or waited since busy. At most one write is in flight. write sets when the next one is due, and the look after
-// it finds that.
+// show starts to write the name and the state when they are due, and returns when they are due
+// next. The client has held or waited since busy. At most one write is in flight. write sets when
+// the next one is due, and the look after it finds that.
 func (p *Presence) show(now, busy engine.Instant) engine.Instant {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -269,7 +271,8 @@ func (p *Presence) show(now, busy engine.Instant) engine.Instant {
 	return engine.Never
 }
 
-// hasNews reports whether the state has changed since it was written, and may be written again. mu is held.
+// hasNews reports whether the state has changed since it was written, and may be written again. mu
+// is held.
 func (p *Presence) hasNews(now engine.Instant) bool {
 	mayWrite := p.written && !p.refused && now >= p.toldAt+engine.Instant(stateAgain)
 	if !mayWrite {
@@ -279,9 +282,10 @@ func (p *Presence) hasNews(now engine.Instant) bool {
 	return told.content() != p.told
 }
 
-// write sends the commands that write the name and the state; nil: not now. It runs in a goroutine of its own that show
-// starts, and ends after nameTimeout at most. A refusal of the name by Redis, such as NOPERM, is logged once. The state
-// is not worth a log line: an ACL for an earlier version does not allow it.
+// write sends the commands that write the name and the state; nil: not now. It runs in a goroutine
+// of its own that show starts, and ends after nameTimeout at most. A refusal of the name by Redis,
+// such as NOPERM, is logged once. The state is not worth a log line: an ACL for an earlier version
+// does not allow it.
 func (p *Presence) write(done chan struct{}, name, state []any) {
 	ctx, cancel := context.WithTimeout(context.Background(), nameTimeout)
 	defer cancel()
@@ -316,9 +320,9 @@ func (p *Presence) write(done chan struct{}, name, state []any) {
 	}
 }
 
-// erase deletes the name and the state. If a lock stays taken for the rest of a minimum hold, erase leaves the name for
-// that long instead. It is best effort, and it sends nothing while Redis does not answer. If it fails, the name
-// disappears when its TTL ends.
+// erase deletes the name and the state. If a lock stays taken for the rest of a minimum hold, erase
+// leaves the name for that long instead. It is best effort, and it sends nothing while Redis does
+// not answer. If it fails, the name disappears when its TTL ends.
 func (p *Presence) erase() {
 	p.mu.Lock()
 	written := p.written
@@ -359,8 +363,8 @@ func (p *Presence) erase() {
 	}
 }
 
-// Close ends the presence of a client that closes. If the client leaves holds behind, its name stays until
-// its TTL ends, because it shows whose holds they are.
+// Close ends the presence of a client that closes. If the client leaves holds behind, its name
+// stays until its TTL ends, because it shows whose holds they are.
 func (p *Presence) Close(holdsLeft bool) {
 	p.mu.Lock()
 	p.closed = true // first, so that no write begins after the deletion
@@ -370,10 +374,11 @@ func (p *Presence) Close(holdsLeft bool) {
 	}
 }
 
-// listen subscribes to the channels of these tags, whose holds have lasted for a while, and ends all other
-// subscriptions. While the client's locks may linger, it keeps the subscription to the client's own channel. Most
-// clients have one tag, which is their own. Holds with an id of another client, or of a caller, have further tags.
-// After a refused subscription, listen waits for listenRetry before it tries another one. Only run calls it.
+// listen subscribes to the channels of these tags, whose holds have lasted for a while, and ends
+// all other subscriptions. While the client's locks may linger, it keeps the subscription to the
+// client's own channel. Most clients have one tag, which is their own. Holds with an id of another
+// client, or of a caller, have further tags. After a refused subscription, listen waits for
+// listenRetry before it tries another one. Only run calls it.
 func (p *Presence) listen(tags []string) {
 	var ended []*pubsub.Subscription
 	var confirmed []string
@@ -383,7 +388,8 @@ func (p *Presence) listen(tags []string) {
 	}
 	p.mu.Lock()
 	wanted[p.tag] = wanted[p.tag] || p.hearing
-	// Refusals are noted before anything is subscribed: a refused channel would be tried again at once.
+	// Refusals are noted before anything is subscribed: a refused channel would be tried again at
+	// once.
 	for tag, l := range p.subs {
 		refused := l.sub.Err() != nil // the hub has logged it
 		if refused {
@@ -425,8 +431,9 @@ type listening struct {
 	heard bool // the subscription was confirmed, and the holds of that tag were asked about
 }
 
-// subscribe returns the subscription to the channel of a tag, and makes one if there is none. It returns nil if a
-// subscription was refused a short time ago, or if the client has closed. mu is held.
+// subscribe returns the subscription to the channel of a tag, and makes one if there is none. It
+// returns nil if a subscription was refused a short time ago, or if the client has closed. mu is
+// held.
 func (p *Presence) subscribe(tag string) *listening {
 	l := p.subs[tag]
 	now := p.now()
@@ -438,9 +445,10 @@ func (p *Presence) subscribe(tag string) *listening {
 	return l
 }
 
-// Names returns the names of the clients of these ids, in the same order. known contains names by tag that need not be
-// read again, and Names adds the new ones to it. The reads are sent in pipelines of up to 100. Names is best effort,
-// and takes nameRead at most: a name that cannot be read in time is "".
+// Names returns the names of the clients of these ids, in the same order. known contains names by
+// tag that need not be read again, and Names adds the new ones to it. The reads are sent in
+// pipelines of up to 100. Names is best effort, and takes nameRead at most: a name that cannot be
+// read in time is "".
 func (p *Presence) Names(ctx context.Context, ids []string, known map[string]string) []string {
 	var tags []string
 	var commands [][]any

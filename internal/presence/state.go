@@ -12,29 +12,32 @@ import (
 	"github.com/redlatch/redlatch/scripts"
 )
 
-// What a client tells people beside its name: since when it has what it holds, which locks it has left to the rest of a
-// minimum hold, and what it waits for. It stands in a key of its own beside the name, which is for earlier versions,
-// too. No acquisition reads or writes it:
+// What a client tells people beside its name: since when it has what it holds, which locks it has
+// left to the rest of a minimum hold, and what it waits for. It stands in a key of its own beside
+// the name, which is for earlier versions, too. No acquisition reads or writes it:
 //
-//   - The client writes it with its name, and again when it has changed, but not more often than every stateAgain.
+//   - The client writes it with its name, and again when it has changed, but not more often than
+//     every stateAgain.
 //   - A hold or a wait that ends sooner than nameAfter is not told.
-//   - A client that holds and waits for nothing has no such key, except for the rest of a minimum hold. The name and
-//     the state then stay until that is over, whether the client lives or not.
+//   - A client that holds and waits for nothing has no such key, except for the rest of a minimum
+//     hold. The name and the state then stay until that is over, whether the client lives or not.
 //
-// Times are ages, and the TTL of the key says how long ago they were written. So no two clocks are compared.
+// Times are ages, and the TTL of the key says how long ago they were written. So no two clocks are
+// compared.
 
 const (
 	statePrefix = "redisson_unlock_latch:{"
 	stateSuffix = "}:client"
 	// stateAgain is the least time between two writes of the state.
 	stateAgain = 500 * time.Millisecond
-	// maxTold bounds how many holds a client tells, and how many names that it waits for: the oldest holds, and the
-	// first names by the alphabet.
+	// maxTold bounds how many holds a client tells, and how many names that it waits for: the
+	// oldest holds, and the first names by the alphabet.
 	maxTold = 1000
 	// maxRests bounds how many rests of minimum holds a client remembers.
 	maxRests = 1000
-	// freshFor is how long a wait counts after it was written. A client that lives and waits writes again every
-	// nameRefresh. The key of one that has died, or could not delete it, stays for longer.
+	// freshFor is how long a wait counts after it was written. A client that lives and waits writes
+	// again every nameRefresh. The key of one that has died, or could not delete it, stays for
+	// longer.
 	freshFor = nameRefresh + 5*time.Second
 	// searchLimit bounds a search for clients that wait.
 	searchLimit = 10 * time.Second
@@ -58,8 +61,9 @@ type waits struct {
 	since engine.Instant // when the first of them began
 }
 
-// WaitBegan and WaitEnded are called for each acquisition that waits, in the goroutine of its caller. They
-// count the waiters, so that the name is also shown for a client that waits but holds nothing.
+// WaitBegan and WaitEnded are called for each acquisition that waits, in the goroutine of its
+// caller. They count the waiters, so that the name is also shown for a client that waits but holds
+// nothing.
 func (p *Presence) WaitBegan(r *engine.Resource) {
 	now := p.now()
 	if p.waiting.Add(1) == 1 {
@@ -107,7 +111,8 @@ func (p *Presence) waitsFor(before engine.Instant) (names [][]byte) {
 	return names[:min(len(names), maxTold)]
 }
 
-// StaysTaken notes that the lock of an id stays taken for the rest of its minimum hold. It does not block.
+// StaysTaken notes that the lock of an id stays taken for the rest of its minimum hold. It does not
+// block.
 func (p *Presence) StaysTaken(id string, rest time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -163,8 +168,9 @@ func (s *state) content() string {
 	return text.String()
 }
 
-// commands returns the command that writes the name, if that is due, and the one that writes the state. A rest of a
-// minimum hold may need the name for longer, so then the name is due, too. mu is held.
+// commands returns the command that writes the name, if that is due, and the one that writes the
+// state. A rest of a minimum hold may need the name for longer, so then the name is due, too. mu is
+// held.
 func (p *Presence) commands(now engine.Instant, nameIsDue bool) (name, state []any) {
 	told, ttl := p.tell(now)
 	p.told = told.content()
@@ -185,8 +191,8 @@ func (p *Presence) commands(now engine.Instant, nameIsDue bool) (name, state []a
 	return name, state
 }
 
-// restCommands returns the commands that leave the name until the last rest of a minimum hold is over; nil if none
-// is left. mu is held.
+// restCommands returns the commands that leave the name until the last rest of a minimum hold is
+// over; nil if none is left. mu is held.
 func (p *Presence) restCommands(now engine.Instant) [][]any {
 	told, _ := p.tell(now)
 	if len(told.Rests) == 0 {
@@ -220,7 +226,8 @@ func (a *About) Held(id string) time.Duration {
 	return max(time.Duration(ms)*time.Millisecond+a.age, time.Millisecond)
 }
 
-// StaysTaken reports whether the hold of an id was released, and what it held stays taken for the rest of its minimum.
+// StaysTaken reports whether the hold of an id was released, and what it held stays taken for the
+// rest of its minimum.
 func (a *About) StaysTaken(id string) bool {
 	return slices.Contains(a.state.Rests, strings.TrimPrefix(id, a.state.Client+":"))
 }
@@ -247,9 +254,10 @@ func readAbout(replies []any) *About {
 	return a
 }
 
-// About returns what the clients of these ids tell, in the same order. known contains answers by tag that need not be
-// read again, and About adds the new ones to it. The reads are sent in pipelines. About is best effort, and takes
-// nameRead at most: of a client that cannot be read in time nothing is known.
+// About returns what the clients of these ids tell, in the same order. known contains answers by
+// tag that need not be read again, and About adds the new ones to it. The reads are sent in
+// pipelines. About is best effort, and takes nameRead at most: of a client that cannot be read in
+// time nothing is known.
 func (p *Presence) About(ctx context.Context, ids []string, known map[string]*About) []*About {
 	var tags []string
 	for _, id := range ids {
@@ -277,7 +285,8 @@ func (p *Presence) About(ctx context.Context, ids []string, known map[string]*Ab
 	return all
 }
 
-// readAll reads what the clients of these tags tell, in one pipeline. It returns nil if there is no answer.
+// readAll reads what the clients of these tags tell, in one pipeline. It returns nil if there is no
+// answer.
 func (p *Presence) readAll(ctx context.Context, tags []string) []*About {
 	var commands [][]any
 	for _, tag := range tags {
@@ -300,8 +309,9 @@ type Waiter struct {
 	ID     string // its uuid
 }
 
-// Waiting returns the clients that wait, by the raw names that they wait for. It finds the clients by SCAN, which
-// visits all keys. If it fails, it returns those that it has found by then, and the error.
+// Waiting returns the clients that wait, by the raw names that they wait for. It finds the clients
+// by SCAN, which visits all keys. If it fails, it returns those that it has found by then, and the
+// error.
 func (p *Presence) Waiting(ctx context.Context) (waiting map[string][]Waiter, err error) {
 	ctx, cancel := context.WithTimeout(ctx, searchLimit)
 	defer cancel()

@@ -12,8 +12,8 @@ const tagDigits = 16
 // ClientTag returns the tag of the client with that uuid.
 func ClientTag(uuid string) string { return strings.ReplaceAll(uuid, "-", "")[:tagDigits] }
 
-// TagOf returns the tag of the client that made an id. The tag of an id that no client made, such as an id of
-// [WithOwner], is a hash. All users of the id compute the same one.
+// TagOf returns the tag of the client that made an id. The tag of an id that no client made, such
+// as an id of [WithOwner], is a hash. All users of the id compute the same one.
 func TagOf(id string) string {
 	if uuid := uuidOf(id); uuid != "" {
 		return ClientTag(uuid)
@@ -26,7 +26,8 @@ func TagOf(id string) string {
 	return fmt.Sprintf("%016x", sum.Sum64())
 }
 
-// IsPrivate reports whether a client has made an id for one acquisition of a lock. The ids of permits are not private.
+// IsPrivate reports whether a client has made an id for one acquisition of a lock. The ids of
+// permits are not private.
 func IsPrivate(id string) bool { return uuidOf(id) != "" }
 
 // uuidOf returns the uuid with which a private id begins, or "" if the id is not private.

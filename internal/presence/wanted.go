@@ -8,13 +8,15 @@ import (
 	"github.com/redlatch/redlatch/internal/engine"
 )
 
-// How clients tell each other that somebody waits: see wanted.go of package engine, which says who is to be asked and
-// when. The goroutine of the presence looks for that. It sends the asks, and it looks for waiters that do not ask.
+// How clients tell each other that somebody waits: see wanted.go of package engine, which says who
+// is to be asked and when. The goroutine of the presence looks for that. It sends the asks, and it
+// looks for waiters that do not ask.
 
 const (
 	// askLimit bounds the reading of the holders that are to be asked, and a look for waiters.
 	askLimit = time.Second
-	// askPause is the shortest pause between two looks for holders that are to be asked. Many names may be waited for.
+	// askPause is the shortest pause between two looks for holders that are to be asked. Many names
+	// may be waited for.
 	askPause = 20 * time.Millisecond
 )
 
@@ -27,8 +29,8 @@ func (p *Presence) HoldListens() {
 	}
 }
 
-// askHolders sends the asks that are due. It returns when it is to be called again. Only run calls it. It does not
-// block.
+// askHolders sends the asks that are due. It returns when it is to be called again. Only run calls
+// it. It does not block.
 func (p *Presence) askHolders(now time.Time) (next engine.Instant) {
 	asks, next := p.core.HoldersToAsk(now)
 	var commands [][]any
@@ -64,15 +66,16 @@ func (p *Presence) askCommand(r *engine.Resource, holder string) []any {
 	return []any{p.Runner.Publish(), tagged(holderChannel, TagOf(holder)), text}
 }
 
-// AskAllHolders asks the clients of all holders of r. It returns how many clients were told, and how many ids hold r.
-// A client hears asks if it has held for about a second, or if a hold of it listens. AskAllHolders blocks for the
-// answers of the server.
+// AskAllHolders asks the clients of all holders of r. It returns how many clients were told, and
+// how many ids hold r. A client hears asks if it has held for about a second, or if a hold of it
+// listens. AskAllHolders blocks for the answers of the server.
 func (p *Presence) AskAllHolders(ctx context.Context, r *engine.Resource) (told, holders int, err error) {
 	ids, err := p.Holders(ctx, r)
 	if err != nil {
 		return 0, 0, err
 	}
-	// One message for each client and id. The receivers of the first message to a client are counted.
+	// One message for each client and id. The receivers of the first message to a client are
+	// counted.
 	seen := map[string]bool{}
 	var commands [][]any
 	var isFirst []bool
@@ -99,8 +102,9 @@ func (p *Presence) AskAllHolders(ctx context.Context, r *engine.Resource) (told,
 	return told, len(ids), nil
 }
 
-// lookForWaiters starts a look for those who wait for holds that listen, and do not ask. It returns when it is to be
-// called again. Only run calls it. It does not block: one look is under way at a time.
+// lookForWaiters starts a look for those who wait for holds that listen, and do not ask. It returns
+// when it is to be called again. Only run calls it. It does not block: one look is under way at a
+// time.
 func (p *Presence) lookForWaiters(now time.Time) (next engine.Instant) {
 	holds, next := p.core.HoldsToLookFor(now)
 	if len(holds) == 0 || !p.looking.CompareAndSwap(false, true) {

@@ -11,15 +11,15 @@ import (
 	"time"
 )
 
-// Conns has the open connections of a client of go-redis, as far as it has dialed them since it calls Wrap. The zero
-// Conns is empty. It is safe for concurrent use.
+// Conns has the open connections of a client of go-redis, as far as it has dialed them since it
+// calls Wrap. The zero Conns is empty. It is safe for concurrent use.
 type Conns struct {
 	mu   sync.Mutex
 	open map[*conn]struct{}
 }
 
-// Wrap returns nc as a connection that can be interrupted, and whose deadlines work. It has the methods that
-// go-redis looks for.
+// Wrap returns nc as a connection that can be interrupted, and whose deadlines work. It has the
+// methods that go-redis looks for.
 func (cs *Conns) Wrap(nc net.Conn) net.Conn {
 	c := &conn{Conn: nc, of: cs}
 	if !keepsDeadlines(nc) {
@@ -134,8 +134,8 @@ func (c *conn) Close() error {
 	return c.Conn.Close()
 }
 
-// keepsDeadlines reports whether the deadlines of a connection are known to work. Those of an application's own
-// types may fail or do nothing, as on a channel of SSH.
+// keepsDeadlines reports whether the deadlines of a connection are known to work. Those of an
+// application's own types may fail or do nothing, as on a channel of SSH.
 func keepsDeadlines(nc net.Conn) bool {
 	switch c := nc.(type) {
 	case *net.TCPConn, *net.UnixConn:
@@ -156,8 +156,8 @@ func WithDeadlines(nc net.Conn) net.Conn {
 	return new(Conns).Wrap(nc)
 }
 
-// patched gives deadlines to a connection without. Another goroutine reads and writes, and goes on if the deadline
-// passes. What it reads then is kept for the next read.
+// patched gives deadlines to a connection without. Another goroutine reads and writes, and goes on
+// if the deadline passes. What it reads then is kept for the next read.
 type patched struct {
 	nc     net.Conn
 	closed chan struct{}
@@ -231,7 +231,8 @@ func (s *patched) write(p []byte) (int, error) {
 	return done.n, done.err
 }
 
-// transfer begins f, unless a former one is under way, and waits for the result, for the deadline, or for the close.
+// transfer begins f, unless a former one is under way, and waits for the result, for the deadline,
+// or for the close.
 func (s *patched) transfer(h *half, f func() transfer) (transfer, error) {
 	over := h.until.wait()
 	select {
@@ -302,7 +303,8 @@ func (e *expiry) set(t time.Time) {
 	e.until = t
 }
 
-// wait returns a channel that is closed when the deadline has passed, or was moved; nil if there is none.
+// wait returns a channel that is closed when the deadline has passed, or was moved; nil if there is
+// none.
 func (e *expiry) wait() <-chan struct{} {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -6,8 +6,9 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Ping asks Redis for an answer until ctx ends. go-redis notices a deadline, but not that ctx is canceled. In a
-// cluster the answer of any master counts: one that hangs need not be the one that a command will use.
+// Ping asks Redis for an answer until ctx ends. go-redis notices a deadline, but not that ctx is
+// canceled. In a cluster the answer of any master counts: one that hangs need not be the one that a
+// command will use.
 func Ping(ctx context.Context, rdb redis.UniversalClient) error {
 	answered := make(chan error, 1)
 	go func() { answered <- pingAny(ctx, rdb) }()

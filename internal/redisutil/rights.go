@@ -8,8 +8,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// LacksRights reports whether Redis refused a command because of the user's ACL rules. Within scripts, Redis 7.0
-// says so without NOPERM.
+// LacksRights reports whether Redis refused a command because of the user's ACL rules. Within
+// scripts, Redis 7.0 says so without NOPERM.
 func LacksRights(err error) bool {
 	refusal, ok := errors.AsType[redis.Error](err)
 	if !ok {
@@ -19,11 +19,13 @@ func LacksRights(err error) bool {
 	return strings.Contains(text, "NOPERM") || strings.Contains(text, "The user executing the script can't")
 }
 
-// loginWords are in the answers of servers and proxies that refuse a password, or miss one: NOAUTH, WRONGPASS, "invalid
-// password", "invalid username-password pair", "Client sent AUTH, but no password is set", "unauthenticated".
+// loginWords are in the answers of servers and proxies that refuse a password, or miss one: NOAUTH,
+// WRONGPASS, "invalid password", "invalid username-password pair", "Client sent AUTH, but no
+// password is set", "unauthenticated".
 var loginWords = regexp.MustCompile(`(?i)noauth|wrongpass|password|\bauth\b|authenticat`)
 
-// RefusesLogin reports whether the server refused a command, or a connection, because a password is missing or wrong.
+// RefusesLogin reports whether the server refused a command, or a connection, because a password is
+// missing or wrong.
 func RefusesLogin(err error) bool {
 	refusal, ok := errors.AsType[redis.Error](err)
 	return ok && loginWords.MatchString(refusal.Error())

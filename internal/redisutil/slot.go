@@ -6,8 +6,9 @@ import "strings"
 // Slots is the number of slots of a Redis Cluster.
 const Slots = 16384
 
-// Slot returns the cluster slot of a key or channel: the CRC16 (XMODEM) of its hash tag, or of the whole
-// key, modulo the number of slots. See "Redis cluster specification", section "Key distribution model".
+// Slot returns the cluster slot of a key or channel: the CRC16 (XMODEM) of its hash tag, or of the
+// whole key, modulo the number of slots. See "Redis cluster specification", section "Key
+// distribution model".
 func Slot(key string) uint16 {
 	if opening := strings.IndexByte(key, '{'); opening >= 0 {
 		if length := strings.IndexByte(key[opening+1:], '}'); length > 0 { // an empty tag is no tag

@@ -12,15 +12,15 @@ import (
 // maxEmbedded is how deep Underlying looks. A type that embeds itself ends there, too.
 const maxEmbedded = 16
 
-// Underlying returns the client of go-redis that rdb is or embeds: a [redis.Client], [redis.ClusterClient] or
-// [redis.Ring]. Programs wrap a client in a struct that embeds it, or that embeds an interface such as
-// [redis.UniversalClient], in any depth. Such a type has the methods that send commands, but not those that tell
-// what kind of client it is, and how it connects.
+// Underlying returns the client of go-redis that rdb is or embeds: a [redis.Client],
+// [redis.ClusterClient] or [redis.Ring]. Programs wrap a client in a struct that embeds it, or that
+// embeds an interface such as [redis.UniversalClient], in any depth. Such a type has the methods
+// that send commands, but not those that tell what kind of client it is, and how it connects.
 //
-// As in the language, the least deep field counts. A field that is not embedded does not: the type may use
-// that client for something else. A type whose Options method returns other options than those of the client is
-// returned itself, and so is one that embeds no client, but has such a method. Otherwise Underlying returns an error,
-// which says what is wrong with rdb.
+// As in the language, the least deep field counts. A field that is not embedded does not: the type
+// may use that client for something else. A type whose Options method returns other options than
+// those of the client is returned itself, and so is one that embeds no client, but has such a
+// method. Otherwise Underlying returns an error, which says what is wrong with rdb.
 func Underlying(rdb redis.UniversalClient) (redis.UniversalClient, error) {
 	switch rdb.(type) {
 	case *redis.Client, *redis.ClusterClient, *redis.Ring:
@@ -107,7 +107,8 @@ func optionsOf(rdb redis.UniversalClient) any {
 	}
 }
 
-// tellsOptions reports whether rdb has an Options method. It does not call it: a pointer that rdb embeds may be nil.
+// tellsOptions reports whether rdb has an Options method. It does not call it: a pointer that rdb
+// embeds may be nil.
 func tellsOptions(rdb redis.UniversalClient) bool {
 	switch rdb.(type) {
 	case interface{ Options() *redis.Options }, interface{ Options() *redis.ClusterOptions },
@@ -118,7 +119,8 @@ func tellsOptions(rdb redis.UniversalClient) bool {
 	}
 }
 
-// hasOptionsOf reports whether rdb has the options of the client that it embeds, or none that it tells.
+// hasOptionsOf reports whether rdb has the options of the client that it embeds, or none that it
+// tells.
 func hasOptionsOf(rdb, embedded redis.UniversalClient) bool {
 	own := optionsOf(rdb)
 	return own == nil || own == optionsOf(embedded)

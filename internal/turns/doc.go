@@ -1,6 +1,7 @@
-// Package turns lets the users of one client take turns on one hold: cohorts ([engine.Terms].Cohort), and locks that
-// linger ([engine.Terms].Linger). It is a layer above package engine, which acquires and releases the outer hold as it
-// does any other hold, and does not know what the users do in between.
+// Package turns lets the users of one client take turns on one hold: cohorts
+// ([engine.Terms].Cohort), and locks that linger ([engine.Terms].Linger). It is a layer above
+// package engine, which acquires and releases the outer hold as it does any other hold, and does
+// not know what the users do in between.
 //
 //	Acquire by a -> command      the server: id 7 holds    a tenure begins, and a has its first turn
 //	Release by a -> nothing      the server: id 7 holds    b waits, and has the next turn
@@ -29,11 +30,12 @@
 //
 // # The end of a turn
 //
-// A tenure may be kept if it is the entry's, its outer hold is sole ([engine.Hold.IsSole]), it has a fencing token
-// left, and no message of a release has come, which would mean that the lock was taken away. It is young as long as the
-// cohort lasts, or as long as the linger time if there is no cohort. It is wanted if another client has asked for it,
-// if a request of this client waits for it in another way, or if another tenure has begun meanwhile: one of the two has
-// lost the lock, and nobody knows which. The first row that applies:
+// A tenure may be kept if it is the entry's, its outer hold is sole ([engine.Hold.IsSole]), it has
+// a fencing token left, and no message of a release has come, which would mean that the lock was
+// taken away. It is young as long as the cohort lasts, or as long as the linger time if there is no
+// cohort. It is wanted if another client has asked for it, if a request of this client waits for it
+// in another way, or if another tenure has begun meanwhile: one of the two has lost the lock, and
+// nobody knows which. The first row that applies:
 //
 //	may be kept  a user waits  young  wanted  then
 //	no                                        release
@@ -43,20 +45,22 @@
 //	yes          no            no     no      the same without a cohort
 //	any other                                 release
 //
-// A lock that lingers is given up when its linger time is over, when another client asks for it, when this client
-// acquires the name in another way, and when the client closes.
+// A lock that lingers is given up when its linger time is over, when another client asks for it,
+// when this client acquires the name in another way, and when the client closes.
 //
 // # The next tenure
 //
-// The request for the next tenure is the entry's, and not that of a waiter. It stands in the engine's queue before the
-// outer hold is released. So the client has its place among the others, and the release leaves the lock to them first.
-// Within a cohort it stands there as soon as a user waits. With a linger time alone, which others cannot foresee, it
-// comes when a tenure ends, or when a user has waited for 100 ms. It leaves when no user waits.
+// The request for the next tenure is the entry's, and not that of a waiter. It stands in the
+// engine's queue before the outer hold is released. So the client has its place among the others,
+// and the release leaves the lock to them first. Within a cohort it stands there as soon as a user
+// waits. With a linger time alone, which others cannot foresee, it comes when a tenure ends, or
+// when a user has waited for 100 ms. It leaves when no user waits.
 //
 // # Losses
 //
-// The loss of the outer hold ends the hold of the user whose turn it is, in the same goroutine. A waiter that was given
-// the turn and has not seen that yet waits on: nobody loses a hold that he never had.
+// The loss of the outer hold ends the hold of the user whose turn it is, in the same goroutine. A
+// waiter that was given the turn and has not seen that yet waits on: nobody loses a hold that he
+// never had.
 //
 // # Mutexes
 //
@@ -66,6 +70,6 @@
 //
 // # Goroutines
 //
-// Core.Spawn starts one for each request that stands in a queue. The AfterFuncs are the end of a linger time, and the
-// look at a waiter that has waited for 100 ms.
+// Core.Spawn starts one for each request that stands in a queue. The AfterFuncs are the end of a
+// linger time, and the look at a waiter that has waited for 100 ms.
 package turns

@@ -8,11 +8,13 @@ import (
 	"github.com/redlatch/redlatch/internal/engine"
 )
 
-// tenure is one outer hold, from the request for it to its end. Turns.mu guards it. It implements [engine.Group].
+// tenure is one outer hold, from the request for it to its end. Turns.mu guards it. It implements
+// [engine.Group].
 type tenure struct {
 	e       *entry
 	request engine.Request
-	// cancel ends the wait of the request, and answered is closed when it has ended. Both are nil if it does not wait.
+	// cancel ends the wait of the request, and answered is closed when it has ended. Both are nil
+	// if it does not wait.
 	cancel   context.CancelFunc
 	answered chan struct{}
 
@@ -44,8 +46,8 @@ func (e *entry) newTenure() *tenure {
 	return s
 }
 
-// begin makes s the tenure of its entry. The lock belongs to nobody else now, so earlier tenures of the same name have
-// lost it, or s has. mu is held.
+// begin makes s the tenure of its entry. The lock belongs to nobody else now, so earlier tenures of
+// the same name have lost it, or s has. mu is held.
 func (s *tenure) begin(hold *engine.Hold) {
 	s.hold, s.since = hold, hold.KeptSince()
 	s.token, s.tokens = hold.Tokens()
@@ -94,7 +96,8 @@ func (s *tenure) isWanted() bool {
 	return s.isDisputed || s.hold.WasWanted() || s.e.r.OthersWait(own)
 }
 
-// isYoung reports whether the client has had the lock for less than its users may keep it from others. mu is held.
+// isYoung reports whether the client has had the lock for less than its users may keep it from
+// others. mu is held.
 func (s *tenure) isYoung(now time.Time) bool {
 	limit := s.e.terms.Linger
 	if s.e.terms.Cohort > 0 {
@@ -112,8 +115,8 @@ const (
 	linger              // the lock stays with the client
 )
 
-// afterTurn decides what follows the end of a turn, as the table in the package comment says. canLinger: the client
-// hears it when others ask. mu is held.
+// afterTurn decides what follows the end of a turn, as the table in the package comment says.
+// canLinger: the client hears it when others ask. mu is held.
 func (s *tenure) afterTurn(now time.Time, canLinger bool) fate {
 	terms := s.e.terms
 	waits := s.e.waiters.First != nil
@@ -152,8 +155,8 @@ func (s *tenure) keepIdle(now time.Time) {
 	s.timerIsSet = true
 }
 
-// onTimer gives the lock up when its linger time is over. The timer is not stopped by each turn, so it may come too
-// early.
+// onTimer gives the lock up when its linger time is over. The timer is not stopped by each turn, so
+// it may come too early.
 func (s *tenure) onTimer() {
 	s.e.turns.mu.Lock()
 	defer s.e.turns.mu.Unlock()
@@ -181,8 +184,8 @@ func (s *tenure) drop() {
 	}
 }
 
-// giveUp releases the outer hold of a lock that lingers, in the background. released is closed when that was answered.
-// mu is held.
+// giveUp releases the outer hold of a lock that lingers, in the background. released is closed when
+// that was answered. mu is held.
 func (s *tenure) giveUp() (released <-chan struct{}) {
 	s.e.turns.idle.Add(-1)
 	s.drop()
@@ -191,9 +194,9 @@ func (s *tenure) giveUp() (released <-chan struct{}) {
 	return s.hold.ReleaseLater()
 }
 
-// MemberWanted implements [engine.Group]: somebody waits for what the outer hold has. The user hears that too, because
-// his hold has the same id. If another client has asked, a lock that lingers is given up now, and one in use at the end
-// of the turn.
+// MemberWanted implements [engine.Group]: somebody waits for what the outer hold has. The user
+// hears that too, because his hold has the same id. If another client has asked, a lock that
+// lingers is given up now, and one in use at the end of the turn.
 func (s *tenure) MemberWanted(h *engine.Hold) {
 	s.e.turns.mu.Lock()
 	defer s.e.turns.mu.Unlock()
@@ -203,7 +206,8 @@ func (s *tenure) MemberWanted(h *engine.Hold) {
 	}
 }
 
-// MemberEnded implements [engine.Group]: the outer hold was lost. If it was released, the tenure has ended before.
+// MemberEnded implements [engine.Group]: the outer hold was lost. If it was released, the tenure
+// has ended before.
 func (s *tenure) MemberEnded(h *engine.Hold, cause error) {
 	if errors.Is(cause, engine.ErrReleased) {
 		return
@@ -229,8 +233,8 @@ func (s *tenure) MemberEnded(h *engine.Hold, cause error) {
 	}
 }
 
-// takeBack takes the turn back from a waiter that has not seen it yet, and ends the tenure. The caller releases the
-// outer hold. mu is held.
+// takeBack takes the turn back from a waiter that has not seen it yet, and ends the tenure. The
+// caller releases the outer hold. mu is held.
 func (s *tenure) takeBack() {
 	w := s.user
 	s.user, w.s = nil, nil

@@ -8,8 +8,8 @@ import (
 	"github.com/redlatch/redlatch/internal/list"
 )
 
-// turn is one acquisition: a waiter, and then the [engine.Holding] of its user's hold. Turns.mu guards it. While it
-// waits, the entry is its [engine.Queue].
+// turn is one acquisition: a waiter, and then the [engine.Holding] of its user's hold. Turns.mu
+// guards it. While it waits, the entry is its [engine.Queue].
 type turn struct {
 	list.Links[turn]
 	e      *entry
@@ -35,7 +35,8 @@ func (w *turn) wake() {
 // mayTakeBack reports whether it is a waiter that has not seen its turn. mu is held.
 func (w *turn) mayTakeBack() bool { return w.waiter != nil && !w.seen }
 
-// wait waits for the turn of w, which is among the waiters. It blocks until then, or until trying ends.
+// wait waits for the turn of w, which is among the waiters. It blocks until then, or until trying
+// ends.
 func (e *entry) wait(ctx, trying context.Context, q *engine.Request, w *turn) (*engine.Hold, error) {
 	q.State = w
 	began := time.Now()
@@ -116,7 +117,8 @@ func (w *turn) begin(ctx context.Context, q *engine.Request) (*engine.Hold, erro
 	return hold, err
 }
 
-// end ends the turn, and returns what the caller must do: release the outer hold, or nothing. mu is held.
+// end ends the turn, and returns what the caller must do: release the outer hold, or nothing. mu is
+// held.
 func (w *turn) end(canLinger bool) fate {
 	e := w.e
 	s := w.s
@@ -158,7 +160,8 @@ func (w *turn) Release(ctx context.Context, _ *engine.Hold) (handedOff bool, err
 	return false, err
 }
 
-// Forget implements [engine.Holding]: the user has detached, or has forgotten his hold, so the lease ends the lock.
+// Forget implements [engine.Holding]: the user has detached, or has forgotten his hold, so the
+// lease ends the lock.
 func (w *turn) Forget(*engine.Hold) {
 	t := w.e.turns
 	s := w.s
@@ -188,7 +191,8 @@ func (w *turn) Abandon(context.Context) { w.s.hold.ReleaseLater() }
 // OwnerID implements [engine.Holding].
 func (w *turn) OwnerID() string { return w.s.hold.ID() }
 
-// Ownership implements [engine.Holding]: what nests in the turn joins the ownership of the outer hold.
+// Ownership implements [engine.Holding]: what nests in the turn joins the ownership of the outer
+// hold.
 func (w *turn) Ownership() *engine.Ownership { return w.s.hold.Ownership() }
 
 // TokenOf implements [engine.Holding]. Each turn has a token of its own.
@@ -205,7 +209,8 @@ func (w *turn) Member(*engine.Resource) *engine.Hold { return nil }
 // ValidUntil implements [engine.Holding].
 func (w *turn) ValidUntil(*engine.Hold) time.Time { return w.s.hold.ValidUntil() }
 
-// Listen implements [engine.Holding]. Those who ask for the outer hold find h, because it has the same id.
+// Listen implements [engine.Holding]. Those who ask for the outer hold find h, because it has the
+// same id.
 func (w *turn) Listen(h *engine.Hold) { w.Ownership().Listen(h) }
 
 // Check implements [engine.Holding].

@@ -11,8 +11,8 @@ import (
 	"github.com/redlatch/redlatch/internal/list"
 )
 
-// standAfter is how long a user waits before the entry stands in the engine's queue for him, if it does not do so
-// before. The lock may have been lost, or the attempt of another user may be stuck.
+// standAfter is how long a user waits before the entry stands in the engine's queue for him, if it
+// does not do so before. The lock may have been lost, or the attempt of another user may be stuck.
 const standAfter = 100 * time.Millisecond
 
 // Turns are the entries of one client. It implements [engine.Turns].
@@ -117,7 +117,8 @@ func (t *Turns) entryFor(r *engine.Resource, terms *engine.Terms) *entry {
 	return e
 }
 
-// mayShare reports whether users with these terms may take turns on the same hold. If not, they meet in the engine.
+// mayShare reports whether users with these terms may take turns on the same hold. If not, they
+// meet in the engine.
 func mayShare(a, b *engine.Terms) bool {
 	isKeptAsLong := a.Cohort == b.Cohort && a.Linger == b.Linger && a.TTL == b.TTL
 	waitsEqually := a.PollMin == b.PollMin && a.PollMax == b.PollMax
@@ -148,8 +149,8 @@ func (e *entry) removeIfUnused() {
 	}
 }
 
-// attempt makes the first attempt of a user, and blocks for it. The caller has counted it. If it is refused, the user
-// waits as the first, and its request stands in the engine's queue.
+// attempt makes the first attempt of a user, and blocks for it. The caller has counted it. If it is
+// refused, the user waits as the first, and its request stands in the engine's queue.
 func (e *entry) attempt(ctx, trying context.Context, q *engine.Request) (*engine.Hold, error) {
 	t := e.turns
 	mayWait := !q.Wait.IsSingleTry()
@@ -192,15 +193,16 @@ func (e *entry) attempt(ctx, trying context.Context, q *engine.Request) (*engine
 	return nil, err
 }
 
-// attemptEnded follows an attempt. The users who have waited behind it must not wait in vain. mu is held.
+// attemptEnded follows an attempt. The users who have waited behind it must not wait in vain. mu is
+// held.
 func (e *entry) attemptEnded() {
 	e.attempts--
 	e.prepareNext()
 	e.removeIfUnused()
 }
 
-// prepareNext makes a request stand in the engine's queue if a user waits, and if it is time for that: see the package
-// comment. mu is held.
+// prepareNext makes a request stand in the engine's queue if a user waits, and if it is time for
+// that: see the package comment. mu is held.
 func (e *entry) prepareNext() {
 	isPrepared := e.waiters.First == nil || e.next != nil
 	isInCohort := e.tenure != nil && e.terms.Cohort > 0
@@ -215,9 +217,9 @@ func (e *entry) prepareNext() {
 	e.standBehind()
 }
 
-// standBehind makes a second request stand in the engine's queue if at least two users of a cohort wait. So the client
-// keeps its place and its subscriptions when the first one is granted: otherwise each tenure would cost two commands
-// more. mu is held.
+// standBehind makes a second request stand in the engine's queue if at least two users of a cohort
+// wait. So the client keeps its place and its subscriptions when the first one is granted:
+// otherwise each tenure would cost two commands more. mu is held.
 func (e *entry) standBehind() {
 	hasTwo := e.waiters.First != nil && e.waiters.First.Next != nil
 	isWorthwhile := hasTwo && e.next != nil && e.terms.Cohort > 0
@@ -227,7 +229,8 @@ func (e *entry) standBehind() {
 	e.awaitTenure(e.joinQueue(nil))
 }
 
-// watch makes a request stand in the engine's queue when the first user has waited for standAfter. mu is held.
+// watch makes a request stand in the engine's queue when the first user has waited for standAfter.
+// mu is held.
 func (e *entry) watch(in time.Duration) {
 	e.watching = true
 	time.AfterFunc(in, func() {
@@ -247,8 +250,9 @@ func (e *entry) watch(in time.Duration) {
 	})
 }
 
-// stand makes a request for the next tenure stand in the engine's queue, if a user waits and none stands there. behind,
-// if not nil, is the outer hold that the caller is about to release. It does not block. mu is held.
+// stand makes a request for the next tenure stand in the engine's queue, if a user waits and none
+// stands there. behind, if not nil, is the outer hold that the caller is about to release. It does
+// not block. mu is held.
 func (e *entry) stand(behind *engine.Hold) {
 	isNeedless := e.waiters.First == nil || e.next != nil
 	if isNeedless || e.turns.core.IsClosing() {
@@ -259,7 +263,8 @@ func (e *entry) stand(behind *engine.Hold) {
 	e.awaitTenure(s)
 }
 
-// joinQueue returns a tenure whose request has joined the engine's queue. behind: see stand. mu is held.
+// joinQueue returns a tenure whose request has joined the engine's queue. behind: see stand. mu is
+// held.
 func (e *entry) joinQueue(behind *engine.Hold) *tenure {
 	s := e.newTenure()
 	e.r.InitOuter(&s.request, e.terms, s, true)
@@ -267,8 +272,8 @@ func (e *entry) joinQueue(behind *engine.Hold) *tenure {
 	return s
 }
 
-// awaitTenure waits, in the background, for the outer hold of s, whose request stands in the engine's queue. mu is
-// held.
+// awaitTenure waits, in the background, for the outer hold of s, whose request stands in the
+// engine's queue. mu is held.
 func (e *entry) awaitTenure(s *tenure) {
 	core := e.turns.core
 	ctx, cancel := context.WithCancel(context.Background())
@@ -295,8 +300,8 @@ func (e *entry) awaitTenure(s *tenure) {
 	})
 }
 
-// tenureAnswered gives the first waiter its turn on the outer hold of s, or the error because of which there is none.
-// It blocks for the release of a hold that nobody needs any longer.
+// tenureAnswered gives the first waiter its turn on the outer hold of s, or the error because of
+// which there is none. It blocks for the release of a hold that nobody needs any longer.
 func (e *entry) tenureAnswered(s *tenure, hold *engine.Hold, err error) {
 	t := e.turns
 	t.mu.Lock()
@@ -338,8 +343,8 @@ func (e *entry) followNext() {
 	}
 }
 
-// withdrawNext makes the requests that stand in the engine's queue give up, and returns a channel that is closed when
-// the first one has left; nil if there is none. mu is held.
+// withdrawNext makes the requests that stand in the engine's queue give up, and returns a channel
+// that is closed when the first one has left; nil if there is none. mu is held.
 func (e *entry) withdrawNext() (left <-chan struct{}) {
 	first := e.next
 	second := e.second

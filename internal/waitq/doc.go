@@ -1,6 +1,6 @@
-// Package waitq decides who goes next among requests that wait for the same lock. It is pure: it has no clock, no
-// mutex, no timer, no context and no command. The time comes in with each event, and what is to be done comes
-// out. Package engine keeps the mutex and the timer, and does it.
+// Package waitq decides who goes next among requests that wait for the same lock. It is pure: it
+// has no clock, no mutex, no timer, no context and no command. The time comes in with each event,
+// and what is to be done comes out. Package engine keeps the mutex and the timer, and does it.
 //
 //	event.go   what can happen, and what is to be done: Queue.On takes an [Event], and returns each [Action]
 //	waiter.go  one waiter: its [State], whether it is offered the lock, and whether it is in doubt

@@ -32,8 +32,8 @@ type Event struct {
 	Now  time.Time
 	Who  *Waiter // Joined to Left: the waiter
 
-	// StandBack is set when the first waiter of a queue joins during a turn of other clients, which this client's own
-	// release has begun: the turn ends then. Zero: there is none.
+	// StandBack is set when the first waiter of a queue joins during a turn of other clients, which
+	// this client's own release has begun: the turn ends then. Zero: there is none.
 	StandBack time.Time // Joined
 
 	// Joined, Tried, Left: when the lease of the holder ends; negative: unknown.
@@ -51,7 +51,8 @@ type Event struct {
 	HandsOff bool // Releasing: it may hand the lock off
 	Over     bool // Releasing: the client has had the lock for long enough
 	Permits  int  // Releasing: as many are released
-	// Releasing, Yielded: how long the client may pass the lock on without a command; 0: it does not.
+	// Releasing, Yielded: how long the client may pass the lock on without a command; 0: it does
+	// not.
 	Cohort time.Duration
 	// Yielded: when the release was sent, and how many other clients were told of it.
 	Sent   time.Time
@@ -81,7 +82,8 @@ type Action struct {
 	HearsRelease bool // Yield: this client hears the message of the release
 }
 
-// Place is a client's place in line, as a command sends it. The zero value: the client does not stand in line.
+// Place is a client's place in line, as a command sends it. The zero value: the client does not
+// stand in line.
 type Place struct {
 	Number uint64 // unique on the client
 	Since  int64  // the server's time when the client took the place; 0: the server knows, if it is there

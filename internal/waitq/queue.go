@@ -9,9 +9,9 @@ import (
 
 // How requests wait for a lock that has no queue on the server.
 //
-// All requests of one client for one name are in one queue, in order of arrival. The server does not know
-// them. Only the head watches the lock, so a thousand waiters cost one subscription and one attempt a
-// second. The head has a reason to try when
+// All requests of one client for one name are in one queue, in order of arrival. The server does
+// not know them. Only the head watches the lock, so a thousand waiters cost one subscription and
+// one attempt a second. The head has a reason to try when
 //
 //   - its subscription is confirmed: a release before that was not heard,
 //   - a message announces a release, or messages may have been missed,
@@ -26,9 +26,9 @@ import (
 //	subscribes                      (the message was not for the waiter)
 //	confirmed: tries, is granted
 //
-// A reason to try is used once. A waiter that leaves without using it passes it on. So does a waiter whose attempt
-// failed and said nothing about the lock, and then gives up. Otherwise the lock could be free with waiters in the
-// queue, until the next slow poll.
+// A reason to try is used once. A waiter that leaves without using it passes it on. So does a
+// waiter whose attempt failed and said nothing about the lock, and then gives up. Otherwise the
+// lock could be free with waiters in the queue, until the next slow poll.
 //
 // Another waiter tries only if it may succeed where the head does not:
 //
@@ -36,24 +36,25 @@ import (
 //   - it asks for less than the head,
 //   - it has the shared id that holds the lock,
 //   - the head's attempt is stuck, for example on a dead connection,
-//   - an attempt of its own has an unknown outcome: its id may hold the lock, and the head may be refused because of
-//     it.
+//   - an attempt of its own has an unknown outcome: its id may hold the lock, and the head may be
+//     refused because of it.
 //
-// Most grants come without an attempt: the client that releases offers the lock to the head of its own queue.
+// Most grants come without an attempt: the client that releases offers the lock to the head of its
+// own queue.
 
 const (
-	// SlowPoll is the pause after which the head of a queue tries in case a message was lost. That is one
-	// attempt a second for each client and name, however many requests wait.
+	// SlowPoll is the pause after which the head of a queue tries in case a message was lost. That
+	// is one attempt a second for each client and name, however many requests wait.
 	SlowPoll = time.Second
-	// StuckAfter is how long the head's attempt may take before another waiter tries, or a release that leaves the lock
-	// to other clients before the head does.
+	// StuckAfter is how long the head's attempt may take before another waiter tries, or a release
+	// that leaves the lock to other clients before the head does.
 	StuckAfter = SlowPoll / 4
 	// MaxBatch is the largest number of waiters for which one command acquires.
 	MaxBatch = 64
 )
 
-// Queue is the requests of one client that wait for one name. It is not safe for concurrent use, and must not be
-// copied after its first event. Fields above TryAt do not change after that either.
+// Queue is the requests of one client that wait for one name. It is not safe for concurrent use,
+// and must not be copied after its first event. Fields above TryAt do not change after that either.
 type Queue struct {
 	ManyHolders bool // a message that comes during a successful attempt may announce room for another
 	Batches     bool // one command acquires for several waiters
@@ -115,11 +116,12 @@ func (q *Queue) On(e *Event) []Action {
 	return q.actions
 }
 
-// confirmed takes in one more confirmation. After the last one, the head makes its second attempt: a release before
-// that was not heard. A turn of others that a message has begun ends, because the message that ends it may not have
-// been heard either. A turn that this client's own release has begun goes on: the others must be able to try first. The
-// message of that release may come or not, so the first message is taken for it. If it is that of another client, the
-// head waits until the time of the turn is over.
+// confirmed takes in one more confirmation. After the last one, the head makes its second attempt:
+// a release before that was not heard. A turn of others that a message has begun ends, because the
+// message that ends it may not have been heard either. A turn that this client's own release has
+// begun goes on: the others must be able to try first. The message of that release may come or not,
+// so the first message is taken for it. If it is that of another client, the head waits until the
+// time of the turn is over.
 func (q *Queue) confirmed(e *Event) {
 	q.unsettled--
 	switch {
@@ -145,7 +147,8 @@ func (q *Queue) batch(w *Waiter) {
 	}
 }
 
-// answered decides what follows from a command of another request that may have acquired for a waiter.
+// answered decides what follows from a command of another request that may have acquired for a
+// waiter.
 func (q *Queue) answered(e *Event) {
 	w := e.Who
 	unused := w.Answered(e.Granted, e.Doubt)
@@ -160,8 +163,8 @@ func (q *Queue) answered(e *Event) {
 	}
 }
 
-// othersTurn takes in a message about the turns of other clients. It wakes the head, or makes it try when the turn of
-// the others ends.
+// othersTurn takes in a message about the turns of other clients. It wakes the head, or makes it
+// try when the turn of the others ends.
 func (q *Queue) othersTurn(e *Event) {
 	isHeard := e.What != OthersTurn || q.listens // only listeners leave a lock alone that is not offered to them
 	if q.IsIdle() || !isHeard {
@@ -179,7 +182,8 @@ func (q *Queue) othersTurn(e *Event) {
 
 func (q *Queue) do(a Action) { q.actions = append(q.actions, a) }
 
-// Head returns the waiter that watches the lock: the first that was not granted. It is nil if there is none.
+// Head returns the waiter that watches the lock: the first that was not granted. It is nil if there
+// is none.
 func (q *Queue) Head() *Waiter {
 	w := q.waiters.First
 	for w != nil && w.State == Granted {
@@ -191,8 +195,8 @@ func (q *Queue) Head() *Waiter {
 // IsIdle reports whether no request waits.
 func (q *Queue) IsIdle() bool { return q.waiters.First == nil }
 
-// MustWait reports whether a request for so many permits must not try before it has joined, because of a waiter that
-// needs no more. An attempt would be refused, or it would overtake that waiter.
+// MustWait reports whether a request for so many permits must not try before it has joined, because
+// of a waiter that needs no more. An attempt would be refused, or it would overtake that waiter.
 func (q *Queue) MustWait(permits int) bool {
 	for w := q.waiters.First; w != nil; w = w.Next {
 		if w.isWilling() && w.Permits <= permits {
@@ -212,8 +216,8 @@ func (q *Queue) AnyStays(except ...*Waiter) bool {
 	return false
 }
 
-// Subscribed says how many subscriptions the last action has made, and the number of the client's place if they are to
-// its messages. The head waits for their confirmations.
+// Subscribed says how many subscriptions the last action has made, and the number of the client's
+// place if they are to its messages. The head waits for their confirmations.
 func (q *Queue) Subscribed(subscriptions int, place uint64) {
 	q.unsettled += subscriptions
 	if place != 0 {
@@ -239,8 +243,8 @@ func (q *Queue) wakeHead() {
 	}
 }
 
-// join adds a waiter. The first one subscribes for the whole queue. If all waiters before it have been granted, the new
-// one is the head: they may still give up without telling anybody.
+// join adds a waiter. The first one subscribes for the whole queue. If all waiters before it have
+// been granted, the new one is the head: they may still give up without telling anybody.
 func (q *Queue) join(e *Event) {
 	q.waiters.Append(e.Who)
 	if !e.StandBack.IsZero() && q.waiters.First == e.Who {
@@ -259,8 +263,8 @@ func (q *Queue) join(e *Event) {
 	}
 }
 
-// tried decides what follows from an attempt that has not acquired. A waiter that may be granted although this one was
-// refused tries now.
+// tried decides what follows from an attempt that has not acquired. A waiter that may be granted
+// although this one was refused tries now.
 func (q *Queue) tried(e *Event) {
 	w := e.Who
 	w.Tried(e.Doubt, e.GivesUp)
@@ -294,7 +298,8 @@ func (q *Queue) tried(e *Event) {
 
 // left removes a waiter, and passes on what it does not need any longer:
 //
-//   - It was the first: the next waiter watches the lock from now on, and waits for the confirmations.
+//   - It was the first: the next waiter watches the lock from now on, and waits for the
+//     confirmations.
 //   - It has an unused reason to try, and gives up: the head tries. A message is not lost with it.
 //   - It was granted: waiters for which there is room too try now.
 //   - It has given up the place, and others came meanwhile: the head must take the place again.
@@ -341,8 +346,9 @@ func (q *Queue) left(e *Event) {
 	}
 }
 
-// admit makes waiters try after w was granted: as many as fit into the free permits, and all with w's
-// shared id. Where one command acquires for several requests, only the first of them tries, for all.
+// admit makes waiters try after w was granted: as many as fit into the free permits, and all with
+// w's shared id. Where one command acquires for several requests, only the first of them tries, for
+// all.
 func (q *Queue) admit(w *Waiter, free int) {
 	isLed := false // a waiter tries, and its command acquires for all that may be part of a batch
 	for o := q.waiters.First; o != nil; o = o.Next {
@@ -362,9 +368,10 @@ func (q *Queue) admit(w *Waiter, free int) {
 
 // alarm makes the head try. Two cases of silence need more than the head:
 //
-//   - The head's attempt hangs on its connection. The first waiter that is not trying tries instead.
-//   - A waiter is in doubt. Its id may hold the lock, and the head would be refused until that lease ends. So waiters
-//     in doubt try too: only they can find out.
+//   - The head's attempt hangs on its connection. The first waiter that is not trying tries
+//     instead.
+//   - A waiter is in doubt. Its id may hold the lock, and the head would be refused until that
+//     lease ends. So waiters in doubt try too: only they can find out.
 func (q *Queue) alarm(now time.Time) {
 	if now.Before(q.TryAt) {
 		return // it comes too early
@@ -387,8 +394,8 @@ func (q *Queue) alarm(now time.Time) {
 }
 
 // schedule sets when the head tries next after a refusal: when the holder's lease ends, or at the
-// next slow poll if that is sooner. It covers a holder that crashed, and a lost message. A release that was
-// left to others during the attempt may make it sooner.
+// next slow poll if that is sooner. It covers a holder that crashed, and a lost message. A release
+// that was left to others during the attempt may make it sooner.
 func (q *Queue) schedule(e *Event) {
 	pause := SlowPoll
 	if e.RetryAfter >= 0 && e.RetryAfter < pause { // a longer one may be as long as a Duration can be
@@ -397,8 +404,9 @@ func (q *Queue) schedule(e *Event) {
 	q.TryAt = e.Now.Add(q.turn.Pause(e.Now, pause))
 }
 
-// release decides what a release does for the waiters: it offers the lock to the head, or leaves it to other clients
-// if the time of this one is over. Of several holders that release at the same time, each offers to another waiter.
+// release decides what a release does for the waiters: it offers the lock to the head, or leaves it
+// to other clients if the time of this one is over. Of several holders that release at the same
+// time, each offers to another waiter.
 func (q *Queue) release(e *Event) {
 	w := q.Head()
 	switch {
@@ -417,8 +425,8 @@ func (q *Queue) release(e *Event) {
 	}
 }
 
-// firstToOffer returns the first of w and the waiters behind it for which no other command tries. It is nil if there
-// is none.
+// firstToOffer returns the first of w and the waiters behind it for which no other command tries.
+// It is nil if there is none.
 func firstToOffer(w *Waiter) *Waiter {
 	for w != nil && !w.MayOffer() {
 		w = w.Next
@@ -426,8 +434,8 @@ func firstToOffer(w *Waiter) *Waiter {
 	return w
 }
 
-// yield leaves the lock to other clients. The turn begins before the command is sent, because its message may come
-// before its reply, and would make the head try.
+// yield leaves the lock to other clients. The turn begins before the command is sent, because its
+// message may come before its reply, and would make the head try.
 func (q *Queue) yield(e *Event) {
 	a := Action{Do: Yield, HearsRelease: q.listens}
 	if q.inLine {

@@ -4,10 +4,10 @@ import "time"
 
 // When it is the turn of other clients.
 //
-// A client that has had a lock for long enough frees it for the others, and its head stands back. A turn
-// says for how long: until the others have released, or until a time, whichever comes first. The time
-// bounds how long the lock can be idle, whatever the messages say. They may be lost, one message may speak
-// for several releases, and a client that was counted may have stopped waiting.
+// A client that has had a lock for long enough frees it for the others, and its head stands back. A
+// turn says for how long: until the others have released, or until a time, whichever comes first.
+// The time bounds how long the lock can be idle, whatever the messages say. They may be lost, one
+// message may speak for several releases, and a client that was counted may have stopped waiting.
 //
 //	a release leaves the lock to others -> their turn -> they have released:    the head tries
 //	a message gives another its turn    ->            -> the time is over:      the head tries
@@ -16,34 +16,36 @@ import "time"
 // While it lasts, the head tries when it is due, and not because of messages.
 
 const (
-	// MaxTurn is how long a turn lasts at most. A client with a round trip of 80 ms is in time, and a lock
-	// with waiters is idle for less than 100 ms.
+	// MaxTurn is how long a turn lasts at most. A client with a round trip of 80 ms is in time, and
+	// a lock with waiters is idle for less than 100 ms.
 	MaxTurn = 85 * time.Millisecond
-	// FirstLook is when a client without a place in line tries after a streak, in case the others have
-	// stopped waiting.
+	// FirstLook is when a client without a place in line tries after a streak, in case the others
+	// have stopped waiting.
 	FirstLook = time.Millisecond
-	// MaxStreakCount and MaxStreak are the limits of a streak: how often, and for how long, the waiters of one
-	// client may hand a lock off to each other while other clients wait. The idea is lock cohorting (Dice,
-	// Marathe and Shavit, 2012).
+	// MaxStreakCount and MaxStreak are the limits of a streak: how often, and for how long, the
+	// waiters of one client may hand a lock off to each other while other clients wait. The idea is
+	// lock cohorting (Dice, Marathe and Shavit, 2012).
 	MaxStreakCount = 16
 	MaxStreak      = 10 * time.Millisecond
 )
 
-// Turn is a turn of other clients. The zero value: it is nobody's turn, so each message makes the head try.
+// Turn is a turn of other clients. The zero value: it is nobody's turn, so each message makes the
+// head try.
 type Turn struct {
 	until time.Time     // it ends then
 	lasts time.Duration // for each of the others
 	left  int           // releases of others after which it ends
-	// told: that many of the next messages are of releases that this client knows of. They were its own, or a
-	// message at its place came first.
+	// told: that many of the next messages are of releases that this client knows of. They were its
+	// own, or a message at its place came first.
 	told int
 	due  time.Time // when the head must try, at the latest; zero: it has tried since the last release
 	own  bool      // this client's own release has begun it
 }
 
-// On takes in a message, or the reply to a release with which a turn has begun, and reports whether the head should try
-// now. If not, it should when it is due. listens: the client hears the common messages. oneByOne: the others acquire
-// one after another, and the client hears each of their releases.
+// On takes in a message, or the reply to a release with which a turn has begun, and reports whether
+// the head should try now. If not, it should when it is due. listens: the client hears the common
+// messages. oneByOne: the others acquire one after another, and the client hears each of their
+// releases.
 //
 // Where the others acquire one after another, each of them has a turn. With two others, X and Y:
 //
@@ -51,8 +53,8 @@ type Turn struct {
 //  2. X releases:  not for us. Y acquires.
 //  3. Y releases:  the head tries.
 //
-// A client in line is told when its turn comes again, and writers are told by the last reader: for both, the
-// first release of another client ends the turn.
+// A client in line is told when its turn comes again, and writers are told by the last reader: for
+// both, the first release of another client ends the turn.
 func (t *Turn) On(e *Event, listens, oneByOne bool) (now bool) {
 	switch e.What {
 	case Yielded:
@@ -70,8 +72,8 @@ func (t *Turn) On(e *Event, listens, oneByOne bool) (now bool) {
 	return true
 }
 
-// begin begins a turn of others. told: the message of the release with which it begins is still to come. Messages
-// that the last turn has waited for may still come, too.
+// begin begins a turn of others. told: the message of the release with which it begins is still to
+// come. Messages that the last turn has waited for may still come, too.
 func (t *Turn) begin(now time.Time, lasts time.Duration, others int, told bool) {
 	if !now.Before(t.until) {
 		t.told = 0
@@ -95,11 +97,12 @@ func (t *Turn) beginOwn(now time.Time, lasts time.Duration, told bool) {
 // isOwn reports whether a turn goes on that this client's own release has begun.
 func (t *Turn) isOwn(now time.Time) bool { return t.own && now.Before(t.due) }
 
-// acquired ends it: a waiter has the lock. The message of the release that made it try may still come.
+// acquired ends it: a waiter has the lock. The message of the release that made it try may still
+// come.
 func (t *Turn) acquired() { t.left, t.due = 0, time.Time{} }
 
-// yielded decides how long the head stands back, counted from when the release was sent, because the lock has
-// been free since then. A turn may be over by then.
+// yielded decides how long the head stands back, counted from when the release was sent, because
+// the lock has been free since then. A turn may be over by then.
 func (t *Turn) yielded(e *Event, oneByOne bool) (now bool) {
 	if t.until.IsZero() {
 		return false // it was over before the reply, and the head has tried
@@ -141,8 +144,8 @@ func (t *Turn) hear(at time.Time) (now bool) {
 	return false
 }
 
-// Pause returns how long the head may pause after a refusal: d, or less if a release was left to others since
-// its attempt began.
+// Pause returns how long the head may pause after a refusal: d, or less if a release was left to
+// others since its attempt began.
 func (t *Turn) Pause(now time.Time, d time.Duration) time.Duration {
 	if t.due.IsZero() {
 		return d
@@ -150,14 +153,14 @@ func (t *Turn) Pause(now time.Time, d time.Duration) time.Duration {
 	return min(d, t.due.Sub(now))
 }
 
-// OthersTurnFor is how long a turn lasts after a client had the lock for up to cohort; 0: for a streak. It is as
-// long as the cohort, but at most MaxTurn. So a client that is far away is in time, and one that never comes
-// costs at most half of the time.
+// OthersTurnFor is how long a turn lasts after a client had the lock for up to cohort; 0: for a
+// streak. It is as long as the cohort, but at most MaxTurn. So a client that is far away is in
+// time, and one that never comes costs at most half of the time.
 func OthersTurnFor(cohort time.Duration) time.Duration { return min(max(cohort, MaxStreak), MaxTurn) }
 
-// UnknownTurnFor is how long a lock stays free after a cohort if no other client is known to wait. Redisson's
-// SpinLock polls without a trace, and then finds the lock free about as often as without cohorts. 0: a turn that
-// is too short for a timer.
+// UnknownTurnFor is how long a lock stays free after a cohort if no other client is known to wait.
+// Redisson's SpinLock polls without a trace, and then finds the lock free about as often as without
+// cohorts. 0: a turn that is too short for a timer.
 func UnknownTurnFor(cohort time.Duration) time.Duration {
 	d := min(cohort/100, MaxTurn)
 	if d < time.Millisecond {

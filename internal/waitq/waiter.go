@@ -5,7 +5,8 @@ import "github.com/redlatch/redlatch/internal/list"
 // State is what a waiter does.
 type State uint8
 
-// The states of a waiter. A reason to try is used by the attempt that begins after it, and by no other.
+// The states of a waiter. A reason to try is used by the attempt that begins after it, and by no
+// other.
 //
 //	Idle --a reason--> Due --its attempt begins--> Trying --a reason--> Again
 //	  ^                 ^                            |                   |
@@ -21,14 +22,14 @@ const (
 	Granted              // a command of another request has acquired for it; it leaves as soon as it runs
 )
 
-// Progress is how far a waiter has come. Two commands may acquire for it at the same time: its own attempt, and an
-// offer, which is a hand-off or another waiter's batch. So Offered is no State. It is the same with Doubt, which
-// lasts until the waiter leaves.
+// Progress is how far a waiter has come. Two commands may acquire for it at the same time: its own
+// attempt, and an offer, which is a hand-off or another waiter's batch. So Offered is no State. It
+// is the same with Doubt, which lasts until the waiter leaves.
 type Progress struct {
 	State   State
 	Offered bool // a command of another request is under way, and may acquire for it
-	// Doubt: the outcome of a command that may have acquired for it is unknown, or a copy may still arrive. Only its
-	// own attempts can find out. If it gives up, it must be rolled back.
+	// Doubt: the outcome of a command that may have acquired for it is unknown, or a copy may still
+	// arrive. Only its own attempts can find out. If it gives up, it must be rolled back.
 	Doubt bool
 }
 
@@ -45,8 +46,8 @@ func (p *Progress) Wake() bool {
 	return false
 }
 
-// Tried takes in that its attempt has not acquired. givesUp: the reply says nothing about the lock, and the waiter is
-// about to leave. The attempt has then not used its reason.
+// Tried takes in that its attempt has not acquired. givesUp: the reply says nothing about the lock,
+// and the waiter is about to leave. The attempt has then not used its reason.
 func (p *Progress) Tried(doubt, givesUp bool) {
 	p.Doubt = p.Doubt || doubt
 	switch {
@@ -87,7 +88,8 @@ type Waiter struct {
 	ID      string
 	Permits int
 	Shared  bool // others may use the same id
-	// Leaves: it is about to leave. No release of this client is for it, and no request waits behind it.
+	// Leaves: it is about to leave. No release of this client is for it, and no request waits
+	// behind it.
 	Leaves bool
 	Progress
 	last bool // the command that tries for it gives up the client's place in line if it succeeds
@@ -95,8 +97,8 @@ type Waiter struct {
 	list.Links[Waiter]
 }
 
-// canTake reports whether a release may pass so many permits on to w. A shared id is left out, because the server
-// counts its holds.
+// canTake reports whether a release may pass so many permits on to w. A shared id is left out,
+// because the server counts its holds.
 func (w *Waiter) canTake(permits int) bool {
 	return w.isWilling() && w.MayOffer() && w.Permits <= permits
 }
