@@ -1,11 +1,12 @@
-// Command cron runs a job once per tick in a whole fleet, although every process has a timer for it.
+// Command cron runs a job once per tick in a whole fleet, although every process has a timer for
+// it.
 //
-// Each process tries to run the job under the lock, and skips the tick if another process has it. The
-// minimum hold keeps the lock taken after the job has ended, so a process whose timer is late skips the
-// tick, too.
+// Each process tries to run the job under the lock, and skips the tick if another process has it.
+// The minimum hold keeps the lock taken after the job has ended, so a process whose timer is late
+// skips the tick, too.
 //
-// A job that fails is not repeated before the next tick. If that matters, keep a record of what is done,
-// and read it under the lock.
+// A job that fails is not repeated before the next tick. If that matters, keep a record of what is
+// done, and read it under the lock.
 package main
 
 import (
@@ -32,10 +33,12 @@ func main() {
 	}
 }
 
-// minHold is longer than the clocks of the processes differ, and shorter than the time between two ticks.
+// minHold is longer than the clocks of the processes differ, and shorter than the time between two
+// ticks.
 const minHold = 2 * time.Second
 
-// run starts three processes. Their timers fire at one tick, and the timer of a fourth process fires late.
+// run starts three processes. Their timers fire at one tick, and the timer of a fourth process
+// fires late.
 func run(ctx context.Context, url string) error {
 	rdb, err := connect(url)
 	if err != nil {

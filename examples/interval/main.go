@@ -3,11 +3,12 @@
 // The minimum hold of the lock is the interval: the lock stays taken for that long after its
 // acquisition, however soon the job ends. The processes try as often as they like.
 //
-// What is promised: the starts of two runs are at least an interval apart, by the clock of Redis and as
-// long as Redis keeps the lock. A run that takes longer than the interval keeps the lock until it ends.
+// What is promised: the starts of two runs are at least an interval apart, by the clock of Redis
+// and as long as Redis keeps the lock. A run that takes longer than the interval keeps the lock
+// until it ends.
 //
-// What is not promised: a run in every interval. A process that dies leaves the lock to its lease. An
-// interval begins with a run, not at a full minute, and a failed run counts as one.
+// What is not promised: a run in every interval. A process that dies leaves the lock to its lease.
+// An interval begins with a run, not at a full minute, and a failed run counts as one.
 package main
 
 import (
@@ -96,8 +97,8 @@ type prices struct {
 	until time.Time // the end of the interval of the latest run
 }
 
-// load is the job. It checks that the interval of the run before is over. The lock was tried at that time, so the
-// interval begins no earlier.
+// load is the job. It checks that the interval of the run before is over. The lock was tried at
+// that time, so the interval begins no earlier.
 func (p *prices) load(number int, tried time.Time) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -1,8 +1,8 @@
 // Command jobs limits the number of jobs that run at the same time, over all processes. Typical
 // reasons are a limited number of licenses, or a service that must not be overloaded.
 //
-// Each job holds a permit while it runs. The permit is renewed as long as the job runs. If a process
-// dies, its permits return when their leases end.
+// Each job holds a permit while it runs. The permit is renewed as long as the job runs. If a
+// process dies, its permits return when their leases end.
 package main
 
 import (

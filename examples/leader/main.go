@@ -1,8 +1,8 @@
 // Command leader elects a leader among processes, and hands the leadership over in two ways.
 //
-// A leader that ends in order gives the leadership back, and the next one begins at once. A leader that is
-// cut off from Redis loses the leadership when its lease ends. Its context ends before that, so it stops
-// leading before the next one begins.
+// A leader that ends in order gives the leadership back, and the next one begins at once. A leader
+// that is cut off from Redis loses the leadership when its lease ends. Its context ends before
+// that, so it stops leading before the next one begins.
 package main
 
 import (
@@ -21,8 +21,9 @@ import (
 	"github.com/redlatch/redlatch/primitives"
 )
 
-// ttl is the time after which a leader that has died or is cut off is replaced. A live leader renews
-// its leadership every ttl/3. Choose a longer one, such as the default of 30 s, if pauses must not matter.
+// ttl is the time after which a leader that has died or is cut off is replaced. A live leader
+// renews its leadership every ttl/3. Choose a longer one, such as the default of 30 s, if pauses
+// must not matter.
 const ttl = 1500 * time.Millisecond
 
 func main() {
@@ -33,8 +34,8 @@ func main() {
 	}
 }
 
-// run starts three candidates. The first leader resigns, the second one is cut off, and the third one
-// ends the election.
+// run starts three candidates. The first leader resigns, the second one is cut off, and the third
+// one ends the election.
 func run(ctx context.Context, url string) error {
 	options, err := server(url)
 	if err != nil {
@@ -117,7 +118,8 @@ func (e *election) term(ctx context.Context, number int, network *locktest.Link)
 	}
 }
 
-// server returns options for clients of the Redis server at url, or of a new server inside this process.
+// server returns options for clients of the Redis server at url, or of a new server inside this
+// process.
 func server(url string) (*redis.Options, error) {
 	if url == "" {
 		return locktest.Start().Options(), nil

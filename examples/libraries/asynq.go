@@ -8,8 +8,8 @@ import (
 	"github.com/redlatch/redlatch/primitives"
 )
 
-// OneAtATime is asynq middleware: tasks with the same key run one after another, on all servers. If the lock
-// is busy for longer than the options allow, asynq retries the task later.
+// OneAtATime is asynq middleware: tasks with the same key run one after another, on all servers. If
+// the lock is busy for longer than the options allow, asynq retries the task later.
 func OneAtATime(
 	client *primitives.Client, key func(*asynq.Task) string, opts ...primitives.Option,
 ) asynq.MiddlewareFunc {

@@ -9,8 +9,8 @@ import (
 	"github.com/redlatch/redlatch/primitives"
 )
 
-// Exclusive is net/http middleware: one request for each key at a time, on all hosts. A request that waits for
-// two seconds gets status 409, and 503 if Redis does not answer.
+// Exclusive is net/http middleware: one request for each key at a time, on all hosts. A request
+// that waits for two seconds gets status 409, and 503 if Redis does not answer.
 func Exclusive(client *primitives.Client, key func(*http.Request) string, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		hold, err := client.Lock(key(r)).Acquire(r.Context(), primitives.WithWait(2*time.Second))

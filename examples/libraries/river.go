@@ -17,8 +17,8 @@ type ShipArgs struct {
 // Kind names the kind of job.
 func (ShipArgs) Kind() string { return "ship" }
 
-// ShipWorker ships for one customer at a time. A job whose customer is busy is snoozed, which leaves its
-// worker to other jobs.
+// ShipWorker ships for one customer at a time. A job whose customer is busy is snoozed, which
+// leaves its worker to other jobs.
 type ShipWorker struct {
 	river.WorkerDefaults[ShipArgs]
 	Locks *primitives.Client

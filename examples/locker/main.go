@@ -1,7 +1,7 @@
 // Command locker makes code that takes a sync.Locker work in a whole fleet, without changing it.
 //
-// A sync.Locker cannot report that the lock was lost, so only the client's observer learns it. Where
-// that matters, use Lock.Do: it ends the context of the critical section.
+// A sync.Locker cannot report that the lock was lost, so only the client's observer learns it.
+// Where that matters, use Lock.Do: it ends the context of the critical section.
 package main
 
 import (
@@ -22,8 +22,8 @@ import (
 	"github.com/redlatch/redlatch/primitives"
 )
 
-// Invoices is the existing code. It hands out invoice numbers without gaps, and keeps the last one in
-// a file. It knows package sync only.
+// Invoices is the existing code. It hands out invoice numbers without gaps, and keeps the last one
+// in a file. It knows package sync only.
 type Invoices struct {
 	mu   sync.Locker
 	path string
@@ -91,7 +91,8 @@ func run(ctx context.Context, url string) (err error) {
 	return nil
 }
 
-// check draws 24 numbers from each of the fleet, by four goroutines, and compares them with 1, 2, 3...
+// check draws 24 numbers from each of the fleet, by four goroutines, and compares them with 1, 2,
+// 3...
 func check(path string, fleet ...*Invoices) error {
 	if err := os.WriteFile(path, []byte("0"), 0o600); err != nil {
 		return err

@@ -1,8 +1,9 @@
 // Command ratelimit limits the calls of a whole fleet to an API: at most 5 in any 500 ms.
 //
-// A call takes a permit whose lease is the window, and does not give it back: it detaches the hold. The
-// permit returns when its lease ends, so the number of permits is the number of calls per window, and
-// the window slides: there is no burst at the turn of a second. Callers wait until a permit returns.
+// A call takes a permit whose lease is the window, and does not give it back: it detaches the hold.
+// The permit returns when its lease ends, so the number of permits is the number of calls per
+// window, and the window slides: there is no burst at the turn of a second. Callers wait until a
+// permit returns.
 //
 // What is limited is the acquisition of permits, by the clock of Redis. A process that is paused
 // between the acquisition and its call makes that call later.

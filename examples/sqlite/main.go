@@ -1,8 +1,8 @@
 // Command sqlite protects a database against a writer that was paused for longer than its lease.
 //
 // The lock alone cannot stop such a writer: when it runs again, it may write before it looks at its
-// context. Therefore each write carries the fencing token of its hold, and the database refuses a token that
-// is smaller than one it has seen.
+// context. Therefore each write carries the fencing token of its hold, and the database refuses a
+// token that is smaller than one it has seen.
 package main
 
 import (

@@ -1,11 +1,12 @@
 // Command stock sells one hot product with three kinds of locking, and compares their speed.
 //
-// An order reads the stock, decides, and writes the stock. If two orders did so at the same time, they
-// would sell one piece twice, so each order holds a lock while it works. The three kinds are:
+// An order reads the stock, decides, and writes the stock. If two orders did so at the same time,
+// they would sell one piece twice, so each order holds a lock while it works. The three kinds are:
 //
 //   - A plain lock on the article. Each order needs at least a trip to Redis.
-//   - Stripes: the stock is divided into parts with a lock each, and an order takes from one of them.
-//     Orders of different parts work at the same time. If a part is empty, the order tries the next.
+//   - Stripes: the stock is divided into parts with a lock each, and an order takes from one of
+//     them. Orders of different parts work at the same time. If a part is empty, the order tries
+//     the next.
 //   - A cohort: the lock on the article stays in one process for up to 5 ms, and the orders of that
 //     process pass it on without asking Redis. Orders still work one after another.
 //
@@ -133,8 +134,8 @@ func order(ctx context.Context, locks []*primitives.Lock, stock []part, n int) e
 	return errSoldOut
 }
 
-// part is a row of the database that all processes share. Its field can be read and written, but not
-// read and written at once.
+// part is a row of the database that all processes share. Its field can be read and written, but
+// not read and written at once.
 type part struct {
 	pieces atomic.Int64
 	work   time.Duration

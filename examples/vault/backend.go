@@ -1,5 +1,6 @@
-// Package vault gives the storage of HashiCorp Vault high availability by locks of redlatch: of several servers that
-// share a storage, one is active, and the others know its address. It is an example: copy it, and adapt it.
+// Package vault gives the storage of HashiCorp Vault high availability by locks of redlatch: of
+// several servers that share a storage, one is active, and the others know its address. It is an
+// example: copy it, and adapt it.
 package vault
 
 import (
@@ -49,8 +50,8 @@ type Lock struct {
 // answering is how long Redis may take to answer.
 const answering = 10 * time.Second
 
-// Lock waits until this server is active. The channel is closed when it no longer is: it must stop at once then. Lock
-// returns nil and no error if stop is closed before.
+// Lock waits until this server is active. The channel is closed when it no longer is: it must stop
+// at once then. Lock returns nil and no error if stop is closed before.
 func (l *Lock) Lock(stop <-chan struct{}) (<-chan struct{}, error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -77,7 +78,8 @@ func (l *Lock) Lock(stop <-chan struct{}) (<-chan struct{}, error) {
 	return hold.Context().Done(), nil
 }
 
-// Unlock lets another server become active. A lock that was lost is not unlocked, and that is no error.
+// Unlock lets another server become active. A lock that was lost is not unlocked, and that is no
+// error.
 func (l *Lock) Unlock() error {
 	hold := l.hold
 	if hold == nil {
@@ -92,7 +94,8 @@ func (l *Lock) Unlock() error {
 	return nil
 }
 
-// Value returns whether any server is active, and its address. The address is "" while a new one has not announced it.
+// Value returns whether any server is active, and its address. The address is "" while a new one
+// has not announced it.
 func (l *Lock) Value() (held bool, value string, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), answering)
 	defer cancel()

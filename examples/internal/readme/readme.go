@@ -63,7 +63,8 @@ var number = regexp.MustCompile(`\d+`)
 // WithoutNumbers replaces each number by N.
 func WithoutNumbers(text string) string { return number.ReplaceAllString(text, "N") }
 
-// ImportsPublicPackagesOnly checks that a reader can copy the file: it imports nothing that only this module may use.
+// ImportsPublicPackagesOnly checks that a reader can copy the file: it imports nothing that only
+// this module may use.
 func ImportsPublicPackagesOnly(t testing.TB, file string) {
 	t.Helper()
 	parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.ImportsOnly)

@@ -21,8 +21,8 @@ import (
 	"github.com/redlatch/redlatch/primitives"
 )
 
-// receive is the web server: it locks the video, and puts the id of the hold into the job. Until the worker adopts it,
-// the lock has a lease of the TTL.
+// receive is the web server: it locks the video, and puts the id of the hold into the job. Until
+// the worker adopts it, the lock has a lease of the TTL.
 func receive(ctx context.Context, client *primitives.Client, jobs chan<- string) error {
 	hold, err := client.Lock("example:adopt:5").Acquire(ctx, primitives.WithWatchdog(time.Minute))
 	if err != nil {

@@ -1,4 +1,5 @@
-// Command cron runs a job once, although a timer starts it on every host, and the clocks of the hosts differ.
+// Command cron runs a job once, although a timer starts it on every host, and the clocks of the
+// hosts differ.
 //
 // Output:
 //

@@ -1,7 +1,7 @@
 // Command fence refuses the write of a holder that was paused for longer than its lease.
 //
-// No lock can stop such a holder: the store must compare the tokens. Package fence does so for Redis, PostgreSQL, MySQL
-// and SQLite.
+// No lock can stop such a holder: the store must compare the tokens. Package fence does so for
+// Redis, PostgreSQL, MySQL and SQLite.
 //
 // Output:
 //

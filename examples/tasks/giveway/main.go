@@ -21,7 +21,8 @@ import (
 	"github.com/redlatch/redlatch/primitives"
 )
 
-// batch works in small steps. It returns between two of them when somebody waits; the caller goes on with it later.
+// batch works in small steps. It returns between two of them when somebody waits; the caller goes
+// on with it later.
 func batch(ctx context.Context) error {
 	fmt.Println("the batch begins")
 	wanted := primitives.HoldFrom(ctx).Wanted()

@@ -1,4 +1,5 @@
-// Command leader runs a loop in one process at a time, and hands over at once when that process gets SIGTERM.
+// Command leader runs a loop in one process at a time, and hands over at once when that process
+// gets SIGTERM.
 //
 // Output:
 //

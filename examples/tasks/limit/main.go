@@ -1,4 +1,5 @@
-// Command limit runs at most two jobs at a time, over all hosts. A host that dies gives its permits back.
+// Command limit runs at most two jobs at a time, over all hosts. A host that dies gives its permits
+// back.
 //
 // Output:
 //

@@ -1,4 +1,5 @@
-// Command migrate migrates a database once, although all pods start at the same time. All wait until it is done.
+// Command migrate migrates a database once, although all pods start at the same time. All wait
+// until it is done.
 //
 // Output:
 //

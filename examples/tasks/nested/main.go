@@ -1,4 +1,5 @@
-// Command nested holds a lock, and calls a function that takes the same lock: pass on the context of the section.
+// Command nested holds a lock, and calls a function that takes the same lock: pass on the context
+// of the section.
 //
 // Output:
 //

@@ -1,4 +1,5 @@
-// Command record locks one record of many by its id: updates of one record take turns, and others do not wait.
+// Command record locks one record of many by its id: updates of one record take turns, and others
+// do not wait.
 //
 // Output:
 //

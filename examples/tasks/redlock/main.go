@@ -29,8 +29,9 @@ func run(ctx context.Context) error {
 	var locks []*primitives.Lock
 	for _, addr := range servers() { // never replicas of each other
 		rdb := redis.NewClient(&redis.Options{Addr: addr})
-		// If the servers keep their data in memory only, OnConnect: primitives.MinUptime(30*time.Second) refuses
-		// one that has just been restarted, and has forgotten its locks.
+		// If the servers keep their data in memory only, OnConnect:
+		// primitives.MinUptime(30*time.Second) refuses one that has just been restarted, and has
+		// forgotten its locks.
 		client, err := primitives.New(rdb)
 		if err != nil {
 			return err
@@ -44,8 +45,8 @@ func run(ctx context.Context) error {
 	}, primitives.WithWait(2*time.Second))
 }
 
-// servers returns three addresses: those of two servers of $REDIS_ADDR, such as "host1:6379,host2:6379", or of two
-// inside this process, and one where no Redis is.
+// servers returns three addresses: those of two servers of $REDIS_ADDR, such as
+// "host1:6379,host2:6379", or of two inside this process, and one where no Redis is.
 func servers() []string {
 	up := os.Getenv("REDIS_ADDR")
 	if up == "" {

@@ -1,5 +1,5 @@
-// Command timeline writes what happens to locks to a file, from which "redlatch timeline" draws what several processes
-// did.
+// Command timeline writes what happens to locks to a file, from which "redlatch timeline" draws
+// what several processes did.
 //
 // Output:
 //

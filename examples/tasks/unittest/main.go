@@ -1,4 +1,5 @@
-// Command unittest has a function that stops when its lock is lost. Its test, in main_test.go, takes the lock away.
+// Command unittest has a function that stops when its lock is lost. Its test, in main_test.go,
+// takes the lock away.
 //
 // Output:
 //

@@ -1,4 +1,5 @@
-// Command wait waits for a lock for a limited time, and tells a busy lock from a Redis that does not answer.
+// Command wait waits for a lock for a limited time, and tells a busy lock from a Redis that does
+// not answer.
 //
 // Output:
 //

@@ -1,6 +1,7 @@
 // Package browser lets tests use pages in a browser: chromium, without a window.
 //
-// It speaks the DevTools protocol with the browser through two pipes, and needs no library for that.
+// It speaks the DevTools protocol with the browser through two pipes, and needs no library for
+// that.
 package browser
 
 import (

@@ -305,7 +305,8 @@ func (c *Call) Fail() error {
 	return c.Err
 }
 
-// End waits until the call has returned. Renewals never end, so a call that hangs would hang the test.
+// End waits until the call has returned. Renewals never end, so a call that hangs would hang the
+// test.
 func (c *Call) End() {
 	c.t.Helper()
 	select {

@@ -10,7 +10,8 @@ import (
 	"github.com/redlatch/redlatch/watchdog"
 )
 
-// FakeDriver is a [engine.Driver] for the server in memory. The kinds of the tests differ in their traits.
+// FakeDriver is a [engine.Driver] for the server in memory. The kinds of the tests differ in their
+// traits.
 type FakeDriver struct {
 	Client    *Client
 	Name      string
@@ -32,7 +33,8 @@ func (c *Client) Lock(name string) *engine.Resource {
 	return r
 }
 
-// Reader is the side of a read-write lock that many may hold. Waiting writers of its client go first.
+// Reader is the side of a read-write lock that many may hold. Waiting writers of its client go
+// first.
 func (c *Client) Reader(name string) *engine.Resource {
 	d := &FakeDriver{Client: c, Name: name, shortens: true}
 	r := c.Resource("reader", name, d)

@@ -8,8 +8,8 @@ import (
 	"github.com/redlatch/redlatch/internal/engine"
 )
 
-// The part of the server in memory where clients stand in line. It does what scripts/lib/line.lua and
-// scripts/lib/notify_free.lua do.
+// The part of the server in memory where clients stand in line. It does what scripts/lib/line.lua
+// and scripts/lib/notify_free.lua do.
 
 // linePlace is one client's place in line for a name.
 type linePlace struct {
@@ -102,8 +102,8 @@ func (s *Server) takePlace(id placeID, since int64) (int64, bool) {
 	return p.since, !p.listener
 }
 
-// placeLives reports whether a place would still be in a line that ends 3 s after the last attempt. The
-// server forgets single places instead of the whole line, which is stricter.
+// placeLives reports whether a place would still be in a line that ends 3 s after the last attempt.
+// The server forgets single places instead of the whole line, which is stricter.
 func (s *Server) placeLives(p *linePlace) bool { return time.Since(p.seen) <= 3*time.Second }
 
 func (s *Server) placeOf(id placeID) *linePlace {
@@ -126,8 +126,8 @@ func (s *Server) giveUpPlace(id placeID) {
 	s.line = slices.DeleteFunc(s.line, func(p *linePlace) bool { return p.placeID == id })
 }
 
-// wakeFirst returns the messages to places that a release sends, and how many quiet clients it wakes. own is
-// the place of the client that releases, nil if it has none.
+// wakeFirst returns the messages to places that a release sends, and how many quiet clients it
+// wakes. own is the place of the client that releases, nil if it has none.
 func (s *Server) wakeFirst(name string, own *placeID) (mail []placeMail, told int) {
 	var line []*linePlace
 	for _, p := range s.line {

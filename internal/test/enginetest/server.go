@@ -16,8 +16,8 @@ import (
 	"github.com/redlatch/redlatch/internal/failure"
 )
 
-// Server is a lock server in memory. Leases end by the fake clock of the test's bubble. Commands are
-// executed at once, unless a fault is scripted for them.
+// Server is a lock server in memory. Leases end by the fake clock of the test's bubble. Commands
+// are executed at once, unless a fault is scripted for them.
 type Server struct {
 	Start time.Time
 
@@ -56,8 +56,8 @@ type holder struct {
 	shared  []string  // the requests that share it
 }
 
-// memory is what the server remembers of a request, so that all copies of its commands have the effect
-// of one.
+// memory is what the server remembers of a request, so that all copies of its commands have the
+// effect of one.
 type memory struct {
 	counted bool // it was granted
 	ended   time.Time
@@ -107,8 +107,8 @@ var (
 	ErrNoAnswer = failure.Unanswered(errors.New("no answer"))
 )
 
-// Bubble runs f in a bubble with a fake clock, with a server of its own. The bubble fails if a goroutine
-// is left at its end.
+// Bubble runs f in a bubble with a fake clock, with a server of its own. The bubble fails if a
+// goroutine is left at its end.
 func Bubble(t *testing.T, f func(t *testing.T, s *Server)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) { f(t, NewServer()) })
@@ -241,8 +241,8 @@ func Do[R any](ctx context.Context, c *Client, cmd Command, exec func() (R, erro
 	}
 }
 
-// lock returns the state of a name, without the holders whose leases have ended. mu is held, as in all
-// methods below that are called by commands.
+// lock returns the state of a name, without the holders whose leases have ended. mu is held, as in
+// all methods below that are called by commands.
 func (s *Server) lock(name string) *lockState {
 	l := s.locks[name]
 	if l == nil {
@@ -266,8 +266,8 @@ func (l *lockState) free() int {
 	return free
 }
 
-// remembered returns what the server knows of a request. It forgets that a request has ended when the
-// client may no longer repeat it.
+// remembered returns what the server knows of a request. It forgets that a request has ended when
+// the client may no longer repeat it.
 func (s *Server) remembered(key string) *memory {
 	m := s.requests[key]
 	if m == nil || (!m.ended.IsZero() && !time.Now().Before(m.ended)) {
@@ -337,8 +337,8 @@ func (h *holder) keep(ttl time.Duration) {
 	}
 }
 
-// end takes back what a request was granted. The server remembers that for as long as keep; with 0 a copy
-// finds nothing. With a rest of the minimum hold the last count stays for that long.
+// end takes back what a request was granted. The server remembers that for as long as keep; with 0
+// a copy finds nothing. With a rest of the minimum hold the last count stays for that long.
 func (s *Server) end(
 	name, key, id string, shared, rollback bool, keep time.Duration,
 ) (freed, lost bool) {
@@ -385,14 +385,16 @@ func (s *Server) shorten(name, key, id string, shared bool, rest time.Duration) 
 	return got
 }
 
-// publish sends the messages of a release, and returns how many clients receive one. A client receives its
-// messages in the order in which they were sent. own is the place of the client that releases.
+// publish sends the messages of a release, and returns how many clients receive one. A client
+// receives its messages in the order in which they were sent. own is the place of the client that
+// releases.
 func (s *Server) publish(name string, own *placeID) (heard int) {
 	mail, told := s.wakeFirst(name, own)
 	return told + s.send(name, mail)
 }
 
-// send sends messages to places, and then the common message. It returns how many clients hear the common one.
+// send sends messages to places, and then the common message. It returns how many clients hear the
+// common one.
 func (s *Server) send(name string, mail []placeMail) (heard int) {
 	var clients []*Client
 	inbox := map[*Client][]func(){}
@@ -588,8 +590,8 @@ func (s *Server) Names() (names []string) {
 	return names
 }
 
-// Sent returns the times of all commands of an operation, since the start. match filters by id, name or
-// client. "" matches all.
+// Sent returns the times of all commands of an operation, since the start. match filters by id,
+// name or client. "" matches all.
 func (s *Server) Sent(op, match string) []time.Duration {
 	s.Mu.Lock()
 	defer s.Mu.Unlock()

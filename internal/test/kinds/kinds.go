@@ -1,5 +1,6 @@
-// Package kinds is a registry of the kinds of primitives that have holds. Tests that concern several kinds take
-// their tables from it, so a new kind is one entry here. A latch has no holds, and is not among them.
+// Package kinds is a registry of the kinds of primitives that have holds. Tests that concern
+// several kinds take their tables from it, so a new kind is one entry here. A latch has no holds,
+// and is not among them.
 package kinds
 
 import (
@@ -42,11 +43,13 @@ type Pool interface {
 type Kind struct {
 	// Name is the name that events and [primitives.Info] give the kind.
 	Name string
-	// open makes a handle. A name may be opened many times; all handles of a name exclude each other.
+	// open makes a handle. A name may be opened many times; all handles of a name exclude each
+	// other.
 	open func(c *primitives.Client, name string, opts ...primitives.Option) Handle
 	// rival is what the kind excludes; nil: itself.
 	rival func(c *primitives.Client, name string, opts ...primitives.Option) Handle
-	// members is the number of members, each a lock with a name of its own. 0: it is not a joint lock.
+	// members is the number of members, each a lock with a name of its own. 0: it is not a joint
+	// lock.
 	members int
 	// join makes a joint lock.
 	join func(members []*primitives.Lock, opts ...primitives.Option) *primitives.Lock
@@ -131,7 +134,8 @@ func Named() []Kind { return Select(Kind.named) }
 // Locks returns the kinds of locks that have one name.
 func Locks() []Kind { return Select(Kind.named, Kind.lock) }
 
-// Mutexes returns the kinds with one name that one caller may hold at a time: pools have one permit for that.
+// Mutexes returns the kinds with one name that one caller may hold at a time: pools have one permit
+// for that.
 func Mutexes() []Kind { return Select(Kind.named, func(k Kind) bool { return !k.Shared }) }
 
 // Joints returns the kinds of locks that have members.
@@ -170,8 +174,8 @@ func (k Kind) Open(c *primitives.Client, name string, opts ...primitives.Option)
 	return k.open(c, name, opts...)
 }
 
-// Over makes a handle of a joint lock with a member on each client, or all members on one. Of any other kind it
-// uses the first client.
+// Over makes a handle of a joint lock with a member on each client, or all members on one. Of any
+// other kind it uses the first client.
 func (k Kind) Over(clients []*primitives.Client, name string, opts ...primitives.Option) Handle {
 	if !k.Joint() {
 		return k.Open(clients[0], name, opts...)
@@ -201,7 +205,8 @@ func (k Kind) Takeable(c *primitives.Client, name string, opts ...primitives.Opt
 	return k.Open(c, name, opts...).(Takeable)
 }
 
-// Rival makes a handle of what the kind excludes. For a reader that is the writer, for any other kind itself.
+// Rival makes a handle of what the kind excludes. For a reader that is the writer, for any other
+// kind itself.
 func (k Kind) Rival(c *primitives.Client, name string, opts ...primitives.Option) Handle {
 	if k.rival != nil {
 		return k.rival(c, name, opts...)

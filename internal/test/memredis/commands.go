@@ -14,7 +14,8 @@ const (
 	syntaxError failure = "ERR syntax error"
 )
 
-// commands are all commands, by their names in lower case. It is filled by init, because scripts call commands.
+// commands are all commands, by their names in lower case. It is filled by init, because scripts
+// call commands.
 var commands map[string]*command
 
 func init() {
@@ -442,7 +443,8 @@ func (s *Server) getRange(_ *Conn, args []string) any {
 	return text[start : end+1]
 }
 
-// bounds turns a start and an inclusive stop, which may count from the end, into a range of indexes.
+// bounds turns a start and an inclusive stop, which may count from the end, into a range of
+// indexes.
 func bounds(start, stop string, n int) (from, to int, bad failure) {
 	a, err1 := strconv.Atoi(start)
 	b, err2 := strconv.Atoi(stop)

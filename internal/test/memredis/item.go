@@ -36,8 +36,8 @@ func (it *item) clone() *item {
 	return &c
 }
 
-// isOver reports whether the item has expired. As in Redis, it lasts until the end of its last millisecond, in which
-// its TTL is 0.
+// isOver reports whether the item has expired. As in Redis, it lasts until the end of its last
+// millisecond, in which its TTL is 0.
 func (it *item) isOver(now int64) bool { return it.expires != 0 && it.expires < now }
 
 func (it *item) isEmpty() bool {

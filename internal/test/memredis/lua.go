@@ -23,7 +23,8 @@ func digest(text string) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// compiled has each script that was compiled in this process: compiling takes longer than most runs.
+// compiled has each script that was compiled in this process: compiling takes longer than most
+// runs.
 var compiled = map[string]*lua.FunctionProto{}
 
 // compile makes a script known to the server, and returns its digest.

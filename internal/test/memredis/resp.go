@@ -64,7 +64,8 @@ func appendAll(b []byte, kind byte, n int, all []any, resp3 bool) []byte {
 // errProtocol is the error of bytes that are no command.
 var errProtocol = errors.New("memredis: no command")
 
-// ReadCommand returns the first command in data, and the number of its bytes; 0 if it is not complete.
+// ReadCommand returns the first command in data, and the number of its bytes; 0 if it is not
+// complete.
 func ReadCommand(data []byte) (args []string, size int, err error) {
 	n, at, err := readCount(data, 0, '*')
 	if at == 0 || err != nil {
@@ -89,8 +90,8 @@ func ReadCommand(data []byte) (args []string, size int, err error) {
 	return args, at, nil
 }
 
-// readCount reads a line that consists of a mark and a number. next is where the line after it begins; 0 if the line is
-// not complete.
+// readCount reads a line that consists of a mark and a number. next is where the line after it
+// begins; 0 if the line is not complete.
 func readCount(data []byte, at int, mark byte) (n, next int, err error) {
 	end := bytes.Index(data[at:], []byte("\r\n"))
 	if end < 0 {

@@ -49,7 +49,8 @@ func New(clock func() time.Time, seed uint64) *Server {
 	return s
 }
 
-// Forget makes the server as it is after a restart without data. Connections must have been closed before.
+// Forget makes the server as it is after a restart without data. Connections must have been closed
+// before.
 func (s *Server) Forget() {
 	s.keys = map[string]*item{}
 	s.restart()
@@ -74,8 +75,8 @@ func (s *Server) wallClock() time.Time { return s.clock().Add(s.skew) }
 // SetReadOnly makes the server refuse writes. It goes on answering reads with the data that it has.
 func (s *Server) SetReadOnly(on bool) { s.readOnly = on }
 
-// Follow makes the server a replica of another one, with all of its data. It keeps its connections, and passes the
-// messages of the other one on to their subscribers.
+// Follow makes the server a replica of another one, with all of its data. It keeps its connections,
+// and passes the messages of the other one on to their subscribers.
 func (s *Server) Follow(primary *Server) {
 	s.leave()
 	s.keys, s.readOnly, s.primary = copyKeys(primary.keys), true, primary
@@ -174,8 +175,9 @@ func (s *Server) call(c *Conn, args []string) any {
 	return cmd.do(s, c, args)
 }
 
-// refuses returns the error of a command that the current fault does not allow; "" if it is allowed. Within a script,
-// only what the script wants to write can be refused, and nothing after its first write.
+// refuses returns the error of a command that the current fault does not allow; "" if it is
+// allowed. Within a script, only what the script wants to write can be refused, and nothing after
+// its first write.
 func (s *Server) refuses(cmd *command, inScript bool) failure {
 	switch {
 	case s.fault == Healthy && !s.readOnly || cmd.flags&always != 0:
@@ -278,8 +280,8 @@ func compareMembers(a, b member) int {
 	return cmp.Or(cmp.Compare(a.score, b.score), cmp.Compare(a.name, b.name))
 }
 
-// Peek returns the fields of a hash and the time until it expires, which is negative if it does not expire. ok is false
-// if the key exists and is no hash. It changes nothing.
+// Peek returns the fields of a hash and the time until it expires, which is negative if it does not
+// expire. ok is false if the key exists and is no hash. It changes nothing.
 func (s *Server) Peek(key string) (fields []string, left time.Duration, ok bool) {
 	now := s.wallClock().UnixMilli()
 	it := s.keys[key]
@@ -308,8 +310,8 @@ func (s *Server) Left(key string) time.Duration {
 	return max(time.UnixMilli(it.expires).Sub(s.wallClock()), 0)
 }
 
-// PeekScores returns the members of a sorted set, and the times until their scores, which are ms since 1970. It changes
-// nothing.
+// PeekScores returns the members of a sorted set, and the times until their scores, which are ms
+// since 1970. It changes nothing.
 func (s *Server) PeekScores(key string) map[string]time.Duration {
 	out := map[string]time.Duration{}
 	it := s.keys[key]

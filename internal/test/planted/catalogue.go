@@ -5,18 +5,18 @@ type Defect struct {
 	Name    string
 	Promise string // the section of doc/contract.md that it breaks
 	Edits   []Edit
-	// Find are further arguments of torture that find it sooner, such as --primitives lock. Without --directed
-	// they are not used.
+	// Find are further arguments of torture that find it sooner, such as --primitives lock. Without
+	// --directed they are not used.
 	Find []string
-	// Suite is a test that finds it where torture does not look: its package and its name. The simulation must find what
-	// neither does.
+	// Suite is a test that finds it where torture does not look: its package and its name. The
+	// simulation must find what neither does.
 	Suite [2]string
 	// Unsimulated says why the simulation cannot find it; "" if it must.
 	Unsimulated string
 }
 
-// Edit replaces a text that occurs exactly once in a file. If the file does not have it, the text has moved, and
-// must occur exactly once in the tree.
+// Edit replaces a text that occurs exactly once in a file. If the file does not have it, the text
+// has moved, and must occur exactly once in the tree.
 type Edit struct{ File, Old, New string }
 
 // asksAgain is why the simulation does not find that an ask is lost.

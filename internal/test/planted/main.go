@@ -1,5 +1,5 @@
-// Command planted plants known defects in the library, one at a time, and reports what finds each of them, and
-// after how long. This is how the tests themselves are tested.
+// Command planted plants known defects in the library, one at a time, and reports what finds each
+// of them, and after how long. This is how the tests themselves are tested.
 //
 //	go run ./internal/test/planted                              # each: three minutes of the default torture at most
 //	go run ./internal/test/planted -duration 1m -only renewal   # those with "renewal" in their names
@@ -7,9 +7,9 @@
 //	go run ./internal/test/planted -sim                         # each defect: a minute of simulation at most
 //	go run ./internal/test/planted -list
 //
-// The defects are in catalogue.go. They are built with an overlay: the tree is not changed. The exit code is 1
-// if something was not found, or cannot be built. What torture does not find, a test suite must find, or the
-// simulation.
+// The defects are in catalogue.go. They are built with an overlay: the tree is not changed. The
+// exit code is 1 if something was not found, or cannot be built. What torture does not find, a test
+// suite must find, or the simulation.
 package main
 
 import (
@@ -142,7 +142,8 @@ func moduleRoot(ctx context.Context) (string, error) {
 	return strings.TrimSpace(string(out)), err
 }
 
-// prepare plants one defect, for builds with the overlay that description names. The caller removes dir.
+// prepare plants one defect, for builds with the overlay that description names. The caller removes
+// dir.
 func prepare(root string, d Defect) (dir, description string, err error) {
 	planted := &overlay{root: root}
 	if err := planted.plant(d); err != nil {
@@ -160,8 +161,8 @@ func prepare(root string, d Defect) (dir, description string, err error) {
 	return dir, description, nil
 }
 
-// find plants one defect and returns the cells of the table that say what has found it: torture, or else its suite, or
-// else the simulation. They are "" if nothing has.
+// find plants one defect and returns the cells of the table that say what has found it: torture, or
+// else its suite, or else the simulation. They are "" if nothing has.
 func find(ctx context.Context, root string, d Defect, o options, sim *simulation) (cells string, err error) {
 	dir, description, err := prepare(root, d)
 	if err != nil {

@@ -11,8 +11,8 @@ import (
 	"strings"
 )
 
-// overlay maps files of the tree to changed contents, for the flag -overlay of the go command. The tree itself
-// is never changed.
+// overlay maps files of the tree to changed contents, for the flag -overlay of the go command. The
+// tree itself is never changed.
 type overlay struct {
 	root  string
 	files map[string]string // by path from the root
@@ -35,8 +35,8 @@ func (o *overlay) plant(d Defect) error {
 	return nil
 }
 
-// locate returns the file with the text of an edit, and its content. If the text has moved, it looks through the
-// whole tree.
+// locate returns the file with the text of an edit, and its content. If the text has moved, it
+// looks through the whole tree.
 func (o *overlay) locate(changed map[string]string, e Edit) (file, text string, err error) {
 	n := 0
 	if text, err = o.read(changed, e.File); err == nil {
@@ -75,7 +75,8 @@ func (o *overlay) read(changed map[string]string, file string) (string, error) {
 	return string(content), err
 }
 
-// catalogueDir has the texts of all defects. A defect whose text has changed in the library must not be planted there.
+// catalogueDir has the texts of all defects. A defect whose text has changed in the library must
+// not be planted there.
 var catalogueDir = filepath.Join("internal", "test", "planted")
 
 // sources are the files of the library in which defects may be planted.
@@ -99,7 +100,8 @@ func (o *overlay) sources() (out []string, err error) {
 	return out, nil
 }
 
-// write writes the changed files and the description that the go command reads, and returns the path of that.
+// write writes the changed files and the description that the go command reads, and returns the
+// path of that.
 func (o *overlay) write(dir string) (string, error) {
 	replace := map[string]string{}
 	for file, text := range o.files {

@@ -52,8 +52,8 @@ var (
 // simulated is what has found a defect.
 type simulated struct{ checks, seed, took string }
 
-// look returns the cells of the table that say what has found a defect: the simulation, or else its suite. They are ""
-// if nothing has.
+// look returns the cells of the table that say what has found a defect: the simulation, or else its
+// suite. They are "" if nothing has.
 func (s *simulation) look(ctx context.Context, root string, d Defect, o options) (cells string, err error) {
 	if d.Unsimulated != "" {
 		return "cannot be found: " + d.Unsimulated + " | | ", nil

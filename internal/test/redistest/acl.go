@@ -11,8 +11,8 @@ import (
 // Password is the password of all users that this package makes, and of those in doc/operations.md.
 const Password = "secret"
 
-// DocumentedRules returns the rules that doc/operations.md lists for an ACL user: one list for each of its
-// "ACL SETUSER" commands. The package's directory must be below the module's root.
+// DocumentedRules returns the rules that doc/operations.md lists for an ACL user: one list for each
+// of its "ACL SETUSER" commands. The package's directory must be below the module's root.
 func DocumentedRules(t testing.TB, user string) (commands [][]string) {
 	t.Helper()
 	var page []byte

@@ -64,8 +64,8 @@ func FreshCluster(t testing.TB, n int) *ClusterServers {
 	return freshCluster(t, n, 0)
 }
 
-// FreshClusterOfDatabases is FreshCluster with two databases. It skips t if the server has no such clusters:
-// Valkey has them since 9.0.
+// FreshClusterOfDatabases is FreshCluster with two databases. It skips t if the server has no such
+// clusters: Valkey has them since 9.0.
 func FreshClusterOfDatabases(t testing.TB, n int) *ClusterServers {
 	t.Helper()
 	const setting = "cluster-databases"

@@ -177,9 +177,9 @@ func (c *ClusterServers) RemoveNode(t testing.TB, s *Server) {
 	ask(t, s, "cluster", "reset", "soft")
 }
 
-// MoveAtomically moves key's slot to a master by atomic slot migration, and waits until that master serves it: CLUSTER
-// MIGRATESLOTS of Valkey 9, or CLUSTER MIGRATION of Redis 8.4. It skips t if the server has neither. The cluster must
-// be fresh.
+// MoveAtomically moves key's slot to a master by atomic slot migration, and waits until that master
+// serves it: CLUSTER MIGRATESLOTS of Valkey 9, or CLUSTER MIGRATION of Redis 8.4. It skips t if the
+// server has neither. The cluster must be fresh.
 func (c *ClusterServers) MoveAtomically(t testing.TB, key string, to *Server) {
 	t.Helper()
 	from, slot := c.Node(t, key), strconv.Itoa(int(redisutil.Slot(key)))

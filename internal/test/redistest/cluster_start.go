@@ -15,8 +15,8 @@ import (
 	"github.com/redlatch/redlatch/internal/redisutil"
 )
 
-// startCluster starts a cluster. Replicas are distributed evenly over the masters. args are additional
-// arguments of each node.
+// startCluster starts a cluster. Replicas are distributed evenly over the masters. args are
+// additional arguments of each node.
 func startCluster(binary, dir string, masters, replicas int, args ...string) (*ClusterServers, error) {
 	c := &ClusterServers{}
 	timeout := nodeTimeout
@@ -102,9 +102,9 @@ func (c *ClusterServers) form(masters int) error {
 	return c.await(ctx, roles, "cluster", "nodes")
 }
 
-// introduce makes all nodes meet each other, which is faster than the gossip of the first one, and waits until each
-// node reports the cluster as complete. On a busy machine a handshake may fail, so the nodes meet again if that
-// takes long.
+// introduce makes all nodes meet each other, which is faster than the gossip of the first one, and
+// waits until each node reports the cluster as complete. On a busy machine a handshake may fail, so
+// the nodes meet again if that takes long.
 func (c *ClusterServers) introduce(ctx context.Context, masters int) error {
 	complete := []string{
 		"cluster_state:ok",

@@ -5,9 +5,9 @@ import (
 	"testing"
 )
 
-// MakeDir makes a directory for the files of servers, which the caller removes. It is in memory where the system has
-// enough room there: a server answers nobody while its disk is slow, which on a busy machine may take seconds. What a
-// killed server wrote stays in either place.
+// MakeDir makes a directory for the files of servers, which the caller removes. It is in memory
+// where the system has enough room there: a server answers nobody while its disk is slow, which on
+// a busy machine may take seconds. What a killed server wrote stays in either place.
 func MakeDir(pattern string) (string, error) {
 	if parent := memoryDir(); parent != "" {
 		if dir, err := os.MkdirTemp(parent, pattern); err == nil {

@@ -9,22 +9,22 @@ import (
 	"github.com/alicebob/miniredis/v2"
 )
 
-// Tests come in three sizes. By default they are small, for the minutes before a pull request. CI sets
-// $REDLATCH_FULL, and runs all of them. $REDLATCH_NIGHTLY adds what takes an hour.
+// Tests come in three sizes. By default they are small, for the minutes before a pull request. CI
+// sets $REDLATCH_FULL, and runs all of them. $REDLATCH_NIGHTLY adds what takes an hour.
 const (
 	envFull    = "REDLATCH_FULL"    // not empty: all tests, as in CI
 	envNightly = "REDLATCH_NIGHTLY" // not empty: the bars at full size, and tests that wait for minutes
 	envSkew    = "REDLATCH_SKEW"    // how far the clock of a miniredis is ahead of the clients', such as 1h or -1h
 )
 
-// Full reports whether all tests run, because $REDLATCH_FULL or $REDLATCH_NIGHTLY is set. With -short it is
-// false.
+// Full reports whether all tests run, because $REDLATCH_FULL or $REDLATCH_NIGHTLY is set. With
+// -short it is false.
 func Full() bool {
 	return !testing.Short() && (os.Getenv(envFull) != "" || Nightly())
 }
 
-// Nightly reports whether the tests of the bars in tests/bars.md run at full size, because $REDLATCH_NIGHTLY is
-// set.
+// Nightly reports whether the tests of the bars in tests/bars.md run at full size, because
+// $REDLATCH_NIGHTLY is set.
 func Nightly() bool { return os.Getenv(envNightly) != "" }
 
 // NeedFull skips t unless all tests run. why says what t needs the time for.
@@ -35,8 +35,9 @@ func NeedFull(t testing.TB, why string) {
 	}
 }
 
-// Alone reports whether t runs while no other test of its package does, so that it can count the goroutines of the
-// process, and has the processors to itself. It does if all tests run. Otherwise Alone makes t parallel.
+// Alone reports whether t runs while no other test of its package does, so that it can count the
+// goroutines of the process, and has the processors to itself. It does if all tests run. Otherwise
+// Alone makes t parallel.
 func Alone(t *testing.T) bool {
 	if !Full() {
 		t.Parallel()
@@ -52,8 +53,8 @@ func NeedNightly(t testing.TB, why string) {
 	}
 }
 
-// Scaled returns n if all tests run, and an eighth of it otherwise. On miniredis, which runs scripts about a
-// hundred times slower than Redis, it is a twentieth of that.
+// Scaled returns n if all tests run, and an eighth of it otherwise. On miniredis, which runs
+// scripts about a hundred times slower than Redis, it is a twentieth of that.
 func Scaled(s *Server, n int) int {
 	if !Full() {
 		n /= 8
@@ -72,8 +73,9 @@ func Sized(s *Server, n, bar int) int {
 	return n
 }
 
-// Bar says that t measures a bar of tests/bars.md. If bars run at full size on s, a line is printed when t ends,
-// with the time since this call and what the result of Bar was given: the size, and what was measured.
+// Bar says that t measures a bar of tests/bars.md. If bars run at full size on s, a line is printed
+// when t ends, with the time since this call and what the result of Bar was given: the size, and
+// what was measured.
 func Bar(t testing.TB, s *Server, number int) (measured func(format string, args ...any)) {
 	began, what := time.Now(), ""
 	if Nightly() && s.Mini() == nil {

@@ -160,8 +160,8 @@ func (l *link) decide(c command) action {
 		l.p.seen = append(l.p.seen, Command{Time: time.Now(), Conn: l.id, Args: c.args})
 	}
 	if l.p.faults.blackHole || l.lostCommands {
-		// Once a command is lost, later replies would be matched to the wrong commands, so the link never
-		// recovers.
+		// Once a command is lost, later replies would be matched to the wrong commands, so the link
+		// never recovers.
 		l.lostCommands, l.lostReplies = true, true
 		return action{discard: true}
 	}
@@ -173,7 +173,8 @@ func (l *link) decide(c command) action {
 	case c.is("unsubscribe", "punsubscribe", "sunsubscribe"):
 		a.reply.confirms = len(c.args) - 1
 		if a.reply.confirms == 0 {
-			// Without arguments there is one confirmation per subscription, a number not known here.
+			// Without arguments there is one confirmation per subscription, a number not known
+			// here.
 			a.reply = nil
 		}
 	case c.is("hello", "auth", "select"):

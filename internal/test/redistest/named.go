@@ -9,8 +9,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// NamedPrimary is a primary and its replica, behind a name that leads to the primary, such as that of a managed
-// service. See ReplicatedName.
+// NamedPrimary is a primary and its replica, behind a name that leads to the primary, such as that
+// of a managed service. See ReplicatedName.
 type NamedPrimary struct {
 	*ReplicaServers
 
@@ -40,8 +40,9 @@ func (n *NamedPrimary) Client(t testing.TB, tweaks ...func(*redis.Options)) *red
 	return newClient(t, o, tweaks)
 }
 
-// Move makes the replica the primary, and moves the name there. The former primary becomes a read-only replica, and
-// keeps its connections: a replica of the new primary, or one without a link that keeps its old data.
+// Move makes the replica the primary, and moves the name there. The former primary becomes a
+// read-only replica, and keeps its connections: a replica of the new primary, or one without a link
+// that keeps its old data.
 func (n *NamedPrimary) Move(t testing.TB, linked bool) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), setupTimeout)

@@ -12,10 +12,10 @@ import (
 // unique in the test binary.
 var lastName atomic.Int64
 
-// Name returns a key name that no other call in this test binary returns. It
-// consists of the last part of t's name, reduced to letters, digits and dashes,
-// and a number. All numbers have the same number of digits, so that no name is a prefix of another: tests search
-// by pattern for the keys that are left of a name.
+// Name returns a key name that no other call in this test binary returns. It consists of the last
+// part of t's name, reduced to letters, digits and dashes, and a number. All numbers have the same
+// number of digits, so that no name is a prefix of another: tests search by pattern for the keys
+// that are left of a name.
 func Name(t testing.TB) string {
 	return fmt.Sprintf("%s-%05d", sanitize(path.Base(t.Name())), lastName.Add(1))
 }

@@ -2,5 +2,6 @@
 
 package redistest
 
-// parallel is how many parallel tests run at a time. Most of them wait, for leases, servers and clocks.
+// parallel is how many parallel tests run at a time. Most of them wait, for leases, servers and
+// clocks.
 const parallel = "16"

@@ -174,9 +174,9 @@ func checkPID(ctx context.Context, addr string, pid int) error {
 	return nil
 }
 
-// WaitsForServer is the name of the function in which a goroutine waits for each running redis-server. Checks for
-// leaked goroutines that run before Main returns must ignore it. redlatch torture uses this package, so the package
-// does not import goleak itself.
+// WaitsForServer is the name of the function in which a goroutine waits for each running
+// redis-server. Checks for leaked goroutines that run before Main returns must ignore it. redlatch
+// torture uses this package, so the package does not import goleak itself.
 const WaitsForServer = "github.com/redlatch/redlatch/internal/test/redistest.runProcess"
 
 // The port range is below the range of ephemeral ports. The kernel may give an

@@ -324,8 +324,8 @@ func (p *Proxy) Duplicate(match Match) {
 	p.add(&rule{effect: sendTwice, match: match, fires: always})
 }
 
-// Watch calls seen for each command that the proxy receives, before it is forwarded, until stop is called or
-// Heal ends the faults. seen must not block, and must not call the proxy.
+// Watch calls seen for each command that the proxy receives, before it is forwarded, until stop is
+// called or Heal ends the faults. seen must not block, and must not call the proxy.
 func (p *Proxy) Watch(seen func(args []string)) (stop func()) {
 	r := &rule{match: func(args []string) bool {
 		seen(args)
@@ -335,8 +335,8 @@ func (p *Proxy) Watch(seen func(args []string)) (stop func()) {
 	return func() { p.remove(r) }
 }
 
-// WatchExecuted calls seen for each command whose reply has arrived and is no error, before the client gets it, until
-// Heal ends the faults. seen must not block, and must not call the proxy.
+// WatchExecuted calls seen for each command whose reply has arrived and is no error, before the
+// client gets it, until Heal ends the faults. seen must not block, and must not call the proxy.
 func (p *Proxy) WatchExecuted(seen func(args []string)) {
 	p.add(&rule{effect: tellReply, match: func([]string) bool { return true }, fires: always, executed: seen})
 }

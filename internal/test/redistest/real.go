@@ -31,11 +31,11 @@ const checks = "25"
 // gcPercent makes collections of garbage rare: tests allocate much and keep little.
 const gcPercent = 400
 
-// Main runs the tests, stops the shared servers and returns the exit code. More tests run at a time than there
-// are processors, unless the flag -parallel says how many, and properties are checked with fewer cases than
-// rapid's default, unless all tests run or -rapid.checks says how many. Programs
-// that the tests start ignore no signal, even if the tests themselves were
-// started by nohup. A package whose tests use Redis or Cluster must have
+// Main runs the tests, stops the shared servers and returns the exit code. More tests run at a time
+// than there are processors, unless the flag -parallel says how many, and properties are checked
+// with fewer cases than rapid's default, unless all tests run or -rapid.checks says how many.
+// Programs that the tests start ignore no signal, even if the tests themselves were started by
+// nohup. A package whose tests use Redis or Cluster must have
 //
 //	func TestMain(m *testing.M) { os.Exit(redistest.Main(m)) }
 func Main(m *testing.M) int {
@@ -161,7 +161,8 @@ func startOnFreePorts(name string, n int, newProcess func(ports []string) *proce
 		if err = s.start(); err == nil {
 			return s, nil
 		}
-		// On a busy machine, a server was once seen to write not even its first line for ten seconds.
+		// On a busy machine, a server was once seen to write not even its first line for ten
+		// seconds.
 		isSilentOnce := errors.Is(err, errSilent) && failures == nil
 		if isSilentOnce {
 			fmt.Fprintln(os.Stderr, "once more:", err)

@@ -72,8 +72,8 @@ func newClient(t testing.TB, o *redis.Options, tweaks []func(*redis.Options)) *r
 	return rdb
 }
 
-// bufferSize is the size of each buffer of a connection. Those of go-redis have 32 and 128 KiB, and tests make
-// thousands of connections for a few commands each.
+// bufferSize is the size of each buffer of a connection. Those of go-redis have 32 and 128 KiB, and
+// tests make thousands of connections for a few commands each.
 const bufferSize = 4 << 10
 
 // options returns the options for a server on addr. Maintenance notifications

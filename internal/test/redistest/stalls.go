@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// Stalls are the times in which the machine was too busy to run a goroutine of this process that was ready.
+// Stalls are the times in which the machine was too busy to run a goroutine of this process that
+// was ready.
 type Stalls struct {
 	mu   sync.Mutex
 	seen []stall
@@ -14,11 +15,13 @@ type Stalls struct {
 
 type stall struct{ begin, end time.Time }
 
-// shortestStall is the shortest delay that counts: an idle machine wakes goroutines up later than asked, too.
+// shortestStall is the shortest delay that counts: an idle machine wakes goroutines up later than
+// asked, too.
 const shortestStall = 5 * time.Millisecond
 
-// WatchStalls looks for stalls until t ends. A test that limits how long something takes in real time adds to the limit
-// what Since returns, so that it fails if the library is slow, and not if the machine is.
+// WatchStalls looks for stalls until t ends. A test that limits how long something takes in real
+// time adds to the limit what Since returns, so that it fails if the library is slow, and not if
+// the machine is.
 func WatchStalls(t testing.TB) *Stalls {
 	s, stop := &Stalls{}, make(chan struct{})
 	var watching sync.WaitGroup

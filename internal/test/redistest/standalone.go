@@ -11,7 +11,8 @@ import (
 
 // This file has the servers and the proxy for programs that are no tests. Their callers stop them.
 
-// Binary returns the path of the redis-server binary: $REDIS_SERVER, or else redis-server from the PATH.
+// Binary returns the path of the redis-server binary: $REDIS_SERVER, or else redis-server from the
+// PATH.
 func Binary() (string, error) {
 	name := os.Getenv(envServer)
 	if name == "" {
@@ -24,7 +25,8 @@ func Binary() (string, error) {
 	return path, nil
 }
 
-// StartServer starts a redis-server in dir. args are additional arguments, such as "--appendonly", "yes".
+// StartServer starts a redis-server in dir. args are additional arguments, such as "--appendonly",
+// "yes".
 func StartServer(dir string, args ...string) (*Server, error) {
 	binary, err := Binary()
 	if err != nil {
@@ -33,7 +35,8 @@ func StartServer(dir string, args ...string) (*Server, error) {
 	return startServer("redis", binary, dir, args)
 }
 
-// StartSentinel starts a sentinel in dir that monitors the master at addr. The master's name is MasterName.
+// StartSentinel starts a sentinel in dir that monitors the master at addr. The master's name is
+// MasterName.
 func StartSentinel(dir, addr string) (*Server, error) {
 	binary, err := Binary()
 	if err != nil {
@@ -95,8 +98,8 @@ func (c *ClusterServers) join(s, master *Server) error {
 	return s.waitForReply(ctx, []string{"master_link_status:up"}, "info", "replication")
 }
 
-// StartProxy starts a proxy in front of the server to which connect opens connections. Dialer finds it by
-// target, the address of that server.
+// StartProxy starts a proxy in front of the server to which connect opens connections. Dialer finds
+// it by target, the address of that server.
 func StartProxy(target string, connect func() (net.Conn, error)) (*Proxy, error) {
 	p := &Proxy{upstream: connect, target: target, open: map[*link]struct{}{}}
 	p.changed = sync.NewCond(&p.mu)

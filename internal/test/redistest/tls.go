@@ -64,7 +64,8 @@ func listenTLS(t testing.TB, s *Server) (addr string) {
 	return ""
 }
 
-// Certificate returns the certificate of a server for these hosts, and the authority that signed it.
+// Certificate returns the certificate of a server for these hosts, and the authority that signed
+// it.
 func Certificate(t testing.TB, hosts ...string) (tls.Certificate, *x509.CertPool) {
 	t.Helper()
 	ca := newCertificate(t, nil)
