@@ -22,8 +22,9 @@ import (
 
 // nightly is what each host runs when its timer fires.
 func nightly(ctx context.Context, client *primitives.Client, host string) error {
-	// The minimum hold is longer than the clocks differ, and shorter than the time to the next run.
-	lock := client.Lock("example:cron", primitives.WithMinHold(time.Minute))
+	// The minimum hold is longer than the starts of two hosts can be apart, and shorter than the
+	// time to the next run.
+	lock := client.Lock("example:cron", primitives.WithMinHold(10*time.Minute))
 	ran, err := lock.TryDo(ctx, func(context.Context) error { // a long job stops when this context ends
 		fmt.Println(host, "sends the report")
 		return nil
