@@ -20,14 +20,15 @@ type span struct {
 	ID     string     `json:"id"`
 	Client string     `json:"client,omitempty"`
 	From   time.Time  `json:"from"`
-	Before bool       `json:"before,omitempty"` // it began before From
+	Before bool       `json:"before,omitempty"` // it began before From, and nobody says when
+	Kept   bool       `json:"kept,omitempty"`   // it is no hold, but the rest of a minimum hold that was released
 	To     *time.Time `json:"to,omitempty"`     // nil: it is held
 	End    string     `json:"end,omitempty"`    // how: ended or expired
 }
 
 // How holds end, as far as can be seen from outside.
 const (
-	ended   = "ended"   // it was released, or taken by force
+	ended   = "ended"   // it was released, or taken by force, or a minimum hold is over
 	expired = "expired" // its lease ran out: nobody renewed it
 )
 
@@ -58,8 +59,15 @@ func (h *history) apply(s *Snapshot) {
 		for _, holder := range l.Holders {
 			key := holderKey{l.Name, holder.ID}
 			known := h.open[key]
-			if known == nil {
+			wasReleased := known != nil && !known.Kept && holder.kept
+			if wasReleased {
+				h.end(known, now, ended)
+			}
+			if known == nil || wasReleased {
 				known = h.begin(s, l, holder)
+			}
+			if known.Before && holder.Held != nil {
+				known.beganAgo(s.At, *holder.Held)
 			}
 			known.Client = cmp.Or(holder.Client, known.Client)
 			open[key] = known
@@ -69,13 +77,13 @@ func (h *history) apply(s *Snapshot) {
 		if open[key] != nil {
 			continue
 		}
-		end := now
-		was.To, was.End = &end, ended
-		if h.ranOut(key, now) {
-			was.End = expired
+		how := ended
+		isLoss := !was.Kept && h.ranOut(key, now) // the rest of a minimum hold is left to run out
+		if isLoss {
+			how = expired
 			h.note(event{now, was.Name, was.ID, was.Client, "the lease ran out: nobody renewed it"})
 		}
-		h.done = append(h.done, was)
+		h.end(was, now, how)
 	}
 	h.open, h.last = open, s
 	h.locks = make(map[string]*Lock, len(s.Held))
@@ -90,11 +98,24 @@ func (h *history) apply(s *Snapshot) {
 func (h *history) begin(s *Snapshot, l *Lock, holder Holder) *span {
 	isFirstLook := h.last == nil
 	mayHaveBeenMissed := isFirstLook || !h.last.Whole && h.locks[l.Name] == nil
-	begun := &span{Name: l.Name, ID: holder.ID, Client: holder.Client, From: s.At, Before: mayHaveBeenMissed}
+	begun := &span{
+		Name: l.Name, ID: holder.ID, Client: holder.Client, From: s.At, Before: mayHaveBeenMissed, Kept: holder.kept,
+	}
 	if holder.Held != nil {
-		begun.From, begun.Before = s.At.Add(-time.Duration(*holder.Held)*time.Millisecond), false
+		begun.beganAgo(s.At, *holder.Held)
 	}
 	return begun
+}
+
+// beganAgo notes when a span began: so many milliseconds before now, as its client says.
+func (s *span) beganAgo(now time.Time, ms int64) {
+	s.From, s.Before = now.Add(-time.Duration(ms)*time.Millisecond), false
+}
+
+// end ends a span.
+func (h *history) end(s *span, now time.Time, how string) {
+	s.To, s.End = &now, how
+	h.done = append(h.done, s)
 }
 
 // ranOut reports whether the lease of a holder that is gone cannot have lasted until now.

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -153,6 +154,8 @@ func TestHistoryTellsHowHoldsEnd(t *testing.T) {
 	since := int64(5000)
 	told := plainLock("a", 30*time.Second, "1")
 	told.Holders[0].Held = &since
+	rest := plainLock("b", 800*time.Millisecond, "1")
+	rest.Holders[0].kept = true
 	for _, tt := range []struct {
 		name          string
 		before, after *Snapshot
@@ -166,6 +169,9 @@ func TestHistoryTellsHowHoldsEnd(t *testing.T) {
 			snapshot(noon, plainLock("a", 29*time.Second, "1")), -time.Second, true, "", 0},
 		{"found late", partial, snapshot(noon, plainLock("a", 30*time.Second, "1")), 0, true, "", 0},
 		{"its client says since when", snapshot(noon), snapshot(noon, told), -5 * time.Second, false, "", 0},
+		{"its client says so later", snapshot(noon, plainLock("a", 30*time.Second, "1")), snapshot(noon, told),
+			-5 * time.Second, false, "", 0},
+		{"a minimum hold is over", snapshot(noon, rest), snapshot(noon), -time.Second, true, ended, 0},
 		{"released", snapshot(noon, plainLock("a", 30*time.Second, "1")), snapshot(noon), -time.Second, true, ended, 0},
 		{"its lease ran out", snapshot(noon, plainLock("a", 800*time.Millisecond, "1")), snapshot(noon), -time.Second, true,
 			expired, 1},
@@ -208,6 +214,26 @@ func TestHistoryOfSeveralLooks(t *testing.T) {
 	require.True(t, spans[0].Before)
 	require.False(t, spans[1].Before, "the look before has seen the name")
 	require.Equal(t, ended, spans[0].End, "a lock without expiry does not run out")
+}
+
+// The rest of a minimum hold is no hold: it begins when the hold was released.
+func TestHistoryTellsTheRestOfAMinimumHoldFromTheHold(t *testing.T) {
+	since := int64(0)
+	held, rest := plainLock("a", 30*time.Second, "1"), plainLock("a", 500*time.Millisecond, "1")
+	held.Holders[0].Held, rest.Holders[0].kept = &since, true
+	var h history
+	for i, locks := range [][]Lock{{held}, {rest}, {}} {
+		h.apply(snapshot(noon.Add(time.Duration(i)*time.Second), locks...))
+	}
+	spans := h.spans()
+	require.Len(t, spans, 2)
+	hold, kept := spans[0], spans[1]
+	require.Equal(t, []bool{false, true}, []bool{hold.Kept, kept.Kept})
+	require.Equal(t, []string{ended, ended}, []string{hold.End, kept.End})
+	require.Equal(t, noon.Add(time.Second), *hold.To)
+	require.Equal(t, noon.Add(time.Second), kept.From)
+	require.False(t, kept.Before, "the looks have seen when it began")
+	require.Empty(t, h.events, "nothing was lost")
 }
 
 // However much happens, the page remembers a bounded number of holds and of losses: the latest.
@@ -282,5 +308,31 @@ func TestPageInABrowser(t *testing.T) {
 	redistest.WaitFor(t, time.Minute, shows("Nothing is held."), "the page shows the release")
 	require.NoError(t, server.Kill())
 	redistest.WaitFor(t, time.Minute, shows("no answer from Redis"), "the page says so")
+	require.Empty(t, window.Troubles())
+}
+
+// A page that looked once does not know since when the hold of an older client lasts. It says so, and tells a lock that
+// only its minimum hold keeps from one that is held.
+func TestPageDrawsWhatIsNotKnownAndWhatIsKept(t *testing.T) {
+	ago := int64(60_000)
+	unknown, told, rest := plainLock("unknown", 30*time.Second, "1"), plainLock("told", 30*time.Second, "2"),
+		plainLock("rest", 30*time.Second, "3")
+	told.Holders[0].Held = &ago
+	rest.MinHold, rest.Holders[0].kept = true, true
+	window := browser.Open(t, "http://"+served(t, shown(result{snap: snapshot(noon, unknown, told, rest)}))+"/")
+	var lanes map[string][]string
+	const bars = `Object.fromEntries([...document.querySelectorAll("#timeline .row")].slice(1).map(row =>
+		[row.firstChild.textContent, [...row.querySelectorAll("i")].map(i => i.className + " " + i.textContent)]))`
+	window.Eval(bars, &lanes)
+	require.Equal(t, map[string][]string{
+		"told": {"now "}, "unknown": {"unknown ", "now "}, "rest": {"stay unknown minimum hold", "stay minimum hold"},
+	}, lanes)
+	var colours []string
+	const drawn = `[".now", ".unknown:not(.stay)", ".stay:not(.unknown)", ".stay.unknown"].
+		map(c => getComputedStyle(document.querySelector(".lane i" + c))).
+		map(s => s.backgroundColor + s.backgroundImage)`
+	window.Eval(drawn, &colours)
+	slices.Sort(colours)
+	require.Len(t, slices.Compact(colours), 4, "each of them looks different")
 	require.Empty(t, window.Troubles())
 }

@@ -48,6 +48,7 @@ type Holder struct {
 	Count  int    `json:"count"`
 	TTL    TTL    `json:"ttl_ms"`
 	Held   *int64 `json:"held_ms,omitempty"` // as its client says; nil: it does not
+	kept   bool   // its client says that it has released, and that the rest of its minimum hold stays
 }
 
 // TTL is the time left at the instant of the snapshot; negative: no expiry. In JSON it is in milliseconds.
@@ -79,7 +80,7 @@ func (s *Snapshot) waiting() int {
 //
 // lost counts holders that are gone and whose TTL cannot have lasted until the later look: nobody renewed
 // it. A holder that was replaced by force, or that released an expiring lease in time, looks the same as a
-// release or a loss.
+// release or a loss. The end of a minimum hold that was released is none.
 func changes(before, after *Snapshot) (acquired, lost int) {
 	was := make(map[string]*Lock, len(before.Held))
 	for i := range before.Held {
@@ -109,7 +110,8 @@ func changes(before, after *Snapshot) (acquired, lost int) {
 		old := &before.Held[i]
 		for _, h := range old.Holders {
 			gone := is[old.Name].holder(h.ID) == nil
-			if gone && h.TTL >= 0 && time.Duration(h.TTL) <= elapsed && !after.Cut {
+			ranOut := h.TTL >= 0 && time.Duration(h.TTL) <= elapsed && !h.kept
+			if gone && ranOut && !after.Cut {
 				lost++
 			}
 		}

@@ -367,3 +367,18 @@ func TestBatchesAreBoundedByWork(t *testing.T) {
 	require.Equal(t, maxWaiters, seen["fair:040"])
 	require.Equal(t, 50, seen["read:001"])
 }
+
+// A lock that its holder has released within its minimum hold is marked, and so is what keeps it.
+func TestSnapshotsTellTheRestOfAMinimumHold(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Redis(t).Client(t)
+	c, name := client(t, rdb), redistest.Name(t)
+	hold := acquire(t, c.Lock(name, primitives.WithMinHold(time.Minute)))
+	s := NewSource(rdb, "", name)
+	lookUntil(t, s, name, func(l *Lock) bool { return !l.MinHold && !l.Holders[0].kept })
+	require.NoError(t, hold.Release(t.Context()))
+	rest := lookUntil(t, s, name, func(l *Lock) bool { return l.MinHold && l.Holders[0].kept })
+	require.Equal(t, hold.ID(), rest.Holders[0].ID)
+	_, err := c.Lock(name).ForceRelease(t.Context())
+	require.NoError(t, err)
+}

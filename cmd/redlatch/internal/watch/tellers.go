@@ -183,7 +183,7 @@ func (s *Source) nameClients(l *Lock, say told) {
 		ms, isKnown := say.held[h.ID]
 		switch {
 		case say.rests[h.ID]:
-			l.MinHold = true
+			l.MinHold, h.kept = true, true
 		case isKnown:
 			h.Held = &ms
 		}

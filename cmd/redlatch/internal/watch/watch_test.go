@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -76,6 +77,8 @@ func fenced(token int64, id string) Lock {
 func TestRatesComeFromSuccessiveSnapshots(t *testing.T) {
 	partial := snapshot(noon)
 	partial.Whole = false
+	rest := plainLock("a", 800*time.Millisecond, "1")
+	rest.Holders[0].kept = true
 	for name, tt := range map[string]struct {
 		before, after  *Snapshot
 		acquired, lost int
@@ -97,6 +100,7 @@ func TestRatesComeFromSuccessiveSnapshots(t *testing.T) {
 		"replaced after that": {
 			snapshot(noon, plainLock("a", 800*time.Millisecond, "1")), snapshot(noon, plainLock("a", 30*time.Second, "2")), 1, 1,
 		},
+		"a minimum hold is over":      {snapshot(noon, rest), snapshot(noon), 0, 0},
 		"no expiry":                   {snapshot(noon, plainLock("a", -1, "1")), snapshot(noon), 0, 0},
 		"tokens count what is unseen": {snapshot(noon, fenced(5, "1")), snapshot(noon, fenced(25, "2")), 20, 0},
 	} {
@@ -420,4 +424,22 @@ func TestLinesAreJSON(t *testing.T) {
 
 func options(addr string) *redis.Options {
 	return &redis.Options{Addr: addr, MaxRetries: -1, DialerRetries: 1, ContextTimeoutEnabled: true}
+}
+
+// NO_COLOR takes the colours away, and nothing else. The FAQ of https://no-color.org says that it does not disable
+// bold, underline and italic, and names the reverse attribute of a status bar as one that users may want beside it.
+// This view fills the screen: without reverse nobody could see which row is selected.
+func TestWithoutColourTheScreenKeepsBoldAndReverse(t *testing.T) {
+	all := []line{{"title", bold}, {"keys", dim}, {"selected", reverse}, {"lost", alarm}, {"row", plain}}
+	for _, tt := range []struct {
+		colour bool
+		alarm  string
+	}{{true, "\x1b[1;31mlost"}, {false, "\x1b[1mlost"}} {
+		var out bytes.Buffer
+		require.NoError(t, (&screen{out: &out, color: tt.colour}).draw(all, 10))
+		for _, want := range []string{"\x1b[1mtitle", "\x1b[2mkeys", "\x1b[7mselected", tt.alarm} {
+			require.Contains(t, out.String(), want)
+		}
+		require.Equal(t, tt.colour, regexp.MustCompile(`\x1b\[[\d;]*\b[349]\d`).MatchString(out.String()), "%q", out.String())
+	}
 }
