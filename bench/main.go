@@ -23,7 +23,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/logging"
 	"github.com/urfave/cli/v3"
 
 	"github.com/redlatch/redlatch/bench/internal/contend"
@@ -44,7 +44,7 @@ var errBadRows = errors.New("rows are marked BROKE or FAILED")
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	redis.SetLogger(discardLogger{}) // go-redis would log subscriptions that end when a client closes
+	logging.Disable() // go-redis would log subscriptions that end when a client closes
 	err := app(os.Stdin, os.Stdout, os.Stderr).Run(ctx, os.Args)
 	stop()
 	switch {
@@ -57,11 +57,6 @@ func main() {
 		os.Exit(exitError)
 	}
 }
-
-// discardLogger is a go-redis logger that discards everything.
-type discardLogger struct{}
-
-func (discardLogger) Printf(context.Context, string, ...any) {}
 
 // description has a verb for the list of workloads.
 const description = `Starts its own redis-server ($REDIS_SERVER, or else the one in the PATH) and runs these workloads:

@@ -25,6 +25,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/logging"
 	"github.com/urfave/cli/v3"
 	"golang.org/x/sync/errgroup"
 
@@ -34,7 +35,7 @@ import (
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	redis.SetLogger(discardLogger{}) // go-redis would log the connections of crashed candidates
+	logging.Disable() // go-redis would log the connections of crashed candidates
 	err := app(os.Stdout).Run(ctx, os.Args)
 	stop()
 	if err != nil {
@@ -42,11 +43,6 @@ func main() {
 		os.Exit(1)
 	}
 }
-
-// discardLogger is a go-redis logger that discards everything.
-type discardLogger struct{}
-
-func (discardLogger) Printf(context.Context, string, ...any) {}
 
 const description = `Each election has three candidates, each with its own connections. Some leaders end as on SIGTERM,
 and the last one crashes: its connections are cut, and it releases nothing. The time runs from the return of the

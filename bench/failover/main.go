@@ -23,6 +23,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/logging"
 	"github.com/urfave/cli/v3"
 
 	"github.com/redlatch/redlatch/bench/internal/server"
@@ -33,7 +34,7 @@ var errMissing = errors.New("confirmed acquisitions are missing on the promoted 
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	redis.SetLogger(discardLogger{}) // go-redis would log the connections to dead masters
+	logging.Disable() // go-redis would log the connections to dead masters
 	err := app(os.Stdout, os.Stderr).Run(ctx, os.Args)
 	stop()
 	if err != nil {
@@ -41,11 +42,6 @@ func main() {
 		os.Exit(1)
 	}
 }
-
-// discardLogger is a go-redis logger that discards everything.
-type discardLogger struct{}
-
-func (discardLogger) Printf(context.Context, string, ...any) {}
 
 const description = `In each round it starts a master and a replica behind a proxy, and acquires a lock as soon as
 the replica is in sync. Then it loses the master: it cuts the link, with all data on it, and kills the master (SIGKILL).

@@ -11,7 +11,7 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/logging"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/redlatch/redlatch/bench/internal/server"
@@ -42,7 +42,7 @@ var cuts = []struct {
 
 // measureCuts cuts holders of each library off from Redis, and prints a row for each library and each way.
 func (s *settings) measureCuts(ctx context.Context, holders int, out io.Writer) error {
-	redis.SetLogger(discardLogger{})
+	logging.Disable()
 	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(table, "library\tversion\tlease\tcut\tholders\t"+
 		"learned before another client had the lock by\tboth held it\t")

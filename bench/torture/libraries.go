@@ -12,6 +12,7 @@ import (
 	"github.com/go-redsync/redsync/v4"
 	"github.com/go-redsync/redsync/v4/redis/goredis/v9"
 	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/logging"
 	"github.com/redis/rueidis"
 	"github.com/redis/rueidis/rueidislock"
 
@@ -72,7 +73,7 @@ type player struct {
 // play makes a torture library of a client. Its locks answer from what the library says: Redis is not asked.
 func play(l library) func(torture.LibrarySetup) (torture.Library, error) {
 	return func(s torture.LibrarySetup) (torture.Library, error) {
-		redis.SetLogger(discardLogger{})
+		logging.Disable()
 		c, err := l.open(s)
 		if err != nil {
 			return nil, err

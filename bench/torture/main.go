@@ -22,7 +22,7 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/logging"
 	"github.com/urfave/cli/v3"
 
 	"github.com/redlatch/redlatch/internal/torture"
@@ -63,11 +63,6 @@ func run(ctx context.Context) error {
 	}
 	return app(os.Stdout, os.Stderr, clientOf).Run(ctx, os.Args)
 }
-
-// discardLogger is a go-redis logger that discards everything.
-type discardLogger struct{}
-
-func (discardLogger) Printf(context.Context, string, ...any) {}
 
 const description = `Each library runs alone, in four client processes, on a redis-server of its own ($REDIS_SERVER, or
 the PATH), behind proxies that lose, delay and repeat what is sent. Processes are stopped and killed. A round of a few
@@ -172,7 +167,7 @@ func named(name string) (library, error) {
 // measure runs the libraries one after the other, and prints a row for each and the first history of each that was
 // violated.
 func (s *settings) measure(ctx context.Context, out, progress io.Writer) error {
-	redis.SetLogger(discardLogger{})
+	logging.Disable()
 	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(table, "library\tversion\tseeds\ttime\toperations\tfaults\tviolations\tan hour\t")
 	var first []torture.Violation
