@@ -76,6 +76,7 @@ func Run(ctx context.Context, cfg Config) error {
 	defer closeServers()
 	r := newReport(cfg.Out)
 	r.printf("%s", wrap("", "redlatch demo on "+cfg.Where))
+	r.printf("%s", wrap("", "Each name, such as anna, is a process. Times count from a scene's begin."))
 	var parts []timeline.Part
 	for i, sc := range cfg.Scenes {
 		title := fmt.Sprintf("%d. %s: %s", i+1, sc.Name, sc.Shows)

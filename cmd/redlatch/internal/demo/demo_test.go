@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
@@ -116,6 +117,55 @@ func TestPageOfCronShowsTheMinimumHold(t *testing.T) {
 		kept := first[2*i+1]
 		require.Greater(t, try.left, kept.left)
 		require.Less(t, try.left, kept.right)
+	}
+}
+
+// On a machine that stands still until the minimum hold is over, both hosts may run the job. Such a night is repeated,
+// a few times, and the scene says so: nothing is wrong with the lock.
+func TestCronRepeatsNightsOfAMachineThatStoodStill(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name  string
+		slow  int // tries during which it stands still
+		error string
+	}{
+		{"once", 1, ""},
+		{
+			"in each try", cronTries,
+			"this machine is too slow: it stood still for longer than 600ms in each of 3 tries of night 1",
+		},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			tries := 0
+			late := func(ctx context.Context, host *process, first time.Time) error {
+				tries++
+				if tries <= tt.slow {
+					return awaitFree(ctx, host)
+				}
+				wait(ctx, time.Until(first.Add(cronLate)))
+				return nil
+			}
+			var scene error
+			sc := Scene{"cron", "it is slow", func(ctx context.Context, s *stage) error {
+				scene = runNights(ctx, s, late)
+				return scene
+			}}
+			var text bytes.Buffer
+			err := Run(t.Context(), Config{Out: &text, Prefix: "x", Scenes: []Scene{sc}})
+			out := text.String()
+			require.GreaterOrEqual(t, strings.Count(out, "this machine stood still"), tt.slow, out)
+			firsts := regexp.MustCompile(`host-1  night \d: runs the job`).FindAllString(out, -1)
+			require.Len(t, firsts, tries, "each try begins when the lock is free: %s", out)
+			if tt.error == "" {
+				require.NoError(t, err, out)
+				require.GreaterOrEqual(t, tries, cronCount+tt.slow)
+				return
+			}
+			require.Error(t, err)
+			require.EqualError(t, scene, tt.error)
+			require.Contains(t, out, "FAILED  scene completed: no")
+		})
 	}
 }
 
