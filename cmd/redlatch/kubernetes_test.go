@@ -5,7 +5,9 @@ package main
 import (
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -111,6 +113,25 @@ func TestFailedCronJobIsNotHidden(t *testing.T) {
 	require.Equal(t, 7, start(t, url, append(slices.Clone(run), "sh", "-c", "exit 7")...).wait())
 	require.Zero(t, start(t, url, append(slices.Clone(run), "sh", "-c", "exit 7")...).wait(), "it did not run")
 	require.Zero(t, m.Spec.JobTemplate.Spec.BackoffLimit)
+}
+
+// The lines for an operator call the command as it is, from a pod or from his machine.
+func TestLinesForOperatorsOnKubernetes(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile(manifests + "README.md")
+	require.NoError(t, err)
+	s := redistest.Miniredis(t)
+	lines := regexp.MustCompile(`(?m)^kubectl .*(?: -- redlatch| --| go run \S+/cmd/redlatch@latest) (ls.*)$`).
+		FindAllStringSubmatch(string(page), -1)
+	require.Len(t, lines, 3)
+	for _, line := range lines {
+		args := strings.Fields(strings.ReplaceAll(line[1], "redis://localhost:6379", "redis://"+s.Addr()))
+		require.Zero(t, start(t, "redis://"+s.Addr(), args...).wait(), line[0])
+	}
+	release, err := os.ReadFile("../../.goreleaser.yaml")
+	require.NoError(t, err)
+	image := regexp.MustCompile(`--image=(\S+)`).FindStringSubmatch(string(page))
+	require.Contains(t, string(release), "images: ["+image[1]+"]", "the image of a release")
 }
 
 func parseManifest(t *testing.T, file string) (m manifest) {
