@@ -58,7 +58,8 @@ func build(ctx context.Context, dir string) error {
 	return nil
 }
 
-// goSupport returns the script with which the installed Go runs in browsers. It must be of the version that compiles.
+// goSupport returns the script with which the installed Go runs in browsers. It must be of the
+// version that compiles.
 func goSupport(ctx context.Context) ([]byte, error) {
 	goroot, err := exec.CommandContext(ctx, "go", "env", "GOROOT").Output()
 	if err != nil {

@@ -1,5 +1,6 @@
-// Command playground builds a page on which two clients of redlatch use one lock, in a browser. It serves the page on
-// this machine, or writes it to a folder for any web server. README.md describes it.
+// Command playground builds a page on which two clients of redlatch use one lock, in a browser. It
+// serves the page on this machine, or writes it to a folder for any web server. README.md describes
+// it.
 package main
 
 import (

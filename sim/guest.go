@@ -50,12 +50,12 @@ type guest struct {
 	memory  memories
 }
 
-// cachedPrograms is how many compiled programs stay in the cache. Each change of the library makes another one, of
-// about 170 MB, and nothing else would ever delete it.
+// cachedPrograms is how many compiled programs stay in the cache. Each change of the library makes
+// another one, of about 170 MB, and nothing else would ever delete it.
 const cachedPrograms = 4
 
-// keepNewest deletes the files in a folder and those below it, except for the newest ones. It is no failure if that
-// does not work: somebody else may be deleting them, too.
+// keepNewest deletes the files in a folder and those below it, except for the newest ones. It is no
+// failure if that does not work: somebody else may be deleting them, too.
 func keepNewest(dir string, keep int) {
 	type file struct {
 		path    string
@@ -119,10 +119,12 @@ type randomness struct{ *rand.ChaCha8 }
 
 func (r randomness) Read(p []byte) (int, error) { return r.ChaCha8.Read(p) }
 
-// perReading is how much the virtual clock advances with each reading, so that a loop that waits for a later time ends.
+// perReading is how much the virtual clock advances with each reading, so that a loop that waits
+// for a later time ends.
 const perReading = 200
 
-// result runs one round. If the program that simulates it crashes or does not end, that is a violation.
+// result runs one round. If the program that simulates it crashes or does not end, that is a
+// violation.
 func (g *guest) result(ctx context.Context, q request) *torture.Simulated {
 	result, err := g.simulate(ctx, q)
 	if err == nil && result.Error != "" {
@@ -173,12 +175,13 @@ func (g *guest) simulate(ctx context.Context, q request) (*torture.Simulated, er
 	binary.LittleEndian.PutUint64(seed[:], q.Plan.Seed)
 	c, readings := &clock{int64(time.Second)}, 0
 	ctx = context.WithValue(ctx, clockKey{}, c)
-	// Other rounds may run beside this one, and the machine may be busy: only much processor time means that it does
-	// not end.
+	// Other rounds may run beside this one, and the machine may be busy: only much processor time
+	// means that it does not end.
 	end := processorTime() + g.limit
 	read := func() int64 {
 		readings++
-		// wazero could end the guest from outside, but then all of its code would be several times slower.
+		// wazero could end the guest from outside, but then all of its code would be several times
+		// slower.
 		if readings%4096 == 0 && (ctx.Err() != nil || processorTime() > end) {
 			panic(errEndless)
 		}
@@ -228,7 +231,8 @@ func (g *guest) simulate(ctx context.Context, q request) (*torture.Simulated, er
 	return &result, nil
 }
 
-// guestVariables are for the runtime of Go in the guest. A round needs little memory, and few collections.
+// guestVariables are for the runtime of Go in the guest. A round needs little memory, and few
+// collections.
 var guestVariables = [][2]string{{"GOGC", "1600"}}
 
 // head returns the first lines of a text.

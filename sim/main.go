@@ -1,5 +1,5 @@
-// Command sim simulates rounds of client processes that use redlatch, each decided by its seed. README.md
-// describes it.
+// Command sim simulates rounds of client processes that use redlatch, each decided by its seed.
+// README.md describes it.
 package main
 
 import (

@@ -6,8 +6,9 @@ import (
 	"github.com/tetratelabs/wazero/experimental"
 )
 
-// A guest asks for memory in small steps. wazero would copy all of it at each step, which took a tenth of the time of a
-// round. So each guest has one block of the largest size, which the machine provides only as far as it is used.
+// A guest asks for memory in small steps. wazero would copy all of it at each step, which took a
+// tenth of the time of a round. So each guest has one block of the largest size, which the machine
+// provides only as far as it is used.
 
 // largestMemory is how much memory a guest may have, in bytes.
 const largestMemory = 1 << 30

@@ -130,7 +130,8 @@ func (r *seeds) hash(ctx context.Context, seed uint64) (hash string, ok bool) {
 	return hash, ctx.Err() == nil
 }
 
-// compare says whether another run of a seed gave the same round as the first one. If it did not, that is a violation.
+// compare says whether another run of a seed gave the same round as the first one. If it did not,
+// that is a violation.
 func compare(first *torture.Simulated, hash string) (equal bool) {
 	if hash == first.Hash {
 		return true
@@ -141,8 +142,8 @@ func compare(first *torture.Simulated, hash string) (equal bool) {
 	return false
 }
 
-// repeat runs a seed so many times more as the user wants, and counts the equal rounds. If it is interrupted, only the
-// runs that were completed count.
+// repeat runs a seed so many times more as the user wants, and counts the equal rounds. If it is
+// interrupted, only the runs that were completed count.
 func (r *seeds) repeat(ctx context.Context, seed uint64, first *torture.Simulated) {
 	made, equal := 0, 0
 	for range r.replay {

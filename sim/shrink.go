@@ -90,7 +90,8 @@ func (s *shrinking) faults(ctx context.Context) {
 	})
 }
 
-// sessions leaves out all steps of a session. The session itself stays: the numbers of the others do not change.
+// sessions leaves out all steps of a session. The session itself stays: the numbers of the others
+// do not change.
 func (s *shrinking) sessions(ctx context.Context) {
 	n := 0
 	for _, p := range s.plan.Processes {
@@ -149,8 +150,9 @@ func without[T any](all []T, leave []bool) (out []T) {
 	return out
 }
 
-// reduce tries to leave out parts of n: half of them at a time at first, and single ones in the end. try is called with
-// the parts to leave out of those that are left; if it returns true, they are gone.
+// reduce tries to leave out parts of n: half of them at a time at first, and single ones in the
+// end. try is called with the parts to leave out of those that are left; if it returns true, they
+// are gone.
 func reduce(n int, try func(leave []bool) bool) {
 	for size := max(1, n/2); n > 0; size /= 2 {
 		for from := 0; from < n; {

@@ -11,8 +11,8 @@ import (
 	"github.com/redlatch/redlatch/cmd/redlatch/internal/acl"
 )
 
-// The command acl prints the rights that doc/operations.md lists, for any prefix. A test keeps the two equal,
-// and the tests of the library run with exactly these rights.
+// The command acl prints the rights that doc/operations.md lists, for any prefix. A test keeps the
+// two equal, and the tests of the library run with exactly these rights.
 
 func aclCommand() *cli.Command {
 	return &cli.Command{

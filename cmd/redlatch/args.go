@@ -10,8 +10,8 @@ import (
 	"github.com/redlatch/redlatch/cmd/redlatch/internal/names"
 )
 
-// arguments checks that c has exactly the arguments that its ArgsUsage names, such as "NAME [N]", and
-// returns them. A missing optional one is "".
+// arguments checks that c has exactly the arguments that its ArgsUsage names, such as "NAME [N]",
+// and returns them. A missing optional one is "".
 func arguments(c *cli.Command) ([]string, error) {
 	wanted := strings.Fields(c.ArgsUsage)
 	given := c.Args().Slice()
@@ -56,12 +56,12 @@ func number(arg string) (int, error) {
 	return int(n), nil
 }
 
-// attachedWait matches -w with its value attached, alone or after short flags without a value. A value such as -1s,
-// which is refused later, belongs to it, too.
+// attachedWait matches -w with its value attached, alone or after short flags without a value. A
+// value such as -1s, which is refused later, belongs to it, too.
 var attachedWait = regexp.MustCompile(`^(-[A-Za-z]*w)(-?[0-9.].*)$`)
 
-// detachWait makes two arguments of -w1s, which the parser would take for a cluster of short flags. It changes nothing
-// after --, where the command of run stands.
+// detachWait makes two arguments of -w1s, which the parser would take for a cluster of short flags.
+// It changes nothing after --, where the command of run stands.
 func detachWait(args []string) []string {
 	var out []string
 	for i, arg := range args {

@@ -80,7 +80,8 @@ func (p *child) wait() int {
 
 func (p *child) signal(sig syscall.Signal) { _ = unix.Kill(-p.pid, sig) }
 
-// signalLeader sends a signal to the child alone. A process group may contain programs that the signal would end.
+// signalLeader sends a signal to the child alone. A process group may contain programs that the
+// signal would end.
 func (p *child) signalLeader(sig syscall.Signal) { _ = unix.Kill(p.pid, sig) }
 
 // signalNamed returns the signal of that name, such as USR1 or SIGUSR1.
@@ -100,8 +101,8 @@ func (p *child) terminate() {
 
 func (p *child) kill() { p.signal(unix.SIGKILL) }
 
-// groupExists reports whether a process of the group is left. A dead one counts until its parent has waited for it. As
-// process 1 of a container, redlatch is the parent of all orphans.
+// groupExists reports whether a process of the group is left. A dead one counts until its parent
+// has waited for it. As process 1 of a container, redlatch is the parent of all orphans.
 func (p *child) groupExists() bool {
 	for pid := 1; pid > 0; {
 		pid, _ = unix.Wait4(-p.pid, nil, unix.WNOHANG, nil)
@@ -109,11 +110,11 @@ func (p *child) groupExists() bool {
 	return unix.Kill(-p.pid, 0) != unix.ESRCH
 }
 
-// Job control. The shell knows redlatch's group only, so redlatch puts the child's group in the foreground,
-// and stops itself when the child is stopped at the terminal.
+// Job control. The shell knows redlatch's group only, so redlatch puts the child's group in the
+// foreground, and stops itself when the child is stopped at the terminal.
 
-// takeTerminal puts the child in the foreground if redlatch is there. If redlatch is part of a pipeline, it
-// waits until the child uses the terminal: another part, such as a pager, may need it.
+// takeTerminal puts the child in the foreground if redlatch is there. If redlatch is part of a
+// pipeline, it waits until the child uses the terminal: another part, such as a pager, may need it.
 func (p *child) takeTerminal() {
 	tty, err := os.OpenFile("/dev/tty", os.O_RDWR, 0)
 	if err != nil {
@@ -137,7 +138,8 @@ func (p *child) foreground() bool {
 	return true
 }
 
-// background undoes foreground. A terminal that redlatch has not taken belongs to the shell, which ends without it.
+// background undoes foreground. A terminal that redlatch has not taken belongs to the shell, which
+// ends without it.
 func (p *child) background() {
 	if p.inFront {
 		p.setForeground(unix.Getpgrp())
@@ -149,8 +151,8 @@ func (p *child) setForeground(group int) {
 	_ = unix.IoctlSetPointerInt(int(p.tty.Fd()), unix.TIOCSPGRP, group)
 }
 
-// stopped is called when a signal has stopped the child. Without a terminal it leaves that to whoever sent
-// the signal.
+// stopped is called when a signal has stopped the child. Without a terminal it leaves that to
+// whoever sent the signal.
 func (p *child) stopped(by unix.Signal) {
 	if p.tty == nil || by == unix.SIGSTOP {
 		return
@@ -164,8 +166,8 @@ func (p *child) stopped(by unix.Signal) {
 	}
 }
 
-// stopJob stops redlatch and the rest of its job, as the terminal would, until the shell continues them. If
-// there is no shell that could, it does nothing.
+// stopJob stops redlatch and the rest of its job, as the terminal would, until the shell continues
+// them. If there is no shell that could, it does nothing.
 func (p *child) stopJob() {
 	if session, err := unix.Getsid(unix.Getppid()); err != nil || session != ownSession() {
 		return

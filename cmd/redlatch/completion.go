@@ -6,7 +6,8 @@ import (
 	"github.com/urfave/cli/v3"
 )
 
-// bashCompletion needs nothing but bash. The script of the cli package needs the package bash-completion.
+// bashCompletion needs nothing but bash. The script of the cli package needs the package
+// bash-completion.
 const bashCompletion = `# bash completion for redlatch:  source <(redlatch completion bash)
 _redlatch_completion() {
   local current="${COMP_WORDS[COMP_CWORD]}" line words=()

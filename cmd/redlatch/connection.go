@@ -32,8 +32,8 @@ const (
 	sentinelPasswordVariable = "REDIS_SENTINEL_PASSWORD"
 )
 
-// connectionFlags returns the flags of the root command. Its commands inherit them. REDIS_URL is read by
-// addresses, not by the flag: help would print a password in it.
+// connectionFlags returns the flags of the root command. Its commands inherit them. REDIS_URL is
+// read by addresses, not by the flag: help would print a password in it.
 func connectionFlags() []cli.Flag {
 	return []cli.Flag{
 		&cli.StringSliceFlag{
@@ -67,9 +67,10 @@ type session struct {
 	silent bool // Redis has not answered for so long that nothing waits for it any more
 }
 
-// withSession connects as the flags say, runs f, and closes the connection. It fails at once if Redis does
-// not answer or refuses the credentials. Before that it calls check, if there is one, with a context that has
-// ended: the library sends nothing then, but says what is wrong with a name or a number.
+// withSession connects as the flags say, runs f, and closes the connection. It fails at once if
+// Redis does not answer or refuses the credentials. Before that it calls check, if there is one,
+// with a context that has ended: the library sends nothing then, but says what is wrong with a name
+// or a number.
 func withSession(
 	ctx context.Context, c *cli.Command, check func(context.Context, *session) error, f func(*session) error,
 	opts ...primitives.ClientOption,
@@ -89,7 +90,8 @@ func withSession(
 	if c.IsSet("wait") {
 		s.giveUp = time.Now().Add(waitLimit(c))
 	}
-	// A server that is not ready yet is waited for by the library, for as long as the command waits.
+	// A server that is not ready yet is waited for by the library, for as long as the command
+	// waits.
 	if err := s.ping(ctx, patience(c)); err != nil && (c.Bool("nonblock") || !isNotReady(err)) {
 		return err
 	}
@@ -101,10 +103,12 @@ const (
 	closeGrace = 150 * time.Millisecond // and at least for what an attempt without an answer has left there
 )
 
-// waitLimit returns how long after its start a command with --wait gives up, even if Redis does not answer.
+// waitLimit returns how long after its start a command with --wait gives up, even if Redis does not
+// answer.
 func waitLimit(c *cli.Command) time.Duration { return max(c.Duration("wait"), 0) + waitGrace }
 
-// patience returns how long the command waits for the first answer. A silent Redis must not make a wait longer.
+// patience returns how long the command waits for the first answer. A silent Redis must not make a
+// wait longer.
 func patience(c *cli.Command) time.Duration {
 	if c.IsSet("wait") {
 		return min(c.Duration("timeout"), waitLimit(c))
@@ -127,7 +131,8 @@ func open(c *cli.Command, opts ...primitives.ClientOption) (*session, error) {
 	return &session{rdb: rdb, where: where, client: client, prefix: c.String("prefix")}, nil
 }
 
-// untilGiveUp returns ctx with giveUp as its deadline, if there is one. The caller must call cancel.
+// untilGiveUp returns ctx with giveUp as its deadline, if there is one. The caller must call
+// cancel.
 func (s *session) untilGiveUp(ctx context.Context) (bounded context.Context, cancel context.CancelFunc) {
 	if s.giveUp.IsZero() {
 		return ctx, func() {}
@@ -135,9 +140,9 @@ func (s *session) untilGiveUp(ctx context.Context) (bounded context.Context, can
 	return context.WithDeadline(ctx, s.giveUp)
 }
 
-// close ends the session. Holds that are left stay until their leases end. It does not wait for a Redis that is silent,
-// or was when the command failed with err, and after any other err not beyond giveUp: the process ends, and with it the
-// removal of what an attempt has left.
+// close ends the session. Holds that are left stay until their leases end. It does not wait for a
+// Redis that is silent, or was when the command failed with err, and after any other err not beyond
+// giveUp: the process ends, and with it the removal of what an attempt has left.
 func (s *session) close(err error) {
 	closed := make(chan struct{})
 	go func() {
@@ -175,7 +180,8 @@ func (s *session) ping(ctx context.Context, timeout time.Duration) error {
 		if _, ok := errors.AsType[*signalError](err); ok {
 			return err
 		}
-		// A server without TLS waits for the end of what it takes for a command; one with TLS hangs up.
+		// A server without TLS waits for the end of what it takes for a command; one with TLS hangs
+		// up.
 		switch usesTLS := usesTLS(s.rdb); {
 		case usesTLS && (late || errors.Is(err, io.EOF)):
 			err = fmt.Errorf("%w: does the server use TLS, as rediss:// says?", err)
@@ -203,8 +209,8 @@ func usesTLS(rdb redis.UniversalClient) bool {
 	return false
 }
 
-// connect returns a client of the Redis that the flags describe, and a function that names that Redis for people: a
-// master behind Sentinels by its address once it is known. It sends nothing.
+// connect returns a client of the Redis that the flags describe, and a function that names that
+// Redis for people: a master behind Sentinels by its address once it is known. It sends nothing.
 func connect(c *cli.Command) (rdb redis.UniversalClient, where func() string, err error) {
 	master := c.String("sentinel-master")
 	switch isSet := c.IsSet("sentinel-master"); {
@@ -290,17 +296,17 @@ func addrWithDB(o *redis.Options) string {
 	return o.Addr + "/" + strconv.Itoa(o.DB)
 }
 
-// contradicts reports whether a later URL asks for a connection that differs from that of the first, which applies
-// to all servers. It may leave out what the first one says.
+// contradicts reports whether a later URL asks for a connection that differs from that of the
+// first, which applies to all servers. It may leave out what the first one says.
 func contradicts(later, first *redis.Options) bool {
 	differs := func(later, first string) bool { return later != "" && later != first }
 	return (later.TLSConfig == nil) != (first.TLSConfig == nil) || differs(later.Username, first.Username) ||
 		differs(later.Password, first.Password) || later.DB != 0 && later.DB != first.DB
 }
 
-// parseURL parses the URL of one server, which the user gave by that flag or variable. The parser's error is
-// not shown: it quotes what it takes for a host, a port or a database, and that may be a piece of a password
-// with a "/", "?" or "#".
+// parseURL parses the URL of one server, which the user gave by that flag or variable. The parser's
+// error is not shown: it quotes what it takes for a host, a port or a database, and that may be a
+// piece of a password with a "/", "?" or "#".
 func parseURL(from, u string) (*redis.Options, error) {
 	o, err := redis.ParseURL(u)
 	if err != nil || strings.Contains(u, "#") || // the parser would ignore all from there on

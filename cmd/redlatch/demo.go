@@ -112,7 +112,8 @@ func runDemo(ctx context.Context, c *cli.Command) error {
 	return err
 }
 
-// runDemoWithPage runs the demo, and writes its page to the file of --html. An interrupted demo has no page.
+// runDemoWithPage runs the demo, and writes its page to the file of --html. An interrupted demo has
+// no page.
 func runDemoWithPage(ctx context.Context, c *cli.Command, cfg demo.Config) error {
 	name := c.String("html")
 	file, err := os.Create(name) // before the demo, which takes time

@@ -14,8 +14,8 @@ import (
 	"github.com/redlatch/redlatch/primitives"
 )
 
-// The command elect: stand for election, and run a child process while this process leads. The child ends as that of
-// run does: see run.go.
+// The command elect: stand for election, and run a child process while this process leads. The
+// child ends as that of run does: see run.go.
 
 func electCommand(args []string) *cli.Command {
 	return &cli.Command{
@@ -138,7 +138,8 @@ func (j *job) elect(ctx context.Context, s *session) error {
 	return err
 }
 
-// term runs CMD until it ends, or until ctx does. It returns CMD's exit code as an error, which ends the election.
+// term runs CMD until it ends, or until ctx does. It returns CMD's exit code as an error, which
+// ends the election.
 func (j *job) term(ctx context.Context, term primitives.Term, signals <-chan os.Signal) error {
 	for len(signals) > 0 {
 		<-signals // they came before this term

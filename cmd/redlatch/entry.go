@@ -80,8 +80,8 @@ func newEntry(info primitives.Info, kind string) *entry {
 	return e
 }
 
-// addWaiting adds who waits: the waiters of a fair lock, whose clients have these names, and the clients that say so
-// themselves. A client that has waiters in the queue is not added twice.
+// addWaiting adds who waits: the waiters of a fair lock, whose clients have these names, and the
+// clients that say so themselves. A client that has waiters in the queue is not added twice.
 func (e *entry) addWaiting(clients []string, others []primitives.Waiter) {
 	for i, id := range e.Waiters {
 		e.Waiting = append(e.Waiting, waiter{clients[i], id})
@@ -111,8 +111,9 @@ func (e *entry) order() uint64 {
 	return uint64(*e.TTL) // -1 is the largest
 }
 
-// printTable prints entries for people: a line for each holder, and one for a number. On a terminal that is too narrow,
-// the holder has a line of its own: its id must stay whole, because redlatch release needs it.
+// printTable prints entries for people: a line for each holder, and one for a number. On a terminal
+// that is too narrow, the holder has a line of its own: its id must stay whole, because redlatch
+// release needs it.
 func printTable(w io.Writer, entries []*entry) {
 	rows := tableRows(entries)
 	text := aligned(rows)

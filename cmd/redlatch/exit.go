@@ -83,8 +83,8 @@ func finish(ctx context.Context, err error, asJSON bool, stderr io.Writer) int {
 	return code
 }
 
-// exitCode returns the exit code of an error. If a signal has ended ctx, it is that signal's, unless the
-// error has a code of its own.
+// exitCode returns the exit code of an error. If a signal has ended ctx, it is that signal's,
+// unless the error has a code of its own.
 func exitCode(ctx context.Context, err error) int {
 	if coded, ok := errors.AsType[*codedError](err); ok {
 		return coded.code
@@ -116,7 +116,8 @@ func exitCode(ctx context.Context, err error) int {
 	return exitFailed
 }
 
-// notOurs gives the error for data of another program the exit code of a command that found nothing to do.
+// notOurs gives the error for data of another program the exit code of a command that found nothing
+// to do.
 func notOurs(err error) error {
 	if errors.Is(err, primitives.ErrForeign) {
 		return &codedError{exitFailed, err}
@@ -124,8 +125,8 @@ func notOurs(err error) error {
 	return err
 }
 
-// withAdvice adds to an error what the user can do about it: about rights that an ACL does not grant, about a cluster
-// for which the flag is missing, and about a lock of another kind.
+// withAdvice adds to an error what the user can do about it: about rights that an ACL does not
+// grant, about a cluster for which the flag is missing, and about a lock of another kind.
 func withAdvice(err error, command string) error {
 	if redis.HasErrorPrefix(err, "MOVED ") {
 		return fmt.Errorf("%w; this is a server of a cluster: use --cluster", err)
@@ -159,8 +160,8 @@ func withAdvice(err error, command string) error {
 	return fmt.Errorf("%w; %s", err, advice)
 }
 
-// isOfRedis reports whether err is an error reply, or a failure to get a reply. Those are all errors of
-// the library that none of its own errors matches.
+// isOfRedis reports whether err is an error reply, or a failure to get a reply. Those are all
+// errors of the library that none of its own errors matches.
 func isOfRedis(err error) bool {
 	if _, ok := errors.AsType[*primitives.Error](err); ok {
 		return true

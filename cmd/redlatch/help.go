@@ -43,7 +43,8 @@ func noCommand(parent *cli.Command, name string) error {
 	return badUsage("no command %q%s (see %s --help)", name, suggestion(parent, name), parent.FullName())
 }
 
-// suggestion asks whether the user meant the command below parent that is nearest to name; "" if none is near.
+// suggestion asks whether the user meant the command below parent that is nearest to name; "" if
+// none is near.
 func suggestion(parent *cli.Command, name string) string {
 	nearest, least := "", 3 // so many typing errors, or more, are another word
 	for _, c := range parent.Commands {
@@ -57,7 +58,8 @@ func suggestion(parent *cli.Command, name string) string {
 	return fmt.Sprintf("; did you mean %q?", nearest)
 }
 
-// distance is the number of letters to insert, delete, replace or swap with the next one that makes b of a.
+// distance is the number of letters to insert, delete, replace or swap with the next one that makes
+// b of a.
 func distance(a, b string) int {
 	before, last, row := []int(nil), []int(nil), make([]int, len(b)+1)
 	for j := range row {
@@ -81,7 +83,8 @@ func distance(a, b string) int {
 	return row[len(b)]
 }
 
-// helpWidth is the width of help: a terminal of the usual size breaks no line of it in the middle of a word.
+// helpWidth is the width of help: a terminal of the usual size breaks no line of it in the middle
+// of a word.
 const helpWidth = 80
 
 func init() { cli.HelpPrinter = printHelp }
@@ -96,8 +99,9 @@ func printHelp(out io.Writer, template string, data any) {
 // firstColumn is the name at the beginning of a line of a list, up to its text.
 var firstColumn = regexp.MustCompile(`^ +\S+(?: \S+)*?  +`)
 
-// filled fills lines up to helpWidth. Lines with the same indentation are a paragraph. In a list, further lines begin
-// below the text of the first. Examples stay as they are, so that they can be copied.
+// filled fills lines up to helpWidth. Lines with the same indentation are a paragraph. In a list,
+// further lines begin below the text of the first. Examples stay as they are, so that they can be
+// copied.
 func filled(text string) string {
 	var out strings.Builder
 	var words []string

@@ -103,8 +103,9 @@ func (s *session) inspect(ctx context.Context, kind, name string) (*entry, error
 	return newEntry(info, kind), nil
 }
 
-// nothingHeld is the error for a name under which nothing of a kind was found; of any kind, if it is "". Then the
-// key may be a hash that looks like a lock, but has no expiry. It is not listed, but acquisitions wait for it.
+// nothingHeld is the error for a name under which nothing of a kind was found; of any kind, if it
+// is "". Then the key may be a hash that looks like a lock, but has no expiry. It is not listed,
+// but acquisitions wait for it.
 func (s *session) nothingHeld(ctx context.Context, kind, name string) error {
 	if kind == "" {
 		for _, kind = range []string{kindLock, kindWrite, kindRead} {

@@ -13,16 +13,18 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// A hung seed of a cluster or a hung Sentinel must not use up the time of a command that the others could serve.
-// go-redis asks one seed after another for the slots, and waits for the answers of all Sentinels. After a failover it
-// leaves a hung Sentinel only if its attempts to ask that one end sooner than a dial may.
+// A hung seed of a cluster or a hung Sentinel must not use up the time of a command that the others
+// could serve. go-redis asks one seed after another for the slots, and waits for the answers of all
+// Sentinels. After a failover it leaves a hung Sentinel only if its attempts to ask that one end
+// sooner than a dial may.
 
 // lookupLimit returns how long one server may take to tell where the masters are.
 func lookupLimit(patience time.Duration) time.Duration {
 	return max(patience/5, 300*time.Millisecond) // less could be too little on a busy machine
 }
 
-// hurryLookups is a hook of a cluster's nodes that limits how long one of them may take to tell the slots.
+// hurryLookups is a hook of a cluster's nodes that limits how long one of them may take to tell the
+// slots.
 type hurryLookups time.Duration
 
 func (hurryLookups) DialHook(next redis.DialHook) redis.DialHook { return next }
@@ -44,8 +46,8 @@ func (limit hurryLookups) ProcessHook(next redis.ProcessHook) redis.ProcessHook 
 
 type dialer = func(ctx context.Context, network, addr string) (net.Conn, error)
 
-// hurrySentinels returns dial, or a plain dialer if it is nil, with a limit for each answer of the Sentinels. It calls
-// found with the address of each master that they name.
+// hurrySentinels returns dial, or a plain dialer if it is nil, with a limit for each answer of the
+// Sentinels. It calls found with the address of each master that they name.
 func hurrySentinels(
 	dial dialer, sentinels []string, timeout, limit time.Duration, found func(master string),
 ) dialer {
@@ -67,8 +69,8 @@ func hurrySentinels(
 	}
 }
 
-// behindSentinels returns a client of the master that Sentinels know, and a function that names it. limit is for the
-// answers of the Sentinels.
+// behindSentinels returns a client of the master that Sentinels know, and a function that names it.
+// limit is for the answers of the Sentinels.
 func behindSentinels(o *redis.UniversalOptions, limit time.Duration) (rdb redis.UniversalClient, where func() string) {
 	var known atomic.Value
 	o.Dialer = hurrySentinels(o.Dialer, o.Addrs, o.DialTimeout, limit, func(master string) { known.Store(master) })
@@ -80,7 +82,8 @@ func behindSentinels(o *redis.UniversalOptions, limit time.Duration) (rdb redis.
 	}
 }
 
-// hurriedConn is a connection with a limit for each read that has a deadline. Subscriptions read without one.
+// hurriedConn is a connection with a limit for each read that has a deadline. Subscriptions read
+// without one.
 type hurriedConn struct {
 	net.Conn
 	limit time.Duration
@@ -97,7 +100,8 @@ func (c *hurriedConn) earlier(t time.Time) time.Time {
 	return t
 }
 
-// Read returns another error than that of a deadline, after which go-redis would ask the same Sentinel again.
+// Read returns another error than that of a deadline, after which go-redis would ask the same
+// Sentinel again.
 func (c *hurriedConn) Read(b []byte) (int, error) {
 	n, err := c.Conn.Read(b)
 	if errors.Is(err, os.ErrDeadlineExceeded) {

@@ -93,7 +93,8 @@ func (s *session) list(ctx context.Context, pattern string, all bool, kind strin
 	return entries, nil
 }
 
-// addWaiting adds who waits. If the search for the clients that wait ends too soon, it says so on standard error.
+// addWaiting adds who waits. If the search for the clients that wait ends too soon, it says so on
+// standard error.
 func (s *session) addWaiting(ctx context.Context, c *cli.Command, entries ...*entry) {
 	if len(entries) == 0 {
 		return

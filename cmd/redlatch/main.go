@@ -52,8 +52,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	return finish(ctx, err, wantsJSON(args), stderr)
 }
 
-// commands returns all commands, in the order of the help. Each has its own file. To add one, write a
-// function that returns it, and list it here.
+// commands returns all commands, in the order of the help. Each has its own file. To add one, write
+// a function that returns it, and list it here.
 func commands(args []string) []*cli.Command {
 	return []*cli.Command{
 		runCommand(args), electCommand(args), acquireCommand(),
@@ -101,8 +101,8 @@ func app(args []string, stdout, stderr io.Writer) *cli.Command {
 	return root
 }
 
-// helpBesideArguments shows the help of c when --help comes with arguments: the parser takes the first argument for the
-// name of a subcommand of c.
+// helpBesideArguments shows the help of c when --help comes with arguments: the parser takes the
+// first argument for the name of a subcommand of c.
 func helpBesideArguments(ctx context.Context, c *cli.Command, _ string) {
 	_ = cli.ShowCommandHelp(ctx, c.Lineage()[1], c.Name) // c.Name is a command of the parent
 }

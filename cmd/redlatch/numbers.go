@@ -294,8 +294,8 @@ func showCount(k *call) (string, error) {
 	return fmt.Sprintf("latch %q: %d", k.name, count), err
 }
 
-// hintNoLatch tells that there is no latch. A name that was mistyped looks like a latch that has opened, so the
-// exit code is 0.
+// hintNoLatch tells that there is no latch. A name that was mistyped looks like a latch that has
+// opened, so the exit code is 0.
 func (k *call) hintNoLatch() {
 	notesOf(k.c).note("hint", "there is no latch %q: it has opened, or was never set", k.name)
 }

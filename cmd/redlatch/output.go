@@ -17,8 +17,8 @@ import (
 	"github.com/redlatch/redlatch/cmd/redlatch/internal/names"
 )
 
-// wantsJSON reports whether args contain --json. It is separate from the parser because errors of the
-// parser are printed as JSON, too.
+// wantsJSON reports whether args contain --json. It is separate from the parser because errors of
+// the parser are printed as JSON, too.
 func wantsJSON(args []string) bool {
 	if end := slices.Index(args, "--"); end >= 0 {
 		args = args[:end]
@@ -57,7 +57,8 @@ func (c *checkedWriter) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// notes are lines for people on standard error, beside the error at the end. With --json they are objects.
+// notes are lines for people on standard error, beside the error at the end. With --json they are
+// objects.
 type notes struct {
 	out  io.Writer
 	json bool
@@ -131,8 +132,8 @@ func shown(d time.Duration) string {
 // plain is a name or an id for people.
 func plain(s string) string { return names.Shown(s) }
 
-// harmless is a text for people that may contain words of the server. What could do something to a terminal
-// becomes a question mark.
+// harmless is a text for people that may contain words of the server. What could do something to a
+// terminal becomes a question mark.
 func harmless(s string) string {
 	return strings.Map(func(r rune) rune {
 		if r == unicode.ReplacementChar || !unicode.IsPrint(r) {

@@ -70,8 +70,9 @@ func releaseCommand() *cli.Command {
 	}
 }
 
-// releaseID releases one count of the holder id. The library calls an id that no holder can have invalid. A script
-// has such an id from somewhere else, and needs to know only that it holds nothing.
+// releaseID releases one count of the holder id. The library calls an id that no holder can have
+// invalid. A script has such an id from somewhere else, and needs to know only that it holds
+// nothing.
 func (s *session) releaseID(ctx context.Context, kind, name, id string) error {
 	a := s.acquirer(kind, name)
 	err := a.(releaser).ReleaseID(ctx, id)
@@ -84,7 +85,8 @@ func (s *session) releaseID(ctx context.Context, kind, name, id string) error {
 	return failure("release %s %q: not held by %q", kind, name, id)
 }
 
-// heldKind returns kind, or what the keys tell if it is "". Errors name op, for which the kind is needed.
+// heldKind returns kind, or what the keys tell if it is "". Errors name op, for which the kind is
+// needed.
 func (s *session) heldKind(ctx context.Context, op, kind, name string) (string, error) {
 	if kind != "" {
 		return kind, nil
@@ -205,8 +207,8 @@ func confirm(ctx context.Context, c *cli.Command, e *entry, question string) err
 	}
 }
 
-// forceRelease frees name as that kind. With kind "" it frees what the keys tell, both sides of a read-write
-// lock included.
+// forceRelease frees name as that kind. With kind "" it frees what the keys tell, both sides of a
+// read-write lock included.
 func (s *session) forceRelease(ctx context.Context, kind, name string) (freed string, held bool, err error) {
 	both := kind == ""
 	if kind, err = s.heldKind(ctx, "force release", kind, name); err != nil {

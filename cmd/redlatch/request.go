@@ -83,8 +83,8 @@ func (r *request) check(ctx context.Context, s *session) error {
 	return err
 }
 
-// acquire waits for the hold. A signal ends the wait, and ctx does. The context of the hold is not ctx's,
-// because a signal must not look like a loss.
+// acquire waits for the hold. A signal ends the wait, and ctx does. The context of the hold is not
+// ctx's, because a signal must not look like a loss.
 func (r *request) acquire(ctx context.Context, s *session, signals chan os.Signal) (*primitives.Hold, error) {
 	waiting, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	giveUp := context.AfterFunc(ctx, func() { cancel(context.Cause(ctx)) })
@@ -128,7 +128,8 @@ func (r *request) acquire(ctx context.Context, s *session, signals chan os.Signa
 	return got.hold, nil
 }
 
-// removeRest deletes from Redis whatever a hold that has ended left there, such as permits that are still taken.
+// removeRest deletes from Redis whatever a hold that has ended left there, such as permits that are
+// still taken.
 func (r *request) removeRest(ctx context.Context, s *session, hold *primitives.Hold) {
 	if holder, ok := s.acquirer(r.kind, r.name).(releaser); ok {
 		for id := range strings.SplitSeq(hold.ID(), ",") {
@@ -148,8 +149,9 @@ func (r *request) tellAcquired(hold *primitives.Hold, waited time.Duration) {
 	r.notes.verbose("acquired", "%s, after %v", text, waited.Round(time.Millisecond))
 }
 
-// explain adds who holds the name now, with the names of their clients, to the error of an acquisition that
-// was refused. If Redis has fallen silent during a wait, the error says that instead.
+// explain adds who holds the name now, with the names of their clients, to the error of an
+// acquisition that was refused. If Redis has fallen silent during a wait, the error says that
+// instead.
 func (r *request) explain(ctx context.Context, s *session, err error) error {
 	_, ended := errors.AsType[*signalError](err)
 	if errors.Is(err, primitives.ErrLost) { // not exitLost: nothing ran
@@ -194,8 +196,8 @@ func (r *request) busy(err error) error {
 	return &codedError{r.busyExit, err}
 }
 
-// obstacle returns what keeps r waiting. Readers and writers of a lock exclude each other, but each side
-// knows its own holders only.
+// obstacle returns what keeps r waiting. Readers and writers of a lock exclude each other, but each
+// side knows its own holders only.
 func (r *request) obstacle(ctx context.Context, s *session) (primitives.Info, error) {
 	ctx, cancel := context.WithTimeout(ctx, explainTimeout)
 	defer cancel()
@@ -261,7 +263,8 @@ const (
 	mostHolders    = 5 // in a message; permits may have thousands
 )
 
-// tellWhoHolds tells who holds the name, when a wait begins and whenever that changes, until quiet is called.
+// tellWhoHolds tells who holds the name, when a wait begins and whenever that changes, until quiet
+// is called.
 func (r *request) tellWhoHolds(ctx context.Context, s *session) (quiet func()) {
 	if !r.notes.all {
 		return func() {}

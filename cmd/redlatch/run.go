@@ -20,14 +20,15 @@ import (
 	"github.com/redlatch/redlatch/primitives"
 )
 
-// The command run: acquire, run a child process, release. The order in which things happen at its end:
+// The command run: acquire, run a child process, release. The order in which things happen at its
+// end:
 //
 //	the child exits       its status is kept
 //	the group is empty    only waited for after a loss: SIGTERM, and SIGKILL when the grace is over
 //	the lock is released  so nobody else holds it while a process of the group may still work
 //
-// A hold that ends by time is lost a tenth of its TTL before its key expires. That time is for SIGTERM to
-// be of use. SIGKILL comes before it is over, whatever the grace.
+// A hold that ends by time is lost a tenth of its TTL before its key expires. That time is for
+// SIGTERM to be of use. SIGKILL comes before it is over, whatever the grace.
 
 func runCommand(args []string) *cli.Command {
 	return &cli.Command{
@@ -151,8 +152,8 @@ func newJob(c *cli.Command, args []string) (*job, error) {
 	return j, err
 }
 
-// splitCommand splits the arguments of run or elect at "--", which the parser has removed. Without it CMD could not
-// be told from a flag that was written after NAME.
+// splitCommand splits the arguments of run or elect at "--", which the parser has removed. Without
+// it CMD could not be told from a flag that was written after NAME.
 func splitCommand(c *cli.Command, args []string) (name string, argv []string, err error) {
 	rest := c.Args().Slice()
 	switch n := len(rest); {
@@ -190,12 +191,14 @@ func notStarted(cmd string, err error) error {
 	return &codedError{code, fmt.Errorf("cannot run %s: %w", cmd, err)}
 }
 
-// margin is how long before the end of its TTL the hold is lost: a tenth, so that SIGTERM is of use.
+// margin is how long before the end of its TTL the hold is lost: a tenth, so that SIGTERM is of
+// use.
 func (j *job) margin() time.Duration { return max(j.ttl/10, j.ttl/100+2*time.Millisecond) }
 
 // run acquires, runs the child, and releases.
 func (j *job) run(ctx context.Context, s *session) error {
-	// A message that nobody reads must not end redlatch. To ignore the signal would change CMD, which inherits that.
+	// A message that nobody reads must not end redlatch. To ignore the signal would change CMD,
+	// which inherits that.
 	catch(make(chan os.Signal, 1), []os.Signal{syscall.SIGPIPE})
 	signals := make(chan os.Signal, 16)
 	catch(signals, endingSignals)
@@ -218,8 +221,8 @@ func (j *job) run(ctx context.Context, s *session) error {
 	return nil
 }
 
-// supervise starts the child, and returns its exit code when it has exited. After a loss it returns only
-// when the whole group is gone or killed.
+// supervise starts the child, and returns its exit code when it has exited. After a loss it returns
+// only when the whole group is gone or killed.
 func (j *job) supervise(hold *primitives.Hold, signals <-chan os.Signal) (code int, err error) {
 	child, err := startChild(j.path, j.argv, j.environment(hold), func() bool {
 		until := hold.ValidUntil()
@@ -298,9 +301,9 @@ func (j *job) environment(hold *primitives.Hold) []string {
 	return env
 }
 
-// release releases the hold. If the hold was lost, it returns the reason, and deletes whatever the hold left in
-// Redis: the child is gone, so nobody needs to wait for the lease to expire. A minimum hold stays. A silent Redis
-// delays the end by releaseTimeout at most.
+// release releases the hold. If the hold was lost, it returns the reason, and deletes whatever the
+// hold left in Redis: the child is gone, so nobody needs to wait for the lease to expire. A minimum
+// hold stays. A silent Redis delays the end by releaseTimeout at most.
 func (j *job) release(s *session, hold *primitives.Hold, began time.Time) (lost error) {
 	ctx, cancel := context.WithTimeout(context.Background(), releaseTimeout)
 	defer cancel()

@@ -42,9 +42,10 @@ func addTLS(o *redis.Options, ca, cert, key string) error {
 	return nil
 }
 
-// dialerFor returns the dialer of a cluster, or of servers behind Sentinels. The addresses of most of them come from
-// other servers, and need not be in the URLs. A server's certificate is valid if it is for the host of its address, or
-// for a host of the URLs: some have one certificate for all, and announce addresses that are not in it.
+// dialerFor returns the dialer of a cluster, or of servers behind Sentinels. The addresses of most
+// of them come from other servers, and need not be in the URLs. A server's certificate is valid if
+// it is for the host of its address, or for a host of the URLs: some have one certificate for all,
+// and announce addresses that are not in it.
 func dialerFor(
 	config *tls.Config, hosts []string, timeout time.Duration,
 ) func(ctx context.Context, network, addr string) (net.Conn, error) {
@@ -62,8 +63,8 @@ func dialerFor(
 	}
 }
 
-// verify checks as crypto/tls does, but accepts a certificate for any of the hosts. If it is for none of them, the
-// error names the first.
+// verify checks as crypto/tls does, but accepts a certificate for any of the hosts. If it is for
+// none of them, the error names the first.
 func verify(certificates []*x509.Certificate, roots *x509.CertPool, hosts []string) error {
 	options := x509.VerifyOptions{Roots: roots, Intermediates: x509.NewCertPool()}
 	for _, c := range certificates[1:] {

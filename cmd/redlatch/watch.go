@@ -37,7 +37,8 @@ func watchCommand() *cli.Command {
 				return err
 			}
 			defer s.close(nil)
-			// SIGINT ends it also as a background job of a script, which starts with SIGINT ignored.
+			// SIGINT ends it also as a background job of a script, which starts with SIGINT
+			// ignored.
 			ctx, stop := signal.NotifyContext(ctx, os.Interrupt)
 			defer stop()
 			cfg := watch.Config{

@@ -1,5 +1,5 @@
-// Package acl knows which rights on a Redis server the library uses. It gives them as rules of an ACL, and as
-// examples by which a server can be asked whether it grants them.
+// Package acl knows which rights on a Redis server the library uses. It gives them as rules of an
+// ACL, and as examples by which a server can be asked whether it grants them.
 package acl
 
 import (
@@ -9,14 +9,15 @@ import (
 
 // Right is something that the library does, and what a user needs for it.
 type Right struct {
-	// Commands are examples, of which the user must be able to run one. A right to a key has several: the
-	// user may lack the right to one of the commands.
+	// Commands are examples, of which the user must be able to run one. A right to a key has
+	// several: the user may lack the right to one of the commands.
 	Commands [][]string
 	Grant    string // what ACL SETUSER adds
 	Without  string // what does not work without it; "": acquisitions
 }
 
-// derived is a kind of key or channel whose name contains the user's name. The main key is the name itself.
+// derived is a kind of key or channel whose name contains the user's name. The main key is the name
+// itself.
 type derived struct{ before, after, without string }
 
 var (
@@ -48,7 +49,8 @@ const (
 	holderChannels = "redlatch_holder:"
 )
 
-// command is a command. One without an example is not asked for: another right includes it, or replaces it.
+// command is a command. One without an example is not asked for: another right includes it, or
+// replaces it.
 type command struct{ name, example, without string }
 
 var (
@@ -96,7 +98,8 @@ var (
 	names = []string{"psetex KEY 1 x", "getdel KEY"}
 )
 
-// Rules returns the rules for a service whose names begin with prefix, and take all other rights away.
+// Rules returns the rules for a service whose names begin with prefix, and take all other rights
+// away.
 func Rules(prefix string, cluster bool) []string {
 	rules := []string{"on", "resetkeys", "resetchannels", "-@all", "clearselectors", "~" + glob(prefix)}
 	for _, k := range keys {
@@ -141,7 +144,8 @@ func onKey(key, grant, without string) []Right {
 	}
 }
 
-// WithoutKeys returns the rights to commands without keys, and to the channels of a name that begins with prefix.
+// WithoutKeys returns the rights to commands without keys, and to the channels of a name that
+// begins with prefix.
 func WithoutKeys(prefix, name string, cluster bool) []Right {
 	asked := append(append([]command{}, general...), ofOperators...)
 	publish, subscribe := "publish", "subscribe"
@@ -186,7 +190,8 @@ func OnKey(key string) []Right {
 // LockChannel is the channel of a lock.
 func LockChannel(name string) string { return channels[0].of(name) }
 
-// of returns the key or channel of a name. It contains the name in braces, unless the name has some of its own.
+// of returns the key or channel of a name. It contains the name in braces, unless the name has some
+// of its own.
 func (d derived) of(name string) string {
 	if !strings.Contains(name, "{") {
 		name = "{" + name + "}"
@@ -194,7 +199,8 @@ func (d derived) of(name string) string {
 	return d.before + name + d.after
 }
 
-// patterns returns the narrowest patterns for all names with that prefix, that of names without braces first.
+// patterns returns the narrowest patterns for all names with that prefix, that of names without
+// braces first.
 func (d derived) patterns(sigil, prefix string) []string {
 	own := sigil + d.before + glob(prefix)
 	switch {

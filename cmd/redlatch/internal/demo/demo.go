@@ -116,7 +116,8 @@ func runScene(ctx context.Context, s *stage, sc Scene) (err error) {
 	return sc.run(ctx, s)
 }
 
-// nodes holds client options for nodeCount servers. All are the same pointer if there is one server.
+// nodes holds client options for nodeCount servers. All are the same pointer if there is one
+// server.
 type nodes []*redis.Options
 
 // nodeCount is the number of servers for scenes that use more than one.

@@ -21,8 +21,8 @@ const (
 	cohortHolds      = 500 // holds before each of them
 )
 
-// cohortHoldsSeen counts the ids that held the lock: one for each cohort, and one for each acquisition of
-// the guest. Each hold's token should be greater than all before it.
+// cohortHoldsSeen counts the ids that held the lock: one for each cohort, and one for each
+// acquisition of the guest. Each hold's token should be greater than all before it.
 type cohortHoldsSeen struct {
 	inside occupancy
 

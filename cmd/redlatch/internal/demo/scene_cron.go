@@ -71,8 +71,8 @@ type cronNights struct {
 	ran, skipped int64
 }
 
-// run runs a night. It does not count if this machine stood still until the minimum hold was over: then the second host
-// may run the job as well.
+// run runs a night. It does not count if this machine stood still until the minimum hold was over:
+// then the second host may run the job as well.
 func (c *cronNights) run(
 	ctx context.Context, hosts []*process, night int, late awaitLate,
 ) (counts bool, err error) {
@@ -122,7 +122,8 @@ func (c *cronNights) run(
 	return !stoodStill, awaitFree(ctx, hosts[0])
 }
 
-// awaitFree waits until the minimum hold is over. That may be later than planned, on a machine that stood still.
+// awaitFree waits until the minimum hold is over. That may be later than planned, on a machine that
+// stood still.
 func awaitFree(ctx context.Context, host *process) error {
 	for {
 		info, err := host.Lock("nightly").Info(ctx)

@@ -28,7 +28,8 @@ const (
 	lockShown      = 3  // acquisitions to print
 )
 
-// runLock increments a number in Redis by a GET and a SET. Without mutual exclusion updates get lost.
+// runLock increments a number in Redis by a GET and a SET. Without mutual exclusion updates get
+// lost.
 func runLock(ctx context.Context, s *stage) error {
 	c := &contest{stage: s, occupancy: occupancy{limit: 1}, number: s.prefix + "number", waiting: map[string]bool{}}
 	tasks, working := newTasks(ctx)

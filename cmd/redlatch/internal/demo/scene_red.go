@@ -122,7 +122,8 @@ func runRed(ctx context.Context, s *stage) error {
 	valid, early := context.Cause(hold.Context()) == nil, len(acquired) > 0
 	lasted := time.Since(cutAt).Round(time.Millisecond)
 	s.say("anna", "is renewed on the other two: still valid %v later; it releases", lasted)
-	// Only ErrLost is a failure. A release that gets no answer in time is retried in the background.
+	// Only ErrLost is a failure. A release that gets no answer in time is retried in the
+	// background.
 	if err := hold.Release(ctx); errors.Is(err, primitives.ErrLost) {
 		return err
 	}

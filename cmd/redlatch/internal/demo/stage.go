@@ -100,8 +100,8 @@ func (s *stage) newProcesses(names ...string) ([]*process, error) {
 	return all, nil
 }
 
-// observe signals events that a scene may wait for. It must not block, because the client calls it in
-// its own goroutines, so it drops events that nobody has read.
+// observe signals events that a scene may wait for. It must not block, because the client calls it
+// in its own goroutines, so it drops events that nobody has read.
 func (p *process) observe(e primitives.Event) {
 	var signal chan struct{}
 	switch e.Kind {
@@ -122,8 +122,8 @@ func (p *process) observe(e primitives.Event) {
 	}
 }
 
-// kill stops a process as kill -9 does: it sends no more commands and releases nothing. Its hold, which has the TTL,
-// stays in Redis until that ends.
+// kill stops a process as kill -9 does: it sends no more commands and releases nothing. Its hold,
+// which has the TTL, stays in Redis until that ends.
 func (s *stage) kill(p *process, ttl time.Duration) {
 	p.link.Cut()
 	s.mu.Lock()

@@ -26,7 +26,8 @@ var helpful = []struct{ command, without string }{
 	{"wait", "WithReplicas does not work"},
 }
 
-// commands asks which commands the server has. An administrator may have renamed them (rename-command).
+// commands asks which commands the server has. An administrator may have renamed them
+// (rename-command).
 func commands(ctx context.Context, e *exam) ([]Result, error) {
 	ctx, cancel := e.bounded(ctx)
 	defer cancel()

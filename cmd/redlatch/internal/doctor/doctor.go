@@ -132,9 +132,10 @@ func Run(ctx context.Context, cfg Config) (failed bool, err error) {
 	return failed, nil
 }
 
-// commandsPerCheck is twice as many as any check sends, one after another. The longest one uses a pool of permits: on a
-// server without the scripts it sends about twenty commands, those of a new connection included. A slow server is no
-// silent one, so a check has time for the answers to all of them.
+// commandsPerCheck is twice as many as any check sends, one after another. The longest one uses a
+// pool of permits: on a server without the scripts it sends about twenty commands, those of a new
+// connection included. A slow server is no silent one, so a check has time for the answers to all
+// of them.
 const commandsPerCheck = 40
 
 // bounded returns a context for one check of a server.
@@ -142,8 +143,8 @@ func (e *exam) bounded(ctx context.Context) (context.Context, context.CancelFunc
 	return context.WithTimeout(ctx, e.Timeout+commandsPerCheck*e.latency)
 }
 
-// connect pings Redis and reads what each master says about itself. Its errors, one of each master, mean that no check
-// can run.
+// connect pings Redis and reads what each master says about itself. Its errors, one of each master,
+// mean that no check can run.
 func (e *exam) connect(ctx context.Context) []error {
 	err := e.ping(ctx)
 	if err != nil && !forbidden(err) {
@@ -181,7 +182,8 @@ func (e *exam) connect(ctx context.Context) []error {
 	return slices.DeleteFunc(errs, func(err error) bool { return err == nil })
 }
 
-// named names the server that did not answer, or that answered with err. A failure to connect names it already.
+// named names the server that did not answer, or that answered with err. A failure to connect names
+// it already.
 func (e *exam) named(addr string, err error) error {
 	if timeout, ok := errors.AsType[net.Error](err); ok && timeout.Timeout() { // a context's or a connection's
 		return fmt.Errorf("no answer from %s within %v", addr, e.Timeout)
@@ -272,8 +274,8 @@ func (e *exam) reachFix(err error) string {
 		{"no answer from", "does redis-server hang (redis-cli ping on its host)? Else check the address, the firewall, " +
 			"and whether the server uses TLS as the URL says (rediss://)"},
 		{"max number of clients", "raise maxclients, or close idle connections"},
-		// A server with too many clients closes a connection before the client has sent anything. Whether its
-		// reply can still be read is a matter of luck.
+		// A server with too many clients closes a connection before the client has sent anything.
+		// Whether its reply can still be read is a matter of luck.
 		{"broken pipe", "does the server have too many clients (maxclients)? Else check that it is a Redis server"},
 	} {
 		if strings.Contains(text, known.part) {

@@ -11,8 +11,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// leftovers notes the keys of all scripts that clients send, so that they can be removed: most kinds
-// remember their requests for up to 3 minutes. It is a hook of go-redis.
+// leftovers notes the keys of all scripts that clients send, so that they can be removed: most
+// kinds remember their requests for up to 3 minutes. It is a hook of go-redis.
 type leftovers struct {
 	marker string // is part of all names
 	mu     sync.Mutex
@@ -31,8 +31,9 @@ func note(ctx context.Context, rdb redis.UniversalClient, marker string) *leftov
 	return l
 }
 
-// remove deletes the keys. No command with them may be in flight. A key that the user may not delete because
-// of its name was never written, because Redis checks the names of a script's keys before it runs.
+// remove deletes the keys. No command with them may be in flight. A key that the user may not
+// delete because of its name was never written, because Redis checks the names of a script's keys
+// before it runs.
 func (l *leftovers) remove(ctx context.Context, rdb redis.UniversalClient) error {
 	l.mu.Lock()
 	keys := slices.Collect(maps.Keys(l.keys))

@@ -14,9 +14,9 @@ import (
 	"github.com/redlatch/redlatch/internal/redisutil"
 )
 
-// Why a first PING fails. A new connection takes several round trips, so a server that answers each command in time may
-// still need longer than one timeout. And an end of the connection says little: a second connection, made by hand,
-// shows what is there.
+// Why a first PING fails. A new connection takes several round trips, so a server that answers each
+// command in time may still need longer than one timeout. And an end of the connection says little:
+// a second connection, made by hand, shows what is there.
 
 // sight is what a connection of its own has shown. The zero value: nothing.
 type sight struct {
@@ -50,8 +50,8 @@ func (e *exam) ping(ctx context.Context) error {
 	return redisutil.Ping(patient, e.Redis)
 }
 
-// look connects once, without go-redis, and asks for anything. It takes as long as the timeout at most, and as long
-// again to try TLS.
+// look connects once, without go-redis, and asks for anything. It takes as long as the timeout at
+// most, and as long again to try TLS.
 func (e *exam) look(ctx context.Context) (seen sight) {
 	client, ok := e.Redis.(*redis.Client)
 	if !ok {
@@ -83,16 +83,19 @@ func (e *exam) look(ctx context.Context) (seen sight) {
 	return seen
 }
 
-// wasClosed reports whether the server has closed the connection, and err, of a PING, does not say why.
+// wasClosed reports whether the server has closed the connection, and err, of a PING, does not say
+// why.
 func (e *exam) wasClosed(err error) bool { return e.seen.closed && !answered(err) && !isAlert(err) }
 
-// isAlert reports whether the server has refused the connection by an alert of TLS, such as for want of a certificate.
+// isAlert reports whether the server has refused the connection by an alert of TLS, such as for
+// want of a certificate.
 func isAlert(err error) bool {
 	remote, ok := errors.AsType[*net.OpError](err)
 	return ok && remote.Op == "remote error" // as crypto/tls says it
 }
 
-// speaksTLS reports whether a server completes a handshake, or refuses one, such as for want of a certificate.
+// speaksTLS reports whether a server completes a handshake, or refuses one, such as for want of a
+// certificate.
 func speaksTLS(ctx context.Context, o *redis.Options) bool {
 	conn, err := o.Dialer(ctx, o.Network, o.Addr)
 	if err != nil {

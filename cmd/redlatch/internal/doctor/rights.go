@@ -11,7 +11,8 @@ import (
 	"github.com/redlatch/redlatch/cmd/redlatch/internal/acl"
 )
 
-// asker is a script that executes nothing. It returns the indexes of the rights that the user does not have.
+// asker is a script that executes nothing. It returns the indexes of the rights that the user does
+// not have.
 var asker = redis.NewScript(`local denied = {}
 for i, commands in ipairs(cjson.decode(ARGV[1])) do
   local granted = false
@@ -75,8 +76,8 @@ func rights(ctx context.Context, e *exam) ([]Result, error) {
 	return results, nil
 }
 
-// narrowed takes out of the grants what the user has: one that may publish to a channel, but not subscribe to it,
-// lacks the command and not the channel.
+// narrowed takes out of the grants what the user has: one that may publish to a channel, but not
+// subscribe to it, lacks the command and not the channel.
 func narrowed(denied []acl.Right) []acl.Right {
 	narrow := slices.Clone(denied)
 	for i, r := range denied {
@@ -94,8 +95,8 @@ func narrowed(denied []acl.Right) []acl.Right {
 	return narrow
 }
 
-// grantFix says how to grant these rights. Without a prefix, rights to names would open the whole server to
-// whoever pastes them.
+// grantFix says how to grant these rights. Without a prefix, rights to names would open the whole
+// server to whoever pastes them.
 func (e *exam) grantFix(user string, grants []string) string {
 	if e.Prefix == "" && (slices.Contains(grants, "~*") || slices.Contains(grants, "~{*")) {
 		return "try names that this user may use: --prefix P; redlatch acl --prefix P --user " + user + " prints its rights"

@@ -357,7 +357,8 @@ func timeouts(ctx context.Context, n *node) ([]Result, error) {
 	return ok("timeout %s s, tcp-keepalive %s s", values["timeout"], values["tcp-keepalive"]), nil
 }
 
-// clock compares the server's clock with that of this machine. The fastest of several answers tells most.
+// clock compares the server's clock with that of this machine. The fastest of several answers tells
+// most.
 func clock(ctx context.Context, e *exam) ([]Result, error) {
 	ctx, cancel := e.bounded(ctx)
 	defer cancel()

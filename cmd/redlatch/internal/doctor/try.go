@@ -24,7 +24,8 @@ func skipped() ([]Result, error) {
 	return warn("fix the lines above first", "not checked"), nil
 }
 
-// scriptCalls runs a script of the library that only reads, as the library does: EVALSHA after SCRIPT LOAD.
+// scriptCalls runs a script of the library that only reads, as the library does: EVALSHA after
+// SCRIPT LOAD.
 func scriptCalls(ctx context.Context, e *exam) ([]Result, error) {
 	if e.unfit {
 		return skipped()
@@ -113,7 +114,8 @@ func tryAll(ctx context.Context, e *exam) ([]Result, error) {
 		return skipped()
 	}
 	left := note(ctx, e.Redis, e.name)
-	// Without WithCommandTimeout: with one below go-redis's own timeout, commands would bypass the hook of note.
+	// Without WithCommandTimeout: with one below go-redis's own timeout, commands would bypass the
+	// hook of note.
 	options := []primitives.ClientOption{primitives.WithClientName("")}
 	if e.latency > verySlowPing {
 		options = append(options, primitives.WithCommandTimeout(scripts.DefaultTimeout+5*e.latency))

@@ -1,6 +1,6 @@
-// Package measure takes the quick measurements of "redlatch bench". Each stands beside its floor: the
-// least that any lock on Redis has to send, on the same connections, in the same seconds. The ratio says
-// more than the numbers, which depend on the machine and the network.
+// Package measure takes the quick measurements of "redlatch bench". Each stands beside its floor:
+// the least that any lock on Redis has to send, on the same connections, in the same seconds. The
+// ratio says more than the numbers, which depend on the machine and the network.
 package measure
 
 import (
@@ -51,7 +51,8 @@ type bench struct {
 	waits         chan struct{} // the other client waits
 }
 
-// Scripts of the floors. A lock cannot do with less: it must be atomic, and tell waiters of its release.
+// Scripts of the floors. A lock cannot do with less: it must be atomic, and tell waiters of its
+// release.
 var (
 	take    = redis.NewScript(`return redis.call('set', KEYS[1], ARGV[1], 'nx', 'px', 30000)`)
 	free    = redis.NewScript(`return redis.call('del', KEYS[1])`)
@@ -61,7 +62,8 @@ var (
 // round is how long a measurement and its floor take turns, so that both see the same load.
 const round = 100 * time.Millisecond
 
-// Run measures, and reports each result. It removes its keys. Its error is that of Redis, or of ctx.
+// Run measures, and reports each result. It removes its keys. Its error is that of Redis, or of
+// ctx.
 func Run(ctx context.Context, cfg Config, report func(Result)) (err error) {
 	b := &bench{Config: cfg, name: cfg.Prefix + "redlatch-bench-" + rand.Text()[:12], waits: make(chan struct{}, 1)}
 	options := []primitives.ClientOption{primitives.WithClientName(""), primitives.WithCommandTimeout(cfg.Timeout)}
@@ -95,8 +97,9 @@ func Run(ctx context.Context, cfg Config, report func(Result)) (err error) {
 	return nil
 }
 
-// close closes the client and deletes the keys that are left: the floor's key, and the keys that remember
-// requests in doubt. The latter end with the client's id and a number, so the latest number tells all.
+// close closes the client and deletes the keys that are left: the floor's key, and the keys that
+// remember requests in doubt. The latter end with the client's id and a number, so the latest
+// number tells all.
 func (b *bench) close(ctx context.Context, c *primitives.Client) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), b.Timeout)
 	defer cancel()
@@ -229,7 +232,8 @@ func acquireAndRelease(ctx context.Context, lock *primitives.Lock) error {
 	return hold.Release(ctx)
 }
 
-// contended lets goroutines of one client contend for a lock. A sample is the time between two acquisitions.
+// contended lets goroutines of one client contend for a lock. A sample is the time between two
+// acquisitions.
 func (b *bench) contended(ctx context.Context, d time.Duration) (Result, error) {
 	lock, key := b.holder.Lock(b.name), []string{b.floorKey()}
 	return alternate(ctx, d,

@@ -10,7 +10,8 @@ import (
 	"unicode/utf8"
 )
 
-// Base64 is the field name_base64 of JSON: a name in base64 if it is not UTF-8, which JSON cannot express; else "".
+// Base64 is the field name_base64 of JSON: a name in base64 if it is not UTF-8, which JSON cannot
+// express; else "".
 func Base64(name string) string {
 	if utf8.ValidString(name) {
 		return ""
@@ -27,9 +28,9 @@ func FromBase64(text string) (string, error) {
 	return string(name), nil
 }
 
-// Shown is a name or an id for people. It is quoted if it could do something to a terminal or to a table: a byte that
-// is no UTF-8 may begin an escape sequence, too. Different names look different, so one that begins with a quotation
-// mark is quoted as well.
+// Shown is a name or an id for people. It is quoted if it could do something to a terminal or to a
+// table: a byte that is no UTF-8 may begin an escape sequence, too. Different names look different,
+// so one that begins with a quotation mark is quoted as well.
 func Shown(s string) string {
 	isHidden := func(r rune) bool { return !unicode.IsPrint(r) }
 	if !utf8.ValidString(s) || strings.ContainsFunc(s, isHidden) || strings.HasPrefix(s, `"`) {

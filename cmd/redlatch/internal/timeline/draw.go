@@ -346,10 +346,12 @@ func (n *Name) count() {
 	slices.Sort(n.HandOvers)
 }
 
-// minSkew is the least difference of two clocks that is told. A release takes effect a moment before its call returns.
+// minSkew is the least difference of two clocks that is told. A release takes effect a moment
+// before its call returns.
 const minSkew = 50 * time.Millisecond
 
-// compareClocks notes which clocks must differ, because two processes seem to have had an exclusive lock at once.
+// compareClocks notes which clocks must differ, because two processes seem to have had an exclusive
+// lock at once.
 func (t *Timeline) compareClocks() {
 	type pair struct{ late, early string } // by the clock of early, late had it for too long
 	worst, where := map[pair]time.Duration{}, map[pair]string{}

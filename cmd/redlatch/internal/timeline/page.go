@@ -135,7 +135,8 @@ func (t *Timeline) bar(s *Span) pageBar {
 	return pageBar{Class: class, Left: round(left), Width: round(t.place(s.To) - left), Text: text}
 }
 
-// cutBar says that a row shows its latest spans only, of so many. first is the first one that it shows.
+// cutBar says that a row shows its latest spans only, of so many. first is the first one that it
+// shows.
 func (t *Timeline) cutBar(first *Span, of int) pageBar {
 	text := fmt.Sprintf("not drawn: only the latest %d of %d are", pageSpans, of)
 	return pageBar{Class: "cut", Width: round(t.place(first.From)), Text: text, Label: text}
@@ -150,8 +151,8 @@ func (t *Timeline) stayBar(s *Span) pageBar {
 	return pageBar{Class: s.What, Left: round(left), Width: round(t.place(s.To) - left), Text: text, Label: why}
 }
 
-// axisLength is how much time the axis of a page shows. It is a little more than the time of all spans, so that what
-// happens at the end has room, and at least 1.
+// axisLength is how much time the axis of a page shows. It is a little more than the time of all
+// spans, so that what happens at the end has room, and at least 1.
 func (t *Timeline) axisLength() time.Duration {
 	whole := t.End.Sub(t.Begin)
 	return max(whole+whole/50, 1)

@@ -31,9 +31,11 @@ var ends = []string{released, "release-failed", lost, "leaked", "detached", "aba
 
 // Events that no file has. The demo knows them, because it runs all processes itself.
 const (
-	// Kept: the lock that the process has released stays taken. Stays says until when, and Err says why.
+	// Kept: the lock that the process has released stays taken. Stays says until when, and Err says
+	// why.
 	Kept = "kept"
-	// Killed: the process has died. The locks that it held stay taken. Its later events do not count.
+	// Killed: the process has died. The locks that it held stay taken. Its later events do not
+	// count.
 	Killed = "killed"
 )
 
@@ -62,7 +64,8 @@ type Log struct {
 	Events []Event
 	// Broken are the lines that are no events, with file and number.
 	Broken []error
-	// Torn is how many lines have no end: the process was ended while it wrote. It went on after that, or not.
+	// Torn is how many lines have no end: the process was ended while it wrote. It went on after
+	// that, or not.
 	Torn int
 }
 
@@ -87,7 +90,8 @@ func (l *Log) Read(name string, in io.Reader) error {
 			wrong = fmt.Errorf("it is longer than %d bytes", maxLine)
 			skipLine(lines)
 		}
-		// A process that ends while it writes leaves part of a line: the last of the file, or one before it starts again.
+		// A process that ends while it writes leaves part of a line: the last of the file, or one
+		// before it starts again.
 		if broken != nil && wrong == nil && e.Event == opened {
 			l.Torn++
 		} else if broken != nil {
@@ -142,7 +146,8 @@ func parse(line []byte) (e Event, err error) {
 	return e, nil
 }
 
-// sort puts the events in order, and shifts the clocks of processes. An event that stands in two files counts once.
+// sort puts the events in order, and shifts the clocks of processes. An event that stands in two
+// files counts once.
 func (l *Log) sort(shifts map[string]time.Duration) {
 	for i := range l.Events {
 		e := &l.Events[i]

@@ -148,14 +148,16 @@ type step struct {
 	Waits  string `json:"waits"`
 }
 
-// clientOf returns the part of a holder's or a waiter's id that is the same for all of its client's.
+// clientOf returns the part of a holder's or a waiter's id that is the same for all of its
+// client's.
 func clientOf(id string) string {
 	client, _, _ := strings.Cut(id, ":")
 	return client
 }
 
-// cycles returns the clients that wait for each other: each has a lock for which the next one waits. That may be a
-// deadlock, or not: a client has many goroutines, and a wait may have a limit. Each client is in one cycle at most.
+// cycles returns the clients that wait for each other: each has a lock for which the next one
+// waits. That may be a deadlock, or not: a client has many goroutines, and a wait may have a limit.
+// Each client is in one cycle at most.
 func cycles(locks []Lock) (found [][]step) {
 	type wait struct{ name, holder string }
 	names := map[string]string{}    // of clients, for people

@@ -27,8 +27,8 @@ var sequences = map[string]key{
 	"[H": keyHome, "[F": keyEnd, "OH": keyHome, "OF": keyEnd, "[1~": keyHome, "[4~": keyEnd, "[7~": keyHome, "[8~": keyEnd,
 }
 
-// decode returns the keys in the bytes from a terminal, and the bytes of an incomplete key at the end. If
-// final, nothing follows for now: an escape is then the key of that name.
+// decode returns the keys in the bytes from a terminal, and the bytes of an incomplete key at the
+// end. If final, nothing follows for now: an escape is then the key of that name.
 func decode(b []byte, final bool) (keys []key, rest []byte) {
 	for len(b) > 0 {
 		if b[0] == 0x1b {
@@ -62,7 +62,8 @@ func decode(b []byte, final bool) (keys []key, rest []byte) {
 	return keys, nil
 }
 
-// escape returns the key at the start of b, which begins with an escape, and its length; 0: incomplete.
+// escape returns the key at the start of b, which begins with an escape, and its length; 0:
+// incomplete.
 func escape(b []byte, final bool) (key, int) {
 	if len(b) == 1 || b[1] != '[' && b[1] != 'O' {
 		if len(b) == 1 && !final {

@@ -30,7 +30,8 @@ type model struct {
 
 type holderKey struct{ name, id string }
 
-// seen is when a holder was first seen. It may have held for longer if the look before was not whole.
+// seen is when a holder was first seen. It may have held for longer if the look before was not
+// whole.
 type seen struct {
 	at      time.Time
 	atLeast bool

@@ -22,9 +22,10 @@ import (
 	"github.com/redlatch/redlatch/internal/look"
 )
 
-// The page is one document without anything from elsewhere. Its script draws a state in JSON, which is in the document
-// when it is made, and is read again once a second from /api/state. Names and ids are other people's data. So
-// encoding/json escapes what HTML could take for markup, and the script writes them as text.
+// The page is one document without anything from elsewhere. Its script draws a state in JSON, which
+// is in the document when it is made, and is read again once a second from /api/state. Names and
+// ids are other people's data. So encoding/json escapes what HTML could take for markup, and the
+// script writes them as text.
 
 //go:embed page.html
 var pageSource string
@@ -64,7 +65,8 @@ type pageState struct {
 	Spans    []*span   `json:"spans"`
 	Events   []event   `json:"events"`
 	Cycles   [][]step  `json:"cycles,omitempty"`
-	// Error is why the latest look failed, and Since when the first of the failed looks was. The rest is older then.
+	// Error is why the latest look failed, and Since when the first of the failed looks was. The
+	// rest is older then.
 	Error string     `json:"error,omitempty"`
 	Since *time.Time `json:"since,omitempty"`
 }
@@ -287,9 +289,9 @@ func (p *Page) awaitLook(ctx context.Context) bool {
 	}
 }
 
-// isLocalRequest reports whether a page that listens on a loopback address was asked under a name of this machine.
-// Otherwise a page of somebody else could make its name lead here, and read the answers in the browser of a user.
-// Another address was chosen by whoever started it.
+// isLocalRequest reports whether a page that listens on a loopback address was asked under a name
+// of this machine. Otherwise a page of somebody else could make its name lead here, and read the
+// answers in the browser of a user. Another address was chosen by whoever started it.
 func isLocalRequest(address net.Addr, host string) bool {
 	listens, ok := address.(*net.TCPAddr)
 	if !ok || !listens.IP.IsLoopback() {
@@ -306,7 +308,8 @@ func isLocalRequest(address net.Addr, host string) bool {
 // ErrAddress is the error of an address on which the page cannot listen.
 var ErrAddress = errors.New("cannot listen")
 
-// Listen listens on an address such as 127.0.0.1:8080. Without a host, as in :8080 or 8080, that is loopback.
+// Listen listens on an address such as 127.0.0.1:8080. Without a host, as in :8080 or 8080, that is
+// loopback.
 func Listen(ctx context.Context, address string) (net.Listener, error) {
 	if !strings.Contains(address, ":") {
 		address = ":" + address

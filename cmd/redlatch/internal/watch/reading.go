@@ -25,7 +25,8 @@ type reading struct {
 	at   time.Time
 }
 
-// isDue reports whether a lease that was read may end soon. Whether it was renewed shall be known then.
+// isDue reports whether a lease that was read may end soon. Whether it was renewed shall be known
+// then.
 func (r *reading) isDue(now time.Time) bool {
 	return r.lock.TTL >= 0 && time.Duration(r.lock.TTL)-now.Sub(r.at) < 2*lookEvery
 }
@@ -38,7 +39,8 @@ func left(ttl TTL, age time.Duration) TTL {
 	return max(ttl-TTL(age), 0)
 }
 
-// readLocks reads as many locks as the bounds permit. It sets what the snapshot says about the whole.
+// readLocks reads as many locks as the bounds permit. It sets what the snapshot says about the
+// whole.
 func (s *Source) readLocks(ctx context.Context, nodes []*node, snap *Snapshot) error {
 	known := s.byUrgency(ctx, time.Now())
 	for _, n := range nodes {
@@ -66,7 +68,8 @@ func (s *Source) readLocks(ctx context.Context, nodes []*node, snap *Snapshot) e
 	return nil
 }
 
-// byUrgency returns the known locks of each node. Leases that may end soon come first, then what was read longest ago.
+// byUrgency returns the known locks of each node. Leases that may end soon come first, then what
+// was read longest ago.
 func (s *Source) byUrgency(ctx context.Context, now time.Time) map[*node][]string {
 	type entry struct {
 		key   string
@@ -107,7 +110,8 @@ func (s *Source) detailOn(ctx context.Context, n *node) (keys []string) {
 	return keys
 }
 
-// readFrom reads keys of one node, until the batches of the look are used up. It returns the keys that were read.
+// readFrom reads keys of one node, until the batches of the look are used up. It returns the keys
+// that were read.
 func (s *Source) readFrom(ctx context.Context, n *node, keys []string, snap *Snapshot) (map[string]bool, error) {
 	done := make(map[string]bool, len(keys))
 	for range lockBatches {
@@ -167,8 +171,8 @@ func list(reply any) []any {
 	return l
 }
 
-// parse fills in the lock from the answer of look.lua. It reports whether the key is a lock with holders: all values
-// are counts, and it expires, or all ids have the usual form.
+// parse fills in the lock from the answer of look.lua. It reports whether the key is a lock with
+// holders: all values are counts, and it expires, or all ids have the usual form.
 func (l *Lock) parse(reply any) bool {
 	answers := list(reply)
 	if len(answers) < 4 {

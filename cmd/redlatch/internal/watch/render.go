@@ -27,7 +27,8 @@ type line struct {
 	style style
 }
 
-// render returns the lines of a screen of that size at an instant. It keeps the selected row in view.
+// render returns the lines of a screen of that size at an instant. It keeps the selected row in
+// view.
 func render(m *model, columns, height int, now time.Time) []line {
 	var body []line
 	head := header(m, columns, now)

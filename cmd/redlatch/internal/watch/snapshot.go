@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// Snapshot is what one look at Redis found. Its parts were read one after another, within a fraction of a
-// second.
+// Snapshot is what one look at Redis found. Its parts were read one after another, within a
+// fraction of a second.
 type Snapshot struct {
 	At      time.Time
 	Held    []Lock
@@ -26,10 +26,11 @@ type Lock struct {
 	MinHold bool     `json:"min_hold,omitempty"` // it was released, and stays taken for the rest of its minimum hold
 	Holders []Holder `json:"holders"`
 	Waiters []string `json:"waiters,omitzero"` // the head of a fair lock's queue
-	// Waiting is the length of a fair lock's queue, else the number of clients that listen for a release.
+	// Waiting is the length of a fair lock's queue, else the number of clients that listen for a
+	// release.
 	Waiting int `json:"waiting_count,omitempty"`
-	// Clients are those of the waiters that are known: of the head of a fair lock's queue, and clients that say for what
-	// they wait.
+	// Clients are those of the waiters that are known: of the head of a fair lock's queue, and
+	// clients that say for what they wait.
 	Clients []Waiter `json:"waiting,omitzero"`
 	Token   int64    `json:"token,omitempty"` // the last fencing token
 	more    bool     // there are more holders than were read
@@ -51,7 +52,8 @@ type Holder struct {
 	kept   bool   // its client says that it has released, and that the rest of its minimum hold stays
 }
 
-// TTL is the time left at the instant of the snapshot; negative: no expiry. In JSON it is in milliseconds.
+// TTL is the time left at the instant of the snapshot; negative: no expiry. In JSON it is in
+// milliseconds.
 type TTL time.Duration
 
 // MarshalJSON returns whole milliseconds, or -1.
@@ -73,14 +75,14 @@ func (s *Snapshot) waiting() int {
 
 // changes compares two successive snapshots.
 //
-// acquired counts holder ids that are new. A name that is new counts only if the earlier look was whole:
-// otherwise it may have been held before. Of a fenced lock it is the increase of the token, which counts
-// every acquisition. Acquisitions of other kinds that ended between the looks are not seen, so acquired is
-// a lower bound.
+// acquired counts holder ids that are new. A name that is new counts only if the earlier look was
+// whole: otherwise it may have been held before. Of a fenced lock it is the increase of the token,
+// which counts every acquisition. Acquisitions of other kinds that ended between the looks are not
+// seen, so acquired is a lower bound.
 //
-// lost counts holders that are gone and whose TTL cannot have lasted until the later look: nobody renewed
-// it. A holder that was replaced by force, or that released an expiring lease in time, looks the same as a
-// release or a loss. The end of a minimum hold that was released is none.
+// lost counts holders that are gone and whose TTL cannot have lasted until the later look: nobody
+// renewed it. A holder that was replaced by force, or that released an expiring lease in time,
+// looks the same as a release or a loss. The end of a minimum hold that was released is none.
 func changes(before, after *Snapshot) (acquired, lost int) {
 	was := make(map[string]*Lock, len(before.Held))
 	for i := range before.Held {

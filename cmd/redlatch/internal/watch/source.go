@@ -13,9 +13,10 @@ import (
 	"github.com/redlatch/redlatch/internal/redisutil"
 )
 
-// Bounds of one look at one node. A look sends at most maxPages + lockBatches + clientBatches commands and one, and for
-// the listeners 10, or 20 on a cluster: fewer than 100, whatever there is. Looks begin a second apart. If the bounds do
-// not let a look read everything, it reads what was read longest ago, and the next look goes on.
+// Bounds of one look at one node. A look sends at most maxPages + lockBatches + clientBatches
+// commands and one, and for the listeners 10, or 20 on a cluster: fewer than 100, whatever there
+// is. Looks begin a second apart. If the bounds do not let a look read everything, it reads what
+// was read longest ago, and the next look goes on.
 const (
 	page     = 1000   // COUNT of a SCAN
 	maxPages = 20     // SCANs, for hashes and for clients
@@ -27,8 +28,9 @@ const (
 	clientBatches = 10   // batches of clients
 	listenerBatch = 1000 // channels of which the listeners are counted at once
 
-	// A batch is one command, and other clients wait until it is done. 200 plain locks take 1.6 ms of a server on a
-	// machine with two cores. A lock with many holders or waiters takes more, so batchWork bounds the batch, too.
+	// A batch is one command, and other clients wait until it is done. 200 plain locks take 1.6 ms
+	// of a server on a machine with two cores. A lock with many holders or waiters takes more, so
+	// batchWork bounds the batch, too.
 	batch     = 200
 	batchWork = 1500 // commands that a batch executes in the server; a plain lock is 6
 
@@ -67,7 +69,8 @@ type pass struct {
 	size    int64 // keys when the pass began
 }
 
-// search is the position of a SCAN for clients that say for what they wait. It begins when a pass is complete.
+// search is the position of a SCAN for clients that say for what they wait. It begins when a pass
+// is complete.
 type search struct {
 	cursor   uint64
 	underWay bool
@@ -81,7 +84,8 @@ func NewSource(rdb redis.UniversalClient, prefix, match string) *Source {
 	}
 }
 
-// Detail sets the names that somebody looks at in detail. However many locks are held, each look reads them again.
+// Detail sets the names that somebody looks at in detail. However many locks are held, each look
+// reads them again.
 func (s *Source) Detail(names ...string) {
 	keys := make([]string, 0, len(names))
 	for _, name := range names {
@@ -90,9 +94,9 @@ func (s *Source) Detail(names ...string) {
 	s.detail.Store(&keys)
 }
 
-// Look returns the locks that are held now, as far as they are known. It goes on with the SCAN where the last look left
-// it, and reads locks again: all of them, if they are not too many for one look. A pass of the SCAN that is complete
-// starts again at the next look.
+// Look returns the locks that are held now, as far as they are known. It goes on with the SCAN
+// where the last look left it, and reads locks again: all of them, if they are not too many for one
+// look. A pass of the SCAN that is complete starts again at the next look.
 func (s *Source) Look(ctx context.Context) (*Snapshot, error) {
 	nodes, err := s.masters(ctx)
 	if err != nil {
@@ -121,7 +125,8 @@ func (s *Source) Look(ctx context.Context) (*Snapshot, error) {
 	return snap, s.countListeners(ctx, nodes, snap)
 }
 
-// bounded runs f, which sends one command or a pipeline, and waits for it no longer than the timeout.
+// bounded runs f, which sends one command or a pipeline, and waits for it no longer than the
+// timeout.
 func (s *Source) bounded(ctx context.Context, f func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
@@ -178,8 +183,8 @@ func (s *Source) nodeOf(ctx context.Context, key string) *node {
 	return s.nodes[addressOf(master)]
 }
 
-// scan continues the pass of one node, within its bounds. It takes its SCANs from pages, and keeps the hashes that are
-// not known for readLocks.
+// scan continues the pass of one node, within its bounds. It takes its SCANs from pages, and keeps
+// the hashes that are not known for readLocks.
 func (s *Source) scan(ctx context.Context, n *node, snap *Snapshot, pages *int) error {
 	p := &n.pass
 	begins, isWhole := p.cursor == 0, false
@@ -227,7 +232,8 @@ func (s *Source) scanPage(ctx context.Context, n *node, cursor *uint64, match, k
 	return keys, err
 }
 
-// findClients goes on with the search of one node, if one is under way. It takes its SCANs from pages.
+// findClients goes on with the search of one node, if one is under way. It takes its SCANs from
+// pages.
 func (s *Source) findClients(ctx context.Context, n *node, pages *int) error {
 	for ; n.search.underWay && *pages > 0; *pages-- {
 		keys, err := s.scanPage(ctx, n, &n.search.cursor, statePrefix+"*"+stateSuffix, "string")
@@ -248,7 +254,8 @@ func refused(err error) bool {
 	return errors.As(err, &answer)
 }
 
-// sendAll sends a pipeline. Errors that Redis answered concern single commands, which their callers check.
+// sendAll sends a pipeline. Errors that Redis answered concern single commands, which their callers
+// check.
 func sendAll(ctx context.Context, pipe redis.Pipeliner) error {
 	if pipe.Len() == 0 {
 		return nil
@@ -271,8 +278,9 @@ func (s *Source) run(ctx context.Context, script *redis.Script, n *node, args []
 	return replies, err
 }
 
-// countListeners adds the clients that listen on the channel of a lock. A client that waits listens there,
-// once for all its waiters, unless it stands in line and need not. Waiters of a fair lock stand in its queue.
+// countListeners adds the clients that listen on the channel of a lock. A client that waits listens
+// there, once for all its waiters, unless it stands in line and need not. Waiters of a fair lock
+// stand in its queue.
 func (s *Source) countListeners(ctx context.Context, nodes []*node, snap *Snapshot) error {
 	locks := map[string]*Lock{}
 	var channels []any

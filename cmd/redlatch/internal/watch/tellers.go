@@ -87,7 +87,8 @@ func (s *Source) readClients(ctx context.Context, nodes []*node) error {
 	return nil
 }
 
-// meetHolders notes of which clients the known locks have holders or waiters, and forgets the others.
+// meetHolders notes of which clients the known locks have holders or waiters, and forgets the
+// others.
 func (s *Source) meetHolders() {
 	for _, t := range s.tellers {
 		t.used = false
@@ -175,7 +176,8 @@ func (all *told) add(of *clientState, age, ago time.Duration) {
 	}
 }
 
-// nameClients fills in the names of the clients of a lock's holders and waiters, and what clients say about it.
+// nameClients fills in the names of the clients of a lock's holders and waiters, and what clients
+// say about it.
 func (s *Source) nameClients(l *Lock, say told) {
 	for i := range l.Holders {
 		h := &l.Holders[i]

@@ -8,7 +8,8 @@ import (
 	"unicode"
 )
 
-// printable replaces what is no visible text: names are anybody's, and an escape would reach the terminal.
+// printable replaces what is no visible text: names are anybody's, and an escape would reach the
+// terminal.
 func printable(s string) string {
 	clean := func(r rune) rune {
 		if r == unicode.ReplacementChar || !unicode.IsPrint(r) {

@@ -20,7 +20,8 @@ const (
 	rwChannel     = "redisson_rwlock"
 )
 
-// freshFor is how long a wait counts after its client has written it. A client that waits writes again every 10 s.
+// freshFor is how long a wait counts after its client has written it. A client that waits writes
+// again every 10 s.
 const freshFor = 15 * time.Second
 
 // prefixed returns "prefix:{name}".
