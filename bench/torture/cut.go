@@ -61,7 +61,7 @@ func (s *settings) measureCuts(ctx context.Context, holders int, out io.Writer) 
 				}
 			}
 			violated = violated || both > 0
-			fmt.Fprintf(table, "%s\t%s\t%v\t%s\t%d\t%v to %v\t%d\t\n", l.name, versionOf(l.module), l.lease, way.name, holders,
+			fmt.Fprintf(table, "%s\t%s\t%v\t%s\t%d\t%v to %v\t%d\t\n", l.name, l.version, l.lease, way.name, holders,
 				all[0].between().Round(time.Millisecond), all[len(all)-1].between().Round(time.Millisecond), both)
 		}
 	}
@@ -140,24 +140,25 @@ func cutHolder(
 	return c, errors.Join(err, other.close())
 }
 
+// askInterval is how often the holder asks until when its lock is valid.
+const askInterval = 100 * time.Millisecond
+
 // learn returns when the holder knows that its lock is not valid any more: the library has told it, or the time that
 // the library has named is over.
 func learn(ctx context.Context, held claim) time.Time {
 	for ctx.Err() == nil {
-		var over <-chan time.Time // of the time that the library has named
-		until := held.until()
+		until, pause := held.until(), askInterval
 		if !until.IsZero() {
-			over = time.After(time.Until(until))
+			if !time.Now().Before(until) {
+				return until
+			}
+			pause = min(pause, time.Until(until))
 		}
 		select {
 		case <-held.ended():
 			return time.Now()
 		case <-ctx.Done():
-		case <-over:
-		}
-		wasRenewed := held.until().After(until)
-		if !until.IsZero() && !wasRenewed {
-			return until
+		case <-time.After(pause):
 		}
 	}
 	return time.Now()

@@ -17,6 +17,7 @@ import (
 	"github.com/redis/rueidis/rueidislock"
 
 	"github.com/redlatch/redlatch/internal/torture"
+	"github.com/redlatch/redlatch/interop/redisson"
 	"github.com/redlatch/redlatch/primitives"
 )
 
@@ -41,18 +42,22 @@ type claim interface {
 
 // library is a library that can be tried.
 type library struct {
-	name   string
-	module string        // its path, to find the version
-	lease  time.Duration // by default; redislock has none, and gets that of redsync
-	open   func(torture.LibrarySetup) (client, error)
+	name    string
+	version string
+	lease   time.Duration // by default; redislock has none, and gets that of redsync
+	open    func(torture.LibrarySetup) (client, error)
 }
 
 var libraries = []library{
-	{"redlatch", "github.com/redlatch/redlatch", 30 * time.Second, openRedlatch},
-	{"redsync", "github.com/go-redsync/redsync/v4", 8 * time.Second, openRedsync},
-	{"redislock", "github.com/bsm/redislock", 8 * time.Second, openRedislock},
-	{"rueidislock", "github.com/redis/rueidis", 5 * time.Second, openRueidislock},
+	{"redlatch", versionOf("github.com/redlatch/redlatch"), 30 * time.Second, openRedlatch},
+	{"redsync", versionOf("github.com/go-redsync/redsync/v4"), 8 * time.Second, openRedsync},
+	{"redislock", versionOf("github.com/bsm/redislock"), 8 * time.Second, openRedislock},
+	{"rueidislock", versionOf("github.com/redis/rueidis"), 5 * time.Second, openRueidislock},
+	{redissonName, string(redisson.Redisson4), 30 * time.Second, openRedisson},
 }
+
+// redissonName is the library that needs Java and Maven. It runs if it is named.
+const redissonName = "redisson"
 
 // grace is how long a library that says nothing in advance may take to tell its holder of a loss. It matters when a
 // process goes on after it was stopped.
@@ -78,7 +83,7 @@ func play(l library) func(torture.LibrarySetup) (torture.Library, error) {
 		if err != nil {
 			return nil, err
 		}
-		return &player{client: c, name: l.name + " " + versionOf(l.module), leases: s.Watchdog}, nil
+		return &player{client: c, name: l.name + " " + l.version, leases: s.Watchdog}, nil
 	}
 }
 
@@ -96,6 +101,7 @@ type lock struct {
 	name   string
 	id     string
 	claim  claim
+	until  time.Time // what the library said last
 }
 
 func (l *lock) ID() string { return l.id }
@@ -114,15 +120,15 @@ func (l *lock) TryLock(ctx context.Context, wait, lease time.Duration) (bool, er
 
 // TTL is asked before IsHeld. Without an end that is known in advance, the lock lasts until IsHeld returns.
 func (l *lock) TTL(context.Context) (time.Duration, error) {
-	if until := l.claim.until(); !until.IsZero() {
-		return time.Until(until), nil
+	if l.until = l.claim.until(); !l.until.IsZero() {
+		return time.Until(l.until), nil
 	}
 	return grace, nil
 }
 
 func (l *lock) IsHeld(context.Context) (bool, error) {
 	wait := time.Duration(0)
-	if l.claim.until().IsZero() {
+	if l.until.IsZero() {
 		wait = grace // a loss that is told within the grace is told in time
 	}
 	select {

@@ -94,7 +94,8 @@ func app(out, progress io.Writer, clientOf func(string) func() *exec.Cmd) *cli.C
 		Description: description, HideVersion: true, Writer: out, ErrWriter: progress,
 		Flags: []cli.Flag{
 			&cli.StringFlag{
-				Name: "libraries", Value: strings.Join(names(), ","), Usage: "comma-separated list of `LIBRARIES`",
+				Name: "libraries", Value: strings.Join(inGo(), ","),
+				Usage: "comma-separated list of `LIBRARIES`; " + redissonName + " needs Java, and Maven for the first time",
 			},
 			&cli.FloatFlag{Name: "minutes", Value: 5, Usage: "how long each library runs, in `MINUTES`"},
 			&cli.Uint64Flag{Name: "seed", Value: 1, Usage: "`SEED` of the first round of each library"},
@@ -131,6 +132,12 @@ func app(out, progress io.Writer, clientOf func(string) func() *exec.Cmd) *cli.C
 					return err
 				}
 				s.libraries = append(s.libraries, l)
+				if name != redissonName {
+					continue
+				}
+				if _, err := startJava(); err != nil { // it is built here, as client processes must start quickly
+					return err
+				}
 			}
 			if c.IsSet("cut") {
 				return s.measureCuts(ctx, c.Int("cut"), out)
@@ -154,6 +161,11 @@ func names() (out []string) {
 		out = append(out, l.name)
 	}
 	return out
+}
+
+// inGo returns the names of the libraries that run without Java.
+func inGo() []string {
+	return slices.DeleteFunc(names(), func(name string) bool { return name == redissonName })
 }
 
 func named(name string) (library, error) {
@@ -198,7 +210,7 @@ func (s *settings) measure(ctx context.Context, out, progress io.Writer) error {
 		for _, name := range s.config.Faults {
 			injected += r.Faults[name]
 		}
-		fmt.Fprintf(table, "%s\t%s\t%d to %d\t%v\t%d\t%d\t%d\t%.0f\t\n", l.name, versionOf(l.module),
+		fmt.Fprintf(table, "%s\t%s\t%d to %d\t%v\t%d\t%d\t%d\t%.0f\t\n", l.name, l.version,
 			r.Seed, r.Seed+uint64(max(r.Rounds, 1))-1, r.Elapsed.Round(time.Second), r.Total(), injected,
 			len(found), float64(len(found))/r.Elapsed.Hours())
 	}

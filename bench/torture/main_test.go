@@ -14,10 +14,13 @@ import (
 
 	"github.com/redlatch/redlatch/internal/test/redistest"
 	"github.com/redlatch/redlatch/internal/torture"
+	"github.com/redlatch/redlatch/interop/redisson"
 )
 
 func TestMain(m *testing.M) {
-	libraries = append(libraries, library{"boaster", "none", time.Second, openBoaster})
+	libraries = append(libraries,
+		library{"boaster", "1", time.Second, boastOf(openRedislock)},
+		library{"boaster in Java", "1", time.Second, boastOf(openRedisson)})
 	if len(os.Args) == 3 && os.Args[1] == asClient {
 		if err := run(context.Background()); err != nil {
 			fmt.Fprintln(os.Stderr, err)
@@ -31,9 +34,11 @@ func TestMain(m *testing.M) {
 // boaster says that its locks are valid for twice as long as they are.
 type boaster struct{ client }
 
-func openBoaster(s torture.LibrarySetup) (client, error) {
-	c, err := openRedislock(s)
-	return boaster{c}, err
+func boastOf(open func(torture.LibrarySetup) (client, error)) func(torture.LibrarySetup) (client, error) {
+	return func(s torture.LibrarySetup) (client, error) {
+		c, err := open(s)
+		return boaster{c}, err
+	}
 }
 
 func (b boaster) acquire(ctx context.Context, name string, wait, lease time.Duration) (claim, error) {
@@ -64,16 +69,28 @@ func runApp(t *testing.T, args ...string) (string, error) {
 // verdicts are what is found of each library, by rounds of faults and by cuts.
 var verdicts = []struct {
 	library string
+	minutes string
+	inJava  bool
 	want    error
-}{{"redlatch", nil}, {"redsync", nil}, {"redislock", nil}, {"boaster", errViolated}}
+}{
+	{"redlatch", "0.1", false, nil},
+	{"redsync", "0.1", false, nil},
+	{"redislock", "0.1", false, nil},
+	{"boaster", "0.1", false, errViolated},
+	{redissonName, "0.2", true, nil},
+	{"boaster in Java", "1", true, errViolated},
+}
 
 // A library is taken at its word: one that promises too much is found, and the others are not accused.
 func TestLibrariesUnderFaults(t *testing.T) {
 	redistest.Require(t, redistest.NeedRedis)
 	for _, tt := range verdicts {
 		t.Run(tt.library, func(t *testing.T) {
+			if tt.inJava {
+				redisson.Build(t, "")
+			}
 			t.Parallel()
-			out, err := runApp(t, "-libraries", tt.library, "-minutes", "0.1", "-faults", "black-hole,kill,stop",
+			out, err := runApp(t, "-libraries", tt.library, "-minutes", tt.minutes, "-faults", "black-hole,kill,stop",
 				"-lease", "300ms", "-fail-fast", "-timelines", t.TempDir())
 			require.ErrorIs(t, err, tt.want, out)
 			require.Contains(t, out, tt.library)
@@ -95,6 +112,9 @@ func TestHoldersThatAreCutOff(t *testing.T) {
 	}
 	for _, tt := range verdicts {
 		t.Run(tt.library, func(t *testing.T) {
+			if tt.inJava {
+				redisson.Build(t, "")
+			}
 			t.Parallel()
 			s := settings{libraries: []library{short(tt.library)}}
 			var out bytes.Buffer
