@@ -97,8 +97,6 @@ func cutHolders(ctx context.Context, l library, holders int, cut func(*redistest
 func cutHolder(
 	ctx context.Context, l library, addr, name string, after time.Duration, cut func(*redistest.Proxy),
 ) (cutOff, error) {
-	ctx, cancel := context.WithTimeout(ctx, 4*l.lease)
-	defer cancel()
 	proxy, err := redistest.StartProxy(addr, func() (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, "tcp", addr)
 	})
@@ -114,23 +112,25 @@ func cutHolder(
 	if err != nil {
 		return cutOff{}, errors.Join(err, holder.close())
 	}
-	held, err := holder.acquire(ctx, name, 0, l.lease)
+	limited, cancel := context.WithTimeout(ctx, 4*l.lease) // the clients may have opened slowly
+	defer cancel()
+	held, err := holder.acquire(limited, name, 0, l.lease)
 	if err != nil {
 		return cutOff{}, errors.Join(err, holder.close(), other.close())
 	}
 	var c cutOff
 	var group errgroup.Group
 	group.Go(func() error {
-		c.learned = learn(ctx, held)
+		c.learned = learn(limited, held)
 		return nil
 	})
 	group.Go(func() error {
-		got, err := other.acquire(ctx, name, 3*l.lease, l.lease)
+		got, err := other.acquire(limited, name, 3*l.lease, l.lease)
 		c.passed = time.Now()
 		if err != nil {
 			return fmt.Errorf("the other client: %w", err)
 		}
-		return got.release(ctx)
+		return got.release(limited)
 	})
 	time.Sleep(after)
 	cut(proxy)

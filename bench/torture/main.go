@@ -69,9 +69,9 @@ the PATH), behind proxies that lose, delay and repeat what is sent. Processes ar
 seconds has one or two kinds of faults, which its seed determines.
 
 A violation is a history of a lock that no order of its operations explains, whatever became of those whose outcome is
-unknown. A library that says until when a lock is valid is taken at its word; one that ends a context when a lock is
-lost has 50 ms for that. The faults do not include what no lock of one server survives: a server that loses its data,
-and operators that delete or overwrite keys.`
+unknown. A library that says until when a lock is valid is taken at its word, and one that must be asked, at its latest
+answer; one that ends a context when a lock is lost has 50 ms for that. The faults do not include what no lock of one
+server survives: a server that loses its data, and operators that delete or overwrite keys.`
 
 // faults are the kinds of faults that destroy no data on the server.
 var faults = []string{

@@ -32,7 +32,7 @@ type javaThread struct {
 }
 
 const (
-	redissonStart    = 25 * time.Second       // of the first connection
+	redissonStart    = 45 * time.Second       // of the first connection
 	redissonCall     = time.Minute            // longer than Redisson tries
 	redissonPatience = 100 * time.Millisecond // how long a caller waits for an answer
 )
@@ -169,7 +169,7 @@ func (c *redissonClaim) ask(answer chan<- time.Time) {
 	case !holds:
 		answer <- asked
 	default:
-		answer <- asked.Add(time.Duration(ms) * time.Millisecond)
+		answer <- asked.Add(time.Duration(ms-1) * time.Millisecond) // Redis rounds up
 	}
 }
 

@@ -97,14 +97,17 @@ func startProcess(cmd *exec.Cmd, sl *slot, s setup, stays func(moment string, na
 	return p, nil
 }
 
+// readyTimeout bounds how long a client process may take to start. Some are Java, several at a time on a busy machine.
+const readyTimeout = 90 * time.Second
+
 // started waits until the process is ready, and checks that it speaks the protocol.
 func (p *process) started() error {
 	select {
 	case <-p.ready:
 	case <-p.exited:
 		return p.failure(errEnded)
-	case <-time.After(startTimeout):
-		return fmt.Errorf("process %d has not started within %v", p.id, startTimeout)
+	case <-time.After(readyTimeout):
+		return fmt.Errorf("process %d has not started within %v", p.id, readyTimeout)
 	}
 	if p.speaks > protocol || p.speaks < protocol-1 { // 0 is 1, before it had a number
 		return fmt.Errorf("process %d speaks the protocol %d, and not %d", p.id, p.speaks, protocol)
