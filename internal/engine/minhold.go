@@ -27,8 +27,8 @@ import (
 //
 //   - A renewal, an Extend or a nested acquisition may be executed after the release, and extends
 //     the lease. So does a late copy of the acquisition.
-//   - Others need the lease, so the server has not shortened it: a writer that also reads, or
-//     acquisitions with one id. The id then has its count until the rest is over.
+//   - Others need the lease, so the server has not shortened it: a writer that also reads, or an id
+//     that acquisitions with WithOwner have, too.
 //
 // Nested holds share the ownership of the outermost one, so that one decides. Of a joint lock, the
 // minimum of each member counts from when the joint hold is made: a failed attempt frees its
