@@ -425,7 +425,7 @@ func TestLossByTimeKillsBeforeTheNextHolder(t *testing.T) {
 			"lease, grandchild": {"parent", []string{"--lease", "8s"}, false, primitives.LossLimit},
 			"max hold":          {"stubborn", []string{"--max-hold", "8s"}, false, primitives.LossLimit},
 			"permits":           {"stubborn", []string{"--kind", "permits", "--lease", "8s"}, false, primitives.LossLimit},
-			"cut off":           {"stubborn", []string{"--watchdog", "3s", "--timeout", "200ms"}, true, primitives.LossExpired},
+			"cut off":           {"stubborn", []string{"--watchdog", "3s", "--timeout", "2s"}, true, primitives.LossExpired},
 		} {
 			run(name, func(t *testing.T) {
 				lock := redistest.Name(t)
