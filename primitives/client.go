@@ -310,7 +310,9 @@ func (c *Client) isOwn(ownerID string) (own, known bool) {
 	}
 	of, number, _ := strings.Cut(ownerID, ":")
 	n, err := strconv.ParseUint(number, 10, 64)
-	return err == nil && of == c.id && n > c.numbersBegin && n <= c.acquisitions.Load(), true
+	isOfClient := err == nil && of == c.id
+	wasGivenOut := n > c.numbersBegin && n <= c.acquisitions.Load()
+	return isOfClient && wasGivenOut, true
 }
 
 // rememberFor returns how long Redis must remember the release or rollback of o. If an attempt to

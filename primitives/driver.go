@@ -20,8 +20,8 @@ import (
 // What the drivers of several kinds share.
 
 // base is embedded in all drivers. It never changes after the constructor of its handle, so it
-// needs no mutex. A driver whose holds have leases is a [renewer], and has SetCount and Check of
-// its own.
+// needs no mutex. A driver whose holds have leases is a [renewer], and has a Check of its own,
+// and a SetCount if they nest.
 type base struct {
 	engine.NoLease
 
@@ -129,8 +129,16 @@ func limitError(err error) error {
 type fieldDriver struct {
 	base
 
-	writes bool // the owner is a writer of a read-write lock
-	force  forceScript
+	writes  bool // the owner is a writer of a read-write lock
+	scripts *kindScripts
+}
+
+// kindScripts are the scripts of which each kind has its own, with equal arguments.
+type kindScripts struct {
+	force   forceScript
+	shorten func(scripts.LockShorten, context.Context, scripts.Sender) (scripts.Number, error)
+	// releaseShared is nil for writers, which have another release.
+	releaseShared func(scripts.LockReleaseShared, context.Context, scripts.Sender) (scripts.Released, error)
 }
 
 // forceScript runs the script that takes a lock of some kind from its holders.
@@ -183,7 +191,7 @@ func (d *fieldDriver) Check(ctx context.Context, o *engine.Ownership) (lost bool
 
 // forceRelease implements [lockDriver] by lock/force, or by the script of another kind.
 func (d *fieldDriver) forceRelease(ctx context.Context, q *engine.Request) (scripts.IDs, error) {
-	return d.h.forceRelease(ctx, q, d.force)
+	return d.h.forceRelease(ctx, q, d.scripts.force)
 }
 
 // forceRelease runs the script of a kind, which deletes the hash, or one side of it, and publishes
@@ -215,13 +223,7 @@ func (d *fieldDriver) shorten(ctx context.Context, o *engine.Ownership, to lease
 		Keys: &d.h.keys, MemoryKey: d.h.ownerKey(&o.Owner), Field: d.field(o), IsShared: o.Shared,
 		TTL: to.ttl, MemoryTTL: to.memory, Counts: to.counts, SeenAt: to.seenAt,
 	}
-	switch k := d.h.keys.KindKeys; {
-	case d.writes:
-		return scripts.RWLockWriteShorten(call).Do(ctx, d.h.c.calls)
-	case k != nil && k.Queue != nil:
-		return scripts.FairLockShorten(call).Do(ctx, d.h.c.calls)
-	}
-	return call.Do(ctx, d.h.c.calls)
+	return d.scripts.shorten(call, ctx, d.h.c.calls)
 }
 
 // probe implements [renewer].

@@ -51,7 +51,7 @@ func (c *Client) FairLock(name string, opts ...Option) *Lock {
 	}
 	d := &fairDriver{}
 	d.h = &l.handle
-	d.force = scripts.FairLockForce
+	d.scripts = &fairScripts
 	l.useLock(d, &engine.Traits{
 		Leased: true, Nests: true,
 		NewQueue: func(_ context.Context, q *engine.Request) (engine.Queue, error) {
@@ -59,6 +59,19 @@ func (c *Client) FairLock(name string, opts ...Option) *Lock {
 		},
 	})
 	return l
+}
+
+// fairScripts are those of fair locks.
+var fairScripts = kindScripts{
+	force: scripts.FairLockForce,
+	shorten: func(call scripts.LockShorten, ctx context.Context, by scripts.Sender) (scripts.Number, error) {
+		return scripts.FairLockShorten(call).Do(ctx, by)
+	},
+	releaseShared: func(
+		call scripts.LockReleaseShared, ctx context.Context, by scripts.Sender,
+	) (scripts.Released, error) {
+		return scripts.FairLockReleaseShared(call).Do(ctx, by)
+	},
 }
 
 // fairDriver is the driver of RFairLock, which is the hash of a plain lock with a queue before it.

@@ -85,8 +85,9 @@ func newWholeDriver(name string, members []*Lock) joint.Whole {
 
 // sameLease reports whether two members are acquired, kept and waited for in the same way.
 func sameLease(a, b *engine.Terms) bool {
-	return a.Wait == b.Wait && a.TTL == b.TTL && a.Renew == b.Renew && a.MaxHold == b.MaxHold &&
-		a.MinHold == b.MinHold && a.PollMin == b.PollMin && a.PollMax == b.PollMax
+	isKeptAlike := a.TTL == b.TTL && a.Renew == b.Renew && a.MaxHold == b.MaxHold && a.MinHold == b.MinHold
+	waitsAlike := a.Wait == b.Wait && a.PollMin == b.PollMin && a.PollMax == b.PollMax
+	return isKeptAlike && waitsAlike
 }
 
 // Fits implements [joint.Whole].

@@ -73,7 +73,7 @@ func (c *Client) newMutex(kind, name string, opts []Option) *Lock {
 	m.keys.Channel = m.nextName(lockChannel, "")
 	m.keys.Line = m.nextName(requestPrefix, ":"+lineKey)
 	m.own.h = &m.handle
-	m.own.force = scripts.LockForce
+	m.own.scripts = &lockScripts
 	traits := &mutexTraits
 	if kind == fencedKind {
 		m.keys.KindKeys = &scripts.KindKeys{TokenKey: prefixed(tokenPrefix, m.raw())}
@@ -91,6 +91,11 @@ var mutexTraits = engine.Traits{
 
 // fencedTraits are the traits of plain locks, with tokens.
 var fencedTraits = func(t engine.Traits) engine.Traits { t.Fenced = true; return t }(mutexTraits)
+
+// lockScripts are those of plain and fenced locks.
+var lockScripts = kindScripts{
+	force: scripts.LockForce, shorten: scripts.LockShorten.Do, releaseShared: scripts.LockReleaseShared.Do,
+}
 
 // hashDriver has the commands that all locks with one holder share: plain, fenced and fair locks.
 type hashDriver struct{ fieldDriver }
@@ -114,10 +119,7 @@ func (d *hashDriver) releaseOne(
 	call.Keys = &d.h.keys
 	call.MemoryKey = d.h.ownerKey(o)
 	call.DefaultTTL = o.TTL
-	if k := d.h.keys.KindKeys; k != nil && k.Queue != nil { // it is a fair lock
-		return scripts.FairLockReleaseShared(call).Do(ctx, d.h.c.calls)
-	}
-	return call.Do(ctx, d.h.c.calls)
+	return d.scripts.releaseShared(call, ctx, d.h.c.calls)
 }
 
 // adopt implements [lockDriver] by lock/adopt. A copy of the command finds q's id in place, and
@@ -205,18 +207,22 @@ func (d *mutexDriver) TryAcquire(ctx context.Context, q *engine.Request) (engine
 		call.Place, call.IsLast = d.placeName(q.Place.Number), q.Place.Last
 		call.Since = strconv.FormatInt(q.Place.Since, 10)
 	}
-	if q.MayQueue && q.Terms.PollMin > 0 {
-		mark := scripts.CeilMillis(pollMarkTTL(q.Terms))
+	mark, markTTL := d.pollMark(q)
+	if q.MayQueue && mark != nil {
+		// A client that polls does not stand in line. The script takes the mark in place of the
+		// line, and its time in place of the time since when the client has its place.
 		keys := d.h.keys
-		keys.Line = d.h.requestKey(pollsKey)
+		keys.Line = mark
 		call.Keys = &keys
 		call.Place = ""
-		call.Since = strconv.FormatInt(mark, 10)
+		call.Since = strconv.FormatInt(scripts.CeilMillis(markTTL), 10)
 	}
 	reply, err := call.Do(ctx, d.h.c.confirmed)
 	res, err := acquiredResult(reply.Acquired, err)
 	countTokens(&res, q.Tokens)
-	res.Since, res.NeedNotListen = reply.Since, reply.Since != 0 && !reply.MustListen
+	isInLine := reply.Since != 0
+	res.Since = reply.Since
+	res.NeedNotListen = isInLine && !reply.MustListen
 	return res, err
 }
 

@@ -77,7 +77,7 @@ func (c *Client) RWLock(name string, opts ...Option) *RWLock {
 		OtherSide: rw.writer.res.Kind,
 	})
 	w := &writerDriver{
-		fieldDriver{base: base{h: &rw.writer.handle}, writes: true, force: scripts.RWLockWriteForce}, &rw.reader.res,
+		fieldDriver{base: base{h: &rw.writer.handle}, writes: true, scripts: &writerScripts}, &rw.reader.res,
 	}
 	rw.writer.useLock(w, &engine.Traits{
 		Leased: true, Nests: true, Outer: w.outer, HandsOff: true, OtherSide: rw.reader.res.Kind,
@@ -333,6 +333,14 @@ func (d *readerDriver) shorten(ctx context.Context, o *engine.Ownership, to leas
 
 // probe implements [renewer].
 func (d *readerDriver) probe(o *engine.Ownership) []any { return []any{"exists", d.firstCountKey(o)} }
+
+// writerScripts are those of writers.
+var writerScripts = kindScripts{
+	force: scripts.RWLockWriteForce,
+	shorten: func(call scripts.LockShorten, ctx context.Context, by scripts.Sender) (scripts.Number, error) {
+		return scripts.RWLockWriteShorten(call).Do(ctx, by)
+	},
+}
 
 // writerDriver is the driver of RWriteLock. Its field in the hash is like a plain lock's. So it
 // uses the plain lock's scripts for renewals, checks and nested counts.

@@ -270,7 +270,8 @@ func (l *link) unsubscribeRefused(cmd *command, text string) (message string, ch
 	if done || isTemporary(text) {
 		return "", nil, nil // the slot has moved, and the server has dropped the subscription with it
 	}
-	if l.leftover += len(rest); l.leftover > maxLeftover {
+	l.leftover += len(rest)
+	if l.leftover > maxLeftover {
 		return "", nil, fmt.Errorf("pubsub: too many channels that cannot be unsubscribed: %s", text)
 	}
 	if l.hub.unsubscribeRefused {

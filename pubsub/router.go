@@ -156,7 +156,8 @@ func (u *unasked) next(ctx context.Context) (*redis.Client, error) {
 	var node *redis.Client
 	for range maxLookups {
 		var err error
-		if node, err = u.cluster.MasterForKey(ctx, randomKey()); err != nil {
+		node, err = u.cluster.MasterForKey(ctx, randomKey())
+		if err != nil {
 			return nil, err
 		}
 		if u.isNew(node.Options().Addr) {

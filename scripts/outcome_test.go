@@ -51,7 +51,7 @@ func TestFailureTellsWhatIsKnown(t *testing.T) {
 		got := newError("name", tt.err, failure.NotExecuted)
 		require.ErrorIs(t, got, tt.err)
 		tt.want.Outcome = failure.NotExecuted
-		require.Equal(t, tt.want, got.Failure, "%v", tt.err)
+		require.Equal(t, tt.want, got.Failure, "%#v", tt.err)
 	}
 	require.NotErrorIs(t, newError("name", io.EOF, failure.Unknown), io.ErrNoProgress)
 }
@@ -242,7 +242,7 @@ func TestClassify(t *testing.T) {
 		{&unmapped{reply("LOADING Redis is loading the dataset in memory")}, notNow},
 		{&unmapped{reply("NOAUTH Authentication required.")}, executed},
 	} {
-		require.Equal(t, tt.want, classify(tt.err), "%v", tt.err)
+		require.Equal(t, tt.want, classify(tt.err), "%#v", tt.err)
 	}
 }
 

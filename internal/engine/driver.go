@@ -42,8 +42,8 @@ type Driver interface {
 
 	// The engine calls these only if Traits.Leased.
 
-	// SetCount sets the count of o to n > 0, and keeps o for at least ttl after sent. The engine
-	// calls it with o's wire lock held.
+	// SetCount, which only kinds with Traits.Nests need, sets the count of o to n > 0, and keeps o
+	// for at least ttl after sent. The engine calls it with o's wire lock held.
 	SetCount(ctx context.Context, o *Ownership, n int, ttl time.Duration) (sent time.Time, lost bool, err error)
 	// Extend keeps o for at least d after sent. It never shortens the lease.
 	Extend(ctx context.Context, o *Ownership, d time.Duration) (sent time.Time, lost bool, err error)

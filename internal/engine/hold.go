@@ -312,7 +312,7 @@ func (h *Hold) release(ctx context.Context, err error) error {
 	return err
 }
 
-// take lets one call of Release, Detach or Forget proceed. It returns nil to that call, and to
+// take lets one call of Release, ReleaseLater or takeAndForget proceed. It returns nil to that call, and to
 // others the reason why they must not go on. The first call after a loss gets ErrLost, after a
 // Close ErrClosed, later ones ErrReleased.
 func (h *Hold) take() error {

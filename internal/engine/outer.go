@@ -17,7 +17,7 @@ import (
 //   - It is silent: the holds of the users emit the events ([Group].UserOf).
 //   - Its request only joins its queue, when it is refused. A goroutine waits for it later
 //     (AcquireOuter, JoinQueue), while the users wait for their turns.
-//   - Its ownership knows how long the client may keep the lock (Ownership.turns), so that the
+//   - Its ownership knows how long the client may keep the lock (Ownership.turnTerms), so that the
 //     release which ends that time leaves the lock to others: see handoff.go.
 
 // Turns lets the users of a client take turns on outer holds: package turns.

@@ -169,7 +169,7 @@ func (o *Ownership) ValidUntil(h *Hold) time.Time {
 
 // Join implements [Holding]: it adds a hold. The watchdog renews while at least one hold is a
 // renewed one, and watches the limit of each hold that has one. The ownership may have been lost
-// between the command that added the count and join. Then h ends at once: no event would come for
+// between the command that added the count and Join. Then h ends at once: no event would come for
 // it later.
 func (o *Ownership) Join(h *Hold) {
 	if !o.r.Traits.Leased {
@@ -256,7 +256,7 @@ func (o *Ownership) forget(h *Hold) {
 	}
 	*at, h.sibling = h.sibling, nil
 	if !h.state().taken {
-		o.lapsed++ // its limit has come, and the server still counts it until its Release: see abandon
+		o.lapsed++ // its limit has come, and the server still counts it until its Release: see Abandon
 	}
 	o.setSchedule(nil)
 }
@@ -543,7 +543,7 @@ func (o *Ownership) Check(ctx context.Context, h *Hold) error {
 }
 
 // Verify asks the server whether o still holds the lock, after a takeover notice has named it, and
-// ends its holds if it does not. It is check for a goroutine of the client's presence: it does not
+// ends its holds if it does not. It is Check for a goroutine of the client's presence: it does not
 // wait for the observer.
 func (o *Ownership) Verify(ctx context.Context) error {
 	lost, err := o.r.Driver.Check(ctx, o)

@@ -177,7 +177,8 @@ const observerPatience = 50 * time.Millisecond
 
 // ErrObserverSlow says that the request has left its queue, because the observer is slow, and was
 // rolled back. The caller waits anew, with another request: a copy of the former one must take
-// nothing. Only joint locks see this error, of a member.
+// nothing. Two callers outside of this package see it: multi locks, for a member, and package
+// turns, for a user who waits for a turn.
 var ErrObserverSlow = errors.New("the observer was slow")
 
 // beginWait emits the event that w waits. Its place shows that it waits, so it has that before. But

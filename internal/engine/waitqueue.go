@@ -136,14 +136,14 @@ func (qs *waitQueues) join(w *Waiter, refused Result) *waitQueue {
 	r := w.resource
 	key := queueKey{r.Kind, r.Name}
 	qs.mu.Lock()
-	q := qs.open[key]
-	if q == nil {
-		q = r.newQueue()
-		qs.open[key] = q
+	wq := qs.open[key]
+	if wq == nil {
+		wq = r.newQueue()
+		qs.open[key] = wq
 	}
-	q.add(w, refused)
-	q.unlock()
-	return q
+	wq.add(w, refused)
+	wq.unlock()
+	return wq
 }
 
 func (r *Resource) newQueue() *waitQueue {
@@ -376,17 +376,11 @@ func (wq *waitQueue) tryBatch(ctx context.Context, w *Waiter) (Result, error) {
 	unknown := failure.Of(err).InDoubt()
 	wq.queues.mu.Lock()
 	for i, o := range others { // with mu held throughout: all have their result before one of them goes on
-		// An earlier copy of this command may still arrive, and acquire for all, even if this copy
-		// was refused.
-		if granted != nil {
-			res.Granted = granted[i]
-		}
-		wq.answer(o, res, !unknown, granted == nil)
+		theirs := res // also its doubt: an earlier copy may still arrive, and acquire for all
+		theirs.Granted = granted != nil && granted[i]
+		wq.answer(o, theirs, !unknown, granted == nil)
 	}
 	wq.queues.mu.Unlock()
-	if granted != nil {
-		res.Granted = true // of w: the loop has used res for the others
-	}
 	return r.tried(ctx, w.Request, res, err)
 }
 
@@ -445,8 +439,8 @@ func (qs *waitQueues) holdLost(r *Resource) {
 	qs.mu.Lock()
 	defer qs.mu.Unlock()
 	for _, kind := range [...]string{r.Kind, r.Traits.OtherSide} {
-		if q := qs.open[queueKey{kind, r.Name}]; q != nil {
-			q.on(&waitq.Event{What: waitq.Missed})
+		if wq := qs.open[queueKey{kind, r.Name}]; wq != nil {
+			wq.on(&waitq.Event{What: waitq.Missed})
 		}
 	}
 }

@@ -75,7 +75,8 @@ type Queue struct {
 
 // NeedsTime reports whether what follows from an event depends on the time.
 func (q *Queue) NeedsTime(e *Event) bool {
-	return e.What != Answered && (e.What != Joined || q.Head() == nil)
+	isQuietJoin := e.What == Joined && q.Head() != nil
+	return e.What != Answered && !isQuietJoin
 }
 
 // On takes an event in, and returns what is to be done. The result is valid until the next event.

@@ -55,7 +55,7 @@ type Turn struct {
 //
 // A client in line is told when its turn comes again, and writers are told by the last reader: for
 // both, the first release of another client ends the turn.
-func (t *Turn) On(e *Event, listens, oneByOne bool) (now bool) {
+func (t *Turn) On(e *Event, listens, oneByOne bool) (tryNow bool) {
 	switch e.What {
 	case Yielded:
 		return t.yielded(e, oneByOne)
@@ -99,11 +99,14 @@ func (t *Turn) isOwn(now time.Time) bool { return t.own && now.Before(t.due) }
 
 // acquired ends it: a waiter has the lock. The message of the release that made it try may still
 // come.
-func (t *Turn) acquired() { t.left, t.due = 0, time.Time{} }
+func (t *Turn) acquired() {
+	t.left = 0
+	t.due = time.Time{}
+}
 
 // yielded decides how long the head stands back, counted from when the release was sent, because
 // the lock has been free since then. A turn may be over by then.
-func (t *Turn) yielded(e *Event, oneByOne bool) (now bool) {
+func (t *Turn) yielded(e *Event, oneByOne bool) (tryNow bool) {
 	if t.until.IsZero() {
 		return false // it was over before the reply, and the head has tried
 	}
@@ -129,13 +132,13 @@ func (t *Turn) yielded(e *Event, oneByOne bool) (now bool) {
 }
 
 // hear receives a message of a release. Without a turn each makes the head try.
-func (t *Turn) hear(at time.Time) (now bool) {
+func (t *Turn) hear(now time.Time) (tryNow bool) {
 	switch {
-	case at.Before(t.until) && t.told > 0:
+	case now.Before(t.until) && t.told > 0:
 		t.told--
-	case at.Before(t.until) && t.left > 1:
+	case now.Before(t.until) && t.left > 1:
 		t.left--
-		t.until = at.Add(t.lasts)
+		t.until = now.Add(t.lasts)
 	default:
 		*t = Turn{}
 		return true

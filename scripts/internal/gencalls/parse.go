@@ -342,7 +342,8 @@ func parseReply(text string) (r reply, err error) {
 		if r.word != "" && words[r.word].rest == "" {
 			return r, fmt.Errorf("nothing follows a reply called %q", r.word)
 		}
-		if r.fields, rest, err = parseFields(rest[1:], "}"); err != nil {
+		r.fields, rest, err = parseFields(rest[1:], "}")
+		if err != nil {
 			return r, err
 		}
 		if after, found := strings.CutPrefix(rest, " or {}"); found {
