@@ -416,7 +416,11 @@ func (wq *waitQueue) Leave(w *Waiter, res Result) {
 	}
 	wq.acquired = res.Granted
 	if res.Granted {
-		wq.contact.Answered(q.ID, -1, nil)
+		holder := q.ID
+		if wq.r.Traits.ManyHolders {
+			holder = "" // the others wait for what former holders have, too: all of them are asked
+		}
+		wq.contact.Answered(holder, -1, nil)
 	}
 	wasHead := wq.state.Head() == &w.queued
 	wq.on(&waitq.Event{What: waitq.Left, Who: &w.queued, Granted: res.Granted, Free: res.Free, RetryAfter: q.TTL})
