@@ -120,7 +120,8 @@ func (l *lock) TryLock(ctx context.Context, wait, lease time.Duration) (bool, er
 
 // TTL is asked before IsHeld. Without an end that is known in advance, the lock lasts until IsHeld returns.
 func (l *lock) TTL(context.Context) (time.Duration, error) {
-	if l.until = l.claim.until(); !l.until.IsZero() {
+	l.until = l.claim.until()
+	if !l.until.IsZero() {
 		return time.Until(l.until), nil
 	}
 	return grace, nil
