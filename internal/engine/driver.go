@@ -149,6 +149,10 @@ func (t *Traits) hasTurnsOfClients() bool { return t.HandsOff && t.OtherSide == 
 // outer.go.
 func (t *Traits) HasTurnsOfUsers() bool { return t.HandsOff && !t.ManyHolders }
 
+// isPool reports whether requests wait for what several others hold between them: a release by one
+// of these says nothing about the rest.
+func (t *Traits) isPool() bool { return t.ManyHolders && t.OtherSide == "" }
+
 // yieldsToOtherSide reports whether local waiters for the other side go first.
 func (t *Traits) yieldsToOtherSide() bool { return t.OtherSide != "" && t.ManyHolders }
 

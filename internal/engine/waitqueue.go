@@ -416,11 +416,7 @@ func (wq *waitQueue) Leave(w *Waiter, res Result) {
 	}
 	wq.acquired = res.Granted
 	if res.Granted {
-		holder := q.ID
-		if wq.r.Traits.ManyHolders {
-			holder = "" // the others wait for what former holders have, too: all of them are asked
-		}
-		wq.contact.Answered(holder, -1, nil)
+		wq.othersWaitOn(w)
 	}
 	wasHead := wq.state.Head() == &w.queued
 	wq.on(&waitq.Event{What: waitq.Left, Who: &w.queued, Granted: res.Granted, Free: res.Free, RetryAfter: q.TTL})
@@ -433,6 +429,22 @@ func (wq *waitQueue) Leave(w *Waiter, res Result) {
 		wq.waitForMembersOf(nil)
 	case wasHead && q.members != nil:
 		wq.waitForMembersOf(q)
+	}
+}
+
+// othersWaitOn notes for whom the others wait, now that w was granted. In a pool they wait for the
+// former holders, too. If w has overtaken the waiter in front, that waits for the same ones as
+// before. mu is held.
+func (wq *waitQueue) othersWaitOn(w *Waiter) {
+	traits := wq.r.Traits
+	hasOvertaken := wq.state.First() != &w.queued
+	switch {
+	case traits.isPool() && hasOvertaken:
+	case traits.ManyHolders:
+		wq.contact.released() // the next waiter has not waited for them yet
+		wq.contact.Answered("", -1, nil)
+	default:
+		wq.contact.Answered(w.Request.ID, -1, nil)
 	}
 }
 
@@ -453,7 +465,9 @@ func (qs *waitQueues) holdLost(r *Resource) {
 // queues.mu and does not block. A message that comes when the last waiter has left has no effect.
 // If it was to the client's place, lock/leave passes the turn on.
 func (wq *waitQueue) message(m Message) {
-	wq.contact.released()
+	if !wq.r.Traits.isPool() {
+		wq.contact.released()
+	}
 	wq.queues.mu.Lock()
 	defer wq.unlock()
 	wq.on(&waitq.Event{What: m})

@@ -76,7 +76,7 @@ func TestShortHoldsAreNotAskedFor(t *testing.T) {
 		c.locks.Seize("x", other+":z", time.Minute)
 		waiter := StartAcquire(t, t.Context(), c.Lock("x"))
 		for n := range 20 {
-			Sleep(90 * ms)
+			Sleep(70 * ms)
 			c.locks.Seize("x", other+":"+string(rune('a'+n)), time.Minute)
 			c.locks.Message("x")
 		}
@@ -190,5 +190,60 @@ func TestAllHoldersAreAsked(t *testing.T) {
 		assert.True(t, IsClosed(b.Wanted()))
 		Release(t, a)
 		Release(t, b)
+	})
+}
+
+// The waiter in front of a pool asks all holders although smaller waiters of its client are granted
+// meanwhile, and permits are released all the time.
+func TestFrontOfAPoolAsksAlthoughOthersComeAndGo(t *testing.T) {
+	bubble(t, func(t *testing.T, c *client) {
+		c.holders = []string{other + ":7"}
+		c.locks.SetPermits("x", 1)
+		hold := Acquire(t, t.Context(), c.Permits("x"), PermitsOf(1))
+		ctx, cancel := context.WithCancel(t.Context())
+		front := StartAcquire(t, ctx, c.Permits("x"), PermitsOf(2))
+		for range 50 {
+			Sleep(ms)
+			small := StartAcquire(t, t.Context(), c.Permits("x"), PermitsOf(1))
+			Sleep(49 * ms)
+			Release(t, hold)
+			hold = small.Wait()
+		}
+		assert.Contains(t, c.commands("publish"), "100ms publish other ask\np:x\n"+other+":7")
+		cancel()
+		_ = front.Fail()
+		Release(t, hold)
+	})
+}
+
+// The holders of a pool are not asked while each waiter in front is granted soon, however long the
+// queue is. Once one is not, all of them are asked.
+func TestPoolIsAskedForWhenTheFrontHasWaitedForLong(t *testing.T) {
+	bubble(t, func(t *testing.T, c *client) {
+		c.holders = []string{other + ":7"}
+		c.locks.SetPermits("x", 1)
+		hold := Acquire(t, t.Context(), c.Permits("x"), PermitsOf(1))
+		var waiters []*Call
+		for range 10 {
+			waiters = append(waiters, StartAcquire(t, t.Context(), c.Permits("x"), PermitsOf(1)))
+			synctest.Wait()
+		}
+		handedOff := StartAcquire(t, t.Context(), c.Permits("x"), PermitsOf(1))
+		synctest.Wait()
+		last := StartAcquire(t, t.Context(), c.Permits("x"), PermitsOf(1))
+		for _, w := range waiters {
+			Sleep(70 * ms)
+			Release(t, hold)
+			hold = w.Wait()
+		}
+		Sleep(ms)
+		Release(t, hold)
+		hold = handedOff.Wait()
+		Sleep(99 * ms)
+		assert.Empty(t, c.commands("publish"))
+		Sleep(200 * ms)
+		assert.Contains(t, c.commands("publish"), "800ms publish other ask\np:x\n"+other+":7")
+		Release(t, hold)
+		Release(t, last.Wait())
 	})
 }

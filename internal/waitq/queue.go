@@ -193,6 +193,9 @@ func (q *Queue) Head() *Waiter {
 	return w
 }
 
+// First returns the waiter that has waited for longest, granted or not. It is nil if nobody waits.
+func (q *Queue) First() *Waiter { return q.waiters.First }
+
 // IsIdle reports whether no request waits.
 func (q *Queue) IsIdle() bool { return q.waiters.First == nil }
 

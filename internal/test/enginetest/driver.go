@@ -17,6 +17,7 @@ type FakeDriver struct {
 	Name      string
 	exclusive bool // a request takes all permits
 	NoLease   bool
+	pool      bool          // refusals name no holder
 	lined     bool          // clients that wait stand in line
 	shortens  bool          // a release shortens the lease to what the remaining holds were promised
 	Lease     time.Duration // of a grant, if it is shorter than asked for
@@ -62,12 +63,19 @@ func (c *Client) CohortWriter(name string) *engine.Resource {
 
 // Semaphore is a number of permits without leases.
 func (c *Client) Semaphore(name string) *engine.Resource {
-	d := &FakeDriver{Client: c, Name: name, NoLease: true}
+	d := &FakeDriver{Client: c, Name: name, NoLease: true, pool: true}
 	r := c.Resource("semaphore", name, d)
 	r.Traits = &engine.Traits{
 		ManyHolders: true, HandsOff: true, Remembered: 24 * time.Hour,
 		NameOwner: func(o *engine.Owner) { o.Name("", false); o.TTL = 100 * 365 * 24 * time.Hour },
 	}
+	return r
+}
+
+// Permits is a number of permits with leases.
+func (c *Client) Permits(name string) *engine.Resource {
+	r := c.Resource("permits", name, &FakeDriver{Client: c, Name: name, pool: true})
+	r.Traits = &engine.Traits{Leased: true, ManyHolders: true, HandsOff: true}
 	return r
 }
 
@@ -108,7 +116,7 @@ func (d *FakeDriver) Command(op string, o *engine.Owner) Command {
 func (d *FakeDriver) attempt(q *engine.Request) attempt {
 	a := attempt{
 		name: d.Name, key: d.key(&q.Owner), id: d.id(&q.Owner), permits: int(q.Permits), ttl: d.ttl(&q.Owner),
-		shared: q.Shared, nonReentrant: q.NonReentrant, nested: q.UnderSameID, tokens: int32(q.Tokens),
+		shared: q.Shared, nonReentrant: q.NonReentrant, nested: q.UnderSameID, tokens: int32(q.Tokens), pool: d.pool,
 	}
 	if d.exclusive {
 		a.permits = -1

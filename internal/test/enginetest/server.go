@@ -284,6 +284,7 @@ type attempt struct {
 	ttl                  time.Duration
 	shared, nonReentrant bool
 	nested               bool
+	pool                 bool  // a refusal names no holder
 	tokens               int32 // fencing tokens to reserve; 0 and 1: one
 }
 
@@ -307,7 +308,9 @@ func (s *Server) acquire(a attempt) (res engine.Result, err error) {
 	case a.permits > l.free():
 		res.RetryAfter, res.Free = -1, l.free()
 		for id, other := range l.holders {
-			res.Holder = id
+			if !a.pool {
+				res.Holder = id
+			}
 			if left := time.Until(other.until); !other.until.IsZero() && (res.RetryAfter < 0 || left < res.RetryAfter) {
 				res.RetryAfter = left
 			}
