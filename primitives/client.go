@@ -213,7 +213,7 @@ func New(rdb redis.UniversalClient, opts ...ClientOption) (*Client, error) {
 	c.presence = presence.New(presence.Config{
 		ID: c.id, Name: c.name, Prefix: c.prefix, Runner: c.run, Hub: c.hub, Logger: c.logs.Logger(),
 		Renew:   c.renew,
-		Probe:   func(o *engine.Ownership) []any { return renewerOf(o).probe(o) },
+		Probe:   func(o *engine.Ownership) []any { return driverOf(o).probe(o) },
 		ManyIDs: func(kind string) bool { return kind == permitsKind },
 		Holders: holderIDs, AnyWait: c.anyWait,
 	})

@@ -20,13 +20,8 @@ import (
 // What the drivers of several kinds share.
 
 // base is embedded in all drivers. It never changes after the constructor of its handle, so it
-// needs no mutex. A driver whose holds have leases is a [renewer], and has a Check of its own,
-// and a SetCount if they nest.
-type base struct {
-	engine.NoLease
-
-	h *handle
-}
+// needs no mutex.
+type base struct{ h *handle }
 
 // Subscribe implements [engine.Driver]. All waiters of a client share one subscription to the
 // channel. A new connection counts as a message, because messages may have been lost with the old
@@ -57,35 +52,10 @@ func (d *base) isWakeup(payload string) bool {
 // Other payloads are ignored.
 func isUnlockMessage(payload string) bool { return payload == "0" || payload == "1" }
 
-// Extend implements [engine.Driver] by a renewal in a batch of one. The script raises the TTL and
-// never shortens it, so copies in any order are harmless.
-func (d *base) Extend(
-	ctx context.Context, o *engine.Ownership, ttl time.Duration,
-) (sent time.Time, lost bool, _ error) {
-	return renewAlone(ctx, o, ttl, d.h.c.confirmed)
-}
-
-// ReleaseAfter implements [engine.Driver].
-func (d *base) ReleaseAfter(ctx context.Context, o *engine.Ownership, rest time.Duration) (engine.Released, error) {
-	reply, err := renewerOf(o).shorten(ctx, o, lease{ttl: rest, memory: d.h.c.rememberDoubt(&o.Owner)})
-	if err != nil {
-		return engine.Released{}, err
-	}
-	return engine.Released{Lost: reply.Number == 0, Stays: reply.Number == 2, InDoubt: reply.Doubt}, nil
-}
-
-// Overwritten implements [engine.Driver]. A WRONGTYPE may also concern another key, such as the
+// Overwritten implements [engine.HoldDriver]. A WRONGTYPE may also concern another key, such as the
 // queue of a fair lock.
 func (d *base) Overwritten(ctx context.Context, err error) bool {
 	return scripts.IsForeign(err) || scripts.IsWrongType(err) && d.h.otherType(ctx) != ""
-}
-
-// checkCount asks whether o, which has a shared id, still has its count. Others may hold the lock
-// with that id, so the field of the lock does not answer that. A renewal of 0 ms asks, and changes
-// nothing.
-func (d *base) checkCount(ctx context.Context, o *engine.Ownership) (lost bool, err error) {
-	_, lost, err = renewAlone(ctx, o, 0, d.h.c.calls)
-	return lost, err
 }
 
 // change runs a script such as that of Init or CountDown, which changes a number without acquiring
@@ -152,7 +122,7 @@ func (d *fieldDriver) field(o *engine.Ownership) string {
 	return o.ID
 }
 
-// SetCount implements [engine.Driver] by lock/nested_acquire. The script sets the count only while
+// SetCount implements [engine.LeaseDriver] by lock/nested_acquire. The script sets the count only while
 // the owner holds the lock, so a copy changes nothing. A late copy of an earlier change may restore
 // an older count. That is harmless: the last release of a private id frees the lock, whatever its
 // count. But after that release a late copy with a count of 1 would count under a shared id, so the
@@ -180,11 +150,23 @@ func (d *fieldDriver) unnest(ctx context.Context, o *engine.Ownership, n int) (e
 	}.Do(ctx, d.h.c.calls))
 }
 
-// Check implements [engine.Driver] by lock/check, which only reads. It asks whether the hash has
+// Extend implements [engine.LeaseDriver].
+func (d *fieldDriver) Extend(ctx context.Context, o *engine.Ownership, ttl time.Duration) (time.Time, bool, error) {
+	return d.h.extend(ctx, d, o, ttl)
+}
+
+// ReleaseAfter implements [engine.LeaseDriver].
+func (d *fieldDriver) ReleaseAfter(
+	ctx context.Context, o *engine.Ownership, rest time.Duration,
+) (engine.Released, error) {
+	return d.h.releaseAfter(ctx, d, o, rest)
+}
+
+// Check implements [engine.LeaseDriver] by lock/check, which only reads. It asks whether the hash has
 // the field of o.
 func (d *fieldDriver) Check(ctx context.Context, o *engine.Ownership) (lost bool, err error) {
 	if o.Shared {
-		return d.checkCount(ctx, o)
+		return d.h.checkCount(ctx, d, o)
 	}
 	return isLost(scripts.LockCheck{Keys: &d.h.keys, Owner: d.field(o)}.Do(ctx, d.h.c.calls))
 }

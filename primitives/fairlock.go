@@ -177,7 +177,7 @@ func (d *fairDriver) Rollback(ctx context.Context, q *engine.Request) error {
 	return errors.Join(err, d.leaveQueue(ctx, q.ID))
 }
 
-// Release implements [engine.Driver].
+// Release implements [engine.HoldDriver].
 func (d *fairDriver) Release(
 	ctx context.Context, o *engine.Ownership, left int, _ engine.Next,
 ) (engine.Released, error) {

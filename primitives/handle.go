@@ -73,19 +73,34 @@ func (h *handle) nextName(prefix, suffix string) *wireName {
 	return &name
 }
 
-// use sets the driver. A driver of a leased kind is a [renewer]. On a cluster all keys and channels
-// must share a slot, or the handle is invalid. The request keys and the channel stand for the
-// others.
+// holdDriver is a driver whose holds can be released.
+type holdDriver interface {
+	engine.Driver
+	engine.HoldDriver
+}
+
+// useLeases sets the driver of a kind whose holds have leases.
+func (h *handle) useLeases(driver leaseDriver, traits *engine.Traits) {
+	script := driver.renewScript()
+	h.res.Leases = driver
+	h.res.RenewGroup = script
+	if h.c.enforcesSlots() {
+		h.res.RenewGroup = renewGroup{script, redisutil.Slot(h.raw())}
+	}
+	h.useHolds(driver, traits)
+}
+
+// useHolds sets the driver of a kind whose holds may have no leases.
+func (h *handle) useHolds(driver holdDriver, traits *engine.Traits) {
+	h.res.Holds = driver
+	h.use(driver, traits)
+}
+
+// use sets the driver of a kind that may have no holds. On a cluster all keys and channels must
+// share a slot, or the handle is invalid. The request keys and the channel stand for the others.
 func (h *handle) use(driver engine.Driver, traits *engine.Traits) {
 	h.res.Driver = driver
 	h.res.Traits = traits
-	if traits.Leased {
-		script := driver.(renewer).renewScript()
-		h.res.RenewGroup = script
-		if h.c.enforcesSlots() {
-			h.res.RenewGroup = renewGroup{script, redisutil.Slot(h.raw())}
-		}
-	}
 	if !h.c.cluster || h.settings.err != nil {
 		return
 	}

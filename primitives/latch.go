@@ -112,8 +112,3 @@ func (d *latchDriver) TryAcquire(ctx context.Context, _ *engine.Request) (engine
 
 // Rollback does nothing: TryAcquire takes nothing.
 func (d *latchDriver) Rollback(context.Context, *engine.Request) error { return nil }
-
-// Release is never called: a granted waiter has no hold.
-func (d *latchDriver) Release(context.Context, *engine.Ownership, int, engine.Next) (engine.Released, error) {
-	return engine.Released{}, nil
-}

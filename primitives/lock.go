@@ -41,8 +41,8 @@ type lockDriver interface {
 	info(ctx context.Context) (Info, error)
 }
 
-// useLock is [handle.use] for a lock that is not joint.
-func (l *Lock) useLock(driver lockDriver, traits *engine.Traits) { l.use(driver, traits) }
+// useLock is [handle.useLeases] for a lock that is not joint.
+func (l *Lock) useLock(driver lockDriver, traits *engine.Traits) { l.useLeases(driver, traits) }
 
 // driver is the driver of a lock that is not joint.
 func (l *Lock) driver() lockDriver { return l.res.Driver.(lockDriver) }

@@ -245,7 +245,7 @@ func (d *mutexDriver) Rollback(ctx context.Context, q *engine.Request) error {
 	return err
 }
 
-// Release implements [engine.Driver].
+// Release implements [engine.HoldDriver].
 func (d *mutexDriver) Release(
 	ctx context.Context, o *engine.Ownership, left int, next engine.Next,
 ) (engine.Released, error) {

@@ -46,7 +46,7 @@ func (c *Client) PermitExpirableSemaphore(name string, opts ...Option) *PermitEx
 	s.keys.KindKeys = &scripts.KindKeys{Leases: suffixed(s.raw(), "timeout")}
 	s.driver.h = &s.handle
 	s.maxPermits = maxPermitIDs
-	s.use(&s.driver, &engine.Traits{
+	s.useLeases(&s.driver, &engine.Traits{
 		Leased: true, ManyHolders: true, HandsOff: true, NameOwner: s.driver.nameOwner,
 	})
 	return s
@@ -198,7 +198,7 @@ func (d *permitDriver) Rollback(ctx context.Context, q *engine.Request) error {
 	return err
 }
 
-// Release implements [engine.Driver]. Lost means that not all of o's permits were held. The others
+// Release implements [engine.HoldDriver]. Lost means that not all of o's permits were held. The others
 // are given back.
 func (d *permitDriver) Release(
 	ctx context.Context, o *engine.Ownership, _ int, next engine.Next,
@@ -226,7 +226,26 @@ func (d *permitDriver) release(ctx context.Context, o *engine.Owner, next engine
 	return got, err
 }
 
-// Check implements [engine.Driver] by permitsemaphore/check, which asks whether all of o's permits
+// SetCount is never called, because permits do not nest: each acquisition has ids of its own.
+func (d *permitDriver) SetCount(
+	context.Context, *engine.Ownership, int, time.Duration,
+) (sent time.Time, lost bool, err error) {
+	return time.Time{}, false, ErrUnsupported
+}
+
+// Extend implements [engine.LeaseDriver].
+func (d *permitDriver) Extend(ctx context.Context, o *engine.Ownership, ttl time.Duration) (time.Time, bool, error) {
+	return d.h.extend(ctx, d, o, ttl)
+}
+
+// ReleaseAfter implements [engine.LeaseDriver].
+func (d *permitDriver) ReleaseAfter(
+	ctx context.Context, o *engine.Ownership, rest time.Duration,
+) (engine.Released, error) {
+	return d.h.releaseAfter(ctx, d, o, rest)
+}
+
+// Check implements [engine.LeaseDriver] by permitsemaphore/check, which asks whether all of o's permits
 // are held.
 func (d *permitDriver) Check(ctx context.Context, o *engine.Ownership) (lost bool, err error) {
 	return isLost(scripts.PermitSemaphoreCheck{Keys: &d.h.keys, IDs: rawOf(o.ID)}.Do(ctx, d.h.c.calls))

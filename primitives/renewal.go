@@ -23,8 +23,14 @@ import (
 // longer TTL, the server's clock was set back. Then another command shortens the lease: see
 // [engine.Ownership.Shorten].
 
-// renewer is a driver whose leases are renewed in batches. Every driver with leases implements it:
-// [handle.use] checks that.
+// leaseDriver is a driver whose holds have leases, which are renewed in batches.
+type leaseDriver interface {
+	holdDriver
+	engine.LeaseDriver
+	renewer
+}
+
+// renewer is the part of a driver that writes the commands about its leases.
 type renewer interface {
 	// renewScript returns the script that renews leases with ids of their own. Leases of one script
 	// may share a batch. Leases with shared ids have batches and a script of their own.
@@ -51,19 +57,45 @@ type lease struct {
 	counts, seenAt int64
 }
 
-// renewerOf returns the driver of an ownership. The watchdog has only leased ones, so it is a
-// renewer.
-func renewerOf(o *engine.Ownership) renewer { return o.Resource().Driver.(renewer) }
+// driverOf returns the driver of an ownership with a lease: see [handle.useLeases].
+func driverOf(o *engine.Ownership) leaseDriver { return o.Resource().Leases.(leaseDriver) }
+
+// extend is [engine.LeaseDriver].Extend of all kinds: a renewal in a batch of one. The script
+// raises the TTL and never shortens it, so copies in any order are harmless.
+func (h *handle) extend(
+	ctx context.Context, d renewer, o *engine.Ownership, ttl time.Duration,
+) (sent time.Time, lost bool, _ error) {
+	return renewAlone(ctx, d, o, ttl, h.c.confirmed)
+}
+
+// checkCount asks whether o, which has a shared id, still has its count. Others may hold the lock
+// with that id, so the field of the lock does not answer that. A renewal of 0 ms asks, and changes
+// nothing.
+func (h *handle) checkCount(ctx context.Context, d renewer, o *engine.Ownership) (lost bool, err error) {
+	_, lost, err = renewAlone(ctx, d, o, 0, h.c.calls)
+	return lost, err
+}
 
 // renewAlone renews a lease by a batch of its own.
 func renewAlone(
-	ctx context.Context, o *engine.Ownership, ttl time.Duration, by scripts.Sender,
+	ctx context.Context, d renewer, o *engine.Ownership, ttl time.Duration, by scripts.Sender,
 ) (sent time.Time, lost bool, _ error) {
 	var batch scripts.Batch
-	renewerOf(o).renewal(&batch, o, ttl)
+	d.renewal(&batch, o, ttl)
 	reply, err := batch.Do(ctx, by)
 	err = cmp.Or(err, reply.Unconfirmed)
 	return reply.Sent, err == nil && !reply.Kept[0], err
+}
+
+// releaseAfter is [engine.LeaseDriver].ReleaseAfter of all kinds.
+func (h *handle) releaseAfter(
+	ctx context.Context, d renewer, o *engine.Ownership, rest time.Duration,
+) (engine.Released, error) {
+	reply, err := d.shorten(ctx, o, lease{ttl: rest, memory: h.c.rememberDoubt(&o.Owner)})
+	if err != nil {
+		return engine.Released{}, err
+	}
+	return engine.Released{Lost: reply.Number == 0, Stays: reply.Number == 2, InDoubt: reply.Doubt}, nil
 }
 
 // renewGroup is the group of a lease for the watchdog if the keys of a script must share a slot.
@@ -99,7 +131,7 @@ func (c *Client) renewTogether(ctx context.Context, batch []watchdog.Ask) ([]wat
 	var patience scripts.Patience // it ends with the longest validity; it is zero if the batch is a question
 	for _, ask := range batch {
 		o := ask.Keeper.(*engine.Ownership)
-		renewerOf(o).renewal(&leases, o, ask.TTL) // all have one script, because they are one group
+		driverOf(o).renewal(&leases, o, ask.TTL) // all have one script, because they are one group
 		if ask.Lease == nil {
 			continue
 		}
@@ -125,7 +157,7 @@ func (c *Client) renewTogether(ctx context.Context, batch []watchdog.Ask) ([]wat
 	for i, left := range reply.Longer {
 		o := batch[i].Keeper.(*engine.Ownership)
 		o.Shorten(batch[i].TTL, left, func(ctx context.Context, ttl time.Duration, counts int) error {
-			_, err := renewerOf(o).shorten(ctx, o, lease{ttl: ttl, counts: int64(counts), seenAt: reply.Now})
+			_, err := driverOf(o).shorten(ctx, o, lease{ttl: ttl, counts: int64(counts), seenAt: reply.Now})
 			return err
 		})
 	}

@@ -207,7 +207,7 @@ func (d *readerDriver) Rollback(ctx context.Context, q *engine.Request) error {
 	return err
 }
 
-// Release implements [engine.Driver]. With holds left it runs rwlock/read_set_count, which also
+// Release implements [engine.HoldDriver]. With holds left it runs rwlock/read_set_count, which also
 // shortens the lease to what those holds were promised: the released hold may have had the longest
 // one. The engine computes that time (internal/engine/lease.go), and recount tells it whether the
 // outcome is unknown.
@@ -229,7 +229,7 @@ func (d *readerDriver) Release(
 	return engine.Released{Lost: lost}, err
 }
 
-// SetCount implements [engine.Driver] by rwlock/read_set_count. The new count gets a key with its
+// SetCount implements [engine.LeaseDriver] by rwlock/read_set_count. The new count gets a key with its
 // own lease. No lease is shortened. For a count of 1 see [fieldDriver.SetCount].
 func (d *readerDriver) SetCount(
 	ctx context.Context, o *engine.Ownership, n int, ttl time.Duration,
@@ -263,11 +263,23 @@ func (d *readerDriver) recount(
 	return reply.Sent, lost, err
 }
 
-// Check implements [engine.Driver] by rwlock/read_check, which asks whether one of the reader's
-// keys is left. For a shared id, see [base.checkCount].
+// Extend implements [engine.LeaseDriver].
+func (d *readerDriver) Extend(ctx context.Context, o *engine.Ownership, ttl time.Duration) (time.Time, bool, error) {
+	return d.h.extend(ctx, d, o, ttl)
+}
+
+// ReleaseAfter implements [engine.LeaseDriver].
+func (d *readerDriver) ReleaseAfter(
+	ctx context.Context, o *engine.Ownership, rest time.Duration,
+) (engine.Released, error) {
+	return d.h.releaseAfter(ctx, d, o, rest)
+}
+
+// Check implements [engine.LeaseDriver] by rwlock/read_check, which asks whether one of the reader's
+// keys is left. For a shared id, see [handle.checkCount].
 func (d *readerDriver) Check(ctx context.Context, o *engine.Ownership) (lost bool, err error) {
 	if o.Shared {
-		return d.checkCount(ctx, o)
+		return d.h.checkCount(ctx, d, o)
 	}
 	call := scripts.RWLockReadCheck{Keys: &d.h.keys, HoldKey: d.firstCountKey(o), Owner: o.ID}
 	return isLost(call.Do(ctx, d.h.c.calls))
@@ -399,7 +411,7 @@ func (d *writerDriver) TryAcquire(ctx context.Context, q *engine.Request) (engin
 	return res, nil
 }
 
-// Release implements [engine.Driver]. If counts are left, it runs lock/nested_release on the
+// Release implements [engine.HoldDriver]. If counts are left, it runs lock/nested_release on the
 // writer's field. Otherwise it frees the lock, or hands it off to another writer.
 //
 // If the owner also reads, its read holds stay. The script then frees the lock for readers, and

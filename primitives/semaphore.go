@@ -50,7 +50,7 @@ func (c *Client) Semaphore(name string, opts ...Option) *Semaphore {
 	s.keys.KindKeys = &scripts.KindKeys{EpochKey: s.nextName(requestPrefix, ":"+epochKey)}
 	s.driver.h = &s.handle
 	s.maxPermits = maxPermits
-	s.use(&s.driver, &engine.Traits{
+	s.useHolds(&s.driver, &engine.Traits{
 		ManyHolders: true, HandsOff: true,
 		NameOwner: s.driver.nameOwner, Remembered: rememberedTaken,
 	})
@@ -157,7 +157,7 @@ func (d *semaphoreDriver) Rollback(ctx context.Context, q *engine.Request) error
 	return err
 }
 
-// Release implements [engine.Driver] by semaphore/release. Lost means that the semaphore is gone,
+// Release implements [engine.HoldDriver] by semaphore/release. Lost means that the semaphore is gone,
 // or is another one by now. The permits of the successor go to it directly. The script adds the
 // others to the number and publishes it.
 //

@@ -95,7 +95,7 @@ func (c *Client) Waiting(ctx context.Context) (waiting map[string][]Waiter, err 
 // client has them. Each operation is one command, which Redis remembers by the number of q, so that
 // a copy has no further effect.
 type takeableDriver interface {
-	engine.Driver
+	leaseDriver
 	// adopt replaces the id of a holder by that of q, which takes over all counts. counts is 0 if
 	// id holds nothing.
 	adopt(ctx context.Context, id string, q *engine.Request) (sent time.Time, counts int, err error)

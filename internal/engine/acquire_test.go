@@ -267,9 +267,8 @@ func TestAcquireNothingNeedsNoServer(t *testing.T) {
 
 // gate is a driver whose requests take nothing, as one for a latch.
 type gate struct {
-	NoLease
-
 	*FakeDriver
+
 	open bool // guarded by server.mu
 }
 
@@ -279,22 +278,6 @@ func (g *gate) TryAcquire(ctx context.Context, q *Request) (Result, error) {
 	})
 	res.Sent = trip.Sent
 	return res, err
-}
-
-func (g *gate) SetCount(ctx context.Context, o *Ownership, n int, d time.Duration) (time.Time, bool, error) {
-	return g.NoLease.SetCount(ctx, o, n, d)
-}
-
-func (g *gate) Extend(ctx context.Context, o *Ownership, d time.Duration) (time.Time, bool, error) {
-	return g.NoLease.Extend(ctx, o, d)
-}
-
-func (g *gate) Overwritten(context.Context, error) bool { return false }
-
-func (g *gate) Check(ctx context.Context, o *Ownership) (bool, error) { return g.NoLease.Check(ctx, o) }
-
-func (g *gate) ReleaseAfter(ctx context.Context, o *Ownership, rest time.Duration) (Released, error) {
-	return g.NoLease.ReleaseAfter(ctx, o, rest)
 }
 
 func TestAwaitWaitsUntilTheDriverGrants(t *testing.T) {

@@ -7,18 +7,25 @@ import (
 	"time"
 )
 
-// The contract between the engine and a kind of primitive: what a driver must do (Driver), what it
-// may do beyond that (Traits), and the values that pass between them. Package primitives has the
-// drivers.
-
-// Driver is one kind of primitive: its keys, its scripts, and the meaning of their replies. A
-// handle has one driver. Methods are called from many goroutines. They wait for the server, up to
-// ctx.
+// The contract between the engine and a kind of primitive: what its drivers must do, what they may
+// do beyond that (Traits), and the values that pass between them. Package primitives has the
+// drivers. A kind implements as many of the interfaces as its holds need, and usually by one type:
+//
+//	Driver       all kinds
+//	HoldDriver   kinds whose holds are Ownerships: all but latches, which have none, and joint locks
+//	LeaseDriver  those whose holds have leases: all but plain semaphores
+//	LineDriver   those whose waiting clients stand in line on the server
+//
+// What is said here holds for the methods of all of them. They are called from many goroutines.
+// They wait for the server, up to ctx.
 //
 // A command may be executed more than once with equal arguments, and a copy may arrive after its
 // caller has returned. The driver must make all copies together have the effect of one. An error
 // that package failure reports as in doubt means that the command may have been executed, or may
 // still be.
+
+// Driver is one kind of primitive: its keys, its scripts, and the meaning of their replies. A
+// handle has one driver.
 type Driver interface {
 	// TryAcquire tries once to acquire for q. The reply to an earlier attempt may have been lost:
 	// if q has been granted before, it is granted again.
@@ -26,22 +33,26 @@ type Driver interface {
 	// Rollback removes everything that TryAcquire took for q. After it, a late copy of an attempt
 	// takes nothing.
 	Rollback(ctx context.Context, q *Request) error
-	// Release lowers the count of o to left. With 0 it frees the lock. With a successor, which only
-	// kinds with Traits.HandsOff get, it makes the successor the holder in the same step, so that
-	// no other client can take the lock in between. The engine calls it with o's wire lock held.
-	Release(ctx context.Context, o *Ownership, left int, next Next) (Released, error)
 	// Subscribe listens for messages that give waiters a reason to try again. It calls hear with
 	// Heard for each, and with Missed when some may have been lost, from another goroutine; hear
 	// does not block. The engine calls Subscribe with waitQueues.mu held, and hear takes that
 	// mutex.
 	Subscribe(hear func(Message)) []Subscription
+}
 
+// HoldDriver is what a driver does with the ownership that a grant to a request has made.
+type HoldDriver interface {
+	// Release lowers the count of o to left. With 0 it frees the lock. With a successor, which only
+	// kinds with Traits.HandsOff get, it makes the successor the holder in the same step, so that
+	// no other client can take the lock in between. The engine calls it with o's wire lock held.
+	Release(ctx context.Context, o *Ownership, left int, next Next) (Released, error)
 	// Overwritten reports whether the error of a command means that the main key holds other data
 	// by now. Then the owner has lost it. Overwritten may ask the server.
 	Overwritten(ctx context.Context, err error) bool
+}
 
-	// The engine calls these only if Traits.Leased.
-
+// LeaseDriver is what a driver does with the lease of an ownership.
+type LeaseDriver interface {
 	// SetCount, which only kinds with Traits.Nests need, sets the count of o to n > 0, and keeps o
 	// for at least ttl after sent. The engine calls it with o's wire lock held.
 	SetCount(ctx context.Context, o *Ownership, n int, ttl time.Duration) (sent time.Time, lost bool, err error)
@@ -56,7 +67,7 @@ type Driver interface {
 }
 
 // LineDriver is a driver whose clients stand in line on the server while they wait: see line.go of
-// package waitq. What Driver says about its callers holds for these methods too.
+// package waitq. The Driver of a resource implements it, or does not.
 type LineDriver interface {
 	// SubscribePlace listens for the messages to one place. It returns nil if the server cannot
 	// tell who listens: then this client does not stand in line. The engine calls it with
@@ -77,34 +88,11 @@ type Next struct {
 	AskPolls bool
 }
 
-// NoLease is embedded in drivers whose holds have no lease.
-type NoLease struct{}
-
-// Overwritten implements [Driver]: a joint lock has no key of its own.
-func (NoLease) Overwritten(context.Context, error) bool { return false }
-
-// SetCount implements [Driver].
-func (NoLease) SetCount(context.Context, *Ownership, int, time.Duration) (time.Time, bool, error) {
-	return time.Time{}, false, ErrUnsupported
-}
-
-// Extend implements [Driver].
-func (NoLease) Extend(context.Context, *Ownership, time.Duration) (time.Time, bool, error) {
-	return time.Time{}, false, ErrUnsupported
-}
-
-// Check implements [Driver].
-func (NoLease) Check(context.Context, *Ownership) (bool, error) { return false, ErrUnsupported }
-
-// ReleaseAfter implements [Driver].
-func (NoLease) ReleaseAfter(context.Context, *Ownership, time.Duration) (Released, error) {
-	return Released{}, ErrUnsupported
-}
-
 // Traits is what a kind can do beyond its driver's methods. The zero value is a kind whose holds
 // have no lease, do not nest, and wait in a local queue.
 type Traits struct {
-	// Leased: holds last as long as a lease, which may be renewed and lost.
+	// Leased: holds last as long as a lease, which may be renewed and lost: their own, or those of
+	// the members of a joint lock.
 	Leased bool
 	// Remembered is how long the server remembers the permits of an acquisition without a lease. A
 	// release or a rollback may be repeated that long.
@@ -338,7 +326,9 @@ type Resource struct {
 	// be on different clients.
 	Identity *string
 	Driver   Driver
-	Traits   *Traits // usually shared by all resources of a kind
+	Holds    HoldDriver  // nil if no hold is an Ownership
+	Leases   LeaseDriver // nil if no Ownership has a lease
+	Traits   *Traits     // usually shared by all resources of a kind
 	// RenewGroup: leases of equal groups are renewed by one command. See [watchdog.Schedule].
 	RenewGroup any
 }

@@ -121,7 +121,7 @@ func (o *Ownership) releaseLast(ctx context.Context) (lost, handedOff bool, err 
 	}
 	plan := o.planRelease()
 	sent := time.Now()
-	got, err := o.r.Driver.Release(ctx, o, 0, plan.next)
+	got, err := o.r.Holds.Release(ctx, o, 0, plan.next)
 	if plan.queue != nil {
 		got.Granted.streak = streak{o.streak.since, o.streak.count + 1}
 		plan.queue.released(plan.offered, o, sent, got, err)

@@ -125,6 +125,6 @@ func (o *Ownership) promise(ctx context.Context, h *Hold, d time.Duration) error
 	if !o.wire.changeInDoubt {
 		return nil
 	}
-	_, err := o.r.Driver.Release(ctx, o, o.addCount(0), Next{})
+	_, err := o.r.Holds.Release(ctx, o, o.addCount(0), Next{})
 	return err
 }

@@ -119,7 +119,7 @@ func (o *Ownership) ConfirmCount(ctx context.Context, limit time.Duration) bool 
 		return false
 	}
 	defer o.wire.Unlock()
-	_, lost, err := o.r.Driver.SetCount(ctx, o, o.addCount(0), o.TTL)
+	_, lost, err := o.r.Leases.SetCount(ctx, o, o.addCount(0), o.TTL)
 	o.InDoubt = o.InDoubt || o.ChangeInDoubt() || failure.Of(err).InDoubt()
 	return err == nil && !lost
 }

@@ -167,7 +167,7 @@ func (r *Resource) reacquire(ctx context.Context, outer *Hold, q *Request) (*Hol
 	q.contact = inner.contact
 	isLost := errors.Is(err, ErrLost)
 	if err != nil && !isLost {
-		isLost = o.r.Driver.Overwritten(ctx, err)
+		isLost = o.r.Holds.Overwritten(ctx, err)
 	}
 	if isLost {
 		if outer.state().taken {

@@ -302,10 +302,10 @@ func (o *Ownership) nest(ctx context.Context, outer *Hold, ttl time.Duration) (s
 	defer o.extended()
 	returned := false
 	defer onPanic(&returned, func() { o.addCount(-1); o.wire.Unlock(); o.writeCountLater(ctx, 0) })
-	sent, lost, err := o.r.Driver.SetCount(ctx, o, o.addCount(+1), ttl)
+	sent, lost, err := o.r.Leases.SetCount(ctx, o, o.addCount(+1), ttl)
 	returned = true
 	if err != nil && !lost {
-		lost = o.r.Driver.Overwritten(ctx, err)
+		lost = o.r.Holds.Overwritten(ctx, err)
 	}
 	if err == nil && !lost {
 		o.lastsUntil(sent.Add(ttl))
@@ -371,7 +371,7 @@ func (o *Ownership) Release(ctx context.Context, h *Hold) (handedOff bool, err e
 	switch {
 	case left > 0:
 		var got Released
-		got, err = o.r.Driver.Release(bounded, o, left, Next{})
+		got, err = o.r.Holds.Release(bounded, o, left, Next{})
 		lost = got.Lost
 	case o.wire.outcome != notFreed: // by a sibling that was released at the same time
 		lost = o.wire.outcome == wasNotOurs
@@ -380,7 +380,7 @@ func (o *Ownership) Release(ctx context.Context, h *Hold) (handedOff bool, err e
 	}
 	returned = true
 	o.wire.Unlock() // before the loss is reported: no hold ends with wire held
-	isOverwritten := err != nil && o.r.Driver.Overwritten(bounded, err)
+	isOverwritten := err != nil && o.r.Holds.Overwritten(bounded, err)
 	switch {
 	case lost, isOverwritten:
 		err = o.lose(ctx, h)
@@ -426,7 +426,7 @@ func (o *Ownership) writeCountUntil(ctx context.Context, until time.Time, limit 
 		// themselves.
 		left := o.addCount(0)
 		if left > 0 {
-			_, err := o.r.Driver.Release(ctx, o, left, Next{})
+			_, err := o.r.Holds.Release(ctx, o, left, Next{})
 			return err
 		}
 		sent := time.Now()
@@ -440,9 +440,9 @@ func (o *Ownership) writeCountUntil(ctx context.Context, until time.Time, limit 
 // blocks for the reply.
 func (o *Ownership) free(ctx context.Context) (Released, error) {
 	if rest := o.rest(); rest > 0 {
-		return o.r.Driver.ReleaseAfter(ctx, o, rest)
+		return o.r.Leases.ReleaseAfter(ctx, o, rest)
 	}
-	return o.r.Driver.Release(ctx, o, 0, Next{})
+	return o.r.Holds.Release(ctx, o, 0, Next{})
 }
 
 // recordAnswer notes the answer to the command that frees o, which was first sent at that time, and
@@ -535,7 +535,7 @@ func (o *Ownership) Abandon(ctx context.Context) {
 
 // Check implements [Holding]: it asks the server.
 func (o *Ownership) Check(ctx context.Context, h *Hold) error {
-	lost, err := o.r.Driver.Check(ctx, o)
+	lost, err := o.r.Leases.Check(ctx, o)
 	if err == nil && lost {
 		return o.loseUnlessReleased(ctx, h)
 	}
@@ -546,7 +546,7 @@ func (o *Ownership) Check(ctx context.Context, h *Hold) error {
 // ends its holds if it does not. It is Check for a goroutine of the client's presence: it does not
 // wait for the observer.
 func (o *Ownership) Verify(ctx context.Context) error {
-	lost, err := o.r.Driver.Check(ctx, o)
+	lost, err := o.r.Leases.Check(ctx, o)
 	if err == nil && lost {
 		o.loseInBackground(Loss{Reason: LossForced}, false)
 		return ErrLost
@@ -598,7 +598,7 @@ func (o *Ownership) Extend(ctx context.Context, h *Hold, d time.Duration) error 
 	}
 	o.extending(ctx, d)
 	defer o.extended()
-	sent, lost, err := o.r.Driver.Extend(ctx, o, d)
+	sent, lost, err := o.r.Leases.Extend(ctx, o, d)
 	switch {
 	case err != nil:
 		return err

@@ -14,8 +14,6 @@ import (
 // its own: it acquires and releases its members, each on the member's client. It is immutable, and
 // belongs to the handle.
 type Lock struct {
-	engine.NoLease // the members have leases
-
 	Resource *engine.Resource
 	Members  []*engine.Resource // in the order in which a multi lock acquires them
 	Need     int                // how many members must be held
@@ -98,11 +96,6 @@ func stateOf(q *engine.Request) *attempts {
 		q.State = s
 	}
 	return s
-}
-
-// Release implements [engine.Driver]. The engine releases the members instead.
-func (l *Lock) Release(context.Context, *engine.Ownership, int, engine.Next) (engine.Released, error) {
-	return engine.Released{}, engine.ErrUnsupported
 }
 
 // carriedID returns the id of the members' holds that ctx carries, or "" if it carries none. It

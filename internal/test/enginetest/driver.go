@@ -79,11 +79,15 @@ func (c *Client) Permits(name string) *engine.Resource {
 	return r
 }
 
+// Resource is a resource with a driver of the test, which may have holds and leases.
 func (c *Client) Resource(kind, name string, d engine.Driver) *engine.Resource {
-	return &engine.Resource{
-		Core: c.Core, Kind: kind, Name: name, Driver: d,
-		RenewGroup: kind,
+	r := &engine.Resource{Core: c.Core, Kind: kind, Name: name, Driver: d, RenewGroup: kind}
+	r.Holds, _ = d.(engine.HoldDriver)
+	r.Leases, _ = d.(engine.LeaseDriver)
+	if fake, isFake := d.(*FakeDriver); isFake && fake.NoLease {
+		r.Leases = nil
 	}
+	return r
 }
 
 // key is the request on the server.
@@ -106,7 +110,7 @@ func (d *FakeDriver) ttl(o *engine.Owner) time.Duration {
 	return o.TTL
 }
 
-// Overwritten implements [engine.Driver]: the server in memory has no other data.
+// Overwritten implements [engine.HoldDriver]: the server in memory has no other data.
 func (d *FakeDriver) Overwritten(context.Context, error) bool { return false }
 
 func (d *FakeDriver) Command(op string, o *engine.Owner) Command {
@@ -297,9 +301,6 @@ func (d *FakeDriver) Subscribe(hear func(engine.Message)) []engine.Subscription 
 func (d *FakeDriver) SetCount(
 	ctx context.Context, o *engine.Ownership, n int, ttl time.Duration,
 ) (time.Time, bool, error) {
-	if d.NoLease {
-		return engine.NoLease{}.SetCount(ctx, o, n, ttl)
-	}
 	id, change := d.id(&o.Owner), o.NextChange()
 	lost, trip, err := Do(ctx, d.Client, d.Command("nest", &o.Owner), func() (lost bool, err error) {
 		h := d.Client.s.lock(d.Name).holders[id]
@@ -316,9 +317,6 @@ func (d *FakeDriver) SetCount(
 }
 
 func (d *FakeDriver) Extend(ctx context.Context, o *engine.Ownership, ttl time.Duration) (time.Time, bool, error) {
-	if d.NoLease {
-		return engine.NoLease{}.Extend(ctx, o, ttl)
-	}
 	lost, trip, err := Do(ctx, d.Client, d.Command("extend", &o.Owner), func() (bool, error) {
 		return !d.renew(d.id(&o.Owner), ttl), nil
 	})
@@ -335,9 +333,6 @@ func (d *FakeDriver) renew(id string, ttl time.Duration) bool {
 }
 
 func (d *FakeDriver) Check(ctx context.Context, o *engine.Ownership) (lost bool, err error) {
-	if d.NoLease {
-		return engine.NoLease{}.Check(ctx, o)
-	}
 	lost, _, err = Do(ctx, d.Client, d.Command("check", &o.Owner), func() (bool, error) {
 		return d.Client.s.lock(d.Name).holders[d.id(&o.Owner)] == nil, nil
 	})

@@ -70,11 +70,11 @@ var Catalogue = []Defect{
 		Name: "granted before the release is executed", Promise: "C2",
 		Edits: []Edit{
 			{
-				"internal/engine/handoff.go", "	sent := time.Now()\n	got, err := o.r.Driver.Release(ctx, o, 0, plan.next)",
+				"internal/engine/handoff.go", "	sent := time.Now()\n	got, err := o.r.Holds.Release(ctx, o, 0, plan.next)",
 				"	sent := time.Now()\n	isOffer := plan.offered.Do == waitq.Offer\n	if isOffer {\n" +
 					"		granted := Released{Granted: Result{Granted: true, Sent: sent}}\n" +
 					"		plan.queue.released(plan.offered, o, sent, granted, nil)\n" +
-					"	}\n	got, err := o.r.Driver.Release(ctx, o, 0, plan.next)",
+					"	}\n	got, err := o.r.Holds.Release(ctx, o, 0, plan.next)",
 			},
 			{
 				"internal/engine/handoff.go",
