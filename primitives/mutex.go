@@ -207,15 +207,8 @@ func (d *mutexDriver) TryAcquire(ctx context.Context, q *engine.Request) (engine
 		call.Place, call.IsLast = d.placeName(q.Place.Number), q.Place.Last
 		call.Since = strconv.FormatInt(q.Place.Since, 10)
 	}
-	mark, markTTL := d.pollMark(q)
-	if q.MayQueue && mark != nil {
-		// A client that polls does not stand in line. The script takes the mark in place of the
-		// line, and its time in place of the time since when the client has its place.
-		keys := d.h.keys
-		keys.Line = mark
-		call.Keys = &keys
-		call.Place = ""
-		call.Since = strconv.FormatInt(scripts.CeilMillis(markTTL), 10)
+	if q.MayQueue {
+		call.Mark, call.MarkTTL = d.pollMark(q)
 	}
 	reply, err := call.Do(ctx, d.h.c.confirmed)
 	res, err := acquiredResult(reply.Acquired, err)

@@ -36,17 +36,21 @@ func (r *Runner) ReplicatedSender(replicas int, timeout time.Duration) Sender {
 	return Sender{runner: r, replicas: replicas, timeout: timeout}
 }
 
-// send sends a script. So many of the keys and of the arguments must be sent. Further ones at the
-// end that are nil, zero or false are left out. Both slices belong to the caller, and do not
-// outlive the call.
+// send sends a script. The first keys and arguments must be sent, as many as required and needed
+// say. Further ones at the end that are nil, zero or false are left out. Both slices belong to the
+// caller, and do not outlive the call; send may change them.
 func (s Sender) send(
 	ctx context.Context, script *Script, keys []any, required int, args []any, needed int,
 ) (Reply, error) {
 	for len(keys) > required && keys[len(keys)-1] == nil {
 		keys = keys[:len(keys)-1]
 	}
-	for _, key := range keys {
-		if key == nil { // Redis would otherwise take the empty name for the key
+	for i, key := range keys {
+		switch {
+		case key != nil:
+		case i >= required: // an optional key, and a later one is given
+			keys[i] = keys[0] // any key of the slot
+		default: // Redis would otherwise take the empty name for the key
 			panic("scripts: " + script.name + " without one of its keys")
 		}
 	}

@@ -476,24 +476,27 @@ func LatchInit(ctx context.Context, by Sender, c Change) (Number, error) {
 // LockAcquire is a call of lock/acquire: acquire the lock for an owner id that belongs to one
 // acquisition alone.
 type LockAcquire struct {
-	// Main; Channel: on which the release will be published; Line: of waiting clients; for a client
-	// that polls, the mark of such clients; TokenKey: optional: fencing token, for a fenced lock only
+	// Main; Channel: on which the release will be published; Line: of waiting clients; TokenKey:
+	// optional: fencing token, for a fenced lock only
 	*Keys
 
 	// of this acquisition's release; exists if a late copy must not acquire
 	MemoryKey any
+	// optional: of clients that poll, if this one does
+	Mark any
 	// id
 	Owner string
 	TTL   time.Duration
-	// optional: how many to reserve, for a fenced lock only
+	// optional: how many to reserve; 0 for a lock that is not fenced
 	Tokens int64
-	// optional: the client's, in line; "": it polls; missing: neither
+	// optional: the client's, in line; "" if it does not stand in line
 	Place string
-	// optional: when it took that place, as an earlier reply says; "0": not known. If it polls: ttl of
-	// its mark, ms
+	// optional: when it took that place, as an earlier reply says; "0": not known
 	Since string
 	// optional: the client has no other waiter
 	IsLast bool
+	// optional
+	MarkTTL time.Duration
 }
 
 // LockAcquireReply is the reply to LockAcquire.
@@ -509,7 +512,7 @@ type LockAcquireReply struct {
 // lock, and for a client in line also when it took its place, and 1 if it must listen on the common
 // channel; "over" when this acquisition was released already.
 func (c LockAcquire) Do(ctx context.Context, by Sender) (LockAcquireReply, error) {
-	keys := []any{c.Main, c.Channel, c.MemoryKey, c.Line, c.own().TokenKey}
+	keys := []any{c.Main, c.Channel, c.MemoryKey, c.Line, c.own().TokenKey, c.Mark}
 	args := []any{
 		c.Owner,
 		by.millis(c.TTL),
@@ -518,6 +521,7 @@ func (c LockAcquire) Do(ctx context.Context, by Sender) (LockAcquireReply, error
 		c.Place,
 		c.Since,
 		c.IsLast,
+		by.millis(c.MarkTTL),
 	}
 	got, rest, err := readAcquired(by.send(ctx, lockAcquire, keys, 4, args, 3))
 	reply := LockAcquireReply{Acquired: got}

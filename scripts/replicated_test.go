@@ -21,7 +21,7 @@ var acquire = Load("lock/acquire")
 // acquireReplicated acquires a lock of its own for id, to be confirmed by n replicas.
 func acquireReplicated(r *Runner, n int, timeout time.Duration, id string) (Reply, error) {
 	keys := []any{"{k}" + id, "{k}:channel", "{k}:memory" + id}
-	return r.RunReplicated(context.Background(), n, timeout, acquire, keys, id, 60000, "publish", 1)
+	return r.RunReplicated(context.Background(), n, timeout, acquire, keys, id, 60000, "publish")
 }
 
 func TestRunReplicated(t *testing.T) {

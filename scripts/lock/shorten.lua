@@ -11,7 +11,7 @@
 -- The waiters learn that the lease is shorter. It stays as it is if others hold the lock with the
 -- owner: their leases may be longer.
 -- notify_rest is in lib/notify_free, and for fair and read-write locks in a file of their own.
--- uses     lib/fresh, lib/primary, lib/set_count, lib/shared_counts, notify_free
+-- uses     lib/early_release, lib/fresh, lib/primary, lib/set_count, lib/shared_counts, notify_free
 -- KEYS[1]  lock_hash
 -- KEYS[2]  channel
 -- KEYS[3]  memory_key: of the acquisition; of its release: 2 released, "rests" released, but its
@@ -60,15 +60,11 @@ end
 -- The first write is one that a full Redis allows.
 local is_shortened = shorten_ttl()
 if is_released and is_shared then
-  if tonumber(held) > 1 then
+  give_back_count(shared_counts, field, held, memory_key, function()
     set_count(lock_hash, field, held - 1, redis.call('pttl', lock_hash))
-    remove_shared_count(shared_counts, field, memory_key)
-  else
-    forget_shared_count(shared_counts, field)
-  end
+  end)
 end
-if is_released and memory_ttl_ms ~= '0' then
-  redis.call('del', memory_key)
-  redis.call('set', memory_key, is_shared and '2' or 'rests', 'px', memory_ttl_ms)
+if is_released then
+  remember_early_release(memory_key, is_shared and '2' or 'rests', memory_ttl_ms)
 end
 return is_shortened and 1 or 2

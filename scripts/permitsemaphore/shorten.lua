@@ -1,6 +1,6 @@
 -- permitsemaphore/shorten: shorten the leases of permits, which are needed for ttl_ms only.
 -- See lock/shorten. If some of the permits are lost, the leases of the others are shortened.
--- uses     lib/clock, lib/fresh, lib/number, lib/primary, lib/publish_permits
+-- uses     lib/clock, lib/early_release, lib/fresh, lib/number, lib/primary, lib/publish_permits
 -- uses     permitsemaphore/leases
 -- KEYS[1]  permits_key: free permits
 -- KEYS[2]  channel
@@ -36,7 +36,7 @@ if #own > 0 and has_semaphore then
   -- All waiters try, and learn when the leases end: Redisson wakes as many threads.
   publish_permits(publish, channel, 2147483647)
 end
-if #own > 0 and is_released and memory_ttl_ms ~= '0' then
-  redis.call('set', memory_key, 'rests', 'px', memory_ttl_ms)
+if #own > 0 and is_released then
+  remember_early_release(memory_key, 'rests', memory_ttl_ms)
 end
 return has_semaphore and live == #ids / 16 and 1 or 0

@@ -1,6 +1,6 @@
 -- rwlock/read_shorten: shorten the leases of a reader, which needs them for ttl_ms only.
 -- See lock/shorten. The lock's hash then lasts as long as its longest-lived reader.
--- uses     lib/fresh, lib/primary, lib/shared_counts
+-- uses     lib/early_release, lib/fresh, lib/primary, lib/shared_counts
 -- uses     rwlock/fit_ttl, rwlock/hold_keys, rwlock/notify_free, rwlock/readers
 -- KEYS[1]  lock_hash
 -- KEYS[2]  channel: of releases
@@ -58,15 +58,11 @@ end
 -- The first write is one that a full Redis allows.
 local is_shortened = shorten_leases()
 if is_released and is_shared then
-  if tonumber(held) > 1 then
+  give_back_count(shared_counts, owner, held, memory_key, function()
     lower_count(lock_hash, prefix, owner, held, held - 1, left)
-    remove_shared_count(shared_counts, owner, memory_key)
-  else
-    forget_shared_count(shared_counts, owner)
-  end
+  end)
 end
-if is_released and memory_ttl_ms ~= '0' then
-  redis.call('del', memory_key)
-  redis.call('set', memory_key, is_shared and '2' or 'rests', 'px', memory_ttl_ms)
+if is_released then
+  remember_early_release(memory_key, is_shared and '2' or 'rests', memory_ttl_ms)
 end
 return is_shortened and 1 or 2

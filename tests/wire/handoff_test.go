@@ -73,6 +73,13 @@ func handoffKinds() []handoffKind {
 		return append(args, more...)
 	}
 	mutex := func(kind string, keys ...string) handoffKind {
+		tokens := func(id string) int {
+			isFenced := len(keys) > 0
+			if !isFenced {
+				return 0
+			}
+			return tokens(id)
+		}
 		return handoffKind{
 			kind: kind, keys: append([]string{"h", "channel", "#", "line"}, keys...), permits: 1, forgetful: true,
 			acquire: scripts.Load("lock/acquire"), release: scripts.Load("lock/release"),
