@@ -137,7 +137,7 @@ func (d *fieldDriver) SetCount(
 	}
 	reply, err := call.Do(ctx, d.h.c.confirmed)
 	lost, err := isLost(reply, err)
-	o.Changed(n == 1 && (reply.Doubt || failure.Of(err).Outcome == failure.Unknown))
+	o.NoteChangeDoubt(n == 1 && (reply.Doubt || failure.Of(err).Outcome == failure.Unknown))
 	return reply.Sent, lost, err
 }
 

@@ -390,7 +390,7 @@ func (q *fairQueue) refresh() bool {
 	if err != nil {
 		q.contact.Failed(err)
 	} else {
-		q.contact.Answered(reply.Holder, changesIn(reply), nil)
+		q.contact.HeldBy(reply.Holder, changesIn(reply), nil)
 	}
 	if q.update(reply, err, longest) {
 		_ = q.d.leaveQueue(ctx, reply.Next) // if it fails, the next refresh finds the orphan again

@@ -33,7 +33,7 @@ type Hold struct {
 // which would then never become unreachable.
 func newHold(hold *engine.Hold) *Hold {
 	h := &Hold{hold: hold}
-	h.cleanup = runtime.AddCleanup(h, (*engine.Hold).Leaked, hold)
+	h.cleanup = runtime.AddCleanup(h, (*engine.Hold).ReportLeak, hold)
 	return h
 }
 

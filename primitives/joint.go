@@ -147,7 +147,7 @@ func (j *jointLock) adopt(ctx context.Context, id string, terms *engine.Terms) (
 	owned := j.NewOwnership(q)
 	err = j.askMembers(ctx, terms, func(i int, m *Lock) error {
 		mine := m.res.NewRequest(terms.ForMember(i))
-		mine.Name(q.ID, false)
+		mine.SetID(q.ID, false)
 		sent, err := m.replaceID(ctx, id, mine)
 		if err != nil {
 			return err
@@ -158,7 +158,7 @@ func (j *jointLock) adopt(ctx context.Context, id string, terms *engine.Terms) (
 		owned.DetachMembers()
 		return nil, err
 	}
-	return owned.Adopted(ctx, q)
+	return owned.NewAdoptedHold(ctx, q)
 }
 
 // releaseID gives back one count of id in all members. Enough members must have held it: all

@@ -161,7 +161,7 @@ const (
 // nameOwner implements [engine.Traits].NameOwner. Each permit of an acquisition gets a new random
 // id.
 func (d *permitDriver) nameOwner(o *engine.Owner) {
-	o.Name(newPermits(d.h.c.tag, int(o.Permits)), false)
+	o.SetID(newPermits(d.h.c.tag, int(o.Permits)), false)
 }
 
 // TryAcquire implements [engine.Driver] by permitsemaphore/acquire, which also collects ended

@@ -259,7 +259,7 @@ func (d *readerDriver) recount(
 	}
 	reply, err := call.Do(ctx, by)
 	lost, err = isLost(reply, err)
-	o.Changed(reply.Doubt || failure.Of(err).Outcome == failure.Unknown)
+	o.NoteChangeDoubt(reply.Doubt || failure.Of(err).Outcome == failure.Unknown)
 	return reply.Sent, lost, err
 }
 

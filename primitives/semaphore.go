@@ -130,7 +130,7 @@ const rememberedTaken = 24 * time.Hour
 // nameOwner implements [engine.Traits].NameOwner. A permit has no id and no lease. The owner's
 // number remains, and names the key that remembers the acquisition.
 func (d *semaphoreDriver) nameOwner(o *engine.Owner) {
-	o.Name("", false)
+	o.SetID("", false)
 	o.TTL = maxDuration
 }
 

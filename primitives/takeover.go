@@ -160,7 +160,7 @@ func (h *handle) takeOver(ctx context.Context, id string, terms engine.Terms) (h
 		q := h.res.NewRequest(&terms)
 		sent, err = h.replaceID(ctx, id, q)
 		if err == nil {
-			hold, err = h.res.Adopted(ctx, q, sent) // its release gives back all counts
+			hold, err = h.res.NewAdoptedHold(ctx, q, sent) // its release gives back all counts
 		}
 	}
 	h.announceTakeover(ctx, err, ids...)
@@ -220,7 +220,7 @@ func (h *handle) announceTakeover(ctx context.Context, err error, ids ...string)
 	for _, part := range parts {
 		if part.maxPermits == 0 { // it is a lock, which may linger on this client itself: give it up
 			for _, id := range ids {
-				part.c.core.Asked(part.res.Name, id)
+				part.c.core.HandleAsk(part.res.Name, id)
 			}
 		}
 		part.c.presence.Announce(ctx, part.res.Kind, part.raw(), ids, sent)

@@ -153,7 +153,7 @@ func (r *Resource) initRequest(q *Request, terms *Terms) {
 	q.TTL = terms.WireTTL()
 	q.Permits = int32(min(terms.Permits, math.MaxInt32)) // semaphores refuse more
 	if terms.Owner != "" {
-		q.Name(terms.Owner, true)
+		q.SetID(terms.Owner, true)
 	}
 	if r.Traits.NameOwner != nil {
 		r.Traits.NameOwner(&q.Owner)

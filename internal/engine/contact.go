@@ -72,10 +72,10 @@ func (k *Contact) AttemptBegins() {
 	}
 }
 
-// Answered notes that somebody has the lock: the other waiters still wait for it. holder is the
+// HeldBy notes that somebody has the lock: the other waiters still wait for it. holder is the
 // holder's id, "" if it is unknown. left is the time until the holder's lease ends: [Endless], or
 // another negative time if it is unknown. reason is another reason of a refusal, or nil.
-func (k *Contact) Answered(holder string, left time.Duration, reason error) {
+func (k *Contact) HeldBy(holder string, left time.Duration, reason error) {
 	k.refuse(refusal{holder: holder, endless: left == Endless, reason: reason}, left)
 }
 
@@ -109,13 +109,13 @@ func (k *Contact) released() {
 	k.outdated = true
 }
 
-// toAsk returns who is to be asked for what, and when. of is nil if that is what the waiters wait
-// for. at is zero if nobody is to be asked before the next refusal. If it is not after now, toAsk
+// takeDueAsk returns who is to be asked for what, and when. of is nil if that is what the waiters wait
+// for. at is zero if nobody is to be asked before the next refusal. If it is not after now, takeDueAsk
 // notes that the holder was asked.
 //
 // A client that hears no messages of releases, because it stands in line, knows only at its next
 // attempt whether the same holder still has the lock.
-func (k *Contact) toAsk(now time.Time) (of *Resource, holder string, at time.Time) {
+func (k *Contact) takeDueAsk(now time.Time) (of *Resource, holder string, at time.Time) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	isKnown := k.refused && !k.outdated

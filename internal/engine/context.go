@@ -11,7 +11,7 @@ import "context"
 //
 // All contexts of a hold share one cancellable context, which the hold keeps. It is made on the
 // first call, because many holds never need one. It does not refer to the user's hold, so a
-// forgotten one can be collected: see [Hold.Leaked].
+// forgotten one can be collected: see [Hold.ReportLeak].
 func (h *Hold) Context(userHold any) *HoldContext {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -176,8 +176,8 @@ type Owner struct {
 	TTL     time.Duration
 }
 
-// Name gives the owner another id.
-func (o *Owner) Name(id string, shared bool) { o.ID, o.Shared = id, shared }
+// SetID gives the owner another id.
+func (o *Owner) SetID(id string, shared bool) { o.ID, o.Shared = id, shared }
 
 // Terms are the options of an acquisition and of its hold. They are read-only.
 type Terms struct {

@@ -99,7 +99,7 @@ func (q *Request) gaveUp(ctx context.Context, outage error) *gaveUpError {
 // RefusedBy is the error of a single try that a hold of its own client has refused. ctx is that of
 // the try.
 func (q *Request) RefusedBy(ctx context.Context, h *Hold) error {
-	q.ownContact().Answered(h.ID(), max(0, time.Until(h.ValidUntil())), nil)
+	q.ownContact().HeldBy(h.ID(), max(0, time.Until(h.ValidUntil())), nil)
 	return q.gaveUp(ctx, nil)
 }
 

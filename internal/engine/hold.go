@@ -24,7 +24,7 @@ import (
 
 // Hold is one acquisition that was granted. It ends once: released, detached, lost, or abandoned
 // when the client closes. The user's hold refers to it, not the other way round, so a forgotten one
-// can be collected: see [Hold.Leaked].
+// can be collected: see [Hold.ReportLeak].
 //
 // Any goroutine may use it. Fields above mu do not change after NewHold, unless they say so.
 type Hold struct {
@@ -164,10 +164,10 @@ func (nothing) Release(context.Context, *Hold) (bool, error)       { return fals
 func (nothing) Check(context.Context, *Hold) error                 { return nil }
 func (nothing) Extend(context.Context, *Hold, time.Duration) error { return nil }
 
-// Adopted returns a hold for an owner that the server already knows: one command, sent at that
+// NewAdoptedHold returns a hold for an owner that the server already knows: one command, sent at that
 // time, has replaced the former owner by it. The watchdog renews it from now on. It fails with
 // ErrLost if the answer took longer than the lease lasts.
-func (r *Resource) Adopted(ctx context.Context, q *Request, sent time.Time) (*Hold, error) {
+func (r *Resource) NewAdoptedHold(ctx context.Context, q *Request, sent time.Time) (*Hold, error) {
 	if !r.Core.trustedUntil(sent, q.Terms.FirstTTL()).After(time.Now()) {
 		return nil, ErrLost
 	}

@@ -40,9 +40,9 @@ func isBubbleTime(now time.Time) bool {
 	return now == now.Round(0) // not Equal, which ignores the monotonic clock reading
 }
 
-// Leaked ends a hold whose handle the user dropped without a Release. The Go runtime calls it from
+// ReportLeak ends a hold whose handle the user dropped without a Release. The Go runtime calls it from
 // a cleanup of the handle, so it does not block.
-func (h *Hold) Leaked() {
+func (h *Hold) ReportLeak() {
 	l := &h.r.Core.leaks
 	if !l.inBubble {
 		h.endLeaked()
@@ -83,7 +83,7 @@ func (c *Core) collectLeaks() {
 		for _, h := range c.takeLeaks() {
 			h.endLeaked()
 		}
-		if c.IsStopping() || c.isWithoutHolds() {
+		if c.IsStopping() || c.stopCollectingIfEmpty() {
 			return
 		}
 	}
@@ -99,9 +99,9 @@ func (c *Core) takeLeaks() []*Hold {
 	return list
 }
 
-// isWithoutHolds reports whether the client has no hold. The caller, collectLeaks, then ends: the
+// stopCollectingIfEmpty reports whether the client has no hold. The caller, collectLeaks, then ends: the
 // next hold starts it again.
-func (c *Core) isWithoutHolds() bool {
+func (c *Core) stopCollectingIfEmpty() bool {
 	l := &c.leaks
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -56,9 +56,9 @@ func (o *Ownership) NextChange() uint32 {
 // then. The caller holds the wire lock.
 func (o *Ownership) ChangeInDoubt() bool { return o.wire.changeInDoubt }
 
-// Changed follows a command that changes the count. inDoubt: an attempt has an unknown outcome. The
+// NoteChangeDoubt follows a command that changes the count. inDoubt: an attempt has an unknown outcome. The
 // caller holds the wire lock.
-func (o *Ownership) Changed(inDoubt bool) { o.wire.changeInDoubt = o.wire.changeInDoubt || inDoubt }
+func (o *Ownership) NoteChangeDoubt(inDoubt bool) { o.wire.changeInDoubt = o.wire.changeInDoubt || inDoubt }
 
 // renewedHolds is the lease that the renewed holds of an ownership need together. Holds with a
 // fixed lease are not part of it.

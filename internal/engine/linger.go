@@ -41,10 +41,10 @@ func (r *Resource) askFor(q *Request, holder string, isMember bool) {
 	}
 }
 
-// Asked notes that another client has asked for what the holder with that id has, or is about to
+// HandleAsk notes that another client has asked for what the holder with that id has, or is about to
 // get. A lock that lingers is given up. One that is in use, and could linger, is freed by its next
 // release. It does not block.
-func (c *Core) Asked(name, id string) {
+func (c *Core) HandleAsk(name, id string) {
 	qs := &c.queues
 	qs.mu.Lock()
 	q := qs.pending[id]
@@ -95,7 +95,7 @@ func (c *Core) asked(holds []*Hold) (isHeard bool) {
 		}
 		isHeard = isHeard || isInUse || wasWanted
 		qs.mu.Unlock()
-		h.Want()
+		h.NotifyWanted()
 	}
 	return isHeard
 }

@@ -90,11 +90,11 @@ func (h *Hold) WasNested() bool {
 	return h.turns != nil
 }
 
-// Detached returns a context with the values of the one that h was acquired with. It never ends.
-func (h *Hold) Detached() context.Context { return context.WithoutCancel(h.ctx) }
+// WithoutCancel returns a context with the values of the one that h was acquired with. It never ends.
+func (h *Hold) WithoutCancel() context.Context { return context.WithoutCancel(h.ctx) }
 
-// CopiesFor is how long a late copy of the command that acquired h may still arrive.
-func (h *Hold) CopiesFor() time.Duration {
+// AcquireCopyWindow is how long a late copy of the command that acquired h may still arrive.
+func (h *Hold) AcquireCopyWindow() time.Duration {
 	if !h.Ownership().InDoubt {
 		return 0
 	}

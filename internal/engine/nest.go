@@ -78,7 +78,7 @@ func (r *Resource) nestUnder(ctx context.Context, outer *Hold, q *Request) (hold
 				t.pass()
 				q.parent = nil
 			} else {
-				t.contact.Answered(outer.ID(), -1, errSibling)
+				t.contact.HeldBy(outer.ID(), -1, errSibling)
 			}
 		}()
 	}
@@ -152,7 +152,7 @@ func (r *Resource) reacquire(ctx context.Context, outer *Hold, q *Request) (*Hol
 		return nil, errOuterEnded
 	}
 	inner := r.NewRequest(q.Terms)
-	inner.Name(o.ID, true)
+	inner.SetID(o.ID, true)
 	inner.UnderSameID = true
 	inner.Group = q.Group
 	inner.parent = q.parent

@@ -554,9 +554,9 @@ func (o *Ownership) Verify(ctx context.Context) error {
 	return err
 }
 
-// Gone reports that the server has said that o does not hold the lock. It ends the holds, and does
+// LoseAsGone reports that the server has said that o does not hold the lock. It ends the holds, and does
 // not wait for the observer.
-func (o *Ownership) Gone() { o.loseInBackground(o.unknownLoss(), false) }
+func (o *Ownership) LoseAsGone() { o.loseInBackground(o.unknownLoss(), false) }
 
 // ValidFor is how long the hold of o that ends first is valid from now; 0 if o has no holds any
 // longer.

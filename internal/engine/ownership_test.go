@@ -596,8 +596,8 @@ func TestForgottenHoldIsNotRenewed(t *testing.T) {
 	Bubble(t, func(t *testing.T, s *Server) {
 		c := s.Client(t, "a")
 		hold := Acquire(t, t.Context(), c.Lock("x"))
-		hold.Leaked()
-		hold.Leaked()
+		hold.ReportLeak()
+		hold.ReportLeak()
 		Sleep(DefaultTTL)
 		s.RequireFree(t)
 		assert.Equal(t, []EventKind{EventAcquired, EventLeaked}, c.Kinds())
@@ -605,7 +605,7 @@ func TestForgottenHoldIsNotRenewed(t *testing.T) {
 
 		released := Acquire(t, t.Context(), c.Lock("x"))
 		Release(t, released)
-		released.Leaked()
+		released.ReportLeak()
 		assert.Equal(t, []EventKind{EventAcquired, EventReleased}, c.Kinds()[2:])
 	})
 }
@@ -616,16 +616,16 @@ func TestAdoptedHoldIsRenewedAndReleased(t *testing.T) {
 		r := c.Lock("x")
 		q := r.NewRequest(NewTerms())
 		s.Seize("x", q.ID, DefaultTTL) // as the driver has put it there
-		hold, err := r.Adopted(t.Context(), q, time.Now())
+		hold, err := r.NewAdoptedHold(t.Context(), q, time.Now())
 		require.NoError(t, err)
 		Sleep(time.Hour)
 		assert.Equal(t, []string{hold.ID()}, s.IDs("x"))
 		Release(t, hold)
 		s.RequireFree(t)
 		require.NoError(t, c.Shut(t.Context()))
-		_, err = r.Adopted(t.Context(), q, time.Now().Add(-DefaultTTL))
+		_, err = r.NewAdoptedHold(t.Context(), q, time.Now().Add(-DefaultTTL))
 		require.ErrorIs(t, err, ErrLost, "the answer took longer than the lease lasts")
-		_, err = r.Adopted(t.Context(), q, time.Now())
+		_, err = r.NewAdoptedHold(t.Context(), q, time.Now())
 		require.ErrorIs(t, err, ErrClosed)
 	})
 }

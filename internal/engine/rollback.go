@@ -74,8 +74,8 @@ func (q *Request) IsUndone() (is, lasting bool) {
 	return false, false
 }
 
-// CopiesOf is how long a copy of the rollback of q may come from now on.
-func (r *Resource) CopiesOf(q *Request) time.Duration { return q.TTL + 2*r.Core.LateCopies }
+// RollbackCopyWindow is how long a copy of the rollback of q may come from now on.
+func (r *Resource) RollbackCopyWindow(q *Request) time.Duration { return q.TTL + 2*r.Core.LateCopies }
 
 // LeavesTraces reports whether a refused attempt of q leaves a note or a reservation on the server:
 // q waits, or the joint lock does that it belongs to.

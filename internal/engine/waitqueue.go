@@ -442,9 +442,9 @@ func (wq *waitQueue) othersWaitOn(w *Waiter) {
 	case traits.isPool() && hasOvertaken:
 	case traits.ManyHolders:
 		wq.contact.released() // the next waiter has not waited for them yet
-		wq.contact.Answered("", -1, nil)
+		wq.contact.HeldBy("", -1, nil)
 	default:
-		wq.contact.Answered(w.Request.ID, -1, nil)
+		wq.contact.HeldBy(w.Request.ID, -1, nil)
 	}
 }
 

@@ -80,8 +80,8 @@ var alreadyWanted = func() chan struct{} {
 	return c
 }()
 
-// Want notes that somebody waits for what h has. It does not block. The caller holds no mutex.
-func (h *Hold) Want() {
+// NotifyWanted notes that somebody waits for what h has. It does not block. The caller holds no mutex.
+func (h *Hold) NotifyWanted() {
 	h.mu.Lock()
 	switch {
 	case h.wanted == nil:
@@ -101,7 +101,7 @@ func (h *Hold) Want() {
 func (o *Ownership) Listen(h *Hold) {
 	c := o.r.Core
 	if o.wasWanted() {
-		h.Want()
+		h.NotifyWanted()
 		return
 	}
 	c.listening.add(h, time.Now())
@@ -177,7 +177,7 @@ func (c *Core) HoldersToAsk(now time.Time) (asks []Ask, next Instant) {
 	f := &c.waitedFor
 	f.mu.Lock()
 	for k, w := range f.contacts {
-		of, holder, at := k.toAsk(now)
+		of, holder, at := k.takeDueAsk(now)
 		if of == nil {
 			of = w.resource
 		}
@@ -193,16 +193,16 @@ func (c *Core) HoldersToAsk(now time.Time) (asks []Ask, next Instant) {
 	}
 	f.mu.Unlock()
 	for _, ask := range due {
-		if !ask.isLocal() {
+		if !ask.notifyLocalHolds() {
 			asks = append(asks, ask)
 		}
 	}
 	return asks, next
 }
 
-// isLocal tells the holds of this client that a waits for, and reports whether no other client can
+// notifyLocalHolds tells the holds of this client that a waits for, and reports whether no other client can
 // have the lock. a may be of another client, that of a member of a joint lock.
-func (a Ask) isLocal() bool {
+func (a Ask) notifyLocalHolds() bool {
 	c := a.Resource.Core
 	r := a.Resource
 	if a.Holder != "" {
@@ -225,6 +225,6 @@ func (a Ask) isLocal() bool {
 // mutex held.
 func (c *Core) tell(name string, match func(*Hold) bool) {
 	for _, h := range c.holds.named(name, match) {
-		h.Want()
+		h.NotifyWanted()
 	}
 }

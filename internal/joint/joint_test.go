@@ -359,11 +359,11 @@ func TestAdoptionThatLosesAMemberMeanwhileFails(t *testing.T) {
 		for _, name := range []string{"x", "y"} {
 			m := c.Lock(name)
 			mine := m.NewRequest(terms)
-			mine.Name(q.ID, false)
+			mine.SetID(q.ID, false)
 			require.NoError(t, o.ReplaceMember(t.Context(), m, mine, time.Now()))
 			Sleep(600 * ms)
 		}
-		hold, err := o.Adopted(t.Context(), q)
+		hold, err := o.NewAdoptedHold(t.Context(), q)
 		require.ErrorIs(t, err, ErrLost)
 		assert.Nil(t, hold)
 	})
@@ -400,7 +400,7 @@ func TestMemberThatComesLateCountsWhileTheJointHoldLasts(t *testing.T) {
 				terms := NewTerms()
 				terms.MinHold = time.Minute
 				q := m.NewRequest(terms)
-				q.Name(hold.ID(), false)
+				q.SetID(hold.ID(), false)
 				q.Group = attempts.granted
 				late, err := m.AcquireOutermost(t.Context(), q, time.Now())
 				require.NoError(t, err)

@@ -192,7 +192,7 @@ func (o *Ownership) acquireMember(
 			return hold, err
 		}
 	}
-	mine.Name(o.ID, q.Shared || o.carried)
+	mine.SetID(o.ID, q.Shared || o.carried)
 	// Siblings under the same hold may want the same member, and would all enter by the same id.
 	// But only one of them may enter.
 	mine.NonReentrant = mine.NonReentrant || o.carried

@@ -323,10 +323,10 @@ func TestAdoptedHoldIsLostWithAMember(t *testing.T) {
 		for _, name := range []string{"x", "y"} {
 			s.Seize(name, q.ID, DefaultTTL)
 			mine := c.Lock(name).NewRequest(NewTerms())
-			mine.Name(q.ID, false)
+			mine.SetID(q.ID, false)
 			require.NoError(t, o.ReplaceMember(t.Context(), c.Lock(name), mine, time.Now()))
 		}
-		hold, err := o.Adopted(t.Context(), q)
+		hold, err := o.NewAdoptedHold(t.Context(), q)
 		require.NoError(t, err)
 		Sleep(time.Hour)
 		require.NoError(t, Carry(hold).Err())
@@ -339,7 +339,7 @@ func TestAdoptedHoldIsLostWithAMember(t *testing.T) {
 		// A member that is added to a closed ownership is not renewed.
 		s.Seize("x", q.ID, DefaultTTL)
 		mine := c.Lock("x").NewRequest(NewTerms())
-		mine.Name(q.ID, false)
+		mine.SetID(q.ID, false)
 		require.NoError(t, o.ReplaceMember(t.Context(), c.Lock("x"), mine, time.Now()))
 		Sleep(DefaultTTL)
 		s.RequireFree(t)

@@ -63,16 +63,16 @@ func (l *Lock) NewOwnership(q *engine.Request) *Ownership {
 // It does not block. If o is closed already, the member is left to its lease.
 func (o *Ownership) ReplaceMember(ctx context.Context, m *engine.Resource, q *engine.Request, sent time.Time) error {
 	q.Group = o
-	hold, err := m.Adopted(ctx, q, sent)
+	hold, err := m.NewAdoptedHold(ctx, q, sent)
 	if err == nil && !o.add(hold) {
 		hold.Detach()
 	}
 	return err
 }
 
-// Adopted returns the user's hold of o. If it cannot be made, or if too few members are valid any
+// NewAdoptedHold returns the user's hold of o. If it cannot be made, or if too few members are valid any
 // longer, the members are left to their leases.
-func (o *Ownership) Adopted(ctx context.Context, q *engine.Request) (hold *engine.Hold, err error) {
+func (o *Ownership) NewAdoptedHold(ctx context.Context, q *engine.Request) (hold *engine.Hold, err error) {
 	err = errMembersLost
 	if o.enough() {
 		hold, err = o.lock.Resource.NewHold(ctx, q, o.granted())
@@ -246,7 +246,7 @@ func (o *Ownership) MemberWanted(*engine.Hold) {
 	h := o.h
 	o.mu.Unlock()
 	if h != nil {
-		h.Want()
+		h.NotifyWanted()
 	}
 }
 
@@ -262,7 +262,7 @@ func (o *Ownership) Listen(h *engine.Hold) {
 	members := slices.Clone(o.holds)
 	o.mu.Unlock()
 	if wanted {
-		h.Want()
+		h.NotifyWanted()
 		return
 	}
 	for _, member := range members {

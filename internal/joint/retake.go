@@ -56,7 +56,7 @@ const shortestRetake = 100 * time.Millisecond
 // does not block.
 func (o *Ownership) retakeLater(lost *engine.Hold) {
 	if lost.Renewed() && !lost.Ownership().Shared {
-		o.core().Spawn((&retake{o: o, m: lost.Resource(), lost: lost, wait: lost.CopiesFor()}).run)
+		o.core().Spawn((&retake{o: o, m: lost.Resource(), lost: lost, wait: lost.AcquireCopyWindow()}).run)
 	}
 }
 
@@ -80,7 +80,7 @@ func (t *retake) run() {
 	t.o.mu.Lock()
 	over := t.o.untilOver()
 	t.o.mu.Unlock()
-	ctx := t.o.h.Detached()
+	ctx := t.o.h.WithoutCancel()
 	defer t.withdraw(ctx)
 	for pause := shortestRetake; ; pause = min(2*pause, 5*t.o.budget) {
 		select {
@@ -92,7 +92,7 @@ func (t *retake) run() {
 			return
 		}
 		t.wait = pause
-		if t.isUndone() && t.try(ctx) {
+		if t.checkUndone() && t.try(ctx) {
 			return
 		}
 	}
@@ -106,15 +106,15 @@ func (t *retake) isMissing() bool {
 	return t.lost.IsLostUnreleased()
 }
 
-// isUndone reports whether nothing of the first request for a member is left. If a copy of its
+// checkUndone reports whether nothing of the first request for a member is left. If a copy of its
 // rollback may come later, it makes the next attempt wait for that.
-func (t *retake) isUndone() bool {
+func (t *retake) checkUndone() bool {
 	if t.first == nil {
 		return true
 	}
 	is, lasting := t.first.IsUndone()
 	if !is && lasting {
-		t.wait = t.m.CopiesOf(t.first)
+		t.wait = t.m.RollbackCopyWindow(t.first)
 	}
 	if is || lasting {
 		t.first = nil
@@ -174,7 +174,7 @@ func (t *retake) acquire(ctx context.Context, m *engine.Resource) *engine.Hold {
 	}
 	if t.q == nil {
 		t.q = t.newRequest(m)
-		t.q.Name(t.o.ID, false)
+		t.q.SetID(t.o.ID, false)
 		// The Release of the lost hold must not free its replacement: both have one id. With this
 		// count, Abandon never lowers the count of the lost ownership to 0, and sends nothing.
 		if t.lost != nil {

@@ -208,7 +208,7 @@ func (p *Presence) askOnce(ctx context.Context, q *question) bool {
 	q.states, _ = p.Renew(ctx, q.group, q.asks)
 	for i, state := range q.states {
 		if state == watchdog.Lost {
-			q.asks[i].Keeper.(*engine.Ownership).Gone()
+			q.asks[i].Keeper.(*engine.Ownership).LoseAsGone()
 		}
 	}
 	return slices.ContainsFunc(q.states, func(s watchdog.State) bool { return s != watchdog.Unknown })

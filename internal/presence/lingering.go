@@ -106,7 +106,7 @@ func (p *Presence) readAsks() {
 		// A name may contain a newline, and so may an id that the user has chosen.
 		for at := range len(text) {
 			if text[at] == '\n' {
-				p.core.Asked(text[:at], text[at+1:])
+				p.core.HandleAsk(text[:at], text[at+1:])
 			}
 		}
 	}

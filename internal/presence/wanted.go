@@ -121,7 +121,7 @@ func (p *Presence) lookForWaiters(now time.Time) (next engine.Instant) {
 			}
 			for i, waits := range p.AnyWait(ctx, resources) {
 				if waits {
-					chunk[i].Want()
+					chunk[i].NotifyWanted()
 				}
 			}
 		}

@@ -363,7 +363,7 @@ func TestTakeoverDuringACohortDelaysNoWaiter(t *testing.T) {
 		}},
 		{"the loss is found before the hold is accepted", 0, func(t *testing.T, _ *Server, first *Hold) {
 			require.NoError(t, first.Release(t.Context()))
-			first.Ownership().Gone()
+			first.Ownership().LoseAsGone()
 		}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -423,7 +423,7 @@ func TestEventsAreBalancedIfACohortIsLostWhenItIsPassedOn(t *testing.T) {
 				}
 				Release(t, first)
 				s.Forget("x")
-				first.Ownership().Gone()
+				first.Ownership().LoseAsGone()
 				waiter.End()
 				cancel()
 				if hold := waiter.Hold; hold != nil && hold.ID() == first.ID() { // its goroutine was faster

@@ -160,7 +160,7 @@ func (o *shared) hear(s *Server, c *Client, what string) {
 	case "a reconnection":
 		c.GiveUpAllLingering()
 	default:
-		c.Asked("x", id)
+		c.HandleAsk("x", id)
 	}
 }
 
@@ -193,7 +193,7 @@ func TestAskEndsATenureHoweverOftenItComes(t *testing.T) {
 							require.NoError(t, err)
 							time.Sleep(section)
 							for range tt.asks {
-								a.Asked("x", hold.ID())
+								a.HandleAsk("x", hold.ID())
 							}
 							assert.NoError(t, hold.Release(context.Background()))
 						}

@@ -66,7 +66,7 @@ func (s *tenure) begin(hold *engine.Hold) {
 		s.isDisputed = true
 	}
 	s.e.tenure = s
-	s.e.contact.Answered(hold.ID(), max(0, time.Until(hold.ValidUntil())), nil)
+	s.e.contact.HeldBy(hold.ID(), max(0, time.Until(hold.ValidUntil())), nil)
 }
 
 // give gives w the turn. mu is held.

@@ -67,7 +67,7 @@ func (c *Client) Semaphore(name string) *engine.Resource {
 	r := c.Resource("semaphore", name, d)
 	r.Traits = &engine.Traits{
 		ManyHolders: true, HandsOff: true, Remembered: 24 * time.Hour,
-		NameOwner: func(o *engine.Owner) { o.Name("", false); o.TTL = 100 * 365 * 24 * time.Hour },
+		NameOwner: func(o *engine.Owner) { o.SetID("", false); o.TTL = 100 * 365 * 24 * time.Hour },
 	}
 	return r
 }
@@ -222,7 +222,7 @@ func (d *FakeDriver) Release(
 		if need, known = o.LeaseFor(left); known && need == 0 {
 			return d.free(ctx, o, engine.Next{})
 		}
-		defer func() { o.Changed(failure.Of(err).InDoubt()) }()
+		defer func() { o.NoteChangeDoubt(failure.Of(err).InDoubt()) }()
 	}
 	id, change := d.id(&o.Owner), o.NextChange()
 	got.Lost, _, err = Do(ctx, d.Client, d.Command("count", &o.Owner), func() (lost bool, err error) {

@@ -497,7 +497,7 @@ func (s *Server) ask(name, holder string) {
 			lag := s.Lag[c]
 			go func() {
 				time.Sleep(lag)
-				c.Asked(name, holder)
+				c.HandleAsk(name, holder)
 			}()
 		}
 	}
