@@ -13,9 +13,9 @@ import (
 // not know them. Only the head watches the lock, so a thousand waiters cost one subscription and
 // one attempt a second. The head has a reason to try when
 //
-//   - its subscription is confirmed: a release before that was not heard,
+//   - its subscription is confirmed: it did not hear an earlier release,
 //   - a message announces a release, or messages may have been missed,
-//   - the lease of the holder ends, according to the last refusal,
+//   - the holder's lease ends, according to the last refusal,
 //   - a second has passed: a message may have been lost.
 //
 // The confirmation matters because of this order of events:
@@ -27,8 +27,8 @@ import (
 //	confirmed: tries, is granted
 //
 // A reason to try is used once. A waiter that leaves without using it passes it on. So does a
-// waiter whose attempt failed and said nothing about the lock, and then gives up. Otherwise the
-// lock could be free with waiters in the queue, until the next slow poll.
+// waiter that gives up after an attempt that failed and said nothing about the lock. Otherwise the
+// lock could stay free until the next slow poll while requests wait for it.
 //
 // Another waiter tries only if it may succeed where the head does not:
 //
@@ -46,8 +46,8 @@ const (
 	// SlowPoll is the pause after which the head of a queue tries in case a message was lost. That
 	// is one attempt a second for each client and name, however many requests wait.
 	SlowPoll = time.Second
-	// StuckAfter is how long the head's attempt may take before another waiter tries, or a release
-	// that leaves the lock to other clients before the head does.
+	// StuckAfter is how long the head's attempt may take before another waiter tries. It is also
+	// how long the head waits for the reply to a release that leaves the lock to other clients.
 	StuckAfter = SlowPoll / 4
 	// MaxBatch is the largest number of waiters for which one command acquires.
 	MaxBatch = 64
@@ -60,12 +60,12 @@ type Queue struct {
 	Batches     bool // one command acquires for several waiters
 	TakeTurns   bool // only one of the clients that hear a release can acquire
 
-	TryAt time.Time // when the head tries again by itself, and Alarm is due; zero: it is about to, or nobody waits
+	TryAt time.Time // when the head tries again by itself, and Alarm is due; zero if it is about to try, or nobody waits
 
 	waiters   list.List[Waiter, *Waiter]
-	unused    bool // there was a reason to try when all waiters were granted: for the next one
+	unused    bool // a reason to try came when all waiters were granted: the next waiter uses it
 	unsettled int  // subscriptions that are neither confirmed nor refused
-	listens   bool // it subscribes to the common messages
+	listens   bool // the client subscribes to the common messages
 	turn      Turn // of other clients
 	place     Place
 	inLine    bool // an attempt has taken the place, or may have
@@ -73,13 +73,14 @@ type Queue struct {
 	actions []Action
 }
 
-// NeedsTime reports whether what follows from an event depends on the time.
+// NeedsTime reports whether the actions for an event depend on the time.
 func (q *Queue) NeedsTime(e *Event) bool {
 	isQuietJoin := e.What == Joined && q.Head() != nil
 	return e.What != Answered && !isQuietJoin
 }
 
-// On takes an event in, and returns what is to be done. The result is valid until the next event.
+// On handles an event, and returns the actions to carry out. The slice is valid until the next
+// event.
 func (q *Queue) On(e *Event) []Action {
 	q.actions = q.actions[:0]
 	w := e.Who
@@ -117,12 +118,12 @@ func (q *Queue) On(e *Event) []Action {
 	return q.actions
 }
 
-// confirmed takes in one more confirmation. After the last one, the head makes its second attempt:
-// a release before that was not heard. A turn of others that a message has begun ends, because the
-// message that ends it may not have been heard either. A turn that this client's own release has
-// begun goes on: the others must be able to try first. The message of that release may come or not,
-// so the first message is taken for it. If it is that of another client, the head waits until the
-// time of the turn is over.
+// confirmed handles one more confirmation. After the last one, the head makes its second attempt,
+// because it did not hear an earlier release. If a message began a turn of others, that turn ends,
+// because the message that ends it may have been missed too. If this client's own release began the
+// turn, it goes on: the others must be able to try first. That release's message may or may not
+// come, so the first message is taken for it. If the first message announces another client's
+// release, the head waits until the turn's time is over.
 func (q *Queue) confirmed(e *Event) {
 	q.unsettled--
 	switch {
@@ -134,7 +135,7 @@ func (q *Queue) confirmed(e *Event) {
 	}
 }
 
-// batch makes the attempt of w acquire for other waiters, too.
+// batch makes w's attempt acquire for other waiters, too.
 func (q *Queue) batch(w *Waiter) {
 	left := MaxBatch
 	for o := q.waiters.First; o != nil && left > 0; o = o.Next {
@@ -148,8 +149,7 @@ func (q *Queue) batch(w *Waiter) {
 	}
 }
 
-// answered decides what follows from a command of another request that may have acquired for a
-// waiter.
+// answered handles the end of another request's command that may have acquired for a waiter.
 func (q *Queue) answered(e *Event) {
 	w := e.Who
 	unused := w.Answered(e.Granted, e.Doubt)
@@ -164,8 +164,8 @@ func (q *Queue) answered(e *Event) {
 	}
 }
 
-// othersTurn takes in a message about the turns of other clients. It wakes the head, or makes it
-// try when the turn of the others ends.
+// othersTurn handles a message about the turns of other clients. It wakes the head, or makes it try
+// when the others' turn ends.
 func (q *Queue) othersTurn(e *Event) {
 	isHeard := e.What != OthersTurn || q.listens // only listeners leave a lock alone that is not offered to them
 	if q.IsIdle() || !isHeard {
@@ -193,7 +193,7 @@ func (q *Queue) Head() *Waiter {
 	return w
 }
 
-// First returns the waiter that has waited for longest, granted or not. It is nil if nobody waits.
+// First returns the waiter that has waited longest, granted or not. It is nil if nobody waits.
 func (q *Queue) First() *Waiter { return q.waiters.First }
 
 // IsIdle reports whether no request waits.
@@ -210,7 +210,7 @@ func (q *Queue) MustWait(permits int) bool {
 	return false
 }
 
-// AnyStays reports whether a waiter waits that is not about to leave, other than those.
+// AnyStays reports whether there is a waiter, other than except, that is not about to leave.
 func (q *Queue) AnyStays(except ...*Waiter) bool {
 	for w := q.waiters.First; w != nil; w = w.Next {
 		if !w.Leaves && !slices.Contains(except, w) {
@@ -220,8 +220,9 @@ func (q *Queue) AnyStays(except ...*Waiter) bool {
 	return false
 }
 
-// Subscribed says how many subscriptions the last action has made, and the number of the client's
-// place if they are to its messages. The head waits for their confirmations.
+// Subscribed tells the queue how many subscriptions the last action has made. The head waits for
+// their confirmations. place is the number of the client's place if they are for the place's
+// messages, and 0 if they are for the common ones.
 func (q *Queue) Subscribed(subscriptions int, place uint64) {
 	q.unsettled += subscriptions
 	if place != 0 {
@@ -247,8 +248,8 @@ func (q *Queue) wakeHead() {
 	}
 }
 
-// join adds a waiter. The first one subscribes for the whole queue. If all waiters before it have
-// been granted, the new one is the head: they may still give up without telling anybody.
+// join adds a waiter. The first one subscribes for the whole queue. If all earlier waiters are
+// granted, the new one is the head, because they may still give up without telling anybody.
 func (q *Queue) join(e *Event) {
 	q.waiters.Append(e.Who)
 	if !e.StandBack.IsZero() && q.waiters.First == e.Who {
@@ -267,8 +268,8 @@ func (q *Queue) join(e *Event) {
 	}
 }
 
-// tried decides what follows from an attempt that has not acquired. A waiter that may be granted
-// although this one was refused tries now.
+// tried handles an attempt that has not acquired. A waiter behind it that may succeed despite the
+// refusal tries now.
 func (q *Queue) tried(e *Event) {
 	w := e.Who
 	w.Tried(e.Doubt, e.GivesUp)
@@ -305,9 +306,9 @@ func (q *Queue) tried(e *Event) {
 //   - It was the first: the next waiter watches the lock from now on, and waits for the
 //     confirmations.
 //   - It has an unused reason to try, and gives up: the head tries. A message is not lost with it.
-//   - It was granted: waiters for which there is room too try now.
-//   - It has given up the place, and others came meanwhile: the head must take the place again.
-//   - It was the last: nothing is subscribed to any longer.
+//   - It was granted: waiters that also fit try now.
+//   - It has given up the place, and others joined meanwhile: the head must take the place again.
+//   - It was the last: the client unsubscribes.
 func (q *Queue) left(e *Event) {
 	w := e.Who
 	wasFirst := q.waiters.First == w
@@ -351,10 +352,9 @@ func (q *Queue) left(e *Event) {
 }
 
 // admit makes waiters try after w was granted: as many as fit into the free permits, and all with
-// w's shared id. Where one command acquires for several requests, only the first of them tries, for
-// all.
+// w's shared id. Where one command acquires for several requests, only the first of them tries.
 func (q *Queue) admit(w *Waiter, free int) {
-	isLed := false // a waiter tries, and its command acquires for all that may be part of a batch
+	isLed := false // a waiter tries, and its command acquires for the whole batch
 	for o := q.waiters.First; o != nil; o = o.Next {
 		sharesHold := w.Shared && o.ID == w.ID
 		isInBatch := q.Batches && !o.Shared
@@ -370,7 +370,7 @@ func (q *Queue) admit(w *Waiter, free int) {
 	}
 }
 
-// alarm makes the head try. Two cases of silence need more than the head:
+// alarm makes the head try. In two cases the head alone is not enough:
 //
 //   - The head's attempt hangs on its connection. The first waiter that is not trying tries
 //     instead.
@@ -378,7 +378,7 @@ func (q *Queue) admit(w *Waiter, free int) {
 //     lease ends. So waiters in doubt try too: only they can find out.
 func (q *Queue) alarm(now time.Time) {
 	if now.Before(q.TryAt) {
-		return // it comes too early
+		return // the alarm is early
 	}
 	q.TryAt = time.Time{}
 	head := q.Head()
@@ -402,15 +402,15 @@ func (q *Queue) alarm(now time.Time) {
 // that was left to others during the attempt may make it sooner.
 func (q *Queue) schedule(e *Event) {
 	pause := SlowPoll
-	if e.RetryAfter >= 0 && e.RetryAfter < pause { // a longer one may be as long as a Duration can be
+	if e.RetryAfter >= 0 && e.RetryAfter < pause { // compared first: it may be too large to add to
 		pause = min(pause, e.RetryAfter+time.Millisecond) // Redis rounds a TTL down
 	}
 	q.TryAt = e.Now.Add(q.turn.Pause(e.Now, pause))
 }
 
 // release decides what a release does for the waiters: it offers the lock to the head, or leaves it
-// to other clients if the time of this one is over. Of several holders that release at the same
-// time, each offers to another waiter.
+// to other clients if this client's time is over. If several holders release at the same time, each
+// offers to a different waiter.
 func (q *Queue) release(e *Event) {
 	w := q.Head()
 	switch {
@@ -429,8 +429,8 @@ func (q *Queue) release(e *Event) {
 	}
 }
 
-// firstToOffer returns the first of w and the waiters behind it for which no other command tries.
-// It is nil if there is none.
+// firstToOffer returns the first waiter, from w on, for which no other command tries. It is nil if
+// there is none.
 func firstToOffer(w *Waiter) *Waiter {
 	for w != nil && !w.MayOffer() {
 		w = w.Next
@@ -443,7 +443,7 @@ func firstToOffer(w *Waiter) *Waiter {
 func (q *Queue) yield(e *Event) {
 	a := Action{Do: Yield, HearsRelease: q.listens}
 	if q.inLine {
-		q.place.Since = 0 // it moves to the end of the line
+		q.place.Since = 0 // the place moves to the end of the line
 		a.Place = q.place
 	}
 	q.turn.beginOwn(e.Now, OthersTurnFor(e.Cohort), q.listens)

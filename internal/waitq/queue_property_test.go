@@ -23,7 +23,7 @@ type world struct {
 	subscribed       bool // a message that is sent now will be heard
 	unconfirmed      int
 	inbox            int       // messages of releases on their way to us
-	since            time.Time // when something last happened that the queue must find out about
+	since            time.Time // the last change that the queue must find out about
 	faults           bool
 	failed           bool // an attempt was not answered, or messages were lost: then a poll comes at the latest
 }
@@ -36,9 +36,9 @@ type client struct {
 	attempt   phase
 	granted   bool
 	has       bool // the server has granted it, by any command
-	left      int  // permits that the reply tells of
+	left      int  // free permits according to the reply
 	companion []*client
-	lost      bool // it was taken from it by force, and nobody here knows that
+	lost      bool // the lock was taken by force, and nobody here knows that
 }
 
 // freeing is a release under way.
@@ -218,7 +218,7 @@ func (w *world) lose(c *client) {
 	w.on(Event{What: Tried, Who: &c.Waiter, RetryAfter: -1, Doubt: true})
 }
 
-// leave removes a waiter: with the lock, or because it gives up. What it was granted is then rolled back.
+// leave removes a waiter: with the lock, or because it gives up. Then its grant is rolled back.
 func (w *world) leave(c *client, granted bool) {
 	w.waiting = without(w.waiting, c)
 	if granted {
@@ -231,7 +231,7 @@ func (w *world) leave(c *client, granted bool) {
 	w.on(Event{What: Left, Who: &c.Waiter, Granted: granted, Free: w.free, RetryAfter: time.Minute})
 }
 
-// withdraw says that a waiter gives up as soon as it runs.
+// withdraw makes a waiter give up as soon as it runs.
 func (w *world) withdraw(c *client) { c.Leaves, c.asleep = true, false }
 
 // force is a takeover: another client frees a hold of ours. It publishes that.
@@ -298,7 +298,7 @@ func (w *world) deliver() {
 	w.requireReason("a message")
 }
 
-// requireReason fails if what the queue has heard does not lead to an attempt soon.
+// requireReason fails if the queue has heard a reason to try and no attempt follows soon.
 func (w *world) requireReason(what string) {
 	head := w.q.Head()
 	switch {
@@ -320,7 +320,7 @@ func (w *world) pass(d time.Duration) {
 	w.now = w.now.Add(d)
 }
 
-// settle lets everything that is under way come to its end, until nothing happens without the alarm.
+// settle finishes everything that is under way, until only the alarm is left.
 func (w *world) settle() {
 	for range 1000 {
 		switch {
@@ -353,7 +353,7 @@ func (w *world) advance() bool {
 	return w.unconfirmed < before
 }
 
-// requireProgress fails if permits are free for which somebody waits, and nobody tries in time.
+// requireProgress fails if permits are free, somebody waits for them, and nobody tries in time.
 func (w *world) requireProgress() {
 	limit := 100 * ms
 	if w.failed {

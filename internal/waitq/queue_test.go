@@ -95,7 +95,7 @@ func (s *script) refuse(name string) string {
 	return s.on(name, Event{What: Tried, RetryAfter: -1, InLine: true, Since: 5})
 }
 
-// Each case is what happens when waiters have joined, and the first has been refused twice.
+// Each case begins after waiters have joined, and the first has been refused twice.
 func TestWhatTheQueueSays(t *testing.T) {
 	type row struct {
 		at   time.Duration
@@ -381,7 +381,7 @@ func TestWhoMustWait(t *testing.T) {
 	assert.True(t, s.q.MustWait(2))
 }
 
-// The whole table of a waiter: every state, with every thing that can happen to it.
+// The whole table of a waiter: every state, with everything that can happen to it.
 func TestProgress(t *testing.T) {
 	for _, tt := range []struct {
 		name                         string
@@ -456,7 +456,8 @@ func TestWhoTriesAfterAGrant(t *testing.T) {
 }
 
 // A client may free the lock for others before its waiter's subscriptions are confirmed. The confirmation does not end
-// the turn of the others, which would come too late. Nor does the next message, which may be that of the release.
+// the others' turn, which would come too late. Nor does the next message, which may be the
+// release's own.
 func TestConfirmationDoesNotEndATurnThatOurReleaseHasBegun(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
@@ -519,7 +520,8 @@ func TestQueueThatWasJustOpenedStandsBack(t *testing.T) {
 	}
 }
 
-// Clients that do not take turns leave the lock to others after a cohort, and else free it for all.
+// Clients that do not take turns leave the lock to others after a cohort. Otherwise they free it
+// for all.
 func TestWhenAStreakOfClientsThatCompeteIsOver(t *testing.T) {
 	s := newScript(t)
 	s.q.ManyHolders, s.q.TakeTurns = true, false

@@ -5,15 +5,15 @@ import "time"
 // When it is the turn of other clients.
 //
 // A client that has had a lock for long enough frees it for the others, and its head stands back. A
-// turn says for how long: until the others have released, or until a time, whichever comes first.
-// The time bounds how long the lock can be idle, whatever the messages say. They may be lost, one
-// message may speak for several releases, and a client that was counted may have stopped waiting.
+// turn says for how long: until the others have released, or until a deadline, whichever comes
+// first. The deadline bounds how long the lock can be idle, because messages are not reliable: they
+// may be lost, one may stand for several releases, and a counted client may have stopped waiting.
 //
 //	a release leaves the lock to others -> their turn -> they have released:    the head tries
-//	a message gives another its turn    ->            -> the time is over:      the head tries
+//	a message gives another its turn    ->            -> the deadline passes:   the head tries
 //	                                                  -> messages were missed:  the head tries
 //
-// While it lasts, the head tries when it is due, and not because of messages.
+// During a turn, the head tries when it is due, and not because of messages.
 
 const (
 	// MaxTurn is how long a turn lasts at most. A client with a round trip of 80 ms is in time, and
@@ -29,21 +29,21 @@ const (
 	MaxStreak      = 10 * time.Millisecond
 )
 
-// Turn is a turn of other clients. The zero value: it is nobody's turn, so each message makes the
-// head try.
+// Turn is a turn of other clients. The zero value means that it is nobody's turn, so each message
+// makes the head try.
 type Turn struct {
-	until time.Time     // it ends then
-	lasts time.Duration // for each of the others
-	left  int           // releases of others after which it ends
-	// told: that many of the next messages are of releases that this client knows of. They were its
-	// own, or a message at its place came first.
+	until time.Time     // when the turn ends
+	lasts time.Duration // the time for each of the others
+	left  int           // how many more releases of others end it
+	// told is how many of the next messages announce releases that this client knows of: its own,
+	// or one that a message at its place has announced.
 	told int
-	due  time.Time // when the head must try, at the latest; zero: it has tried since the last release
+	due  time.Time // when the head must try, at the latest; zero if it has tried since the last release
 	own  bool      // this client's own release has begun it
 }
 
-// On takes in a message, or the reply to a release with which a turn has begun, and reports whether
-// the head should try now. If not, it should when it is due. listens: the client hears the common
+// On handles a message, or the reply to the release that began a turn, and reports whether the head
+// should try now. If not, the head tries when it is due. listens: the client hears the common
 // messages. oneByOne: the others acquire one after another, and the client hears each of their
 // releases.
 //
@@ -53,15 +53,15 @@ type Turn struct {
 //  2. X releases:  not for us. Y acquires.
 //  3. Y releases:  the head tries.
 //
-// A client in line is told when its turn comes again, and writers are told by the last reader: for
-// both, the first release of another client ends the turn.
+// A client in line is told when its turn comes again, and writers are told by the last reader. For
+// both, another client's first release ends the turn.
 func (t *Turn) On(e *Event, listens, oneByOne bool) (tryNow bool) {
 	switch e.What {
 	case Yielded:
 		return t.yielded(e, oneByOne)
 	case Heard:
 		return t.hear(e.Now)
-	case OthersTurn: // a listener hears the message of the same release, too
+	case OthersTurn: // a listener also hears the same release's common message
 		t.begin(e.Now, MaxTurn, 1, true)
 		return false
 	case OurTurn:
@@ -72,8 +72,8 @@ func (t *Turn) On(e *Event, listens, oneByOne bool) (tryNow bool) {
 	return true
 }
 
-// begin begins a turn of others. told: the message of the release with which it begins is still to
-// come. Messages that the last turn has waited for may still come, too.
+// begin begins a turn of others. told: the message of the release that begins the turn is still to
+// come. Messages that the last turn expected may still come, too.
 func (t *Turn) begin(now time.Time, lasts time.Duration, others int, told bool) {
 	if !now.Before(t.until) {
 		t.told = 0
@@ -94,21 +94,21 @@ func (t *Turn) beginOwn(now time.Time, lasts time.Duration, told bool) {
 	t.own = true
 }
 
-// isOwn reports whether a turn goes on that this client's own release has begun.
+// isOwn reports whether this client's own release began the turn, and the turn goes on.
 func (t *Turn) isOwn(now time.Time) bool { return t.own && now.Before(t.due) }
 
-// acquired ends it: a waiter has the lock. The message of the release that made it try may still
-// come.
+// acquired ends the turn, because a waiter has the lock. until and told stay: the message of the
+// release that made the waiter try may still come.
 func (t *Turn) acquired() {
 	t.left = 0
 	t.due = time.Time{}
 }
 
 // yielded decides how long the head stands back, counted from when the release was sent, because
-// the lock has been free since then. A turn may be over by then.
+// the lock has been free since then. The turn may be over when the reply comes.
 func (t *Turn) yielded(e *Event, oneByOne bool) (tryNow bool) {
 	if t.until.IsZero() {
-		return false // it was over before the reply, and the head has tried
+		return false // the turn was over before the reply, and the head has tried
 	}
 	lasts := OthersTurnFor(e.Cohort)
 	look := lasts
@@ -131,7 +131,7 @@ func (t *Turn) yielded(e *Event, oneByOne bool) (tryNow bool) {
 	return false
 }
 
-// hear receives a message of a release. Without a turn each makes the head try.
+// hear handles a release message. Without a turn, each one makes the head try.
 func (t *Turn) hear(now time.Time) (tryNow bool) {
 	switch {
 	case now.Before(t.until) && t.told > 0:
@@ -156,14 +156,14 @@ func (t *Turn) Pause(now time.Time, d time.Duration) time.Duration {
 	return min(d, t.due.Sub(now))
 }
 
-// OthersTurnFor is how long a turn lasts after a client had the lock for up to cohort; 0: for a
-// streak. It is as long as the cohort, but at most MaxTurn. So a client that is far away is in
-// time, and one that never comes costs at most half of the time.
+// OthersTurnFor is how long a turn lasts after a client had the lock for up to cohort, or for a
+// streak if cohort is 0. It is as long as the cohort, but at most MaxTurn. So a client that is far
+// away is in time, and one that never comes costs at most half of the time.
 func OthersTurnFor(cohort time.Duration) time.Duration { return min(max(cohort, MaxStreak), MaxTurn) }
 
 // UnknownTurnFor is how long a lock stays free after a cohort if no other client is known to wait.
-// Redisson's SpinLock polls without a trace, and then finds the lock free about as often as without
-// cohorts. 0: a turn that is too short for a timer.
+// Redisson's SpinLock polls without a trace, and finds the lock free about as often as without
+// cohorts. The result is 0 if the turn is too short for a timer.
 func UnknownTurnFor(cohort time.Duration) time.Duration {
 	d := min(cohort/100, MaxTurn)
 	if d < time.Millisecond {

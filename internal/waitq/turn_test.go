@@ -102,7 +102,7 @@ func TestLengthOfATurn(t *testing.T) {
 	}
 }
 
-// plan is whether the head should try now, and else after which pause.
+// plan is whether the head should try now, or the pause after which it should.
 type plan struct {
 	Now   bool
 	Pause time.Duration
