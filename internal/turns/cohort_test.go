@@ -209,7 +209,7 @@ func TestNestedHoldOfACohortHasTheTokenOfItsOuterHold(t *testing.T) {
 	})
 }
 
-// The member that has the lock learns of the loss. Those that had it before have released it with success.
+// The member that has the lock learns of the loss. Earlier members have released it successfully.
 func TestLossEndsTheCohort(t *testing.T) {
 	for _, tt := range []struct {
 		name string
@@ -388,8 +388,8 @@ func TestTakeoverDuringACohortDelaysNoWaiter(t *testing.T) {
 	}
 }
 
-// A waiter has acquired the lock by itself after a takeover. The hold that the cohort had before is passed on to
-// nobody.
+// A waiter has acquired the lock by itself after a takeover. The cohort's former hold is not passed
+// on.
 func TestCohortEndsWhenTheServerGrantsTheLockToAWaiter(t *testing.T) {
 	Bubble(t, func(t *testing.T, s *Server) {
 		r := s.Client(t, "a").Lock("x")
@@ -446,7 +446,7 @@ func TestEventsAreBalancedIfACohortIsLostWhenItIsPassedOn(t *testing.T) {
 	}
 }
 
-// The attempt for the next tenure may be executed late. It is nobody's turn, and is rolled back.
+// The attempt for the next tenure may be executed late. It gives nobody a turn, and is rolled back.
 func TestAttemptInDoubtLeavesNothingBehind(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
@@ -486,8 +486,8 @@ func TestCloseEndsACohort(t *testing.T) {
 	})
 }
 
-// A user comes while the attempt of another one is under way, and waits behind it. Whatever becomes of that attempt,
-// the second user waits no longer than he must.
+// A user comes while another user's attempt is under way, and waits behind it. Whatever becomes of
+// that attempt, the second user waits no longer than necessary.
 func TestUserWhoWaitsBehindAnAttempt(t *testing.T) {
 	for _, tt := range []struct {
 		name    string
@@ -529,5 +529,5 @@ func TestUserWhoWaitsBehindAnAttempt(t *testing.T) {
 	}
 }
 
-// errPermission is an answer for which no further attempt is made.
+// errPermission is an answer after which no further attempt is made.
 var errPermission = errors.New("NOPERM")

@@ -1,7 +1,7 @@
 // Package turns lets the users of one client take turns on one hold: cohorts
 // ([engine.Terms].Cohort), and locks that linger ([engine.Terms].Linger). It is a layer above
-// package engine, which acquires and releases the outer hold as it does any other hold, and does
-// not know what the users do in between.
+// package engine, which acquires and releases the outer hold like any other hold, and does not know
+// what the users do in between.
 //
 //	Acquire by a -> command      the server: id 7 holds    a tenure begins, and a has its first turn
 //	Release by a -> nothing      the server: id 7 holds    b waits, and has the next turn
@@ -10,9 +10,9 @@
 //	Release by c -> command      the server: free          the tenure ends, and other clients go first
 //
 //	Turns  of a client
-//	entry  a name, with the terms of users who may share a hold: its waiters, and its tenure
+//	entry  a name and the terms of users who may share a hold: its waiters, and its tenure
 //	tenure one outer hold, from its acquisition to its release
-//	turn   one acquisition: a waiter, and then what the hold of its user is of
+//	turn   one acquisition: first a waiter, then the engine.Holding behind the user's hold
 //
 //	the user's hold -> turn -> tenure -> outer hold -> engine.Ownership
 //
@@ -23,19 +23,19 @@
 //	the entry                                        the acquisition
 //	its lock lingers, and may be kept                has the next turn; nothing is sent
 //	its lock lingers otherwise                       releases the tenure, waits for the answer, then makes an attempt
-//	a turn is under way, and the user waits for none is refused by the hold of its own client
-//	the user waits for none                          makes an attempt
+//	a turn is under way, and this is a single try    is refused by the hold of its own client
+//	this is a single try                             makes an attempt
 //	no tenure, and nobody waits or tries             makes an attempt. If that is refused, it is the first waiter
 //	any other                                        waits in order of arrival
 //
 // # The end of a turn
 //
-// A tenure may be kept if it is the entry's, its outer hold is sole ([engine.Hold.IsSole]), it has
-// a fencing token left, and no message of a release has come, which would mean that the lock was
-// taken away. It is young as long as the cohort lasts, or as long as the linger time if there is no
-// cohort. It is wanted if another client has asked for it, if a request of this client waits for it
-// in another way, or if another tenure has begun meanwhile: one of the two has lost the lock, and
-// nobody knows which. The first row that applies:
+// A tenure may be kept if it is the entry's current one, its outer hold is sole
+// ([engine.Hold.IsSole]), it has a fencing token left, and no release message has come: a message
+// would mean that the lock was taken away. It is young as long as the cohort lasts, or as long as
+// the linger time if there is no cohort. It is wanted if another client has asked for it, if a
+// request of this client waits for it outside the entry, or if it began while another tenure was
+// under way: one of the two has lost the lock, and nobody knows which. The first row that applies:
 //
 //	may be kept  a user waits  young  wanted  then
 //	no                                        release
@@ -50,26 +50,26 @@
 //
 // # The next tenure
 //
-// The request for the next tenure is the entry's, and not that of a waiter. It stands in the
-// engine's queue before the outer hold is released. So the client has its place among the others,
-// and the release leaves the lock to them first. Within a cohort it stands there as soon as a user
-// waits. With a linger time alone, which others cannot foresee, it comes when a tenure ends, or
+// The request for the next tenure belongs to the entry, not to a waiter. It joins the engine's
+// queue before the outer hold is released. So the client has its place among the other clients, and
+// the release leaves the lock to them first. Within a cohort the request joins as soon as a user
+// waits. With a linger time alone, which others cannot foresee, it joins when a tenure ends, or
 // when a user has waited for 100 ms. It leaves when no user waits.
 //
 // # Losses
 //
 // The loss of the outer hold ends the hold of the user whose turn it is, in the same goroutine. A
-// waiter that was given the turn and has not seen that yet waits on: nobody loses a hold that he
-// never had.
+// waiter that was given the turn but has not seen it yet goes on waiting: nobody loses a hold that
+// they never had.
 //
 // # Mutexes
 //
 //	Turns.mu -> Ownership.wire (it only tries), Ownership.mu, waitQueues.mu, Hold.mu, Contact.mu, Core.mu
 //
-// Turns.mu is never held around a command, nor when a hold ends.
+// Turns.mu is never held during a command, nor when a hold ends.
 //
 // # Goroutines
 //
-// Core.Spawn starts one for each request that stands in a queue. The AfterFuncs are the end of a
-// linger time, and the look at a waiter that has waited for 100 ms.
+// Core.Spawn starts one for each request that stands in a queue. The functions of time.AfterFunc
+// end a linger time, or check whether a waiter has waited for 100 ms.
 package turns

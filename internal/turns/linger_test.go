@@ -218,7 +218,7 @@ func TestWaiterThatWasRefusedEndsLingering(t *testing.T) {
 	})
 }
 
-// The same with a request that polls, and the lock does not linger while one polls.
+// The same with a request that polls. The lock does not linger while a request polls.
 func TestRequestThatPollsEndsLingering(t *testing.T) {
 	for _, reply := range []time.Duration{0, 15 * ms} { // of the first attempt
 		t.Run(reply.String(), func(t *testing.T) {
@@ -268,8 +268,8 @@ func TestOtherClientAsksForALingeringLock(t *testing.T) {
 	}
 }
 
-// The user of a lock that could be passed on, or linger, hears that another client has asked: the id is that of his
-// hold, too. Later users of the same tenure hear it at once.
+// The user of a lock that could be passed on, or linger, hears that another client has asked,
+// because the user's hold has the same id. Later users of the same tenure hear it at once.
 func TestUserHearsThatAnotherClientAsks(t *testing.T) {
 	for name, option := range map[string]func(*Terms){"cohort": InCohort(time.Hour), "linger": Lingering(time.Hour)} {
 		t.Run(name, func(t *testing.T) {
@@ -310,7 +310,7 @@ func TestAskThatOvertakesTheGrantIsHeard(t *testing.T) {
 }
 
 // The lock is handed off within its client before the ask comes, or at that moment. The client that asks has heard
-// nothing of that, so its ask is for the present holder, also for one that is not known yet.
+// nothing of that, so its ask is for the current holder, even for one that is not known yet.
 func TestAskForAFormerHolderIsForItsSuccessor(t *testing.T) {
 	for _, tt := range []struct {
 		name string
@@ -345,10 +345,10 @@ func TestAskForAFormerHolderIsForItsSuccessor(t *testing.T) {
 // The client that gives a lingering lock up, because another one has asked, leaves it to the others: also with its next
 // acquisition, and with waiters of its own. It does not stand back for longer than a turn lasts.
 func TestLockThatWasAskedForIsLeftToOthers(t *testing.T) {
-	const away = 2 * ms // of the client that asks: it always comes later. A streak would last longer
+	const away = 2 * ms // latency of the client that asks: it always comes later. A streak would last longer
 	for _, tt := range []struct {
 		name     string
-		waiters  int // of the client that has the lock, when it is asked
+		waiters  int // waiters of the client that has the lock, when it is asked
 		goesAway bool
 		at       time.Duration // when the client has the lock again
 	}{
@@ -396,7 +396,7 @@ func TestLockThatWasAskedForIsLeftToOthers(t *testing.T) {
 	}
 }
 
-// Close frees what lingers, also when its context has ended before.
+// Close frees lingering locks, even if its context has already ended.
 func TestCloseFreesWhatLingers(t *testing.T) {
 	for _, isOver := range []bool{false, true} {
 		t.Run(fmt.Sprint("its context has ended: ", isOver), func(t *testing.T) {
@@ -410,7 +410,7 @@ func TestCloseFreesWhatLingers(t *testing.T) {
 				if isOver {
 					cancel()
 				}
-				_ = c.Shut(ctx) // it waits for the releases, and may name them if its context has ended
+				_ = c.Shut(ctx) // waits for the releases; its error may name them if ctx has ended
 				s.RequireFree(t)
 				assert.Empty(t, c.Kinds(EventAcquired, EventReleased))
 			})

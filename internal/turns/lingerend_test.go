@@ -12,8 +12,8 @@ import (
 	. "github.com/redlatch/redlatch/internal/test/enginetest"
 )
 
-// An acquisition that cannot go on with a lingering lock waits until that is free, but not beyond its own end: the
-// server may not answer.
+// An acquisition that cannot reuse a lingering lock waits until the lock is free, but not beyond
+// its own end: the server may not answer.
 func TestLingeringLockThatIsNotGivenUpDelaysNobody(t *testing.T) {
 	for name, acquire := range map[string]func(context.Context, *Resource) error{
 		"its context ends": func(ctx context.Context, r *Resource) error {

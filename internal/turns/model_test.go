@@ -21,7 +21,7 @@ type use struct {
 	Pause, Patience, Section time.Duration
 }
 
-// news is something that a client hears, or does not hear any longer, after a pause.
+// news is something that a client hears after a pause, or that it can no longer hear.
 type news struct {
 	Pause time.Duration
 	What  string

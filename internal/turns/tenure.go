@@ -13,26 +13,27 @@ import (
 type tenure struct {
 	e       *entry
 	request engine.Request
-	// cancel ends the wait of the request, and answered is closed when it has ended. Both are nil
-	// if it does not wait.
+	// cancel ends the request's wait, and answered is closed when the wait has ended. Both are nil
+	// if the request does not wait.
 	cancel   context.CancelFunc
 	answered chan struct{}
 
 	hold   *engine.Hold // the outer hold; nil until the tenure begins
-	since  time.Time    // when the client has acquired the lock, or when the lock began to linger for the last time
-	token  int64        // of the first turn; 0: there are no tokens
-	tokens int          // how many were reserved
-	used   int          // how many turns there were
-	user   *turn        // whose turn it is; nil: the lock lingers
+	since  time.Time    // when the client acquired the lock, or when the lock last began to linger
+	token  int64        // the first turn's token; 0 if there are no tokens
+	tokens int          // how many tokens were reserved
+	used   int          // how many turns there have been
+	user   *turn        // whose turn it is; nil if the lock lingers
 	lost   bool         // the outer hold was lost
 
-	// isDisputed: it began while the entry had another tenure. One of the two has lost the lock.
+	// isDisputed: the tenure began while the name had another one. One of the two has lost the
+	// lock.
 	isDisputed   bool
 	lingersUntil time.Time
 	timer        *time.Timer // calls onTimer; nil until the lock lingers for the first time
 	timerIsSet   bool
 
-	first turn // of the user who has acquired the outer hold
+	first turn // the turn of the user who acquired the outer hold
 }
 
 // newTenure returns a tenure without an outer hold. mu is held.
@@ -46,8 +47,8 @@ func (e *entry) newTenure() *tenure {
 	return s
 }
 
-// begin makes s the tenure of its entry. The lock belongs to nobody else now, so earlier tenures of
-// the same name have lost it, or s has. mu is held.
+// begin makes s its entry's tenure. s has just acquired the lock, so earlier tenures of the same
+// name have lost it, unless s has. mu is held.
 func (s *tenure) begin(hold *engine.Hold) {
 	s.hold, s.since = hold, hold.KeptSince()
 	s.token, s.tokens = hold.Tokens()
@@ -110,13 +111,13 @@ func (s *tenure) isYoung(now time.Time) bool {
 type fate uint8
 
 const (
-	release fate = iota // the outer hold
-	passOn              // the first waiter has the next turn
-	linger              // the lock stays with the client
+	release fate = iota // release the outer hold
+	passOn              // give the first waiter the next turn
+	linger              // keep the lock, although nobody uses it
 )
 
 // afterTurn decides what follows the end of a turn, as the table in the package comment says.
-// canLinger: the client hears it when others ask. mu is held.
+// canLinger: the client hears when others ask for the lock. mu is held.
 func (s *tenure) afterTurn(now time.Time, canLinger bool) fate {
 	terms := s.e.terms
 	waits := s.e.waiters.First != nil
@@ -155,8 +156,8 @@ func (s *tenure) keepIdle(now time.Time) {
 	s.timerIsSet = true
 }
 
-// onTimer gives the lock up when its linger time is over. The timer is not stopped by each turn, so
-// it may come too early.
+// onTimer gives the lock up when its linger time is over. Turns do not stop the timer, so it may
+// fire too early.
 func (s *tenure) onTimer() {
 	s.e.turns.mu.Lock()
 	defer s.e.turns.mu.Unlock()
@@ -184,8 +185,8 @@ func (s *tenure) drop() {
 	}
 }
 
-// giveUp releases the outer hold of a lock that lingers, in the background. released is closed when
-// that was answered. mu is held.
+// giveUp releases a lingering lock's outer hold in the background. released is closed when the
+// release was answered. mu is held.
 func (s *tenure) giveUp() (released <-chan struct{}) {
 	s.e.turns.idle.Add(-1)
 	s.drop()
@@ -194,9 +195,9 @@ func (s *tenure) giveUp() (released <-chan struct{}) {
 	return s.hold.ReleaseLater()
 }
 
-// MemberWanted implements [engine.Group]: somebody waits for what the outer hold has. The user
-// hears that too, because his hold has the same id. If another client has asked, a lock that
-// lingers is given up now, and one in use at the end of the turn.
+// MemberWanted implements [engine.Group]: somebody waits for the outer hold's lock. The user hears
+// that too, because the user's hold has the same id. If another client has asked, a lingering lock
+// is given up now, and a lock in use at the end of the turn.
 func (s *tenure) MemberWanted(h *engine.Hold) {
 	s.e.turns.mu.Lock()
 	defer s.e.turns.mu.Unlock()
@@ -206,8 +207,8 @@ func (s *tenure) MemberWanted(h *engine.Hold) {
 	}
 }
 
-// MemberEnded implements [engine.Group]: the outer hold was lost. If it was released, the tenure
-// has ended before.
+// MemberEnded implements [engine.Group]: the outer hold was lost. If it was released instead, the
+// tenure has ended already.
 func (s *tenure) MemberEnded(h *engine.Hold, cause error) {
 	if errors.Is(cause, engine.ErrReleased) {
 		return
@@ -218,7 +219,7 @@ func (s *tenure) MemberEnded(h *engine.Hold, cause error) {
 	w := s.user
 	s.lost = true
 	switch {
-	case s.hold == nil: // it has not begun
+	case s.hold == nil: // the tenure has not begun
 	case w == nil:
 		if s.e.tenure == s {
 			s.giveUp()

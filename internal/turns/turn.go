@@ -15,14 +15,14 @@ type turn struct {
 	e      *entry
 	since  time.Time      // when it began to wait
 	waiter *engine.Waiter // nil until it waits
-	err    error          // why it waits no longer
+	err    error          // why it no longer waits
 
 	s         *tenure // nil until it has the turn
-	number    int     // how many turns of the tenure came before
-	seen      bool    // its user knows that he has the turn
+	number    int     // how many turns the tenure had before this one
+	seen      bool    // the waiting user has seen that it has the turn
 	hold      *engine.Hold
-	memory    engine.Hold     // of hold
-	following <-chan struct{} // what follows its giving up is under way until this is closed; nil: nothing is
+	memory    engine.Hold     // where hold is stored
+	following <-chan struct{} // closed when the command that follows giving up is answered; nil if there is none
 }
 
 // wake lets a waiter look. mu is held.
@@ -32,11 +32,10 @@ func (w *turn) wake() {
 	}
 }
 
-// mayTakeBack reports whether it is a waiter that has not seen its turn. mu is held.
+// mayTakeBack reports whether w is a waiter that has not seen its turn. mu is held.
 func (w *turn) mayTakeBack() bool { return w.waiter != nil && !w.seen }
 
-// wait waits for the turn of w, which is among the waiters. It blocks until then, or until trying
-// ends.
+// wait blocks until w, which is among the waiters, has its turn, or until trying ends.
 func (e *entry) wait(ctx, trying context.Context, q *engine.Request, w *turn) (*engine.Hold, error) {
 	q.State = w
 	began := time.Now()
@@ -66,7 +65,7 @@ func (e *entry) NextStep(waiter *engine.Waiter) (step engine.Step) {
 	defer e.turns.mu.Unlock()
 	switch {
 	case w.err != nil:
-		step.Try = true // which returns the error
+		step.Try = true // Try returns the error
 	case w.s == nil:
 	case !w.s.hold.ValidUntil().After(time.Now()): // the process has stood still, and nobody has reported the loss yet
 		s := w.s
@@ -94,7 +93,7 @@ func (e *entry) Leave(waiter *engine.Waiter, res engine.Result) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	switch {
-	case w.s != nil: // it was given the turn at this moment
+	case w.s != nil: // the waiter was given the turn just now
 		if w.end(false) == release {
 			w.following = w.s.hold.ReleaseLater()
 		}
@@ -108,7 +107,7 @@ func (e *entry) Leave(waiter *engine.Waiter, res engine.Result) {
 	e.removeIfUnused()
 }
 
-// begin makes the hold of the user.
+// begin makes the user's hold.
 func (w *turn) begin(ctx context.Context, q *engine.Request) (*engine.Hold, error) {
 	hold, err := w.e.r.NewTurnHold(ctx, q, &w.memory, w, time.Now())
 	if err != nil {
@@ -160,8 +159,8 @@ func (w *turn) Release(ctx context.Context, _ *engine.Hold) (handedOff bool, err
 	return false, err
 }
 
-// Forget implements [engine.Holding]: the user has detached, or has forgotten his hold, so the
-// lease ends the lock.
+// Forget implements [engine.Holding]: the user has detached or forgotten the hold, so the lock ends
+// with its lease.
 func (w *turn) Forget(*engine.Hold) {
 	t := w.e.turns
 	s := w.s
@@ -209,8 +208,8 @@ func (w *turn) Member(*engine.Resource) *engine.Hold { return nil }
 // ValidUntil implements [engine.Holding].
 func (w *turn) ValidUntil(*engine.Hold) time.Time { return w.s.hold.ValidUntil() }
 
-// Listen implements [engine.Holding]. Those who ask for the outer hold find h, because it has the
-// same id.
+// Listen implements [engine.Holding]. Clients that ask for the outer hold find h, because it has
+// the same id.
 func (w *turn) Listen(h *engine.Hold) { w.Ownership().Listen(h) }
 
 // Check implements [engine.Holding].

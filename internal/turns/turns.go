@@ -11,37 +11,37 @@ import (
 	"github.com/redlatch/redlatch/internal/list"
 )
 
-// standAfter is how long a user waits before the entry stands in the engine's queue for him, if it
-// does not do so before. The lock may have been lost, or the attempt of another user may be stuck.
+// standAfter is how long a user waits until the entry's request joins the engine's queue, if it has
+// not joined before. The lock may have been lost, or another user's attempt may be stuck.
 const standAfter = 100 * time.Millisecond
 
-// Turns are the entries of one client. It implements [engine.Turns].
+// Turns contains the entries of one client. It implements [engine.Turns].
 type Turns struct {
 	core *engine.Core
 	idle atomic.Int32 // how many locks linger
 
-	mu      sync.Mutex        // guards all entries, and what belongs to them
-	entries map[string]*entry // by name: the first entry, with which others are linked
+	mu      sync.Mutex        // guards all entries, with their tenures and turns
+	entries map[string]*entry // by name: the first entry, which links to the others
 }
 
-// entry is the users of a name with the same terms. It exists while somebody uses it.
+// entry is the state of one name for users with the same terms. It exists while somebody uses it.
 type entry struct {
 	turns   *Turns
 	r       *engine.Resource
-	terms   *engine.Terms // of the first user
-	another *entry        // of the same name
+	terms   *engine.Terms // the first user's
+	another *entry        // the next entry of the same name
 
 	waiters  list.List[turn, *turn]
-	tenure   *tenure // nil: the client does not have the lock
-	next     *tenure // its request stands in the engine's queue; nil: none does
-	second   *tenure // its request stands behind that of next; nil: none does
-	attempts int     // under way, of users who are no waiters
+	tenure   *tenure // nil if the client does not have the lock
+	next     *tenure // its request stands in the engine's queue; nil if there is none
+	second   *tenure // its request stands behind next's; nil if there is none
+	attempts int     // attempts under way by users who are not waiters
 	watching bool    // the timer of watch is set
 	contact  engine.Contact
-	unused   *tenure // made along with the entry; nil: it is in use
+	unused   *tenure // allocated with the entry; nil once it is in use
 }
 
-// New lets the users of a client take turns. It is called before the first acquisition.
+// New lets a client's users take turns. Call it before the first acquisition.
 func New(core *engine.Core) *Turns {
 	t := &Turns{core: core, entries: map[string]*entry{}}
 	core.UseTurns(t)
@@ -60,7 +60,7 @@ func (t *Turns) Acquire(ctx context.Context, r *engine.Resource, q *engine.Reque
 	}
 }
 
-// acquire does what the table in the package comment says. trying ends with the wait of the user.
+// acquire does what the table in the package comment says. trying ends with the user's wait.
 func (t *Turns) acquire(
 	ctx, trying context.Context, r *engine.Resource, q *engine.Request,
 ) (*engine.Hold, error) {
@@ -149,8 +149,8 @@ func (e *entry) removeIfUnused() {
 	}
 }
 
-// attempt makes the first attempt of a user, and blocks for it. The caller has counted it. If it is
-// refused, the user waits as the first, and its request stands in the engine's queue.
+// attempt makes a user's first attempt, and blocks for it. The caller has counted it. If it is
+// refused, the user becomes the first waiter, and its request stands in the engine's queue.
 func (e *entry) attempt(ctx, trying context.Context, q *engine.Request) (*engine.Hold, error) {
 	t := e.turns
 	mayWait := !q.Wait.IsSingleTry()
@@ -193,8 +193,8 @@ func (e *entry) attempt(ctx, trying context.Context, q *engine.Request) (*engine
 	return nil, err
 }
 
-// attemptEnded follows an attempt. The users who have waited behind it must not wait in vain. mu is
-// held.
+// attemptEnded cleans up after an attempt. Users that have waited behind it must not wait in vain.
+// mu is held.
 func (e *entry) attemptEnded() {
 	e.attempts--
 	e.prepareNext()
@@ -218,8 +218,8 @@ func (e *entry) prepareNext() {
 }
 
 // standBehind makes a second request stand in the engine's queue if at least two users of a cohort
-// wait. So the client keeps its place and its subscriptions when the first one is granted:
-// otherwise each tenure would cost two commands more. mu is held.
+// wait. So the client keeps its place and its subscriptions when the first request is granted.
+// Otherwise each tenure would cost two more commands. mu is held.
 func (e *entry) standBehind() {
 	hasTwo := e.waiters.First != nil && e.waiters.First.Next != nil
 	isWorthwhile := hasTwo && e.next != nil && e.terms.Cohort > 0
@@ -250,16 +250,16 @@ func (e *entry) watch(in time.Duration) {
 	})
 }
 
-// stand makes a request for the next tenure stand in the engine's queue, if a user waits and none
-// stands there. behind, if not nil, is the outer hold that the caller is about to release. It does
-// not block. mu is held.
+// stand makes a request for the next tenure join the engine's queue, if a user waits and no request
+// stands there. behind, if not nil, is the outer hold that the caller is about to release. stand
+// does not block. mu is held.
 func (e *entry) stand(behind *engine.Hold) {
 	isNeedless := e.waiters.First == nil || e.next != nil
 	if isNeedless || e.turns.core.IsClosing() {
 		return
 	}
 	s := e.joinQueue(behind)
-	e.turns.giveUpLingering(e.r.Name) // with other terms
+	e.turns.giveUpLingering(e.r.Name) // locks that linger with other terms
 	e.awaitTenure(s)
 }
 
@@ -285,7 +285,7 @@ func (e *entry) awaitTenure(s *tenure) {
 		e.contact.SetSource(&s.request)
 	case e.second == nil:
 		e.second = s
-	default: // two came meanwhile, because the attempt of s took long
+	default: // two requests came first, because the attempt of s took long
 		e.withdraw(s)
 	}
 	isOpen := core.Enter() == nil
@@ -300,8 +300,8 @@ func (e *entry) awaitTenure(s *tenure) {
 	})
 }
 
-// tenureAnswered gives the first waiter its turn on the outer hold of s, or the error because of
-// which there is none. It blocks for the release of a hold that nobody needs any longer.
+// tenureAnswered gives the first waiter its turn on the outer hold of s, or the error if there is
+// no hold. It blocks for the release of a hold that nobody needs any longer.
 func (e *entry) tenureAnswered(s *tenure, hold *engine.Hold, err error) {
 	t := e.turns
 	t.mu.Lock()
@@ -318,10 +318,10 @@ func (e *entry) tenureAnswered(s *tenure, hold *engine.Hold, err error) {
 	isWanted := w != nil && !s.lost
 	switch {
 	case hold != nil && isWanted:
-		s.begin(hold) // w keeps the entry until then
+		s.begin(hold) // before w is removed, because w keeps the entry
 		e.waiters.Remove(w)
 		s.give(w)
-	case hold == nil && isNext && w != nil: // waiting would not cure it
+	case hold == nil && isNext && w != nil: // waiting longer would not help
 		e.waiters.Remove(w)
 		w.err = err
 		w.wake()
@@ -334,7 +334,7 @@ func (e *entry) tenureAnswered(s *tenure, hold *engine.Hold, err error) {
 	}
 }
 
-// followNext makes the users who wait hear what next hears. mu is held.
+// followNext makes waiting users hear what the request of next hears. mu is held.
 func (e *entry) followNext() {
 	if e.next == nil {
 		e.contact.SetSource(nil)
@@ -361,7 +361,7 @@ func (e *entry) withdrawNext() (left <-chan struct{}) {
 	return first.answered
 }
 
-// withdraw makes the request of s give up, which stands in the engine's queue. mu is held.
+// withdraw makes s's request, which stands in the engine's queue, give up. mu is held.
 func (e *entry) withdraw(s *tenure) {
 	e.r.Withdraw(&s.request)
 	s.cancel()
@@ -402,7 +402,7 @@ func (t *Turns) GiveUpAll() {
 	}
 }
 
-// giveUpLingering releases what lingers of a name, in the background. mu is held.
+// giveUpLingering releases the lingering locks of a name in the background. mu is held.
 func (t *Turns) giveUpLingering(name string) (released []<-chan struct{}) {
 	var next *entry
 	for e := t.entries[name]; e != nil; e = next {
@@ -415,7 +415,7 @@ func (t *Turns) giveUpLingering(name string) (released []<-chan struct{}) {
 	return released
 }
 
-// Len is how many entries there are, for tests that look for leaks.
+// Len returns the number of entries, for tests that look for leaks.
 func (t *Turns) Len() (n int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
