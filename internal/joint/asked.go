@@ -19,18 +19,18 @@ import (
 //	a late member answers it joins the joint hold (mayStillCount, add), or is released because the joint hold is over
 //	a member refuses      it is asked again while the joint hold lasts (takeLater); so is a late member that was
 //	                      released because the others were not confirmed
-//	Release               waits for late members for a moment (awaitAsked)
+//	Release               waits briefly for late members (awaitAsked)
 //
 // If the attempt for the red lock fails, the attempts for members that have not answered are ended
 // (asked.end), and roll back what they may have taken.
 
 const (
 	// together is how long an acquisition with a majority waits for the other members, if their
-	// servers usually answer within that time. So it usually has all of them when it returns. It
+	// servers usually answer within that time. So it usually has all members when it returns. It
 	// does not wait for a server that is known to be slow or silent.
 	together = engine.UsualAnswer
-	// promptly is how soon after the beginning of the joint hold a late member still counts as a
-	// member that has answered together with the others. A later member counts after a check of the
+	// promptly is how long after the beginning of the joint hold a late member still counts as one
+	// that answered together with the others. A later member counts only after a check of the
 	// others.
 	promptly = 20 * time.Millisecond
 )
@@ -48,14 +48,14 @@ type asked struct {
 	requests []*engine.Request
 	// refused contains the requests that were answered by a refusal, by index.
 	refused []*engine.Request
-	// missing contains the members that have failed or refused before there was a joint hold.
+	// missing contains the members that failed or refused before there was a joint hold.
 	missing []int
-	// mayTake means that such members may be acquired later.
+	// mayTake means that missing members may be acquired later.
 	mayTake bool
 	// end ends the attempts. It does not wait for them.
 	end context.CancelCauseFunc
-	// giveUp ends the attempts that have not been made yet because another one to the same server
-	// is under way.
+	// giveUp ends the attempts that have not been sent yet because another attempt on the same
+	// server is under way.
 	giveUp func()
 	// outlive makes the attempts independent of the context of the acquisition.
 	outlive func() bool
@@ -66,7 +66,7 @@ type overdue struct{ error }
 
 func (e overdue) Unwrap() error { return e.error }
 
-// Timeout tells package net, and others that ask, that a time limit was the cause.
+// Timeout implements the method of [net.Error]: a time limit was the cause.
 func (e overdue) Timeout() bool { return true }
 
 // endOf returns why the attempts end with ending, which has ended.
@@ -139,7 +139,7 @@ func (o *Ownership) noteRefusal(i int, mine *engine.Request, err error) {
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.asked.refused != nil { // it is an acquisition, and no retake
+	if o.asked.refused != nil { // it is an acquisition, not a retake
 		o.asked.refused[i] = mine
 	}
 }
@@ -170,8 +170,8 @@ func (r *red) askMember(
 	return err
 }
 
-// cutShort returns the error of a member whose attempt was ended. err may say why there was no
-// answer.
+// cutShort returns the error of a member whose attempt was ended early. err may say why there was
+// no answer.
 func (r *red) cutShort(attempts, ending context.Context, began time.Time, err error) error {
 	f := failure.Of(err)
 	isCut := f.Ended || errors.Is(err, engine.ErrNotAcquired) || errors.Is(err, context.Cause(attempts))
@@ -184,9 +184,9 @@ func (r *red) cutShort(attempts, ending context.Context, began time.Time, err er
 	return failure.WithoutDoubt(failure.Unanswered(errBudget))
 }
 
-// expect notes that a member is expected to answer within that time after it was asked. A time of 0
-// means that the member has answered, or will probably not answer soon. expect reports whether the
-// member is expected to answer.
+// expect notes that a member is expected to answer within that time after it was asked. 0 means
+// that the member has answered, or will probably not answer soon. expect reports whether the member
+// is expected to answer.
 func (o *Ownership) expect(within time.Duration) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -209,8 +209,8 @@ func (o *Ownership) memberAnswered(i int) {
 }
 
 // addMissing counts the members without an answer as failed. The answers that have arrived are
-// counted already. isOver reports that the budget or the time of the attempt is over. Otherwise the
-// others have decided.
+// counted already. isOver means that the budget or the attempt's time is over. Otherwise the other
+// members have decided.
 func (r *red) addMissing(ctx context.Context, o *Ownership, members *fanOut, isOver bool) {
 	missing := failure.WithoutDoubt(failure.Unanswered(errNotAwaited))
 	if isOver {
@@ -229,7 +229,7 @@ func (r *red) addMissing(ctx context.Context, o *Ownership, members *fanOut, isO
 }
 
 // awaitTogether waits for the members that are expected to answer at the same time as the majority.
-// ending is the context of the acquisition, which keeps some of its time.
+// ending is the acquisition's context. At least half of its time is left afterwards.
 func (o *Ownership) awaitTogether(ending context.Context) {
 	o.mu.Lock()
 	within := o.asked.within
@@ -244,9 +244,9 @@ func (o *Ownership) awaitTogether(ending context.Context) {
 	engine.Pause(ending, limit, o.asked.none)
 }
 
-// awaitAsked waits for the members that are expected to answer after o was closed. What they
-// acquire is given back. If a member takes longer than expected, or longer than the budget, that
-// happens in the background. If ctx has ended, awaitAsked only waits for a moment.
+// awaitAsked waits for the members that are expected to answer after o was closed. They are
+// released as soon as they answer. If a member takes longer than expected, or longer than the
+// budget, that happens in the background. If ctx has ended, awaitAsked waits only briefly.
 func (o *Ownership) awaitAsked(ctx context.Context) {
 	o.mu.Lock()
 	isAsked := o.asked.open > 0
@@ -265,8 +265,8 @@ func (o *Ownership) awaitAsked(ctx context.Context) {
 // mayStillCount reports whether a member that was granted just now may belong to the joint hold.
 //
 // A rival may have had a majority before this member was granted, if one of the others has
-// forgotten the lock. So if the joint hold has begun a while ago, enough of the others must confirm
-// now that they hold the lock.
+// forgotten the lock. So if the joint hold began a while ago, enough of the others must confirm now
+// that they hold the lock.
 //
 // A nested acquisition may have acquired this member with the same id before. Then the server took
 // the command that acquired the member for a copy, and has not counted it: see

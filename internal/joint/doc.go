@@ -1,11 +1,10 @@
 // Package joint makes one lock of several: a multi lock needs all its members, a red lock a
-// majority. It is above package engine, which acquires, renews and releases each member, and uses
-// what that exports.
+// majority. It is a layer above package engine, which acquires, renews and releases each member.
 //
 // A joint lock acquires each of its members in the usual way, on the member's own client, with one
-// id for all. Its hold is of an [Ownership]: one hold of each member. The user's hold of the joint
-// lock is live while enough of these holds are live. Each of them reports its end to the joint
-// ownership, for whatever reason it ended.
+// id for all. The [Ownership] behind its hold consists of one hold of each member. The user's hold
+// of the joint lock is live while enough of the members' holds are live. Each member's hold reports
+// its end to the joint ownership, for whatever reason it ended.
 //
 //	user's Hold -> joint.Ownership -> Hold of member 1 -> engine.Ownership on server 1
 //	                               -> Hold of member 2 -> engine.Ownership on server 2
@@ -17,12 +16,12 @@
 //
 // # Where to start
 //
-//	lock.go       what is acquired: members, one attempt, one member
+//	lock.go       the lock and its members: one attempt, one member
 //	whole.go      all members by one command, where a server can do that
 //	multi.go      all members, one after another
 //	red.go        a majority, all at the same time
-//	asked.go      the attempts for its members, which may outlast the acquisition
-//	reserve.go    what a red lock that waits leaves on the servers that have refused it
+//	asked.go      the attempts for a red lock's members, which may outlast the acquisition
+//	reserve.go    the reservations that a waiting red lock leaves on servers that have refused it
 //	ownership.go  the ownership of a joint hold: when it is lost; Release, Check and Extend
 //	retake.go     a red lock's member that has forgotten the lock is acquired again
 //	fanout.go     one question to several members

@@ -7,7 +7,7 @@ import (
 	"github.com/redlatch/redlatch/internal/engine"
 )
 
-// What the tests in package joint_test see of the inside.
+// Unexported parts that the tests in package joint_test need.
 
 const (
 	FirstPatience = firstPatience

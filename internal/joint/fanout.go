@@ -12,8 +12,8 @@ import (
 )
 
 // Questions to several members of a joint lock at the same time. The caller often decides before
-// all members have answered, because one of them may be silent. The calls that have not returned by
-// then go on in goroutines, and Close waits for these.
+// all members have answered, because one of them may be silent. Calls that have not returned by
+// then go on in their goroutines, and Close waits for them.
 
 // rollbackWait is how long a joint acquisition whose time is over waits for the release of the
 // members that it has acquired. The rest goes on in the background.
@@ -25,7 +25,7 @@ type fanOut struct {
 	votes
 
 	core    *engine.Core
-	answers chan error // it has room for all answers, so that a late one blocks no goroutine
+	answers chan error // has room for all answers, so that a late one blocks no goroutine
 	began   time.Time
 	open    int // the number of answers that have not been received yet
 }
@@ -46,11 +46,11 @@ func newFanOut(c *engine.Core, n int, f func(i int) error) *fanOut {
 type votes struct {
 	yes     int
 	no      int             // refusals: another client holds the member, or this one does not
-	lost    int             // those of the refusals where the member was granted or held before, but was lost
+	lost    int             // refusals by members that were granted or held before, and then lost
 	late    int             // grants that were given back because the attempt was over
 	refusal error           // the last ErrNotAcquired, which names a holder
-	failed  []error         // neither a grant nor a refusal: no answer, or an error of the server
-	left    []time.Duration // the rest of the leases of the holders, as far as it is known
+	failed  []error         // neither a grant nor a refusal: no answer, or a server error
+	left    []time.Duration // how long the holders' leases last, where that is known
 }
 
 // add counts an answer. An error that only reports the end of ctx is not a refusal, even if its
@@ -83,8 +83,8 @@ func (v *votes) add(ctx context.Context, answer error) {
 	}
 }
 
-// retryAfter returns how soon enough leases of holders end that need members can be acquired, or -1
-// if that is unknown.
+// retryAfter returns how long it takes until enough of the holders' leases have ended for need
+// members to be acquired. It returns -1 if that is unknown.
 func (v votes) retryAfter(need int) time.Duration {
 	slices.Sort(v.left)
 	if missing := need - v.yes; missing > 0 && missing <= len(v.left) {
@@ -93,9 +93,9 @@ func (v votes) retryAfter(need int) time.Duration {
 	return -1
 }
 
-// decide turns the answers into a result, where need members must agree. refused means that too few
-// members are left that have not refused. An error means that too few answered, and that the silent
-// ones may hold the lock or not.
+// decide turns the answers into a result, where need members must agree. refused means that too
+// many members refused. An error means that too few answered, and that the silent ones may or may
+// not hold the lock.
 func (v votes) decide(need int) (refused bool, err error) {
 	switch {
 	case v.yes >= need:
@@ -130,7 +130,7 @@ func (o *fanOut) collectUntil(ctx context.Context, limit time.Duration, enough f
 	for o.open > 0 {
 		var answer error
 		select {
-		case answer = <-o.answers: // first, because an answer that has arrived counts even if the time is over
+		case answer = <-o.answers: // comes first: an answer that has arrived counts even if the time is over
 		default:
 			select {
 			case answer = <-o.answers:
@@ -148,9 +148,8 @@ func (o *fanOut) collectUntil(ctx context.Context, limit time.Duration, enough f
 	}
 }
 
-// collectReasons waits for a moment for the members whose calls have ended together with the
-// context that they share. Their errors say why they have not answered, and whether anything was
-// sent.
+// collectReasons waits briefly for the members whose calls have ended with the context that they
+// share. Their errors say why they have not answered, and whether anything was sent.
 func (o *fanOut) collectReasons(ctx context.Context) {
 	timer := time.NewTimer(rollbackWait)
 	defer timer.Stop()
@@ -192,16 +191,16 @@ func (o *fanOut) countMissing(ctx context.Context) {
 // until all have returned, until ctx is done, and for the budget at most. Calls of f that have not
 // returned by then go on in the background.
 //
-// As many calls must succeed as members are needed. AskAll fails with ErrNotHeld if so many members
-// refused (ErrNotHeld, ErrNotAcquired) that too few can succeed. It fails with ErrLost if that is
-// so only together with the members that were lost (ErrLost), and otherwise with the errors of the
-// other members. The caller must be a call that Close waits for.
+// At least Need calls must succeed. AskAll fails with ErrNotHeld if so many members refused
+// (ErrNotHeld, ErrNotAcquired) that too few can succeed. It fails with ErrLost if too few can
+// succeed only because members were lost (ErrLost), and otherwise with the errors of the other
+// members. The caller must be a call that Close waits for.
 func (l *Lock) AskAll(ctx context.Context, terms *engine.Terms, f func(i int) error) error {
 	return l.ask(ctx, terms, f, func(*fanOut) bool { return false })
 }
 
-// AskEnough is AskAll, but it also returns as soon as so many calls of f have succeeded as members
-// are needed. It is for questions that change nothing in the members.
+// AskEnough is like AskAll, but also returns as soon as Need calls of f have succeeded. It is for
+// questions that change nothing in the members.
 func (l *Lock) AskEnough(ctx context.Context, terms *engine.Terms, f func(i int) error) error {
 	return l.ask(ctx, terms, f, func(v *fanOut) bool { return v.yes >= l.Need })
 }
@@ -225,7 +224,7 @@ func (l *Lock) ask(ctx context.Context, terms *engine.Terms, f func(i int) error
 	return err
 }
 
-// join is [errors.Join], with a text of one line.
+// join is like [errors.Join], but its text has one line.
 func join(errs []error) (joined error) {
 	for _, err := range errs {
 		switch {
@@ -238,8 +237,8 @@ func join(errs []error) (joined error) {
 	return joined
 }
 
-// attemptTime is the time that one joint attempt has. The attempt makes it, and calls cancel at its
-// end. One goroutine uses it.
+// attemptTime is the time that one joint attempt has. The attempt creates it, and calls cancel when
+// it ends. One goroutine uses it.
 //
 // An attempt must return soon after its time is over, even if a member is silent. But it must not
 // leave acquired members behind. So settle ends with the time, and the release of the acquired
@@ -251,7 +250,7 @@ type attemptTime struct {
 	until  time.Time // the end of the wait for rollbacks; zero while the attempt's time is not over
 }
 
-// newAttemptTime returns the time of an attempt for the acquisition with ctx and w. If there is no
+// newAttemptTime returns the time of an attempt for the acquisition with ctx and w. Without a
 // limit, it needs no timer.
 func newAttemptTime(ctx context.Context, w *engine.Wait) *attemptTime {
 	ending, cancel := w.Bound(ctx, false)

@@ -122,8 +122,8 @@ func (g *gradual) AfterFunc(f func()) (stop func() bool) {
 	})
 }
 
-// The end of the caller's context stays the reason of a call that it ends, whichever part of the call learns of it
-// first.
+// If the caller's context ends a call, its end stays the call's error, whichever part of the call
+// learns of it first.
 func TestCallThatTheContextEndsSaysSo(t *testing.T) {
 	for _, call := range []struct {
 		name string
@@ -263,8 +263,8 @@ func TestJointHoldsNest(t *testing.T) {
 	})
 }
 
-// The client of the joint lock closes. From then on, members on other clients are not renewed. If the hold was lost
-// before, they are not after its release, which sends nothing.
+// The joint lock's client closes. From then on, members on other clients are not renewed. If the
+// hold was lost before, its release, which sends nothing, ends their renewal.
 func TestCloseAbandonsMembersOnOtherClients(t *testing.T) {
 	for _, isLost := range []bool{false, true} {
 		t.Run(fmt.Sprint("lost=", isLost), func(t *testing.T) {
@@ -381,9 +381,9 @@ func (d *spy) TryAcquire(ctx context.Context, q *Request) (Result, error) {
 	return res, err
 }
 
-// The answer of a member comes when the attempt has succeeded without it. While the joint hold lasts, the member
-// belongs to it, and is retaken if it was lost before it came. After that it is refused, and how its hold ends says
-// nothing about the joint hold.
+// A member answers after the attempt has succeeded without it. While the joint hold lasts, the
+// member joins it, and is retaken if it was lost before it joined. After that the member is
+// refused, and the end of its hold does not affect the joint hold.
 func TestMemberThatComesLateCountsWhileTheJointHoldLasts(t *testing.T) {
 	for _, name := range []string{"in time", "the joint hold has ended", "it was lost already"} {
 		t.Run(name, func(t *testing.T) {

@@ -52,8 +52,8 @@ func TestLateMemberJoinsTheJointHold(t *testing.T) {
 	}
 }
 
-// A member answers late. Meanwhile another one has forgotten the lock, so a rival may have had a majority. The late one
-// does not bring it back.
+// A member answers late. Meanwhile another one has forgotten the lock, so a rival may have had a
+// majority. The late member does not restore ours.
 func TestLateMemberDoesNotMendABrokenMajority(t *testing.T) {
 	Bubble(t, func(t *testing.T, _ *Server) {
 		k := newCluster(t, 3)
@@ -68,8 +68,8 @@ func TestLateMemberDoesNotMendABrokenMajority(t *testing.T) {
 	})
 }
 
-// The joint hold ends while a member has not answered. What that member grants is given back: before the release
-// returns, if its server answers as it usually does.
+// The joint hold ends before a member has answered. If that member grants, it is released: before
+// the joint Release returns, if the member's server answers as usual.
 func TestReleaseGivesLateMembersBack(t *testing.T) {
 	const usual = 30 * ms
 	for _, tt := range []struct {

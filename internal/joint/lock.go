@@ -55,7 +55,7 @@ func (l *Lock) shortest(terms *engine.Terms) (ttl, limit time.Duration) {
 // releases go on in the background.
 //
 // An attempt to acquire all members by one command may have taken them, or may still do so. The
-// rollback of the first member keeps late copies of it from taking anything.
+// rollback of the first member keeps late copies of that command from taking anything.
 func (l *Lock) Rollback(ctx context.Context, q *engine.Request) error {
 	s := stateOf(q)
 	s.giveUpReservations(ctx, l)
@@ -77,18 +77,18 @@ func (l *Lock) Rollback(ctx context.Context, q *engine.Request) error {
 // attempts is the driver's state of a request for a joint lock. The goroutine that uses the request
 // owns it.
 type attempts struct {
-	granted *Ownership    // what the last attempt was granted; of a multi lock, from the beginning of the attempt
-	split   time.Duration // how long the last attempt took if rivals held some members each, or else 0
-	whole   *engine.Terms // the terms of each member if they are acquired as a whole, or else nil
+	granted *Ownership    // what the last attempt was granted; a multi lock sets it before it asks the members
+	split   time.Duration // how long the last attempt took if rivals held some members each, otherwise 0
+	whole   *engine.Terms // the terms of each member if they are acquired as a whole, otherwise nil
 	// reserved contains the requests for members of a red lock, by index, that have left a
 	// reservation. Each attempt replaces the requests of the attempt before it: see reserve.go.
 	reserved []*engine.Request
 
-	holds    bool // it is a multi lock that holds members while it waits for another one
-	mustTell bool // it has had to wait, and the observer is told as soon as it holds no member
+	holds    bool // a multi lock holds members while it waits for another one
+	mustTell bool // a multi lock has had to wait, and tells the observer as soon as it holds no member
 }
 
-// stateOf returns the state of q, and makes it if there is none.
+// stateOf returns q's state, and creates it if there is none.
 func stateOf(q *engine.Request) *attempts {
 	s, ok := q.State.(*attempts)
 	if !ok {
@@ -99,9 +99,9 @@ func stateOf(q *engine.Request) *attempts {
 }
 
 // carriedID returns the id of the members' holds that ctx carries, or "" if it carries none. It
-// fails if one of these holds was lost, or the joint hold that they belong to. An earlier attempt
-// may have found that, and the members must not be acquired again. It also fails if the holds have
-// different ids, because a joint hold has one id in all members.
+// fails if one of these holds, or the joint hold that they belong to, was lost. An earlier attempt
+// may have found the loss, and the members must not be acquired again. It also fails if the holds
+// have different ids, because a joint hold has one id in all members.
 func (l *Lock) carriedID(ctx context.Context) (id string, err error) {
 	for _, m := range l.Members {
 		outer, err := m.Outer(ctx)
@@ -120,9 +120,9 @@ func (l *Lock) carriedID(ctx context.Context) (id string, err error) {
 	return id, nil
 }
 
-// beginAttempt begins one more attempt for q. Each attempt has an id of its own, because the
-// releases of an earlier one may still be under way. With the same id they would free the members
-// of the new attempt:
+// beginAttempt begins one more attempt for q. Each attempt has an id of its own, because an earlier
+// attempt's releases may still be under way. With the same id they would free the new attempt's
+// members:
 //
 //	attempt 1                         attempt 2
 //	acquires A, is refused B
@@ -131,8 +131,8 @@ func (l *Lock) carriedID(ctx context.Context) (id string, err error) {
 //	releases A again, is answered
 //	                                  (A is free, and attempt 2 counts it)
 //
-// If ctx carries a hold of a member, the attempt uses the id of that hold, because a joint hold has
-// one id in all members.
+// If ctx carries a hold of a member, the attempt uses that hold's id, because a joint hold has one
+// id in all members.
 func (l *Lock) beginAttempt(ctx context.Context, q *engine.Request) (*Ownership, error) {
 	o := l.NewOwnership(q)
 	if q.Shared {
@@ -151,8 +151,8 @@ func (l *Lock) beginAttempt(ctx context.Context, q *engine.Request) (*Ownership,
 }
 
 // acquireMember acquires the i-th member for o, either under a hold of it that ctx carries, or as
-// an outermost request. It blocks as long as w allows. It registers with the client of the member,
-// which may close independently of the client of the joint lock.
+// an outermost request. It blocks as long as w allows. It registers with the member's client, which
+// may close independently of the joint lock's client.
 func (o *Ownership) acquireMember(
 	ctx context.Context, i int, q *engine.Request, w engine.Wait,
 ) (hold *engine.Hold, err error) {
@@ -193,8 +193,8 @@ func (o *Ownership) acquireMember(
 		}
 	}
 	mine.SetID(o.ID, q.Shared || o.carried)
-	// Siblings under the same hold may want the same member, and would all enter by the same id.
-	// But only one of them may enter.
+	// Siblings under the same hold may want the same member, and would all enter it by the same id.
+	// Only one of them may.
 	mine.NonReentrant = mine.NonReentrant || o.carried
 	hold, err = m.AcquireOutermost(ctx, mine, time.Now())
 	if o.carried && errors.Is(err, engine.ErrDeadlock) {
@@ -205,8 +205,8 @@ func (o *Ownership) acquireMember(
 
 // acquireAndAdd acquires the i-th member and adds it to o. If the attempt, or the joint hold, has
 // ended meanwhile, the late hold is released at once. Otherwise nobody would release it. The same
-// happens if too few of the others confirm that they hold the lock. Then the member may be acquired
-// again, unless a copy of its release may come.
+// happens if too few of the others confirm that they hold the lock. The member may then be acquired
+// again, unless a copy of its release may still arrive.
 func (o *Ownership) acquireAndAdd(ctx context.Context, i int, q *engine.Request, w engine.Wait) error {
 	hold, err := o.acquireMember(ctx, i, q, w)
 	if err != nil {
@@ -233,7 +233,7 @@ type memberError struct {
 func (e *memberError) Error() string { return e.member + ": " + e.err.Error() }
 func (e *memberError) Unwrap() error { return e.err }
 
-// named adds the name of the i-th member, and that of its server, to an error.
+// named adds the names of the i-th member and its server to an error.
 func (l *Lock) named(i int, err error) error {
 	if err == nil {
 		return nil
@@ -241,7 +241,7 @@ func (l *Lock) named(i int, err error) error {
 	return ofMember(l.Members[i], err)
 }
 
-// ofMember adds the name of a member, and that of its server, to an error.
+// ofMember adds the names of a member and its server to an error.
 func ofMember(m *engine.Resource, err error) error {
 	name := fmt.Sprintf("%s %q", m.Kind, m.Name)
 	if address := m.Core.Errors.Address(m); address != "" {
@@ -264,8 +264,8 @@ var (
 	// errYield says that an attempt gave up so that a rival may go first. The attempt may be
 	// repeated soon.
 	errYield = errors.New("gave way to another")
-	// errTooLate says that a member was granted after the attempt, or the joint hold, was over. It
-	// was given back.
+	// errTooLate says that a member was granted after the attempt, or the joint hold, was over. The
+	// member was given back.
 	errTooLate = errors.New("acquired too late")
 	// errUnconfirmed says that a late member was given back because too few of the others were
 	// confirmed. It matches errTooLate.
@@ -273,7 +273,7 @@ var (
 	errBudget      = errors.New("no answer within the budget of a member")
 	// errNotAwaited says that the others had decided before a member answered.
 	errNotAwaited = errors.New("not awaited, because too many others had failed")
-	// errMembersLost says that some members were over before the others had answered. An
-	// acquisition that waits makes another attempt.
+	// errMembersLost says that some members were lost before the others had answered. A waiting
+	// acquisition makes another attempt.
 	errMembersLost = fmt.Errorf("%w: members were lost meanwhile", engine.ErrLost)
 )

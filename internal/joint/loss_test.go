@@ -400,8 +400,8 @@ func multiOf(k *cluster) *Resource {
 	return k.clients[0].Joint("multi", joint.NewMulti, members...)
 }
 
-// The context carries a hold of a member that was lost. The acquisition says so, and takes no member: not the lost one
-// anew, and none of the others.
+// The context carries a hold of a member that was lost. The acquisition fails with the loss, and
+// takes no member: neither the lost one again, nor any of the others.
 func TestJointUnderALostHoldOfAMember(t *testing.T) {
 	for _, limit := range []time.Duration{NoWait, time.Second, Forever} {
 		for _, known := range []bool{true, false} {
@@ -453,8 +453,8 @@ func TestJointUnderALostJointHold(t *testing.T) {
 	}
 }
 
-// redThatHasLostAMember returns a red hold of three members whose first one was lost, and is perhaps held by another
-// client now.
+// redThatHasLostAMember returns a red hold of three members whose first one was lost, and may be
+// held by another client now.
 func redThatHasLostAMember(t *testing.T, taken bool) (k *cluster, r *Resource, outer *Hold) {
 	t.Helper()
 	k = newCluster(t, 3)

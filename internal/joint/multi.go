@@ -13,8 +13,8 @@ import (
 // How a multi lock is acquired if each of its members needs a command of its own. Other multi locks
 // are in whole.go.
 //
-// It acquires its members one after another. Among multi locks the order of the members prevents a
-// deadlock. But another program, such as one with Redisson, may acquire them in another order:
+// It acquires its members one after another. Among multi locks, their fixed order prevents a
+// deadlock. But another program, for example one that uses Redisson, may use another order:
 //
 //	multi lock                      other program
 //	acquires A
@@ -46,8 +46,8 @@ func NewMulti(l *Lock) {
 	}
 }
 
-// newQueue returns nil for a request that acquires all members as a whole. That stands for the
-// local queue of the multi lock's name. Other requests wait in the queues of the members.
+// newQueue returns nil for a request that acquires all members as a whole: nil stands for the local
+// queue of the multi lock's name. Other requests wait in the members' queues.
 func (m *multi) newQueue(ctx context.Context, q *engine.Request) (engine.Queue, error) {
 	if m.wholeTerms(ctx, q) != nil {
 		return nil, nil //nolint:nilnil // as Traits.NewQueue says
@@ -73,10 +73,9 @@ func (m *multi) TryAcquire(ctx context.Context, q *engine.Request) (engine.Resul
 }
 
 // tryInOrder acquires the members one after another, each by a command of its own. A request that
-// may queue waits here, in the queues of the members. On failure it has released the members that
-// it acquired, or releases them in the background. Acquiring a member ends soon after the time of
-// the request, as any acquisition does. So this goroutine can do it, and need not be able to leave
-// it.
+// may queue waits here, in the members' queues. On failure it has released the members that it
+// acquired, or releases them in the background. Like any acquisition, a member's ends soon after
+// the request's time is over, so the caller's goroutine can make it.
 func (m *multi) tryInOrder(ctx context.Context, q *engine.Request) (engine.Result, error) {
 	if !q.MayQueue {
 		attempt := newAttemptTime(ctx, &q.Wait)
@@ -84,15 +83,15 @@ func (m *multi) tryInOrder(ctx context.Context, q *engine.Request) (engine.Resul
 		res, _, err := m.acquireInOrder(ctx, attempt, q, engine.Wait{}, 0)
 		return res, err
 	}
-	// Members on other clients wait in the queues of those clients, which would not notice that
-	// this client closes.
+	// Members on other clients wait in those clients' queues, which would not notice that this
+	// client closes.
 	waiting, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(m.Resource.Core.Open(), cancel)()
 	attempt := newAttemptTime(waiting, &q.Wait)
 	defer attempt.cancel()
-	// The observer may be slow. It is not called while members are held, because others may wait
-	// for them.
+	// The observer may be slow. So it is not called while members are held that others may wait
+	// for.
 	state := stateOf(q)
 	w := q.Wait.ForMember(func() {
 		state.mustTell = true
@@ -142,7 +141,7 @@ func (m *multi) awaitMember(ctx context.Context, attempt *attemptTime, q *engine
 }
 
 // acquireInOrder acquires all members, or none: on failure it releases the members that it has.
-// missing is the index of the member for which the patience was over, and is negative otherwise. If
+// missing is the index of the member for which the patience ran out, and is negative otherwise. If
 // the end of ctx or of the wait cut the attempt short, the error matches ErrNotAcquired or
 // ErrUnavailable.
 func (m *multi) acquireInOrder(
@@ -153,9 +152,9 @@ func (m *multi) acquireInOrder(
 		return engine.Result{}, -1, err
 	}
 	if o.shortest > 0 {
-		patience = min(patience, o.shortest/2) // leases that are not renewed run already, so half of them is left
+		patience = min(patience, o.shortest/2) // the members' limits run already: leave half of the time
 	}
-	stateOf(q).granted = o // now, because a hook of go-redis may panic, and then Rollback releases what o has
+	stateOf(q).granted = o // set now: if a hook of go-redis panics, Rollback releases what o has
 	for i := range m.Members {
 		mine := w
 		cut := i > 0 && !w.IsSingleTry()
@@ -169,8 +168,8 @@ func (m *multi) acquireInOrder(
 		}
 		limit := time.Duration(0)
 		if f := failure.Of(err); f.InDoubt() || f.Retry() {
-			// Other members may be silent or out of reach, too, so all of them together get the
-			// time of one command.
+			// Other members may be silent or unreachable, too, so all of them together get the time
+			// of one command.
 			limit = m.Resource.Core.RollbackLimit(attempt.began)
 		}
 		asked := time.Now()

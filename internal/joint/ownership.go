@@ -18,16 +18,16 @@ import (
 //	open    the attempt that makes the ownership adds holds; late holds are added even after that, while the
 //	        joint hold lasts
 //	closed  the attempt has failed, or the joint hold ends: a late hold is refused, and its attempt releases it;
-//	        the ends of the members' holds have no effect any longer
+//	        the ends of the members' holds no longer matter
 type Ownership struct {
 	lock    *Lock
 	ID      string        // the owner in every member
-	carried bool          // the id is that of a hold in the caller's context
+	carried bool          // the id comes from a hold in the caller's context
 	whole   bool          // one command has acquired all members
 	budget  time.Duration // how long a member may take to answer; 0 if there is no limit
 	terms   *engine.Terms
-	// shortest is the shortest time that a member may last, for the attempt that acquires the
-	// members in order. It is 0 if there is no limit.
+	// shortest is the shortest time that a member's hold may last, for the attempt that acquires
+	// the members in order. It is 0 if there is no limit.
 	shortest time.Duration
 
 	mu      sync.Mutex     // guards the rest; Hold.mu may be taken while it is held
@@ -36,18 +36,18 @@ type Ownership struct {
 	lost    bool           // MemberEnded has found too few live members
 	h       *engine.Hold   // the user's hold; it does not change once it has joined
 	wanted  bool           // somebody waits for a member
-	listens bool           // the user's hold listens for that
-	asking  int            // the calls of Check and Extend under way, which end the joint hold themselves if it is lost
+	listens bool           // the user's hold wants to hear of waiters
+	asking  int            // calls of Check and Extend under way, which end the joint hold themselves if it is lost
 	// early contains the members whose ends were reported before there was a joint hold, or before
 	// add was called. Join or add reports them again.
 	early []*engine.Hold
-	over  context.Context //nolint:containedctx // it ends with the joint hold; nil if nobody waits for that
+	over  context.Context //nolint:containedctx // ends with the joint hold; nil if nobody waits for that
 	stop  context.CancelFunc
 	since time.Time // when the joint hold was made; zero if there is none yet
 
 	asked asked // the attempts for the members of a red lock; o.mu guards it
-	// reserved contains the requests of this attempt that have left a reservation, by the index of
-	// the member. It is nil if the attempt is decided, or if there is nothing to reserve.
+	// reserved contains the requests of this attempt that have left a reservation, by the member's
+	// index. It is nil if the attempt is decided, or if there is nothing to reserve.
 	reserved []*engine.Request
 }
 
@@ -60,7 +60,7 @@ func (l *Lock) NewOwnership(q *engine.Request) *Ownership {
 }
 
 // ReplaceMember adds the hold of a member whose former owner was replaced by o's id on the server.
-// It does not block. If o is closed already, the member is left to its lease.
+// It does not block. If o is already closed, the member is left to its lease.
 func (o *Ownership) ReplaceMember(ctx context.Context, m *engine.Resource, q *engine.Request, sent time.Time) error {
 	q.Group = o
 	hold, err := m.NewAdoptedHold(ctx, q, sent)
@@ -70,8 +70,8 @@ func (o *Ownership) ReplaceMember(ctx context.Context, m *engine.Resource, q *en
 	return err
 }
 
-// NewAdoptedHold returns the user's hold of o. If it cannot be made, or if too few members are valid any
-// longer, the members are left to their leases.
+// NewAdoptedHold returns the user's hold of o. If it cannot be made, or if too few members are still
+// valid, the members are left to their leases.
 func (o *Ownership) NewAdoptedHold(ctx context.Context, q *engine.Request) (hold *engine.Hold, err error) {
 	err = errMembersLost
 	if o.enough() {
@@ -106,8 +106,7 @@ func (o *Ownership) granted() engine.Result {
 	return engine.Result{Granted: true, Sent: time.Now(), Holding: o}
 }
 
-// add adds the hold of a member. It reports false if o is closed. Then the caller must release the
-// hold.
+// add adds a member's hold. It returns false if o is closed. Then the caller must release the hold.
 //
 // A hold may come after the attempt has succeeded without it. In that case mayStillCount has
 // returned true.
@@ -119,7 +118,7 @@ func (o *Ownership) add(hold *engine.Hold) bool {
 	}
 	o.holds = append(o.holds, hold)
 	ended := false
-	if o.h != nil { // the answer of the member was late
+	if o.h != nil { // the member's answer was late
 		hold.JoinAs(o.h, o.since)
 		ended = slices.Contains(o.early, hold)
 	}
@@ -134,8 +133,8 @@ func (o *Ownership) add(hold *engine.Hold) bool {
 	return true
 }
 
-// close refuses further holds, ends the retakes, and returns the members' holds. From now on their
-// ends do not end the joint hold. It may be called more than once.
+// close refuses further holds, ends the retakes, and returns the members' holds. From now on the
+// end of a member's hold does not end the joint hold. close may be called more than once.
 func (o *Ownership) close() []*engine.Hold {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -194,16 +193,16 @@ func (o *Ownership) enough() bool {
 	return o.has(isValid)
 }
 
-// isValid reports whether member is valid at this moment, by the clock of this process. After a
-// pause of the process, a member that counts as live may be over already, because its end has not
-// been reported yet.
+// isValid reports whether member is valid at this moment, by this process's clock. After a pause of
+// the process, a member that counts as live may have ended, because its end has not been reported
+// yet.
 func isValid(member *engine.Hold) bool {
 	return member.IsLive() && member.ValidUntil().After(time.Now())
 }
 
 // MemberEnded implements [engine.Group]. The joint hold is lost as soon as too few members are
-// live. The others may have ended by a loss, because the user released a member, or because the
-// client of a member closed. A red lock with enough members left retakes a lost one.
+// live. A member's hold may end by a loss, because the user released it, or because its client
+// closed. A red lock with enough members left retakes a lost one.
 //
 // Before there is a joint hold, the end is noted for Join. A loss before add is noted for add.
 // Holds that add has refused are ignored. The caller holds no mutex.
@@ -250,7 +249,7 @@ func (o *Ownership) MemberWanted(*engine.Hold) {
 	}
 }
 
-// UserOf implements [engine.Group]: the user's hold is the joint one, and each member tells of its
+// UserOf implements [engine.Group]: the user's hold is the joint one, and each member reports its
 // own losses.
 func (o *Ownership) UserOf(*engine.Hold) (user *engine.Hold, isAnother bool) { return nil, false }
 
@@ -292,9 +291,9 @@ func (o *Ownership) Join(h *engine.Hold) {
 	}
 }
 
-// ValidUntil implements [engine.Holding]. It returns the instant at which too few members are left
-// if no server answers before. Once too few are live, an ended member counts with the last end of
-// its validity.
+// ValidUntil implements [engine.Holding]. It returns the instant at which too few members are left,
+// unless a server answers before. Once too few are live, an ended member counts with the end of its
+// last validity.
 func (o *Ownership) ValidUntil(*engine.Hold) time.Time {
 	var ends, ended []time.Time
 	for _, member := range o.memberHolds() {
@@ -311,8 +310,8 @@ func (o *Ownership) ValidUntil(*engine.Hold) time.Time {
 	return ends[o.lock.Need-1]
 }
 
-// Member implements [engine.Holding]. It returns the hold of the member that r is, live or not. It
-// returns nil if there is none.
+// Member implements [engine.Holding]. It returns the hold of the member r, live or not, or nil if
+// there is none.
 func (o *Ownership) Member(r *engine.Resource) *engine.Hold {
 	for _, member := range o.memberHolds() {
 		if r.Is(member.Resource()) {
@@ -325,9 +324,8 @@ func (o *Ownership) Member(r *engine.Resource) *engine.Hold {
 // Forget implements [engine.Holding]. It leaves the members to their leases.
 func (o *Ownership) Forget(*engine.Hold) { o.DetachMembers() }
 
-// Release implements [engine.Holding]. It releases all members, by one command if that is possible.
-// It blocks for their answers, for the budget at most. Silent members are released in the
-// background.
+// Release implements [engine.Holding]. It releases all members, by one command if possible. It
+// blocks for their answers, for the budget at most. Silent members are released in the background.
 func (o *Ownership) Release(ctx context.Context, h *engine.Hold) (handedOff bool, err error) {
 	done := false
 	lost := false
@@ -347,7 +345,7 @@ func (o *Ownership) Release(ctx context.Context, h *engine.Hold) (handedOff bool
 }
 
 // Abandon implements [engine.Holding]. The joint hold was lost, and its user has called Release.
-// The members that are left must be released, too.
+// The remaining members must be released, too.
 func (o *Ownership) Abandon(ctx context.Context) {
 	o.giveBack(context.WithoutCancel(ctx))
 }
@@ -391,7 +389,7 @@ func (o *Ownership) Extend(ctx context.Context, _ *engine.Hold, d time.Duration)
 
 // ask runs f, a Check or an Extend, for all members, and blocks for the answers, for the budget at
 // most. If too few members are left, it ends the joint hold and emits the event before it returns.
-// It does so at once, because the answer of a silent member could not change that. If too few have
+// It does so at once, because a silent member's answer could not change that. If too few have
 // answered in time, the calls of the others end, and their errors say why there was no answer.
 func (o *Ownership) ask(ctx context.Context, f func(context.Context, *engine.Hold) error) error {
 	asking, stop := context.WithCancel(ctx)
@@ -435,7 +433,7 @@ func (o *Ownership) ask(ctx context.Context, f func(context.Context, *engine.Hol
 		lost = true
 	}
 	o.mu.Unlock()
-	ended := o.h.Ended() // for example by a Release that is under way, which reports a loss itself
+	ended := o.h.Ended() // for example by a Release under way, which reports a loss itself
 	failed := lost || err != nil
 	switch {
 	case ended != nil && failed:
@@ -447,9 +445,9 @@ func (o *Ownership) ask(ctx context.Context, f func(context.Context, *engine.Hol
 	return o.h.Lose(ctx, o.loss())
 }
 
-// overBudget returns the error of a member's call. If the budget has ended the call, its server
-// counts as silent: the caller's own time was not over. The member may have been asked a little
-// later than the budget began.
+// overBudget returns the error of a member's call. If the budget has ended the call, the member's
+// server counts as silent, because the caller's own time was not over. That holds even if the
+// member was asked a little after the budget began.
 func overBudget(err error) error {
 	if !errors.Is(err, errBudget) {
 		return err
@@ -458,9 +456,9 @@ func overBudget(err error) error {
 }
 
 // loss returns the loss of a joint hold with too few members left. Its reason is "members", unless
-// the limits of the members have ended them. A member that the user has released, or whose client
-// was closed, is a reason, too. It is in the text of the loss only, because the joint hold itself
-// was neither released nor closed.
+// the members' limits have ended them. A member that the user has released, or whose client was
+// closed, is named only in the loss's text, because the joint hold itself was neither released nor
+// closed.
 func (o *Ownership) loss() engine.Loss {
 	loss := engine.Loss{Reason: engine.LossMembers}
 	left := 0
@@ -479,8 +477,8 @@ func (o *Ownership) loss() engine.Loss {
 			loss.Members = append(loss.Members, errors.New(describe(member, "hold", cause).Error()))
 		}
 	}
-	// The limit of the joint hold is over when that of so many members is. An Extend may not have
-	// reached some of them.
+	// The joint hold's limit is over when so many members' limits are that too few members remain.
+	// An Extend may not have reached some of them.
 	isLimitOver := unlimited < o.lock.Need
 	wouldBeLeft := left >= o.lock.Need // if the members had no limits
 	if isLimitOver && wouldBeLeft {

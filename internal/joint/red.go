@@ -15,9 +15,9 @@ import (
 // How a red lock is acquired.
 //
 // All members are asked at the same time: see asked.go. The attempt has a budget of a tenth of the
-// TTL, and ends as soon as a majority is acquired or impossible. If rivals acquired some members
-// each, nobody has a majority. Then all of them release their members, and make another attempt
-// after a random pause.
+// TTL, and ends as soon as a majority is acquired or impossible. If several rivals acquired some
+// members each, nobody has a majority. Then all rivals release their members, and make another
+// attempt after a random pause.
 //
 // A failed member, such as a silent server, is neither a grant nor a refusal. Without a majority of
 // grants there are two cases:
@@ -25,8 +25,8 @@ import (
 //   - Refusals alone prevent a majority, or failures alone do not prevent it. Then the lock counts
 //     as held, and the request waits.
 //   - Otherwise too many members failed, and the error says that servers did not answer. If some of
-//     them only missed the budget, such as on a busy machine, a request whose wait has an end makes
-//     further attempts, for as long as a command may take.
+//     them only missed the budget, for example on a busy machine, a request whose wait has an end
+//     makes further attempts, for as long as a command may take.
 //
 // A silent server may execute the command later. If the other members have made a joint hold, the
 // late member joins it. Otherwise it is released, or the request for the member is rolled back.
@@ -43,9 +43,9 @@ func NewRed(l *Lock) {
 	l.Resource.Traits = &engine.Traits{Leased: true, Nests: true, NewQueue: r.newQueue}
 }
 
-// newQueue returns a queue of its own for a request whose context carries a hold of a member. In
-// the local queue, the request could stand behind a waiter that waits for that very hold, which
-// would be a deadlock.
+// newQueue returns a private queue for a request whose context carries a hold of a member. In the
+// local queue, the request could stand behind a waiter that waits for that very hold, which would
+// be a deadlock. For other requests it returns nil.
 func (r *red) newQueue(ctx context.Context, _ *engine.Request) (engine.Queue, error) {
 	id, err := r.carriedID(ctx)
 	if err != nil || id == "" {
@@ -54,9 +54,9 @@ func (r *red) newQueue(ctx context.Context, _ *engine.Request) (engine.Queue, er
 	return r.retryQueue(), nil
 }
 
-// TryAcquire implements [engine.Driver]. It makes one attempt for all members. After the pause of a
-// split vote, it blocks until a majority is acquired or impossible, and for the budget at most.
-// Then it blocks for the releases of a failed attempt.
+// TryAcquire implements [engine.Driver]. It makes one attempt for all members. After a split vote
+// it pauses first. It blocks until a majority is acquired or impossible, and for the budget at
+// most. If the attempt fails, it also blocks for the releases.
 func (r *red) TryAcquire(ctx context.Context, q *engine.Request) (engine.Result, error) {
 	o, err := r.beginAttempt(ctx, q)
 	if err != nil {
@@ -129,7 +129,7 @@ func (r *red) failed(ctx context.Context, q *engine.Request, v votes, isBudget b
 			return engine.Result{}, r.joinErrors(v.failed, tolerated) // the majority of a hold in ctx may still stand
 		}
 		return engine.Result{}, errMembersLost
-	case v.no > tolerated, len(v.failed) <= tolerated: // see the head of this file
+	case v.no > tolerated, len(v.failed) <= tolerated: // see the top of this file
 		reasons := []error{v.refusal}
 		if v.yes >= r.Need {
 			reasons = append(reasons, errMembersLost)
@@ -194,8 +194,8 @@ func (r *red) joinErrors(errs []error, tolerated int) error {
 //	                                     is woken up, acquires 1 of 3, releases it
 //	is woken up ...
 //
-// The mutex is innermost, and hear is called without it. The listeners run in goroutines of the
-// transport.
+// The mutex is innermost, and is not held while hear is called. The listeners run in the
+// transport's goroutines.
 func (r *red) Subscribe(hear func(engine.Message)) (subs []engine.Subscription) {
 	var mu sync.Mutex
 	announced := map[int]bool{}

@@ -7,12 +7,12 @@ import (
 	"github.com/redlatch/redlatch/internal/engine"
 )
 
-// What a red lock that waits leaves on the servers that have refused it.
+// The reservations that a waiting red lock leaves on servers that have refused it.
 //
 // A waiting writer would starve while readers come and go. So a refused attempt leaves a
 // reservation, which keeps new readers out for a moment. A red lock does the same on each of its
-// members. It has a new id in each attempt, and so a new request for each member. The latest
-// request has the reservation, and is not rolled back between two attempts:
+// members. Each attempt has a new id, and so a new request for each member. The latest request has
+// the reservation, and is not rolled back between two attempts:
 //
 //	attempt 1   A: refused, reserves    B: acquired, released   C: refused, reserves
 //	attempt 2   A: acquired             B: refused, reserves    C: acquired
@@ -45,9 +45,8 @@ func (o *Ownership) noteReservation(ctx context.Context, i int, mine *engine.Req
 	}
 }
 
-// keepReservations ends the attempt of o. If the attempt was granted, the reservations on members
-// that it has not acquired are given up in the background. Otherwise they stay for the next
-// attempt.
+// keepReservations ends o's attempt. If the attempt was granted, the reservations on members that
+// it has not acquired are given up in the background. Otherwise all stay for the next attempt.
 func (r *red) keepReservations(ctx context.Context, state *attempts, o *Ownership, granted bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -18,38 +18,38 @@ import (
 //  3. A majority of the other members confirms again. If it does not, the member is released.
 //
 // Why this is safe: a member that has forgotten the id cannot hold it again except by this code. So
-// the members of the second confirmation have held the lock without a break, and no other client
-// can have had a majority. Several members may be retaken at the same time: each counts only once
-// it has replaced the lost one.
+// the members that confirm it the second time have held the lock without a break, and no other
+// client can have had a majority. Several members may be retaken at the same time: each counts only
+// once it has replaced the lost one.
 //
 // A retaken member has the id of the joint hold, which is private. Members with a shared id are not
 // retaken. Such ids come from WithOwner, and from nested acquisitions that acquired a member
-// themselves. The server counts for them, and a repeated acquisition could count twice. The member
-// of a nested joint hold nests under the enclosing red lock's new hold of it.
+// themselves. The server counts their holds, and a repeated acquisition could count twice. A member
+// of a nested joint hold nests under the enclosing red lock's new hold of that member.
 //
 // A late copy of the command that acquired the lost member may acquire it again. Only the Release
 // of the lost hold prevents that, and a retake forgoes it. So a retake waits until no copy can
 // come.
 
-// A member that the joint hold has never had is acquired in the same way. When the majority was
-// acquired, a rival had it for a moment, or its server was down. Its first request must be undone
-// before that. Otherwise a late copy of its rollback would free the member, because all requests
-// for it have one id.
+// A member that the joint hold has never had is acquired in the same way: a rival may have held it
+// when the majority was acquired, or its server may have been down. The first request for it must
+// be undone before. Otherwise a late copy of that request's rollback would free the member, because
+// all requests for it have one id.
 
-// retake is the goroutine that acquires one member while the joint hold lasts. That is a member
-// that was lost, or one that the joint hold has never had. The goroutine ends with the joint hold
-// at the latest.
+// retake is the goroutine that acquires one member while the joint hold lasts: a member that was
+// lost, or one that the joint hold has never had. The goroutine ends with the joint hold at the
+// latest.
 type retake struct {
 	o     *Ownership
 	m     *engine.Resource
 	lost  *engine.Hold    // nil if the joint hold has never had this member
 	first *engine.Request // the first request for such a member; nil if there is none, or if it is undone
-	q     *engine.Request // the same for all attempts, so that a late copy of one harms no other; nil if none was made
+	q     *engine.Request // shared by all attempts, so that a late copy of one harms no other; nil if none was made
 	wait  time.Duration   // the pause until the next attempt
 }
 
-// shortestRetake is the first pause between two attempts. It doubles, up to a few budgets of a
-// member. The attempt of a rival, which cannot have a majority, may hold the member for a moment.
+// shortestRetake is the first pause between two attempts. The pause doubles, up to five budgets. A
+// rival's attempt, which cannot have a majority, may hold the member for a moment.
 const shortestRetake = 100 * time.Millisecond
 
 // retakeLater starts the goroutine that replaces a lost hold, unless the hold is to stay lost. It
@@ -60,8 +60,9 @@ func (o *Ownership) retakeLater(lost *engine.Hold) {
 	}
 }
 
-// takeLater starts the goroutine that acquires the i-th member, which has refused or failed, once
-// there is a joint hold, if that is renewed. It does not block.
+// takeLater starts the goroutine that acquires the i-th member, which has refused or failed, if the
+// member is to be renewed. Without a joint hold it only notes the member, for Join. It does not
+// block.
 func (o *Ownership) takeLater(i int) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -106,8 +107,8 @@ func (t *retake) isMissing() bool {
 	return t.lost.IsLostUnreleased()
 }
 
-// checkUndone reports whether nothing of the first request for a member is left. If a copy of its
-// rollback may come later, it makes the next attempt wait for that.
+// checkUndone reports whether the first request for the member is completely undone. If a copy of its
+// rollback may come later, the next attempt waits for that.
 func (t *retake) checkUndone() bool {
 	if t.first == nil {
 		return true
@@ -167,8 +168,8 @@ func (t *retake) acquire(ctx context.Context, m *engine.Resource) *engine.Hold {
 	trying, cancel := context.WithTimeout(ctx, t.o.budget)
 	defer cancel()
 	if t.o.carried {
-		// This is a nested joint hold. It nests under the new hold of this member that the
-		// enclosing joint hold has, if there is one.
+		// This is a nested joint hold. Its member nests under the enclosing joint hold's new hold
+		// of the same member, if there is one.
 		hold, _ := m.AcquireNested(trying, t.newRequest(m)) // nil if it fails
 		return hold
 	}
@@ -192,8 +193,8 @@ func (t *retake) acquire(ctx context.Context, m *engine.Resource) *engine.Hold {
 	return hold
 }
 
-// newRequest returns a request for m with the terms of the lost hold, and the rest of its maximum
-// hold time.
+// newRequest returns a request for m with the lost hold's terms, and the rest of its maximum hold
+// time.
 func (t *retake) newRequest(m *engine.Resource) *engine.Request {
 	terms := *t.o.terms.ForMember(slices.Index(t.o.lock.Members, m))
 	if terms.MaxHold > 0 {
@@ -208,9 +209,9 @@ func (t *retake) newRequest(m *engine.Resource) *engine.Request {
 	return q
 }
 
-// replace puts fresh in the place of a lost hold, or adds it if lost is nil. It reports false if
-// the joint hold has ended, or if fewer members than needed are valid at this moment, by the clock
-// of this process. The caller then releases fresh.
+// replace puts fresh in the place of a lost hold, or adds it if lost is nil. It returns false if
+// the joint hold has ended, if fewer members than needed are valid at this moment by this process's
+// clock, or if fresh has ended. The caller then releases fresh.
 func (o *Ownership) replace(lost, fresh *engine.Hold) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -234,8 +235,8 @@ func (o *Ownership) replace(lost, fresh *engine.Hold) bool {
 	return true
 }
 
-// withdraw rolls back the request of attempts that have not succeeded. An attempt without a reply
-// may have acquired the member, or may still do so.
+// withdraw rolls back the request of attempts that did not succeed. An attempt without a reply may
+// have acquired the member, or may still do so.
 func (t *retake) withdraw(ctx context.Context) {
 	if t.q == nil || t.m.Core.Enter() != nil {
 		return

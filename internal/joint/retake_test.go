@@ -180,7 +180,8 @@ func TestAnyMembersAreRetaken(t *testing.T) {
 	}
 }
 
-// A member of a nested joint hold is retaken after that of the outer one, under its new hold. Until then it is lost.
+// A nested joint hold's member is retaken after the outer one's, under its new hold. Until then it
+// is lost.
 func TestMemberOfANestedHoldIsRetakenAfterTheOuterOnes(t *testing.T) {
 	Bubble(t, func(t *testing.T, _ *Server) {
 		k := newCluster(t, 3)
@@ -261,8 +262,8 @@ func TestRetakeOnAClosedClientIsDropped(t *testing.T) {
 	})
 }
 
-// A goroutine that would acquire a lost member again may begin to run after the end of the joint hold. It must hear of
-// it: Close waits for that goroutine.
+// A retake's goroutine may begin to run after the end of the joint hold. It must notice the end,
+// because Close waits for it.
 func TestEndOfAJointHoldIsKnownAfterIt(t *testing.T) {
 	Bubble(t, func(t *testing.T, _ *Server) {
 		k := newCluster(t, 3)

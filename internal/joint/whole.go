@@ -12,7 +12,7 @@ import (
 // multi lock holds nothing while it waits, and no two multi locks can wait for each other. It waits
 // in the local queue of its own name, and tries when a member is released.
 //
-// What is held is the same as if the members had been acquired one after another: a hold of each
+// The result is the same as if the members had been acquired one after another: a hold of each
 // member, with an ownership of its own. So the rest of the library need not know the difference.
 // The release also sends one command, unless a member needs a command of its own: see
 // [engine.ReleaseTogether].
@@ -20,10 +20,10 @@ import (
 // Whole acquires and releases all members of a multi lock by one command each. Package primitives
 // implements it.
 type Whole interface {
-	// Fits reports whether acquisitions with these terms, of the joint lock and of its first
-	// member, can be made as a whole. It only computes.
+	// Fits reports whether all members can be acquired as a whole with these terms of the joint
+	// lock and of its first member. It sends nothing.
 	Fits(terms, member *engine.Terms) bool
-	// TryAcquire tries once to acquire all members for o, which has an id of its own. As
+	// TryAcquire tries once to acquire all members for o, which has an id of its own. Like
 	// [engine.Driver].TryAcquire, it may be repeated.
 	TryAcquire(ctx context.Context, o *engine.Owner) (engine.Result, error)
 	// Release frees all members, and returns for each whether it was held.
@@ -32,10 +32,10 @@ type Whole interface {
 	Subscribe(hear func(engine.Message)) []engine.Subscription
 }
 
-// wholeTerms returns the terms of the members if q is to acquire them as a whole, and nil
-// otherwise. It returns nil for an id that the caller names, because the server counts it. It also
-// returns nil if ctx carries a hold of a member, because that member nests, and the others need the
-// id of the hold.
+// wholeTerms returns the members' terms if q is to acquire them as a whole, and nil otherwise. It
+// returns nil for an id that the caller names, because the server counts its holds. It also returns
+// nil if ctx carries a hold of a member, because that member nests, and the others need the hold's
+// id.
 func (m *multi) wholeTerms(ctx context.Context, q *engine.Request) *engine.Terms {
 	decided := q.State != nil
 	s := stateOf(q)
@@ -70,7 +70,7 @@ func (m *multi) tryWhole(ctx context.Context, q *engine.Request, terms *engine.T
 	member.InDoubt = q.InDoubt || res.InDoubt
 	for _, r := range m.Members {
 		hold, err := r.NewHold(ctx, member, res)
-		if err != nil { // the client closes, and nobody has seen the holds so far
+		if err != nil { // the client is closing, and nobody has seen the holds so far
 			o.DetachMembers()
 			q.MustRollback = true
 			return engine.Result{}, err
