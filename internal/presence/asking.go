@@ -16,33 +16,33 @@ import (
 // learn of its loss only at its next renewal, and a hold with a fixed lease never. These are the
 // occasions:
 //
-//   - The connection of the client's takeover notices was made again. The client asks about every
+//   - The connection for the client's takeover notices was made again. The client asks about every
 //     hold.
 //   - A command is answered after a command that found the connection broken
 //     ([scripts.Runner.OnReturn]). The client asks about every hold.
-//   - The client begins to listen for takeover notices. It asks about the holds of that tag. They
-//     are older than the connection, so Redis may have restarted in between. That is unlikely, so a
-//     plain command looks first.
+//   - The client begins to listen for a tag's takeover notices. It asks about the tag's holds. They
+//     are older than the subscription, so Redis may have restarted in between. That is unlikely, so
+//     a plain command looks first.
 //
-// Renewed holds are asked about by a renewal, which the watchdog makes at once. The question about
-// a fixed lease is a renewal for a shorter time than the lease lasts anyway, so it changes nothing.
-// One command asks about up to [watchdog.Batch] holds. There is one goroutine that asks
-// (runAsking), with a few workers. Occasions that come while it runs count as one.
+// To ask about a renewed hold, the watchdog renews it at once. To ask about a fixed lease, the
+// client renews it for a shorter time than it lasts anyway, which changes nothing. One command asks
+// about up to [watchdog.Batch] holds. One goroutine asks (runAsking), with a few workers. Occasions
+// that come while it runs count as one.
 
 const (
 	askEvery   = 500 * time.Millisecond // the least time between the beginnings of two rounds of questions
 	askTimeout = time.Second            // bounds one question
 	askWorkers = 8                      // how many questions may be in flight
 	askAtMost  = 30 * time.Second       // bounds all questions of one occasion
-	askSilence = askWorkers             // a round ends after so many questions in a row without an answer
+	askSilence = askWorkers             // a round ends after this many questions in a row without an answer
 )
 
 // asking is the part of a presence that asks about holds.
 type asking struct {
 	mu      sync.Mutex // guards the rest
 	running bool       // the goroutine (runAsking) is running
-	all     bool       // it is to ask about all holds
-	tags    []string   // it is to ask about the holds of these tags
+	all     bool       // ask about all holds
+	tags    []string   // ask about the holds of these tags
 }
 
 // AskAll asks about every hold, in the background. It does not block. Any goroutine may call it.
@@ -146,8 +146,8 @@ func (p *Presence) askRound(ctx context.Context, owned []*engine.Ownership) (una
 				if n >= len(batches) {
 					return
 				}
-				// One failure may be that of one batch, or of one server of a cluster. Many in a
-				// row are an outage.
+				// A single failure may concern one batch, or one server of a cluster. Many in a row
+				// are an outage.
 				if p.askOnce(ctx, batches[n]) {
 					silent.Store(0)
 				} else {
@@ -192,7 +192,7 @@ func questionsAbout(owned []*engine.Ownership) (batches []*question) {
 			open[group] = q
 			batches = append(batches, q)
 		}
-		// The server keeps the lease for longer than that, by the safety margin.
+		// On the server the lease lasts longer than left, by the safety margin.
 		q.asks = append(q.asks, watchdog.Ask{Keeper: o, TTL: max(left.Truncate(time.Millisecond), time.Millisecond)})
 	}
 	return batches

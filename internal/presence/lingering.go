@@ -11,8 +11,8 @@ import (
 
 // How clients ask for locks that linger ([WithLinger]). A waiter that was refused by a holder that
 // may linger publishes "ask\n<raw name>\n<id>" on the channel of the holder's client, which
-// takeovers use as well. That client gives the lock up, or frees it with its next release. An ask
-// proves nothing, so a forged one only costs a release.
+// takeovers use as well. The holder's client gives the lock up, or frees it with its next release.
+// An ask proves nothing, so a forged one only costs a release.
 //
 // The client listens before a lock may linger, and until it is idle. If the subscription is
 // refused, no lock lingers.
@@ -92,7 +92,7 @@ func (p *Presence) hear(ask string) {
 	}
 }
 
-// readAsks tells the holds that the queued asks name, and gives up the locks that linger.
+// readAsks notifies the holds that the queued asks name, and gives up the locks that linger.
 func (p *Presence) readAsks() {
 	p.mu.Lock()
 	asks := p.asks

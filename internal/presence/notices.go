@@ -91,15 +91,14 @@ func (p *Presence) Receive(sig pubsub.Signal) {
 
 // Bounds of the notices of one client. Further ones are dropped: the next renewal finds the loss.
 const (
-	maxNotice      = 16 << 10 // the length, in bytes, from which on no further ids are added to a notice
+	maxNotice      = 16 << 10 // the length, in bytes, from which no further ids are added to a notice
 	maxNotices     = 10_000   // the number of notices that wait to be read, in case somebody floods the channel
 	maxNoticeBytes = 1 << 20  // the total length of the notices that wait to be read
 )
 
 // readNotices checks the holds that the queued notices name. It walks the client's holds once,
 // however many notices there are. A notice with an unknown name or id matches no hold. The kind
-// only says how to read the ids, because the client that took the lock over may use it as another
-// kind.
+// says only how to read the ids: the client that took the lock over may use it as another kind.
 func (p *Presence) readNotices() {
 	p.mu.Lock()
 	notices := p.unread

@@ -1,18 +1,18 @@
-// Package presence is what a client shows of itself to others, and what it hears from them about
-// its holds. While a client holds or waits, it keeps its name in a key with a TTL. For holds that
-// last, it subscribes to a channel on which takeovers are announced. Neither is part of an
-// acquisition, and a failure of either affects none. Redisson has nothing like it.
+// Package presence makes a client visible to other clients, and hears from them about the client's
+// holds. While a client holds or waits, it keeps its name in a key with a TTL. For holds that last,
+// it subscribes to a channel on which takeovers are announced. Neither is part of an acquisition,
+// and no acquisition fails because of them. Redisson has nothing like it.
 //
 //	redlatch_client:{<tag>}               string: the client's name, with a TTL of 30 s
-//	redisson_unlock_latch:{<tag>}:client  string: what it holds since when, and what it waits for
+//	redisson_unlock_latch:{<tag>}:client  string: its holds and their ages, and what it waits for
 //	redlatch_holder:{<tag>}               channel: notices of takeovers, and requests for locks that linger
 //
 // # Goroutines
 //
-// One goroutine per client does both. It starts with the first hold or waiter, and ends when the
-// client has been idle for a while, or closes. Further goroutines write the name, read the names of
-// holders, ask about holds, and read and send notices and requests. Core.Spawn of package engine
-// starts all of them, and Close of the client waits for them.
+// One goroutine per client keeps the name and the subscriptions up to date. It starts with the
+// first hold or waiter, and ends when the client has been idle for a while, or closes. Further
+// goroutines write the name, read the names of holders, ask about holds, and read and send notices
+// and requests. The engine's Core.Spawn starts all of them, and the client's Close waits for them.
 //
 // # Mutexes
 //
@@ -25,12 +25,12 @@
 // # Files
 //
 //	presence.go   the name, the subscriptions, and the goroutine
-//	state.go      what the client tells beside its name
-//	notices.go    takeovers: announced, and checked by the client that held
+//	state.go      what the client reports besides its name
+//	notices.go    takeovers: announced, and checked by the holder's client
 //	asking.go     questions about all holds, when Redis comes back
 //	holders.go    the names of others that hold what this client waits for
 //	lingering.go  requests for locks that linger
-//	wanted.go     requests for all locks, and looks for waiters that do not send any
+//	wanted.go     requests for all locks, and the search for waiters that do not send any
 //	tag.go        which client an id belongs to
 package presence
 
@@ -51,7 +51,7 @@ import (
 	"github.com/redlatch/redlatch/watchdog"
 )
 
-// Prefixes of the key of a client's name and of the channel of its holds.
+// Prefixes of the key for a client's name and of the channel for its holds.
 const (
 	ClientName    = "redlatch_client"
 	holderChannel = "redlatch_holder"
@@ -65,7 +65,7 @@ const (
 	lookEvery    = 250 * time.Millisecond // pause between looks; shorter than listenAfter: see Presence.Wake
 	confirmPause = 50 * time.Millisecond  // the pause between looks while a subscription is not confirmed
 	listenRetry  = time.Minute            // the pause after a refused subscription
-	idleAfter    = time.Second            // a client that is idle for so long deletes its name
+	idleAfter    = time.Second            // a client that is idle for this long deletes its name
 	nameTTL      = 30 * time.Second
 	nameRefresh  = nameTTL / 3
 	nameRetry    = time.Second
@@ -87,7 +87,7 @@ var DefaultName = sync.OnceValue(func() string {
 // tagged is the key or channel of a tag.
 func tagged(prefix, tag string) string { return prefix + ":{" + tag + "}" }
 
-// Config is what a presence needs of its client. It does not change.
+// Config is what a presence needs from its client. It does not change.
 type Config struct {
 	ID     string // the client's uuid
 	Name   string // the name to show; "" if the client does not show who it is
@@ -123,7 +123,7 @@ type Presence struct {
 	since   atomic.Int64 // the instant at which the first of them began to wait
 	looking atomic.Bool  // a look for waiters is under way
 
-	hurry chan struct{} // of capacity 1: a hold begins to listen, so run looks at once
+	hurry chan struct{} // capacity 1; makes run look at once, because a hold begins to listen
 
 	// Only run uses these fields.
 	idleSince engine.Instant // the instant since which the client neither holds nor waits; 0 while it does
@@ -136,7 +136,7 @@ type Presence struct {
 
 	mu          sync.Mutex                 // guards the rest
 	subs        map[string]*listening      // by tag
-	notBefore   engine.Instant             // one was refused, so none is tried before this instant
+	notBefore   engine.Instant             // no subscription is tried before this instant, because one was refused
 	closed      bool                       // no more names are written
 	written     bool                       // the name may be in Redis
 	writing     chan struct{}              // closed when the write under way has ended; nil if there is none
@@ -145,7 +145,7 @@ type Presence struct {
 	told        string                     // the content of the state that was written last
 	toldAt      engine.Instant             // when it was written
 	hasState    bool                       // the state may be in Redis
-	rests       map[string]engine.Instant  // when the rest of the minimum hold of an id is over
+	rests       map[string]engine.Instant  // by short id: when the rest of its minimum hold is over
 	warned      bool                       // a refusal of the name has been logged
 	unread      []string                   // the notices of takeovers that have not been read yet
 	unreadBytes int                        // the total length of unread
@@ -165,9 +165,9 @@ func New(config Config) *Presence {
 // Use sets the engine of the client, before any other method is called.
 func (p *Presence) Use(core *engine.Core) { p.core = core }
 
-// Wake starts the goroutine. It is called for each new hold and each waiter, so it costs one load
-// when the goroutine runs. The goroutine looks often enough to find a hold before it is due to
-// listen.
+// Wake starts the goroutine. It is called for each new hold and each waiter, so it costs one atomic
+// load when the goroutine runs. The goroutine looks often enough to find a hold before the
+// subscription for it is due.
 func (p *Presence) Wake() {
 	if !p.running.Load() && p.running.CompareAndSwap(false, true) {
 		p.core.Spawn(p.run)
@@ -221,7 +221,7 @@ func (p *Presence) look() time.Duration {
 	}
 	p.idleSince = 0
 	pause := lookEvery
-	if p.unheard { // the holds are to be asked about soon after the confirmation
+	if p.unheard { // so that the client asks about the holds soon after the confirmation
 		pause = confirmPause
 	}
 	nextAsk := p.askHolders(clock)
@@ -232,16 +232,16 @@ func (p *Presence) look() time.Duration {
 	return time.Duration(max(next-now, engine.Instant(time.Millisecond)))
 }
 
-// rest prepares the end of the goroutine of an idle client. It reports whether run should end. A
-// hold or a waiter that came meanwhile may have found the goroutine running, and has then not
-// started another one. So rest looks once more after it has cleared the flag.
+// rest prepares the end of an idle client's goroutine. It reports whether run should end. A hold or
+// a waiter that came meanwhile may have found the goroutine running, and not started another one.
+// So rest looks once more after it has cleared the flag.
 func (p *Presence) rest() bool {
 	p.idleSince = 0
 	p.mu.Lock()
 	p.hearing = false // no lock lingers now: it would count as a hold
 	p.mu.Unlock()
 	p.listen(nil)
-	p.erase() // this may take a moment, in which holds come
+	p.erase() // new holds may begin while this takes a moment
 	p.running.Store(false)
 	_, oldest, _ := p.core.HoldTags(p.now(), listenAfter)
 	busy := oldest != engine.Never || p.waiting.Load() > 0
@@ -250,7 +250,7 @@ func (p *Presence) rest() bool {
 
 // show starts to write the name and the state when they are due, and returns when they are due
 // next. The client has held or waited since busy. At most one write is in flight. write sets when
-// the next one is due, and the look after it finds that.
+// the next write is due, and the next look reads that.
 func (p *Presence) show(now, busy engine.Instant) engine.Instant {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -282,10 +282,10 @@ func (p *Presence) hasNews(now engine.Instant) bool {
 	return told.content() != p.told
 }
 
-// write sends the commands that write the name and the state; nil: not now. It runs in a goroutine
-// of its own that show starts, and ends after nameTimeout at most. A refusal of the name by Redis,
-// such as NOPERM, is logged once. The state is not worth a log line: an ACL for an earlier version
-// does not allow it.
+// write sends the commands that write the name and the state. A command that is nil is not due.
+// write runs in a goroutine of its own that show starts, and ends after nameTimeout at most. If
+// Redis refuses the name, for example with NOPERM, that is logged once. A refusal of the state is
+// not logged: an ACL for an earlier version does not allow it.
 func (p *Presence) write(done chan struct{}, name, state []any) {
 	ctx, cancel := context.WithTimeout(context.Background(), nameTimeout)
 	defer cancel()
@@ -302,7 +302,7 @@ func (p *Presence) write(done chan struct{}, name, state []any) {
 	p.mu.Lock()
 	switch {
 	case outcome == failure.None:
-	case outcome != failure.Executed: // Redis has not refused the name, so writing it may work soon
+	case outcome != failure.Executed: // Redis has not refused the name, so the next write may succeed
 		pause = nameRetry
 	case !p.warned:
 		p.warned = true
@@ -337,7 +337,7 @@ func (p *Presence) erase() {
 			commands = append(commands, []any{"getdel", stateKey(p.tag)})
 		}
 	}
-	// The next hold that lasts writes it again.
+	// The next hold that lasts makes the client write them again.
 	p.written = false
 	p.due = 0
 	p.hasState = p.hasState || staysTaken
@@ -428,7 +428,7 @@ func (p *Presence) listen(tags []string) {
 type listening struct {
 	sub   *pubsub.Subscription
 	since engine.Instant
-	heard bool // the subscription was confirmed, and the holds of that tag were asked about
+	heard bool // the subscription was confirmed, and the client asks about the tag's holds
 }
 
 // subscribe returns the subscription to the channel of a tag, and makes one if there is none. It

@@ -53,7 +53,7 @@ type client struct {
 	sent      []string // by the presence: see note
 	questions []question
 	holders   []string                                   // further holders of each name, for questions about all holders
-	looks     []time.Duration                            // the looks for waiters that do not ask
+	looks     []time.Duration                            // when the client looked for waiters that do not ask
 	foreign   atomic.Value                               // a name for which such a waiter waits
 	answer    func(asks []watchdog.Ask) []watchdog.State // to questions; nil: the server's
 	refused   map[string]bool                            // commands that Redis refuses
@@ -214,8 +214,8 @@ func (p *pipelines) ProcessPipelineHook(next goredis.ProcessPipelineHook) goredi
 	}
 }
 
-// of returns the numbers of commands in the pipelines that begin with a command of that name, apart from HELLO, which
-// asks for the server's role.
+// of returns the sizes of the pipelines that begin with a command of that name. It does not count
+// HELLO, which asks for the server's role.
 func (p *pipelines) of(name string) (sizes []int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -237,7 +237,7 @@ func (c *client) holdFor(t *testing.T, d time.Duration) {
 	Release(t, h)
 }
 
-// silence makes Redis silent, and returns when the client has noticed that.
+// silence makes Redis silent, and waits until the client has noticed that.
 func (c *client) silence(t *testing.T) {
 	c.proxy.BlackHole(true)
 	_, err := c.runner.Do(t.Context(), scripts.Load("lock/check"), []any{"x"})

@@ -12,14 +12,14 @@ import (
 	"github.com/redlatch/redlatch/scripts"
 )
 
-// What a client tells people beside its name: since when it has what it holds, which locks it has
-// left to the rest of a minimum hold, and what it waits for. It stands in a key of its own beside
-// the name, which is for earlier versions, too. No acquisition reads or writes it:
+// The state that a client reports besides its name: how long it has had its holds, which released
+// locks stay taken for the rest of a minimum hold, and what it waits for. The state has a key of
+// its own, because earlier versions read the name's key. No acquisition reads or writes the state:
 //
 //   - The client writes it with its name, and again when it has changed, but not more often than
 //     every stateAgain.
-//   - A hold or a wait that ends sooner than nameAfter is not told.
-//   - A client that holds and waits for nothing has no such key, except for the rest of a minimum
+//   - A hold or a wait that ends sooner than nameAfter is not reported.
+//   - A client that holds and waits for nothing has no state, except for the rest of a minimum
 //     hold. The name and the state then stay until that is over, whether the client lives or not.
 //
 // Times are ages, and the TTL of the key says how long ago they were written. So no two clocks are
@@ -30,28 +30,28 @@ const (
 	stateSuffix = "}:client"
 	// stateAgain is the least time between two writes of the state.
 	stateAgain = 500 * time.Millisecond
-	// maxTold bounds how many holds a client tells, and how many names that it waits for: the
-	// oldest holds, and the first names by the alphabet.
+	// maxTold bounds how many holds, and how many names that it waits for, a client reports: the
+	// oldest holds, and the first names in alphabetical order.
 	maxTold = 1000
 	// maxRests bounds how many rests of minimum holds a client remembers.
 	maxRests = 1000
 	// freshFor is how long a wait counts after it was written. A client that lives and waits writes
-	// again every nameRefresh. The key of one that has died, or could not delete it, stays for
+	// again every nameRefresh. If a client has died, or could not delete its key, the key stays
 	// longer.
 	freshFor = nameRefresh + 5*time.Second
 	// searchLimit bounds a search for clients that wait.
 	searchLimit = 10 * time.Second
 )
 
-// stateKey is the key of the state of a client.
+// stateKey is the key of a client's state.
 func stateKey(tag string) string { return statePrefix + tag + stateSuffix }
 
 // state is the content of the key, as JSON.
 type state struct {
 	Client string           `json:"client"`          // the uuid
-	TTL    int64            `json:"ttl"`             // of the key when this was written, in ms
-	Held   map[string]int64 `json:"held,omitempty"`  // by id, without the uuid of the client: the age in ms
-	Rests  []string         `json:"rests,omitempty"` // ids, likewise, whose locks stay taken after their release
+	TTL    int64            `json:"ttl"`             // the key's TTL when this was written, in ms
+	Held   map[string]int64 `json:"held,omitempty"`  // by id, without the client's uuid: the age in ms
+	Rests  []string         `json:"rests,omitempty"` // the ids, likewise, whose locks stay taken after their release
 	Waits  [][]byte         `json:"waits,omitempty"` // the raw names that the client waits for
 }
 
@@ -61,9 +61,8 @@ type waits struct {
 	since engine.Instant // when the first of them began
 }
 
-// WaitBegan and WaitEnded are called for each acquisition that waits, in the goroutine of its
-// caller. They count the waiters, so that the name is also shown for a client that waits but holds
-// nothing.
+// WaitBegan and WaitEnded are called for each acquisition that waits, in its caller's goroutine.
+// They count the waiters, so that a client that waits but holds nothing also shows its name.
 func (p *Presence) WaitBegan(r *engine.Resource) {
 	now := p.now()
 	if p.waiting.Add(1) == 1 {
@@ -111,7 +110,7 @@ func (p *Presence) waitsFor(before engine.Instant) (names [][]byte) {
 	return names[:min(len(names), maxTold)]
 }
 
-// StaysTaken notes that the lock of an id stays taken for the rest of its minimum hold. It does not
+// StaysTaken notes that an id's lock stays taken for the rest of its minimum hold. It does not
 // block.
 func (p *Presence) StaysTaken(id string, rest time.Duration) {
 	p.mu.Lock()
@@ -125,7 +124,8 @@ func (p *Presence) StaysTaken(id string, rest time.Duration) {
 // short is an id without the uuid of this client.
 func (p *Presence) short(id string) string { return strings.TrimPrefix(id, p.ID+":") }
 
-// tell returns what the client tells now, and how long that stays if the client dies. mu is held.
+// tell returns the client's current state, and how long the state stays if the client dies. mu is
+// held.
 func (p *Presence) tell(now engine.Instant) (told state, ttl time.Duration) {
 	ttl = nameTTL
 	maps.DeleteFunc(p.rests, func(_ string, until engine.Instant) bool { return until <= now })
@@ -138,7 +138,7 @@ func (p *Presence) tell(now engine.Instant) (told state, ttl time.Duration) {
 	}
 	for _, held := range p.core.OldestHolds(maxTold, now-engine.Instant(nameAfter)) {
 		if TagOf(held.ID) != p.tag {
-			continue // its name is found under the tag of another client
+			continue // a reader looks for this id under another tag
 		}
 		if told.Held == nil {
 			told.Held = map[string]int64{}
@@ -151,7 +151,7 @@ func (p *Presence) tell(now engine.Instant) (told state, ttl time.Duration) {
 	return told, ttl
 }
 
-// isNothing reports whether there is nothing to tell.
+// isNothing reports whether there is nothing to report.
 func (s *state) isNothing() bool { return len(s.Held) == 0 && len(s.Rests) == 0 && len(s.Waits) == 0 }
 
 // content is what a reader learns from s, without the times.
@@ -168,14 +168,14 @@ func (s *state) content() string {
 	return text.String()
 }
 
-// commands returns the command that writes the name, if that is due, and the one that writes the
-// state. A rest of a minimum hold may need the name for longer, so then the name is due, too. mu is
-// held.
+// commands returns the command that writes the name, if it is due, and the one that writes the
+// state. The rest of a minimum hold may need the name for longer, so then the name is due, too. mu
+// is held.
 func (p *Presence) commands(now engine.Instant, nameIsDue bool) (name, state []any) {
 	told, ttl := p.tell(now)
 	p.told = told.content()
 	p.toldAt = now
-	// PSETEX and GETDEL are used by no script, so INFO commandstats counts the names apart.
+	// No script uses PSETEX or GETDEL, so INFO commandstats counts these writes separately.
 	if nameIsDue || len(told.Rests) > 0 {
 		name = []any{"psetex", tagged(ClientName, p.tag), scripts.CeilMillis(ttl), p.Name}
 	}
@@ -210,14 +210,14 @@ func (p *Presence) restCommands(now engine.Instant) [][]any {
 	}
 }
 
-// About is what a client tells about itself.
+// About is what a client reports about itself.
 type About struct {
 	Name  string // "" if it is unknown
 	state state
 	age   time.Duration // of state
 }
 
-// Held returns for how long the client has had what an id holds; 0 if it does not say.
+// Held returns how long the client has held under an id, or 0 if it does not report that.
 func (a *About) Held(id string) time.Duration {
 	ms, known := a.state.Held[strings.TrimPrefix(id, a.state.Client+":")]
 	if !known || a.state.Client == "" {
@@ -226,13 +226,13 @@ func (a *About) Held(id string) time.Duration {
 	return max(time.Duration(ms)*time.Millisecond+a.age, time.Millisecond)
 }
 
-// StaysTaken reports whether the hold of an id was released, and what it held stays taken for the
-// rest of its minimum.
+// StaysTaken reports whether an id's hold was released, and its lock stays taken for the rest of
+// the minimum hold.
 func (a *About) StaysTaken(id string) bool {
 	return slices.Contains(a.state.Rests, strings.TrimPrefix(id, a.state.Client+":"))
 }
 
-// reads are the commands that read what the client of a tag tells, and how many they are.
+// reads returns the commands that read the name and the state of a tag's client.
 func reads(tag string) [][]any {
 	return [][]any{{"get", tagged(ClientName, tag)}, {"get", stateKey(tag)}, {"pttl", stateKey(tag)}}
 }
@@ -254,10 +254,10 @@ func readAbout(replies []any) *About {
 	return a
 }
 
-// About returns what the clients of these ids tell, in the same order. known contains answers by
+// About returns what the clients of these ids report, in the same order. known contains answers by
 // tag that need not be read again, and About adds the new ones to it. The reads are sent in
-// pipelines. About is best effort, and takes nameRead at most: of a client that cannot be read in
-// time nothing is known.
+// pipelines. About is best effort, and takes nameRead at most: the result is empty for a client
+// that cannot be read in time.
 func (p *Presence) About(ctx context.Context, ids []string, known map[string]*About) []*About {
 	var tags []string
 	for _, id := range ids {
@@ -285,8 +285,8 @@ func (p *Presence) About(ctx context.Context, ids []string, known map[string]*Ab
 	return all
 }
 
-// readAll reads what the clients of these tags tell, in one pipeline. It returns nil if there is no
-// answer.
+// readAll reads what the clients of these tags report, in one pipeline. It returns nil if there is
+// no answer.
 func (p *Presence) readAll(ctx context.Context, tags []string) []*About {
 	var commands [][]any
 	for _, tag := range tags {
@@ -310,8 +310,7 @@ type Waiter struct {
 }
 
 // Waiting returns the clients that wait, by the raw names that they wait for. It finds the clients
-// by SCAN, which visits all keys. If it fails, it returns those that it has found by then, and the
-// error.
+// by SCAN, which visits all keys. If it fails, it returns the clients found so far, and the error.
 func (p *Presence) Waiting(ctx context.Context) (waiting map[string][]Waiter, err error) {
 	ctx, cancel := context.WithTimeout(ctx, searchLimit)
 	defer cancel()

@@ -14,7 +14,7 @@ import (
 	. "github.com/redlatch/redlatch/internal/test/enginetest"
 )
 
-// told is what stands in the key of a client's state.
+// told is the content of a client's state key.
 type told struct {
 	Client string           `json:"client"`
 	Held   map[string]int64 `json:"held"`
@@ -40,7 +40,7 @@ func (c *client) told(t *testing.T) string {
 	return fmt.Sprint("held ", s.Held, " rests ", s.Rests, " waits ", waits)
 }
 
-// What a client tells follows what it has and waits for, within about half a second.
+// A client's state follows what it holds and waits for, within about half a second.
 func TestStateFollowsTheClient(t *testing.T) {
 	bubble(t, func(t *testing.T, c *client) {
 		step := func(d time.Duration, want string) {
@@ -128,7 +128,7 @@ func TestStateIsBounded(t *testing.T) {
 	})
 }
 
-// A client that shows no name tells nothing.
+// A client that shows no name reports nothing.
 func TestClientWithoutANameTellsNothing(t *testing.T) {
 	Bubble(t, func(t *testing.T, s *Server) {
 		c := newClient(t, s, "")
@@ -155,7 +155,7 @@ func TestNameStaysForTheRestOfAMinimumHold(t *testing.T) {
 	})
 }
 
-// A rest that is over is told no longer, though the client goes on telling of other things.
+// A rest that is over is no longer reported, although the client goes on reporting other things.
 func TestStateForgetsARestThatIsOver(t *testing.T) {
 	bubble(t, func(t *testing.T, c *client) {
 		held := Acquire(t, t.Context(), c.Lock("x"))
@@ -170,7 +170,7 @@ func TestStateForgetsARestThatIsOver(t *testing.T) {
 	})
 }
 
-// A client without a name tells nothing, of rests neither.
+// A client without a name reports nothing, not even rests.
 func TestClientWithoutANameTellsOfNoRest(t *testing.T) {
 	bubble(t, func(t *testing.T, c *client) {
 		c.presence.Name = ""
@@ -185,8 +185,8 @@ func TestClientWithoutANameTellsOfNoRest(t *testing.T) {
 	})
 }
 
-// What a client tells is read with its name. A client of an earlier version has a name only, and nothing that stands in
-// the keys does harm.
+// A client's state is read with its name. A client of an earlier version has only a name, and no
+// content of the keys does harm.
 func TestReadingWhatClientsTell(t *testing.T) {
 	const key = "redlatch_client:{" + myTag + "}"
 	for _, tt := range []struct {

@@ -8,15 +8,15 @@ import (
 	"github.com/redlatch/redlatch/internal/engine"
 )
 
-// How clients tell each other that somebody waits: see wanted.go of package engine, which says who
-// is to be asked and when. The goroutine of the presence looks for that. It sends the asks, and it
-// looks for waiters that do not ask.
+// How clients tell each other that somebody waits. Package engine's wanted.go decides who is asked
+// and when. The presence's goroutine sends the asks that are due, and looks for waiters that do not
+// ask.
 
 const (
-	// askLimit bounds the reading of the holders that are to be asked, and a look for waiters.
+	// askLimit bounds the reading of the holders to ask, and a look for waiters.
 	askLimit = time.Second
-	// askPause is the shortest pause between two looks for holders that are to be asked. Many names
-	// may be waited for.
+	// askPause is the shortest pause between two looks for holders to ask. The client may wait for
+	// many names.
 	askPause = 20 * time.Millisecond
 )
 
@@ -40,7 +40,7 @@ func (p *Presence) askHolders(now time.Time) (next engine.Instant) {
 			continue
 		}
 		if ask.Resource.Core != p.core {
-			continue // a member of a joint lock on another client, which has many holders: it has waiters of its own
+			continue // a joint lock's member on another client, which asks its many holders for waiters of its own
 		}
 		p.core.Spawn(func() {
 			ctx, cancel := context.WithTimeout(context.Background(), askLimit)
@@ -60,15 +60,15 @@ func (p *Presence) askHolders(now time.Time) (next engine.Instant) {
 	return next
 }
 
-// askCommand returns the command that asks the client of a holder for what that has of r.
+// askCommand returns the command that asks a holder's client for what the holder has of r.
 func (p *Presence) askCommand(r *engine.Resource, holder string) []any {
 	text := askPrefix + p.Prefix + r.Name + "\n" + holder
 	return []any{p.Runner.Publish(), tagged(holderChannel, TagOf(holder)), text}
 }
 
 // AskAllHolders asks the clients of all holders of r. It returns how many clients were told, and
-// how many ids hold r. A client hears asks if it has held for about a second, or if a hold of it
-// listens. AskAllHolders blocks for the answers of the server.
+// how many ids hold r. A client hears asks if it has held for about a second, or if one of its
+// holds listens. AskAllHolders blocks for the server's answers.
 func (p *Presence) AskAllHolders(ctx context.Context, r *engine.Resource) (told, holders int, err error) {
 	ids, err := p.Holders(ctx, r)
 	if err != nil {
@@ -102,8 +102,8 @@ func (p *Presence) AskAllHolders(ctx context.Context, r *engine.Resource) (told,
 	return told, len(ids), nil
 }
 
-// lookForWaiters starts a look for those who wait for holds that listen, and do not ask. It returns
-// when it is to be called again. Only run calls it. It does not block: one look is under way at a
+// lookForWaiters starts a look for waiters that do not ask, for the holds that listen. It returns
+// when it is to be called again. Only run calls it. It does not block. One look is under way at a
 // time.
 func (p *Presence) lookForWaiters(now time.Time) (next engine.Instant) {
 	holds, next := p.core.HoldsToLookFor(now)

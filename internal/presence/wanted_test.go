@@ -48,7 +48,7 @@ func TestWaiterAsksAllHoldersWhereTheyAreNotNamed(t *testing.T) {
 	})
 }
 
-// Many names that are waited for do not make the client look all the time, and share the commands.
+// Waiting for many names does not make the client look all the time, and the asks share commands.
 func TestManyAsksShareACommand(t *testing.T) {
 	bubble(t, func(t *testing.T, c *client) {
 		const names = 250
@@ -70,7 +70,7 @@ func TestManyAsksShareACommand(t *testing.T) {
 	})
 }
 
-// A lock that changes hands often is not asked for, however long a waiter waits.
+// The holders of a lock that changes hands often are not asked, however long a waiter waits.
 func TestShortHoldsAreNotAskedFor(t *testing.T) {
 	bubble(t, func(t *testing.T, c *client) {
 		c.locks.Seize("x", other+":z", time.Minute)
