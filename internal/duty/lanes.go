@@ -3,18 +3,18 @@
 // The engine uses it for rollbacks and releases. They must go on after their call has returned,
 // because the lock would otherwise stay taken until its lease ends, or for ever without one.
 //
-// An outage collects duties, and must not collect goroutines with them. All duties of a server wait
-// in one lane, oldest first. A lane makes few attempts at a time, and when one was not answered,
-// only one. But an attempt on a dead connection ends late, so while duties wait, a lane begins
-// another attempt each [ProbePause]: it notices within that time that the server answers again.
-// Then it makes more and more attempts at once, and begins those anew that are still stuck.
+// Duties pile up during an outage, but goroutines must not. All duties of a server wait in one
+// lane, oldest first. A lane makes few attempts at a time, and only one after an attempt was not
+// answered. But an attempt on a dead connection ends late. So while duties wait, a lane begins
+// another attempt every [ProbePause], and notices within that time that the server answers again.
+// Then it makes more and more attempts at a time, and restarts those that are still stuck.
 //
-// A silent server delays no duty of another one.
+// A silent server does not delay other servers' duties.
 //
 // # Mutexes and goroutines
 //
 // Lanes.mu is held while the caller's spawn func runs, which starts a goroutine for each attempt.
-// So it may be held while a mutex of spawn is taken, but no other one. The timer of a lane takes
+// So it may be held while a mutex of spawn is taken, but no other one. A lane's timer takes
 // Lanes.mu, and returns.
 package duty
 
@@ -31,9 +31,9 @@ const (
 	FirstRetry   = 20 * time.Millisecond
 	LongestRetry = time.Second
 
-	FirstAttempts = 8                      // of a new lane at a time
-	MaxAttempts   = 64                     // of a lane at a time, while the server answers
-	ProbePause    = 500 * time.Millisecond // between attempts beyond the limit; few are in flight, as each ends
+	FirstAttempts = 8                      // attempts at a time in a new lane
+	MaxAttempts   = 64                     // attempts at a time in a lane, while the server answers
+	ProbePause    = 500 * time.Millisecond // pause between attempts beyond the limit; few are in flight, as each ends
 	SweepPause    = 10 * time.Second       // how often duties whose time is over are dropped
 )
 
@@ -50,23 +50,23 @@ const (
 
 // Duty is a command that is repeated until the server has answered it.
 type Duty struct {
-	// Do makes one attempt. It must be safe to repeat. Its context has the values of the one that
-	// [Lanes.Add] got, and ends with the attempt's time.
+	// Do makes one attempt. It must be safe to repeat. Its context has the values of the context
+	// passed to [Lanes.Add], and ends with the attempt's time.
 	Do func(context.Context) Answer
-	// Server returns what stands for the server: duties of equal servers share a lane. It must only
-	// compute.
+	// Server returns a comparable value that stands for the server. Duties with equal values share
+	// a lane. Server must only compute.
 	Server func() any
 	Over   time.Time // when the duty is dropped
-	Due    time.Time // of the first attempt
+	Due    time.Time // when the next attempt is due; set by the caller for the first one
 
-	ctx context.Context //nolint:containedctx // the values of its call's context; it never ends
+	ctx context.Context //nolint:containedctx // has the values of Add's context, and never ends
 
 	// Lanes.mu guards the rest.
-	first chan struct{} // closed when the first attempt has ended, or when it was dropped; then nil
+	first chan struct{} // closed when the first attempt has ended, or the duty was dropped; then nil
 	delay time.Duration // the pause before the next attempt
-	began time.Time     // of the attempt under way
+	began time.Time     // when the attempt under way began
 	stop  context.CancelFunc
-	stuck bool // its attempt was stopped because later ones were answered
+	stuck bool // the attempt was stopped because later ones were answered
 }
 
 // settle wakes the call that waits for the first attempt.
@@ -77,15 +77,15 @@ func (d *Duty) settle() {
 	}
 }
 
-// Lanes are the duties of a client, by server. Make them with [NewLanes]. They are safe for
-// concurrent use.
+// Lanes are a client's duties, by server. Make them with [NewLanes]. They are safe for concurrent
+// use.
 type Lanes struct {
 	spawn   func(f func())
 	attempt time.Duration
 
 	mu     sync.Mutex // guards the rest; spawn is called while it is held
 	lanes  map[any]*lane
-	ending bool          // the client closes: each duty gets one more attempt at most
+	ending bool          // the client is closing: each duty gets one more attempt at most
 	idle   chan struct{} // closed when no lane is left, while ending
 	closed bool          // no duty is accepted
 }
@@ -114,16 +114,17 @@ func (ls *Lanes) Add(ctx context.Context, d *Duty) (first <-chan struct{}) {
 	return settled
 }
 
-// Len is how many servers have duties.
+// Len returns how many servers have duties.
 func (ls *Lanes) Len() int {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	return len(ls.lanes)
 }
 
-// Finish makes the last attempts, for a client that closes: one for each duty. If the server did
-// not answer the latest attempts, duties that were tried before are dropped. If it does not answer
-// now either, all are dropped. Finish blocks for limit at most. Later duties are dropped at once.
+// Finish makes the last attempts for a client that is closing: one for each duty. If a server did
+// not answer its latest attempt, its duties that were tried before are dropped. If it does not
+// answer now either, all its duties are dropped. Finish blocks for limit at most. Later duties are
+// dropped at once.
 func (ls *Lanes) Finish(limit time.Duration) {
 	ls.mu.Lock()
 	ls.ending = true
@@ -167,7 +168,7 @@ func (ls *Lanes) settle() {
 	}
 }
 
-// enqueue puts a duty into the lane of its server of now. mu is held.
+// enqueue puts a duty into its current server's lane. mu is held.
 func (ls *Lanes) enqueue(d *Duty) {
 	server := d.Server()
 	l := ls.lanes[server]
@@ -184,16 +185,16 @@ func (ls *Lanes) enqueue(d *Duty) {
 	l.proceed()
 }
 
-// lane is the duties of one server. It exists as long as it has any. Lanes.mu guards it, and is
+// lane is the duties of one server. It exists as long as there are any. Lanes.mu guards it, and is
 // held by the callers of its methods.
 type lane struct {
 	of      *Lanes
 	server  any
 	waiting byDue
 	running map[*Duty]struct{}
-	limit   int // attempts at a time
-	began   time.Time
-	swept   time.Time
+	limit   int         // attempts at a time
+	began   time.Time   // when the latest attempt began
+	swept   time.Time   // when duties whose time is over were last dropped
 	timer   *time.Timer // calls proceed
 }
 
@@ -255,7 +256,7 @@ func (l *lane) begin(d *Duty) {
 	})
 }
 
-// ended takes in the result of an attempt.
+// ended handles the result of an attempt.
 func (l *lane) ended(d *Duty, answer Answer) {
 	delete(l.running, d)
 	d.settle()
@@ -285,7 +286,7 @@ func (l *lane) ended(d *Duty, answer Answer) {
 }
 
 // restartBefore stops the attempts that began well before one that was answered. They are stuck on
-// connections that the outage has broken, and begin anew.
+// connections that the outage has broken, and are made again.
 func (l *lane) restartBefore(began time.Time) {
 	for d := range l.running {
 		if began.Sub(d.began) >= ProbePause {
@@ -310,8 +311,8 @@ func (l *lane) drop(which func(*Duty) bool) {
 	heap.Init(&l.waiting)
 }
 
-// byDue is a heap with the duty on top that is due first. A new duty is usually due at once, so the
-// oldest comes first.
+// byDue is a heap of duties, with the first one that is due on top. A new duty is usually due at
+// once, so the oldest comes first.
 type byDue []*Duty
 
 func (h byDue) Len() int           { return len(h) }

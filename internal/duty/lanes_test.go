@@ -92,7 +92,7 @@ func TestOutageCollectsDutiesAndNoAttempts(t *testing.T) {
 	}
 }
 
-// A duty that the server refuses is repeated at most a second apart, and delays no other.
+// A duty that the server refuses is repeated at least once a second, and delays no other.
 func TestDutyThatIsRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newClient()
@@ -253,7 +253,7 @@ func TestOneAttemptAtATimeWithoutAnswers(t *testing.T) {
 	})
 }
 
-// When a server answers again, attempts that have been stuck begin anew at once. Younger ones go on.
+// When a server answers again, attempts that were stuck are made again at once. Younger ones go on.
 func TestStuckAttemptsBeginAnew(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newClient()
@@ -290,7 +290,8 @@ func TestStuckAttemptsBeginAnew(t *testing.T) {
 	})
 }
 
-// Finish makes one more attempt at each duty. It waits for no server that is silent longer than for a command.
+// Finish makes one more attempt at each duty. It waits for a silent server no longer than for a
+// command.
 func TestFinishMakesTheLastAttempts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newClient()
