@@ -1,5 +1,5 @@
-// Package failure says what the error of a command means. Package scripts, which sends all
-// commands, makes the errors. Whoever gets one asks [Of], which answers these questions:
+// Package failure says what a command's error means. Package scripts, which sends all commands,
+// makes the errors. Callers pass them to [Of], which answers these questions:
 //
 //	Was the command executed, or may it still be?  Outcome, InDoubt, Denied, Unconfirmed
 //	Has Redis answered?                            Answered, IsOutage
@@ -21,7 +21,7 @@ import (
 const SilentAfter = 100 * time.Millisecond
 
 var (
-	// ErrClosed is the error of commands after the end of the client. Nothing was sent.
+	// ErrClosed is the error of commands after the client was closed. Nothing was sent.
 	ErrClosed = errors.New("scripts: runner closed")
 	// ErrOutcomeUnknown matches every [*Error] of unknown outcome. The command may have been
 	// executed, or may still be.
@@ -45,7 +45,7 @@ func (noAnswer) Is(target error) bool { return target == os.ErrDeadlineExceeded 
 type Outcome uint8
 
 const (
-	// None: the error is not that of a command. It comes from a reply that was read, or from this
+	// None: the error is not a command's. It comes from a reply that was read, or from this
 	// library.
 	None Outcome = iota
 	// Unknown: the command was or may have been sent and got no answer. It may have been executed,
@@ -61,8 +61,8 @@ func (o Outcome) String() string {
 	return [...]string{"no command", "outcome unknown", "not executed", "executed"}[o]
 }
 
-// Failure is what the error of a command means. The zero value is that of an error that is not of a
-// command: nothing is in doubt, and another attempt would not help.
+// Failure is what a command's error means. The zero value stands for an error that is not a
+// command's: nothing is in doubt, and another attempt would not help.
 type Failure struct {
 	Outcome Outcome // of all attempts together; Unknown if one of them is
 	// Answered: Redis answered the last attempt with an error of its own, whatever became of the
@@ -89,7 +89,7 @@ type Failure struct {
 }
 
 // InDoubt reports whether the command may have been executed, or may still be, although it counts
-// as failed. Then it must be rolled back.
+// as failed. If so, it must be rolled back.
 func (f Failure) InDoubt() bool { return f.Outcome == Unknown || f.Unconfirmed }
 
 // Retry reports whether another attempt may succeed, because the server was not reached, or refuses
@@ -100,15 +100,15 @@ func (f Failure) Retry() bool {
 }
 
 // IsOutage reports whether the failure says that the server does not answer, because an attempt
-// failed, or waited for long. grace is how much longer than its caller's time the attempt was
-// allowed to wait.
+// failed, or waited for a long time. grace is how much longer than its caller's time the attempt
+// was allowed to wait.
 func (f Failure) IsOutage(grace time.Duration) bool {
 	endedEarly := f.Ended && f.Silent-grace < SilentAfter
 	return f.Retry() && !f.Answered && !endedEarly
 }
 
-// Of returns what an error means. The error may be joined of several: the first of a command
-// counts. A nil error is no failure.
+// Of returns what an error means. If several errors are joined, the first one of a command counts.
+// A nil error is no failure.
 func Of(err error) Failure {
 	var f Failure
 	if e, ok := errors.AsType[*Error](err); ok {
@@ -119,8 +119,8 @@ func Of(err error) Failure {
 	return f
 }
 
-// Error is the error of a command. Its text does not name the script, because users know the
-// operation, and not how it is done.
+// Error is a command's error. Its text does not name the script, because users know the operation,
+// not how it is done.
 type Error struct {
 	Failure
 	Err error
@@ -140,14 +140,14 @@ func (e *Error) Is(target error) bool {
 	return target == ErrOutcomeUnknown && e.Outcome == Unknown
 }
 
-// Unanswered returns the error of a command for which its caller stopped waiting because of cause.
-// It is still under way, so it is in doubt.
+// Unanswered returns the error of a command whose caller stopped waiting because of cause. The
+// command is still under way, so it is in doubt.
 func Unanswered(cause error) error {
 	return &Error{Failure{Outcome: Unknown}, cause}
 }
 
 // Silence returns the error of a command whose server counts as silent, however long the command
-// has waited. An error that says nothing about a command is that of one in doubt.
+// has waited. If err says nothing about a command, the command counts as in doubt.
 func Silence(err error) error {
 	e, ok := errors.AsType[*Error](err)
 	if !ok {
@@ -159,15 +159,15 @@ func Silence(err error) error {
 }
 
 // CutShort returns the error of a command that ctx has ended, and that has waited for an answer
-// since began. It is still under way, so it is in doubt.
+// since began. The command is still under way, so it is in doubt.
 func CutShort(ctx context.Context, began time.Time) error {
 	i := Interrupt(ctx, began)
-	i.Limit = !errors.Is(i.Cause, context.Canceled) // the caller may have a cause of its own, of a limit or not
+	i.Limit = !errors.Is(i.Cause, context.Canceled) // any cause of the caller's own counts as a limit
 	return &Error{Failure{Outcome: Unknown, Ended: i.Ended, Silent: i.Silent}, i}
 }
 
-// WithoutDoubt returns the error of a command without its doubt, for a request that is rolled back,
-// whatever has become of the command.
+// WithoutDoubt returns a command's error without its doubt, for a request that is rolled back
+// whatever became of the command.
 func WithoutDoubt(err error) error {
 	e, ok := errors.AsType[*Error](err)
 	if !ok || e.Outcome != Unknown {

@@ -139,7 +139,7 @@ func TestInterruptionThatIsATimeout(t *testing.T) {
 	}
 }
 
-// A process that notices the end of a context late has not waited for an answer until then.
+// A process that notices the end of a context late counts as waiting only until the deadline.
 func TestSilenceEndsWithTheContext(t *testing.T) {
 	far := func(ctx context.Context, _ time.Duration) (context.Context, context.CancelFunc) {
 		return context.WithTimeout(ctx, time.Hour)
@@ -186,7 +186,7 @@ func TestSilenceEndsWithTheContext(t *testing.T) {
 	}
 }
 
-// lateDeadline is a context that ends before the deadline that it tells.
+// lateDeadline is a context that ends before the deadline that it reports.
 type lateDeadline struct{ context.Context }
 
 func (lateDeadline) Deadline() (time.Time, bool) { return time.Now().Add(time.Hour), true }

@@ -12,15 +12,15 @@ import (
 type Interrupted struct {
 	Cause   error
 	NotSent bool          // the command was not sent and will not be
-	Ended   bool          // the caller's context has ended it, and not the command timeout
-	Limit   bool          // a deadline has ended it, and not a cancellation
+	Ended   bool          // the caller's context has ended it, not the command timeout
+	Limit   bool          // a deadline has ended it, not a cancellation
 	Silent  time.Duration // how long the attempt had waited
 	Why     error         // why there was no answer, as far as that is known
-	Before  error         // why the attempt before it failed; nil if there was none
+	Before  error         // why the previous attempt failed; nil if there was none
 }
 
-// Interrupt returns the error of a call that ended before its attempt, which began then. The call
-// ended with the cause of ctx or, if ctx has not ended, with the command timeout.
+// Interrupt returns the error of a call that ended before its attempt, which began at began. The
+// call ended with the cause of ctx or, if ctx has not ended, with the command timeout.
 func Interrupt(ctx context.Context, began time.Time) *Interrupted {
 	err := &Interrupted{Cause: ErrNoAnswer, Silent: time.Since(began)}
 	if cause := context.Cause(ctx); cause != nil {
@@ -35,7 +35,7 @@ func Interrupt(ctx context.Context, began time.Time) *Interrupted {
 }
 
 // isTimeLimit reports whether err, which is the error or the cause of a context, says that a time
-// was over.
+// limit was over.
 func isTimeLimit(err error) bool {
 	limit, ok := errors.AsType[interface {
 		error
@@ -44,7 +44,8 @@ func isTimeLimit(err error) bool {
 	return ok && limit.Timeout()
 }
 
-// Follow notes why the attempt before it failed. The text of that appears once.
+// Follow notes why the previous attempt failed. If both reasons have the same text, it appears
+// once.
 func (e *Interrupted) Follow(before error) {
 	e.Before = before
 	switch {
@@ -55,8 +56,8 @@ func (e *Interrupted) Follow(before error) {
 	}
 }
 
-// EndedEarly reports whether the caller has stopped waiting before the lack of an answer says
-// anything about the server.
+// EndedEarly reports whether the caller stopped waiting before the lack of an answer said anything
+// about the server.
 func (e *Interrupted) EndedEarly() bool { return e.Ended && e.Silent < SilentAfter }
 
 // Error names the silence first, because that is the problem to solve.
