@@ -42,8 +42,8 @@
 //	no answer       after max(period/2, 50 ms) a further call renews the lease; the first call may
 //	                still answer. At most 4 attempts overlap; a fifth replaces the oldest
 //
-// Validity may be longer than a TTL: another command has extended it, see [Dog.Confirm]. The
-// attempts go on at this pace all the same. They find out that the lease is gone.
+// Validity may be longer than a TTL if another command has extended it: see [Dog.Confirm]. The
+// attempts go on at this pace all the same, to find out if the lease is gone.
 //
 // At most 16 calls per group are in flight within that time limit, and at most 64 in total per
 // group. Further batches wait in the queue of their group. Other groups and loss events never wait

@@ -9,11 +9,12 @@ import (
 )
 
 // The second renewal hangs. It asked for the time up to End, and so does the third one, which is
-// answered. Both TTLs are cut to whole milliseconds, and the second one lasts half of one longer.
+// answered. Both TTLs are cut to whole milliseconds, and the second one ends half a millisecond
+// later.
 func TestHangingRenewalIsNotHedgedOnceEndIsConfirmed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer(func(q request) reply {
-			return reply{state: Renewed, hang: q.n == 1 || q.n > 100} // a loop must not hang the test
+			return reply{state: Renewed, hang: q.n == 1 || q.n > 100} // an endless loop must not hang the test
 		})
 		d, k := New(s.renew), newKeeper()
 		defer d.Close()

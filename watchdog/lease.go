@@ -44,7 +44,7 @@ type Lease struct {
 	// dog.mu guards all fields below. Only notifyOne reads gen without it.
 
 	gen       atomic.Uint32 // counts registrations and drops; older events are not delivered
-	index     [2]int32      // by heapOrder: in group.due and in dog.alarms, + 1; 0: not in there
+	index     [2]int32      // by heapOrder: index in group.due and in dog.alarms, + 1; 0 if not in the heap
 	failures  uint8         // failed attempts since the last confirmation
 	events    event         // not delivered yet
 	notifying bool          // a goroutine calls the keeper; it delivers later events too
@@ -55,7 +55,7 @@ type Lease struct {
 	group    *group
 	ttl      time.Duration
 	margin   time.Duration
-	end      instant            // never: no limit
+	end      instant            // never if there is no limit
 	heard    instant            // start of the last confirmed command, except one that extended beyond a TTL
 	granted  instant            // confirmed by the server: the latest start + TTL
 	next     instant            // when to make the next attempt
@@ -87,11 +87,11 @@ func (l *Lease) ValidUntil() time.Time {
 }
 
 // Late returns how late the latest renewal was: from when it was due, a period after the start of
-// the last confirmed command, to its confirmation. 0: it was early, or there was none. A renewal
-// that is late by two periods comes too late.
+// the last confirmed command, to its confirmation. It returns 0 if the renewal was early, or if
+// there was none. A renewal that is late by two periods comes too late.
 func (l *Lease) Late() time.Duration { return time.Duration(l.late.Load()) }
 
-// Silent returns how long ago the last confirmed command was sent; 0 for a lease that was never
+// Silent returns how long ago the last confirmed command was sent, or 0 for a lease that was never
 // kept. A command that extended validity beyond a TTL does not count.
 func (l *Lease) Silent() time.Duration {
 	d := l.dog.Load()
@@ -135,7 +135,7 @@ func (l *Lease) period() time.Duration { return l.ttl / 3 >> l.halvings }
 func (l *Lease) answerTime() time.Duration { return max(l.period()/2, minAnswerTime) }
 
 // confirmedToEnd reports whether no renewal can extend the lease by endUnit or more. Renewals go on
-// all the same: they find out that the lease is gone.
+// all the same, to find out if the lease is gone.
 func (l *Lease) confirmedToEnd() bool { return l.granted >= l.end.add(-endUnit) }
 
 // batchable reports whether l may join a batch now. A regular renewal may come a tenth of a period
@@ -190,7 +190,8 @@ func (l *Lease) join(c *call) {
 	c.leases++
 }
 
-// leave removes c from l's attempts: its answer no longer counts. It reports whether c was one.
+// leave removes c from l's attempts: its answer no longer counts. It reports whether c was one of
+// them.
 func (l *Lease) leave(c *call) bool {
 	for i := range l.attempts {
 		if l.attempts[i] == c {
@@ -252,7 +253,7 @@ type heapOrder uint8
 
 const (
 	byNext  heapOrder = iota // the next attempt: the leases of a group
-	byAlarm                  // when the scheduler has to act on them: all leases
+	byAlarm                  // when the scheduler has to act: all leases
 )
 
 func (h *leaseHeap) Len() int { return len(h.leases) }

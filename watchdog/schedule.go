@@ -126,7 +126,7 @@ func (d *Dog) lose(l *Lease, how event) {
 }
 
 // confirm extends l's validity and plans the next attempt, after a command that was sent at start.
-// The schedule does not depend on granted: renewals also find out that the lease is gone.
+// The schedule does not depend on granted, because renewals also find out if the lease is gone.
 func (d *Dog) confirm(l *Lease, start, granted instant) {
 	l.extend(granted)
 	l.heard = max(l.heard, start)

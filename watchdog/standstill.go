@@ -7,25 +7,26 @@ import "time"
 // scheduler finds out afterwards, because it wakes up late. While there are leases it wakes up
 // every beatEvery or so, and knows how long the process stood.
 //
-// The monotonic clock goes on while a process is stopped. It stands while a Linux machine is
-// suspended: then validity has not ended by this clock, and the next renewal finds that the server
-// has no lease any longer.
+// The monotonic clock goes on while a process is stopped. It stops while a Linux machine is
+// suspended. Then validity has not ended by this clock, and the next renewal finds that the server
+// no longer has the lease.
 
 const (
 	beatEvery = 500 * time.Millisecond
 	// fewestBeats bounds the beats before a far alarm.
 	fewestBeats = 60
-	// minStandstill is how late the scheduler must be. A busy machine delays it for less.
+	// minStandstill is how late the scheduler must wake up. A busy machine delays it less than
+	// that.
 	minStandstill = time.Second
 )
 
-// standstill is a time in which nothing ran. The zero value is none.
+// standstill is a time in which nothing ran. The zero value means that there was none.
 type standstill struct {
 	from, to instant       // the scheduler went to sleep, and woke up
 	late     time.Duration // how much later than planned it woke up
 }
 
-// nextBeat is when the scheduler wakes up at the latest. Long before the first alarm it sleeps for
+// nextBeat returns when the scheduler wakes up at the latest. Long before the first alarm it sleeps
 // longer. mu is held.
 func (d *Dog) nextBeat(now instant) instant {
 	left := time.Duration(d.alarms.leases[0].alarmAt() - now)
@@ -49,9 +50,9 @@ func (d *Dog) standstillBefore(now instant) standstill {
 	return standstill{d.beat, now, late}
 }
 
-// Stood returns how long the process stood still when the validity of l ended; 0 if it ran. If the
-// server had not answered before, only a standstill of a period counts: a shorter one is not why
-// the lease was lost.
+// Stood returns how long the process stood still when l's validity ended, or 0 if it was running.
+// If the server had not answered before, only a standstill of a period or more counts: a shorter
+// one is not why the lease was lost.
 func (l *Lease) Stood() time.Duration {
 	d := l.dog.Load()
 	if d == nil {

@@ -93,8 +93,8 @@ type Schedule struct {
 	End time.Time
 }
 
-// halvings is how often TTL/3 must be halved. A lease stores this byte, and not the period: many
-// leases exist.
+// halvings returns how often TTL/3 must be halved. A lease stores this byte instead of the period,
+// to save memory: there may be many leases.
 func (s Schedule) halvings() (n uint8) {
 	for period := s.TTL / 3; s.Period > 0 && period > s.Period; period /= 2 {
 		n++
@@ -126,7 +126,7 @@ type Dog struct {
 	idle    bool    // the scheduler found no alarms and ends if there are none the next time
 	armed   instant // when the scheduler wakes up unless wake is signaled before
 	beat    instant // when the scheduler last went to sleep
-	wakesAt instant // when it should have woken up by then
+	wakesAt instant // when it planned then to wake up
 	stood   standstill
 	alarms  leaseHeap // all registered leases
 	groups  map[any]*group
@@ -179,7 +179,7 @@ func (d *Dog) Keep(l *Lease, k Keeper, s Schedule, validUntil time.Time) error {
 	if d.closed {
 		return ErrClosed
 	}
-	now, due := d.now(), never // due: of the former registration
+	now, due := d.now(), never // due is the former registration's, if there is one
 	if l.registered() {
 		due = l.due
 	}
@@ -195,7 +195,7 @@ func (d *Dog) Keep(l *Lease, k Keeper, s Schedule, validUntil time.Time) error {
 	if start <= now {
 		l.heard = start
 	} else if due == never {
-		l.heard = now // or before: nobody knows. A lease that was kept before keeps what is known
+		l.heard = now // it may be earlier, but nobody knows; a former registration's value is kept
 	}
 	if s.Group != nil {
 		l.group = d.groupOf(s.Group)
