@@ -226,7 +226,7 @@ func TestSubscriptionsFollowAMovedSlot(t *testing.T) {
 	from, to := c.Node(t, "a"), c.AnotherNode(t, "a")
 	moves := 1
 	if redistest.Full() {
-		moves = 3 // to and fro
+		moves = 3 // back and forth
 	}
 	for range moves {
 		c.Migrate(t, "a", to).Finish(t)

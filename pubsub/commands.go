@@ -62,9 +62,9 @@ func (l *link) write(conn net.Conn, readerDone <-chan struct{}) error {
 			}
 		case <-timer.C:
 			if l.server.check != nil {
-				// For later checks. A client that only waits may have no other reason to do so for
-				// a minute.
-				l.hub.router.refresh(l.ctx) // it does not change while there are links
+				// Reload the server map for later checks. A client that only waits may have no
+				// other reason to reload it for a minute.
+				l.hub.router.refresh(l.ctx) // the router does not change while there are links
 			}
 			// The timer is not reset for each message. It looks at the last one when it fires.
 			if heard := l.sinceHeard(); heard < quiet {

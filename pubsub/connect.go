@@ -13,8 +13,8 @@ import (
 	"github.com/redlatch/redlatch/internal/redisutil"
 )
 
-// closeOnDone closes conn when ctx is done. The returned func ends that and must be called once. It
-// waits for a close that has begun, and reports whether conn was left open.
+// closeOnDone closes conn when ctx is done. The returned func stops that and must be called once.
+// It waits for a close that has begun, and reports whether conn was left open.
 func closeOnDone(ctx context.Context, conn net.Conn) (stop func() bool) {
 	closed := make(chan struct{})
 	cancel := context.AfterFunc(ctx, func() {
@@ -69,12 +69,12 @@ func connect(ctx context.Context, o *redis.Options, limits limits) (net.Conn, er
 	return nil, fmt.Errorf("pubsub: connect: %w", context.Cause(ctx))
 }
 
-// handshake is connect without its limit of time.
+// handshake is connect without the time limit.
 func handshake(ctx context.Context, o *redis.Options, limits limits) (net.Conn, error) {
 	var conn *detachableConn
 	stop := func() bool { return true }
 	opts := *o
-	// The dialer uses ctx of connect instead of its own, so that it ends with the link.
+	// The dialer uses connect's ctx instead of its own, so that it ends with the link.
 	opts.Dialer = func(_ context.Context, network, addr string) (net.Conn, error) {
 		// conn and stop belong to a single socket, so refuse to dial again.
 		if conn != nil {

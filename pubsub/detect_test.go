@@ -113,7 +113,7 @@ func TestDetectionAsksAnotherMaster(t *testing.T) {
 }
 
 // A server that refuses the question for now says nothing about the mode, which never changes once it is known. A
-// client that took such an answer for "no" would hear none of the messages of the others.
+// client that took such an answer for "no" would not hear the others' messages.
 func TestRefusalsDuringDetection(t *testing.T) {
 	t.Parallel()
 	for reply, want := range map[string]string{

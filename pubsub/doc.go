@@ -55,13 +55,13 @@
 //
 // Subscription.calling is held while the listener runs, and [Subscription.Close] takes it to wait
 // for the listener. So a caller must not hold a mutex that its listener takes while it closes a
-// subscription. Hub.mu and the mutex of unasked are innermost. Hub.mu is never held during I/O, or
-// while a listener or the log handler runs.
+// subscription. Hub.mu and unasked.mu are innermost. Hub.mu is never held during I/O, or while a
+// listener or the log handler runs.
 //
 // # Goroutines
 //
 // Hub.tasks counts them: two for each link, one that places channels, and one that chooses the
-// router. Dialing a server takes further goroutines, which end with the dial. They end when the
-// context of the hub is cancelled, and [Hub.Close] waits for them. The timers of a link only take
-// Hub.mu and return.
+// router. They end when the hub's context is cancelled, and [Hub.Close] waits for them. Dialing a
+// server takes further goroutines, which end with the dial. A link's timers only take Hub.mu and
+// return.
 package pubsub

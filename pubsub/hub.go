@@ -30,17 +30,17 @@ type Config struct {
 	// supports sharded pub/sub, as Redisson's AUTO does, and uses plain pub/sub everywhere else.
 	Sharded *bool
 	// Logger receives lost links, refused channels, and channels without a server. Nil discards
-	// them. Goroutines of the hub call its handler, with no mutex held. The handler may subscribe
+	// them. The hub's goroutines call its handler, with no mutex held. The handler may subscribe
 	// and close subscriptions. It must not wait for a Confirmed, and must not close the hub.
 	Logger *slog.Logger
 	// LinkLost, if not nil, is called for each link that has failed, or could not be made, while
-	// channels were on it. A new link for them follows. The conditions of Logger apply.
+	// channels were on it. A new link for them follows. The same conditions apply as for Logger.
 	LinkLost func(err error)
 	// Server, if not nil, returns the address of the server to which the client's commands go now,
-	// or "" if that is not known, and a number that changes when commands have met a former
-	// primary. When one of them changes, a link to another server is replaced: a former primary
-	// keeps its connections, but no message may arrive there. A cluster client ignores it. It must
-	// only compute.
+	// or "" if it is not known, and a number that changes when commands have met a former primary.
+	// When the address or the number changes, a link to another server is replaced: a former
+	// primary keeps its connections, but may get no messages. A cluster client ignores Server. It
+	// must only compute.
 	Server func() (addr string, moves int64)
 
 	limits limits
@@ -53,7 +53,7 @@ type limits struct {
 	connect time.Duration // dial and handshake together
 	idle    time.Duration // how long a link without channels stays open
 	leave   time.Duration // how long a channel stays subscribed after CloseSoon
-	look    time.Duration // how often a link checks that it is to the right server
+	look    time.Duration // how often a link checks that its server is still the right one
 }
 
 // silence is how long a link without incoming data stays open.
@@ -95,7 +95,7 @@ type Hub struct {
 	mu       sync.Mutex // never held during I/O, or while a listener or the log handler runs
 	closed   bool
 	router   router                // nil until the pub/sub mode is known
-	choosing *choice               // of the router; nil if none is under way
+	choosing *choice               // the choice of the router that is under way; nil if there is none
 	channels map[string]*channel   // by name: channels with listeners or with unanswered commands
 	links    map[string]*link      // by server name
 	failures map[string]int        // by server name: failed links in a row, 0 after a confirmation
@@ -217,8 +217,8 @@ func (h *Hub) resolveRouter(ctx context.Context) (router, error) {
 	}
 }
 
-// choose is the goroutine of a choice. It ends with the hub, and not with the context of a caller,
-// because other callers wait for the same choice.
+// choose is the goroutine of a choice. It ends with the hub, not with a caller's context, because
+// other callers wait for the same choice.
 func (h *Hub) choose(c *choice) {
 	defer close(c.done)
 	c.router, c.err = newRouter(h.ctx, h.tasks.Go, h.rdb, h.cfg)
@@ -227,8 +227,8 @@ func (h *Hub) choose(c *choice) {
 	h.router, h.choosing = c.router, nil
 }
 
-// Subscribe adds a listener to a channel and returns at once; see Confirmed. A goroutine of the hub
-// that also serves other channels calls listen, so listen must not block, and must not close a
+// Subscribe adds a listener to a channel and returns at once: see Confirmed. listen is called by a
+// goroutine that also serves other channels, so it must not block, and must not close a
 // subscription or the hub. It may subscribe. On a closed hub the subscription's Err is ErrClosed.
 func (h *Hub) Subscribe(name string, listen func(Signal)) *Subscription {
 	s := &Subscription{hub: h, listen: listen, confirmed: make(chan struct{})}
@@ -261,7 +261,7 @@ func (h *Hub) Subscribe(name string, listen func(Signal)) *Subscription {
 	return s
 }
 
-// Listens reports whether this hub listens to a channel, or has done so a moment ago: Redis may
+// Listens reports whether this hub listens to a channel, or did so a moment ago, so that Redis may
 // count it among the listeners.
 func (h *Hub) Listens(name string) bool {
 	h.mu.Lock()
@@ -269,10 +269,10 @@ func (h *Hub) Listens(name string) bool {
 	return h.channels[name] != nil
 }
 
-// Close closes all links, ends every subscription with ErrClosed and waits for all goroutines of
-// the hub. No listener is called after Close has returned. Close does not wait for silent servers.
-// It may wait for a Dialer that ignores its context, and for a lookup of the right server by a
-// cluster or Sentinel client. Close is idempotent. A listener must not call it.
+// Close closes all links, ends every subscription with ErrClosed and waits for all of the hub's
+// goroutines. No listener is called after Close has returned. Close does not wait for silent
+// servers. It may wait for a Dialer that ignores its context, and for a lookup of the right server
+// by a cluster or Sentinel client. Close is idempotent. A listener must not call it.
 func (h *Hub) Close() {
 	h.Stop()
 	h.tasks.Wait()
@@ -294,7 +294,7 @@ func (h *Hub) Stop() {
 }
 
 // retryLater unplaces a channel that has no server now, or that its server does not serve now, and
-// has it placed again after a backoff. mu is held.
+// makes the placer place it again after a backoff. mu is held.
 func (h *Hub) retryLater(c *channel) {
 	c.unplace()
 	c.attempts++
@@ -356,7 +356,8 @@ func (h *Hub) startPlacer() {
 	}
 }
 
-// Look makes the links check at once whether they are to the right server. It does not block.
+// Look makes all links check at once whether their server is still the right one. It does not
+// block.
 func (h *Hub) Look() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -427,7 +428,7 @@ func (h *Hub) placeAll(batch []*channel) {
 }
 
 // applyLookups places the channels whose server was found. It returns the positions of the channels
-// that have none now and are tried again later.
+// that have no server now and are tried again later.
 func (h *Hub) applyLookups(batch []*channel, servers []server, errs []error) (retried []int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

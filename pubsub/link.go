@@ -169,7 +169,7 @@ func (l *link) returnChannels() (lost bool) {
 	if h.closed {
 		return false
 	}
-	if len(l.channels) == 0 { // the link was idle: this is no failure
+	if len(l.channels) == 0 { // the link was idle: this is not a failure
 		delete(h.failures, l.server.name)
 		return false
 	}

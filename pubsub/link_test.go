@@ -272,8 +272,8 @@ func TestLostLinkReturnsItsChannels(t *testing.T) {
 	}
 }
 
-// A link does not end if a channel was placed on it while its idle timer fired. Else no more channels are placed on
-// it, from that moment on.
+// A link does not end if a channel was placed on it while its idle timer fired. Otherwise no more
+// channels are placed on it from that moment on.
 func TestLinkExpiresOnlyWithoutChannels(t *testing.T) {
 	h, l := newTestLink(t, false)
 	_, err := runScript(t, h, l, []string{"+c", "send", "subscribe c 1"})

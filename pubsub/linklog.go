@@ -12,15 +12,15 @@ import (
 // lostAgain is how often the loss of the links to a server is logged.
 const lostAgain = time.Minute
 
-// linkState is what the log says of a server. Hub.mu guards it.
+// linkState is what the log says about a server. Hub.mu guards it.
 type linkState struct {
-	lost   time.Time // since when links to it fail; zero: they do not
+	lost   time.Time // when links to the server began to fail; zero if they work
 	logged time.Time // when a loss was last logged
 	told   bool      // this loss was logged, so the return is logged too
 }
 
-// logLost logs that the link has failed with err. The caller does not hold hub.mu: a handler may
-// use the hub.
+// logLost logs that the link has failed with err. The caller does not hold hub.mu: a log handler
+// may use the hub.
 func (l *link) logLost(err error) {
 	now := time.Now()
 	l.hub.mu.Lock()

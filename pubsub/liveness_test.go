@@ -89,7 +89,8 @@ func TestListenerAfterAnotherNeedsNoCommand(t *testing.T) {
 	})
 }
 
-// Channels are left one after another, each before the one before it is unsubscribed. That postpones no UNSUBSCRIBE.
+// Channels are left one after another, each before the previous one is unsubscribed. That postpones
+// no UNSUBSCRIBE.
 func TestChannelsThatAreLeftOneAfterAnother(t *testing.T) {
 	t.Parallel()
 	withFakeTime(t, func(t *testing.T, s *redistest.Server, _ *redistest.Proxy, h *Hub) {
@@ -425,13 +426,14 @@ func TestSubscriptionFollowsASentinelFailover(t *testing.T) {
 	e.awaitPayload(t, "0")
 }
 
-// A former master that nobody has told of its successor keeps the connections that it has. When commands go
-// elsewhere, the link follows, once: the address that it dials may be another one of the same server.
+// A former master that does not know of its successor keeps its connections. When commands go
+// elsewhere, the link follows, once: the address that it dials may be another one of the same
+// server.
 func TestSubscriptionGoesWhereCommandsGo(t *testing.T) {
 	t.Parallel()
 	former, current := redistest.Fresh(t), redistest.Fresh(t)
 	var dials atomic.Int32
-	var commands, master atomic.Value // the address where they go, and that to which dials lead
+	var commands, master atomic.Value // the addresses to which commands go and dials lead
 	commands.Store("")
 	master.Store(former.Addr())
 	rdb := former.Client(t, func(o *redis.Options) {
@@ -477,7 +479,7 @@ func TestSubscriptionGoesWhereCommandsGo(t *testing.T) {
 	requireDials(6, "commands have left again")
 }
 
-// A dialer's connections may have no address. Nothing can be said of them.
+// A dialer's connections may have no address. Then nothing is known about their server.
 func TestLinkWithoutAnAddressStays(t *testing.T) {
 	r := singleRouter{where: func() (string, int64) { return "now", 0 }}
 	require.NoError(t, r.follow("before", 0)(t.Context(), nil))

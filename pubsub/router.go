@@ -37,8 +37,8 @@ type server struct {
 // plainServer is the name of the only server of plain pub/sub.
 const plainServer = ""
 
-// single and cluster are the methods that this package needs of a client. They are interfaces so
-// that structs that embed a client of go-redis work too.
+// single and cluster are the methods that this package needs from a client. They are interfaces so
+// that structs that embed a go-redis client work too.
 type (
 	single interface {
 		Options() *redis.Options
@@ -73,13 +73,13 @@ func newRouter(ctx context.Context, spawn func(func()), rdb redis.UniversalClien
 	}
 }
 
-// detectSharded asks several masters while the ones before have not answered.
+// Limits of detectSharded, which asks further masters while earlier ones have not answered.
 const (
-	askNext = 100 * time.Millisecond // before the next master is asked
-	// maxAsked is enough for a map of the cluster, too: go-redis asks a random server for it, in
-	// each attempt anew.
+	askNext = 100 * time.Millisecond // pause before the next master is asked
+	// maxAsked is also enough to load the cluster map: each attempt makes go-redis ask a random
+	// server for it.
 	maxAsked   = 12
-	maxLookups = 32 // of random keys, for a master that was not asked before
+	maxLookups = 32 // lookups of random keys, to find a master that was not asked before
 )
 
 // detectSharded asks random masters for the kind of pub/sub, until one has answered. It does not
@@ -116,9 +116,9 @@ func detectSharded(ctx context.Context, spawn func(func()), c cluster, sharded *
 	}
 }
 
-// askSharded decides as Redisson does: by the configuration, else by the reply to PUBSUB
+// askSharded decides as Redisson does: by the configuration, otherwise by the reply to PUBSUB
 // SHARDNUMSUB. It looks up a master in either case. The first lookup loads the client's map of the
-// cluster, and also that must not depend on a single server.
+// cluster, which must not depend on a single server either.
 func askSharded(ctx context.Context, masters *unasked, sharded *bool) (bool, error) {
 	node, err := masters.next(ctx)
 	switch {
@@ -143,7 +143,7 @@ func askSharded(ctx context.Context, masters *unasked, sharded *bool) (bool, err
 	}
 }
 
-// unasked finds masters that were not asked before, in any number of goroutines.
+// unasked finds masters that were not asked before, for any number of goroutines.
 type unasked struct {
 	cluster cluster
 	mu      sync.Mutex
@@ -178,8 +178,8 @@ func (u *unasked) isNew(address string) bool {
 // randomKey returns a key of a random slot.
 func randomKey() string { return strconv.Itoa(rand.Int()) } //nolint:gosec // any slot will do
 
-// isTemporary reports whether an error reply describes a temporary state of the server and not the
-// command.
+// isTemporary reports whether an error reply is about a temporary state of the server, and not
+// about the command.
 func isTemporary(reply string) bool {
 	switch errorCode(reply) {
 	case "LOADING", "NOAUTH", "WRONGPASS", "CLUSTERDOWN", "MASTERDOWN", "TRYAGAIN", "READONLY", "BUSY", "MOVED", "ASK":
@@ -212,9 +212,9 @@ func (r singleRouter) serverFor(context.Context, string) (server, error) {
 	return s, nil
 }
 
-// follow returns the check of a link that is dialed while commands go to the address was, after so
-// many moves. Only a change counts: a name may resolve to several addresses of one server, and the
-// link may be at the new one before the commands.
+// follow returns the check for a link that is dialed while commands go to the address was and the
+// number of moves is before. Only a change counts: a name may resolve to several addresses of one
+// server, and the link may reach a new server before the commands do.
 func (r singleRouter) follow(was string, before int64) func(context.Context, net.Addr) error {
 	return func(_ context.Context, addr net.Addr) error {
 		now, moves := r.where()
@@ -256,7 +256,7 @@ func (r clusterRouter) serverFor(ctx context.Context, _ string) (server, error) 
 func (r clusterRouter) check(ctx context.Context, key, addr string) error {
 	node, err := r.client.MasterForKey(ctx, key)
 	if err != nil {
-		return nil //nolint:nilerr // nothing is known against the server
+		return nil //nolint:nilerr // there is no known reason to leave the server
 	}
 	if now := node.Options().Addr; now != addr {
 		return fmt.Errorf("pubsub: the slot for which the server was chosen is on %s now", now)

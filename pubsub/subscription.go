@@ -42,8 +42,8 @@ func (s *Subscription) Err() error {
 // listener of a channel also unsubscribes the channel. Close is idempotent.
 func (s *Subscription) Close() { s.close(false) }
 
-// CloseSoon is Close, but the channel stays subscribed for a moment. It is for callers that are in
-// a hurry, and where another listener will probably come soon.
+// CloseSoon is like Close, but the channel stays subscribed for a moment. It is for callers that
+// are in a hurry, if another listener will probably come soon.
 func (s *Subscription) CloseSoon() { s.close(true) }
 
 func (s *Subscription) close(soon bool) {
