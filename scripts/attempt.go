@@ -23,7 +23,7 @@ type call struct {
 	key      any  // the first key; nil if there are no keys
 
 	// Both are made once for all attempts, by deadlines.after. Once leaves them nil.
-	end *deadline       // when the call gives up, unless the context of its caller ends before
+	end *deadline       // when the call gives up, unless its caller's context ends before
 	ctx context.Context //nolint:containedctx // the context of its attempts
 
 	memory *callMemory
@@ -49,8 +49,8 @@ func newCall(s *Script, keys, args []any) call {
 	return c
 }
 
-// copy returns the same call, for attempts that are made beside the one that has the arguments of
-// c.
+// copy returns the same call with arguments of its own, for attempts beside the one that uses c's
+// arguments.
 func (c *call) copy() call {
 	other := *c
 	other.memory = new(callMemory)
@@ -86,8 +86,8 @@ func (c *call) failed(err error) error {
 // was executed. If the caller has returned meanwhile, the script is not sent again, because it
 // would be executed after the commands that the caller has sent since, such as a rollback.
 //
-// The caller is registered in running. ctx bounds the time until the command is sent. The error is
-// that of go-redis, or an [unsent]. classify says what it means.
+// The caller is registered in running. ctx bounds the time until the command is sent. The error
+// comes from go-redis, or is an [unsent]. classify says what it means.
 func (r *Runner) attempt(ctx context.Context, via processor, c call) (Reply, error) {
 	isLoaded, withText := false, false
 	for {
@@ -106,21 +106,21 @@ func (r *Runner) attempt(ctx context.Context, via processor, c call) (Reply, err
 	}
 }
 
-// unknownScript is the beginning of the answer of a server that does not know a digest.
+// unknownScript is how a server's answer begins if it does not know a digest.
 const unknownScript = "NOSCRIPT"
 
 // send sends the command of a call once.
 func (r *Runner) send(ctx context.Context, via processor, c call, withText bool) (Reply, error) {
 	c.mark.again()
 	cmd := newCmd(ctx, c.firstKey, c.command(withText)...)
-	cmd.SetStepCount(1) // otherwise a cluster client asks any node for it (COMMAND), perhaps one that hangs
+	cmd.SetStepCount(1) // otherwise a cluster client asks any node for it (COMMAND), which may hang
 	sent := time.Now()  // before the command is written, so that a TTL that it sets counts from no later than this
 	reply, err := cmd.reply(sent, via.Process(ctx, cmd))
 	r.recovery.note(c.key, err)
 	return reply, err
 }
 
-// isAbandoned reports whether the call whose attempts have ctx has returned, or is about to.
+// isAbandoned reports whether the call whose attempts use ctx has returned, or is about to.
 func isAbandoned(ctx context.Context) bool {
 	joined, ok := ctx.(*joinedContext)
 	return ctx.Err() != nil || (ok && joined.values.Err() != nil)
@@ -159,13 +159,13 @@ func (r *Runner) load(ctx context.Context, via processor, c call) error {
 type singleCmd struct {
 	*redis.Cmd
 	answered bool   // SetErr(nil) was called
-	punctual bool   // it ends with the deadline of its context, see type punctual; set on a pipeline's first command
-	heard    func() // it is called with each answer, unless it is nil
+	punctual bool   // ends with its context's deadline: see type punctual; set on a pipeline's first command
+	heard    func() // called with each answer, unless it is nil
 	asksRole bool   // see newRoleCmd
 }
 
-// newCmd returns a command whose first key is at that index of args. The index is 0 if it has no
-// key.
+// newCmd returns a command whose first key is at index firstKey of args. The index is 0 if there is
+// no key.
 func newCmd(ctx context.Context, firstKey int8, args ...any) *singleCmd {
 	cmd := &singleCmd{Cmd: redis.NewCmd(ctx, args...)}
 	cmd.SetFirstKeyPos(firstKey)
@@ -199,10 +199,9 @@ func (c *singleCmd) SetErr(err error) {
 	}
 }
 
-// reply returns the answer to a command that was sent at that time, alone or with others. err is
-// what the send returned. For a pipeline that is the error of the first command that failed, or of
-// a hook that kept the pipeline from being sent. It counts only if the command has no result of its
-// own.
+// reply returns the answer to a command that was sent at sent, alone or with others. err is what
+// the send returned: for a pipeline, the error of the first command that failed, or of a hook that
+// kept the pipeline from being sent. err counts only if the command has no result of its own.
 func (c *singleCmd) reply(sent time.Time, err error) (Reply, error) {
 	if own := c.Err(); own != nil || c.answered {
 		err = own
@@ -216,13 +215,13 @@ func (c *singleCmd) reply(sent time.Time, err error) (Reply, error) {
 	return Reply{Value: c.Val(), Sent: sent}, nil
 }
 
-// pipelines sends each command in a pipeline of its own. go-redis keeps connections for pipelines
-// alone, so commands that block, such as an application's BLPOP, cannot use them up.
+// pipelines sends each command in a pipeline of its own. go-redis keeps separate connections for
+// pipelines, so commands that block, such as an application's BLPOP, cannot use them up.
 type pipelines struct {
-	hook    *punctual  // the commands end with the deadline of their context; if nil, with the timeouts of the client
-	masters *toMasters // it sends the commands instead, if it is not nil
+	hook    *punctual  // makes commands end with their context's deadline; if nil, they end with the client's timeouts
+	masters *toMasters // sends the commands instead, if it is not nil
 	idle    sync.Pool  // each element is a redis.Pipeliner
-	reuses  bool       // if not, each send asks for a pipeline, because a user's type may count, or choose, at that moment
+	reuses  bool       // if false, each send asks for a pipeline, because a user's type may count or choose pipelines
 }
 
 func newPipelines(rdb redis.UniversalClient, hook *punctual) *pipelines {

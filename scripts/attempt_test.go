@@ -96,7 +96,7 @@ type noScript struct{}
 func (noScript) Error() string { return "NOSCRIPT No matching script." }
 func (noScript) RedisError()   {}
 
-// The error of an abandoned call says why it ended. That the server did not know the script is nobody's concern.
+// The error of an abandoned call says why it ended, not that the server did not know the script.
 func TestAbandonedCallReportsItsEnd(t *testing.T) {
 	w := newEnv(t, redistest.Fresh(t))
 	ctx, cancel := context.WithCancelCause(t.Context())

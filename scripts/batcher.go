@@ -28,11 +28,11 @@ import (
 //
 // Whatever is in flight occupies a connection, and many callers must not make many connections
 // while the first ones are being dialed, or while the server stalls. Therefore at most maxOthers
-// commands and batches without a slot are in flight. While so many are, a slot passes on only
+// commands and batches without a slot are in flight. While that many are, a slot passes on only
 // quietPasses times in a command timeout, in case all connections are dead.
 //
-// A server that is silent must not collect goroutines either. After a batch without any answer, a
-// slot passes on that seldom, too. Batches are small then, because each of them only asks whether
+// Goroutines must not pile up for a silent server either. After a batch without any answer, a slot
+// also passes on only that often. Batches are small then, because each of them only asks whether
 // the server answers again. Commands whose callers give up meanwhile are withdrawn from the queue,
 // and are never sent.
 //
@@ -43,11 +43,11 @@ import (
 // worker. Each of these steps holds mu.
 type batcher struct {
 	r         *Runner
-	plain     *pipelines // the pipelines of the client of the server, with its own timeouts
+	plain     *pipelines // the pipelines of the server's client, with its own timeouts
 	timed     *pipelines // pipelines that end with their context; plain if the type of the client cannot do that
 	hook      *punctual  // the hook of timed; nil if the client cannot do that
-	ours      bool       // rdb is the client that has the hook, and not a type that embeds it
-	alone     processor  // it sends the commands that are sent alone; nil for plain or timed
+	ours      bool       // rdb is the client that has the hook, not a type that embeds it
+	alone     processor  // sends the commands that are sent alone; if nil, timed does
 	maxDirect int        // how many commands may be in flight alone; 0 if all are sent alone
 	maxOthers int        // how many commands alone and batches without a slot may be in flight
 	idle      sync.Pool  // each element is a *pending
@@ -73,7 +73,7 @@ const (
 	minShare    = 24                    // how many commands a batch takes before it leaves any to another one
 	slotTimeout = 10 * time.Millisecond // a batch that takes longer loses its slot
 
-	quietPasses   = 5 // how often a slot passes on in a command timeout, without room or after a silence
+	quietPasses   = 5 // how often a slot passes on in a command timeout, if there is no room or after a silence
 	maxQuietBatch = 8 // how many commands are in a batch then
 )
 
@@ -81,21 +81,21 @@ const (
 // the goroutine that sends it, and to the caller again once done has a value.
 type pending struct {
 	call
-	run   func()     // it sends the attempt alone; it is made once, so that starting a goroutine costs no closure
+	run   func()     // sends the attempt alone; made once, so that starting a goroutine costs no closure
 	cmd   *singleCmd // the command in a batch
 	reply Reply
 	err   error
 	// done gets each attempt at the call when its reply and err are set. It has room for all of
 	// them.
 	done chan *pending
-	// isRepetition means that done was made for an earlier attempt, which may still use it.
+	// isRepetition means that done belongs to an earlier attempt, which may still use it.
 	isRepetition bool
 }
 
 // maxAttempts is how many attempts at one call may be in flight at a time.
 const maxAttempts = 8
 
-// newBatcher returns a batcher that sends by rdb, which is or embeds base.
+// newBatcher returns a batcher that sends through rdb, which is or embeds base.
 func newBatcher(r *Runner, rdb, base redis.UniversalClient, maxDirect, maxOthers int) *batcher {
 	b := &batcher{
 		r: r, plain: newPipelines(rdb, nil), maxDirect: maxDirect, maxOthers: maxOthers, probe: newProber(r, base),
@@ -120,11 +120,11 @@ func answers(err error) bool {
 // answered.
 var errSlow = errors.New("scripts: no answer yet")
 
-// do makes one attempt at c. It returns when the attempt is answered, or an earlier slow one. It
-// also returns when ctx or c.end ends before. The attempt is then dropped if it was not sent.
+// do makes one attempt at c. It returns when this attempt, or an earlier slow one, is answered. It
+// also returns when ctx or c.end ends first. The attempt is then dropped if it was not sent.
 // Otherwise it goes on in its goroutine, and its outcome is unknown. If the attempt takes longer
-// than the runner's patience, do returns errSlow, adds the attempt to failed.slow, and the caller
-// makes another one. The caller is registered in running.
+// than the runner's patience, do adds it to failed.slow and returns errSlow, and the caller makes
+// another one. The caller is registered in running.
 func (b *batcher) do(ctx context.Context, c call, failed *failures) (Reply, error) {
 	r := b.r
 	began := time.Now()
@@ -162,7 +162,7 @@ func (b *batcher) do(ctx context.Context, c call, failed *failures) (Reply, erro
 		case <-silent:
 			silent = nil
 			b.probe.start()
-		case <-slow: // the slot map is read again, so that the next attempt finds it up to date
+		case <-slow: // read the slot map again, so that the next attempt finds it up to date
 			slow = nil
 			r.slots.refresh()
 		case <-ctx.Done():
@@ -195,8 +195,8 @@ func (b *batcher) do(ctx context.Context, c call, failed *failures) (Reply, erro
 	return Reply{}, err
 }
 
-// slowAt returns a channel that is closed when an attempt that began then is slow, or nil if no
-// attempt ever is.
+// slowAt returns a channel that is closed when an attempt that began at began counts as slow, or
+// nil if no attempt ever does.
 func (r *Runner) slowAt(began time.Time) <-chan struct{} {
 	if r.patience == 0 {
 		return nil
@@ -227,10 +227,10 @@ func (b *batcher) newPending(c call, slow []*pending) *pending {
 // tell passes the result of an attempt to its caller. From here on p belongs to the caller.
 func (p *pending) tell() { p.done <- p }
 
-// finish takes the attempt that has ended, which is p or an earlier slow one of the same call. p
-// began then. finish returns the result of the call's attempts, if that is known now; otherwise ok
-// is false. The result is that of p, or the answer to the slow attempt. A slow attempt that has
-// failed, or that Redis has refused for the moment, decides nothing.
+// finish handles an attempt that has ended: p, which began at began, or an earlier slow attempt of
+// the same call. It returns the call's result if it is known now. Otherwise ok is false. The result
+// is p's, or the answer to the slow attempt. A slow attempt that has failed, or that Redis has
+// refused for the moment, decides nothing.
 func (b *batcher) finish(
 	ctx context.Context, p, ended *pending, failed *failures, began time.Time,
 ) (reply Reply, ok bool, err error) {
@@ -291,14 +291,14 @@ func (b *batcher) sendDirect(p *pending) {
 	if wasRedirected && !p.isAbandoned(p.ctx) {
 		p.reply, p.err = b.r.attempt(p.ctx, b.r.rdb, p.call)
 	}
-	b.mu.Lock() // before the caller continues, so that its next command finds the place free
+	b.mu.Lock() // before the caller goes on, so that its next command finds the place free
 	b.direct--
 	b.here.note(answers(p.err), sent)
 	b.mu.Unlock()
 	p.tell()
 }
 
-// withdraw removes p from the queue. It reports false if a worker has taken p already. Then p may
+// withdraw removes p from the queue. It returns false if a worker has taken p already. Then p may
 // be sent.
 func (b *batcher) withdraw(p *pending) bool {
 	b.mu.Lock()
@@ -360,7 +360,7 @@ func (b *batcher) hasRoom(now time.Time) bool {
 // mayPass allows it.
 func (b *batcher) keepsSlot(n int, f func()) bool {
 	began, over, lost := time.Now(), false, false
-	b.mu.Lock() // it guards all three, and late
+	b.mu.Lock() // guards over, lost and late
 	var late *time.Timer
 	late = time.AfterFunc(slotTimeout, func() {
 		b.mu.Lock()
@@ -388,7 +388,7 @@ func (b *batcher) keepsSlot(n int, f func()) bool {
 	return !lost
 }
 
-// mayPass reports whether a batch that began then, and takes longer than slotTimeout, loses its
+// mayPass reports whether a batch that began at began, and takes longer than slotTimeout, loses its
 // slot now. The caller holds mu.
 func (b *batcher) mayPass(now, began time.Time) bool {
 	isCrowded := b.direct+b.late+b.dialing(now) >= b.maxOthers
@@ -413,8 +413,8 @@ func (b *batcher) passSlot() {
 // maxDirect is the threshold, so that full does not change with every command.
 func (b *batcher) updateFull() { b.full = len(b.queue) > b.maxDirect/2 }
 
-// sendAll makes one attempt at each command of a batch, as Runner.attempt does at one command. It
-// sends them by their digests, then again after loading the scripts that the server does not know,
+// sendAll makes one attempt at each command of a batch, as Runner.attempt does for one command. It
+// sends the scripts by their digests, then again after loading those that the server does not know,
 // and then with their texts.
 func (b *batcher) sendAll(batch []*pending) {
 	end := batch[0].call.end // the deadline of the oldest command

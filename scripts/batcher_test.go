@@ -315,8 +315,8 @@ func TestBatchLoadsUnknownScripts(t *testing.T) {
 	}
 }
 
-// A batch without an answer delays other commands for slotTimeout, not longer. Only if that many are stuck
-// that one more connection is too much, they wait for longer.
+// A batch without an answer delays other commands for slotTimeout, not longer. They wait longer
+// only if so many are stuck that one more connection would be too much.
 func TestStuckBatchLosesItsSlot(t *testing.T) {
 	for name, tt := range map[string]struct {
 		answered int // of the commands that are in flight alone

@@ -18,27 +18,27 @@ type Sender struct {
 	patience Patience // the patience of a patient sender
 }
 
-// Sender returns a sender by [Runner.Do].
+// Sender returns a sender that uses [Runner.Do].
 func (r *Runner) Sender() Sender { return Sender{runner: r} }
 
-// OnceSender returns a sender by [Runner.Once].
+// OnceSender returns a sender that uses [Runner.Once].
 func (r *Runner) OnceSender() Sender { return Sender{runner: r, once: true} }
 
-// PatientSender returns a sender by [Runner.Once] that waits for the answer for longer than the
+// PatientSender returns a sender that uses [Runner.Once], but waits longer for the answer than the
 // runner's timeout. A call returns when its context ends.
 func (r *Runner) PatientSender(patience Patience) Sender {
 	return Sender{runner: r, once: true, patience: patience}
 }
 
-// ReplicatedSender returns a sender by [Runner.RunReplicated]. With 0 replicas it is
+// ReplicatedSender returns a sender that uses [Runner.RunReplicated]. With 0 replicas it is like
 // [Runner.Sender].
 func (r *Runner) ReplicatedSender(replicas int, timeout time.Duration) Sender {
 	return Sender{runner: r, replicas: replicas, timeout: timeout}
 }
 
-// send sends a script. The first keys and arguments must be sent, as many as required and needed
-// say. Further ones at the end that are nil, zero or false are left out. Both slices belong to the
-// caller, and do not outlive the call; send may change them.
+// send sends a script. The first required keys and the first needed arguments are always sent.
+// Further ones are left out at the end if they are nil, zero, empty or false. Both slices belong to
+// the caller, and are not kept.
 func (s Sender) send(
 	ctx context.Context, script *Script, keys []any, required int, args []any, needed int,
 ) (Reply, error) {
@@ -89,7 +89,7 @@ func CeilMillis(d time.Duration) int64 { return int64((d + time.Millisecond - 1)
 // takes an allocation, and most calls have one of a few durations.
 type durations [61]atomic.Value // each contains an int64
 
-// millis returns a duration as an argument, see [CeilMillis].
+// millis returns a duration as an argument: see [CeilMillis].
 func (ds *durations) millis(d time.Duration) any {
 	ms := CeilMillis(d)
 	place := &ds[uint64(ms)%uint64(len(ds))]
@@ -101,7 +101,7 @@ func (ds *durations) millis(d time.Duration) any {
 	return arg
 }
 
-// millis returns a duration as an argument, by the durations of the runner.
+// millis returns a duration as an argument, from the runner's durations.
 func (s Sender) millis(d time.Duration) any { return s.runner.durations.millis(d) }
 
 // The commands by which scripts publish. SPublish is for sharded channels, on a cluster.
@@ -122,7 +122,7 @@ const maxMillis = int64(math.MaxInt64 / time.Millisecond)
 // noKindKeys stands for the keys of a kind that has none of its own.
 var noKindKeys KindKeys
 
-// own returns the keys that only single kinds have.
+// own returns the keys that only some kinds have.
 func (k *Keys) own() *KindKeys {
 	if k.KindKeys == nil {
 		return &noKindKeys
@@ -130,8 +130,8 @@ func (k *Keys) own() *KindKeys {
 	return k.KindKeys
 }
 
-// Change is a call of a script that changes a number, such as the permits of a semaphore, or ends
-// what others hold. Redis remembers the answer at the memory key, and gives it to each copy.
+// Change is a call of a script that changes a number, such as a semaphore's permits, or ends
+// others' holds. Redis remembers the answer at the memory key, and gives it to each copy.
 type Change struct {
 	*Keys
 
@@ -163,7 +163,7 @@ type Batch struct {
 	}
 }
 
-// NewBatch returns an empty batch with room for so many calls of two keys and two arguments.
+// NewBatch returns an empty batch with room for that many calls of two keys and two arguments.
 func NewBatch(room int) Batch {
 	return Batch{keys: make([]any, 0, 2*room), args: make([]any, 0, 2*room)}
 }
@@ -177,7 +177,7 @@ func (b *Batch) begin(script *Script) {
 	b.size++
 }
 
-// millis returns a duration as an argument, see [CeilMillis]. Many calls have the same one.
+// millis returns a duration as an argument: see [CeilMillis]. Many calls have the same one.
 func (b *Batch) millis(d time.Duration) any {
 	if ms := CeilMillis(d); b.latest != ms {
 		b.latest = ms
@@ -188,7 +188,7 @@ func (b *Batch) millis(d time.Duration) any {
 // Key returns the first key, which decides about the cluster slot.
 func (b *Batch) Key() string { return b.keys[0].(string) }
 
-// Do runs the script. Kept of the reply has an element for each call.
+// Do runs the script. The reply's Kept has an element for each call.
 func (b *Batch) Do(ctx context.Context, by Sender) (Kept, error) {
 	got, rest, err := readList(by.send(ctx, b.script, b.keys, len(b.keys), b.args, len(b.args)))
 	if err != nil {

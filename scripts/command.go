@@ -39,8 +39,8 @@ func (r *Runner) CountListeners(channel string) []any {
 	return nil
 }
 
-// keyPosition returns the position of the key of a plain command. The channel of PUBSUB stands for
-// one.
+// keyPosition returns the position of a plain command's key. For PUBSUB, the channel counts as the
+// key.
 func keyPosition(args []any) int8 {
 	if args[0] == "pubsub" {
 		return 2

@@ -57,8 +57,9 @@ func eachServer(t *testing.T, f func(t *testing.T, w *env), tweaks ...func(*redi
 // dialsOnce makes a refused dial fail at once. go-redis would dial five times.
 func dialsOnce(o *redis.Options) { o.DialerRetries = 1 }
 
-// refuseAll breaks all connections and refuses new ones. The client may not have noticed yet that its connections are
-// broken, and would write a command to them. So refuseAll makes a call, after which the client has none left.
+// refuseAll breaks all connections and refuses new ones. A client that has not noticed yet that its
+// connections are broken would write a command to them. So refuseAll makes a call, after which the
+// client has no connections left.
 func (w *env) refuseAll() {
 	w.p.Refuse(true)
 	w.p.Reset()

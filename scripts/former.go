@@ -8,16 +8,15 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// The name of a primary may move to another server, such as a DNS record, or the endpoint of a
-// managed service. The former primary may stay up as a read-only replica, and the client's
-// connections to it stay open. Each of them answers from old data, and refuses writes with
-// READONLY.
+// A primary's name, such as a DNS record or the endpoint of a managed service, may move to another
+// server. The former primary may stay up as a read-only replica, and the client's connections to it
+// stay open. Each of them answers from old data, and refuses writes with READONLY.
 //
 // Every script therefore runs a write, even if it only reads (scripts/lib/primary.lua), and so do
 // plain commands that read: see [Runner.Reads]. go-redis closes a connection that has answered
-// READONLY. The next attempt gets another connection of the pool, which is probably as old, or
-// dials, which looks the name up. So an attempt follows at once while nothing was dialed. Otherwise
-// it follows after a pause, because the name has not moved yet.
+// READONLY. The next attempt gets another connection from the pool, which is probably as old, or
+// dials, which looks the name up. As long as nothing was dialed, another attempt follows at once.
+// Otherwise it follows after a pause, because the name has not moved yet.
 //
 // A replica may also refuse all commands: with LOADING while it loads the data of its master, and
 // with MASTERDOWN if it has no link to its master and may not serve old data
@@ -29,19 +28,19 @@ import (
 // waiters go on soon after the name has moved, whatever delays the client is configured with.
 const maxFormerDelay = 250 * time.Millisecond
 
-// readOnly is the beginning of the answer of a former primary to a write.
+// readOnly is how a former primary's answer to a write begins.
 const readOnly = "READONLY "
 
-// refusesAll are the beginnings of the answers of a replica to every command. Only another server
-// may give another one.
+// refusesAll are the ways in which a replica's answers begin if it refuses every command. Only
+// another server may answer differently.
 var refusesAll = []string{"LOADING ", "MASTERDOWN "}
 
-// isFormer reports whether err may be the answer of a former primary.
+// isFormer reports whether err may be a former primary's answer.
 func isFormer(err error) bool { return repliedWith(err, readOnly) || repliedWith(err, refusesAll...) }
 
-// closingAnswer is what go-redis sees of one of the answers in refusesAll. It begins like the
-// answer to a write, so go-redis closes the connection, and the next one leads to where the name of
-// the primary leads by then.
+// closingAnswer is what go-redis sees in place of an answer in refusesAll. It begins like a
+// replica's answer to a write, so go-redis closes the connection. The next connection goes to where
+// the primary's name leads by then.
 type closingAnswer struct{ error }
 
 func (a closingAnswer) Error() string {
@@ -55,12 +54,12 @@ func (closingAnswer) RedisError() {}
 
 // former counts the attempts of a call that met a former primary.
 type former struct {
-	dials int64 // the dials of the client when the latest attempt was answered, plus 1; 0 if none was answered
-	old   int   // the number of attempts over connections that were older
+	dials int64 // the client's dials when the latest attempt was answered, plus 1; 0 if none was answered
+	old   int   // the number of attempts that were answered by a former primary
 }
 
-// isOld reports whether err is the answer of a former primary over a connection that may be older
-// than the attempt. The caller then makes another attempt at once.
+// isOld reports whether err is a former primary's answer over a connection that may be older than
+// the attempt. The caller then makes another attempt at once.
 func (f *former) isOld(r *Runner, err error) bool {
 	if r.dialed == nil || !isFormer(err) {
 		return false
@@ -73,7 +72,7 @@ func (f *former) isOld(r *Runner, err error) bool {
 	return !dialed && f.old <= r.connections && !r.isStopped()
 }
 
-// defaultConnections is the assumed limit of a client that does not tell how many connections it
+// defaultConnections is the assumed limit of a client that does not say how many connections it
 // has.
 const defaultConnections = 20
 
@@ -87,7 +86,7 @@ type places struct {
 	several bool // the name leads to several servers in turn
 }
 
-// note notes that a dial has reached another server than the dial before it did.
+// note notes that a dial has reached another server than the previous dial.
 func (p *places) note(was *string, addr string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -129,8 +128,8 @@ func (r *Runner) Place() (addr string, moves int64) {
 func (r *Runner) Master() (addr string, moves int64) { return r.Address(), r.recovery.demotions.Load() }
 
 // newRoleCmd returns a command that asks a server for its role, before the other commands of a
-// pipeline. The answer of a replica becomes errFormer, so go-redis closes the connection. HELLO
-// needs no permission. A server that does not know it counts as a primary.
+// pipeline. A replica's answer becomes errFormer, so go-redis closes the connection. HELLO needs no
+// permission. A server that does not know HELLO counts as a primary.
 func newRoleCmd(ctx context.Context) *singleCmd {
 	cmd := newCmd(ctx, 0, "hello")
 	cmd.asksRole = true
@@ -153,7 +152,7 @@ func isReplica(reply any) bool {
 	return role == "replica" || role == "slave"
 }
 
-// errFormer says what Redis would say of a write.
+// errFormer reads like Redis's refusal of a write.
 var errFormer = formerError{}
 
 type formerError struct{}

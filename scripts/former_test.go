@@ -34,8 +34,9 @@ func TestAttemptFollowsAtOnceOverOldConnections(t *testing.T) {
 	require.False(t, met.isOld(r, readOnly), "the client does not close them")
 }
 
-// The name of the primary has moved, and the connection leads to the former primary, which is up again as a replica.
-// Whatever it answers, go-redis closes the connection, and the next attempt reaches the new primary.
+// The primary's name has moved, and the connection leads to the former primary, which is up again
+// as a replica. Whatever the replica answers, go-redis closes the connection, and the next attempt
+// reaches the new primary.
 func TestConnectionToAFormerPrimaryIsClosed(t *testing.T) {
 	const waited = ":1\r\n"
 	calls := map[string]func(ctx context.Context, r *Runner) (Reply, error){

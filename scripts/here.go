@@ -10,13 +10,13 @@ import (
 )
 
 // A caller sends its command by itself, in its own goroutine, while the server answers quickly.
-// Another goroutine would cost more than the script of a free lock, because it wakes threads for
+// Another goroutine would cost more than the script for a free lock, because it wakes threads for
 // the command and for the answer.
 //
 // The caller cannot return before go-redis does. The attempt therefore ends within hereTimeout,
-// whatever happens. Without an answer by then its outcome is unknown, and the same command is sent
-// again at once, by another goroutine. That is the same attempt for the caller and for the
-// configured number of retries.
+// whatever happens. Without an answer by then its outcome is unknown, and another goroutine sends
+// the same command again at once. For the caller, and for the configured number of retries, that is
+// the same attempt.
 //
 // Only a client that sends many commands gains from this. It soon has enough answers to tell that
 // the server is quick. On a busy machine a few answers are slow although the server is quick, so
@@ -52,7 +52,7 @@ type here struct {
 	dials int           // the attempts that ended while go-redis dialed for them, since that pause began
 }
 
-// note counts the answer to an attempt that was sent then, or its absence.
+// note counts the answer, or the lack of one, to an attempt that was sent at sent.
 func (h *here) note(answered bool, sent time.Time) {
 	h.unanswered = !answered
 	switch {
@@ -131,9 +131,9 @@ func (b *batcher) maySendHere(ctx context.Context, s *Script, now time.Time) boo
 // errElsewhere is the error of sendHere if the command must be sent by another goroutine.
 var errElsewhere = errors.New("scripts: to be sent by another goroutine")
 
-// sendHere makes one attempt at c, which began then, in the caller's goroutine. If it returns
-// errElsewhere, the attempt goes on in another goroutine, and doubt says that the command may have
-// been executed already.
+// sendHere makes one attempt at c, which began at began, in the caller's goroutine. If it returns
+// errElsewhere, the attempt goes on in another goroutine, and doubt says whether the command may
+// have been executed already.
 func (b *batcher) sendHere(ctx context.Context, c call, began time.Time) (reply Reply, doubt bool, err error) {
 	end := b.hereEnds.within(began, hereTimeout*3/4, hereTimeout)
 	c.memory.here = joinedContext{Context: end, values: ctx, until: end.until}

@@ -173,7 +173,8 @@ func TestCallerSendsWhileAnswersAreQuick(t *testing.T) {
 	})
 }
 
-// A caller sends nothing by itself that may take long: beside batches, or by a script that may be slow.
+// A caller sends nothing by itself that may take long: beside batches, or with a script that may be
+// slow.
 func TestCallerSendsNothingThatMayTakeLong(t *testing.T) {
 	r := newEnv(t, redistest.Redis(t)).r
 	b := r.batch
@@ -241,7 +242,7 @@ func TestLateAnswerInTheCallersGoroutine(t *testing.T) {
 	})
 }
 
-// A call returns soon after its context has ended, though its goroutine waits for the answer.
+// A call returns soon after its context has ended, although its goroutine waits for the answer.
 func TestCallerThatSendsReturnsInTime(t *testing.T) {
 	eachServer(t, func(t *testing.T, w *env) {
 		r, s := newSenders(t, w, 0, longTimeouts)

@@ -16,11 +16,10 @@ import (
 	"github.com/redlatch/redlatch/internal/redisutil"
 )
 
-// punctual makes chosen commands of a go-redis client end with the deadline of their context, and
-// with nothing else. The application chooses the timeouts of the client itself. They may be too
-// short for a slow server, or there may be none. A copy of the client can be configured differently
-// and shares its connections, but it has no hooks, so the application's hooks would miss the
-// commands.
+// punctual makes chosen commands of a go-redis client end with their context's deadline, and with
+// nothing else. The application chooses the client's own timeouts. They may be too short for a slow
+// server, or there may be none. A copy of the client can be configured differently and shares its
+// connections, but it has no hooks, so the application's hooks would miss the commands.
 //
 // punctual therefore adds a hook to the client, which passes marked pipelines on to such a copy.
 // All hooks that were added before it have seen the pipeline by then. When the application adds
@@ -28,10 +27,10 @@ import (
 type punctual struct {
 	rdb     weak.Pointer[redis.Client]
 	copy    *redis.Client
-	send    redis.ProcessPipelineHook // it sends pipelines by the copy
-	process redis.ProcessHook         // it sends commands by the copy
+	send    redis.ProcessPipelineHook // sends pipelines through the copy
+	process redis.ProcessHook         // sends commands through the copy
 
-	mu   sync.Mutex // it is held while last is replaced
+	mu   sync.Mutex // held while last is replaced
 	last atomic.Pointer[lastHook]
 	lastDial
 }
@@ -50,8 +49,8 @@ func punctualOf(rdb *redis.Client) *punctual {
 	return punctuals.of(rdb, func() *punctual {
 		p := &punctual{rdb: weak.Make(rdb), copy: rdb.WithTimeout(0)} // the copy has no timeouts: only the deadline counts
 		p.copy.Options().ContextTimeoutEnabled = true
-		p.copy.AddHook(copyHook{p}) // it sets send and process
-		rdb.AddHook(p)              // it notes dials
+		p.copy.AddHook(copyHook{p}) // sets send and process
+		rdb.AddHook(p)              // notes dials
 		p.last.Store(&lastHook{of: p})
 		rdb.AddHook(p.last.Load())
 		return p
@@ -135,7 +134,7 @@ func (h *lastHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	}
 }
 
-// isGoRedis reports whether next belongs to go-redis, and not to a hook.
+// isGoRedis reports whether next belongs to go-redis itself, not to a hook.
 func isGoRedis(next redis.ProcessPipelineHook) bool {
 	f := runtime.FuncForPC(reflect.ValueOf(next).Pointer())
 	return f != nil && strings.HasPrefix(f.Name(), "github.com/redis/go-redis/v9.")
@@ -161,8 +160,8 @@ type failedDial struct {
 // lastDials has the hook of each client that a type embeds, by its options.
 var lastDials = hooks[redis.Options, lastDial]{}
 
-// lastDialOf returns the hook of a client with those options that rdb embeds, and adds it if there
-// is none.
+// lastDialOf returns the hook of the client with those options that rdb embeds, and adds it if
+// there is none.
 func lastDialOf(rdb redis.UniversalClient, o *redis.Options) *lastDial {
 	return lastDials.of(o, func() *lastDial {
 		d := &lastDial{}
@@ -206,8 +205,8 @@ func (d *lastDial) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Pro
 	return next
 }
 
-// hooks has one hook H for each client, which a C stands for. It keeps neither of them alive. The
-// client has the hook.
+// hooks has one hook H for each client, which is identified by a C. It keeps neither of them alive:
+// the client keeps the hook.
 type hooks[C, H any] struct {
 	mu    sync.Mutex
 	added map[weak.Pointer[C]]weak.Pointer[H]

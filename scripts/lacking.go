@@ -14,11 +14,11 @@ import (
 // command.
 
 // LackingError is the answer of a server that does not have a command. It is an error of Redis, and
-// another attempt would get it, too. A script may have been stopped halfway by it.
+// another attempt would get it, too. It may have stopped a script halfway.
 type LackingError struct {
 	Command  string // such as PUBLISH, or "HSET or DEL"; "" if it is unknown
-	inScript bool   // a script called it, which may have written something before
-	err      error  // the error as Redis has put it
+	inScript bool   // a script called the command, and may have written something before
+	err      error  // the error as Redis worded it
 }
 
 func (e *LackingError) Error() string {
@@ -37,7 +37,7 @@ func (e *LackingError) Unwrap() error { return e.err }
 // RedisError makes it a [redis.Error].
 func (e *LackingError) RedisError() {}
 
-// lua stands for the command of a server that has EVAL, and no engine for it.
+// lua stands for the missing command of a server that has EVAL, but no engine for it.
 const lua = "Lua"
 
 var (
@@ -53,8 +53,8 @@ var (
 	caughtInLua   = regexp.MustCompile(`redis\.pcall\((?:'(\w+)'|(publish))`)
 )
 
-// lacking returns a *LackingError if err says that the server does not have a command, and nil otherwise. script is the
-// path of the script that was run, or any other text.
+// lacking returns a *LackingError if err says that the server does not have a command, and nil
+// otherwise. script is the path of the script that was run, or any other text.
 func lacking(script string, err error) *LackingError {
 	reply, ok := err.(redis.Error) //nolint:errorlint // as go-redis returns it
 	if !ok {
@@ -73,9 +73,9 @@ func lacking(script string, err error) *LackingError {
 	return nil
 }
 
-// commandAt returns the commands in the line of a script that an error names. Redis names no line if the script has
-// caught the error. Then commandAt returns all commands whose errors the script catches. It returns "" if they are
-// unknown.
+// commandAt returns the commands in the line of a script that an error names. Redis names no line
+// if the script has caught the error. Then commandAt returns all commands whose errors the script
+// catches. It returns "" if they are unknown.
 func commandAt(script, text string) string {
 	if !isScript(script) {
 		return ""

@@ -9,9 +9,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// toMasters is a [processor] for a cluster client. It sends each command by the client of its key's
-// master, in the way in which batches are sent. The cluster client itself would be worse in two
-// ways:
+// toMasters is a [processor] for a cluster client. It sends each command through the client of its
+// key's master, as batches are sent. The cluster client itself would be worse in two ways:
 //
 //   - Its attempts end with the timeouts of go-redis, not with their context, and Close would wait
 //     for them.
@@ -20,7 +19,7 @@ import (
 //     died. To tell these commands apart, the client asks a random node (COMMAND). The commands of
 //     all shards wait for that, even if the node hangs.
 //
-// The cluster client sends the commands that are misrouted.
+// Commands that were misrouted are sent again by the cluster client.
 type toMasters struct{ r *Runner }
 
 // Process implements [processor].
@@ -39,7 +38,7 @@ func (m toMasters) batch(ctx context.Context, cmds []redis.Cmder) error {
 		parts[node] = append(parts[node], cmd)
 	}
 	var sending sync.WaitGroup
-	var mu sync.Mutex // it guards first
+	var mu sync.Mutex // guards first
 	var first error
 	for node, part := range parts {
 		sending.Go(func() {

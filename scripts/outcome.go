@@ -36,8 +36,8 @@ import (
 
 var errReplaced = errors.New("scripts: another node has replaced the one that did not answer")
 
-// newError returns the error of a call whose last attempt ended with err. outcome is that of all
-// its attempts.
+// newError returns the error of a call whose last attempt ended with err. outcome covers all its
+// attempts.
 func newError(script string, err error, outcome failure.Outcome) *failure.Error {
 	last := classify(err)
 	e := &failure.Error{Failure: last, Err: withoutScript(err)}
@@ -49,7 +49,7 @@ func newError(script string, err error, outcome failure.Outcome) *failure.Error 
 	case *unmapped:
 		e.NotNow = e.NotNow || isTurnedAway(u.cause)
 	}
-	_, inScript := e.Err.(*scriptError) //nolint:errorlint // else the script was not run, or it has refused
+	_, inScript := e.Err.(*scriptError) //nolint:errorlint // otherwise the script was not run, or it has refused
 	e.Denied = inScript && redisutil.LacksRights(err)
 	if missing := lacking(script, err); missing != nil {
 		e.Err = missing
@@ -66,7 +66,7 @@ func newError(script string, err error, outcome failure.Outcome) *failure.Error 
 	return e
 }
 
-// ForeignReply begins the errors of the scripts for keys with data of another program. See
+// ForeignReply is how the scripts' errors for keys with another program's data begin. See
 // scripts/lib/holder.lua.
 const ForeignReply = "FOREIGN "
 
@@ -118,7 +118,7 @@ func (e *scriptError) Unwrap() error { return e.err }
 func (e *scriptError) RedisError() {}
 
 // Refused returns the error of a command that Redis has refused with err, and would refuse again,
-// such as with WRONGPASS. isRefusal is false for other errors.
+// for example with WRONGPASS. isRefusal is false for other errors.
 func Refused(err error) (refused *failure.Error, isRefusal bool) {
 	f := classify(err)
 	f.Answered, f.Final = true, isFinal(err)
@@ -129,7 +129,7 @@ func Refused(err error) (refused *failure.Error, isRefusal bool) {
 // again after an answer that it was not executed. began is when the call began to wait.
 func notSent(ctx context.Context, began time.Time) *failure.Interrupted {
 	if joined, ok := ctx.(*joinedContext); ok {
-		ctx = joined.values // the caller's own, which may have ended without a cause that joined can see
+		ctx = joined.values // the caller's own context may have ended with a cause that joined does not have
 	}
 	err := failure.Interrupt(ctx, began)
 	err.NotSent = true
@@ -143,8 +143,8 @@ type unsent struct{ cause error }
 func (e *unsent) Error() string { return e.cause.Error() }
 func (e *unsent) Unwrap() error { return e.cause }
 
-// isTurnedAway reports whether a server, or a load balancer before it, has closed a new connection,
-// because it has too many clients, or no backend at the moment.
+// isTurnedAway reports whether a server, or a load balancer in front of it, has closed a new
+// connection, because it has too many clients, or no backend at the moment.
 func isTurnedAway(err error) bool {
 	if op, ok := errors.AsType[*net.OpError](err); ok && op.Op == "dial" {
 		return false
@@ -173,16 +173,16 @@ func repliedWith(err error, prefixes ...string) bool {
 		return false
 	}
 	text := reply.Error()
-	if strings.HasPrefix(text, "ERR Error running script") { // the error of a command in the script, before Redis 7
+	if strings.HasPrefix(text, "ERR Error running script") { // a command's error inside a script, before Redis 7
 		text = strings.TrimPrefix(scriptPrefix.ReplaceAllString(text, ""), "-")
 	}
 	return slices.ContainsFunc(prefixes, func(prefix string) bool { return strings.HasPrefix(text, prefix) })
 }
 
 // classify returns what a non-nil error of one attempt means, as far as its own call needs that:
-// the outcome, whether it is a temporary refusal (NotNow), so that the call retries until it ends,
-// however often, and whether the client is closed. redis.Nil is an answer, not an error, and is not
-// passed here.
+// the outcome, whether it is a temporary refusal (NotNow), for which the call retries until it
+// ends, and whether the client is closed. redis.Nil is an answer, not an error, and is not passed
+// here.
 func classify(err error) failure.Failure {
 	// This is checked first, because the cause may be any error of the caller, such as
 	// redis.ErrClosed.

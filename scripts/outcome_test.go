@@ -246,7 +246,7 @@ func TestClassify(t *testing.T) {
 	}
 }
 
-// Only the error of an earlier dial, returned once more, tells that nothing was dialed.
+// Only the error of an earlier dial, returned once more, shows that nothing was dialed.
 func TestErrorOfAnEarlierDial(t *testing.T) {
 	dial, another := &net.OpError{Op: "dial", Err: io.EOF}, &net.OpError{Op: "dial", Err: io.EOF}
 	read := &net.OpError{Op: "read", Err: io.EOF}

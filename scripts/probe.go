@@ -14,12 +14,12 @@ import (
 )
 
 // prober finds out why a server does not answer. go-redis dials five times, 100 ms apart, before it
-// reports that a connection was refused. A call that ends earlier could only say that time has
-// passed.
+// reports that a connection was refused. A call that ends earlier could only say that its time is
+// over.
 //
-// Therefore an attempt without an answer for failure.SilentAfter dials once, by the client's own
-// dialer, and closes the connection at once. All attempts share the result. There is one dial at a
-// time, and one in probePause.
+// Therefore an attempt without an answer for failure.SilentAfter dials once, with the client's own
+// dialer, and closes the connection at once. All attempts share the result. There is at most one
+// dial at a time, and one in probePause.
 type prober struct {
 	r       *Runner
 	options func() *redis.Options // the options of the client; nil if the prober never dials
@@ -75,7 +75,7 @@ func (p *prober) start() {
 	p.r.running.Go(p.dial)
 }
 
-// soon starts a dial, if p ever dials, and returns after which time to ask isBack.
+// soon starts a dial, if p ever dials, and returns how long to wait before isBack is asked.
 func (p *prober) soon() time.Duration {
 	if p.options == nil {
 		return 0
@@ -126,9 +126,9 @@ func (p *prober) dial() {
 	p.busy, p.ended, p.err = false, time.Now(), err
 }
 
-// explain adds to the error of an attempt that began then why a dial failed meanwhile, if one did.
-// With Sentinel the client's own dials may tell more than those of the prober. The dial of the
-// prober has to wait for them, and times out while go-redis is still asking the Sentinels.
+// explain adds to the error of an attempt that began at began why a dial failed meanwhile, if one
+// did. With Sentinel the client's own dials may tell more than the prober's. The prober's dial has
+// to wait for them, and times out while go-redis is still asking the Sentinels.
 func (p *prober) explain(i *failure.Interrupted, began time.Time) *failure.Interrupted {
 	if i.Silent < failure.SilentAfter {
 		return i
@@ -150,14 +150,14 @@ func (p *prober) explain(i *failure.Interrupted, began time.Time) *failure.Inter
 	return i
 }
 
-// ends are the errors with which go-redis notices the end of a call. A read that ends with the
-// call's deadline reports the last one.
+// ends are the errors that go-redis returns when it notices the end of a call. A read that ends
+// with the call's deadline returns the last one.
 var ends = []error{context.DeadlineExceeded, context.Canceled, os.ErrDeadlineExceeded}
 
-// noticed returns the error of an attempt that began then. If go-redis has noticed the end of the
-// call before the caller did, it is an interruption. The error of a dial that timed out looks the
-// same, so the end itself counts, too. A dial has a timer of its own, which may fire a little
-// before the context's.
+// noticed returns the error of an attempt that began at began. If go-redis has noticed the end of
+// the call before the caller did, the error is an interruption. The error of a dial that timed out
+// looks the same, so the call must really be at its end. A dial has a timer of its own, which may
+// fire a little before the context's.
 func (p *prober) noticed(ctx context.Context, end *deadline, err error, began time.Time) error {
 	if err == nil || !slices.ContainsFunc(ends, func(end error) bool { return errors.Is(err, end) }) {
 		return err
@@ -183,5 +183,5 @@ func (p *prober) noticed(ctx context.Context, end *deadline, err error, began ti
 	return p.explain(i, began)
 }
 
-// close ends the timer.
+// close stops the timer.
 func (p *prober) close() { p.silent.close() }

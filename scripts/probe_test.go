@@ -98,7 +98,7 @@ func refused(context.Context) error {
 	return &net.OpError{Op: "dial", Net: "tcp", Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)}
 }
 
-// isBehind refuses the dials of the client. One of the prober waits for them, as for Sentinels that nobody can reach.
+// isBehind refuses the client's dials. The prober's dials hang, as with unreachable Sentinels.
 func isBehind(ctx context.Context) error {
 	if isProbe(ctx) {
 		<-ctx.Done()

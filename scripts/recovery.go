@@ -17,27 +17,27 @@ import (
 // connection, a failed dial, or a refusal that a restart or a failover causes. Redis may have
 // forgotten its data in between.
 //
-// A reply that is merely late says nothing. To act on it would also make a slow Redis slower,
-// because whoever is told asks about many keys.
+// A reply that is merely late says nothing. Acting on it would also make a slow Redis slower,
+// because returned makes the client ask about many keys.
 type recovery struct {
 	cluster  bool
-	returned func()       // it is called for each return, and must not block; nil if nobody asks
+	returned func()       // called for each return; must not block; nil if nobody needs it
 	broken   atomic.Int32 // the same as len(slots), so that an answer costs only a load while all is well
 	// demotions counts the returns after a former primary has answered.
 	demotions atomic.Int64
 
 	mu    sync.Mutex
-	slots map[uint16]bool // the slots that had such a failure, and no answer since; without a cluster only 0
+	slots map[uint16]bool // the slots that had such a failure and no answer since; only 0 without a cluster
 	// former means that one of these failures was the answer of a former primary.
 	former bool
 }
 
 // OnReturn sets a func that is called when Redis answers again after a broken connection or a
-// failover. It is called from the goroutines of commands, so it must not block. OnReturn is called
-// before the first command.
+// failover. The goroutines of commands call f, so it must not block. Call OnReturn before the first
+// command.
 func (r *Runner) OnReturn(f func()) { r.recovery.returned = f }
 
-// note notes how an attempt ended. On a cluster, key decides whose failure or answer it is.
+// note notes how an attempt ended. On a cluster, it counts for the slot of key.
 func (rec *recovery) note(key any, err error) {
 	if rec.returned == nil {
 		return
@@ -84,13 +84,14 @@ func (rec *recovery) slot(key any) uint16 {
 // restarting lists the prefixes of refusals that a restart or a failover causes.
 var restarting = []string{"LOADING ", "READONLY ", "MASTERDOWN ", "CLUSTERDOWN "}
 
-// isAnswer reports whether Redis answered err, and is ready to serve.
+// isAnswer reports whether Redis answered with err, and is ready to serve.
 func isAnswer(err error) bool {
 	_, ok := errors.AsType[redis.Error](err)
 	return ok && !repliedWith(err, temporaryRefusals...)
 }
 
-// isBreak reports whether err may mean that Redis restarts, or that another server takes its place.
+// isBreak reports whether err may mean that Redis is restarting, or that another server takes its
+// place.
 func isBreak(err error) bool {
 	if _, ok := errors.AsType[redis.Error](err); ok {
 		return repliedWith(err, restarting...)

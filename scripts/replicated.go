@@ -29,13 +29,13 @@ import (
 // Watch, which makes a redis.Tx, is called on the client that a user's type embeds, not on the
 // type.
 
-// errNotConfirmedYet is why a call that its context ended had no answer to WAIT.
+// errNotConfirmedYet is the reason given when a call ends before WAIT was answered.
 var errNotConfirmedYet = errors.New("the replicas have not confirmed yet")
 
 // RunReplicated is [Runner.Do] for a script whose writes n replicas should have within timeout. If
-// fewer have them, [Reply].Unconfirmed says so. If the script has written nothing, such as for an
-// acquisition that was refused, Unconfirmed means nothing. A server that refuses WAIT counts as a
-// server without replicas.
+// fewer have them, [Reply].Unconfirmed says so. If the script has written nothing, for example
+// because an acquisition was refused, Unconfirmed means nothing. A server that refuses WAIT counts
+// as a server without replicas.
 //
 // timeout is added to the timeout of the runner. An attempt is answered when its WAIT is. If WAIT
 // fails, a retry runs the script again.
@@ -47,8 +47,8 @@ func (r *Runner) RunReplicated(
 	}
 	defer r.running.Done()
 	c := newCall(s, keys, args)
-	// All attempts share one deadline, so a retry has the time that the attempts before it have
-	// left.
+	// All attempts share one deadline, so a retry has the time that earlier attempts have left
+	// over.
 	c.end, c.ctx = r.ends.after(ctx, r.timeout+timeout, &c.memory.joined)
 	var failed failures
 	for {
@@ -73,8 +73,8 @@ func (r *Runner) RunReplicated(
 	}
 }
 
-// watch makes an attempt that holds a connection. As many attempts as the client has connections
-// may be in flight. The others wait here, so that they need no goroutine while Redis is silent. If
+// watch makes an attempt that holds a connection. As many attempts may be in flight as the client
+// has connections. The others wait here, so that they need no goroutine while Redis is silent. If
 // the call ends first, nothing is sent.
 func (r *Runner) watch(ctx context.Context, c call, attempt func(context.Context) (Reply, error)) (Reply, error) {
 	if r.watches != nil {
@@ -99,8 +99,8 @@ func (r *Runner) watch(ctx context.Context, c call, attempt func(context.Context
 // cluster to the node that has the slot, and from there to the node that gets it.
 const maxRedirections = 2
 
-// attemptReplicated is [Runner.attempt] with a WAIT. On a cluster it follows redirections.
-// heard is called with each answer of the server.
+// attemptReplicated is [Runner.attempt] with a WAIT. On a cluster it follows redirections. heard is
+// called with each of the server's answers.
 func (r *Runner) attemptReplicated(
 	ctx context.Context, c call, n int, timeout time.Duration, heard func(),
 ) (reply Reply, err error) {
@@ -127,7 +127,7 @@ func (r *Runner) attemptReplicated(
 			readTimeout = single.Options().ReadTimeout
 		}
 		if r.batch.hook != nil {
-			client = r.batch.hook.copy // a transaction has options of its own, so marking its commands does not do
+			client = r.batch.hook.copy // a transaction has options of its own, so marking its commands is not enough
 		}
 		err = on(client, false, readTimeout)
 		return reply, err
@@ -156,8 +156,8 @@ func (r *Runner) attemptReplicated(
 }
 
 // redirection returns the address of the node to which err redirects a command that was sent to
-// from, or "" if err is no redirection. asking means that the node accepts the command only after
-// ASKING.
+// from, or "" if err is not a redirection. asking means that the node accepts the command only
+// after ASKING.
 func redirection(err error, from *redis.Client) (addr string, asking bool) {
 	addr, moved := redis.IsMovedError(err) // moved is false for a nil error, too
 	if !moved {
@@ -184,14 +184,14 @@ func optionsFor(node *redis.Client, addr string) *redis.Options {
 	// node has its own copy of this, and may be writing to it.
 	o.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
 	for _, d := range []*time.Duration{&o.ReadTimeout, &o.WriteTimeout} {
-		if *d == 0 { // it means none in the options of a client, and the default in the options for a client
+		if *d == 0 { // 0 means none in a client's options, but the default in options for a new client
 			*d = -1
 		}
 	}
 	return &o
 }
 
-// minReadTimeout is assumed of a client that does not tell its read timeout.
+// minReadTimeout is assumed for a client that does not say what its read timeout is.
 const minReadTimeout = 200 * time.Millisecond
 
 // maxWait is the longest single WAIT with any read timeout.
@@ -215,12 +215,12 @@ type waiting struct {
 	n       int
 	timeout time.Duration // the timeout of all commands together
 	longest time.Duration // the longest single WAIT
-	heard   func()        // it is called with each answer
+	heard   func()        // called with each answer
 
 	began   time.Time // when the first command was sent; zero before that
-	acked   int       // the number of replicas that have the writes of the last command
+	acked   int       // the number of replicas that have the last command's writes
 	refused error     // Redis's answer to WAIT, if it was an error
-	failed  error     // WAIT got no answer: how many replicas confirm is unknown
+	failed  error     // WAIT got no answer, so it is unknown how many replicas confirm
 }
 
 // Process implements [processor]. cmd keeps its own result if WAIT fails.
@@ -261,7 +261,7 @@ func (w *waiting) Process(ctx context.Context, cmd redis.Cmder) error {
 	}
 }
 
-// unconfirmed is [Reply].Unconfirmed of the last command.
+// unconfirmed returns [Reply].Unconfirmed for the last command.
 func (w *waiting) unconfirmed() error {
 	switch {
 	case w.refused != nil:

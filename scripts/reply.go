@@ -9,10 +9,10 @@ import (
 	"github.com/redlatch/redlatch/internal/failure"
 )
 
-// How replies are read. A reply of another form than the script's header states comes from
-// something that is not a Redis, such as a proxy. It must not pass for an answer, so the call
-// fails, and its outcome is unknown. The functions here return the reply in any case, because it
-// says whether the call is in doubt.
+// How replies are read. A reply whose form differs from the script's header comes from something
+// that is not Redis, such as a proxy. It must not pass for an answer, so the call fails, and its
+// outcome is unknown. The functions here return the reply in any case, because it says whether the
+// call is in doubt.
 
 // Unreadable is the error of a reply of the wrong form. An acquisition that gets one is rolled
 // back.
@@ -41,7 +41,7 @@ func readNumber(reply Reply, err error) (Number, error) {
 	return got, nil
 }
 
-// IDs is the reply of a script that ends what others hold: the ids of the former holders.
+// IDs is the reply of a script that ends others' holds: the ids of the former holders.
 type IDs struct {
 	Reply
 
@@ -76,7 +76,7 @@ type Kept struct {
 	Reply
 
 	Kept   []bool
-	Longer map[int]time.Duration // by position: how long a lease lasts if that is longer than asked for; nil if none does
+	Longer map[int]time.Duration // by position: how long a lease lasts, if longer than asked for; nil if none does
 	Now    int64                 // the server's time, in ms, if there are such leases
 }
 
@@ -85,10 +85,10 @@ type Refusal string
 
 // The refusals.
 const (
-	Over  Refusal = "over"  // this acquisition was rolled back or released before, so a late copy has asked
+	Over  Refusal = "over"  // this acquisition was rolled back or released before, so the command is a late copy
 	Again Refusal = "again" // a second count of the same id is forbidden
 	Lost  Refusal = "lost"  // the hold to nest under is gone
-	Unset Refusal = "unset" // permits have no number yet
+	Unset Refusal = "unset" // the number of permits is not set yet
 )
 
 // Acquired is the reply of the scripts that acquire a lock or permits.
@@ -99,7 +99,7 @@ type Acquired struct {
 	Token   int64   // if granted, the last fencing token that was reserved, or the epoch of a semaphore; 0 if none
 	Left    int64   // how many permits are left
 	Refusal Refusal // if not granted: "" if somebody else holds or may claim the lock, or if too few permits are left
-	PTTL    int64   // if somebody else holds the lock, for how long, in ms; -1 if for ever; -2 if that is not known
+	PTTL    int64   // if somebody else holds the lock, for how long, in ms; -1 for ever; -2 if unknown
 	Holder  string  // the id of the holder; "" if there is none
 }
 
@@ -193,7 +193,7 @@ type Released struct {
 	Token     int64 // if handed off, the last fencing token that was reserved; 0 if there is none
 	Left      int64 // if handed off, the permits that are left
 	Heard     int64 // if not handed off, how many clients have received the message
-	Polled    bool  // if not handed off, whether clients poll, as far as the call has asked for that
+	Polled    bool  // if not handed off, whether clients poll, if the call has asked for that
 }
 
 // polled is the second element of the reply to a release without a successor, if clients poll.

@@ -45,7 +45,7 @@ const (
 // when that is over, and the first answer to either attempt counts.
 type Runner struct {
 	rdb      redis.UniversalClient // sends the commands; a user's type may override its methods
-	base     redis.UniversalClient // the client of go-redis that rdb is or embeds, see redisutil.Underlying
+	base     redis.UniversalClient // the go-redis client that rdb is or embeds: see redisutil.Underlying
 	timeout  time.Duration         // how long a call waits for its answer
 	retries  int                   // how many further attempts follow the first one
 	minDelay time.Duration         // the delay between attempts, which doubles up to maxDelay
@@ -76,9 +76,9 @@ type Runner struct {
 
 	closing chan struct{} // Stop closes it; there are no more retries then
 	stop    sync.Once
-	mu      sync.RWMutex // it guards closed; it is read-locked while a call registers in running
+	mu      sync.RWMutex // guards closed; read-locked while a call registers in running
 	closed  bool
-	running sync.WaitGroup // it counts calls, attempts that outlive their call, and the workers of the batcher
+	running sync.WaitGroup // counts calls, attempts that outlive their call, and the workers of the batchers
 }
 
 // Reply is the answer to a script.
@@ -164,7 +164,7 @@ func NewRunner(rdb redis.UniversalClient, timeout time.Duration) *Runner {
 const answerReserve = 5 * time.Second
 
 // Memory returns how long a script should remember a request, which is longer than a copy of it may
-// take to arrive. Every script needs that if a copy of it would count again, or would take what was
+// take to arrive. A script needs that if a copy of it would count again, or would take what was
 // given back.
 func (r *Runner) Memory() time.Duration { return r.memory }
 
@@ -182,12 +182,12 @@ func (r *Runner) Timeout() time.Duration { return r.timeout }
 // Do runs s, and retries it with identical arguments while its outcome is unknown or it could not
 // be executed. It gives up when ctx ends, after the runner's timeout, or after as many retries as
 // the client's configuration says. Temporary refusals, such as LOADING, do not count as retries. A
-// failure is an [*failure.Error]. The first key is a string, because the cluster slot is found by
+// failure is a [*failure.Error]. The first key is a string, because the cluster slot is found by
 // it. The other keys and the arguments are of any type that go-redis sends.
 //
 // Commands of many goroutines are sent in pipelines, on a cluster in pipelines for each master. A
 // hook sees such a pipeline with a context that has no values. On a cluster all commands are sent
-// by the client of the node, so only hooks of that client see them.
+// by the node's client, so only hooks of that client see them.
 func (r *Runner) Do(ctx context.Context, s *Script, keys []any, args ...any) (Reply, error) {
 	if err := r.register(ctx); err != nil {
 		return Reply{}, err
@@ -231,7 +231,7 @@ func (r *Runner) Do(ctx context.Context, s *Script, keys []any, args ...any) (Re
 	}
 }
 
-// awaitSlow waits for the answer to an earlier attempt, after the last one has failed with err.
+// awaitSlow waits for the answer to an earlier slow attempt, after the last one failed with err.
 func (r *Runner) awaitSlow(ctx context.Context, c call, b *batcher, failed *failures, err error) (Reply, error) {
 	began := time.Now()
 	for len(failed.slow) > 0 && !answers(err) {
@@ -270,8 +270,8 @@ func (r *Runner) bound(c *call) {
 	c.mark.begin(c.ctx, c.script)
 }
 
-// shardOf returns the batcher of the master of a cluster that serves c, or the batcher of all
-// masters if the master is not known.
+// shardOf returns the batcher of the cluster's master that serves c, or the batcher of all masters
+// if that master is not known.
 func (r *Runner) shardOf(ctx context.Context, c call) (*batcher, error) {
 	if err := r.slots.await(ctx, c.end.Done()); err != nil {
 		return nil, err
@@ -299,14 +299,13 @@ const maxPatient = 8
 // connections of its own. A connection may stay silent although the server answers on others. So
 // half of the connections are left for further attempts.
 type patientAttempts struct {
-	connections int // how many there are to one server; it does not change after NewRunner
+	connections int // how many there are to one server; does not change after NewRunner
 
 	mu       sync.Mutex // guards inFlight
 	inFlight map[any]int
 }
 
-// begin counts an attempt at a server, if few are in flight there. It reports whether it has
-// counted it.
+// begin counts an attempt at a server if few are in flight there, and reports whether it did.
 func (a *patientAttempts) begin(server any, urgent bool) bool {
 	most := a.connections / 2
 	if !urgent {
@@ -344,8 +343,8 @@ func (r *Runner) node(key any) any {
 	return r.Server(name)
 }
 
-// Patience says for how long a patient attempt waits for its answer. The zero Patience is the
-// timeout of the runner.
+// Patience says how long a patient attempt waits for its answer. The zero Patience stands for the
+// runner's timeout.
 type Patience struct {
 	Until time.Time
 	// Urgent means that the attempt may take a connection that other patient attempts must leave
@@ -353,9 +352,9 @@ type Patience struct {
 	Urgent bool
 }
 
-// once is Once, with patience. A patient attempt waits for its answer for longer than a call may
-// take, if few attempts do so. Then once returns when ctx ends, and the attempt goes on in a
-// goroutine of its own.
+// once is Once with patience. A patient attempt waits longer for its answer than a call may take,
+// if few attempts do so. Then once returns when ctx ends, and the attempt goes on in a goroutine of
+// its own.
 func (r *Runner) once(ctx context.Context, patience Patience, s *Script, keys, args []any) (Reply, error) {
 	if err := r.register(ctx); err != nil {
 		return Reply{}, err
@@ -404,7 +403,7 @@ func (r *Runner) oncePatiently(
 		err   error
 	}
 	began := time.Now()
-	done := make(chan result, 1) // it has room for the result, so that the goroutine ends in any case
+	done := make(chan result, 1) // has room for the result, so that the goroutine ends in any case
 	r.running.Go(func() {
 		defer r.patient.end(server)
 		reply, err := attempt()
@@ -469,8 +468,8 @@ func (r *Runner) refuse() {
 // end within the runner's timeout. It may be called again.
 //
 // Nobody waits for their answers, so attempts that have not sent anything end at once. Close does
-// not wait for an attempt that does not end, because it is in code of the application, or reads
-// from a connection that was dialed before [NewRunner] and has no deadlines.
+// not wait for an attempt that does not end because it is in the application's code, or reads from
+// a connection that was dialed before [NewRunner] and has no deadlines.
 func (r *Runner) Close() {
 	r.refuse()
 	done := make(chan struct{})
@@ -515,10 +514,10 @@ func (r *Runner) interrupt(location *time.Location) {
 }
 
 // register begins a call, which it adds to running. The caller then calls running.Done, unless
-// register returns an [*failure.Error] because the runner is closed or ctx has ended. In that case
+// register returns a [*failure.Error] because the runner is closed or ctx has ended. In that case
 // nothing must be sent.
 func (r *Runner) register(ctx context.Context) error {
-	r.mu.RLock() // it is held so that no call registers after Close has begun to wait
+	r.mu.RLock() // held so that no call registers after Close has begun to wait
 	closed := r.closed
 	if !closed {
 		r.running.Add(1)
@@ -599,7 +598,7 @@ func (f *failures) dropSlow() {
 	}
 }
 
-// nextEnded returns a slow attempt that has ended, which it removes; nil if there is none.
+// nextEnded removes and returns a slow attempt that has ended. It returns nil if there is none.
 func (f *failures) nextEnded() *pending {
 	if len(f.slow) == 0 {
 		return nil
@@ -614,9 +613,9 @@ func (f *failures) nextEnded() *pending {
 }
 
 // again decides what follows when an attempt at c failed with err. It notes err in failed. If it
-// returns nil, it has paused, and the caller makes another attempt now. Otherwise the call has
-// failed, and again returns its [*failure.Error]. probe belongs to the server that was asked, as
-// far as it is known.
+// returns nil, it has paused if it had to, and the caller makes another attempt now. If it returns
+// errSlow, the caller waits for a slow attempt. Otherwise the call has failed, and again returns
+// its [*failure.Error]. probe belongs to the server that was asked, if it is known.
 func (r *Runner) again(ctx context.Context, c call, probe *prober, failed *failures, err error) error {
 	got := classify(err)
 	rereading := r.noteFailed(ctx, got)
@@ -642,8 +641,8 @@ func (r *Runner) again(ctx context.Context, c call, probe *prober, failed *failu
 	isRefused := failed.refusals > repeatedTries && isTry(ctx) && !repliedWith(err, elsewhere...)
 	isOver := !mayHelp || isLast || isRefused
 	if isOver || !r.pause(ctx, c.end, failed.attempts, err, rereading) {
-		// This adds why the attempt before it failed. classify looks at the interruption first, so
-		// it does not decide what the error means.
+		// Add why the previous attempt failed. classify looks at the interruption first, so the
+		// previous failure does not decide what the error means.
 		if isInterrupted && failed.reason != nil {
 			interrupted.Follow(failed.reason)
 		}
@@ -660,7 +659,7 @@ func (r *Runner) again(ctx context.Context, c call, probe *prober, failed *failu
 }
 
 // dialedNothing reports whether go-redis has returned the error of an earlier dial once more. When
-// many dials have failed, it dials once a second only, and the server may be back by now.
+// many dials have failed, go-redis dials only once a second, and the server may be back by now.
 func dialedNothing(err, before error) bool {
 	dial, ok := errors.AsType[*net.OpError](err)
 	earlier, _ := errors.AsType[*net.OpError](before)
@@ -692,8 +691,8 @@ func (r *Runner) pause(ctx context.Context, end *deadline, attempt int, err erro
 	return r.sleep(ctx, end, delay-time.Since(began), nil)
 }
 
-// sleep waits for d or until wake is closed. It reports false if the call ends, or the runner
-// stops.
+// sleep waits for d or until wake is closed. It returns false if the call ends or the runner stops
+// before.
 func (r *Runner) sleep(ctx context.Context, end *deadline, d time.Duration, wake <-chan struct{}) bool {
 	timer := time.NewTimer(max(d, 0))
 	defer timer.Stop()
@@ -719,7 +718,7 @@ func bounded[T any](
 		value T
 		err   error
 	}
-	done := make(chan result, 1) // it has room for the result, so that f ends even if nobody receives it
+	done := make(chan result, 1) // has room for the result, so that f ends even if nobody receives it
 	began := time.Now()
 	r.running.Go(func() {
 		value, err := f(attempt)
@@ -748,7 +747,7 @@ func bounded[T any](
 }
 
 // attemptOnce runs f without retries, with a context that ends after the runner's timeout. It
-// returns when f does, when ctx ends, or after the timeout. Errors are an [*failure.Error].
+// returns when f does, when ctx ends, or after the timeout. An error is a [*failure.Error].
 func attemptOnce[T any](
 	ctx context.Context, r *Runner, name string, f func(context.Context) (T, error),
 ) (value T, err error) {
@@ -792,14 +791,14 @@ type deadlines struct {
 type deadline struct {
 	context.Context //nolint:containedctx // a deadline is a context
 	until           time.Time
-	sending         context.Context //nolint:containedctx // it ends then, or earlier with the sending of deadlines
+	sending         context.Context //nolint:containedctx // ends at until, or earlier with deadlines.sending
 	stop            context.CancelFunc
 }
 
 // after returns a deadline in d from now, or up to a hundredth earlier, and a context for attempts,
-// with the values of ctx. That context ends when the earlier of the two ends. go-redis checks it
-// while it waits for a connection or dials. The context is made in joined, which must not be used
-// for anything else.
+// with the values of ctx. That context ends with the deadline or with ctx, whichever is earlier.
+// go-redis checks it while it waits for a connection or dials. The context is made in joined, which
+// must not be used for anything else.
 func (ds *deadlines) after(ctx context.Context, d time.Duration, joined *joinedContext) (*deadline, context.Context) {
 	end := ds.within(time.Now(), d-d/100, d)
 	*joined = joinedContext{Context: end.sending, values: ctx, until: end.until}
@@ -812,7 +811,8 @@ func (ds *deadlines) after(ctx context.Context, d time.Duration, joined *joinedC
 // in returns a deadline in d from now, or up to a hundredth earlier.
 func (ds *deadlines) in(d time.Duration) *deadline { return ds.within(time.Now(), d-d/100, d) }
 
-// within returns a deadline that is at least the one and at most the other duration after now.
+// within returns a deadline that is at least least and at most most after now, or the final one if
+// that is earlier.
 func (ds *deadlines) within(now time.Time, least, most time.Duration) *deadline {
 	if final := ds.final.Load(); final != nil && final.until.Before(now.Add(most)) {
 		return final

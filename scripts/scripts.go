@@ -26,8 +26,8 @@
 //
 // None of them is held while a command is sent, while [Runner.OnReturn]'s func runs, or while a
 // hook of the application runs. But the caller of a command may hold mutexes of its own: package
-// engine holds Ownership.wire around commands. So a hook of the client of go-redis must not release
-// a hold of the same ownership, or nest under one. That is the only case in which code of the user
+// engine holds Ownership.wire during commands. So a hook of the go-redis client must not release a
+// hold of the same ownership, or nest under one. That is the only case in which the user's code
 // runs while a mutex is held.
 //
 // # Goroutines
@@ -35,8 +35,8 @@
 // Runner.running counts the calls and the goroutines of a runner: attempts that outlive their call,
 // the workers of the batchers, dials of the probers, and readings of the slot map. They end with
 // the timeout of a command. A patient attempt ends with the validity of its leases, or when the
-// runner closes. [Runner.Close] waits for all of them, but not for an attempt that is stuck in code
-// of the application. After [Runner.Stop] there are no more retries, and all commands share one
+// runner closes. [Runner.Close] waits for all of them, but not for an attempt that is stuck in the
+// application's code. After [Runner.Stop] there are no more retries, and all commands share one
 // deadline, which is one command timeout away.
 package scripts
 
@@ -60,7 +60,7 @@ type Script struct {
 	name string
 	text string
 	sha  string
-	wire []byte // sha as it is written, see mark
+	wire []byte // sha as it is written: see mark
 	slow bool   // it may take long on a quick server, because it may look at a key of each reader
 }
 

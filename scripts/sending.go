@@ -53,8 +53,8 @@ var (
 	noText   = []byte("return nil")
 )
 
-// write notes that go-redis writes the command now. It reports false if the command must not be
-// executed any longer.
+// write notes that go-redis writes the command now. It returns false if the command must no longer
+// be executed.
 func (m *mark) write() bool {
 	if m.ctx.Err() != nil {
 		return false
@@ -72,7 +72,7 @@ func (m *mark) MarshalBinary() ([]byte, error) {
 	return m.script.wire, nil
 }
 
-// MarshalBinary is that of a mark.
+// MarshalBinary is like mark's, with the text in place of the digest.
 func (m textMark) MarshalBinary() ([]byte, error) {
 	if !m.write() {
 		return noText, nil
@@ -86,8 +86,8 @@ func (m *mark) String() string { return m.script.sha }
 // String is what hooks see.
 func (m textMark) String() string { return m.script.text }
 
-// joinedContext ends with one context and has the values of another one. Its deadline is that of
-// the call, which may be later than its end. go-redis reads a reply until the deadline, because a
+// joinedContext ends with one context and has the values of another one. Its deadline is the
+// call's, which may be later than its end. go-redis reads a reply until the deadline, because a
 // connection that is closed at the end of a caller's short context would have to be dialed again.
 type joinedContext struct {
 	context.Context
@@ -100,8 +100,8 @@ type joinedContext struct {
 
 func (c *joinedContext) Value(key any) any { return c.values.Value(key) }
 
-// Deadline implements [context.Context]. go-redis asks before each write and each read on a
-// connection, also for the handshake of a new one.
+// Deadline implements [context.Context]. go-redis calls it before each write and each read on a
+// connection, also during the handshake of a new one.
 func (c *joinedContext) Deadline() (time.Time, bool) {
 	switch {
 	case c.limits == nil:
@@ -129,8 +129,7 @@ type limits struct {
 	making, patient time.Location // for connections that are being made, and for those that wait for a patient command
 }
 
-// handshake returns until when the next answer of a handshake may come, for a call that ends at
-// until.
+// handshake returns the deadline for the next answer of a handshake, for a call that ends at until.
 func (l *limits) handshake(until time.Time) time.Time {
 	end := time.Now().Add(l.timeout)
 	if final := l.ends.final.Load(); final != nil && final.until.Before(end) {
@@ -142,8 +141,8 @@ func (l *limits) handshake(until time.Time) time.Time {
 	return l.mark(end, &l.making)
 }
 
-// mark returns t with a location. The location removes the reading of the monotonic clock from t,
-// so the result is computed from the present wall clock.
+// mark returns t with a location. The location removes the monotonic clock reading from t, so the
+// result is computed from the current wall clock.
 func (*limits) mark(t time.Time, location *time.Location) time.Time {
 	now := time.Now()
 	return now.Add(t.Sub(now)).In(location)

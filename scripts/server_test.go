@@ -13,8 +13,9 @@ import (
 	"github.com/redlatch/redlatch/internal/test/redistest"
 )
 
-// The dialer finds another server under the same address, as that of a Sentinel client does after a fail-over. The
-// connections to the old one were closed while nothing was under way, so no command fails.
+// The dialer finds another server under the same address, as a Sentinel client's does after a
+// failover. The connections to the old server were closed while nothing was under way, so no
+// command fails.
 func TestServerIsAnotherOneAfterAFailover(t *testing.T) {
 	for name, wrap := range map[string]func(*redis.Client) redis.UniversalClient{
 		"client":   func(rdb *redis.Client) redis.UniversalClient { return rdb },

@@ -22,12 +22,12 @@ type shards struct {
 	r       *Runner
 	cluster *redis.ClusterClient // nil if the client is not a cluster client
 
-	mu      sync.Mutex                                 // it is held while batches is replaced
+	mu      sync.Mutex                                 // held while batches is replaced
 	batches atomic.Pointer[map[*redis.Client]*batcher] // by each node that had commands; the map is never changed
 }
 
 // Server returns a value that stands for the server that has a key now, or nil if the server is not
-// known. Another server that takes its place, such as after a failover by Sentinel, has another
+// known. A server that takes its place, for example after a failover by Sentinel, has another
 // value. Server sends nothing.
 func (r *Runner) Server(key string) any {
 	if r.dialed != nil {
@@ -44,8 +44,8 @@ func (r *Runner) Server(key string) any {
 }
 
 // Address returns the address of the latest connection of a client that is not a cluster client, or
-// "" if it is not known. With Sentinel it is that of the master to which commands go. Address sends
-// nothing.
+// "" if it is not known. With Sentinel it is the address of the master to which commands go.
+// Address sends nothing.
 func (r *Runner) Address() string {
 	if r.dialed == nil {
 		return ""
@@ -83,7 +83,7 @@ func (s *shards) of(node *redis.Client, end *deadline) *batcher {
 	if b == nil {
 		return s.add(node, end)
 	}
-	if b.latest.Load() != end { // this is seldom, because calls share deadlines
+	if b.latest.Load() != end { // this is rare, because calls share deadlines
 		b.latest.Store(end)
 	}
 	return b

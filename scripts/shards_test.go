@@ -261,7 +261,8 @@ func TestAskedCommandInABatch(t *testing.T) {
 	redistest.NeedFull(t, "a cluster of its own")
 	t.Parallel()
 	servers := redistest.FreshCluster(t, 3)
-	// A slow answer would have the slot map read again, and the commands below would go to the batcher of another node.
+	// After a slow answer the client would read the slot map again, and the commands below would go
+	// to another node's batcher.
 	e := newClusterEnv(t, servers, slotsAsNow(t, servers))
 	keys := keyPerNode(t, servers)
 	here, left := keys[0], "{"+keys[0]+"}left"

@@ -14,18 +14,18 @@ import (
 
 // slotMap makes a cluster client read its slot map again after failures. The client itself does
 // that once a minute, and when a node redirects it. When a master dies or hangs, the client would
-// send commands to it for up to a minute, although a replica has replaced it.
+// send commands to that master for up to a minute, although a replica has replaced it.
 //
 // [redis.ClusterClient.ReloadState] is not enough. It makes one reading at a time, which waits for
 // a node that hangs until the read timeout, or for several dials. Therefore each reading here has
 // its own goroutine, and asks a random node, so that the next reading probably asks another one.
-// How many readings begin depends on the time, and not on the number of failed attempts.
+// The number of readings depends on the time, not on the number of failed attempts.
 type slotMap struct {
 	r      *Runner
 	client clusterClient // nil without a cluster
 
 	// loaded reports that the client has a slot map. Without one, each of its commands would read
-	// it, and block for longer than the caller's context lasts.
+	// the map, and block for longer than the caller's context lasts.
 	loaded atomic.Bool
 
 	ends deadlines // the deadlines at which attempts without an answer are slow
@@ -37,8 +37,8 @@ type slotMap struct {
 	next    *reading  // the reading that ends next; nil if nobody waits for it
 }
 
-// clusterClient is what this package needs of a cluster client. It is an interface so that types
-// that embed a client of go-redis work too.
+// clusterClient is what this package needs from a cluster client. It is an interface so that types
+// that embed a go-redis client work too.
 type clusterClient interface {
 	Options() *redis.ClusterOptions
 	MasterForKey(ctx context.Context, key string) (*redis.Client, error)
@@ -87,8 +87,7 @@ func (m *slotMap) start() *reading {
 	return m.next
 }
 
-// patience returns for how long readings go on after a failure, and for how long one reading may
-// dial.
+// patience returns how long readings go on after a failure, and how long one reading may dial.
 func (m *slotMap) patience() time.Duration { return max(m.r.timeout, 2*maxReadDelay) }
 
 // read begins readings until the client has a slot map and no attempt has failed for a while, or
@@ -107,7 +106,7 @@ func (m *slotMap) read() {
 	}
 }
 
-// begin begins a reading. It reports false if read has to end.
+// begin begins a reading. It returns false if read has to end.
 func (m *slotMap) begin() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -202,7 +201,7 @@ func (m *slotMap) follow(ctx context.Context, c call, attempt func() (Reply, err
 		reply Reply
 		err   error
 	}
-	done := make(chan result, 1) // it has room for the result, so that the goroutine ends in any case
+	done := make(chan result, 1) // has room for the result, so that the goroutine ends in any case
 	m.r.running.Go(func() {
 		reply, err := attempt()
 		done <- result{reply, err}

@@ -78,7 +78,8 @@ func TestAttemptsFollowTheSlotMap(t *testing.T) {
 			t.Cleanup(tt.r.Close)
 		}
 		tt.warm(t, key)
-		// A slow answer has the slot map read for a while. A reading after the move would make the cases pointless.
+		// A slow answer makes the client read the slot map for a while. A reading after the move
+		// would make the cases pointless.
 		redistest.WaitFor(t, testTimeout, func() bool {
 			m := &tt.r.slots
 			m.mu.Lock()
@@ -175,8 +176,8 @@ func hang(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// A call before the first slot map waits for one reading. If that fails, nothing was sent, the call says why, and
-// the next call has the map read again.
+// A call before the first slot map waits for one reading. If the reading fails, nothing was sent,
+// the call says why, and the next call makes the client read the map again.
 func TestCallsWaitForTheSlotMap(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, _, r := newClusterOfOne(t)
@@ -209,8 +210,8 @@ func TestCallsWaitForTheSlotMap(t *testing.T) {
 	})
 }
 
-// Before the first slot map each reading asks a random seed. All but the last possible one meet one that hangs, and
-// the first call still has its answer soon.
+// Before the first slot map each reading asks a random seed. All readings but the last possible one
+// meet a seed that hangs, and the first call still has its answer soon.
 func TestSeedsThatHang(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, _, r := newClusterOfOne(t)
@@ -283,7 +284,8 @@ func TestReadingsOfTheSlotMap(t *testing.T) {
 	}
 }
 
-// An error of Redis, and a caller that gives up, say nothing about the node. Other failures have the slot map read.
+// An error from Redis, and a caller that gives up, say nothing about the node. Other failures make
+// the client read the slot map.
 func TestFailuresThatHaveTheSlotMapRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, p, r := newClusterOfOne(t)
@@ -310,8 +312,9 @@ func TestFailuresThatHaveTheSlotMapRead(t *testing.T) {
 	})
 }
 
-// An attempt of Once has no answer for a while. Once has the slot map read, and returns when another node has
-// replaced the one that was asked. The attempt goes on until its own end.
+// An attempt of Once has no answer for a while. Once makes the client read the slot map, and
+// returns when another node has replaced the one that was asked. The attempt goes on until its own
+// end.
 func TestOnceNoticesThatItsNodeIsReplaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, p, r := newClusterOfOne(t)

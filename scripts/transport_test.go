@@ -70,8 +70,8 @@ func timeouts(read, write time.Duration) func(*redis.Options) {
 	return func(o *redis.Options) { o.ReadTimeout, o.WriteTimeout = read, write }
 }
 
-// Calls, and Close, end in time when the server falls silent, whatever the timeouts of the client are, and if the
-// deadlines of its connections do not work.
+// Calls, and Close, end in time when the server falls silent, whatever the client's timeouts are,
+// and even if the deadlines of its connections do not work.
 func TestCallsEndInTimeWithoutSocketTimeouts(t *testing.T) {
 	const timeout = time.Second
 	noDeadlines := errors.New("deadlines are not supported")
@@ -228,7 +228,8 @@ func TestNothingWasSent(t *testing.T) {
 	}
 }
 
-// A server that answers more slowly than the read timeout of the client is asked again, but its first answer counts.
+// A server that answers more slowly than the client's read timeout is asked again, but its first
+// answer counts.
 func TestAnswerAfterTheReadTimeout(t *testing.T) {
 	p := redistest.Redis(t).Proxy(t)
 	r := NewRunner(p.Client(t, timeouts(100*time.Millisecond, 0)), testTimeout)
