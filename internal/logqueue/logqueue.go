@@ -1,7 +1,7 @@
-// Package logqueue keeps a log handler from delaying anything. A handler is code of the user, and
-// may be slow, or block for ever. All packages of a client log to one [Queue], which stores the
-// records. One goroutine passes them on to the handler, in order. It runs while there are records,
-// and [Queue.Close] waits for it. If the handler never returns, that goroutine is left behind.
+// Package logqueue keeps a log handler from delaying anything. A handler is user code, and may be
+// slow, or block for ever. All packages of a client log to one [Queue], which stores the records.
+// One goroutine passes them on to the handler, in order. The goroutine runs while there are
+// records, and [Queue.Close] waits for it. If the handler never returns, the goroutine leaks.
 //
 // Queue.mu is innermost. It is never held while the handler runs.
 package logqueue
@@ -17,8 +17,8 @@ import (
 // log.
 const Limit = 200_000
 
-// Queue has the records that the handler has not got yet. Make it with [New]. It is safe for
-// concurrent use.
+// Queue contains the records that the handler has not received yet. Make it with [New]. It is safe
+// for concurrent use.
 type Queue struct {
 	handler slog.Handler // the user's
 	logger  *slog.Logger
@@ -26,9 +26,9 @@ type Queue struct {
 	mu      sync.Mutex // guards the rest; never held while the handler runs
 	records []entry
 	dropped int           // records since the last one that reported dropped records
-	writing chan struct{} // closed when the goroutine ends; nil: it does not run
+	writing chan struct{} // closed when the goroutine ends; nil if it is not running
 	last    bool          // the goroutine writes only how many records were dropped, and ends
-	closed  bool          // no record is accepted, and the goroutine ends after the record that it writes
+	closed  bool          // no record is accepted, and the goroutine ends after the current record
 }
 
 // entry is a record, and the handler with the attributes of its logger.
@@ -47,10 +47,10 @@ func New(l *slog.Logger) *Queue {
 // Logger returns the logger that writes to the queue. Its methods do not block.
 func (q *Queue) Logger() *slog.Logger { return q.logger }
 
-// Close waits until the handler has got all records, for limit at most. After a quarter of that
-// time it gives up: the handler only gets the number of the records that were dropped. After half
-// of it the handler gets no record, and Close waits for the one that the handler has. It returns
-// the number of records that the handler has not got.
+// Close waits until the handler has received all records, for limit at most. After a quarter of
+// limit it drops the rest, and the handler only gets the number of dropped records. After half of
+// limit the handler gets nothing more, and Close only waits for the record that is being handled.
+// It returns the number of records that the handler has not received.
 func (q *Queue) Close(limit time.Duration) (dropped int) {
 	q.await(limit / 4)
 	q.mu.Lock()
@@ -89,7 +89,7 @@ func (q *Queue) await(d time.Duration) {
 	}
 }
 
-// add queues a record, and starts the goroutine if it does not run.
+// add queues a record, and starts the goroutine if it is not running.
 func (q *Queue) add(e entry) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -76,7 +76,7 @@ func TestRecordsArriveInOrder(t *testing.T) {
 	})
 }
 
-// Close waits for a handler as long as it may, and then says what it has dropped.
+// Close waits for a handler as long as it may, and then reports what it has dropped.
 func TestCloseOfASlowHandler(t *testing.T) {
 	for _, tt := range []struct {
 		name    string
