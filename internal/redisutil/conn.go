@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// Conns has the open connections of a client of go-redis, as far as it has dialed them since it
-// calls Wrap. The zero Conns is empty. It is safe for concurrent use.
+// Conns contains the open connections of a go-redis client that were passed to Wrap. The zero Conns
+// is empty. It is safe for concurrent use.
 type Conns struct {
 	mu   sync.Mutex
 	open map[*conn]struct{}
@@ -34,7 +34,7 @@ func (cs *Conns) Wrap(nc net.Conn) net.Conn {
 	if c.patched.Load() != nil {
 		return c
 	}
-	if raw, ok := nc.(syscall.Conn); ok { // go-redis looks for a closed connection, and for pushes
+	if raw, ok := nc.(syscall.Conn); ok { // go-redis uses it to find closed connections and pushes
 		return &rawConn{c, raw}
 	}
 	if layered, ok := nc.(interface{ NetConn() net.Conn }); ok {
@@ -57,12 +57,12 @@ func (cs *Conns) Interrupt(location *time.Location) {
 // longAgo is a deadline that has passed.
 var longAgo = time.Unix(1, 0)
 
-// conn is a connection of a client of go-redis.
+// conn is a connection of a go-redis client.
 type conn struct {
 	net.Conn
 	of       *Conns
-	location atomic.Pointer[time.Location] // of the latest deadline
-	patched  atomic.Pointer[patched]       // nil: the deadlines of Conn work
+	location atomic.Pointer[time.Location] // the latest deadline's location
+	patched  atomic.Pointer[patched]       // nil if Conn's own deadlines work
 }
 
 type rawConn struct {
@@ -75,7 +75,7 @@ type layeredConn struct {
 	layered interface{ NetConn() net.Conn }
 }
 
-// NetConn returns the connection below.
+// NetConn returns the underlying connection.
 func (c *layeredConn) NetConn() net.Conn { return c.layered.NetConn() }
 
 func (c *conn) Read(p []byte) (int, error) {
@@ -134,8 +134,8 @@ func (c *conn) Close() error {
 	return c.Conn.Close()
 }
 
-// keepsDeadlines reports whether the deadlines of a connection are known to work. Those of an
-// application's own types may fail or do nothing, as on a channel of SSH.
+// keepsDeadlines reports whether a connection's deadlines are known to work. On an application's
+// own type they may fail or do nothing, as on an SSH channel.
 func keepsDeadlines(nc net.Conn) bool {
 	switch c := nc.(type) {
 	case *net.TCPConn, *net.UnixConn:
@@ -148,7 +148,8 @@ func keepsDeadlines(nc net.Conn) bool {
 	return false
 }
 
-// WithDeadlines returns nc, or a connection over it whose deadlines work if those of nc may not.
+// WithDeadlines returns nc, or, if nc's deadlines may not work, a connection over nc with deadlines
+// that do.
 func WithDeadlines(nc net.Conn) net.Conn {
 	if keepsDeadlines(nc) {
 		return nc
@@ -156,22 +157,22 @@ func WithDeadlines(nc net.Conn) net.Conn {
 	return new(Conns).Wrap(nc)
 }
 
-// patched gives deadlines to a connection without. Another goroutine reads and writes, and goes on
-// if the deadline passes. What it reads then is kept for the next read.
+// patched gives deadlines to a connection that has none. Another goroutine reads and writes, and
+// goes on after the deadline has passed. The data that it reads then is kept for the next read.
 type patched struct {
 	nc     net.Conn
 	closed chan struct{}
 	once   sync.Once
 
 	reads, writes half
-	rest          bytes.Buffer // read, and not yet delivered
+	rest          bytes.Buffer // data that was read but not yet delivered
 }
 
 // half is one direction of a connection. mu is held while a caller waits.
 type half struct {
 	mu    sync.Mutex
 	until expiry
-	busy  chan transfer // of the read or write under way; nil: none
+	busy  chan transfer // gets the result of the read or write under way; nil if there is none
 }
 
 // transfer is the result of a read or a write.
@@ -183,7 +184,7 @@ type transfer struct {
 
 const (
 	patchedBuffer = 32 << 10
-	// closePatience is how long a close waits for the connection, which may itself be stuck.
+	// closePatience is how long close waits for the connection's own Close, which may be stuck.
 	closePatience = 50 * time.Millisecond
 )
 
@@ -209,7 +210,7 @@ func (s *patched) read(p []byte) (int, error) {
 	n := copy(p, got.data)
 	s.rest.Write(got.data[n:])
 	if n > 0 {
-		return n, nil // an error comes again with the next read
+		return n, nil // the next read returns the error again
 	}
 	return 0, got.err
 }
@@ -218,9 +219,9 @@ func (s *patched) write(p []byte) (int, error) {
 	s.writes.mu.Lock()
 	defer s.writes.mu.Unlock()
 	if s.writes.busy != nil {
-		return 0, os.ErrDeadlineExceeded // a former write is stuck
+		return 0, os.ErrDeadlineExceeded // an earlier write is stuck
 	}
-	data := bytes.Clone(p) // p is the caller's again when the deadline has passed
+	data := bytes.Clone(p) // p belongs to the caller again when the deadline has passed
 	done, err := s.transfer(&s.writes, func() transfer {
 		n, err := s.nc.Write(data)
 		return transfer{nil, n, err}
@@ -231,8 +232,8 @@ func (s *patched) write(p []byte) (int, error) {
 	return done.n, done.err
 }
 
-// transfer begins f, unless a former one is under way, and waits for the result, for the deadline,
-// or for the close.
+// transfer begins f, unless an earlier one is under way, and waits for the result, the deadline or
+// the close.
 func (s *patched) transfer(h *half, f func() transfer) (transfer, error) {
 	over := h.until.wait()
 	select {
@@ -258,7 +259,7 @@ func (s *patched) transfer(h *half, f func() transfer) (transfer, error) {
 			if h.until.passed() {
 				return transfer{}, os.ErrDeadlineExceeded
 			}
-			over = h.until.wait() // it was moved
+			over = h.until.wait() // the deadline was moved
 		}
 	}
 }
@@ -303,8 +304,8 @@ func (e *expiry) set(t time.Time) {
 	e.until = t
 }
 
-// wait returns a channel that is closed when the deadline has passed, or was moved; nil if there is
-// none.
+// wait returns a channel that is closed when the deadline has passed or was moved. Without a
+// deadline, it is closed when one is set.
 func (e *expiry) wait() <-chan struct{} {
 	e.mu.Lock()
 	defer e.mu.Unlock()

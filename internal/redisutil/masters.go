@@ -7,8 +7,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Masters returns the clients of all masters of a cluster, or else rdb alone. A type that embeds a
-// cluster client counts as one. A master that is down is included.
+// Masters returns the clients of all masters of a cluster, or rdb alone if it is no cluster client.
+// A type that embeds a cluster client counts as one. A master that is down is included.
 func Masters(ctx context.Context, rdb redis.UniversalClient) ([]redis.UniversalClient, error) {
 	cluster, ok := rdb.(interface {
 		ForEachMaster(ctx context.Context, fn func(context.Context, *redis.Client) error) error

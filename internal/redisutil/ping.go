@@ -7,7 +7,7 @@ import (
 )
 
 // Ping asks Redis for an answer until ctx ends. go-redis notices a deadline, but not that ctx is
-// canceled. In a cluster the answer of any master counts: one that hangs need not be the one that a
+// canceled. In a cluster any master's answer counts: a master that hangs need not be the one that a
 // command will use.
 func Ping(ctx context.Context, rdb redis.UniversalClient) error {
 	answered := make(chan error, 1)

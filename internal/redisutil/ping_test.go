@@ -12,7 +12,7 @@ import (
 	"github.com/redlatch/redlatch/internal/test/redistest"
 )
 
-// A cluster answers while one of its masters does.
+// A cluster counts as answering while one of its masters answers.
 func TestPingOfACluster(t *testing.T) {
 	t.Parallel()
 	silent, answering, refusing := redistest.ServeSilence(t), redistest.Miniredis(t).Addr(), "127.0.0.1:1"

@@ -19,7 +19,7 @@ func LacksRights(err error) bool {
 	return strings.Contains(text, "NOPERM") || strings.Contains(text, "The user executing the script can't")
 }
 
-// loginWords are in the answers of servers and proxies that refuse a password, or miss one: NOAUTH,
+// loginWords match the answers of servers and proxies if a password is wrong or missing: NOAUTH,
 // WRONGPASS, "invalid password", "invalid username-password pair", "Client sent AUTH, but no
 // password is set", "unauthenticated".
 var loginWords = regexp.MustCompile(`(?i)noauth|wrongpass|password|\bauth\b|authenticat`)

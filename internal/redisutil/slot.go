@@ -11,7 +11,7 @@ const Slots = 16384
 // distribution model".
 func Slot(key string) uint16 {
 	if opening := strings.IndexByte(key, '{'); opening >= 0 {
-		if length := strings.IndexByte(key[opening+1:], '}'); length > 0 { // an empty tag is no tag
+		if length := strings.IndexByte(key[opening+1:], '}'); length > 0 { // an empty tag does not count
 			key = key[opening+1 : opening+1+length]
 		}
 	}

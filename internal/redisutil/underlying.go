@@ -12,15 +12,15 @@ import (
 // maxEmbedded is how deep Underlying looks. A type that embeds itself ends there, too.
 const maxEmbedded = 16
 
-// Underlying returns the client of go-redis that rdb is or embeds: a [redis.Client],
+// Underlying returns the go-redis client that rdb is or embeds: a [redis.Client],
 // [redis.ClusterClient] or [redis.Ring]. Programs wrap a client in a struct that embeds it, or that
-// embeds an interface such as [redis.UniversalClient], in any depth. Such a type has the methods
-// that send commands, but not those that tell what kind of client it is, and how it connects.
+// embeds an interface such as [redis.UniversalClient], at any depth. Such a type has the methods
+// that send commands, but may lack the ones that say what kind of client it is and how it connects.
 //
-// As in the language, the least deep field counts. A field that is not embedded does not: the type
-// may use that client for something else. A type whose Options method returns other options than
-// those of the client is returned itself, and so is one that embeds no client, but has such a
-// method. Otherwise Underlying returns an error, which says what is wrong with rdb.
+// As in Go itself, the shallowest field counts. A field that is not embedded does not count: the
+// type may use that client for something else. If rdb's Options method returns options other than
+// the client's, Underlying returns rdb. It also returns rdb if that embeds no client, but has an
+// Options method. Otherwise it returns an error, which says what is wrong with rdb.
 func Underlying(rdb redis.UniversalClient) (redis.UniversalClient, error) {
 	switch rdb.(type) {
 	case *redis.Client, *redis.ClusterClient, *redis.Ring:
@@ -60,7 +60,7 @@ func Underlying(rdb redis.UniversalClient) (redis.UniversalClient, error) {
 	return nil, fmt.Errorf("a %T, which embeds no client of go-redis", rdb)
 }
 
-// look returns the client that v is, or else the embedded fields of v.
+// look returns the client that v is. If v is not a client, look returns its embedded fields.
 func look(v reflect.Value) (client redis.UniversalClient, embedded []reflect.Value) {
 	for v.Kind() == reflect.Interface || v.Kind() == reflect.Pointer {
 		if v.IsNil() {
@@ -75,7 +75,7 @@ func look(v reflect.Value) (client redis.UniversalClient, embedded []reflect.Val
 		return nil, nil
 	}
 	if v.CanAddr() {
-		// NewAt, because Interface refuses what was found in an unexported field.
+		// NewAt, because Interface refuses a value that was found in an unexported field.
 		switch c := reflect.NewAt(v.Type(), v.Addr().UnsafePointer()).Interface().(type) {
 		case *redis.Client:
 			return c, nil
@@ -93,7 +93,7 @@ func look(v reflect.Value) (client redis.UniversalClient, embedded []reflect.Val
 	return nil, embedded
 }
 
-// optionsOf returns the options of a client, a pointer; nil if it has no such method.
+// optionsOf returns the pointer to a client's options, or nil if it has no Options method.
 func optionsOf(rdb redis.UniversalClient) any {
 	switch c := rdb.(type) {
 	case interface{ Options() *redis.Options }:
@@ -107,8 +107,8 @@ func optionsOf(rdb redis.UniversalClient) any {
 	}
 }
 
-// tellsOptions reports whether rdb has an Options method. It does not call it: a pointer that rdb
-// embeds may be nil.
+// tellsOptions reports whether rdb has an Options method. It does not call the method, because a
+// pointer that rdb embeds may be nil.
 func tellsOptions(rdb redis.UniversalClient) bool {
 	switch rdb.(type) {
 	case interface{ Options() *redis.Options }, interface{ Options() *redis.ClusterOptions },
@@ -119,8 +119,8 @@ func tellsOptions(rdb redis.UniversalClient) bool {
 	}
 }
 
-// hasOptionsOf reports whether rdb has the options of the client that it embeds, or none that it
-// tells.
+// hasOptionsOf reports whether rdb has the options of the client that it embeds, or no Options
+// method.
 func hasOptionsOf(rdb, embedded redis.UniversalClient) bool {
 	own := optionsOf(rdb)
 	return own == nil || own == optionsOf(embedded)
