@@ -1,9 +1,9 @@
 // Package fence makes a store refuse writers that come too late.
 //
-// A holder of a lock may be stopped for longer than its lease: by a pause of the process, a virtual
-// machine that is moved, or a slow network. Another holder works meanwhile. When the first one goes
-// on, no lock can stop its next write. The store can, if it compares the tokens of fenced locks
-// ([github.com/redlatch/redlatch/primitives.Client.FencedLock]) and of elections:
+// A holder of a lock may be stopped for longer than its lease: by a pause of the process, the
+// migration of its virtual machine, or a slow network. Another holder works meanwhile. When the
+// first one goes on, no lock can stop its next write. The store can, if it compares the tokens of
+// fenced locks ([github.com/redlatch/redlatch/primitives.Client.FencedLock]) and of elections:
 //
 //	fences := fence.SQL(fence.Postgres)
 //
@@ -16,10 +16,10 @@
 //	...
 //	return tx.Commit()
 //
-// A fence is the greatest token that a store has seen for a resource. It exists once for each
-// resource, for ever. If Redis loses its data, tokens begin at 1 again, and the store refuses every
-// writer. That is safe and easy to notice. Then delete the fences too, while nobody holds the
-// locks.
+// A fence is the greatest token that a store has seen for a resource. There is one for each
+// resource, and it never expires. If Redis loses its data, tokens begin at 1 again, and the store
+// refuses every writer. That is safe and easy to notice. Then delete the fences too, while nobody
+// holds the locks.
 //
-// Names of resources are data: any bytes, compared exactly.
+// Resource names may contain any bytes, and are compared exactly.
 package fence

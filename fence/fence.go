@@ -14,8 +14,8 @@ func stale(resource string, token int64) error {
 	return fmt.Errorf("fence: %q refuses token %d: %w", resource, token, ErrStale)
 }
 
-// check refuses a resource without a name, and a token that is none: the holds of other locks than
-// fenced ones, and adopted holds, have 0.
+// check refuses a resource without a name, and a token that is not positive. Adopted holds, and
+// holds of locks that are not fenced, have 0.
 func check(resource string, token int64) error {
 	switch {
 	case resource == "":

@@ -71,7 +71,7 @@ func TestRedisRefusesWhatIsNoToken(t *testing.T) {
 	require.Zero(t, rdb.Exists(t.Context(), name).Val())
 }
 
-// The fence has the slot of its key.
+// The fence is in its key's slot.
 func TestSlots(t *testing.T) {
 	rdb := redistest.Embedded(t).Client(t)
 	for _, key := range []string{"a", "a{b}c", "{a", "a{", "{}"} {

@@ -16,7 +16,7 @@ var setSource string
 
 var setScript = redis.NewScript(setSource)
 
-// fencePrefix begins the key of a fence.
+// fencePrefix is the prefix of a fence's key.
 const fencePrefix = "redlatch_fence:"
 
 // Key is a string in Redis that refuses stale writers.
@@ -26,17 +26,17 @@ type Key struct {
 	token int64
 }
 
-// Redis returns the string at key for the holder of a token. It does no I/O. The fence is a key
-// beside it, without a TTL, in the same slot of a cluster: redlatch_fence:{<key>}, or
-// redlatch_fence:<key> if key has a hash tag.
+// Redis returns the string at key for the holder of a token. It does no I/O. The fence has a key of
+// its own, without a TTL, in the same cluster slot: redlatch_fence:{<key>}, or redlatch_fence:<key>
+// if key has a hash tag.
 //
 // On a cluster, a name with a "}" and no hash tag cannot have a key in its slot. Then Set fails.
 func Redis(rdb redis.Scripter, key string, token int64) *Key { return &Key{rdb, key, token} }
 
 // Set sets the string to value, or fails with [ErrStale] if a greater token has set it. The
-// comparison and the write are one script. ttl 0 means no expiry. A ttl is rounded up to
-// milliseconds. value is what [redis.Cmdable].Set takes. Calls with equal tokens are not ordered:
-// the last one wins.
+// comparison and the write are one script. A ttl of 0 means no expiry. A ttl is rounded up to
+// milliseconds. value may be anything that [redis.Cmdable].Set takes. Calls with equal tokens are
+// not ordered: the last one wins.
 func (k *Key) Set(ctx context.Context, value any, ttl time.Duration) error {
 	err := check(k.key, k.token)
 	if err == nil && ttl < 0 {
@@ -60,7 +60,7 @@ func (k *Key) Set(ctx context.Context, value any, ttl time.Duration) error {
 	return nil
 }
 
-// fenceOf returns the key of the fence, which has the slot of key.
+// fenceOf returns the fence's key, which is in key's slot.
 func fenceOf(key string) string {
 	_, rest, hasBrace := strings.Cut(key, "{")
 	tag, _, isClosed := strings.Cut(rest, "}")

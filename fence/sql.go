@@ -12,7 +12,7 @@ type Dialect uint8
 // The dialects.
 const (
 	Postgres Dialect = iota + 1
-	MySQL            // and MariaDB; the table is InnoDB's
+	MySQL            // and MariaDB; the table uses InnoDB
 	SQLite           // 3.24 or later
 )
 
@@ -20,19 +20,19 @@ const (
 // everywhere.
 const longestResource = 700
 
-// statements are what a dialect executes. Resources are bytes, so that no collation takes two for
-// one.
+// statements are what a dialect executes. Resources are bytes, so that no collation treats two of
+// them as equal.
 type statements struct {
 	create string
 	raise  string // raises a fence, or makes one
-	// read returns the fence, and locks its row. It is "" if the rows that raise affects say
-	// whether the token was refused.
+	// read returns the fence, and locks its row. It is "" if the number of rows that raise affects
+	// says whether the token was refused.
 	read string
 }
 
 // upsert raises a fence in Postgres and SQLite. It affects no row if the fence is greater. With
-// READ COMMITTED, and in SQLite, a concurrent transaction that has raised the fence comes first:
-// the comparison is made when it has ended.
+// READ COMMITTED, and in SQLite, the comparison waits for the end of a concurrent transaction that
+// has raised the fence.
 const upsert = `INSERT INTO redlatch_fences (resource, token) VALUES ($1, $2)
 ON CONFLICT (resource) DO UPDATE SET token = excluded.token WHERE redlatch_fences.token <= excluded.token`
 
@@ -79,7 +79,7 @@ func (f *Fences) Create(ctx context.Context, db *sql.DB) error {
 	}
 	_, err = db.ExecContext(ctx, s.create)
 	if err != nil {
-		_, err = db.ExecContext(ctx, s.create) // Postgres fails if another process creates the table at that moment
+		_, err = db.ExecContext(ctx, s.create) // Postgres fails if another process creates the table at the same time
 	}
 	if err != nil {
 		return fmt.Errorf("fence: create table: %w", err)
@@ -88,12 +88,12 @@ func (f *Fences) Create(ctx context.Context, db *sql.DB) error {
 }
 
 // Check raises the fence of the resource to token, or fails with [ErrStale] if a greater one has
-// been there. The same token passes again. Call it first in the transaction that writes: until that
-// ends, the fence's row is locked, so no other holder's transaction is between the check and the
-// write. If the transaction is rolled back, so is the fence.
+// been there. The same token passes again. Call Check first in the transaction that writes. The
+// fence's row is locked until the transaction ends, so no other holder's transaction comes between
+// the check and the write. If the transaction is rolled back, so is the fence.
 //
 // After any error, roll back. Errors other than ErrStale are the database's, such as a deadlock or,
-// with a stricter isolation than READ COMMITTED, a serialization failure: the transaction may be
+// with isolation stricter than READ COMMITTED, a serialization failure. The transaction may then be
 // repeated while the lock is held.
 //
 // A resource is 1 to 700 bytes long.
