@@ -10,13 +10,13 @@ import (
 	"github.com/redlatch/redlatch/primitives"
 )
 
-// Events that are not of package primitives.
+// Events that package primitives does not have.
 const (
 	eventOpened  primitives.EventKind = "opened"
 	eventDropped primitives.EventKind = "dropped"
 )
 
-// record is a line. Package timeline of the command reads it.
+// record is one line of the file. The command's package timeline reads it.
 type record struct {
 	At       time.Time            `json:"at"`
 	Process  string               `json:"process"`
@@ -34,17 +34,17 @@ type record struct {
 	Count    int64                `json:"count,omitempty"`
 }
 
-// noted is an event with what must be known at once.
+// noted is an event with the values that must be read at once.
 type noted struct {
 	at      time.Time
 	event   primitives.Event
 	outcome primitives.Outcome
 }
 
-// millis is a duration in milliseconds. One that is not 0 stays so.
+// millis returns a duration in milliseconds, which is 0 only if the duration is.
 func millis(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1e6 }
 
-// record returns the line of an event.
+// record returns the event's record.
 func (n *noted) record(process string) record {
 	e := &n.event
 	r := record{
@@ -63,10 +63,10 @@ func (n *noted) record(process string) record {
 	return r
 }
 
-// line is the record as a line.
+// line returns the record as a line.
 func (r record) line() []byte {
 	line, err := json.Marshal(r)
-	if err != nil { // a number that is no number, which durations are not
+	if err != nil { // for example a NaN, which no duration is
 		return nil
 	}
 	return append(line, '\n')

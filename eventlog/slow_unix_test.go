@@ -32,7 +32,7 @@ func TestObserveNeverBlocks(t *testing.T) {
 		in, n := bufio.NewScanner(pipe), 0
 		for in.Scan() {
 			n++
-			if n == 1+10*queueLength-int(dropped)+1 { // opened, and how many were dropped
+			if n == 1+10*queueLength-int(dropped)+1 { // with the lines "opened" and "dropped"
 				break
 			}
 		}

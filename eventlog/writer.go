@@ -30,11 +30,11 @@ type Option struct{ apply func(*Writer) }
 func WithProcess(name string) Option { return Option{func(w *Writer) { w.process = name }} }
 
 // WithMaxSize sets how many bytes the file may have before it is rotated. Default: 16 MiB, for
-// about 60,000 acquisitions. The least is 4 KiB.
+// about 60,000 acquisitions. Minimum: 4 KiB.
 func WithMaxSize(bytes int64) Option { return Option{func(w *Writer) { w.size = bytes }} }
 
-// WithFiles sets how many files are kept, the one that is written included. The older ones are
-// named path.1, path.2 and so on. Default: 4.
+// WithFiles sets how many files are kept, including the current one. The older ones are named
+// path.1, path.2 and so on. Default: 4.
 func WithFiles(n int) Option { return Option{func(w *Writer) { w.files = n }} }
 
 // Writer writes events to a file. It is safe for concurrent use, and several clients may share it.
@@ -49,16 +49,16 @@ type Writer struct {
 	stopped chan struct{} // closed when the goroutine has ended
 	once    sync.Once
 
-	// The rest belongs to the goroutine; to Close after it has ended.
-	file    *os.File // nil: it could not be opened again after a rotation
+	// The rest belongs to the goroutine, and after its end to Close.
+	file    *os.File // nil if it could not be opened again after a rotation
 	written int64    // bytes in file
-	torn    bool     // the file's last line has no end
-	told    int64    // how many dropped events the file tells
+	torn    bool     // the file's last line is incomplete
+	told    int64    // how many dropped events the file has reported
 	err     error    // the latest failure
 }
 
-// Open opens the file for the events, or makes it, readable by its owner only, because names may be
-// confidential. It keeps the events that are there.
+// Open opens the file for the events, or creates it. Only its owner may read a new file, because
+// names may be confidential. Open keeps the events that are in the file.
 func Open(path string, opts ...Option) (*Writer, error) {
 	w := &Writer{
 		path: path, process: processName(), size: defaultSize, files: defaultFiles,
@@ -94,8 +94,8 @@ func processName() string {
 	return filepath.Base(os.Args[0]) + "@" + host + ":" + strconv.Itoa(os.Getpid())
 }
 
-// Observe takes an event, for [primitives.WithObserver]. It never blocks: it drops the event if the
-// file is behind.
+// Observe queues an event to be written, for [primitives.WithObserver]. It never blocks: if the
+// queue is full, it drops the event.
 func (w *Writer) Observe(e primitives.Event) {
 	if e.Kind == primitives.EventRenewed {
 		return
@@ -119,8 +119,8 @@ func (w *Writer) Observe(e primitives.Event) {
 // or was closed.
 func (w *Writer) Dropped() int64 { return w.dropped.Load() }
 
-// Close writes what Observe has taken, and closes the file. Call it after Close of the clients. It
-// returns the latest error, if events could not be written.
+// Close writes the queued events, and closes the file. Call it after the clients' Close. It returns
+// the latest error if events could not be written.
 func (w *Writer) Close() error {
 	w.once.Do(func() { close(w.stop) })
 	<-w.stopped
@@ -144,7 +144,7 @@ func (w *Writer) run() {
 	}
 }
 
-// finish writes the events that were taken before Close, and closes the file.
+// finish writes the events that were queued before Close, and closes the file.
 func (w *Writer) finish() {
 	for {
 		select {
@@ -170,7 +170,7 @@ func (w *Writer) take(n noted) {
 	}
 }
 
-// tellDropped writes how many events are missing since it was last written.
+// tellDropped writes how many events were dropped since it last did so.
 func (w *Writer) tellDropped() {
 	missing := w.dropped.Load() - w.told
 	if missing == 0 {
@@ -198,7 +198,8 @@ func (w *Writer) write(line []byte) bool {
 	return w.put(line)
 }
 
-// put adds a line to the file as it is. A line that fails half-way is ended before the next one.
+// put adds a line to the file as it is. If a write fails halfway, the next put ends that line
+// first.
 func (w *Writer) put(line []byte) bool {
 	if w.torn {
 		line = append([]byte{'\n'}, line...)
@@ -246,15 +247,15 @@ func (w *Writer) openFile() error {
 	return nil
 }
 
-// endsTorn reports whether the last line of a file has no end, as after a crash.
+// endsTorn reports whether the last line of a file is incomplete, as after a crash.
 func endsTorn(file *os.File, size int64) bool {
 	last := make([]byte, 1)
 	n, err := file.ReadAt(last, size-1)
 	return err == nil && n == 1 && last[0] != '\n'
 }
 
-// rotate renames the files. The oldest one is removed. A file that cannot be renamed is written
-// again from its start, so that the space stays bounded.
+// rotate renames the files. The oldest one is removed. A file that cannot be renamed is emptied, so
+// that the space stays bounded.
 func (w *Writer) rotate() {
 	w.err = errors.Join(w.err, w.file.Close())
 	w.file = nil
@@ -270,7 +271,7 @@ func (w *Writer) rotate() {
 			w.err = err
 		}
 	}
-	err := os.Truncate(w.path, 0) // it is there if there is one file, or if it could not be renamed
+	err := os.Truncate(w.path, 0) // it exists if only one file is kept, or if it could not be renamed
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		w.err = err
 	}

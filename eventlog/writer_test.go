@@ -126,7 +126,7 @@ func TestFilesAreBounded(t *testing.T) {
 	}
 }
 
-// A process that is started again goes on in its file, also after a line without an end.
+// A process that is restarted goes on in its file, even after an incomplete line.
 func TestFileGoesOnAfterACrash(t *testing.T) {
 	path := pathOf(t)
 	require.NoError(t, os.WriteFile(path, []byte("{\"event\":\"released\"}\n{\"event\":\"acq"), 0o600))
@@ -157,7 +157,8 @@ func TestWhatIsNotWritten(t *testing.T) {
 	require.Len(t, linesOf(t, path), 1)
 }
 
-// A file that cannot be made again loses events, and Close says so. Once it can be made, it tells how many are missing.
+// If the file cannot be made again, events are lost, and Close says so. Once it can be made, it
+// reports how many are missing.
 func TestFailuresAreTold(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "logs")
 	require.NoError(t, os.Mkdir(dir, 0o700))
