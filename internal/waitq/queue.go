@@ -199,8 +199,8 @@ func (q *Queue) First() *Waiter { return q.waiters.First }
 // IsIdle reports whether no request waits.
 func (q *Queue) IsIdle() bool { return q.waiters.First == nil }
 
-// MustWait reports whether a request for so many permits must not try before it has joined, because
-// of a waiter that needs no more. An attempt would be refused, or it would overtake that waiter.
+// MustWait reports whether a request for that many permits must not try before it has joined,
+// because a waiter needs no more than that. An attempt would be refused, or overtake the waiter.
 func (q *Queue) MustWait(permits int) bool {
 	for w := q.waiters.First; w != nil; w = w.Next {
 		if w.isWilling() && w.Permits <= permits {
@@ -301,7 +301,7 @@ func (q *Queue) tried(e *Event) {
 	}
 }
 
-// left removes a waiter, and passes on what it does not need any longer:
+// left removes a waiter, and passes on what it no longer needs:
 //
 //   - It was the first: the next waiter watches the lock from now on, and waits for the
 //     confirmations.

@@ -7,8 +7,9 @@ import (
 	"pgregory.net/rapid"
 )
 
-// A world is one queue with its waiters, a server that has permits, and other clients. Whoever may act next is drawn.
-// Commands are sent, executed and answered in three steps, and anything may come in between.
+// A world is one queue with its waiters, a server that has permits, and other clients. Who acts
+// next is drawn at random. Commands are sent, executed and answered in three steps, and anything
+// may come in between.
 type world struct {
 	*rapid.T
 	q   Queue
@@ -22,10 +23,10 @@ type world struct {
 	releases         []*freeing
 	subscribed       bool // a message that is sent now will be heard
 	unconfirmed      int
-	inbox            int       // messages of releases on their way to us
+	inbox            int       // release messages on their way to us
 	since            time.Time // the last change that the queue must find out about
 	faults           bool
-	failed           bool // an attempt was not answered, or messages were lost: then a poll comes at the latest
+	failed           bool // an attempt was not answered, or messages were lost: the next poll is in time
 }
 
 // client is the goroutine of a waiter.
@@ -114,7 +115,7 @@ func (w *world) pick(of []*client, what string) *client {
 	return of[rapid.IntRange(0, len(of)-1).Draw(w.T, what)]
 }
 
-// arrive is a request whose first attempt is refused. It joins at once.
+// arrive makes a request, which joins at once if its first attempt is refused.
 func (w *world) arrive() {
 	permits := rapid.IntRange(1, max(1, w.total()-1)).Draw(w.T, "permits")
 	if w.q.MustWait(permits) || permits > w.free {
@@ -208,7 +209,7 @@ func (w *world) goOn(c *client) {
 	w.on(Event{What: Tried, Who: &c.Waiter, RetryAfter: -1, Free: c.left})
 }
 
-// lose is an attempt that is not answered, and was not executed.
+// lose ends an attempt that was not executed, without an answer.
 func (w *world) lose(c *client) {
 	w.failed, w.since = true, w.now
 	c.attempt, c.asleep = none, false
@@ -234,14 +235,14 @@ func (w *world) leave(c *client, granted bool) {
 // withdraw makes a waiter give up as soon as it runs.
 func (w *world) withdraw(c *client) { c.Leaves, c.asleep = true, false }
 
-// force is a takeover: another client frees a hold of ours. It publishes that.
+// force is a takeover: another client frees one of our holds, and publishes that.
 func (w *world) force(c *client) {
 	c.has, c.lost = false, true
 	w.free += c.Permits
 	w.publish()
 }
 
-// release begins to release a hold of ours.
+// release begins to release one of our holds.
 func (w *world) release(c *client) {
 	w.holding = without(w.holding, c)
 	if c.lost { // a command finds that

@@ -423,7 +423,7 @@ func TestProgress(t *testing.T) {
 	}
 }
 
-// The first waiter leaves with a grant that leaves so many permits free.
+// The first waiter leaves with a grant that leaves that many permits free.
 func TestWhoTriesAfterAGrant(t *testing.T) {
 	for _, tt := range []struct {
 		name    string
