@@ -347,8 +347,8 @@ func TestWaiterDoesNotAcceptALockThatIsOver(t *testing.T) {
 	}
 }
 
-// The lock is taken by force while a cohort has it. A waiter of the client acquires it at once, whatever it has heard
-// of that, and whether or not the lost hold was passed on to it.
+// The lock is taken by force while a cohort has it. A waiter of the client acquires the lock at
+// once, whatever it knows of the takeover, and whether or not the lost hold was passed on to it.
 func TestTakeoverDuringACohortDelaysNoWaiter(t *testing.T) {
 	for _, tt := range []struct {
 		name   string

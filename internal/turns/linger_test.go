@@ -131,7 +131,7 @@ func TestLockDoesNotLinger(t *testing.T) {
 	limit := Lingering(testLinger)
 	for _, tt := range []struct {
 		name   string
-		holder []func(*Terms) // beside its linger
+		holder []func(*Terms) // in addition to its linger
 		config func(*Config)
 		act    func(t *testing.T, s *Server, holder *Hold)
 	}{
@@ -291,7 +291,8 @@ func TestUserHearsThatAnotherClientAsks(t *testing.T) {
 	}
 }
 
-// The ask overtakes the reply that grants the lock. The holder's client does not know yet that it holds.
+// The ask overtakes the reply that grants the lock. The holder's client does not yet know that it
+// has the lock.
 func TestAskThatOvertakesTheGrantIsHeard(t *testing.T) {
 	const late = 300 * ms // an ask for a former holder would be forgotten by then
 	Bubble(t, func(t *testing.T, s *Server) {
@@ -309,8 +310,9 @@ func TestAskThatOvertakesTheGrantIsHeard(t *testing.T) {
 	})
 }
 
-// The lock is handed off within its client before the ask comes, or at that moment. The client that asks has heard
-// nothing of that, so its ask is for the current holder, even for one that is not known yet.
+// The lock is handed off within its client before the ask comes, or at that moment. The client that
+// asks does not know of the hand-off. So its ask is for the current holder, even for one that is
+// not known yet.
 func TestAskForAFormerHolderIsForItsSuccessor(t *testing.T) {
 	for _, tt := range []struct {
 		name string

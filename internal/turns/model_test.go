@@ -164,14 +164,15 @@ func (o *shared) hear(s *Server, c *Client, what string) {
 	}
 }
 
-// Another client wants a lock that the users of one client use without a pause. It gets it at the end of a turn, or
-// when the cohort is over, however often the client hears that it is wanted.
+// Another client wants a lock that the users of one client use without a pause. The other client
+// gets the lock at the end of a turn, or when the cohort is over, however often the first client
+// hears that the lock is wanted.
 func TestAskEndsATenureHoweverOftenItComes(t *testing.T) {
 	const away, section = ms, ms
 	for _, tt := range []struct {
 		name   string
 		terms  func(*Terms)
-		asks   int // beside those of the other client
+		asks   int // in addition to the other client's
 		within time.Duration
 	}{
 		{"linger", Lingering(time.Hour), 0, 10 * ms},
