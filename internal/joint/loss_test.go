@@ -220,7 +220,7 @@ func TestBudgetOfAMember(t *testing.T) {
 	Bubble(t, func(t *testing.T, s *Server) {
 		c := s.Client(t, "a")
 		for _, tt := range []struct {
-			ttl  time.Duration // of the second member; that of the others is an hour
+			ttl  time.Duration // the second member's TTL; the others have an hour
 			want time.Duration
 		}{
 			{500 * ms, 100 * ms},
@@ -346,7 +346,7 @@ func TestAdoptedHoldIsLostWithAMember(t *testing.T) {
 	})
 }
 
-// A joint hold ends by its limit if as many members as it needs would be left without theirs.
+// A joint hold ends by its limit if enough members would be left without their limits.
 func TestJointHoldEndsByItsLimit(t *testing.T) {
 	red := func(k *cluster) *Resource { return redOf(k.clients) }
 	forget := func(_ *testing.T, k *cluster, _ *Hold) { k.servers[1].Forget("x") }

@@ -477,8 +477,8 @@ func (o *Ownership) loss() engine.Loss {
 			loss.Members = append(loss.Members, errors.New(describe(member, "hold", cause).Error()))
 		}
 	}
-	// The joint hold's limit is over when so many members' limits are that too few members remain.
-	// An Extend may not have reached some of them.
+	// The joint hold's limit is over when too few members are within theirs. An Extend may not have
+	// reached some of them.
 	isLimitOver := unlimited < o.lock.Need
 	wouldBeLeft := left >= o.lock.Need // if the members had no limits
 	if isLimitOver && wouldBeLeft {

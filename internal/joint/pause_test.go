@@ -29,8 +29,9 @@ func (c *pausingContext) Err() error {
 	return c.Context.Err()
 }
 
-// The process stands still at any moment of an acquisition, until the lease of the first member is over, or that of
-// all. Nothing has ended a hold when it goes on. The acquisition returns a valid hold, or none.
+// The process stands still at any moment of an acquisition, until the first member's lease, or
+// every member's, is over. Nothing has ended a hold when the process goes on. The acquisition
+// returns a valid hold, or none.
 func TestAcquisitionDuringWhichTheProcessStoodStill(t *testing.T) {
 	const ttl = 300 * ms
 	for _, tt := range []struct {

@@ -488,7 +488,7 @@ func TestReleaseDuringARetakeLeavesNothing(t *testing.T) {
 	}
 }
 
-// duration draws one that is no even number of nanoseconds, so that two events rarely meet.
+// duration draws a duration of an odd number of nanoseconds, so that two events rarely meet.
 func duration(lo, hi time.Duration) *rapid.Generator[time.Duration] {
 	return rapid.Map(rapid.Int64Range(int64(lo), int64(hi)), func(n int64) time.Duration { return time.Duration(n | 1) })
 }
