@@ -8,11 +8,11 @@ import (
 	"github.com/redlatch/redlatch/internal/engine"
 )
 
-// The names of the clients that hold what this client waits for. The error of a waiter that gives
-// up contains the name of the holder's client. So while a client waits, its goroutine reads the
-// names that it does not know. It does so a tenth of a second after the first waiter came, and then
-// at each look. One pipeline reads all names, and no acquisition waits for it. A client that shows
-// no name of its own reads no names.
+// The names of the clients that hold what this client waits for. When a waiter gives up, its error
+// contains the name of the holder's client. So while a client waits, its goroutine reads the names
+// that it does not know: a tenth of a second after the first waiter came, and then at each look.
+// One pipeline reads all names, and no acquisition waits for it. A client that shows no name of its
+// own reads no names.
 
 const (
 	// nameTries is how often the name of a client is read if there is none. A client writes its
@@ -31,7 +31,7 @@ type holderName struct {
 	next  engine.Instant // when it may be read again
 }
 
-// NameOf returns the name of the client of a holder, or "" if it is not known. It does not block.
+// NameOf returns the name of a holder's client, or "" if it is not known. It does not block.
 func (p *Presence) NameOf(holder string) string {
 	p.mu.Lock()
 	defer p.mu.Unlock()

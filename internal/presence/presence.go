@@ -233,8 +233,8 @@ func (p *Presence) look() time.Duration {
 }
 
 // rest prepares the end of an idle client's goroutine. It reports whether run should end. A hold or
-// a waiter that came meanwhile may have found the goroutine running, and not started another one.
-// So rest looks once more after it has cleared the flag.
+// a waiter that came meanwhile may have found the goroutine running, and so did not start another
+// one. Therefore rest looks once more after it has cleared the flag.
 func (p *Presence) rest() bool {
 	p.idleSince = 0
 	p.mu.Lock()

@@ -396,8 +396,9 @@ func TestClientWithoutANameWritesNone(t *testing.T) {
 	})
 }
 
-// A client subscribes for holds that are older than 700 ms, and ends the subscription with the last one. The channel
-// is that of the hold's id. When a subscription is confirmed, the client looks for the holds that it is for.
+// A client subscribes for holds that are older than 700 ms, and ends the subscription with the last
+// one. The hold's id decides the channel. When a subscription is confirmed, the client asks about
+// its holds.
 func TestSubscriptionsFollowTheHolds(t *testing.T) {
 	for _, tt := range []struct {
 		name string
