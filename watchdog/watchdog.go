@@ -41,8 +41,7 @@ type Ask struct {
 	Lease *Lease
 	// Keeper is the keeper of the lease when the batch was made.
 	Keeper Keeper
-	// TTL is the TTL to set: that of the schedule, or the time left until its End, in whole
-	// milliseconds.
+	// TTL is the TTL to set: the schedule's, or the time left until its End, in whole milliseconds.
 	TTL time.Duration
 }
 
