@@ -49,8 +49,8 @@ func newCall(s *Script, keys, args []any) call {
 	return c
 }
 
-// copy returns the same call with arguments of its own, for attempts beside the one that uses c's
-// arguments.
+// copy returns the same call with arguments of its own, for further attempts while an earlier one
+// still uses c's arguments.
 func (c *call) copy() call {
 	other := *c
 	other.memory = new(callMemory)

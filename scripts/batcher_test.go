@@ -838,8 +838,8 @@ func TestBatchTellsWhetherTheServerAnswers(t *testing.T) {
 	}
 }
 
-// Whatever is in flight counts against the limit of connections, and a slot passes on seldom while there is no room, or
-// after a silence.
+// Whatever is in flight counts against the limit of connections. A slot rarely passes on while
+// there is no room, or after a silence.
 func TestRoomForMoreConnections(t *testing.T) {
 	now := time.Now()
 	for _, tt := range []struct {

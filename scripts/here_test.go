@@ -442,7 +442,7 @@ func TestAHookThatPanicsWhileItsCallerSends(t *testing.T) {
 	})
 }
 
-// On a cluster the client of the node sends; pipelines of the application beside it do not matter.
+// On a cluster the node's client sends. Pipelines of the application do not matter.
 func TestCallerSendsToANodeOfACluster(t *testing.T) {
 	redistest.NeedFull(t, "a cluster of its own")
 	rdb := redistest.Cluster(t).ClusterClient(t)

@@ -259,7 +259,7 @@ func TestRunnerOnCluster(t *testing.T) {
 }
 
 // A dial that times out within the call's time is a dial that failed: nothing was sent, and the call tries
-// again. Its error looks like that of a context whose deadline has passed.
+// again. Its error looks as if a context's deadline had passed.
 func TestDialTimeoutIsRetried(t *testing.T) {
 	for name, ctx := range map[string]func() (context.Context, context.CancelFunc){
 		"in the caller's goroutine": func() (context.Context, context.CancelFunc) { return context.Background(), func() {} },

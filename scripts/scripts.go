@@ -76,9 +76,9 @@ func (s *Script) SHA() string { return s.sha }
 // Load returns the embedded script with that path, such as "lock/acquire". A "uses" line names
 // libraries, which take its place. It is in the header, or behind code that needs none of their
 // functions, because Redis makes each function anew for each call of a script. A name without a
-// slash is searched in the folder of the script that is loaded, then in that of the file, then in
-// lib/. Therefore a script may use a script of another folder as it is, with libraries of its own.
-// It then consists of a header only. Load panics if there is no such file.
+// slash is looked up in the folder of the script that is loaded, then in the file's folder, then in
+// lib/. Therefore a script may use another folder's script as it is, with libraries of its own. It
+// then consists of a header only. Load panics if there is no such file.
 //
 // Every process loads all scripts at its start, so this must be quick.
 func Load(name string) *Script {

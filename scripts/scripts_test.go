@@ -37,7 +37,7 @@ func luaFiles(t *testing.T) map[string]string {
 // isLibrary reports whether a Lua file is for use by others: its header says what it defines.
 func isLibrary(body string) bool { return strings.Contains(body, "\n-- defines  ") }
 
-// The generated calls are those of the headers. Package gencalls checks the headers of scripts.
+// The generated calls are up to date with the headers. Package gencalls checks the headers.
 func TestCallsAreUpToDate(t *testing.T) {
 	want, err := gencalls.Generate(files)
 	require.NoError(t, err)
