@@ -15,8 +15,8 @@ import (
 	"github.com/redlatch/redlatch/primitives"
 )
 
-// A process writes what happens to its locks. The command "redlatch timeline --text shop.jsonl" draws the file, and
-// those of other processes beside it.
+// A process writes what happens to its locks. The command "redlatch timeline --text shop.jsonl"
+// draws the file, together with the files of other processes if they are given.
 func Example() {
 	server := locktest.Start() // or a real Redis
 	defer server.Close()
