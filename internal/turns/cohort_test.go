@@ -68,8 +68,8 @@ func TestCohortPassesTheLockOnWithoutACommand(t *testing.T) {
 func TestCohortDoesNotPassTheLockOn(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
-		holder []func(*Terms) // beside its cohort
-		waiter []func(*Terms) // in place of its cohort
+		holder []func(*Terms) // in addition to its cohort
+		waiter []func(*Terms) // instead of its cohort
 		config func(*Config)
 		act    func(t *testing.T, s *Server, holder *Hold) (end func())
 		cohort time.Duration // of both; 0: testCohort
