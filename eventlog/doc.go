@@ -1,5 +1,5 @@
-// Package eventlog writes the events of clients to a file, for "redlatch timeline", which draws
-// the waits, holds, hand-offs and losses of several processes on one time axis.
+// Package eventlog writes the events of clients to a file, for "redlatch timeline", which draws the
+// waits, holds, hand-offs and losses of several processes on one time axis.
 //
 //	events, err := eventlog.Open("/var/log/shop/locks.jsonl", eventlog.WithProcess("shop@host-1"))
 //	if err != nil {

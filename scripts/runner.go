@@ -811,8 +811,8 @@ func (ds *deadlines) after(ctx context.Context, d time.Duration, joined *joinedC
 // in returns a deadline in d from now, or up to a hundredth earlier.
 func (ds *deadlines) in(d time.Duration) *deadline { return ds.within(time.Now(), d-d/100, d) }
 
-// within returns a deadline that is at least least and at most most after now, or the final one if
-// that is earlier.
+// within returns a deadline that is between least and most after now, or the final one if that is
+// earlier.
 func (ds *deadlines) within(now time.Time, least, most time.Duration) *deadline {
 	if final := ds.final.Load(); final != nil && final.until.Before(now.Add(most)) {
 		return final

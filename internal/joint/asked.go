@@ -244,9 +244,9 @@ func (o *Ownership) awaitTogether(ending context.Context) {
 	engine.Pause(ending, limit, o.asked.none)
 }
 
-// awaitAsked waits for the members that are expected to answer after o was closed. They are
-// released as soon as they answer. If a member takes longer than expected, or longer than the
-// budget, that happens in the background. If ctx has ended, awaitAsked waits only briefly.
+// awaitAsked waits for the members that are expected to answer after o was closed. The holds that
+// they acquire are released. If a member takes longer than expected, or longer than the budget,
+// that happens in the background. If ctx has ended, awaitAsked waits only briefly.
 func (o *Ownership) awaitAsked(ctx context.Context) {
 	o.mu.Lock()
 	isAsked := o.asked.open > 0

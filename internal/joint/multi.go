@@ -13,7 +13,7 @@ import (
 // How a multi lock is acquired if each of its members needs a command of its own. Other multi locks
 // are in whole.go.
 //
-// It acquires its members one after another. Among multi locks, their fixed order prevents a
+// It acquires its members one after another. Among multi locks, the members' order prevents a
 // deadlock. But another program, for example one that uses Redisson, may use another order:
 //
 //	multi lock                      other program

@@ -40,7 +40,7 @@ func (p *Presence) askHolders(now time.Time) (next engine.Instant) {
 			continue
 		}
 		if ask.Resource.Core != p.core {
-			continue // a joint lock's member on another client, which asks its many holders for waiters of its own
+			continue // a joint lock's member on another client, with many holders: that client's own waiters ask
 		}
 		p.core.Spawn(func() {
 			ctx, cancel := context.WithTimeout(context.Background(), askLimit)
