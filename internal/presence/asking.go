@@ -24,10 +24,10 @@ import (
 //     are older than the subscription, so Redis may have restarted in between. That is unlikely, so
 //     a plain command looks first.
 //
-// To ask about a renewed hold, the watchdog renews it at once. To ask about a fixed lease, the
-// client renews it for a shorter time than it lasts anyway, which changes nothing. One command asks
-// about up to [watchdog.Batch] holds. One goroutine asks (runAsking), with a few workers. Occasions
-// that come while it runs count as one.
+// For renewed holds, the question is a renewal that the watchdog makes at once. For a fixed lease,
+// it is a renewal for a shorter time than the lease lasts anyway, which changes nothing. One
+// command asks about up to [watchdog.Batch] holds. One goroutine asks (runAsking), with a few
+// workers. Occasions that come while it runs count as one.
 
 const (
 	askEvery   = 500 * time.Millisecond // the least time between the beginnings of two rounds of questions
