@@ -58,7 +58,9 @@ func (o *Ownership) ChangeInDoubt() bool { return o.wire.changeInDoubt }
 
 // NoteChangeDoubt follows a command that changes the count. inDoubt: an attempt has an unknown outcome. The
 // caller holds the wire lock.
-func (o *Ownership) NoteChangeDoubt(inDoubt bool) { o.wire.changeInDoubt = o.wire.changeInDoubt || inDoubt }
+func (o *Ownership) NoteChangeDoubt(inDoubt bool) {
+	o.wire.changeInDoubt = o.wire.changeInDoubt || inDoubt
+}
 
 // renewedHolds is the lease that the renewed holds of an ownership need together. Holds with a
 // fixed lease are not part of it.
