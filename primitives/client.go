@@ -85,12 +85,12 @@ type Client struct {
 	presence       *presence.Presence
 	knowsPublish   atomic.Bool // whether the cluster has sharded pub/sub: see ready
 
-	logs    *logqueue.Queue
-	ending  atomic.Bool             // Close was called
-	ended   chan struct{}           // closed when the first call of Close returns
-	closing context.Context         // the context of Close, which ends with the context of any of its callers
-	hurry   context.CancelCauseFunc // ends closing
-	left    error                   // the result of Close, after ended
+	logs     *logqueue.Queue
+	ending   atomic.Bool             // Close was called
+	ended    chan struct{}           // closed when the first call of Close returns
+	closing  context.Context         // the context of Close, which ends with the context of any of its callers
+	hurry    context.CancelCauseFunc // ends closing
+	closeErr error                   // the result of Close, after ended
 }
 
 // ClientOption sets up a [Client]. The zero value does nothing. A bad value makes [New] fail with
@@ -246,7 +246,7 @@ func New(rdb redis.UniversalClient, opts ...ClientOption) (*Client, error) {
 // block.
 func (c *Client) redisReturned() {
 	c.hub.Look()
-	c.presence.AskAll()
+	c.presence.RecheckAll()
 }
 
 // configure returns a client that has its options, but not its parts.
@@ -366,7 +366,7 @@ func (c *Client) Close(ctx context.Context) error {
 	} else {
 		<-c.ended
 	}
-	return c.left
+	return c.closeErr
 }
 
 // end is the first call of Close.
@@ -382,15 +382,15 @@ func (c *Client) end() {
 			c.hub.Stop()
 			c.run.Refuse()
 		},
-		Stop: func(left error) {
+		Stop: func(holdsErr error) {
 			// The presence goes first, because it sends and subscribes. The runner goes last.
-			c.presence.Close(left != nil)
+			c.presence.Close(holdsErr != nil)
 			c.hub.Close()
 			c.run.Close()
 		},
 	})
 	if err != nil {
-		c.left = fmt.Errorf("redlatch: close client: %w", err)
+		c.closeErr = fmt.Errorf("redlatch: close client: %w", err)
 	}
 	limit := c.timeout
 	if at := contextEnded.Load(); at != nil {

@@ -126,7 +126,7 @@ func (j *jointLock) ofMember(ctx context.Context, f func(i int, m *Lock) error) 
 // have answered or their budget is over. It fails with ErrNotHeld if so many members answered with
 // it that too few can succeed.
 func (j *jointLock) askMembers(ctx context.Context, terms *engine.Terms, f func(i int, m *Lock) error) error {
-	return j.AskAll(ctx, terms, j.ofMember(ctx, f))
+	return j.ForAllMembers(ctx, terms, j.ofMember(ctx, f))
 }
 
 // adopt replaces id in the members, by one new id for all. It first checks that enough members are
@@ -136,7 +136,7 @@ func (j *jointLock) askMembers(ctx context.Context, terms *engine.Terms, f func(
 // A member that does not answer costs the time of its budget once: the check does not wait for it
 // if the others suffice.
 func (j *jointLock) adopt(ctx context.Context, id string, terms *engine.Terms) (*engine.Hold, error) {
-	err := j.AskEnough(ctx, terms, j.ofMember(ctx, func(_ int, m *Lock) error {
+	err := j.ForEnoughMembers(ctx, terms, j.ofMember(ctx, func(_ int, m *Lock) error {
 		lost, err := m.takeable().Check(ctx, m.res.OwnershipOf(id))
 		return orNotHeld(!lost, err)
 	}))

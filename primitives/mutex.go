@@ -240,10 +240,10 @@ func (d *mutexDriver) Rollback(ctx context.Context, q *engine.Request) error {
 
 // Release implements [engine.HoldDriver].
 func (d *mutexDriver) Release(
-	ctx context.Context, o *engine.Ownership, left int, next engine.Next,
+	ctx context.Context, o *engine.Ownership, remaining int, next engine.Next,
 ) (engine.Released, error) {
-	if left > 0 {
-		return d.unnest(ctx, o, left)
+	if remaining > 0 {
+		return d.unnest(ctx, o, remaining)
 	}
 	return d.free(ctx, &o.Owner, next)
 }

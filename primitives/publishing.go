@@ -29,7 +29,7 @@ func (c *Client) ready(caller context.Context) error {
 		if refused, ok := scripts.Refused(err); ok {
 			return refused
 		}
-		f := failure.Failure{Outcome: failure.NotExecuted, Ended: caller.Err() != nil, Silent: time.Since(began)}
+		f := failure.Failure{Outcome: failure.NotExecuted, CallerEnded: caller.Err() != nil, Waited: time.Since(began)}
 		return &failure.Error{Failure: f, Err: err}
 	}
 	if sharded {

@@ -212,12 +212,12 @@ func (d *readerDriver) Rollback(ctx context.Context, q *engine.Request) error {
 // one. The engine computes that time (internal/engine/lease.go), and recount tells it whether the
 // outcome is unknown.
 func (d *readerDriver) Release(
-	ctx context.Context, o *engine.Ownership, left int, _ engine.Next,
+	ctx context.Context, o *engine.Ownership, remaining int, _ engine.Next,
 ) (engine.Released, error) {
-	if left == 0 {
+	if remaining == 0 {
 		return d.free(ctx, &o.Owner)
 	}
-	need, known := o.LeaseFor(left)
+	need, known := o.LeaseFor(remaining)
 	ttl := scripts.CeilMillis(need)
 	switch {
 	case !known:
@@ -225,7 +225,7 @@ func (d *readerDriver) Release(
 	case ttl == 0: // the leases of the holds that are left have ended
 		return d.free(ctx, &o.Owner)
 	}
-	_, lost, err := d.recount(ctx, o, scripts.RWLockReadSetCount{WantedPrivate: int64(left), NeededMs: ttl}, d.h.c.calls)
+	_, lost, err := d.recount(ctx, o, scripts.RWLockReadSetCount{WantedPrivate: int64(remaining), NeededMs: ttl}, d.h.c.calls)
 	return engine.Released{Lost: lost}, err
 }
 
@@ -418,10 +418,10 @@ func (d *writerDriver) TryAcquire(ctx context.Context, q *engine.Request) (engin
 // hands nothing off. o's key remembers the release, and the successor's key whether it has given
 // up.
 func (d *writerDriver) Release(
-	ctx context.Context, o *engine.Ownership, left int, next engine.Next,
+	ctx context.Context, o *engine.Ownership, remaining int, next engine.Next,
 ) (engine.Released, error) {
-	if left > 0 {
-		return d.unnest(ctx, o, left)
+	if remaining > 0 {
+		return d.unnest(ctx, o, remaining)
 	}
 	return d.free(ctx, &o.Owner, next, d.h.c.life)
 }

@@ -62,7 +62,7 @@ type batcher struct {
 	slots   int  // the number of slots that workers have
 	batched int  // the number of commands in the batches that have a slot
 	late    int  // the number of batches in flight that have lost their slot
-	here    here
+	here    inlineStats
 	queue   []*pending // in order of arrival
 }
 

@@ -158,7 +158,7 @@ func TestBatchesShareTheCommands(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(fmt.Sprintf("%d queued, %d in the other batch", test.queued, test.inOther), func(t *testing.T) {
-			b := &batcher{slots: maxInFlight, batched: test.inOther + 3, here: here{unanswered: test.quiet}}
+			b := &batcher{slots: maxInFlight, batched: test.inOther + 3, here: inlineStats{unanswered: test.quiet}}
 			for range test.queued {
 				b.queue = append(b.queue, new(pending))
 			}
@@ -858,7 +858,7 @@ func TestRoomForMoreConnections(t *testing.T) {
 	} {
 		b := &batcher{
 			r: &Runner{timeout: time.Second}, maxDirect: maxDirect, maxOthers: maxDirect,
-			direct: tt.direct, late: tt.late, here: here{unanswered: tt.quiet, dials: tt.dials, until: now.Add(1)},
+			direct: tt.direct, late: tt.late, here: inlineStats{unanswered: tt.quiet, dials: tt.dials, until: now.Add(1)},
 		}
 		require.Equal(t, tt.room, b.hasRoom(now), "%+v", tt)
 		require.Equal(t, tt.soon, b.mayPass(now, now), "%+v", tt)

@@ -52,15 +52,15 @@ func (a closingAnswer) Unwrap() error { return a.error }
 // RedisError makes it a [redis.Error].
 func (closingAnswer) RedisError() {}
 
-// former counts the attempts of a call that met a former primary.
-type former struct {
+// staleAnswers counts the attempts of a call that met a former primary.
+type staleAnswers struct {
 	dials int64 // the client's dials when the latest attempt was answered, plus 1; 0 if none was answered
 	old   int   // the number of attempts that were answered by a former primary
 }
 
 // isOld reports whether err is a former primary's answer over a connection that may be older than
 // the attempt. The caller then makes another attempt at once.
-func (f *former) isOld(r *Runner, err error) bool {
+func (f *staleAnswers) isOld(r *Runner, err error) bool {
 	if r.dialed == nil || !isFormer(err) {
 		return false
 	}

@@ -19,7 +19,7 @@ func TestAttemptFollowsAtOnceOverOldConnections(t *testing.T) {
 	r := NewRunner(redistest.Miniredis(t).Client(t), 0)
 	defer r.Close()
 	readOnly := reply("READONLY You can't write against a read only replica.")
-	var met former
+	var met staleAnswers
 	require.False(t, met.isOld(r, nil))
 	require.False(t, met.isOld(r, io.EOF))
 	require.False(t, met.isOld(r, reply("BUSY Redis is busy running a script.")))

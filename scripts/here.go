@@ -40,9 +40,9 @@ const (
 	hereReset    = 2 * maxHerePause
 )
 
-// here is what the latest attempts say about the server: whether it answers, and whether it answers
+// inlineStats is what the latest attempts say about the server: whether it answers, and whether it answers
 // so quickly that callers may send by themselves. It is guarded by the batcher's mu.
-type here struct {
+type inlineStats struct {
 	unanswered bool // the latest batch or command that has ended was not answered
 
 	quick int           // a score: 1 more for each quick answer, slowCost less for each slow one
@@ -53,7 +53,7 @@ type here struct {
 }
 
 // note counts the answer, or the lack of one, to an attempt that was sent at sent.
-func (h *here) note(answered bool, sent time.Time) {
+func (h *inlineStats) note(answered bool, sent time.Time) {
 	h.unanswered = !answered
 	switch {
 	case !answered:
@@ -70,7 +70,9 @@ func (h *here) note(answered bool, sent time.Time) {
 }
 
 // allowed reports whether callers may send by themselves now.
-func (h *here) allowed(now time.Time) bool { return h.quick >= quickAnswers && !now.Before(h.until) }
+func (h *inlineStats) allowed(now time.Time) bool {
+	return h.quick >= quickAnswers && !now.Before(h.until)
+}
 
 // dialing returns how many dials may go on for attempts that have ended, because go-redis keeps the
 // connection for later commands. After the pause, only as many count as the client has under way.
@@ -84,7 +86,7 @@ func (b *batcher) dialing(now time.Time) int {
 
 // late notes that an attempt in a caller's goroutine got no answer in time, or no connection.
 // Several attempts at once begin one pause.
-func (h *here) late(now time.Time, connected bool) {
+func (h *inlineStats) late(now time.Time, connected bool) {
 	if !now.Before(h.until) {
 		h.begin(now)
 	}
@@ -94,7 +96,7 @@ func (h *here) late(now time.Time, connected bool) {
 }
 
 // begin begins a pause.
-func (h *here) begin(now time.Time) {
+func (h *inlineStats) begin(now time.Time) {
 	h.pause = min(2*h.pause, maxHerePause)
 	if h.pause == 0 || now.Sub(h.until) > hereReset {
 		h.pause = herePause

@@ -235,7 +235,7 @@ func TestLateAnswerInTheCallersGoroutine(t *testing.T) {
 				require.Equal(t, herePause, r.batch.here.pause)
 				r.batch.here.quick, r.batch.here.until = quickAnswers, r.batch.here.until.Add(time.Minute)
 				require.False(t, s.do(t, t.Context(), r, 0, 1).Doubt, "a pause, though the server is quick again")
-				r.batch.here = here{quick: quickAnswers} // as if the pause were over
+				r.batch.here = inlineStats{quick: quickAnswers} // as if the pause were over
 				s.do(t, t.Context(), r, 1, 0)
 			})
 		}
@@ -267,7 +267,7 @@ func TestCallerThatSendsReturnsInTime(t *testing.T) {
 // A few slow answers among many quick ones do not stop callers that send, as on a busy machine. More of them do.
 func TestFewSlowAnswersStopNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) { // a busy machine would make quick answers slow
-		var h here
+		var h inlineStats
 		now := time.Now()
 		note := func(n int, after time.Duration) {
 			for range n {
@@ -299,7 +299,7 @@ func TestFewSlowAnswersStopNobody(t *testing.T) {
 // After many quick answers the pauses begin with the shortest again.
 func TestManyQuickAnswersEndTheDoublingOfPauses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) { // all answers are quick, however busy the machine is
-		h := here{pause: maxHerePause}
+		h := inlineStats{pause: maxHerePause}
 		for n := range 2 * manyAnswers {
 			h.note(n%2 == 0, time.Now())
 			require.Equal(t, n < 2*(manyAnswers-1), h.pause > 0, "%d attempts, of which half were answered", n+1)
@@ -320,7 +320,7 @@ func TestCallerMeetsAnUnknownScript(t *testing.T) {
 // Each attempt that was late doubles the pause, several at once count as one, and a good time ends the doubling.
 func TestPausesOfCallersThatSend(t *testing.T) {
 	start := time.Now()
-	var h here
+	var h inlineStats
 	at := func(after time.Duration) time.Time { return start.Add(after) }
 	for _, tt := range []struct {
 		after, pause time.Duration

@@ -57,9 +57,9 @@ func newError(script string, err error, outcome failure.Outcome) *failure.Error 
 	}
 	e.Final = e.Answered && isFinal(e.Err)
 	if i, ok := errors.AsType[*failure.Interrupted](err); ok {
-		e.Ended = i.Ended && i.Before == nil
-		if e.Ended {
-			e.Silent = i.Silent
+		e.CallerEnded = i.Ended && i.Before == nil
+		if e.CallerEnded {
+			e.Waited = i.Silent
 		}
 		e.NotNow = !i.Ended && i.Before != nil && classify(i.Before).NotNow
 	}

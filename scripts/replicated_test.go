@@ -101,8 +101,8 @@ func TestContextEndsDuringAWait(t *testing.T) {
 			require.ErrorIs(t, err, failure.ErrOutcomeUnknown)
 			require.ErrorContains(t, err, tt.err)
 			f := failure.Of(err)
-			require.True(t, f.Ended)
-			require.Equal(t, tt.silent, f.Silent >= failure.SilentAfter, "%v", f.Silent)
+			require.True(t, f.CallerEnded)
+			require.Equal(t, tt.silent, f.Waited >= failure.SilentAfter, "%v", f.Waited)
 			w.p.Heal()
 		})
 	}

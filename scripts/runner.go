@@ -366,7 +366,7 @@ func (r *Runner) once(ctx context.Context, patience Patience, s *Script, keys, a
 	c.ctx = &c.memory.joined
 	r.bound(&c)
 	attempt := func() (reply Reply, err error) {
-		var met former
+		var met staleAnswers
 		for again := true; again; again = met.isOld(r, err) && ctx.Err() == nil {
 			reply, err = r.slots.follow(ctx, c, func() (Reply, error) { return r.attempt(c.ctx, r.batch.timed, c) })
 		}
@@ -528,7 +528,7 @@ func (r *Runner) register(ctx context.Context) error {
 	}
 	if cause := context.Cause(ctx); cause != nil {
 		r.running.Done()
-		return &failure.Error{Failure: failure.Failure{Outcome: failure.NotExecuted, Ended: true}, Err: cause}
+		return &failure.Error{Failure: failure.Failure{Outcome: failure.NotExecuted, CallerEnded: true}, Err: cause}
 	}
 	return nil
 }
@@ -574,7 +574,7 @@ type failures struct {
 	doubt    bool       // an attempt has an unknown outcome
 	reason   error      // why the latest finished attempt failed
 	slow     []*pending // earlier attempts that may still be answered
-	former   former
+	former   staleAnswers
 }
 
 // removeSlow removes an attempt that has ended.
@@ -761,7 +761,7 @@ func attemptOnce[T any](
 	if until, ok := ctx.Deadline(); ok && until.Before(joined.until) {
 		joined.until = until // nobody needs a late reply
 	}
-	var met former
+	var met staleAnswers
 	for again := true; again; again = met.isOld(r, err) && ctx.Err() == nil {
 		value, err = bounded(ctx, attempt, end, r, f)
 	}

@@ -112,13 +112,13 @@ func (m *slotMap) begin() bool {
 	defer m.mu.Unlock()
 	if m.r.isStopped() {
 		m.busy = false
-		m.tell(failure.ErrClosed)
+		m.wakeWaiters(failure.ErrClosed)
 		return false
 	}
 	isNeeded := !m.loaded.Load() && m.next != nil
 	if time.Now().After(m.until) && !isNeeded {
 		m.busy = false
-		m.tell(nil)
+		m.wakeWaiters(nil)
 		return false
 	}
 	if m.reading == maxReadings {
@@ -135,13 +135,13 @@ func (m *slotMap) begin() bool {
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		m.reading--
-		m.tell(err)
+		m.wakeWaiters(err)
 	})
 	return true
 }
 
-// tell passes the result of a reading to the calls that wait for it. The caller holds mu.
-func (m *slotMap) tell(err error) {
+// wakeWaiters passes the result of a reading to the calls that wait for it. The caller holds mu.
+func (m *slotMap) wakeWaiters(err error) {
 	if m.next != nil {
 		m.next.err = err
 		close(m.next.done)

@@ -173,7 +173,7 @@ func (ls *Lanes) enqueue(d *Duty) {
 	server := d.Server()
 	l := ls.lanes[server]
 	if l == nil {
-		l = &lane{of: ls, server: server, running: map[*Duty]struct{}{}, limit: FirstAttempts, swept: time.Now()}
+		l = &lane{lanes: ls, server: server, running: map[*Duty]struct{}{}, limit: FirstAttempts, swept: time.Now()}
 		l.timer = time.AfterFunc(time.Hour, func() {
 			ls.mu.Lock()
 			defer ls.mu.Unlock()
@@ -188,7 +188,7 @@ func (ls *Lanes) enqueue(d *Duty) {
 // lane is the duties of one server. It exists as long as there are any. Lanes.mu guards it, and is
 // held by the callers of its methods.
 type lane struct {
-	of      *Lanes
+	lanes   *Lanes
 	server  any
 	waiting byDue
 	running map[*Duty]struct{}
@@ -230,28 +230,28 @@ func (l *lane) proceed() {
 		return
 	}
 	l.timer.Stop()
-	if l.of.lanes[l.server] == l {
-		delete(l.of.lanes, l.server)
+	if l.lanes.lanes[l.server] == l {
+		delete(l.lanes.lanes, l.server)
 	}
-	if l.of.ending && len(l.of.lanes) == 0 {
-		l.of.settle()
+	if l.lanes.ending && len(l.lanes.lanes) == 0 {
+		l.lanes.settle()
 	}
 }
 
 // begin makes an attempt at d in another goroutine.
 func (l *lane) begin(d *Duty) {
-	until := time.Now().Add(l.of.attempt)
+	until := time.Now().Add(l.lanes.attempt)
 	if d.Over.Before(until) {
 		until = d.Over
 	}
 	ctx, stop := context.WithDeadline(d.ctx, until)
 	d.stop = stop
 	d.stuck = false
-	l.of.spawn(func() {
+	l.lanes.spawn(func() {
 		defer stop()
 		answer := d.Do(ctx)
-		l.of.mu.Lock()
-		defer l.of.mu.Unlock()
+		l.lanes.mu.Lock()
+		defer l.lanes.mu.Unlock()
 		l.ended(d, answer)
 	})
 }
@@ -270,17 +270,17 @@ func (l *lane) ended(d *Duty, answer Answer) {
 	}
 	now := time.Now()
 	switch {
-	case answer == Done, answer == Final, !now.Before(d.Over), l.of.closed:
-	case l.of.ending && !d.stuck: // d had its last attempt
+	case answer == Done, answer == Final, !now.Before(d.Over), l.lanes.closed:
+	case l.lanes.ending && !d.stuck: // d had its last attempt
 		if answer == Silent {
 			l.drop(func(*Duty) bool { return true })
 		}
 	case d.stuck:
-		l.of.enqueue(d)
+		l.lanes.enqueue(d)
 	default:
 		d.Due = now.Add(d.delay)
 		d.delay = min(2*d.delay, LongestRetry)
-		l.of.enqueue(d)
+		l.lanes.enqueue(d)
 	}
 	l.proceed()
 }
@@ -296,11 +296,11 @@ func (l *lane) restartBefore(began time.Time) {
 	}
 }
 
-// drop drops the waiting duties for which which is true.
-func (l *lane) drop(which func(*Duty) bool) {
+// drop drops the waiting duties for which match is true.
+func (l *lane) drop(match func(*Duty) bool) {
 	kept := l.waiting[:0]
 	for _, d := range l.waiting {
-		if which(d) {
+		if match(d) {
 			d.settle()
 		} else {
 			kept = append(kept, d)

@@ -101,12 +101,17 @@ func (r *Resource) admit(ctx context.Context, began time.Time, isTry bool) error
 	return err
 }
 
-// onPanic is deferred, and calls undo unless *returned: a hook of go-redis, or an observer, has
-// panicked. The outcome of the command that was under way is unknown then.
-func onPanic(returned *bool, undo func()) {
-	if !*returned {
-		undo()
-	}
+// Guarded calls f, which may call a hook of go-redis, or an observer. If that panics, Guarded calls
+// undo first: the outcome of the command that was under way is unknown then.
+func Guarded(undo, f func()) {
+	returned := false
+	defer func() {
+		if !returned {
+			undo()
+		}
+	}()
+	f()
+	returned = true
 }
 
 // EmitResult emits the event of an acquisition: of the given kind, or not acquired. The caller is a
@@ -120,12 +125,10 @@ func (r *Resource) EmitResult(ctx context.Context, kind EventKind, hold *Hold, w
 		r.Core.emit(e)
 		return
 	}
-	returned := false
-	defer onPanic(&returned, func() { _ = hold.Release(ctx) }) // nobody gets the hold
 	r.Core.holds.delivering(hold)
 	defer r.Core.holds.delivered(hold)
-	r.Core.emit(e)
-	returned = true
+	nobodyGetsIt := func() { _ = hold.Release(ctx) }
+	Guarded(nobodyGetsIt, func() { r.Core.emit(e) })
 }
 
 // ReportNotAcquired emits the event of an acquisition that failed before it was registered as a
@@ -175,13 +178,12 @@ func (r *Resource) AcquireOutermost(ctx context.Context, q *Request, began time.
 	}()
 	trying, stop := q.Trying(ctx, r)
 	defer stop()
-	returned := false
-	defer onPanic(&returned, func() {
+	undo := func() {
 		q.MustRollback = true
 		r.rollback(trying, q, 0)
-	})
-	res, err := r.obtain(trying, q)
-	returned = true
+	}
+	var res Result
+	Guarded(undo, func() { res, err = r.obtain(trying, q) })
 	if err == errStands { //nolint:errorlint // as waitIn returns it
 		return nil, err
 	}
@@ -219,7 +221,7 @@ func (q *Request) Trying(ctx context.Context, r *Resource) (context.Context, con
 	if q.Wait.IsSingleTry() && q.Group == nil {
 		ctx = r.Core.Commands.Try(ctx)
 	}
-	return q.Wait.Bound(ctx, true)
+	return q.Wait.boundWithGrace(ctx)
 }
 
 // Await blocks until the driver grants a request that acquires nothing, such as one that waits for

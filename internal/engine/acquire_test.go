@@ -269,7 +269,7 @@ func TestAcquireNothingNeedsNoServer(t *testing.T) {
 type gate struct {
 	*FakeDriver
 
-	open bool // guarded by server.mu
+	open bool // Guarded by server.mu
 }
 
 func (g *gate) TryAcquire(ctx context.Context, q *Request) (Result, error) {

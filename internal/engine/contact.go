@@ -25,12 +25,12 @@ import (
 // value is nothing. It is safe for concurrent use.
 type Contact struct {
 	mu sync.Mutex // innermost
-	heard
+	contactState
 	source *Contact // of the queue in which somebody waits for all who share this contact; nil: none
 }
 
-// heard is what a contact knows.
-type heard struct {
+// contactState is what a contact knows.
+type contactState struct {
 	refusal
 	silence
 }
@@ -45,12 +45,12 @@ type refusal struct {
 	reason  error     // if it is not the holder
 
 	// For the asks: see wanted.go.
-	of       *Resource // what the holder holds, if that is a member of a joint lock; nil: what was asked for
-	since    time.Time // since when the same holder has refused
-	latest   time.Time // when it has refused
-	askedFor time.Time // when that holder was asked; zero: it was not
-	quiet    bool      // its client hears no messages of releases
-	outdated bool      // there was a release since
+	busyMember *Resource // what the holder holds, if that is a member of a joint lock; nil: what was asked for
+	since      time.Time // since when the same holder has refused
+	latest     time.Time // when it has refused
+	askedFor   time.Time // when that holder was asked; zero: it was not
+	quiet      bool      // its client hears no messages of releases
+	outdated   bool      // there was a release since
 }
 
 // silence is what was not answered since the latest answer. The zero value: nothing.
@@ -90,12 +90,12 @@ func (k *Contact) refuse(now refusal, left time.Duration) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	now.continues(&k.refusal)
-	k.heard = heard{refusal: now}
+	k.contactState = contactState{refusal: now}
 }
 
 // continues notes that the same holder has refused before, if it has.
 func (f *refusal) continues(before *refusal) {
-	isSame := before.refused && before.holder == f.holder && before.of == f.of
+	isSame := before.refused && before.holder == f.holder && before.busyMember == f.busyMember
 	if isSame && !before.outdated {
 		f.since = before.since
 		f.askedFor = before.askedFor
@@ -134,7 +134,7 @@ func (k *Contact) takeDueAsk(now time.Time) (of *Resource, holder string, at tim
 	if !now.Before(at) {
 		k.askedFor = now
 	}
-	return k.of, k.holder, at
+	return k.busyMember, k.holder, at
 }
 
 // later returns the later of two times.
@@ -157,13 +157,13 @@ func (k *Contact) fail(err error, f failure.Failure, grace time.Duration) {
 	case !f.IsOutage(grace):
 		k.attemptSince = time.Time{}
 		return
-	case !f.Ended:
+	case !f.CallerEnded:
 		k.outage = err
 	case k.outage != nil:
 		err = fmt.Errorf("%w: before that: %w", err, k.outage)
 	}
 	if k.silent.IsZero() {
-		k.silent = time.Now().Add(-f.Silent)
+		k.silent = time.Now().Add(-f.Waited)
 	}
 	k.again = k.failed != nil
 	k.failed = err
@@ -174,7 +174,7 @@ func (k *Contact) fail(err error, f failure.Failure, grace time.Duration) {
 func (k *Contact) forget() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.heard = heard{}
+	k.contactState = contactState{}
 }
 
 // takeOver takes over what another contact has heard later than k.
@@ -183,7 +183,7 @@ func (k *Contact) takeOver(other *Contact) {
 		return
 	}
 	other.mu.Lock()
-	news := other.heard
+	news := other.contactState
 	other.mu.Unlock()
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -196,7 +196,7 @@ func (k *Contact) takeOver(other *Contact) {
 		news.silent = k.silent
 		news.again = true
 	}
-	k.heard = news
+	k.contactState = news
 }
 
 // SetSource makes k, which users who take turns share, know from now on what the queue hears in
@@ -260,7 +260,7 @@ func (q *Request) learn(ctx context.Context, res Result, err error) {
 	default:
 		q.ownContact().refuse(refusal{
 			holder: res.Holder, endless: res.RetryAfter == Endless, reason: res.Why,
-			of: res.BusyMember, quiet: res.NeedNotListen,
+			busyMember: res.BusyMember, quiet: res.NeedNotListen,
 		}, res.RetryAfter)
 	}
 }

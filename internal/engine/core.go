@@ -126,7 +126,7 @@ type Core struct {
 	reach     reach
 	leaks     leaks
 	waitedFor waitedFor
-	listening listening
+	listening listeningHolds
 
 	open     context.Context //nolint:containedctx // ends when Close begins: acquisitions fail, and waiters give up
 	refuse   context.CancelFunc
@@ -238,7 +238,7 @@ type Ending struct {
 	// Stop is called when no call is left, or after Cut, with what Close returns because of holds.
 	// It must end everything that background work waits for. After Cut it may block for as long as
 	// code of the user does.
-	Stop func(left error)
+	Stop func(holdsErr error)
 }
 
 // cutGrace is how much longer than the command timeout Close waits after Hurry. Everything but code
@@ -272,22 +272,22 @@ func (c *Core) Close(ctx context.Context, how Ending) (panicked any, err error) 
 	c.refuse()
 	c.GiveUpAllLingering() // first: Close waits for a release that has begun, also when its context has ended
 	var abandoned []*Hold
-	var left error
+	var holdsErr error
 	if why := c.awaitHolds(ctx); why != nil {
 		abandoned = c.holds.abandon()
-		left = holdsLeft(why, abandoned)
+		holdsErr = holdsLeft(why, abandoned)
 	}
 	c.mu.Lock()
 	c.refuses = true
 	c.mu.Unlock()
 
 	e := &ender{c: c, cut: make(chan struct{}), done: make(chan struct{})}
-	go e.finish(abandoned, func() { how.Stop(left) }) // left does not change from now on
+	go e.finish(abandoned, func() { how.Stop(holdsErr) }) // holdsErr does not change from now on
 	timer := time.NewTimer(c.CommandTimeout)
 	defer timer.Stop()
 	select {
 	case <-e.done:
-		return e.panicked, left
+		return e.panicked, holdsErr
 	case <-ctx.Done():
 	case <-timer.C:
 	}
@@ -295,7 +295,7 @@ func (c *Core) Close(ctx context.Context, how Ending) (panicked any, err error) 
 	timer.Reset(c.CommandTimeout + cutGrace)
 	select {
 	case <-e.done:
-		return e.panicked, left
+		return e.panicked, holdsErr
 	case <-timer.C:
 	}
 	c.mu.Lock()
@@ -304,7 +304,7 @@ func (c *Core) Close(ctx context.Context, how Ending) (panicked any, err error) 
 	c.muted.Store(true)
 	how.Cut()
 	close(e.cut)
-	why := left
+	why := holdsErr
 	if why == nil {
 		why = context.Cause(ctx)
 	}

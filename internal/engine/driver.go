@@ -45,7 +45,7 @@ type HoldDriver interface {
 	// Release lowers the count of o to left. With 0 it frees the lock. With a successor, which only
 	// kinds with Traits.HandsOff get, it makes the successor the holder in the same step, so that
 	// no other client can take the lock in between. The engine calls it with o's wire lock held.
-	Release(ctx context.Context, o *Ownership, left int, next Next) (Released, error)
+	Release(ctx context.Context, o *Ownership, remaining int, next Next) (Released, error)
 	// Overwritten reports whether the error of a command means that the main key holds other data
 	// by now. Then the owner has lost it. Overwritten may ask the server.
 	Overwritten(ctx context.Context, err error) bool
@@ -259,13 +259,13 @@ type Request struct {
 
 	// The next four share a word: there may be thousands of waiters.
 
-	undo atomic.Int32 // what has become of its rollback: see IsUndone
+	rollbackState atomic.Int32 // a RollbackState
 	// membersNote: it is for a joint lock, and contact is that of its members.
 	membersNote bool
 	// isOuter: its hold is one on which users take turns. Then Group is not that of a joint lock:
 	// see outer.go.
 	isOuter bool
-	wanted  bool // another client has asked for what it may have acquired; guarded by waitQueues.mu
+	wanted  bool // another client has asked for what it may have acquired; Guarded by waitQueues.mu
 
 	parent  *Hold    // the outer hold whose turn a nested acquisition has taken; nil if none
 	contact *Contact // nil: the server has granted the first attempt, or has not been asked

@@ -81,7 +81,8 @@ func holdsLeft(why error, left []*Hold) error {
 	if len(left) == 0 {
 		return nil
 	}
-	if outer := slices.DeleteFunc(slices.Clone(left), (*Hold).isSilent); len(outer) > 0 {
+	isMember := func(h *Hold) bool { return h.group != nil }
+	if outer := slices.DeleteFunc(slices.Clone(left), isMember); len(outer) > 0 {
 		left = outer // members are named by their joint hold
 	}
 	var named []string

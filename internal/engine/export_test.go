@@ -35,7 +35,7 @@ func (h *Hold) PassLimit() {
 	h.limit = h.r.Core.Instant(time.Now())
 }
 
-func (o *Ownership) EndAll(loss Loss)                         { o.loseInBackground(loss, false) }
+func (o *Ownership) EndAll(loss Loss)                         { o.loseInBackground(loss) }
 func (o *Ownership) IsLoss(got Released, sent time.Time) bool { return o.recordAnswer(got, sent, nil) }
 func (o *Ownership) LockWire() bool                           { return o.wire.TryLock() }
 func (o *Ownership) UnlockWire()                              { o.wire.Unlock() }

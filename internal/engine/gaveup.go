@@ -16,7 +16,7 @@ import (
 // with the wait. An error of the server itself, such as WRONGTYPE, stays as it is.
 func (q *Request) explain(ctx context.Context, c *Core, err error) error {
 	f := failure.Of(err)
-	isOver := ctx.Err() != nil || f.Ended // the time of a joint attempt may end a little earlier than ctx
+	isOver := ctx.Err() != nil || f.CallerEnded // the time of a joint attempt may end a little earlier than ctx
 	switch {
 	case err == nil:
 		return nil
@@ -89,9 +89,9 @@ func (q *Request) gaveUp(ctx context.Context, outage error) *gaveUpError {
 			g.silent = time.Since(k.silent)
 		}
 	case isAsking && asked >= failure.SilentAfter:
-		g.failed = failure.NoAnswerFor(asked)
+		g.failed = failure.SilenceError(asked)
 	}
-	g.told = k.refused
+	g.confirmed = k.refused
 	g.refused = k.refused || g.failed == nil // nothing is known to be wrong: the time was too short
 	return g
 }
@@ -120,7 +120,7 @@ func IsTaken(err error) bool {
 		return false
 	}
 	isUnanswered := g.failed != nil || g.cut != nil
-	return g.told && g.cause == nil && !isUnanswered
+	return g.confirmed && g.cause == nil && !isUnanswered
 }
 
 // causeOf is why the caller's context ended; nil if it did not. The end of the wait adds nothing to
@@ -135,20 +135,20 @@ func causeOf(ctx context.Context) error {
 // gaveUpError is the error of an acquisition that gave up, and of a call without an answer. Its
 // text is made only if it is asked for: most callers look at the class alone.
 type gaveUpError struct {
-	cause   error         // of the caller's context; nil: it has not ended
-	refused bool          // matches ErrNotAcquired
-	told    bool          // the server has said so; else refused is only assumed, because the time was too short
-	holder  string        // "": unknown
-	own     bool          // the holder is this client
-	shared  bool          // the holders are unknown, and this client holds it or a part of it
-	client  string        // the name of the holder's client; "": unknown
-	left    time.Duration // of the holder's lease; 0: unknown
-	endless bool          // that lease never ends
-	reason  error         // of the refusal
-	failed  error         // matches ErrUnavailable if it is not nil
-	silent  time.Duration // since the last answer; 0: failed says it, or unknown
-	cut     error         // an attempt that was cut short before it could count as failed
-	waited  time.Duration // how long the whole call took; 0: unknown
+	cause     error         // of the caller's context; nil: it has not ended
+	refused   bool          // matches ErrNotAcquired
+	confirmed bool          // the server has said so; else refused is only assumed, because the time was too short
+	holder    string        // "": unknown
+	own       bool          // the holder is this client
+	shared    bool          // the holders are unknown, and this client holds it or a part of it
+	client    string        // the name of the holder's client; "": unknown
+	left      time.Duration // of the holder's lease; 0: unknown
+	endless   bool          // that lease never ends
+	reason    error         // of the refusal
+	failed    error         // matches ErrUnavailable if it is not nil
+	silent    time.Duration // since the last answer; 0: failed says it, or unknown
+	cut       error         // an attempt that was cut short before it could count as failed
+	waited    time.Duration // how long the whole call took; 0: unknown
 }
 
 // complete adds to err, the error of an acquisition of r, what only the whole call knows: how long

@@ -96,8 +96,8 @@ func (o *Ownership) planRelease() (plan releasePlan) {
 	plan.queue = queue
 	actions := queue.on(&waitq.Event{
 		What: waitq.Releasing, Permits: int(o.Permits), Cohort: o.keptFor(),
-		Over:     o.hasHadTurn(now) || o.leavesToPollers(queue),
-		HandsOff: !r.Core.NeedsReplicas && !r.Core.IsClosing(), // a closing client's waiters are leaving
+		HasHadTurn: o.hasHadTurn(now) || o.leavesToPollers(queue),
+		HandsOff:   !r.Core.NeedsReplicas && !r.Core.IsClosing(), // a closing client's waiters are leaving
 	})
 	if len(actions) > 0 {
 		plan.offered = actions[0]
@@ -182,7 +182,14 @@ func (wq *waitQueue) released(offered waitq.Action, o *Ownership, sent time.Time
 	defer wq.unlock()
 	if offered.Do == waitq.Offer {
 		isUnknown := err != nil || got.Lost && got.InDoubt
-		wq.answer(waiterOf(offered), got.Granted, !isUnknown, false)
+		outcome := offerRefused
+		switch {
+		case isUnknown:
+			outcome = offerUnknown
+		case got.Granted.Granted:
+			outcome = offerGranted
+		}
+		wq.offered(waiterOf(offered), outcome, got.Granted)
 		return
 	}
 	if err == nil {

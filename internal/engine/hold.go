@@ -39,8 +39,8 @@ type Hold struct {
 	depth   uint16          // set before Acquire returns
 	earlier uint16          // of a nested hold: how many turns came before its own; set before Acquire returns
 	renew   bool
-	listed  bool // guarded by holdList: counted by tag
-	taken   bool // a Release or a Detach has begun; guarded by mu
+	listed  bool // Guarded by holdList: counted by tag
+	taken   bool // a Release or a Detach has begun; Guarded by mu
 
 	mu       sync.Mutex    // guards the fields below; innermost
 	cause    error         // why the hold ended; nil while it is live
@@ -51,9 +51,9 @@ type Hold struct {
 	turns    *nestedTurns  // of nested acquisitions; nil until there is one
 	lapse    *time.Timer   // ends the hold at limit; nil if there is none
 
-	sibling          *Hold    // the next hold of its ownership; guarded by Ownership.mu
-	list.Links[Hold]          // guarded by holdList
-	sameName         sameName // guarded by holdList
+	sibling          *Hold    // the next hold of its ownership; Guarded by Ownership.mu
+	list.Links[Hold]          // Guarded by holdList
+	sameName         sameName // Guarded by holdList
 }
 
 // Holding is what a hold is of: an [Ownership], or the ownership of a joint lock, with a hold of
@@ -362,13 +362,13 @@ func (h *Hold) takeAndForget() error {
 // Check asks the server whether the hold still exists: nil, or ErrLost. It blocks until the reply.
 // An error of the transport changes nothing: the hold stays live until validUntil.
 func (h *Hold) Check(ctx context.Context) error {
-	return h.ask(ctx, func() error { return h.held.Check(ctx, h) })
+	return h.whileLive(ctx, func() error { return h.held.Check(ctx, h) })
 }
 
 // Extend makes the hold valid for at least d from now. It blocks until the reply. invalid, if not
 // nil, is the reason why d is not allowed.
 func (h *Hold) Extend(ctx context.Context, d time.Duration, invalid error) error {
-	return h.ask(ctx, func() error {
+	return h.whileLive(ctx, func() error {
 		if invalid != nil {
 			return invalid // after the other errors: a lost hold is lost, whatever d is
 		}
@@ -376,10 +376,10 @@ func (h *Hold) Extend(ctx context.Context, d time.Duration, invalid error) error
 	})
 }
 
-// ask runs f, which sends a command about h. It fails before that if h has ended, has no lease, or
-// if ctx has ended. If h is lost when f returns, ask returns the loss, whatever f's command was
+// whileLive runs f, which sends a command about h. It fails before that if h has ended, has no lease, or
+// if ctx has ended. If h is lost when f returns, whileLive returns the loss, whatever f's command was
 // answered. Check and Extend share it.
-func (h *Hold) ask(ctx context.Context, f func() error) error {
+func (h *Hold) whileLive(ctx context.Context, f func() error) error {
 	if err := h.r.Core.Begin(ctx); err != nil {
 		return h.refused(err)
 	}
@@ -434,13 +434,13 @@ func (h *Hold) lossCause() error {
 // Lose ends the hold because the call with ctx found that it is lost, and returns the error for
 // that call. It calls the observer, so the event comes before that call returns.
 func (h *Hold) Lose(ctx context.Context, loss Loss) error {
-	tell, err := h.lose(ctx, loss)
-	tell()
+	emit, err := h.lose(ctx, loss)
+	emit()
 	return err
 }
 
 // lose is Lose, but leaves it to the caller to call the observer, with tell.
-func (h *Hold) lose(ctx context.Context, loss Loss) (tell func(), err error) {
+func (h *Hold) lose(ctx context.Context, loss Loss) (emit func(), err error) {
 	loss, err = h.explain(loss)
 	if !h.end(err) {
 		return func() {}, cmp.Or(h.lossCause(), err)
@@ -471,7 +471,7 @@ func (h *Hold) LoseInBackground(loss Loss) {
 		return
 	}
 	h.r.Core.log(h.lossRecord(loss, err))
-	if !h.isSilent() {
+	if h.emitsEvents() {
 		h.r.Core.emitLater(h.event(EventLost, err))
 	}
 }
@@ -539,13 +539,13 @@ func (h *Hold) user() (user *Hold, isAnother bool) {
 	return h.group.UserOf(h)
 }
 
-// isSilent reports whether h emits no events. Holds of members emit none, because the joint hold
-// emits events for all of them. Nor do outer holds, because the holds of their users do.
-func (h *Hold) isSilent() bool { return h.group != nil }
+// emitsEvents reports whether h emits events. Holds of members emit none, because the joint hold
+// does.
+func (h *Hold) emitsEvents() bool { return h.group == nil }
 
 // emit emits an event in the goroutine of the call that has ctx.
 func (h *Hold) emit(ctx context.Context, kind EventKind, err error) {
-	if h.r.Core.Observe != nil && !h.isSilent() {
+	if h.r.Core.Observe != nil && h.emitsEvents() {
 		e := h.event(kind, err)
 		e.Ctx = ctx
 		h.r.Core.emit(e)

@@ -181,24 +181,24 @@ func (c *Core) holdsSome(r *Resource) bool {
 	return c.holds.hasHold(r.Name, func(h *Hold) bool { return h.Ended() == nil })
 }
 
-// named returns the holds of that name that satisfy is, which is called with mu held.
-func (l *holdList) named(name string, is func(h *Hold) bool) (holds []*Hold) {
+// named returns the holds of that name that satisfy match, which is called with mu held.
+func (l *holdList) named(name string, match func(h *Hold) bool) (holds []*Hold) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for h := l.byName[name]; h != nil; h = h.sameName.older {
-		if is(h) {
+		if match(h) {
 			holds = append(holds, h)
 		}
 	}
 	return holds
 }
 
-// hasHold reports whether a hold of that name satisfies is, which is called with mu held.
-func (l *holdList) hasHold(name string, is func(h *Hold) bool) bool {
+// hasHold reports whether a hold of that name satisfies match, which is called with mu held.
+func (l *holdList) hasHold(name string, match func(h *Hold) bool) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for h := l.byName[name]; h != nil; h = h.sameName.older {
-		if is(h) {
+		if match(h) {
 			return true
 		}
 	}

@@ -34,7 +34,7 @@ func (o *Ownership) LeaseFor(left int) (need time.Duration, known bool) {
 			need = max(need, time.Duration(max(h.since+Instant(h.ttl), h.state().extended)-now))
 		}
 	}
-	need = max(need, o.renewed().lease(o.r.Core, now), o.min.left(now))
+	need = max(need, o.renewed().lease(o.r.Core, now), o.min.remaining(now))
 	if n > 0 {
 		need = max(need, time.Millisecond) // 0 would free the lock under a hold that is about to lapse
 	}

@@ -38,8 +38,8 @@ func (h *Hold) lossRecord(loss Loss, err error) slog.Record {
 // logAgain is how often the failing renewals of a lease are logged while the reason stays.
 const logAgain = time.Minute
 
-// failing is a series of renewals of an ownership without success. Ownership.mu guards it.
-type failing struct {
+// renewFailures is a series of renewals of an ownership without success. Ownership.mu guards it.
+type renewFailures struct {
 	since   time.Time
 	logged  time.Time // the latest warning; zero: none yet
 	refusal error     // the latest answer, if the server has refused the latest renewal; else nil
@@ -47,7 +47,7 @@ type failing struct {
 
 // note notes a failure, and reports whether it is worth a warning: the first one, a change of the
 // reason, and then one a minute.
-func (f *failing) note(err error, refused bool) (warns bool) {
+func (f *renewFailures) note(err error, refused bool) (warns bool) {
 	now := time.Now()
 	changed := refused != (f.refusal != nil)
 	warns = f.logged.IsZero() || changed || now.Sub(f.logged) >= logAgain

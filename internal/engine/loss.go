@@ -42,15 +42,15 @@ func (o *Ownership) expiredLoss() Loss {
 // hold wire.
 func (o *Ownership) lose(ctx context.Context, h *Hold) (err error) {
 	loss := o.unknownLoss() // before end, which unregisters the lease
-	var tellings []func()
-	for _, each := range append(o.end(false), h) { // h may be among them: then it is lost once
-		var tell func()
-		tell, err = each.lose(ctx, loss)
-		tellings = append(tellings, tell)
+	var emits []func()
+	for _, each := range append(o.endAll(), h) { // h may be among them: then it is lost once
+		var emit func()
+		emit, err = each.lose(ctx, loss)
+		emits = append(emits, emit)
 	}
 	o.r.Core.queues.holdLost(o.r)
-	for _, tell := range tellings { // when all have ended: the observer may be slow
-		tell()
+	for _, emit := range emits { // when all have ended: the observer may be slow
+		emit()
 	}
 	return err
 }
@@ -65,10 +65,12 @@ func (o *Ownership) loseUnlessReleased(ctx context.Context, h *Hold) error {
 	return o.lose(ctx, h)
 }
 
-// loseInBackground ends the holds when no call of the user found the loss. It does not wait for the
-// observer. expired: see end.
-func (o *Ownership) loseInBackground(loss Loss, expired bool) {
-	ended := o.end(expired)
+// loseInBackground ends all holds when no call of the user found the loss. It does not wait for the
+// observer.
+func (o *Ownership) loseInBackground(loss Loss) { o.loseEach(o.endAll(), loss) }
+
+// loseEach ends these holds, which endAll or endRenewed has returned.
+func (o *Ownership) loseEach(ended []*Hold, loss Loss) {
 	for _, h := range ended {
 		h.LoseInBackground(loss)
 	}
@@ -77,22 +79,34 @@ func (o *Ownership) loseInBackground(loss Loss, expired bool) {
 	}
 }
 
-// end marks o as lost, once, and returns the holds that the caller must end. It returns them
-// instead of ending them, because a hold must not end with mu held. expired: the validity of the
-// renewed lease has passed. Holds with a fixed lease then stay until their limits, because the
-// server has confirmed those.
-func (o *Ownership) end(expired bool) (ended []*Hold) {
+// endAll marks o as lost, once, and returns the holds that the caller must end. It returns them
+// instead of ending them, because a hold must not end with mu held.
+func (o *Ownership) endAll() (ended []*Hold) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	ended = o.list()
+	return o.markLost()
+}
+
+// endRenewed is endAll when the validity of the renewed lease has passed. Holds with a fixed lease
+// stay until their limits, because the server has confirmed those.
+func (o *Ownership) endRenewed() (ended []*Hold) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
 	isFixed := func(h *Hold) bool { return !h.renew }
-	if expired && slices.ContainsFunc(ended, isFixed) {
-		ended = slices.DeleteFunc(ended, isFixed)
-		for _, h := range ended {
-			o.forget(h)
-		}
-		return ended
+	ended = o.list()
+	if !slices.ContainsFunc(ended, isFixed) {
+		return o.markLost()
 	}
+	ended = slices.DeleteFunc(ended, isFixed)
+	for _, h := range ended {
+		o.forget(h)
+	}
+	return ended
+}
+
+// markLost is endAll. mu is held.
+func (o *Ownership) markLost() (ended []*Hold) {
+	ended = o.list()
 	o.holds = nil
 	o.lost = true
 	o.r.Core.dog.Drop(&o.lease) // no renewal may keep the key of a lost lock

@@ -65,8 +65,8 @@ func leaveMembers(members map[*Resource]*Contact) {
 // for another reason.
 func (q *Request) NoteSilence(since time.Time) {
 	if silent := time.Since(since); silent >= failure.SilentAfter {
-		f := failure.Failure{Outcome: failure.Unknown, Ended: true, Silent: silent}
-		q.ownContact().fail(failure.NoAnswerFor(silent), f, 0)
+		f := failure.Failure{Outcome: failure.Unknown, CallerEnded: true, Waited: silent}
+		q.ownContact().fail(failure.SilenceError(silent), f, 0)
 	}
 }
 
@@ -76,9 +76,9 @@ func (q *Request) GaveUp(ctx context.Context) error { return q.gaveUp(ctx, nil) 
 // JoinAs makes h the hold of a member of the joint hold of: the attempt's context ends with the
 // attempt, and that of the joint hold does not. The member's minimum hold counts from when the
 // joint lock was acquired, also that of a member that comes later, or in the place of a lost one.
-func (h *Hold) JoinAs(of *Hold, acquired time.Time) {
+func (h *Hold) JoinAs(joint *Hold, acquired time.Time) {
 	h.mu.Lock()
-	h.ctx = of.ctx
+	h.ctx = joint.ctx
 	h.mu.Unlock()
 	h.Ownership().min.begin(h.r.Core, acquired)
 }

@@ -48,8 +48,8 @@ func (m *minHold) begin(c *Core, confirmed time.Time) {
 	}
 }
 
-// left is how much is left of it.
-func (m *minHold) left(now Instant) time.Duration {
+// remaining returns how much of it is left.
+func (m *minHold) remaining(now Instant) time.Duration {
 	if m == nil || m.since.Load() == 0 {
 		return 0
 	}
@@ -58,7 +58,7 @@ func (m *minHold) left(now Instant) time.Duration {
 
 // rest is how long a release that frees the lock must leave it taken: 0 if there is no minimum
 // hold, or if it is over.
-func (o *Ownership) rest() time.Duration { return o.min.left(o.r.Core.Instant(time.Now())) }
+func (o *Ownership) rest() time.Duration { return o.min.remaining(o.r.Core.Instant(time.Now())) }
 
 // freeAfterRest follows the release of o. If o may last for longer than the rest of its minimum
 // hold, it frees o when that is over. That may be at once, because the rest was computed before the

@@ -238,7 +238,7 @@ func (r *Resource) takeTurn(ctx context.Context, outer *Hold, q *Request) error 
 		return q.gaveUp(ctx, nil)
 	}
 	q.Wait.Begin(r, outer.ID())
-	waiting, stop := q.Wait.Bound(ctx, false)
+	waiting, stop := q.Wait.Bound(ctx)
 	defer stop()
 	select {
 	case t.taken <- struct{}{}:

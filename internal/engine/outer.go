@@ -96,11 +96,11 @@ func (c *Core) GiveUpAllLingering() {
 // InitOuter makes q, which is new, the request of an outer hold for users with these terms. of
 // hears what becomes of the hold. waits: if it is refused, it joins its queue, and waits as long as
 // its context lasts.
-func (r *Resource) InitOuter(q *Request, terms *Terms, of Group, waits bool) {
+func (r *Resource) InitOuter(q *Request, terms *Terms, group Group, waits bool) {
 	r.initRequest(q, terms)
-	q.Group = of
+	q.Group = group
 	q.isOuter = true
-	q.Wait.silent = true
+	q.Wait.noEvents = true
 	if waits {
 		q.Wait.limit = Forever
 	}
@@ -186,10 +186,10 @@ func (r *Resource) OthersWait(standing []*Request) bool {
 // began at that time. It fails with ErrClosed if the client is closing. The caller is a call that
 // Close waits for.
 func (r *Resource) NewTurnHold(
-	ctx context.Context, q *Request, memory *Hold, of Holding, began time.Time,
+	ctx context.Context, q *Request, memory *Hold, turn Holding, began time.Time,
 ) (*Hold, error) {
 	q.memory = memory
-	return r.NewHold(ctx, q, Result{Granted: true, Sent: began, Holding: of})
+	return r.NewHold(ctx, q, Result{Granted: true, Sent: began, Holding: turn})
 }
 
 // IsSole reports whether the next user may have h, an outer hold, as it is now:

@@ -55,19 +55,19 @@ type Ownership struct {
 	wire wireLock
 	min  *minHold // nil: none; does not change once the hold is made
 
-	mu         sync.Mutex    // guards the rest; never held around a command
-	holds      *Hold         // live holds that have joined, linked by sibling
-	count      int32         // the count that the server should have
-	extends    int16         // commands under way that extend the lease
-	lapsed     int16         // holds that ended by their limit and were not released since
-	lost       bool          // set once: there are no holds any longer, and none joins
-	kept       bool          // the watchdog renews lease
-	otherKind  bool          // a hold of another kind may have the id: a writer that also reads
-	wanted     bool          // another client has asked for it; guarded by waitQueues.mu instead
-	failing    *failing      // the latest renewals have failed; nil: they have not
-	over       Instant       // the latest end of the lease, or of the server's memory where there is no lease
-	lateTTL    time.Duration // the longest that a renewal, or a late copy of an extending command, may set; 0: none
-	shortLease time.Duration // the lease so far, if it is shorter than renewals ask for; else 0
+	mu         sync.Mutex     // guards the rest; never held around a command
+	holds      *Hold          // live holds that have joined, linked by sibling
+	count      int32          // the count that the server should have
+	extends    int16          // commands under way that extend the lease
+	lapsed     int16          // holds that ended by their limit and were not released since
+	lost       bool           // set once: there are no holds any longer, and none joins
+	kept       bool           // the watchdog renews lease
+	otherKind  bool           // a hold of another kind may have the id: a writer that also reads
+	wanted     bool           // another client has asked for it; Guarded by waitQueues.mu instead
+	failing    *renewFailures // the latest renewals have failed; nil: they have not
+	latestEnd  Instant        // the latest end of the lease, or of the server's memory where there is no lease
+	lateTTL    time.Duration  // the longest that a renewal, or a late copy of an extending command, may set; 0: none
+	shortLease time.Duration  // the lease so far, if it is shorter than renewals ask for; else 0
 	lease      watchdog.Lease
 	shortening chan struct{} // closed when a command that shortens the lease has ended; nil: there is none
 
@@ -86,7 +86,7 @@ const (
 
 // sharedGroup is the group of leases with shared ids. Their driver renews them by another command
 // than the other leases of the same group.
-type sharedGroup struct{ of any }
+type sharedGroup struct{ group any }
 
 // noTurns has no cohort and no linger.
 var noTurns Terms
@@ -96,7 +96,7 @@ var noTurns Terms
 func (r *Resource) newOwnership(q *Request, res Result) *Ownership {
 	o := &Ownership{
 		r: r, Owner: q.Owner, Token: res.Token, streak: res.streak, turnTerms: &noTurns, count: 1, shortLease: res.Lease,
-		over: r.Core.Instant(time.Now().Add(q.TTL)), min: q.min,
+		latestEnd: r.Core.Instant(time.Now().Add(q.TTL)), min: q.min,
 	}
 	isOutermost := r.Traits.Leased && !q.UnderSameID
 	if isOutermost && q.Terms.MinHold > 0 {
@@ -113,7 +113,7 @@ func (r *Resource) newOwnership(q *Request, res Result) *Ownership {
 		o.streak.since = r.Core.Instant(res.Sent)
 	}
 	if !r.Traits.Leased {
-		o.over = r.Core.Instant(res.Sent.Add(r.Traits.Remembered - rememberedReserve))
+		o.latestEnd = r.Core.Instant(res.Sent.Add(r.Traits.Remembered - rememberedReserve))
 	}
 	return o
 }
@@ -300,10 +300,13 @@ func (o *Ownership) nest(ctx context.Context, outer *Hold, ttl time.Duration) (s
 	// the count.
 	o.extending(ctx, ttl)
 	defer o.extended()
-	returned := false
-	defer onPanic(&returned, func() { o.addCount(-1); o.wire.Unlock(); o.writeCountLater(ctx, 0) })
-	sent, lost, err := o.r.Leases.SetCount(ctx, o, o.addCount(+1), ttl)
-	returned = true
+	undo := func() {
+		o.addCount(-1)
+		o.wire.Unlock()
+		o.writeCountLater(ctx, 0)
+	}
+	var lost bool
+	Guarded(undo, func() { sent, lost, err = o.r.Leases.SetCount(ctx, o, o.addCount(+1), ttl) })
 	if err != nil && !lost {
 		lost = o.r.Holds.Overwritten(ctx, err)
 	}
@@ -363,22 +366,12 @@ func (o *Ownership) Release(ctx context.Context, h *Hold) (handedOff bool, err e
 		o.writeCountLater(ctx, 0)
 		return false, failure.Unanswered(errSiblingStuck)
 	}
-	returned := false
-	defer onPanic(&returned, func() { o.wire.Unlock(); o.writeCountLater(ctx, 0) })
-	var lost bool
-	// The count is read with wire held: siblings may have been released meanwhile.
-	left := o.addCount(0)
-	switch {
-	case left > 0:
-		var got Released
-		got, err = o.r.Holds.Release(bounded, o, left, Next{})
-		lost = got.Lost
-	case o.wire.outcome != notFreed: // by a sibling that was released at the same time
-		lost = o.wire.outcome == wasNotOurs
-	default:
-		lost, handedOff, err = o.releaseLast(bounded)
+	undo := func() {
+		o.wire.Unlock()
+		o.writeCountLater(ctx, 0)
 	}
-	returned = true
+	var lost bool
+	Guarded(undo, func() { lost, handedOff, err = o.releaseOne(bounded) })
 	o.wire.Unlock() // before the loss is reported: no hold ends with wire held
 	isOverwritten := err != nil && o.r.Holds.Overwritten(bounded, err)
 	switch {
@@ -393,6 +386,20 @@ func (o *Ownership) Release(ctx context.Context, h *Hold) (handedOff bool, err e
 		}
 	}
 	return handedOff, err
+}
+
+// releaseOne sends the command of a release. The caller has taken wire, and has given back its
+// count.
+func (o *Ownership) releaseOne(ctx context.Context) (lost, handedOff bool, err error) {
+	remaining := o.addCount(0) // siblings may have been released before wire was taken
+	switch {
+	case remaining > 0:
+		got, err := o.r.Holds.Release(ctx, o, remaining, Next{})
+		return got.Lost, false, err
+	case o.wire.outcome != notFreed: // by a sibling that was released at the same time
+		return o.wire.outcome == wasNotOurs, false, nil
+	}
+	return o.releaseLast(ctx)
 }
 
 // releaseContext returns the context of a release, which ends within releaseTimeout and not with
@@ -548,15 +555,15 @@ func (o *Ownership) Check(ctx context.Context, h *Hold) error {
 func (o *Ownership) Verify(ctx context.Context) error {
 	lost, err := o.r.Leases.Check(ctx, o)
 	if err == nil && lost {
-		o.loseInBackground(Loss{Reason: LossForced}, false)
+		o.loseInBackground(Loss{Reason: LossForced})
 		return ErrLost
 	}
 	return err
 }
 
-// LoseAsGone reports that the server has said that o does not hold the lock. It ends the holds, and does
+// LoseAsGone ends the holds of o, because the server has said that o does not hold the lock. It does
 // not wait for the observer.
-func (o *Ownership) LoseAsGone() { o.loseInBackground(o.unknownLoss(), false) }
+func (o *Ownership) LoseAsGone() { o.loseInBackground(o.unknownLoss()) }
 
 // ValidFor is how long the hold of o that ends first is valid from now; 0 if o has no holds any
 // longer.
@@ -629,7 +636,7 @@ func (o *Ownership) Extend(ctx context.Context, h *Hold, d time.Duration) error 
 func (o *Ownership) lastsUntil(over time.Time) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.over = max(o.over, o.r.Core.Instant(over))
+	o.latestEnd = max(o.latestEnd, o.r.Core.Instant(over))
 }
 
 // EndsAt is when the lease is over at the latest, by the clock of this client. Validity ends
@@ -637,7 +644,7 @@ func (o *Ownership) lastsUntil(over time.Time) {
 func (o *Ownership) EndsAt() time.Time {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	over := o.r.Core.Time(o.over)
+	over := o.r.Core.Time(o.latestEnd)
 	if renewed := o.lease.ValidUntil(); renewed.After(over) {
 		return renewed.Add(o.r.Core.MarginOf(o.TTL))
 	}
@@ -673,7 +680,7 @@ func (o *Ownership) LeaseUnknown(_ *watchdog.Lease, err error) {
 	o.mu.Lock()
 	o.lateTTL = max(o.lateTTL, o.TTL, o.renewed().ttl)
 	if o.failing == nil {
-		o.failing = &failing{since: time.Now()}
+		o.failing = &renewFailures{since: time.Now()}
 	}
 	level := slog.LevelDebug
 	if o.failing.note(err, refused) {
@@ -687,11 +694,12 @@ func (o *Ownership) LeaseUnknown(_ *watchdog.Lease, err error) {
 // LeaseLost implements [watchdog.Keeper]: a renewal was refused, for example because an operator
 // has deleted the key, or validity has ended without an answer.
 func (o *Ownership) LeaseLost(_ *watchdog.Lease, refused bool) {
-	loss := o.unknownLoss()
-	if !refused {
-		loss = o.expiredLoss()
+	if refused {
+		o.loseInBackground(o.unknownLoss())
+		return
 	}
-	o.loseInBackground(loss, !refused)
+	loss := o.expiredLoss()
+	o.loseEach(o.endRenewed(), loss)
 }
 
 // report emits e for each hold, from other goroutines. Nobody may hold mu.

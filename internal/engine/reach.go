@@ -63,9 +63,9 @@ func (s *serverTry) wake() {
 
 // ServerAttempt is an attempt on a server: see ApproachServer.
 type ServerAttempt struct {
-	core  *Core
-	of    *serverTry
-	began time.Time
+	core   *Core
+	server *serverTry
+	began  time.Time
 }
 
 // ApproachServer begins an attempt for r, a member of a red lock. It blocks while the server is
@@ -135,10 +135,10 @@ func (r *Resource) ApproachServer(ctx context.Context, expect func(time.Duration
 // Leave ends the attempt, whose context was ctx. err is what it returned.
 func (a *ServerAttempt) Leave(ctx context.Context, err error) {
 	c := a.core
-	s := a.of
+	s := a.server
 	f := failure.Of(err)
 	isSilence := errors.Is(err, ErrUnavailable) || f.IsOutage(0)
-	isUnknown := !isSilence && err != nil && (ctx.Err() != nil || f.Ended || errors.Is(err, ErrClosed))
+	isUnknown := !isSilence && err != nil && (ctx.Err() != nil || f.CallerEnded || errors.Is(err, ErrClosed))
 	c.reach.mu.Lock()
 	defer c.reach.mu.Unlock()
 	s.underWay--

@@ -25,10 +25,10 @@ func (r *Resource) rollback(ctx context.Context, q *Request, limit time.Duration
 	if !r.Traits.Leased {
 		repeat = r.Traits.Remembered
 	}
-	q.undo.Store(undoing)
+	q.rollbackState.Store(int32(RollbackPending))
 	r.inBackground(ctx, time.Now().Add(repeat), limit, func(ctx context.Context) error {
 		err := r.Driver.Rollback(ctx, q)
-		q.noteUndone(err)
+		q.noteRollback(err)
 		if failure.Of(err).Denied && !q.InDoubt {
 			return nil // repeating it would not help, because the user lacks a permission
 		}
@@ -43,38 +43,33 @@ func (r *Resource) Rollback(ctx context.Context, q *Request) {
 	r.rollback(ctx, q, rollbackTimeout)
 }
 
-// What has become of the rollback of a request.
+// RollbackState is what has become of the rollback of a request.
+type RollbackState int32
+
+// The states of a rollback.
 const (
-	notUndone   int32 = iota // there was none
-	undoing                  // it was not answered yet
-	undone                   // its first attempt was answered
-	undoneLater              // its first attempt was not answered, so a copy of it may come later
+	NoRollback      RollbackState = iota // none was needed, or none has begun
+	RollbackPending                      // it was not answered yet
+	RolledBack                           // its first attempt was answered
+	RolledBackLate                       // its first attempt was not answered, so a copy of it may come later
 )
 
-// noteUndone notes the result of an attempt at the rollback of q. Only the first one counts.
-func (q *Request) noteUndone(err error) {
+// RollbackState returns what has become of the rollback of q.
+func (q *Request) RollbackState() RollbackState { return RollbackState(q.rollbackState.Load()) }
+
+// MayHaveTraces reports whether the server may have something of q, which failed and was not rolled
+// back.
+func (q *Request) MayHaveTraces() bool { return q.MustRollback || q.WaitRecorded || q.Reserved }
+
+// noteRollback notes the result of an attempt at the rollback of q. Only the first one counts.
+func (q *Request) noteRollback(err error) {
 	if err == nil {
-		q.undo.CompareAndSwap(undoing, undone)
+		q.rollbackState.CompareAndSwap(int32(RollbackPending), int32(RolledBack))
 	}
-	q.undo.CompareAndSwap(undoing, undoneLater)
+	q.rollbackState.CompareAndSwap(int32(RollbackPending), int32(RolledBackLate))
 }
 
-// IsUndone reports whether the server has nothing of q, which has failed, and whether no copy of
-// its rollback can come later. Then another request with the same id is safe. lasting: the answer
-// will not change for as long as CopiesOf says.
-func (q *Request) IsUndone() (is, lasting bool) {
-	switch q.undo.Load() {
-	case notUndone:
-		return !q.MustRollback && !q.WaitRecorded && !q.Reserved, false
-	case undone:
-		return true, true
-	case undoneLater:
-		return false, true
-	}
-	return false, false
-}
-
-// RollbackCopyWindow is how long a copy of the rollback of q may come from now on.
+// RollbackCopyWindow returns how long a copy of the rollback of q may come from now on.
 func (r *Resource) RollbackCopyWindow(q *Request) time.Duration { return q.TTL + 2*r.Core.LateCopies }
 
 // LeavesTraces reports whether a refused attempt of q leaves a note or a reservation on the server:

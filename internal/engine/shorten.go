@@ -75,14 +75,14 @@ func (o *Ownership) Shorten(
 func (o *Ownership) promised() time.Duration {
 	c := o.r.Core
 	now := c.Instant(time.Now())
-	until := o.over
+	until := o.latestEnd
 	if o.kept {
 		until = max(until, c.Instant(o.lease.ValidUntil().Add(c.MarginOf(o.TTL))))
 	}
 	for h := o.holds; h != nil; h = h.sibling {
 		until = max(until, h.state().extended)
 	}
-	return max(time.Duration(until-now), o.renewed().ttl, o.min.left(now))
+	return max(time.Duration(until-now), o.renewed().ttl, o.min.remaining(now))
 }
 
 // extending notes that a command is about to be sent that extends the lease, and is repeated if it

@@ -28,13 +28,13 @@ const (
 // Wait is how long an acquisition may wait, and whether it has waited. It belongs to its request.
 // The zero value: it tries once.
 type Wait struct {
-	limit  time.Duration   // or NoWait, or Forever
-	until  time.Time       // zero: no limit
-	caller context.Context //nolint:containedctx // for events
-	waited bool
-	silent bool      // of an outer hold: its users emit the events
-	of     *Resource // what it has had to wait for; nil: it has not, or notify was called
-	notify func()    // called instead of emitting an event; nil unless it is a member's acquisition
+	limit    time.Duration   // or NoWait, or Forever
+	until    time.Time       // zero: no limit
+	caller   context.Context //nolint:containedctx // for events
+	waited   bool
+	noEvents bool      // of an outer hold: its users emit the events
+	waitedOn *Resource // what it has had to wait for; nil: it has not, or notify was called
+	notify   func()    // called instead of emitting an event; nil unless it is a member's acquisition
 }
 
 // ForMember returns the wait of a member's acquisition, which may take as long as w. notify is
@@ -52,21 +52,26 @@ func (w Wait) Within(d time.Duration) Wait {
 	return w
 }
 
-// Bound bounds ctx by the end of the wait. graceful: the reply to an attempt may come a little
-// later. A single try (limit 0) is bounded by the command timeout alone.
-func (w *Wait) Bound(ctx context.Context, graceful bool) (context.Context, context.CancelFunc) {
+// Bound bounds ctx by the end of the wait. A single try (limit 0) is bounded by the command timeout
+// alone.
+func (w *Wait) Bound(ctx context.Context) (context.Context, context.CancelFunc) {
+	return w.boundWith(ctx, 0)
+}
+
+// boundWithGrace is Bound for an attempt whose reply may come a little later. That of a member comes
+// before the joint lock stops waiting for its members' errors.
+func (w *Wait) boundWithGrace(ctx context.Context) (context.Context, context.CancelFunc) {
+	if w.notify != nil {
+		return w.boundWith(ctx, answerGrace/2)
+	}
+	return w.boundWith(ctx, answerGrace)
+}
+
+func (w *Wait) boundWith(ctx context.Context, grace time.Duration) (context.Context, context.CancelFunc) {
 	if w.limit <= 0 || w.until.IsZero() {
 		return ctx, func() {}
 	}
-	until := w.until
-	switch {
-	case !graceful: // for an attempt that needs time for its own end
-	case w.notify != nil: // before the joint lock stops waiting for its members' errors
-		until = until.Add(answerGrace / 2)
-	default:
-		until = until.Add(answerGrace)
-	}
-	return context.WithDeadlineCause(ctx, until, errWaitOver)
+	return context.WithDeadlineCause(ctx, w.until.Add(grace), errWaitOver)
 }
 
 // Left is how much of the wait is left. limited is false if it has no limit, or is a single try.
@@ -98,22 +103,22 @@ func (w *Wait) Begin(r *Resource, id string) {
 		return
 	}
 	w.waited = true
-	if w.silent {
+	if w.noEvents {
 		return
 	}
 	if w.notify != nil {
 		w.notify()
 		return
 	}
-	w.of = r
+	w.waitedOn = r
 	r.Core.Presence.WaitBegan(r)
 	r.Core.emit(Event{Kind: EventWait, Resource: r, ID: id, Ctx: w.caller})
 }
 
 // end is deferred before Begin may be called, since observers and hooks of go-redis may panic.
 func (w *Wait) end() {
-	if w.of != nil {
-		w.of.Core.Presence.WaitEnded(w.of)
+	if w.waitedOn != nil {
+		w.waitedOn.Core.Presence.WaitEnded(w.waitedOn)
 	}
 }
 
@@ -193,7 +198,7 @@ var ErrObserverSlow = errors.New("the observer was slow")
 func (r *Resource) beginWait(ctx context.Context, queue joined, w *Waiter) {
 	q := w.Request
 	observed := r.Core.Observe != nil || q.Wait.notify != nil
-	isHeard := observed && !q.Wait.silent
+	isHeard := observed && !q.Wait.noEvents
 	if q.Wait.waited || !isHeard {
 		q.Wait.Begin(r, q.ID)
 		return

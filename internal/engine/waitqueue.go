@@ -61,7 +61,7 @@ type waitQueue struct {
 	// WaitForMember.
 	members map[*Resource]*Contact
 	// For unlock: what must not be done with queues.mu held.
-	left      []map[*Resource]*Contact
+	leaving   []map[*Resource]*Contact
 	needless  []Subscription
 	acquired  bool   // the waiter that leaves has acquired, and must not be delayed
 	leftPlace uint64 // 0: none
@@ -189,11 +189,11 @@ func waiterOf(a waitq.Action) *Waiter { return a.Who.Of.(*Waiter) }
 // subscription waits for the listener, which takes the mutex.
 func (wq *waitQueue) unlock() {
 	place := wq.leftPlace
-	left := wq.left
+	left := wq.leaving
 	needless := wq.needless
 	acquired := wq.acquired
 	wq.leftPlace = 0
-	wq.left = nil
+	wq.leaving = nil
 	wq.needless = nil
 	wq.acquired = false
 	wq.queues.mu.Unlock()
@@ -345,7 +345,7 @@ func (wq *waitQueue) Try(ctx context.Context, w *Waiter) (res Result, err error)
 // for. Nil: the queue need not wait for any. mu is held.
 func (wq *waitQueue) waitForMembersOf(q *Request) {
 	if wq.members != nil {
-		wq.left = append(wq.left, wq.members)
+		wq.leaving = append(wq.leaving, wq.members)
 		wq.members = nil
 	}
 	if q != nil {
@@ -373,28 +373,47 @@ func (wq *waitQueue) tryBatch(ctx context.Context, w *Waiter) (Result, error) {
 	// An offered waiter that gives up meanwhile rolls back its own request: see Leave.
 	w.Request.attemptBegins()
 	res, granted, err := r.Traits.AcquireBatch(ctx, w.Request, requests)
-	unknown := failure.Of(err).InDoubt()
+	outcome := func(i int) offerOutcome {
+		switch {
+		case failure.Of(err).InDoubt():
+			return offerUnknown
+		case granted == nil:
+			return offerNotTried
+		case granted[i]:
+			return offerGranted
+		}
+		return offerRefused
+	}
 	wq.queues.mu.Lock()
 	for i, o := range others { // with mu held throughout: all have their result before one of them goes on
-		theirs := res // also its doubt: an earlier copy may still arrive, and acquire for all
-		theirs.Granted = granted != nil && granted[i]
-		wq.answer(o, theirs, !unknown, granted == nil)
+		wq.offered(o, outcome(i), res) // with its doubt: an earlier copy may still arrive, and acquire for all
 	}
 	wq.queues.mu.Unlock()
 	return r.tried(ctx, w.Request, res, err)
 }
 
-// answer gives a waiter the result of a command that tried to acquire for it: a hand-off or a
-// batch. If it was refused, or if the result is not known, it tries by itself at once. In the
-// second case its id may hold the lock, and then the server grants the attempt. If it did not try,
+// offerOutcome is what a command of another request has done for a waiter: a hand-off or a batch.
+type offerOutcome uint8
+
+const (
+	offerGranted  offerOutcome = iota
+	offerRefused               // the waiter tries by itself at once
+	offerUnknown               // the same: its id may hold the lock
+	offerNotTried              // the command was refused before it tried for the waiter
+)
+
+// offered tells a waiter the outcome of a command that may have acquired for it. If that is not
+// known, the server grants the waiter's own attempt if its id holds the lock. If it did not try,
 // the lock could stay taken, with no hold, until the lease ends. mu is held.
-func (wq *waitQueue) answer(w *Waiter, res Result, known, untried bool) {
-	granted := known && res.Granted
-	if granted {
+func (wq *waitQueue) offered(w *Waiter, outcome offerOutcome, res Result) {
+	if outcome == offerGranted {
+		res.Granted = true
 		w.granted = &res
 	}
+	isDoubtful := res.InDoubt || outcome == offerUnknown
 	wq.on(&waitq.Event{
-		What: waitq.Answered, Who: &w.queued, Granted: granted, Doubt: res.InDoubt || !known, Untried: known && untried,
+		What: waitq.Answered, Who: &w.queued, Granted: outcome == offerGranted, Doubt: isDoubtful,
+		Untried: outcome == offerNotTried,
 	})
 }
 

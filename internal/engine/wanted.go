@@ -49,9 +49,9 @@ type Ask struct {
 	Holder   string
 }
 
-// listening are the holds of a client whose users want to hear that somebody waits. It is a part of
+// listeningHolds are the holds of a client whose users want to hear that somebody waits. It is a part of
 // Core.
-type listening struct {
+type listeningHolds struct {
 	mu    sync.Mutex          // guards looks; innermost
 	looks map[*Hold]time.Time // for each hold that listens: when the client looks next for its waiters
 }
@@ -120,7 +120,7 @@ func (o *Ownership) wasWanted() bool {
 	return o.wanted
 }
 
-func (l *listening) add(h *Hold, now time.Time) {
+func (l *listeningHolds) add(h *Hold, now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.looks == nil {
@@ -129,7 +129,7 @@ func (l *listening) add(h *Hold, now time.Time) {
 	l.looks[h] = now.Add(firstLook)
 }
 
-func (l *listening) remove(h *Hold) {
+func (l *listeningHolds) remove(h *Hold) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	delete(l.looks, h)
@@ -206,12 +206,12 @@ func (a Ask) notifyLocalHolds() bool {
 	c := a.Resource.Core
 	r := a.Resource
 	if a.Holder != "" {
-		c.tell(r.Name, func(h *Hold) bool { return h.ID() == a.Holder })
+		c.notifyWanted(r.Name, func(h *Hold) bool { return h.ID() == a.Holder })
 		own, known := c.Owners.IsOwn(a.Holder)
 		isWhole := r.Identity != nil // only a joint hold of this client is known as a whole
 		return isWhole || own && known
 	}
-	c.tell(r.Name, func(h *Hold) bool {
+	c.notifyWanted(r.Name, func(h *Hold) bool {
 		switch h.r.Kind {
 		case r.Kind, r.Traits.OtherSide:
 			return true
@@ -221,9 +221,9 @@ func (a Ask) notifyLocalHolds() bool {
 	return false
 }
 
-// tell closes the channels of the holds of a name for which match is true. It calls match with a
+// notifyWanted closes the channels of the holds of a name for which match is true. It calls match with a
 // mutex held.
-func (c *Core) tell(name string, match func(*Hold) bool) {
+func (c *Core) notifyWanted(name string, match func(*Hold) bool) {
 	for _, h := range c.holds.named(name, match) {
 		h.NotifyWanted()
 	}

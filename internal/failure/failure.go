@@ -82,10 +82,10 @@ type Failure struct {
 	Final bool
 	// Closed: the client is closed, so no later command can succeed.
 	Closed bool
-	// Ended: the caller's context ended the command, and no attempt of it had failed before.
-	Ended bool
-	// Silent is how long the last attempt of a command that Ended had waited without an answer.
-	Silent time.Duration
+	// CallerEnded: the caller's context ended the command, and no attempt of it had failed before.
+	CallerEnded bool
+	// Waited is how long the last attempt had waited for an answer when the caller ended it.
+	Waited time.Duration
 }
 
 // InDoubt reports whether the command may have been executed, or may still be, although it counts
@@ -103,7 +103,7 @@ func (f Failure) Retry() bool {
 // failed, or waited for a long time. grace is how much longer than its caller's time the attempt
 // was allowed to wait.
 func (f Failure) IsOutage(grace time.Duration) bool {
-	endedEarly := f.Ended && f.Silent-grace < SilentAfter
+	endedEarly := f.CallerEnded && f.Waited-grace < SilentAfter
 	return f.Retry() && !f.Answered && !endedEarly
 }
 
@@ -154,7 +154,7 @@ func Silence(err error) error {
 		return Unanswered(err)
 	}
 	silent := *e
-	silent.Ended = false
+	silent.CallerEnded = false
 	return &silent
 }
 
@@ -163,7 +163,7 @@ func Silence(err error) error {
 func CutShort(ctx context.Context, began time.Time) error {
 	i := Interrupt(ctx, began)
 	i.Limit = !errors.Is(i.Cause, context.Canceled) // any cause of the caller's own counts as a limit
-	return &Error{Failure{Outcome: Unknown, Ended: i.Ended, Silent: i.Silent}, i}
+	return &Error{Failure{Outcome: Unknown, CallerEnded: i.Ended, Waited: i.Silent}, i}
 }
 
 // WithoutDoubt returns a command's error without its doubt, for a request that is rolled back

@@ -29,9 +29,9 @@ func TestOf(t *testing.T) {
 		"an answer":                 {fails(Failure{Outcome: Executed, Answered: true}), false, false, false},
 		"no answer, then an answer": {fails(Failure{Outcome: Unknown, Answered: true}), true, true, false},
 		"ended early": {
-			fails(Failure{Outcome: Unknown, Ended: true, Silent: SilentAfter - 1}), true, true, false,
+			fails(Failure{Outcome: Unknown, CallerEnded: true, Waited: SilentAfter - 1}), true, true, false,
 		},
-		"ended after a silence":  {fails(Failure{Outcome: Unknown, Ended: true, Silent: SilentAfter}), true, true, true},
+		"ended after a silence":  {fails(Failure{Outcome: Unknown, CallerEnded: true, Waited: SilentAfter}), true, true, true},
 		"closed while under way": {fails(Failure{Outcome: Unknown, Closed: true}), true, false, false},
 		"closed":                 {ErrClosed, false, false, false},
 		"too few replicas":       {fmt.Errorf("%w: 0 of 1", ErrNotReplicated), true, false, false},
@@ -49,7 +49,7 @@ func TestOf(t *testing.T) {
 			assert.Equal(t, tt.isOutage, f.IsOutage(0), "an outage")
 		})
 	}
-	late := Failure{Outcome: Unknown, Ended: true, Silent: SilentAfter + time.Millisecond}
+	late := Failure{Outcome: Unknown, CallerEnded: true, Waited: SilentAfter + time.Millisecond}
 	require.True(t, late.IsOutage(time.Millisecond))
 	require.False(t, late.IsOutage(2*time.Millisecond), "it was given more time than its caller has waited")
 	require.True(t, Of(ErrClosed).Closed)
@@ -134,7 +134,7 @@ func TestInterruptionThatIsATimeout(t *testing.T) {
 			require.Equal(t, tt.want, errors.Is(err, os.ErrDeadlineExceeded), name)
 			require.NotErrorIs(t, err, net.ErrClosed)
 			require.ErrorIs(t, err, context.Cause(ctx))
-			require.Equal(t, Failure{Outcome: Unknown, Ended: true, Silent: tt.after}, Of(err))
+			require.Equal(t, Failure{Outcome: Unknown, CallerEnded: true, Waited: tt.after}, Of(err))
 		})
 	}
 }

@@ -63,7 +63,7 @@ func (e *Interrupted) EndedEarly() bool { return e.Ended && e.Silent < SilentAft
 // Error names the silence first, because that is the problem to solve.
 func (e *Interrupted) Error() string {
 	if e.Ended && e.Silent >= SilentAfter {
-		text := NoAnswerFor(e.Silent).Error()
+		text := SilenceError(e.Silent).Error()
 		if e.Why != nil {
 			text += ": " + e.Why.Error()
 		}
@@ -87,12 +87,12 @@ func (e *Interrupted) Is(target error) bool {
 	return target == os.ErrDeadlineExceeded && e.Limit && e.Silent >= SilentAfter
 }
 
-// NoAnswerFor is the error of an attempt that is still under way, and has waited that long.
-type NoAnswerFor time.Duration
+// SilenceError is the error of an attempt that is still under way, and has waited that long.
+type SilenceError time.Duration
 
 // Is reports whether target is the error of a time limit.
-func (d NoAnswerFor) Is(target error) bool { return target == os.ErrDeadlineExceeded }
+func (d SilenceError) Is(target error) bool { return target == os.ErrDeadlineExceeded }
 
-func (d NoAnswerFor) Error() string {
+func (d SilenceError) Error() string {
 	return "no answer for " + time.Duration(d).Round(time.Millisecond).String()
 }

@@ -174,7 +174,7 @@ func (r *red) askMember(
 // no answer.
 func (r *red) cutShort(attempts, ending context.Context, began time.Time, err error) error {
 	f := failure.Of(err)
-	isCut := f.Ended || errors.Is(err, engine.ErrNotAcquired) || errors.Is(err, context.Cause(attempts))
+	isCut := f.CallerEnded || errors.Is(err, engine.ErrNotAcquired) || errors.Is(err, context.Cause(attempts))
 	switch {
 	case errors.Is(err, engine.ErrUnavailable), !isCut: // it is the server's own error
 		return err

@@ -44,13 +44,13 @@ func newFanOut(c *engine.Core, n int, f func(i int) error) *fanOut {
 // votes are the counted answers of one question. A member that fails is not a refusal: it may or
 // may not hold the lock, so it counts for neither side.
 type votes struct {
-	yes     int
-	no      int             // refusals: another client holds the member, or this one does not
-	lost    int             // refusals by members that were granted or held before, and then lost
-	late    int             // grants that were given back because the attempt was over
-	refusal error           // the last ErrNotAcquired, which names a holder
-	failed  []error         // neither a grant nor a refusal: no answer, or a server error
-	left    []time.Duration // how long the holders' leases last, where that is known
+	yes       int
+	no        int             // refusals: another client holds the member, or this one does not
+	lost      int             // refusals by members that were granted or held before, and then lost
+	late      int             // grants that were given back because the attempt was over
+	refusal   error           // the last ErrNotAcquired, which names a holder
+	failed    []error         // neither a grant nor a refusal: no answer, or a server error
+	leaseEnds []time.Duration // how long the holders' leases last, where that is known
 }
 
 // add counts an answer. An error that only reports the end of ctx is not a refusal, even if its
@@ -71,7 +71,7 @@ func (v *votes) add(ctx context.Context, answer error) {
 		v.refusal = answer
 		var held interface{ LeaseLeft() time.Duration }
 		if errors.As(answer, &held) && held.LeaseLeft() > 0 {
-			v.left = append(v.left, held.LeaseLeft())
+			v.leaseEnds = append(v.leaseEnds, held.LeaseLeft())
 		}
 	case errors.Is(answer, engine.ErrLost):
 		v.no++
@@ -86,9 +86,9 @@ func (v *votes) add(ctx context.Context, answer error) {
 // retryAfter returns how long it takes until enough of the holders' leases have ended for need
 // members to be acquired. It returns -1 if that is unknown.
 func (v votes) retryAfter(need int) time.Duration {
-	slices.Sort(v.left)
-	if missing := need - v.yes; missing > 0 && missing <= len(v.left) {
-		return v.left[missing-1]
+	slices.Sort(v.leaseEnds)
+	if missing := need - v.yes; missing > 0 && missing <= len(v.leaseEnds) {
+		return v.leaseEnds[missing-1]
 	}
 	return -1
 }
@@ -187,26 +187,26 @@ func (o *fanOut) countMissing(ctx context.Context) {
 	o.failed = append(o.failed, slices.Repeat([]error{missing}, o.open)...)
 }
 
-// AskAll runs f for all members at the same time, in goroutines that Close waits for. It blocks
+// ForAllMembers runs f for all members at the same time, in goroutines that Close waits for. It blocks
 // until all have returned, until ctx is done, and for the budget at most. Calls of f that have not
 // returned by then go on in the background.
 //
-// At least Need calls must succeed. AskAll fails with ErrNotHeld if so many members refused
+// At least Need calls must succeed. ForAllMembers fails with ErrNotHeld if so many members refused
 // (ErrNotHeld, ErrNotAcquired) that too few can succeed. It fails with ErrLost if too few can
 // succeed only because members were lost (ErrLost), and otherwise with the errors of the other
 // members. The caller must be a call that Close waits for.
-func (l *Lock) AskAll(ctx context.Context, terms *engine.Terms, f func(i int) error) error {
-	return l.ask(ctx, terms, f, func(*fanOut) bool { return false })
+func (l *Lock) ForAllMembers(ctx context.Context, terms *engine.Terms, f func(i int) error) error {
+	return l.forMembers(ctx, terms, f, func(*fanOut) bool { return false })
 }
 
-// AskEnough is like AskAll, but also returns as soon as Need calls of f have succeeded. It is for
+// ForEnoughMembers is like ForAllMembers, but also returns as soon as Need calls of f have succeeded. It is for
 // questions that change nothing in the members.
-func (l *Lock) AskEnough(ctx context.Context, terms *engine.Terms, f func(i int) error) error {
-	return l.ask(ctx, terms, f, func(v *fanOut) bool { return v.yes >= l.Need })
+func (l *Lock) ForEnoughMembers(ctx context.Context, terms *engine.Terms, f func(i int) error) error {
+	return l.forMembers(ctx, terms, f, func(v *fanOut) bool { return v.yes >= l.Need })
 }
 
-// ask serves AskAll and AskEnough. It calls isEnough after each answer.
-func (l *Lock) ask(ctx context.Context, terms *engine.Terms, f func(i int) error, isEnough func(*fanOut) bool) error {
+// forMembers serves ForAllMembers and ForEnoughMembers. It calls isEnough after each answer.
+func (l *Lock) forMembers(ctx context.Context, terms *engine.Terms, f func(i int) error, isEnough func(*fanOut) bool) error {
 	ttl, _ := l.shortest(terms)
 	v := newFanOut(l.Resource.Core, len(l.Members), func(i int) error { return l.named(i, f(i)) })
 	v.collectUntil(ctx, l.budget(ttl), func() bool { return isEnough(v) })
@@ -253,7 +253,7 @@ type attemptTime struct {
 // newAttemptTime returns the time of an attempt for the acquisition with ctx and w. Without a
 // limit, it needs no timer.
 func newAttemptTime(ctx context.Context, w *engine.Wait) *attemptTime {
-	ending, cancel := w.Bound(ctx, false)
+	ending, cancel := w.Bound(ctx)
 	return &attemptTime{began: time.Now(), ending: ending, cancel: cancel}
 }
 

@@ -317,7 +317,7 @@ func TestAskAllNeedsEnoughAnswers(t *testing.T) {
 			Bubble(t, func(t *testing.T, s *Server) {
 				c := s.Client(t, "a")
 				l := jointOf(c, len(tt.answers), tt.need)
-				err := l.AskAll(t.Context(), NewTerms(), func(i int) error { return tt.answers[i] })
+				err := l.ForAllMembers(t.Context(), NewTerms(), func(i int) error { return tt.answers[i] })
 				require.ErrorIs(t, err, tt.want)
 			})
 		})
@@ -327,7 +327,7 @@ func TestAskAllNeedsEnoughAnswers(t *testing.T) {
 			c := s.Client(t, "a")
 			l := jointOf(c, 3, 3)
 			l.Budgeted = true
-			err := l.AskAll(t.Context(), NewTerms(TTL(10*time.Second)),
+			err := l.ForAllMembers(t.Context(), NewTerms(TTL(10*time.Second)),
 				func(i int) error { time.Sleep(time.Duration(i) * time.Minute); return nil })
 			require.ErrorIs(t, err, joint.ErrBudget)
 			assert.Equal(t, time.Second, s.Now())
@@ -338,7 +338,7 @@ func TestAskAllNeedsEnoughAnswers(t *testing.T) {
 			c := s.Client(t, "a")
 			ctx, cancel := context.WithTimeoutCause(t.Context(), time.Second, ErrLost)
 			defer cancel()
-			err := jointOf(c, 3, 2).AskAll(ctx, NewTerms(),
+			err := jointOf(c, 3, 2).ForAllMembers(ctx, NewTerms(),
 				func(i int) error { time.Sleep(time.Duration(i) * time.Hour); return nil })
 			require.ErrorIs(t, err, ErrLost)
 			require.NotErrorIs(t, err, ErrNotHeld, "the loss of another hold is no answer")

@@ -231,7 +231,7 @@ func TestBudgetOfAMember(t *testing.T) {
 			l := jointOf(c, 3, 3)
 			took := func() time.Duration {
 				began := s.Now()
-				_ = l.AskAll(t.Context(), terms, func(int) error { time.Sleep(time.Minute); return nil })
+				_ = l.ForAllMembers(t.Context(), terms, func(int) error { time.Sleep(time.Minute); return nil })
 				return s.Now() - began
 			}
 			assert.Equal(t, time.Minute, took(), "as long as it takes")

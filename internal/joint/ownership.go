@@ -37,11 +37,11 @@ type Ownership struct {
 	h       *engine.Hold   // the user's hold; it does not change once it has joined
 	wanted  bool           // somebody waits for a member
 	listens bool           // the user's hold wants to hear of waiters
-	asking  int            // calls of Check and Extend under way, which end the joint hold themselves if it is lost
+	calling int            // calls of Check and Extend under way, which end the joint hold themselves if it is lost
 	// early contains the members whose ends were reported before there was a joint hold, or before
 	// add was called. Join or add reports them again.
 	early []*engine.Hold
-	over  context.Context //nolint:containedctx // ends with the joint hold; nil if nobody waits for that
+	ended context.Context //nolint:containedctx // ends with the joint hold; nil if nobody waits for that
 	stop  context.CancelFunc
 	since time.Time // when the joint hold was made; zero if there is none yet
 
@@ -148,7 +148,7 @@ func (o *Ownership) end() {
 		return
 	}
 	o.closed = true
-	if o.over != nil {
+	if o.ended != nil {
 		o.stop()
 	}
 	if o.asked.giveUp != nil {
@@ -158,13 +158,13 @@ func (o *Ownership) end() {
 
 // untilOver returns a context that ends with the joint hold. mu is held.
 func (o *Ownership) untilOver() context.Context {
-	if o.over == nil {
-		o.over, o.stop = context.WithCancel(context.Background())
+	if o.ended == nil {
+		o.ended, o.stop = context.WithCancel(context.Background())
 		if o.closed {
 			o.stop()
 		}
 	}
-	return o.over
+	return o.ended
 }
 
 // memberHolds returns a copy of the members' holds, for callers that do not hold mu.
@@ -174,12 +174,12 @@ func (o *Ownership) memberHolds() []*engine.Hold {
 	return slices.Clone(o.holds)
 }
 
-// has reports whether f is true for as many members as needed. mu is held, and f may take the mutex
+// enoughAre reports whether f is true for as many members as needed. mu is held, and f may take the mutex
 // of the hold.
-func (o *Ownership) has(f func(*engine.Hold) bool) bool {
+func (o *Ownership) enoughAre(match func(*engine.Hold) bool) bool {
 	n := 0
 	for _, member := range o.holds {
-		if f(member) {
+		if match(member) {
 			n++
 		}
 	}
@@ -190,7 +190,7 @@ func (o *Ownership) has(f func(*engine.Hold) bool) bool {
 func (o *Ownership) enough() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.has(isValid)
+	return o.enoughAre(isValid)
 }
 
 // isValid reports whether member is valid at this moment, by this process's clock. After a pause of
@@ -221,8 +221,8 @@ func (o *Ownership) MemberEnded(member *engine.Hold, cause error) {
 		o.mu.Unlock()
 		return
 	}
-	lost := !o.has((*engine.Hold).IsLive)
-	asking := o.asking > 0
+	lost := !o.enoughAre((*engine.Hold).IsLive)
+	asking := o.calling > 0
 	if lost {
 		o.lost = true
 		o.end()
@@ -379,23 +379,23 @@ func describe(member *engine.Hold, operation string, err error) error {
 
 // Check implements [engine.Holding].
 func (o *Ownership) Check(ctx context.Context, _ *engine.Hold) error {
-	return o.ask(ctx, func(ctx context.Context, member *engine.Hold) error { return member.Check(ctx) })
+	return o.callMembers(ctx, func(ctx context.Context, member *engine.Hold) error { return member.Check(ctx) })
 }
 
 // Extend implements [engine.Holding].
 func (o *Ownership) Extend(ctx context.Context, _ *engine.Hold, d time.Duration) error {
-	return o.ask(ctx, func(ctx context.Context, member *engine.Hold) error { return member.Extend(ctx, d, nil) })
+	return o.callMembers(ctx, func(ctx context.Context, member *engine.Hold) error { return member.Extend(ctx, d, nil) })
 }
 
-// ask runs f, a Check or an Extend, for all members, and blocks for the answers, for the budget at
+// callMembers runs f, a Check or an Extend, for all members, and blocks for the answers, for the budget at
 // most. If too few members are left, it ends the joint hold and emits the event before it returns.
 // It does so at once, because a silent member's answer could not change that. If too few have
 // answered in time, the calls of the others end, and their errors say why there was no answer.
-func (o *Ownership) ask(ctx context.Context, f func(context.Context, *engine.Hold) error) error {
+func (o *Ownership) callMembers(ctx context.Context, f func(context.Context, *engine.Hold) error) error {
 	asking, stop := context.WithCancel(ctx)
 	defer stop()
 	o.mu.Lock()
-	o.asking++
+	o.calling++
 	holds := slices.Clone(o.holds)
 	defer context.AfterFunc(o.untilOver(), stop)()
 	o.mu.Unlock()
@@ -425,11 +425,11 @@ func (o *Ownership) ask(ctx context.Context, f func(context.Context, *engine.Hol
 	fan.countMissing(asking)
 	lost, err := fan.decide(o.lock.Need)
 	o.mu.Lock()
-	o.asking--
+	o.calling--
 	if o.lost {
 		lost = true
 	}
-	if !o.closed && !o.has(isValid) {
+	if !o.closed && !o.enoughAre(isValid) {
 		lost = true
 	}
 	o.mu.Unlock()

@@ -79,31 +79,13 @@ func (r *red) TryAcquire(ctx context.Context, q *engine.Request) (engine.Result,
 	})
 	if ctx.Err() == nil && o.enough() {
 		o.awaitTogether(attempt.ending)
-		r.keepReservations(ctx, state, o, true)
+		r.dropReservations(ctx, o)
+		state.reserved = nil
 		state.granted = o
 		return o.granted(), nil
 	}
-	asked := members.votes
-	released := o.releaseMembers(ctx)
-	isOver := members.open > 0 && members.yes+members.open >= r.Need // the budget or the time of the attempt is over
-	isBudget := isOver && attempt.ending.Err() == nil
-	if isOver && attempt.ending.Err() != nil {
-		o.asked.end(endOf(attempt.ending))
-	}
-	if isOver {
-		o.asked.end(overdue{errBudget})
-	}
-	attempt.settle(min(o.budget, r.Resource.Core.RollbackLimit(attempt.began)), released)
-	if isOver {
-		members.collect(context.Background(), rollbackWait) // their errors say why they have not answered
-	} else {
-		o.awaitAsked(attempt.ending)
-	}
-	members.collectReady(attempt.ending)
-	if members.open > 0 && asked.no <= len(r.Members)-r.Need {
-		r.addMissing(attempt.ending, o, members, isOver)
-	}
-	r.keepReservations(ctx, state, o, false)
+	isBudget := r.endFailedAttempt(ctx, attempt, o, members)
+	state.keepReservations(o)
 	q.WaitRecorded = q.WaitRecorded || len(state.reserved) > 0
 	if q.MayQueue {
 		o.waitForMembers(q)
@@ -113,6 +95,35 @@ func (r *red) TryAcquire(ctx context.Context, q *engine.Request) (engine.Result,
 		state.split = time.Since(began)
 	}
 	return r.failed(ctx, q, members.votes, isBudget)
+}
+
+// endFailedAttempt releases what an attempt without a majority has acquired, and adds the answers
+// of members that come late. It reports whether the budget ended the attempt while a majority was
+// still possible.
+func (r *red) endFailedAttempt(
+	ctx context.Context, attempt *attemptTime, o *Ownership, members *fanOut,
+) (isBudget bool) {
+	inTime := members.votes
+	released := o.releaseMembers(ctx)
+	isOver := members.open > 0 && members.yes+members.open >= r.Need
+	isBudget = isOver && attempt.ending.Err() == nil
+	switch {
+	case isBudget:
+		o.asked.end(overdue{errBudget})
+	case isOver:
+		o.asked.end(endOf(attempt.ending))
+	}
+	attempt.settle(min(o.budget, r.Resource.Core.RollbackLimit(attempt.began)), released)
+	if isOver {
+		members.collect(context.Background(), rollbackWait) // their errors say why they have not answered
+	} else {
+		o.awaitAsked(attempt.ending)
+	}
+	members.collectReady(attempt.ending)
+	if members.open > 0 && inTime.no <= len(r.Members)-r.Need {
+		r.addMissing(attempt.ending, o, members, isOver)
+	}
+	return isBudget
 }
 
 // failed returns the result of an attempt without a majority. v contains all answers. isBudget
@@ -167,7 +178,7 @@ func (r *red) joinErrors(errs []error, tolerated int) error {
 	var late []error
 	for _, err := range errs {
 		verdict := engine.Judge(engine.Result{}, err)
-		hadNoTime := failure.Of(err).Ended && !errors.Is(err, engine.ErrUnavailable)
+		hadNoTime := failure.Of(err).CallerEnded && !errors.Is(err, engine.ErrUnavailable)
 		switch {
 		case hadNoTime:
 			late = append(late, err)

@@ -45,23 +45,27 @@ func (o *Ownership) noteReservation(ctx context.Context, i int, mine *engine.Req
 	}
 }
 
-// keepReservations ends o's attempt. If the attempt was granted, the reservations on members that
-// it has not acquired are given up in the background. Otherwise all stay for the next attempt.
-func (r *red) keepReservations(ctx context.Context, state *attempts, o *Ownership, granted bool) {
+// keepReservations keeps the reservations of o's attempt, which was not granted, for the next one.
+func (s *attempts) keepReservations(o *Ownership) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	state.reserved, o.reserved = o.reserved, nil
-	if !granted {
-		return
-	}
-	for i, mine := range state.reserved {
+	s.reserved = o.reserved
+	o.reserved = nil
+}
+
+// dropReservations gives up, in the background, what o, which was granted, has reserved on members
+// that it has not acquired.
+func (r *red) dropReservations(ctx context.Context, o *Ownership) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for i, mine := range o.reserved {
 		m := r.Members[i]
 		isHeld := func(h *engine.Hold) bool { return h.Resource() == m }
 		if mine != nil && !slices.ContainsFunc(o.holds, isHeld) {
 			m.Core.Spawn(func() { giveUpReservation(ctx, m, mine) })
 		}
 	}
-	state.reserved = nil
+	o.reserved = nil
 }
 
 // giveUpReservations gives up the reservations of an acquisition that has failed. It blocks for the

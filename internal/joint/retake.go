@@ -113,14 +113,21 @@ func (t *retake) checkUndone() bool {
 	if t.first == nil {
 		return true
 	}
-	is, lasting := t.first.IsUndone()
-	if !is && lasting {
+	switch t.first.RollbackState() {
+	case engine.NoRollback:
+		if t.first.MayHaveTraces() {
+			return false
+		}
+	case engine.RollbackPending:
+		return false
+	case engine.RolledBackLate:
 		t.wait = t.m.RollbackCopyWindow(t.first)
-	}
-	if is || lasting {
 		t.first = nil
+		return false
+	case engine.RolledBack: // nothing is left
 	}
-	return is
+	t.first = nil
+	return true
 }
 
 // try makes one attempt, by the three steps above, and reports whether it has replaced the lost
@@ -219,7 +226,7 @@ func (o *Ownership) replace(lost, fresh *engine.Hold) bool {
 	if lost != nil {
 		at = slices.Index(o.holds, lost)
 	}
-	hasEnded := o.closed || !o.has(isValid)
+	hasEnded := o.closed || !o.enoughAre(isValid)
 	if hasEnded || at < 0 {
 		return false
 	}

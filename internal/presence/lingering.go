@@ -45,7 +45,7 @@ func (p *Presence) HearAsks() {
 	}
 }
 
-func (p *Presence) subscribeForAsks() *listening {
+func (p *Presence) subscribeForAsks() *tagSubscription {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.hearing = true

@@ -68,7 +68,7 @@ const noticeTimeout = time.Second
 func (p *Presence) Receive(sig pubsub.Signal) {
 	if sig.Resubscribed { // a notice or a request may have been missed, and Redis may have forgotten all holds
 		p.core.GiveUpAllLingering()
-		p.AskAll()
+		p.RecheckAll()
 		return
 	}
 	if ask, ok := strings.CutPrefix(sig.Payload, askPrefix); ok {

@@ -129,35 +129,35 @@ type Presence struct {
 	idleSince engine.Instant // the instant since which the client neither holds nor waits; 0 while it does
 	unheard   bool           // a subscription that holds need is not confirmed yet
 
-	asking asking // asks about all holds when Redis comes back
+	rechecks rechecks // of the holds, when Redis comes back
 
 	waitsMu sync.Mutex        // guards waits; innermost
 	waits   map[string]*waits // by name
 
-	mu          sync.Mutex                 // guards the rest
-	subs        map[string]*listening      // by tag
-	notBefore   engine.Instant             // no subscription is tried before this instant, because one was refused
-	closed      bool                       // no more names are written
-	written     bool                       // the name may be in Redis
-	writing     chan struct{}              // closed when the write under way has ended; nil if there is none
-	due         engine.Instant             // the instant at which the name is to be written again
-	refused     bool                       // the latest write failed: the state is not written before due
-	told        string                     // the content of the state that was written last
-	toldAt      engine.Instant             // when it was written
-	hasState    bool                       // the state may be in Redis
-	rests       map[string]engine.Instant  // by short id: when the rest of its minimum hold is over
-	warned      bool                       // a refusal of the name has been logged
-	unread      []string                   // the notices of takeovers that have not been read yet
-	unreadBytes int                        // the total length of unread
-	suspects    map[*engine.Ownership]bool // the ownerships under check; true if one is to be checked once more
-	holders     map[string]holderName      // the names of other clients, by tag: see holders.go
-	lingering                              // the locks that linger: see lingering.go
+	mu          sync.Mutex                  // guards the rest
+	subs        map[string]*tagSubscription // by tag
+	notBefore   engine.Instant              // no subscription is tried before this instant, because one was refused
+	closed      bool                        // no more names are written
+	written     bool                        // the name may be in Redis
+	writing     chan struct{}               // closed when the write under way has ended; nil if there is none
+	due         engine.Instant              // the instant at which the name is to be written again
+	refused     bool                        // the latest write failed: the state is not written before due
+	lastState   string                      // the content of the state that was written last
+	lastStateAt engine.Instant              // when it was written
+	hasState    bool                        // the state may be in Redis
+	rests       map[string]engine.Instant   // by short id: when the rest of its minimum hold is over
+	warned      bool                        // a refusal of the name has been logged
+	unread      []string                    // the notices of takeovers that have not been read yet
+	unreadBytes int                         // the total length of unread
+	suspects    map[*engine.Ownership]bool  // the ownerships under check; true if one is to be checked once more
+	holders     map[string]holderName       // the names of other clients, by tag: see holders.go
+	lingering                               // the locks that linger: see lingering.go
 }
 
 // New returns the presence of a client. It sends nothing.
 func New(config Config) *Presence {
 	return &Presence{
-		Config: config, tag: ClientTag(config.ID), subs: map[string]*listening{}, holders: map[string]holderName{},
+		Config: config, tag: ClientTag(config.ID), subs: map[string]*tagSubscription{}, holders: map[string]holderName{},
 		waits: map[string]*waits{}, rests: map[string]engine.Instant{}, hurry: make(chan struct{}, 1),
 	}
 }
@@ -274,12 +274,12 @@ func (p *Presence) show(now, busy engine.Instant) engine.Instant {
 // hasNews reports whether the state has changed since it was written, and may be written again. mu
 // is held.
 func (p *Presence) hasNews(now engine.Instant) bool {
-	mayWrite := p.written && !p.refused && now >= p.toldAt+engine.Instant(stateAgain)
+	mayWrite := p.written && !p.refused && now >= p.lastStateAt+engine.Instant(stateAgain)
 	if !mayWrite {
 		return false
 	}
-	told, _ := p.tell(now)
-	return told.content() != p.told
+	told, _ := p.currentState(now)
+	return told.content() != p.lastState
 }
 
 // write sends the commands that write the name and the state. A command that is nil is not due.
@@ -417,15 +417,15 @@ func (p *Presence) listen(tags []string) {
 	}
 	p.mu.Unlock()
 	for _, tag := range confirmed {
-		p.askTag(tag) // Redis may have restarted between the acquisitions and now
+		p.recheckTag(tag) // Redis may have restarted between the acquisitions and now
 	}
 	for _, sub := range ended { // without the mutex, because the listener takes it
 		sub.Close()
 	}
 }
 
-// listening is the subscription to the channel of one tag.
-type listening struct {
+// tagSubscription is the subscription to the channel of one tag.
+type tagSubscription struct {
 	sub   *pubsub.Subscription
 	since engine.Instant
 	heard bool // the subscription was confirmed, and the client asks about the tag's holds
@@ -434,12 +434,12 @@ type listening struct {
 // subscribe returns the subscription to the channel of a tag, and makes one if there is none. It
 // returns nil if a subscription was refused a short time ago, or if the client has closed. mu is
 // held.
-func (p *Presence) subscribe(tag string) *listening {
+func (p *Presence) subscribe(tag string) *tagSubscription {
 	l := p.subs[tag]
 	now := p.now()
 	maySubscribe := !p.closed && now >= p.notBefore
 	if l == nil && maySubscribe {
-		l = &listening{sub: p.Hub.Subscribe(tagged(holderChannel, tag), p.Receive), since: now}
+		l = &tagSubscription{sub: p.Hub.Subscribe(tagged(holderChannel, tag), p.Receive), since: now}
 		p.subs[tag] = l
 	}
 	return l

@@ -512,7 +512,7 @@ func TestGoroutinesOfAPresence(t *testing.T) {
 		}
 		for range 3 {
 			h := Acquire(t, t.Context(), c.Lock("x"), FixedLease(time.Hour))
-			c.presence.AskAll()
+			c.presence.RecheckAll()
 			Sleep(2 * time.Second)
 			assert.Equal(t, 1, goroutines())
 			Release(t, h)

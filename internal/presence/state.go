@@ -124,9 +124,9 @@ func (p *Presence) StaysTaken(id string, rest time.Duration) {
 // short is an id without the uuid of this client.
 func (p *Presence) short(id string) string { return strings.TrimPrefix(id, p.ID+":") }
 
-// tell returns the client's current state, and how long the state stays if the client dies. mu is
+// currentState returns the client's current state, and how long the state stays if the client dies. mu is
 // held.
-func (p *Presence) tell(now engine.Instant) (told state, ttl time.Duration) {
+func (p *Presence) currentState(now engine.Instant) (told state, ttl time.Duration) {
 	ttl = nameTTL
 	maps.DeleteFunc(p.rests, func(_ string, until engine.Instant) bool { return until <= now })
 	for _, until := range p.rests {
@@ -172,9 +172,9 @@ func (s *state) content() string {
 // state. The rest of a minimum hold may need the name for longer, so then the name is due, too. mu
 // is held.
 func (p *Presence) commands(now engine.Instant, nameIsDue bool) (name, state []any) {
-	told, ttl := p.tell(now)
-	p.told = told.content()
-	p.toldAt = now
+	told, ttl := p.currentState(now)
+	p.lastState = told.content()
+	p.lastStateAt = now
 	// No script uses PSETEX or GETDEL, so INFO commandstats counts these writes separately.
 	if nameIsDue || len(told.Rests) > 0 {
 		name = []any{"psetex", tagged(ClientName, p.tag), scripts.CeilMillis(ttl), p.Name}
@@ -194,7 +194,7 @@ func (p *Presence) commands(now engine.Instant, nameIsDue bool) (name, state []a
 // restCommands returns the commands that leave the name until the last rest of a minimum hold is
 // over; nil if none is left. mu is held.
 func (p *Presence) restCommands(now engine.Instant) [][]any {
-	told, _ := p.tell(now)
+	told, _ := p.currentState(now)
 	if len(told.Rests) == 0 {
 		return nil
 	}

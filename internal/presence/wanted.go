@@ -66,10 +66,10 @@ func (p *Presence) askCommand(r *engine.Resource, holder string) []any {
 	return []any{p.Runner.Publish(), tagged(holderChannel, TagOf(holder)), text}
 }
 
-// AskAllHolders asks the clients of all holders of r. It returns how many clients were told, and
+// AskAllHolders asks the clients of all holders of r. It returns how many clients have received that, and
 // how many ids hold r. A client hears asks if it has held for about a second, or if one of its
 // holds listens. AskAllHolders blocks for the server's answers.
-func (p *Presence) AskAllHolders(ctx context.Context, r *engine.Resource) (told, holders int, err error) {
+func (p *Presence) AskAllHolders(ctx context.Context, r *engine.Resource) (receivers, holders int, err error) {
 	ids, err := p.Holders(ctx, r)
 	if err != nil {
 		return 0, 0, err
@@ -89,17 +89,18 @@ func (p *Presence) AskAllHolders(ctx context.Context, r *engine.Resource) (told,
 		n := min(len(commands), pipelined)
 		heard, err := p.Runner.Commands(ctx, commands[:n]...)
 		if err != nil {
-			return told, len(ids), err
+			return receivers, len(ids), err
 		}
-		for i, receivers := range heard {
-			if number, ok := receivers.(int64); ok && isFirst[i] {
-				told += int(number)
+		for i, answer := range heard {
+			number, isNumber := answer.(int64)
+			if isNumber && isFirst[i] {
+				receivers += int(number)
 			}
 		}
 		commands = commands[n:]
 		isFirst = isFirst[n:]
 	}
-	return told, len(ids), nil
+	return receivers, len(ids), nil
 }
 
 // lookForWaiters starts a look for waiters that do not ask, for the holds that listen. It returns

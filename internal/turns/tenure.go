@@ -107,18 +107,18 @@ func (s *tenure) isYoung(now time.Time) bool {
 	return now.Sub(s.since) < limit
 }
 
-// fate is what follows the end of a turn.
-type fate uint8
+// turnEnd is what follows the end of a turn.
+type turnEnd uint8
 
 const (
-	release fate = iota // release the outer hold
-	passOn              // give the first waiter the next turn
-	linger              // keep the lock, although nobody uses it
+	release turnEnd = iota // release the outer hold
+	passOn                 // give the first waiter the next turn
+	linger                 // keep the lock, although nobody uses it
 )
 
 // afterTurn decides what follows the end of a turn, as the table in the package comment says.
 // canLinger: the client hears when others ask for the lock. mu is held.
-func (s *tenure) afterTurn(now time.Time, canLinger bool) fate {
+func (s *tenure) afterTurn(now time.Time, canLinger bool) turnEnd {
 	terms := s.e.terms
 	waits := s.e.waiters.First != nil
 	isYoung := s.isYoung(now)

@@ -118,7 +118,7 @@ func (w *turn) begin(ctx context.Context, q *engine.Request) (*engine.Hold, erro
 
 // end ends the turn, and returns what the caller must do: release the outer hold, or nothing. mu is
 // held.
-func (w *turn) end(canLinger bool) fate {
+func (w *turn) end(canLinger bool) turnEnd {
 	e := w.e
 	s := w.s
 	now := time.Now()

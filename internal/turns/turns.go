@@ -159,16 +159,15 @@ func (e *entry) attempt(ctx, trying context.Context, q *engine.Request) (*engine
 	e.r.InitOuter(&s.request, q.Terms, s, mayWait)
 	t.mu.Unlock()
 	e.contact.AttemptBegins()
-	returned := false
-	defer func() {
-		if !returned { // a hook of go-redis has panicked
-			t.mu.Lock()
-			e.attemptEnded()
-			t.mu.Unlock()
-		}
-	}()
-	hold, stands, err := e.r.AcquireOuter(trying, &s.request)
-	returned = true
+	undo := func() {
+		t.mu.Lock()
+		e.attemptEnded()
+		t.mu.Unlock()
+	}
+	var hold *engine.Hold
+	var stands bool
+	var err error
+	engine.Guarded(undo, func() { hold, stands, err = e.r.AcquireOuter(trying, &s.request) })
 	t.mu.Lock()
 	switch {
 	case hold != nil:

@@ -48,9 +48,9 @@ type Event struct {
 	Since         int64  // Tried: when the client took its place; 0: unknown
 	NeedNotListen bool   // Tried: the client need not listen
 
-	HandsOff bool // Releasing: the release may hand the lock off
-	Over     bool // Releasing: the client has had the lock for long enough
-	Permits  int  // Releasing: how many are released
+	HandsOff   bool // Releasing: the release may hand the lock off
+	HasHadTurn bool // Releasing: the client has had the lock for long enough
+	Permits    int  // Releasing: how many are released
 	// Releasing, Yielded: how long the client may pass the lock on without a command; 0 if it may
 	// not.
 	Cohort time.Duration

@@ -415,7 +415,7 @@ func (q *Queue) release(e *Event) {
 	w := q.Head()
 	switch {
 	case w == nil:
-	case e.Over:
+	case e.HasHadTurn:
 		if q.TakeTurns || e.Cohort > 0 {
 			q.yield(e)
 		}

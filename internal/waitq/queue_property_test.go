@@ -253,7 +253,7 @@ func (w *world) release(c *client) {
 	r := &freeing{phase: sent, by: c, sent: w.now}
 	w.releases = append(w.releases, r)
 	over := rapid.Bool().Draw(w.T, "over")
-	for _, a := range w.on(Event{What: Releasing, Permits: c.Permits, HandsOff: true, Over: over}) {
+	for _, a := range w.on(Event{What: Releasing, Permits: c.Permits, HandsOff: true, HasHadTurn: over}) {
 		r.action, r.yields = a, a.Do == Yield
 		if a.Do == Offer {
 			r.successor = a.Who.Of.(*client)

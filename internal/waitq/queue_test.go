@@ -108,7 +108,7 @@ func TestWhatTheQueueSays(t *testing.T) {
 	granted := Event{What: Left, Granted: true, RetryAfter: time.Minute}
 	heard := Event{What: Heard}
 	release := Event{What: Releasing, HandsOff: true, Permits: 1}
-	over := Event{What: Releasing, HandsOff: true, Permits: 1, Over: true}
+	over := Event{What: Releasing, HandsOff: true, Permits: 1, HasHadTurn: true}
 	yielded := Event{What: Yielded, Sent: newScript(t).now, Others: 3}
 	for _, tt := range []struct {
 		name string
@@ -473,7 +473,7 @@ func TestConfirmationDoesNotEndATurnThatOurReleaseHasBegun(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			s := newScript(t)
 			s.on("a", Event{What: Joined, RetryAfter: -1})
-			assert.Equal(t, "yield told", s.on("", Event{What: Releasing, Over: true, HandsOff: true, Permits: 1}))
+			assert.Equal(t, "yield told", s.on("", Event{What: Releasing, HasHadTurn: true, HandsOff: true, Permits: 1}))
 			s.on("", Event{What: Yielded, Sent: s.now, Others: 1})
 			s.on("a", Event{What: Confirmed})
 			assert.Empty(t, s.on("a", Event{What: Confirmed}))
@@ -526,7 +526,7 @@ func TestWhenAStreakOfClientsThatCompeteIsOver(t *testing.T) {
 	s := newScript(t)
 	s.q.ManyHolders, s.q.TakeTurns = true, false
 	s.join("a")
-	release := Event{What: Releasing, HandsOff: true, Permits: 1, Over: true}
+	release := Event{What: Releasing, HandsOff: true, Permits: 1, HasHadTurn: true}
 	assert.Empty(t, s.on("", release))
 	release.Cohort = 50 * ms
 	assert.Equal(t, "yield told", s.on("", release))

@@ -35,11 +35,11 @@ type Turn struct {
 	until time.Time     // when the turn ends
 	lasts time.Duration // the time for each of the others
 	left  int           // how many more releases of others end it
-	// told is how many of the next messages announce releases that this client knows of: its own,
+	// expected is how many of the next messages announce releases that this client knows of: its own,
 	// or one that a message at its place has announced.
-	told int
-	due  time.Time // when the head must try, at the latest; zero if it has tried since the last release
-	own  bool      // this client's own release has begun it
+	expected int
+	due      time.Time // when the head must try, at the latest; zero if it has tried since the last release
+	own      bool      // this client's own release has begun it
 }
 
 // On handles a message, or the reply to the release that began a turn, and reports whether the head
@@ -76,10 +76,10 @@ func (t *Turn) On(e *Event, listens, oneByOne bool) (tryNow bool) {
 // come. Messages that the last turn expected may still come, too.
 func (t *Turn) begin(now time.Time, lasts time.Duration, others int, told bool) {
 	if !now.Before(t.until) {
-		t.told = 0
+		t.expected = 0
 	}
 	if told {
-		t.told++
+		t.expected++
 	}
 	t.until = now.Add(lasts)
 	t.lasts = lasts
@@ -134,8 +134,8 @@ func (t *Turn) yielded(e *Event, oneByOne bool) (tryNow bool) {
 // hear handles a release message. Without a turn, each one makes the head try.
 func (t *Turn) hear(now time.Time) (tryNow bool) {
 	switch {
-	case now.Before(t.until) && t.told > 0:
-		t.told--
+	case now.Before(t.until) && t.expected > 0:
+		t.expected--
 	case now.Before(t.until) && t.left > 1:
 		t.left--
 		t.until = now.Add(t.lasts)

@@ -61,8 +61,8 @@ var Catalogue = []Defect{
 		Name: "a loss that a renewal finds is not reported", Promise: "C10",
 		Edits: []Edit{{
 			"internal/engine/ownership.go",
-			"	loss := o.unknownLoss()\n	if !refused {\n",
-			"	loss := o.unknownLoss()\n	if refused {\n		return\n	} else {\n",
+			"	if refused {\n		o.loseInBackground(o.unknownLoss())\n",
+			"	if refused {\n",
 		}},
 		Find: []string{"--faults", "delete", "--primitives", "lock,fenced"},
 	},
@@ -227,7 +227,7 @@ var Catalogue = []Defect{
 		Name: "a hold does not hear of waiters of its own client", Promise: "C30",
 		Edits: []Edit{{
 			"internal/engine/wanted.go",
-			"		c.tell(r.Name, func(h *Hold) bool { return h.ID() == a.Holder })\n", "",
+			"		c.notifyWanted(r.Name, func(h *Hold) bool { return h.ID() == a.Holder })\n", "",
 		}},
 		Suite: [2]string{"./internal/presence", "TestHoldHearsThatItIsWanted"},
 	},
@@ -290,8 +290,8 @@ var Catalogue = []Defect{
 		Name: "an acquisition emits two events", Promise: "C23",
 		Edits: []Edit{{
 			"internal/engine/acquire.go",
-			"	r.Core.emit(e)\n	returned = true\n",
-			"	r.Core.emit(e)\n	r.Core.emit(e)\n	returned = true\n",
+			"	Guarded(nobodyGetsIt, func() { r.Core.emit(e) })\n",
+			"	r.Core.emit(e)\n	Guarded(nobodyGetsIt, func() { r.Core.emit(e) })\n",
 		}},
 	},
 	{
@@ -658,10 +658,10 @@ var Catalogue = []Defect{
 		Name: "the user of a lock that may be passed on does not hear that another client asks", Promise: "C30",
 		Edits: []Edit{{
 			"internal/engine/linger.go",
-			"		qs.mu.Unlock()\n		h.Want()\n",
+			"		qs.mu.Unlock()\n		h.NotifyWanted()\n",
 			"		qs.mu.Unlock()\n		o := h.Ownership()\n" +
 				"		if h.group == nil && o != nil && o.turnTerms.Cohort+o.turnTerms.Linger > 0 {\n" +
-				"			continue\n		}\n		h.Want()\n",
+				"			continue\n		}\n		h.NotifyWanted()\n",
 		}},
 		Suite: [2]string{"./internal/turns", "TestUserHearsThatAnotherClientAsks"},
 	},
@@ -675,7 +675,7 @@ var Catalogue = []Defect{
 		Name: "TryDo skips although Redis has not answered", Promise: "C12",
 		Edits: []Edit{{
 			"internal/engine/contact.go",
-			"	return g.told && g.cause == nil && !isUnanswered\n",
+			"	return g.confirmed && g.cause == nil && !isUnanswered\n",
 			"	_ = isUnanswered\n	return g.refused\n",
 		}},
 		Suite: [2]string{"./tests/contract", "TestC12TryDo$"},

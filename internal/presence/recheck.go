@@ -26,55 +26,57 @@ import (
 //
 // For renewed holds, the question is a renewal that the watchdog makes at once. For a fixed lease,
 // it is a renewal for a shorter time than the lease lasts anyway, which changes nothing. One
-// command asks about up to [watchdog.Batch] holds. One goroutine asks (runAsking), with a few
+// command asks about up to [watchdog.Batch] holds. One goroutine asks (runRechecks), with a few
 // workers. Occasions that come while it runs count as one.
 
 const (
-	askEvery   = 500 * time.Millisecond // the least time between the beginnings of two rounds of questions
-	askTimeout = time.Second            // bounds one question
-	askWorkers = 8                      // how many questions may be in flight
-	askAtMost  = 30 * time.Second       // bounds all questions of one occasion
-	askSilence = askWorkers             // a round ends after this many questions in a row without an answer
+	recheckEvery   = 500 * time.Millisecond // the least time between the beginnings of two rounds of questions
+	recheckTimeout = time.Second            // bounds one question
+	recheckWorkers = 8                      // how many questions may be in flight
+	recheckAtMost  = 30 * time.Second       // bounds all questions of one occasion
+	recheckSilence = recheckWorkers         // a round ends after this many questions in a row without an answer
 )
 
-// asking is the part of a presence that asks about holds.
-type asking struct {
+// rechecks is the part of a presence that asks Redis about its holds.
+type rechecks struct {
 	mu      sync.Mutex // guards the rest
-	running bool       // the goroutine (runAsking) is running
+	running bool       // the goroutine (runRechecks) is running
 	all     bool       // ask about all holds
 	tags    []string   // ask about the holds of these tags
 }
 
-// AskAll asks about every hold, in the background. It does not block. Any goroutine may call it.
-func (p *Presence) AskAll() { p.ask(func(a *asking) { a.all = true }) }
+// RecheckAll asks about every hold, in the background. It does not block. Any goroutine may call it.
+func (p *Presence) RecheckAll() { p.recheck(func(r *rechecks) { r.all = true }) }
 
-// askTag asks about the holds of a tag, in the background. It does not block.
-func (p *Presence) askTag(tag string) { p.ask(func(a *asking) { a.tags = append(a.tags, tag) }) }
+// recheckTag asks about the holds of a tag, in the background. It does not block.
+func (p *Presence) recheckTag(tag string) {
+	p.recheck(func(r *rechecks) { r.tags = append(r.tags, tag) })
+}
 
-func (p *Presence) ask(add func(*asking)) {
-	a := &p.asking
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	add(a)
-	if !a.running {
-		a.running = true
-		p.core.Spawn(p.runAsking)
+func (p *Presence) recheck(add func(*rechecks)) {
+	r := &p.rechecks
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	add(r)
+	if !r.running {
+		r.running = true
+		p.core.Spawn(p.runRechecks)
 	}
 }
 
-// runAsking is the goroutine of ask. It ends when nothing is left to ask, or when the core stops.
-func (p *Presence) runAsking() {
-	a := &p.asking
+// runRechecks is the goroutine of recheck. It ends when nothing is left to ask, or when the core stops.
+func (p *Presence) runRechecks() {
+	r := &p.rechecks
 	for {
 		// The occasions are taken and running is set in one step. So an occasion that comes now is
 		// either seen in the next round, or starts another goroutine.
-		a.mu.Lock()
-		all := a.all
-		tags := a.tags
-		a.all = false
-		a.tags = nil
-		a.running = all || len(tags) > 0
-		a.mu.Unlock()
+		r.mu.Lock()
+		all := r.all
+		tags := r.tags
+		r.all = false
+		r.tags = nil
+		r.running = all || len(tags) > 0
+		r.mu.Unlock()
 		if !all && len(tags) == 0 {
 			return
 		}
@@ -85,10 +87,10 @@ func (p *Presence) runAsking() {
 		if !all { // Redis has probably forgotten nothing
 			owned = p.forgotten(owned)
 		}
-		p.askAbout(p.core.RenewNow(owned))
+		p.recheckFixed(p.core.RenewNow(owned))
 		// A connection that breaks again and again is an occasion each time. The pause limits the
 		// cost.
-		engine.Pause(context.Background(), askEvery-time.Since(began), p.core.Stopping())
+		engine.Pause(context.Background(), recheckEvery-time.Since(began), p.core.Stopping())
 		if p.core.IsStopping() {
 			return
 		}
@@ -98,7 +100,7 @@ func (p *Presence) runAsking() {
 // forgotten returns the ownerships whose locks are missing in Redis. It sends plain commands, which
 // cost less than scripts.
 func (p *Presence) forgotten(owned []*engine.Ownership) (suspects []*engine.Ownership) {
-	ctx, cancel := context.WithTimeout(context.Background(), askAtMost)
+	ctx, cancel := context.WithTimeout(context.Background(), recheckAtMost)
 	defer cancel()
 	for chunk := range slices.Chunk(owned, pipelined) {
 		probes := make([][]any, len(chunk))
@@ -117,15 +119,15 @@ func (p *Presence) forgotten(owned []*engine.Ownership) (suspects []*engine.Owne
 	return suspects
 }
 
-// askAbout asks Redis whether these ownerships still exist. Their leases are fixed, so no renewal
+// recheckFixed asks Redis whether these ownerships still exist. Their leases are fixed, so no renewal
 // would find out. Holds of ownerships that Redis has forgotten end. Questions without an answer are
 // repeated for about a second. After that, the client asks again the next time that Redis comes
 // back.
-func (p *Presence) askAbout(owned []*engine.Ownership) {
-	ctx, cancel := context.WithTimeout(context.Background(), askAtMost)
+func (p *Presence) recheckFixed(owned []*engine.Ownership) {
+	ctx, cancel := context.WithTimeout(context.Background(), recheckAtMost)
 	defer cancel()
 	for _, pause := range append(verifyPauses[:], 0) { // no pause after the last round
-		owned = p.askRound(ctx, owned)
+		owned = p.recheckRound(ctx, owned)
 		if len(owned) == 0 {
 			return
 		}
@@ -133,22 +135,22 @@ func (p *Presence) askAbout(owned []*engine.Ownership) {
 	}
 }
 
-// askRound asks once about each of these ownerships, in batches. It returns those without an
+// recheckRound asks once about each of these ownerships, in batches. It returns those without an
 // answer. It blocks until its workers have ended. If Redis does not answer at all, they stop soon.
-func (p *Presence) askRound(ctx context.Context, owned []*engine.Ownership) (unanswered []*engine.Ownership) {
+func (p *Presence) recheckRound(ctx context.Context, owned []*engine.Ownership) (unanswered []*engine.Ownership) {
 	batches := questionsAbout(owned)
 	var next, silent atomic.Int64 // the number of the next batch, and of the questions in a row without an answer
-	var workers sync.WaitGroup    // the workers end before runAsking, and Close waits for that
-	for range min(askWorkers, len(batches)) {
+	var workers sync.WaitGroup    // the workers end before runRechecks, and Close waits for that
+	for range min(recheckWorkers, len(batches)) {
 		workers.Go(func() {
-			for silent.Load() < askSilence && ctx.Err() == nil {
+			for silent.Load() < recheckSilence && ctx.Err() == nil {
 				n := int(next.Add(1)) - 1
 				if n >= len(batches) {
 					return
 				}
 				// A single failure may concern one batch, or one server of a cluster. Many in a row
 				// are an outage.
-				if p.askOnce(ctx, batches[n]) {
+				if p.send(ctx, batches[n]) {
 					silent.Store(0)
 				} else {
 					silent.Add(1)
@@ -198,10 +200,10 @@ func questionsAbout(owned []*engine.Ownership) (batches []*question) {
 	return batches
 }
 
-// askOnce sends a question, and ends the holds that Redis does not have. It reports whether there
+// send sends a question, and ends the holds that Redis does not have. It reports whether there
 // was an answer.
-func (p *Presence) askOnce(ctx context.Context, q *question) bool {
-	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+func (p *Presence) send(ctx context.Context, q *question) bool {
+	ctx, cancel := context.WithTimeout(ctx, recheckTimeout)
 	defer cancel()
 	// The error says no more than the states: the leases that it concerns are Unknown, and are
 	// asked about again.

@@ -46,7 +46,7 @@ func TestOccasionsToAskAboutHolds(t *testing.T) {
 		{"none", func(t *testing.T, c *client) { exists(t, c, all...) }, nil, nil},
 		{"it is told to ask", func(t *testing.T, c *client) {
 			exists(t, c, all...)
-			c.presence.AskAll()
+			c.presence.RecheckAll()
 		}, all, []int{1, 1}},
 		{"the connection for notices was made again", func(t *testing.T, c *client) {
 			exists(t, c, all...)
@@ -119,7 +119,7 @@ func TestQuestionsAboutLeases(t *testing.T) {
 		short := Acquire(t, t.Context(), lock("c", "c"), FixedLease(time.Second))
 		Sleep(time.Until(short.ValidUntil()) - ms/2)
 		left := time.Until(nested.ValidUntil())
-		c.presence.AskAll()
+		c.presence.RecheckAll()
 		synctest.Wait()
 
 		sizes := map[any][]int{}
@@ -193,7 +193,7 @@ func TestQuestionsWithoutAnAnswer(t *testing.T) {
 					return tt.fault(n)
 				})
 				c.presence.Close(true) // it does not begin to listen
-				c.presence.AskAll()
+				c.presence.RecheckAll()
 				Sleep(time.Minute)
 				at, _ := c.asked()
 				if tt.at != nil {
@@ -225,12 +225,12 @@ func TestOccasionsWhileTheClientAsks(t *testing.T) {
 		c.locks.OnEach(func(cmd Command) Fault { return Fault{Reply: 100 * ms} })
 		for range 10 {
 			for range 10 {
-				c.presence.AskAll()
+				c.presence.RecheckAll()
 			}
 			Sleep(20 * ms)
 		}
 		Sleep(time.Second)
-		c.presence.AskAll()
+		c.presence.RecheckAll()
 		Sleep(time.Minute)
 		at, _ := c.asked()
 		assert.Equal(t, []time.Duration{0, 500 * ms, 1200 * ms}, at)
@@ -247,7 +247,7 @@ func TestQuestionsTakeHalfAMinuteAtMost(t *testing.T) {
 		}
 		c.presence.Close(true)
 		c.locks.OnEach(func(Command) Fault { return Fault{Reply: 900 * ms} })
-		c.presence.AskAll()
+		c.presence.RecheckAll()
 		Sleep(time.Minute)
 		at, _ := c.asked()
 		assert.Len(t, at, 34*8, "the last ones begin after 29.7 s")
@@ -279,7 +279,7 @@ func TestQuestionsThatAreAnsweredInPart(t *testing.T) {
 					tt.answer(states)
 					return states
 				}
-				c.presence.AskAll()
+				c.presence.RecheckAll()
 				Sleep(time.Minute)
 				at, _ := c.asked()
 				assert.LessOrEqual(t, len(at), tt.most)
@@ -298,7 +298,7 @@ func TestOccasionWhileTheClientBeginsToListen(t *testing.T) {
 		c.locks.OnEach(func(Command) Fault { return Fault{Reply: 100 * ms} })
 		c.proxy.Delay(ms)
 		Sleep(800 * ms)
-		c.presence.AskAll()
+		c.presence.RecheckAll()
 		Sleep(time.Minute)
 		at, _ := c.asked()
 		assert.Equal(t, []time.Duration{751 * ms, 1250 * ms}, at)
@@ -310,9 +310,9 @@ func TestQuestionsEndWithTheirClient(t *testing.T) {
 	bubble(t, func(t *testing.T, c *client) {
 		Acquire(t, t.Context(), c.Lock("x"), FixedLease(time.Hour))
 		c.locks.OnEach(func(Command) Fault { return Fault{Err: ErrDown} })
-		c.presence.AskAll()
+		c.presence.RecheckAll()
 		Sleep(300 * ms)
-		c.presence.AskAll()
+		c.presence.RecheckAll()
 		c.shut()
 		assert.Equal(t, 300*ms, c.locks.Now())
 		at, _ := c.asked()
