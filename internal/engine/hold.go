@@ -48,7 +48,7 @@ type Hold struct {
 	extended Instant       // the latest end of a lease that an Extend got, or may still get
 	inner    *innerContext // nil until the first call of Context
 	wanted   chan struct{} // closed when somebody waits for what it has; nil: nobody listens, and nobody is known to wait
-	turns    *nestedTurns  // of nested acquisitions; nil until there is one
+	gate     *siblingGate  // of nested acquisitions; nil until there is one
 	lapse    *time.Timer   // ends the hold at limit; nil if there is none
 
 	sibling          *Hold    // the next hold of its ownership; Guarded by Ownership.mu
@@ -507,8 +507,8 @@ func (h *Hold) end(cause error) bool {
 	if h.inner != nil {
 		h.inner.cancel(cause)
 	}
-	if h.turns != nil {
-		close(h.turns.ended) // waiters that want to nest acquire as outermost requests
+	if h.gate != nil {
+		close(h.gate.ended) // waiters that want to nest acquire as outermost requests
 	}
 	lapse := h.lapse
 	listened := h.wanted != nil
@@ -519,7 +519,7 @@ func (h *Hold) end(cause error) bool {
 		lapse.Stop()
 	}
 	if h.parent != nil {
-		h.parent.turnsOf().pass()
+		h.parent.siblingGate().leave()
 	}
 	h.r.Core.holds.remove(h)
 	if listened {

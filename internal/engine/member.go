@@ -87,7 +87,7 @@ func (h *Hold) JoinAs(joint *Hold, acquired time.Time) {
 func (h *Hold) WasNested() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.turns != nil
+	return h.gate != nil
 }
 
 // WithoutCancel returns a context with the values of the one that h was acquired with. It never ends.

@@ -60,33 +60,44 @@ func (r *Resource) Outer(ctx context.Context) (*Hold, error) {
 	return OuterFrom(ctx, r), nil
 }
 
-// nestUnder waits for the turn under outer, unless many may hold at once, and then acquires. The
-// new hold keeps the turn until it ends. If the acquisition fails, nestUnder passes the turn on.
+// nestUnder acquires under outer. Unless many may hold at once, it waits until no other acquisition
+// nests there.
 func (r *Resource) nestUnder(ctx context.Context, outer *Hold, q *Request) (hold *Hold, err error) {
 	if loss := outer.lossCause(); loss != nil {
-		return nil, loss // at once: do not wait for a sibling that still has the turn
+		return nil, loss // at once: do not wait for a sibling
 	}
-	if !r.Traits.ManyHolders {
-		if err := r.takeTurn(ctx, outer, q); err != nil {
-			return nil, err
-		}
-		q.parent = outer
-		t := outer.turnsOf()
-		defer func() {
-			if hold == nil { // it failed, or a hook of go-redis has panicked
-				t.contact.takeOver(q.contact) // which is another one if a joint lock has waited
-				t.pass()
-				q.parent = nil
-			} else {
-				t.contact.HeldBy(outer.ID(), -1, errSibling)
-			}
-		}()
+	if r.Traits.ManyHolders {
+		hold, err = r.nestNow(ctx, outer, q)
+	} else {
+		hold, err = r.nestAlone(ctx, outer, q)
 	}
-	hold, err = r.nestNow(ctx, outer, q)
 	if hold != nil {
 		hold.depth = max(outer.depth, outer.depth+1) // does not wrap around to 0
 	}
 	return hold, err
+}
+
+// nestAlone passes the gate of outer, and acquires. The new hold occupies the gate until it ends. If
+// the acquisition fails, nestAlone leaves the gate.
+func (r *Resource) nestAlone(ctx context.Context, outer *Hold, q *Request) (hold *Hold, err error) {
+	err = r.passSiblings(ctx, outer, q)
+	if err != nil {
+		return nil, err
+	}
+	q.parent = outer
+	gate := outer.siblingGate()
+	defer func() {
+		if hold != nil {
+			gate.contact.HeldBy(outer.ID(), -1, errSibling)
+			return
+		}
+		// It failed, or a hook of go-redis has panicked. The contact is another one if a joint lock
+		// has waited.
+		gate.contact.takeOver(q.contact)
+		gate.leave()
+		q.parent = nil
+	}()
+	return r.nestNow(ctx, outer, q)
 }
 
 // nestNow adds a hold to the ownership of outer, and a count on the server. After a lost reply,
@@ -193,44 +204,45 @@ func (o *Ownership) addOtherKind(outer *Hold) bool {
 	return true
 }
 
-// nestedTurns lets one nested acquisition at a time have the turn under a hold, which its hold
-// keeps until it ends. It belongs to the outer hold.
-type nestedTurns struct {
-	taken   chan struct{} // of capacity 1: full while somebody has the turn; the others send in order of arrival
-	ended   chan struct{} // closed when the outer hold has ended
-	contact Contact       // of the acquisitions that have the turn, or wait for it
+// siblingGate lets one nested acquisition at a time pass, whose hold occupies the gate until it
+// ends. It belongs to the outer hold.
+type siblingGate struct {
+	occupied chan struct{} // of capacity 1: full while somebody has passed; the others send in order of arrival
+	ended    chan struct{} // closed when the outer hold has ended
+	contact  Contact       // of the acquisitions that have passed, or wait
 }
 
-// turnsOf returns the turns under h, and makes them if needed. Those made after the end of h are
-// ended from the start.
-func (h *Hold) turnsOf() *nestedTurns {
+// siblingGate returns the gate of the acquisitions that nest under h, and makes it if needed. One
+// that is made after the end of h has ended from the start.
+func (h *Hold) siblingGate() *siblingGate {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.turns == nil {
-		h.turns = &nestedTurns{taken: make(chan struct{}, 1), ended: make(chan struct{})}
+	if h.gate == nil {
+		h.gate = &siblingGate{occupied: make(chan struct{}, 1), ended: make(chan struct{})}
 		if h.cause != nil {
-			close(h.turns.ended)
+			close(h.gate.ended)
 		}
 	}
-	return h.turns
+	return h.gate
 }
 
-// pass gives the turn back, to the acquisition that has waited for it the longest. The end of a
-// nested hold calls it, and a nested acquisition that failed. It does not block.
-func (t *nestedTurns) pass() {
+// leave lets the acquisition pass that has waited the longest. The end of a nested hold calls it,
+// and a nested acquisition that failed. It does not block.
+func (g *siblingGate) leave() {
 	select {
-	case <-t.taken:
-	default: // given back already, when a hook of go-redis or an observer panicked
+	case <-g.occupied:
+	default: // left already, when a hook of go-redis or an observer panicked
 	}
 }
 
-// takeTurn waits for the turn under outer. It fails with errOuterEnded if outer ends before.
-func (r *Resource) takeTurn(ctx context.Context, outer *Hold, q *Request) error {
-	t := outer.turnsOf()
-	q.ShareContact(&t.contact)
+// passSiblings waits until no other acquisition nests under outer. It fails with errOuterEnded if
+// outer ends before.
+func (r *Resource) passSiblings(ctx context.Context, outer *Hold, q *Request) error {
+	gate := outer.siblingGate()
+	q.ShareContact(&gate.contact)
 	select {
-	case t.taken <- struct{}{}:
-		t.contact.forget() // nobody was behind the former ones
+	case gate.occupied <- struct{}{}:
+		gate.contact.forget() // nobody was behind the former ones
 		return nil
 	default:
 	}
@@ -241,13 +253,13 @@ func (r *Resource) takeTurn(ctx context.Context, outer *Hold, q *Request) error 
 	waiting, stop := q.Wait.Bound(ctx)
 	defer stop()
 	select {
-	case t.taken <- struct{}{}:
+	case gate.occupied <- struct{}{}:
 		return nil
 	case <-waiting.Done():
 		return q.gaveUp(waiting, nil)
 	case <-r.Core.Closing():
 		return ErrClosed
-	case <-t.ended:
+	case <-gate.ended:
 		return errOuterEnded
 	}
 }

@@ -11,7 +11,7 @@ import (
 // tenure is one outer hold, from the request for it to its end. Turns.mu guards it. It implements
 // [engine.Group].
 type tenure struct {
-	e       *entry
+	entry   *entry
 	request engine.Request
 	// cancel ends the request's wait, and answered is closed when the wait has ended. Both are nil
 	// if the request does not wait.
@@ -38,22 +38,22 @@ type tenure struct {
 
 // newTenure returns a tenure without an outer hold. mu is held.
 func (e *entry) newTenure() *tenure {
-	s := e.unused
+	tn := e.unused
 	e.unused = nil
-	if s == nil {
-		s = new(tenure)
+	if tn == nil {
+		tn = new(tenure)
 	}
-	s.e = e
-	return s
+	tn.entry = e
+	return tn
 }
 
-// begin makes s its entry's tenure. s has just acquired the lock, so earlier tenures of the same
-// name have lost it, unless s has. mu is held.
-func (s *tenure) begin(hold *engine.Hold) {
-	s.hold, s.since = hold, hold.KeptSince()
-	s.token, s.tokens = hold.Tokens()
+// begin makes tn its entry's tenure. tn has just acquired the lock, so earlier tenures of the same
+// name have lost it, unless tn has. mu is held.
+func (tn *tenure) begin(hold *engine.Hold) {
+	tn.hold, tn.since = hold, hold.KeptSince()
+	tn.token, tn.tokens = hold.Tokens()
 	var next *entry
-	for e := s.e.turns.entries[s.e.r.Name]; e != nil; e = next {
+	for e := tn.entry.turns.entries[tn.entry.r.Name]; e != nil; e = next {
 		next = e.another // giveUp may remove e
 		earlier := e.tenure
 		switch {
@@ -64,47 +64,47 @@ func (s *tenure) begin(hold *engine.Hold) {
 		default:
 			earlier.drop()
 		}
-		s.isDisputed = true
+		tn.isDisputed = true
 	}
-	s.e.tenure = s
-	s.e.contact.HeldBy(hold.ID(), max(0, time.Until(hold.ValidUntil())), nil)
+	tn.entry.tenure = tn
+	tn.entry.contact.HeldBy(hold.ID(), max(0, time.Until(hold.ValidUntil())), nil)
 }
 
 // give gives w the turn. mu is held.
-func (s *tenure) give(w *turn) {
-	w.s, w.number = s, s.used
-	s.user = w
-	s.used++
+func (tn *tenure) give(w *turn) {
+	w.tenure, w.number = tn, tn.used
+	tn.user = w
+	tn.used++
 	w.wake()
 }
 
-// mayBeKept reports whether s may have one more turn. mu is held.
-func (s *tenure) mayBeKept(now time.Time) bool {
-	isCurrent := s.e.tenure == s && !s.e.turns.core.IsClosing()
-	hasToken := s.tokens == 0 || s.used < s.tokens
-	wasTakenAway := s.e.next != nil && s.e.next.request.HasHeardRelease()
-	return isCurrent && hasToken && !wasTakenAway && s.hold.IsSole(now)
+// mayBeKept reports whether tn may have one more turn. mu is held.
+func (tn *tenure) mayBeKept(now time.Time) bool {
+	isCurrent := tn.entry.tenure == tn && !tn.entry.turns.core.IsClosing()
+	hasToken := tn.tokens == 0 || tn.used < tn.tokens
+	wasTakenAway := tn.entry.next != nil && tn.entry.next.request.HasHeardRelease()
+	return isCurrent && hasToken && !wasTakenAway && tn.hold.IsSole(now)
 }
 
 // isWanted reports whether the lock should not stay with the users of its entry. mu is held.
-func (s *tenure) isWanted() bool {
+func (tn *tenure) isWanted() bool {
 	var own []*engine.Request
-	for _, standing := range [...]*tenure{s.e.next, s.e.second} {
+	for _, standing := range [...]*tenure{tn.entry.next, tn.entry.second} {
 		if standing != nil {
 			own = append(own, &standing.request)
 		}
 	}
-	return s.isDisputed || s.hold.WasWanted() || s.e.r.OthersWait(own)
+	return tn.isDisputed || tn.hold.WasWanted() || tn.entry.r.OthersWait(own)
 }
 
 // isYoung reports whether the client has had the lock for less than its users may keep it from
 // others. mu is held.
-func (s *tenure) isYoung(now time.Time) bool {
-	limit := s.e.terms.Linger
-	if s.e.terms.Cohort > 0 {
-		limit = s.e.terms.Cohort
+func (tn *tenure) isYoung(now time.Time) bool {
+	limit := tn.entry.terms.Linger
+	if tn.entry.terms.Cohort > 0 {
+		limit = tn.entry.terms.Cohort
 	}
-	return now.Sub(s.since) < limit
+	return now.Sub(tn.since) < limit
 }
 
 // turnEnd is what follows the end of a turn.
@@ -118,17 +118,17 @@ const (
 
 // afterTurn decides what follows the end of a turn, as the table in the package comment says.
 // canLinger: the client hears when others ask for the lock. mu is held.
-func (s *tenure) afterTurn(now time.Time, canLinger bool) turnEnd {
-	terms := s.e.terms
-	waits := s.e.waiters.First != nil
-	isYoung := s.isYoung(now)
+func (tn *tenure) afterTurn(now time.Time, canLinger bool) turnEnd {
+	terms := tn.entry.terms
+	waits := tn.entry.waiters.First != nil
+	isYoung := tn.isYoung(now)
 	mayLinger := canLinger && !waits && (isYoung || terms.Cohort == 0)
 	switch {
-	case !s.mayBeKept(now):
+	case !tn.mayBeKept(now):
 		return release
 	case terms.Cohort > 0 && waits && isYoung:
 		return passOn
-	case terms.Linger == 0 || s.isWanted():
+	case terms.Linger == 0 || tn.isWanted():
 		return release
 	case waits && isYoung:
 		return passOn
@@ -139,117 +139,117 @@ func (s *tenure) afterTurn(now time.Time, canLinger bool) turnEnd {
 }
 
 // keepIdle makes the lock linger. mu is held.
-func (s *tenure) keepIdle(now time.Time) {
-	limit := s.e.terms.Linger
-	s.user = nil
-	s.lingersUntil = now.Add(limit)
-	s.e.turns.idle.Add(1)
-	if s.e.terms.Cohort == 0 {
-		s.since = now // nobody has waited meanwhile
+func (tn *tenure) keepIdle(now time.Time) {
+	limit := tn.entry.terms.Linger
+	tn.user = nil
+	tn.lingersUntil = now.Add(limit)
+	tn.entry.turns.idle.Add(1)
+	if tn.entry.terms.Cohort == 0 {
+		tn.since = now // nobody has waited meanwhile
 	}
 	switch {
-	case s.timer == nil:
-		s.timer = time.AfterFunc(limit, s.onTimer)
-	case !s.timerIsSet:
-		s.timer.Reset(limit)
+	case tn.timer == nil:
+		tn.timer = time.AfterFunc(limit, tn.onTimer)
+	case !tn.timerIsSet:
+		tn.timer.Reset(limit)
 	}
-	s.timerIsSet = true
+	tn.timerIsSet = true
 }
 
 // onTimer gives the lock up when its linger time is over. Turns do not stop the timer, so it may
 // fire too early.
-func (s *tenure) onTimer() {
-	s.e.turns.mu.Lock()
-	defer s.e.turns.mu.Unlock()
-	s.timerIsSet = false
-	lingers := s.e.tenure == s && s.user == nil
+func (tn *tenure) onTimer() {
+	tn.entry.turns.mu.Lock()
+	defer tn.entry.turns.mu.Unlock()
+	tn.timerIsSet = false
+	lingers := tn.entry.tenure == tn && tn.user == nil
 	if !lingers {
 		return
 	}
-	left := time.Until(s.lingersUntil)
+	left := time.Until(tn.lingersUntil)
 	if left > 0 {
-		s.timer.Reset(left)
-		s.timerIsSet = true
+		tn.timer.Reset(left)
+		tn.timerIsSet = true
 		return
 	}
-	s.giveUp()
+	tn.giveUp()
 }
 
-// drop ends s for its entry. The caller releases the outer hold, unless it is lost. mu is held.
-func (s *tenure) drop() {
-	if s.e.tenure == s {
-		s.e.tenure = nil
+// drop ends tn for its entry. The caller releases the outer hold, unless it is lost. mu is held.
+func (tn *tenure) drop() {
+	if tn.entry.tenure == tn {
+		tn.entry.tenure = nil
 	}
-	if s.timer != nil {
-		s.timer.Stop()
+	if tn.timer != nil {
+		tn.timer.Stop()
 	}
 }
 
 // giveUp releases a lingering lock's outer hold in the background. released is closed when the
 // release was answered. mu is held.
-func (s *tenure) giveUp() (released <-chan struct{}) {
-	s.e.turns.idle.Add(-1)
-	s.drop()
-	s.e.prepareNext()
-	s.e.removeIfUnused()
-	return s.hold.ReleaseLater()
+func (tn *tenure) giveUp() (released <-chan struct{}) {
+	tn.entry.turns.idle.Add(-1)
+	tn.drop()
+	tn.entry.prepareNext()
+	tn.entry.removeIfUnused()
+	return tn.hold.ReleaseLater()
 }
 
 // MemberWanted implements [engine.Group]: somebody waits for the outer hold's lock. The user hears
 // that too, because the user's hold has the same id. If another client has asked, a lingering lock
 // is given up now, and a lock in use at the end of the turn.
-func (s *tenure) MemberWanted(h *engine.Hold) {
-	s.e.turns.mu.Lock()
-	defer s.e.turns.mu.Unlock()
-	lingers := s.hold != nil && s.e.tenure == s && s.user == nil
+func (tn *tenure) MemberWanted(h *engine.Hold) {
+	tn.entry.turns.mu.Lock()
+	defer tn.entry.turns.mu.Unlock()
+	lingers := tn.hold != nil && tn.entry.tenure == tn && tn.user == nil
 	if lingers && h.WasWanted() {
-		s.giveUp()
+		tn.giveUp()
 	}
 }
 
 // MemberEnded implements [engine.Group]: the outer hold was lost. If it was released instead, the
 // tenure has ended already.
-func (s *tenure) MemberEnded(h *engine.Hold, cause error) {
+func (tn *tenure) MemberEnded(h *engine.Hold, cause error) {
 	if errors.Is(cause, engine.ErrReleased) {
 		return
 	}
-	t := s.e.turns
+	t := tn.entry.turns
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	w := s.user
-	s.lost = true
+	w := tn.user
+	tn.lost = true
 	switch {
-	case s.hold == nil: // the tenure has not begun
+	case tn.hold == nil: // the tenure has not begun
 	case w == nil:
-		if s.e.tenure == s {
-			s.giveUp()
+		if tn.entry.tenure == tn {
+			tn.giveUp()
 		}
 	case w.mayTakeBack():
-		s.takeBack()
+		tn.takeBack()
 		h.ReleaseLater()
 	default:
-		s.drop()
-		s.e.prepareNext()
-		s.e.removeIfUnused()
+		tn.drop()
+		tn.entry.prepareNext()
+		tn.entry.removeIfUnused()
 	}
 }
 
 // takeBack takes the turn back from a waiter that has not seen it yet, and ends the tenure. The
 // caller releases the outer hold. mu is held.
-func (s *tenure) takeBack() {
-	w := s.user
-	s.user, w.s = nil, nil
-	s.drop()
-	s.e.waiters.Prepend(w)
-	s.e.prepareNext()
+func (tn *tenure) takeBack() {
+	w := tn.user
+	tn.user, w.tenure = nil, nil
+	tn.drop()
+	tn.entry.waiters.Prepend(w)
+	tn.entry.prepareNext()
 }
 
 // UserOf implements [engine.Group].
-func (s *tenure) UserOf(*engine.Hold) (user *engine.Hold, isAnother bool) {
-	s.e.turns.mu.Lock()
-	defer s.e.turns.mu.Unlock()
-	if s.user == nil {
+func (tn *tenure) UserOf(*engine.Hold) (user *engine.Hold, isAnother bool) {
+	tn.entry.turns.mu.Lock()
+	defer tn.entry.turns.mu.Unlock()
+	if tn.user == nil {
 		return nil, true
 	}
-	return s.user.hold, true
+	return tn.user.hold, true
 }

@@ -12,12 +12,12 @@ import (
 // guards it. While it waits, the entry is its [engine.Queue].
 type turn struct {
 	list.Links[turn]
-	e      *entry
+	entry  *entry
 	since  time.Time      // when it began to wait
 	waiter *engine.Waiter // nil until it waits
 	err    error          // why it no longer waits
 
-	s         *tenure // nil until it has the turn
+	tenure    *tenure // nil until it has the turn
 	number    int     // how many turns the tenure had before this one
 	seen      bool    // the waiting user has seen that it has the turn
 	hold      *engine.Hold
@@ -66,11 +66,11 @@ func (e *entry) NextStep(waiter *engine.Waiter) (step engine.Step) {
 	switch {
 	case w.err != nil:
 		step.Try = true // Try returns the error
-	case w.s == nil:
-	case !w.s.hold.ValidUntil().After(time.Now()): // the process has stood still, and nobody has reported the loss yet
-		s := w.s
-		s.takeBack()
-		s.hold.ReleaseLater()
+	case w.tenure == nil:
+	case !w.tenure.hold.ValidUntil().After(time.Now()): // the process has stood still, and nobody has reported the loss yet
+		tn := w.tenure
+		tn.takeBack()
+		tn.hold.ReleaseLater()
 	default:
 		w.seen = true
 		step.HasTurn = true
@@ -93,9 +93,9 @@ func (e *entry) Leave(waiter *engine.Waiter, res engine.Result) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	switch {
-	case w.s != nil: // the waiter was given the turn just now
+	case w.tenure != nil: // the waiter was given the turn just now
 		if w.end(false) == release {
-			w.following = w.s.hold.ReleaseLater()
+			w.following = w.tenure.hold.ReleaseLater()
 		}
 		return
 	case w.err == nil:
@@ -109,7 +109,7 @@ func (e *entry) Leave(waiter *engine.Waiter, res engine.Result) {
 
 // begin makes the user's hold.
 func (w *turn) begin(ctx context.Context, q *engine.Request) (*engine.Hold, error) {
-	hold, err := w.e.r.NewTurnHold(ctx, q, &w.memory, w, time.Now())
+	hold, err := w.entry.r.NewTurnHold(ctx, q, &w.memory, w, time.Now())
 	if err != nil {
 		_, _ = w.Release(ctx, nil)
 	}
@@ -119,25 +119,25 @@ func (w *turn) begin(ctx context.Context, q *engine.Request) (*engine.Hold, erro
 // end ends the turn, and returns what the caller must do: release the outer hold, or nothing. mu is
 // held.
 func (w *turn) end(canLinger bool) turnEnd {
-	e := w.e
-	s := w.s
+	e := w.entry
+	tn := w.tenure
 	now := time.Now()
-	then := s.afterTurn(now, canLinger)
+	then := tn.afterTurn(now, canLinger)
 	switch then {
 	case passOn:
 		next := e.waiters.First
 		e.waiters.Remove(next)
-		s.give(next)
+		tn.give(next)
 		isNextNeedless := e.waiters.First == nil && e.terms.Cohort == 0
 		if isNextNeedless {
 			e.withdrawNext()
 		}
 	case linger:
-		s.keepIdle(now)
+		tn.keepIdle(now)
 		e.withdrawNext()
 	default:
-		s.drop()
-		e.stand(s.hold) // before the release, which leaves the lock to others first
+		tn.drop()
+		e.stand(tn.hold) // before the release, which leaves the lock to others first
 		if e.waiters.First == nil {
 			e.withdrawNext()
 		}
@@ -148,13 +148,13 @@ func (w *turn) end(canLinger bool) turnEnd {
 
 // Release implements [engine.Holding]: the end of a turn.
 func (w *turn) Release(ctx context.Context, _ *engine.Hold) (handedOff bool, err error) {
-	t := w.e.turns
-	canLinger := w.e.terms.Linger > 0 && t.core.Presence.CanLinger(ctx)
+	t := w.entry.turns
+	canLinger := w.entry.terms.Linger > 0 && t.core.Presence.CanLinger(ctx)
 	t.mu.Lock()
 	then := w.end(canLinger)
 	t.mu.Unlock()
 	if then == release {
-		err = w.s.hold.Release(ctx)
+		err = w.tenure.hold.Release(ctx)
 	}
 	return false, err
 }
@@ -162,22 +162,22 @@ func (w *turn) Release(ctx context.Context, _ *engine.Hold) (handedOff bool, err
 // Forget implements [engine.Holding]: the user has detached or forgotten the hold, so the lock ends
 // with its lease.
 func (w *turn) Forget(*engine.Hold) {
-	t := w.e.turns
-	s := w.s
+	t := w.entry.turns
+	tn := w.tenure
 	t.mu.Lock()
-	s.drop()
-	w.e.prepareNext()
-	w.e.removeIfUnused()
+	tn.drop()
+	w.entry.prepareNext()
+	w.entry.removeIfUnused()
 	t.mu.Unlock()
-	s.hold.Detach()
+	tn.hold.Detach()
 }
 
 // Join implements [engine.Holding]. The outer hold may have been lost since the turn was given.
 func (w *turn) Join(h *engine.Hold) {
-	t := w.e.turns
+	t := w.entry.turns
 	t.mu.Lock()
 	w.hold = h
-	lost := w.s.lost
+	lost := w.tenure.lost
 	t.mu.Unlock()
 	if lost {
 		h.LoseInBackground(engine.Loss{Reason: engine.LossGone})
@@ -185,28 +185,28 @@ func (w *turn) Join(h *engine.Hold) {
 }
 
 // Abandon implements [engine.Holding].
-func (w *turn) Abandon(context.Context) { w.s.hold.ReleaseLater() }
+func (w *turn) Abandon(context.Context) { w.tenure.hold.ReleaseLater() }
 
 // OwnerID implements [engine.Holding].
-func (w *turn) OwnerID() string { return w.s.hold.ID() }
+func (w *turn) OwnerID() string { return w.tenure.hold.ID() }
 
 // Ownership implements [engine.Holding]: what nests in the turn joins the ownership of the outer
 // hold.
-func (w *turn) Ownership() *engine.Ownership { return w.s.hold.Ownership() }
+func (w *turn) Ownership() *engine.Ownership { return w.tenure.hold.Ownership() }
 
 // TokenOf implements [engine.Holding]. Each turn has a token of its own.
 func (w *turn) TokenOf(*engine.Hold) int64 {
-	if w.s.tokens == 0 {
+	if w.tenure.tokens == 0 {
 		return 0
 	}
-	return w.s.token + int64(w.number)
+	return w.tenure.token + int64(w.number)
 }
 
 // Member implements [engine.Holding]: there are no members.
 func (w *turn) Member(*engine.Resource) *engine.Hold { return nil }
 
 // ValidUntil implements [engine.Holding].
-func (w *turn) ValidUntil(*engine.Hold) time.Time { return w.s.hold.ValidUntil() }
+func (w *turn) ValidUntil(*engine.Hold) time.Time { return w.tenure.hold.ValidUntil() }
 
 // Listen implements [engine.Holding]. Clients that ask for the outer hold find h, because it has
 // the same id.
@@ -214,10 +214,10 @@ func (w *turn) Listen(h *engine.Hold) { w.Ownership().Listen(h) }
 
 // Check implements [engine.Holding].
 func (w *turn) Check(ctx context.Context, _ *engine.Hold) error {
-	return w.Ownership().Check(ctx, w.s.hold)
+	return w.Ownership().Check(ctx, w.tenure.hold)
 }
 
 // Extend implements [engine.Holding].
 func (w *turn) Extend(ctx context.Context, _ *engine.Hold, d time.Duration) error {
-	return w.Ownership().Extend(ctx, w.s.hold, d)
+	return w.Ownership().Extend(ctx, w.tenure.hold, d)
 }

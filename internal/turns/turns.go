@@ -60,42 +60,78 @@ func (t *Turns) Acquire(ctx context.Context, r *engine.Resource, q *engine.Reque
 	}
 }
 
+// step is what an acquisition does first.
+type step uint8
+
+const (
+	takeLingering    step = iota // it has the next turn of the tenure that lingers
+	releaseLingering             // it releases the tenure that lingers, and then makes an attempt
+	beRefused                    // by the hold of its own client
+	makeAttempt
+	waitForTurn
+)
+
+// firstStep decides what an acquisition does first, as the table in the package comment says. mu is
+// held.
+func (e *entry) firstStep(isTry bool, now time.Time) step {
+	current := e.tenure
+	lingers := current != nil && current.user == nil
+	isHeld := current != nil && current.hold.ValidUntil().After(now)
+	isFree := current == nil && e.waiters.First == nil && e.next == nil && e.attempts == 0
+	switch {
+	case lingers && current.mayBeKept(now):
+		return takeLingering
+	case lingers:
+		return releaseLingering
+	case isTry && isHeld:
+		return beRefused
+	case isTry, isFree:
+		return makeAttempt
+	}
+	return waitForTurn
+}
+
 // acquire does what the table in the package comment says. trying ends with the user's wait.
 func (t *Turns) acquire(
 	ctx, trying context.Context, r *engine.Resource, q *engine.Request,
 ) (*engine.Hold, error) {
 	now := time.Now()
-	isTry := q.Wait.IsSingleTry()
 	t.mu.Lock()
 	e := t.entryFor(r, q.Terms)
-	s := e.tenure
-	lingers := s != nil && s.user == nil
-	isFree := s == nil && e.waiters.First == nil && e.next == nil && e.attempts == 0
-	switch {
-	case lingers && s.mayBeKept(now):
+	current := e.tenure
+	first := e.firstStep(q.Wait.IsSingleTry(), now)
+	var w *turn // of this acquisition, unless it makes an attempt
+	var released <-chan struct{}
+	switch first {
+	case takeLingering:
 		t.idle.Add(-1)
-		w := &turn{e: e}
-		s.give(w)
-		t.mu.Unlock()
-		return w.begin(ctx, q)
-	case lingers:
-		released := s.giveUp()
+		w = &turn{entry: e}
+		current.give(w)
+	case releaseLingering:
+		released = current.giveUp()
 		e.attempts++
-		t.mu.Unlock()
+	case makeAttempt:
+		e.attempts++
+	case waitForTurn:
+		w = &turn{entry: e, since: now}
+		e.waiters.Append(w)
+		e.prepareNext()
+	case beRefused:
+	}
+	t.mu.Unlock()
+
+	switch first {
+	case takeLingering:
+		return w.begin(ctx, q)
+	case releaseLingering:
 		engine.AwaitReleased(trying, released, t.core.RollbackLimit(now))
 		return e.attempt(ctx, trying, q)
-	case s != nil && isTry && s.hold.ValidUntil().After(now):
-		t.mu.Unlock()
-		return nil, q.RefusedBy(trying, s.hold)
-	case isTry, isFree:
-		e.attempts++
-		t.mu.Unlock()
+	case beRefused:
+		return nil, q.RefusedBy(trying, current.hold)
+	case makeAttempt:
 		return e.attempt(ctx, trying, q)
+	case waitForTurn:
 	}
-	w := &turn{e: e, since: now}
-	e.waiters.Append(w)
-	e.prepareNext()
-	t.mu.Unlock()
 	return e.wait(ctx, trying, q, w)
 }
 
@@ -155,8 +191,8 @@ func (e *entry) attempt(ctx, trying context.Context, q *engine.Request) (*engine
 	t := e.turns
 	mayWait := !q.Wait.IsSingleTry()
 	t.mu.Lock()
-	s := e.newTenure()
-	e.r.InitOuter(&s.request, q.Terms, s, mayWait)
+	tn := e.newTenure()
+	e.r.InitOuter(&tn.request, q.Terms, tn, mayWait)
 	t.mu.Unlock()
 	e.contact.AttemptBegins()
 	undo := func() {
@@ -167,21 +203,21 @@ func (e *entry) attempt(ctx, trying context.Context, q *engine.Request) (*engine
 	var hold *engine.Hold
 	var stands bool
 	var err error
-	engine.Guarded(undo, func() { hold, stands, err = e.r.AcquireOuter(trying, &s.request) })
+	engine.Guarded(undo, func() { hold, stands, err = e.r.AcquireOuter(trying, &tn.request) })
 	t.mu.Lock()
 	switch {
 	case hold != nil:
-		s.begin(hold)
-		w := &s.first
-		w.e = e
-		s.give(w)
+		tn.begin(hold)
+		w := &tn.first
+		w.entry = e
+		tn.give(w)
 		e.attemptEnded()
 		t.mu.Unlock()
 		return w.begin(ctx, q)
 	case stands:
-		w := &turn{e: e, since: time.Now()}
+		w := &turn{entry: e, since: time.Now()}
 		e.waiters.Prepend(w)
-		e.awaitTenure(s)
+		e.awaitTenure(tn)
 		e.attemptEnded()
 		t.mu.Unlock()
 		return e.wait(ctx, trying, q, w)
@@ -257,35 +293,35 @@ func (e *entry) stand(behind *engine.Hold) {
 	if isNeedless || e.turns.core.IsClosing() {
 		return
 	}
-	s := e.joinQueue(behind)
+	tn := e.joinQueue(behind)
 	e.turns.giveUpLingering(e.r.Name) // locks that linger with other terms
-	e.awaitTenure(s)
+	e.awaitTenure(tn)
 }
 
 // joinQueue returns a tenure whose request has joined the engine's queue. behind: see stand. mu is
 // held.
 func (e *entry) joinQueue(behind *engine.Hold) *tenure {
-	s := e.newTenure()
-	e.r.InitOuter(&s.request, e.terms, s, true)
-	e.r.JoinQueue(&s.request, behind)
-	return s
+	tn := e.newTenure()
+	e.r.InitOuter(&tn.request, e.terms, tn, true)
+	e.r.JoinQueue(&tn.request, behind)
+	return tn
 }
 
-// awaitTenure waits, in the background, for the outer hold of s, whose request stands in the
+// awaitTenure waits, in the background, for the outer hold of tn, whose request stands in the
 // engine's queue. mu is held.
-func (e *entry) awaitTenure(s *tenure) {
+func (e *entry) awaitTenure(tn *tenure) {
 	core := e.turns.core
 	ctx, cancel := context.WithCancel(context.Background())
-	s.cancel = cancel
-	s.answered = make(chan struct{})
+	tn.cancel = cancel
+	tn.answered = make(chan struct{})
 	switch {
 	case e.next == nil:
-		e.next = s
-		e.contact.SetSource(&s.request)
+		e.next = tn
+		e.contact.SetSource(&tn.request)
 	case e.second == nil:
-		e.second = s
-	default: // two requests came first, because the attempt of s took long
-		e.withdraw(s)
+		e.second = tn
+	default: // two requests came first, because the attempt of tn took long
+		e.withdraw(tn)
 	}
 	isOpen := core.Enter() == nil
 	core.Spawn(func() {
@@ -293,33 +329,33 @@ func (e *entry) awaitTenure(s *tenure) {
 		if isOpen {
 			defer core.Leave()
 		}
-		defer close(s.answered)
-		hold, _, err := e.r.AcquireOuter(ctx, &s.request)
-		e.tenureAnswered(s, hold, err)
+		defer close(tn.answered)
+		hold, _, err := e.r.AcquireOuter(ctx, &tn.request)
+		e.tenureAnswered(tn, hold, err)
 	})
 }
 
-// tenureAnswered gives the first waiter its turn on the outer hold of s, or the error if there is
+// tenureAnswered gives the first waiter its turn on the outer hold of tn, or the error if there is
 // no hold. It blocks for the release of a hold that nobody needs any longer.
-func (e *entry) tenureAnswered(s *tenure, hold *engine.Hold, err error) {
+func (e *entry) tenureAnswered(tn *tenure, hold *engine.Hold, err error) {
 	t := e.turns
 	t.mu.Lock()
-	isNext := e.next == s
+	isNext := e.next == tn
 	switch {
 	case isNext:
 		e.next = e.second
 		e.second = nil
 		e.followNext()
-	case e.second == s:
+	case e.second == tn:
 		e.second = nil
 	}
 	w := e.waiters.First
-	isWanted := w != nil && !s.lost
+	isWanted := w != nil && !tn.lost
 	switch {
 	case hold != nil && isWanted:
-		s.begin(hold) // before w is removed, because w keeps the entry
+		tn.begin(hold) // before w is removed, because w keeps the entry
 		e.waiters.Remove(w)
-		s.give(w)
+		tn.give(w)
 	case hold == nil && isNext && w != nil: // waiting longer would not help
 		e.waiters.Remove(w)
 		w.err = err
@@ -360,10 +396,10 @@ func (e *entry) withdrawNext() (left <-chan struct{}) {
 	return first.answered
 }
 
-// withdraw makes s's request, which stands in the engine's queue, give up. mu is held.
-func (e *entry) withdraw(s *tenure) {
-	e.r.Withdraw(&s.request)
-	s.cancel()
+// withdraw makes tn's request, which stands in the engine's queue, give up. mu is held.
+func (e *entry) withdraw(tn *tenure) {
+	e.r.Withdraw(&tn.request)
+	tn.cancel()
 }
 
 // GiveUp implements [engine.Turns].
@@ -406,9 +442,9 @@ func (t *Turns) giveUpLingering(name string) (released []<-chan struct{}) {
 	var next *entry
 	for e := t.entries[name]; e != nil; e = next {
 		next = e.another // giveUp may remove e
-		s := e.tenure
-		if s != nil && s.user == nil {
-			released = append(released, s.giveUp())
+		tn := e.tenure
+		if tn != nil && tn.user == nil {
+			released = append(released, tn.giveUp())
 		}
 	}
 	return released

@@ -137,7 +137,7 @@ var Catalogue = []Defect{
 	},
 	{
 		Name: "siblings under one hold do not take turns", Promise: "C3",
-		Edits: []Edit{{"internal/engine/nest.go", "	if !r.Traits.ManyHolders {", "	if false && !r.Traits.ManyHolders {"}},
+		Edits: []Edit{{"internal/engine/nest.go", "	if r.Traits.ManyHolders {\n		hold", "	if true || r.Traits.ManyHolders {\n		hold"}},
 		Find:  []string{"--primitives", "nested"},
 	},
 	{
@@ -156,7 +156,7 @@ var Catalogue = []Defect{
 	{
 		Name: "a cohort without an end", Promise: "C24",
 		Edits: []Edit{
-			{"internal/turns/tenure.go", "		limit = s.e.terms.Cohort\n", "		return true\n"},
+			{"internal/turns/tenure.go", "		limit = tn.entry.terms.Cohort\n", "		return true\n"},
 			{
 				"internal/engine/handoff.go",
 				"		return age >= Instant(o.turnTerms.Cohort)",
@@ -170,16 +170,16 @@ var Catalogue = []Defect{
 		Name: "a member of a cohort gets the token of the one before", Promise: "C14",
 		Edits: []Edit{{
 			"internal/turns/turn.go",
-			"	return w.s.token + int64(w.number)",
-			"	return w.s.token + int64(w.number)/2",
+			"	return w.tenure.token + int64(w.number)",
+			"	return w.tenure.token + int64(w.number)/2",
 		}},
 	},
 	{
 		Name: "a lingering lock is not given up when its time is over", Promise: "C24",
 		Edits: []Edit{{
 			"internal/turns/tenure.go",
-			"time.AfterFunc(limit, s.onTimer)",
-			"time.AfterFunc(time.Hour, s.onTimer)",
+			"time.AfterFunc(limit, tn.onTimer)",
+			"time.AfterFunc(time.Hour, tn.onTimer)",
 		}},
 	},
 	{
@@ -188,7 +188,7 @@ var Catalogue = []Defect{
 			{"internal/turns/tenure.go", "	if lingers && h.WasWanted() {\n", "	if lingers && false {\n"},
 			{
 				"internal/turns/tenure.go",
-				"s.lingersUntil = now.Add(limit)", "s.lingersUntil = now.Add(20*limit)",
+				"tn.lingersUntil = now.Add(limit)", "tn.lingersUntil = now.Add(20*limit)",
 			},
 		},
 	},
