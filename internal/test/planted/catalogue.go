@@ -142,7 +142,7 @@ var Catalogue = []Defect{
 	},
 	{
 		Name: "the inner release frees the lock", Promise: "C3",
-		Edits: []Edit{{"internal/engine/ownership.go", "	case left > 0:\n", "	case left > 1:\n"}},
+		Edits: []Edit{{"internal/engine/ownership.go", "	case remaining > 0:\n", "	case remaining > 1:\n"}},
 	},
 	{
 		Name: "a streak of hand-offs without limit", Promise: "C21",
@@ -264,7 +264,7 @@ var Catalogue = []Defect{
 	{
 		Name: "a canceled acquisition leaves the lock behind", Promise: "C5",
 		Edits: []Edit{{
-			"internal/engine/acquire.go",
+			"internal/engine/rollback.go",
 			"	if !q.MustRollback && !q.WaitRecorded {\n		return\n	}",
 			"	if !q.MustRollback && !q.WaitRecorded || ctx.Err() != nil {\n		return\n	}",
 		}},
@@ -272,7 +272,7 @@ var Catalogue = []Defect{
 	{
 		Name: "silence is reported as a refusal", Promise: "C7",
 		Edits: []Edit{{
-			"internal/engine/contact.go",
+			"internal/engine/gaveup.go",
 			"		facts = append(facts, ErrUnavailable)",
 			"		facts = append(facts, ErrNotAcquired)",
 		}},
@@ -281,7 +281,7 @@ var Catalogue = []Defect{
 	{
 		Name: "a refusal is reported as silence, too", Promise: "C7",
 		Edits: []Edit{{
-			"internal/engine/contact.go",
+			"internal/engine/gaveup.go",
 			"		facts = append(facts, ErrNotAcquired)",
 			"		facts = append(facts, ErrNotAcquired, ErrUnavailable)",
 		}},
@@ -322,7 +322,7 @@ var Catalogue = []Defect{
 	{
 		Name: "every loss is a limit", Promise: "C27",
 		Edits: []Edit{{
-			"internal/engine/ownership.go",
+			"internal/engine/loss.go",
 			"var goneLoss = Loss{Reason: LossGone}",
 			"var goneLoss = Loss{Reason: LossLimit}",
 		}},
@@ -541,7 +541,7 @@ var Catalogue = []Defect{
 	{
 		Name: "a waiter that gives up keeps its place in line", Promise: "C5",
 		Edits: []Edit{{
-			"internal/engine/acquire.go",
+			"internal/engine/rollback.go",
 			"	if !q.MustRollback && !q.WaitRecorded {\n		return\n	}",
 			"	if !q.MustRollback {\n		return\n	}",
 		}},
@@ -674,7 +674,7 @@ var Catalogue = []Defect{
 	{
 		Name: "TryDo skips although Redis has not answered", Promise: "C12",
 		Edits: []Edit{{
-			"internal/engine/contact.go",
+			"internal/engine/gaveup.go",
 			"	return g.confirmed && g.cause == nil && !isUnanswered\n",
 			"	_ = isUnanswered\n	return g.refused\n",
 		}},

@@ -1,9 +1,11 @@
 package main
 
 import (
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -29,6 +31,11 @@ func TestDefectsApply(t *testing.T) {
 		alone := &overlay{root: root}
 		if !assert.NoError(t, alone.plant(d)) {
 			continue
+		}
+		for _, e := range d.Edits { // an equal text in another file is another text
+			_, isThere := alone.files[e.File]
+			assert.True(t, isThere, "%s: its text has moved from %s to one of %v",
+				d.Name, e.File, slices.Collect(maps.Keys(alone.files)))
 		}
 		for file, text := range alone.files {
 			if filepath.Ext(file) == ".lua" {
