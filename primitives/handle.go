@@ -36,7 +36,8 @@ type handle struct {
 // name. opts add to the defaults of the client. An application may make a handle for each
 // acquisition, so this allocates little.
 func (h *handle) init(c *Client, kind, name string, opts []Option) {
-	h.c, h.settings = c, c.defaults.and(opts)
+	h.c = c
+	h.settings = c.defaults.and(opts)
 	h.res = engine.Resource{Core: c.core, Kind: kind, Name: name}
 	if name == "" {
 		h.refuse(invalid("an empty name"))

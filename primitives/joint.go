@@ -49,7 +49,8 @@ func newJoint(kind string, locks []*Lock, opts []Option) *Lock {
 	names := make([]string, len(members))
 	resources := make([]*engine.Resource, len(members))
 	for i, m := range members {
-		names[i], resources[i] = m.res.Name, &m.res
+		names[i] = m.res.Name
+		resources[i] = &m.res
 	}
 	if kind == "red" { // its members usually are one name on several servers
 		names = slices.Compact(names)

@@ -204,7 +204,8 @@ func (d *mutexDriver) TryAcquire(ctx context.Context, q *engine.Request) (engine
 		call.Tokens = int64(max(q.Tokens, 1))
 	}
 	if q.Place.Number != 0 {
-		call.Place, call.IsLast = d.placeName(q.Place.Number), q.Place.Last
+		call.Place = d.placeName(q.Place.Number)
+		call.IsLast = q.Place.Last
 		call.Since = strconv.FormatInt(q.Place.Since, 10)
 	}
 	if q.MayQueue {

@@ -225,7 +225,8 @@ func (c *Client) renewApart(ctx context.Context, batch []watchdog.Ask) ([]watchd
 	for range batch {
 		select {
 		case a := <-answers:
-			states[a.n], failed = a.state, cmp.Or(a.err, failed)
+			states[a.n] = a.state
+			failed = cmp.Or(a.err, failed)
 		case <-inTime.Done():
 			return states, cmp.Or(ctx.Err(), failed)
 		}

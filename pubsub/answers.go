@@ -61,7 +61,8 @@ func (l *link) handle(r reply) error {
 	if len(r.parts) == 0 {
 		return nil // an empty push
 	}
-	kind, args := string(r.parts[0]), r.parts[1:]
+	kind := string(r.parts[0])
+	args := r.parts[1:]
 	switch {
 	case kind == "PONG", kind == "pong": // +PONG, or an array of "pong" in the pub/sub mode of RESP2
 		return l.handleAnswer(ping, "")

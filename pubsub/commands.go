@@ -156,7 +156,8 @@ func (l *link) nextCommands() []*command {
 			leave = append(leave, c)
 		}
 	}
-	l.split, l.dirty = nil, nil
+	l.split = nil
+	l.dirty = nil
 	for batch := range l.batches(leave) {
 		cmds = l.unsubscribe(cmds, batch)
 	}

@@ -89,10 +89,14 @@ func handshake(ctx context.Context, o *redis.Options, limits limits) (net.Conn, 
 		stop = closeOnDone(ctx, c) // go-redis does not watch ctx while it reads
 		return conn, nil
 	}
-	opts.ReadTimeout, opts.WriteTimeout = limits.answer, limits.answer
+	opts.ReadTimeout = limits.answer
+	opts.WriteTimeout = limits.answer
 	// One connection, no retries, and nothing that uses the socket in the background.
-	opts.MaxRetries, opts.MinIdleConns, opts.PoolSize = -1, 0, 1
-	opts.ClientSideCache, opts.ClientSideCacheConfig = nil, nil
+	opts.MaxRetries = -1
+	opts.MinIdleConns = 0
+	opts.PoolSize = 1
+	opts.ClientSideCache = nil
+	opts.ClientSideCacheConfig = nil
 	opts.PushNotificationProcessor = nil
 	opts.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
 

@@ -132,11 +132,15 @@ func (c *channel) wanted() bool { return len(c.listeners) > 0 }
 
 // unplace detaches the channel from its link. Later replies of that link no longer count.
 func (c *channel) unplace() {
-	c.link, c.dirty, c.subscribeSent, c.unanswered = nil, false, false, 0
+	c.link = nil
+	c.dirty = false
+	c.subscribeSent = false
+	c.unanswered = 0
 }
 
 func (c *channel) addListener(s *Subscription) {
-	s.channel, s.index = c, len(c.listeners)
+	s.channel = c
+	s.index = len(c.listeners)
 	c.listeners = append(c.listeners, s)
 }
 
@@ -195,7 +199,8 @@ type choice struct {
 // resolveRouter returns the router. The first successful choice decides, so the mode never changes.
 func (h *Hub) resolveRouter(ctx context.Context) (router, error) {
 	h.mu.Lock()
-	r, c := h.router, h.choosing
+	r := h.router
+	c := h.choosing
 	switch {
 	case r != nil:
 		h.mu.Unlock()
@@ -224,7 +229,8 @@ func (h *Hub) choose(c *choice) {
 	c.router, c.err = newRouter(h.ctx, h.tasks.Go, h.rdb, h.cfg)
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.router, h.choosing = c.router, nil
+	h.router = c.router
+	h.choosing = nil
 }
 
 // Subscribe adds a listener to a channel and returns at once: see Confirmed. listen is called by a
@@ -383,7 +389,8 @@ func (h *Hub) runPlacer() {
 		batch := h.unplaced
 		h.unplaced = nil
 		if len(batch) == 0 && wait <= 0 {
-			batch, h.retry = h.retry, nil
+			batch = h.retry
+			h.retry = nil
 		}
 		retrying := len(h.retry) > 0
 		r := h.router

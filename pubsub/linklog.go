@@ -35,7 +35,8 @@ func (l *link) logLost(err error) {
 	since := now.Sub(s.lost)
 	logs := s.logged.IsZero() || now.Sub(s.logged) >= lostAgain
 	if logs {
-		s.logged, s.told = now, true
+		s.logged = now
+		s.told = true
 	}
 	l.hub.mu.Unlock()
 	if logs {
@@ -58,7 +59,8 @@ func (l *link) logBack() {
 	if l.served && s != nil {
 		logs = s.told
 		after = time.Since(s.lost)
-		s.lost, s.told = time.Time{}, false
+		s.lost = time.Time{}
+		s.told = false
 	}
 	l.hub.mu.Unlock()
 	if logs {

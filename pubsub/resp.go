@@ -55,9 +55,12 @@ func newDecoder(r io.Reader) *decoder { return &decoder{r: bufio.NewReaderSize(r
 
 // next returns the next reply. Its parts are valid until the following call of next.
 func (d *decoder) next() (reply, error) {
-	d.text, d.parts, d.truncated = d.text[:0], d.parts[:0], false
+	d.text = d.text[:0]
+	d.parts = d.parts[:0]
+	d.truncated = false
 	if cap(d.text) > maxKept { // one long channel name must not occupy memory forever
-		d.text, d.parts = nil, nil
+		d.text = nil
+		d.parts = nil
 	}
 	kind, err := d.r.ReadByte()
 	if err != nil {

@@ -43,7 +43,8 @@ func newCall(s *Script, keys, args []any) call {
 	c.mark.begin(context.Background(), s)
 	c.args = append(c.memory.args[:0], "evalsha", c.mark, len(keys))
 	if len(keys) > 0 {
-		c.firstKey, c.key = 3, keys[0]
+		c.firstKey = 3
+		c.key = keys[0]
 	}
 	c.args = append(append(c.args, keys...), args...)
 	return c
@@ -89,7 +90,8 @@ func (c *call) failed(err error) error {
 // The caller is registered in running. ctx bounds the time until the command is sent. The error
 // comes from go-redis, or is an [unsent]. classify says what it means.
 func (r *Runner) attempt(ctx context.Context, via processor, c call) (Reply, error) {
-	isLoaded, withText := false, false
+	isLoaded := false
+	withText := false
 	for {
 		reply, err := r.send(ctx, via, c, withText)
 		isUnknown := !withText && repliedWith(err, unknownScript)

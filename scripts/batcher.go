@@ -144,20 +144,36 @@ func (b *batcher) do(ctx context.Context, c call, failed *failures) (Reply, erro
 		r.running.Add(1)
 		go p.run()
 	}
+	reply, isDone, err := b.await(ctx, p, failed, began)
+	if isDone {
+		return reply, err
+	}
+	return b.abandon(ctx, p, failed, began)
+}
+
+// await waits for the outcome of p, which began at began, or of an earlier slow attempt of the same
+// call. isDone is false if ctx or the call's end has ended first. If p takes longer than the
+// runner's patience, the error is errSlow.
+func (b *batcher) await(
+	ctx context.Context, p *pending, failed *failures, began time.Time,
+) (reply Reply, isDone bool, err error) {
+	r := b.r
 	silent := b.probe.due(began)
 	patience := r.slowAt(began)
-	for slow, over := r.slots.slow(), false; !over; {
+	slow := r.slots.slow()
+	for {
 		select {
 		case ended := <-p.done:
-			if reply, ok, err := b.finish(ctx, p, ended, failed, began); ok {
-				return reply, err
+			reply, ok, err := b.finish(ctx, p, ended, failed, began)
+			if ok {
+				return reply, true, err
 			}
 		case <-patience:
 			patience = nil
 			mayRepeat := failed.counted < r.retries && len(failed.slow)+1 < maxAttempts
 			if mayRepeat && !r.isStopped() {
 				failed.slow = append(failed.slow, p)
-				return Reply{}, errSlow
+				return Reply{}, true, errSlow
 			}
 		case <-silent:
 			silent = nil
@@ -166,33 +182,34 @@ func (b *batcher) do(ctx context.Context, c call, failed *failures) (Reply, erro
 			slow = nil
 			r.slots.refresh()
 		case <-ctx.Done():
-			over = true
-		case <-c.end.Done():
-			over = true
+			return Reply{}, false, nil
+		case <-p.end.Done():
+			return Reply{}, false, nil
 		}
 	}
-	// The caller returns now. A command that is still queued must not be sent after that.
-	err := b.probe.explain(failure.Interrupt(ctx, began), began)
+}
+
+// abandon ends do without the outcome of p, unless that comes at the same time. A command that is
+// still queued must not be sent after that.
+func (b *batcher) abandon(ctx context.Context, p *pending, failed *failures, began time.Time) (Reply, error) {
+	unanswered := b.probe.explain(failure.Interrupt(ctx, began), began)
 	if b.withdraw(p) {
 		failed.dropSlow()
-		err.NotSent = true
-		return Reply{}, err
+		unanswered.NotSent = true
+		return Reply{}, unanswered
 	}
-	for empty := false; !empty; {
-		select {
-		case ended := <-p.done: // it was answered at the same time, so the answer counts
-			if reply, ok, err := b.finish(ctx, p, ended, failed, began); ok {
-				return reply, err
-			}
-		default:
-			empty = true
+	for len(p.done) > 0 { // it was answered at the same time, so the answer counts
+		ended := <-p.done
+		reply, ok, err := b.finish(ctx, p, ended, failed, began)
+		if ok {
+			return reply, err
 		}
 	}
 	failed.dropSlow()
 	// p now belongs to the goroutine that sends it, so it does not go back to idle.
-	err.NotSent = p.mark.drop()
-	r.noteAnswered(err)
-	return Reply{}, err
+	unanswered.NotSent = p.mark.drop()
+	b.r.noteAnswered(unanswered)
+	return Reply{}, unanswered
 }
 
 // slowAt returns a channel that is closed when an attempt that began at began counts as slow, or
@@ -216,7 +233,8 @@ func (b *batcher) newPending(c call, slow []*pending) *pending {
 	}
 	switch {
 	case len(slow) > 0:
-		p.done, p.isRepetition = slow[0].done, true
+		p.done = slow[0].done
+		p.isRepetition = true
 	case p.done == nil:
 		p.done = make(chan *pending, maxAttempts)
 	}
@@ -242,9 +260,11 @@ func (b *batcher) finish(
 			return Reply{}, false, nil
 		}
 		failed.slow = append(failed.slow, p)
-		reply, err = ended.reply, ended.err
+		reply = ended.reply
+		err = ended.err
 	} else {
-		reply, err = p.reply, b.probe.noticed(ctx, p.call.end, p.err, began)
+		reply = p.reply
+		err = b.probe.noticed(ctx, p.call.end, p.err, began)
 	}
 	b.r.noteAnswered(err)
 	if answers(err) {
@@ -359,7 +379,9 @@ func (b *batcher) hasRoom(now time.Time) bool {
 // takes longer than slotTimeout, the slot goes to another worker while f goes on, as soon as
 // mayPass allows it.
 func (b *batcher) keepsSlot(n int, f func()) bool {
-	began, over, lost := time.Now(), false, false
+	began := time.Now()
+	over := false
+	lost := false
 	b.mu.Lock() // guards over, lost and late
 	var late *time.Timer
 	late = time.AfterFunc(slotTimeout, func() {

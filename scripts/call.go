@@ -171,7 +171,8 @@ func NewBatch(room int) Batch {
 // begin adds a call. The caller adds its keys and arguments.
 func (b *Batch) begin(script *Script) {
 	if b.keys == nil {
-		b.keys, b.args = b.one.keys[:0], b.one.args[:0]
+		b.keys = b.one.keys[:0]
+		b.args = b.one.args[:0]
 	}
 	b.script = script
 	b.size++

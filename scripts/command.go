@@ -61,7 +61,8 @@ func (r *Runner) commands(ctx context.Context, commands [][]any, asksRole bool) 
 // after ctx has ended. Answered commands keep their values when others fail or the connection
 // breaks.
 func (r *Runner) plain(ctx context.Context, commands [][]any, asksRole bool) ([]any, error) {
-	cmds, queue := make([]*singleCmd, len(commands)), make([]redis.Cmder, len(commands))
+	cmds := make([]*singleCmd, len(commands))
+	queue := make([]redis.Cmder, len(commands))
 	for i, args := range commands {
 		cmds[i] = newCmd(ctx, keyPosition(args), args...)
 		queue[i] = cmds[i]

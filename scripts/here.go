@@ -64,7 +64,8 @@ func (h *inlineStats) note(answered bool, sent time.Time) {
 		h.quick = min(h.quick+1, 2*quickAnswers)
 		h.count++
 		if h.count >= manyAnswers {
-			h.count, h.pause = 0, 0
+			h.count = 0
+			h.pause = 0
 		}
 	}
 }
@@ -101,7 +102,8 @@ func (h *inlineStats) begin(now time.Time) {
 	if h.pause == 0 || now.Sub(h.until) > hereReset {
 		h.pause = herePause
 	}
-	h.until, h.dials = now.Add(h.pause), 0
+	h.until = now.Add(h.pause)
+	h.dials = 0
 }
 
 // maySendHere reports whether a caller may send a command by itself now, and counts it in direct if
@@ -156,7 +158,8 @@ func (b *batcher) sendHere(ctx context.Context, c call, began time.Time) (reply 
 		}
 	}()
 	reply, err = cmd.reply(sent, b.timed.Process(&c.memory.here, cmd))
-	returned, answered = true, answers(err)
+	returned = true
+	answered = answers(err)
 	b.r.recovery.note(c.key, err)
 	late = errors.Is(err, os.ErrDeadlineExceeded) || // the error of a read or a write
 		errors.Is(err, context.DeadlineExceeded) // the error of the wait for a connection

@@ -91,7 +91,8 @@ func commandAt(script, text string) string {
 		if strings.Contains(lines[number-1], "redis.call(command,") { // in lib/typed, whose callers pass the command
 			calls = passedInLua
 		} else {
-			calls, code = commandInLua, lines[number-1]
+			calls = commandInLua
+			code = lines[number-1]
 		}
 	}
 	var commands []string

@@ -64,7 +64,8 @@ func (m toMasters) pipes(node *redis.Client) *pipelines {
 
 // keyOf returns the first key of a script, or of a plain command.
 func keyOf(cmd redis.Cmder) string {
-	args, at := cmd.Args(), 1
+	args := cmd.Args()
+	at := 1
 	if cmd.Name() == "evalsha" || cmd.Name() == "eval" {
 		at = 3
 	}

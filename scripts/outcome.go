@@ -41,7 +41,8 @@ var errReplaced = errors.New("scripts: another node has replaced the one that di
 func newError(script string, err error, outcome failure.Outcome) *failure.Error {
 	last := classify(err)
 	e := &failure.Error{Failure: last, Err: withoutScript(err)}
-	e.Outcome, e.Answered = outcome, last.Outcome == failure.Executed
+	e.Outcome = outcome
+	e.Answered = last.Outcome == failure.Executed
 	switch u := e.Err.(type) { //nolint:errorlint // as attempts return it
 	case *unsent:
 		e.Err = u.cause
@@ -121,7 +122,8 @@ func (e *scriptError) RedisError() {}
 // for example with WRONGPASS. isRefusal is false for other errors.
 func Refused(err error) (refused *failure.Error, isRefusal bool) {
 	f := classify(err)
-	f.Answered, f.Final = true, isFinal(err)
+	f.Answered = true
+	f.Final = isFinal(err)
 	return &failure.Error{Failure: f, Err: err}, f.Outcome == failure.Executed
 }
 

@@ -123,7 +123,9 @@ func (p *prober) dial() {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.busy, p.ended, p.err = false, time.Now(), err
+	p.busy = false
+	p.ended = time.Now()
+	p.err = err
 }
 
 // explain adds to the error of an attempt that began at began why a dial failed meanwhile, if one
@@ -134,13 +136,15 @@ func (p *prober) explain(i *failure.Interrupted, began time.Time) *failure.Inter
 		return i
 	}
 	p.mu.Lock()
-	err, ended := p.err, p.ended
+	err := p.err
+	ended := p.ended
 	p.mu.Unlock()
 	if p.dialed != nil {
 		failed := p.dialed.failed.Load()
 		saysMore := errors.Is(err, context.DeadlineExceeded) || (failed != nil && failed.at.After(ended))
 		if failed != nil && saysMore {
-			err, ended = failed.err, failed.at
+			err = failed.err
+			ended = failed.at
 		}
 	}
 	isReason := err != nil && !errors.Is(err, context.Canceled)

@@ -122,7 +122,8 @@ func (r *Runner) attemptReplicated(
 	key := c.args[c.firstKey].(string)
 	cluster := r.slots.client
 	if cluster == nil {
-		client, readTimeout := r.rdb, minReadTimeout
+		client := r.rdb
+		readTimeout := minReadTimeout
 		if single, ok := r.base.(interface{ Options() *redis.Options }); ok {
 			readTimeout = single.Options().ReadTimeout
 		}
@@ -179,8 +180,12 @@ func redirection(err error, from *redis.Client) (addr string, asking bool) {
 // keeps the connection.
 func optionsFor(node *redis.Client, addr string) *redis.Options {
 	o := *node.Options()
-	o.Addr, o.NodeAddress = addr, ""
-	o.PoolSize, o.MinIdleConns, o.MaxIdleConns, o.PipelinePoolSize = 1, 0, 0, -1
+	o.Addr = addr
+	o.NodeAddress = ""
+	o.PoolSize = 1
+	o.MinIdleConns = 0
+	o.MaxIdleConns = 0
+	o.PipelinePoolSize = -1
 	// node has its own copy of this, and may be writing to it.
 	o.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
 	for _, d := range []*time.Duration{&o.ReadTimeout, &o.WriteTimeout} {
@@ -249,13 +254,17 @@ func (w *waiting) Process(ctx context.Context, cmd redis.Cmder) error {
 		isOver := left <= w.longest || isAbandoned(ctx)
 		switch {
 		case refused:
-			w.acked, w.refused, w.failed = 0, err, nil
+			w.acked = 0
+			w.refused = err
+			w.failed = nil
 		case err != nil:
 			w.failed = err
 		case isMissing && !isOver:
 			continue
 		default:
-			w.acked, w.refused, w.failed = int(acked), nil, nil
+			w.acked = int(acked)
+			w.refused = nil
+			w.failed = nil
 		}
 		return broken
 	}

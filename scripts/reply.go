@@ -207,16 +207,19 @@ func readReleased(reply Reply, err error) (Released, elements, error) {
 	}
 	freed, isList := reply.Value.([]any)
 	if isList && len(freed) == 2 && freed[1] == polled {
-		reply.Value, got.Polled = freed[0], true
+		reply.Value = freed[0]
+		got.Polled = true
 	}
 	switch value := reply.Value.(type) {
 	case int64:
-		got.Held, got.Gone = value > 0, value < 0
+		got.Held = value > 0
+		got.Gone = value < 0
 		got.Heard = value - 1
 		return got, elements{}, nil
 	case []any:
 		list := elements{rest: value}
-		got.Held, got.HandedOff = true, true
+		got.Held = true
+		got.HandedOff = true
 		if len(value) > 0 {
 			text, _ := value[0].(string)
 			got.Token = TokenOf(text)
@@ -258,7 +261,8 @@ func readPermits(reply Reply, err error) (Acquired, error) {
 	if err != nil {
 		return got, err
 	}
-	granted, last := list.number() == 1, &got.PTTL
+	granted := list.number() == 1
+	last := &got.PTTL
 	if granted {
 		last = &got.Token
 	} else if !list.more() {

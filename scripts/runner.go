@@ -111,30 +111,10 @@ func NewRunner(rdb redis.UniversalClient, timeout time.Duration) *Runner {
 	}
 	r.patient.connections = defaultConnections
 	r.publish.Store(Publish)
-	readTimeout, direct := 5*time.Second, 0
-	switch c := base.(type) {
-	case interface{ Options() *redis.Options }:
-		o := c.Options()
-		r.retries, r.minDelay, r.maxDelay = o.MaxRetries, o.MinRetryBackoff, o.MaxRetryBackoff
-		readTimeout = o.ReadTimeout
-		direct = maxDirect
-		r.connections = connectionsOf(o)
-		r.patient.connections = r.connections
-		r.watches = make(chan struct{}, max(o.PoolSize, 1))
-		if node, ok := base.(*redis.Client); ok {
-			r.dialed = &punctualOf(node).lastDial
-		} else {
-			r.dialed = lastDialOf(base, o)
-		}
-	case clusterClient:
-		r.slots.client = c
-		o := c.Options()
-		r.retries, r.minDelay, r.maxDelay = o.MaxRedirects, o.MinRetryBackoff, o.MaxRetryBackoff
-		readTimeout = o.ReadTimeout
-		r.patient.connections = o.PoolSize + max(o.PipelinePoolSize, 0) // for each node
-	}
+	readTimeout, direct := r.readOptions(base)
 	r.retries = max(r.retries, 0)
-	r.slots.r, r.shards.r = r, r
+	r.slots.r = r
+	r.shards.r = r
 	r.recovery.cluster = r.slots.client != nil
 	r.shards.batches.Store(&map[*redis.Client]*batcher{})
 	// A type that embeds a cluster client may override its methods, which batches would bypass.
@@ -143,7 +123,8 @@ func NewRunner(rdb redis.UniversalClient, timeout time.Duration) *Runner {
 	// ended.
 	r.timeout = min(timeout, maxTimeout)
 	r.ends.sending, r.ends.abandon = context.WithCancel(context.Background())
-	r.limits.timeout, r.limits.ends = r.timeout, &r.ends
+	r.limits.timeout = r.timeout
+	r.limits.ends = &r.ends
 	if readTimeout > 0 && readTimeout < r.timeout {
 		r.patience = readTimeout
 	}
@@ -158,6 +139,38 @@ func NewRunner(rdb redis.UniversalClient, timeout time.Duration) *Runner {
 		r.batch.alone = throughCluster{r}
 	}
 	return r
+}
+
+// readOptions takes over what the options of the client say about retries and connections. It
+// returns the read timeout, and how many commands may be in flight alone.
+func (r *Runner) readOptions(base redis.UniversalClient) (readTimeout time.Duration, direct int) {
+	readTimeout = 5 * time.Second
+	switch c := base.(type) {
+	case interface{ Options() *redis.Options }:
+		o := c.Options()
+		r.retries = o.MaxRetries
+		r.minDelay = o.MinRetryBackoff
+		r.maxDelay = o.MaxRetryBackoff
+		readTimeout = o.ReadTimeout
+		direct = maxDirect
+		r.connections = connectionsOf(o)
+		r.patient.connections = r.connections
+		r.watches = make(chan struct{}, max(o.PoolSize, 1))
+		if node, ok := base.(*redis.Client); ok {
+			r.dialed = &punctualOf(node).lastDial
+		} else {
+			r.dialed = lastDialOf(base, o)
+		}
+	case clusterClient:
+		r.slots.client = c
+		o := c.Options()
+		r.retries = o.MaxRedirects
+		r.minDelay = o.MinRetryBackoff
+		r.maxDelay = o.MaxRetryBackoff
+		readTimeout = o.ReadTimeout
+		r.patient.connections = o.PoolSize + max(o.PipelinePoolSize, 0) // for each node
+	}
+	return readTimeout, direct
 }
 
 // answerReserve is how much longer than its call an answer is kept.
@@ -198,7 +211,8 @@ func (r *Runner) Do(ctx context.Context, s *Script, keys []any, args ...any) (Re
 	r.bound(&c)
 	var failed failures
 	for {
-		b, err := r.batch, error(nil)
+		b := r.batch
+		err := error(nil)
 		if r.slots.client != nil {
 			b, err = r.shardOf(ctx, c)
 		}
@@ -266,7 +280,8 @@ func (r *Runner) awaitSlow(ctx context.Context, c call, b *batcher, failed *fail
 
 // bound applies the runner's limits to the attempts at c, and makes its mark.
 func (r *Runner) bound(c *call) {
-	c.memory.joined.limits, c.memory.joined.mark = &r.limits, c.mark
+	c.memory.joined.limits = &r.limits
+	c.memory.joined.mark = c.mark
 	c.mark.begin(c.ctx, c.script)
 }
 
@@ -381,7 +396,8 @@ func (r *Runner) once(ctx context.Context, patience Patience, s *Script, keys, a
 		isPatient = r.patient.begin(server, patience.Urgent)
 	}
 	if isPatient {
-		c.memory.joined.until, c.memory.joined.patient = patience.Until, true
+		c.memory.joined.until = patience.Until
+		c.memory.joined.patient = true
 		reply, err = r.oncePatiently(ctx, c, server, attempt)
 	} else {
 		reply, err = attempt()

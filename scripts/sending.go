@@ -31,7 +31,8 @@ const (
 
 // begin makes m the mark of a new attempt. No other attempt uses m.
 func (m *mark) begin(ctx context.Context, s *Script) {
-	m.script, m.ctx = s, ctx
+	m.script = s
+	m.ctx = ctx
 	m.state.Store(notWritten)
 }
 

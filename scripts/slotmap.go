@@ -213,7 +213,8 @@ func (m *slotMap) follow(ctx context.Context, c call, attempt func() (Reply, err
 		case res := <-done:
 			return res.reply, res.err
 		case <-slow:
-			slow, next = nil, m.refresh()
+			slow = nil
+			next = m.refresh()
 		case <-next.done:
 			if now, err := m.client.MasterForKey(ctx, key); err == nil && now != node {
 				if c.mark.drop() {

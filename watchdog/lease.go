@@ -116,8 +116,12 @@ func (l *Lease) registered() bool { return l.index[byAlarm] != 0 }
 // the new gen.
 func (l *Lease) reset(k Keeper) {
 	l.gen.Add(1)
-	l.keeper, l.events, l.err, l.failures = k, 0, nil, 0
-	l.granted, l.overdue = longAgo, longAgo
+	l.keeper = k
+	l.events = 0
+	l.err = nil
+	l.failures = 0
+	l.granted = longAgo
+	l.overdue = longAgo
 	clear(l.attempts[:])
 }
 
@@ -236,7 +240,8 @@ func (l *Lease) takeEvent() (e event, err error) {
 	e = l.events & -l.events // the lowest bit
 	l.events &^= e
 	if e == eventUnknown {
-		err, l.err = l.err, nil
+		err = l.err
+		l.err = nil
 	}
 	return e, err
 }
@@ -267,7 +272,8 @@ func (h *leaseHeap) Less(i, j int) bool {
 
 func (h *leaseHeap) Swap(i, j int) {
 	h.leases[i], h.leases[j] = h.leases[j], h.leases[i]
-	h.leases[i].index[h.order], h.leases[j].index[h.order] = int32(i+1), int32(j+1)
+	h.leases[i].index[h.order] = int32(i + 1)
+	h.leases[j].index[h.order] = int32(j + 1)
 }
 
 func (h *leaseHeap) Push(x any) {

@@ -78,7 +78,8 @@ func (d *Dog) now() instant                { return instant(time.Since(d.epoch))
 func (d *Dog) groupOf(key any) *group {
 	g := d.groups[key]
 	if g == nil {
-		g, d.spare = d.spare, nil
+		g = d.spare
+		d.spare = nil
 		if g == nil {
 			g = new(group)
 		}
@@ -174,7 +175,8 @@ func (d *Dog) arm() {
 	first := d.alarms.leases[0].alarmAt()
 	switch {
 	case !d.running:
-		d.running, d.armed = true, first
+		d.running = true
+		d.armed = first
 		d.beat = d.now()
 		d.wakesAt = d.beat
 		d.wg.Go(d.run)
@@ -234,7 +236,8 @@ func (d *Dog) step() (wait time.Duration, ok bool) {
 	if len(d.alarms.leases) == 0 {
 		// The first time without alarms: stay for idleTime. The second time in a row: end. running
 		// changes with mu held, so arm starts a new scheduler if this one ends.
-		d.running, d.idle = !d.idle, !d.idle
+		d.running = !d.idle
+		d.idle = !d.idle
 		d.armed = now.add(idleTime)
 		return idleTime, d.running
 	}
@@ -340,7 +343,8 @@ func (d *Dog) prepare(c *call) {
 		kept = append(kept, a)
 	}
 	clear(c.batch[len(kept):])
-	c.batch, c.start = kept, now
+	c.batch = kept
+	c.start = now
 	for _, a := range kept {
 		d.plan(a.Lease, a.Lease.hedgeAt())
 	}
@@ -388,7 +392,8 @@ func (d *Dog) applyAnswer(c *call, states []State, err error) []*Lease {
 
 // applyState applies the answer for one lease. It reports whether the keeper has to be notified.
 func (d *Dog) applyState(c *call, a Ask, state State, err error, now instant, jitter float64) bool {
-	l, latest := a.Lease, a.Lease.latestStart()
+	l := a.Lease
+	latest := a.Lease.latestStart()
 	if !l.leave(c) {
 		// The lease was dropped, kept again, or confirmed by a newer command. A refusal contradicts
 		// that confirmation, and it is unknown which of the two commands was executed last. A
@@ -441,7 +446,8 @@ func (d *Dog) notifyOne(l *Lease) {
 	}
 	l.notifying = true
 	for l.events != 0 && !d.closed {
-		k, gen := l.keeper, l.gen.Load()
+		k := l.keeper
+		gen := l.gen.Load()
 		e, err := l.takeEvent()
 		d.mu.Unlock()
 		// Nothing may come between this check and the call: either Drop returned before the check,

@@ -184,12 +184,16 @@ func (d *Dog) Keep(l *Lease, k Keeper, s Schedule, validUntil time.Time) error {
 	}
 	d.remove(l)
 	l.reset(k)
-	l.ttl, l.halvings, l.margin, l.end = s.TTL, s.halvings(), s.Margin, never
+	l.ttl = s.TTL
+	l.halvings = s.halvings()
+	l.margin = s.Margin
+	l.end = never
 	if !s.End.IsZero() {
 		l.end = d.instant(s.End)
 	}
 	l.extend(d.instant(validUntil).add(s.Margin))
-	l.next, l.due = never, never
+	l.next = never
+	l.due = never
 	start := l.granted.add(-l.ttl)
 	if start <= now {
 		l.heard = start
@@ -301,10 +305,13 @@ func (d *Dog) Close() {
 	d.mu.Lock()
 	d.closed = true
 	for _, l := range d.alarms.leases {
-		l.index, l.group = [2]int32{}, nil
+		l.index = [2]int32{}
+		l.group = nil
 		l.reset(nil)
 	}
-	d.alarms.leases, d.groups, d.spare = nil, nil, nil
+	d.alarms.leases = nil
+	d.groups = nil
+	d.spare = nil
 	d.mu.Unlock()
 	d.cancel()
 	d.wg.Wait()

@@ -222,7 +222,8 @@ func (l *lane) proceed() {
 			return
 		}
 		heap.Pop(&l.waiting)
-		l.began, d.began = now, now
+		l.began = now
+		d.began = now
 		l.running[d] = struct{}{}
 		l.begin(d)
 	}

@@ -80,7 +80,8 @@ func (o *Ownership) planRelease() (plan releasePlan) {
 	if !mayHandOff {
 		return plan
 	}
-	r, qs := o.r, &o.r.Core.queues
+	r := o.r
+	qs := &o.r.Core.queues
 	qs.mu.Lock()
 	defer qs.mu.Unlock()
 	now := time.Now()

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -239,7 +240,9 @@ func TestNestingSeesAReleaseThatBeganMeanwhile(t *testing.T) {
 		outer := Acquire(t, t.Context(), r)
 		s.Script("nest", Fault{Delay: time.Second})
 		first := StartAcquire(t, Carry(outer), r)
+		synctest.Wait() // it has the wire lock
 		second := StartAcquire(t, carryLost(outer), r)
+		synctest.Wait()
 		released := StartRelease(t, outer)
 		Release(t, first.Wait())
 		released.Wait()

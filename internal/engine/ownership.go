@@ -254,7 +254,8 @@ func (o *Ownership) forget(h *Hold) {
 	if *at == nil {
 		return
 	}
-	*at, h.sibling = h.sibling, nil
+	*at = h.sibling
+	h.sibling = nil
 	if !h.state().taken {
 		o.lapsed++ // its limit has come, and the server still counts it until its Release: see Abandon
 	}

@@ -146,7 +146,8 @@ func (l *Lock) beginAttempt(ctx context.Context, q *engine.Request) (*Ownership,
 	if !o.carried {
 		id = l.Resource.Core.Owners.New().ID
 	}
-	o.ID, q.ID = id, id
+	o.ID = id
+	q.ID = id
 	return o, nil
 }
 

@@ -50,7 +50,8 @@ func (e *entry) newTenure() *tenure {
 // begin makes tn its entry's tenure. tn has just acquired the lock, so earlier tenures of the same
 // name have lost it, unless tn has. mu is held.
 func (tn *tenure) begin(hold *engine.Hold) {
-	tn.hold, tn.since = hold, hold.KeptSince()
+	tn.hold = hold
+	tn.since = hold.KeptSince()
 	tn.token, tn.tokens = hold.Tokens()
 	var next *entry
 	for e := tn.entry.turns.entries[tn.entry.r.Name]; e != nil; e = next {
@@ -72,7 +73,8 @@ func (tn *tenure) begin(hold *engine.Hold) {
 
 // give gives w the turn. mu is held.
 func (tn *tenure) give(w *turn) {
-	w.tenure, w.number = tn, tn.used
+	w.tenure = tn
+	w.number = tn.used
 	tn.user = w
 	tn.used++
 	w.wake()
@@ -238,7 +240,8 @@ func (tn *tenure) MemberEnded(h *engine.Hold, cause error) {
 // caller releases the outer hold. mu is held.
 func (tn *tenure) takeBack() {
 	w := tn.user
-	tn.user, w.tenure = nil, nil
+	tn.user = nil
+	w.tenure = nil
 	tn.drop()
 	tn.entry.waiters.Prepend(w)
 	tn.entry.prepareNext()
