@@ -239,8 +239,8 @@ func TestNestingSeesAReleaseThatBeganMeanwhile(t *testing.T) {
 		r := s.Client(t, "a").Reader("x")
 		outer := Acquire(t, t.Context(), r)
 		s.Script("nest", Fault{Delay: time.Second})
-		first := StartAcquire(t, Carry(outer), r)
-		synctest.Wait() // it has the wire lock
+		first := StartAcquire(t, carryLost(outer), r) // its context must not end before it returns
+		synctest.Wait()                               // it has the wire lock
 		second := StartAcquire(t, carryLost(outer), r)
 		synctest.Wait()
 		released := StartRelease(t, outer)
