@@ -85,12 +85,10 @@ func (c *Client) newMutex(kind, name string, opts []Option) *Lock {
 
 // mutexTraits are the traits of plain locks. Nested holds take turns: two goroutines that share an
 // outer hold exclude each other. Clients take turns, too.
-var mutexTraits = engine.Traits{
-	Leased: true, Nests: true, HandsOff: true,
-}
+var mutexTraits = engine.Traits{Leased: true, Nests: true, HandsOff: true}
 
 // fencedTraits are the traits of plain locks, with tokens.
-var fencedTraits = func(t engine.Traits) engine.Traits { t.Fenced = true; return t }(mutexTraits)
+var fencedTraits = engine.Traits{Leased: true, Nests: true, HandsOff: true, Fenced: true}
 
 // lockScripts are those of plain and fenced locks.
 var lockScripts = kindScripts{

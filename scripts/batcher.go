@@ -131,7 +131,7 @@ func (b *batcher) do(ctx context.Context, c call, failed *failures) (Reply, erro
 	if len(failed.slow) == 0 && b.maySendHere(ctx, c.script, began) {
 		reply, doubt, err := b.sendHere(ctx, c, began)
 		failed.doubt = failed.doubt || doubt
-		if err != errElsewhere { //nolint:errorlint // as sendHere returns it
+		if !errors.Is(err, errElsewhere) {
 			return reply, err
 		}
 	}

@@ -220,7 +220,7 @@ func (r *Runner) Do(ctx context.Context, s *Script, keys []any, args ...any) (Re
 		if err == nil {
 			reply, err = b.do(ctx, c, &failed)
 		}
-		if err == errSlow { //nolint:errorlint // as do returns it
+		if errors.Is(err, errSlow) {
 			failed.attempts++
 			failed.counted++
 			if rereading := r.slots.refresh(); rereading != nil { // the slot may have moved, and its old node may hang
@@ -237,7 +237,7 @@ func (r *Runner) Do(ctx context.Context, s *Script, keys []any, args ...any) (Re
 		last := err
 		err = r.again(ctx, c, b.probe, &failed, last)
 		switch {
-		case err == errSlow: //nolint:errorlint // as again returns it
+		case errors.Is(err, errSlow):
 			return r.awaitSlow(ctx, c, b, &failed, last)
 		case err != nil:
 			return Reply{}, err

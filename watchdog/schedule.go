@@ -315,12 +315,14 @@ func (d *Dog) startQueued(g *group) {
 		c := g.queue[0]
 		g.queue[0] = nil
 		g.queue = g.queue[1:]
-		if d.prepare(c); len(c.batch) > 0 {
-			g.onTime++
-			g.inFlight++
-			c.ctx, c.cancel = context.WithCancel(d.ctx)
-			d.wg.Go(func() { d.renewBatch(c) })
+		d.prepare(c)
+		if len(c.batch) == 0 {
+			continue
 		}
+		g.onTime++
+		g.inFlight++
+		c.ctx, c.cancel = context.WithCancel(d.ctx)
+		d.wg.Go(func() { d.renewBatch(c) })
 	}
 }
 

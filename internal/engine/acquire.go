@@ -184,10 +184,10 @@ func (r *Resource) AcquireOutermost(ctx context.Context, q *Request, began time.
 	}
 	var res Result
 	Guarded(undo, func() { res, err = r.obtain(trying, q) })
-	if err == errStands { //nolint:errorlint // as waitIn returns it
+	if errors.Is(err, errStands) {
 		return nil, err
 	}
-	if err == ErrObserverSlow && q.Group == nil { //nolint:errorlint // as waitIn returns it
+	if errors.Is(err, ErrObserverSlow) && q.Group == nil {
 		return r.AcquireOutermost(ctx, q.anew(r), began)
 	}
 	if err != nil {
@@ -232,7 +232,7 @@ func (r *Resource) Await(ctx context.Context, terms *Terms) error {
 	q := &Request{Owner: Owner{Permits: 1, TTL: terms.TTL}, Terms: terms, Wait: Wait{limit: Forever, caller: ctx}}
 	defer q.Wait.end()
 	_, err := r.obtain(ctx, q)
-	for err == ErrObserverSlow { //nolint:errorlint // as waitIn returns it
+	for errors.Is(err, ErrObserverSlow) {
 		q = q.anew(r)
 		_, err = r.obtain(ctx, q)
 	}

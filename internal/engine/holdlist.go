@@ -49,10 +49,12 @@ func (l *holdList) remove(h *Hold) {
 		if l.oldEnough == h {
 			l.oldEnough = h.Prev // all before it were counted too
 		}
-		if tag := h.tag(); tag != "" {
-			if l.tags[tag]--; l.tags[tag] == 0 {
-				delete(l.tags, tag)
-			}
+		tag := h.tag()
+		if tag != "" {
+			l.tags[tag]--
+		}
+		if l.tags[tag] == 0 {
+			delete(l.tags, tag)
 		}
 	}
 	l.all.Remove(h)

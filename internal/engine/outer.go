@@ -117,7 +117,7 @@ func (r *Resource) InitOuter(q *Request, terms *Terms, group Group, waits bool) 
 // waits. It blocks as [AcquireOutermost] does. The caller is a call that Close waits for.
 func (r *Resource) AcquireOuter(ctx context.Context, q *Request) (hold *Hold, stands bool, err error) {
 	hold, err = r.AcquireOutermost(ctx, q, time.Now())
-	if err == errStands { //nolint:errorlint // as waitIn returns it
+	if errors.Is(err, errStands) {
 		return nil, true, nil
 	}
 	return hold, false, err

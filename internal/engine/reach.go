@@ -78,48 +78,19 @@ func (r *Resource) ApproachServer(ctx context.Context, expect func(time.Duration
 	c := r.Core
 	began := time.Now()
 	server := c.Commands.Server(r)
-	k := &c.reach
 	for {
-		k.mu.Lock()
-		s := k.servers[server]
-		if s == nil {
-			s = &serverTry{}
-			if k.servers == nil {
-				k.servers = map[any]*serverTry{}
-			}
-			k.servers[server] = s
-		}
-		expected := s.patience()
-		mayTry := true
-		if s.isSilent() {
-			expected = 0
-			mayTry = s.underWay == 0
-		}
-		if mayTry {
-			s.underWay++
-			if s.since.IsZero() {
-				s.since = time.Now()
-			}
-			k.mu.Unlock()
-			expect(expected)
+		s, expected, changed := c.reach.enter(server)
+		expect(expected)
+		if changed == nil {
 			return &ServerAttempt{c, s, time.Now()}, nil
 		}
-		if s.changed == nil {
-			s.changed = make(chan struct{})
-		}
-		changed := s.changed
-		k.mu.Unlock()
-		expect(0)
 		select {
 		case <-changed:
 		case <-ctx.Done():
 		case <-c.Closing():
 			return nil, ErrClosed
 		}
-		k.mu.Lock()
-		failed := s.failed
-		since := s.since
-		k.mu.Unlock()
+		failed, since := c.reach.outcome(s)
 		switch {
 		case failed != nil:
 			return nil, c.Unavailable(failed)
@@ -130,6 +101,45 @@ func (r *Resource) ApproachServer(ctx context.Context, expect func(time.Duration
 			return nil, c.Unavailable(failure.WithoutDoubt(failure.CutShort(ctx, since)))
 		}
 	}
+}
+
+// enter begins an attempt at a server, unless the server is silent and somebody tries it already.
+// Then changed, which is nil otherwise, is closed when that attempt has ended. expected is how long
+// the server may take to answer; 0 if it will probably not answer soon.
+func (re *reach) enter(server any) (s *serverTry, expected time.Duration, changed <-chan struct{}) {
+	re.mu.Lock()
+	defer re.mu.Unlock()
+	s = re.servers[server]
+	if s == nil {
+		s = &serverTry{}
+		if re.servers == nil {
+			re.servers = map[any]*serverTry{}
+		}
+		re.servers[server] = s
+	}
+	isSilent := s.isSilent()
+	if isSilent && s.underWay > 0 {
+		if s.changed == nil {
+			s.changed = make(chan struct{})
+		}
+		return s, 0, s.changed
+	}
+	if !isSilent {
+		expected = s.patience()
+	}
+	s.underWay++
+	if s.since.IsZero() {
+		s.since = time.Now()
+	}
+	return s, expected, nil
+}
+
+// outcome returns why the latest attempt at a server has failed, or nil, and since when attempts
+// are under way; zero if none is.
+func (re *reach) outcome(s *serverTry) (failed error, since time.Time) {
+	re.mu.Lock()
+	defer re.mu.Unlock()
+	return s.failed, s.since
 }
 
 // Leave ends the attempt, whose context was ctx. err is what it returned.

@@ -247,7 +247,7 @@ func (r *Resource) waitIn(ctx context.Context, queue Queue, q *Request, refused 
 // error of his acquisition, or ErrObserverSlow.
 func (r *Resource) WaitIn(ctx context.Context, queue Queue, q *Request) error {
 	_, err := r.waitIn(ctx, queue, q, Result{})
-	if err == ErrObserverSlow { //nolint:errorlint // as waitIn returns it
+	if errors.Is(err, ErrObserverSlow) {
 		return err
 	}
 	return q.explain(ctx, r.Core, err)
