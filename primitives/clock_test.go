@@ -64,7 +64,7 @@ func TestClockLossIsReportedAtTheDeadline(t *testing.T) {
 				hold := Acquire(t, t.Context(), l)
 				require.Equal(t, began.Add(30*time.Second-tt.want), hold.ValidUntil())
 				b.P.BlackHole(true)
-				waiting := Start(func() (*primitives.Hold, error) { return b.Other.Acquire(t.Context()) })
+				waiting := StartAcquire(t.Context(), b.Other)
 				<-hold.Context().Done()
 				require.Equal(t, 30*time.Second-tt.want, time.Since(began))
 				require.ErrorIs(t, context.Cause(hold.Context()), primitives.ErrLost)
@@ -215,7 +215,7 @@ func TestClockPollingBacksOff(t *testing.T) {
 		b.P.Record()
 		l := b.C.Lock("l", primitives.WithPolling(100*time.Millisecond, 10*time.Second))
 		began := time.Now()
-		waiting := Start(func() (*primitives.Hold, error) { return l.Acquire(t.Context()) })
+		waiting := StartAcquire(t.Context(), l)
 		time.Sleep(5 * time.Minute)
 		var at []time.Duration
 		for _, c := range b.P.Commands() {
@@ -247,7 +247,7 @@ func TestClockSlowPollIsSharedByWaiters(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		var waiting []<-chan Result
 		for range 50 {
-			waiting = append(waiting, Start(func() (*primitives.Hold, error) { return b.L.Acquire(ctx) }))
+			waiting = append(waiting, StartAcquire(ctx, b.L))
 		}
 		time.Sleep(5 * time.Second)
 		b.P.Record()
@@ -307,7 +307,7 @@ func TestC22CommandsCarryNoClientTime(t *testing.T) {
 			p.Record()
 			l := kind.One(t, c, "l")
 			hold := Acquire(t, t.Context(), l)
-			waiting := Start(func() (*primitives.Hold, error) { return l.Acquire(t.Context()) })
+			waiting := StartAcquire(t.Context(), l)
 			if kind.Name == "fair" {
 				redistest.WaitFor(t, Soon, func() bool {
 					return slices.ContainsFunc(p.Commands(), func(c redistest.Command) bool {

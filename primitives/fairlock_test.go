@@ -63,7 +63,7 @@ func TestFairLockKeepsNoGrantsOfOthers(t *testing.T) {
 	rdb, name := s.Client(t), redistest.Name(t)
 	near, far := NewClient(t, s.Client(t)), NewClient(t, s.Client(t))
 	hold := Acquire(t, t.Context(), near.FairLock(name))
-	waiting := Start(func() (*primitives.Hold, error) { return far.FairLock(name).Acquire(t.Context()) })
+	waiting := StartAcquire(t.Context(), far.FairLock(name))
 	AwaitFair(t, far.FairLock(name), 1)
 	prefix := "redisson_lock__channel:{" + name + "}:"
 	var channel string

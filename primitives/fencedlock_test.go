@@ -275,7 +275,7 @@ func TestC14CounterThatIsNoNumber(t *testing.T) {
 				require.NoError(t, x.Rdb.Set(t.Context(), x.Token, "1", 0).Err())
 				l := c.FencedLock(x.Name)
 				hold := Acquire(t, t.Context(), l)
-				waiter := Start(func() (*primitives.Hold, error) { return l.Acquire(t.Context()) })
+				waiter := StartAcquire(t.Context(), l)
 				AwaitWaiters(t, c, 1)
 				require.NoError(t, x.Rdb.Set(t.Context(), x.Token, counter, 0).Err())
 				Release(t, hold)

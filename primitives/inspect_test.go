@@ -47,7 +47,7 @@ var inspectCases = []struct {
 	{"a fair lock with a waiter", func(t *testing.T, x *LockTest) (*primitives.Hold, error) {
 		l := x.C.FairLock(x.Name)
 		hold, err := l.Acquire(t.Context())
-		Start(func() (*primitives.Hold, error) { return l.Acquire(t.Context()) })
+		StartAcquire(t.Context(), l)
 		AwaitFair(t, l, 1)
 		return hold, err
 	}, inspected{kind: "fair", holders: 1, waiters: 1}, ""},

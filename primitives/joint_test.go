@@ -324,7 +324,7 @@ func jointWait(t *testing.T, x *JointTest) {
 	require.NotErrorIs(t, err, context.DeadlineExceeded)
 	require.GreaterOrEqual(t, time.Since(began), 500*time.Millisecond)
 	require.Len(t, x.Events.All(primitives.EventWait), 1)
-	waiting := Start(func() (*primitives.Hold, error) { return x.L.Acquire(t.Context()) })
+	waiting := StartAcquire(t.Context(), x.L)
 	redistest.WaitFor(t, Soon, func() bool {
 		return len(x.Events.All(primitives.EventWait)) == 2
 	}, "the wait is reported")
@@ -360,7 +360,7 @@ func jointJava(t *testing.T, x *JointTest) {
 	_, err := x.L.TryAcquire(t.Context())
 	require.ErrorIs(t, err, primitives.ErrNotAcquired)
 	require.Empty(t, Fields(t, x.S, x.Names[0]))
-	waiting := Start(func() (*primitives.Hold, error) { return x.L.Acquire(t.Context()) })
+	waiting := StartAcquire(t.Context(), x.L)
 	AwaitWaiter(t, x.S, x.Base)
 	RedissonUnlock(t, x.S, x.Names[1])
 	RedissonUnlock(t, x.S, x.Names[2])
@@ -385,7 +385,7 @@ func jointCloseWaiting(t *testing.T, x *JointTest) {
 	for _, name := range x.Names[1:] {
 		singles = append(singles, Acquire(t, t.Context(), other.Lock(name)))
 	}
-	waiting := Start(func() (*primitives.Hold, error) { return x.Join(locks).Acquire(t.Context()) })
+	waiting := StartAcquire(t.Context(), x.Join(locks))
 	AwaitWaiter(t, x.S, x.Base)
 	inTime, cancel := context.WithTimeout(t.Context(), Soon)
 	defer cancel()
@@ -419,7 +419,7 @@ func jointKinds(t *testing.T, x *JointTest) {
 	inner := Acquire(t, hold.Context(), one)
 	Release(t, inner)
 	require.NoError(t, hold.Check(t.Context()))
-	waiting := Start(func() (*primitives.Hold, error) { return other.Acquire(t.Context()) })
+	waiting := StartAcquire(t.Context(), other)
 	AwaitWaiter(t, x.S, x.Base)
 	Release(t, hold)
 	next := AwaitHold(t, waiting)
@@ -490,7 +490,7 @@ func TestJointLateReleaseFreesNothing(t *testing.T) {
 		return released && !again
 	})
 	l := x.Join([]*primitives.Lock{c.Lock(x.Names[0]), x.Other(t).Lock(x.Names[1])})
-	waiting := Start(func() (*primitives.Hold, error) { return l.Acquire(t.Context()) })
+	waiting := StartAcquire(t.Context(), l)
 	<-dropped
 	Release(t, blocked)
 	next := AwaitHold(t, waiting)

@@ -23,7 +23,7 @@ func TestClockJointHoldHearsOfTheNextInLine(t *testing.T) {
 				before := x.Acquire(t, t.Context())
 				var waiting []<-chan Result
 				for range 2 {
-					waiting = append(waiting, Start(func() (*primitives.Hold, error) { return x.L.Acquire(t.Context()) }))
+					waiting = append(waiting, StartAcquire(t.Context(), x.L))
 					time.Sleep(20 * time.Millisecond)
 				}
 				Release(t, before)
@@ -56,12 +56,10 @@ func TestClockJointHoldHearsOfTheNextInLineOfAnotherClient(t *testing.T) {
 				holder := AcquireAll(t, t.Context(), x.On(other), x.Locks(other)...)
 				wanted := holder.Wanted()
 				time.Sleep(2300 * time.Millisecond) // the holder's client listens, and has just looked for waiters
-				first := Start(func() (*primitives.Hold, error) {
-					return x.L.Acquire(t.Context(), primitives.WithWait(50*time.Millisecond))
-				})
+				first := StartAcquire(t.Context(), x.L, primitives.WithWait(50*time.Millisecond))
 				time.Sleep(20 * time.Millisecond)
 				began := time.Now()
-				second := Start(func() (*primitives.Hold, error) { return x.L.Acquire(t.Context()) })
+				second := StartAcquire(t.Context(), x.L)
 				require.ErrorIs(t, (<-first).Err, primitives.ErrNotAcquired)
 				select {
 				case <-wanted:

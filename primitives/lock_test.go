@@ -262,7 +262,7 @@ var lockCases = []struct {
 		require.NoError(t, err)
 		require.False(t, held)
 		hold, other := Acquire(t, t.Context(), x.L), x.Other(t)
-		waiting := Start(func() (*primitives.Hold, error) { return other.Acquire(t.Context()) })
+		waiting := StartAcquire(t.Context(), other)
 		AwaitWaiter(t, x.S, x.Name)
 		held, err = x.L.ForceRelease(t.Context())
 		require.NoError(t, err)
@@ -302,7 +302,7 @@ var lockCases = []struct {
 		require.Equal(t, primitives.Event{Kind: "acquired", Lock: "lock", Name: x.Name, ID: hold.ID(), Ctx: t.Context()}, e)
 		other := &Recorder{}
 		l := NewClient(t, x.S.Client(t), other.Option()).Lock(x.Name)
-		waiting := Start(func() (*primitives.Hold, error) { return l.Acquire(t.Context()) })
+		waiting := StartAcquire(t.Context(), l)
 		other.Await(t, primitives.EventWait)
 		began := time.Now()
 		AwaitWaiter(t, x.S, x.Name)
@@ -442,7 +442,7 @@ func TestC3SiblingsTakeTurns(t *testing.T) {
 	EachLock(t, func(t *testing.T, x *LockTest) {
 		outer := Acquire(t, t.Context(), x.L)
 		first := Acquire(t, outer.Context(), x.L)
-		second := Start(func() (*primitives.Hold, error) { return x.L.Acquire(outer.Context()) })
+		second := StartAcquire(outer.Context(), x.L)
 		x.Heard.Await(t, primitives.EventWait)
 		Release(t, first)
 		next := AwaitHold(t, second)
@@ -487,7 +487,7 @@ func TestC3SiblingOfAReleasedOuterHoldDoesNotNest(t *testing.T) {
 		outer := Acquire(t, t.Context(), x.L)
 		first := Acquire(t, outer.Context(), x.L)
 		afterRelease := context.WithoutCancel(outer.Context())
-		waiting := Start(func() (*primitives.Hold, error) { return x.L.Acquire(afterRelease) })
+		waiting := StartAcquire(afterRelease, x.L)
 		x.Heard.Await(t, primitives.EventWait)
 		Release(t, outer)
 		Release(t, first)
@@ -506,7 +506,7 @@ func TestC3NestingRacesWithRelease(t *testing.T) {
 		for range redistest.Scaled(x.S, 200) {
 			outer := Acquire(t, t.Context(), x.L)
 			afterRelease := context.WithoutCancel(outer.Context())
-			racing := Start(func() (*primitives.Hold, error) { return x.L.Acquire(afterRelease) })
+			racing := StartAcquire(afterRelease, x.L)
 			Release(t, outer)
 			Release(t, AwaitHold(t, racing))
 		}
@@ -539,9 +539,7 @@ func TestC4WaitersOfOneOwnerAcquireTogether(t *testing.T) {
 		hold := Acquire(t, t.Context(), x.L)
 		var acquired []<-chan Result
 		for range 3 {
-			acquired = append(acquired, Start(func() (*primitives.Hold, error) {
-				return x.L.Acquire(t.Context(), primitives.WithOwner("o"))
-			}))
+			acquired = append(acquired, StartAcquire(t.Context(), x.L, primitives.WithOwner("o")))
 		}
 		redistest.WaitFor(t, Soon, func() bool { return len(x.Heard.All(primitives.EventWait)) == 3 }, "three wait")
 		Release(t, hold)
@@ -568,7 +566,7 @@ func TestC20KeyWithoutExpiryIsHeld(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		began := time.Now()
-		waiting := Start(func() (*primitives.Hold, error) { return c.Lock(x.Name).Acquire(ctx) })
+		waiting := StartAcquire(ctx, c.Lock(x.Name))
 		AwaitWaiters(t, c, 1)
 		time.Sleep(200 * time.Millisecond)
 		cancel()

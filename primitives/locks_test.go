@@ -26,7 +26,7 @@ func TestTTLBeyondADuration(t *testing.T) {
 	require.NoError(t, err)
 	require.Greater(t, info.TTL, 290*365*24*time.Hour)
 	require.Greater(t, listLocks(t, x.C, x.Name)[x.Name].TTL, 290*365*24*time.Hour)
-	waiting := Start(func() (*primitives.Hold, error) { return x.Other(t).Writer().Acquire(t.Context()) })
+	waiting := StartAcquire(t.Context(), x.Other(t).Writer())
 	x.AwaitWaiter(t)
 	Release(t, hold)
 	Release(t, AwaitHold(t, waiting))
@@ -125,7 +125,7 @@ func TestLocksReportsKindsAndLiveReaders(t *testing.T) {
 		Acquire(t, t.Context(), c.Lock(name+"plain"))
 		Acquire(t, t.Context(), c.FencedLock(name+"fenced"))
 		Acquire(t, t.Context(), c.FairLock(name+"fair"))
-		waiting := Start(func() (*primitives.Hold, error) { return c.FairLock(name + "fair").Acquire(t.Context()) })
+		waiting := StartAcquire(t.Context(), c.FairLock(name+"fair"))
 		redistest.WaitFor(t, Soon, func() bool {
 			return rdb.LLen(t.Context(), "redisson_lock_queue:{"+name+"fair}").Val() == 1
 		}, "the waiter is in the queue")

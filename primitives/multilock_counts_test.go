@@ -110,9 +110,7 @@ func TestCountsMultiLockWaitsForTheBusyMember(t *testing.T) {
 	c, rival := NewClient(t, s.Client(t)), NewClient(t, s.Client(t))
 	names := kinds.Members(rival, "l", 3)
 	busy := Acquire(t, t.Context(), names[1])
-	waiting := Start(func() (*primitives.Hold, error) {
-		return primitives.NewMultiLock(kinds.Members(c, "l", 3)).Acquire(t.Context())
-	})
+	waiting := StartAcquire(t.Context(), primitives.NewMultiLock(kinds.Members(c, "l", 3)))
 	AwaitWaiters(t, c, 1)
 	for i := range 3 {
 		AwaitWaiter(t, s, names[i].Name())

@@ -187,7 +187,7 @@ func multiWaits(t *testing.T, x *JointTest) {
 		busy := Acquire(t, t.Context(), x.Other(t).Lock(name))
 		want := []string{"", "", ""}
 		want[i] = "1"
-		waiting := Start(func() (*primitives.Hold, error) { return x.L.Acquire(t.Context()) })
+		waiting := StartAcquire(t.Context(), x.L)
 		AwaitWaiters(t, x.C, 1)
 		for range 20 {
 			x.RequireCounts(t, busy.ID(), want...)
@@ -216,7 +216,7 @@ func multiLinger(t *testing.T, x *JointTest) {
 	Release(t, Acquire(t, t.Context(), x.L, primitives.WithWait(Soon)))
 	// It is in use when the multi lock asks.
 	busy := Acquire(t, t.Context(), x.C.Lock(x.Names[1], primitives.WithLinger(time.Hour)))
-	waiting := Start(func() (*primitives.Hold, error) { return x.L.Acquire(t.Context()) })
+	waiting := StartAcquire(t.Context(), x.L)
 	AwaitWaiters(t, x.C, 1)
 	Release(t, busy)
 	Release(t, AwaitHold(t, waiting))
@@ -240,9 +240,7 @@ func TestClockMultiLockStartsAgainBeforeALeaseEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		x := OnJoint(t, redistest.Embedded(t), "multi")
 		blocked := Acquire(t, t.Context(), x.Other(t).Lock(x.Names[1]))
-		waiting := Start(func() (*primitives.Hold, error) {
-			return x.L.Acquire(t.Context(), primitives.WithLease(600*time.Millisecond))
-		})
+		waiting := StartAcquire(t.Context(), x.L, primitives.WithLease(600*time.Millisecond))
 		time.Sleep(time.Second)
 		Release(t, blocked)
 		r := <-waiting
@@ -318,16 +316,12 @@ func TestMultiLockWakesWaitersForItsMembers(t *testing.T) {
 			var waiting []<-chan Result
 			for i := range 3 {
 				for _, by := range []*primitives.Client{c, other} {
-					waiting = append(waiting, Start(func() (*primitives.Hold, error) {
-						return kinds.Members(by, name, 3)[i].Acquire(t.Context())
-					}))
+					waiting = append(waiting, StartAcquire(t.Context(), kinds.Members(by, name, 3)[i]))
 				}
 			}
 			AwaitWaiters(t, c, 3)
 			AwaitWaiters(t, other, 3)
-			multi := Start(func() (*primitives.Hold, error) {
-				return primitives.NewMultiLock(kinds.Members(other, name, 3)).Acquire(t.Context())
-			})
+			multi := StartAcquire(t.Context(), primitives.NewMultiLock(kinds.Members(other, name, 3)))
 			AwaitWaiters(t, other, 4)
 			began := time.Now()
 			Release(t, hold)

@@ -13,7 +13,6 @@ import (
 	. "github.com/redlatch/redlatch/internal/test/fixture"
 	"github.com/redlatch/redlatch/internal/test/kinds"
 	"github.com/redlatch/redlatch/internal/test/redistest"
-	"github.com/redlatch/redlatch/primitives"
 )
 
 // FuzzPayloads publishes arbitrary payloads on every channel of a primitive that is held and waited for, and on
@@ -40,7 +39,7 @@ func FuzzPayloads(f *testing.F) {
 		rdb.AddHook(&sent)
 		holder, waiter := NewClient(t, s.Client(t)), NewClient(t, rdb)
 		hold := Acquire(t, ctx, target.One(t, holder, "x"))
-		waiting := Start(func() (*primitives.Hold, error) { return target.Open(waiter, "x").Acquire(ctx) })
+		waiting := StartAcquire(ctx, target.Open(waiter, "x"))
 		AwaitWaiter(t, s, "{x}")
 		channels := append(redistest.Channels(t, s), target.Channel("x"), target.Channel("x")+":"+payload)
 		before := sent.N.Load()

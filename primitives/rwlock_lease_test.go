@@ -165,7 +165,7 @@ func testClaimExpiresWithItsWriter(t *testing.T, x *RWTest) {
 // testWaitingWriterRenewsItsClaim: the writer waits for longer than its claim's TTL.
 func testWaitingWriterRenewsItsClaim(t *testing.T, x *RWTest) {
 	r := Acquire(t, t.Context(), x.RW.Reader())
-	w := Start(func() (*primitives.Hold, error) { return x.Other(t).Writer().Acquire(t.Context()) })
+	w := StartAcquire(t.Context(), x.Other(t).Writer())
 	for range 100 {
 		synctest.Wait()
 		_, err := x.RW.Reader().TryAcquire(t.Context())

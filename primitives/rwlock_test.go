@@ -262,7 +262,7 @@ func TestRWLockWriteReleaseWakesAllReaders(t *testing.T) {
 				c := NewClient(t, s.Client(t))
 				reader := c.RWLock(x.Name).Reader()
 				for range 5 {
-					waiting = append(waiting, Start(func() (*primitives.Hold, error) { return reader.Acquire(t.Context()) }))
+					waiting = append(waiting, StartAcquire(t.Context(), reader))
 				}
 				AwaitWaiters(t, c, 5)
 			}
@@ -357,7 +357,7 @@ func TestRWLockInACluster(t *testing.T) {
 		a := Acquire(t, t.Context(), rw.Reader())
 		b := Acquire(t, t.Context(), rw.Reader(), primitives.WithLease(time.Minute))
 		other := NewClient(t, cluster.ClusterClient(t))
-		waiting := Start(func() (*primitives.Hold, error) { return other.RWLock(name).Writer().Acquire(t.Context()) })
+		waiting := StartAcquire(t.Context(), other.RWLock(name).Writer())
 		Release(t, b)
 		require.NoError(t, a.Extend(t.Context(), time.Minute))
 		AwaitWaiters(t, other, 1)

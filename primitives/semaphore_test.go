@@ -250,9 +250,7 @@ func TestSemaphoreWakesWaitersWhenPermitsAppear(t *testing.T) {
 				if row.n >= 0 {
 					InitPool(t, sem, row.n)
 				}
-				waiting := Start(func() (*primitives.Hold, error) {
-					return sem.Acquire(ctx, primitives.WithPermits(row.want))
-				})
+				waiting := StartAcquire(ctx, sem, primitives.WithPermits(row.want))
 				AwaitWaiter(t, s, key)
 				changed := time.Now()
 				require.NoError(t, row.do(ctx, sem, rdb, key))
@@ -295,7 +293,7 @@ func TestSemaphoreWithoutACountSaysSo(t *testing.T) {
 		waiting, cancel := context.WithCancel(ctx)
 		var waiters []<-chan Result
 		for i := range 3 {
-			waiters = append(waiters, Start(func() (*primitives.Hold, error) { return sem.Acquire(waiting) }))
+			waiters = append(waiters, StartAcquire(waiting, sem))
 			AwaitWaiters(t, c, i+1)
 		}
 		require.NoError(t, rdb.Del(ctx, key).Err()) // announces nothing: a poll would find it within a second
@@ -328,7 +326,7 @@ func TestSemaphoreWaiterForManyDoesNotBlockOthers(t *testing.T) {
 		sem, other := open(c), open(NewClient(t, s.Client(t)))
 		InitPool(t, sem, 3)
 		all := Acquire(t, ctx, sem, primitives.WithPermits(3))
-		many := Start(func() (*primitives.Hold, error) { return sem.Acquire(ctx, primitives.WithPermits(5)) })
+		many := StartAcquire(ctx, sem, primitives.WithPermits(5))
 		AwaitWaiter(t, s, key)
 		few := make([]<-chan Result, 3)
 		for i := range few {
@@ -373,7 +371,7 @@ func TestSemaphoresInACluster(t *testing.T) {
 				sem := kind.OpenPool(c, name)
 				InitPool(t, sem, 2)
 				hold := Acquire(t, ctx, sem, primitives.WithPermits(2))
-				waiting := Start(func() (*primitives.Hold, error) { return sem.Acquire(ctx) })
+				waiting := StartAcquire(ctx, sem)
 				require.NoError(t, hold.Release(ctx))
 				Release(t, AwaitHold(t, waiting))
 				require.NoError(t, ErrOf(sem.Delete(ctx)))

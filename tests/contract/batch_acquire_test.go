@@ -49,7 +49,7 @@ func onReadBatch(t testing.TB, s *redistest.Server, via *redis.Client, n int) *r
 		ctx, cancel := context.WithCancel(t.Context())
 		t.Cleanup(cancel)
 		x.cancels = append(x.cancels, cancel)
-		x.waiting = append(x.waiting, Start(func() (*primitives.Hold, error) { return x.RW.Reader().Acquire(ctx) }))
+		x.waiting = append(x.waiting, StartAcquire(ctx, x.RW.Reader()))
 		AwaitWaiters(t, x.C, i+1)
 	}
 	x.AwaitWaiter(t)

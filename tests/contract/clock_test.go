@@ -268,7 +268,7 @@ func TestWaiterAfterTheClockOfTheServerWasSetBack(t *testing.T) {
 		c := NewClient(t, s.Client(t), watchdog)
 		held, err := k.One(t, holder, k.Name).Acquire(t.Context())
 		require.NoError(t, err)
-		got := Start(func() (*primitives.Hold, error) { return k.Rival(c, k.Name).Acquire(t.Context()) })
+		got := StartAcquire(t.Context(), k.Rival(c, k.Name))
 		AwaitWaiters(t, c, 1)
 		waiters = append(waiters, waiter{k.Name, held, got})
 	}

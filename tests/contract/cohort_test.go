@@ -131,7 +131,7 @@ func TestC24WriterThatStillReadsIsNotPassedOn(t *testing.T) {
 		c := NewClient(t, s.Client(t))
 		rw := c.RWLock(redistest.Name(t), primitives.WithCohort(time.Minute))
 		first := Acquire(t, t.Context(), rw.Writer())
-		waiter := Start(func() (*primitives.Hold, error) { return rw.Writer().Acquire(t.Context()) })
+		waiter := StartAcquire(t.Context(), rw.Writer())
 		AwaitWaiters(t, c, 1)
 		reader := Acquire(t, context.WithoutCancel(first.Context()), rw.Reader())
 		Release(t, first)
@@ -165,7 +165,7 @@ func TestC24TokensAreReservedOnce(t *testing.T) {
 		require.Equal(t, reserved+1, hold.Token())
 		require.Equal(t, 2*reserved, tokens(), "a second block")
 
-		waiter := Start(func() (*primitives.Hold, error) { return l.Acquire(t.Context(), primitives.WithCohort(0)) })
+		waiter := StartAcquire(t.Context(), l, primitives.WithCohort(0))
 		AwaitWaiters(t, c, 1)
 		p.DropReplies(1, Script)
 		Release(t, hold)

@@ -144,9 +144,7 @@ var (
 			p.take(t, 1)
 			_, err := p.TryAcquire(t.Context(), primitives.WithPermits(4))
 			require.ErrorIs(t, err, primitives.ErrNotAcquired)
-			waiting := Start(func() (*primitives.Hold, error) {
-				return p.Acquire(t.Context(), primitives.WithPermits(4), primitives.WithWait(Soon))
-			})
+			waiting := StartAcquire(t.Context(), p, primitives.WithPermits(4), primitives.WithWait(Soon))
 			AwaitWaiter(t, p.s, p.key)
 			Release(t, a)
 			p.requireFree(t, 3)
@@ -157,9 +155,7 @@ var (
 		}},
 		{"a waiter acquires when enough permits are added", func(t *testing.T, p *poolCase) {
 			p.add(t, 1)
-			waiting := Start(func() (*primitives.Hold, error) {
-				return p.Acquire(t.Context(), primitives.WithPermits(2))
-			})
+			waiting := StartAcquire(t.Context(), p, primitives.WithPermits(2))
 			AwaitWaiter(t, p.s, p.key)
 			Release(t, p.take(t, 1))
 			p.requireFree(t, 1)
@@ -172,9 +168,7 @@ var (
 		{"a pool that became smaller hands nothing on until enough is released", func(t *testing.T, p *poolCase) {
 			InitPool(t, p, 4)
 			a, b, c := p.take(t, 2), p.take(t, 1), p.take(t, 1)
-			waiting := Start(func() (*primitives.Hold, error) {
-				return p.Acquire(t.Context(), primitives.WithPermits(2), primitives.WithWait(Soon))
-			})
+			waiting := StartAcquire(t.Context(), p, primitives.WithPermits(2), primitives.WithWait(Soon))
 			AwaitWaiter(t, p.s, p.key)
 			p.add(t, -2)
 			Release(t, a)
@@ -360,7 +354,7 @@ var (
 			InitPool(t, p, 1)
 			require.NoError(t, p.s.Client(t).PExpire(t.Context(), p.key, time.Hour).Err())
 			hold := p.take(t, 1)
-			waiting := Start(func() (*primitives.Hold, error) { return p.Acquire(t.Context()) })
+			waiting := StartAcquire(t.Context(), p)
 			AwaitWaiter(t, p.s, p.key)
 			Release(t, hold)
 			require.NoError(t, Await(t, waiting).Err)

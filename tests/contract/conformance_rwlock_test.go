@@ -57,7 +57,7 @@ var rwLockBehaviours = []struct {
 		Acquire(t, t.Context(), near.Writer(), primitives.WithLease(ShortLease))
 		var readers []<-chan Result
 		for _, rw := range []*primitives.RWLock{near, far, far} {
-			readers = append(readers, Start(func() (*primitives.Hold, error) { return rw.Reader().Acquire(t.Context()) }))
+			readers = append(readers, StartAcquire(t.Context(), rw.Reader()))
 		}
 		var holds []*primitives.Hold
 		for _, reader := range readers {

@@ -30,7 +30,7 @@ func TestFairLockC26WaitersOfAFormerLifeTimeOut(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		former := NewClient(t, p.Client(t, ShortTimeouts, NoRetries), primitives.WithClientID(id)).FairLock("l")
 		for i := range 2 {
-			Start(func() (*primitives.Hold, error) { return former.Acquire(ctx) })
+			StartAcquire(ctx, former)
 			AwaitFair(t, other, i+1)
 		}
 		p.Refuse(true)
@@ -40,7 +40,7 @@ func TestFairLockC26WaitersOfAFormerLifeTimeOut(t *testing.T) {
 		for range 10 {
 			Release(t, Acquire(t, t.Context(), c.Lock("another")))
 		}
-		next := Start(func() (*primitives.Hold, error) { return c.FairLock("l").Acquire(t.Context()) })
+		next := StartAcquire(t.Context(), c.FairLock("l"))
 		AwaitFair(t, other, 3)
 		time.Sleep(3 * time.Second) // the second client sends heartbeats
 		Release(t, hold)
@@ -70,7 +70,7 @@ func TestFairLockC26ClientsOfOneIDUseDifferentChannels(t *testing.T) {
 				Release(t, Acquire(t, t.Context(), c.Lock("another")))
 			}
 			ctx, cancel := context.WithCancel(t.Context())
-			waiting := Start(func() (*primitives.Hold, error) { return c.FairLock("l").Acquire(ctx) })
+			waiting := StartAcquire(ctx, c.FairLock("l"))
 			AwaitFair(t, other, 1)
 			synctest.Wait()
 			for _, name := range redistest.Channels(t, s) {

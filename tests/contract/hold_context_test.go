@@ -64,7 +64,7 @@ func TestWithHoldContextOfAnyHold(t *testing.T) {
 			},
 			"one that was handed off": func(c *primitives.Client, l *primitives.Lock) (*primitives.Hold, error) {
 				hold := Acquire(t, t.Context(), l)
-				waiting := Start(func() (*primitives.Hold, error) { return l.Acquire(t.Context(), with) })
+				waiting := StartAcquire(t.Context(), l, with)
 				AwaitWaiters(t, c, 1)
 				Release(t, hold)
 				return AwaitHold(t, waiting), nil
@@ -72,7 +72,7 @@ func TestWithHoldContextOfAnyHold(t *testing.T) {
 			"one of a cohort": func(c *primitives.Client, l *primitives.Lock) (*primitives.Hold, error) {
 				l = c.Lock(l.Name(), primitives.WithCohort(Soon))
 				hold := Acquire(t, t.Context(), l)
-				waiting := Start(func() (*primitives.Hold, error) { return l.Acquire(t.Context(), with) })
+				waiting := StartAcquire(t.Context(), l, with)
 				AwaitWaiters(t, c, 1)
 				Release(t, hold)
 				return AwaitHold(t, waiting), nil

@@ -157,7 +157,7 @@ func TestC10HoldSurvivesARestartWithPersistence(t *testing.T) {
 	s := redistest.Fresh(t, "--appendonly", "yes", "--appendfsync", "always")
 	x := OnLock(t, s)
 	hold := Acquire(t, t.Context(), x.L, primitives.WithWatchdog(10*time.Second))
-	waiting := Start(func() (*primitives.Hold, error) { return x.Other(t).Acquire(t.Context()) })
+	waiting := StartAcquire(t.Context(), x.Other(t))
 	AwaitWaiter(t, s, x.Name)
 	require.NoError(t, s.Restart())
 	redistest.WaitFor(t, Soon, func() bool { return hold.Check(t.Context()) == nil }, "still held")

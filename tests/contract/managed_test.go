@@ -90,7 +90,7 @@ func useLocks(t *testing.T, s *redistest.Server, rdb *redis.Client) (
 		if k.Leased {
 			renewed = append(renewed, hold)
 		}
-		waiting := Start(func() (*primitives.Hold, error) { return k.Open(second, name+k.Name).Acquire(t.Context()) })
+		waiting := StartAcquire(t.Context(), k.Open(second, name+k.Name))
 		AwaitWaiter(t, s, name+k.Name)
 		each = append(each, func(t *testing.T) {
 			Release(t, hold)

@@ -189,8 +189,8 @@ func releaseWithinTheMinimum(
 	began := time.Now()
 	hold := Acquire(t, t.Context(), l, k.opts...)
 	k.awaitMembers(t, c, key, hold)
-	waiting := Start(func() (*primitives.Hold, error) { return rival.Acquire(t.Context()) })
-	waitingHere := Start(func() (*primitives.Hold, error) { return local.Acquire(t.Context()) })
+	waiting := StartAcquire(t.Context(), rival)
+	waitingHere := StartAcquire(t.Context(), local)
 	time.Sleep(100 * time.Millisecond) // both have tried, and have subscribed
 	messages := s.Client(t).PSubscribe(t.Context(), "*"+key+"*")
 	defer func() { _ = messages.Close() }()
@@ -428,7 +428,7 @@ func TestC28AWriterWaitsForTheRestOfAReader(t *testing.T) {
 		first := Acquire(t, t.Context(), reader, primitives.WithMinHold(minimum))
 		second := Acquire(t, t.Context(), reader)
 		writer := NewClient(t, b.S.Client(t)).RWLock("x").Writer()
-		waiting := Start(func() (*primitives.Hold, error) { return writer.Acquire(t.Context()) })
+		waiting := StartAcquire(t.Context(), writer)
 		synctest.Wait()
 		Release(t, first)
 		synctest.Wait()
@@ -561,7 +561,7 @@ func TestC28NoCohort(t *testing.T) {
 		l := kind.Lock(c, redistest.Name(t), primitives.WithCohort(time.Minute), primitives.WithMinHold(d))
 		began := time.Now()
 		hold := Acquire(t, t.Context(), l)
-		waiting := Start(func() (*primitives.Hold, error) { return l.Acquire(t.Context()) })
+		waiting := StartAcquire(t.Context(), l)
 		AwaitWaiters(t, c, 1)
 		Release(t, hold)
 		r := Await(t, waiting)
@@ -661,7 +661,7 @@ func TestC28CopiesNeverKeepTheLockLonger(t *testing.T) {
 				}
 			}
 		}
-		next := AwaitHold(t, Start(func() (*primitives.Hold, error) { return k.rival(other, key).Acquire(t.Context()) }))
+		next := AwaitHold(t, StartAcquire(t.Context(), k.rival(other, key)))
 		for range 3 {
 			repeat()
 			require.NoError(t, next.Check(t.Context()))

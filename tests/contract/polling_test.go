@@ -34,9 +34,9 @@ func TestPollerHasItsOwnPauses(t *testing.T) {
 			k.One(t, rival, name) // makes a pool
 			hold := Acquire(t, t.Context(), k.Rival(rival, name))
 			ctx, giveUp := context.WithCancel(t.Context())
-			slow := Start(func() (*primitives.Hold, error) { return k.Open(c, name, long).Acquire(ctx) })
+			slow := StartAcquire(ctx, k.Open(c, name, long))
 			AwaitWaiters(t, c, 1)
-			quick := Start(func() (*primitives.Hold, error) { return k.Open(c, name, short).Acquire(t.Context()) })
+			quick := StartAcquire(t.Context(), k.Open(c, name, short))
 			AwaitWaiters(t, c, 2)
 			if givesUp {
 				giveUp()
@@ -88,9 +88,7 @@ func TestPollingWriterBesideReaders(t *testing.T) {
 	redistest.WaitFor(t, Soon, func() bool { return reads.Load() > 3 }, "they read")
 	polls := primitives.WithPolling(3*time.Second, 3*time.Second)
 	writer := NewClient(t, s.Client(t)).RWLock(name, polls).Writer()
-	write := Start(func() (*primitives.Hold, error) {
-		return writer.Acquire(t.Context(), primitives.WithWait(10*time.Second))
-	})
+	write := StartAcquire(t.Context(), writer, primitives.WithWait(10*time.Second))
 	var idle time.Duration
 	since := time.Now()
 	var r Result

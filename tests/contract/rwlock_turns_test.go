@@ -111,7 +111,7 @@ func TestRWLockClientThatNoLongerWaitsHasNoTurn(t *testing.T) {
 				hold := Acquire(t, t.Context(), first)
 				var waiting []<-chan Result
 				for range tt.waiters {
-					waiting = append(waiting, Start(func() (*primitives.Hold, error) { return waiter.Acquire(t.Context()) }))
+					waiting = append(waiting, StartAcquire(t.Context(), waiter))
 				}
 				synctest.Wait()
 				Release(t, hold)

@@ -224,7 +224,7 @@ func sharedPollCovers(t *testing.T, m *sharedCase) {
 		deaf := NewClient(t, p.Client(t))
 		h, err := m.on(t).Acquire(t.Context())
 		require.NoError(t, err)
-		waiting := Start(func() (*primitives.Hold, error) { return m.Rival(deaf, m.key).Acquire(t.Context()) })
+		waiting := StartAcquire(t.Context(), m.Rival(deaf, m.key))
 		AwaitWaiters(t, deaf, 1)
 		freed := time.Now()
 		require.NoError(t, h.Release(t.Context()))

@@ -25,7 +25,7 @@ func TestC5CancelledInFlightIsRolledBack(t *testing.T) {
 				deliver := p.HoldReplies(Script)
 				defer deliver()
 				ctx, cancel := context.WithCancelCause(ctx)
-				inFlight := Start(func() (*primitives.Hold, error) { return l.Acquire(ctx, opts...) })
+				inFlight := StartAcquire(ctx, l, opts...)
 				redistest.WaitFor(t, Soon, func() bool { return p.Held() == 1 }, "the command is in flight")
 				cancel(ErrTest)
 				return Await(t, inFlight).Err
@@ -116,9 +116,9 @@ func TestC21CancelledWaiterPassesItsWakeUpOn(t *testing.T) {
 	for range rounds {
 		hold := Acquire(t, t.Context(), holder)
 		ctx, cancel := context.WithCancel(t.Context())
-		first := Start(func() (*primitives.Hold, error) { return l.Acquire(ctx) })
+		first := StartAcquire(ctx, l)
 		AwaitWaiter(t, s, name)
-		second := Start(func() (*primitives.Hold, error) { return l.Acquire(t.Context()) })
+		second := StartAcquire(t.Context(), l)
 		time.Sleep(time.Duration(rand.IntN(300)) * time.Microsecond)
 		go cancel()
 		released := time.Now()
@@ -147,7 +147,7 @@ func TestC21WaitersSurviveCutSubscriptions(t *testing.T) {
 	holder, l := NewClient(t, s.Client(t)).Lock(name), NewClient(t, p.Client(t)).Lock(name)
 	for range 5 {
 		hold := Acquire(t, t.Context(), holder)
-		waiting := Start(func() (*primitives.Hold, error) { return l.Acquire(t.Context()) })
+		waiting := StartAcquire(t.Context(), l)
 		AwaitWaiter(t, s, name)
 		p.CutPubSub()
 		released := time.Now()
@@ -182,7 +182,7 @@ func TestForeignMessagesWakeNobody(t *testing.T) {
 		hold := Acquire(t, t.Context(), x.L)
 		p := x.S.Proxy(t)
 		other := NewClient(t, p.Client(t)).Lock(x.Name)
-		waiting := Start(func() (*primitives.Hold, error) { return other.Acquire(t.Context()) })
+		waiting := StartAcquire(t.Context(), other)
 		AwaitWaiter(t, x.S, x.Name)
 		p.Record()
 		began := time.Now()

@@ -219,11 +219,9 @@ func TestClientInLineThatMissesItsTurn(t *testing.T) {
 			p := s.Proxy(t)
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
-			first := Start(func() (*primitives.Hold, error) {
-				return NewClient(t, p.Client(t, ShortTimeouts)).Lock(x.name).Acquire(ctx)
-			})
+			first := StartAcquire(ctx, NewClient(t, p.Client(t, ShortTimeouts)).Lock(x.name))
 			x.await(t, 1)
-			second := Start(func() (*primitives.Hold, error) { return x.locks[0].Acquire(t.Context()) })
+			second := StartAcquire(t.Context(), x.locks[0])
 			x.await(t, 2)
 			tt.miss(p, cancel)
 			stalls, released := redistest.WatchStalls(t), time.Now()
@@ -269,9 +267,7 @@ func TestLineThatCannotBeUsed(t *testing.T) {
 	}
 	t.Run("full memory", func(t *testing.T) {
 		hold := Acquire(t, t.Context(), NewClient(t, s.Client(t)).Lock("full"))
-		waiting := Start(func() (*primitives.Hold, error) {
-			return NewClient(t, s.Client(t)).Lock("full").Acquire(t.Context())
-		})
+		waiting := StartAcquire(t.Context(), NewClient(t, s.Client(t)).Lock("full"))
 		rdb := s.Client(t)
 		AwaitWaiter(t, s, "full")
 		require.NoError(t, rdb.ConfigSet(t.Context(), "maxmemory", "1").Err())

@@ -381,7 +381,7 @@ func TestDeniedReleaseLeavesTheLockToItsLease(t *testing.T) {
 	s.SetUser(t, "keeper", "on", ">"+redistest.Password, "~*", "&*", "+@all", "-hdel")
 	c, free := NewClient(t, s.As("keeper").Client(t)), NewClient(t, s.Client(t))
 	hold := Acquire(t, t.Context(), c.Lock("x"), primitives.WithWatchdog(ttl))
-	waiting := Start(func() (*primitives.Hold, error) { return free.Lock("x").Acquire(t.Context()) })
+	waiting := StartAcquire(t.Context(), free.Lock("x"))
 	require.Regexp(t, deniedError, hold.Release(t.Context()))
 	Release(t, AwaitHold(t, waiting))
 }

@@ -81,7 +81,7 @@ func TestLateCopyAdmitsNoReaders(t *testing.T) {
 		var waiting []<-chan Result
 		reader := doubtful.RWLock(name).Reader()
 		for range readers {
-			waiting = append(waiting, Start(func() (*primitives.Hold, error) { return reader.Acquire(ctx) }))
+			waiting = append(waiting, StartAcquire(ctx, reader))
 		}
 		AwaitWaiters(t, doubtful, readers)
 		p.Record()
@@ -115,9 +115,7 @@ func TestNestingUnderAReleaseOfUnknownOutcomeWaits(t *testing.T) {
 		l := c.Lock(name)
 		outer := Acquire(t, t.Context(), l)
 		inner := Acquire(t, outer.Context(), l) // the next sibling waits for its release
-		nested := Start(func() (*primitives.Hold, error) {
-			return l.Acquire(context.WithoutCancel(outer.Context()), primitives.WithWait(10*time.Second))
-		})
+		nested := StartAcquire(context.WithoutCancel(outer.Context()), l, primitives.WithWait(10*time.Second))
 		Release(t, inner)
 		first := Await(t, nested)
 		require.NoError(t, first.Err)
@@ -125,9 +123,7 @@ func TestNestingUnderAReleaseOfUnknownOutcomeWaits(t *testing.T) {
 
 		p.DropCommands(1000, Script)
 		require.ErrorIs(t, outer.Release(t.Context()), primitives.ErrOutcomeUnknown)
-		late := Start(func() (*primitives.Hold, error) {
-			return l.Acquire(context.WithoutCancel(outer.Context()), primitives.WithWait(10*time.Second))
-		})
+		late := StartAcquire(context.WithoutCancel(outer.Context()), l, primitives.WithWait(10*time.Second))
 		p.Heal()
 		r := Await(t, late)
 		require.NoError(t, r.Err)

@@ -146,7 +146,7 @@ func TestC16LateCopyDoesNotShortenTheLeaseOfPermits(t *testing.T) {
 		}
 		first := Acquire(t, t.Context(), sem)
 		extendAndRepeatAll(first)
-		waiter := Start(func() (*primitives.Hold, error) { return sem.Acquire(t.Context()) })
+		waiter := StartAcquire(t.Context(), sem)
 		AwaitWaiters(t, c, 1)
 		Release(t, first)
 		second := Await(t, waiter)
@@ -237,7 +237,7 @@ func TestC16PausedServerExecutesOnce(t *testing.T) {
 	x := OnLock(t, s)
 	hold := Acquire(t, t.Context(), x.L)
 	other := NewClient(t, s.Client(t, ShortTimeouts)).Lock(x.Name)
-	waiting := Start(func() (*primitives.Hold, error) { return other.Acquire(t.Context()) })
+	waiting := StartAcquire(t.Context(), other)
 	AwaitWaiter(t, s, x.Name)
 	require.NoError(t, x.Rdb.Do(t.Context(), "client", "pause", "1000", "all").Err())
 	require.NoError(t, hold.Release(t.Context()))

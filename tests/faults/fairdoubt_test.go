@@ -59,7 +59,7 @@ func TestFairLockLateAttemptOfAnEndedAcquisitionTakesNothing(t *testing.T) {
 				p.Record()
 				p.DropCommands(1, Script)
 				ctx, cancel := context.WithCancel(t.Context())
-				ended := Start(func() (*primitives.Hold, error) { return l.Acquire(ctx, tt.opts...) })
+				ended := StartAcquire(ctx, l, tt.opts...)
 				if tt.waits {
 					AwaitFair(t, other, 1)
 					cancel()

@@ -80,7 +80,7 @@ func TestFairLockFindsTheGrantInALostReply(t *testing.T) {
 		l := NewClient(t, p.Client(t, ManyRetries)).FairLock("l")
 		Release(t, Acquire(t, t.Context(), l)) // Redis knows the scripts
 		hold := Acquire(t, t.Context(), l)
-		waiter := Start(func() (*primitives.Hold, error) { return l.Acquire(t.Context()) })
+		waiter := StartAcquire(t.Context(), l)
 		AwaitFair(t, l, 1)
 		synctest.Wait()
 		p.DropReplies(1, Script)
@@ -175,14 +175,12 @@ func TestFairLockStaleQueueEntryTimesOut(t *testing.T) {
 		hold := Acquire(t, t.Context(), other)
 		l := NewClient(t, p.Client(t, ShortTimeouts, NoRetries)).FairLock("l")
 		ctx, cancel := context.WithCancel(t.Context())
-		old := Start(func() (*primitives.Hold, error) {
-			return l.Acquire(ctx, primitives.WithOwner("gone"), primitives.WithLease(time.Second))
-		})
+		old := StartAcquire(ctx, l, primitives.WithOwner("gone"), primitives.WithLease(time.Second))
 		AwaitFair(t, other, 1)
 		p.DropCommands(math.MaxInt, func(cmd []string) bool { return Script(cmd) && slices.Contains(cmd, "gone") })
 		cancel()
 		require.ErrorIs(t, (<-old).Err, context.Canceled)
-		next := Start(func() (*primitives.Hold, error) { return l.Acquire(t.Context()) })
+		next := StartAcquire(t.Context(), l)
 		AwaitFair(t, other, 2)
 		time.Sleep(2 * time.Minute) // the client has stopped repeating the command
 		p.Heal()
@@ -277,7 +275,7 @@ func TestFairLockLeavesTheMiddleOfAMixedQueue(t *testing.T) {
 			hold := Acquire(t, t.Context(), l)
 			join("java:1", float64(time.Now().Add(time.Minute).UnixMilli()))
 			ctx, cancel := context.WithCancel(t.Context())
-			leaving := Start(func() (*primitives.Hold, error) { return l.Acquire(ctx) })
+			leaving := StartAcquire(ctx, l)
 			AwaitFair(t, l, 2)
 			tail := rdb.ZRangeWithScores(t.Context(), deadlines, -1, -1).Val()[0]
 			join("java:2", tail.Score+timeout)
@@ -303,11 +301,9 @@ func TestFairLockFullMemoryRefusesNewWaiters(t *testing.T) {
 	l := NewClient(t, s.Client(t)).FairLock(name)
 	hold := Acquire(t, t.Context(), l)
 	ctx, cancel := context.WithCancel(t.Context())
-	leaving := Start(func() (*primitives.Hold, error) { return l.Acquire(ctx) })
+	leaving := StartAcquire(ctx, l)
 	AwaitFair(t, l, 1)
-	waiting := Start(func() (*primitives.Hold, error) {
-		return l.Acquire(t.Context(), primitives.WithWaiterTimeout(2*time.Second))
-	})
+	waiting := StartAcquire(t.Context(), l, primitives.WithWaiterTimeout(2*time.Second))
 	AwaitFair(t, l, 2)
 	rdb := s.Client(t)
 	require.NoError(t, rdb.ConfigSet(t.Context(), "maxmemory", "1").Err())
@@ -336,7 +332,7 @@ func TestFairLockACLIsCheckedBeforeQueuing(t *testing.T) {
 		require.NoError(t, admin.Do(t.Context(), rules...).Err())
 		l := NewClient(t, s.Client(t, func(o *redis.Options) { o.Username, o.Password = user, "pw" })).FairLock(name)
 		hold := Acquire(t, t.Context(), NewClient(t, admin).FairLock(name))
-		waiting := Start(func() (*primitives.Hold, error) { return l.Acquire(t.Context()) })
+		waiting := StartAcquire(t.Context(), l)
 		if user == "mute" {
 			require.ErrorContains(t, Await(t, waiting).Err, "NOPERM")
 			require.Empty(t, FairWaiters(t, NewClient(t, admin).FairLock(name)))
@@ -359,7 +355,7 @@ func TestFairWaiterThatMayNoLongerPublishDoesNotAcquire(t *testing.T) {
 	s.SetUser(t, "user", "on", ">"+redistest.Password, "+@all", "~*", "&*")
 	l := NewClient(t, s.As("user").Client(t)).FairLock(name)
 	hold := Acquire(t, t.Context(), l)
-	waiting := Start(func() (*primitives.Hold, error) { return l.Acquire(t.Context(), primitives.WithOwner("o")) })
+	waiting := StartAcquire(t.Context(), l, primitives.WithOwner("o"))
 	AwaitFair(t, l, 1)
 	s.SetUser(t, "user", "resetchannels")
 	for _, err := range []error{hold.Release(t.Context()), Await(t, waiting).Err} {
@@ -380,7 +376,7 @@ func TestEndlessLeaseOfAHolderCostsNoMoreLooks(t *testing.T) {
 				longest := int64(math.MaxInt64 / time.Millisecond)
 				require.NoError(t, b.S.Client(t).Do(t.Context(), "pexpire", "l", longest).Err())
 				b.P.Record()
-				waiting := Start(func() (*primitives.Hold, error) { return kind.Open(b.C, "l").Acquire(t.Context()) })
+				waiting := StartAcquire(t.Context(), kind.Open(b.C, "l"))
 				time.Sleep(10 * time.Second)
 				require.Less(t, b.Tries(), 15)
 				require.Greater(t, b.Tries(), 5)
@@ -400,7 +396,7 @@ func TestFairLockIDs(t *testing.T) {
 		var seen Recorder
 		l := NewClient(t, s.Client(t), seen.Option()).FairLock(name)
 		startWaiter := func() <-chan Result {
-			w := Start(func() (*primitives.Hold, error) { return l.Acquire(t.Context()) })
+			w := StartAcquire(t.Context(), l)
 			AwaitFair(t, l, 1)
 			return w
 		}
@@ -430,7 +426,7 @@ func TestFairLockIDs(t *testing.T) {
 		first := Start(own)
 		AwaitFair(t, l, 1)
 		ctx, cancel := context.WithCancel(t.Context())
-		cancelled := Start(func() (*primitives.Hold, error) { return l.Acquire(ctx, primitives.WithOwner("o")) })
+		cancelled := StartAcquire(ctx, l, primitives.WithOwner("o"))
 		second := Start(own)
 		redistest.WaitFor(t, Soon, func() bool {
 			return len(seen.All(primitives.EventWait)) == before+3

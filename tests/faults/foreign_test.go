@@ -250,7 +250,7 @@ func TestForeignDataEndsTheWaiting(t *testing.T) {
 			name := redistest.Name(t)
 			l := kind.Lock(c, name)
 			hold := Acquire(t, t.Context(), kind.Rival(c, name))
-			waiting := Start(func() (*primitives.Hold, error) { return l.Acquire(t.Context()) })
+			waiting := StartAcquire(t.Context(), l)
 			time.Sleep(20 * time.Millisecond)
 			require.NoError(t, rdb.HSet(t.Context(), name, "name", "Ann").Err())
 			RequireForeign(t, Await(t, waiting).Err, "that is no lock")

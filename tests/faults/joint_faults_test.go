@@ -32,7 +32,7 @@ func TestJointHeldDoesNotIncludeTheWait(t *testing.T) {
 			s := redistest.Embedded(t)
 			x := OnJoint(t, s, "multi")
 			rival := Acquire(t, t.Context(), x.Other(t).Lock(x.Names[0]))
-			waiting := Start(func() (*primitives.Hold, error) { return x.L.Acquire(t.Context()) })
+			waiting := StartAcquire(t.Context(), x.L)
 			AwaitWaiter(t, s, x.Names[0])
 			time.Sleep(10 * time.Second)
 			released := time.Now()

@@ -228,9 +228,9 @@ func TestC16LateCopies(t *testing.T) {
 		case "fair": // a waiter gives up, and another one is served
 			hold = Acquire(t, t.Context(), other)
 			ctx, cancel := context.WithCancel(t.Context())
-			leaving := Start(func() (*primitives.Hold, error) { return l.Acquire(ctx, u.opts()...) })
+			leaving := StartAcquire(ctx, l, u.opts()...)
 			AwaitFair(t, l, 1)
-			served := Start(func() (*primitives.Hold, error) { return l.Acquire(t.Context(), primitives.WithOwner("p")) })
+			served := StartAcquire(t.Context(), l, primitives.WithOwner("p"))
 			AwaitFair(t, l, 2)
 			cancel()
 			require.ErrorIs(t, Await(t, leaving).Err, context.Canceled)
@@ -523,7 +523,7 @@ func TestACLIsCheckedByTheAcquisition(t *testing.T) {
 				if lack == "no subscription" {
 					hold := Acquire(t, t.Context(), u.Rival(NewClient(t, admin), name))
 					require.ErrorIs(t, ErrOf(l.TryAcquire(t.Context())), primitives.ErrNotAcquired)
-					waiting := Start(func() (*primitives.Hold, error) { return l.Acquire(t.Context(), u.opts()...) })
+					waiting := StartAcquire(t.Context(), l, u.opts()...)
 					AwaitWaiters(t, c, 1)
 					Release(t, hold)
 					Release(t, AwaitHold(t, waiting))

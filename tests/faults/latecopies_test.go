@@ -274,7 +274,7 @@ func TestPermitsOfAnEarlierSemaphoreAreLost(t *testing.T) {
 					hold := Acquire(t, ctx, e.sem)
 					if held == "handed off" {
 						rest := Acquire(t, ctx, e.sem)
-						waiting := Start(func() (*primitives.Hold, error) { return e.sem.Acquire(ctx) })
+						waiting := StartAcquire(ctx, e.sem)
 						AwaitWaiters(t, c, 1)
 						Release(t, hold)
 						hold = AwaitHold(t, waiting)
@@ -458,9 +458,7 @@ func TestClientsThatNoLongerWaitAreForgotten(t *testing.T) {
 		name, rdb := redistest.Name(t), s.Client(t)
 		clients := "redlatch_lock_clients:{" + name + "}"
 		hold := Acquire(t, t.Context(), NewClient(t, s.Client(t)).FairLock(name))
-		waits := Start(func() (*primitives.Hold, error) {
-			return NewClient(t, s.Client(t)).FairLock(name).Acquire(t.Context())
-		})
+		waits := StartAcquire(t.Context(), NewClient(t, s.Client(t)).FairLock(name))
 		redistest.WaitFor(t, Soon, func() bool { return rdb.LLen(t.Context(), fairQueueOf(name)).Val() == 1 }, "it waits")
 		const gone = 20
 		for range gone {
@@ -496,9 +494,7 @@ func TestClientsAreNotForgottenBeforeTheirWaiters(t *testing.T) {
 		name, rdb := redistest.Name(t), s.Client(t)
 		hold := Acquire(t, t.Context(), NewClient(t, s.Client(t)).FairLock(name))
 		p := s.Proxy(t)
-		silent := Start(func() (*primitives.Hold, error) {
-			return NewClient(t, p.Client(t)).FairLock(name).Acquire(t.Context(), primitives.WithWaiterTimeout(time.Hour))
-		})
+		silent := StartAcquire(t.Context(), NewClient(t, p.Client(t)).FairLock(name), primitives.WithWaiterTimeout(time.Hour))
 		redistest.WaitFor(t, Soon, func() bool { return rdb.LLen(t.Context(), fairQueueOf(name)).Val() == 1 }, "it waits")
 		AwaitWaiter(t, s, name)
 		p.BlackHole(true)
@@ -507,9 +503,7 @@ func TestClientsAreNotForgottenBeforeTheirWaiters(t *testing.T) {
 		life, _, _ := strings.Cut(entry, " ")
 		clients := "redlatch_lock_clients:{" + name + "}"
 		rdb.HIncrBy(t.Context(), clients, life, -30*60_000)
-		waits := Start(func() (*primitives.Hold, error) {
-			return NewClient(t, s.Client(t)).FairLock(name).Acquire(t.Context())
-		})
+		waits := StartAcquire(t.Context(), NewClient(t, s.Client(t)).FairLock(name))
 		redistest.WaitFor(t, Soon, func() bool {
 			swept, _, _ := strings.Cut(rdb.HGet(t.Context(), clients, "swept").Val(), " ")
 			return swept != "" && rdb.LLen(t.Context(), fairQueueOf(name)).Val() == 2

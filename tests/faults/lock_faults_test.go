@@ -76,10 +76,8 @@ func transportErrorsWhileWaiting(t *testing.T) {
 	hold := Acquire(t, t.Context(), x.L)
 	c := NewClient(t, p.Client(t, ShortTimeouts))
 	other := c.Lock(x.Name)
-	waiting := Start(func() (*primitives.Hold, error) { return other.Acquire(t.Context()) })
-	bounded := Start(func() (*primitives.Hold, error) {
-		return other.Acquire(t.Context(), primitives.WithWait(3*time.Second))
-	})
+	waiting := StartAcquire(t.Context(), other)
+	bounded := StartAcquire(t.Context(), other, primitives.WithWait(3*time.Second))
 	AwaitWaiter(t, x.S, x.Name)
 	AwaitWaiters(t, c, 2) // or the outage could meet the first attempt of one of them
 	p.Refuse(true)
@@ -101,7 +99,7 @@ func transportErrorJoined(t *testing.T) {
 	hold := Acquire(t, t.Context(), x.L)
 	ctx, cancel := context.WithCancelCause(t.Context())
 	other := NewClient(t, p.Client(t, ShortTimeouts)).Lock(x.Name)
-	waiting := Start(func() (*primitives.Hold, error) { return other.Acquire(ctx) })
+	waiting := StartAcquire(ctx, other)
 	AwaitWaiter(t, x.S, x.Name)
 	p.Refuse(true)
 	p.Reset()

@@ -113,9 +113,7 @@ func TestClosedRedisClientEndsCalls(t *testing.T) {
 			c = NewClient(t, rdb, waiting.Option())
 			waiters := []<-chan Result{}
 			for range 3 {
-				waiters = append(waiters, Start(func() (*primitives.Hold, error) {
-					return kind.Lock(c, name).Acquire(context.Background())
-				}))
+				waiters = append(waiters, StartAcquire(context.Background(), kind.Lock(c, name)))
 			}
 			redistest.WaitFor(t, Soon, func() bool { return len(waiting.All(primitives.EventWait)) == 3 }, "they wait")
 			require.NoError(t, rdb.Close())

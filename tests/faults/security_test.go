@@ -124,9 +124,7 @@ func endlessScript(t *testing.T, s *redistest.Server) {
 	redistest.WaitFor(t, Soon, func() bool {
 		return redis.HasErrorPrefix(admin.Get(t.Context(), "x").Err(), "BUSY")
 	}, "Redis is busy")
-	waiting := Start(func() (*primitives.Hold, error) {
-		return c.Lock("orders:2").Acquire(t.Context(), primitives.WithWait(Soon))
-	})
+	waiting := StartAcquire(t.Context(), c.Lock("orders:2"), primitives.WithWait(Soon))
 	require.NoError(t, admin.ScriptKill(t.Context()).Err())
 	require.Error(t, <-ended)
 	Release(t, AwaitHold(t, waiting))
@@ -159,7 +157,7 @@ func forgedReleases(t *testing.T, s *redistest.Server) {
 		},
 	} {
 		hold := Acquire(t, t.Context(), tt.open(near, name))
-		waiting := Start(func() (*primitives.Hold, error) { return tt.open(far, name).Acquire(t.Context()) })
+		waiting := StartAcquire(t.Context(), tt.open(far, name))
 		AwaitWaiter(t, s, name)
 		flood := func(n int) {
 			pipe := rdb.Pipeline()
@@ -198,7 +196,7 @@ func forgedGrant(t *testing.T, s *redistest.Server) {
 	rdb := s.Client(t)
 	near, far := NewClient(t, s.Client(t)), NewClient(t, s.Client(t))
 	hold := Acquire(t, t.Context(), near.FairLock("l"))
-	waiting := Start(func() (*primitives.Hold, error) { return far.FairLock("l").Acquire(t.Context()) })
+	waiting := StartAcquire(t.Context(), far.FairLock("l"))
 	AwaitFair(t, far.FairLock("l"), 1)
 	// Somebody who may not read our keys can learn the channel, and guess the id and when the waiter joined.
 	var channel string
@@ -309,7 +307,7 @@ func forgedQueue(t *testing.T, s *redistest.Server) {
 	l := NewClient(t, s.Client(t)).FairLock("l")
 	_, err := l.TryAcquire(ctx)
 	require.ErrorIs(t, err, primitives.ErrNotAcquired, "the entry is before us")
-	waiting := Start(func() (*primitives.Hold, error) { return l.Acquire(ctx) })
+	waiting := StartAcquire(ctx, l)
 	AwaitFair(t, l, 2)
 	redistest.WaitFor(t, Soon, func() bool {
 		limit := time.Now().Add(5 * time.Minute).UnixMilli()
@@ -362,7 +360,7 @@ func eavesdropper(t *testing.T, s *redistest.Server) {
 	require.NoError(t, err)
 	one, two := NewClient(t, s.Client(t)), NewClient(t, s.Client(t))
 	hold := Acquire(t, t.Context(), one.Lock("secret"))
-	waiting := Start(func() (*primitives.Hold, error) { return two.Lock("secret").Acquire(t.Context()) })
+	waiting := StartAcquire(t.Context(), two.Lock("secret"))
 	AwaitWaiter(t, s, "secret")
 	Release(t, hold)
 	for {
@@ -425,7 +423,7 @@ func administrator(t *testing.T, s *redistest.Server) {
 		{"script", "flush"}, {"client", "kill", "type", "normal", "skipme", "yes"}, {"client", "kill", "type", "pubsub"},
 		{"client", "pause", "300"},
 	} {
-		waiting := Start(func() (*primitives.Hold, error) { return two.Lock("l").Acquire(ctx, primitives.WithWait(Soon)) })
+		waiting := StartAcquire(ctx, two.Lock("l"), primitives.WithWait(Soon))
 		AwaitWaiters(t, two, 1)
 		require.NoError(t, admin.Do(ctx, command...).Err())
 		AwaitRenewal(t, 1, hold)

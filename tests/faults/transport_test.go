@@ -61,7 +61,7 @@ func TestMessagesOverConnectionsWithoutDeadlines(t *testing.T) {
 			before := int64(0)
 			for i := range 8 {
 				hold := Acquire(t, t.Context(), one.Lock(key))
-				waiting := Start(func() (*primitives.Hold, error) { return two.Lock(key).Acquire(t.Context()) })
+				waiting := StartAcquire(t.Context(), two.Lock(key))
 				AwaitWaiters(t, two, 1)
 				time.Sleep(50 * time.Millisecond) // far from the next look
 				began := time.Now()

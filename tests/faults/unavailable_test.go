@@ -338,9 +338,7 @@ func TestC7BusyThenSilent(t *testing.T) {
 				hold := Acquire(t, t.Context(), b.Other)
 				c := NewClient(t, b.P.Client(t, DialsOnce), primitives.WithCommandTimeout(500*time.Millisecond))
 				l := c.Lock("l", primitives.WithPolling(10*time.Millisecond, 20*time.Millisecond))
-				waiting := Start(func() (*primitives.Hold, error) {
-					return l.Acquire(context.Background(), primitives.WithWait(600*time.Millisecond))
-				})
+				waiting := StartAcquire(context.Background(), l, primitives.WithWait(600*time.Millisecond))
 				AwaitWaiters(t, c, 1)
 				fault(b.P)
 				requireBusyThenSilent(t, Await(t, waiting).Err, hold, name)
@@ -353,9 +351,7 @@ func TestC7BusyThenSilent(t *testing.T) {
 				Bubble(t, func(t *testing.T, b *BubbleTest) {
 					hold := Acquire(t, t.Context(), NewClient(t, b.S.Client(t)).FairLock("f"))
 					c := NewClient(t, b.P.Client(t, DialsOnce))
-					waiting := Start(func() (*primitives.Hold, error) {
-						return c.FairLock("f").Acquire(context.Background(), primitives.WithWait(5*time.Second))
-					})
+					waiting := StartAcquire(context.Background(), c.FairLock("f"), primitives.WithWait(5*time.Second))
 					AwaitWaiters(t, c, 1)
 					time.Sleep(1500 * time.Millisecond) // answered refreshes come first
 					fault(b.P)
@@ -655,7 +651,7 @@ func TestC7MultiLockBehindAWaiterNamesTheHolder(t *testing.T) {
 		c := NewClient(t, b.P.Client(t, DialsOnce))
 		waiting, stop := context.WithCancel(t.Context())
 		defer stop()
-		first := Start(func() (*primitives.Hold, error) { return c.Lock("l").Acquire(waiting) })
+		first := StartAcquire(waiting, c.Lock("l"))
 		AwaitWaiters(t, c, 1)
 		multi := primitives.NewMultiLock([]*primitives.Lock{c.Lock("l"), c.FairLock("m")})
 		for range 2 {
@@ -678,9 +674,7 @@ func TestC7MultiLocksBusyThenSilent(t *testing.T) {
 		multi := primitives.NewMultiLock([]*primitives.Lock{c.Lock("l"), c.FairLock("m")})
 		var waiting []<-chan Result
 		for range 3 {
-			waiting = append(waiting, Start(func() (*primitives.Hold, error) {
-				return multi.Acquire(context.Background(), primitives.WithWait(3*time.Second))
-			}))
+			waiting = append(waiting, StartAcquire(context.Background(), multi, primitives.WithWait(3*time.Second)))
 			synctest.Wait()
 		}
 		b.P.BlackHole(true)

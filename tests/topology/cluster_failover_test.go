@@ -78,9 +78,9 @@ func TestClusterFailover(t *testing.T) {
 			short := Acquire(t, t.Context(), keeper.Lock(tag+"short"), primitives.WithWatchdog(ShortLease))
 			told := make(chan time.Time, 1)
 			context.AfterFunc(short.Context(), func() { told <- time.Now() })
-			rival := Start(func() (*primitives.Hold, error) { return waiter.Lock(tag + "short").Acquire(t.Context()) })
+			rival := StartAcquire(t.Context(), waiter.Lock(tag+"short"))
 			handed := Acquire(t, t.Context(), other.Lock(tag+"handed"))
-			waiting := Start(func() (*primitives.Hold, error) { return waiter.Lock(tag + "handed").Acquire(t.Context()) })
+			waiting := StartAcquire(t.Context(), waiter.Lock(tag+"handed"))
 			AwaitWaiters(t, waiter, 2)
 			awaitReplicas(t, master, tag)
 

@@ -125,7 +125,7 @@ func TestC7CallsRideOutAClusterThatIsDown(t *testing.T) {
 	}, Soon, time.Millisecond)
 
 	released := Start(func() (*primitives.Hold, error) { return nil, hold.Release(ctx) })
-	acquired := Start(func() (*primitives.Hold, error) { return c.Lock(name + "free").Acquire(ctx) })
+	acquired := StartAcquire(ctx, c.Lock(name+"free"))
 	_, err = hasty.Semaphore(name+"semaphore").Init(ctx, 1)
 	require.ErrorContains(t, err, "CLUSTERDOWN")
 	require.NotErrorIs(t, err, primitives.ErrNotAcquired)

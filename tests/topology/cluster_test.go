@@ -37,9 +37,7 @@ func TestCluster(t *testing.T) {
 					key := base + strconv.Itoa(i)
 					hold := Acquire(t, t.Context(), one.Lock(key), primitives.WithWatchdog(RenewedTTL))
 					inner := Acquire(t, hold.Context(), one.Lock(key), primitives.WithWatchdog(RenewedTTL))
-					waiting := Start(func() (*primitives.Hold, error) {
-						return two.Lock(key).Acquire(t.Context(), primitives.WithOwner("o"))
-					})
+					waiting := StartAcquire(t.Context(), two.Lock(key), primitives.WithOwner("o"))
 					before := hold.ValidUntil()
 					redistest.WaitFor(t, Soon, func() bool { return hold.ValidUntil().After(before) }, "the hold is renewed")
 					Release(t, inner)
@@ -128,7 +126,7 @@ func TestSentinelFailoverKeepsHoldsAndWaiters(t *testing.T) {
 	one, two := NewClient(t, servers.FailoverClient(t, tweak)), NewClient(t, servers.FailoverClient(t, tweak))
 	hold := Acquire(t, t.Context(), one.Lock(name))
 	awaitReplicas(t, servers.Current(t), "")
-	waiting := Start(func() (*primitives.Hold, error) { return two.Lock(name).Acquire(t.Context()) })
+	waiting := StartAcquire(t.Context(), two.Lock(name))
 	AwaitWaiter(t, servers.Master, name)
 	require.NoError(t, servers.Master.Kill())
 	redistest.WaitFor(t, 20*time.Second, func() bool {

@@ -37,9 +37,7 @@ func requireHandOff(t *testing.T, one, two *primitives.Client) {
 	t.Helper()
 	redistest.WaitFor(t, Soon, func() bool {
 		hold := Acquire(t, t.Context(), one.Lock("orders:handed off"))
-		waiting := Start(func() (*primitives.Hold, error) {
-			return two.Lock("orders:handed off").Acquire(t.Context())
-		})
+		waiting := StartAcquire(t.Context(), two.Lock("orders:handed off"))
 		time.Sleep(100 * time.Millisecond) // until the waiter has subscribed; it polls after a second
 		released := time.Now()
 		Release(t, hold)
@@ -73,7 +71,7 @@ func TestRotatedCredentials(t *testing.T) {
 			var events Recorder
 			one, two := NewClient(t, s.Client(t, provider), events.Option()), NewClient(t, s.Client(t, provider))
 			hold := Acquire(t, t.Context(), one.Lock("orders:1"), primitives.WithWatchdog(10*time.Second))
-			waiting := Start(func() (*primitives.Hold, error) { return two.Lock("orders:1").Acquire(t.Context()) })
+			waiting := StartAcquire(t.Context(), two.Lock("orders:1"))
 			AwaitWaiter(t, s, "orders:1")
 
 			if tt.clientsFirst {
@@ -91,7 +89,7 @@ func TestRotatedCredentials(t *testing.T) {
 				require.ErrorContains(t, events.Await(t, primitives.EventRenewFailed).Err, "WRONGPASS")
 				RequireLive(t, hold.Context())
 				password.Store("new")
-				waiting = Start(func() (*primitives.Hold, error) { return two.Lock("orders:1").Acquire(t.Context()) })
+				waiting = StartAcquire(t.Context(), two.Lock("orders:1"))
 			}
 			before := hold.ValidUntil()
 			redistest.WaitFor(t, Soon, func() bool { return hold.ValidUntil().After(before) }, "the hold is renewed")

@@ -25,7 +25,7 @@ func TestPlacesThatAFailoverRestoresCostAWaiterTimeoutEach(t *testing.T) {
 	ctx, giveUp := context.WithCancel(t.Context())
 	var left []<-chan Result
 	for range 3 {
-		left = append(left, Start(func() (*primitives.Hold, error) { return one.FairLock(name).Acquire(ctx, brief) }))
+		left = append(left, StartAcquire(ctx, one.FairLock(name), brief))
 	}
 	AwaitFair(t, one.FairLock(name), len(left))
 	awaitReplicas(t, servers.Master, "")

@@ -133,7 +133,7 @@ func TestMessagesFollowTheNameOfThePrimary(t *testing.T) {
 			kept := Acquire(t, t.Context(), b.Lock("kept")) // keeps b's subscription to notices
 			pass := func() time.Duration {
 				held := Acquire(t, t.Context(), a.Lock("passed"))
-				waiting := Start(func() (*primitives.Hold, error) { return b.Lock("passed").Acquire(t.Context()) })
+				waiting := StartAcquire(t.Context(), b.Lock("passed"))
 				AwaitWaiters(t, b, 1)
 				time.Sleep(50 * time.Millisecond) // the subscription is confirmed
 				began := time.Now()

@@ -39,9 +39,7 @@ func TestAtomicSlotMigrationKeepsHoldsAndWaiters(t *testing.T) {
 				if k.Shared {
 					continue // a second reader does not wait
 				}
-				waiting = append(waiting, Start(func() (*primitives.Hold, error) {
-					return k.Lock(two, tag+k.Name).Acquire(t.Context())
-				}))
+				waiting = append(waiting, StartAcquire(t.Context(), k.Lock(two, tag+k.Name)))
 			}
 			pool := one.PermitExpirableSemaphore(tag + "permits")
 			_, err := pool.Init(t.Context(), 1)
@@ -138,9 +136,7 @@ func TestClientsInDatabasesOfACluster(t *testing.T) {
 				zero := Acquire(t, t.Context(), k.Lock(first, key))
 				one := Acquire(t, t.Context(), k.Lock(second, key)) // although the name is held in the first database
 				rival := NewClient(t, servers.ClusterClient(t, inSecond), opt)
-				waiting := Start(func() (*primitives.Hold, error) {
-					return k.Rival(rival, key).Acquire(t.Context())
-				})
+				waiting := StartAcquire(t.Context(), k.Rival(rival, key))
 				AwaitWaiters(t, rival, 1)
 				Release(t, zero)
 				select {

@@ -66,7 +66,7 @@ func TestRedLockOverFiveMasters(t *testing.T) {
 			}
 			fail(tt.down[0])
 			fail(tt.down[1])
-			waiting := Start(func() (*primitives.Hold, error) { return theirs.Acquire(t.Context()) })
+			waiting := StartAcquire(t.Context(), theirs)
 			for _, i := range up {
 				AwaitWaiter(t, q.Servers[i], q.Name)
 			}

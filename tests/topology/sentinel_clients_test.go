@@ -13,7 +13,6 @@ import (
 
 	. "github.com/redlatch/redlatch/internal/test/fixture"
 	"github.com/redlatch/redlatch/internal/test/redistest"
-	"github.com/redlatch/redlatch/primitives"
 )
 
 // failoverCluster does what [redis.NewFailoverClusterClient] does, whose goroutines would outlive the test.
@@ -61,7 +60,7 @@ func TestSubscriptionsLeaveAFormerMasterAtOnce(t *testing.T) {
 	for name, rdb := range clients {
 		c := NewClient(t, rdb)
 		Acquire(t, t.Context(), NewClient(t, former.Client(t)).Lock(name))
-		waiting[name] = Start(func() (*primitives.Hold, error) { return c.Lock(name).Acquire(t.Context()) })
+		waiting[name] = StartAcquire(t.Context(), c.Lock(name))
 		AwaitWaiter(t, former, name)
 	}
 	awaitReplicas(t, former, "")

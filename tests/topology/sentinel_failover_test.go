@@ -53,7 +53,7 @@ func (f *sentinelFailover) run(t *testing.T, limit time.Duration, fail func(*red
 	name := redistest.Name(t)
 	held := Acquire(t, t.Context(), f.one.Lock(name))
 	brief := Acquire(t, t.Context(), f.one.Lock(name+"-brief"), primitives.WithWatchdog(ShortLease))
-	waiting := Start(func() (*primitives.Hold, error) { return f.two.Lock(name).Acquire(t.Context()) })
+	waiting := StartAcquire(t.Context(), f.two.Lock(name))
 	free := Start(func() (*primitives.Hold, error) { // tries while the master is down
 		<-brief.Context().Done()
 		return f.two.Lock(name+"-free").Acquire(t.Context(), primitives.WithWait(time.Minute))
@@ -85,7 +85,7 @@ func (f *sentinelFailover) run(t *testing.T, limit time.Duration, fail func(*red
 	require.Greater(t, f.token(t), token)
 
 	// Subscriptions follow.
-	waiting = Start(func() (*primitives.Hold, error) { return f.two.Lock("moved").Acquire(t.Context()) })
+	waiting = StartAcquire(t.Context(), f.two.Lock("moved"))
 	Release(t, AwaitHold(t, waiting))
 	requireHandOff(t, f.one, f.two)
 	t.Logf("new master after %v, hand-off after %v, new lock after %v, message after at most %v",

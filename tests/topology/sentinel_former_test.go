@@ -15,7 +15,6 @@ import (
 
 	. "github.com/redlatch/redlatch/internal/test/fixture"
 	"github.com/redlatch/redlatch/internal/test/redistest"
-	"github.com/redlatch/redlatch/primitives"
 )
 
 // serveSentinel is a sentinel that says who the master is. It tells nobody of a change, so a former master goes on
@@ -81,7 +80,7 @@ func TestWaitersLeaveAFormerMaster(t *testing.T) {
 	for _, s := range []*redistest.Server{former, current} { // as if it was replicated
 		Acquire(t, t.Context(), NewClient(t, s.Client(t)).Lock("held"))
 	}
-	waiting := Start(func() (*primitives.Hold, error) { return c.Lock("held").Acquire(t.Context()) })
+	waiting := StartAcquire(t.Context(), c.Lock("held"))
 	AwaitWaiter(t, former, "held")
 
 	master.Store(current)

@@ -79,7 +79,7 @@ func TestWrappedClientHearsMessages(t *testing.T) {
 		var took []time.Duration
 		for range 5 {
 			hold := Acquire(t, t.Context(), one.Lock(name))
-			waiting := Start(func() (*primitives.Hold, error) { return two.Lock(name).Acquire(t.Context()) })
+			waiting := StartAcquire(t.Context(), two.Lock(name))
 			AwaitWaiters(t, two, 1)
 			time.Sleep(50 * time.Millisecond) // far from the next look
 			began := time.Now()

@@ -135,7 +135,7 @@ func TestFairLockWaiterMeetsForeignKeyBeforeItJoins(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			if others {
 				other := NewClient(t, x.s.Client(t)).FairLock(x.name)
-				Start(func() (*primitives.Hold, error) { return other.Acquire(ctx) })
+				StartAcquire(ctx, other)
 				AwaitFair(t, x.l, 1)
 			}
 			x.overwrite(t)
@@ -191,9 +191,7 @@ func TestFairLockHandoffMeetsForeignKey(t *testing.T) {
 	t.Parallel()
 	eachFairKey(t, func(t *testing.T, x *foreignKey) {
 		hold := Acquire(t, t.Context(), x.l)
-		waiting := Start(func() (*primitives.Hold, error) {
-			return NewClient(t, x.s.Client(t)).FairLock(x.name).Acquire(t.Context())
-		})
+		waiting := StartAcquire(t.Context(), NewClient(t, x.s.Client(t)).FairLock(x.name))
 		AwaitFair(t, x.l, 1)
 		x.overwrite(t)
 		x.requireReleaseFails(t, hold.Release(t.Context()))
@@ -211,7 +209,7 @@ func TestFairLockWaitersEndWhenAKeyBecomesForeign(t *testing.T) {
 		hold := Acquire(t, t.Context(), x.l)
 		var waiting []<-chan Result
 		for i := range 10 {
-			waiting = append(waiting, Start(func() (*primitives.Hold, error) { return x.l.Acquire(t.Context()) }))
+			waiting = append(waiting, StartAcquire(t.Context(), x.l))
 			AwaitFair(t, x.l, i+1)
 		}
 		x.overwrite(t)
@@ -237,7 +235,7 @@ func TestFairLockWaitersEndWithinASecondWhenAKeyBecomesForeign(t *testing.T) {
 				Acquire(t, t.Context(), NewClient(t, s.Client(t)).FairLock("l"))
 				var waiting []<-chan Result
 				for i := range 10 {
-					waiting = append(waiting, Start(func() (*primitives.Hold, error) { return l.Acquire(t.Context()) }))
+					waiting = append(waiting, StartAcquire(t.Context(), l))
 					AwaitFair(t, l, i+1)
 				}
 				require.NoError(t, s.Client(t).Set(t.Context(), key, foreignValue, 0).Err())

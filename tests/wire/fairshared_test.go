@@ -38,7 +38,7 @@ func TestFairLockReleaseTakesItsOwnCountOnly(t *testing.T) {
 				sharedTTL := s.Client(t).PTTL(t.Context(), SharedCountsKey(name)).Val()
 				require.Greater(t, sharedTTL, 20*time.Second)
 				require.LessOrEqual(t, sharedTTL, 30*time.Second, "it lives as long as the lock")
-				next := Start(func() (*primitives.Hold, error) { return other.Acquire(t.Context()) })
+				next := StartAcquire(t.Context(), other)
 				AwaitFair(t, l, 1)
 				for i, n := range order {
 					require.Len(t, FairWaiters(t, l), 1, "the lock has not been handed off yet")
@@ -78,7 +78,7 @@ func TestFairLockRefusedWaiterSubscribesOnce(t *testing.T) {
 	l := NewClient(t, p.Client(t)).FairLock(name)
 	Acquire(t, t.Context(), l)
 	ctx, cancel := context.WithCancel(t.Context())
-	waiting := Start(func() (*primitives.Hold, error) { return l.Acquire(ctx, primitives.WithOwner(JavaThread)) })
+	waiting := StartAcquire(ctx, l, primitives.WithOwner(JavaThread))
 	AwaitFair(t, l, 1)
 	own := "redisson_lock__channel:{" + name + "}:" + JavaThread
 	requireSubscribers := func(n int64) {
@@ -129,10 +129,10 @@ func TestFairLockWaitersThatShareAnIDEachCount(t *testing.T) {
 			l := NewClient(t, s.Client(t), seen.Option()).FairLock(name)
 			other := NewClient(t, s.Client(t)).FairLock(name)
 			hold := Acquire(t, t.Context(), other)
-			waiting := Start(func() (*primitives.Hold, error) { return l.Acquire(t.Context()) })
+			waiting := StartAcquire(t.Context(), l)
 			AwaitFair(t, l, 1)
 			id := FairWaiters(t, l)[0]
-			shared := Start(func() (*primitives.Hold, error) { return l.Acquire(t.Context(), primitives.WithOwner(id)) })
+			shared := StartAcquire(t.Context(), l, primitives.WithOwner(id))
 			redistest.WaitFor(t, Soon, func() bool { return len(seen.All(primitives.EventWait)) == 2 }, "both waiters wait")
 			require.Equal(t, []string{id}, FairWaiters(t, l), "both waiters share one queue entry")
 			Release(t, hold)

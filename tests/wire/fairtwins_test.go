@@ -115,7 +115,7 @@ func TestFairPlaceGoesWithTheLastWaiterOfItsID(t *testing.T) {
 		for range 2 {
 			c := NewClient(t, s.Client(t))
 			ctx, stop := context.WithCancel(t.Context())
-			waiting = append(waiting, Start(func() (*primitives.Hold, error) { return c.FairLock(name).Acquire(ctx, id) }))
+			waiting = append(waiting, StartAcquire(ctx, c.FairLock(name), id))
 			AwaitWaiters(t, c, 1)
 			AwaitFair(t, viewer, 1)
 			stops = append(stops, stop)

@@ -104,9 +104,9 @@ func testRedissonExpiredReader(t *testing.T, x *RWTest, redisson *RedissonThread
 func testRedissonWaiters(t *testing.T, x *RWTest, redisson *RedissonThread) {
 	ctx, reader := t.Context(), x.RW.Reader()
 	require.True(t, redisson.WriteLock(t, time.Minute))
-	waiting := []<-chan Result{Start(func() (*primitives.Hold, error) { return reader.Acquire(ctx) })}
+	waiting := []<-chan Result{StartAcquire(ctx, reader)}
 	for range 3 {
-		waiting = append(waiting, Start(func() (*primitives.Hold, error) { return reader.Acquire(ctx) }))
+		waiting = append(waiting, StartAcquire(ctx, reader))
 	}
 	x.AwaitWaiter(t)
 	redisson.WriteUnlock(t)
@@ -116,9 +116,7 @@ func testRedissonWaiters(t *testing.T, x *RWTest, redisson *RedissonThread) {
 		defer Release(t, got.Hold)
 	}
 	require.False(t, redisson.WriteLock(t, time.Minute))
-	w := Start(func() (*primitives.Hold, error) {
-		return x.RW.Writer().Acquire(ctx, primitives.WithWait(50*time.Millisecond))
-	})
+	w := StartAcquire(ctx, x.RW.Writer(), primitives.WithWait(50*time.Millisecond))
 	require.ErrorIs(t, Await(t, w).Err, primitives.ErrNotAcquired)
 }
 

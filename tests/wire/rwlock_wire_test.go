@@ -266,7 +266,7 @@ func testWireWriterClaim(t *testing.T, x *RWTest) {
 	claim := "redlatch_rwlock_claim:{" + x.Name + "}"
 	r := Acquire(t, ctx, x.RW.Reader())
 	cancelled, cancel := context.WithCancel(ctx)
-	w := Start(func() (*primitives.Hold, error) { return x.RW.Writer().Acquire(cancelled) })
+	w := StartAcquire(cancelled, x.RW.Writer())
 	redistest.WaitFor(t, Soon, func() bool { return x.Rdb.Exists(ctx, claim).Val() == 1 }, "the writer claims")
 	x.RequireTTL(t, claim, 2500*time.Millisecond)
 	_, err := x.Other(t).Reader().TryAcquire(ctx)
@@ -284,7 +284,7 @@ func testWireWriterClaim(t *testing.T, x *RWTest) {
 	// just expired.
 	redistest.WaitFor(t, Soon, func() bool { return x.Rdb.Exists(ctx, claim).Val() == 0 }, "the claim is withdrawn")
 	x.RequireState(t, Reads(r.ID(), 1), "1")
-	w = Start(func() (*primitives.Hold, error) { return x.RW.Writer().Acquire(ctx) })
+	w = StartAcquire(ctx, x.RW.Writer())
 	redistest.WaitFor(t, Soon, func() bool { return x.Rdb.Exists(ctx, claim).Val() == 1 }, "the writer claims again")
 	Release(t, r)
 	got := Await(t, w)
