@@ -254,8 +254,7 @@ func TestSemaphoreWakesWaitersWhenPermitsAppear(t *testing.T) {
 				AwaitWaiter(t, s, key)
 				changed := time.Now()
 				require.NoError(t, row.do(ctx, sem, rdb, key))
-				got := Await(t, waiting)
-				require.NoError(t, got.Err)
+				got := AwaitAcquired(t, waiting)
 				require.Less(t, got.At.Sub(changed), SlowPoll)
 				require.NoError(t, got.Hold.Release(ctx))
 				require.NoError(t, ErrOf(sem.Delete(ctx)))
@@ -342,8 +341,7 @@ func TestSemaphoreWaiterForManyDoesNotBlockOthers(t *testing.T) {
 		require.NoError(t, all.Release(ctx))
 		holds := make([]*primitives.Hold, len(few))
 		for i := range few {
-			got := Await(t, few[i])
-			require.NoError(t, got.Err)
+			got := AwaitAcquired(t, few[i])
 			require.Less(t, got.At.Sub(released), SlowPoll)
 			holds[i] = got.Hold
 		}

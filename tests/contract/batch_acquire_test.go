@@ -66,10 +66,9 @@ func TestBatchAcquireTakesOneCommand(t *testing.T) {
 		p.Record()
 		Release(t, x.writer)
 		for _, c := range x.waiting {
-			got := Await(t, c)
-			require.NoError(t, got.Err)
-			require.NoError(t, got.Hold.Check(t.Context()))
-			defer Release(t, got.Hold)
+			got := AwaitHold(t, c)
+			require.NoError(t, got.Check(t.Context()))
+			defer Release(t, got)
 		}
 		require.Len(t, Fields(t, s, x.Name), 1+n) // one of the fields is the mode
 		acquiring := slices.DeleteFunc(p.Commands(), func(c redistest.Command) bool {
@@ -91,9 +90,8 @@ func TestBatchAcquireSurvivesLostReplies(t *testing.T) {
 			Release(t, x.writer)
 			var holds []*primitives.Hold
 			for _, c := range x.waiting {
-				got := Await(t, c)
-				require.NoError(t, got.Err)
-				holds = append(holds, got.Hold)
+				got := AwaitHold(t, c)
+				holds = append(holds, got)
 			}
 			p.Heal()
 			counts := Fields(t, s, x.Name)
@@ -123,9 +121,8 @@ func TestBatchAcquireReleasesCancelledReaders(t *testing.T) {
 		}
 		answer()
 		for i := range n / 2 {
-			got := Await(t, x.waiting[2*i])
-			require.NoError(t, got.Err)
-			defer Release(t, got.Hold)
+			got := AwaitHold(t, x.waiting[2*i])
+			defer Release(t, got)
 		}
 		redistest.WaitFor(t, Soon, func() bool { return len(Fields(t, s, x.Name)) == 1+n/2 }, "the others are released")
 	})
@@ -151,10 +148,9 @@ func TestBatchAcquireOfUnknownOutcomeIsRolledBack(t *testing.T) {
 	for _, c := range x.waiting[1:] {
 		require.ErrorIs(t, Await(t, c).Err, context.Canceled)
 	}
-	got := Await(t, x.waiting[0])
-	require.NoError(t, got.Err)
+	got := AwaitHold(t, x.waiting[0])
 	redistest.WaitFor(t, Soon, func() bool { return len(Fields(t, s, x.Name)) == 2 }, "the others are rolled back")
-	Release(t, got.Hold)
+	Release(t, got)
 	RequireClean(t, s, x.Name)
 }
 

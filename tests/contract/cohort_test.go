@@ -85,16 +85,13 @@ func passOn(t *testing.T, c *primitives.Client, l *primitives.Lock) (*primitives
 		third := Start(acquireOne)
 		AwaitWaiters(t, c, 2)
 		Release(t, first)
-		member := Await(t, second)
-		require.NoError(t, member.Err)
-		if member.Hold.ID() == first.ID() {
-			return member.Hold, third
+		member := AwaitHold(t, second)
+		if member.ID() == first.ID() {
+			return member, third
 		}
 		// An attempt of the waiter was under way, so the lock was handed off by a command.
-		Release(t, member.Hold)
-		last := Await(t, third)
-		require.NoError(t, last.Err)
-		Release(t, last.Hold)
+		Release(t, member)
+		Release(t, AwaitHold(t, third))
 	}
 	require.FailNow(t, "no hold was passed on")
 	return nil, nil
@@ -115,10 +112,9 @@ func TestC24LossEndsTheCohort(t *testing.T) {
 		require.True(t, forced)
 		require.ErrorIs(t, member.Check(t.Context()), primitives.ErrLost)
 		require.ErrorIs(t, member.Release(t.Context()), primitives.ErrLost)
-		last := Await(t, waiter)
-		require.NoError(t, last.Err)
-		require.NotEqual(t, member.ID(), last.Hold.ID())
-		Release(t, last.Hold)
+		last := AwaitHold(t, waiter)
+		require.NotEqual(t, member.ID(), last.ID())
+		Release(t, last)
 		RequireClean(t, s, name, "redisson_lock_token:{"+name+"}")
 	})
 }
@@ -138,8 +134,7 @@ func TestC24WriterThatStillReadsIsNotPassedOn(t *testing.T) {
 		require.NoError(t, reader.Check(t.Context()))
 		read := time.Now()
 		Release(t, reader)
-		next := Await(t, waiter)
-		require.NoError(t, next.Err)
+		next := AwaitAcquired(t, waiter)
 		require.True(t, next.At.After(read), "a writer and a reader at once")
 		Release(t, next.Hold)
 	})
@@ -169,11 +164,10 @@ func TestC24TokensAreReservedOnce(t *testing.T) {
 		AwaitWaiters(t, c, 1)
 		p.DropReplies(1, Script)
 		Release(t, hold)
-		next := Await(t, waiter)
-		require.NoError(t, next.Err)
-		require.Equal(t, 2*reserved+1, next.Hold.Token(), "handed off by a command")
+		next := AwaitHold(t, waiter)
+		require.Equal(t, 2*reserved+1, next.Token(), "handed off by a command")
 		require.Equal(t, 2*reserved+1, tokens(), "a waiter without a cohort needs one token")
-		Release(t, next.Hold)
+		Release(t, next)
 	})
 }
 
@@ -201,12 +195,11 @@ func TestC24OtherKindsIgnoreCohorts(t *testing.T) {
 					redistest.WaitFor(t, Soon, func() bool { return Waiters(c) == 1 || kind == "fair" }, "it waits")
 				}
 				Release(t, first)
-				got := Await(t, second)
-				require.NoError(t, got.Err)
+				got := AwaitHold(t, second)
 				if kind != "semaphore" {
-					require.NotEqual(t, first.ID(), got.Hold.ID())
+					require.NotEqual(t, first.ID(), got.ID())
 				}
-				Release(t, got.Hold)
+				Release(t, got)
 			})
 		}
 	})

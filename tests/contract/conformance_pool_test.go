@@ -149,8 +149,7 @@ var (
 			Release(t, a)
 			p.requireFree(t, 3)
 			Release(t, b)
-			r := Await(t, waiting)
-			require.NoError(t, r.Err)
+			AwaitHold(t, waiting)
 			p.requireFree(t, 0)
 		}},
 		{"a waiter acquires when enough permits are added", func(t *testing.T, p *poolCase) {
@@ -177,8 +176,7 @@ var (
 			p.requireFree(t, 1)
 			require.Empty(t, waiting)
 			Release(t, c)
-			r := Await(t, waiting)
-			require.NoError(t, r.Err)
+			AwaitHold(t, waiting)
 			p.requireFree(t, 0)
 		}},
 	}

@@ -61,9 +61,8 @@ var rwLockBehaviours = []struct {
 		}
 		var holds []*primitives.Hold
 		for _, reader := range readers {
-			r := Await(t, reader)
-			require.NoError(t, r.Err)
-			holds = append(holds, r.Hold)
+			hold := AwaitHold(t, reader)
+			holds = append(holds, hold)
 		}
 		for _, hold := range holds {
 			Release(t, hold)

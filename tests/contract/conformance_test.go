@@ -333,10 +333,9 @@ func uninterrupted(t *testing.T, x *conformCase) {
 	x.heard.Await(t, primitives.EventWait)
 	cancel()
 	Release(t, hold)
-	r := Await(t, waiting)
-	require.NoError(t, r.Err)
-	RequireLive(t, r.Hold.Context())
-	Release(t, r.Hold)
+	acquired := AwaitHold(t, waiting)
+	RequireLive(t, acquired.Context())
+	Release(t, acquired)
 }
 
 // failedTryLeavesNothing checks that a failed acquisition does not block later ones, in particular
@@ -398,8 +397,7 @@ func TestConformanceFairLeases(t *testing.T) {
 		}
 		last := began.Add(-time.Second)
 		for _, w := range waiting {
-			r := Await(t, w)
-			require.NoError(t, r.Err)
+			r := AwaitAcquired(t, w)
 			require.GreaterOrEqual(t, r.At.Sub(last), time.Second)
 			last = r.At
 		}
@@ -423,9 +421,7 @@ func TestConformanceFairPrefix(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, key, info.Name)
 		Release(t, hold)
-		r := Await(t, waiting)
-		require.NoError(t, r.Err)
-		Release(t, r.Hold)
+		Release(t, AwaitHold(t, waiting))
 		RequireClean(t, s, key)
 	})
 }
@@ -444,9 +440,7 @@ func TestConformanceFairPausedWrites(t *testing.T) {
 	AwaitFair(t, l, 2)
 	require.NoError(t, rdb.Do(t.Context(), "client", "pause", 2000, "write").Err())
 	require.NoError(t, Await(t, first).Err)
-	r := Await(t, second)
-	require.NoError(t, r.Err)
-	Release(t, r.Hold)
+	Release(t, AwaitHold(t, second))
 	RequireClean(t, s, key)
 }
 

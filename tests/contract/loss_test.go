@@ -162,9 +162,7 @@ func TestC10HoldSurvivesARestartWithPersistence(t *testing.T) {
 	require.NoError(t, s.Restart())
 	redistest.WaitFor(t, Soon, func() bool { return hold.Check(t.Context()) == nil }, "still held")
 	Release(t, hold)
-	r := Await(t, waiting)
-	require.NoError(t, r.Err)
-	Release(t, r.Hold)
+	Release(t, AwaitHold(t, waiting))
 }
 
 // TestC10ManyHoldsAreRenewedInBatches holds many locks through many renewals, and through an outage that is shorter

@@ -44,8 +44,7 @@ func TestPollerHasItsOwnPauses(t *testing.T) {
 			}
 			Release(t, hold)
 			released := time.Now()
-			r := Await(t, quick)
-			require.NoError(t, r.Err)
+			r := AwaitAcquired(t, quick)
 			require.Less(t, r.At.Sub(released), 3*time.Second)
 			Release(t, r.Hold)
 			again, err := k.Open(c, name, long).Acquire(t.Context(), primitives.WithWait(10*time.Second))

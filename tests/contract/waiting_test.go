@@ -126,8 +126,7 @@ func TestC21CancelledWaiterPassesItsWakeUpOn(t *testing.T) {
 		if r := Await(t, first); r.Err == nil {
 			Release(t, r.Hold)
 		}
-		r := Await(t, second)
-		require.NoError(t, r.Err)
+		r := AwaitAcquired(t, second)
 		if r.At.Sub(released) > 500*time.Millisecond {
 			late++
 		}
@@ -152,8 +151,7 @@ func TestC21WaitersSurviveCutSubscriptions(t *testing.T) {
 		p.CutPubSub()
 		released := time.Now()
 		Release(t, hold)
-		r := Await(t, waiting)
-		require.NoError(t, r.Err)
+		r := AwaitAcquired(t, waiting)
 		require.Less(t, r.At.Sub(released), SlowPoll)
 		Release(t, r.Hold)
 	}
@@ -204,8 +202,6 @@ func TestForeignMessagesWakeNobody(t *testing.T) {
 		}
 		require.Empty(t, waiting)
 		Release(t, hold)
-		r := Await(t, waiting)
-		require.NoError(t, r.Err)
-		Release(t, r.Hold)
+		Release(t, AwaitHold(t, waiting))
 	})
 }

@@ -86,10 +86,9 @@ func TestFairLockFindsTheGrantInALostReply(t *testing.T) {
 		p.DropReplies(1, Script)
 		began := time.Now()
 		Release(t, hold)
-		got := Await(t, waiter)
-		require.NoError(t, got.Err)
+		got := AwaitHold(t, waiter)
 		require.Less(t, time.Since(began), 100*time.Millisecond)
-		Release(t, got.Hold)
+		Release(t, got)
 		RequireClean(t, s, "l")
 	})
 }

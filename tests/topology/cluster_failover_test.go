@@ -97,18 +97,15 @@ func TestClusterFailover(t *testing.T) {
 			go func() { _ = handed.Release(context.Background()) }() // without an answer, it is repeated
 			servers.AwaitFailover(t, tag, master)
 			promoted := time.Since(struck)
-			free := Await(t, acquired)
-			require.NoError(t, free.Err)
-			passed := Await(t, waiting)
-			require.NoError(t, passed.Err)
+			free := AwaitAcquired(t, acquired)
+			passed := AwaitAcquired(t, waiting)
 			AwaitRenewal(t, 1, holds...)
 			t.Logf("after the fault: promoted %v, acquired %v, waiter %v, all renewed %v",
 				promoted, free.At.Sub(struck), passed.At.Sub(struck), time.Since(struck))
 			require.Less(t, free.At.Sub(struck), fault.limit)
 			require.Less(t, passed.At.Sub(struck), fault.limit)
 			// A TTL shorter than the failover: lost, and told before another client has the lock.
-			next := Await(t, rival)
-			require.NoError(t, next.Err)
+			next := AwaitAcquired(t, rival)
 			require.Less(t, <-told, next.At)
 			require.ErrorIs(t, context.Cause(short.Context()), primitives.ErrLost)
 			for _, hold := range append(holds, free.Hold, passed.Hold, next.Hold) {

@@ -135,7 +135,5 @@ func TestC7CallsRideOutAClusterThatIsDown(t *testing.T) {
 
 	require.NoError(t, rdb.Do(ctx, "cluster", "setslot", slot, "node", owner).Err())
 	require.NoError(t, Await(t, released).Err)
-	r := Await(t, acquired)
-	require.NoError(t, r.Err)
-	Release(t, r.Hold)
+	Release(t, AwaitHold(t, acquired))
 }

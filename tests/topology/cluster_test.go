@@ -133,9 +133,7 @@ func TestSentinelFailoverKeepsHoldsAndWaiters(t *testing.T) {
 		return hold.Check(t.Context()) == nil
 	}, "the hold is valid on the new master")
 	require.NoError(t, hold.Release(context.Background()))
-	r := Await(t, waiting)
-	require.NoError(t, r.Err)
-	Release(t, r.Hold)
+	Release(t, AwaitHold(t, waiting))
 	rdb := servers.FailoverClient(t, tweak) // a Sentinel may still name the old master
 	redistest.WaitFor(t, 20*time.Second, func() bool {
 		n, err := rdb.Exists(t.Context(), name).Result()

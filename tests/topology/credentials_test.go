@@ -41,8 +41,7 @@ func requireHandOff(t *testing.T, one, two *primitives.Client) {
 		time.Sleep(100 * time.Millisecond) // until the waiter has subscribed; it polls after a second
 		released := time.Now()
 		Release(t, hold)
-		r := Await(t, waiting)
-		require.NoError(t, r.Err)
+		r := AwaitAcquired(t, waiting)
 		Release(t, r.Hold)
 		return r.At.Sub(released) < 500*time.Millisecond
 	}, "a message hands off")

@@ -63,10 +63,9 @@ func TestAtomicSlotMigrationKeepsHoldsAndWaiters(t *testing.T) {
 				Release(t, hold)
 			}
 			for _, w := range waiting {
-				r := Await(t, w)
-				require.NoError(t, r.Err)
-				require.NoError(t, r.Hold.Check(t.Context()))
-				Release(t, r.Hold)
+				acquired := AwaitHold(t, w)
+				require.NoError(t, acquired.Check(t.Context()))
+				Release(t, acquired)
 			}
 			info, err := pool.Info(t.Context())
 			require.NoError(t, err)
@@ -146,9 +145,7 @@ func TestClientsInDatabasesOfACluster(t *testing.T) {
 				}
 				require.NoError(t, one.Check(t.Context()))
 				Release(t, one)
-				r := Await(t, waiting)
-				require.NoError(t, r.Err)
-				Release(t, r.Hold)
+				Release(t, AwaitHold(t, waiting))
 			}
 		})
 	}

@@ -74,12 +74,10 @@ func (f *sentinelFailover) run(t *testing.T, limit time.Duration, fail func(*red
 	for held.Release(t.Context()) != nil { // a release that fails is also repeated in the background
 		require.Less(t, time.Since(began), limit)
 	}
-	handedOver := Await(t, waiting)
-	require.NoError(t, handedOver.Err)
+	handedOver := AwaitAcquired(t, waiting)
 	require.Less(t, handedOver.At.Sub(began), limit)
 	Release(t, handedOver.Hold)
-	acquired := Await(t, free)
-	require.NoError(t, acquired.Err)
+	acquired := AwaitAcquired(t, free)
 	require.Less(t, acquired.At.Sub(began), limit)
 	Release(t, acquired.Hold)
 	require.Greater(t, f.token(t), token)

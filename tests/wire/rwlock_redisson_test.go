@@ -111,9 +111,8 @@ func testRedissonWaiters(t *testing.T, x *RWTest, redisson *RedissonThread) {
 	x.AwaitWaiter(t)
 	redisson.WriteUnlock(t)
 	for _, w := range waiting {
-		got := Await(t, w)
-		require.NoError(t, got.Err)
-		defer Release(t, got.Hold)
+		got := AwaitHold(t, w)
+		defer Release(t, got)
 	}
 	require.False(t, redisson.WriteLock(t, time.Minute))
 	w := StartAcquire(ctx, x.RW.Writer(), primitives.WithWait(50*time.Millisecond))

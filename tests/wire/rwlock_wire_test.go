@@ -287,11 +287,10 @@ func testWireWriterClaim(t *testing.T, x *RWTest) {
 	w = StartAcquire(ctx, x.RW.Writer())
 	redistest.WaitFor(t, Soon, func() bool { return x.Rdb.Exists(ctx, claim).Val() == 1 }, "the writer claims again")
 	Release(t, r)
-	got := Await(t, w)
-	require.NoError(t, got.Err)
-	x.RequireState(t, Writes(got.Hold.ID(), 1), "0")
+	got := AwaitHold(t, w)
+	x.RequireState(t, Writes(got.ID(), 1), "0")
 	require.Zero(t, x.Rdb.Exists(ctx, claim).Val())
-	Release(t, got.Hold)
+	Release(t, got)
 	x.RequireState(t, nil, "1")
 }
 
