@@ -29,8 +29,7 @@ func TestFairLockServesInOrder(t *testing.T) {
 			defer func() { require.NoError(t, c.Close(context.Background())) }()
 			locks[i] = c.FairLock(name)
 		}
-		first, err := locks[0].Acquire(ctx)
-		require.NoError(t, err)
+		first := Acquire(t, ctx, locks[0])
 		var order []int
 		var wg sync.WaitGroup
 		for i := range waiters {

@@ -67,8 +67,7 @@ var tokenCases = []struct {
 	}},
 	{"after ForceRelease", 2, func(t *testing.T, x *FencedTest, l *primitives.Lock) {
 		hold := x.Take(t, t.Context(), l)
-		held, err := l.ForceRelease(t.Context())
-		require.NoError(t, err)
+		held := ForceRelease(t, l)
 		require.True(t, held)
 		next := x.Take(t, t.Context(), l)
 		require.ErrorIs(t, hold.Release(t.Context()), primitives.ErrLost)
@@ -76,8 +75,7 @@ var tokenCases = []struct {
 	}},
 	{"an adopted hold gets no token", 1, func(t *testing.T, x *FencedTest, l *primitives.Lock) {
 		hold := x.Take(t, t.Context(), l)
-		adopted, err := l.Adopt(t.Context(), hold.Detach())
-		require.NoError(t, err)
+		adopted := Adopt(t, l, hold.Detach())
 		require.Zero(t, adopted.Token())
 		Release(t, adopted)
 	}},
@@ -104,8 +102,7 @@ func TestC14Token(t *testing.T) {
 				require.EqualValues(t, -1, x.Rdb.PTTL(t.Context(), x.Token).Val(), "the token key does not expire")
 			})
 		}
-		info, err := l.Info(t.Context())
-		require.NoError(t, err)
+		info := InfoOf(t, l)
 		require.Equal(t, "fenced", info.Kind)
 	})
 }

@@ -165,8 +165,7 @@ func jointNests(t *testing.T, x *JointTest) {
 
 func jointUnderSingle(t *testing.T, x *JointTest) {
 	single := Acquire(t, t.Context(), x.C.Lock(x.Names[1]))
-	hold, err := x.L.TryAcquire(single.Context())
-	require.NoError(t, err)
+	hold := TryAcquire(t, single.Context(), x.L)
 	require.Equal(t, single.ID(), hold.ID(), "one id in all members")
 	x.RequireCounts(t, hold.ID(), "1", "2", "1")
 	again := Acquire(t, hold.Context(), x.C.Lock(x.Names[0]))
@@ -280,8 +279,7 @@ func jointByID(t *testing.T, x *JointTest) {
 	hold := x.Acquire(t, ctx)
 	inner := x.Acquire(t, hold.Context())
 	other := x.On(x.Other(t))
-	adopted, err := other.Adopt(ctx, hold.ID())
-	require.NoError(t, err)
+	adopted := Adopt(t, other, hold.ID())
 	require.NotEqual(t, hold.ID(), adopted.ID())
 	require.Equal(t, 1, adopted.Depth())
 	x.RequireCounts(t, adopted.ID(), "2", "2", "2")

@@ -126,8 +126,7 @@ func TestKeyedAfterALoss(t *testing.T) {
 
 			require.ErrorIs(t, keyed.Unlock(t.Context(), name), primitives.ErrLost, what)
 			require.NoError(t, <-next, what)
-			held, err := admin.Lock(name).Info(t.Context())
-			require.NoError(t, err)
+			held := InfoOf(t, admin.Lock(name))
 			require.Len(t, held.Holders, 1, "the Unlock of the former caller has left it")
 			require.NoError(t, keyed.Unlock(t.Context(), name), what)
 		}

@@ -258,14 +258,12 @@ var lockCases = []struct {
 		return ErrOf(x.L.Acquire(holds[0].Context()))
 	}},
 	{"C15: ForceRelease tells whether it was held, and wakes a waiter", nil, func(t *testing.T, x *LockTest) error {
-		held, err := x.L.ForceRelease(t.Context())
-		require.NoError(t, err)
+		held := ForceRelease(t, x.L)
 		require.False(t, held)
 		hold, other := Acquire(t, t.Context(), x.L), x.Other(t)
 		waiting := StartAcquire(t.Context(), other)
 		AwaitWaiter(t, x.S, x.Name)
-		held, err = x.L.ForceRelease(t.Context())
-		require.NoError(t, err)
+		held = ForceRelease(t, x.L)
 		require.True(t, held)
 		require.ErrorIs(t, hold.Release(t.Context()), primitives.ErrLost)
 		return AwaitHold(t, waiting).Release(t.Context())
@@ -275,8 +273,7 @@ var lockCases = []struct {
 	}},
 	{"C15: Adopt moves all counts to a new id", nil, func(t *testing.T, x *LockTest) error {
 		former := x.Nest(t, 2)
-		adopted, err := x.Other(t).Adopt(t.Context(), former[0].ID(), primitives.WithWatchdog(RenewedTTL))
-		require.NoError(t, err)
+		adopted := Adopt(t, x.Other(t), former[0].ID(), primitives.WithWatchdog(RenewedTTL))
 		require.Equal(t, []any{1, int64(0)}, []any{adopted.Depth(), adopted.Token()})
 		require.Equal(t, map[string]string{adopted.ID(): "2"}, Fields(t, x.S, x.Name))
 		require.ErrorIs(t, former[1].Release(t.Context()), primitives.ErrLost)
@@ -291,8 +288,7 @@ var lockCases = []struct {
 		hold := Acquire(t, t.Context(), x.L)
 		id := hold.Detach()
 		require.Equal(t, hold.ID(), id)
-		adopted, err := x.Other(t).Adopt(t.Context(), id, primitives.WithLease(time.Minute))
-		require.NoError(t, err)
+		adopted := Adopt(t, x.Other(t), id, primitives.WithLease(time.Minute))
 		return adopted.Release(t.Context())
 	}},
 
@@ -328,8 +324,7 @@ var lockCases = []struct {
 	}},
 	{"Info has the holder with its count and TTL", nil, func(t *testing.T, x *LockTest) error {
 		hold := x.Nest(t, 2)[0]
-		info, err := x.Other(t).Info(t.Context())
-		require.NoError(t, err)
+		info := InfoOf(t, x.Other(t))
 		require.InDelta(t, 30, info.TTL.Seconds(), 2)
 		require.Len(t, info.Holders, 1)
 		info.Holders[0].Client, info.Holders[0].Held = "", 0 // the client tells these in the background
@@ -573,8 +568,7 @@ func TestC20KeyWithoutExpiryIsHeld(t *testing.T) {
 		require.ErrorIs(t, Await(t, waiting).Err, primitives.ErrNotAcquired)
 		polls := int(time.Since(began) / time.Second)
 		require.Less(t, len(ScriptsOf(p)), 10+polls, "an attempt, another one when subscribed, and slow polls")
-		info, err := x.L.Info(t.Context())
-		require.NoError(t, err)
+		info := InfoOf(t, x.L)
 		require.Equal(t, time.Duration(-1), info.TTL)
 		require.NoError(t, x.L.ReleaseID(t.Context(), "somebody"))
 	})
@@ -641,7 +635,7 @@ func TestC17HoldIsInUseWhileACallWaits(t *testing.T) {
 			var heard Recorder
 			proxy := redistest.Redis(t).Proxy(t)
 			c := NewClient(t, proxy.Client(t), heard.Option())
-			hold, err := c.Lock(redistest.Name(t)).Acquire(t.Context())
+			hold, err := c.Lock(redistest.Name(t)).Acquire(t.Context()) // the fixture's Acquire keeps a reference
 			require.NoError(t, err)
 			deliver := proxy.HoldReplies(Script)
 			answer := make(chan error, 1)

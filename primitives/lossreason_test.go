@@ -61,8 +61,7 @@ func TestC27LossTellsItsReason(t *testing.T) {
 		},
 		{
 			name: "released by force", lose: func(t *testing.T, x *lossTest) {
-				held, err := named(NewClient(t, x.S.Client(t))).ForceRelease(t.Context())
-				require.NoError(t, err)
+				held := ForceRelease(t, named(NewClient(t, x.S.Client(t))))
 				require.True(t, held)
 			},
 			within: 200 * time.Millisecond, reason: primitives.LossForced,

@@ -225,8 +225,7 @@ func TestPermitsOfADeletedPoolAreLost(t *testing.T) {
 				require.ErrorIs(t, hold[2].Extend(ctx, time.Minute), primitives.ErrLost)
 				RequireEnds(t, hold[0].Context(), primitives.ErrLost)
 				w.requireStep(t, "")
-				info, err := sem.Info(ctx)
-				require.NoError(t, err)
+				info := InfoOf(t, sem)
 				require.Equal(t, primitives.Info{Name: key, Kind: "permits", Holders: []primitives.Holder{}}, info)
 				require.NoError(t, create())
 				w.requireStep(t, "3", "3")
@@ -265,8 +264,7 @@ var permitCases = []struct {
 	call func(t *testing.T, w *permitState) error
 }{
 	{"Adopt takes the permits from their holder", primitives.ErrLost, 2, func(t *testing.T, w *permitState) error {
-		adopted, err := NewClient(t, w.s.Client(t)).PermitExpirableSemaphore(w.key).Adopt(t.Context(), w.hold.ID())
-		require.NoError(t, err)
+		adopted := Adopt(t, NewClient(t, w.s.Client(t)).PermitExpirableSemaphore(w.key), w.hold.ID())
 		require.Equal(t, 1, adopted.Depth())
 		require.ErrorIs(t, w.hold.Check(t.Context()), primitives.ErrLost)
 		RequireEnds(t, w.hold.Context(), primitives.ErrLost)
@@ -345,15 +343,12 @@ func TestPermitsCollectExpiredOnesInSlices(t *testing.T) {
 		members[i] = redis.Z{Score: float64(i + 1), Member: Unhex(t, foreignID(i))}
 	}
 	require.NoError(t, w.rdb.ZAdd(ctx, w.leases, members...).Err())
-	info, err := sem.Info(ctx)
-	require.NoError(t, err)
+	info := InfoOf(t, sem)
 	require.Equal(t, many, info.Available)
-	one, err := sem.TryAcquire(ctx)
-	require.NoError(t, err)
+	one := TryAcquire(t, ctx, sem)
 	require.Equal(t, 999, Available(t, w.rdb, key), "one slice of 1,000")
 	began := time.Now()
-	all, err := sem.TryAcquire(ctx, primitives.WithPermits(many-1))
-	require.NoError(t, err)
+	all := TryAcquire(t, ctx, sem, primitives.WithPermits(many-1))
 	t.Log("10,000 permits collected and acquired in", time.Since(began))
 	require.Len(t, w.taken(t), many)
 	require.Equal(t, 0, Available(t, w.rdb, key))

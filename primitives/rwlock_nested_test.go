@@ -191,13 +191,11 @@ func TestRWLockInfoOfALockWithoutExpiry(t *testing.T) {
 		for _, side := range x.Sides() {
 			hold := Acquire(t, t.Context(), side.Lock, primitives.WithLease(time.Minute))
 			require.NoError(t, x.Rdb.Persist(t.Context(), x.Name).Err())
-			info, err := side.Lock.Info(t.Context())
-			require.NoError(t, err)
+			info := InfoOf(t, side.Lock)
 			require.Equal(t, time.Duration(-1), info.TTL)
 			require.Len(t, info.Holders, 1)
 			Release(t, hold)
-			info, err = side.Lock.Info(t.Context())
-			require.NoError(t, err)
+			info = InfoOf(t, side.Lock)
 			require.Zero(t, info.TTL)
 		}
 	})

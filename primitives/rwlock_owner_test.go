@@ -58,8 +58,7 @@ func testReleaseSharedByID(t *testing.T, x *RWTest, side RWSide) {
 
 func testAdoptShared(t *testing.T, x *RWTest, side RWSide) {
 	private, _ := side.AcquireBoth(t, x)
-	adopted, err := side.Lock.Adopt(t.Context(), private.ID())
-	require.NoError(t, err)
+	adopted := Adopt(t, side.Lock, private.ID())
 	require.Equal(t, "2", side.Count(t, x, adopted))
 	require.Zero(t, x.Rdb.Exists(t.Context(), x.SharedCounts()).Val())
 	Release(t, adopted)
@@ -68,8 +67,7 @@ func testAdoptShared(t *testing.T, x *RWTest, side RWSide) {
 
 func testForceReleaseShared(t *testing.T, x *RWTest, side RWSide) {
 	private, shared := side.AcquireBoth(t, x)
-	held, err := side.Lock.ForceRelease(t.Context())
-	require.NoError(t, err)
+	held := ForceRelease(t, side.Lock)
 	require.True(t, held)
 	RequireNothingLeft(t, x)
 	require.ErrorIs(t, private.Release(t.Context()), primitives.ErrLost)

@@ -310,8 +310,7 @@ func TestRWLockInfoListsTheHoldersOfItsSide(t *testing.T) {
 		ctx := t.Context()
 		info := func(l *primitives.Lock, want Info) {
 			t.Helper()
-			got, err := l.Info(ctx)
-			require.NoError(t, err)
+			got := InfoOf(t, l)
 			slices.SortFunc(got.Holders, func(a, b Holder) int { return strings.Compare(a.ID, b.ID) })
 			require.Equal(t, want, got)
 		}

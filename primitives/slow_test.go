@@ -43,8 +43,7 @@ func (tt slowTest) run(t *testing.T, s *redistest.Server) {
 	c := NewClient(t, rdb, opts...)
 	var holds []*primitives.Hold
 	for _, k := range kinds.Select(func(k kinds.Kind) bool { return k.Leased }) {
-		hold, err := k.One(t, c, redistest.Name(t)+k.Name).Acquire(t.Context(), primitives.WithWatchdog(tt.ttl))
-		require.NoError(t, err)
+		hold := Acquire(t, t.Context(), k.One(t, c, redistest.Name(t)+k.Name), primitives.WithWatchdog(tt.ttl))
 		holds = append(holds, hold)
 	}
 	for range tt.more {

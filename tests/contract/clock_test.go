@@ -71,8 +71,7 @@ func TestLeaseEndsInTimeAfterTheClockWasSetBack(t *testing.T) {
 					name, rdb := redistest.Name(t), s.Client(t)
 					c := NewClient(t, rdb)
 					opts := append(tt.opts, primitives.WithWatchdog(RenewedTTL))
-					held, err := k.One(t, c, name).Acquire(t.Context(), opts...)
-					require.NoError(t, err)
+					held := Acquire(t, t.Context(), k.One(t, c, name), opts...)
 					if tt.promised > RenewedTTL {
 						require.NoError(t, held.Extend(t.Context(), tt.promised))
 					}
@@ -121,8 +120,7 @@ func TestRenewalShortensNoLeaseOfOthers(t *testing.T) {
 				_, err := tt.open(a, name).Acquire(t.Context(), long...)
 				require.NoError(t, err)
 				renewed := append(tt.opts, primitives.WithWatchdog(900*time.Millisecond)) //nolint:gocritic // a new slice
-				held, err := tt.open(b, name).Acquire(t.Context(), renewed...)
-				require.NoError(t, err)
+				held := Acquire(t, t.Context(), tt.open(b, name), renewed...)
 				time.Sleep(1200 * time.Millisecond) // at least two renewals
 				require.Greater(t, rdb.PTTL(t.Context(), name).Val(), 50*time.Minute)
 				require.NoError(t, held.Release(t.Context()))
@@ -266,8 +264,7 @@ func TestWaiterAfterTheClockOfTheServerWasSetBack(t *testing.T) {
 	var waiters []waiter
 	for _, k := range kinds.Leased() {
 		c := NewClient(t, s.Client(t), watchdog)
-		held, err := k.One(t, holder, k.Name).Acquire(t.Context())
-		require.NoError(t, err)
+		held := Acquire(t, t.Context(), k.One(t, holder, k.Name))
 		got := StartAcquire(t.Context(), k.Rival(c, k.Name))
 		AwaitWaiters(t, c, 1)
 		waiters = append(waiters, waiter{k.Name, held, got})

@@ -107,8 +107,7 @@ func TestC24LossEndsTheCohort(t *testing.T) {
 		l := kind.Lock(c, name, primitives.WithCohort(time.Minute))
 		member, waiter := passOn(t, c, l)
 
-		forced, err := kind.Lock(NewClient(t, s.Client(t)), name).ForceRelease(t.Context())
-		require.NoError(t, err)
+		forced := ForceRelease(t, kind.Lock(NewClient(t, s.Client(t)), name))
 		require.True(t, forced)
 		require.ErrorIs(t, member.Check(t.Context()), primitives.ErrLost)
 		require.ErrorIs(t, member.Release(t.Context()), primitives.ErrLost)
@@ -221,8 +220,7 @@ func TestC24ReadersGoFirstWhenTheTimeOfTheWritersIsOver(t *testing.T) {
 				sections := keepBusy(t, writer)
 				for range 10 {
 					began, before := time.Now(), sections.Load()
-					hold, err := reader.Acquire(t.Context(), primitives.WithWait(Soon))
-					require.NoError(t, err)
+					hold := Acquire(t, t.Context(), reader, primitives.WithWait(Soon))
 					t.Logf("the reader waited for %v and %d sections", time.Since(began), sections.Load()-before)
 					Release(t, hold)
 				}

@@ -26,8 +26,7 @@ type poolCase struct {
 func (p *poolCase) take(t *testing.T, n int, opts ...primitives.Option) *primitives.Hold {
 	t.Helper()
 	opts = append([]primitives.Option{primitives.WithPermits(n), primitives.WithWait(0)}, opts...)
-	hold, err := p.Acquire(t.Context(), opts...)
-	require.NoError(t, err)
+	hold := Acquire(t, t.Context(), p, opts...)
 	return hold
 }
 
@@ -40,8 +39,7 @@ func (p *poolCase) add(t *testing.T, n int) {
 // requireFree checks the number of available permits.
 func (p *poolCase) requireFree(t *testing.T, n int) {
 	t.Helper()
-	info, err := p.Info(t.Context())
-	require.NoError(t, err)
+	info := InfoOf(t, p)
 	require.Equal(t, n, info.Available)
 }
 
@@ -49,8 +47,7 @@ func (p *poolCase) requireFree(t *testing.T, n int) {
 // leases.
 func (p *poolCase) requireAll(t *testing.T, all, held, free int) {
 	t.Helper()
-	info, err := p.Info(t.Context())
-	require.NoError(t, err)
+	info := InfoOf(t, p)
 	require.Equal(t, []int{all, held, free}, []int{info.Permits, len(info.Holders), info.Available})
 }
 
@@ -294,8 +291,7 @@ var (
 			_, err := p.TryAcquire(t.Context())
 			require.ErrorIs(t, err, primitives.ErrNotAcquired)
 			p.requireAll(t, 2, 2, 0)
-			third, err := p.Acquire(t.Context(), expiringLease, primitives.WithWait(SlowPoll))
-			require.NoError(t, err)
+			third := Acquire(t, t.Context(), p, expiringLease, primitives.WithWait(SlowPoll))
 			RequireEnds(t, third.Context(), primitives.ErrLost)
 			redistest.WaitFor(t, Soon, func() bool {
 				info, err := p.Info(t.Context())
@@ -370,8 +366,7 @@ var (
 // leases returns the remaining lease of each held permit, by id.
 func (p *poolCase) leases(t *testing.T) map[string]time.Duration {
 	t.Helper()
-	info, err := p.Info(t.Context())
-	require.NoError(t, err)
+	info := InfoOf(t, p)
 	left := map[string]time.Duration{}
 	for _, h := range info.Holders {
 		left[h.ID] = h.TTL

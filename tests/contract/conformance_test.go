@@ -70,8 +70,7 @@ func onKind(t *testing.T, s *redistest.Server, kind conformKind) *conformCase {
 // count returns the hold count of an id, as another client sees it.
 func (x *conformCase) count(t *testing.T, id string) int {
 	t.Helper()
-	info, err := x.far.Info(t.Context())
-	require.NoError(t, err)
+	info := InfoOf(t, x.far)
 	for _, h := range info.Holders {
 		if h.ID == id {
 			return h.Count
@@ -85,8 +84,7 @@ func (x *conformCase) count(t *testing.T, id string) int {
 func (x *conformCase) requireHolders(t *testing.T, n int) {
 	t.Helper()
 	for _, l := range []*primitives.Lock{x.l, x.far} {
-		info, err := l.Info(t.Context())
-		require.NoError(t, err)
+		info := InfoOf(t, l)
 		require.Len(t, info.Holders, n)
 	}
 }
@@ -254,8 +252,7 @@ func holdFromContext(t *testing.T, x *conformCase) {
 
 func remainingTTL(t *testing.T, x *conformCase) {
 	left := func() time.Duration {
-		info, err := x.far.Info(t.Context())
-		require.NoError(t, err)
+		info := InfoOf(t, x.far)
 		return info.TTL
 	}
 	began := time.Now()
@@ -287,8 +284,7 @@ func lockAgain(t *testing.T, x *conformCase) {
 func forceReleaseFrees(t *testing.T, x *conformCase) {
 	hold := Acquire(t, t.Context(), x.l)
 	for _, held := range []bool{true, false} {
-		was, err := x.far.ForceRelease(t.Context())
-		require.NoError(t, err)
+		was := ForceRelease(t, x.far)
 		require.Equal(t, held, was)
 		x.requireHolders(t, 0)
 	}
@@ -353,8 +349,7 @@ func failedTryLeavesNothing(t *testing.T, x *conformCase) {
 	RequireClean(t, x.s, x.key, before...)
 	Release(t, hold)
 	for _, l := range []*primitives.Lock{x.l, x.excludes} {
-		next, err := l.TryAcquire(t.Context())
-		require.NoError(t, err)
+		next := TryAcquire(t, t.Context(), l)
 		Release(t, next)
 	}
 }
@@ -417,8 +412,7 @@ func TestConformanceFairPrefix(t *testing.T) {
 		waiting := StartAcquire(t.Context(), l)
 		AwaitFair(t, l, 1)
 		require.EqualValues(t, 1, s.Client(t).LLen(t.Context(), "redisson_lock_queue:{test::"+key+"}").Val())
-		info, err := l.Info(t.Context())
-		require.NoError(t, err)
+		info := InfoOf(t, l)
 		require.Equal(t, key, info.Name)
 		Release(t, hold)
 		Release(t, AwaitHold(t, waiting))

@@ -232,25 +232,22 @@ func goroutinesExclude(t *testing.T, m *mutexCase) {
 // succeeds after the release.
 func tryFails(t *testing.T, m *mutexCase) {
 	one, other := m.on(t), m.on(t)
-	h, err := one.TryAcquire(t.Context())
-	require.NoError(t, err)
+	h := TryAcquire(t, t.Context(), one)
 	for _, a := range []Acquirer{one, other} {
 		_, err := a.TryAcquire(t.Context())
 		require.ErrorIs(t, err, primitives.ErrNotAcquired)
 	}
 	require.NoError(t, h.Release(t.Context()))
-	h, err = other.TryAcquire(t.Context())
-	require.NoError(t, err)
+	h = TryAcquire(t, t.Context(), other)
 	require.NoError(t, h.Release(t.Context()))
 }
 
 // waitIsBounded checks that WithWait ends the wait in time, with an error that is not a context's.
 func waitIsBounded(t *testing.T, m *mutexCase) {
-	h, err := m.on(t).Acquire(t.Context())
-	require.NoError(t, err)
+	h := Acquire(t, t.Context(), m.on(t))
 	other := m.on(t)
 	began := time.Now()
-	_, err = other.Acquire(t.Context(), primitives.WithWait(50*time.Millisecond))
+	_, err := other.Acquire(t.Context(), primitives.WithWait(50*time.Millisecond))
 	require.ErrorIs(t, err, primitives.ErrNotAcquired)
 	require.NotErrorIs(t, err, context.DeadlineExceeded)
 	require.GreaterOrEqual(t, time.Since(began), 50*time.Millisecond)
@@ -260,8 +257,7 @@ func waitIsBounded(t *testing.T, m *mutexCase) {
 // cancelEndsWait checks that the error of a cancelled waiter matches both ErrNotAcquired and the
 // cause.
 func cancelEndsWait(t *testing.T, m *mutexCase) {
-	h, err := m.on(t).Acquire(t.Context())
-	require.NoError(t, err)
+	h := Acquire(t, t.Context(), m.on(t))
 	ctx, cancel := context.WithCancelCause(t.Context())
 	failed := make(chan error, 1)
 	other := m.on(t)
@@ -273,7 +269,7 @@ func cancelEndsWait(t *testing.T, m *mutexCase) {
 		AwaitWaiter(t, m.s, m.key)
 	}
 	cancel(ErrTest)
-	err = <-failed
+	err := <-failed
 	require.ErrorIs(t, err, primitives.ErrNotAcquired)
 	require.ErrorIs(t, err, ErrTest)
 	require.NoError(t, h.Release(t.Context()))
@@ -295,8 +291,7 @@ func doneContext(t *testing.T, m *mutexCase) {
 // releaseWakes checks that a release wakes up a waiter on another client.
 func releaseWakes(t *testing.T, m *mutexCase) {
 	one, other := m.on(t), m.on(t)
-	h, err := one.Acquire(t.Context())
-	require.NoError(t, err)
+	h := Acquire(t, t.Context(), one)
 	got := make(chan Holder, 1)
 	go func() {
 		h, err := other.Acquire(t.Context())
@@ -323,8 +318,7 @@ func pollCovers(t *testing.T, m *mutexCase) {
 	p := m.s.Proxy(t)
 	p.DropMessages(true)
 	one, other := m.on(t), m.through(t, p)
-	h, err := one.Acquire(t.Context())
-	require.NoError(t, err)
+	h := Acquire(t, t.Context(), one)
 	got := make(chan time.Time, 1)
 	go func() {
 		if h, err := other.Acquire(t.Context()); err != nil {
@@ -350,14 +344,13 @@ func releaseIsFinal(t *testing.T, m *mutexCase) {
 	}
 	p := m.s.Proxy(t)
 	a := m.through(t, p)
-	h, err := a.Acquire(t.Context())
-	require.NoError(t, err)
+	h := Acquire(t, t.Context(), a)
 	done, cancel := context.WithCancel(t.Context())
 	cancel()
 	require.NoError(t, h.Release(done), "Release sends its command even if ctx is done")
 	RequireEnds(t, h.Context(), primitives.ErrReleased)
 	p.Record()
-	err = h.Release(t.Context())
+	err := h.Release(t.Context())
 	require.ErrorIs(t, err, primitives.ErrReleased)
 	require.ErrorIs(t, err, primitives.ErrNotHeld)
 	require.Empty(t, ScriptsOf(p)) // the client's name may be written at any time
@@ -368,8 +361,7 @@ func doReleases(t *testing.T, m *mutexCase) {
 	a := m.on(t)
 	free := func() {
 		t.Helper()
-		h, err := a.TryAcquire(t.Context())
-		require.NoError(t, err)
+		h := TryAcquire(t, t.Context(), a)
 		require.NoError(t, h.Release(t.Context()))
 	}
 	require.NoError(t, a.Do(t.Context(), func(context.Context) error { return nil }))
@@ -389,9 +381,8 @@ func lostReplies(t *testing.T, m *mutexCase) {
 	a, other := m.through(t, p), m.on(t)
 	for _, lost := range []int{1, 2} {
 		p.DropReplies(lost, Script)
-		h, err := a.Acquire(t.Context())
-		require.NoError(t, err)
-		_, err = other.TryAcquire(t.Context())
+		h := Acquire(t, t.Context(), a)
+		_, err := other.TryAcquire(t.Context())
 		require.ErrorIs(t, err, primitives.ErrNotAcquired)
 		p.DropReplies(lost, Script)
 		require.NoError(t, h.Release(t.Context()))
@@ -409,27 +400,23 @@ func nests(t *testing.T, m *mutexCase) {
 	}
 	a, other := m.on(t), m.on(t)
 	for _, outerFirst := range []bool{false, true} {
-		outer, err := a.Acquire(t.Context())
-		require.NoError(t, err)
-		inner, err := a.Acquire(outer.Context())
-		require.NoError(t, err)
+		outer := Acquire(t, t.Context(), a)
+		inner := Acquire(t, outer.Context(), a)
 		order := []Holder{inner, outer}
 		if outerFirst {
 			order = []Holder{outer, inner}
 		}
 		require.NoError(t, order[0].Release(t.Context()))
-		_, err = other.TryAcquire(t.Context())
+		_, err := other.TryAcquire(t.Context())
 		require.ErrorIs(t, err, primitives.ErrNotAcquired)
 		require.NoError(t, order[1].Release(t.Context()))
-		h, err := other.TryAcquire(t.Context())
-		require.NoError(t, err)
+		h := TryAcquire(t, t.Context(), other)
 		require.NoError(t, h.Release(t.Context()))
 		_, err = a.Acquire(outer.Context(), primitives.WithWait(0))
 		require.ErrorIs(t, err, primitives.ErrReleased, "a released hold does not nest")
 	}
-	outer, err := a.Acquire(t.Context())
-	require.NoError(t, err)
-	_, err = a.Acquire(outer.Context(), primitives.WithNonReentrant())
+	outer := Acquire(t, t.Context(), a)
+	_, err := a.Acquire(outer.Context(), primitives.WithNonReentrant())
 	require.ErrorIs(t, err, primitives.ErrDeadlock)
 	require.NotErrorIs(t, err, primitives.ErrNotAcquired)
 	require.NoError(t, outer.Release(t.Context()))
@@ -443,8 +430,7 @@ func leaseEnds(t *testing.T, m *mutexCase) {
 	}
 	one, other := m.on(t, WideMargin), m.on(t)
 	began := time.Now()
-	h, err := one.Acquire(t.Context(), primitives.WithLease(m.lease))
-	require.NoError(t, err)
+	h := Acquire(t, t.Context(), one, primitives.WithLease(m.lease))
 	got := make(chan error, 1)
 	go func() {
 		g, err := other.Acquire(t.Context())
@@ -475,8 +461,7 @@ func idsAreClients(t *testing.T, m *mutexCase) {
 	a := m.open(t, c, m.key)
 	seen := map[string]bool{}
 	for range 3 {
-		h, err := a.Acquire(t.Context())
-		require.NoError(t, err)
+		h := Acquire(t, t.Context(), a)
 		id := h.(*primitives.Hold).ID()
 		require.Regexp(t, "^"+c.ID()+`:\d+$`, id)
 		require.False(t, seen[id])
@@ -489,8 +474,7 @@ func idsAreClients(t *testing.T, m *mutexCase) {
 func closedRefuses(t *testing.T, m *mutexCase) {
 	c := NewClient(t, m.s.Client(t))
 	a := m.open(t, c, m.key)
-	h, err := m.on(t).Acquire(t.Context())
-	require.NoError(t, err)
+	h := Acquire(t, t.Context(), m.on(t))
 	failed := make(chan error, 1)
 	go func() {
 		_, err := a.Acquire(context.Background())
@@ -501,7 +485,7 @@ func closedRefuses(t *testing.T, m *mutexCase) {
 	}
 	require.NoError(t, c.Close(t.Context()))
 	require.ErrorIs(t, <-failed, primitives.ErrClosed)
-	_, err = a.Acquire(context.Background())
+	_, err := a.Acquire(context.Background())
 	require.ErrorIs(t, err, primitives.ErrClosed)
 	require.NotErrorIs(t, err, primitives.ErrNotAcquired)
 	require.NoError(t, h.Release(t.Context()))

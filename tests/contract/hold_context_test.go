@@ -24,8 +24,7 @@ func TestWithHoldContextReplacesAcquires(t *testing.T) {
 		reason := errors.New("over")
 		term, endTerm := context.WithCancelCause(context.WithValue(t.Context(), key{}, "term"))
 		handle := k.One(t, c, name)
-		hold, err := handle.Acquire(request, primitives.WithHoldContext(term))
-		require.NoError(t, err)
+		hold := Acquire(t, request, handle, primitives.WithHoldContext(term))
 		require.Equal(t, "term", hold.Context().Value(key{}))
 		if l, ok := handle.(*primitives.Lock); ok {
 			require.Same(t, hold, l.HoldFrom(hold.Context()))

@@ -26,8 +26,7 @@ func TestPermitsStayAnInt(t *testing.T) {
 				require.NoError(t, err)
 				numbers := Subscribe(t, s, k.Channel(name))
 				available := func() int {
-					info, err := pool.Info(t.Context())
-					require.NoError(t, err)
+					info := InfoOf(t, pool)
 					return info.Available
 				}
 
@@ -42,8 +41,7 @@ func TestPermitsStayAnInt(t *testing.T) {
 
 				// Others fill the pool up while a permit is taken.
 				require.NoError(t, s.Client(t).Set(t.Context(), name, math.MaxInt32, 0).Err())
-				held, err := pool.Acquire(t.Context())
-				require.NoError(t, err)
+				held := Acquire(t, t.Context(), pool)
 				require.NoError(t, s.Client(t).Incr(t.Context(), name).Err())
 				require.NoError(t, held.Release(t.Context()))
 				for _, message := range numbers.Received(t) {

@@ -21,8 +21,7 @@ var long = primitives.WithLinger(time.Minute)
 // lingers acquires and releases a lock once, and checks that it lingers.
 func lingers(t *testing.T, s *redistest.Server, l *primitives.Lock, opts ...primitives.Option) (id string) {
 	t.Helper()
-	hold, err := l.Acquire(t.Context(), opts...)
-	require.NoError(t, err)
+	hold := Acquire(t, t.Context(), l, opts...)
 	// A client that does not listen yet frees the lock. Its first release waits for 50 ms only.
 	AwaitWaiter(t, s, "redlatch_holder:{"+strings.ReplaceAll(hold.ID(), "-", "")[:16]+"}")
 	Release(t, hold)
@@ -112,8 +111,7 @@ func TestC24LingeringLockIsGivenUpWhenSomebodyAsks(t *testing.T) {
 					other = NewClient(t, s.Client(t))
 				}
 				stalls, began := redistest.WatchStalls(t), time.Now()
-				hold, err := tt.rival(kind, other, l.Name()).Acquire(t.Context(), append(tt.opts, primitives.WithWait(Soon))...)
-				require.NoError(t, err)
+				hold := Acquire(t, t.Context(), tt.rival(kind, other, l.Name()), append(tt.opts, primitives.WithWait(Soon))...)
 				took := time.Since(began)
 				assert.Less(t, took, 900*time.Millisecond+stalls.Since(began), "the next poll asks again")
 				Release(t, hold)
@@ -137,8 +135,7 @@ func TestC24LingeringLockRefusesNoTryOfItsClient(t *testing.T) {
 		} {
 			for _, opts := range [][]primitives.Option{nil, {primitives.WithOwner("me")}} {
 				lingers(t, s, tt.lingers)
-				hold, err := tt.rival.TryAcquire(t.Context(), opts...)
-				require.NoError(t, err)
+				hold := TryAcquire(t, t.Context(), tt.rival, opts...)
 				Release(t, hold)
 			}
 			held := Acquire(t, t.Context(), tt.lingers)

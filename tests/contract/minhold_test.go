@@ -50,8 +50,7 @@ func (k minHoldKind) holders(t testing.TB, c *primitives.Client, key string) (li
 		}
 	}
 	for _, part := range parts {
-		info, err := part.Info(t.Context())
-		require.NoError(t, err)
+		info := InfoOf(t, part)
 		list = append(list, info.Holders)
 	}
 	return list
@@ -410,8 +409,7 @@ func TestC28ReadersEnterDuringTheRestOfAReader(t *testing.T) {
 		other := Acquire(t, t.Context(), rw.Reader(), primitives.WithWait(0))
 		require.ErrorIs(t, ErrOf(rw.Writer().TryAcquire(t.Context())), primitives.ErrNotAcquired)
 		Release(t, other)
-		info, err := rw.Reader().Info(t.Context())
-		require.NoError(t, err)
+		info := InfoOf(t, rw.Reader())
 		require.Len(t, info.Holders, 1)
 		require.Greater(t, info.TTL, time.Hour-Soon, "the hash lasts as long as the rest")
 		require.NoError(t, rw.Reader().ReleaseID(t.Context(), hold.ID()))
@@ -753,8 +751,7 @@ func TestC28MinimumOfAMember(t *testing.T) {
 			member := c.Lock(key, primitives.WithMinHold(time.Hour))
 			hold := Acquire(t, t.Context(), primitives.NewMultiLock([]*primitives.Lock{member}), tt.opts...)
 			Release(t, hold)
-			info, err := member.Info(t.Context())
-			require.NoError(t, err)
+			info := InfoOf(t, member)
 			require.LessOrEqual(t, info.TTL, tt.most, tt.name)
 			require.Equal(t, tt.most > 0, info.TTL > max(tt.most-Soon, 0), tt.name)
 		}

@@ -91,8 +91,7 @@ func TestLostHoldOfAnOwnerTakesNoLaterCount(t *testing.T) {
 		lose func(t *testing.T, x *ownerCase, old *primitives.Hold)
 	}{
 		{"forced", nil, func(t *testing.T, x *ownerCase, _ *primitives.Hold) {
-			held, err := x.other(t).ForceRelease(t.Context())
-			require.NoError(t, err)
+			held := ForceRelease(t, x.other(t))
 			require.True(t, held)
 		}},
 		{"expired", nil, func(t *testing.T, x *ownerCase, old *primitives.Hold) {
@@ -117,8 +116,7 @@ func TestLostHoldOfAnOwnerTakesNoLaterCount(t *testing.T) {
 			require.NoError(t, x.s.Client(t).Del(t.Context(), keys...).Err())
 		}},
 		{"adopted", nil, func(t *testing.T, x *ownerCase, old *primitives.Hold) {
-			adopted, err := x.other(t).Adopt(t.Context(), old.ID())
-			require.NoError(t, err)
+			adopted := Adopt(t, x.other(t), old.ID())
 			Release(t, adopted)
 		}},
 		{"released by id", nil, func(t *testing.T, x *ownerCase, old *primitives.Hold) {

@@ -138,8 +138,7 @@ func TestPollerBesideGoroutinesThatHandOff(t *testing.T) {
 		const tries = 5
 		began := time.Now()
 		for range tries {
-			hold, err := poller.Acquire(t.Context(), primitives.WithWait(20*time.Second))
-			require.NoError(t, err)
+			hold := Acquire(t, t.Context(), poller, primitives.WithWait(20*time.Second))
 			Release(t, hold)
 		}
 		mean := time.Since(began) / tries

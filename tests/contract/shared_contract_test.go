@@ -117,8 +117,7 @@ func (m *sharedCase) fill(t testing.TB) (holds []Holder) {
 	t.Helper()
 	sides := []Acquirer{m.on(t), m.on(t)}
 	for i := range permitCount {
-		h, err := sides[i%2].TryAcquire(context.Background())
-		require.NoError(t, err)
+		h := TryAcquire(t, context.Background(), sides[i%2])
 		holds = append(holds, h)
 	}
 	return holds
@@ -222,8 +221,7 @@ func sharedPollCovers(t *testing.T, m *sharedCase) {
 		p := m.s.Proxy(t)
 		p.DropMessages(true)
 		deaf := NewClient(t, p.Client(t))
-		h, err := m.on(t).Acquire(t.Context())
-		require.NoError(t, err)
+		h := Acquire(t, t.Context(), m.on(t))
 		waiting := StartAcquire(t.Context(), m.Rival(deaf, m.key))
 		AwaitWaiters(t, deaf, 1)
 		freed := time.Now()
@@ -263,10 +261,8 @@ func sharedLostReplies(t *testing.T, m *sharedCase) {
 	a := m.open(t, NewClient(t, p.Client(t)), m.key)
 	for _, lost := range []int{1, 2} {
 		p.DropReplies(lost, Script)
-		h, err := a.Acquire(t.Context())
-		require.NoError(t, err)
-		other, err := m.on(t).TryAcquire(t.Context())
-		require.NoError(t, err)
+		h := Acquire(t, t.Context(), a)
+		other := TryAcquire(t, t.Context(), m.on(t))
 		p.DropReplies(lost, Script)
 		require.NoError(t, h.Release(t.Context()))
 		require.NoError(t, other.Release(t.Context()), "one release ends one hold")
@@ -280,10 +276,8 @@ func sharedLeaseEnds(t *testing.T, m *sharedCase) {
 		t.Skip("no leases")
 	}
 	a := m.on(t)
-	short, err := a.Acquire(t.Context(), primitives.WithLease(ShortLease))
-	require.NoError(t, err)
-	long, err := a.Acquire(t.Context())
-	require.NoError(t, err)
+	short := Acquire(t, t.Context(), a, primitives.WithLease(ShortLease))
+	long := Acquire(t, t.Context(), a)
 	RequireEnds(t, short.Context(), primitives.ErrLost)
 	RequireLive(t, long.Context())
 	require.ErrorIs(t, short.Release(t.Context()), primitives.ErrLost)

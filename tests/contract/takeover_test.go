@@ -107,8 +107,7 @@ func TestC15FormerHolderLearnsOfATakeoverAtOnce(t *testing.T) {
 					events := &Recorder{}
 					key := redistest.Name(t) + takeover.name + kind
 					holders := participant(t, needed, events.Option())
-					hold, err := openOver(t, row, key, holders).Acquire(t.Context(), opt)
-					require.NoError(t, err)
+					hold := Acquire(t, t.Context(), openOver(t, row, key, holders), opt)
 					clients = append(clients, holders[0])
 					cases = append(cases, func() {
 						t.Run(takeover.name+"/"+kind, func(t *testing.T) {
@@ -148,16 +147,14 @@ func TestC15ForceReleaseWithALostReplyNotifiesTheHolder(t *testing.T) {
 			key, p := redistest.Name(t), s.Proxy(t)
 			other := []*primitives.Client{NewClient(t, p.Client(t))}
 			force := func(key string) bool {
-				held, err := openOver(t, row, key, other).(*primitives.Lock).ForceRelease(t.Context())
-				require.NoError(t, err)
+				held := ForceRelease(t, openOver(t, row, key, other).(*primitives.Lock))
 				return held
 			}
 			require.False(t, force(key+"other")) // loads the script
 			holder := NewClient(t, s.Client(t))
 			began := time.Now()
 			mine := openOver(t, row, key, []*primitives.Client{holder})
-			hold, err := mine.Acquire(t.Context(), primitives.WithLease(time.Minute))
-			require.NoError(t, err)
+			hold := Acquire(t, t.Context(), mine, primitives.WithLease(time.Minute))
 			awaitSubscribedHolder(t, began, holder, s)
 			p.DropReplies(1, Script)
 			began = time.Now()

@@ -35,9 +35,8 @@ func TestLateCopyOfARefusedAttemptTakesNothing(t *testing.T) {
 					name, p := redistest.Name(t), s.Proxy(t)
 					direct, doubtful := NewClient(t, s.Client(t)), NewClient(t, p.Client(t, FastRetries))
 					mine, theirs := kind.One(t, direct, name), kind.One(t, doubtful, name)
-					hold, err := mine.Acquire(t.Context())
-					require.NoError(t, err)
-					_, err = theirs.TryAcquire(t.Context(), owner...) // loads the scripts
+					hold := Acquire(t, t.Context(), mine)
+					_, err := theirs.TryAcquire(t.Context(), owner...) // loads the scripts
 					require.ErrorIs(t, err, primitives.ErrNotAcquired)
 					p.Record()
 					p.DropCommands(1, Script)
@@ -144,8 +143,7 @@ func TestPrivateAndSharedReleasesGiveBackTheirOwn(t *testing.T) {
 					private := Acquire(t, t.Context(), l)
 					shared := Acquire(t, t.Context(), other, primitives.WithOwner(private.ID()))
 					nested := Acquire(t, private.Context(), l)
-					info, err := l.Info(t.Context())
-					require.NoError(t, err)
+					info := InfoOf(t, l)
 					require.Equal(t, 3, info.Holders[0].Count)
 					Release(t, nested)
 					first, last := private, shared
@@ -307,11 +305,9 @@ func TestSemaphorePermitDoesNotLeak(t *testing.T) {
 		_, err := direct.Init(t.Context(), 2)
 		require.NoError(t, err)
 		sem := NewClient(t, p.Client(t, FastRetries)).Semaphore(name)
-		hold, err := sem.Acquire(t.Context())
-		require.NoError(t, err)
+		hold := Acquire(t, t.Context(), sem)
 		Release(t, hold) // loads the scripts
-		hold, err = sem.Acquire(t.Context())
-		require.NoError(t, err)
+		hold = Acquire(t, t.Context(), sem)
 		memories := redistest.Keys(t, s, "redisson_unlock_latch:{"+name+"}:*")
 		require.NotEmpty(t, memories)
 		longest := time.Duration(0)
@@ -328,8 +324,7 @@ func TestSemaphorePermitDoesNotLeak(t *testing.T) {
 		p.Heal()
 		p.Record()
 		redistest.WaitFor(t, Soon, func() bool { return len(ScriptsOf(p)) > 0 }, "it is repeated in the background")
-		info, err := direct.Info(t.Context())
-		require.NoError(t, err)
+		info := InfoOf(t, direct)
 		require.Equal(t, 2, info.Available, "the permit is released once")
 	})
 }
@@ -468,8 +463,7 @@ func TestEveryFailedAcquisitionIsReported(t *testing.T) {
 				var seen Recorder
 				c := NewClient(t, s.Client(t), seen.Option())
 				a := kind.One(t, c, name)
-				hold, err := a.Acquire(t.Context())
-				require.NoError(t, err)
+				hold := Acquire(t, t.Context(), a)
 				ctx := context.WithValue(t.Context(), key{}, "mine")
 				done, cancel := context.WithCancel(ctx)
 				cancel()
@@ -533,10 +527,8 @@ func TestSemaphoreWakeUpDuringATryIsKept(t *testing.T) {
 	Bubble(t, func(t *testing.T, b *BubbleTest) {
 		direct := NewClient(t, b.S.Client(t)).Semaphore("n")
 		InitPool(t, direct, 2)
-		one, err := direct.Acquire(t.Context())
-		require.NoError(t, err)
-		two, err := direct.Acquire(t.Context())
-		require.NoError(t, err)
+		one := Acquire(t, t.Context(), direct)
+		two := Acquire(t, t.Context(), direct)
 		sem := b.C.Semaphore("n")
 		acquireOne := func() (*primitives.Hold, error) { return sem.Acquire(t.Context()) }
 		waiting := []<-chan Result{Start(acquireOne)}

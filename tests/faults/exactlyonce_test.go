@@ -51,8 +51,7 @@ func TestC16RepeatedCommandsActOnce(t *testing.T) {
 				require.Empty(t, Fields(t, x.S, x.Name))
 				Acquire(t, ctx, l, opts...)
 				repeat()
-				held, err := l.ForceRelease(ctx)
-				require.NoError(t, err)
+				held := ForceRelease(t, l)
 				require.True(t, held, name)
 				repeat()
 				require.ErrorIs(t, l.ReleaseID(ctx, "nobody"), primitives.ErrNotHeld)
@@ -70,8 +69,7 @@ func TestC16LateCopyOfAnAdoptionTakesNothing(t *testing.T) {
 		hold := Acquire(t, t.Context(), l, primitives.WithOwner("o"))
 		p.DropReplies(1, Script)
 		p.Record()
-		adopted, err := l.Adopt(t.Context(), hold.ID())
-		require.NoError(t, err)
+		adopted := Adopt(t, l, hold.ID())
 		adoption := p.Commands()[0]
 		p.Heal()
 		Release(t, adopted)
@@ -118,8 +116,7 @@ func TestC16LateCopyDoesNotShortenTheTTL(t *testing.T) {
 		hold := Acquire(t, t.Context(), l)
 		require.NoError(t, hold.Extend(t.Context(), time.Hour))
 		againAll()
-		adopted, err := l.Adopt(t.Context(), hold.ID())
-		require.NoError(t, err)
+		adopted := Adopt(t, l, hold.ID())
 		require.NoError(t, adopted.Extend(t.Context(), time.Hour))
 		againAll()
 		Release(t, adopted)
@@ -139,8 +136,7 @@ func TestC16LateCopyDoesNotShortenTheLeaseOfPermits(t *testing.T) {
 			require.NoError(t, hold.Extend(t.Context(), time.Hour))
 			for _, command := range ScriptsOf(p) {
 				_ = Resend(s.Client(t), command).Err()
-				info, err := sem.Info(t.Context())
-				require.NoError(t, err)
+				info := InfoOf(t, sem)
 				require.Greater(t, info.TTL, 50*time.Minute, "%q", command.Args)
 			}
 		}
@@ -151,8 +147,7 @@ func TestC16LateCopyDoesNotShortenTheLeaseOfPermits(t *testing.T) {
 		Release(t, first)
 		second := AwaitHold(t, waiter)
 		extendAndRepeatAll(second)
-		adopted, err := sem.Adopt(t.Context(), second.ID())
-		require.NoError(t, err)
+		adopted := Adopt(t, sem, second.ID())
 		extendAndRepeatAll(adopted)
 		Release(t, adopted)
 	})
@@ -223,8 +218,7 @@ func TestC16HungServerLeavesNothing(t *testing.T) {
 	}
 	RequireClean(t, s, name)
 	for i := range 2 * n {
-		hold, err := lock(i).TryAcquire(t.Context())
-		require.NoError(t, err)
+		hold := TryAcquire(t, t.Context(), lock(i))
 		Release(t, hold)
 	}
 }

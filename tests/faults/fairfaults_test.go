@@ -404,19 +404,17 @@ func TestFairLockIDs(t *testing.T) {
 		require.NoError(t, l.ReleaseID(t.Context(), hold.ID()))
 		hold = Await(t, w).Hold
 		w = startWaiter()
-		adopted, err := l.Adopt(t.Context(), hold.ID())
-		require.NoError(t, err)
+		adopted := Adopt(t, l, hold.ID())
 		inner := Acquire(t, adopted.Context(), l)
 		require.Equal(t, 2, inner.Depth())
 		Release(t, inner)
 		Release(t, adopted)
 		Await(t, w)
 		w = startWaiter()
-		held, err := l.ForceRelease(t.Context())
-		require.NoError(t, err)
+		held := ForceRelease(t, l)
 		require.True(t, held)
 		hold = Await(t, w).Hold
-		_, err = l.TryAcquire(t.Context())
+		_, err := l.TryAcquire(t.Context())
 		require.ErrorIs(t, err, primitives.ErrNotAcquired)
 		require.Empty(t, FairWaiters(t, l), "TryAcquire does not queue")
 

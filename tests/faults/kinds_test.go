@@ -219,8 +219,7 @@ func TestC16LateCopies(t *testing.T) {
 			Release(t, reading)
 		}
 		loseReply()
-		adopted, err := l.Adopt(t.Context(), hold.ID())
-		require.NoError(t, err)
+		adopted := Adopt(t, l, hold.ID())
 		loseReply()
 		Release(t, adopted)
 		require.ErrorIs(t, in.Release(t.Context()), primitives.ErrLost)
@@ -238,7 +237,7 @@ func TestC16LateCopies(t *testing.T) {
 			Release(t, AwaitHold(t, served))
 		case "reader", "writer": // a writer claims its turn, and gives up
 			reader := Acquire(t, t.Context(), NewClient(t, s.Client(t)).RWLock(name).Reader())
-			_, err = c.RWLock(name).Writer().Acquire(t.Context(), primitives.WithWait(20*time.Millisecond))
+			_, err := c.RWLock(name).Writer().Acquire(t.Context(), primitives.WithWait(20*time.Millisecond))
 			require.ErrorIs(t, err, primitives.ErrNotAcquired)
 			Release(t, reader)
 		}
@@ -436,8 +435,7 @@ func (x *fullMemory) requireReleases(t *testing.T, s *redistest.Server) {
 		Release(t, hold)
 	}
 	if x.Pool {
-		info, err := x.OpenPool(x.c, x.name).Info(ctx)
-		require.NoError(t, err)
+		info := InfoOf(t, x.OpenPool(x.c, x.name))
 		require.Equal(t, 3, info.Available)
 		return
 	}
@@ -446,14 +444,12 @@ func (x *fullMemory) requireReleases(t *testing.T, s *redistest.Server) {
 	}
 	require.NoError(t, x.Takeable(x.c, x.name+"-id").ReleaseID(ctx, x.byID.ID()))
 	if !x.Joint() {
-		forced, err := x.Lock(x.c, x.name+"-force").ForceRelease(ctx)
-		require.NoError(t, err)
+		forced := ForceRelease(t, x.Lock(x.c, x.name+"-force"))
 		require.True(t, forced)
 	}
 	Release(t, x.resting) // only shortens the TTL
 	for _, l := range x.handles(x.c, x.name+"-rest") {
-		info, err := l.Info(ctx)
-		require.NoError(t, err)
+		info := InfoOf(t, l)
 		require.Len(t, info.Holders, 1)
 		require.LessOrEqual(t, info.Holders[0].TTL, 20*time.Second)
 		require.NoError(t, ErrOf(l.ForceRelease(ctx)))

@@ -173,8 +173,7 @@ func FuzzNames(f *testing.F) {
 			Info(context.Context) (primitives.Info, error)
 			Name() string
 		})
-		info, err := described.Info(ctx)
-		require.NoError(t, err)
+		info := InfoOf(t, described)
 		require.Equal(t, []string{name, name, kind.Name}, []string{info.Name, described.Name(), info.Kind})
 		if _, ok := handle.(*primitives.Lock); ok && !strings.HasPrefix(prefix+name, "redlatch_") &&
 			!strings.HasPrefix(prefix+name, "redisson_unlock_latch:") {

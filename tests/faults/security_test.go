@@ -345,8 +345,7 @@ func forgedClientName(t *testing.T, s *redistest.Server) {
 	require.Regexp(t, `^.+:\d+$`, ClientNames(t, s)[0], "the host's name and the process's number")
 	key := redistest.Keys(t, s, "redlatch_client:*")[0]
 	require.NoError(t, rdb.Set(ctx, key, "forged \x1b[2J", 0).Err())
-	info, err := hidden.Lock("shown").Info(ctx)
-	require.NoError(t, err)
+	info := InfoOf(t, hidden.Lock("shown"))
 	require.Equal(t, "forged \x1b[2J", info.Holders[0].Client, "a name proves nothing, and is shown as it is")
 	require.NoError(t, hold.Check(ctx))
 	Release(t, hold)

@@ -97,8 +97,7 @@ func TestC7CallsRideOutAMovingSlot(t *testing.T) {
 		Release(t, hold)
 	}
 	for kind, p := range pools {
-		info, err := p.Info(ctx)
-		require.NoError(t, err)
+		info := InfoOf(t, p)
 		require.Equal(t, 2, info.Available, kind)
 	}
 	require.Same(t, m.To, servers.Node(t, "{n}"))

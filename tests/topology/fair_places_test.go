@@ -41,8 +41,7 @@ func TestPlacesThatAFailoverRestoresCostAWaiterTimeoutEach(t *testing.T) {
 	var next []<-chan Result
 	for _, c := range []*primitives.Client{one, other} {
 		redistest.WaitFor(t, Soon, func() bool { // the old master may still answer
-			hold, err := c.Lock("moved").Acquire(t.Context())
-			require.NoError(t, err)
+			hold := Acquire(t, t.Context(), c.Lock("moved"))
 			defer hold.Release(t.Context()) //nolint:errcheck // lost, if the old master has it
 			return promoted.Exists(t.Context(), "moved").Val() == 1
 		}, "the client uses the new master")

@@ -63,8 +63,7 @@ func TestWaitersFollowTheNameOfThePrimary(t *testing.T) {
 			wait := func(of kinds.Kind, how string, c *primitives.Client, opts ...primitives.Option) {
 				name := of.Name + " " + how
 				warm(t, c)
-				held, err := of.One(t, holder, name).Acquire(t.Context())
-				require.NoError(t, err)
+				held := Acquire(t, t.Context(), of.One(t, holder, name))
 				got := make(chan error, 1)
 				go func() {
 					h, err := of.Rival(c, name, opts...).Acquire(t.Context())
@@ -179,8 +178,7 @@ func answersComeFromTheNewPrimary(t *testing.T, stale string) {
 	fixed := primitives.WithLease(10 * time.Minute)
 	for _, k := range kinds.All() {
 		lose := func(how string, opts ...primitives.Option) *primitives.Hold {
-			h, err := k.One(t, NewClient(t, n.Client(t)), k.Name+" "+how, opts...).Acquire(t.Context())
-			require.NoError(t, err)
+			h := Acquire(t, t.Context(), k.One(t, NewClient(t, n.Client(t)), k.Name+" "+how, opts...))
 			return h
 		}
 		if k.Leased {

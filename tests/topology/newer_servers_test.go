@@ -67,8 +67,7 @@ func TestAtomicSlotMigrationKeepsHoldsAndWaiters(t *testing.T) {
 				require.NoError(t, acquired.Check(t.Context()))
 				Release(t, acquired)
 			}
-			info, err := pool.Info(t.Context())
-			require.NoError(t, err)
+			info := InfoOf(t, pool)
 			require.Equal(t, 1, info.Available)
 		})
 	}

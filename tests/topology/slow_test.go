@@ -71,8 +71,7 @@ func TestSlowServersLoseNoHold(t *testing.T) {
 			handles, proxies := tt.open(t)
 			var holds []*primitives.Hold
 			for _, handle := range handles {
-				hold, err := handle.Acquire(t.Context(), primitives.WithWatchdog(ttl))
-				require.NoError(t, err)
+				hold := Acquire(t, t.Context(), handle, primitives.WithWatchdog(ttl))
 				holds = append(holds, hold)
 			}
 			for _, p := range proxies {

@@ -94,8 +94,7 @@ func TestWrappedClientHearsMessages(t *testing.T) {
 		began := time.Now()
 		hold := Acquire(t, t.Context(), one.Lock(name), primitives.WithLease(time.Minute))
 		time.Sleep(time.Until(began.Add(1050 * time.Millisecond))) // younger holds are not told
-		forced, err := two.Lock(name).ForceRelease(t.Context())
-		require.NoError(t, err)
+		forced := ForceRelease(t, two.Lock(name))
 		require.True(t, forced)
 		RequireEnds(t, hold.Context(), primitives.ErrLost)
 	})
@@ -183,12 +182,10 @@ func TestWrappedClientOnASilentServer(t *testing.T) {
 				require.NoError(t, err)
 				name := redistest.Name(t)
 				for range 100 {
-					hold, err := c.Lock(name).Acquire(t.Context())
-					require.NoError(t, err)
+					hold := Acquire(t, t.Context(), c.Lock(name))
 					require.NoError(t, hold.Release(t.Context()))
 				}
-				kept, err := c.Lock(name+"kept", primitives.WithWatchdog(3*time.Second)).Acquire(t.Context())
-				require.NoError(t, err)
+				kept := Acquire(t, t.Context(), c.Lock(name+"kept", primitives.WithWatchdog(3*time.Second)))
 
 				p.BlackHole(true)
 				began := time.Now()

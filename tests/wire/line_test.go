@@ -25,8 +25,7 @@ func TestRedissonsUnlockWakesAClientInLine(t *testing.T) {
 		},
 		"two others have passed the lock on in a cohort": func(t *testing.T, l *primitives.Lock, free, seize func()) func() {
 			free()
-			hold, err := l.Acquire(t.Context())
-			require.NoError(t, err)
+			hold := Acquire(t, t.Context(), l)
 			passed := make(chan *primitives.Hold)
 			go func() {
 				hold, err := l.Acquire(t.Context())
