@@ -115,10 +115,8 @@ func TestCountsUncontendedAcquireAndRelease(t *testing.T) {
 		return c.Lock("l").Acquire(ctx, opts...)
 	}
 	sem, permits := c.Semaphore("sem"), c.PermitExpirableSemaphore("permits")
-	_, err := sem.Init(t.Context(), 1)
-	require.NoError(t, err)
-	_, err = permits.Init(t.Context(), 1)
-	require.NoError(t, err)
+	require.NoError(t, ErrOf(sem.Init(t.Context(), 1)))
+	require.NoError(t, ErrOf(permits.Init(t.Context(), 1)))
 	for _, kind := range []struct {
 		name    string
 		acquire func(context.Context, ...primitives.Option) (*primitives.Hold, error)

@@ -354,8 +354,7 @@ func jointOwner(t *testing.T, x *JointTest) {
 func jointJava(t *testing.T, x *JointTest) {
 	redissonLock(t, x.S, x.Names[2])
 	redissonLock(t, x.S, x.Names[1])
-	_, err := x.L.TryAcquire(t.Context())
-	require.ErrorIs(t, err, primitives.ErrNotAcquired)
+	require.ErrorIs(t, ErrOf(x.L.TryAcquire(t.Context())), primitives.ErrNotAcquired)
 	require.Empty(t, Fields(t, x.S, x.Names[0]))
 	waiting := StartAcquire(t.Context(), x.L)
 	AwaitWaiter(t, x.S, x.Base)

@@ -269,8 +269,7 @@ func TestC10LossIsFoundAsSoonAfterAnExtension(t *testing.T) {
 		return hold
 	}
 	pool := c.PermitExpirableSemaphore("permits")
-	_, err := pool.Init(t.Context(), 1)
-	require.NoError(t, err)
+	require.NoError(t, ErrOf(pool.Init(t.Context(), 1)))
 	holds := map[string]*primitives.Hold{
 		"lock":    extended(c.Lock("lock")),
 		"fair":    extended(c.FairLock("fair")),

@@ -167,8 +167,7 @@ func testWaitingWriterRenewsItsClaim(t *testing.T, x *RWTest) {
 	w := StartAcquire(t.Context(), x.Other(t).Writer())
 	for range 100 {
 		synctest.Wait()
-		_, err := x.RW.Reader().TryAcquire(t.Context())
-		require.ErrorIs(t, err, primitives.ErrNotAcquired)
+		require.ErrorIs(t, ErrOf(x.RW.Reader().TryAcquire(t.Context())), primitives.ErrNotAcquired)
 		time.Sleep(100 * time.Millisecond)
 	}
 	Release(t, r)

@@ -117,8 +117,7 @@ func TestRenewalShortensNoLeaseOfOthers(t *testing.T) {
 				name, rdb := redistest.Name(t), s.Client(t)
 				a, b := NewClient(t, s.Client(t)), NewClient(t, s.Client(t))
 				long := append(tt.opts, primitives.WithLease(time.Hour))
-				_, err := tt.open(a, name).Acquire(t.Context(), long...)
-				require.NoError(t, err)
+				require.NoError(t, ErrOf(tt.open(a, name).Acquire(t.Context(), long...)))
 				renewed := append(tt.opts, primitives.WithWatchdog(900*time.Millisecond)) //nolint:gocritic // a new slice
 				held := Acquire(t, t.Context(), tt.open(b, name), renewed...)
 				time.Sleep(1200 * time.Millisecond) // at least two renewals
@@ -247,8 +246,7 @@ func TestWaiterAfterTheClockOfTheServerWasSetBack(t *testing.T) {
 	require.NoError(t, err)
 	defer func() { _ = file.Close() }()
 	set := func(seconds int64) { // without truncating it: the server has it in memory
-		_, err := file.WriteAt(binary.LittleEndian.AppendUint64(nil, uint64(seconds)), 0)
-		require.NoError(t, err)
+		require.NoError(t, ErrOf(file.WriteAt(binary.LittleEndian.AppendUint64(nil, uint64(seconds)), 0)))
 	}
 	set(0)
 	t.Setenv("LD_PRELOAD", strings.TrimSpace(library+" "+os.Getenv("LD_PRELOAD")))

@@ -60,8 +60,7 @@ func TestConformanceSemaphores(t *testing.T) {
 			t.Run(b.name, func(t *testing.T) {
 				p := &poolCase{open(NewClient(t, s.Client(t))), s, key}
 				b.test(t, p)
-				_, err := p.Delete(t.Context())
-				require.NoError(t, err)
+				require.NoError(t, ErrOf(p.Delete(t.Context())))
 				RequireClean(t, s, key)
 			})
 		}
@@ -139,8 +138,7 @@ var (
 			InitPool(t, p, 5)
 			a, b := p.take(t, 1), p.take(t, 1)
 			p.take(t, 1)
-			_, err := p.TryAcquire(t.Context(), primitives.WithPermits(4))
-			require.ErrorIs(t, err, primitives.ErrNotAcquired)
+			require.ErrorIs(t, ErrOf(p.TryAcquire(t.Context(), primitives.WithPermits(4))), primitives.ErrNotAcquired)
 			waiting := StartAcquire(t.Context(), p, primitives.WithPermits(4), primitives.WithWait(Soon))
 			AwaitWaiter(t, p.s, p.key)
 			Release(t, a)
@@ -215,8 +213,7 @@ func TestConformancePermits(t *testing.T) {
 					key := redistest.Name(t) + "."
 					p := &poolCase{NewClient(t, s.Client(t)).PermitExpirableSemaphore(key), s, key}
 					b.test(t, p)
-					_, err := p.Delete(t.Context())
-					require.NoError(t, err)
+					require.NoError(t, ErrOf(p.Delete(t.Context())))
 					RequireClean(t, s, key)
 				})
 			}
@@ -288,8 +285,7 @@ var (
 			p.take(t, 1, expiringLease)
 			p.requireAll(t, 2, 1, 1)
 			p.take(t, 1, expiringLease)
-			_, err := p.TryAcquire(t.Context())
-			require.ErrorIs(t, err, primitives.ErrNotAcquired)
+			require.ErrorIs(t, ErrOf(p.TryAcquire(t.Context())), primitives.ErrNotAcquired)
 			p.requireAll(t, 2, 2, 0)
 			third := Acquire(t, t.Context(), p, expiringLease, primitives.WithWait(SlowPoll))
 			RequireEnds(t, third.Context(), primitives.ErrLost)

@@ -74,11 +74,9 @@ var rwLockBehaviours = []struct {
 		RequireEnds(t, inner.Context(), primitives.ErrLost)
 		require.NoError(t, outer.Check(t.Context()))
 		for _, l := range []*primitives.Lock{far.Writer(), far.Reader()} {
-			_, err := l.TryAcquire(t.Context())
-			require.ErrorIs(t, err, primitives.ErrNotAcquired)
+			require.ErrorIs(t, ErrOf(l.TryAcquire(t.Context())), primitives.ErrNotAcquired)
 		}
-		_, err := near.Writer().ForceRelease(t.Context())
-		require.NoError(t, err)
+		require.NoError(t, ErrOf(near.Writer().ForceRelease(t.Context())))
 	}},
 }
 

@@ -154,8 +154,7 @@ func TestConformanceTimes(t *testing.T) {
 
 				hold := Acquire(t, t.Context(), kind.open(near, "l"))
 				began := time.Now()
-				_, err := rival(primitives.WithWait(3 * time.Second))
-				require.ErrorIs(t, err, primitives.ErrNotAcquired)
+				require.ErrorIs(t, ErrOf(rival(primitives.WithWait(3*time.Second))), primitives.ErrNotAcquired)
 				requireTook(3*time.Second, began)
 				Release(t, hold)
 
@@ -220,8 +219,7 @@ func holdCount(t *testing.T, x *conformCase) {
 	if x.nonReentrant {
 		before := Leftovers(t, x.s, x.key)
 		for _, opts := range [][]primitives.Option{nil, {primitives.WithWait(0)}, {primitives.WithWait(Soon)}} {
-			_, err := x.l.Acquire(outer.Context(), opts...)
-			require.ErrorIs(t, err, primitives.ErrDeadlock)
+			require.ErrorIs(t, ErrOf(x.l.Acquire(outer.Context(), opts...)), primitives.ErrDeadlock)
 		}
 		require.Equal(t, before, Leftovers(t, x.s, x.key), "the refused calls stand in no queue")
 		require.Equal(t, 1, x.count(t, outer.ID()))
@@ -234,8 +232,7 @@ func holdCount(t *testing.T, x *conformCase) {
 	require.Equal(t, 2, x.count(t, outer.ID()))
 	Release(t, inner)
 	require.Equal(t, 1, x.count(t, outer.ID()))
-	_, err := x.excludes.TryAcquire(t.Context())
-	require.ErrorIs(t, err, primitives.ErrNotAcquired, "the outer hold is left")
+	require.ErrorIs(t, ErrOf(x.excludes.TryAcquire(t.Context())), primitives.ErrNotAcquired, "the outer hold is left")
 	Release(t, outer)
 	require.Zero(t, x.count(t, outer.ID()))
 }
@@ -341,8 +338,7 @@ func failedTryLeavesNothing(t *testing.T, x *conformCase) {
 	before := Leftovers(t, x.s, x.key)
 	for _, wait := range []time.Duration{0, 30 * time.Millisecond} {
 		began := time.Now()
-		_, err := x.excludes.Acquire(t.Context(), primitives.WithWait(wait))
-		require.ErrorIs(t, err, primitives.ErrNotAcquired)
+		require.ErrorIs(t, ErrOf(x.excludes.Acquire(t.Context(), primitives.WithWait(wait))), primitives.ErrNotAcquired)
 		require.GreaterOrEqual(t, time.Since(began), wait)
 	}
 	// The rollback may go on in the background for a moment.
@@ -478,8 +474,7 @@ func TestConformanceMulti(t *testing.T) {
 		one, rival := spread(), spread()
 		hold := Acquire(t, t.Context(), one)
 		for range 2 {
-			_, err := rival.TryAcquire(t.Context())
-			require.ErrorIs(t, err, primitives.ErrNotAcquired)
+			require.ErrorIs(t, ErrOf(rival.TryAcquire(t.Context())), primitives.ErrNotAcquired)
 		}
 		Release(t, hold)
 		Release(t, Acquire(t, t.Context(), rival))
@@ -535,8 +530,7 @@ func TestConformanceLatchDeadline(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		latch := NewClient(t, s.Client(t)).CountDownLatch(redistest.Name(t))
-		_, err := latch.Init(t.Context(), 1)
-		require.NoError(t, err)
+		require.NoError(t, ErrOf(latch.Init(t.Context(), 1)))
 		wait := func(d time.Duration) error {
 			ctx, cancel := context.WithTimeout(t.Context(), d)
 			defer cancel()

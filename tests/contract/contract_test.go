@@ -234,8 +234,7 @@ func tryFails(t *testing.T, m *mutexCase) {
 	one, other := m.on(t), m.on(t)
 	h := TryAcquire(t, t.Context(), one)
 	for _, a := range []Acquirer{one, other} {
-		_, err := a.TryAcquire(t.Context())
-		require.ErrorIs(t, err, primitives.ErrNotAcquired)
+		require.ErrorIs(t, ErrOf(a.TryAcquire(t.Context())), primitives.ErrNotAcquired)
 	}
 	require.NoError(t, h.Release(t.Context()))
 	h = TryAcquire(t, t.Context(), other)
@@ -382,11 +381,10 @@ func lostReplies(t *testing.T, m *mutexCase) {
 	for _, lost := range []int{1, 2} {
 		p.DropReplies(lost, Script)
 		h := Acquire(t, t.Context(), a)
-		_, err := other.TryAcquire(t.Context())
-		require.ErrorIs(t, err, primitives.ErrNotAcquired)
+		require.ErrorIs(t, ErrOf(other.TryAcquire(t.Context())), primitives.ErrNotAcquired)
 		p.DropReplies(lost, Script)
 		require.NoError(t, h.Release(t.Context()))
-		h, err = other.TryAcquire(t.Context())
+		h, err := other.TryAcquire(t.Context())
 		require.NoError(t, err, "one release frees the lock")
 		require.NoError(t, h.Release(t.Context()))
 	}
@@ -407,12 +405,11 @@ func nests(t *testing.T, m *mutexCase) {
 			order = []Holder{outer, inner}
 		}
 		require.NoError(t, order[0].Release(t.Context()))
-		_, err := other.TryAcquire(t.Context())
-		require.ErrorIs(t, err, primitives.ErrNotAcquired)
+		require.ErrorIs(t, ErrOf(other.TryAcquire(t.Context())), primitives.ErrNotAcquired)
 		require.NoError(t, order[1].Release(t.Context()))
 		h := TryAcquire(t, t.Context(), other)
 		require.NoError(t, h.Release(t.Context()))
-		_, err = a.Acquire(outer.Context(), primitives.WithWait(0))
+		_, err := a.Acquire(outer.Context(), primitives.WithWait(0))
 		require.ErrorIs(t, err, primitives.ErrReleased, "a released hold does not nest")
 	}
 	outer := Acquire(t, t.Context(), a)

@@ -197,8 +197,7 @@ func TestC29RunEnds(t *testing.T) {
 // forceRelease takes the leadership away, and returns the cause with which the term ends.
 func forceRelease(t *testing.T, s *redistest.Server, name string, led *term) error {
 	t.Helper()
-	_, err := NewClient(t, s.Client(t)).FencedLock(name).ForceRelease(t.Context())
-	require.NoError(t, err)
+	require.NoError(t, ErrOf(NewClient(t, s.Client(t)).FencedLock(name).ForceRelease(t.Context())))
 	_ = led.Hold.Check(t.Context()) // at once, instead of with the next renewal
 	<-led.ctx.Done()
 	return context.Cause(led.ctx)

@@ -22,8 +22,7 @@ func TestPermitsStayAnInt(t *testing.T) {
 				c := NewClient(t, s.Client(t))
 				name := redistest.Name(t)
 				pool := k.OpenPool(c, name)
-				_, err := pool.Init(t.Context(), math.MaxInt32-5)
-				require.NoError(t, err)
+				require.NoError(t, ErrOf(pool.Init(t.Context(), math.MaxInt32-5)))
 				numbers := Subscribe(t, s, k.Channel(name))
 				available := func() int {
 					info := InfoOf(t, pool)
@@ -60,10 +59,8 @@ func TestPermitsStayAnInt(t *testing.T) {
 func TestAddCountsTakenPermits(t *testing.T) {
 	s := redistest.Miniredis(t)
 	pool := NewClient(t, s.Client(t)).PermitExpirableSemaphore("p")
-	_, err := pool.Init(t.Context(), math.MaxInt32)
-	require.NoError(t, err)
-	_, err = pool.Acquire(t.Context(), primitives.WithPermits(10))
-	require.NoError(t, err)
+	require.NoError(t, ErrOf(pool.Init(t.Context(), math.MaxInt32)))
+	require.NoError(t, ErrOf(pool.Acquire(t.Context(), primitives.WithPermits(10))))
 	require.ErrorIs(t, pool.Add(t.Context(), 1), primitives.ErrInvalid)
 	require.NoError(t, pool.Add(t.Context(), -1))
 	require.NoError(t, pool.Add(t.Context(), 1))
@@ -80,8 +77,7 @@ func TestPermitsBeyondAnIntComeBack(t *testing.T) {
 				redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 					name := redistest.Name(t)
 					pool := k.OpenPool(NewClient(t, s.Client(t)), name)
-					_, err := pool.Init(t.Context(), 1)
-					require.NoError(t, err)
+					require.NoError(t, ErrOf(pool.Init(t.Context(), 1)))
 					require.NoError(t, s.Client(t).Set(t.Context(), name, tt.number, 0).Err())
 					value := func() int {
 						n, err := s.Client(t).Get(t.Context(), name).Int()

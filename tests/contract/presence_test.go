@@ -49,8 +49,7 @@ func TestC25InfoAndLocksShowTheNameOfTheHoldersClient(t *testing.T) {
 		}
 		require.Len(t, kinds.Locks(), found)
 		pool := other.PermitExpirableSemaphore(base + "permits")
-		_, err := pool.Init(t.Context(), 3)
-		require.NoError(t, err)
+		require.NoError(t, ErrOf(pool.Init(t.Context(), 3)))
 		hold := Acquire(t, t.Context(), holding.PermitExpirableSemaphore(base+"permits"))
 		awaitHolderOf(t, "worker 7", pool.Info)
 		Release(t, hold)

@@ -88,8 +88,7 @@ func TestForeignKeyEndsRollbacks(t *testing.T) {
 				}
 				AwaitWaiters(t, c, cap(failed))
 				s.Mini().Del("x")
-				_, err := s.Mini().Lpush("x", "of another program")
-				require.NoError(t, err)
+				require.NoError(t, ErrOf(s.Mini().Lpush("x", "of another program")))
 				for range cap(failed) {
 					require.ErrorIs(t, <-failed, primitives.ErrForeign)
 				}

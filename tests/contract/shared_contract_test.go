@@ -159,11 +159,9 @@ func releaseFreesOne(t *testing.T, m *sharedCase) {
 func blockedFails(t *testing.T, m *sharedCase) {
 	free := m.blocked(t)
 	a := m.on(t)
-	_, err := a.TryAcquire(t.Context())
-	require.ErrorIs(t, err, primitives.ErrNotAcquired)
+	require.ErrorIs(t, ErrOf(a.TryAcquire(t.Context())), primitives.ErrNotAcquired)
 	began := time.Now()
-	_, err = a.Acquire(t.Context(), primitives.WithWait(50*time.Millisecond))
-	require.ErrorIs(t, err, primitives.ErrNotAcquired)
+	require.ErrorIs(t, ErrOf(a.Acquire(t.Context(), primitives.WithWait(50*time.Millisecond))), primitives.ErrNotAcquired)
 	require.GreaterOrEqual(t, time.Since(began), 50*time.Millisecond)
 	free()
 	require.NoError(t, a.Do(t.Context(), func(context.Context) error { return nil }))

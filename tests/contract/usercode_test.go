@@ -111,8 +111,7 @@ func causes() []cause {
 			return func() { _, _ = c.Lock("x").TryAcquire(context.Background()) }
 		}},
 		{name: "waited", prepare: func(t *testing.T, _ *redistest.Server, c *primitives.Client) func() {
-			_, err := c.CountDownLatch("l").Init(t.Context(), 1)
-			require.NoError(t, err)
+			require.NoError(t, ErrOf(c.CountDownLatch("l").Init(t.Context(), 1)))
 			return func() {
 				ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 				defer cancel()
@@ -290,8 +289,7 @@ func TestC18CloseWhileCodeOfTheUserBlocks(t *testing.T) {
 			require.ErrorIs(t, err, context.DeadlineExceeded)
 		}
 		sent := sentBy(s)
-		_, err = c.Lock("y").TryAcquire(t.Context())
-		require.ErrorIs(t, err, primitives.ErrClosed)
+		require.ErrorIs(t, ErrOf(c.Lock("y").TryAcquire(t.Context())), primitives.ErrClosed)
 		time.Sleep(time.Minute)
 		close(stuck)
 		time.Sleep(time.Minute)

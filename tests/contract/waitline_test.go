@@ -155,8 +155,7 @@ func TestHandOffBetweenManyClientsTakesFewCommands(t *testing.T) {
 	x.wait(t)
 	java := x.rdb.Subscribe(t.Context(), x.channel())
 	defer java.Close()
-	_, err := java.Receive(t.Context())
-	require.NoError(t, err)
+	require.NoError(t, ErrOf(java.Receive(t.Context())))
 	messages := java.Channel(redis.WithChannelSize(2 * n))
 
 	before, stalls, began := redistest.Commands(t, s), redistest.WatchStalls(t), time.Now()

@@ -141,8 +141,7 @@ func TestC30WantedSeesWaitersThatDoNotAsk(t *testing.T) {
 		time.Sleep(1500 * time.Millisecond)
 		require.False(t, isWanted(hold))
 		sub := s.Client(t).Subscribe(t.Context(), kind.Channel(hold.Name()))
-		_, err := sub.Receive(t.Context())
-		require.NoError(t, err)
+		require.NoError(t, ErrOf(sub.Receive(t.Context())))
 		stalls, began := redistest.WatchStalls(t), time.Now()
 		<-hold.Wanted()
 		assert.Less(t, time.Since(began), 2*time.Second+stalls.Since(began), kind.Name)
@@ -156,8 +155,7 @@ func TestC30Ask(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		c, other := NewClient(t, s.Client(t)), NewClient(t, s.Client(t))
 		name := redistest.Name(t)
-		_, err := other.Lock(name).Ask(t.Context())
-		require.ErrorIs(t, err, primitives.ErrNotHeld)
+		require.ErrorIs(t, ErrOf(other.Lock(name).Ask(t.Context())), primitives.ErrNotHeld)
 		hold := Acquire(t, t.Context(), c.Lock(name))
 		isWanted(hold)
 		redistest.WaitFor(t, Soon, func() bool {
@@ -205,8 +203,7 @@ func TestC30AskCountsClients(t *testing.T) {
 		"permits": {
 			func(c *primitives.Client, name string) []*primitives.Hold {
 				pool := c.PermitExpirableSemaphore(name)
-				_, err := pool.Init(t.Context(), 10)
-				require.NoError(t, err)
+				require.NoError(t, ErrOf(pool.Init(t.Context(), 10)))
 				return []*primitives.Hold{hold(pool), hold(pool, primitives.WithPermits(3))}
 			},
 			func(c *primitives.Client, name string) (int, error) {

@@ -40,8 +40,7 @@ func TestLateCopyOfARefusedAttemptTakesNothing(t *testing.T) {
 					require.ErrorIs(t, err, primitives.ErrNotAcquired)
 					p.Record()
 					p.DropCommands(1, Script)
-					_, err = theirs.TryAcquire(t.Context(), owner...)
-					require.ErrorIs(t, err, primitives.ErrNotAcquired)
+					require.ErrorIs(t, ErrOf(theirs.TryAcquire(t.Context(), owner...)), primitives.ErrNotAcquired)
 					lost := ScriptsOf(p)[:1]
 					p.Heal()
 					redistest.WaitFor(t, Soon, func() bool { return len(ScriptsOf(p)) >= 3 }, "the attempts are rolled back")
@@ -232,8 +231,7 @@ func TestNestingUnderALostHoldTakesNothing(t *testing.T) {
 				outer := Acquire(t, t.Context(), l, opts...)
 				require.NoError(t, s.Client(t).Del(t.Context(), name).Err()) // as an operator might do
 				kept := context.WithoutCancel(outer.Context())
-				_, err := inner.Acquire(kept)
-				require.ErrorIs(t, err, primitives.ErrLost)
+				require.ErrorIs(t, ErrOf(inner.Acquire(kept)), primitives.ErrLost)
 				require.Empty(t, Fields(t, s, name), "the nested acquisition took the lock")
 				switch tt.name {
 				case "multi", "member of a multi", "red":
@@ -241,8 +239,7 @@ func TestNestingUnderALostHoldTakesNothing(t *testing.T) {
 				}
 				require.Len(t, seen.All(primitives.EventLost), 1, "the loss is reported before Acquire returns")
 				RequireEnds(t, outer.Context(), primitives.ErrLost)
-				_, err = inner.Acquire(kept)
-				require.ErrorIs(t, err, primitives.ErrLost, "the hold is already known to be lost")
+				require.ErrorIs(t, ErrOf(inner.Acquire(kept)), primitives.ErrLost, "the hold is already known to be lost")
 				require.Empty(t, Fields(t, s, name))
 				require.ErrorIs(t, outer.Release(t.Context()), primitives.ErrLost)
 				Release(t, Acquire(t, kept, inner)) // the outer hold is released, so this one is outermost
@@ -264,8 +261,7 @@ func TestLivesOfOneClientIDDoNotMeet(t *testing.T) {
 		open := func() *primitives.Client { return NewClient(t, s.Client(t), primitives.WithClientID(uuid)) }
 		first := open()
 		latch := first.CountDownLatch(name + "-latch")
-		_, err := latch.Init(t.Context(), 2*lifeCalls)
-		require.NoError(t, err)
+		require.NoError(t, ErrOf(latch.Init(t.Context(), 2*lifeCalls)))
 		countDowns := func(c *primitives.Client) {
 			for range lifeCalls {
 				require.NoError(t, c.CountDownLatch(name+"-latch").CountDown(t.Context()))
@@ -302,8 +298,7 @@ func TestSemaphorePermitDoesNotLeak(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		name, p := redistest.Name(t), s.Proxy(t)
 		direct := NewClient(t, s.Client(t)).Semaphore(name)
-		_, err := direct.Init(t.Context(), 2)
-		require.NoError(t, err)
+		require.NoError(t, ErrOf(direct.Init(t.Context(), 2)))
 		sem := NewClient(t, p.Client(t, FastRetries)).Semaphore(name)
 		hold := Acquire(t, t.Context(), sem)
 		Release(t, hold) // loads the scripts

@@ -168,8 +168,7 @@ func TestC16AcquisitionOfUnknownOutcomeIsRolledBack(t *testing.T) {
 			require.NotErrorIs(t, err, primitives.ErrNotAcquired)
 			require.Empty(t, Fields(t, x.S, x.Name))
 			p.DropReplies(2, Script) // of the acquisition and of the first rollback
-			_, err = l.Acquire(t.Context(), opts...)
-			require.Error(t, err)
+			require.Error(t, ErrOf(l.Acquire(t.Context(), opts...)))
 			redistest.WaitFor(t, Soon, func() bool {
 				return len(Fields(t, x.S, x.Name)) == 0
 			}, "rolled back in the background")
@@ -180,8 +179,7 @@ func TestC16AcquisitionOfUnknownOutcomeIsRolledBack(t *testing.T) {
 			l = NewClient(t, p.Client(t, FastRetries, NoRetries)).Lock(x.Name)
 			outer := Acquire(t, t.Context(), l, opts...)
 			p.DropReplies(1, Script)
-			_, err = l.Acquire(outer.Context())
-			require.Error(t, err)
+			require.Error(t, ErrOf(l.Acquire(outer.Context())))
 			require.Equal(t, "1", x.Count(t, outer.ID()), "the nested count is rolled back")
 			Release(t, outer)
 		})
@@ -249,8 +247,7 @@ func TestC16NoRetries(t *testing.T) {
 		p.Record()
 		Release(t, Acquire(t, t.Context(), l))
 		p.DropReplies(1, Script)
-		_, err := l.Acquire(t.Context())
-		require.Error(t, err, "the library repeats no command that the client would not")
+		require.Error(t, ErrOf(l.Acquire(t.Context())), "the library repeats no command that the client would not")
 		Release(t, Acquire(t, t.Context(), l))
 	})
 }

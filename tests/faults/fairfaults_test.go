@@ -306,8 +306,7 @@ func TestFairLockFullMemoryRefusesNewWaiters(t *testing.T) {
 	AwaitFair(t, l, 2)
 	rdb := s.Client(t)
 	require.NoError(t, rdb.ConfigSet(t.Context(), "maxmemory", "1").Err())
-	_, err := l.Acquire(t.Context())
-	require.ErrorContains(t, err, "OOM")
+	require.ErrorContains(t, ErrOf(l.Acquire(t.Context())), "OOM")
 	cancel()
 	require.ErrorIs(t, Await(t, leaving).Err, context.Canceled)
 	AwaitFair(t, l, 1)
@@ -414,8 +413,7 @@ func TestFairLockIDs(t *testing.T) {
 		held := ForceRelease(t, l)
 		require.True(t, held)
 		hold = Await(t, w).Hold
-		_, err := l.TryAcquire(t.Context())
-		require.ErrorIs(t, err, primitives.ErrNotAcquired)
+		require.ErrorIs(t, ErrOf(l.TryAcquire(t.Context())), primitives.ErrNotAcquired)
 		require.Empty(t, FairWaiters(t, l), "TryAcquire does not queue")
 
 		own := func() (*primitives.Hold, error) { return l.Acquire(t.Context(), primitives.WithOwner("o")) }

@@ -462,8 +462,7 @@ func TestClientsThatNoLongerWaitAreForgotten(t *testing.T) {
 		const gone = 20
 		for range gone {
 			l := NewClient(t, s.Client(t)).FairLock(name)
-			_, err := l.Acquire(t.Context(), primitives.WithWait(time.Millisecond))
-			require.ErrorIs(t, err, primitives.ErrNotAcquired)
+			require.ErrorIs(t, ErrOf(l.Acquire(t.Context(), primitives.WithWait(time.Millisecond))), primitives.ErrNotAcquired)
 		}
 		redistest.WaitFor(t, Soon, func() bool {
 			return rdb.LLen(t.Context(), fairQueueOf(name)).Val() == 1

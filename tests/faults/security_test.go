@@ -78,10 +78,8 @@ func otherApplication(t *testing.T, s *redistest.Server) {
 	other := NewClient(t, rdb)
 	for _, k := range kinds.Locks() {
 		kind, open := k.Name, k.Lock
-		_, err := open(other, "orders:1").TryAcquire(t.Context())
-		require.ErrorContains(t, err, "NOPERM", kind)
-		_, err = open(other, "orders:1").ForceRelease(t.Context())
-		require.ErrorContains(t, err, "NOPERM", kind)
+		require.ErrorContains(t, ErrOf(open(other, "orders:1").TryAcquire(t.Context())), "NOPERM", kind)
+		require.ErrorContains(t, ErrOf(open(other, "orders:1").ForceRelease(t.Context())), "NOPERM", kind)
 	}
 	require.ErrorContains(t, other.Lock("orders:1").ReleaseID(t.Context(), hold.ID()), "NOPERM")
 	for _, command := range []string{
@@ -164,8 +162,7 @@ func forgedReleases(t *testing.T, s *redistest.Server) {
 			for range n {
 				pipe.Publish(t.Context(), tt.channel, tt.payload)
 			}
-			_, err := pipe.Exec(t.Context())
-			require.NoError(t, err)
+			require.NoError(t, ErrOf(pipe.Exec(t.Context())))
 		}
 		// While one attempt is under way, messages cause no second one.
 		deliver := p.HoldReplies(Script)
@@ -289,8 +286,7 @@ func changedCounter(t *testing.T, s *redistest.Server) {
 	}
 	for value, want := range map[string]string{"x": "not an integer", "9223372036854775807": "overflow"} {
 		require.NoError(t, rdb.Set(t.Context(), "redisson_lock_token:{l}", value, 0).Err())
-		_, err := l.Acquire(t.Context())
-		require.ErrorContains(t, err, want)
+		require.ErrorContains(t, ErrOf(l.Acquire(t.Context())), want)
 		require.Zero(t, rdb.Exists(t.Context(), "l").Val(), "nothing is held")
 	}
 	require.NoError(t, rdb.Set(t.Context(), "redisson_lock_token:{l}", "0", 0).Err())
@@ -305,8 +301,7 @@ func forgedQueue(t *testing.T, s *redistest.Server) {
 	require.NoError(t, rdb.RPush(ctx, "redisson_lock_queue:{l}", "nobody").Err())
 	require.NoError(t, rdb.ZAdd(ctx, "redisson_lock_timeout:{l}", redis.Z{Score: float64(far), Member: "nobody"}).Err())
 	l := NewClient(t, s.Client(t)).FairLock("l")
-	_, err := l.TryAcquire(ctx)
-	require.ErrorIs(t, err, primitives.ErrNotAcquired, "the entry is before us")
+	require.ErrorIs(t, ErrOf(l.TryAcquire(ctx)), primitives.ErrNotAcquired, "the entry is before us")
 	waiting := StartAcquire(ctx, l)
 	AwaitFair(t, l, 2)
 	redistest.WaitFor(t, Soon, func() bool {
@@ -314,8 +309,7 @@ func forgedQueue(t *testing.T, s *redistest.Server) {
 		return rdb.ZScore(ctx, "redisson_lock_timeout:{l}", "nobody").Val() <= float64(limit)
 	}, "it costs five minutes at most")
 	require.Empty(t, waiting)
-	_, err = l.ForceRelease(ctx)
-	require.NoError(t, err)
+	require.NoError(t, ErrOf(l.ForceRelease(ctx)))
 	require.NoError(t, rdb.Del(ctx, "redisson_lock_queue:{l}", "redisson_lock_timeout:{l}").Err()) // the repair
 	Release(t, AwaitHold(t, waiting))
 }
@@ -328,11 +322,9 @@ func forgedRequest(t *testing.T, s *redistest.Server) {
 	Release(t, first)
 	id, number, _ := strings.Cut(first.ID(), ":")
 	var n int
-	_, err := fmt.Sscan(number, &n)
-	require.NoError(t, err)
+	require.NoError(t, ErrOf(fmt.Sscan(number, &n)))
 	require.NoError(t, rdb.Set(ctx, fmt.Sprintf("redisson_unlock_latch:{l}:%s:%d", id, n+1), "1", time.Minute).Err())
-	_, err = l.Acquire(ctx)
-	require.ErrorIs(t, err, primitives.ErrReleased, "it looks as if it was released before")
+	require.ErrorIs(t, ErrOf(l.Acquire(ctx)), primitives.ErrReleased, "it looks as if it was released before")
 	require.Zero(t, rdb.Exists(ctx, "l").Val())
 	Release(t, Acquire(t, ctx, l))
 }
@@ -355,8 +347,7 @@ func forgedClientName(t *testing.T, s *redistest.Server) {
 func eavesdropper(t *testing.T, s *redistest.Server) {
 	sub := s.Client(t).PSubscribe(t.Context(), "*")
 	defer sub.Close()
-	_, err := sub.Receive(t.Context())
-	require.NoError(t, err)
+	require.NoError(t, ErrOf(sub.Receive(t.Context())))
 	one, two := NewClient(t, s.Client(t)), NewClient(t, s.Client(t))
 	hold := Acquire(t, t.Context(), one.Lock("secret"))
 	waiting := StartAcquire(t.Context(), two.Lock("secret"))
@@ -433,8 +424,7 @@ func administrator(t *testing.T, s *redistest.Server) {
 		hold = Acquire(t, ctx, one.Lock("l"), primitives.WithWatchdog(RenewedTTL))
 	}
 	require.NoError(t, admin.ConfigSet(ctx, "maxmemory", "1").Err()) // full, with noeviction
-	_, err := two.Lock("free").Acquire(ctx)
-	require.ErrorContains(t, err, "OOM")
+	require.ErrorContains(t, ErrOf(two.Lock("free").Acquire(ctx)), "OOM")
 	AwaitRenewal(t, 1, hold)
 	require.NoError(t, admin.FlushAll(ctx).Err())
 	RequireEnds(t, hold.Context(), primitives.ErrLost)

@@ -521,8 +521,7 @@ func TestErrorTexts(t *testing.T) {
 	require.EqualError(t, ErrOf(c.Lock("a").Adopt(t.Context(), "me")), `redlatch: adopt lock "a": not held by "me"`)
 
 	pool := c.Semaphore("pool")
-	_, err = pool.Init(t.Context(), 1)
-	require.NoError(t, err)
+	require.NoError(t, ErrOf(pool.Init(t.Context(), 1)))
 	permit := Acquire(t, t.Context(), pool)
 	for op, err := range map[string]error{
 		"check": permit.Check(t.Context()), "extend": permit.Extend(t.Context(), time.Second),

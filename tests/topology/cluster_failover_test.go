@@ -40,8 +40,7 @@ func awaitReplicas(t testing.TB, master *redistest.Server, tag string) {
 	pipe := master.Client(t).Pipeline()
 	pipe.Set(t.Context(), tag+"replicated", "", time.Minute)
 	acked := pipe.Do(t.Context(), "wait", 1, Soon.Milliseconds())
-	_, err := pipe.Exec(t.Context())
-	require.NoError(t, err)
+	require.NoError(t, ErrOf(pipe.Exec(t.Context())))
 	require.GreaterOrEqual(t, acked.Val(), any(int64(1)))
 }
 

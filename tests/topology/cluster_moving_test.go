@@ -37,8 +37,7 @@ func TestC7CallsRideOutAMovingSlot(t *testing.T) {
 		"permits":   c.PermitExpirableSemaphore("{n}permits"),
 	}
 	for kind, p := range pools {
-		_, err := p.Init(ctx, 2)
-		require.NoError(t, err)
+		require.NoError(t, ErrOf(p.Init(ctx, 2)))
 		released[kind] = Acquire(t, ctx, p)
 	}
 	waitedFor := Acquire(t, ctx, c.Lock("{n}waited"))

@@ -87,10 +87,8 @@ func TestC20NamesInTwoSlotsAreInvalid(t *testing.T) {
 	for _, sharded := range []bool{false, true} {
 		c := NewClient(t, servers.ClusterClient(t), primitives.WithShardedPubSub(sharded))
 		for _, name := range []string{"a{b", "a}b", "{}x", "x{}", "{a"} {
-			_, err := c.Lock(name).Acquire(t.Context())
-			require.ErrorIs(t, err, primitives.ErrInvalid, "%q", name)
-			_, err = c.Lock(name).Info(t.Context())
-			require.ErrorIs(t, err, primitives.ErrInvalid, "%q", name)
+			require.ErrorIs(t, ErrOf(c.Lock(name).Acquire(t.Context())), primitives.ErrInvalid, "%q", name)
+			require.ErrorIs(t, ErrOf(c.Lock(name).Info(t.Context())), primitives.ErrInvalid, "%q", name)
 		}
 		for _, name := range []string{"a", "{a}b", "x{a}", "{a}{b}", "{a{b}"} {
 			Release(t, Acquire(t, t.Context(), c.Lock(name)))
@@ -172,8 +170,7 @@ func TestUnconfirmedNestedAcquisitionChangesNoCount(t *testing.T) {
 	c := NewClient(t, servers.Master.Client(t), primitives.WithReplicas(1, 2*time.Second))
 	outer := Acquire(t, t.Context(), c.Lock("l"))
 	require.NoError(t, servers.Replicas[0].Kill())
-	_, err := c.Lock("l").Acquire(outer.Context())
-	require.ErrorIs(t, err, primitives.ErrNotReplicated)
+	require.ErrorIs(t, ErrOf(c.Lock("l").Acquire(outer.Context())), primitives.ErrNotReplicated)
 	require.Equal(t, map[string]string{outer.ID(): "1"}, Fields(t, servers.Master, "l"))
 	Release(t, outer)
 }

@@ -92,8 +92,7 @@ func TestWaitersFollowTheNameOfThePrimary(t *testing.T) {
 			AwaitWaiters(t, locking, 1)
 			waiters = append(waiters, waiter{"Locker", held, locked})
 			latch := NewClient(t, n.Client(t)).CountDownLatch("latch")
-			_, err := latch.Init(t.Context(), 1)
-			require.NoError(t, err)
+			require.NoError(t, ErrOf(latch.Init(t.Context(), 1)))
 			opened := make(chan error, 1)
 			go func() { opened <- NewClient(t, n.Client(t)).CountDownLatch("latch").Wait(t.Context()) }()
 			redistest.WaitFor(t, Soon, func() bool {
@@ -190,8 +189,7 @@ func answersComeFromTheNewPrimary(t *testing.T, stale string) {
 			add(k.Name+" Extend", func(ctx context.Context) error { return wantLost(lost.Extend(ctx, time.Second)) })
 		}
 		holder := NewClient(t, n.Client(t))
-		_, err := k.One(t, holder, k.Name+" try").Acquire(t.Context(), fixed)
-		require.NoError(t, err)
+		require.NoError(t, ErrOf(k.One(t, holder, k.Name+" try").Acquire(t.Context(), fixed)))
 		other := NewClient(t, n.Client(t))
 		warm(t, other)
 		add(k.Name+" TryAcquire", func(ctx context.Context) error {
@@ -207,8 +205,7 @@ func answersComeFromTheNewPrimary(t *testing.T, stale string) {
 		if k.Joint() {
 			continue
 		}
-		_, err = k.One(t, holder, k.Name+" view").Acquire(t.Context(), fixed)
-		require.NoError(t, err)
+		require.NoError(t, ErrOf(k.One(t, holder, k.Name+" view").Acquire(t.Context(), fixed)))
 		viewer := NewClient(t, n.Client(t))
 		warm(t, viewer)
 		add(k.Name+" Info", func(ctx context.Context) error {
@@ -223,8 +220,7 @@ func answersComeFromTheNewPrimary(t *testing.T, stale string) {
 	}
 	latches := NewClient(t, n.Client(t))
 	for _, name := range []string{"count", "wait"} {
-		_, err := latches.CountDownLatch(name).Init(t.Context(), 1)
-		require.NoError(t, err)
+		require.NoError(t, ErrOf(latches.CountDownLatch(name).Init(t.Context(), 1)))
 	}
 	counting, waiting := NewClient(t, n.Client(t)), NewClient(t, n.Client(t))
 	warm(t, counting)

@@ -42,8 +42,7 @@ func TestAtomicSlotMigrationKeepsHoldsAndWaiters(t *testing.T) {
 				waiting = append(waiting, StartAcquire(t.Context(), k.Lock(two, tag+k.Name)))
 			}
 			pool := one.PermitExpirableSemaphore(tag + "permits")
-			_, err := pool.Init(t.Context(), 1)
-			require.NoError(t, err)
+			require.NoError(t, ErrOf(pool.Init(t.Context(), 1)))
 			holds = append(holds, Acquire(t, t.Context(), pool))
 			AwaitWaiters(t, two, len(waiting))
 			for range 2 {

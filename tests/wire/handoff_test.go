@@ -210,8 +210,7 @@ func TestHandoffModel(t *testing.T) {
 						if released[id] && !doubtful[id] {
 							continue
 						}
-						_, err := kind.send(rdb, kind.acquire, id, "", kind.acquireArgs(id))
-						require.NoError(t, err)
+						require.NoError(t, ErrOf(kind.send(rdb, kind.acquire, id, "", kind.acquireArgs(id))))
 					} else {
 						next := rapid.SampledFrom(append(ids, "")).Draw(t, "next")
 						if next == id || (released[next] && !doubtful[next] && !released[id]) {

@@ -47,8 +47,7 @@ func TestRWLockReleaseCostWithManyReaders(t *testing.T) {
 			pipe.PExpireAt(t.Context(), x.TimeoutKey(hold.ID(), 1), now.Add(lease))
 		}
 		pipe.PExpireAt(t.Context(), x.Name, now.Add(max(others, lease)))
-		_, err := pipe.Exec(t.Context())
-		require.NoError(t, err)
+		require.NoError(t, ErrOf(pipe.Exec(t.Context())))
 		require.NoError(t, rdb.ConfigResetStat(t.Context()).Err())
 		for _, hold := range holds {
 			Release(t, hold)

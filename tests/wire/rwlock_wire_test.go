@@ -73,8 +73,7 @@ func testWireReader(t *testing.T, x *RWTest) {
 	x.RequireTTL(t, x.Name, time.Hour)
 	x.RequireTTL(t, x.TimeoutKey(a.ID(), 1), time.Hour)
 	require.NoError(t, in.Check(ctx))
-	_, err := x.RW.Writer().TryAcquire(ctx)
-	require.ErrorIs(t, err, primitives.ErrNotAcquired)
+	require.ErrorIs(t, ErrOf(x.RW.Writer().TryAcquire(ctx)), primitives.ErrNotAcquired)
 	x.RequireState(t, Reads(a.ID(), 1)) // a refused attempt publishes nothing
 	Release(t, in)
 	x.RequireState(t, nil, "0")
@@ -204,8 +203,7 @@ func testWireReaderByID(t *testing.T, x *RWTest) {
 	Release(t, c)
 	x.RequireState(t, nil, "0")
 	require.ErrorIs(t, x.RW.Reader().ReleaseID(ctx, c.ID()), primitives.ErrNotHeld)
-	_, err := x.RW.Reader().Adopt(ctx, c.ID())
-	require.ErrorIs(t, err, primitives.ErrNotHeld)
+	require.ErrorIs(t, ErrOf(x.RW.Reader().Adopt(ctx, c.ID())), primitives.ErrNotHeld)
 }
 
 func testWireWriterByID(t *testing.T, x *RWTest) {
@@ -213,8 +211,7 @@ func testWireWriterByID(t *testing.T, x *RWTest) {
 	w := Acquire(t, ctx, x.RW.Writer())
 	Acquire(t, w.Context(), x.RW.Writer())
 	r := Acquire(t, w.Context(), x.RW.Reader())
-	_, err := x.RW.Reader().Adopt(ctx, w.ID())
-	require.ErrorIs(t, err, primitives.ErrUnsupported)
+	require.ErrorIs(t, ErrOf(x.RW.Reader().Adopt(ctx, w.ID())), primitives.ErrUnsupported)
 	v := Adopt(t, x.RW.Writer(), w.ID())
 	x.RequireState(t, Writes(v.ID(), 2))
 	require.ErrorIs(t, r.Check(ctx), primitives.ErrLost)
@@ -267,8 +264,7 @@ func testWireWriterClaim(t *testing.T, x *RWTest) {
 	x.RequireTTL(t, claim, 2500*time.Millisecond)
 	_, err := x.Other(t).Reader().TryAcquire(ctx)
 	require.ErrorIs(t, err, primitives.ErrNotAcquired, "a reader waits behind a waiting writer")
-	_, err = x.Other(t).Reader().TryAcquire(ctx, primitives.WithOwner("o"))
-	require.ErrorIs(t, err, primitives.ErrNotAcquired)
+	require.ErrorIs(t, ErrOf(x.Other(t).Reader().TryAcquire(ctx, primitives.WithOwner("o"))), primitives.ErrNotAcquired)
 	in := Acquire(t, r.Context(), x.RW.Reader())
 	x.RequireState(t, Reads(r.ID(), 2))
 	Release(t, in)
@@ -327,8 +323,7 @@ func TestRWLockForeignCountOfAReader(t *testing.T) {
 		ctx := t.Context()
 		Acquire(t, ctx, x.RW.Reader(), primitives.WithOwner("o"))
 		require.NoError(t, x.Rdb.HSet(ctx, x.Name, "o", "1.5").Err())
-		_, err := x.RW.Reader().TryAcquire(ctx, primitives.WithOwner("o"))
-		require.ErrorIs(t, err, primitives.ErrForeign)
+		require.ErrorIs(t, ErrOf(x.RW.Reader().TryAcquire(ctx, primitives.WithOwner("o"))), primitives.ErrForeign)
 		require.Equal(t, "1.5", x.Rdb.HGet(ctx, x.Name, "o").Val())
 	})
 }
