@@ -434,7 +434,5 @@ func TestCountsManyHolds(t *testing.T) {
 	began := time.Now()
 	renewals := sent(t, s, func() { time.Sleep(4 * time.Second) })
 	require.LessOrEqual(t, renewals, 60*time.Since(began).Seconds())
-	for _, hold := range holds {
-		Release(t, hold)
-	}
+	Release(t, holds...)
 }

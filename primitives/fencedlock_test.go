@@ -36,8 +36,7 @@ var tokenCases = []struct {
 		outer := x.Take(t, t.Context(), l)
 		inner := x.Take(t, outer.Context(), l)
 		innermost := x.Take(t, inner.Context(), l)
-		Release(t, outer)
-		Release(t, inner)
+		Release(t, outer, inner)
 		require.Equal(t, outer.Token(), innermost.Token())
 		Release(t, innermost)
 	}},

@@ -133,8 +133,7 @@ func jointIdentity(t *testing.T, x *JointTest) {
 	inner := Acquire(t, hold.Context(), other)
 	require.Equal(t, 2, inner.Depth())
 	x.RequireCounts(t, hold.ID(), "2", "2", "2")
-	Release(t, inner)
-	Release(t, hold)
+	Release(t, inner, hold)
 
 	// The same holds for members that differ by client, not by name.
 	prefixed := NewClient(t, x.S.Client(t), primitives.WithPrefix("far-"))
@@ -158,8 +157,7 @@ func jointNests(t *testing.T, x *JointTest) {
 	require.ErrorIs(t, ErrOf(x.L.Acquire(inner.Context(), primitives.WithNonReentrant())), primitives.ErrDeadlock)
 	Release(t, outer) // the order of releases does not matter
 	x.RequireCounts(t, outer.ID(), "1", "2", "1")
-	Release(t, single)
-	Release(t, inner)
+	Release(t, single, inner)
 	require.Len(t, x.Events.All(primitives.EventNested), 2)
 }
 
@@ -184,8 +182,7 @@ func jointMixedIDs(t *testing.T, x *JointTest) {
 	a := Acquire(t, t.Context(), x.C.Lock(x.Names[0]))
 	b := Acquire(t, a.Context(), x.C.Lock(x.Names[1]))
 	require.ErrorIs(t, ErrOf(x.L.Acquire(b.Context())), primitives.ErrDeadlock)
-	Release(t, b)
-	Release(t, a)
+	Release(t, b, a)
 }
 
 // Siblings under one hold exclude each other, whether they acquire the joint lock or one member.
@@ -345,8 +342,7 @@ func jointOwner(t *testing.T, x *JointTest) {
 	x.RequireCounts(t, "me", "2", "2", "2")
 	single := Acquire(t, hold.Context(), x.C.Lock(x.Names[0]))
 	x.RequireCounts(t, "me", "3", "2", "2")
-	Release(t, single)
-	Release(t, hold)
+	Release(t, single, hold)
 	x.RequireCounts(t, "me", "1", "1", "1")
 	Release(t, same)
 }
@@ -390,9 +386,7 @@ func jointCloseWaiting(t *testing.T, x *JointTest) {
 	err := Await(t, waiting).Err
 	require.ErrorIs(t, err, primitives.ErrClosed)
 	require.NotErrorIs(t, err, primitives.ErrNotAcquired)
-	for _, single := range singles {
-		Release(t, single)
-	}
+	Release(t, singles...)
 }
 
 func jointUnsupported(t *testing.T, x *JointTest) {

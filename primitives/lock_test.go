@@ -39,8 +39,7 @@ var lockCases = []struct {
 			require.Equal(t, map[string]string{hold.ID(): "1"}, Fields(t, x.S, x.Name))
 			other := Acquire(t, t.Context(), x.C.Lock(x.Name+"-2"))
 			seen[hold.ID()], seen[other.ID()] = true, true
-			Release(t, hold)
-			Release(t, other)
+			Release(t, hold, other)
 		}
 		require.Len(t, seen, 6)
 		return nil
@@ -484,8 +483,7 @@ func TestC3SiblingOfAReleasedOuterHoldDoesNotNest(t *testing.T) {
 		afterRelease := context.WithoutCancel(outer.Context())
 		waiting := StartAcquire(afterRelease, x.L)
 		x.Heard.Await(t, primitives.EventWait)
-		Release(t, outer)
-		Release(t, first)
+		Release(t, outer, first)
 		next := AwaitHold(t, waiting)
 		require.Equal(t, 1, next.Depth())
 		require.NotEqual(t, outer.ID(), next.ID())
@@ -543,9 +541,7 @@ func TestC4WaitersOfOneOwnerAcquireTogether(t *testing.T) {
 			holds = append(holds, AwaitHold(t, e))
 		}
 		require.Equal(t, "3", x.Count(t, "o"))
-		for _, hold := range holds {
-			Release(t, hold)
-		}
+		Release(t, holds...)
 	})
 }
 

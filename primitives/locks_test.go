@@ -83,9 +83,7 @@ func TestLocksListsHeldLocksThatMatch(t *testing.T) {
 					Name: name + "-write", Kind: "writer", TTL: -1,
 					Holders: []primitives.Holder{{ID: c.ID() + ":7", Count: 2, TTL: -1}},
 				}, found[name+"-write"])
-				for _, hold := range holds {
-					Release(t, hold)
-				}
+				Release(t, holds...)
 				require.Len(t, listLocks(t, c, name+"*"), 2)
 			})
 		})

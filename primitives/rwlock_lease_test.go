@@ -41,8 +41,7 @@ func testShortLeaseKeepsOthers(t *testing.T, x *RWTest) {
 	short := Acquire(t, t.Context(), x.RW.Reader(), primitives.WithLease(time.Second))
 	in := Acquire(t, long.Context(), x.RW.Reader(), primitives.WithLease(time.Second))
 	require.Equal(t, time.Minute, x.TTL(t))
-	Release(t, short)
-	Release(t, in)
+	Release(t, short, in)
 	require.Equal(t, time.Minute, x.TTL(t))
 	require.Equal(t, time.Minute, x.Rdb.PTTL(t.Context(), x.TimeoutKey(long.ID(), 1)).Val())
 	time.Sleep(59 * time.Second)
@@ -101,8 +100,7 @@ func testEachReaderIsRenewed(t *testing.T, x *RWTest) {
 	synctest.Wait()
 	require.GreaterOrEqual(t, x.TTL(t), 5*time.Second)
 	RequireEnds(t, other.Context(), primitives.ErrLost)
-	Release(t, in)
-	Release(t, a)
+	Release(t, in, a)
 	require.Empty(t, Fields(t, x.S, x.Name))
 }
 

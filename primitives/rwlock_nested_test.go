@@ -83,8 +83,7 @@ func testNestedRead(t *testing.T, x *RWTest, tt nestedReadCase) {
 	synctest.Wait()
 	next := Acquire(t, context.WithoutCancel(last.Context()), x.RW.Reader(), primitives.WithWatchdog(time.Second))
 	require.LessOrEqual(t, time.Until(next.ValidUntil()), x.TTL(t), "nor a lease that was shortened")
-	Release(t, next)
-	Release(t, last)
+	Release(t, next, last)
 	RequireNothingLeft(t, x)
 }
 

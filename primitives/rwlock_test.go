@@ -284,9 +284,7 @@ func TestRWLockNestedReadersShareAndNestedWritersExclude(t *testing.T) {
 		r := Acquire(t, t.Context(), x.RW.Reader())
 		siblings := []*primitives.Hold{Acquire(t, r.Context(), x.RW.Reader()), Acquire(t, r.Context(), x.RW.Reader())}
 		require.Equal(t, "3", Fields(t, x.S, x.Name)[r.ID()])
-		Release(t, r)
-		Release(t, siblings[0])
-		Release(t, siblings[1])
+		Release(t, r, siblings[0], siblings[1])
 		w := Acquire(t, t.Context(), x.RW.Writer())
 		first := Acquire(t, w.Context(), x.RW.Writer())
 		require.ErrorIs(t, ErrOf(x.RW.Writer().TryAcquire(w.Context())), primitives.ErrNotAcquired)
@@ -294,8 +292,7 @@ func TestRWLockNestedReadersShareAndNestedWritersExclude(t *testing.T) {
 			Release(t, Acquire(t, first.Context(), x.RW.Reader()))
 		}
 		require.ErrorIs(t, ErrOf(x.RW.Reader().Acquire(w.Context(), primitives.WithNonReentrant())), primitives.ErrDeadlock)
-		Release(t, first)
-		Release(t, w)
+		Release(t, first, w)
 		RequireClean(t, x.S, x.Name)
 	})
 }

@@ -96,8 +96,7 @@ func TestStripedKeysOfOneStripeExclude(t *testing.T) {
 		}
 		inner := Acquire(t, hold.Context(), one.Lock("key"))
 		require.Equal(t, 2, inner.Depth())
-		Release(t, inner)
-		Release(t, hold)
+		Release(t, inner, hold)
 
 		counters, each := make(map[string]*int), redistest.Scaled(s, 100)
 		for i := range n {

@@ -64,9 +64,7 @@ var rwLockBehaviours = []struct {
 			hold := AwaitHold(t, reader)
 			holds = append(holds, hold)
 		}
-		for _, hold := range holds {
-			Release(t, hold)
-		}
+		Release(t, holds...)
 	}},
 	{"a nested writer does not shorten the outer lease", func(t *testing.T, near, far *primitives.RWLock) {
 		outer := Acquire(t, t.Context(), near.Writer(), primitives.WithLease(time.Minute))

@@ -196,9 +196,7 @@ func TestConformanceRenewalAfterARestart(t *testing.T) {
 			holds = append(holds, Acquire(t, t.Context(), kind.Lock(c, kind.Name)))
 		}
 		AwaitRenewal(t, 2, holds...)
-		for _, hold := range holds {
-			Release(t, hold)
-		}
+		Release(t, holds...)
 	}
 }
 

@@ -89,8 +89,7 @@ func TestWithHoldContextOfAnyHold(t *testing.T) {
 				require.Equal(t, "own", hold.Context().Value(key{}))
 				inner := Acquire(t, hold.Context(), c.Lock(hold.Name()))
 				require.Equal(t, hold.Depth()+1, inner.Depth())
-				Release(t, inner)
-				Release(t, hold)
+				Release(t, inner, hold)
 				RequireEnds(t, hold.Context(), primitives.ErrReleased)
 			})
 		}

@@ -179,7 +179,5 @@ func TestRenewalWhileASlotMoves(t *testing.T) {
 	AwaitRenewal(t, 1, holds...)
 	m.Finish(t)
 	AwaitRenewal(t, 1, holds...)
-	for _, hold := range holds {
-		Release(t, hold)
-	}
+	Release(t, holds...)
 }

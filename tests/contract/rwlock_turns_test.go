@@ -120,9 +120,7 @@ func TestRWLockClientThatNoLongerWaitsHasNoTurn(t *testing.T) {
 					holds[i] = AwaitHold(t, waiting[i])
 				}
 				time.Sleep(patience)
-				for _, hold := range holds {
-					Release(t, hold)
-				}
+				Release(t, holds...)
 				for range 2 {
 					hold, err := other.TryAcquire(t.Context())
 					require.NoError(t, err, b.S.Mini().Keys())

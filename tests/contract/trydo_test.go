@@ -250,8 +250,7 @@ func TestC12HoldFromOfAMember(t *testing.T) {
 				inner := Acquire(t, hold.Context(), c.Lock(name+":inner"))
 				require.Same(t, inner, primitives.HoldFrom(inner.Context()))
 				redistest.WaitFor(t, Soon, func() bool { return fenced.HoldFrom(inner.Context()) != nil }, "through another hold")
-				Release(t, inner)
-				Release(t, hold)
+				Release(t, inner, hold)
 				require.Nil(t, plain.HoldFrom(hold.Context()))
 				require.Nil(t, primitives.HoldFrom(hold.Context()))
 			})
@@ -290,7 +289,6 @@ func TestC12HoldFromOfAMemberThatSomebodyElseHas(t *testing.T) {
 		require.Nil(t, members[2].HoldFrom(ctx))
 		require.NotNil(t, members[1].HoldFrom(ctx))
 		require.Same(t, hold, primitives.HoldFrom(ctx))
-		Release(t, hold)
-		Release(t, rival)
+		Release(t, hold, rival)
 	})
 }

@@ -72,7 +72,5 @@ func TestC21WaitersThatComeAtOnceShareAPoll(t *testing.T) {
 	require.LessOrEqual(t, polls, 1.4, "one poll a second for each name, and a heartbeat")
 	giveUp()
 	wg.Wait()
-	for _, hold := range holds {
-		Release(t, hold)
-	}
+	Release(t, holds...)
 }

@@ -123,9 +123,7 @@ func TestC30WantedOfAReadWriteLock(t *testing.T) {
 			isWanted(writes)
 			waitFor(t, other.RWLock(name+"w").Reader())
 			redistest.WaitFor(t, Soon, func() bool { return isWanted(writes) }, "the writer hears")
-			Release(t, reads)
-			Release(t, reads2)
-			Release(t, writes)
+			Release(t, reads, reads2, writes)
 		}
 	})
 }

@@ -545,8 +545,6 @@ func TestSemaphoreWakeUpDuringATryIsKept(t *testing.T) {
 			require.Less(t, r.At.Sub(released), 10*time.Millisecond, "a permit was free, but the waiter slept")
 			holds = append(holds, r.Hold)
 		}
-		for _, hold := range holds {
-			Release(t, hold)
-		}
+		Release(t, holds...)
 	})
 }

@@ -406,8 +406,7 @@ func TestFairLockIDs(t *testing.T) {
 		adopted := Adopt(t, l, hold.ID())
 		inner := Acquire(t, adopted.Context(), l)
 		require.Equal(t, 2, inner.Depth())
-		Release(t, inner)
-		Release(t, adopted)
+		Release(t, inner, adopted)
 		Await(t, w)
 		w = startWaiter()
 		held := ForceRelease(t, l)
@@ -434,8 +433,7 @@ func TestFairLockIDs(t *testing.T) {
 		one, two := Await(t, first).Hold, Await(t, second).Hold
 		require.Less(t, time.Since(began), SlowPoll)
 		require.Equal(t, map[string]string{"o": "2"}, Fields(t, s, name))
-		Release(t, one)
-		Release(t, two)
+		Release(t, one, two)
 		RequireClean(t, s, name)
 	})
 }

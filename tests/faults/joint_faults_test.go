@@ -206,8 +206,7 @@ func TestRedLateRollbackLeavesANestedHoldItsMember(t *testing.T) {
 		awaitRelease(t, q.Proxies[2])
 		require.Equal(t, map[string]string{outer.ID(): "1"}, Fields(t, q.Servers[2], q.Name),
 			"the nested hold still has the member")
-		Release(t, inner)
-		Release(t, outer)
+		Release(t, inner, outer)
 		q.RequireFree(t, All(3)...)
 	})
 }

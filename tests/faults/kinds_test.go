@@ -431,9 +431,7 @@ func (x *fullMemory) requireReleases(t *testing.T, s *redistest.Server) {
 			require.NoError(t, hold.Check(ctx))
 		}
 	}
-	for _, hold := range x.holds {
-		Release(t, hold)
-	}
+	Release(t, x.holds...)
 	if x.Pool {
 		info := InfoOf(t, x.OpenPool(x.c, x.name))
 		require.Equal(t, 3, info.Available)

@@ -299,8 +299,7 @@ func TestPermitsOfAnEarlierSemaphoreAreLost(t *testing.T) {
 					// The new one works.
 					first, second := Acquire(t, ctx, e.sem), Acquire(t, ctx, e.sem)
 					require.ErrorIs(t, ErrOf(e.sem.TryAcquire(ctx)), primitives.ErrNotAcquired)
-					Release(t, first)
-					Release(t, second)
+					Release(t, first, second)
 					require.Equal(t, "2", e.rdb.Get(ctx, e.name).Val())
 					deleteHere(e)
 					time.Sleep(3*time.Minute + time.Second)

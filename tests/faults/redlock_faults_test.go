@@ -108,9 +108,7 @@ func TestRedLockRollsBackOnAPausedServer(t *testing.T) {
 				require.ErrorIs(t, err, primitives.ErrNotAcquired)
 			}
 			require.NoError(t, q.Servers[2].Resume())
-			for _, other := range others {
-				Release(t, other)
-			}
+			Release(t, others...)
 			q.RequireFree(t, 0, 1, 2)
 		})
 	}

@@ -236,9 +236,7 @@ func TestWaitersRideOutFailingSnapshots(t *testing.T) {
 	}
 	require.NoError(t, os.Remove(obstacle))
 	awaitSnapshot("ok")
-	for _, hold := range holds {
-		Release(t, hold)
-	}
+	Release(t, holds...)
 	for kind, result := range results {
 		require.NoError(t, <-result, kind)
 	}

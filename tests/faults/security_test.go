@@ -106,9 +106,7 @@ func otherApplication(t *testing.T, s *redistest.Server) {
 	}
 	AwaitRenewal(t, 1, hold, strange)
 	own := Acquire(t, t.Context(), other.Lock("invoices:1"))
-	Release(t, own)
-	Release(t, hold)
-	Release(t, strange)
+	Release(t, own, hold, strange)
 }
 
 func endlessScript(t *testing.T, s *redistest.Server) {
@@ -340,8 +338,7 @@ func forgedClientName(t *testing.T, s *redistest.Server) {
 	info := InfoOf(t, hidden.Lock("shown"))
 	require.Equal(t, "forged \x1b[2J", info.Holders[0].Client, "a name proves nothing, and is shown as it is")
 	require.NoError(t, hold.Check(ctx))
-	Release(t, hold)
-	Release(t, other)
+	Release(t, hold, other)
 }
 
 func eavesdropper(t *testing.T, s *redistest.Server) {

@@ -427,9 +427,7 @@ func TestC7RedLockThatIsRefusedWithAMemberDown(t *testing.T) {
 			require.ErrorIs(t, err, syscall.ECONNREFUSED)
 			require.NotErrorIs(t, err, primitives.ErrUnavailable, "enough members have answered")
 		}
-		for _, hold := range held {
-			Release(t, hold)
-		}
+		Release(t, held...)
 	})
 }
 
@@ -594,8 +592,7 @@ func TestC7SiblingNamesTheHolder(t *testing.T) {
 						require.ErrorContains(t, err,
 							"not acquired: held by "+outer.ID()+" (another acquisition nests in the same hold)")
 					}
-					Release(t, sibling)
-					Release(t, outer)
+					Release(t, sibling, outer)
 				}
 			})
 		})

@@ -65,8 +65,7 @@ func TestCluster(t *testing.T) {
 				found++
 			}
 			require.Equal(t, 2, found)
-			Release(t, hold)
-			Release(t, other)
+			Release(t, hold, other)
 			for _, s := range servers.Nodes() {
 				RequireClean(t, s, base)
 				// A client that has held for a second listens for takeovers, too.

@@ -151,9 +151,7 @@ func TestRestartedServerDoesNotShrinkTheQuorum(t *testing.T) {
 	} {
 		others := q.Hold(t, 3, 4) // so that the hold has the first three only
 		hold := Acquire(t, t.Context(), q.Lock(holders, primitives.WithLease(tt.lease)))
-		for _, other := range others {
-			Release(t, other)
-		}
+		Release(t, others...)
 		require.NoError(t, q.Servers[2].Restart())
 		var next *primitives.Hold
 		redistest.WaitFor(t, Soon, func() bool {

@@ -146,9 +146,7 @@ func TestWrappedClusterIsACluster(t *testing.T) {
 			require.ErrorIs(t, ErrOf(c.Lock("a{b").Acquire(t.Context())), primitives.ErrInvalid, "its keys are in two slots")
 			replicated := NewClient(t, wrap(servers.ClusterClient(t)), primitives.WithReplicas(1, time.Millisecond))
 			require.ErrorIs(t, ErrOf(replicated.Lock(prefix+"d").Acquire(t.Context())), primitives.ErrNotReplicated)
-			for _, hold := range holds {
-				Release(t, hold)
-			}
+			Release(t, holds...)
 		})
 	}
 }

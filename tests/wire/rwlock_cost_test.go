@@ -49,9 +49,7 @@ func TestRWLockReleaseCostWithManyReaders(t *testing.T) {
 		pipe.PExpireAt(t.Context(), x.Name, now.Add(max(others, lease)))
 		require.NoError(t, ErrOf(pipe.Exec(t.Context())))
 		require.NoError(t, rdb.ConfigResetStat(t.Context()).Err())
-		for _, hold := range holds {
-			Release(t, hold)
-		}
+		Release(t, holds...)
 		n := time.Duration(len(holds))
 		return cost{usec(t, rdb, "evalsha") / n, redistest.Commands(t, s).Total() / int64(n)}
 	}

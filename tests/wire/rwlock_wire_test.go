@@ -147,8 +147,7 @@ func testWireDowngrade(t *testing.T, x *RWTest) {
 	in := Acquire(t, r.Context(), x.RW.Reader())
 	require.Equal(t, 3, in.Depth())
 	x.RequireState(t, Reads(w.ID(), 2))
-	Release(t, r)
-	Release(t, in)
+	Release(t, r, in)
 	x.RequireState(t, nil, "0")
 }
 
