@@ -180,8 +180,7 @@ func TestLatchWaitEndsWhileCloseAwaitsAHold(t *testing.T) {
 	c := NewClient(t, s.Client(t))
 	hold := Acquire(t, t.Context(), c.Lock("held"))
 	latch := c.CountDownLatch("latch")
-	closed := make(chan error)
-	go func() { closed <- c.Close(context.Background()) }()
+	closed := Go(func() error { return c.Close(context.Background()) })
 	redistest.WaitFor(t, Soon, func() bool {
 		return errors.Is(latch.Wait(t.Context()), primitives.ErrClosed)
 	}, "Wait is refused")

@@ -634,8 +634,7 @@ func TestC17HoldIsInUseWhileACallWaits(t *testing.T) {
 			hold, err := c.Lock(redistest.Name(t)).Acquire(t.Context()) // the fixture's Acquire keeps a reference
 			require.NoError(t, err)
 			deliver := proxy.HoldReplies(Script)
-			answer := make(chan error, 1)
-			go func() { answer <- call(hold) }()
+			answer := Go(func() error { return call(hold) })
 			for range 5 {
 				runtime.GC()
 				time.Sleep(2 * time.Millisecond) // a cleanup would run
@@ -682,8 +681,7 @@ func TestC18Close(t *testing.T) {
 		require.NoError(t, NewClient(t, x.S.Client(t)).Close(t.Context()), "a client without work")
 
 		hold := Acquire(t, t.Context(), l)
-		closed := make(chan error, 1)
-		go func() { closed <- c.Close(context.Background()) }()
+		closed := Go(func() error { return c.Close(context.Background()) })
 		redistest.WaitFor(t, Soon, func() bool {
 			_, err := l.TryAcquire(t.Context())
 			return errors.Is(err, primitives.ErrClosed)

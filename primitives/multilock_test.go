@@ -89,8 +89,7 @@ func multiLeakedLost(t *testing.T, x *JointTest) {
 		require.NoError(t, ErrOf(c.Lock(x.Names[0]).ForceRelease(t.Context())))
 		require.ErrorIs(t, hold.Check(t.Context()), primitives.ErrLost)
 	}()
-	closed := make(chan error, 1)
-	go func() { closed <- c.Close(context.Background()) }() // Close waits for holds that are still referenced
+	closed := Go(func() error { return c.Close(context.Background()) }) // Close waits for holds that are still referenced
 	redistest.WaitFor(t, Soon, func() bool {
 		runtime.GC()
 		return len(closed) > 0

@@ -538,8 +538,7 @@ func TestConformanceLatchDeadline(t *testing.T) {
 		n, err := latch.Count(t.Context())
 		require.NoError(t, err)
 		require.EqualValues(t, 1, n)
-		done := make(chan error, 1)
-		go func() { done <- wait(Soon) }()
+		done := Go(func() error { return wait(Soon) })
 		AwaitWaiter(t, s, latch.Name())
 		for range 2 { // once more than needed
 			require.NoError(t, latch.CountDown(t.Context()))

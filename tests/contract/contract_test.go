@@ -258,12 +258,8 @@ func waitIsBounded(t *testing.T, m *mutexCase) {
 func cancelEndsWait(t *testing.T, m *mutexCase) {
 	h := Acquire(t, t.Context(), m.on(t))
 	ctx, cancel := context.WithCancelCause(t.Context())
-	failed := make(chan error, 1)
 	other := m.on(t)
-	go func() {
-		_, err := other.Acquire(ctx)
-		failed <- err
-	}()
+	failed := Go(func() error { return ErrOf(other.Acquire(ctx)) })
 	if m.poll == 0 {
 		AwaitWaiter(t, m.s, m.key)
 	}
@@ -472,11 +468,7 @@ func closedRefuses(t *testing.T, m *mutexCase) {
 	c := NewClient(t, m.s.Client(t))
 	a := m.open(t, c, m.key)
 	h := Acquire(t, t.Context(), m.on(t))
-	failed := make(chan error, 1)
-	go func() {
-		_, err := a.Acquire(context.Background())
-		failed <- err
-	}()
+	failed := Go(func() error { return ErrOf(a.Acquire(context.Background())) })
 	if m.poll == 0 {
 		AwaitWaiter(t, m.s, m.key)
 	}

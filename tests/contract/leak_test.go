@@ -102,8 +102,7 @@ func TestC17LeakedHoldAndTheEndOfItsBubble(t *testing.T) {
 		var heard Recorder
 		c := NewClient(t, redistest.Embedded(t).Client(t), heard.Option())
 		leak(t, c.Lock("x"), primitives.WithLease(time.Hour))
-		closed := make(chan error)
-		go func() { closed <- c.Close(context.Background()) }()
+		closed := Go(func() error { return c.Close(context.Background()) })
 		collectLeaks(t, &heard)
 		require.NoError(t, <-closed)
 	})

@@ -116,8 +116,7 @@ func TestC25WaitersWriteTheirClientsName(t *testing.T) {
 			hold := Acquire(t, t.Context(), holder.Lock("l"))
 			c := NewClient(t, s.Client(t), primitives.WithClientName(name))
 			ctx, cancel := context.WithCancel(t.Context())
-			done := make(chan error)
-			go func() { done <- wait(ctx, c) }()
+			done := Go(func() error { return wait(ctx, c) })
 			redistest.WaitFor(t, Soon, func() bool {
 				return strings.Join(ClientNames(t, s), ",") == name
 			}, "the waiter's name is written")

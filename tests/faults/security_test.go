@@ -115,8 +115,7 @@ func endlessScript(t *testing.T, s *redistest.Server) {
 	c := NewClient(t, LeastRights(t, s).Client(t))
 	hold := Acquire(t, t.Context(), c.Lock("orders:1"), primitives.WithWatchdog(RenewedTTL))
 	rdb := application(t, s, "invoices:").Client(t, NoRetries)
-	ended := make(chan error, 1)
-	go func() { ended <- rdb.Eval(t.Context(), "while true do end", nil).Err() }()
+	ended := Go(func() error { return rdb.Eval(t.Context(), "while true do end", nil).Err() })
 	redistest.WaitFor(t, Soon, func() bool {
 		return redis.HasErrorPrefix(admin.Get(t.Context(), "x").Err(), "BUSY")
 	}, "Redis is busy")

@@ -93,8 +93,7 @@ func TestWaitersFollowTheNameOfThePrimary(t *testing.T) {
 			waiters = append(waiters, waiter{"Locker", held, locked})
 			latch := NewClient(t, n.Client(t)).CountDownLatch("latch")
 			require.NoError(t, ErrOf(latch.Init(t.Context(), 1)))
-			opened := make(chan error, 1)
-			go func() { opened <- NewClient(t, n.Client(t)).CountDownLatch("latch").Wait(t.Context()) }()
+			opened := Go(func() error { return NewClient(t, n.Client(t)).CountDownLatch("latch").Wait(t.Context()) })
 			redistest.WaitFor(t, Soon, func() bool {
 				return n.Former().Client(t).PubSubNumSub(t.Context(), "redisson_countdownlatch__channel__{latch}").
 					Val()["redisson_countdownlatch__channel__{latch}"] == 1
