@@ -101,8 +101,7 @@ func TestC14Token(t *testing.T) {
 				require.EqualValues(t, -1, x.Rdb.PTTL(t.Context(), x.Token).Val(), "the token key does not expire")
 			})
 		}
-		info := InfoOf(t, l)
-		require.Equal(t, "fenced", info.Kind)
+		require.Equal(t, "fenced", InfoOf(t, l).Kind)
 	})
 }
 

@@ -406,8 +406,7 @@ func jointKinds(t *testing.T, x *JointTest) {
 	}
 	one, other := x.Join(locks(x.C, reader)), x.Join(locks(x.Other(t), reader))
 	hold := Acquire(t, t.Context(), one)
-	inner := Acquire(t, hold.Context(), one)
-	Release(t, inner)
+	Release(t, Acquire(t, hold.Context(), one))
 	require.NoError(t, hold.Check(t.Context()))
 	waiting := StartAcquire(t.Context(), other)
 	AwaitWaiter(t, x.S, x.Base)

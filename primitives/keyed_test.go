@@ -125,8 +125,7 @@ func TestKeyedAfterALoss(t *testing.T) {
 
 			require.ErrorIs(t, keyed.Unlock(t.Context(), name), primitives.ErrLost, what)
 			require.NoError(t, <-next, what)
-			held := InfoOf(t, admin.Lock(name))
-			require.Len(t, held.Holders, 1, "the Unlock of the former caller has left it")
+			require.Len(t, InfoOf(t, admin.Lock(name)).Holders, 1, "the Unlock of the former caller has left it")
 			require.NoError(t, keyed.Unlock(t.Context(), name), what)
 		}
 		require.ErrorIs(t, keyed.Ensure(t.Context(), name), primitives.ErrNotHeld)

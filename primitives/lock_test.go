@@ -564,8 +564,7 @@ func TestC20KeyWithoutExpiryIsHeld(t *testing.T) {
 		require.ErrorIs(t, Await(t, waiting).Err, primitives.ErrNotAcquired)
 		polls := int(time.Since(began) / time.Second)
 		require.Less(t, len(ScriptsOf(p)), 10+polls, "an attempt, another one when subscribed, and slow polls")
-		info := InfoOf(t, x.L)
-		require.Equal(t, time.Duration(-1), info.TTL)
+		require.Equal(t, time.Duration(-1), InfoOf(t, x.L).TTL)
 		require.NoError(t, x.L.ReleaseID(t.Context(), "somebody"))
 	})
 }

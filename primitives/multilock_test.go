@@ -207,8 +207,7 @@ func multiLinger(t *testing.T, x *JointTest) {
 		}, "it lingers")
 	}
 	use(x.C)
-	hold := TryAcquire(t, t.Context(), x.L)
-	Release(t, hold)
+	Release(t, TryAcquire(t, t.Context(), x.L))
 	use(x.Other(t))
 	require.ErrorIs(t, ErrOf(x.L.TryAcquire(t.Context())), primitives.ErrNotAcquired)
 	Release(t, Acquire(t, t.Context(), x.L, primitives.WithWait(Soon)))

@@ -157,8 +157,7 @@ func FuzzIDs(f *testing.F) {
 					return err
 				}
 				require.Equal(t, id, hold.ID())
-				info := InfoOf(t, l)
-				require.Equal(t, id, info.Holders[0].ID)
+				require.Equal(t, id, InfoOf(t, l).Holders[0].ID)
 				require.NoError(t, l.ReleaseID(ctx, id))
 				require.Zero(t, admin.Exists(ctx, l.Name()).Val())
 				return hold.Release(ctx)

@@ -193,8 +193,7 @@ func testPermitsWireTTL(t *testing.T, w *permitState) {
 	require.NoError(t, w.rdb.Persist(ctx, key).Err())
 	second := Acquire(t, ctx, sem)
 	require.Equal(t, time.Duration(-1), w.rdb.PTTL(ctx, w.leases).Val())
-	require.NoError(t, second.Release(ctx))
-	require.NoError(t, hold.Release(ctx))
+	Release(t, second, hold)
 }
 
 // TestPermitsOfADeletedPoolAreLost deletes the pool while permits are taken. A new pool has all its
@@ -225,8 +224,7 @@ func TestPermitsOfADeletedPoolAreLost(t *testing.T) {
 				require.ErrorIs(t, hold[2].Extend(ctx, time.Minute), primitives.ErrLost)
 				RequireEnds(t, hold[0].Context(), primitives.ErrLost)
 				w.requireStep(t, "")
-				info := InfoOf(t, sem)
-				require.Equal(t, primitives.Info{Name: key, Kind: "permits", Holders: []primitives.Holder{}}, info)
+				require.Equal(t, primitives.Info{Name: key, Kind: "permits", Holders: []primitives.Holder{}}, InfoOf(t, sem))
 				require.NoError(t, create())
 				w.requireStep(t, "3", "3")
 				require.Empty(t, w.taken(t))
@@ -287,8 +285,7 @@ var permitCases = []struct {
 		leased := Acquire(t, t.Context(), w.sem, primitives.WithPermits(2), primitives.WithLease(ShortLease))
 		RequireEnds(t, leased.Context(), primitives.ErrLost)
 		lost := leased.Release(t.Context())
-		next := Acquire(t, t.Context(), w.sem, primitives.WithPermits(2))
-		Release(t, next)
+		Release(t, Acquire(t, t.Context(), w.sem, primitives.WithPermits(2)))
 		return lost
 	}},
 }
@@ -324,7 +321,7 @@ func TestPermitWaiterWakesWhenALeaseEnds(t *testing.T) {
 		began := time.Now()
 		hold := Acquire(t, ctx, sem)
 		require.InDelta(t, 302*time.Millisecond, time.Since(began), float64(3*time.Millisecond))
-		require.NoError(t, hold.Release(ctx))
+		Release(t, hold)
 		CloseNow(c)
 	})
 }
@@ -343,8 +340,7 @@ func TestPermitsCollectExpiredOnesInSlices(t *testing.T) {
 		members[i] = redis.Z{Score: float64(i + 1), Member: Unhex(t, foreignID(i))}
 	}
 	require.NoError(t, w.rdb.ZAdd(ctx, w.leases, members...).Err())
-	info := InfoOf(t, sem)
-	require.Equal(t, many, info.Available)
+	require.Equal(t, many, InfoOf(t, sem).Available)
 	one := TryAcquire(t, ctx, sem)
 	require.Equal(t, 999, Available(t, w.rdb, key), "one slice of 1,000")
 	began := time.Now()
@@ -353,7 +349,6 @@ func TestPermitsCollectExpiredOnesInSlices(t *testing.T) {
 	require.Len(t, w.taken(t), many)
 	require.Equal(t, 0, Available(t, w.rdb, key))
 	require.NoError(t, all.Extend(ctx, time.Minute))
-	require.NoError(t, all.Release(ctx))
-	require.NoError(t, one.Release(ctx))
+	Release(t, all, one)
 	require.Equal(t, many, Available(t, w.rdb, key))
 }

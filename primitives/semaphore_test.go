@@ -173,7 +173,7 @@ func TestSemaphoreAcquiresNoPermits(t *testing.T) {
 			hold := Acquire(t, t.Context(), sem, primitives.WithPermits(0))
 			require.Empty(t, hold.ID())
 			RequireLive(t, hold.Context())
-			require.NoError(t, hold.Release(t.Context()))
+			Release(t, hold)
 			require.ErrorIs(t, hold.Release(t.Context()), primitives.ErrReleased)
 			RequireEnds(t, hold.Context(), primitives.ErrReleased)
 			done, cancel := context.WithCancel(t.Context())
@@ -338,7 +338,7 @@ func TestSemaphoreWaiterForManyDoesNotBlockOthers(t *testing.T) {
 		}
 		AwaitWaiters(t, c, 3)
 		released := time.Now()
-		require.NoError(t, all.Release(ctx))
+		Release(t, all)
 		holds := make([]*primitives.Hold, len(few))
 		for i := range few {
 			got := AwaitAcquired(t, few[i])
@@ -347,9 +347,7 @@ func TestSemaphoreWaiterForManyDoesNotBlockOthers(t *testing.T) {
 		}
 		require.Empty(t, many)
 		require.NoError(t, sem.Add(ctx, 2))
-		for _, hold := range holds {
-			require.NoError(t, hold.Release(ctx))
-		}
+		Release(t, holds...)
 		Release(t, AwaitHold(t, many))
 		require.Equal(t, 5, Available(t, rdb, key))
 	})
@@ -370,7 +368,7 @@ func TestSemaphoresInACluster(t *testing.T) {
 				InitPool(t, sem, 2)
 				hold := Acquire(t, ctx, sem, primitives.WithPermits(2))
 				waiting := StartAcquire(ctx, sem)
-				require.NoError(t, hold.Release(ctx))
+				Release(t, hold)
 				Release(t, AwaitHold(t, waiting))
 				require.NoError(t, ErrOf(sem.Delete(ctx)))
 			}

@@ -55,9 +55,7 @@ func (tt slowTest) run(t *testing.T, s *redistest.Server) {
 		require.NoError(t, context.Cause(hold.Context()), hold.Name())
 	}
 	p.Delay(0)
-	for _, hold := range holds {
-		require.NoError(t, hold.Release(t.Context()))
-	}
+	Release(t, holds...)
 	closing, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
 	require.NoError(t, c.Close(closing))

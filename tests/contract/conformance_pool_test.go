@@ -39,8 +39,7 @@ func (p *poolCase) add(t *testing.T, n int) {
 // requireFree checks the number of available permits.
 func (p *poolCase) requireFree(t *testing.T, n int) {
 	t.Helper()
-	info := InfoOf(t, p)
-	require.Equal(t, n, info.Available)
+	require.Equal(t, n, InfoOf(t, p).Available)
 }
 
 // requireAll checks the number of permits in all, held and available. It is for permits with

@@ -84,8 +84,7 @@ func (x *conformCase) count(t *testing.T, id string) int {
 func (x *conformCase) requireHolders(t *testing.T, n int) {
 	t.Helper()
 	for _, l := range []*primitives.Lock{x.l, x.far} {
-		info := InfoOf(t, l)
-		require.Len(t, info.Holders, n)
+		require.Len(t, InfoOf(t, l).Holders, n)
 	}
 }
 
@@ -343,8 +342,7 @@ func failedTryLeavesNothing(t *testing.T, x *conformCase) {
 	RequireClean(t, x.s, x.key, before...)
 	Release(t, hold)
 	for _, l := range []*primitives.Lock{x.l, x.excludes} {
-		next := TryAcquire(t, t.Context(), l)
-		Release(t, next)
+		Release(t, TryAcquire(t, t.Context(), l))
 	}
 }
 
@@ -406,8 +404,7 @@ func TestConformanceFairPrefix(t *testing.T) {
 		waiting := StartAcquire(t.Context(), l)
 		AwaitFair(t, l, 1)
 		require.EqualValues(t, 1, s.Client(t).LLen(t.Context(), "redisson_lock_queue:{test::"+key+"}").Val())
-		info := InfoOf(t, l)
-		require.Equal(t, key, info.Name)
+		require.Equal(t, key, InfoOf(t, l).Name)
 		Release(t, hold)
 		Release(t, AwaitHold(t, waiting))
 		RequireClean(t, s, key)

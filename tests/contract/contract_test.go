@@ -236,9 +236,9 @@ func tryFails(t *testing.T, m *mutexCase) {
 	for _, a := range []Acquirer{one, other} {
 		require.ErrorIs(t, ErrOf(a.TryAcquire(t.Context())), primitives.ErrNotAcquired)
 	}
-	require.NoError(t, h.Release(t.Context()))
+	Release(t, h)
 	h = TryAcquire(t, t.Context(), other)
-	require.NoError(t, h.Release(t.Context()))
+	Release(t, h)
 }
 
 // waitIsBounded checks that WithWait ends the wait in time, with an error that is not a context's.
@@ -250,7 +250,7 @@ func waitIsBounded(t *testing.T, m *mutexCase) {
 	require.ErrorIs(t, err, primitives.ErrNotAcquired)
 	require.NotErrorIs(t, err, context.DeadlineExceeded)
 	require.GreaterOrEqual(t, time.Since(began), 50*time.Millisecond)
-	require.NoError(t, h.Release(t.Context()))
+	Release(t, h)
 }
 
 // cancelEndsWait checks that the error of a cancelled waiter matches both ErrNotAcquired and the
@@ -267,7 +267,7 @@ func cancelEndsWait(t *testing.T, m *mutexCase) {
 	err := <-failed
 	require.ErrorIs(t, err, primitives.ErrNotAcquired)
 	require.ErrorIs(t, err, ErrTest)
-	require.NoError(t, h.Release(t.Context()))
+	Release(t, h)
 }
 
 // doneContext checks that an acquisition with a done context fails before it sends a command.
@@ -299,10 +299,10 @@ func releaseWakes(t *testing.T, m *mutexCase) {
 		AwaitWaiter(t, m.s, m.key)
 	}
 	require.Empty(t, got)
-	require.NoError(t, h.Release(t.Context()))
+	Release(t, h)
 	select {
 	case h := <-got:
-		require.NoError(t, h.Release(t.Context()))
+		Release(t, h)
 	case <-time.After(Soon):
 		require.FailNow(t, "timed out waiting for the waiter to wake up")
 	}
@@ -327,7 +327,7 @@ func pollCovers(t *testing.T, m *mutexCase) {
 		AwaitWaiter(t, m.s, m.key)
 	}
 	released := time.Now()
-	require.NoError(t, h.Release(t.Context()))
+	Release(t, h)
 	require.Less(t, (<-got).Sub(released), SlowPoll)
 }
 
@@ -356,8 +356,7 @@ func doReleases(t *testing.T, m *mutexCase) {
 	a := m.on(t)
 	free := func() {
 		t.Helper()
-		h := TryAcquire(t, t.Context(), a)
-		require.NoError(t, h.Release(t.Context()))
+		Release(t, TryAcquire(t, t.Context(), a))
 	}
 	require.NoError(t, a.Do(t.Context(), func(context.Context) error { return nil }))
 	free()
@@ -379,10 +378,10 @@ func lostReplies(t *testing.T, m *mutexCase) {
 		h := Acquire(t, t.Context(), a)
 		require.ErrorIs(t, ErrOf(other.TryAcquire(t.Context())), primitives.ErrNotAcquired)
 		p.DropReplies(lost, Script)
-		require.NoError(t, h.Release(t.Context()))
+		Release(t, h)
 		h, err := other.TryAcquire(t.Context())
 		require.NoError(t, err, "one release frees the lock")
-		require.NoError(t, h.Release(t.Context()))
+		Release(t, h)
 	}
 }
 
@@ -403,8 +402,7 @@ func nests(t *testing.T, m *mutexCase) {
 		require.NoError(t, order[0].Release(t.Context()))
 		require.ErrorIs(t, ErrOf(other.TryAcquire(t.Context())), primitives.ErrNotAcquired)
 		require.NoError(t, order[1].Release(t.Context()))
-		h := TryAcquire(t, t.Context(), other)
-		require.NoError(t, h.Release(t.Context()))
+		Release(t, TryAcquire(t, t.Context(), other))
 		_, err := a.Acquire(outer.Context(), primitives.WithWait(0))
 		require.ErrorIs(t, err, primitives.ErrReleased, "a released hold does not nest")
 	}
@@ -412,7 +410,7 @@ func nests(t *testing.T, m *mutexCase) {
 	_, err := a.Acquire(outer.Context(), primitives.WithNonReentrant())
 	require.ErrorIs(t, err, primitives.ErrDeadlock)
 	require.NotErrorIs(t, err, primitives.ErrNotAcquired)
-	require.NoError(t, outer.Release(t.Context()))
+	Release(t, outer)
 }
 
 // leaseEnds checks that the loss of an expired lease is reported before a waiter acquires. The
@@ -459,7 +457,7 @@ func idsAreClients(t *testing.T, m *mutexCase) {
 		require.Regexp(t, "^"+c.ID()+`:\d+$`, id)
 		require.False(t, seen[id])
 		seen[id] = true
-		require.NoError(t, h.Release(t.Context()))
+		Release(t, h)
 	}
 }
 
@@ -477,5 +475,5 @@ func closedRefuses(t *testing.T, m *mutexCase) {
 	_, err := a.Acquire(context.Background())
 	require.ErrorIs(t, err, primitives.ErrClosed)
 	require.NotErrorIs(t, err, primitives.ErrNotAcquired)
-	require.NoError(t, h.Release(t.Context()))
+	Release(t, h)
 }

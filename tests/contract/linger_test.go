@@ -135,8 +135,7 @@ func TestC24LingeringLockRefusesNoTryOfItsClient(t *testing.T) {
 		} {
 			for _, opts := range [][]primitives.Option{nil, {primitives.WithOwner("me")}} {
 				lingers(t, s, tt.lingers)
-				hold := TryAcquire(t, t.Context(), tt.rival, opts...)
-				Release(t, hold)
+				Release(t, TryAcquire(t, t.Context(), tt.rival, opts...))
 			}
 			held := Acquire(t, t.Context(), tt.lingers)
 			require.ErrorIs(t, ErrOf(tt.rival.TryAcquire(t.Context())), primitives.ErrNotAcquired)

@@ -205,7 +205,7 @@ func releaseWithinTheMinimum(
 		}
 	}()
 
-	require.NoError(t, hold.Release(t.Context()))
+	Release(t, hold)
 	RequireEnds(t, hold.Context(), primitives.ErrReleased)
 	require.Len(t, heard.All(primitives.EventReleased), 1)
 	require.ErrorIs(t, hold.Release(t.Context()), primitives.ErrReleased)
@@ -749,8 +749,7 @@ func TestC28MinimumOfAMember(t *testing.T) {
 		} {
 			key := redistest.Name(t)
 			member := c.Lock(key, primitives.WithMinHold(time.Hour))
-			hold := Acquire(t, t.Context(), primitives.NewMultiLock([]*primitives.Lock{member}), tt.opts...)
-			Release(t, hold)
+			Release(t, Acquire(t, t.Context(), primitives.NewMultiLock([]*primitives.Lock{member}), tt.opts...))
 			info := InfoOf(t, member)
 			require.LessOrEqual(t, info.TTL, tt.most, tt.name)
 			require.Equal(t, tt.most > 0, info.TTL > max(tt.most-Soon, 0), tt.name)

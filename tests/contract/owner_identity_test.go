@@ -116,8 +116,7 @@ func TestLostHoldOfAnOwnerTakesNoLaterCount(t *testing.T) {
 			require.NoError(t, x.s.Client(t).Del(t.Context(), keys...).Err())
 		}},
 		{"adopted", nil, func(t *testing.T, x *ownerCase, old *primitives.Hold) {
-			adopted := Adopt(t, x.other(t), old.ID())
-			Release(t, adopted)
+			Release(t, Adopt(t, x.other(t), old.ID()))
 		}},
 		{"released by id", nil, func(t *testing.T, x *ownerCase, old *primitives.Hold) {
 			require.NoError(t, x.other(t).ReleaseID(t.Context(), old.ID()))

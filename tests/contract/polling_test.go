@@ -138,8 +138,7 @@ func TestPollerBesideGoroutinesThatHandOff(t *testing.T) {
 		const tries = 5
 		began := time.Now()
 		for range tries {
-			hold := Acquire(t, t.Context(), poller, primitives.WithWait(20*time.Second))
-			Release(t, hold)
+			Release(t, Acquire(t, t.Context(), poller, primitives.WithWait(20*time.Second)))
 		}
 		mean := time.Since(began) / tries
 		t.Logf("mean wait %v", mean)

@@ -68,8 +68,7 @@ func TestC25ClientWithAnEmptyNameWritesNone(t *testing.T) {
 	hold := Acquire(t, t.Context(), unnamed.Lock("l"))
 	AwaitWaiter(t, s, "redlatch_holder:") // a name would be written earlier
 	require.Empty(t, ClientNames(t, s))
-	info := InfoOf(t, unnamed.Lock("l"))
-	require.Empty(t, info.Holders[0].Client)
+	require.Empty(t, InfoOf(t, unnamed.Lock("l")).Holders[0].Client)
 	Release(t, hold)
 }
 
@@ -257,8 +256,7 @@ func TestC25RefusedNameAndChannelAreOnlyLogged(t *testing.T) {
 		return strings.Contains(log.String(), "redlatch_holder:")
 	}, "the refused channel is logged")
 	require.Equal(t, 1, strings.Count(log.String(), "redlatch_client:"), log.String())
-	info := InfoOf(t, c.Lock("l"))
-	require.Empty(t, info.Holders[0].Client)
+	require.Empty(t, InfoOf(t, c.Lock("l")).Holders[0].Client)
 	held := ForceRelease(t, c.Lock("l"))
 	require.True(t, held)
 	require.ErrorIs(t, hold.Check(t.Context()), primitives.ErrLost)

@@ -136,7 +136,7 @@ func severalHold(t *testing.T, m *sharedCase) {
 	}
 	for _, h := range holds {
 		RequireLive(t, h.Context())
-		require.NoError(t, h.Release(t.Context()))
+		Release(t, h)
 	}
 }
 
@@ -147,7 +147,7 @@ func releaseFreesOne(t *testing.T, m *sharedCase) {
 	require.ErrorIs(t, holds[2].Release(t.Context()), primitives.ErrReleased)
 	h, err := m.on(t).TryAcquire(t.Context())
 	require.NoError(t, err, "a permit is free again")
-	require.NoError(t, h.Release(t.Context()))
+	Release(t, h)
 	for i, h := range holds {
 		if i != 2 {
 			require.NoError(t, h.Release(t.Context()), "the others still hold")
@@ -223,7 +223,7 @@ func sharedPollCovers(t *testing.T, m *sharedCase) {
 		waiting := StartAcquire(t.Context(), m.Rival(deaf, m.key))
 		AwaitWaiters(t, deaf, 1)
 		freed := time.Now()
-		require.NoError(t, h.Release(t.Context()))
+		Release(t, h)
 		rival := AwaitHold(t, waiting)
 		require.Less(t, time.Since(freed), SlowPoll)
 		Release(t, rival)
@@ -262,7 +262,7 @@ func sharedLostReplies(t *testing.T, m *sharedCase) {
 		h := Acquire(t, t.Context(), a)
 		other := TryAcquire(t, t.Context(), m.on(t))
 		p.DropReplies(lost, Script)
-		require.NoError(t, h.Release(t.Context()))
+		Release(t, h)
 		require.NoError(t, other.Release(t.Context()), "one release ends one hold")
 		m.blocked(t)()
 	}

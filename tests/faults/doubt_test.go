@@ -142,8 +142,7 @@ func TestPrivateAndSharedReleasesGiveBackTheirOwn(t *testing.T) {
 					private := Acquire(t, t.Context(), l)
 					shared := Acquire(t, t.Context(), other, primitives.WithOwner(private.ID()))
 					nested := Acquire(t, private.Context(), l)
-					info := InfoOf(t, l)
-					require.Equal(t, 3, info.Holders[0].Count)
+					require.Equal(t, 3, InfoOf(t, l).Holders[0].Count)
 					Release(t, nested)
 					first, last := private, shared
 					if order == "shared first" {
@@ -319,8 +318,7 @@ func TestSemaphorePermitDoesNotLeak(t *testing.T) {
 		p.Heal()
 		p.Record()
 		redistest.WaitFor(t, Soon, func() bool { return len(ScriptsOf(p)) > 0 }, "it is repeated in the background")
-		info := InfoOf(t, direct)
-		require.Equal(t, 2, info.Available, "the permit is released once")
+		require.Equal(t, 2, InfoOf(t, direct).Available, "the permit is released once")
 	})
 }
 

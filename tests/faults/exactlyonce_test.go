@@ -47,7 +47,7 @@ func TestC16RepeatedCommandsActOnce(t *testing.T) {
 				require.NoError(t, err, name)
 				require.Equal(t, map[string]string{adopted.ID(): "1"}, Fields(t, x.S, x.Name))
 				repeat()
-				require.NoError(t, adopted.Release(ctx))
+				Release(t, adopted)
 				require.Empty(t, Fields(t, x.S, x.Name))
 				Acquire(t, ctx, l, opts...)
 				repeat()
@@ -95,7 +95,7 @@ func TestC16LateCopyOfARefusedAdoptionTakesNothing(t *testing.T) {
 		hold := Acquire(t, t.Context(), l, primitives.WithOwner("o"))
 		Replay(t, s.Client(t), copies)
 		require.NoError(t, hold.Check(t.Context()))
-		require.NoError(t, hold.Release(t.Context()))
+		Release(t, hold)
 		RequireClean(t, s, name, k.Stays(name)...)
 	})
 }
@@ -136,8 +136,7 @@ func TestC16LateCopyDoesNotShortenTheLeaseOfPermits(t *testing.T) {
 			require.NoError(t, hold.Extend(t.Context(), time.Hour))
 			for _, command := range ScriptsOf(p) {
 				_ = Resend(s.Client(t), command).Err()
-				info := InfoOf(t, sem)
-				require.Greater(t, info.TTL, 50*time.Minute, "%q", command.Args)
+				require.Greater(t, InfoOf(t, sem).TTL, 50*time.Minute, "%q", command.Args)
 			}
 		}
 		first := Acquire(t, t.Context(), sem)
@@ -216,8 +215,7 @@ func TestC16HungServerLeavesNothing(t *testing.T) {
 	}
 	RequireClean(t, s, name)
 	for i := range 2 * n {
-		hold := TryAcquire(t, t.Context(), lock(i))
-		Release(t, hold)
+		Release(t, TryAcquire(t, t.Context(), lock(i)))
 	}
 }
 
@@ -231,7 +229,7 @@ func TestC16PausedServerExecutesOnce(t *testing.T) {
 	waiting := StartAcquire(t.Context(), other)
 	AwaitWaiter(t, s, x.Name)
 	require.NoError(t, x.Rdb.Do(t.Context(), "client", "pause", "1000", "all").Err())
-	require.NoError(t, hold.Release(t.Context()))
+	Release(t, hold)
 	acquired := AwaitHold(t, waiting)
 	require.Equal(t, map[string]string{acquired.ID(): "1"}, Fields(t, s, x.Name))
 	Release(t, acquired)

@@ -283,7 +283,7 @@ func (tt silentMember) acquire(t *testing.T, kind, by string) {
 	if kind == "red" && len(tt.silent) <= 1 {
 		require.NoError(t, err, "a majority has answered")
 		require.Less(t, took, limit/2)
-		require.NoError(t, hold.Release(t.Context()))
+		Release(t, hold)
 	} else {
 		require.ErrorIs(t, err, primitives.ErrUnavailable)
 		require.NotErrorIs(t, err, primitives.ErrNotAcquired)

@@ -433,8 +433,7 @@ func (x *fullMemory) requireReleases(t *testing.T, s *redistest.Server) {
 	}
 	Release(t, x.holds...)
 	if x.Pool {
-		info := InfoOf(t, x.OpenPool(x.c, x.name))
-		require.Equal(t, 3, info.Available)
+		require.Equal(t, 3, InfoOf(t, x.OpenPool(x.c, x.name)).Available)
 		return
 	}
 	for _, l := range x.handles(x.c, x.name) {

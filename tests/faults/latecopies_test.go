@@ -345,8 +345,7 @@ func TestPermitsWithIDsOfAnEarlierSemaphoreAreLost(t *testing.T) {
 		require.NoError(t, ErrOf(sem.Delete(t.Context())))
 		InitPool(t, sem, 2)
 		require.ErrorIs(t, hold.Release(t.Context()), primitives.ErrLost)
-		info := InfoOf(t, sem)
-		require.Equal(t, 2, info.Available)
+		require.Equal(t, 2, InfoOf(t, sem).Available)
 	})
 }
 

@@ -70,7 +70,7 @@ func TestPermitsOfACrashedHolderComeBack(t *testing.T) {
 		RequireEnds(t, lost.Context(), primitives.ErrLost)
 		RequireLive(t, renewed.Context())
 		require.NoError(t, renewed.Check(ctx))
-		require.NoError(t, hold.Release(ctx))
+		Release(t, hold)
 		require.NoError(t, renewed.Release(ctx))
 	})
 }

@@ -96,8 +96,7 @@ func TestC7CallsRideOutAMovingSlot(t *testing.T) {
 		Release(t, hold)
 	}
 	for kind, p := range pools {
-		info := InfoOf(t, p)
-		require.Equal(t, 2, info.Available, kind)
+		require.Equal(t, 2, InfoOf(t, p).Available, kind)
 	}
 	require.Same(t, m.To, servers.Node(t, "{n}"))
 }

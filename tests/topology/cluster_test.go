@@ -1,7 +1,6 @@
 package topology
 
 import (
-	"context"
 	"slices"
 	"strconv"
 	"strings"
@@ -129,7 +128,7 @@ func TestSentinelFailoverKeepsHoldsAndWaiters(t *testing.T) {
 	redistest.WaitFor(t, 20*time.Second, func() bool {
 		return hold.Check(t.Context()) == nil
 	}, "the hold is valid on the new master")
-	require.NoError(t, hold.Release(context.Background()))
+	Release(t, hold)
 	Release(t, AwaitHold(t, waiting))
 	rdb := servers.FailoverClient(t, tweak) // a Sentinel may still name the old master
 	redistest.WaitFor(t, 20*time.Second, func() bool {

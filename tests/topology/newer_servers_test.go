@@ -66,8 +66,7 @@ func TestAtomicSlotMigrationKeepsHoldsAndWaiters(t *testing.T) {
 				require.NoError(t, acquired.Check(t.Context()))
 				Release(t, acquired)
 			}
-			info := InfoOf(t, pool)
-			require.Equal(t, 1, info.Available)
+			require.Equal(t, 1, InfoOf(t, pool).Available)
 		})
 	}
 }

@@ -87,8 +87,7 @@ func TestChangesWithoutReplicasToConfirm(t *testing.T) {
 	calls.Wait()
 	for kind, l := range locks {
 		if l, ok := l.(*primitives.Lock); ok {
-			info := InfoOf(t, l)
-			require.Empty(t, info.Holders, kind)
+			require.Empty(t, InfoOf(t, l).Holders, kind)
 		}
 	}
 }

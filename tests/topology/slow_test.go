@@ -84,9 +84,7 @@ func TestSlowServersLoseNoHold(t *testing.T) {
 			for _, p := range proxies {
 				p.Delay(0)
 			}
-			for _, hold := range holds {
-				require.NoError(t, hold.Release(t.Context()))
-			}
+			Release(t, holds...)
 		})
 	}
 }

@@ -180,8 +180,7 @@ func TestWrappedClientOnASilentServer(t *testing.T) {
 				require.NoError(t, err)
 				name := redistest.Name(t)
 				for range 100 {
-					hold := Acquire(t, t.Context(), c.Lock(name))
-					require.NoError(t, hold.Release(t.Context()))
+					Release(t, Acquire(t, t.Context(), c.Lock(name)))
 				}
 				kept := Acquire(t, t.Context(), c.Lock(name+"kept", primitives.WithWatchdog(3*time.Second)))
 

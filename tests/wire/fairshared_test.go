@@ -109,7 +109,7 @@ func TestFairLockCopyOfAPrivateReleaseTakesNoSharedCount(t *testing.T) {
 		private := Acquire(t, t.Context(), l)
 		shared := Acquire(t, t.Context(), l, primitives.WithOwner(private.ID()))
 		p.Duplicate(Script)
-		require.NoError(t, private.Release(t.Context()))
+		Release(t, private)
 		p.Heal()
 		require.Equal(t, map[string]string{private.ID(): "1"}, Fields(t, s, name))
 		require.NoError(t, shared.Check(t.Context()))

@@ -154,8 +154,7 @@ func testWireDowngrade(t *testing.T, x *RWTest) {
 func testWireReadReleasedBeforeWrite(t *testing.T, x *RWTest) {
 	ctx := t.Context()
 	w := Acquire(t, ctx, x.RW.Writer())
-	r := Acquire(t, w.Context(), x.RW.Reader())
-	Release(t, r)
+	Release(t, Acquire(t, w.Context(), x.RW.Reader()))
 	x.RequireState(t, Writes(w.ID(), 1))
 	Release(t, w)
 	x.RequireState(t, nil, "1")
