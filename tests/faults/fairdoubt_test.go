@@ -83,26 +83,3 @@ func TestFairLockLateAttemptOfAnEndedAcquisitionTakesNothing(t *testing.T) {
 		})
 	}
 }
-
-// The first attempt of a try gets no answer, and a later attempt is refused. The first attempt
-// reaches Redis when the lock is free. It takes nothing.
-func TestFairLockLateAttemptOfARefusedTryTakesNothing(t *testing.T) {
-	t.Parallel()
-	acquireScript := scripts.Load("fairlock/acquire")
-	for _, opts := range [][]primitives.Option{nil, {primitives.WithOwner("o")}} {
-		redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-			name := redistest.Name(t)
-			p, rdb := s.Proxy(t), s.Client(t)
-			require.NoError(t, rdb.ScriptLoad(t.Context(), acquireScript.Text()).Err())
-			l := NewClient(t, p.Client(t, FastRetries)).FairLock(name)
-			hold := Acquire(t, t.Context(), NewClient(t, s.Client(t)).FairLock(name))
-			p.Record()
-			p.DropCommands(1, Script)
-			require.ErrorIs(t, ErrOf(l.TryAcquire(t.Context(), opts...)), primitives.ErrNotAcquired)
-			late := ScriptsOf(p)
-			Release(t, hold)
-			_ = Resend(rdb, late[0]).Err()
-			require.Empty(t, Leftovers(t, s, name))
-		})
-	}
-}
