@@ -114,34 +114,6 @@ func TestRedLockRollsBackOnAPausedServer(t *testing.T) {
 	}
 }
 
-// TestRedLockSurvivesTheRestartOfOneServer restarts servers without persistence. The hold survives
-// the loss of one server's data, but not of two.
-func TestRedLockSurvivesTheRestartOfOneServer(t *testing.T) {
-	t.Parallel()
-	q := NewQuorum(t, 3)
-	events := &Recorder{}
-	hold := q.Acquire(t, t.Context(), q.PatientClients(t, events.Option()), primitives.WithWatchdog(2*RenewedTTL))
-	restart := func(i int) {
-		require.NoError(t, q.Servers[i].Kill())
-		require.NoError(t, q.Servers[i].Restart())
-	}
-	restart(0)
-	redistest.WaitFor(t, Soon, func() bool {
-		RequireLive(t, hold.Context())
-		return Fields(t, q.Servers[0], q.Name)[hold.ID()] == "1"
-	}, "acquired again")
-	require.NoError(t, hold.Check(t.Context()))
-	RequireLive(t, hold.Context())
-	require.NoError(t, q.Servers[0].Kill())
-	restart(1)
-	require.NoError(t, q.Servers[0].Restart())
-	RequireEnds(t, hold.Context(), primitives.ErrLost)
-	require.ErrorIs(t, hold.Release(t.Context()), primitives.ErrLost)
-	q.RequireFree(t, 0, 1, 2)
-	redistest.WaitFor(t, Soon, func() bool { return len(events.All(primitives.EventLost)) > 0 }, "the loss is reported")
-	require.Len(t, events.All(primitives.EventLost), 1)
-}
-
 // TestRedLockHolderLearnsOfItsLossBeforeTheNextAcquires partitions a holder from a majority.
 func TestRedLockHolderLearnsOfItsLossBeforeTheNextAcquires(t *testing.T) {
 	t.Parallel()
