@@ -335,20 +335,6 @@ func TestEpochLastsAsLongAsItsSemaphore(t *testing.T) {
 	})
 }
 
-// A permit of a semaphore with ids, of a semaphore that was deleted and set again, is lost, too.
-func TestPermitsWithIDsOfAnEarlierSemaphoreAreLost(t *testing.T) {
-	t.Parallel()
-	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		sem := NewClient(t, s.Client(t)).PermitExpirableSemaphore(redistest.Name(t))
-		InitPool(t, sem, 2)
-		hold := Acquire(t, t.Context(), sem)
-		require.NoError(t, ErrOf(sem.Delete(t.Context())))
-		InitPool(t, sem, 2)
-		require.ErrorIs(t, hold.Release(t.Context()), primitives.ErrLost)
-		require.Equal(t, 2, InfoOf(t, sem).Available)
-	})
-}
-
 // copiesTime is how long Redis may remember a request.
 const copiesTime = 3 * time.Minute
 
