@@ -87,27 +87,6 @@ func TestC10HoldersLearnOfTheirLossBeforeTheNextAcquires(t *testing.T) {
 		smallest.Round(time.Millisecond))
 }
 
-// TestC10RefusedRenewalIsALoss deletes the lock in Redis. The next renewal reports the loss, and
-// nothing acquires the lock again.
-func TestC10RefusedRenewalIsALoss(t *testing.T) {
-	t.Parallel()
-	EachLock(t, func(t *testing.T, x *LockTest) {
-		const ttl = 9 * time.Second
-		hold := Acquire(t, t.Context(), x.L, primitives.WithWatchdog(ttl))
-		ctx := hold.Context()
-		require.NoError(t, x.Rdb.Del(t.Context(), x.Name).Err())
-		began := time.Now()
-		RequireEnds(t, ctx, primitives.ErrLost)
-		require.Less(t, time.Since(began), ttl*2/3, "the next renewal comes after a third of the TTL")
-		e := x.Heard.Await(t, primitives.EventLost)
-		require.Equal(t, []any{"lock", x.Name, hold.ID()}, []any{e.Lock, e.Name, e.ID})
-		require.ErrorIs(t, e.Err, primitives.ErrLost)
-		require.ErrorIs(t, hold.Release(t.Context()), primitives.ErrLost)
-		require.Empty(t, Fields(t, x.S, x.Name))
-		require.Len(t, x.Heard.All(primitives.EventLost), 1)
-	})
-}
-
 // TestC10TransientErrorsDoNotEndRenewal checks that renewal is retried while the lease is valid.
 func TestC10TransientErrorsDoNotEndRenewal(t *testing.T) {
 	t.Parallel()
