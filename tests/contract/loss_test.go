@@ -116,20 +116,6 @@ func TestC10TransientErrorsDoNotEndRenewal(t *testing.T) {
 	Release(t, hold)
 }
 
-// TestC10RestartWithoutPersistenceIsALoss restarts a server, which loses its data. The holder
-// learns of the loss, and the lock is not created again.
-func TestC10RestartWithoutPersistenceIsALoss(t *testing.T) {
-	t.Parallel()
-	s := redistest.Fresh(t)
-	x := OnLock(t, s)
-	hold := Acquire(t, t.Context(), x.L, primitives.WithWatchdog(2*time.Second))
-	require.NoError(t, s.Restart())
-	RequireEnds(t, hold.Context(), primitives.ErrLost)
-	require.ErrorIs(t, hold.Release(t.Context()), primitives.ErrLost)
-	require.Empty(t, Fields(t, s, x.Name))
-	Release(t, Acquire(t, t.Context(), x.L))
-}
-
 // TestC10HoldSurvivesARestartWithPersistence restarts a server within the validity of the lease.
 func TestC10HoldSurvivesARestartWithPersistence(t *testing.T) {
 	t.Parallel()
