@@ -355,7 +355,7 @@ func TestLock(t *testing.T) {
 	}
 }
 
-// lockEnds are the ways in which a hold ends, other than by its time (TestC13Lease). err is the cause
+// lockEnds are the ways in which a hold ends, other than by its time (TestClockLease). err is the cause
 // with which its context ends, and the error of its methods after that. left is its count in Redis.
 var lockEnds = []struct {
 	name string
@@ -598,24 +598,6 @@ func TestC9CancellingReleasesNothing(t *testing.T) {
 		}, "the hold is renewed")
 		require.NoError(t, hold.Check(t.Context()))
 		Release(t, hold)
-	})
-}
-
-// C13: a hold with WithLease or WithMaxHold ends with ErrLost when its time is over.
-func TestC13Lease(t *testing.T) {
-	t.Parallel()
-	EachLock(t, func(t *testing.T, x *LockTest) {
-		for _, opts := range [][]primitives.Option{
-			{primitives.WithLease(ShortLease)},
-			{primitives.WithWatchdog(ShortLease), primitives.WithMaxHold(2 * ShortLease)},
-		} {
-			began := time.Now()
-			hold := Acquire(t, t.Context(), x.L, opts...)
-			require.WithinRange(t, hold.ValidUntil(), began, time.Now().Add(ShortLease))
-			RequireEnds(t, hold.Context(), primitives.ErrLost)
-			require.GreaterOrEqual(t, time.Since(began), ShortLease*9/10)
-			require.ErrorIs(t, hold.Release(t.Context()), primitives.ErrLost)
-		}
 	})
 }
 
