@@ -408,30 +408,3 @@ func holdSubset(ctx context.Context, c *primitives.Client, name string, i, j int
 	}
 	return errors.Join(inner.Release(ctx), hold.Release(ctx))
 }
-
-// The outcome of each command is the same if its reply is lost.
-func TestMultiLockRepliesAreLost(t *testing.T) {
-	t.Parallel()
-	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		p := s.Proxy(t)
-		name, events := redistest.Name(t), &Recorder{}
-		c := NewClient(t, p.Client(t, FastRetries), events.Option())
-		l := primitives.NewMultiLock(kinds.Members(c, name, 3))
-		for range redistest.Scaled(s, 20) {
-			p.DropReplies(1, Script)
-			hold := Acquire(t, t.Context(), l)
-			for _, m := range kinds.Members(c, name, 3) {
-				require.Equal(t, map[string]string{hold.ID(): "1"}, Fields(t, s, m.Name()))
-			}
-			p.DropReplies(1, Script)
-			Release(t, hold)
-			RequireClean(t, s, name)
-			// Without doubt about the acquisition: one command releases all members.
-			hold = Acquire(t, t.Context(), l)
-			p.DropReplies(1, Script)
-			Release(t, hold)
-			RequireClean(t, s, name)
-		}
-		require.Empty(t, events.All(primitives.EventLost))
-	})
-}
