@@ -2,7 +2,6 @@ package primitives_test
 
 import (
 	"context"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -57,7 +56,6 @@ func TestJointContract(t *testing.T) {
 		{"Extend does not extend another owner's lease", "multi", multiExtend},
 		{"Detach, Adopt and ReleaseID", "", jointByID},
 		{"a lost hold that is never released is collected", "multi", multiLeakedLost},
-		{"a leaked hold is reported", "", jointLeaked},
 		{"a wait is bounded, and reported once", "", jointWait},
 		{"caller-chosen owner", "", jointOwner},
 		{"Redisson holds members", "", jointJava},
@@ -297,17 +295,6 @@ func jointByID(t *testing.T, x *JointTest) {
 	require.NoError(t, other.ReleaseID(ctx, id))
 	x.RequireCounts(t, "", "", "", "")
 	require.ErrorIs(t, other.ReleaseID(ctx, id), primitives.ErrNotHeld)
-}
-
-func jointLeaked(t *testing.T, x *JointTest) {
-	require.NoError(t, ErrOf(x.L.Acquire(t.Context())))
-	redistest.WaitFor(t, Soon, func() bool {
-		runtime.GC()
-		return len(x.Events.All(primitives.EventLeaked)) > 0
-	}, "the leak is reported")
-	require.Equal(t, x.Kind, x.Events.All(primitives.EventLeaked)[0].Lock)
-	require.NoError(t, x.C.Close(t.Context()), "no part is held")
-	x.S.Client(t).Del(t.Context(), x.Names...)
 }
 
 func jointWait(t *testing.T, x *JointTest) {
