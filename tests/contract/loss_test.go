@@ -87,35 +87,6 @@ func TestC10HoldersLearnOfTheirLossBeforeTheNextAcquires(t *testing.T) {
 		smallest.Round(time.Millisecond))
 }
 
-// TestC10TransientErrorsDoNotEndRenewal checks that renewal is retried while the lease is valid.
-func TestC10TransientErrorsDoNotEndRenewal(t *testing.T) {
-	t.Parallel()
-	s := redistest.Redis(t)
-	p := s.Proxy(t)
-	events := &Recorder{}
-	l := NewClient(t, p.Client(t, ShortTimeouts), events.Option()).Lock(redistest.Name(t))
-	hold := Acquire(t, t.Context(), l, primitives.WithWatchdog(6*time.Second))
-	for _, fault := range []func(){
-		func() { p.Refuse(true); p.Reset() },
-		func() { p.BlackHole(true) },
-		func() { p.DropReplies(3, Script) },
-	} {
-		before := len(events.All(primitives.EventRenewFailed))
-		fault()
-		redistest.WaitFor(t, Soon, func() bool {
-			return len(events.All(primitives.EventRenewFailed)) > before
-		}, "a renewal fails")
-		p.Heal()
-		renewed := len(events.All(primitives.EventRenewed))
-		redistest.WaitFor(t, Soon, func() bool {
-			return len(events.All(primitives.EventRenewed)) > renewed
-		}, "renewed again")
-		require.NoError(t, hold.Check(t.Context()))
-	}
-	require.Error(t, events.All(primitives.EventRenewFailed)[0].Err)
-	Release(t, hold)
-}
-
 // TestC10HoldSurvivesARestartWithPersistence restarts a server within the validity of the lease.
 func TestC10HoldSurvivesARestartWithPersistence(t *testing.T) {
 	t.Parallel()
