@@ -21,22 +21,9 @@ import (
 // C7: which errors match ErrNotAcquired, and which are returned as they are.
 func TestC7Errors(t *testing.T) {
 	t.Parallel()
-	t.Run("a transport error of the first try is returned", transportErrorOfFirstTry)
 	t.Run("a waiter retries after transport errors", transportErrorsWhileWaiting)
 	t.Run("a cancelled waiter joins the last transport error", func(t *testing.T) {
 		synctest.Test(t, transportErrorJoined)
-	})
-	t.Run("an error reply of Redis is returned", func(t *testing.T) {
-		EachLock(t, func(t *testing.T, x *LockTest) {
-			require.NoError(t, x.Rdb.Set(t.Context(), x.Name, "not a lock", 0).Err())
-			err := ErrOf(x.L.Acquire(t.Context()))
-			require.ErrorContains(t, err, "WRONGTYPE")
-			require.NotErrorIs(t, err, primitives.ErrNotAcquired)
-			require.ErrorContains(t, ErrOf(x.L.ForceRelease(t.Context())), "WRONGTYPE")
-			require.ErrorContains(t, ErrOf(x.L.Info(t.Context())), "WRONGTYPE")
-			require.Equal(t, "not a lock", x.Rdb.Get(t.Context(), x.Name).Val())
-			require.NoError(t, x.Rdb.Del(t.Context(), x.Name).Err())
-		})
 	})
 	t.Run("the error has the operation, the kind and the name", func(t *testing.T) {
 		c := NewClient(t, redistest.Miniredis(t).Client(t))
@@ -47,25 +34,6 @@ func TestC7Errors(t *testing.T) {
 		require.ErrorIs(t, primitives.ErrReleased, primitives.ErrNotHeld)
 		require.NotErrorIs(t, primitives.ErrNotHeld, primitives.ErrReleased)
 	})
-}
-
-// transportErrorOfFirstTry makes Redis unreachable, once by refused connections and once by
-// silence.
-func transportErrorOfFirstTry(t *testing.T) {
-	for _, fault := range []func(p *redistest.Proxy){
-		func(p *redistest.Proxy) { p.Refuse(true); p.Reset() },
-		func(p *redistest.Proxy) { p.BlackHole(true) },
-	} {
-		s := redistest.Miniredis(t)
-		p := s.Proxy(t)
-		l := NewClient(t, p.Client(t, ShortTimeouts)).Lock("l")
-		fault(p)
-		_, err := l.Acquire(t.Context())
-		require.Error(t, err)
-		require.NotErrorIs(t, err, primitives.ErrNotAcquired)
-		p.Heal()
-		Release(t, Acquire(t, t.Context(), l))
-	}
 }
 
 // transportErrorsWhileWaiting makes Redis unreachable for two waiters. The bounded one times out,
