@@ -172,7 +172,6 @@ func TestMutexContract(t *testing.T) {
 		{"polling covers lost notifications", pollCovers},
 		{"a second release fails", releaseIsFinal},
 		{"Do releases on return, error and panic", doReleases},
-		{"a lost reply changes nothing", lostReplies},
 		{"a nested acquisition is counted", nests},
 		{"a lease expires", leaseEnds},
 		{"ids start with the client id", idsAreClients},
@@ -366,23 +365,6 @@ func doReleases(t *testing.T, m *mutexCase) {
 		_ = a.Do(t.Context(), func(context.Context) error { panic(ErrTest) })
 	})
 	free()
-}
-
-// lostReplies drops replies to the scripts. The client repeats them, and each acts once: one hold,
-// one release.
-func lostReplies(t *testing.T, m *mutexCase) {
-	p := m.s.Proxy(t)
-	a, other := m.through(t, p), m.on(t)
-	for _, lost := range []int{1, 2} {
-		p.DropReplies(lost, Script)
-		h := Acquire(t, t.Context(), a)
-		require.ErrorIs(t, ErrOf(other.TryAcquire(t.Context())), primitives.ErrNotAcquired)
-		p.DropReplies(lost, Script)
-		Release(t, h)
-		h, err := other.TryAcquire(t.Context())
-		require.NoError(t, err, "one release frees the lock")
-		Release(t, h)
-	}
 }
 
 // nests checks that the mutex is free only after both the outer and the inner hold are released, in

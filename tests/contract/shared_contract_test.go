@@ -90,7 +90,6 @@ func TestSharedContract(t *testing.T) {
 		{"all waiters wake up", wakesAll},
 		{"polling covers lost notifications", sharedPollCovers},
 		{"cancelling ends the wait", sharedCancelEnds},
-		{"a lost reply changes nothing", sharedLostReplies},
 		{"one lease expires without the others", sharedLeaseEnds},
 	}
 	for _, row := range sharedRows() {
@@ -250,21 +249,6 @@ func sharedCancelEnds(t *testing.T, m *sharedCase) {
 	free()
 	for _, h := range m.fill(t) {
 		require.NoError(t, h.Release(t.Context()), "the cancelled waiter took no permit")
-	}
-}
-
-// sharedLostReplies drops replies to the scripts. The client repeats them, and each acts once.
-func sharedLostReplies(t *testing.T, m *sharedCase) {
-	p := m.s.Proxy(t)
-	a := m.open(t, NewClient(t, p.Client(t)), m.key)
-	for _, lost := range []int{1, 2} {
-		p.DropReplies(lost, Script)
-		h := Acquire(t, t.Context(), a)
-		other := TryAcquire(t, t.Context(), m.on(t))
-		p.DropReplies(lost, Script)
-		Release(t, h)
-		require.NoError(t, other.Release(t.Context()), "one release ends one hold")
-		m.blocked(t)()
 	}
 }
 
