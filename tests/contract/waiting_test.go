@@ -158,21 +158,6 @@ func TestC21WaitersSurviveCutSubscriptions(t *testing.T) {
 	RequireClean(t, s, name)
 }
 
-// TestC21WaiterTriesWhenTheLeaseEnds: nobody publishes the end of a lease. In fake time,
-// TestClockLossIsReportedAtTheDeadline checks that the waiter tries at once.
-func TestC21WaiterTriesWhenTheLeaseEnds(t *testing.T) {
-	t.Parallel()
-	EachLock(t, func(t *testing.T, x *LockTest) {
-		other := x.Other(t)
-		began := time.Now()
-		hold := Acquire(t, t.Context(), x.L, primitives.WithLease(ShortLease))
-		require.NotEmpty(t, hold.Detach())
-		next := Acquire(t, t.Context(), other)
-		require.Less(t, time.Since(began), ShortLease+SlowPoll)
-		Release(t, next)
-	})
-}
-
 // TestForeignMessagesWakeNobody publishes payloads of other programs on a lock's channel.
 func TestForeignMessagesWakeNobody(t *testing.T) {
 	t.Parallel()
