@@ -153,6 +153,7 @@ func TestPrivateAndSharedReleasesGiveBackTheirOwn(t *testing.T) {
 					require.NotEmpty(t, Fields(t, s, name))
 					Release(t, last)
 					require.Empty(t, Fields(t, s, name))
+					require.Empty(t, SharedCounts(t, s, name))
 					RequireClean(t, s, name, "redisson_lock_token:{"+name+"}")
 				})
 			})
