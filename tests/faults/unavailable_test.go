@@ -378,31 +378,6 @@ func requireBusyThenSilent(t *testing.T, err error, hold *primitives.Hold, fault
 	}
 }
 
-// C7: the text of a refusal says who holds it, for how long.
-func TestC7BusyNamesTheHolder(t *testing.T) {
-	t.Parallel()
-	s := redistest.Redis(t)
-	name := redistest.Name(t)
-	holder, c := NewClient(t, s.Client(t)), NewClient(t, s.Client(t))
-	for kind, of := range map[string]func(c *primitives.Client) *primitives.Lock{
-		"lock":   func(c *primitives.Client) *primitives.Lock { return c.Lock(name) },
-		"fenced": func(c *primitives.Client) *primitives.Lock { return c.FencedLock(name + "f") },
-		"multi": func(c *primitives.Client) *primitives.Lock {
-			return primitives.NewMultiLock([]*primitives.Lock{c.Lock(name + "m1"), c.Lock(name + "m2")})
-		},
-	} {
-		hold := Acquire(t, t.Context(), of(holder))
-		err := ErrOf(of(c).TryAcquire(t.Context()))
-		require.ErrorIs(t, err, primitives.ErrNotAcquired)
-		require.NotErrorIs(t, err, primitives.ErrUnavailable)
-		assert.Regexp(t, "not acquired: held by "+hold.ID()+` for another (30|29\.\d+)s( \(lock "[^"]+m1"\))?$`, err.Error())
-		if kind == "multi" {
-			assert.ErrorContains(t, err, fmt.Sprintf("lock %q", name+"m1"))
-		}
-		Release(t, hold)
-	}
-}
-
 // A red lock that enough members refuse is busy, though another member is down. The failure is joined. The members
 // that refuse answer first: a red lock stops waiting as soon as too few members are left.
 func TestC7RedLockThatIsRefusedWithAMemberDown(t *testing.T) {
