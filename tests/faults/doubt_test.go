@@ -497,23 +497,6 @@ func TestExtendBeyondMaxHoldCountsAtOnce(t *testing.T) {
 	})
 }
 
-// The error of Do reports a loss once, even if its function returns the same loss.
-func TestDoReportsALossOnce(t *testing.T) {
-	t.Parallel()
-	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		name := redistest.Name(t)
-		l := NewClient(t, s.Client(t)).Lock(name)
-		err := l.Do(t.Context(), func(ctx context.Context) error {
-			require.NoError(t, s.Client(t).Del(t.Context(), name).Err())
-			require.ErrorIs(t, l.HoldFrom(ctx).Check(ctx), primitives.ErrLost)
-			<-ctx.Done()
-			return context.Cause(ctx)
-		})
-		require.ErrorIs(t, err, primitives.ErrLost)
-		require.Equal(t, 1, strings.Count(err.Error(), "lost"), err.Error())
-	})
-}
-
 // A second wake-up arrives while the first waiter's try is under way, and that try succeeds. The
 // wake-up must not be dropped: it lets the second waiter try.
 func TestSemaphoreWakeUpDuringATryIsKept(t *testing.T) {
