@@ -64,16 +64,7 @@ func TestFairLockKeepsNoGrantsOfOthers(t *testing.T) {
 	hold := Acquire(t, t.Context(), near.FairLock(name))
 	waiting := StartAcquire(t.Context(), far.FairLock(name))
 	AwaitFair(t, far.FairLock(name), 1)
-	prefix := "redisson_lock__channel:{" + name + "}:"
-	var channel string
-	redistest.WaitFor(t, Soon, func() bool {
-		for _, open := range redistest.Channels(t, s) {
-			if suffix, ok := strings.CutPrefix(open, prefix); ok && !strings.Contains(suffix, ":") {
-				channel = open
-			}
-		}
-		return channel != ""
-	}, "the waiter's client listens for grants")
+	channel := GrantChannel(t, s, name)
 	for i := range 100 {
 		own := far.ID() + ":"
 		for _, id := range []string{"nobody:", own + strings.Repeat("0", 30), own + strings.Repeat("0", 100_000)} {

@@ -193,15 +193,7 @@ func forgedGrant(t *testing.T, s *redistest.Server) {
 	waiting := StartAcquire(t.Context(), far.FairLock("l"))
 	AwaitFair(t, far.FairLock("l"), 1)
 	// Somebody who may not read our keys can learn the channel, and guess the id and when the waiter joined.
-	var channel string
-	redistest.WaitFor(t, Soon, func() bool {
-		for _, name := range redistest.Channels(t, s) {
-			if suffix, ok := strings.CutPrefix(name, "redisson_lock__channel:{l}:"); ok && !strings.Contains(suffix, ":") {
-				channel = name
-			}
-		}
-		return channel != ""
-	}, "the waiter's client listens for grants")
+	channel := GrantChannel(t, s, "l")
 	id := FairWaiters(t, far.FairLock("l"))[0]
 	entry := rdb.HGet(t.Context(), "redlatch_lock_waiters:{l}", id).Val()
 	stay := entry[strings.LastIndexByte(entry, ' ')+1:]
