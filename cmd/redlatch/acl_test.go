@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/redlatch/redlatch/internal/test/fixture"
 	"github.com/redlatch/redlatch/internal/test/redistest"
 	"github.com/redlatch/redlatch/primitives"
 )
@@ -14,8 +15,7 @@ import (
 // rulesOf returns the rules in the output of redlatch acl.
 func rulesOf(t *testing.T, user string, args ...string) []string {
 	t.Helper()
-	code, stdout, stderr := redlatch(t.Context(), append([]string{"acl", "--user", user}, args...)...)
-	require.Zero(t, code, stderr)
+	stdout, _ := exits(t, 0, append([]string{"acl", "--user", user}, args...)...)
 	require.Equal(t, 1, strings.Count(stdout, "\n"), stdout)
 	rules, found := strings.CutPrefix(strings.TrimSpace(stdout), "ACL SETUSER "+user+" ")
 	require.True(t, found, stdout)
@@ -47,9 +47,8 @@ func TestACLWithoutAPrefix(t *testing.T) {
 	s.SetUser(t, "all", append([]string{">" + redistest.Password}, rulesOf(t, "all")...)...)
 	c := client(t, s.As("all"))
 	for _, name := range []string{"x", "{x}y"} {
-		hold, err := c.FairLock(name).Acquire(t.Context())
-		require.NoError(t, err)
-		require.NoError(t, hold.Release(t.Context()))
+		hold := fixture.Acquire(t, t.Context(), c.FairLock(name))
+		fixture.Release(t, hold)
 	}
 }
 
@@ -71,11 +70,9 @@ func TestACLGrantsThePrefixAndNothingElse(t *testing.T) {
 			require.NoError(t, hold.Release(t.Context()), "%s %s", kind, name)
 		}
 		pool := c.PermitExpirableSemaphore("6" + name)
-		_, err := pool.Init(t.Context(), 1)
-		require.NoError(t, err)
-		hold, err := pool.Acquire(t.Context())
-		require.NoError(t, err)
-		require.NoError(t, hold.Release(t.Context()))
+		fixture.InitPool(t, pool, 1)
+		hold := fixture.Acquire(t, t.Context(), pool)
+		fixture.Release(t, hold)
 	}
 	_, err := client(t, user, primitives.WithPrefix("axb:")).Lock("x").TryAcquire(t.Context())
 	require.ErrorContains(t, err, "NOPERM", "the star of the prefix is no wildcard")
@@ -101,8 +98,7 @@ func TestACLRefusesWhatCannotBePasted(t *testing.T) {
 		"argument":              {"orders"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			code, stdout, stderr := redlatch(t.Context(), append([]string{"acl"}, args...)...)
-			require.Equal(t, exitUsage, code, stderr)
+			stdout, _ := exits(t, exitUsage, append([]string{"acl"}, args...)...)
 			require.Empty(t, stdout)
 		})
 	}
@@ -134,21 +130,16 @@ func TestMessagesToAUserOfALimitedACL(t *testing.T) {
 			if tt.args[0] == "run" {
 				args = append(args, "--", "true")
 			}
-			code, _, stderr := redlatch(t.Context(), args...)
-			require.Equal(t, exitUnreachable, code, stderr)
+			_, stderr := exits(t, exitUnreachable, args...)
 			require.Contains(t, stderr, tt.want)
 		})
 	}
 	// What the message names is enough.
 	s.SetUser(t, "shop", "+scan", "+getrange")
-	hold, err := client(t, s, primitives.WithPrefix("a:")).Lock("held").Acquire(t.Context())
-	require.NoError(t, err)
-	defer func() { _ = hold.Release(t.Context()) }()
-	code, stdout, stderr := redlatch(t.Context(), "ls", "--redis", url, "--prefix", "a:")
-	require.Zero(t, code, stderr)
+	fixture.Acquire(t, t.Context(), client(t, s, primitives.WithPrefix("a:")).Lock("held"))
+	stdout, stderr := exits(t, 0, "ls", "--redis", url, "--prefix", "a:")
 	require.Contains(t, stdout, "held")
-	code, _, stderr = redlatch(t.Context(), "inspect", "--redis", url, "--prefix", "a:", "held")
-	require.Zero(t, code, stderr)
+	_, stderr = exits(t, 0, "inspect", "--redis", url, "--prefix", "a:", "held")
 	// Somebody who may run no script lacks more than +getrange.
 	s.SetUser(t, "shop", "-evalsha")
 	_, _, stderr = redlatch(t.Context(), "inspect", "--redis", url, "--prefix", "a:", "held")

@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/redlatch/redlatch/internal/test/fixture"
 	"github.com/redlatch/redlatch/internal/test/redistest"
 )
 
@@ -22,12 +23,10 @@ func TestAcquireAndRelease(t *testing.T) {
 			name := redistest.Name(t)
 			flags := []string{"--kind", kind}
 			if kind == kindPermits {
-				_, err := client(t, s).PermitExpirableSemaphore(name).Init(t.Context(), 2)
-				require.NoError(t, err)
+				fixture.InitPool(t, client(t, s).PermitExpirableSemaphore(name), 2)
 				flags = append(flags, "--permits", "2")
 			}
-			code, stdout, stderr := on(t, s, "acquire", append(flags, "--json", name)...)
-			require.Zero(t, code, stderr)
+			stdout, stderr := exitsOn(t, 0, s, "acquire", append(flags, "--json", name)...)
 			require.Empty(t, stderr)
 			var got struct {
 				ID         string
@@ -42,23 +41,18 @@ func TestAcquireAndRelease(t *testing.T) {
 			if kind == kindRead { // readers exclude writers only
 				other = kindWrite
 			}
-			code, stdout, stderr = on(t, s, "acquire", "-n", "--kind", other, name)
-			require.Equal(t, exitNotAcquired, code)
+			stdout, stderr = exitsOn(t, exitNotAcquired, s, "acquire", "-n", "--kind", other, name)
 			require.Empty(t, stdout)
 			for id := range strings.SplitSeq(got.ID, ",") {
 				require.Contains(t, stderr, id)
 			}
-			code, _, stderr = on(t, s, "release", name, got.ID)
-			require.Zero(t, code, stderr)
-			code, _, _ = on(t, s, "release", "--kind", kind, name, got.ID)
-			require.Equal(t, exitFailed, code, "it is released")
+			_, stderr = exitsOn(t, 0, s, "release", name, got.ID)
+			exitsOn(t, exitFailed, s, "release", "--kind", kind, name, got.ID)
 
 			// Without --json the output is the id. The lock is left to its lease.
-			code, stdout, _ = on(t, s, "acquire", append(flags, "-n", "--lease", "300ms", name)...)
-			require.Zero(t, code)
+			stdout, _ = exitsOn(t, 0, s, "acquire", append(flags, "-n", "--lease", "300ms", name)...)
 			require.Regexp(t, `^[0-9a-f-]{32,}(:\d+|,[0-9a-f]{32})\n$`, stdout)
-			code, _, stderr = on(t, s, "acquire", append(flags, "-w", "10s", name)...)
-			require.Zero(t, code, stderr)
+			_, stderr = exitsOn(t, 0, s, "acquire", append(flags, "-w", "10s", name)...)
 		}
 	})
 }
@@ -87,15 +81,14 @@ func TestRunVerbose(t *testing.T) {
 	s := redistest.Redis(t)
 	for _, asJSON := range []bool{false, true} {
 		name := redistest.Name(t)
-		hold, err := client(t, s).FencedLock(name).Acquire(t.Context())
-		require.NoError(t, err)
+		hold := fixture.Acquire(t, t.Context(), client(t, s).FencedLock(name))
 		args := append([]string{"run", "-v", "--kind", "fenced", name}, childArgs(t, "exit", "0")...)
 		if asJSON {
 			args = append([]string{"run", "--json"}, args[1:]...)
 		}
 		p := start(t, "redis://"+s.Addr(), args...)
 		redistest.WaitFor(t, soon, func() bool { return strings.Contains(p.errs.String(), "waiting") }, "it waits")
-		require.NoError(t, hold.Release(t.Context()))
+		fixture.Release(t, hold)
 		require.Zero(t, p.wait(), p.errs)
 		lines := strings.Split(strings.TrimSpace(p.errs.String()), "\n")
 		require.Len(t, lines, 3)

@@ -123,8 +123,7 @@ func TestElectHandsOver(t *testing.T) {
 		return func() bool { return strings.Contains(p.errs.String(), "leads") }
 	}
 	require.True(t, leads(first)())
-	_, err := c.FencedLock(lock).ForceRelease(t.Context())
-	require.NoError(t, err)
+	require.NoError(t, fixture.ErrOf(c.FencedLock(lock).ForceRelease(t.Context())))
 	redistest.WaitFor(t, soon, leads(second), "the second one leads")
 	require.Equal(t, "ready", second.line())
 	redistest.WaitFor(t, soon, func() bool { return strings.Contains(first.errs.String(), "no longer leads") }, "stopped")
@@ -155,15 +154,13 @@ func TestUnknownCommands(t *testing.T) {
 		"semaphore inti x":    `did you mean "init"?`,
 		"frobnicate":          "no command \"frobnicate\" (see",
 	} {
-		code, stdout, stderr := redlatch(t.Context(), strings.Fields(line)...)
-		require.Equal(t, exitUsage, code, line)
+		stdout, stderr := exits(t, exitUsage, strings.Fields(line)...)
 		require.Empty(t, stdout, line)
 		require.Contains(t, stderr, want, line)
 	}
 	for _, words := range []string{"run", "semaphore init", "latch", "elect"} {
 		_, want, _ := redlatch(t.Context(), append(strings.Fields(words), "--help")...)
-		code, help, _ := redlatch(t.Context(), append([]string{"help"}, strings.Fields(words)...)...)
-		require.Zero(t, code, words)
+		help, _ := exits(t, 0, append([]string{"help"}, strings.Fields(words)...)...)
 		require.Equal(t, want, help, words)
 	}
 }
@@ -174,8 +171,7 @@ func TestAskReachesTheCommand(t *testing.T) {
 	s := redistest.Redis(t)
 	for name, want := range map[string]func(t *testing.T, lock string){
 		"somebody asks": func(t *testing.T, lock string) {
-			code, stdout, stderr := on(t, s, "ask --json", lock)
-			require.Zero(t, code, stderr)
+			stdout, _ := exitsOn(t, 0, s, "ask --json", lock)
 			requireJSON(t, stdout, fields{"name": lock, "kind": "lock", "told": 1})
 		},
 		"somebody waits": func(t *testing.T, lock string) {
@@ -195,12 +191,10 @@ func TestAskReachesTheCommand(t *testing.T) {
 			require.Equal(t, 9, p.wait())
 		})
 	}
-	code, _, stderr := on(t, s, "ask", redistest.Name(t))
-	require.Equal(t, exitFailed, code, stderr)
+	exitsOn(t, exitFailed, s, "ask", redistest.Name(t))
 	for _, args := range [][]string{
 		{"run", "--on-wanted", "USR7", "x", "--", "true"}, {"ask", "--kind", "semaphore", "x"}, {"ask"},
 	} {
-		code, _, stderr := redlatch(t.Context(), args...)
-		require.Equal(t, exitUsage, code, stderr)
+		exits(t, exitUsage, args...)
 	}
 }

@@ -27,7 +27,6 @@ func TestLossDoesNotWaitForDeadOrphans(t *testing.T) {
 	p := startIn(t, environment("redis://"+s.Addr(), adoptVariable+"=1"),
 		"run", "--grace", "1h", "--watchdog", "1s", name, "--", "sh", "-c", "sleep 1000 & echo ready; wait")
 	p.line()
-	code, _, stderr := on(t, s, "force-release --yes", name)
-	require.Zero(t, code, stderr)
+	exitsOn(t, 0, s, "force-release --yes", name)
 	require.Equal(t, exitLost, p.wait(), p.errs)
 }

@@ -41,8 +41,7 @@ func TestUnreachableRedis(t *testing.T) {
 					verbs = 2
 				}
 				all := append(append([]string{}, args[:verbs]...), "--json", "--redis", tt.url, "--timeout", "3s")
-				code, stdout, stderr := redlatch(t.Context(), append(all, args[verbs:]...)...)
-				require.Equal(t, exitUnreachable, code, "%q: %s", args, stderr)
+				stdout, stderr := exits(t, exitUnreachable, append(all, args[verbs:]...)...)
 				require.Empty(t, stdout)
 				require.NotContains(t, stderr, "hush")
 				var e struct {
@@ -141,11 +140,10 @@ func TestClusterAndSentinel(t *testing.T) {
 		require.Equal(t, tt.code, code, "%q: %s", tt.args, stderr)
 	}
 	// The slot of this name is 8620, which the second of the three masters serves.
-	code, _, stderr := redlatch(t.Context(), "acquire", "-n", "--timeout", "300ms", "--redis", seed, "bb")
-	require.Equal(t, exitUnreachable, code, stderr)
+	_, stderr := exits(t, exitUnreachable, "acquire", "-n", "--timeout", "300ms", "--redis", seed, "bb")
 	require.Contains(t, stderr, "this is a server of a cluster: use --cluster")
 	sentinel := redistest.Sentinel(t).Options()
-	code, _, stderr = redlatch(t.Context(), "run", "--redis", "redis://"+sentinel.SentinelAddrs[0],
+	code, _, stderr := redlatch(t.Context(), "run", "--redis", "redis://"+sentinel.SentinelAddrs[0],
 		"--sentinel-master", sentinel.MasterName, name, "--", "true")
 	require.Zero(t, code, stderr)
 }

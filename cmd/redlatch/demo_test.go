@@ -45,8 +45,7 @@ func TestScenesPassAndLeaveNoKeys(t *testing.T) {
 func TestDemoLeavesNoNamesOfClients(t *testing.T) {
 	t.Parallel()
 	s := redistest.Fresh(t)
-	code, stdout, _ := redlatch(t.Context(), "demo", "--redis", "redis://"+s.Addr(), "--only", "lock,crash")
-	require.Zero(t, code, stdout)
+	exits(t, 0, "demo", "--redis", "redis://"+s.Addr(), "--only", "lock,crash")
 	require.Empty(t, redistest.Keys(t, s, "*"))
 }
 
@@ -63,8 +62,7 @@ func TestDemoWithoutFlags(t *testing.T) {
 	t.Parallel()
 	require.Equal(t, unreachable, os.Getenv(urlVariable))
 	file := filepath.Join(t.TempDir(), "demo.html")
-	code, stdout, stderr := redlatch(t.Context(), "demo", "--html", file)
-	require.Zero(t, code, stdout)
+	stdout, stderr := exits(t, 0, "demo", "--html", file)
 	require.Equal(t, "redlatch: the page is in "+file+"\n", stderr)
 	requireNarrow(t, stdout)
 	require.Less(t, strings.Count(stdout, "\n"), 40)
@@ -100,8 +98,7 @@ func TestFlagsOfTheDemoThatCannotBe(t *testing.T) {
 		"no such file": {"--html", filepath.Join(t.TempDir(), "none", "x.html")},
 		"no scene":     {"--only", "none"},
 	} {
-		code, _, stderr := redlatch(t.Context(), append([]string{"demo"}, args...)...)
-		require.Equal(t, exitUsage, code)
+		_, stderr := exits(t, exitUsage, append([]string{"demo"}, args...)...)
 		require.Contains(t, stderr, want)
 	}
 }
@@ -109,8 +106,7 @@ func TestFlagsOfTheDemoThatCannotBe(t *testing.T) {
 // All scenes run on servers inside the process, too.
 func TestAllOfTheDemo(t *testing.T) {
 	t.Parallel()
-	code, stdout, stderr := redlatch(t.Context(), "demo", "--all")
-	require.Zero(t, code, stdout)
+	stdout, stderr := exits(t, 0, "demo", "--all")
 	require.Empty(t, stderr)
 	requireNarrow(t, stdout)
 	require.Regexp(t, `\nA picture of them: --html FILE\n$`, stdout)
@@ -156,8 +152,7 @@ func TestAllOfTheDemo(t *testing.T) {
 func TestRedSceneOnOneServer(t *testing.T) {
 	redistest.Alone(t)
 	s := locktest.NewServer(t)
-	code, stdout, _ := redlatch(t.Context(), "demo", "--redis", "redis://"+s.Addr(), "--only", "red")
-	require.Zero(t, code, stdout)
+	stdout, _ := exits(t, 0, "demo", "--redis", "redis://"+s.Addr(), "--only", "red")
 	text := strings.Join(strings.Fields(stdout), " ") // without the ends of lines
 	require.Contains(t, text, "only one server: three key names replace three servers")
 }

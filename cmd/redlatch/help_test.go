@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"github.com/urfave/cli/v3"
 
+	"github.com/redlatch/redlatch/internal/test/fixture"
 	"github.com/redlatch/redlatch/internal/test/redistest"
 	"github.com/redlatch/redlatch/primitives"
 )
@@ -78,8 +79,7 @@ func prepare(t *testing.T, s *redistest.Server, command string) {
 		redistest.Require(t, redistest.NeedRedis)
 	case slices.Contains([]string{"redlatch inspect", "redlatch ls", "redlatch ask"}, command):
 		for _, lock := range []*primitives.Lock{c.Lock("orders:42"), c.FairLock("printer")} {
-			_, err := lock.Acquire(t.Context())
-			require.NoError(t, err)
+			fixture.Acquire(t, t.Context(), lock)
 		}
 	case strings.HasSuffix(command, "release"):
 		_, err := c.Lock("orders:42").Acquire(t.Context(),
@@ -103,8 +103,7 @@ func prepare(t *testing.T, s *redistest.Server, command string) {
 func TestCompletion(t *testing.T) {
 	t.Parallel()
 	for _, shell := range []string{"bash", "zsh", "fish"} {
-		code, script, stderr := redlatch(t.Context(), "completion", shell)
-		require.Zero(t, code, stderr)
+		script, _ := exits(t, 0, "completion", shell)
 		require.Contains(t, script, "redlatch")
 		if path, err := exec.LookPath(shell); err == nil {
 			cmd := exec.CommandContext(t.Context(), path, "-n")
@@ -234,9 +233,7 @@ func requireOutput(t *testing.T, want, output string) {
 func withAHeldLock(t *testing.T) string {
 	s := redistest.Miniredis(t)
 	lock := client(t, s, primitives.WithClientName("web-7:4711")).Lock("orders:42")
-	hold, err := lock.Acquire(t.Context())
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = hold.Release(context.Background()) }) // a hold that nobody refers to is not renewed
+	fixture.Acquire(t, t.Context(), lock)
 	waiter := client(t, s, primitives.WithClientName("web-8:4711")).Lock("orders:42")
 	go func() { _, _ = waiter.Acquire(t.Context()) }()
 	redistest.WaitFor(t, soon, func() bool {
@@ -250,14 +247,10 @@ func withAHeldLock(t *testing.T) string {
 func withoutPermits(t *testing.T) string {
 	s := redistest.Miniredis(t)
 	c := client(t, s, primitives.WithClientName("web-7:4711"))
-	_, err := c.Semaphore("workers").Init(t.Context(), 0)
-	require.NoError(t, err)
+	fixture.InitPool(t, c.Semaphore("workers"), 0)
 	slots := c.PermitExpirableSemaphore("slots")
-	_, err = slots.Init(t.Context(), 2)
-	require.NoError(t, err)
-	hold, err := slots.Acquire(t.Context())
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = hold.Release(context.Background()) })
+	fixture.InitPool(t, slots, 2)
+	fixture.Acquire(t, t.Context(), slots)
 	redistest.WaitFor(t, soon, func() bool {
 		info, err := slots.Info(t.Context())
 		return err == nil && info.Holders[0].Client != ""
@@ -296,8 +289,7 @@ func shell(t *testing.T, addr string) func(line string) (code int, output string
 func TestUnknownFlagIsNamedAsItWasTyped(t *testing.T) {
 	t.Parallel()
 	for _, flag := range []string{"--foo", "-x"} {
-		code, _, stderr := redlatch(t.Context(), "run", flag, "x", "--", "true")
-		require.Equal(t, exitUsage, code)
+		_, stderr := exits(t, exitUsage, "run", flag, "x", "--", "true")
 		require.Equal(t, "redlatch: no flag "+flag+" (see redlatch run --help)\n", stderr)
 	}
 }

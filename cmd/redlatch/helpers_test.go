@@ -44,6 +44,22 @@ func on(t testing.TB, s *redistest.Server, verbs string, args ...string) (code i
 	return redlatch(t.Context(), all...)
 }
 
+// exitsOn runs a command on s as on does, requires its exit code, and returns its output.
+func exitsOn(t testing.TB, want int, s *redistest.Server, verbs string, args ...string) (stdout, stderr string) {
+	t.Helper()
+	code, stdout, stderr := on(t, s, verbs, args...)
+	require.Equal(t, want, code, "%s %q\n%s\n%s", verbs, args, stdout, stderr)
+	return stdout, stderr
+}
+
+// exits runs a command, requires its exit code, and returns its output.
+func exits(t testing.TB, want int, args ...string) (stdout, stderr string) {
+	t.Helper()
+	code, stdout, stderr := redlatch(t.Context(), args...)
+	require.Equal(t, want, code, "%q\n%s\n%s", args, stdout, stderr)
+	return stdout, stderr
+}
+
 // requireJSON compares lines of JSON field by field. A wanted string "*" matches anything.
 func requireJSON(t testing.TB, output string, want ...map[string]any) {
 	t.Helper()

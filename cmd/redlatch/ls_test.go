@@ -102,8 +102,7 @@ func (x *inventory) all() []fields { return slices.Concat(x.locks, x.numbers) }
 // json runs a command with --json, which must succeed.
 func (x *inventory) json(t *testing.T, verbs string, args ...string) (stdout string) {
 	t.Helper()
-	code, stdout, stderr := on(t, x.s, verbs, append([]string{"--prefix", x.prefix, "--json"}, args...)...)
-	require.Zero(t, code, stderr)
+	stdout, stderr := exitsOn(t, 0, x.s, verbs, append([]string{"--prefix", x.prefix, "--json"}, args...)...)
 	require.Empty(t, stderr)
 	return stdout
 }
@@ -135,8 +134,7 @@ func TestInspectShowsEveryKind(t *testing.T) {
 			name, kind := want["name"].(string), want["kind"].(string)
 			requireJSON(t, x.json(t, "inspect", name), want)
 			requireJSON(t, x.json(t, "inspect", "--kind", kind, name), want)
-			code, stdout, _ := on(t, x.s, "inspect", "--prefix", x.prefix, name)
-			require.Zero(t, code)
+			stdout, _ := exitsOn(t, 0, x.s, "inspect", "--prefix", x.prefix, name)
 			require.Contains(t, stdout, "kind ")
 			if want["waiting"] != nil {
 				require.Regexp(t, `holder +me \(\S+:\d+\), count 1, ttl \d+s, held \S+s\nwait\S+( 1)? +waiter \(\S+\)\n$`, stdout)
@@ -148,8 +146,7 @@ func TestInspectShowsEveryKind(t *testing.T) {
 		requireJSON(t, x.json(t, "inspect", "--kind", "semaphore", "semaphore"),
 			fields{"name": "semaphore", "kind": "semaphore", "ttl_ms": -1, "permits": 4, "available": 4})
 		for _, name := range []string{"nothing", "text", "hash"} {
-			code, stdout, stderr := on(t, x.s, "inspect", "--prefix", x.prefix, "--json", name)
-			require.Equal(t, exitFailed, code, name)
+			stdout, stderr := exitsOn(t, exitFailed, x.s, "inspect", "--prefix", x.prefix, "--json", name)
 			require.Empty(t, stdout)
 			require.Contains(t, stderr, `"code":1`)
 		}
@@ -168,8 +165,7 @@ func TestInspectOfANumber(t *testing.T) {
 	for flag, want := range map[string]string{
 		"": "number     2", "--kind=semaphore": "available  2", "--kind=permits": "available  2 of 2",
 	} {
-		code, stdout, stderr := on(t, s, strings.TrimSpace("inspect "+flag), "name")
-		require.Zero(t, code, stderr)
+		stdout, _ := exitsOn(t, 0, s, strings.TrimSpace("inspect "+flag), "name")
 		require.Contains(t, strings.Split(stdout, "\n"), want)
 	}
 }
@@ -247,8 +243,7 @@ func TestDataOfAnotherProgram(t *testing.T) {
 				require.NotRegexp(t, " (reader|writer) ", stderr, "kinds are named as in flags")
 				require.Equal(t, before, rdb.Dump(t.Context(), name).Val(), c.verbs)
 			}
-			code, stdout, _ := on(t, s, "ls --all", name)
-			require.Zero(t, code)
+			stdout, _ := exitsOn(t, 0, s, "ls --all", name)
 			require.Empty(t, stdout)
 		})
 	}
@@ -267,18 +262,14 @@ func TestAHashWithoutExpiryIsNamed(t *testing.T) {
 	}{
 		{"inspect", []string{name}}, {"release", []string{name, "visits"}}, {"force-release --yes", []string{name}},
 	} {
-		code, _, stderr := on(t, s, c.verbs, c.args...)
-		require.Equal(t, exitFailed, code, stderr)
+		_, stderr := exitsOn(t, exitFailed, s, c.verbs, c.args...)
 		require.Contains(t, stderr, "the key holds a hash without expiry", c.verbs)
 	}
-	code, _, stderr := on(t, s, "inspect --kind read", name)
-	require.Equal(t, exitFailed, code, stderr)
+	_, stderr := exitsOn(t, exitFailed, s, "inspect --kind read", name)
 	require.NotContains(t, stderr, "expiry")
-	code, _, stderr = on(t, s, "force-release --yes --kind lock", name)
-	require.Zero(t, code, stderr)
+	_, stderr = exitsOn(t, 0, s, "force-release --yes --kind lock", name)
 	require.NoError(t, s.Client(t).HSet(t.Context(), name, "mode", "write", "anna:write", "1").Err())
-	code, _, stderr = on(t, s, "inspect", name)
-	require.Equal(t, exitFailed, code, stderr)
+	_, stderr = exitsOn(t, exitFailed, s, "inspect", name)
 	require.Contains(t, stderr, "to treat it as a lock: --kind write")
 }
 
@@ -307,8 +298,7 @@ func TestWaitersOfEachKind(t *testing.T) {
 		case kindPermits:
 			fixture.InitPool(t, busy.PermitExpirableSemaphore("permits"), 1)
 		}
-		_, err := held.Acquire(t.Context())
-		require.NoError(t, err)
+		fixture.Acquire(t, t.Context(), held)
 		for _, options := range [][]primitives.Option{nil, {primitives.WithPolling(time.Millisecond, time.Second)}} {
 			ctx, giveUp := context.WithCancel(t.Context())
 			gone := make(chan struct{})
@@ -317,8 +307,7 @@ func TestWaitersOfEachKind(t *testing.T) {
 				_, _ = open(waiter).Acquire(ctx, options...)
 			}()
 			waits := func() bool {
-				code, stdout, stderr := on(t, s, "inspect --json", "--prefix", prefix, kind)
-				require.Zero(t, code, stderr)
+				stdout, _ := exitsOn(t, 0, s, "inspect --json", "--prefix", prefix, kind)
 				return strings.Contains(stdout, `"waiting":[{"client":"waiter",`)
 			}
 			redistest.WaitFor(t, soon, waits, "inspect shows who waits: "+kind)
@@ -355,8 +344,7 @@ func TestMinimumHoldIsMarked(t *testing.T) {
 			if kind == kindPermits {
 				fixture.InitPool(t, client(t, s).PermitExpirableSemaphore(name), 1)
 			}
-			code, _, stderr := on(t, s, "run --min-hold 1m --kind "+kind, name, "--", "sleep", took)
-			require.Zero(t, code, stderr)
+			_, stderr := exitsOn(t, 0, s, "run --min-hold 1m --kind "+kind, name, "--", "sleep", took)
 			_, stdout, _ := on(t, s, "ls --all --json", name)
 			var e entry
 			require.NoError(t, json.Unmarshal([]byte(stdout), &e), stdout)
@@ -367,8 +355,7 @@ func TestMinimumHoldIsMarked(t *testing.T) {
 			require.Regexp(t, " min hold +-\n", stdout)
 			_, stdout, _ = on(t, s, "inspect", name)
 			require.Contains(t, stdout, "it stays taken for the rest of its minimum hold")
-			code, _, stderr = on(t, s, "run -n --kind "+busyKind(kind), name, "--", "true")
-			require.Equal(t, exitNotAcquired, code)
+			_, stderr = exitsOn(t, exitNotAcquired, s, "run -n --kind "+busyKind(kind), name, "--", "true")
 			require.Contains(t, stderr, "for the rest of its minimum hold")
 		}
 	}

@@ -53,8 +53,7 @@ func TestHelpNamesCommandsAndFlags(t *testing.T) {
 		{[]string{"--version"}, []string{"redlatch version", "go1."}},
 	} {
 		t.Run(strings.Join(tt.args, " "), func(t *testing.T) {
-			code, stdout, stderr := redlatch(t.Context(), tt.args...)
-			require.Zero(t, code)
+			stdout, stderr := exits(t, 0, tt.args...)
 			require.Empty(t, stderr)
 			for _, want := range tt.want {
 				require.Contains(t, stdout, want)
@@ -68,8 +67,7 @@ func TestHelpOfTheDemo(t *testing.T) {
 	_, stdout, _ := redlatch(t.Context(), "demo", "--help")
 	require.NotContains(t, stdout, "--json")
 	require.NotContains(t, stdout, "--cluster")
-	code, _, stderr := redlatch(t.Context(), "demo", "--json")
-	require.Equal(t, exitUsage, code)
+	_, stderr := exits(t, exitUsage, "demo", "--json")
 	require.Contains(t, stderr, "demo has no flag --json")
 }
 
@@ -105,8 +103,7 @@ func TestBadUsageExitsWithTwo(t *testing.T) {
 		"no Redis":    {[]string{"demo", "--redis", "redis://127.0.0.1:1"}, "127.0.0.1:1"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			code, stdout, stderr := redlatch(t.Context(), tt.args...)
-			require.Equal(t, exitUsage, code)
+			stdout, stderr := exits(t, exitUsage, tt.args...)
 			require.Empty(t, stdout)
 			require.Contains(t, stderr, tt.want)
 			require.True(t, strings.HasPrefix(stderr, "redlatch: "), stderr)
@@ -119,18 +116,15 @@ func TestBadUsageExitsWithTwo(t *testing.T) {
 // The error of a bad URL names where it came from.
 func TestBadURLFromTheEnvironment(t *testing.T) {
 	t.Setenv(urlVariable, "localhost:6379")
-	code, _, stderr := redlatch(t.Context(), "ls")
-	require.Equal(t, exitUsage, code)
+	_, stderr := exits(t, exitUsage, "ls")
 	require.Contains(t, stderr, "$REDIS_URL: bad URL")
-	code, _, stderr = redlatch(t.Context(), "ls", "--redis", "localhost:6379")
-	require.Equal(t, exitUsage, code)
+	_, stderr = exits(t, exitUsage, "ls", "--redis", "localhost:6379")
 	require.Contains(t, stderr, "--redis: bad URL")
 }
 
 func TestRedisFromTheEnvironment(t *testing.T) {
 	t.Setenv("REDLATCH_REDIS", unreachable)
-	code, _, stderr := redlatch(t.Context(), "demo")
-	require.Equal(t, exitUsage, code)
+	_, stderr := exits(t, exitUsage, "demo")
 	require.Contains(t, stderr, "127.0.0.1:1")
 }
 
@@ -140,16 +134,14 @@ func TestWaitTakesItsValueInAnyWay(t *testing.T) {
 	s := redistest.Miniredis(t)
 	require.NoError(t, s.Client(t).HSet(t.Context(), "name", "somebody", 1).Err())
 	for _, wait := range []string{"-w 20ms", "-w=20ms", "-w20ms", "-vw20ms", "-w.02s", "--wait 20ms"} {
-		code, _, stderr := on(t, s, "run", append(strings.Fields(wait), "name", "--", "true")...)
-		require.Equal(t, exitNotAcquired, code, "%s: %s", wait, stderr)
+		exitsOn(t, exitNotAcquired, s, "run", append(strings.Fields(wait), "name", "--", "true")...)
 	}
 	for args, want := range map[string]string{
 		"-nw20ms name": "--nonblock and --wait exclude each other",
 		"-w-1s name":   "--wait -1s is negative",
 		"-w2x name":    `invalid value "2x" for -w: time: unknown unit "x"`,
 	} {
-		code, _, stderr := on(t, s, "acquire", strings.Fields(args)...)
-		require.Equal(t, exitUsage, code, stderr)
+		_, stderr := exitsOn(t, exitUsage, s, "acquire", strings.Fields(args)...)
 		require.Contains(t, stderr, want)
 	}
 	command := strings.Fields("redlatch run -w 1s name -- cut -w1 -nw2")
@@ -244,8 +236,7 @@ func TestBadUse(t *testing.T) {
 	} {
 		t.Run(strings.Join(args, " "), func(t *testing.T) {
 			t.Parallel()
-			code, stdout, stderr := redlatch(t.Context(), args...)
-			require.Equal(t, exitUsage, code, stderr)
+			stdout, stderr := exits(t, exitUsage, args...)
 			require.Empty(t, stdout)
 			require.True(t, strings.HasPrefix(stderr, "redlatch: ") || strings.HasPrefix(stderr, "{"), stderr)
 			require.Equal(t, 1, strings.Count(stderr, "\n"), stderr)
@@ -290,8 +281,7 @@ func TestBadUse(t *testing.T) {
 		{"latch", "wait", "-w", "-1s", "name"},
 	} {
 		for _, url := range []string{there, unreachable} {
-			code, _, stderr := redlatch(t.Context(), append([]string{args[0], "--redis", url}, args[1:]...)...)
-			require.Equal(t, exitUsage, code, "%q: %s", args, stderr)
+			exits(t, exitUsage, append([]string{args[0], "--redis", url}, args[1:]...)...)
 		}
 	}
 }

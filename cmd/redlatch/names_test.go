@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/redlatch/redlatch/internal/test/fixture"
 	"github.com/redlatch/redlatch/internal/test/redistest"
 )
 
@@ -19,8 +20,7 @@ func TestNamesThatAreNotUTF8(t *testing.T) {
 	ids := map[string]string{}
 	names := []string{"\xff", "\xfe", "orders:\xc3\x28", "plain", "\ufffd"}
 	for _, name := range names {
-		hold, err := c.Lock(name).Acquire(t.Context())
-		require.NoError(t, err)
+		hold := fixture.Acquire(t, t.Context(), c.Lock(name))
 		ids[name] = hold.ID()
 	}
 	found := map[string]fields{}
@@ -46,21 +46,17 @@ func TestNamesThatAreNotUTF8(t *testing.T) {
 
 	for _, name := range names[:3] {
 		coded := base64.StdEncoding.EncodeToString([]byte(name))
-		code, stdout, stderr := on(t, s, "inspect --json --base64", coded)
-		require.Zero(t, code, stderr)
+		stdout, _ := exitsOn(t, 0, s, "inspect --json --base64", coded)
 		require.Contains(t, stdout, `"name_base64":"`+coded+`"`)
 		require.Contains(t, stdout, ids[name])
 	}
 	coded := base64.StdEncoding.EncodeToString([]byte("\xff"))
-	code, stdout, stderr := on(t, s, "release --json --base64", coded, ids["\xff"])
-	require.Zero(t, code, stderr)
+	stdout, _ = exitsOn(t, 0, s, "release --json --base64", coded, ids["\xff"])
 	require.Contains(t, stdout, `"name_base64":"`+coded+`"`)
 	coded = base64.StdEncoding.EncodeToString([]byte("\xfe"))
-	code, _, stderr = on(t, s, "force-release --yes --base64", coded)
-	require.Zero(t, code, stderr)
+	exitsOn(t, 0, s, "force-release --yes --base64", coded)
 	for _, verb := range []string{"inspect", "force-release --yes"} {
-		code, _, stderr := on(t, s, verb+" --base64", "no base64!")
-		require.Equal(t, exitUsage, code, stderr)
+		exitsOn(t, exitUsage, s, verb+" --base64", "no base64!")
 	}
 	info, err := c.Lock("orders:\xc3\x28").Info(t.Context())
 	require.NoError(t, err)
@@ -76,13 +72,11 @@ func TestTriesOnAServerThatRefusesWrites(t *testing.T) {
 		if verb == "run -n" {
 			args = append(args, "--", "true")
 		}
-		code, _, stderr := on(t, s, verb+" --timeout 30s", args...)
-		require.Equal(t, exitUnreachable, code, stderr)
+		_, stderr := exitsOn(t, exitUnreachable, s, verb+" --timeout 30s", args...)
 		require.Contains(t, stderr, "NOREPLICAS")
 		require.NotContains(t, stderr, "gave up after 30s")
 	}
 	lacking := redistest.Fresh(t, "--rename-command", "PUBLISH", "")
-	code, _, stderr := on(t, lacking, "acquire", "x")
-	require.Equal(t, exitUnreachable, code, stderr)
+	_, stderr := exitsOn(t, exitUnreachable, lacking, "acquire", "x")
 	require.Contains(t, stderr, "this server has no PUBLISH command")
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/redlatch/redlatch/internal/test/fixture"
 	"github.com/redlatch/redlatch/internal/test/redistest"
 )
 
@@ -104,8 +105,7 @@ func TestLatchWaitsUntilItOpens(t *testing.T) {
 	s := redistest.Redis(t)
 	name := redistest.Name(t)
 	latch := client(t, s).CountDownLatch(name)
-	_, err := latch.Init(t.Context(), 1)
-	require.NoError(t, err)
+	require.NoError(t, fixture.ErrOf(latch.Init(t.Context(), 1)))
 	done := make(chan int, 1)
 	go func() {
 		code, _, _ := on(t, s, "latch wait", "-w", "1m", name)
@@ -124,8 +124,7 @@ func TestAMissingLatchIsMentioned(t *testing.T) {
 	for _, verbs := range []string{
 		"latch wait", "latch wait -w 1s", "latch wait -w 0s", "latch count", "latch count-down",
 	} {
-		code, _, stderr := on(t, redistest.Miniredis(t), verbs, "typo")
-		require.Zero(t, code, verbs)
+		_, stderr := exitsOn(t, 0, redistest.Miniredis(t), verbs, "typo")
 		require.Contains(t, stderr, `there is no latch "typo"`, verbs)
 	}
 }
@@ -134,11 +133,9 @@ func TestLatchThatDoesNotOpenIsNamedOnce(t *testing.T) {
 	t.Parallel()
 	s := redistest.Redis(t)
 	name := redistest.Name(t)
-	_, err := client(t, s).CountDownLatch(name).Init(t.Context(), 1)
-	require.NoError(t, err)
+	require.NoError(t, fixture.ErrOf(client(t, s).CountDownLatch(name).Init(t.Context(), 1)))
 	for _, wait := range []string{"0s", "50ms"} {
-		code, _, stderr := on(t, s, "latch wait", "-w", wait, name)
-		require.Equal(t, exitNotAcquired, code)
+		_, stderr := exitsOn(t, exitNotAcquired, s, "latch wait", "-w", wait, name)
 		require.Contains(t, stderr, fmt.Sprintf("latch %q is not open after %s", name, wait))
 		require.Equal(t, 1, strings.Count(stderr, name), stderr)
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/alicebob/miniredis/v2/server"
 	"github.com/stretchr/testify/require"
 
+	"github.com/redlatch/redlatch/internal/test/fixture"
 	"github.com/redlatch/redlatch/internal/test/redistest"
 	"github.com/redlatch/redlatch/primitives"
 )
@@ -26,8 +27,7 @@ func TestWatchPrintsLinesUntilSIGINT(t *testing.T) {
 	for _, lock := range []*primitives.Lock{
 		c.Lock("plain"), c.FairLock("fair"), c.FencedLock("fenced"), c.RWLock("rw").Reader(),
 	} {
-		hold, err := lock.Acquire(t.Context())
-		require.NoError(t, err)
+		hold := fixture.Acquire(t, t.Context(), lock)
 		defer func() { _ = hold.Release(t.Context()) }() // a hold that nobody refers to is not renewed
 	}
 	redistest.WaitFor(t, soon, func() bool { // the client's name is written in the background
@@ -100,8 +100,7 @@ func TestWatchWithoutRedis(t *testing.T) {
 func TestDoctor(t *testing.T) {
 	t.Parallel()
 	s := redistest.Fresh(t)
-	code, stdout, stderr := on(t, s, "doctor", "--prefix", "orders:")
-	require.Zero(t, code, stdout)
+	stdout, stderr := exitsOn(t, 0, s, "doctor", "--prefix", "orders:")
 	require.Empty(t, stderr)
 	require.Regexp(t, `(?m)^ok    pubsub            PUBLISH: a message arrives after `, stdout)
 	require.NotContains(t, stdout, "\x1b")
@@ -110,13 +109,11 @@ func TestDoctor(t *testing.T) {
 	rdb := s.Client(t)
 	require.NoError(t, rdb.ConfigSet(t.Context(), "maxmemory", "100mb").Err())
 	require.NoError(t, rdb.ConfigSet(t.Context(), "maxmemory-policy", "allkeys-lru").Err())
-	code, stdout, _ = on(t, s, "doctor")
-	require.Equal(t, exitFailed, code)
+	stdout, _ = exitsOn(t, exitFailed, s, "doctor")
 	require.Regexp(t, `(?m)^FAIL  maxmemory-policy  allkeys-lru: .*\n +fix: CONFIG SET maxmemory-policy noeviction`,
 		stdout)
 
-	code, stdout, stderr = on(t, s, "doctor", "--json")
-	require.Equal(t, exitFailed, code)
+	stdout, stderr = exitsOn(t, exitFailed, s, "doctor", "--json")
 	require.Regexp(t, `^{"error":"maxmemory-policy: allkeys-lru: .*","code":1}\n$`, stderr)
 	statuses := map[string]int{}
 	for line := range strings.Lines(stdout) {
@@ -134,12 +131,10 @@ func TestDoctor(t *testing.T) {
 
 func TestDoctorWithoutRedis(t *testing.T) {
 	t.Parallel()
-	code, stdout, stderr := redlatch(t.Context(), "doctor", "--redis", "redis://127.0.0.1:1")
-	require.Equal(t, exitUnreachable, code)
+	stdout, stderr := exits(t, exitUnreachable, "doctor", "--redis", "redis://127.0.0.1:1")
 	require.Empty(t, stderr)
 	require.Regexp(t, `^FAIL  connection .*127\.0\.0\.1:1.*\n +fix: .*\n$`, stdout)
-	code, stdout, stderr = redlatch(t.Context(), "doctor", "--json", "--redis", "redis://127.0.0.1:1")
-	require.Equal(t, exitUnreachable, code)
+	stdout, stderr = exits(t, exitUnreachable, "doctor", "--json", "--redis", "redis://127.0.0.1:1")
 	require.Contains(t, stdout, `{"check":"connection","status":"FAIL"`)
 	require.Regexp(t, `^{"error":"connection: .*127\.0\.0\.1:1.*","code":3}\n$`, stderr)
 }
@@ -158,22 +153,19 @@ func TestDoctorNamesTheSilentMaster(t *testing.T) {
 		}
 		peer.WriteStrings([]string{host, port})
 	}))
-	code, stdout, _ := on(t, sentinel, "doctor", "--sentinel-master", "m", "--timeout", "2s")
-	require.Equal(t, exitUnreachable, code)
+	stdout, _ := exitsOn(t, exitUnreachable, sentinel, "doctor", "--sentinel-master", "m", "--timeout", "2s")
 	require.Contains(t, stdout, "no answer from "+master+" (the master of the Sentinels) within 2s")
 }
 
 func TestBench(t *testing.T) {
 	t.Parallel()
 	s := redistest.Fresh(t)
-	code, stdout, stderr := on(t, s, "bench", "--seconds", "0.5")
-	require.Zero(t, code, stderr)
+	stdout, stderr := exitsOn(t, 0, s, "bench", "--seconds", "0.5")
 	require.Empty(t, stderr)
 	for _, row := range []string{"free lock", "contended lock, 8 waiters", "wake-up in another client"} {
 		require.Regexp(t, `(?m)^`+row+` +\d+( +[\d.]+ [µm]s){4} +\d+\.\d\d$`, stdout)
 	}
-	code, stdout, _ = on(t, s, "bench", "--seconds", "0.3", "--json")
-	require.Zero(t, code)
+	stdout, _ = exitsOn(t, 0, s, "bench", "--seconds", "0.3", "--json")
 	require.Equal(t, 3, strings.Count(stdout, "\n"))
 	for line := range strings.Lines(stdout) {
 		var r fields
@@ -185,8 +177,7 @@ func TestBench(t *testing.T) {
 		}
 	}
 	require.Empty(t, redistest.Keys(t, s, "*"))
-	code, _, _ = redlatch(t.Context(), "bench", "--redis", "redis://127.0.0.1:1")
-	require.Equal(t, exitUnreachable, code)
+	exits(t, exitUnreachable, "bench", "--redis", "redis://127.0.0.1:1")
 }
 
 func TestBadUseOfWatchDoctorAndBench(t *testing.T) {
@@ -195,8 +186,7 @@ func TestBadUseOfWatchDoctorAndBench(t *testing.T) {
 		{"bench", "--seconds", "0"}, {"bench", "--seconds", "NaN"}, {"bench", "--seconds", "x"}, {"bench", "lock"},
 		{"watch", "--redis", "localhost"},
 	} {
-		code, stdout, stderr := redlatch(t.Context(), args...)
-		require.Equal(t, exitUsage, code, args)
+		stdout, stderr := exits(t, exitUsage, args...)
 		require.Empty(t, stdout, args)
 		require.NotEmpty(t, stderr, args)
 	}

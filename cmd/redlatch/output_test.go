@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/redlatch/redlatch/internal/test/fixture"
 	"github.com/redlatch/redlatch/internal/test/redistest"
 )
 
@@ -25,8 +26,7 @@ func TestOutputThatIsLostIsAFailure(t *testing.T) {
 	t.Parallel()
 	s := redistest.Redis(t)
 	name := redistest.Name(t)
-	hold, err := client(t, s).Lock(name).Acquire(t.Context())
-	require.NoError(t, err)
+	hold := fixture.Acquire(t, t.Context(), client(t, s).Lock(name))
 	for _, command := range []string{
 		"ls", "ls --json", "inspect " + name, "inspect --json " + name, "latch count " + name + "-latch",
 		"acquire " + name + "-other", "doctor", "doctor --json", "release " + name + " " + hold.ID(), "acl", "version",
@@ -43,6 +43,5 @@ func TestOutputThatIsLostIsAFailure(t *testing.T) {
 		require.Equal(t, exitFailed, code, "%s: %s", command, &stderr)
 		require.Contains(t, stderr.String(), "cannot write the output: write /dev/stdout: no space left on device", command)
 	}
-	code, _, _ := on(t, s, "inspect", name+"-other")
-	require.Equal(t, exitFailed, code, "an id that nobody has learned holds nothing")
+	exitsOn(t, exitFailed, s, "inspect", name+"-other")
 }

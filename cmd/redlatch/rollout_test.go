@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/redlatch/redlatch/internal/test/fixture"
 	"github.com/redlatch/redlatch/internal/test/redistest"
 	"github.com/redlatch/redlatch/primitives"
 )
@@ -29,8 +30,7 @@ func TestCommandsOfTheRollout(t *testing.T) {
 	s := redistest.Miniredis(t)
 	run := shell(t, s.Addr())
 	lock := client(t, s, primitives.WithPrefix("shop:")).Lock("migration-check")
-	hold, err := lock.Acquire(t.Context())
-	require.NoError(t, err)
+	hold := fixture.Acquire(t, t.Context(), lock)
 
 	code, output := run(lines[0])
 	require.Zero(t, code, output)

@@ -3,7 +3,6 @@
 package main
 
 import (
-	"context"
 	"encoding/json"
 	"os"
 	"os/exec"
@@ -16,6 +15,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/redlatch/redlatch/internal/test/fixture"
 	"github.com/redlatch/redlatch/internal/test/redistest"
 	"github.com/redlatch/redlatch/primitives"
 )
@@ -82,11 +82,9 @@ func TestRunTellsTheCommandWhatItHolds(t *testing.T) {
 			c := client(t, s)
 			switch kind {
 			case kindSemaphore:
-				_, err := c.Semaphore(name).Init(t.Context(), 2)
-				require.NoError(t, err)
+				fixture.InitPool(t, c.Semaphore(name), 2)
 			case kindPermits:
-				_, err := c.PermitExpirableSemaphore(name).Init(t.Context(), 2)
-				require.NoError(t, err)
+				fixture.InitPool(t, c.PermitExpirableSemaphore(name), 2)
 			}
 			args := []string{"run", "--kind", kind}
 			if kind == kindSemaphore || kind == kindPermits {
@@ -136,11 +134,9 @@ func TestRunGivesUpWhenItMay(t *testing.T) {
 			name := redistest.Name(t)
 			c := client(t, s)
 			if kind == kindRead { // readers exclude writers only
-				_, err := c.RWLock(name).Writer().Acquire(t.Context())
-				require.NoError(t, err)
+				fixture.Acquire(t, t.Context(), c.RWLock(name).Writer())
 			} else if lock := (&session{client: c}).lock(kind, name); lock != nil {
-				_, err := lock.Acquire(t.Context())
-				require.NoError(t, err)
+				fixture.Acquire(t, t.Context(), lock)
 			}
 			spellings := [][]string{{"-n"}, {"-w", "50ms"}}
 			if kind == kindLock {
@@ -169,8 +165,7 @@ func TestRunKeepsTheMinimumHold(t *testing.T) {
 				long, short := redistest.Name(t)+"-long", redistest.Name(t)+"-short"
 				if kind == kindPermits {
 					for _, name := range []string{long, short} {
-						_, err := client(t, s).PermitExpirableSemaphore(name).Init(t.Context(), 1)
-						require.NoError(t, err)
+						fixture.InitPool(t, client(t, s).PermitExpirableSemaphore(name), 1)
 					}
 				}
 				run := func(name, status string, flags ...string) int {
@@ -294,9 +289,7 @@ func TestSecondSignalDoesNotEndTheCleanUp(t *testing.T) {
 				kind, key := kindLock, name // the key goes when the clean-up begins
 				if what == "wait" {
 					kind, key = kindFair, queue
-					hold, err := client(t, s).FairLock(name).Acquire(t.Context())
-					require.NoError(t, err)
-					t.Cleanup(func() { _ = hold.Release(context.Background()) }) // a dropped hold would not be renewed
+					fixture.Acquire(t, t.Context(), client(t, s).FairLock(name))
 				}
 				p := start(t, "redis://"+proxy.Addr(),
 					append([]string{"run", "--kind", kind, name}, childArgs(t, "listen", "1")...)...)
@@ -349,14 +342,12 @@ func TestSignalEndsAWait(t *testing.T) {
 			switch lock := (&session{client: c}).lock(kind, name); {
 			case kind == kindLatch:
 				args = []string{"latch", "wait", "-w", "1m", name}
-				_, err := c.CountDownLatch(name).Init(t.Context(), 1)
-				require.NoError(t, err)
+				require.NoError(t, fixture.ErrOf(c.CountDownLatch(name).Init(t.Context(), 1)))
 			case kind == kindRead:
 				lock = c.RWLock(name).Writer()
 				fallthrough
 			case lock != nil:
-				_, err := lock.Acquire(t.Context())
-				require.NoError(t, err)
+				fixture.Acquire(t, t.Context(), lock)
 			}
 			before := redistest.Keys(t, s, "*"+name+"*")
 			p := start(t, "redis://"+s.Addr(), args...)
@@ -395,8 +386,7 @@ func TestForcedLossEndsTheCommand(t *testing.T) {
 				p := start(t, "redis://"+s.Addr(), append(args, childArgs(t, tt.mode)...)...)
 				p.line() // the command runs
 				began := time.Now()
-				code, _, stderr := redlatch(t.Context(), "force-release", "--redis", "redis://"+s.Addr(), "--yes", name)
-				require.Zero(t, code, stderr)
+				exits(t, 0, "force-release", "--redis", "redis://"+s.Addr(), "--yes", name)
 				require.Equal(t, exitLost, p.wait(), p.errs)
 				requireError(t, p.errs.String(), exitLost)
 				require.Regexp(t, `lost: (forced|gone): `, p.errs.String()) // a young hold is not told of the takeover
@@ -433,8 +423,7 @@ func TestLossByTimeKillsBeforeTheNextHolder(t *testing.T) {
 				c := client(t, s)
 				next := func() (*primitives.Hold, error) { return c.Lock(lock).Acquire(t.Context()) }
 				if tt.flags[1] == kindPermits {
-					_, err := c.PermitExpirableSemaphore(lock).Init(t.Context(), 1)
-					require.NoError(t, err)
+					fixture.InitPool(t, c.PermitExpirableSemaphore(lock), 1)
 					next = func() (*primitives.Hold, error) { return c.PermitExpirableSemaphore(lock).Acquire(t.Context()) }
 				}
 				args := append(append([]string{"run", "--grace", "1h"}, tt.flags...), lock)

@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/redlatch/redlatch/cmd/redlatch/internal/watch"
+	"github.com/redlatch/redlatch/internal/test/fixture"
 	"github.com/redlatch/redlatch/internal/test/redistest"
 	"github.com/redlatch/redlatch/primitives"
 )
@@ -36,8 +37,7 @@ func TestOutputCannotControlTheTerminal(t *testing.T) {
 	go func() { _, _ = c.FairLock("name"+hostile).Acquire(waiting, primitives.WithOwner("waiter"+hostile)) }()
 	owned, err := c.Lock("owned"+hostile).Acquire(ctx, primitives.WithOwner("id"+hostile))
 	require.NoError(t, err)
-	_, err = c.PermitExpirableSemaphore("permits"+hostile).Init(ctx, 2)
-	require.NoError(t, err)
+	require.NoError(t, fixture.ErrOf(c.PermitExpirableSemaphore("permits"+hostile).Init(ctx, 2)))
 	redistest.WaitFor(t, soon, func() bool {
 		info, err := c.FairLock("name" + hostile).Info(ctx)
 		return err == nil && len(info.Waiters) == 1 && info.Holders[0].Client != ""

@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/redlatch/redlatch/internal/test/fixture"
 	"github.com/redlatch/redlatch/internal/test/redistest"
 	"github.com/redlatch/redlatch/primitives"
 )
@@ -205,8 +206,7 @@ func TestForceReleaseAsksOnATerminal(t *testing.T) {
 	t.Parallel()
 	s := redistest.Redis(t)
 	name := redistest.Name(t)
-	hold, err := client(t, s).Lock(name).Acquire(t.Context())
-	require.NoError(t, err)
+	hold := fixture.Acquire(t, t.Context(), client(t, s).Lock(name))
 	for _, tt := range []struct {
 		answer string
 		code   int
@@ -225,8 +225,7 @@ func TestForceReleaseAsksOnATerminal(t *testing.T) {
 		}
 	}
 	// Ctrl-C ends the question.
-	hold, err = client(t, s).Lock(name).Acquire(t.Context())
-	require.NoError(t, err)
+	hold = fixture.Acquire(t, t.Context(), client(t, s).Lock(name))
 	term := onTerminal(t, "redis://"+s.Addr(), "force-release", name)
 	term.await("[y/N] ")
 	term.write("\x03")
@@ -247,8 +246,7 @@ func TestDeleteAsksOnATerminal(t *testing.T) {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
 			name := redistest.Name(t)
-			_, err := init(name)
-			require.NoError(t, err)
+			require.NoError(t, fixture.ErrOf(init(name)))
 			for _, tt := range []struct {
 				answer string
 				code   int
@@ -282,11 +280,8 @@ func TestProgressOfTortureOnATerminal(t *testing.T) {
 func TestLsOnANarrowTerminal(t *testing.T) {
 	t.Parallel()
 	s := redistest.Miniredis(t)
-	hold, err := client(t, s, primitives.WithClientName("shop-7d4b9c6f5d-x2x9z:1")).Lock("orders:42").Acquire(t.Context())
-	require.NoError(t, err)
-	defer func() { _ = hold.Release(t.Context()) }()
-	_, err = client(t, s).Semaphore("workers").Init(t.Context(), 3)
-	require.NoError(t, err)
+	hold := fixture.Acquire(t, t.Context(), client(t, s, primitives.WithClientName("shop-7d4b9c6f5d-x2x9z:1")).Lock("orders:42"))
+	fixture.InitPool(t, client(t, s).Semaphore("workers"), 3)
 	redistest.WaitFor(t, soon, func() bool {
 		_, stdout, _ := on(t, s, "ls")
 		return strings.Contains(stdout, "x2x9z")
@@ -307,8 +302,7 @@ func TestColours(t *testing.T) {
 	t.Parallel()
 	s := redistest.Redis(t)
 	name := redistest.Name(t)
-	_, err := client(t, s).Lock(name).Acquire(t.Context())
-	require.NoError(t, err)
+	fixture.Acquire(t, t.Context(), client(t, s).Lock(name))
 	for _, noColour := range []string{"", "1"} {
 		env := environment("redis://"+s.Addr(), "TERM=xterm", "NO_COLOR="+noColour)
 		heading := onTerminalIn(t, env, 0, "ls", name).await("HOLDER")

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/redlatch/redlatch/eventlog"
+	"github.com/redlatch/redlatch/internal/test/fixture"
 	"github.com/redlatch/redlatch/internal/test/redistest"
 	"github.com/redlatch/redlatch/primitives"
 )
@@ -85,8 +86,7 @@ func TestTimelineSaysWhatIsWrong(t *testing.T) {
 		})
 	}
 	page := filepath.Join(dir, "page")
-	code, stdout, _ := redlatch(t.Context(), "timeline", "-o", page, file("good", good))
-	require.Zero(t, code)
+	stdout, _ := exits(t, 0, "timeline", "-o", page, file("good", good))
 	require.Empty(t, stdout)
 	text, err := os.ReadFile(page)
 	require.NoError(t, err)
@@ -117,25 +117,22 @@ func TestTimelineOfClients(t *testing.T) {
 	}
 	a, endA := open("process-a")
 	b, endB := open("process-b")
-	hold, err := a.Lock("orders").Acquire(t.Context())
-	require.NoError(t, err)
+	hold := fixture.Acquire(t, t.Context(), a.Lock("orders"))
 	acquired := make(chan *primitives.Hold, 1)
 	go func() {
 		h, _ := b.Lock("orders").Acquire(t.Context())
 		acquired <- h
 	}()
 	<-waits
-	require.NoError(t, hold.Release(t.Context()))
+	fixture.Release(t, hold)
 	second := <-acquired
 	require.NotNil(t, second)
-	_, err = a.Lock("orders").ForceRelease(t.Context())
-	require.NoError(t, err)
+	require.NoError(t, fixture.ErrOf(a.Lock("orders").ForceRelease(t.Context())))
 	<-second.Context().Done()
 	require.ErrorIs(t, second.Release(t.Context()), primitives.ErrLost)
 	endA()
 	endB()
-	code, stdout, stderr := redlatch(t.Context(), append([]string{"timeline", "--text"}, files...)...)
-	require.Zero(t, code, stderr)
+	stdout, _ := exits(t, 0, append([]string{"timeline", "--text"}, files...)...)
 	require.Contains(t, stdout, "holds: 2; waits: 1")
 	require.Contains(t, stdout, "hand-overs: 1")
 	require.Contains(t, stdout, "lost: 1")

@@ -3,7 +3,6 @@
 package main
 
 import (
-	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -16,6 +15,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/redlatch/redlatch/internal/test/fixture"
 	"github.com/redlatch/redlatch/internal/test/redistest"
 	"github.com/redlatch/redlatch/primitives"
 	"github.com/redlatch/redlatch/scripts"
@@ -29,8 +29,7 @@ func TestRunSaysThatRedisDoesNotAnswer(t *testing.T) {
 	s := redistest.Redis(t)
 	p := s.Proxy(t)
 	name := redistest.Name(t)
-	_, err := client(t, s).Lock(name).Acquire(t.Context())
-	require.NoError(t, err)
+	fixture.Acquire(t, t.Context(), client(t, s).Lock(name))
 	for what, tt := range map[string]struct {
 		url   string
 		fault func()
@@ -63,8 +62,7 @@ func TestRunEndsAlthoughTheReleaseIsNotAnswered(t *testing.T) {
 			run(kind, func(t *testing.T) {
 				p := s.Proxy(t)
 				name := redistest.Name(t)
-				_, err := client(t, s).Semaphore(name+"-count").Init(t.Context(), 1)
-				require.NoError(t, err)
+				fixture.InitPool(t, client(t, s).Semaphore(name+"-count"), 1)
 				if kind == kindSemaphore {
 					name += "-count"
 				}
@@ -132,14 +130,12 @@ func TestServerThatIsNotReadyIsWaitedFor(t *testing.T) {
 					return !ready.Load()
 				})
 				began := time.Now()
-				code, _, stderr := on(t, s, "acquire -n", "name")
-				require.Equal(t, exitUnreachable, code, stderr)
+				exitsOn(t, exitUnreachable, s, "acquire -n", "name")
 				require.Less(t, time.Since(began), 3*time.Second, "not the whole command timeout")
 
 				time.AfterFunc(time.Second, func() { ready.Store(true) }) // go-redis alone gives up sooner
 				args := strings.Fields("--redis redis://" + s.Addr() + " " + command)
-				code, _, stderr = redlatch(t.Context(), args...)
-				require.Zero(t, code, stderr)
+				exits(t, 0, args...)
 			})
 		}
 	}
@@ -151,11 +147,8 @@ func TestWaitEndsAlthoughRedisIsSilent(t *testing.T) {
 	s := redistest.Redis(t)
 	name := redistest.Name(t)
 	c := client(t, s)
-	hold, err := c.Lock(name).Acquire(t.Context())
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = hold.Release(context.Background()) }) // a dropped hold would not be renewed
-	_, err = c.CountDownLatch(name+"-latch").Init(t.Context(), 1)
-	require.NoError(t, err)
+	fixture.Acquire(t, t.Context(), c.Lock(name))
+	require.NoError(t, fixture.ErrOf(c.CountDownLatch(name+"-latch").Init(t.Context(), 1)))
 	redistest.Together(t, func(run redistest.Run) {
 		for _, tt := range []struct {
 			verbs, on string
@@ -240,8 +233,7 @@ func TestLatchWaitSaysWhatRedisAnswers(t *testing.T) {
 	for _, flags := range []string{"-w 0s", "-w 300ms", "-w 3s --timeout 500ms", "--timeout 500ms"} {
 		t.Run(flags, func(t *testing.T) {
 			t.Parallel()
-			code, _, stderr := on(t, s, "latch wait "+flags, "name")
-			require.Equal(t, exitUnreachable, code, stderr)
+			_, stderr := exitsOn(t, exitUnreachable, s, "latch wait "+flags, "name")
 			require.Contains(t, stderr, down)
 		})
 	}
@@ -263,17 +255,13 @@ func TestRefusalNamesTheHolder(t *testing.T) {
 			x := &session{client: c}
 			switch kind {
 			case kindSemaphore:
-				_, err := c.Semaphore(name).Init(t.Context(), 0)
-				require.NoError(t, err)
+				fixture.InitPool(t, c.Semaphore(name), 0)
 			case kindPermits:
-				_, err := c.PermitExpirableSemaphore(name).Init(t.Context(), 1)
-				require.NoError(t, err)
+				fixture.InitPool(t, c.PermitExpirableSemaphore(name), 1)
 			}
 			want := "0 permits are free"
 			if kind != kindSemaphore {
-				hold, err := x.acquirer(held, name).Acquire(t.Context())
-				require.NoError(t, err)
-				defer func() { _ = hold.Release(context.Background()) }() // else it is not renewed
+				hold := fixture.Acquire(t, t.Context(), x.acquirer(held, name))
 				want = "held by " + hold.ID() + " of web-7 for another "
 				redistest.WaitFor(t, soon, func() bool { // its name is announced in the background
 					info, err := x.acquirer(held, name).Info(t.Context())
@@ -282,8 +270,7 @@ func TestRefusalNamesTheHolder(t *testing.T) {
 			}
 			// The wait leaves a busy machine the time for the answer to the first attempt.
 			for _, wait := range [][]string{{"-n"}, {"-w", "1s"}} {
-				code, _, stderr := on(t, s, "run --kind "+kind, append(wait, name, "--", "true")...)
-				require.Equal(t, exitNotAcquired, code, stderr)
+				_, stderr := exitsOn(t, exitNotAcquired, s, "run --kind "+kind, append(wait, name, "--", "true")...)
 				require.Contains(t, stderr, want)
 			}
 		})
@@ -298,15 +285,12 @@ func TestRefusalNamesAHolderOfAnotherKind(t *testing.T) {
 		kindRead: kindLock, kindWrite: kindFenced, kindLock: kindRead, kindFenced: kindWrite, kindFair: kindWrite,
 	} {
 		name := redistest.Name(t)
-		hold, err := (&session{client: client(t, s)}).lock(held, name).Acquire(t.Context())
-		require.NoError(t, err)
-		code, _, stderr := on(t, s, "run --kind "+kind, "-n", name, "--", "true")
-		require.Equal(t, exitNotAcquired, code, stderr)
+		hold := fixture.Acquire(t, t.Context(), (&session{client: client(t, s)}).lock(held, name))
+		_, stderr := exitsOn(t, exitNotAcquired, s, "run --kind "+kind, "-n", name, "--", "true")
 		require.Contains(t, stderr, "held by "+hold.ID())
-		code, _, stderr = on(t, s, "inspect --kind "+kind, name)
-		require.Equal(t, exitFailed, code, stderr)
+		_, stderr = exitsOn(t, exitFailed, s, "inspect --kind "+kind, name)
 		require.Contains(t, stderr, "inspect "+kind+" \""+name+"\": the key holds a ")
-		require.NoError(t, hold.Release(t.Context()))
+		fixture.Release(t, hold)
 	}
 }
 
@@ -316,8 +300,7 @@ func TestRefusalOfAPoolWithoutACount(t *testing.T) {
 	s := redistest.Redis(t)
 	for _, kind := range []string{kindSemaphore, kindPermits} {
 		name := redistest.Name(t)
-		code, _, stderr := on(t, s, "run --kind "+kind, "-n", name, "--", "true")
-		require.Equal(t, exitNotAcquired, code, stderr)
+		_, stderr := exitsOn(t, exitNotAcquired, s, "run --kind "+kind, "-n", name, "--", "true")
 		require.Contains(t, stderr, "it has no count yet; set it with: redlatch "+kind+" init NAME N")
 	}
 }
@@ -326,8 +309,7 @@ func TestRefusalOfAPoolWithoutACount(t *testing.T) {
 func TestJSONErrorsDoNotNameTheProgram(t *testing.T) {
 	t.Parallel()
 	s := redistest.Redis(t)
-	code, _, stderr := on(t, s, "semaphore init --json", redistest.Name(t), "-1")
-	require.Equal(t, exitUsage, code, stderr)
+	_, stderr := exitsOn(t, exitUsage, s, "semaphore init --json", redistest.Name(t), "-1")
 	require.Contains(t, stderr, `{"error":"init semaphore`)
 }
 
@@ -335,10 +317,8 @@ func TestTextOfALatchThatStaysShut(t *testing.T) {
 	t.Parallel()
 	s := redistest.Redis(t)
 	name := redistest.Name(t)
-	code, _, stderr := on(t, s, "latch init", name, "1")
-	require.Zero(t, code, stderr)
-	code, _, stderr = on(t, s, "latch wait -w 50ms", name)
-	require.Equal(t, exitNotAcquired, code, stderr)
+	_, stderr := exitsOn(t, 0, s, "latch init", name, "1")
+	_, stderr = exitsOn(t, exitNotAcquired, s, "latch wait -w 50ms", name)
 	require.Equal(t, fmt.Sprintf("redlatch: latch %q is not open after 50ms\n", name), stderr)
 }
 
@@ -353,8 +333,7 @@ func TestMessageAboutTLS(t *testing.T) {
 		"rediss://" + plain.Addr(): {"1s", "no answer within 1s: does the server use TLS, as rediss:// says?"},
 		"redis://" + o.Addr:        {"20s", "EOF: does the server expect TLS (rediss://)?"},
 	} {
-		code, _, stderr := redlatch(t.Context(), "ls", "--timeout", tt.timeout, "--redis", url)
-		require.Equal(t, exitUnreachable, code, stderr)
+		_, stderr := exits(t, exitUnreachable, "ls", "--timeout", tt.timeout, "--redis", url)
 		require.Contains(t, stderr, tt.want)
 	}
 }
