@@ -54,28 +54,26 @@ func TestClockLossIsReportedAtTheDeadline(t *testing.T) {
 		{"one second", time.Second, time.Second},
 		{"at most half a TTL", time.Hour, 15 * time.Second},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			Bubble(t, func(t *testing.T, b *BubbleTest) {
-				var opts []primitives.ClientOption
-				if tt.margin >= 0 {
-					opts = append(opts, primitives.WithSafetyMargin(tt.margin))
-				}
-				l := NewClient(t, b.P.Client(t), opts...).Lock("l")
-				began := time.Now()
-				hold := Acquire(t, t.Context(), l)
-				require.Equal(t, began.Add(30*time.Second-tt.want), hold.ValidUntil())
-				b.P.BlackHole(true)
-				waiting := StartAcquire(t.Context(), b.Other)
-				<-hold.Context().Done()
-				require.Equal(t, 30*time.Second-tt.want, time.Since(began))
-				require.ErrorIs(t, context.Cause(hold.Context()), primitives.ErrLost)
-				require.Empty(t, waiting)
-				r := <-waiting
-				require.NoError(t, r.Err)
-				require.GreaterOrEqual(t, r.At.Sub(began), 30*time.Second)
-				require.Less(t, r.At.Sub(began), 30*time.Second+10*time.Millisecond)
-				Release(t, r.Hold)
-			})
+		RunBubble(t, tt.name, func(t *testing.T, b *BubbleTest) {
+			var opts []primitives.ClientOption
+			if tt.margin >= 0 {
+				opts = append(opts, primitives.WithSafetyMargin(tt.margin))
+			}
+			l := NewClient(t, b.P.Client(t), opts...).Lock("l")
+			began := time.Now()
+			hold := Acquire(t, t.Context(), l)
+			require.Equal(t, began.Add(30*time.Second-tt.want), hold.ValidUntil())
+			b.P.BlackHole(true)
+			waiting := StartAcquire(t.Context(), b.Other)
+			<-hold.Context().Done()
+			require.Equal(t, 30*time.Second-tt.want, time.Since(began))
+			require.ErrorIs(t, context.Cause(hold.Context()), primitives.ErrLost)
+			require.Empty(t, waiting)
+			r := <-waiting
+			require.NoError(t, r.Err)
+			require.GreaterOrEqual(t, r.At.Sub(began), 30*time.Second)
+			require.Less(t, r.At.Sub(began), 30*time.Second+10*time.Millisecond)
+			Release(t, r.Hold)
 		})
 	}
 }
@@ -149,55 +147,49 @@ func TestClockMaxHoldEndsARenewedHold(t *testing.T) {
 // A nested hold and its outer hold each keep their own lease or renewal.
 func TestClockNestedHoldsKeepTheirOwnLeases(t *testing.T) {
 	t.Parallel()
-	t.Run("a renewed hold outlives the outer lease", func(t *testing.T) {
-		Bubble(t, func(t *testing.T, b *BubbleTest) {
-			began := time.Now()
-			outer := Acquire(t, t.Context(), b.L, primitives.WithLease(20*time.Second))
-			inner := Acquire(t, context.WithoutCancel(outer.Context()), b.L)
-			<-outer.Context().Done()
-			require.Equal(t, 20*time.Second-202*time.Millisecond, time.Since(began))
-			time.Sleep(10 * time.Minute)
-			RequireLive(t, inner.Context())
-			require.NoError(t, inner.Check(t.Context()))
-			require.ErrorIs(t, outer.Release(t.Context()), primitives.ErrLost)
-			require.NoError(t, inner.Check(t.Context()))
-			Release(t, inner)
-			require.Empty(t, b.S.Mini().HGet("l", inner.ID()))
-		})
+	RunBubble(t, "a renewed hold outlives the outer lease", func(t *testing.T, b *BubbleTest) {
+		began := time.Now()
+		outer := Acquire(t, t.Context(), b.L, primitives.WithLease(20*time.Second))
+		inner := Acquire(t, context.WithoutCancel(outer.Context()), b.L)
+		<-outer.Context().Done()
+		require.Equal(t, 20*time.Second-202*time.Millisecond, time.Since(began))
+		time.Sleep(10 * time.Minute)
+		RequireLive(t, inner.Context())
+		require.NoError(t, inner.Check(t.Context()))
+		require.ErrorIs(t, outer.Release(t.Context()), primitives.ErrLost)
+		require.NoError(t, inner.Check(t.Context()))
+		Release(t, inner)
+		require.Empty(t, b.S.Mini().HGet("l", inner.ID()))
 	})
-	t.Run("the outer hold is renewed beyond nested leases", func(t *testing.T) {
-		Bubble(t, func(t *testing.T, b *BubbleTest) {
-			outer := Acquire(t, t.Context(), b.L)
-			inner := Acquire(t, outer.Context(), b.L, primitives.WithLease(time.Second))
-			long := Acquire(t, inner.Context(), b.L, primitives.WithLease(time.Hour))
-			require.Equal(t, time.Hour, b.S.Mini().TTL("l"))
-			<-inner.Context().Done()
-			RequireLive(t, outer.Context())
-			time.Sleep(50 * time.Minute)
-			require.NoError(t, outer.Check(t.Context()))
-			require.NoError(t, long.Check(t.Context()))
-			require.ErrorIs(t, inner.Release(t.Context()), primitives.ErrLost)
-			Release(t, long)
-			time.Sleep(time.Hour)
-			require.NoError(t, outer.Check(t.Context()), "the outer hold is still renewed")
-			Release(t, outer)
-		})
+	RunBubble(t, "the outer hold is renewed beyond nested leases", func(t *testing.T, b *BubbleTest) {
+		outer := Acquire(t, t.Context(), b.L)
+		inner := Acquire(t, outer.Context(), b.L, primitives.WithLease(time.Second))
+		long := Acquire(t, inner.Context(), b.L, primitives.WithLease(time.Hour))
+		require.Equal(t, time.Hour, b.S.Mini().TTL("l"))
+		<-inner.Context().Done()
+		RequireLive(t, outer.Context())
+		time.Sleep(50 * time.Minute)
+		require.NoError(t, outer.Check(t.Context()))
+		require.NoError(t, long.Check(t.Context()))
+		require.ErrorIs(t, inner.Release(t.Context()), primitives.ErrLost)
+		Release(t, long)
+		time.Sleep(time.Hour)
+		require.NoError(t, outer.Check(t.Context()), "the outer hold is still renewed")
+		Release(t, outer)
 	})
-	t.Run("renewal ends with the release of the renewed hold", func(t *testing.T) {
-		Bubble(t, func(t *testing.T, b *BubbleTest) {
-			began := time.Now()
-			outer := Acquire(t, t.Context(), b.L, primitives.WithLease(time.Minute))
-			inner := Acquire(t, outer.Context(), b.L)
-			time.Sleep(15 * time.Second)
-			Release(t, inner)
-			b.P.Record()
-			<-outer.Context().Done()
-			require.Equal(t, time.Minute-602*time.Millisecond, time.Since(began))
-			require.Zero(t, b.Tries())
-			// The call also keeps outer reachable: the garbage collector would end it as a leaked
-			// hold.
-			require.ErrorIs(t, outer.Release(t.Context()), primitives.ErrLost)
-		})
+	RunBubble(t, "renewal ends with the release of the renewed hold", func(t *testing.T, b *BubbleTest) {
+		began := time.Now()
+		outer := Acquire(t, t.Context(), b.L, primitives.WithLease(time.Minute))
+		inner := Acquire(t, outer.Context(), b.L)
+		time.Sleep(15 * time.Second)
+		Release(t, inner)
+		b.P.Record()
+		<-outer.Context().Done()
+		require.Equal(t, time.Minute-602*time.Millisecond, time.Since(began))
+		require.Zero(t, b.Tries())
+		// The call also keeps outer reachable: the garbage collector would end it as a leaked
+		// hold.
+		require.ErrorIs(t, outer.Release(t.Context()), primitives.ErrLost)
 	})
 }
 

@@ -117,60 +117,58 @@ func TestC27LossTellsItsReason(t *testing.T) {
 			text: `lost: members: too few are left: redlatch: lock "orders:42" lost: gone: Redis does not`,
 		},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			Bubble(t, func(t *testing.T, b *BubbleTest) {
-				x := &lossTest{BubbleTest: b, heard: &Recorder{}, log: &LogBuffer{}}
-				x.c = NewClient(t, b.P.Client(t), x.heard.Option(), x.log.Logger())
-				if tt.lock == nil {
-					tt.lock = named
-				}
-				l := tt.lock(x.c)
-				x.hold = Acquire(t, t.Context(), l, tt.opts...)
-				ctx := x.hold.Context()
-				time.Sleep(2 * time.Second)
-				require.NoError(t, x.hold.Check(t.Context()))
-				began := time.Now()
-				tt.lose(t, x)
-				select {
-				case <-ctx.Done():
-				case <-time.After(time.Minute + time.Second):
-				}
-				assert.LessOrEqual(t, time.Since(began), tt.within)
-				synctest.Wait()
+		RunBubble(t, tt.name, func(t *testing.T, b *BubbleTest) {
+			x := &lossTest{BubbleTest: b, heard: &Recorder{}, log: &LogBuffer{}}
+			x.c = NewClient(t, b.P.Client(t), x.heard.Option(), x.log.Logger())
+			if tt.lock == nil {
+				tt.lock = named
+			}
+			l := tt.lock(x.c)
+			x.hold = Acquire(t, t.Context(), l, tt.opts...)
+			ctx := x.hold.Context()
+			time.Sleep(2 * time.Second)
+			require.NoError(t, x.hold.Check(t.Context()))
+			began := time.Now()
+			tt.lose(t, x)
+			select {
+			case <-ctx.Done():
+			case <-time.After(time.Minute + time.Second):
+			}
+			assert.LessOrEqual(t, time.Since(began), tt.within)
+			synctest.Wait()
 
-				loss, ok := errors.AsType[*primitives.LossError](context.Cause(ctx))
-				require.True(t, ok, "%v", context.Cause(ctx))
-				kind := x.heard.All(primitives.EventAcquired)[0].Lock
-				assert.Equal(t, []any{tt.reason, kind, l.Name(), x.hold.ID()}, []any{loss.Reason, loss.Kind, loss.Name, loss.ID})
-				assert.Equal(t, tt.reason == primitives.LossExpired, loss.Silent > 0)
-				require.ErrorIs(t, loss, primitives.ErrLost)
-				require.ErrorContains(t, loss, "redlatch: "+kind+` "`+l.Name()+`" `+tt.text)
+			loss, ok := errors.AsType[*primitives.LossError](context.Cause(ctx))
+			require.True(t, ok, "%v", context.Cause(ctx))
+			kind := x.heard.All(primitives.EventAcquired)[0].Lock
+			assert.Equal(t, []any{tt.reason, kind, l.Name(), x.hold.ID()}, []any{loss.Reason, loss.Kind, loss.Name, loss.ID})
+			assert.Equal(t, tt.reason == primitives.LossExpired, loss.Silent > 0)
+			require.ErrorIs(t, loss, primitives.ErrLost)
+			require.ErrorContains(t, loss, "redlatch: "+kind+` "`+l.Name()+`" `+tt.text)
 
-				require.Len(t, x.heard.All(primitives.EventLost), 1)
-				require.ErrorIs(t, x.heard.All(primitives.EventLost)[0].Err, loss)
-				var mine []map[string]any
-				for _, record := range x.log.Records(t, "hold lost") {
-					if record["kind"] == kind {
-						mine = append(mine, record)
-					}
+			require.Len(t, x.heard.All(primitives.EventLost), 1)
+			require.ErrorIs(t, x.heard.All(primitives.EventLost)[0].Err, loss)
+			var mine []map[string]any
+			for _, record := range x.log.Records(t, "hold lost") {
+				if record["kind"] == kind {
+					mine = append(mine, record)
 				}
-				require.Len(t, mine, 1)
-				for key, want := range map[string]any{
-					"level": "WARN", "name": l.Name(), "id": x.hold.ID(), "reason": string(tt.reason), "error": loss.Error(),
-				} {
-					assert.Equal(t, want, mine[0][key], key)
-				}
+			}
+			require.Len(t, mine, 1)
+			for key, want := range map[string]any{
+				"level": "WARN", "name": l.Name(), "id": x.hold.ID(), "reason": string(tt.reason), "error": loss.Error(),
+			} {
+				assert.Equal(t, want, mine[0][key], key)
+			}
 
-				x.P.Heal()
-				for operation, err := range map[string]error{
-					"check": x.hold.Check(t.Context()), "extend": x.hold.Extend(t.Context(), time.Minute),
-					"release": x.hold.Release(t.Context()),
-				} {
-					require.ErrorIs(t, err, loss, operation)
-					require.ErrorContains(t, err, "redlatch: "+operation+" "+kind+` "`+l.Name()+`": `+tt.text)
-				}
-				time.Sleep(time.Minute) // go-redis ends its dials
-			})
+			x.P.Heal()
+			for operation, err := range map[string]error{
+				"check": x.hold.Check(t.Context()), "extend": x.hold.Extend(t.Context(), time.Minute),
+				"release": x.hold.Release(t.Context()),
+			} {
+				require.ErrorIs(t, err, loss, operation)
+				require.ErrorContains(t, err, "redlatch: "+operation+" "+kind+` "`+l.Name()+`": `+tt.text)
+			}
+			time.Sleep(time.Minute) // go-redis ends its dials
 		})
 	}
 }
@@ -231,23 +229,21 @@ func TestC10CallsOfAHoldThatIsLostMeanwhile(t *testing.T) {
 		"Check":  func(ctx context.Context, hold *primitives.Hold) error { return hold.Check(ctx) },
 		"Extend": func(ctx context.Context, hold *primitives.Hold) error { return hold.Extend(ctx, time.Minute) },
 	} {
-		t.Run(name, func(t *testing.T) {
-			Bubble(t, func(t *testing.T, b *BubbleTest) {
-				log := &LogBuffer{}
-				c := NewClient(t, b.P.Client(t, func(o *redis.Options) { o.ReadTimeout = 20 * time.Second }),
-					primitives.WithCommandTimeout(20*time.Second), log.Logger())
-				hold := Acquire(t, t.Context(), c.Lock("l"), primitives.WithLease(5*time.Second))
-				require.NoError(t, hold.Check(t.Context())) // loads the script
-				_ = hold.Extend(t.Context(), time.Second)
-				b.P.Delay(6 * time.Second)
-				err := call(t.Context(), hold)
-				require.ErrorIs(t, err, primitives.ErrLost)
-				require.ErrorIs(t, err, context.Cause(hold.Context()))
-				synctest.Wait()
-				require.Len(t, log.Records(t, "hold lost"), 1)
-				b.P.Heal()
-				time.Sleep(time.Minute)
-			})
+		RunBubble(t, name, func(t *testing.T, b *BubbleTest) {
+			log := &LogBuffer{}
+			c := NewClient(t, b.P.Client(t, func(o *redis.Options) { o.ReadTimeout = 20 * time.Second }),
+				primitives.WithCommandTimeout(20*time.Second), log.Logger())
+			hold := Acquire(t, t.Context(), c.Lock("l"), primitives.WithLease(5*time.Second))
+			require.NoError(t, hold.Check(t.Context())) // loads the script
+			_ = hold.Extend(t.Context(), time.Second)
+			b.P.Delay(6 * time.Second)
+			err := call(t.Context(), hold)
+			require.ErrorIs(t, err, primitives.ErrLost)
+			require.ErrorIs(t, err, context.Cause(hold.Context()))
+			synctest.Wait()
+			require.Len(t, log.Records(t, "hold lost"), 1)
+			b.P.Heal()
+			time.Sleep(time.Minute)
 		})
 	}
 }

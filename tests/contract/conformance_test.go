@@ -134,37 +134,34 @@ func TestConformanceTimes(t *testing.T) {
 	t.Parallel()
 	const late = 60 * time.Millisecond // a polling lock looks every 50 ms
 	for _, kind := range conformKinds() {
-		t.Run(kind.Name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s := redistest.Embedded(t)
-				near, far := NewClient(t, s.Client(t)), NewClient(t, s.Client(t))
-				rival := func(opts ...primitives.Option) (*primitives.Hold, error) {
-					if kind.Shared {
-						return kind.Rival(far, "l").Acquire(t.Context(), opts...)
-					}
-					return kind.open(far, "l").Acquire(t.Context(), opts...)
+		RunEmbedded(t, kind.Name, func(t *testing.T, s *redistest.Server) {
+			near, far := NewClient(t, s.Client(t)), NewClient(t, s.Client(t))
+			rival := func(opts ...primitives.Option) (*primitives.Hold, error) {
+				if kind.Shared {
+					return kind.Rival(far, "l").Acquire(t.Context(), opts...)
 				}
-				requireTook := func(want time.Duration, began time.Time) {
-					t.Helper()
-					took := time.Since(began)
-					require.GreaterOrEqual(t, took, want)
-					require.LessOrEqual(t, took, want+late)
-				}
+				return kind.open(far, "l").Acquire(t.Context(), opts...)
+			}
+			requireTook := func(want time.Duration, began time.Time) {
+				t.Helper()
+				took := time.Since(began)
+				require.GreaterOrEqual(t, took, want)
+				require.LessOrEqual(t, took, want+late)
+			}
 
-				hold := Acquire(t, t.Context(), kind.open(near, "l"))
-				began := time.Now()
-				require.ErrorIs(t, ErrOf(rival(primitives.WithWait(3*time.Second))), primitives.ErrNotAcquired)
-				requireTook(3*time.Second, began)
-				Release(t, hold)
+			hold := Acquire(t, t.Context(), kind.open(near, "l"))
+			began := time.Now()
+			require.ErrorIs(t, ErrOf(rival(primitives.WithWait(3*time.Second))), primitives.ErrNotAcquired)
+			requireTook(3*time.Second, began)
+			Release(t, hold)
 
-				began = time.Now()
-				hold = Acquire(t, t.Context(), kind.open(near, "l"), primitives.WithLease(2*time.Second))
-				next, err := rival()
-				require.NoError(t, err)
-				requireTook(2*time.Second, began)
-				require.ErrorIs(t, hold.Release(t.Context()), primitives.ErrLost)
-				Release(t, next)
-			})
+			began = time.Now()
+			hold = Acquire(t, t.Context(), kind.open(near, "l"), primitives.WithLease(2*time.Second))
+			next, err := rival()
+			require.NoError(t, err)
+			requireTook(2*time.Second, began)
+			require.ErrorIs(t, hold.Release(t.Context()), primitives.ErrLost)
+			Release(t, next)
 		})
 	}
 }

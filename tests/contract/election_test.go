@@ -417,28 +417,25 @@ func TestC29OptionsWithoutEffect(t *testing.T) {
 		"no wait":        primitives.WithWait(0),
 		"a short wait":   primitives.WithWait(time.Second),
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s := redistest.Embedded(t)
-				var inside atomic.Int32
-				first := stand(t, NewClient(t, s.Client(t), primitives.WithDefaults(opt)).Election("e"), &inside)
-				led := first.await(t)
-				c := NewClient(t, s.Client(t))
-				second := stand(t, NewClient(t, s.Client(t)).Election("e", opt), &inside)
-				time.Sleep(time.Minute)
-				first.stop(nil)
-				led.result <- nil
-				require.NoError(t, first.result(t))
-				resigned := time.Now()
-				next := second.await(t)
-				require.LessOrEqual(t, time.Since(resigned), 10*time.Millisecond)
-				second.stop(nil)
-				next.result <- nil
-				require.NoError(t, second.result(t))
-				leader, err := c.Election("e").Leader(t.Context())
-				require.NoError(t, err)
-				require.Zero(t, leader)
-			})
+		RunEmbedded(t, name, func(t *testing.T, s *redistest.Server) {
+			var inside atomic.Int32
+			first := stand(t, NewClient(t, s.Client(t), primitives.WithDefaults(opt)).Election("e"), &inside)
+			led := first.await(t)
+			c := NewClient(t, s.Client(t))
+			second := stand(t, NewClient(t, s.Client(t)).Election("e", opt), &inside)
+			time.Sleep(time.Minute)
+			first.stop(nil)
+			led.result <- nil
+			require.NoError(t, first.result(t))
+			resigned := time.Now()
+			next := second.await(t)
+			require.LessOrEqual(t, time.Since(resigned), 10*time.Millisecond)
+			second.stop(nil)
+			next.result <- nil
+			require.NoError(t, second.result(t))
+			leader, err := c.Election("e").Leader(t.Context())
+			require.NoError(t, err)
+			require.Zero(t, leader)
 		})
 	}
 }
@@ -604,40 +601,37 @@ func TestC29WatchDetails(t *testing.T) {
 			time.Sleep(1500 * time.Millisecond)
 		}, []string{java, ""}, []int64{8, 0}, 200 * time.Millisecond},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s := redistest.Embedded(t)
-				ctx, stop := context.WithCancel(t.Context())
-				rdb := s.Client(t)
-				leads := func(id string, token int64, lease time.Duration) {
-					require.NoError(t, rdb.Set(ctx, "redisson_lock_token:{e}", token, 0).Err())
-					require.NoError(t, rdb.HSet(ctx, "e", id, 1).Err())
-					require.NoError(t, rdb.PExpire(ctx, "e", lease).Err())
-				}
-				leaves := func() {
-					require.NoError(t, rdb.Del(ctx, "e").Err())
-					require.NoError(t, rdb.Publish(ctx, "redisson_lock__channel:{e}", "0").Err())
-				}
-				leads(java, 7, time.Minute)
-				seen := watch(ctx, NewClient(t, s.Client(t)).Election("e"))
-				first := <-seen
-				require.Equal(t, java, first.ID)
-				time.Sleep(10 * time.Second)
-				require.Empty(t, seen)
-				tt.act(leads, leaves)
-				acted := time.Now()
-				for i, id := range tt.want {
-					got := <-seen
-					require.NoError(t, got.err)
-					require.Equal(t, []any{id, tt.tokens[i]}, []any{got.ID, got.Token})
-					require.LessOrEqual(t, got.at.Sub(acted), tt.within)
-				}
-				time.Sleep(10 * time.Second)
-				require.Empty(t, seen)
-				stop()
-				for range seen { // until it ends
-				}
-			})
+		RunEmbedded(t, tt.name, func(t *testing.T, s *redistest.Server) {
+			ctx, stop := context.WithCancel(t.Context())
+			rdb := s.Client(t)
+			leads := func(id string, token int64, lease time.Duration) {
+				require.NoError(t, rdb.Set(ctx, "redisson_lock_token:{e}", token, 0).Err())
+				require.NoError(t, rdb.HSet(ctx, "e", id, 1).Err())
+				require.NoError(t, rdb.PExpire(ctx, "e", lease).Err())
+			}
+			leaves := func() {
+				require.NoError(t, rdb.Del(ctx, "e").Err())
+				require.NoError(t, rdb.Publish(ctx, "redisson_lock__channel:{e}", "0").Err())
+			}
+			leads(java, 7, time.Minute)
+			seen := watch(ctx, NewClient(t, s.Client(t)).Election("e"))
+			first := <-seen
+			require.Equal(t, java, first.ID)
+			time.Sleep(10 * time.Second)
+			require.Empty(t, seen)
+			tt.act(leads, leaves)
+			acted := time.Now()
+			for i, id := range tt.want {
+				got := <-seen
+				require.NoError(t, got.err)
+				require.Equal(t, []any{id, tt.tokens[i]}, []any{got.ID, got.Token})
+				require.LessOrEqual(t, got.at.Sub(acted), tt.within)
+			}
+			time.Sleep(10 * time.Second)
+			require.Empty(t, seen)
+			stop()
+			for range seen { // until it ends
+			}
 		})
 	}
 }

@@ -99,44 +99,41 @@ func TestFairLockAfterAJumpOfTheServersClock(t *testing.T) {
 		{"ahead", 5 * time.Minute, false},
 		{"ahead, and the first waiter crashes", 5 * time.Minute, true},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s := redistest.Embedded(t)
-				p := s.Proxy(t)
-				ctx, cancel := context.WithCancel(t.Context())
-				var ahead atomic.Int64
-				var clock, waiters sync.WaitGroup
-				clock.Go(func() {
-					for ; ctx.Err() == nil; time.Sleep(10 * time.Millisecond) {
-						s.Mini().SetTime(time.Now().Add(time.Duration(ahead.Load())))
-					}
-				})
-				other := NewClient(t, s.Client(t)).FairLock("l")
-				hold := Acquire(t, t.Context(), other)
-				waiting, crash := context.WithCancel(ctx)
-				pass := func(context.Context) error { return nil }
-				first := NewClient(t, p.Client(t, ShortTimeouts, NoRetries)).FairLock("l")
-				waiters.Go(func() { assert.Equal(t, tt.crashes, first.Do(waiting, pass) != nil) })
-				AwaitFair(t, other, 1)
-				second := NewClient(t, s.Client(t)).FairLock("l")
-				waiters.Go(func() { assert.NoError(t, second.Do(ctx, pass)) })
-				AwaitFair(t, other, 2)
-				time.Sleep(3 * time.Second)
-				ahead.Store(int64(tt.jump))
-				if tt.crashes {
-					p.Refuse(true)
-					p.Reset()
-					crash()
+		RunEmbedded(t, tt.name, func(t *testing.T, s *redistest.Server) {
+			p := s.Proxy(t)
+			ctx, cancel := context.WithCancel(t.Context())
+			var ahead atomic.Int64
+			var clock, waiters sync.WaitGroup
+			clock.Go(func() {
+				for ; ctx.Err() == nil; time.Sleep(10 * time.Millisecond) {
+					s.Mini().SetTime(time.Now().Add(time.Duration(ahead.Load())))
 				}
-				time.Sleep(12 * time.Second)  // a waiter that has crashed counts as dead
-				_ = hold.Release(t.Context()) // if the clock is ahead, its lease is over
-				began := time.Now()
-				waiters.Wait()
-				assert.Less(t, time.Since(began), time.Second)
-				crash()
-				cancel()
-				clock.Wait()
 			})
+			other := NewClient(t, s.Client(t)).FairLock("l")
+			hold := Acquire(t, t.Context(), other)
+			waiting, crash := context.WithCancel(ctx)
+			pass := func(context.Context) error { return nil }
+			first := NewClient(t, p.Client(t, ShortTimeouts, NoRetries)).FairLock("l")
+			waiters.Go(func() { assert.Equal(t, tt.crashes, first.Do(waiting, pass) != nil) })
+			AwaitFair(t, other, 1)
+			second := NewClient(t, s.Client(t)).FairLock("l")
+			waiters.Go(func() { assert.NoError(t, second.Do(ctx, pass)) })
+			AwaitFair(t, other, 2)
+			time.Sleep(3 * time.Second)
+			ahead.Store(int64(tt.jump))
+			if tt.crashes {
+				p.Refuse(true)
+				p.Reset()
+				crash()
+			}
+			time.Sleep(12 * time.Second)  // a waiter that has crashed counts as dead
+			_ = hold.Release(t.Context()) // if the clock is ahead, its lease is over
+			began := time.Now()
+			waiters.Wait()
+			assert.Less(t, time.Since(began), time.Second)
+			crash()
+			cancel()
+			clock.Wait()
 		})
 	}
 }

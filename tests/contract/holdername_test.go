@@ -4,7 +4,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -31,35 +30,32 @@ func nameReads(p *redistest.Proxy) (n int) {
 func TestC25ErrorsNameTheHoldersClient(t *testing.T) {
 	t.Parallel()
 	for _, k := range kinds.Select(func(k kinds.Kind) bool { return !k.Pool }) { // a pool has many holders
-		t.Run(k.Name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s := redistest.Embedded(t)
-				p := s.Proxy(t)
-				holding := NewClient(t, s.Client(t), primitives.WithClientName("worker 7"))
-				waiting := NewClient(t, p.Client(t), primitives.WithClientName("worker 8"))
-				hold := Acquire(t, t.Context(), k.Rival(holding, "x"))
-				handle := k.Open(waiting, "x")
-				_, err := handle.TryAcquire(t.Context())
-				require.ErrorIs(t, err, primitives.ErrNotAcquired)
-				require.NotContains(t, err.Error(), "worker 7", "it is unknown at first")
-				require.Contains(t, err.Error(), hold.ID())
-				time.Sleep(time.Second)
+		RunEmbedded(t, k.Name, func(t *testing.T, s *redistest.Server) {
+			p := s.Proxy(t)
+			holding := NewClient(t, s.Client(t), primitives.WithClientName("worker 7"))
+			waiting := NewClient(t, p.Client(t), primitives.WithClientName("worker 8"))
+			hold := Acquire(t, t.Context(), k.Rival(holding, "x"))
+			handle := k.Open(waiting, "x")
+			_, err := handle.TryAcquire(t.Context())
+			require.ErrorIs(t, err, primitives.ErrNotAcquired)
+			require.NotContains(t, err.Error(), "worker 7", "it is unknown at first")
+			require.Contains(t, err.Error(), hold.ID())
+			time.Sleep(time.Second)
 
-				p.Record()
-				var all sync.WaitGroup
-				for range 20 {
-					all.Go(func() {
-						_, err := handle.Acquire(t.Context(), primitives.WithWait(5*time.Second))
-						assert.ErrorIs(t, err, primitives.ErrNotAcquired)
-						assert.ErrorContains(t, err, hold.ID())
-						assert.ErrorContains(t, err, "worker 7")
-						assert.NotContains(t, err.Error(), "worker 8")
-					})
-				}
-				all.Wait()
-				assert.Equal(t, 1, nameReads(p), "once for all waiters")
-				_ = hold.Release(t.Context())
-			})
+			p.Record()
+			var all sync.WaitGroup
+			for range 20 {
+				all.Go(func() {
+					_, err := handle.Acquire(t.Context(), primitives.WithWait(5*time.Second))
+					assert.ErrorIs(t, err, primitives.ErrNotAcquired)
+					assert.ErrorContains(t, err, hold.ID())
+					assert.ErrorContains(t, err, "worker 7")
+					assert.NotContains(t, err.Error(), "worker 8")
+				})
+			}
+			all.Wait()
+			assert.Equal(t, 1, nameReads(p), "once for all waiters")
+			_ = hold.Release(t.Context())
 		})
 	}
 }
@@ -80,25 +76,22 @@ func TestC25ErrorsWithoutAName(t *testing.T) {
 		{name: "an unnamed waiter", holder: "h", wait: 5 * time.Second, saysNever: " of h"},
 		{name: "a short wait", holder: "h", waiter: "w", wait: 80 * time.Millisecond, saysNever: " of h"},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s := redistest.Embedded(t)
-				p := s.Proxy(t)
-				waiting := NewClient(t, p.Client(t), primitives.WithClientName(tt.waiter))
-				holding := waiting
-				if !tt.own {
-					holding = NewClient(t, s.Client(t), primitives.WithClientName(tt.holder))
-				}
-				hold := Acquire(t, t.Context(), holding.Lock("x"))
-				time.Sleep(time.Second)
-				p.Record()
-				_, err := waiting.Lock("x").Acquire(t.Context(), primitives.WithWait(tt.wait))
-				require.ErrorIs(t, err, primitives.ErrNotAcquired)
-				assert.ErrorContains(t, err, tt.says)
-				assert.NotContains(t, err.Error(), tt.saysNever)
-				assert.LessOrEqual(t, nameReads(p), tt.most)
-				Release(t, hold)
-			})
+		RunEmbedded(t, tt.name, func(t *testing.T, s *redistest.Server) {
+			p := s.Proxy(t)
+			waiting := NewClient(t, p.Client(t), primitives.WithClientName(tt.waiter))
+			holding := waiting
+			if !tt.own {
+				holding = NewClient(t, s.Client(t), primitives.WithClientName(tt.holder))
+			}
+			hold := Acquire(t, t.Context(), holding.Lock("x"))
+			time.Sleep(time.Second)
+			p.Record()
+			_, err := waiting.Lock("x").Acquire(t.Context(), primitives.WithWait(tt.wait))
+			require.ErrorIs(t, err, primitives.ErrNotAcquired)
+			assert.ErrorContains(t, err, tt.says)
+			assert.NotContains(t, err.Error(), tt.saysNever)
+			assert.LessOrEqual(t, nameReads(p), tt.most)
+			Release(t, hold)
 		})
 	}
 }

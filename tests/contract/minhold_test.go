@@ -145,12 +145,9 @@ func eachMinHoldKind(t *testing.T, f func(t *testing.T, k minHoldKind, s *redist
 // eachMinHoldKindInABubble runs f for each kind in fake time.
 func eachMinHoldKindInABubble(t *testing.T, f func(t *testing.T, k minHoldKind, s *redistest.Server, key string)) {
 	for _, k := range minHoldKinds() {
-		t.Run(k.Name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s := redistest.Embedded(t)
-				k.One(t, NewClient(t, s.Client(t)), "key.")
-				f(t, k, s, "key.")
-			})
+		RunEmbedded(t, k.Name, func(t *testing.T, s *redistest.Server) {
+			k.One(t, NewClient(t, s.Client(t)), "key.")
+			f(t, k, s, "key.")
 		})
 	}
 }
@@ -509,16 +506,14 @@ func TestC28ALateExtensionDoesNotOutlastTheMinimum(t *testing.T) {
 			Release(t, Acquire(t, hold.Context(), b.L))
 		}},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			Bubble(t, func(t *testing.T, b *BubbleTest) {
-				began := time.Now()
-				hold := Acquire(t, t.Context(), b.L, primitives.WithMinHold(minimum), primitives.WithWatchdog(time.Minute))
-				tt.do(t, b, hold)
-				Release(t, hold)
-				b.S.Mini().SetTTL("l", time.Minute) // the late command
-				Release(t, Acquire(t, t.Context(), b.Other))
-				assert.InDelta(t, minimum, time.Since(began), float64(50*time.Millisecond))
-			})
+		RunBubble(t, tt.name, func(t *testing.T, b *BubbleTest) {
+			began := time.Now()
+			hold := Acquire(t, t.Context(), b.L, primitives.WithMinHold(minimum), primitives.WithWatchdog(time.Minute))
+			tt.do(t, b, hold)
+			Release(t, hold)
+			b.S.Mini().SetTTL("l", time.Minute) // the late command
+			Release(t, Acquire(t, t.Context(), b.Other))
+			assert.InDelta(t, minimum, time.Since(began), float64(50*time.Millisecond))
 		})
 	}
 }
@@ -528,24 +523,22 @@ func TestC28ALateExtensionDoesNotOutlastTheMinimum(t *testing.T) {
 func TestC28ACopyOfAnExtensionDoesNotOutlastTheMinimum(t *testing.T) {
 	const minimum = 30 * time.Second
 	for _, k := range kinds.Leased() {
-		t.Run(k.Name, func(t *testing.T) {
-			Bubble(t, func(t *testing.T, b *BubbleTest) {
-				var extension redistest.Command
-				l := k.One(t, b.C, "x", primitives.WithMinHold(minimum))
-				Release(t, Acquire(t, t.Context(), l, primitives.WithMinHold(0))) // loads the script
-				b.P.DropReplies(1, Script)
-				hold, began := Acquire(t, t.Context(), l), time.Now()
-				b.P.DropReplies(1, func(args []string) bool {
-					extension.Args = args
-					return Script(args)
-				})
-				require.NoError(t, hold.Extend(t.Context(), time.Minute))
-				b.P.Heal()
-				Release(t, hold)
-				require.NoError(t, Resend(b.S.Client(t), extension).Err())
-				Release(t, Acquire(t, t.Context(), k.Rival(NewClient(t, b.S.Client(t)), "x")))
-				require.InDelta(t, minimum, time.Since(began), float64(50*time.Millisecond))
+		RunBubble(t, k.Name, func(t *testing.T, b *BubbleTest) {
+			var extension redistest.Command
+			l := k.One(t, b.C, "x", primitives.WithMinHold(minimum))
+			Release(t, Acquire(t, t.Context(), l, primitives.WithMinHold(0))) // loads the script
+			b.P.DropReplies(1, Script)
+			hold, began := Acquire(t, t.Context(), l), time.Now()
+			b.P.DropReplies(1, func(args []string) bool {
+				extension.Args = args
+				return Script(args)
 			})
+			require.NoError(t, hold.Extend(t.Context(), time.Minute))
+			b.P.Heal()
+			Release(t, hold)
+			require.NoError(t, Resend(b.S.Client(t), extension).Err())
+			Release(t, Acquire(t, t.Context(), k.Rival(NewClient(t, b.S.Client(t)), "x")))
+			require.InDelta(t, minimum, time.Since(began), float64(50*time.Millisecond))
 		})
 	}
 }

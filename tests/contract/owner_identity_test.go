@@ -202,18 +202,16 @@ func TestRepeatedReleaseOfAnOwnerTakesItsCountOnly(t *testing.T) {
 func TestRepeatedReleaseBesideACountOfAnOwner(t *testing.T) {
 	t.Parallel()
 	for _, k := range kinds.Locks() {
-		t.Run(k.Name, func(t *testing.T) {
-			Bubble(t, func(t *testing.T, b *BubbleTest) {
-				l, other := k.Lock(b.C, "x"), k.Lock(NewClient(t, b.S.Client(t)), "x")
-				Release(t, Acquire(t, t.Context(), l)) // loads the scripts
-				b.P.DropReplies(1, Script)
-				hold := Acquire(t, t.Context(), l)
-				shared := Acquire(t, t.Context(), other, primitives.WithOwner(hold.ID()))
-				b.P.DropReplies(1, Script)
-				Release(t, hold)
-				require.NoError(t, shared.Check(t.Context()))
-				Release(t, shared)
-			})
+		RunBubble(t, k.Name, func(t *testing.T, b *BubbleTest) {
+			l, other := k.Lock(b.C, "x"), k.Lock(NewClient(t, b.S.Client(t)), "x")
+			Release(t, Acquire(t, t.Context(), l)) // loads the scripts
+			b.P.DropReplies(1, Script)
+			hold := Acquire(t, t.Context(), l)
+			shared := Acquire(t, t.Context(), other, primitives.WithOwner(hold.ID()))
+			b.P.DropReplies(1, Script)
+			Release(t, hold)
+			require.NoError(t, shared.Check(t.Context()))
+			Release(t, shared)
 		})
 	}
 }

@@ -158,20 +158,17 @@ func TestC25NameAndSubscriptionEndWithTheLastHold(t *testing.T) {
 		require.Equal(t, []string{"me"}, ClientNames(t, s))
 		return c, hold
 	}
-	t.Run("released", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			s := redistest.Embedded(t)
-			c, hold := holding(t, s)
-			young := Acquire(t, t.Context(), c.Lock("young"), primitives.WithLease(time.Minute))
-			released := time.Now()
-			Release(t, hold)
-			redistest.WaitFor(t, Soon, func() bool { return len(redistest.Channels(t, s)) == 0 }, "unsubscribed")
-			require.Less(t, time.Since(released), 300*time.Millisecond, "a younger hold does not delay it")
-			released = time.Now()
-			Release(t, young)
-			redistest.WaitFor(t, Soon, func() bool { return len(ClientNames(t, s)) == 0 }, "the name is deleted")
-			require.Less(t, time.Since(released), 1500*time.Millisecond)
-		})
+	RunEmbedded(t, "released", func(t *testing.T, s *redistest.Server) {
+		c, hold := holding(t, s)
+		young := Acquire(t, t.Context(), c.Lock("young"), primitives.WithLease(time.Minute))
+		released := time.Now()
+		Release(t, hold)
+		redistest.WaitFor(t, Soon, func() bool { return len(redistest.Channels(t, s)) == 0 }, "unsubscribed")
+		require.Less(t, time.Since(released), 300*time.Millisecond, "a younger hold does not delay it")
+		released = time.Now()
+		Release(t, young)
+		redistest.WaitFor(t, Soon, func() bool { return len(ClientNames(t, s)) == 0 }, "the name is deleted")
+		require.Less(t, time.Since(released), 1500*time.Millisecond)
 	})
 	t.Run("closed", func(t *testing.T) {
 		s := redistest.Fresh(t)

@@ -101,32 +101,30 @@ func TestRWLockClientThatNoLongerWaitsHasNoTurn(t *testing.T) {
 		{"as many readers as one command is for", 65, true, nil},
 		{"more readers than that", 66, true, nil},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			Bubble(t, func(t *testing.T, b *BubbleTest) {
-				rw, other := b.C.RWLock("x", tt.opts...), NewClient(t, b.S.Client(t)).RWLock("x").Writer()
-				first, waiter := rw.Writer(), rw.Writer()
-				if tt.reads {
-					first, waiter = other, rw.Reader()
-				}
-				hold := Acquire(t, t.Context(), first)
-				var waiting []<-chan Result
-				for range tt.waiters {
-					waiting = append(waiting, StartAcquire(t.Context(), waiter))
-				}
-				synctest.Wait()
+		RunBubble(t, tt.name, func(t *testing.T, b *BubbleTest) {
+			rw, other := b.C.RWLock("x", tt.opts...), NewClient(t, b.S.Client(t)).RWLock("x").Writer()
+			first, waiter := rw.Writer(), rw.Writer()
+			if tt.reads {
+				first, waiter = other, rw.Reader()
+			}
+			hold := Acquire(t, t.Context(), first)
+			var waiting []<-chan Result
+			for range tt.waiters {
+				waiting = append(waiting, StartAcquire(t.Context(), waiter))
+			}
+			synctest.Wait()
+			Release(t, hold)
+			holds := make([]*primitives.Hold, tt.waiters)
+			for i := range holds {
+				holds[i] = AwaitHold(t, waiting[i])
+			}
+			time.Sleep(patience)
+			Release(t, holds...)
+			for range 2 {
+				hold, err := other.TryAcquire(t.Context())
+				require.NoError(t, err, b.S.Mini().Keys())
 				Release(t, hold)
-				holds := make([]*primitives.Hold, tt.waiters)
-				for i := range holds {
-					holds[i] = AwaitHold(t, waiting[i])
-				}
-				time.Sleep(patience)
-				Release(t, holds...)
-				for range 2 {
-					hold, err := other.TryAcquire(t.Context())
-					require.NoError(t, err, b.S.Mini().Keys())
-					Release(t, hold)
-				}
-			})
+			}
 		})
 	}
 }

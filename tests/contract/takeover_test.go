@@ -298,24 +298,21 @@ func TestC15LingeringLockIsTakenOverAtOnce(t *testing.T) {
 	t.Parallel()
 	for _, kind := range kinds.Cohorts() {
 		for _, takeover := range takeovers {
-			t.Run(kind.Name+"/"+takeover.name, func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
-					s := redistest.Embedded(t)
-					l, other := kind.Lock(NewClient(t, s.Client(t)), "l", long), kind.Lock(NewClient(t, s.Client(t)), "l")
-					id := lingers(t, s, l)
-					hold := Acquire(t, t.Context(), l)
-					require.Equal(t, id, hold.ID())
-					require.NoError(t, takeover.take(t.Context(), other, id))
-					time.Sleep(100 * time.Millisecond)
-					require.ErrorIs(t, context.Cause(hold.Context()), primitives.ErrLost)
-					require.ErrorIs(t, hold.Release(t.Context()), primitives.ErrLost)
+			RunEmbedded(t, kind.Name+"/"+takeover.name, func(t *testing.T, s *redistest.Server) {
+				l, other := kind.Lock(NewClient(t, s.Client(t)), "l", long), kind.Lock(NewClient(t, s.Client(t)), "l")
+				id := lingers(t, s, l)
+				hold := Acquire(t, t.Context(), l)
+				require.Equal(t, id, hold.ID())
+				require.NoError(t, takeover.take(t.Context(), other, id))
+				time.Sleep(100 * time.Millisecond)
+				require.ErrorIs(t, context.Cause(hold.Context()), primitives.ErrLost)
+				require.ErrorIs(t, hold.Release(t.Context()), primitives.ErrLost)
 
-					require.NoError(t, takeover.take(t.Context(), other, lingers(t, s, l))) // nobody uses it
-					time.Sleep(100 * time.Millisecond)
-					theirs := Acquire(t, t.Context(), other)
-					require.ErrorIs(t, ErrOf(l.TryAcquire(t.Context())), primitives.ErrNotAcquired)
-					Release(t, theirs)
-				})
+				require.NoError(t, takeover.take(t.Context(), other, lingers(t, s, l))) // nobody uses it
+				time.Sleep(100 * time.Millisecond)
+				theirs := Acquire(t, t.Context(), other)
+				require.ErrorIs(t, ErrOf(l.TryAcquire(t.Context())), primitives.ErrNotAcquired)
+				Release(t, theirs)
 			})
 		}
 	}
@@ -354,24 +351,21 @@ func TestTakeoverIsFoundAfterReconnecting(t *testing.T) {
 func TestC23AdoptionByAClosingClientEmitsAnEvent(t *testing.T) {
 	t.Parallel()
 	for _, k := range takeables() {
-		t.Run(k.Name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s := redistest.Embedded(t)
-				heard := &Recorder{}
-				c := NewClient(t, s.Client(t), heard.Option())
-				h := k.One(t, NewClient(t, s.Client(t)), "l")
-				former := Acquire(t, t.Context(), h)
-				last := Acquire(t, t.Context(), c.Lock("another"))
-				closed := Go(func() error { return c.Close(t.Context()) })
-				synctest.Wait()
-				require.ErrorIs(t, ErrOf(k.Open(c, "l").(kinds.Takeable).Adopt(t.Context(), former.ID())), primitives.ErrClosed)
-				events := heard.All(primitives.EventNotAcquired)
-				require.Len(t, events, 1)
-				require.ErrorIs(t, events[0].Err, primitives.ErrClosed)
-				Release(t, last)
-				require.NoError(t, <-closed)
-				Release(t, former)
-			})
+		RunEmbedded(t, k.Name, func(t *testing.T, s *redistest.Server) {
+			heard := &Recorder{}
+			c := NewClient(t, s.Client(t), heard.Option())
+			h := k.One(t, NewClient(t, s.Client(t)), "l")
+			former := Acquire(t, t.Context(), h)
+			last := Acquire(t, t.Context(), c.Lock("another"))
+			closed := Go(func() error { return c.Close(t.Context()) })
+			synctest.Wait()
+			require.ErrorIs(t, ErrOf(k.Open(c, "l").(kinds.Takeable).Adopt(t.Context(), former.ID())), primitives.ErrClosed)
+			events := heard.All(primitives.EventNotAcquired)
+			require.Len(t, events, 1)
+			require.ErrorIs(t, events[0].Err, primitives.ErrClosed)
+			Release(t, last)
+			require.NoError(t, <-closed)
+			Release(t, former)
 		})
 	}
 }

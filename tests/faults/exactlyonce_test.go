@@ -6,7 +6,6 @@ import (
 	"strconv"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -350,35 +349,32 @@ func TestC11ReleaseFollowsALateCopyThatExtends(t *testing.T) {
 		},
 		"a renewal": func(*testing.T, *primitives.Lock, *primitives.Hold) { time.Sleep(ttl/3 + time.Second) },
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s := redistest.Embedded(t)
-				p, rdb, key := s.Proxy(t), s.Client(t), redistest.Name(t)
-				c := NewClient(t, p.Client(t))
-				before := Acquire(t, t.Context(), c.Lock(key+"before")) // from now on Redis knows all scripts
-				Release(t, Acquire(t, before.Context(), c.Lock(key+"before")))
-				require.NoError(t, before.Extend(t.Context(), ttl))
-				time.Sleep(ttl / 2)
-				Release(t, before)
+		RunEmbedded(t, name, func(t *testing.T, s *redistest.Server) {
+			p, rdb, key := s.Proxy(t), s.Client(t), redistest.Name(t)
+			c := NewClient(t, p.Client(t))
+			before := Acquire(t, t.Context(), c.Lock(key+"before")) // from now on Redis knows all scripts
+			Release(t, Acquire(t, before.Context(), c.Lock(key+"before")))
+			require.NoError(t, before.Extend(t.Context(), ttl))
+			time.Sleep(ttl / 2)
+			Release(t, before)
 
-				l := c.Lock(key)
-				hold := Acquire(t, t.Context(), l)
-				began := time.Now()
-				p.DropCommands(math.MaxInt, Script)
-				p.Record()
-				extend(t, l, hold)
-				copies := ScriptsOf(p)
-				require.NotEmpty(t, copies)
-				require.Error(t, hold.Release(t.Context()))
-				time.Sleep(time.Until(began.Add(ttl - 10*time.Millisecond)))
-				require.NoError(t, Resend(rdb, copies[0]).Err())
-				require.Greater(t, rdb.PTTL(t.Context(), key).Val(), ttl/2, "the copy extends the lease")
-				time.Sleep(time.Second)
-				p.Heal()
-				p.Reset()
-				time.Sleep(2 * time.Second)
-				require.Zero(t, rdb.Exists(t.Context(), key).Val(), "nobody holds it")
-			})
+			l := c.Lock(key)
+			hold := Acquire(t, t.Context(), l)
+			began := time.Now()
+			p.DropCommands(math.MaxInt, Script)
+			p.Record()
+			extend(t, l, hold)
+			copies := ScriptsOf(p)
+			require.NotEmpty(t, copies)
+			require.Error(t, hold.Release(t.Context()))
+			time.Sleep(time.Until(began.Add(ttl - 10*time.Millisecond)))
+			require.NoError(t, Resend(rdb, copies[0]).Err())
+			require.Greater(t, rdb.PTTL(t.Context(), key).Val(), ttl/2, "the copy extends the lease")
+			time.Sleep(time.Second)
+			p.Heal()
+			p.Reset()
+			time.Sleep(2 * time.Second)
+			require.Zero(t, rdb.Exists(t.Context(), key).Val(), "nobody holds it")
 		})
 	}
 }

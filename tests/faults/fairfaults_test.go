@@ -368,19 +368,17 @@ func TestFairWaiterThatMayNoLongerPublishDoesNotAcquire(t *testing.T) {
 func TestEndlessLeaseOfAHolderCostsNoMoreLooks(t *testing.T) {
 	t.Parallel()
 	for _, kind := range kinds.Locks() {
-		t.Run(kind.Name, func(t *testing.T) {
-			Bubble(t, func(t *testing.T, b *BubbleTest) {
-				hold := Acquire(t, t.Context(), kind.Rival(NewClient(t, b.S.Client(t)), "l"))
-				longest := int64(math.MaxInt64 / time.Millisecond)
-				require.NoError(t, b.S.Client(t).Do(t.Context(), "pexpire", "l", longest).Err())
-				b.P.Record()
-				waiting := StartAcquire(t.Context(), kind.Open(b.C, "l"))
-				time.Sleep(10 * time.Second)
-				require.Less(t, b.Tries(), 15)
-				require.Greater(t, b.Tries(), 5)
-				Release(t, hold)
-				Release(t, AwaitHold(t, waiting))
-			})
+		RunBubble(t, kind.Name, func(t *testing.T, b *BubbleTest) {
+			hold := Acquire(t, t.Context(), kind.Rival(NewClient(t, b.S.Client(t)), "l"))
+			longest := int64(math.MaxInt64 / time.Millisecond)
+			require.NoError(t, b.S.Client(t).Do(t.Context(), "pexpire", "l", longest).Err())
+			b.P.Record()
+			waiting := StartAcquire(t.Context(), kind.Open(b.C, "l"))
+			time.Sleep(10 * time.Second)
+			require.Less(t, b.Tries(), 15)
+			require.Greater(t, b.Tries(), 5)
+			Release(t, hold)
+			Release(t, AwaitHold(t, waiting))
 		})
 	}
 }

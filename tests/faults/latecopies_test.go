@@ -263,48 +263,45 @@ func TestPermitsOfAnEarlierSemaphoreAreLost(t *testing.T) {
 			if held == "acquired a day ago" && !tt.dayOld {
 				continue
 			}
-			t.Run(tt.name+", "+held, func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
-					s := redistest.Embedded(t)
-					p := s.Proxy(t)
-					c := NewClient(t, p.Client(t, FastRetries), primitives.WithClientName(""))
-					e := &env{t: t, rdb: s.Client(t), name: redistest.Name(t)}
-					e.sem = c.Semaphore(e.name)
-					tt.made(e)
-					hold := Acquire(t, ctx, e.sem)
-					if held == "handed off" {
-						rest := Acquire(t, ctx, e.sem)
-						waiting := StartAcquire(ctx, e.sem)
-						AwaitWaiters(t, c, 1)
-						Release(t, hold)
-						hold = AwaitHold(t, waiting)
-						Release(t, rest)
-					}
-					tt.lost(e)
-					tt.again(e)
-					switch held {
-					case "acquired a day ago":
-						time.Sleep(25 * time.Hour) // Redis has forgotten the acquisition
-					case "the release is lost":
-						p.DropCommands(1, Script)
-					case "the reply to the release is lost":
-						p.DropReplies(1, Script)
-					}
-					if err := hold.Release(ctx); strings.HasPrefix(tt.name, "all keys lost") && strings.HasSuffix(held, "is lost") {
-						require.NoError(t, err, "the copy that was not answered may have released it")
-					} else {
-						require.ErrorIs(t, err, primitives.ErrLost)
-					}
-					require.Equal(t, "2", e.rdb.Get(ctx, e.name).Val())
-					// The new one works.
-					first, second := Acquire(t, ctx, e.sem), Acquire(t, ctx, e.sem)
-					require.ErrorIs(t, ErrOf(e.sem.TryAcquire(ctx)), primitives.ErrNotAcquired)
-					Release(t, first, second)
-					require.Equal(t, "2", e.rdb.Get(ctx, e.name).Val())
-					deleteHere(e)
-					time.Sleep(3*time.Minute + time.Second)
-					require.Empty(t, redistest.Keys(t, s, "*"+e.name+"*"))
-				})
+			RunEmbedded(t, tt.name+", "+held, func(t *testing.T, s *redistest.Server) {
+				p := s.Proxy(t)
+				c := NewClient(t, p.Client(t, FastRetries), primitives.WithClientName(""))
+				e := &env{t: t, rdb: s.Client(t), name: redistest.Name(t)}
+				e.sem = c.Semaphore(e.name)
+				tt.made(e)
+				hold := Acquire(t, ctx, e.sem)
+				if held == "handed off" {
+					rest := Acquire(t, ctx, e.sem)
+					waiting := StartAcquire(ctx, e.sem)
+					AwaitWaiters(t, c, 1)
+					Release(t, hold)
+					hold = AwaitHold(t, waiting)
+					Release(t, rest)
+				}
+				tt.lost(e)
+				tt.again(e)
+				switch held {
+				case "acquired a day ago":
+					time.Sleep(25 * time.Hour) // Redis has forgotten the acquisition
+				case "the release is lost":
+					p.DropCommands(1, Script)
+				case "the reply to the release is lost":
+					p.DropReplies(1, Script)
+				}
+				if err := hold.Release(ctx); strings.HasPrefix(tt.name, "all keys lost") && strings.HasSuffix(held, "is lost") {
+					require.NoError(t, err, "the copy that was not answered may have released it")
+				} else {
+					require.ErrorIs(t, err, primitives.ErrLost)
+				}
+				require.Equal(t, "2", e.rdb.Get(ctx, e.name).Val())
+				// The new one works.
+				first, second := Acquire(t, ctx, e.sem), Acquire(t, ctx, e.sem)
+				require.ErrorIs(t, ErrOf(e.sem.TryAcquire(ctx)), primitives.ErrNotAcquired)
+				Release(t, first, second)
+				require.Equal(t, "2", e.rdb.Get(ctx, e.name).Val())
+				deleteHere(e)
+				time.Sleep(3*time.Minute + time.Second)
+				require.Empty(t, redistest.Keys(t, s, "*"+e.name+"*"))
 			})
 		}
 	}

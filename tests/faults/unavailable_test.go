@@ -347,22 +347,20 @@ func TestC7BusyThenSilent(t *testing.T) {
 			})
 			// A waiter that has its place in the queue of a fair lock makes no attempts. The client's refreshes
 			// show that Redis is silent.
-			t.Run("fair", func(t *testing.T) {
-				Bubble(t, func(t *testing.T, b *BubbleTest) {
-					hold := Acquire(t, t.Context(), NewClient(t, b.S.Client(t)).FairLock("f"))
-					c := NewClient(t, b.P.Client(t, DialsOnce))
-					waiting := StartAcquire(context.Background(), c.FairLock("f"), primitives.WithWait(5*time.Second))
-					AwaitWaiters(t, c, 1)
-					time.Sleep(1500 * time.Millisecond) // answered refreshes come first
-					fault(b.P)
-					requireBusyThenSilent(t, Await(t, waiting).Err, hold, name)
+			RunBubble(t, "fair", func(t *testing.T, b *BubbleTest) {
+				hold := Acquire(t, t.Context(), NewClient(t, b.S.Client(t)).FairLock("f"))
+				c := NewClient(t, b.P.Client(t, DialsOnce))
+				waiting := StartAcquire(context.Background(), c.FairLock("f"), primitives.WithWait(5*time.Second))
+				AwaitWaiters(t, c, 1)
+				time.Sleep(1500 * time.Millisecond) // answered refreshes come first
+				fault(b.P)
+				requireBusyThenSilent(t, Await(t, waiting).Err, hold, name)
 
-					b.P.Heal()
-					err := ErrOf(c.FairLock("f").Acquire(context.Background(), primitives.WithWait(3*time.Second)))
-					require.ErrorIs(t, err, primitives.ErrNotAcquired)
-					require.NotErrorIs(t, err, primitives.ErrUnavailable, "Redis answers again")
-					Release(t, hold)
-				})
+				b.P.Heal()
+				err := ErrOf(c.FairLock("f").Acquire(context.Background(), primitives.WithWait(3*time.Second)))
+				require.ErrorIs(t, err, primitives.ErrNotAcquired)
+				require.NotErrorIs(t, err, primitives.ErrUnavailable, "Redis answers again")
+				Release(t, hold)
 			})
 		})
 	}
@@ -551,25 +549,23 @@ func TestC7SiblingNamesTheHolder(t *testing.T) {
 	for name, opts := range map[string][]primitives.Option{
 		"private": nil, "cohort": {primitives.WithCohort(time.Second)},
 	} {
-		t.Run(name, func(t *testing.T) {
-			Bubble(t, func(t *testing.T, b *BubbleTest) {
-				c := NewClient(t, b.P.Client(t, DialsOnce))
-				for _, l := range []*primitives.Lock{
-					c.Lock("l", opts...), c.FairLock("f", opts...), c.RWLock("w", opts...).Writer(),
-					primitives.NewMultiLock([]*primitives.Lock{c.Lock("m1"), c.FairLock("m2")}),
-				} {
-					outer := Acquire(t, t.Context(), l)
-					sibling := Acquire(t, outer.Context(), l)
-					for _, wait := range []time.Duration{0, time.Second} {
-						err := ErrOf(l.Acquire(outer.Context(), primitives.WithWait(wait)))
-						require.ErrorIs(t, err, primitives.ErrNotAcquired)
-						require.NotErrorIs(t, err, primitives.ErrUnavailable)
-						require.ErrorContains(t, err,
-							"not acquired: held by "+outer.ID()+" (another acquisition nests in the same hold)")
-					}
-					Release(t, sibling, outer)
+		RunBubble(t, name, func(t *testing.T, b *BubbleTest) {
+			c := NewClient(t, b.P.Client(t, DialsOnce))
+			for _, l := range []*primitives.Lock{
+				c.Lock("l", opts...), c.FairLock("f", opts...), c.RWLock("w", opts...).Writer(),
+				primitives.NewMultiLock([]*primitives.Lock{c.Lock("m1"), c.FairLock("m2")}),
+			} {
+				outer := Acquire(t, t.Context(), l)
+				sibling := Acquire(t, outer.Context(), l)
+				for _, wait := range []time.Duration{0, time.Second} {
+					err := ErrOf(l.Acquire(outer.Context(), primitives.WithWait(wait)))
+					require.ErrorIs(t, err, primitives.ErrNotAcquired)
+					require.NotErrorIs(t, err, primitives.ErrUnavailable)
+					require.ErrorContains(t, err,
+						"not acquired: held by "+outer.ID()+" (another acquisition nests in the same hold)")
 				}
-			})
+				Release(t, sibling, outer)
+			}
 		})
 	}
 }
@@ -581,34 +577,32 @@ func TestC7SiblingWithoutAnAnswerIsNoHolder(t *testing.T) {
 		"private": nil, "shared": {primitives.WithOwner("me")},
 	} {
 		for _, wasBusy := range []bool{false, true} {
-			t.Run(fmt.Sprintf("%s, busy before: %t", name, wasBusy), func(t *testing.T) {
-				Bubble(t, func(t *testing.T, b *BubbleTest) {
-					l := NewClient(t, b.P.Client(t, DialsOnce)).Lock("l")
-					outer := Acquire(t, t.Context(), l, opts...)
-					within := func(d time.Duration) func() (*primitives.Hold, error) {
-						return func() (*primitives.Hold, error) {
-							return l.Acquire(outer.Context(), primitives.WithWait(d))
-						}
+			RunBubble(t, fmt.Sprintf("%s, busy before: %t", name, wasBusy), func(t *testing.T, b *BubbleTest) {
+				l := NewClient(t, b.P.Client(t, DialsOnce)).Lock("l")
+				outer := Acquire(t, t.Context(), l, opts...)
+				within := func(d time.Duration) func() (*primitives.Hold, error) {
+					return func() (*primitives.Hold, error) {
+						return l.Acquire(outer.Context(), primitives.WithWait(d))
 					}
-					busy := Acquire(t, outer.Context(), l)
-					if !wasBusy {
-						Release(t, busy)
-						b.P.BlackHole(true)
-					}
-					first := Start(within(time.Second))
-					synctest.Wait()
-					second := Start(within(500 * time.Millisecond))
-					synctest.Wait()
-					if wasBusy {
-						b.P.BlackHole(true)
-						require.NotEmpty(t, busy.Detach()) // sends nothing
-					}
-					err := Await(t, second).Err
-					require.ErrorIs(t, err, primitives.ErrUnavailable)
-					require.ErrorContains(t, err, "no answer")
-					require.Equal(t, wasBusy, errors.Is(err, primitives.ErrNotAcquired), err)
-					require.ErrorIs(t, Await(t, first).Err, primitives.ErrUnavailable)
-				})
+				}
+				busy := Acquire(t, outer.Context(), l)
+				if !wasBusy {
+					Release(t, busy)
+					b.P.BlackHole(true)
+				}
+				first := Start(within(time.Second))
+				synctest.Wait()
+				second := Start(within(500 * time.Millisecond))
+				synctest.Wait()
+				if wasBusy {
+					b.P.BlackHole(true)
+					require.NotEmpty(t, busy.Detach()) // sends nothing
+				}
+				err := Await(t, second).Err
+				require.ErrorIs(t, err, primitives.ErrUnavailable)
+				require.ErrorContains(t, err, "no answer")
+				require.Equal(t, wasBusy, errors.Is(err, primitives.ErrNotAcquired), err)
+				require.ErrorIs(t, Await(t, first).Err, primitives.ErrUnavailable)
 			})
 		}
 	}

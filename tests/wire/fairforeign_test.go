@@ -3,7 +3,6 @@ package wire
 import (
 	"context"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -228,23 +227,20 @@ func TestFairLockWaitersEndWhenAKeyBecomesForeign(t *testing.T) {
 func TestFairLockWaitersEndWithinASecondWhenAKeyBecomesForeign(t *testing.T) {
 	t.Parallel()
 	for what, key := range fairKeys("l") {
-		t.Run(what, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s := redistest.Embedded(t)
-				l := NewClient(t, s.Client(t)).FairLock("l")
-				Acquire(t, t.Context(), NewClient(t, s.Client(t)).FairLock("l"))
-				var waiting []<-chan Result
-				for i := range 10 {
-					waiting = append(waiting, StartAcquire(t.Context(), l))
-					AwaitFair(t, l, i+1)
-				}
-				require.NoError(t, s.Client(t).Set(t.Context(), key, foreignValue, 0).Err())
-				began := time.Now()
-				for _, w := range waiting {
-					requireWrongType(t, (<-w).Err)
-				}
-				require.LessOrEqual(t, time.Since(began), time.Second+10*time.Millisecond)
-			})
+		RunEmbedded(t, what, func(t *testing.T, s *redistest.Server) {
+			l := NewClient(t, s.Client(t)).FairLock("l")
+			Acquire(t, t.Context(), NewClient(t, s.Client(t)).FairLock("l"))
+			var waiting []<-chan Result
+			for i := range 10 {
+				waiting = append(waiting, StartAcquire(t.Context(), l))
+				AwaitFair(t, l, i+1)
+			}
+			require.NoError(t, s.Client(t).Set(t.Context(), key, foreignValue, 0).Err())
+			began := time.Now()
+			for _, w := range waiting {
+				requireWrongType(t, (<-w).Err)
+			}
+			require.LessOrEqual(t, time.Since(began), time.Second+10*time.Millisecond)
 		})
 	}
 }
