@@ -96,18 +96,14 @@ func runBursts(t *testing.T, f func(t *testing.T, run func(*primitives.Client)))
 			f(t, func(c *primitives.Client) {
 				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 				defer cancel()
-				var wg sync.WaitGroup
-				for i := range b.goroutines {
-					wg.Go(func() {
-						for range b.times {
-							hold, err := b.lock(c, name, i).Acquire(ctx)
-							if assert.NoError(t, err) {
-								assert.NoError(t, hold.Release(ctx))
-							}
+				Concurrently(b.goroutines, func(i int) {
+					for range b.times {
+						hold, err := b.lock(c, name, i).Acquire(ctx)
+						if assert.NoError(t, err) {
+							assert.NoError(t, hold.Release(ctx))
 						}
-					})
-				}
-				wg.Wait()
+					}
+				})
 			})
 		})
 	}

@@ -81,18 +81,14 @@ func TestKeyedUnlocksOnce(t *testing.T) {
 	keyed, name := NewClient(t, redistest.Miniredis(t).Client(t)).Keyed(), redistest.Name(t)
 	require.NoError(t, keyed.Lock(t.Context(), name))
 	var unlocked, notHeld atomic.Int32
-	var calls sync.WaitGroup
-	for range 8 {
-		calls.Go(func() {
-			err := keyed.Unlock(t.Context(), name)
-			if err == nil {
-				unlocked.Add(1)
-			} else if errors.Is(err, primitives.ErrNotHeld) {
-				notHeld.Add(1)
-			}
-		})
-	}
-	calls.Wait()
+	Concurrently(8, func(int) {
+		err := keyed.Unlock(t.Context(), name)
+		if err == nil {
+			unlocked.Add(1)
+		} else if errors.Is(err, primitives.ErrNotHeld) {
+			notHeld.Add(1)
+		}
+	})
 	require.EqualValues(t, 1, unlocked.Load())
 	require.EqualValues(t, 7, notHeld.Load())
 }

@@ -418,11 +418,7 @@ func TestC3SiblingsTakeTurns(t *testing.T) {
 		Release(t, next)
 
 		n := 0
-		var wg sync.WaitGroup
-		for range 8 {
-			wg.Go(func() { Increment(t, AsAcquirer(nested{x.L, outer.Context()}), &n, 3) })
-		}
-		wg.Wait()
+		Concurrently(8, func(int) { Increment(t, AsAcquirer(nested{x.L, outer.Context()}), &n, 3) })
 		require.Equal(t, 24, n)
 		require.Equal(t, "1", x.Count(t, outer.ID()))
 		Release(t, outer)
@@ -489,11 +485,7 @@ func TestC3ForkedSiblingsExcludeEachOtherOnAnotherLock(t *testing.T) {
 		outer := Acquire(t, t.Context(), x.L)
 		b := x.C.Lock(x.Name + "-b")
 		n := 0
-		var wg sync.WaitGroup
-		for range 8 {
-			wg.Go(func() { Increment(t, AsAcquirer(nested{b, outer.Context()}), &n, 3) })
-		}
-		wg.Wait()
+		Concurrently(8, func(int) { Increment(t, AsAcquirer(nested{b, outer.Context()}), &n, 3) })
 		require.Equal(t, 24, n)
 		Release(t, outer)
 	})

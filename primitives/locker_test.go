@@ -23,22 +23,18 @@ func TestLockerIsSharedByGoroutines(t *testing.T) {
 	EachLock(t, func(t *testing.T, x *LockTest) {
 		mu, n := x.L.Locker(t.Context()), 0
 		other := x.Other(t).Locker(t.Context())
-		var wg sync.WaitGroup
 		goroutines := redistest.Scaled(x.S, 100)
-		for i := range goroutines {
-			wg.Go(func() {
-				m := mu
-				if i%4 == 0 {
-					m = other
-				}
-				for range 3 {
-					m.Lock()
-					n++
-					m.Unlock()
-				}
-			})
-		}
-		wg.Wait()
+		Concurrently(goroutines, func(i int) {
+			m := mu
+			if i%4 == 0 {
+				m = other
+			}
+			for range 3 {
+				m.Lock()
+				n++
+				m.Unlock()
+			}
+		})
 		require.Equal(t, 3*goroutines, n)
 	})
 }

@@ -350,19 +350,15 @@ func TestMultiLocksThatOverlapExcludeEachOther(t *testing.T) {
 			held[name+string(m)] = new(int) // guarded by that lock
 		}
 		clients := []*primitives.Client{NewClient(t, s.Client(t)), NewClient(t, s.Client(t))}
-		var wg sync.WaitGroup
 		n := redistest.Scaled(s, 200)
-		for i := range 8 {
-			wg.Go(func() {
-				for j := range n {
-					if err := holdSubset(t.Context(), clients[i%2], name, i, j, held); err != nil {
-						t.Error(err)
-						return
-					}
+		Concurrently(8, func(i int) {
+			for j := range n {
+				if err := holdSubset(t.Context(), clients[i%2], name, i, j, held); err != nil {
+					t.Error(err)
+					return
 				}
-			})
-		}
-		wg.Wait()
+			}
+		})
 		total := 0
 		for _, k := range held {
 			total += *k

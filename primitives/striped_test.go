@@ -5,7 +5,6 @@ import (
 	"math"
 	"runtime"
 	"strconv"
-	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -128,19 +127,15 @@ func TestStripedIsSafeForConcurrentUse(t *testing.T) {
 	c := NewClient(t, redistest.Miniredis(t).Client(t))
 	for _, n := range []int{7, 1 << 40} {
 		s := c.Striped("s", n)
-		var asking sync.WaitGroup
 		first := make([]*primitives.Lock, 50)
-		for i := range 8 {
-			asking.Go(func() {
-				for k := range first {
-					l := s.Lock(strconv.Itoa(k))
-					if i == 0 {
-						first[k] = l
-					}
+		Concurrently(8, func(i int) {
+			for k := range first {
+				l := s.Lock(strconv.Itoa(k))
+				if i == 0 {
+					first[k] = l
 				}
-			})
-		}
-		asking.Wait()
+			}
+		})
 		for k, l := range first {
 			again := s.Lock(strconv.Itoa(k))
 			require.Equal(t, again.Name(), l.Name())

@@ -4,7 +4,6 @@ import (
 	"context"
 	"math/rand/v2"
 	"strconv"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -349,18 +348,14 @@ func TestConformanceSubscriptions(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		name, c := redistest.Name(t), NewClient(t, s.Client(t))
-		var wg sync.WaitGroup
-		for range 32 {
-			wg.Go(func() {
-				for range redistest.Scaled(s, 60) {
-					l := c.Lock(name + strconv.Itoa(rand.IntN(5)))
-					if err := l.Do(context.Background(), func(context.Context) error { return nil }); err != nil {
-						t.Error(err)
-					}
+		Concurrently(32, func(int) {
+			for range redistest.Scaled(s, 60) {
+				l := c.Lock(name + strconv.Itoa(rand.IntN(5)))
+				if err := l.Do(context.Background(), func(context.Context) error { return nil }); err != nil {
+					t.Error(err)
 				}
-			})
-		}
-		wg.Wait()
+			}
+		})
 		RequireClean(t, s, name)
 	})
 }
@@ -486,11 +481,7 @@ func TestConformanceRedOfSeven(t *testing.T) {
 		locks = append(locks, kinds.Members(c, "r"+strconv.Itoa(i), 2+3*i)...)
 	}
 	l, n := primitives.NewRedLock(locks, primitives.WithLease(10*time.Second)), 0
-	var wg sync.WaitGroup
-	for range 4 {
-		wg.Go(func() { Increment(t, AsAcquirer(l), &n, 3) })
-	}
-	wg.Wait()
+	Concurrently(4, func(int) { Increment(t, AsAcquirer(l), &n, 3) })
 	require.Equal(t, 12, n)
 }
 

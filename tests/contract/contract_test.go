@@ -219,11 +219,7 @@ func clientsExclude(t *testing.T, m *mutexCase) {
 func goroutinesExclude(t *testing.T, m *mutexCase) {
 	a := m.on(t)
 	n, goroutines := 0, redistest.Scaled(m.s, 100)
-	var wg sync.WaitGroup
-	for range goroutines {
-		wg.Go(func() { Increment(t, a, &n, 2) })
-	}
-	wg.Wait()
+	Concurrently(goroutines, func(int) { Increment(t, a, &n, 2) })
 	require.Equal(t, 2*goroutines, n)
 }
 

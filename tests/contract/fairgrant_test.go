@@ -6,7 +6,6 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -22,15 +21,11 @@ import (
 // contend calls each n times from three goroutines for each lock, with the number of the goroutine.
 // The locks are one fair lock on several clients.
 func contend(locks []*primitives.Lock, n int, each func(int, *primitives.Lock)) {
-	var wg sync.WaitGroup
-	for i := range 3 * len(locks) {
-		wg.Go(func() {
-			for range n {
-				each(i, locks[i%len(locks)])
-			}
-		})
-	}
-	wg.Wait()
+	Concurrently(3*len(locks), func(i int) {
+		for range n {
+			each(i, locks[i%len(locks)])
+		}
+	})
 }
 
 // A handoff takes two scripts: one queues, and one releases to the next waiter. The waiter that

@@ -2,7 +2,6 @@ package contract
 
 import (
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -43,17 +42,13 @@ func TestC25ErrorsNameTheHoldersClient(t *testing.T) {
 			time.Sleep(time.Second)
 
 			p.Record()
-			var all sync.WaitGroup
-			for range 20 {
-				all.Go(func() {
-					_, err := handle.Acquire(t.Context(), primitives.WithWait(5*time.Second))
-					assert.ErrorIs(t, err, primitives.ErrNotAcquired)
-					assert.ErrorContains(t, err, hold.ID())
-					assert.ErrorContains(t, err, "worker 7")
-					assert.NotContains(t, err.Error(), "worker 8")
-				})
-			}
-			all.Wait()
+			Concurrently(20, func(int) {
+				_, err := handle.Acquire(t.Context(), primitives.WithWait(5*time.Second))
+				assert.ErrorIs(t, err, primitives.ErrNotAcquired)
+				assert.ErrorContains(t, err, hold.ID())
+				assert.ErrorContains(t, err, "worker 7")
+				assert.NotContains(t, err.Error(), "worker 8")
+			})
 			assert.Equal(t, 1, nameReads(p), "once for all waiters")
 			_ = hold.Release(t.Context())
 		})

@@ -39,29 +39,25 @@ func TestFairLockSurvivesLostReplies(t *testing.T) {
 		n, inside := 0, 0
 		each := redistest.Sized(s, redistest.Scaled(s, 40), 10_000)
 		p.DropRepliesRandomly(0.4, 7, Script)
-		var wg sync.WaitGroup
-		for range 6 {
-			wg.Go(func() {
-				for range each {
-					err := l.Do(context.Background(), func(ctx context.Context) error {
-						inside++
-						defer func() { inside-- }()
-						n++
-						if inside != 1 {
-							t.Errorf("%d hold the lock", inside)
-						}
-						if rand.IntN(4) > 0 {
-							return nil
-						}
-						return l.Do(ctx, func(context.Context) error { return nil })
-					})
-					if err != nil {
-						t.Error(err)
+		Concurrently(6, func(int) {
+			for range each {
+				err := l.Do(context.Background(), func(ctx context.Context) error {
+					inside++
+					defer func() { inside-- }()
+					n++
+					if inside != 1 {
+						t.Errorf("%d hold the lock", inside)
 					}
+					if rand.IntN(4) > 0 {
+						return nil
+					}
+					return l.Do(ctx, func(context.Context) error { return nil })
+				})
+				if err != nil {
+					t.Error(err)
 				}
-			})
-		}
-		wg.Wait()
+			}
+		})
 		p.Heal()
 		require.Equal(t, 6*each, n)
 		requireSameMembers(t, rdb, name)

@@ -33,16 +33,12 @@ var formers = []struct {
 
 // warm makes a client open several connections.
 func warm(t testing.TB, c *primitives.Client) {
-	var open sync.WaitGroup
-	for i := range 8 {
-		open.Go(func() {
-			_, err := c.Lock(fmt.Sprintf("warm-%d", i)).Info(t.Context())
-			if err != nil {
-				t.Error(err)
-			}
-		})
-	}
-	open.Wait()
+	Concurrently(8, func(i int) {
+		_, err := c.Lock(fmt.Sprintf("warm-%d", i)).Info(t.Context())
+		if err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 // The name of the primary moves while clients wait: for each kind one that hears messages, one that polls, and one

@@ -102,16 +102,12 @@ func TestReplicasNeedOneConnectionEach(t *testing.T) {
 			c := NewClient(t, rdb, primitives.WithReplicas(1, 5*time.Second))
 			for _, occasion := range []string{"first use", "after SCRIPT FLUSH"} {
 				require.NoError(t, servers.Master.Client(t).ScriptFlush(t.Context()).Err())
-				var calls sync.WaitGroup
-				for i := range tt.goroutines {
-					calls.Go(func() {
-						hold, err := c.Lock(fmt.Sprint(redistest.Name(t), i)).TryAcquire(t.Context())
-						if assert.NoError(t, err, occasion) {
-							assert.NoError(t, hold.Release(t.Context()))
-						}
-					})
-				}
-				calls.Wait()
+				Concurrently(tt.goroutines, func(i int) {
+					hold, err := c.Lock(fmt.Sprint(redistest.Name(t), i)).TryAcquire(t.Context())
+					if assert.NoError(t, err, occasion) {
+						assert.NoError(t, hold.Release(t.Context()))
+					}
+				})
 			}
 		})
 	}
