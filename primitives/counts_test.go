@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	. "github.com/redlatch/redlatch/internal/test/fixture"
@@ -138,9 +139,7 @@ func TestCountsUncontendedAcquireAndRelease(t *testing.T) {
 				if err == nil {
 					err = hold.Release(t.Context())
 				}
-				if err != nil {
-					t.Error(err)
-				}
+				assert.NoError(t, err)
 			}
 			pair() // loads the scripts
 			require.Equal(t, kind.calls, total(insideScripts(t, s, pair)))
@@ -218,8 +217,7 @@ func contended(
 				wg.Go(func() {
 					for {
 						hold, err := l.Acquire(t.Context())
-						if err != nil {
-							t.Error(err)
+						if !assert.NoError(t, err) {
 							return
 						}
 						over := left == 0
@@ -228,9 +226,7 @@ func contended(
 							done++
 							counts[i]++
 						}
-						if err := hold.Release(t.Context()); err != nil {
-							t.Error(err)
-						}
+						assert.NoError(t, hold.Release(t.Context()))
 						if over {
 							return
 						}
@@ -296,9 +292,7 @@ func TestCountsManyWaiters(t *testing.T) {
 			if err == nil {
 				err = hold.Release(t.Context())
 			}
-			if err != nil {
-				t.Error(err)
-			}
+			assert.NoError(t, err)
 		})
 	}
 	for i := range locks {

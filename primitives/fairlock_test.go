@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	. "github.com/redlatch/redlatch/internal/test/fixture"
@@ -34,10 +35,7 @@ func TestFairLockServesInOrder(t *testing.T) {
 		var wg sync.WaitGroup
 		for i := range waiters {
 			wg.Go(func() {
-				err := locks[i%clients].Do(ctx, func(context.Context) error { order = append(order, i); return nil })
-				if err != nil {
-					t.Error(err)
-				}
+				assert.NoError(t, locks[i%clients].Do(ctx, func(context.Context) error { order = append(order, i); return nil }))
 			})
 			redistest.WaitFor(t, 5*time.Second, func() bool {
 				info, err := locks[0].Info(ctx)

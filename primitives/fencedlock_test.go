@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	. "github.com/redlatch/redlatch/internal/test/fixture"
@@ -160,17 +161,14 @@ func TestC14TokensRiseAcrossClients(t *testing.T) {
 			wg.Go(func() {
 				for range n {
 					hold, err := l.Acquire(context.Background())
-					if err != nil {
-						t.Error(err)
+					if !assert.NoError(t, err) {
 						return
 					}
 					if hold.Token() != last+1 {
 						t.Errorf("token %d after %d", hold.Token(), last)
 					}
 					last = hold.Token()
-					if err := hold.Release(context.Background()); err != nil {
-						t.Error(err)
-					}
+					assert.NoError(t, hold.Release(context.Background()))
 				}
 			})
 		}

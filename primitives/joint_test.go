@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	. "github.com/redlatch/redlatch/internal/test/fixture"
@@ -195,9 +196,7 @@ func jointSiblings(t *testing.T, x *JointTest) {
 		}
 		wg.Go(func() {
 			for range each {
-				if err := l.Do(outer.Context(), func(context.Context) error { n++; return nil }); err != nil {
-					t.Error(err)
-				}
+				assert.NoError(t, l.Do(outer.Context(), func(context.Context) error { n++; return nil }))
 			}
 		})
 	}

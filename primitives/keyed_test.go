@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	. "github.com/redlatch/redlatch/internal/test/fixture"
@@ -57,14 +58,11 @@ func TestKeyedExcludes(t *testing.T) {
 			for range 4 {
 				working.Go(func() {
 					for range 20 {
-						if err := keyed.Lock(t.Context(), name); err != nil {
-							t.Error(err)
+						if !assert.NoError(t, keyed.Lock(t.Context(), name)) {
 							return
 						}
 						n++
-						if err := keyed.Unlock(t.Context(), name); err != nil {
-							t.Error(err)
-						}
+						assert.NoError(t, keyed.Unlock(t.Context(), name))
 					}
 				})
 			}

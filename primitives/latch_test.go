@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	. "github.com/redlatch/redlatch/internal/test/fixture"
@@ -203,9 +204,7 @@ func TestLatchConcurrentCountDownsOpenItOnce(t *testing.T) {
 			latch := NewClient(t, s.Client(t)).CountDownLatch(key)
 			wg.Go(func() {
 				for range each {
-					if err := latch.CountDown(ctx); err != nil {
-						t.Error(err)
-					}
+					assert.NoError(t, latch.CountDown(ctx))
 				}
 			})
 		}

@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	. "github.com/redlatch/redlatch/internal/test/fixture"
@@ -291,9 +292,7 @@ func TestMultiLockMakesProgressInAnyOrder(t *testing.T) {
 			err := rival.Lock(name(9)).Do(context.Background(), func(context.Context) error {
 				return rival.Lock(name(0)).Do(context.Background(), func(context.Context) error { return nil })
 			})
-			if err != nil {
-				t.Error(err)
-			}
+			assert.NoError(t, err)
 		}
 	})
 	wg.Wait()
@@ -353,8 +352,7 @@ func TestMultiLocksThatOverlapExcludeEachOther(t *testing.T) {
 		n := redistest.Scaled(s, 200)
 		Concurrently(8, func(i int) {
 			for j := range n {
-				if err := holdSubset(t.Context(), clients[i%2], name, i, j, held); err != nil {
-					t.Error(err)
+				if !assert.NoError(t, holdSubset(t.Context(), clients[i%2], name, i, j, held)) {
 					return
 				}
 			}

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	. "github.com/redlatch/redlatch/internal/test/fixture"
@@ -191,9 +192,7 @@ func TestConformanceSemaphoreOfMaxInt(t *testing.T) {
 				for j := range redistest.Scaled(s, 10) {
 					n := []int{1, most}[(i+j)%2]
 					nothing := func(context.Context) error { return nil }
-					if err := sem.Do(context.Background(), nothing, primitives.WithPermits(n)); err != nil {
-						t.Error(err)
-					}
+					assert.NoError(t, sem.Do(context.Background(), nothing, primitives.WithPermits(n)))
 				}
 			})
 		}

@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	. "github.com/redlatch/redlatch/internal/test/fixture"
@@ -351,9 +352,7 @@ func TestConformanceSubscriptions(t *testing.T) {
 		Concurrently(32, func(int) {
 			for range redistest.Scaled(s, 60) {
 				l := c.Lock(name + strconv.Itoa(rand.IntN(5)))
-				if err := l.Do(context.Background(), func(context.Context) error { return nil }); err != nil {
-					t.Error(err)
-				}
+				assert.NoError(t, l.Do(context.Background(), func(context.Context) error { return nil }))
 			}
 		})
 		RequireClean(t, s, name)

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	. "github.com/redlatch/redlatch/internal/test/fixture"
@@ -285,9 +286,7 @@ func releaseWakes(t *testing.T, m *mutexCase) {
 	got := make(chan Holder, 1)
 	go func() {
 		h, err := other.Acquire(t.Context())
-		if err != nil {
-			t.Error(err)
-		}
+		assert.NoError(t, err)
 		got <- h
 	}()
 	if m.poll == 0 {

@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	. "github.com/redlatch/redlatch/internal/test/fixture"
@@ -52,9 +53,7 @@ func TestFairLockHandoffTakesTwoCommands(t *testing.T) {
 			}
 			return nil
 		})
-		if err != nil {
-			t.Error(err)
-		}
+		assert.NoError(t, err)
 	})
 	counts := map[string]int{}
 	refresh := scripts.Load("fairlock/refresh").SHA()
@@ -97,9 +96,7 @@ func TestFairLockCancelledWaiterHandsOff(t *testing.T) {
 		n := redistest.Scaled(s, 25) // miniredis may need seconds for the commands of more
 		contend(locks, n, func(i int, l *primitives.Lock) {
 			if i%2 == 0 {
-				if err := l.Do(t.Context(), section); err != nil {
-					t.Error(err)
-				}
+				assert.NoError(t, l.Do(t.Context(), section))
 				return
 			}
 			ctx, cancel := context.WithTimeout(t.Context(), rand.N(3*time.Millisecond))

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	. "github.com/redlatch/redlatch/internal/test/fixture"
@@ -174,8 +175,7 @@ func (m *sharedCase) waitAll(t *testing.T, a Acquirer, n int) (acquired func() t
 	for range n {
 		wg.Go(func() {
 			h, err := a.Acquire(context.Background())
-			if err != nil {
-				t.Error(err)
+			if !assert.NoError(t, err) {
 				return
 			}
 			last.Store(max(last.Load(), time.Now().UnixNano()))

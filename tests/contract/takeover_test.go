@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	. "github.com/redlatch/redlatch/internal/test/fixture"
@@ -204,8 +205,7 @@ func TestC15FormerHolderLearnsOfATakeoverAtOnceInACluster(t *testing.T) {
 				wg.Go(func() {
 					key := fmt.Sprint(redistest.Name(t), i)
 					hold, err := one.Lock(key).Acquire(t.Context(), primitives.WithLease(time.Minute))
-					if err != nil {
-						t.Error(err)
+					if !assert.NoError(t, err) {
 						return
 					}
 					time.Sleep(1050 * time.Millisecond) // holds older than 1 s are notified

@@ -52,8 +52,7 @@ func (x *line) wait(t *testing.T) {
 	for i, l := range x.locks {
 		x.wg.Go(func() {
 			hold, err := l.Acquire(t.Context())
-			if err != nil {
-				t.Error(err)
+			if !assert.NoError(t, err) {
 				return
 			}
 			now := time.Now()
@@ -65,9 +64,7 @@ func (x *line) wait(t *testing.T) {
 			}
 			x.last = time.Now()
 			x.mu.Unlock()
-			if err := hold.Release(t.Context()); err != nil {
-				t.Error(err)
-			}
+			assert.NoError(t, hold.Release(t.Context()))
 		})
 	}
 	x.await(t, len(x.locks))

@@ -53,9 +53,7 @@ func TestFairLockSurvivesLostReplies(t *testing.T) {
 					}
 					return l.Do(ctx, func(context.Context) error { return nil })
 				})
-				if err != nil {
-					t.Error(err)
-				}
+				assert.NoError(t, err)
 			}
 		})
 		p.Heal()
@@ -102,10 +100,7 @@ func TestFairLockPollingCoversLostMessages(t *testing.T) {
 		var wg sync.WaitGroup
 		for i := range 5 {
 			wg.Go(func() {
-				err := l.Do(context.Background(), func(context.Context) error { got = append(got, time.Now()); return nil })
-				if err != nil {
-					t.Error(err)
-				}
+				assert.NoError(t, l.Do(context.Background(), func(context.Context) error { got = append(got, time.Now()); return nil }))
 			})
 			AwaitFair(t, l, i+1)
 		}
@@ -134,10 +129,7 @@ func TestFairLockWaitingIsCheap(t *testing.T) {
 		var order []int
 		join := func(l *primitives.Lock, i int) {
 			wg.Go(func() {
-				err := l.Do(context.Background(), func(context.Context) error { order = append(order, i); return nil })
-				if err != nil {
-					t.Error(err)
-				}
+				assert.NoError(t, l.Do(context.Background(), func(context.Context) error { order = append(order, i); return nil }))
 			})
 			AwaitFair(t, l, i+1)
 		}
@@ -207,9 +199,7 @@ func TestFairLockWaitersSurviveLostData(t *testing.T) {
 			var wg sync.WaitGroup
 			for range 30 {
 				wg.Go(func() {
-					if err := l.Do(context.Background(), func(context.Context) error { served++; return nil }); err != nil {
-						t.Error(err)
-					}
+					assert.NoError(t, l.Do(context.Background(), func(context.Context) error { served++; return nil }))
 				})
 			}
 			AwaitFair(t, l, 30)
@@ -448,10 +438,7 @@ func TestFairLockOnACluster(t *testing.T) {
 			l = two
 		}
 		wg.Go(func() {
-			err := l.Do(context.Background(), func(context.Context) error { order = append(order, i); return nil })
-			if err != nil {
-				t.Error(err)
-			}
+			assert.NoError(t, l.Do(context.Background(), func(context.Context) error { order = append(order, i); return nil }))
 		})
 		AwaitFair(t, one, i+1)
 	}

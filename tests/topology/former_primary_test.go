@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	. "github.com/redlatch/redlatch/internal/test/fixture"
@@ -35,9 +36,7 @@ var formers = []struct {
 func warm(t testing.TB, c *primitives.Client) {
 	Concurrently(8, func(i int) {
 		_, err := c.Lock(fmt.Sprintf("warm-%d", i)).Info(t.Context())
-		if err != nil {
-			t.Error(err)
-		}
+		assert.NoError(t, err)
 	})
 }
 

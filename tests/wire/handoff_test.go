@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
@@ -303,14 +304,11 @@ func TestReleaseHandsOffInOrder(t *testing.T) {
 			for i := range waiters {
 				wg.Go(func() {
 					hold, err := acquire(t.Context())
-					if err != nil {
-						t.Error(err)
+					if !assert.NoError(t, err) {
 						return
 					}
 					order, tokens = append(order, i), append(tokens, hold.Token())
-					if err := hold.Release(t.Context()); err != nil {
-						t.Error(err)
-					}
+					assert.NoError(t, hold.Release(t.Context()))
 				})
 				AwaitWaiters(t, c, i+1)
 			}

@@ -6,6 +6,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	. "github.com/redlatch/redlatch/internal/test/fixture"
@@ -29,9 +30,7 @@ func TestRedissonsUnlockWakesAClientInLine(t *testing.T) {
 			passed := make(chan *primitives.Hold)
 			go func() {
 				hold, err := l.Acquire(t.Context())
-				if err != nil {
-					t.Error(err)
-				}
+				assert.NoError(t, err)
 				passed <- hold
 			}()
 			synctest.Wait()
@@ -67,9 +66,7 @@ func TestRedissonsUnlockWakesAClientInLine(t *testing.T) {
 				waiting := make(chan *primitives.Hold)
 				go func() {
 					hold, err := lock().Acquire(t.Context())
-					if err != nil {
-						t.Error(err)
-					}
+					assert.NoError(t, err)
 					waiting <- hold
 				}()
 				time.Sleep(100 * time.Millisecond)
