@@ -200,8 +200,7 @@ func TestC27FailedRenewalsAreLogged(t *testing.T) {
 		c := NewClient(t, b.P.Client(t, ShortTimeouts), primitives.WithLogger(logger), heard.Option())
 		holds := []*primitives.Hold{Acquire(t, t.Context(), c.Lock("x")), Acquire(t, t.Context(), c.Lock("y"))}
 		time.Sleep(9 * time.Second)
-		b.P.Refuse(true)
-		b.P.Reset()
+		b.P.Cut()
 		time.Sleep(10 * time.Second)
 		b.P.Heal()
 		time.Sleep(30 * time.Second)

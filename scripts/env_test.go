@@ -61,8 +61,7 @@ func dialsOnce(o *redis.Options) { o.DialerRetries = 1 }
 // connections are broken would write a command to them. So refuseAll makes a call, after which the
 // client has no connections left.
 func (w *env) refuseAll() {
-	w.p.Refuse(true)
-	w.p.Reset()
+	w.p.Cut()
 	_, _ = w.r.Do(context.Background(), check, []any{"used up"}, "x")
 }
 

@@ -87,8 +87,7 @@ func TestReturnIsNoticedByEachCommand(t *testing.T) {
 		} {
 			require.NoError(t, send(), name)
 			require.Empty(t, returns, name)
-			w.p.Refuse(true)
-			w.p.Reset()
+			w.p.Cut()
 			require.Error(t, send(), name)
 			w.p.Heal()
 			require.Empty(t, returns, name)

@@ -289,8 +289,7 @@ func TestDialTimeoutIsRetried(t *testing.T) {
 // dials once a second. A server that is back is found by the first call.
 func TestFirstCallAfterRefusedDials(t *testing.T) {
 	w := newEnv(t, redistest.Redis(t), dialsOnce, func(o *redis.Options) { o.PoolSize = 2 })
-	w.p.Refuse(true)
-	w.p.Reset()
+	w.p.Cut()
 	stalls := redistest.WatchStalls(t)
 	for range 3 {
 		began := time.Now()

@@ -47,8 +47,7 @@ func TestAttemptsFollowTheSlotMap(t *testing.T) {
 		}, "a later attempt reaches the new master")
 	}
 	dead := func(p *redistest.Proxy) {
-		p.Refuse(true)
-		p.Reset()
+		p.Cut()
 	}
 	hung := func(p *redistest.Proxy) { p.BlackHole(true) }
 	cases := []*testCase{

@@ -139,8 +139,7 @@ func TestBatchAcquireOfUnknownOutcomeIsRolledBack(t *testing.T) {
 	p.DropReplies(100, reads) // including those to readers that retry on their own after the batch
 	Release(t, x.writer)
 	redistest.WaitFor(t, Soon, func() bool { return len(Fields(t, s, x.Name)) == 1+n }, "all readers hold in Redis")
-	p.Refuse(true)
-	p.Reset() // from here on Redis executes nothing
+	p.Cut() // from here on Redis executes nothing
 	for _, cancel := range x.cancels[1:] {
 		cancel()
 	}

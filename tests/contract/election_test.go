@@ -316,8 +316,7 @@ func TestC29Outages(t *testing.T) {
 		led := first.await(t)
 		second := stand(t, NewClient(t, proxies[1].Client(t)).Election("e"), &inside)
 		time.Sleep(time.Second)
-		proxies[1].Refuse(true) // it stands
-		proxies[1].Reset()
+		proxies[1].Cut() // it stands
 		time.Sleep(time.Minute)
 		proxies[1].Heal()
 		time.Sleep(time.Minute)
@@ -555,8 +554,7 @@ func TestC29Watch(t *testing.T) {
 		third := stand(t, NewClient(t, s.Client(t)).Election("e"), nil)
 		led = third.await(t)
 		expect("before the outage", led.Hold.ID(), soon)
-		p.Refuse(true)
-		p.Reset()
+		p.Cut()
 		got = <-seen
 		require.Error(t, got.err)
 		require.Zero(t, got.Leader)

@@ -33,8 +33,7 @@ func TestFairLockC26WaitersOfAFormerLifeTimeOut(t *testing.T) {
 			StartAcquire(ctx, former)
 			AwaitFair(t, other, i+1)
 		}
-		p.Refuse(true)
-		p.Reset()
+		p.Cut()
 		cancel()
 		c := NewClient(t, s.Client(t), primitives.WithClientID(id))
 		for range 10 {
@@ -122,8 +121,7 @@ func TestFairLockAfterAJumpOfTheServersClock(t *testing.T) {
 			time.Sleep(3 * time.Second)
 			ahead.Store(int64(tt.jump))
 			if tt.crashes {
-				p.Refuse(true)
-				p.Reset()
+				p.Cut()
 				crash()
 			}
 			time.Sleep(12 * time.Second)  // a waiter that has crashed counts as dead

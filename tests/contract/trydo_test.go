@@ -85,8 +85,7 @@ func TestC12TryDo(t *testing.T) {
 			return x.h.(kinds.Trier).TryDo(t.Context(), x.job(nil))
 		}, false, primitives.ErrClosed},
 		{"Redis is down", func(t *testing.T, x *tryDoTest) (bool, error) {
-			x.p.Refuse(true)
-			x.p.Reset()
+			x.p.Cut()
 			defer x.p.Heal()
 			return x.h.(kinds.Trier).TryDo(t.Context(), x.job(nil))
 		}, false, primitives.ErrUnavailable},
@@ -169,8 +168,7 @@ func TestC12TryDoOfARedLock(t *testing.T) {
 			q.Hold(t, tt.held...)
 			l := q.On(t)
 			for _, i := range tt.down {
-				q.Proxies[i].Refuse(true)
-				q.Proxies[i].Reset()
+				q.Proxies[i].Cut()
 			}
 			ran, err := l.TryDo(t.Context(), func(context.Context) error { return nil })
 			require.False(t, ran)

@@ -445,8 +445,7 @@ func TestJointCallsWithoutAConnectionHaveAKnownOutcome(t *testing.T) {
 			l := k.Over(clients, q.Name).(*primitives.Lock)
 			hold := Acquire(t, t.Context(), l, primitives.WithWatchdog(15*time.Second)) // a budget of 1.5 s
 			for _, p := range q.Proxies {
-				p.Refuse(true)
-				p.Reset()
+				p.Cut()
 			}
 			calls := map[string]func(ctx context.Context) error{
 				"Check":     hold.Check,

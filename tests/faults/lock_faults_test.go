@@ -48,8 +48,7 @@ func transportErrorsWhileWaiting(t *testing.T) {
 	bounded := StartAcquire(t.Context(), other, primitives.WithWait(3*time.Second))
 	AwaitWaiter(t, x.S, x.Name)
 	AwaitWaiters(t, c, 2) // or the outage could meet the first attempt of one of them
-	p.Refuse(true)
-	p.Reset()
+	p.Cut()
 	r := Await(t, bounded)
 	require.ErrorIs(t, r.Err, primitives.ErrNotAcquired)
 	require.Empty(t, waiting, "a waiter without a limit retries")
@@ -69,8 +68,7 @@ func transportErrorJoined(t *testing.T) {
 	other := NewClient(t, p.Client(t, ShortTimeouts)).Lock(x.Name)
 	waiting := StartAcquire(ctx, other)
 	AwaitWaiter(t, x.S, x.Name)
-	p.Refuse(true)
-	p.Reset()
+	p.Cut()
 	time.Sleep(1500 * time.Millisecond) // at least one slow poll fails
 	cancel(ErrTest)
 	r := Await(t, waiting)

@@ -365,8 +365,7 @@ func TestRedCloseWhileAMemberIsLost(t *testing.T) {
 		q := EmbeddedQuorum(t, 3)
 		clients := q.Clients(t)
 		hold := q.Acquire(t, t.Context(), clients, ShortTTL)
-		q.Proxies[0].Refuse(true)
-		q.Proxies[0].Reset()
+		q.Proxies[0].Cut()
 		redistest.WaitFor(t, Soon, func() bool {
 			return clients[0].Lock(q.Name).HoldFrom(hold.Context()) == nil
 		}, "one member is lost")

@@ -29,8 +29,7 @@ func TestFairLockWaiterTimeout(t *testing.T) {
 		m.join(func() { _, _ = dying.Acquire(ctx) })
 		m.joinGo(m.l, 0, 0)
 		time.Sleep(10500 * time.Millisecond)
-		p.Refuse(true)
-		p.Reset()
+		p.Cut()
 		cancel()
 		began := time.Now()
 		release()
@@ -412,8 +411,7 @@ func (m *mixed) joinCrashing(n int) (crash func()) {
 		})
 	}
 	return func() {
-		p.Refuse(true)
-		p.Reset()
+		p.Cut()
 		cancel()
 	}
 }

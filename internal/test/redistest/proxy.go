@@ -243,6 +243,12 @@ func (p *Proxy) Close() {
 // Reset closes all connections and returns their number.
 func (p *Proxy) Reset() int { return p.cut(func(*link) bool { return true }) }
 
+// Cut refuses new connections and resets the open ones: the server is out of reach.
+func (p *Proxy) Cut() {
+	p.Refuse(true)
+	p.Reset()
+}
+
 // CutPubSub closes the connections that have ever sent a subscribe command and
 // returns their number.
 func (p *Proxy) CutPubSub() int { return p.cut(func(l *link) bool { return l.subscriber }) }

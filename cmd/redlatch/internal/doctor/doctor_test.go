@@ -378,8 +378,7 @@ func TestConnectionLostMeanwhile(t *testing.T) {
 		c.Report = func(r Result) {
 			report(r)
 			if r.Check == "replicas" {
-				proxy.Refuse(true)
-				proxy.Reset()
+				proxy.Cut()
 			}
 		}
 	})
