@@ -62,36 +62,34 @@ func TestAcquireOfAHeldLockEnds(t *testing.T) {
 		},
 		{name: "when the lease of the holder ends", limit: Forever, at: 10501 * time.Millisecond},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			Bubble(t, func(t *testing.T, s *Server) {
-				c := s.Client(t, "a")
-				s.Seize("x", "other", 10500*time.Millisecond)
-				ctx, cancel := context.WithCancelCause(t.Context())
-				defer cancel(nil)
-				call := Start(t, func() (*Hold, error) { return c.Lock("x").Acquire(ctx, NewTerms(), tt.limit) })
-				if tt.act != nil {
-					Sleep(3 * time.Second)
-					tt.act(s, c, cancel)
-				}
-				call.End()
-				assert.Equal(t, tt.at, call.At.Sub(s.Start))
-				if tt.want == nil {
-					require.NoError(t, call.Err)
-					Release(t, call.Hold)
-				} else {
-					require.ErrorIs(t, call.Err, tt.want)
-					assert.Nil(t, call.Hold)
-				}
-				if tt.cause != nil {
-					require.ErrorIs(t, call.Err, tt.cause)
-				}
-				if tt.not != nil {
-					require.NotErrorIs(t, call.Err, tt.not)
-				}
-				Sleep(20 * time.Second)
-				s.RequireFree(t)
-				assert.Empty(t, s.Sent("rollback", ""), "a refused request leaves nothing")
-			})
+		RunBubble(t, tt.name, func(t *testing.T, s *Server) {
+			c := s.Client(t, "a")
+			s.Seize("x", "other", 10500*time.Millisecond)
+			ctx, cancel := context.WithCancelCause(t.Context())
+			defer cancel(nil)
+			call := Start(t, func() (*Hold, error) { return c.Lock("x").Acquire(ctx, NewTerms(), tt.limit) })
+			if tt.act != nil {
+				Sleep(3 * time.Second)
+				tt.act(s, c, cancel)
+			}
+			call.End()
+			assert.Equal(t, tt.at, call.At.Sub(s.Start))
+			if tt.want == nil {
+				require.NoError(t, call.Err)
+				Release(t, call.Hold)
+			} else {
+				require.ErrorIs(t, call.Err, tt.want)
+				assert.Nil(t, call.Hold)
+			}
+			if tt.cause != nil {
+				require.ErrorIs(t, call.Err, tt.cause)
+			}
+			if tt.not != nil {
+				require.NotErrorIs(t, call.Err, tt.not)
+			}
+			Sleep(20 * time.Second)
+			s.RequireFree(t)
+			assert.Empty(t, s.Sent("rollback", ""), "a refused request leaves nothing")
 		})
 	}
 }
@@ -125,22 +123,20 @@ func TestAcquireSendsNothingIfItCannotSucceed(t *testing.T) {
 			[]error{ErrNotAcquired, errCause, notReady}, nil,
 		},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			Bubble(t, func(t *testing.T, s *Server) {
-				c := s.Client(t, "a")
-				ctx, cancel := context.WithCancelCause(t.Context())
-				defer cancel(nil)
-				tt.setUp(c, cancel)
-				hold, err := c.Lock("x").Acquire(ctx, NewTerms(), Forever)
-				for _, want := range tt.want {
-					require.ErrorIs(t, err, want)
-				}
-				if tt.not != nil {
-					require.NotErrorIs(t, err, tt.not)
-				}
-				assert.Nil(t, hold)
-				assert.Empty(t, s.Log)
-			})
+		RunBubble(t, tt.name, func(t *testing.T, s *Server) {
+			c := s.Client(t, "a")
+			ctx, cancel := context.WithCancelCause(t.Context())
+			defer cancel(nil)
+			tt.setUp(c, cancel)
+			hold, err := c.Lock("x").Acquire(ctx, NewTerms(), Forever)
+			for _, want := range tt.want {
+				require.ErrorIs(t, err, want)
+			}
+			if tt.not != nil {
+				require.NotErrorIs(t, err, tt.not)
+			}
+			assert.Nil(t, hold)
+			assert.Empty(t, s.Log)
 		})
 	}
 }
@@ -173,25 +169,23 @@ func TestAcquireAnswersFailuresOfTheFirstAttempt(t *testing.T) {
 		{"an answer long after the limit", 50 * time.Millisecond, Fault{Reply: 80 * time.Millisecond}, DefaultTTL,
 			ErrNotAcquired, 70 * time.Millisecond, 1},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			Bubble(t, func(t *testing.T, s *Server) {
-				s.KeepLeases()
-				c := s.Client(t, "a")
-				s.Script("acquire", tt.fault)
-				hold, err := c.Lock("x").Acquire(t.Context(), NewTerms(TTL(tt.ttl)), tt.limit)
-				assert.Equal(t, tt.at, s.Now())
-				if tt.want == nil {
-					require.NoError(t, err)
-					Release(t, hold)
-				} else {
-					require.ErrorIs(t, err, tt.want)
-				}
-				mayHoldIt := tt.rollbacks > 0 && !errors.Is(err, ErrLost) // a lease that is over holds nothing
-				assert.Equal(t, mayHoldIt, failure.Of(err).InDoubt(), "%v", err)
-				Sleep(time.Minute)
-				assert.Len(t, s.Sent("rollback", ""), tt.rollbacks)
-				s.RequireFree(t)
-			})
+		RunBubble(t, tt.name, func(t *testing.T, s *Server) {
+			s.KeepLeases()
+			c := s.Client(t, "a")
+			s.Script("acquire", tt.fault)
+			hold, err := c.Lock("x").Acquire(t.Context(), NewTerms(TTL(tt.ttl)), tt.limit)
+			assert.Equal(t, tt.at, s.Now())
+			if tt.want == nil {
+				require.NoError(t, err)
+				Release(t, hold)
+			} else {
+				require.ErrorIs(t, err, tt.want)
+			}
+			mayHoldIt := tt.rollbacks > 0 && !errors.Is(err, ErrLost) // a lease that is over holds nothing
+			assert.Equal(t, mayHoldIt, failure.Of(err).InDoubt(), "%v", err)
+			Sleep(time.Minute)
+			assert.Len(t, s.Sent("rollback", ""), tt.rollbacks)
+			s.RequireFree(t)
 		})
 	}
 }
@@ -232,12 +226,10 @@ func TestAcquireAsksForTheLeaseOfItsTerms(t *testing.T) {
 		{"a longer limit", []func(*Terms){MaxHold(time.Hour)}, DefaultTTL},
 		{"a shorter limit", []func(*Terms){MaxHold(7 * time.Second)}, 7 * time.Second},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			Bubble(t, func(t *testing.T, s *Server) {
-				hold := Acquire(t, t.Context(), s.Client(t, "a").Lock("x"), tt.terms...)
-				assert.Equal(t, tt.lease, s.Lease("x", hold.ID()))
-				Release(t, hold)
-			})
+		RunBubble(t, tt.name, func(t *testing.T, s *Server) {
+			hold := Acquire(t, t.Context(), s.Client(t, "a").Lock("x"), tt.terms...)
+			assert.Equal(t, tt.lease, s.Lease("x", hold.ID()))
+			Release(t, hold)
 		})
 	}
 }

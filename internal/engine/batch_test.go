@@ -37,27 +37,25 @@ func TestOneCommandAcquiresForAllWaitingReaders(t *testing.T) {
 		{"more than fit", MaxBatch + 6, nil, 2},
 		{"where replicas must confirm: each for itself", 5, func(c *Config) { c.NeedsReplicas = true }, 5},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			Bubble(t, func(t *testing.T, s *Server) {
-				config := tt.config
-				if config == nil {
-					config = func(*Config) {}
-				}
-				writer, calls := waitingReaders(t.Context(), t, s, s.Client(t, "a", config), tt.waiters)
-				Sleep(100 * ms)
-				before := len(s.Sent("acquire", "a"))
-				Release(t, writer)
-				for _, call := range calls {
-					call.Wait()
-				}
-				assert.Equal(t, 100*ms, s.Now())
-				assert.Equal(t, tt.commands, len(s.Sent("acquire", "a"))-before)
-				assert.Len(t, s.IDs("x"), tt.waiters)
-				for _, call := range calls {
-					Release(t, call.Hold)
-				}
-				s.RequireFree(t)
-			})
+		RunBubble(t, tt.name, func(t *testing.T, s *Server) {
+			config := tt.config
+			if config == nil {
+				config = func(*Config) {}
+			}
+			writer, calls := waitingReaders(t.Context(), t, s, s.Client(t, "a", config), tt.waiters)
+			Sleep(100 * ms)
+			before := len(s.Sent("acquire", "a"))
+			Release(t, writer)
+			for _, call := range calls {
+				call.Wait()
+			}
+			assert.Equal(t, 100*ms, s.Now())
+			assert.Equal(t, tt.commands, len(s.Sent("acquire", "a"))-before)
+			assert.Len(t, s.IDs("x"), tt.waiters)
+			for _, call := range calls {
+				Release(t, call.Hold)
+			}
+			s.RequireFree(t)
 		})
 	}
 }
@@ -79,33 +77,31 @@ func TestBatchOfUnknownOutcome(t *testing.T) {
 		{"executed when the others have gone", Fault{Delay: 10 * time.Second}, 100 * ms},
 		{"refused", Fault{Err: ErrBusy}, 50 * ms},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			Bubble(t, func(t *testing.T, s *Server) {
-				c := s.Client(t, "a")
-				ctx, cancel := context.WithCancelCause(t.Context())
-				writer, head := waitingReaders(t.Context(), t, s, c, 1)
-				others := []*Call{StartAcquire(t, ctx, c.Reader("x")), StartAcquire(t, ctx, c.Reader("x"))}
-				s.KeepLeases()
-				// The others are on the same connection, which does not answer either.
-				s.Script("acquire", tt.fault, tt.fault, tt.fault)
-				Release(t, writer)
+		RunBubble(t, tt.name, func(t *testing.T, s *Server) {
+			c := s.Client(t, "a")
+			ctx, cancel := context.WithCancelCause(t.Context())
+			writer, head := waitingReaders(t.Context(), t, s, c, 1)
+			others := []*Call{StartAcquire(t, ctx, c.Reader("x")), StartAcquire(t, ctx, c.Reader("x"))}
+			s.KeepLeases()
+			// The others are on the same connection, which does not answer either.
+			s.Script("acquire", tt.fault, tt.fault, tt.fault)
+			Release(t, writer)
+			if tt.leave > 0 {
+				Sleep(tt.leave)
+				cancel(errCause)
+			}
+			for _, other := range others {
 				if tt.leave > 0 {
-					Sleep(tt.leave)
-					cancel(errCause)
+					require.ErrorIs(t, other.Fail(), errCause)
+				} else {
+					other.Wait()
+					Release(t, other.Hold)
 				}
-				for _, other := range others {
-					if tt.leave > 0 {
-						require.ErrorIs(t, other.Fail(), errCause)
-					} else {
-						other.Wait()
-						Release(t, other.Hold)
-					}
-				}
-				Release(t, head[0].Wait())
-				Sleep(time.Minute)
-				s.RequireFree(t)
-				cancel(nil)
-			})
+			}
+			Release(t, head[0].Wait())
+			Sleep(time.Minute)
+			s.RequireFree(t)
+			cancel(nil)
 		})
 	}
 }

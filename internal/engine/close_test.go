@@ -135,30 +135,28 @@ func TestAcquisitionThatIsGrantedDuringCloseIsRolledBack(t *testing.T) {
 		{"not answered", Fault{Mute: true}, Fault{}, Forever},
 		{"granted, and rolled back after the end of its wait", Fault{Reply: time.Second}, Fault{Delay: time.Second}, limit},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			Bubble(t, func(t *testing.T, s *Server) {
-				s.KeepLeases()
-				c := s.Client(t, "a")
-				outer := Acquire(t, t.Context(), c.Lock("y"))
-				s.Script("acquire", tt.fault)
-				s.Script("nest", tt.fault)
-				s.Script("rollback", tt.rollback)
-				acquiring := Start(t, func() (*Hold, error) { return c.Lock("x").Acquire(t.Context(), NewTerms(), tt.limit) })
-				nesting := StartAcquire(t, Carry(outer), c.Lock("y"))
-				closed := startClose(t, t.Context(), c)
-				for _, call := range []*Call{acquiring, nesting} {
-					err := call.Fail()
-					assert.True(t, errors.Is(err, ErrClosed) || failure.Of(err).InDoubt(), "%v", err)
-				}
-				if tt.limit > 0 {
-					assert.LessOrEqual(t, acquiring.At.Sub(s.Start), tt.limit+50*ms)
-				}
-				Sleep(time.Second)
-				assert.Equal(t, 1, s.Holder("y", outer.ID()).Count)
-				Release(t, outer)
-				closed.Wait()
-				s.RequireFree(t)
-			})
+		RunBubble(t, tt.name, func(t *testing.T, s *Server) {
+			s.KeepLeases()
+			c := s.Client(t, "a")
+			outer := Acquire(t, t.Context(), c.Lock("y"))
+			s.Script("acquire", tt.fault)
+			s.Script("nest", tt.fault)
+			s.Script("rollback", tt.rollback)
+			acquiring := Start(t, func() (*Hold, error) { return c.Lock("x").Acquire(t.Context(), NewTerms(), tt.limit) })
+			nesting := StartAcquire(t, Carry(outer), c.Lock("y"))
+			closed := startClose(t, t.Context(), c)
+			for _, call := range []*Call{acquiring, nesting} {
+				err := call.Fail()
+				assert.True(t, errors.Is(err, ErrClosed) || failure.Of(err).InDoubt(), "%v", err)
+			}
+			if tt.limit > 0 {
+				assert.LessOrEqual(t, acquiring.At.Sub(s.Start), tt.limit+50*ms)
+			}
+			Sleep(time.Second)
+			assert.Equal(t, 1, s.Holder("y", outer.ID()).Count)
+			Release(t, outer)
+			closed.Wait()
+			s.RequireFree(t)
 		})
 	}
 }

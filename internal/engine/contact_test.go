@@ -63,38 +63,36 @@ func TestAcquireTellsABusyLockFromASilentServer(t *testing.T) {
 		{name: "busy, down, then silent", held: true, polling: true, faults: []Fault{{}, down, lost},
 			limit: Forever, cancel: 300 * ms, busy: true, silent: true, reason: ErrDown},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			Bubble(t, func(t *testing.T, s *Server) {
-				s.KeepLeases()
-				var held *Hold
-				if tt.held {
-					held = Acquire(t, t.Context(), s.Client(t, "b").Lock("x"), TTL(30*time.Second))
-				}
-				options := []func(*Terms){}
-				if tt.polling {
-					options = append(options, Polling(20*ms, 20*ms))
-				}
-				ctx, cancel := context.WithCancelCause(t.Context())
-				defer cancel(nil)
-				if tt.cancel > 0 {
-					time.AfterFunc(tt.cancel, func() { cancel(errCause) })
-				}
-				s.Script("acquire", tt.faults...)
-				_, err := s.Client(t, "a").Lock("x").Acquire(ctx, NewTerms(options...), tt.limit)
-				require.Error(t, err)
-				assert.Equal(t, tt.busy, errors.Is(err, ErrNotAcquired), "%v", err)
-				assert.Equal(t, tt.silent, errors.Is(err, ErrUnavailable), "%v", err)
-				if tt.reason != nil {
-					require.ErrorIs(t, err, tt.reason)
-				}
-				if tt.text != "" {
-					assert.Equal(t, tt.text, err.Error())
-				}
-				if held != nil {
-					Release(t, held)
-				}
-				Sleep(time.Minute)
-			})
+		RunBubble(t, tt.name, func(t *testing.T, s *Server) {
+			s.KeepLeases()
+			var held *Hold
+			if tt.held {
+				held = Acquire(t, t.Context(), s.Client(t, "b").Lock("x"), TTL(30*time.Second))
+			}
+			options := []func(*Terms){}
+			if tt.polling {
+				options = append(options, Polling(20*ms, 20*ms))
+			}
+			ctx, cancel := context.WithCancelCause(t.Context())
+			defer cancel(nil)
+			if tt.cancel > 0 {
+				time.AfterFunc(tt.cancel, func() { cancel(errCause) })
+			}
+			s.Script("acquire", tt.faults...)
+			_, err := s.Client(t, "a").Lock("x").Acquire(ctx, NewTerms(options...), tt.limit)
+			require.Error(t, err)
+			assert.Equal(t, tt.busy, errors.Is(err, ErrNotAcquired), "%v", err)
+			assert.Equal(t, tt.silent, errors.Is(err, ErrUnavailable), "%v", err)
+			if tt.reason != nil {
+				require.ErrorIs(t, err, tt.reason)
+			}
+			if tt.text != "" {
+				assert.Equal(t, tt.text, err.Error())
+			}
+			if held != nil {
+				Release(t, held)
+			}
+			Sleep(time.Minute)
 		})
 	}
 }
@@ -110,24 +108,22 @@ func TestAcquireKnowsWhatTheWaitersBeforeItHaveHeard(t *testing.T) {
 		{"refused, then no answer", []Fault{{Err: ErrDown}, {Err: ErrDown}, {Err: ErrDown}, {Err: ErrDown}}, true},
 		{"refused, then silence", []Fault{{Lost: true}}, true},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			Bubble(t, func(t *testing.T, s *Server) {
-				s.KeepLeases()
-				held := Acquire(t, t.Context(), s.Client(t, "b").Lock("x"))
-				r := s.Client(t, "a").Lock("x")
-				ctx, cancel := context.WithCancel(t.Context())
-				head := StartAcquire(t, ctx, r)
-				Sleep(500 * time.Millisecond) // its subscription is confirmed
-				s.Script("acquire", tt.faults...)
-				_, err := r.Acquire(t.Context(), NewTerms(), 700*time.Millisecond)
-				require.ErrorIs(t, err, ErrNotAcquired)
-				assert.Equal(t, tt.silent, errors.Is(err, ErrUnavailable), "%v", err)
-				assert.Contains(t, err.Error(), "held by "+held.ID())
-				cancel()
-				require.ErrorIs(t, head.Fail(), ErrNotAcquired)
-				Release(t, held)
-				Sleep(time.Minute)
-			})
+		RunBubble(t, tt.name, func(t *testing.T, s *Server) {
+			s.KeepLeases()
+			held := Acquire(t, t.Context(), s.Client(t, "b").Lock("x"))
+			r := s.Client(t, "a").Lock("x")
+			ctx, cancel := context.WithCancel(t.Context())
+			head := StartAcquire(t, ctx, r)
+			Sleep(500 * time.Millisecond) // its subscription is confirmed
+			s.Script("acquire", tt.faults...)
+			_, err := r.Acquire(t.Context(), NewTerms(), 700*time.Millisecond)
+			require.ErrorIs(t, err, ErrNotAcquired)
+			assert.Equal(t, tt.silent, errors.Is(err, ErrUnavailable), "%v", err)
+			assert.Contains(t, err.Error(), "held by "+held.ID())
+			cancel()
+			require.ErrorIs(t, head.Fail(), ErrNotAcquired)
+			Release(t, held)
+			Sleep(time.Minute)
 		})
 	}
 }

@@ -28,20 +28,18 @@ func TestAttemptInDoubtIsRolledBackWhateverLaterAttemptsAreAnswered(t *testing.T
 		{"refused by a reply that tells of an earlier copy", Fault{Copy: 10 * time.Second}, 1},
 		{"executed when the waiter has gone", Fault{Delay: 10 * time.Second}, 1},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			Bubble(t, func(t *testing.T, s *Server) {
-				s.KeepLeases()
-				c := s.Client(t, "a")
-				s.Seize("x", "other", 0)
-				s.Script("acquire", Fault{}, tt.fault)
-				_, err := c.Lock("x").Acquire(t.Context(), NewTerms(), 5*time.Second)
-				require.ErrorIs(t, err, ErrNotAcquired)
-				assert.Greater(t, len(s.Sent("acquire", "")), 2, "later attempts were answered")
-				s.Free("x")
-				Sleep(time.Minute)
-				assert.Len(t, s.Sent("rollback", "a:1"), tt.want)
-				s.RequireFree(t)
-			})
+		RunBubble(t, tt.name, func(t *testing.T, s *Server) {
+			s.KeepLeases()
+			c := s.Client(t, "a")
+			s.Seize("x", "other", 0)
+			s.Script("acquire", Fault{}, tt.fault)
+			_, err := c.Lock("x").Acquire(t.Context(), NewTerms(), 5*time.Second)
+			require.ErrorIs(t, err, ErrNotAcquired)
+			assert.Greater(t, len(s.Sent("acquire", "")), 2, "later attempts were answered")
+			s.Free("x")
+			Sleep(time.Minute)
+			assert.Len(t, s.Sent("rollback", "a:1"), tt.want)
+			s.RequireFree(t)
 		})
 	}
 }
@@ -55,18 +53,16 @@ func TestReleaseOfAnOwnerInDoubtIsRememberedForLong(t *testing.T) {
 		{"no answer", Fault{Lost: true, Copy: 3 * time.Minute}},
 		{"the reply tells of an earlier copy", Fault{Copy: 3 * time.Minute}},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			Bubble(t, func(t *testing.T, s *Server) {
-				r := s.Client(t, "a").Lock("x")
-				s.Seize("x", "other", 10*time.Second)
-				s.Script("acquire", Fault{}, tt.fault)
-				hold := Acquire(t, t.Context(), r)
-				assert.True(t, hold.Ownership().InDoubt)
-				s.KeepLeases()
-				Release(t, hold)
-				Sleep(4 * time.Minute)
-				s.RequireFree(t)
-			})
+		RunBubble(t, tt.name, func(t *testing.T, s *Server) {
+			r := s.Client(t, "a").Lock("x")
+			s.Seize("x", "other", 10*time.Second)
+			s.Script("acquire", Fault{}, tt.fault)
+			hold := Acquire(t, t.Context(), r)
+			assert.True(t, hold.Ownership().InDoubt)
+			s.KeepLeases()
+			Release(t, hold)
+			Sleep(4 * time.Minute)
+			s.RequireFree(t)
 		})
 	}
 }
@@ -102,23 +98,21 @@ func TestRollbackIsRepeatedUntilTheServerHasAnswered(t *testing.T) {
 		{"no answer twice", []Fault{{Lost: true}, {Mute: true}}, []time.Duration{0, 3020 * ms, 6060 * ms}},
 		{"the transport is closed", []Fault{{Err: ErrStopped}}, []time.Duration{0}},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			Bubble(t, func(t *testing.T, s *Server) {
-				s.KeepLeases()
-				s.Script("acquire", Fault{Mute: true})
-				s.Script("rollback", tt.faults...)
-				_, err := s.Client(t, "a").Lock("x").Acquire(t.Context(), NewTerms(), Forever)
-				require.Error(t, err)
-				Sleep(time.Minute)
-				sent := s.Sent("rollback", "a:1")
-				for i := range sent {
-					sent[i] -= CommandTimeout
-				}
-				assert.Equal(t, tt.want, sent)
-				if tt.name != "the transport is closed" {
-					s.RequireFree(t)
-				}
-			})
+		RunBubble(t, tt.name, func(t *testing.T, s *Server) {
+			s.KeepLeases()
+			s.Script("acquire", Fault{Mute: true})
+			s.Script("rollback", tt.faults...)
+			_, err := s.Client(t, "a").Lock("x").Acquire(t.Context(), NewTerms(), Forever)
+			require.Error(t, err)
+			Sleep(time.Minute)
+			sent := s.Sent("rollback", "a:1")
+			for i := range sent {
+				sent[i] -= CommandTimeout
+			}
+			assert.Equal(t, tt.want, sent)
+			if tt.name != "the transport is closed" {
+				s.RequireFree(t)
+			}
 		})
 	}
 }
@@ -164,17 +158,15 @@ func TestCallWaitsForItsRollbackForABoundedTime(t *testing.T) {
 		{"its context ends meanwhile", time.Hour, Fault{Err: reset}, 500 * time.Millisecond,
 			500*time.Millisecond + RollbackGrace},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			Bubble(t, func(t *testing.T, s *Server) {
-				c := s.Client(t, "a", func(config *Config) { config.CommandTimeout = tt.timeout })
-				s.Script("acquire", tt.fault)
-				s.Script("rollback", Fault{Lost: true})
-				ctx, cancel := context.WithTimeout(t.Context(), tt.ctx)
-				defer cancel()
-				_, err := c.Lock("x").Acquire(ctx, NewTerms(), Forever)
-				require.Error(t, err)
-				assert.Equal(t, tt.want, s.Now())
-			})
+		RunBubble(t, tt.name, func(t *testing.T, s *Server) {
+			c := s.Client(t, "a", func(config *Config) { config.CommandTimeout = tt.timeout })
+			s.Script("acquire", tt.fault)
+			s.Script("rollback", Fault{Lost: true})
+			ctx, cancel := context.WithTimeout(t.Context(), tt.ctx)
+			defer cancel()
+			_, err := c.Lock("x").Acquire(ctx, NewTerms(), Forever)
+			require.Error(t, err)
+			assert.Equal(t, tt.want, s.Now())
 		})
 	}
 }
@@ -197,28 +189,26 @@ func TestCloseEndsRollbacks(t *testing.T) {
 // A copy of an acquisition that is executed after the release must not take the lock again.
 func TestLateCopiesOfCommandsHaveNoEffect(t *testing.T) {
 	for _, op := range []string{"acquire", "release", "rollback", "nest", "count"} {
-		t.Run(op, func(t *testing.T) {
-			Bubble(t, func(t *testing.T, s *Server) {
-				c := s.Client(t, "a")
-				r := c.Lock("x")
-				s.Script(op, Fault{Copy: 10 * time.Second})
-				if op == "rollback" {
-					s.Script("acquire", Fault{Mute: true})
-					_, err := r.Acquire(t.Context(), NewTerms(), Forever)
-					require.Error(t, err)
-				}
-				outer := Acquire(t, t.Context(), r)
-				inner := Acquire(t, Carry(outer), r)
-				Release(t, inner)
-				Release(t, outer)
-				s.RequireFree(t)
-				next := Acquire(t, t.Context(), r)
-				Sleep(20 * time.Second)
-				assert.Equal(t, []string{next.ID()}, s.IDs("x"))
-				assert.Equal(t, 1, s.Holder("x", next.ID()).Count)
-				Release(t, next)
-				s.RequireFree(t)
-			})
+		RunBubble(t, op, func(t *testing.T, s *Server) {
+			c := s.Client(t, "a")
+			r := c.Lock("x")
+			s.Script(op, Fault{Copy: 10 * time.Second})
+			if op == "rollback" {
+				s.Script("acquire", Fault{Mute: true})
+				_, err := r.Acquire(t.Context(), NewTerms(), Forever)
+				require.Error(t, err)
+			}
+			outer := Acquire(t, t.Context(), r)
+			inner := Acquire(t, Carry(outer), r)
+			Release(t, inner)
+			Release(t, outer)
+			s.RequireFree(t)
+			next := Acquire(t, t.Context(), r)
+			Sleep(20 * time.Second)
+			assert.Equal(t, []string{next.ID()}, s.IDs("x"))
+			assert.Equal(t, 1, s.Holder("x", next.ID()).Count)
+			Release(t, next)
+			s.RequireFree(t)
 		})
 	}
 }

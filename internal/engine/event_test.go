@@ -80,41 +80,39 @@ func TestEachAcquisitionEmitsOneEventOfItsResult(t *testing.T) {
 			},
 		},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			Bubble(t, func(t *testing.T, s *Server) {
-				c := s.Client(t, "a")
-				ctx := t.Context()
-				if tt.act != nil {
-					ctx = tt.act(t, s, c)
-				}
-				ctx = context.WithValue(ctx, traceKey{}, "trace")
-				c.Mu.Lock()
-				c.Events = nil
-				c.Mu.Unlock()
-				began := s.Now()
-				s.Script("acquire", tt.fault)
-				r := c.Lock("x")
-				hold, err := r.Acquire(ctx, NewTerms(TTL(CommandTimeout)), tt.limit)
-				want := []EventKind{tt.kind}
-				if tt.waited >= 0 {
-					want = []EventKind{EventWait, tt.kind}
-					assert.Equal(t, "trace", c.Event(t, EventWait).Ctx.Value(traceKey{}))
-				}
-				assert.Equal(t, want, c.Kinds(EventRenewed, EventReleased, EventLost))
-				e := c.Event(t, tt.kind)
-				assert.Equal(t, max(tt.waited, 0), e.Waited)
-				assert.Equal(t, "trace", e.Ctx.Value(traceKey{}))
-				assert.Same(t, r, e.Resource)
-				assert.Equal(t, hold.ID(), e.ID)
-				assert.Equal(t, err, e.Err)
-				if tt.err != nil {
-					require.ErrorIs(t, err, tt.err)
-				}
-				assert.GreaterOrEqual(t, s.Now(), began)
-				if hold != nil {
-					Release(t, hold)
-				}
-			})
+		RunBubble(t, tt.name, func(t *testing.T, s *Server) {
+			c := s.Client(t, "a")
+			ctx := t.Context()
+			if tt.act != nil {
+				ctx = tt.act(t, s, c)
+			}
+			ctx = context.WithValue(ctx, traceKey{}, "trace")
+			c.Mu.Lock()
+			c.Events = nil
+			c.Mu.Unlock()
+			began := s.Now()
+			s.Script("acquire", tt.fault)
+			r := c.Lock("x")
+			hold, err := r.Acquire(ctx, NewTerms(TTL(CommandTimeout)), tt.limit)
+			want := []EventKind{tt.kind}
+			if tt.waited >= 0 {
+				want = []EventKind{EventWait, tt.kind}
+				assert.Equal(t, "trace", c.Event(t, EventWait).Ctx.Value(traceKey{}))
+			}
+			assert.Equal(t, want, c.Kinds(EventRenewed, EventReleased, EventLost))
+			e := c.Event(t, tt.kind)
+			assert.Equal(t, max(tt.waited, 0), e.Waited)
+			assert.Equal(t, "trace", e.Ctx.Value(traceKey{}))
+			assert.Same(t, r, e.Resource)
+			assert.Equal(t, hold.ID(), e.ID)
+			assert.Equal(t, err, e.Err)
+			if tt.err != nil {
+				require.ErrorIs(t, err, tt.err)
+			}
+			assert.GreaterOrEqual(t, s.Now(), began)
+			if hold != nil {
+				Release(t, hold)
+			}
 		})
 	}
 }

@@ -38,17 +38,15 @@ func TestNothingIsSentForAHoldThatIsOver(t *testing.T) {
 		"check":  func(t *testing.T, h *Hold) error { return h.Check(t.Context()) },
 		"extend": func(t *testing.T, h *Hold) error { return h.Extend(t.Context(), time.Hour, nil) },
 	} {
-		t.Run(name, func(t *testing.T) {
-			Bubble(t, func(t *testing.T, s *Server) {
-				c := s.Client(t, "a")
-				hold := Acquire(t, t.Context(), c.Lock("x"), FixedLease(10*time.Second))
-				hold.PassLimit()
-				require.ErrorIs(t, ask(t, hold), ErrLost)
-				require.Empty(t, s.Sent(name, "x"))
-				require.ErrorIs(t, hold.Release(t.Context()), ErrLost)
-				Sleep(time.Second)
-				s.RequireFree(t)
-			})
+		RunBubble(t, name, func(t *testing.T, s *Server) {
+			c := s.Client(t, "a")
+			hold := Acquire(t, t.Context(), c.Lock("x"), FixedLease(10*time.Second))
+			hold.PassLimit()
+			require.ErrorIs(t, ask(t, hold), ErrLost)
+			require.Empty(t, s.Sent(name, "x"))
+			require.ErrorIs(t, hold.Release(t.Context()), ErrLost)
+			Sleep(time.Second)
+			s.RequireFree(t)
 		})
 	}
 }

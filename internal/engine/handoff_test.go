@@ -49,24 +49,22 @@ func TestReleaseDoesNotHandOff(t *testing.T) {
 		{name: "after 10 ms", act: func(*Server, *Client) { Sleep(waitq.MaxStreak) }},
 		{name: "what was lost", act: func(s *Server, _ *Client) { s.Forget("x") }},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			Bubble(t, func(t *testing.T, s *Server) {
-				config := tt.config
-				if config == nil {
-					config = func(*Config) {}
-				}
-				c := s.Client(t, "a", config)
-				holder := Acquire(t, t.Context(), c.Lock("x"), tt.holder...)
-				waiter := StartAcquire(t, t.Context(), c.Lock("x"), tt.waiter...)
-				attempts := len(s.Sent("acquire", ""))
-				if tt.act != nil {
-					tt.act(s, c)
-				}
-				_ = holder.Release(t.Context())
-				Release(t, waiter.Wait())
-				assert.Greater(t, len(s.Sent("acquire", "")), attempts, "it tries itself")
-				s.RequireFree(t)
-			})
+		RunBubble(t, tt.name, func(t *testing.T, s *Server) {
+			config := tt.config
+			if config == nil {
+				config = func(*Config) {}
+			}
+			c := s.Client(t, "a", config)
+			holder := Acquire(t, t.Context(), c.Lock("x"), tt.holder...)
+			waiter := StartAcquire(t, t.Context(), c.Lock("x"), tt.waiter...)
+			attempts := len(s.Sent("acquire", ""))
+			if tt.act != nil {
+				tt.act(s, c)
+			}
+			_ = holder.Release(t.Context())
+			Release(t, waiter.Wait())
+			assert.Greater(t, len(s.Sent("acquire", "")), attempts, "it tries itself")
+			s.RequireFree(t)
 		})
 	}
 }
@@ -108,25 +106,23 @@ func TestSuccessorThatGivesUpRollsTheHandOffBack(t *testing.T) {
 		{"never executed", Fault{Lost: true}},
 		{"executed twice", Fault{Reply: 100 * ms, Copy: 200 * ms}},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			Bubble(t, func(t *testing.T, s *Server) {
-				s.KeepLeases()
-				r := s.Client(t, "a").Lock("x")
-				holder := Acquire(t, t.Context(), r)
-				ctx, cancel := context.WithCancelCause(t.Context())
-				successor := StartAcquire(t, ctx, r)
-				s.Script("handoff", tt.fault)
-				released := StartRelease(t, holder)
-				Sleep(50 * ms)
-				cancel(errCause)
-				require.ErrorIs(t, successor.Fail(), ErrNotAcquired)
-				second := StartAcquire(t, t.Context(), r)
-				released.End()
-				assert.NotEmpty(t, s.Sent("rollback", "a:2"))
-				Release(t, second.Wait())
-				Sleep(time.Minute)
-				s.RequireFree(t)
-			})
+		RunBubble(t, tt.name, func(t *testing.T, s *Server) {
+			s.KeepLeases()
+			r := s.Client(t, "a").Lock("x")
+			holder := Acquire(t, t.Context(), r)
+			ctx, cancel := context.WithCancelCause(t.Context())
+			successor := StartAcquire(t, ctx, r)
+			s.Script("handoff", tt.fault)
+			released := StartRelease(t, holder)
+			Sleep(50 * ms)
+			cancel(errCause)
+			require.ErrorIs(t, successor.Fail(), ErrNotAcquired)
+			second := StartAcquire(t, t.Context(), r)
+			released.End()
+			assert.NotEmpty(t, s.Sent("rollback", "a:2"))
+			Release(t, second.Wait())
+			Sleep(time.Minute)
+			s.RequireFree(t)
 		})
 	}
 }
@@ -206,25 +202,23 @@ func TestHandOffOfUnknownOutcome(t *testing.T) {
 		{"never executed", Fault{Lost: true}, CommandTimeout, CommandTimeout + 20*ms},
 		{"the server refused", Fault{Err: ErrDown}, CommandTimeout, 20 * ms},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			Bubble(t, func(t *testing.T, s *Server) {
-				s.KeepLeases()
-				r := s.Client(t, "a", func(config *Config) { config.CommandTimeout = tt.timeout }).Lock("x")
-				holder := Acquire(t, t.Context(), r)
-				successor := StartAcquire(t, t.Context(), r)
-				s.Script("handoff", tt.fault)
-				s.Script("release", Fault{Err: ErrDown}) // the first repetition
-				require.Error(t, StartRelease(t, holder).Fail())
-				hold := successor.Wait()
-				assert.Equal(t, []string{hold.ID()}, s.IDs("x"))
-				assert.Equal(t, tt.at, successor.At.Sub(s.Start))
-				Sleep(10 * time.Second)
-				assert.NoError(t, Carry(hold).Err())
-				assert.Equal(t, []string{hold.ID()}, s.IDs("x"), "the repeated release frees only the old holder")
-				Release(t, hold)
-				Sleep(time.Minute)
-				s.RequireFree(t)
-			})
+		RunBubble(t, tt.name, func(t *testing.T, s *Server) {
+			s.KeepLeases()
+			r := s.Client(t, "a", func(config *Config) { config.CommandTimeout = tt.timeout }).Lock("x")
+			holder := Acquire(t, t.Context(), r)
+			successor := StartAcquire(t, t.Context(), r)
+			s.Script("handoff", tt.fault)
+			s.Script("release", Fault{Err: ErrDown}) // the first repetition
+			require.Error(t, StartRelease(t, holder).Fail())
+			hold := successor.Wait()
+			assert.Equal(t, []string{hold.ID()}, s.IDs("x"))
+			assert.Equal(t, tt.at, successor.At.Sub(s.Start))
+			Sleep(10 * time.Second)
+			assert.NoError(t, Carry(hold).Err())
+			assert.Equal(t, []string{hold.ID()}, s.IDs("x"), "the repeated release frees only the old holder")
+			Release(t, hold)
+			Sleep(time.Minute)
+			s.RequireFree(t)
 		})
 	}
 }
@@ -298,28 +292,26 @@ func TestYieldingClientLeavesMessagesToOthers(t *testing.T) {
 		{"three others that do not acquire", 3, Fault{}, waitq.FirstLook, waitq.MaxStreak, false},
 		{"the release is not answered", 1, Fault{Mute: true}, waitq.MaxStreak, waitq.MaxStreak, false},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			Bubble(t, func(t *testing.T, s *Server) {
-				s.Silent = tt.silent
-				r := s.Client(t, "a").Lock("x")
-				for i := range tt.others {
-					other := s.Client(t, string(rune('b'+i)))
-					sub := s.NewSubscription(other, "x", func(Message) {})
-					defer sub.Close()
-				}
-				holder := Acquire(t, t.Context(), r)
-				waiter := StartAcquire(t, t.Context(), r)
-				Sleep(100 * ms)
-				s.Script("release", tt.fault)
-				released := StartRelease(t, holder)
-				waiter.Wait()
-				assert.GreaterOrEqual(t, s.Now(), 100*ms+tt.least)
-				assert.LessOrEqual(t, s.Now(), 100*ms+tt.most)
-				released.End()
-				Release(t, waiter.Hold)
-				Sleep(time.Minute)
-				s.RequireFree(t)
-			})
+		RunBubble(t, tt.name, func(t *testing.T, s *Server) {
+			s.Silent = tt.silent
+			r := s.Client(t, "a").Lock("x")
+			for i := range tt.others {
+				other := s.Client(t, string(rune('b'+i)))
+				sub := s.NewSubscription(other, "x", func(Message) {})
+				defer sub.Close()
+			}
+			holder := Acquire(t, t.Context(), r)
+			waiter := StartAcquire(t, t.Context(), r)
+			Sleep(100 * ms)
+			s.Script("release", tt.fault)
+			released := StartRelease(t, holder)
+			waiter.Wait()
+			assert.GreaterOrEqual(t, s.Now(), 100*ms+tt.least)
+			assert.LessOrEqual(t, s.Now(), 100*ms+tt.most)
+			released.End()
+			Release(t, waiter.Hold)
+			Sleep(time.Minute)
+			s.RequireFree(t)
 		})
 	}
 }

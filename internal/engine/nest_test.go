@@ -25,28 +25,26 @@ func TestNestedHoldsShareTheIDAndCount(t *testing.T) {
 		{"outer first", []int{0, 1, 2}},
 		{"middle first", []int{1, 0, 2}},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			Bubble(t, func(t *testing.T, s *Server) {
-				c := s.Client(t, "a")
-				r := c.Reader("x") // its holds do not take turns
-				holds := []*Hold{Acquire(t, t.Context(), r)}
-				for depth := 2; depth <= 3; depth++ {
-					holds = append(holds, Acquire(t, Carry(holds[depth-2]), r))
-					assert.Equal(t, depth, holds[depth-1].Depth())
-					assert.Equal(t, holds[0].ID(), holds[depth-1].ID())
-					assert.Same(t, holds[0].Ownership(), holds[depth-1].Ownership())
-					assert.Equal(t, depth, s.Holder("x", "a:1").Count)
-				}
-				for i, at := range tt.order {
-					Release(t, holds[at])
-					require.ErrorIs(t, context.Cause(Carry(holds[at])), ErrReleased)
-					assert.Equal(t, 2-i, s.Holder("x", "a:1").Count)
-				}
-				s.RequireFree(t)
-				assert.Equal(t, []EventKind{
-					EventAcquired, EventNested, EventNested, EventReleased, EventReleased, EventReleased,
-				}, c.Kinds())
-			})
+		RunBubble(t, tt.name, func(t *testing.T, s *Server) {
+			c := s.Client(t, "a")
+			r := c.Reader("x") // its holds do not take turns
+			holds := []*Hold{Acquire(t, t.Context(), r)}
+			for depth := 2; depth <= 3; depth++ {
+				holds = append(holds, Acquire(t, Carry(holds[depth-2]), r))
+				assert.Equal(t, depth, holds[depth-1].Depth())
+				assert.Equal(t, holds[0].ID(), holds[depth-1].ID())
+				assert.Same(t, holds[0].Ownership(), holds[depth-1].Ownership())
+				assert.Equal(t, depth, s.Holder("x", "a:1").Count)
+			}
+			for i, at := range tt.order {
+				Release(t, holds[at])
+				require.ErrorIs(t, context.Cause(Carry(holds[at])), ErrReleased)
+				assert.Equal(t, 2-i, s.Holder("x", "a:1").Count)
+			}
+			s.RequireFree(t)
+			assert.Equal(t, []EventKind{
+				EventAcquired, EventNested, EventNested, EventReleased, EventReleased, EventReleased,
+			}, c.Kinds())
 		})
 	}
 }
@@ -94,29 +92,27 @@ func TestNestedAcquisitionFindsItsOuterHold(t *testing.T) {
 		{name: "not reentrant", terms: []func(*Terms){NonReentrant}, want: ErrDeadlock},
 		{name: "another owner", terms: []func(*Terms){OwnedBy("me")}, want: ErrNotAcquired},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			Bubble(t, func(t *testing.T, s *Server) {
-				r := s.Client(t, "a").Lock("x")
-				outer := Acquire(t, t.Context(), r)
-				if tt.act != nil {
-					tt.act(t, s, outer)
-				}
-				hold, err := r.Acquire(carryLost(outer), NewTerms(tt.terms...), time.Second)
-				if tt.name == "lost, and that is known" {
-					assert.Empty(t, s.Sent("nest", ""))
-				}
-				if tt.want != nil {
-					require.ErrorIs(t, err, tt.want)
-					assert.Equal(t, errors.Is(tt.want, ErrLost), outer.IsLost(), "a loss is told to the outer hold too")
-				} else {
-					require.NoError(t, err)
-					assert.Equal(t, tt.depth, hold.Depth())
-					Release(t, hold)
-				}
-				_ = outer.Release(t.Context())
-				Sleep(time.Minute)
-				s.RequireFree(t)
-			})
+		RunBubble(t, tt.name, func(t *testing.T, s *Server) {
+			r := s.Client(t, "a").Lock("x")
+			outer := Acquire(t, t.Context(), r)
+			if tt.act != nil {
+				tt.act(t, s, outer)
+			}
+			hold, err := r.Acquire(carryLost(outer), NewTerms(tt.terms...), time.Second)
+			if tt.name == "lost, and that is known" {
+				assert.Empty(t, s.Sent("nest", ""))
+			}
+			if tt.want != nil {
+				require.ErrorIs(t, err, tt.want)
+				assert.Equal(t, errors.Is(tt.want, ErrLost), outer.IsLost(), "a loss is told to the outer hold too")
+			} else {
+				require.NoError(t, err)
+				assert.Equal(t, tt.depth, hold.Depth())
+				Release(t, hold)
+			}
+			_ = outer.Release(t.Context())
+			Sleep(time.Minute)
+			s.RequireFree(t)
 		})
 	}
 }
@@ -189,29 +185,27 @@ func TestOuterHoldEndsWhileANestedAcquisitionWaits(t *testing.T) {
 			require.ErrorIs(t, outer.Check(t.Context()), ErrLost)
 		}, ErrLost},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			Bubble(t, func(t *testing.T, s *Server) {
-				r := s.Client(t, "a").Lock("x")
-				outer := Acquire(t, t.Context(), r)
-				first := Acquire(t, Carry(outer), r)
-				waiter := StartAcquire(t, carryLost(outer), r)
-				attempts := len(s.Sent("acquire", ""))
-				tt.end(t, s, outer)
-				if tt.want != nil {
-					require.ErrorIs(t, waiter.Fail(), tt.want)
-					assert.Zero(t, s.Now())
-				} else {
-					assert.False(t, waiter.Returned(), "the id still holds the lock")
-					assert.Greater(t, len(s.Sent("acquire", "")), attempts, "it does not wait for the turn any more")
-				}
-				_ = first.Release(t.Context())
-				if tt.want == nil {
-					assert.Equal(t, 1, waiter.Wait().Depth())
-					assert.NotEqual(t, outer.ID(), waiter.Hold.ID())
-					Release(t, waiter.Hold)
-				}
-				s.RequireFree(t)
-			})
+		RunBubble(t, tt.name, func(t *testing.T, s *Server) {
+			r := s.Client(t, "a").Lock("x")
+			outer := Acquire(t, t.Context(), r)
+			first := Acquire(t, Carry(outer), r)
+			waiter := StartAcquire(t, carryLost(outer), r)
+			attempts := len(s.Sent("acquire", ""))
+			tt.end(t, s, outer)
+			if tt.want != nil {
+				require.ErrorIs(t, waiter.Fail(), tt.want)
+				assert.Zero(t, s.Now())
+			} else {
+				assert.False(t, waiter.Returned(), "the id still holds the lock")
+				assert.Greater(t, len(s.Sent("acquire", "")), attempts, "it does not wait for the turn any more")
+			}
+			_ = first.Release(t.Context())
+			if tt.want == nil {
+				assert.Equal(t, 1, waiter.Wait().Depth())
+				assert.NotEqual(t, outer.ID(), waiter.Hold.ID())
+				Release(t, waiter.Hold)
+			}
+			s.RequireFree(t)
 		})
 	}
 }
@@ -271,30 +265,28 @@ func TestNestingThatFailsLeavesNoCount(t *testing.T) {
 		{"the limit is over too soon to tell", 90 * ms, Fault{Mute: true}, ErrNotAcquired, 110 * ms, 1},
 		{"answered after the limit", 100 * ms, Fault{Reply: 110 * ms}, nil, 110 * ms, 2},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			Bubble(t, func(t *testing.T, s *Server) {
-				s.KeepLeases()
-				r := s.Client(t, "a").Lock("x")
-				outer := Acquire(t, t.Context(), r)
-				s.Script("nest", tt.fault)
-				hold, err := r.Acquire(Carry(outer), NewTerms(), tt.limit)
-				assert.Equal(t, tt.at, s.Now())
-				switch {
-				case tt.want == nil:
-					require.NoError(t, err)
-				case IsGiveUp(tt.want) || errors.Is(tt.want, ErrFatal) || errors.Is(tt.want, ErrDown):
-					require.ErrorIs(t, err, tt.want)
-				default:
-					assert.True(t, failure.Of(err).InDoubt(), "%v", err)
-				}
-				Sleep(time.Minute)
-				assert.Equal(t, tt.count, s.Holder("x", outer.ID()).Count)
-				if hold != nil {
-					Release(t, hold)
-				}
-				Release(t, outer)
-				s.RequireFree(t)
-			})
+		RunBubble(t, tt.name, func(t *testing.T, s *Server) {
+			s.KeepLeases()
+			r := s.Client(t, "a").Lock("x")
+			outer := Acquire(t, t.Context(), r)
+			s.Script("nest", tt.fault)
+			hold, err := r.Acquire(Carry(outer), NewTerms(), tt.limit)
+			assert.Equal(t, tt.at, s.Now())
+			switch {
+			case tt.want == nil:
+				require.NoError(t, err)
+			case IsGiveUp(tt.want) || errors.Is(tt.want, ErrFatal) || errors.Is(tt.want, ErrDown):
+				require.ErrorIs(t, err, tt.want)
+			default:
+				assert.True(t, failure.Of(err).InDoubt(), "%v", err)
+			}
+			Sleep(time.Minute)
+			assert.Equal(t, tt.count, s.Holder("x", outer.ID()).Count)
+			if hold != nil {
+				Release(t, hold)
+			}
+			Release(t, outer)
+			s.RequireFree(t)
 		})
 	}
 }
@@ -332,28 +324,26 @@ func TestNestedAcquisitionThatIsAnsweredTooLateIsTakenBack(t *testing.T) {
 		{"a limit", MaxHold(time.Second), ErrLost},
 		{"a renewed lease: that of the outer hold is longer", TTL(time.Second), nil},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			Bubble(t, func(t *testing.T, s *Server) {
-				c := s.Client(t, "a")
-				r := c.Lock("x")
-				outer := Acquire(t, t.Context(), r)
-				s.Script("nest", Fault{Reply: time.Second})
-				hold, err := r.Acquire(Carry(outer), NewTerms(tt.terms), Forever)
-				if tt.want == nil {
-					require.NoError(t, err)
-					assert.True(t, hold.ValidUntil().After(time.Now()))
-					Release(t, hold)
-				} else {
-					require.ErrorIs(t, err, tt.want)
-					Sleep(0)
-					assert.Equal(t, []EventKind{EventAcquired, EventNotAcquired}, c.Kinds())
-				}
-				assert.True(t, outer.IsLive())
-				assert.Equal(t, 1, s.Holder("x", outer.ID()).Count)
-				Release(t, Acquire(t, Carry(outer), r)) // its turn was passed on
-				Release(t, outer)
-				s.RequireFree(t)
-			})
+		RunBubble(t, tt.name, func(t *testing.T, s *Server) {
+			c := s.Client(t, "a")
+			r := c.Lock("x")
+			outer := Acquire(t, t.Context(), r)
+			s.Script("nest", Fault{Reply: time.Second})
+			hold, err := r.Acquire(Carry(outer), NewTerms(tt.terms), Forever)
+			if tt.want == nil {
+				require.NoError(t, err)
+				assert.True(t, hold.ValidUntil().After(time.Now()))
+				Release(t, hold)
+			} else {
+				require.ErrorIs(t, err, tt.want)
+				Sleep(0)
+				assert.Equal(t, []EventKind{EventAcquired, EventNotAcquired}, c.Kinds())
+			}
+			assert.True(t, outer.IsLive())
+			assert.Equal(t, 1, s.Holder("x", outer.ID()).Count)
+			Release(t, Acquire(t, Carry(outer), r)) // its turn was passed on
+			Release(t, outer)
+			s.RequireFree(t)
 		})
 	}
 }
@@ -371,21 +361,19 @@ func TestLostHoldIsReleasedAlthoughANestedAcquisitionWasUnderWay(t *testing.T) {
 		{"an error", Fault{Delay: time.Second, Err: ErrFatal}, ErrFatal},
 		{"none", Fault{Lost: true}, ErrUnavailable},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			Bubble(t, func(t *testing.T, s *Server) {
-				s.KeepLeases()
-				r := s.Client(t, "a").Lock("x")
-				s.Script("acquire", Fault{Copy: 20 * time.Second})
-				outer := Acquire(t, t.Context(), r)
-				s.Script("nest", tt.answer)
-				nested := StartAcquire(t, context.WithoutCancel(Carry(outer)), r)
-				s.Forget("x")
-				outer.Ownership().EndAll(Loss{Reason: LossGone})
-				require.ErrorIs(t, outer.Release(t.Context()), ErrLost)
-				require.ErrorIs(t, nested.Fail(), tt.want)
-				Sleep(time.Minute)
-				s.RequireFree(t)
-			})
+		RunBubble(t, tt.name, func(t *testing.T, s *Server) {
+			s.KeepLeases()
+			r := s.Client(t, "a").Lock("x")
+			s.Script("acquire", Fault{Copy: 20 * time.Second})
+			outer := Acquire(t, t.Context(), r)
+			s.Script("nest", tt.answer)
+			nested := StartAcquire(t, context.WithoutCancel(Carry(outer)), r)
+			s.Forget("x")
+			outer.Ownership().EndAll(Loss{Reason: LossGone})
+			require.ErrorIs(t, outer.Release(t.Context()), ErrLost)
+			require.ErrorIs(t, nested.Fail(), tt.want)
+			Sleep(time.Minute)
+			s.RequireFree(t)
 		})
 	}
 }
@@ -394,29 +382,27 @@ func TestLostHoldIsReleasedAlthoughANestedAcquisitionWasUnderWay(t *testing.T) {
 // it says.
 func TestOuterHoldWithAFixedLeaseOutlivesANestedHoldThatExpires(t *testing.T) {
 	for _, found := range []string{"by the watchdog", "by a check"} {
-		t.Run(found, func(t *testing.T) {
-			Bubble(t, func(t *testing.T, s *Server) {
-				r := s.Client(t, "a").Lock("x")
-				outer := Acquire(t, t.Context(), r, FixedLease(time.Hour))
-				inner := Acquire(t, Carry(outer), r)
-				s.OnEach(func(Command) Fault { return Fault{Lost: true} })
-				if found == "by the watchdog" {
-					Sleep(DefaultTTL)
-				} else {
-					Sleep(time.Until(inner.ValidUntil()) - time.Second)
-					require.Error(t, inner.Check(t.Context()))
-				}
-				require.Equal(t, LossExpired, LossOf(t, context.Cause(Carry(inner))).Reason)
-				require.NoError(t, Carry(outer).Err())
-				s.ResetFaults()
-				require.NoError(t, outer.Check(t.Context()))
-				require.ErrorIs(t, inner.Release(t.Context()), ErrLost)
-				again := Acquire(t, Carry(outer), r)
-				Sleep(time.Minute)
-				Release(t, again)
-				Release(t, outer)
-				s.RequireFree(t)
-			})
+		RunBubble(t, found, func(t *testing.T, s *Server) {
+			r := s.Client(t, "a").Lock("x")
+			outer := Acquire(t, t.Context(), r, FixedLease(time.Hour))
+			inner := Acquire(t, Carry(outer), r)
+			s.OnEach(func(Command) Fault { return Fault{Lost: true} })
+			if found == "by the watchdog" {
+				Sleep(DefaultTTL)
+			} else {
+				Sleep(time.Until(inner.ValidUntil()) - time.Second)
+				require.Error(t, inner.Check(t.Context()))
+			}
+			require.Equal(t, LossExpired, LossOf(t, context.Cause(Carry(inner))).Reason)
+			require.NoError(t, Carry(outer).Err())
+			s.ResetFaults()
+			require.NoError(t, outer.Check(t.Context()))
+			require.ErrorIs(t, inner.Release(t.Context()), ErrLost)
+			again := Acquire(t, Carry(outer), r)
+			Sleep(time.Minute)
+			Release(t, again)
+			Release(t, outer)
+			s.RequireFree(t)
 		})
 	}
 }

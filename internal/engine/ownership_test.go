@@ -87,44 +87,42 @@ func TestHoldIsLost(t *testing.T) {
 			act: func(s *Server) { s.OnEach(func(Command) Fault { return Fault{Reply: 2 * time.Second} }) },
 		},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			Bubble(t, func(t *testing.T, s *Server) {
-				c := s.Client(t, "a")
-				hold := Acquire(t, t.Context(), c.Lock("x"), tt.terms...)
-				ctx := Carry(hold)
-				Sleep(time.Second)
-				if tt.act != nil {
-					tt.act(s)
-				}
-				select {
-				case <-ctx.Done():
-					assert.Equal(t, tt.at, s.Now())
-				case <-time.After(time.Hour):
-					assert.Zero(t, tt.at, "it is not lost")
-				}
-				Sleep(0)
-				assert.Equal(t, tt.renews, len(s.Sent("renew", "")) > 0)
-				want := []EventKind{EventAcquired}
-				if tt.failed {
-					assert.NotZero(t, c.Event(t, EventRenewFailed))
-				}
-				s.ResetFaults()
-				err := hold.Release(t.Context())
-				if tt.at == 0 {
-					require.NoError(t, err)
-					want = append(want, EventReleased)
-				} else {
-					require.ErrorIs(t, err, ErrLost)
-					loss := LossOf(t, context.Cause(ctx))
-					assert.Equal(t, Loss{Reason: tt.reason, Resource: hold.Resource(), ID: hold.ID(), Silent: tt.silent}, loss)
-					assert.Equal(t, context.Cause(ctx), err)
-					assert.Equal(t, err, c.Event(t, EventLost).Err)
-					require.ErrorIs(t, hold.Release(t.Context()), ErrReleased)
-					assert.Equal(t, tt.at, c.Event(t, EventLost).Held)
-					want = append(want, EventLost)
-				}
-				assert.Equal(t, want, c.Kinds(EventRenewed, EventRenewFailed), "a loss is told once")
-			})
+		RunBubble(t, tt.name, func(t *testing.T, s *Server) {
+			c := s.Client(t, "a")
+			hold := Acquire(t, t.Context(), c.Lock("x"), tt.terms...)
+			ctx := Carry(hold)
+			Sleep(time.Second)
+			if tt.act != nil {
+				tt.act(s)
+			}
+			select {
+			case <-ctx.Done():
+				assert.Equal(t, tt.at, s.Now())
+			case <-time.After(time.Hour):
+				assert.Zero(t, tt.at, "it is not lost")
+			}
+			Sleep(0)
+			assert.Equal(t, tt.renews, len(s.Sent("renew", "")) > 0)
+			want := []EventKind{EventAcquired}
+			if tt.failed {
+				assert.NotZero(t, c.Event(t, EventRenewFailed))
+			}
+			s.ResetFaults()
+			err := hold.Release(t.Context())
+			if tt.at == 0 {
+				require.NoError(t, err)
+				want = append(want, EventReleased)
+			} else {
+				require.ErrorIs(t, err, ErrLost)
+				loss := LossOf(t, context.Cause(ctx))
+				assert.Equal(t, Loss{Reason: tt.reason, Resource: hold.Resource(), ID: hold.ID(), Silent: tt.silent}, loss)
+				assert.Equal(t, context.Cause(ctx), err)
+				assert.Equal(t, err, c.Event(t, EventLost).Err)
+				require.ErrorIs(t, hold.Release(t.Context()), ErrReleased)
+				assert.Equal(t, tt.at, c.Event(t, EventLost).Held)
+				want = append(want, EventLost)
+			}
+			assert.Equal(t, want, c.Kinds(EventRenewed, EventRenewFailed), "a loss is told once")
 		})
 	}
 }
@@ -151,24 +149,22 @@ func TestReleaseOfALostHoldDeletesWhatALateRenewalKept(t *testing.T) {
 		{"an id of its own", nil},
 		{"a shared id", []func(*Terms){OwnedBy("me")}},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			Bubble(t, func(t *testing.T, s *Server) {
-				hold := Acquire(t, t.Context(), s.Client(t, "a").Lock("x"), tt.terms...)
-				s.OnEach(func(cmd Command) Fault {
-					if cmd.Op == "renew" {
-						return Fault{Delay: DefaultTTL - 10*time.Second - ms} // just before the lease ends
-					}
-					return Fault{}
-				})
-				<-Carry(hold).Done()
-				Sleep(5 * time.Second)
-				assert.Positive(t, s.Lease("x", hold.ID()), "it was extended")
-				require.ErrorIs(t, hold.Release(t.Context()), ErrLost)
-				Sleep(time.Second)
-				assert.Zero(t, s.Lease("x", hold.ID()))
-				Sleep(time.Minute)
-				s.RequireFree(t)
+		RunBubble(t, tt.name, func(t *testing.T, s *Server) {
+			hold := Acquire(t, t.Context(), s.Client(t, "a").Lock("x"), tt.terms...)
+			s.OnEach(func(cmd Command) Fault {
+				if cmd.Op == "renew" {
+					return Fault{Delay: DefaultTTL - 10*time.Second - ms} // just before the lease ends
+				}
+				return Fault{}
 			})
+			<-Carry(hold).Done()
+			Sleep(5 * time.Second)
+			assert.Positive(t, s.Lease("x", hold.ID()), "it was extended")
+			require.ErrorIs(t, hold.Release(t.Context()), ErrLost)
+			Sleep(time.Second)
+			assert.Zero(t, s.Lease("x", hold.ID()))
+			Sleep(time.Minute)
+			s.RequireFree(t)
 		})
 	}
 }
@@ -205,25 +201,23 @@ func TestExtend(t *testing.T) {
 		{"the limit moves", []func(*Terms){MaxHold(time.Minute)}, long, 10*time.Second + long - longMargin, long,
 			10*time.Second + long - longMargin},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			Bubble(t, func(t *testing.T, s *Server) {
-				hold := Acquire(t, t.Context(), s.Client(t, "a").Lock("x"), tt.terms...)
-				Sleep(10 * time.Second)
-				require.NoError(t, hold.Extend(t.Context(), tt.d, nil))
-				assert.InDelta(t, tt.valid, hold.ValidUntil().Sub(s.Start), float64(3*time.Second))
-				assert.Equal(t, max(tt.lease, s.Lease("x", hold.ID())), s.Lease("x", hold.ID()))
-				if tt.lost > 0 {
-					<-Carry(hold).Done()
-					assert.Equal(t, tt.lost, s.Now())
-					require.ErrorIs(t, hold.Extend(t.Context(), long, nil), ErrLost)
-					_ = hold.Release(t.Context())
-				} else {
-					Sleep(time.Hour)
-					Release(t, hold)
-				}
-				Sleep(0)
-				s.RequireFree(t)
-			})
+		RunBubble(t, tt.name, func(t *testing.T, s *Server) {
+			hold := Acquire(t, t.Context(), s.Client(t, "a").Lock("x"), tt.terms...)
+			Sleep(10 * time.Second)
+			require.NoError(t, hold.Extend(t.Context(), tt.d, nil))
+			assert.InDelta(t, tt.valid, hold.ValidUntil().Sub(s.Start), float64(3*time.Second))
+			assert.Equal(t, max(tt.lease, s.Lease("x", hold.ID())), s.Lease("x", hold.ID()))
+			if tt.lost > 0 {
+				<-Carry(hold).Done()
+				assert.Equal(t, tt.lost, s.Now())
+				require.ErrorIs(t, hold.Extend(t.Context(), long, nil), ErrLost)
+				_ = hold.Release(t.Context())
+			} else {
+				Sleep(time.Hour)
+				Release(t, hold)
+			}
+			Sleep(0)
+			s.RequireFree(t)
 		})
 	}
 }
@@ -264,21 +258,19 @@ func TestCheckAndExtendTellWhatEndedTheHold(t *testing.T) {
 			}, ErrReleased, ErrReleased,
 		},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			Bubble(t, func(t *testing.T, s *Server) {
-				c := s.Client(t, "a")
-				hold := Acquire(t, t.Context(), c.Lock("x"))
-				tt.act(t, s, c, hold)
-				require.ErrorIs(t, hold.Check(t.Context()), tt.check)
-				require.ErrorIs(t, hold.Extend(t.Context(), 0, invalid), tt.extend)
-				assert.Empty(t, s.Sent("extend", ""))
-				ctx, cancel := context.WithCancelCause(t.Context())
-				cancel(errCause)
-				if tt.check == nil {
-					assert.Equal(t, errCause, hold.Check(ctx), "nothing is sent")
-				}
-				_ = hold.Release(t.Context())
-			})
+		RunBubble(t, tt.name, func(t *testing.T, s *Server) {
+			c := s.Client(t, "a")
+			hold := Acquire(t, t.Context(), c.Lock("x"))
+			tt.act(t, s, c, hold)
+			require.ErrorIs(t, hold.Check(t.Context()), tt.check)
+			require.ErrorIs(t, hold.Extend(t.Context(), 0, invalid), tt.extend)
+			assert.Empty(t, s.Sent("extend", ""))
+			ctx, cancel := context.WithCancelCause(t.Context())
+			cancel(errCause)
+			if tt.check == nil {
+				assert.Equal(t, errCause, hold.Check(ctx), "nothing is sent")
+			}
+			_ = hold.Release(t.Context())
 		})
 	}
 }
@@ -309,21 +301,19 @@ func TestAnswerThatComesTooLateIsALoss(t *testing.T) {
 		{"fixed lease", FixedLease(time.Second), LossLimit},
 		{"renewed lease", TTL(time.Second), LossExpired},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			Bubble(t, func(t *testing.T, s *Server) {
-				c := s.Client(t, "a")
-				reported := c.Errors.Lost
-				c.Errors.Lost = func(loss Loss) error {
-					Sleep(100 * ms)
-					return reported(loss)
-				}
-				s.OnEach(func(cmd Command) Fault { return Fault{Lost: cmd.Op == "renew"} })
-				hold := Acquire(t, t.Context(), c.Lock("x"), tt.term)
-				Sleep(950 * ms)
-				s.Script("check", Fault{Reply: 45 * ms})
-				require.Equal(t, tt.reason, LossOf(t, hold.Check(t.Context())).Reason)
-				require.ErrorIs(t, hold.Release(t.Context()), ErrLost)
-			})
+		RunBubble(t, tt.name, func(t *testing.T, s *Server) {
+			c := s.Client(t, "a")
+			reported := c.Errors.Lost
+			c.Errors.Lost = func(loss Loss) error {
+				Sleep(100 * ms)
+				return reported(loss)
+			}
+			s.OnEach(func(cmd Command) Fault { return Fault{Lost: cmd.Op == "renew"} })
+			hold := Acquire(t, t.Context(), c.Lock("x"), tt.term)
+			Sleep(950 * ms)
+			s.Script("check", Fault{Reply: 45 * ms})
+			require.Equal(t, tt.reason, LossOf(t, hold.Check(t.Context())).Reason)
+			require.ErrorIs(t, hold.Release(t.Context()), ErrLost)
 		})
 	}
 }
@@ -384,21 +374,19 @@ func TestRenewalsGoOnWhateverIsPromised(t *testing.T) {
 			},
 		},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			Bubble(t, func(t *testing.T, s *Server) {
-				c := s.Client(t, "a")
-				r := c.Lock("x")
-				r.Driver.(*FakeDriver).Lease = tt.grant
-				hold := Acquire(t, t.Context(), r, tt.terms...)
-				tt.act(t, c, hold)
-				s.Forget("x")
-				select {
-				case <-Carry(hold).Done():
-				case <-time.After(2 * time.Hour):
-				}
-				assert.Equal(t, tt.every, s.Now())
-				assert.Equal(t, LossGone, LossOf(t, context.Cause(Carry(hold))).Reason)
-			})
+		RunBubble(t, tt.name, func(t *testing.T, s *Server) {
+			c := s.Client(t, "a")
+			r := c.Lock("x")
+			r.Driver.(*FakeDriver).Lease = tt.grant
+			hold := Acquire(t, t.Context(), r, tt.terms...)
+			tt.act(t, c, hold)
+			s.Forget("x")
+			select {
+			case <-Carry(hold).Done():
+			case <-time.After(2 * time.Hour):
+			}
+			assert.Equal(t, tt.every, s.Now())
+			assert.Equal(t, LossGone, LossOf(t, context.Cause(Carry(hold))).Reason)
 		})
 	}
 }
@@ -485,21 +473,19 @@ func TestReleaseShortensTheLease(t *testing.T) {
 			func(_ *testing.T, outer, _ *Hold) { outer.Detach() }, DefaultTTL - time.Second,
 		},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			Bubble(t, func(t *testing.T, s *Server) {
-				r := s.Client(t, "a").Reader("x")
-				outer := Acquire(t, t.Context(), r, tt.outer...)
-				inner := Acquire(t, carryLost(outer), r, tt.inner...)
-				Sleep(time.Second)
-				if tt.act != nil {
-					tt.act(t, outer, inner)
-				}
-				Release(t, inner)
-				assert.InDelta(t, tt.want, s.Lease("x", outer.ID()), float64(60*ms))
-				_ = outer.Release(t.Context())
-				Sleep(time.Minute)
-				s.RequireFree(t)
-			})
+		RunBubble(t, tt.name, func(t *testing.T, s *Server) {
+			r := s.Client(t, "a").Reader("x")
+			outer := Acquire(t, t.Context(), r, tt.outer...)
+			inner := Acquire(t, carryLost(outer), r, tt.inner...)
+			Sleep(time.Second)
+			if tt.act != nil {
+				tt.act(t, outer, inner)
+			}
+			Release(t, inner)
+			assert.InDelta(t, tt.want, s.Lease("x", outer.ID()), float64(60*ms))
+			_ = outer.Release(t.Context())
+			Sleep(time.Minute)
+			s.RequireFree(t)
 		})
 	}
 }
@@ -533,30 +519,28 @@ func TestExtendWaitsForAShorteningRelease(t *testing.T) {
 			append([]Fault{{Delay: 10 * time.Second}}, slices.Repeat([]Fault{{Err: ErrDown}}, 20)...), CommandTimeout, true,
 		},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			Bubble(t, func(t *testing.T, s *Server) {
-				r := s.Client(t, "a").Reader("x")
-				outer := Acquire(t, t.Context(), r, FixedLease(20*time.Second))
-				inner := Acquire(t, Carry(outer), r)
-				s.Script("count", tt.faults...)
-				released := StartRelease(t, inner)
-				extended := Start(t, func() (*Hold, error) { return nil, outer.Extend(t.Context(), time.Minute, nil) })
-				extended.End()
-				if tt.failed {
-					require.ErrorIs(t, extended.Err, ErrDown, "the old release may still shorten the lease")
-				} else {
-					require.NoError(t, extended.Err)
-				}
-				assert.Equal(t, tt.at, extended.At.Sub(s.Start))
-				released.End()
-				Sleep(15 * time.Second)
-				if !tt.failed {
-					assert.Greater(t, s.Lease("x", outer.ID()), 30*time.Second)
-				}
-				_ = outer.Release(t.Context())
-				Sleep(time.Minute)
-				s.RequireFree(t)
-			})
+		RunBubble(t, tt.name, func(t *testing.T, s *Server) {
+			r := s.Client(t, "a").Reader("x")
+			outer := Acquire(t, t.Context(), r, FixedLease(20*time.Second))
+			inner := Acquire(t, Carry(outer), r)
+			s.Script("count", tt.faults...)
+			released := StartRelease(t, inner)
+			extended := Start(t, func() (*Hold, error) { return nil, outer.Extend(t.Context(), time.Minute, nil) })
+			extended.End()
+			if tt.failed {
+				require.ErrorIs(t, extended.Err, ErrDown, "the old release may still shorten the lease")
+			} else {
+				require.NoError(t, extended.Err)
+			}
+			assert.Equal(t, tt.at, extended.At.Sub(s.Start))
+			released.End()
+			Sleep(15 * time.Second)
+			if !tt.failed {
+				assert.Greater(t, s.Lease("x", outer.ID()), 30*time.Second)
+			}
+			_ = outer.Release(t.Context())
+			Sleep(time.Minute)
+			s.RequireFree(t)
 		})
 	}
 }

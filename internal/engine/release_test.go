@@ -62,26 +62,24 @@ func TestReleaseWithoutAnAnswerGoesOnInTheBackground(t *testing.T) {
 			CommandTimeout},
 		{"a long command timeout does not bind it", time.Minute, []Fault{lost}, ReleaseTimeout, ReleaseTimeout},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			Bubble(t, func(t *testing.T, s *Server) {
-				s.KeepLeases()
-				c := s.Client(t, "a", func(config *Config) { config.CommandTimeout = tt.timeout })
-				hold := Acquire(t, t.Context(), c.Lock("x"))
-				s.Script("release", tt.faults...)
-				released := StartRelease(t, hold)
-				require.True(t, failure.Of(released.Fail()).Retry())
-				assert.Equal(t, tt.at, released.At.Sub(s.Start))
-				require.ErrorIs(t, context.Cause(Carry(hold)), ErrReleased)
-				assert.Equal(t, []EventKind{EventAcquired, EventReleaseFailed}, c.Kinds())
-				next := Start(t, func() (*Hold, error) {
-					return s.Client(t, "b").Lock("x").Acquire(t.Context(), NewTerms(), Forever)
-				})
-				Release(t, next.Wait())
-				assert.InDelta(t, max(tt.free, tt.at), next.At.Sub(s.Start), float64(100*ms))
-				Sleep(time.Minute)
-				s.RequireFree(t)
-				assert.Empty(t, s.Sent("renew", ""))
+		RunBubble(t, tt.name, func(t *testing.T, s *Server) {
+			s.KeepLeases()
+			c := s.Client(t, "a", func(config *Config) { config.CommandTimeout = tt.timeout })
+			hold := Acquire(t, t.Context(), c.Lock("x"))
+			s.Script("release", tt.faults...)
+			released := StartRelease(t, hold)
+			require.True(t, failure.Of(released.Fail()).Retry())
+			assert.Equal(t, tt.at, released.At.Sub(s.Start))
+			require.ErrorIs(t, context.Cause(Carry(hold)), ErrReleased)
+			assert.Equal(t, []EventKind{EventAcquired, EventReleaseFailed}, c.Kinds())
+			next := Start(t, func() (*Hold, error) {
+				return s.Client(t, "b").Lock("x").Acquire(t.Context(), NewTerms(), Forever)
 			})
+			Release(t, next.Wait())
+			assert.InDelta(t, max(tt.free, tt.at), next.At.Sub(s.Start), float64(100*ms))
+			Sleep(time.Minute)
+			s.RequireFree(t)
+			assert.Empty(t, s.Sent("renew", ""))
 		})
 	}
 }
@@ -121,15 +119,13 @@ func TestRepeatedReleaseEnds(t *testing.T) {
 			}, nil, 50*time.Second - CommandTimeout,
 		},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			Bubble(t, func(t *testing.T, s *Server) {
-				hold := Acquire(t, t.Context(), tt.open(s.Client(t, "a")), tt.terms...)
-				s.OnEach(func(Command) Fault { return Fault{Err: ErrDown} })
-				require.ErrorIs(t, hold.Release(t.Context()), ErrDown)
-				Sleep(time.Hour)
-				sent := s.Sent("release", "")
-				assert.InDelta(t, tt.last, sent[len(sent)-1], float64(1100*ms))
-			})
+		RunBubble(t, tt.name, func(t *testing.T, s *Server) {
+			hold := Acquire(t, t.Context(), tt.open(s.Client(t, "a")), tt.terms...)
+			s.OnEach(func(Command) Fault { return Fault{Err: ErrDown} })
+			require.ErrorIs(t, hold.Release(t.Context()), ErrDown)
+			Sleep(time.Hour)
+			sent := s.Sent("release", "")
+			assert.InDelta(t, tt.last, sent[len(sent)-1], float64(1100*ms))
 		})
 	}
 }
@@ -160,31 +156,29 @@ func TestReleaseWhileACommandOfASiblingIsStuck(t *testing.T) {
 		{"given up soon", CommandTimeout, Fault{Lost: true}, CommandTimeout, false},
 		{"stuck for long", time.Minute, Fault{Delay: 20 * time.Second}, ReleaseTimeout, true},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			Bubble(t, func(t *testing.T, s *Server) {
-				s.KeepLeases()
-				r := s.Client(t, "a", func(config *Config) { config.CommandTimeout = tt.timeout }).Reader("x")
-				outer := Acquire(t, t.Context(), r)
-				inner := Acquire(t, Carry(outer), r)
-				s.Script("nest", tt.fault)
-				nested := StartAcquire(t, carryLost(inner), r) // has the wire lock
-				released := StartRelease(t, outer)
-				released.End()
-				assert.Equal(t, tt.at, released.At.Sub(s.Start))
-				assert.Equal(t, tt.failed, released.Err != nil)
-				if tt.failed {
-					require.ErrorIs(t, released.Err, ErrSiblingStuck)
-				}
-				nested.End()
-				Sleep(5 * time.Second)
-				if nested.Err == nil {
-					assert.Equal(t, 2, s.Holder("x", inner.ID()).Count, "the background has written the count")
-					Release(t, nested.Hold)
-				}
-				assert.Equal(t, 1, s.Holder("x", inner.ID()).Count)
-				Release(t, inner)
-				s.RequireFree(t)
-			})
+		RunBubble(t, tt.name, func(t *testing.T, s *Server) {
+			s.KeepLeases()
+			r := s.Client(t, "a", func(config *Config) { config.CommandTimeout = tt.timeout }).Reader("x")
+			outer := Acquire(t, t.Context(), r)
+			inner := Acquire(t, Carry(outer), r)
+			s.Script("nest", tt.fault)
+			nested := StartAcquire(t, carryLost(inner), r) // has the wire lock
+			released := StartRelease(t, outer)
+			released.End()
+			assert.Equal(t, tt.at, released.At.Sub(s.Start))
+			assert.Equal(t, tt.failed, released.Err != nil)
+			if tt.failed {
+				require.ErrorIs(t, released.Err, ErrSiblingStuck)
+			}
+			nested.End()
+			Sleep(5 * time.Second)
+			if nested.Err == nil {
+				assert.Equal(t, 2, s.Holder("x", inner.ID()).Count, "the background has written the count")
+				Release(t, nested.Hold)
+			}
+			assert.Equal(t, 1, s.Holder("x", inner.ID()).Count)
+			Release(t, inner)
+			s.RequireFree(t)
 		})
 	}
 }
@@ -227,22 +221,20 @@ func TestReleasesOfSiblingsAtTheSameTime(t *testing.T) {
 		{"freed", func(*Server) {}, nil, Fault{Delay: time.Second}},
 		{"lost", func(s *Server) { s.Forget("x") }, ErrLost, Fault{Delay: time.Second}},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			Bubble(t, func(t *testing.T, s *Server) {
-				r := s.Client(t, "a").Reader("x")
-				outer := Acquire(t, t.Context(), r)
-				inner := Acquire(t, Carry(outer), r)
-				third := Acquire(t, Carry(outer), r)
-				tt.act(s)
-				s.Script("count", tt.fault)
-				first, second, last := StartRelease(t, inner), StartRelease(t, outer), StartRelease(t, third)
-				for _, call := range []*Call{first, second, last} {
-					call.End()
-					require.ErrorIs(t, call.Err, tt.want)
-				}
-				assert.Len(t, s.Sent("release", ""), 1)
-				s.RequireFree(t)
-			})
+		RunBubble(t, tt.name, func(t *testing.T, s *Server) {
+			r := s.Client(t, "a").Reader("x")
+			outer := Acquire(t, t.Context(), r)
+			inner := Acquire(t, Carry(outer), r)
+			third := Acquire(t, Carry(outer), r)
+			tt.act(s)
+			s.Script("count", tt.fault)
+			first, second, last := StartRelease(t, inner), StartRelease(t, outer), StartRelease(t, third)
+			for _, call := range []*Call{first, second, last} {
+				call.End()
+				require.ErrorIs(t, call.Err, tt.want)
+			}
+			assert.Len(t, s.Sent("release", ""), 1)
+			s.RequireFree(t)
 		})
 	}
 }
@@ -291,21 +283,19 @@ func TestRepeatedReleaseThatFindsNothing(t *testing.T) {
 		{"taken by force, sent once", Fault{}, true, ErrLost},
 		{"taken by force and sent twice: it looks released", Fault{Twice: true}, true, nil},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			Bubble(t, func(t *testing.T, s *Server) {
-				r := s.Client(t, "a").Lock("x")
-				hold := Acquire(t, t.Context(), r)
-				if tt.taken {
-					s.Free("x")
-				}
-				s.Script("release", tt.fault)
-				if err := hold.Release(t.Context()); tt.want == nil {
-					require.NoError(t, err)
-				} else {
-					require.ErrorIs(t, err, tt.want)
-				}
-				s.RequireFree(t)
-			})
+		RunBubble(t, tt.name, func(t *testing.T, s *Server) {
+			r := s.Client(t, "a").Lock("x")
+			hold := Acquire(t, t.Context(), r)
+			if tt.taken {
+				s.Free("x")
+			}
+			s.Script("release", tt.fault)
+			if err := hold.Release(t.Context()); tt.want == nil {
+				require.NoError(t, err)
+			} else {
+				require.ErrorIs(t, err, tt.want)
+			}
+			s.RequireFree(t)
 		})
 	}
 }
@@ -382,23 +372,21 @@ func TestReleaseBesideARepetitionThatFrees(t *testing.T) {
 func TestAHookThatPanicsLeavesNothingLocked(t *testing.T) {
 	for _, op := range []string{"acquire", "release"} {
 		for _, executed := range []bool{false, true} {
-			t.Run(fmt.Sprintf("%s, executed: %v", op, executed), func(t *testing.T) {
-				Bubble(t, func(t *testing.T, s *Server) {
-					s.KeepLeases()
-					c := s.Client(t, "a")
-					for _, r := range []*Resource{c.Lock("x"), c.Semaphore("y"), c.Writer("z")} {
-						s.Script(op, Fault{Panic: true, Twice: executed})
-						require.PanicsWithValue(t, "hook", func() {
-							h := Acquire(t, t.Context(), r)
-							ctx := Carry(h)
-							defer func() { require.ErrorIs(t, context.Cause(ctx), ErrReleased) }()
-							Release(t, h)
-						})
-						Sleep(time.Second) // the background frees it
-					}
-					s.RequireFree(t)
-					require.NoError(t, c.Shut(t.Context()), "no hold is left")
-				})
+			RunBubble(t, fmt.Sprintf("%s, executed: %v", op, executed), func(t *testing.T, s *Server) {
+				s.KeepLeases()
+				c := s.Client(t, "a")
+				for _, r := range []*Resource{c.Lock("x"), c.Semaphore("y"), c.Writer("z")} {
+					s.Script(op, Fault{Panic: true, Twice: executed})
+					require.PanicsWithValue(t, "hook", func() {
+						h := Acquire(t, t.Context(), r)
+						ctx := Carry(h)
+						defer func() { require.ErrorIs(t, context.Cause(ctx), ErrReleased) }()
+						Release(t, h)
+					})
+					Sleep(time.Second) // the background frees it
+				}
+				s.RequireFree(t)
+				require.NoError(t, c.Shut(t.Context()), "no hold is left")
 			})
 		}
 	}
@@ -408,21 +396,19 @@ func TestAHookThatPanicsLeavesNothingLocked(t *testing.T) {
 func TestAHookThatPanicsInANestedAcquisition(t *testing.T) {
 	for op, owner := range map[string]string{"nest": "", "acquire": "shared"} {
 		for _, executed := range []bool{false, true} {
-			t.Run(fmt.Sprintf("%s, executed: %v", op, executed), func(t *testing.T) {
-				Bubble(t, func(t *testing.T, s *Server) {
-					s.KeepLeases()
-					r := s.Client(t, "a").Lock("x")
-					outer := Acquire(t, t.Context(), r, OwnedBy(owner))
-					s.Script(op, Fault{Panic: true, Twice: executed})
-					require.PanicsWithValue(t, "hook", func() { Acquire(t, Carry(outer), r) })
-					Sleep(time.Second)
-					require.Equal(t, 1, s.Holder("x", outer.ID()).Count)
-					began := s.Now()
-					Release(t, Acquire(t, Carry(outer), r))
-					Release(t, outer)
-					require.Equal(t, began, s.Now(), "nothing delays them")
-					s.RequireFree(t)
-				})
+			RunBubble(t, fmt.Sprintf("%s, executed: %v", op, executed), func(t *testing.T, s *Server) {
+				s.KeepLeases()
+				r := s.Client(t, "a").Lock("x")
+				outer := Acquire(t, t.Context(), r, OwnedBy(owner))
+				s.Script(op, Fault{Panic: true, Twice: executed})
+				require.PanicsWithValue(t, "hook", func() { Acquire(t, Carry(outer), r) })
+				Sleep(time.Second)
+				require.Equal(t, 1, s.Holder("x", outer.ID()).Count)
+				began := s.Now()
+				Release(t, Acquire(t, Carry(outer), r))
+				Release(t, outer)
+				require.Equal(t, began, s.Now(), "nothing delays them")
+				s.RequireFree(t)
 			})
 		}
 	}

@@ -62,40 +62,38 @@ func TestShortenLeavesWhatWasPromised(t *testing.T) {
 		{name: "released", act: func(t *testing.T, _ *Client, h *Hold) { Release(t, h) }},
 		{name: "lost", act: func(_ *testing.T, _ *Client, h *Hold) { h.Ownership().EndAll(Loss{Reason: LossGone}) }},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			Bubble(t, func(t *testing.T, s *Server) {
-				c := s.Client(t, "a")
-				terms := NewTerms(TTL(ttl))
-				if tt.terms != nil {
-					tt.terms(terms)
+		RunBubble(t, tt.name, func(t *testing.T, s *Server) {
+			c := s.Client(t, "a")
+			terms := NewTerms(TTL(ttl))
+			if tt.terms != nil {
+				tt.terms(terms)
+			}
+			hold, err := c.Lock("x").Acquire(t.Context(), terms, Forever)
+			require.NoError(t, err)
+			s.OnEach(func(cmd Command) (f Fault) {
+				if cmd.Op == "extend" {
+					f = tt.fault
 				}
-				hold, err := c.Lock("x").Acquire(t.Context(), terms, Forever)
-				require.NoError(t, err)
-				s.OnEach(func(cmd Command) (f Fault) {
-					if cmd.Op == "extend" {
-						f = tt.fault
-					}
-					return f
-				})
-				if tt.act != nil {
-					tt.act(t, c, hold)
-				}
-				left := tt.left
-				if left == 0 {
-					left = 24 * time.Hour
-				}
-				var got shortening
-				hold.Ownership().Shorten(ttl, left, got.send)
-				Sleep(100 * time.Millisecond)
-				if tt.least == 0 {
-					assert.Empty(t, got.ttls)
-					return
-				}
-				require.Len(t, got.ttls, 1)
-				assert.GreaterOrEqual(t, got.ttls[0], tt.least)
-				assert.LessOrEqual(t, got.ttls[0], tt.most+1) // instants are rounded
-				assert.Equal(t, tt.counts, got.counts[0])
+				return f
 			})
+			if tt.act != nil {
+				tt.act(t, c, hold)
+			}
+			left := tt.left
+			if left == 0 {
+				left = 24 * time.Hour
+			}
+			var got shortening
+			hold.Ownership().Shorten(ttl, left, got.send)
+			Sleep(100 * time.Millisecond)
+			if tt.least == 0 {
+				assert.Empty(t, got.ttls)
+				return
+			}
+			require.Len(t, got.ttls, 1)
+			assert.GreaterOrEqual(t, got.ttls[0], tt.least)
+			assert.LessOrEqual(t, got.ttls[0], tt.most+1) // instants are rounded
+			assert.Equal(t, tt.counts, got.counts[0])
 		})
 	}
 }
@@ -117,32 +115,30 @@ func TestShortenAndExtendExcludeEachOther(t *testing.T) {
 		{"refused", ErrFatal, 300 * ms},
 		{"in doubt", ErrNoAnswer, 1200 * ms}, // the server executes it no later
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			Bubble(t, func(t *testing.T, s *Server) {
-				hold := Acquire(t, t.Context(), s.Client(t, "a").Lock("x"), TTL(ttl))
-				o := hold.Ownership()
-				got := shortening{takes: 300 * ms, err: tt.err}
-				o.Shorten(ttl, day, got.send)
-				o.Shorten(ttl, day, got.send)
-				began := s.Now()
-				require.NoError(t, hold.Extend(t.Context(), time.Minute, nil))
-				sent := s.Sent("extend", "x")
-				assert.Equal(t, tt.end, sent[len(sent)-1]-began)
-				require.Len(t, got.ttls, 1, "one at a time")
+		RunBubble(t, tt.name, func(t *testing.T, s *Server) {
+			hold := Acquire(t, t.Context(), s.Client(t, "a").Lock("x"), TTL(ttl))
+			o := hold.Ownership()
+			got := shortening{takes: 300 * ms, err: tt.err}
+			o.Shorten(ttl, day, got.send)
+			o.Shorten(ttl, day, got.send)
+			began := s.Now()
+			require.NoError(t, hold.Extend(t.Context(), time.Minute, nil))
+			sent := s.Sent("extend", "x")
+			assert.Equal(t, tt.end, sent[len(sent)-1]-began)
+			require.Len(t, got.ttls, 1, "one at a time")
 
-				s.Script("extend", Fault{Reply: time.Second})
-				extending := make(chan error)
-				go func() { extending <- hold.Extend(t.Context(), time.Minute, nil) }()
-				Sleep(100 * ms)
-				o.Shorten(ttl, day, got.send)
-				Sleep(100 * ms)
-				require.Len(t, got.ttls, 1, "not while the lease is being extended")
-				require.NoError(t, <-extending)
-				o.Shorten(ttl, day, got.send)
-				Sleep(2 * time.Second)
-				require.Len(t, got.ttls, 2)
-				Release(t, hold)
-			})
+			s.Script("extend", Fault{Reply: time.Second})
+			extending := make(chan error)
+			go func() { extending <- hold.Extend(t.Context(), time.Minute, nil) }()
+			Sleep(100 * ms)
+			o.Shorten(ttl, day, got.send)
+			Sleep(100 * ms)
+			require.Len(t, got.ttls, 1, "not while the lease is being extended")
+			require.NoError(t, <-extending)
+			o.Shorten(ttl, day, got.send)
+			Sleep(2 * time.Second)
+			require.Len(t, got.ttls, 2)
+			Release(t, hold)
 		})
 	}
 }

@@ -113,43 +113,41 @@ func TestOthersHaveTheirTurnAfterEachCohortAndTheLockIsNotIdle(t *testing.T) {
 			idle: waitq.MaxTurn,
 		},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			Bubble(t, func(t *testing.T, s *Server) {
-				ctx, cancel := context.WithCancel(t.Context())
-				var wg sync.WaitGroup
-				me := s.Client(t, "mine")
-				mine := busy(ctx, t, &wg, tt.mine(me, "x"), 8, InCohort(cohort))
-				time.Sleep(50 * ms)
-				var others []*[]time.Duration
-				for i := range tt.clients {
-					c, goroutines := me, 1 // two readers would keep writers out
-					if !tt.own {
-						c, goroutines = s.Client(t, fmt.Sprint("other", i)), 2
-					}
-					switch {
-					case tt.hangs:
-						defer s.NewSubscription(c, "x", func(Message) {}).Close()
-					default:
-						s.SetAway(c, tt.away)
-						others = append(others, busy(ctx, t, &wg, tt.others(c, "x"), goroutines, tt.options...))
-					}
+		RunBubble(t, tt.name, func(t *testing.T, s *Server) {
+			ctx, cancel := context.WithCancel(t.Context())
+			var wg sync.WaitGroup
+			me := s.Client(t, "mine")
+			mine := busy(ctx, t, &wg, tt.mine(me, "x"), 8, InCohort(cohort))
+			time.Sleep(50 * ms)
+			var others []*[]time.Duration
+			for i := range tt.clients {
+				c, goroutines := me, 1 // two readers would keep writers out
+				if !tt.own {
+					c, goroutines = s.Client(t, fmt.Sprint("other", i)), 2
 				}
-				idle := s.LongestIdle("x", lasts)
-				cancel()
-				wg.Wait()
-				s.ResetFaults()
-				turns := 0
-				for _, other := range others {
-					turns += len(*other)
+				switch {
+				case tt.hangs:
+					defer s.NewSubscription(c, "x", func(Message) {}).Close()
+				default:
+					s.SetAway(c, tt.away)
+					others = append(others, busy(ctx, t, &wg, tt.others(c, "x"), goroutines, tt.options...))
 				}
-				assert.LessOrEqual(t, idle, tt.idle+ms)
-				if tt.cycle > 0 {
-					assert.GreaterOrEqual(t, turns, int(lasts/tt.cycle)-1)
-				}
-				assert.Greater(t, len(*mine), int(lasts/(10*ms)), "cohorts go on")
-				Sleep(time.Minute)
-				s.RequireFree(t)
-			})
+			}
+			idle := s.LongestIdle("x", lasts)
+			cancel()
+			wg.Wait()
+			s.ResetFaults()
+			turns := 0
+			for _, other := range others {
+				turns += len(*other)
+			}
+			assert.LessOrEqual(t, idle, tt.idle+ms)
+			if tt.cycle > 0 {
+				assert.GreaterOrEqual(t, turns, int(lasts/tt.cycle)-1)
+			}
+			assert.Greater(t, len(*mine), int(lasts/(10*ms)), "cohorts go on")
+			Sleep(time.Minute)
+			s.RequireFree(t)
 		})
 	}
 }

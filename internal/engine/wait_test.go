@@ -83,21 +83,19 @@ func TestSecondAttemptWaitsForTheSubscription(t *testing.T) {
 		{"never answered", SubscribeFault{Delay: time.Hour}, false, []time.Duration{0, time.Second}, ""},
 		{"the message is lost", SubscribeFault{}, true, []time.Duration{0, 0, time.Second}, ""},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			Bubble(t, func(t *testing.T, s *Server) {
-				c := s.Client(t, "a")
-				s.Subscribe, s.Silent = tt.subscribe, tt.silent
-				s.Seize("x", "other", 0)
-				call := StartAcquire(t, t.Context(), c.Lock("x"))
-				Sleep(100 * ms)
-				s.Free("x")
-				Release(t, call.Wait())
-				assert.Equal(t, tt.want, s.Sent("acquire", ""))
-				Sleep(0) // logged in the background
-				assert.Contains(t, c.Logged(), tt.logged)
-				assert.Equal(t, tt.logged == "", c.Logged() == "")
-				assert.Empty(t, s.Subs, "the last waiter ends the subscription")
-			})
+		RunBubble(t, tt.name, func(t *testing.T, s *Server) {
+			c := s.Client(t, "a")
+			s.Subscribe, s.Silent = tt.subscribe, tt.silent
+			s.Seize("x", "other", 0)
+			call := StartAcquire(t, t.Context(), c.Lock("x"))
+			Sleep(100 * ms)
+			s.Free("x")
+			Release(t, call.Wait())
+			assert.Equal(t, tt.want, s.Sent("acquire", ""))
+			Sleep(0) // logged in the background
+			assert.Contains(t, c.Logged(), tt.logged)
+			assert.Equal(t, tt.logged == "", c.Logged() == "")
+			assert.Empty(t, s.Subs, "the last waiter ends the subscription")
 		})
 	}
 }
@@ -144,18 +142,16 @@ func TestWaitersGoOnAfterPassingFailures(t *testing.T) {
 		{"no answer", []Fault{{Mute: true}}, []time.Duration{0, 0, CommandTimeout + time.Second}},
 		{"not now", []Fault{{Err: ErrBusy}, {Err: ErrBusy}}, []time.Duration{0, 0, 101 * ms, 202 * ms}},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			Bubble(t, func(t *testing.T, s *Server) {
-				c := s.Client(t, "a")
-				s.Seize("x", "other", ms)
-				s.Script("acquire", append([]Fault{{}}, tt.faults...)...)
-				hold := Acquire(t, t.Context(), c.Writer("x"))
-				sent := s.Sent("acquire", "")
-				assert.Equal(t, tt.want[:3], sent[:3])
-				assert.Equal(t, tt.want[len(tt.want)-1], sent[len(sent)-1])
-				Release(t, hold)
-				s.RequireFree(t)
-			})
+		RunBubble(t, tt.name, func(t *testing.T, s *Server) {
+			c := s.Client(t, "a")
+			s.Seize("x", "other", ms)
+			s.Script("acquire", append([]Fault{{}}, tt.faults...)...)
+			hold := Acquire(t, t.Context(), c.Writer("x"))
+			sent := s.Sent("acquire", "")
+			assert.Equal(t, tt.want[:3], sent[:3])
+			assert.Equal(t, tt.want[len(tt.want)-1], sent[len(sent)-1])
+			Release(t, hold)
+			s.RequireFree(t)
 		})
 	}
 }
@@ -188,26 +184,24 @@ func TestLeavingHeadPassesItsReasonToTryOn(t *testing.T) {
 		{"gave up while its attempt was unanswered", Fault{Lost: true}, 400 * ms, ErrNotAcquired, 420 * ms},
 		{"gave up while its attempt failed", Fault{Delay: 110 * ms, Err: ErrDown}, 400 * ms, ErrNotAcquired, 410 * ms},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			Bubble(t, func(t *testing.T, s *Server) {
-				s.KeepLeases()
-				r := s.Client(t, "a").Writer("x")
-				s.Seize("x", "other", 0)
-				ctx, cancel := context.WithCancelCause(t.Context())
-				head := Start(t, func() (*Hold, error) { return r.Acquire(ctx, NewTerms(), tt.limit) })
-				next := StartAcquire(t, t.Context(), r)
-				Sleep(300 * ms)
-				s.Script("acquire", tt.fault)
-				s.Free("x")
-				Sleep(150 * ms)
-				cancel(errCause)
-				require.ErrorIs(t, head.Fail(), tt.want)
-				hold := next.Wait()
-				assert.Equal(t, tt.at, next.At.Sub(s.Start))
-				Release(t, hold)
-				Sleep(time.Minute)
-				s.RequireFree(t)
-			})
+		RunBubble(t, tt.name, func(t *testing.T, s *Server) {
+			s.KeepLeases()
+			r := s.Client(t, "a").Writer("x")
+			s.Seize("x", "other", 0)
+			ctx, cancel := context.WithCancelCause(t.Context())
+			head := Start(t, func() (*Hold, error) { return r.Acquire(ctx, NewTerms(), tt.limit) })
+			next := StartAcquire(t, t.Context(), r)
+			Sleep(300 * ms)
+			s.Script("acquire", tt.fault)
+			s.Free("x")
+			Sleep(150 * ms)
+			cancel(errCause)
+			require.ErrorIs(t, head.Fail(), tt.want)
+			hold := next.Wait()
+			assert.Equal(t, tt.at, next.At.Sub(s.Start))
+			Release(t, hold)
+			Sleep(time.Minute)
+			s.RequireFree(t)
 		})
 	}
 }
@@ -307,31 +301,29 @@ func TestEachRequestThatPollsHasItsOwnPauses(t *testing.T) {
 		{name: "semaphore, beside a slow one", kind: (*Client).Semaphore, others: []func(*Terms){slow}},
 		{name: "semaphore, beside one that listens", kind: (*Client).Semaphore},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			Bubble(t, func(t *testing.T, s *Server) {
-				r := tt.kind(s.Client(t, "a"), "x")
-				s.Seize("x", "other", 0)
-				ctx, giveUp := context.WithCancel(t.Context())
-				other := StartAcquire(t, ctx, r, tt.others...)
-				polls := StartAcquire(t, t.Context(), r, Polling(10*ms, 20*ms))
-				if tt.givesUp {
-					giveUp()
-					require.ErrorIs(t, other.Fail(), context.Canceled)
-				}
-				Sleep(100 * ms)
-				s.Forget("x") // without a message
-				hold := polls.Wait()
-				assert.Less(t, s.Now(), 130*ms)
-				Release(t, hold)
-				if other.Returned() && !tt.givesUp { // a release woke it
-					Release(t, other.Wait())
-				}
-				again, err := r.Acquire(t.Context(), NewTerms(Polling(time.Minute, time.Minute)), time.Second)
-				require.NoError(t, err, "a free lock is acquired by the first attempt")
-				Release(t, again)
+		RunBubble(t, tt.name, func(t *testing.T, s *Server) {
+			r := tt.kind(s.Client(t, "a"), "x")
+			s.Seize("x", "other", 0)
+			ctx, giveUp := context.WithCancel(t.Context())
+			other := StartAcquire(t, ctx, r, tt.others...)
+			polls := StartAcquire(t, t.Context(), r, Polling(10*ms, 20*ms))
+			if tt.givesUp {
 				giveUp()
-				other.End()
-			})
+				require.ErrorIs(t, other.Fail(), context.Canceled)
+			}
+			Sleep(100 * ms)
+			s.Forget("x") // without a message
+			hold := polls.Wait()
+			assert.Less(t, s.Now(), 130*ms)
+			Release(t, hold)
+			if other.Returned() && !tt.givesUp { // a release woke it
+				Release(t, other.Wait())
+			}
+			again, err := r.Acquire(t.Context(), NewTerms(Polling(time.Minute, time.Minute)), time.Second)
+			require.NoError(t, err, "a free lock is acquired by the first attempt")
+			Release(t, again)
+			giveUp()
+			other.End()
 		})
 	}
 }
@@ -392,24 +384,22 @@ func TestRequestDoesNotOvertakeAWaiterThatCouldGoFirst(t *testing.T) {
 			[]func(*Terms){PermitsOf(3)}, false, false},
 		{"a smaller request may fit", []func(*Terms){PermitsOf(2)}, []func(*Terms){PermitsOf(1)}, true, true},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			Bubble(t, func(t *testing.T, s *Server) {
-				r := s.Client(t, "a").Semaphore("x")
-				s.SetPermits("x", 3)
-				holder := Acquire(t, t.Context(), s.Client(t, "b").Semaphore("x"), PermitsOf(2))
-				ctx, cancel := context.WithCancel(t.Context())
-				waits, comes := StartAcquire(t, ctx, r, tt.waits...), StartAcquire(t, ctx, r, tt.comes...)
-				assert.Equal(t, tt.mayTry, len(s.Sent("acquire", "a#2")) > 0)
-				assert.Equal(t, tt.granted, comes.Returned())
-				cancel()
-				_ = waits.Fail()
-				comes.End()
-				if tt.granted {
-					Release(t, comes.Hold)
-				}
-				Release(t, holder)
-				s.RequireFree(t)
-			})
+		RunBubble(t, tt.name, func(t *testing.T, s *Server) {
+			r := s.Client(t, "a").Semaphore("x")
+			s.SetPermits("x", 3)
+			holder := Acquire(t, t.Context(), s.Client(t, "b").Semaphore("x"), PermitsOf(2))
+			ctx, cancel := context.WithCancel(t.Context())
+			waits, comes := StartAcquire(t, ctx, r, tt.waits...), StartAcquire(t, ctx, r, tt.comes...)
+			assert.Equal(t, tt.mayTry, len(s.Sent("acquire", "a#2")) > 0)
+			assert.Equal(t, tt.granted, comes.Returned())
+			cancel()
+			_ = waits.Fail()
+			comes.End()
+			if tt.granted {
+				Release(t, comes.Hold)
+			}
+			Release(t, holder)
+			s.RequireFree(t)
 		})
 	}
 }

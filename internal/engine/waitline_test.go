@@ -35,26 +35,24 @@ func drain(t *testing.T, calls ...*Call) {
 
 func TestOnlyTwoClientsInLineListen(t *testing.T) {
 	for _, tt := range []struct{ clients, listeners int }{{1, 1}, {2, 2}, {3, 2}, {20, 2}} {
-		t.Run(fmt.Sprint(tt.clients), func(t *testing.T) {
-			Bubble(t, func(t *testing.T, s *Server) {
-				s.Seize("x", "other", 0)
-				ctx, cancel := context.WithCancel(t.Context())
-				for i := range tt.clients {
-					StartAcquire(t, ctx, s.Client(t, fmt.Sprint(i)).LineLock("x"))
-				}
-				assert.Equal(t, tt.listeners, s.Listening("x"))
-				assert.Len(t, s.Sent("acquire", ""), 2*tt.clients, "one attempt, and one after the subscriptions")
-				Sleep(5500 * ms)
-				clients, listeners := s.InLine("x")
-				assert.Equal(t, tt.clients, clients)
-				assert.Equal(t, tt.listeners, listeners)
-				assert.Len(t, s.Sent("acquire", ""), 7*tt.clients, "the slow poll")
-				cancel()
-				Sleep(0)
-				clients, _ = s.InLine("x")
-				assert.Zero(t, clients, "a waiter that gives up leaves nothing behind")
-				assert.Empty(t, s.Subs)
-			})
+		RunBubble(t, fmt.Sprint(tt.clients), func(t *testing.T, s *Server) {
+			s.Seize("x", "other", 0)
+			ctx, cancel := context.WithCancel(t.Context())
+			for i := range tt.clients {
+				StartAcquire(t, ctx, s.Client(t, fmt.Sprint(i)).LineLock("x"))
+			}
+			assert.Equal(t, tt.listeners, s.Listening("x"))
+			assert.Len(t, s.Sent("acquire", ""), 2*tt.clients, "one attempt, and one after the subscriptions")
+			Sleep(5500 * ms)
+			clients, listeners := s.InLine("x")
+			assert.Equal(t, tt.clients, clients)
+			assert.Equal(t, tt.listeners, listeners)
+			assert.Len(t, s.Sent("acquire", ""), 7*tt.clients, "the slow poll")
+			cancel()
+			Sleep(0)
+			clients, _ = s.InLine("x")
+			assert.Zero(t, clients, "a waiter that gives up leaves nothing behind")
+			assert.Empty(t, s.Subs)
 		})
 	}
 }
@@ -62,30 +60,28 @@ func TestOnlyTwoClientsInLineListen(t *testing.T) {
 // Each hand-off takes two commands: the release, and the attempt of the client whose turn it is.
 func TestClientsInLineAcquireInOrder(t *testing.T) {
 	for _, n := range []int{1, 2, 3, 50} {
-		t.Run(fmt.Sprint(n), func(t *testing.T) {
-			Bubble(t, func(t *testing.T, s *Server) {
-				holder := Acquire(t, t.Context(), s.Client(t, "holder").LineLock("x"))
-				calls := crowd(t, s, "x", n)
-				before := len(s.Sent("", ""))
-				Release(t, holder)
-				drain(t, calls...)
-				order := s.Granted[1:] // ids in the order of arrival; the first one is the holder's
-				assert.Equal(t, 2500*ms, s.Now(), "nobody waits for a poll")
-				// A client that becomes a listener makes an attempt. It may be early, and its release wakes the
-				// next one in line before the one that was woken last has tried.
-				early := 0
-				for i := range order[1:] {
-					if order[i] > order[i+1] {
-						early++
-					}
+		RunBubble(t, fmt.Sprint(n), func(t *testing.T, s *Server) {
+			holder := Acquire(t, t.Context(), s.Client(t, "holder").LineLock("x"))
+			calls := crowd(t, s, "x", n)
+			before := len(s.Sent("", ""))
+			Release(t, holder)
+			drain(t, calls...)
+			order := s.Granted[1:] // ids in the order of arrival; the first one is the holder's
+			assert.Equal(t, 2500*ms, s.Now(), "nobody waits for a poll")
+			// A client that becomes a listener makes an attempt. It may be early, and its release wakes the
+			// next one in line before the one that was woken last has tried.
+			early := 0
+			for i := range order[1:] {
+				if order[i] > order[i+1] {
+					early++
 				}
-				assert.LessOrEqual(t, early, n/2, "mostly in the order of arrival: %v", order)
-				assert.LessOrEqual(t, len(s.Sent("", ""))-before, 3*n+1+4, "with the attempts of new listeners")
-				Sleep(0)
-				clients, _ := s.InLine("x")
-				assert.Zero(t, clients)
-				s.RequireFree(t)
-			})
+			}
+			assert.LessOrEqual(t, early, n/2, "mostly in the order of arrival: %v", order)
+			assert.LessOrEqual(t, len(s.Sent("", ""))-before, 3*n+1+4, "with the attempts of new listeners")
+			Sleep(0)
+			clients, _ := s.InLine("x")
+			assert.Zero(t, clients)
+			s.RequireFree(t)
 		})
 	}
 }
@@ -93,15 +89,13 @@ func TestClientsInLineAcquireInOrder(t *testing.T) {
 // A client that does not know the line frees the lock, as Redisson does.
 func TestCommonMessageWakesAListener(t *testing.T) {
 	for _, n := range []int{1, 2, 3, 50} {
-		t.Run(fmt.Sprint(n), func(t *testing.T) {
-			Bubble(t, func(t *testing.T, s *Server) {
-				s.Seize("x", "other", 0)
-				calls := crowd(t, s, "x", n)
-				s.Free("x")
-				drain(t, calls...)
-				assert.Equal(t, 2500*ms, s.Now(), "at once")
-				s.RequireFree(t)
-			})
+		RunBubble(t, fmt.Sprint(n), func(t *testing.T, s *Server) {
+			s.Seize("x", "other", 0)
+			calls := crowd(t, s, "x", n)
+			s.Free("x")
+			drain(t, calls...)
+			assert.Equal(t, 2500*ms, s.Now(), "at once")
+			s.RequireFree(t)
 		})
 	}
 }
@@ -136,40 +130,38 @@ func TestLineWithFaults(t *testing.T) {
 		}, CommandTimeout + time.Second, true},
 		{"an operator has deleted the line", func(s *Server, _ *Client, _ func()) { s.DropLine() }, 0, true},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			Bubble(t, func(t *testing.T, s *Server) {
-				holder := Acquire(t, t.Context(), s.Client(t, "holder").LineLock("x"))
-				ctx, cancel := context.WithCancel(t.Context())
-				defer cancel()
-				c := s.Client(t, "first")
-				first := StartAcquire(t, ctx, c.LineLock("x"))
-				calls := crowd(t, s, "x", n)
-				tt.act(s, c, cancel)
-				Release(t, holder)
-				released := s.Now()
-				if tt.all {
-					go drain(t, first)
+		RunBubble(t, tt.name, func(t *testing.T, s *Server) {
+			holder := Acquire(t, t.Context(), s.Client(t, "holder").LineLock("x"))
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			c := s.Client(t, "first")
+			first := StartAcquire(t, ctx, c.LineLock("x"))
+			calls := crowd(t, s, "x", n)
+			tt.act(s, c, cancel)
+			Release(t, holder)
+			released := s.Now()
+			if tt.all {
+				go drain(t, first)
+			}
+			drain(t, calls...)
+			soonest := calls[0].At
+			for _, call := range calls {
+				if call.At.Before(soonest) {
+					soonest = call.At
 				}
-				drain(t, calls...)
-				soonest := calls[0].At
-				for _, call := range calls {
-					if call.At.Before(soonest) {
-						soonest = call.At
-					}
-				}
-				assert.LessOrEqual(t, soonest.Sub(s.Start)-released, tt.most)
-				if tt.all {
-					Sleep(5 * time.Second)
-				}
-				s.ResetFaults()
-				cancel()
-				Sleep(10 * time.Second)
-				assert.True(t, first.Returned())
-				assert.Equal(t, tt.all, first.Err == nil)
-				clients, _ := s.InLine("x")
-				assert.Zero(t, clients)
-				s.RequireFree(t)
-			})
+			}
+			assert.LessOrEqual(t, soonest.Sub(s.Start)-released, tt.most)
+			if tt.all {
+				Sleep(5 * time.Second)
+			}
+			s.ResetFaults()
+			cancel()
+			Sleep(10 * time.Second)
+			assert.True(t, first.Returned())
+			assert.Equal(t, tt.all, first.Err == nil)
+			clients, _ := s.InLine("x")
+			assert.Zero(t, clients)
+			s.RequireFree(t)
 		})
 	}
 }

@@ -113,37 +113,35 @@ func TestPatienceOfAMulti(t *testing.T) {
 		options []func(*Terms)
 		most    time.Duration
 	}{{"renewed", nil, longest}, {"not renewed", []func(*Terms){FixedLease(1600 * ms)}, 800 * ms}} {
-		t.Run(tt.name, func(t *testing.T) {
-			Bubble(t, func(t *testing.T, s *Server) {
-				s.Seize("y", "other", 0)
-				s.OnEach(func(cmd Command) Fault {
-					switch {
-					case cmd.Op == "acquire" && cmd.Name == "x": // it is free: the next round begins
-						go s.Seize("y", "other", 0)
-						return Fault{Delay: ms}
-					case cmd.Op == "release" && cmd.Name == "x":
-						time.AfterFunc(ms, func() { s.Free("y") })
-					}
-					return Fault{}
-				})
-				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-				defer cancel()
-				_, err := s.Client(t, "a").MultiOf("x", "y").Acquire(ctx, NewTerms(tt.options...), Forever)
-				require.ErrorIs(t, err, ErrNotAcquired)
-				acquired, released := s.Sent("acquire", "x"), s.Sent("release", "x")
-				require.Greater(t, len(released), 25)
-				patience := joint.FirstPatience
-				for i, at := range released[:len(released)-1] {
-					held := at - acquired[i] - ms
-					assert.GreaterOrEqual(t, held, patience/2, "round %d", i)
-					assert.Less(t, held, patience/2+patience, "round %d", i)
-					patience = min(2*patience, tt.most)
+		RunBubble(t, tt.name, func(t *testing.T, s *Server) {
+			s.Seize("y", "other", 0)
+			s.OnEach(func(cmd Command) Fault {
+				switch {
+				case cmd.Op == "acquire" && cmd.Name == "x": // it is free: the next round begins
+					go s.Seize("y", "other", 0)
+					return Fault{Delay: ms}
+				case cmd.Op == "release" && cmd.Name == "x":
+					time.AfterFunc(ms, func() { s.Free("y") })
 				}
-				s.ResetFaults()
-				s.Free("y")
-				Sleep(time.Minute)
-				s.RequireFree(t)
+				return Fault{}
 			})
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			_, err := s.Client(t, "a").MultiOf("x", "y").Acquire(ctx, NewTerms(tt.options...), Forever)
+			require.ErrorIs(t, err, ErrNotAcquired)
+			acquired, released := s.Sent("acquire", "x"), s.Sent("release", "x")
+			require.Greater(t, len(released), 25)
+			patience := joint.FirstPatience
+			for i, at := range released[:len(released)-1] {
+				held := at - acquired[i] - ms
+				assert.GreaterOrEqual(t, held, patience/2, "round %d", i)
+				assert.Less(t, held, patience/2+patience, "round %d", i)
+				patience = min(2*patience, tt.most)
+			}
+			s.ResetFaults()
+			s.Free("y")
+			Sleep(time.Minute)
+			s.RequireFree(t)
 		})
 	}
 }
@@ -163,46 +161,44 @@ func TestJointAcquiresAgainWhatItLostMeanwhile(t *testing.T) {
 		{"red", joint.NewRed, "x", 1, Forever},
 		{"red", joint.NewRed, "x", 100, time.Second},
 	} {
-		t.Run(fmt.Sprint(tt.name, " ", tt.held, " ", tt.limit), func(t *testing.T) {
-			Bubble(t, func(t *testing.T, s *Server) {
-				c := s.Client(t, "a")
-				attempts := 0
-				s.OnEach(func(cmd Command) (f Fault) {
-					if cmd.Op == "acquire" && cmd.Name == "z" {
-						if attempts++; attempts <= tt.lates {
-							f.Reply = ttl
-						}
+		RunBubble(t, fmt.Sprint(tt.name, " ", tt.held, " ", tt.limit), func(t *testing.T, s *Server) {
+			c := s.Client(t, "a")
+			attempts := 0
+			s.OnEach(func(cmd Command) (f Fault) {
+				if cmd.Op == "acquire" && cmd.Name == "z" {
+					if attempts++; attempts <= tt.lates {
+						f.Reply = ttl
 					}
-					f.Lost = cmd.Op == "renew"
-					return f
-				})
-				if tt.held != "" {
-					s.Seize(tt.held, "other", 0)
 				}
-				terms, last := NewTerms(TTL(ttl)), NewTerms(TTL(time.Second))
-				terms.ForMember = func(i int) *Terms {
-					if i == 2 {
-						return last
-					}
-					return terms
-				}
-				r := c.Joint(tt.name, tt.kind, c.Lock("x"), c.Lock("y"), c.Lock("z"))
-				hold, err := r.Acquire(t.Context(), terms, tt.limit)
-				if tt.lates == 1 {
-					require.NoError(t, err)
-					assert.Equal(t, 2, attempts)
-					Release(t, hold)
-				} else {
-					require.ErrorIs(t, err, ErrNotAcquired)
-					if tt.name == "red" { // the last attempt of a multi lock is cut short
-						require.ErrorContains(t, err, "lost meanwhile")
-					}
-					assert.Greater(t, attempts, 1)
-				}
-				s.Free("x")
-				Sleep(time.Minute)
-				s.RequireFree(t)
+				f.Lost = cmd.Op == "renew"
+				return f
 			})
+			if tt.held != "" {
+				s.Seize(tt.held, "other", 0)
+			}
+			terms, last := NewTerms(TTL(ttl)), NewTerms(TTL(time.Second))
+			terms.ForMember = func(i int) *Terms {
+				if i == 2 {
+					return last
+				}
+				return terms
+			}
+			r := c.Joint(tt.name, tt.kind, c.Lock("x"), c.Lock("y"), c.Lock("z"))
+			hold, err := r.Acquire(t.Context(), terms, tt.limit)
+			if tt.lates == 1 {
+				require.NoError(t, err)
+				assert.Equal(t, 2, attempts)
+				Release(t, hold)
+			} else {
+				require.ErrorIs(t, err, ErrNotAcquired)
+				if tt.name == "red" { // the last attempt of a multi lock is cut short
+					require.ErrorContains(t, err, "lost meanwhile")
+				}
+				assert.Greater(t, attempts, 1)
+			}
+			s.Free("x")
+			Sleep(time.Minute)
+			s.RequireFree(t)
 		})
 	}
 }

@@ -165,24 +165,22 @@ func TestJointHoldIsLostInTimeAlthoughACallIsNotAnswered(t *testing.T) {
 		{"check", func(h *Hold) error { return h.Check(context.Background()) }},
 		{"extend", func(h *Hold) error { return h.Extend(context.Background(), time.Second, nil) }},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			Bubble(t, func(t *testing.T, s *Server) {
-				c := s.Client(t, "a")
-				hold := Acquire(t, t.Context(), c.MultiOf("x", "y"), FixedLease(5*time.Second))
-				until := hold.ValidUntil()
-				Sleep(3 * time.Second)
-				s.Script(tt.name, Fault{Lost: true}, Fault{Lost: true})
-				asking := Start(t, func() (*Hold, error) { return nil, tt.ask(hold) })
-				<-Carry(hold).Done()
-				assert.Equal(t, until, time.Now())
-				assert.Equal(t, until, hold.ValidUntil())
-				require.ErrorIs(t, asking.Fail(), ErrLost)
-				assert.Equal(t, until, time.Now())
-				require.ErrorIs(t, hold.Release(t.Context()), ErrLost)
-				assert.Equal(t, []EventKind{EventAcquired, EventLost}, c.Kinds())
-				Sleep(time.Second)
-				s.RequireFree(t)
-			})
+		RunBubble(t, tt.name, func(t *testing.T, s *Server) {
+			c := s.Client(t, "a")
+			hold := Acquire(t, t.Context(), c.MultiOf("x", "y"), FixedLease(5*time.Second))
+			until := hold.ValidUntil()
+			Sleep(3 * time.Second)
+			s.Script(tt.name, Fault{Lost: true}, Fault{Lost: true})
+			asking := Start(t, func() (*Hold, error) { return nil, tt.ask(hold) })
+			<-Carry(hold).Done()
+			assert.Equal(t, until, time.Now())
+			assert.Equal(t, until, hold.ValidUntil())
+			require.ErrorIs(t, asking.Fail(), ErrLost)
+			assert.Equal(t, until, time.Now())
+			require.ErrorIs(t, hold.Release(t.Context()), ErrLost)
+			assert.Equal(t, []EventKind{EventAcquired, EventLost}, c.Kinds())
+			Sleep(time.Second)
+			s.RequireFree(t)
 		})
 	}
 }
@@ -202,24 +200,22 @@ func TestReleaseBesideACallIsNoLoss(t *testing.T) {
 			"of a multi":   func(c *Client) *Resource { return c.MultiOf("x", "y") },
 			"of one of it": func(c *Client) *Resource { return c.MultiOf("x") },
 		} {
-			t.Run(call.name+" "+name, func(t *testing.T) {
-				Bubble(t, func(t *testing.T, s *Server) {
-					c := s.Client(t, "a")
-					hold := Acquire(t, t.Context(), open(c))
-					s.OnEach(func(cmd Command) Fault {
-						if cmd.Op == call.name {
-							return Fault{Delay: 200 * time.Millisecond}
-						}
-						return Fault{Reply: 300 * time.Millisecond}
-					})
-					asking := Start(t, func() (*Hold, error) { return nil, call.ask(hold) })
-					Sleep(100 * time.Millisecond)
-					Release(t, hold)
-					require.ErrorIs(t, asking.Fail(), ErrReleased)
-					require.ErrorIs(t, context.Cause(Carry(hold)), ErrReleased)
-					assert.Equal(t, []EventKind{EventAcquired, EventReleased}, c.Kinds())
-					s.RequireFree(t)
+			RunBubble(t, call.name+" "+name, func(t *testing.T, s *Server) {
+				c := s.Client(t, "a")
+				hold := Acquire(t, t.Context(), open(c))
+				s.OnEach(func(cmd Command) Fault {
+					if cmd.Op == call.name {
+						return Fault{Delay: 200 * time.Millisecond}
+					}
+					return Fault{Reply: 300 * time.Millisecond}
 				})
+				asking := Start(t, func() (*Hold, error) { return nil, call.ask(hold) })
+				Sleep(100 * time.Millisecond)
+				Release(t, hold)
+				require.ErrorIs(t, asking.Fail(), ErrReleased)
+				require.ErrorIs(t, context.Cause(Carry(hold)), ErrReleased)
+				assert.Equal(t, []EventKind{EventAcquired, EventReleased}, c.Kinds())
+				s.RequireFree(t)
 			})
 		}
 	}
@@ -313,36 +309,30 @@ func TestAskAllNeedsEnoughAnswers(t *testing.T) {
 		{"too few: not acquired", []error{ErrNotAcquired, ErrNotAcquired, fail}, 2, ErrNotHeld},
 		{"errors", []error{nil, fail, ErrNotHeld}, 2, fail},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			Bubble(t, func(t *testing.T, s *Server) {
-				c := s.Client(t, "a")
-				l := jointOf(c, len(tt.answers), tt.need)
-				err := l.ForAllMembers(t.Context(), NewTerms(), func(i int) error { return tt.answers[i] })
-				require.ErrorIs(t, err, tt.want)
-			})
+		RunBubble(t, tt.name, func(t *testing.T, s *Server) {
+			c := s.Client(t, "a")
+			l := jointOf(c, len(tt.answers), tt.need)
+			err := l.ForAllMembers(t.Context(), NewTerms(), func(i int) error { return tt.answers[i] })
+			require.ErrorIs(t, err, tt.want)
 		})
 	}
-	t.Run("no answer within the limit", func(t *testing.T) {
-		Bubble(t, func(t *testing.T, s *Server) {
-			c := s.Client(t, "a")
-			l := jointOf(c, 3, 3)
-			l.Budgeted = true
-			err := l.ForAllMembers(t.Context(), NewTerms(TTL(10*time.Second)),
-				func(i int) error { time.Sleep(time.Duration(i) * time.Minute); return nil })
-			require.ErrorIs(t, err, joint.ErrBudget)
-			assert.Equal(t, time.Second, s.Now())
-		})
+	RunBubble(t, "no answer within the limit", func(t *testing.T, s *Server) {
+		c := s.Client(t, "a")
+		l := jointOf(c, 3, 3)
+		l.Budgeted = true
+		err := l.ForAllMembers(t.Context(), NewTerms(TTL(10*time.Second)),
+			func(i int) error { time.Sleep(time.Duration(i) * time.Minute); return nil })
+		require.ErrorIs(t, err, joint.ErrBudget)
+		assert.Equal(t, time.Second, s.Now())
 	})
-	t.Run("its context ends", func(t *testing.T) {
-		Bubble(t, func(t *testing.T, s *Server) {
-			c := s.Client(t, "a")
-			ctx, cancel := context.WithTimeoutCause(t.Context(), time.Second, ErrLost)
-			defer cancel()
-			err := jointOf(c, 3, 2).ForAllMembers(ctx, NewTerms(),
-				func(i int) error { time.Sleep(time.Duration(i) * time.Hour); return nil })
-			require.ErrorIs(t, err, ErrLost)
-			require.NotErrorIs(t, err, ErrNotHeld, "the loss of another hold is no answer")
-		})
+	RunBubble(t, "its context ends", func(t *testing.T, s *Server) {
+		c := s.Client(t, "a")
+		ctx, cancel := context.WithTimeoutCause(t.Context(), time.Second, ErrLost)
+		defer cancel()
+		err := jointOf(c, 3, 2).ForAllMembers(ctx, NewTerms(),
+			func(i int) error { time.Sleep(time.Duration(i) * time.Hour); return nil })
+		require.ErrorIs(t, err, ErrLost)
+		require.NotErrorIs(t, err, ErrNotHeld, "the loss of another hold is no answer")
 	})
 }
 
@@ -477,47 +467,45 @@ func TestJointHoldIsNotTrustedWhenItsMembersAreOver(t *testing.T) {
 		{"red", joint.NewRed, "check", "z", "", ErrLost},
 		{"red", joint.NewRed, "extend", "z", "", ErrLost},
 	} {
-		t.Run(fmt.Sprintf("%s: %s by %s, %q held", tt.name, tt.op, tt.by, tt.held), func(t *testing.T) {
-			Bubble(t, func(t *testing.T, s *Server) {
-				c := s.Client(t, "a", func(config *Config) {
-					lost := config.Errors.Lost
-					config.Errors.Lost = func(l Loss) error {
-						if l.Resource.Name == "x" || l.Resource.Name == "y" {
-							time.Sleep(20 * ms) // before the hold ends
-						}
-						return lost(l)
+		RunBubble(t, fmt.Sprintf("%s: %s by %s, %q held", tt.name, tt.op, tt.by, tt.held), func(t *testing.T, s *Server) {
+			c := s.Client(t, "a", func(config *Config) {
+				lost := config.Errors.Lost
+				config.Errors.Lost = func(l Loss) error {
+					if l.Resource.Name == "x" || l.Resource.Name == "y" {
+						time.Sleep(20 * ms) // before the hold ends
 					}
-				})
-				s.OnEach(func(cmd Command) (f Fault) {
-					if cmd.Op == "renew" {
-						f.Lost = true
-					} else if cmd.Op == tt.op && strings.Contains(tt.by, cmd.Name) {
-						f.Reply = ttl
-					}
-					return f
-				})
-				if tt.held != "" {
-					s.Seize(tt.held, "other", 0)
+					return lost(l)
 				}
-				r := c.Joint(tt.name, tt.kind, c.Lock("x"), c.Lock("y"), c.Lock("z"))
-				tm := NewTerms(TTL(ttl))
-				tm.ForMember = func(i int) *Terms {
-					if i == 2 {
-						return NewTerms(TTL(time.Second))
-					}
-					return tm
-				}
-				hold, err := r.Acquire(t.Context(), tm, NoWait)
-				switch tt.op {
-				case "check":
-					err = hold.Check(t.Context())
-				case "extend":
-					err = hold.Extend(t.Context(), ms, nil)
-				}
-				require.ErrorIs(t, err, tt.want)
-				assert.NotErrorIs(t, err, ErrNotAcquired, "nobody else has them")
-				assert.False(t, hold != nil && hold.IsLive())
 			})
+			s.OnEach(func(cmd Command) (f Fault) {
+				if cmd.Op == "renew" {
+					f.Lost = true
+				} else if cmd.Op == tt.op && strings.Contains(tt.by, cmd.Name) {
+					f.Reply = ttl
+				}
+				return f
+			})
+			if tt.held != "" {
+				s.Seize(tt.held, "other", 0)
+			}
+			r := c.Joint(tt.name, tt.kind, c.Lock("x"), c.Lock("y"), c.Lock("z"))
+			tm := NewTerms(TTL(ttl))
+			tm.ForMember = func(i int) *Terms {
+				if i == 2 {
+					return NewTerms(TTL(time.Second))
+				}
+				return tm
+			}
+			hold, err := r.Acquire(t.Context(), tm, NoWait)
+			switch tt.op {
+			case "check":
+				err = hold.Check(t.Context())
+			case "extend":
+				err = hold.Extend(t.Context(), ms, nil)
+			}
+			require.ErrorIs(t, err, tt.want)
+			assert.NotErrorIs(t, err, ErrNotAcquired, "nobody else has them")
+			assert.False(t, hold != nil && hold.IsLive())
 		})
 	}
 }

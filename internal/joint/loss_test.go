@@ -63,28 +63,26 @@ func TestMemberThatIsLostBeforeTheJointHoldIsMade(t *testing.T) {
 // A member is lost while the attempt waits for the answer of another one. A request that may wait begins anew.
 func TestMultiWhoseMemberIsLostMeanwhileBeginsAnew(t *testing.T) {
 	for _, limit := range []time.Duration{NoWait, Forever} {
-		t.Run(fmt.Sprint(limit), func(t *testing.T) {
-			Bubble(t, func(t *testing.T, s *Server) {
-				c, asked := s.Client(t, "a"), false
-				s.OnEach(func(cmd Command) Fault {
-					if asked || cmd.Op != "acquire" || cmd.Name != "y" {
-						return Fault{}
-					}
-					asked = true
-					go s.Forget("x")
-					return Fault{Reply: 20 * ms}
-				})
-				hold, err := c.MultiOf("x", "y").Acquire(t.Context(), NewTerms(TTL(30*ms)), limit)
-				if limit == NoWait {
-					require.ErrorIs(t, err, ErrLost)
-				} else {
-					require.NoError(t, err)
-					Sleep(time.Second)
-					assert.True(t, hold.IsLive())
-					Release(t, hold)
+		RunBubble(t, fmt.Sprint(limit), func(t *testing.T, s *Server) {
+			c, asked := s.Client(t, "a"), false
+			s.OnEach(func(cmd Command) Fault {
+				if asked || cmd.Op != "acquire" || cmd.Name != "y" {
+					return Fault{}
 				}
-				s.RequireFree(t)
+				asked = true
+				go s.Forget("x")
+				return Fault{Reply: 20 * ms}
 			})
+			hold, err := c.MultiOf("x", "y").Acquire(t.Context(), NewTerms(TTL(30*ms)), limit)
+			if limit == NoWait {
+				require.ErrorIs(t, err, ErrLost)
+			} else {
+				require.NoError(t, err)
+				Sleep(time.Second)
+				assert.True(t, hold.IsLive())
+				Release(t, hold)
+			}
+			s.RequireFree(t)
 		})
 	}
 }
@@ -147,29 +145,27 @@ func TestLossNamesTheMembersThatHaveEnded(t *testing.T) {
 // even after calls that found nothing.
 func TestLossIsReportedOnceAndInTime(t *testing.T) {
 	for _, asked := range []bool{false, true} {
-		t.Run(fmt.Sprint("by a check: ", asked), func(t *testing.T) {
-			Bubble(t, func(t *testing.T, s *Server) {
-				c := s.Client(t, "a", func(config *Config) {
-					observe := config.Observe
-					config.Observe = func(e Event) {
-						if e.Kind == EventLost {
-							time.Sleep(10 * ms)
-						}
-						observe(e)
+		RunBubble(t, fmt.Sprint("by a check: ", asked), func(t *testing.T, s *Server) {
+			c := s.Client(t, "a", func(config *Config) {
+				observe := config.Observe
+				config.Observe = func(e Event) {
+					if e.Kind == EventLost {
+						time.Sleep(10 * ms)
 					}
-				})
-				hold := Acquire(t, t.Context(), c.MultiOf("x", "y"))
-				require.NoError(t, hold.Check(t.Context()))
-				s.Forget("y")
-				if asked {
-					require.ErrorIs(t, hold.Check(t.Context()), ErrLost)
-					assert.Equal(t, 10*ms, s.Now())
-				} else {
-					Sleep(DefaultTTL)
+					observe(e)
 				}
-				assert.Equal(t, []EventKind{EventAcquired, EventLost}, c.Kinds(EventRenewed))
-				require.ErrorIs(t, hold.Release(t.Context()), ErrLost)
 			})
+			hold := Acquire(t, t.Context(), c.MultiOf("x", "y"))
+			require.NoError(t, hold.Check(t.Context()))
+			s.Forget("y")
+			if asked {
+				require.ErrorIs(t, hold.Check(t.Context()), ErrLost)
+				assert.Equal(t, 10*ms, s.Now())
+			} else {
+				Sleep(DefaultTTL)
+			}
+			assert.Equal(t, []EventKind{EventAcquired, EventLost}, c.Kinds(EventRenewed))
+			require.ErrorIs(t, hold.Release(t.Context()), ErrLost)
 		})
 	}
 }

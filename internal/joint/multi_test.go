@@ -105,46 +105,44 @@ func TestMultiThatGivesUpLeavesNothing(t *testing.T) {
 		{"a member does not answer before the limit", time.Second, nil, Fault{Mute: true}, ErrUnavailable,
 			time.Second + answerGrace/2},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			Bubble(t, func(t *testing.T, s *Server) {
-				s.KeepLeases()
-				c := s.Client(t, "a")
-				s.Seize("z", "other", 0)
-				s.OnEach(func(cmd Command) Fault {
-					switch {
-					case cmd.Op == "acquire" && cmd.Name == "z":
-						return tt.fault
-					case cmd.Op == "release" && slices.Contains([]Fault{silence, outOfReach, wrongType}, tt.fault):
-						return silence
-					}
-					return Fault{}
-				})
-				ctx, cancel := context.WithCancelCause(t.Context())
-				defer cancel(nil)
-				call := Start(t, func() (*Hold, error) { return c.MultiOf("x", "y", "z").Acquire(ctx, NewTerms(), tt.limit) })
-				if tt.act != nil {
-					Sleep(3 * time.Second)
-					tt.act(s, c, cancel)
+		RunBubble(t, tt.name, func(t *testing.T, s *Server) {
+			s.KeepLeases()
+			c := s.Client(t, "a")
+			s.Seize("z", "other", 0)
+			s.OnEach(func(cmd Command) Fault {
+				switch {
+				case cmd.Op == "acquire" && cmd.Name == "z":
+					return tt.fault
+				case cmd.Op == "release" && slices.Contains([]Fault{silence, outOfReach, wrongType}, tt.fault):
+					return silence
 				}
-				err := call.Fail()
-				slack := time.Duration(0)
-				if tt.at == CommandTimeout {
-					slack = 2 * joint.FirstPatience // it gives way at a random time before
-				}
-				assert.InDelta(t, tt.at, call.At.Sub(s.Start), float64(slack))
-				if failure.Of(tt.want).InDoubt() {
-					assert.True(t, failure.Of(err).InDoubt(), "%v", err)
-				} else {
-					require.ErrorIs(t, err, tt.want)
-				}
-				if tt.at == 0 {
-					assert.Len(t, s.Sent("acquire", "z"), 1)
-				}
-				s.ResetFaults()
-				s.Free("z")
-				Sleep(time.Minute)
-				s.RequireFree(t)
+				return Fault{}
 			})
+			ctx, cancel := context.WithCancelCause(t.Context())
+			defer cancel(nil)
+			call := Start(t, func() (*Hold, error) { return c.MultiOf("x", "y", "z").Acquire(ctx, NewTerms(), tt.limit) })
+			if tt.act != nil {
+				Sleep(3 * time.Second)
+				tt.act(s, c, cancel)
+			}
+			err := call.Fail()
+			slack := time.Duration(0)
+			if tt.at == CommandTimeout {
+				slack = 2 * joint.FirstPatience // it gives way at a random time before
+			}
+			assert.InDelta(t, tt.at, call.At.Sub(s.Start), float64(slack))
+			if failure.Of(tt.want).InDoubt() {
+				assert.True(t, failure.Of(err).InDoubt(), "%v", err)
+			} else {
+				require.ErrorIs(t, err, tt.want)
+			}
+			if tt.at == 0 {
+				assert.Len(t, s.Sent("acquire", "z"), 1)
+			}
+			s.ResetFaults()
+			s.Free("z")
+			Sleep(time.Minute)
+			s.RequireFree(t)
 		})
 	}
 }
@@ -188,20 +186,18 @@ func TestMemberOfAMultiAnswersInTheGrace(t *testing.T) {
 		{"the first one", []Fault{late}, 1, ErrNotAcquired},
 		{"the first one, too late", []Fault{tooLate}, 1, ErrNotAcquired},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			Bubble(t, func(t *testing.T, s *Server) {
-				s.KeepLeases()
-				s.Script("acquire", tt.faults...)
-				hold, err := s.Client(t, "a").MultiOf("x", "y").Acquire(t.Context(), NewTerms(), limit)
-				require.ErrorIs(t, err, tt.want)
-				assert.LessOrEqual(t, s.Now(), limit+answerGrace)
-				assert.Len(t, s.Sent("acquire", ""), tt.asked)
-				if err == nil {
-					Release(t, hold)
-				}
-				Sleep(time.Second)
-				s.RequireFree(t)
-			})
+		RunBubble(t, tt.name, func(t *testing.T, s *Server) {
+			s.KeepLeases()
+			s.Script("acquire", tt.faults...)
+			hold, err := s.Client(t, "a").MultiOf("x", "y").Acquire(t.Context(), NewTerms(), limit)
+			require.ErrorIs(t, err, tt.want)
+			assert.LessOrEqual(t, s.Now(), limit+answerGrace)
+			assert.Len(t, s.Sent("acquire", ""), tt.asked)
+			if err == nil {
+				Release(t, hold)
+			}
+			Sleep(time.Second)
+			s.RequireFree(t)
 		})
 	}
 }
@@ -212,18 +208,16 @@ func TestMultiWhoseReleasesAreNotAnsweredIsNotRefused(t *testing.T) {
 	for name, tt := range map[string]struct{ wait, ctx time.Duration }{
 		"wait": {time.Second, time.Hour}, "context": {Forever, time.Second},
 	} {
-		t.Run(name, func(t *testing.T) {
-			Bubble(t, func(t *testing.T, s *Server) {
-				silent := Fault{Reply: 2 * time.Second}
-				s.Script("acquire", Fault{}, silent)
-				s.Script("release", silent)
-				ctx, cancel := context.WithTimeout(t.Context(), tt.ctx)
-				defer cancel()
-				_, err := s.Client(t, "a").MultiOf("x", "y").Acquire(ctx, NewTerms(), tt.wait)
-				require.ErrorIs(t, err, ErrUnavailable)
-				require.NotErrorIs(t, err, ErrNotAcquired)
-				assert.LessOrEqual(t, s.Now(), time.Second+50*time.Millisecond)
-			})
+		RunBubble(t, name, func(t *testing.T, s *Server) {
+			silent := Fault{Reply: 2 * time.Second}
+			s.Script("acquire", Fault{}, silent)
+			s.Script("release", silent)
+			ctx, cancel := context.WithTimeout(t.Context(), tt.ctx)
+			defer cancel()
+			_, err := s.Client(t, "a").MultiOf("x", "y").Acquire(ctx, NewTerms(), tt.wait)
+			require.ErrorIs(t, err, ErrUnavailable)
+			require.NotErrorIs(t, err, ErrNotAcquired)
+			assert.LessOrEqual(t, s.Now(), time.Second+50*time.Millisecond)
 		})
 	}
 }
@@ -304,20 +298,18 @@ func TestMultiIsLostWithAnyMember(t *testing.T) {
 		}},
 		{"at the release", func(*testing.T, *Server, *Hold) {}},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			Bubble(t, func(t *testing.T, s *Server) {
-				s.KeepLeases()
-				c := s.Client(t, "a")
-				hold := Acquire(t, t.Context(), c.MultiOf("x", "y", "z"))
-				ctx := Carry(hold)
-				s.Forget("y")
-				tt.lose(t, s, hold)
-				require.ErrorIs(t, hold.Release(t.Context()), ErrLost)
-				require.ErrorIs(t, context.Cause(ctx), ErrLost)
-				Sleep(time.Second)
-				s.RequireFree(t)
-				assert.Equal(t, []EventKind{EventAcquired, EventLost}, c.Kinds(EventRenewed))
-			})
+		RunBubble(t, tt.name, func(t *testing.T, s *Server) {
+			s.KeepLeases()
+			c := s.Client(t, "a")
+			hold := Acquire(t, t.Context(), c.MultiOf("x", "y", "z"))
+			ctx := Carry(hold)
+			s.Forget("y")
+			tt.lose(t, s, hold)
+			require.ErrorIs(t, hold.Release(t.Context()), ErrLost)
+			require.ErrorIs(t, context.Cause(ctx), ErrLost)
+			Sleep(time.Second)
+			s.RequireFree(t)
+			assert.Equal(t, []EventKind{EventAcquired, EventLost}, c.Kinds(EventRenewed))
 		})
 	}
 }

@@ -118,33 +118,31 @@ func TestCohortDoesNotPassTheLockOn(t *testing.T) {
 			return nil
 		}, cohort: time.Hour},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			Bubble(t, func(t *testing.T, s *Server) {
-				if tt.config == nil {
-					tt.config = func(*Config) {}
+		RunBubble(t, tt.name, func(t *testing.T, s *Server) {
+			if tt.config == nil {
+				tt.config = func(*Config) {}
+			}
+			limit := InCohort(max(tt.cohort, testCohort))
+			if tt.waiter == nil {
+				tt.waiter = []func(*Terms){limit}
+			}
+			r := s.Client(t, "a", tt.config).Lock("x")
+			holder := Acquire(t, t.Context(), r, append([]func(*Terms){limit}, tt.holder...)...)
+			waiter := StartAcquire(t, t.Context(), r, tt.waiter...)
+			end := func() {}
+			if tt.act != nil {
+				if f := tt.act(t, s, holder); f != nil {
+					end = f
 				}
-				limit := InCohort(max(tt.cohort, testCohort))
-				if tt.waiter == nil {
-					tt.waiter = []func(*Terms){limit}
-				}
-				r := s.Client(t, "a", tt.config).Lock("x")
-				holder := Acquire(t, t.Context(), r, append([]func(*Terms){limit}, tt.holder...)...)
-				waiter := StartAcquire(t, t.Context(), r, tt.waiter...)
-				end := func() {}
-				if tt.act != nil {
-					if f := tt.act(t, s, holder); f != nil {
-						end = f
-					}
-				}
-				commands := len(s.Sent("", ""))
-				Release(t, holder)
-				assert.Greater(t, len(s.Sent("", "")), commands)
-				end()
-				hold := waiter.Wait()
-				assert.NotEqual(t, holder.ID(), hold.ID())
-				Release(t, hold)
-				s.RequireFree(t)
-			})
+			}
+			commands := len(s.Sent("", ""))
+			Release(t, holder)
+			assert.Greater(t, len(s.Sent("", "")), commands)
+			end()
+			hold := waiter.Wait()
+			assert.NotEqual(t, holder.ID(), hold.ID())
+			Release(t, hold)
+			s.RequireFree(t)
 		})
 	}
 }
@@ -233,24 +231,22 @@ func TestLossEndsTheCohort(t *testing.T) {
 			assert.ErrorIs(t, member.Release(t.Context()), ErrLost)
 		}},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			Bubble(t, func(t *testing.T, s *Server) {
-				r := s.Client(t, "a").Lock("x")
-				limit := InCohort(5 * time.Second)
-				first := Acquire(t, t.Context(), r, limit)
-				second, third := StartAcquire(t, t.Context(), r, limit), StartAcquire(t, t.Context(), r, limit)
-				s.Forget("x")
-				Release(t, first)
-				hold := second.Wait()
-				Sleep(500 * ms)
-				tt.find(t, hold)
-				found := s.Now()
-				hold = third.Wait()
-				assert.Equal(t, found, s.Now(), "a waiter of the client tries at once")
-				assert.NotEqual(t, first.ID(), hold.ID())
-				Release(t, hold)
-				s.RequireFree(t)
-			})
+		RunBubble(t, tt.name, func(t *testing.T, s *Server) {
+			r := s.Client(t, "a").Lock("x")
+			limit := InCohort(5 * time.Second)
+			first := Acquire(t, t.Context(), r, limit)
+			second, third := StartAcquire(t, t.Context(), r, limit), StartAcquire(t, t.Context(), r, limit)
+			s.Forget("x")
+			Release(t, first)
+			hold := second.Wait()
+			Sleep(500 * ms)
+			tt.find(t, hold)
+			found := s.Now()
+			hold = third.Wait()
+			assert.Equal(t, found, s.Now(), "a waiter of the client tries at once")
+			assert.NotEqual(t, first.ID(), hold.ID())
+			Release(t, hold)
+			s.RequireFree(t)
 		})
 	}
 }
@@ -271,32 +267,30 @@ func (c *lateContext) Err() error {
 // A waiter gives up at the instant at which the lock was passed on to it.
 func TestWaiterThatGivesUpPassesTheLockOn(t *testing.T) {
 	for _, next := range []string{"to the next waiter", "to the server", "to the server, which is silent"} {
-		t.Run(next, func(t *testing.T) {
-			Bubble(t, func(t *testing.T, s *Server) {
-				c := s.Client(t, "a")
-				r := c.Lock("x")
-				first := Acquire(t, t.Context(), r, InCohort(testCohort))
-				ctx := &lateContext{Context: t.Context()}
-				waiter := StartAcquire(t, ctx, r, InCohort(testCohort))
-				var second *Call
-				if next == "to the next waiter" {
-					second = StartAcquire(t, t.Context(), r, InCohort(testCohort))
-				}
-				if next == "to the server, which is silent" {
-					s.Script("release", Fault{Lost: true}, Fault{Mute: true})
-				}
-				ctx.ended.Store(true)
-				Release(t, first)
-				assert.ErrorIs(t, waiter.Fail(), context.Canceled)
-				if second != nil {
-					assert.Equal(t, first.ID(), second.Wait().ID())
-					Release(t, second.Hold)
-				}
-				Sleep(20 * time.Second)
-				s.RequireFree(t)
-				assert.Empty(t, s.Sent("rollback", ""), "the waiter has sent nothing that may be executed late")
-				assert.Len(t, c.Kinds(EventWait), map[bool]int{true: 5, false: 3}[second != nil])
-			})
+		RunBubble(t, next, func(t *testing.T, s *Server) {
+			c := s.Client(t, "a")
+			r := c.Lock("x")
+			first := Acquire(t, t.Context(), r, InCohort(testCohort))
+			ctx := &lateContext{Context: t.Context()}
+			waiter := StartAcquire(t, ctx, r, InCohort(testCohort))
+			var second *Call
+			if next == "to the next waiter" {
+				second = StartAcquire(t, t.Context(), r, InCohort(testCohort))
+			}
+			if next == "to the server, which is silent" {
+				s.Script("release", Fault{Lost: true}, Fault{Mute: true})
+			}
+			ctx.ended.Store(true)
+			Release(t, first)
+			assert.ErrorIs(t, waiter.Fail(), context.Canceled)
+			if second != nil {
+				assert.Equal(t, first.ID(), second.Wait().ID())
+				Release(t, second.Hold)
+			}
+			Sleep(20 * time.Second)
+			s.RequireFree(t)
+			assert.Empty(t, s.Sent("rollback", ""), "the waiter has sent nothing that may be executed late")
+			assert.Len(t, c.Kinds(EventWait), map[bool]int{true: 5, false: 3}[second != nil])
 		})
 	}
 }
@@ -320,29 +314,27 @@ func TestWaiterDoesNotAcceptALockThatIsOver(t *testing.T) {
 		pause time.Duration // since half a TTL was left
 		over  bool
 	}{{"in time", DefaultTTL/2 - time.Second, false}, {"too late", DefaultTTL / 2, true}} {
-		t.Run(tt.name, func(t *testing.T) {
-			Bubble(t, func(t *testing.T, s *Server) {
-				c := s.Client(t, "a", func(config *Config) {
-					lost := config.Errors.Lost
-					config.Errors.Lost = func(l Loss) error {
-						time.Sleep(time.Second) // before the hold ends
-						return lost(l)
-					}
-				})
-				r := c.Lock("x")
-				first := Acquire(t, t.Context(), r, InCohort(time.Hour))
-				ctx := &slowContext{Context: t.Context()}
-				waiter := StartAcquire(t, ctx, r, InCohort(time.Hour))
-				s.OnEach(func(c Command) Fault { return Fault{Lost: c.Op == "renew"} })
-				Sleep(time.Until(first.ValidUntil()) - DefaultTTL/2)
-				ctx.pause.Store(int64(tt.pause))
-				Release(t, first)
-				assert.Equal(t, tt.over, waiter.Wait().ID() != first.ID(), "then it acquires by itself")
-				assert.True(t, waiter.Hold.ValidUntil().After(time.Now()))
-				Release(t, waiter.Hold)
-				Sleep(time.Minute)
-				s.RequireFree(t)
+		RunBubble(t, tt.name, func(t *testing.T, s *Server) {
+			c := s.Client(t, "a", func(config *Config) {
+				lost := config.Errors.Lost
+				config.Errors.Lost = func(l Loss) error {
+					time.Sleep(time.Second) // before the hold ends
+					return lost(l)
+				}
 			})
+			r := c.Lock("x")
+			first := Acquire(t, t.Context(), r, InCohort(time.Hour))
+			ctx := &slowContext{Context: t.Context()}
+			waiter := StartAcquire(t, ctx, r, InCohort(time.Hour))
+			s.OnEach(func(c Command) Fault { return Fault{Lost: c.Op == "renew"} })
+			Sleep(time.Until(first.ValidUntil()) - DefaultTTL/2)
+			ctx.pause.Store(int64(tt.pause))
+			Release(t, first)
+			assert.Equal(t, tt.over, waiter.Wait().ID() != first.ID(), "then it acquires by itself")
+			assert.True(t, waiter.Hold.ValidUntil().After(time.Now()))
+			Release(t, waiter.Hold)
+			Sleep(time.Minute)
+			s.RequireFree(t)
 		})
 	}
 }
@@ -366,24 +358,22 @@ func TestTakeoverDuringACohortDelaysNoWaiter(t *testing.T) {
 			first.Ownership().LoseAsGone()
 		}},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			Bubble(t, func(t *testing.T, s *Server) {
-				c := s.Client(t, "a")
-				r := c.Lock("x")
-				first := Acquire(t, t.Context(), r, InCohort(testCohort))
-				ctx := &slowContext{Context: t.Context()}
-				waiter := StartAcquire(t, ctx, r, InCohort(testCohort))
-				ctx.pause.Store(int64(10 * ms))
-				s.Forget("x")
-				tt.happen(t, s, first)
-				hold := waiter.Wait()
-				assert.Equal(t, 10*ms, s.Now())
-				assert.NotEqual(t, first.ID(), hold.ID(), "the lost hold is nobody's")
-				assert.NoError(t, hold.Check(t.Context()))
-				Release(t, hold)
-				assert.Len(t, c.Kinds(EventWait, EventAcquired, EventReleased), tt.lost)
-				s.RequireFree(t)
-			})
+		RunBubble(t, tt.name, func(t *testing.T, s *Server) {
+			c := s.Client(t, "a")
+			r := c.Lock("x")
+			first := Acquire(t, t.Context(), r, InCohort(testCohort))
+			ctx := &slowContext{Context: t.Context()}
+			waiter := StartAcquire(t, ctx, r, InCohort(testCohort))
+			ctx.pause.Store(int64(10 * ms))
+			s.Forget("x")
+			tt.happen(t, s, first)
+			hold := waiter.Wait()
+			assert.Equal(t, 10*ms, s.Now())
+			assert.NotEqual(t, first.ID(), hold.ID(), "the lost hold is nobody's")
+			assert.NoError(t, hold.Check(t.Context()))
+			Release(t, hold)
+			assert.Len(t, c.Kinds(EventWait, EventAcquired, EventReleased), tt.lost)
+			s.RequireFree(t)
 		})
 	}
 }
@@ -411,37 +401,35 @@ func TestCohortEndsWhenTheServerGrantsTheLockToAWaiter(t *testing.T) {
 // no end without a beginning.
 func TestEventsAreBalancedIfACohortIsLostWhenItIsPassedOn(t *testing.T) {
 	for _, givesUp := range []bool{true, false} {
-		t.Run(fmt.Sprint("gives up ", givesUp), func(t *testing.T) {
-			Bubble(t, func(t *testing.T, s *Server) {
-				c := s.Client(t, "a")
-				r := c.Lock("x")
-				first := Acquire(t, t.Context(), r, InCohort(testCohort))
-				ctx, cancel := context.WithCancel(t.Context())
-				waiter := StartAcquire(t, ctx, r, InCohort(testCohort))
-				if givesUp {
-					cancel() // its goroutine does not run before all three have happened
+		RunBubble(t, fmt.Sprint("gives up ", givesUp), func(t *testing.T, s *Server) {
+			c := s.Client(t, "a")
+			r := c.Lock("x")
+			first := Acquire(t, t.Context(), r, InCohort(testCohort))
+			ctx, cancel := context.WithCancel(t.Context())
+			waiter := StartAcquire(t, ctx, r, InCohort(testCohort))
+			if givesUp {
+				cancel() // its goroutine does not run before all three have happened
+			}
+			Release(t, first)
+			s.Forget("x")
+			first.Ownership().Gone()
+			waiter.End()
+			cancel()
+			if hold := waiter.Hold; hold != nil && hold.ID() == first.ID() { // its goroutine was faster
+				assert.ErrorIs(t, hold.Release(t.Context()), ErrLost)
+			} else if hold != nil { // it has acquired by itself
+				Release(t, hold)
+			}
+			synctest.Wait()
+			began, ended := 0, 0
+			for _, kind := range c.Kinds(EventWait, EventNotAcquired) {
+				if kind == EventAcquired {
+					began++
+				} else {
+					ended++
 				}
-				Release(t, first)
-				s.Forget("x")
-				first.Ownership().LoseAsGone()
-				waiter.End()
-				cancel()
-				if hold := waiter.Hold; hold != nil && hold.ID() == first.ID() { // its goroutine was faster
-					assert.ErrorIs(t, hold.Release(t.Context()), ErrLost)
-				} else if hold != nil { // it has acquired by itself
-					Release(t, hold)
-				}
-				synctest.Wait()
-				began, ended := 0, 0
-				for _, kind := range c.Kinds(EventWait, EventNotAcquired) {
-					if kind == EventAcquired {
-						began++
-					} else {
-						ended++
-					}
-				}
-				assert.Equal(t, began, ended, "%v", c.Kinds())
-			})
+			}
+			assert.Equal(t, began, ended, "%v", c.Kinds())
 		})
 	}
 }
@@ -452,21 +440,19 @@ func TestAttemptInDoubtLeavesNothingBehind(t *testing.T) {
 		name  string
 		after time.Duration // the attempt of the slow poll is made after 1 s, and ends after 4 s
 	}{{"while its attempt is under way", 2 * time.Second}, {"after an attempt without an answer", 5 * time.Second}} {
-		t.Run(tt.name, func(t *testing.T) {
-			Bubble(t, func(t *testing.T, s *Server) {
-				s.KeepLeases()
-				r := s.Client(t, "a").Lock("x")
-				first := Acquire(t, t.Context(), r, InCohort(time.Hour))
-				waiter := StartAcquire(t, t.Context(), r, InCohort(time.Hour))
-				s.Script("acquire", Fault{Lost: true, Copy: 10 * time.Second})
-				Sleep(tt.after)
-				Release(t, first)
-				hold := waiter.Wait()
-				assert.Equal(t, first.ID(), hold.ID())
-				Release(t, hold)
-				Sleep(2 * time.Minute)
-				s.RequireFree(t)
-			})
+		RunBubble(t, tt.name, func(t *testing.T, s *Server) {
+			s.KeepLeases()
+			r := s.Client(t, "a").Lock("x")
+			first := Acquire(t, t.Context(), r, InCohort(time.Hour))
+			waiter := StartAcquire(t, t.Context(), r, InCohort(time.Hour))
+			s.Script("acquire", Fault{Lost: true, Copy: 10 * time.Second})
+			Sleep(tt.after)
+			Release(t, first)
+			hold := waiter.Wait()
+			assert.Equal(t, first.ID(), hold.ID())
+			Release(t, hold)
+			Sleep(2 * time.Minute)
+			s.RequireFree(t)
 		})
 	}
 }
@@ -501,30 +487,28 @@ func TestUserWhoWaitsBehindAnAttempt(t *testing.T) {
 		{"fails", Fault{Delay: 10 * ms, Err: errPermission}, 0, false, 10 * ms},
 		{"hangs", Fault{Lost: true}, 0, false, 110 * ms},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			Bubble(t, func(t *testing.T, s *Server) {
-				r := s.Client(t, "a").Lock("x")
-				ctx := t.Context()
-				if tt.ends > 0 {
-					var cancel context.CancelFunc
-					ctx, cancel = context.WithTimeout(ctx, tt.ends)
-					defer cancel()
-				}
-				s.Script("acquire", tt.attempt)
-				first := StartAcquire(t, ctx, r, InCohort(time.Minute))
-				second := StartAcquire(t, t.Context(), r, InCohort(time.Minute))
-				if tt.holds {
-					Release(t, first.Wait())
-				}
-				hold := second.Wait()
-				assert.LessOrEqual(t, s.Now(), tt.within)
-				Release(t, hold)
-				if !tt.holds {
-					_ = first.Fail()
-				}
-				Sleep(time.Minute)
-				s.RequireFree(t)
-			})
+		RunBubble(t, tt.name, func(t *testing.T, s *Server) {
+			r := s.Client(t, "a").Lock("x")
+			ctx := t.Context()
+			if tt.ends > 0 {
+				var cancel context.CancelFunc
+				ctx, cancel = context.WithTimeout(ctx, tt.ends)
+				defer cancel()
+			}
+			s.Script("acquire", tt.attempt)
+			first := StartAcquire(t, ctx, r, InCohort(time.Minute))
+			second := StartAcquire(t, t.Context(), r, InCohort(time.Minute))
+			if tt.holds {
+				Release(t, first.Wait())
+			}
+			hold := second.Wait()
+			assert.LessOrEqual(t, s.Now(), tt.within)
+			Release(t, hold)
+			if !tt.holds {
+				_ = first.Fail()
+			}
+			Sleep(time.Minute)
+			s.RequireFree(t)
 		})
 	}
 }

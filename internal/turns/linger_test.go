@@ -98,16 +98,14 @@ func TestLockThatHasLingeredOftenIsPassedOn(t *testing.T) {
 // A user has the lock. A single try of the same client fails without a command.
 func TestTryBehindAUserSendsNothing(t *testing.T) {
 	for name, option := range map[string]func(*Terms){"cohort": InCohort(testCohort), "linger": Lingering(testLinger)} {
-		t.Run(name, func(t *testing.T) {
-			Bubble(t, func(t *testing.T, s *Server) {
-				r := s.Client(t, "a").Lock("x")
-				hold := Acquire(t, t.Context(), r, option)
-				commands := len(s.Sent("", ""))
-				_, err := r.Acquire(t.Context(), NewTerms(option), NoWait)
-				require.ErrorIs(t, err, ErrNotAcquired)
-				assert.Len(t, s.Sent("", ""), commands)
-				Release(t, hold)
-			})
+		RunBubble(t, name, func(t *testing.T, s *Server) {
+			r := s.Client(t, "a").Lock("x")
+			hold := Acquire(t, t.Context(), r, option)
+			commands := len(s.Sent("", ""))
+			_, err := r.Acquire(t.Context(), NewTerms(option), NoWait)
+			require.ErrorIs(t, err, ErrNotAcquired)
+			assert.Len(t, s.Sent("", ""), commands)
+			Release(t, hold)
 		})
 	}
 }
@@ -157,19 +155,17 @@ func TestLockDoesNotLinger(t *testing.T) {
 			s.ResetFaults()
 		}},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			Bubble(t, func(t *testing.T, s *Server) {
-				if tt.config == nil {
-					tt.config = func(*Config) {}
-				}
-				r := s.Client(t, "a", tt.config).Lock("x")
-				hold := Acquire(t, t.Context(), r, append([]func(*Terms){limit}, tt.holder...)...)
-				if tt.act != nil {
-					tt.act(t, s, hold)
-				}
-				Release(t, hold)
-				s.RequireFree(t)
-			})
+		RunBubble(t, tt.name, func(t *testing.T, s *Server) {
+			if tt.config == nil {
+				tt.config = func(*Config) {}
+			}
+			r := s.Client(t, "a", tt.config).Lock("x")
+			hold := Acquire(t, t.Context(), r, append([]func(*Terms){limit}, tt.holder...)...)
+			if tt.act != nil {
+				tt.act(t, s, hold)
+			}
+			Release(t, hold)
+			s.RequireFree(t)
 		})
 	}
 }
@@ -187,19 +183,17 @@ func TestLocalRequestsEndLingering(t *testing.T) {
 		{"with a shared id", []func(*Terms){Lingering(testLinger), OwnedBy("me")}},
 		{"as a part of a cohort", []func(*Terms){Lingering(testLinger), InCohort(testCohort)}},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			Bubble(t, func(t *testing.T, s *Server) {
-				r := s.Client(t, "a").Lock("x")
-				first := Acquire(t, t.Context(), r, Lingering(testLinger))
-				Release(t, first)
-				hold, err := r.Acquire(t.Context(), NewTerms(tt.options...), NoWait)
-				require.NoError(t, err, "a single try too")
-				assert.NotEqual(t, first.ID(), hold.ID())
-				assert.Zero(t, s.Now())
-				Release(t, hold)
-				Sleep(2 * time.Second)
-				s.RequireFree(t)
-			})
+		RunBubble(t, tt.name, func(t *testing.T, s *Server) {
+			r := s.Client(t, "a").Lock("x")
+			first := Acquire(t, t.Context(), r, Lingering(testLinger))
+			Release(t, first)
+			hold, err := r.Acquire(t.Context(), NewTerms(tt.options...), NoWait)
+			require.NoError(t, err, "a single try too")
+			assert.NotEqual(t, first.ID(), hold.ID())
+			assert.Zero(t, s.Now())
+			Release(t, hold)
+			Sleep(2 * time.Second)
+			s.RequireFree(t)
 		})
 	}
 }
@@ -221,18 +215,16 @@ func TestWaiterThatWasRefusedEndsLingering(t *testing.T) {
 // The same with a request that polls. The lock does not linger while a request polls.
 func TestRequestThatPollsEndsLingering(t *testing.T) {
 	for _, reply := range []time.Duration{0, 15 * ms} { // of the first attempt
-		t.Run(reply.String(), func(t *testing.T) {
-			Bubble(t, func(t *testing.T, s *Server) {
-				r := s.Client(t, "a").Lock("x")
-				first := Acquire(t, t.Context(), r, Lingering(time.Hour))
-				s.Script("acquire", Fault{Reply: reply})
-				waiter := StartAcquire(t, t.Context(), r, Polling(20*ms, 20*ms))
-				Sleep(10 * ms)
-				Release(t, first)
-				Release(t, waiter.Wait())
-				assert.LessOrEqual(t, s.Now(), reply+25*ms)
-				s.RequireFree(t)
-			})
+		RunBubble(t, reply.String(), func(t *testing.T, s *Server) {
+			r := s.Client(t, "a").Lock("x")
+			first := Acquire(t, t.Context(), r, Lingering(time.Hour))
+			s.Script("acquire", Fault{Reply: reply})
+			waiter := StartAcquire(t, t.Context(), r, Polling(20*ms, 20*ms))
+			Sleep(10 * ms)
+			Release(t, first)
+			Release(t, waiter.Wait())
+			assert.LessOrEqual(t, s.Now(), reply+25*ms)
+			s.RequireFree(t)
 		})
 	}
 }
@@ -247,23 +239,21 @@ func TestOtherClientAsksForALingeringLock(t *testing.T) {
 		{"12 ms away", func(s *Server, a *Client) { s.SetAway(a, 12*ms) }, 12 * ms},
 		{"the message is lost: its time ends", func(s *Server, a *Client) { s.Deaf = a }, testLinger},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			Bubble(t, func(t *testing.T, s *Server) {
-				a := s.Client(t, "a")
-				first := Acquire(t, t.Context(), a.Lock("x"), Lingering(testLinger))
-				Release(t, first)
-				tt.act(s, a)
-				b := s.Client(t, "b").Lock("x")
-				_, err := b.Acquire(t.Context(), NewTerms(), NoWait)
-				require.ErrorIs(t, err, ErrNotAcquired)
-				assert.Empty(t, s.Sent("ask", ""), "a single try does not ask")
-				hold := StartAcquire(t, t.Context(), b).Wait()
-				assert.Equal(t, tt.at, s.Now())
-				Release(t, hold)
-				Sleep(time.Second)
-				s.RequireFree(t)
-				assert.Empty(t, a.Kinds(EventAcquired, EventReleased))
-			})
+		RunBubble(t, tt.name, func(t *testing.T, s *Server) {
+			a := s.Client(t, "a")
+			first := Acquire(t, t.Context(), a.Lock("x"), Lingering(testLinger))
+			Release(t, first)
+			tt.act(s, a)
+			b := s.Client(t, "b").Lock("x")
+			_, err := b.Acquire(t.Context(), NewTerms(), NoWait)
+			require.ErrorIs(t, err, ErrNotAcquired)
+			assert.Empty(t, s.Sent("ask", ""), "a single try does not ask")
+			hold := StartAcquire(t, t.Context(), b).Wait()
+			assert.Equal(t, tt.at, s.Now())
+			Release(t, hold)
+			Sleep(time.Second)
+			s.RequireFree(t)
+			assert.Empty(t, a.Kinds(EventAcquired, EventReleased))
 		})
 	}
 }
@@ -272,21 +262,19 @@ func TestOtherClientAsksForALingeringLock(t *testing.T) {
 // because the user's hold has the same id. Later users of the same tenure hear it at once.
 func TestUserHearsThatAnotherClientAsks(t *testing.T) {
 	for name, option := range map[string]func(*Terms){"cohort": InCohort(time.Hour), "linger": Lingering(time.Hour)} {
-		t.Run(name, func(t *testing.T) {
-			Bubble(t, func(t *testing.T, s *Server) {
-				a := s.Client(t, "a")
-				first := Acquire(t, t.Context(), a.Lock("x"), option)
-				second := StartAcquire(t, t.Context(), a.Lock("x"), option)
-				assert.False(t, IsClosed(first.Wanted()))
-				a.HandleAsk("x", first.ID())
-				assert.True(t, IsClosed(first.Wanted()))
-				Release(t, first)
-				next := second.Wait()
-				isSameTenure := next.ID() == first.ID()
-				assert.Equal(t, name == "cohort", isSameTenure)
-				assert.Equal(t, isSameTenure, IsClosed(next.Wanted()))
-				Release(t, next)
-			})
+		RunBubble(t, name, func(t *testing.T, s *Server) {
+			a := s.Client(t, "a")
+			first := Acquire(t, t.Context(), a.Lock("x"), option)
+			second := StartAcquire(t, t.Context(), a.Lock("x"), option)
+			assert.False(t, IsClosed(first.Wanted()))
+			a.HandleAsk("x", first.ID())
+			assert.True(t, IsClosed(first.Wanted()))
+			Release(t, first)
+			next := second.Wait()
+			isSameTenure := next.ID() == first.ID()
+			assert.Equal(t, name == "cohort", isSameTenure)
+			assert.Equal(t, isSameTenure, IsClosed(next.Wanted()))
+			Release(t, next)
 		})
 	}
 }
@@ -322,24 +310,22 @@ func TestAskForAFormerHolderIsForItsSuccessor(t *testing.T) {
 		{"before the successor is known", 2 * ms},
 		{"later", 10 * ms},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			Bubble(t, func(t *testing.T, s *Server) {
-				a := s.Client(t, "a")
-				r := a.Lock("x")
-				first := Acquire(t, t.Context(), r, Lingering(time.Hour))
-				waiter := StartAcquire(t, t.Context(), r, Lingering(time.Hour))
-				Sleep(ms)
-				s.Script("handoff", Fault{Reply: 2 * ms})
-				released := StartRelease(t, first)
-				time.Sleep(tt.at)
-				a.HandleAsk("x", first.ID())
-				released.Wait()
-				Release(t, waiter.Wait())
-				s.RequireFree(t)
-				Sleep(time.Second)
-				Release(t, Acquire(t, t.Context(), r, Lingering(time.Hour)))
-				assert.NotEmpty(t, s.IDs("x"), "it was asked for once")
-			})
+		RunBubble(t, tt.name, func(t *testing.T, s *Server) {
+			a := s.Client(t, "a")
+			r := a.Lock("x")
+			first := Acquire(t, t.Context(), r, Lingering(time.Hour))
+			waiter := StartAcquire(t, t.Context(), r, Lingering(time.Hour))
+			Sleep(ms)
+			s.Script("handoff", Fault{Reply: 2 * ms})
+			released := StartRelease(t, first)
+			time.Sleep(tt.at)
+			a.HandleAsk("x", first.ID())
+			released.Wait()
+			Release(t, waiter.Wait())
+			s.RequireFree(t)
+			Sleep(time.Second)
+			Release(t, Acquire(t, t.Context(), r, Lingering(time.Hour)))
+			assert.NotEmpty(t, s.IDs("x"), "it was asked for once")
 		})
 	}
 }
@@ -359,41 +345,39 @@ func TestLockThatWasAskedForIsLeftToOthers(t *testing.T) {
 		{"two local waiters", 2, false, 2 * away},
 		{"the other client has gone", 0, true, 85 * ms},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			Bubble(t, func(t *testing.T, s *Server) {
-				a, b := s.Client(t, "a"), s.Client(t, "b")
-				s.SetAway(b, away)
-				r := a.Lock("x")
-				first := Acquire(t, t.Context(), r, Lingering(time.Hour))
-				ctx, cancel := context.WithCancel(t.Context())
-				defer cancel()
-				other := StartAcquire(t, ctx, b.Lock("x"))
-				Sleep(3 * away)
-				var waiters []*Call
-				for range tt.waiters {
-					waiters = append(waiters, StartAcquire(t, t.Context(), r, Lingering(time.Hour)))
-				}
-				Sleep(away)
-				if tt.goesAway {
-					cancel()
-					_ = other.Fail()
-				}
-				freed := s.Now()
-				Release(t, first)
-				if len(waiters) == 0 {
-					waiters = append(waiters, StartAcquire(t, t.Context(), r, Lingering(time.Hour)))
-				}
-				if !tt.goesAway {
-					Release(t, other.Wait())
-				}
-				hold := waiters[0].Wait()
-				assert.GreaterOrEqual(t, s.Now()-freed, tt.at)
-				assert.LessOrEqual(t, s.Now()-freed, tt.at+10*ms)
-				Release(t, hold)
-				for _, w := range waiters[1:] {
-					Release(t, w.Wait())
-				}
-			})
+		RunBubble(t, tt.name, func(t *testing.T, s *Server) {
+			a, b := s.Client(t, "a"), s.Client(t, "b")
+			s.SetAway(b, away)
+			r := a.Lock("x")
+			first := Acquire(t, t.Context(), r, Lingering(time.Hour))
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			other := StartAcquire(t, ctx, b.Lock("x"))
+			Sleep(3 * away)
+			var waiters []*Call
+			for range tt.waiters {
+				waiters = append(waiters, StartAcquire(t, t.Context(), r, Lingering(time.Hour)))
+			}
+			Sleep(away)
+			if tt.goesAway {
+				cancel()
+				_ = other.Fail()
+			}
+			freed := s.Now()
+			Release(t, first)
+			if len(waiters) == 0 {
+				waiters = append(waiters, StartAcquire(t, t.Context(), r, Lingering(time.Hour)))
+			}
+			if !tt.goesAway {
+				Release(t, other.Wait())
+			}
+			hold := waiters[0].Wait()
+			assert.GreaterOrEqual(t, s.Now()-freed, tt.at)
+			assert.LessOrEqual(t, s.Now()-freed, tt.at+10*ms)
+			Release(t, hold)
+			for _, w := range waiters[1:] {
+				Release(t, w.Wait())
+			}
 		})
 	}
 }
@@ -401,21 +385,19 @@ func TestLockThatWasAskedForIsLeftToOthers(t *testing.T) {
 // Close frees lingering locks, even if its context has already ended.
 func TestCloseFreesWhatLingers(t *testing.T) {
 	for _, isOver := range []bool{false, true} {
-		t.Run(fmt.Sprint("its context has ended: ", isOver), func(t *testing.T) {
-			Bubble(t, func(t *testing.T, s *Server) {
-				c := s.Client(t, "a")
-				for i := range 20 {
-					Release(t, Acquire(t, t.Context(), c.Lock(fmt.Sprint("x", i)), Lingering(time.Hour)))
-				}
-				ctx, cancel := context.WithCancel(t.Context())
-				defer cancel()
-				if isOver {
-					cancel()
-				}
-				_ = c.Shut(ctx) // waits for the releases; its error may name them if ctx has ended
-				s.RequireFree(t)
-				assert.Empty(t, c.Kinds(EventAcquired, EventReleased))
-			})
+		RunBubble(t, fmt.Sprint("its context has ended: ", isOver), func(t *testing.T, s *Server) {
+			c := s.Client(t, "a")
+			for i := range 20 {
+				Release(t, Acquire(t, t.Context(), c.Lock(fmt.Sprint("x", i)), Lingering(time.Hour)))
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			if isOver {
+				cancel()
+			}
+			_ = c.Shut(ctx) // it waits for the releases, and may name them if its context has ended
+			s.RequireFree(t)
+			assert.Empty(t, c.Kinds(EventAcquired, EventReleased))
 		})
 	}
 }
@@ -435,35 +417,33 @@ func TestReleaseOfALockThatWasAskedForFreesIt(t *testing.T) {
 // A loss ends lingering, and nobody is told.
 func TestLossEndsLingering(t *testing.T) {
 	for _, foundBy := range []string{"a renewal", "the end of its time", "the next holder"} {
-		t.Run(foundBy, func(t *testing.T) {
-			Bubble(t, func(t *testing.T, s *Server) {
-				c := s.Client(t, "a")
-				r := c.Lock("x")
-				d := map[string]time.Duration{"the end of its time": time.Second}[foundBy]
-				limit := Lingering(max(d, DefaultTTL))
-				if d > 0 {
-					limit = Lingering(d)
-				}
-				first := Acquire(t, t.Context(), r, limit)
-				Release(t, first)
-				s.Forget("x")
-				switch foundBy {
-				case "a renewal":
-					Sleep(DefaultTTL / 2)
-				case "the end of its time":
-					Sleep(2 * time.Second)
-				case "the next holder":
-					hold := Acquire(t, t.Context(), r, limit)
-					assert.ErrorIs(t, hold.Check(t.Context()), ErrLost)
-					_ = hold.Release(t.Context())
-					assert.Equal(t, []EventKind{EventAcquired, EventLost}, c.Kinds()[2:])
-					return
-				}
-				assert.Equal(t, []EventKind{EventAcquired, EventReleased}, c.Kinds())
+		RunBubble(t, foundBy, func(t *testing.T, s *Server) {
+			c := s.Client(t, "a")
+			r := c.Lock("x")
+			d := map[string]time.Duration{"the end of its time": time.Second}[foundBy]
+			limit := Lingering(max(d, DefaultTTL))
+			if d > 0 {
+				limit = Lingering(d)
+			}
+			first := Acquire(t, t.Context(), r, limit)
+			Release(t, first)
+			s.Forget("x")
+			switch foundBy {
+			case "a renewal":
+				Sleep(DefaultTTL / 2)
+			case "the end of its time":
+				Sleep(2 * time.Second)
+			case "the next holder":
 				hold := Acquire(t, t.Context(), r, limit)
-				assert.NotEqual(t, first.ID(), hold.ID())
-				Release(t, hold)
-			})
+				assert.ErrorIs(t, hold.Check(t.Context()), ErrLost)
+				_ = hold.Release(t.Context())
+				assert.Equal(t, []EventKind{EventAcquired, EventLost}, c.Kinds()[2:])
+				return
+			}
+			assert.Equal(t, []EventKind{EventAcquired, EventReleased}, c.Kinds())
+			hold := Acquire(t, t.Context(), r, limit)
+			assert.NotEqual(t, first.ID(), hold.ID())
+			Release(t, hold)
 		})
 	}
 }
@@ -472,24 +452,22 @@ func TestLossEndsLingering(t *testing.T) {
 // have released it, neither acquisition keeps it from others for longer than it may linger.
 func TestLockThatWasLostAndAcquiredAgainDoesNotLinger(t *testing.T) {
 	for _, lostFirst := range []bool{true, false} {
-		t.Run(fmt.Sprint("the lost hold is released first: ", lostFirst), func(t *testing.T) {
-			Bubble(t, func(t *testing.T, s *Server) {
-				c := s.Client(t, "a")
-				r := c.Lock("x")
-				holds := []*Hold{Acquire(t, t.Context(), r, Lingering(time.Hour))}
-				s.Forget("x")
-				holds = append(holds, Acquire(t, t.Context(), r, Lingering(time.Hour)))
-				require.NotEqual(t, holds[0].ID(), holds[1].ID())
-				if !lostFirst {
-					slices.Reverse(holds)
-				}
-				for _, hold := range holds {
-					_ = hold.Release(t.Context()) // the lost one may say so
-				}
-				synctest.Wait()
-				s.RequireFree(t)
-				Release(t, Acquire(t, t.Context(), s.Client(t, "b").Lock("x")))
-			})
+		RunBubble(t, fmt.Sprint("the lost hold is released first: ", lostFirst), func(t *testing.T, s *Server) {
+			c := s.Client(t, "a")
+			r := c.Lock("x")
+			holds := []*Hold{Acquire(t, t.Context(), r, Lingering(time.Hour))}
+			s.Forget("x")
+			holds = append(holds, Acquire(t, t.Context(), r, Lingering(time.Hour)))
+			require.NotEqual(t, holds[0].ID(), holds[1].ID())
+			if !lostFirst {
+				slices.Reverse(holds)
+			}
+			for _, hold := range holds {
+				_ = hold.Release(t.Context()) // the lost one may say so
+			}
+			synctest.Wait()
+			s.RequireFree(t)
+			Release(t, Acquire(t, t.Context(), s.Client(t, "b").Lock("x")))
 		})
 	}
 }
@@ -505,23 +483,21 @@ func TestCloseFreesLingeringLocks(t *testing.T) {
 		{"it waits for the release", Fault{Reply: 100 * ms}, 100 * ms, true},
 		{"the server is silent", Fault{Lost: true}, CommandTimeout, false},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			Bubble(t, func(t *testing.T, s *Server) {
-				c := s.Client(t, "a")
-				Release(t, Acquire(t, t.Context(), c.Lock("x"), Lingering(time.Hour)))
-				Release(t, Acquire(t, t.Context(), c.Lock("y"), Lingering(ms)))
-				Sleep(2 * ms)
-				began := time.Now()
-				s.OnEach(func(Command) Fault { return tt.fault })
-				ctx, cancel := context.WithTimeout(t.Context(), CommandTimeout)
-				defer cancel()
-				require.NoError(t, c.Shut(ctx))
-				assert.LessOrEqual(t, time.Since(began), tt.took)
-				if tt.free {
-					s.RequireFree(t)
-				}
-				synctest.Wait()
-			})
+		RunBubble(t, tt.name, func(t *testing.T, s *Server) {
+			c := s.Client(t, "a")
+			Release(t, Acquire(t, t.Context(), c.Lock("x"), Lingering(time.Hour)))
+			Release(t, Acquire(t, t.Context(), c.Lock("y"), Lingering(ms)))
+			Sleep(2 * ms)
+			began := time.Now()
+			s.OnEach(func(Command) Fault { return tt.fault })
+			ctx, cancel := context.WithTimeout(t.Context(), CommandTimeout)
+			defer cancel()
+			require.NoError(t, c.Shut(ctx))
+			assert.LessOrEqual(t, time.Since(began), tt.took)
+			if tt.free {
+				s.RequireFree(t)
+			}
+			synctest.Wait()
 		})
 	}
 }
@@ -601,35 +577,33 @@ func TestLingeringDoesNotProlongACohort(t *testing.T) {
 func TestAnObserverThatPanicsWhileALockIsPassedOn(t *testing.T) {
 	for name, keep := range map[string]func(*Terms){"linger": Lingering(testLinger), "cohort": InCohort(time.Minute)} {
 		for _, at := range []EventKind{EventWait, EventAcquired, EventReleased} {
-			t.Run(fmt.Sprintf("%s, %s", name, at), func(t *testing.T) {
-				Bubble(t, func(t *testing.T, s *Server) {
-					s.KeepLeases()
-					var hold *Hold
-					c := s.Client(t, "a", func(config *Config) {
-						config.Observe = func(e Event) {
-							if hold == nil || e.Kind != at {
-								return
-							}
-							first := hold
-							hold = nil
-							if at == EventWait {
-								Release(t, first) // the lock is the waiter's now
-							}
-							panic("observer")
+			RunBubble(t, fmt.Sprintf("%s, %s", name, at), func(t *testing.T, s *Server) {
+				s.KeepLeases()
+				var hold *Hold
+				c := s.Client(t, "a", func(config *Config) {
+					config.Observe = func(e Event) {
+						if hold == nil || e.Kind != at {
+							return
 						}
-					})
-					r := c.Lock("x")
-					hold = Acquire(t, t.Context(), r, keep)
-					require.PanicsWithValue(t, "observer", func() {
-						if at != EventWait {
-							Release(t, hold)
+						first := hold
+						hold = nil
+						if at == EventWait {
+							Release(t, first) // the lock is the waiter's now
 						}
-						Acquire(t, t.Context(), r, keep)
-					})
-					Sleep(testLinger)
-					s.RequireFree(t)
-					require.NoError(t, c.Shut(t.Context()), "no hold is left")
+						panic("observer")
+					}
 				})
+				r := c.Lock("x")
+				hold = Acquire(t, t.Context(), r, keep)
+				require.PanicsWithValue(t, "observer", func() {
+					if at != EventWait {
+						Release(t, hold)
+					}
+					Acquire(t, t.Context(), r, keep)
+				})
+				Sleep(testLinger)
+				s.RequireFree(t)
+				require.NoError(t, c.Shut(t.Context()), "no hold is left")
 			})
 		}
 	}

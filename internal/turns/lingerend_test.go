@@ -27,18 +27,16 @@ func TestLingeringLockThatIsNotGivenUpDelaysNobody(t *testing.T) {
 			return err
 		},
 	} {
-		t.Run(name, func(t *testing.T) {
-			Bubble(t, func(t *testing.T, s *Server) {
-				r := s.Client(t, "a").Lock("x")
-				Release(t, Acquire(t, t.Context(), r, Lingering(testLinger)))
-				s.OnEach(func(Command) Fault { return Fault{Lost: true} })
-				began := time.Now()
-				require.Error(t, acquire(t.Context(), r))
-				assert.LessOrEqual(t, time.Since(began), 100*ms)
-				s.OnEach(nil)
-				Sleep(10 * time.Second)
-				s.RequireFree(t)
-			})
+		RunBubble(t, name, func(t *testing.T, s *Server) {
+			r := s.Client(t, "a").Lock("x")
+			Release(t, Acquire(t, t.Context(), r, Lingering(testLinger)))
+			s.OnEach(func(Command) Fault { return Fault{Lost: true} })
+			began := time.Now()
+			require.Error(t, acquire(t.Context(), r))
+			assert.LessOrEqual(t, time.Since(began), 100*ms)
+			s.OnEach(nil)
+			Sleep(10 * time.Second)
+			s.RequireFree(t)
 		})
 	}
 }

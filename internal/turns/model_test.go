@@ -181,36 +181,34 @@ func TestAskEndsATenureHoweverOftenItComes(t *testing.T) {
 		{"both", func(t *Terms) { t.Cohort, t.Linger = 30*ms, time.Hour }, 0, 45 * ms},
 		{"both, asked again and again", func(t *Terms) { t.Cohort, t.Linger = 30*ms, time.Hour }, 5, 45 * ms},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			Bubble(t, func(t *testing.T, s *Server) {
-				a, b := s.Client(t, "a"), s.Client(t, "b")
-				s.SetAway(b, away)
-				ctx, stop := context.WithCancel(t.Context())
-				var users sync.WaitGroup
-				for range 3 {
-					users.Go(func() {
-						for ctx.Err() == nil {
-							hold, err := a.Lock("x").Acquire(context.Background(), NewTerms(tt.terms), Forever)
-							require.NoError(t, err)
-							time.Sleep(section)
-							for range tt.asks {
-								a.HandleAsk("x", hold.ID())
-							}
-							assert.NoError(t, hold.Release(context.Background()))
+		RunBubble(t, tt.name, func(t *testing.T, s *Server) {
+			a, b := s.Client(t, "a"), s.Client(t, "b")
+			s.SetAway(b, away)
+			ctx, stop := context.WithCancel(t.Context())
+			var users sync.WaitGroup
+			for range 3 {
+				users.Go(func() {
+					for ctx.Err() == nil {
+						hold, err := a.Lock("x").Acquire(context.Background(), NewTerms(tt.terms), Forever)
+						require.NoError(t, err)
+						time.Sleep(section)
+						for range tt.asks {
+							a.HandleAsk("x", hold.ID())
 						}
-					})
-				}
-				time.Sleep(time.Second)
-				for i := range 5 {
-					began := time.Now()
-					hold := Acquire(t, t.Context(), b.Lock("x"))
-					assert.Less(t, time.Since(began), tt.within, fmt.Sprint("acquisition ", i))
-					Release(t, hold)
-					time.Sleep(7 * ms)
-				}
-				stop()
-				users.Wait()
-			})
+						assert.NoError(t, hold.Release(context.Background()))
+					}
+				})
+			}
+			time.Sleep(time.Second)
+			for i := range 5 {
+				began := time.Now()
+				hold := Acquire(t, t.Context(), b.Lock("x"))
+				assert.Less(t, time.Since(began), tt.within, fmt.Sprint("acquisition ", i))
+				Release(t, hold)
+				time.Sleep(7 * ms)
+			}
+			stop()
+			users.Wait()
 		})
 	}
 }

@@ -114,6 +114,11 @@ func Bubble(t *testing.T, f func(t *testing.T, s *Server)) {
 	synctest.Test(t, func(t *testing.T) { f(t, NewServer()) })
 }
 
+// RunBubble runs f as Bubble does, in a subtest of that name.
+func RunBubble(t *testing.T, name string, f func(t *testing.T, s *Server)) {
+	t.Run(name, func(t *testing.T) { Bubble(t, f) })
+}
+
 func NewServer() *Server {
 	return &Server{
 		Start: time.Now(), locks: map[string]*lockState{}, requests: map[string]*memory{},
