@@ -114,8 +114,7 @@ func TestCloseEndsWaiters(t *testing.T) {
 			require.NotErrorIs(t, call.Err, ErrNotAcquired)
 		}
 		assert.Equal(t, 5*ms, s.Now())
-		Release(t, nested)
-		Release(t, turn)
+		Release(t, nested, turn)
 		closed.Wait()
 		assert.Empty(t, s.Subs)
 	})

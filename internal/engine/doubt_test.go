@@ -200,8 +200,7 @@ func TestLateCopiesOfCommandsHaveNoEffect(t *testing.T) {
 			}
 			outer := Acquire(t, t.Context(), r)
 			inner := Acquire(t, Carry(outer), r)
-			Release(t, inner)
-			Release(t, outer)
+			Release(t, inner, outer)
 			s.RequireFree(t)
 			next := Acquire(t, t.Context(), r)
 			Sleep(20 * time.Second)

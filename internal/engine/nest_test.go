@@ -56,8 +56,7 @@ func TestDepthDoesNotOverflow(t *testing.T) {
 		outer.SetDepth(math.MaxUint16)
 		inner := Acquire(t, Carry(outer), r)
 		assert.Equal(t, math.MaxUint16, inner.Depth())
-		Release(t, inner)
-		Release(t, outer)
+		Release(t, inner, outer)
 	})
 }
 
@@ -148,8 +147,7 @@ func TestNestedAcquisitionsTakeTurns(t *testing.T) {
 		// Another hold may nest under the hold that has the turn.
 		inner := Acquire(t, Carry(second.Hold), r)
 		assert.Equal(t, 3, inner.Depth())
-		Release(t, inner)
-		Release(t, second.Hold)
+		Release(t, inner, second.Hold)
 		Release(t, third.Wait())
 		Release(t, outer)
 		s.RequireFree(t)
@@ -400,8 +398,7 @@ func TestOuterHoldWithAFixedLeaseOutlivesANestedHoldThatExpires(t *testing.T) {
 			require.ErrorIs(t, inner.Release(t.Context()), ErrLost)
 			again := Acquire(t, Carry(outer), r)
 			Sleep(time.Minute)
-			Release(t, again)
-			Release(t, outer)
+			Release(t, again, outer)
 			s.RequireFree(t)
 		})
 	}
@@ -442,8 +439,7 @@ func TestNestingUnderAHoldOfAnotherKindAcquiresWithItsID(t *testing.T) {
 		inner := Acquire(t, Carry(outer), reader)
 		assert.Equal(t, outer.ID(), inner.ID())
 		assert.NotSame(t, outer.Ownership(), inner.Ownership())
-		Release(t, inner)
-		Release(t, outer)
+		Release(t, inner, outer)
 		s.RequireFree(t)
 	})
 }

@@ -253,8 +253,7 @@ func TestJointHoldsNest(t *testing.T) {
 		y := Acquire(t, Carry(x), c.Lock("y"))
 		_, err := r.Acquire(Carry(y), NewTerms(), Forever)
 		require.ErrorIs(t, err, ErrDeadlock)
-		Release(t, y)
-		Release(t, x)
+		Release(t, y, x)
 		s.RequireFree(t)
 	})
 }

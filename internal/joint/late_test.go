@@ -148,8 +148,7 @@ func TestCloseWhileAMemberIsLate(t *testing.T) {
 			hold := Acquire(t, t.Context(), r)
 			behind := Acquire(t, Carry(hold), r)
 			if released {
-				Release(t, behind)
-				Release(t, hold)
+				Release(t, behind, hold)
 			}
 			began := time.Now()
 			ended, cancel := context.WithCancel(t.Context())

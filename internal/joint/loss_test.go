@@ -480,8 +480,7 @@ func TestRedUnderARedHoldThatHasLostAMember(t *testing.T) {
 							require.Equal(t, outer.ID(), inner.ID())
 							deeper, err := r.Acquire(Carry(inner), NewTerms(), limit)
 							require.NoError(t, err)
-							Release(t, deeper)
-							Release(t, inner)
+							Release(t, deeper, inner)
 						}
 						Release(t, outer)
 						k.servers[0].Free("x")

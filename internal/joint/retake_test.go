@@ -196,8 +196,7 @@ func TestMemberOfANestedHoldIsRetakenAfterTheOuterOnes(t *testing.T) {
 		for i, s := range k.servers {
 			assert.Equal(t, 2, s.Holder("x", outer.ID()).Count, "member %d", i)
 		}
-		Release(t, inner)
-		Release(t, outer)
+		Release(t, inner, outer)
 		k.requireFree(t)
 	})
 }

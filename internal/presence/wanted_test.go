@@ -188,8 +188,7 @@ func TestAllHoldersAreAsked(t *testing.T) {
 		synctest.Wait()
 		assert.True(t, IsClosed(a.Wanted()))
 		assert.True(t, IsClosed(b.Wanted()))
-		Release(t, a)
-		Release(t, b)
+		Release(t, a, b)
 	})
 }
 

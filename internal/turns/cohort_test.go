@@ -201,8 +201,7 @@ func TestNestedHoldOfACohortHasTheTokenOfItsOuterHold(t *testing.T) {
 		nested := Acquire(t, Carry(second), r)
 		assert.Equal(t, second.Token(), nested.Token())
 		assert.Equal(t, 2, s.Holder("x", second.ID()).Count)
-		Release(t, nested)
-		Release(t, second)
+		Release(t, nested, second)
 		s.RequireFree(t)
 	})
 }

@@ -238,11 +238,16 @@ func Acquire(t testing.TB, ctx context.Context, r *engine.Resource, options ...f
 	return hold
 }
 
-// Release releases a hold, and fails the test if that fails.
-func Release(t testing.TB, h *engine.Hold) {
+// Release releases holds in that order, and fails the test if one of them fails.
+func Release(t testing.TB, holds ...*engine.Hold) {
 	t.Helper()
-	require.NoError(t, h.Release(t.Context()))
+	for i, h := range holds {
+		require.NoError(t, h.Release(t.Context()), "hold %d of %d", i+1, len(holds))
+	}
 }
+
+// ErrOf returns only the error of a call that returns two values.
+func ErrOf[T any](_ T, err error) error { return err }
 
 // Carry returns a context that carries a hold.
 func Carry(h *engine.Hold) context.Context { return h.Context(nil) }
