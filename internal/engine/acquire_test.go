@@ -250,8 +250,7 @@ func TestAcquireNothingNeedsNoServer(t *testing.T) {
 
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		_, err = r.AcquireNothing(ctx, NewTerms(PermitsOf(0)))
-		require.ErrorIs(t, err, ErrNotAcquired)
+		require.ErrorIs(t, ErrOf(r.AcquireNothing(ctx, NewTerms(PermitsOf(0)))), ErrNotAcquired)
 		assert.Equal(t, []EventKind{EventAcquired, EventReleased, EventNotAcquired}, c.Kinds())
 		assert.Empty(t, s.Log)
 	})

@@ -33,8 +33,7 @@ func TestAttemptInDoubtIsRolledBackWhateverLaterAttemptsAreAnswered(t *testing.T
 			c := s.Client(t, "a")
 			s.Seize("x", "other", 0)
 			s.Script("acquire", Fault{}, tt.fault)
-			_, err := c.Lock("x").Acquire(t.Context(), NewTerms(), 5*time.Second)
-			require.ErrorIs(t, err, ErrNotAcquired)
+			require.ErrorIs(t, ErrOf(c.Lock("x").Acquire(t.Context(), NewTerms(), 5*time.Second)), ErrNotAcquired)
 			assert.Greater(t, len(s.Sent("acquire", "")), 2, "later attempts were answered")
 			s.Free("x")
 			Sleep(time.Minute)
@@ -102,8 +101,7 @@ func TestRollbackIsRepeatedUntilTheServerHasAnswered(t *testing.T) {
 			s.KeepLeases()
 			s.Script("acquire", Fault{Mute: true})
 			s.Script("rollback", tt.faults...)
-			_, err := s.Client(t, "a").Lock("x").Acquire(t.Context(), NewTerms(), Forever)
-			require.Error(t, err)
+			require.Error(t, ErrOf(s.Client(t, "a").Lock("x").Acquire(t.Context(), NewTerms(), Forever)))
 			Sleep(time.Minute)
 			sent := s.Sent("rollback", "a:1")
 			for i := range sent {
@@ -127,8 +125,7 @@ func TestRollbackIsRepeatedOnceASecondAndNotForEver(t *testing.T) {
 			}
 			return Fault{}
 		})
-		_, err := c.Lock("x").Acquire(t.Context(), NewTerms(), Forever)
-		require.Error(t, err)
+		require.Error(t, ErrOf(c.Lock("x").Acquire(t.Context(), NewTerms(), Forever)))
 		Sleep(time.Hour)
 		sent := s.Sent("rollback", "")
 		for i := 8; i < len(sent); i++ {
@@ -164,8 +161,7 @@ func TestCallWaitsForItsRollbackForABoundedTime(t *testing.T) {
 			s.Script("rollback", Fault{Lost: true})
 			ctx, cancel := context.WithTimeout(t.Context(), tt.ctx)
 			defer cancel()
-			_, err := c.Lock("x").Acquire(ctx, NewTerms(), Forever)
-			require.Error(t, err)
+			require.Error(t, ErrOf(c.Lock("x").Acquire(ctx, NewTerms(), Forever)))
 			assert.Equal(t, tt.want, s.Now())
 		})
 	}
@@ -176,8 +172,7 @@ func TestCloseEndsRollbacks(t *testing.T) {
 		c := s.Client(t, "a")
 		s.Script("acquire", Fault{Lost: true})
 		s.OnEach(func(Command) Fault { return Fault{Err: ErrDown} })
-		_, err := c.Lock("x").Acquire(t.Context(), NewTerms(), Forever)
-		require.Error(t, err)
+		require.Error(t, ErrOf(c.Lock("x").Acquire(t.Context(), NewTerms(), Forever)))
 		Sleep(10 * time.Second)
 		require.NoError(t, c.Shut(t.Context()))
 		n := len(s.Sent("rollback", ""))
@@ -195,8 +190,7 @@ func TestLateCopiesOfCommandsHaveNoEffect(t *testing.T) {
 			s.Script(op, Fault{Copy: 10 * time.Second})
 			if op == "rollback" {
 				s.Script("acquire", Fault{Mute: true})
-				_, err := r.Acquire(t.Context(), NewTerms(), Forever)
-				require.Error(t, err)
+				require.Error(t, ErrOf(r.Acquire(t.Context(), NewTerms(), Forever)))
 			}
 			outer := Acquire(t, t.Context(), r)
 			inner := Acquire(t, Carry(outer), r)
@@ -219,8 +213,7 @@ func TestRollbackWithoutALeaseIsRepeatedAsLongAsTheServerRemembers(t *testing.T)
 		r.Traits.Remembered = 20 * time.Minute
 		s.Script("acquire", Fault{Mute: true})
 		s.OnEach(func(Command) Fault { return Fault{Err: ErrDown} })
-		_, err := r.Acquire(t.Context(), NewTerms(), Forever)
-		require.Error(t, err)
+		require.Error(t, ErrOf(r.Acquire(t.Context(), NewTerms(), Forever)))
 		Sleep(time.Hour)
 		sent := s.Sent("rollback", "")
 		assert.InDelta(t, CommandTimeout+20*time.Minute, sent[len(sent)-1], float64(time.Second))

@@ -163,8 +163,7 @@ func TestACoreWithoutAnObserverWorks(t *testing.T) {
 		s.Free("x")
 		require.ErrorIs(t, hold.Release(t.Context()), ErrLost)
 		Release(t, waiter.Wait())
-		_, err := c.Lock("x").Acquire(t.Context(), NewTerms(OwnedBy("me")), NoWait)
-		require.NoError(t, err)
+		require.NoError(t, ErrOf(c.Lock("x").Acquire(t.Context(), NewTerms(OwnedBy("me")), NoWait)))
 	})
 }
 

@@ -211,8 +211,7 @@ func TestRedWhoseCallerStopsKeepsNothing(t *testing.T) {
 		k.each(3, func(s *Server) { s.OnEach(silent) })
 		ctx, cancel := context.WithCancelCause(t.Context())
 		time.AfterFunc(time.Second, func() { cancel(errStopped) })
-		_, err := redOf(k.clients).Acquire(ctx, NewTerms(), Forever)
-		require.ErrorIs(t, err, errStopped)
+		require.ErrorIs(t, ErrOf(redOf(k.clients).Acquire(ctx, NewTerms(), Forever)), errStopped)
 		for _, s := range k.servers[3:] {
 			s.RequireFree(t)
 		}

@@ -251,8 +251,7 @@ func TestJointHoldsNest(t *testing.T) {
 		// Under holds of two members with different ids there is no such id.
 		x := Acquire(t, t.Context(), c.Lock("x"))
 		y := Acquire(t, Carry(x), c.Lock("y"))
-		_, err := r.Acquire(Carry(y), NewTerms(), Forever)
-		require.ErrorIs(t, err, ErrDeadlock)
+		require.ErrorIs(t, ErrOf(r.Acquire(Carry(y), NewTerms(), Forever)), ErrDeadlock)
 		Release(t, y, x)
 		s.RequireFree(t)
 	})

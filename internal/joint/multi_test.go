@@ -349,8 +349,7 @@ func TestJointLocksUnderOneHoldExcludeEachOther(t *testing.T) {
 				}
 				outer := Acquire(t, t.Context(), multi(x, z))
 				first := Acquire(t, Carry(outer), multi(x, y))
-				_, err := multi(y, z).Acquire(Carry(outer), NewTerms(), NoWait)
-				require.ErrorIs(t, err, ErrNotAcquired)
+				require.ErrorIs(t, ErrOf(multi(y, z).Acquire(Carry(outer), NewTerms(), NoWait)), ErrNotAcquired)
 				Release(t, first)
 				Release(t, Acquire(t, Carry(outer), multi(y, z)))
 				Release(t, outer)

@@ -119,8 +119,7 @@ func newClient(t *testing.T, s *Server, name string, options ...func(*engine.Con
 	config.Logger = c.Logger
 	c.presence = presence.New(config)
 	c.presence.Use(c.Core)
-	_, err := c.runner.Commands(t.Context(), []any{"get", "connects"})
-	require.NoError(t, err)
+	require.NoError(t, ErrOf(c.runner.Commands(t.Context(), []any{"get", "connects"})))
 	redis.Mini().Server().SetPreHook(c.refuses)
 	c.proxy.Watch(c.note)
 	c.shut = sync.OnceFunc(func() {
@@ -240,8 +239,7 @@ func (c *client) holdFor(t *testing.T, d time.Duration) {
 // silence makes Redis silent, and waits until the client has noticed that.
 func (c *client) silence(t *testing.T) {
 	c.proxy.BlackHole(true)
-	_, err := c.runner.Do(t.Context(), scripts.Load("lock/check"), []any{"x"})
-	require.Error(t, err)
+	require.Error(t, ErrOf(c.runner.Do(t.Context(), scripts.Load("lock/check"), []any{"x"})))
 	require.False(t, c.runner.Answering())
 }
 
