@@ -55,7 +55,6 @@ func TestOneCommandAcquiresForAllWaitingReaders(t *testing.T) {
 			for _, call := range calls {
 				Release(t, call.Hold)
 			}
-			s.RequireFree(t)
 		})
 	}
 }
@@ -118,7 +117,6 @@ func TestWaitersOfABatchOfUnknownOutcomeAskTheServer(t *testing.T) {
 			assert.Equal(t, 200*ms, call.At.Sub(s.Start))
 		}
 		Release(t, calls[0].Wait())
-		s.RequireFree(t)
 	})
 }
 
@@ -143,7 +141,6 @@ func TestBatchThatTellsOfDoubtPutsAllInDoubt(t *testing.T) {
 			assert.True(t, call.Wait().Ownership().InDoubt)
 			Release(t, call.Hold)
 		}
-		s.RequireFree(t)
 	})
 }
 
@@ -164,7 +161,6 @@ func TestRefusedBatchThatTellsOfDoubtIsRolledBackForAll(t *testing.T) {
 		Release(t, writer)
 		Sleep(time.Minute)
 		assert.Len(t, s.Sent("rollback", ""), 3)
-		s.RequireFree(t)
 	})
 }
 
@@ -184,6 +180,5 @@ func TestSharedIDsAreNotBatched(t *testing.T) {
 		for _, call := range append(calls, shared) {
 			Release(t, call.Hold)
 		}
-		s.RequireFree(t)
 	})
 }

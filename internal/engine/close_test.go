@@ -38,7 +38,6 @@ func TestCloseWaitsForHolds(t *testing.T) {
 		require.ErrorIs(t, hold.Release(t.Context()), ErrReleased)
 		assert.Equal(t, []string{detached.ID()}, s.IDs("y"))
 		Sleep(time.Minute)
-		s.RequireFree(t)
 	})
 }
 
@@ -94,6 +93,7 @@ func TestAnObserverThatPanicsDoesNotInterruptClose(t *testing.T) {
 
 func TestCloseEndsWaiters(t *testing.T) {
 	Bubble(t, func(t *testing.T, s *Server) {
+		s.MayStayHeld()
 		c := s.Client(t, "a")
 		s.Seize("x", "other", 0)
 		turn := Acquire(t, t.Context(), c.Lock("y"))
@@ -154,7 +154,6 @@ func TestAcquisitionThatIsGrantedDuringCloseIsRolledBack(t *testing.T) {
 			assert.Equal(t, 1, s.Holder("y", outer.ID()).Count)
 			Release(t, outer)
 			closed.Wait()
-			s.RequireFree(t)
 		})
 	}
 }
@@ -162,6 +161,7 @@ func TestAcquisitionThatIsGrantedDuringCloseIsRolledBack(t *testing.T) {
 // The context of Close ends while a command is not answered.
 func TestCloseHurriesCalls(t *testing.T) {
 	Bubble(t, func(t *testing.T, s *Server) {
+		s.MayStayHeld()
 		c := s.Client(t, "a", func(config *Config) { config.CommandTimeout = time.Hour })
 		hold := Acquire(t, t.Context(), c.Lock("x"))
 		s.Script("check", Fault{Lost: true})
@@ -224,6 +224,5 @@ func TestReleaseDuringCloseDoesNotHandOff(t *testing.T) {
 		assert.Empty(t, s.Sent("handoff", ""))
 		_ = waiter.Fail()
 		closed.Wait()
-		s.RequireFree(t)
 	})
 }

@@ -87,6 +87,7 @@ func TestHoldIsLost(t *testing.T) {
 		},
 	} {
 		RunBubble(t, tt.name, func(t *testing.T, s *Server) {
+			s.MayStayHeld()
 			c := s.Client(t, "a")
 			hold := Acquire(t, t.Context(), c.Lock("x"), tt.terms...)
 			ctx := Carry(hold)
@@ -135,7 +136,6 @@ func TestServerNeverKeepsALockBeyondItsMaximumHoldTime(t *testing.T) {
 		}
 		assert.True(t, hold.IsLost())
 		Sleep(time.Second)
-		s.RequireFree(t)
 	})
 }
 
@@ -163,7 +163,6 @@ func TestReleaseOfALostHoldDeletesWhatALateRenewalKept(t *testing.T) {
 			Sleep(time.Second)
 			assert.Zero(t, s.Lease("x", hold.ID()))
 			Sleep(time.Minute)
-			s.RequireFree(t)
 		})
 	}
 }
@@ -172,6 +171,7 @@ func TestReleaseOfALostHoldDeletesWhatALateRenewalKept(t *testing.T) {
 // hold's validity.
 func TestExtendThatIsAnsweredAfterTheEndOfALease(t *testing.T) {
 	Bubble(t, func(t *testing.T, s *Server) {
+		s.MayStayHeld()
 		hold := Acquire(t, t.Context(), s.Client(t, "a").Lock("x"), FixedLease(time.Second))
 		until := hold.ValidUntil()
 		s.Script("extend", Fault{Reply: 2 * time.Second})
@@ -216,7 +216,6 @@ func TestExtend(t *testing.T) {
 				Release(t, hold)
 			}
 			Sleep(0)
-			s.RequireFree(t)
 		})
 	}
 }
@@ -258,6 +257,7 @@ func TestCheckAndExtendTellWhatEndedTheHold(t *testing.T) {
 		},
 	} {
 		RunBubble(t, tt.name, func(t *testing.T, s *Server) {
+			s.MayStayHeld()
 			c := s.Client(t, "a")
 			hold := Acquire(t, t.Context(), c.Lock("x"))
 			tt.act(t, s, c, hold)
@@ -286,7 +286,6 @@ func TestHoldWithoutALeaseCannotBeCheckedOrLost(t *testing.T) {
 		assert.NoError(t, Carry(hold).Err())
 		assert.Empty(t, s.Sent("renew", ""))
 		Release(t, hold)
-		s.RequireFree(t)
 	})
 }
 
@@ -329,7 +328,6 @@ func TestShortFirstLeaseIsRenewedInTime(t *testing.T) {
 		assert.Greater(t, s.Lease("x", hold.ID()), DefaultTTL-time.Second)
 		Sleep(time.Hour)
 		Release(t, hold)
-		s.RequireFree(t)
 	})
 }
 
@@ -446,7 +444,6 @@ func TestNestedHoldsHaveLimitsOfTheirOwn(t *testing.T) {
 		Sleep(time.Minute)
 		assert.Equal(t, []string{inner.ID()}, s.IDs("x"), "the release of a lapsed hold does not free the others")
 		Release(t, inner)
-		s.RequireFree(t)
 	})
 }
 
@@ -484,7 +481,6 @@ func TestReleaseShortensTheLease(t *testing.T) {
 			assert.InDelta(t, tt.want, s.Lease("x", outer.ID()), float64(60*ms))
 			_ = outer.Release(t.Context())
 			Sleep(time.Minute)
-			s.RequireFree(t)
 		})
 	}
 }
@@ -539,7 +535,6 @@ func TestExtendWaitsForAShorteningRelease(t *testing.T) {
 			}
 			_ = outer.Release(t.Context())
 			Sleep(time.Minute)
-			s.RequireFree(t)
 		})
 	}
 }

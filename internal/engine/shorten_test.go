@@ -63,6 +63,7 @@ func TestShortenLeavesWhatWasPromised(t *testing.T) {
 		{name: "lost", act: func(_ *testing.T, _ *Client, h *Hold) { h.Ownership().EndAll(Loss{Reason: LossGone}) }},
 	} {
 		RunBubble(t, tt.name, func(t *testing.T, s *Server) {
+			s.MayStayHeld()
 			c := s.Client(t, "a")
 			terms := NewTerms(TTL(ttl))
 			if tt.terms != nil {

@@ -36,12 +36,12 @@ func TestReleaseMessageWakesTheFirstWaiterOnly(t *testing.T) {
 			assert.Len(t, s.Sent("acquire", "a"), before+i+1, "one attempt for each message")
 			Release(t, hold)
 		}
-		s.RequireFree(t)
 	})
 }
 
 func TestOneAttemptASecondHoweverManyWaiters(t *testing.T) {
 	Bubble(t, func(t *testing.T, s *Server) {
+		s.MayStayHeld()
 		s.Seize("x", "other", 0)
 		r := s.Client(t, "a").Lock("x")
 		ctx, cancel := context.WithCancel(t.Context())
@@ -151,7 +151,6 @@ func TestWaitersGoOnAfterPassingFailures(t *testing.T) {
 			assert.Equal(t, tt.want[:3], sent[:3])
 			assert.Equal(t, tt.want[len(tt.want)-1], sent[len(sent)-1])
 			Release(t, hold)
-			s.RequireFree(t)
 		})
 	}
 }
@@ -159,6 +158,7 @@ func TestWaitersGoOnAfterPassingFailures(t *testing.T) {
 func TestGivingUpTellsTheLastFailure(t *testing.T) {
 	for _, err := range []error{ErrDown, ErrBusy} {
 		Bubble(t, func(t *testing.T, s *Server) {
+			s.MayStayHeld()
 			c := s.Client(t, "a")
 			s.Seize("x", "other", 0)
 			s.Script("acquire", Fault{}, Fault{Err: err})
@@ -201,7 +201,6 @@ func TestLeavingHeadPassesItsReasonToTryOn(t *testing.T) {
 			assert.Equal(t, tt.at, next.At.Sub(s.Start))
 			Release(t, hold)
 			Sleep(time.Minute)
-			s.RequireFree(t)
 		})
 	}
 }
@@ -240,7 +239,6 @@ func TestNextWaiterTriesWhileTheHeadIsStuck(t *testing.T) {
 		Release(t, third.Hold)
 		Release(t, head.Wait())
 		Release(t, second.Wait())
-		s.RequireFree(t)
 	})
 }
 
@@ -257,7 +255,6 @@ func TestWaiterWhoseAttemptIsInDoubtAsksAgainAlthoughItIsNotTheHead(t *testing.T
 		Release(t, second.Wait())
 		assert.LessOrEqual(t, s.Now(), 500*ms+StuckAfter+CommandTimeout+SlowPoll)
 		Release(t, head.Wait())
-		s.RequireFree(t)
 	})
 }
 
@@ -399,7 +396,6 @@ func TestRequestDoesNotOvertakeAWaiterThatCouldGoFirst(t *testing.T) {
 				Release(t, comes.Hold)
 			}
 			Release(t, holder)
-			s.RequireFree(t)
 		})
 	}
 }
@@ -414,7 +410,6 @@ func TestSharedIDTriesAlthoughOthersWait(t *testing.T) {
 		assert.Equal(t, 2, s.Holder("x", "me").Count)
 		Release(t, again, outer)
 		Release(t, waiter.Wait())
-		s.RequireFree(t)
 	})
 }
 
@@ -453,7 +448,6 @@ func TestGrantAdmitsWaitersWithTheSameID(t *testing.T) {
 		assert.False(t, private.Returned())
 		Release(t, first.Hold, second.Hold)
 		Release(t, private.Wait())
-		s.RequireFree(t)
 	})
 }
 
@@ -474,7 +468,6 @@ func TestGrantAdmitsWaitersForWhichThereIsRoom(t *testing.T) {
 			Release(t, calls[i].Wait())
 		}
 		assert.Equal(t, 300*ms, s.Now())
-		s.RequireFree(t)
 	})
 }
 
@@ -500,7 +493,6 @@ func TestRefusedHeadLetsASmallerRequestTry(t *testing.T) {
 		assert.False(t, big.Returned())
 		Release(t, small.Hold, two)
 		Release(t, big.Wait())
-		s.RequireFree(t)
 	})
 }
 
@@ -518,7 +510,6 @@ func TestReadersDoNotTryAtFirstWhileAWriterOfTheirClientWaits(t *testing.T) {
 		Release(t, writer.Wait())
 		assert.Equal(t, 100*ms, s.Now())
 		Release(t, reader.Wait())
-		s.RequireFree(t)
 	})
 }
 

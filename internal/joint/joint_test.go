@@ -180,7 +180,6 @@ func TestJointHoldIsLostInTimeAlthoughACallIsNotAnswered(t *testing.T) {
 			require.ErrorIs(t, hold.Release(t.Context()), ErrLost)
 			assert.Equal(t, []EventKind{EventAcquired, EventLost}, c.Kinds())
 			Sleep(time.Second)
-			s.RequireFree(t)
 		})
 	}
 }
@@ -215,7 +214,6 @@ func TestReleaseBesideACallIsNoLoss(t *testing.T) {
 				require.ErrorIs(t, asking.Fail(), ErrReleased)
 				require.ErrorIs(t, context.Cause(Carry(hold)), ErrReleased)
 				assert.Equal(t, []EventKind{EventAcquired, EventReleased}, c.Kinds())
-				s.RequireFree(t)
 			})
 		}
 	}
@@ -253,7 +251,6 @@ func TestJointHoldsNest(t *testing.T) {
 		y := Acquire(t, Carry(x), c.Lock("y"))
 		require.ErrorIs(t, ErrOf(r.Acquire(Carry(y), NewTerms(), Forever)), ErrDeadlock)
 		Release(t, y, x)
-		s.RequireFree(t)
 	})
 }
 
@@ -441,7 +438,6 @@ func TestMembersOfAJointLockAreInNoCohort(t *testing.T) {
 		assert.Equal(t, []string{hold.ID()}, s.IDs("x"), "all members have one id")
 		assert.Equal(t, []string{hold.ID()}, s.IDs("y"))
 		Release(t, hold)
-		s.RequireFree(t)
 	})
 }
 
@@ -466,6 +462,7 @@ func TestJointHoldIsNotTrustedWhenItsMembersAreOver(t *testing.T) {
 		{"red", joint.NewRed, "extend", "z", "", ErrLost},
 	} {
 		RunBubble(t, fmt.Sprintf("%s: %s by %s, %q held", tt.name, tt.op, tt.by, tt.held), func(t *testing.T, s *Server) {
+			s.MayStayHeld()
 			c := s.Client(t, "a", func(config *Config) {
 				lost := config.Errors.Lost
 				config.Errors.Lost = func(l Loss) error {

@@ -54,6 +54,7 @@ func TestAcquisitionDuringWhichTheProcessStoodStill(t *testing.T) {
 				t.Run(fmt.Sprint(tt.name, ": ", pause, ", limit ", limit), func(t *testing.T) {
 					for n, last := 1, false; !last; n++ {
 						Bubble(t, func(t *testing.T, s *Server) {
+							s.MayStayHeld()
 							c := s.Client(t, "a", func(config *Config) {
 								lost := config.Errors.Lost
 								config.Errors.Lost = func(l Loss) error {

@@ -69,7 +69,10 @@ type question struct {
 // bubble runs f with a client in a bubble with a fake clock. Options change its engine.
 func bubble(t *testing.T, f func(t *testing.T, c *client), options ...func(*engine.Config)) {
 	t.Helper()
-	Bubble(t, func(t *testing.T, s *Server) { f(t, newClient(t, s, "worker", options...)) })
+	Bubble(t, func(t *testing.T, s *Server) {
+		s.MayStayHeld()
+		f(t, newClient(t, s, "worker", options...))
+	})
 }
 
 func newClient(t *testing.T, s *Server, name string, options ...func(*engine.Config)) *client {

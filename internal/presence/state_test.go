@@ -131,6 +131,7 @@ func TestStateIsBounded(t *testing.T) {
 // A client that shows no name reports nothing.
 func TestClientWithoutANameTellsNothing(t *testing.T) {
 	Bubble(t, func(t *testing.T, s *Server) {
+		s.MayStayHeld()
 		c := newClient(t, s, "")
 		Acquire(t, t.Context(), c.Lock("x"), FixedLease(time.Hour))
 		c.presence.StaysTaken(me+":7", time.Hour)

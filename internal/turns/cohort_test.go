@@ -142,7 +142,6 @@ func TestCohortDoesNotPassTheLockOn(t *testing.T) {
 			hold := waiter.Wait()
 			assert.NotEqual(t, holder.ID(), hold.ID())
 			Release(t, hold)
-			s.RequireFree(t)
 		})
 	}
 }
@@ -169,7 +168,6 @@ func TestOtherClientsGoFirstWhenACohortIsOver(t *testing.T) {
 		Release(t, third)
 		assert.Equal(t, third.ID(), waiters[2].Wait().ID())
 		Release(t, waiters[2].Hold)
-		s.RequireFree(t)
 	})
 }
 
@@ -187,7 +185,6 @@ func TestCohortThatHasUsedItsTokensReservesMore(t *testing.T) {
 		assert.NotEqual(t, id, hold.ID())
 		assert.Len(t, s.Sent("handoff", ""), 2)
 		Release(t, hold)
-		s.RequireFree(t)
 	})
 }
 
@@ -202,7 +199,6 @@ func TestNestedHoldOfACohortHasTheTokenOfItsOuterHold(t *testing.T) {
 		assert.Equal(t, second.Token(), nested.Token())
 		assert.Equal(t, 2, s.Holder("x", second.ID()).Count)
 		Release(t, nested, second)
-		s.RequireFree(t)
 	})
 }
 
@@ -245,7 +241,6 @@ func TestLossEndsTheCohort(t *testing.T) {
 			assert.Equal(t, found, s.Now(), "a waiter of the client tries at once")
 			assert.NotEqual(t, first.ID(), hold.ID())
 			Release(t, hold)
-			s.RequireFree(t)
 		})
 	}
 }
@@ -333,7 +328,6 @@ func TestWaiterDoesNotAcceptALockThatIsOver(t *testing.T) {
 			assert.True(t, waiter.Hold.ValidUntil().After(time.Now()))
 			Release(t, waiter.Hold)
 			Sleep(time.Minute)
-			s.RequireFree(t)
 		})
 	}
 }
@@ -372,7 +366,6 @@ func TestTakeoverDuringACohortDelaysNoWaiter(t *testing.T) {
 			assert.NoError(t, hold.Check(t.Context()))
 			Release(t, hold)
 			assert.Len(t, c.Kinds(EventWait, EventAcquired, EventReleased), tt.lost)
-			s.RequireFree(t)
 		})
 	}
 }
@@ -392,7 +385,6 @@ func TestCohortEndsWhenTheServerGrantsTheLockToAWaiter(t *testing.T) {
 		Release(t, hold)
 		assert.Equal(t, hold.ID(), third.Wait().ID(), "its cohort goes on")
 		Release(t, third.Hold)
-		s.RequireFree(t)
 	})
 }
 
@@ -451,7 +443,6 @@ func TestAttemptInDoubtLeavesNothingBehind(t *testing.T) {
 			assert.Equal(t, first.ID(), hold.ID())
 			Release(t, hold)
 			Sleep(2 * time.Minute)
-			s.RequireFree(t)
 		})
 	}
 }
@@ -467,7 +458,6 @@ func TestCloseEndsACohort(t *testing.T) {
 		Release(t, first)
 		assert.ErrorIs(t, waiter.Fail(), ErrClosed)
 		<-c.Closed
-		s.RequireFree(t)
 	})
 }
 
@@ -507,7 +497,6 @@ func TestUserWhoWaitsBehindAnAttempt(t *testing.T) {
 				_ = first.Fail()
 			}
 			Sleep(time.Minute)
-			s.RequireFree(t)
 		})
 	}
 }

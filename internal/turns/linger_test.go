@@ -91,7 +91,6 @@ func TestLockThatHasLingeredOftenIsPassedOn(t *testing.T) {
 		assert.Empty(t, s.Sent("release", ""))
 		Release(t, next)
 		Sleep(testLinger)
-		s.RequireFree(t)
 	})
 }
 
@@ -99,6 +98,7 @@ func TestLockThatHasLingeredOftenIsPassedOn(t *testing.T) {
 func TestTryBehindAUserSendsNothing(t *testing.T) {
 	for name, option := range map[string]func(*Terms){"cohort": InCohort(testCohort), "linger": Lingering(testLinger)} {
 		RunBubble(t, name, func(t *testing.T, s *Server) {
+			s.MayStayHeld()
 			r := s.Client(t, "a").Lock("x")
 			hold := Acquire(t, t.Context(), r, option)
 			commands := len(s.Sent("", ""))
@@ -111,6 +111,7 @@ func TestTryBehindAUserSendsNothing(t *testing.T) {
 
 func TestLingeringLockIsRenewed(t *testing.T) {
 	Bubble(t, func(t *testing.T, s *Server) {
+		s.MayStayHeld()
 		c := s.Client(t, "a")
 		r := c.Lock("x")
 		Release(t, Acquire(t, t.Context(), r, Lingering(time.Hour)))
@@ -164,7 +165,6 @@ func TestLockDoesNotLinger(t *testing.T) {
 				tt.act(t, s, hold)
 			}
 			Release(t, hold)
-			s.RequireFree(t)
 		})
 	}
 }
@@ -192,7 +192,6 @@ func TestLocalRequestsEndLingering(t *testing.T) {
 			assert.Zero(t, s.Now())
 			Release(t, hold)
 			Sleep(2 * time.Second)
-			s.RequireFree(t)
 		})
 	}
 }
@@ -200,6 +199,7 @@ func TestLocalRequestsEndLingering(t *testing.T) {
 // The lock is released while an attempt of the same client is under way, which Redis has refused already.
 func TestWaiterThatWasRefusedEndsLingering(t *testing.T) {
 	Bubble(t, func(t *testing.T, s *Server) {
+		s.MayStayHeld()
 		r := s.Client(t, "a").Lock("x")
 		first := Acquire(t, t.Context(), r, Lingering(time.Hour))
 		s.Script("acquire", Fault{Reply: 10 * ms})
@@ -223,7 +223,6 @@ func TestRequestThatPollsEndsLingering(t *testing.T) {
 			Release(t, first)
 			Release(t, waiter.Wait())
 			assert.LessOrEqual(t, s.Now(), reply+25*ms)
-			s.RequireFree(t)
 		})
 	}
 }
@@ -261,6 +260,7 @@ func TestOtherClientAsksForALingeringLock(t *testing.T) {
 func TestUserHearsThatAnotherClientAsks(t *testing.T) {
 	for name, option := range map[string]func(*Terms){"cohort": InCohort(time.Hour), "linger": Lingering(time.Hour)} {
 		RunBubble(t, name, func(t *testing.T, s *Server) {
+			s.MayStayHeld()
 			a := s.Client(t, "a")
 			first := Acquire(t, t.Context(), a.Lock("x"), option)
 			second := StartAcquire(t, t.Context(), a.Lock("x"), option)
@@ -292,7 +292,6 @@ func TestAskThatOvertakesTheGrantIsHeard(t *testing.T) {
 		Release(t, hold)
 		Release(t, other.Wait())
 		assert.Equal(t, late, s.Now())
-		s.RequireFree(t)
 	})
 }
 
@@ -309,6 +308,7 @@ func TestAskForAFormerHolderIsForItsSuccessor(t *testing.T) {
 		{"later", 10 * ms},
 	} {
 		RunBubble(t, tt.name, func(t *testing.T, s *Server) {
+			s.MayStayHeld()
 			a := s.Client(t, "a")
 			r := a.Lock("x")
 			first := Acquire(t, t.Context(), r, Lingering(time.Hour))
@@ -344,6 +344,7 @@ func TestLockThatWasAskedForIsLeftToOthers(t *testing.T) {
 		{"the other client has gone", 0, true, 85 * ms},
 	} {
 		RunBubble(t, tt.name, func(t *testing.T, s *Server) {
+			s.MayStayHeld()
 			a, b := s.Client(t, "a"), s.Client(t, "b")
 			s.SetAway(b, away)
 			r := a.Lock("x")
@@ -408,7 +409,6 @@ func TestReleaseOfALockThatWasAskedForFreesIt(t *testing.T) {
 		Release(t, first)
 		Release(t, other.Wait())
 		assert.Zero(t, s.Now())
-		s.RequireFree(t)
 	})
 }
 
@@ -416,6 +416,7 @@ func TestReleaseOfALockThatWasAskedForFreesIt(t *testing.T) {
 func TestLossEndsLingering(t *testing.T) {
 	for _, foundBy := range []string{"a renewal", "the end of its time", "the next holder"} {
 		RunBubble(t, foundBy, func(t *testing.T, s *Server) {
+			s.MayStayHeld()
 			c := s.Client(t, "a")
 			r := c.Lock("x")
 			d := map[string]time.Duration{"the end of its time": time.Second}[foundBy]
@@ -482,6 +483,7 @@ func TestCloseFreesLingeringLocks(t *testing.T) {
 		{"the server is silent", Fault{Lost: true}, CommandTimeout, false},
 	} {
 		RunBubble(t, tt.name, func(t *testing.T, s *Server) {
+			s.MayStayHeld()
 			c := s.Client(t, "a")
 			Release(t, Acquire(t, t.Context(), c.Lock("x"), Lingering(time.Hour)))
 			Release(t, Acquire(t, t.Context(), c.Lock("y"), Lingering(ms)))
@@ -543,7 +545,6 @@ func TestCohortThatLingers(t *testing.T) {
 		assert.Len(t, s.Sent("", ""), commands)
 		Release(t, hold)
 		Sleep(time.Second)
-		s.RequireFree(t)
 	})
 }
 
@@ -567,7 +568,6 @@ func TestLingeringDoesNotProlongACohort(t *testing.T) {
 		}
 		assert.Len(t, s.Sent("release", ""), 1)
 		Sleep(testLinger)
-		s.RequireFree(t)
 	})
 }
 
@@ -630,6 +630,7 @@ func TestALingeringLockIsReleasedAtOnceForTheObserver(t *testing.T) {
 // and before the client that has asked.
 func TestRequestThatJoinsBeforeTheReleaseStandsBack(t *testing.T) {
 	Bubble(t, func(t *testing.T, s *Server) {
+		s.MayStayHeld()
 		pause := time.Duration(0) // before each command
 		a := s.Client(t, "a", func(c *Config) {
 			c.Commands.Ready = func(context.Context) error { time.Sleep(pause); return nil }

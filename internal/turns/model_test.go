@@ -182,6 +182,7 @@ func TestAskEndsATenureHoweverOftenItComes(t *testing.T) {
 		{"both, asked again and again", func(t *Terms) { t.Cohort, t.Linger = 30*ms, time.Hour }, 5, 45 * ms},
 	} {
 		RunBubble(t, tt.name, func(t *testing.T, s *Server) {
+			s.MayStayHeld()
 			a, b := s.Client(t, "a"), s.Client(t, "b")
 			s.SetAway(b, away)
 			ctx, stop := context.WithCancel(t.Context())

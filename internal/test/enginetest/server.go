@@ -21,23 +21,24 @@ import (
 type Server struct {
 	Start time.Time
 
-	Mu        sync.Mutex
-	locks     map[string]*lockState // by name
-	requests  map[string]*memory    // by client and number of the owner
-	Subs      []*subscription
-	line      []*linePlace // of all names
-	ticks     int64        // orders it
-	Log       []logEntry
-	Granted   []string           // ids, in the order in which they were granted something
-	scripted  map[string][]Fault // by operation: for the next commands
-	Intercept func(Command) Fault
-	Subscribe SubscribeFault
-	Silent    bool                      // messages are lost
-	Deaf      *Client                   // messages to it are lost
-	Lag       map[*Client]time.Duration // of messages to it
-	clients   []*Client                 // for ask
-	polls     map[string]time.Time      // until when a name has the mark of a client that polls
-	endless   bool                      // leases do not end
+	Mu          sync.Mutex
+	locks       map[string]*lockState // by name
+	requests    map[string]*memory    // by client and number of the owner
+	Subs        []*subscription
+	line        []*linePlace // of all names
+	ticks       int64        // orders it
+	Log         []logEntry
+	Granted     []string           // ids, in the order in which they were granted something
+	scripted    map[string][]Fault // by operation: for the next commands
+	Intercept   func(Command) Fault
+	Subscribe   SubscribeFault
+	Silent      bool                      // messages are lost
+	Deaf        *Client                   // messages to it are lost
+	Lag         map[*Client]time.Duration // of messages to it
+	clients     []*Client                 // for ask
+	polls       map[string]time.Time      // until when a name has the mark of a client that polls
+	endless     bool                      // leases do not end
+	mayStayHeld bool                      // by somebody, when the bubble ends
 }
 
 // lockState is one name: who holds how many of its permits.
@@ -108,10 +109,16 @@ var (
 )
 
 // Bubble runs f in a bubble with a fake clock, with a server of its own. The bubble fails if a
-// goroutine is left at its end.
+// goroutine is left at its end, or if somebody holds a lock: see [Server.MayStayHeld].
 func Bubble(t *testing.T, f func(t *testing.T, s *Server)) {
 	t.Helper()
-	synctest.Test(t, func(t *testing.T) { f(t, NewServer()) })
+	synctest.Test(t, func(t *testing.T) {
+		s := NewServer()
+		f(t, s)
+		if !s.mayStayHeld {
+			s.RequireFree(t)
+		}
+	})
 }
 
 // RunBubble runs f as Bubble does, in a subtest of that name.
@@ -587,6 +594,9 @@ func (s *Server) RequireFree(t testing.TB) {
 		require.Empty(t, s.IDs(name), "%q is still held", name)
 	}
 }
+
+// MayStayHeld allows that a lock is held when a bubble ends.
+func (s *Server) MayStayHeld() { s.mayStayHeld = true }
 
 func (s *Server) Names() (names []string) {
 	s.Mu.Lock()
