@@ -2,13 +2,18 @@ package contract
 
 import (
 	"context"
+	"fmt"
 	"math/rand/v2"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	. "github.com/redlatch/redlatch/internal/test/fixture"
+	"github.com/redlatch/redlatch/internal/test/kinds"
 	"github.com/redlatch/redlatch/internal/test/redistest"
 	"github.com/redlatch/redlatch/primitives"
 )
@@ -189,4 +194,102 @@ func TestForeignMessagesWakeNobody(t *testing.T) {
 		Release(t, hold)
 		Release(t, AwaitHold(t, waiting))
 	})
+}
+
+// TestC21WaitersThatComeAtOnceShareAPoll has many goroutines of one client ask for a name at the same moment, so that
+// each of them makes a first attempt. From then on one of them polls once a second, whatever the attempts have left on
+// the server. A fair lock's waiters are refreshed together.
+func TestC21WaitersThatComeAtOnceShareAPoll(t *testing.T) {
+	t.Parallel()
+	const n = 20
+	type row struct {
+		name         string
+		holds, waits kinds.Kind
+		options      []primitives.Option // of the waiters
+	}
+	var rows []row
+	for _, k := range kinds.Named() {
+		rows = append(rows, row{name: k.Name, holds: k, waits: k})
+	}
+	reader, writer := kinds.Of("reader"), kinds.Of("writer")
+	rows = append(rows,
+		row{name: "writers behind a reader", holds: reader, waits: writer},
+		row{name: "readers behind a writer", holds: writer, waits: reader},
+		row{name: "multi", holds: kinds.Of("multi"), waits: kinds.Of("multi")},
+		row{
+			name: "writers with cohorts behind a reader", holds: reader, waits: writer,
+			options: []primitives.Option{primitives.WithCohort(time.Second), primitives.WithLinger(time.Second)},
+		},
+	)
+	s := redistest.Fresh(t)
+	holder, waiting := NewClient(t, s.Client(t)), NewClient(t, s.Client(t))
+	ctx, giveUp := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	var holds []*primitives.Hold
+	names := 0
+	for i, tt := range rows {
+		if tt.name == "reader" {
+			continue // readers do not keep readers out
+		}
+		name := fmt.Sprint("n", i)
+		holds = append(holds, Acquire(t, ctx, tt.holds.One(t, holder, name)))
+		l := tt.waits.Open(waiting, name, tt.options...)
+		for range n {
+			wg.Go(func() {
+				_, err := l.Acquire(ctx)
+				assert.ErrorIs(t, err, context.Canceled)
+			})
+		}
+		names++
+	}
+	AwaitWaiters(t, waiting, n*names)
+	time.Sleep(200 * time.Millisecond) // second attempts, once subscriptions are confirmed
+	before, began := redistest.Commands(t, s), time.Now()
+	time.Sleep(3 * time.Second)
+	spent := redistest.Commands(t, s).Since(before)
+	polls := float64(spent["evalsha"]) / (float64(names) * time.Since(began).Seconds())
+	t.Logf("%.2f scripts a second for each of %d names", polls, names)
+	require.LessOrEqual(t, polls, 1.4, "one poll a second for each name, and a heartbeat")
+	giveUp()
+	wg.Wait()
+	Release(t, holds...)
+}
+
+// A nested acquisition ends with its wait too, though Redis is silent and the outer hold lasts (C5).
+func TestNestedAcquisitionEndsWithItsWait(t *testing.T) {
+	t.Parallel()
+	for name, locks := range map[string]func(*primitives.Client, string) (outer, inner *primitives.Lock){
+		"plain": func(c *primitives.Client, name string) (outer, inner *primitives.Lock) {
+			return c.Lock(name), c.Lock(name)
+		},
+		"fair": func(c *primitives.Client, name string) (outer, inner *primitives.Lock) {
+			return c.FairLock(name), c.FairLock(name)
+		},
+		"readers": func(c *primitives.Client, name string) (outer, inner *primitives.Lock) {
+			return c.RWLock(name).Reader(), c.RWLock(name).Reader()
+		},
+		"reader under a writer": func(c *primitives.Client, name string) (outer, inner *primitives.Lock) {
+			return c.RWLock(name).Writer(), c.RWLock(name).Reader()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p := redistest.Embedded(t).Proxy(t)
+				c, err := primitives.New(p.Client(t))
+				require.NoError(t, err)
+				outer, inner := locks(c, "l")
+				hold, err := outer.Acquire(t.Context(), primitives.WithWatchdog(5*time.Second))
+				require.NoError(t, err)
+				p.BlackHole(true)
+				began := time.Now()
+				_, err = inner.Acquire(hold.Context(), primitives.WithWait(150*time.Millisecond))
+				require.ErrorIs(t, err, primitives.ErrUnavailable)
+				assert.Less(t, time.Since(began), 200*time.Millisecond, "the wait is 150 ms, the TTL 5 s")
+				p.Heal()
+				p.Reset()
+				require.NoError(t, hold.Release(t.Context()))
+				require.NoError(t, c.Close(t.Context()))
+			})
+		})
+	}
 }

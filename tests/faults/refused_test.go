@@ -3,14 +3,17 @@ package faults
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	. "github.com/redlatch/redlatch/internal/test/fixture"
@@ -240,4 +243,162 @@ func TestWaitersRideOutFailingSnapshots(t *testing.T) {
 	for kind, result := range results {
 		require.NoError(t, <-result, kind)
 	}
+}
+
+// C7: an acquisition rides out refusals that will pass while its wait lasts. A try has no wait: it repeats its command
+// once, and says what Redis has answered.
+func TestC7TryEndsWithTheAnswer(t *testing.T) {
+	t.Parallel()
+	for _, refusal := range []string{
+		"BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.",
+		"NOREPLICAS Not enough good replicas to write.",
+		"READONLY You can't write against a read only replica.",
+		"MISCONF Redis is configured to save RDB snapshots, but it's currently unable to persist to disk.",
+		"LOADING Redis is loading the dataset in memory",
+		"CLUSTERDOWN The cluster is down",
+		"MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.",
+		"TRYAGAIN Multiple keys request during rehashing of slot",
+		"ERR max number of clients reached",
+	} {
+		t.Run(refusal, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				const timeout = 5 * time.Second
+				rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", Dialer: refusing(refusal)})
+				t.Cleanup(func() { _ = rdb.Close() })
+				c := NewClient(t, rdb, primitives.WithCommandTimeout(timeout))
+				for kind, call := range acquisitions(c, "name") {
+					if kind == "latch" {
+						continue
+					}
+					began := time.Now()
+					err := call(context.Background(), primitives.WithWait(0))
+					requireRefusedForNow(t, err, refusal, kind)
+					assert.Less(t, time.Since(began), 200*time.Millisecond, kind)
+				}
+				began := time.Now()
+				require.False(t, c.Lock("name").Locker(t.Context()).TryLock())
+				assert.Less(t, time.Since(began), 200*time.Millisecond, "TryLock")
+
+				began = time.Now()
+				_, err := c.Lock("name").Acquire(context.Background())
+				requireRefusedForNow(t, err, refusal, "Acquire")
+				assert.GreaterOrEqual(t, time.Since(began), timeout*9/10, "a call without a wait rides it out")
+			})
+		})
+	}
+}
+
+func requireRefusedForNow(t *testing.T, err error, refusal, what string) {
+	t.Helper()
+	require.ErrorIs(t, err, primitives.ErrUnavailable, what)
+	require.NotErrorIs(t, err, primitives.ErrNotAcquired, what)
+	require.NotErrorIs(t, err, primitives.ErrOutcomeUnknown, what)
+	require.ErrorContains(t, err, refusal, what)
+}
+
+// The same on a real server, for tries that nest in a hold, too.
+func TestC7TryEndsWithTheAnswerOfARealServer(t *testing.T) {
+	t.Parallel()
+	s := redistest.Fresh(t)
+	c, admin := NewClient(t, s.Client(t)), s.Client(t)
+	type tried struct {
+		kind string
+		h    kinds.Handle
+		ctx  context.Context
+	}
+	var tries []tried
+	for _, k := range kinds.All() {
+		tries = append(tries, tried{k.Name, k.One(t, c, redistest.Name(t)+k.Name), t.Context()})
+		if k.Leased && !k.Pool {
+			outer := Acquire(t, t.Context(), k.Open(c, redistest.Name(t)+"outer"+k.Name))
+			tries = append(tries, tried{"nested " + k.Name, k.Open(c, redistest.Name(t)+"outer"+k.Name), outer.Context()})
+		}
+	}
+	require.NoError(t, admin.ConfigSet(t.Context(), "min-replicas-to-write", "1").Err())
+	for _, try := range tries {
+		began := time.Now()
+		_, err := try.h.TryAcquire(try.ctx)
+		requireRefusedForNow(t, err, "NOREPLICAS", try.kind)
+		assert.Less(t, time.Since(began), time.Second, try.kind)
+	}
+	require.NoError(t, admin.ConfigSet(t.Context(), "min-replicas-to-write", "0").Err())
+	for _, try := range tries {
+		hold, err := try.h.TryAcquire(try.ctx)
+		require.NoError(t, err, try.kind)
+		Release(t, hold)
+	}
+}
+
+// C7: an administrator has renamed commands. Whatever a kind needs, it either works and can be released, or the first
+// call fails at once, with the name of the command, and leaves nothing.
+func TestServerWithoutACommand(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		gone  []string
+		fails []string // kinds; "all" is all of them
+		named string   // in the error; "": the first of gone
+	}{
+		{[]string{"EVALSHA"}, []string{"all"}, ""},
+		{[]string{"EVAL"}, nil, ""},
+		{[]string{"EVAL", "EVALSHA"}, []string{"all"}, "EVALSHA"},
+		{[]string{"EVAL", "SCRIPT"}, []string{"all"}, "EVAL"},
+		{[]string{"SCRIPT", "WAIT", "TIME"}, []string{"permits"}, "TIME"},
+		{[]string{"PUBLISH"}, []string{"all"}, ""},
+		{[]string{"SUBSCRIBE"}, nil, ""},
+		{[]string{"HSET"}, []string{"lock", "fair", "fenced", "reader", "writer", "multi", "red"}, ""},
+		{[]string{"PEXPIRE"}, []string{"lock", "fair", "fenced", "reader", "writer", "multi", "red"}, ""},
+		{[]string{"PTTL"}, []string{"permits"}, ""},
+		{[]string{"EXISTS"}, []string{"lock", "fair", "fenced", "reader", "writer", "multi", "red", "permits"}, ""},
+		{[]string{"DECRBY"}, []string{"semaphore", "permits"}, ""},
+		{[]string{"ZADD"}, []string{"permits"}, ""},
+		{[]string{"INCRBY"}, nil, ""},
+		{[]string{"SET"}, nil, ""},
+	} {
+		t.Run(strings.Join(tt.gone, "+"), func(t *testing.T) {
+			t.Parallel()
+			var args []string
+			for _, command := range tt.gone {
+				args = append(args, "--rename-command", command, "")
+			}
+			s := redistest.Fresh(t, args...)
+			admin := s.Client(t)
+			c := NewClient(t, s.Client(t), primitives.WithClientName(""))
+			for _, k := range kinds.All() {
+				name := "name-" + k.Name
+				began := time.Now()
+				err := useOnce(t, k, c, name)
+				what := fmt.Sprintf("%s without %s: %v", k.Name, tt.gone, err)
+				if err == nil {
+					assert.False(t, slices.Contains(tt.fails, "all") || slices.Contains(tt.fails, k.Name), what)
+					continue
+				}
+				command := tt.named
+				if command == "" {
+					command = tt.gone[0]
+				}
+				require.ErrorIs(t, err, primitives.ErrUnsupported, what)
+				require.NotErrorIs(t, err, primitives.ErrNotAcquired, what)
+				assert.ErrorContains(t, err, "this server has no ", what)
+				assert.ErrorContains(t, err, command, what)
+				assert.Less(t, time.Since(began), 3*time.Second, what)
+				assert.Empty(t, admin.Keys(t.Context(), name+"*").Val(), what)
+			}
+		})
+	}
+}
+
+// useOnce makes a kind's number, acquires it, and releases it.
+func useOnce(t *testing.T, k kinds.Kind, c *primitives.Client, name string) error {
+	h := k.Open(c, name)
+	if pool, ok := h.(kinds.Pool); ok {
+		if _, err := pool.Init(t.Context(), 1); err != nil {
+			return err
+		}
+		defer func() { _, _ = pool.Delete(t.Context()) }()
+	}
+	hold, err := h.Acquire(t.Context())
+	if err != nil {
+		return err
+	}
+	return hold.Release(t.Context())
 }
