@@ -203,8 +203,7 @@ func TestJointAcquiresAgainWhatItLostMeanwhile(t *testing.T) {
 
 // The caller stops while a red lock waits for its majority.
 func TestRedWhoseCallerStopsKeepsNothing(t *testing.T) {
-	Bubble(t, func(t *testing.T, _ *Server) {
-		k := newCluster(t, 5)
+	onCluster(t, 5, func(t *testing.T, k *cluster) {
 		k.each(5, (*Server).KeepLeases)
 		k.each(3, func(s *Server) { s.OnEach(silent) })
 		ctx, cancel := context.WithCancelCause(t.Context())
@@ -215,14 +214,12 @@ func TestRedWhoseCallerStopsKeepsNothing(t *testing.T) {
 		}
 		k.each(3, (*Server).ResetFaults)
 		Sleep(time.Minute)
-		k.requireFree(t)
 	})
 }
 
 // A request under a hold of a member does not wait behind one that waits for that hold.
 func TestRedUnderAHoldOfAMemberIsNotInTheQueue(t *testing.T) {
-	Bubble(t, func(t *testing.T, _ *Server) {
-		k := newCluster(t, 3)
+	onCluster(t, 3, func(t *testing.T, k *cluster) {
 		k.servers[1].Seize("x", "other", 0)
 		member := Acquire(t, t.Context(), k.clients[0].Lock("x"))
 		r := redOf(k.clients)
@@ -235,7 +232,6 @@ func TestRedUnderAHoldOfAMemberIsNotInTheQueue(t *testing.T) {
 		Release(t, waiting.Wait())
 		k.servers[1].Forget("x")
 		Sleep(time.Second)
-		k.requireFree(t)
 	})
 }
 
@@ -260,55 +256,51 @@ func TestPauseOfARedAfterASplit(t *testing.T) {
 	for _, tt := range []struct{ answer, most time.Duration }{
 		{time.Microsecond, 5 * ms}, {2 * ms, 32 * ms}, {100 * ms, 250 * ms},
 	} {
-		t.Run(tt.answer.String(), func(t *testing.T) {
-			Bubble(t, func(t *testing.T, _ *Server) {
-				k := newCluster(t, 3)
-				for i, s := range k.servers {
-					if i > 0 {
-						s.Seize("x", "other", 0)
+		runCluster(t, tt.answer.String(), 3, func(t *testing.T, k *cluster) {
+			for i, s := range k.servers {
+				if i > 0 {
+					s.Seize("x", "other", 0)
+				}
+				s.OnEach(func(cmd Command) (f Fault) {
+					if cmd.Op == "acquire" {
+						f.Delay = tt.answer
 					}
-					s.OnEach(func(cmd Command) (f Fault) {
-						if cmd.Op == "acquire" {
-							f.Delay = tt.answer
-						}
-						return f
-					})
-				}
-				ctx, cancel := context.WithCancel(t.Context())
-				defer cancel()
-				call := StartAcquire(t, ctx, redOf(k.clients))
-				var pause func() time.Duration // before an attempt that messages cause
-				pause = func() time.Duration {
-					Sleep(time.Second)
-					woken := k.servers[0].Now()
-					k.servers[1].Message("x")
-					k.servers[2].Message("x")
-					Sleep(time.Second)
-					for _, at := range k.servers[2].Sent("acquire", "") {
-						if at >= woken {
-							return at - woken
-						}
-						if at+tt.answer >= woken { // the waiter looked by itself
-							break
-						}
+					return f
+				})
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			call := StartAcquire(t, ctx, redOf(k.clients))
+			var pause func() time.Duration // before an attempt that messages cause
+			pause = func() time.Duration {
+				Sleep(time.Second)
+				woken := k.servers[0].Now()
+				k.servers[1].Message("x")
+				k.servers[2].Message("x")
+				Sleep(time.Second)
+				for _, at := range k.servers[2].Sent("acquire", "") {
+					if at >= woken {
+						return at - woken
 					}
-					return pause()
+					if at+tt.answer >= woken { // the waiter looked by itself
+						break
+					}
 				}
-				longest := time.Duration(0)
-				for range 60 {
-					longest = max(longest, pause())
-				}
-				assert.Less(t, longest, tt.most)
-				assert.Greater(t, longest, tt.most*3/4)
-				k.servers[0].Seize("x", "other", 0)
-				pause()
-				assert.Zero(t, pause(), "nobody has some of them only")
-				cancel()
-				require.Error(t, call.Fail())
-				k.each(3, func(s *Server) { s.ResetFaults(); s.Free("x") })
-				Sleep(time.Minute)
-				k.requireFree(t)
-			})
+				return pause()
+			}
+			longest := time.Duration(0)
+			for range 60 {
+				longest = max(longest, pause())
+			}
+			assert.Less(t, longest, tt.most)
+			assert.Greater(t, longest, tt.most*3/4)
+			k.servers[0].Seize("x", "other", 0)
+			pause()
+			assert.Zero(t, pause(), "nobody has some of them only")
+			cancel()
+			require.Error(t, call.Fail())
+			k.each(3, func(s *Server) { s.ResetFaults(); s.Free("x") })
+			Sleep(time.Minute)
 		})
 	}
 }

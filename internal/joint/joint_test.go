@@ -46,6 +46,21 @@ func newCluster(t testing.TB, n int) *cluster {
 	return k
 }
 
+// onCluster runs f in a bubble with n servers, which are free at its end.
+func onCluster(t *testing.T, n int, f func(t *testing.T, k *cluster)) {
+	t.Helper()
+	Bubble(t, func(t *testing.T, _ *Server) {
+		k := newCluster(t, n)
+		f(t, k)
+		k.requireFree(t)
+	})
+}
+
+// runCluster runs f as onCluster does, in a subtest of that name.
+func runCluster(t *testing.T, name string, n int, f func(t *testing.T, k *cluster)) {
+	t.Run(name, func(t *testing.T) { onCluster(t, n, f) })
+}
+
 // join returns the clients of one more process, one for each server.
 func (k *cluster) join(t testing.TB, id string) (clients []*Client) {
 	for i, s := range k.servers {
@@ -258,27 +273,23 @@ func TestJointHoldsNest(t *testing.T) {
 // hold was lost before, its release, which sends nothing, ends their renewal.
 func TestCloseAbandonsMembersOnOtherClients(t *testing.T) {
 	for _, isLost := range []bool{false, true} {
-		t.Run(fmt.Sprint("lost=", isLost), func(t *testing.T) {
-			Bubble(t, func(t *testing.T, _ *Server) {
-				k := newCluster(t, 3)
-				hold := Acquire(t, t.Context(), redOf(k.clients))
-				want, left := ErrClosed, 3
-				if isLost {
-					want, left = ErrLost, 1
-					k.each(2, func(s *Server) { s.Forget("x") })
-					require.ErrorIs(t, hold.Check(t.Context()), ErrLost)
-				}
-				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-				defer cancel()
-				if err := k.clients[0].Shut(ctx); !isLost {
-					require.ErrorIs(t, err, context.DeadlineExceeded)
-				}
-				require.ErrorIs(t, context.Cause(Carry(hold)), want)
-				assert.Equal(t, left, k.holders(hold.ID()))
-				require.ErrorIs(t, hold.Release(t.Context()), ErrClosed)
-				Sleep(DefaultTTL)
-				k.requireFree(t)
-			})
+		runCluster(t, fmt.Sprint("lost=", isLost), 3, func(t *testing.T, k *cluster) {
+			hold := Acquire(t, t.Context(), redOf(k.clients))
+			want, left := ErrClosed, 3
+			if isLost {
+				want, left = ErrLost, 1
+				k.each(2, func(s *Server) { s.Forget("x") })
+				require.ErrorIs(t, hold.Check(t.Context()), ErrLost)
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			if err := k.clients[0].Shut(ctx); !isLost {
+				require.ErrorIs(t, err, context.DeadlineExceeded)
+			}
+			require.ErrorIs(t, context.Cause(Carry(hold)), want)
+			assert.Equal(t, left, k.holders(hold.ID()))
+			require.ErrorIs(t, hold.Release(t.Context()), ErrClosed)
+			Sleep(DefaultTTL)
 		})
 	}
 }
@@ -371,55 +382,51 @@ func (d *spy) TryAcquire(ctx context.Context, q *Request) (Result, error) {
 // refused, and the end of its hold does not affect the joint hold.
 func TestMemberThatComesLateCountsWhileTheJointHoldLasts(t *testing.T) {
 	for _, name := range []string{"in time", "the joint hold has ended", "it was lost already"} {
-		t.Run(name, func(t *testing.T) {
-			Bubble(t, func(t *testing.T, _ *Server) {
-				k := newCluster(t, 3)
-				k.each(2, (*Server).KeepLeases)
-				k.servers[2].OnEach(func(Command) Fault { return Fault{Err: ErrDown} })
-				r := redOf(k.clients)
-				attempts := &spy{Driver: r.Driver}
-				r.Driver = attempts
-				hold := Acquire(t, t.Context(), r)
-				k.servers[2].ResetFaults()
-				m := k.clients[2].Lock("x")
-				terms := NewTerms()
-				terms.MinHold = time.Minute
-				q := m.NewRequest(terms)
-				q.SetID(hold.ID(), false)
-				q.Group = attempts.granted
-				late, err := m.AcquireOutermost(t.Context(), q, time.Now())
-				require.NoError(t, err)
-				switch name {
-				case "the joint hold has ended":
-					Release(t, hold)
-					require.False(t, attempts.granted.Add(late))
-					Release(t, late)
-					k.requireFree(t)
-					return
-				case "it was lost already":
-					k.servers[2].Forget("x")
-					require.ErrorIs(t, late.Check(t.Context()), ErrLost)
-					require.Equal(t, 2, k.holders(hold.ID()))
-					require.True(t, attempts.granted.Add(late))
-					Sleep(time.Second)
-					require.Equal(t, 3, k.holders(hold.ID()))
-					require.Len(t, k.servers[2].Sent("acquire", ""), 3, "one failed, one was late, one is the retake")
-					Release(t, hold)
-					Sleep(time.Minute) // its minimum hold
-					k.requireFree(t)
-					return
-				}
-				require.True(t, attempts.granted.Add(late))
-				k.servers[0].Forget("x")
-				k.servers[0].Seize("x", "other", 0)
-				require.NoError(t, hold.Check(t.Context()))
-				require.NoError(t, Carry(hold).Err(), "the late member and another one are a majority")
+		runCluster(t, name, 3, func(t *testing.T, k *cluster) {
+			k.each(2, (*Server).KeepLeases)
+			k.servers[2].OnEach(func(Command) Fault { return Fault{Err: ErrDown} })
+			r := redOf(k.clients)
+			attempts := &spy{Driver: r.Driver}
+			r.Driver = attempts
+			hold := Acquire(t, t.Context(), r)
+			k.servers[2].ResetFaults()
+			m := k.clients[2].Lock("x")
+			terms := NewTerms()
+			terms.MinHold = time.Minute
+			q := m.NewRequest(terms)
+			q.Name(hold.ID(), false)
+			q.Group = attempts.granted
+			late, err := m.AcquireOutermost(t.Context(), q, time.Now())
+			require.NoError(t, err)
+			switch name {
+			case "the joint hold has ended":
 				Release(t, hold)
-				assert.Equal(t, 1, k.holders(hold.ID()), "its minimum hold has begun")
-				Sleep(time.Minute)
-				k.servers[0].Free("x")
+				require.False(t, attempts.granted.Add(late))
+				Release(t, late)
 				k.requireFree(t)
-			})
+				return
+			case "it was lost already":
+				k.servers[2].Forget("x")
+				require.ErrorIs(t, late.Check(t.Context()), ErrLost)
+				require.Equal(t, 2, k.holders(hold.ID()))
+				require.True(t, attempts.granted.Add(late))
+				Sleep(time.Second)
+				require.Equal(t, 3, k.holders(hold.ID()))
+				require.Len(t, k.servers[2].Sent("acquire", ""), 3, "one failed, one was late, one is the retake")
+				Release(t, hold)
+				Sleep(time.Minute) // its minimum hold
+				k.requireFree(t)
+				return
+			}
+			require.True(t, attempts.granted.Add(late))
+			k.servers[0].Forget("x")
+			k.servers[0].Seize("x", "other", 0)
+			require.NoError(t, hold.Check(t.Context()))
+			require.NoError(t, Carry(hold).Err(), "the late member and another one are a majority")
+			Release(t, hold)
+			assert.Equal(t, 1, k.holders(hold.ID()), "its minimum hold has begun")
+			Sleep(time.Minute)
+			k.servers[0].Free("x")
 		})
 	}
 }

@@ -27,27 +27,23 @@ func late(d time.Duration) func(Command) Fault {
 // A member answers after the others. While the joint hold lasts, the member joins it.
 func TestLateMemberJoinsTheJointHold(t *testing.T) {
 	for _, d := range []time.Duration{ms, joint.Together + 10*ms, joint.Together + joint.Promptly + 10*ms, 2900 * ms} {
-		t.Run(d.String(), func(t *testing.T) {
-			Bubble(t, func(t *testing.T, _ *Server) {
-				k := newCluster(t, 3)
-				k.servers[2].OnEach(late(d))
-				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-				began := time.Now()
-				hold := Acquire(t, ctx, redOf(k.clients))
-				cancel() // of the acquisition: it must not end the attempts for late members
-				assert.Equal(t, min(d, joint.Together), time.Since(began))
-				Sleep(d)
-				k.servers[2].ResetFaults()
-				k.servers[0].Forget("x")
-				k.servers[0].Seize("x", "other", 0)
-				require.NoError(t, hold.Check(t.Context()))
-				require.True(t, hold.IsLive(), "the late member and another one are a majority")
-				Sleep(time.Hour)
-				require.True(t, hold.IsLive(), "the late member is renewed")
-				Release(t, hold)
-				k.servers[0].Free("x")
-				k.requireFree(t)
-			})
+		runCluster(t, d.String(), 3, func(t *testing.T, k *cluster) {
+			k.servers[2].OnEach(late(d))
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			began := time.Now()
+			hold := Acquire(t, ctx, redOf(k.clients))
+			cancel() // of the acquisition: it must not end the attempts for late members
+			assert.Equal(t, min(d, joint.Together), time.Since(began))
+			Sleep(d)
+			k.servers[2].ResetFaults()
+			k.servers[0].Forget("x")
+			k.servers[0].Seize("x", "other", 0)
+			require.NoError(t, hold.Check(t.Context()))
+			require.True(t, hold.IsLive(), "the late member and another one are a majority")
+			Sleep(time.Hour)
+			require.True(t, hold.IsLive(), "the late member is renewed")
+			Release(t, hold)
+			k.servers[0].Free("x")
 		})
 	}
 }
@@ -55,8 +51,7 @@ func TestLateMemberJoinsTheJointHold(t *testing.T) {
 // A member answers late. Meanwhile another one has forgotten the lock, so a rival may have had a
 // majority. The late member does not restore ours.
 func TestLateMemberDoesNotMendABrokenMajority(t *testing.T) {
-	Bubble(t, func(t *testing.T, _ *Server) {
-		k := newCluster(t, 3)
+	onCluster(t, 3, func(t *testing.T, k *cluster) {
 		k.servers[2].OnEach(late(time.Second))
 		hold := Acquire(t, t.Context(), redOf(k.clients))
 		k.servers[0].Forget("x")
@@ -64,7 +59,6 @@ func TestLateMemberDoesNotMendABrokenMajority(t *testing.T) {
 		require.ErrorIs(t, context.Cause(Carry(hold)), ErrLost)
 		require.ErrorIs(t, hold.Release(t.Context()), ErrLost)
 		Sleep(time.Second)
-		k.requireFree(t)
 	})
 }
 
@@ -81,23 +75,19 @@ func TestReleaseGivesLateMembersBack(t *testing.T) {
 		{"later than usual", time.Second, PatienceFactor * usual},
 		{"never", time.Hour, PatienceFactor * usual},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			Bubble(t, func(t *testing.T, _ *Server) {
-				k := newCluster(t, 3)
-				k.each(3, (*Server).KeepLeases)
-				r := redOf(k.clients)
-				k.servers[2].OnEach(late(usual))
-				Release(t, Acquire(t, t.Context(), r))
-				k.servers[2].OnEach(late(tt.answer))
-				began := time.Now()
-				Release(t, Acquire(t, t.Context(), r))
-				assert.Equal(t, tt.at, time.Since(began))
-				for _, s := range k.servers[:2] {
-					s.RequireFree(t)
-				}
-				Sleep(time.Minute)
-				k.requireFree(t)
-			})
+		runCluster(t, tt.name, 3, func(t *testing.T, k *cluster) {
+			k.each(3, (*Server).KeepLeases)
+			r := redOf(k.clients)
+			k.servers[2].OnEach(late(usual))
+			Release(t, Acquire(t, t.Context(), r))
+			k.servers[2].OnEach(late(tt.answer))
+			began := time.Now()
+			Release(t, Acquire(t, t.Context(), r))
+			assert.Equal(t, tt.at, time.Since(began))
+			for _, s := range k.servers[:2] {
+				s.RequireFree(t)
+			}
+			Sleep(time.Minute)
 		})
 	}
 }
@@ -105,8 +95,7 @@ func TestReleaseGivesLateMembersBack(t *testing.T) {
 // Acquisitions come one after another, and one server does not answer. Only the first of them waits for it, for a
 // moment. One attempt at a time is under way there. When the server answers again, it is a member again.
 func TestSilentServerGetsOneAttemptAtATime(t *testing.T) {
-	Bubble(t, func(t *testing.T, _ *Server) {
-		k := newCluster(t, 3)
+	onCluster(t, 3, func(t *testing.T, k *cluster) {
 		r := redOf(k.clients)
 		Release(t, Acquire(t, t.Context(), r))
 		k.servers[1].OnEach(silent)
@@ -134,7 +123,6 @@ func TestSilentServerGetsOneAttemptAtATime(t *testing.T) {
 		assert.Equal(t, 3, k.holders(hold.ID()))
 		Release(t, hold)
 		Sleep(time.Minute)
-		k.requireFree(t)
 	})
 }
 
@@ -167,26 +155,22 @@ func TestCloseWhileAMemberIsLate(t *testing.T) {
 func TestMinimumHoldOfAMemberThatComesLaterBeganWithTheJointHold(t *testing.T) {
 	const min = 20 * time.Second
 	for _, name := range []string{"late", "acquired again"} {
-		t.Run(name, func(t *testing.T) {
-			Bubble(t, func(t *testing.T, _ *Server) {
-				k := newCluster(t, 3)
-				if name == "late" {
-					k.servers[2].OnEach(late(2 * time.Second))
-				}
-				hold := Acquire(t, t.Context(), redOf(k.clients), func(terms *Terms) { terms.MinHold = min })
-				over := time.Now().Add(min)
-				if name == "acquired again" {
-					k.servers[2].Forget("x")
-				}
-				Sleep(found + time.Second)
-				require.Equal(t, 3, k.holders(hold.ID()))
-				Release(t, hold)
-				require.Equal(t, 3, k.holders(hold.ID()), "the minimum hold is not over")
-				Sleep(time.Until(over) - 100*ms)
-				require.Equal(t, 3, k.holders(hold.ID()))
-				Sleep(200 * ms)
-				k.requireFree(t)
-			})
+		runCluster(t, name, 3, func(t *testing.T, k *cluster) {
+			if name == "late" {
+				k.servers[2].OnEach(late(2 * time.Second))
+			}
+			hold := Acquire(t, t.Context(), redOf(k.clients), func(terms *Terms) { terms.MinHold = min })
+			over := time.Now().Add(min)
+			if name == "acquired again" {
+				k.servers[2].Forget("x")
+			}
+			Sleep(found + time.Second)
+			require.Equal(t, 3, k.holders(hold.ID()))
+			Release(t, hold)
+			require.Equal(t, 3, k.holders(hold.ID()), "the minimum hold is not over")
+			Sleep(time.Until(over) - 100*ms)
+			require.Equal(t, 3, k.holders(hold.ID()))
+			Sleep(200 * ms)
 		})
 	}
 }
@@ -238,40 +222,36 @@ func TestMissingMemberIsAcquiredLater(t *testing.T) {
 		},
 	} {
 		for _, waits := range []bool{true, false} {
-			t.Run(fmt.Sprint(tt.name, ", waits: ", waits), func(t *testing.T) {
-				Bubble(t, func(t *testing.T, _ *Server) {
-					k := newCluster(t, 3)
-					tt.fail(k)
-					terms, limit := NewTerms(), NoWait
-					if tt.terms != nil {
-						terms = NewTerms(tt.terms)
-					}
-					if waits {
-						limit = Forever
-					}
-					hold, err := redOf(k.clients).Acquire(t.Context(), terms, limit)
-					require.NoError(t, err)
-					Sleep(tt.after)
-					assert.Equal(t, 2, k.holders(hold.ID()))
-					if tt.heal != nil {
-						tt.heal(k)
-					}
-					k.servers[2].ResetFaults()
-					Sleep(tt.want)
-					assert.Equal(t, tt.count, k.holders(hold.ID()))
-					k.each(3, (*Server).ResetFaults)
-					if tt.count == 3 { // one more may fail now
-						Sleep(time.Hour)
-						k.servers[1].Forget("x")
-						k.servers[1].Seize("x", "other", 0)
-						require.NoError(t, hold.Check(t.Context()))
-						require.NoError(t, Carry(hold).Err())
-						k.servers[1].Free("x")
-					}
-					Release(t, hold)
+			runCluster(t, fmt.Sprint(tt.name, ", waits: ", waits), 3, func(t *testing.T, k *cluster) {
+				tt.fail(k)
+				terms, limit := NewTerms(), NoWait
+				if tt.terms != nil {
+					terms = NewTerms(tt.terms)
+				}
+				if waits {
+					limit = Forever
+				}
+				hold, err := redOf(k.clients).Acquire(t.Context(), terms, limit)
+				require.NoError(t, err)
+				Sleep(tt.after)
+				assert.Equal(t, 2, k.holders(hold.ID()))
+				if tt.heal != nil {
+					tt.heal(k)
+				}
+				k.servers[2].ResetFaults()
+				Sleep(tt.want)
+				assert.Equal(t, tt.count, k.holders(hold.ID()))
+				k.each(3, (*Server).ResetFaults)
+				if tt.count == 3 { // one more may fail now
 					Sleep(time.Hour)
-					k.requireFree(t)
-				})
+					k.servers[1].Forget("x")
+					k.servers[1].Seize("x", "other", 0)
+					require.NoError(t, hold.Check(t.Context()))
+					require.NoError(t, Carry(hold).Err())
+					k.servers[1].Free("x")
+				}
+				Release(t, hold)
+				Sleep(time.Hour)
 			})
 		}
 	}
@@ -301,8 +281,7 @@ func TestReleaseBeforeAMissingMemberIsAcquired(t *testing.T) {
 // A late member is given back, because the others do not confirm in time that they hold the lock. It is acquired again
 // when they do.
 func TestLateMemberThatIsNotConfirmedIsAcquiredAgain(t *testing.T) {
-	Bubble(t, func(t *testing.T, _ *Server) {
-		k := newCluster(t, 3)
+	onCluster(t, 3, func(t *testing.T, k *cluster) {
 		k.servers[2].OnEach(late(time.Second))
 		hold := Acquire(t, t.Context(), redOf(k.clients))
 		k.servers[0].OnEach(func(cmd Command) (f Fault) {
@@ -321,6 +300,5 @@ func TestLateMemberThatIsNotConfirmedIsAcquiredAgain(t *testing.T) {
 		Sleep(time.Hour)
 		require.True(t, hold.IsLive())
 		Release(t, hold)
-		k.requireFree(t)
 	})
 }

@@ -333,22 +333,18 @@ func TestMultiIsLostWhenAMemberIsReleased(t *testing.T) {
 // hold does not have.
 func TestJointLocksUnderOneHoldExcludeEachOther(t *testing.T) {
 	for name, servers := range map[string][3]int{"one server": {0, 0, 0}, "a server each": {0, 1, 2}} {
-		t.Run(name, func(t *testing.T) {
-			Bubble(t, func(t *testing.T, _ *Server) {
-				k := newCluster(t, 3)
-				x, y := k.clients[servers[0]].Lock("x"), k.clients[servers[1]].Lock("y")
-				z := k.clients[servers[2]].Lock("z")
-				multi := func(members ...*Resource) *Resource {
-					return k.clients[0].Joint("multi", joint.NewMulti, members...)
-				}
-				outer := Acquire(t, t.Context(), multi(x, z))
-				first := Acquire(t, Carry(outer), multi(x, y))
-				require.ErrorIs(t, ErrOf(multi(y, z).Acquire(Carry(outer), NewTerms(), NoWait)), ErrNotAcquired)
-				Release(t, first)
-				Release(t, Acquire(t, Carry(outer), multi(y, z)))
-				Release(t, outer)
-				k.requireFree(t)
-			})
+		runCluster(t, name, 3, func(t *testing.T, k *cluster) {
+			x, y := k.clients[servers[0]].Lock("x"), k.clients[servers[1]].Lock("y")
+			z := k.clients[servers[2]].Lock("z")
+			multi := func(members ...*Resource) *Resource {
+				return k.clients[0].Joint("multi", joint.NewMulti, members...)
+			}
+			outer := Acquire(t, t.Context(), multi(x, z))
+			first := Acquire(t, Carry(outer), multi(x, y))
+			require.ErrorIs(t, ErrOf(multi(y, z).Acquire(Carry(outer), NewTerms(), NoWait)), ErrNotAcquired)
+			Release(t, first)
+			Release(t, Acquire(t, Carry(outer), multi(y, z)))
+			Release(t, outer)
 		})
 	}
 }

@@ -54,44 +54,39 @@ func TestRedAcquiresAMajority(t *testing.T) {
 		{"three do not answer, and then the others neither", 5, fade, Forever, ErrUnavailable, 2 * time.Second},
 		{"three do not answer before the limit", 3, mute, time.Second, ErrUnavailable, time.Second + rollbackGrace/2},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			Bubble(t, func(t *testing.T, _ *Server) {
-				k := newCluster(t, 5)
-				k.each(len(k.servers), (*Server).KeepLeases)
-				began := time.Now()
-				k.each(tt.n, tt.fault)
-				hold, err := redOf(k.clients).Acquire(t.Context(), NewTerms(), tt.limit)
-				switch {
-				case tt.want == nil:
-					require.NoError(t, err)
-					assert.Equal(t, tt.at, time.Since(began))
-					assert.GreaterOrEqual(t, k.holders(hold.ID()), 3)
-					if tt.limit > 0 {
-						assert.Less(t, time.Since(began), tt.limit, "a slow member must not use up the wait")
-					}
-				default:
-					require.ErrorIs(t, err, tt.want)
-					assert.False(t, failure.Of(err).InDoubt())
-					assert.Equal(t, errors.Is(tt.want, ErrNotAcquired), errors.Is(err, ErrNotAcquired), "%v", err)
+		runCluster(t, tt.name, 5, func(t *testing.T, k *cluster) {
+			k.each(len(k.servers), (*Server).KeepLeases)
+			began := time.Now()
+			k.each(tt.n, tt.fault)
+			hold, err := redOf(k.clients).Acquire(t.Context(), NewTerms(), tt.limit)
+			switch {
+			case tt.want == nil:
+				require.NoError(t, err)
+				assert.Equal(t, tt.at, time.Since(began))
+				assert.GreaterOrEqual(t, k.holders(hold.ID()), 3)
+				if tt.limit > 0 {
+					assert.Less(t, time.Since(began), tt.limit, "a slow member must not use up the wait")
 				}
-				// A failed attempt waits for the releases of what it acquired, within the budget and the command timeout.
-				assert.GreaterOrEqual(t, time.Since(began), tt.at)
-				assert.LessOrEqual(t, time.Since(began), min(2*tt.at, CommandTimeout))
-				k.each(tt.n, func(s *Server) { s.ResetFaults(); s.Forget("x") })
-				if hold != nil {
-					Release(t, hold)
-				}
-				Sleep(time.Minute)
-				k.requireFree(t)
-			})
+			default:
+				require.ErrorIs(t, err, tt.want)
+				assert.False(t, failure.Of(err).InDoubt())
+				assert.Equal(t, errors.Is(tt.want, ErrNotAcquired), errors.Is(err, ErrNotAcquired), "%v", err)
+			}
+			// A failed attempt waits for the releases of what it acquired, within the budget and the command timeout.
+			assert.GreaterOrEqual(t, time.Since(began), tt.at)
+			assert.LessOrEqual(t, time.Since(began), min(2*tt.at, CommandTimeout))
+			k.each(tt.n, func(s *Server) { s.ResetFaults(); s.Forget("x") })
+			if hold != nil {
+				Release(t, hold)
+			}
+			Sleep(time.Minute)
 		})
 	}
 }
 
 // Two of five are held, and one is unreachable. It waits, because the holders are to blame.
 func TestRedWaitsForHoldersAlthoughAMemberIsUnreachable(t *testing.T) {
-	Bubble(t, func(t *testing.T, _ *Server) {
-		k := newCluster(t, 5)
+	onCluster(t, 5, func(t *testing.T, k *cluster) {
 		k.each(2, func(s *Server) { s.Seize("x", "other", 0) })
 		k.servers[2].OnEach(func(Command) Fault { return Fault{Err: ErrDown} })
 		_, err := redOf(k.clients).Acquire(t.Context(), NewTerms(), time.Second)
@@ -99,13 +94,11 @@ func TestRedWaitsForHoldersAlthoughAMemberIsUnreachable(t *testing.T) {
 		require.ErrorIs(t, err, ErrDown)
 		k.each(2, func(s *Server) { s.Forget("x") })
 		Sleep(time.Second)
-		k.requireFree(t)
 	})
 }
 
 func TestRedWaitsForAMajorityOfMessages(t *testing.T) {
-	Bubble(t, func(t *testing.T, _ *Server) {
-		k := newCluster(t, 3)
+	onCluster(t, 3, func(t *testing.T, k *cluster) {
 		k.each(2, func(s *Server) { s.Seize("x", "other", 0) })
 		call := StartAcquire(t, t.Context(), redOf(k.clients))
 		Sleep(500 * ms)
@@ -119,13 +112,11 @@ func TestRedWaitsForAMajorityOfMessages(t *testing.T) {
 		assert.Less(t, k.servers[0].Now(), 800*ms)
 		Release(t, call.Hold)
 		k.servers[1].Forget("x")
-		k.requireFree(t)
 	})
 }
 
 func TestRedRivalsDoNotBlockEachOther(t *testing.T) {
-	Bubble(t, func(t *testing.T, _ *Server) {
-		k := newCluster(t, 3)
+	onCluster(t, 3, func(t *testing.T, k *cluster) {
 		sets := [][]*Client{k.clients, k.join(t, "b"), k.join(t, "c")}
 		for i, s := range k.servers { // each server gets another rival's command first
 			s.OnEach(func(cmd Command) Fault {
@@ -147,7 +138,6 @@ func TestRedRivalsDoNotBlockEachOther(t *testing.T) {
 		}
 		assert.Less(t, k.servers[0].Now(), 5*time.Second)
 		Sleep(time.Second)
-		k.requireFree(t)
 	})
 }
 
@@ -160,35 +150,30 @@ func TestRedHoldLivesWithAMajority(t *testing.T) {
 		{"two of five", 2, false},
 		{"three of five", 3, true},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			Bubble(t, func(t *testing.T, _ *Server) {
-				k := newCluster(t, 5)
-				hold := Acquire(t, t.Context(), redOf(k.clients))
-				k.each(tt.n, func(s *Server) { s.OnEach(silent) })
-				ctx := Carry(hold)
-				Sleep(DefaultTTL - margin - ms)
-				assert.NoError(t, ctx.Err())
-				if !tt.lost {
-					require.NoError(t, hold.Check(t.Context()))
-					require.NoError(t, hold.Extend(t.Context(), time.Minute, nil))
-				} else {
-					assert.Equal(t, ms, time.Until(hold.ValidUntil()))
-				}
-				Sleep(5 * time.Minute)
-				assert.Equal(t, tt.lost, errors.Is(context.Cause(ctx), ErrLost))
-				err := hold.Release(t.Context())
-				assert.Equal(t, tt.lost, errors.Is(err, ErrLost), "%v", err)
-				k.each(tt.n, (*Server).ResetFaults)
-				Sleep(5 * time.Minute)
-				k.requireFree(t)
-			})
+		runCluster(t, tt.name, 5, func(t *testing.T, k *cluster) {
+			hold := Acquire(t, t.Context(), redOf(k.clients))
+			k.each(tt.n, func(s *Server) { s.OnEach(silent) })
+			ctx := Carry(hold)
+			Sleep(DefaultTTL - margin - ms)
+			assert.NoError(t, ctx.Err())
+			if !tt.lost {
+				require.NoError(t, hold.Check(t.Context()))
+				require.NoError(t, hold.Extend(t.Context(), time.Minute, nil))
+			} else {
+				assert.Equal(t, ms, time.Until(hold.ValidUntil()))
+			}
+			Sleep(5 * time.Minute)
+			assert.Equal(t, tt.lost, errors.Is(context.Cause(ctx), ErrLost))
+			err := hold.Release(t.Context())
+			assert.Equal(t, tt.lost, errors.Is(err, ErrLost), "%v", err)
+			k.each(tt.n, (*Server).ResetFaults)
+			Sleep(5 * time.Minute)
 		})
 	}
 }
 
 func TestRedReleaseWithoutAMajorityOfAnswersGoesOnInTheBackground(t *testing.T) {
-	Bubble(t, func(t *testing.T, _ *Server) {
-		k := newCluster(t, 3)
+	onCluster(t, 3, func(t *testing.T, k *cluster) {
 		k.each(len(k.servers), (*Server).KeepLeases)
 		hold := Acquire(t, t.Context(), redOf(k.clients))
 		k.each(2, func(s *Server) { s.Script("release", Fault{Lost: true}, Fault{Err: ErrDown}) })
@@ -198,7 +183,6 @@ func TestRedReleaseWithoutAMajorityOfAnswersGoesOnInTheBackground(t *testing.T) 
 		assert.Equal(t, 2*time.Second, time.Since(began), "the budget of a member")
 		assert.Equal(t, 2, k.holders(hold.ID()))
 		Sleep(5 * time.Second)
-		k.requireFree(t)
 	})
 }
 
@@ -228,24 +212,20 @@ func TestRedWhoseMembersMissTheirBudgetTriesAgain(t *testing.T) {
 		{name: "a try", faults: []Fault{{Mute: true}}, wait: NoWait, err: ErrUnavailable, most: 3 * time.Second},
 		{name: "another error", faults: []Fault{down}, wait: 10 * time.Second, err: ErrDown, most: time.Second},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			Bubble(t, func(t *testing.T, _ *Server) {
-				k := newCluster(t, 3)
-				k.each(2, func(s *Server) { s.Script("acquire", tt.faults...) })
-				began := time.Now()
-				hold, err := redOf(k.clients).Acquire(t.Context(), NewTerms(), tt.wait)
-				assert.GreaterOrEqual(t, time.Since(began), tt.least)
-				assert.LessOrEqual(t, time.Since(began), tt.most)
-				if tt.err != nil {
-					require.ErrorIs(t, err, tt.err)
-					require.NotErrorIs(t, err, ErrNotAcquired)
-				} else {
-					require.NoError(t, err)
-					Release(t, hold)
-				}
-				Sleep(time.Hour)
-				k.requireFree(t)
-			})
+		runCluster(t, tt.name, 3, func(t *testing.T, k *cluster) {
+			k.each(2, func(s *Server) { s.Script("acquire", tt.faults...) })
+			began := time.Now()
+			hold, err := redOf(k.clients).Acquire(t.Context(), NewTerms(), tt.wait)
+			assert.GreaterOrEqual(t, time.Since(began), tt.least)
+			assert.LessOrEqual(t, time.Since(began), tt.most)
+			if tt.err != nil {
+				require.ErrorIs(t, err, tt.err)
+				require.NotErrorIs(t, err, ErrNotAcquired)
+			} else {
+				require.NoError(t, err)
+				Release(t, hold)
+			}
+			Sleep(time.Hour)
 		})
 	}
 }

@@ -21,8 +21,7 @@ const found = DefaultTTL/3 + ms
 
 // A retaken member counts as the lost one did: when it is lost, too, it is retaken at once, and it can end the hold.
 func TestRetakenMemberIsWatched(t *testing.T) {
-	Bubble(t, func(t *testing.T, _ *Server) {
-		k := newCluster(t, 3)
+	onCluster(t, 3, func(t *testing.T, k *cluster) {
 		hold := Acquire(t, t.Context(), redOf(k.clients))
 		k.servers[0].Forget("x")
 		Sleep(found)
@@ -42,7 +41,6 @@ func TestRetakenMemberIsWatched(t *testing.T) {
 		require.ErrorIs(t, context.Cause(Carry(hold)), ErrLost)
 		require.ErrorIs(t, hold.Release(t.Context()), ErrLost)
 		k.servers[1].Free("x")
-		k.requireFree(t)
 	})
 }
 
@@ -58,32 +56,27 @@ func TestRetakenMemberIsReleasedIfTheOthersDoNotConfirmAgain(t *testing.T) {
 		{"and its release is answered", Fault{}, 3, 3},
 		{"and its release is not answered", Fault{Mute: true}, 2, 2},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			Bubble(t, func(t *testing.T, _ *Server) {
-				k := newCluster(t, 3)
-				hold := Acquire(t, t.Context(), redOf(k.clients))
-				k.servers[0].Forget("x")
-				k.servers[0].Script("release", tt.release)
-				k.servers[1].Script("check", Fault{}, Fault{Err: ErrDown})
-				k.servers[2].Script("check", Fault{}, Fault{Err: ErrDown})
-				Sleep(found + time.Minute)
-				assert.NotEmpty(t, k.servers[0].Sent("release", ""))
-				assert.Equal(t, tt.held, k.holders(hold.ID()))
-				assert.Len(t, k.servers[0].Sent("acquire", ""), tt.sent)
-				Sleep(k.clients[0].LateCopies)
-				assert.Equal(t, 3, k.holders(hold.ID()))
-				require.NoError(t, Carry(hold).Err())
-				Release(t, hold)
-				k.requireFree(t)
-			})
+		runCluster(t, tt.name, 3, func(t *testing.T, k *cluster) {
+			hold := Acquire(t, t.Context(), redOf(k.clients))
+			k.servers[0].Forget("x")
+			k.servers[0].Script("release", tt.release)
+			k.servers[1].Script("check", Fault{}, Fault{Err: ErrDown})
+			k.servers[2].Script("check", Fault{}, Fault{Err: ErrDown})
+			Sleep(found + time.Minute)
+			assert.NotEmpty(t, k.servers[0].Sent("release", ""))
+			assert.Equal(t, tt.held, k.holders(hold.ID()))
+			assert.Len(t, k.servers[0].Sent("acquire", ""), tt.sent)
+			Sleep(k.clients[0].LateCopies)
+			assert.Equal(t, 3, k.holders(hold.ID()))
+			require.NoError(t, Carry(hold).Err())
+			Release(t, hold)
 		})
 	}
 }
 
 // All attempts of one retake are the same request, so that an answer that is lost does no harm.
 func TestRetakeThatIsNotAnsweredIsRepeated(t *testing.T) {
-	Bubble(t, func(t *testing.T, _ *Server) {
-		k := newCluster(t, 3)
+	onCluster(t, 3, func(t *testing.T, k *cluster) {
 		hold := Acquire(t, t.Context(), redOf(k.clients))
 		k.servers[0].Forget("x")
 		k.servers[0].Script("acquire", Fault{Mute: true}, Fault{Lost: true})
@@ -92,7 +85,6 @@ func TestRetakeThatIsNotAnsweredIsRepeated(t *testing.T) {
 		assert.Len(t, k.servers[0].Sent("acquire", ""), 4)
 		assert.Empty(t, k.servers[0].Sent("rollback", ""))
 		Release(t, hold)
-		k.requireFree(t)
 	})
 }
 
@@ -100,38 +92,33 @@ func TestRetakeThatIsNotAnsweredIsRepeated(t *testing.T) {
 // took is rolled back at once.
 func TestRetakeIsWithdrawnAtOnce(t *testing.T) {
 	for _, name := range []string{"the joint hold ends", "the member is released"} {
-		t.Run(name, func(t *testing.T) {
-			Bubble(t, func(t *testing.T, _ *Server) {
-				k := newCluster(t, 3)
-				k.each(3, (*Server).KeepLeases)
-				hold := Acquire(t, t.Context(), redOf(k.clients))
-				member, _ := HoldFrom(Carry(hold), k.clients[0].Lock("x"))
-				k.servers[0].Forget("x")
-				k.servers[0].OnEach(func(cmd Command) Fault { return Fault{Mute: cmd.Op == "acquire"} })
-				Sleep(found + 20*time.Second)
-				require.Equal(t, 3, k.holders(hold.ID()), "without an answer")
-				require.NoError(t, Carry(hold).Err())
-				if name == "the joint hold ends" {
-					Release(t, hold)
-					Sleep(2 * time.Second) // the budget of an attempt
-					k.requireFree(t)
-				} else {
-					require.ErrorIs(t, member.Release(t.Context()), ErrLost)
-					Sleep(DefaultTTL / 3)
-					assert.Equal(t, 2, k.holders(hold.ID()))
-					require.NoError(t, Carry(hold).Err())
-					Release(t, hold)
-				}
+		runCluster(t, name, 3, func(t *testing.T, k *cluster) {
+			k.each(3, (*Server).KeepLeases)
+			hold := Acquire(t, t.Context(), redOf(k.clients))
+			member, _ := HoldFrom(Carry(hold), k.clients[0].Lock("x"))
+			k.servers[0].Forget("x")
+			k.servers[0].OnEach(func(cmd Command) Fault { return Fault{Mute: cmd.Op == "acquire"} })
+			Sleep(found + 20*time.Second)
+			require.Equal(t, 3, k.holders(hold.ID()), "without an answer")
+			require.NoError(t, Carry(hold).Err())
+			if name == "the joint hold ends" {
+				Release(t, hold)
+				Sleep(2 * time.Second) // the budget of an attempt
 				k.requireFree(t)
-			})
+			} else {
+				require.ErrorIs(t, member.Release(t.Context()), ErrLost)
+				Sleep(DefaultTTL / 3)
+				assert.Equal(t, 2, k.holders(hold.ID()))
+				require.NoError(t, Carry(hold).Err())
+				Release(t, hold)
+			}
 		})
 	}
 }
 
 // The hold of a lost member and its replacement have one id. The user releases the lost one.
 func TestReleaseOfALostMemberDoesNotFreeItsReplacement(t *testing.T) {
-	Bubble(t, func(t *testing.T, _ *Server) {
-		k := newCluster(t, 3)
+	onCluster(t, 3, func(t *testing.T, k *cluster) {
 		hold := Acquire(t, t.Context(), redOf(k.clients))
 		member, _ := HoldFrom(Carry(hold), k.clients[0].Lock("x"))
 		k.servers[0].Forget("x")
@@ -140,15 +127,13 @@ func TestReleaseOfALostMemberDoesNotFreeItsReplacement(t *testing.T) {
 		Sleep(0)
 		assert.Equal(t, 3, k.holders(hold.ID()))
 		Release(t, hold)
-		k.requireFree(t)
 	})
 }
 
 // Members with a fixed lease, or with an id that the caller names, are not retaken.
 func TestOnlyRenewedMembersOfAPrivateIDAreRetaken(t *testing.T) {
 	for _, option := range []func(*Terms){FixedLease(time.Hour), OwnedBy("me")} {
-		Bubble(t, func(t *testing.T, _ *Server) {
-			k := newCluster(t, 3)
+		onCluster(t, 3, func(t *testing.T, k *cluster) {
 			hold := Acquire(t, t.Context(), redOf(k.clients), option)
 			k.servers[0].Forget("x")
 			require.NoError(t, hold.Check(t.Context()))
@@ -157,7 +142,6 @@ func TestOnlyRenewedMembersOfAPrivateIDAreRetaken(t *testing.T) {
 			assert.Len(t, k.servers[0].Sent("acquire", ""), 1)
 			assert.Len(t, k.servers[1].Sent("acquire", ""), 1)
 			Release(t, hold)
-			k.requireFree(t)
 		})
 	}
 }
@@ -165,8 +149,7 @@ func TestOnlyRenewedMembersOfAPrivateIDAreRetaken(t *testing.T) {
 // Whichever members have forgotten the lock, at the same time or one of them, all of them are retaken.
 func TestAnyMembersAreRetaken(t *testing.T) {
 	for _, forgotten := range [][]int{{0}, {1}, {4}, {0, 3}, {1, 2}, {3, 4}} {
-		Bubble(t, func(t *testing.T, _ *Server) {
-			k := newCluster(t, 5)
+		onCluster(t, 5, func(t *testing.T, k *cluster) {
 			hold := Acquire(t, t.Context(), redOf(k.clients))
 			for _, i := range forgotten {
 				k.servers[i].Forget("x")
@@ -175,7 +158,6 @@ func TestAnyMembersAreRetaken(t *testing.T) {
 			assert.Equal(t, 5, k.holders(hold.ID()), "%v", forgotten)
 			require.NoError(t, Carry(hold).Err())
 			Release(t, hold)
-			k.requireFree(t)
 		})
 	}
 }
@@ -183,8 +165,7 @@ func TestAnyMembersAreRetaken(t *testing.T) {
 // A nested joint hold's member is retaken after the outer one's, under its new hold. Until then it
 // is lost.
 func TestMemberOfANestedHoldIsRetakenAfterTheOuterOnes(t *testing.T) {
-	Bubble(t, func(t *testing.T, _ *Server) {
-		k := newCluster(t, 3)
+	onCluster(t, 3, func(t *testing.T, k *cluster) {
 		r := redOf(k.clients)
 		outer := Acquire(t, t.Context(), r)
 		inner := Acquire(t, Carry(outer), r)
@@ -197,15 +178,13 @@ func TestMemberOfANestedHoldIsRetakenAfterTheOuterOnes(t *testing.T) {
 			assert.Equal(t, 2, s.Holder("x", outer.ID()).Count, "member %d", i)
 		}
 		Release(t, inner, outer)
-		k.requireFree(t)
 	})
 }
 
 // Somebody has acquired the forgotten member with the same id meanwhile. The server counts both, so neither release
 // frees the other's.
 func TestRetakenMemberIsCountedBesideAnAcquisitionOfTheSameID(t *testing.T) {
-	Bubble(t, func(t *testing.T, _ *Server) {
-		k := newCluster(t, 3)
+	onCluster(t, 3, func(t *testing.T, k *cluster) {
 		hold := Acquire(t, t.Context(), redOf(k.clients))
 		k.servers[0].Forget("x")
 		k.servers[0].Seize("x", "a rival", 0)
@@ -217,14 +196,12 @@ func TestRetakenMemberIsCountedBesideAnAcquisitionOfTheSameID(t *testing.T) {
 		Release(t, other)
 		assert.Equal(t, 3, k.holders(hold.ID()))
 		Release(t, hold)
-		k.requireFree(t)
 	})
 }
 
 // All members are retaken one after another. The joint hold ends at its limit all the same.
 func TestRetakenMembersHaveTheRestOfTheLimit(t *testing.T) {
-	Bubble(t, func(t *testing.T, _ *Server) {
-		k := newCluster(t, 3)
+	onCluster(t, 3, func(t *testing.T, k *cluster) {
 		hold := Acquire(t, t.Context(), redOf(k.clients), MaxHold(time.Minute))
 		limit := time.Now().Add(time.Minute)
 		for _, s := range k.servers {
@@ -236,14 +213,12 @@ func TestRetakenMembersHaveTheRestOfTheLimit(t *testing.T) {
 		assert.InDelta(t, 0, time.Until(limit), float64(time.Second))
 		require.ErrorIs(t, hold.Release(t.Context()), ErrLost)
 		Sleep(time.Second) // the retake of the member that ended first may be under way
-		k.requireFree(t)
 	})
 }
 
 // The client of a lost member closes before the joint hold ends.
 func TestRetakeOnAClosedClientIsDropped(t *testing.T) {
-	Bubble(t, func(t *testing.T, _ *Server) {
-		k := newCluster(t, 3)
+	onCluster(t, 3, func(t *testing.T, k *cluster) {
 		hold := Acquire(t, t.Context(), redOf(k.clients))
 		k.servers[2].Forget("x")
 		k.servers[2].OnEach(func(cmd Command) Fault { return Fault{Mute: cmd.Op == "acquire"} })
@@ -257,7 +232,6 @@ func TestRetakeOnAClosedClientIsDropped(t *testing.T) {
 		assert.Len(t, k.servers[2].Sent("acquire", ""), attempts)
 		Release(t, hold)
 		Sleep(DefaultTTL)
-		k.requireFree(t)
 	})
 }
 
@@ -411,40 +385,35 @@ func TestRedRetakesAMemberThatForgotTheLock(t *testing.T) {
 			}, 35 * time.Second, 2,
 		},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			Bubble(t, func(t *testing.T, _ *Server) {
-				k := newCluster(t, 3)
-				hold := Acquire(t, t.Context(), redOf(k.clients))
-				k.servers[0].Forget("x")
-				tt.act(k)
-				Sleep(tt.sleep)
+		runCluster(t, tt.name, 3, func(t *testing.T, k *cluster) {
+			hold := Acquire(t, t.Context(), redOf(k.clients))
+			k.servers[0].Forget("x")
+			tt.act(k)
+			Sleep(tt.sleep)
+			assert.NoError(t, Carry(hold).Err())
+			assert.Equal(t, tt.want, k.holders(hold.ID()))
+			if tt.name == "not while too few others confirm" {
+				assert.Len(t, k.servers[0].Sent("acquire", ""), 1)
+			}
+			for _, s := range k.servers {
+				s.ResetFaults()
+			}
+			if tt.want == 3 { // one more may fail now
+				k.servers[1].Forget("x")
+				Sleep(time.Hour)
 				assert.NoError(t, Carry(hold).Err())
-				assert.Equal(t, tt.want, k.holders(hold.ID()))
-				if tt.name == "not while too few others confirm" {
-					assert.Len(t, k.servers[0].Sent("acquire", ""), 1)
-				}
-				for _, s := range k.servers {
-					s.ResetFaults()
-				}
-				if tt.want == 3 { // one more may fail now
-					k.servers[1].Forget("x")
-					Sleep(time.Hour)
-					assert.NoError(t, Carry(hold).Err())
-					assert.Equal(t, 3, k.holders(hold.ID()))
-				}
-				Release(t, hold)
-				k.servers[0].Free("x")
-				Sleep(time.Minute)
-				k.requireFree(t)
-			})
+				assert.Equal(t, 3, k.holders(hold.ID()))
+			}
+			Release(t, hold)
+			k.servers[0].Free("x")
+			Sleep(time.Minute)
 		})
 	}
 }
 
 // A copy of the command that acquired the member comes after the member has forgotten the lock.
 func TestRedRetakesNoMemberWhileACopyOfItsAcquisitionMayCome(t *testing.T) {
-	Bubble(t, func(t *testing.T, _ *Server) {
-		k := newCluster(t, 3)
+	onCluster(t, 3, func(t *testing.T, k *cluster) {
 		k.servers[0].Script("acquire", Fault{Copy: 2 * time.Minute}, Fault{Copy: 4 * time.Minute})
 		hold := Acquire(t, t.Context(), redOf(k.clients))
 		k.servers[0].Forget("x")
@@ -462,7 +431,6 @@ func TestRedRetakesNoMemberWhileACopyOfItsAcquisitionMayCome(t *testing.T) {
 		Sleep(2 * time.Minute)
 		assert.Equal(t, 3, k.holders(hold.ID()), "no further one can come")
 		Release(t, hold)
-		k.requireFree(t)
 	})
 }
 
@@ -470,19 +438,15 @@ func TestRedRetakesNoMemberWhileACopyOfItsAcquisitionMayCome(t *testing.T) {
 func TestReleaseDuringARetakeLeavesNothing(t *testing.T) {
 	for _, f := range []Fault{{Reply: 5 * time.Second}, {Mute: true}, {Delay: 5 * time.Second}, {Lost: true,
 		Copy: 20 * time.Second}} {
-		t.Run(fmt.Sprintf("%+v", f), func(t *testing.T) {
-			Bubble(t, func(t *testing.T, _ *Server) {
-				k := newCluster(t, 3)
-				k.each(len(k.servers), (*Server).KeepLeases)
-				hold := Acquire(t, t.Context(), redOf(k.clients))
-				k.servers[0].Forget("x")
-				k.servers[0].Script("acquire", f)
-				Sleep(10*time.Second + 500*ms)
-				assert.Len(t, k.servers[0].Sent("acquire", ""), 2, "the retake is under way")
-				Release(t, hold)
-				Sleep(2 * time.Minute)
-				k.requireFree(t)
-			})
+		runCluster(t, fmt.Sprintf("%+v", f), 3, func(t *testing.T, k *cluster) {
+			k.each(len(k.servers), (*Server).KeepLeases)
+			hold := Acquire(t, t.Context(), redOf(k.clients))
+			k.servers[0].Forget("x")
+			k.servers[0].Script("acquire", f)
+			Sleep(10*time.Second + 500*ms)
+			assert.Len(t, k.servers[0].Sent("acquire", ""), 2, "the retake is under way")
+			Release(t, hold)
+			Sleep(2 * time.Minute)
 		})
 	}
 }
