@@ -246,31 +246,6 @@ func TestRedAttemptAfterTheEndOfItsHoldIsRolledBack(t *testing.T) {
 	}
 }
 
-// TestRedAttemptOfUnknownOutcomeIsRetried drops the reply to an attempt to acquire a member again.
-// The next attempt finds that the member is held.
-func TestRedAttemptOfUnknownOutcomeIsRetried(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		q := EmbeddedQuorum(t, 3)
-		clients := q.Clients(t)
-		hold := q.Acquire(t, t.Context(), clients, ShortTTL)
-		q.Proxies[0].DropReplies(3, func(args []string) bool { return Acquires(args, hold.ID()) })
-		q.Flush(t, 0)
-		redistest.WaitFor(t, Soon, func() bool { return q.Has(t, 0, hold.ID(), "1") }, "the attempt is executed")
-		redistest.WaitFor(t, Soon, func() bool {
-			part := clients[0].Lock(q.Name).HoldFrom(hold.Context())
-			return part != nil && part.Check(t.Context()) == nil
-		}, "the redlock knows that it holds the first member")
-		q.Flush(t, 1)
-		redistest.WaitFor(t, Soon, func() bool {
-			return q.Has(t, 1, hold.ID(), "1")
-		}, "acquired with the first member's vote")
-		require.NoError(t, hold.Check(t.Context()))
-		Release(t, hold)
-		q.RequireFree(t, All(3)...)
-	})
-}
-
 // TestRedMemberThatANestedHoldHasIsCounted lets a nested hold acquire a lost member before the redlock does, with
 // the same id. Each release leaves the member to the other one, and a late copy of the command that counts adds
 // nothing.
@@ -328,33 +303,6 @@ func TestRedMemberThatANestedHoldHasIsCounted(t *testing.T) {
 			})
 		})
 	}
-}
-
-// TestRedReleaseOfALostPartDoesNotFreeItsReplacement releases the lost hold of a member after the
-// redlock has acquired the member again. In fake time, for the reason above.
-func TestRedReleaseOfALostPartDoesNotFreeItsReplacement(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		q := EmbeddedQuorum(t, 3)
-		clients := q.Clients(t)
-		hold := q.Acquire(t, t.Context(), clients, longTTL)
-		part := clients[0].Lock(q.Name).HoldFrom(hold.Context())
-		q.Flush(t, 0)
-		require.NoError(t, hold.Check(t.Context()))
-		redistest.WaitFor(t, Soon, func() bool {
-			again := clients[0].Lock(q.Name).HoldFrom(hold.Context())
-			return again != nil && again.Check(t.Context()) == nil
-		}, "acquired again")
-		q.Proxies[0].Record()
-		require.ErrorIs(t, part.Release(t.Context()), primitives.ErrLost)
-		time.Sleep(100 * time.Millisecond) // a release in the background begins after 20 ms
-		require.False(t, slices.ContainsFunc(q.Proxies[0].Commands(), func(c redistest.Command) bool {
-			return Releases(c.Args)
-		}))
-		require.True(t, q.Has(t, 0, hold.ID(), "1"))
-		Release(t, hold)
-		q.RequireFree(t, All(3)...)
-	})
 }
 
 // TestRedCloseWhileAMemberIsLost checks that Close ends the hold with ErrClosed, and stops the
