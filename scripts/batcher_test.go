@@ -117,8 +117,7 @@ func countedCalls(r *Runner, key string, n int) (calls []request) {
 func TestBatchKeepsOrderOfArrival(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		w, key := newEnv(t, s, longTimeouts), redistest.Name(t)
-		_, err := w.r.Do(t.Context(), counted, []any{key}, "warm")
-		require.NoError(t, err)
+		require.NoError(t, errOf(w.r.Do(t.Context(), counted, []any{key}, "warm")))
 		w.p.Record()
 		runInOneBatch(t, w.r.batch, countedCalls(w.r, key, 20))
 		conns := map[int]bool{}
@@ -285,8 +284,7 @@ func TestBatchLoadsUnknownScripts(t *testing.T) {
 					admin := s.Client(t)
 					require.NoError(t, admin.ScriptFlush(t.Context()).Err())
 					known, unknown := redistest.Name(t), redistest.Name(t)
-					_, err := w.r.Do(t.Context(), counted, []any{known}, "warm")
-					require.NoError(t, err)
+					require.NoError(t, errOf(w.r.Do(t.Context(), counted, []any{known}, "warm")))
 					calls := countedCalls(w.r, known, 3)
 					for range 3 {
 						calls = append(calls, func() (Reply, error) {
@@ -335,8 +333,7 @@ func testStuckBatch(t *testing.T, answered int, delay time.Duration) {
 		p := redistest.Embedded(t).Proxy(t)
 		r := NewRunner(p.Client(t), 0)
 		run := func(name string) {
-			_, err := r.Do(context.Background(), counted, []any{"k"}, name)
-			require.NoError(t, err)
+			require.NoError(t, errOf(r.Do(context.Background(), counted, []any{"k"}, name)))
 		}
 		run("warm")
 		free := p.HoldReplies(redistest.Mentions("stuck"))
@@ -435,8 +432,7 @@ func TestCloseWaitsForBatches(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := redistest.Embedded(t).Proxy(t)
 		r := NewRunner(p.Client(t), 0)
-		_, err := r.Do(t.Context(), counted, []any{"k"}, "warm")
-		require.NoError(t, err)
+		require.NoError(t, errOf(r.Do(t.Context(), counted, []any{"k"}, "warm")))
 		free, vacate := p.HoldReplies(evals), occupyBatcher(t, r.batch, maxDirect, maxInFlight)
 		ctx, cancel := context.WithCancel(t.Context())
 		var left sync.WaitGroup
@@ -510,16 +506,13 @@ func blockConnection(t *testing.T, w *env) {
 func TestBlockedConnectionsDoNotDelayCommands(t *testing.T) {
 	w := newEnv(t, redistest.Redis(t), longTimeouts, func(o *redis.Options) { o.PoolSize, o.MaxRetries = 1, -1 })
 	key := redistest.Name(t)
-	_, err := w.r.Do(t.Context(), counted, []any{key}, "warm")
-	require.NoError(t, err)
+	require.NoError(t, errOf(w.r.Do(t.Context(), counted, []any{key}, "warm")))
 	blockConnection(t, w)
 	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	defer cancel()
 	for i := range 3 {
-		_, err = w.r.Once(ctx, counted, []any{key}, fmt.Sprint("renewal", i))
-		require.NoError(t, err)
-		_, err = w.r.Do(ctx, counted, []any{key}, fmt.Sprint("release", i))
-		require.NoError(t, err)
+		require.NoError(t, errOf(w.r.Once(ctx, counted, []any{key}, fmt.Sprint("renewal", i))))
+		require.NoError(t, errOf(w.r.Do(ctx, counted, []any{key}, fmt.Sprint("release", i))))
 	}
 }
 
@@ -529,13 +522,12 @@ func TestDoWaitsForAConnectionUntilItsContextEnds(t *testing.T) {
 		o.PoolSize, o.PipelinePoolSize, o.PoolTimeout = 1, -1, time.Minute
 	})
 	key := redistest.Name(t)
-	_, err := w.r.Do(t.Context(), counted, []any{key}, "warm")
-	require.NoError(t, err)
+	require.NoError(t, errOf(w.r.Do(t.Context(), counted, []any{key}, "warm")))
 	blockConnection(t, w)
 	ctx, cancel := context.WithTimeoutCause(t.Context(), 20*time.Millisecond, redis.ErrClosed)
 	defer cancel()
 	began := time.Now()
-	_, err = w.r.Do(ctx, counted, []any{key}, "late")
+	_, err := w.r.Do(ctx, counted, []any{key}, "late")
 	require.Less(t, time.Since(began), testTimeout)
 	require.Equal(t, failure.NotExecuted, failure.Of(err).Outcome)
 	require.ErrorIs(t, err, redis.ErrClosed)
@@ -625,8 +617,7 @@ func TestHooksSeeWhatIsSent(t *testing.T) {
 			r := NewRunner(rdb, 0)
 			ctx, cancel := context.WithTimeout(context.WithValue(t.Context(), valueKey{}, "v"), testTimeout)
 			defer cancel()
-			_, err := r.Do(ctx, counted, []any{"k"}, "warm")
-			require.NoError(t, err)
+			require.NoError(t, errOf(r.Do(ctx, counted, []any{"k"}, "warm")))
 			if tt.batched {
 				defer occupyBatcher(t, r.batch, maxDirect, 0)()
 			}
@@ -637,8 +628,7 @@ func TestHooksSeeWhatIsSent(t *testing.T) {
 			require.EqualValues(t, 2, reply.Value)
 			require.Equal(t, []any{tt.single, tt.piped, tt.value}, []any{h.single, h.piped, h.value})
 			h.refuse = errors.New("refused")
-			_, err = tt.run(r, ctx)
-			require.ErrorIs(t, err, h.refuse)
+			require.ErrorIs(t, errOf(tt.run(r, ctx)), h.refuse)
 		})
 	}
 }
@@ -648,8 +638,7 @@ func TestHooksSeeWhatIsSent(t *testing.T) {
 func TestLoadPeakLeavesNothingBehind(t *testing.T) {
 	w := newEnv(t, redistest.Redis(t), longTimeouts)
 	key := redistest.Name(t)
-	_, err := w.r.Do(t.Context(), counted, []any{key}, "warm")
-	require.NoError(t, err)
+	require.NoError(t, errOf(w.r.Do(t.Context(), counted, []any{key}, "warm")))
 	before := goleak.IgnoreCurrent()
 	h := &hook{}
 	w.r.rdb.AddHook(h)
@@ -679,8 +668,7 @@ func TestSilentServerGetsFewCommands(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := redistest.Embedded(t).Proxy(t)
 		r := NewRunner(p.Client(t, longTimeouts), timeout)
-		_, err := r.Do(t.Context(), counted, []any{"k"}, "warm")
-		require.NoError(t, err)
+		require.NoError(t, errOf(r.Do(t.Context(), counted, []any{"k"}, "warm")))
 		p.BlackHole(true)
 		var calls sync.WaitGroup
 		most := 0
@@ -728,8 +716,7 @@ func TestCommandIsNotSentAfterItsCall(t *testing.T) {
 	require.Equal(t, failure.NotExecuted, failure.Of(err).Outcome)
 	<-dialed
 	close(hang)
-	_, err = r.Do(t.Context(), counted, []any{redistest.Name(t)}, "later")
-	require.NoError(t, err)
+	require.NoError(t, errOf(r.Do(t.Context(), counted, []any{redistest.Name(t)}, "later")))
 	for _, c := range p.Commands() {
 		if slices.Contains(c.Args, "once") {
 			require.Equal(t, string(noDigest), c.Args[1], "it names a script, although its call had ended")

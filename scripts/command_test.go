@@ -29,8 +29,7 @@ func TestCommands(t *testing.T) {
 		_, err = w.r.Commands(t.Context(), []any{"hkeys", key})
 		require.Equal(t, failure.Executed, failure.Of(err).Outcome)
 		w.r.Close()
-		_, err = w.r.Commands(t.Context(), []any{"get", key})
-		require.ErrorIs(t, err, failure.ErrClosed)
+		require.ErrorIs(t, errOf(w.r.Commands(t.Context(), []any{"get", key})), failure.ErrClosed)
 	}, longTimeouts)
 }
 
@@ -39,14 +38,13 @@ func TestCommandsEndWithTheirContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := redistest.Embedded(t).Proxy(t)
 		r := NewRunner(p.Client(t, fastRetries), 0)
-		_, err := r.Commands(t.Context(), []any{"get", "k"})
-		require.NoError(t, err)
+		require.NoError(t, errOf(r.Commands(t.Context(), []any{"get", "k"})))
 		p.BlackHole(true)
 		const limit = 20 * time.Millisecond
 		ctx, cancel := context.WithCancel(t.Context())
 		time.AfterFunc(limit, cancel)
 		began := time.Now()
-		_, err = r.Commands(ctx, []any{"get", "k"})
+		_, err := r.Commands(ctx, []any{"get", "k"})
 		require.ErrorIs(t, err, context.Canceled)
 		require.Equal(t, failure.Unknown, failure.Of(err).Outcome)
 		require.Equal(t, limit, time.Since(began))

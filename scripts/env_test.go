@@ -117,3 +117,6 @@ type reply string
 
 func (r reply) Error() string { return string(r) }
 func (reply) RedisError()     {}
+
+// errOf returns only the error of a call that returns two values.
+func errOf[T any](_ T, err error) error { return err }

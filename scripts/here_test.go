@@ -410,8 +410,7 @@ func TestHooksOfAClientWhoseCallersSend(t *testing.T) {
 	other := NewRunner(rdb, 0)
 	defer other.Close()
 	require.Same(t, r.batch.hook, other.batch.hook, "one hook for each client")
-	_, err := rdb.AutoPipeline()
-	require.NoError(t, err)
+	require.NoError(t, errOf(rdb.AutoPipeline()))
 	require.NoError(t, rdb.Watch(t.Context(), func(tx *redis.Tx) error { return tx.Ping(t.Context()).Err() }))
 	first.do(t, t.Context(), r, 1, 0)
 
@@ -450,8 +449,7 @@ func TestCallerSendsToANodeOfACluster(t *testing.T) {
 	defer r.Close()
 	key := redistest.Name(t)
 	for range 3 {
-		_, err := r.Do(t.Context(), check, []any{key}, "x")
-		require.NoError(t, err)
+		require.NoError(t, errOf(r.Do(t.Context(), check, []any{key}, "x")))
 	}
 	_, err := rdb.Pipelined(t.Context(), func(p redis.Pipeliner) error { return p.Get(t.Context(), key).Err() })
 	require.ErrorIs(t, err, redis.Nil)
@@ -493,15 +491,14 @@ func TestContextEndsWhileItsCallerSends(t *testing.T) {
 				p := redistest.Embedded(t).Proxy(t)
 				rdb := p.Client(t, longTimeouts)
 				r := NewRunner(rdb, 0)
-				_, err := r.Do(t.Context(), check, []any{"k"}, "x")
-				require.NoError(t, err)
+				require.NoError(t, errOf(r.Do(t.Context(), check, []any{"k"}, "x")))
 				tt.fault(t, p, rdb)
 				r.batch.here.quick = quickAnswers
 				p.Record()
 				ctx, cancel := context.WithCancelCause(t.Context())
 				time.AfterFunc(time.Millisecond, func() { cancel(io.ErrNoProgress) })
 				began := time.Now()
-				_, err = r.Do(ctx, check, []any{"k"}, "x")
+				_, err := r.Do(ctx, check, []any{"k"}, "x")
 				require.InDelta(t, tt.after, time.Since(began), float64(time.Millisecond))
 				if tt.ok {
 					require.NoError(t, err)

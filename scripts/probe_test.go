@@ -298,8 +298,7 @@ func TestDialEndsWithItsRunner(t *testing.T) {
 				require.Equal(t, tt.busy, d.ctx.Err() == nil, "no timer and no goroutine is left")
 				for _, conn := range d.conns {
 					require.NoError(t, conn.SetReadDeadline(time.Now().Add(time.Minute)))
-					_, err := conn.Read(make([]byte, 1))
-					require.ErrorIs(t, err, io.ErrClosedPipe)
+					require.ErrorIs(t, errOf(conn.Read(make([]byte, 1))), io.ErrClosedPipe)
 				}
 				d.p.Heal()
 				d.p.Reset() // the attempt ends

@@ -89,14 +89,13 @@ func TestContextEndsDuringAWait(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := newEnv(t, redistest.Redis(t), longTimeouts)
-			_, err := w.r.RunReplicated(t.Context(), 1, time.Millisecond, check, []any{"k"}, "x")
-			require.NoError(t, err)
+			require.NoError(t, errOf(w.r.RunReplicated(t.Context(), 1, time.Millisecond, check, []any{"k"}, "x")))
 			if tt.hold != "" {
 				w.p.HoldReplies(redistest.Named(tt.hold))
 			}
 			ctx, cancel := context.WithTimeout(t.Context(), 3*failure.SilentAfter)
 			defer cancel()
-			_, err = w.r.RunReplicated(ctx, 1, tt.wait, check, []any{"k"}, "x")
+			_, err := w.r.RunReplicated(ctx, 1, tt.wait, check, []any{"k"}, "x")
 			require.ErrorIs(t, err, context.DeadlineExceeded)
 			require.ErrorIs(t, err, failure.ErrOutcomeUnknown)
 			require.ErrorContains(t, err, tt.err)
@@ -160,12 +159,10 @@ func TestRunReplicatedBesideMaintenanceNotifications(t *testing.T) {
 		var calls sync.WaitGroup
 		for range 4 {
 			calls.Go(func() {
-				_, err := r.RunReplicated(t.Context(), 1, time.Millisecond, check, []any{"k"}, "x")
-				require.NoError(t, err)
+				require.NoError(t, errOf(r.RunReplicated(t.Context(), 1, time.Millisecond, check, []any{"k"}, "x")))
 			})
 			calls.Go(func() {
-				_, err := r.Do(t.Context(), check, []any{"k"}, "x")
-				require.NoError(t, err)
+				require.NoError(t, errOf(r.Do(t.Context(), check, []any{"k"}, "x")))
 			})
 		}
 		calls.Wait()
@@ -220,8 +217,7 @@ func TestRunReplicatedOnCluster(t *testing.T) {
 	// Another runner, because this one's clients must not learn the map before the slot has moved.
 	stale := NewRunner(&embedded{ClusterClient: newClusterEnv(t, servers, auto).rdb}, 0)
 	defer stale.Close()
-	_, err := stale.RunReplicated(t.Context(), 1, time.Millisecond, check, []any{"{k}"}, "x")
-	require.NoError(t, err)
+	require.NoError(t, errOf(stale.RunReplicated(t.Context(), 1, time.Millisecond, check, []any{"{k}"}, "x")))
 	runners["stale"] = stale
 	migration := servers.Migrate(t, "{k}", to)
 	each("new keys of a moving slot", to, "cluster client", "embedded", "opaque")

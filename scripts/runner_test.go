@@ -24,8 +24,7 @@ func TestDoRetriesAsConfigured(t *testing.T) {
 		for _, retries := range []int{-1, 1, 5} {
 			w := newEnv(t, s, func(o *redis.Options) { o.MaxRetries = retries })
 			key := redistest.Name(t)
-			_, err := w.r.Do(t.Context(), check, []any{key}, "x")
-			require.NoError(t, err)
+			require.NoError(t, errOf(w.r.Do(t.Context(), check, []any{key}, "x")))
 			w.p.DropReplies(max(retries, 0), evals)
 			before := time.Now()
 			answer, err := w.r.Do(t.Context(), check, []any{key}, "x")
@@ -48,8 +47,7 @@ func TestSentIsOfTheAnsweredAttempt(t *testing.T) {
 	w := newEnv(t, redistest.Redis(t), func(o *redis.Options) {
 		o.MinRetryBackoff, o.MaxRetryBackoff = 100*time.Millisecond, 100*time.Millisecond
 	})
-	_, err := w.r.Do(t.Context(), check, []any{"k"}, "x")
-	require.NoError(t, err)
+	require.NoError(t, errOf(w.r.Do(t.Context(), check, []any{"k"}, "x")))
 	before := time.Now()
 	w.p.DropReplies(1, evals)
 	answer, err := w.r.Do(t.Context(), check, []any{"k"}, "x")
@@ -145,8 +143,7 @@ func TestUnknownScriptIsLoaded(t *testing.T) {
 			w := newEnv(t, s)
 			admin := s.Client(t)
 			run := func() {
-				_, err := w.r.Do(t.Context(), check, []any{"k"}, "x")
-				require.NoError(t, err)
+				require.NoError(t, errOf(w.r.Do(t.Context(), check, []any{"k"}, "x")))
 			}
 			w.p.Record()
 			run()
@@ -278,8 +275,7 @@ func TestDialTimeoutIsRetried(t *testing.T) {
 			})
 			ctx, cancel := ctx()
 			defer cancel()
-			_, err := w.r.Do(ctx, check, []any{redistest.Name(t)}, "x")
-			require.NoError(t, err)
+			require.NoError(t, errOf(w.r.Do(ctx, check, []any{redistest.Name(t)}, "x")))
 			require.Greater(t, timeouts.Load(), int32(2))
 		})
 	}
@@ -300,8 +296,7 @@ func TestFirstCallAfterRefusedDials(t *testing.T) {
 	}
 	w.p.Heal()
 	time.Sleep(probePause)
-	_, err := w.r.Do(t.Context(), check, []any{redistest.Name(t)}, "x")
-	require.NoError(t, err)
+	require.NoError(t, errOf(w.r.Do(t.Context(), check, []any{redistest.Name(t)}, "x")))
 }
 
 // Answering is false after a call that nobody has answered, until Redis answers again, even with an error. A
@@ -407,14 +402,12 @@ func TestCallsEndSoonAfterStop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := redistest.Embedded(t).Proxy(t)
 		r := NewRunner(p.Client(t, longTimeouts), time.Second)
-		_, err := r.Do(t.Context(), check, []any{"k"}, "x")
-		require.NoError(t, err)
+		require.NoError(t, errOf(r.Do(t.Context(), check, []any{"k"}, "x")))
 		p.BlackHole(true)
 		r.Stop()
 		stopped := time.Now()
 		time.Sleep(r.timeout / 2)
-		_, err = r.Do(t.Context(), check, []any{"k"}, "x")
-		require.ErrorIs(t, err, failure.ErrNoAnswer)
+		require.ErrorIs(t, errOf(r.Do(t.Context(), check, []any{"k"}, "x")), failure.ErrNoAnswer)
 		require.Equal(t, r.timeout, time.Since(stopped))
 		r.Close()
 		require.Equal(t, r.timeout, time.Since(stopped), "attempts end then, too")

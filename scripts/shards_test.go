@@ -53,8 +53,7 @@ func newClusterEnv(
 // warm runs a command of each key, so that its node knows the script and the runner the slot map.
 func (e *clusterEnv) warm(t *testing.T, keys ...string) {
 	for _, key := range keys {
-		_, err := e.r.Do(t.Context(), counted, []any{key}, "warm")
-		require.NoError(t, err)
+		require.NoError(t, errOf(e.r.Do(t.Context(), counted, []any{key}, "warm")))
 	}
 }
 
@@ -114,8 +113,7 @@ func TestSilentShardDelaysNoOther(t *testing.T) {
 	var answered atomic.Int32
 	for _, call := range countedCalls(e.r, keys[0], 4*maxDirectShard+4*maxInFlight) {
 		silent.Go(func() {
-			_, err := call()
-			require.NoError(t, err)
+			require.NoError(t, errOf(call()))
 			answered.Add(1)
 		})
 	}
@@ -123,8 +121,7 @@ func TestSilentShardDelaysNoOther(t *testing.T) {
 	for _, key := range keys[1:] {
 		for _, call := range countedCalls(e.r, key, 30) {
 			others.Go(func() {
-				_, err := call()
-				require.NoError(t, err)
+				require.NoError(t, errOf(call()))
 			})
 		}
 	}
@@ -425,14 +422,12 @@ func TestEmbeddedClusterClient(t *testing.T) {
 	rdb := &embedded{ClusterClient: redistest.Cluster(t).ClusterClient(t)}
 	r := NewRunner(rdb, 0)
 	key := redistest.Name(t)
-	_, err := r.Do(t.Context(), counted, []any{key}, "warm")
-	require.NoError(t, err)
+	require.NoError(t, errOf(r.Do(t.Context(), counted, []any{key}, "warm")))
 	rdb.processed.Store(0)
 	var wg sync.WaitGroup
 	for _, call := range countedCalls(r, key, n) {
 		wg.Go(func() {
-			_, err := call()
-			require.NoError(t, err)
+			require.NoError(t, errOf(call()))
 		})
 	}
 	wg.Wait()
@@ -461,8 +456,7 @@ func TestFirstCallAfterRefusedDialsOfANode(t *testing.T) {
 	}, "go-redis returns the error of an earlier dial")
 	e.proxy(t, key).Refuse(false)
 	time.Sleep(probePause)
-	_, err := e.r.Do(t.Context(), counted, []any{key}, "first")
-	require.NoError(t, err)
+	require.NoError(t, errOf(e.r.Do(t.Context(), counted, []any{key}, "first")))
 }
 
 // A client that may read from replicas sends everything to masters, and asks no node which commands only read:
@@ -486,8 +480,7 @@ func TestClientsThatMayReadFromReplicas(t *testing.T) {
 			var reads [][]any
 			var present []any
 			for _, key := range keys {
-				_, err := e.r.Once(t.Context(), counted, []any{key}, "once")
-				require.NoError(t, err)
+				require.NoError(t, errOf(e.r.Once(t.Context(), counted, []any{key}, "once")))
 				require.Equal(t, "2", e.count(t, key))
 				reads, present = append(reads, []any{"exists", key}), append(present, int64(1))
 			}
@@ -500,8 +493,7 @@ func TestClientsThatMayReadFromReplicas(t *testing.T) {
 			}
 
 			outdated := newClusterEnv(t, e.servers, tweak, oneNode(e.servers.Nodes()[0]))
-			_, err = outdated.r.Once(t.Context(), counted, []any{keys[1]}, "moved")
-			require.NoError(t, err)
+			require.NoError(t, errOf(outdated.r.Once(t.Context(), counted, []any{keys[1]}, "moved")))
 			outdated.warm(t, keys[2])
 			require.Equal(t, "3", e.count(t, keys[1]))
 		})
@@ -516,8 +508,7 @@ func TestCloseWithASilentNode(t *testing.T) {
 	e := newClusterEnv(t, servers, slotsAsNow(t, servers), func(o *redis.ClusterOptions) { o.ReadTimeout = readTimeout })
 	key := redistest.Name(t)
 	r := NewRunner(e.rdb, time.Second)
-	_, err := r.Do(t.Context(), counted, []any{key}, "warm")
-	require.NoError(t, err)
+	require.NoError(t, errOf(r.Do(t.Context(), counted, []any{key}, "warm")))
 	answer := e.proxy(t, key).HoldReplies(func(args []string) bool { return evals(args) || args[0] == "exists" })
 	defer answer()
 	var calls sync.WaitGroup

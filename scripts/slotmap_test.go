@@ -110,10 +110,8 @@ func TestFailedCallsReadTheSlotMapSeldom(t *testing.T) {
 	var wg sync.WaitGroup
 	for i := range 1000 {
 		wg.Go(func() {
-			_, err := e.r.Do(t.Context(), counted, []any{keys[0]}, fmt.Sprint("request", i))
-			require.Error(t, err)
-			_, err = e.r.Do(t.Context(), counted, []any{keys[1]}, fmt.Sprint("request", i))
-			require.NoError(t, err)
+			require.Error(t, errOf(e.r.Do(t.Context(), counted, []any{keys[0]}, fmt.Sprint("request", i))))
+			require.NoError(t, errOf(e.r.Do(t.Context(), counted, []any{keys[1]}, fmt.Sprint("request", i))))
 		})
 	}
 	wg.Wait()
@@ -200,12 +198,10 @@ func TestCallsWaitForTheSlotMap(t *testing.T) {
 		require.ErrorIs(t, err, io.ErrNoProgress)
 		require.Equal(t, time.Millisecond, took, "it returns when the reading has failed")
 		c.read.Store(func(context.Context) error { return nil })
-		_, err = run()
-		require.NoError(t, err)
+		require.NoError(t, errOf(run()))
 		require.True(t, r.slots.loaded.Load())
 		c.read.Store(hang)
-		_, err = run()
-		require.NoError(t, err, "the client has a slot map")
+		require.NoError(t, errOf(run()), "the client has a slot map")
 	})
 }
 
@@ -222,8 +218,7 @@ func TestSeedsThatHang(t *testing.T) {
 			return nil
 		})
 		began := time.Now()
-		_, err := r.Do(t.Context(), counted, []any{"k"}, "x")
-		require.NoError(t, err)
+		require.NoError(t, errOf(r.Do(t.Context(), counted, []any{"k"}, "x")))
 		require.Less(t, time.Since(began), maxReadings*3*minReadDelay/2)
 	})
 }
@@ -318,8 +313,7 @@ func TestOnceNoticesThatItsNodeIsReplaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, p, r := newClusterOfOne(t)
 		p.Record()
-		_, err := r.Once(t.Context(), counted, []any{"k"}, "warm")
-		require.NoError(t, err)
+		require.NoError(t, errOf(r.Once(t.Context(), counted, []any{"k"}, "warm")))
 		require.Zero(t, sentTo(p, "eval", ""), "the script is loaded into the node")
 		free := p.HoldReplies(evals)
 		replacement := p.Client(t)
@@ -330,7 +324,7 @@ func TestOnceNoticesThatItsNodeIsReplaced(t *testing.T) {
 			return nil
 		})
 		began, before := time.Now(), c.readings.Load()
-		_, err = r.Once(t.Context(), counted, []any{"k"}, "x")
+		_, err := r.Once(t.Context(), counted, []any{"k"}, "x")
 		require.ErrorIs(t, err, errReplaced)
 		require.Equal(t, failure.Unknown, failure.Of(err).Outcome)
 		require.GreaterOrEqual(t, time.Since(began), slowAnswer*99/100, "until then the slot map is not read")

@@ -235,8 +235,7 @@ func TestAnswerAfterTheReadTimeout(t *testing.T) {
 	r := NewRunner(p.Client(t, timeouts(100*time.Millisecond, 0)), testTimeout)
 	t.Cleanup(r.Close)
 	key := redistest.Name(t)
-	_, err := r.Do(t.Context(), counted, []any{key}, "warm")
-	require.NoError(t, err)
+	require.NoError(t, errOf(r.Do(t.Context(), counted, []any{key}, "warm")))
 	p.Delay(300 * time.Millisecond)
 	p.Record()
 	for i := range 3 {
@@ -244,6 +243,5 @@ func TestAnswerAfterTheReadTimeout(t *testing.T) {
 		require.NoError(t, err)
 		require.EqualValues(t, i+2, reply.Value, "its copies do not count")
 	}
-	_, err = r.Once(t.Context(), counted, []any{key}, "once")
-	require.NoError(t, err)
+	require.NoError(t, errOf(r.Once(t.Context(), counted, []any{key}, "once")))
 }
