@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -93,9 +92,7 @@ func TestVerySlowServerLosesNoHold(t *testing.T) {
 		"many locks":             {ttl: ttl, delay: 4 * half, readTimeout: half, timeout: 2 * half, more: 1500},
 		"four seconds":           {ttl: ttl, delay: 8 * half, readTimeout: 2 * half, timeout: 4 * half},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) { tt.run(t, redistest.Embedded(t)) })
-		})
+		redistest.RunBubble(t, name, func(t *testing.T) { tt.run(t, redistest.Embedded(t)) })
 	}
 }
 

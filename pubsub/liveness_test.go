@@ -300,21 +300,19 @@ func TestHubCloseDoesNotWaitForASilentServer(t *testing.T) {
 			})
 		})
 	}
-	t.Run("dialing", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			rdb := redistest.Embedded(t).Client(t, func(o *redis.Options) {
-				o.Dialer = func(ctx context.Context, _, _ string) (net.Conn, error) {
-					<-ctx.Done()
-					return nil, ctx.Err()
-				}
-			})
-			h := open(t, rdb, Config{})
-			listen(h, "c")
-			synctest.Wait()
-			start := time.Now()
-			h.Close()
-			require.Zero(t, time.Since(start))
+	redistest.RunBubble(t, "dialing", func(t *testing.T) {
+		rdb := redistest.Embedded(t).Client(t, func(o *redis.Options) {
+			o.Dialer = func(ctx context.Context, _, _ string) (net.Conn, error) {
+				<-ctx.Done()
+				return nil, ctx.Err()
+			}
 		})
+		h := open(t, rdb, Config{})
+		listen(h, "c")
+		synctest.Wait()
+		start := time.Now()
+		h.Close()
+		require.Zero(t, time.Since(start))
 	})
 }
 

@@ -383,45 +383,43 @@ func TestDoReturnsInTime(t *testing.T) {
 		for _, mode := range []string{
 			"a context that ends", "a context that may be cancelled", "a context that never ends",
 		} {
-			t.Run(tt.name+", "+mode, func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
-					p := redistest.Embedded(t).Proxy(t)
-					readTimeout := 5 * time.Second
-					if mode == "a context that never ends" {
-						readTimeout = timeout // short enough for the caller's own goroutine to send
+			redistest.RunBubble(t, tt.name+", "+mode, func(t *testing.T) {
+				p := redistest.Embedded(t).Proxy(t)
+				readTimeout := 5 * time.Second
+				if mode == "a context that never ends" {
+					readTimeout = timeout // short enough for the caller's own goroutine to send
+				}
+				r := NewRunner(p.Client(t, func(o *redis.Options) {
+					o.ReadTimeout, o.WriteTimeout = readTimeout, readTimeout
+				}), timeout)
+				run := func(ctx context.Context, name string) error {
+					_, err := r.Do(ctx, counted, []any{"k"}, name)
+					return err
+				}
+				require.NoError(t, run(t.Context(), "warm"))
+				mend := tt.fault(t, p, r)
+				ctx, cancel := context.WithCancel(t.Context())
+				want, cause := timeout, failure.ErrNoAnswer
+				switch mode {
+				case "a context that ends":
+					ctx, cancel = context.WithTimeoutCause(t.Context(), limit, redis.ErrClosed)
+					want, cause = limit, redis.ErrClosed
+				case "a context that never ends":
+					ctx, cause = context.Background(), nil
+				}
+				defer cancel()
+				start := time.Now()
+				err := run(ctx, "late")
+				require.InDelta(t, want, time.Since(start), float64(timeout/20))
+				require.Equal(t, tt.want, failure.Of(err).Outcome, "%v", err)
+				if tt.want == failure.Unknown {
+					require.ErrorIs(t, err, failure.ErrOutcomeUnknown)
+					if cause != nil {
+						require.ErrorIs(t, err, cause)
 					}
-					r := NewRunner(p.Client(t, func(o *redis.Options) {
-						o.ReadTimeout, o.WriteTimeout = readTimeout, readTimeout
-					}), timeout)
-					run := func(ctx context.Context, name string) error {
-						_, err := r.Do(ctx, counted, []any{"k"}, name)
-						return err
-					}
-					require.NoError(t, run(t.Context(), "warm"))
-					mend := tt.fault(t, p, r)
-					ctx, cancel := context.WithCancel(t.Context())
-					want, cause := timeout, failure.ErrNoAnswer
-					switch mode {
-					case "a context that ends":
-						ctx, cancel = context.WithTimeoutCause(t.Context(), limit, redis.ErrClosed)
-						want, cause = limit, redis.ErrClosed
-					case "a context that never ends":
-						ctx, cause = context.Background(), nil
-					}
-					defer cancel()
-					start := time.Now()
-					err := run(ctx, "late")
-					require.InDelta(t, want, time.Since(start), float64(timeout/20))
-					require.Equal(t, tt.want, failure.Of(err).Outcome, "%v", err)
-					if tt.want == failure.Unknown {
-						require.ErrorIs(t, err, failure.ErrOutcomeUnknown)
-						if cause != nil {
-							require.ErrorIs(t, err, cause)
-						}
-					}
-					mend()
-					requireIdle(t, r)
-				})
+				}
+				mend()
+				requireIdle(t, r)
 			})
 		}
 	}
@@ -800,27 +798,25 @@ func TestBatchTellsWhetherTheServerAnswers(t *testing.T) {
 		{"errors, the last lost", wrongType, "request2", false},
 		{"errors lost", wrongType, "request0", true},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				p := redistest.Embedded(t).Proxy(t)
-				r := NewRunner(p.Client(t, func(o *redis.Options) { o.MaxRetries = -1 }), 0)
-				_, _ = r.Do(t.Context(), tt.script, []any{"k"}, "warm")
-				var calls []request
-				for i := range 3 {
-					calls = append(calls, func() (Reply, error) {
-						return r.Do(context.Background(), tt.script, []any{"k"}, fmt.Sprint("request", i))
-					})
-				}
-				if tt.lost != "" {
-					p.DropReplies(1, redistest.Mentions(tt.lost))
-				}
-				r.batch.here.unanswered = !tt.quiet
-				r.batch.here.quick = quickAnswers - 1
-				runInOneBatch(t, r.batch, calls)
-				require.Equal(t, tt.quiet, r.batch.here.unanswered)
-				require.Equal(t, !tt.quiet, r.batch.here.allowed(time.Now()))
-				requireIdle(t, r)
-			})
+		redistest.RunBubble(t, tt.name, func(t *testing.T) {
+			p := redistest.Embedded(t).Proxy(t)
+			r := NewRunner(p.Client(t, func(o *redis.Options) { o.MaxRetries = -1 }), 0)
+			_, _ = r.Do(t.Context(), tt.script, []any{"k"}, "warm")
+			var calls []request
+			for i := range 3 {
+				calls = append(calls, func() (Reply, error) {
+					return r.Do(context.Background(), tt.script, []any{"k"}, fmt.Sprint("request", i))
+				})
+			}
+			if tt.lost != "" {
+				p.DropReplies(1, redistest.Mentions(tt.lost))
+			}
+			r.batch.here.unanswered = !tt.quiet
+			r.batch.here.quick = quickAnswers - 1
+			runInOneBatch(t, r.batch, calls)
+			require.Equal(t, tt.quiet, r.batch.here.unanswered)
+			require.Equal(t, !tt.quiet, r.batch.here.allowed(time.Now()))
+			requireIdle(t, r)
 		})
 	}
 }

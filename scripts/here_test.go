@@ -486,33 +486,31 @@ func TestContextEndsWhileItsCallerSends(t *testing.T) {
 			hereTimeout, false, failure.Unknown, -1,
 		},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				p := redistest.Embedded(t).Proxy(t)
-				rdb := p.Client(t, longTimeouts)
-				r := NewRunner(rdb, 0)
-				require.NoError(t, errOf(r.Do(t.Context(), check, []any{"k"}, "x")))
-				tt.fault(t, p, rdb)
-				r.batch.here.quick = quickAnswers
-				p.Record()
-				ctx, cancel := context.WithCancelCause(t.Context())
-				time.AfterFunc(time.Millisecond, func() { cancel(io.ErrNoProgress) })
-				began := time.Now()
-				_, err := r.Do(ctx, check, []any{"k"}, "x")
-				require.InDelta(t, tt.after, time.Since(began), float64(time.Millisecond))
-				if tt.ok {
-					require.NoError(t, err)
-				} else {
-					require.ErrorIs(t, err, io.ErrNoProgress)
-					require.Equal(t, tt.outcome, failure.Of(err).Outcome)
-				}
-				p.Heal()
-				requireIdle(t, r)
-				if tt.sent >= 0 {
-					require.Equal(t, tt.sent, sentTo(p, "evalsha", ""))
-				}
-				require.Zero(t, sentTo(p, "eval", ""))
-			})
+		redistest.RunBubble(t, name, func(t *testing.T) {
+			p := redistest.Embedded(t).Proxy(t)
+			rdb := p.Client(t, longTimeouts)
+			r := NewRunner(rdb, 0)
+			require.NoError(t, errOf(r.Do(t.Context(), check, []any{"k"}, "x")))
+			tt.fault(t, p, rdb)
+			r.batch.here.quick = quickAnswers
+			p.Record()
+			ctx, cancel := context.WithCancelCause(t.Context())
+			time.AfterFunc(time.Millisecond, func() { cancel(io.ErrNoProgress) })
+			began := time.Now()
+			_, err := r.Do(ctx, check, []any{"k"}, "x")
+			require.InDelta(t, tt.after, time.Since(began), float64(time.Millisecond))
+			if tt.ok {
+				require.NoError(t, err)
+			} else {
+				require.ErrorIs(t, err, io.ErrNoProgress)
+				require.Equal(t, tt.outcome, failure.Of(err).Outcome)
+			}
+			p.Heal()
+			requireIdle(t, r)
+			if tt.sent >= 0 {
+				require.Equal(t, tt.sent, sentTo(p, "evalsha", ""))
+			}
+			require.Zero(t, sentTo(p, "eval", ""))
 		})
 	}
 }

@@ -151,54 +151,52 @@ func TestSilentCallSaysWhy(t *testing.T) {
 	} {
 		for _, end := range []string{"its deadline", "a cancellation", "the command timeout"} {
 			for call := range calls {
-				t.Run(fmt.Sprint(tt.name, ": ", call, " ended by ", end), func(t *testing.T) {
-					synctest.Test(t, func(t *testing.T) {
-						timeout := time.Minute
-						if end == "the command timeout" {
-							timeout = tt.limit
-						}
-						d := newDialed(t, timeout)
-						tt.setUp(t, d)
-						time.Sleep(timeout) // a deadline that the first call has left is over
-						d.p.BlackHole(true)
-						d.decide(tt.dial)
-						ctx, cancel := context.WithCancelCause(t.Context())
-						defer cancel(nil)
-						cause, parts := io.ErrNoProgress, []string{fmt.Sprint("no answer for ", tt.limit), tt.why}
-						if tt.limit < failure.SilentAfter {
-							parts = nil
-						}
-						switch end {
-						case "its deadline":
-							var stop context.CancelFunc
-							ctx, stop = context.WithTimeoutCause(ctx, tt.limit, cause)
-							defer stop()
-							parts = append(parts, cause.Error())
-						case "a cancellation":
-							time.AfterFunc(tt.limit, func() { cancel(cause) })
-							parts = append(parts, cause.Error())
-						default:
-							cause = failure.ErrNoAnswer
-							parts = []string{cause.Error(), tt.why}
-						}
-						want := strings.Join(slices.DeleteFunc(parts, func(part string) bool { return part == "" }), ": ")
-						began := time.Now()
-						err := calls[call](d, ctx)
-						require.Equal(t, tt.limit, time.Since(began))
-						// Without a connection a script was not sent.
-						inDoubt := call != "Do" || reflect.ValueOf(tt.setUp).Pointer() == reflect.ValueOf(warm).Pointer()
-						if inDoubt {
-							want += " (outcome unknown)"
-						}
-						require.EqualError(t, err, want)
-						require.ErrorIs(t, err, cause)
-						require.Equal(t, inDoubt, errors.Is(err, failure.ErrOutcomeUnknown))
-						if tt.is != nil {
-							require.ErrorIs(t, err, tt.is)
-						}
-						d.decide(nil)
-						d.p.Heal()
-					})
+				redistest.RunBubble(t, fmt.Sprint(tt.name, ": ", call, " ended by ", end), func(t *testing.T) {
+					timeout := time.Minute
+					if end == "the command timeout" {
+						timeout = tt.limit
+					}
+					d := newDialed(t, timeout)
+					tt.setUp(t, d)
+					time.Sleep(timeout) // a deadline that the first call has left is over
+					d.p.BlackHole(true)
+					d.decide(tt.dial)
+					ctx, cancel := context.WithCancelCause(t.Context())
+					defer cancel(nil)
+					cause, parts := io.ErrNoProgress, []string{fmt.Sprint("no answer for ", tt.limit), tt.why}
+					if tt.limit < failure.SilentAfter {
+						parts = nil
+					}
+					switch end {
+					case "its deadline":
+						var stop context.CancelFunc
+						ctx, stop = context.WithTimeoutCause(ctx, tt.limit, cause)
+						defer stop()
+						parts = append(parts, cause.Error())
+					case "a cancellation":
+						time.AfterFunc(tt.limit, func() { cancel(cause) })
+						parts = append(parts, cause.Error())
+					default:
+						cause = failure.ErrNoAnswer
+						parts = []string{cause.Error(), tt.why}
+					}
+					want := strings.Join(slices.DeleteFunc(parts, func(part string) bool { return part == "" }), ": ")
+					began := time.Now()
+					err := calls[call](d, ctx)
+					require.Equal(t, tt.limit, time.Since(began))
+					// Without a connection a script was not sent.
+					inDoubt := call != "Do" || reflect.ValueOf(tt.setUp).Pointer() == reflect.ValueOf(warm).Pointer()
+					if inDoubt {
+						want += " (outcome unknown)"
+					}
+					require.EqualError(t, err, want)
+					require.ErrorIs(t, err, cause)
+					require.Equal(t, inDoubt, errors.Is(err, failure.ErrOutcomeUnknown))
+					if tt.is != nil {
+						require.ErrorIs(t, err, tt.is)
+					}
+					d.decide(nil)
+					d.p.Heal()
 				})
 			}
 		}
@@ -213,23 +211,21 @@ func TestRefusalIsNotExplained(t *testing.T) {
 		"ERR max number of clients reached":              2 * time.Second,
 		"NOAUTH Authentication required.":                0,
 	} {
-		t.Run(answer, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				rdb := inMemory(t, func(command string) string {
-					if strings.Contains(command, "hello") { // a server that loads its data answers it
-						return "-ERR unknown command\r\n"
-					}
-					return "-" + answer + "\r\n"
-				})
-				r := NewRunner(rdb, 2*time.Second)
-				defer r.Close()
-				r.batch.probe.ended, r.batch.probe.err = time.Now(), syscall.ECONNREFUSED
-				began := time.Now()
-				_, err := r.Do(t.Context(), check, []any{"k"}, "x")
-				require.EqualError(t, err, answer)
-				require.NotErrorIs(t, err, syscall.ECONNREFUSED)
-				require.Equal(t, limit, time.Since(began))
+		redistest.RunBubble(t, answer, func(t *testing.T) {
+			rdb := inMemory(t, func(command string) string {
+				if strings.Contains(command, "hello") { // a server that loads its data answers it
+					return "-ERR unknown command\r\n"
+				}
+				return "-" + answer + "\r\n"
 			})
+			r := NewRunner(rdb, 2*time.Second)
+			defer r.Close()
+			r.batch.probe.ended, r.batch.probe.err = time.Now(), syscall.ECONNREFUSED
+			began := time.Now()
+			_, err := r.Do(t.Context(), check, []any{"k"}, "x")
+			require.EqualError(t, err, answer)
+			require.NotErrorIs(t, err, syscall.ECONNREFUSED)
+			require.Equal(t, limit, time.Since(began))
 		})
 	}
 }
@@ -252,26 +248,24 @@ func TestDialsOfSilentCalls(t *testing.T) {
 		{"succeeds", succeeds, at(100, 350, 600, 850, 1100, 1350, 1600, 1850)},
 		{"hangs", hangs, at(100, 1350)}, // each for a second
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				d := newDialed(t, time.Minute)
-				require.NoError(t, d.do(t.Context()))
-				d.p.BlackHole(true)
-				d.decide(tt.dial)
-				var calls sync.WaitGroup
-				for range 40 { // two each 50 ms, of which one has the only connection
-					for range 2 {
-						calls.Go(func() {
-							ctx, cancel := context.WithTimeout(t.Context(), failure.SilentAfter+time.Millisecond)
-							defer cancel()
-							_ = d.do(ctx)
-						})
-					}
-					time.Sleep(50 * time.Millisecond)
+		redistest.RunBubble(t, tt.name, func(t *testing.T) {
+			d := newDialed(t, time.Minute)
+			require.NoError(t, d.do(t.Context()))
+			d.p.BlackHole(true)
+			d.decide(tt.dial)
+			var calls sync.WaitGroup
+			for range 40 { // two each 50 ms, of which one has the only connection
+				for range 2 {
+					calls.Go(func() {
+						ctx, cancel := context.WithTimeout(t.Context(), failure.SilentAfter+time.Millisecond)
+						defer cancel()
+						_ = d.do(ctx)
+					})
 				}
-				calls.Wait()
-				assert.Equal(t, tt.want, d.probesAt())
-			})
+				time.Sleep(50 * time.Millisecond)
+			}
+			calls.Wait()
+			assert.Equal(t, tt.want, d.probesAt())
 		})
 	}
 }
@@ -283,42 +277,38 @@ func TestDialEndsWithItsRunner(t *testing.T) {
 		dial func(context.Context) error
 		busy bool // when the call has ended
 	}{{"hangs", hangs, true}, {"succeeds", succeeds, false}} {
-		t.Run(tt.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				d := newDialed(t, 2*time.Second)
-				require.NoError(t, d.do(t.Context()))
-				d.p.BlackHole(true)
-				d.decide(tt.dial)
-				ctx, cancel := context.WithTimeout(t.Context(), failure.SilentAfter+1)
-				defer cancel()
-				require.Error(t, d.do(ctx))
-				require.Len(t, d.probesAt(), 1)
-				synctest.Wait()
-				require.Equal(t, tt.busy, d.r.batch.probe.busy)
-				require.Equal(t, tt.busy, d.ctx.Err() == nil, "no timer and no goroutine is left")
-				for _, conn := range d.conns {
-					require.NoError(t, conn.SetReadDeadline(time.Now().Add(time.Minute)))
-					require.ErrorIs(t, errOf(conn.Read(make([]byte, 1))), io.ErrClosedPipe)
-				}
-				d.p.Heal()
-				d.p.Reset() // the attempt ends
-				closing := time.Now()
-				d.r.Close()
-				require.Equal(t, closing, time.Now())
-				require.False(t, d.r.batch.probe.busy)
-			})
-		})
-	}
-	t.Run("stopped before", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
+		redistest.RunBubble(t, tt.name, func(t *testing.T) {
 			d := newDialed(t, 2*time.Second)
 			require.NoError(t, d.do(t.Context()))
 			d.p.BlackHole(true)
-			d.decide(succeeds)
-			d.r.Stop()
-			require.ErrorIs(t, d.do(t.Context()), failure.ErrNoAnswer)
-			require.Empty(t, d.probesAt())
+			d.decide(tt.dial)
+			ctx, cancel := context.WithTimeout(t.Context(), failure.SilentAfter+1)
+			defer cancel()
+			require.Error(t, d.do(ctx))
+			require.Len(t, d.probesAt(), 1)
+			synctest.Wait()
+			require.Equal(t, tt.busy, d.r.batch.probe.busy)
+			require.Equal(t, tt.busy, d.ctx.Err() == nil, "no timer and no goroutine is left")
+			for _, conn := range d.conns {
+				require.NoError(t, conn.SetReadDeadline(time.Now().Add(time.Minute)))
+				require.ErrorIs(t, errOf(conn.Read(make([]byte, 1))), io.ErrClosedPipe)
+			}
+			d.p.Heal()
+			d.p.Reset() // the attempt ends
+			closing := time.Now()
+			d.r.Close()
+			require.Equal(t, closing, time.Now())
+			require.False(t, d.r.batch.probe.busy)
 		})
+	}
+	redistest.RunBubble(t, "stopped before", func(t *testing.T) {
+		d := newDialed(t, 2*time.Second)
+		require.NoError(t, d.do(t.Context()))
+		d.p.BlackHole(true)
+		d.decide(succeeds)
+		d.r.Stop()
+		require.ErrorIs(t, d.do(t.Context()), failure.ErrNoAnswer)
+		require.Empty(t, d.probesAt())
 	})
 }
 
@@ -426,37 +416,35 @@ func TestNoticed(t *testing.T) {
 		{"its context is cancelled in a moment", context.DeadlineExceeded, near, 0, 1, io.ErrNoProgress, 1},
 		{"its context has ended", context.Canceled, far, 0, -1, io.ErrNoProgress, 0},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				const silent = time.Second
-				p := &prober{options: func() *redis.Options { return nil }, ended: time.Now(), err: syscall.ECONNREFUSED}
-				began := time.Now()
-				time.Sleep(silent)
-				end := (&deadlines{}).newDeadline(time.Now().Add(tt.end))
-				defer end.stop()
-				ctx, cancel := context.WithCancelCause(t.Context())
-				defer cancel(nil)
-				if tt.until > 0 {
-					var stop context.CancelFunc
-					ctx, stop = context.WithTimeoutCause(ctx, tt.until, io.ErrNoProgress)
-					defer stop()
-				}
-				if tt.cancel < 0 {
-					cancel(io.ErrNoProgress)
-				} else if tt.cancel > 0 {
-					time.AfterFunc(tt.cancel, func() { cancel(io.ErrNoProgress) })
-				}
-				noticed := time.Now()
-				got := p.noticed(ctx, end, tt.err, began)
-				require.Equal(t, tt.after, time.Since(noticed))
-				if tt.want == nil {
-					require.Equal(t, tt.err, got)
-					return
-				}
-				i, ok := errors.AsType[*failure.Interrupted](got)
-				require.True(t, ok)
-				require.Equal(t, []any{tt.want, silent + tt.after, error(syscall.ECONNREFUSED)}, []any{i.Cause, i.Silent, i.Why})
-			})
+		redistest.RunBubble(t, tt.name, func(t *testing.T) {
+			const silent = time.Second
+			p := &prober{options: func() *redis.Options { return nil }, ended: time.Now(), err: syscall.ECONNREFUSED}
+			began := time.Now()
+			time.Sleep(silent)
+			end := (&deadlines{}).newDeadline(time.Now().Add(tt.end))
+			defer end.stop()
+			ctx, cancel := context.WithCancelCause(t.Context())
+			defer cancel(nil)
+			if tt.until > 0 {
+				var stop context.CancelFunc
+				ctx, stop = context.WithTimeoutCause(ctx, tt.until, io.ErrNoProgress)
+				defer stop()
+			}
+			if tt.cancel < 0 {
+				cancel(io.ErrNoProgress)
+			} else if tt.cancel > 0 {
+				time.AfterFunc(tt.cancel, func() { cancel(io.ErrNoProgress) })
+			}
+			noticed := time.Now()
+			got := p.noticed(ctx, end, tt.err, began)
+			require.Equal(t, tt.after, time.Since(noticed))
+			if tt.want == nil {
+				require.Equal(t, tt.err, got)
+				return
+			}
+			i, ok := errors.AsType[*failure.Interrupted](got)
+			require.True(t, ok)
+			require.Equal(t, []any{tt.want, silent + tt.after, error(syscall.ECONNREFUSED)}, []any{i.Cause, i.Silent, i.Why})
 		})
 	}
 }

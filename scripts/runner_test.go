@@ -487,28 +487,26 @@ func TestScriptWithoutKeys(t *testing.T) {
 // A server that never knows a script, even with its text, gets it three times. Its answer ends the call.
 func TestServerThatNeverKnowsAScript(t *testing.T) {
 	for _, mode := range []string{"alone", "in a batch"} {
-		t.Run(mode, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				var sent atomic.Int32
-				r := NewRunner(inMemory(t, func(command string) string {
-					if !strings.Contains(command, "eval") {
-						return "-ERR unknown command\r\n"
-					}
-					sent.Add(1)
-					return "-NOSCRIPT No matching script.\r\n"
-				}), 0)
-				call := func() (Reply, error) { return r.Do(t.Context(), check, []any{"k"}, "x") }
-				var err error
-				want := int32(2)
-				if mode == "alone" {
-					_, err = call()
-				} else {
-					err, want = runInOneBatch(t, r.batch, []request{call})[0].err, 3
+		redistest.RunBubble(t, mode, func(t *testing.T) {
+			var sent atomic.Int32
+			r := NewRunner(inMemory(t, func(command string) string {
+				if !strings.Contains(command, "eval") {
+					return "-ERR unknown command\r\n"
 				}
-				require.ErrorContains(t, err, "NOSCRIPT")
-				require.Equal(t, want, sent.Load())
-				requireIdle(t, r)
-			})
+				sent.Add(1)
+				return "-NOSCRIPT No matching script.\r\n"
+			}), 0)
+			call := func() (Reply, error) { return r.Do(t.Context(), check, []any{"k"}, "x") }
+			var err error
+			want := int32(2)
+			if mode == "alone" {
+				_, err = call()
+			} else {
+				err, want = runInOneBatch(t, r.batch, []request{call})[0].err, 3
+			}
+			require.ErrorContains(t, err, "NOSCRIPT")
+			require.Equal(t, want, sent.Load())
+			requireIdle(t, r)
 		})
 	}
 }

@@ -235,45 +235,43 @@ func TestReadingsOfTheSlotMap(t *testing.T) {
 		"failing": {func(context.Context) error { return io.EOF }, 0},
 		"hanging": {hang, maxReadings},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				c, _, other := newClusterOfOne(t)
-				defer other.Close()
-				r := NewRunner(c, 2*DefaultTimeout) // long enough for so many readings
-				defer r.Close()
-				require.NoError(t, r.slots.await(t.Context(), nil))
-				var contexts []context.Context
-				var mu sync.Mutex
-				c.read.Store(func(ctx context.Context) error {
-					mu.Lock()
-					contexts = append(contexts, ctx)
-					mu.Unlock()
-					return tt.read(ctx)
-				})
-				most := int32(0)
-				for range calls { // each fails
-					require.NotNil(t, r.slots.refresh())
-					time.Sleep(each)
-					most = max(most, c.inFlight.Load())
-				}
-				require.Equal(t, tt.inFlight, most)
-				if tt.inFlight == 0 {
-					require.Greater(t, int(c.readings.Load()), int(calls*each/maxReadDelay/2), "as often as that at least")
-				}
-				require.LessOrEqual(t, int(c.readings.Load()), int(calls*each/(maxReadDelay/2)), "no more often")
-				time.Sleep(r.slots.patience() + 2*maxReadDelay)
-				synctest.Wait()
-				before := c.readings.Load()
-				time.Sleep(2 * r.slots.patience())
-				require.Equal(t, before, c.readings.Load(), "no attempt has failed since")
-				require.Zero(t, c.inFlight.Load())
-				for _, ctx := range contexts {
-					require.Error(t, ctx.Err(), "its timer is stopped")
-				}
-				r.slots.refresh()
-				synctest.Wait()
-				require.Equal(t, before+1, c.readings.Load(), "another attempt has failed")
+		redistest.RunBubble(t, name, func(t *testing.T) {
+			c, _, other := newClusterOfOne(t)
+			defer other.Close()
+			r := NewRunner(c, 2*DefaultTimeout) // long enough for so many readings
+			defer r.Close()
+			require.NoError(t, r.slots.await(t.Context(), nil))
+			var contexts []context.Context
+			var mu sync.Mutex
+			c.read.Store(func(ctx context.Context) error {
+				mu.Lock()
+				contexts = append(contexts, ctx)
+				mu.Unlock()
+				return tt.read(ctx)
 			})
+			most := int32(0)
+			for range calls { // each fails
+				require.NotNil(t, r.slots.refresh())
+				time.Sleep(each)
+				most = max(most, c.inFlight.Load())
+			}
+			require.Equal(t, tt.inFlight, most)
+			if tt.inFlight == 0 {
+				require.Greater(t, int(c.readings.Load()), int(calls*each/maxReadDelay/2), "as often as that at least")
+			}
+			require.LessOrEqual(t, int(c.readings.Load()), int(calls*each/(maxReadDelay/2)), "no more often")
+			time.Sleep(r.slots.patience() + 2*maxReadDelay)
+			synctest.Wait()
+			before := c.readings.Load()
+			time.Sleep(2 * r.slots.patience())
+			require.Equal(t, before, c.readings.Load(), "no attempt has failed since")
+			require.Zero(t, c.inFlight.Load())
+			for _, ctx := range contexts {
+				require.Error(t, ctx.Err(), "its timer is stopped")
+			}
+			r.slots.refresh()
+			synctest.Wait()
+			require.Equal(t, before+1, c.readings.Load(), "another attempt has failed")
 		})
 	}
 }

@@ -126,46 +126,44 @@ func TestFairLockHandoffLease(t *testing.T) {
 			"max hold":             {primitives.WithMaxHold(15 * time.Second)},
 		} {
 			for _, fromOther := range []bool{false, true} { // another client releases the lock
-				t.Run(fmt.Sprintf("%s, after %v, from another client: %v", what, after, fromOther), func(t *testing.T) {
-					synctest.Test(t, func(t *testing.T) {
-						s := redistest.Embedded(t)
-						rdb := s.Client(t)
-						l := NewClient(t, s.Client(t)).FairLock("l")
-						former := l
-						if fromOther {
-							former = NewClient(t, s.Client(t)).FairLock("l")
+				redistest.RunBubble(t, fmt.Sprintf("%s, after %v, from another client: %v", what, after, fromOther), func(t *testing.T) {
+					s := redistest.Embedded(t)
+					rdb := s.Client(t)
+					l := NewClient(t, s.Client(t)).FairLock("l")
+					former := l
+					if fromOther {
+						former = NewClient(t, s.Client(t)).FairLock("l")
+					}
+					first := Acquire(t, t.Context(), former)
+					waiting := StartAcquire(t.Context(), l, opts...)
+					AwaitFair(t, l, 1)
+					time.Sleep(after)
+					Release(t, first)
+					r := <-waiting
+					require.NoError(t, r.Err)
+					acquired := time.Now()
+					for r.Hold.Context().Err() == nil && time.Since(acquired) < 25*time.Second {
+						// Read ValidUntil before the TTL, since a renewal may come in between.
+						believed := time.Until(r.Hold.ValidUntil())
+						left := rdb.PTTL(t.Context(), "l").Val()
+						require.Greater(t, left, believed, "the lock expires before the hold ends")
+						if what == "watchdog" && time.Since(acquired) > 4*time.Second {
+							require.Greater(t, left, 19*time.Second, "the lock is renewed to its full TTL")
 						}
-						first := Acquire(t, t.Context(), former)
-						waiting := StartAcquire(t.Context(), l, opts...)
-						AwaitFair(t, l, 1)
-						time.Sleep(after)
-						Release(t, first)
-						r := <-waiting
-						require.NoError(t, r.Err)
-						acquired := time.Now()
-						for r.Hold.Context().Err() == nil && time.Since(acquired) < 25*time.Second {
-							// Read ValidUntil before the TTL, since a renewal may come in between.
-							believed := time.Until(r.Hold.ValidUntil())
-							left := rdb.PTTL(t.Context(), "l").Val()
-							require.Greater(t, left, believed, "the lock expires before the hold ends")
-							if what == "watchdog" && time.Since(acquired) > 4*time.Second {
-								require.Greater(t, left, 19*time.Second, "the lock is renewed to its full TTL")
-							}
-							time.Sleep(200 * time.Millisecond)
-						}
-						lasted := time.Since(acquired)
-						switch what {
-						case "lease":
-							require.InDelta(t, 5, lasted.Seconds(), 0.7)
-						case "long lease":
-							require.InDelta(t, 20, lasted.Seconds(), 2.5)
-						case "max hold":
-							require.InDelta(t, 15, lasted.Seconds(), 1.8)
-						default:
-							require.Greater(t, lasted, 24*time.Second, "the hold is renewed")
-							Release(t, r.Hold)
-						}
-					})
+						time.Sleep(200 * time.Millisecond)
+					}
+					lasted := time.Since(acquired)
+					switch what {
+					case "lease":
+						require.InDelta(t, 5, lasted.Seconds(), 0.7)
+					case "long lease":
+						require.InDelta(t, 20, lasted.Seconds(), 2.5)
+					case "max hold":
+						require.InDelta(t, 15, lasted.Seconds(), 1.8)
+					default:
+						require.Greater(t, lasted, 24*time.Second, "the hold is renewed")
+						Release(t, r.Hold)
+					}
 				})
 			}
 		}

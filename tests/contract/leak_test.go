@@ -88,9 +88,7 @@ func TestC17LeakedHoldIsLoggedOnce(t *testing.T) {
 func TestC17LeakedHoldInABubble(t *testing.T) {
 	t.Parallel()
 	for _, k := range kinds.All() {
-		t.Run(k.Name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) { leakTest(t, k, redistest.Embedded(t)) })
-		})
+		redistest.RunBubble(t, k.Name, func(t *testing.T) { leakTest(t, k, redistest.Embedded(t)) })
 	}
 }
 

@@ -391,15 +391,13 @@ func TestC23AdoptionThatSendsNothingEmitsAnEvent(t *testing.T) {
 				return ErrOf(h.Adopt(ctx, "id"))
 			}, context.Canceled},
 		} {
-			t.Run(k.Name+"/"+row.name, func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
-					heard := &Recorder{}
-					c := NewClient(t, redistest.Embedded(t).Client(t), heard.Option())
-					require.ErrorIs(t, row.adopt(t, k.Open(c, "l").(kinds.Takeable)), row.err)
-					events := heard.All(primitives.EventNotAcquired)
-					require.Len(t, events, 1)
-					require.ErrorIs(t, events[0].Err, row.err)
-				})
+			redistest.RunBubble(t, k.Name+"/"+row.name, func(t *testing.T) {
+				heard := &Recorder{}
+				c := NewClient(t, redistest.Embedded(t).Client(t), heard.Option())
+				require.ErrorIs(t, row.adopt(t, k.Open(c, "l").(kinds.Takeable)), row.err)
+				events := heard.All(primitives.EventNotAcquired)
+				require.Len(t, events, 1)
+				require.ErrorIs(t, events[0].Err, row.err)
 			})
 		}
 	}

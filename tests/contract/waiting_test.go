@@ -6,7 +6,6 @@ import (
 	"math/rand/v2"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -272,24 +271,22 @@ func TestNestedAcquisitionEndsWithItsWait(t *testing.T) {
 			return c.RWLock(name).Writer(), c.RWLock(name).Reader()
 		},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				p := redistest.Embedded(t).Proxy(t)
-				c, err := primitives.New(p.Client(t))
-				require.NoError(t, err)
-				outer, inner := locks(c, "l")
-				hold, err := outer.Acquire(t.Context(), primitives.WithWatchdog(5*time.Second))
-				require.NoError(t, err)
-				p.BlackHole(true)
-				began := time.Now()
-				_, err = inner.Acquire(hold.Context(), primitives.WithWait(150*time.Millisecond))
-				require.ErrorIs(t, err, primitives.ErrUnavailable)
-				assert.Less(t, time.Since(began), 200*time.Millisecond, "the wait is 150 ms, the TTL 5 s")
-				p.Heal()
-				p.Reset()
-				require.NoError(t, hold.Release(t.Context()))
-				require.NoError(t, c.Close(t.Context()))
-			})
+		redistest.RunBubble(t, name, func(t *testing.T) {
+			p := redistest.Embedded(t).Proxy(t)
+			c, err := primitives.New(p.Client(t))
+			require.NoError(t, err)
+			outer, inner := locks(c, "l")
+			hold, err := outer.Acquire(t.Context(), primitives.WithWatchdog(5*time.Second))
+			require.NoError(t, err)
+			p.BlackHole(true)
+			began := time.Now()
+			_, err = inner.Acquire(hold.Context(), primitives.WithWait(150*time.Millisecond))
+			require.ErrorIs(t, err, primitives.ErrUnavailable)
+			assert.Less(t, time.Since(began), 200*time.Millisecond, "the wait is 150 ms, the TTL 5 s")
+			p.Heal()
+			p.Reset()
+			require.NoError(t, hold.Release(t.Context()))
+			require.NoError(t, c.Close(t.Context()))
 		})
 	}
 }

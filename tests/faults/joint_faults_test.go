@@ -41,21 +41,19 @@ func TestJointHeldDoesNotIncludeTheWait(t *testing.T) {
 			require.LessOrEqual(t, x.Events.Await(t, primitives.EventReleased).Held, time.Since(released))
 		})
 	})
-	t.Run("red", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			q := EmbeddedQuorum(t, 3)
-			events := &Recorder{}
-			l := q.Lock(q.PatientClients(t, events.Option()), BudgetTTL)
-			q.Proxies[1].BlackHole(true)
-			q.Proxies[2].BlackHole(true)
-			began := time.Now()
-			time.AfterFunc(Budget/2, func() { q.Proxies[1].Heal(); q.Proxies[1].Reset() })
-			hold := Acquire(t, t.Context(), l)
-			acquired := time.Now()
-			Release(t, hold)
-			require.GreaterOrEqual(t, acquired.Sub(began), Budget/2, "the majority was waited for")
-			require.Equal(t, time.Since(acquired), events.Await(t, primitives.EventReleased).Held)
-		})
+	redistest.RunBubble(t, "red", func(t *testing.T) {
+		q := EmbeddedQuorum(t, 3)
+		events := &Recorder{}
+		l := q.Lock(q.PatientClients(t, events.Option()), BudgetTTL)
+		q.Proxies[1].BlackHole(true)
+		q.Proxies[2].BlackHole(true)
+		began := time.Now()
+		time.AfterFunc(Budget/2, func() { q.Proxies[1].Heal(); q.Proxies[1].Reset() })
+		hold := Acquire(t, t.Context(), l)
+		acquired := time.Now()
+		Release(t, hold)
+		require.GreaterOrEqual(t, acquired.Sub(began), Budget/2, "the majority was waited for")
+		require.Equal(t, time.Since(acquired), events.Await(t, primitives.EventReleased).Held)
 	})
 }
 
@@ -233,9 +231,7 @@ func TestJointAcquireReturnsInTimeWhenAMemberIsSilent(t *testing.T) {
 			{"a majority", []int{1, 2}, true},
 		} {
 			for _, by := range []string{"ctx", "cancel", "wait"} {
-				t.Run(kind+", "+tt.name+", by "+by, func(t *testing.T) {
-					synctest.Test(t, func(t *testing.T) { tt.acquire(t, kind, by) })
-				})
+				redistest.RunBubble(t, kind+", "+tt.name+", by "+by, func(t *testing.T) { tt.acquire(t, kind, by) })
 			}
 		}
 	}
@@ -335,9 +331,7 @@ func TestJointCallsReturnWithTheirContextWhenAMemberIsSilent(t *testing.T) {
 		},
 	} {
 		for _, kind := range []string{"multi", "red"} {
-			t.Run(kind+"/"+name, func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) { jointCallWhenAMemberIsSilent(t, kind, call) })
-			})
+			redistest.RunBubble(t, kind+"/"+name, func(t *testing.T) { jointCallWhenAMemberIsSilent(t, kind, call) })
 		}
 	}
 }

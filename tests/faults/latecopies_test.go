@@ -7,7 +7,6 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -156,9 +155,7 @@ func TestC16CopiesOfThreeMinutesChangeNothing(t *testing.T) {
 	for _, tt := range lateCopies() {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			t.Run("embedded", func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) { tt.run(t, redistest.Embedded(t)) })
-			})
+			redistest.RunBubble(t, "embedded", func(t *testing.T) { tt.run(t, redistest.Embedded(t)) })
 			if redistest.Nightly() {
 				t.Run("redis", func(t *testing.T) {
 					t.Parallel()

@@ -7,7 +7,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -22,9 +21,7 @@ import (
 func TestC7Errors(t *testing.T) {
 	t.Parallel()
 	t.Run("a waiter retries after transport errors", transportErrorsWhileWaiting)
-	t.Run("a cancelled waiter joins the last transport error", func(t *testing.T) {
-		synctest.Test(t, transportErrorJoined)
-	})
+	redistest.RunBubble(t, "a cancelled waiter joins the last transport error", transportErrorJoined)
 	t.Run("the error has the operation, the kind and the name", func(t *testing.T) {
 		c := NewClient(t, redistest.Miniredis(t).Client(t))
 		_, err := c.Lock("").Acquire(t.Context())
@@ -83,12 +80,8 @@ func transportErrorJoined(t *testing.T) {
 func TestC11ReleaseWithoutAnAnswer(t *testing.T) {
 	t.Parallel()
 	t.Run("a release without an answer is retried in the background", releaseWithoutAnswer)
-	t.Run("Release returns within 5 s, whatever the client's timeouts", func(t *testing.T) {
-		synctest.Test(t, releaseReturnsWithin5s)
-	})
-	t.Run("a background retry does not restore a count", func(t *testing.T) {
-		synctest.Test(t, backgroundReleaseOutOfOrder)
-	})
+	redistest.RunBubble(t, "Release returns within 5 s, whatever the client's timeouts", releaseReturnsWithin5s)
+	redistest.RunBubble(t, "a background retry does not restore a count", backgroundReleaseOutOfOrder)
 }
 
 func releaseWithoutAnswer(t *testing.T) {

@@ -31,12 +31,10 @@ func TestRedLockWorksWhileAMinorityIsDown(t *testing.T) {
 		{"black-holed", 5, func(p *redistest.Proxy) { p.BlackHole(true) }},
 		{"replies black-holed", 3, func(p *redistest.Proxy) { p.BlackHoleReplies(true) }},
 	} {
-		t.Run(tt.name+"/"+strconv.Itoa(tt.servers), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				q := EmbeddedQuorum(t, tt.servers)
-				testMinorityDown(t, q, BudgetTTL, Budget, func(i int) { tt.fail(q.Proxies[i]) },
-					func(i int) { q.Proxies[i].Heal() })
-			})
+		redistest.RunBubble(t, tt.name+"/"+strconv.Itoa(tt.servers), func(t *testing.T) {
+			q := EmbeddedQuorum(t, tt.servers)
+			testMinorityDown(t, q, BudgetTTL, Budget, func(i int) { tt.fail(q.Proxies[i]) },
+				func(i int) { q.Proxies[i].Heal() })
 		})
 	}
 	// A real server has the longest budget that there is.

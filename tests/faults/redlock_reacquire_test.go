@@ -40,19 +40,17 @@ func TestRedHoldSurvivesARollingRestart(t *testing.T) {
 	for name, down := range map[string]time.Duration{
 		"flushed": 0, "down for longer than the TTL": 2500 * time.Millisecond,
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				q := EmbeddedQuorum(t, 5)
-				survivesARollingRestart(t, q, q.Clients, ShortTTL, func(i int) {
-					q.Proxies[i].Refuse(down > 0)
-					if down > 0 {
-						q.Proxies[i].Reset()
-					}
-					time.Sleep(down)
-					q.Flush(t, i)
-					q.Proxies[i].Heal()
-				}, nil)
-			})
+		redistest.RunBubble(t, name, func(t *testing.T) {
+			q := EmbeddedQuorum(t, 5)
+			survivesARollingRestart(t, q, q.Clients, ShortTTL, func(i int) {
+				q.Proxies[i].Refuse(down > 0)
+				if down > 0 {
+					q.Proxies[i].Reset()
+				}
+				time.Sleep(down)
+				q.Flush(t, i)
+				q.Proxies[i].Heal()
+			}, nil)
 		})
 	}
 	t.Run("restarted", func(t *testing.T) {
@@ -211,37 +209,35 @@ func TestRedAttemptAfterTheEndOfItsHoldIsRolledBack(t *testing.T) {
 		{"lost, late reply", true, true},
 		{"lost, no reply", false, true},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				q := EmbeddedQuorum(t, 3)
-				clients := q.Clients(t)
-				hold := q.Acquire(t, t.Context(), clients, longTTL)
-				q.Flush(t, 0)
-				attempt := func(args []string) bool { return Acquires(args, hold.ID()) }
-				deliver := func() {}
-				q.Proxies[0].Record()
-				if tt.answered {
-					deliver = q.Proxies[0].HoldReplies(attempt)
-				} else {
-					q.Proxies[0].DropReplies(1000, attempt)
-				}
-				require.NoError(t, hold.Check(t.Context()))
-				redistest.WaitFor(t, Soon, func() bool { return q.Has(t, 0, hold.ID(), "1") }, "the attempt is executed")
-				if !tt.answered {
-					AwaitQuiet(t, q.Proxies[0], attempt) // the attempt has failed
-				}
-				if tt.lost {
-					q.Flush(t, 1)
-					require.ErrorIs(t, hold.Check(t.Context()), primitives.ErrLost)
-					require.ErrorIs(t, hold.Release(t.Context()), primitives.ErrLost)
-				} else {
-					Release(t, hold)
-				}
-				deliver()
-				q.RequireFree(t, All(3)...)
-				requireClosed(t, clients)
-				q.RequireFree(t, All(3)...)
-			})
+		redistest.RunBubble(t, tt.name, func(t *testing.T) {
+			q := EmbeddedQuorum(t, 3)
+			clients := q.Clients(t)
+			hold := q.Acquire(t, t.Context(), clients, longTTL)
+			q.Flush(t, 0)
+			attempt := func(args []string) bool { return Acquires(args, hold.ID()) }
+			deliver := func() {}
+			q.Proxies[0].Record()
+			if tt.answered {
+				deliver = q.Proxies[0].HoldReplies(attempt)
+			} else {
+				q.Proxies[0].DropReplies(1000, attempt)
+			}
+			require.NoError(t, hold.Check(t.Context()))
+			redistest.WaitFor(t, Soon, func() bool { return q.Has(t, 0, hold.ID(), "1") }, "the attempt is executed")
+			if !tt.answered {
+				AwaitQuiet(t, q.Proxies[0], attempt) // the attempt has failed
+			}
+			if tt.lost {
+				q.Flush(t, 1)
+				require.ErrorIs(t, hold.Check(t.Context()), primitives.ErrLost)
+				require.ErrorIs(t, hold.Release(t.Context()), primitives.ErrLost)
+			} else {
+				Release(t, hold)
+			}
+			deliver()
+			q.RequireFree(t, All(3)...)
+			requireClosed(t, clients)
+			q.RequireFree(t, All(3)...)
 		})
 	}
 }

@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -260,30 +259,28 @@ func TestC7TryEndsWithTheAnswer(t *testing.T) {
 		"TRYAGAIN Multiple keys request during rehashing of slot",
 		"ERR max number of clients reached",
 	} {
-		t.Run(refusal, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				const timeout = 5 * time.Second
-				rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", Dialer: refusing(refusal)})
-				t.Cleanup(func() { _ = rdb.Close() })
-				c := NewClient(t, rdb, primitives.WithCommandTimeout(timeout))
-				for kind, call := range acquisitions(c, "name") {
-					if kind == "latch" {
-						continue
-					}
-					began := time.Now()
-					err := call(context.Background(), primitives.WithWait(0))
-					requireRefusedForNow(t, err, refusal, kind)
-					assert.Less(t, time.Since(began), 200*time.Millisecond, kind)
+		redistest.RunBubble(t, refusal, func(t *testing.T) {
+			const timeout = 5 * time.Second
+			rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", Dialer: refusing(refusal)})
+			t.Cleanup(func() { _ = rdb.Close() })
+			c := NewClient(t, rdb, primitives.WithCommandTimeout(timeout))
+			for kind, call := range acquisitions(c, "name") {
+				if kind == "latch" {
+					continue
 				}
 				began := time.Now()
-				require.False(t, c.Lock("name").Locker(t.Context()).TryLock())
-				assert.Less(t, time.Since(began), 200*time.Millisecond, "TryLock")
+				err := call(context.Background(), primitives.WithWait(0))
+				requireRefusedForNow(t, err, refusal, kind)
+				assert.Less(t, time.Since(began), 200*time.Millisecond, kind)
+			}
+			began := time.Now()
+			require.False(t, c.Lock("name").Locker(t.Context()).TryLock())
+			assert.Less(t, time.Since(began), 200*time.Millisecond, "TryLock")
 
-				began = time.Now()
-				_, err := c.Lock("name").Acquire(context.Background())
-				requireRefusedForNow(t, err, refusal, "Acquire")
-				assert.GreaterOrEqual(t, time.Since(began), timeout*9/10, "a call without a wait rides it out")
-			})
+			began = time.Now()
+			_, err := c.Lock("name").Acquire(context.Background())
+			requireRefusedForNow(t, err, refusal, "Acquire")
+			assert.GreaterOrEqual(t, time.Since(began), timeout*9/10, "a call without a wait rides it out")
 		})
 	}
 }

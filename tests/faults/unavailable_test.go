@@ -130,17 +130,15 @@ func TestC7DeadIsNotBusy(t *testing.T) {
 		{"hanging up", hangingUp, nil, ""}, // EOF or a closed connection
 		{"loading", loading, nil, "LOADING"},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				rdb := redis.NewClient(&redis.Options{
-					Addr: "127.0.0.1:1", Dialer: tt.dial, ReadTimeout: time.Second, PoolSize: 1000,
-				})
-				t.Cleanup(func() {
-					_ = rdb.Close()
-					time.Sleep(time.Minute) // its goroutines that still dial notice that
-				})
-				requireUnavailable(t, rdb, tt.is, tt.text)
+		redistest.RunBubble(t, tt.name, func(t *testing.T) {
+			rdb := redis.NewClient(&redis.Options{
+				Addr: "127.0.0.1:1", Dialer: tt.dial, ReadTimeout: time.Second, PoolSize: 1000,
 			})
+			t.Cleanup(func() {
+				_ = rdb.Close()
+				time.Sleep(time.Minute) // its goroutines that still dial notice that
+			})
+			requireUnavailable(t, rdb, tt.is, tt.text)
 		})
 	}
 }

@@ -53,31 +53,29 @@ func TestFairLockJavaWaiterBehindGoKeepsItsOwnTimeout(t *testing.T) {
 		// Redisson adds the rest of the lock's TTL to the score of its first waiter, and so to those behind it.
 		"leaves": 40 * time.Second,
 	} {
-		t.Run(what, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				m := newMixed(t, redistest.Embedded(t), "l")
-				m.j.wait = 8 * time.Second
-				release := m.hold(false)
-				m.joinJava(0, 0)
-				leave := func() {}
-				if what == "leaves" {
-					leave = m.joinLeaving()
-				} else {
-					m.joinGo(m.l, 1, 0)
-				}
-				ctx, die := context.WithCancel(t.Context())
-				m.join(func() { m.j.lock(ctx, 50) })
-				m.joinGo(m.l, 2, 0)
-				time.Sleep(3 * time.Second)
-				leave()
-				die()
-				began := time.Now()
-				release()
-				m.wg.Wait()
-				require.Less(t, time.Since(began), limit)
-				require.Greater(t, time.Since(began), 6*time.Second)
-				m.finish(m.j.id(50))
-			})
+		redistest.RunBubble(t, what, func(t *testing.T) {
+			m := newMixed(t, redistest.Embedded(t), "l")
+			m.j.wait = 8 * time.Second
+			release := m.hold(false)
+			m.joinJava(0, 0)
+			leave := func() {}
+			if what == "leaves" {
+				leave = m.joinLeaving()
+			} else {
+				m.joinGo(m.l, 1, 0)
+			}
+			ctx, die := context.WithCancel(t.Context())
+			m.join(func() { m.j.lock(ctx, 50) })
+			m.joinGo(m.l, 2, 0)
+			time.Sleep(3 * time.Second)
+			leave()
+			die()
+			began := time.Now()
+			release()
+			m.wg.Wait()
+			require.Less(t, time.Since(began), limit)
+			require.Greater(t, time.Since(began), 6*time.Second)
+			m.finish(m.j.id(50))
 		})
 	}
 }
@@ -109,25 +107,23 @@ func TestFairLockDeadJavaWaiterWithAScoreFarAhead(t *testing.T) {
 func TestFairLockDeadGoWaiterBehindAShortJavaWait(t *testing.T) {
 	t.Parallel()
 	for _, wait := range []time.Duration{2 * time.Millisecond, 500 * time.Millisecond, 20 * time.Second} {
-		t.Run(wait.String(), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				m := newMixed(t, redistest.Embedded(t), "l")
-				m.j.wait = wait
-				release := m.hold(false)
-				m.joinJava(0, 0)
-				crash := m.joinCrashing(1)
-				m.joinJava(1, 0)
-				dead := m.queue()[1]
-				crash()
-				time.Sleep(12 * time.Second)
-				began := time.Now()
-				release()
-				m.wg.Wait()
-				// Nothing wakes the waiter: it tries at the end of the TTL that it was told.
-				require.Less(t, time.Since(began), 31*time.Second)
-				time.Sleep(2 * time.Minute)
-				m.finish(dead)
-			})
+		redistest.RunBubble(t, wait.String(), func(t *testing.T) {
+			m := newMixed(t, redistest.Embedded(t), "l")
+			m.j.wait = wait
+			release := m.hold(false)
+			m.joinJava(0, 0)
+			crash := m.joinCrashing(1)
+			m.joinJava(1, 0)
+			dead := m.queue()[1]
+			crash()
+			time.Sleep(12 * time.Second)
+			began := time.Now()
+			release()
+			m.wg.Wait()
+			// Nothing wakes the waiter: it tries at the end of the TTL that it was told.
+			require.Less(t, time.Since(began), 31*time.Second)
+			time.Sleep(2 * time.Minute)
+			m.finish(dead)
 		})
 	}
 }
@@ -168,34 +164,32 @@ func TestFairLockRefreshOrdersScores(t *testing.T) {
 			[]time.Duration{5 * time.Minute, 15 * time.Minute}, nil, 10 * time.Second,
 		},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				m := newMixed(t, redistest.Embedded(t), "l")
-				rdb := m.s.Client(t)
-				const list, set = "redisson_lock_queue:{l}", "redisson_lock_timeout:{l}"
-				add := func(scores []time.Duration) {
-					for _, after := range scores {
-						z := redis.Z{Score: float64(time.Now().Add(after).UnixMilli()), Member: after.String()}
-						require.NoError(t, rdb.RPush(t.Context(), list, z.Member).Err())
-						require.NoError(t, rdb.ZAdd(t.Context(), set, z).Err())
-					}
+		redistest.RunBubble(t, name, func(t *testing.T) {
+			m := newMixed(t, redistest.Embedded(t), "l")
+			rdb := m.s.Client(t)
+			const list, set = "redisson_lock_queue:{l}", "redisson_lock_timeout:{l}"
+			add := func(scores []time.Duration) {
+				for _, after := range scores {
+					z := redis.Z{Score: float64(time.Now().Add(after).UnixMilli()), Member: after.String()}
+					require.NoError(t, rdb.RPush(t.Context(), list, z.Member).Err())
+					require.NoError(t, rdb.ZAdd(t.Context(), set, z).Err())
 				}
-				release := m.hold(false)
-				add(tt.before)
-				m.joinGo(m.l, 0, 0)
-				add(tt.behind)
-				time.Sleep(2 * time.Second)
-				queue := m.queue()
-				last := rdb.ZScore(t.Context(), set, queue[len(queue)-1]).Val()
-				before := rdb.ZScore(t.Context(), set, queue[len(queue)-2]).Val()
-				require.GreaterOrEqual(t, last-before, float64(tt.least.Milliseconds()))
-				for _, after := range append(tt.before, tt.behind...) {
-					require.NoError(t, rdb.LRem(t.Context(), list, 0, after.String()).Err())
-					require.NoError(t, rdb.ZRem(t.Context(), set, after.String()).Err())
-				}
-				release()
-				m.finish()
-			})
+			}
+			release := m.hold(false)
+			add(tt.before)
+			m.joinGo(m.l, 0, 0)
+			add(tt.behind)
+			time.Sleep(2 * time.Second)
+			queue := m.queue()
+			last := rdb.ZScore(t.Context(), set, queue[len(queue)-1]).Val()
+			before := rdb.ZScore(t.Context(), set, queue[len(queue)-2]).Val()
+			require.GreaterOrEqual(t, last-before, float64(tt.least.Milliseconds()))
+			for _, after := range append(tt.before, tt.behind...) {
+				require.NoError(t, rdb.LRem(t.Context(), list, 0, after.String()).Err())
+				require.NoError(t, rdb.ZRem(t.Context(), set, after.String()).Err())
+			}
+			release()
+			m.finish()
 		})
 	}
 }

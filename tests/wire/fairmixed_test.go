@@ -243,36 +243,34 @@ func TestFairLockJavaWaitersTimeOut(t *testing.T) {
 	t.Parallel()
 	for _, leased := range []bool{true, false} {
 		for _, wait := range []time.Duration{2 * time.Second, 10 * time.Second, 250 * time.Second} {
-			t.Run(fmt.Sprintf("lease %v, wait %v", leased, wait), func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
-					m := newMixed(t, redistest.Embedded(t), "l")
-					release := m.hold(false)
-					timedOut := 0
-					for i := range 12 {
-						switch i % 4 {
-						case 0:
-							m.joinGo(m.l, i, 100*time.Millisecond)
-						case 1, 3:
-							m.join(func() {
-								if m.j.tryLock(i, wait, leased) {
-									m.section(i, 0)
-									m.j.unlock(i)
-								} else {
-									m.mu.Lock()
-									timedOut++
-									m.mu.Unlock()
-								}
-							})
-						case 2:
-							m.joinJava(i, 100*time.Millisecond)
-						}
+			redistest.RunBubble(t, fmt.Sprintf("lease %v, wait %v", leased, wait), func(t *testing.T) {
+				m := newMixed(t, redistest.Embedded(t), "l")
+				release := m.hold(false)
+				timedOut := 0
+				for i := range 12 {
+					switch i % 4 {
+					case 0:
+						m.joinGo(m.l, i, 100*time.Millisecond)
+					case 1, 3:
+						m.join(func() {
+							if m.j.tryLock(i, wait, leased) {
+								m.section(i, 0)
+								m.j.unlock(i)
+							} else {
+								m.mu.Lock()
+								timedOut++
+								m.mu.Unlock()
+							}
+						})
+					case 2:
+						m.joinJava(i, 100*time.Millisecond)
 					}
-					time.Sleep(wait - 300*time.Millisecond)
-					release()
-					m.finish()
-					require.Len(t, m.order, 12-timedOut)
-					t.Logf("%d of 6 timed out", timedOut)
-				})
+				}
+				time.Sleep(wait - 300*time.Millisecond)
+				release()
+				m.finish()
+				require.Len(t, m.order, 12-timedOut)
+				t.Logf("%d of 6 timed out", timedOut)
 			})
 		}
 	}
@@ -286,9 +284,7 @@ func TestFairLockSkipsDeadWaiters(t *testing.T) {
 			"g": 10 * time.Second, "gj": 10 * time.Second, "jg": 10 * time.Second,
 			"j": 30 * time.Second, // nothing wakes it: it retries at the end of the TTL in its reply
 		} {
-			t.Run("then "+rest, func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) { skipDeadGoWaiters(t, rest, limit) })
-			})
+			redistest.RunBubble(t, "then "+rest, func(t *testing.T) { skipDeadGoWaiters(t, rest, limit) })
 		}
 	})
 	t.Run("a Java waiter dies", func(t *testing.T) { synctest.Test(t, skipDeadJavaWaiter) })

@@ -6,7 +6,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -326,11 +325,9 @@ func TestReleaseHandsOffInOrder(t *testing.T) {
 			return calls["evalsha"] + calls["eval"]
 		}
 		t.Run(kind.name+"/redis", func(t *testing.T) { run(t, redistest.Fresh(t), func() {}) })
-		t.Run(kind.name+"/fake time", func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				betweenPolls := func() { time.Sleep(2500 * time.Millisecond) }
-				require.LessOrEqual(t, run(t, redistest.Embedded(t), betweenPolls), int64(waiters+3))
-			})
+		redistest.RunBubble(t, kind.name+"/fake time", func(t *testing.T) {
+			betweenPolls := func() { time.Sleep(2500 * time.Millisecond) }
+			require.LessOrEqual(t, run(t, redistest.Embedded(t), betweenPolls), int64(waiters+3))
 		})
 	}
 }
