@@ -6,13 +6,17 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
+	"slices"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/redlatch/redlatch/internal/failure"
@@ -252,4 +256,158 @@ func TestErrorOfAnEarlierDial(t *testing.T) {
 	require.False(t, dialedNothing(read, read))
 	require.False(t, dialedNothing(dial, nil))
 	require.False(t, dialedNothing(io.EOF, nil))
+}
+
+// A library calls the command that a script passes to it. The error names the line of the library.
+func TestLackingCommandOfALibraryIsNamed(t *testing.T) {
+	for script, command := range map[string]string{
+		"lock/check": "HGET", "lock/renew": "HGET", "lock/release_all": "HDEL", "lock/renew_shared": "HEXISTS",
+	} {
+		line := 0
+		for i, l := range strings.Split(Load(script).text, "\n") {
+			if strings.Contains(l, "redis.call(command") {
+				line = i + 1
+			}
+		}
+		require.Positive(t, line, script)
+		e := newError(script, reply(fmt.Sprint(
+			"ERR Unknown Redis command called from script script: 33b7, on @user_script:", line, ".")), failure.Executed)
+		assert.ErrorContains(t, e, "this server has no "+command+" command", script)
+	}
+	text := "ERR Unknown Redis command called from script script: 33b7, on @user_script:9."
+	unknown := newError("", reply(text), failure.Executed)
+	assert.NotContains(t, unknown.Error(), "user_script")
+}
+
+// What servers and proxies answer instead of running a command, and the command that the error names.
+func TestLackingCommandIsNamed(t *testing.T) {
+	lines := strings.Split(Load("lock/acquire").text, "\n")
+	line := func(part string) int {
+		return 1 + slices.IndexFunc(lines, func(l string) bool { return strings.Contains(l, part) })
+	}
+	acl, hset := line("acl_check_cmd"), line("redis.call('hset'")
+	require.Positive(t, acl)
+	require.Positive(t, hset)
+	for _, tt := range []struct {
+		reply, command string
+		caught         bool
+	}{
+		{"ERR unknown command 'evalsha', with args beginning with: '33b7' '4' 'l' ", "EVALSHA", false},
+		{"ERR unknown command `publish`, with args beginning with: ", "PUBLISH", false},
+		{"ERR unknown command 'SCRIPT|LOAD'", "SCRIPT|LOAD", false},
+		{"ERR unsupported command 'wait'", "WAIT", false},
+		{"ERR Command is not available: 'eval'. See the manual", "EVAL", false},
+		{"ERR Could not find scripting engine 'lua'", lua, false},
+		{
+			fmt.Sprint("ERR Invalid command passed to redis.acl_check_cmd() script: 33b7, on @user_script:", acl, "."),
+			"PUBLISH", false,
+		},
+		{fmt.Sprint("ERR Unknown Redis command called from script script: 33b7, on @user_script:", hset, "."), "HSET", false},
+		{fmt.Sprintf("ERR Error running script (call to f_33b7): @user_script:%d: @user_script: %d: "+
+			"Unknown Redis command called from Lua script", hset, hset), "HSET", false},
+		{"ERR the counter of fencing tokens x: Unknown Redis command called from script", "INCRBY", true},
+		{"ERR Unknown Redis command called from script script: 33b7, on @user_script:9999.", "", false},
+	} {
+		e := newError("lock/acquire", reply(tt.reply), failure.Executed)
+		missing, ok := errors.AsType[*LackingError](e)
+		if assert.True(t, ok, tt.reply) {
+			if tt.caught { // the script names no line
+				assert.Contains(t, missing.Command, tt.command, tt.reply)
+			} else {
+				assert.Equal(t, tt.command, missing.Command, tt.reply)
+			}
+			assert.Contains(t, e.Error(), tt.command)
+		}
+		assert.Equal(t, strings.Contains(tt.reply, "script"), e.Denied || tt.command == lua, tt.reply)
+	}
+	for _, other := range []string{
+		"ERR value is not an integer", "NOPERM no", "WRONGTYPE Operation", "NOSCRIPT No matching",
+	} {
+		_, ok := errors.AsType[*LackingError](newError("lock/acquire", reply(other), failure.Executed))
+		assert.False(t, ok, other)
+	}
+	_, ok := errors.AsType[*LackingError](newError("no script", reply("ERR unknown command 'wait'"), failure.Executed))
+	assert.True(t, ok)
+}
+
+// Each case is a failure, and whether the next answer means that Redis has come back.
+func TestReturnIsTheFirstAnswerAfterABrokenConnection(t *testing.T) {
+	for _, tt := range []struct {
+		err  error
+		want bool
+	}{
+		{io.EOF, true},
+		{&net.OpError{Op: "read", Err: syscall.ECONNRESET}, true},
+		{&net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}, true},
+		{&net.OpError{Op: "dial", Err: os.ErrDeadlineExceeded}, true},
+		{net.ErrClosed, true},
+		{reply("LOADING Redis is loading the dataset in memory"), true},
+		{reply("READONLY You can't write against a read only replica."), true},
+		{&net.OpError{Op: "read", Err: os.ErrDeadlineExceeded}, false},
+		{context.DeadlineExceeded, false},
+		{context.Canceled, false},
+		{&failure.Interrupted{Cause: io.EOF}, false},
+		{&net.OpError{Op: "dial", Err: context.Canceled}, false},
+		{redis.ErrPoolTimeout, false},
+		{redis.ErrPoolExhausted, false},
+		{redis.ErrClosed, false},
+		{reply("WRONGTYPE Operation against a key holding the wrong kind of value"), false},
+		{reply("TRYAGAIN Multiple keys request during rehashing of slot"), false},
+	} {
+		returns := 0
+		c := &recovery{cluster: true, returned: func() { returns++ }}
+		c.note("a", nil)
+		c.note("a", tt.err)
+		c.note("a", tt.err)
+		c.note("b", nil) // of another slot
+		require.Zero(t, returns)
+		c.note("a", nil)
+		c.note("a", nil)
+		require.Equal(t, tt.want, returns == 1, "%v", tt.err)
+	}
+}
+
+// On a cluster each slot returns by itself. Without one, all keys are of the same server.
+func TestReturnOfSeveralSlots(t *testing.T) {
+	returns := 0
+	c := &recovery{cluster: true, returned: func() { returns++ }}
+	c.note("a", io.EOF)
+	c.note("b", io.EOF)
+	c.note("a", nil)
+	require.Equal(t, 1, returns)
+	c.note("b", nil)
+	require.Equal(t, 2, returns)
+	c.cluster = false
+	c.note("a", io.EOF)
+	c.note("b", nil)
+	require.Equal(t, 3, returns)
+}
+
+// Redis is out of reach, and then back. All ways to send a command notice it.
+func TestReturnIsNoticedByEachCommand(t *testing.T) {
+	eachServer(t, func(t *testing.T, w *env) {
+		returns := make(chan struct{}, 100)
+		r := NewRunner(w.p.Client(t, fastRetries, dialsOnce), time.Second)
+		defer r.Close()
+		r.OnReturn(func() { returns <- struct{}{} })
+		key := redistest.Name(t)
+		for name, send := range map[string]func() error{
+			"Do":   func() error { _, err := r.Do(t.Context(), check, []any{key}, "x"); return err },
+			"Once": func() error { _, err := r.Once(t.Context(), check, []any{key}, "x"); return err },
+			"Commands": func() error {
+				_, err := r.Commands(t.Context(), []any{"get", key})
+				return err
+			},
+		} {
+			require.NoError(t, send(), name)
+			require.Empty(t, returns, name)
+			w.p.Cut()
+			require.Error(t, send(), name)
+			w.p.Heal()
+			require.Empty(t, returns, name)
+			redistest.WaitFor(t, 10*time.Second, func() bool { return send() == nil }, "answered")
+			require.Len(t, returns, 1, name)
+			<-returns
+		}
+	})
 }

@@ -1,6 +1,7 @@
 package topology
 
 import (
+	"context"
 	"slices"
 	"strconv"
 	"strings"
@@ -11,7 +12,9 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/redlatch/redlatch/internal/redisutil"
 	. "github.com/redlatch/redlatch/internal/test/fixture"
+	"github.com/redlatch/redlatch/internal/test/kinds"
 	"github.com/redlatch/redlatch/internal/test/redistest"
 	"github.com/redlatch/redlatch/primitives"
 )
@@ -171,4 +174,224 @@ func TestUnconfirmedNestedAcquisitionChangesNoCount(t *testing.T) {
 	require.ErrorIs(t, ErrOf(c.Lock("l").Acquire(outer.Context())), primitives.ErrNotReplicated)
 	require.Equal(t, map[string]string{outer.ID(): "1"}, Fields(t, servers.Master, "l"))
 	Release(t, outer)
+}
+
+// C7: while half of a slot's keys have moved to another node, Redis refuses most scripts with TRYAGAIN.
+// Calls ride that out: with a wait as long as it lasts, without one for the command timeout.
+func TestC7CallsRideOutAMovingSlot(t *testing.T) {
+	t.Parallel()
+	servers := redistest.FreshCluster(t, 3)
+	const commandTimeout = 700 * time.Millisecond
+	c := NewClient(t, servers.ClusterClient(t))
+	hasty := NewClient(t, servers.ClusterClient(t), primitives.WithCommandTimeout(commandTimeout))
+	ctx := t.Context()
+
+	// Each kind has a hold that is released, one under which an acquisition nests, and a free name.
+	released, outer := map[string]*primitives.Hold{}, map[string]*primitives.Hold{}
+	for _, k := range kinds.Locks() {
+		kind, open := k.Name, k.Lock
+		released[kind] = Acquire(t, ctx, open(c, "{n}released"+kind))
+		outer[kind] = Acquire(t, ctx, open(c, "{n}outer"+kind))
+	}
+	pools := map[string]kinds.Pool{
+		"semaphore": c.Semaphore("{n}semaphore"),
+		"permits":   c.PermitExpirableSemaphore("{n}permits"),
+	}
+	for kind, p := range pools {
+		require.NoError(t, ErrOf(p.Init(ctx, 2)))
+		released[kind] = Acquire(t, ctx, p)
+	}
+	waitedFor := Acquire(t, ctx, c.Lock("{n}waited"))
+	waiting := Start(func() (*primitives.Hold, error) { return hasty.Lock("{n}waited").Acquire(ctx) })
+	AwaitWaiters(t, hasty, 1)
+	m := servers.Migrate(t, "{n}", servers.AnotherNode(t, "{n}"))
+	for i, key := range m.Keys(t) {
+		if i%2 == 0 {
+			m.Move(t, key)
+		}
+	}
+
+	type call struct {
+		name string
+		done <-chan Result
+	}
+	var calls []call
+	begin := func(name string, f func() (*primitives.Hold, error)) { calls = append(calls, call{name, Start(f)}) }
+	for kind, hold := range released {
+		begin("release "+kind, func() (*primitives.Hold, error) { return nil, hold.Release(ctx) })
+	}
+	for kind, p := range pools {
+		begin("acquire "+kind, func() (*primitives.Hold, error) { return p.Acquire(ctx) })
+	}
+	for _, k := range kinds.Locks() {
+		kind, open := k.Name, k.Lock
+		begin("acquire "+kind, func() (*primitives.Hold, error) { return open(c, "{n}free"+kind).Acquire(ctx) })
+		begin("acquire with wait "+kind, func() (*primitives.Hold, error) {
+			return open(hasty, "{n}awaited"+kind).Acquire(ctx, primitives.WithWait(Soon))
+		})
+		begin("nest "+kind, func() (*primitives.Hold, error) {
+			return open(c, "{n}outer"+kind).Acquire(outer[kind].Context())
+		})
+	}
+	begin("hand on", func() (*primitives.Hold, error) { return nil, waitedFor.Release(ctx) })
+
+	began := time.Now()
+	_, err := hasty.Semaphore("{n}other").Init(ctx, 1)
+	require.ErrorContains(t, err, "TRYAGAIN", "the request and the count are two keys that do not exist")
+	require.NotErrorIs(t, err, primitives.ErrNotAcquired)
+	require.GreaterOrEqual(t, time.Since(began), commandTimeout/2)
+	_, err = hasty.Lock("{n}tried").Acquire(ctx, primitives.WithWait(commandTimeout/2))
+	require.ErrorIs(t, err, primitives.ErrUnavailable)
+	require.ErrorContains(t, err, "TRYAGAIN")
+	m.Finish(t)
+	calls = append(calls, call{"waiter", waiting})
+	for _, call := range calls {
+		r := Await(t, call.done)
+		require.NoError(t, r.Err, call.name)
+		if r.Hold != nil {
+			Release(t, r.Hold)
+		}
+	}
+	for _, hold := range outer {
+		require.NoError(t, hold.Check(context.Background()))
+		Release(t, hold)
+	}
+	for kind, p := range pools {
+		require.Equal(t, 2, InfoOf(t, p).Available, kind)
+	}
+	require.Same(t, m.To, servers.Node(t, "{n}"))
+}
+
+// C7: a cluster of which a slot is not served refuses all commands with CLUSTERDOWN. Calls ride that out, too.
+func TestC7CallsRideOutAClusterThatIsDown(t *testing.T) {
+	t.Parallel()
+	servers := redistest.FreshCluster(t, 3)
+	const commandTimeout = 700 * time.Millisecond
+	c := NewClient(t, servers.ClusterClient(t))
+	hasty := NewClient(t, servers.ClusterClient(t), primitives.WithCommandTimeout(commandTimeout))
+	ctx := t.Context()
+	const name = "{n}"
+	hold := Acquire(t, ctx, c.Lock(name))
+	Release(t, Acquire(t, ctx, hasty.Lock(name+"first"))) // now it has its connections
+	rdb := servers.Node(t, name).Client(t)
+	slot := int(redisutil.Slot(name)) ^ 1
+	owner, err := rdb.ClusterMyID(ctx).Result()
+	require.NoError(t, err)
+	require.NoError(t, rdb.ClusterDelSlots(ctx, slot).Err())
+	require.Eventually(t, func() bool {
+		return redis.HasErrorPrefix(rdb.Get(ctx, name).Err(), "CLUSTERDOWN")
+	}, Soon, time.Millisecond)
+
+	released := Start(func() (*primitives.Hold, error) { return nil, hold.Release(ctx) })
+	acquired := StartAcquire(ctx, c.Lock(name+"free"))
+	_, err = hasty.Semaphore(name+"semaphore").Init(ctx, 1)
+	require.ErrorContains(t, err, "CLUSTERDOWN")
+	require.NotErrorIs(t, err, primitives.ErrNotAcquired)
+	_, err = hasty.Lock(name).Acquire(ctx, primitives.WithWait(commandTimeout/2))
+	require.ErrorContains(t, err, "CLUSTERDOWN")
+	require.ErrorIs(t, err, primitives.ErrUnavailable)
+
+	require.NoError(t, rdb.Do(ctx, "cluster", "setslot", slot, "node", owner).Err())
+	require.NoError(t, Await(t, released).Err)
+	Release(t, AwaitHold(t, acquired))
+}
+
+// wrappedCluster is a cluster client of a user, who has added methods to it.
+type wrappedCluster struct{ *redis.ClusterClient }
+
+// failover is a TTL that outlasts the failover of a cluster, if renewals follow it.
+const failover = 12 * time.Second
+
+// tagOn returns a hash tag whose slot a master serves.
+func tagOn(t testing.TB, servers *redistest.ClusterServers, master *redistest.Server) string {
+	t.Helper()
+	for i := range 1000 {
+		if tag := "{" + strconv.Itoa(i) + "}"; servers.Node(t, tag) == master {
+			return tag
+		}
+	}
+	require.FailNow(t, "no tag")
+	return ""
+}
+
+// awaitReplicas waits until a replica has what its master has executed. tag is of a slot of the master.
+// WAIT is about what its own connection has written, so that comes first.
+func awaitReplicas(t testing.TB, master *redistest.Server, tag string) {
+	t.Helper()
+	pipe := master.Client(t).Pipeline()
+	pipe.Set(t.Context(), tag+"replicated", "", time.Minute)
+	acked := pipe.Do(t.Context(), "wait", 1, Soon.Milliseconds())
+	require.NoError(t, ErrOf(pipe.Exec(t.Context())))
+	require.GreaterOrEqual(t, acked.Val(), any(int64(1)))
+}
+
+// TestClusterFailover hangs a master, and kills another one. A client that only holds keeps its holds
+// of all kinds. Waiters, acquisitions and releases of other clients go on in time.
+func TestClusterFailover(t *testing.T) {
+	redistest.NeedFull(t, "several fail-overs")
+	t.Parallel()
+	servers := redistest.FreshReplicatedCluster(t)
+	for i, fault := range []struct {
+		name   string
+		strike func(*redistest.Server) error
+		limit  time.Duration // from the fault until waiters go on
+	}{
+		{"hung", (*redistest.Server).Pause, 15 * time.Second},
+		{"killed", (*redistest.Server).Kill, 10 * time.Second},
+	} {
+		t.Run(fault.name, func(t *testing.T) {
+			master := servers.Nodes()[i]
+			tag := tagOn(t, servers, master)
+			client := func(wrap bool) *primitives.Client { // knows only the master that will fail
+				var rdb redis.UniversalClient
+				seed := servers.ClusterClient(t, func(o *redis.ClusterOptions) { o.Addrs = o.Addrs[i : i+1] })
+				if rdb = seed; wrap {
+					rdb = wrappedCluster{seed}
+				}
+				return NewClient(t, rdb, primitives.WithDefaults(primitives.WithWatchdog(failover)))
+			}
+			keeper, waiter, other := client(i == 0), client(false), client(i == 1)
+			var holds []*primitives.Hold
+			for _, kind := range kinds.Leased() {
+				holds = append(holds, Acquire(t, t.Context(), kind.One(t, keeper, tag+kind.Name)))
+			}
+			short := Acquire(t, t.Context(), keeper.Lock(tag+"short"), primitives.WithWatchdog(ShortLease))
+			told := make(chan time.Time, 1)
+			context.AfterFunc(short.Context(), func() { told <- time.Now() })
+			rival := StartAcquire(t.Context(), waiter.Lock(tag+"short"))
+			handed := Acquire(t, t.Context(), other.Lock(tag+"handed"))
+			waiting := StartAcquire(t.Context(), waiter.Lock(tag+"handed"))
+			AwaitWaiters(t, waiter, 2)
+			awaitReplicas(t, master, tag)
+
+			require.NoError(t, fault.strike(master))
+			struck := time.Now()
+			acquired := Start(func() (hold *primitives.Hold, err error) {
+				for time.Since(struck) < Soon {
+					if hold, err = other.Lock(tag + "free").Acquire(t.Context()); err == nil {
+						break
+					}
+				}
+				return hold, err
+			})
+			go func() { _ = handed.Release(context.Background()) }() // without an answer, it is repeated
+			servers.AwaitFailover(t, tag, master)
+			promoted := time.Since(struck)
+			free := AwaitAcquired(t, acquired)
+			passed := AwaitAcquired(t, waiting)
+			AwaitRenewal(t, 1, holds...)
+			t.Logf("after the fault: promoted %v, acquired %v, waiter %v, all renewed %v",
+				promoted, free.At.Sub(struck), passed.At.Sub(struck), time.Since(struck))
+			require.Less(t, free.At.Sub(struck), fault.limit)
+			require.Less(t, passed.At.Sub(struck), fault.limit)
+			// A TTL shorter than the failover: lost, and told before another client has the lock.
+			next := AwaitAcquired(t, rival)
+			require.Less(t, <-told, next.At)
+			require.ErrorIs(t, context.Cause(short.Context()), primitives.ErrLost)
+			for _, hold := range append(holds, free.Hold, passed.Hold, next.Hold) {
+				require.NoError(t, hold.Check(t.Context()))
+				Release(t, hold)
+			}
+		})
+	}
 }

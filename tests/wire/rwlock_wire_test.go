@@ -2,9 +2,12 @@ package wire
 
 import (
 	"context"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	. "github.com/redlatch/redlatch/internal/test/fixture"
@@ -324,4 +327,192 @@ func TestRWLockForeignCountOfAReader(t *testing.T) {
 		require.ErrorIs(t, ErrOf(x.RW.Reader().TryAcquire(ctx, primitives.WithOwner("o"))), primitives.ErrForeign)
 		require.Equal(t, "1.5", x.Rdb.HGet(ctx, x.Name, "o").Val())
 	})
+}
+
+// TestRWLockReleaseCostWithManyReaders bounds the Redis commands of a reader's release among ten
+// thousand readers. The cost depends on whether other readers have longer leases.
+func TestRWLockReleaseCostWithManyReaders(t *testing.T) {
+	s := redistest.Fresh(t)
+	rdb := s.Client(t)
+	n := 10000
+	if !redistest.Full() {
+		n = 2000
+	}
+	type cost struct {
+		time     time.Duration
+		commands int64
+	}
+	perRelease := func(readers int, others, lease time.Duration, releases int) cost {
+		x := OnRW(t, s)
+		holds := make([]*primitives.Hold, releases)
+		for i := range holds {
+			holds[i] = Acquire(t, t.Context(), x.RW.Reader(), primitives.WithLease(time.Hour))
+		}
+		// Write the other readers as Redisson does. PExpireAt makes equal leases end in the same
+		// millisecond.
+		now := time.Now()
+		pipe := rdb.Pipeline()
+		for i := range readers {
+			id := x.Redisson(i).ID
+			pipe.HSet(t.Context(), x.Name, id, 1)
+			pipe.Set(t.Context(), x.TimeoutKey(id, 1), "1", 0)
+			pipe.PExpireAt(t.Context(), x.TimeoutKey(id, 1), now.Add(others))
+		}
+		for _, hold := range holds {
+			pipe.PExpireAt(t.Context(), x.TimeoutKey(hold.ID(), 1), now.Add(lease))
+		}
+		pipe.PExpireAt(t.Context(), x.Name, now.Add(max(others, lease)))
+		require.NoError(t, ErrOf(pipe.Exec(t.Context())))
+		require.NoError(t, rdb.ConfigResetStat(t.Context()).Err())
+		Release(t, holds...)
+		n := time.Duration(len(holds))
+		return cost{usec(t, rdb, "evalsha") / n, redistest.Commands(t, s).Total() / int64(n)}
+	}
+	few := perRelease(10, 2*time.Minute, time.Minute, 50)
+	for _, tt := range []struct {
+		name          string
+		others, lease time.Duration
+		releases      int
+		limit         int64 // commands per release
+	}{
+		{"lease ends before the others", 2 * time.Minute, time.Minute, 50, 15},
+		{"lease ends with the others", 2 * time.Minute, 2 * time.Minute, 50, 50},
+		{"lease ends after the others", time.Minute, 2 * time.Minute, 1, int64(n) + 200},
+	} {
+		many := perRelease(n, tt.others, tt.lease, tt.releases)
+		t.Logf("%s: %v and %d commands per release among 10 readers, %v and %d among %d", tt.name, few.time,
+			few.commands, many.time, many.commands, n)
+		require.Less(t, many.commands, tt.limit, tt.name)
+	}
+}
+
+// usec returns how long the server has spent in a command since its statistics were reset.
+func usec(t testing.TB, rdb *redis.Client, command string) time.Duration {
+	t.Helper()
+	stats, err := rdb.Info(t.Context(), "commandstats").Result()
+	require.NoError(t, err)
+	_, line, ok := strings.Cut(stats, "cmdstat_"+command+":")
+	require.True(t, ok)
+	_, figure, _ := strings.Cut(line, "usec=")
+	figure, _, _ = strings.Cut(figure, ",")
+	n, err := strconv.Atoi(figure)
+	require.NoError(t, err)
+	return time.Duration(n) * time.Microsecond
+}
+
+// TestRWLockInteroperatesWithRedisson runs both clients on one lock. redissonThread plays Redisson.
+func TestRWLockInteroperatesWithRedisson(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name string
+		run  func(t *testing.T, x *RWTest, redisson *RedissonThread)
+	}{
+		{"readers release in either order", testRedissonReaders},
+		{"each nested reader has a timeout key", testRedissonNestedReader},
+		{"both share a thread id", testRedissonSharedID},
+		{"a release corrects the TTL after Redisson's downgrade", testRedissonDowngrade},
+		{"an expired Redisson reader blocks nobody", testRedissonExpiredReader},
+		{"waiters on both sides", testRedissonWaiters},
+		{"a reader whose timeout key is gone is lost", testRedissonTakesFromExpiredReader},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			EachRW(t, func(t *testing.T, x *RWTest) {
+				x.RequireState(t, nil) // subscribes
+				tt.run(t, x, x.Redisson(1))
+			})
+		})
+	}
+}
+
+func testRedissonReaders(t *testing.T, x *RWTest, redisson *RedissonThread) {
+	ctx, reader := t.Context(), x.RW.Reader()
+	require.True(t, redisson.ReadLock(t, 20*time.Second))
+	a := Acquire(t, ctx, reader, primitives.WithLease(time.Minute))
+	x.RequireState(t, MergeStates(Reads(redisson.ID, 1), Reads(a.ID(), 1)))
+	redisson.ReadUnlock(t)
+	x.RequireState(t, Reads(a.ID(), 1))
+	x.RequireTTL(t, x.Name, time.Minute)
+	require.True(t, redisson.ReadLock(t, 20*time.Second))
+	require.True(t, redisson.ReadLock(t, 15*time.Second))
+	Release(t, a)
+	x.RequireState(t, Reads(redisson.ID, 2))
+	x.RequireTTL(t, x.Name, 20*time.Second)
+	redisson.ReadUnlock(t)
+	redisson.ReadUnlock(t)
+	x.RequireState(t, nil, "0")
+}
+
+// Redisson's readUnlock looks for a timeout key of each hold.
+func testRedissonNestedReader(t *testing.T, x *RWTest, redisson *RedissonThread) {
+	ctx, reader := t.Context(), x.RW.Reader()
+	a := Acquire(t, ctx, reader)
+	in := Acquire(t, a.Context(), reader)
+	require.True(t, redisson.ReadLock(t, 20*time.Second))
+	Release(t, a)
+	redisson.ReadUnlock(t)
+	x.RequireState(t, Reads(a.ID(), 1))
+	Release(t, in)
+	x.RequireState(t, nil, "0")
+}
+
+func testRedissonSharedID(t *testing.T, x *RWTest, redisson *RedissonThread) {
+	ctx, reader := t.Context(), x.RW.Reader()
+	require.True(t, redisson.ReadLock(t, 20*time.Second))
+	shared := Acquire(t, ctx, reader, primitives.WithOwner(redisson.ID))
+	x.RequireState(t, Reads(redisson.ID, 2))
+	redisson.ReadUnlock(t)
+	x.RequireState(t, Reads(redisson.ID, 1))
+	require.NoError(t, shared.Check(ctx))
+	Release(t, shared)
+	x.RequireState(t, nil, "0")
+}
+
+// Redisson leaves the writer's TTL on the hash after a downgrade.
+func testRedissonDowngrade(t *testing.T, x *RWTest, redisson *RedissonThread) {
+	ctx, reader := t.Context(), x.RW.Reader()
+	require.True(t, redisson.WriteLock(t, time.Hour))
+	require.True(t, redisson.ReadLock(t, 20*time.Second))
+	redisson.WriteUnlock(t)
+	x.RequireTTL(t, x.Name, time.Hour)
+	Release(t, Acquire(t, ctx, reader))
+	x.RequireState(t, Reads(redisson.ID, 1))
+	x.RequireTTL(t, x.Name, 20*time.Second)
+	redisson.ReadUnlock(t)
+	x.RequireState(t, nil, "0")
+}
+
+func testRedissonExpiredReader(t *testing.T, x *RWTest, redisson *RedissonThread) {
+	ctx, reader := t.Context(), x.RW.Reader()
+	require.True(t, redisson.ReadLock(t, 20*time.Second))
+	a := Acquire(t, ctx, reader)
+	require.NoError(t, x.Rdb.Del(ctx, x.TimeoutKey(redisson.ID, 1)).Err())
+	Release(t, a)
+	x.RequireState(t, nil, "0")
+}
+
+func testRedissonWaiters(t *testing.T, x *RWTest, redisson *RedissonThread) {
+	ctx, reader := t.Context(), x.RW.Reader()
+	require.True(t, redisson.WriteLock(t, time.Minute))
+	waiting := []<-chan Result{StartAcquire(ctx, reader)}
+	for range 3 {
+		waiting = append(waiting, StartAcquire(ctx, reader))
+	}
+	x.AwaitWaiter(t)
+	redisson.WriteUnlock(t)
+	for _, w := range waiting {
+		got := AwaitHold(t, w)
+		defer Release(t, got)
+	}
+	require.False(t, redisson.WriteLock(t, time.Minute))
+	w := StartAcquire(ctx, x.RW.Writer(), primitives.WithWait(50*time.Millisecond))
+	require.ErrorIs(t, Await(t, w).Err, primitives.ErrNotAcquired)
+}
+
+// A readUnlock by Redisson deletes the lock although a reader without a timeout key is in it.
+func testRedissonTakesFromExpiredReader(t *testing.T, x *RWTest, redisson *RedissonThread) {
+	ctx := t.Context()
+	b := Acquire(t, ctx, x.RW.Reader())
+	require.NoError(t, x.Rdb.Del(ctx, x.TimeoutKey(b.ID(), 1)).Err())
+	require.ErrorIs(t, b.Check(ctx), primitives.ErrLost)
+	RequireEnds(t, b.Context(), primitives.ErrLost)
 }
