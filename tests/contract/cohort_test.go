@@ -234,16 +234,7 @@ func keepBusy(t *testing.T, l *primitives.Lock) *atomic.Int64 {
 	var wg sync.WaitGroup
 	t.Cleanup(func() { stop(); wg.Wait() })
 	var sections atomic.Int64
-	for range 8 {
-		wg.Go(func() {
-			for ctx.Err() == nil {
-				if hold, err := l.Acquire(ctx); err == nil {
-					sections.Add(1)
-					assert.NoError(t, hold.Release(context.Background()))
-				}
-			}
-		})
-	}
+	work(t, ctx, &wg, l, 8, 0, &sections)
 	redistest.WaitFor(t, Soon, func() bool { return sections.Load() > 20 }, "the busy client is at work")
 	return &sections
 }
@@ -310,6 +301,32 @@ func TestC24TakeoverDuringACohort(t *testing.T) {
 			wg.Wait()
 			t.Logf("%d acquisitions; nobody acquired for %d looks at most", acquired.Load(), longest)
 			require.Less(t, longest, 500)
+		})
+	}
+}
+
+// work has goroutines use l until ctx ends, for the length of a section each time, and counts the sections.
+func work(
+	t *testing.T, ctx context.Context, wg *sync.WaitGroup, l Handle, goroutines int, section time.Duration,
+	sections *atomic.Int64,
+) {
+	for range goroutines {
+		wg.Go(func() {
+			for {
+				hold, err := l.Acquire(ctx)
+				if ctx.Err() != nil {
+					if err == nil {
+						assert.NoError(t, hold.Release(context.Background()))
+					}
+					return
+				}
+				if !assert.NoError(t, err) {
+					return
+				}
+				sections.Add(1)
+				time.Sleep(section)
+				assert.NoError(t, hold.Release(context.Background()))
+			}
 		})
 	}
 }

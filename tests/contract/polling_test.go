@@ -121,19 +121,7 @@ func TestPollerBesideGoroutinesThatHandOff(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
 		var wg sync.WaitGroup
 		var turns atomic.Int64
-		for range 8 {
-			wg.Go(func() {
-				for ctx.Err() == nil {
-					hold, err := l.Acquire(context.Background())
-					if !assert.NoError(t, err) {
-						return
-					}
-					turns.Add(1)
-					time.Sleep(200 * time.Microsecond)
-					assert.NoError(t, hold.Release(context.Background()))
-				}
-			})
-		}
+		work(t, ctx, &wg, l, 8, 200*time.Microsecond, &turns)
 		redistest.WaitFor(t, Soon, func() bool { return turns.Load() > 50 }, "they hand off")
 		const tries = 5
 		began := time.Now()

@@ -40,30 +40,9 @@ func TestRWLockClientsFarAwayGetTheirTurns(t *testing.T) {
 			ctx, stop := context.WithCancel(t.Context())
 			var wg sync.WaitGroup
 			defer func() { stop(); wg.Wait() }()
-			work := func(l *primitives.Lock, section time.Duration, goroutines int, turns *atomic.Int64) {
-				for range goroutines {
-					wg.Go(func() {
-						for {
-							hold, err := l.Acquire(ctx)
-							if ctx.Err() != nil {
-								if err == nil {
-									Release(t, hold)
-								}
-								return
-							}
-							if !assert.NoError(t, err) {
-								return
-							}
-							turns.Add(1)
-							time.Sleep(section)
-							assert.NoError(t, hold.Release(context.WithoutCancel(ctx)))
-						}
-					})
-				}
-			}
 			var near, far atomic.Int64
 			for range 3 {
-				work(NewClient(t, s.Client(t)).RWLock(name).Writer(), time.Millisecond, 4, &near)
+				work(t, ctx, &wg, NewClient(t, s.Client(t)).RWLock(name).Writer(), 4, time.Millisecond, &near)
 			}
 			p := s.Proxy(t)
 			p.Delay(tt.away)
@@ -72,7 +51,7 @@ func TestRWLockClientsFarAwayGetTheirTurns(t *testing.T) {
 			if tt.reads {
 				l = rw.Reader()
 			}
-			work(l, 0, 1, &far)
+			work(t, ctx, &wg, l, 1, 0, &far)
 			redistest.WaitFor(t, 4*Soon, func() bool {
 				theirs, others := far.Load(), near.Load()
 				isEnough, isEnoughForOthers := theirs >= tt.turns, others >= 100
@@ -139,16 +118,8 @@ func TestRWLockCohortIsNoReasonForASecondTurn(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
 		var wg sync.WaitGroup
 		began := time.Now()
-		for range 3 {
-			wg.Go(func() {
-				for ctx.Err() == nil {
-					if hold, err := near.Acquire(ctx); err == nil {
-						time.Sleep(10 * time.Millisecond)
-						assert.NoError(t, hold.Release(t.Context()))
-					}
-				}
-			})
-		}
+		var sections atomic.Int64
+		work(t, ctx, &wg, near, 3, 10*time.Millisecond, &sections)
 		time.Sleep(cohort / 4)
 		hold := Acquire(t, t.Context(), other)
 		assert.Less(t, time.Since(began), cohort+20*time.Millisecond)

@@ -48,28 +48,15 @@ func (tt turnsCase) run(
 	ctx, stop := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
 	var mine, theirs atomic.Int64
-	work := func(l *primitives.Lock, n *atomic.Int64, goroutines int) {
-		for range goroutines {
-			wg.Go(func() {
-				for ctx.Err() == nil {
-					if hold, err := l.Acquire(ctx); err == nil {
-						n.Add(1)
-						time.Sleep(time.Millisecond)
-						assert.NoError(t, hold.Release(context.Background()))
-					}
-				}
-			})
-		}
-	}
-	work(kinds.Of(tt.kind).Lock(NewClient(t, s.Client(t)), name, opts...), &mine, 8)
+	work(t, ctx, &wg, kinds.Of(tt.kind).Lock(NewClient(t, s.Client(t)), name, opts...), 8, time.Millisecond, &mine)
 	for range tt.others {
 		p := s.Proxy(t)
 		p.Delay(tt.away)
 		c := NewClient(t, p.Client(t))
 		if tt.readers {
-			work(c.RWLock(name, tt.options...).Reader(), &theirs, 4)
+			work(t, ctx, &wg, c.RWLock(name, tt.options...).Reader(), 4, time.Millisecond, &theirs)
 		} else {
-			work(kinds.Of(tt.kind).Lock(c, name, tt.options...), &theirs, 1)
+			work(t, ctx, &wg, kinds.Of(tt.kind).Lock(c, name, tt.options...), 1, time.Millisecond, &theirs)
 		}
 	}
 	time.Sleep(300 * time.Millisecond) // all have begun
