@@ -35,7 +35,6 @@ func TestJointContract(t *testing.T) {
 		rule func(t *testing.T, x *JointTest)
 	}{
 		{"one id in every member", "", jointOneID},
-		{"rivals exclude each other", "", jointExcludes},
 		{"identity does not depend on the order of members", "", jointIdentity},
 		{"nests as a whole, and members nest in it", "", jointNests},
 		{"nests under a hold of one member", "", jointUnderSingle},
@@ -101,23 +100,6 @@ func jointOneID(t *testing.T, x *JointTest) {
 		"members report no events")
 	e := x.Events.All(primitives.EventAcquired)[0]
 	require.Equal(t, []string{x.Kind, hold.Name(), hold.ID()}, []string{e.Lock, e.Name, e.ID})
-}
-
-func jointExcludes(t *testing.T, x *JointTest) {
-	if x.S.Mini() != nil {
-		t.Skip("too slow on miniredis, as in the mutex contract")
-	}
-	n, each := 0, redistest.Scaled(x.S, 20)
-	var wg sync.WaitGroup
-	for i := range 6 {
-		locks := x.Locks(x.Other(t))
-		if i%2 == 0 {
-			slices.Reverse(locks)
-		}
-		wg.Go(func() { Increment(t, AsAcquirer(x.Join(locks)), &n, each) })
-	}
-	wg.Wait()
-	require.Equal(t, 6*each, n)
 }
 
 func jointIdentity(t *testing.T, x *JointTest) {
