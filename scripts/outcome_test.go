@@ -113,8 +113,7 @@ func TestFailureReportsItsOutcome(t *testing.T) {
 				if tt.tries >= 0 {
 					require.Equal(t, tt.tries, w.sent("evalsha"))
 				}
-				w.p.Heal()
-				w.p.Reset()
+				w.p.Recover()
 				_, err = w.r.Do(t.Context(), check, []any{key}, "x")
 				require.NoError(t, err)
 			}, dialsOnce, tt.timeouts)

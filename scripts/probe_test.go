@@ -293,8 +293,7 @@ func TestDialEndsWithItsRunner(t *testing.T) {
 				require.NoError(t, conn.SetReadDeadline(time.Now().Add(time.Minute)))
 				require.ErrorIs(t, errOf(conn.Read(make([]byte, 1))), io.ErrClosedPipe)
 			}
-			d.p.Heal()
-			d.p.Reset() // the attempt ends
+			d.p.Recover() // the attempt ends
 			closing := time.Now()
 			d.r.Close()
 			require.Equal(t, closing, time.Now())

@@ -329,8 +329,7 @@ func TestAnsweringAfterASilence(t *testing.T) {
 			p.BlackHole(true)
 			require.EqualError(t, run(check), "no answer within the command timeout (outcome unknown)")
 			require.False(t, r.Answering(), name)
-			p.Heal()
-			p.Reset()
+			p.Recover()
 			answer()
 			require.True(t, r.Answering(), name)
 		}
@@ -343,8 +342,7 @@ func TestAnsweringAfterASilence(t *testing.T) {
 			require.NotEqual(t, failure.Executed, failure.Of(err).Outcome, wait)
 			require.Equal(t, answering, r.Answering(), "its caller ended it after %v", wait)
 		}
-		p.Heal()
-		p.Reset()
+		p.Recover()
 		require.NoError(t, run(check))
 		vacate := occupyBatcher(t, r.batch, maxDirect, maxInFlight)
 		require.Equal(t, failure.NotExecuted, failure.Of(run(check)).Outcome)

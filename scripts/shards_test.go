@@ -373,8 +373,7 @@ func TestFirstCommandReturnsInTime(t *testing.T) {
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 	require.Less(t, took, time.Second+stalls.Since(start))
 	for _, p := range e.proxies {
-		p.Heal()
-		p.Reset()
+		p.Recover()
 	}
 }
 

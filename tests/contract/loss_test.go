@@ -78,8 +78,7 @@ func TestC10HoldersLearnOfTheirLossBeforeTheNextAcquires(t *testing.T) {
 			smallest = min(smallest, acquired[i].Sub(ended[i]))
 			latest = max(latest, ended[i].Sub(hold.ValidUntil()))
 		}
-		p.Heal()
-		p.Reset() // what was sent meanwhile is lost
+		p.Recover() // what was sent meanwhile is lost
 	}
 	require.Positive(t, smallest)
 	measured("%d holders cut off in %d partitions; told %v after their validity at the latest, "+

@@ -34,8 +34,7 @@ var silences = []silence{
 		p := s.Proxy(t)
 		return p.Client(t, longReads), func() {
 			t.Cleanup(func() { // before the client is closed, which would wait for replies
-				p.Heal()
-				p.Reset()
+				p.Recover()
 			})
 			p.BlackHole(true)
 		}

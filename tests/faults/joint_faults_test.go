@@ -291,8 +291,7 @@ func (tt silentMember) acquire(t *testing.T, kind, by string) {
 		}
 	}
 	for _, i := range tt.silent {
-		q.Proxies[i].Heal()
-		q.Proxies[i].Reset() // or the client would wait for a reply
+		q.Proxies[i].Recover() // or the client would wait for a reply
 	}
 	for i := range q.Servers {
 		RequireClean(t, q.Servers[i], q.Name)
@@ -360,8 +359,7 @@ func jointCallWhenAMemberIsSilent(
 	}
 	require.LessOrEqual(t, took, limit+returnGrace)
 	RequireLive(t, hold.Context())
-	p.Heal()
-	p.Reset()
+	p.Recover()
 	Release(t, hold)
 	RequireClean(t, x.S, x.Base)
 }
@@ -385,8 +383,7 @@ func TestJointCallWithTheContextOfALostHoldIsNoLoss(t *testing.T) {
 			require.ErrorIs(t, lost.Check(t.Context()), primitives.ErrLost)
 			require.ErrorIs(t, <-checked, primitives.ErrLost, "the cause of the context")
 			RequireLive(t, hold.Context())
-			p.Heal()
-			p.Reset()
+			p.Recover()
 			require.NoError(t, hold.Check(t.Context()))
 			Release(t, hold)
 			RequireClean(t, s, x.Base)
@@ -506,8 +503,7 @@ func TestTakeoverOfAJointLockAtASilentServerEndsInTime(t *testing.T) {
 			require.ErrorIs(t, call(), primitives.ErrUnavailable, name)
 			require.LessOrEqual(t, time.Since(began), limit+limit/50, name)
 		}
-		p.Heal()
-		p.Reset()
+		p.Recover()
 		Release(t, hold)
 	})
 }
@@ -531,8 +527,7 @@ func TestAdoptionOfARedLockWaitsForASilentMemberOnce(t *testing.T) {
 		began := time.Now()
 		adopted := Adopt(t, l, id)
 		require.LessOrEqual(t, time.Since(began), budget+budget/20)
-		proxies[2].Heal()
-		proxies[2].Reset()
+		proxies[2].Recover()
 		Release(t, adopted)
 	})
 }

@@ -278,6 +278,12 @@ func (p *Proxy) Heal() {
 	p.faults = faults{}
 }
 
+// Recover ends all faults and resets the connections, of which some may have lost data.
+func (p *Proxy) Recover() {
+	p.Heal()
+	p.Reset()
+}
+
 // DropCommands discards the next n matching commands and closes their
 // connections. The server does not receive these commands.
 func (p *Proxy) DropCommands(n int, match Match) {
