@@ -280,7 +280,8 @@ func TestProgressOfTortureOnATerminal(t *testing.T) {
 func TestLsOnANarrowTerminal(t *testing.T) {
 	t.Parallel()
 	s := redistest.Miniredis(t)
-	hold := fixture.Acquire(t, t.Context(), client(t, s, primitives.WithClientName("shop-7d4b9c6f5d-x2x9z:1")).Lock("orders:42"))
+	c := client(t, s, primitives.WithClientName("shop-7d4b9c6f5d-x2x9z:1"))
+	hold := fixture.Acquire(t, t.Context(), c.Lock("orders:42"))
 	fixture.InitPool(t, client(t, s).Semaphore("workers"), 3)
 	redistest.WaitFor(t, soon, func() bool {
 		_, stdout, _ := on(t, s, "ls")

@@ -126,7 +126,8 @@ func TestFairLockHandoffLease(t *testing.T) {
 			"max hold":             {primitives.WithMaxHold(15 * time.Second)},
 		} {
 			for _, fromOther := range []bool{false, true} { // another client releases the lock
-				redistest.RunBubble(t, fmt.Sprintf("%s, after %v, from another client: %v", what, after, fromOther), func(t *testing.T) {
+				name := fmt.Sprintf("%s, after %v, from another client: %v", what, after, fromOther)
+				redistest.RunBubble(t, name, func(t *testing.T) {
 					s := redistest.Embedded(t)
 					rdb := s.Client(t)
 					l := NewClient(t, s.Client(t)).FairLock("l")

@@ -101,7 +101,8 @@ func TestFairLockPollingCoversLostMessages(t *testing.T) {
 		var wg sync.WaitGroup
 		for i := range 5 {
 			wg.Go(func() {
-				assert.NoError(t, l.Do(context.Background(), func(context.Context) error { got = append(got, time.Now()); return nil }))
+				err := l.Do(context.Background(), func(context.Context) error { got = append(got, time.Now()); return nil })
+				assert.NoError(t, err)
 			})
 			AwaitFair(t, l, i+1)
 		}
