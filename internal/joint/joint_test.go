@@ -394,7 +394,7 @@ func TestMemberThatComesLateCountsWhileTheJointHoldLasts(t *testing.T) {
 			terms := NewTerms()
 			terms.MinHold = time.Minute
 			q := m.NewRequest(terms)
-			q.Name(hold.ID(), false)
+			q.SetID(hold.ID(), false)
 			q.Group = attempts.granted
 			late, err := m.AcquireOutermost(t.Context(), q, time.Now())
 			require.NoError(t, err)

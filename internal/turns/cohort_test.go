@@ -403,7 +403,7 @@ func TestEventsAreBalancedIfACohortIsLostWhenItIsPassedOn(t *testing.T) {
 			}
 			Release(t, first)
 			s.Forget("x")
-			first.Ownership().Gone()
+			first.Ownership().LoseAsGone()
 			waiter.End()
 			cancel()
 			if hold := waiter.Hold; hold != nil && hold.ID() == first.ID() { // its goroutine was faster
