@@ -59,7 +59,8 @@ func pair(ctx context.Context, b *testing.B, l *primitives.Lock) {
 	}
 }
 
-// BenchmarkSameLockAgain measures the use of one free lock again and again by one client: W15 of bench.
+// BenchmarkSameLockAgain measures the use of one free lock again and again by one client: W15 of
+// bench.
 func BenchmarkSameLockAgain(b *testing.B) {
 	s := redistest.Redis(b)
 	ctx, cancel := context.WithCancel(b.Context())
@@ -83,7 +84,8 @@ func BenchmarkSameLockAgain(b *testing.B) {
 	}
 }
 
-// BenchmarkPair measures an uncontended acquisition and its release, also with a context that never ends.
+// BenchmarkPair measures an uncontended acquisition and its release, also with a context that never
+// ends.
 func BenchmarkPair(b *testing.B) {
 	s := redistest.Fresh(b)
 	rdb := s.Client(b)
@@ -108,8 +110,8 @@ func BenchmarkPair(b *testing.B) {
 	})
 }
 
-// BenchmarkReaders measures a reader beside others, and how long the server takes for each of its two scripts. If all
-// others have shorter leases, the release looks at each of them.
+// BenchmarkReaders measures a reader beside others, and how long the server takes for each of its
+// two scripts. If all others have shorter leases, the release looks at each of them.
 func BenchmarkReaders(b *testing.B) {
 	for _, tt := range []struct {
 		name   string

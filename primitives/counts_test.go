@@ -34,8 +34,8 @@ func sent(t *testing.T, s *redistest.Server, f func()) float64 {
 	return float64(calls["evalsha"] + calls["eval"] + calls["subscribe"] + calls["unsubscribe"])
 }
 
-// insideScripts returns how often the scripts that f runs call each command. PUBLISH is among them; what
-// the clients send themselves is not.
+// insideScripts returns how often the scripts that f runs call each command. PUBLISH is among them;
+// what the clients send themselves is not.
 func insideScripts(t *testing.T, s *redistest.Server, f func()) map[string]int64 {
 	t.Helper()
 	before := redistest.Commands(t, s)
@@ -98,8 +98,9 @@ func TestCountsHandle(t *testing.T) {
 	}
 }
 
-// leastAllocs returns how many allocations n runs of f take, each on average: the least of five measurements. A machine
-// that stalls makes the runner hand a command to another goroutine, which takes allocations, too.
+// leastAllocs returns how many allocations n runs of f take, each on average: the least of five
+// measurements. A machine that stalls makes the runner hand a command to another goroutine, which
+// takes allocations, too.
 func leastAllocs(n int, f func()) float64 {
 	least := testing.AllocsPerRun(n, f)
 	for range 4 {
@@ -150,7 +151,8 @@ func TestCountsUncontendedAcquireAndRelease(t *testing.T) {
 				pair()
 			}
 			calls := redistest.Commands(t, s).Since(before)
-			// A command is sent again if the machine stalls for longer than a caller waits by itself.
+			// A command is sent again if the machine stalls for longer than a caller waits by
+			// itself.
 			require.InDelta(t, 2*n, calls["evalsha"]+calls["eval"], n/20)
 			if !RaceEnabled { // the race detector allocates, too
 				require.LessOrEqual(t, leastAllocs(n, pair), kind.allocs)
@@ -331,8 +333,8 @@ func TestCountsManyWaiters(t *testing.T) {
 	wg.Wait()
 }
 
-// warmUp makes n goroutines wait at once. When they end, the runtime keeps their records and reuses them, so the
-// goroutines of the test allocate none.
+// warmUp makes n goroutines wait at once. When they end, the runtime keeps their records and reuses
+// them, so the goroutines of the test allocate none.
 func warmUp(n int) {
 	var waiting, ended sync.WaitGroup
 	waiting.Add(n)
@@ -360,8 +362,8 @@ func heap() int64 {
 	return int64(m.HeapAlloc)
 }
 
-// requireSettles waits until a figure is below a limit. On a busy machine, what made the holds or waiters may
-// not have ended yet, and counts too.
+// requireSettles waits until a figure is below a limit. On a busy machine, what made the holds or
+// waiters may not have ended yet, and counts too.
 func requireSettles(t *testing.T, limit float64, figure func() float64) {
 	t.Helper()
 	var last float64

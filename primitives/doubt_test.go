@@ -12,8 +12,9 @@ import (
 	"github.com/redlatch/redlatch/primitives"
 )
 
-// A release leaves no memory if its acquisition was not in doubt. If its reply is lost, the repetition finds
-// nothing: the hold ends once, the caller gets nil, and a later copy takes nothing from the next holder.
+// A release leaves no memory if its acquisition was not in doubt. If its reply is lost, the
+// repetition finds nothing: the hold ends once, the caller gets nil, and a later copy takes nothing
+// from the next holder.
 func TestReleaseInDoubtLeavesNoMemory(t *testing.T) {
 	t.Parallel()
 	EachKind(t, kinds.Named(), func(t *testing.T, s *redistest.Server, k kinds.Kind) {
@@ -64,8 +65,8 @@ func TestReleaseInDoubtOfADeletedSemaphore(t *testing.T) {
 	})
 }
 
-// A hold whose acquisition was in doubt has lost its lease by the time it is released. A late copy of the
-// acquisition must take nothing then, either.
+// A hold whose acquisition was in doubt has lost its lease by the time it is released. A late copy
+// of the acquisition must take nothing then, either.
 func TestLateReleaseInDoubtStopsLateCopies(t *testing.T) {
 	t.Parallel()
 	EachKind(t, kinds.Leased(), func(t *testing.T, s *redistest.Server, k kinds.Kind) {

@@ -122,12 +122,12 @@ func (d *fieldDriver) field(o *engine.Ownership) string {
 	return o.ID
 }
 
-// SetCount implements [engine.LeaseDriver] by lock/nested_acquire. The script sets the count only while
-// the owner holds the lock, so a copy changes nothing. A late copy of an earlier change may restore
-// an older count. That is harmless: the last release of a private id frees the lock, whatever its
-// count. But after that release a late copy with a count of 1 would count under a shared id, so the
-// release is remembered then: see [engine.Ownership.ConfirmCount]. Like every acquisition it is
-// confirmed by replicas, if the client asks for that.
+// SetCount implements [engine.LeaseDriver] by lock/nested_acquire. The script sets the count only
+// while the owner holds the lock, so a copy changes nothing. A late copy of an earlier change may
+// restore an older count. That is harmless: the last release of a private id frees the lock,
+// whatever its count. But after that release a late copy with a count of 1 would count under a
+// shared id, so the release is remembered then: see [engine.Ownership.ConfirmCount]. Like every
+// acquisition it is confirmed by replicas, if the client asks for that.
 func (d *fieldDriver) SetCount(
 	ctx context.Context, o *engine.Ownership, n int, ttl time.Duration,
 ) (time.Time, bool, error) {
@@ -162,8 +162,8 @@ func (d *fieldDriver) ReleaseAfter(
 	return d.h.releaseAfter(ctx, d, o, rest)
 }
 
-// Check implements [engine.LeaseDriver] by lock/check, which only reads. It asks whether the hash has
-// the field of o.
+// Check implements [engine.LeaseDriver] by lock/check, which only reads. It asks whether the hash
+// has the field of o.
 func (d *fieldDriver) Check(ctx context.Context, o *engine.Ownership) (lost bool, err error) {
 	if o.Shared {
 		return d.h.checkCount(ctx, d, o)

@@ -40,8 +40,8 @@ func exampleClient(opts ...primitives.ClientOption) (client *primitives.Client, 
 	}
 }
 
-// A process that ends gives its holds 10 s to be released. Holds that are left then are no longer renewed,
-// and their locks become free when their leases end.
+// A process that ends gives its holds 10 s to be released. Holds that are left then are no longer
+// renewed, and their locks become free when their leases end.
 func ExampleClient_Close() {
 	client, done := exampleClient()
 	defer done()
@@ -94,8 +94,8 @@ func ExampleNew() {
 	// error: <nil>
 }
 
-// Options have three scopes. The call's are nearest and win over the handle's, and these win over the
-// client's defaults.
+// Options have three scopes. The call's are nearest and win over the handle's, and these win over
+// the client's defaults.
 func ExampleOption() {
 	client, done := exampleClient(primitives.WithDefaults(primitives.WithWait(time.Minute)))
 	defer done()
@@ -116,8 +116,8 @@ func ExampleOption() {
 	// busy: true
 }
 
-// An acquisition that too few replicas have confirmed is rolled back. The server of this example has
-// no replica.
+// An acquisition that too few replicas have confirmed is rolled back. The server of this example
+// has no replica.
 func ExampleWithReplicas() {
 	client, done := exampleClient(primitives.WithReplicas(1, 100*time.Millisecond))
 	defer done()
@@ -268,7 +268,8 @@ func ExampleWaiter() {
 	// worker-3 waits, and its id is the client's: true
 }
 
-// A Holder says which process holds a lock. A client writes its name once it has held for about 100 ms.
+// A Holder says which process holds a lock. A client writes its name once it has held for about 100
+// ms.
 func ExampleHolder() {
 	client, done := exampleClient(primitives.WithClientName("worker-3"))
 	defer done()

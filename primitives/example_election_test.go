@@ -8,7 +8,8 @@ import (
 	"github.com/redlatch/redlatch/primitives"
 )
 
-// One process of a service leads. When its context ends, such as on SIGTERM, another one leads at once.
+// One process of a service leads. When its context ends, such as on SIGTERM, another one leads at
+// once.
 func ExampleElection_Run() {
 	client, done := exampleClient()
 	defer done()
@@ -25,7 +26,8 @@ func ExampleElection_Run() {
 	// <nil>
 }
 
-// A store that knows the token of the latest term refuses the writes of earlier leaders: see package fence.
+// A store that knows the token of the latest term refuses the writes of earlier leaders: see
+// package fence.
 func ExampleTerm() {
 	client, done := exampleClient()
 	defer done()

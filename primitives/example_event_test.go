@@ -82,7 +82,8 @@ func ExampleLossReason() {
 	// expired paused gone forced limit members
 }
 
-// An Outcome tells who ended an acquisition: another holder, the caller, or a failure. Other events have none.
+// An Outcome tells who ended an acquisition: another holder, the caller, or a failure. Other events
+// have none.
 func ExampleOutcome() {
 	outcomes := map[primitives.Outcome]int{}
 	client, done := exampleClient(primitives.WithObserver(func(e primitives.Event) { outcomes[e.Outcome()]++ }))

@@ -106,8 +106,8 @@ func ExampleLock_Adopt() {
 	// released: true
 }
 
-// Equal owner ids are one holder, in whichever process they are used, so a job that continues after a
-// crash gets its lock again at once, without waiting for the old lease.
+// Equal owner ids are one holder, in whichever process they are used, so a job that continues after
+// a crash gets its lock again at once, without waiting for the old lease.
 func ExampleWithOwner() {
 	rdb, done := openExample()
 	defer done()
@@ -137,8 +137,8 @@ func ExampleWithOwner() {
 	// <nil> <nil>
 }
 
-// Goroutines of one process pass a contended lock on among themselves, for up to 5 ms, without asking
-// Redis.
+// Goroutines of one process pass a contended lock on among themselves, for up to 5 ms, without
+// asking Redis.
 func ExampleWithCohort() {
 	client, done := exampleClient()
 	defer done()
@@ -164,8 +164,8 @@ func ExampleWithCohort() {
 	// left: 0
 }
 
-// Cron starts a nightly job on two hosts, whose clocks differ by some seconds. The job takes a moment, but its lock
-// stays taken for ten minutes, so it runs once.
+// Cron starts a nightly job on two hosts, whose clocks differ by some seconds. The job takes a
+// moment, but its lock stays taken for ten minutes, so it runs once.
 func ExampleWithMinHold() {
 	client, done := exampleClient()
 	defer done()

@@ -53,7 +53,8 @@ func TestFairLockServesInOrder(t *testing.T) {
 	})
 }
 
-// Who may publish on a client's channel can send grants to ids of nobody, of any size. They are not kept.
+// Who may publish on a client's channel can send grants to ids of nobody, of any size. They are not
+// kept.
 func TestFairLockKeepsNoGrantsOfOthers(t *testing.T) {
 	t.Parallel()
 	s := redistest.Redis(t)
@@ -75,8 +76,8 @@ func TestFairLockKeepsNoGrantsOfOthers(t *testing.T) {
 	require.Zero(t, earlyGrants(t, far))
 }
 
-// The server's time for a handoff does not depend on the number of waiters: with 10,000 it is less than twice that
-// with 10, also where other tests use the processor's caches.
+// The server's time for a handoff does not depend on the number of waiters: with 10,000 it is less
+// than twice that with 10, also where other tests use the processor's caches.
 func TestFairLockHandoffCostIsIndependentOfTheQueue(t *testing.T) {
 	t.Parallel()
 	s := redistest.Fresh(t)

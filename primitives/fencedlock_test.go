@@ -220,8 +220,8 @@ func TestC14TokensBeyond53Bits(t *testing.T) {
 	})
 }
 
-// C14: the last token is 2^63-1. Then each acquisition fails and leaves the lock free. Cohorts take single tokens
-// when no block is left.
+// C14: the last token is 2^63-1. Then each acquisition fails and leaves the lock free. Cohorts take
+// single tokens when no block is left.
 func TestC14LastToken(t *testing.T) {
 	t.Parallel()
 	s := redistest.Redis(t) // miniredis counts beyond the end
@@ -258,7 +258,8 @@ func TestC14LastToken(t *testing.T) {
 	}
 }
 
-// A counter that is no number makes acquisitions fail. A release that would hand the lock off frees it.
+// A counter that is no number makes acquisitions fail. A release that would hand the lock off frees
+// it.
 func TestC14CounterThatIsNoNumber(t *testing.T) {
 	t.Parallel()
 	EachFenced(t, func(t *testing.T, x *FencedTest) {

@@ -11,8 +11,8 @@ import (
 	"github.com/redlatch/redlatch/pubsub"
 )
 
-// What the tests see of the inside of a client. They read it by reflection: a test file in package primitives
-// would make go test compile the fixtures, and all that they import, a second time.
+// What the tests see of the inside of a client. They read it by reflection: a test file in package
+// primitives would make go test compile the fixtures, and all that they import, a second time.
 
 // notice passes a payload to c as if it came on the channel of its holders.
 func notice(t testing.TB, c *primitives.Client, payload string) {
@@ -21,7 +21,8 @@ func notice(t testing.TB, c *primitives.Client, payload string) {
 	(*presence.Presence)(field.UnsafePointer()).Receive(pubsub.Signal{Payload: payload})
 }
 
-// unreadNotices returns how many notices c keeps until they are read, and their bytes. None may arrive meanwhile.
+// unreadNotices returns how many notices c keeps until they are read, and their bytes. None may
+// arrive meanwhile.
 func unreadNotices(t testing.TB, c *primitives.Client) (n, bytes int) {
 	unread := inside(t, c, "presence", "unread")
 	for i := range unread.Len() {
@@ -30,8 +31,8 @@ func unreadNotices(t testing.TB, c *primitives.Client) (n, bytes int) {
 	return unread.Len(), bytes
 }
 
-// earlyGrants returns the number of grants that c keeps for waiters that it does not know yet. None may arrive
-// meanwhile.
+// earlyGrants returns the number of grants that c keeps for waiters that it does not know yet. None
+// may arrive meanwhile.
 func earlyGrants(t testing.TB, c *primitives.Client) int {
 	return inside(t, c, "queues", "early").Len()
 }

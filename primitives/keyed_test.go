@@ -91,7 +91,8 @@ func TestKeyedUnlocksOnce(t *testing.T) {
 	require.EqualValues(t, 7, notHeld.Load())
 }
 
-// After a loss, Unlock says so, and frees nothing of a later caller: that one locks after the Unlock.
+// After a loss, Unlock says so, and frees nothing of a later caller: that one locks after the
+// Unlock.
 func TestKeyedAfterALoss(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
@@ -133,8 +134,9 @@ func TestKeyedAfterALoss(t *testing.T) {
 	})
 }
 
-// Lock may get a lock that is of no use, because the name is locked and the client does not know yet that this lock was
-// lost. Then Lock does not wait until Redis has freed it, which may take long.
+// Lock may get a lock that is of no use, because the name is locked and the client does not know
+// yet that this lock was lost. Then Lock does not wait until Redis has freed it, which may take
+// long.
 func TestKeyedDoesNotWaitForTheReleaseOfALockOfNoUse(t *testing.T) {
 	t.Parallel()
 	const patience = 200 * time.Millisecond

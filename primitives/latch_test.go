@@ -21,7 +21,8 @@ import (
 // latchChannel returns the channel of a latch.
 func latchChannel(key string) string { return "redisson_countdownlatch__channel__{" + key + "}" }
 
-// Redisson's counts are Java longs. Lua cannot represent the largest ones exactly, but the latch is shut.
+// Redisson's counts are Java longs. Lua cannot represent the largest ones exactly, but the latch is
+// shut.
 func TestLatchOfTheLargestCount(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {

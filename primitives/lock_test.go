@@ -23,8 +23,8 @@ type ctxKey struct{}
 
 var lockOwner = primitives.WithOwner(JavaThread)
 
-// lockCases are the behaviour of a plain lock. Each case has a new client and lock, makes a situation,
-// and returns the result of a call in it. Holds may be left.
+// lockCases are the behaviour of a plain lock. Each case has a new client and lock, makes a
+// situation, and returns the result of a call in it. Holds may be left.
 var lockCases = []struct {
 	name string
 	want error // nil: the call succeeds

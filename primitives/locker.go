@@ -87,8 +87,8 @@ func (l *Locker) Unlock() {
 	<-l.local
 }
 
-// acquire makes an acquisition. The observer learns of an error that may pass. On any
-// other error acquire unlocks the local lock and panics. The caller has the local lock.
+// acquire makes an acquisition. The observer learns of an error that may pass. On any other error
+// acquire unlocks the local lock and panics. The caller has the local lock.
 func (l *Locker) acquire(how patience) bool {
 	hold, err := l.lock.acquire(l.ctx, nil, how)
 	switch {

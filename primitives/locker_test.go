@@ -93,8 +93,8 @@ func TestLockerPanicsWhereAMethodCannotReturnAnError(t *testing.T) {
 	})
 }
 
-// A context that does not end may carry a hold that was lost. Nothing can nest under it any more, so Lock does not
-// wait.
+// A context that does not end may carry a hold that was lost. Nothing can nest under it any more,
+// so Lock does not wait.
 func TestLockerPanicsIfTheOuterHoldIsLost(t *testing.T) {
 	t.Parallel()
 	EachLock(t, func(t *testing.T, x *LockTest) {

@@ -28,8 +28,8 @@ type lossTest struct {
 	hold  *primitives.Hold
 }
 
-// Each case is a hold that is lost, and the reason that everything tells: the cause of its context, its
-// methods, the event and the log.
+// Each case is a hold that is lost, and the reason that everything tells: the cause of its context,
+// its methods, the event and the log.
 func TestC27LossTellsItsReason(t *testing.T) {
 	t.Parallel()
 	named := func(c *primitives.Client) *primitives.Lock { return c.Lock("orders:42") }
@@ -188,8 +188,9 @@ func TestC27DoReturnsTheReason(t *testing.T) {
 	})
 }
 
-// TestC27FailedRenewalsAreLogged checks that the first of several failed renewals is a warning, that each one is
-// logged at the level of debugging, and that the first one that works again is told once.
+// TestC27FailedRenewalsAreLogged checks that the first of several failed renewals is a warning,
+// that each one is logged at the level of debugging, and that the first one that works again is
+// told once.
 func TestC27FailedRenewalsAreLogged(t *testing.T) {
 	t.Parallel()
 	Bubble(t, func(t *testing.T, b *BubbleTest) {
@@ -247,8 +248,8 @@ func TestC10CallsOfAHoldThatIsLostMeanwhile(t *testing.T) {
 	}
 }
 
-// TestC10LossIsFoundAsSoonAfterAnExtension empties Redis. Whatever was promised beyond the TTL, the next
-// renewal finds the loss.
+// TestC10LossIsFoundAsSoonAfterAnExtension empties Redis. Whatever was promised beyond the TTL, the
+// next renewal finds the loss.
 func TestC10LossIsFoundAsSoonAfterAnExtension(t *testing.T) {
 	t.Parallel()
 	s := redistest.Fresh(t)
@@ -294,8 +295,8 @@ func TestC10LossIsFoundAsSoonAfterAnExtension(t *testing.T) {
 	}
 }
 
-// TestC10RestartWithoutDataIsToldAtOnce restarts a server that keeps nothing. Holds of each age, renewed or with
-// a fixed lease, are asked about at once. Renewals would come every 10 s.
+// TestC10RestartWithoutDataIsToldAtOnce restarts a server that keeps nothing. Holds of each age,
+// renewed or with a fixed lease, are asked about at once. Renewals would come every 10 s.
 func TestC10RestartWithoutDataIsToldAtOnce(t *testing.T) {
 	t.Parallel()
 	for name, stop := range map[string]func(t *testing.T, s *redistest.Server){
@@ -334,8 +335,8 @@ func TestC10RestartWithoutDataIsToldAtOnce(t *testing.T) {
 	}
 }
 
-// When Redis comes back, a client asks about its holds with WithOwner by another command than about the others. This
-// client has both, and only the holds whose keys were deleted meanwhile are lost.
+// When Redis comes back, a client asks about its holds with WithOwner by another command than about
+// the others. This client has both, and only the holds whose keys were deleted meanwhile are lost.
 func TestC10QuestionsAboutHoldsOfCallersIDs(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {

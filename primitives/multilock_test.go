@@ -139,8 +139,8 @@ func multiSharedCount(t *testing.T, x *JointTest) {
 	Release(t, shared)
 }
 
-// A member's key has another type, or data of another program. The error says so, even if another member
-// is busy. Nothing is taken or changed.
+// A member's key has another type, or data of another program. The error says so, even if another
+// member is busy. Nothing is taken or changed.
 func multiForeign(t *testing.T, x *JointTest) {
 	for i, name := range x.Names {
 		require.NoError(t, x.Rdb.Set(t.Context(), name, "text", 0).Err())
@@ -158,8 +158,8 @@ func multiForeign(t *testing.T, x *JointTest) {
 	}
 }
 
-// An operator deletes a member, or another program overwrites it. Release frees the others, and says that
-// the lock was lost.
+// An operator deletes a member, or another program overwrites it. Release frees the others, and
+// says that the lock was lost.
 func multiLostMember(t *testing.T, x *JointTest) {
 	lose := []func(name string) error{
 		func(name string) error { return x.Rdb.Del(t.Context(), name).Err() },
@@ -234,7 +234,8 @@ func multiBusyMember(t *testing.T, x *JointTest) {
 	Release(t, busy)
 }
 
-// The lease of the first member nearly expires while the second is awaited. The attempt starts again.
+// The lease of the first member nearly expires while the second is awaited. The attempt starts
+// again.
 func TestClockMultiLockStartsAgainBeforeALeaseEnds(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -302,8 +303,8 @@ func TestMultiLockMakesProgressInAnyOrder(t *testing.T) {
 	RequireClean(t, s, base)
 }
 
-// Waiters for one member, on the same client and on another one, are woken by the release of a multi lock; and so
-// are multi locks by that of a member.
+// Waiters for one member, on the same client and on another one, are woken by the release of a
+// multi lock; and so are multi locks by that of a member.
 func TestMultiLockWakesWaitersForItsMembers(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
@@ -339,8 +340,8 @@ func TestMultiLockWakesWaitersForItsMembers(t *testing.T) {
 	})
 }
 
-// Multi locks that overlap, plain locks of their members and both ways to acquire exclude each other, without a
-// deadlock.
+// Multi locks that overlap, plain locks of their members and both ways to acquire exclude each
+// other, without a deadlock.
 func TestMultiLocksThatOverlapExcludeEachOther(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {

@@ -16,8 +16,8 @@ import (
 	"github.com/redlatch/redlatch/primitives"
 )
 
-// FuzzDurations passes arbitrary durations to each option. A duration is accepted only if the contract allows it
-// (C20). Otherwise nothing is sent. No lock is ever without a TTL.
+// FuzzDurations passes arbitrary durations to each option. A duration is accepted only if the
+// contract allows it (C20). Otherwise nothing is sent. No lock is ever without a TTL.
 func FuzzDurations(f *testing.F) {
 	s := redistest.Fresh(f)
 	admin := s.Client(f)
@@ -107,8 +107,8 @@ var (
 	modelPermit = regexp.MustCompile(`\A[0-9a-fA-F]{32}\z`)
 )
 
-// FuzzIDs gives owner ids, client ids and lists of permits of any content. Exactly the documented ones are
-// refused, and nothing is sent for those. An id is used as given.
+// FuzzIDs gives owner ids, client ids and lists of permits of any content. Exactly the documented
+// ones are refused, and nothing is sent for those. An id is used as given.
 func FuzzIDs(f *testing.F) {
 	s := redistest.Fresh(f)
 	admin := s.Client(f)

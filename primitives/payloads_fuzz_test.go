@@ -15,9 +15,9 @@ import (
 	"github.com/redlatch/redlatch/internal/test/redistest"
 )
 
-// FuzzPayloads publishes arbitrary payloads on every channel of a primitive that is held and waited for, and on
-// the holder's own channels. The hold must survive, each message may cost only a few commands, and the waiter
-// must get the lock after the release.
+// FuzzPayloads publishes arbitrary payloads on every channel of a primitive that is held and waited
+// for, and on the holder's own channels. The hold must survive, each message may cost only a few
+// commands, and the waiter must get the lock after the release.
 func FuzzPayloads(f *testing.F) {
 	s := redistest.Fresh(f)
 	admin := s.Client(f)
@@ -67,8 +67,8 @@ func FuzzPayloads(f *testing.F) {
 	})
 }
 
-// Forged notices cost a client no more memory than their own length, a few times over, and a flood of them
-// no more than a few.
+// Forged notices cost a client no more memory than their own length, a few times over, and a flood
+// of them no more than a few.
 func TestForgedNoticesCostLittleMemory(t *testing.T) {
 	s := redistest.Miniredis(t)
 	c := NewClient(t, s.Client(t))
@@ -77,8 +77,8 @@ func TestForgedNoticesCostLittleMemory(t *testing.T) {
 	for i := range 16_000 {
 		ids.WriteString(strconv.FormatInt(int64(i), 36) + ",")
 	}
-	// A closed client starts no goroutine that reads notices. They pile up, as in a flood that is faster than the
-	// reader.
+	// A closed client starts no goroutine that reads notices. They pile up, as in a flood that is
+	// faster than the reader.
 	for name, payload := range map[string]string{"short": "lock\nl\n1", "long": "permits\nl\n" + ids.String()} {
 		closed := NewClient(t, s.Client(t))
 		CloseNow(closed)

@@ -198,8 +198,8 @@ func (d *permitDriver) Rollback(ctx context.Context, q *engine.Request) error {
 	return err
 }
 
-// Release implements [engine.HoldDriver]. Lost means that not all of o's permits were held. The others
-// are given back.
+// Release implements [engine.HoldDriver]. Lost means that not all of o's permits were held. The
+// others are given back.
 func (d *permitDriver) Release(
 	ctx context.Context, o *engine.Ownership, _ int, next engine.Next,
 ) (engine.Released, error) {
@@ -245,8 +245,8 @@ func (d *permitDriver) ReleaseAfter(
 	return d.h.releaseAfter(ctx, d, o, rest)
 }
 
-// Check implements [engine.LeaseDriver] by permitsemaphore/check, which asks whether all of o's permits
-// are held.
+// Check implements [engine.LeaseDriver] by permitsemaphore/check, which asks whether all of o's
+// permits are held.
 func (d *permitDriver) Check(ctx context.Context, o *engine.Ownership) (lost bool, err error) {
 	return isLost(scripts.PermitSemaphoreCheck{Keys: &d.h.keys, IDs: rawOf(o.ID)}.Do(ctx, d.h.c.calls))
 }

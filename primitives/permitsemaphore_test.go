@@ -253,8 +253,8 @@ func TestPermitsRejectInvalidArguments(t *testing.T) {
 	require.Zero(t, redistest.Commands(t, s).Total(), "no command is sent")
 }
 
-// permitCases end holds in different ways, and return the result of the last call. w.hold has 2 of 4
-// permits.
+// permitCases end holds in different ways, and return the result of the last call. w.hold has 2 of
+// 4 permits.
 var permitCases = []struct {
 	name string
 	want error

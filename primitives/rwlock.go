@@ -229,8 +229,8 @@ func (d *readerDriver) Release(
 	return engine.Released{Lost: lost}, err
 }
 
-// SetCount implements [engine.LeaseDriver] by rwlock/read_set_count. The new count gets a key with its
-// own lease. No lease is shortened. For a count of 1 see [fieldDriver.SetCount].
+// SetCount implements [engine.LeaseDriver] by rwlock/read_set_count. The new count gets a key with
+// its own lease. No lease is shortened. For a count of 1 see [fieldDriver.SetCount].
 func (d *readerDriver) SetCount(
 	ctx context.Context, o *engine.Ownership, n int, ttl time.Duration,
 ) (time.Time, bool, error) {
@@ -275,8 +275,8 @@ func (d *readerDriver) ReleaseAfter(
 	return d.h.releaseAfter(ctx, d, o, rest)
 }
 
-// Check implements [engine.LeaseDriver] by rwlock/read_check, which asks whether one of the reader's
-// keys is left. For a shared id, see [handle.checkCount].
+// Check implements [engine.LeaseDriver] by rwlock/read_check, which asks whether one of the
+// reader's keys is left. For a shared id, see [handle.checkCount].
 func (d *readerDriver) Check(ctx context.Context, o *engine.Ownership) (lost bool, err error) {
 	if o.Shared {
 		return d.h.checkCount(ctx, d, o)

@@ -133,8 +133,8 @@ func testReaderWithoutTimeoutKeyIsLost(t *testing.T, x *RWTest) {
 	require.Empty(t, Fields(t, x.S, x.Name), "its field is deleted in the background")
 }
 
-// testLateCopyOfAnAdoption: the reader's lease has ended, and its field is still there. A hold for the answer of the
-// copy would keep nobody out.
+// testLateCopyOfAnAdoption: the reader's lease has ended, and its field is still there. A hold for
+// the answer of the copy would keep nobody out.
 func testLateCopyOfAnAdoption(t *testing.T, x *RWTest) {
 	Acquire(t, t.Context(), x.Other(t).Reader(), primitives.WithLease(time.Minute)) // keeps the hash
 	id := Acquire(t, t.Context(), x.RW.Reader()).Detach()

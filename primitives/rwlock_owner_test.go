@@ -115,7 +115,8 @@ func TestRWLockNestingUnderALostHoldTakesNothing(t *testing.T) {
 						third = Acquire(t, t.Context(), x.Other(t).Reader())
 					}
 					before := x.State(t)
-					// A slow machine may make the client notice the loss first: the context must not end with it.
+					// A slow machine may make the client notice the loss first: the context must
+					// not end with it.
 					_, err := tt.inner(x.RW).TryAcquire(context.WithoutCancel(outer.Context()))
 					require.ErrorIs(t, err, primitives.ErrLost)
 					require.NotErrorIs(t, err, primitives.ErrNotAcquired)

@@ -157,9 +157,9 @@ func (d *semaphoreDriver) Rollback(ctx context.Context, q *engine.Request) error
 	return err
 }
 
-// Release implements [engine.HoldDriver] by semaphore/release. Lost means that the semaphore is gone,
-// or is another one by now. The permits of the successor go to it directly. The script adds the
-// others to the number and publishes it.
+// Release implements [engine.HoldDriver] by semaphore/release. Lost means that the semaphore is
+// gone, or is another one by now. The permits of the successor go to it directly. The script adds
+// the others to the number and publishes it.
 //
 // The release ends the memory of the acquisition, so a copy finds none, and gives nothing back. If
 // a repetition is answered so, the engine assumes that the first copy has released: see

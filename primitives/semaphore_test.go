@@ -264,9 +264,9 @@ func TestSemaphoreWakesWaitersWhenPermitsAppear(t *testing.T) {
 	})
 }
 
-// TestSemaphoreWithoutACountSaysSo lets acquisitions give up on a semaphore that was never set, or that
-// was deleted while they waited. All of them get to know, those too that made no attempt of their own.
-// With a count they are told nothing of the kind.
+// TestSemaphoreWithoutACountSaysSo lets acquisitions give up on a semaphore that was never set, or
+// that was deleted while they waited. All of them get to know, those too that made no attempt of
+// their own. With a count they are told nothing of the kind.
 func TestSemaphoreWithoutACountSaysSo(t *testing.T) {
 	t.Parallel()
 	const hint = "(the semaphore has no count: Init sets it)"

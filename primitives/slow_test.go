@@ -61,8 +61,8 @@ func (tt slowTest) run(t *testing.T, s *redistest.Server) {
 	require.NoError(t, c.Close(closing))
 }
 
-// C10: a server that answers, however slowly, loses no hold, although its answers take longer than the read timeout of
-// the client, and than a command may take.
+// C10: a server that answers, however slowly, loses no hold, although its answers take longer than
+// the read timeout of the client, and than a command may take.
 func TestSlowServerLosesNoHold(t *testing.T) {
 	t.Parallel()
 	redistest.NeedFull(t, "the next test is the same in fake time")

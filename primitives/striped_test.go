@@ -99,7 +99,8 @@ func TestStripedKeysOfOneStripeExclude(t *testing.T) {
 	})
 }
 
-// A Striped makes handles as they are asked for: it is cheap however many stripes it has, and keeps few of them.
+// A Striped makes handles as they are asked for: it is cheap however many stripes it has, and keeps
+// few of them.
 func TestStripedCostsNothingForUnusedStripes(t *testing.T) {
 	c := NewClient(t, redistest.Miniredis(t).Client(t))
 	const huge = math.MaxInt
@@ -121,7 +122,8 @@ func TestStripedCostsNothingForUnusedStripes(t *testing.T) {
 	Release(t, Acquire(t, t.Context(), l))
 }
 
-// Goroutines that ask for the same stripe at once get the same handle, which is one of that stripe in any case.
+// Goroutines that ask for the same stripe at once get the same handle, which is one of that stripe
+// in any case.
 func TestStripedIsSafeForConcurrentUse(t *testing.T) {
 	t.Parallel()
 	c := NewClient(t, redistest.Miniredis(t).Client(t))

@@ -105,7 +105,8 @@ func TestBatchOfUnknownOutcome(t *testing.T) {
 	}
 }
 
-// When the outcome of a batch is unknown, the other waiters try at once. They do not wait for a poll.
+// When the outcome of a batch is unknown, the other waiters try at once. They do not wait for a
+// poll.
 func TestWaitersOfABatchOfUnknownOutcomeAskTheServer(t *testing.T) {
 	Bubble(t, func(t *testing.T, s *Server) {
 		c := s.Client(t, "a", func(config *Config) { config.CommandTimeout = 200 * ms })
@@ -144,8 +145,8 @@ func TestBatchThatTellsOfDoubtPutsAllInDoubt(t *testing.T) {
 	})
 }
 
-// The batch is refused, and its reply says that an earlier copy is under way. The copy is executed when
-// all waiters have gone.
+// The batch is refused, and its reply says that an earlier copy is under way. The copy is executed
+// when all waiters have gone.
 func TestRefusedBatchThatTellsOfDoubtIsRolledBackForAll(t *testing.T) {
 	Bubble(t, func(t *testing.T, s *Server) {
 		c := s.Client(t, "a")

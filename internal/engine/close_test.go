@@ -67,7 +67,8 @@ func TestCloseAbandonsHoldsWhenItsContextEnds(t *testing.T) {
 	})
 }
 
-// The observer panics when it hears of a hold that Close has ended. Close ends all of them, and itself, nevertheless.
+// The observer panics when it hears of a hold that Close has ended. Close ends all of them, and
+// itself, nevertheless.
 func TestAnObserverThatPanicsDoesNotInterruptClose(t *testing.T) {
 	Bubble(t, func(t *testing.T, s *Server) {
 		c := s.Client(t, "a", func(config *Config) {

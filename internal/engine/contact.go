@@ -109,9 +109,9 @@ func (k *Contact) released() {
 	k.outdated = true
 }
 
-// takeDueAsk returns who is to be asked for what, and when. of is nil if that is what the waiters wait
-// for. at is zero if nobody is to be asked before the next refusal. If it is not after now, takeDueAsk
-// notes that the holder was asked.
+// takeDueAsk returns who is to be asked for what, and when. of is nil if that is what the waiters
+// wait for. at is zero if nobody is to be asked before the next refusal. If it is not after now,
+// takeDueAsk notes that the holder was asked.
 //
 // A client that hears no messages of releases, because it stands in line, knows only at its next
 // attempt whether the same holder still has the lock.

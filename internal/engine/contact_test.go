@@ -14,8 +14,8 @@ import (
 	. "github.com/redlatch/redlatch/internal/test/enginetest"
 )
 
-// C7 in fake time: which of ErrNotAcquired and ErrUnavailable an acquisition returns, depending on what
-// the server has answered to it and to the waiters before it.
+// C7 in fake time: which of ErrNotAcquired and ErrUnavailable an acquisition returns, depending on
+// what the server has answered to it and to the waiters before it.
 func TestAcquireTellsABusyLockFromASilentServer(t *testing.T) {
 	const ms = time.Millisecond
 	lost, down := Fault{Lost: true}, Fault{Delay: 50 * ms, Err: ErrDown}

@@ -13,8 +13,8 @@ import (
 	. "github.com/redlatch/redlatch/internal/test/enginetest"
 )
 
-// In each case an attempt of a waiter has an unknown outcome, while another client holds the lock. The
-// waiter gives up after 5 s, and has tried several times again until then.
+// In each case an attempt of a waiter has an unknown outcome, while another client holds the lock.
+// The waiter gives up after 5 s, and has tried several times again until then.
 func TestAttemptInDoubtIsRolledBackWhateverLaterAttemptsAreAnswered(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
@@ -42,7 +42,8 @@ func TestAttemptInDoubtIsRolledBackWhateverLaterAttemptsAreAnswered(t *testing.T
 	}
 }
 
-// The server forgets a release after a minute, but the release of an owner in doubt only after five.
+// The server forgets a release after a minute, but the release of an owner in doubt only after
+// five.
 func TestReleaseOfAnOwnerInDoubtIsRememberedForLong(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
@@ -203,7 +204,8 @@ func TestLateCopiesOfCommandsHaveNoEffect(t *testing.T) {
 	}
 }
 
-// Rolling back a request without a lease is repeated for as long as the server remembers what it took.
+// Rolling back a request without a lease is repeated for as long as the server remembers what it
+// took.
 func TestRollbackWithoutALeaseIsRepeatedAsLongAsTheServerRemembers(t *testing.T) {
 	Bubble(t, func(t *testing.T, s *Server) {
 		s.MayStayHeld()

@@ -169,7 +169,8 @@ func TestACoreWithoutAnObserverWorks(t *testing.T) {
 	})
 }
 
-// A wait may be over at the instant at which it began. An observer that counts waiters must see that it was one.
+// A wait may be over at the instant at which it began. An observer that counts waiters must see
+// that it was one.
 func TestAWaitIsNeverReportedAsZero(t *testing.T) {
 	Bubble(t, func(t *testing.T, s *Server) {
 		c := s.Client(t, "a")

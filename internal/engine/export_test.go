@@ -28,7 +28,8 @@ func (c *Core) SetTags(tagOf func(ownerID string) string) { c.Owners.TagOf = tag
 func (h *Hold) IsLost() bool          { return h.lossCause() != nil }
 func (h *Hold) SetDepth(depth uint16) { h.depth = depth }
 
-// PassLimit moves the limit of h to now. No timer notices that, as after a standstill of the process.
+// PassLimit moves the limit of h to now. No timer notices that, as after a standstill of the
+// process.
 func (h *Hold) PassLimit() {
 	h.mu.Lock()
 	defer h.mu.Unlock()

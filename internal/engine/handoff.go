@@ -27,8 +27,8 @@ import (
 // If the server executes the rollback last, it frees the lock. If it executes the rollback first,
 // it remembers that W was rolled back, and the hand-off frees the lock instead.
 //
-// The command is not answered. The waiter then tries by itself (answer). If its id
-// holds the lock by now, the server grants it again.
+// The command is not answered. The waiter then tries by itself (answer). If its id holds the lock
+// by now, the server grants it again.
 //
 // Other clients must get their turn. A client hands off at most waitq.MaxStreakCount times, and for
 // at most waitq.MaxStreak, in a row. Then it frees the lock, and its head stands back for a turn of

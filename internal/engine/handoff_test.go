@@ -89,8 +89,8 @@ func TestSemaphoreHandsOffToAWaiterThatWantsNoMore(t *testing.T) {
 	})
 }
 
-// In each case the first waiter gives up 50 ms after the release began. The hand-off to it is executed
-// at some time, or never, and is answered or not. A second waiter acquires in the end.
+// In each case the first waiter gives up 50 ms after the release began. The hand-off to it is
+// executed at some time, or never, and is answered or not. A second waiter acquires in the end.
 func TestSuccessorThatGivesUpRollsTheHandOffBack(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
@@ -215,7 +215,8 @@ func TestHandOffOfUnknownOutcome(t *testing.T) {
 	}
 }
 
-// Two clients want the lock. Each hands it off as often as a streak allows, then lets the other one go first.
+// Two clients want the lock. Each hands it off as often as a streak allows, then lets the other one
+// go first.
 func TestClientsTakeTurnsAfterAStreakOfHandOffs(t *testing.T) {
 	Bubble(t, func(t *testing.T, s *Server) {
 		a, b := s.Client(t, "a").Lock("x"), s.Client(t, "b").Lock("x")
@@ -266,7 +267,8 @@ func TestStreakEndsAfterTenMilliseconds(t *testing.T) {
 	})
 }
 
-// A client whose streak is over leaves the free lock to the other clients that received the message.
+// A client whose streak is over leaves the free lock to the other clients that received the
+// message.
 func TestYieldingClientLeavesMessagesToOthers(t *testing.T) {
 	for _, tt := range []struct {
 		name   string

@@ -164,8 +164,8 @@ func (nothing) Release(context.Context, *Hold) (bool, error)       { return fals
 func (nothing) Check(context.Context, *Hold) error                 { return nil }
 func (nothing) Extend(context.Context, *Hold, time.Duration) error { return nil }
 
-// NewAdoptedHold returns a hold for an owner that the server already knows: one command, sent at that
-// time, has replaced the former owner by it. The watchdog renews it from now on. It fails with
+// NewAdoptedHold returns a hold for an owner that the server already knows: one command, sent at
+// that time, has replaced the former owner by it. The watchdog renews it from now on. It fails with
 // ErrLost if the answer took longer than the lease lasts.
 func (r *Resource) NewAdoptedHold(ctx context.Context, q *Request, sent time.Time) (*Hold, error) {
 	if !r.Core.trustedUntil(sent, q.Terms.FirstTTL()).After(time.Now()) {
@@ -312,9 +312,9 @@ func (h *Hold) release(ctx context.Context, err error) error {
 	return err
 }
 
-// take lets one call of Release, ReleaseLater or takeAndForget proceed. It returns nil to that call, and to
-// others the reason why they must not go on. The first call after a loss gets ErrLost, after a
-// Close ErrClosed, later ones ErrReleased.
+// take lets one call of Release, ReleaseLater or takeAndForget proceed. It returns nil to that
+// call, and to others the reason why they must not go on. The first call after a loss gets ErrLost,
+// after a Close ErrClosed, later ones ErrReleased.
 func (h *Hold) take() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -376,9 +376,9 @@ func (h *Hold) Extend(ctx context.Context, d time.Duration, invalid error) error
 	})
 }
 
-// whileLive runs f, which sends a command about h. It fails before that if h has ended, has no lease, or
-// if ctx has ended. If h is lost when f returns, whileLive returns the loss, whatever f's command was
-// answered. Check and Extend share it.
+// whileLive runs f, which sends a command about h. It fails before that if h has ended, has no
+// lease, or if ctx has ended. If h is lost when f returns, whileLive returns the loss, whatever f's
+// command was answered. Check and Extend share it.
 func (h *Hold) whileLive(ctx context.Context, f func() error) error {
 	if err := h.r.Core.Begin(ctx); err != nil {
 		return h.refused(err)

@@ -40,8 +40,8 @@ func isBubbleTime(now time.Time) bool {
 	return now == now.Round(0) // not Equal, which ignores the monotonic clock reading
 }
 
-// ReportLeak ends a hold whose handle the user dropped without a Release. The Go runtime calls it from
-// a cleanup of the handle, so it does not block.
+// ReportLeak ends a hold whose handle the user dropped without a Release. The Go runtime calls it
+// from a cleanup of the handle, so it does not block.
 func (h *Hold) ReportLeak() {
 	l := &h.r.Core.leaks
 	if !l.inBubble {
@@ -99,8 +99,8 @@ func (c *Core) takeLeaks() []*Hold {
 	return list
 }
 
-// stopCollectingIfEmpty reports whether the client has no hold. The caller, collectLeaks, then ends: the
-// next hold starts it again.
+// stopCollectingIfEmpty reports whether the client has no hold. The caller, collectLeaks, then
+// ends: the next hold starts it again.
 func (c *Core) stopCollectingIfEmpty() bool {
 	l := &c.leaks
 	l.mu.Lock()

@@ -56,8 +56,8 @@ func (o *Ownership) NextChange() uint32 {
 // then. The caller holds the wire lock.
 func (o *Ownership) ChangeInDoubt() bool { return o.wire.changeInDoubt }
 
-// NoteChangeDoubt follows a command that changes the count. inDoubt: an attempt has an unknown outcome. The
-// caller holds the wire lock.
+// NoteChangeDoubt follows a command that changes the count. inDoubt: an attempt has an unknown
+// outcome. The caller holds the wire lock.
 func (o *Ownership) NoteChangeDoubt(inDoubt bool) {
 	o.wire.changeInDoubt = o.wire.changeInDoubt || inDoubt
 }

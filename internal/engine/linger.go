@@ -41,9 +41,9 @@ func (r *Resource) askFor(q *Request, holder string, isMember bool) {
 	}
 }
 
-// HandleAsk notes that another client has asked for what the holder with that id has, or is about to
-// get. A lock that lingers is given up. One that is in use, and could linger, is freed by its next
-// release. It does not block.
+// HandleAsk notes that another client has asked for what the holder with that id has, or is about
+// to get. A lock that lingers is given up. One that is in use, and could linger, is freed by its
+// next release. It does not block.
 func (c *Core) HandleAsk(name, id string) {
 	qs := &c.queues
 	qs.mu.Lock()

@@ -90,7 +90,8 @@ func (h *Hold) WasNested() bool {
 	return h.gate != nil
 }
 
-// WithoutCancel returns a context with the values of the one that h was acquired with. It never ends.
+// WithoutCancel returns a context with the values of the one that h was acquired with. It never
+// ends.
 func (h *Hold) WithoutCancel() context.Context { return context.WithoutCancel(h.ctx) }
 
 // AcquireCopyWindow is how long a late copy of the command that acquired h may still arrive.

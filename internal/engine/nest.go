@@ -77,8 +77,8 @@ func (r *Resource) nestUnder(ctx context.Context, outer *Hold, q *Request) (hold
 	return hold, err
 }
 
-// nestAlone passes the gate of outer, and acquires. The new hold occupies the gate until it ends. If
-// the acquisition fails, nestAlone leaves the gate.
+// nestAlone passes the gate of outer, and acquires. The new hold occupies the gate until it ends.
+// If the acquisition fails, nestAlone leaves the gate.
 func (r *Resource) nestAlone(ctx context.Context, outer *Hold, q *Request) (hold *Hold, err error) {
 	err = r.passSiblings(ctx, outer, q)
 	if err != nil {

@@ -334,9 +334,9 @@ func TestNestedAcquisitionThatIsAnsweredTooLateIsTakenBack(t *testing.T) {
 	}
 }
 
-// The outer hold is lost and released while the command of a nested acquisition is under way. The context lives on, as
-// that of a red lock does. A late copy of the command that acquired the lock acquires nothing all the same: the server
-// is told of the release.
+// The outer hold is lost and released while the command of a nested acquisition is under way. The
+// context lives on, as that of a red lock does. A late copy of the command that acquired the lock
+// acquires nothing all the same: the server is told of the release.
 func TestLostHoldIsReleasedAlthoughANestedAcquisitionWasUnderWay(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
@@ -363,8 +363,8 @@ func TestLostHoldIsReleasedAlthoughANestedAcquisitionWasUnderWay(t *testing.T) {
 	}
 }
 
-// A renewed hold nests in one with a longer, fixed lease, and the server is silent. The outer hold is valid as long as
-// it says.
+// A renewed hold nests in one with a longer, fixed lease, and the server is silent. The outer hold
+// is valid as long as it says.
 func TestOuterHoldWithAFixedLeaseOutlivesANestedHoldThatExpires(t *testing.T) {
 	for _, found := range []string{"by the watchdog", "by a check"} {
 		RunBubble(t, found, func(t *testing.T, s *Server) {
@@ -460,7 +460,8 @@ func TestHoldsAreFoundInContexts(t *testing.T) {
 	})
 }
 
-// Nothing nests under a lost hold, even while a nested hold with a longer lease has the turn under it.
+// Nothing nests under a lost hold, even while a nested hold with a longer lease has the turn under
+// it.
 func TestLostHoldIsToldBeforeTheTurnUnderIt(t *testing.T) {
 	Bubble(t, func(t *testing.T, s *Server) {
 		s.MayStayHeld()

@@ -562,8 +562,8 @@ func (o *Ownership) Verify(ctx context.Context) error {
 	return err
 }
 
-// LoseAsGone ends the holds of o, because the server has said that o does not hold the lock. It does
-// not wait for the observer.
+// LoseAsGone ends the holds of o, because the server has said that o does not hold the lock. It
+// does not wait for the observer.
 func (o *Ownership) LoseAsGone() { o.loseInBackground(o.unknownLoss()) }
 
 // ValidFor is how long the hold of o that ends first is valid from now; 0 if o has no holds any

@@ -167,8 +167,8 @@ func TestReleaseOfALostHoldDeletesWhatALateRenewalKept(t *testing.T) {
 	}
 }
 
-// A fixed lease ends while its extension is under way. The answer that comes later does not move the end of the lost
-// hold's validity.
+// A fixed lease ends while its extension is under way. The answer that comes later does not move
+// the end of the lost hold's validity.
 func TestExtendThatIsAnsweredAfterTheEndOfALease(t *testing.T) {
 	Bubble(t, func(t *testing.T, s *Server) {
 		s.MayStayHeld()

@@ -141,8 +141,8 @@ func TestReleaseTellsALoss(t *testing.T) {
 	})
 }
 
-// A command of one hold is stuck. The release of another hold of the same lock waits for it, but not for
-// ever.
+// A command of one hold is stuck. The release of another hold of the same lock waits for it, but
+// not for ever.
 func TestReleaseWhileACommandOfASiblingIsStuck(t *testing.T) {
 	for _, tt := range []struct {
 		name    string
@@ -181,8 +181,9 @@ func TestReleaseWhileACommandOfASiblingIsStuck(t *testing.T) {
 	}
 }
 
-// The wire comes free at the instant at which the time of a release is over. Whether the release still gets
-// it is left to chance. Either way its command goes out later, so its outcome is unknown.
+// The wire comes free at the instant at which the time of a release is over. Whether the release
+// still gets it is left to chance. Either way its command goes out later, so its outcome is
+// unknown.
 func TestReleaseWhoseTurnComesWhenItsTimeIsOver(t *testing.T) {
 	for range 20 {
 		Bubble(t, func(t *testing.T, s *Server) {
@@ -264,8 +265,8 @@ func TestHoldsWithoutALeaseAreReleased(t *testing.T) {
 	})
 }
 
-// A release is sent again because its reply was lost. The server does not remember the first execution, so
-// the second one finds nothing.
+// A release is sent again because its reply was lost. The server does not remember the first
+// execution, so the second one finds nothing.
 func TestRepeatedReleaseThatFindsNothing(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
@@ -293,8 +294,8 @@ func TestRepeatedReleaseThatFindsNothing(t *testing.T) {
 	}
 }
 
-// A process that was stopped finds out only when it goes on that its lease is over. Then a release that
-// finds nothing has lost the lock, even if it was sent twice.
+// A process that was stopped finds out only when it goes on that its lease is over. Then a release
+// that finds nothing has lost the lock, even if it was sent twice.
 func TestRepeatedReleaseAfterTheLeaseIsALoss(t *testing.T) {
 	repeated := Released{Lost: true, InDoubt: true}
 	Bubble(t, func(t *testing.T, s *Server) {
@@ -323,8 +324,8 @@ func TestRepeatedHandOffReachesTheSuccessor(t *testing.T) {
 	})
 }
 
-// The count of a nested acquisition that was not answered is still to be written when the outer hold is
-// released. Whichever of the two commands frees the lock, it is no loss.
+// The count of a nested acquisition that was not answered is still to be written when the outer
+// hold is released. Whichever of the two commands frees the lock, it is no loss.
 func TestReleaseBesideARepetitionThatFrees(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
@@ -358,8 +359,8 @@ func TestReleaseBesideARepetitionThatFrees(t *testing.T) {
 	}
 }
 
-// Hooks of go-redis may run in the caller's goroutine, and panic there. The caller may recover, and has no hold to
-// release, so the lock is freed without it. The lease does not end by itself here.
+// Hooks of go-redis may run in the caller's goroutine, and panic there. The caller may recover, and
+// has no hold to release, so the lock is freed without it. The lease does not end by itself here.
 func TestAHookThatPanicsLeavesNothingLocked(t *testing.T) {
 	for _, op := range []string{"acquire", "release"} {
 		for _, executed := range []bool{false, true} {
@@ -383,7 +384,8 @@ func TestAHookThatPanicsLeavesNothingLocked(t *testing.T) {
 	}
 }
 
-// A hook panics in a nested acquisition. The outer hold has its count to itself again, and others may nest.
+// A hook panics in a nested acquisition. The outer hold has its count to itself again, and others
+// may nest.
 func TestAHookThatPanicsInANestedAcquisition(t *testing.T) {
 	for op, owner := range map[string]string{"nest": "", "acquire": "shared"} {
 		for _, executed := range []bool{false, true} {

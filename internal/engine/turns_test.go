@@ -14,8 +14,8 @@ import (
 	"github.com/redlatch/redlatch/internal/waitq"
 )
 
-// busy starts goroutines that acquire and release a lock until ctx ends. Each holds it for 1 ms, or for 5 ms as a
-// reader. busy returns the time of each acquisition.
+// busy starts goroutines that acquire and release a lock until ctx ends. Each holds it for 1 ms, or
+// for 5 ms as a reader. busy returns the time of each acquisition.
 func busy(
 	ctx context.Context, t *testing.T, wg *sync.WaitGroup, r *Resource, goroutines int, options ...func(*Terms),
 ) (at *[]time.Duration) {
@@ -46,7 +46,8 @@ func busy(
 	return at
 }
 
-// Eight goroutines of a client pass a lock on within cohorts, while others wait. The lock has waiters all the time.
+// Eight goroutines of a client pass a lock on within cohorts, while others wait. The lock has
+// waiters all the time.
 func TestOthersHaveTheirTurnAfterEachCohortAndTheLockIsNotIdle(t *testing.T) {
 	const (
 		cohort = 300 * ms

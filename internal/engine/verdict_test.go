@@ -10,7 +10,8 @@ import (
 	. "github.com/redlatch/redlatch/internal/test/enginetest"
 )
 
-// Each case is the reply to an attempt, and how soon another attempt is worth making without a message.
+// Each case is the reply to an attempt, and how soon another attempt is worth making without a
+// message.
 func TestVerdict(t *testing.T) {
 	const lease, unknown = 3 * time.Second, time.Duration(-1)
 	for _, tt := range []struct {

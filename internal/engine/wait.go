@@ -58,8 +58,8 @@ func (w *Wait) Bound(ctx context.Context) (context.Context, context.CancelFunc) 
 	return w.boundWith(ctx, 0)
 }
 
-// boundWithGrace is Bound for an attempt whose reply may come a little later. That of a member comes
-// before the joint lock stops waiting for its members' errors.
+// boundWithGrace is Bound for an attempt whose reply may come a little later. That of a member
+// comes before the joint lock stops waiting for its members' errors.
 func (w *Wait) boundWithGrace(ctx context.Context) (context.Context, context.CancelFunc) {
 	if w.notify != nil {
 		return w.boundWith(ctx, answerGrace/2)

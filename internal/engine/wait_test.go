@@ -169,8 +169,8 @@ func TestGivingUpTellsTheLastFailure(t *testing.T) {
 	}
 }
 
-// A head whose attempt fails for good, or whose caller has gone, leaves its reason to try to the next
-// waiter. The lock is free by then.
+// A head whose attempt fails for good, or whose caller has gone, leaves its reason to try to the
+// next waiter. The lock is free by then.
 func TestLeavingHeadPassesItsReasonToTryOn(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
@@ -242,7 +242,8 @@ func TestNextWaiterTriesWhileTheHeadIsStuck(t *testing.T) {
 	})
 }
 
-// The second waiter has acquired while the head was stuck, and its reply was lost. Only it can find out.
+// The second waiter has acquired while the head was stuck, and its reply was lost. Only it can find
+// out.
 func TestWaiterWhoseAttemptIsInDoubtAsksAgainAlthoughItIsNotTheHead(t *testing.T) {
 	Bubble(t, func(t *testing.T, s *Server) {
 		s.KeepLeases()
@@ -279,8 +280,8 @@ func TestPollingBacksOffAndDoesNotSubscribe(t *testing.T) {
 	})
 }
 
-// Each request that polls tries by itself, whoever else of its client waits for the name. So it has its own pauses, and
-// a first attempt.
+// Each request that polls tries by itself, whoever else of its client waits for the name. So it has
+// its own pauses, and a first attempt.
 func TestEachRequestThatPollsHasItsOwnPauses(t *testing.T) {
 	slow := Polling(30*time.Minute, 30*time.Minute)
 	for _, tt := range []struct {
@@ -478,7 +479,8 @@ func returned(calls []*Call) (done []bool) {
 	return done
 }
 
-// The head asks for more permits than are free. The refusal says how many are left. Another waiter fits.
+// The head asks for more permits than are free. The refusal says how many are left. Another waiter
+// fits.
 func TestRefusedHeadLetsASmallerRequestTry(t *testing.T) {
 	Bubble(t, func(t *testing.T, s *Server) {
 		r := s.Client(t, "a").Semaphore("x")

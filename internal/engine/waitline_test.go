@@ -99,7 +99,8 @@ func TestCommonMessageWakesAListener(t *testing.T) {
 	}
 }
 
-// The line is a help only. In each case the first client in line does not take its turn, and others must go on.
+// The line is a help only. In each case the first client in line does not take its turn, and others
+// must go on.
 func TestLineWithFaults(t *testing.T) {
 	const n = 5
 	for _, tt := range []struct {
@@ -180,8 +181,8 @@ func TestDeletedLineComesBackWithinAPoll(t *testing.T) {
 	})
 }
 
-// The server remembers the rollback of a waiter that gave up in doubt, so a late copy of its attempt takes no
-// place in line.
+// The server remembers the rollback of a waiter that gave up in doubt, so a late copy of its
+// attempt takes no place in line.
 func TestLateCopyTakesNoPlace(t *testing.T) {
 	Bubble(t, func(t *testing.T, s *Server) {
 		holder := Acquire(t, t.Context(), s.Client(t, "holder").LineLock("x"))
@@ -283,9 +284,9 @@ func TestClientsInLineTakeTurns(t *testing.T) {
 	})
 }
 
-// Turns are passed on without a command, so their client leaves the line by one of its own when nobody waits at the
-// end. Else the server would count it among the listeners, and no waiter would hear a release by a client that does not
-// know the line.
+// Turns are passed on without a command, so their client leaves the line by one of its own when
+// nobody waits at the end. Else the server would count it among the listeners, and no waiter would
+// hear a release by a client that does not know the line.
 func TestClientWhoseUsersTakeTurnsLeavesTheLine(t *testing.T) {
 	Bubble(t, func(t *testing.T, s *Server) {
 		for _, id := range []string{"a", "b"} {

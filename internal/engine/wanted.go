@@ -19,10 +19,9 @@ import (
 //
 // All waiters of a queue share one [Contact], which says who has refused them, and since when. So
 // each client sends one ask a second at most for each name, and none for a lock that changes hands
-// more often than that.
-// The holders of a pool, such as permits, are not named by a refusal: all of them are asked, once
-// the waiter in front has waited for askAfter. That others release and acquire meanwhile says
-// nothing of the holders that it waits for.
+// more often than that. The holders of a pool, such as permits, are not named by a refusal: all of
+// them are asked, once the waiter in front has waited for askAfter. That others release and acquire
+// meanwhile says nothing of the holders that it waits for.
 //
 // Clients of other libraries do not ask. While a hold listens, its client looks once a second
 // whether anybody waits for the messages of a release.
@@ -49,8 +48,8 @@ type Ask struct {
 	Holder   string
 }
 
-// listeningHolds are the holds of a client whose users want to hear that somebody waits. It is a part of
-// Core.
+// listeningHolds are the holds of a client whose users want to hear that somebody waits. It is a
+// part of Core.
 type listeningHolds struct {
 	mu    sync.Mutex          // guards looks; innermost
 	looks map[*Hold]time.Time // for each hold that listens: when the client looks next for its waiters
@@ -80,7 +79,8 @@ var alreadyWanted = func() chan struct{} {
 	return c
 }()
 
-// NotifyWanted notes that somebody waits for what h has. It does not block. The caller holds no mutex.
+// NotifyWanted notes that somebody waits for what h has. It does not block. The caller holds no
+// mutex.
 func (h *Hold) NotifyWanted() {
 	h.mu.Lock()
 	switch {
@@ -200,8 +200,8 @@ func (c *Core) HoldersToAsk(now time.Time) (asks []Ask, next Instant) {
 	return asks, next
 }
 
-// notifyLocalHolds tells the holds of this client that a waits for, and reports whether no other client can
-// have the lock. a may be of another client, that of a member of a joint lock.
+// notifyLocalHolds tells the holds of this client that a waits for, and reports whether no other
+// client can have the lock. a may be of another client, that of a member of a joint lock.
 func (a Ask) notifyLocalHolds() bool {
 	c := a.Resource.Core
 	r := a.Resource
@@ -221,8 +221,8 @@ func (a Ask) notifyLocalHolds() bool {
 	return false
 }
 
-// notifyWanted closes the channels of the holds of a name for which match is true. It calls match with a
-// mutex held.
+// notifyWanted closes the channels of the holds of a name for which match is true. It calls match
+// with a mutex held.
 func (c *Core) notifyWanted(name string, match func(*Hold) bool) {
 	for _, h := range c.holds.named(name, match) {
 		h.NotifyWanted()
