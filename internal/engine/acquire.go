@@ -30,7 +30,7 @@ import (
 //     can find out. The server remembers its rollback or its release longer, so that the copy takes
 //     nothing.
 //
-// The reservation of a waiting writer is to be undone, but leaves no doubt.
+// The reservation of a waiting writer must be undone, but causes no doubt.
 
 // answerGrace is how much longer than its wait an acquisition waits for a reply. An attempt that
 // began just before the end is then usually answered, and needs no rollback.
@@ -63,7 +63,8 @@ func (r *Resource) Acquire(ctx context.Context, terms *Terms, limit time.Duratio
 	}
 	defer q.Wait.end()
 	kind := EventNested
-	// An id that the caller names ignores the holds in ctx: the server alone decides about it.
+	// If the caller names an id, the holds in ctx are ignored: only the server decides about that
+	// id.
 	if r.Traits.Nests && terms.Owner == "" {
 		hold, err = r.AcquireNested(ctx, q)
 	}
@@ -114,8 +115,8 @@ func Guarded(undo, f func()) {
 	returned = true
 }
 
-// EmitResult emits the event of an acquisition: of the given kind, or not acquired. The caller is a
-// call that Close waits for, and holds no mutex.
+// EmitResult emits the event of an acquisition: kind, or EventNotAcquired if err is not nil. The
+// caller is a call that Close waits for, and holds no mutex.
 func (r *Resource) EmitResult(ctx context.Context, kind EventKind, hold *Hold, waited time.Duration, err error) {
 	e := Event{Kind: kind, Resource: r, ID: hold.ID(), Waited: waited, Err: err, Ctx: ctx}
 	if err != nil {
@@ -148,7 +149,7 @@ func (r *Resource) NewRequest(terms *Terms) *Request {
 	return q
 }
 
-// initRequest makes q, which is new, the request that NewRequest returns.
+// initRequest initializes q, which is new, as the request that NewRequest returns.
 func (r *Resource) initRequest(q *Request, terms *Terms) {
 	q.Owner = r.Core.Owners.New()
 	q.Terms = terms
@@ -214,9 +215,9 @@ func (r *Resource) AcquireOutermost(ctx context.Context, q *Request, began time.
 	return hold, err
 }
 
-// Trying returns a context for the attempts of q. It ends with the wait, as far as q has one.
-// Members of a joint lock have the context of the joint lock's attempt, which knows whether that
-// waits.
+// Trying returns a context for the attempts of q. It ends when the wait of q is over, if that has a
+// limit. A member of a joint lock keeps the context of the joint lock's attempt, which knows
+// whether the joint lock waits.
 func (q *Request) Trying(ctx context.Context, r *Resource) (context.Context, context.CancelFunc) {
 	if q.Wait.IsSingleTry() && q.Group == nil {
 		ctx = r.Core.Commands.Try(ctx)
@@ -238,7 +239,7 @@ func (r *Resource) Await(ctx context.Context, terms *Terms) error {
 	}
 	err = q.explain(ctx, r.Core, err)
 	if g, ok := err.(*gaveUpError); ok { //nolint:errorlint // as gaveUp returns it
-		// Nobody holds what q waits for: only a silence is worth mentioning besides ctx's cause.
+		// No holder has refused q, so besides ctx's cause only a silence is worth mentioning.
 		g.refused = false
 		if g.failed == nil {
 			err = context.Cause(ctx)
@@ -296,9 +297,9 @@ func (r *Resource) ownQueue(ctx context.Context, q *Request) (Queue, error) {
 	return r.Traits.NewQueue(ctx, q)
 }
 
-// Try makes one attempt. If it is granted, the caller may keep it: the lease is still valid, and
-// ctx has not ended. It blocks until the reply, or until ctx ends. Queues call it with no mutex
-// held.
+// Try makes one attempt. If it is granted, the caller may keep the result: the lease is still
+// valid, and ctx has not ended. It blocks until the reply, or until ctx ends. Queues call it with
+// no mutex held.
 func (r *Resource) Try(ctx context.Context, q *Request) (Result, error) {
 	q.attemptBegins()
 	res, err := r.Driver.TryAcquire(ctx, q)
@@ -309,7 +310,7 @@ func (r *Resource) Try(ctx context.Context, q *Request) (Result, error) {
 // refusal, or an error.
 //
 //   - No reply, or a reply that an earlier copy is still under way: q is in doubt from now on,
-//     whatever later attempts are answered. A later refusal does not clear it: the copy may be
+//     whatever the answers to later attempts. A later refusal does not clear it: the copy may be
 //     executed after it.
 //   - A command that was denied halfway, for lack of permissions: it may have left a lock without a
 //     TTL. It is rolled back.
@@ -318,7 +319,7 @@ func (r *Resource) Try(ctx context.Context, q *Request) (Result, error) {
 //   - A grant whose lease is over, counted from when the attempt was sent: the server may have
 //     given the lock to another client since. It is rolled back, and the error is ErrLost.
 //
-// The error of a member of a red lock says nothing of a doubt: the red lock is not acquired, and
+// The error of a member of a red lock does not mention a doubt: the red lock is not acquired, and
 // the member's request is rolled back.
 func (r *Resource) tried(ctx context.Context, q *Request, res Result, err error) (Result, error) {
 	f := failure.Of(err)
@@ -350,8 +351,8 @@ func (r *Resource) tried(ctx context.Context, q *Request, res Result, err error)
 	return Result{}, err
 }
 
-// isOver reports whether what was granted is not valid any longer, because the reply took longer
-// than the lease lasts.
+// isOver reports whether a grant is no longer valid, because the reply took longer than the lease
+// lasts.
 func (r *Resource) isOver(res Result, lease time.Duration) bool {
 	now := time.Now()
 	isExpired := r.Traits.Leased && !r.Core.trustedUntil(res.Sent, lease).After(now)
@@ -379,12 +380,12 @@ func (r *Resource) tryWithinTimeout(ctx context.Context, q *Request) (Result, er
 	}
 }
 
-// missedBudget is the error of an attempt for a joint lock, see MissedBudget.
+// missedBudget is the error of an attempt for a joint lock: see MissedBudget.
 type missedBudget struct{ error }
 
 func (e *missedBudget) Unwrap() error { return e.error }
 
-// MissedBudget marks err as that of an attempt for a joint lock that has failed only because
-// members did not answer within their budget. They may be slow, and not silent: an acquisition that
-// waits makes another attempt.
+// MissedBudget marks err as the error of an attempt for a joint lock that failed only because
+// members did not answer within their budget. They may be slow rather than silent, so an
+// acquisition that waits makes another attempt.
 func MissedBudget(err error) error { return &missedBudget{err} }

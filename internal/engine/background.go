@@ -45,9 +45,9 @@ func (r *Resource) addDuty(
 	})
 }
 
-// answerOf is what the error of a command says about the server.
+// answerOf returns what the error of a command says about the server.
 //
-// A final answer ends a duty where leases end what it leaves behind. Repeating it would send a
+// A final answer ends a duty if a lease ends what the duty leaves behind. Repeating it would send a
 // command a second, for minutes, for each caller that has given up. Ending it is safe even if an
 // attempt of unknown outcome may still be executed. While the reason lasts, a late copy is refused
 // as well. If the reason passes first, a copy may take the lock, and nobody holds it: it stays
@@ -77,9 +77,9 @@ func awaitFirst(ctx context.Context, first <-chan struct{}, limit time.Duration)
 	}
 }
 
-// RollbackLimit is how long a call that began then may wait for its rollback. A server that was
-// silent for the whole command timeout will probably not answer the rollback either, so then it is
-// short.
+// RollbackLimit returns how long a call that began at began may wait for its rollback. It is short
+// after a whole command timeout, because a server that was silent for so long will probably not
+// answer the rollback either.
 func (c *Core) RollbackLimit(began time.Time) time.Duration {
 	return min(max(c.CommandTimeout-time.Since(began), rollbackGrace), rollbackTimeout)
 }

@@ -10,7 +10,7 @@ import (
 )
 
 // Why an acquisition gave up: was the lock held by somebody else, or did the server not answer?
-// Callers act differently on the two. A busy lock is daily life, and a silent server is an outage.
+// Callers act differently on the two. A busy lock is normal, and a silent server is an outage.
 //
 // Each request notes the answers to its attempts (learn) in a contact. While it waits, that is the
 // contact of its queue, because most waiters make no attempts: what one of them hears, all know.
@@ -22,11 +22,11 @@ import (
 //	no answer                ErrUnavailable, with the last failure
 
 // Contact is what an acquisition, or all waiters of a queue, have heard from the server. The zero
-// value is nothing. It is safe for concurrent use.
+// value has heard nothing. It is safe for concurrent use.
 type Contact struct {
 	mu sync.Mutex // innermost
 	contactState
-	source *Contact // of the queue in which somebody waits for all who share this contact; nil: none
+	source *Contact // the contact of the queue in which a request waits for all that share this one; nil if none does
 }
 
 // contactState is what a contact knows.
@@ -35,35 +35,36 @@ type contactState struct {
 	silence
 }
 
-// refusal is the latest one, of an attempt or of one that this stood behind. The zero value: there
-// was none.
+// refusal is the latest refusal, of an own attempt or of the attempt of a waiter in front. The zero
+// value means that there was none.
 type refusal struct {
 	refused bool
-	holder  string    // "": unknown
-	until   time.Time // when that holder's lease ends; zero: unknown
+	holder  string    // "" if it is unknown
+	until   time.Time // when that holder's lease ends; zero if unknown
 	endless bool      // that lease never ends
-	reason  error     // if it is not the holder
+	reason  error     // another reason than the holder, or nil
 
 	// For the asks: see wanted.go.
-	busyMember *Resource // what the holder holds, if that is a member of a joint lock; nil: what was asked for
+	busyMember *Resource // the member of a joint lock that the holder has; nil if it has the resource itself
 	since      time.Time // since when the same holder has refused
-	latest     time.Time // when it has refused
-	askedFor   time.Time // when that holder was asked; zero: it was not
-	quiet      bool      // its client hears no messages of releases
+	latest     time.Time // when it last refused
+	askedFor   time.Time // when that holder was asked; zero if it was not
+	quiet      bool      // the waiter's client hears no messages of releases
 	outdated   bool      // there was a release since
 }
 
-// silence is what was not answered since the latest answer. The zero value: nothing.
+// silence describes the attempts without an answer since the latest answer. The zero value means
+// that there is none.
 type silence struct {
-	attemptSince time.Time // an attempt is under way since then; zero: none, or unknown
-	silent       time.Time // since when no attempt was answered; zero: the latest was
-	failed       error     // why the latest attempt was not answered; nil: it was
-	outage       error     // the latest failure that says more than that time passed; nil: none
+	attemptSince time.Time // since when an attempt is under way; zero if none is, or if unknown
+	silent       time.Time // since when no attempt was answered; zero if the latest was
+	failed       error     // why the latest attempt was not answered; nil if it was
+	outage       error     // the latest failure that says more than that time passed; nil if there is none
 	again        bool      // more than one attempt was not answered
 }
 
 // AttemptBegins notes that an attempt begins, or that a queue sends a command for all its waiters.
-// Answered or Failed notes the outcome of that command.
+// HeldBy or Failed notes the outcome of that command.
 func (k *Contact) AttemptBegins() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -79,7 +80,7 @@ func (k *Contact) HeldBy(holder string, left time.Duration, reason error) {
 	k.refuse(refusal{holder: holder, endless: left == Endless, reason: reason}, left)
 }
 
-// refuse is Answered, with all that is known of the refusal.
+// refuse is HeldBy with all that is known of the refusal.
 func (k *Contact) refuse(now refusal, left time.Duration) {
 	now.refused = true
 	now.latest = time.Now()
@@ -109,9 +110,9 @@ func (k *Contact) released() {
 	k.outdated = true
 }
 
-// takeDueAsk returns who is to be asked for what, and when. of is nil if that is what the waiters
-// wait for. at is zero if nobody is to be asked before the next refusal. If it is not after now,
-// takeDueAsk notes that the holder was asked.
+// takeDueAsk returns the holder to ask, the resource to ask it for, and when to ask. of is nil for
+// the resource that the waiters wait for. at is zero if no holder is to be asked before the next
+// refusal. If at is not after now, takeDueAsk notes that the holder was asked.
 //
 // A client that hears no messages of releases, because it stands in line, knows only at its next
 // attempt whether the same holder still has the lock.
@@ -145,7 +146,7 @@ func later(a, b time.Time) time.Time {
 	return b
 }
 
-// Failed notes why that command failed. Only an outage counts.
+// Failed notes why the command failed. Only an outage counts.
 func (k *Contact) Failed(err error) { k.fail(err, failure.Of(err), 0) }
 
 // fail is Failed for an error that means f. grace is how much longer than its caller's time the
@@ -199,8 +200,8 @@ func (k *Contact) takeOver(other *Contact) {
 	k.contactState = news
 }
 
-// SetSource makes k, which users who take turns share, know from now on what the queue hears in
-// which q stands for all of them. Nil: nobody stands there any longer.
+// SetSource makes k, which users who take turns share, follow the queue in which q stands for all
+// of them. A nil q means that no request stands there any longer.
 func (k *Contact) SetSource(q *Request) {
 	k.catchUp()
 	k.mu.Lock()
@@ -229,7 +230,7 @@ func (q *Request) ShareContact(queue *Contact) {
 	q.contact = queue
 }
 
-// graceOf is how much longer than the caller's time an attempt with ctx was allowed to wait.
+// graceOf returns how much longer than the caller's time an attempt with ctx was allowed to wait.
 func graceOf(ctx context.Context) time.Duration {
 	if context.Cause(ctx) == errWaitOver { //nolint:errorlint // the very value
 		return answerGrace
@@ -265,7 +266,7 @@ func (q *Request) learn(ctx context.Context, res Result, err error) {
 	}
 }
 
-// ownContact returns what q has heard, to add to it.
+// ownContact returns the contact of q, and makes it if needed.
 func (q *Request) ownContact() *Contact {
 	if q.contact == nil {
 		q.contact = &Contact{}

@@ -75,13 +75,14 @@ func (c *HoldContext) Value(key any) any {
 	return c.Context.Value(key)
 }
 
-// carried is a hold, and what its user has of it: nil for the hold of a member.
+// carried is a hold and its user's hold, which is nil for the hold of a member.
 type carried struct {
 	hold     *Hold
 	userHold any
 }
 
-// find returns h if it is a hold of r, the hold of its member that is, live or not, or nil.
+// find returns h if it is a hold of r, or else the hold of h's member r, live or not. It returns
+// nil if there is none.
 func (h *Hold) find(r *Resource) *Hold {
 	if r.Is(h.r) {
 		return h
@@ -98,15 +99,15 @@ func (h *Hold) findLive(r *Resource) *Hold {
 	return found
 }
 
-// HoldFrom returns the nearest live hold of r that ctx carries, and what its user has of it. That
-// is nil for a hold of a member of a joint lock.
+// HoldFrom returns the nearest live hold of r that ctx carries, and its user's hold, which is nil
+// for the hold of a member of a joint lock.
 func HoldFrom(ctx context.Context, r *Resource) (hold *Hold, userHold any) {
 	found, _ := ctx.Value(liveKey{r}).(carried)
 	return found.hold, found.userHold
 }
 
-// AnyHoldFrom returns the nearest live hold that ctx carries, and what its user has of it. It is
-// the joint lock's hold, and not that of a member.
+// AnyHoldFrom returns the nearest live hold that ctx carries, and its user's hold. For a joint lock
+// it returns the joint hold, not the hold of a member.
 func AnyHoldFrom(ctx context.Context) (hold *Hold, userHold any) {
 	found, _ := ctx.Value(anyLiveKey{}).(carried)
 	return found.hold, found.userHold

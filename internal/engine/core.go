@@ -16,9 +16,9 @@ import (
 // What belongs to one client: its configuration, the calls and goroutines that are under way, and
 // Close.
 //
-// Close returns only when nothing of the client runs. So each call registers before it does
-// anything (Enter), and each goroutine is started by Spawn. Both fail, or do nothing, once it is
-// too late.
+// Close returns only when nothing of the client runs. Each call therefore registers before it does
+// anything (Enter), and Spawn starts each goroutine. When it is too late, Enter fails and Spawn
+// does nothing.
 
 // Config is the part of a client that a [Core] needs. It does not change after NewCore.
 type Config struct {
@@ -32,32 +32,34 @@ type Config struct {
 
 	// Logger must not block: see package logqueue.
 	Logger *slog.Logger
-	// NeedsReplicas: replicas must confirm an acquisition, so no request acquires for another. Only
-	// the command that acquires is followed by WAIT.
+	// NeedsReplicas is set if replicas must confirm an acquisition. No request then acquires for
+	// another, because WAIT only follows the command of the request that acquires.
 	NeedsReplicas bool
-	// Margin is how long before its end a lease is no longer trusted. Negative: TTL/100 + 2 ms.
+	// Margin is how long before its end a lease is no longer trusted. A negative margin stands for
+	// TTL/100 + 2 ms.
 	Margin time.Duration
 	// CommandTimeout is how long a call waits for the server's answer.
 	CommandTimeout time.Duration
-	// RepeatFor is how long after its first attempt a command may be repeated that the server
-	// remembers.
+	// RepeatFor is how long after its first attempt a command that the server remembers may be
+	// repeated.
 	RepeatFor time.Duration
 	// LateCopies is how long a copy of a command of unknown outcome may still arrive.
 	LateCopies time.Duration
 }
 
-// Commands is what the engine needs to know of the commands of a client, besides its drivers.
+// Commands has the functions that the engine needs for the commands of a client, besides its
+// drivers.
 type Commands struct {
 	// Renew extends leases in batches: see [watchdog.Renew]. The keeper of each is an [*Ownership].
 	Renew watchdog.Renew
 	// Ready prepares the client for its first command. Every call that needs the server waits for
-	// it. Nil: there is nothing to prepare.
+	// it. It is nil if there is nothing to prepare.
 	Ready func(ctx context.Context) error
-	// Try returns a context for the attempts of an acquisition that does not wait. A server that
-	// refuses for the moment then ends them soon.
+	// Try returns a context for the attempts of an acquisition that does not wait. They end soon if
+	// the server refuses commands for the moment.
 	Try func(ctx context.Context) context.Context
-	// Server returns what stands for the server that has a resource now: resources of equal servers
-	// fail together. It must only compute.
+	// Server returns a key for the server that has r now. Resources with equal keys fail together.
+	// It must only compute.
 	Server func(r *Resource) any
 }
 
@@ -68,8 +70,8 @@ type Owners struct {
 	// IsOwn reports whether this client has made an owner's id, for an acquisition of its own.
 	// known is false for an id that no client has made. It must only compute.
 	IsOwn func(ownerID string) (own, known bool)
-	// TagOf groups the holds whose takeovers are announced together; "" for none. It is called with
-	// a mutex held, so it must only compute.
+	// TagOf returns the tag of an owner's id, or "" if it has none. Takeovers of holds with the
+	// same tag are announced together. TagOf is called with a mutex held, so it must only compute.
 	TagOf func(ownerID string) string
 }
 
@@ -77,31 +79,31 @@ type Owners struct {
 type Errors struct {
 	// Describe adds the operation and the resource to an error.
 	Describe func(r *Resource, operation string, err error) error
-	// Explain says what a key holds, if err is Redis's answer that this is not what r stores there.
-	// It returns other errors as they are.
+	// Explain says what a key holds, if err is Redis's answer that the key does not hold what r
+	// stores there. It returns other errors unchanged.
 	Explain func(r *Resource, err error) error
-	// Address names the server that has a resource, for errors; "" if it is unknown. It must only
-	// compute.
+	// Address returns the name of the server that has r, for errors, or "" if it is unknown. It
+	// must only compute.
 	Address func(r *Resource) string
 	// Lost makes the error of a loss. It matches ErrLost.
 	Lost func(Loss) error
 }
 
-// Presence is what tells other clients of this one, and asks them: see package presence. Its
-// functions must not block, but for CanLinger.
+// Presence has the functions that tell other clients of this one, and ask them: see package
+// presence. None of them may block, except CanLinger.
 type Presence struct {
 	// HoldAdded is called for each new hold, and WaitBegan and WaitEnded for each acquisition that
 	// waits.
 	HoldAdded            func()
 	WaitBegan, WaitEnded func(r *Resource)
 	// StaysTaken is called when a release has left the lock of an id taken for the rest of its
-	// minimum hold. Nil: nobody wants to know.
+	// minimum hold. It may be nil.
 	StaysTaken func(id string, rest time.Duration)
 	// CanLinger reports whether the client hears other clients that ask for a lingering lock. The
 	// first call may wait for a moment until it does.
 	CanLinger func(ctx context.Context) bool
-	// NameOf returns the name of the client of a holder, if that is known; else "". It must only
-	// compute. Nil: no name is known.
+	// NameOf returns the name of a holder's client, or "" if it is unknown. It must only compute.
+	// It may be nil.
 	NameOf func(holder string) string
 	// Ask asks the client of a holder to give up a lingering lock.
 	Ask func(r *Resource, holder string)
@@ -117,7 +119,7 @@ type Core struct {
 	Config
 
 	born      time.Time // instants count from here
-	turns     Turns     // nil: nobody takes turns
+	turns     Turns     // nil if nobody takes turns
 	dog       *watchdog.Dog
 	queues    waitQueues
 	holds     holdList
@@ -141,7 +143,7 @@ type Core struct {
 	calls      sync.WaitGroup
 	background sync.WaitGroup
 
-	muted atomic.Bool // Close has returned: the observer is not called any longer
+	muted atomic.Bool // set when Close stops waiting for code of the user: the observer is no longer called
 }
 
 // NewCore returns a core. It starts no goroutine.
@@ -214,10 +216,10 @@ func (c *Core) Spawn(f func()) {
 // Open returns a context that ends when Close begins.
 func (c *Core) Open() context.Context { return c.open }
 
-// Closing is closed when Close begins.
+// Closing returns a channel that is closed when Close begins.
 func (c *Core) Closing() <-chan struct{} { return c.open.Done() }
 
-// Stopping is closed when Close ends background work.
+// Stopping returns a channel that is closed when Close ends background work.
 func (c *Core) Stopping() <-chan struct{} { return c.stopping }
 
 // IsClosing reports whether Close has begun: nothing new may be acquired.
@@ -226,7 +228,7 @@ func (c *Core) IsClosing() bool { return c.open.Err() != nil }
 // IsStopping reports whether Close has ended background work.
 func (c *Core) IsStopping() bool { return IsClosed(c.stopping) }
 
-// Ending is what Close needs of its client. The functions are called at most once each, in this
+// Ending has the functions of a client that Close needs. They are called at most once each, in this
 // order.
 type Ending struct {
 	// Hurry must make all commands, and all later ones, end within the command timeout. It must not
@@ -235,9 +237,9 @@ type Ending struct {
 	// Cut makes commands fail from now on, and must not block. It is called only if code of the
 	// user does not return.
 	Cut func()
-	// Stop is called when no call is left, or after Cut, with what Close returns because of holds.
-	// It must end everything that background work waits for. After Cut it may block for as long as
-	// code of the user does.
+	// Stop is called when no call is left, or after Cut, with the error that Close returns because
+	// of holds, or nil. It must end everything that background work waits for. After Cut it may
+	// block for as long as code of the user does.
 	Stop func(holdsErr error)
 }
 
@@ -245,26 +247,27 @@ type Ending struct {
 // of the user ends within the command timeout, but a busy machine may be late.
 const cutGrace = 500 * time.Millisecond
 
-// errUserCode is why Close has not waited any longer.
+// errUserCode says why Close stopped waiting.
 var errUserCode = errors.New("an observer or a hook of the redis client has not returned")
 
 // Close refuses new acquisitions, ends waiting ones, and waits until all holds are released or ctx
 // is done. It abandons the holds that are left: their contexts end with [ErrClosed], and nothing
-// renews their leases. Then it waits for calls, and for one more attempt at each rollback and
-// release that was not tried before. Others are dropped.
+// renews their leases. Then it waits for calls, and for one last attempt at each rollback and
+// release. If a server is silent, only those that were not tried before are attempted there. The
+// others are dropped.
 //
-// The calls and the background have a command timeout after the last hold, or until ctx ends. Then
-// Close hurries them, which gives them another command timeout. Only code of the user can take
-// longer: an observer, or a hook of the redis client. It may even wait for Close itself. Close does
-// not wait for it: from then on nothing is sent, and no observer is called.
+// Calls and background work have a command timeout after the last hold has ended, or until ctx
+// ends. Then Close hurries them, which gives them another command timeout. Only code of the user
+// can take longer: an observer, or a hook of the redis client. It may even wait for Close itself.
+// Close does not wait for it: from then on nothing is sent, and no observer is called.
 //
 //	no hold is left, or ctx ends            holds that are left are abandoned; calls and background go on
 //	ctx ends, or after a command timeout    Hurry
 //	after another command timeout           Cut: only goroutines in code of the user are left
 //
 // Close returns the cause of ctx if holds were left, and an error if it did not wait for code of
-// the user. panicked is what the observer has panicked with when it heard of the holds that were
-// left. Close must be called once.
+// the user. panicked is the value with which the observer panicked when it heard of the holds that
+// were left. Close must be called once.
 func (c *Core) Close(ctx context.Context, how Ending) (panicked any, err error) {
 	// Seal first. An acquisition that did not see in time that the client closes cannot add its
 	// hold, and is rolled back. Otherwise its hold could appear after Close has looked for holds.
@@ -315,8 +318,8 @@ func (c *Core) Close(ctx context.Context, how Ending) (panicked any, err error) 
 }
 
 // awaitHolds waits until no hold is left. It returns why it waits no longer: ctx has ended, or
-// nobody can release the holds that are left, because the observer has not let the call return that
-// acquired them.
+// nobody can release the holds that are left, because the observer keeps the calls that acquired
+// them from returning.
 func (c *Core) awaitHolds(ctx context.Context) error {
 	ticker := time.NewTicker(c.CommandTimeout)
 	defer ticker.Stop()
@@ -345,7 +348,7 @@ type ender struct {
 	panicked any           // by the observer; read after done
 }
 
-// finish is the goroutine. It ends when all code of the user has returned.
+// finish runs in that goroutine. It ends when all code of the user has returned.
 func (e *ender) finish(abandoned []*Hold, stop func()) {
 	defer close(e.done)
 	c := e.c
@@ -384,18 +387,18 @@ func (e *ender) await(f func()) {
 	}
 }
 
-// Instant is a point of the monotonic clock, counted from the creation of the core; 0 is none. A
+// Instant is a point of the monotonic clock, counted from the creation of the core. 0 means none. A
 // hold stores several of them, and a time.Time is three times as large.
 type Instant time.Duration
 
-// Instant converts a time.
+// Instant converts a time to an instant.
 func (c *Core) Instant(t time.Time) Instant { return Instant(t.Sub(c.born)) }
 
-// Time converts an instant.
+// Time converts an instant to a time.
 func (c *Core) Time(i Instant) time.Time { return c.born.Add(time.Duration(i)) }
 
-// MarginOf is how long before its end a lease of ttl is no longer trusted: never more than half of
-// it.
+// MarginOf returns how long before its end a lease of ttl is no longer trusted. It is at most half
+// of ttl.
 func (c *Core) MarginOf(ttl time.Duration) time.Duration {
 	margin := c.Margin
 	if margin < 0 {
@@ -404,7 +407,7 @@ func (c *Core) MarginOf(ttl time.Duration) time.Duration {
 	return min(margin, ttl/2)
 }
 
-// trustedUntil is when a lease of ttl is no longer trusted, if its command was sent at that time.
+// trustedUntil returns when a lease of ttl is no longer trusted, if its command was sent at sent.
 func (c *Core) trustedUntil(sent time.Time, ttl time.Duration) time.Time {
 	return sent.Add(ttl - c.MarginOf(ttl))
 }

@@ -44,9 +44,9 @@
 //	poll.go        a request that polls, in no local queue
 //	waitline.go    the subscription and the commands of a client that stands in line
 //	shorten.go     a lease that lasts too long, because the server's clock was set back
-//	handoff.go     what the last release does: the lock is freed, handed off, or stays taken
-//	outer.go       what package turns needs, in which users take turns on one hold without commands
-//	linger.go      how a lock is asked for that stays with its client after its last release
+//	handoff.go     what the last release does: it frees the lock, hands it off, or leaves it taken
+//	outer.go       what package turns needs: users take turns on one hold without commands
+//	linger.go      how a client asks for a lock that stays with another client after its last release
 //	minhold.go     a lock that stays taken for a minimum time
 //	wanted.go      how a holder hears that somebody waits
 //	contact.go     what an acquisition has heard: the lock is busy, or the server is silent
@@ -54,7 +54,7 @@
 //	hold.go        one hold: its ends, and the calls of its user
 //	context.go     the context of a hold, and the holds that a context carries
 //	holdlist.go    all holds of a client
-//	holders.go     what a client tells others of its holds
+//	holders.go     the holders that waiters wait for, so that errors can name their clients
 //	ownership.go   id and count on the server; release and renewal
 //	loss.go        how the holds of an ownership end when it is lost
 //	lease.go       for how long the leases of holds must last
@@ -62,7 +62,7 @@
 //	nest.go        acquisitions under a hold that the context carries
 //	token.go       fencing tokens that went backwards
 //	log.go         the log of losses and renewals
-//	member.go      what package joint needs of the members of a lock made of several
+//	member.go      what package joint needs of the members of a joint lock
 //	core.go        what belongs to a client; Close
 //	driver.go      what a kind of primitive does, and the values that pass between it and the engine
 //	event.go       events for the observer
@@ -92,15 +92,15 @@
 //
 // # Goroutines
 //
-// A request waits in the goroutine of its caller. Core.Spawn starts all other goroutines but those
-// of Close itself (core.go), and Close waits for them:
+// A request waits in the goroutine of its caller. Core.Spawn starts all other goroutines except
+// those of Close itself (core.go), and Close waits for them:
 //
 //   - commands that are repeated in the background (background.go),
 //   - calls of the observer that must not delay the watchdog (event.go),
 //   - the end of a hold whose limit has come (hold.go),
 //   - the release of a hold that ends later than its call (outer.go),
 //   - a command that shortens a lease (shorten.go),
-//   - in a bubble of testing/synctest, the look for leaked holds (leak.go).
+//   - in a bubble of testing/synctest, the search for leaked holds (leak.go).
 //
 // Short AfterFuncs are the only exceptions: the alarm of a wait queue, the timer of a lane of
 // package duty, the limit of a hold, and the pause of a request that polls. One does more than

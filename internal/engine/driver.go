@@ -13,11 +13,11 @@ import (
 //
 //	Driver       all kinds
 //	HoldDriver   kinds whose holds are Ownerships: all but latches, which have none, and joint locks
-//	LeaseDriver  those whose holds have leases: all but plain semaphores
-//	LineDriver   those whose waiting clients stand in line on the server
+//	LeaseDriver  kinds whose ownerships have leases: all but plain semaphores
+//	LineDriver   kinds whose waiting clients stand in line on the server
 //
-// What is said here holds for the methods of all of them. They are called from many goroutines.
-// They wait for the server, up to ctx.
+// The methods of all of them are called from many goroutines, and wait for the server until ctx
+// ends.
 //
 // A command may be executed more than once with equal arguments, and a copy may arrive after its
 // caller has returned. The driver must make all copies together have the effect of one. An error
@@ -42,9 +42,10 @@ type Driver interface {
 
 // HoldDriver is what a driver does with the ownership that a grant to a request has made.
 type HoldDriver interface {
-	// Release lowers the count of o to left. With 0 it frees the lock. With a successor, which only
-	// kinds with Traits.HandsOff get, it makes the successor the holder in the same step, so that
-	// no other client can take the lock in between. The engine calls it with o's wire lock held.
+	// Release lowers the count of o to remaining. With 0 it frees the lock. If next has a
+	// successor, which only kinds with Traits.HandsOff get, Release makes it the holder in the same
+	// step, so that no other client can take the lock in between. The engine calls it with o's wire
+	// lock held.
 	Release(ctx context.Context, o *Ownership, remaining int, next Next) (Released, error)
 	// Overwritten reports whether the error of a command means that the main key holds other data
 	// by now. Then the owner has lost it. Overwritten may ask the server.
@@ -67,7 +68,7 @@ type LeaseDriver interface {
 }
 
 // LineDriver is a driver whose clients stand in line on the server while they wait: see line.go of
-// package waitq. The Driver of a resource implements it, or does not.
+// package waitq. A Driver that does not implement it has no line.
 type LineDriver interface {
 	// SubscribePlace listens for the messages to one place. It returns nil if the server cannot
 	// tell who listens: then this client does not stand in line. The engine calls it with
@@ -78,51 +79,52 @@ type LineDriver interface {
 	GiveUpPlace(ctx context.Context, number uint64) error
 }
 
-// Next says what follows a release. The zero value: the lock is free, for nobody in particular.
+// Next says what follows a release. With the zero value, the lock is free for whoever comes first.
 type Next struct {
-	Successor *Owner // becomes the holder; nil: the lock is freed
+	Successor *Owner // the next holder; nil if the lock is freed
 	// Place is given up if there is a successor, which is then the client's last waiter. Otherwise
 	// it goes to the end of the line.
 	Place Place
-	// AskPolls: Released.Polled is wanted.
+	// AskPolls asks for Released.Polled.
 	AskPolls bool
 }
 
 // Traits is what a kind can do beyond its driver's methods. The zero value is a kind whose holds
 // have no lease, do not nest, and wait in a local queue.
 type Traits struct {
-	// Leased: holds last as long as a lease, which may be renewed and lost: their own, or those of
-	// the members of a joint lock.
+	// Leased is set if holds last as long as a lease, which may be renewed and lost. It is their
+	// own lease, or the leases of the members of a joint lock.
 	Leased bool
 	// Remembered is how long the server remembers the permits of an acquisition without a lease. A
 	// release or a rollback may be repeated that long.
 	Remembered time.Duration
 
-	// Nests: an acquisition nests under a hold of the same resource that its context carries: at
-	// most one at a time, unless ManyHolders.
+	// Nests is set if an acquisition nests under a hold of the same resource that its context
+	// carries. Only one does so at a time, unless ManyHolders is set.
 	Nests bool
-	// Outer finds the hold in ctx to nest under, for a kind that may nest under other holds too;
-	// nil if there is none. An error forbids the acquisition. The hold may be a lost one: then the
-	// acquisition fails with ErrLost. A nil func finds holds of the same resource.
+	// Outer returns the hold in ctx to nest under, or nil, for a kind that may nest under other
+	// holds too. An error forbids the acquisition. The hold may be a lost one: then the acquisition
+	// fails with ErrLost. If Outer is nil, only holds of the same resource are found.
 	Outer func(ctx context.Context) (*Hold, error)
 
-	// ManyHolders: several requests may hold at once. A message that comes during a successful try
-	// may announce room for another.
+	// ManyHolders is set if several requests may hold at once. A message that comes during a
+	// successful try may then announce room for another.
 	ManyHolders bool
 	// AcquireBatch is TryAcquire for q and, if that is granted, for others too. granted[i] reports
-	// whether others[i] was granted. A nil slice: q was refused, and the others were not tried.
+	// whether others[i] was granted. granted is nil if q was refused, and the others were not
+	// tried.
 	AcquireBatch func(ctx context.Context, q *Request, others []*Request) (res Result, granted []bool, err error)
 
-	// HandsOff: Release can make a local waiter the next holder.
+	// HandsOff is set if Release can make a local waiter the next holder.
 	HandsOff bool
-	// Fenced: each outermost hold has a fencing token, and each turn one of its own.
+	// Fenced is set if each outermost hold has a fencing token, and each turn one of its own.
 	Fenced bool
-	// OtherSide is the kind of the other side of a read-write lock; "": it has no sides. Requests
+	// OtherSide is the kind of the other side of a read-write lock, or "" for other kinds. Requests
 	// for both wait for the same lock, and local waiters for the side with one holder go first.
 	OtherSide string
 
-	// NewQueue returns the queue in which q waits. A nil func, or a nil queue: the local wait queue
-	// of its name.
+	// NewQueue returns the queue in which q waits. If the func or the queue is nil, q waits in the
+	// local wait queue of its name.
 	NewQueue func(ctx context.Context, q *Request) (Queue, error)
 	// NameOwner gives the owner of a new acquisition another id than the usual one. It may be nil.
 	NameOwner func(o *Owner)
@@ -137,8 +139,8 @@ func (t *Traits) hasTurnsOfClients() bool { return t.HandsOff && t.OtherSide == 
 // outer.go.
 func (t *Traits) HasTurnsOfUsers() bool { return t.HandsOff && !t.ManyHolders }
 
-// isPool reports whether requests wait for what several others hold between them: a release by one
-// of these says nothing about the rest.
+// isPool reports whether several holders share the resource that requests wait for. A release by
+// one of them says nothing about the others.
 func (t *Traits) isPool() bool { return t.ManyHolders && t.OtherSide == "" }
 
 // yieldsToOtherSide reports whether local waiters for the other side go first.
@@ -151,8 +153,8 @@ type Released struct {
 	Polled    bool   // without a successor: other requests poll for the lock
 	Lost      bool   // the server did not know the owner: nothing was released
 	Stays     bool   // of ReleaseAfter: others need the lease too, so it was not shortened
-	// InDoubt: an earlier attempt of the same call has an unknown outcome, and the server does not
-	// remember it. If Lost, that attempt may have freed the lock or handed it off.
+	// InDoubt is set if an earlier attempt of the same call has an unknown outcome that the server
+	// does not remember. If Lost is set too, that attempt may have freed the lock or handed it off.
 	InDoubt bool
 }
 
@@ -171,7 +173,7 @@ type Owner struct {
 	Number  uint64 // the server remembers a private acquisition by it
 	Shared  bool   // others may use the same id, so the server counts
 	InDoubt bool   // an attempt to acquire has an unknown outcome: a copy may still arrive
-	Tokens  int16  // how many fencing tokens to reserve; 0 and 1: one
+	Tokens  int16  // how many fencing tokens to reserve; 0 means one
 	Permits int32
 	TTL     time.Duration
 }
@@ -183,25 +185,25 @@ func (o *Owner) SetID(id string, shared bool) { o.ID, o.Shared = id, shared }
 type Terms struct {
 	Wait          time.Duration // how long it may wait, or NoWait, or Forever
 	TTL           time.Duration // of the lease, or of each renewal
-	MaxHold       time.Duration // of a renewed hold; 0: no limit
+	MaxHold       time.Duration // of a renewed hold; 0 if there is no limit
 	Renew         bool
 	NonReentrant  bool
 	Permits       int
-	Owner         string        // "": an id of its own
-	PollMin       time.Duration // 0: wait for messages
+	Owner         string        // the owner id; "" for a new one
+	PollMin       time.Duration // 0 to wait for messages instead
 	PollMax       time.Duration
 	WaiterTimeout time.Duration // of a fair waiter
-	Cohort        time.Duration // how long local waiters pass the lock on without a command; 0: they do not
-	Linger        time.Duration // how long the lock stays with the client after its last release; 0: it is freed
-	MinHold       time.Duration // the lock stays taken for this long, however soon it is released; 0: it does not
+	Cohort        time.Duration // how long local waiters pass the lock on without a command; 0 if they do not
+	Linger        time.Duration // how long the lock stays with the client after its last release; 0 if it does not
+	MinHold       time.Duration // how long the lock stays taken, however soon it is released
 
-	// HoldContext is the context of the hold. Nil: that of the acquisition.
+	// HoldContext is the context of the hold. If it is nil, the hold has that of the acquisition.
 	HoldContext context.Context //nolint:containedctx // it is an option
 	// ForMember returns the terms for acquiring the i-th member of a joint lock.
 	ForMember func(i int) *Terms
 }
 
-// holdContext is the context that the hold of an acquisition has, which caller made.
+// holdContext returns the context for the hold of an acquisition whose own context is caller.
 func (t *Terms) holdContext(caller context.Context) context.Context {
 	if t.HoldContext != nil {
 		return t.HoldContext
@@ -209,7 +211,7 @@ func (t *Terms) holdContext(caller context.Context) context.Context {
 	return caller
 }
 
-// FirstTTL is the lease that an acquisition asks for: at most the maximum hold time.
+// FirstTTL returns the lease that an acquisition needs: at most the maximum hold time.
 func (t *Terms) FirstTTL() time.Duration {
 	if t.Renew && t.MaxHold > 0 {
 		return min(t.TTL, t.MaxHold)
@@ -217,12 +219,13 @@ func (t *Terms) FirstTTL() time.Duration {
 	return t.TTL
 }
 
-// WireTTL is the lease on the server that an acquisition asks for. A crash must not end the minimum
-// hold, so it is no shorter than that. The hold is trusted, renewed and limited by FirstTTL and
-// Limit all the same.
+// WireTTL returns the lease that an acquisition asks the server for. A crash must not end the
+// minimum hold, so the lease is no shorter than that. The hold is trusted, renewed and limited by
+// FirstTTL and Limit all the same.
 func (t *Terms) WireTTL() time.Duration { return max(t.FirstTTL(), t.MinHold) }
 
-// Limit is how long the hold may last however often it is renewed; 0: no limit.
+// Limit returns how long the hold may last, however often it is renewed. 0 means that there is no
+// limit.
 func (t *Terms) Limit() time.Duration {
 	if !t.Renew {
 		return t.TTL
@@ -239,20 +242,20 @@ type Request struct {
 	NonReentrant bool // a second count of the same id is a deadlock
 	MayQueue     bool // it waits if it is refused
 	UnderSameID  bool // made under a hold of the same id: if the server does not know that id, the hold is lost
-	// MustRollback: an attempt has left something on the server, or may have, and there is no hold
-	// for it. That may be the lock itself, which would stay taken until its lease ends: then
-	// InDoubt is set too, unless the acquisition is about to fail.
+	// MustRollback is set if an attempt has left something on the server, or may have, and there is
+	// no hold for it. That may be the lock itself, which would stay taken until its lease ends:
+	// then InDoubt is set too, unless the acquisition is about to fail.
 	MustRollback bool
-	// WaitRecorded: the server has noted that its client waits. If it gives up, it must be rolled
-	// back as well: others would wait for it for a moment.
+	// WaitRecorded is set if the server has noted that its client waits. If the request gives up,
+	// it must be rolled back too: otherwise others would wait for it for a moment.
 	WaitRecorded bool
-	// OfMajority: it is for a member of a lock that a majority of its members is enough for.
+	// OfMajority is set for a member of a lock that needs only a majority of its members.
 	OfMajority bool
-	// Reserves: such a lock waits, and tries the member again. So a refused attempt leaves in Redis
-	// what that of a waiting request does. Reserved: it has, and whoever made the request must roll
-	// it back in the end.
+	// Reserves is set if such a lock waits, and tries the member again. A refused attempt then
+	// leaves in Redis what the attempt of a waiting request leaves. Reserved is set once it has:
+	// whoever made the request must roll it back in the end.
 	Reserves, Reserved bool
-	Place              Place // in line, during an attempt of a waiter
+	Place              Place // the place in line, during an attempt of a waiter
 	State              any   // the driver's own
 	Wait               Wait
 	Group              Group // whose member this acquires; nil for a user's acquisition
@@ -260,22 +263,20 @@ type Request struct {
 	// The next four share a word: there may be thousands of waiters.
 
 	rollbackState atomic.Int32 // a RollbackState
-	// membersNote: it is for a joint lock, and contact is that of its members.
+	// membersNote is set for a joint lock whose members note their answers in contact.
 	membersNote bool
-	// isOuter: its hold is one on which users take turns. Then Group is not that of a joint lock:
-	// see outer.go.
+	// isOuter is set if users take turns on its hold. Group is not a joint lock then: see outer.go.
 	isOuter bool
-	wanted  bool // another client has asked for what it may have acquired; Guarded by waitQueues.mu
+	wanted  bool // another client has asked for the lock that it may have acquired; guarded by waitQueues.mu
 
 	parent  *Hold    // the outer hold whose turn a nested acquisition has taken; nil if none
-	contact *Contact // nil: the server has granted the first attempt, or has not been asked
-	// members is what the holders of members have answered that are waited for beside each other:
-	// see WaitForMember.
+	contact *Contact // nil if the server has granted the first attempt, or was not asked
+	// members has what was heard of each member that a joint lock waits for: see WaitForMember.
 	members  map[*Resource]*Contact
-	standing *Waiter // of an outer hold's request that stands in its queue, and whose goroutine may not wait yet; else nil
-	// memory is where its hold is made; nil: anywhere.
+	standing *Waiter // set for the request of an outer hold once it stands in its queue; its goroutine may not wait yet
+	// memory is where its hold is made; nil to allocate it.
 	memory *Hold
-	min    *minHold // of a nested request: that of its outer hold; nil: none
+	min    *minHold // the minimum hold of a nested request's outer hold; nil if there is none
 }
 
 // polls reports whether q waits by trying again, without messages.
@@ -285,8 +286,8 @@ func (q *Request) polls() bool { return q.Terms.PollMin > 0 }
 type Result struct {
 	Granted       bool
 	InDoubt       bool  // an earlier attempt of the same call has an unknown outcome
-	NeedNotListen bool  // refused: the client will be woken at its place, so it need not listen otherwise
-	Tokens        int16 // granted: how many are reserved; there may be fewer than it asked for
+	NeedNotListen bool  // when refused: the client will be woken at its place, so it need not listen otherwise
+	Tokens        int16 // when granted: how many are reserved; there may be fewer than it asked for
 	// Token, when granted, is the fencing token of a fenced lock, the first one reserved. Of
 	// another kind it is the driver's own, which the ownership keeps for its release.
 	Token int64
@@ -295,20 +296,19 @@ type Result struct {
 	Lease time.Duration
 	Free  int // how many permits are left for others
 
-	// RetryAfter, when refused, is how soon the holder's lease ends. [Endless]: never. Else
-	// negative: unknown.
+	// RetryAfter, when refused, is how soon the holder's lease ends. It is [Endless] if the lease
+	// never ends, and another negative time if that is unknown.
 	RetryAfter time.Duration
-	Holder     string // refused: the id of the holder, if there is one
-	// BusyMember is what the holder holds, when refused, if that is a member of the joint lock that
-	// was asked for.
+	Holder     string // when refused: the id of the holder, if there is one
+	// BusyMember, when refused, is the member of a requested joint lock that the holder has.
 	BusyMember *Resource
-	Why        error // refused: a failure on the way, or why, for the error of an acquisition that gives up
-	Since      int64 // refused: the server's time when the client took its place in line; 0: unknown
+	Why        error // when refused: a failure on the way, or the reason, for the error of an acquisition that gives up
+	Since      int64 // when refused: the server's time when the client took its place in line; 0 if unknown
 	// Queued, when refused, is what the reply says of the request's place in a queue on the server.
 	// Only the kind's own [Queue] reads it. It is nil for kinds without such a queue.
 	Queued any
 
-	Holding Holding // granted: what the hold is of, if it is no [Ownership] of the request; nil: one is made
+	Holding Holding // when granted: the Holding, if it is no new [Ownership] of the request; else nil
 
 	streak streak // granted by a hand-off: the series of hand-offs that it continues
 }
@@ -329,7 +329,8 @@ type Resource struct {
 	Holds    HoldDriver  // nil if no hold is an Ownership
 	Leases   LeaseDriver // nil if no Ownership has a lease
 	Traits   *Traits     // usually shared by all resources of a kind
-	// RenewGroup: leases of equal groups are renewed by one command. See [watchdog.Schedule].
+	// RenewGroup groups leases: one command renews the leases of equal groups. See
+	// [watchdog.Schedule].
 	RenewGroup any
 }
 

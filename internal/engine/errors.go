@@ -48,9 +48,9 @@ type Loss struct {
 	Reason   LossReason
 	Resource *Resource
 	ID       string
-	Silent   time.Duration // expired: how long the server has confirmed nothing; paused: how long the process stood
-	Refusal  error         // expired: the server's last answer, if it refused the last renewal
-	Members  []error       // members: why holds of members of a joint lock ended
+	Silent   time.Duration // how long the server has confirmed nothing (expired), or the process stood still (paused)
+	Refusal  error         // the server's last answer, if it refused the last renewal (expired)
+	Members  []error       // why holds of members of a joint lock ended (members)
 }
 
 // errNoLease is the answer to Check and Extend of a hold of a plain semaphore.
@@ -66,17 +66,18 @@ var (
 	errOuterEnded = errors.New("outer hold ended")
 )
 
-// errSiblingStuck is a reason to stop waiting for a command, that is in doubt.
+// errSiblingStuck says why a release is in doubt: a command of another hold has been under way for
+// too long.
 var errSiblingStuck = errors.New("no answer to a command of another hold of the same lock")
 
-// errPanicked is the error of a command before it returns.
+// errPanicked stands for the error of a command until it returns.
 var errPanicked = errors.New("a hook of go-redis has panicked")
 
 // mostLeft bounds how many holds the error of Close names.
 const mostLeft = 3
 
-// holdsLeft is the error of Close when it stopped waiting, because of why, before all holds were
-// released. left are the holds that Close has ended; nil if there are none.
+// holdsLeft returns the error of Close if it stopped waiting, because of why, before all holds were
+// released. left are the holds that Close has ended. If there are none, holdsLeft returns nil.
 func holdsLeft(why error, left []*Hold) error {
 	if len(left) == 0 {
 		return nil

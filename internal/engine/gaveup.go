@@ -10,9 +10,9 @@ import (
 	"github.com/redlatch/redlatch/internal/failure"
 )
 
-// The errors of acquisitions that gave up: contact.go says which error follows from what was heard.
+// The errors of acquisitions that gave up: contact.go says which error follows from which answers.
 
-// explain makes the error of an acquisition that failed with err, which is nil for none. ctx ends
+// explain returns the error of an acquisition that failed with err, or nil if err is nil. ctx ends
 // with the wait. An error of the server itself, such as WRONGTYPE, stays as it is.
 func (q *Request) explain(ctx context.Context, c *Core, err error) error {
 	f := failure.Of(err)
@@ -23,7 +23,7 @@ func (q *Request) explain(ctx context.Context, c *Core, err error) error {
 	case IsGiveUp(err):
 		return withCause(ctx, err)
 	case f.Retry() && isOver: // the attempt got no answer, and there is no time for another one
-		var outage error // which nobody has noted if it is of the preparation of the client
+		var outage error // not noted yet if the preparation of the client failed
 		if f.IsOutage(graceOf(ctx)) {
 			outage = err
 		}
@@ -38,8 +38,8 @@ func (q *Request) explain(ctx context.Context, c *Core, err error) error {
 	return c.Unavailable(err)
 }
 
-// withCause adds why the caller's context ended to the error of an acquisition that gave up. The
-// members of a joint lock end with its attempt, so their errors may not say it.
+// withCause adds why the caller's context ended to the error of an acquisition that gave up.
+// Acquisitions of members end with the attempt of their joint lock, so their errors may not say it.
 func withCause(ctx context.Context, err error) error {
 	cause := causeOf(ctx)
 	if cause == nil || errors.Is(err, cause) {
@@ -65,8 +65,8 @@ func (c *Core) Unavailable(err error) error {
 	return &gaveUpError{failed: err}
 }
 
-// gaveUp is the error of an acquisition that stopped waiting, because its wait was over or ctx
-// ended. outage is the failure of its last attempt, if that was one.
+// gaveUp returns the error of an acquisition that stopped waiting, because its wait was over or ctx
+// ended. outage is the failure of its last attempt if it counts as an outage, else nil.
 func (q *Request) gaveUp(ctx context.Context, outage error) *gaveUpError {
 	g := &gaveUpError{cause: causeOf(ctx), failed: outage, refused: outage == nil}
 	k := q.contact
@@ -96,24 +96,24 @@ func (q *Request) gaveUp(ctx context.Context, outage error) *gaveUpError {
 	return g
 }
 
-// RefusedBy is the error of a single try that a hold of its own client has refused. ctx is that of
-// the try.
+// RefusedBy returns the error of a single try that a hold of the same client has refused. ctx is
+// the context of the try.
 func (q *Request) RefusedBy(ctx context.Context, h *Hold) error {
 	q.ownContact().HeldBy(h.ID(), max(0, time.Until(h.ValidUntil())), nil)
 	return q.gaveUp(ctx, nil)
 }
 
-// GaveUp is the error of an acquisition that stopped waiting and knows nothing of the server: see
-// Request.gaveUp for the others. It joins ErrNotAcquired with the cause of ctx, if ctx ended, and
-// with met, the last failure on the way, if there was one.
+// GaveUp returns the error of an acquisition that stopped waiting and knows nothing of the server:
+// see Request.gaveUp for the others. It joins ErrNotAcquired with the cause of ctx, if ctx ended,
+// and with met, the last failure on the way, if there was one.
 func GaveUp(ctx context.Context, met error) error {
 	return &gaveUpError{refused: true, cause: causeOf(ctx), reason: met}
 }
 
 // IsTaken reports whether an acquisition failed with err because somebody else has the lock: the
 // server's latest answer said so. It is false if the caller's time ended first, and if a later
-// attempt had no answer. err is as [Resource.Acquire] returns it, because the errors that it joins
-// may be those of members of a joint lock.
+// attempt had no answer. err must be as [Resource.Acquire] returns it, because the errors that it
+// joins may belong to members of a joint lock.
 func IsTaken(err error) bool {
 	g, ok := err.(*gaveUpError) //nolint:errorlint // of this call, not of a member
 	if !ok {
@@ -123,8 +123,8 @@ func IsTaken(err error) bool {
 	return g.confirmed && g.cause == nil && !isUnanswered
 }
 
-// causeOf is why the caller's context ended; nil if it did not. The end of the wait adds nothing to
-// an error: ErrNotAcquired says it.
+// causeOf returns why the caller's context ended, or nil if it did not. The end of the wait adds
+// nothing to an error: ErrNotAcquired says it.
 func causeOf(ctx context.Context) error {
 	if cause := context.Cause(ctx); cause != errWaitOver { //nolint:errorlint // the very value
 		return cause
@@ -135,25 +135,25 @@ func causeOf(ctx context.Context) error {
 // gaveUpError is the error of an acquisition that gave up, and of a call without an answer. Its
 // text is made only if it is asked for: most callers look at the class alone.
 type gaveUpError struct {
-	cause     error         // of the caller's context; nil: it has not ended
+	cause     error         // of the caller's context; nil if it has not ended
 	refused   bool          // matches ErrNotAcquired
 	confirmed bool          // the server has said so; else refused is only assumed, because the time was too short
-	holder    string        // "": unknown
+	holder    string        // "" if it is unknown
 	own       bool          // the holder is this client
 	shared    bool          // the holders are unknown, and this client holds it or a part of it
-	client    string        // the name of the holder's client; "": unknown
-	left      time.Duration // of the holder's lease; 0: unknown
+	client    string        // the name of the holder's client; "" if unknown
+	left      time.Duration // of the holder's lease; 0 if unknown
 	endless   bool          // that lease never ends
 	reason    error         // of the refusal
 	failed    error         // matches ErrUnavailable if it is not nil
-	silent    time.Duration // since the last answer; 0: failed says it, or unknown
+	silent    time.Duration // since the last answer; 0 if failed says it, or if unknown
 	cut       error         // an attempt that was cut short before it could count as failed
-	waited    time.Duration // how long the whole call took; 0: unknown
+	waited    time.Duration // how long the whole call took; 0 if unknown
 }
 
 // complete adds to err, the error of an acquisition of r, what only the whole call knows: how long
-// it took, whether its own client holds the lock, and the name of another client that does. An
-// error that says nothing of a wait stays as it is. isTry: the call did not wait.
+// it took, whether its own client holds the lock, and the name of another client that does. Only
+// the error of an acquisition that gave up is changed. isTry says that the call did not wait.
 func (r *Resource) complete(err error, began time.Time, isTry bool) {
 	g, ok := err.(*gaveUpError) //nolint:errorlint // of this call, not of a member
 	if !ok {
@@ -174,8 +174,8 @@ func (r *Resource) complete(err error, began time.Time, isTry bool) {
 	}
 }
 
-// LeaseLeft is how soon the lease of the holder ends that refused the acquisition; 0 if that is
-// unknown.
+// LeaseLeft returns how soon the lease of the holder that refused the acquisition ends. It is 0 if
+// that is unknown.
 func (g *gaveUpError) LeaseLeft() time.Duration { return g.left }
 
 func (g *gaveUpError) Error() string {
@@ -215,7 +215,7 @@ func (g *gaveUpError) Error() string {
 	return text
 }
 
-// notes are what is known of the holder and of the refusal, besides the holder's id and lease.
+// notes returns what is known of the holder and of the refusal, besides the holder's id and lease.
 func (g *gaveUpError) notes() (notes []string) {
 	if g.reason != nil {
 		notes = append(notes, g.reason.Error())
@@ -264,7 +264,7 @@ func (g *gaveUpError) Unwrap() []error {
 	return facts
 }
 
-// IsGiveUp reports whether err is that of an acquisition that gave up.
+// IsGiveUp reports whether err is the error of an acquisition that gave up.
 func IsGiveUp(err error) bool {
 	return errors.Is(err, ErrNotAcquired) || errors.Is(err, ErrUnavailable)
 }

@@ -27,12 +27,12 @@ import (
 // If the server executes the rollback last, it frees the lock. If it executes the rollback first,
 // it remembers that W was rolled back, and the hand-off frees the lock instead.
 //
-// The command is not answered. The waiter then tries by itself (answer). If its id holds the lock
+// The command is not answered. The waiter then tries by itself (offered). If its id holds the lock
 // by now, the server grants it again.
 //
 // Other clients must get their turn. A client hands off at most waitq.MaxStreakCount times, and for
-// at most waitq.MaxStreak, in a row. Then it frees the lock, and its head stands back for a turn of
-// the others: see waitq.Turn.
+// at most waitq.MaxStreak, in a row. Then it frees the lock, and the head of its queue stands back
+// for a turn of the others: see waitq.Turn.
 //
 // Requests that poll hear no message. They find the lock free only by chance, which is small if it
 // is free for one round trip after each streak. So each release that frees the lock asks the server
@@ -62,11 +62,11 @@ type streak struct {
 // A client has had its turn when its streak or its cohort is over, or when another client has asked
 // for a lock that lingers (hasHadTurn), and as long as other clients poll (leavesToPollers).
 //
-// The release of a hold that is not the last one sends the count that is left, and a release that
-// is repeated frees the lock for whoever comes first: see Release and writeCountUntil of Ownership.
+// The release of a hold that is not the last one sends the remaining count, and a release that is
+// repeated frees the lock for whoever comes first: see Release and writeCountUntil of Ownership.
 type releasePlan struct {
 	next Next
-	// queue has waiters, which must hear of the reply. It is nil if nobody here waits.
+	// queue is the queue whose waiters must hear of the reply. It is nil if nobody here waits.
 	queue *waitQueue
 	// offered is what the queue has decided: to hand the lock off, to leave it to other clients, or
 	// nothing.
@@ -150,15 +150,15 @@ func (o *Ownership) hasHadTurn(now time.Time) bool { return o.givesUpLinger() ||
 // held.
 func (o *Ownership) givesUpLinger() bool { return o.wanted && o.turnTerms.Linger > 0 }
 
-// leavesToPollers reports whether clients that poll go first, which find a free lock by chance
-// only. A cohort has its own time. waitQueues.mu is held.
+// leavesToPollers reports whether clients that poll go first, because they find a free lock only by
+// chance. A cohort has a time of its own. waitQueues.mu is held.
 func (o *Ownership) leavesToPollers(queue *waitQueue) bool {
 	return queue.polled && o.turnTerms.Cohort == 0
 }
 
-// keptFor is how long the client may have kept the lock without a command, and how long a turn of
-// others lasts then; 0: it has not kept it. Lingering counts only if another client has asked:
-// otherwise nobody is known to wait. waitQueues.mu is held.
+// keptFor returns how long the client may have kept the lock without a command, and how long a turn
+// of others lasts then. It is 0 if the client has not kept the lock. Lingering counts only if
+// another client has asked: otherwise nobody is known to wait. waitQueues.mu is held.
 func (o *Ownership) keptFor() time.Duration {
 	if o.turnTerms.Cohort == 0 && o.wanted {
 		return o.turnTerms.Linger
@@ -176,8 +176,8 @@ func (o *Ownership) streakIsOver(now time.Time) bool {
 	return o.streak.count >= waitq.MaxStreakCount || age >= Instant(waitq.MaxStreak)
 }
 
-// released tells the queue what the server has answered to the release of o that was sent at that
-// time. It takes waitQueues.mu, and does not block.
+// released tells the queue the server's answer to the release of o, which was sent at sent. It
+// takes waitQueues.mu, and does not block.
 func (wq *waitQueue) released(offered waitq.Action, o *Ownership, sent time.Time, got Released, err error) {
 	wq.queues.mu.Lock()
 	defer wq.unlock()

@@ -32,46 +32,47 @@ type Hold struct {
 	held   Holding
 	group  Group // of a hold of a member of a joint lock; nil for a user's own hold
 	parent *Hold // the outer hold whose turn this nested hold has taken; nil if none
-	// ctx is Acquire's, or Terms.HoldContext. A member gets its joint hold's, under mu.
+	// ctx is the context of Acquire, or Terms.HoldContext. A member gets that of its joint hold,
+	// under mu.
 	ctx     context.Context //nolint:containedctx // a hold has one
 	since   Instant         // when the command that acquired it was sent, or when its turn began
 	ttl     time.Duration   // of the lease, or of each renewal
 	depth   uint16          // set before Acquire returns
 	earlier uint16          // of a nested hold: how many turns came before its own; set before Acquire returns
 	renew   bool
-	listed  bool // Guarded by holdList: counted by tag
-	taken   bool // a Release or a Detach has begun; Guarded by mu
+	listed  bool // counted by tag; guarded by holdList.mu
+	taken   bool // a Release or a Detach has begun; guarded by mu
 
 	mu       sync.Mutex    // guards the fields below; innermost
 	cause    error         // why the hold ended; nil while it is live
-	limit    Instant       // the hold lasts no longer, however often it is renewed; 0: no limit
+	limit    Instant       // the hold lasts no longer, however often it is renewed; 0 if there is no limit
 	extended Instant       // the latest end of a lease that an Extend got, or may still get
 	inner    *innerContext // nil until the first call of Context
-	wanted   chan struct{} // closed when somebody waits for what it has; nil: nobody listens, and nobody is known to wait
+	wanted   chan struct{} // closed when somebody waits for its resource; nil while nobody listens or is known to wait
 	gate     *siblingGate  // of nested acquisitions; nil until there is one
 	lapse    *time.Timer   // ends the hold at limit; nil if there is none
 
-	sibling          *Hold    // the next hold of its ownership; Guarded by Ownership.mu
+	sibling          *Hold    // the next hold of its ownership; guarded by Ownership.mu
 	list.Links[Hold]          // Guarded by holdList
 	sameName         sameName // Guarded by holdList
 }
 
-// Holding is what a hold is of: an [Ownership], or the ownership of a joint lock, with a hold of
-// each member. Release, Abandon, Check and Extend send commands and may block. The other methods
-// only compute, or take mutexes for a moment.
+// Holding is the thing that a hold holds: an [Ownership], a turn on one, or the ownership of a
+// joint lock, with a hold of each member. Release, Abandon, Check and Extend send commands and may
+// block. The other methods only compute, or take mutexes for a moment.
 type Holding interface {
 	OwnerID() string
-	Ownership() *Ownership        // what nested holds join, and the server counts; nil for a joint lock, and for nothing
+	Ownership() *Ownership        // the ownership that nested holds join; nil for a joint lock, and for nothing
 	TokenOf(h *Hold) int64        // the fencing token of h; 0 if there is none
 	Member(r *Resource) *Hold     // the hold of a member of a joint lock, live or not; nil if there is none
 	ValidUntil(h *Hold) time.Time // when h is lost unless the server answers before
 	Join(h *Hold)                 // adds h, once, after h was registered with the client
 	Forget(h *Hold)               // stops renewing and watching for h; sends nothing
-	Listen(h *Hold)               // calls h.Want when somebody waits for what h has, from now on; once for each h
-	Abandon(ctx context.Context)  // the first Release of a lost hold: its critical section is over
+	Listen(h *Hold)               // from now on, calls h.NotifyWanted when somebody waits for its resource; called once for each h
+	Abandon(ctx context.Context)  // for the first Release of a lost hold: its critical section is over
 	// Each of these sends a command. If the server answers that h is lost, it ends h, and returns
-	// the loss. Release gives back the count of h. handedOff: a waiter of this client has the lock
-	// now.
+	// the loss. Release gives back the count of h, and reports whether a waiter of this client has
+	// the lock now.
 	Release(ctx context.Context, h *Hold) (handedOff bool, err error)
 	Check(ctx context.Context, h *Hold) error
 	Extend(ctx context.Context, h *Hold, d time.Duration) error
@@ -83,16 +84,17 @@ type Group interface {
 	// MemberEnded reports that a hold has ended, or is about to be freed by its Release. It is
 	// called with no mutex held, and may be called twice for one hold.
 	MemberEnded(h *Hold, cause error)
-	// MemberWanted reports that somebody waits for what a hold has. It is called as MemberEnded is.
+	// MemberWanted reports that somebody waits for the resource of a hold. It is called like
+	// MemberEnded.
 	MemberWanted(h *Hold)
-	// UserOf returns the hold of the user who has what h holds, if that is another one than h,
-	// which is then silent. user is nil if nobody uses it now. It is called with no mutex held.
+	// UserOf reports whether another hold than h is the user's, and returns it. h itself then emits
+	// no events. user is nil if no user has a turn now. It is called with no mutex held.
 	UserOf(h *Hold) (user *Hold, isAnother bool)
 }
 
-// NewHold returns a hold of what res has granted to q, and registers it with the client. It does
-// not block. It fails when the client is closing; the caller then rolls back. The caller is a call
-// that Close waits for.
+// NewHold returns the hold that res has granted to q, and registers it with the client. It does not
+// block. It fails when the client is closing; the caller then rolls back. The caller is a call that
+// Close waits for.
 func (r *Resource) NewHold(ctx context.Context, q *Request, res Result) (*Hold, error) {
 	c := r.Core
 	terms := q.Terms
@@ -148,7 +150,7 @@ func (r *Resource) AcquireNothing(ctx context.Context, terms *Terms) (hold *Hold
 	return hold, err
 }
 
-// nothing is what a hold of 0 permits is of. Nothing can be lost or released.
+// nothing is the Holding of a hold of 0 permits, which has nothing to lose or release.
 type nothing struct{}
 
 func (nothing) OwnerID() string                                    { return "" }
@@ -165,7 +167,7 @@ func (nothing) Check(context.Context, *Hold) error                 { return nil 
 func (nothing) Extend(context.Context, *Hold, time.Duration) error { return nil }
 
 // NewAdoptedHold returns a hold for an owner that the server already knows: one command, sent at
-// that time, has replaced the former owner by it. The watchdog renews it from now on. It fails with
+// sent, has replaced the former owner by it. The watchdog renews it from now on. It fails with
 // ErrLost if the answer took longer than the lease lasts.
 func (r *Resource) NewAdoptedHold(ctx context.Context, q *Request, sent time.Time) (*Hold, error) {
 	if !r.Core.trustedUntil(sent, q.Terms.FirstTTL()).After(time.Now()) {
@@ -174,7 +176,7 @@ func (r *Resource) NewAdoptedHold(ctx context.Context, q *Request, sent time.Tim
 	return r.NewHold(ctx, q, Result{Granted: true, Sent: sent})
 }
 
-// ID is the owner's id on the server; "" if there is none. A nil hold has none.
+// ID returns the owner's id on the server, or "" if there is none. A nil hold has none.
 func (h *Hold) ID() string {
 	if h == nil {
 		return ""
@@ -182,25 +184,27 @@ func (h *Hold) ID() string {
 	return h.held.OwnerID()
 }
 
-// Token is the fencing token; 0 if there is none.
+// Token returns the fencing token, or 0 if there is none.
 func (h *Hold) Token() int64 { return h.held.TokenOf(h) }
 
-// Resource is the resource that the hold was acquired from.
+// Resource returns the resource that the hold was acquired from.
 func (h *Hold) Resource() *Resource { return h.r }
 
-// Depth is 1 for an outermost hold, and one more for each hold that it is nested in.
+// Depth returns 1 for an outermost hold, and one more for each hold that it is nested in.
 func (h *Hold) Depth() int { return int(h.depth) }
 
 // Renewed reports whether the hold is renewed, rather than having a fixed lease.
 func (h *Hold) Renewed() bool { return h.renew }
 
-// Ownership is the ownership that h belongs to; nil for a hold of 0 permits or of a joint lock.
+// Ownership returns the ownership that h belongs to, or nil for a hold of 0 permits or of a joint
+// lock.
 func (h *Hold) Ownership() *Ownership { return h.held.Ownership() }
 
-// ValidUntil is when the hold is lost unless the server answers before; zero if it has no lease.
+// ValidUntil returns when the hold is lost unless the server answers before. It is zero if the hold
+// has no lease.
 func (h *Hold) ValidUntil() time.Time { return h.held.ValidUntil(h) }
 
-// holdState is what mu guards of a hold, at one moment.
+// holdState is a snapshot of fields of a hold.
 type holdState struct {
 	cause           error
 	limit, extended Instant
@@ -213,7 +217,7 @@ func (h *Hold) state() holdState {
 	return holdState{h.cause, h.limit, h.extended, h.taken}
 }
 
-// Limit is the hold's own limit; zero if there is none.
+// Limit returns the hold's own limit, or zero if there is none.
 func (h *Hold) Limit() time.Time {
 	if limit := h.state().limit; limit != 0 {
 		return h.r.Core.Time(limit)
@@ -227,7 +231,7 @@ func (h *Hold) IsLimitOver() bool {
 	return !limit.IsZero() && time.Until(limit) <= limitTolerance
 }
 
-// Ended is why the hold has ended, or is about to; nil if it is live.
+// Ended returns why the hold has ended, or is about to. It is nil if the hold is live.
 func (h *Hold) Ended() error {
 	if s := h.state(); s.cause != nil || !s.taken {
 		return s.cause
@@ -241,7 +245,7 @@ func (h *Hold) IsLive() bool { return h.Ended() == nil }
 
 // watchLimit makes h end when its limit has come. Ownership.Join calls it, and Extend after it has
 // raised the limit. It is separate from the renewal of the ownership: a hold with a limit ends by
-// itself, and the others of the ownership live on.
+// itself, and the other holds of the ownership live on.
 func (h *Hold) watchLimit() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -267,8 +271,8 @@ func (h *Hold) lapsed() {
 
 // Release ends the hold and gives back its count; the last count of an ownership frees the lock.
 // Later calls return ErrReleased. It blocks until the server has answered, for releaseTimeout at
-// most, even if ctx has ended. If the server does not answer, Release returns the error, and is
-// repeated in the background.
+// most, even if ctx has ended. If the server does not answer, Release returns the error, and its
+// command is repeated in the background.
 func (h *Hold) Release(ctx context.Context) error {
 	c := h.r.Core
 	if err := c.Begin(ctx); err != nil {
@@ -313,8 +317,8 @@ func (h *Hold) release(ctx context.Context, err error) error {
 }
 
 // take lets one call of Release, ReleaseLater or takeAndForget proceed. It returns nil to that
-// call, and to others the reason why they must not go on. The first call after a loss gets ErrLost,
-// after a Close ErrClosed, later ones ErrReleased.
+// call, and to the others the reason why they must not go on. The first call after a loss gets
+// ErrLost, the first one after a Close gets ErrClosed, and later ones get ErrReleased.
 func (h *Hold) take() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -325,7 +329,7 @@ func (h *Hold) take() error {
 	return h.cause
 }
 
-// refused is the error of a call that came after the client was closed.
+// refused returns the error of a call that came after the client was closed.
 func (h *Hold) refused(closed error) error {
 	if h.state().taken {
 		return ErrReleased
@@ -349,8 +353,8 @@ func (h *Hold) Detach() bool {
 	return true
 }
 
-// takeAndForget takes the hold, and lets nothing renew it any longer. Of a joint lock that was
-// lost, some members may be left, which would be renewed for ever.
+// takeAndForget takes the hold, and lets nothing renew it any longer. Some members of a lost joint
+// lock may be left, and would be renewed for ever.
 func (h *Hold) takeAndForget() error {
 	err := h.take()
 	if err == nil || errors.Is(err, ErrLost) {
@@ -359,8 +363,8 @@ func (h *Hold) takeAndForget() error {
 	return err
 }
 
-// Check asks the server whether the hold still exists: nil, or ErrLost. It blocks until the reply.
-// An error of the transport changes nothing: the hold stays live until validUntil.
+// Check asks the server whether the hold still exists. It returns ErrLost if it does not. It blocks
+// until the reply. An error of the transport changes nothing: the hold stays live until validUntil.
 func (h *Hold) Check(ctx context.Context) error {
 	return h.whileLive(ctx, func() error { return h.held.Check(ctx, h) })
 }
@@ -376,9 +380,9 @@ func (h *Hold) Extend(ctx context.Context, d time.Duration, invalid error) error
 	})
 }
 
-// whileLive runs f, which sends a command about h. It fails before that if h has ended, has no
-// lease, or if ctx has ended. If h is lost when f returns, whileLive returns the loss, whatever f's
-// command was answered. Check and Extend share it.
+// whileLive runs f, which sends a command about h. It does not run f, and fails, if h has ended or
+// has no lease, or if ctx has ended. If h is lost when f returns, whileLive returns the loss,
+// whatever f returned. Check and Extend share it.
 func (h *Hold) whileLive(ctx context.Context, f func() error) error {
 	if err := h.r.Core.Begin(ctx); err != nil {
 		return h.refused(err)
@@ -393,7 +397,7 @@ func (h *Hold) whileLive(ctx context.Context, f func() error) error {
 	if err := context.Cause(ctx); err != nil {
 		return err
 	}
-	// Else an Extend could keep a lock for long that nobody holds any more.
+	// Otherwise an Extend could keep a lock for long that nobody holds any more.
 	if err := h.loseIfOver(ctx); err != nil {
 		return err
 	}
@@ -408,8 +412,8 @@ func (h *Hold) whileLive(ctx context.Context, f func() error) error {
 }
 
 // loseIfOver ends h, and returns the loss, if its validity has passed. The watchdog is about to
-// report that: it may be late, because the process stood still. Members of a joint hold do that for
-// themselves.
+// report that: it may be late, because the process stood still. For a joint hold its members do the
+// same.
 func (h *Hold) loseIfOver(ctx context.Context) error {
 	o := h.Ownership()
 	isOfMembers := o == nil
@@ -423,7 +427,7 @@ func (h *Hold) loseIfOver(ctx context.Context) error {
 	return h.Lose(ctx, o.expiredLoss())
 }
 
-// lossCause is why h was lost; nil if it was not.
+// lossCause returns why h was lost, or nil if it was not.
 func (h *Hold) lossCause() error {
 	if cause := h.state().cause; errors.Is(cause, ErrLost) {
 		return cause
@@ -439,7 +443,7 @@ func (h *Hold) Lose(ctx context.Context, loss Loss) error {
 	return err
 }
 
-// lose is Lose, but leaves it to the caller to call the observer, with tell.
+// lose is Lose, but leaves it to the caller to call the observer, by emit.
 func (h *Hold) lose(ctx context.Context, loss Loss) (emit func(), err error) {
 	loss, err = h.explain(loss)
 	if !h.end(err) {
@@ -543,7 +547,7 @@ func (h *Hold) user() (user *Hold, isAnother bool) {
 // does.
 func (h *Hold) emitsEvents() bool { return h.group == nil }
 
-// emit emits an event in the goroutine of the call that has ctx.
+// emit emits an event in the goroutine of the call with ctx.
 func (h *Hold) emit(ctx context.Context, kind EventKind, err error) {
 	if h.r.Core.Observe != nil && h.emitsEvents() {
 		e := h.event(kind, err)
@@ -559,7 +563,7 @@ func (h *Hold) event(kind EventKind, err error) Event {
 	return Event{Kind: kind, Resource: h.r, ID: h.ID(), Held: h.heldFor(), Err: err}
 }
 
-// heldFor is how long the hold has lasted.
+// heldFor returns how long the hold has lasted.
 func (h *Hold) heldFor() time.Duration { return time.Since(h.r.Core.Time(h.since)) }
 
 // IsLostUnreleased reports whether h was lost, and its Release has not begun.

@@ -5,17 +5,18 @@ import (
 	"sync"
 )
 
-// Whose lock waiters wait for, so that the error of one that gives up can name the holder's client.
-// The server names a holder by its id only. The client's presence asks for the names, off the path
-// of any acquisition, and remembers them.
+// The holders that waiters wait for, so that the error of a waiter that gives up can name the
+// holder's client. The server names a holder by its id only. The client's presence asks for the
+// names, off the path of any acquisition, and remembers them.
 
-// waitedFor is what the waiters of a client have heard of holders. It is a part of Core.
+// waitedFor has the contacts of a client's waiters, which know the holders. It is a part of Core.
 type waitedFor struct {
-	mu       sync.Mutex // guards heard; Contact.mu may be taken while it is held
+	mu       sync.Mutex // guards contacts; Contact.mu may be taken while it is held
 	contacts map[*Contact]*waitersOf
 }
 
-// waitersOf are the waiters that share a contact: how many, and for what they wait.
+// waitersOf are the waiters that share a contact: their number, and the resource that they wait
+// for.
 type waitersOf struct {
 	n        int
 	resource *Resource
@@ -65,7 +66,8 @@ func (c *Core) HoldersWaitedFor() (ids []string) {
 	return ids
 }
 
-// holderOf is a holder's id, or that of a member of a joint lock: the reason of a refusal has it.
+// holderOf returns a holder's id, or that of the holder of a joint lock's member: the reason of a
+// refusal has it.
 func holderOf(holder string, reason error) string {
 	if holder != "" || reason == nil {
 		return holder

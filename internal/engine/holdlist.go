@@ -14,10 +14,10 @@ import (
 // holdList is a client's holds that have not ended, in the order in which they were added. It is a
 // part of Core. NewHold adds to it, and Hold.end removes.
 type holdList struct {
-	mu        sync.Mutex             // guards the rest, and the list fields of the holds; innermost
+	mu        sync.Mutex             // guards the rest, and the list fields of the holds; Hold.mu may be taken while it is held
 	all       list.List[Hold, *Hold] // the oldest hold first
-	byName    map[string]*Hold       // the newest hold of each name; the others of that name follow by older
-	oldEnough *Hold                  // the newest hold that HoldTags has counted; nil: none
+	byName    map[string]*Hold       // the newest hold of each name; sameName.older links the others
+	oldEnough *Hold                  // the newest hold that HoldTags has counted; nil if there is none
 	tags      map[string]int         // how many holds HoldTags has counted, by tag
 	sealed    bool
 	drained   chan struct{} // closed when the list is sealed and empty
@@ -92,7 +92,8 @@ func (l *holdList) removeName(h *Hold) {
 	}
 }
 
-// delivering notes that the observer hears of a new hold. delivered notes that it has returned.
+// delivering notes that the observer is about to hear of a new hold. delivered notes that it has
+// returned.
 func (l *holdList) delivering(h *Hold) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -169,7 +170,7 @@ func (l *holdList) isNotEmpty() bool {
 }
 
 // owns reports whether this client holds r under an owner's id. If no client has made the id, only
-// the holds tell.
+// this client's holds can tell.
 func (c *Core) owns(r *Resource, ownerID string) bool {
 	if own, known := c.Owners.IsOwn(ownerID); known {
 		return own
@@ -183,7 +184,7 @@ func (c *Core) holdsSome(r *Resource) bool {
 	return c.holds.hasHold(r.Name, func(h *Hold) bool { return h.Ended() == nil })
 }
 
-// named returns the holds of that name that satisfy match, which is called with mu held.
+// named returns the holds with that name that satisfy match, which is called with mu held.
 func (l *holdList) named(name string, match func(h *Hold) bool) (holds []*Hold) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -195,7 +196,7 @@ func (l *holdList) named(name string, match func(h *Hold) bool) (holds []*Hold) 
 	return holds
 }
 
-// hasHold reports whether a hold of that name satisfies match, which is called with mu held.
+// hasHold reports whether a hold with that name satisfies match, which is called with mu held.
 func (l *holdList) hasHold(name string, match func(h *Hold) bool) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -207,8 +208,8 @@ func (l *holdList) hasHold(name string, match func(h *Hold) bool) bool {
 	return false
 }
 
-// tag is the tag of a hold that can be lost. It is "" for other holds, and for joint holds, because
-// their members have tags.
+// tag returns the tag of a hold that can be lost. It is "" for other holds, and for joint holds,
+// because their members have tags.
 func (h *Hold) tag() string {
 	o := h.Ownership()
 	if o == nil || !h.r.Traits.Leased {
@@ -255,7 +256,7 @@ func (c *Core) HoldTags(now Instant, age time.Duration) (tags []string, oldest, 
 	return tags, oldest, next
 }
 
-// HeldSince is a hold's id, and since when it is held.
+// HeldSince is a hold's id, and when the hold began.
 type HeldSince struct {
 	ID    string
 	Since Instant

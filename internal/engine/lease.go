@@ -16,13 +16,13 @@ import (
 // compute what the remaining holds need. The driver of readers uses them, because its server keeps
 // a lease for each count.
 
-// LeaseFor returns how long, from now, the server must keep o so that each of the left holds has
-// its lease; 0 if all of them have lapsed. known is false if the number of known holds is not left:
-// a hold has been counted and has not joined yet, or it was detached and must last. Then the lease
-// must stay as it is.
+// LeaseFor returns how long, from now, the server must keep o so that each remaining hold has its
+// lease. It is 0 if all of them have lapsed. left is the number of remaining holds. known is false
+// if o has another number of holds: one has been counted and has not joined yet, or was detached
+// and must last. Then the lease must stay as it is.
 //
 // Driver.Release calls it, with the wire lock held, so that no count is added meanwhile. It must
-// say by Changed if the outcome is unknown: see promise.
+// call NoteChangeDoubt if the outcome is unknown: see promise.
 func (o *Ownership) LeaseFor(left int) (need time.Duration, known bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -52,12 +52,12 @@ func (o *Ownership) NextChange() uint32 {
 }
 
 // ChangeInDoubt reports whether a change of the count has had an attempt of unknown outcome. A copy
-// of that one may still arrive, and the server must remember the number of the next change until
-// then. The caller holds the wire lock.
+// of that attempt may still arrive, and the server must remember the number of the next change
+// until then. The caller holds the wire lock.
 func (o *Ownership) ChangeInDoubt() bool { return o.wire.changeInDoubt }
 
-// NoteChangeDoubt follows a command that changes the count. inDoubt: an attempt has an unknown
-// outcome. The caller holds the wire lock.
+// NoteChangeDoubt is called after a command that changes the count. inDoubt says whether an attempt
+// has an unknown outcome. The caller holds the wire lock.
 func (o *Ownership) NoteChangeDoubt(inDoubt bool) {
 	o.wire.changeInDoubt = o.wire.changeInDoubt || inDoubt
 }
@@ -65,7 +65,7 @@ func (o *Ownership) NoteChangeDoubt(inDoubt bool) {
 // renewedHolds is the lease that the renewed holds of an ownership need together. Holds with a
 // fixed lease are not part of it.
 type renewedHolds struct {
-	ttl      time.Duration // the longest; 0: no hold is renewed
+	ttl      time.Duration // the longest TTL; 0 if no hold is renewed
 	shortest time.Duration // the shortest TTL
 	limited  bool          // each of them has a limit
 	limit    Instant       // the last of these limits
@@ -91,8 +91,8 @@ func (o *Ownership) renewed() renewedHolds {
 	return all
 }
 
-// lease is the longest lease, from now, that one of the holds needs; 0 or less if there is none. A
-// renewal may be under way, so it is never shorter than a renewal that is sent now.
+// lease returns the longest lease, from now, that one of the holds needs. It is 0 or less if there
+// is none. A renewal may be under way, so it is never shorter than a renewal that is sent now.
 func (all renewedHolds) lease(c *Core, now Instant) time.Duration {
 	ttl := all.ttl
 	if all.limited {

@@ -6,14 +6,14 @@ import (
 	"time"
 )
 
-// How a lock that lingers is asked for.
+// How a client asks for a lock that lingers.
 //
 // With Terms.Linger a lock stays with its client after the last release: see package turns. Another
 // client that wants it must be heard.
 //
-// The client is refused by an id that says that it may linger (lingerID), and asks the client of
-// that id. Such a request also comes while the lock is used, or before the reply that grants it.
-// Then the release that ends the tenure leaves the lock to the others.
+// That client is refused by an id which says that the lock may linger (lingerID), and asks the
+// client of that id. It may also ask while the lock is in use, or before the reply that grants the
+// lock. Then the release that ends the tenure leaves the lock to the others.
 
 // lingerID returns the id of a request whose hold may linger: its number begins with a 0. So a
 // client that is refused knows that it should ask.
@@ -28,9 +28,9 @@ func mayLinger(id string) bool {
 	return at > 0 && at < len(id) && id[at] == '0'
 }
 
-// askFor asks the holder that has refused q to give a lingering lock up. Waiters of the same kind
-// on this client need not ask: see isWanted. isMember: q is for a joint lock, and r is the member
-// that refused it.
+// askFor asks the holder that has refused q to give up a lingering lock. Waiters of the same kind
+// on this client need not ask: package turns knows them. isMember says that q is for a joint lock,
+// and that r is the member that refused it.
 func (r *Resource) askFor(q *Request, holder string, isMember bool) {
 	switch at := strings.LastIndexByte(holder, ':') + 1; {
 	case !q.LeavesTraces() || !mayLinger(holder):
@@ -41,9 +41,9 @@ func (r *Resource) askFor(q *Request, holder string, isMember bool) {
 	}
 }
 
-// HandleAsk notes that another client has asked for what the holder with that id has, or is about
-// to get. A lock that lingers is given up. One that is in use, and could linger, is freed by its
-// next release. It does not block.
+// HandleAsk notes that another client has asked for the lock that the holder id has, or is about to
+// get. A lingering lock is given up. A lock that is in use, and could linger, is freed by its next
+// release. It does not block.
 func (c *Core) HandleAsk(name, id string) {
 	qs := &c.queues
 	qs.mu.Lock()
@@ -74,8 +74,8 @@ func (h *Hold) mayLinger() bool {
 	return lingers && h.IsLive()
 }
 
-// askedHere is Asked by a request of this client of another kind than the holder, or for a joint
-// lock.
+// askedHere is HandleAsk for a request of this client of another kind than the holder, or for a
+// joint lock.
 func (c *Core) askedHere(name, id string, match func(*Hold) bool) {
 	c.asked(c.holds.named(name, func(h *Hold) bool { return h.ID() == id && match(h) }))
 }
@@ -120,7 +120,7 @@ func (qs *waitQueues) takeWantedNext(name string) bool {
 	return time.Now().Before(until)
 }
 
-// hasID reports whether id is that of a hold, or one of the ids of its permits.
+// hasID reports whether id is the id of h, or of one of its permits.
 func hasID(h *Hold, id string) bool {
 	own := h.ID()
 	if own == id {
@@ -130,8 +130,8 @@ func hasID(h *Hold, id string) bool {
 	return isOneOfMany && id != ""
 }
 
-// expectAsks makes Asked find q from now on, if its hold may linger. The caller calls stop when the
-// hold is known, with nil if there is none.
+// expectAsks makes HandleAsk find q from now on, if its hold may linger. The caller calls stop when
+// the hold is known, with nil if there is none.
 func (qs *waitQueues) expectAsks(r *Resource, q *Request) (stop func(h *Hold)) {
 	mayLinger := q.Terms.Linger > 0 && !q.Shared
 	if !mayLinger {

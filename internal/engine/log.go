@@ -29,7 +29,7 @@ func newRecord(level slog.Level, message string, r *Resource, more ...slog.Attr)
 	return record
 }
 
-// lossRecord is the record of a loss.
+// lossRecord returns the record of a loss.
 func (h *Hold) lossRecord(loss Loss, err error) slog.Record {
 	return newRecord(slog.LevelWarn, "hold lost", h.r, slog.String("id", h.ID()),
 		slog.String("reason", string(loss.Reason)), slog.Duration("held", h.heldFor()), slog.Any("error", err))
@@ -38,10 +38,10 @@ func (h *Hold) lossRecord(loss Loss, err error) slog.Record {
 // logAgain is how often the failing renewals of a lease are logged while the reason stays.
 const logAgain = time.Minute
 
-// renewFailures is a series of renewals of an ownership without success. Ownership.mu guards it.
+// renewFailures is a series of failed renewals of an ownership. Ownership.mu guards it.
 type renewFailures struct {
 	since   time.Time
-	logged  time.Time // the latest warning; zero: none yet
+	logged  time.Time // the latest warning; zero if there was none
 	refusal error     // the latest answer, if the server has refused the latest renewal; else nil
 }
 
@@ -69,7 +69,7 @@ func (c *Core) isRefused(err error) bool {
 	return f.NotNow || !silent
 }
 
-// failureRecord is the record of a failed renewal.
+// failureRecord returns the record of a failed renewal.
 func (o *Ownership) failureRecord(level slog.Level, err error, refused bool) slog.Record {
 	reason := "no answer"
 	if refused {

@@ -8,12 +8,12 @@ import (
 
 // How the holds of an ownership end when it is lost.
 
-// goneLoss: the server does not know the id.
+// goneLoss is the loss of a hold whose id the server does not know.
 var goneLoss = Loss{Reason: LossGone}
 
-// unknownLoss is the loss of a lease that the server does not know. If validity has ended while the
-// process stood still, the server has ended the lease because nobody renewed it meanwhile. A call
-// that goes on at the same time as the watchdog then tells the same as the watchdog.
+// unknownLoss returns the loss of a lease that the server does not know. If validity has ended
+// while the process stood still, the server has ended the lease because nobody renewed it
+// meanwhile. A call that goes on at the same time as the watchdog then reports the same loss.
 func (o *Ownership) unknownLoss() Loss {
 	if stood := o.lease.Stood(); stood > 0 {
 		return Loss{Reason: LossPaused, Silent: stood}
@@ -21,8 +21,8 @@ func (o *Ownership) unknownLoss() Loss {
 	return goneLoss
 }
 
-// expiredLoss is the loss of a lease that the server has not confirmed in time. A renewal without
-// an answer may be executed now, and keep the key for a TTL: see Abandon.
+// expiredLoss returns the loss of a lease that the server has not confirmed in time. A renewal
+// without an answer may be executed now, and keep the key for a TTL: see Abandon.
 func (o *Ownership) expiredLoss() Loss {
 	o.lastsUntil(time.Now().Add(o.TTL))
 	if stood := o.lease.Stood(); stood > 0 {
@@ -69,7 +69,7 @@ func (o *Ownership) loseUnlessReleased(ctx context.Context, h *Hold) error {
 // observer.
 func (o *Ownership) loseInBackground(loss Loss) { o.loseEach(o.endAll(), loss) }
 
-// loseEach ends these holds, which endAll or endRenewed has returned.
+// loseEach ends the holds that endAll or endRenewed has returned.
 func (o *Ownership) loseEach(ended []*Hold, loss Loss) {
 	for _, h := range ended {
 		h.LoseInBackground(loss)
@@ -88,7 +88,7 @@ func (o *Ownership) endAll() (ended []*Hold) {
 }
 
 // endRenewed is endAll when the validity of the renewed lease has passed. Holds with a fixed lease
-// stay until their limits, because the server has confirmed those.
+// stay until their limits, because the server has confirmed their leases.
 func (o *Ownership) endRenewed() (ended []*Hold) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -104,7 +104,7 @@ func (o *Ownership) endRenewed() (ended []*Hold) {
 	return ended
 }
 
-// markLost is endAll. mu is held.
+// markLost is endAll with mu held.
 func (o *Ownership) markLost() (ended []*Hold) {
 	ended = o.list()
 	o.holds = nil

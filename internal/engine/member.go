@@ -11,12 +11,12 @@ import (
 // What a joint lock needs of the requests and the holds of its members, beyond what a driver needs.
 // Package joint uses it.
 
-// HearFrom takes over what a request for a member of q's joint lock has heard. Without it, each
-// attempt for the joint lock has one answer.
+// HearFrom takes over what a request for a member of q's joint lock has heard. Without HearFrom, q
+// notes one answer for each attempt for the joint lock.
 func (q *Request) HearFrom(member *Request, granted bool) {
 	q.membersNote = true
 	k := member.contact
-	if granted { // whoever had refused it holds it no longer
+	if granted { // the holder that had refused it is gone
 		k = &Contact{}
 		k.refused = member.Wait.waited
 	}
@@ -31,7 +31,7 @@ func (q *Request) HearFrom(member *Request, granted bool) {
 
 // WaitForMember notes what member, the latest request for m, has heard: q waits for m too. So the
 // client of m asks the holder of m: see wanted.go. If q gives up, the others in its queue go on
-// with what it has heard. A nil member: m has no holder that q waits for.
+// with what it has heard. member is nil if q waits for no holder of m.
 func (q *Request) WaitForMember(m *Resource, member *Request) {
 	k := q.members[m]
 	isRefused := member != nil && member.contact != nil
@@ -61,8 +61,8 @@ func leaveMembers(members map[*Resource]*Contact) {
 	}
 }
 
-// NoteSilence notes that members have not answered since then, for a joint lock that may give up
-// for another reason.
+// NoteSilence notes that members have not answered since the given time, for a joint lock that may
+// give up for another reason.
 func (q *Request) NoteSilence(since time.Time) {
 	if silent := time.Since(since); silent >= failure.SilentAfter {
 		f := failure.Failure{Outcome: failure.Unknown, CallerEnded: true, Waited: silent}
@@ -70,12 +70,13 @@ func (q *Request) NoteSilence(since time.Time) {
 	}
 }
 
-// GaveUp is the error of an acquisition of a joint lock that ended before all members had answered.
+// GaveUp returns the error of an acquisition of a joint lock that ended before all members had
+// answered.
 func (q *Request) GaveUp(ctx context.Context) error { return q.gaveUp(ctx, nil) }
 
-// JoinAs makes h the hold of a member of the joint hold of: the attempt's context ends with the
-// attempt, and that of the joint hold does not. The member's minimum hold counts from when the
-// joint lock was acquired, also that of a member that comes later, or in the place of a lost one.
+// JoinAs makes h the hold of a member of joint. h gets the context of joint, because that of the
+// attempt ends with the attempt. The member's minimum hold counts from when the joint lock was
+// acquired, even if the member comes later, or replaces a lost one.
 func (h *Hold) JoinAs(joint *Hold, acquired time.Time) {
 	h.mu.Lock()
 	h.ctx = joint.ctx
@@ -90,11 +91,10 @@ func (h *Hold) WasNested() bool {
 	return h.gate != nil
 }
 
-// WithoutCancel returns a context with the values of the one that h was acquired with. It never
-// ends.
+// WithoutCancel returns a context that never ends, with the values of the context of h.
 func (h *Hold) WithoutCancel() context.Context { return context.WithoutCancel(h.ctx) }
 
-// AcquireCopyWindow is how long a late copy of the command that acquired h may still arrive.
+// AcquireCopyWindow returns how long a late copy of the command that acquired h may still arrive.
 func (h *Hold) AcquireCopyWindow() time.Duration {
 	if !h.Ownership().InDoubt {
 		return 0
@@ -103,7 +103,7 @@ func (h *Hold) AcquireCopyWindow() time.Duration {
 }
 
 // KeepForReplacement makes sure that no Release of o's holds, all of which are lost, sends
-// anything. It would free their replacement, which has the same id: see Abandon.
+// anything. A release would free their replacement, which has the same id: see Abandon.
 func (o *Ownership) KeepForReplacement() { o.addCount(+1) }
 
 // ConfirmCount makes sure that the server counts o, and reports whether it does. A nested
@@ -112,7 +112,7 @@ func (o *Ownership) KeepForReplacement() { o.addCount(+1) }
 // free the member.
 //
 // A late copy of the command would count again, under the nested hold's id. So if one may come, the
-// release of o is remembered. ConfirmCount blocks for limit at most. The caller alone knows o.
+// release of o is remembered. ConfirmCount blocks for limit at most. Only the caller knows o.
 func (o *Ownership) ConfirmCount(ctx context.Context, limit time.Duration) bool {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -133,8 +133,8 @@ func (q *Request) Member(terms *Terms, of Group) *Request {
 	return m
 }
 
-// ReleaseTogether releases holds of members with one id by one command, free. That returns for each
-// whether the server still had it, and whether an earlier attempt of the call has an unknown
+// ReleaseTogether releases holds of members with one id by one command, free. free returns for each
+// hold whether the server still had it, and whether an earlier attempt of the call has an unknown
 // outcome. done is false if a hold must be released by a command of its own, for example because
 // another one is nested in it: then nothing has been done. Otherwise ReleaseTogether does for each
 // hold what its Release would, but it hands no lock off. lost reports whether one of the holds was
@@ -153,8 +153,8 @@ func ReleaseTogether(
 	bounded, stop := holds[0].r.Core.releaseContext(ctx, true)
 	defer stop()
 	for _, h := range holds {
-		// If it has ended a moment ago, what ended it may be about to send a release. That finds it
-		// freed.
+		// If h has just ended, another goroutine may be about to send its release, which then finds
+		// the lock freed.
 		if taken := h.takeAndForget(); taken == nil || errors.Is(taken, ErrLost) {
 			h.Ownership().addCount(-1)
 		}

@@ -27,28 +27,29 @@ import (
 //
 //   - A renewal, an Extend or a nested acquisition may be executed after the release, and extends
 //     the lease. So does a late copy of the acquisition.
-//   - Others need the lease, so the server has not shortened it: a writer that also reads, or an id
-//     that acquisitions with WithOwner have, too.
+//   - Others need the lease, so the server has not shortened it: a writer also reads, or other
+//     acquisitions have the same id by WithOwner.
 //
-// Nested holds share the ownership of the outermost one, so that one decides. Of a joint lock, the
-// minimum of each member counts from when the joint hold is made: a failed attempt frees its
+// Nested holds share the ownership of the outermost one, so its minimum counts. In a joint lock,
+// the minimum of each member counts from when the joint hold is made: a failed attempt frees its
 // members at once.
 
 // minHold is the minimum hold of an ownership. A nested acquisition that the server counts shares
-// the minimum of its outer hold. All methods accept nil: there is no minimum.
+// the minimum of its outer hold. It is nil if there is no minimum. All methods accept nil.
 type minHold struct {
 	d     time.Duration
-	since atomic.Int64 // Instant when the acquisition was confirmed; 0: not yet
+	since atomic.Int64 // Instant when the acquisition was confirmed; 0 before that
 }
 
-// begin begins it: the acquisition was confirmed at that time. Only the first call has an effect.
+// begin starts the minimum hold: the acquisition was confirmed at confirmed. Only the first call
+// has an effect.
 func (m *minHold) begin(c *Core, confirmed time.Time) {
 	if m != nil {
 		m.since.CompareAndSwap(0, max(int64(c.Instant(confirmed)), 1))
 	}
 }
 
-// remaining returns how much of it is left.
+// remaining returns how much of the minimum hold is left.
 func (m *minHold) remaining(now Instant) time.Duration {
 	if m == nil || m.since.Load() == 0 {
 		return 0
@@ -56,13 +57,14 @@ func (m *minHold) remaining(now Instant) time.Duration {
 	return max(m.d-time.Duration(now)+time.Duration(m.since.Load()), 0)
 }
 
-// rest is how long a release that frees the lock must leave it taken: 0 if there is no minimum
-// hold, or if it is over.
+// rest returns how long a release that frees the lock must leave it taken. It is 0 if there is no
+// minimum hold, or if it is over.
 func (o *Ownership) rest() time.Duration { return o.min.remaining(o.r.Core.Instant(time.Now())) }
 
-// freeAfterRest follows the release of o. If o may last for longer than the rest of its minimum
-// hold, it frees o when that is over. That may be at once, because the rest was computed before the
-// release was sent. stays: the server has not shortened the lease. It does not block.
+// freeAfterRest is called after the release of o. If o may last for longer than the rest of its
+// minimum hold, it frees o when the rest is over. That may be at once, because the rest was
+// computed before the release was sent. stays says that the server has not shortened the lease. It
+// does not block.
 func (o *Ownership) freeAfterRest(stays bool) {
 	if o.min == nil {
 		return
@@ -79,7 +81,7 @@ func (o *Ownership) freeAfterRest(stays bool) {
 	}
 	over := time.Now().Add(o.rest())
 	o.r.addDuty(context.Background(), over, over.Add(o.r.Core.RepeatFor), func(ctx context.Context) error {
-		_, err := o.free(ctx) // the rest is not over if the client closes
+		_, err := o.free(ctx) // if the client closes before the rest is over, this leaves o taken for what is left of it
 		return err
 	})
 }

@@ -13,8 +13,9 @@ import (
 //
 // A context that a hold made carries it. An acquisition of the same resource with that context
 // finds the hold (outer) and nests: it adds a count to the same ownership instead of waiting for
-// it. In two cases the server counts by itself: for a shared id, and under the other side of a
-// read-write lock. Then the acquisition is sent to the server with the outer hold's id (reacquire).
+// the lock. In two cases the server counts by itself: for a shared id, and under the other side of
+// a read-write lock. Then the acquisition is sent to the server with the outer hold's id
+// (reacquire).
 //
 // Goroutines that acquire under the same outer hold are siblings. They take turns, so that they
 // exclude each other as they would with the lock itself.
@@ -52,7 +53,7 @@ func (r *Resource) AcquireNested(ctx context.Context, q *Request) (*Hold, error)
 	}
 }
 
-// Outer finds the hold in ctx to nest under; nil if there is none.
+// Outer returns the hold in ctx to nest under, or nil if there is none.
 func (r *Resource) Outer(ctx context.Context) (*Hold, error) {
 	if r.Traits.Outer != nil {
 		return r.Traits.Outer(ctx)
@@ -190,10 +191,10 @@ func (r *Resource) reacquire(ctx context.Context, outer *Hold, q *Request) (*Hol
 	return hold, err
 }
 
-// addOtherKind notes that an acquisition of another kind is about to nest under outer: a writer's,
-// to read. From now on nobody may have the next turn on o: for the server that would be the same
-// writer, which may read. It reports false if the release of outer has begun, and another user may
-// have the turn already.
+// addOtherKind notes that an acquisition of another kind is about to nest under outer: a writer
+// wants to read. From now on nobody may have the next turn on o: for the server the next user would
+// be the same writer, which may read. It reports false if the release of outer has begun, and
+// another user may have the turn already.
 func (o *Ownership) addOtherKind(outer *Hold) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -212,8 +213,8 @@ type siblingGate struct {
 	contact  Contact       // of the acquisitions that have passed, or wait
 }
 
-// siblingGate returns the gate of the acquisitions that nest under h, and makes it if needed. One
-// that is made after the end of h has ended from the start.
+// siblingGate returns the gate of the acquisitions that nest under h, and makes it if needed. A
+// gate that is made after the end of h has ended from the start.
 func (h *Hold) siblingGate() *siblingGate {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -226,8 +227,8 @@ func (h *Hold) siblingGate() *siblingGate {
 	return h.gate
 }
 
-// leave lets the acquisition pass that has waited the longest. The end of a nested hold calls it,
-// and a nested acquisition that failed. It does not block.
+// leave lets the acquisition that has waited the longest pass. It is called when a nested hold
+// ends, and when a nested acquisition fails. It does not block.
 func (g *siblingGate) leave() {
 	select {
 	case <-g.occupied:
@@ -242,7 +243,7 @@ func (r *Resource) passSiblings(ctx context.Context, outer *Hold, q *Request) er
 	q.ShareContact(&gate.contact)
 	select {
 	case gate.occupied <- struct{}{}:
-		gate.contact.forget() // nobody was behind the former ones
+		gate.contact.forget() // no acquisition waited behind the former ones
 		return nil
 	default:
 	}

@@ -24,7 +24,7 @@ import (
 type Turns interface {
 	// Acquire acquires for q, instead of [Resource.AcquireOutermost].
 	Acquire(ctx context.Context, r *Resource, q *Request) (*Hold, error)
-	// GiveUp frees the locks of that name that linger, and waits for the answers, or until ctx
+	// GiveUp frees the lingering locks with that name, and waits for the answers, or until ctx
 	// ends.
 	GiveUp(ctx context.Context, name string)
 	// GiveUpLater does the same in the background. It does not block.
@@ -41,7 +41,7 @@ const OuterTokens = 10_000
 // errStands says that the request of an outer hold was refused, and stands in its queue.
 var errStands = errors.New("it stands in the queue")
 
-// UseTurns sets what lets users take turns, before the first acquisition. Without it nobody does.
+// UseTurns lets users take turns by t. It must be called before the first acquisition.
 func (c *Core) UseTurns(t Turns) { c.turns = t }
 
 // takesTurns reports whether users with these terms take turns. Only renewed holds without a limit
@@ -62,8 +62,8 @@ func newTurnRequest(terms *Terms) *Request {
 	return q
 }
 
-// giveUpLingering frees locks of that name that linger on this client, before an attempt to acquire
-// the name.
+// giveUpLingering frees the locks with that name that linger on this client, before an attempt to
+// acquire the name.
 func (c *Core) giveUpLingering(ctx context.Context, name string) {
 	if c.turns != nil {
 		c.turns.GiveUp(ctx, name)
@@ -85,7 +85,7 @@ func (c *Core) GiveUpLingering(ctx context.Context, resources []*Resource) {
 	}
 }
 
-// GiveUpAllLingering gives all lingering locks up, in the background: the client closes, or may
+// GiveUpAllLingering gives up all lingering locks, in the background: the client closes, or may
 // have missed that another client has asked.
 func (c *Core) GiveUpAllLingering() {
 	if c.turns != nil {
@@ -93,9 +93,9 @@ func (c *Core) GiveUpAllLingering() {
 	}
 }
 
-// InitOuter makes q, which is new, the request of an outer hold for users with these terms. of
-// hears what becomes of the hold. waits: if it is refused, it joins its queue, and waits as long as
-// its context lasts.
+// InitOuter makes q, which is new, the request of an outer hold for users with these terms. group
+// hears of the end of the hold. waits says that q, if it is refused, joins its queue, and waits
+// until its context ends.
 func (r *Resource) InitOuter(q *Request, terms *Terms, group Group, waits bool) {
 	r.initRequest(q, terms)
 	q.Group = group
@@ -156,8 +156,9 @@ func (q *Request) HasHeardRelease() bool {
 	return q.contact.outdated
 }
 
-// OthersWait reports whether a request of this client waits for what r locks, other than those of
-// the outer holds that stand in their queue for it. It takes waitQueues.mu and does not block.
+// OthersWait reports whether a request of this client waits for the lock of r, other than standing:
+// the requests of outer holds that stand in their queue for it. It takes waitQueues.mu and does not
+// block.
 func (r *Resource) OthersWait(standing []*Request) bool {
 	qs := &r.Core.queues
 	qs.mu.Lock()
@@ -182,9 +183,8 @@ func (r *Resource) OthersWait(standing []*Request) bool {
 	return false
 }
 
-// NewTurnHold makes the hold of a user's turn on an outer hold, in memory. of is the turn, which
-// began at that time. It fails with ErrClosed if the client is closing. The caller is a call that
-// Close waits for.
+// NewTurnHold makes the hold of a user's turn on an outer hold, in memory. The turn began at began.
+// It fails with ErrClosed if the client is closing. The caller is a call that Close waits for.
 func (r *Resource) NewTurnHold(
 	ctx context.Context, q *Request, memory *Hold, turn Holding, began time.Time,
 ) (*Hold, error) {
@@ -218,11 +218,12 @@ func (h *Hold) IsSole(now time.Time) bool {
 // and does not block.
 func (h *Hold) WasWanted() bool { return h.Ownership().wasWanted() }
 
-// KeptSince is when this client has acquired the lock of h: the lock may have been handed off to h.
+// KeptSince returns when this client acquired the lock of h. Since then the lock may have been
+// handed off to h.
 func (h *Hold) KeptSince() time.Time { return h.r.Core.Time(h.Ownership().streak.since) }
 
-// Tokens returns the first fencing token of h, an outer hold, and how many it has; 0 if it has
-// none.
+// Tokens returns the first fencing token of h, an outer hold, and the number of its tokens. Both
+// are 0 if it has none.
 func (h *Hold) Tokens() (first int64, n int) {
 	o := h.Ownership()
 	if !h.r.Traits.Fenced || o.Token == 0 {
@@ -233,8 +234,9 @@ func (h *Hold) Tokens() (first int64, n int) {
 
 // ReleaseLater releases h in the background, and does not block. The release begins now, and not
 // when its goroutine runs: Close abandons no hold whose release has begun. released is closed when
-// the release has been answered, or goes on as a duty. That is within releaseTimeout. It is no duty
-// from the start, which could wait behind others: h is renewed until it ends.
+// the release has been answered, or goes on as a duty. That takes releaseTimeout at most. The
+// release is no duty from the start, because a duty could wait behind others while h is still
+// renewed.
 func (h *Hold) ReleaseLater() (released <-chan struct{}) {
 	c := h.r.Core
 	done := make(chan struct{})

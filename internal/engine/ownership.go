@@ -53,25 +53,25 @@ type Ownership struct {
 	// wire is held around each command that sets the count, so that counts reach the server in the
 	// order in which they were decided. It is taken with a context, because a command may be stuck.
 	wire wireLock
-	min  *minHold // nil: none; does not change once the hold is made
+	min  *minHold // nil if there is none; does not change once the hold is made
 
 	mu         sync.Mutex     // guards the rest; never held around a command
 	holds      *Hold          // live holds that have joined, linked by sibling
 	count      int32          // the count that the server should have
 	extends    int16          // commands under way that extend the lease
-	lapsed     int16          // holds that ended by their limit and were not released since
+	lapsed     int16          // holds that ended by their limit and were not released since then
 	lost       bool           // set once: there are no holds any longer, and none joins
 	kept       bool           // the watchdog renews lease
 	otherKind  bool           // a hold of another kind may have the id: a writer that also reads
-	wanted     bool           // another client has asked for it; Guarded by waitQueues.mu instead
-	failing    *renewFailures // the latest renewals have failed; nil: they have not
+	wanted     bool           // another client has asked for it; guarded by waitQueues.mu instead
+	failing    *renewFailures // the latest renewals, if they have failed; else nil
 	latestEnd  Instant        // the latest end of the lease, or of the server's memory where there is no lease
-	lateTTL    time.Duration  // the longest that a renewal, or a late copy of an extending command, may set; 0: none
+	lateTTL    time.Duration  // the longest that a renewal, or a late copy of an extending command, may set; 0 if there is none
 	shortLease time.Duration  // the lease so far, if it is shorter than renewals ask for; else 0
 	lease      watchdog.Lease
-	shortening chan struct{} // closed when a command that shortens the lease has ended; nil: there is none
+	shortening chan struct{} // closed when a command that shortens the lease has ended; nil if there is none
 
-	first Hold // what it was acquired for; see NewHold
+	first Hold // the hold that it was acquired for; see NewHold
 }
 
 // freeing is the answer to the command that frees an ownership. Once there is one, no further
@@ -118,7 +118,7 @@ func (r *Resource) newOwnership(q *Request, res Result) *Ownership {
 	return o
 }
 
-// OwnershipOf returns an ownership without holds, for Driver.Check of an id of another client.
+// OwnershipOf returns an ownership without holds, for LeaseDriver.Check of another client's id.
 func (r *Resource) OwnershipOf(id string) *Ownership {
 	return &Ownership{r: r, Owner: Owner{ID: id}}
 }
@@ -132,7 +132,7 @@ func (o *Ownership) RenewGroup() any {
 	return o.r.RenewGroup
 }
 
-// Resource is the resource that the ownership was acquired from.
+// Resource returns the resource that the ownership was acquired from.
 func (o *Ownership) Resource() *Resource { return o.r }
 
 // OwnerID implements [Holding].
@@ -287,7 +287,7 @@ func (o *Ownership) addCount(delta int) int {
 //	errOuterEnded, sends nothing
 //
 // If the reply is lost, the server may have counted the new hold, or may still do so. Then the
-// count of that moment is sent in the background.
+// current count is sent in the background.
 func (o *Ownership) nest(ctx context.Context, outer *Hold, ttl time.Duration) (sent time.Time, err error) {
 	began := time.Now()
 	if !o.wire.LockContext(ctx) {
@@ -321,7 +321,7 @@ func (o *Ownership) nest(ctx context.Context, outer *Hold, ttl time.Duration) (s
 	}
 	left := o.addCount(-1)
 	o.wire.Unlock()
-	if left == 0 || failure.Of(err).InDoubt() { // 0: the release of a lost hold has left that to us
+	if left == 0 || failure.Of(err).InDoubt() { // at 0, the release of a lost hold has left the rest to us
 		o.writeCountLater(ctx, o.r.Core.RollbackLimit(began))
 	}
 	if lost {
@@ -332,7 +332,7 @@ func (o *Ownership) nest(ctx context.Context, outer *Hold, ttl time.Duration) (s
 }
 
 // isOver reports whether a hold with these terms would not be valid any longer, if it joined o now,
-// or whether o is lost. The command that counted it was sent at that time.
+// or whether o is lost. The command that counted it was sent at sent.
 func (o *Ownership) isOver(terms *Terms, sent time.Time) bool {
 	until := o.r.Core.trustedUntil(sent, terms.FirstTTL())
 	o.mu.Lock()
@@ -420,7 +420,7 @@ func (o *Ownership) writeCountLater(ctx context.Context, limit time.Duration) {
 	o.writeCountUntil(ctx, o.repeatUntil(), limit)
 }
 
-// writeCountUntil is writeCountLater, but gives up at the time until.
+// writeCountUntil is writeCountLater, but gives up at until.
 func (o *Ownership) writeCountUntil(ctx context.Context, until time.Time, limit time.Duration) {
 	o.r.inBackground(ctx, until, limit, func(ctx context.Context) error {
 		if !o.wire.LockContext(ctx) {
@@ -453,7 +453,7 @@ func (o *Ownership) free(ctx context.Context) (Released, error) {
 	return o.r.Holds.Release(ctx, o, 0, Next{})
 }
 
-// recordAnswer notes the answer to the command that frees o, which was first sent at that time, and
+// recordAnswer notes the answer to the command that frees o, which was first sent at sent, and
 // reports whether o was lost before. The answer counts for whoever releases a hold of o at the same
 // time. The caller holds wire.
 //
@@ -476,7 +476,7 @@ func (o *Ownership) recordAnswer(got Released, sent time.Time, err error) (lost 
 	return lost
 }
 
-// repeatUntil is when the repetition of a release must end.
+// repeatUntil returns when the repetition of a release must end.
 //
 //   - A private id with a lease: when the lease is over, also if a late copy extends it in its last
 //     moment. A second execution changes nothing.
@@ -566,8 +566,8 @@ func (o *Ownership) Verify(ctx context.Context) error {
 // does not wait for the observer.
 func (o *Ownership) LoseAsGone() { o.loseInBackground(o.unknownLoss()) }
 
-// ValidFor is how long the hold of o that ends first is valid from now; 0 if o has no holds any
-// longer.
+// ValidFor returns how long, from now, the hold of o that ends first is valid. It is 0 if o has no
+// holds any longer.
 func (o *Ownership) ValidFor() (d time.Duration) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -632,7 +632,7 @@ func (o *Ownership) Extend(ctx context.Context, h *Hold, d time.Duration) error 
 	return nil
 }
 
-// lastsUntil notes that the server may keep the key until then. It never takes back a later time,
+// lastsUntil notes that the server may keep the key until over. It never takes back a later time,
 // because the command that caused it may still be executed.
 func (o *Ownership) lastsUntil(over time.Time) {
 	o.mu.Lock()
@@ -640,7 +640,7 @@ func (o *Ownership) lastsUntil(over time.Time) {
 	o.latestEnd = max(o.latestEnd, o.r.Core.Instant(over))
 }
 
-// EndsAt is when the lease is over at the latest, by the clock of this client. Validity ends
+// EndsAt returns when the lease is over at the latest, by the clock of this client. Validity ends
 // earlier. After EndsAt there is nothing left to release.
 func (o *Ownership) EndsAt() time.Time {
 	o.mu.Lock()

@@ -16,11 +16,11 @@ import (
 // A refused attempt leaves a mark on the server. Clients that hand a lock off among their waiters
 // find it: see handoff.go.
 
-// poller is the queue of one request that polls. The goroutine of the request alone uses it, except
-// wakeUp.
+// poller is the queue of one request that polls. Only the goroutine of the request uses it, except
+// for wakeUp.
 type poller struct {
 	r       *Resource
-	pause   func(n int) time.Duration // the next one after n others
+	pause   func(n int) time.Duration // returns the next pause after n others
 	pauses  int
 	contact Contact
 	tryAt   time.Time
@@ -33,7 +33,7 @@ func (r *Resource) PrivateQueue(pause func(n int) time.Duration) Queue {
 	return &poller{r: r, pause: pause}
 }
 
-// pollPause is the pause after n pauses: the first one doubled up to the longest, and up to a
+// pollPause returns the pause after n pauses: PollMin doubled n times, PollMax at most, and up to a
 // quarter more.
 func (t *Terms) pollPause(n int) time.Duration {
 	pause := t.PollMin

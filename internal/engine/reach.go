@@ -13,9 +13,9 @@ import (
 // Which servers answer, as far as attempts for members of red locks show.
 //
 // A red lock returns when a majority has answered. An attempt on a server that hangs stays under
-// way until the command timeout, and a release need not wait for it. So that acquisitions one after
-// another do not collect such attempts, only one at a time is under way on a silent server. The
-// others stand behind it: when it is answered, they make their own.
+// way until the command timeout, and a release need not wait for it. To keep one acquisition after
+// another from adding such an attempt, only one at a time is under way on a silent server. The
+// others wait for its answer, and then make their own.
 //
 //	answers --- no answer for its patience ---> silent: one attempt at a time
 //	   ^                                           |
@@ -29,22 +29,22 @@ const (
 	PatienceFactor = 4
 )
 
-// reach is what a client knows of its servers. The zero value: nothing.
+// reach is what a client knows of its servers. The zero value knows nothing.
 type reach struct {
 	mu      sync.Mutex         // innermost
-	servers map[any]*serverTry // by what stands for them: see Commands.Server
+	servers map[any]*serverTry // by the key that Commands.Server returns
 }
 
-// serverTry is the attempts on one server. reach.mu guards it.
+// serverTry has the attempts on one server. reach.mu guards it.
 type serverTry struct {
 	underWay int
-	since    time.Time     // of the oldest attempt since the latest answer; zero: none
-	failed   error         // why the latest attempt since then ended without an answer; nil: none has
-	changed  chan struct{} // closed when there is an answer, or when no attempt is under way; nil: nobody waits
-	took     time.Duration // of the latest attempt that was answered; 0: none was
+	since    time.Time     // when the oldest attempt since the latest answer began; zero if there is none
+	failed   error         // why the latest attempt since then ended without an answer; nil if none did
+	changed  chan struct{} // closed when there is an answer, or when no attempt is under way; nil if nobody waits
+	took     time.Duration // how long the latest answer took; 0 if there was none
 }
 
-// patience is how long an answer may take until the server counts as silent.
+// patience returns how long an answer may take until the server counts as silent.
 func (s *serverTry) patience() time.Duration {
 	return max(PatienceFactor*cmp.Or(s.took, UsualAnswer), UsualAnswer)
 }
@@ -72,8 +72,8 @@ type ServerAttempt struct {
 // silent and another attempt on it is under way. If that one fails, or if ctx ends, ApproachServer
 // returns why. Otherwise the caller makes the attempt, and then calls [ServerAttempt.Leave].
 //
-// expect is called before that with how long the server may take to answer; 0: it will probably not
-// answer soon.
+// Before that, it calls expect with how long the server may take to answer. 0 means that it will
+// probably not answer soon.
 func (r *Resource) ApproachServer(ctx context.Context, expect func(time.Duration)) (*ServerAttempt, error) {
 	c := r.Core
 	began := time.Now()

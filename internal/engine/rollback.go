@@ -8,8 +8,8 @@ import (
 	"github.com/redlatch/redlatch/internal/failure"
 )
 
-// How what an attempt has left on the server, or may still come to leave, is removed when there is
-// no hold.
+// How a request without a hold is removed from the server, with everything that its attempts have
+// left there, or may still leave.
 
 // rollback removes everything that the server keeps, or may still come to keep, of a request
 // without a hold. It does nothing if no attempt can have taken or noted anything. It is repeated in
@@ -43,7 +43,7 @@ func (r *Resource) Rollback(ctx context.Context, q *Request) {
 	r.rollback(ctx, q, rollbackTimeout)
 }
 
-// RollbackState is what has become of the rollback of a request.
+// RollbackState is the state of a request's rollback.
 type RollbackState int32
 
 // The states of a rollback.
@@ -54,7 +54,7 @@ const (
 	RolledBackLate                       // its first attempt was not answered, so a copy of it may come later
 )
 
-// RollbackState returns what has become of the rollback of q.
+// RollbackState returns the state of the rollback of q.
 func (q *Request) RollbackState() RollbackState { return RollbackState(q.rollbackState.Load()) }
 
 // MayHaveTraces reports whether the server may have something of q, which failed and was not rolled
@@ -69,15 +69,15 @@ func (q *Request) noteRollback(err error) {
 	q.rollbackState.CompareAndSwap(int32(RollbackPending), int32(RolledBackLate))
 }
 
-// RollbackCopyWindow returns how long a copy of the rollback of q may come from now on.
+// RollbackCopyWindow returns how long from now a copy of the rollback of q may still arrive.
 func (r *Resource) RollbackCopyWindow(q *Request) time.Duration { return q.TTL + 2*r.Core.LateCopies }
 
 // LeavesTraces reports whether a refused attempt of q leaves a note or a reservation on the server:
-// q waits, or the joint lock does that it belongs to.
+// q waits, or its joint lock does.
 func (q *Request) LeavesTraces() bool { return q.MayQueue || q.Reserves }
 
-// keepsReservation reports whether what the server has noted for q stays, for the next attempt of
-// its joint lock. ctx is that of the attempt, which has failed with err.
+// keepsReservation reports whether the server's note for q stays for the next attempt of its joint
+// lock. ctx is the context of the attempt, which has failed with err.
 func (q *Request) keepsReservation(ctx context.Context, err error) bool {
 	isNoted := q.MustRollback || q.WaitRecorded
 	wasRefused := ctx.Err() == nil && errors.Is(err, ErrNotAcquired)

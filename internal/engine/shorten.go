@@ -34,9 +34,9 @@ const (
 	shortenLimit = 1200 * time.Millisecond
 )
 
-// Shorten follows a renewal for ttl, which has found that the lease lasts for left. If that is
-// longer than what was promised to the holds, it has the lease shortened by send, in the
-// background. counts is what o has on the server. It does not block.
+// Shorten is called after a renewal for ttl which has found that the lease lasts for left. If that
+// is longer than promised to the holds, Shorten calls send in the background, to shorten the lease.
+// counts is the count of o on the server. It does not block.
 func (o *Ownership) Shorten(
 	ttl, left time.Duration, send func(ctx context.Context, ttl time.Duration, counts int) error,
 ) {
@@ -70,8 +70,8 @@ func (o *Ownership) Shorten(
 	})
 }
 
-// promised is how long from now the lease must last for all that was promised, or may still be. mu
-// is held.
+// promised returns how long from now the lease must last for all that was promised, or may still
+// be. mu is held.
 func (o *Ownership) promised() time.Duration {
 	c := o.r.Core
 	now := c.Instant(time.Now())
@@ -103,7 +103,7 @@ func (o *Ownership) extending(ctx context.Context, ttl time.Duration) {
 	}
 }
 
-// extended follows extending.
+// extended ends what extending has begun.
 func (o *Ownership) extended() {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -19,7 +19,7 @@ const maxTokens = 8192
 // seenToken is the greatest token of a name.
 type seenToken struct {
 	token int64
-	at    time.Time // when it was known
+	at    time.Time // when the client learned of it
 }
 
 // seenTokens are the greatest tokens that a client has seen. It is a part of Core.
@@ -28,10 +28,10 @@ type seenTokens struct {
 	byNames map[string]seenToken // made by NewCore
 }
 
-// see records the last token of a block that a request has reserved, which was sent at that time.
-// If a greater one was known before the request was sent, the counter went backwards: see returns
-// that one. From then on the smaller one counts. mayRepeat: the request may have got the token of
-// another hold of its owner.
+// see records token, the last one of a block that a request has reserved. The request was sent at
+// sent. If a greater token was known before that, the counter went backwards: see returns the
+// greater token. From then on the smaller one counts. mayRepeat says that the request may have got
+// the token of another hold of its owner.
 //
 // A late answer says nothing: its token may be an old one.
 func (s *seenTokens) see(name string, token int64, sent time.Time, mayRepeat bool) (greater int64) {

@@ -19,21 +19,21 @@ import (
 //	                 -> granted by another: Leave
 //	                 -> give up: Leave
 
-// Limits of a wait that are no time.
+// Limits of a wait that are not durations.
 const (
 	NoWait  time.Duration = 0  // it makes one attempt
 	Forever time.Duration = -1 // it waits until its context ends
 )
 
 // Wait is how long an acquisition may wait, and whether it has waited. It belongs to its request.
-// The zero value: it tries once.
+// The zero value tries once.
 type Wait struct {
 	limit    time.Duration   // or NoWait, or Forever
-	until    time.Time       // zero: no limit
+	until    time.Time       // zero if there is no limit
 	caller   context.Context //nolint:containedctx // for events
 	waited   bool
-	noEvents bool      // of an outer hold: its users emit the events
-	waitedOn *Resource // what it has had to wait for; nil: it has not, or notify was called
+	noEvents bool      // set for an outer hold: its users emit the events
+	waitedOn *Resource // the resource that it has had to wait for; nil if there is none, or if notify was called
 	notify   func()    // called instead of emitting an event; nil unless it is a member's acquisition
 }
 
@@ -58,7 +58,7 @@ func (w *Wait) Bound(ctx context.Context) (context.Context, context.CancelFunc) 
 	return w.boundWith(ctx, 0)
 }
 
-// boundWithGrace is Bound for an attempt whose reply may come a little later. That of a member
+// boundWithGrace is Bound for an attempt whose reply may come a little later. The reply to a member
 // comes before the joint lock stops waiting for its members' errors.
 func (w *Wait) boundWithGrace(ctx context.Context) (context.Context, context.CancelFunc) {
 	if w.notify != nil {
@@ -74,12 +74,14 @@ func (w *Wait) boundWith(ctx context.Context, grace time.Duration) (context.Cont
 	return context.WithDeadlineCause(ctx, w.until.Add(grace), errWaitOver)
 }
 
-// Left is how much of the wait is left. limited is false if it has no limit, or is a single try.
+// Left returns how much of the wait is left. limited is false if it has no limit, or is a single
+// try.
 func (w *Wait) Left() (left time.Duration, limited bool) {
 	return time.Until(w.until), w.limit > 0
 }
 
-// since is how long an acquisition that began then has waited: 0 if and only if it has not waited.
+// since returns how long an acquisition that began at began has waited. It is 0 if and only if the
+// acquisition has not waited.
 func (w *Wait) since(began time.Time) time.Duration {
 	if !w.waited {
 		return 0
@@ -115,7 +117,8 @@ func (w *Wait) Begin(r *Resource, id string) {
 	r.Core.emit(Event{Kind: EventWait, Resource: r, ID: id, Ctx: w.caller})
 }
 
-// end is deferred before Begin may be called, since observers and hooks of go-redis may panic.
+// end tells Presence that the wait is over. It is deferred before Begin may be called, since
+// observers and hooks of go-redis may panic.
 func (w *Wait) end() {
 	if w.waitedOn != nil {
 		w.waitedOn.Core.Presence.WaitEnded(w.waitedOn)
@@ -124,7 +127,7 @@ func (w *Wait) end() {
 
 // Queue is where requests for one resource wait, if that is not the local wait queue of a name:
 // this client's part of a fair lock's queue, or the private queue of one request. waitIn calls its
-// methods, in the waiters' goroutines. All but Try do not block.
+// methods, in the waiters' goroutines. Only Try blocks.
 type Queue interface {
 	// Join adds a waiter at the end, which hears what the others do: see [Request.ShareContact].
 	// refused is the reply to its first attempt.
@@ -132,16 +135,16 @@ type Queue interface {
 	joined
 }
 
-// joined is what waitIn calls once a waiter is in a queue, a local one too.
+// joined has the methods that waitIn calls once a waiter is in a queue, local ones included.
 type joined interface {
 	// NextStep returns what w should do now. If it should wait, the queue wakes it up later. waitIn
-	// calls it again, too, when the channel in the Step was closed.
+	// also calls it again when the channel in the Step was closed.
 	NextStep(w *Waiter) Step
 	// Try makes an attempt for w, and decides what follows from its reply. It blocks until the
 	// reply. If w gives up because of an error that says nothing about the lock, the next waiter
 	// must try for the same reason.
 	Try(ctx context.Context, w *Waiter) (Result, error)
-	// Leave removes a waiter, with the result that it takes along: not granted if it gives up. An
+	// Leave removes a waiter. res is its result, which is not granted if the waiter gives up. An
 	// unused reason to try must then reach the next waiter.
 	Leave(w *Waiter, res Result)
 }
@@ -161,7 +164,7 @@ type Waiter struct {
 	resource *Resource
 	in       joined        // where it waits
 	wakeup   chan struct{} // of capacity 1: several wake-ups count as one
-	hasLeft  bool          // its queue, because the observer is slow; see beginWait
+	hasLeft  bool          // it has left its queue, because the observer is slow; see beginWait
 
 	// The mutex of its queue guards these fields.
 	queued  waitq.Waiter // in a local wait queue
@@ -186,9 +189,9 @@ const observerPatience = 50 * time.Millisecond
 // turns, for a user who waits for a turn.
 var ErrObserverSlow = errors.New("the observer was slow")
 
-// beginWait emits the event that w waits. Its place shows that it waits, so it has that before. But
-// while the observer runs, w takes no step, and all waiters behind it would wait for the observer
-// too. So w leaves its queue if the observer is slow, and w.hasLeft says so.
+// beginWait emits the event that w waits. w has its place before that, because others see by it
+// that w waits. But while the observer runs, w takes no step, and all waiters behind it would wait
+// for the observer too. So w leaves its queue if the observer is slow, and w.hasLeft says so.
 //
 //	w joins, as the head
 //	the observer begins
@@ -226,15 +229,15 @@ func (q *Request) anew(r *Resource) *Request {
 	return again
 }
 
-// waitIn makes q wait in a queue; nil: the local queue of its name, or a private one if it polls.
-// It is the only waiting loop: fair locks and joint locks use it too. refused is the reply to the
-// first attempt. It blocks until q is granted, the wait is over, ctx ends or the client closes. The
-// caller rolls q back if it fails.
+// waitIn makes q wait in queue. If that is nil, q waits in the local queue of its name, or in a
+// private one if it polls. It is the only waiting loop: fair locks and joint locks use it too.
+// refused is the reply to the first attempt. It blocks until q is granted, the wait is over, ctx
+// ends or the client closes. The caller rolls q back if it fails.
 //
 // The request of an outer hold only joins: waitIn fails with errStands.
 func (r *Resource) waitIn(ctx context.Context, queue Queue, q *Request, refused Result) (Result, error) {
 	w := r.join(queue, q, refused)
-	r.Core.giveUpLingeringLater(r.Name) // it may have been released during the attempt of q
+	r.Core.giveUpLingeringLater(r.Name) // the lock may linger since a release during the attempt of q
 	if q.isOuter {
 		q.standing = w
 		return Result{}, errStands
@@ -244,7 +247,7 @@ func (r *Resource) waitIn(ctx context.Context, queue Queue, q *Request, refused 
 
 // WaitIn makes q, of a user who waits for a turn, wait in a queue of package turns. It is waitIn
 // for a request that sends nothing: it returns nil when the user has the turn, and otherwise the
-// error of his acquisition, or ErrObserverSlow.
+// error of the acquisition, or ErrObserverSlow.
 func (r *Resource) WaitIn(ctx context.Context, queue Queue, q *Request) error {
 	_, err := r.waitIn(ctx, queue, q, Result{})
 	if errors.Is(err, ErrObserverSlow) {

@@ -9,7 +9,7 @@ import (
 
 // The commands and subscriptions of clients that stand in line on the server: see package waitq.
 
-// placeLife is how long the server keeps a place that nobody renews, and longer.
+// placeLife is longer than the server keeps a place that nobody renews.
 const placeLife = 5 * time.Second
 
 // leaveGrace is how long a call waits until its place is given up.
@@ -23,7 +23,7 @@ const (
 	Missed     = waitq.Missed     // messages may have been lost
 	Heard      = waitq.Heard      // there may be room: a reason to try again
 	OurTurn    = waitq.OurTurn    // it is this client's turn
-	OthersTurn = waitq.OthersTurn // it is another client's turn; to listeners
+	OthersTurn = waitq.OthersTurn // it is another client's turn; sent to listeners
 	Listen     = waitq.Listen     // become a listener
 )
 
@@ -31,7 +31,7 @@ const (
 // stand in line.
 type Place = waitq.Place
 
-// standInLine gives the queue a place, if its kind stands in line. mu is held.
+// standInLine gives the queue a place, if the clients of its kind stand in line. mu is held.
 func (wq *waitQueue) standInLine(number uint64) {
 	line, ok := wq.r.Driver.(LineDriver)
 	if !ok {

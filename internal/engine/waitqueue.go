@@ -25,15 +25,15 @@ const MaxBatch = waitq.MaxBatch
 type waitQueues struct {
 	mu   sync.Mutex // guards all queues, and the queue fields of their waiters
 	open map[queueKey]*waitQueue
-	// pending are the requests by id whose holds may linger, and are not known yet. Another client
+	// pending has, by id, the requests whose holds may linger and are not known yet. Another client
 	// may ask for such a hold before the reply that grants it has come.
 	pending map[string]*Request
-	// wantedNext is until when the next hold of a name is one that another client has asked for.
+	// wantedNext says, by name, until when the ask of another client counts for the next hold.
 	wantedNext map[string]time.Time
-	// leftTo is until when other clients go first, because one of them has asked for a lock that
+	// leftTo says until when other clients go first, because one of them has asked for a lock that
 	// nobody here waited for.
 	leftTo map[queueKey]time.Time
-	// polling is how many requests poll. They are in none of the queues.
+	// polling counts the requests that poll. They are in none of the queues.
 	polling map[queueKey]int
 }
 
@@ -50,21 +50,20 @@ type waitQueue struct {
 	// queues.mu guards the rest.
 	state     waitq.Queue
 	alarm     *time.Timer    // calls onAlarm
-	alarmAt   time.Time      // when alarm is set for, at or before state.TryAt; zero: it is not set
+	alarmAt   time.Time      // when alarm comes, at or before state.TryAt; zero if it is not set
 	contact   Contact        // of all waiters
-	polled    bool           // somebody polls for the lock, according to the latest release that has asked
-	subs      []Subscription // to the common messages; empty: it need not listen
-	atPlace   Subscription   // to the messages to its place in line; nil: it has none
+	polled    bool           // somebody polls for the lock, as the latest release that asked has heard
+	subs      []Subscription // to the common messages; empty if it need not listen
+	atPlace   Subscription   // to the messages to its place in line; nil if it has none
 	unsettled []Subscription // neither confirmed nor refused, as far as the head has seen
-	// members is what the holders of a joint lock's members had answered to the head that gave up:
-	// the others still wait for them. It is nil once another attempt was answered. See
-	// WaitForMember.
+	// members has what the head that gave up had heard of the members of its joint lock: the others
+	// still wait for them. It is nil once another attempt was answered. See WaitForMember.
 	members map[*Resource]*Contact
 	// For unlock: what must not be done with queues.mu held.
 	leaving   []map[*Resource]*Contact
 	needless  []Subscription
 	acquired  bool   // the waiter that leaves has acquired, and must not be delayed
-	leftPlace uint64 // 0: none
+	leftPlace uint64 // the place to give up; 0 if there is none
 }
 
 // mustWait reports whether q must join the queue without an attempt, because of a local waiter that
@@ -101,7 +100,7 @@ func (qs *waitQueues) leaveToOthers(key queueKey, until time.Time) {
 // are removed.
 const maxKept = 100
 
-// othersTurn returns until when other clients go first; zero if they do not. mu is held.
+// othersTurn returns until when other clients go first, or zero if they do not. mu is held.
 func (qs *waitQueues) othersTurn(key queueKey, now time.Time) time.Time {
 	until, isLeft := qs.leftTo[key]
 	isOver := isLeft && !now.Before(until)
@@ -124,7 +123,7 @@ func (r *Resource) AnyWaits() bool {
 // names for which requests wait.
 type Usage struct{ WaitQueues, Leases, Holds int }
 
-// Usage counts. The counts are not of one moment.
+// Usage returns how much of the client is in use. The counts are not of one moment.
 func (c *Core) Usage() Usage {
 	c.queues.mu.Lock()
 	defer c.queues.mu.Unlock()
@@ -153,7 +152,7 @@ func (r *Resource) newQueue() *waitQueue {
 	}}
 }
 
-// on takes an event in, and does what the queue says, but for what only the caller can do. It
+// on passes an event to state, and does what state says, except for what only the caller can do. It
 // returns all actions. mu is held, also while the caller reads them.
 func (wq *waitQueue) on(e *waitq.Event) []waitq.Action {
 	if wq.state.NeedsTime(e) {
@@ -231,8 +230,8 @@ func (wq *waitQueue) setAlarm(now time.Time) {
 	wq.alarmAt = at
 }
 
-// onAlarm is the alarm. It runs in the timer's goroutine, takes queues.mu and does not block. The
-// alarm may come after the last waiter has left, or too early.
+// onAlarm is called when the alarm comes, in the timer's goroutine. It takes queues.mu and does not
+// block. The alarm may come after the last waiter has left, or too early.
 func (wq *waitQueue) onAlarm() {
 	wq.queues.mu.Lock()
 	defer wq.unlock()
@@ -287,8 +286,8 @@ func (wq *waitQueue) NextStep(w *Waiter) (step Step) {
 	return step
 }
 
-// subscriptionSettled takes in that one more subscription is confirmed, or was refused. After the
-// last one, the head makes its second attempt. From then on each release causes a message. If a
+// subscriptionSettled notes that one more subscription is confirmed, or was refused. After the last
+// one, the head makes its second attempt. From then on each release causes a message. If a
 // subscription was refused, the slow poll alone remains. mu is held.
 func (wq *waitQueue) subscriptionSettled(head *Waiter) {
 	wq.unsettled = wq.unsettled[1:]
@@ -342,7 +341,7 @@ func (wq *waitQueue) Try(ctx context.Context, w *Waiter) (res Result, err error)
 }
 
 // waitForMembersOf makes the queue wait for the members that q, which leaves the queue, has waited
-// for. Nil: the queue need not wait for any. mu is held.
+// for. If q is nil, the queue need not wait for any. mu is held.
 func (wq *waitQueue) waitForMembersOf(q *Request) {
 	if wq.members != nil {
 		wq.leaving = append(wq.leaving, wq.members)
@@ -403,8 +402,8 @@ const (
 )
 
 // offered tells a waiter the outcome of a command that may have acquired for it. If that is not
-// known, the server grants the waiter's own attempt if its id holds the lock. If it did not try,
-// the lock could stay taken, with no hold, until the lease ends. mu is held.
+// known, the server grants the waiter's own attempt if its id holds the lock. If the waiter did not
+// try, the lock could stay taken, with no hold, until the lease ends. mu is held.
 func (wq *waitQueue) offered(w *Waiter, outcome offerOutcome, res Result) {
 	if outcome == offerGranted {
 		res.Granted = true
@@ -451,9 +450,9 @@ func (wq *waitQueue) Leave(w *Waiter, res Result) {
 	}
 }
 
-// othersWaitOn notes for whom the others wait, now that w was granted. In a pool they wait for the
-// former holders, too. If w has overtaken the waiter in front, that waits for the same ones as
-// before. mu is held.
+// othersWaitOn notes which holders the others wait for, now that w was granted. In a pool they wait
+// for the former holders, too. If w has overtaken the waiter in front, that one waits for the same
+// holders as before. mu is held.
 func (wq *waitQueue) othersWaitOn(w *Waiter) {
 	traits := wq.r.Traits
 	hasOvertaken := wq.state.First() != &w.queued
@@ -467,8 +466,8 @@ func (wq *waitQueue) othersWaitOn(w *Waiter) {
 	}
 }
 
-// holdLost makes the local waiters for what r locks try, because a hold of this client was lost. No
-// message may have announced that, or a waiter that was given the lost hold has not used it. It
+// holdLost makes the local waiters for the lock of r try, because a hold of this client was lost.
+// No message may have announced that, or a waiter that was given the lost hold has not used it. It
 // does not block.
 func (qs *waitQueues) holdLost(r *Resource) {
 	qs.mu.Lock()

@@ -5,16 +5,16 @@ import (
 	"time"
 )
 
-// How a holder hears that somebody waits for what it has.
+// How a holder hears that somebody waits for its lock.
 //
-// A waiter that the same holder has kept waiting for askAfter asks that holder's client, and again
-// as long as it waits. Package presence carries the message. An ask is advice, and takes nothing
-// away. It closes the channel of Hold.Wanted. A lock that lingers is given up, and one that could
-// linger is freed at the end of a turn: see package turns.
+// A waiter that the same holder has kept waiting for askAfter asks that holder's client, and asks
+// again as long as it waits. Package presence carries the message. An ask is advice, and takes
+// nothing away. It closes the channel of Hold.Wanted. A lock that lingers is given up, and one that
+// could linger is freed at the end of a turn: see package turns.
 //
 //	waiter                               client of the holder
 //	is refused by id 7
-//	is still refused by it: asks id 7    Core.Asked: closes the channels of the holds of id 7
+//	is still refused by it: asks id 7    Core.HandleAsk: closes the channels of the holds of id 7
 //	                                     its user may release
 //
 // All waiters of a queue share one [Contact], which says who has refused them, and since when. So
@@ -52,11 +52,11 @@ type Ask struct {
 // part of Core.
 type listeningHolds struct {
 	mu    sync.Mutex          // guards looks; innermost
-	looks map[*Hold]time.Time // for each hold that listens: when the client looks next for its waiters
+	looks map[*Hold]time.Time // for each hold that listens, when the client looks next for its waiters
 }
 
-// Wanted returns a channel that is closed when somebody waits for what h has. It stays closed. From
-// the first call on, the client of h listens until h ends. Wanted does not block.
+// Wanted returns a channel that is closed when somebody waits for the resource of h. It stays
+// closed. From the first call on, the client of h listens until h ends. Wanted does not block.
 func (h *Hold) Wanted() <-chan struct{} {
 	h.mu.Lock()
 	isFirst := h.wanted == nil
@@ -79,8 +79,8 @@ var alreadyWanted = func() chan struct{} {
 	return c
 }()
 
-// NotifyWanted notes that somebody waits for what h has. It does not block. The caller holds no
-// mutex.
+// NotifyWanted notes that somebody waits for the resource of h. It does not block. The caller holds
+// no mutex.
 func (h *Hold) NotifyWanted() {
 	h.mu.Lock()
 	switch {
@@ -149,8 +149,8 @@ func (c *Core) ListeningTags() (tags []string) {
 	return tags
 }
 
-// HoldsToLookFor returns the holds that listen, and for whose waiters the client should look now.
-// next is when it should look again; [Never] if no hold listens.
+// HoldsToLookFor returns the listening holds for whose waiters the client should look now. next is
+// when it should look again; [Never] if no hold listens.
 func (c *Core) HoldsToLookFor(now time.Time) (holds []*Hold, next Instant) {
 	l := &c.listening
 	l.mu.Lock()
@@ -200,8 +200,9 @@ func (c *Core) HoldersToAsk(now time.Time) (asks []Ask, next Instant) {
 	return asks, next
 }
 
-// notifyLocalHolds tells the holds of this client that a waits for, and reports whether no other
-// client can have the lock. a may be of another client, that of a member of a joint lock.
+// notifyLocalHolds notifies the holds that a is for, on the client of its resource, and reports
+// whether no other client can have the lock. That client may be another one: the client of a joint
+// lock's member.
 func (a Ask) notifyLocalHolds() bool {
 	c := a.Resource.Core
 	r := a.Resource
