@@ -282,7 +282,7 @@ func (r *Resource) obtain(ctx context.Context, q *Request) (Result, error) {
 		return r.waitIn(ctx, queue, q, res)
 	case verdict == Refused:
 		return Result{}, q.gaveUp(ctx, nil)
-	case verdict == RefusedForNow && q.MayQueue && waitEnds: // a wait without an end could last as long as Redis refuses
+	case verdict == RefusedForNow && q.MayQueue && waitEnds: // an endless wait could last as long as Redis refuses
 		return r.waitIn(ctx, queue, q, Result{RetryAfter: verdict.retryAfter(res), Why: err})
 	}
 	return Result{}, err

@@ -26,7 +26,7 @@ import (
 type Contact struct {
 	mu sync.Mutex // innermost
 	contactState
-	source *Contact // the contact of the queue in which a request waits for all that share this one; nil if none does
+	source *Contact // of the queue in which a request waits for all that share this contact; else nil
 }
 
 // contactState is what a contact knows.

@@ -273,7 +273,7 @@ type Request struct {
 	contact *Contact // nil if the server has granted the first attempt, or was not asked
 	// members has what was heard of each member that a joint lock waits for: see WaitForMember.
 	members  map[*Resource]*Contact
-	standing *Waiter // set for the request of an outer hold once it stands in its queue; its goroutine may not wait yet
+	standing *Waiter // of an outer hold's request, from when it stands in its queue; else nil
 	// memory is where its hold is made; nil to allocate it.
 	memory *Hold
 	min    *minHold // the minimum hold of a nested request's outer hold; nil if there is none
@@ -302,7 +302,7 @@ type Result struct {
 	Holder     string // when refused: the id of the holder, if there is one
 	// BusyMember, when refused, is the member of a requested joint lock that the holder has.
 	BusyMember *Resource
-	Why        error // when refused: a failure on the way, or the reason, for the error of an acquisition that gives up
+	Why        error // when refused: a failure on the way, or the reason, for the acquisition's error
 	Since      int64 // when refused: the server's time when the client took its place in line; 0 if unknown
 	// Queued, when refused, is what the reply says of the request's place in a queue on the server.
 	// Only the kind's own [Queue] reads it. It is nil for kinds without such a queue.

@@ -48,7 +48,7 @@ type Loss struct {
 	Reason   LossReason
 	Resource *Resource
 	ID       string
-	Silent   time.Duration // how long the server has confirmed nothing (expired), or the process stood still (paused)
+	Silent   time.Duration // how long the server confirmed nothing (expired), or the process stood still (paused)
 	Refusal  error         // the server's last answer, if it refused the last renewal (expired)
 	Members  []error       // why holds of members of a joint lock ended (members)
 }

@@ -137,7 +137,7 @@ func causeOf(ctx context.Context) error {
 type gaveUpError struct {
 	cause     error         // of the caller's context; nil if it has not ended
 	refused   bool          // matches ErrNotAcquired
-	confirmed bool          // the server has said so; else refused is only assumed, because the time was too short
+	confirmed bool          // the server has said so; else refused is assumed, because the time was too short
 	holder    string        // "" if it is unknown
 	own       bool          // the holder is this client
 	shared    bool          // the holders are unknown, and this client holds it or a part of it

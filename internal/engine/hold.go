@@ -48,7 +48,7 @@ type Hold struct {
 	limit    Instant       // the hold lasts no longer, however often it is renewed; 0 if there is no limit
 	extended Instant       // the latest end of a lease that an Extend got, or may still get
 	inner    *innerContext // nil until the first call of Context
-	wanted   chan struct{} // closed when somebody waits for its resource; nil while nobody listens or is known to wait
+	wanted   chan struct{} // closed when its resource is waited for; nil if nobody listens or is known to wait
 	gate     *siblingGate  // of nested acquisitions; nil until there is one
 	lapse    *time.Timer   // ends the hold at limit; nil if there is none
 
@@ -68,7 +68,7 @@ type Holding interface {
 	ValidUntil(h *Hold) time.Time // when h is lost unless the server answers before
 	Join(h *Hold)                 // adds h, once, after h was registered with the client
 	Forget(h *Hold)               // stops renewing and watching for h; sends nothing
-	Listen(h *Hold)               // from now on, calls h.NotifyWanted when somebody waits for its resource; called once for each h
+	Listen(h *Hold)               // calls h.NotifyWanted when somebody waits for its resource; called once for each h
 	Abandon(ctx context.Context)  // for the first Release of a lost hold: its critical section is over
 	// Each of these sends a command. If the server answers that h is lost, it ends h, and returns
 	// the loss. Release gives back the count of h, and reports whether a waiter of this client has

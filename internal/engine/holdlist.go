@@ -14,7 +14,7 @@ import (
 // holdList is a client's holds that have not ended, in the order in which they were added. It is a
 // part of Core. NewHold adds to it, and Hold.end removes.
 type holdList struct {
-	mu        sync.Mutex             // guards the rest, and the list fields of the holds; Hold.mu may be taken while it is held
+	mu        sync.Mutex             // guards the rest, and the list fields of the holds; taken before Hold.mu
 	all       list.List[Hold, *Hold] // the oldest hold first
 	byName    map[string]*Hold       // the newest hold of each name; sameName.older links the others
 	oldEnough *Hold                  // the newest hold that HoldTags has counted; nil if there is none

@@ -81,7 +81,7 @@ func (o *Ownership) freeAfterRest(stays bool) {
 	}
 	over := time.Now().Add(o.rest())
 	o.r.addDuty(context.Background(), over, over.Add(o.r.Core.RepeatFor), func(ctx context.Context) error {
-		_, err := o.free(ctx) // if the client closes before the rest is over, this leaves o taken for what is left of it
+		_, err := o.free(ctx) // if the client is closing, o may have to stay taken for the rest
 		return err
 	})
 }

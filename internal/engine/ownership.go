@@ -66,7 +66,7 @@ type Ownership struct {
 	wanted     bool           // another client has asked for it; guarded by waitQueues.mu instead
 	failing    *renewFailures // the latest renewals, if they have failed; else nil
 	latestEnd  Instant        // the latest end of the lease, or of the server's memory where there is no lease
-	lateTTL    time.Duration  // the longest that a renewal, or a late copy of an extending command, may set; 0 if there is none
+	lateTTL    time.Duration  // the longest TTL that a renewal, or a late copy of an extension, may set; 0 if none
 	shortLease time.Duration  // the lease so far, if it is shorter than renewals ask for; else 0
 	lease      watchdog.Lease
 	shortening chan struct{} // closed when a command that shortens the lease has ended; nil if there is none

@@ -33,7 +33,7 @@ type Wait struct {
 	caller   context.Context //nolint:containedctx // for events
 	waited   bool
 	noEvents bool      // set for an outer hold: its users emit the events
-	waitedOn *Resource // the resource that it has had to wait for; nil if there is none, or if notify was called
+	waitedOn *Resource // the resource that it had to wait for; nil if none, or if notify was called
 	notify   func()    // called instead of emitting an event; nil unless it is a member's acquisition
 }
 
@@ -151,7 +151,7 @@ type joined interface {
 
 // Step is what a waiter should do next: the first of these that is set. If none is, it waits.
 type Step struct {
-	HasTurn   bool            // it has what it waits for, and no command was sent for it
+	HasTurn   bool            // the turn that it waits for has come, without a command
 	Granted   *Result         // take this: a command of another request has acquired for it
 	Try       bool            // try now
 	Confirmed <-chan struct{} // while it waits, also wait for this
