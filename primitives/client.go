@@ -78,12 +78,12 @@ type Client struct {
 	once           scripts.Sender // sends scripts that the caller repeats
 	hub            *pubsub.Hub
 	acquisitions   atomic.Uint64 // the number of the latest acquisition
-	numbersBegin   uint64        // the numbers up to this one may be those of an earlier life of the same id
-	slotted        atomic.Bool   // rdb is not a cluster client, but Redis has refused keys of two slots
+	numbersBegin   uint64        // an earlier life of the same id may have used the numbers up to this one
+	slotted        atomic.Bool   // base is not a cluster client, but Redis has refused keys of two slots
 	queues         fairQueues    // the waiters for fair locks
 	multiListeners sync.Map      // each *multiListener, by the name of a multi lock for which requests wait
 	presence       *presence.Presence
-	knowsPublish   atomic.Bool // whether the cluster has sharded pub/sub: see ready
+	knowsPublish   atomic.Bool // ready has asked whether the cluster has sharded pub/sub
 
 	logs     *logqueue.Queue
 	ending   atomic.Bool             // Close was called
@@ -327,7 +327,7 @@ func (c *Client) rememberFor(o *engine.Owner) time.Duration {
 }
 
 // rememberDoubt is like rememberFor, for kinds where copies of a private owner's release find
-// nothing to release. If a repetition is answered so, the engine assumes that the first copy has
+// nothing to release. If a repetition gets that answer, the engine assumes that the first copy has
 // released: see [engine.Released]. So Redis remembers nothing unless there is a doubt.
 func (c *Client) rememberDoubt(o *engine.Owner) time.Duration {
 	if !o.Shared && !o.InDoubt {
@@ -369,7 +369,7 @@ func (c *Client) Close(ctx context.Context) error {
 	return c.closeErr
 }
 
-// end is the first call of Close.
+// end closes the client, for the first call of Close.
 func (c *Client) end() {
 	var contextEnded atomic.Pointer[time.Time]
 	defer context.AfterFunc(c.closing, func() {
@@ -404,7 +404,7 @@ func (c *Client) end() {
 
 // address implements [engine.Errors].Address. It returns the address that the user has configured,
 // if that is one server. With Sentinel it returns the address of the master, as far as it is known.
-// On a cluster it returns that of the node that has the name.
+// On a cluster it returns the address of the node that has the name.
 func (c *Client) address(r *engine.Resource) string {
 	switch rdb := c.base.(type) {
 	case interface{ Options() *redis.Options }:

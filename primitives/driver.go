@@ -58,8 +58,8 @@ func (d *base) Overwritten(ctx context.Context, err error) bool {
 	return scripts.IsForeign(err) || scripts.IsWrongType(err) && d.h.otherType(ctx) != ""
 }
 
-// change runs a script such as that of Init or CountDown, which changes a number without acquiring
-// anything. wrong is the error of bad arguments, or nil.
+// change runs a script that changes a number without acquiring anything, for a method such as Init
+// or CountDown. wrong is the error of bad arguments, or nil.
 //
 // Each call gets a new number and so a new request key, which remembers the answer. Repetitions
 // after a lost reply, and late copies, then change nothing and give the same answer.
@@ -103,7 +103,7 @@ type fieldDriver struct {
 	scripts *kindScripts
 }
 
-// kindScripts are the scripts of which each kind has its own, with equal arguments.
+// kindScripts are scripts with equal arguments of which each kind has its own.
 type kindScripts struct {
 	force   forceScript
 	shorten func(scripts.LockShorten, context.Context, scripts.Sender) (scripts.Number, error)
@@ -114,7 +114,7 @@ type kindScripts struct {
 // forceScript runs the script that takes a lock of some kind from its holders.
 type forceScript func(context.Context, scripts.Sender, scripts.Change) (scripts.IDs, error)
 
-// field is the owner's field in the hash.
+// field returns the owner's field in the hash.
 func (d *fieldDriver) field(o *engine.Ownership) string {
 	if d.writes {
 		return o.ID + ":write"
@@ -215,7 +215,7 @@ func (d *fieldDriver) probe(o *engine.Ownership) []any {
 
 // acquiredResult returns the result of an acquisition. "again" means that WithNonReentrant forbids
 // a second count, "lost" that the hold to nest under is gone, so its holds must end. A PTTL of -1
-// means that the hash has no TTL. Any other negative one means that it is not known when a lease
+// means that the hash has no TTL. Any other negative PTTL means that it is not known when a lease
 // ends.
 func acquiredResult(reply scripts.Acquired, err error) (engine.Result, error) {
 	res := engine.Result{InDoubt: reply.Doubt, Free: int(reply.Left)}
@@ -291,8 +291,9 @@ func isLost(reply scripts.Number, err error) (bool, error) {
 // isOne reads a reply that is 1 if the script did something, and 0 if there was nothing to do.
 func isOne(reply scripts.Number, err error) (bool, error) { return reply.Number == 1, err }
 
-// successorKey is the key of a release that says for whom it is: the memory of the successor, or,
-// without one, the mark of clients that poll, if the client asks for it. Nil: neither.
+// successorKey returns the key by which a release knows whom it is for: the memory of the successor
+// or, without one, the mark of clients that poll, if next asks for that. It is nil if neither is
+// needed.
 func (d *base) successorKey(next engine.Next) any {
 	switch {
 	case next.Successor != nil:
@@ -303,8 +304,8 @@ func (d *base) successorKey(next engine.Next) any {
 	return nil
 }
 
-// pollMark is the key that exists while clients poll, and how long q, which waits, keeps it; nil if
-// q does not poll.
+// pollMark returns the key that exists while clients poll, and how long q, which waits, keeps it.
+// The key is nil if q does not poll.
 func (d *base) pollMark(q *engine.Request) (key any, ttl time.Duration) {
 	if q.Terms.PollMin == 0 {
 		return nil, 0
@@ -312,7 +313,8 @@ func (d *base) pollMark(q *engine.Request) (key any, ttl time.Duration) {
 	return d.h.requestKey(pollsKey), pollMarkTTL(q.Terms)
 }
 
-// pollMarkTTL is how long the mark of a refused attempt lasts: until the next one, with a reserve.
+// pollMarkTTL returns how long the mark of a refused attempt lasts: until the next one, with a
+// reserve.
 func pollMarkTTL(terms *engine.Terms) time.Duration {
 	return 2*min(terms.PollMax, 5*time.Second) + 100*time.Millisecond
 }

@@ -39,14 +39,14 @@ type Election struct {
 	lock *Lock
 }
 
-// Term is the time from when a candidate is elected until its lead function has returned.
+// Term is the time from a candidate's election until its lead function has returned.
 type Term struct {
 	Token int64 // the fencing token: greater than that of every earlier term
 	Hold  *Hold // the hold of the fenced lock; Run releases it
 }
 
-// electionTraits are those of fenced locks, except that a release hands the lock to no candidate of
-// the same client: it publishes, so that watchers learn of the change.
+// electionTraits are the traits of fenced locks, except that a release hands the lock to no
+// candidate of the same client: it publishes, so that watchers learn of the change.
 var electionTraits = func(t engine.Traits) engine.Traits { t.HandsOff = false; return t }(fencedTraits)
 
 // Election returns the election of that name. It sends nothing. [WithWatchdog] says how long the
@@ -64,7 +64,7 @@ func (c *Client) Election(name string, opts ...Option) *Election {
 	return &Election{lock: l}
 }
 
-// Name is the user's name, without the client's prefix.
+// Name returns the user's name, without the client's prefix.
 func (e *Election) Name() string { return e.lock.Name() }
 
 const (

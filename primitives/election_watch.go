@@ -14,10 +14,10 @@ import (
 //
 //   - a message of a release, which every release publishes,
 //   - the end of the leader's lease,
-//   - a second has passed: a message may have been lost, or Java has taken over,
-//   - nobody leads: an acquisition publishes nothing, so it looks often until somebody does.
+//   - a second without a look: a message may have been lost, or Java may have taken over,
+//   - a time without a leader: an acquisition publishes nothing, so the watcher looks often.
 
-// Leader is who leads an election. The zero Leader: nobody leads.
+// Leader is who leads an election. The zero Leader means that nobody leads.
 type Leader struct {
 	ID     string        // the id of the leader's hold
 	Client string        // the name of its client ([WithClientName]); "" if it is unknown
@@ -42,7 +42,7 @@ const (
 	// lookForLeader is how often a watcher looks while nobody leads.
 	lookForLeader = 75 * time.Millisecond
 	// settling is how long a watcher waits for the successor of a leader that has left, and for the
-	// name of a new leader's client, before it says that there is none. A client writes its name
+	// name of a new leader's client, before it reports that there is none. A client writes its name
 	// after about 100 ms.
 	settling = 90 * time.Millisecond
 	// settlingLook is how often it looks meanwhile.

@@ -18,44 +18,45 @@ import (
 
 // The errors that callers act upon, for [errors.Is].
 var (
-	// ErrNotAcquired: somebody else held it, or was earlier in the queue, when the wait or the
-	// context ended. Redis has said so. If Redis has fallen silent since, the error matches
+	// ErrNotAcquired means that somebody else held it, or was earlier in the queue, when the wait
+	// or the context ended. Redis has said so. If Redis has fallen silent since, the error matches
 	// ErrUnavailable too.
 	//
 	// It is also the error of a wait or a context that was too short for an answer: below 100 ms,
 	// nothing is known to be wrong.
 	ErrNotAcquired = engine.ErrNotAcquired
-	// ErrUnavailable: Redis did not answer: an attempt failed, or had waited for 100 ms or more for
-	// its answer or for a connection. The error also matches the reason, such as
-	// [syscall.ECONNREFUSED] or [os.ErrDeadlineExceeded]. Redis counts as not answering, too, while
+	// ErrUnavailable means that Redis did not answer: an attempt failed, or had waited for 100 ms
+	// or more for its answer or for a connection. The error also matches the reason, such as
+	// [syscall.ECONNREFUSED] or [os.ErrDeadlineExceeded]. Redis also counts as not answering while
 	// it refuses all commands, such as with LOADING or CLUSTERDOWN.
 	ErrUnavailable = engine.ErrUnavailable
-	// ErrLost: the hold ended before it was released. Somebody else may hold the lock. A
+	// ErrLost means that the hold ended before it was released. Somebody else may hold the lock. A
 	// [*LossError] says why.
 	ErrLost = engine.ErrLost
-	// ErrNotHeld: the given id holds nothing, so there is nothing to release or adopt.
+	// ErrNotHeld means that the given id holds nothing, so there is nothing to release or adopt.
 	ErrNotHeld = engine.ErrNotHeld
-	// ErrReleased: this hold was released or detached before. It matches ErrNotHeld too.
+	// ErrReleased means that this hold was released or detached before. It matches ErrNotHeld too.
 	ErrReleased = engine.ErrReleased
-	// ErrDeadlock: the caller would wait for itself: a reader that wants to write, or a nested
-	// acquisition WithNonReentrant.
+	// ErrDeadlock means that the caller would wait for itself: as a reader that wants to write, or
+	// by a nested acquisition with [WithNonReentrant].
 	ErrDeadlock = engine.ErrDeadlock
-	// ErrUnsupported: this primitive has no such operation. Or the server lacks a command that the
-	// library needs, such as PUBLISH or EVALSHA: the error names it.
+	// ErrUnsupported means that this primitive has no such operation, or that the server lacks a
+	// command that the library needs, such as PUBLISH or EVALSHA: the error names it.
 	ErrUnsupported = engine.ErrUnsupported
-	// ErrClosed: the client is closed, or closing.
+	// ErrClosed means that the client is closed, or closing.
 	ErrClosed = engine.ErrClosed
-	// ErrInvalid: a name, an option or an argument is out of range. Nothing was sent to Redis.
+	// ErrInvalid means that a name, an option or an argument is out of range. Nothing was sent to
+	// Redis.
 	ErrInvalid = engine.ErrInvalid
-	// ErrNotReplicated: fewer replicas confirmed than WithReplicas asks for. An acquisition was
-	// rolled back. After Extend, the hold is valid as long as it was before. After Adopt, nobody
-	// holds.
+	// ErrNotReplicated means that fewer replicas confirmed than [WithReplicas] asks for. An
+	// acquisition was rolled back. After Extend, the hold is valid as long as it was before. After
+	// Adopt, nobody holds.
 	ErrNotReplicated = failure.ErrNotReplicated
-	// ErrForeign: the key holds data of another program, such as a hash that is no lock. The error
-	// says what it is. Nothing was changed. It is final: use another name.
+	// ErrForeign means that the key holds data of another program, such as a hash that is no lock.
+	// The error says what it is. Nothing was changed. It is final: use another name.
 	ErrForeign = errors.New("the key holds data of another program")
-	// ErrOutcomeUnknown: Redis did not answer, so the command may have been executed, or may still
-	// be. The error wraps the transport error too. The library itself rolls back a failed
+	// ErrOutcomeUnknown means that Redis did not answer, so the command may have been executed, or
+	// may still be. The error wraps the transport error too. The library itself rolls back a failed
 	// acquisition.
 	ErrOutcomeUnknown = failure.ErrOutcomeUnknown
 )
@@ -100,8 +101,8 @@ func failed(r *engine.Resource, op string, err error) error {
 	return &Error{Op: op, Kind: r.Kind, Name: r.Name, Err: describeForeign(r.Kind, err)}
 }
 
-// isTaken reports whether an acquisition failed with err because Redis said that somebody else has
-// it. A semaphore without a count gives no permits, but nobody has them either.
+// isTaken reports whether an acquisition failed with err because Redis said that somebody else
+// holds it. A semaphore without a count gives no permits, but nobody has them either.
 func isTaken(err error) bool {
 	failed, ok := err.(*Error) //nolint:errorlint // of this acquisition
 	return ok && engine.IsTaken(failed.Err) && !errors.Is(failed.Err, errNoCount)
@@ -118,7 +119,7 @@ func (e *foreignError) Is(target error) bool { return target == ErrForeign }
 func (e *foreignError) Unwrap() error        { return e.err }
 
 // describeForeign turns Redis's answer that a key does not hold what the primitive stores there
-// into an error that says what the key holds. It returns other errors as they are.
+// into an error that says what the key holds. It returns other errors unchanged.
 func describeForeign(kind string, err error) error {
 	reply, ok := errors.AsType[redis.Error](err)
 	if !ok || errors.Is(err, ErrForeign) {
@@ -140,7 +141,7 @@ func isCounter(kind string) bool {
 	return kind == "semaphore" || kind == permitsKind || kind == "latch"
 }
 
-// holds is a text that says what a key holds, in the words of the scripts.
+// holds returns a text that says what a key holds, in the words of the scripts.
 func holds(what string) string { return "the key holds " + what + "; use another name" }
 
 // notHeldBy returns [ErrNotHeld] with the id that holds nothing.

@@ -22,8 +22,8 @@ type EventKind string
 //   - Each hold that was acquired or nested emits exactly one event of its end: EventReleased,
 //     EventReleaseFailed, EventLost, EventLeaked, EventDetached or EventAbandoned.
 const (
-	// EventWait: the first attempt was refused, and the caller waits. With Err it is something
-	// else: an attempt of [Locker.Lock] has failed, and is repeated.
+	// EventWait says that the first attempt was refused, and the caller waits. With Err it says
+	// something else: an attempt of [Locker.Lock] has failed, and is repeated.
 	EventWait          EventKind = "wait"
 	EventWaited        EventKind = "waited"         // a wait for a latch is over, with Waited; Err if it failed
 	EventAcquired      EventKind = "acquired"       // with Waited
@@ -33,13 +33,13 @@ const (
 	EventRenewFailed   EventKind = "renew-failed"   // a renewal was not answered; it is repeated
 	EventLost          EventKind = "lost"           // somebody else may hold the lock; Err is a [*LossError]
 	EventReleased      EventKind = "released"       // the hold was released, or the lock was handed off
-	EventReleaseFailed EventKind = "release-failed" // the release was not answered; it is repeated until the lease is over
+	EventReleaseFailed EventKind = "release-failed" // the release was not answered, and is repeated until the lease is over
 	EventLeaked        EventKind = "leaked"         // the hold became unreachable without a release
 	EventDetached      EventKind = "detached"       // the lock stays taken: see [Hold.Detach]
 	EventAbandoned     EventKind = "abandoned"      // Close left the hold behind: see [Client.Close]
-	// EventLinkLost: the connection for wake-ups has failed with Err, or could not be made. It is
-	// made again at once, and waiters poll meanwhile. The event belongs to the client, so Lock and
-	// Name are empty.
+	// EventLinkLost says that the connection for wake-ups has failed with Err, or could not be
+	// made. It is made again at once, and waiters poll meanwhile. The event belongs to the client,
+	// so Lock and Name are empty.
 	EventLinkLost EventKind = "link-lost"
 )
 
@@ -51,8 +51,8 @@ type Event struct {
 	Lock string
 	Name string // the user's name
 	ID   string // the id of the hold, once there is one
-	// Election: the event belongs to a candidate of [Election.Run], whose Lock is fenced. A term
-	// begins with EventAcquired and ends with the hold.
+	// Election is set if the event belongs to a candidate of [Election.Run], whose Lock is fenced.
+	// A term begins with EventAcquired and ends with the hold.
 	Election bool
 	Waited   time.Duration // how long an acquisition that is over has waited; 0 if and only if it has not
 	Held     time.Duration // how long the hold has lasted, in later events
@@ -72,24 +72,24 @@ type Outcome string
 const (
 	OutcomeAcquired Outcome = "acquired"
 	OutcomeNested   Outcome = "nested"
-	// OutcomeBusy: somebody else held it until the wait was over.
+	// OutcomeBusy means that somebody else held it until the wait was over.
 	OutcomeBusy Outcome = "busy"
-	// OutcomeEnded: the caller's context ended, or the client was closed.
+	// OutcomeEnded means that the caller's context ended, or that the client was closed.
 	OutcomeEnded Outcome = "ended"
-	// OutcomeUnavailable: Redis did not answer ([ErrUnavailable]), whether or not the wait ended
-	// meanwhile.
+	// OutcomeUnavailable means that Redis did not answer ([ErrUnavailable]), whether or not the
+	// wait ended meanwhile.
 	OutcomeUnavailable Outcome = "unavailable"
-	// OutcomeError: anything else. Redis returned an error, or the acquisition itself is wrong,
-	// such as [ErrDeadlock].
+	// OutcomeError covers everything else: Redis returned an error, or the acquisition itself is
+	// wrong, such as [ErrDeadlock].
 	OutcomeError Outcome = "error"
 )
 
 // Outcome returns the result of an acquisition. It is "" for an event that is not the result of
 // one.
 func (e Event) Outcome() Outcome {
-	// A waiter goes on after failures of Redis. So the end of the wait may be joined with the last
-	// failure, which is the reason then.
-	refused := errors.Is(e.Err, ErrNotAcquired) // an adoption that ended with its context does not match that
+	// A waiter goes on after failures of Redis. The end of the wait may therefore be joined with
+	// the last failure, which is then the reason.
+	refused := errors.Is(e.Err, ErrNotAcquired) // false for an adoption that ended with its context
 	switch {
 	case e.Kind == EventAcquired:
 		return OutcomeAcquired
@@ -141,7 +141,7 @@ func (c *Client) tell(e Event) {
 	}
 }
 
-// linkLost is the LinkLost func of the hub.
+// linkLost implements [pubsub.Config].LinkLost.
 func (c *Client) linkLost(err error) {
 	if len(c.observe) > 0 && c.core.Enter() == nil {
 		defer c.core.Leave()

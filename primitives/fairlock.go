@@ -61,7 +61,7 @@ func (c *Client) FairLock(name string, opts ...Option) *Lock {
 	return l
 }
 
-// fairScripts are those of fair locks.
+// fairScripts are the scripts of fair locks.
 var fairScripts = kindScripts{
 	force: scripts.FairLockForce,
 	shorten: func(call scripts.LockShorten, ctx context.Context, by scripts.Sender) (scripts.Number, error) {
@@ -82,8 +82,8 @@ type fairDriver struct{ hashDriver }
 // What the script fairlock/acquire does with a request that it refuses.
 const (
 	doNotQueue    = iota
-	queueNotified // it joins the queue, and tries again when a message says that the lock is free
-	queueGranted  // it joins the queue, and is granted the lock
+	queueNotified // the request joins the queue, and tries again when a message says that the lock is free
+	queueGranted  // the request joins the queue, and is granted the lock
 )
 
 // TryAcquire implements [engine.Driver] by fairlock/acquire, which also joins the queue when it
@@ -121,7 +121,7 @@ func (d *fairDriver) TryAcquire(ctx context.Context, q *engine.Request) (engine.
 }
 
 // newStay returns a number of 16 random digits for a waiter that joins the queue. A grant repeats
-// it. So somebody who may publish, but not read the keys of the queue, cannot forge a grant.
+// it, so that somebody who may publish, but not read the keys of the queue, cannot forge a grant.
 func newStay() int64 { return 1e15 + rand.Int64N(9e15) } //nolint:gosec // it is ChaCha8 with a random seed
 
 // fairPosition is what a waiter knows of its position in the queue, from the reply to an attempt. A
@@ -226,13 +226,14 @@ func (d *fairDriver) leaveQueue(ctx context.Context, id string) error {
 	return err
 }
 
-// waiterChannel is the channel of one waiter. Redisson publishes there that the lock is free, and
-// so do the scripts of this library if they cannot grant it.
+// waiterChannel returns the name of the channel of one waiter. Redisson publishes there that the
+// lock is free, and so do the scripts of this library if they cannot grant it.
 func (d *fairDriver) waiterChannel(id string) string { return d.h.channel() + ":" + id }
 
-// grantChannel is the channel on which this client receives the grants to its waiters. It also
-// receives "0" there if the lease of the holder ends sooner than its waiters know. The name
-// contains the client's life, so that no grant for an earlier client of the same id arrives here.
+// grantChannel returns the name of the channel on which this client receives the grants to its
+// waiters. It also receives "0" there if the lease of the holder ends sooner than its waiters know.
+// The name contains the client's life, so that no grant for an earlier client of the same id
+// arrives here.
 func (d *fairDriver) grantChannel() string { return d.h.channel() + ":" + d.h.c.life }
 
 // info implements [lockDriver] by fairlock/info, which reads the holder and the queue in one step.

@@ -43,7 +43,7 @@ const (
 )
 
 // fairQueues has a client's parts of the queues of fair locks, by name. The client owns it. It
-// contains a queue while that has waiters.
+// contains a queue as long as the queue has waiters.
 type fairQueues struct {
 	mu   sync.Mutex // guards all queues and their waiters
 	open map[string]*fairQueue
@@ -143,15 +143,15 @@ func (qs *fairQueues) begin(d *fairDriver) *fairQueue {
 }
 
 // NextStep implements [engine.Queue]. A usable grant ends the waiting. Any other reason to try
-// leads to an attempt. That is so for a grant that came too late, too: the script then answers that
-// the waiter holds the lock.
+// leads to an attempt, and so does a grant that came too late: the script then answers that the
+// waiter holds the lock.
 func (w *fairWaiter) NextStep(*engine.Waiter) engine.Step {
 	qs := w.queue.queues
 	qs.mu.Lock()
 	defer qs.mu.Unlock()
 	if w.confirmed != nil && engine.IsClosed(w.confirmed) {
 		w.confirmed = nil
-		w.queue.refreshIn(0) // messages before the confirmation did not arrive; the refresh finds what they said
+		w.queue.refreshIn(0) // messages before the confirmation did not arrive; the refresh makes up for them
 	}
 	if !w.wantsTry {
 		return engine.Step{Confirmed: w.confirmed}
@@ -163,11 +163,11 @@ func (w *fairWaiter) NextStep(*engine.Waiter) engine.Step {
 	return engine.Step{Try: true}
 }
 
-// takeGrant returns what the waiter was granted, if it may be used. It returns nil if the waiter
-// must ask Redis. mu is held. A grant may be used if:
+// takeGrant returns the waiter's grant as a result, if the grant may be used. It returns nil if the
+// waiter must ask Redis. mu is held. A grant may be used if:
 //
-//   - It is for the position that the waiter has now. An older grant is for a place that it has
-//     lost.
+//   - It is for the position that the waiter has now. An older grant is for a place that the waiter
+//     has lost.
 //   - Enough of the lease is left: at most a quarter of it has passed, and at most a tenth of the
 //     time that the hold may last.
 //   - The lease is as long as the request asks for, or it is no shorter than the minimum hold and
@@ -358,8 +358,8 @@ func (q *fairQueue) refreshIn(d time.Duration) {
 	}
 }
 
-// run is the goroutine of the queue, which refreshes it. begin starts it. It ends when the last
-// waiter has left, or when the client begins to close, which also ends all waiting.
+// run refreshes the queue, in a goroutine that begin starts. It ends when the last waiter has left,
+// or when the client begins to close, which also ends all waiting.
 func (q *fairQueue) run() {
 	confirmed := q.grants.Confirmed()
 	for {
@@ -426,8 +426,7 @@ func (q *fairQueue) sample() (ids []string, longest time.Duration) {
 	return ids, longest
 }
 
-// update takes in the reply to a refresh, and wakes these waiters, because they have a reason to
-// try:
+// update handles the reply to a refresh. It wakes these waiters, because they have a reason to try:
 //
 //   - The waiter that holds the lock, by a grant that did not arrive.
 //   - The next owner of a free lock.
@@ -490,7 +489,7 @@ func (q *fairQueue) wakeAll() {
 	}
 }
 
-// wakeID wakes the waiters of that id, and reports whether there are any. mu is held.
+// wakeID wakes the waiters with that id, and reports whether there are any. mu is held.
 func (q *fairQueue) wakeID(id string) bool {
 	for _, w := range q.byID[id] {
 		w.wake()

@@ -119,7 +119,7 @@ func (h *handle) raw() string { return h.keys.Main.(string) }
 // channel returns the name of the channel of messages for waiters.
 func (h *handle) channel() string { return h.keys.Channel.(*wireName).String() }
 
-// Name is the user's name, without the client's prefix.
+// Name returns the user's name, without the client's prefix.
 func (h *handle) Name() string { return h.res.Name }
 
 // with returns the settings of one call. It fails if the handle or an option is invalid. Without
@@ -332,10 +332,10 @@ func (h *handle) requests() []byte {
 	return counts[:len(counts)-len(sharedCounts)]
 }
 
-// requestKey is the key that remembers a request. Its name has the form of Redisson's key for an
-// unlock, so the same ACL rules cover it.
+// requestKey returns the key that remembers a request. Its name has the form of Redisson's key for
+// an unlock, so the same ACL rules cover it.
 func (h *handle) requestKey(request string) string { return string(h.requests()) + request }
 
-// ownerKey is the key that remembers the acquisition of an owner and its release. The number makes
-// it unique, even where many callers share the owner's id.
+// ownerKey returns the key that remembers the acquisition of an owner and its release. The owner's
+// number makes it unique, even where many callers share the owner's id.
 func (h *handle) ownerKey(o *engine.Owner) string { return numbered(h.requests(), h.c.id, o.Number) }

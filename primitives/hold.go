@@ -25,7 +25,7 @@ type Hold struct {
 
 	hold    *engine.Hold // it does not refer back, so that an unreachable Hold is collected
 	cleanup runtime.Cleanup
-	ctx     atomic.Pointer[engine.HoldContext] // it is made when it is asked for the first time
+	ctx     atomic.Pointer[engine.HoldContext] // made by the first call of Context
 }
 
 // newHold returns the Hold that the user gets for a hold of the engine. The cleanup runs once the
@@ -90,15 +90,15 @@ func (h *Hold) Context() context.Context {
 	return h.ctx.Load()
 }
 
-// Wanted returns a channel that is closed when somebody waits for what the hold has, such as
-// another goroutine, another client, or a program that uses Redisson. It is advice, and nothing is
-// taken away: a holder that works in small steps may release between two of them. The channel stays
-// closed until the hold ends.
+// Wanted returns a channel that is closed when somebody waits for the lock or the permits of the
+// hold, such as another goroutine, another client, or a program that uses Redisson. It is advice,
+// and nothing is taken away: a holder that works in small steps may release between two of them.
+// The channel stays closed until the hold ends.
 //
 // A waiter of this library counts when the same holder has kept it waiting for 100 ms. The channel
 // is closed within 200 ms more. Readers hear of writers, holders of permits of requests for
 // permits, and a joint hold hears of waiters for any member. Waiters for plain permits on other
-// clients, and those of Redisson, send no message. They are found within 2 s: from the first call
+// clients, and waiters of Redisson, send no message. They are found within 2 s: from the first call
 // of Wanted on, the client asks Redis once a second whether somebody else listens for the release.
 // On a cluster without sharded pub/sub Redis cannot say that. Without a call of Wanted a hold costs
 // nothing.

@@ -32,7 +32,7 @@ func numbered(prefix []byte, id string, number uint64) string {
 	return string(strconv.AppendUint(b, number, 10))
 }
 
-// validOwner reports whether an id may be used as an owner's. The others mean something else as a
+// validOwner reports whether an id may be used as an owner's. Other ids have another meaning as a
 // field of a read-write lock: "mode" is its mode, and ":write" marks the writer.
 func validOwner(id string) bool {
 	return id != "" && id != "mode" && !strings.HasSuffix(id, ":write")
@@ -61,8 +61,8 @@ func newPermits(tag []byte, n int) string {
 	return strings.Join(ids, ",")
 }
 
-// permitIDs returns the single ids in one that a caller gave, in upper or lower case, each once. It
-// returns [ErrInvalid] for anything that is no id.
+// permitIDs splits an id that a caller gave, in upper or lower case, into the ids of its permits.
+// It returns each once. It returns [ErrInvalid] for anything that is no id.
 func permitIDs(id string) ([]string, error) {
 	var ids []string
 	seen := map[string]bool{}

@@ -14,8 +14,9 @@ type Holder struct {
 	Count  int           // how often it holds the lock; 1 for a permit
 	TTL    time.Duration // the TTL of the holder; for a plain lock, that of the key; -1 without expiry
 	Client string        // the name of its client ([WithClientName]); "" if it is unknown
-	Held   time.Duration // for how long it has been held, if its client tells it; else 0
-	// MinHold: it was released, and stays taken for the rest of its minimum hold ([WithMinHold]).
+	Held   time.Duration // how long it has been held, if its client tells that; else 0
+	// MinHold is set if it was released, and stays taken for the rest of its minimum hold
+	// ([WithMinHold]).
 	MinHold bool
 }
 

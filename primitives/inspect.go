@@ -15,7 +15,8 @@ import (
 	"github.com/redlatch/redlatch/scripts"
 )
 
-// What is in Redis under a name whose kind is unknown. This is for people and tools.
+// This file finds out what is in Redis under a name whose kind is unknown. It is for people and
+// tools.
 
 // kindInteger is the kind of a number that may belong to a semaphore, a latch or something else.
 const kindInteger = "integer"
@@ -24,10 +25,9 @@ const kindInteger = "integer"
 //
 //   - a lock, as [Client.Locks] does, with a fair lock's waiters, and even if nobody holds it but
 //     it has waiters or a fencing counter;
-//   - permits of which some are taken, as [PermitExpirableSemaphore.Info] does;
-//   - any other whole number, as kind "integer": it may be a semaphore, permits of which none is
-//     taken, a latch, or somebody's counter. Permits and Available are the number, and TTL is the
-//     key's.
+//   - permits, if some are taken, as [PermitExpirableSemaphore.Info] does;
+//   - any other whole number, as kind "integer": it may be a semaphore, permits that are all free,
+//     a latch, or somebody's counter. Permits and Available are the number, and TTL is the key's.
 //
 // The Kind is "" if there is nothing. Data of another program is [ErrForeign], and the error says
 // what it is.
@@ -70,7 +70,7 @@ func (c *Client) typeAt(ctx context.Context, key string) (string, error) {
 	return found, nil
 }
 
-// foreignAt returns [ErrForeign] if a key holds what is neither a lock nor a number.
+// foreignAt returns [ErrForeign] if a key holds something other than a lock or a number.
 func (c *Client) foreignAt(ctx context.Context, key string) error {
 	return c.during(ctx, func() error {
 		keys := &scripts.Keys{Main: key}
@@ -120,8 +120,8 @@ type listed struct {
 const readTogether = 100
 
 // list yields what read finds at each of the keys, once, and ends with the first error. read also
-// reports whether what it has found belongs in the list. Many goroutines call it. Keys that this
-// library keeps beside others are skipped.
+// reports whether its result belongs in the list. Many goroutines call it. list skips keys that
+// this library keeps beside others.
 func (c *Client) list(
 	ctx context.Context, kind, match string, keys iter.Seq2[string, error],
 	read func(key string) (Info, bool, error),
@@ -200,7 +200,7 @@ func (c *Client) numberAt(ctx context.Context, key string) (info Info, err error
 	}
 	n, err := strconv.Atoi(reply.Number)
 	if err != nil {
-		return Info{}, nil // it is no number, or one beyond 64 bits, so it is none of ours
+		return Info{}, nil // not a number of 64 bits, so it is none of ours
 	}
 	return Info{Name: name, Kind: kindInteger, TTL: ttlOf(reply.PTTL), Permits: n, Available: n}, nil
 }

@@ -11,13 +11,13 @@ import (
 )
 
 // Joint locks: Redisson's RedissonMultiLock and RedissonRedLock. A joint lock has no keys of its
-// own, but only those of its members.
+// own, only the keys of its members.
 //
 // Package joint acquires and releases them (joint.Lock). This file makes them from their members.
 // It also has the operations that need no hold: Adopt and ReleaseID ask all members. ForceRelease
 // and Info are not supported.
 
-// jointLock is what a [Lock] has in place of a driver if it is a multi lock or a red lock. It never
+// jointLock takes the place of a driver in a [Lock] that is a multi lock or a red lock. It never
 // changes after newJoint.
 type jointLock struct {
 	*joint.Lock
@@ -134,8 +134,8 @@ func (j *jointLock) askMembers(ctx context.Context, terms *engine.Terms, f func(
 // held, so that a wrong id changes nothing. If it fails after that, the members that it has adopted
 // are left to their leases, because the former holder's critical section may still run.
 //
-// A member that does not answer costs the time of its budget once: the check does not wait for it
-// if the others suffice.
+// A member that does not answer costs its budget only once: the check does not wait for it if the
+// others suffice.
 func (j *jointLock) adopt(ctx context.Context, id string, terms *engine.Terms) (*engine.Hold, error) {
 	err := j.ForEnoughMembers(ctx, terms, j.ofMember(ctx, func(_ int, m *Lock) error {
 		lost, err := m.takeable().Check(ctx, m.res.OwnershipOf(id))

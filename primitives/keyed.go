@@ -10,10 +10,10 @@ import (
 	"github.com/redlatch/redlatch/internal/engine"
 )
 
-// Keyed locks and unlocks by name. It is for code whose interface has no place for a [Hold]:
-// storages and middlewares with methods such as Lock(ctx, key) and Unlock(ctx, key). The locks are
-// those of [Client.Lock]. Any goroutine may unlock. It is safe for concurrent use, and keeps
-// nothing for names that are not locked.
+// Keyed locks and unlocks names. It is for code whose interface has no place for a [Hold]: storages
+// and middlewares with methods such as Lock(ctx, key) and Unlock(ctx, key). It uses the locks of
+// [Client.Lock]. Any goroutine may unlock. It is safe for concurrent use, and keeps nothing for
+// names that are not locked.
 //
 // Unlock names no owner, so a name is unlocked before this Keyed locks it again, even if the lock
 // was lost meanwhile. Then an Unlock never frees the lock of a later caller. The price is that a
@@ -56,7 +56,7 @@ func (k *Keyed) Lock(ctx context.Context, name string) error {
 	n := k.enter(name)
 	defer k.leave(name, n)
 	limit := l.settings.Wait
-	left := limit // of the wait; engine.Forever if it has no limit
+	left := limit // what is left of the wait; engine.Forever if it has no limit
 	unlocked, mustWait := k.locked(n)
 	for {
 		// While the name is locked, others wait for it as for any lock. After a loss, Redis would
@@ -86,7 +86,7 @@ func (k *Keyed) Lock(ctx context.Context, name string) error {
 }
 
 // TryLock locks name if it is free, and reports whether it did. (false, nil) means that somebody
-// has it. An error means that Redis did not answer, or refused, or that ctx is done.
+// holds it. An error means that Redis did not answer, or refused, or that ctx is done.
 func (k *Keyed) TryLock(ctx context.Context, name string) (bool, error) {
 	l := k.c.Lock(name, k.opts...)
 	n := k.enter(name)
@@ -109,7 +109,7 @@ func (k *Keyed) TryLock(ctx context.Context, name string) (bool, error) {
 }
 
 // Unlock unlocks name, as [Hold.Release] does. It works even if ctx is done. [ErrNotHeld] means
-// that this Keyed has not locked name, and [ErrLost] that the lock was lost before. In each case
+// that this Keyed has not locked name, and [ErrLost] that the lock was lost before. In both cases
 // name is unlocked here. If Redis does not answer, Unlock returns the transport error, and the
 // release is repeated in the background.
 func (k *Keyed) Unlock(ctx context.Context, name string) error {
@@ -135,8 +135,8 @@ func (k *Keyed) Unlock(ctx context.Context, name string) error {
 func (k *Keyed) Ensure(ctx context.Context, name string) error {
 	n := k.enter(name)
 	defer k.leave(name, n)
-	// There is one call at a time, because the lock that this call has acquired again would refuse
-	// another one.
+	// Only one call at a time goes on, because the lock that it acquires again would refuse the
+	// others.
 	select {
 	case n.ensuring <- struct{}{}:
 		defer func() { <-n.ensuring }()
@@ -164,7 +164,7 @@ func (k *Keyed) Ensure(ctx context.Context, name string) error {
 	}
 	k.mu.Unlock()
 	k.releaseInBackground(again)
-	return err // this is the loss if Unlock has ended the hold meanwhile
+	return err // the loss, if Unlock has ended the hold meanwhile
 }
 
 // failed wraps an error about a name.
@@ -207,7 +207,7 @@ func (k *Keyed) locked(n *keyedName) (unlocked <-chan struct{}, lost bool) {
 }
 
 // await waits until a name has been unlocked, for limit at most. [engine.Forever] means that there
-// is none.
+// is no limit.
 func (k *Keyed) await(ctx context.Context, unlocked <-chan struct{}, limit time.Duration) error {
 	var over <-chan time.Time
 	if limit != engine.Forever {

@@ -45,7 +45,7 @@ func (c *Client) CountDownLatch(name string) *CountDownLatch {
 	return l
 }
 
-// Name is the user's name, without the client's prefix.
+// Name returns the user's name, without the client's prefix.
 func (l *CountDownLatch) Name() string { return l.h.Name() }
 
 // Init sets the count, 1 or more, unless there is one, and reports whether it did.

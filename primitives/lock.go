@@ -44,7 +44,7 @@ type lockDriver interface {
 // useLock is [handle.useLeases] for a lock that is not joint.
 func (l *Lock) useLock(driver lockDriver, traits *engine.Traits) { l.useLeases(driver, traits) }
 
-// driver is the driver of a lock that is not joint.
+// driver returns the driver of a lock that is not joint.
 func (l *Lock) driver() lockDriver { return l.res.Driver.(lockDriver) }
 
 // Acquire acquires the lock, and waits for it if somebody else holds it. It gives up when ctx is
@@ -53,8 +53,7 @@ func (l *Lock) driver() lockDriver { return l.res.Driver.(lockDriver) }
 // taken is rolled back in the background.
 //
 // If ctx carries a hold of the same lock, the new hold nests: it has the same id, and the count
-// grows by one. The context of a hold ([Hold.Context]) carries it, as do contexts derived from
-// that.
+// grows by one. The context of a hold ([Hold.Context]) carries it, as do contexts derived from it.
 //
 // If Redis does not answer, the error is [ErrUnavailable] with the reason. A transport error of the
 // first attempt is returned at once. While Acquire waits, it retries; if Redis has refused before,

@@ -16,7 +16,7 @@ import (
 // list: it comes with a zero Info.
 //
 // Kind is what the keys show: "reader" or "writer"; "fair" while the fair lock's queue is in use;
-// "fenced" if the name has a fencing token; else "lock". Waiters are those of a fair lock, in
+// "fenced" if the name has a fencing token; else "lock". Waiters are the waiters of a fair lock, in
 // order. A reader whose leases have ended is not listed. Each reader has its own TTL. A hash
 // without expiry is listed only if every field is an id of Redisson's form, and a hash of several
 // fields only if one of them is the mode of a read-write lock.

@@ -13,24 +13,25 @@ type LossReason string
 
 // The reasons of losses.
 const (
-	// LossExpired: Redis did not confirm the hold until its validity ended. Silent says for how
-	// long. If Redis has answered, and refused the renewals, such as with NOREPLICAS, the error
-	// wraps the last refusal.
+	// LossExpired means that Redis did not confirm the hold until its validity ended. Silent says
+	// for how long. If Redis has answered, and refused the renewals, such as with NOREPLICAS, the
+	// error wraps the last refusal.
 	LossExpired = LossReason(engine.LossExpired)
-	// LossPaused: validity ended while this process stood still: it was stopped, or its machine or
-	// container was frozen, or got no CPU. Silent says how long it stood.
+	// LossPaused means that validity ended while this process stood still: it was stopped, or its
+	// machine or container was frozen, or got no CPU. Silent says how long it stood.
 	LossPaused = LossReason(engine.LossPaused)
-	// LossGone: Redis answers that the lock is not ours. It was deleted or evicted, a restart or a
-	// failover has forgotten it, or it expired while the machine was suspended, together with its
-	// clock.
+	// LossGone means that Redis says that the lock is not ours. It was deleted or evicted, a
+	// restart or a failover has forgotten it, or it expired while the machine was suspended,
+	// together with its clock.
 	LossGone = LossReason(engine.LossGone)
-	// LossForced: ForceRelease, ReleaseID or Adopt took the lock away, and told the holder's
-	// client. A renewal, or a call of the hold, may find the loss before that: then the reason is
-	// LossGone.
+	// LossForced means that ForceRelease, ReleaseID or Adopt took the lock away, and told the
+	// holder's client. A renewal, or a call of the hold, may find the loss before that: then the
+	// reason is LossGone.
 	LossForced = LossReason(engine.LossForced)
-	// LossLimit: the lease of [WithLease], or the time of [WithMaxHold], is over.
+	// LossLimit means that the lease of [WithLease], or the time of [WithMaxHold], is over.
 	LossLimit = LossReason(engine.LossLimit)
-	// LossMembers: too few members of a joint lock are left. The error wraps theirs.
+	// LossMembers means that too few members of a joint lock are left. The error wraps the members'
+	// errors.
 	LossMembers = LossReason(engine.LossMembers)
 )
 
@@ -44,7 +45,7 @@ type LossError struct {
 	Kind   string        // such as "fair": see [Info].Kind
 	Name   string        // the user's name
 	ID     string        // the id of the hold
-	Silent time.Duration // for LossExpired, how long ago Redis had confirmed the hold; for LossPaused, how long it stood
+	Silent time.Duration // how long ago Redis last confirmed the hold (LossExpired), or the process stood still (LossPaused)
 
 	// causes contains, for LossMembers, why members ended, and for LossExpired the last refusal. A
 	// pointer keeps the type comparable.

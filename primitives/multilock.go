@@ -32,9 +32,9 @@ import (
 // member while it holds none. That also holds for plain locks with different options of their own,
 // for [WithOwner] and [WithPolling], and for an acquisition with the context of a hold of a member.
 //
-// The multi lock's client (defaults, observer, ids, Close) is that of the first member by name.
-// Options given here or to a call replace the members' same options; their other options stay. A
-// member given twice counts once.
+// The multi lock's client (defaults, observer, ids, Close) is the client of the first member by
+// name. Options given here or to a call replace the same options of the members, which keep their
+// others. A member given twice counts once.
 //
 // Every method of the lock returns [ErrInvalid] if there is no member, or one that is nil or a
 // joint lock. Two kinds of lock on one name of one client are invalid, too.
@@ -121,7 +121,7 @@ func (w *wholeDriver) TryAcquire(ctx context.Context, o *engine.Owner) (engine.R
 	reply, err := scripts.LockAcquireAll{
 		Owner: o.ID, TTL: o.TTL, Members: keys,
 	}.Do(ctx, w.c.confirmed)
-	if err != nil && redis.HasErrorPrefix(err, "CROSSSLOT") { // the server of a plain client enforces slots
+	if err != nil && redis.HasErrorPrefix(err, "CROSSSLOT") { // a plain client, on a server that enforces slots
 		w.c.slotted.Store(true)
 	}
 	res, err := acquiredResult(reply.Acquired, err)
@@ -228,8 +228,8 @@ func (e *multiListener) trying() int {
 	return e.messages
 }
 
-// tried is called after each attempt, with the result of trying and the member that has refused the
-// attempt, or unknownMember if there is none.
+// tried is called after each attempt, with the result of trying, and the member that has refused
+// the attempt, or unknownMember if there is none.
 func (e *multiListener) tried(before int, granted bool, busy int) {
 	if e == nil {
 		return

@@ -23,7 +23,7 @@ import (
 //
 // A command may be executed twice, and a copy of it may arrive late. A copy of an acquisition must
 // not take a lock that was released meanwhile. A copy of a release must not free the lock of the
-// next owner. Two rules see to that:
+// next owner. Two rules ensure that:
 //
 //   - A private id belongs to one acquisition. A copy of its release finds the id gone, and does
 //     nothing. A copy of its acquisition can only come if an attempt was not answered. The client
@@ -90,7 +90,7 @@ var mutexTraits = engine.Traits{Leased: true, Nests: true, HandsOff: true}
 // fencedTraits are the traits of plain locks, with tokens.
 var fencedTraits = engine.Traits{Leased: true, Nests: true, HandsOff: true, Fenced: true}
 
-// lockScripts are those of plain and fenced locks.
+// lockScripts are the scripts of plain and fenced locks.
 var lockScripts = kindScripts{
 	force: scripts.LockForce, shorten: scripts.LockShorten.Do, releaseShared: scripts.LockReleaseShared.Do,
 }
@@ -219,8 +219,8 @@ func (d *mutexDriver) TryAcquire(ctx context.Context, q *engine.Request) (engine
 }
 
 // acquireShared tries to acquire for an id that others may share. It runs lock/acquire_shared,
-// which adds a count. A copy finds the acquisition's count and adds none; after the release it is
-// answered "over".
+// which adds a count. A copy finds the acquisition's count and adds none; after the release it gets
+// the answer "over".
 func (d *mutexDriver) acquireShared(ctx context.Context, q *engine.Request) (engine.Result, error) {
 	res, err := acquiredResult(scripts.LockAcquireShared{
 		Keys: &d.h.keys, MemoryKey: d.h.ownerKey(&q.Owner), Owner: q.ID, TTL: q.TTL,

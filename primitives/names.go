@@ -48,14 +48,14 @@ const sharedCounts = "owners"
 
 // pollsKey is the end of the name of the mark of clients that poll for a lock or a semaphore.
 // Clients that would hand the lock off among their waiters leave it to the clients that poll, too.
-// The name has the prefix of remembered requests, as sharedCounts has.
+// The name has the prefix of remembered requests, like sharedCounts.
 const pollsKey = "polls"
 
 // permitsKind is the kind of a semaphore whose permits have ids.
 const permitsKind = "permits"
 
 // wireName is a key or a channel as an argument of scripts. A pointer to it in an interface needs
-// no allocation, and a string would. The first key of a script must be a string: go-redis finds the
+// no allocation, unlike a string. The first key of a script must be a string: go-redis finds the
 // cluster slot by it.
 type wireName []byte
 

@@ -64,7 +64,7 @@ func WithWatchdog(ttl time.Duration) Option { return Option{kind: optWatchdog, d
 // with [ErrLost]. From 1 ms to 100 years. Default: no limit.
 func WithMaxHold(d time.Duration) Option { return Option{kind: optMaxHold, d: d} }
 
-// WithPermits is how many permits of a semaphore to acquire, all or none. 0 succeeds and sends
+// WithPermits sets how many permits of a semaphore to acquire, all or none. 0 succeeds and sends
 // nothing. Default 1.
 func WithPermits(n int) Option { return Option{kind: optPermits, n: n} }
 
@@ -84,7 +84,7 @@ func WithNonReentrant() Option { return Option{kind: optNonReentrant} }
 // most max.
 func WithPolling(min, max time.Duration) Option { return Option{kind: optPolling, d: min, max: max} }
 
-// WithWaiterTimeout is how long a waiter of a FairLock keeps its place without a heartbeat. A
+// WithWaiterTimeout sets how long a waiter of a FairLock keeps its place without a heartbeat. A
 // crashed waiter delays the waiters behind it for no longer. Live clients send heartbeats at least
 // every third of it, so a short one costs commands. Default 10 s. From 1 ms to 100 years.
 func WithWaiterTimeout(d time.Duration) Option { return Option{kind: optWaiterTimeout, d: d} }
@@ -159,9 +159,8 @@ func WithLinger(d time.Duration) Option { return Option{kind: optLinger, d: d} }
 func WithMinHold(d time.Duration) Option { return Option{kind: optMinHold, d: d} }
 
 // WithHoldContext gives the hold a context of its own: [Hold.Context] has the values and the
-// cancellation of ctx, instead of those of the context that is passed to Acquire. That one then
-// bounds the wait only. Use it for a hold that outlasts its request, and for one that must end with
-// something else than its request:
+// cancellation of ctx, instead of those of Acquire's context, which then bounds the wait only. Use
+// it for a hold that outlasts its request, or that must end with something other than its request:
 //
 //	hold, err := lock.Acquire(request, primitives.WithHoldContext(leadership))
 //
@@ -170,12 +169,12 @@ func WithMinHold(d time.Duration) Option { return Option{kind: optMinHold, d: d}
 // in the acquisition: if it is done before or while the acquisition waits, the lock is acquired all
 // the same, and the hold's context is done from the start.
 //
-// Whether the acquisition nests is decided by the context that is passed to Acquire. The hold's
-// context does not carry the holds of that one, unless ctx does too. So acquiring an outer lock
-// with it waits for oneself.
+// Acquire's context decides whether the acquisition nests. The hold's context does not carry the
+// holds of Acquire's context, unless ctx does too. So acquiring an outer lock with the hold's
+// context waits for the caller's own hold.
 //
-// It is an option of a call: of Acquire, TryAcquire, Do and Adopt. As an option of a handle, a
-// joint lock or a client it makes all calls fail with [ErrInvalid]. So does a nil ctx.
+// It is an option of a call: of Acquire, TryAcquire, Do, TryDo and Adopt. As an option of a handle,
+// a joint lock or a client it makes all calls fail with [ErrInvalid]. So does a nil ctx.
 func WithHoldContext(ctx context.Context) Option { return Option{kind: optHoldContext, ctx: ctx} }
 
 // settings are the options that apply to an acquisition, merged. It is a value: each scope copies
@@ -186,14 +185,14 @@ type settings struct {
 	err error // the error of the first option that was out of range
 }
 
-// defaultSettings are the settings without any option. All defaults are here.
+// defaultSettings returns the settings without any option. All defaults are here.
 func defaultSettings() settings {
 	return settings{Terms: engine.Terms{
 		Wait: engine.Forever, TTL: 30 * time.Second, Renew: true, Permits: 1, WaiterTimeout: 10 * time.Second,
 	}}
 }
 
-// and returns s. For a handle with options of its own, it returns a copy with these options.
+// and returns s or, for a handle with options of its own, a copy of s with these options.
 func (s *settings) and(opts []Option) *settings {
 	if len(opts) == 0 {
 		return s

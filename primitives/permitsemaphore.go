@@ -123,7 +123,7 @@ func (d *permitDriver) info(ctx context.Context) (Info, error) {
 // permits.
 const never = 922337203685477
 
-// permitInfo returns what a reply says. All its times are those of the server, in ms since 1970, so
+// permitInfo returns what a reply says. All its times come from the server, in ms since 1970, so
 // the TTLs do not depend on the client's clock.
 func permitInfo(reply scripts.PermitSemaphoreInfoReply) Info {
 	info := Info{
@@ -132,7 +132,7 @@ func permitInfo(reply scripts.PermitSemaphoreInfoReply) Info {
 	}
 	for _, held := range reply.Held {
 		holder := Holder{ID: hex.EncodeToString([]byte(held.ID)), Count: 1, TTL: -1}
-		// The score is a float, because that of another program may be beyond any integer.
+		// The score is a float, because a score of another program may be beyond any integer.
 		if ends, _ := strconv.ParseFloat(held.EndsAt, 64); ends != never {
 			ms := min(ends-float64(reply.Now), float64(maxDuration.Milliseconds()))
 			holder.TTL = fromMillis(int64(ms))

@@ -10,13 +10,13 @@ import (
 
 // Scripts publish the messages of releases with PUBLISH, or with SPUBLISH on a cluster with sharded
 // pub/sub. The command is an argument of the scripts, as in Redisson. A subscriber receives only
-// the messages of one of the two commands, so all clients of a cluster, including those of
-// Redisson, must use the same one. On a cluster the hub asks the servers which one that is, as
-// Redisson does. Elsewhere it is PUBLISH, and nothing is asked.
+// the messages of one of the two commands, so all clients of a cluster, including Redisson's, must
+// use the same one. On a cluster the hub asks the servers which one that is, as Redisson does.
+// Elsewhere it is PUBLISH, and nothing is asked.
 
 // ready implements [engine.Commands].Ready on a cluster. It finds out by which command to publish.
 // No call waits longer than its context or the command timeout. The error says that nothing was
-// executed. So a waiting acquisition retries, unless Redis has refused for good.
+// executed, so a waiting acquisition retries, unless Redis has refused for good.
 func (c *Client) ready(caller context.Context) error {
 	if c.knowsPublish.Load() {
 		return nil

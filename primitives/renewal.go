@@ -45,13 +45,13 @@ type renewer interface {
 	probe(o *engine.Ownership) []any
 }
 
-// lease is what is left of a lease that is shortened.
+// lease describes a lease after it was shortened.
 type lease struct {
 	ttl time.Duration
 	// memory is how long Redis remembers that the holder was released. It is 0 if no late copy of
 	// its acquisition can come, and for a holder that goes on holding.
 	memory time.Duration
-	// counts is how many counts the holder has, which goes on holding. seenAt is when a renewal
+	// counts is the number of counts of a holder that goes on holding. seenAt is when a renewal
 	// found that the lease lasts longer than ttl, by the server's time in ms. Both are 0 if the
 	// holder was released.
 	counts, seenAt int64
@@ -60,7 +60,7 @@ type lease struct {
 // driverOf returns the driver of an ownership with a lease: see [handle.useLeases].
 func driverOf(o *engine.Ownership) leaseDriver { return o.Resource().Leases.(leaseDriver) }
 
-// extend is [engine.LeaseDriver].Extend of all kinds: a renewal in a batch of one. The script
+// extend is [engine.LeaseDriver].Extend for all kinds: a renewal in a batch of one. The script
 // raises the TTL and never shortens it, so copies in any order are harmless.
 func (h *handle) extend(
 	ctx context.Context, d renewer, o *engine.Ownership, ttl time.Duration,
@@ -87,7 +87,7 @@ func renewAlone(
 	return reply.Sent, err == nil && !reply.Kept[0], err
 }
 
-// releaseAfter is [engine.LeaseDriver].ReleaseAfter of all kinds.
+// releaseAfter is [engine.LeaseDriver].ReleaseAfter for all kinds.
 func (h *handle) releaseAfter(
 	ctx context.Context, d renewer, o *engine.Ownership, rest time.Duration,
 ) (engine.Released, error) {
@@ -111,8 +111,8 @@ type renewGroup struct {
 // long.
 func (c *Client) renew(ctx context.Context, _ any, batch []watchdog.Ask) ([]watchdog.State, error) {
 	states, err := c.renewTogether(ctx, batch)
-	if redis.HasErrorPrefix(err, "CROSSSLOT") { // the client is a plain one, for example of a proxy before a cluster
-		c.slotted.Store(true) // this is for later handles; the leases of this batch keep their group
+	if redis.HasErrorPrefix(err, "CROSSSLOT") { // a plain client, for example of a proxy before a cluster
+		c.slotted.Store(true) // for later handles; the leases of this batch keep their group
 	}
 	if len(batch) > 1 && isDivisible(err) {
 		return c.renewApart(ctx, batch)
@@ -128,7 +128,7 @@ func (c *Client) enforcesSlots() bool { return c.cluster || c.slotted.Load() }
 // decides when to repeat it. The answer counts until validity ends, however slow the server is.
 func (c *Client) renewTogether(ctx context.Context, batch []watchdog.Ask) ([]watchdog.State, error) {
 	leases := scripts.NewBatch(len(batch))
-	var patience scripts.Patience // it ends with the longest validity; it is zero if the batch is a question
+	var patience scripts.Patience // ends with the longest validity; zero if the batch is a question
 	for _, ask := range batch {
 		o := ask.Keeper.(*engine.Ownership)
 		driverOf(o).renewal(&leases, o, ask.TTL) // all have one script, because they are one group

@@ -4,14 +4,14 @@ import "time"
 
 // Replicas that confirm what a client acquires ([WithReplicas]).
 //
-// It concerns the commands after which somebody else could hold the lock, too, if a failover
+// They confirm the commands after which somebody else could hold the lock, too, if a failover
 // forgets them:
 //
 //   - An acquisition, even a nested one. The engine rolls it back if too few replicas confirm,
 //     because package failure says that its outcome is in doubt.
 //   - Extend. The caller may rely on the new end for a long time, and nothing repeats the command.
 //   - Adopt. A new master that has forgotten it would keep the lock for the former holder, which
-//     may not know that it was to stop. Without the confirmations nobody holds the lock. The id on
+//     may not know that it should stop. Without the confirmations nobody holds the lock. The id on
 //     the server is the new one, so the former holder has lost the lock, and the lock is left to
 //     its lease.
 //

@@ -30,7 +30,7 @@ import (
 // for each client, and the reservation does not keep them out. Near clients and far ones come in
 // turn: scripts/rwlock/turns.lua says how.
 
-// Prefixes of the channel and of the reservation. Redisson does not know of the latter.
+// Prefixes of the channel and of the reservation. Redisson does not know of the reservation.
 const (
 	rwChannel     = "redisson_rwlock"
 	rwReservation = "redlatch_rwlock_claim"
@@ -85,19 +85,19 @@ func (c *Client) RWLock(name string, opts ...Option) *RWLock {
 	return rw
 }
 
-// Name is the user's name, without the client's prefix.
+// Name returns the user's name, without the client's prefix.
 func (rw *RWLock) Name() string { return rw.reader.Name() }
 
-// Reader is the side that many may hold, the same Lock each time. Its Info and ForceRelease concern
-// readers only.
+// Reader returns the side that many may hold, the same Lock each time. Its Info and ForceRelease
+// concern readers only.
 func (rw *RWLock) Reader() *Lock { return &rw.reader }
 
-// Writer is the side that one may hold while nobody reads, the same Lock each time. Its Info and
-// ForceRelease concern the writer only.
+// Writer returns the side that one may hold while nobody reads, the same Lock each time. Its Info
+// and ForceRelease concern the writer only.
 func (rw *RWLock) Writer() *Lock { return &rw.writer }
 
-// setRWKeys sets the keys of a side: that of the reservation, which exists while a writer waits,
-// and that of the clients that wait, see scripts/rwlock/turns.lua.
+// setRWKeys sets the keys of a side: the key of the reservation, which exists while a writer waits,
+// and the key of the clients that wait (see scripts/rwlock/turns.lua).
 func setRWKeys(side *Lock) {
 	side.keys.Channel = side.nextName(rwChannel, "")
 	side.keys.KindKeys = &scripts.KindKeys{
@@ -105,8 +105,8 @@ func setRWKeys(side *Lock) {
 	}
 }
 
-// clientToForget returns the client if none of its requests waits. The others then no longer wait
-// for its turn.
+// clientToForget returns the client's life if none of its requests waits, and "" otherwise. Other
+// clients then no longer wait for its turn.
 func (h *handle) clientToForget() string {
 	if h.res.AnyWaits() {
 		return ""
@@ -115,8 +115,8 @@ func (h *handle) clientToForget() string {
 }
 
 // readerDriver is the driver of RReadLock. Each count of a reader has a lease of its own, so
-// readers have commands of their own for them. Nested readers need no turns, but a change of the
-// count needs an order: see SetCount.
+// readers have commands of their own. Nested readers need no turns, but a change of the count needs
+// an order: see SetCount.
 type readerDriver struct {
 	base
 
@@ -188,8 +188,8 @@ func (d *readerDriver) acquireBatch(
 	return res, reply.Companions, err
 }
 
-// free gives back what o has, by rwlock/read_release. That is its own count of an id that others
-// may share, or all private counts.
+// free gives back the counts of o, by rwlock/read_release: its own count of an id that others may
+// share, or all private counts.
 func (d *readerDriver) free(ctx context.Context, o *engine.Owner) (engine.Released, error) {
 	memory := d.h.c.rememberDoubt(o)
 	reply, err := scripts.RWLockReadRelease{
@@ -346,7 +346,7 @@ func (d *readerDriver) shorten(ctx context.Context, o *engine.Ownership, to leas
 // probe implements [renewer].
 func (d *readerDriver) probe(o *engine.Ownership) []any { return []any{"exists", d.firstCountKey(o)} }
 
-// writerScripts are those of writers.
+// writerScripts are the scripts of writers.
 var writerScripts = kindScripts{
 	force: scripts.RWLockWriteForce,
 	shorten: func(call scripts.LockShorten, ctx context.Context, by scripts.Sender) (scripts.Number, error) {
@@ -359,7 +359,7 @@ var writerScripts = kindScripts{
 type writerDriver struct {
 	fieldDriver
 
-	reader *engine.Resource // the other side, under whose holds it would wait for itself
+	reader *engine.Resource // the other side; under a hold of it the writer would wait for itself
 }
 
 // outer implements [engine.Traits].Outer. A writer nests in a writer. In a reader it would wait for
@@ -426,10 +426,10 @@ func (d *writerDriver) Release(
 	return d.free(ctx, &o.Owner, next, d.h.c.life)
 }
 
-// free gives back what o has, by rwlock/write_release. That is its own count of an id that others
-// may share, or all private counts. It also removes the reservation of o, and the note that the
-// client forget waits. If forget is "", there is no such client. A client that has had the lock is
-// noted again, because it is the turn of the others.
+// free gives back the counts of o, by rwlock/write_release: its own count of an id that others may
+// share, or all private counts. It also removes the reservation of o, and the note that the client
+// forget waits. If forget is "", there is no such client. A client that has had the lock is noted
+// again, because it is the turn of the others.
 func (d *writerDriver) free(
 	ctx context.Context, o *engine.Owner, next engine.Next, forget string,
 ) (engine.Released, error) {
@@ -456,7 +456,7 @@ func (d *writerDriver) Rollback(ctx context.Context, q *engine.Request) error {
 	return err
 }
 
-// releaseID implements [lockDriver], like that of the reader.
+// releaseID implements [lockDriver], as the reader's does.
 func (d *writerDriver) releaseID(ctx context.Context, id string, q *engine.Request) (held bool, err error) {
 	reply, err := scripts.RWLockWriteRelease{
 		Keys: &d.h.keys, MemoryKey: d.h.ownerKey(&q.Owner), Owner: id, MemoryTTL: d.h.c.run.Memory(), IsShared: true,
@@ -466,7 +466,7 @@ func (d *writerDriver) releaseID(ctx context.Context, id string, q *engine.Reque
 }
 
 // adopt implements [lockDriver] by rwlock/write_adopt, which removes the read holds of the old id.
-// Copies are harmless as they are to a reader's.
+// Copies are as harmless as those of a reader's adoption.
 func (d *writerDriver) adopt(ctx context.Context, id string, q *engine.Request) (time.Time, int, error) {
 	reply, err := scripts.RWLockWriteAdopt{
 		Keys: &d.h.keys, MemoryKey: d.h.ownerKey(&q.Owner), NewOwner: q.ID, TTL: q.TTL, OldOwner: id,

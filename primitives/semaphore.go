@@ -14,9 +14,9 @@ import (
 //	redisson_sc:{<name>}  channel: that number, whenever permits come back
 //	redisson_unlock_latch:{<name>}:epoch  a number that is new whenever this library sets the semaphore
 //
-// A permit has no id and no lease, so a hold is never renewed and never lost by time. What makes
-// its commands safe to repeat is the memory of each acquisition alone: see rememberedTaken. The
-// epoch tells a release whether the semaphore is still the one that the permits are from.
+// A permit has no id and no lease, so a hold is never renewed and never lost by time. Only the
+// memory of each acquisition makes its commands safe to repeat: see rememberedTaken. The epoch
+// tells a release whether the semaphore is still the one that the permits came from.
 
 // Semaphore is a number of permits that all clients of its name share: Redisson's RSemaphore
 // ([Client.Semaphore]). It is a handle: immutable, shareable, and made without I/O.
@@ -97,7 +97,7 @@ func (s *Semaphore) Delete(ctx context.Context) (bool, error) {
 }
 
 // Info asks Redis how many permits are left. Available and Permits are both that number, because
-// Redis does not know how many are taken. There are no holders in it, and its TTL is 0.
+// Redis does not know how many are taken. It lists no holders, and its TTL is 0.
 func (s *Semaphore) Info(ctx context.Context) (Info, error) {
 	return s.inspect(ctx, func() (Info, error) {
 		left, err := scripts.SemaphoreInfo{Keys: &s.keys}.Do(ctx, s.c.calls)
@@ -124,7 +124,7 @@ const epochKey = "epoch"
 // rememberedTaken is how long Redis remembers that an acquisition took its permits. Nothing in
 // Redis distinguishes one permit from another, so an acquisition is known by this memory alone. A
 // release gives back only what the memory says was taken, and ends the memory, so it may be
-// repeated for as long. It also says from which semaphore of this name the permits are.
+// repeated for as long. It also says which semaphore of this name the permits came from.
 const rememberedTaken = 24 * time.Hour
 
 // nameOwner implements [engine.Traits].NameOwner. A permit has no id and no lease. The owner's
@@ -162,7 +162,7 @@ func (d *semaphoreDriver) Rollback(ctx context.Context, q *engine.Request) error
 // the others to the number and publishes it.
 //
 // The release ends the memory of the acquisition, so a copy finds none, and gives nothing back. If
-// a repetition is answered so, the engine assumes that the first copy has released: see
+// a repetition gets that answer, the engine assumes that the first copy has released: see
 // [engine.Released].
 //
 // After a day Redis has forgotten what o took. Then the script must give the permits back without

@@ -23,8 +23,8 @@ type Striped struct {
 	n       uint64
 	invalid *Lock // what Lock returns if the name or the number is invalid; nil if they are valid
 	// made contains handles that Lock has made. The handle of stripe i is at i mod the length,
-	// unless that of another stripe is there. So the memory is bounded, whatever n is. Up to
-	// maxMade stripes have a place each, and so one handle.
+	// unless the handle of another stripe is there. This bounds the memory, whatever n is. With up
+	// to maxMade stripes each has a place of its own, and so one handle.
 	made []atomic.Pointer[stripe]
 }
 
@@ -44,7 +44,7 @@ func (c *Client) Striped(name string, n int, opts ...Option) *Striped {
 	s := &Striped{c: c, name: name, opts: slices.Clone(opts)}
 	if name == "" || n < 1 {
 		s.invalid = c.Lock(name, opts...)
-		if name != "" { // otherwise c.Lock has said what is wrong
+		if name != "" { // else c.Lock has set the error
 			s.invalid.refuse(invalid("%d stripes", n))
 		}
 		return s

@@ -18,15 +18,16 @@ import (
 //
 // A client that holds or waits for longer than about 100 ms writes its name to a key of its own,
 // redlatch_client:{<tag>}, in the background. The key has a TTL of 30 s, and the client deletes it
-// once it has been idle for about a second. Beside the name it writes since when it has its holds,
-// and what it waits for: see [Holder] and [Client.Waiting]. A failure, such as NOPERM, never
+// once it has been idle for about a second. Beside the name it writes when its holds began, and
+// which names it waits for: see [Holder] and [Client.Waiting]. A failure, such as NOPERM, never
 // affects an acquisition.
 func WithClientName(name string) ClientOption {
 	return ClientOption{func(c *Client) { c.name = name }}
 }
 
-// nameClients fills in what the holders' clients tell. known contains what need not be read again,
-// by tag, and nameClients adds to it. It is best effort: what cannot be read is unknown.
+// nameClients fills in the fields that the holders' clients report. known contains, by tag, the
+// reports that need not be read again, and nameClients adds to it. It is best effort: fields that
+// cannot be read stay unknown.
 func (c *Client) nameClients(ctx context.Context, holders []*Holder, known map[string]*presence.About) {
 	ids := make([]string, len(holders))
 	for i, holder := range holders {
@@ -51,8 +52,8 @@ func (c *Client) nameHolders(ctx context.Context, holders []Holder) {
 	c.nameClients(ctx, all, map[string]*presence.About{})
 }
 
-// ClientNames returns the names of the clients of these ids, such as those of [Info.Waiters], in
-// the same order. A name that is unknown is "".
+// ClientNames returns the names of the clients with these ids, such as the ids of [Info.Waiters],
+// in the same order. A name that is unknown is "".
 func (c *Client) ClientNames(ctx context.Context, ids []string) []string {
 	names := make([]string, len(ids))
 	_ = c.during(ctx, func() error {
@@ -63,12 +64,12 @@ func (c *Client) ClientNames(ctx context.Context, ids []string) []string {
 }
 
 // Waiting returns the clients that wait for locks, semaphores, permits and latches, by name. Each
-// client of this library writes for what it waits, once it has waited for about 100 ms, and again
-// within about a second: see [WithClientName]. Clients of other libraries do not. Names without the
-// client's prefix are left out.
+// client of this library writes which names it waits for, once it has waited for about 100 ms, and
+// again within about a second: see [WithClientName]. Clients of other libraries do not. Names
+// without the client's prefix are left out.
 //
 // Waiting finds the clients by SCAN, as [Client.Locks] finds locks. If that fails, or takes longer
-// than 10 s, Waiting returns what it has found, and the error.
+// than 10 s, Waiting returns the waiters that it has found, and the error.
 func (c *Client) Waiting(ctx context.Context) (waiting map[string][]Waiter, err error) {
 	var found map[string][]presence.Waiter
 	err = c.during(ctx, func() error { return nil }) // Close does not wait for the rest
@@ -96,18 +97,18 @@ func (c *Client) Waiting(ctx context.Context) (waiting map[string][]Waiter, err 
 // a copy has no further effect.
 type takeableDriver interface {
 	leaseDriver
-	// adopt replaces the id of a holder by that of q, which takes over all counts. counts is 0 if
+	// adopt replaces the id of a holder by the id of q, which takes over all counts. counts is 0 if
 	// id holds nothing.
 	adopt(ctx context.Context, id string, q *engine.Request) (sent time.Time, counts int, err error)
 	// releaseID gives back one count of a holder. held is false if id holds nothing.
 	releaseID(ctx context.Context, id string, q *engine.Request) (held bool, err error)
 }
 
-// takeable is the driver of a lock that is not joint, or of permits.
+// takeable returns the driver of a lock that is not joint, or of permits.
 func (h *handle) takeable() takeableDriver { return h.res.Driver.(takeableDriver) }
 
 // holders checks an id that a caller gave, and returns the ids of the holders in it. For permits
-// these may be several.
+// there may be several.
 func (h *handle) holders(id string) ([]string, error) {
 	switch {
 	case h.maxPermits > 0:
@@ -118,7 +119,7 @@ func (h *handle) holders(id string) ([]string, error) {
 	return []string{id}, nil
 }
 
-// adopt takes over what the holder with that id holds, with a call's options.
+// adopt takes over the locks or permits of a holder's id, with a call's options.
 func (h *handle) adopt(ctx context.Context, id string, opts []Option) (*Hold, error) {
 	s, err := h.with(opts)
 	if err == nil {
@@ -218,7 +219,7 @@ func (h *handle) announceTakeover(ctx context.Context, err error, ids ...string)
 	parts := h.parts()
 	sent := make(chan struct{}, len(parts))
 	for _, part := range parts {
-		if part.maxPermits == 0 { // it is a lock, which may linger on this client itself: give it up
+		if part.maxPermits == 0 { // a lock, which may linger on this client itself: give it up
 			for _, id := range ids {
 				part.c.core.HandleAsk(part.res.Name, id)
 			}

@@ -7,10 +7,10 @@ import (
 )
 
 // How a client asks the holders of a name, and how it finds the waiters that do not ask. Packages
-// presence and engine say when: see their files wanted.go.
+// presence and engine decide when: see their files wanted.go.
 
 // Ask tells the holders of the lock that somebody wants it: see [Hold.Wanted]. It returns how many
-// clients were told. A client hears that if it has held for about a second, or if one of its holds
+// clients were told. A client hears of it if it has held for about a second, or if one of its holds
 // listens. Clients of other libraries do not hear it. Ask returns [ErrNotHeld] if nobody holds the
 // lock. For a joint lock it asks the holders of all members.
 func (l *Lock) Ask(ctx context.Context) (told int, err error) { return l.ask(ctx) }
@@ -80,7 +80,7 @@ func readInfos(ctx context.Context, drivers ...interface {
 func (c *Client) anyWait(ctx context.Context, resources []*engine.Resource) []bool {
 	waits := make([]bool, len(resources))
 	var commands [][]any
-	var own []int64 // what the reply says if nobody else waits
+	var own []int64 // the count in the reply if nobody else waits
 	var at []int    // the index of the resource
 	for i, r := range resources {
 		var command []any
@@ -101,7 +101,7 @@ func (c *Client) anyWait(ctx context.Context, resources []*engine.Resource) []bo
 			at = append(at, i)
 		}
 	}
-	replies, _ := c.run.Reads(ctx, commands...) // a missing right is no reason for a warning
+	replies, _ := c.run.Reads(ctx, commands...) // a missing permission is no reason for a warning
 	for i, reply := range replies {
 		waits[at[i]] = countIn(reply) > own[i]
 	}
