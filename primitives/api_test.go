@@ -162,7 +162,7 @@ var (
 	_ func(primitives.Event) primitives.Outcome = primitives.Event.Outcome
 )
 
-// holdable is what all primitives that give a Hold have in common.
+// holdable has the methods that all primitives with a Hold share.
 type holdable interface {
 	Name() string
 	Acquire(context.Context, ...primitives.Option) (*primitives.Hold, error)

@@ -26,7 +26,7 @@ return redis.call('pttl', KEYS[1])`
 redis.call('del', KEYS[1]) redis.call('publish', KEYS[2], '0') return 1`
 )
 
-// floor is a lock of the two scripts.
+// floor is a lock that consists of the two scripts.
 type floor struct {
 	rdb              *redis.Client
 	acquire, release *redis.Script

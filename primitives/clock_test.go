@@ -47,7 +47,7 @@ func TestClockLossIsReportedAtTheDeadline(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		name   string
-		margin time.Duration // of WithSafetyMargin; negative: no option
+		margin time.Duration // of WithSafetyMargin; negative for no option
 		want   time.Duration
 	}{
 		{"default margin", -1, 302 * time.Millisecond},
@@ -295,8 +295,8 @@ func TestClockWaitEndsAtItsLimit(t *testing.T) {
 	})
 }
 
-// No command carries a client's time. The server's clock stands still in another year, so what
-// comes from it cannot be confused with a client's.
+// No command carries a client's time. The server's clock stands still in another year, so its times
+// cannot be confused with a client's.
 func TestC22CommandsCarryNoClientTime(t *testing.T) {
 	t.Parallel()
 	for _, kind := range kinds.Leased() {

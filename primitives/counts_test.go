@@ -35,7 +35,7 @@ func sent(t *testing.T, s *redistest.Server, f func()) float64 {
 }
 
 // insideScripts returns how often the scripts that f runs call each command. PUBLISH is among them;
-// what the clients send themselves is not.
+// the clients' own commands are not.
 func insideScripts(t *testing.T, s *redistest.Server, f func()) map[string]int64 {
 	t.Helper()
 	before := redistest.Commands(t, s)
@@ -362,8 +362,8 @@ func heap() int64 {
 	return int64(m.HeapAlloc)
 }
 
-// requireSettles waits until a figure is below a limit. On a busy machine, what made the holds or
-// waiters may not have ended yet, and counts too.
+// requireSettles waits until a figure is below a limit. On a busy machine, the goroutines that made
+// the holds or waiters may still be running, and count too.
 func requireSettles(t *testing.T, limit float64, figure func() float64) {
 	t.Helper()
 	var last float64

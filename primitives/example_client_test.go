@@ -62,8 +62,8 @@ func ExampleClient_Close() {
 	// all released: true
 }
 
-// A process makes one client, with the defaults for all its locks, and shares it. This one is on a
-// server inside the process. A program passes the go-redis client that it has.
+// A process makes one client, with the defaults for all its locks, and shares it. This example uses
+// a server inside the process. A program passes its own go-redis client.
 func ExampleNew() {
 	server := locktest.Start()
 	defer server.Close()
@@ -164,7 +164,7 @@ func ExampleClient_Locks() {
 	// orders:43 is a reader with 1 holder
 }
 
-// An operator looks at a name without knowing of what kind it is.
+// An operator looks at a name of unknown kind.
 func ExampleClient_Inspect() {
 	client, done := exampleClient()
 	defer done()

@@ -53,8 +53,8 @@ func TestFairLockServesInOrder(t *testing.T) {
 	})
 }
 
-// Who may publish on a client's channel can send grants to ids of nobody, of any size. They are not
-// kept.
+// Whoever may publish on a client's channel can send grants to ids without a waiter, of any size.
+// They are not kept.
 func TestFairLockKeepsNoGrantsOfOthers(t *testing.T) {
 	t.Parallel()
 	s := redistest.Redis(t)

@@ -11,8 +11,9 @@ import (
 	"github.com/redlatch/redlatch/pubsub"
 )
 
-// What the tests see of the inside of a client. They read it by reflection: a test file in package
-// primitives would make go test compile the fixtures, and all that they import, a second time.
+// The internals of a client that the tests look at. They read them by reflection: a test file in
+// package primitives would make go test compile the fixtures, and all that they import, a second
+// time.
 
 // notice passes a payload to c as if it came on the channel of its holders.
 func notice(t testing.TB, c *primitives.Client, payload string) {

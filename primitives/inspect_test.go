@@ -13,7 +13,7 @@ import (
 	"github.com/redlatch/redlatch/primitives"
 )
 
-// inspected is what Inspect finds at a name, without ids and times.
+// inspected is the result of Inspect for a name, without ids and times.
 type inspected struct {
 	kind               string
 	holders, waiters   int
@@ -26,7 +26,7 @@ var inspectCases = []struct {
 	name    string
 	put     func(t *testing.T, x *LockTest) (*primitives.Hold, error) // the holder, if there is one
 	want    inspected
-	foreign string // not "": the error says that the name has this
+	foreign string // unless "", the error says that the name has this
 }{
 	{"nothing", func(*testing.T, *LockTest) (*primitives.Hold, error) { return nil, nil }, inspected{}, ""},
 	{"a lock", func(t *testing.T, x *LockTest) (*primitives.Hold, error) {

@@ -31,7 +31,7 @@ func TestJointContract(t *testing.T) {
 	t.Parallel()
 	rules := []struct {
 		name string
-		only string // "multi" or "red"; "": both
+		only string // "multi", "red", or "" for both
 		rule func(t *testing.T, x *JointTest)
 	}{
 		{"one id in every member", "", jointOneID},
@@ -188,8 +188,8 @@ func jointSiblings(t *testing.T, x *JointTest) {
 	Release(t, outer)
 }
 
-// Siblings under a reader get its id. They must not enter through what another sibling acquired
-// with it.
+// Siblings under a reader get its id. They must not enter through a lock that another sibling
+// acquired with it.
 func jointReaderSiblings(t *testing.T, x *JointTest) {
 	reader := x.C.RWLock(x.Base + "-rw").Reader()
 	shared := Acquire(t, t.Context(), reader)

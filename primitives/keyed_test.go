@@ -91,7 +91,7 @@ func TestKeyedUnlocksOnce(t *testing.T) {
 	require.EqualValues(t, 7, notHeld.Load())
 }
 
-// After a loss, Unlock says so, and frees nothing of a later caller: that one locks after the
+// After a loss, Unlock says so, and does not free the lock of a later caller, who locks after the
 // Unlock.
 func TestKeyedAfterALoss(t *testing.T) {
 	t.Parallel()
@@ -161,7 +161,7 @@ func TestKeyedDoesNotWaitForTheReleaseOfALockOfNoUse(t *testing.T) {
 	p.Reset()
 }
 
-// A dead Redis is no lock that somebody has, and bad options are told.
+// A dead Redis is not reported as a busy lock, and bad options are reported.
 func TestKeyedErrors(t *testing.T) {
 	t.Parallel()
 	p := redistest.Redis(t).Proxy(t)

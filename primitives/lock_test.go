@@ -27,7 +27,7 @@ var lockOwner = primitives.WithOwner(JavaThread)
 // situation, and returns the result of a call in it. Holds may be left.
 var lockCases = []struct {
 	name string
-	want error // nil: the call succeeds
+	want error // nil if the call succeeds
 	call func(t *testing.T, x *LockTest) error
 }{
 	{"C3: nested holds add to one count and end in any order", nil, func(t *testing.T, x *LockTest) error {

@@ -28,8 +28,8 @@ type lossTest struct {
 	hold  *primitives.Hold
 }
 
-// Each case is a hold that is lost, and the reason that everything tells: the cause of its context,
-// its methods, the event and the log.
+// Each case is a hold that is lost, and the reason that is reported everywhere: by the cause of its
+// context, its methods, the event and the log.
 func TestC27LossTellsItsReason(t *testing.T) {
 	t.Parallel()
 	named := func(c *primitives.Client) *primitives.Lock { return c.Lock("orders:42") }
@@ -190,7 +190,7 @@ func TestC27DoReturnsTheReason(t *testing.T) {
 
 // TestC27FailedRenewalsAreLogged checks that the first of several failed renewals is a warning,
 // that each one is logged at the level of debugging, and that the first one that works again is
-// told once.
+// logged once.
 func TestC27FailedRenewalsAreLogged(t *testing.T) {
 	t.Parallel()
 	Bubble(t, func(t *testing.T, b *BubbleTest) {

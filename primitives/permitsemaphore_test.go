@@ -65,7 +65,7 @@ func TestPermitsWireFormat(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		name    string
-		permits int // at first; 0: none are set
+		permits int // at first; 0 if none are set
 		run     func(t *testing.T, w *permitState)
 	}{
 		{"init, acquire, extend and release", 0, testPermitsWireAcquire},

@@ -26,7 +26,7 @@ type poolModel struct {
 type poolModelHold struct {
 	*primitives.Hold
 	permits int
-	ends    time.Time // when its lease ends; zero: never
+	ends    time.Time // when its lease ends; zero for never
 	gone    bool      // deleted with its pool, or collected
 	tried   bool      // Release was called too late
 }

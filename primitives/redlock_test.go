@@ -83,7 +83,7 @@ func TestRedLockRivalsExcludeEachOther(t *testing.T) { // not parallel, as TestR
 		var wg sync.WaitGroup
 		began := time.Now()
 		for range rivals {
-			l := q.Lock(q.PatientClients(t)) // on a busy machine, others would send their commands again and again
+			l := q.Lock(q.PatientClients(t)) // on a busy machine, other clients would keep sending their commands again
 			wg.Go(func() { Increment(t, AsAcquirer(l), &count, each) })
 		}
 		wg.Wait()

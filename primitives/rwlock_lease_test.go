@@ -35,8 +35,8 @@ func TestRWLockLeases(t *testing.T) {
 	}
 }
 
-// testShortLeaseKeepsOthers: neither the acquisition nor the release of a short lease moves the TTL
-// of the hash.
+// testShortLeaseKeepsOthers checks that neither the acquisition nor the release of a short lease
+// moves the TTL of the hash.
 func testShortLeaseKeepsOthers(t *testing.T, x *RWTest) {
 	long := Acquire(t, t.Context(), x.RW.Reader(), primitives.WithLease(time.Minute))
 	short := Acquire(t, t.Context(), x.RW.Reader(), primitives.WithLease(time.Second))
@@ -51,8 +51,8 @@ func testShortLeaseKeepsOthers(t *testing.T, x *RWTest) {
 	require.Empty(t, Fields(t, x.S, x.Name))
 }
 
-// testExpiredReaderIsNotRenewed: Detach stops the renewal of one reader. The renewal of the other
-// one does not keep its field, which a later command deletes.
+// testExpiredReaderIsNotRenewed detaches one reader, which stops its renewal. The renewal of the
+// other one does not keep its field, which a later command deletes.
 func testExpiredReaderIsNotRenewed(t *testing.T, x *RWTest) {
 	live := Acquire(t, t.Context(), x.RW.Reader(), primitives.WithWatchdog(10*time.Second))
 	expired := Acquire(t, t.Context(), x.RW.Reader(), primitives.WithWatchdog(10*time.Second))
@@ -71,8 +71,8 @@ func testExpiredReaderIsNotRenewed(t *testing.T, x *RWTest) {
 	require.Empty(t, Fields(t, x.S, x.Name), "no reader with a lease is left")
 }
 
-// testExpiredOwnerStartsAtOne: the field of an expired hold still has its count, which must not add
-// up.
+// testExpiredOwnerStartsAtOne checks that a new hold does not add to the count that an expired one
+// has left in the field.
 func testExpiredOwnerStartsAtOne(t *testing.T, x *RWTest) {
 	Acquire(t, t.Context(), x.RW.Reader())
 	owner := primitives.WithOwner("o")
@@ -133,8 +133,8 @@ func testReaderWithoutTimeoutKeyIsLost(t *testing.T, x *RWTest) {
 	require.Empty(t, Fields(t, x.S, x.Name), "its field is deleted in the background")
 }
 
-// testLateCopyOfAnAdoption: the reader's lease has ended, and its field is still there. A hold for
-// the answer of the copy would keep nobody out.
+// testLateCopyOfAnAdoption sends a copy when the reader's lease has ended and its field is still
+// there. A hold for the answer of the copy would keep nobody out.
 func testLateCopyOfAnAdoption(t *testing.T, x *RWTest) {
 	Acquire(t, t.Context(), x.Other(t).Reader(), primitives.WithLease(time.Minute)) // keeps the hash
 	id := Acquire(t, t.Context(), x.RW.Reader()).Detach()
@@ -160,7 +160,7 @@ func testClaimExpiresWithItsWriter(t *testing.T, x *RWTest) {
 	require.LessOrEqual(t, time.Since(began), 2502*time.Millisecond)
 }
 
-// testWaitingWriterRenewsItsClaim: the writer waits for longer than its claim's TTL.
+// testWaitingWriterRenewsItsClaim has a writer wait for longer than its claim's TTL.
 func testWaitingWriterRenewsItsClaim(t *testing.T, x *RWTest) {
 	r := Acquire(t, t.Context(), x.RW.Reader())
 	w := StartAcquire(t.Context(), x.Other(t).Writer())

@@ -29,7 +29,7 @@ type rwAdmissionCase struct {
 	read, write error
 }
 
-// The error of an attempt; nil: acquired.
+// The error of an attempt; nil if it acquires.
 var (
 	rwYes      error
 	rwNo       = primitives.ErrNotAcquired

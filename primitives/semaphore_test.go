@@ -223,7 +223,7 @@ func TestSemaphoreWakesWaitersWhenPermitsAppear(t *testing.T) {
 	t.Parallel()
 	rows := []struct {
 		name string
-		n    int // initial permits; below 0: none set
+		n    int // initial permits; below 0 if none are set
 		want int
 		do   func(ctx context.Context, sem Countable, rdb *redis.Client, key string) error
 	}{
@@ -265,8 +265,8 @@ func TestSemaphoreWakesWaitersWhenPermitsAppear(t *testing.T) {
 }
 
 // TestSemaphoreWithoutACountSaysSo lets acquisitions give up on a semaphore that was never set, or
-// that was deleted while they waited. All of them get to know, those too that made no attempt of
-// their own. With a count they are told nothing of the kind.
+// that was deleted while they waited. All of them are told, even those that made no attempt of
+// their own. With a count they are not.
 func TestSemaphoreWithoutACountSaysSo(t *testing.T) {
 	t.Parallel()
 	const hint = "(the semaphore has no count: Init sets it)"

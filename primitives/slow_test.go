@@ -16,11 +16,11 @@ import (
 	"github.com/redlatch/redlatch/primitives"
 )
 
-// slowTest has renewed holds of all kinds, of a server that answers late.
+// slowTest has renewed holds of all kinds, on a server that answers late.
 type slowTest struct {
 	ttl, delay  time.Duration
 	readTimeout time.Duration // of the redis client
-	timeout     time.Duration // of commands; 0: the default
+	timeout     time.Duration // of commands; 0 for the default
 	more        int           // locks
 	notified    bool          // a new connection takes one more answer, for notices of maintenance
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/redlatch/redlatch/primitives"
 )
 
-// TestStripedMapsKeysAsDocumented: the stripe of a key must be the same in all processes and
+// TestStripedMapsKeysAsDocumented checks that the stripe of a key is the same in all processes and
 // versions. It is FNV-1a 64 of the key, modulo the number of stripes.
 func TestStripedMapsKeysAsDocumented(t *testing.T) {
 	t.Parallel()
@@ -122,8 +122,8 @@ func TestStripedCostsNothingForUnusedStripes(t *testing.T) {
 	Release(t, Acquire(t, t.Context(), l))
 }
 
-// Goroutines that ask for the same stripe at once get the same handle, which is one of that stripe
-// in any case.
+// Goroutines that ask for the same stripe at once get the same handle, or at least handles of that
+// stripe.
 func TestStripedIsSafeForConcurrentUse(t *testing.T) {
 	t.Parallel()
 	c := NewClient(t, redistest.Miniredis(t).Client(t))

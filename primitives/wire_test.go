@@ -45,8 +45,8 @@ type wireStep struct {
 	name    string
 	call    func() (any, error)
 	want    any    // the result, or the error
-	value   string // "": there is no number
-	message string // "": nothing is published
+	value   string // "" if there is no number
+	message string // "" if nothing is published
 }
 
 // requireSteps makes the calls in order.

@@ -38,7 +38,7 @@ func TestAcquireOfAHeldLockEnds(t *testing.T) {
 		name  string
 		limit time.Duration
 		act   func(s *Server, c *Client, cancel context.CancelCauseFunc) // runs after 3 s
-		want  error                                                      // nil: acquired
+		want  error                                                      // nil if it is acquired
 		cause error                                                      // joined to want
 		not   error                                                      // must not be joined
 		at    time.Duration
@@ -148,7 +148,7 @@ func TestAcquireAnswersFailuresOfTheFirstAttempt(t *testing.T) {
 		limit     time.Duration
 		fault     Fault
 		ttl       time.Duration
-		want      error // nil: acquired
+		want      error // nil if it is acquired
 		at        time.Duration
 		rollbacks int
 	}{
@@ -255,11 +255,11 @@ func TestAcquireNothingNeedsNoServer(t *testing.T) {
 	})
 }
 
-// gate is a driver whose requests take nothing, as one for a latch.
+// gate is a driver whose requests take nothing, like a latch's.
 type gate struct {
 	*FakeDriver
 
-	open bool // Guarded by server.mu
+	open bool // guarded by server.mu
 }
 
 func (g *gate) TryAcquire(ctx context.Context, q *Request) (Result, error) {

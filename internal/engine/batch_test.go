@@ -12,7 +12,7 @@ import (
 	. "github.com/redlatch/redlatch/internal/test/enginetest"
 )
 
-// waitingReaders starts n readers of one client that wait for a writer of another.
+// waitingReaders starts n readers of one client that wait for a writer of another client.
 func waitingReaders(
 	ctx context.Context, t *testing.T, s *Server, c *Client, n int,
 ) (writer *Hold, calls []*Call) {
@@ -59,12 +59,12 @@ func TestOneCommandAcquiresForAllWaitingReaders(t *testing.T) {
 	}
 }
 
-// Each case has a head and two others wait. The head's next command has a fault.
+// In each case a head and two others wait. The head's next command has a fault.
 func TestBatchOfUnknownOutcome(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
 		fault Fault
-		leave time.Duration // when the others give up; 0: they do not
+		leave time.Duration // when the others give up; 0 if they do not
 	}{
 		{"executed, not answered", Fault{Mute: true}, 0},
 		{"executed, answered late", Fault{Reply: 2 * time.Second}, 0},
@@ -134,7 +134,7 @@ func TestBatchThatTellsOfDoubtPutsAllInDoubt(t *testing.T) {
 			}
 			batches++
 			res.InDoubt = batches == 1
-			return res, make([]bool, len(others)), nil // granted to the first alone
+			return res, make([]bool, len(others)), nil // granted to the first one only
 		}
 		calls := []*Call{StartAcquire(t, t.Context(), r), StartAcquire(t, t.Context(), r)}
 		Release(t, writer)

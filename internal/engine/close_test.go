@@ -67,8 +67,8 @@ func TestCloseAbandonsHoldsWhenItsContextEnds(t *testing.T) {
 	})
 }
 
-// The observer panics when it hears of a hold that Close has ended. Close ends all of them, and
-// itself, nevertheless.
+// The observer panics when it hears of a hold that Close has ended. Close still ends all of them,
+// and returns.
 func TestAnObserverThatPanicsDoesNotInterruptClose(t *testing.T) {
 	Bubble(t, func(t *testing.T, s *Server) {
 		c := s.Client(t, "a", func(config *Config) {
@@ -120,7 +120,7 @@ func TestCloseEndsWaiters(t *testing.T) {
 	})
 }
 
-// Acquisitions are under way when Close begins. What they are granted is given back.
+// Acquisitions are under way when Close begins. Their grants are given back.
 func TestAcquisitionThatIsGrantedDuringCloseIsRolledBack(t *testing.T) {
 	const limit = 1100 * time.Millisecond
 	for _, tt := range []struct {

@@ -25,10 +25,10 @@ func TestAcquireTellsABusyLockFromASilentServer(t *testing.T) {
 		faults  []Fault // of the attempts, in order
 		polling bool    // waits 20 ms between attempts, instead of for messages
 		limit   time.Duration
-		cancel  time.Duration // 0: the context does not end
+		cancel  time.Duration // 0 if the context does not end
 		busy    bool
 		silent  bool
-		reason  error // that the error matches, too
+		reason  error // another error that it matches
 		text    string
 	}{
 		{name: "busy", held: true, limit: NoWait, busy: true, text: "not acquired: held by b:1 for another 30s"},

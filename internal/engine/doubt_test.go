@@ -14,7 +14,7 @@ import (
 )
 
 // In each case an attempt of a waiter has an unknown outcome, while another client holds the lock.
-// The waiter gives up after 5 s, and has tried several times again until then.
+// The waiter gives up after 5 s, after several further attempts.
 func TestAttemptInDoubtIsRolledBackWhateverLaterAttemptsAreAnswered(t *testing.T) {
 	for _, tt := range []struct {
 		name  string

@@ -24,7 +24,7 @@ func TestEachAcquisitionEmitsOneEventOfItsResult(t *testing.T) {
 		fault  Fault
 		limit  time.Duration
 		kind   EventKind
-		waited time.Duration // negative: it did not wait
+		waited time.Duration // negative if it did not wait
 		err    error
 	}{
 		{name: "free", kind: EventAcquired, limit: Forever, waited: -1},
@@ -118,7 +118,7 @@ func TestEachAcquisitionEmitsOneEventOfItsResult(t *testing.T) {
 	}
 }
 
-// seized has another client hold the lock.
+// seized makes another client hold the lock.
 func seized(d time.Duration) func(*testing.T, *Server, *Client) context.Context {
 	return func(t *testing.T, s *Server, _ *Client) context.Context {
 		s.Seize("x", "other", d)
@@ -169,8 +169,8 @@ func TestACoreWithoutAnObserverWorks(t *testing.T) {
 	})
 }
 
-// A wait may be over at the instant at which it began. An observer that counts waiters must see
-// that it was one.
+// A wait may be over at the instant at which it began. An observer that counts waiters must still
+// see it.
 func TestAWaitIsNeverReportedAsZero(t *testing.T) {
 	Bubble(t, func(t *testing.T, s *Server) {
 		c := s.Client(t, "a")

@@ -7,7 +7,7 @@ import (
 	"github.com/redlatch/redlatch/internal/waitq"
 )
 
-// What the tests in package engine_test see of the inside.
+// Internals of the package for the tests in package engine_test.
 
 const (
 	ReleaseTimeout  = releaseTimeout
@@ -28,8 +28,7 @@ func (c *Core) SetTags(tagOf func(ownerID string) string) { c.Owners.TagOf = tag
 func (h *Hold) IsLost() bool          { return h.lossCause() != nil }
 func (h *Hold) SetDepth(depth uint16) { h.depth = depth }
 
-// PassLimit moves the limit of h to now. No timer notices that, as after a standstill of the
-// process.
+// PassLimit moves the limit of h to now. No timer notices that, as if the process had stood still.
 func (h *Hold) PassLimit() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -55,5 +54,5 @@ func (c *Core) JoinLocal(w *Waiter) *waitQueue { return c.queues.join(w, Result{
 func (wq *waitQueue) Message(m Message)        { wq.message(m) }
 func (t *Terms) PollPause(n int) time.Duration { return t.pollPause(n) }
 
-// RetryAfter is how soon another attempt is worth making.
+// RetryAfter returns how soon another attempt is worth making.
 func RetryAfter(v Verdict, res Result) time.Duration { return v.retryAfter(res) }

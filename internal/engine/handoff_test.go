@@ -90,7 +90,7 @@ func TestSemaphoreHandsOffToAWaiterThatWantsNoMore(t *testing.T) {
 }
 
 // In each case the first waiter gives up 50 ms after the release began. The hand-off to it is
-// executed at some time, or never, and is answered or not. A second waiter acquires in the end.
+// executed at some time or never, and is answered or not. A second waiter acquires in the end.
 func TestSuccessorThatGivesUpRollsTheHandOffBack(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
@@ -142,7 +142,7 @@ func TestSuccessorThatWasGrantedButHasGoneRollsBack(t *testing.T) {
 	})
 }
 
-// The successor has tried itself since, and was refused. The hand-off may still be executed.
+// The successor has tried by itself since, and was refused. The hand-off may still be executed.
 func TestSuccessorOfAnUnknownHandOffRollsBackAlthoughItWasRefusedSince(t *testing.T) {
 	Bubble(t, func(t *testing.T, s *Server) {
 		s.KeepLeases()
@@ -215,8 +215,8 @@ func TestHandOffOfUnknownOutcome(t *testing.T) {
 	}
 }
 
-// Two clients want the lock. Each hands it off as often as a streak allows, then lets the other one
-// go first.
+// Two clients want the lock. Each hands it off as often as a streak allows, and then lets the other
+// one go first.
 func TestClientsTakeTurnsAfterAStreakOfHandOffs(t *testing.T) {
 	Bubble(t, func(t *testing.T, s *Server) {
 		a, b := s.Client(t, "a").Lock("x"), s.Client(t, "b").Lock("x")

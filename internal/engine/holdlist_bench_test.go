@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// A client looks through its holds when an acquisition is refused, and the holder's id does not
-// tell whose it is. That must cost the same, however many holds of other names the client has. "add
-// and remove" is what each hold pays.
+// A client looks through its holds when an acquisition is refused, and the holder's id does not say
+// which client made it. That must cost the same, however many holds of other names the client has.
+// "add and remove" is the cost for each hold.
 func BenchmarkHoldsOfAName(b *testing.B) {
 	for _, holds := range []int{1, 100_000} {
 		c := NewCore(Config{

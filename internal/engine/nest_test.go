@@ -65,7 +65,7 @@ func TestNestedAcquisitionFindsItsOuterHold(t *testing.T) {
 		name  string
 		act   func(t *testing.T, s *Server, outer *Hold)
 		terms []func(*Terms)
-		want  error // nil: acquired
+		want  error // nil if it is acquired
 		depth int
 	}{
 		{name: "live", depth: 2},
@@ -169,7 +169,7 @@ func TestOuterHoldEndsWhileANestedAcquisitionWaits(t *testing.T) {
 	for _, tt := range []struct {
 		name string
 		end  func(t *testing.T, s *Server, outer *Hold)
-		want error // nil: it becomes an outermost hold
+		want error // nil if it becomes an outermost hold
 	}{
 		{"released", func(t *testing.T, _ *Server, outer *Hold) { Release(t, outer) }, nil},
 		{"lost", func(t *testing.T, s *Server, outer *Hold) {
@@ -241,7 +241,7 @@ func TestNestingThatFailsLeavesNoCount(t *testing.T) {
 		name  string
 		limit time.Duration
 		fault Fault
-		want  error // nil: acquired
+		want  error // nil if it is acquired
 		at    time.Duration
 		count int // on the server, after a minute
 	}{
@@ -305,7 +305,7 @@ func TestNestedAcquisitionThatIsAnsweredTooLateIsTakenBack(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
 		terms func(*Terms)
-		want  error // nil: acquired
+		want  error // nil if it is acquired
 	}{
 		{"a fixed lease", FixedLease(time.Second), ErrLost},
 		{"a limit", MaxHold(time.Second), ErrLost},
@@ -335,8 +335,8 @@ func TestNestedAcquisitionThatIsAnsweredTooLateIsTakenBack(t *testing.T) {
 }
 
 // The outer hold is lost and released while the command of a nested acquisition is under way. The
-// context lives on, as that of a red lock does. A late copy of the command that acquired the lock
-// acquires nothing all the same: the server is told of the release.
+// context lives on, like the context of a red lock. Even so, a late copy of the command that
+// acquired the lock acquires nothing: the server is told of the release.
 func TestLostHoldIsReleasedAlthoughANestedAcquisitionWasUnderWay(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
@@ -364,7 +364,7 @@ func TestLostHoldIsReleasedAlthoughANestedAcquisitionWasUnderWay(t *testing.T) {
 }
 
 // A renewed hold nests in one with a longer, fixed lease, and the server is silent. The outer hold
-// is valid as long as it says.
+// is valid until its own limit.
 func TestOuterHoldWithAFixedLeaseOutlivesANestedHoldThatExpires(t *testing.T) {
 	for _, found := range []string{"by the watchdog", "by a check"} {
 		RunBubble(t, found, func(t *testing.T, s *Server) {
@@ -412,7 +412,7 @@ func TestNestingUnderASharedIDAcquiresAgain(t *testing.T) {
 	})
 }
 
-// An outer hold of another kind with the same name: the server counts the kinds apart.
+// The outer hold is of another kind with the same name, and the server counts the kinds apart.
 func TestNestingUnderAHoldOfAnotherKindAcquiresWithItsID(t *testing.T) {
 	Bubble(t, func(t *testing.T, s *Server) {
 		c := s.Client(t, "a")

@@ -39,7 +39,7 @@ func TestHoldIsLost(t *testing.T) {
 		name   string
 		terms  []func(*Terms)
 		act    func(s *Server) // runs after a second
-		at     time.Duration   // when the context ends; 0: not within an hour
+		at     time.Duration   // when the context ends; 0 if not within an hour
 		reason LossReason
 		silent time.Duration
 		renews bool
@@ -190,7 +190,7 @@ func TestExtend(t *testing.T) {
 		d     time.Duration
 		valid time.Duration // ValidUntil, after the extension at 10 s
 		lease time.Duration // on the server
-		lost  time.Duration // when the hold is lost; 0: not within an hour
+		lost  time.Duration // when the hold is lost; 0 if not within an hour
 	}{
 		{"a fixed lease", []func(*Terms){FixedLease(DefaultTTL)}, long, 10*time.Second + long - longMargin, long,
 			10*time.Second + long - longMargin},
@@ -331,7 +331,7 @@ func TestShortFirstLeaseIsRenewedInTime(t *testing.T) {
 	})
 }
 
-// A hold is asked about every third of its TTL, whatever lease it was promised beyond that.
+// A hold is asked about every third of its TTL, even if it was promised a longer lease.
 func TestRenewalsGoOnWhateverIsPromised(t *testing.T) {
 	const short = 6 * time.Second
 	extend := func(t *testing.T, _ *Client, hold *Hold) {
@@ -340,7 +340,7 @@ func TestRenewalsGoOnWhateverIsPromised(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
 		terms []func(*Terms)
-		grant time.Duration // of the first lease; 0: as asked for
+		grant time.Duration // of the first lease; 0 for the requested one
 		act   func(t *testing.T, c *Client, hold *Hold)
 		every time.Duration
 	}{
@@ -357,7 +357,7 @@ func TestRenewalsGoOnWhateverIsPromised(t *testing.T) {
 			},
 		},
 		{
-			name: "a nested hold with a long TTL", every: time.Hour / 3 / 128, // the largest of these below DefaultTTL/3
+			name: "a nested hold with a long TTL", every: time.Hour / 3 / 128, // the longest such period below DefaultTTL/3
 			act: func(t *testing.T, c *Client, hold *Hold) {
 				_ = Acquire(t, Carry(hold), c.Lock("x"), TTL(time.Hour))
 			},
@@ -447,7 +447,7 @@ func TestNestedHoldsHaveLimitsOfTheirOwn(t *testing.T) {
 	})
 }
 
-// A release shortens the lease to what the holds that are left were promised.
+// A release shortens the lease to what the remaining holds were promised.
 func TestReleaseShortensTheLease(t *testing.T) {
 	for _, tt := range []struct {
 		name         string
@@ -485,7 +485,7 @@ func TestReleaseShortensTheLease(t *testing.T) {
 	}
 }
 
-// All that is left is a hold whose limit has come: the release frees the lock.
+// The only remaining hold has reached its limit, so the release frees the lock.
 func TestReleaseFreesWhatOnlyLapsedHoldsAreLeftOf(t *testing.T) {
 	Bubble(t, func(t *testing.T, s *Server) {
 		r := s.Client(t, "a").Reader("x")
@@ -593,7 +593,7 @@ func TestAdoptedHoldIsRenewedAndReleased(t *testing.T) {
 		c := s.Client(t, "a")
 		r := c.Lock("x")
 		q := r.NewRequest(NewTerms())
-		s.Seize("x", q.ID, DefaultTTL) // as the driver has put it there
+		s.Seize("x", q.ID, DefaultTTL) // as the driver has done
 		hold, err := r.NewAdoptedHold(t.Context(), q, time.Now())
 		require.NoError(t, err)
 		Sleep(time.Hour)

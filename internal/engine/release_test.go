@@ -43,7 +43,7 @@ func TestReleaseWorksWithAnEndedContext(t *testing.T) {
 	})
 }
 
-// Each case releases with faults. The server is free at some time, whatever they are.
+// Each case releases with faults. The server is free in the end, whatever the faults are.
 func TestReleaseWithoutAnAnswerGoesOnInTheBackground(t *testing.T) {
 	down, lost := Fault{Err: ErrDown}, Fault{Lost: true}
 	for _, tt := range []struct {
@@ -208,7 +208,7 @@ func TestReleaseWhoseTurnComesWhenItsTimeIsOver(t *testing.T) {
 	}
 }
 
-// Both holds are released at the same time. The first command sends the count that both have left.
+// Both holds are released at the same time. The first command sends the count after both releases.
 func TestReleasesOfSiblingsAtTheSameTime(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
@@ -294,8 +294,8 @@ func TestRepeatedReleaseThatFindsNothing(t *testing.T) {
 	}
 }
 
-// A process that was stopped finds out only when it goes on that its lease is over. Then a release
-// that finds nothing has lost the lock, even if it was sent twice.
+// A stopped process finds out that its lease is over only when it resumes. Then a release that
+// finds nothing has lost the lock, even if it was sent twice.
 func TestRepeatedReleaseAfterTheLeaseIsALoss(t *testing.T) {
 	repeated := Released{Lost: true, InDoubt: true}
 	Bubble(t, func(t *testing.T, s *Server) {
@@ -324,8 +324,8 @@ func TestRepeatedHandOffReachesTheSuccessor(t *testing.T) {
 	})
 }
 
-// The count of a nested acquisition that was not answered is still to be written when the outer
-// hold is released. Whichever of the two commands frees the lock, it is no loss.
+// The count of a nested acquisition that was not answered has yet to be written when the outer hold
+// is released. Whichever of the two commands frees the lock, it is no loss.
 func TestReleaseBesideARepetitionThatFrees(t *testing.T) {
 	for _, tt := range []struct {
 		name  string

@@ -62,7 +62,7 @@ func TestOthersHaveTheirTurnAfterEachCohortAndTheLockIsNotIdle(t *testing.T) {
 		clients int
 		away    time.Duration // the others
 		options []func(*Terms)
-		own     bool // they are not other clients, but the same one
+		own     bool // the others are on the same client
 		hangs   bool // they never try, though they hear all messages
 		cycle   time.Duration
 		idle    time.Duration

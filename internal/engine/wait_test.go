@@ -242,8 +242,8 @@ func TestNextWaiterTriesWhileTheHeadIsStuck(t *testing.T) {
 	})
 }
 
-// The second waiter has acquired while the head was stuck, and its reply was lost. Only it can find
-// out.
+// The second waiter has acquired while the head was stuck, and its reply was lost. Only this waiter
+// can find out.
 func TestWaiterWhoseAttemptIsInDoubtAsksAgainAlthoughItIsNotTheHead(t *testing.T) {
 	Bubble(t, func(t *testing.T, s *Server) {
 		s.KeepLeases()
@@ -287,8 +287,8 @@ func TestEachRequestThatPollsHasItsOwnPauses(t *testing.T) {
 	for _, tt := range []struct {
 		name    string
 		kind    func(c *Client, name string) *Resource
-		others  []func(*Terms) // of the request that waits already
-		givesUp bool           // that one
+		others  []func(*Terms) // of the request that already waits
+		givesUp bool           // the request that already waits
 	}{
 		{name: "lock, beside a slow one", kind: (*Client).Lock, others: []func(*Terms){slow}},
 		{name: "lock, after a slow one", kind: (*Client).Lock, others: []func(*Terms){slow}, givesUp: true},
@@ -432,7 +432,7 @@ func TestWaiterWithTheIDOfTheHolderTries(t *testing.T) {
 	})
 }
 
-// Waiters with the id of the waiter that was granted may go too.
+// Waiters with the id of a waiter that was granted may enter too.
 func TestGrantAdmitsWaitersWithTheSameID(t *testing.T) {
 	Bubble(t, func(t *testing.T, s *Server) {
 		r := s.Client(t, "a").Lock("x")

@@ -99,7 +99,7 @@ func TestCommonMessageWakesAListener(t *testing.T) {
 	}
 }
 
-// The line is a help only. In each case the first client in line does not take its turn, and others
+// The line is only a hint. In each case the first client in line does not take its turn, and others
 // must go on.
 func TestLineWithFaults(t *testing.T) {
 	const n = 5
@@ -285,8 +285,8 @@ func TestClientsInLineTakeTurns(t *testing.T) {
 }
 
 // Turns are passed on without a command, so their client leaves the line by one of its own when
-// nobody waits at the end. Else the server would count it among the listeners, and no waiter would
-// hear a release by a client that does not know the line.
+// nobody waits at the end. Otherwise the server would count it among the listeners, and no waiter
+// would hear a release by a client that does not know the line.
 func TestClientWhoseUsersTakeTurnsLeavesTheLine(t *testing.T) {
 	Bubble(t, func(t *testing.T, s *Server) {
 		for _, id := range []string{"a", "b"} {
