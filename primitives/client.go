@@ -328,7 +328,7 @@ func (c *Client) rememberFor(o *engine.Owner) time.Duration {
 
 // rememberDoubt is like rememberFor, for kinds where copies of a private owner's release find
 // nothing to release. If a repetition gets that answer, the engine assumes that the first copy has
-// released: see [engine.Released]. So Redis remembers nothing unless there is a doubt.
+// released: see [engine.Released]. Redis therefore remembers nothing unless there is a doubt.
 func (c *Client) rememberDoubt(o *engine.Owner) time.Duration {
 	if !o.Shared && !o.InDoubt {
 		return 0
@@ -344,9 +344,9 @@ func (c *Client) rememberDoubt(o *engine.Owner) time.Duration {
 // become free when their leases end, not before, because their critical sections may still run.
 //
 // When Close returns, no goroutine of the client is left, and it sends nothing more. For that it
-// waits for commands in flight, even after ctx has ended, but for the command timeout at most,
-// whatever Redis does. (If a cluster is silent while its slot map is read, it waits for the
-// timeouts of the redis client.) Rollbacks and releases that Redis has not answered by then are
+// waits for commands in flight, even after ctx has ended, though no longer than the command
+// timeout, whatever Redis does. (If a cluster is silent while its slot map is read, it waits for
+// the timeouts of the redis client.) Rollbacks and releases that Redis has not answered by then are
 // dropped. These locks become free when their leases end.
 //
 // Close may be called by an observer, by a log handler and by a hook of the redis client. It waits

@@ -19,7 +19,7 @@ import (
 //	  ^        failed: pause                                  |
 //	  +-------------------------------------------------------+  lead returned nil: pause for the others' turn
 //
-// Only one goroutine, the caller's, does all of this. So a lead that overstays keeps its own client
+// Only one goroutine, the caller's, does all of this, so a lead that overstays keeps its own client
 // from standing again, and two calls of lead never overlap.
 
 // Election elects one leader among all clients that use its name: [Client.Election]. It is a

@@ -77,7 +77,7 @@ func TestFairLockKeepsNoGrantsOfOthers(t *testing.T) {
 }
 
 // The server's time for a handoff does not depend on the number of waiters: with 10,000 it is less
-// than twice that with 10, also where other tests use the processor's caches.
+// than twice that with 10, even where other tests use the processor's caches.
 func TestFairLockHandoffCostIsIndependentOfTheQueue(t *testing.T) {
 	t.Parallel()
 	s := redistest.Fresh(t)

@@ -19,10 +19,10 @@ import (
 // Each waiter has a place of its own in Redis's queue. A release grants the lock to the head of
 // that queue, and publishes the grant on the channel of the head's client.
 //
-// Messages can be lost, and waiters can die. So each client sends one script for each name (a
-// refresh), once a second and when the holder's lease ends. It shows that the client's waiters are
-// alive. Its reply says who holds the lock, who is next, and which waiters have lost their places.
-// A waiter with a reason to try runs the acquiring script again, which is idempotent.
+// Messages can be lost, and waiters can die. Each client therefore sends one script for each name
+// (a refresh), once a second and when the holder's lease ends. It shows that the client's waiters
+// are alive. Its reply says who holds the lock, who is next, and which waiters have lost their
+// places. A waiter with a reason to try runs the acquiring script again, which is idempotent.
 //
 // Mutexes: fairQueues.mu guards the queues of all names and their waiters. It is held while waiters
 // are woken, never while a command is sent or a subscription is closed.
@@ -173,7 +173,7 @@ func (w *fairWaiter) NextStep(*engine.Waiter) engine.Step {
 //   - The lease is as long as the request asks for, or it is no shorter than the minimum hold and
 //     will be renewed. A release shortens the lease if the waiter's heartbeat is old.
 //
-// Only the server knows when the lease began. So it counts from an earlier instant: when the
+// Only the server knows when the lease began, so the lease counts from an earlier instant: when the
 // attempt was sent that last showed the waiter without the lock, or when this client sent the
 // release.
 func (w *fairWaiter) takeGrant() *engine.Result {

@@ -13,8 +13,9 @@ import (
 //	<name>                                      string: the count; deleted at 0
 //	redisson_countdownlatch__channel__{<name>}  channel: "0" when it opens, "1" when set or deleted
 //
-// To the engine a waiter is a request that takes nothing: it is granted when the latch is open. So
-// waiting for a latch uses the same queue, subscription and slow poll as waiting for a lock.
+// To the engine a waiter is a request that takes nothing: it is granted when the latch is open.
+// Waiting for a latch therefore uses the same queue, subscription and slow poll as waiting for a
+// lock.
 
 // CountDownLatch lets any number of processes wait until others have counted it down to 0:
 // Redisson's RCountDownLatch ([Client.CountDownLatch]). It is a handle: immutable, shareable, and

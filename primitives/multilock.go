@@ -191,9 +191,9 @@ func (s *multiSubscription) CloseSoon() {
 // attempt that one member has refused cannot succeed before that member is released, so only
 // messages of that member wake the waiters.
 //
-// A message may overtake the reply to the attempt that was refused before it. So messages are
-// numbered, and an attempt knows which ones came after it began. A nil listener stands for a multi
-// lock for which no request waits: trying and tried accept it.
+// A message may overtake the reply to the attempt that was refused before it. Messages are
+// therefore numbered, so that an attempt knows which ones came after it began. A nil listener
+// stands for a multi lock for which no request waits: trying and tried accept it.
 type multiListener struct {
 	hear func(engine.Message) // takes the mutex of the wait queues
 

@@ -140,7 +140,7 @@ func (d *hashDriver) releaseID(ctx context.Context, id string, q *engine.Request
 }
 
 // mutexDriver is the driver of plain and fenced locks. Clients that wait stand in line, but whoever
-// tries first gets a free lock. So a release may hand the lock off to a waiter of the same client.
+// tries first gets a free lock, so a release may hand the lock off to a waiter of the same client.
 // It implements [engine.LineDriver].
 type mutexDriver struct{ hashDriver }
 

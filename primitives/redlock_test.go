@@ -73,7 +73,7 @@ func TestRedLockAttemptOutcomes(t *testing.T) { // not parallel: on a busy machi
 }
 
 // TestRedLockRivalsExcludeEachOther runs rivals that acquire different servers first. All of them
-// finish, also while one server is down.
+// finish, even while one server is down.
 func TestRedLockRivalsExcludeEachOther(t *testing.T) { // not parallel, as TestRedLockAttemptOutcomes
 	for _, n := range []int{3, 5} {
 		q := NewQuorum(t, n)

@@ -18,7 +18,7 @@ import (
 // leases of one group. One command renews all of them, whatever their names are. One bad key must
 // not end the other leases, so a batch that Redis refuses is divided into single leases.
 //
-// Renewals only raise TTLs. So they may overlap, be repeated and arrive late, and nothing is
+// Renewals only raise TTLs, so they may overlap, be repeated and arrive late, and nothing is
 // remembered. A renewal that finds a longer TTL says so. If no promise to a hold explains the
 // longer TTL, the server's clock was set back. Then another command shortens the lease: see
 // [engine.Ownership.Shorten].
@@ -187,7 +187,7 @@ const (
 
 // renewApart renews the leases of a batch with a command each, up to 8 at a time. It waits for a
 // third of the shortest TTL at most, or until ctx ends if the batch is a question (see package
-// presence). So leases with an answer are confirmed in time even if the command of another one
+// presence). Leases with an answer are thus confirmed in time, even if the command of another one
 // hangs. Without an answer a lease is Unknown, and the watchdog asks again.
 //
 // The goroutines belong to the core. Each of them ends when no lease is left, or when ctx ends.

@@ -24,7 +24,7 @@ import (
 // The field mode says which side holds the lock. A reader without any of its keys is dead, whatever
 // the hash says. The writer's field ends in ":write".
 //
-// A waiting writer would starve while readers come and go. So each of its attempts leaves a
+// A waiting writer would starve while readers come and go, so each of its attempts leaves a
 // reservation: a key that expires soon and keeps new readers out. Readers do not starve either.
 // When a writer releases, the readers that wait behind it go first, all of them with one command
 // for each client, and the reservation does not keep them out. Near clients and far ones come in
@@ -242,10 +242,10 @@ func (d *readerDriver) SetCount(
 }
 
 // recount runs rwlock/read_set_count. Unlike the count of a plain lock, this count must be exact,
-// because it says which keys belong to the reader. So each change has a number, and Redis remembers
-// the latest one. A copy of an earlier change then does nothing. Redis remembers it longer if an
-// earlier change was in doubt. The key that remembers cannot be the owner's key itself, which says
-// that a private owner was released.
+// because it says which keys belong to the reader. Each change therefore has a number, and Redis
+// remembers the latest one. A copy of an earlier change then does nothing. Redis remembers it
+// longer if an earlier change was in doubt. The key that remembers cannot be the owner's key
+// itself, which says that a private owner was released.
 func (d *readerDriver) recount(
 	ctx context.Context, o *engine.Ownership, call scripts.RWLockReadSetCount, by scripts.Sender,
 ) (sent time.Time, lost bool, _ error) {
@@ -354,7 +354,7 @@ var writerScripts = kindScripts{
 	},
 }
 
-// writerDriver is the driver of RWriteLock. Its field in the hash is like a plain lock's. So it
+// writerDriver is the driver of RWriteLock. Its field in the hash is like a plain lock's, so it
 // uses the plain lock's scripts for renewals, checks and nested counts.
 type writerDriver struct {
 	fieldDriver

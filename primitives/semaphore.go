@@ -23,7 +23,7 @@ import (
 //
 // Redis keeps a number and nothing else, so it does not know which clients have permits. If a
 // process dies, its permits are missing until somebody adds as many, or deletes the semaphore and
-// sets it anew. If that matters, use [Client.PermitExpirableSemaphore].
+// sets it again. If that matters, use [Client.PermitExpirableSemaphore].
 //
 // A hold's context ends with the release and with the caller's own context, but never by a loss,
 // because Redis does not know the holders. [Hold.Check] and [Hold.Extend] return [ErrUnsupported].
@@ -165,7 +165,7 @@ func (d *semaphoreDriver) Rollback(ctx context.Context, q *engine.Request) error
 // a repetition gets that answer, the engine assumes that the first copy has released: see
 // [engine.Released].
 //
-// After a day Redis has forgotten what o took. Then the script must give the permits back without
+// After a day Redis has forgotten what o took. The script must then give the permits back without
 // asking its memory, and remember that: IsRemembered says which is the case.
 func (d *semaphoreDriver) Release(
 	ctx context.Context, o *engine.Ownership, _ int, next engine.Next,

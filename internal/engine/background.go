@@ -9,7 +9,7 @@ import (
 )
 
 // Rollbacks and releases that the server has not answered go on as duties: see package duty. But a
-// caller often wants to know that the lock is free when its call returns. So the call waits for the
+// caller often wants to know that the lock is free when its call returns, so the call waits for the
 // first attempt for a short time.
 
 // Bounds of work in the background.

@@ -35,8 +35,8 @@ type contactState struct {
 	silence
 }
 
-// refusal is the latest refusal, of an own attempt or of the attempt of a waiter in front. The zero
-// value means that there was none.
+// refusal is the latest refusal, of the request's own attempts or of those of a waiter before it.
+// The zero value means that there was none.
 type refusal struct {
 	refused bool
 	holder  string    // "" if it is unknown

@@ -41,7 +41,7 @@ type HoldContext struct {
 
 // liveKey asks a context for a live hold of a resource, and anyLiveKey for one of any resource.
 // outerKey asks for a hold whose release has not begun, even a lost one: an acquisition under a
-// lost hold must fail with ErrLost. If it skipped the lost hold, it would acquire the lock anew
+// lost hold must fail with ErrLost. If it skipped the lost hold, it would acquire the lock again
 // inside a critical section that is no longer protected.
 type (
 	liveKey    struct{ *Resource }

@@ -134,9 +134,9 @@ type Core struct {
 	refuse   context.CancelFunc
 	stopping chan struct{} // closed when Close has waited for all calls: background work ends
 
-	// mu guards refuses and dead. It is held for reading while a call or a goroutine registers. So
-	// none registers after Close has set the flag, and a WaitGroup never grows while Close waits
-	// for it.
+	// mu guards refuses and dead. It is held for reading while a call or a goroutine registers.
+	// That way none registers after Close has set the flag, and a WaitGroup never grows while Close
+	// waits for it.
 	mu         sync.RWMutex
 	refuses    bool // no more calls
 	dead       bool // no more background goroutines
@@ -273,7 +273,7 @@ func (c *Core) Close(ctx context.Context, how Ending) (panicked any, err error) 
 	// hold, and is rolled back. Otherwise its hold could appear after Close has looked for holds.
 	c.holds.seal()
 	c.refuse()
-	c.GiveUpAllLingering() // first: Close waits for a release that has begun, also when its context has ended
+	c.GiveUpAllLingering() // first: Close waits for a release that has begun, even after its context has ended
 	var abandoned []*Hold
 	var holdsErr error
 	if why := c.awaitHolds(ctx); why != nil {

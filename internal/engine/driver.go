@@ -48,7 +48,7 @@ type HoldDriver interface {
 	// lock held.
 	Release(ctx context.Context, o *Ownership, remaining int, next Next) (Released, error)
 	// Overwritten reports whether the error of a command means that the main key holds other data
-	// by now. Then the owner has lost it. Overwritten may ask the server.
+	// by now, and that the owner has lost the lock. Overwritten may ask the server.
 	Overwritten(ctx context.Context, err error) bool
 }
 
@@ -220,8 +220,8 @@ func (t *Terms) FirstTTL() time.Duration {
 }
 
 // WireTTL returns the lease that an acquisition asks the server for. A crash must not end the
-// minimum hold, so the lease is no shorter than that. The hold is trusted, renewed and limited by
-// FirstTTL and Limit all the same.
+// minimum hold, so the lease is no shorter than that. FirstTTL and Limit still decide how long the
+// hold is trusted, renewed and valid.
 func (t *Terms) WireTTL() time.Duration { return max(t.FirstTTL(), t.MinHold) }
 
 // Limit returns how long the hold may last, however often it is renewed. 0 means that there is no
@@ -271,7 +271,7 @@ type Request struct {
 
 	parent  *Hold    // the outer hold whose turn a nested acquisition has taken; nil if none
 	contact *Contact // nil if the server has granted the first attempt, or was not asked
-	// members has what was heard of each member that a joint lock waits for: see WaitForMember.
+	// members are the contacts of the members that a joint lock waits for: see WaitForMember.
 	members  map[*Resource]*Contact
 	standing *Waiter // of an outer hold's request, from when it stands in its queue; else nil
 	// memory is where its hold is made; nil to allocate it.

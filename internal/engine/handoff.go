@@ -35,9 +35,9 @@ import (
 // for a turn of the others: see waitq.Turn.
 //
 // Requests that poll hear no message. They find the lock free only by chance, which is small if it
-// is free for one round trip after each streak. So each release that frees the lock asks the server
-// whether somebody polls. As long as somebody does, the client hands nothing off: each of its
-// releases frees the lock.
+// is free for one round trip after each streak. Therefore each release that frees the lock asks the
+// server whether somebody polls. As long as somebody does, the client hands nothing off: each of
+// its releases frees the lock.
 
 // streak is a series of hand-offs within one client. Each ownership of the series carries it on.
 type streak struct {

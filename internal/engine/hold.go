@@ -57,9 +57,9 @@ type Hold struct {
 	sameName         sameName // Guarded by holdList
 }
 
-// Holding is the thing that a hold holds: an [Ownership], a turn on one, or the ownership of a
-// joint lock, with a hold of each member. Release, Abandon, Check and Extend send commands and may
-// block. The other methods only compute, or take mutexes for a moment.
+// Holding is the object behind a hold: an [Ownership], a turn on one, or the ownership of a joint
+// lock, with a hold of each member. Release, Abandon, Check and Extend send commands and may block.
+// The other methods only compute, or take mutexes for a moment.
 type Holding interface {
 	OwnerID() string
 	Ownership() *Ownership        // the ownership that nested holds join; nil for a joint lock, and for nothing

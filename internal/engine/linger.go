@@ -15,7 +15,7 @@ import (
 // client of that id. It may also ask while the lock is in use, or before the reply that grants the
 // lock. Then the release that ends the tenure leaves the lock to the others.
 
-// lingerID returns the id of a request whose hold may linger: its number begins with a 0. So a
+// lingerID returns the id of a request whose hold may linger: its number begins with a 0, so that a
 // client that is refused knows that it should ask.
 func lingerID(id string) string {
 	at := strings.LastIndexByte(id, ':') + 1
@@ -58,7 +58,7 @@ func (c *Core) HandleAsk(name, id string) {
 		return
 	}
 	// The holder has released the lock, or is doing so, and may have handed it off here. The client
-	// that asks hears nothing of that. So the ask is for the present holder, or for the next one.
+	// that asks hears nothing of that, so the ask is for the present holder, or for the next one.
 	isHeard = c.asked(c.holds.named(name, (*Hold).mayLinger))
 	if !isHeard {
 		qs.mu.Lock()

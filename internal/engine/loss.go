@@ -56,7 +56,7 @@ func (o *Ownership) lose(ctx context.Context, h *Hold) (err error) {
 }
 
 // loseUnlessReleased is lose for a Check or an Extend of h. If a release of h has begun, it may
-// have freed the lock before they were executed. Then the answer to the release alone says whether
+// have freed the lock before they were executed. Only the answer to the release then says whether
 // the lock was lost.
 func (o *Ownership) loseUnlessReleased(ctx context.Context, h *Hold) error {
 	if h.state().taken {

@@ -29,7 +29,7 @@ func (q *Request) HearFrom(member *Request, granted bool) {
 	}
 }
 
-// WaitForMember notes what member, the latest request for m, has heard: q waits for m too. So the
+// WaitForMember notes what member, the latest request for m, has heard: q waits for m too, and the
 // client of m asks the holder of m: see wanted.go. If q gives up, the others in its queue go on
 // with what it has heard. member is nil if q waits for no holder of m.
 func (q *Request) WaitForMember(m *Resource, member *Request) {
@@ -74,8 +74,8 @@ func (q *Request) NoteSilence(since time.Time) {
 // answered.
 func (q *Request) GaveUp(ctx context.Context) error { return q.gaveUp(ctx, nil) }
 
-// JoinAs makes h the hold of a member of joint. h gets the context of joint, because that of the
-// attempt ends with the attempt. The member's minimum hold counts from when the joint lock was
+// JoinAs makes h the hold of a member of joint. h gets the context of joint, because the attempt's
+// context ends with the attempt. The member's minimum hold counts from when the joint lock was
 // acquired, even if the member comes later, or replaces a lost one.
 func (h *Hold) JoinAs(joint *Hold, acquired time.Time) {
 	h.mu.Lock()
@@ -111,8 +111,9 @@ func (o *Ownership) KeepForReplacement() { o.addCount(+1) }
 // command that acquired o for a copy of one that had counted, and the nested hold's release would
 // free the member.
 //
-// A late copy of the command would count again, under the nested hold's id. So if one may come, the
-// release of o is remembered. ConfirmCount blocks for limit at most. Only the caller knows o.
+// A late copy of the command would count again, under the nested hold's id. If one may come, the
+// server therefore remembers the release of o. ConfirmCount blocks for limit at most. Only the
+// caller knows o.
 func (o *Ownership) ConfirmCount(ctx context.Context, limit time.Duration) bool {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -163,7 +164,7 @@ func ReleaseTogether(
 	var held []bool
 	inDoubt := false
 	err = errPanicked
-	defer func() { // also if a hook of go-redis panics
+	defer func() { // even if a hook of go-redis panics
 		gone := make([]bool, len(holds))
 		for i, h := range holds {
 			o := h.Ownership()

@@ -13,9 +13,8 @@ import (
 //
 // A context that a hold made carries it. An acquisition of the same resource with that context
 // finds the hold (outer) and nests: it adds a count to the same ownership instead of waiting for
-// the lock. In two cases the server counts by itself: for a shared id, and under the other side of
-// a read-write lock. Then the acquisition is sent to the server with the outer hold's id
-// (reacquire).
+// the lock. In two cases the server counts by itself, and the acquisition is sent to it with the
+// outer hold's id (reacquire): for a shared id, and under the other side of a read-write lock.
 //
 // Goroutines that acquire under the same outer hold are siblings. They take turns, so that they
 // exclude each other as they would with the lock itself.
@@ -157,7 +156,7 @@ func (r *Resource) nestNow(ctx context.Context, outer *Hold, q *Request) (*Hold,
 //
 // ErrLost means that the server does not know the id. If outer is being released, that is the
 // reason, and the caller acquires as an outermost request. Otherwise outer may have been lost
-// without our knowledge, for example by an operator's delete. Then outer is checked.
+// without our knowledge, for example by an operator's delete, so it is checked.
 func (r *Resource) reacquire(ctx context.Context, outer *Hold, q *Request) (*Hold, error) {
 	o := outer.Ownership()
 	if o.r.Kind != r.Kind && !o.addOtherKind(outer) {

@@ -15,7 +15,7 @@ import (
 // Each hold needs one count. Nested holds join the ownership of the outer hold, and the server's
 // count is set to the number of holds that are left. The command that sets it carries the wanted
 // number, not a difference, so it may be repeated. The wire lock keeps the commands in order, and
-// the count is read while it is held. So a late command never writes an old count. The last release
+// the count is read while it is held, so a late command never writes an old count. The last release
 // sends Release with 0, or hands the lock off, and wire.outcome keeps the answer.
 //
 // Without the wire lock, a nested acquisition and a release could overtake each other:
@@ -169,8 +169,8 @@ func (o *Ownership) ValidUntil(h *Hold) time.Time {
 
 // Join implements [Holding]: it adds a hold. The watchdog renews while at least one hold is a
 // renewed one, and watches the limit of each hold that has one. The ownership may have been lost
-// between the command that added the count and Join. Then h ends at once: no event would come for
-// it later.
+// between the command that added the count and Join. In that case h ends at once: no event would
+// come for it later.
 func (o *Ownership) Join(h *Hold) {
 	if !o.r.Traits.Leased {
 		return
@@ -286,8 +286,8 @@ func (o *Ownership) addCount(delta int) int {
 //	takes wire: outer is released
 //	errOuterEnded, sends nothing
 //
-// If the reply is lost, the server may have counted the new hold, or may still do so. Then the
-// current count is sent in the background.
+// If the reply is lost, the server may have counted the new hold, or may still do so. In that case
+// the current count is sent in the background.
 func (o *Ownership) nest(ctx context.Context, outer *Hold, ttl time.Duration) (sent time.Time, err error) {
 	began := time.Now()
 	if !o.wire.LockContext(ctx) {
@@ -478,7 +478,7 @@ func (o *Ownership) recordAnswer(got Released, sent time.Time, err error) (lost 
 
 // repeatUntil returns when the repetition of a release must end.
 //
-//   - A private id with a lease: when the lease is over, also if a late copy extends it in its last
+//   - A private id with a lease: when the lease is over, even if a late copy extends it in its last
 //     moment. A second execution changes nothing.
 //   - An id that may outlive its lease (outlivesLease): the same, but not before the time in the
 //     next point.
@@ -513,7 +513,7 @@ func (o *Ownership) outlivesLease() bool {
 const rememberedReserve = time.Hour
 
 // IsRemembered reports whether the server certainly remembers the permits of an acquisition without
-// a lease. Then the driver may have the server release nothing that it does not remember.
+// a lease. If so, the driver may have the server release only what it remembers.
 func (o *Ownership) IsRemembered() bool { return time.Now().Before(o.EndsAt()) }
 
 // Abandon implements [Holding]: it deletes the key of a lost hold, in case a late renewal extended

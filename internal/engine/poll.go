@@ -9,7 +9,7 @@ import (
 // How a request polls.
 //
 // A request with Terms.PollMin waits as a spin lock does: it tries by itself, after pauses of its
-// own. It is in no local queue. So it waits for no other request of its client, and none waits for
+// own. It is in no local queue, so it waits for no other request of its client, and none waits for
 // it. It subscribes to nothing, and no release hands the lock off to it. Requests of joint locks
 // that no message wakes poll too.
 //

@@ -10,7 +10,7 @@ import (
 
 // Waiting is one loop (waitIn) over one kind of waiter. The queues differ: a Queue decides in which
 // order waiters go, and what wakes them. Each event, such as a message or a grant, is noted in the
-// queue and wakes a waiter. The loop then asks the queue for the next step. So a wake-up without a
+// queue and wakes a waiter. The loop then asks the queue for the next step. A wake-up without a
 // reason costs little, and two wake-ups count as one.
 //
 //	Join -> NextStep -> wait for a wake-up -> NextStep -> ...
@@ -184,7 +184,7 @@ func (w *Waiter) Wake() {
 const observerPatience = 50 * time.Millisecond
 
 // ErrObserverSlow says that the request has left its queue, because the observer is slow, and was
-// rolled back. The caller waits anew, with another request: a copy of the former one must take
+// rolled back. The caller waits again with another request: a copy of the first one must take
 // nothing. Two callers outside of this package see it: multi locks, for a member, and package
 // turns, for a user who waits for a turn.
 var ErrObserverSlow = errors.New("the observer was slow")
@@ -213,7 +213,7 @@ func (r *Resource) beginWait(ctx context.Context, queue joined, w *Waiter) {
 		queue.Leave(w, Result{})
 		r.rollback(ctx, q, 0)
 	})
-	defer func() { // also if the observer panics
+	defer func() { // even if the observer panics
 		isLeaving := !timer.Stop()
 		if isLeaving {
 			<-left

@@ -56,8 +56,9 @@ type waitQueue struct {
 	subs      []Subscription // to the common messages; empty if it need not listen
 	atPlace   Subscription   // to the messages to its place in line; nil if it has none
 	unsettled []Subscription // neither confirmed nor refused, as far as the head has seen
-	// members has what the head that gave up had heard of the members of its joint lock: the others
-	// still wait for them. It is nil once another attempt was answered. See WaitForMember.
+	// members are the contacts of a joint lock's members that the head left behind when it gave up:
+	// the others still wait for these members. It is nil once another attempt was answered. See
+	// WaitForMember.
 	members map[*Resource]*Contact
 	// For unlock: what must not be done with queues.mu held.
 	leaving   []map[*Resource]*Contact
@@ -153,7 +154,7 @@ func (r *Resource) newQueue() *waitQueue {
 }
 
 // on passes an event to state, and does what state says, except for what only the caller can do. It
-// returns all actions. mu is held, also while the caller reads them.
+// returns all actions. mu is held, even while the caller reads them.
 func (wq *waitQueue) on(e *waitq.Event) []waitq.Action {
 	if wq.state.NeedsTime(e) {
 		e.Now = time.Now()
@@ -239,7 +240,7 @@ func (wq *waitQueue) onAlarm() {
 	wq.on(&waitq.Event{What: waitq.Alarm})
 }
 
-// add adds a waiter. The first one subscribes for the whole queue, with queues.mu held. So a
+// add adds a waiter. The first one subscribes for the whole queue, with queues.mu held, so a
 // message that comes at once waits until the waiter is in the queue. mu is held.
 func (wq *waitQueue) add(w *Waiter, refused Result) {
 	q := w.Request
@@ -357,8 +358,9 @@ func (wq *waitQueue) waitForMembersOf(q *Request) {
 // reply, with queues.mu free.
 //
 // The others are marked as offered meanwhile. If the reply is lost, each of them may hold the lock
-// without knowing. So each tries with its own id, which is granted again, or rolls back if it gives
-// up. Without that, their counts on the server would keep writers out until the leases end.
+// without knowing. Each therefore tries with its own id, which is granted again, or rolls back if
+// it gives up. Without that, their counts on the server would keep writers out until the leases
+// end.
 func (wq *waitQueue) tryBatch(ctx context.Context, w *Waiter) (Result, error) {
 	r := w.resource
 	wq.queues.mu.Lock()

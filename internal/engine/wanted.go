@@ -17,11 +17,13 @@ import (
 //	is still refused by it: asks id 7    Core.HandleAsk: closes the channels of the holds of id 7
 //	                                     its user may release
 //
-// All waiters of a queue share one [Contact], which says who has refused them, and since when. So
-// each client sends one ask a second at most for each name, and none for a lock that changes hands
-// more often than that. The holders of a pool, such as permits, are not named by a refusal: all of
-// them are asked, once the waiter in front has waited for askAfter. That others release and acquire
-// meanwhile says nothing of the holders that it waits for.
+// All waiters of a queue share one [Contact], which says who has refused them, and since when. Each
+// client therefore sends one ask a second at most for each name, and none for a lock that changes
+// hands more often than that.
+//
+// The holders of a pool, such as permits, are not named by a refusal: all of them are asked, once
+// the waiter in front has waited for askAfter. That others release and acquire meanwhile says
+// nothing of the holders that it waits for.
 //
 // Clients of other libraries do not ask. While a hold listens, its client looks once a second
 // whether anybody waits for the messages of a release.

@@ -5,7 +5,7 @@ import (
 	"sync"
 )
 
-// The wire lock of an ownership. It is held while a command that sets the count is under way. So
+// The wire lock of an ownership. It is held while a command that sets the count is under way, so
 // counts reach the server in the order in which they were decided (ownership.go).
 
 // wireLock is a mutex that is taken with a context. It is held while a command waits for the
