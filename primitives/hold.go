@@ -93,7 +93,7 @@ func (h *Hold) Context() context.Context {
 // Wanted returns a channel that is closed when somebody waits for the lock or the permits of the
 // hold, such as another goroutine, another client, or a program that uses Redisson. It is advice,
 // and nothing is taken away: a holder that works in small steps may release between two of them.
-// The channel stays closed until the hold ends.
+// Once closed, the channel stays closed.
 //
 // A waiter of this library counts when the same holder has kept it waiting for 100 ms. The channel
 // is closed within 200 ms more. Readers hear of writers, holders of permits of requests for

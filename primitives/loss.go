@@ -20,7 +20,7 @@ const (
 	// LossPaused means that validity ended while this process stood still: it was stopped, or its
 	// machine or container was frozen, or got no CPU. Silent says how long it stood.
 	LossPaused = LossReason(engine.LossPaused)
-	// LossGone means that Redis says that the lock is not ours. It was deleted or evicted, a
+	// LossGone means that, according to Redis, the lock is not ours. It was deleted or evicted, a
 	// restart or a failover has forgotten it, or it expired while the machine was suspended,
 	// together with its clock.
 	LossGone = LossReason(engine.LossGone)

@@ -228,8 +228,8 @@ func (e *multiListener) trying() int {
 	return e.messages
 }
 
-// tried is called after each attempt, with the result of trying, and the member that has refused
-// the attempt, or unknownMember if there is none.
+// tried is called after each attempt. before is the result of trying, and busy is the member that
+// has refused the attempt, or unknownMember if there is none.
 func (e *multiListener) tried(before int, granted bool, busy int) {
 	if e == nil {
 		return

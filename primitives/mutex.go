@@ -23,7 +23,7 @@ import (
 //
 // A command may be executed twice, and a copy of it may arrive late. A copy of an acquisition must
 // not take a lock that was released meanwhile. A copy of a release must not free the lock of the
-// next owner. Two rules ensure that:
+// next owner. Two rules ensure this:
 //
 //   - A private id belongs to one acquisition. A copy of its release finds the id gone, and does
 //     nothing. A copy of its acquisition can only come if an attempt was not answered. The client

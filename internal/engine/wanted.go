@@ -57,8 +57,9 @@ type listeningHolds struct {
 	looks map[*Hold]time.Time // for each hold that listens, when the client looks next for its waiters
 }
 
-// Wanted returns a channel that is closed when somebody waits for the resource of h. It stays
-// closed. From the first call on, the client of h listens until h ends. Wanted does not block.
+// Wanted returns a channel that is closed when somebody waits for the resource of h. Once closed,
+// it stays closed. From the first call on, the client of h listens until h ends. Wanted does not
+// block.
 func (h *Hold) Wanted() <-chan struct{} {
 	h.mu.Lock()
 	isFirst := h.wanted == nil
