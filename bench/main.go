@@ -1,5 +1,5 @@
-// Command bench compares redlatch with its Go peers, with Redisson and with go-redis alone, which does the same job
-// without renewal, loss detection or retries.
+// Command bench compares redlatch with its Go peers, with Redisson and with go-redis alone, which
+// does the same job without renewal, loss detection or retries.
 //
 //	go run .                                   all workloads, in a few minutes
 //	go run . -only W3,W4 -who redlatch -rounds 9

@@ -96,8 +96,8 @@ func TestCodeOfThePage(t *testing.T) {
 	}
 }
 
-// While a fleet changes from another library to this one, each process of the second step excludes those
-// of the first and of the third.
+// While a fleet changes from another library to this one, each process of the second step excludes
+// those of the first and of the third.
 func TestStepsOfAChangeExcludeEachOther(t *testing.T) {
 	rdb := redistest.Fresh(t).Client(t)
 	client, err := primitives.New(rdb)
@@ -160,7 +160,8 @@ func TestStepsOfAChangeExcludeEachOther(t *testing.T) {
 	}
 }
 
-// With one name for both libraries nobody waits for the other one's lock, but there are never two holders.
+// With one name for both libraries nobody waits for the other one's lock, but there are never two
+// holders.
 func TestOneNameForTwoLibraries(t *testing.T) {
 	rdb := redistest.Fresh(t).Client(t)
 	client, err := primitives.New(rdb)

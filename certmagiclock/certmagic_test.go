@@ -1,6 +1,7 @@
 //go:build !race
 
-// certmagic itself takes minutes to compile with the race detector. The tests of the locker run with it.
+// certmagic itself takes minutes to compile with the race detector. The tests of the locker run
+// with it.
 package certmagiclock_test
 
 import (
@@ -34,8 +35,8 @@ func (f failing) Issue(context.Context, *x509.CertificateRequest) (*certmagic.Is
 	return nil, f.issue()
 }
 
-// certmagic retries for 30 days under one lock, and asks for it before each attempt. A loss in between must not
-// make all later attempts fail.
+// certmagic retries for 30 days under one lock, and asks for it before each attempt. A loss in
+// between must not make all later attempts fail.
 func TestAttemptsGoOnAfterALoss(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := locktest.NewServer(t)

@@ -122,7 +122,8 @@ func TestLocksAreRenewedAndLost(t *testing.T) {
 	})
 }
 
-// Several goroutines renew a lock that was lost. One of them acquires it again, and all are told that it is held.
+// Several goroutines renew a lock that was lost. One of them acquires it again, and all are told
+// that it is held.
 func TestRenewalsAtTheSameTimeAfterALoss(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := locktest.NewServer(t)

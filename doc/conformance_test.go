@@ -56,7 +56,8 @@ func TestConformanceNamesSubtestsThatExist(t *testing.T) {
 	}
 }
 
-// areSubtests reports whether parts, some of them joined again by commas, are names of subtests or of tests.
+// areSubtests reports whether parts, some of them joined again by commas, are names of subtests or
+// of tests.
 func areSubtests(source string, parts []string) bool {
 	if len(parts) == 0 {
 		return true

@@ -1,4 +1,5 @@
-// Package doc_test compiles and runs the Go code of the pages, and checks their links and the names in them.
+// Package doc_test compiles and runs the Go code of the pages, and checks their links and the names
+// in them.
 package doc_test
 
 import (
@@ -19,8 +20,8 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(redistest.Main(m)) }
 
-// Each Go block of a page stands in the test of that page, which compiles and runs it. Indentation aside, the
-// two are equal.
+// Each Go block of a page stands in the test of that page, which compiles and runs it. Indentation
+// aside, the two are equal.
 func TestCodeOfThePages(t *testing.T) {
 	for page, file := range map[string]string{
 		"decisions/late-copies.md": "late_copies_test.go", "setup.md": "setup_test.go", "traps.md": "traps_test.go",
@@ -80,8 +81,8 @@ var (
 )
 `
 
-// The Go blocks of pages that no other test runs are fragments that compile, apart from variables that they do not
-// use.
+// The Go blocks of pages that no other test runs are fragments that compile, apart from variables
+// that they do not use.
 func TestFragmentsOfPagesCompile(t *testing.T) {
 	t.Parallel()
 	declared := regexp.MustCompile(`(?m)^\s*(\w+)(?:, (\w+))? :?= `)
@@ -118,7 +119,8 @@ func TestFragmentsOfPagesCompile(t *testing.T) {
 	require.NoError(t, err, "%s\n%s", output, code)
 }
 
-// A figure such as 17,686 in a table of performance.md, or about a workload on a page, is one of bench/results.md.
+// A figure such as 17,686 in a table of performance.md, or about a workload on a page, is one of
+// bench/results.md.
 func TestFiguresAreThoseOfTheResults(t *testing.T) {
 	t.Parallel()
 	results, err := os.ReadFile("../bench/results.md")
@@ -139,7 +141,8 @@ func TestFiguresAreThoseOfTheResults(t *testing.T) {
 	}
 }
 
-// The lines that judge.md tells the reader to change are in the files that it names before them, once each.
+// The lines that judge.md tells the reader to change are in the files that it names before them,
+// once each.
 func TestBreaksOfThePageApply(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile("../contributing/judge.md")

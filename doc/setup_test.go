@@ -163,8 +163,8 @@ func TestSetUpOfOneServer(t *testing.T) {
 	require.EqualValues(t, 2, events.Load(), "acquired and released")
 }
 
-// What the page says of MinIdleConns and PoolSize: locks use the connections for pipelines, which go-redis dials
-// when they are needed, and which commands that block do not occupy.
+// What the page says of MinIdleConns and PoolSize: locks use the connections for pipelines, which
+// go-redis dials when they are needed, and which commands that block do not occupy.
 func TestLocksUseTheConnectionsForPipelines(t *testing.T) {
 	t.Parallel()
 	server := redistest.Redis(t)

@@ -16,7 +16,8 @@ import (
 var recorded = regexp.MustCompile("^- .+: (torture|seed|model|attack|report|unknown)( \\d+)?" +
 	", `[0-9a-f]{8}`, (?:`(Test\\w+)`|no test)\n$")
 
-// Each row of the track record is whole, and its test exists. The table at the head counts the rows.
+// Each row of the track record is whole, and its test exists. The table at the head counts the
+// rows.
 func TestTrackRecordCountsItsRows(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile("track-record.md")

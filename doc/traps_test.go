@@ -35,8 +35,8 @@ func (d *database) Exec(_ context.Context, _ string, args ...any) error {
 
 var errBusy = errors.New("busy")
 
-// accounts is a transaction on a database with one number. It reads what others have committed, and its own sum is
-// visible when it commits.
+// accounts is a transaction on a database with one number. It reads what others have committed, and
+// its own sum is visible when it commits.
 type accounts struct {
 	committed *atomic.Int64
 	sum       int64
@@ -73,7 +73,8 @@ func report(context.Context) error {
 
 func inTrap(t *testing.T, name string, f func(t *testing.T, in *trap)) {
 	t.Run(name, func(t *testing.T) {
-		// The cleanup of a forgotten hold runs outside the bubble, and must not meet the bubble's channels.
+		// The cleanup of a forgotten hold runs outside the bubble, and must not meet the bubble's
+		// channels.
 		defer debug.SetGCPercent(debug.SetGCPercent(-1))
 		synctest.Test(t, func(t *testing.T) {
 			rdb := redistest.Embedded(t).Client(t)

@@ -13,8 +13,8 @@ import (
 	"github.com/redlatch/redlatch/primitives"
 )
 
-// A disk that does not answer delays nobody: events are dropped, and the file says how many. A pipe that nobody reads
-// stands for the disk.
+// A disk that does not answer delays nobody: events are dropped, and the file says how many. A pipe
+// that nobody reads stands for the disk.
 func TestObserveNeverBlocks(t *testing.T) {
 	path := pathOf(t)
 	require.NoError(t, syscall.Mkfifo(path, 0o600))

@@ -90,7 +90,8 @@ func TestFileTellsWhatHappened(t *testing.T) {
 	require.Equal(t, os.FileMode(0o600), info.Mode().Perm(), "names may be confidential")
 }
 
-// However many events there are, the files take no more space than was allowed, and the latest events are in them.
+// However many events there are, the files take no more space than was allowed, and the latest
+// events are in them.
 func TestFilesAreBounded(t *testing.T) {
 	for _, files := range []int{1, 3} {
 		t.Run(fmt.Sprint(files), func(t *testing.T) {

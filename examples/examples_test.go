@@ -32,10 +32,12 @@ const (
 	goSqlite  = "go run -C examples/sqlite ." // its own module tests it
 )
 
-// oneProgram stands for all programs of the page, unless all tests run: linking a program takes longer than running it.
+// oneProgram stands for all programs of the page, unless all tests run: linking a program takes
+// longer than running it.
 const oneProgram = "go run ./examples/leader"
 
-// The commands of the page print what the page shows, and those without a server do so on a real one, too.
+// The commands of the page print what the page shows, and those without a server do so on a real
+// one, too.
 func TestCommandsOfThePage(t *testing.T) {
 	t.Parallel()
 	outputs, tested := map[string]string{}, map[string]bool{goJava: true, mvnJava: true, goSqlite: true}
@@ -69,8 +71,8 @@ func TestCommandsOfThePage(t *testing.T) {
 	}
 }
 
-// build builds the programs that lines of the page run, all by one command: go run would link a program once for
-// each line. It returns what replaces "go run <program>" in a line.
+// build builds the programs that lines of the page run, all by one command: go run would link a
+// program once for each line. It returns what replaces "go run <program>" in a line.
 func build(t testing.TB, lines []string) *strings.Replacer {
 	t.Helper()
 	dir := t.TempDir()

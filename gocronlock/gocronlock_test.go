@@ -60,7 +60,8 @@ func TestAJobRunsOnceAlthoughClocksDiffer(t *testing.T) {
 	})
 }
 
-// A job that takes longer than the TTL of its lock keeps it, and runs that come meanwhile are skipped.
+// A job that takes longer than the TTL of its lock keeps it, and runs that come meanwhile are
+// skipped.
 func TestTheLockIsRenewedWhileAJobRuns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := locktest.NewServer(t)
@@ -120,7 +121,8 @@ func TestLocker(t *testing.T) {
 	})
 }
 
-// One of two schedulers runs all jobs. When its leadership is lost or given back, the other one goes on.
+// One of two schedulers runs all jobs. When its leadership is lost or given back, the other one
+// goes on.
 func TestOneSchedulerLeads(t *testing.T) {
 	for name, end := range map[string]func(t *testing.T, s *locktest.Server, leader *gocronlock.Elector){
 		"given back": func(t *testing.T, _ *locktest.Server, leader *gocronlock.Elector) {
@@ -186,8 +188,8 @@ func TestElector(t *testing.T) {
 	})
 }
 
-// While a scheduler leads, the others stand for election: the next one leads without a call of IsLeader. Their calls do
-// not block.
+// While a scheduler leads, the others stand for election: the next one leads without a call of
+// IsLeader. Their calls do not block.
 func TestTheOthersStandForElection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := locktest.NewServer(t)
@@ -227,7 +229,8 @@ func TestTheOthersStandForElection(t *testing.T) {
 	})
 }
 
-// A candidacy that has ended with a permanent error fails the calls that wait for it. The next call stands again.
+// A candidacy that has ended with a permanent error fails the calls that wait for it. The next call
+// stands again.
 func TestAPermanentErrorIsNotRemembered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := locktest.NewServer(t)
@@ -274,7 +277,8 @@ func inAnOutage(t *testing.T, f func(t *testing.T, e *gocronlock.Elector)) {
 	})
 }
 
-// While Redis does not answer, the runs of many jobs wait for the same attempts, and Close for no more of them.
+// While Redis does not answer, the runs of many jobs wait for the same attempts, and Close for no
+// more of them.
 func TestManyJobsWaitTogether(t *testing.T) {
 	inAnOutage(t, func(t *testing.T, e *gocronlock.Elector) {
 		began := time.Now()
@@ -313,8 +317,8 @@ func TestOneEndedRunFailsNoOther(t *testing.T) {
 	})
 }
 
-// Other schedulers only try, so neither the leadership nor the lock of a job lingers, although other locks of the
-// client do.
+// Other schedulers only try, so neither the leadership nor the lock of a job lingers, although
+// other locks of the client do.
 func TestNothingLingers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, linger := locktest.NewServer(t), primitives.WithLinger(time.Minute)
@@ -356,8 +360,9 @@ func TestALeadershipHasNoMinimumHold(t *testing.T) {
 	})
 }
 
-// A process stands still until its lease is over. At the moment it goes on, the context of the leadership may not have
-// ended yet. Nobody is told to lead then: another scheduler may lead by now.
+// A process stands still until its lease is over. At the moment it goes on, the context of the
+// leadership may not have ended yet. Nobody is told to lead then: another scheduler may lead by
+// now.
 func TestNobodyLeadsAfterTheLease(t *testing.T) {
 	for range 100 {
 		synctest.Test(t, func(t *testing.T) {

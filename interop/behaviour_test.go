@@ -13,15 +13,15 @@ import (
 	"github.com/redlatch/redlatch/interop/redisson"
 )
 
-// soon is far above the duration of a wake-up, a few milliseconds. It is far below every TTL, for which
-// a waiter without a message would sleep.
+// soon is far above the duration of a wake-up, a few milliseconds. It is far below every TTL, for
+// which a waiter without a message would sleep.
 const soon = 5 * time.Second
 
 // foreignOwner is the owner id of a program that is not Redisson.
 const foreignOwner = "0a1b2c3d-0000-4000-8000-0123456789ab:7"
 
-// TestMessageWakesJava frees an object by plain Redis commands and publishes the message. The message
-// must wake up the Java waiter.
+// TestMessageWakesJava frees an object by plain Redis commands and publishes the message. The
+// message must wake up the Java waiter.
 func TestMessageWakesJava(t *testing.T) {
 	held := []string{"HSET $N $O 1", "PEXPIRE $N 60000"}
 	written := []string{"HSET $N mode write $O:write 1", "PEXPIRE $N 60000"}
@@ -131,8 +131,8 @@ func (w *wire) awaitAttempts(command string, n int) {
 	require.Equal(w.t, n, seen)
 }
 
-// awaitTimedWait waits until a thread waits for a message, which is a timed wait. While a thread reads
-// a reply of Redis its wait has no time limit, and an interrupt would cause a RedisException.
+// awaitTimedWait waits until a thread waits for a message, which is a timed wait. While a thread
+// reads a reply of Redis its wait has no time limit, and an interrupt would cause a RedisException.
 func (w *wire) awaitTimedWait(thread string) {
 	w.t.Helper()
 	w.eventually(thread+" to wait for a message", func() bool {
@@ -210,7 +210,8 @@ func TestLockOfKilledJavaExpires(t *testing.T) {
 	require.Less(t, time.Since(killed), watchdog+soon)
 }
 
-// A Java process that is paused for longer than its TTL, as by a garbage collection, loses its lock.
+// A Java process that is paused for longer than its TTL, as by a garbage collection, loses its
+// lock.
 func TestPausedJavaLosesItsLock(t *testing.T) {
 	t.Parallel()
 	const watchdog = javaTTL
@@ -240,8 +241,8 @@ func awaitGone(t *testing.T, rdb *redis.Client, key string) {
 }
 
 // TestReadersOfTwoNamesAreRenewed shows which keys a client renews if it reads under two names.
-// Redisson 3.52.0 renews both hashes, but the holds of only one of them. The other lock becomes free
-// as soon as one reader leaves, even if a Java thread still holds it.
+// Redisson 3.52.0 renews both hashes, but the holds of only one of them. The other lock becomes
+// free as soon as one reader leaves, even if a Java thread still holds it.
 func TestReadersOfTwoNamesAreRenewed(t *testing.T) {
 	t.Parallel()
 	const watchdog = javaTTL
@@ -264,9 +265,9 @@ func TestReadersOfTwoNamesAreRenewed(t *testing.T) {
 	})
 }
 
-// TestJavaClientsExcludeEachOther increments one key from two Java clients. Only the primitive prevents
-// lost updates. The watchdog TTL is short, because a Java thread sometimes misses the message of a
-// write lock's release and then sleeps for the TTL.
+// TestJavaClientsExcludeEachOther increments one key from two Java clients. Only the primitive
+// prevents lost updates. The watchdog TTL is short, because a Java thread sometimes misses the
+// message of a write lock's release and then sleeps for the TTL.
 func TestJavaClientsExcludeEachOther(t *testing.T) {
 	const iterations, threads = 10, 2
 	server := redistest.Redis(t)

@@ -66,8 +66,8 @@ func (w *wire) term(e *electionInGo) primitives.Term {
 // errEnough is the error of a lead that ends its candidacy.
 var errEnough = errors.New("enough")
 
-// While Go leads, Java sees the fenced lock of that name held, cannot acquire it, and gets it as soon as the leader has
-// ended. A plain lock of Redisson is on the same key.
+// While Go leads, Java sees the fenced lock of that name held, cannot acquire it, and gets it as
+// soon as the leader has ended. A plain lock of Redisson is on the same key.
 func TestJavaBesideALeaderInGo(t *testing.T) {
 	eachRedisson(t, func(t *testing.T, driver *redisson.Driver) {
 		for kind, open := range map[string]func(w *wire) redisson.Lock{
@@ -107,8 +107,8 @@ func TestJavaBesideALeaderInGo(t *testing.T) {
 	})
 }
 
-// While a thread of Java holds the fenced lock, it is the leader for Go. Candidates in Go wait for it, lead soon after
-// it has unlocked, and a greater token shows it.
+// While a thread of Java holds the fenced lock, it is the leader for Go. Candidates in Go wait for
+// it, lead soon after it has unlocked, and a greater token shows it.
 func TestALeaderInJavaBesideGo(t *testing.T) {
 	eachRedisson(t, func(t *testing.T, driver *redisson.Driver) {
 		for name, end := range map[string]func(w *wire, java redisson.Lock) error{

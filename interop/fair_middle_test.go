@@ -12,8 +12,9 @@ import (
 	"github.com/redlatch/redlatch/primitives"
 )
 
-// A waiter of this library that gives up takes its time in the scores with it. Otherwise a dead Redisson
-// waiter behind it would block the queue for minutes, however short its fairLockWaitTimeout is.
+// A waiter of this library that gives up takes its time in the scores with it. Otherwise a dead
+// Redisson waiter behind it would block the queue for minutes, however short its
+// fairLockWaitTimeout is.
 func TestFairWaiterThatLeavesShortensTheScoresBehindIt(t *testing.T) {
 	for _, version := range []redisson.Version{redisson.Redisson3, redisson.Redisson4} {
 		t.Run(string(version), func(t *testing.T) {

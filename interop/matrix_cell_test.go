@@ -20,17 +20,17 @@ import (
 // cellTimeout bounds each cell, except for counters.
 const cellTimeout = 30 * time.Second
 
-// slack is the tolerance for measured times. It is far above the duration of a command, and far below
-// the default TTL of 30 s, which a waiter that missed its message would wait for.
+// slack is the tolerance for measured times. It is far above the duration of a command, and far
+// below the default TTL of 30 s, which a waiter that missed its message would wait for.
 const slack = 10 * time.Second
 
 // shortTTL is the TTL of Go's holds in situations about expiry. It is short enough for a test that
 // waits for several TTLs, and long enough for a busy machine. A hold is renewed every shortTTL/3.
 const shortTTL = 2 * time.Second
 
-// javaTTL is the same for Java. Java's counters use it too: a Java thread sometimes misses a message
-// and then sleeps for the TTL. All other cells use Redisson's default of 30 s, so that a Java process
-// without CPU time does not lose its locks.
+// javaTTL is the same for Java. Java's counters use it too: a Java thread sometimes misses a
+// message and then sleeps for the TTL. All other cells use Redisson's default of 30 s, so that a
+// Java process without CPU time does not lose its locks.
 const javaTTL = 4 * time.Second
 
 // primitiveNames returns the columns of the matrix.
@@ -251,8 +251,8 @@ func (c *cell) memberRLocks(n int) (locks []redisson.Lock) {
 	return locks
 }
 
-// side is a goroutine or a Java thread that acquires (enters) and releases (leaves) the primitive. A
-// second enter nests.
+// side is a goroutine or a Java thread that acquires (enters) and releases (leaves) the primitive.
+// A second enter nests.
 type side interface {
 	enter(ctx context.Context) error
 	try(ctx context.Context, wait time.Duration) (bool, error) // enters if possible within wait
@@ -371,8 +371,8 @@ func (j *javaSide) leave(ctx context.Context) error {
 	return j.lock.Unlock(ctx)
 }
 
-// awaitWaiting waits until the thread is in a timed wait. Such a thread knows the TTL of the lock and
-// waits for a message. While it reads a reply of Redis its wait has no time limit.
+// awaitWaiting waits until the thread is in a timed wait. Such a thread knows the TTL of the lock
+// and waits for a message. While it reads a reply of Redis its wait has no time limit.
 func (j *javaSide) awaitWaiting(c *cell) {
 	switch j.primitive {
 	case "semaphore", "permits":
@@ -430,8 +430,8 @@ func (c *cell) awaitSubscription() {
 	})
 }
 
-// allowSecondTry gives a waiter time for its second try, which follows the subscription. A later try
-// does not fail the test. The test then measures the try and not the message.
+// allowSecondTry gives a waiter time for its second try, which follows the subscription. A later
+// try does not fail the test. The test then measures the try and not the message.
 func (c *cell) allowSecondTry() { time.Sleep(15 * time.Millisecond) }
 
 func (c *cell) eventually(what string, ready func() bool) {
@@ -522,7 +522,8 @@ func (c *cell) throws(err error, class string) {
 	require.NoError(c, throws(class)(err))
 }
 
-// awaitNoKeys waits until the name has no keys, except for keys that remember releases or count tokens.
+// awaitNoKeys waits until the name has no keys, except for keys that remember releases or count
+// tokens.
 func (c *cell) awaitNoKeys() {
 	c.Helper()
 	left := []string{}

@@ -92,7 +92,8 @@ func commonSituations() []situation {
 	}
 }
 
-// shorterLease checks that a hand-off which shortens the TTL tells Java. Nobody releases when it ends.
+// shorterLease checks that a hand-off which shortens the TTL tells Java. Nobody releases when it
+// ends.
 func shorterLease(c *cell) {
 	const short = 2 * time.Second
 	holder, java := c.inGo(primitives.WithCohort(cellTimeout)), c.inJava("B")
@@ -124,18 +125,18 @@ func javaThenGo(c *cell) {
 	wakes(c, func(c *cell) (holder, waiter side) { return c.counterpart().inJava("A"), c.inGo() })
 }
 
-// maxMedian bounds the median of several wake-ups. It distinguishes a message from the other ways to
-// wake up: Go polls once a second, and Java sleeps for the TTL, 30 s. It does not measure speed: a
-// message takes 2 ms, and more than 10 ms on a busy machine. The report contains the times. A busy
-// machine gets several attempts.
+// maxMedian bounds the median of several wake-ups. It distinguishes a message from the other ways
+// to wake up: Go polls once a second, and Java sleeps for the TTL, 30 s. It does not measure speed:
+// a message takes 2 ms, and more than 10 ms on a busy machine. The report contains the times. A
+// busy machine gets several attempts.
 const (
 	maxMedian       = 500 * time.Millisecond
 	measureAttempts = 4
 	measureRounds   = 9
 )
 
-// wakes checks that the waiter is excluded while the holder holds, and that a message wakes it up. A
-// waiter for a spin lock gets no message. It polls more often than the bound requires.
+// wakes checks that the waiter is excluded while the holder holds, and that a message wakes it up.
+// A waiter for a spin lock gets no message. It polls more often than the bound requires.
 func wakes(c *cell, sides func(c *cell) (holder, waiter side)) {
 	measure(c, func(r *cell) time.Duration {
 		holder, waiter := sides(r)
@@ -362,8 +363,8 @@ func freedByGo(c *cell) {
 	case "permits":
 		require.NoError(c, c.goClient.PermitExpirableSemaphore(c.name).ReleaseID(c.ctx, holder.id))
 	case "multi", "red":
-		// Redisson's multi lock stops unlocking at the first member that it no longer holds, and keeps the
-		// members after it, so take the last members away.
+		// Redisson's multi lock stops unlocking at the first member that it no longer holds, and
+		// keeps the members after it, so take the last members away.
 		members := c.memberLocks(map[string]int{"multi": 2, "red": 3}[c.primitive])
 		for _, member := range members[len(members)-len(c.forcible()):] {
 			require.NoError(c, is(true)(member.ForceRelease(c.ctx)))

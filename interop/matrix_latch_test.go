@@ -144,7 +144,8 @@ func latchDeletedByGo(c *cell) {
 		opened <- entry{err, time.Now()}
 	}()
 	c.awaitSubscription()
-	// Java reads the count before and after it subscribes. After the second read it waits for a message.
+	// Java reads the count before and after it subscribes. After the second read it waits for a
+	// message.
 	c.eventually("Java to read the count again", func() bool { return commands.count("get", c.name) == 2 })
 	require.NoError(c, is(true)(inGo.Delete(c.ctx)))
 	c.staysBlocked(opened, 300*time.Millisecond)

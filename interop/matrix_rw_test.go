@@ -157,8 +157,8 @@ func readersStay(c *cell) {
 	c.awaitNoKeys()
 }
 
-// deadReader has a dead reader on one side and a renewed reader on the other. The writer must wait for
-// the live reader only.
+// deadReader has a dead reader on one side and a renewed reader on the other. The writer must wait
+// for the live reader only.
 func deadReader(c *cell) {
 	hold, err := c.lock().Acquire(c.ctx, primitives.WithLease(shortTTL))
 	require.NoError(c, err)
@@ -202,7 +202,8 @@ func downgradeInGo(c *cell) {
 	c.awaitNoKeys()
 }
 
-// downgradeInJava downgrades in Java. Redisson publishes no message then, so Go finds out by its poll.
+// downgradeInJava downgrades in Java. Redisson publishes no message then, so Go finds out by its
+// poll.
 func downgradeInJava(c *cell) {
 	writer, reader := c.as("write").inJava("A"), c.as("read").inJava("A")
 	c.mustEnter(writer)

@@ -30,8 +30,8 @@ func (s *situation) primitives() []string {
 	return slices.DeleteFunc(primitiveNames(), func(p string) bool { return s.na[p] != "" })
 }
 
-// TestMatrix shares each primitive between Go and Java in each situation. The results are printed at
-// the end of the run. The flag -matrix writes them into a page, such as matrix.md.
+// TestMatrix shares each primitive between Go and Java in each situation. The results are printed
+// at the end of the run. The flag -matrix writes them into a page, such as matrix.md.
 func TestMatrix(t *testing.T) {
 	for _, setup := range setups {
 		t.Run(short(setup.title), func(t *testing.T) {
@@ -103,7 +103,8 @@ func situations() []situation {
 	)
 }
 
-// Each situation applies to at least one primitive and gives a reason for each one that it excludes.
+// Each situation applies to at least one primitive and gives a reason for each one that it
+// excludes.
 func TestSituationsAreComplete(t *testing.T) {
 	t.Parallel()
 	seen := map[string]bool{}

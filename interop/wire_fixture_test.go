@@ -36,8 +36,8 @@ const (
 	slice = 5 * time.Second
 )
 
-// state maps keys to their content, as rendered by wire.state. The name is rendered as N, and owner and
-// permit ids as their labels. Future times are rounded up to 5 s.
+// state maps keys to their content, as rendered by wire.state. The name is rendered as N, and owner
+// and permit ids as their labels. Future times are rounded up to 5 s.
 type state map[string]string
 
 // wire observes the keys and channels of one name while a Java client uses it.
@@ -91,8 +91,8 @@ func (w *wire) owner(thread string) string {
 	return thread
 }
 
-// step checks the error of a call, the resulting state in Redis, and the published messages. A message
-// has the form "channel payload".
+// step checks the error of a call, the resulting state in Redis, and the published messages. A
+// message has the form "channel payload".
 func (w *wire) step(err error, want state, published ...string) {
 	w.t.Helper()
 	require.NoError(w.t, err)
@@ -132,7 +132,8 @@ func (w *wire) label(text string) string {
 	return text
 }
 
-// state renders all keys of the name, except for unlock latches, which Redisson deletes asynchronously.
+// state renders all keys of the name, except for unlock latches, which Redisson deletes
+// asynchronously.
 func (w *wire) state() state {
 	w.t.Helper()
 	keys, err := w.rdb.Keys(w.ctx, "*"+w.name+"*").Result()
@@ -241,7 +242,8 @@ func (w *wire) commands() [][]string {
 	return found
 }
 
-// awaitSubscriber waits until a Java thread has subscribed to the channel. The thread then tries again.
+// awaitSubscriber waits until a Java thread has subscribed to the channel. The thread then tries
+// again.
 func (w *wire) awaitSubscriber(channel string) {
 	w.t.Helper()
 	w.eventually("a subscriber of "+channel, func() bool {
@@ -306,8 +308,8 @@ func (m *monitor) add(line string) {
 	m.lines = append(m.lines, args)
 }
 
-// upToNow returns all commands that the server ran before this call. It sends a unique ECHO and waits
-// until MONITOR shows it.
+// upToNow returns all commands that the server ran before this call. It sends a unique ECHO and
+// waits until MONITOR shows it.
 func (m *monitor) upToNow(t *testing.T, rdb *redis.Client) [][]string {
 	t.Helper()
 	marker := "marker-" + strconv.FormatInt(time.Now().UnixNano(), 36)

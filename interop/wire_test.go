@@ -10,8 +10,8 @@ import (
 	"github.com/redlatch/redlatch/interop/redisson"
 )
 
-// TestWireFormatOfRedisson checks that Redisson uses the wire format that this library implements: the
-// keys, fields, times and messages of each call.
+// TestWireFormatOfRedisson checks that Redisson uses the wire format that this library implements:
+// the keys, fields, times and messages of each call.
 func TestWireFormatOfRedisson(t *testing.T) {
 	tests := []struct {
 		name  string
@@ -72,8 +72,8 @@ func wireLock(w *wire) {
 	w.step(is(int64(-2))(a.TTL(w.ctx)), state{})
 }
 
-// wireLease shows that a Java object keeps its last lease until it frees the lock. Even lock() without
-// a lease uses it.
+// wireLease shows that a Java object keeps its last lease until it frees the lock. Even lock()
+// without a lease uses it.
 func wireLease(w *wire) {
 	lock := w.client.Lock(w.name).On(w.owner("A"))
 	other := lock.Handle("other")

@@ -48,7 +48,8 @@ func ExampleServer_Lose() {
 	// lost: true
 }
 
-// This example checks what a leader does when somebody else takes its election, without its hold at hand.
+// This example checks what a leader does when somebody else takes its election, without its hold at
+// hand.
 func ExampleServer_LoseName() {
 	s := locktest.Start()
 	defer s.Close()
@@ -111,8 +112,8 @@ func ExampleServer_Partition() {
 	// lost: true
 }
 
-// This example cuts one of two clients off. The other one acquires the lock when it has expired, and
-// by then the first one knows of its loss.
+// This example cuts one of two clients off. The other one acquires the lock when it has expired,
+// and by then the first one knows of its loss.
 func ExampleLink() {
 	s := locktest.Start()
 	defer s.Close()
@@ -156,7 +157,8 @@ func ExampleLink() {
 func ExampleDial() {
 	s := locktest.Start()
 	defer s.Close()
-	// Addr may be that of a real Redis. Commands end with their context rather than after ReadTimeout.
+	// Addr may be that of a real Redis. Commands end with their context rather than after
+	// ReadTimeout.
 	o := &redis.Options{Addr: s.Addr(), ContextTimeoutEnabled: true}
 
 	var dial locktest.Dial = redis.NewDialer(o)

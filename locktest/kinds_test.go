@@ -178,8 +178,8 @@ func TestLoseOfANestedReaderLeavesTheWriter(t *testing.T) {
 	require.ErrorIs(t, inner.Check(t.Context()), primitives.ErrLost)
 }
 
-// Lose ends only the given hold, although the owner has other holds with similar names. The name
-// of a joint hold is the comma-joined list of its members, which may also be the name of a plain lock.
+// Lose ends only the given hold, although the owner has other holds with similar names. The name of
+// a joint hold is the comma-joined list of its members, which may also be the name of a plain lock.
 func TestLoseDistinguishesSimilarNames(t *testing.T) {
 	s := locktest.NewServer(t)
 	c := client(t, s.Client(t))

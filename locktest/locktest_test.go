@@ -144,7 +144,8 @@ func TestPartitionEndsHolds(t *testing.T) {
 	})
 }
 
-// A hold survives an outage shorter than its TTL: the delayed renewals arrive, and renewal continues.
+// A hold survives an outage shorter than its TTL: the delayed renewals arrive, and renewal
+// continues.
 func TestHoldSurvivesAShortPartition(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := locktest.NewServer(t)
@@ -257,8 +258,8 @@ func TestHoldIsRenewedInFakeTime(t *testing.T) {
 	})
 }
 
-// LoseName ends what code holds that calls Do, however young the hold is: long before the next renewal,
-// after 10 s.
+// LoseName ends what code holds that calls Do, however young the hold is: long before the next
+// renewal, after 10 s.
 func TestLoseNameEndsWhateverIsHeld(t *testing.T) {
 	type doer interface {
 		Do(ctx context.Context, f func(context.Context) error, opts ...primitives.Option) error

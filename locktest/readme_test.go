@@ -15,10 +15,11 @@ import (
 	"github.com/redlatch/redlatch/primitives"
 )
 
-// A test with the README's lines passes in real time and in a bubble, whatever the code under test does with its
-// locks. The link is still cut when the test ends.
+// A test with the README's lines passes in real time and in a bubble, whatever the code under test
+// does with its locks. The link is still cut when the test ends.
 func TestLinesOfTheReadme(t *testing.T) {
-	// The runtime cleans up after a dropped hold outside of the bubble, and must not meet the bubble's channels.
+	// The runtime cleans up after a dropped hold outside of the bubble, and must not meet the
+	// bubble's channels.
 	defer debug.SetGCPercent(debug.SetGCPercent(-1))
 	for name, begin := range map[string]func(t *testing.T, l *primitives.Lock){
 		"a hold is never released":  func(t *testing.T, l *primitives.Lock) { acquire(t, l) },

@@ -42,8 +42,8 @@ func newObserver(t testing.TB, opts ...redlatchotel.Option) (*redlatchotel.Obser
 	return observer, x
 }
 
-// samples returns all values that are not 0, such as "redlatch.holds{redlatch.kind=lock}": 1. Of a histogram
-// it returns the count and the sum.
+// samples returns all values that are not 0, such as "redlatch.holds{redlatch.kind=lock}": 1. Of a
+// histogram it returns the count and the sum.
 func (x *telemetry) samples(t testing.TB) map[string]float64 {
 	t.Helper()
 	var collected metricdata.ResourceMetrics
@@ -116,8 +116,8 @@ func (f *fixture) acquire(ctx context.Context, c *primitives.Client, opts ...pri
 	return hold
 }
 
-// nestedThenLost returns a case in which a nested hold, with a trace or without one, is released after a second. Then
-// the outer hold, which has a trace, is lost.
+// nestedThenLost returns a case in which a nested hold, with a trace or without one, is released
+// after a second. Then the outer hold, which has a trace, is lost.
 func nestedThenLost(traced bool) func(f *fixture) {
 	return func(f *fixture) {
 		outer := f.acquire(f.trace, f.client)
@@ -327,7 +327,8 @@ func TestNamesAreNoAttributeUnlessTheUserMakesOne(t *testing.T) {
 	assert.InDelta(t, 1, x.samples(t)["redlatch.holds{group=orders,redlatch.kind=lock}"], 0)
 }
 
-// Names and ids may be any bytes, attributes must be text: a collector that gets others refuses the whole batch.
+// Names and ids may be any bytes, attributes must be text: a collector that gets others refuses the
+// whole batch.
 func TestAttributesOfANameThatIsNoText(t *testing.T) {
 	observer, x := newObserver(t, redlatchotel.WithAttribute(func(name string) attribute.KeyValue {
 		return attribute.String("group", name)
@@ -351,7 +352,8 @@ func TestObserverDoesNotCountRetriesOfALockerAsWaiters(t *testing.T) {
 	assert.Empty(t, x.samples(t))
 }
 
-// The holds of a cohort share an id, and the next one may be acquired before the release of the last one is observed.
+// The holds of a cohort share an id, and the next one may be acquired before the release of the
+// last one is observed.
 func TestHoldsWithOneIDBelongToTheTracesTheyWereAcquiredIn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		observer, x := newObserver(t)
@@ -439,7 +441,8 @@ func BenchmarkObserve(b *testing.B) {
 	}
 }
 
-// Who leads, the terms, and how they end: by a hand-over, or by a loss. Other fenced locks are no elections.
+// Who leads, the terms, and how they end: by a hand-over, or by a loss. Other fenced locks are no
+// elections.
 func TestObserverShowsElections(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)

@@ -129,7 +129,8 @@ func TestPageInABrowser(t *testing.T) {
 	t.Run("stories", func(t *testing.T) { storiesEnd(t, server.URL) })
 }
 
-// logTimes logs when the page is painted and when its buttons work, in ms since the visitor has asked for it.
+// logTimes logs when the page is painted and when its buttons work, in ms since the visitor has
+// asked for it.
 func logTimes(t *testing.T, url string) {
 	v := &visitor{browser.Open(t, url), t}
 	v.Await("performance.getEntriesByName('ready').length > 0")
@@ -164,8 +165,8 @@ func namesAreShown(t *testing.T, url string) {
 	require.Empty(t, v.Troubles())
 }
 
-// storiesEnd checks that the page can tell its stories by itself, on a phone, too, on which nothing is wider than the
-// screen.
+// storiesEnd checks that the page can tell its stories by itself, on a phone, too, on which nothing
+// is wider than the screen.
 func storiesEnd(t *testing.T, url string) {
 	v := &visitor{browser.Open(t, url), t}
 	v.Call("Emulation.setDeviceMetricsOverride", map[string]any{

@@ -526,8 +526,8 @@ func runBursts(t *testing.T, f func(t *testing.T, run func(*primitives.Client)))
 	}
 }
 
-// A client opens few connections, however many goroutines call it at once: while its first connections are
-// being dialed, and while the server stalls.
+// A client opens few connections, however many goroutines call it at once: while its first
+// connections are being dialed, and while the server stalls.
 func TestCountsConnectionsOfABurst(t *testing.T) {
 	s := redistest.Fresh(t)
 	const slow = 50 * time.Millisecond

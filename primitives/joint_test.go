@@ -460,8 +460,8 @@ func TestJointLateReleaseFreesNothing(t *testing.T) {
 	RequireClean(t, s, x.Base)
 }
 
-// Of two goroutines that wait for a joint lock, the first one acquires it. It hears within the promised time that the
-// other one waits, which has made no attempt of its own since (C30).
+// Of two goroutines that wait for a joint lock, the first one acquires it. It hears within the
+// promised time that the other one waits, which has made no attempt of its own since (C30).
 func TestClockJointHoldHearsOfTheNextInLine(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []string{"multi", "red"} {
@@ -490,8 +490,9 @@ func TestClockJointHoldHearsOfTheNextInLine(t *testing.T) {
 	}
 }
 
-// Of two goroutines that wait for a joint lock of another client, the first one gives up. The holder hears within the
-// promised time that the other one waits, which has made no attempt of its own (C30).
+// Of two goroutines that wait for a joint lock of another client, the first one gives up. The
+// holder hears within the promised time that the other one waits, which has made no attempt of its
+// own (C30).
 func TestClockJointHoldHearsOfTheNextInLineOfAnotherClient(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []string{"multi", "red"} {

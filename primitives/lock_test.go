@@ -329,8 +329,9 @@ func TestLock(t *testing.T) {
 	}
 }
 
-// lockEnds are the ways in which a hold ends, other than by its time (TestClockLease). err is the cause
-// with which its context ends, and the error of its methods after that. left is its count in Redis.
+// lockEnds are the ways in which a hold ends, other than by its time (TestClockLease). err is the
+// cause with which its context ends, and the error of its methods after that. left is its count in
+// Redis.
 var lockEnds = []struct {
 	name string
 	err  error

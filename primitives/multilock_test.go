@@ -455,8 +455,8 @@ func TestCountsMultiLock(t *testing.T) {
 	}
 }
 
-// The exact costs of the usual case: three free names. Inside the scripts: EXISTS, and for each name HSET and PEXPIRE;
-// then EXISTS, and for each name HDEL and PUBLISH.
+// The exact costs of the usual case: three free names. Inside the scripts: EXISTS, and for each
+// name HSET and PEXPIRE; then EXISTS, and for each name HDEL and PUBLISH.
 func TestCountsMultiLockOfThree(t *testing.T) {
 	s := redistest.Fresh(t)
 	c := NewClient(t, s.Client(t))

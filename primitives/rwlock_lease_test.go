@@ -258,7 +258,8 @@ func testNestedReadDetached(t *testing.T, x *RWTest) {
 	require.GreaterOrEqual(t, x.Rdb.PTTL(t.Context(), x.Name).Val(), 40*time.Second)
 }
 
-// The count of a hold that expired stays in Redis. The next hold with that count needs a key with its own lease.
+// The count of a hold that expired stays in Redis. The next hold with that count needs a key with
+// its own lease.
 func testNestedReadAfterAnExpiredOne(t *testing.T, x *RWTest) {
 	outer := Acquire(t, t.Context(), x.RW.Reader(), primitives.WithLease(40*time.Second))
 	expired := Acquire(t, outer.Context(), x.RW.Reader(), primitives.WithLease(10*time.Second))
@@ -362,8 +363,8 @@ func TestRWLockInfoOfALockWithoutExpiry(t *testing.T) {
 	})
 }
 
-// A writer with a fixed lease also reads, with a longer lease. Once the writer's lease is over and it was released,
-// others may read. Once the reader has gone, others may write.
+// A writer with a fixed lease also reads, with a longer lease. Once the writer's lease is over and
+// it was released, others may read. Once the reader has gone, others may write.
 func TestRWLockLeaseOfAWriterThatReads(t *testing.T) {
 	t.Parallel()
 	EachRW(t, func(t *testing.T, x *RWTest) {

@@ -65,7 +65,8 @@ func testForceReleaseShared(t *testing.T, x *RWTest, side RWSide) {
 	require.ErrorIs(t, shared.Release(t.Context()), primitives.ErrLost)
 }
 
-// TestRWLockSharedCountsExpireWithTheLock lets a lock expire that two acquisitions with the same id hold.
+// TestRWLockSharedCountsExpireWithTheLock lets a lock expire that two acquisitions with the same id
+// hold.
 func TestRWLockSharedCountsExpireWithTheLock(t *testing.T) {
 	t.Parallel()
 	RWBubble(t, func(t *testing.T, x *RWTest) {

@@ -96,8 +96,8 @@ func TestVerySlowServerLosesNoHold(t *testing.T) {
 	}
 }
 
-// A connection that falls silent, such as one that a firewall has forgotten, loses no hold: renewals wait for its
-// answers until validity ends, but they leave connections for further ones.
+// A connection that falls silent, such as one that a firewall has forgotten, loses no hold:
+// renewals wait for its answers until validity ends, but they leave connections for further ones.
 func TestSilentConnectionsLoseNoHold(t *testing.T) {
 	t.Parallel()
 	const ttl = 6 * time.Second

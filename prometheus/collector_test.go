@@ -74,8 +74,8 @@ func (f *fixture) startAcquire(name string) {
 	synctest.Wait()
 }
 
-// samples returns all values that are not 0, such as `redlatch_holds{kind="lock"}`: 1. Of a histogram it
-// returns the count and the sum.
+// samples returns all values that are not 0, such as `redlatch_holds{kind="lock"}`: 1. Of a
+// histogram it returns the count and the sum.
 func samples(t testing.TB, registry prometheus.Gatherer) map[string]float64 {
 	t.Helper()
 	families, err := registry.Gather()
@@ -319,7 +319,8 @@ func TestCollectorDoesNotCountRetriesOfALockerAsWaiters(t *testing.T) {
 	assert.Empty(t, samples(t, registry))
 }
 
-// An alert on an increase sees the first failure of a kind only if its series existed before, with 0.
+// An alert on an increase sees the first failure of a kind only if its series existed before, with
+// 0.
 func TestSeriesExistFromTheFirstEventOfTheirKind(t *testing.T) {
 	c := redlatchprom.NewCollector()
 	assert.Equal(t, 1, testutil.CollectAndCount(c), "only the losses of links have no kind")
@@ -362,7 +363,8 @@ func TestNamesAreNoLabelUnlessTheUserMakesOne(t *testing.T) {
 	}
 }
 
-// Names may be any bytes, labels of Prometheus may not: it would panic in the goroutine that acquires.
+// Names may be any bytes, labels of Prometheus may not: it would panic in the goroutine that
+// acquires.
 func TestLabelOfANameThatIsNoText(t *testing.T) {
 	c := redlatchprom.NewCollector(redlatchprom.WithLabel("group", func(name string) string { return name }))
 	c.Observe(primitives.Event{Kind: primitives.EventAcquired, Lock: "lock", Name: "or\xffders"})
@@ -436,7 +438,8 @@ func BenchmarkObserve(b *testing.B) {
 	}
 }
 
-// Who leads, the terms, and how they end: by a hand-over, or by a loss. Other fenced locks are no elections.
+// Who leads, the terms, and how they end: by a hand-over, or by a loss. Other fenced locks are no
+// elections.
 func TestCollectorShowsElections(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)

@@ -10,8 +10,8 @@ import (
 	"github.com/redlatch/redlatch/primitives"
 )
 
-// A later version of primitives may have outcomes, reasons and events that the collector does not know. It
-// does not count them, and goes on.
+// A later version of primitives may have outcomes, reasons and events that the collector does not
+// know. It does not count them, and goes on.
 func TestCollectorToleratesALaterVersion(t *testing.T) {
 	c := NewCollector()
 	refused := primitives.Event{Kind: primitives.EventNotAcquired, Lock: "lock", Err: primitives.ErrNotAcquired}

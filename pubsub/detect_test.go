@@ -112,8 +112,8 @@ func TestDetectionAsksAnotherMaster(t *testing.T) {
 	require.Less(t, took, time.Second+stalls.Since(began))
 }
 
-// A server that refuses the question for now says nothing about the mode, which never changes once it is known. A
-// client that took such an answer for "no" would not hear the others' messages.
+// A server that refuses the question for now says nothing about the mode, which never changes once
+// it is known. A client that took such an answer for "no" would not hear the others' messages.
 func TestRefusalsDuringDetection(t *testing.T) {
 	t.Parallel()
 	for reply, want := range map[string]string{
@@ -194,7 +194,8 @@ func TestHungNodeDoesNotDelayDetection(t *testing.T) {
 			stalls := redistest.WatchStalls(t)
 			require.NoError(t, hung.Pause())
 			defer func() { require.NoError(t, hung.Resume()) }() // before the hubs are closed
-			// A client asks a random node first, so several clients make it likely that one asks the hung one.
+			// A client asks a random node first, so several clients make it likely that one asks
+			// the hung one.
 			for range 8 {
 				rdb := c.ClusterClient(t, func(o *redis.ClusterOptions) { o.ReadTimeout = 5 * time.Second })
 				h := open(t, rdb, Config{Sharded: tt.sharded})

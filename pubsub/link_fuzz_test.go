@@ -11,8 +11,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// FuzzLink lets listeners come and go while the server sends any bytes. The link takes each reply or ends; it
-// never panics, and it stores little more than what arrives.
+// FuzzLink lets listeners come and go while the server sends any bytes. The link takes each reply
+// or ends; it never panics, and it stores little more than what arrives.
 func FuzzLink(f *testing.F) {
 	const message = ">3\r\n+message\r\n+a\r\n"
 	for _, wire := range []string{

@@ -241,8 +241,8 @@ func newTestLink(t *testing.T, sharded bool) (*Hub, *link) {
 	return h, l
 }
 
-// The channels of a lost link are placed on a new one, except those without listeners. A link that has served is
-// the first failure of its server. The end of an idle link is no failure.
+// The channels of a lost link are placed on a new one, except those without listeners. A link that
+// has served is the first failure of its server. The end of an idle link is no failure.
 func TestLostLinkReturnsItsChannels(t *testing.T) {
 	for _, tt := range []struct {
 		name     string
@@ -299,7 +299,8 @@ func TestTooManyRefusedUnsubscribesEndTheLink(t *testing.T) {
 	require.ErrorContains(t, err, "too many channels")
 }
 
-// A channel that has moved to another link keeps its place when the old server reports that its slot has moved.
+// A channel that has moved to another link keeps its place when the old server reports that its
+// slot has moved.
 func TestFormerLinkDoesNotUnplaceAChannel(t *testing.T) {
 	h, former := newTestLink(t, true)
 	l := newLink(h, server{name: plainServer, sharded: true})

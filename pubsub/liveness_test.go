@@ -63,7 +63,8 @@ func TestIdleLinkIsClosed(t *testing.T) {
 	})
 }
 
-// A listener that comes soon after CloseSoon is confirmed without a command. Without one the channel is unsubscribed.
+// A listener that comes soon after CloseSoon is confirmed without a command. Without one the
+// channel is unsubscribed.
 func TestListenerAfterAnotherNeedsNoCommand(t *testing.T) {
 	t.Parallel()
 	withFakeTime(t, func(t *testing.T, s *redistest.Server, _ *redistest.Proxy, h *Hub) {
@@ -109,8 +110,8 @@ func TestChannelsThatAreLeftOneAfterAnother(t *testing.T) {
 	})
 }
 
-// A link does not ask for maintenance notifications, whatever the client is configured to do: it would have to
-// understand them, and go-redis would change its timeouts.
+// A link does not ask for maintenance notifications, whatever the client is configured to do: it
+// would have to understand them, and go-redis would change its timeouts.
 func TestLinksAskForNoMaintenanceNotifications(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []maintnotifications.Mode{

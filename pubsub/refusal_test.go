@@ -107,7 +107,8 @@ func TestRefusalOnReconnectSignalsOnce(t *testing.T) {
 	require.Empty(t, b.signals, "a refused subscription stays refused")
 }
 
-// Where UNSUBSCRIBE is forbidden, waiters that come and go leave the link, and its other listeners, alone.
+// Where UNSUBSCRIBE is forbidden, waiters that come and go leave the link, and its other listeners,
+// alone.
 func TestForbiddenUnsubscribeKeepsTheLink(t *testing.T) {
 	t.Parallel()
 	s := redistest.Fresh(t)

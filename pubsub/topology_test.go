@@ -53,9 +53,9 @@ func TestPlainPubSubLeavesARemovedNode(t *testing.T) {
 	repeatUntilDelivered(t, e, func(text string) error { return other.Client(t).Publish(t.Context(), "c", text).Err() })
 }
 
-// A master fails over twice: it hangs for a short time and becomes a replica, then its successor dies. Links
-// with the limits of production get what is published later. Redis passes messages on to replicas, so a link
-// to a replica may stay.
+// A master fails over twice: it hangs for a short time and becomes a replica, then its successor
+// dies. Links with the limits of production get what is published later. Redis passes messages on
+// to replicas, so a link to a replica may stay.
 func TestSubscriptionsFollowAClusterFailover(t *testing.T) {
 	redistest.NeedFull(t, "a fail-over")
 	t.Parallel()
@@ -128,7 +128,8 @@ func repeatUntilDelivered(t *testing.T, e *recorder, publish func(text string) e
 	require.FailNow(t, "no message arrives")
 }
 
-// A slot moves to and fro while waiters for names of that slot come and go. Whatever crosses, no link is lost.
+// A slot moves to and fro while waiters for names of that slot come and go. Whatever crosses, no
+// link is lost.
 func TestSlotMovesDoNotEndLinks(t *testing.T) {
 	redistest.NeedFull(t, "a cluster of its own")
 	t.Parallel()

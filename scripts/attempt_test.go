@@ -47,8 +47,8 @@ func TestAttemptOutlivesItsCall(t *testing.T) {
 	<-closed
 }
 
-// A caller gives up before the server answers that it does not know the script. The command is not sent
-// again: it could be executed after the caller's rollback.
+// A caller gives up before the server answers that it does not know the script. The command is not
+// sent again: it could be executed after the caller's rollback.
 func TestAbandonedCallIsNotSentAgain(t *testing.T) {
 	for _, mode := range []string{"alone", "in a batch"} {
 		t.Run(mode, func(t *testing.T) {

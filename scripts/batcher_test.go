@@ -67,8 +67,8 @@ func occupyBatcher(t testing.TB, b *batcher, direct, slots int) (vacate func()) 
 	}
 }
 
-// runInOneBatch queues calls in b, at most minShare, in their order, then has them sent in one pipeline, and
-// returns their results.
+// runInOneBatch queues calls in b, at most minShare, in their order, then has them sent in one
+// pipeline, and returns their results.
 func runInOneBatch(t testing.TB, b *batcher, calls []request) []result {
 	results := make([]result, len(calls))
 	vacate := occupyBatcher(t, b, b.maxDirect, maxInFlight)
@@ -659,8 +659,8 @@ func TestLoadPeakLeavesNothingBehind(t *testing.T) {
 	goleak.VerifyNone(t, before)
 }
 
-// While the server is silent, few commands are in flight, however many callers come and go. As soon as it
-// answers again, all are answered.
+// While the server is silent, few commands are in flight, however many callers come and go. As soon
+// as it answers again, all are answered.
 func TestSilentServerGetsFewCommands(t *testing.T) {
 	const timeout = 500 * time.Millisecond
 	synctest.Test(t, func(t *testing.T) {
@@ -722,8 +722,8 @@ func TestCommandIsNotSentAfterItsCall(t *testing.T) {
 	}
 }
 
-// A slow attempt fails while the latest attempt of the same call has not been answered. The call goes on, and gets the
-// answer to the latest one.
+// A slow attempt fails while the latest attempt of the same call has not been answered. The call
+// goes on, and gets the answer to the latest one.
 func TestFailureOfASlowAttemptEndsNoOther(t *testing.T) {
 	p := redistest.Redis(t).Proxy(t)
 	r := NewRunner(p.Client(t), 0)
@@ -759,8 +759,8 @@ func TestFailureOfASlowAttemptEndsNoOther(t *testing.T) {
 	require.Equal(t, int64(2), got.reply.Value)
 }
 
-// The last attempt of a call has failed, and an error of Redis answers an earlier one, while another one is in doubt.
-// The outcome is unknown, but the server is not silent.
+// The last attempt of a call has failed, and an error of Redis answers an earlier one, while
+// another one is in doubt. The outcome is unknown, but the server is not silent.
 func TestErrorThatAnswersASlowAttemptIsAnAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := NewRunner(redistest.Embedded(t).Proxy(t).Client(t), 0)
@@ -781,8 +781,8 @@ func TestErrorThatAnswersASlowAttemptIsAnAnswer(t *testing.T) {
 	})
 }
 
-// A batch without any answer makes the server quiet, and callers send nothing by themselves. One answer among many
-// failures, even an error, is enough to end that.
+// A batch without any answer makes the server quiet, and callers send nothing by themselves. One
+// answer among many failures, even an error, is enough to end that.
 func TestBatchTellsWhetherTheServerAnswers(t *testing.T) {
 	wrongType := newScript("wrongType", `return redis.error_reply('WRONGTYPE ' .. KEYS[1] .. ARGV[1])`)
 	for _, tt := range []struct {

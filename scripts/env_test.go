@@ -30,7 +30,8 @@ func fastRetries(o *redis.Options) {
 	o.DialTimeout, o.PoolTimeout = 150*time.Millisecond, 150*time.Millisecond
 }
 
-// longTimeouts configures a client that waits for answers on a busy machine. It is for all faults but silence.
+// longTimeouts configures a client that waits for answers on a busy machine. It is for all faults
+// but silence.
 func longTimeouts(o *redis.Options) {
 	const long = 5 * time.Second
 	o.ReadTimeout, o.WriteTimeout, o.DialTimeout, o.PoolTimeout = long, long, long, long
@@ -77,13 +78,14 @@ func (w *env) sent(name string) (n int) {
 
 var evals = redistest.Named("evalsha", "eval")
 
-// inMemory returns a client of a server in the bubble of a test. answer returns the reply to what a connection has
-// received, in lower case; "" is none.
+// inMemory returns a client of a server in the bubble of a test. answer returns the reply to what a
+// connection has received, in lower case; "" is none.
 func inMemory(t *testing.T, answer func(received string) string) *redis.Client {
 	return inMemoryBehind(t, func() func(received string) string { return answer })
 }
 
-// inMemoryBehind is inMemory for a name that may move: server returns the server that a new connection reaches.
+// inMemoryBehind is inMemory for a name that may move: server returns the server that a new
+// connection reaches.
 func inMemoryBehind(t *testing.T, server func() func(received string) string) *redis.Client {
 	var mu sync.Mutex
 	rdb := redis.NewClient(&redis.Options{

@@ -16,7 +16,8 @@ import (
 	"github.com/redlatch/redlatch/internal/test/redistest"
 )
 
-// While nothing was dialed, the next connection may be as old. After a dial the name has not moved yet.
+// While nothing was dialed, the next connection may be as old. After a dial the name has not moved
+// yet.
 func TestAttemptFollowsAtOnceOverOldConnections(t *testing.T) {
 	r := NewRunner(redistest.Miniredis(t).Client(t), 0)
 	defer r.Close()
@@ -97,7 +98,8 @@ func TestConnectionToAFormerPrimaryIsClosed(t *testing.T) {
 	}
 }
 
-// The connection for messages follows a name that has moved, but not one that leads to several servers in turn.
+// The connection for messages follows a name that has moved, but not one that leads to several
+// servers in turn.
 func TestPlaceOfAName(t *testing.T) {
 	r := NewRunner(redistest.Miniredis(t).Client(t), 0)
 	defer r.Close()
@@ -139,8 +141,9 @@ func TestRoleOfAReplica(t *testing.T) {
 	}
 }
 
-// The dialer finds another server under the same address, as that of a Sentinel client does after a fail-over. The
-// connections to the old one were closed while nothing was under way, so no command fails.
+// The dialer finds another server under the same address, as that of a Sentinel client does after a
+// fail-over. The connections to the old one were closed while nothing was under way, so no command
+// fails.
 func TestServerIsAnotherOneAfterAFailover(t *testing.T) {
 	for name, wrap := range map[string]func(*redis.Client) redis.UniversalClient{
 		"client":   func(rdb *redis.Client) redis.UniversalClient { return rdb },

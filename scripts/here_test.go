@@ -71,8 +71,8 @@ func letSend(r *Runner) {
 	r.batch.here.quick = quickAnswers
 }
 
-// do runs a script, and requires where it was sent from. If that includes the caller's goroutine, the latest
-// answers count as quick, however busy this machine is.
+// do runs a script, and requires where it was sent from. If that includes the caller's goroutine,
+// the latest answers count as quick, however busy this machine is.
 func (s *senders) do(t *testing.T, ctx context.Context, r *Runner, here, elsewhere int32) Reply {
 	t.Helper()
 	if here > 0 {
@@ -104,8 +104,8 @@ func (s *turnsSlow) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Pr
 	}
 }
 
-// A caller sends a command by itself, and Redis refuses it for the moment. Another goroutine repeats it, when the
-// limit of the caller's own attempt has passed: the command is executed.
+// A caller sends a command by itself, and Redis refuses it for the moment. Another goroutine
+// repeats it, when the limit of the caller's own attempt has passed: the command is executed.
 func TestRepetitionOfACommandThatItsCallerSent(t *testing.T) {
 	refusedOnce := newScript("refusedOnce", `
 		if redis.call('incr', KEYS[1]) == 1 then
@@ -209,8 +209,8 @@ func TestCallerSendsNothingThatMayTakeLong(t *testing.T) {
 	b.direct = 0
 }
 
-// Without an answer the same command is sent again at once, by another goroutine, and so are the next ones.
-// None of this counts as a retry.
+// Without an answer the same command is sent again at once, by another goroutine, and so are the
+// next ones. None of this counts as a retry.
 func TestLateAnswerInTheCallersGoroutine(t *testing.T) {
 	eachServer(t, func(t *testing.T, w *env) {
 		for name, fault := range map[string]struct {
@@ -264,7 +264,8 @@ func TestCallerThatSendsReturnsInTime(t *testing.T) {
 	})
 }
 
-// A few slow answers among many quick ones do not stop callers that send, as on a busy machine. More of them do.
+// A few slow answers among many quick ones do not stop callers that send, as on a busy machine.
+// More of them do.
 func TestFewSlowAnswersStopNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) { // a busy machine would make quick answers slow
 		var h inlineStats
@@ -317,7 +318,8 @@ func TestCallerMeetsAnUnknownScript(t *testing.T) {
 	})
 }
 
-// Each attempt that was late doubles the pause, several at once count as one, and a good time ends the doubling.
+// Each attempt that was late doubles the pause, several at once count as one, and a good time ends
+// the doubling.
 func TestPausesOfCallersThatSend(t *testing.T) {
 	start := time.Now()
 	var h inlineStats
@@ -344,8 +346,8 @@ func TestPausesOfCallersThatSend(t *testing.T) {
 	}
 }
 
-// A dial goes on when the attempt for which it began has ended. Until the pause is over it counts as in flight, so
-// that no further connection is dialed for a command that is sent alone.
+// A dial goes on when the attempt for which it began has ended. Until the pause is over it counts
+// as in flight, so that no further connection is dialed for a command that is sent alone.
 func TestDialsOfCallersThatSend(t *testing.T) {
 	p := redistest.Redis(t).Proxy(t)
 	var dials atomic.Int32
@@ -399,7 +401,8 @@ func TestDialsOfCallersThatSend(t *testing.T) {
 	require.Zero(t, dialing(-1), "in the next pause")
 }
 
-// Hooks see the commands that callers send. If one is added later, callers send nothing by themselves.
+// Hooks see the commands that callers send. If one is added later, callers send nothing by
+// themselves.
 func TestHooksOfAClientWhoseCallersSend(t *testing.T) {
 	w := newEnv(t, redistest.Redis(t))
 	r, first := newSenders(t, w, 0)
@@ -424,7 +427,8 @@ func TestHooksOfAClientWhoseCallersSend(t *testing.T) {
 	require.Equal(t, []int32{2, 1}, []int32{later.here.Load(), last.here.Load()})
 }
 
-// A hook may panic in the caller's goroutine, and the caller may recover. Its command is not in flight after that.
+// A hook may panic in the caller's goroutine, and the caller may recover. Its command is not in
+// flight after that.
 func TestAHookThatPanicsWhileItsCallerSends(t *testing.T) {
 	eachServer(t, func(t *testing.T, w *env) {
 		r, s := newSenders(t, w, 0)
@@ -464,8 +468,9 @@ func TestCallerSendsToANodeOfACluster(t *testing.T) {
 	b.mu.Unlock()
 }
 
-// The context of a call ends while its goroutine sends. An answer counts nevertheless. An answer that the command was
-// not executed ends the call: nothing is sent after that. Without a connection nothing was sent.
+// The context of a call ends while its goroutine sends. An answer counts nevertheless. An answer
+// that the command was not executed ends the call: nothing is sent after that. Without a connection
+// nothing was sent.
 func TestContextEndsWhileItsCallerSends(t *testing.T) {
 	for name, tt := range map[string]struct {
 		fault   func(t *testing.T, p *redistest.Proxy, rdb *redis.Client)

@@ -23,8 +23,8 @@ import (
 	"github.com/redlatch/redlatch/internal/test/redistest"
 )
 
-// The error of a call says what is known: whether Redis may be asked later, who ended the call, and how long it had
-// waited in vain by then.
+// The error of a call says what is known: whether Redis may be asked later, who ended the call, and
+// how long it had waited in vain by then.
 func TestFailureTellsWhatIsKnown(t *testing.T) {
 	const place = " script: 0123abc, on @user_script:7."
 	again := reply("TRYAGAIN later")
@@ -60,7 +60,8 @@ func TestFailureTellsWhatIsKnown(t *testing.T) {
 	require.NotErrorIs(t, newError("name", io.EOF, failure.Unknown), io.ErrNoProgress)
 }
 
-// An error reply loses the place in the script, whatever version of Redis has added it. Any other error stays as it is.
+// An error reply loses the place in the script, whatever version of Redis has added it. Any other
+// error stays as it is.
 func TestErrorWithoutItsPlaceInTheScript(t *testing.T) {
 	for text, want := range map[string]string{
 		"WRONGTYPE kind script: 0123abc, on @user_script:7.":                                            "WRONGTYPE kind",
@@ -100,7 +101,8 @@ func TestFailureReportsItsOutcome(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			eachServer(t, func(t *testing.T, w *env) {
 				key := redistest.Name(t)
-				// Another client loads the script: so this client only has the connection for pipelines.
+				// Another client loads the script: so this client only has the connection for
+				// pipelines.
 				require.NoError(t, w.s.Client(t).ScriptLoad(t.Context(), check.Text()).Err())
 				require.NoError(t, errOf(w.r.Do(t.Context(), check, []any{key}, "x")))
 				w.p.Record()
@@ -170,8 +172,8 @@ func TestTimeoutTellsTheFailureBeforeIt(t *testing.T) {
 	})
 }
 
-// A call whose command timeout ends an attempt, after Redis has said "not now", is not over for a caller that
-// waits.
+// A call whose command timeout ends an attempt, after Redis has said "not now", is not over for a
+// caller that waits.
 func TestTimeoutAfterARefusalIsNotNow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var sent atomic.Int32
@@ -278,7 +280,8 @@ func TestLackingCommandOfALibraryIsNamed(t *testing.T) {
 	assert.NotContains(t, unknown.Error(), "user_script")
 }
 
-// What servers and proxies answer instead of running a command, and the command that the error names.
+// What servers and proxies answer instead of running a command, and the command that the error
+// names.
 func TestLackingCommandIsNamed(t *testing.T) {
 	lines := strings.Split(Load("lock/acquire").text, "\n")
 	line := func(part string) int {

@@ -24,7 +24,8 @@ import (
 	"github.com/redlatch/redlatch/internal/test/redistest"
 )
 
-// isProbe reports whether a dial with this context is one of a prober. Those of go-redis have another timeout.
+// isProbe reports whether a dial with this context is one of a prober. Those of go-redis have
+// another timeout.
 func isProbe(ctx context.Context) bool {
 	until, ok := ctx.Deadline()
 	return ok && time.Until(until) == probeTimeout
@@ -43,7 +44,8 @@ type dialed struct {
 	conns  []net.Conn      // that the prober has made
 }
 
-// newDialed returns a server and a runner. Only the end of a call ends its attempts: go-redis has long timeouts.
+// newDialed returns a server and a runner. Only the end of a call ends its attempts: go-redis has
+// long timeouts.
 func newDialed(t *testing.T, timeout time.Duration) *dialed {
 	t.Cleanup(func() { time.Sleep(time.Minute) }) // dials that go-redis still makes end
 	d := &dialed{p: redistest.Embedded(t).Proxy(t), start: time.Now()}
@@ -203,8 +205,8 @@ func TestSilentCallSaysWhy(t *testing.T) {
 	}
 }
 
-// A refusal needs no explanation. A server that is not ready is asked until the call ends, and its last answer is the
-// error of the call.
+// A refusal needs no explanation. A server that is not ready is asked until the call ends, and its
+// last answer is the error of the call.
 func TestRefusalIsNotExplained(t *testing.T) {
 	for answer, limit := range map[string]time.Duration{
 		"LOADING Redis is loading the dataset in memory": 2 * time.Second,
@@ -230,8 +232,8 @@ func TestRefusalIsNotExplained(t *testing.T) {
 	}
 }
 
-// When a call has waited for failure.SilentAfter, a dial finds out why the server is silent. However many calls wait,
-// there is one dial at a time, and at most one in each probePause.
+// When a call has waited for failure.SilentAfter, a dial finds out why the server is silent.
+// However many calls wait, there is one dial at a time, and at most one in each probePause.
 func TestDialsOfSilentCalls(t *testing.T) {
 	at := func(millis ...time.Duration) (all []time.Duration) {
 		for _, n := range millis {
@@ -270,7 +272,8 @@ func TestDialsOfSilentCalls(t *testing.T) {
 	}
 }
 
-// A dial may go on for longer than the call for which it began. It ends with the runner, and leaves nothing.
+// A dial may go on for longer than the call for which it began. It ends with the runner, and leaves
+// nothing.
 func TestDialEndsWithItsRunner(t *testing.T) {
 	for _, tt := range []struct {
 		name string
@@ -311,7 +314,8 @@ func TestDialEndsWithItsRunner(t *testing.T) {
 	})
 }
 
-// A call that was silent for long enough is explained by a dial that failed while it waited, or a moment before.
+// A call that was silent for long enough is explained by a dial that failed while it waited, or a
+// moment before.
 func TestExplain(t *testing.T) {
 	began, failed := time.Now(), errors.New("failed")
 	for _, tt := range []struct {
@@ -357,8 +361,8 @@ func TestIsBack(t *testing.T) {
 	}
 }
 
-// Attempts that begin at about the same time share the timer after which a dial starts. A prober of a cluster never
-// dials: each of its nodes has one.
+// Attempts that begin at about the same time share the timer after which a dial starts. A prober of
+// a cluster never dials: each of its nodes has one.
 func TestTimerOfAProber(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDialed(t, 2*time.Second)
@@ -389,8 +393,8 @@ func TestTimerOfAProber(t *testing.T) {
 	})
 }
 
-// go-redis may notice the end of a call before the call does. Then the error says so as if the call had noticed it. The
-// error of a dial that timed out looks the same, but the call goes on.
+// go-redis may notice the end of a call before the call does. Then the error says so as if the call
+// had noticed it. The error of a dial that timed out looks the same, but the call goes on.
 func TestNoticed(t *testing.T) {
 	own := &failure.Interrupted{Cause: context.DeadlineExceeded, NotSent: true}
 	const far, near = time.Hour, probeSharing

@@ -27,7 +27,8 @@ func acquireReplicated(r *Runner, n int, timeout time.Duration, id string) (Repl
 func TestRunReplicated(t *testing.T) {
 	t.Parallel()
 	servers := redistest.Replicated(t, 2)
-	// WAIT blocks for longer than the read timeout of this client allows, which a busy machine must not exceed.
+	// WAIT blocks for longer than the read timeout of this client allows, which a busy machine must
+	// not exceed.
 	const readTimeout = 2 * time.Second
 	w := newEnv(t, servers.Master, func(o *redis.Options) { o.ReadTimeout = readTimeout })
 	run := func(n int, timeout time.Duration, id string) (Reply, error) {
@@ -72,8 +73,8 @@ func TestRunReplicated(t *testing.T) {
 	require.EqualError(t, reply.Unconfirmed, "not replicated: 1 of 2 replicas confirmed")
 }
 
-// A context that ends while the server waits for replicas says nothing about the server. It does if the server is
-// silent, before it has executed the script or when its WAIT should be over.
+// A context that ends while the server waits for replicas says nothing about the server. It does if
+// the server is silent, before it has executed the script or when its WAIT should be over.
 func TestContextEndsDuringAWait(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -141,14 +142,14 @@ func TestRedirection(t *testing.T) {
 	}
 }
 
-// autoNotifications is the default of go-redis: a client asks the server for maintenance notifications, and
-// notes in its options that the server refuses them.
+// autoNotifications is the default of go-redis: a client asks the server for maintenance
+// notifications, and notes in its options that the server refuses them.
 func autoNotifications() *maintnotifications.Config {
 	return &maintnotifications.Config{Mode: maintnotifications.ModeAuto}
 }
 
-// WAIT needs a connection of its own. Under the race detector this fails if that connection shares options
-// with others that are opened at the same time.
+// WAIT needs a connection of its own. Under the race detector this fails if that connection shares
+// options with others that are opened at the same time.
 func TestRunReplicatedBesideMaintenanceNotifications(t *testing.T) {
 	t.Parallel()
 	s := redistest.Redis(t)
@@ -173,9 +174,9 @@ func TestRunReplicatedBesideMaintenanceNotifications(t *testing.T) {
 // opaque is a client that a user wraps with the methods of the interface only.
 type opaque struct{ redis.UniversalClient }
 
-// On a cluster, the script and its WAIT reach the same node: the one that has the key, whatever the client
-// is and wherever the slot is going. The script has one key: a node that receives a slot refuses scripts
-// with several, which C7 rides out, until it has all of them.
+// On a cluster, the script and its WAIT reach the same node: the one that has the key, whatever the
+// client is and wherever the slot is going. The script has one key: a node that receives a slot
+// refuses scripts with several, which C7 rides out, until it has all of them.
 func TestRunReplicatedOnCluster(t *testing.T) {
 	redistest.NeedFull(t, "a cluster of its own")
 	t.Parallel()

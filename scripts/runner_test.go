@@ -255,8 +255,8 @@ func TestRunnerOnCluster(t *testing.T) {
 	require.ErrorIs(t, reply.Unconfirmed, failure.ErrNotReplicated)
 }
 
-// A dial that times out within the call's time is a dial that failed: nothing was sent, and the call tries
-// again. Its error looks as if a context's deadline had passed.
+// A dial that times out within the call's time is a dial that failed: nothing was sent, and the
+// call tries again. Its error looks as if a context's deadline had passed.
 func TestDialTimeoutIsRetried(t *testing.T) {
 	for name, ctx := range map[string]func() (context.Context, context.CancelFunc){
 		"in the caller's goroutine": func() (context.Context, context.CancelFunc) { return context.Background(), func() {} },
@@ -281,8 +281,8 @@ func TestDialTimeoutIsRetried(t *testing.T) {
 	}
 }
 
-// When as many dials have failed as the pool has connections, go-redis returns the latest error without dialing, and
-// dials once a second. A server that is back is found by the first call.
+// When as many dials have failed as the pool has connections, go-redis returns the latest error
+// without dialing, and dials once a second. A server that is back is found by the first call.
 func TestFirstCallAfterRefusedDials(t *testing.T) {
 	w := newEnv(t, redistest.Redis(t), dialsOnce, func(o *redis.Options) { o.PoolSize = 2 })
 	w.p.Cut()
@@ -299,8 +299,8 @@ func TestFirstCallAfterRefusedDials(t *testing.T) {
 	require.NoError(t, errOf(w.r.Do(t.Context(), check, []any{redistest.Name(t)}, "x")))
 }
 
-// Answering is false after a call that nobody has answered, until Redis answers again, even with an error. A
-// command that was not sent says nothing.
+// Answering is false after a call that nobody has answered, until Redis answers again, even with an
+// error. A command that was not sent says nothing.
 func TestAnsweringAfterASilence(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := redistest.Embedded(t).Proxy(t)
@@ -395,7 +395,8 @@ func TestDeadlines(t *testing.T) {
 	})
 }
 
-// Once the runner is stopped, calls end within its timeout, including those that begin later. Close leaves no timer.
+// Once the runner is stopped, calls end within its timeout, including those that begin later. Close
+// leaves no timer.
 func TestCallsEndSoonAfterStop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := redistest.Embedded(t).Proxy(t)
@@ -415,8 +416,8 @@ func TestCallsEndSoonAfterStop(t *testing.T) {
 	})
 }
 
-// The pause between two attempts doubles up to a limit, with jitter. It waits for a reading of the slot map, but not
-// for long.
+// The pause between two attempts doubles up to a limit, with jitter. It waits for a reading of the
+// slot map, but not for long.
 func TestPausesBetweenAttempts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := NewRunner(redistest.Embedded(t).Client(t, func(o *redis.Options) {
@@ -482,7 +483,8 @@ func TestScriptWithoutKeys(t *testing.T) {
 	})
 }
 
-// A server that never knows a script, even with its text, gets it three times. Its answer ends the call.
+// A server that never knows a script, even with its text, gets it three times. Its answer ends the
+// call.
 func TestServerThatNeverKnowsAScript(t *testing.T) {
 	for _, mode := range []string{"alone", "in a batch"} {
 		redistest.RunBubble(t, mode, func(t *testing.T) {

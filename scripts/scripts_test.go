@@ -145,7 +145,8 @@ func TestUsesAndDefinesAreComplete(t *testing.T) {
 	}
 }
 
-// A library takes the place of the line that names it: what stands above it does not wait for its functions.
+// A library takes the place of the line that names it: what stands above it does not wait for its
+// functions.
 func TestLoadPutsLibrariesInTheirPlaces(t *testing.T) {
 	s := Load("lock/acquire")
 	require.Equal(t, "lock/acquire", s.Name())
@@ -159,7 +160,8 @@ func TestLoadPutsLibrariesInTheirPlaces(t *testing.T) {
 	require.Panics(t, func() { Load("lock/no-such") })
 }
 
-// A script may consist of a header. It is a script of another folder then, with libraries of its own.
+// A script may consist of a header. It is a script of another folder then, with libraries of its
+// own.
 func TestLoadPrefersTheScriptsOwnLibrary(t *testing.T) {
 	plain, fair := Load("lock/force").Text(), Load("fairlock/force").Text()
 	require.NotContains(t, plain, "function hand_off")

@@ -157,8 +157,8 @@ func TestShardsBatchCommands(t *testing.T) {
 	requireIdle(t, e.r)
 }
 
-// The runner's client has an old slot map. A command that is answered MOVED is executed once, on the
-// other node. The other commands of its batch succeed without waiting for that.
+// The runner's client has an old slot map. A command that is answered MOVED is executed once, on
+// the other node. The other commands of its batch succeed without waiting for that.
 func TestMovedCommandInABatch(t *testing.T) {
 	t.Parallel()
 	servers := redistest.Cluster(t)
@@ -202,7 +202,8 @@ func TestMovedCommandInABatch(t *testing.T) {
 func oneNode(s *redistest.Server) func(*redis.ClusterOptions) {
 	return func(o *redis.ClusterOptions) {
 		o.ClusterSlots = func(context.Context) ([]redis.ClusterSlot, error) {
-			// With a slot map that does not come from a node, go-redis would remove the address 127.0.0.1.
+			// With a slot map that does not come from a node, go-redis would remove the address
+			// 127.0.0.1.
 			addr := strings.Replace(s.Addr(), "127.0.0.1", "localhost", 1)
 			return []redis.ClusterSlot{{End: redisutil.Slots - 1, Nodes: []redis.ClusterNode{{Addr: addr}}}}, nil
 		}
@@ -286,8 +287,8 @@ func TestAskedCommandInABatch(t *testing.T) {
 	requireIdle(t, e.r)
 }
 
-// When a node breaks the connection of a batch, the outcome of the commands that it has not answered
-// is unknown. With retries, each is counted once, and marked as in doubt.
+// When a node breaks the connection of a batch, the outcome of the commands that it has not
+// answered is unknown. With retries, each is counted once, and marked as in doubt.
 func TestBrokenBatchOfAShard(t *testing.T) {
 	t.Parallel()
 	for _, redirects := range []int{-1, 3} {
@@ -357,8 +358,8 @@ func TestShardLoadsUnknownScripts(t *testing.T) {
 	requireIdle(t, e.r)
 }
 
-// Until a command was answered, the runner does not ask the client for a node: the client would read
-// the slot map from the cluster, and ignore the context.
+// Until a command was answered, the runner does not ask the client for a node: the client would
+// read the slot map from the cluster, and ignore the context.
 func TestFirstCommandReturnsInTime(t *testing.T) {
 	t.Parallel()
 	e := newClusterEnv(t, redistest.Cluster(t))
@@ -402,8 +403,8 @@ func TestBatchersOfFormerNodesAreRemoved(t *testing.T) {
 	second.stop()
 }
 
-// embedded is a user's own type, which embeds a cluster client and overrides one of its methods. All tests share it,
-// because the compiler generates about 1,400 methods for each such type.
+// embedded is a user's own type, which embeds a cluster client and overrides one of its methods.
+// All tests share it, because the compiler generates about 1,400 methods for each such type.
 type embedded struct {
 	*redis.ClusterClient
 	processed atomic.Int32
@@ -437,8 +438,8 @@ func TestEmbeddedClusterClient(t *testing.T) {
 	requireIdle(t, r)
 }
 
-// When many dials of a node have failed, go-redis dials it once a second only. A call that comes when the node is back
-// finds that out.
+// When many dials of a node have failed, go-redis dials it once a second only. A call that comes
+// when the node is back finds that out.
 func TestFirstCallAfterRefusedDialsOfANode(t *testing.T) {
 	t.Parallel()
 	e := newClusterEnv(t, redistest.Cluster(t), func(o *redis.ClusterOptions) { o.PoolSize, o.PipelinePoolSize = 2, 2 })
@@ -458,8 +459,8 @@ func TestFirstCallAfterRefusedDialsOfANode(t *testing.T) {
 	require.NoError(t, errOf(e.r.Do(t.Context(), counted, []any{key}, "first")))
 }
 
-// A client that may read from replicas sends everything to masters, and asks no node which commands only read:
-// COMMAND may meet a node that hangs, and all shards would wait for it.
+// A client that may read from replicas sends everything to masters, and asks no node which commands
+// only read: COMMAND may meet a node that hangs, and all shards would wait for it.
 func TestClientsThatMayReadFromReplicas(t *testing.T) {
 	t.Parallel()
 	for name, tweak := range map[string]func(*redis.ClusterOptions){
@@ -499,7 +500,8 @@ func TestClientsThatMayReadFromReplicas(t *testing.T) {
 	}
 }
 
-// A node of a cluster does not answer. Close waits for the attempts until their calls end, not until go-redis gives up.
+// A node of a cluster does not answer. Close waits for the attempts until their calls end, not
+// until go-redis gives up.
 func TestCloseWithASilentNode(t *testing.T) {
 	t.Parallel()
 	servers := redistest.Cluster(t)

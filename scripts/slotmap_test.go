@@ -18,9 +18,9 @@ import (
 	"github.com/redlatch/redlatch/internal/test/redistest"
 )
 
-// A slot has moved, and its old master does not tell: it is dead, or hangs. An attempt that fails is a
-// reason to read the slot map, so the next ones reach the new master. The client may be one that
-// embeds a cluster client.
+// A slot has moved, and its old master does not tell: it is dead, or hangs. An attempt that fails
+// is a reason to read the slot map, so the next ones reach the new master. The client may be one
+// that embeds a cluster client.
 func TestAttemptsFollowTheSlotMap(t *testing.T) {
 	redistest.NeedFull(t, "a cluster of its own")
 	t.Parallel()
@@ -127,8 +127,8 @@ func (e *clusterEnv) readings() (n int) {
 	return n
 }
 
-// clusterOfOne looks like a cluster client, whose only node is a server in memory. A test decides how its slot map
-// is read, and which node the map names.
+// clusterOfOne looks like a cluster client, whose only node is a server in memory. A test decides
+// how its slot map is read, and which node the map names.
 type clusterOfOne struct {
 	redis.UniversalClient // of the node
 	node                  atomic.Pointer[redis.Client]
@@ -156,8 +156,8 @@ func (c *clusterOfOne) ForEachMaster(ctx context.Context, _ func(context.Context
 	return c.read.Load().(func(context.Context) error)(ctx)
 }
 
-// newClusterOfOne returns a runner on such a cluster, in a bubble of fake time. Until read is replaced, the slot map
-// is read at once.
+// newClusterOfOne returns a runner on such a cluster, in a bubble of fake time. Until read is
+// replaced, the slot map is read at once.
 func newClusterOfOne(t *testing.T) (*clusterOfOne, *redistest.Proxy, *Runner) {
 	p := redistest.Embedded(t).Proxy(t)
 	node := p.Client(t)
@@ -223,8 +223,9 @@ func TestSeedsThatHang(t *testing.T) {
 	})
 }
 
-// While attempts fail, the slot map is read again and again, by one goroutine, and soon no longer once they succeed.
-// Of readings that hang, few are in flight; each has its own limit and leaves nothing.
+// While attempts fail, the slot map is read again and again, by one goroutine, and soon no longer
+// once they succeed. Of readings that hang, few are in flight; each has its own limit and leaves
+// nothing.
 func TestReadingsOfTheSlotMap(t *testing.T) {
 	const calls, each = 100, minReadDelay
 	for name, tt := range map[string]struct {

@@ -40,7 +40,8 @@ func dialWithoutDeadlines(err error) func(*redis.Options) {
 // embeddingCluster is a type of a user that embeds a cluster client.
 type embeddingCluster struct{ *redis.ClusterClient }
 
-// asCluster returns a client of a cluster that has the server behind p alone, without timeouts, in a user's type.
+// asCluster returns a client of a cluster that has the server behind p alone, without timeouts, in
+// a user's type.
 func asCluster(t *testing.T, p *redistest.Proxy) redis.UniversalClient {
 	rdb := redis.NewClusterClient(&redis.ClusterOptions{
 		ReadTimeout: -2, WriteTimeout: -2,

@@ -28,7 +28,8 @@ func TestOneProcessStandsStill(t *testing.T) {
 	}
 	r := g.result(t.Context(), request{Plan: plan, Log: true})
 	require.Empty(t, r.Violations)
-	// Of each process: how many operations began before the stop, in it and after it. The log tells what ends a stop.
+	// Of each process: how many operations began before the stop, in it and after it. The log tells
+	// what ends a stop.
 	counts := [2][3]int{}
 	begins := regexp.MustCompile(`(?m)^([0-9.]+) s to [0-9.]+ s: process ([01])\.`)
 	for _, m := range begins.FindAllStringSubmatch(r.Log, -1) {

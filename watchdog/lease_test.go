@@ -456,8 +456,8 @@ var extendedCases = []leaseCase{
 
 func TestExtendedValidityChangesNoRenewal(t *testing.T) { runLeaseCases(t, extendedCases) }
 
-// A server answers nothing for an hour, within an extended validity. It is asked again and again, whether
-// calls fail or hang, and the first answer after the outage counts at once.
+// A server answers nothing for an hour, within an extended validity. It is asked again and again,
+// whether calls fail or hang, and the first answer after the outage counts at once.
 func TestOutageWithinAnExtendedValidity(t *testing.T) {
 	for name, down := range map[string]reply{"calls fail": unknown, "calls hang": hang} {
 		for answer, want := range map[State]string{Renewed: "renewed", Lost: "refused"} {
@@ -599,8 +599,8 @@ func TestLateCountsFromWhenTheRenewalWasDue(t *testing.T) {
 	}
 }
 
-// The silence counts from when the last confirmed command was sent, even if its answer came so late that the
-// first renewal was due at once.
+// The silence counts from when the last confirmed command was sent, even if its answer came so late
+// that the first renewal was due at once.
 func TestSilenceCountsFromTheCommand(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer(always(reply{hang: true}))
@@ -664,8 +664,8 @@ func TestFirstRetryOfAShortLease(t *testing.T) {
 	})
 }
 
-// Callers may pass any time and any TTL. A sum beyond the range must not turn into its opposite: a lease that ended
-// long ago would be valid for ever.
+// Callers may pass any time and any TTL. A sum beyond the range must not turn into its opposite: a
+// lease that ended long ago would be valid for ever.
 func TestInstantsSaturate(t *testing.T) {
 	for _, tt := range []struct {
 		at   instant

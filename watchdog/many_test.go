@@ -277,8 +277,8 @@ func TestConfirmFreesTheSlotsOfHangingCalls(t *testing.T) {
 	})
 }
 
-// Drop frees the slots of calls in flight, and removes a lease from the call that is queued. That call starts, and
-// is hedged in time.
+// Drop frees the slots of calls in flight, and removes a lease from the call that is queued. That
+// call starts, and is hedged in time.
 func TestDropFreesTheSlotsOfHangingCalls(t *testing.T) {
 	withFakeTime(t, func(q request) reply {
 		if q.n <= maxOnTime {
@@ -561,7 +561,8 @@ func TestLeaseUnknownGetsTheError(t *testing.T) {
 	})
 }
 
-// A batch without an answer is logged once, unless nobody needs the answer. The context of each call ends.
+// A batch without an answer is logged once, unless nobody needs the answer. The context of each
+// call ends.
 func TestFailedBatchesAreLogged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		log := make(logLines, 10)
@@ -607,7 +608,8 @@ func (f unknownFunc) LeaseUnknown(_ *Lease, err error) { f(err) }
 func (unknownFunc) LeaseRenewed(*Lease)                {}
 func (unknownFunc) LeaseLost(*Lease, bool)             {}
 
-// The server is back after an outage. All leases are renewed at once, in full batches, although calls hang.
+// The server is back after an outage. All leases are renewed at once, in full batches, although
+// calls hang.
 func TestRenewNowAsksAboutAllLeasesAtOnce(t *testing.T) {
 	for name, down := range map[string]reply{
 		"calls fail": {}, "calls hang": {hang: true}, "all is well": {state: Renewed},
@@ -638,8 +640,8 @@ func TestRenewNowAsksAboutAllLeasesAtOnce(t *testing.T) {
 	}
 }
 
-// A renewal in flight is not repeated while it is young. Later another one is sent, and the first one is reported as
-// overdue no earlier than without RenewNow.
+// A renewal in flight is not repeated while it is young. Later another one is sent, and the first
+// one is reported as overdue no earlier than without RenewNow.
 func TestRenewNowDuringARenewal(t *testing.T) {
 	withFakeTime(t, calls(hang, hang, renewed), func(t *testing.T, d *Dog, s *server) {
 		k, watched := newKeeper(), newKeeper()

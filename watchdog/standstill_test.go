@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-// A standstill is how late the scheduler wakes up. Fake time cannot stop a process, so the test moves the times that
-// the scheduler compares.
+// A standstill is how late the scheduler wakes up. Fake time cannot stop a process, so the test
+// moves the times that the scheduler compares.
 func TestStood(t *testing.T) {
 	const ttl = 30 * time.Second
 	for _, tt := range []struct {

@@ -1,5 +1,5 @@
-// Command behind measures what a caller pays for a lock around a short job over a network: when it waits for the
-// release, and when the release goes on in the background while the next job begins.
+// Command behind measures what a caller pays for a lock around a short job over a network: when it
+// waits for the release, and when the release goes on in the background while the next job begins.
 //
 //	go run ./behind
 //	go run ./behind -job 5ms -round-trip 2ms
@@ -76,7 +76,8 @@ func app(out io.Writer) *cli.Command {
 	}
 }
 
-// releasesUnderWay is how many releases may go on in the background at a time. The next one waits for one of them.
+// releasesUnderWay is how many releases may go on in the background at a time. The next one waits
+// for one of them.
 const releasesUnderWay = 16
 
 // way is how a caller uses locks.

@@ -1,5 +1,5 @@
-// Command election measures how long nobody leads when a leader ends: redlatch's Election beside a leader election that
-// polls as Kubernetes' client-go does, both on one Redis, at the same time.
+// Command election measures how long nobody leads when a leader ends: redlatch's Election beside a
+// leader election that polls as Kubernetes' client-go does, both on one Redis, at the same time.
 //
 //	go run ./election
 //	go run ./election -elections 50 -hand-overs 10
@@ -76,8 +76,8 @@ func app(out io.Writer) *cli.Command {
 	}
 }
 
-// settings derives the other times from the lease as client-go's defaults do: with a lease of 15 s, the deadline for a
-// renewal is 10 s, and the pause between two attempts is 2 s.
+// settings derives the other times from the lease as client-go's defaults do: with a lease of 15 s,
+// the deadline for a renewal is 10 s, and the pause between two attempts is 2 s.
 type settings struct{ lease time.Duration }
 
 func (s settings) renewDeadline() time.Duration { return s.lease * 2 / 3 }
@@ -86,8 +86,8 @@ func (s settings) retry() time.Duration         { return s.lease * 2 / 15 }
 // contender is a way to elect a leader.
 type contender struct {
 	name string
-	// stand stands for the election of that name until ctx ends. It calls lead, which returns soon after its context
-	// has ended.
+	// stand stands for the election of that name until ctx ends. It calls lead, which returns soon
+	// after its context has ended.
 	stand func(ctx context.Context, rdb *redis.Client, name string, s settings, lead func(context.Context)) error
 
 	mu             sync.Mutex

@@ -45,8 +45,8 @@ func TestElections(t *testing.T) {
 	}
 }
 
-// The polling election keeps client-go's times: a successor waits for the lease after a crash, and for its own poll
-// after a clean end.
+// The polling election keeps client-go's times: a successor waits for the lease after a crash, and
+// for its own poll after a clean end.
 func TestPollingKeepsTheTimesOfClientGo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := redistest.Embedded(t)

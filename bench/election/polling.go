@@ -9,9 +9,9 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// polling stands for election as k8s.io/client-go/tools/leaderelection does, with a record in Redis instead of a Lease
-// in etcd: candidates read the record every 2 to 4.4 s, and the leader writes it every 2 s. The leader deletes its name
-// when it ends (ReleaseOnCancel).
+// polling stands for election as k8s.io/client-go/tools/leaderelection does, with a record in Redis
+// instead of a Lease in etcd: candidates read the record every 2 to 4.4 s, and the leader writes it
+// every 2 s. The leader deletes its name when it ends (ReleaseOnCancel).
 type polling struct {
 	rdb *redis.Client
 	key string
@@ -30,11 +30,12 @@ type record struct {
 	Renewed time.Time     `json:"renewed"`
 }
 
-// jitter is ten times client-go's JitterFactor: a candidate waits for the retry period, and up to 1.2 times as long in
-// addition.
+// jitter is ten times client-go's JitterFactor: a candidate waits for the retry period, and up to
+// 1.2 times as long in addition.
 const jitter = 12
 
-// replace is what the resourceVersion is for in Kubernetes: it writes only what nobody has written meanwhile.
+// replace is what the resourceVersion is for in Kubernetes: it writes only what nobody has written
+// meanwhile.
 var replace = redis.NewScript(`
 if (redis.call('get', KEYS[1]) or '') ~= ARGV[1] then
   return 0

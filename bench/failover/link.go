@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// link is the network between a replica and its master: a proxy that delays all data in both directions.
-// What is on its way when it is cut is lost, as if the master's machine had failed.
+// link is the network between a replica and its master: a proxy that delays all data in both
+// directions. What is on its way when it is cut is lost, as if the master's machine had failed.
 type link struct {
 	delay    time.Duration
 	master   string

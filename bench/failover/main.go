@@ -1,6 +1,6 @@
-// Command failover measures what WithReplicas buys, and what it costs. In each round it starts a master
-// with a replica, acquires a lock, and then loses the master: what has not reached the replica by then is
-// lost. It promotes the replica and looks whether the lock is there.
+// Command failover measures what WithReplicas buys, and what it costs. In each round it starts a
+// master with a replica, acquires a lock, and then loses the master: what has not reached the
+// replica by then is lost. It promotes the replica and looks whether the lock is there.
 //
 //	go run ./failover
 //	go run ./failover -rounds 50 -delay 0,1ms,10ms
@@ -175,8 +175,8 @@ func (r *row) fill(ctx context.Context, rounds, parallel int) error {
 	return context.Cause(ctx)
 }
 
-// round acquires a lock on a new master and loses that master. It reports whether replica, promoted, lacks
-// the lock.
+// round acquires a lock on a new master and loses that master. It reports whether replica,
+// promoted, lacks the lock.
 func (r *row) round(ctx context.Context, replica *server.Server) (took time.Duration, missing bool, err error) {
 	master, err := server.Start(ctx)
 	if err != nil {

@@ -25,7 +25,8 @@ type cutOff struct {
 	passed  time.Time // when another client had the lock
 }
 
-// between is for how long nobody held the lock, as far as the two know. It is negative if both held it.
+// between is for how long nobody held the lock, as far as the two know. It is negative if both held
+// it.
 func (c cutOff) between() time.Duration { return c.passed.Sub(c.learned) }
 
 // cuts are the ways to cut a client off. Its dials fail, or its packets vanish.
@@ -40,7 +41,8 @@ var cuts = []struct {
 	{"packets vanish", func(p *redistest.Proxy) { p.BlackHole(true) }},
 }
 
-// measureCuts cuts holders of each library off from Redis, and prints a row for each library and each way.
+// measureCuts cuts holders of each library off from Redis, and prints a row for each library and
+// each way.
 func (s *settings) measureCuts(ctx context.Context, holders int, out io.Writer) error {
 	logging.Disable()
 	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
@@ -93,7 +95,8 @@ func cutHolders(ctx context.Context, l library, holders int, cut func(*redistest
 	return all, group.Wait()
 }
 
-// cutHolder acquires a lock, and cuts its client off from Redis after a while. Another client waits for the lock.
+// cutHolder acquires a lock, and cuts its client off from Redis after a while. Another client waits
+// for the lock.
 func cutHolder(
 	ctx context.Context, l library, addr, name string, after time.Duration, cut func(*redistest.Proxy),
 ) (cutOff, error) {
@@ -143,8 +146,8 @@ func cutHolder(
 // askInterval is how often the holder asks until when its lock is valid.
 const askInterval = 100 * time.Millisecond
 
-// learn returns when the holder knows that its lock is not valid any more: the library has told it, or the time that
-// the library has named is over.
+// learn returns when the holder knows that its lock is not valid any more: the library has told it,
+// or the time that the library has named is over.
 func learn(ctx context.Context, held claim) time.Time {
 	for ctx.Err() == nil {
 		until, pause := held.until(), askInterval

@@ -23,7 +23,8 @@ import (
 
 // client is a library in a client process, with the settings that its users get by default.
 type client interface {
-	// acquire waits for up to wait. It returns errBusy if somebody else has the lock, and another error if nobody knows.
+	// acquire waits for up to wait. It returns errBusy if somebody else has the lock, and another
+	// error if nobody knows.
 	acquire(ctx context.Context, name string, wait, lease time.Duration) (claim, error)
 	close() error
 }
@@ -32,9 +33,11 @@ var errBusy = errors.New("somebody else has the lock")
 
 // claim is a lock that a library says it has acquired.
 type claim interface {
-	// until is until when the library says now that the lock is valid. It is zero if the library says nothing in advance.
+	// until is until when the library says now that the lock is valid. It is zero if the library
+	// says nothing in advance.
 	until() time.Time
-	// ended is closed when the library says that the lock is lost. It is nil if the library does not tell.
+	// ended is closed when the library says that the lock is lost. It is nil if the library does
+	// not tell.
 	ended() <-chan struct{}
 	// release returns torture.ErrNotOwner if the library says that the lock was not held any more.
 	release(ctx context.Context) error
@@ -59,8 +62,8 @@ var libraries = []library{
 // redissonName is the library that needs Java and Maven. It runs if it is named.
 const redissonName = "redisson"
 
-// grace is how long a library that says nothing in advance may take to tell its holder of a loss. It matters when a
-// process goes on after it was stopped.
+// grace is how long a library that says nothing in advance may take to tell its holder of a loss.
+// It matters when a process goes on after it was stopped.
 const grace = 50 * time.Millisecond
 
 // pollInterval is how long a waiter of a library that polls sleeps between two attempts.
@@ -75,7 +78,8 @@ type player struct {
 	number atomic.Int64  // of the latest lock
 }
 
-// play makes a torture library of a client. Its locks answer from what the library says: Redis is not asked.
+// play makes a torture library of a client. Its locks answer from what the library says: Redis is
+// not asked.
 func play(l library) func(torture.LibrarySetup) (torture.Library, error) {
 	return func(s torture.LibrarySetup) (torture.Library, error) {
 		logging.Disable()
@@ -118,7 +122,8 @@ func (l *lock) TryLock(ctx context.Context, wait, lease time.Duration) (bool, er
 	return err == nil, err
 }
 
-// TTL is asked before IsHeld. Without an end that is known in advance, the lock lasts until IsHeld returns.
+// TTL is asked before IsHeld. Without an end that is known in advance, the lock lasts until IsHeld
+// returns.
 func (l *lock) TTL(context.Context) (time.Duration, error) {
 	l.until = l.claim.until()
 	if !l.until.IsZero() {
@@ -212,8 +217,8 @@ func (c redsyncClaim) release(ctx context.Context) error {
 	return err
 }
 
-// redislockClient is github.com/bsm/redislock. A lock lasts for the TTL that Obtain was called with: from the call on,
-// in its favor, because Redis counts from later.
+// redislockClient is github.com/bsm/redislock. A lock lasts for the TTL that Obtain was called
+// with: from the call on, in its favor, because Redis counts from later.
 type redislockClient struct {
 	rdb    *redis.Client
 	client *redislock.Client
@@ -256,8 +261,9 @@ func (c redislockClaim) release(ctx context.Context) error {
 	return err
 }
 
-// rueidislockClient is github.com/redis/rueidis/rueidislock. It renews its locks, and says nothing in advance: the
-// context of a lock ends when the lock is lost. All its locks have the lease that the client was made with.
+// rueidislockClient is github.com/redis/rueidis/rueidislock. It renews its locks, and says nothing
+// in advance: the context of a lock ends when the lock is lost. All its locks have the lease that
+// the client was made with.
 type rueidislockClient struct{ locker rueidislock.Locker }
 
 func openRueidislock(s torture.LibrarySetup) (client, error) {

@@ -1,5 +1,6 @@
-// Command torture runs clients of one lock library at a time on a Redis under faults, as redlatch torture does, and
-// checks what that library itself says: while it says that a client holds a lock, no other client holds it.
+// Command torture runs clients of one lock library at a time on a Redis under faults, as redlatch
+// torture does, and checks what that library itself says: while it says that a client holds a lock,
+// no other client holds it.
 //
 //	go run ./torture
 //	go run ./torture -libraries rueidislock -minutes 1 -seed 7 -timelines /tmp
@@ -28,7 +29,8 @@ import (
 	"github.com/redlatch/redlatch/internal/torture"
 )
 
-// asClient is the verb by which torture starts its client processes. The name of the library follows.
+// asClient is the verb by which torture starts its client processes. The name of the library
+// follows.
 const asClient = "torture-client"
 
 // exclusion is the check that counts. The others are about promises that only redlatch makes.
@@ -176,8 +178,8 @@ func named(name string) (library, error) {
 	return libraries[i], nil
 }
 
-// measure runs the libraries one after the other, and prints a row for each and the first history of each that was
-// violated.
+// measure runs the libraries one after the other, and prints a row for each and the first history
+// of each that was violated.
 func (s *settings) measure(ctx context.Context, out, progress io.Writer) error {
 	logging.Disable()
 	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)

@@ -101,7 +101,8 @@ var verdicts = []struct {
 	{"liar", "0.4", true, errViolated},
 }
 
-// A library is taken at its word: one that promises too much is found, and the others are not accused.
+// A library is taken at its word: one that promises too much is found, and the others are not
+// accused.
 func TestLibrariesUnderFaults(t *testing.T) {
 	redistest.Require(t, redistest.NeedRedis)
 	for _, tt := range verdicts {
@@ -122,7 +123,8 @@ func TestLibrariesUnderFaults(t *testing.T) {
 	}
 }
 
-// A holder that is cut off knows of it before somebody else has the lock, unless its library promises too much.
+// A holder that is cut off knows of it before somebody else has the lock, unless its library
+// promises too much.
 func TestHoldersThatAreCutOff(t *testing.T) {
 	redistest.Require(t, redistest.NeedRedis)
 	short := func(name string, inJava bool) library {

@@ -11,11 +11,12 @@ import (
 	"github.com/redlatch/redlatch/interop/redisson"
 )
 
-// redissonClient is Redisson's RLock, used as in a Java program: a thread calls tryLock, and later unlock. The owner in
-// Redis is the thread, and threads are used again.
+// redissonClient is Redisson's RLock, used as in a Java program: a thread calls tryLock, and later
+// unlock. The owner in Redis is the thread, and threads are used again.
 //
-// Redisson tells nobody until when a lock is valid. It can be asked how long the key lasts and whether the thread holds
-// the lock. A claim lasts for as long as the latest answer says, and so it grows while the watchdog renews the lock.
+// Redisson tells nobody until when a lock is valid. It can be asked how long the key lasts and
+// whether the thread holds the lock. A claim lasts for as long as the latest answer says, and so it
+// grows while the watchdog renews the lock.
 type redissonClient struct {
 	client   *redisson.Client
 	watchdog time.Duration // the lease of locks that are renewed
@@ -37,8 +38,8 @@ const (
 	redissonPatience = 100 * time.Millisecond // how long a caller waits for an answer
 )
 
-// startJava starts the Java process of this process. It is stopped and killed with it, as it is in the same process
-// group, and ends with it.
+// startJava starts the Java process of this process. It is stopped and killed with it, as it is in
+// the same process group, and ends with it.
 var startJava = sync.OnceValues(func() (*redisson.Driver, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute) // it may have to be built
 	defer cancel()
@@ -151,8 +152,8 @@ func (c *redissonClaim) until() time.Time {
 	return c.known
 }
 
-// ask sends until when the lock is valid; zero if nobody knows. Redis counts from later than the question, which is in
-// the lock's favor.
+// ask sends until when the lock is valid; zero if nobody knows. Redis counts from later than the
+// question, which is in the lock's favor.
 func (c *redissonClaim) ask(answer chan<- time.Time) {
 	ctx, cancel := context.WithTimeout(context.Background(), redissonCall)
 	defer cancel()

@@ -40,7 +40,8 @@ func TestACLPrintsTheDocumentedRules(t *testing.T) {
 	}
 }
 
-// Redis refuses other key patterns beside that for all keys, so the rules have none without a prefix.
+// Redis refuses other key patterns beside that for all keys, so the rules have none without a
+// prefix.
 func TestACLWithoutAPrefix(t *testing.T) {
 	t.Parallel()
 	s := redistest.Fresh(t)
@@ -104,8 +105,8 @@ func TestACLRefusesWhatCannotBePasted(t *testing.T) {
 	}
 }
 
-// A user with the rights of redlatch acl cannot list locks, nor find a kind by its keys. The message says what is
-// missing, and what else to do.
+// A user with the rights of redlatch acl cannot list locks, nor find a kind by its keys. The
+// message says what is missing, and what else to do.
 func TestMessagesToAUserOfALimitedACL(t *testing.T) {
 	t.Parallel()
 	s := redistest.Fresh(t)

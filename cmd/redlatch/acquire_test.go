@@ -75,7 +75,8 @@ func TestAcquireThatCannotPrint(t *testing.T) {
 	}
 }
 
-// With --verbose, standard error says who holds the name while run waits, and when it is acquired and released.
+// With --verbose, standard error says who holds the name while run waits, and when it is acquired
+// and released.
 func TestRunVerbose(t *testing.T) {
 	t.Parallel()
 	s := redistest.Redis(t)

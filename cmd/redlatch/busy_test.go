@@ -14,7 +14,8 @@ import (
 	"github.com/redlatch/redlatch/primitives"
 )
 
-// --busy-exit replaces the exit code only if somebody else has the name, and --quiet says nothing then.
+// --busy-exit replaces the exit code only if somebody else has the name, and --quiet says nothing
+// then.
 func TestBusyExit(t *testing.T) {
 	t.Parallel()
 	s := redistest.Redis(t)
@@ -65,7 +66,8 @@ func TestBusyExit(t *testing.T) {
 	}
 }
 
-// elect ends as its command does, and with signals, which stop the command first. Nothing stays in Redis.
+// elect ends as its command does, and with signals, which stop the command first. Nothing stays in
+// Redis.
 func TestElectEnds(t *testing.T) {
 	t.Parallel()
 	s := redistest.Redis(t)
@@ -98,8 +100,8 @@ func TestElectEnds(t *testing.T) {
 	}
 }
 
-// A second host leads when the first one has given the leadership back, or has lost it, with a greater token. A signal
-// ends a host that only stands.
+// A second host leads when the first one has given the leadership back, or has lost it, with a
+// greater token. A signal ends a host that only stands.
 func TestElectHandsOver(t *testing.T) {
 	t.Parallel()
 	s := redistest.Redis(t)
@@ -165,7 +167,8 @@ func TestUnknownCommands(t *testing.T) {
 	}
 }
 
-// ask reaches a command that runs with --on-wanted, and only that: its group gets no signal. A waiter does, too.
+// ask reaches a command that runs with --on-wanted, and only that: its group gets no signal. A
+// waiter does, too.
 func TestAskReachesTheCommand(t *testing.T) {
 	t.Parallel()
 	s := redistest.Redis(t)

@@ -15,7 +15,8 @@ import (
 	"github.com/redlatch/redlatch/internal/test/redistest"
 )
 
-// Where Redis is out of reach, or refuses, each command exits with 3 and says why, as JSON if asked.
+// Where Redis is out of reach, or refuses, each command exits with 3 and says why, as JSON if
+// asked.
 func TestUnreachableRedis(t *testing.T) {
 	t.Parallel()
 	locked := redistest.Miniredis(t)
@@ -59,7 +60,8 @@ func TestUnreachableRedis(t *testing.T) {
 	}
 }
 
-// The connection is what the flags say: the URL from the environment, several URLs, Sentinel, a cluster.
+// The connection is what the flags say: the URL from the environment, several URLs, Sentinel, a
+// cluster.
 func TestConnections(t *testing.T) {
 	type options struct {
 		*redis.Options
@@ -151,7 +153,8 @@ func TestClusterAndSentinel(t *testing.T) {
 	require.Zero(t, code, stderr)
 }
 
-// A client leaves a Sentinel that hangs after it has told the master, so that it finds the next one.
+// A client leaves a Sentinel that hangs after it has told the master, so that it finds the next
+// one.
 func TestClientsLeaveAHungSentinel(t *testing.T) {
 	t.Parallel()
 	redistest.NeedFull(t, "timeouts of hung Sentinels")

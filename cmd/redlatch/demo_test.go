@@ -57,7 +57,8 @@ func requireNarrow(t *testing.T, text string) {
 	}
 }
 
-// The demo without flags runs two scenes on a server inside the process, whatever REDIS_URL says. They fit a screen.
+// The demo without flags runs two scenes on a server inside the process, whatever REDIS_URL says.
+// They fit a screen.
 func TestDemoWithoutFlags(t *testing.T) {
 	t.Parallel()
 	require.Equal(t, unreachable, os.Getenv(urlVariable))

@@ -137,8 +137,8 @@ func TestCompletion(t *testing.T) {
 	}
 }
 
-// The examples of the pages work, in their order. A number after # is the exit code. A text below a command is
-// its output.
+// The examples of the pages work, in their order. A number after # is the exit code. A text below a
+// command is its output.
 func TestExamplesOfThePages(t *testing.T) {
 	t.Parallel()
 	for page, sections := range map[string]map[string]func(*testing.T) (addr string){
@@ -178,8 +178,9 @@ func TestExamplesOfThePages(t *testing.T) {
 // anyServer returns an empty server.
 func anyServer(t *testing.T) (addr string) { return redistest.Miniredis(t).Addr() }
 
-// runExamples runs the shell blocks of a page. If compares is set, a text block has the output of the command
-// before it. A number after # is the exit code, if it is not 0. The lines for go build programs, as other tests do.
+// runExamples runs the shell blocks of a page. If compares is set, a text block has the output of
+// the command before it. A number after # is the exit code, if it is not 0. The lines for go build
+// programs, as other tests do.
 func runExamples(t *testing.T, page string, compares bool, run func(line string) (code int, output string)) {
 	blocks := regexp.MustCompile("(?s)```(sh|text)\n(.*?)```").FindAllStringSubmatch(page, -1)
 	require.NotEmpty(t, blocks)
@@ -204,8 +205,8 @@ func runExamples(t *testing.T, page string, compares bool, run func(line string)
 	}
 }
 
-// requireOutput checks that output has the lines of a page, which differ in ids and numbers. "..." stands for
-// any lines.
+// requireOutput checks that output has the lines of a page, which differ in ids and numbers. "..."
+// stands for any lines.
 func requireOutput(t *testing.T, want, output string) {
 	random := regexp.MustCompile(`[0-9a-f]{8}-[0-9a-f-]{27}:\d+|[0-9a-f]{32}|\b\d+(\.\d+)?(µs|ms|s| s)\b| +`)
 	plain := func(s string) []string {
@@ -243,7 +244,8 @@ func withAHeldLock(t *testing.T) string {
 	return s.Addr()
 }
 
-// withoutPermits returns a server with a semaphore that nobody can acquire, and permits that are held.
+// withoutPermits returns a server with a semaphore that nobody can acquire, and permits that are
+// held.
 func withoutPermits(t *testing.T) string {
 	s := redistest.Miniredis(t)
 	c := client(t, s, primitives.WithClientName("web-7:4711"))
@@ -258,8 +260,9 @@ func withoutPermits(t *testing.T) string {
 	return s.Addr()
 }
 
-// shell returns a function that runs a line of shell, in which redlatch uses the server at addr. The default
-// address is replaced by addr, and what would run for long is cut short. There is a script ship.sh.
+// shell returns a function that runs a line of shell, in which redlatch uses the server at addr.
+// The default address is replaced by addr, and what would run for long is cut short. There is a
+// script ship.sh.
 func shell(t *testing.T, addr string) func(line string) (code int, output string) {
 	bin := t.TempDir()
 	path, err := os.Executable()
@@ -294,7 +297,8 @@ func TestUnknownFlagIsNamedAsItWasTyped(t *testing.T) {
 	}
 }
 
-// The commands of doc/rollout.md find the lock that the other side holds. A client holds it in the place of Java.
+// The commands of doc/rollout.md find the lock that the other side holds. A client holds it in the
+// place of Java.
 func TestCommandsOfTheRollout(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile("../../doc/rollout.md")

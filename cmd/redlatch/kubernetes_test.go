@@ -102,8 +102,8 @@ func TestCommandsOfTheManifestsRun(t *testing.T) {
 	}
 }
 
-// A job that has failed keeps its lock for the minimum hold. A second pod would exit with 0, and Kubernetes would take
-// the job for done: so the manifest allows no second pod.
+// A job that has failed keeps its lock for the minimum hold. A second pod would exit with 0, and
+// Kubernetes would take the job for done: so the manifest allows no second pod.
 func TestFailedCronJobIsNotHidden(t *testing.T) {
 	t.Parallel()
 	url := "redis://" + redistest.Miniredis(t).Addr()

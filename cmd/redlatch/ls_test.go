@@ -16,7 +16,8 @@ import (
 	"github.com/redlatch/redlatch/primitives"
 )
 
-// inventory is a prefix under which there is something of every kind, and what redlatch shows of it.
+// inventory is a prefix under which there is something of every kind, and what redlatch shows of
+// it.
 type inventory struct {
 	s           *redistest.Server
 	prefix      string
@@ -157,7 +158,8 @@ func TestInspectShowsEveryKind(t *testing.T) {
 	})
 }
 
-// A number is shown as what it is known to be: nobody knows how many permits a semaphore has in all.
+// A number is shown as what it is known to be: nobody knows how many permits a semaphore has in
+// all.
 func TestInspectOfANumber(t *testing.T) {
 	t.Parallel()
 	s := redistest.Miniredis(t)
@@ -249,8 +251,8 @@ func TestDataOfAnotherProgram(t *testing.T) {
 	}
 }
 
-// A hash without expiry that looks like a lock is in nobody's list, but others wait for it, so it is named, and
-// --kind lock frees it.
+// A hash without expiry that looks like a lock is in nobody's list, but others wait for it, so it
+// is named, and --kind lock frees it.
 func TestAHashWithoutExpiryIsNamed(t *testing.T) {
 	t.Parallel()
 	s := redistest.Redis(t)

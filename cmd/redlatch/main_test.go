@@ -15,7 +15,8 @@ import (
 	"github.com/redlatch/redlatch/internal/test/redistest"
 )
 
-// asProgram runs the binary as redlatch, or as a command that redlatch runs, if it was started as such.
+// asProgram runs the binary as redlatch, or as a command that redlatch runs, if it was started as
+// such.
 var asProgram func()
 
 func TestMain(m *testing.M) {
@@ -27,7 +28,8 @@ func TestMain(m *testing.M) {
 	os.Exit(redistest.Main(m))
 }
 
-// unreachable is the URL in the environment of all tests: none of them must use a server that it does not name.
+// unreachable is the URL in the environment of all tests: none of them must use a server that it
+// does not name.
 const unreachable = "redis://127.0.0.1:1"
 
 // redlatch runs the command line and returns its exit code and output.
@@ -129,7 +131,8 @@ func TestRedisFromTheEnvironment(t *testing.T) {
 	require.Contains(t, stderr, "127.0.0.1:1")
 }
 
-// -w takes its value with a blank, with "=" and attached. The arguments of run's command stay as they are.
+// -w takes its value with a blank, with "=" and attached. The arguments of run's command stay as
+// they are.
 func TestWaitTakesItsValueInAnyWay(t *testing.T) {
 	t.Parallel()
 	s := redistest.Miniredis(t)
@@ -287,7 +290,8 @@ func TestBadUse(t *testing.T) {
 	}
 }
 
-// The command starts servers for torture with the package that our tests use, too. It links no library for tests.
+// The command starts servers for torture with the package that our tests use, too. It links no
+// library for tests.
 func TestCommandLinksNoLibraryForTests(t *testing.T) {
 	t.Parallel()
 	out, err := exec.CommandContext(t.Context(), "go", "list", "-deps", ".").Output()

@@ -12,7 +12,8 @@ import (
 	"github.com/redlatch/redlatch/internal/test/redistest"
 )
 
-// Locks whose names are not UTF-8 are told apart everywhere, and can be released by what ls --json shows.
+// Locks whose names are not UTF-8 are told apart everywhere, and can be released by what ls --json
+// shows.
 func TestNamesThatAreNotUTF8(t *testing.T) {
 	t.Parallel()
 	s := redistest.Fresh(t)

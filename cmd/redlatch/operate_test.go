@@ -80,7 +80,8 @@ func withoutTTLs(lock fields) {
 	}
 }
 
-// watch starts while Redis is out of reach, and says so. Another signal than SIGINT shows in the exit code.
+// watch starts while Redis is out of reach, and says so. Another signal than SIGINT shows in the
+// exit code.
 func TestWatchWithoutRedis(t *testing.T) {
 	t.Parallel()
 	for flag, want := range map[string]string{

@@ -25,7 +25,8 @@ func requireHarmless(t *testing.T, text string, lines int) {
 	}
 }
 
-// FuzzOutput prints names, ids and error messages of any content: they come from whoever uses the Redis.
+// FuzzOutput prints names, ids and error messages of any content: they come from whoever uses the
+// Redis.
 func FuzzOutput(f *testing.F) {
 	for _, s := range []string{
 		"orders:42", "", "a b", "\x1b]0;title\a", "a\r\nb", "a\tb", "\x9b31m", "\xff\xff", "\u202e", "\u2028",
@@ -60,7 +61,8 @@ func FuzzOutput(f *testing.F) {
 	})
 }
 
-// FuzzArguments gives flags any value. A bad one is bad use; with others the command finds no Redis.
+// FuzzArguments gives flags any value. A bad one is bad use; with others the command finds no
+// Redis.
 func FuzzArguments(f *testing.F) {
 	for _, s := range []string{"", "0", "-1", "1ns", "-1s", "1s", "1e9h", "9223372036854775807ns", "2562048h", "x",
 		"\x00", "NaN"} {

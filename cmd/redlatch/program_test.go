@@ -86,7 +86,8 @@ func startCommand(t testing.TB, cmd *exec.Cmd, environment []string) *program {
 	return p
 }
 
-// childArgs returns the arguments of run that make it run the test binary in one of the modes of childMain.
+// childArgs returns the arguments of run that make it run the test binary in one of the modes of
+// childMain.
 func childArgs(t testing.TB, args ...string) []string {
 	return append([]string{"--", self(t), childArgument}, args...)
 }

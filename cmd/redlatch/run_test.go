@@ -154,8 +154,8 @@ func TestRunGivesUpWhenItMay(t *testing.T) {
 	}
 }
 
-// A job that ends within its minimum hold runs once, however often it is started. run does not wait, and the name
-// is free when the minimum is over.
+// A job that ends within its minimum hold runs once, however often it is started. run does not
+// wait, and the name is free when the minimum is over.
 func TestRunKeepsTheMinimumHold(t *testing.T) {
 	t.Parallel()
 	s := redistest.Redis(t)
@@ -204,8 +204,8 @@ func TestRunPassesSignalsOn(t *testing.T) {
 	require.Empty(t, redistest.Keys(t, s, "*"+name+"*"))
 }
 
-// Under nohup, and in the background of a script, run and CMD ignore what they were started to ignore. Other signals
-// have their usual effect.
+// Under nohup, and in the background of a script, run and CMD ignore what they were started to
+// ignore. Other signals have their usual effect.
 func TestRunLeavesIgnoredSignalsIgnored(t *testing.T) {
 	t.Parallel()
 	s := redistest.Redis(t)
@@ -274,7 +274,8 @@ func TestSignalEndsAReleaseWithoutAnswer(t *testing.T) {
 	require.Equal(t, -1, p.wait(), "by the signal")
 }
 
-// A signal that comes twice, as from timeout(1), ends neither the release of a hold nor the clean-up of a wait.
+// A signal that comes twice, as from timeout(1), ends neither the release of a hold nor the
+// clean-up of a wait.
 func TestSecondSignalDoesNotEndTheCleanUp(t *testing.T) {
 	t.Parallel()
 	s := redistest.Redis(t)
@@ -399,8 +400,8 @@ func TestForcedLossEndsTheCommand(t *testing.T) {
 	})
 }
 
-// A command that does not end in time is killed before somebody else can have the lock, however long the
-// grace. The same holds for what it has left in its group.
+// A command that does not end in time is killed before somebody else can have the lock, however
+// long the grace. The same holds for what it has left in its group.
 func TestLossByTimeKillsBeforeTheNextHolder(t *testing.T) {
 	t.Parallel()
 	s := redistest.Redis(t)
@@ -443,8 +444,8 @@ func TestLossByTimeKillsBeforeTheNextHolder(t *testing.T) {
 	})
 }
 
-// A command that ends on SIGTERM is told a tenth of the TTL before the key expires. The key is then removed,
-// so that others need not wait for that.
+// A command that ends on SIGTERM is told a tenth of the TTL before the key expires. The key is then
+// removed, so that others need not wait for that.
 func TestLossByTimeIsToldEarly(t *testing.T) {
 	t.Parallel()
 	s := redistest.Redis(t)
@@ -473,7 +474,8 @@ func TestLossByTimeIsToldEarly(t *testing.T) {
 	})
 }
 
-// On a silent server, run does not wait for ever, and does not claim that somebody else holds the lock.
+// On a silent server, run does not wait for ever, and does not claim that somebody else holds the
+// lock.
 func TestRunOnASilentServer(t *testing.T) {
 	t.Parallel()
 	s := redistest.Redis(t)
@@ -486,8 +488,8 @@ func TestRunOnASilentServer(t *testing.T) {
 	}
 }
 
-// Messages that nobody reads end neither redlatch, which would leave the lock to its lease, nor change how SIGPIPE
-// ends its command.
+// Messages that nobody reads end neither redlatch, which would leave the lock to its lease, nor
+// change how SIGPIPE ends its command.
 func TestRunWhoseMessagesNobodyReads(t *testing.T) {
 	t.Parallel()
 	s := redistest.Redis(t)

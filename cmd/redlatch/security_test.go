@@ -74,7 +74,8 @@ func TestOutputCannotControlTheTerminal(t *testing.T) {
 	}
 }
 
-// operatorTest runs redlatch as the operators of doc/operations.md, on a server with something of every kind.
+// operatorTest runs redlatch as the operators of doc/operations.md, on a server with something of
+// every kind.
 type operatorTest struct {
 	*inventory
 	all string // what an administrator sees
@@ -208,8 +209,8 @@ func answering(t testing.TB, answer string) string {
 // commandStart matches the header of a command.
 var commandStart = regexp.MustCompile(`(?m)^\*\d+\r$`)
 
-// No output shows a password, whether Redis refuses it, is out of reach, or the URL is none. Passwords contain
-// characters that end the password for a parser of URLs.
+// No output shows a password, whether Redis refuses it, is out of reach, or the URL is none.
+// Passwords contain characters that end the password for a parser of URLs.
 func TestPasswordsAreNotShown(t *testing.T) {
 	locked := redistest.Fresh(t)
 	locked.SetUser(t, "limited", "reset", "on", ">hush-hush", "+ping")

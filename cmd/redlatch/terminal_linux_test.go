@@ -127,7 +127,8 @@ func TestRunOnATerminal(t *testing.T) {
 	require.Empty(t, redistest.Keys(t, s, "*"+name+"*"))
 }
 
-// The group is in the foreground before a command that reads the terminal at once has been stopped for good.
+// The group is in the foreground before a command that reads the terminal at once has been stopped
+// for good.
 func TestRunReadsFromTheTerminal(t *testing.T) {
 	t.Parallel()
 	s := redistest.Redis(t)
@@ -150,8 +151,8 @@ func startShell(t *testing.T, s *redistest.Server) *terminal {
 	return leadSession(t, cmd, 0)
 }
 
-// Under a shell, Ctrl-Z stops the command and redlatch, and fg continues both. A command whose lock was lost
-// meanwhile ends before it goes on.
+// Under a shell, Ctrl-Z stops the command and redlatch, and fg continues both. A command whose lock
+// was lost meanwhile ends before it goes on.
 func TestRunStopsWithItsCommand(t *testing.T) {
 	t.Parallel()
 	s := redistest.Redis(t)

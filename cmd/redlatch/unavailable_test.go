@@ -21,8 +21,8 @@ import (
 	"github.com/redlatch/redlatch/scripts"
 )
 
-// If Redis does not answer, run exits with 3, not with 75: also if it falls silent while run waits. Its end
-// comes no later than a second after the wait.
+// If Redis does not answer, run exits with 3, not with 75: also if it falls silent while run waits.
+// Its end comes no later than a second after the wait.
 func TestRunSaysThatRedisDoesNotAnswer(t *testing.T) {
 	t.Parallel()
 	silent := redistest.ServeSilence(t)
@@ -50,7 +50,8 @@ func TestRunSaysThatRedisDoesNotAnswer(t *testing.T) {
 	}
 }
 
-// If Redis falls silent before the release, run says so, and ends 5 s later with the code of its command.
+// If Redis falls silent before the release, run says so, and ends 5 s later with the code of its
+// command.
 func TestRunEndsAlthoughTheReleaseIsNotAnswered(t *testing.T) {
 	t.Parallel()
 	s := redistest.Redis(t)
@@ -112,7 +113,8 @@ func TestHungSeedOrSentinelStopsNoCommand(t *testing.T) {
 	}
 }
 
-// A server that is not ready yet, as after a boot, is waited for as one that is held: for as long as the command waits.
+// A server that is not ready yet, as after a boot, is waited for as one that is held: for as long
+// as the command waits.
 func TestServerThatIsNotReadyIsWaitedFor(t *testing.T) {
 	t.Parallel()
 	for _, answer := range []string{
@@ -141,7 +143,8 @@ func TestServerThatIsNotReadyIsWaitedFor(t *testing.T) {
 	}
 }
 
-// A wait ends within a second after its limit, even if Redis answers no script, or only the first attempt.
+// A wait ends within a second after its limit, even if Redis answers no script, or only the first
+// attempt.
 func TestWaitEndsAlthoughRedisIsSilent(t *testing.T) {
 	t.Parallel()
 	s := redistest.Redis(t)
@@ -239,8 +242,8 @@ func TestLatchWaitSaysWhatRedisAnswers(t *testing.T) {
 	}
 }
 
-// The message of exit code 75 names the holder and its client, whatever the kind; of a plain semaphore, how many
-// permits are left.
+// The message of exit code 75 names the holder and its client, whatever the kind; of a plain
+// semaphore, how many permits are left.
 func TestRefusalNamesTheHolder(t *testing.T) {
 	t.Parallel()
 	s := redistest.Redis(t)
@@ -294,7 +297,8 @@ func TestRefusalNamesAHolderOfAnotherKind(t *testing.T) {
 	}
 }
 
-// A pool that nobody has set up is a mistake more often than a busy one, so the message says what to do.
+// A pool that nobody has set up is a mistake more often than a busy one, so the message says what
+// to do.
 func TestRefusalOfAPoolWithoutACount(t *testing.T) {
 	t.Parallel()
 	s := redistest.Redis(t)
@@ -322,7 +326,8 @@ func TestTextOfALatchThatStaysShut(t *testing.T) {
 	require.Equal(t, fmt.Sprintf("redlatch: latch %q is not open after 50ms\n", name), stderr)
 }
 
-// A URL with the wrong scheme gets no answer, or an end of the connection: the message asks about TLS.
+// A URL with the wrong scheme gets no answer, or an end of the connection: the message asks about
+// TLS.
 func TestMessageAboutTLS(t *testing.T) {
 	t.Parallel()
 	plain := redistest.Fresh(t)

@@ -66,8 +66,8 @@ func candidate(ctx context.Context, options redis.Options, number int, e *electi
 	options.Dialer = network.Dial
 	rdb := redis.NewClient(&options)
 	defer rdb.Close()
-	// A leader that has lost the leadership has a quarter of its lease to stop, which is enough on a
-	// busy machine, too. By default it is a hundredth.
+	// A leader that has lost the leadership has a quarter of its lease to stop, which is enough on
+	// a busy machine, too. By default it is a hundredth.
 	client, err := primitives.New(rdb, primitives.WithSafetyMargin(ttl/4))
 	if err != nil {
 		return err

@@ -27,7 +27,8 @@ func TestMain(m *testing.M) {
 
 const root = "../.."
 
-// oneProgram stands for all programs, unless all tests run: linking a program takes longer than running it.
+// oneProgram stands for all programs, unless all tests run: linking a program takes longer than
+// running it.
 const oneProgram = "cron"
 
 // Each program prints what its first comment says, on the server inside it and on a real one.
@@ -53,9 +54,10 @@ func TestProgramsPrintWhatTheirCommentsSay(t *testing.T) {
 	}
 }
 
-// build links all programs into one, which takes much less time than a program each. The sources that it compiles are
-// those of the programs, as packages with a function Main, in a folder that exists in the build only. It returns a
-// folder with the file "all", whose argument is the name of a program, and with the command redlatch.
+// build links all programs into one, which takes much less time than a program each. The sources
+// that it compiles are those of the programs, as packages with a function Main, in a folder that
+// exists in the build only. It returns a folder with the file "all", whose argument is the name of
+// a program, and with the command redlatch.
 func build(t *testing.T, programs []string) (dir string) {
 	dir = t.TempDir()
 	folder, err := filepath.Abs(".")
@@ -139,7 +141,8 @@ func tasks(t *testing.T) (names []string) {
 	return names
 }
 
-// A reader reaches each program by one link, from the README, from the page of tasks, and from llms.txt.
+// A reader reaches each program by one link, from the README, from the page of tasks, and from
+// llms.txt.
 func TestPagesLinkEachProgram(t *testing.T) {
 	t.Parallel()
 	for page, folder := range map[string]string{

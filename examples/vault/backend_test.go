@@ -41,7 +41,8 @@ func TestVaultsOwnTests(t *testing.T) {
 	physical.ExerciseBackend_ListPrefix(t, server(t, s))
 }
 
-// An active server that loses its lock is told, and its address is not taken for that of the next one.
+// An active server that loses its lock is told, and its address is not taken for that of the next
+// one.
 func TestActiveServerThatLosesItsLock(t *testing.T) {
 	s := locktest.NewServer(t)
 	first, second := server(t, s), server(t, s)

@@ -45,8 +45,8 @@ type outage struct {
 	attempted, ended atomic.Int64
 }
 
-// do is the command of a duty. While the server is silent, no attempt is answered. Attempts that begin then are
-// not answered later either.
+// do is the command of a duty. While the server is silent, no attempt is answered. Attempts that
+// begin then are not answered later either.
 func (o *outage) do(ctx context.Context) duty.Answer {
 	o.attempted.Add(1)
 	o.most.Store(max(o.most.Load(), o.inFlight.Add(1)))
@@ -148,7 +148,8 @@ func TestPausesDouble(t *testing.T) {
 	})
 }
 
-// Duties that were never tried are dropped, too, when their time is over. No attempt lasts longer than that.
+// Duties that were never tried are dropped, too, when their time is over. No attempt lasts longer
+// than that.
 func TestDutiesEndWithTheirTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newClient()

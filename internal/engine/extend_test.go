@@ -12,8 +12,8 @@ import (
 	. "github.com/redlatch/redlatch/internal/test/enginetest"
 )
 
-// An Extend has made the lease longer. The release gets no answer until the first lease would be over, and is repeated
-// beyond that.
+// An Extend has made the lease longer. The release gets no answer until the first lease would be
+// over, and is repeated beyond that.
 func TestReleaseAfterAnExtendIsRepeatedToTheEndOfTheNewLease(t *testing.T) {
 	Bubble(t, func(t *testing.T, s *Server) {
 		const first, extended, silent = 10 * time.Second, time.Minute, 30 * time.Second
@@ -32,8 +32,8 @@ func TestReleaseAfterAnExtendIsRepeatedToTheEndOfTheNewLease(t *testing.T) {
 	})
 }
 
-// A process wakes up after a standstill, and asks about a hold that is over, before anything else has noticed that. It
-// sends nothing: an Extend would keep the lock for long, and for nobody.
+// A process wakes up after a standstill, and asks about a hold that is over, before anything else
+// has noticed that. It sends nothing: an Extend would keep the lock for long, and for nobody.
 func TestNothingIsSentForAHoldThatIsOver(t *testing.T) {
 	for name, ask := range map[string]func(t *testing.T, h *Hold) error{
 		"check":  func(t *testing.T, h *Hold) error { return h.Check(t.Context()) },
@@ -65,8 +65,9 @@ func (s *shortening) send(_ context.Context, ttl time.Duration, counts int) erro
 	return s.err
 }
 
-// A renewal has found that the lease lasts for a day, because the server's clock was set back. The lease is shortened
-// to what was promised, or to the TTL of the renewals, and by a command with all counts of the client.
+// A renewal has found that the lease lasts for a day, because the server's clock was set back. The
+// lease is shortened to what was promised, or to the TTL of the renewals, and by a command with all
+// counts of the client.
 func TestShortenLeavesWhatWasPromised(t *testing.T) {
 	const ttl, long = 30 * time.Second, 5 * time.Minute
 	for _, tt := range []struct {
@@ -138,8 +139,8 @@ func TestShortenLeavesWhatWasPromised(t *testing.T) {
 	}
 }
 
-// Commands that extend a lease, and the one that shortens it, never are under way at the same time. Otherwise a late
-// copy of the latter could undo what the former has promised.
+// Commands that extend a lease, and the one that shortens it, never are under way at the same time.
+// Otherwise a late copy of the latter could undo what the former has promised.
 func TestShortenAndExtendExcludeEachOther(t *testing.T) {
 	const (
 		ttl = 30 * time.Second

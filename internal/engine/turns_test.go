@@ -152,8 +152,9 @@ func TestOthersHaveTheirTurnAfterEachCohortAndTheLockIsNotIdle(t *testing.T) {
 	}
 }
 
-// While somebody polls for a lock, a client hands it off among its goroutines no more: each of its releases frees it.
-// So the lock is free as often as if the goroutines were on clients of their own.
+// While somebody polls for a lock, a client hands it off among its goroutines no more: each of its
+// releases frees it. So the lock is free as often as if the goroutines were on clients of their
+// own.
 func TestNothingIsHandedOffWhileSomebodyPolls(t *testing.T) {
 	polls := Polling(50*ms, 200*ms)
 	for _, tt := range []struct {
@@ -182,7 +183,8 @@ func TestNothingIsHandedOffWhileSomebodyPolls(t *testing.T) {
 			Sleep(time.Second)
 			assert.NotEmpty(t, s.Sent("handoff", ""))
 			waiter := Start(t, func() (*Hold, error) {
-				// A single attempt leaves no mark, so it has to wait: the lock is held at most times.
+				// A single attempt leaves no mark, so it has to wait: the lock is held at most
+				// times.
 				return tt.kind(other, "x").Acquire(t.Context(), NewTerms(tt.polls...), 30*time.Second)
 			})
 			Sleep(100 * ms)

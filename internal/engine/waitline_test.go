@@ -69,8 +69,8 @@ func TestClientsInLineAcquireInOrder(t *testing.T) {
 			drain(t, calls...)
 			order := s.Granted[1:] // ids in the order of arrival; the first one is the holder's
 			assert.Equal(t, 2500*ms, s.Now(), "nobody waits for a poll")
-			// A client that becomes a listener makes an attempt. It may be early, and its release wakes the
-			// next one in line before the one that was woken last has tried.
+			// A client that becomes a listener makes an attempt. It may be early, and its release
+			// wakes the next one in line before the one that was woken last has tried.
 			early := 0
 			for i := range order[1:] {
 				if order[i] > order[i+1] {

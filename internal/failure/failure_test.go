@@ -102,7 +102,8 @@ func TestTextOfAnInterruption(t *testing.T) {
 	}
 }
 
-// A command that was cut short matches os.ErrDeadlineExceeded if it was silent, and if its caller did not just cancel.
+// A command that was cut short matches os.ErrDeadlineExceeded if it was silent, and if its caller
+// did not just cancel.
 func TestInterruptionThatIsATimeout(t *testing.T) {
 	limited := func(ctx context.Context, d time.Duration) context.Context {
 		ctx, cancel := context.WithTimeoutCause(ctx, d, io.EOF)

@@ -17,7 +17,8 @@ import (
 	. "github.com/redlatch/redlatch/internal/test/enginetest"
 )
 
-// The error of a red lock names first what decided the acquisition: refusals, silence or errors of its members.
+// The error of a red lock names first what decided the acquisition: refusals, silence or errors of
+// its members.
 func TestRedReportsWhatItsMembersAnswer(t *testing.T) {
 	const budget = 2 * time.Second
 	short := strings.NewReplacer(
@@ -104,8 +105,8 @@ func TestRedReportsWhatItsMembersAnswer(t *testing.T) {
 	}
 }
 
-// A multi lock holds its first member for a random time, and then lets it go. The time doubles on average with each
-// round, up to a limit. It is at most half of a lease that is not renewed.
+// A multi lock holds its first member for a random time, and then lets it go. The time doubles on
+// average with each round, up to a limit. It is at most half of a lease that is not renewed.
 func TestPatienceOfAMulti(t *testing.T) {
 	const longest = 2 * time.Second
 	for _, tt := range []struct {
@@ -250,8 +251,8 @@ func TestMultiOfAnotherClientEndsWithItsOwn(t *testing.T) {
 	})
 }
 
-// If several requests have a few members each, none of them has a majority. Then a red lock pauses for a random time,
-// which depends on how long its attempt took.
+// If several requests have a few members each, none of them has a majority. Then a red lock pauses
+// for a random time, which depends on how long its attempt took.
 func TestPauseOfARedAfterASplit(t *testing.T) {
 	for _, tt := range []struct{ answer, most time.Duration }{
 		{time.Microsecond, 5 * ms}, {2 * ms, 32 * ms}, {100 * ms, 250 * ms},
@@ -305,8 +306,8 @@ func TestPauseOfARedAfterASplit(t *testing.T) {
 	}
 }
 
-// Each attempt needs messages of a majority since the one before. A subscription that may have missed some counts as
-// all of them.
+// Each attempt needs messages of a majority since the one before. A subscription that may have
+// missed some counts as all of them.
 func TestRedCountsMessagesAnew(t *testing.T) {
 	Bubble(t, func(t *testing.T, _ *Server) {
 		k := newCluster(t, 3)

@@ -35,8 +35,8 @@ func (o *Ownership) UntilOver() context.Context {
 	return o.untilOver()
 }
 
-// SettleSilent begins an attempt whose ctx is done, and settles n questions to members that answer after silence. It
-// returns how long that took.
+// SettleSilent begins an attempt whose ctx is done, and settles n questions to members that answer
+// after silence. It returns how long that took.
 func SettleSilent(c *engine.Core, n int, silence time.Duration) time.Duration {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()

@@ -23,8 +23,8 @@ const (
 	ms = time.Millisecond
 	// margin is the safety margin of a lease of DefaultTTL.
 	margin = DefaultTTL/100 + 2*ms
-	// answerGrace and rollbackGrace are how much longer than its wait an acquisition waits for an answer, and
-	// for its rollback. A member has half of it.
+	// answerGrace and rollbackGrace are how much longer than its wait an acquisition waits for an
+	// answer, and for its rollback. A member has half of it.
 	answerGrace   = 20 * ms
 	rollbackGrace = 15 * ms
 )
@@ -111,8 +111,8 @@ var (
 	wrongType  = Fault{Err: ErrFatal, Delay: ms}
 )
 
-// gradual is a context that tells its children of its end one after the other, 1 ms apart. A context of the standard
-// library does so, too, although faster.
+// gradual is a context that tells its children of its end one after the other, 1 ms apart. A
+// context of the standard library does so, too, although faster.
 type gradual struct {
 	context.Context
 
@@ -171,7 +171,8 @@ func TestCallThatTheContextEndsSaysSo(t *testing.T) {
 	}
 }
 
-// A member does not answer a check, or an extension, and its lease ends meanwhile. The call returns then.
+// A member does not answer a check, or an extension, and its lease ends meanwhile. The call returns
+// then.
 func TestJointHoldIsLostInTimeAlthoughACallIsNotAnswered(t *testing.T) {
 	for _, tt := range []struct {
 		name string
@@ -199,8 +200,8 @@ func TestJointHoldIsLostInTimeAlthoughACallIsNotAnswered(t *testing.T) {
 	}
 }
 
-// A check, or an extension, is executed after a release that has not been answered yet. It finds nothing, but that is
-// no loss.
+// A check, or an extension, is executed after a release that has not been answered yet. It finds
+// nothing, but that is no loss.
 func TestReleaseBesideACallIsNoLoss(t *testing.T) {
 	for _, call := range []struct {
 		name string
@@ -448,8 +449,8 @@ func TestMembersOfAJointLockAreInNoCohort(t *testing.T) {
 	})
 }
 
-// The process stands still until the leases of the members that have answered are over. Nothing has ended their holds
-// when it goes on with the answer of the last member.
+// The process stands still until the leases of the members that have answered are over. Nothing has
+// ended their holds when it goes on with the answer of the last member.
 func TestJointHoldIsNotTrustedWhenItsMembersAreOver(t *testing.T) {
 	const ttl = 90 * ms // shorter than the budget of a member
 	for _, tt := range []struct {

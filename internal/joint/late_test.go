@@ -92,8 +92,9 @@ func TestReleaseGivesLateMembersBack(t *testing.T) {
 	}
 }
 
-// Acquisitions come one after another, and one server does not answer. Only the first of them waits for it, for a
-// moment. One attempt at a time is under way there. When the server answers again, it is a member again.
+// Acquisitions come one after another, and one server does not answer. Only the first of them waits
+// for it, for a moment. One attempt at a time is under way there. When the server answers again, it
+// is a member again.
 func TestSilentServerGetsOneAttemptAtATime(t *testing.T) {
 	onCluster(t, 3, func(t *testing.T, k *cluster) {
 		r := redOf(k.clients)
@@ -126,7 +127,8 @@ func TestSilentServerGetsOneAttemptAtATime(t *testing.T) {
 	})
 }
 
-// The clients close while a member has not answered. Close does not wait for it longer than for a command.
+// The clients close while a member has not answered. Close does not wait for it longer than for a
+// command.
 func TestCloseWhileAMemberIsLate(t *testing.T) {
 	for _, released := range []bool{true, false} {
 		Bubble(t, func(t *testing.T, _ *Server) {
@@ -150,8 +152,8 @@ func TestCloseWhileAMemberIsLate(t *testing.T) {
 	}
 }
 
-// The minimum hold counts from when the red lock was acquired: of a member that joins late, and of one that is acquired
-// again after it has forgotten the lock.
+// The minimum hold counts from when the red lock was acquired: of a member that joins late, and of
+// one that is acquired again after it has forgotten the lock.
 func TestMinimumHoldOfAMemberThatComesLaterBeganWithTheJointHold(t *testing.T) {
 	const min = 20 * time.Second
 	for _, name := range []string{"late", "acquired again"} {
@@ -175,8 +177,8 @@ func TestMinimumHoldOfAMemberThatComesLaterBeganWithTheJointHold(t *testing.T) {
 	}
 }
 
-// The majority is acquired while a rival holds a member, or while its server fails. The member is acquired later, once
-// the rival has released it, or the server answers again.
+// The majority is acquired while a rival holds a member, or while its server fails. The member is
+// acquired later, once the rival has released it, or the server answers again.
 func TestMissingMemberIsAcquiredLater(t *testing.T) {
 	refused := func(k *cluster) { k.servers[2].OnEach(func(Command) Fault { return Fault{Err: ErrDown} }) }
 	for _, tt := range []struct {
@@ -257,8 +259,8 @@ func TestMissingMemberIsAcquiredLater(t *testing.T) {
 	}
 }
 
-// The joint hold is released before the member is free, or while it is acquired later. Nothing of it is left, and the
-// rival keeps the member.
+// The joint hold is released before the member is free, or while it is acquired later. Nothing of
+// it is left, and the rival keeps the member.
 func TestReleaseBeforeAMissingMemberIsAcquired(t *testing.T) {
 	for after := time.Duration(0); after < 400*ms; after += 10 * ms {
 		Bubble(t, func(t *testing.T, _ *Server) {
@@ -278,8 +280,8 @@ func TestReleaseBeforeAMissingMemberIsAcquired(t *testing.T) {
 	}
 }
 
-// A late member is given back, because the others do not confirm in time that they hold the lock. It is acquired again
-// when they do.
+// A late member is given back, because the others do not confirm in time that they hold the lock.
+// It is acquired again when they do.
 func TestLateMemberThatIsNotConfirmedIsAcquiredAgain(t *testing.T) {
 	onCluster(t, 3, func(t *testing.T, k *cluster) {
 		k.servers[2].OnEach(late(time.Second))

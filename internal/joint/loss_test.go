@@ -31,7 +31,8 @@ func (d *intercept) TryAcquire(ctx context.Context, q *Request) (Result, error) 
 	return res, err
 }
 
-// A member is lost after the attempt has succeeded, and before there is a joint hold that its end could be reported to.
+// A member is lost after the attempt has succeeded, and before there is a joint hold that its end
+// could be reported to.
 func TestMemberThatIsLostBeforeTheJointHoldIsMade(t *testing.T) {
 	Bubble(t, func(t *testing.T, s *Server) {
 		c := s.Client(t, "a")
@@ -56,7 +57,8 @@ func TestMemberThatIsLostBeforeTheJointHoldIsMade(t *testing.T) {
 	})
 }
 
-// A member is lost while the attempt waits for the answer of another one. A request that may wait begins anew.
+// A member is lost while the attempt waits for the answer of another one. A request that may wait
+// begins anew.
 func TestMultiWhoseMemberIsLostMeanwhileBeginsAnew(t *testing.T) {
 	for _, limit := range []time.Duration{NoWait, Forever} {
 		RunBubble(t, fmt.Sprint(limit), func(t *testing.T, s *Server) {
@@ -135,8 +137,8 @@ func TestLossNamesTheMembersThatHaveEnded(t *testing.T) {
 	})
 }
 
-// The observer takes a while. A call that finds the loss returns after it, and a loss that nobody asked for is reported
-// even after calls that found nothing.
+// The observer takes a while. A call that finds the loss returns after it, and a loss that nobody
+// asked for is reported even after calls that found nothing.
 func TestLossIsReportedOnceAndInTime(t *testing.T) {
 	for _, asked := range []bool{false, true} {
 		RunBubble(t, fmt.Sprint("by a check: ", asked), func(t *testing.T, s *Server) {
@@ -164,7 +166,8 @@ func TestLossIsReportedOnceAndInTime(t *testing.T) {
 	}
 }
 
-// Two of three members end while a check waits for their answers. It returns then, before its budget is over.
+// Two of three members end while a check waits for their answers. It returns then, before its
+// budget is over.
 func TestLossDuringACheckThatIsNotAnsweredIsReported(t *testing.T) {
 	Bubble(t, func(t *testing.T, _ *Server) {
 		k := newCluster(t, 3)
@@ -256,7 +259,8 @@ func (c *actingContext) Err() error {
 	return c.Context.Err()
 }
 
-// The caller's context ends, or the client closes, at any moment of an acquisition. If that fails, nothing is left.
+// The caller's context ends, or the client closes, at any moment of an acquisition. If that fails,
+// nothing is left.
 func TestAcquisitionThatFailsAtAnyMomentLeavesNothing(t *testing.T) {
 	for name, open := range map[string]func(c *Client) *Resource{
 		"multi": func(c *Client) *Resource { return c.MultiOf("x", "y") },
@@ -298,7 +302,8 @@ func TestAcquisitionThatFailsAtAnyMomentLeavesNothing(t *testing.T) {
 	}
 }
 
-// A takeover has replaced the owner of both members. The new hold is lost with any of them, as one that was acquired.
+// A takeover has replaced the owner of both members. The new hold is lost with any of them, as one
+// that was acquired.
 func TestAdoptedHoldIsLostWithAMember(t *testing.T) {
 	Bubble(t, func(t *testing.T, s *Server) {
 		c := s.Client(t, "a")
@@ -399,7 +404,8 @@ func TestJointUnderALostHoldOfAMember(t *testing.T) {
 						require.ErrorIs(t, member.Check(t.Context()), ErrLost)
 					}
 					r := open(k)
-					// The loss ends the context of the hold, too. Then the acquisition may also say that it gave up.
+					// The loss ends the context of the hold, too. Then the acquisition may also say
+					// that it gave up.
 					_, err := r.Acquire(context.WithoutCancel(Carry(member)), NewTerms(), limit)
 					require.ErrorIs(t, err, ErrLost, "%s, %v, known: %v", r.Kind, limit, known)
 					require.NotErrorIs(t, err, ErrNotAcquired, "%s, %v, known: %v", r.Kind, limit, known)
@@ -481,8 +487,9 @@ func TestRedUnderARedHoldThatHasLostAMember(t *testing.T) {
 	}
 }
 
-// A red hold has lost a member, and another one does not answer: its majority may stand, so an acquisition under it
-// fails neither with ErrLost nor with ErrNotAcquired. One that waits succeeds as soon as that member answers.
+// A red hold has lost a member, and another one does not answer: its majority may stand, so an
+// acquisition under it fails neither with ErrLost nor with ErrNotAcquired. One that waits succeeds
+// as soon as that member answers.
 func TestRedUnderARedHoldWithASilentMember(t *testing.T) {
 	for _, limit := range []time.Duration{NoWait, 10 * time.Second, Forever} {
 		for name, fault := range map[string]Fault{"silent": silence, "out of reach": outOfReach} {
@@ -515,8 +522,8 @@ func TestRedUnderARedHoldWithASilentMember(t *testing.T) {
 	}
 }
 
-// A member's attempt may have acquired it, and will not be repeated. The release of the other member is silent. The
-// acquisition waits for that no longer than for a rollback.
+// A member's attempt may have acquired it, and will not be repeated. The release of the other
+// member is silent. The acquisition waits for that no longer than for a rollback.
 func TestMultiDoesNotWaitLongAfterAFailureInDoubt(t *testing.T) {
 	inDoubt := NewError("too few replicas", failure.Failure{Unconfirmed: true})
 	for _, limit := range []time.Duration{NoWait, Forever} {

@@ -70,7 +70,8 @@ func failAfterAWait(err error) func(*Server, *Client, context.CancelCauseFunc) {
 	}
 }
 
-// Another holds the last member. The acquisition ends without it, and nothing is left of the others.
+// Another holds the last member. The acquisition ends without it, and nothing is left of the
+// others.
 func TestMultiThatGivesUpLeavesNothing(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
@@ -146,7 +147,8 @@ func TestMultiThatGivesUpLeavesNothing(t *testing.T) {
 	}
 }
 
-// Its context ends while the first member is being released, because the patience for the second one is over.
+// Its context ends while the first member is being released, because the patience for the second
+// one is over.
 func TestMultiWhoseContextEndsWhileItGivesWay(t *testing.T) {
 	Bubble(t, func(t *testing.T, s *Server) {
 		s.Seize("y", "other", 0)
@@ -168,8 +170,8 @@ func TestMultiWhoseContextEndsWhileItGivesWay(t *testing.T) {
 	})
 }
 
-// The last member's answer counts within half of the grace: the other half is for the joint lock. After an answer of
-// the first member that is as late, the second one is not asked.
+// The last member's answer counts within half of the grace: the other half is for the joint lock.
+// After an answer of the first member that is as late, the second one is not asked.
 func TestMemberOfAMultiAnswersInTheGrace(t *testing.T) {
 	const limit = joint.FirstPatience / 4 // no patience ends before
 	late, tooLate := Fault{Reply: limit + answerGrace/4}, Fault{Reply: limit + answerGrace*3/4}
@@ -199,8 +201,8 @@ func TestMemberOfAMultiAnswersInTheGrace(t *testing.T) {
 	}
 }
 
-// The servers fall silent when the first member is acquired. The second member's patience is over soon, and the rest of
-// the time goes by while the first one is released.
+// The servers fall silent when the first member is acquired. The second member's patience is over
+// soon, and the rest of the time goes by while the first one is released.
 func TestMultiWhoseReleasesAreNotAnsweredIsNotRefused(t *testing.T) {
 	for name, tt := range map[string]struct{ wait, ctx time.Duration }{
 		"wait": {time.Second, time.Hour}, "context": {Forever, time.Second},
@@ -231,7 +233,8 @@ func TestHookThatPanicsLeavesNoMemberOfAMulti(t *testing.T) {
 	})
 }
 
-// panicking acquires the members of a multi lock as a whole. A hook panics when they are released together.
+// panicking acquires the members of a multi lock as a whole. A hook panics when they are released
+// together.
 type panicking struct{ members []*Resource }
 
 func (*panicking) Fits(*Terms, *Terms) bool               { return true }
@@ -329,8 +332,8 @@ func TestMultiIsLostWhenAMemberIsReleased(t *testing.T) {
 	})
 }
 
-// Joint locks under one hold have its id in all of their members. Two of them exclude each other in a member that the
-// hold does not have.
+// Joint locks under one hold have its id in all of their members. Two of them exclude each other in
+// a member that the hold does not have.
 func TestJointLocksUnderOneHoldExcludeEachOther(t *testing.T) {
 	for name, servers := range map[string][3]int{"one server": {0, 0, 0}, "a server each": {0, 1, 2}} {
 		runCluster(t, name, 3, func(t *testing.T, k *cluster) {

@@ -72,7 +72,8 @@ func TestRedAcquiresAMajority(t *testing.T) {
 				assert.False(t, failure.Of(err).InDoubt())
 				assert.Equal(t, errors.Is(tt.want, ErrNotAcquired), errors.Is(err, ErrNotAcquired), "%v", err)
 			}
-			// A failed attempt waits for the releases of what it acquired, within the budget and the command timeout.
+			// A failed attempt waits for the releases of what it acquired, within the budget and
+			// the command timeout.
 			assert.GreaterOrEqual(t, time.Since(began), tt.at)
 			assert.LessOrEqual(t, time.Since(began), min(2*tt.at, CommandTimeout))
 			k.each(tt.n, func(s *Server) { s.ResetFaults(); s.Forget("x") })
@@ -186,8 +187,8 @@ func TestRedReleaseWithoutAMajorityOfAnswersGoesOnInTheBackground(t *testing.T) 
 	})
 }
 
-// On a busy machine, several members miss their budget in the first attempt. An acquisition whose wait has an end tries
-// again, until a command would have timed out. Other errors end it at once.
+// On a busy machine, several members miss their budget in the first attempt. An acquisition whose
+// wait has an end tries again, until a command would have timed out. Other errors end it at once.
 func TestRedWhoseMembersMissTheirBudgetTriesAgain(t *testing.T) {
 	const budget = 2 * time.Second
 	down := Fault{Err: ErrDown}

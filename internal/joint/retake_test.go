@@ -16,10 +16,12 @@ import (
 	. "github.com/redlatch/redlatch/internal/test/enginetest"
 )
 
-// found is when the first renewal after an acquisition has found that a member has forgotten the lock.
+// found is when the first renewal after an acquisition has found that a member has forgotten the
+// lock.
 const found = DefaultTTL/3 + ms
 
-// A retaken member counts as the lost one did: when it is lost, too, it is retaken at once, and it can end the hold.
+// A retaken member counts as the lost one did: when it is lost, too, it is retaken at once, and it
+// can end the hold.
 func TestRetakenMemberIsWatched(t *testing.T) {
 	onCluster(t, 3, func(t *testing.T, k *cluster) {
 		hold := Acquire(t, t.Context(), redOf(k.clients))
@@ -44,8 +46,8 @@ func TestRetakenMemberIsWatched(t *testing.T) {
 	})
 }
 
-// One of three servers has forgotten the lock, and another one stops answering after the first confirmation. Another
-// client may have had a majority meanwhile, so the member is released.
+// One of three servers has forgotten the lock, and another one stops answering after the first
+// confirmation. Another client may have had a majority meanwhile, so the member is released.
 func TestRetakenMemberIsReleasedIfTheOthersDoNotConfirmAgain(t *testing.T) {
 	for _, tt := range []struct {
 		name    string
@@ -88,8 +90,8 @@ func TestRetakeThatIsNotAnsweredIsRepeated(t *testing.T) {
 	})
 }
 
-// The joint hold ends, or the user releases the lost member, while the retake of the member is not answered. What it
-// took is rolled back at once.
+// The joint hold ends, or the user releases the lost member, while the retake of the member is not
+// answered. What it took is rolled back at once.
 func TestRetakeIsWithdrawnAtOnce(t *testing.T) {
 	for _, name := range []string{"the joint hold ends", "the member is released"} {
 		runCluster(t, name, 3, func(t *testing.T, k *cluster) {
@@ -146,7 +148,8 @@ func TestOnlyRenewedMembersOfAPrivateIDAreRetaken(t *testing.T) {
 	}
 }
 
-// Whichever members have forgotten the lock, at the same time or one of them, all of them are retaken.
+// Whichever members have forgotten the lock, at the same time or one of them, all of them are
+// retaken.
 func TestAnyMembersAreRetaken(t *testing.T) {
 	for _, forgotten := range [][]int{{0}, {1}, {4}, {0, 3}, {1, 2}, {3, 4}} {
 		onCluster(t, 5, func(t *testing.T, k *cluster) {
@@ -181,8 +184,8 @@ func TestMemberOfANestedHoldIsRetakenAfterTheOuterOnes(t *testing.T) {
 	})
 }
 
-// Somebody has acquired the forgotten member with the same id meanwhile. The server counts both, so neither release
-// frees the other's.
+// Somebody has acquired the forgotten member with the same id meanwhile. The server counts both, so
+// neither release frees the other's.
 func TestRetakenMemberIsCountedBesideAnAcquisitionOfTheSameID(t *testing.T) {
 	onCluster(t, 3, func(t *testing.T, k *cluster) {
 		hold := Acquire(t, t.Context(), redOf(k.clients))
@@ -273,7 +276,8 @@ func TestReplacementThatComesTooLateIsRefused(t *testing.T) {
 				case "the joint hold is closed":
 					o.DetachMembers()
 				case "the others are over":
-					// The process stands still until the lease is over: nothing has ended the holds when it goes on.
+					// The process stands still until the lease is over: nothing has ended the holds
+					// when it goes on.
 					fresh = Acquire(t, t.Context(), k.clients[0].Lock("later"), FixedLease(time.Hour))
 					k.each(3, func(s *Server) { s.OnEach(silent) })
 					time.Sleep(DefaultTTL - margin)
@@ -287,9 +291,10 @@ func TestReplacementThatComesTooLateIsRefused(t *testing.T) {
 	}
 }
 
-// Servers forget a red lock again and again. Commands are lost, delayed and repeated meanwhile. If so many forget it
-// that a rival gets it before the hold has ended, the hold is lost: its majority is not acquired again. In the other
-// runs a majority stands all the time, and no rival gets it. Nothing is left.
+// Servers forget a red lock again and again. Commands are lost, delayed and repeated meanwhile. If
+// so many forget it that a rival gets it before the hold has ended, the hold is lost: its majority
+// is not acquired again. In the other runs a majority stands all the time, and no rival gets it.
+// Nothing is left.
 func TestRetakesNeverBringABrokenMajorityBack(t *testing.T) {
 	const servers, majority = 5, 3
 	rapid.Check(t, func(rt *rapid.T) {
@@ -456,7 +461,8 @@ func duration(lo, hi time.Duration) *rapid.Generator[time.Duration] {
 	return rapid.Map(rapid.Int64Range(int64(lo), int64(hi)), func(n int64) time.Duration { return time.Duration(n | 1) })
 }
 
-// oneByOne returns a func that gives each command the next fault, whichever server gets it, until none is left.
+// oneByOne returns a func that gives each command the next fault, whichever server gets it, until
+// none is left.
 func oneByOne(faults []Fault) func(Command) Fault {
 	var mu sync.Mutex
 	return func(Command) (f Fault) {

@@ -23,8 +23,8 @@ func (c *client) canLinger(t *testing.T) (can bool, took time.Duration) {
 	return can, time.Since(began)
 }
 
-// A lock may linger once the client hears when others ask for it. The first answer waits for that for 50 ms at most,
-// counted from the beginning of the subscription.
+// A lock may linger once the client hears when others ask for it. The first answer waits for that
+// for 50 ms at most, counted from the beginning of the subscription.
 func TestLocksMayLingerWhenTheClientListens(t *testing.T) {
 	for _, tt := range []struct {
 		name      string
@@ -85,7 +85,8 @@ func TestCallerThatIsCancelledDoesNotWaitToLinger(t *testing.T) {
 	})
 }
 
-// The client listens for asks as long as it is busy, even without a hold that is old enough for notices.
+// The client listens for asks as long as it is busy, even without a hold that is old enough for
+// notices.
 func TestSubscriptionForAsksEndsWhenTheClientIsIdle(t *testing.T) {
 	bubble(t, func(t *testing.T, c *client) {
 		r := c.Lock("x")
@@ -103,7 +104,8 @@ func TestSubscriptionForAsksEndsWhenTheClientIsIdle(t *testing.T) {
 	})
 }
 
-// The ask of another client frees the lock, now or with its release. It names the lock and the holder.
+// The ask of another client frees the lock, now or with its release. It names the lock and the
+// holder.
 func TestAskFreesALockThatLingers(t *testing.T) {
 	for _, tt := range []struct {
 		name  string

@@ -79,7 +79,8 @@ func TestNoticeHasTheHoldsChecked(t *testing.T) {
 	}
 }
 
-// One check is in flight, however many notices come. It is repeated for a second while Redis does not answer.
+// One check is in flight, however many notices come. It is repeated for a second while Redis does
+// not answer.
 func TestCheckAfterANotice(t *testing.T) {
 	down := Fault{Err: ErrDown}
 	slow := Fault{Reply: 20 * ms}

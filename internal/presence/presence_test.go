@@ -36,7 +36,8 @@ const (
 	prefix          = "p:" // of names on the wire
 )
 
-// client is a client whose locks are on a server in memory. Its presence is on a miniredis, and records its commands.
+// client is a client whose locks are on a server in memory. Its presence is on a miniredis, and
+// records its commands.
 type client struct {
 	*Client
 	shut     func() // closes it, and abandons its holds
@@ -253,7 +254,8 @@ func (c *client) wait(d time.Duration) {
 	c.presence.WaitEnded(c.Lock("w"))
 }
 
-// A name is written when its client has held or waited for 100 ms. A client that has been idle for a second deletes it.
+// A name is written when its client has held or waited for 100 ms. A client that has been idle for
+// a second deletes it.
 func TestNameIsShownWhileItsClientHoldsOrWaits(t *testing.T) {
 	for _, tt := range []struct {
 		name string

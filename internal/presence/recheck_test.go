@@ -29,7 +29,8 @@ func (c *client) asked() (at []time.Duration, sizes []int) {
 	return at, sizes
 }
 
-// Redis has forgotten some of the holds. On each occasion the client asks about the holds that may be affected.
+// Redis has forgotten some of the holds. On each occasion the client asks about the holds that may
+// be affected.
 func TestOccasionsToAskAboutHolds(t *testing.T) {
 	exists := func(t *testing.T, c *client, names ...string) {
 		for _, name := range names {
@@ -139,7 +140,8 @@ func TestQuestionsAboutLeases(t *testing.T) {
 	})
 }
 
-// Questions without an answer are repeated for about a second, and a silent server gets few of them.
+// Questions without an answer are repeated for about a second, and a silent server gets few of
+// them.
 func TestQuestionsWithoutAnAnswer(t *testing.T) {
 	mute, down := Fault{Mute: true}, Fault{Err: ErrDown}
 	seconds := func(at ...float64) (times []time.Duration) {
@@ -166,7 +168,8 @@ func TestQuestionsWithoutAnAnswer(t *testing.T) {
 			}
 			return Fault{}
 		}, seconds(0, 1.01, 2.06), 1, 3, true},
-		// A round ends after eight in a row. Of the eight workers, seven may have begun another one by then.
+		// A round ends after eight in a row. Of the eight workers, seven may have begun another one
+		// by then.
 		{"silent, many groups", 60, func(int) Fault { return mute }, nil, 8, 5 * (8 + 7), false},
 		{"failures and answers", 60, func(n int) Fault {
 			if n <= 60 && n%2 == 0 {

@@ -71,7 +71,8 @@ func TestStateFollowsTheClient(t *testing.T) {
 	})
 }
 
-// The state is written with the name, and again when it has changed, but not more often than every half a second.
+// The state is written with the name, and again when it has changed, but not more often than every
+// half a second.
 func TestStateIsWrittenSeldom(t *testing.T) {
 	bubble(t, func(t *testing.T, c *client) {
 		var writes atomic.Int64
@@ -141,7 +142,8 @@ func TestClientWithoutANameTellsNothing(t *testing.T) {
 	})
 }
 
-// A client that closes leaves its name for the rest of its minimum holds, even if it has never written it.
+// A client that closes leaves its name for the rest of its minimum holds, even if it has never
+// written it.
 func TestNameStaysForTheRestOfAMinimumHold(t *testing.T) {
 	bubble(t, func(t *testing.T, c *client) {
 		h := Acquire(t, t.Context(), c.Lock("x"))

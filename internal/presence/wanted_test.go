@@ -31,7 +31,8 @@ func TestWaiterAsksTheClientOfItsHolder(t *testing.T) {
 	})
 }
 
-// The holders of permits, and readers, must be read before they are asked. That costs a script, so it is done rarely.
+// The holders of permits, and readers, must be read before they are asked. That costs a script, so
+// it is done rarely.
 func TestWaiterAsksAllHoldersWhereTheyAreNotNamed(t *testing.T) {
 	bubble(t, func(t *testing.T, c *client) {
 		c.holders = []string{other + ":7"}
@@ -86,7 +87,8 @@ func TestShortHoldsAreNotAskedFor(t *testing.T) {
 	})
 }
 
-// The channel of Wanted is closed, and stays closed. A hold of the same client hears of its waiters without a message.
+// The channel of Wanted is closed, and stays closed. A hold of the same client hears of its waiters
+// without a message.
 func TestHoldHearsThatItIsWanted(t *testing.T) {
 	for _, tt := range []struct {
 		name   string

@@ -10,9 +10,10 @@ import (
 	"github.com/redlatch/redlatch/internal/torture/simnet"
 )
 
-// A simulated server is looked at after each script. So it is known when an id comes back into the hash of a lock:
-// after its release, a late copy has acquired for it, or a rollback or a renewal came too late. That needs no rival who
-// meets it, and no fault excuses it except one in which the server gets older data.
+// A simulated server is looked at after each script. So it is known when an id comes back into the
+// hash of a lock: after its release, a late copy has acquired for it, or a rollback or a renewal
+// came too late. That needs no rival who meets it, and no fault excuses it except one in which the
+// server gets older data.
 
 // appearance is when an id came into a lock in which it had been before.
 type appearance struct {
@@ -36,7 +37,8 @@ func (w *world) watchAppearances(server *simnet.Server) {
 				fields[i] = strings.TrimSuffix(f, ":write")
 			}
 			for _, id := range fields {
-				// A member of a red lock that is slow gets it for the first time while it is released.
+				// A member of a red lock that is slow gets it for the first time while it is
+				// released.
 				isBack := known[[2]string{key, id}] && !slices.Contains(present[key], id)
 				if isBack {
 					w.round.appeared = append(w.round.appeared, appearance{name, id, monotonic()})
@@ -90,8 +92,8 @@ func (h *history) checkAppearances() (out []Violation) {
 	return out
 }
 
-// lastReleased returns the hold that was released last of those with the id that appeared; nil if the id may still, or
-// again, be that of somebody.
+// lastReleased returns the hold that was released last of those with the id that appeared; nil if
+// the id may still, or again, be that of somebody.
 func (h *history) lastReleased(a appearance) (last *op) {
 	for _, o := range h.names[a.name] {
 		isOfID := o.root.ret.orNone().ID == a.id || o.ret.orNone().ID == a.id

@@ -18,8 +18,8 @@ const (
 	solving    = 10 * time.Second       // for the search for an order, and for porcupine, for one name
 )
 
-// tolerance is how much later than promised something may happen. A simulated machine takes no time: there only the
-// network does, and this is twice as long as its slowest round trip.
+// tolerance is how much later than promised something may happen. A simulated machine takes no
+// time: there only the network does, and this is twice as long as its slowest round trip.
 func (h *history) tolerance() time.Duration {
 	if h.exact {
 		return 2 * slowestRoundTrip
@@ -27,8 +27,8 @@ func (h *history) tolerance() time.Duration {
 	return scheduling
 }
 
-// recovers is how long a client may need to connect again and to look, after a fault. In a simulation it begins at
-// once: it dials again and polls once a second at least.
+// recovers is how long a client may need to connect again and to look, after a fault. In a
+// simulation it begins at once: it dials again and polls once a second at least.
 func (h *history) recovers() time.Duration {
 	if h.exact {
 		return exactRecovery
@@ -75,7 +75,8 @@ const (
 	checkUndecide = "undecided"   // porcupine found no answer in time
 )
 
-// check returns the violations of a history. undecided are names for which porcupine ran out of time.
+// check returns the violations of a history. undecided are names for which porcupine ran out of
+// time.
 func (h *history) check() (violations []Violation, undecided []string) {
 	for name, ops := range h.names {
 		v, known := h.linearize(name, ops)
@@ -123,7 +124,8 @@ func (h *history) checkReturns() (out []Violation) {
 			continue
 		}
 		late := time.Duration(o.ret.At - max(o.call.Bound, o.call.At))
-		// A goroutine that waits for long at times waits for a short time at many others, which nobody notices.
+		// A goroutine that waits for long at times waits for a short time at many others, which
+		// nobody notices.
 		allowed := promptness + h.tolerance() + 2*h.overloaded(o.call.At, o.ret.At)
 		allowed += h.stopped(o.process, o.call.At, o.ret.At)
 		if h.exact {
@@ -141,8 +143,8 @@ func (h *history) checkReturns() (out []Violation) {
 	return out
 }
 
-// checkLosses finds holds that were lost without a reason: nobody took them, and no fault kept them from
-// being renewed.
+// checkLosses finds holds that were lost without a reason: nobody took them, and no fault kept them
+// from being renewed.
 func (h *history) checkLosses(name string, ops []*op) (out []Violation) {
 	for _, o := range ops {
 		lost := o.loss()
@@ -163,7 +165,8 @@ func (h *history) checkLosses(name string, ops []*op) (out []Violation) {
 	return out
 }
 
-// checkNotices finds holders that an operator or another client has ended, and that learned it too late.
+// checkNotices finds holders that an operator or another client has ended, and that learned it too
+// late.
 func (h *history) checkNotices(name string, ops []*op) (out []Violation) {
 	for i := range h.windows {
 		w := &h.windows[i]
@@ -204,8 +207,8 @@ func (h *history) hasTaken(t, o *op) bool {
 	return t.call.Do != opReleaseID || !h.hasCounts(o) // it gives back one count, and others may be left
 }
 
-// hasEnded reports whether an operator or a takeover had ended a hold before an instant. Who takes the lock then takes
-// it from somebody else, and this holder gets no notice.
+// hasEnded reports whether an operator or a takeover had ended a hold before an instant. Who takes
+// the lock then takes it from somebody else, and this holder gets no notice.
 func (h *history) hasEnded(o *op, name string, before int64) bool {
 	return slices.ContainsFunc(h.windows, func(w window) bool {
 		return slices.Contains(w.names, name) && w.begin > o.ret.At && w.act().end < before
@@ -214,8 +217,9 @@ func (h *history) hasEnded(o *op, name string, before int64) bool {
 	})
 }
 
-// checkNotice checks when a holder learned that it was ended during a time. told: it was sent a notice, late by so
-// much at most. If others have its id, it may go on with what they have acquired since.
+// checkNotice checks when a holder learned that it was ended during a time. told: it was sent a
+// notice, late by so much at most. If others have its id, it may go on with what they have acquired
+// since.
 func (h *history) checkNotice(o *op, name, by string, at interval, told bool, late time.Duration) []Violation {
 	isTold := o.call.Primitive != keyedPrimitive && !o.detached
 	isHeld := o.ret.At < at.begin && o.claimEnd() > at.end

@@ -5,28 +5,29 @@ import (
 	"time"
 )
 
-// The checks of elections, and of holds that are told that somebody waits for them. They need a network that is as
-// quick as that of simulations.
+// The checks of elections, and of holds that are told that somebody waits for them. They need a
+// network that is as quick as that of simulations.
 
 const (
 	watching     = 200 * time.Millisecond // of doc/contract.md, C29: a watcher learns of a leader of redlatch
 	standingBack = 100 * time.Millisecond // how long a candidate that has resigned leaves the turn to others
 	wanting      = 300 * time.Millisecond // of doc/contract.md, C30: a waiter has waited, and the holder is told
 	slowLook     = time.Second            // a waiter looks as often, whatever it hears
-	// slowestWanting is of C30: a holder of a pool finds the waiters of other clients, which do not know it.
+	// slowestWanting is of C30: a holder of a pool finds the waiters of other clients, which do not
+	// know it.
 	slowestWanting = 2 * time.Second
 	// allAskedAgain is of C30: waiters ask all holders of a pool as often.
 	allAskedAgain = 10*time.Second + wanting
 )
 
-// isQuiet reports whether nothing has disturbed a process and a name since so long before an instant that the process
-// has connected again, and until a later instant.
+// isQuiet reports whether nothing has disturbed a process and a name since so long before an
+// instant that the process has connected again, and until a later instant.
 func (h *history) isQuiet(process int, name string, begin, end int64) bool {
 	return !h.disturbed(process, name, begin-int64(h.recovers()), end) && h.stalled(process, begin, end) == 0
 }
 
-// checkElections finds candidates that resigned and led again although others stood, watchers that were not told, and
-// false answers about who leads.
+// checkElections finds candidates that resigned and led again although others stood, watchers that
+// were not told, and false answers about who leads.
 func (h *history) checkElections(name string, ops []*op) (out []Violation) {
 	if !h.exact || ops[0].call.Primitive != electionPrimitive || h.lossy(name, h.begin, h.end) {
 		return nil
@@ -44,8 +45,9 @@ func (h *history) checkElections(name string, ops []*op) (out []Violation) {
 	return out
 }
 
-// checkResignation finds the next term of a candidate that has resigned, if another one stood all the time. It stands
-// back even if a fault keeps the other one from being elected: it knows nothing of that.
+// checkResignation finds the next term of a candidate that has resigned, if another one stood all
+// the time. It stands back even if a fault keeps the other one from being elected: it knows nothing
+// of that.
 func (h *history) checkResignation(name string, o *op, ops []*op) (out []Violation) {
 	resigned := o.release.ret.At
 	for _, next := range ops {
@@ -96,8 +98,8 @@ func (h *history) checkWatcher(name string, watcher *op, ops []*op) (out []Viola
 	return out
 }
 
-// checkLeader finds answers of Leader that were true at no instant of the call: another leader than the one that led
-// all the time, or one that cannot have led then.
+// checkLeader finds answers of Leader that were true at no instant of the call: another leader than
+// the one that led all the time, or one that cannot have led then.
 func (h *history) checkLeader(name string, asked *op, ops []*op) []Violation {
 	begin, end, id := asked.call.At, asked.ret.At, asked.ret.ID
 	mayLead := id == ""
@@ -132,8 +134,8 @@ func (h *history) checkLeader(name string, asked *op, ops []*op) []Violation {
 	return nil
 }
 
-// waitsSince returns since when the client of a waiter has waited for the name without a break. Its waiters share what
-// they know of the holder.
+// waitsSince returns since when the client of a waiter has waited for the name without a break. Its
+// waiters share what they know of the holder.
 func waitsSince(w *op, ops []*op) int64 {
 	since := w.waited
 	for found := true; found; {
@@ -177,8 +179,9 @@ func (h *history) checkWanted(name string, ops []*op) (out []Violation) {
 	return out
 }
 
-// isKeptWaiting reports whether a hold certainly keeps a waiter waiting that does not poll. A waiter for several locks
-// may be kept waiting by the holder of another one, unless the hold has them all.
+// isKeptWaiting reports whether a hold certainly keeps a waiter waiting that does not poll. A
+// waiter for several locks may be kept waiting by the holder of another one, unless the hold has
+// them all.
 func (h *history) isKeptWaiting(w, o *op) bool {
 	isWaiter := w.call.Do == opAcquire && w.root == w && w.waited != 0 && !workloads[w.call.Primitive].polls
 	isKeptOut := !h.isBeside(o, w) && (o.call.Owner == "" || w.call.Owner != o.call.Owner)
@@ -190,8 +193,9 @@ func (h *history) isKeptWaiting(w, o *op) bool {
 
 // wantedWithin is how soon a hold is told that a waiter waits for it.
 func (h *history) wantedWithin(w, o *op, ops []*op) time.Duration {
-	// A waiter asks the holder that it knows. It learns of one that has adopted the lock, or that was before it in line,
-	// when it looks again. All holds of an owner, or of a cohort, are one holder, who is asked again as late.
+	// A waiter asks the holder that it knows. It learns of one that has adopted the lock, or that
+	// was before it in line, when it looks again. All holds of an owner, or of a cohort, are one
+	// holder, who is asked again as late.
 	cameLater := waitsSince(w, ops) < o.ret.At
 	isOfSameProcess := w.process == o.process
 	mayKnowAnother := cameLater && (o.call.Do == opAdopt || !isOfSameProcess)

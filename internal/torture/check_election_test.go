@@ -15,7 +15,8 @@ func (h *testHistory) term(process int, from, to int64, id string, token int64) 
 	h.release(process, a, to, to)
 }
 
-// electedAgain adds a candidate that is elected with token 9, and an earlier answer that it leads with token 6.
+// electedAgain adds a candidate that is elected with token 9, and an earlier answer that it leads
+// with token 6.
 func (h *testHistory) electedAgain() {
 	a := h.do(0, 10_000, 10_100, record{Do: opAcquire, Primitive: electionPrimitive, TTL: time.Second},
 		record{Outcome: outcomeOK, ID: "a1", Token: 9, Until: 10_900 * ms})
@@ -37,8 +38,8 @@ func (h *testHistory) asks(at int64, id string, token int64) {
 	h.do(1, at, at+2, record{Do: opLeader, Primitive: electionPrimitive}, record{Outcome: outcomeOK, ID: id, Token: token})
 }
 
-// poolListens adds a hold of a pool whose holder listens, and waiters of a process, which have waited since an instant.
-// Nobody tells the hold.
+// poolListens adds a hold of a pool whose holder listens, and waiters of a process, which have
+// waited since an instant. Nobody tells the hold.
 func (h *testHistory) poolListens(primitive string, process int, waited, until int64) {
 	of := record{Do: opAcquire, Primitive: primitive, Limit: 2, Permits: 2, TTL: time.Minute}
 	took := record{Outcome: outcomeOK, ID: "a1", Until: 69_000 * ms}
@@ -52,8 +53,8 @@ func (h *testHistory) poolListens(primitive string, process int, waited, until i
 	h.release(0, a, until+10, until+11)
 }
 
-// jointListens adds a joint hold whose holder listens, and a waiter of process 1 for other names. Nobody tells the
-// hold.
+// jointListens adds a joint hold whose holder listens, and a waiter of process 1 for other names.
+// Nobody tells the hold.
 func (h *testHistory) jointListens(waitsFor ...string) {
 	ttl := 3 * time.Second
 	a := h.do(0, 10_000, 10_000, record{Do: opAcquire, Primitive: "multi", Names: []string{"name", "other"}, TTL: ttl},
@@ -65,8 +66,8 @@ func (h *testHistory) jointListens(waitsFor ...string) {
 	h.waits(1, w, 10_110)
 }
 
-// cohortListens adds holds of a cohort, of which the last one listens, and a waiter of process 1. Nobody tells the
-// hold.
+// cohortListens adds holds of a cohort, of which the last one listens, and a waiter of process 1.
+// Nobody tells the hold.
 func (h *testHistory) cohortListens(until int64, earlier ...string) {
 	of := record{Do: opAcquire, Primitive: "cohort", Passes: true, TTL: 7 * time.Second}
 	for i, id := range append(earlier, "a1") {
@@ -91,11 +92,12 @@ func (h *testHistory) rival(from, to int64) {
 	h.release(1, w, to+5, to+5)
 }
 
-// listens adds a hold whose holder listens to Wanted, and a waiter of process 1. The hold is told of it at an instant,
-// or never.
+// listens adds a hold whose holder listens to Wanted, and a waiter of process 1. The hold is told
+// of it at an instant, or never.
 func (h *testHistory) listens(told int64) { h.listensWith(h.hold(0, 10_000, "a1"), told) }
 
-// listensAfterAdoption is listens for a hold that was adopted before somebody waited for it, or after.
+// listensAfterAdoption is listens for a hold that was adopted before somebody waited for it, or
+// after.
 func (h *testHistory) listensAfterAdoption(at int64) {
 	a := h.hold(0, 9_900, "a0")
 	h.do(0, 9_950, 9_951, record{Do: opDetach, Root: a}, record{Outcome: outcomeOK})
@@ -115,7 +117,8 @@ func (h *testHistory) listensWith(a, told int64) {
 	h.release(1, w, 10_620, 10_621)
 }
 
-// The checks of elections, of what a hold is told, and of what a look at the server finds in a simulation.
+// The checks of elections, of what a hold is told, and of what a look at the server finds in a
+// simulation.
 func TestChecksOfElections(t *testing.T) {
 	appears := func(h *testHistory, at int64) {
 		h.appeared = append(h.appeared, appearance{"name", "a1", at * ms})

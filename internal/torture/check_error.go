@@ -26,8 +26,8 @@ func (h *history) checkErrors() (out []Violation) {
 	return out
 }
 
-// explains reports whether an operation may return an error of a class. A waiter behind others reports the
-// latest failure of its client, which may be from before its call.
+// explains reports whether an operation may return an error of a class. A waiter behind others
+// reports the latest failure of its client, which may be from before its call.
 func (h *history) explains(o *op, class string) bool {
 	begin, end := o.call.At-int64(recovery), o.ret.At
 	during := func(fault string) bool {
@@ -55,9 +55,9 @@ func (h *history) explains(o *op, class string) bool {
 		if class == isTransport && isTimeOver { // during an attempt
 			return true
 		}
-		// On a busy machine an answer may take longer than silence, at the end of a call or to the waiter before it. Then
-		// some process has noticed a stall, or the clients are still connecting. The members of a redlock have less time:
-		// a tenth of the TTL.
+		// On a busy machine an answer may take longer than silence, at the end of a call or to the
+		// waiter before it. Then some process has noticed a stall, or the clients are still
+		// connecting. The members of a redlock have less time: a tenth of the TTL.
 		took := o.ret.At - o.call.At
 		isLong := isTimeOver || took > int64(silence)
 		if o.call.Primitive == "redlock" && isLong {
@@ -69,8 +69,8 @@ func (h *history) explains(o *op, class string) bool {
 		if hasEnded && took <= int64(h.tolerance()) {
 			return true
 		}
-		// A fault may break many pooled connections, and each is found when it is used. A call meets as many as it may
-		// repeat its command.
+		// A fault may break many pooled connections, and each is found when it is used. A call
+		// meets as many as it may repeat its command.
 		isStale := strings.Contains(strings.ToLower(o.ret.Err), "broken pipe") && h.troubled(o.process, 0, begin)
 		isLoaded := h.isBusy(o.process, begin, end) || h.isAnyBusy(begin, end)
 		return isStale || isLoaded || h.troubled(o.process, begin, end) || h.isConnecting(o)
@@ -78,12 +78,12 @@ func (h *history) explains(o *op, class string) bool {
 	return false
 }
 
-// waitIsOver is in the error of an acquisition that ended while Redis owed it an answer, because it had waited for as
-// long as WithWait says.
+// waitIsOver is in the error of an acquisition that ended while Redis owed it an answer, because it
+// had waited for as long as WithWait says.
 const waitIsOver = "the wait is over"
 
-// writesAndReads reports whether an id was that of a writer and of a reader, or may have been: Redis may have executed
-// a nested acquisition whose answer did not come in time.
+// writesAndReads reports whether an id was that of a writer and of a reader, or may have been:
+// Redis may have executed a nested acquisition whose answer did not come in time.
 func (h *history) writesAndReads(id string) bool {
 	acquired := func(read bool) bool {
 		return slices.ContainsFunc(h.ops, func(o *op) bool {
@@ -102,9 +102,9 @@ const connecting = 500 * time.Millisecond
 // silence is how long Redis must not have answered before a call may say so.
 const silence = 100 * time.Millisecond
 
-// checkSilence finds calls that say that somebody else holds, although Redis has answered nothing since before
-// they began. A call that waits behind another goes by that one's answers, until the next poll has failed. A call that
-// does not wait asks Redis itself.
+// checkSilence finds calls that say that somebody else holds, although Redis has answered nothing
+// since before they began. A call that waits behind another goes by that one's answers, until the
+// next poll has failed. A call that does not wait asks Redis itself.
 func (h *history) checkSilence() (out []Violation) {
 	const settled, polled = 60 * time.Millisecond, 1500 * time.Millisecond
 	ours := ofOurs(h.ops)
@@ -168,8 +168,8 @@ func (h *history) checkReleases(name string, ops []*op) (out []Violation) {
 	return out
 }
 
-// repeatedAfter is how long a release takes at least if it was sent twice. A client repeats a command without an answer
-// after 22 to 30 ms.
+// repeatedAfter is how long a release takes at least if it was sent twice. A client repeats a
+// command without an answer after 22 to 30 ms.
 const repeatedAfter = 20 * time.Millisecond
 
 // takenBy says what has certainly ended a hold before its release began; "" if nothing has.
@@ -184,7 +184,8 @@ func (h *history) takenBy(o *op, name string) string {
 		return ""
 	}
 	release := o.release
-	// A release that is repeated may find nothing, and cannot tell why. It is repeated if its answer is late.
+	// A release that is repeated may find nothing, and cannot tell why. It is repeated if its
+	// answer is late.
 	if release.ret.At-release.call.At >= int64(repeatedAfter) {
 		return ""
 	}

@@ -152,7 +152,8 @@ func (h *testHistory) waitAfterDeath(until int64) {
 	h.release(1, w, until+10, until+11)
 }
 
-// permitsFreedInPart adds two permits, of which an operator frees one, and then the acquisition of all permits.
+// permitsFreedInPart adds two permits, of which an operator frees one, and then the acquisition of
+// all permits.
 func (h *testHistory) permitsFreedInPart() {
 	acquire := func(process int, at int64, n int, ids string) int64 {
 		return h.do(process, at, at+1,
@@ -230,8 +231,8 @@ func TestAgeOfCohorts(t *testing.T) {
 	}
 }
 
-// The validity that a holder claims is compared with the lease that Redis has at that instant. It ends earlier, by the
-// margin: else it counts from the reply.
+// The validity that a holder claims is compared with the lease that Redis has at that instant. It
+// ends earlier, by the margin: else it counts from the reply.
 func TestClaimsAreCompared(t *testing.T) {
 	const ttl = 3 * time.Second
 	claimed := int64(13_000)*ms - int64(marginOf(ttl)) // of a command that Redis executed at 10 s
@@ -317,8 +318,8 @@ func TestReadersDoNotWaitForReaders(t *testing.T) {
 	require.Zero(t, waits(10_800, record{}, record{Outcome: outcomeBusy}))
 }
 
-// No message tells a reader that the lease of a writer has ended which acquired when the reader was waiting already. It
-// looks once a second. A reader that came later knows the writer's lease.
+// No message tells a reader that the lease of a writer has ended which acquired when the reader was
+// waiting already. It looks once a second. A reader that came later knows the writer's lease.
 func TestReaderLooksForTheEndOfAWritersLease(t *testing.T) {
 	waits := func(since, until int64) int {
 		h := newTestHistory(func(h *testHistory) {
@@ -355,8 +356,8 @@ func TestRecoveryFromFaults(t *testing.T) {
 	require.Equal(t, 1, waits(11_900))
 }
 
-// A holder is told of the end of its validity at once, unless nobody watches: during a pause of the workload, or while
-// an acquisition under the hold is under way.
+// A holder is told of the end of its validity at once, unless nobody watches: during a pause of the
+// workload, or while an acquisition under the hold is under way.
 func TestEndsAreToldAtOnce(t *testing.T) {
 	tells := func(primitive string, end int64, inner string) int {
 		h := newTestHistory(func(h *testHistory) {
@@ -407,7 +408,8 @@ func TestOwnerIsRefusedAfterATakeover(t *testing.T) {
 	require.Zero(t, refused(true))
 }
 
-// A late copy of an acquisition acquires again what an operator has ended. Then its id may be released a second time.
+// A late copy of an acquisition acquires again what an operator has ended. Then its id may be
+// released a second time.
 func TestHoldThatReturnsAfterAnOperatorHasEndedIt(t *testing.T) {
 	for inDoubt, want := range map[bool]int{true: 0, false: 1} {
 		h := newTestHistory(func(h *testHistory) {

@@ -10,8 +10,8 @@ import (
 // marginOf is what a hold's validity leaves of its TTL: doc/contract.md, C10.
 func marginOf(ttl time.Duration) time.Duration { return ttl/100 + 2*time.Millisecond }
 
-// checkLeases finds holds that are valid for longer than what Redis has confirmed, or than their own limit, and
-// holds that outlived their validity.
+// checkLeases finds holds that are valid for longer than what Redis has confirmed, or than their
+// own limit, and holds that outlived their validity.
 func (h *history) checkLeases(name string, ops []*op) (out []Violation) {
 	for _, o := range ops {
 		wasExtended := h.wasExtended(o, never)
@@ -62,8 +62,9 @@ func (h *history) checkLeases(name string, ops []*op) (out []Violation) {
 	return out
 }
 
-// nestingTime is for how long acquisitions that nest under o were under way between two instants. Meanwhile nobody
-// watches the context of o: a reader may outlive the writer under which it is acquired, and then it has another id.
+// nestingTime is for how long acquisitions that nest under o were under way between two instants.
+// Meanwhile nobody watches the context of o: a reader may outlive the writer under which it is
+// acquired, and then it has another id.
 func nestingTime(o *op, ops []*op, begin, end int64) (sum time.Duration) {
 	for _, inner := range ops {
 		isNested := inner.process == o.process && inner.call.Root == o.root.call.Op
@@ -74,8 +75,8 @@ func nestingTime(o *op, ops []*op, begin, end int64) (sum time.Duration) {
 	return sum
 }
 
-// checkExtensions finds extensions that have promised too little or too much, and holds that ended by their limits
-// before their validity did. Only simulations are exact enough.
+// checkExtensions finds extensions that have promised too little or too much, and holds that ended
+// by their limits before their validity did. Only simulations are exact enough.
 func (h *history) checkExtensions(name string, ops []*op) (out []Violation) {
 	if !h.exact {
 		return nil
@@ -105,8 +106,8 @@ func (h *history) checkExtensions(name string, ops []*op) (out []Violation) {
 	return out
 }
 
-// limitTolerance is how much earlier than the limit of a hold its lease may end: Redis counts whole milliseconds, and a
-// command that finds the hold gone just then says that it was the limit.
+// limitTolerance is how much earlier than the limit of a hold its lease may end: Redis counts whole
+// milliseconds, and a command that finds the hold gone just then says that it was the limit.
 const limitTolerance = 3 * time.Millisecond
 
 // checkReasons finds losses whose reason cannot be true.
@@ -124,8 +125,8 @@ func (h *history) checkReasons(name string, ops []*op) (out []Violation) {
 	return out
 }
 
-// checkContexts finds holds whose context ended without a loss and without a release, although that of the acquisition
-// did not end.
+// checkContexts finds holds whose context ended without a loss and without a release, although that
+// of the acquisition did not end.
 func (h *history) checkContexts(name string, ops []*op) (out []Violation) {
 	for _, o := range ops {
 		isEndless := o.holds() && o.call.Endless
@@ -151,7 +152,8 @@ func (o *op) loss() *record {
 	return nil
 }
 
-// isLimited reports whether a hold, or the one in which it nests, ends even if all renewals succeed.
+// isLimited reports whether a hold, or the one in which it nests, ends even if all renewals
+// succeed.
 func (o *op) isLimited() bool { return o.call.hasLimit() || o.root.call.hasLimit() }
 
 // hasLimit reports whether a hold ends by itself.
@@ -164,8 +166,8 @@ func (h *history) endedByFault(o *op, begin, end int64) bool {
 	})
 }
 
-// confirmedFor is how long a hold was to be valid after the last confirmation. A fair lock may be granted for less
-// than its TTL, to a waiter whose heartbeat was old.
+// confirmedFor is how long a hold was to be valid after the last confirmation. A fair lock may be
+// granted for less than its TTL, to a waiter whose heartbeat was old.
 func (o *op) confirmedFor() time.Duration {
 	if o.call.Primitive == "fair" && o.until == o.ret.Until {
 		return min(o.call.TTL, time.Duration(o.until-o.ret.At))

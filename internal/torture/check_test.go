@@ -62,7 +62,8 @@ func (h *testHistory) permits(process int, from, to int64, n int) int64 {
 		record{Outcome: outcomeOK, ID: fmt.Sprint("p", from), Until: (to + 2900) * ms})
 }
 
-// adoptFromSmallerPool adds the adoption of a permit that was released, while no other permit is free.
+// adoptFromSmallerPool adds the adoption of a permit that was released, while no other permit is
+// free.
 func (h *testHistory) adoptFromSmallerPool(minHold time.Duration) {
 	pool := record{Primitive: "permits", Permits: 1, Limit: 3, TTL: 3 * time.Second, MinHold: minHold}
 	does := func(do string, permits int) record {
@@ -78,8 +79,8 @@ func (h *testHistory) adoptFromSmallerPool(minHold time.Duration) {
 	h.do(2, 10_020, 10_021, does(opAdopt, 1), record{Outcome: outcomeOK, ID: "p2", Until: 12_900 * ms})
 }
 
-// adoptUnknown adds the adoption of a permit that an acquisition of unknown outcome has taken, the last of the pool
-// before it became smaller.
+// adoptUnknown adds the adoption of a permit that an acquisition of unknown outcome has taken, the
+// last of the pool before it became smaller.
 func (h *testHistory) adoptUnknown() {
 	pool := record{Primitive: "permits", Permits: 1, Limit: 3, TTL: 3 * time.Second}
 	h.permits(0, 10_000, 10_001, 2)
@@ -91,7 +92,8 @@ func (h *testHistory) adoptUnknown() {
 	h.do(2, 10_020, 10_021, pool, record{Outcome: outcomeOK, ID: "p2", Until: 12_900 * ms})
 }
 
-// waitForPermits adds the release by id of some of two permits, and a wait for two while somebody has the third one.
+// waitForPermits adds the release by id of some of two permits, and a wait for two while somebody
+// has the third one.
 func (h *testHistory) waitForPermits(released string, n int) {
 	pool := record{Do: opAcquire, Primitive: "permits", Permits: 2, Limit: 3, TTL: 3 * time.Second}
 	pair := h.do(0, 10_000, 10_001, pool, record{Outcome: outcomeOK, ID: "pa,pb", Until: 12_900 * ms})
@@ -104,8 +106,8 @@ func (h *testHistory) waitForPermits(released string, n int) {
 	h.release(1, third, 11_290, 11_291)
 }
 
-// waitAfterLease adds a hold whose acquisition was sent more than once, and a wait after its lease. released is when
-// its user releases it; 0: never.
+// waitAfterLease adds a hold whose acquisition was sent more than once, and a wait after its lease.
+// released is when its user releases it; 0: never.
 func (h *testHistory) waitAfterLease(released int64) {
 	h.fault(faultHole, 0, 9_900, 13_000)
 	a := h.holdOf("lock", 0, 10_000, 10_100, "a1")
@@ -153,7 +155,8 @@ func (h *testHistory) lostBy(process int, hold, at int64, reason string, silent 
 	})
 }
 
-// toldLate adds a hold that nothing renews. Its holder learns of the loss half a second after its validity.
+// toldLate adds a hold that nothing renews. Its holder learns of the loss half a second after its
+// validity.
 func (h *testHistory) toldLate() {
 	h.fault(faultHole, 0, 10_010, 14_000)
 	a := h.hold(0, 10_000, "a1")
@@ -211,7 +214,8 @@ func passesB(h *testHistory) {
 	h.release(1, b, 11_300, 11_301)
 }
 
-// absentAndReleased detaches the latest hold, the permit p10000. When its lease is over, it is absent, and then there.
+// absentAndReleased detaches the latest hold, the permit p10000. When its lease is over, it is
+// absent, and then there.
 func absentAndReleased(h *testHistory) {
 	call := record{Do: opReleaseID, Primitive: "permits", Permits: 1, Limit: 3, Target: "p10000"}
 	h.do(1, 10_400, 10_401, record{Do: opDetach, Root: h.last}, record{Outcome: outcomeOK})
@@ -219,7 +223,8 @@ func absentAndReleased(h *testHistory) {
 	h.do(2, 13_400, 13_410, call, record{Outcome: outcomeOK})
 }
 
-// endsUnlost ends the context of a hold that was not lost. endless: that of its acquisition does not end.
+// endsUnlost ends the context of a hold that was not lost. endless: that of its acquisition does
+// not end.
 func endsUnlost(h *testHistory, endless bool) {
 	a := h.do(0, 10_000, 10_001, record{Do: opAcquire, TTL: 3 * time.Second, Endless: endless},
 		record{Outcome: outcomeOK, ID: "a1", Until: 12_900 * ms})
@@ -1012,7 +1017,8 @@ func TestPermitsLeftToTheirLeases(t *testing.T) {
 	}
 }
 
-// A server that has stopped answering explains what its clients report, whether it answers later or not.
+// A server that has stopped answering explains what its clients report, whether it answers later or
+// not.
 func TestServerStallIsNoted(t *testing.T) {
 	long, short := monotonic()-int64(time.Second), monotonic()
 	r := &round{
@@ -1030,7 +1036,8 @@ func TestServerStallIsNoted(t *testing.T) {
 	}
 }
 
-// Another build that records no events is too old: every acquisition of its would seem to emit none.
+// Another build that records no events is too old: every acquisition of its would seem to emit
+// none.
 func TestOthersThatAreTooOld(t *testing.T) {
 	for _, tt := range []struct {
 		name   string

@@ -11,7 +11,8 @@ import (
 const (
 	patience = 3 * time.Second        // for a waiter of a lock that nobody can hold: it polls once a second
 	wakingUp = 700 * time.Millisecond // the same where nothing can have delayed or lost its wake-up
-	// resubscribing is how long a client takes at most to subscribe again, and to look, after its connection was cut.
+	// resubscribing is how long a client takes at most to subscribe again, and to look, after its
+	// connection was cut.
 	resubscribing = 150 * time.Millisecond
 
 	turnTime  = 500 * time.Millisecond // a client that has a lock for so long, while another waits,
@@ -42,7 +43,8 @@ func (h *history) settles() time.Duration {
 	return 2 * recovery
 }
 
-// slack is how much earlier or later Redis may execute an undisturbed command than its call begins or ends.
+// slack is how much earlier or later Redis may execute an undisturbed command than its call begins
+// or ends.
 func (h *history) slack() int64 {
 	if h.exact {
 		return 6 * int64(slowestRoundTrip)
@@ -50,8 +52,8 @@ func (h *history) slack() int64 {
 	return int64(time.Second)
 }
 
-// isBeside reports whether two acquisitions never wait for each other: readers. Only simulations are quick enough to
-// tell them from the writers that come between them.
+// isBeside reports whether two acquisitions never wait for each other: readers. Only simulations
+// are quick enough to tell them from the writers that come between them.
 func (h *history) isBeside(a, b *op) bool { return h.exact && a.call.Read && b.call.Read }
 
 // claims returns when a writer that waits may keep new readers out.
@@ -63,16 +65,17 @@ func (h *history) claims(writer, reader *op) (load, bool) {
 	return load{interval{writer.call.At, min(writer.returned(), writer.died, h.end) + h.slack()}, blocking}, true
 }
 
-// endsUnheard reports whether a reader may hear of the end of a writer's hold only when it looks, once a second. No
-// message says that a lease has ended, and the reader does not know the lease of a writer that has acquired since its
-// latest attempt.
+// endsUnheard reports whether a reader may hear of the end of a writer's hold only when it looks,
+// once a second. No message says that a lease has ended, and the reader does not know the lease of
+// a writer that has acquired since its latest attempt.
 func (h *history) endsUnheard(writer, reader *op) bool {
 	isReader := h.exact && reader.call.Read && reader.waited != 0
 	isLostWriter := writer.call.Primitive == "rwlock" && !writer.call.Read && writer.holds() && writer.ended != nil
 	return isReader && isLostWriter && reader.waited < writer.ret.At
 }
 
-// checkWaits finds waiters that waited for a lock that nobody can have held, or for permits that were free.
+// checkWaits finds waiters that waited for a lock that nobody can have held, or for permits that
+// were free.
 func (h *history) checkWaits() (out []Violation) {
 	for _, o := range ofOurs(h.ops) {
 		isAcquisition := o.call.Do == opAcquire && o.root == o
@@ -132,18 +135,18 @@ func (h *history) checkWaits() (out []Violation) {
 	return out
 }
 
-// mayBeKept reports whether a gap is short enough for a lock that lingers, or that is left to other clients:
-// doc/contract.md, C24. A waiter in line may not know who has the lock, and does not ask for it. A client that has
-// given a lock up, because another one has asked for it, leaves it to others first. They may have given up since. A
-// candidate that has resigned does the same: C29.
+// mayBeKept reports whether a gap is short enough for a lock that lingers, or that is left to other
+// clients: doc/contract.md, C24. A waiter in line may not know who has the lock, and does not ask
+// for it. A client that has given a lock up, because another one has asked for it, leaves it to
+// others first. They may have given up since. A candidate that has resigned does the same: C29.
 func mayBeKept(o *op, gap time.Duration) bool {
 	lingers := o.call.Lingers && gap <= lingerTime+slowestRoundTrip
 	isLeft := o.call.Primitive == electionPrimitive && gap <= standingBack
 	return lingers || isLeft
 }
 
-// checkCohorts finds members of a cohort that got the lock after the cohort's time: doc/contract.md, C24. Only a
-// simulation passes it on in no time.
+// checkCohorts finds members of a cohort that got the lock after the cohort's time:
+// doc/contract.md, C24. Only a simulation passes it on in no time.
 func (h *history) checkCohorts() (out []Violation) {
 	if !h.exact {
 		return nil
@@ -202,8 +205,8 @@ func (h *history) checkLatches() (out []Violation) {
 	return out
 }
 
-// openTimes returns the times in which a latch was certainly open: from the last count-down that it needed, to the next
-// call that may have closed it.
+// openTimes returns the times in which a latch was certainly open: from the last count-down that it
+// needed, to the next call that may have closed it.
 func openTimes(ops []*op) (out []interval) {
 	for _, created := range ops {
 		if created.call.Do != opInit || created.outcome() != outcomeOK || created.ret.Count != 1 {
@@ -273,8 +276,8 @@ func (h *history) allStalls(o *op) (out []load) {
 	return out
 }
 
-// cameBack are the times in which a server that has forgotten releases may have former holders and waiters: until their
-// leases end, which nobody renews.
+// cameBack are the times in which a server that has forgotten releases may have former holders and
+// waiters: until their leases end, which nobody renews.
 func (h *history) cameBack(name string) (out []load) {
 	longest := longestLease*int64(h.ttl) + int64(waiterTimeout)
 	for _, w := range h.windows {
@@ -374,8 +377,8 @@ func (h *history) possibleBySteadyClock(o *op, name string) (interval, bool) {
 	return interval{}, false
 }
 
-// arrived returns when all that an operation has sent, which has not returned, has arrived. A fault may keep what a
-// process had sent when it died.
+// arrived returns when all that an operation has sent, which has not returned, has arrived. A fault
+// may keep what a process had sent when it died.
 func (h *history) arrived(o *op, name string) int64 {
 	died := min(o.died, h.end)
 	end := died
@@ -387,8 +390,8 @@ func (h *history) arrived(o *op, name string) int64 {
 	return end
 }
 
-// possibleOutside returns when an acquisition by another library may have held its names: what is in doubt, it leaves
-// to its lease.
+// possibleOutside returns when an acquisition by another library may have held its names: what is
+// in doubt, it leaves to its lease.
 func (h *history) possibleOutside(o *op, name string) interval {
 	i := interval{o.call.At, min(o.returned(), o.died, h.end)}
 	released := o.isReleased()
@@ -401,7 +404,8 @@ func (h *history) possibleOutside(o *op, name string) interval {
 	return i
 }
 
-// widestGap returns the longest part of [begin, end] in which the loads are at most room, and where it begins.
+// widestGap returns the longest part of [begin, end] in which the loads are at most room, and where
+// it begins.
 func widestGap(loads []load, room int, begin, end int64) (at int64, gap time.Duration) {
 	type change struct {
 		at      int64
@@ -432,8 +436,8 @@ func widestGap(loads []load, room int, begin, end int64) (at int64, gap time.Dur
 	return at, gap
 }
 
-// checkTurns finds clients that had a lock all the time, although another client waited and nothing kept it from
-// acquiring.
+// checkTurns finds clients that had a lock all the time, although another client waited and nothing
+// kept it from acquiring.
 func (h *history) checkTurns(name string, ops []*op) (out []Violation) {
 	var grants []*op
 	for _, o := range ops {
@@ -455,15 +459,15 @@ func (h *history) checkTurns(name string, ops []*op) (out []Violation) {
 	return out
 }
 
-// follows reports whether a client may have passed the lock on to itself. A hold of an owner may also have joined
-// another one of that owner, and has then taken nobody's turn.
+// follows reports whether a client may have passed the lock on to itself. A hold of an owner may
+// also have joined another one of that owner, and has then taken nobody's turn.
 func (o *op) follows(before *op) bool {
 	mayHaveJoined := o.call.Owner != ""
 	return o.process == before.process && !before.endsWithLease() && !mayHaveJoined
 }
 
-// endsWithLease reports whether a hold was not released. Then nobody passes the lock on: whoever looks first gets it
-// when the lease ends, and that may be the same client again.
+// endsWithLease reports whether a hold was not released. Then nobody passes the lock on: whoever
+// looks first gets it when the lease ends, and that may be the same client again.
 func (o *op) endsWithLease() bool { return o.loss() != nil || o.detached }
 
 // starved finds a waiter that another client's streak kept out.

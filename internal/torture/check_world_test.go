@@ -7,7 +7,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Two clients that hold at the same time are excused by what may have ended the first hold, and by nothing else.
+// Two clients that hold at the same time are excused by what may have ended the first hold, and by
+// nothing else.
 func TestFaultsThatEndHolds(t *testing.T) {
 	at := func(w window, begin, end int64) window {
 		w.interval, w.process = interval{begin * ms, end * ms}, -1
@@ -44,8 +45,8 @@ func TestFaultsThatEndHolds(t *testing.T) {
 	}
 }
 
-// A server whose clock has jumped back keeps the leases of the dead for longer. One that has lost releases has former
-// holders until their leases end.
+// A server whose clock has jumped back keeps the leases of the dead for longer. One that has lost
+// releases has former holders until their leases end.
 func TestWaitsForWhatLastsLonger(t *testing.T) {
 	waits := func(w ...window) []Violation {
 		h := newTestHistory(func(h *testHistory) {

@@ -2,8 +2,8 @@ package torture
 
 import "time"
 
-// clock turns instants of package time into nanoseconds of the machine's monotonic clock, by which the
-// records of different processes can be compared.
+// clock turns instants of package time into nanoseconds of the machine's monotonic clock, by which
+// the records of different processes can be compared.
 type clock struct {
 	base   time.Time
 	offset int64

@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// What a run has tested: which faults met which primitives, and in which phases of their use. A green run says
-// nothing about a meeting that did not happen.
+// What a run has tested: which faults met which primitives, and in which phases of their use. A
+// green run says nothing about a meeting that did not happen.
 
 // The phases. Each has a letter for the table.
 const (
@@ -32,7 +32,8 @@ var phaseLetters = []struct{ letter, phase string }{
 	{"R", phaseRelease}, {"H", phaseHandOff}, {"T", phaseTakeOver}, {"C", phaseChange},
 }
 
-// Coverage counts the operations that were in a phase during a fault, or shortly after: by fault, primitive and phase.
+// Coverage counts the operations that were in a phase during a fault, or shortly after: by fault,
+// primitive and phase.
 type Coverage map[string]map[string]map[string]int
 
 // felt is for how long a fault that takes no time, such as a deleted key, is felt.
@@ -157,11 +158,12 @@ func (c Coverage) missing(fault, primitive string) (out string) {
 	return out
 }
 
-// tableColumns is how many primitives a table of the coverage has: with more, it would be wider than a terminal.
+// tableColumns is how many primitives a table of the coverage has: with more, it would be wider
+// than a terminal.
 const tableColumns = 6
 
-// print writes tables: a row for each fault, a column for each primitive, and in each cell the letters of the
-// phases in which they met. A dot stands for a phase in which they did not.
+// print writes tables: a row for each fault, a column for each primitive, and in each cell the
+// letters of the phases in which they met. A dot stands for a phase in which they did not.
 func (c Coverage) print(out io.Writer, faults, names []string) error {
 	var legend, empty []string
 	for _, p := range phaseLetters {
@@ -206,7 +208,8 @@ func (c Coverage) print(out io.Writer, faults, names []string) error {
 	return err
 }
 
-// cell returns the letters of the phases in which a fault has met a primitive, and dots for the others that it has.
+// cell returns the letters of the phases in which a fault has met a primitive, and dots for the
+// others that it has.
 func (c Coverage) cell(fault, primitive string) (out string) {
 	missing := c.missing(fault, primitive)
 	for _, p := range phaseLetters {

@@ -6,8 +6,8 @@ import (
 	"github.com/redlatch/redlatch/primitives"
 )
 
-// defect is what a broken lock library does in place of ours. The tests of this package plant defects in
-// client processes, to see that the checks find them.
+// defect is what a broken lock library does in place of ours. The tests of this package plant
+// defects in client processes, to see that the checks find them.
 type defect struct {
 	acquire   func(attempt) (hold, error)
 	adopt     func(ctx context.Context, s *session, l target, id string, opts []primitives.Option) (hold, error)

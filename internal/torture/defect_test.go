@@ -17,11 +17,12 @@ import (
 	"github.com/redlatch/redlatch/primitives"
 )
 
-// knownDefects are mistakes that lock libraries have made. Each is planted in the client processes, and
-// one of the checks must find it.
+// knownDefects are mistakes that lock libraries have made. Each is planted in the client processes,
+// and one of the checks must find it.
 var knownDefects = slices.Concat(acquisitionDefects, takeoverDefects)
 
-// knownDefect is a row. A run makes rounds until one of its checks has failed. Other checks may fail, too.
+// knownDefect is a row. A run makes rounds until one of its checks has failed. Other checks may
+// fail, too.
 type knownDefect struct {
 	name       string
 	primitives []string
@@ -29,14 +30,14 @@ type knownDefect struct {
 	pace       pace   // default: paceMixed
 	rates      rates  // default: usualRates
 	library    string // one of testLibraries, in every second process
-	// checks lists the checks that this defect alone can make fail. Which of them fails first depends on what the
-	// other sessions do next.
+	// checks lists the checks that this defect alone can make fail. Which of them fails first
+	// depends on what the other sessions do next.
 	checks []string
 	defect
 }
 
-// heldByNobody are the checks that fail when Redis has a lock taken that nobody holds: others wait for it in vain
-// while the round lasts, or it is still there at the end.
+// heldByNobody are the checks that fail when Redis has a lock taken that nobody holds: others wait
+// for it in vain while the round lasts, or it is still there at the end.
 var heldByNobody = []string{checkFree, checkWake, checkKept, checkLeft}
 
 // acquisitionDefects show in the life of an acquisition, from the call to the release.
@@ -295,8 +296,8 @@ func plant(name string) defect {
 	panic("no defect " + name)
 }
 
-// TestKnownDefectsAreFound runs the harness with each defect. The runs mostly wait, so many run at a time. The
-// simulation, which CI runs, has the same checks.
+// TestKnownDefectsAreFound runs the harness with each defect. The runs mostly wait, so many run at
+// a time. The simulation, which CI runs, has the same checks.
 func TestKnownDefectsAreFound(t *testing.T) {
 	redistest.NeedNightly(t, "minutes of faults")
 	redistest.Require(t, redistest.NeedRedis)
@@ -334,8 +335,8 @@ func TestKnownDefectsAreFound(t *testing.T) {
 	}
 }
 
-// config is a run in which the situation of the defect comes in almost every round. It lasts for many rounds, and
-// ends as soon as the defect is found.
+// config is a run in which the situation of the defect comes in almost every round. It lasts for
+// many rounds, and ends as soon as the defect is found.
 func (d *knownDefect) config(t *testing.T) Config {
 	t.Helper()
 	c := Config{

@@ -9,8 +9,8 @@ import (
 	"github.com/redlatch/redlatch/primitives"
 )
 
-// The workload of elections. Each term is an acquisition and a release, as of a fenced lock: so the checks of holds
-// judge it, too. The checks of this file's records are in check_election.go.
+// The workload of elections. Each term is an acquisition and a release, as of a fenced lock: so the
+// checks of holds judge it, too. The checks of this file's records are in check_election.go.
 
 // electionPrimitive is the workload of Client.Election.
 const electionPrimitive = "election"
@@ -138,7 +138,8 @@ func (c *candidate) lead(ctx context.Context, term primitives.Term) error {
 	return nil
 }
 
-// leaderHold is the hold of a term. Its context is that which lead gets: by it, a leader learns of its loss.
+// leaderHold is the hold of a term. Its context is that which lead gets: by it, a leader learns of
+// its loss.
 type leaderHold struct {
 	*primitives.Hold
 
@@ -147,7 +148,8 @@ type leaderHold struct {
 
 func (h leaderHold) Context() context.Context { return h.ctx }
 
-// govern is the work of a leader. Some overstay: they go on for a moment after their context has ended.
+// govern is the work of a leader. Some overstay: they go on for a moment after their context has
+// ended.
 func (c *candidate) govern(h leaderHold, call record) {
 	ctx := h.Context()
 	defer c.watch(h, call)()
@@ -167,8 +169,8 @@ func (c *candidate) govern(h leaderHold, call record) {
 	}
 }
 
-// endTerm records the release of the last term, unless the observer was told of its outcome. Run has told nobody if
-// the leadership was lost before.
+// endTerm records the release of the last term, unless the observer was told of its outcome. Run
+// has told nobody if the leadership was lost before.
 func (c *candidate) endTerm() {
 	if c.release == nil {
 		return
@@ -184,8 +186,8 @@ func (c *candidate) endTerm() {
 	c.release = nil
 }
 
-// tryDo uses a lock with TryDo, which says whether it ran, and not why it did not. The acquisition ends where the work
-// begins, and the release begins where it ends.
+// tryDo uses a lock with TryDo, which says whether it ran, and not why it did not. The acquisition
+// ends where the work begins, and the release begins where it ends.
 func (s *session) tryDo(l *primitives.Lock, call record, nested acquirer) {
 	call.Session = s.n
 	if nested == nil {

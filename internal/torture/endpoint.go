@@ -23,8 +23,8 @@ type Endpoint struct {
 	TLS      *tls.Config
 }
 
-// clientEndpoint is an Endpoint as a client process gets it. It dials the proxy of a server, without TLS,
-// in place of the server.
+// clientEndpoint is an Endpoint as a client process gets it. It dials the proxy of a server,
+// without TLS, in place of the server.
 type clientEndpoint struct {
 	Addrs    []string          `json:"addrs"`
 	Master   string            `json:"master,omitempty"`
@@ -52,8 +52,8 @@ func (e *Endpoint) client() redis.UniversalClient {
 	})
 }
 
-// bufferSize is that of each connection. Commands and answers are short, and go-redis would take 256 KiB for a
-// pipeline.
+// bufferSize is that of each connection. Commands and answers are short, and go-redis would take
+// 256 KiB for a pipeline.
 const bufferSize = 4096
 
 func newClient(o *redis.UniversalOptions) redis.UniversalClient {

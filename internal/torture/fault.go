@@ -165,11 +165,12 @@ func seeded(a, b uint64) *rand.Rand {
 	return rand.New(rand.NewPCG(a, b)) //nolint:gosec // a run can be repeated
 }
 
-// portTaken is how long it takes to listen on a port again, if another program has not taken it meanwhile. Then the
-// clients may have talked to that program.
+// portTaken is how long it takes to listen on a port again, if another program has not taken it
+// meanwhile. Then the clients may have talked to that program.
 const portTaken = time.Second
 
-// copyDelay bounds how late a copy of a command arrives. Redis remembers requests for 15 s and more.
+// copyDelay bounds how late a copy of a command arrives. Redis remembers requests for 15 s and
+// more.
 const copyDelay = 5 * time.Second
 
 // noProcess is the process of a window that delays nobody.
@@ -200,7 +201,8 @@ func (e *exclusive) give(what any) {
 	delete(e.busy, what)
 }
 
-// inject injects one random fault in the background. It returns false if nothing could be disturbed now.
+// inject injects one random fault in the background. It returns false if nothing could be disturbed
+// now.
 func (r *round) inject(f *fault) bool {
 	rng := seeded(r.rand.Uint64(), r.rand.Uint64()) // r.rand is for one goroutine
 	if f.server != nil {

@@ -17,8 +17,8 @@ import (
 // outage is a random length of a fault: shorter and longer than the holds last.
 func (r *round) outage(rng *rand.Rand) time.Duration { return between(rng, r.cfg.TTL/4, 2*r.cfg.TTL) }
 
-// silentTime is a random length of a fault in which a client hears nothing. Half of them are so long
-// that calls begin and end within them.
+// silentTime is a random length of a fault in which a client hears nothing. Half of them are so
+// long that calls begin and end within them.
 func (r *round) silentTime(rng *rand.Rand) time.Duration {
 	if rng.IntN(2) == 0 {
 		return r.outage(rng)
@@ -104,7 +104,8 @@ func (r *round) slow(p *process, rng *rand.Rand) {
 	r.disturb(p, faultSlow, r.outage(rng), func(x *redistest.Proxy) { x.Delay(d) }, heal)
 }
 
-// lateReplies holds replies back, up to three times. What they answer has been executed long before.
+// lateReplies holds replies back, up to three times. What they answer has been executed long
+// before.
 func (r *round) lateReplies(p *process, rng *rand.Rand) {
 	moment := []string{"", momentAcquire, momentNest, momentRenew, momentRenew, momentRelease}[rng.IntN(6)]
 	late := func(args []string) bool { return isScript(args) && (moment == "" || momentOf(args) == moment) }
@@ -119,9 +120,9 @@ func (r *round) lateReplies(p *process, rng *rand.Rand) {
 	}
 }
 
-// lateCopies holds commands back: their connections break, and they arrive later by themselves, after the
-// client has sent them again. No copy arrives after its client or the data of the server is gone: what it
-// left could not be told from what the client left.
+// lateCopies holds commands back: their connections break, and they arrive later by themselves,
+// after the client has sent them again. No copy arrives after its client or the data of the server
+// is gone: what it left could not be told from what the client left.
 func (r *round) lateCopies(p *process, rng *rand.Rand) {
 	targets := r.targets()
 	for i, proxy := range p.slot.proxies {

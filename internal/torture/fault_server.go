@@ -99,8 +99,8 @@ func (r *round) lose(name string) *window {
 	return r.begin(window{fault: name, process: -1, lossy: true})
 }
 
-// operable are the primitives that most sessions use now, and whose keys the operator may change; all of them, if
-// none is used now.
+// operable are the primitives that most sessions use now, and whose keys the operator may change;
+// all of them, if none is used now.
 func (r *round) operable() (out []string) {
 	isOperable := func(p string) bool { return workloads[p].operator }
 	for _, names := range [][]string{r.times.at(monotonic()), r.cfg.Primitives} {
@@ -116,7 +116,8 @@ func (r *round) operable() (out []string) {
 	return out
 }
 
-// operate changes a key of each primitive that is in use, as an operator would, at a moment of its own.
+// operate changes a key of each primitive that is in use, as an operator would, at a moment of its
+// own.
 func (r *round) operate(fault string, rng *rand.Rand) error {
 	var all errgroup
 	for _, primitive := range r.operable() {

@@ -7,7 +7,8 @@ import (
 	"github.com/redlatch/redlatch/primitives"
 )
 
-// faultyHold is a hold that lies. Its zero fields stand for the truth; without a hold there is none.
+// faultyHold is a hold that lies. Its zero fields stand for the truth; without a hold there is
+// none.
 type faultyHold struct {
 	hold    *primitives.Hold
 	call    *record

@@ -32,8 +32,8 @@ type history struct {
 	takers   map[string][]*op // the operations on each name that may take over: takersOf fills it
 }
 
-// areOthersTooOld reports whether another build writes records without what the checks need: its acquisitions seem to
-// emit no events at all.
+// areOthersTooOld reports whether another build writes records without what the checks need: its
+// acquisitions seem to emit no events at all.
 func (h *history) areOthersTooOld() bool {
 	acquired := false
 	for _, o := range h.ops {
@@ -131,8 +131,9 @@ func (o *op) isReleased() bool {
 // is reports whether the error that o returned has a class.
 func (o *op) is(class string) bool { return o.ret != nil && slices.Contains(o.ret.Is, class) }
 
-// claimEnd is when a hold ends by its own clock: the earliest of its release, the end of its context, the
-// end of its validity, and the death of its process. A detached hold lasts until its validity ends.
+// claimEnd is when a hold ends by its own clock: the earliest of its release, the end of its
+// context, the end of its validity, and the death of its process. A detached hold lasts until its
+// validity ends.
 func (o *op) claimEnd() int64 {
 	end := int64(never)
 	if !o.detached {
@@ -296,7 +297,8 @@ func (h *history) sort() {
 	}
 }
 
-// noteStarts notes when each process made its first call. It is called once the operations are in order.
+// noteStarts notes when each process made its first call. It is called once the operations are in
+// order.
 func (h *history) noteStarts() {
 	h.starts = map[int]int64{}
 	for _, o := range h.ops {
@@ -306,15 +308,15 @@ func (h *history) noteStarts() {
 	}
 }
 
-// isConnecting reports whether a call began while the clients of its process connected. That may be seconds after the
-// begin of the round: a busy machine takes so long to start the process.
+// isConnecting reports whether a call began while the clients of its process connected. That may be
+// seconds after the begin of the round: a busy machine takes so long to start the process.
 func (h *history) isConnecting(o *op) bool {
 	start, ok := h.starts[o.process]
 	return ok && o.call.At-start < int64(connecting)
 }
 
-// stalled is for how long the process, a server or the harness did not run between two instants. A stall takes time,
-// and disturbs nothing beyond that.
+// stalled is for how long the process, a server or the harness did not run between two instants. A
+// stall takes time, and disturbs nothing beyond that.
 func (h *history) stalled(process int, begin, end int64) time.Duration {
 	sum := int64(0)
 	for _, s := range h.stalls[process] {
@@ -328,9 +330,10 @@ func (h *history) stalled(process int, begin, end int64) time.Duration {
 	return time.Duration(sum)
 }
 
-// overloaded is for how long some process, a server or the harness did not run between two instants. When the machine
-// keeps any of them waiting for its turn, it does so with others for as long, which cannot notice each wait of each
-// goroutine. A process that was stopped says nothing about the machine.
+// overloaded is for how long some process, a server or the harness did not run between two
+// instants. When the machine keeps any of them waiting for its turn, it does so with others for as
+// long, which cannot notice each wait of each goroutine. A process that was stopped says nothing
+// about the machine.
 func (h *history) overloaded(begin, end int64) time.Duration {
 	var all []interval
 	for process, stalls := range h.stalls {
@@ -354,13 +357,14 @@ func (h *history) overloaded(begin, end int64) time.Duration {
 	return time.Duration(sum)
 }
 
-// isBusy reports whether the machine was so busy between two instants that answers may have come late: what did not
-// run for long at a time is not seen.
+// isBusy reports whether the machine was so busy between two instants that answers may have come
+// late: what did not run for long at a time is not seen.
 func (h *history) isBusy(process int, begin, end int64) bool {
 	return h.stalled(process, begin, end) > stallAfter
 }
 
-// isAnyBusy reports whether any process noticed between two instants that it had not run for a while.
+// isAnyBusy reports whether any process noticed between two instants that it had not run for a
+// while.
 func (h *history) isAnyBusy(begin, end int64) bool {
 	for _, stalls := range h.stalls {
 		if slices.ContainsFunc(stalls, func(s interval) bool { return s.overlaps(begin, end) }) {
@@ -373,14 +377,16 @@ func (h *history) isAnyBusy(begin, end int64) bool {
 // isStall reports whether a window is no injected fault.
 func (w *window) isStall() bool { return w.fault == faultStall }
 
-// disturbed reports whether a fault may have affected what a process did with a name between two instants.
+// disturbed reports whether a fault may have affected what a process did with a name between two
+// instants.
 func (h *history) disturbed(process int, name string, begin, end int64) bool {
 	return slices.ContainsFunc(h.windows, func(w window) bool {
 		return w.disturbs(process, name) && w.overlaps(begin, end)
 	})
 }
 
-// isShortened reports whether an operator may have shortened the lease of a name between two instants.
+// isShortened reports whether an operator may have shortened the lease of a name between two
+// instants.
 func (h *history) isShortened(name string, begin, end int64) bool {
 	return slices.ContainsFunc(h.windows, func(w window) bool {
 		return w.fault == faultShorten && slices.Contains(w.names, name) && w.overlaps(begin, end)
@@ -392,8 +398,8 @@ func (h *history) endsEarly(begin, end int64) bool {
 	return slices.ContainsFunc(h.windows, func(w window) bool { return w.jump > 0 && w.overlaps(begin, end) })
 }
 
-// lengthened is by how much longer leases may have lasted that were set after an instant, because the server's clock
-// has jumped back.
+// lengthened is by how much longer leases may have lasted that were set after an instant, because
+// the server's clock has jumped back.
 func (h *history) lengthened(begin int64) (sum int64) {
 	for _, w := range h.windows {
 		if w.jump < 0 && w.end >= begin {
@@ -412,14 +418,15 @@ func (o *op) takesOver() bool {
 	return false
 }
 
-// isOpen reports whether nobody knows if o has taken effect. A takeover of a joint lock that fails may have
-// taken over some of the members.
+// isOpen reports whether nobody knows if o has taken effect. A takeover of a joint lock that fails
+// may have taken over some of the members.
 func (o *op) isOpen() bool {
 	joint := len(o.call.Names) > 1 || o.call.Primitive == "redlock"
 	return o.outcome() == outcomeUnknown || joint && o.outcome() != outcomeOK || o.isUnconfirmed()
 }
 
-// isUnconfirmed reports whether too few replicas have confirmed an operation, which has then been undone.
+// isUnconfirmed reports whether too few replicas have confirmed an operation, which has then been
+// undone.
 func (o *op) isUnconfirmed() bool { return o.ret != nil && slices.Contains(o.ret.Is, isNotReplicated) }
 
 // effect is when a takeover may have taken effect.
@@ -482,16 +489,16 @@ func (h *history) takeovers(o *op, begin, end int64) (out []*op) {
 	return out
 }
 
-// mayHaveTaken reports whether an adoption that found nothing may have been executed before, without an answer: then
-// its repetition does not find the id.
+// mayHaveTaken reports whether an adoption that found nothing may have been executed before,
+// without an answer: then its repetition does not find the id.
 func (h *history) mayHaveTaken(t, held *op) bool {
 	return t.call.Do == opAdopt && t.outcome() == outcomeAbsent && held.holds() &&
 		sharePermits(t.call.Target, held.ret.ID) && h.disturbed(t.process, t.call.Names[0], t.call.At, t.ret.At)
 }
 
-// keptPlace reports whether a waiter of a fair lock certainly kept its place until its call returned: nothing
-// interrupted it for long enough to lose its place, or to let the lease of a grant end before it took the grant, and
-// nothing that its client has to repeat is under way.
+// keptPlace reports whether a waiter of a fair lock certainly kept its place until its call
+// returned: nothing interrupted it for long enough to lose its place, or to let the lease of a
+// grant end before it took the grant, and nothing that its client has to repeat is under way.
 func (h *history) keptPlace(o *op, name string) bool {
 	begin, end := o.call.At, min(o.returned(), o.died)
 	shortest := min(waiterTimeout, o.call.TTL)
@@ -502,8 +509,8 @@ func (h *history) keptPlace(o *op, name string) bool {
 		h.stalled(o.process, begin, end) < shortest/2 && !h.mayJoinAgain(name, begin, end)
 }
 
-// mayJoinAgain reports whether a grant may have been ended between two instants without its waiter having seen it.
-// The waiter then joins the queue again, behind others.
+// mayJoinAgain reports whether a grant may have been ended between two instants without its waiter
+// having seen it. The waiter then joins the queue again, behind others.
 func (h *history) mayJoinAgain(name string, begin, end int64) bool {
 	return slices.ContainsFunc(h.takersOf(name), func(t *op) bool {
 		return t.takesOver() && t.effect().overlaps(begin, end) && (t.call.Do == opForce || !h.wasTold(name, t))
@@ -515,8 +522,8 @@ func (h *history) wasTold(name string, t *op) bool {
 	return slices.ContainsFunc(h.names[name], func(o *op) bool { return t.ends(o) && o.ret.At < t.call.At })
 }
 
-// ownershipBegin returns when the id of a hold may have been granted first: nested holds, the members of a
-// cohort and the callers of WithOwner share it.
+// ownershipBegin returns when the id of a hold may have been granted first: nested holds, the
+// members of a cohort and the callers of WithOwner share it.
 func (h *history) ownershipBegin(o *op) int64 {
 	begin := o.root.call.At
 	if o.ret.ID == "" {
@@ -530,9 +537,10 @@ func (h *history) ownershipBegin(o *op) int64 {
 	return begin
 }
 
-// isPassedOn reports whether a hold was passed on within a cohort that may have lost the lock before. Then a
-// later member finds the loss, and this one may claim what it does not have. The first member is the one whose
-// acquisition returned first: others may have begun to wait before it was called.
+// isPassedOn reports whether a hold was passed on within a cohort that may have lost the lock
+// before. Then a later member finds the loss, and this one may claim what it does not have. The
+// first member is the one whose acquisition returned first: others may have begun to wait before it
+// was called.
 func (h *history) isPassedOn(o *op) bool {
 	isEarlier := func(other *op) bool {
 		return other.holds() && other.ret.ID == o.ret.ID && other.root == other && other.ret.At < o.root.ret.At
@@ -553,8 +561,9 @@ func (h *history) sharesID(o *op) bool {
 	})
 }
 
-// hasCounts reports whether the id of a hold may have more than one count in Redis: others have it too, an
-// acquisition under it may still be undone, or it was adopted with all counts of such an id.
+// hasCounts reports whether the id of a hold may have more than one count in Redis: others have it
+// too, an acquisition under it may still be undone, or it was adopted with all counts of such an
+// id.
 func (h *history) hasCounts(o *op) bool {
 	nested := func(other *op) bool { return other != o && other.root == o }
 	if h.sharesID(o) || slices.ContainsFunc(h.names[o.call.Names[0]], nested) {

@@ -7,10 +7,12 @@ import (
 	"github.com/redlatch/redlatch/primitives"
 )
 
-// keyedPrimitive is the workload of Client.Keyed. Its locks have no hold, so nobody learns of a loss before Unlock.
+// keyedPrimitive is the workload of Client.Keyed. Its locks have no hold, so nobody learns of a
+// loss before Unlock.
 const keyedPrimitive = "keyed"
 
-// useKeyed locks a name, and unlocks it. The contexts of both calls end early at times: the lock outlasts them.
+// useKeyed locks a name, and unlocks it. The contexts of both calls end early at times: the lock
+// outlasts them.
 func (s *session) useKeyed(primitive string) {
 	name, ttl := s.name(primitive)
 	k := s.keyedFor(ttl)
@@ -69,7 +71,8 @@ func (s *session) lockKeyed(ctx context.Context, k *primitives.Keyed, name strin
 	return err
 }
 
-// keyedFor returns the process's Keyed for locks with a TTL: two of them would know nothing of each other's losses.
+// keyedFor returns the process's Keyed for locks with a TTL: two of them would know nothing of each
+// other's losses.
 func (w *worker) keyedFor(ttl time.Duration) *primitives.Keyed {
 	k, ok := w.keyed.Load(ttl)
 	if !ok {
@@ -78,7 +81,8 @@ func (w *worker) keyedFor(ttl time.Duration) *primitives.Keyed {
 	return k.(*primitives.Keyed)
 }
 
-// isBlind reports whether a holder has not noticed a loss, if there was one: of a Keyed, before Unlock has returned.
+// isBlind reports whether a holder has not noticed a loss, if there was one: of a Keyed, before
+// Unlock has returned.
 func (o *op) isBlind() bool {
 	return o.call.Primitive == keyedPrimitive && (o.release == nil || o.release.outcome() != outcomeOK)
 }

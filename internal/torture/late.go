@@ -12,8 +12,8 @@ import (
 	"github.com/redlatch/redlatch/scripts"
 )
 
-// Copies that arrive minutes late. A round is over by then, so a lane keeps some commands that were executed. It sends
-// them again between later rounds: they must change nothing.
+// Copies that arrive minutes late. A round is over by then, so a lane keeps some commands that were
+// executed. It sends them again between later rounds: they must change nothing.
 
 const (
 	// copyAge is how old they are at least, and copyAgeLimit at most: doc/contract.md, C16.
@@ -23,8 +23,9 @@ const (
 	keptOfScript = 3 // in each round
 )
 
-// countingScripts are those whose copies Redis must remember, because they count. What they change has no lease, so
-// that nothing else changes it once the round is over. A refused acquisition is not remembered.
+// countingScripts are those whose copies Redis must remember, because they count. What they change
+// has no lease, so that nothing else changes it once the round is over. A refused acquisition is
+// not remembered.
 var countingScripts = func() map[string]*scripts.Script {
 	out := map[string]*scripts.Script{}
 	for _, name := range []string{
@@ -71,7 +72,8 @@ func (k *keeper) see(args []string) {
 	}
 }
 
-// keepCommands begins to keep commands of the processes that no fault disturbs, unless one disturbs the servers.
+// keepCommands begins to keep commands of the processes that no fault disturbs, unless one disturbs
+// the servers.
 func (r *round) keepCommands() *keeper {
 	k := &keeper{seed: r.seed, count: map[*scripts.Script]int{}}
 	if !slices.ContainsFunc(r.theme, func(f *fault) bool { return len(f.topologies) > 0 }) {

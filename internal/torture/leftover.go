@@ -12,7 +12,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// leftovers waits until nothing of the round is left in Redis, and returns what stays although it must not.
+// leftovers waits until nothing of the round is left in Redis, and returns what stays although it
+// must not.
 func (r *round) leftovers(h *history) []Violation {
 	const limit = int64(3 * time.Second)
 	until := max(monotonic(), r.lastLease(h)) + limit + h.lengthened(h.begin)
@@ -33,7 +34,8 @@ func (r *round) leftovers(h *history) []Violation {
 	}
 }
 
-// left lists the round's keys and subscriptions that are still in Redis, although nobody holds or waits any more.
+// left lists the round's keys and subscriptions that are still in Redis, although nobody holds or
+// waits any more.
 func (r *round) left(due expected) (out []string, err error) {
 	ctx, cancel := soon()
 	defer cancel()
@@ -110,8 +112,9 @@ type expected struct {
 	longer time.Duration    // by how much all keys may last longer
 }
 
-// tokens returns the highest token of each name. Servers that lost data may have lost their counters, too. A hold that
-// was passed on has a token that was reserved by the first hold with its id.
+// tokens returns the highest token of each name. Servers that lost data may have lost their
+// counters, too. A hold that was passed on has a token that was reserved by the first hold with its
+// id.
 func (h *history) tokens() map[string]int64 {
 	out := map[string]int64{}
 	for _, o := range h.ops {
@@ -201,9 +204,10 @@ func (h *history) pools() map[string]pool {
 	return out
 }
 
-// mayReturn reports whether a late copy of an acquisition may acquire again, until its lease ends. That can happen
-// if somebody else ended the hold by its id, and could not know that an attempt was in doubt; if the lease has ended
-// and the hold was never released; or if the key held the data of another program, so that Redis refused the rollback.
+// mayReturn reports whether a late copy of an acquisition may acquire again, until its lease ends.
+// That can happen if somebody else ended the hold by its id, and could not know that an attempt was
+// in doubt; if the lease has ended and the hold was never released; or if the key held the data of
+// another program, so that Redis refused the rollback.
 func (h *history) mayReturn(o *op, name string) bool {
 	wasForeign := o.call.Do == opAcquire && o.is(isForeign)
 	if !wasForeign && !o.holds() || !h.inDoubt(o, name) {
@@ -222,13 +226,14 @@ func (h *history) latestCopy() int64 {
 	return int64(copyDelay)
 }
 
-// inDoubt reports whether an acquisition may have been sent more than once: its answer was lost, or late. A server that
-// does not run for a while executes all copies later.
+// inDoubt reports whether an acquisition may have been sent more than once: its answer was lost, or
+// late. A server that does not run for a while executes all copies later.
 func (h *history) inDoubt(o *op, name string) bool {
 	return h.disturbed(o.process, name, o.call.At, o.ret.At) || h.isBusy(o.process, o.call.At, o.ret.At)
 }
 
-// wasLeft reports whether a hold was lost, or its release was repeated, perhaps until its lease had ended.
+// wasLeft reports whether a hold was lost, or its release was repeated, perhaps until its lease had
+// ended.
 func (o *op) wasLeft() bool {
 	wasRepeated := o.holds() && o.release != nil && !o.isReleased()
 	return o.loss() != nil || wasRepeated
@@ -280,10 +285,11 @@ func (r *round) hadDeaths() bool {
 	return slices.ContainsFunc(r.windows, func(w *window) bool { return w.fault == faultKill || w.lossy })
 }
 
-// lastLease returns when the last lease ends that nobody renews and nobody gives back: of processes that have
-// died, or that use another library; of servers that forgot a release, of holds that were detached or adopted with
-// an unknown outcome, and of acquisitions in doubt that were ended by their id. A count of a shared owner that was
-// not given back lasts for as long as others of that owner renew the lock.
+// lastLease returns when the last lease ends that nobody renews and nobody gives back: of processes
+// that have died, or that use another library; of servers that forgot a release, of holds that were
+// detached or adopted with an unknown outcome, and of acquisitions in doubt that were ended by
+// their id. A count of a shared owner that was not given back lasts for as long as others of that
+// owner renew the lock.
 func (r *round) lastLease(h *history) (end int64) {
 	longest := longestLease*int64(r.ttl) + int64(waiterTimeout)
 	for _, w := range h.windows {

@@ -10,15 +10,17 @@ import (
 	"github.com/redlatch/redlatch/primitives"
 )
 
-// Client processes that use another library, which keeps the same locks in Redis. It promises less than
-// redlatch: so its operations are only checked for exclusion, and must not make checks of the others fail.
+// Client processes that use another library, which keeps the same locks in Redis. It promises less
+// than redlatch: so its operations are only checked for exclusion, and must not make checks of the
+// others fail.
 
-// Library is a lock library other than redlatch. Processes that use it compete for locks with those that use redlatch.
+// Library is a lock library other than redlatch. Processes that use it compete for locks with those
+// that use redlatch.
 type Library interface {
 	// Name is the name and the version.
 	Name() string
-	// Lock returns a lock of a kind for one acquisition. Its owner is not used a second time: so a late copy
-	// of a command for one acquisition does not change another.
+	// Lock returns a lock of a kind for one acquisition. Its owner is not used a second time: so a
+	// late copy of a command for one acquisition does not change another.
 	Lock(kind LockKind, name string, session int) LibraryLock
 	// Close ends all connections, and all renewals.
 	Close() error
@@ -28,16 +30,18 @@ type Library interface {
 type LibraryLock interface {
 	// ID is the owner in Redis.
 	ID() string
-	// TryLock waits for up to wait. lease 0 is a lease of LibrarySetup.Watchdog that is renewed. After an error the
-	// lock may have been acquired, or may still be.
+	// TryLock waits for up to wait. lease 0 is a lease of LibrarySetup.Watchdog that is renewed.
+	// After an error the lock may have been acquired, or may still be.
 	TryLock(ctx context.Context, wait, lease time.Duration) (bool, error)
-	// TTL is the time until the lock's key expires; 0 or less if it does not exist, or does not expire.
+	// TTL is the time until the lock's key expires; 0 or less if it does not exist, or does not
+	// expire.
 	TTL(ctx context.Context) (time.Duration, error)
 	// IsHeld asks Redis whether the owner holds the lock.
 	IsHeld(ctx context.Context) (bool, error)
 	// Token is the token that was given last. It is called only for FencedKind.
 	Token(ctx context.Context) (int64, error)
-	// Unlock returns ErrNotOwner if the owner does not hold the lock. After other errors it may still be released.
+	// Unlock returns ErrNotOwner if the owner does not hold the lock. After other errors it may
+	// still be released.
 	Unlock(ctx context.Context) error
 }
 
@@ -65,7 +69,8 @@ type LibrarySetup struct {
 	Watchdog time.Duration // lease of holds that are renewed
 }
 
-// libraryKinds are the workloads whose locks other libraries can use, too. To them, many are plain locks.
+// libraryKinds are the workloads whose locks other libraries can use, too. To them, many are plain
+// locks.
 var libraryKinds = map[string]LockKind{
 	"lock": PlainKind, "owner": PlainKind, "nested": PlainKind, "spin": PlainKind,
 	"fenced": FencedKind, "cohort": FencedKind, "linger": FencedKind,
@@ -172,7 +177,8 @@ func (s *librarySession) wait(once bool, kind LockKind) time.Duration {
 	return min(8*s.TTL, 12*time.Second)
 }
 
-// libraryHold is a hold of another library, which does not know how long it is valid: Redis is asked.
+// libraryHold is a hold of another library, which does not know how long it is valid: Redis is
+// asked.
 type libraryHold struct {
 	*librarySession
 

@@ -15,7 +15,8 @@ import (
 	"github.com/redlatch/redlatch/primitives"
 )
 
-// testLibraries play the part of another library. The test of the real one is in interop/tortureclient.
+// testLibraries play the part of another library. The test of the real one is in
+// interop/tortureclient.
 var testLibraries = map[string]func(LibrarySetup) (Library, error){
 	"another library": func(s LibrarySetup) (Library, error) { return openPlain(s, false) },
 	"a library that claims what it does not have": func(s LibrarySetup) (Library, error) {
@@ -23,7 +24,8 @@ var testLibraries = map[string]func(LibrarySetup) (Library, error){
 	},
 }
 
-// plainLibrary is redlatch without the features that other libraries do not have: it does not report losses.
+// plainLibrary is redlatch without the features that other libraries do not have: it does not
+// report losses.
 type plainLibrary struct {
 	rdb    *redis.Client
 	client *primitives.Client
@@ -150,7 +152,8 @@ func TestAnotherLibrary(t *testing.T) {
 	}
 }
 
-// Another library makes no promise but exclusion. What it may have left to its lease excuses the waits of others.
+// Another library makes no promise but exclusion. What it may have left to its lease excuses the
+// waits of others.
 func TestChecksOfAnotherLibrary(t *testing.T) {
 	waits := func(h *testHistory, from, to int64) {
 		a := h.holdOf("lock", 0, from, to, "a1")

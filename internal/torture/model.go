@@ -9,8 +9,8 @@ import (
 	"github.com/anishathalye/porcupine"
 )
 
-// The sequential models. The histories of clients are compared with them by porcupine, which looks for an
-// order of the operations in which each takes effect once, between its call and its return.
+// The sequential models. The histories of clients are compared with them by porcupine, which looks
+// for an order of the operations in which each takes effect once, between its call and its return.
 
 // step is an operation of a model.
 type step struct {
@@ -58,9 +58,9 @@ type holders struct {
 	queue []place
 }
 
-// place is a waiter that was in the queue of a fair lock before an instant. Of waiters that joined at
-// about the same time nobody knows who was first, and a queue in one order of many would take long to
-// find.
+// place is a waiter that was in the queue of a fair lock before an instant. Of waiters that joined
+// at about the same time nobody knows who was first, and a queue in one order of many would take
+// long to find.
 type place struct {
 	root   int
 	joined int64
@@ -90,8 +90,8 @@ func (s holders) String() string {
 	return strings.Join(parts, ", ")
 }
 
-// holdersModel is the model of all primitives that are held: one writer or many readers, in any depth; or,
-// with a limit, that many permits.
+// holdersModel is the model of all primitives that are held: one writer or many readers, in any
+// depth; or, with a limit, that many permits.
 func holdersModel(limit int) porcupine.Model {
 	return porcupine.Model{
 		Init: func() any { return holders{limit: limit} },
@@ -157,7 +157,8 @@ func (s holders) takePermits(in step) (bool, holders) {
 		return true, s.add(in)
 	case opAdopt:
 		rest, found := s.drop(in)
-		// What an acquisition of unknown outcome has taken needs no room: the pool may have become smaller since.
+		// What an acquisition of unknown outcome has taken needs no room: the pool may have become
+		// smaller since.
 		if !found && (!in.lenient || in.from >= 0 && rest.used+in.permits > rest.limit) {
 			return false, s
 		}
@@ -205,8 +206,8 @@ func (s holders) end(in step) (bool, holders) {
 	return true, s
 }
 
-// drop removes the holds of the id that a step takes over or releases: for permits, so many of them. It reports
-// whether the id had them.
+// drop removes the holds of the id that a step takes over or releases: for permits, so many of
+// them. It reports whether the id had them.
 func (s holders) drop(in step) (_ holders, found bool) {
 	var rest []held
 	for _, h := range s.held {

@@ -9,12 +9,12 @@ import (
 	"github.com/anishathalye/porcupine"
 )
 
-// findOrder looks for an order of the operations that the model allows. known is false if the time was
-// over before.
+// findOrder looks for an order of the operations that the model allows. known is false if the time
+// was over before.
 //
-// It tries the operation that must take effect soonest first. Porcupine tries the one that was called
-// first: while many wait, that is one that gets its turn much later, and the search goes back again and
-// again.
+// It tries the operation that must take effect soonest first. Porcupine tries the one that was
+// called first: while many wait, that is one that gets its turn much later, and the search goes
+// back again and again.
 func findOrder(model porcupine.Model, history []porcupine.Operation, limit time.Duration) (found, known bool) {
 	s := newOrderSearch(model, history)
 	deadline := time.Now().Add(limit)
@@ -99,7 +99,8 @@ func (s *orderSearch) first() int {
 }
 
 // step returns an operation from next on that can take effect now and leads to a new state;
-// len(s.ops) if there is none. Operations that were called after the return of first must wait for it.
+// len(s.ops) if there is none. Operations that were called after the return of first must wait for
+// it.
 func (s *orderSearch) step(state any, first, next int) (op int, after any) {
 	for i := next; i < len(s.ops); i++ {
 		if s.isDone(i) || s.ops[i].Call > s.ops[first].Return {
@@ -135,7 +136,8 @@ func (s *orderSearch) isDone(i int) bool { return s.done[i/8]&(1<<(i%8)) != 0 }
 
 func (s *orderSearch) flip(i int) { s.done[i/8] ^= 1 << (i % 8) }
 
-// unexplained returns the text of the operation that was called first of those behind the longest order that was found.
+// unexplained returns the text of the operation that was called first of those behind the longest
+// order that was found.
 func (s *orderSearch) unexplained() string {
 	var first *porcupine.Operation
 	for i := range s.ops {

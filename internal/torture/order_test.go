@@ -9,7 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The search and porcupine come to the same answer, for histories of which about half have an order.
+// The search and porcupine come to the same answer, for histories of which about half have an
+// order.
 func TestOrderAgreesWithPorcupine(t *testing.T) {
 	rng := seeded(1, 1)
 	orders := 0
@@ -47,7 +48,8 @@ func randomLatch(rng *rand.Rand) (out []porcupine.Operation) {
 	return out
 }
 
-// randomHistory is one of a few holds that overlap at random, of takeovers, and of waiters of a fair lock.
+// randomHistory is one of a few holds that overlap at random, of takeovers, and of waiters of a
+// fair lock.
 func randomHistory(rng *rand.Rand, limit int) (out []porcupine.Operation) {
 	for root := range 2 + rng.IntN(4) {
 		called := rng.Int64N(40)
@@ -72,8 +74,8 @@ func randomHistory(rng *rand.Rand, limit int) (out []porcupine.Operation) {
 	return out
 }
 
-// Many wait for a fair lock that all have asked for at about the same time, and some releases have no answer. Porcupine
-// alone does not decide that within 40 s.
+// Many wait for a fair lock that all have asked for at about the same time, and some releases have
+// no answer. Porcupine alone does not decide that within 40 s.
 func TestOrderOfManyWaiters(t *testing.T) {
 	const waiters = 60
 	var history []porcupine.Operation

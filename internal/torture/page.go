@@ -14,7 +14,8 @@ import (
 	"github.com/redlatch/redlatch/internal/look"
 )
 
-// pageRounds is how many rounds without a violation a page shows: the latest ones. A browser can draw so many.
+// pageRounds is how many rounds without a violation a page shows: the latest ones. A browser can
+// draw so many.
 const pageRounds = 40
 
 //go:embed page.html
@@ -79,8 +80,8 @@ func (r *Result) Verdict() string {
 	}
 }
 
-// Page writes a page of HTML with the timelines of the faults, the clients and their holds. It needs no
-// network and no script. The run must have had Config.Pictures.
+// Page writes a page of HTML with the timelines of the faults, the clients and their holds. It
+// needs no network and no script. The run must have had Config.Pictures.
 func (r *Result) Page(out io.Writer, made Made) error {
 	var report strings.Builder
 	if err := r.Print(&report); err != nil {
@@ -237,7 +238,8 @@ func (h *history) bars(o *op) (out []pageBar) {
 	return append(out, h.bar(class, o.ret.At, until, held))
 }
 
-// drawnEnd is when a hold ended for its holder. One that was detached has none: it ended when it was taken over.
+// drawnEnd is when a hold ended for its holder. One that was detached has none: it ended when it
+// was taken over.
 func (h *history) drawnEnd(o *op) int64 {
 	end := min(o.claimEnd(), h.end)
 	if o.detached {
@@ -248,7 +250,8 @@ func (h *history) drawnEnd(o *op) int64 {
 	return end
 }
 
-// tracks puts bars into as few tracks as there can be, so that none overlaps another one of its track.
+// tracks puts bars into as few tracks as there can be, so that none overlaps another one of its
+// track.
 func tracks(bars []pageBar) (out [][]pageBar) {
 	slices.SortStableFunc(bars, func(a, b pageBar) int { return cmp.Compare(a.Left, b.Left) })
 next:

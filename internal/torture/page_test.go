@@ -18,8 +18,8 @@ func bar(class string, left, width float64, text string) string {
 	return fmt.Sprintf(`<i class="%s" style="left:%v%%;width:%v%%" title="%s"></i>`, class, left, width, text)
 }
 
-// A page shows who held, who waited, and what was broken, where it was. Its HTML is well-formed, whatever
-// stands in an error.
+// A page shows who held, who waited, and what was broken, where it was. Its HTML is well-formed,
+// whatever stands in an error.
 func TestPage(t *testing.T) {
 	h := newTestHistory(func(h *testHistory) {
 		lost := h.hold(0, 3_000, "a1")

@@ -10,8 +10,9 @@ import (
 	"github.com/redlatch/redlatch/scripts"
 )
 
-// Faults at random instants rarely hit the few milliseconds in which something can go wrong. Therefore most of
-// them wait for a moment: a command of a certain kind that passes a proxy, or the beginning of a hold that lasts.
+// Faults at random instants rarely hit the few milliseconds in which something can go wrong.
+// Therefore most of them wait for a moment: a command of a certain kind that passes a proxy, or the
+// beginning of a hold that lasts.
 
 // The moments.
 const (
@@ -84,7 +85,8 @@ func aMoment(rng *rand.Rand) string {
 // placing is how long a fault waits for its moment.
 const placing = 400 * time.Millisecond
 
-// await waits until a moment begins in one of the processes, for a name if it is not "". It gives up after a while.
+// await waits until a moment begins in one of the processes, for a name if it is not "". It gives
+// up after a while.
 func (r *round) await(moment, name string, among []*slot) {
 	if moment == "" {
 		return

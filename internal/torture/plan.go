@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// Plan decides everything of a simulated round. Whatever is left out of it, the rest stays as it is: each step and each
-// fault has random numbers of its own.
+// Plan decides everything of a simulated round. Whatever is left out of it, the rest stays as it
+// is: each step and each fault has random numbers of its own.
 type Plan struct {
 	Seed       uint64           `json:"seed"`
 	Theme      string           `json:"theme,omitempty"`
@@ -37,8 +37,8 @@ type Step struct {
 	Seed      uint64        `json:"seed"`
 }
 
-// PlannedFault is a fault. With a moment, it begins when that comes after its instant, or a little later if it does not
-// come.
+// PlannedFault is a fault. With a moment, it begins when that comes after its instant, or a little
+// later if it does not come.
 type PlannedFault struct {
 	Kind    string        `json:"kind"`
 	At      time.Duration `json:"at"`
@@ -51,13 +51,15 @@ type PlannedFault struct {
 	Seed    uint64        `json:"seed"`
 }
 
-// simulatedRates are the rates of operations in simulations. Takeovers and minimum holds are more frequent there.
+// simulatedRates are the rates of operations in simulations. Takeovers and minimum holds are more
+// frequent there.
 var simulatedRates = rates{
 	TakeOver: 12, Detach: 8, Leave: 6, habits: habits{Inspect: 6, Nest: 4, Fixed: 8, Limit: 12, Minimum: 5},
 }
 
-// vary returns other rates of a round: half of them are as usual, some are much higher and some are much lower. A
-// defect where two features meet needs rounds in which both are frequent. Others keep a third feature out.
+// vary returns other rates of a round: half of them are as usual, some are much higher and some are
+// much lower. A defect where two features meet needs rounds in which both are frequent. Others keep
+// a third feature out.
 func (r rates) vary(rng *rand.Rand) rates {
 	for _, n := range []*int{&r.TakeOver, &r.Detach} { // which excuse much
 		varyRate(rng, n, 2)
@@ -81,8 +83,8 @@ func varyRate(rng *rand.Rand, n *int, high int) {
 // often is the rate of an act that is frequent in a round.
 const often = 2
 
-// moment returns the moment of a fault. For a fifth of the faults a hold is about to be let go. In half of the others
-// it is that of an act which is frequent in the round, if there is one.
+// moment returns the moment of a fault. For a fifth of the faults a hold is about to be let go. In
+// half of the others it is that of an act which is frequent in the round, if there is one.
 func (r rates) moment(rng *rand.Rand) string {
 	if rng.IntN(5) == 0 {
 		return momentEnding
@@ -101,8 +103,8 @@ func (r rates) moment(rng *rand.Rand) string {
 	return frequent[rng.IntN(len(frequent))]
 }
 
-// MakePlan returns the plan of a seed. Consecutive seeds have the paces, the primitives and the faults in turn, so that
-// a few hundred of them leave nothing out.
+// MakePlan returns the plan of a seed. Consecutive seeds have the paces, the primitives and the
+// faults in turn, so that a few hundred of them leave nothing out.
 func MakePlan(seed uint64) *Plan {
 	rng := seeded(seed, 2024)
 	p := &Plan{
@@ -186,13 +188,14 @@ func MakePlan(seed uint64) *Plan {
 	return p
 }
 
-// weighted returns the primitives of simulations. Those of which there are many variants are there twice.
+// weighted returns the primitives of simulations. Those of which there are many variants are there
+// twice.
 func weighted() []string {
 	return append(slices.Clone(simulatedPrimitives), "rwlock", "redlock", "permits")
 }
 
-// planCuts draws faults that break connections, lose messages, and are over soon. In a calm round, a client often waits
-// alone, and nobody else wakes it up.
+// planCuts draws faults that break connections, lose messages, and are over soon. In a calm round,
+// a client often waits alone, and nobody else wakes it up.
 func (p *Plan) planCuts(rng *rand.Rand, kind string, n int) {
 	for range n {
 		f := p.aFault(rng, kind, rng.IntN(len(p.Processes)))
@@ -203,13 +206,15 @@ func (p *Plan) planCuts(rng *rand.Rand, kind string, n int) {
 	p.sortFaults()
 }
 
-// mixedBefore is how many of the seeds before a seed have rounds of the mixed pace, the only ones with faults.
+// mixedBefore is how many of the seeds before a seed have rounds of the mixed pace, the only ones
+// with faults.
 func mixedBefore(seed uint64) uint64 {
 	return seed/8*6 + [...]uint64{0, 1, 2, 3, 3, 4, 5, 5}[seed%8]
 }
 
-// planFaults draws the faults of a round without a theme: none in a fifth of the rounds, and else of one to three
-// kinds. In half of the rounds they spare some of the processes, whose calls have no excuse then.
+// planFaults draws the faults of a round without a theme: none in a fifth of the rounds, and else
+// of one to three kinds. In half of the rounds they spare some of the processes, whose calls have
+// no excuse then.
 func (p *Plan) planFaults(rng *rand.Rand) {
 	if rng.IntN(5) == 0 {
 		return
@@ -251,8 +256,8 @@ func (p *Plan) planFaults(rng *rand.Rand) {
 	}
 }
 
-// planOperators adds acts of operators of one kind to every second round with faults. They disturb one name for a
-// moment, so they meet all other faults without excusing much.
+// planOperators adds acts of operators of one kind to every second round with faults. They disturb
+// one name for a moment, so they meet all other faults without excusing much.
 func (p *Plan) planOperators() {
 	rng := seeded(p.Seed, 2025)
 	if rng.IntN(2) == 0 || len(p.operated()) == 0 {

@@ -6,10 +6,11 @@ import (
 	"time"
 )
 
-// Two features that meet, at the instant of a fault, do so in few rounds if each of them is drawn by itself. Therefore
-// most rounds have a theme: a few primitives, habits and faults that meet, at a high rate. Consecutive rounds have the
-// themes in turn, so that each comes some times in a hundred seeds. A theme names what may meet, and never how. Every
-// fourth round has none, and a part of the others is as if it had none: so whatever nobody thought of may meet, too.
+// Two features that meet, at the instant of a fault, do so in few rounds if each of them is drawn
+// by itself. Therefore most rounds have a theme: a few primitives, habits and faults that meet, at
+// a high rate. Consecutive rounds have the themes in turn, so that each comes some times in a
+// hundred seeds. A theme names what may meet, and never how. Every fourth round has none, and a
+// part of the others is as if it had none: so whatever nobody thought of may meet, too.
 
 // planTheme is what meets in a round.
 type planTheme struct {
@@ -146,8 +147,8 @@ func withoutTheme(seed uint64) (n uint64) {
 	return n
 }
 
-// primitivesOf returns the primitives of a round of the theme, from those that are usable. A quarter of the rounds have
-// one of the others, too.
+// primitivesOf returns the primitives of a round of the theme, from those that are usable. A
+// quarter of the rounds have one of the others, too.
 func (t *planTheme) primitivesOf(turn uint64, usable []string, rng *rand.Rand) []string {
 	n := uint64(len(t.primitives))
 	out := []string{t.primitives[turn%n]}
@@ -163,8 +164,8 @@ func (t *planTheme) primitivesOf(turn uint64, usable []string, rng *rand.Rand) [
 	return out
 }
 
-// planFaultsOf draws the faults of a round with a theme. In half of the rounds they spare some of the processes. A
-// quarter have a fault of another kind.
+// planFaultsOf draws the faults of a round with a theme. In half of the rounds they spare some of
+// the processes. A quarter have a fault of another kind.
 func (p *Plan) planFaultsOf(t *planTheme, rng *rand.Rand) {
 	kinds := simulatedKinds()
 	usable := func(kind string) bool {

@@ -14,7 +14,8 @@ const poolSize = 3
 // latchSize is the count that latches begin with.
 const latchSize = 5
 
-// generationName is the name of a pool or latch, which is given up when it may have lost its content.
+// generationName is the name of a pool or latch, which is given up when it may have lost its
+// content.
 func (s *session) generationName(primitive string) (string, time.Duration) {
 	name, ttl := s.name(primitive)
 	return fmt.Sprintf("%s:g%d", name, s.generation.Load()), ttl
@@ -138,8 +139,8 @@ func (s *session) drainAndRefill(sem *primitives.Semaphore, call record) {
 	}
 }
 
-// look asks how many permits there are. Redis does not know the number of a plain semaphore, only how many
-// are left.
+// look asks how many permits there are. Redis does not know the number of a plain semaphore, only
+// how many are left.
 func (s *session) look(sem interface {
 	Info(ctx context.Context) (primitives.Info, error)
 }, call record) {
@@ -184,9 +185,9 @@ func (s *session) useLatch(primitive string) {
 	s.finish(call, err, result)
 }
 
-// simulatedLatchCall returns what a simulated session does with a latch. Its steps are few: each process starts a
-// latch at once. Later that is rare: a latch must stay open for longer than a wake-up takes, or nobody sees who waits
-// in vain.
+// simulatedLatchCall returns what a simulated session does with a latch. Its steps are few: each
+// process starts a latch at once. Later that is rare: a latch must stay open for longer than a
+// wake-up takes, or nobody sees who waits in vain.
 func (s *session) simulatedLatchCall(name string) string {
 	_, isStarted := s.inits.LoadOrStore(name, true)
 	n := s.rand.IntN(20)

@@ -68,8 +68,8 @@ func (m machineProcess) stop(on bool) {
 	}
 }
 
-// startProcess starts a client process, with a process group of its own: it may be a script that starts the client. It
-// ends with this one.
+// startProcess starts a client process, with a process group of its own: it may be a script that
+// starts the client. It ends with this one.
 func startProcess(cmd *exec.Cmd, sl *slot, s setup, stays func(moment string, names []string)) (*process, error) {
 	p := &process{
 		id: s.Process, slot: sl, cmd: cmd, died: never, stays: stays,
@@ -97,7 +97,8 @@ func startProcess(cmd *exec.Cmd, sl *slot, s setup, stays func(moment string, na
 	return p, nil
 }
 
-// readyTimeout bounds how long a client process may take to start. Some are Java, several at a time on a busy machine.
+// readyTimeout bounds how long a client process may take to start. Some are Java, several at a time
+// on a busy machine.
 const readyTimeout = 90 * time.Second
 
 // started waits until the process is ready, and checks that it speaks the protocol.
@@ -115,8 +116,8 @@ func (p *process) started() error {
 	return nil
 }
 
-// run starts the process and reads what it writes. It keeps its thread: Linux kills a child when the thread
-// that started it ends.
+// run starts the process and reads what it writes. It keeps its thread: Linux kills a child when
+// the thread that started it ends.
 func (p *process) run(out io.Reader, started chan<- error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -165,8 +166,8 @@ func (p *process) read(out io.Reader) {
 	}
 }
 
-// isKind reports whether a line is a record of a kind, which is its first field. Most lines are not parsed while the
-// round lasts: the process waits if nobody reads what it writes.
+// isKind reports whether a line is a record of a kind, which is its first field. Most lines are not
+// parsed while the round lasts: the process waits if nobody reads what it writes.
 func isKind(line []byte, kind string) bool { return bytes.HasPrefix(line, []byte(`{"k":"`+kind+`"`)) }
 
 // records returns what the process has written: the records of a kind, or all of them if it is "".
@@ -191,8 +192,8 @@ func (p *process) records(kind string) (out []record) {
 // send passes an order to the process. It fails if the process has exited.
 func (p *process) send(v any) error { return p.child.send(v) }
 
-// tell is send to a process that is expected to live. If it has exited, the error is what it wrote about that, and
-// not that a pipe is broken.
+// tell is send to a process that is expected to live. If it has exited, the error is what it wrote
+// about that, and not that a pipe is broken.
 func (p *process) tell(v any) error {
 	err := p.send(v)
 	if err == nil {
@@ -243,8 +244,8 @@ func (p *process) stop(on bool) {
 	p.stoppedAt = 0
 }
 
-// close ends a process whose sessions have ended. It returns an error if the process failed, or left
-// goroutines behind.
+// close ends a process whose sessions have ended. It returns an error if the process failed, or
+// left goroutines behind.
 func (p *process) close(limit time.Duration) error {
 	if err := p.tell(order{Do: "close"}); err != nil {
 		return err
@@ -271,7 +272,8 @@ func (p *process) close(limit time.Duration) error {
 
 var errEnded = errors.New("it ended by itself")
 
-// failure returns the error of a process that has exited, with the beginning of what it wrote about it.
+// failure returns the error of a process that has exited, with the beginning of what it wrote about
+// it.
 func (p *process) failure(err error) error {
 	text := strings.TrimSpace(p.errors.String())
 	lines := strings.SplitN(text, "\n", 12)

@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// protocol is the number of what a client process reads and writes. Raise it with every change that makes
-// builds from before and after it misunderstand each other: of a workload, of a setup, or of what a record
-// says. A field that may be missing is no such change.
+// protocol is the number of what a client process reads and writes. Raise it with every change that
+// makes builds from before and after it misunderstand each other: of a workload, of a setup, or of
+// what a record says. A field that may be missing is no such change.
 const protocol = 1
 
 // Kinds of records.
@@ -63,7 +63,8 @@ const (
 	outcomeFailed  = "failed"  // any other error: not executed
 )
 
-// record is one line that a client process writes. Times are nanoseconds of the machine's monotonic clock.
+// record is one line that a client process writes. Times are nanoseconds of the machine's monotonic
+// clock.
 type record struct {
 	Kind string `json:"k"`
 	At   int64  `json:"at"`
@@ -107,14 +108,15 @@ type record struct {
 	Protocol int `json:"protocol,omitempty"`
 	// Library is what a process that has started uses in place of redlatch.
 	Library string `json:"library,omitempty"`
-	// Count is that of a latch, or the permits that Drain or Info has found; 1 if Init has created something, or
-	// ForceRelease has found a holder; the length of a stall, in ns.
+	// Count is that of a latch, or the permits that Drain or Info has found; 1 if Init has created
+	// something, or ForceRelease has found a holder; the length of a stall, in ns.
 	Count int64 `json:"count,omitempty"`
 	// Stacks say what the process does while an operation is late.
 	Stacks string `json:"stacks,omitempty"`
 }
 
-// recorder writes records, one JSON object a line, each with one write: the process may be killed at any time.
+// recorder writes records, one JSON object a line, each with one write: the process may be killed
+// at any time.
 type recorder struct {
 	clock clock
 	mu    sync.Mutex
@@ -122,7 +124,8 @@ type recorder struct {
 	sink  func(record) // of a simulated process, in place of out
 }
 
-// write blocks while the harness does not read. That is a stall of this process: the library calls it, too.
+// write blocks while the harness does not read. That is a stall of this process: the library calls
+// it, too.
 func (r *recorder) write(rec record) {
 	if r.sink != nil {
 		r.sink(rec)
@@ -182,8 +185,9 @@ type habits struct {
 	Minimum int `json:"minimum"`          // WithMinHold
 	TryDo   int `json:"try_do,omitempty"` // of uses; 0: as usual
 
-	// GiveUp is for further acquisitions that end early, Past for holds with limits that were extended and last beyond
-	// that, and Middle for holds that end before their first renewal, and yet last. 0: none.
+	// GiveUp is for further acquisitions that end early, Past for holds with limits that were
+	// extended and last beyond that, and Middle for holds that end before their first renewal, and
+	// yet last. 0: none.
 	GiveUp int `json:"give_up,omitempty"`
 	Past   int `json:"past,omitempty"`
 	Middle int `json:"middle,omitempty"`

@@ -13,8 +13,8 @@ import (
 	"github.com/anishathalye/porcupine"
 )
 
-// report adds violations to the result, and writes the timelines of those that have one, and a log of the
-// round that begins with the violations.
+// report adds violations to the result, and writes the timelines of those that have one, and a log
+// of the round that begins with the violations.
 func (r *runner) report(rd *round, h *history, violations []Violation) error {
 	var logs []string
 	if len(violations) > 0 {

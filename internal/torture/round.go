@@ -175,8 +175,8 @@ func (r *lane) newRound(seed uint64) *round {
 	return rd
 }
 
-// startProbes starts what watches this process, the locks and the servers during the round. stop ends it,
-// and may be called again.
+// startProbes starts what watches this process, the locks and the servers during the round. stop
+// ends it, and may be called again.
 func (r *round) startProbes() (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var probes sync.WaitGroup
@@ -211,8 +211,8 @@ func (r *round) startClients() error {
 		}
 		r.slots = append(r.slots, s)
 	}
-	// Java takes seconds to start, and much processor time. The others wait for it: they would have all locks to
-	// themselves, and be late.
+	// Java takes seconds to start, and much processor time. The others wait for it: they would have
+	// all locks to themselves, and be late.
 	if err := r.startSlots(true); err != nil {
 		return err
 	}
@@ -220,7 +220,8 @@ func (r *round) startClients() error {
 	return r.startSlots(false)
 }
 
-// startSlots starts the client processes of another build, or of this one, and waits until they are ready.
+// startSlots starts the client processes of another build, or of this one, and waits until they are
+// ready.
 func (r *round) startSlots(other bool) error {
 	var all []*slot
 	for _, s := range r.slots {
@@ -286,8 +287,8 @@ func (r *round) startClient(s *slot) error {
 	return p.tell(order{Do: "generation", Generation: r.generation})
 }
 
-// replace starts a new process in the place of one that was killed. A plain semaphore's permits of a dead
-// process stay taken, so all processes go on with new semaphores.
+// replace starts a new process in the place of one that was killed. A plain semaphore's permits of
+// a dead process stay taken, so all processes go on with new semaphores.
 func (r *round) replace(p *process) {
 	r.nextGeneration()
 	if err := r.startClient(p.slot); err != nil {
@@ -341,8 +342,9 @@ func (r *round) injectFaults() {
 	}
 }
 
-// watchItself notes when this process, through which all traffic passes, does not run on a processor. A busy machine
-// may let a thread wait for its turn for a second, while threads on other processors run.
+// watchItself notes when this process, through which all traffic passes, does not run on a
+// processor. A busy machine may let a thread wait for its turn for a second, while threads on other
+// processors run.
 func (r *round) watchItself(ctx context.Context) {
 	const pause = 5 * time.Millisecond
 	for ctx.Err() == nil {
@@ -357,11 +359,12 @@ func (r *round) watchItself(ctx context.Context) {
 	}
 }
 
-// slowAfter is how late an answer of a server is that may delay its clients: a call may need two answers before it may
-// speak of silence.
+// slowAfter is how late an answer of a server is that may delay its clients: a call may need two
+// answers before it may speak of silence.
 const slowAfter = silence / 2
 
-// faultStall is not an injected fault: a server did not answer for a while, for example because its disk is slow.
+// faultStall is not an injected fault: a server did not answer for a while, for example because its
+// disk is slow.
 const faultStall = "server stall"
 
 // probe notes when a server answers late.
@@ -401,7 +404,8 @@ func (r *round) answered(target string) {
 	}
 }
 
-// stallSince returns the stall of a server that was asked at an instant, or nil if it may still answer in time.
+// stallSince returns the stall of a server that was asked at an instant, or nil if it may still
+// answer in time.
 func stallSince(asked int64) *window {
 	now := monotonic()
 	if now-asked <= int64(slowAfter) {

@@ -15,8 +15,8 @@ import (
 	"github.com/redlatch/redlatch/primitives"
 )
 
-// Config says what to test, with what, and for how long. The zero values of its durations and numbers
-// stand for the defaults.
+// Config says what to test, with what, and for how long. The zero values of its durations and
+// numbers stand for the defaults.
 type Config struct {
 	Duration   time.Duration    // default: one round
 	Round      time.Duration    // length of a round; default 1.2 s for each 4 primitives
@@ -36,8 +36,9 @@ type Config struct {
 	Progress   func(Progress)
 	// Client returns the command that starts a client process, which calls Worker.
 	Client func() *exec.Cmd
-	// Other, if not nil, returns the same for another build of this program, or for a program that calls LibraryWorker.
-	// Every second client process is one, and each of them is if Client is nil.
+	// Other, if not nil, returns the same for another build of this program, or for a program that
+	// calls LibraryWorker. Every second client process is one, and each of them is if Client is
+	// nil.
 	Other func() *exec.Cmd
 
 	defect  string
@@ -190,8 +191,8 @@ type runner struct {
 	result  *Result
 }
 
-// lane makes one round after another, on servers of its own. A round mostly waits: for leases to end, for calls to
-// return, for processes to start, so several lanes meet more in the same time.
+// lane makes one round after another, on servers of its own. A round mostly waits: for leases to
+// end, for calls to return, for processes to start, so several lanes meet more in the same time.
 type lane struct {
 	*runner
 
@@ -275,8 +276,8 @@ func (r *runner) foundEnough() bool {
 	})
 }
 
-// Run tests the library. It returns what it has found, and an error if it could not go on. When ctx ends,
-// the current round is dropped.
+// Run tests the library. It returns what it has found, and an error if it could not go on. When ctx
+// ends, the current round is dropped.
 func Run(ctx context.Context, c Config) (*Result, error) {
 	if !supported {
 		return nil, fmt.Errorf("torture: %w on this system", errors.ErrUnsupported)

@@ -10,9 +10,10 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// The harness looks at the locks in Redis while clients use them. Therefore it sees a hold that claims to be valid for
-// longer than Redis keeps it, or that claims a renewal after Redis had forgotten it, even if nobody else acquires in
-// that time; and a hold that was released and is still there.
+// The harness looks at the locks in Redis while clients use them. Therefore it sees a hold that
+// claims to be valid for longer than Redis keeps it, or that claims a renewal after Redis had
+// forgotten it, even if nobody else acquires in that time; and a hold that was released and is
+// still there.
 
 const (
 	sampling      = 100 * time.Millisecond
@@ -21,8 +22,8 @@ const (
 	sampleTolerance = 3 * time.Millisecond
 )
 
-// keeping is how long Redis may keep a hold after its release, when nothing disturbs its client: a release without
-// an answer is repeated after a second at most.
+// keeping is how long Redis may keep a hold after its release, when nothing disturbs its client: a
+// release without an answer is repeated after a second at most.
 const keeping = 1500 * time.Millisecond
 
 // sample is an answer of Redis about a lock: who holds it, and when the lease ends.
@@ -36,8 +37,8 @@ type sample struct {
 	member bool             // of a joint lock: others of its members may have other holders
 }
 
-// lease returns until when Redis keeps what an acquisition holds, and whether it has that at all. It does not know the
-// leases of readers outside of simulations.
+// lease returns until when Redis keeps what an acquisition holds, and whether it has that at all.
+// It does not know the leases of readers outside of simulations.
 func (s *sample) lease(o *op) (until int64, isThere, isKnown bool) {
 	if o.call.Limit == 0 && !o.call.Read {
 		return s.until, slices.Contains(s.ids, o.ret.ID), true
@@ -130,8 +131,8 @@ func (h *history) checkSamples() (out []Violation) {
 			if mayBeForgotten || h.endsEarly(h.ownershipBegin(o), until) {
 				continue
 			}
-			// Nobody tells the user of a detached hold that it was taken over. A late copy of its acquisition may bring the id
-			// back, with a lease of its own.
+			// Nobody tells the user of a detached hold that it was taken over. A late copy of its
+			// acquisition may bring the id back, with a lease of its own.
 			if o.detached && len(h.takeovers(o, o.ret.At, s.after)) > 0 {
 				continue
 			}
@@ -161,8 +162,8 @@ func (h *history) checkSamples() (out []Violation) {
 	return out
 }
 
-// contradicts says what is wrong with what a holder believed; "" if nothing is. exact: it is of a simulation, which
-// knows what Redis has at the instant of each claim.
+// contradicts says what is wrong with what a holder believed; "" if nothing is. exact: it is of a
+// simulation, which knows what Redis has at the instant of each claim.
 func (s *sample) contradicts(o *op, exact bool) string {
 	until, isThere, isKnown := s.lease(o)
 	hasOwnID := o.root.call.Owner == "" && !o.call.Passes // a shared id, and that of a cohort, may come back
@@ -193,8 +194,9 @@ func (s *sample) contradicts(o *op, exact bool) string {
 	return ""
 }
 
-// leastMargin is how much earlier than its lease a hold's validity ends at least. A validity counts from before its
-// command was sent. So one that counts from the reply is later than that, by the time of the reply.
+// leastMargin is how much earlier than its lease a hold's validity ends at least. A validity counts
+// from before its command was sent. So one that counts from the reply is later than that, by the
+// time of the reply.
 func (o *op) leastMargin() time.Duration {
 	if o.extended > 0 || o.call.Primitive == "fair" { // whose lease may be a shorter one
 		return marginOf(0)
@@ -205,8 +207,8 @@ func (o *op) leastMargin() time.Duration {
 	return marginOf(o.call.TTL)
 }
 
-// keptBeyondMinimum returns a hold that was released, and whose lease ends later than its minimum; nil if there is
-// none. Only the release sets that lease, so one look is enough.
+// keptBeyondMinimum returns a hold that was released, and whose lease ends later than its minimum;
+// nil if there is none. Only the release sets that lease, so one look is enough.
 func (h *history) keptBeyondMinimum(s sample, id string) *op {
 	if !h.exact {
 		return nil
@@ -216,8 +218,8 @@ func (h *history) keptBeyondMinimum(s sample, id string) *op {
 		if !isOfID || !o.isReleased() || o.release.ret.At > s.before {
 			continue
 		}
-		// A nested acquisition asks for a whole lease, and may be executed after the release. Then the client frees the
-		// lock when the minimum is over: Redis's TTL does not say that.
+		// A nested acquisition asks for a whole lease, and may be executed after the release. Then
+		// the client frees the lock when the minimum is over: Redis's TTL does not say that.
 		isAlone := !o.call.Read && !h.hasCounts(o) && !o.detached
 		underWay := o.release.ret.At - o.release.call.At
 		ends := o.ret.At + int64(o.call.MinHold) + underWay + int64(sampleTolerance) + h.lengthened(o.call.At)
@@ -232,9 +234,10 @@ func (h *history) keptBeyondMinimum(s sample, id string) *op {
 	return nil
 }
 
-// keptAfterRelease returns a hold that Redis still has, although all that share its id were released long before;
-// nil if there is none. Fields of readers stay as long as the lock has others. A switchover by Sentinel may forget a
-// release, and the client must repeat it. Other losses of data excuse everything.
+// keptAfterRelease returns a hold that Redis still has, although all that share its id were
+// released long before; nil if there is none. Fields of readers stay as long as the lock has
+// others. A switchover by Sentinel may forget a release, and the client must repeat it. Other
+// losses of data excuse everything.
 func (h *history) keptAfterRelease(s sample, id string) (kept *op) {
 	last, isCertain := int64(0), h.exact
 	for _, o := range h.names[s.name] {
@@ -260,7 +263,8 @@ func (h *history) keptAfterRelease(s sample, id string) (kept *op) {
 			return nil
 		}
 		last = max(last, o.release.ret.At)
-		// Nothing is repeated after a release that was answered, unless its client could not reach all members.
+		// Nothing is repeated after a release that was answered, unless its client could not reach
+		// all members.
 		wasDisturbed := h.disturbed(o.process, s.name, o.release.call.At-int64(time.Second), s.before)
 		isCertain = isCertain && o.release.outcome() == outcomeOK && !wasDisturbed
 		if o.call.MinHold > 0 {

@@ -151,7 +151,8 @@ func (d *deployment) startSingle() error {
 	return nil
 }
 
-// startIndependent starts servers that know nothing of each other. The first one has all but the redlocks.
+// startIndependent starts servers that know nothing of each other. The first one has all but the
+// redlocks.
 func (d *deployment) startIndependent() error {
 	for i := range redLockMembers {
 		s, err := d.launch("server" + strconv.Itoa(i))

@@ -39,7 +39,8 @@ func (w *worker) finish(call record, err error, r record) {
 	w.out.write(r)
 }
 
-// hold acquires, holds for a while, and releases. nested, if not nil, is the lock to nest; else it is l.
+// hold acquires, holds for a while, and releases. nested, if not nil, is the lock to nest; else it
+// is l.
 func (s *session) hold(l acquirer, call record, nested acquirer) {
 	call.Session = s.n
 	h, end := s.acquire(context.Background(), l, &call)
@@ -235,8 +236,8 @@ func (s *session) inside(ctx context.Context, l acquirer, call record) {
 	}
 }
 
-// stay holds for d, and records each new end of the validity: if this process is killed, that is how long
-// it has held.
+// stay holds for d, and records each new end of the validity: if this process is killed, that is
+// how long it has held.
 func (s *session) stay(h hold, call record, d time.Duration) {
 	s.begins(momentStay, call)
 	until := h.ValidUntil()

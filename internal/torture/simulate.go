@@ -21,11 +21,12 @@ import (
 	"github.com/redlatch/redlatch/scripts"
 )
 
-// A simulation is a round whose client processes, network and servers are all in this process, and that a [Plan]
-// decides. It is meant for a program that has one thread, a virtual clock and seeded random numbers: there, equal plans
-// give equal rounds. The directory sim has that program.
+// A simulation is a round whose client processes, network and servers are all in this process, and
+// that a [Plan] decides. It is meant for a program that has one thread, a virtual clock and seeded
+// random numbers: there, equal plans give equal rounds. The directory sim has that program.
 
-// slowestRoundTrip is how long a command and its answer take at most when nothing disturbs them: see simnet.
+// slowestRoundTrip is how long a command and its answer take at most when nothing disturbs them:
+// see simnet.
 const slowestRoundTrip = 16 * time.Millisecond
 
 // Simulated is what a simulated round has found.
@@ -53,7 +54,8 @@ type world struct {
 	net     *simnet.Net
 	servers []*simnet.Server // of Single: the primary, which has a name, and a replica, which may take its place
 	primary atomic.Int64     // of Single: the index of the primary
-	// stoodStill is when the machine stood still last, and 0 if it never did. The guest has one thread.
+	// stoodStill is when the machine stood still last, and 0 if it never did. The guest has one
+	// thread.
 	stoodStill int64
 	harness    *simnet.Client
 	round      *round
@@ -257,8 +259,8 @@ type simulatedProcess struct {
 	names    map[int64][]string // of each operation, if they can be sampled
 }
 
-// startProcess starts a process of the plan, whose sessions begin with the first step that is due after an instant of
-// the plan.
+// startProcess starts a process of the plan, whose sessions begin with the first step that is due
+// after an instant of the plan.
 func (w *world) startProcess(i int, after time.Duration) error {
 	r := w.round
 	sl := r.slots[i]
@@ -409,8 +411,8 @@ func (p *simulatedProcess) kill() {
 // stop implements child.
 func (p *simulatedProcess) stop(on bool) { simstop.Stop(p.group(), on) }
 
-// goroutinesLeft finds goroutines of the library, once all clients are closed. Those of a process that was killed
-// stay.
+// goroutinesLeft finds goroutines of the library, once all clients are closed. Those of a process
+// that was killed stay.
 func (w *world) goroutinesLeft() []Violation {
 	if len(w.dead) > 0 {
 		return nil

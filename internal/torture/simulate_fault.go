@@ -13,7 +13,8 @@ import (
 	"github.com/redlatch/redlatch/internal/torture/simstop"
 )
 
-// The faults of simulations. What the checks must know of them is the same as of the others, so they have their names.
+// The faults of simulations. What the checks must know of them is the same as of the others, so
+// they have their names.
 
 // simulatedFault is a kind of fault.
 type simulatedFault struct {
@@ -129,7 +130,8 @@ func (w *world) routes(f *PlannedFault) (p *process, routes []*simnet.Route) {
 	return p, routes
 }
 
-// placingSimulated is how long a fault waits for its moment. Rare moments, such as an Extend, need more than placing.
+// placingSimulated is how long a fault waits for its moment. Rare moments, such as an Extend, need
+// more than placing.
 const placingSimulated = 1500 * time.Millisecond
 
 // awaitMoment waits until the moment of a fault, among all processes if process < 0.
@@ -175,8 +177,8 @@ func (w *world) awaitMoment(f *PlannedFault, process int, name string) {
 	}
 }
 
-// onProcess returns a fault of the network of a process: set begins it with true and ends it with false on each route,
-// and then after is called.
+// onProcess returns a fault of the network of a process: set begins it with true and ends it with
+// false on each route, and then after is called.
 func onProcess(
 	name string, set func(r *simnet.Route, on bool), after func(*simnet.Route),
 ) func(*world, *PlannedFault, *rand.Rand) error {
@@ -194,8 +196,8 @@ func onProcess(
 	}
 }
 
-// cutAllSubscriptions breaks the subscriptions of all processes at once: then no process is left that is woken up, and
-// that wakes up the others by its own release.
+// cutAllSubscriptions breaks the subscriptions of all processes at once: then no process is left
+// that is woken up, and that wakes up the others by its own release.
 func (w *world) cutAllSubscriptions(f *PlannedFault, _ *rand.Rand) error {
 	w.awaitMoment(f, f.Watched, "")
 	return w.during(window{fault: faultPubSub, process: -1}, 0, func(on bool) {
@@ -263,8 +265,9 @@ func (w *world) killProcess(f *PlannedFault, _ *rand.Rand) error {
 	return w.replaceProcess(f, f.Length/4)
 }
 
-// replaceProcess kills the process that is the target of a fault. Another one takes its place after a pause. Two faults
-// may have the same moment: then only the first one kills it, because only one process may take its place.
+// replaceProcess kills the process that is the target of a fault. Another one takes its place after
+// a pause. Two faults may have the same moment: then only the first one kills it, because only one
+// process may take its place.
 func (w *world) replaceProcess(f *PlannedFault, pause time.Duration) error {
 	r := w.round
 	p := r.slots[f.Process].current()
@@ -288,8 +291,9 @@ func (w *world) replaceProcess(f *PlannedFault, pause time.Duration) error {
 // betweenStops is how long a process runs at most between two stops that belong together.
 const betweenStops = 60 * time.Millisecond
 
-// stopProcess stops one process, while the others go on. Every third time it stops once more, soon after that: what a
-// process has found out about the first standstill must not mislead it about the second one.
+// stopProcess stops one process, while the others go on. Every third time it stops once more, soon
+// after that: what a process has found out about the first standstill must not mislead it about the
+// second one.
 func (w *world) stopProcess(f *PlannedFault, rng *rand.Rand) error {
 	if !simstop.Supported {
 		return errors.New("the runtime of this program cannot stop goroutines")
@@ -405,8 +409,9 @@ func operated(name string) func(*world, *PlannedFault, *rand.Rand) error {
 // faultShorten is a fault of simulations only.
 const faultShorten = "shorten"
 
-// shortenTTL makes commands come in the last millisecond of a lease. If the moment of the fault is a kind of command,
-// it is for these only: else most leases would end with the attempts of waiters, before their holders send anything.
+// shortenTTL makes commands come in the last millisecond of a lease. If the moment of the fault is
+// a kind of command, it is for these only: else most leases would end with the attempts of waiters,
+// before their holders send anything.
 func (w *world) shortenTTL(f *PlannedFault, rng *rand.Rand) error {
 	primitive := strings.Split(f.Name, ":")[1]
 	if !workloads[primitive].operator {
@@ -470,8 +475,9 @@ func (w *world) restartServer(f *PlannedFault, _ *rand.Rand) error {
 	})
 }
 
-// betweenStandStills is how long the machine runs at least between two standstills: one that a plan has earlier is left
-// out. A waiter whose attempt was cut short by the first one looks again after a second.
+// betweenStandStills is how long the machine runs at least between two standstills: one that a plan
+// has earlier is left out. A waiter whose attempt was cut short by the first one looks again after
+// a second.
 const betweenStandStills = 1500 * time.Millisecond
 
 // standStill stops all processes and the servers. Their clocks go on.
@@ -538,8 +544,8 @@ func (w *world) server(f *PlannedFault) *simnet.Server {
 	return w.servers[w.primary.Load()]
 }
 
-// promote makes the former primary read-only before its name moves: no write is accepted that is forgotten later,
-// except the writes that the replica has not seen yet.
+// promote makes the former primary read-only before its name moves: no write is accepted that is
+// forgotten later, except the writes that the replica has not seen yet.
 func (w *world) promote(f *PlannedFault, rng *rand.Rand) error {
 	return w.changePrimary(f, rng, func(former, next *simnet.Server, lost *window) {
 		former.Use(func(db *memredis.Server) { db.SetReadOnly(true) })
@@ -559,8 +565,9 @@ func (w *world) split(f *PlannedFault, rng *rand.Rand) error {
 	})
 }
 
-// changePrimary lets the replica take over from the primary. change does it. Then the former primary answers reads with
-// its old data for a while, before it follows the new one. Its connections stay open all the time.
+// changePrimary lets the replica take over from the primary. change does it. Then the former
+// primary answers reads with its old data for a while, before it follows the new one. Its
+// connections stay open all the time.
 func (w *world) changePrimary(
 	f *PlannedFault, rng *rand.Rand, change func(former, next *simnet.Server, lost *window),
 ) error {
@@ -620,7 +627,8 @@ func (w *world) namesOf(key string) (names []string) {
 		if at < 0 {
 			continue
 		}
-		// The name of a pool or a latch ends with a generation, that of a member of a joint lock with its number.
+		// The name of a pool or a latch ends with a generation, that of a member of a joint lock
+		// with its number.
 		name := strings.FieldsFunc(key[at:], func(c rune) bool { return c == '}' })[0]
 		parts := strings.Split(name, ":")
 		for n := 3; n <= len(parts); n++ {
@@ -668,8 +676,8 @@ func (w *world) strandCommands(f *PlannedFault, rng *rand.Rand) error {
 	})
 }
 
-// restartProcess lets the last commands of a process arrive after those of the process that takes its place, which may
-// have the same client id.
+// restartProcess lets the last commands of a process arrive after those of the process that takes
+// its place, which may have the same client id.
 func (w *world) restartProcess(f *PlannedFault, rng *rand.Rand) error {
 	w.awaitMoment(f, f.Watched, "")
 	p, routes := w.routes(f)

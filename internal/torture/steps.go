@@ -63,7 +63,8 @@ func limitOf(ops []*op) int {
 	return 0
 }
 
-// explain says which operation fits in no order: the earliest one behind the longest order that was found.
+// explain says which operation fits in no order: the earliest one behind the longest order that was
+// found.
 func explain(history []porcupine.Operation, info porcupine.LinearizationInfo) string {
 	longest := []porcupine.Operation(nil)
 	for _, partial := range info.PartialLinearizationsOperations() {
@@ -96,10 +97,10 @@ func (l lanes) of(o *op) int {
 	return l[key]
 }
 
-// stepper makes the operations on a lock or semaphore into steps of its model. A hold is two steps: an
-// acquisition between its call and its return, and an end that can take effect from the moment at which the
-// holder's own clock no longer promises anything. An operation of unknown outcome may take effect at any time
-// after its call.
+// stepper makes the operations on a lock or semaphore into steps of its model. A hold is two steps:
+// an acquisition between its call and its return, and an end that can take effect from the moment
+// at which the holder's own clock no longer promises anything. An operation of unknown outcome may
+// take effect at any time after its call.
 type stepper struct {
 	*history
 
@@ -252,7 +253,8 @@ func (s *stepper) acquisition(o *op) {
 	}
 	end = max(end, begin)
 	if o.root.call.Owner == "" && !s.isSeen(o, end) {
-		// Nothing but its id being found forbids that it ends as soon as it can, and then the search is short.
+		// Nothing but its id being found forbids that it ends as soon as it can, and then the
+		// search is short.
 		done = max(end, o.ret.At)
 	}
 	// The hold of a shared owner may also end with the count of one that was taken over before.
@@ -262,7 +264,8 @@ func (s *stepper) acquisition(o *op) {
 	})
 }
 
-// target returns the number of the id that a takeover names; -1 if no acquisition is known to have got it.
+// target returns the number of the id that a takeover names; -1 if no acquisition is known to have
+// got it.
 func (s *stepper) target(o *op) int {
 	first, _, _ := strings.Cut(o.call.Target, ",")
 	if i, ok := s.ids[first]; ok {
@@ -271,17 +274,19 @@ func (s *stepper) target(o *op) int {
 	return -1
 }
 
-// isVague reports whether a takeover may have found what the model does not know: an acquisition of unknown
-// outcome, a grant that its waiter had not seen, one of several counts of an id, or data that came back after a
-// failover; a hold that was released before its minimum was over; or one that a late copy has acquired once more.
+// isVague reports whether a takeover may have found what the model does not know: an acquisition of
+// unknown outcome, a grant that its waiter had not seen, one of several counts of an id, or data
+// that came back after a failover; a hold that was released before its minimum was over; or one
+// that a late copy has acquired once more.
 func (s *stepper) isVague(o *op) bool {
 	from := s.target(o)
 	return from < 0 || !s.wasTold(s.name, o) || s.hasCounts(s.ops[from]) || s.lossy(s.name, 0, o.returned()) ||
 		s.ops[from].call.MinHold > 0 || s.hasReturned(s.ops[from], o)
 }
 
-// hasReturned reports whether a late copy of an acquisition may have acquired again before a takeover: somebody else,
-// or an operator, had ended the hold, or had found it ended by time, and could not know that an attempt was in doubt.
+// hasReturned reports whether a late copy of an acquisition may have acquired again before a
+// takeover: somebody else, or an operator, had ended the hold, or had found it ended by time, and
+// could not know that an attempt was in doubt.
 func (s *stepper) hasReturned(held, takeover *op) bool {
 	if !s.inDoubt(held, s.name) {
 		return false
@@ -296,7 +301,8 @@ func (s *stepper) hasReturned(held, takeover *op) bool {
 	})
 }
 
-// takeover emits what an operation does to holds of others. What an adoption takes, it takes in its own step.
+// takeover emits what an operation does to holds of others. What an adoption takes, it takes in its
+// own step.
 func (s *stepper) takeover(o *op) {
 	in := step{do: o.call.Do, from: s.target(o), read: o.call.Read, permits: o.call.Permits, result: -1}
 	in.text = fmt.Sprintf("%s of #%d", o.call.Do, in.from)
@@ -386,8 +392,8 @@ func describe(o *op, s step) string {
 	return text + fmt.Sprintf(" (process %d, %s)", o.process, o.ret.ID)
 }
 
-// leastEnd returns until when a hold that was released keeps the lock for its minimum; 0: it has none. It was
-// confirmed before the acquisition returned.
+// leastEnd returns until when a hold that was released keeps the lock for its minimum; 0: it has
+// none. It was confirmed before the acquisition returned.
 func (h *history) leastEnd(o *op) int64 {
 	if o.call.MinHold == 0 || o.release == nil || o.release.outcome() != outcomeOK || o.detached {
 		return 0
@@ -405,9 +411,10 @@ func (h *history) leastEnd(o *op) int64 {
 // minHoldTolerance is how long an acquisition may take to return after it was confirmed.
 const minHoldTolerance = 30 * time.Millisecond
 
-// clip returns when the claim of a hold ends, for the check of exclusion. An operator or a loss of data
-// may end it earlier than its holder can know, even before the acquisition returns. A late copy of an acquisition of
-// several permits, of which somebody has taken some meanwhile, gives back the others.
+// clip returns when the claim of a hold ends, for the check of exclusion. An operator or a loss of
+// data may end it earlier than its holder can know, even before the acquisition returns. A late
+// copy of an acquisition of several permits, of which somebody has taken some meanwhile, gives back
+// the others.
 func (h *history) clip(o *op) int64 {
 	end := o.claimEnd()
 	if o.call.Permits > 1 && h.inDoubt(o, o.call.Names[0]) {
@@ -436,15 +443,17 @@ func (h *history) lossy(name string, begin, end int64) bool {
 	return slices.ContainsFunc(h.windows, func(w window) bool { return w.loses(name) && w.overlaps(begin, end) })
 }
 
-// lagging reports whether a replica that was promoted later lacked what was written between two instants.
+// lagging reports whether a replica that was promoted later lacked what was written between two
+// instants.
 func (h *history) lagging(begin, end int64) bool {
 	return slices.ContainsFunc(h.windows, func(w window) bool {
 		return w.fault == faultFailover && w.process == noProcess && w.overlaps(begin, end)
 	})
 }
 
-// firstLoss returns when the servers may first have forgotten a name that was in use, which may have come into use
-// while they forget. A pool or latch that was lost is not used again, except by calls that are under way.
+// firstLoss returns when the servers may first have forgotten a name that was in use, which may
+// have come into use while they forget. A pool or latch that was lost is not used again, except by
+// calls that are under way.
 func (h *history) firstLoss(ops []*op) int64 {
 	first := int64(never)
 	for _, w := range h.windows {
@@ -455,8 +464,8 @@ func (h *history) firstLoss(ops []*op) int64 {
 	return first
 }
 
-// latchSteps returns the operations on a latch. An operation of unknown outcome may take effect at any
-// time after its call.
+// latchSteps returns the operations on a latch. An operation of unknown outcome may take effect at
+// any time after its call.
 func (h *history) latchSteps(ops []*op) []porcupine.Operation {
 	var out []porcupine.Operation
 	lanes := lanes{}

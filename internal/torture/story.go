@@ -11,8 +11,8 @@ import (
 // storyLines is how many lines a story has at most.
 const storyLines = 18
 
-// story tells what happened in a few lines, in order: each fault, and each operation with what became of its hold. The
-// operations on the names of violations come first if there are too many.
+// story tells what happened in a few lines, in order: each fault, and each operation with what
+// became of its hold. The operations on the names of violations come first if there are too many.
 func (h *history) story(violations []Violation) []string {
 	type event struct {
 		at   int64

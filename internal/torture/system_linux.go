@@ -9,12 +9,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// asGroup gives a client process a group of its own, and makes the kernel kill it when this one ends for any reason.
+// asGroup gives a client process a group of its own, and makes the kernel kill it when this one
+// ends for any reason.
 func asGroup() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 }
 
-// onEachProcessor runs f once for each processor that this process may use, in a goroutine that runs on no other.
+// onEachProcessor runs f once for each processor that this process may use, in a goroutine that
+// runs on no other.
 func onEachProcessor(all *sync.WaitGroup, f func()) {
 	var usable unix.CPUSet
 	if unix.SchedGetaffinity(0, &usable) != nil {

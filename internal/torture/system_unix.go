@@ -12,8 +12,8 @@ import (
 // supported: processes share a clock, and can be stopped.
 const supported = true
 
-// monotonic returns the clock that all processes of the machine share, in nanoseconds. It is the clock
-// behind the monotonic readings of package time.
+// monotonic returns the clock that all processes of the machine share, in nanoseconds. It is the
+// clock behind the monotonic readings of package time.
 func monotonic() int64 {
 	var t unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &t); err != nil {

@@ -26,8 +26,8 @@ type forcible interface {
 	ForceRelease(ctx context.Context) (bool, error)
 }
 
-// takeOver acts as an operator does: it frees the lock by force, or asks who holds it, and adopts or
-// releases the hold of one of them.
+// takeOver acts as an operator does: it frees the lock by force, or asks who holds it, and adopts
+// or releases the hold of one of them.
 func (s *session) takeOver(l inspectable, call record, nested acquirer) {
 	call.Session = s.n
 	if nested == nil {
@@ -51,8 +51,9 @@ func (s *session) takeOver(l inspectable, call record, nested acquirer) {
 	}
 }
 
-// letGo ends a hold in one of the ways that callers have. It is mostly released. Else it is detached, and then
-// adopted or released by its id, or left to its lease and to others that take it over.
+// letGo ends a hold in one of the ways that callers have. It is mostly released. Else it is
+// detached, and then adopted or released by its id, or left to its lease and to others that take it
+// over.
 func (s *session) letGo(h hold, l, nested acquirer, call record) {
 	if s.simulated != nil {
 		s.begins(momentEnding, call)
@@ -85,15 +86,16 @@ func (s *session) letGo(h hold, l, nested acquirer, call record) {
 	}
 }
 
-// canForget reports whether a hold can be forgotten without a release. That is for simulations, where the garbage
-// collector runs soon, and for holds that nothing but the collector ends.
+// canForget reports whether a hold can be forgotten without a release. That is for simulations,
+// where the garbage collector runs soon, and for holds that nothing but the collector ends.
 func (s *session) canForget(call record) bool {
 	isPlain := call.Owner == "" && !call.Passes && call.MinHold == 0 && call.MaxHold == 0 && call.Limit == 0
 	return s.simulated != nil && call.Do == opAcquire && call.Endless && !call.Fixed && isPlain &&
 		call.Root == call.Op && len(call.Names) == 1 && call.Primitive != "redlock" && s.draining.Err() == nil
 }
 
-// forget drops the hold. Once the collector has found it, it is not renewed any more: doc/contract.md, C17.
+// forget drops the hold. Once the collector has found it, it is not renewed any more:
+// doc/contract.md, C17.
 func (s *session) forget(h hold, call record) {
 	do := s.call(record{
 		Do: opDetach, Session: s.n, Primitive: call.Primitive, Names: call.Names, Root: call.Op,
@@ -108,8 +110,9 @@ func (s *session) forget(h hold, call record) {
 	}()
 }
 
-// collections are the pauses between the collections that find most forgotten holds. A command under way may refer to
-// one for longer, so the checks expect that it is found at the end of the round.
+// collections are the pauses between the collections that find most forgotten holds. A command
+// under way may refer to one for longer, so the checks expect that it is found at the end of the
+// round.
 var collections = []time.Duration{
 	15 * time.Millisecond, 5 * time.Millisecond, 50 * time.Millisecond, 300 * time.Millisecond,
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/redlatch/redlatch/primitives"
 )
 
-// takeoverDefects show only when a hold is detached, extended or taken over, when its owner is shared, or when
-// the size of a pool changes.
+// takeoverDefects show only when a hold is detached, extended or taken over, when its owner is
+// shared, or when the size of a pool changes.
 var takeoverDefects = []knownDefect{
 	{
 		name: "Detach frees the lock", primitives: []string{"lock"},
@@ -165,7 +165,8 @@ var takeoverDefects = []knownDefect{
 // manyTakeovers makes takeovers as frequent as other uses.
 var manyTakeovers = rates{TakeOver: 4, Detach: 3, Leave: 6}
 
-// adoptWithoutRenewal adopts with a short lease that is not renewed, and claims to hold for an hour.
+// adoptWithoutRenewal adopts with a short lease that is not renewed, and claims to hold for an
+// hour.
 func adoptWithoutRenewal(
 	ctx context.Context, s *session, l target, id string, _ []primitives.Option,
 ) (hold, error) {

@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// A round has a theme: one fault, or two that combine, or none. Its time is divided into slots, and in
-// each slot most sessions use the same few primitives, so they meet on few names, and each primitive
-// meets each fault of the round. Consecutive seeds have the themes in turn.
+// A round has a theme: one fault, or two that combine, or none. Its time is divided into slots, and
+// in each slot most sessions use the same few primitives, so they meet on few names, and each
+// primitive meets each fault of the round. Consecutive seeds have the themes in turn.
 
 const (
 	slotPrimitives = 4                       // how many primitives most sessions use in a slot
@@ -23,20 +23,23 @@ type pace string
 
 const (
 	paceMixed pace = "mixed" // many short holds, and some that last for renewals
-	// paceCrowd: all sessions are on one name at a time, for a short time each. The clients must take turns.
+	// paceCrowd: all sessions are on one name at a time, for a short time each. The clients must
+	// take turns.
 	paceCrowd pace = "crowd"
-	// paceCalm: few sessions, with pauses. Often one client waits alone, and only the release can wake it up.
+	// paceCalm: few sessions, with pauses. Often one client waits alone, and only the release can
+	// wake it up.
 	paceCalm pace = "calm"
 )
 
-// withoutFaults is how many rounds have no fault, while each fault has its round: crowds and calm rounds in turn.
+// withoutFaults is how many rounds have no fault, while each fault has its round: crowds and calm
+// rounds in turn.
 const withoutFaults = 4
 
 // fewFaults is how many faults somebody selects who wants to see these. Then no round is without.
 const fewFaults = 4
 
-// themeOf returns the theme of the round with a seed. Some rounds have a second fault, of a client, its network or
-// an operator.
+// themeOf returns the theme of the round with a seed. Some rounds have a second fault, of a client,
+// its network or an operator.
 func themeOf(seed uint64, enabled []fault) (theme, pace) {
 	n := uint64(len(enabled))
 	rounds := n
@@ -82,8 +85,9 @@ type slots struct {
 	Groups [][]string    `json:"groups"`
 }
 
-// slotsOf divides the time of a round among its primitives, so many to a slot. The seed decides which of them meet.
-// Without faults a slot must be longer than the patience of the checks, so there are only some of the primitives.
+// slotsOf divides the time of a round among its primitives, so many to a slot. The seed decides
+// which of them meet. Without faults a slot must be longer than the patience of the checks, so
+// there are only some of the primitives.
 func slotsOf(names []string, p pace, length time.Duration, seed uint64) slots {
 	names = slices.Clone(names)
 	judged := func(name string) bool { return p.judges(name) }
@@ -105,7 +109,8 @@ func slotsOf(names []string, p pace, length time.Duration, seed uint64) slots {
 	return s
 }
 
-// judges reports whether the check that a pace is for judges a primitive: that of turns, or that of wake-ups.
+// judges reports whether the check that a pace is for judges a primitive: that of turns, or that of
+// wake-ups.
 func (p pace) judges(primitive string) bool {
 	switch p {
 	case paceCrowd:

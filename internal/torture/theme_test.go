@@ -12,7 +12,8 @@ import (
 	"github.com/redlatch/redlatch/primitives"
 )
 
-// Rounds with consecutive seeds have each fault as their theme, and some rounds have none. A seed repeats its theme.
+// Rounds with consecutive seeds have each fault as their theme, and some rounds have none. A seed
+// repeats its theme.
 func TestThemes(t *testing.T) {
 	enabled := faults()
 	met := map[string]int{}

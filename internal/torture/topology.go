@@ -295,8 +295,8 @@ func (d *deployment) awaitMaster(s, except *redistest.Server) error {
 	})
 }
 
-// switchover makes a replica the master while the master lives. A cluster loses nothing by it. Sentinels
-// do not wait until the replica has all data.
+// switchover makes a replica the master while the master lives. A cluster loses nothing by it.
+// Sentinels do not wait until the replica has all data.
 func (r *round) switchover(rng *rand.Rand) error {
 	r.changing.Add(1)
 	defer r.changing.Add(-1)

@@ -21,8 +21,8 @@ const (
 	leastOperations  = 1000
 )
 
-// TestTorture breaks everything around the library for a while. Its seed is the time, so that each run tests
-// something else: it is in the output, and repeats the run.
+// TestTorture breaks everything around the library for a while. Its seed is the time, so that each
+// run tests something else: it is in the output, and repeats the run.
 func TestTorture(t *testing.T) {
 	redistest.NeedFull(t, "a minute of faults")
 	redistest.Require(t, redistest.NeedRedis)
@@ -93,7 +93,8 @@ func TestBadConfigurationIsRefused(t *testing.T) {
 	}
 }
 
-// On servers of somebody else, faults that would disturb others are left out, and the result says so.
+// On servers of somebody else, faults that would disturb others are left out, and the result says
+// so.
 func TestGivenServer(t *testing.T) {
 	t.Parallel()
 	s := redistest.Fresh(t)

@@ -19,15 +19,15 @@ import (
 	"github.com/redlatch/redlatch/primitives"
 )
 
-// commandTimeout bounds the calls of client processes that have no end of their own. It is shorter than many faults,
-// so that calls end in doubt, and a round ends soon after its last fault.
+// commandTimeout bounds the calls of client processes that have no end of their own. It is shorter
+// than many faults, so that calls end in doubt, and a round ends soon after its last fault.
 const commandTimeout = 700 * time.Millisecond
 
 // stallAfter is the shortest time without running that a client process reports.
 const stallAfter = 30 * time.Millisecond
 
-// Worker is a client process: it reads its setup and its orders from in, and writes records to out. It
-// returns when it is told to close, or when in ends.
+// Worker is a client process: it reads its setup and its orders from in, and writes records to out.
+// It returns when it is told to close, or when in ends.
 func Worker(in io.Reader, out io.Writer) error {
 	w, err := newWorker(in, out)
 	if err != nil {
@@ -69,7 +69,8 @@ func (w *worker) connect() (err error) {
 	return err
 }
 
-// run starts the sessions, and does what it is told until it is told to close. ready says more about the process.
+// run starts the sessions, and does what it is told until it is told to close. ready says more
+// about the process.
 func (w *worker) run(ready record, session func(n int), end func() error) error {
 	ready.Kind, ready.At, ready.Protocol = kindReady, w.clock.now(), protocol
 	w.out.write(ready)
@@ -113,8 +114,8 @@ type member struct {
 	client *primitives.Client
 }
 
-// memberClients returns the client of each member of a redlock: that of the process, or one for each independent
-// server. The first is always that of the process.
+// memberClients returns the client of each member of a redlock: that of the process, or one for
+// each independent server. The first is always that of the process.
 func (w *worker) memberClients(opts []primitives.ClientOption) ([]member, error) {
 	all := []member{{w.rdb, w.client}}
 	for i := 1; i < redLockMembers; i++ {
@@ -205,7 +206,8 @@ func (w *worker) close() error {
 		}
 	}
 	left := int64(0)
-	// A goroutine that has done its work may not have ended yet. Simulated processes are checked together.
+	// A goroutine that has done its work may not have ended yet. Simulated processes are checked
+	// together.
 	for tries := 0; tries < 50 && w.simulated == nil; tries++ {
 		if left = libraryGoroutines(); left == 0 {
 			break
@@ -237,7 +239,8 @@ func goroutines(format int) string {
 	return dump.String()
 }
 
-// watchStalls reports when this process does not run, so that its late calls are not blamed on the library.
+// watchStalls reports when this process does not run, so that its late calls are not blamed on the
+// library.
 func (w *worker) watchStalls() {
 	const pause = 5 * time.Millisecond
 	for {

@@ -27,8 +27,8 @@ type workload struct {
 	// operator: its keys may be deleted or overwritten by the operator.
 	operator bool
 	fair     bool
-	// polls: its waiters try by themselves. They have no turn, but a chance that grows with the pauses of the others:
-	// doc/lock.md.
+	// polls: its waiters try by themselves. They have no turn, but a chance that grows with the
+	// pauses of the others: doc/lock.md.
 	polls bool
 }
 
@@ -75,8 +75,8 @@ type session struct {
 // one in n.
 func (s *session) one(n int) bool { return s.rand.IntN(n) == 0 }
 
-// name returns one of the names of a primitive, and the TTL that its holds have. The TTLs differ: with a
-// short one holds expire often, with a long one whatever is left behind is seen.
+// name returns one of the names of a primitive, and the TTL that its holds have. The TTLs differ:
+// with a short one holds expire often, with a long one whatever is left behind is seen.
 func (s *session) name(primitive string) (string, time.Duration) {
 	i := s.rand.IntN(s.Names)
 	return lockName(s.Tag, primitive, i), ttlOf(s.TTL, i)
@@ -108,7 +108,8 @@ const usualTryDo = 10
 // use acquires a lock, or takes it over from its holder.
 func (s *session) use(l inspectable, call record, nested acquirer) {
 	lock, isLock := l.(*primitives.Lock)
-	// The observer tells how the release of TryDo has ended, by an id, which several holds of an owner share.
+	// The observer tells how the release of TryDo has ended, by an id, which several holds of an
+	// owner share.
 	canTryDo := isLock && s.Defect == "" && call.Owner == ""
 	switch {
 	case s.one(s.Rates.TakeOver):
@@ -162,7 +163,8 @@ func (s *session) useSpin(primitive string) {
 	s.use(l, record{Primitive: primitive, Names: []string{name}, TTL: ttl}, nil)
 }
 
-// useNested releases a hold while others nest in it. Each of those is nested, or it is an outermost one.
+// useNested releases a hold while others nest in it. Each of those is nested, or it is an outermost
+// one.
 func (s *session) useNested(primitive string) {
 	name, ttl := s.name(primitive)
 	l := s.client.Lock(name)

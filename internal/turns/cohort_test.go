@@ -64,7 +64,8 @@ func TestCohortPassesTheLockOnWithoutACommand(t *testing.T) {
 	})
 }
 
-// Each case releases a hold of a cohort for which this waiter waits. The waiter gets the lock by a command.
+// Each case releases a hold of a cohort for which this waiter waits. The waiter gets the lock by a
+// command.
 func TestCohortDoesNotPassTheLockOn(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
@@ -245,7 +246,8 @@ func TestLossEndsTheCohort(t *testing.T) {
 	}
 }
 
-// lateContext is a context that can end without closing its Done channel: Err reports the end, but no waiter wakes up.
+// lateContext is a context that can end without closing its Done channel: Err reports the end, but
+// no waiter wakes up.
 type lateContext struct {
 	context.Context
 	ended atomic.Bool
@@ -300,8 +302,8 @@ func (c *slowContext) Err() error {
 	return c.Context.Err()
 }
 
-// The process stands still between the passing on and the acceptance, until the lease is over. Nothing has ended the
-// hold when it goes on.
+// The process stands still between the passing on and the acceptance, until the lease is over.
+// Nothing has ended the hold when it goes on.
 func TestWaiterDoesNotAcceptALockThatIsOver(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
@@ -388,8 +390,8 @@ func TestCohortEndsWhenTheServerGrantsTheLockToAWaiter(t *testing.T) {
 	})
 }
 
-// The lock is lost just after it was passed on, when the waiter has given up, or has not looked yet. Its hold emits
-// no end without a beginning.
+// The lock is lost just after it was passed on, when the waiter has given up, or has not looked
+// yet. Its hold emits no end without a beginning.
 func TestEventsAreBalancedIfACohortIsLostWhenItIsPassedOn(t *testing.T) {
 	for _, givesUp := range []bool{true, false} {
 		RunBubble(t, fmt.Sprint("gives up ", givesUp), func(t *testing.T, s *Server) {

@@ -72,8 +72,8 @@ func TestLingeringLockIsAcquiredWithoutACommand(t *testing.T) {
 	})
 }
 
-// The time for which users may keep a lock that lingers begins anew whenever nobody waits. However long the client has
-// had it, the next user who waits gets it without a command.
+// The time for which users may keep a lock that lingers begins anew whenever nobody waits. However
+// long the client has had it, the next user who waits gets it without a command.
 func TestLockThatHasLingeredOftenIsPassedOn(t *testing.T) {
 	Bubble(t, func(t *testing.T, s *Server) {
 		r := s.Client(t, "a").Lock("x")
@@ -196,7 +196,8 @@ func TestLocalRequestsEndLingering(t *testing.T) {
 	}
 }
 
-// The lock is released while an attempt of the same client is under way, which Redis has refused already.
+// The lock is released while an attempt of the same client is under way, which Redis has refused
+// already.
 func TestWaiterThatWasRefusedEndsLingering(t *testing.T) {
 	Bubble(t, func(t *testing.T, s *Server) {
 		s.MayStayHeld()
@@ -328,8 +329,9 @@ func TestAskForAFormerHolderIsForItsSuccessor(t *testing.T) {
 	}
 }
 
-// The client that gives a lingering lock up, because another one has asked, leaves it to the others: also with its next
-// acquisition, and with waiters of its own. It does not stand back for longer than a turn lasts.
+// The client that gives a lingering lock up, because another one has asked, leaves it to the
+// others: also with its next acquisition, and with waiters of its own. It does not stand back for
+// longer than a turn lasts.
 func TestLockThatWasAskedForIsLeftToOthers(t *testing.T) {
 	const away = 2 * ms // latency of the client that asks: it always comes later. A streak would last longer
 	for _, tt := range []struct {
@@ -447,8 +449,9 @@ func TestLossEndsLingering(t *testing.T) {
 	}
 }
 
-// A lock is deleted while it is held, and its client acquires it again before the holder learns of that. When both
-// have released it, neither acquisition keeps it from others for longer than it may linger.
+// A lock is deleted while it is held, and its client acquires it again before the holder learns of
+// that. When both have released it, neither acquisition keeps it from others for longer than it may
+// linger.
 func TestLockThatWasLostAndAcquiredAgainDoesNotLinger(t *testing.T) {
 	for _, lostFirst := range []bool{true, false} {
 		RunBubble(t, fmt.Sprint("the lost hold is released first: ", lostFirst), func(t *testing.T, s *Server) {
@@ -548,8 +551,8 @@ func TestCohortThatLingers(t *testing.T) {
 	})
 }
 
-// A waiter of Redisson cannot ask for a lock that lingers. It gets a message when the cohort is over, however often
-// the client uses the lock.
+// A waiter of Redisson cannot ask for a lock that lingers. It gets a message when the cohort is
+// over, however often the client uses the lock.
 func TestLingeringDoesNotProlongACohort(t *testing.T) {
 	Bubble(t, func(t *testing.T, s *Server) {
 		r := s.Client(t, "a").Lock("x")
@@ -571,7 +574,8 @@ func TestLingeringDoesNotProlongACohort(t *testing.T) {
 	})
 }
 
-// The observer panics while a lock lingers, or is passed on. The caller gets no hold, and nothing stays behind.
+// The observer panics while a lock lingers, or is passed on. The caller gets no hold, and nothing
+// stays behind.
 func TestAnObserverThatPanicsWhileALockIsPassedOn(t *testing.T) {
 	for name, keep := range map[string]func(*Terms){"linger": Lingering(testLinger), "cohort": InCohort(time.Minute)} {
 		for _, at := range []EventKind{EventWait, EventAcquired, EventReleased} {
@@ -607,7 +611,8 @@ func TestAnObserverThatPanicsWhileALockIsPassedOn(t *testing.T) {
 	}
 }
 
-// A lingering lock was released when its Release returns, not when it is free. Its keeper has no events.
+// A lingering lock was released when its Release returns, not when it is free. Its keeper has no
+// events.
 func TestALingeringLockIsReleasedAtOnceForTheObserver(t *testing.T) {
 	Bubble(t, func(t *testing.T, s *Server) {
 		c := s.Client(t, "a")
@@ -625,9 +630,9 @@ func TestALingeringLockIsReleasedAtOnceForTheObserver(t *testing.T) {
 	})
 }
 
-// The request for the next tenure joins its queue just before the release that leaves the lock to others. Its
-// subscription is confirmed while the release is on its way. It makes no attempt that could arrive after the release,
-// and before the client that has asked.
+// The request for the next tenure joins its queue just before the release that leaves the lock to
+// others. Its subscription is confirmed while the release is on its way. It makes no attempt that
+// could arrive after the release, and before the client that has asked.
 func TestRequestThatJoinsBeforeTheReleaseStandsBack(t *testing.T) {
 	Bubble(t, func(t *testing.T, s *Server) {
 		s.MayStayHeld()

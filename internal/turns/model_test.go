@@ -27,7 +27,8 @@ type news struct {
 	What  string
 }
 
-// allNews are the kinds of news. An ask that comes again may be for a hold of long ago, or for none.
+// allNews are the kinds of news. An ask that comes again may be for a hold of long ago, or for
+// none.
 var allNews = []string{
 	"asks are lost", "asks arrive", "an ask for the present hold", "an ask for an old hold", "a reconnection",
 }
@@ -69,8 +70,9 @@ func (o *shared) run(r *Resource, uses []use, options ...func(*Terms)) (longest 
 	return longest
 }
 
-// Users of one client take turns, and others want the lock too. Asks come early, late, again or not at all. At no time
-// are two users inside, tokens rise, nobody waits for ever, and nothing stays behind.
+// Users of one client take turns, and others want the lock too. Asks come early, late, again or not
+// at all. At no time are two users inside, tokens rise, nobody waits for ever, and nothing stays
+// behind.
 func TestUsersTakeTurnsWhateverTheirClientHears(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		duration := func(of ...time.Duration) *rapid.Generator[time.Duration] { return rapid.SampledFrom(of) }

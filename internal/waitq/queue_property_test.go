@@ -176,7 +176,8 @@ func (w *world) confirm() {
 	}
 }
 
-// take is what the server does to acquire for c. It grants again what it has granted, and nothing once c has left.
+// take is what the server does to acquire for c. It grants again what it has granted, and nothing
+// once c has left.
 func (w *world) take(c *client) bool {
 	if !c.has && contains(w.waiting, c) && c.Permits <= w.free {
 		w.free -= c.Permits
@@ -376,8 +377,8 @@ func (w *world) requireProgress() {
 	}
 }
 
-// Whatever happens in whatever order: a reason to try is never lost, free permits find their waiters within 100 ms
-// where messages arrive, and everybody's turn comes.
+// Whatever happens in whatever order: a reason to try is never lost, free permits find their
+// waiters within 100 ms where messages arrive, and everybody's turn comes.
 func TestNobodyWaitsForNothing(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := newWorld(t)

@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-// A script is what happens to a queue, line by line, and what the queue says. Waiters are a, b and so on; they want one
-// permit, or more as in "a2". "A" has the shared id "me", and "Z" another one.
+// A script is what happens to a queue, line by line, and what the queue says. Waiters are a, b and
+// so on; they want one permit, or more as in "a2". "A" has the shared id "me", and "Z" another one.
 type script struct {
 	*testing.T
 	q       Queue
@@ -455,9 +455,9 @@ func TestWhoTriesAfterAGrant(t *testing.T) {
 	}
 }
 
-// A client may free the lock for others before its waiter's subscriptions are confirmed. The confirmation does not end
-// the others' turn, which would come too late. Nor does the next message, which may be the
-// release's own.
+// A client may free the lock for others before its waiter's subscriptions are confirmed. The
+// confirmation does not end the others' turn, which would come too late. Nor does the next message,
+// which may be the release's own.
 func TestConfirmationDoesNotEndATurnThatOurReleaseHasBegun(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
@@ -486,7 +486,8 @@ func TestConfirmationDoesNotEndATurnThatOurReleaseHasBegun(t *testing.T) {
 	}
 }
 
-// A turn that a message has begun ends with the confirmation, because the message that ends it may have been missed.
+// A turn that a message has begun ends with the confirmation, because the message that ends it may
+// have been missed.
 func TestConfirmationEndsATurnThatAMessageHasBegun(t *testing.T) {
 	s := newScript(t)
 	s.on("a", Event{What: Joined, RetryAfter: -1})
@@ -495,8 +496,8 @@ func TestConfirmationEndsATurnThatAMessageHasBegun(t *testing.T) {
 	assert.Equal(t, "wake a", s.on("a", Event{What: Confirmed}))
 }
 
-// The first waiter joins after a release that has left the lock to others. It stands back until they have had it, or
-// until the time is over. Later waiters stand behind it.
+// The first waiter joins after a release that has left the lock to others. It stands back until
+// they have had it, or until the time is over. Later waiters stand behind it.
 func TestQueueThatWasJustOpenedStandsBack(t *testing.T) {
 	for _, tt := range []struct {
 		name  string

@@ -10,8 +10,9 @@ import (
 
 const ms = time.Millisecond
 
-// Each case is a turn of others, and the events after it. An event is a message of a release ("hear"), the start of
-// an attempt ("try"), its refusal ("refused") or its grant, or the next release that leaves the lock to others.
+// Each case is a turn of others, and the events after it. An event is a message of a release
+// ("hear"), the start of an attempt ("try"), its refusal ("refused") or its grant, or the next
+// release that leaves the lock to others.
 func TestTurnOfOthers(t *testing.T) {
 	type event struct {
 		at    time.Duration
@@ -108,8 +109,8 @@ type plan struct {
 	Pause time.Duration
 }
 
-// planFor is the plan of a turn after an event. known: the client hears the message of each release, and of the others'
-// releases one after another.
+// planFor is the plan of a turn after an event. known: the client hears the message of each
+// release, and of the others' releases one after another.
 func planFor(turn *Turn, e Event, known bool) plan {
 	p := plan{Now: turn.On(&e, known, known)}
 	if !p.Now && !turn.due.IsZero() {
@@ -153,8 +154,8 @@ func TestHowLongTheHeadStandsBackAfterARelease(t *testing.T) {
 	}
 }
 
-// Without a turn each message makes the head try, and so does the news that messages may have been lost, and the reply
-// to a release after which the head has tried already.
+// Without a turn each message makes the head try, and so does the news that messages may have been
+// lost, and the reply to a release after which the head has tried already.
 func TestWithoutATurnTheHeadTries(t *testing.T) {
 	now := time.Now()
 	var turn Turn
@@ -168,9 +169,10 @@ func TestWithoutATurnTheHeadTries(t *testing.T) {
 	assert.Zero(t, planFor(&turn, Event{What: Yielded, Now: now, Sent: now, Others: 1}, false))
 }
 
-// Whatever comes in whatever order: after each event that may have freed the lock, the head tries at once or within
-// MaxTurn, so the lock is never idle for 100 ms with waiters. No message is eaten: the head tries because of it, or
-// when the others have had their turn. And it stands back for as many messages as there were releases of others.
+// Whatever comes in whatever order: after each event that may have freed the lock, the head tries
+// at once or within MaxTurn, so the lock is never idle for 100 ms with waiters. No message is
+// eaten: the head tries because of it, or when the others have had their turn. And it stands back
+// for as many messages as there were releases of others.
 func TestTheLockIsNeverIdleForLong(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		start := time.Now()

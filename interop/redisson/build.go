@@ -30,8 +30,8 @@ var ErrMissing = errors.New("not installed")
 
 // Build returns the directory with the driver's jar files. The first call builds them with Maven.
 // They are cached in os.UserCacheDir, by the hash of the driver's sources. Concurrent builds of
-// several test binaries wait for each other. If a build is necessary and mvn is missing, the test ends
-// as described at [redistest.Missing].
+// several test binaries wait for each other. If a build is necessary and mvn is missing, the test
+// ends as described at [redistest.Missing].
 func Build(t testing.TB, version Version) string {
 	t.Helper()
 	needed(t)
@@ -40,8 +40,8 @@ func Build(t testing.TB, version Version) string {
 	return dir
 }
 
-// needed skips t unless tests with Java are wanted: all tests run, or $REDLATCH_REQUIRE contains redisson. They
-// take minutes.
+// needed skips t unless tests with Java are wanted: all tests run, or $REDLATCH_REQUIRE contains
+// redisson. They take minutes.
 func needed(t testing.TB) {
 	t.Helper()
 	if !redistest.Required(t, redistest.NeedRedisson) {
@@ -109,8 +109,8 @@ func cacheDir() (string, error) {
 	return filepath.Join(cache, "redlatch-interop"), nil
 }
 
-// buildInto builds in a temporary directory and renames the result to dir, so dir is either complete
-// or does not exist.
+// buildInto builds in a temporary directory and renames the result to dir, so dir is either
+// complete or does not exist.
 func buildInto(ctx context.Context, dir string, version Version) error {
 	mvn, err := lookPath("mvn")
 	if err != nil {

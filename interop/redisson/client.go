@@ -8,9 +8,9 @@ import (
 	"time"
 )
 
-// Config is the configuration of a Redisson client. Exactly one of Addr, Cluster and Sentinels is set;
-// addresses have the form host:port. A zero duration or count means Redisson's default. Durations are
-// truncated to milliseconds.
+// Config is the configuration of a Redisson client. Exactly one of Addr, Cluster and Sentinels is
+// set; addresses have the form host:port. A zero duration or count means Redisson's default.
+// Durations are truncated to milliseconds.
 type Config struct {
 	Addr      string
 	Replicas  []string // replicas of the master Addr
@@ -117,12 +117,14 @@ type Thread struct {
 	Interrupted bool   `json:"interrupted"`
 }
 
-// Thread returns the state of the named thread. It does not wait for a command that the thread runs.
+// Thread returns the state of the named thread. It does not wait for a command that the thread
+// runs.
 func (c *Client) Thread(ctx context.Context, name string) (Thread, error) {
 	return result[Thread](c.call(ctx, Command{Op: "ids", Thread: c.thread(name)}))
 }
 
-// Owner returns the owner id of the named thread. It does not wait for a command that the thread runs.
+// Owner returns the owner id of the named thread. It does not wait for a command that the thread
+// runs.
 func (c *Client) Owner(ctx context.Context, thread string) (string, error) {
 	t, err := c.Thread(ctx, thread)
 	return fmt.Sprintf("%s:%d", c.id, t.ID), err
@@ -152,7 +154,8 @@ func (c *Client) target(kind, name string) *Target {
 }
 
 // Object returns an object of the given kind: lock, spin, nonreentrant, fair, nonreentrantfair,
-// fenced, read, write, semaphore, permits or latch. Redisson 3 does not have the nonreentrant kinds.
+// fenced, read, write, semaphore, permits or latch. Redisson 3 does not have the nonreentrant
+// kinds.
 func (c *Client) Object(kind, name string) Object {
 	return Object{client: c, target: *c.target(kind, name)}
 }
@@ -175,7 +178,8 @@ func (c *Client) WriteLock(name string) Lock { return c.LockOf("write", name) }
 // LockOf returns a lock of the given kind; see Object.
 func (c *Client) LockOf(kind, name string) Lock { return Lock{c.Object(kind, name)} }
 
-// MultiLock returns a RedissonMultiLock. The members may belong to other clients of the same driver.
+// MultiLock returns a RedissonMultiLock. The members may belong to other clients of the same
+// driver.
 func (c *Client) MultiLock(members ...Lock) Lock { return c.joint("multi", members) }
 
 // RedLock returns a RedissonRedLock. The members may belong to other clients of the same driver.

@@ -8,16 +8,17 @@ import (
 	"time"
 )
 
-// Command is one command to the driver. Client and the objects make commands. A test makes one itself
-// only for features that they lack, such as one Java thread that uses several clients.
+// Command is one command to the driver. Client and the objects make commands. A test makes one
+// itself only for features that they lack, such as one Java thread that uses several clients.
 type Command struct {
-	// Op is one of hello, open, close, ids, invoke, counter, bench, load, run, unload, interrupt, kill.
+	// Op is one of hello, open, close, ids, invoke, counter, bench, load, run, unload, interrupt,
+	// kill.
 	Op     string  `json:"op"`
 	Thread string  `json:"thread,omitempty"` // the Java thread that runs the command; default "main"
 	Target *Target `json:"target,omitempty"`
 	Method string  `json:"method,omitempty"` // for invoke: a method of Redisson's API
-	// Args are, for invoke: numbers, lists of strings, and strings, which may be a TimeUnit or an ISO
-	// Duration. For run and unload see Session.
+	// Args are, for invoke: numbers, lists of strings, and strings, which may be a TimeUnit or an
+	// ISO Duration. For run and unload see Session.
 	Args     []any     `json:"args,omitempty"`
 	Config   any       `json:"config,omitempty"` // for open: in the format of Redisson's configuration file
 	Workload *Workload `json:"workload,omitempty"`
@@ -68,8 +69,8 @@ func (a Answer) Decode(v any) error {
 	return nil
 }
 
-// result returns the answer's result as a T. It returns the zero value for void and null, and with an
-// error.
+// result returns the answer's result as a T. It returns the zero value for void and null, and with
+// an error.
 func result[T any](a Answer, err error) (T, error) {
 	var v T
 	if err != nil {
@@ -98,8 +99,8 @@ func (e *Exception) Error() string {
 	return text.String()
 }
 
-// Has reports whether the exception or one of its causes has the given class. The package name may be
-// omitted.
+// Has reports whether the exception or one of its causes has the given class. The package name may
+// be omitted.
 func (e *Exception) Has(class string) bool {
 	is := func(name string) bool { return name == class || strings.HasSuffix(name, "."+class) }
 	return is(e.Type) || slices.ContainsFunc(e.Causes, func(c Cause) bool { return is(c.Type) })

@@ -11,13 +11,13 @@
 //
 // A [Driver] is one Java process. A [Client] is one Redisson client in it, with its own id. A value
 // such as [Lock] refers to one Java object. Its method On selects the Java thread that uses the
-// object; the first use starts the thread. A thread runs its commands in order, and different threads
-// run concurrently. A thread keeps its id, so ownership and re-entry work as in any Java program.
-// Thread names belong to a client, so tests that share a driver do not share threads.
+// object; the first use starts the thread. A thread runs its commands in order, and different
+// threads run concurrently. A thread keeps its id, so ownership and re-entry work as in any Java
+// program. Thread names belong to a client, so tests that share a driver do not share threads.
 //
-// Call and Go call any method of Redisson's API by its name. The usual methods have typed helpers. A
-// Java exception is returned as an [*Exception]. Every [Answer] contains the start and end time of the
-// call, by the clock of this machine.
+// Call and Go call any method of Redisson's API by its name. The usual methods have typed helpers.
+// A Java exception is returned as an [*Exception]. Every [Answer] contains the start and end time
+// of the call, by the clock of this machine.
 //
 // A [Load] runs many threads of many clients inside Java and measures them there. Sending a command
 // for each step would measure the communication with Java.

@@ -44,8 +44,8 @@ type Driver struct {
 	writing sync.Mutex
 	stdin   io.WriteCloser // guarded by writing
 
-	// mu is not held during writes. A write may block until the process reads, and read, which keeps the
-	// process going, needs mu.
+	// mu is not held during writes. A write may block until the process reads, and read, which
+	// keeps the process going, needs mu.
 	mu      sync.Mutex
 	pending map[int64]*Future
 	lastID  int64
@@ -58,8 +58,8 @@ type hello struct {
 	PID            int
 }
 
-// Start starts a driver for t only, builds it first if necessary, and closes it when t ends. Without
-// Java the test ends as described at redistest.Missing.
+// Start starts a driver for t only, builds it first if necessary, and closes it when t ends.
+// Without Java the test ends as described at redistest.Missing.
 func Start(t testing.TB, options Options) *Driver {
 	t.Helper()
 	needed(t)
@@ -69,9 +69,9 @@ func Start(t testing.TB, options Options) *Driver {
 	return d
 }
 
-// Open is like Start for a caller without a testing.TB. The caller closes the driver. ctx bounds the
-// start only; the driver outlives it. The error wraps ErrMissing if Java is missing, or Maven if a
-// build is necessary.
+// Open is like Start for a caller without a testing.TB. The caller closes the driver. ctx bounds
+// the start only; the driver outlives it. The error wraps ErrMissing if Java is missing, or Maven
+// if a build is necessary.
 func Open(ctx context.Context, options Options) (*Driver, error) {
 	java, err := lookPath("java")
 	if err != nil {
@@ -144,8 +144,8 @@ func (d *Driver) read(stdout io.Reader) {
 	_, _ = io.Copy(io.Discard, stdout) // Wait closes stdout, so it must come after the last read
 	waitErr := d.process.Wait()
 
-	// Set ended and fail the pending futures under one lock. Go adds a future under the same lock only if
-	// ended is nil, so no future remains unresolved.
+	// Set ended and fail the pending futures under one lock. Go adds a future under the same lock
+	// only if ended is nil, so no future remains unresolved.
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.ended = fmt.Errorf("%w: %w, %w; last output: %s", ErrEnded, readErr, waitErr, d.stderr)
@@ -219,8 +219,8 @@ func (d *Driver) Call(ctx context.Context, command Command) (Answer, error) {
 	return d.Go(command).Wait(ctx)
 }
 
-// Kill kills the process and waits until it has exited. Locks stay in Redis until they expire. Killing
-// a dead driver does nothing.
+// Kill kills the process and waits until it has exited. Locks stay in Redis until they expire.
+// Killing a dead driver does nothing.
 func (d *Driver) Kill() error {
 	if err := d.process.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return fmt.Errorf("redisson: %w", err)
@@ -229,8 +229,8 @@ func (d *Driver) Kill() error {
 	return nil
 }
 
-// Close ends the process and waits until it has exited. Locks stay in Redis until they expire. Further
-// calls do nothing.
+// Close ends the process and waits until it has exited. Locks stay in Redis until they expire.
+// Further calls do nothing.
 func (d *Driver) Close() error {
 	d.writing.Lock()
 	_ = d.stdin.Close() // the process exits at the end of its input

@@ -9,8 +9,8 @@ import (
 const (
 	// Section: all threads enter and leave a critical section repeatedly.
 	Section = "section"
-	// Crowd: the last client holds a lock and the threads of all other clients wait for it. After its
-	// release each thread enters once.
+	// Crowd: the last client holds a lock and the threads of all other clients wait for it. After
+	// its release each thread enters once.
 	Crowd = "crowd"
 	// Holds: the threads of one client hold all keys, and the client renews them.
 	Holds = "holds"
@@ -43,8 +43,8 @@ func (l Load) fields() map[string]any {
 	}
 }
 
-// Usage is the cost of waiting or holding in the Java process. It does not include the threads of the
-// Load.
+// Usage is the cost of waiting or holding in the Java process. It does not include the threads of
+// the Load.
 type Usage struct {
 	Heap    int64 `json:"heapBytes"` // after a garbage collection
 	Threads int64 `json:"threads"`
@@ -56,15 +56,15 @@ type Usage struct {
 // the same key was by another thread. Results include the operations that ended during the run. The
 // fields AllOperations and AllHandOffs also include operations that ended after it.
 type Outcome struct {
-	// Took is the measured time. For a crowd it starts just before the release and ends when the last
-	// thread has left.
+	// Took is the measured time. For a crowd it starts just before the release and ends when the
+	// last thread has left.
 	Took       time.Duration `json:"nanos"`
 	Operations int64         `json:"operations"`
 	HandOffs   int64         `json:"handOffs"`
 	Reads      int64         `json:"reads"`
 	PerThread  []int64       `json:"perThread"` // operations by thread
-	// Waits are the times until each entry, and the times of abandoned waits. For a crowd they start just
-	// before the release.
+	// Waits are the times until each entry, and the times of abandoned waits. For a crowd they
+	// start just before the release.
 	Waits []time.Duration `json:"waits"`
 	// Stuck is the number of waits abandoned at the end, after two seconds without any entry.
 	Stuck         int64           `json:"stuck"`
@@ -85,7 +85,8 @@ type Session struct {
 	usage  Usage
 }
 
-// Load prepares a load. When it returns, the threads of a crowd wait, and the keys of holds are held.
+// Load prepares a load. When it returns, the threads of a crowd wait, and the keys of holds are
+// held.
 func (d *Driver) Load(ctx context.Context, load Load) (*Session, error) {
 	s := &Session{driver: d, thread: load.Clients[0].thread("load")}
 	ready, err := result[struct {
@@ -100,8 +101,8 @@ func (d *Driver) Load(ctx context.Context, load Load) (*Session, error) {
 func (s *Session) Usage() Usage { return s.usage }
 
 // Run runs the load for the given time. Threads of a section finish the operations that they have
-// started. A crowd waits for that time, then the lock is released and each thread enters; a crowd runs
-// only once. Holds stay held.
+// started. A crowd waits for that time, then the lock is released and each thread enters; a crowd
+// runs only once. Holds stay held.
 func (s *Session) Run(ctx context.Context, length time.Duration) (Outcome, error) {
 	return result[Outcome](s.driver.Call(ctx, Command{Op: "run", Thread: s.thread, Args: []any{s.id, length}}))
 }

@@ -11,8 +11,9 @@ import (
 	"github.com/redlatch/redlatch/internal/test/redistest"
 )
 
-// clients opens n clients. Their TTL is long enough for pauses of a busy machine, because these tests
-// are not about expiry. It must also be short: a Java thread that misses a message sleeps for the TTL.
+// clients opens n clients. Their TTL is long enough for pauses of a busy machine, because these
+// tests are not about expiry. It must also be short: a Java thread that misses a message sleeps for
+// the TTL.
 func clients(t *testing.T, n int) []*Client {
 	d, addr := shared.Driver(t), redistest.Redis(t).Addr()
 	all := make([]*Client, n)
@@ -88,8 +89,8 @@ const (
 	rounding = 2 * time.Millisecond
 )
 
-// runUntilBusy runs the load until a run has enough hand-offs, or enough operations if threads do not
-// share keys. The first runs of a Java process can be slow.
+// runUntilBusy runs the load until a run has enough hand-offs, or enough operations if threads do
+// not share keys. The first runs of a Java process can be slow.
 func runUntilBusy(t *testing.T, s *Session, load Load) Outcome {
 	t.Helper()
 	for range 20 {

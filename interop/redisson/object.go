@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// Object is one Java object of a client, used by one Java thread. It is a value: On and Handle return
-// modified copies.
+// Object is one Java object of a client, used by one Java thread. It is a value: On and Handle
+// return modified copies.
 type Object struct {
 	client *Client
 	target Target
@@ -19,8 +19,8 @@ func (o Object) On(thread string) Object {
 	return o
 }
 
-// Handle returns another Java object of the same kind and name. Redisson keeps some state per object,
-// such as the last lease.
+// Handle returns another Java object of the same kind and name. Redisson keeps some state per
+// object, such as the last lease.
 func (o Object) Handle(handle string) Object {
 	o.target.Handle = handle
 	return o
@@ -40,8 +40,8 @@ func (o Object) Call(ctx context.Context, method string, args ...any) (Answer, e
 	return o.Go(method, args...).Wait(ctx)
 }
 
-// Counter increments w.Key in each section by a GET and a SET. Only the object prevents lost updates:
-// with mutual exclusion the final value is Run.Count. It uses new threads.
+// Counter increments w.Key in each section by a GET and a SET. Only the object prevents lost
+// updates: with mutual exclusion the final value is Run.Count. It uses new threads.
 func (o Object) Counter(ctx context.Context, w Workload) (Run, error) {
 	return o.work(ctx, "counter", w)
 }

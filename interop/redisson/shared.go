@@ -24,8 +24,8 @@ type Shared struct {
 	driver *Driver
 }
 
-// Driver returns the driver. It starts a new one if the last one has ended. Without Java the test ends
-// as described at redistest.Missing.
+// Driver returns the driver. It starts a new one if the last one has ended. Without Java the test
+// ends as described at redistest.Missing.
 func (s *Shared) Driver(t testing.TB) *Driver {
 	t.Helper()
 	needed(t)

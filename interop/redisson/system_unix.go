@@ -8,8 +8,8 @@ import (
 	"syscall"
 )
 
-// lockFile waits for an exclusive lock on the file at path. unlock releases it, as does the end of the
-// process.
+// lockFile waits for an exclusive lock on the file at path. unlock releases it, as does the end of
+// the process.
 func lockFile(path string) (unlock func(), err error) {
 	file, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644)
 	if err != nil {

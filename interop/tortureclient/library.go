@@ -18,7 +18,8 @@ const (
 	fairWait = 500 * time.Millisecond
 )
 
-// library is Redisson in a Java process. It is stopped and killed with this one, as it is in the same process group.
+// library is Redisson in a Java process. It is stopped and killed with this one, as it is in the
+// same process group.
 type library struct {
 	driver *redisson.Driver
 	client *redisson.Client
@@ -57,7 +58,8 @@ func openWith(s torture.LibrarySetup, timeout time.Duration) (torture.Library, e
 		if ctx.Err() != nil || errors.Is(err, redisson.ErrEnded) {
 			return nil, errors.Join(err, driver.Close())
 		}
-		// A fault has begun before this process, or Java starts slowly. Redisson does not try again.
+		// A fault has begun before this process, or Java starts slowly. Redisson does not try
+		// again.
 	}
 }
 
@@ -80,7 +82,8 @@ func (l *library) Close() error {
 	}
 }
 
-// lock is a Redisson lock with an owner in place of the current thread. Only the asynchronous methods take one.
+// lock is a Redisson lock with an owner in place of the current thread. Only the asynchronous
+// methods take one.
 type lock struct {
 	redisson.Lock
 

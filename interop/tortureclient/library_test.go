@@ -16,7 +16,8 @@ import (
 	"github.com/redlatch/redlatch/interop/redisson"
 )
 
-// clientVariable makes the test binary a client process: of redlatch, or with one of these libraries.
+// clientVariable makes the test binary a client process: of redlatch, or with one of these
+// libraries.
 const clientVariable = "REDLATCH_TORTURE_CLIENT"
 
 var workers = map[string]func(io.Reader, io.Writer) error{

@@ -1,4 +1,5 @@
-// Command tortureclient is a client process of redlatch torture that uses Redisson in place of redlatch:
+// Command tortureclient is a client process of redlatch torture that uses Redisson in place of
+// redlatch:
 //
 //	go build -o /tmp/redisson-client ./interop/tortureclient
 //	redlatch torture --other /tmp/redisson-client

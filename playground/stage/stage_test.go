@@ -61,7 +61,8 @@ func (f *fixture) told(texts ...string) (lines []string) {
 
 var usual = Settings{Name: "orders:42", TTL: 4000}
 
-// The holder whose wire is cut is told that it has lost the lock before the other client acquires it.
+// The holder whose wire is cut is told that it has lost the lock before the other client acquires
+// it.
 func TestTheHolderIsToldBeforeTheNextOneAcquires(t *testing.T) {
 	for name, settings := range map[string]Settings{
 		"lock":      usual,
@@ -115,7 +116,8 @@ func TestTheLockGoesFromOneToTheOther(t *testing.T) {
 	})
 }
 
-// A client cannot do everything in each state. The page does not offer it, and the stage refuses it.
+// A client cannot do everything in each state. The page does not offer it, and the stage refuses
+// it.
 func TestRefusedActions(t *testing.T) {
 	play(t, usual, func(f *fixture) {
 		for _, action := range []string{Release, Mend, Resume, Start, Stop, Kill, "", "fly"} {

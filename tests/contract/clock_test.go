@@ -25,7 +25,8 @@ import (
 // step is by how much the clock of a server is set back.
 const step = time.Hour
 
-// setBack gives all leases of a name what they get when the server's clock is set back: each lasts longer.
+// setBack gives all leases of a name what they get when the server's clock is set back: each lasts
+// longer.
 func setBack(t testing.TB, rdb *redis.Client, name string) {
 	for _, key := range rdb.Keys(t.Context(), "*"+name+"*").Val() {
 		if rdb.Type(t.Context(), key).Val() == "zset" {
@@ -52,8 +53,9 @@ func longestTTL(t testing.TB, c *primitives.Client, k kinds.Kind, name string) t
 	return longest
 }
 
-// A renewal finds that the lease lasts longer than was promised, and the client shortens it. Otherwise nobody would get
-// the lock of a holder that crashes for as long as the clock was set back.
+// A renewal finds that the lease lasts longer than was promised, and the client shortens it.
+// Otherwise nobody would get the lock of a holder that crashes for as long as the clock was set
+// back.
 func TestLeaseEndsInTimeAfterTheClockWasSetBack(t *testing.T) {
 	for _, k := range kinds.Leased() {
 		for _, tt := range []struct {
@@ -129,8 +131,9 @@ func TestRenewalShortensNoLeaseOfOthers(t *testing.T) {
 	}
 }
 
-// The command that shortens a lease comes late, or meets others: then it does nothing. Acquisitions with WithOwner have
-// counts of one field: another one may have a longer lease, although the counts are as many as before.
+// The command that shortens a lease comes late, or meets others: then it does nothing. Acquisitions
+// with WithOwner have counts of one field: another one may have a longer lease, although the counts
+// are as many as before.
 func TestLateShorteningDoesNothing(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		rdb, name := s.Client(t), redistest.Name(t)
@@ -192,7 +195,8 @@ func TestLateShorteningDoesNothing(t *testing.T) {
 	})
 }
 
-// clockShim is a library in C that a redis-server is started with. It adds the seconds in a file to the time.
+// clockShim is a library in C that a redis-server is started with. It adds the seconds in a file to
+// the time.
 const clockShim = `
 #define _GNU_SOURCE
 #include <sys/time.h>
@@ -232,8 +236,8 @@ time_t time(time_t *t) {
 }
 `
 
-// The clock of a real server is set back by a minute. The holder renews, and crashes. A waiter gets the lock when the
-// lease of the holder is over.
+// The clock of a real server is set back by a minute. The holder renews, and crashes. A waiter gets
+// the lock when the lease of the holder is over.
 func TestWaiterAfterTheClockOfTheServerWasSetBack(t *testing.T) {
 	redistest.Require(t, redistest.NeedRedis)
 	dir := t.TempDir()

@@ -16,8 +16,8 @@ import (
 	"github.com/redlatch/redlatch/primitives"
 )
 
-// Goroutines of two clients work on one lock. At most one is inside, tokens rise, most releases send nothing,
-// and nothing is left.
+// Goroutines of two clients work on one lock. At most one is inside, tokens rise, most releases
+// send nothing, and nothing is left.
 func TestC24CohortsExcludeEachOther(t *testing.T) {
 	EachKind(t, kinds.Cohorts(), func(t *testing.T, s *redistest.Server, kind kinds.Kind) {
 		const clients, goroutines, sections = 2, 8, 50
@@ -56,7 +56,8 @@ func TestC24CohortsExcludeEachOther(t *testing.T) {
 	})
 }
 
-// One client's goroutines would keep the lock for ever. Another client gets it when the cohort's time is over.
+// One client's goroutines would keep the lock for ever. Another client gets it when the cohort's
+// time is over.
 func TestC24OtherClientsGoFirstWhenTheTimeIsOver(t *testing.T) {
 	t.Parallel()
 	EachKind(t, kinds.Cohorts(), func(t *testing.T, s *redistest.Server, kind kinds.Kind) {
@@ -97,8 +98,8 @@ func passOn(t *testing.T, c *primitives.Client, l *primitives.Lock) (*primitives
 	return nil, nil
 }
 
-// The lock is taken by force while a cohort has it. The member that holds it learns of the loss, and the next
-// waiters begin anew.
+// The lock is taken by force while a cohort has it. The member that holds it learns of the loss,
+// and the next waiters begin anew.
 func TestC24LossEndsTheCohort(t *testing.T) {
 	t.Parallel()
 	EachKind(t, kinds.Cohorts(), func(t *testing.T, s *redistest.Server, kind kinds.Kind) {
@@ -118,8 +119,8 @@ func TestC24LossEndsTheCohort(t *testing.T) {
 	})
 }
 
-// A writer goes on reading after its release: a downgrade. The next writer waits for the reader, which has the
-// same id on the wire.
+// A writer goes on reading after its release: a downgrade. The next writer waits for the reader,
+// which has the same id on the wire.
 func TestC24WriterThatStillReadsIsNotPassedOn(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
@@ -139,8 +140,8 @@ func TestC24WriterThatStillReadsIsNotPassedOn(t *testing.T) {
 	})
 }
 
-// The reply to the acquisition that begins a cohort is lost, or comes twice. Its tokens are reserved
-// once. A hand-off by a command takes the next token after the block.
+// The reply to the acquisition that begins a cohort is lost, or comes twice. Its tokens are
+// reserved once. A hand-off by a command takes the next token after the block.
 func TestC24TokensAreReservedOnce(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
@@ -203,8 +204,8 @@ func TestC24OtherKindsIgnoreCohorts(t *testing.T) {
 	})
 }
 
-// Writers of one client would pass the lock on for ever. Readers, on the same client or on another, get it when
-// the cohort's time is over.
+// Writers of one client would pass the lock on for ever. Readers, on the same client or on another,
+// get it when the cohort's time is over.
 func TestC24ReadersGoFirstWhenTheTimeOfTheWritersIsOver(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
@@ -228,7 +229,8 @@ func TestC24ReadersGoFirstWhenTheTimeOfTheWritersIsOver(t *testing.T) {
 	})
 }
 
-// keepBusy has 8 goroutines acquire and release a lock until the test ends, and counts their sections.
+// keepBusy has 8 goroutines acquire and release a lock until the test ends, and counts their
+// sections.
 func keepBusy(t *testing.T, l *primitives.Lock) *atomic.Int64 {
 	ctx, stop := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
@@ -239,10 +241,11 @@ func keepBusy(t *testing.T, l *primitives.Lock) *atomic.Int64 {
 	return &sections
 }
 
-// TestC24TakeoverDuringACohort has goroutines of one client pass a lock on, while another client takes it by force
-// again and again. A loss is told to holders, and to nobody who waits. Nor does the lock stay free while somebody
-// waits: a message that was not used costs a second, the time until the slow poll. The test counts its looks, a
-// millisecond apart, because on a busy machine it stands still as the waiters do.
+// TestC24TakeoverDuringACohort has goroutines of one client pass a lock on, while another client
+// takes it by force again and again. A loss is told to holders, and to nobody who waits. Nor does
+// the lock stay free while somebody waits: a message that was not used costs a second, the time
+// until the slow poll. The test counts its looks, a millisecond apart, because on a busy machine it
+// stands still as the waiters do.
 func TestC24TakeoverDuringACohort(t *testing.T) {
 	t.Parallel()
 	cohort := primitives.WithCohort(20 * time.Millisecond)
@@ -305,7 +308,8 @@ func TestC24TakeoverDuringACohort(t *testing.T) {
 	}
 }
 
-// work has goroutines use l until ctx ends, for the length of a section each time, and counts the sections.
+// work has goroutines use l until ctx ends, for the length of a section each time, and counts the
+// sections.
 func work(
 	t *testing.T, ctx context.Context, wg *sync.WaitGroup, l Handle, goroutines int, section time.Duration,
 	sections *atomic.Int64,

@@ -158,7 +158,8 @@ var (
 			require.NoError(t, Await(t, waiting).Err)
 			p.requireFree(t, 0)
 		}},
-		// A release hands permits on to a waiter of its own client, but not permits that were removed meanwhile.
+		// A release hands permits on to a waiter of its own client, but not permits that were
+		// removed meanwhile.
 		{"a pool that became smaller hands nothing on until enough is released", func(t *testing.T, p *poolCase) {
 			InitPool(t, p, 4)
 			a, b, c := p.take(t, 2), p.take(t, 1), p.take(t, 1)

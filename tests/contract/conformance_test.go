@@ -127,8 +127,8 @@ func TestConformanceLocks(t *testing.T) {
 	})
 }
 
-// TestConformanceTimes checks in fake time, for each kind of lock, that a wait lasts as long as it was asked to, and
-// that a waiter acquires as soon as the lease ends.
+// TestConformanceTimes checks in fake time, for each kind of lock, that a wait lasts as long as it
+// was asked to, and that a waiter acquires as soon as the lease ends.
 func TestConformanceTimes(t *testing.T) {
 	t.Parallel()
 	const late = 60 * time.Millisecond // a polling lock looks every 50 ms
@@ -166,8 +166,8 @@ func TestConformanceTimes(t *testing.T) {
 	}
 }
 
-// TestConformanceRenewalAfterARestart checks that a hold that a restarted server has forgotten is lost, and that the
-// next holds under that name are renewed: also after a nested hold of the first.
+// TestConformanceRenewalAfterARestart checks that a hold that a restarted server has forgotten is
+// lost, and that the next holds under that name are renewed: also after a nested hold of the first.
 func TestConformanceRenewalAfterARestart(t *testing.T) {
 	t.Parallel()
 	s := redistest.Fresh(t)
@@ -536,7 +536,8 @@ var rwLockBehaviours = []struct {
 	}},
 }
 
-// writesAfterABriefLease checks that a writer acquires when a brief lease that began then has ended.
+// writesAfterABriefLease checks that a writer acquires when a brief lease that began then has
+// ended.
 func writesAfterABriefLease(t *testing.T, rw *primitives.RWLock, began time.Time) {
 	t.Helper()
 	w := Acquire(t, t.Context(), rw.Writer(), primitives.WithWait(Soon))

@@ -303,7 +303,8 @@ func TestC29ErrorsThatEndRun(t *testing.T) {
 	}
 }
 
-// C29: an outage does not end Run, whether it comes before the first answer, or while it stands or leads.
+// C29: an outage does not end Run, whether it comes before the first answer, or while it stands or
+// leads.
 func TestC29Outages(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := redistest.Embedded(t)
@@ -344,12 +345,14 @@ func TestC29Outages(t *testing.T) {
 	})
 }
 
-// C29: the successor leads one exchange after lead has returned, and whoever resigned stands behind the others.
+// C29: the successor leads one exchange after lead has returned, and whoever resigned stands behind
+// the others.
 func TestC29HandOver(t *testing.T) {
 	const exchange = 10 * time.Millisecond
 	synctest.Test(t, func(t *testing.T) {
 		s := redistest.Embedded(t)
-		// The server knows the scripts from then on. Otherwise the first release would take two more exchanges.
+		// The server knows the scripts from then on. Otherwise the first release would take two
+		// more exchanges.
 		Release(t, Acquire(t, t.Context(), NewClient(t, s.Client(t)).FencedLock("e")))
 		var inside atomic.Int32
 		var all []*candidate
@@ -406,8 +409,8 @@ func TestC29LeadThatOverstays(t *testing.T) {
 	})
 }
 
-// C29: options that would keep a leadership from the others, or a candidate from waiting, have no effect, wherever they
-// are given.
+// C29: options that would keep a leadership from the others, or a candidate from waiting, have no
+// effect, wherever they are given.
 func TestC29OptionsWithoutEffect(t *testing.T) {
 	for name, opt := range map[string]primitives.Option{
 		"a minimum hold": primitives.WithMinHold(time.Hour),
@@ -634,7 +637,8 @@ func TestC29WatchDetails(t *testing.T) {
 	}
 }
 
-// C29: the end of each term is published, also if the successor is a candidate of the same client. Watchers rely on it.
+// C29: the end of each term is published, also if the successor is a candidate of the same client.
+// Watchers rely on it.
 func TestC29EachEndIsPublished(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		name, c := redistest.Name(t), NewClient(t, s.Client(t))
@@ -696,7 +700,8 @@ func TestC29SendsWhatALockSends(t *testing.T) {
 	require.Equal(t, lock, election)
 }
 
-// C29: never two leads at once, and tokens rise, while candidates of two clients resign and are forced out.
+// C29: never two leads at once, and tokens rise, while candidates of two clients resign and are
+// forced out.
 func TestC29NeverTwoLeads(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		var inside atomic.Int32

@@ -305,8 +305,8 @@ func TestFairLockC26ClientsOfOneIDUseDifferentChannels(t *testing.T) {
 	})
 }
 
-// Two clients wait, and the server's clock jumps. The first one may crash at that moment. Nobody waits longer than
-// without the jump.
+// Two clients wait, and the server's clock jumps. The first one may crash at that moment. Nobody
+// waits longer than without the jump.
 func TestFairLockAfterAJumpOfTheServersClock(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {

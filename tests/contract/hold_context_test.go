@@ -13,8 +13,8 @@ import (
 	"github.com/redlatch/redlatch/primitives"
 )
 
-// A hold whose context is that of WithHoldContext ends with it, and not with the context of its acquisition, whatever
-// its kind is. It stays held.
+// A hold whose context is that of WithHoldContext ends with it, and not with the context of its
+// acquisition, whatever its kind is. It stays held.
 func TestWithHoldContextReplacesAcquires(t *testing.T) {
 	t.Parallel()
 	type key struct{}

@@ -40,7 +40,8 @@ func collectLeaks(t *testing.T, heard *Recorder) {
 	t.Fatal("no leaked event")
 }
 
-// synctestTime reports whether the caller is in a bubble: only the times there have no monotonic clock reading.
+// synctestTime reports whether the caller is in a bubble: only the times there have no monotonic
+// clock reading.
 func synctestTime() bool { return time.Now() == time.Now().Round(0) }
 
 // leakTest checks that a leaked hold is told once, and is renewed no longer.
@@ -84,7 +85,8 @@ func TestC17LeakedHoldIsLoggedOnce(t *testing.T) {
 	}
 }
 
-// C17 in a bubble: the cleanups of the runtime run outside of it, and must not touch its channels and timers.
+// C17 in a bubble: the cleanups of the runtime run outside of it, and must not touch its channels
+// and timers.
 func TestC17LeakedHoldInABubble(t *testing.T) {
 	t.Parallel()
 	for _, k := range kinds.All() {
@@ -92,8 +94,8 @@ func TestC17LeakedHoldInABubble(t *testing.T) {
 	}
 }
 
-// C17: Close does not wait for a hold that is found to be leaked while it waits, and a hold may be found after its
-// bubble has ended.
+// C17: Close does not wait for a hold that is found to be leaked while it waits, and a hold may be
+// found after its bubble has ended.
 func TestC17LeakedHoldAndTheEndOfItsBubble(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -13,8 +13,8 @@ import (
 	"github.com/redlatch/redlatch/primitives"
 )
 
-// Redisson counts permits with an int, and its waiters cannot read a message beyond one. What would pass that, in
-// either direction, changes nothing.
+// Redisson counts permits with an int, and its waiters cannot read a message beyond one. What would
+// pass that, in either direction, changes nothing.
 func TestPermitsStayAnInt(t *testing.T) {
 	for _, k := range kinds.Pools() {
 		t.Run(k.Name, func(t *testing.T) {
@@ -66,7 +66,8 @@ func TestAddCountsTakenPermits(t *testing.T) {
 	require.NoError(t, pool.Add(t.Context(), 1))
 }
 
-// Others have set a number that Redisson cannot count with. Changes towards what it can are allowed, others are not.
+// Others have set a number that Redisson cannot count with. Changes towards what it can are
+// allowed, others are not.
 func TestPermitsBeyondAnIntComeBack(t *testing.T) {
 	const beyond = math.MaxInt32 + 10
 	for _, k := range kinds.Pools() {

@@ -60,8 +60,8 @@ func TestC24LingeringLockSendsNothing(t *testing.T) {
 	})
 }
 
-// The key of a lock is deleted while it is held, and its client acquires it again. After both releases nothing keeps
-// it from others.
+// The key of a lock is deleted while it is held, and its client acquires it again. After both
+// releases nothing keeps it from others.
 func TestC24LockThatWasLostAndAcquiredAgainDoesNotLinger(t *testing.T) {
 	EachKind(t, kinds.Cohorts(), func(t *testing.T, s *redistest.Server, kind kinds.Kind) {
 		l := kind.Lock(NewClient(t, s.Client(t)), redistest.Name(t), long)
@@ -73,7 +73,8 @@ func TestC24LockThatWasLostAndAcquiredAgainDoesNotLinger(t *testing.T) {
 	})
 }
 
-// Another client that waits asks for the lock, or somebody of the same client who needs it in another way.
+// Another client that waits asks for the lock, or somebody of the same client who needs it in
+// another way.
 func TestC24LingeringLockIsGivenUpWhenSomebodyAsks(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
@@ -121,7 +122,8 @@ func TestC24LingeringLockIsGivenUpWhenSomebodyAsks(t *testing.T) {
 	}
 }
 
-// A single try by the same client ends the lingering, too. Nobody uses the lock, so it must not be refused.
+// A single try by the same client ends the lingering, too. Nobody uses the lock, so it must not be
+// refused.
 func TestC24LingeringLockRefusesNoTryOfItsClient(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		c, name := NewClient(t, s.Client(t)), redistest.Name(t)
@@ -144,8 +146,8 @@ func TestC24LingeringLockRefusesNoTryOfItsClient(t *testing.T) {
 	})
 }
 
-// A client takes its own lingering lock by force or by its id. The lock then lingers no longer, and the next
-// acquisition asks Redis.
+// A client takes its own lingering lock by force or by its id. The lock then lingers no longer, and
+// the next acquisition asks Redis.
 func TestC24LingeringLockIsTakenByItsOwnClient(t *testing.T) {
 	EachKind(t, kinds.Cohorts(), func(t *testing.T, s *redistest.Server, kind kinds.Kind) {
 		l := kind.Lock(NewClient(t, s.Client(t)), redistest.Name(t), long)

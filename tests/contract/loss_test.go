@@ -20,8 +20,8 @@ import (
 	"github.com/redlatch/redlatch/primitives"
 )
 
-// TestC10HoldersLearnOfTheirLossBeforeTheNextAcquires cuts off holders silently, at any time of their renewal.
-// A competitor waits for each lock.
+// TestC10HoldersLearnOfTheirLossBeforeTheNextAcquires cuts off holders silently, at any time of
+// their renewal. A competitor waits for each lock.
 func TestC10HoldersLearnOfTheirLossBeforeTheNextAcquires(t *testing.T) {
 	t.Parallel()
 	s := redistest.Redis(t)
@@ -29,8 +29,8 @@ func TestC10HoldersLearnOfTheirLossBeforeTheNextAcquires(t *testing.T) {
 	p := s.Proxy(t)
 	slow := func(o *redis.Options) { o.ReadTimeout = 700 * time.Millisecond }
 	const ttl = 8 * time.Second
-	// Half of the TTL is the margin: for so long the machine may keep the holders from running. The figure of the bar is
-	// that of the default margin, which is a hundredth of the TTL and 2 ms.
+	// Half of the TTL is the margin: for so long the machine may keep the holders from running. The
+	// figure of the bar is that of the default margin, which is a hundredth of the TTL and 2 ms.
 	rounds, n, margin := 1, 200, []primitives.ClientOption{primitives.WithSafetyMargin(ttl / 2)}
 	switch {
 	case redistest.Nightly():
@@ -100,8 +100,8 @@ func TestC10HoldSurvivesARestartWithPersistence(t *testing.T) {
 	Release(t, AwaitHold(t, waiting))
 }
 
-// TestC10ManyHoldsAreRenewedInBatches holds many locks through many renewals, and through an outage that is shorter
-// than their validity. None is lost, and none has a goroutine of its own.
+// TestC10ManyHoldsAreRenewedInBatches holds many locks through many renewals, and through an outage
+// that is shorter than their validity. None is lost, and none has a goroutine of its own.
 func TestC10ManyHoldsAreRenewedInBatches(t *testing.T) {
 	alone := redistest.Alone(t)
 	s := redistest.Fresh(t)
@@ -172,8 +172,8 @@ func (l *slowLog) Handle(context.Context, slog.Record) error {
 	return nil
 }
 
-// C18: after an outage, many records wait for a slow log handler. They delay no renewal, and Close not beyond the end
-// of its context and one command timeout.
+// C18: after an outage, many records wait for a slow log handler. They delay no renewal, and Close
+// not beyond the end of its context and one command timeout.
 func TestC18CloseDoesNotWaitForASlowLog(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

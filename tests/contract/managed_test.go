@@ -15,12 +15,12 @@ import (
 	"github.com/redlatch/redlatch/primitives"
 )
 
-// refusable lists commands that proxies and managed services refuse. The library works without any of
-// them.
+// refusable lists commands that proxies and managed services refuse. The library works without any
+// of them.
 var refusable = []string{"hello", "client", "info", "config", "wait", "acl", "script", "psetex", "pubsub", "ping"}
 
-// TestLocksWorkWithoutRefusedCommands uses locks and semaphores on servers that refuse commands, by an
-// ACL and as if the commands did not exist, and with the old protocol.
+// TestLocksWorkWithoutRefusedCommands uses locks and semaphores on servers that refuse commands, by
+// an ACL and as if the commands did not exist, and with the old protocol.
 func TestLocksWorkWithoutRefusedCommands(t *testing.T) {
 	t.Parallel()
 	s := redistest.Fresh(t)
@@ -75,8 +75,8 @@ func TestLocksWorkWithoutRefusedCommands(t *testing.T) {
 	})
 }
 
-// useLocks acquires each kind, and lets a second client wait for it. It returns the holds that are renewed, and a
-// function that hands all of them off.
+// useLocks acquires each kind, and lets a second client wait for it. It returns the holds that are
+// renewed, and a function that hands all of them off.
 func useLocks(t *testing.T, s *redistest.Server, rdb *redis.Client) (
 	renewed []*primitives.Hold, handOff func(t *testing.T),
 ) {

@@ -56,7 +56,8 @@ func (k minHoldKind) holders(t testing.TB, c *primitives.Client, key string) (li
 	return list
 }
 
-// awaitMembers waits until all members of a joint hold have joined: those of a red lock may come later.
+// awaitMembers waits until all members of a joint hold have joined: those of a red lock may come
+// later.
 func (k minHoldKind) awaitMembers(t testing.TB, c *primitives.Client, key string, hold *primitives.Hold) {
 	t.Helper()
 	if !k.Joint() {
@@ -108,8 +109,8 @@ func (k minHoldKind) isFree(t testing.TB, c *primitives.Client, key string) bool
 	return true
 }
 
-// minHoldKinds has a row for each kind with leases, one more for each kind of lock with an owner, and one for
-// readers that wait for a writer.
+// minHoldKinds has a row for each kind with leases, one more for each kind of lock with an owner,
+// and one for readers that wait for a writer.
 func minHoldKinds() (rows []minHoldKind) {
 	for _, k := range append(kinds.Leased(), kinds.Joints()...) {
 		rows = append(rows, minHoldKind{Kind: k, rival: k.Rival})
@@ -152,12 +153,12 @@ func eachMinHoldKindInABubble(t *testing.T, f func(t *testing.T, k minHoldKind, 
 	}
 }
 
-// learnsIn is the bar of how late a waiter acquires after the end of the rest. One that has not learned the new TTL
-// finds it by its slow poll.
+// learnsIn is the bar of how late a waiter acquires after the end of the rest. One that has not
+// learned the new TTL finds it by its slow poll.
 const learnsIn = 100 * time.Millisecond
 
-// A release within the minimum ends the hold at once, and leaves the lock taken. The release is announced, and
-// whoever waits acquires as soon as the minimum is over.
+// A release within the minimum ends the hold at once, and leaves the lock taken. The release is
+// announced, and whoever waits acquires as soon as the minimum is over.
 func TestC28ReleaseWithinTheMinimumLeavesTheLockTaken(t *testing.T) {
 	t.Run("fake time", func(t *testing.T) {
 		eachMinHoldKindInABubble(t, func(t *testing.T, k minHoldKind, s *redistest.Server, key string) {
@@ -174,7 +175,8 @@ func TestC28ReleaseWithinTheMinimumLeavesTheLockTaken(t *testing.T) {
 	})
 }
 
-// releaseWithinTheMinimum returns how long after the end of the minimum, which is d, the first waiter acquires.
+// releaseWithinTheMinimum returns how long after the end of the minimum, which is d, the first
+// waiter acquires.
 func releaseWithinTheMinimum(
 	t *testing.T, k minHoldKind, s *redistest.Server, key string, d time.Duration,
 ) (late time.Duration) {
@@ -240,7 +242,8 @@ func awaitFirst(t testing.TB, a, b <-chan Result) (Result, <-chan Result) {
 	return r, rest
 }
 
-// Close does not wait for the rest of a minimum. ForceRelease and ReleaseID end it, and Adopt takes the lock over.
+// Close does not wait for the rest of a minimum. ForceRelease and ReleaseID end it, and Adopt takes
+// the lock over.
 func TestC28TheRestCanBeEnded(t *testing.T) {
 	t.Parallel()
 	for _, end := range takeovers {
@@ -264,8 +267,8 @@ func TestC28TheRestCanBeEnded(t *testing.T) {
 	}
 }
 
-// A holder that crashes, or detaches, leaves the lock taken for its minimum, even if its lease is shorter. A
-// lease that ends within the minimum ends the hold, and its Release leaves the rest.
+// A holder that crashes, or detaches, leaves the lock taken for its minimum, even if its lease is
+// shorter. A lease that ends within the minimum ends the hold, and its Release leaves the rest.
 func TestC28TheMinimumOutlivesTheLease(t *testing.T) {
 	eachMinHoldKind(t, func(t *testing.T, k minHoldKind, s *redistest.Server, key string) {
 		const d = time.Minute
@@ -316,9 +319,9 @@ func TestC28OtherwiseReleasesAreOrdinary(t *testing.T) {
 	})
 }
 
-// A release in the last millisecond of the minimum leaves no key that never expires: a PEXPIRE of 0 would delete the
-// key, and the next write would make it again without a TTL. It is a matter of a millisecond, so it is tried often,
-// and on a real server only: miniredis has another clock.
+// A release in the last millisecond of the minimum leaves no key that never expires: a PEXPIRE of 0
+// would delete the key, and the next write would make it again without a TTL. It is a matter of a
+// millisecond, so it is tried often, and on a real server only: miniredis has another clock.
 func TestC28ReleaseInTheLastMillisecondLeavesNothing(t *testing.T) {
 	t.Parallel()
 	s := redistest.Redis(t)
@@ -414,8 +417,8 @@ func TestC28ReadersEnterDuringTheRestOfAReader(t *testing.T) {
 	})
 }
 
-// A writer waits behind two readers. The first one's rest ends soon after the other, whose lease was longer, is
-// released: the writer does not go on waiting for that lease.
+// A writer waits behind two readers. The first one's rest ends soon after the other, whose lease
+// was longer, is released: the writer does not go on waiting for that lease.
 func TestC28AWriterWaitsForTheRestOfAReader(t *testing.T) {
 	Bubble(t, func(t *testing.T, b *BubbleTest) {
 		const minimum = 300 * time.Millisecond
@@ -433,8 +436,8 @@ func TestC28AWriterWaitsForTheRestOfAReader(t *testing.T) {
 	})
 }
 
-// A writer goes on reading after its release. When its minimum hold is over, it is no longer the writer, whether or not
-// the reader has gone, although the reader's lease is longer.
+// A writer goes on reading after its release. When its minimum hold is over, it is no longer the
+// writer, whether or not the reader has gone, although the reader's lease is longer.
 func TestC28MinimumOfAWriterThatReads(t *testing.T) {
 	const minimum = 5 * time.Second
 	for _, tt := range []struct {
@@ -484,8 +487,8 @@ func TestC28MinimumOfAWriterThatReads(t *testing.T) {
 	}
 }
 
-// A command that extends the lease is executed, or executed again, after the release. The lock is free when the minimum
-// is over all the same.
+// A command that extends the lease is executed, or executed again, after the release. The lock is
+// free when the minimum is over all the same.
 func TestC28ALateExtensionDoesNotOutlastTheMinimum(t *testing.T) {
 	const minimum = 30 * time.Second
 	for _, tt := range []struct {
@@ -518,8 +521,8 @@ func TestC28ALateExtensionDoesNotOutlastTheMinimum(t *testing.T) {
 	}
 }
 
-// The same after an acquisition and an extension whose first replies were lost: Redis remembers the release, and a copy
-// of the extension is executed after it.
+// The same after an acquisition and an extension whose first replies were lost: Redis remembers the
+// release, and a copy of the extension is executed after it.
 func TestC28ACopyOfAnExtensionDoesNotOutlastTheMinimum(t *testing.T) {
 	const minimum = 30 * time.Second
 	for _, k := range kinds.Leased() {
@@ -543,7 +546,8 @@ func TestC28ACopyOfAnExtensionDoesNotOutlastTheMinimum(t *testing.T) {
 	}
 }
 
-// A hold with a minimum is part of no cohort: its release sends a command, and the next member waits.
+// A hold with a minimum is part of no cohort: its release sends a command, and the next member
+// waits.
 func TestC28NoCohort(t *testing.T) {
 	t.Parallel()
 	EachKind(t, kinds.Cohorts(), func(t *testing.T, s *redistest.Server, kind kinds.Kind) {
@@ -562,8 +566,8 @@ func TestC28NoCohort(t *testing.T) {
 	})
 }
 
-// A fair waiter may be granted the lock with a lease that is shorter than its minimum. A crash after that must not
-// free the lock sooner.
+// A fair waiter may be granted the lock with a lease that is shorter than its minimum. A crash
+// after that must not free the lock sooner.
 func TestC28AGrantLastsForTheMinimum(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
@@ -597,9 +601,9 @@ var renewals = func() (all []string) {
 	return all
 }()
 
-// C16: replies of the acquisition and of the release are lost, so go-redis repeats both. Copies of all commands arrive
-// in any order, during the rest and after it, when somebody else holds the lock. The rest never grows, and no copy
-// touches the next holder.
+// C16: replies of the acquisition and of the release are lost, so go-redis repeats both. Copies of
+// all commands arrive in any order, during the rest and after it, when somebody else holds the
+// lock. The rest never grows, and no copy touches the next holder.
 func TestC28CopiesNeverKeepTheLockLonger(t *testing.T) {
 	const d = 400 * time.Millisecond
 	eachMinHoldKind(t, func(t *testing.T, k minHoldKind, s *redistest.Server, key string) {
@@ -620,14 +624,16 @@ func TestC28CopiesNeverKeepTheLockLonger(t *testing.T) {
 		Release(t, hold)
 		p.Heal()
 		over := time.Now().Add(d)
-		// Of a renewal a late copy may keep the lock longer. The client renews when a connection breaks.
+		// Of a renewal a late copy may keep the lock longer. The client renews when a connection
+		// breaks.
 		renews := func(c redistest.Command) bool { return slices.Contains(renewals, c.Args[1]) }
 		copies := slices.DeleteFunc(ScriptsOf(p), renews)
 		acquisitions := len(k.keys(key))
 		if k.Name == "multi" { // one command acquires all members
 			acquisitions = 1
 		}
-		// Each acquisition is repeated. The lost reply after that may have been a renewal's instead of a release's.
+		// Each acquisition is repeated. The lost reply after that may have been a renewal's instead
+		// of a release's.
 		require.GreaterOrEqual(t, len(copies), 2*acquisitions+len(k.keys(key)))
 		repeat := func() {
 			for _, i := range rand.Perm(len(copies)) {
@@ -658,13 +664,14 @@ func TestC28CopiesNeverKeepTheLockLonger(t *testing.T) {
 		}
 		Release(t, next)
 		repeat()
-		// The next holder of a red lock needs only a majority: the rest of another member may end a little later.
+		// The next holder of a red lock needs only a majority: the rest of another member may end a
+		// little later.
 		redistest.WaitFor(t, Soon, func() bool { return k.isFree(t, other, key) }, "no copy has acquired it")
 	})
 }
 
-// A release that Redis never answers is repeated in the background. If none was executed, the lock stays taken until
-// its lease ends; as soon as one is, for the rest.
+// A release that Redis never answers is repeated in the background. If none was executed, the lock
+// stays taken until its lease ends; as soon as one is, for the rest.
 func TestC28AnUnansweredReleaseIsRepeated(t *testing.T) {
 	eachMinHoldKind(t, func(t *testing.T, k minHoldKind, s *redistest.Server, key string) {
 		const d = 10 * time.Second
@@ -690,8 +697,8 @@ func TestC28AnUnansweredReleaseIsRepeated(t *testing.T) {
 	})
 }
 
-// An owner that enters again during the rest takes a count of its own. The lock is free at the latest when the lease of
-// that acquisition ends.
+// An owner that enters again during the rest takes a count of its own. The lock is free at the
+// latest when the lease of that acquisition ends.
 func TestC28AnOwnerEntersDuringItsRest(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {

@@ -68,7 +68,8 @@ func (x *ownerCase) count(t testing.TB, id string) string {
 	return all[id] + all[id+":write"]
 }
 
-// requireOnly requires that hold is all that holds the lock, and releases it. No rival acquires before.
+// requireOnly requires that hold is all that holds the lock, and releases it. No rival acquires
+// before.
 func (x *ownerCase) requireOnly(t *testing.T, hold *primitives.Hold) {
 	t.Helper()
 	require.NoError(t, hold.Check(t.Context()))
@@ -81,8 +82,8 @@ func (x *ownerCase) requireOnly(t *testing.T, hold *primitives.Hold) {
 	require.Empty(t, SharedCounts(t, x.s, x.name))
 }
 
-// C15: a hold whose lock was taken gives nothing back of a later hold with the same id, however late copies of its
-// commands are.
+// C15: a hold whose lock was taken gives nothing back of a later hold with the same id, however
+// late copies of its commands are.
 func TestLostHoldOfAnOwnerTakesNoLaterCount(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -145,13 +146,14 @@ func TestLostHoldOfAnOwnerTakesNoLaterCount(t *testing.T) {
 
 // isRelease matches the releases of a hold of the owner "o".
 func isRelease(args []string) bool {
-	// The owner is the first argument of all scripts, and a release passes the publish command next.
+	// The owner is the first argument of all scripts, and a release passes the publish command
+	// next.
 	at := slices.Index(args, "o")
 	return Script(args) && at > 0 && at+1 < len(args) && strings.Contains(args[at+1], "ublish")
 }
 
-// C16: copies of the acquisition and of the release of one hold, minutes late, change nothing of a hold with the same
-// id, which came before the release or after it.
+// C16: copies of the acquisition and of the release of one hold, minutes late, change nothing of a
+// hold with the same id, which came before the release or after it.
 func TestLateCopiesOfAnOwnersReleaseTakeNothing(t *testing.T) {
 	eachOwnerKind(t, func(t *testing.T, x *ownerCase) {
 		x.p.Record()
@@ -178,8 +180,8 @@ func TestLateCopiesOfAnOwnersReleaseTakeNothing(t *testing.T) {
 	})
 }
 
-// C16: a release without an answer is repeated in the background, for as long as the lease may last. However often,
-// it takes one count.
+// C16: a release without an answer is repeated in the background, for as long as the lease may
+// last. However often, it takes one count.
 func TestRepeatedReleaseOfAnOwnerTakesItsCountOnly(t *testing.T) {
 	eachOwnerKind(t, func(t *testing.T, x *ownerCase) {
 		mine, theirs := x.acquire(t, x.l), x.acquire(t, x.other(t))
@@ -197,8 +199,8 @@ func TestRepeatedReleaseOfAnOwnerTakesItsCountOnly(t *testing.T) {
 	})
 }
 
-// The first reply to the release of a private hold is lost, and somebody else has a count of its id. The second reply
-// does not say that the hold was lost.
+// The first reply to the release of a private hold is lost, and somebody else has a count of its
+// id. The second reply does not say that the hold was lost.
 func TestRepeatedReleaseBesideACountOfAnOwner(t *testing.T) {
 	t.Parallel()
 	for _, k := range kinds.Locks() {
@@ -216,7 +218,8 @@ func TestRepeatedReleaseBesideACountOfAnOwner(t *testing.T) {
 	}
 }
 
-// C16: a copy of an acquisition with WithOwner adds no second count while the first one lasts, without a memory.
+// C16: a copy of an acquisition with WithOwner adds no second count while the first one lasts,
+// without a memory.
 func TestLateCopyOfAnOwnersAcquisitionAddsNothing(t *testing.T) {
 	eachOwnerKind(t, func(t *testing.T, x *ownerCase) {
 		x.p.Record()
@@ -231,8 +234,8 @@ func TestLateCopyOfAnOwnersAcquisitionAddsNothing(t *testing.T) {
 	})
 }
 
-// C16: the acquisition was in doubt, so a copy of it may come after the release. Redis remembers the release for
-// longer than a copy may take.
+// C16: the acquisition was in doubt, so a copy of it may come after the release. Redis remembers
+// the release for longer than a copy may take.
 func TestLateCopyOfAnOwnersAcquisitionAfterItsReleaseTakesNothing(t *testing.T) {
 	eachOwnerKind(t, func(t *testing.T, x *ownerCase) {
 		x.p.Record()
@@ -253,8 +256,9 @@ func TestLateCopyOfAnOwnersAcquisitionAfterItsReleaseTakesNothing(t *testing.T) 
 	})
 }
 
-// C16: a private hold was joined with WithOwner and released. Late copies of its nested acquisition and of the nested
-// release must not raise the count: the lock would stay taken until its lease ends.
+// C16: a private hold was joined with WithOwner and released. Late copies of its nested acquisition
+// and of the nested release must not raise the count: the lock would stay taken until its lease
+// ends.
 func TestLateNestedCopyAfterAPrivateReleaseAddsNothing(t *testing.T) {
 	eachOwnerKind(t, func(t *testing.T, x *ownerCase) {
 		private := Acquire(t, t.Context(), x.l)
@@ -276,7 +280,8 @@ func TestLateNestedCopyAfterAPrivateReleaseAddsNothing(t *testing.T) {
 	})
 }
 
-// C15: ReleaseID takes the oldest count of WithOwner. That hold learns that it was lost; the others stay.
+// C15: ReleaseID takes the oldest count of WithOwner. That hold learns that it was lost; the others
+// stay.
 func TestReleaseIDTakesTheOldestCountOfAnOwner(t *testing.T) {
 	eachOwnerKind(t, func(t *testing.T, x *ownerCase) {
 		old, hold := x.acquire(t, x.l), x.acquire(t, x.other(t))
@@ -288,8 +293,8 @@ func TestReleaseIDTakesTheOldestCountOfAnOwner(t *testing.T) {
 	})
 }
 
-// C15: the counts of WithOwner belong to holds whose renewals keep them. A renewal of a hold that was taken is
-// refused, even while another hold has the same id.
+// C15: the counts of WithOwner belong to holds whose renewals keep them. A renewal of a hold that
+// was taken is refused, even while another hold has the same id.
 func TestRenewalOfATakenOwnersHoldIsRefused(t *testing.T) {
 	eachOwnerKind(t, func(t *testing.T, x *ownerCase) {
 		old := x.acquire(t, x.l, primitives.WithWatchdog(RenewedTTL))
@@ -305,7 +310,8 @@ func TestRenewalOfATakenOwnersHoldIsRefused(t *testing.T) {
 	})
 }
 
-// The release of a hold whose own lease has ended gives its count back, if others with the same id keep the lock.
+// The release of a hold whose own lease has ended gives its count back, if others with the same id
+// keep the lock.
 func TestReleaseAfterTheLeaseOfAnOwnerGivesItsCountBack(t *testing.T) {
 	eachOwnerKind(t, func(t *testing.T, x *ownerCase) {
 		short, hold := x.acquire(t, x.l, primitives.WithLease(ShortLease)), x.acquire(t, x.other(t))

@@ -21,8 +21,9 @@ func pollers() []kinds.Kind {
 	return kinds.Select(func(k kinds.Kind) bool { return k.Name != "fair" })
 }
 
-// TestPollerHasItsOwnPauses has a request poll in short pauses beside another one of its client, with long pauses. The
-// other one may have given up meanwhile. A request that comes later acquires a free lock by its first attempt.
+// TestPollerHasItsOwnPauses has a request poll in short pauses beside another one of its client,
+// with long pauses. The other one may have given up meanwhile. A request that comes later acquires
+// a free lock by its first attempt.
 func TestPollerHasItsOwnPauses(t *testing.T) {
 	t.Parallel()
 	short := primitives.WithPolling(5*time.Millisecond, 10*time.Millisecond)
@@ -58,8 +59,9 @@ func TestPollerHasItsOwnPauses(t *testing.T) {
 	})
 }
 
-// TestPollingWriterBesideReaders has a writer poll, with pauses that are longer than its reservation lasts, beside
-// readers that come and go. It has its turn, and the readers do not wait for long for a lock that nobody has.
+// TestPollingWriterBesideReaders has a writer poll, with pauses that are longer than its
+// reservation lasts, beside readers that come and go. It has its turn, and the readers do not wait
+// for long for a lock that nobody has.
 func TestPollingWriterBesideReaders(t *testing.T) {
 	t.Parallel()
 	s := redistest.Redis(t)
@@ -109,8 +111,9 @@ func TestPollingWriterBesideReaders(t *testing.T) {
 	wg.Wait()
 }
 
-// TestPollerBesideGoroutinesThatHandOff has eight goroutines of a client use a lock all the time, and a request of
-// another client poll for it. It finds the lock free about as often as if nobody handed off.
+// TestPollerBesideGoroutinesThatHandOff has eight goroutines of a client use a lock all the time,
+// and a request of another client poll for it. It finds the lock free about as often as if nobody
+// handed off.
 func TestPollerBesideGoroutinesThatHandOff(t *testing.T) {
 	t.Parallel()
 	of := kinds.Select(func(k kinds.Kind) bool { return k.Name != "fair" && k.Name != "reader" && !k.Joint() })

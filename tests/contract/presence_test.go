@@ -271,8 +271,8 @@ func nameReads(p *redistest.Proxy) (n int) {
 	return n
 }
 
-// C25, C7: the error of an acquisition that gives up has the name of the client that holds the lock. However many wait,
-// the name is read once.
+// C25, C7: the error of an acquisition that gives up has the name of the client that holds the
+// lock. However many wait, the name is read once.
 func TestC25ErrorsNameTheHoldersClient(t *testing.T) {
 	t.Parallel()
 	for _, k := range kinds.Select(func(k kinds.Kind) bool { return !k.Pool }) { // a pool has many holders
@@ -302,7 +302,8 @@ func TestC25ErrorsNameTheHoldersClient(t *testing.T) {
 	}
 }
 
-// What is not named: the own client, a client that shows no name, and a holder that a wait of less than 100 ms has met.
+// What is not named: the own client, a client that shows no name, and a holder that a wait of less
+// than 100 ms has met.
 func TestC25ErrorsWithoutAName(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {

@@ -186,8 +186,8 @@ func TestRenewalWhileASlotMoves(t *testing.T) {
 	Release(t, holds...)
 }
 
-// C27: Redis answers each renewal, and refuses it. The loss says so, and wraps the refusal. The log has a line for each
-// change, and not for each attempt.
+// C27: Redis answers each renewal, and refuses it. The loss says so, and wraps the refusal. The log
+// has a line for each change, and not for each attempt.
 func TestC27LossByRefusedRenewalsNamesTheRefusal(t *testing.T) {
 	t.Parallel()
 	for _, refusal := range []string{
@@ -234,7 +234,8 @@ func TestC27LossByRefusedRenewalsNamesTheRefusal(t *testing.T) {
 	}
 }
 
-// A final answer ends the repetition of what nobody waits for: the key is a list by now, so nothing is left to undo.
+// A final answer ends the repetition of what nobody waits for: the key is a list by now, so nothing
+// is left to undo.
 func TestForeignKeyEndsRollbacks(t *testing.T) {
 	t.Parallel()
 	for _, side := range []string{"reader", "writer"} {

@@ -16,8 +16,9 @@ import (
 	"github.com/redlatch/redlatch/primitives"
 )
 
-// Three clients near the server write all the time. Another client, which may be far, reads or writes all the same.
-// Turns are compared with turns, because a busy machine makes all of them slow.
+// Three clients near the server write all the time. Another client, which may be far, reads or
+// writes all the same. Turns are compared with turns, because a busy machine makes all of them
+// slow.
 func TestRWLockClientsFarAwayGetTheirTurns(t *testing.T) {
 	const most = 1000 // turns of one side, before the other one has had enough
 	for _, tt := range []struct {
@@ -64,8 +65,8 @@ func TestRWLockClientsFarAwayGetTheirTurns(t *testing.T) {
 	}
 }
 
-// A client whose waiters have acquired the lock has no turn any more, however they acquired it: another one finds the
-// lock free.
+// A client whose waiters have acquired the lock has no turn any more, however they acquired it:
+// another one finds the lock free.
 func TestRWLockClientThatNoLongerWaitsHasNoTurn(t *testing.T) {
 	const patience = 25 * time.Millisecond // after that, a writer that waits has a turn
 	for _, tt := range []struct {
@@ -108,8 +109,8 @@ func TestRWLockClientThatNoLongerWaitsHasNoTurn(t *testing.T) {
 	}
 }
 
-// A client has the lock for a cohort. Then it is the turn of the other one that waits, although a waiter of the first
-// was noted before.
+// A client has the lock for a cohort. Then it is the turn of the other one that waits, although a
+// waiter of the first was noted before.
 func TestRWLockCohortIsNoReasonForASecondTurn(t *testing.T) {
 	Bubble(t, func(t *testing.T, b *BubbleTest) {
 		const cohort = 200 * time.Millisecond

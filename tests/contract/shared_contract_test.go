@@ -38,7 +38,8 @@ func sharedRows() (rows []sharedRow) {
 	return rows
 }
 
-// open returns a handle that waits without a limit by default. A pool has permitCount permits: no more holds.
+// open returns a handle that waits without a limit by default. A pool has permitCount permits: no
+// more holds.
 func (r sharedRow) open(t testing.TB, c *primitives.Client, key string) Acquirer {
 	l := r.Some(t, c, key, permitCount)
 	if r.owners {
@@ -186,8 +187,8 @@ func (m *sharedCase) waitAll(t *testing.T, a Acquirer, n int) (acquired func() t
 	return func() time.Time { wg.Wait(); return time.Unix(0, last.Load()) }
 }
 
-// wakesAll checks that all waiters of a client acquire after the primitive is free. The engine's tests
-// check in fake time that a message wakes them all.
+// wakesAll checks that all waiters of a client acquire after the primitive is free. The engine's
+// tests check in fake time that a message wakes them all.
 func wakesAll(t *testing.T, m *sharedCase) {
 	t.Run("waiting", func(t *testing.T) {
 		free := m.blocked(t)
@@ -198,8 +199,8 @@ func wakesAll(t *testing.T, m *sharedCase) {
 	})
 }
 
-// sharedPollCovers checks that waiters that receive no notification acquire within the slow poll, and so does what the
-// kind excludes.
+// sharedPollCovers checks that waiters that receive no notification acquire within the slow poll,
+// and so does what the kind excludes.
 func sharedPollCovers(t *testing.T, m *sharedCase) {
 	t.Run("waiting", func(t *testing.T) {
 		p := m.s.Proxy(t)

@@ -292,8 +292,8 @@ func TestTakeoverIsFoundWhenTheFirstCheckFails(t *testing.T) {
 	RequireEnds(t, hold.Context(), primitives.ErrLost)
 }
 
-// A client whose locks may linger listens from its first release on, so it learns of a takeover at once, however young
-// its hold is, and does not mistake the lost lock for one that still lingers.
+// A client whose locks may linger listens from its first release on, so it learns of a takeover at
+// once, however young its hold is, and does not mistake the lost lock for one that still lingers.
 func TestC15LingeringLockIsTakenOverAtOnce(t *testing.T) {
 	t.Parallel()
 	for _, kind := range kinds.Cohorts() {

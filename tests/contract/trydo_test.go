@@ -15,7 +15,8 @@ import (
 	"github.com/redlatch/redlatch/primitives"
 )
 
-// tryDoTest is what a test of TryDo finds: a handle whose commands go through a proxy, and a rival on another client.
+// tryDoTest is what a test of TryDo finds: a handle whose commands go through a proxy, and a rival
+// on another client.
 type tryDoTest struct {
 	p     *redistest.Proxy
 	c     *primitives.Client
@@ -95,7 +96,8 @@ func TestC12TryDo(t *testing.T) {
 			c := NewClient(t, x.p.Client(t), primitives.WithCommandTimeout(150*time.Millisecond))
 			return x.on(c).TryDo(t.Context(), x.job(nil))
 		}, false, primitives.ErrUnavailable},
-		// Nobody can tell after such a short time whether anything is wrong. That is no skip either.
+		// Nobody can tell after such a short time whether anything is wrong. That is no skip
+		// either.
 		{"the command timeout is too short for an answer", func(t *testing.T, x *tryDoTest) (bool, error) {
 			x.p.BlackHole(true)
 			defer x.p.Heal()
@@ -152,7 +154,8 @@ func TestC12TryDoReleases(t *testing.T) {
 	})
 }
 
-// C12: a majority of refusals is a skip, although another member fails. A majority of failures is none.
+// C12: a majority of refusals is a skip, although another member fails. A majority of failures is
+// none.
 func TestC12TryDoOfARedLock(t *testing.T) {
 	for name, tt := range map[string]struct {
 		held, down []int
@@ -208,8 +211,8 @@ func TestC12HoldFrom(t *testing.T) {
 	})
 }
 
-// C12: within a joint lock, HoldFrom of a member finds the member's hold, with the token of a fenced one. The nearest
-// hold of any primitive is the joint one.
+// C12: within a joint lock, HoldFrom of a member finds the member's hold, with the token of a
+// fenced one. The nearest hold of any primitive is the joint one.
 func TestC12HoldFromOfAMember(t *testing.T) {
 	for name, join := range map[string]func([]*primitives.Lock, ...primitives.Option) *primitives.Lock{
 		"multi": primitives.NewMultiLock, "red": primitives.NewRedLock,

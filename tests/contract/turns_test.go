@@ -39,8 +39,8 @@ type turnsSeen struct {
 	idle         time.Duration // the longest time for which nobody held
 }
 
-// run has all of them work. A short time has few turns, and fewer if the machine is busy for a moment, so it
-// looks again until there are enough.
+// run has all of them work. A short time has few turns, and fewer if the machine is busy for a
+// moment, so it looks again until there are enough.
 func (tt turnsCase) run(
 	t *testing.T, s *redistest.Server, enough func(turnsSeen) bool, opts ...primitives.Option,
 ) (seen turnsSeen) {
@@ -74,10 +74,12 @@ func (tt turnsCase) run(
 	return seen
 }
 
-// least returns the number of turns a second that the others must get beside cohorts of that length. That is half of
-// what they get without cohorts, but no more than one turn after each cohort allows.
+// least returns the number of turns a second that the others must get beside cohorts of that
+// length. That is half of what they get without cohorts, but no more than one turn after each
+// cohort allows.
 func (tt turnsCase) least(without turnsSeen, cohort, idle time.Duration) float64 {
-	// One turn after each cohort is all that they can have. The lock is idle before that turn and after it.
+	// One turn after each cohort is all that they can have. The lock is idle before that turn and
+	// after it.
 	possible := 1 / (cohort + 2*tt.away + 2*idle).Seconds()
 	if redistest.Nightly() && tt.away == 40*time.Millisecond && tt.others == 1 {
 		possible = without.theirs
@@ -85,9 +87,10 @@ func (tt turnsCase) least(without turnsSeen, cohort, idle time.Duration) float64
 	return min(without.theirs, possible) / 2
 }
 
-// The others get at least half of the turns that they get without cohorts. The engine has a test in fake time of how
-// long the lock is idle meanwhile: TestOthersHaveTheirTurnAfterEachCohortAndTheLockIsNotIdle. A machine may stop for
-// longer than that.
+// The others get at least half of the turns that they get without cohorts. The engine has a test in
+// fake time of how long the lock is idle meanwhile:
+// TestOthersHaveTheirTurnAfterEachCohortAndTheLockIsNotIdle. A machine may stop for longer than
+// that.
 func TestC24OtherClientsGetTheirTurns(t *testing.T) {
 	const cohort = 300 * time.Millisecond
 	for _, tt := range []turnsCase{

@@ -20,19 +20,21 @@ import (
 	"github.com/redlatch/redlatch/primitives"
 )
 
-// Code of the user that the library calls: observers, log handlers, and hooks of the redis client. It may be slow,
-// block for ever, or call Close. All tests run in fake time.
+// Code of the user that the library calls: observers, log handlers, and hooks of the redis client.
+// It may be slow, block for ever, or call Close. All tests run in fake time.
 
 const (
 	// closeTimeout is the command timeout of these clients.
 	closeTimeout = 2 * time.Second
 	// closeWait is the time that a test gives to Close.
 	closeWait = 500 * time.Millisecond
-	// closeGrace is how much longer than promised Close may take: the engine's reserve for a busy machine.
+	// closeGrace is how much longer than promised Close may take: the engine's reserve for a busy
+	// machine.
 	closeGrace = 510 * time.Millisecond
 )
 
-// userCode is code of the user that the library calls. Its first call does something, once that is set.
+// userCode is code of the user that the library calls. Its first call does something, once that is
+// set.
 type userCode struct {
 	first  atomic.Pointer[func()]
 	called atomic.Bool
@@ -48,10 +50,12 @@ func (u *userCode) run() {
 // does sets what the first call does.
 func (u *userCode) does(f func()) { u.first.Store(&f) }
 
-// cause makes the library call user code, while c is in use. It returns when the call that does so has returned.
+// cause makes the library call user code, while c is in use. It returns when the call that does so
+// has returned.
 type cause struct {
 	name string
-	// prepare runs first, with the client that will be closed, and returns what makes the library call the code.
+	// prepare runs first, with the client that will be closed, and returns what makes the library
+	// call the code.
 	prepare func(t *testing.T, s *redistest.Server, c *primitives.Client) (act func())
 	options func(u *userCode) []primitives.ClientOption
 	hook    func(u *userCode) redis.Hook
@@ -188,7 +192,8 @@ func (h hook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessP
 	}
 }
 
-// sentBy counts the commands that the server gets. Each caller of it gets those since the last call.
+// sentBy counts the commands that the server gets. Each caller of it gets those since the last
+// call.
 func sentBy(s *redistest.Server) func() int64 {
 	var n atomic.Int64
 	s.Mini().Server().SetPreHook(func(*server.Peer, string, ...string) bool {
@@ -198,8 +203,8 @@ func sentBy(s *redistest.Server) func() int64 {
 	return func() int64 { return n.Swap(0) }
 }
 
-// withCause runs f for each cause, with a client of it. u does nothing before begin is called. act is what makes the
-// library call u.
+// withCause runs f for each cause, with a client of it. u does nothing before begin is called. act
+// is what makes the library call u.
 func withCause(t *testing.T, f func(
 	t *testing.T, s *redistest.Server, c *primitives.Client, u *userCode, act func())) {
 	t.Helper()
@@ -233,7 +238,8 @@ func withCause(t *testing.T, f func(
 	}
 }
 
-// C18: code of the user calls Close. It returns within the end of its context and one command timeout.
+// C18: code of the user calls Close. It returns within the end of its context and one command
+// timeout.
 func TestC18CloseInCodeOfTheUser(t *testing.T) {
 	t.Parallel()
 	withCause(t, func(t *testing.T, _ *redistest.Server, c *primitives.Client, u *userCode, act func()) {
@@ -268,8 +274,8 @@ func TestC18CloseWithoutAnEndInCodeOfTheUser(t *testing.T) {
 	})
 }
 
-// C18: code of the user never returns. Close ends in time, and nothing is sent after that, even if the code returns
-// later.
+// C18: code of the user never returns. Close ends in time, and nothing is sent after that, even if
+// the code returns later.
 func TestC18CloseWhileCodeOfTheUserBlocks(t *testing.T) {
 	t.Parallel()
 	withCause(t, func(t *testing.T, s *redistest.Server, c *primitives.Client, u *userCode, act func()) {

@@ -41,8 +41,8 @@ func TestC5CancelledInFlightIsRolledBack(t *testing.T) {
 			rolledBack := "rolled back, after the call's return if that takes longer than a moment"
 			redistest.WaitFor(t, Soon, func() bool { return len(Fields(t, x.S, x.Name)) == 0 }, rolledBack)
 
-			// Replies to the rollback above may still be under way, so the nested acquisition needs a client
-			// and a proxy of its own.
+			// Replies to the rollback above may still be under way, so the nested acquisition needs
+			// a client and a proxy of its own.
 			p = x.S.Proxy(t)
 			l = NewClient(t, p.Client(t)).Lock(x.Name)
 			outer := Acquire(t, t.Context(), l, opts...)
@@ -81,7 +81,8 @@ func TestC21WaitingIsCheap(t *testing.T) {
 	}
 	AwaitWaiters(t, c, n)
 	more := redistest.Connections(t, s) - connections
-	// A command that begins while a slow one is in flight dials another connection: for up to six at a time.
+	// A command that begins while a slow one is in flight dials another connection: for up to six
+	// at a time.
 	const slow = 6
 	require.LessOrEqual(t, more, 2+slow)
 	before, began := redistest.Commands(t, s), time.Now()
@@ -195,9 +196,10 @@ func TestForeignMessagesWakeNobody(t *testing.T) {
 	})
 }
 
-// TestC21WaitersThatComeAtOnceShareAPoll has many goroutines of one client ask for a name at the same moment, so that
-// each of them makes a first attempt. From then on one of them polls once a second, whatever the attempts have left on
-// the server. A fair lock's waiters are refreshed together.
+// TestC21WaitersThatComeAtOnceShareAPoll has many goroutines of one client ask for a name at the
+// same moment, so that each of them makes a first attempt. From then on one of them polls once a
+// second, whatever the attempts have left on the server. A fair lock's waiters are refreshed
+// together.
 func TestC21WaitersThatComeAtOnceShareAPoll(t *testing.T) {
 	t.Parallel()
 	const n = 20
@@ -254,7 +256,8 @@ func TestC21WaitersThatComeAtOnceShareAPoll(t *testing.T) {
 	Release(t, holds...)
 }
 
-// A nested acquisition ends with its wait too, though Redis is silent and the outer hold lasts (C5).
+// A nested acquisition ends with its wait too, though Redis is silent and the outer hold lasts
+// (C5).
 func TestNestedAcquisitionEndsWithItsWait(t *testing.T) {
 	t.Parallel()
 	for name, locks := range map[string]func(*primitives.Client, string) (outer, inner *primitives.Lock){

@@ -94,8 +94,8 @@ func (x *line) free(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// The line is ordered by the server's clock. Clients that joined it before the clock was set back wait no longer than
-// others.
+// The line is ordered by the server's clock. Clients that joined it before the clock was set back
+// wait no longer than others.
 func TestLineAfterTheServersClockWasSetBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := redistest.Embedded(t)
@@ -138,8 +138,8 @@ func TestLineAfterTheServersClockWasSetBack(t *testing.T) {
 	})
 }
 
-// However many clients wait, a hand-off takes the release and about one attempt, and Redisson's waiters hear
-// each release.
+// However many clients wait, a hand-off takes the release and about one attempt, and Redisson's
+// waiters hear each release.
 func TestHandOffBetweenManyClientsTakesFewCommands(t *testing.T) {
 	t.Parallel()
 	n := 200
@@ -237,7 +237,8 @@ func TestClientInLineThatMissesItsTurn(t *testing.T) {
 	}
 }
 
-// The line is a help only: an operator deletes it, another program has taken its key, Redis is full.
+// The line is a help only: an operator deletes it, another program has taken its key, Redis is
+// full.
 func TestLineThatCannotBeUsed(t *testing.T) {
 	t.Parallel()
 	s := redistest.Fresh(t, "--maxmemory-policy", "noeviction")

@@ -43,11 +43,12 @@ func waitFor(t *testing.T, h kinds.Handle, opts ...primitives.Option) {
 	t.Cleanup(func() { cancel(); waiter.Wait() })
 }
 
-// Whoever waits for a hold is heard, wherever he waits, and whether the hold has listened before or not.
+// Whoever waits for a hold is heard, wherever he waits, and whether the hold has listened before or
+// not.
 func TestC30WantedIsClosedWhenSomebodyWaits(t *testing.T) {
 	const (
-		// The tests of package presence measure the promised 300 ms in fake time. Whoever misses the first ask hears the
-		// next one a second later.
+		// The tests of package presence measure the promised 300 ms in fake time. Whoever misses
+		// the first ask hears the next one a second later.
 		soon  = 900 * time.Millisecond
 		later = 2 * time.Second // of waiters that are found by a look
 	)
@@ -128,7 +129,8 @@ func TestC30WantedOfAReadWriteLock(t *testing.T) {
 	})
 }
 
-// A waiter of Redisson listens for the message of a release, and sends none. It is found while the hold listens.
+// A waiter of Redisson listens for the message of a release, and sends none. It is found while the
+// hold listens.
 func TestC30WantedSeesWaitersThatDoNotAsk(t *testing.T) {
 	t.Parallel()
 	s := redistest.Fresh(t)
@@ -166,8 +168,8 @@ func TestC30Ask(t *testing.T) {
 	})
 }
 
-// Ask counts clients, not holds, and asks all that keep somebody from what he wants: readers and the writer, holders of
-// permits, and the holders of each member of a joint lock.
+// Ask counts clients, not holds, and asks all that keep somebody from what he wants: readers and
+// the writer, holders of permits, and the holders of each member of a joint lock.
 func TestC30AskCountsClients(t *testing.T) {
 	type open func(c *primitives.Client, name string) []*primitives.Hold
 	hold := func(h Handle, opts ...primitives.Option) *primitives.Hold { return Acquire(t, t.Context(), h, opts...) }
@@ -246,8 +248,8 @@ func TestC30AskCountsClients(t *testing.T) {
 	}
 }
 
-// Nothing is sent for Wanted where nobody waits for long: clients contend for a lock with short sections, and each hold
-// listens.
+// Nothing is sent for Wanted where nobody waits for long: clients contend for a lock with short
+// sections, and each hold listens.
 func TestC30WantedCostsNothingForShortSections(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		var wg sync.WaitGroup

@@ -68,8 +68,9 @@ func (s *scriptAnswers) ProcessPipelineHook(next redis.ProcessPipelineHook) redi
 	}
 }
 
-// methodsOf uses the methods of the primitives, each in the way that needs the most rights. It returns the
-// first error. All names begin with name. one and two are clients of users with the same rights.
+// methodsOf uses the methods of the primitives, each in the way that needs the most rights. It
+// returns the first error. All names begin with name. one and two are clients of users with the
+// same rights.
 func methodsOf(ctx context.Context, one *primitives.Client, two farClient, name string) error {
 	pool, far := one.PermitExpirableSemaphore(name+"p"), two.PermitExpirableSemaphore(name+"p")
 	if err := first(
@@ -128,7 +129,8 @@ func locking(ctx context.Context, l *primitives.Lock) error {
 	return nil
 }
 
-// handOff makes two requests of far, a handle of two, wait until l is released. Of a reader they need not wait.
+// handOff makes two requests of far, a handle of two, wait until l is released. Of a reader they
+// need not wait.
 func handOff(ctx context.Context, two farClient, l, far Handle) error {
 	hold, err := l.Acquire(ctx, primitives.WithOwner("first"), primitives.WithLease(time.Minute))
 	if err != nil {
@@ -150,8 +152,8 @@ func handOff(ctx context.Context, two farClient, l, far Handle) error {
 	})
 }
 
-// whileWaiting runs f while two calls of wait wait for it on two, or one of them has ended. If f fails, they are
-// cancelled.
+// whileWaiting runs f while two calls of wait wait for it on two, or one of them has ended. If f
+// fails, they are cancelled.
 func whileWaiting(ctx context.Context, two farClient, wait func(ctx context.Context) error, f func() error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -164,7 +166,8 @@ func whileWaiting(ctx context.Context, two farClient, wait func(ctx context.Cont
 		}
 	}
 	before := two.answers.n.Load()
-	// The first one is refused, subscribes and looks again, or polls within a second if it may not subscribe.
+	// The first one is refused, subscribes and looks again, or polls within a second if it may not
+	// subscribe.
 	startAndAwait(func() bool { return two.answers.n.Load() >= before+2 })
 	startAndAwait(func() bool { return Waiters(two.Client) == waiters })
 	failed := f()
@@ -283,7 +286,8 @@ func openingLatch(ctx context.Context, l *primitives.CountDownLatch, two farClie
 	return errors.Join(ErrOf(l.Init(ctx, 1)), ErrOf(l.Delete(ctx)))
 }
 
-// dispensable are the rules of an application that the library can do without, and what it then lacks.
+// dispensable are the rules of an application that the library can do without, and what it then
+// lacks.
 var dispensable = map[string]string{
 	"+script|load": "scripts are sent as text",
 	"+eval":        "only after SCRIPT FLUSH at a bad moment",
@@ -298,11 +302,12 @@ var dispensable = map[string]string{
 	"+hrandfield":       "the release of a reader may read all others",
 }
 
-// deniedError matches what Redis says if a right is missing. Redis 7.0 does not say NOPERM inside a script.
+// deniedError matches what Redis says if a right is missing. Redis 7.0 does not say NOPERM inside a
+// script.
 var deniedError = regexp.MustCompile(`NOPERM|The user executing the script can't`)
 
-// TestEachRuleIsNeeded takes one rule at a time from the application of doc/operations.md. A method then fails
-// with NOPERM, or everything works without it.
+// TestEachRuleIsNeeded takes one rule at a time from the application of doc/operations.md. A method
+// then fails with NOPERM, or everything works without it.
 func TestEachRuleIsNeeded(t *testing.T) {
 	t.Parallel()
 	s := redistest.Fresh(t)
@@ -338,8 +343,8 @@ func TestEachRuleIsNeeded(t *testing.T) {
 	}
 }
 
-// A user lacks the permission for one command, so scripts stop halfway, and a lock could stay without a TTL. What was
-// acquired by then is given back, once, and others can acquire at once.
+// A user lacks the permission for one command, so scripts stop halfway, and a lock could stay
+// without a TTL. What was acquired by then is given back, once, and others can acquire at once.
 func TestDeniedAcquisitionLeavesNothing(t *testing.T) {
 	t.Parallel()
 	s := redistest.Fresh(t)
@@ -372,8 +377,8 @@ func TestDeniedAcquisitionLeavesNothing(t *testing.T) {
 	}
 }
 
-// A user lacks a command that only the release needs. Release says so, and the lock is free when its lease ends,
-// because nothing renews it.
+// A user lacks a command that only the release needs. Release says so, and the lock is free when
+// its lease ends, because nothing renews it.
 func TestDeniedReleaseLeavesTheLockToItsLease(t *testing.T) {
 	t.Parallel()
 	const ttl = 2 * time.Second
@@ -386,8 +391,8 @@ func TestDeniedReleaseLeavesTheLockToItsLease(t *testing.T) {
 	Release(t, AwaitHold(t, waiting))
 }
 
-// The other rules of doc/operations.md for a Go application: in a cluster, for lists of locks, for names and
-// notices.
+// The other rules of doc/operations.md for a Go application: in a cluster, for lists of locks, for
+// names and notices.
 func TestDocumentedRulesOfACluster(t *testing.T) {
 	t.Parallel()
 	servers := redistest.FreshCluster(t, 3)

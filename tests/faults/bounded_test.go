@@ -246,9 +246,9 @@ const (
 
 // TestCallsReturnInTimeWhenRedisIsSilent checks that every method returns within 50 ms of the end
 // of its context or wait, and without either after the command timeout. On a machine that is busy
-// with other tests, or under the race detector, the grace is longer, though far below the 30 s after
-// which go-redis gives up. REDLATCH_BOUNDED=strict allows the 50 ms alone. The longest times are
-// logged as a table.
+// with other tests, or under the race detector, the grace is longer, though far below the 30 s
+// after which go-redis gives up. REDLATCH_BOUNDED=strict allows the 50 ms alone. The longest times
+// are logged as a table.
 func TestCallsReturnInTimeWhenRedisIsSilent(t *testing.T) {
 	grace := 5 * time.Second
 	timeout := boundedTimeout
@@ -302,8 +302,8 @@ func TestCallsReturnInTimeWhenRedisIsSilent(t *testing.T) {
 
 var preparing sync.Mutex
 
-// prepareAlone calls prepare while no other call is prepared: on a busy machine, the answers to 40 calls at a time
-// could take longer than the command timeout.
+// prepareAlone calls prepare while no other call is prepared: on a busy machine, the answers to 40
+// calls at a time could take longer than the command timeout.
 func (call boundedCall) prepareAlone(t *testing.T, c *primitives.Client) func(context.Context) error {
 	preparing.Lock()
 	defer preparing.Unlock()

@@ -103,8 +103,8 @@ func TestLateCopyAdmitsNoReaders(t *testing.T) {
 	})
 }
 
-// A hold whose release has been sent is no longer an outer hold, even if its context was kept and the
-// outcome of the release is unknown. The acquisition becomes an outermost one.
+// A hold whose release has been sent is no longer an outer hold, even if its context was kept and
+// the outcome of the release is unknown. The acquisition becomes an outermost one.
 func TestNestingUnderAReleaseOfUnknownOutcomeWaits(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
@@ -161,8 +161,8 @@ func TestPrivateAndSharedReleasesGiveBackTheirOwn(t *testing.T) {
 	}
 }
 
-// Each kind: WithOwner acquires with the id of a private hold whose lock was deleted. Nothing in Redis belongs to the
-// private hold then.
+// Each kind: WithOwner acquires with the id of a private hold whose lock was deleted. Nothing in
+// Redis belongs to the private hold then.
 func TestReleaseOfALostHoldWhoseIDHoldsAgain(t *testing.T) {
 	t.Parallel()
 	for _, kind := range kinds.Locks() {

@@ -17,8 +17,8 @@ import (
 	"github.com/redlatch/redlatch/primitives"
 )
 
-// C16: a command that was sent again, because its reply was lost, has the effect and the answer of the
-// first execution. This holds for every method of a lock.
+// C16: a command that was sent again, because its reply was lost, has the effect and the answer of
+// the first execution. This holds for every method of a lock.
 func TestC16RepeatedCommandsActOnce(t *testing.T) {
 	t.Parallel()
 	EachLock(t, func(t *testing.T, x *LockTest) {
@@ -59,7 +59,8 @@ func TestC16RepeatedCommandsActOnce(t *testing.T) {
 	})
 }
 
-// C16: an id of WithOwner may come back after it was adopted. A late copy of the adoption does not take it.
+// C16: an id of WithOwner may come back after it was adopted. A late copy of the adoption does not
+// take it.
 func TestC16LateCopyOfAnAdoptionTakesNothing(t *testing.T) {
 	t.Parallel()
 	EachLock(t, func(t *testing.T, x *LockTest) {
@@ -80,8 +81,8 @@ func TestC16LateCopyOfAnAdoptionTakesNothing(t *testing.T) {
 	})
 }
 
-// C16: the first attempt of an adoption gets no answer, and a later one finds that the id holds nothing. If Redis
-// executes the first one when the id of WithOwner holds again, it takes nothing.
+// C16: the first attempt of an adoption gets no answer, and a later one finds that the id holds
+// nothing. If Redis executes the first one when the id of WithOwner holds again, it takes nothing.
 func TestC16LateCopyOfARefusedAdoptionTakesNothing(t *testing.T) {
 	t.Parallel()
 	EachKind(t, kinds.Locks(), func(t *testing.T, s *redistest.Server, k kinds.Kind) {
@@ -171,8 +172,8 @@ func TestC16AcquisitionOfUnknownOutcomeIsRolledBack(t *testing.T) {
 				return len(Fields(t, x.S, x.Name)) == 0
 			}, "rolled back in the background")
 
-			// The rollback above may still be repeated, and would use up the dropped reply, so the nested
-			// acquisition needs a client and a proxy of its own.
+			// The rollback above may still be repeated, and would use up the dropped reply, so the
+			// nested acquisition needs a client and a proxy of its own.
 			p = x.S.Proxy(t)
 			l = NewClient(t, p.Client(t, FastRetries, NoRetries)).Lock(x.Name)
 			outer := Acquire(t, t.Context(), l, opts...)
@@ -330,9 +331,9 @@ func (f before) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proces
 	}
 }
 
-// C11: what extends a lease is not answered, and its copy arrives in the last moment of the lease, after the release,
-// which has not arrived. The release is repeated until that copy's lease is over too: without it the lock would stay
-// taken for that long.
+// C11: what extends a lease is not answered, and its copy arrives in the last moment of the lease,
+// after the release, which has not arrived. The release is repeated until that copy's lease is over
+// too: without it the lock would stay taken for that long.
 func TestC11ReleaseFollowsALateCopyThatExtends(t *testing.T) {
 	t.Parallel()
 	const ttl = 30 * time.Second

@@ -65,8 +65,8 @@ func TestFairLockSurvivesLostReplies(t *testing.T) {
 	})
 }
 
-// A release grants the lock to a waiter of the same client, and its reply, which says so, is lost. The client
-// looks for the grant as soon as the repeated release finds nothing.
+// A release grants the lock to a waiter of the same client, and its reply, which says so, is lost.
+// The client looks for the grant as soon as the repeated release finds nothing.
 func TestFairLockFindsTheGrantInALostReply(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -213,9 +213,9 @@ func TestFairLockWaitersSurviveLostData(t *testing.T) {
 	}
 }
 
-// The server's clock jumps ahead, or the server is down for minutes. The queue has no TTL, so it outlasts the hashes
-// beside it. The waiters become waiters of this library again while the lock is held. Otherwise, nobody would tell
-// them when it is their turn.
+// The server's clock jumps ahead, or the server is down for minutes. The queue has no TTL, so it
+// outlasts the hashes beside it. The waiters become waiters of this library again while the lock is
+// held. Otherwise, nobody would tell them when it is their turn.
 func TestFairLockWaitersSurviveTheHashesOfTheQueue(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
@@ -242,9 +242,9 @@ func TestFairLockWaitersSurviveTheHashesOfTheQueue(t *testing.T) {
 	})
 }
 
-// A waiter leaves from between two waiters of Redisson, and takes its time out of the score behind it. Otherwise a dead
-// waiter of Redisson there would block the queue for minutes, however short its timeout is. A full Redis lets it leave,
-// too.
+// A waiter leaves from between two waiters of Redisson, and takes its time out of the score behind
+// it. Otherwise a dead waiter of Redisson there would block the queue for minutes, however short
+// its timeout is. A full Redis lets it leave, too.
 func TestFairLockLeavesTheMiddleOfAMixedQueue(t *testing.T) {
 	t.Parallel()
 	for _, full := range []string{"0", "1"} {
@@ -332,8 +332,8 @@ func TestFairLockACLIsCheckedBeforeQueuing(t *testing.T) {
 	RequireClean(t, s, name)
 }
 
-// A client that may no longer publish cannot tell its waiter that the lock is free. The waiter looks by itself, and
-// does not acquire what it could not release.
+// A client that may no longer publish cannot tell its waiter that the lock is free. The waiter
+// looks by itself, and does not acquire what it could not release.
 func TestFairWaiterThatMayNoLongerPublishDoesNotAcquire(t *testing.T) {
 	t.Parallel()
 	s := redistest.Fresh(t)
@@ -352,7 +352,8 @@ func TestFairWaiterThatMayNoLongerPublishDoesNotAcquire(t *testing.T) {
 	RequireClean(t, s, name)
 }
 
-// The lease of a holder ends in 292 years, the longest duration there is. Waiters look once a second all the same.
+// The lease of a holder ends in 292 years, the longest duration there is. Waiters look once a
+// second all the same.
 func TestEndlessLeaseOfAHolderCostsNoMoreLooks(t *testing.T) {
 	t.Parallel()
 	for _, kind := range kinds.Locks() {

@@ -93,9 +93,9 @@ func isWholeNumber(text string) bool {
 	return err == nil && strconv.FormatInt(n, 10) == text
 }
 
-// FuzzForeignKeys stores content of any type at a key of each primitive, and then calls its methods. They
-// return in time, with few commands, and with Redis's own errors. Content of another type than the key's,
-// and a number that is none, is never changed, and keeps no lock held.
+// FuzzForeignKeys stores content of any type at a key of each primitive, and then calls its
+// methods. They return in time, with few commands, and with Redis's own errors. Content of another
+// type than the key's, and a number that is none, is never changed, and keeps no lock held.
 func FuzzForeignKeys(f *testing.F) {
 	s := redistest.Fresh(f)
 	admin := s.Client(f)

@@ -80,8 +80,8 @@ func content(t testing.TB, s *redistest.Server, rdb *redis.Client, key string) s
 		rdb.LRange(ctx, key, 0, -1).Val(), rdb.SMembers(ctx, key).Val(), rdb.Get(ctx, key).Val())
 }
 
-// C15: data of another program under a lock's name is no lock. Each call says at once what it is, and changes
-// nothing.
+// C15: data of another program under a lock's name is no lock. Each call says at once what it is,
+// and changes nothing.
 func TestC15ForeignData(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
@@ -112,7 +112,8 @@ func TestC15ForeignData(t *testing.T) {
 	})
 }
 
-// Redis is not unavailable if it has said what the key holds, even if it did so only to the second attempt.
+// Redis is not unavailable if it has said what the key holds, even if it did so only to the second
+// attempt.
 func TestForeignDataAfterALostReply(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
@@ -141,7 +142,8 @@ func TestForeignDataText(t *testing.T) {
 		"redlatch: acquire lock %q: the key holds a hash with 2 fields that is no lock; use another name", name))
 }
 
-// A lock of another kind is held. But only its own kind may free it by force, and says who holds it.
+// A lock of another kind is held. But only its own kind may free it by force, and says who holds
+// it.
 func TestForceReleaseAndInfoOfAnotherKind(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {

@@ -114,8 +114,8 @@ func TestJointReleaseAndDetachReportNoLoss(t *testing.T) {
 	})
 }
 
-// A joint hold that was lost still has members. Detach leaves them to their leases: a Release after it does
-// nothing, and they must not be renewed for ever.
+// A joint hold that was lost still has members. Detach leaves them to their leases: a Release after
+// it does nothing, and they must not be renewed for ever.
 func TestDetachOfALostJointHoldLeavesItsMembers(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
@@ -149,8 +149,8 @@ func awaitRelease(t *testing.T, p *redistest.Proxy) {
 }
 
 // TestRedLatePartDoesNotCountAgainstTheQuorum delays a member's reply until the redlock is
-// acquired, and deletes that member. The hold does not depend on it. This is in fake time, because a busy machine would
-// make the other members late, too.
+// acquired, and deletes that member. The hold does not depend on it. This is in fake time, because
+// a busy machine would make the other members late, too.
 func TestRedLatePartDoesNotCountAgainstTheQuorum(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -179,8 +179,8 @@ func TestRedLatePartDoesNotCountAgainstTheQuorum(t *testing.T) {
 
 // TestRedLateRollbackLeavesANestedHoldItsMember delays the rollback of a member that replied too
 // late. In the meantime its lease ends, and a nested acquisition takes the member with the same id.
-// The rollback must not free it. This is in fake time, because a busy machine would make the other members late, too,
-// and the next renewal takes the member again.
+// The rollback must not free it. This is in fake time, because a busy machine would make the other
+// members late, too, and the next renewal takes the member again.
 func TestRedLateRollbackLeavesANestedHoldItsMember(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -219,8 +219,8 @@ type silentMember struct {
 	connected bool  // the connections are made before the silence
 }
 
-// TestJointAcquireReturnsInTimeWhenAMemberIsSilent checks in fake time that a silent member does not
-// delay an acquisition beyond the end of its context or its wait, and a red lock not at all.
+// TestJointAcquireReturnsInTimeWhenAMemberIsSilent checks in fake time that a silent member does
+// not delay an acquisition beyond the end of its context or its wait, and a red lock not at all.
 func TestJointAcquireReturnsInTimeWhenAMemberIsSilent(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []string{"multi", "red"} {
@@ -237,8 +237,8 @@ func TestJointAcquireReturnsInTimeWhenAMemberIsSilent(t *testing.T) {
 	}
 }
 
-// acquire makes an acquisition. by says what ends it: the deadline of its context, a cancellation or
-// its wait.
+// acquire makes an acquisition. by says what ends it: the deadline of its context, a cancellation
+// or its wait.
 func (tt silentMember) acquire(t *testing.T, kind, by string) {
 	const limit = 300 * time.Millisecond
 	q := QuorumOf(t, redistest.Embedded(t), redistest.Embedded(t), redistest.Embedded(t))
@@ -391,8 +391,9 @@ func TestJointCallWithTheContextOfALostHoldIsNoLoss(t *testing.T) {
 	}
 }
 
-// A red lock whose wait has no limit has servers that refuse for the moment. It repeats its attempts on them for the
-// budget of a member, and not for the command timeout. (A try repeats them once: TestC7TryEndsWithTheAnswer.)
+// A red lock whose wait has no limit has servers that refuse for the moment. It repeats its
+// attempts on them for the budget of a member, and not for the command timeout. (A try repeats them
+// once: TestC7TryEndsWithTheAnswer.)
 func TestRedLockRidesOutRefusalsForTheBudgetOfAMember(t *testing.T) {
 	t.Parallel()
 	q := QuorumOf(t, redistest.Miniredis(t), redistest.Miniredis(t), redistest.Miniredis(t))
@@ -421,8 +422,8 @@ func TestRedLockRidesOutRefusalsForTheBudgetOfAMember(t *testing.T) {
 	q.RequireFree(t, All(3)...)
 }
 
-// Nothing is sent while all servers refuse connections. So the outcome of each call is known when its context ends, and
-// the error names the servers and says what each of them met.
+// Nothing is sent while all servers refuse connections. So the outcome of each call is known when
+// its context ends, and the error names the servers and says what each of them met.
 func TestJointCallsWithoutAConnectionHaveAKnownOutcome(t *testing.T) {
 	t.Parallel()
 	for _, k := range kinds.Joints() {
@@ -453,7 +454,8 @@ func TestJointCallsWithoutAConnectionHaveAKnownOutcome(t *testing.T) {
 				return says
 			}
 			for name, call := range calls {
-				// A busy machine may run the members' goroutines too late for one call, but not for all.
+				// A busy machine may run the members' goroutines too late for one call, but not for
+				// all.
 				redistest.WaitFor(t, Soon, func() bool {
 					ctx, cancel := context.WithTimeout(t.Context(), 250*time.Millisecond)
 					defer cancel()
@@ -468,7 +470,8 @@ func TestJointCallsWithoutAConnectionHaveAKnownOutcome(t *testing.T) {
 	}
 }
 
-// An attempt ends when too many members have failed. Its error does not say that another member has used up its time.
+// An attempt ends when too many members have failed. Its error does not say that another member has
+// used up its time.
 func TestRedLockDoesNotBlameAMemberThatItDoesNotAwait(t *testing.T) {
 	t.Parallel()
 	q := NewQuorum(t, 3)
@@ -485,8 +488,8 @@ func TestRedLockDoesNotBlameAMemberThatItDoesNotAwait(t *testing.T) {
 	require.NotErrorIs(t, err, os.ErrDeadlineExceeded)
 }
 
-// C7: a takeover of a joint lock at a silent server takes no longer than a command. Nobody is told of it, because
-// nothing was taken over.
+// C7: a takeover of a joint lock at a silent server takes no longer than a command. Nobody is told
+// of it, because nothing was taken over.
 func TestTakeoverOfAJointLockAtASilentServerEndsInTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const limit = time.Second
@@ -508,8 +511,8 @@ func TestTakeoverOfAJointLockAtASilentServerEndsInTime(t *testing.T) {
 	})
 }
 
-// A red lock is adopted beside a silent member within the budget of a member: only the replacement of the id waits for
-// it.
+// A red lock is adopted beside a silent member within the budget of a member: only the replacement
+// of the id waits for it.
 func TestAdoptionOfARedLockWaitsForASilentMemberOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const ttl = 10 * time.Second

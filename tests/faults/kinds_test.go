@@ -66,7 +66,8 @@ func eachUse(t *testing.T, of []use, f func(t *testing.T, s *redistest.Server, u
 	})
 }
 
-// handles returns the locks of one name each that l consists of, on c: the members of a joint lock, or l itself.
+// handles returns the locks of one name each that l consists of, on c: the members of a joint lock,
+// or l itself.
 func (u use) handles(c *primitives.Client, name string) (list []*primitives.Lock) {
 	if !u.Joint() {
 		return []*primitives.Lock{u.Lock(c, name)}
@@ -105,8 +106,8 @@ func (u use) requireCount(t *testing.T, s *redistest.Server, name, id string, n 
 	}
 }
 
-// C16: the proxy drops replies at random and go-redis retries as it does by default. After each step Redis has the
-// count that one execution gives.
+// C16: the proxy drops replies at random and go-redis retries as it does by default. After each
+// step Redis has the count that one execution gives.
 func TestC16LostReplies(t *testing.T) {
 	t.Parallel()
 	eachUse(t, uses(), func(t *testing.T, s *redistest.Server, u use) {
@@ -191,8 +192,8 @@ func TestC16LostRepliesOfADowngrade(t *testing.T) {
 	})
 }
 
-// C16: where an attempt was not answered, Redis may execute copies of the command after everything is released, and in
-// any order. None of them takes the lock.
+// C16: where an attempt was not answered, Redis may execute copies of the command after everything
+// is released, and in any order. None of them takes the lock.
 func TestC16LateCopies(t *testing.T) {
 	t.Parallel()
 	locks := slices.DeleteFunc(uses(), func(u use) bool { return u.Pool || u.Joint() })
@@ -262,9 +263,9 @@ func TestC16LateCopies(t *testing.T) {
 	})
 }
 
-// C5: acquisitions that are cancelled at any moment, from before the first command to long after the acquisition,
-// leave no key, no place in a queue, no subscription and no goroutine, whether the lock is free at times or held all
-// the time.
+// C5: acquisitions that are cancelled at any moment, from before the first command to long after
+// the acquisition, leave no key, no place in a queue, no subscription and no goroutine, whether the
+// lock is free at times or held all the time.
 func TestC5CancelledAcquireLeavesNothing(t *testing.T) {
 	if redistest.Alone(t) {
 		CheckLeaks(t)
@@ -343,7 +344,8 @@ func TestC5CancelledAcquireLeavesNothing(t *testing.T) {
 	})
 }
 
-// cancelledOptions returns the options of a caller: each owner has an id of its own, or they would hold together.
+// cancelledOptions returns the options of a caller: each owner has an id of its own, or they would
+// hold together.
 func (u use) cancelledOptions(caller int) []primitives.Option {
 	switch {
 	case u.Pool:
@@ -461,7 +463,8 @@ func (x *fullMemory) stays() (list []string) {
 	return list
 }
 
-// A Redis that is out of memory refuses new acquisitions at once. Renewing, extending and releasing still work.
+// A Redis that is out of memory refuses new acquisitions at once. Renewing, extending and releasing
+// still work.
 func TestFullMemoryRefusesOnlyAcquisitions(t *testing.T) {
 	t.Parallel()
 	s := redistest.Fresh(t, "--maxmemory-policy", "noeviction")
@@ -490,8 +493,9 @@ func TestFullMemoryRefusesOnlyAcquisitions(t *testing.T) {
 	each("nothing is left", func(t *testing.T, x *fullMemory) { RequireClean(t, s, x.name, x.stays()...) })
 }
 
-// An ACL that forbids what the release needs makes the acquisition fail, before anything is written. A client that may
-// not subscribe polls. TestUserWithoutOneKeyOrChannel takes away one key or channel after another.
+// An ACL that forbids what the release needs makes the acquisition fail, before anything is
+// written. A client that may not subscribe polls. TestUserWithoutOneKeyOrChannel takes away one key
+// or channel after another.
 func TestACLIsCheckedByTheAcquisition(t *testing.T) {
 	t.Parallel()
 	s := redistest.Fresh(t)

@@ -18,8 +18,8 @@ import (
 	"github.com/redlatch/redlatch/primitives"
 )
 
-// Copies that come minutes late: a kernel goes on sending what was written to a connection that was closed, the
-// last time after 102 s. See doc/decisions/late-copies.md.
+// Copies that come minutes late: a kernel goes on sending what was written to a connection that was
+// closed, the last time after 102 s. See doc/decisions/late-copies.md.
 
 // copyAge is how old the copies in these tests are. Requests are remembered for 3 minutes.
 const copyAge = 170 * time.Second
@@ -148,8 +148,8 @@ func lateCopies() (list []lateCopy) {
 	return list
 }
 
-// C16: copies of a command that are minutes late change nothing. Fake time in the embedded server, real time in
-// the nightly run.
+// C16: copies of a command that are minutes late change nothing. Fake time in the embedded server,
+// real time in the nightly run.
 func TestC16CopiesOfThreeMinutesChangeNothing(t *testing.T) {
 	t.Parallel()
 	for _, tt := range lateCopies() {
@@ -214,7 +214,8 @@ func valuesOf(t testing.TB, rdb *redis.Client, s *redistest.Server, name string)
 	return values
 }
 
-// A semaphore is lost and made again while a permit is out. The new one stays as large as it was set.
+// A semaphore is lost and made again while a permit is out. The new one stays as large as it was
+// set.
 func TestPermitsOfAnEarlierSemaphoreAreLost(t *testing.T) {
 	t.Parallel()
 	type env struct {
@@ -304,8 +305,8 @@ func TestPermitsOfAnEarlierSemaphoreAreLost(t *testing.T) {
 	}
 }
 
-// A semaphore of Java gets no further key. The epoch of one with a TTL goes with it, a day later at most, and not
-// before its permits.
+// A semaphore of Java gets no further key. The epoch of one with a TTL goes with it, a day later at
+// most, and not before its permits.
 func TestEpochLastsAsLongAsItsSemaphore(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
@@ -332,9 +333,9 @@ func TestEpochLastsAsLongAsItsSemaphore(t *testing.T) {
 // copiesTime is how long Redis may remember a request.
 const copiesTime = 3 * time.Minute
 
-// The bar of keys: acquisitions of each kind, contended, many of them canceled, and all released; a million in the
-// nightly run. Every key that was not there before is gone when no copy can come any more: its TTL says that, and
-// the nightly run waits for it.
+// The bar of keys: acquisitions of each kind, contended, many of them canceled, and all released; a
+// million in the nightly run. Every key that was not there before is gone when no copy can come any
+// more: its TTL says that, and the nightly run waits for it.
 func TestNothingStaysOfAcquisitions(t *testing.T) {
 	t.Parallel()
 	for _, kind := range kinds.All() {
@@ -399,8 +400,8 @@ func TestNothingStaysOfAcquisitions(t *testing.T) {
 	}
 }
 
-// requireExpiring checks that all keys but those before expire within the time for copies, and returns how many
-// they are.
+// requireExpiring checks that all keys but those before expire within the time for copies, and
+// returns how many they are.
 func requireExpiring(t *testing.T, rdb *redis.Client, before []string) (n int) {
 	t.Helper()
 	for cursor := uint64(0); ; {

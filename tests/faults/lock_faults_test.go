@@ -120,8 +120,8 @@ func releaseReturnsWithin5s(t *testing.T) {
 }
 
 // backgroundReleaseOutOfOrder checks that the background retry of the inner release, which writes
-// the count that it wants, does not undo the release of the middle hold that came after it. It runs in
-// fake time.
+// the count that it wants, does not undo the release of the middle hold that came after it. It runs
+// in fake time.
 func backgroundReleaseOutOfOrder(t *testing.T) {
 	x := OnLock(t, redistest.Embedded(t))
 	p := x.S.Proxy(t)
@@ -153,8 +153,8 @@ func TestC12DoSucceedsIfOnlyTheReleaseFails(t *testing.T) {
 	RequireClean(t, s, name)
 }
 
-// Each command has an attempt without a reply, and copies of all of them come late. Each acquisition
-// still issues exactly one token.
+// Each command has an attempt without a reply, and copies of all of them come late. Each
+// acquisition still issues exactly one token.
 func TestC14TokenExactlyOnce(t *testing.T) {
 	t.Parallel()
 	EachFenced(t, func(t *testing.T, x *FencedTest) {
@@ -181,8 +181,8 @@ func TestC14TokenExactlyOnce(t *testing.T) {
 			if i%3 == 0 {
 				opts = []primitives.Option{primitives.WithOwner("me")}
 			}
-			// On a busy machine, commands of former calls may still arrive. It must not be their replies that are
-			// lost: without a doubt, Redis remembers a release for seconds only.
+			// On a busy machine, commands of former calls may still arrive. It must not be their
+			// replies that are lost: without a doubt, Redis remembers a release for seconds only.
 			disturb := func() {
 				lost := 1 + rand.IntN(2)
 				cuts += lost

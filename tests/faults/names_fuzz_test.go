@@ -18,8 +18,8 @@ import (
 	"github.com/redlatch/redlatch/primitives"
 )
 
-// modelNames is Redisson's naming, as doc/wire.md states it, written a second time: the keys and channels
-// of a primitive on the wire. A request key ends in any text.
+// modelNames is Redisson's naming, as doc/wire.md states it, written a second time: the keys and
+// channels of a primitive on the wire. A request key ends in any text.
 type modelNames struct {
 	keys     []string // that may stay while it is held
 	channels []string
@@ -126,8 +126,8 @@ func (h *keysHook) record(cmd redis.Cmder) {
 	}
 }
 
-// FuzzNames uses names and prefixes of any content. All keys are Redisson's; on a cluster they share a slot,
-// or the name is refused; and users get back the name that they gave.
+// FuzzNames uses names and prefixes of any content. All keys are Redisson's; on a cluster they
+// share a slot, or the name is refused; and users get back the name that they gave.
 func FuzzNames(f *testing.F) {
 	s := redistest.Fresh(f)
 	admin := s.Client(f)
@@ -206,8 +206,8 @@ func FuzzNames(f *testing.F) {
 	})
 }
 
-// Each primitive works on a cluster under names of any length and content. A latch with braces in its name does not:
-// its keys would be in two slots.
+// Each primitive works on a cluster under names of any length and content. A latch with braces in
+// its name does not: its keys would be in two slots.
 func TestNamesOnACluster(t *testing.T) {
 	t.Parallel()
 	servers := redistest.Cluster(t)

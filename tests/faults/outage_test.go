@@ -21,8 +21,8 @@ import (
 	"github.com/redlatch/redlatch/primitives"
 )
 
-// An outage, however long, collects neither goroutines nor connections. When Redis answers again, all
-// that attempts have taken is given back within 5 s.
+// An outage, however long, collects neither goroutines nor connections. When Redis answers again,
+// all that attempts have taken is given back within 5 s.
 func TestOutageCollectsNothing(t *testing.T) {
 	alone := redistest.Alone(t)
 	type outage struct {
@@ -92,8 +92,8 @@ func TestOutageCollectsNothing(t *testing.T) {
 	}
 }
 
-// A client of go-redis that its user has closed cannot answer any more: every call returns its error at
-// once, and so do waiters, without limit though they are.
+// A client of go-redis that its user has closed cannot answer any more: every call returns its
+// error at once, and so do waiters, without limit though they are.
 func TestClosedRedisClientEndsCalls(t *testing.T) {
 	t.Parallel()
 	s := redistest.Redis(t)
@@ -144,8 +144,8 @@ func TestClosedAsACauseIsNoClosedRedisClient(t *testing.T) {
 	Release(t, other)
 }
 
-// A call whose context has no end ends with the command timeout on a new connection too, whose handshake
-// alone has several slow replies.
+// A call whose context has no end ends with the command timeout on a new connection too, whose
+// handshake alone has several slow replies.
 func TestSlowHandshakeDoesNotOutlastTheCommandTimeout(t *testing.T) {
 	t.Parallel()
 	const timeout = 400 * time.Millisecond
@@ -173,8 +173,8 @@ func TestSlowHandshakeDoesNotOutlastTheCommandTimeout(t *testing.T) {
 	}
 }
 
-// Close returns within one command timeout of the end of its context, whatever Redis does and whatever the
-// client does, and so does a second Close.
+// Close returns within one command timeout of the end of its context, whatever Redis does and
+// whatever the client does, and so does a second Close.
 func TestCloseEndsWhenRedisIsSilent(t *testing.T) {
 	t.Parallel()
 	const (

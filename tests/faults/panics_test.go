@@ -16,7 +16,8 @@ import (
 // lastsForMinutes is a lease whose end no test waits for.
 var lastsForMinutes = primitives.WithWatchdog(5 * time.Minute)
 
-// requireFree requires that another client can acquire name, and that c, which has no holds, can be closed.
+// requireFree requires that another client can acquire name, and that c, which has no holds, can be
+// closed.
 func requireFree(t *testing.T, s *redistest.Server, k kinds.Kind, c *primitives.Client, name string) {
 	t.Helper()
 	Release(t, Acquire(t, t.Context(), k.Open(NewClient(t, s.Client(t)), name), primitives.WithWait(Soon)))
@@ -25,8 +26,8 @@ func requireFree(t *testing.T, s *redistest.Server, k kinds.Kind, c *primitives.
 	require.NoError(t, c.Close(ctx))
 }
 
-// Observers run in the caller's goroutine. A server such as net/http recovers a panic there, and lives on, so nothing
-// may stay locked that nobody has a hold to release.
+// Observers run in the caller's goroutine. A server such as net/http recovers a panic there, and
+// lives on, so nothing may stay locked that nobody has a hold to release.
 func TestAnObserverThatPanics(t *testing.T) {
 	t.Parallel()
 	s := redistest.Fresh(t)

@@ -47,8 +47,8 @@ func TestSemaphoresRollBackFailedAcquisitions(t *testing.T) {
 	})
 }
 
-// TestPermitsOfACrashedHolderComeBack cuts off one holder. Its permits come back within their TTL. The
-// permits of another holder are renewed.
+// TestPermitsOfACrashedHolderComeBack cuts off one holder. Its permits come back within their TTL.
+// The permits of another holder are renewed.
 func TestPermitsOfACrashedHolderComeBack(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {

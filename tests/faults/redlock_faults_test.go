@@ -19,8 +19,8 @@ import (
 // call succeeds, and takes no longer than one budget.
 func TestRedLockWorksWhileAMinorityIsDown(t *testing.T) {
 	t.Parallel()
-	// Where a silent member uses up its budget, time is fake: on a busy machine, the servers that are
-	// not down might not answer within their budgets either.
+	// Where a silent member uses up its budget, time is fake: on a busy machine, the servers that
+	// are not down might not answer within their budgets either.
 	for _, tt := range []struct {
 		name    string
 		servers int
@@ -52,8 +52,8 @@ func TestRedLockWorksWhileAMinorityIsDown(t *testing.T) {
 	})
 }
 
-// testMinorityDown makes a minority of the servers fail, and requires that no call takes longer than
-// limit. Without a budget, a release would take 5 s and other calls 30 s.
+// testMinorityDown makes a minority of the servers fail, and requires that no call takes longer
+// than limit. Without a budget, a release would take 5 s and other calls 30 s.
 func testMinorityDown(t *testing.T, q *Quorum, ttl primitives.Option, limit time.Duration, fail, recover func(i int)) {
 	n := len(q.Servers)
 	down := All(n)[n/2+1:]
@@ -141,8 +141,8 @@ func TestRedLockHolderLearnsOfItsLossBeforeTheNextAcquires(t *testing.T) {
 	})
 }
 
-// TestRedReleaseWaitsForASlowMemberForItsBudget acquires a majority, and releases it while the attempt for a slow
-// member is under way. The client knows how slow that is.
+// TestRedReleaseWaitsForASlowMemberForItsBudget acquires a majority, and releases it while the
+// attempt for a slow member is under way. The client knows how slow that is.
 func TestRedReleaseWaitsForASlowMemberForItsBudget(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -64,7 +64,8 @@ func TestRedHoldSurvivesARollingRestart(t *testing.T) {
 	})
 }
 
-// survivesARollingRestart restarts each server of q. While a member is lost, find is called, if it is not nil.
+// survivesARollingRestart restarts each server of q. While a member is lost, find is called, if it
+// is not nil.
 func survivesARollingRestart(
 	t *testing.T, q *Quorum, open func(*testing.T, ...primitives.ClientOption) []*primitives.Client,
 	ttl primitives.Option, restart func(i int), find func(*primitives.Hold),
@@ -196,8 +197,8 @@ func TestRedHoldWithALeaseOrAnOwnerIsNotAcquiredAgain(t *testing.T) {
 }
 
 // TestRedAttemptAfterTheEndOfItsHoldIsRolledBack delays or drops the reply to an attempt to acquire
-// a member again until the hold has ended. This is in fake time: on a busy machine, servers would not answer within the
-// short timeouts by which the attempts fail.
+// a member again until the hold has ended. This is in fake time: on a busy machine, servers would
+// not answer within the short timeouts by which the attempts fail.
 func TestRedAttemptAfterTheEndOfItsHoldIsRolledBack(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -242,9 +243,9 @@ func TestRedAttemptAfterTheEndOfItsHoldIsRolledBack(t *testing.T) {
 	}
 }
 
-// TestRedMemberThatANestedHoldHasIsCounted lets a nested hold acquire a lost member before the redlock does, with
-// the same id. Each release leaves the member to the other one, and a late copy of the command that counts adds
-// nothing.
+// TestRedMemberThatANestedHoldHasIsCounted lets a nested hold acquire a lost member before the
+// redlock does, with the same id. Each release leaves the member to the other one, and a late copy
+// of the command that counts adds nothing.
 func TestRedMemberThatANestedHoldHasIsCounted(t *testing.T) {
 	t.Parallel()
 	for _, last := range []string{"the redlock is released last", "the nested hold is released last"} {

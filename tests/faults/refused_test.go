@@ -21,8 +21,8 @@ import (
 	"github.com/redlatch/redlatch/primitives"
 )
 
-// requireRefused checks that a call failed at once, with an error of Redis of this form, and that the client
-// sent few commands.
+// requireRefused checks that a call failed at once, with an error of Redis of this form, and that
+// the client sent few commands.
 func requireRefused(t *testing.T, err error, form string, began time.Time, sent int64) {
 	t.Helper()
 	var reply redis.Error
@@ -34,8 +34,9 @@ func requireRefused(t *testing.T, err error, form string, began time.Time, sent 
 	require.Less(t, sent, int64(20))
 }
 
-// Users that lack one key or channel of a primitive: either the acquisition fails with Redis's own error and
-// leaves nothing, or the primitive works and can be released. An adoption that fails leaves the former holder.
+// Users that lack one key or channel of a primitive: either the acquisition fails with Redis's own
+// error and leaves nothing, or the primitive works and can be released. An adoption that fails
+// leaves the former holder.
 func TestUserWithoutOneKeyOrChannel(t *testing.T) {
 	t.Parallel()
 	s := redistest.Fresh(t)
@@ -104,8 +105,8 @@ func TestUserWithoutOneKeyOrChannel(t *testing.T) {
 	}
 }
 
-// A call of a user that may not publish changes nothing. Otherwise waiters of Redisson would not wake up, and a call
-// that is repeated once the user may publish would count twice.
+// A call of a user that may not publish changes nothing. Otherwise waiters of Redisson would not
+// wake up, and a call that is repeated once the user may publish would count twice.
 func TestCallThatMayNotPublishChangesNothing(t *testing.T) {
 	t.Parallel()
 	s := redistest.Fresh(t)
@@ -193,8 +194,8 @@ func TestWrongPassword(t *testing.T) {
 	require.Zero(t, right.DBSize(t.Context()).Val(), "nothing is left")
 }
 
-// A Redis whose snapshots fail refuses all writes until one succeeds. That is a temporary refusal for waiters of all
-// kinds, whether or not they write while they wait.
+// A Redis whose snapshots fail refuses all writes until one succeeds. That is a temporary refusal
+// for waiters of all kinds, whether or not they write while they wait.
 func TestWaitersRideOutFailingSnapshots(t *testing.T) {
 	t.Parallel()
 	s := redistest.Fresh(t, "--save", "3600 1")
@@ -244,8 +245,8 @@ func TestWaitersRideOutFailingSnapshots(t *testing.T) {
 	}
 }
 
-// C7: an acquisition rides out refusals that will pass while its wait lasts. A try has no wait: it repeats its command
-// once, and says what Redis has answered.
+// C7: an acquisition rides out refusals that will pass while its wait lasts. A try has no wait: it
+// repeats its command once, and says what Redis has answered.
 func TestC7TryEndsWithTheAnswer(t *testing.T) {
 	t.Parallel()
 	for _, refusal := range []string{
@@ -326,8 +327,8 @@ func TestC7TryEndsWithTheAnswerOfARealServer(t *testing.T) {
 	}
 }
 
-// C7: an administrator has renamed commands. Whatever a kind needs, it either works and can be released, or the first
-// call fails at once, with the name of the command, and leaves nothing.
+// C7: an administrator has renamed commands. Whatever a kind needs, it either works and can be
+// released, or the first call fails at once, with the name of the command, and leaves nothing.
 func TestServerWithoutACommand(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {

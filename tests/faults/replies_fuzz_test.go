@@ -23,8 +23,8 @@ import (
 	"github.com/redlatch/redlatch/primitives"
 )
 
-// choices reads choices from the input of a fuzzer. It starts again at the end, so that an input of any
-// length serves any number of choices.
+// choices reads choices from the input of a fuzzer. It starts again at the end, so that an input of
+// any length serves any number of choices.
 type choices struct {
 	data []byte
 	at   int
@@ -132,8 +132,9 @@ func (s *strangeServer) counts() (sent, scripts, strange int) {
 	return s.sent, s.scripts, s.strange
 }
 
-// FuzzReplies gives every script's command any reply. No method may panic, hang, send commands without
-// end, or take a reply that no script returns for success; and nothing may be left of a client.
+// FuzzReplies gives every script's command any reply. No method may panic, hang, send commands
+// without end, or take a reply that no script returns for success; and nothing may be left of a
+// client.
 func FuzzReplies(f *testing.F) {
 	for kind := range byte(len(strangeKinds())) {
 		for op := range byte(len(strangeOps)) {
@@ -185,7 +186,8 @@ func FuzzReplies(f *testing.F) {
 	})
 }
 
-// strangeKinds make a primitive of each kind, and some in other ways. Joint locks come last: see ofOneName.
+// strangeKinds make a primitive of each kind, and some in other ways. Joint locks come last: see
+// ofOneName.
 func strangeKinds() (list []func(c *primitives.Client, name string) any) {
 	for _, k := range kinds.Named() {
 		list = append(list, func(c *primitives.Client, name string) any { return k.Open(c, name) })
@@ -338,7 +340,8 @@ func (s *session) do(op func(*session) error) (err error) {
 	return op(s)
 }
 
-// strangeSession runs calls until one fails in a way that goes on in the background. It returns their names.
+// strangeSession runs calls until one fails in a way that goes on in the background. It returns
+// their names.
 func strangeSession(t *testing.T, server *strangeServer, c *primitives.Client, kind int, ops []byte) (path []string) {
 	all := strangeKinds()
 	s := &session{c: c, p: all[kind%len(all)](c, "x"), name: "x", ctx: t.Context()}

@@ -22,8 +22,8 @@ import (
 	"github.com/redlatch/redlatch/primitives"
 )
 
-// threats are the threats of doc/security.md that are shown here. Others are shown by the tests that the
-// page names.
+// threats are the threats of doc/security.md that are shown here. Others are shown by the tests
+// that the page names.
 var threats = []struct {
 	name string
 	show func(t *testing.T, s *redistest.Server)
@@ -55,7 +55,8 @@ func TestThreats(t *testing.T) {
 	}
 }
 
-// application returns s for clients with the rights of doc/operations.md, but for another prefix of names.
+// application returns s for clients with the rights of doc/operations.md, but for another prefix of
+// names.
 func application(t testing.TB, s *redistest.Server, prefix string) *redistest.Server {
 	t.Helper()
 	rules := redistest.DocumentedRules(t, "locks")[0]
@@ -192,7 +193,8 @@ func forgedGrant(t *testing.T, s *redistest.Server) {
 	hold := Acquire(t, t.Context(), near.FairLock("l"))
 	waiting := StartAcquire(t.Context(), far.FairLock("l"))
 	AwaitFair(t, far.FairLock("l"), 1)
-	// Somebody who may not read our keys can learn the channel, and guess the id and when the waiter joined.
+	// Somebody who may not read our keys can learn the channel, and guess the id and when the
+	// waiter joined.
 	channel := GrantChannel(t, s, "l")
 	id := FairWaiters(t, far.FairLock("l"))[0]
 	entry := rdb.HGet(t.Context(), "redlatch_lock_waiters:{l}", id).Val()

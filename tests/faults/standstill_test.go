@@ -47,8 +47,9 @@ var lossOperations = map[string]func(ctx context.Context, h *primitives.Hold) er
 	"release": func(ctx context.Context, h *primitives.Hold) error { return h.Release(ctx) },
 }
 
-// standStill runs in the process that its parent stops. It acquires holds of all kinds, one for each operation. When
-// it goes on, it calls all of them at once, as fast as it can. The watchdog goes on at the same time.
+// standStill runs in the process that its parent stops. It acquires holds of all kinds, one for
+// each operation. When it goes on, it calls all of them at once, as fast as it can. The watchdog
+// goes on at the same time.
 func standStill(t *testing.T, addr string) {
 	rdb := redis.NewClient(&redis.Options{Addr: addr})
 	c, err := primitives.New(rdb)
@@ -96,7 +97,8 @@ func standStill(t *testing.T, addr string) {
 	}
 }
 
-// C27: a process stands still for longer than its leases. Whoever finds the loss first says why, and for how long.
+// C27: a process stands still for longer than its leases. Whoever finds the loss first says why,
+// and for how long.
 func TestC27LossByAStandstill(t *testing.T) {
 	if addr := os.Getenv(standingStill); addr != "" {
 		standStill(t, addr)
@@ -140,7 +142,8 @@ func TestC27LossByAStandstill(t *testing.T) {
 		} else {
 			assert.Equal(t, primitives.LossPaused, l.Reason, of)
 		}
-		// The watchdog sleeps for half a second at a time, and does not know when in that time the process stopped.
+		// The watchdog sleeps for half a second at a time, and does not know when in that time the
+		// process stopped.
 		assert.Greater(t, l.Silent, stood-600*time.Millisecond, of)
 		assert.Less(t, l.Silent, stood+2*time.Second, of)
 		assert.NotContains(t, l.Text, "lost: gone", of)

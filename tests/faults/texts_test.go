@@ -14,8 +14,8 @@ import (
 	"github.com/redlatch/redlatch/primitives"
 )
 
-// C7: the error of a refusal says how long the call has waited in all, whether this client itself is the holder, and
-// that a key without a TTL never expires.
+// C7: the error of a refusal says how long the call has waited in all, whether this client itself
+// is the holder, and that a key without a TTL never expires.
 func TestC7TextSaysWhatTheWaitWasFor(t *testing.T) {
 	t.Parallel()
 	Bubble(t, func(t *testing.T, b *BubbleTest) {
@@ -83,7 +83,8 @@ func TestC7TextSaysThatThisClientHoldsIt(t *testing.T) {
 	})
 }
 
-// The same for a lock that its readers keep from a writer, and for permits of Redisson that have no lease.
+// The same for a lock that its readers keep from a writer, and for permits of Redisson that have no
+// lease.
 func TestC7TextOfHoldersWithoutALease(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
@@ -105,7 +106,8 @@ func TestC7TextOfHoldersWithoutALease(t *testing.T) {
 	})
 }
 
-// C7: a call that Redis never answered says how long it has waited, also if the command timeout ended it.
+// C7: a call that Redis never answered says how long it has waited, also if the command timeout
+// ended it.
 func TestC7TextOfASilentServerSaysHowLong(t *testing.T) {
 	t.Parallel()
 	Bubble(t, func(t *testing.T, b *BubbleTest) {

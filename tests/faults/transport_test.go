@@ -17,7 +17,8 @@ import (
 	"github.com/redlatch/redlatch/primitives"
 )
 
-// noDeadlines is a connection whose deadlines fail with err, or do nothing if it is nil, as those of a channel of SSH.
+// noDeadlines is a connection whose deadlines fail with err, or do nothing if it is nil, as those
+// of a channel of SSH.
 type noDeadlines struct {
 	net.Conn
 	err error
@@ -27,8 +28,8 @@ func (c noDeadlines) SetDeadline(time.Time) error      { return c.err }
 func (c noDeadlines) SetReadDeadline(time.Time) error  { return c.err }
 func (c noDeadlines) SetWriteDeadline(time.Time) error { return c.err }
 
-// Hand-offs, and notices of takeovers, work over connections without deadlines, and with any timeout of the client.
-// The connection for messages stays, and nothing is logged.
+// Hand-offs, and notices of takeovers, work over connections without deadlines, and with any
+// timeout of the client. The connection for messages stays, and nothing is logged.
 func TestMessagesOverConnectionsWithoutDeadlines(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -83,7 +84,8 @@ func TestMessagesOverConnectionsWithoutDeadlines(t *testing.T) {
 			require.True(t, forced)
 			RequireEnds(t, hold.Context(), primitives.ErrLost)
 			require.NotContains(t, log.String(), "link", "the loss of the hold is all that there is to say")
-			// A busy machine has more commands under way at once. A connection for each command would be 20 and more.
+			// A busy machine has more commands under way at once. A connection for each command
+			// would be 20 and more.
 			require.LessOrEqual(t, dials.Load()-before, int64(10), "connections are kept")
 		})
 	}

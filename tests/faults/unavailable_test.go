@@ -77,7 +77,8 @@ func refusing(refusal string) dialer {
 	})
 }
 
-// readCommand reads a command as clients send it: *N, and then $LENGTH and the bytes of each argument.
+// readCommand reads a command as clients send it: *N, and then $LENGTH and the bytes of each
+// argument.
 func readCommand(in *bufio.Reader) (args []string, err error) {
 	number := func(sign string) (n int) {
 		line, readErr := in.ReadString('\n')
@@ -237,8 +238,8 @@ func TestC7AcquisitionsRideOutLoading(t *testing.T) {
 	})
 }
 
-// C7: a wait or a context that ends within 100 ms says nothing about a Redis that has not answered by then. In fake
-// time, because a busy machine may notice later than that that 20 ms are over.
+// C7: a wait or a context that ends within 100 ms says nothing about a Redis that has not answered
+// by then. In fake time, because a busy machine may notice later than that that 20 ms are over.
 func TestC7TooShortToTell(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -343,8 +344,8 @@ func TestC7BusyThenSilent(t *testing.T) {
 				b.P.Heal()
 				Release(t, hold)
 			})
-			// A waiter that has its place in the queue of a fair lock makes no attempts. The client's refreshes
-			// show that Redis is silent.
+			// A waiter that has its place in the queue of a fair lock makes no attempts. The
+			// client's refreshes show that Redis is silent.
 			RunBubble(t, "fair", func(t *testing.T, b *BubbleTest) {
 				hold := Acquire(t, t.Context(), NewClient(t, b.S.Client(t)).FairLock("f"))
 				c := NewClient(t, b.P.Client(t, DialsOnce))
@@ -374,8 +375,9 @@ func requireBusyThenSilent(t *testing.T, err error, hold *primitives.Hold, fault
 	}
 }
 
-// A red lock that enough members refuse is busy, though another member is down. The failure is joined. The members
-// that refuse answer first: a red lock stops waiting as soon as too few members are left.
+// A red lock that enough members refuse is busy, though another member is down. The failure is
+// joined. The members that refuse answer first: a red lock stops waiting as soon as too few members
+// are left.
 func TestC7RedLockThatIsRefusedWithAMemberDown(t *testing.T) {
 	t.Parallel()
 	Bubble(t, func(t *testing.T, b *BubbleTest) {
@@ -428,7 +430,8 @@ func TestC7DialsToFindOutWhyAreFew(t *testing.T) {
 	require.LessOrEqual(t, len(dials), 6)
 }
 
-// A wrong key is named by its type, without Redis's place in the script. Redis's own error stays in the chain.
+// A wrong key is named by its type, without Redis's place in the script. Redis's own error stays in
+// the chain.
 func TestWrongTypeSaysWhatTheKeyHolds(t *testing.T) {
 	t.Parallel()
 	s := redistest.Redis(t)

@@ -20,7 +20,8 @@ import (
 	"github.com/redlatch/redlatch/primitives"
 )
 
-// writes is how many writes late writers try on each store, and stopped processes again. The nightly run has a million.
+// writes is how many writes late writers try on each store, and stopped processes again. The
+// nightly run has a million.
 var writes = flag.Int("writes", 1000,
 	"how many writes of late writers, and of stopped processes, are tried on each store")
 
@@ -128,8 +129,8 @@ func testTokens(t *testing.T, of database, db *sql.DB) {
 	})
 }
 
-// A transaction with a greater token is under way. A stale one waits for it, and is then refused; if it is rolled back,
-// the other one passes.
+// A transaction with a greater token is under way. A stale one waits for it, and is then refused;
+// if it is rolled back, the other one passes.
 func testRow(t *testing.T, of database, db *sql.DB) {
 	for name, commits := range map[string]bool{"committed": true, "rolled back": false} {
 		t.Run(name, func(t *testing.T) {
@@ -155,8 +156,8 @@ func testRow(t *testing.T, of database, db *sql.DB) {
 	}
 }
 
-// Writers lose their locks before they write, as if they had been stopped for longer than their leases, and go on. None
-// of their writes comes after that of a later holder.
+// Writers lose their locks before they write, as if they had been stopped for longer than their
+// leases, and go on. None of their writes comes after that of a later holder.
 func testLateWriters(t *testing.T, addr string, pages book) {
 	ctx, began := t.Context(), time.Now()
 	rdb := redis.NewClient(&redis.Options{Addr: addr})

@@ -20,14 +20,15 @@ const numberOfPages = 8
 
 // book is a store with pages, which package fence protects. Page i of a test is called "<test> i".
 type book interface {
-	// write writes a token to a page, if the fence lets it pass. It fails with errLate if the fence has let it pass
-	// although a greater token has been written before.
+	// write writes a token to a page, if the fence lets it pass. It fails with errLate if the fence
+	// has let it pass although a greater token has been written before.
 	write(ctx context.Context, page string, token int64) error
 	// written returns how many writes the page has got, or -1 if the store does not count them.
 	written(ctx context.Context, page string) (int, error)
 }
 
-// errLate is the error of a write that the fence has let pass although a later holder has written before.
+// errLate is the error of a write that the fence has let pass although a later holder has written
+// before.
 var errLate = errors.New("a stale write was accepted")
 
 func late(token, before int64) error {

@@ -64,7 +64,8 @@ func freePort(t *testing.T) string {
 	return strconv.Itoa(l.Addr().(*net.TCPAddr).Port)
 }
 
-// as makes a command run as another user if the test runs as root, which servers refuse. The user owns dir.
+// as makes a command run as another user if the test runs as root, which servers refuse. The user
+// owns dir.
 func as(t *testing.T, name, dir string, cmd *exec.Cmd) *exec.Cmd {
 	t.Helper()
 	if os.Getuid() != 0 {

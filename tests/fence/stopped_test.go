@@ -46,8 +46,8 @@ const (
 	numberOfProcesses = 4
 	// writerLease is short, so that a process that is stopped for a moment has lost its locks.
 	writerLease = 50 * time.Millisecond
-	// untilStopped is how long a process runs at most before it is stopped again. Whoever is stopped in a transaction
-	// makes the others wait.
+	// untilStopped is how long a process runs at most before it is stopped again. Whoever is
+	// stopped in a transaction makes the others wait.
 	untilStopped = time.Second
 	// writesOfHold is how many writes a hold makes at most.
 	writesOfHold = 16
@@ -86,8 +86,8 @@ type tally struct{ written, refused, failed atomic.Int64 }
 // tried is the number of writes that the store has decided on.
 func (c *tally) tried() int64 { return c.written.Load() + c.refused.Load() }
 
-// writer acquires fenced locks and writes pages, again and again, until it has made its share of the writes. It ends
-// early if its standard input does. It prints its result.
+// writer acquires fenced locks and writes pages, again and again, until it has made its share of
+// the writes. It ends early if its standard input does. It prints its result.
 func writer(store string) error {
 	quota, err := strconv.ParseInt(os.Getenv(writerQuota), 10, 64)
 	if err != nil {
@@ -127,8 +127,8 @@ func writer(store string) error {
 	return nil
 }
 
-// writeMore writes a page several times. It does not look at the context of the hold, and does not stop when the fence
-// refuses it: the fence must refuse it again.
+// writeMore writes a page several times. It does not look at the context of the hold, and does not
+// stop when the fence refuses it: the fence must refuse it again.
 func writeMore(pages book, page string, hold *primitives.Hold, counts *tally) {
 	for range 1 + rand.IntN(writesOfHold) {
 		err := pages.write(context.Background(), page, hold.Token())
@@ -151,8 +151,8 @@ func (c *tally) add(err error) {
 	}
 }
 
-// testStoppedProcesses starts processes that write. Each is stopped by SIGSTOP for longer than its leases, at any
-// instant, and goes on. The fence lets none of them write after a later holder.
+// testStoppedProcesses starts processes that write. Each is stopped by SIGSTOP for longer than its
+// leases, at any instant, and goes on. The fence lets none of them write after a later holder.
 func testStoppedProcesses(t *testing.T, store, dsn, addr string, pages book) {
 	began := time.Now()
 	var counts tally
@@ -211,8 +211,8 @@ func testStoppedProcesses(t *testing.T, store, dsn, addr string, pages book) {
 	checkWritten(t, pages, stoppedProcesses, &counts)
 }
 
-// checkWritten compares what the store has counted with what the writers were told. A failed write may have been
-// committed.
+// checkWritten compares what the store has counted with what the writers were told. A failed write
+// may have been committed.
 func checkWritten(t *testing.T, pages book, test string, counts *tally) {
 	t.Helper()
 	sum := 0

@@ -176,8 +176,9 @@ func TestUnconfirmedNestedAcquisitionChangesNoCount(t *testing.T) {
 	Release(t, outer)
 }
 
-// C7: while half of a slot's keys have moved to another node, Redis refuses most scripts with TRYAGAIN.
-// Calls ride that out: with a wait as long as it lasts, without one for the command timeout.
+// C7: while half of a slot's keys have moved to another node, Redis refuses most scripts with
+// TRYAGAIN. Calls ride that out: with a wait as long as it lasts, without one for the command
+// timeout.
 func TestC7CallsRideOutAMovingSlot(t *testing.T) {
 	t.Parallel()
 	servers := redistest.FreshCluster(t, 3)
@@ -262,7 +263,8 @@ func TestC7CallsRideOutAMovingSlot(t *testing.T) {
 	require.Same(t, m.To, servers.Node(t, "{n}"))
 }
 
-// C7: a cluster of which a slot is not served refuses all commands with CLUSTERDOWN. Calls ride that out, too.
+// C7: a cluster of which a slot is not served refuses all commands with CLUSTERDOWN. Calls ride
+// that out, too.
 func TestC7CallsRideOutAClusterThatIsDown(t *testing.T) {
 	t.Parallel()
 	servers := redistest.FreshCluster(t, 3)
@@ -314,8 +316,8 @@ func tagOn(t testing.TB, servers *redistest.ClusterServers, master *redistest.Se
 	return ""
 }
 
-// awaitReplicas waits until a replica has what its master has executed. tag is of a slot of the master.
-// WAIT is about what its own connection has written, so that comes first.
+// awaitReplicas waits until a replica has what its master has executed. tag is of a slot of the
+// master. WAIT is about what its own connection has written, so that comes first.
 func awaitReplicas(t testing.TB, master *redistest.Server, tag string) {
 	t.Helper()
 	pipe := master.Client(t).Pipeline()
@@ -325,8 +327,8 @@ func awaitReplicas(t testing.TB, master *redistest.Server, tag string) {
 	require.GreaterOrEqual(t, acked.Val(), any(int64(1)))
 }
 
-// TestClusterFailover hangs a master, and kills another one. A client that only holds keeps its holds
-// of all kinds. Waiters, acquisitions and releases of other clients go on in time.
+// TestClusterFailover hangs a master, and kills another one. A client that only holds keeps its
+// holds of all kinds. Waiters, acquisitions and releases of other clients go on in time.
 func TestClusterFailover(t *testing.T) {
 	redistest.NeedFull(t, "several fail-overs")
 	t.Parallel()

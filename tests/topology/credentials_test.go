@@ -13,7 +13,8 @@ import (
 	"github.com/redlatch/redlatch/primitives"
 )
 
-// Over TLS, with a client certificate, a username and a password: acquire, renew, wake up a waiter, release.
+// Over TLS, with a client certificate, a username and a password: acquire, renew, wake up a waiter,
+// release.
 func TestTLSWithClientCertificateAndUser(t *testing.T) {
 	t.Parallel()
 	s, overTLS := redistest.FreshTLS(t)
@@ -47,9 +48,9 @@ func requireHandOff(t *testing.T, one, two *primitives.Client) {
 	}, "a message hands off")
 }
 
-// The password of the user changes while a lock is held and waited for, and all connections are closed. The
-// client goes on with the new one. If the client learns it late, holds survive for as long as their leases,
-// and waiters end with the server's refusal.
+// The password of the user changes while a lock is held and waited for, and all connections are
+// closed. The client goes on with the new one. If the client learns it late, holds survive for as
+// long as their leases, and waiters end with the server's refusal.
 func TestRotatedCredentials(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {

@@ -12,9 +12,10 @@ import (
 	"github.com/redlatch/redlatch/primitives"
 )
 
-// The old master answers waiters that give up their places in the queue of a fair lock after the replica was promoted.
-// On the new master nobody is behind these places, but the heartbeats of the client's other waiters keep each of them
-// alive. When it is its turn, such a place costs a waiter timeout, as that of a waiter that has crashed.
+// The old master answers waiters that give up their places in the queue of a fair lock after the
+// replica was promoted. On the new master nobody is behind these places, but the heartbeats of the
+// client's other waiters keep each of them alive. When it is its turn, such a place costs a waiter
+// timeout, as that of a waiter that has crashed.
 func TestPlacesThatAFailoverRestoresCostAWaiterTimeoutEach(t *testing.T) {
 	t.Parallel()
 	servers := redistest.Sentinel(t)

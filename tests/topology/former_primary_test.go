@@ -17,8 +17,8 @@ import (
 	"github.com/redlatch/redlatch/primitives"
 )
 
-// onFormer is how long a client may go on believing a former primary. Without a write in every script it took 7 s and
-// more, or until the lease ended.
+// onFormer is how long a client may go on believing a former primary. Without a write in every
+// script it took 7 s and more, or until the lease ended.
 const onFormer = 5 * time.Second
 
 // formers are what becomes of a former primary.
@@ -40,8 +40,9 @@ func warm(t testing.TB, c *primitives.Client) {
 	})
 }
 
-// The name of the primary moves while clients wait: for each kind one that hears messages, one that polls, and one
-// without a name, which has no reason to write by itself. The lock is released over the new primary.
+// The name of the primary moves while clients wait: for each kind one that hears messages, one that
+// polls, and one without a name, which has no reason to write by itself. The lock is released over
+// the new primary.
 func TestWaitersFollowTheNameOfThePrimary(t *testing.T) {
 	for _, former := range formers {
 		t.Run(former.name, func(t *testing.T) {
@@ -147,8 +148,8 @@ func TestMessagesFollowTheNameOfThePrimary(t *testing.T) {
 	}
 }
 
-// Each case first meets the former primary, which has old data, over a connection of its own. The new primary has
-// forgotten everything.
+// Each case first meets the former primary, which has old data, over a connection of its own. The
+// new primary has forgotten everything.
 func TestAnswersComeFromTheNewPrimary(t *testing.T) {
 	t.Parallel()
 	for _, stale := range []string{"yes", "no"} {

@@ -18,11 +18,11 @@ import (
 	"github.com/redlatch/redlatch/primitives"
 )
 
-// What newer servers can do: a slot moves with all its keys at once, and a cluster has several databases. Older servers
-// skip these tests.
+// What newer servers can do: a slot moves with all its keys at once, and a cluster has several
+// databases. Older servers skip these tests.
 
-// Holds of all kinds are renewed while their slot moves atomically, waiters hear of releases on the new master, and
-// scripts of several keys find all of them on one master.
+// Holds of all kinds are renewed while their slot moves atomically, waiters hear of releases on the
+// new master, and scripts of several keys find all of them on one master.
 func TestAtomicSlotMigrationKeepsHoldsAndWaiters(t *testing.T) {
 	t.Parallel()
 	servers := redistest.FreshCluster(t, 3)
@@ -113,8 +113,8 @@ func TestAtomicSlotMigrationUnderContention(t *testing.T) {
 	RequireClean(t, servers.Node(t, tag), tag, stays...)
 }
 
-// In a cluster with several databases, names of different databases are separate, but channels know no database. A
-// release in one database wakes waiters in the other, which do not acquire by it.
+// In a cluster with several databases, names of different databases are separate, but channels know
+// no database. A release in one database wakes waiters in the other, which do not acquire by it.
 func TestClientsInDatabasesOfACluster(t *testing.T) {
 	t.Parallel()
 	servers := redistest.FreshClusterOfDatabases(t, 3)
@@ -148,7 +148,8 @@ func TestClientsInDatabasesOfACluster(t *testing.T) {
 	}
 }
 
-// Without EVAL, scripts are loaded with SCRIPT LOAD: also again after SCRIPT FLUSH, which forgets them.
+// Without EVAL, scripts are loaded with SCRIPT LOAD: also again after SCRIPT FLUSH, which forgets
+// them.
 func TestServerWithoutEval(t *testing.T) {
 	t.Parallel()
 	s := redistest.Fresh(t, "--rename-command", "EVAL", "")

@@ -57,8 +57,8 @@ func median(n int, f func()) (usual, all time.Duration) {
 	return took[n/2], all
 }
 
-// A dead server costs the first acquisition a moment, and the later ones nothing. Before, each took 2 s. It collects no
-// goroutines either: they are counted, so the test is not parallel to others.
+// A dead server costs the first acquisition a moment, and the later ones nothing. Before, each took
+// 2 s. It collects no goroutines either: they are counted, so the test is not parallel to others.
 func TestRedLockIsAsFastWithADeadServer(t *testing.T) {
 	const n = 50
 	for _, tt := range waysToDie {
@@ -110,8 +110,8 @@ func TestRedLockWithADeadServerMeetsShortDeadlines(t *testing.T) {
 	}
 }
 
-// Without a majority the error names each dead server and what it met. It says neither that somebody has the lock, nor
-// that one was lost, nor that an outcome is unknown.
+// Without a majority the error names each dead server and what it met. It says neither that
+// somebody has the lock, nor that one was lost, nor that an outcome is unknown.
 func TestRedLockWithoutAMajorityNamesTheServers(t *testing.T) {
 	t.Parallel()
 	for _, tt := range waysToDie {
@@ -180,8 +180,8 @@ func TestRedLockErrorHidesNoMember(t *testing.T) {
 	}
 }
 
-// Readers come and go on each server, so that there is always one. Without a reservation a writer would have to meet a
-// moment without readers on a majority.
+// Readers come and go on each server, so that there is always one. Without a reservation a writer
+// would have to meet a moment without readers on a majority.
 func TestRedLockOfWritersIsNotStarvedByReaders(t *testing.T) {
 	t.Parallel()
 	q := NewQuorum(t, 3)
@@ -229,9 +229,9 @@ func TestRedLockOfWritersIsNotStarvedByReaders(t *testing.T) {
 	}
 }
 
-// TestRedLockOverFiveMasters takes masters down in each way that they fail. With two down, a redlock is
-// acquired, renewed, handed off and released within its budget. With three down it is refused in time,
-// and leaves nothing on the others.
+// TestRedLockOverFiveMasters takes masters down in each way that they fail. With two down, a
+// redlock is acquired, renewed, handed off and released within its budget. With three down it is
+// refused in time, and leaves nothing on the others.
 func TestRedLockOverFiveMasters(t *testing.T) {
 	t.Parallel()
 	const (
@@ -326,9 +326,9 @@ func without(list []int, i int) (rest []int) {
 	return rest
 }
 
-// TestRestartedServerDoesNotShrinkTheQuorum has a holder with three of five servers, one of which restarts
-// empty. A second client finds that one and the other two free. With MinUptime it does not count the
-// restarted server before the holder's lease is over.
+// TestRestartedServerDoesNotShrinkTheQuorum has a holder with three of five servers, one of which
+// restarts empty. A second client finds that one and the other two free. With MinUptime it does not
+// count the restarted server before the holder's lease is over.
 func TestRestartedServerDoesNotShrinkTheQuorum(t *testing.T) {
 	t.Parallel()
 	const uptime = 2 * time.Second

@@ -17,8 +17,8 @@ import (
 	"github.com/redlatch/redlatch/primitives"
 )
 
-// While no replica confirms, what is held stays held: others are refused as usual. An Adopt fails; then the
-// former holder has lost the lock, and nobody has it.
+// While no replica confirms, what is held stays held: others are refused as usual. An Adopt fails;
+// then the former holder has lost the lock, and nobody has it.
 func TestHoldsWithoutReplicasToConfirm(t *testing.T) {
 	t.Parallel()
 	servers := redistest.Replicated(t, 1)
@@ -92,7 +92,8 @@ func TestChangesWithoutReplicasToConfirm(t *testing.T) {
 	}
 }
 
-// All attempts of a client may hold a connection each. None may need a second one to load its script.
+// All attempts of a client may hold a connection each. None may need a second one to load its
+// script.
 func TestReplicasNeedOneConnectionEach(t *testing.T) {
 	t.Parallel()
 	servers := redistest.Replicated(t, 1)
@@ -113,7 +114,8 @@ func TestReplicasNeedOneConnectionEach(t *testing.T) {
 	}
 }
 
-// The context or the wait ends while Redis waits for replicas. Redis is there, so nothing says that it is unavailable.
+// The context or the wait ends while Redis waits for replicas. Redis is there, so nothing says that
+// it is unavailable.
 func TestAcquisitionEndsWhileRedisWaitsForReplicas(t *testing.T) {
 	t.Parallel()
 	s := redistest.Redis(t)

@@ -20,8 +20,8 @@ import (
 	"github.com/redlatch/redlatch/primitives"
 )
 
-// A master with two replicas and three sentinels fails over twice: first the master hangs and comes back,
-// then, after all sentinels were restarted, its successor dies. Both clients stay the same.
+// A master with two replicas and three sentinels fails over twice: first the master hangs and comes
+// back, then, after all sentinels were restarted, its successor dies. Both clients stay the same.
 func TestSentinelFailovers(t *testing.T) {
 	redistest.NeedFull(t, "several fail-overs")
 	t.Parallel()
@@ -55,7 +55,8 @@ type sentinelFailover struct {
 	one, two *primitives.Client
 }
 
-// run breaks the master and checks what happens to holders and waiters. limit is the bar for a waiter.
+// run breaks the master and checks what happens to holders and waiters. limit is the bar for a
+// waiter.
 func (f *sentinelFailover) run(t *testing.T, limit time.Duration, fail func(*redistest.Server) error) {
 	stalls := redistest.WatchStalls(t)
 	old := f.servers.Current(t)
@@ -108,7 +109,8 @@ func (f *sentinelFailover) token(t *testing.T) int64 {
 	return hold.Token()
 }
 
-// failoverCluster does what [redis.NewFailoverClusterClient] does, whose goroutines would outlive the test.
+// failoverCluster does what [redis.NewFailoverClusterClient] does, whose goroutines would outlive
+// the test.
 func failoverCluster(t *testing.T, servers *redistest.SentinelServers) *redis.ClusterClient {
 	sentinel := redis.NewSentinelClient(servers.Sentinels[0].Client(t).Options())
 	rdb := redis.NewClusterClient(&redis.ClusterOptions{
@@ -136,8 +138,9 @@ func failoverCluster(t *testing.T, servers *redistest.SentinelServers) *redis.Cl
 	return rdb
 }
 
-// A planned failover leaves the former master as it is until the sentinels make it a replica, about ten seconds later.
-// The subscriptions of every kind of client that Sentinel guides move to its successor before.
+// A planned failover leaves the former master as it is until the sentinels make it a replica, about
+// ten seconds later. The subscriptions of every kind of client that Sentinel guides move to its
+// successor before.
 func TestSubscriptionsLeaveAFormerMasterAtOnce(t *testing.T) {
 	redistest.NeedFull(t, "a fail-over")
 	t.Parallel()
@@ -182,8 +185,8 @@ func TestSubscriptionsLeaveAFormerMasterAtOnce(t *testing.T) {
 	}
 }
 
-// serveSentinel is a sentinel that says who the master is. It tells nobody of a change, so a former master goes on
-// as before.
+// serveSentinel is a sentinel that says who the master is. It tells nobody of a change, so a former
+// master goes on as before.
 func serveSentinel(t *testing.T, master *atomic.Pointer[redistest.Server]) (addr string) {
 	bulk := func(s string) string { return fmt.Sprintf("$%d\r\n%s\r\n", len(s), s) }
 	return redistest.Serve(t, func(conn net.Conn) {
@@ -230,8 +233,9 @@ func readCommand(r *bufio.Reader) (args []string, err error) {
 	return args, nil
 }
 
-// A former master closes nothing until a sentinel has told it of its successor, which may take ten seconds. A waiter
-// that stayed subscribed there would hear of no release until then, and wait for its next poll each time.
+// A former master closes nothing until a sentinel has told it of its successor, which may take ten
+// seconds. A waiter that stayed subscribed there would hear of no release until then, and wait for
+// its next poll each time.
 func TestWaitersLeaveAFormerMaster(t *testing.T) {
 	t.Parallel()
 	former, current := redistest.Fresh(t), redistest.Fresh(t)

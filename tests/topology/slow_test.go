@@ -14,8 +14,9 @@ import (
 	"github.com/redlatch/redlatch/primitives"
 )
 
-// C10: servers that answer, however slowly, lose no hold, although each answer takes longer than the read timeout of
-// the client, and than a command may take. Each case returns what acquires holds, and the proxies before its servers.
+// C10: servers that answer, however slowly, lose no hold, although each answer takes longer than
+// the read timeout of the client, and than a command may take. Each case returns what acquires
+// holds, and the proxies before its servers.
 func TestSlowServersLoseNoHold(t *testing.T) {
 	t.Parallel()
 	redistest.NeedFull(t, "servers that are slow for two leases")

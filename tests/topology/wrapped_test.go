@@ -16,8 +16,8 @@ import (
 	"github.com/redlatch/redlatch/primitives"
 )
 
-// instrumented is what many programs make of the result of redis.NewUniversalClient: a struct that embeds the
-// interface. It has no Options method, and overrides the methods that send commands.
+// instrumented is what many programs make of the result of redis.NewUniversalClient: a struct that
+// embeds the interface. It has no Options method, and overrides the methods that send commands.
 type instrumented struct {
 	redis.UniversalClient
 	sent atomic.Int64 // by the methods that it overrides
@@ -52,8 +52,8 @@ var wrappers = map[string]func(redis.UniversalClient) redis.UniversalClient{
 // wrappedClient is a client of a user, who has added methods to it.
 type wrappedClient struct{ *redis.Client }
 
-// eachWrapped runs f for each wrapper, around a client of a server and around one of a cluster. open returns a
-// further client.
+// eachWrapped runs f for each wrapper, around a client of a server and around one of a cluster.
+// open returns a further client.
 func eachWrapped(t *testing.T, f func(t *testing.T, open func() redis.UniversalClient)) {
 	t.Parallel()
 	for name, wrap := range wrappers {
@@ -68,8 +68,8 @@ func eachWrapped(t *testing.T, f func(t *testing.T, open func() redis.UniversalC
 	}
 }
 
-// Waiters get the messages of releases, and holders those of takeovers. Without them a waiter would look once a
-// second, and a holder when its lease ends.
+// Waiters get the messages of releases, and holders those of takeovers. Without them a waiter would
+// look once a second, and a holder when its lease ends.
 func TestWrappedClientHearsMessages(t *testing.T) {
 	eachWrapped(t, func(t *testing.T, open func() redis.UniversalClient) {
 		var log LogBuffer
@@ -151,8 +151,8 @@ func TestWrappedClusterIsACluster(t *testing.T) {
 	}
 }
 
-// Calls, losses and Close come in time while the server is silent, although the client itself would wait for much
-// longer.
+// Calls, losses and Close come in time while the server is silent, although the client itself would
+// wait for much longer.
 func TestWrappedClientOnASilentServer(t *testing.T) {
 	t.Parallel()
 	const readTimeout, limit = 40 * time.Second, 15 * time.Second

@@ -96,7 +96,8 @@ func requireWrongType(t *testing.T, err error) {
 	require.NotErrorIs(t, err, primitives.ErrNotAcquired)
 }
 
-// requireReleaseFails checks the error of a hold's release. If the lock's own key was overwritten, it is lost.
+// requireReleaseFails checks the error of a hold's release. If the lock's own key was overwritten,
+// it is lost.
 func (x *foreignKey) requireReleaseFails(t *testing.T, err error) {
 	t.Helper()
 	if x.what == "lock" {

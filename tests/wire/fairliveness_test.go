@@ -14,8 +14,8 @@ import (
 	"github.com/redlatch/redlatch/primitives"
 )
 
-// Java waiters with short waits that give up leave none of the time that the scripts of this library have given
-// them, so a dead Java waiter behind them delays the others by its own timeout.
+// Java waiters with short waits that give up leave none of the time that the scripts of this
+// library have given them, so a dead Java waiter behind them delays the others by its own timeout.
 func TestFairLockJavaWaitersThatGiveUpLeaveNoDelay(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -44,13 +44,15 @@ func TestFairLockJavaWaitersThatGiveUpLeaveNoDelay(t *testing.T) {
 	})
 }
 
-// A Java waiter does not keep the five minutes that the score of the Go waiter before it allowed for another Java
-// waiter, whether that Go waiter acquires or leaves. Therefore it delays the others by its own timeout if it dies.
+// A Java waiter does not keep the five minutes that the score of the Go waiter before it allowed
+// for another Java waiter, whether that Go waiter acquires or leaves. Therefore it delays the
+// others by its own timeout if it dies.
 func TestFairLockJavaWaiterBehindGoKeepsItsOwnTimeout(t *testing.T) {
 	t.Parallel()
 	for what, limit := range map[string]time.Duration{
 		"acquires": 10 * time.Second,
-		// Redisson adds the rest of the lock's TTL to the score of its first waiter, and so to those behind it.
+		// Redisson adds the rest of the lock's TTL to the score of its first waiter, and so to
+		// those behind it.
 		"leaves": 40 * time.Second,
 	} {
 		redistest.RunBubble(t, what, func(t *testing.T) {
@@ -80,8 +82,8 @@ func TestFairLockJavaWaiterBehindGoKeepsItsOwnTimeout(t *testing.T) {
 	}
 }
 
-// A dead Java waiter whose score is hours ahead, because the server's clock was set back, delays the others by five
-// minutes at most.
+// A dead Java waiter whose score is hours ahead, because the server's clock was set back, delays
+// the others by five minutes at most.
 func TestFairLockDeadJavaWaiterWithAScoreFarAhead(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -102,8 +104,9 @@ func TestFairLockDeadJavaWaiterWithAScoreFarAhead(t *testing.T) {
 	})
 }
 
-// A dead Go waiter behind a Java waiter with a short wait does not block the queue for the five minutes that its
-// score allows for the Java waiter, if a Go client sees the queue after its timeout. Only waiters in Java are left.
+// A dead Go waiter behind a Java waiter with a short wait does not block the queue for the five
+// minutes that its score allows for the Java waiter, if a Go client sees the queue after its
+// timeout. Only waiters in Java are left.
 func TestFairLockDeadGoWaiterBehindAShortJavaWait(t *testing.T) {
 	t.Parallel()
 	for _, wait := range []time.Duration{2 * time.Millisecond, 500 * time.Millisecond, 20 * time.Second} {
@@ -128,8 +131,9 @@ func TestFairLockDeadGoWaiterBehindAShortJavaWait(t *testing.T) {
 	}
 }
 
-// A Java waiter with a short wait stands behind a dead Go waiter. When that is removed, it has the time that a new head
-// has, although nothing else changes: the lock is free, and whoever looks does not wait.
+// A Java waiter with a short wait stands behind a dead Go waiter. When that is removed, it has the
+// time that a new head has, although nothing else changes: the lock is free, and whoever looks does
+// not wait.
 func TestFairLockJavaWaiterBehindADeadGoHeadHasTimeToAcquire(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -151,8 +155,8 @@ func TestFairLockJavaWaiterBehindADeadGoHeadHasTimeToAcquire(t *testing.T) {
 	})
 }
 
-// A refresh puts the scores of a mixed queue in order, whatever they were. The timeout of a Go waiter comes after those
-// of the Java waiters before it, however long they wait.
+// A refresh puts the scores of a mixed queue in order, whatever they were. The timeout of a Go
+// waiter comes after those of the Java waiters before it, however long they wait.
 func TestFairLockRefreshOrdersScores(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -194,8 +198,8 @@ func TestFairLockRefreshOrdersScores(t *testing.T) {
 	}
 }
 
-// A Go waiter whose client was silent for longer than its timeout keeps its place if it is heard again before its
-// turn.
+// A Go waiter whose client was silent for longer than its timeout keeps its place if it is heard
+// again before its turn.
 func TestFairLockGoWaiterIsSilentBeforeItsTurn(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -217,8 +221,8 @@ func TestFairLockGoWaiterIsSilentBeforeItsTurn(t *testing.T) {
 	})
 }
 
-// When the last client of this library leaves the queue, each Java waiter gets time for those before it. Without a
-// lease, Redisson counts only milliseconds for each.
+// When the last client of this library leaves the queue, each Java waiter gets time for those
+// before it. Without a lease, Redisson counts only milliseconds for each.
 func TestFairLockJavaWaitersKeepTheirPlacesAfterTheLastGoClient(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -101,7 +101,8 @@ func (m *mixed) joinJava(i int, d time.Duration) {
 	})
 }
 
-// joinLeaving starts a waiter in Go. The function it returns has the waiter leave the queue, and waits for that.
+// joinLeaving starts a waiter in Go. The function it returns has the waiter leave the queue, and
+// waits for that.
 func (m *mixed) joinLeaving() (leave func()) {
 	m.t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())

@@ -56,8 +56,9 @@ func TestFairLockReleaseTakesItsOwnCountOnly(t *testing.T) {
 					require.Equal(t, map[string]string{hold.ID(): "1"}, Fields(t, s, name), "a late copy: %v", sent[i].Args)
 				}
 				Release(t, hold)
-				// A late copy of an acquisition may have joined the queue, and been granted the lock. The grant ends
-				// after seconds: it is shortened, and what never ends is found.
+				// A late copy of an acquisition may have joined the queue, and been granted the
+				// lock. The grant ends after seconds: it is shortened, and what never ends is
+				// found.
 				for _, key := range Leftovers(t, s, name) {
 					if ttl := s.Client(t).PTTL(t.Context(), key).Val(); ttl > 0 {
 						require.LessOrEqual(t, ttl, Soon)
@@ -199,8 +200,8 @@ func TestFairLockNestedUnderALostHoldIsLost(t *testing.T) {
 	})
 }
 
-// C4: clients that wait with one owner id share a place. It stays while one of them waits, whoever came first, and
-// also if the first one's process dies.
+// C4: clients that wait with one owner id share a place. It stays while one of them waits, whoever
+// came first, and also if the first one's process dies.
 func TestFairPlaceStaysWhileSomebodyWaitsWithItsID(t *testing.T) {
 	for _, tt := range []struct {
 		name  string

@@ -28,17 +28,19 @@ type handoffKind struct {
 	acquire     *scripts.Script
 	release     *scripts.Script
 	acquireArgs func(id string) []any
-	// next is the waiter to hand off to; "": none. memory is how long to remember the release, in ms.
+	// next is the waiter to hand off to; "": none. memory is how long to remember the release, in
+	// ms.
 	releaseArgs func(id, next string, memory int) []any
-	// forgetful: a release is remembered only if copies of the acquisition may come after it. A copy of the
-	// release then finds nothing to release.
+	// forgetful: a release is remembered only if copies of the acquisition may come after it. A
+	// copy of the release then finds nothing to release.
 	forgetful bool
 	holders   func(rdb *redis.Client, ids []string) []string
 	permits   int                         // the most holders at once
 	available func(rdb *redis.Client) int // permits in the pool; -1: the kind has no pool
 }
 
-// tokens is how many fencing tokens an id reserves: some reserve a block, as holders within a cohort do.
+// tokens is how many fencing tokens an id reserves: some reserve a block, as holders within a
+// cohort do.
 func tokens(id string) int {
 	if id == "" {
 		return 0
@@ -183,8 +185,8 @@ func releaseOutcome(answer any) string {
 // Acquisitions, releases with a handoff, and copies of both run in any order. A released id never
 // holds again, there are never too many holders, and the number of permits stays the same.
 //
-// Copies of an acquisition come after its release only if the client is in doubt about an attempt, and a
-// client hands off only to waiters that have not ended. Copies of a handoff come at any time.
+// Copies of an acquisition come after its release only if the client is in doubt about an attempt,
+// and a client hands off only to waiters that have not ended. Copies of a handoff come at any time.
 func TestHandoffModel(t *testing.T) {
 	t.Parallel()
 	server := redistest.Embedded(t)

@@ -14,8 +14,8 @@ import (
 	"github.com/redlatch/redlatch/primitives"
 )
 
-// Redisson's unlock publishes on the common channel, which only two of the clients in line hear. When these two no
-// longer wait, another one hears it.
+// Redisson's unlock publishes on the common channel, which only two of the clients in line hear.
+// When these two no longer wait, another one hears it.
 func TestRedissonsUnlockWakesAClientInLine(t *testing.T) {
 	t.Parallel()
 	for name, leave := range map[string]func(t *testing.T, l *primitives.Lock, free, seize func()) (stop func()){

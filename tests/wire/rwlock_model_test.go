@@ -240,8 +240,8 @@ func (m *rwModel) shorten(id string, count int, limit time.Time) {
 	m.removeExpired()
 }
 
-// releaseShared removes the count of a shared ownership, and reports whether Redis still had it. A nil
-// ownership: the oldest of that field, or a count that is not shared.
+// releaseShared removes the count of a shared ownership, and reports whether Redis still had it. A
+// nil ownership: the oldest of that field, or a count that is not shared.
 func (m *rwModel) releaseShared(id string, write bool, o *rwModelOwnership) bool {
 	of := &rwModelOwnership{id: id, write: write, shared: true, holds: 1}
 	m.expireOwners()
@@ -722,8 +722,8 @@ func (r *rwModelRun) requireSame(t *rapid.T, rdb *redis.Client) {
 	if m.held() {
 		ttl := rdb.PTTL(ctx, "n").Val()
 		if m.writer == "" && max(r.fields, len(hash)) > 5 && ttl > time.Until(m.ends) {
-			// Among more than four readers, dead ones included, a script does not look for the longest
-			// lease: see readers.lua. The script may have removed the dead ones.
+			// Among more than four readers, dead ones included, a script does not look for the
+			// longest lease: see readers.lua. The script may have removed the dead ones.
 			m.ends = time.Now().Add(ttl)
 		}
 		require.Equal(t, time.Until(m.ends), ttl)

@@ -12,8 +12,8 @@ import (
 	"github.com/redlatch/redlatch/scripts"
 )
 
-// rwTurns sends the commands of clients that share a read-write lock. Each has one request, with the client's name
-// as its id.
+// rwTurns sends the commands of clients that share a read-write lock. Each has one request, with
+// the client's name as its id.
 type rwTurns struct {
 	*RWTest
 	by   scripts.Sender
@@ -117,8 +117,8 @@ func (x *rwTurns) stopWriting(t *testing.T, client string) {
 	require.NoError(t, err)
 }
 
-// A writer's release begins the turn of the readers that waited. Then it is the turn of the writer that has waited
-// longest, although others try before it.
+// A writer's release begins the turn of the readers that waited. Then it is the turn of the writer
+// that has waited longest, although others try before it.
 func TestRWLockTurns(t *testing.T) {
 	onTurns(t, func(t *testing.T, x *rwTurns) {
 		require.Nil(t, x.write(t, "first"))
@@ -162,7 +162,8 @@ func TestRWLockWritersCompeteAtFirst(t *testing.T) {
 	})
 }
 
-// A client that does not come delays the others by at most one turn. One that has given up does not delay them.
+// A client that does not come delays the others by at most one turn. One that has given up does not
+// delay them.
 func TestRWLockTurnOfAClientThatDoesNotCome(t *testing.T) {
 	type test struct {
 		name  string
@@ -226,7 +227,8 @@ func TestRWLockTurnOfAReaderAmongMany(t *testing.T) {
 	})
 }
 
-// Writers that have died delay the others by one turn in all. A live one is noted again when it is refused.
+// Writers that have died delay the others by one turn in all. A live one is noted again when it is
+// refused.
 func TestRWLockTurnsOfManyWritersThatDoNotCome(t *testing.T) {
 	onTurns(t, func(t *testing.T, x *rwTurns) {
 		require.Nil(t, x.write(t, "first"))
@@ -254,7 +256,8 @@ func TestRWLockTurnsOfManyWritersThatDoNotCome(t *testing.T) {
 	})
 }
 
-// A turn that seems to have begun in the future, because the clock was set back, does not keep the readers from theirs.
+// A turn that seems to have begun in the future, because the clock was set back, does not keep the
+// readers from theirs.
 func TestRWLockTurnAfterTheClockWasSetBack(t *testing.T) {
 	onTurns(t, func(t *testing.T, x *rwTurns) {
 		require.Nil(t, x.write(t, "first"))

@@ -82,7 +82,8 @@ func testWireReader(t *testing.T, x *RWTest) {
 	x.RequireState(t, nil, "0")
 }
 
-// testWireManyReaders: the hash lives as long as the longest remaining reader, however many there are.
+// testWireManyReaders: the hash lives as long as the longest remaining reader, however many there
+// are.
 func testWireManyReaders(t *testing.T, x *RWTest) {
 	ctx := t.Context()
 	long := Acquire(t, ctx, x.RW.Reader(), primitives.WithLease(time.Hour))
@@ -273,8 +274,8 @@ func testWireWriterClaim(t *testing.T, x *RWTest) {
 	x.Redisson(1).ReadUnlock(t)
 	cancel()
 	require.ErrorIs(t, Await(t, w).Err, primitives.ErrNotAcquired)
-	// The call waits for the withdrawal for a moment only. The message below shows that the claim has not
-	// just expired.
+	// The call waits for the withdrawal for a moment only. The message below shows that the claim
+	// has not just expired.
 	redistest.WaitFor(t, Soon, func() bool { return x.Rdb.Exists(ctx, claim).Val() == 0 }, "the claim is withdrawn")
 	x.RequireState(t, Reads(r.ID(), 1), "1")
 	w = StartAcquire(ctx, x.RW.Writer())
@@ -287,8 +288,8 @@ func testWireWriterClaim(t *testing.T, x *RWTest) {
 	x.RequireState(t, nil, "1")
 }
 
-// A late copy of a command that confirms the count of a reader comes after the reader's release. Another acquisition
-// still reads with that id.
+// A late copy of a command that confirms the count of a reader comes after the reader's release.
+// Another acquisition still reads with that id.
 func TestRWLockLateCopyOfAConfirmedCount(t *testing.T) {
 	t.Parallel()
 	EachRW(t, func(t *testing.T, x *RWTest) {

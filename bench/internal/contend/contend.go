@@ -1,6 +1,6 @@
-// Package contend defines the contenders of the benchmark: redlatch, its peers and go-redis alone, which the code
-// calls a floor. A floor does a job by commands or small scripts, without renewal, loss detection or retries. Libraries
-// that spend less on each command than go-redis pass it.
+// Package contend defines the contenders of the benchmark: redlatch, its peers and go-redis alone,
+// which the code calls a floor. A floor does a job by commands or small scripts, without renewal,
+// loss detection or retries. Libraries that spend less on each command than go-redis pass it.
 package contend
 
 import (
@@ -62,8 +62,8 @@ type Hold interface {
 // connections.
 const maxPool = 128
 
-// Options returns the go-redis options for a target that is one server. All clients use the defaults
-// of go-redis, without maintenance notifications.
+// Options returns the go-redis options for a target that is one server. All clients use the
+// defaults of go-redis, without maintenance notifications.
 func (t Target) Options() *redis.Options {
 	return &redis.Options{
 		Network: t.Network, Addr: t.Addr,
@@ -71,8 +71,8 @@ func (t Target) Options() *redis.Options {
 	}
 }
 
-// Dial returns a go-redis client with a connection per worker, up to maxPool, and two spare ones. In
-// a cluster it has as many for each node.
+// Dial returns a go-redis client with a connection per worker, up to maxPool, and two spare ones.
+// In a cluster it has as many for each node.
 func (c ClientConfig) Dial() redis.UniversalClient {
 	o := c.Target.Options()
 	o.PoolSize = min(c.Workload.Goroutines, maxPool) + 2

@@ -100,9 +100,10 @@ func (l *redsyncLocker) Release(ctx context.Context) error {
 	return err
 }
 
-// rueidisClient is github.com/redis/rueidis/rueidislock. It renews its locks, and its waiters are woken by
-// client-side caching. It has a rueidis client of its own, with a few connections for any number of workers. Its
-// TTL is its default, 5 s: it is also how long a waiter sleeps that no invalidation wakes.
+// rueidisClient is github.com/redis/rueidis/rueidislock. It renews its locks, and its waiters are
+// woken by client-side caching. It has a rueidis client of its own, with a few connections for any
+// number of workers. Its TTL is its default, 5 s: it is also how long a waiter sleeps that no
+// invalidation wakes.
 type rueidisClient struct{ locker rueidislock.Locker }
 
 func openRueidis(_ context.Context, c ClientConfig) (Client, error) {
@@ -133,8 +134,9 @@ type rueidisLocker struct {
 	name   string
 }
 
-// rueidisWait is how long an acquisition waits before it begins again. A waiter of rueidislock waits for a message
-// alone, and was seen to wait for ever for a lock that was free. It is long enough not to matter otherwise.
+// rueidisWait is how long an acquisition waits before it begins again. A waiter of rueidislock
+// waits for a message alone, and was seen to wait for ever for a lock that was free. It is long
+// enough not to matter otherwise.
 const rueidisWait = time.Second
 
 func (l *rueidisLocker) Acquire(ctx context.Context) (Hold, error) {

@@ -201,7 +201,8 @@ func (s *redissonSession) warmUp(ctx context.Context, w Workload, length time.Du
 	return load.Close(ctx)
 }
 
-// Run kills the Java process on failure, because remaining threads would disturb later measurements.
+// Run kills the Java process on failure, because remaining threads would disturb later
+// measurements.
 func (s *redissonSession) Run(ctx context.Context, w Workload) (Result, error) {
 	ctx, cancel := context.WithTimeout(ctx, w.Duration+javaTimeout)
 	defer cancel()

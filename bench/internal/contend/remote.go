@@ -117,8 +117,8 @@ type Result struct {
 	HandOffTimes []int64 `json:"handOffTimes,omitempty"`
 
 	// Violations found by the guard. Overlaps counts sections that were entered while too many
-	// workers were inside. Lost counts lost updates of a counter, which each exclusive section reads
-	// at its start and writes at its end.
+	// workers were inside. Lost counts lost updates of a counter, which each exclusive section
+	// reads at its start and writes at its end.
 	Overlaps int64 `json:"overlaps"`
 	Lost     int64 `json:"lost"`
 

@@ -162,7 +162,8 @@ func (l *line) deliver() {
 			p.to.Close()
 			continue
 		}
-		// A receiver that does not read would hold all others up. Redis and go-redis read what arrives.
+		// A receiver that does not read would hold all others up. Redis and go-redis read what
+		// arrives.
 		_, err := p.to.Write(p.data)
 		if err != nil && !errors.Is(err, net.ErrClosed) {
 			p.to.Close() // the other side of the proxy then sees the end too

@@ -17,7 +17,8 @@ import (
 //   - A thread that sleeps keeps its P until the runtime takes it away, after 20 µs to 10 ms. Then the other
 //     goroutines cannot run, and how long depends on what the process has done before.
 //
-// A timer of the kernel is a file, and its end wakes the goroutine as an answer from the network does.
+// A timer of the kernel is a file, and its end wakes the goroutine as an answer from the network
+// does.
 func ParkUntil(due time.Time) {
 	t := timers.Get().(*kernelTimer)
 	defer timers.Put(t)
@@ -31,7 +32,8 @@ func ParkUntil(due time.Time) {
 	}
 }
 
-// timers keeps timers for the next section. The garbage collector closes the files of those it drops.
+// timers keeps timers for the next section. The garbage collector closes the files of those it
+// drops.
 var timers = sync.Pool{New: func() any {
 	fd, err := unix.TimerfdCreate(unix.CLOCK_MONOTONIC, unix.TFD_NONBLOCK|unix.TFD_CLOEXEC)
 	if err != nil {

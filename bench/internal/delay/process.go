@@ -74,16 +74,16 @@ func (p *Process) Close() error {
 	return nil
 }
 
-// Serve is the main function of a child process. It runs the proxy that the message in in describes,
-// until the end of in. It writes "" to out when the proxy listens, or else the error.
+// Serve is the main function of a child process. It runs the proxy that the message in in
+// describes, until the end of in. It writes "" to out when the proxy listens, or else the error.
 func Serve(ctx context.Context, in io.Reader, out io.Writer) error {
 	decoder, encoder := json.NewDecoder(in), json.NewEncoder(out)
 	var c config
 	if err := decoder.Decode(&c); err != nil {
 		return fmt.Errorf("delay: %w", err)
 	}
-	// Two threads sleep in a system call most of the time. They must not keep other goroutines waiting
-	// for a processor.
+	// Two threads sleep in a system call most of the time. They must not keep other goroutines
+	// waiting for a processor.
 	runtime.GOMAXPROCS(runtime.NumCPU() + 2)
 	p, err := Listen(ctx, c.Path, c.Target, c.RoundTrip)
 	if err != nil {

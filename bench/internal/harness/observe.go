@@ -144,7 +144,8 @@ func (o *observation) observe(
 	return nil
 }
 
-// countMissingKeys counts, on a single server, holds without a key as lost, in case the contender did not notice.
+// countMissingKeys counts, on a single server, holds without a key as lost, in case the contender
+// did not notice.
 func (o *observation) countMissingKeys(ctx context.Context, admin *redis.Client) error {
 	const perCommand = 1000
 	var present int64

@@ -29,8 +29,8 @@ type Spec struct {
 	Metrics  []string // keys of the metrics to show; ratios are of the first
 	Networks []string // of all rows; nil: as the run is configured
 	Slow     bool     // runs half the rounds
-	// Forks: can run with a process per client. W2 and its like cannot: each worker has a key of its
-	// own, and so has its guard, which other processes do not see.
+	// Forks: can run with a process per client. W2 and its like cannot: each worker has a key of
+	// its own, and so has its guard, which other processes do not see.
 	Forks bool
 }
 
@@ -61,7 +61,8 @@ func Specs(long bool) []Spec {
 	return slices.Concat(local, remoteSpecs(local), repeatedSpecs())
 }
 
-// repeatedSpecs returns workloads of one goroutine that acquires and releases again and again, beside W1.
+// repeatedSpecs returns workloads of one goroutine that acquires and releases again and again,
+// beside W1.
 func repeatedSpecs() []Spec {
 	workload := contend.Workload{
 		Kind: contend.Section, Primitive: contend.Linger, Keys: 1, Clients: 1, Goroutines: 1,

@@ -71,9 +71,9 @@ func (c Calls) All() (sum int64) {
 	return sum
 }
 
-// ByClients returns the number of commands that clients sent. INFO counts calls by scripts under the
-// same names. So ByClients counts only commands that scripts cannot call, and the commands in names.
-// The caller must know that no script calls the commands in names.
+// ByClients returns the number of commands that clients sent. INFO counts calls by scripts under
+// the same names. So ByClients counts only commands that scripts cannot call, and the commands in
+// names. The caller must know that no script calls the commands in names.
 func (c Calls) ByClients(names ...string) int64 {
 	var sum int64
 	for name, n := range c {

@@ -31,9 +31,10 @@ func (h *held) renewals() int64 {
 	return int64(float64(h.n) * 3 * h.renewing.took.Seconds() / h.ttl.Seconds())
 }
 
-// hold acquires n locks, whose names begin with prefix, and holds them for a while. The acquisitions are spread
-// evenly over a third of the TTL, which is the time between two renewals of a lock. The renewals are then spread
-// evenly too, as they would be with many independent callers. It fails if a lock cannot be acquired or released.
+// hold acquires n locks, whose names begin with prefix, and holds them for a while. The
+// acquisitions are spread evenly over a third of the TTL, which is the time between two renewals of
+// a lock. The renewals are then spread evenly too, as they would be with many independent callers.
+// It fails if a lock cannot be acquired or released.
 func (s *system) hold(ctx context.Context, prefix string, n int, ttl, length time.Duration) (held, error) {
 	result := held{n: n, ttl: ttl}
 	c, err := s.open(primitives.WithDefaults(primitives.WithWatchdog(ttl)))
@@ -116,8 +117,8 @@ func (c *client) pair(ctx context.Context, name string) error {
 	return hold.Release(ctx)
 }
 
-// warmUp makes the client's connections, and waits until Redis has freed the buffers that it no longer
-// needs. So neither counts as memory of what follows.
+// warmUp makes the client's connections, and waits until Redis has freed the buffers that it no
+// longer needs. So neither counts as memory of what follows.
 func (c *client) warmUp(ctx context.Context) error {
 	const pairs = 5000
 	err := c.each(pairs, func(i int) error { return c.pair(ctx, "warm"+strconv.Itoa(i)) })

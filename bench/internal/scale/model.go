@@ -21,9 +21,9 @@ type Constants struct {
 	PairClient float64 `json:"pair_client"`
 	Refused    float64 `json:"refused"` // an attempt to acquire a held lock; a poll is one, too
 
-	// A renewal command costs RenewCommand, and RenewLock for each lock in it. WakeUp is the part of
-	// RenewCommand that only the first wakeUps commands of each second cost. It is 0 on one server, where a
-	// client needs fewer commands.
+	// A renewal command costs RenewCommand, and RenewLock for each lock in it. WakeUp is the part
+	// of RenewCommand that only the first wakeUps commands of each second cost. It is 0 on one
+	// server, where a client needs fewer commands.
 	RenewCommandServer float64 `json:"renew_command_server"`
 	RenewLockServer    float64 `json:"renew_lock_server"`
 	WakeUpServer       float64 `json:"wake_up_server"`
@@ -63,8 +63,9 @@ const (
 	length             = 5 * time.Second // of each measurement
 )
 
-// wakeUps is how often a second renewals wake up a client, at most. This is an assumption of the model: the
-// renewals of the same millisecond are sent together, and wake up the client and the servers once.
+// wakeUps is how often a second renewals wake up a client, at most. This is an assumption of the
+// model: the renewals of the same millisecond are sent together, and wake up the client and the
+// servers once.
 const wakeUps = 1000
 
 // calibrate measures the constants on a system.
@@ -153,8 +154,8 @@ func (c *Constants) each(u *usage, n int64) cost {
 	return cost{server / float64(n), client / float64(n)}
 }
 
-// renewSingly measures commands that renew one lock each. On a cluster, a client with one lock in each of
-// many slots sends them. On one server, that takes many clients.
+// renewSingly measures commands that renew one lock each. On a cluster, a client with one lock in
+// each of many slots sends them. On one server, that takes many clients.
 func (s *system) renewSingly(ctx context.Context) (usage, error) {
 	if len(s.nodes) > 1 {
 		h, err := s.hold(ctx, "spread", calibrationSpread, calibrationTTL, 2*calibrationTTL)
@@ -212,8 +213,9 @@ func (s *system) calibrateHandOff(ctx context.Context, c *Constants) error {
 	return nil
 }
 
-// tables returns the bytes of n keys with a TTL in Redis's two hash tables, of keys and of expiries:
-// 8 bytes for each bucket. Redis doubles a table when it is full. So memory grows in steps.
+// tables returns the bytes of n keys with a TTL in Redis's two hash tables, of keys and of
+// expiries: 8 bytes for each bucket. Redis doubles a table when it is full. So memory grows in
+// steps.
 func tables(n, nodes int) int64 {
 	buckets := int64(1) << bits.Len(uint(max(n/nodes, 1)-1))
 	return int64(nodes) * 2 * 8 * buckets
@@ -240,8 +242,8 @@ func (c *Constants) waiting(names int) cost {
 	return cost{c.IdleServer + float64(names)*c.PollServer, c.IdleClient + float64(names)*c.PollClient}
 }
 
-// handOff returns the server's time and the number of scripts for each hand-off, if that many clients make
-// rate of them in a second. Each client that waits also polls.
+// handOff returns the server's time and the number of scripts for each hand-off, if that many
+// clients make rate of them in a second. Each client that waits also polls.
 func (c *Constants) handOff(clients int, rate float64) (server, scripts float64) {
 	if clients <= 2 {
 		return c.PairHandOff, c.PairHandOffScripts

@@ -29,7 +29,8 @@ text { font: 12px system-ui, sans-serif; fill: #24292f }
 }
 `
 
-// SVG returns a plot of each curve, on logarithmic axes: dots are measured, dashed lines are the model.
+// SVG returns a plot of each curve, on logarithmic axes: dots are measured, dashed lines are the
+// model.
 func (r *Report) SVG() string {
 	var curves []string
 	for _, c := range r.Checks {

@@ -60,8 +60,8 @@ const (
 	ttl       = 30 * time.Second
 )
 
-// Run measures the constants and the checks, each on a fresh system: a server that has held a million locks is
-// slower for a while.
+// Run measures the constants and the checks, each on a fresh system: a server that has held a
+// million locks is slower for a while.
 func Run(ctx context.Context, config Config) (*Report, error) {
 	r := &Report{Setup: report.Machine(time.Now())}
 	for _, start := range []func(context.Context) (*system, error){startSingle, startCluster} {
@@ -106,7 +106,8 @@ func (r *Report) parts(config Config) (parts []part) {
 	return parts
 }
 
-// checks returns the measurements that compare the model with reality: first its constants, then larger sizes.
+// checks returns the measurements that compare the model with reality: first its constants, then
+// larger sizes.
 func (r *Report) checks(config Config) (parts []part) {
 	add := func(measure func(context.Context, *system) error, what string, args ...any) {
 		parts = append(parts, part{fmt.Sprintf(what, args...), measure})

@@ -100,8 +100,8 @@ func TestMeasurements(t *testing.T) {
 	require.NoError(t, err)
 	defer s.close()
 
-	// Redis frees the buffers of the first connections during this. So it needs the whole time to settle:
-	// the locks take less memory than the buffers.
+	// Redis frees the buffers of the first connections during this. So it needs the whole time to
+	// settle: the locks take less memory than the buffers.
 	h, err := s.hold(ctx, "held", 500, 600*time.Millisecond, 600*time.Millisecond)
 	require.NoError(t, err)
 	require.Zero(t, h.lost)

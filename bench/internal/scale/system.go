@@ -22,8 +22,8 @@ type system struct {
 	target contend.Target
 	nodes  []*server.Server
 	close  func()
-	// settle is how long waiters get until all of them wait, and Redis to free its buffers: it does so
-	// two seconds after their last use.
+	// settle is how long waiters get until all of them wait, and Redis to free its buffers: it does
+	// so two seconds after their last use.
 	settle time.Duration
 	pace   time.Duration // of the machine at the start
 }
@@ -100,8 +100,8 @@ type usage struct {
 	published      int64 // messages published, by scripts too
 	commands       int64 // that clients sent, scripts included
 
-	// slowness is the time that the machine took for a fixed computation, as a ratio to that at the start. The
-	// processor times are divided by it.
+	// slowness is the time that the machine took for a fixed computation, as a ratio to that at the
+	// start. The processor times are divided by it.
 	slowness float64
 }
 
@@ -135,8 +135,8 @@ func (s *system) run(ctx context.Context, f func() error) (usage, error) {
 	return u, err
 }
 
-// pace returns how long this machine takes for a fixed computation: the median of some tries. The speed of a
-// virtual machine changes from minute to minute.
+// pace returns how long this machine takes for a fixed computation: the median of some tries. The
+// speed of a virtual machine changes from minute to minute.
 func pace() time.Duration {
 	block := make([]byte, 4<<20)
 	tries := make([]time.Duration, 15)

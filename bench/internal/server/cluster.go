@@ -66,7 +66,8 @@ func (c *Cluster) share(ctx context.Context, n int) error {
 	return node.Admin.ClusterAddSlotsRange(ctx, i*slots/n, (i+1)*slots/n-1).Err()
 }
 
-// introduce makes the first node meet the others. It may be repeated: on a busy machine a handshake may fail.
+// introduce makes the first node meet the others. It may be repeated: on a busy machine a handshake
+// may fail.
 func (c *Cluster) introduce(ctx context.Context, buses []int) error {
 	for i, node := range c.Nodes[1:] {
 		host, port, err := net.SplitHostPort(node.TCP.Addr)

@@ -56,8 +56,8 @@ func Start(ctx context.Context) (*Server, error) {
 	return startOnFreePort(ctx, func() ([]string, error) { return nil, nil })
 }
 
-// startOnFreePort starts a server with further arguments. It calls args for each attempt, because the
-// arguments may name a port too.
+// startOnFreePort starts a server with further arguments. It calls args for each attempt, because
+// the arguments may name a port too.
 func startOnFreePort(ctx context.Context, args func() ([]string, error)) (*Server, error) {
 	binary, err := Binary()
 	if err != nil {

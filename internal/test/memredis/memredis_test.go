@@ -185,8 +185,8 @@ func TestFaults(t *testing.T) {
 	require.Equal(t, "+OK\r\n", do("eval", "redis.call('del', 'k') return redis.call('set', 'k', 'w')", "0"))
 }
 
-// A replica answers reads with the data that it has, refuses writes, and passes messages on. Once it is promoted, it
-// goes on by itself.
+// A replica answers reads with the data that it has, refuses writes, and passes messages on. Once
+// it is promoted, it goes on by itself.
 func TestReplica(t *testing.T) {
 	primary, replica := New(time.Now, 1), New(time.Now, 2)
 	p := primary.NewConn(func([]byte) {})

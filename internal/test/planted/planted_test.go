@@ -16,8 +16,8 @@ import (
 	"github.com/redlatch/redlatch/internal/test/redistest"
 )
 
-// Every defect applies to the present tree, and what it changes compiles, which only CI tries: it takes long. Defects
-// that do not touch the same text are compiled together.
+// Every defect applies to the present tree, and what it changes compiles, which only CI tries: it
+// takes long. Defects that do not touch the same text are compiled together.
 func TestDefectsApply(t *testing.T) {
 	root, err := filepath.Abs("../../..")
 	require.NoError(t, err)
@@ -66,8 +66,8 @@ func TestDefectsApply(t *testing.T) {
 	})
 }
 
-// A text that occurs twice, or not at all, is an error: the patch would change something else. A text that has moved
-// to another file is found.
+// A text that occurs twice, or not at all, is an error: the patch would change something else. A
+// text that has moved to another file is found.
 func TestEditNeedsOneText(t *testing.T) {
 	root := t.TempDir()
 	for _, dir := range []string{"primitives", "scripts", "pubsub", "watchdog", "internal", catalogueDir} {

@@ -79,11 +79,11 @@ func rename(name *int8, i, j int8) {
 	}
 }
 
-// explore visits all states that a model can reach, the nearest first. It ends with the first violation.
-// visit, if not nil, is called once for each state.
+// explore visits all states that a model can reach, the nearest first. It ends with the first
+// violation. visit, if not nil, is called once for each state.
 //
-// It remembers a hash of each state, not the state: 64 bits with a new seed in each run. With ten million
-// states, two have the same hash in one run of 300,000. Then it would miss states.
+// It remembers a hash of each state, not the state: 64 bits with a new seed in each run. With ten
+// million states, two have the same hash in one run of 300,000. Then it would miss states.
 func explore[S comparable](m model[S], visit func(S)) result {
 	return exploreUpTo(m, visit, math.MaxInt)
 }
@@ -99,8 +99,8 @@ func exploreUnlessFull[S comparable](m model[S], visit func(S)) result {
 	return exploreUpTo(m, visit, exploreByDefault)
 }
 
-// exploreUpTo is explore with a limit to the number of states. If there are more, it does not find waiters that
-// wait for ever.
+// exploreUpTo is explore with a limit to the number of states. If there are more, it does not find
+// waiters that wait for ever.
 func exploreUpTo[S comparable](m model[S], visit func(S), limit int) (r result) {
 	seed := maphash.MakeSeed()
 	key := func(s S) uint64 { return maphash.Comparable(seed, m.same(s)) }
@@ -198,7 +198,8 @@ func traceOf[S comparable](m model[S], ways []way, number int32) (trace []string
 // edge is a step between two states.
 type edge struct{ from, to int32 }
 
-// firstStuck returns the first state from which no edges lead to one that is done, -1 if there is none.
+// firstStuck returns the first state from which no edges lead to one that is done, -1 if there is
+// none.
 func firstStuck(done []bool, edges []edge) int32 {
 	// The edges into a state i are into[first[i]:first[i+1]].
 	first := make([]int32, len(done)+1)
@@ -240,8 +241,8 @@ const (
 // processes numbers the client of each acquisition.
 type processes [acquisitions]int8
 
-// equals says which neighbors, i and i+1, have equal standing: two acquisitions of one client, or two with
-// clients of their own.
+// equals says which neighbors, i and i+1, have equal standing: two acquisitions of one client, or
+// two with clients of their own.
 func (of processes) equals() (equal [acquisitions - 1]bool) {
 	clients := [acquisitions]int{}
 	for _, c := range of {
@@ -253,8 +254,9 @@ func (of processes) equals() (equal [acquisitions - 1]bool) {
 	return equal
 }
 
-// sortNames renames acquisitions of equal standing, so that many states that differ in the names only
-// become one state. rank is a number that depends on what an acquisition has done, and not on its name.
+// sortNames renames acquisitions of equal standing, so that many states that differ in the names
+// only become one state. rank is a number that depends on what an acquisition has done, and not on
+// its name.
 func sortNames(equal [acquisitions - 1]bool, rank func(i int) uint64, swap func(i, j int8)) {
 	var ranks [acquisitions]uint64
 	for i := range ranks {

@@ -10,22 +10,23 @@ import (
 	"github.com/redlatch/redlatch/internal/test/redistest"
 )
 
-// The fair lock: acquisitions with ids of their own join a queue. The script that frees the lock grants it to
-// the first, or a message tells the first, which then acquires. Clients refresh the queue. Waiters give up,
-// holds are released or end by time, and clients fall silent or crash.
+// The fair lock: acquisitions with ids of their own join a queue. The script that frees the lock
+// grants it to the first, or a message tells the first, which then acquires. Clients refresh the
+// queue. Waiters give up, holds are released or end by time, and clients fall silent or crash.
 //
-// At most one copy of a command is awaited. Once a client has stopped waiting for a copy, copies of it may be
-// executed at any later time, in any number, or never. Answers and messages may be lost. Messages arrive at
-// any later time, in any order.
+// At most one copy of a command is awaited. Once a client has stopped waiting for a copy, copies of
+// it may be executed at any later time, in any number, or never. Answers and messages may be lost.
+// Messages arrive at any later time, in any order.
 //
-// A refresh and its answer are one step: a late answer could only cause an attempt, and waiters may make one
-// at any time. Any client that has queued may have a refresh under way.
+// A refresh and its answer are one step: a late answer could only cause an attempt, and waiters may
+// make one at any time. Any client that has queued may have a refresh under way.
 //
-// Assumed, and not part of the model: Redis remembers a release for longer than a copy can be under way, and a
-// lease does not end on the server before it ends for its holder, whose clock starts earlier.
+// Assumed, and not part of the model: Redis remembers a release for longer than a copy can be under
+// way, and a lease does not end on the server before it ends for its holder, whose clock starts
+// earlier.
 
-// gone is a further phase: nobody acts for the acquisition any more, and the server may not know that. An
-// acquisition is in the phase ended only if the server knows.
+// gone is a further phase: nobody acts for the acquisition any more, and the server may not know
+// that. An acquisition is in the phase ended only if the server knows.
 const gone = ended + 1
 
 // fairWaiter is the client's side of one acquisition.
@@ -38,7 +39,8 @@ type fairWaiter struct {
 	grant fairGrant
 	// stale: the lease that the answer grants has ended.
 	stale bool
-	// doubt: an attempt was not answered. Only for acquisitions that do not wait; others always roll back.
+	// doubt: an attempt was not answered. Only for acquisitions that do not wait; others always
+	// roll back.
 	doubt bool
 	// position is the one that the client knows.
 	position since
@@ -311,7 +313,8 @@ func fairLateSteps(s *fairState, i int, f *fairSetup, do fairStep) {
 	}
 }
 
-// fairClientSteps lists the steps of a client: its refreshes, and what happens to all its acquisitions at once.
+// fairClientSteps lists the steps of a client: its refreshes, and what happens to all its
+// acquisitions at once.
 func fairClientSteps(s *fairState, c int8, f *fairSetup, do fairStep) {
 	actor := slices.Index(f.of[:], c)
 	if actor < 0 {
@@ -428,8 +431,8 @@ func (s *fairState) executeRelease(i int, f *fairSetup) (answer, fairGrant) {
 	return got, g
 }
 
-// refresh runs a refresh of a client. If it is answered, waiters with a reason try again. A head that the
-// client does not know leaves the queue.
+// refresh runs a refresh of a client. If it is answered, waiters with a reason try again. A head
+// that the client does not know leaves the queue.
 func (s *fairState) refresh(c int8, f *fairSetup, answered bool) {
 	before := *s
 	leaver := int8(nobody)
@@ -450,8 +453,8 @@ func (s *fairState) refresh(c int8, f *fairSetup, answered bool) {
 	}
 }
 
-// judge compares the server before and after a command, and notes what is wrong. beats is the client whose
-// heartbeat it is. leaver is the acquisition that leaves the queue by it.
+// judge compares the server before and after a command, and notes what is wrong. beats is the
+// client whose heartbeat it is. leaver is the acquisition that leaves the queue by it.
 func (s *fairState) judge(before *fairState, f *fairSetup, beats, leaver int8) {
 	old, now := &before.server, &s.server
 	winner := now.holder
@@ -490,7 +493,8 @@ func (s *fairState) judge(before *fairState, f *fairSetup, beats, leaver int8) {
 	}
 }
 
-// normalize clears what no later step reads, so that states that differ in nothing else are one state.
+// normalize clears what no later step reads, so that states that differ in nothing else are one
+// state.
 func (s *fairState) normalize(f *fairSetup) {
 	var present [acquisitions]bool // clients with waiters in the queue
 	for _, id := range s.server.queue {
@@ -542,8 +546,8 @@ func (s *fairState) normalize(f *fairSetup) {
 	}
 }
 
-// renumber gives the positions of a waiter small numbers. It drops grants for a position that the waiter does
-// not have and will not learn of.
+// renumber gives the positions of a waiter small numbers. It drops grants for a position that the
+// waiter does not have and will not learn of.
 func (s *fairState) renumber(id int8, f *fairSetup) {
 	w := &s.waiters[id]
 	var number [joinsNow + 1]since
@@ -711,7 +715,8 @@ func TestFairProtocolFindsDefects(t *testing.T) {
 	for _, tt := range []struct {
 		name string
 		in   fairSetup
-		// A waiter that waits for ever is found when all states are known, so such a model leaves out copies.
+		// A waiter that waits for ever is found when all states are known, so such a model leaves
+		// out copies.
 		upTo nature
 		d    fairDefects
 	}{

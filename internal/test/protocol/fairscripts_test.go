@@ -266,8 +266,8 @@ func (l *redisFair) refresh(client int8) fairGrant {
 // fairSamples is how many states of a model's server are compared with Redis.
 const fairSamples = 100
 
-// The server of the fair lock's model does what the scripts do: each command, from a sample of the states that
-// the server can reach.
+// The server of the fair lock's model does what the scripts do: each command, from a sample of the
+// states that the server can reach.
 func TestFairScriptsDoWhatTheModelSays(t *testing.T) {
 	for name, f := range map[string]fairSetup{
 		"three clients":                                threeClients,

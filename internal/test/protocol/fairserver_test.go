@@ -4,13 +4,15 @@ package protocol
 
 import "slices"
 
-// The server's side of the fair lock: what the scripts fairlock/acquire, release, leave_queue and refresh do for
-// acquisitions with ids of their own. Methods are named after the functions of the scripts.
+// The server's side of the fair lock: what the scripts fairlock/acquire, release, leave_queue and
+// refresh do for acquisitions with ids of their own. Methods are named after the functions of the
+// scripts.
 //
-// Times are reduced to the decisions that depend on them: is a client's heartbeat older than the waiter
-// timeout, and do two positions in the queue have the same time?
+// Times are reduced to the decisions that depend on them: is a client's heartbeat older than the
+// waiter timeout, and do two positions in the queue have the same time?
 
-// fairKind is how an acquisition waits for the lock. fairlock/acquire gets the same values in ARGV[6].
+// fairKind is how an acquisition waits for the lock. fairlock/acquire gets the same values in
+// ARGV[6].
 type fairKind uint8
 
 const (
@@ -23,8 +25,8 @@ const (
 type fairSetup struct {
 	of    processes
 	kinds [acquisitions]fairKind
-	// upTo leaves out steps of a higher nature. Without faults nobody polls either: messages alone must keep
-	// the queue moving.
+	// upTo leaves out steps of a higher nature. Without faults nobody polls either: messages alone
+	// must keep the queue moving.
 	upTo    nature
 	defects fairDefects
 }
@@ -38,8 +40,8 @@ const (
 	joinsNow = firstTime + 3 // differs from all that a normalized state has
 )
 
-// fairGrant is a message, or part of an answer: the lock is granted to a waiter. The zero since: it is not
-// granted, but free.
+// fairGrant is a message, or part of an answer: the lock is granted to a waiter. The zero since: it
+// is not granted, but free.
 type fairGrant struct {
 	to    int8
 	since since

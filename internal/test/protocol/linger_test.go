@@ -6,13 +6,15 @@ import (
 	"testing"
 )
 
-// When a lingering lock is given up. Each step is what package engine or turns does with its mutex held, so that others
-// come in between. Every command and every message arrives. The time after which a lingering lock is given up anyway
-// never comes: whoever waits for the lock must get it before.
+// When a lingering lock is given up. Each step is what package engine or turns does with its mutex
+// held, so that others come in between. Every command and every message arrives. The time after
+// which a lingering lock is given up anyway never comes: whoever waits for the lock must get it
+// before.
 //
-// A client that is refused asks the client of the holder to give the lock up. If that client does not know the
-// holder yet, or another acquisition has the lock by then, the next poll asks again. A poll without such a reason
-// never comes: an attempt must not be what saves a waiter that is forgotten.
+// A client that is refused asks the client of the holder to give the lock up. If that client does
+// not know the holder yet, or another acquisition has the lock by then, the next poll asks again. A
+// poll without such a reason never comes: an attempt must not be what saves a waiter that is
+// forgotten.
 
 // lingerStage is how far an acquisition has come.
 type lingerStage uint8
@@ -143,7 +145,8 @@ func lingerWaitSteps(s *lingerState, i int, of processes, d *lingerDefects, do l
 	}
 }
 
-// refused takes in a refusal: the acquisition asks another client to give the lock up, and joins the queue of its own.
+// refused takes in a refusal: the acquisition asks another client to give the lock up, and joins
+// the queue of its own.
 func (s *lingerState) refused(i int, of processes, d *lingerDefects) {
 	a := &s.side[i]
 	if of[a.by] != of[i] {
@@ -213,7 +216,8 @@ func (s *lingerState) firstWaiter(of processes, client int8) int8 {
 	return nobody
 }
 
-// free executes the release of a hold: it hands the lock off to a waiter of its client, or wakes all waiters.
+// free executes the release of a hold: it hands the lock off to a waiter of its client, or wakes
+// all waiters.
 func (s *lingerState) free(i int, of processes) {
 	s.wanted[s.side[i].wire] = false // the id is not used again
 	s.holder = s.firstWaiter(of, of[i])

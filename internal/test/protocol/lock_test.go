@@ -10,19 +10,22 @@ import (
 	"github.com/redlatch/redlatch/internal/waitq"
 )
 
-// The plain lock: acquisitions with ids of their own, releases, hand-offs to a waiter of the same client, and
-// turns on one hold, which are passed on without a command. Another acquisition then releases the id. A lock may linger
-// after its release, until it is given up, or until an acquisition of the same client that has not tried yet resumes
-// it. The model in linger_test.go says when it is given up.
+// The plain lock: acquisitions with ids of their own, releases, hand-offs to a waiter of the same
+// client, and turns on one hold, which are passed on without a command. Another acquisition then
+// releases the id. A lock may linger after its release, until it is given up, or until an
+// acquisition of the same client that has not tried yet resumes it. The model in linger_test.go
+// says when it is given up.
 //
-// Beside the clients of the model there may be any number of others, which acquire and release the lock too. Their ids
-// are their own, and whatever becomes of their commands, the others know only that they hold the lock, or do not.
+// Beside the clients of the model there may be any number of others, which acquire and release the
+// lock too. Their ids are their own, and whatever becomes of their commands, the others know only
+// that they hold the lock, or do not.
 //
-// At most one copy of a command is awaited. Once a client has stopped waiting for a copy, copies of it may be
-// executed at any later time, in any number, or never. Answers may be lost.
+// At most one copy of a command is awaited. Once a client has stopped waiting for a copy, copies of
+// it may be executed at any later time, in any number, or never. Answers may be lost.
 //
-// Assumed, and not part of the model: Redis remembers a release for longer than a copy can be under way, and a
-// lease does not end on the server before it ends for its holder, whose clock starts earlier.
+// Assumed, and not part of the model: Redis remembers a release for longer than a copy can be under
+// way, and a lease does not end on the server before it ends for its holder, whose clock starts
+// earlier.
 
 // phase is how far an acquisition has come.
 type phase uint8
@@ -59,7 +62,8 @@ type acquisition struct {
 	latest         answer // to the latest attempt
 	stale          bool   // the lease that it was granted has ended before it knew
 	wire           int8   // of a hold: the id that the server knows, another one's within a cohort
-	// clean: the client was told that its id holds nothing, or has sent nothing that could make it hold.
+	// clean: the client was told that its id holds nothing, or has sent nothing that could make it
+	// hold.
 	clean bool
 }
 
@@ -199,7 +203,8 @@ func lockModel(f *lockSetup) model[lockState] {
 	}
 }
 
-// normalize clears what no later step reads, so that states that differ in nothing else are one state.
+// normalize clears what no later step reads, so that states that differ in nothing else are one
+// state.
 func (s *lockState) normalize() {
 	used := [acquisitions]bool{} // by a cohort's hold
 	for i := range s.acquired {
@@ -297,7 +302,8 @@ func (s *lockState) giveUp(i int, d *lockDefects) {
 	a.phase, a.clean = ended, true
 }
 
-// grant makes i a holder, unless its lease is over already. A command that offers it the lock may still be executed.
+// grant makes i a holder, unless its lease is over already. A command that offers it the lock may
+// still be executed.
 func (s *lockState) grant(i int, d *lockDefects) {
 	a := &s.acquired[i]
 	a.Doubt = a.Doubt || (a.Offered && !d.forgetsOffer)
@@ -307,7 +313,8 @@ func (s *lockState) grant(i int, d *lockDefects) {
 	}
 }
 
-// acquireSteps lists the steps of an acquisition until it holds, or gives up. It may have a reason to try at any time.
+// acquireSteps lists the steps of an acquisition until it holds, or gives up. It may have a reason
+// to try at any time.
 func acquireSteps(s *lockState, i int, d *lockDefects, do func(string, int, func(*lockState))) {
 	a := &s.acquired[i]
 	switch {
@@ -397,8 +404,8 @@ func holdSteps(s *lockState, i int, of processes, d *lockDefects, do func(string
 	}
 }
 
-// mayTakeTurn reports whether a waiter may have a turn on a hold of its client. A user who takes turns has sent nothing
-// that may be executed later.
+// mayTakeTurn reports whether a waiter may have a turn on a hold of its client. A user who takes
+// turns has sent nothing that may be executed later.
 func (a *acquisition) mayTakeTurn(d *lockDefects) bool {
 	isInDoubt := a.Offered || (a.Doubt && !d.passesInDoubt)
 	return a.State == waitq.Idle && !isInDoubt
@@ -475,7 +482,8 @@ func (s *lockState) endOf(id int, d *lockDefects) {
 	s.tell(id, got, d)
 }
 
-// tell tells the successor of a release what has become of the hand-off, once: got is the answer, or notSent.
+// tell tells the successor of a release what has become of the hand-off, once: got is the answer,
+// or notSent.
 func (s *lockState) tell(id int, got answer, d *lockDefects) {
 	r := &s.released[id]
 	if r.successor == nobody || r.told {

@@ -14,13 +14,14 @@ import (
 	"github.com/redlatch/redlatch/scripts"
 )
 
-// Nested holds of a plain lock: the client has the lock by A, and B and C nest in A, also while A is being released.
-// All share an id, and the server counts them. Each command carries the wanted count. A mutex, the wire lock, is held
-// from when the count is read until the answer comes, or until nobody waits for it any longer.
+// Nested holds of a plain lock: the client has the lock by A, and B and C nest in A, also while A
+// is being released. All share an id, and the server counts them. Each command carries the wanted
+// count. A mutex, the wire lock, is held from when the count is read until the answer comes, or
+// until nobody waits for it any longer.
 //
-// Late copies of a command may be executed at any time, in any number, or never. A command without an answer is
-// repeated with the count of then. Other clients acquire whenever the lock is free. A lease does not end before it ends
-// for a holder.
+// Late copies of a command may be executed at any time, in any number, or never. A command without
+// an answer is repeated with the count of then. Other clients acquire whenever the lock is free. A
+// lease does not end before it ends for a holder.
 
 // nestedStage is how far a hold has come.
 type nestedStage uint8
@@ -297,8 +298,8 @@ func TestNestedProtocolFindsDefects(t *testing.T) {
 	}
 }
 
-// compareNested checks that the model's server does what the scripts do: each command, from every state that the server
-// can reach.
+// compareNested checks that the model's server does what the scripts do: each command, from every
+// state that the server can reach.
 func compareNested(t *testing.T, servers map[nestedServer]bool) {
 	rdb := redistest.Miniredis(t).Client(t)
 	run := runner(t, rdb)

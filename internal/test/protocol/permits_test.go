@@ -9,13 +9,13 @@ import (
 	"github.com/redlatch/redlatch/internal/test/redistest"
 )
 
-// The plain semaphore: acquisitions of one permit each, their rollbacks and releases, and what Redis remembers of
-// them. There is no lease, so each command must count exactly once: a permit that is returned twice can be taken
-// twice, and one that is never returned is gone.
+// The plain semaphore: acquisitions of one permit each, their rollbacks and releases, and what
+// Redis remembers of them. There is no lease, so each command must count exactly once: a permit
+// that is returned twice can be taken twice, and one that is never returned is gone.
 //
-// As for the lock, late copies of a command may be executed at any time, in any number, or never. Unlike there, what
-// Redis remembers expires: of a release or a rollback, as soon as no copy is under way; of an acquisition, after a
-// day, and a holder knows when that may have happened.
+// As for the lock, late copies of a command may be executed at any time, in any number, or never.
+// Unlike there, what Redis remembers expires: of a release or a rollback, as soon as no copy is
+// under way; of an acquisition, after a day, and a holder knows when that may have happened.
 
 // memory is what Redis remembers of an acquisition.
 type memory uint8
@@ -100,8 +100,9 @@ func (s *permitState) release(i int, d *permitDefects) answer {
 	return freed
 }
 
-// remembers reports whether Redis is to remember a release or a rollback: a copy of the acquisition may come, or a
-// copy of the release would return what Redis does not remember. Else a copy of the release finds nothing to return.
+// remembers reports whether Redis is to remember a release or a rollback: a copy of the acquisition
+// may come, or a copy of the release would return what Redis does not remember. Else a copy of the
+// release finds nothing to return.
 func (a *permitSide) remembers() bool { return a.doubt || a.forgotten }
 
 func permitModel(limit int8, d permitDefects) model[permitState] {

@@ -10,16 +10,16 @@ import (
 	"github.com/redlatch/redlatch/internal/waitq"
 )
 
-// The read-write lock: acquisitions with ids of their own. One command may acquire for two readers of a client. A
-// writer hands the lock off to a writer of the same client. A writer that is refused because of readers leaves a
-// reservation, which keeps new readers out until it expires.
+// The read-write lock: acquisitions with ids of their own. One command may acquire for two readers
+// of a client. A writer hands the lock off to a writer of the same client. A writer that is refused
+// because of readers leaves a reservation, which keeps new readers out until it expires.
 //
-// As for the plain lock, late copies of a command may be executed at any time, in any number, or never. What Redis
-// remembers of a release is forgotten at any time, unless an attempt was in doubt. The lease of a reader that is dead
-// has ended, but its field may stay.
+// As for the plain lock, late copies of a command may be executed at any time, in any number, or
+// never. What Redis remembers of a release is forgotten at any time, unless an attempt was in
+// doubt. The lease of a reader that is dead has ended, but its field may stay.
 //
-// Not part of the model: nested acquisitions, such as a writer that also reads, and cohorts of writers, which work as
-// those of the plain lock do.
+// Not part of the model: nested acquisitions, such as a writer that also reads, and cohorts of
+// writers, which work as those of the plain lock do.
 
 // Further answers to an attempt.
 const (
@@ -63,7 +63,8 @@ type rwState struct {
 type rwSetup struct {
 	of     processes
 	writes [acquisitions]bool
-	// triesAlone: a reader may try without the other reader of its client that waits, as first attempts do.
+	// triesAlone: a reader may try without the other reader of its client that waits, as first
+	// attempts do.
 	triesAlone bool
 	defects    rwDefects
 }
@@ -177,8 +178,8 @@ func (s *rwServer) endWrite(i, successor int8, d *rwDefects) answer {
 
 func (s *rwServer) has(i int8) bool { return s.writer == i || s.alive[i] }
 
-// companion returns the other reader of the same client, for which a reader's attempt acquires too; nobody if there is
-// none.
+// companion returns the other reader of the same client, for which a reader's attempt acquires too;
+// nobody if there is none.
 func (f *rwSetup) companion(i int) int8 {
 	for j := range f.of {
 		if j != i && f.of[j] == f.of[i] && !f.writes[i] && !f.writes[j] {
@@ -229,7 +230,8 @@ func rwModel(f *rwSetup) model[rwState] {
 
 type rwStep = func(label string, actor int, change func(s *rwState))
 
-// rwAttemptSteps lists the steps of an acquisition until it holds or gives up. It may have a reason to try at any time.
+// rwAttemptSteps lists the steps of an acquisition until it holds or gives up. It may have a reason
+// to try at any time.
 func rwAttemptSteps(s *rwState, i int, f *rwSetup, do rwStep) {
 	a, j := &s.side[i], f.companion(i)
 	switch {
@@ -325,7 +327,8 @@ func (s *rwState) tellCompanion(i int, granted, doubt bool, f *rwSetup) {
 	}
 }
 
-// grant makes i a holder, unless its lease is over already. A command that acquires for it may still be executed.
+// grant makes i a holder, unless its lease is over already. A command that acquires for it may
+// still be executed.
 func (s *rwState) grant(i int, f *rwSetup) {
 	a := &s.side[i]
 	a.Doubt = a.InDoubt()
@@ -417,7 +420,8 @@ func (s *rwState) executeRelease(i int, f *rwSetup) answer {
 	return got
 }
 
-// tell tells the successor of a release what has become of the hand-off, once: got is the answer, or notSent.
+// tell tells the successor of a release what has become of the hand-off, once: got is the answer,
+// or notSent.
 func (s *rwState) tell(i int, got answer) {
 	a := &s.side[i]
 	if a.successor == nobody || a.told {
@@ -463,7 +467,8 @@ func rwServerSteps(s *rwState, i int, f *rwSetup, do rwStep) {
 	}
 }
 
-// executeLate executes a copy that nobody waits for: the lease that it gives may be over before a client knows of it.
+// executeLate executes a copy that nobody waits for: the lease that it gives may be over before a
+// client knows of it.
 func (s *rwState) executeLate(i int, forBoth bool, f *rwSetup) {
 	before := *s
 	s.execute(i, forBoth, f)
@@ -472,7 +477,8 @@ func (s *rwState) executeLate(i int, forBoth bool, f *rwSetup) {
 	}
 }
 
-// normalize clears what no later step reads, so that states that differ in nothing else are one state.
+// normalize clears what no later step reads, so that states that differ in nothing else are one
+// state.
 func (s *rwState) normalize(f *rwSetup) {
 	var granting [acquisitions]bool // there is a grant that the acquisition does not know of yet
 	for i := range s.side {

@@ -164,7 +164,8 @@ func (l *redisRW) endWrite(id, successor int8) answer {
 	return freed
 }
 
-// compareRW checks that the model's server does what the scripts do: each command, from each of these states.
+// compareRW checks that the model's server does what the scripts do: each command, from each of
+// these states.
 func compareRW(t *testing.T, f *rwSetup, states []rwServer) {
 	rdb := redistest.Miniredis(t).Client(t)
 	l := &redisRW{t, rdb, runner(t, rdb)}

@@ -32,8 +32,9 @@ var (
 	lockRelease = scripts.Load("lock/release")
 )
 
-// runner returns a runner that executes each script only once. With a plain [redis.Client], a caller sends by itself,
-// and repeats the command if there is no answer within 30 ms. The copy would publish the script's message again.
+// runner returns a runner that executes each script only once. With a plain [redis.Client], a
+// caller sends by itself, and repeats the command if there is no answer within 30 ms. The copy
+// would publish the script's message again.
 func runner(t *testing.T, rdb *redis.Client) *scripts.Runner {
 	r := scripts.NewRunner(struct{ *redis.Client }{rdb}, 0)
 	t.Cleanup(r.Close)

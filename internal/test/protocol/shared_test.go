@@ -13,9 +13,10 @@ import (
 	"github.com/redlatch/redlatch/scripts"
 )
 
-// The plain lock with shared ids: A and B acquire with WithOwner and the same id, C with another one. The lock counts,
-// and each release must return its own count only. As for the semaphore, what Redis remembers of a release or a
-// rollback expires once no copy is under way. A lease does not end before it ends for a holder.
+// The plain lock with shared ids: A and B acquire with WithOwner and the same id, C with another
+// one. The lock counts, and each release must return its own count only. As for the semaphore, what
+// Redis remembers of a release or a rollback expires once no copy is under way. A lease does not
+// end before it ends for a holder.
 
 // sharedSide is the client's side of an acquisition.
 type sharedSide struct {
@@ -237,7 +238,8 @@ func sharedReleaseSteps(s *sharedState, i int, d *sharedDefects, do func(string,
 	}
 }
 
-// sharedForgetSteps lists what happens by itself: late copies come, or come no more, and Redis forgets.
+// sharedForgetSteps lists what happens by itself: late copies come, or come no more, and Redis
+// forgets.
 func sharedForgetSteps(s *sharedState, i int, d *sharedDefects, do func(string, int, func(*sharedState))) {
 	a := &s.side[i]
 	if a.late {

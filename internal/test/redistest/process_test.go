@@ -6,7 +6,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The block of a process is not taken by another one: the port of a server that is down for a moment stays free.
+// The block of a process is not taken by another one: the port of a server that is down for a
+// moment stays free.
 func TestBlocksOfPortsAreTakenOnce(t *testing.T) {
 	t.Parallel()
 	own := ownBlock()

@@ -336,7 +336,8 @@ func TestProxyDropsMessages(t *testing.T) {
 	})
 }
 
-// receive receives from sub and checks the kind of a confirmation, or the payload of a message or pong.
+// receive receives from sub and checks the kind of a confirmation, or the payload of a message or
+// pong.
 func receive(t *testing.T, sub *redis.PubSub, want string) {
 	t.Helper()
 	got, err := sub.ReceiveTimeout(t.Context(), 5*time.Second)

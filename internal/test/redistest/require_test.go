@@ -57,7 +57,8 @@ func TestMissingServerSkipsUnlessRequired(t *testing.T) {
 	}
 }
 
-// By default, a test for each server needs one server: redis-server, or else miniredis. All tests use both.
+// By default, a test for each server needs one server: redis-server, or else miniredis. All tests
+// use both.
 func TestEachServerThatIsHere(t *testing.T) {
 	t.Setenv(envRequire, "")
 	t.Setenv(envNightly, "")

@@ -20,8 +20,9 @@ type Program struct {
 	Small   bool   // leave out the symbol table and debug information
 }
 
-// Build compiles a program, and writes it to a file. scratch is an empty folder for the files of the changed runtime.
-// $GOFLAGS applies, except for -race. An overlay in it is merged with that of the runtime.
+// Build compiles a program, and writes it to a file. scratch is an empty folder for the files of
+// the changed runtime. $GOFLAGS applies, except for -race. An overlay in it is merged with that of
+// the runtime.
 func Build(ctx context.Context, p Program, scratch, file string) error {
 	find := exec.CommandContext(ctx, "go", "env", "GOROOT")
 	find.Dir = p.Dir

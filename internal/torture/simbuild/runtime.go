@@ -108,8 +108,8 @@ func simInherit(f func()) func() {
 `,
 }
 
-// overlay writes the files of the changed runtime into dir, and returns the file for go build -overlay. also is such a
-// file for other packages; "" if there is none.
+// overlay writes the files of the changed runtime into dir, and returns the file for go build
+// -overlay. also is such a file for other packages; "" if there is none.
 func overlay(goroot, dir, also string) (string, error) {
 	texts := map[string]string{}
 	for _, i := range insertions {

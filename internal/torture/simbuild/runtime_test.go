@@ -10,7 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The changed runtime takes in the overlay of the caller, and says so if it does not fit the installed Go.
+// The changed runtime takes in the overlay of the caller, and says so if it does not fit the
+// installed Go.
 func TestOverlay(t *testing.T) {
 	out, err := exec.Command("go", "env", "GOROOT").Output()
 	require.NoError(t, err)

@@ -1,5 +1,5 @@
-// Command simguest simulates one round. It is compiled to WebAssembly and run by the program in sim, which gives it a
-// virtual clock and seeded random numbers.
+// Command simguest simulates one round. It is compiled to WebAssembly and run by the program in
+// sim, which gives it a virtual clock and seeded random numbers.
 //
 // It reads a request in JSON, and writes the result as one line of JSON.
 package main

@@ -40,8 +40,8 @@ func New(seed uint64) *Net {
 	return &Net{rand: rng, trace: 14695981039346656037, names: map[string]*Server{}}
 }
 
-// lock takes mu. A process that is stopped must not keep it. What its goroutines do meanwhile is done by the network:
-// the timers of data that is under way do not stop with the process.
+// lock takes mu. A process that is stopped must not keep it. What its goroutines do meanwhile is
+// done by the network: the timers of data that is under way do not stop with the process.
 func (n *Net) lock() {
 	group := simstop.Join(0)
 	n.mu.Lock()
@@ -93,7 +93,8 @@ func (n *Net) Serve(addr string, redis *memredis.Server) *Server {
 	return s
 }
 
-// Name lets dials of an address lead to a server, from now on. Open connections stay where they are.
+// Name lets dials of an address lead to a server, from now on. Open connections stay where they
+// are.
 func (n *Net) Name(addr string, s *Server) {
 	n.lock()
 	defer n.unlock()
@@ -139,8 +140,8 @@ func (s *Server) Start() {
 	s.down = false
 }
 
-// Stall makes the server keep all commands waiting, until it is called with false as often as with true, or until the
-// server is killed.
+// Stall makes the server keep all commands waiting, until it is called with false as often as with
+// true, or until the server is killed.
 func (s *Server) Stall(on bool) {
 	s.n.lock()
 	defer s.n.unlock()
@@ -180,8 +181,8 @@ func (n *Net) Client(id int) *Client {
 // Route returns the route to a server.
 func (c *Client) Route(s *Server) *Route { return c.routes[s] }
 
-// Kill takes the network away for good: the servers see that the connections are closed, and each further call of the
-// process that needs the network does not return.
+// Kill takes the network away for good: the servers see that the connections are closed, and each
+// further call of the process that needs the network does not return.
 func (c *Client) Kill() {
 	c.n.lock()
 	defer c.n.unlock()

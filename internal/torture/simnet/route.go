@@ -13,8 +13,8 @@ const (
 	ToClient = 1
 )
 
-// Route is what a client process and a server have between them. Its faults last until they are ended, and concern open
-// and new connections.
+// Route is what a client process and a server have between them. Its faults last until they are
+// ended, and concern open and new connections.
 type Route struct {
 	n        *Net
 	client   *Client
@@ -26,8 +26,8 @@ type Route struct {
 	rules    []*Rule
 }
 
-// overlapping counts the faults of one kind that are under way. They may overlap. The end of one does not end the
-// other.
+// overlapping counts the faults of one kind that are under way. They may overlap. The end of one
+// does not end the other.
 type overlapping int
 
 // set notes that a fault begins or ends.
@@ -86,8 +86,9 @@ func (r *Route) Delay(direction int, d time.Duration) {
 	r.delays[direction] += d
 }
 
-// Hold keeps data of a direction back, until it is called with false as often as with true. Then all of it arrives,
-// also what was written to connections that are closed by then: a kernel sends it again.
+// Hold keeps data of a direction back, until it is called with false as often as with true. Then
+// all of it arrives, also what was written to connections that are closed by then: a kernel sends
+// it again.
 func (r *Route) Hold(direction int, on bool) {
 	r.n.lock()
 	defer r.n.unlock()
@@ -100,8 +101,8 @@ func (r *Route) Hold(direction int, on bool) {
 	}
 }
 
-// Strand breaks all connections, except that what the client has written still arrives, after so much time: a kernel
-// sends it again and again. It is called while the route holds ToServer.
+// Strand breaks all connections, except that what the client has written still arrives, after so
+// much time: a kernel sends it again and again. It is called while the route holds ToServer.
 func (r *Route) Strand(after time.Duration) {
 	r.n.lock()
 	defer r.n.unlock()
@@ -204,8 +205,8 @@ func (r *Route) executeLate(rule *Rule, args []string) {
 	})
 }
 
-// execute executes a command, and calls the functions that [Server.Watch] has added, unless the reply is an error. n.mu
-// is held.
+// execute executes a command, and calls the functions that [Server.Watch] has added, unless the
+// reply is an error. n.mu is held.
 func (s *Server) execute(conn *memredis.Conn, args []string) (reply []byte) {
 	reply = conn.Do(args)
 	isError := reply[0] == '-'
@@ -218,8 +219,8 @@ func (s *Server) execute(conn *memredis.Conn, args []string) (reply []byte) {
 	return reply
 }
 
-// Watch calls seen with each command that the server has executed, by whomever and however late, unless the reply is an
-// error. seen must not block, and must not use the network.
+// Watch calls seen with each command that the server has executed, by whomever and however late,
+// unless the reply is an error. seen must not block, and must not use the network.
 func (s *Server) Watch(seen func(args []string)) {
 	s.n.lock()
 	defer s.n.unlock()

@@ -123,8 +123,8 @@ func TestRules(t *testing.T) {
 	}
 }
 
-// A late command is executed once its time has come. Who watches the server hears of it if the server has not refused
-// it.
+// A late command is executed once its time has come. Who watches the server hears of it if the
+// server has not refused it.
 func TestLateCommand(t *testing.T) {
 	f := newFixture(t)
 	var seen []string

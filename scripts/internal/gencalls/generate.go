@@ -40,7 +40,8 @@ type sharedKey struct {
 	names []string // in Lua
 }
 
-// usual are the keys that locks have. KEYS[1] is the primitive's own key, whatever a kind keeps there.
+// usual are the keys that locks have. KEYS[1] is the primitive's own key, whatever a kind keeps
+// there.
 var usual = []sharedKey{
 	{"Main", []string{"lock_hash", "permits_key", "count_key", "number_key"}},
 	{"Channel", []string{"channel"}},
@@ -77,8 +78,8 @@ func (p param) shared() (field string, ofKind bool) {
 	return "", false
 }
 
-// Generate returns the text of calls.go for the Lua files in a file system. An error begins with a file's
-// name and the number of a line.
+// Generate returns the text of calls.go for the Lua files in a file system. An error begins with a
+// file's name and the number of a line.
 func Generate(files fs.FS) ([]byte, error) {
 	paths, err := fs.Glob(files, "*/*.lua")
 	if err != nil {
@@ -140,7 +141,8 @@ type generator struct{ out bytes.Buffer }
 
 func (g *generator) line(format string, args ...any) { fmt.Fprintf(&g.out, format+"\n", args...) }
 
-// comment prints a comment, in lines of about 100 columns. Go doc shows the empty string of Lua as a quotation mark.
+// comment prints a comment, in lines of about 100 columns. Go doc shows the empty string of Lua as
+// a quotation mark.
 func (g *generator) comment(text string) {
 	text = strings.ReplaceAll(text, "''", `""`)
 	line := "//"
@@ -294,8 +296,8 @@ func value(of string, p param) string {
 // maxValues is how many characters of keys or arguments stand in one line.
 const maxValues = 85
 
-// vector prints the statement that makes the keys or the arguments of a call. It returns how many of them
-// must be sent, as an expression.
+// vector prints the statement that makes the keys or the arguments of a call. It returns how many
+// of them must be sent, as an expression.
 func (g *generator) vector(name string, v vector, s *script) string {
 	required := 0
 	var values []string
@@ -374,8 +376,8 @@ func (g *generator) batch(s *script, name string) {
 	g.line("}")
 }
 
-// replyTypes prints the types of a reply that package scripts does not have, and returns the name of the
-// reply's type.
+// replyTypes prints the types of a reply that package scripts does not have, and returns the name
+// of the reply's type.
 func (g *generator) replyTypes(s *script, name string) string {
 	r := s.returns
 	if len(r.fields) == 0 {

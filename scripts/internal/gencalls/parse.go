@@ -69,8 +69,8 @@ var (
 	nameForm  = regexp.MustCompile(`^[a-z][a-z_]*$`)
 )
 
-// parse reads the header of a file. It returns nil for a library. An error begins with the file's name
-// and the number of the line.
+// parse reads the header of a file. It returns nil for a library. An error begins with the file's
+// name and the number of the line.
 func parse(path, text string) (*script, error) {
 	s := &script{path: path}
 	fail := func(line int, format string, args ...any) (*script, error) {
@@ -260,8 +260,8 @@ func (s *script) check() error {
 // changeKeys is how many keys each [scripts.Change] has.
 const changeKeys = 3
 
-// isChange reports whether the script has the keys and the arguments of a [scripts.Change], and a reply without
-// further elements.
+// isChange reports whether the script has the keys and the arguments of a [scripts.Change], and a
+// reply without further elements.
 func (s *script) isChange() bool {
 	keys, args := s.keys.fixed, s.args.fixed
 	return len(s.keys.list)+len(s.args.list) == 0 &&
@@ -277,8 +277,8 @@ var (
 	reference = regexp.MustCompile(`\b(KEYS|ARGV)\[(\d+)\]`)
 )
 
-// checkCode checks that the code gives the names of the header to its KEYS and ARGV. It may use one of them
-// for further variables, too.
+// checkCode checks that the code gives the names of the header to its KEYS and ARGV. It may use one
+// of them for further variables, too.
 func (s *script) checkCode(lines []string) error {
 	type use struct {
 		line  int

@@ -120,8 +120,8 @@ func TestPageOfCronShowsTheMinimumHold(t *testing.T) {
 	}
 }
 
-// On a machine that stands still until the minimum hold is over, both hosts may run the job. Such a night is repeated,
-// a few times, and the scene says so: nothing is wrong with the lock.
+// On a machine that stands still until the minimum hold is over, both hosts may run the job. Such a
+// night is repeated, a few times, and the scene says so: nothing is wrong with the lock.
 func TestCronRepeatsNightsOfAMachineThatStoodStill(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {

@@ -341,8 +341,8 @@ func TestAdviceOnErrors(t *testing.T) {
 	}
 }
 
-// A server that refuses the client's certificate, or the lack of one, closes the connection after an alert. The advice
-// is about the certificate.
+// A server that refuses the client's certificate, or the lack of one, closes the connection after
+// an alert. The advice is about the certificate.
 func TestServerThatRefusesTheClientsCertificate(t *testing.T) {
 	t.Parallel()
 	s, tweak := redistest.FreshTLS(t)

@@ -11,8 +11,8 @@ import (
 	"github.com/redlatch/redlatch/internal/test/redistest"
 )
 
-// Servers that answer, but not as the library needs it: slow ones, ones that refuse writes, ones without a command, and
-// what stands in front of a dead one.
+// Servers that answer, but not as the library needs it: slow ones, ones that refuse writes, ones
+// without a command, and what stands in front of a dead one.
 
 // A server that answers each command late is slow, not silent: every probe is answered.
 func TestSlowServerIsAWarning(t *testing.T) {
@@ -30,7 +30,8 @@ func TestSlowServerIsAWarning(t *testing.T) {
 	require.Equal(t, OK, results["primitives"].Status, "%+v", results["primitives"])
 }
 
-// A connection that is accepted and closed: doctor says what it has seen, and asks about TLS only if TLS works there.
+// A connection that is accepted and closed: doctor says what it has seen, and asks about TLS only
+// if TLS works there.
 func TestConnectionThatIsClosed(t *testing.T) {
 	t.Parallel()
 	behind, err := net.Listen("tcp", "127.0.0.1:0")

@@ -22,7 +22,8 @@ func at(d time.Duration, process, event, id, more string) string {
 
 const second = time.Second
 
-// incident is what two processes did: a has the lock for 4 s, and b waits for it for 3 s and loses it.
+// incident is what two processes did: a has the lock for 4 s, and b waits for it for 3 s and loses
+// it.
 var incident = map[string]string{
 	"a": at(0, "a", opened, "", "") + at(0, "a", acquired, "a:1", `,"outcome":"acquired"`) +
 		at(4*second, "a", released, "a:1", `,"held_ms":4000`) +
@@ -211,8 +212,8 @@ Note: 7 events are missing: a file could not be written fast enough, or not at
 `, out.String())
 }
 
-// Whatever the names are, the text fits 80 columns and sends no control characters to the terminal, and the page is
-// well-formed.
+// Whatever the names are, the text fits 80 columns and sends no control characters to the terminal,
+// and the page is well-formed.
 func TestNamesOfOthers(t *testing.T) {
 	var files []string
 	for i := range 30 {
@@ -286,7 +287,8 @@ func TestMarksAreRound(t *testing.T) {
 	}
 }
 
-// A lock may stay taken although nobody holds it: after a release, or a death. A dead process says nothing more.
+// A lock may stay taken although nobody holds it: after a release, or a death. A dead process says
+// nothing more.
 func TestLocksThatStayTaken(t *testing.T) {
 	noon := time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
 	l := read(t, incident["a"]+at(second, "b", acquired, "b:1", "")+at(9*second, "b", lost, "b:1", `,"reason":"expired"`))

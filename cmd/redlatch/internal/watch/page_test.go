@@ -91,7 +91,8 @@ func TestPageListsLocksAsLs(t *testing.T) {
 	require.Contains(t, lines[1], `"later"`)
 }
 
-// A page asks for the name that it shows in detail, and each look reads that again. It stops asking when it is closed.
+// A page asks for the name that it shows in detail, and each look reads that again. It stops asking
+// when it is closed.
 func TestPageReadsWhatIsShownInDetail(t *testing.T) {
 	page := shown(result{snap: snapshot(noon)})
 	address := served(t, page)
@@ -195,7 +196,8 @@ func TestHistoryTellsHowHoldsEnd(t *testing.T) {
 	}
 }
 
-// What looks have seen adds up: a name that comes later, a new holder of a known name, a lock without expiry.
+// What looks have seen adds up: a name that comes later, a new holder of a known name, a lock
+// without expiry.
 func TestHistoryOfSeveralLooks(t *testing.T) {
 	named := plainLock("a", -1, "1")
 	named.Holders[0].Client = "host"
@@ -277,8 +279,8 @@ func TestCyclesAreClientsThatWaitForEachOther(t *testing.T) {
 	}
 }
 
-// A browser runs the page's script under the page's own policy: a lock is taken, and the page says who has it. Its
-// name is shown as it is.
+// A browser runs the page's script under the page's own policy: a lock is taken, and the page says
+// who has it. Its name is shown as it is.
 func TestPageInABrowser(t *testing.T) {
 	server := redistest.Fresh(t)
 	rdb := redis.NewClient(options(server.Addr()))
@@ -311,8 +313,8 @@ func TestPageInABrowser(t *testing.T) {
 	require.Empty(t, window.Troubles())
 }
 
-// A page that looked once does not know since when the hold of an older client lasts. It says so, and tells a lock that
-// only its minimum hold keeps from one that is held.
+// A page that looked once does not know since when the hold of an older client lasts. It says so,
+// and tells a lock that only its minimum hold keeps from one that is held.
 func TestPageDrawsWhatIsNotKnownAndWhatIsKept(t *testing.T) {
 	ago := int64(60_000)
 	unknown, told, rest := plainLock("unknown", 30*time.Second, "1"), plainLock("told", 30*time.Second, "2"),

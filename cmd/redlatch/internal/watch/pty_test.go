@@ -113,7 +113,8 @@ func (p *pty) await(texts ...string) string {
 	return all
 }
 
-// ends waits for the end of the process. The terminal must be as before, and its usual screen shown.
+// ends waits for the end of the process. The terminal must be as before, and its usual screen
+// shown.
 func (p *pty) ends() error {
 	p.t.Helper()
 	err := p.cmd.Wait()

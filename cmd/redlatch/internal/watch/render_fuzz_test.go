@@ -7,8 +7,8 @@ import (
 	"unicode"
 )
 
-// FuzzRender draws screens of any size with names, ids and errors of any content. Each line has the width of
-// the screen, and nothing that a terminal would obey.
+// FuzzRender draws screens of any size with names, ids and errors of any content. Each line has the
+// width of the screen, and nothing that a terminal would obey.
 func FuzzRender(f *testing.F) {
 	for _, s := range []string{"orders:42", "", "\x1b[2J", "a\r\nb\t", "\x9b31m", "\xff", "注文", "e\u0301", "\u202e",
 		"\u0301"} {

@@ -126,8 +126,8 @@ func TestSnapshotsShowWhatIsHeld(t *testing.T) {
 	t.Run("cluster", func(t *testing.T) { kinds(t, redistest.Cluster(t).ClusterClient(t)) })
 }
 
-// However many keys there are, a look costs Redis a bounded number of commands, and goes on where the last
-// one stopped.
+// However many keys there are, a look costs Redis a bounded number of commands, and goes on where
+// the last one stopped.
 func TestLookIsBounded(t *testing.T) {
 	t.Parallel()
 	server := redistest.Fresh(t)
@@ -162,8 +162,8 @@ func TestLookIsBounded(t *testing.T) {
 	require.Positive(t, found)
 }
 
-// While the server is away, each line says so. Afterwards the locks are shown again. A server that is silent holds up a
-// look for as long as the timeout, but not the lines.
+// While the server is away, each line says so. Afterwards the locks are shown again. A server that
+// is silent holds up a look for as long as the timeout, but not the lines.
 func TestLinesGoOnThroughAnOutage(t *testing.T) {
 	t.Parallel()
 	for what, tt := range map[string]struct {
@@ -255,10 +255,12 @@ func fill(t *testing.T, rdb redis.UniversalClient, prefix string, n int) {
 	require.NoError(t, rdb.Eval(t.Context(), script, nil, prefix, n).Err())
 }
 
-// fromClients are the commands that a look sends. The others in INFO commandstats are called by scripts.
+// fromClients are the commands that a look sends. The others in INFO commandstats are called by
+// scripts.
 var fromClients = []string{"eval", "evalsha", "scan", "dbsize", "pubsub|numsub", "pubsub|shardnumsub"}
 
-// A look at 10,000 locks sends fewer than 100 commands, and looks begin a second apart. Redis counts them.
+// A look at 10,000 locks sends fewer than 100 commands, and looks begin a second apart. Redis
+// counts them.
 func TestLooksAtManyLocksSendFewCommands(t *testing.T) {
 	t.Parallel()
 	server := redistest.Fresh(t)

@@ -426,9 +426,10 @@ func options(addr string) *redis.Options {
 	return &redis.Options{Addr: addr, MaxRetries: -1, DialerRetries: 1, ContextTimeoutEnabled: true}
 }
 
-// NO_COLOR takes the colours away, and nothing else. The FAQ of https://no-color.org says that it does not disable
-// bold, underline and italic, and names the reverse attribute of a status bar as one that users may want beside it.
-// This view fills the screen: without reverse nobody could see which row is selected.
+// NO_COLOR takes the colours away, and nothing else. The FAQ of https://no-color.org says that it
+// does not disable bold, underline and italic, and names the reverse attribute of a status bar as
+// one that users may want beside it. This view fills the screen: without reverse nobody could see
+// which row is selected.
 func TestWithoutColourTheScreenKeepsBoldAndReverse(t *testing.T) {
 	all := []line{{"title", bold}, {"keys", dim}, {"selected", reverse}, {"lost", alarm}, {"row", plain}}
 	for _, tt := range []struct {
