@@ -33,7 +33,7 @@ const (
 	EventRenewFailed   EventKind = "renew-failed"   // a renewal was not answered; it is repeated
 	EventLost          EventKind = "lost"           // somebody else may hold the lock; Err is a [*LossError]
 	EventReleased      EventKind = "released"       // the hold was released, or the lock was handed off
-	EventReleaseFailed EventKind = "release-failed" // the release was not answered, and is repeated until the lease is over
+	EventReleaseFailed EventKind = "release-failed" // the release was not answered, and is repeated until the lease ends
 	EventLeaked        EventKind = "leaked"         // the hold became unreachable without a release
 	EventDetached      EventKind = "detached"       // the lock stays taken: see [Hold.Detach]
 	EventAbandoned     EventKind = "abandoned"      // Close left the hold behind: see [Client.Close]

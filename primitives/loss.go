@@ -45,7 +45,7 @@ type LossError struct {
 	Kind   string        // such as "fair": see [Info].Kind
 	Name   string        // the user's name
 	ID     string        // the id of the hold
-	Silent time.Duration // since Redis last confirmed the hold (LossExpired), or while the process stood still (LossPaused)
+	Silent time.Duration // since Redis last confirmed it (LossExpired), or while the process stood still (LossPaused)
 
 	// causes contains, for LossMembers, why members ended, and for LossExpired the last refusal. A
 	// pointer keeps the type comparable.

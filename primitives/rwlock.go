@@ -225,7 +225,8 @@ func (d *readerDriver) Release(
 	case ttl == 0: // the leases of the holds that are left have ended
 		return d.free(ctx, &o.Owner)
 	}
-	_, lost, err := d.recount(ctx, o, scripts.RWLockReadSetCount{WantedPrivate: int64(remaining), NeededMs: ttl}, d.h.c.calls)
+	count := scripts.RWLockReadSetCount{WantedPrivate: int64(remaining), NeededMs: ttl}
+	_, lost, err := d.recount(ctx, o, count, d.h.c.calls)
 	return engine.Released{Lost: lost}, err
 }
 

@@ -37,7 +37,10 @@ func TestFailureTellsWhatIsKnown(t *testing.T) {
 		{again, fails{NotNow: true}},
 		{redis.ErrClosed, fails{Closed: true}},
 		{&failure.Interrupted{Cause: redis.ErrClosed}, fails{}},
-		{&failure.Interrupted{Cause: io.EOF, Ended: true, Silent: time.Second}, fails{CallerEnded: true, Waited: time.Second}},
+		{
+			&failure.Interrupted{Cause: io.EOF, Ended: true, Silent: time.Second},
+			fails{CallerEnded: true, Waited: time.Second},
+		},
 		{&failure.Interrupted{Cause: io.EOF, Ended: true, Silent: time.Second, Before: io.EOF}, fails{}},
 		{&failure.Interrupted{Cause: io.EOF, Ended: true, Before: again}, fails{}},
 		{&failure.Interrupted{Cause: failure.ErrNoAnswer, Silent: time.Second}, fails{}},

@@ -138,11 +138,11 @@ func TestMessagesToAUserOfALimitedACL(t *testing.T) {
 	// What the message names is enough.
 	s.SetUser(t, "shop", "+scan", "+getrange")
 	fixture.Acquire(t, t.Context(), client(t, s, primitives.WithPrefix("a:")).Lock("held"))
-	stdout, stderr := exits(t, 0, "ls", "--redis", url, "--prefix", "a:")
+	stdout, _ := exits(t, 0, "ls", "--redis", url, "--prefix", "a:")
 	require.Contains(t, stdout, "held")
-	_, stderr = exits(t, 0, "inspect", "--redis", url, "--prefix", "a:", "held")
+	exits(t, 0, "inspect", "--redis", url, "--prefix", "a:", "held")
 	// Somebody who may run no script lacks more than +getrange.
 	s.SetUser(t, "shop", "-evalsha")
-	_, _, stderr = redlatch(t.Context(), "inspect", "--redis", url, "--prefix", "a:", "held")
+	_, _, stderr := redlatch(t.Context(), "inspect", "--redis", url, "--prefix", "a:", "held")
 	require.Contains(t, stderr, "redlatch doctor names the rights")
 }

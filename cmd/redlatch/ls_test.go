@@ -269,7 +269,7 @@ func TestAHashWithoutExpiryIsNamed(t *testing.T) {
 	}
 	_, stderr := exitsOn(t, exitFailed, s, "inspect --kind read", name)
 	require.NotContains(t, stderr, "expiry")
-	_, stderr = exitsOn(t, 0, s, "force-release --yes --kind lock", name)
+	exitsOn(t, 0, s, "force-release --yes --kind lock", name)
 	require.NoError(t, s.Client(t).HSet(t.Context(), name, "mode", "write", "anna:write", "1").Err())
 	_, stderr = exitsOn(t, exitFailed, s, "inspect", name)
 	require.Contains(t, stderr, "to treat it as a lock: --kind write")
@@ -346,7 +346,7 @@ func TestMinimumHoldIsMarked(t *testing.T) {
 			if kind == kindPermits {
 				fixture.InitPool(t, client(t, s).PermitExpirableSemaphore(name), 1)
 			}
-			_, stderr := exitsOn(t, 0, s, "run --min-hold 1m --kind "+kind, name, "--", "sleep", took)
+			exitsOn(t, 0, s, "run --min-hold 1m --kind "+kind, name, "--", "sleep", took)
 			_, stdout, _ := on(t, s, "ls --all --json", name)
 			var e entry
 			require.NoError(t, json.Unmarshal([]byte(stdout), &e), stdout)
@@ -357,7 +357,7 @@ func TestMinimumHoldIsMarked(t *testing.T) {
 			require.Regexp(t, " min hold +-\n", stdout)
 			_, stdout, _ = on(t, s, "inspect", name)
 			require.Contains(t, stdout, "it stays taken for the rest of its minimum hold")
-			_, stderr = exitsOn(t, exitNotAcquired, s, "run -n --kind "+busyKind(kind), name, "--", "true")
+			_, stderr := exitsOn(t, exitNotAcquired, s, "run -n --kind "+busyKind(kind), name, "--", "true")
 			require.Contains(t, stderr, "for the rest of its minimum hold")
 		}
 	}

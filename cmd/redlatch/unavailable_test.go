@@ -321,8 +321,8 @@ func TestTextOfALatchThatStaysShut(t *testing.T) {
 	t.Parallel()
 	s := redistest.Redis(t)
 	name := redistest.Name(t)
-	_, stderr := exitsOn(t, 0, s, "latch init", name, "1")
-	_, stderr = exitsOn(t, exitNotAcquired, s, "latch wait -w 50ms", name)
+	exitsOn(t, 0, s, "latch init", name, "1")
+	_, stderr := exitsOn(t, exitNotAcquired, s, "latch wait -w 50ms", name)
 	require.Equal(t, fmt.Sprintf("redlatch: latch %q is not open after 50ms\n", name), stderr)
 }
 

@@ -90,7 +90,7 @@ func (r *Resource) ApproachServer(ctx context.Context, expect func(time.Duration
 		case <-c.Closing():
 			return nil, ErrClosed
 		}
-		failed, since := c.reach.outcome(s)
+		since, failed := c.reach.outcome(s)
 		switch {
 		case failed != nil:
 			return nil, c.Unavailable(failed)
@@ -134,12 +134,12 @@ func (re *reach) enter(server any) (s *serverTry, expected time.Duration, change
 	return s, expected, nil
 }
 
-// outcome returns why the latest attempt at a server has failed, or nil, and since when attempts
-// are under way; zero if none is.
-func (re *reach) outcome(s *serverTry) (failed error, since time.Time) {
+// outcome returns since when attempts at a server are under way, zero if none is, and why the
+// latest one has failed, or nil.
+func (re *reach) outcome(s *serverTry) (since time.Time, failed error) {
 	re.mu.Lock()
 	defer re.mu.Unlock()
-	return s.failed, s.since
+	return s.since, s.failed
 }
 
 // Leave ends the attempt, whose context was ctx. err is what it returned.

@@ -31,7 +31,9 @@ func TestOf(t *testing.T) {
 		"ended early": {
 			fails(Failure{Outcome: Unknown, CallerEnded: true, Waited: SilentAfter - 1}), true, true, false,
 		},
-		"ended after a silence":  {fails(Failure{Outcome: Unknown, CallerEnded: true, Waited: SilentAfter}), true, true, true},
+		"ended after a silence": {
+			fails(Failure{Outcome: Unknown, CallerEnded: true, Waited: SilentAfter}), true, true, true,
+		},
 		"closed while under way": {fails(Failure{Outcome: Unknown, Closed: true}), true, false, false},
 		"closed":                 {ErrClosed, false, false, false},
 		"too few replicas":       {fmt.Errorf("%w: 0 of 1", ErrNotReplicated), true, false, false},

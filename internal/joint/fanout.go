@@ -206,7 +206,9 @@ func (l *Lock) ForEnoughMembers(ctx context.Context, terms *engine.Terms, f func
 }
 
 // forMembers serves ForAllMembers and ForEnoughMembers. It calls isEnough after each answer.
-func (l *Lock) forMembers(ctx context.Context, terms *engine.Terms, f func(i int) error, isEnough func(*fanOut) bool) error {
+func (l *Lock) forMembers(
+	ctx context.Context, terms *engine.Terms, f func(i int) error, isEnough func(*fanOut) bool,
+) error {
 	ttl, _ := l.shortest(terms)
 	v := newFanOut(l.Resource.Core, len(l.Members), func(i int) error { return l.named(i, f(i)) })
 	v.collectUntil(ctx, l.budget(ttl), func() bool { return isEnough(v) })

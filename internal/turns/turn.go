@@ -67,7 +67,7 @@ func (e *entry) NextStep(waiter *engine.Waiter) (step engine.Step) {
 	case w.err != nil:
 		step.Try = true // Try returns the error
 	case w.tenure == nil:
-	case !w.tenure.hold.ValidUntil().After(time.Now()): // the process has stood still, and nobody has reported the loss yet
+	case !w.tenure.hold.ValidUntil().After(time.Now()): // the process stood still, and nobody has reported the loss yet
 		tn := w.tenure
 		tn.takeBack()
 		tn.hold.ReleaseLater()

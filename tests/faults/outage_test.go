@@ -102,7 +102,6 @@ func TestClosedRedisClientEndsCalls(t *testing.T) {
 			t.Parallel()
 			name := redistest.Name(t)
 			rdb := s.Client(t)
-			c := NewClient(t, rdb)
 			other := Acquire(t, t.Context(), kind.Lock(NewClient(t, s.Client(t)), name))
 			if kind.Shared { // readers do not wait for each other
 				Release(t, other)
@@ -110,7 +109,7 @@ func TestClosedRedisClientEndsCalls(t *testing.T) {
 			}
 			defer Release(t, other)
 			var waiting Recorder
-			c = NewClient(t, rdb, waiting.Option())
+			c := NewClient(t, rdb, waiting.Option())
 			waiters := []<-chan Result{}
 			for range 3 {
 				waiters = append(waiters, StartAcquire(context.Background(), kind.Lock(c, name)))

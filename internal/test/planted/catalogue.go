@@ -137,8 +137,11 @@ var Catalogue = []Defect{
 	},
 	{
 		Name: "siblings under one hold do not take turns", Promise: "C3",
-		Edits: []Edit{{"internal/engine/nest.go", "	if r.Traits.ManyHolders {\n		hold", "	if true || r.Traits.ManyHolders {\n		hold"}},
-		Find:  []string{"--primitives", "nested"},
+		Edits: []Edit{{
+			"internal/engine/nest.go",
+			"	if r.Traits.ManyHolders {\n		hold", "	if true || r.Traits.ManyHolders {\n		hold",
+		}},
+		Find: []string{"--primitives", "nested"},
 	},
 	{
 		Name: "the inner release frees the lock", Promise: "C3",
