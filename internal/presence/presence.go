@@ -20,14 +20,14 @@
 //
 //	Presence.mu -> Core.mu of package engine, Hub.mu of package pubsub
 //	Presence.mu -> Presence.waitsMu, Core.holds.mu of package engine
-//	asking.mu   -> Core.mu
+//	rechecks.mu -> Core.mu
 //
 // # Files
 //
 //	presence.go   the name, the subscriptions, and the goroutine
 //	state.go      what the client reports besides its name
 //	notices.go    takeovers: announced, and checked by the holder's client
-//	asking.go     questions about all holds, when Redis comes back
+//	recheck.go    questions about all holds, when Redis comes back
 //	holders.go    the names of others that hold what this client waits for
 //	lingering.go  requests for locks that linger
 //	wanted.go     requests for all locks, and the search for waiters that do not send any
