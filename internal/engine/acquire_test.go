@@ -89,7 +89,7 @@ func TestAcquireOfAHeldLockEnds(t *testing.T) {
 			}
 			Sleep(20 * time.Second)
 			s.RequireFree(t)
-			assert.Empty(t, s.Sent("rollback", ""), "a refused request leaves nothing")
+			assert.Empty(t, s.Sent("rollback"), "a refused request leaves nothing")
 		})
 	}
 }
@@ -184,7 +184,7 @@ func TestAcquireAnswersFailuresOfTheFirstAttempt(t *testing.T) {
 			mayHoldIt := tt.rollbacks > 0 && !errors.Is(err, ErrLost) // a lease that is over holds nothing
 			assert.Equal(t, mayHoldIt, failure.Of(err).InDoubt(), "%v", err)
 			Sleep(time.Minute)
-			assert.Len(t, s.Sent("rollback", ""), tt.rollbacks)
+			assert.Len(t, s.Sent("rollback"), tt.rollbacks)
 		})
 	}
 }
@@ -305,6 +305,6 @@ func TestAwaitWaitsUntilTheDriverGrants(t *testing.T) {
 		}
 		require.ErrorIs(t, errors.Join(errs...), errCause)
 		assert.Len(t, slices.DeleteFunc(errs, func(err error) bool { return err != nil }), 2)
-		assert.Empty(t, s.Sent("rollback", ""))
+		assert.Empty(t, s.Sent("rollback"))
 	})
 }

@@ -161,7 +161,7 @@ func TestRefusedBatchThatTellsOfDoubtIsRolledBackForAll(t *testing.T) {
 		}
 		Release(t, writer)
 		Sleep(time.Minute)
-		assert.Len(t, s.Sent("rollback", ""), 3)
+		assert.Len(t, s.Sent("rollback"), 3)
 	})
 }
 

@@ -222,7 +222,7 @@ func TestReleaseDuringCloseDoesNotHandOff(t *testing.T) {
 		Sleep(0)
 		closed := startClose(t, t.Context(), c)
 		Release(t, hold)
-		assert.Empty(t, s.Sent("handoff", ""))
+		assert.Empty(t, s.Sent("handoff"))
 		_ = waiter.Fail()
 		closed.Wait()
 	})

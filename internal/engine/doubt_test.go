@@ -34,7 +34,7 @@ func TestAttemptInDoubtIsRolledBackWhateverLaterAttemptsAreAnswered(t *testing.T
 			s.Seize("x", "other", 0)
 			s.Script("acquire", Fault{}, tt.fault)
 			require.ErrorIs(t, ErrOf(c.Lock("x").Acquire(t.Context(), NewTerms(), 5*time.Second)), ErrNotAcquired)
-			assert.Greater(t, len(s.Sent("acquire", "")), 2, "later attempts were answered")
+			assert.Greater(t, len(s.Sent("acquire")), 2, "later attempts were answered")
 			s.Free("x")
 			Sleep(time.Minute)
 			assert.Len(t, s.Sent("rollback", "a:1"), tt.want)
@@ -78,7 +78,7 @@ func TestGrantIsRolledBackIfTheCallerHasGone(t *testing.T) {
 		_, err := c.Lock("x").Acquire(ctx, NewTerms(), NoWait)
 		require.ErrorIs(t, err, ErrNotAcquired)
 		require.ErrorIs(t, err, errCause)
-		assert.Len(t, s.Sent("rollback", ""), 1)
+		assert.Len(t, s.Sent("rollback"), 1)
 	})
 }
 
@@ -126,7 +126,7 @@ func TestRollbackIsRepeatedOnceASecondAndNotForEver(t *testing.T) {
 		})
 		require.Error(t, ErrOf(c.Lock("x").Acquire(t.Context(), NewTerms(), Forever)))
 		Sleep(time.Hour)
-		sent := s.Sent("rollback", "")
+		sent := s.Sent("rollback")
 		for i := 8; i < len(sent); i++ {
 			assert.Equal(t, time.Second, sent[i]-sent[i-1])
 		}
@@ -174,9 +174,9 @@ func TestCloseEndsRollbacks(t *testing.T) {
 		require.Error(t, ErrOf(c.Lock("x").Acquire(t.Context(), NewTerms(), Forever)))
 		Sleep(10 * time.Second)
 		require.NoError(t, c.Shut(t.Context()))
-		n := len(s.Sent("rollback", ""))
+		n := len(s.Sent("rollback"))
 		Sleep(time.Minute)
-		assert.Len(t, s.Sent("rollback", ""), n)
+		assert.Len(t, s.Sent("rollback"), n)
 	})
 }
 
@@ -215,7 +215,7 @@ func TestRollbackWithoutALeaseIsRepeatedAsLongAsTheServerRemembers(t *testing.T)
 		s.OnEach(func(Command) Fault { return Fault{Err: ErrDown} })
 		require.Error(t, ErrOf(r.Acquire(t.Context(), NewTerms(), Forever)))
 		Sleep(time.Hour)
-		sent := s.Sent("rollback", "")
+		sent := s.Sent("rollback")
 		assert.InDelta(t, CommandTimeout+20*time.Minute, sent[len(sent)-1], float64(time.Second))
 	})
 }

@@ -32,7 +32,7 @@ func TestReleasesAtTheSameTimeHandOffToSeveralWaiters(t *testing.T) {
 			Release(t, waiters[i].Wait())
 			releases[i].End()
 		}
-		assert.Len(t, s.Sent("handoff", ""), n)
-		assert.Len(t, s.Sent("release", ""), n, "only the waiters' own: the holders' were hand-offs")
+		assert.Len(t, s.Sent("handoff"), n)
+		assert.Len(t, s.Sent("release"), n, "only the waiters' own: the holders' were hand-offs")
 	})
 }

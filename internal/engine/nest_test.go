@@ -99,7 +99,7 @@ func TestNestedAcquisitionFindsItsOuterHold(t *testing.T) {
 			}
 			hold, err := r.Acquire(carryLost(outer), NewTerms(tt.terms...), time.Second)
 			if tt.name == "lost, and that is known" {
-				assert.Empty(t, s.Sent("nest", ""))
+				assert.Empty(t, s.Sent("nest"))
 			}
 			if tt.want != nil {
 				require.ErrorIs(t, err, tt.want)
@@ -182,14 +182,14 @@ func TestOuterHoldEndsWhileANestedAcquisitionWaits(t *testing.T) {
 			outer := Acquire(t, t.Context(), r)
 			first := Acquire(t, Carry(outer), r)
 			waiter := StartAcquire(t, carryLost(outer), r)
-			attempts := len(s.Sent("acquire", ""))
+			attempts := len(s.Sent("acquire"))
 			tt.end(t, s, outer)
 			if tt.want != nil {
 				require.ErrorIs(t, waiter.Fail(), tt.want)
 				assert.Zero(t, s.Now())
 			} else {
 				assert.False(t, waiter.Returned(), "the id still holds the lock")
-				assert.Greater(t, len(s.Sent("acquire", "")), attempts, "it does not wait for the turn any more")
+				assert.Greater(t, len(s.Sent("acquire")), attempts, "it does not wait for the turn any more")
 			}
 			_ = first.Release(t.Context())
 			if tt.want == nil {
@@ -399,7 +399,7 @@ func TestNestingUnderASharedIDAcquiresAgain(t *testing.T) {
 		assert.Equal(t, 2, inner.Depth())
 		assert.Equal(t, "me", inner.ID())
 		assert.Equal(t, 2, s.Holder("x", "me").Count)
-		assert.Empty(t, s.Sent("nest", ""))
+		assert.Empty(t, s.Sent("nest"))
 		Release(t, outer)
 		assert.Equal(t, 1, s.Holder("x", "me").Count)
 		Release(t, inner)

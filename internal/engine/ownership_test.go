@@ -24,12 +24,12 @@ func TestHoldIsRenewedUntilItIsReleased(t *testing.T) {
 		Sleep(10 * time.Minute)
 		assert.NoError(t, Carry(hold).Err())
 		assert.Equal(t, []string{hold.ID()}, s.IDs("x"))
-		assert.Len(t, s.Sent("renew", ""), 60, "one command for both, three in a TTL")
+		assert.Len(t, s.Sent("renew"), 60, "one command for both, three in a TTL")
 		assert.Equal(t, DefaultTTL-testMargin, time.Until(hold.ValidUntil()))
 		Release(t, hold, other)
-		renewals := len(s.Sent("renew", ""))
+		renewals := len(s.Sent("renew"))
 		Sleep(10 * time.Minute)
-		assert.Len(t, s.Sent("renew", ""), renewals)
+		assert.Len(t, s.Sent("renew"), renewals)
 	})
 }
 
@@ -102,7 +102,7 @@ func TestHoldIsLost(t *testing.T) {
 				assert.Zero(t, tt.at, "it is not lost")
 			}
 			Sleep(0)
-			assert.Equal(t, tt.renews, len(s.Sent("renew", "")) > 0)
+			assert.Equal(t, tt.renews, len(s.Sent("renew")) > 0)
 			want := []EventKind{EventAcquired}
 			if tt.failed {
 				assert.NotZero(t, c.Event(t, EventRenewFailed))
@@ -263,7 +263,7 @@ func TestCheckAndExtendTellWhatEndedTheHold(t *testing.T) {
 			tt.act(t, s, c, hold)
 			require.ErrorIs(t, hold.Check(t.Context()), tt.check)
 			require.ErrorIs(t, hold.Extend(t.Context(), 0, invalid), tt.extend)
-			assert.Empty(t, s.Sent("extend", ""))
+			assert.Empty(t, s.Sent("extend"))
 			ctx, cancel := context.WithCancelCause(t.Context())
 			cancel(errCause)
 			if tt.check == nil {
@@ -284,7 +284,7 @@ func TestHoldWithoutALeaseCannotBeCheckedOrLost(t *testing.T) {
 		Sleep(23 * time.Hour)
 		assert.False(t, hold.Ownership().IsRemembered(), "an hour in reserve")
 		assert.NoError(t, Carry(hold).Err())
-		assert.Empty(t, s.Sent("renew", ""))
+		assert.Empty(t, s.Sent("renew"))
 		Release(t, hold)
 	})
 }
@@ -324,7 +324,7 @@ func TestShortFirstLeaseIsRenewedInTime(t *testing.T) {
 		hold := Acquire(t, t.Context(), r)
 		assert.Equal(t, 5*time.Second-52*ms, hold.ValidUntil().Sub(s.Start))
 		Sleep(5*time.Second/3 + 10*ms)
-		assert.Len(t, s.Sent("renew", ""), 2, "once for the short lease, and at once for the full one")
+		assert.Len(t, s.Sent("renew"), 2, "once for the short lease, and at once for the full one")
 		assert.Greater(t, s.Lease("x", hold.ID()), DefaultTTL-time.Second)
 		Sleep(time.Hour)
 		Release(t, hold)
@@ -579,7 +579,7 @@ func TestForgottenHoldIsNotRenewed(t *testing.T) {
 		Sleep(DefaultTTL)
 		s.RequireFree(t)
 		assert.Equal(t, []EventKind{EventAcquired, EventLeaked}, c.Kinds())
-		assert.Empty(t, s.Sent("renew", ""))
+		assert.Empty(t, s.Sent("renew"))
 
 		released := Acquire(t, t.Context(), c.Lock("x"))
 		Release(t, released)

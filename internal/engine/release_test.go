@@ -27,7 +27,7 @@ func TestOnlyTheFirstReleaseFreesTheLock(t *testing.T) {
 		first.Wait()
 		require.ErrorIs(t, hold.Release(t.Context()), ErrReleased)
 		require.ErrorIs(t, context.Cause(ctx), ErrReleased)
-		assert.Len(t, s.Sent("release", ""), 1)
+		assert.Len(t, s.Sent("release"), 1)
 		assert.Equal(t, []EventKind{EventAcquired, EventReleased}, c.Kinds())
 	})
 }
@@ -77,7 +77,7 @@ func TestReleaseWithoutAnAnswerGoesOnInTheBackground(t *testing.T) {
 			assert.InDelta(t, max(tt.free, tt.at), next.At.Sub(s.Start), float64(100*ms))
 			Sleep(time.Minute)
 			s.RequireFree(t)
-			assert.Empty(t, s.Sent("renew", ""))
+			assert.Empty(t, s.Sent("renew"))
 		})
 	}
 }
@@ -123,7 +123,7 @@ func TestRepeatedReleaseEnds(t *testing.T) {
 			s.OnEach(func(Command) Fault { return Fault{Err: ErrDown} })
 			require.ErrorIs(t, hold.Release(t.Context()), ErrDown)
 			Sleep(time.Hour)
-			sent := s.Sent("release", "")
+			sent := s.Sent("release")
 			assert.InDelta(t, tt.last, sent[len(sent)-1], float64(1100*ms))
 		})
 	}
@@ -231,7 +231,7 @@ func TestReleasesOfSiblingsAtTheSameTime(t *testing.T) {
 				call.End()
 				require.ErrorIs(t, call.Err, tt.want)
 			}
-			assert.Len(t, s.Sent("release", ""), 1)
+			assert.Len(t, s.Sent("release"), 1)
 		})
 	}
 }

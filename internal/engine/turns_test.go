@@ -181,7 +181,7 @@ func TestNothingIsHandedOffWhileSomebodyPolls(t *testing.T) {
 				other = me
 			}
 			Sleep(time.Second)
-			assert.NotEmpty(t, s.Sent("handoff", ""))
+			assert.NotEmpty(t, s.Sent("handoff"))
 			waiter := Start(t, func() (*Hold, error) {
 				// A single attempt leaves no mark, so it has to wait: the lock is held at most
 				// times.
@@ -189,21 +189,21 @@ func TestNothingIsHandedOffWhileSomebodyPolls(t *testing.T) {
 			})
 			Sleep(100 * ms)
 			if !waiter.Returned() && !tt.handsOff {
-				before := len(s.Sent("handoff", ""))
+				before := len(s.Sent("handoff"))
 				Sleep(40 * ms)
-				assert.LessOrEqual(t, len(s.Sent("handoff", "")), before, "the lock is free after each release")
+				assert.LessOrEqual(t, len(s.Sent("handoff")), before, "the lock is free after each release")
 			}
 			stop()
 			wg.Wait()
 			Release(t, waiter.Wait())
-			before := len(s.Sent("handoff", ""))
+			before := len(s.Sent("handoff"))
 			ctx, stop = context.WithCancel(t.Context())
 			Sleep(time.Minute) // nobody has polled for long
 			busy(ctx, t, &wg, r, 8)
 			Sleep(time.Second)
 			stop()
 			wg.Wait()
-			assert.Greater(t, len(s.Sent("handoff", "")), before, "then it is handed off again")
+			assert.Greater(t, len(s.Sent("handoff")), before, "then it is handed off again")
 			Sleep(time.Minute)
 		})
 	}

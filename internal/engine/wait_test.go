@@ -53,7 +53,7 @@ func TestOneAttemptASecondHoweverManyWaiters(t *testing.T) {
 		// The first attempt, the one after the subscription, and the slow poll.
 		assert.Equal(t, []time.Duration{0, 0, 1 * time.Second, 2 * time.Second, 3 * time.Second, 4 * time.Second,
 			5 * time.Second},
-			s.Sent("acquire", ""))
+			s.Sent("acquire"))
 		assert.Equal(t, int64(20), r.Driver.(*FakeDriver).Client.Waiting.Load())
 		cancel()
 		for _, call := range calls {
@@ -91,7 +91,7 @@ func TestSecondAttemptWaitsForTheSubscription(t *testing.T) {
 			Sleep(100 * ms)
 			s.Free("x")
 			Release(t, call.Wait())
-			assert.Equal(t, tt.want, s.Sent("acquire", ""))
+			assert.Equal(t, tt.want, s.Sent("acquire"))
 			Sleep(0) // logged in the background
 			assert.Contains(t, c.Logged(), tt.logged)
 			assert.Equal(t, tt.logged == "", c.Logged() == "")
@@ -147,7 +147,7 @@ func TestWaitersGoOnAfterPassingFailures(t *testing.T) {
 			s.Seize("x", "other", ms)
 			s.Script("acquire", append([]Fault{{}}, tt.faults...)...)
 			hold := Acquire(t, t.Context(), c.Writer("x"))
-			sent := s.Sent("acquire", "")
+			sent := s.Sent("acquire")
 			assert.Equal(t, tt.want[:3], sent[:3])
 			assert.Equal(t, tt.want[len(tt.want)-1], sent[len(sent)-1])
 			Release(t, hold)
@@ -266,7 +266,7 @@ func TestPollingBacksOffAndDoesNotSubscribe(t *testing.T) {
 		call := StartAcquire(t, t.Context(), r, Polling(10*ms, 300*ms))
 		assert.Empty(t, s.Subs)
 		Sleep(3 * time.Second)
-		sent := s.Sent("acquire", "")
+		sent := s.Sent("acquire")
 		pause := 10 * ms
 		for i := 1; i < len(sent); i++ {
 			got := sent[i] - sent[i-1]
@@ -540,6 +540,6 @@ func TestNewQueueDecidesWhereARequestWaits(t *testing.T) {
 		queue = nil // the local queue of the name
 		s.Seize("x", "other", 300*ms)
 		Release(t, Acquire(t, t.Context(), r))
-		assert.True(t, slices.Contains(s.Sent("acquire", ""), 401*ms))
+		assert.True(t, slices.Contains(s.Sent("acquire"), 401*ms))
 	})
 }

@@ -43,12 +43,12 @@ func TestOnlyTwoClientsInLineListen(t *testing.T) {
 				StartAcquire(t, ctx, s.Client(t, fmt.Sprint(i)).LineLock("x"))
 			}
 			assert.Equal(t, tt.listeners, s.Listening("x"))
-			assert.Len(t, s.Sent("acquire", ""), 2*tt.clients, "one attempt, and one after the subscriptions")
+			assert.Len(t, s.Sent("acquire"), 2*tt.clients, "one attempt, and one after the subscriptions")
 			Sleep(5500 * ms)
 			clients, listeners := s.InLine("x")
 			assert.Equal(t, tt.clients, clients)
 			assert.Equal(t, tt.listeners, listeners)
-			assert.Len(t, s.Sent("acquire", ""), 7*tt.clients, "the slow poll")
+			assert.Len(t, s.Sent("acquire"), 7*tt.clients, "the slow poll")
 			cancel()
 			Sleep(0)
 			clients, _ = s.InLine("x")
@@ -64,7 +64,7 @@ func TestClientsInLineAcquireInOrder(t *testing.T) {
 		RunBubble(t, fmt.Sprint(n), func(t *testing.T, s *Server) {
 			holder := Acquire(t, t.Context(), s.Client(t, "holder").LineLock("x"))
 			calls := crowd(t, s, "x", n)
-			before := len(s.Sent("", ""))
+			before := len(s.Commands())
 			Release(t, holder)
 			drain(t, calls...)
 			order := s.Granted[1:] // ids in the order of arrival; the first one is the holder's
@@ -78,7 +78,7 @@ func TestClientsInLineAcquireInOrder(t *testing.T) {
 				}
 			}
 			assert.LessOrEqual(t, early, n/2, "mostly in the order of arrival: %v", order)
-			assert.LessOrEqual(t, len(s.Sent("", ""))-before, 3*n+1+4, "with the attempts of new listeners")
+			assert.LessOrEqual(t, len(s.Commands())-before, 3*n+1+4, "with the attempts of new listeners")
 			Sleep(0)
 			clients, _ := s.InLine("x")
 			assert.Zero(t, clients)
@@ -266,7 +266,7 @@ func TestClientsInLineTakeTurns(t *testing.T) {
 			}
 		}
 		Sleep(2500 * ms)
-		attempts := len(s.Sent("acquire", ""))
+		attempts := len(s.Sent("acquire"))
 		Release(t, holder)
 		var runs []string
 		last := ""
@@ -277,7 +277,7 @@ func TestClientsInLineTakeTurns(t *testing.T) {
 		}
 		assert.Equal(t, []string{"0", "1", "2", "3", "0", "1", "2", "3"}, runs[:2*clients])
 		assert.LessOrEqual(t, s.Now(), 2500*ms+waitq.MaxStreak, "nobody waits for a poll")
-		assert.LessOrEqual(t, len(s.Sent("acquire", ""))-attempts, len(runs)+5)
+		assert.LessOrEqual(t, len(s.Sent("acquire"))-attempts, len(runs)+5)
 		Sleep(time.Second)
 		clientsLeft, _ := s.InLine("x")
 		assert.Zero(t, clientsLeft)

@@ -279,7 +279,7 @@ func TestPauseOfARedAfterASplit(t *testing.T) {
 				k.servers[1].Message("x")
 				k.servers[2].Message("x")
 				Sleep(time.Second)
-				for _, at := range k.servers[2].Sent("acquire", "") {
+				for _, at := range k.servers[2].Sent("acquire") {
 					if at >= woken {
 						return at - woken
 					}
@@ -316,7 +316,7 @@ func TestRedCountsMessagesAnew(t *testing.T) {
 		defer cancel()
 		call := StartAcquire(t, ctx, redOf(k.clients))
 		Sleep(500 * ms)
-		attempts := func() int { return len(k.servers[2].Sent("acquire", "")) }
+		attempts := func() int { return len(k.servers[2].Sent("acquire")) }
 		before := attempts()
 		for round := range 2 {
 			k.servers[0].Message("x")

@@ -413,7 +413,7 @@ func TestMemberThatComesLateCountsWhileTheJointHoldLasts(t *testing.T) {
 				require.True(t, attempts.granted.Add(late))
 				Sleep(time.Second)
 				require.Equal(t, 3, k.holders(hold.ID()))
-				require.Len(t, k.servers[2].Sent("acquire", ""), 3, "one failed, one was late, one is the retake")
+				require.Len(t, k.servers[2].Sent("acquire"), 3, "one failed, one was late, one is the retake")
 				Release(t, hold)
 				Sleep(time.Minute) // its minimum hold
 				k.requireFree(t)

@@ -100,7 +100,7 @@ func TestSilentServerGetsOneAttemptAtATime(t *testing.T) {
 		r := redOf(k.clients)
 		Release(t, Acquire(t, t.Context(), r))
 		k.servers[1].OnEach(silent)
-		sent := func() int { return len(k.servers[1].Sent("acquire", "")) }
+		sent := func() int { return len(k.servers[1].Sent("acquire")) }
 		before, began := sent(), time.Now()
 		Release(t, Acquire(t, t.Context(), r))
 		first := time.Since(began)

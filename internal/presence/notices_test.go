@@ -134,7 +134,7 @@ func TestCheckAfterANotice(t *testing.T) {
 					c.presence.Receive(pubsub.Signal{Payload: "lock\np:x\n" + h.ID()})
 				}
 				Sleep(time.Minute)
-				assert.Equal(t, tt.want, c.locks.Sent("check", ""))
+				assert.Equal(t, tt.want, c.locks.Sent("check"))
 				if !tt.lost {
 					assert.NoError(t, Carry(h).Err())
 				}
@@ -152,7 +152,7 @@ func TestCheckEndsWithItsClient(t *testing.T) {
 		c.shut()
 		assert.Equal(t, 60*ms, c.locks.Now())
 		Sleep(time.Minute)
-		assert.Len(t, c.locks.Sent("check", ""), 2)
+		assert.Len(t, c.locks.Sent("check"), 2)
 	})
 }
 

@@ -28,7 +28,7 @@ func TestCohortPassesTheLockOnWithoutACommand(t *testing.T) {
 		for range 3 {
 			waiters = append(waiters, StartAcquire(t, t.Context(), r, InCohort(testCohort)))
 		}
-		commands := len(s.Sent("", ""))
+		commands := len(s.Commands())
 
 		last := first
 		for _, w := range waiters {
@@ -46,14 +46,14 @@ func TestCohortPassesTheLockOnWithoutACommand(t *testing.T) {
 			assert.ErrorIs(t, last.Release(t.Context()), ErrReleased)
 			last = next
 		}
-		assert.Len(t, s.Sent("", ""), commands, "nothing was sent")
+		assert.Len(t, s.Commands(), commands, "nothing was sent")
 		assert.Equal(t, 1+4, added, "the outer hold, and one for each turn")
 		assert.Equal(t, 30*ms, c.Event(t, EventAcquired).Waited)
 		assert.Equal(t, 10*ms, c.Event(t, EventReleased).Held)
 
 		Release(t, last)
 		s.RequireFree(t)
-		assert.Len(t, s.Sent("release", ""), 1)
+		assert.Len(t, s.Sent("release"), 1)
 		assert.ElementsMatch(t, []EventKind{ // the new holder may be quicker than the former one
 			EventAcquired, EventReleased, EventAcquired, EventReleased,
 			EventAcquired, EventReleased, EventAcquired, EventReleased,
@@ -136,9 +136,9 @@ func TestCohortDoesNotPassTheLockOn(t *testing.T) {
 					end = f
 				}
 			}
-			commands := len(s.Sent("", ""))
+			commands := len(s.Commands())
 			Release(t, holder)
-			assert.Greater(t, len(s.Sent("", "")), commands)
+			assert.Greater(t, len(s.Commands()), commands)
 			end()
 			hold := waiter.Wait()
 			assert.NotEqual(t, holder.ID(), hold.ID())
@@ -184,7 +184,7 @@ func TestCohortThatHasUsedItsTokensReservesMore(t *testing.T) {
 			hold = waiter.Wait()
 		}
 		assert.NotEqual(t, id, hold.ID())
-		assert.Len(t, s.Sent("handoff", ""), 2)
+		assert.Len(t, s.Sent("handoff"), 2)
 		Release(t, hold)
 	})
 }
@@ -285,7 +285,7 @@ func TestWaiterThatGivesUpPassesTheLockOn(t *testing.T) {
 			}
 			Sleep(20 * time.Second)
 			s.RequireFree(t)
-			assert.Empty(t, s.Sent("rollback", ""), "the waiter has sent nothing that may be executed late")
+			assert.Empty(t, s.Sent("rollback"), "the waiter has sent nothing that may be executed late")
 			assert.Len(t, c.Kinds(EventWait), map[bool]int{true: 5, false: 3}[second != nil])
 		})
 	}

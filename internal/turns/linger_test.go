@@ -27,7 +27,7 @@ func TestLingeringLockIsAcquiredWithoutACommand(t *testing.T) {
 		first := Acquire(t, t.Context(), r, Lingering(testLinger))
 		last, ctx := first, Carry(first)
 		Release(t, first)
-		commands := len(s.Sent("", ""))
+		commands := len(s.Commands())
 		for range 20 {
 			Sleep(testLinger - ms)
 			assert.ErrorIs(t, context.Cause(ctx), ErrReleased)
@@ -45,14 +45,14 @@ func TestLingeringLockIsAcquiredWithoutACommand(t *testing.T) {
 			last, ctx = hold, Carry(hold)
 			Release(t, hold)
 		}
-		assert.Len(t, s.Sent("acquire", ""), 1)
-		assert.Empty(t, s.Sent("release", ""))
-		assert.Equal(t, commands+2*20, len(s.Sent("", ""))-len(s.Sent("renew", "")), "two for each nested hold")
+		assert.Len(t, s.Sent("acquire"), 1)
+		assert.Empty(t, s.Sent("release"))
+		assert.Equal(t, commands+2*20, len(s.Commands())-len(s.Sent("renew")), "two for each nested hold")
 		Sleep(testLinger - ms)
 		assert.NotEmpty(t, s.IDs("x"))
 		Sleep(ms)
 		s.RequireFree(t)
-		assert.Len(t, s.Sent("release", ""), 1)
+		assert.Len(t, s.Sent("release"), 1)
 		began, ended := 0, 0
 		for _, kind := range c.Kinds(EventRenewed) {
 			switch kind {
@@ -88,7 +88,7 @@ func TestLockThatHasLingeredOftenIsPassedOn(t *testing.T) {
 		Release(t, hold)
 		next := waiter.Wait()
 		assert.Equal(t, first.ID(), next.ID())
-		assert.Empty(t, s.Sent("release", ""))
+		assert.Empty(t, s.Sent("release"))
 		Release(t, next)
 		Sleep(testLinger)
 	})
@@ -101,9 +101,9 @@ func TestTryBehindAUserSendsNothing(t *testing.T) {
 			s.MayStayHeld()
 			r := s.Client(t, "a").Lock("x")
 			hold := Acquire(t, t.Context(), r, option)
-			commands := len(s.Sent("", ""))
+			commands := len(s.Commands())
 			require.ErrorIs(t, ErrOf(r.Acquire(t.Context(), NewTerms(option), NoWait)), ErrNotAcquired)
-			assert.Len(t, s.Sent("", ""), commands)
+			assert.Len(t, s.Commands(), commands)
 			Release(t, hold)
 		})
 	}
@@ -117,7 +117,7 @@ func TestLingeringLockIsRenewed(t *testing.T) {
 		Release(t, Acquire(t, t.Context(), r, Lingering(time.Hour)))
 		Sleep(10 * DefaultTTL)
 		hold := Acquire(t, t.Context(), r, Lingering(time.Hour))
-		assert.Len(t, s.Sent("acquire", ""), 1)
+		assert.Len(t, s.Sent("acquire"), 1)
 		assert.Greater(t, time.Until(hold.ValidUntil()), DefaultTTL/2)
 		assert.Empty(t, c.Kinds(EventAcquired, EventReleased), "nobody holds, so there is no event")
 		Release(t, hold)
@@ -245,7 +245,7 @@ func TestOtherClientAsksForALingeringLock(t *testing.T) {
 			tt.act(s, a)
 			b := s.Client(t, "b").Lock("x")
 			require.ErrorIs(t, ErrOf(b.Acquire(t.Context(), NewTerms(), NoWait)), ErrNotAcquired)
-			assert.Empty(t, s.Sent("ask", ""), "a single try does not ask")
+			assert.Empty(t, s.Sent("ask"), "a single try does not ask")
 			hold := StartAcquire(t, t.Context(), b).Wait()
 			assert.Equal(t, tt.at, s.Now())
 			Release(t, hold)
@@ -539,13 +539,13 @@ func TestCohortThatLingers(t *testing.T) {
 		both := func(t *Terms) { t.Cohort, t.Linger = testCohort, testLinger }
 		first := Acquire(t, t.Context(), r, both)
 		waiter := StartAcquire(t, t.Context(), r, both)
-		commands := len(s.Sent("", ""))
+		commands := len(s.Commands())
 		Release(t, first)
 		Release(t, waiter.Wait())
 		Sleep(100 * ms)
 		hold := Acquire(t, t.Context(), r, both)
 		assert.Equal(t, first.ID(), hold.ID())
-		assert.Len(t, s.Sent("", ""), commands)
+		assert.Len(t, s.Commands(), commands)
 		Release(t, hold)
 		Sleep(time.Second)
 	})
@@ -565,11 +565,11 @@ func TestLingeringDoesNotProlongACohort(t *testing.T) {
 		for began := time.Now(); time.Since(began) < testCohort-10*ms; {
 			use()
 		}
-		assert.Empty(t, s.Sent("release", ""))
+		assert.Empty(t, s.Sent("release"))
 		for range 3 {
 			use()
 		}
-		assert.Len(t, s.Sent("release", ""), 1)
+		assert.Len(t, s.Sent("release"), 1)
 		Sleep(testLinger)
 	})
 }

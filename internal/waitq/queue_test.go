@@ -59,7 +59,7 @@ func (s *script) on(name string, e Event) string {
 			text += " " + a.Who.Of.(string)
 		}
 		if a.Place != (Place{}) {
-			text += fmt.Sprint(" ", a.Place)
+			text += placeText(a.Place)
 		}
 		if a.HearsRelease {
 			text += " told"
@@ -76,6 +76,18 @@ func (s *script) on(name string, e Event) string {
 		}
 	}
 	return strings.Join(said, ", ")
+}
+
+// placeText says what an action says about the client's place.
+func placeText(p Place) string {
+	text := fmt.Sprint(" place ", p.Number)
+	if p.Since != 0 {
+		text += fmt.Sprint(" since ", p.Since)
+	}
+	if p.Last {
+		text += " last"
+	}
+	return text
 }
 
 // join makes waiters join, and lets the first see that its subscriptions are confirmed.
@@ -117,17 +129,17 @@ func TestWhatTheQueueSays(t *testing.T) {
 		rows []row
 	}{
 		{"a message is for the head alone", "a b", false, []row{
-			{0, "", heard, "wake a"}, {0, "", heard, ""}, {0, "a", try, "try a {7 5 false}"},
+			{0, "", heard, "wake a"}, {0, "", heard, ""}, {0, "a", try, "try a place 7 since 5"},
 		}},
 		{"a message during an attempt is a reason for the next one", "a b", false, []row{
-			{0, "", heard, "wake a"}, {0, "a", try, "try a {7 5 false}"}, {0, "", heard, ""}, {0, "a", refused, ""},
-			{0, "a", try, "try a {7 5 false}"},
+			{0, "", heard, "wake a"}, {0, "a", try, "try a place 7 since 5"}, {0, "", heard, ""}, {0, "a", refused, ""},
+			{0, "a", try, "try a place 7 since 5"},
 		}},
 		{"who gives up passes its reason on", "a b", false, []row{
 			{0, "", heard, "wake a"}, {0, "a", Event{What: Left}, "wake b"},
 		}},
 		{"an attempt that says nothing has not used its reason", "a b", false, []row{
-			{0, "", heard, "wake a"}, {0, "a", try, "try a {7 5 false}"},
+			{0, "", heard, "wake a"}, {0, "a", try, "try a place 7 since 5"},
 			{0, "a", Event{What: Tried, RetryAfter: -1, GivesUp: true}, ""}, {0, "a", Event{What: Left}, "wake b"},
 		}},
 		{"who is granted the lock needs no reason of its own", "a b", false, []row{
@@ -142,13 +154,13 @@ func TestWhatTheQueueSays(t *testing.T) {
 		}},
 		{"the poll is for the head", "a b", false, []row{{SlowPoll, "", Event{What: Alarm}, "wake a"}}},
 		{"the poll waits for the end of a turn of others", "a b", false, []row{
-			{SlowPoll - ms, "", over, "yield {7 0 false} told"}, {2 * ms, "", Event{What: Alarm}, ""},
+			{SlowPoll - ms, "", over, "yield place 7 told"}, {2 * ms, "", Event{What: Alarm}, ""},
 			{0, "", Event{What: Yielded, Sent: newScript(t).now.Add(SlowPoll - ms), Others: 3}, ""},
 			{MaxStreak - 3*ms, "", Event{What: Alarm}, ""}, {ms, "", Event{What: Alarm}, "wake a"},
 		}},
 		{"an alarm that comes too early", "a", false, []row{{SlowPoll - 1, "", Event{What: Alarm}, ""}}},
 		{"a waiter behind one that was granted, and gives up", "a b", false, []row{
-			{0, "", heard, "wake a"}, {0, "a", try, "try a {7 5 false}"}, {0, "", release, "offer a"},
+			{0, "", heard, "wake a"}, {0, "a", try, "try a place 7 since 5"}, {0, "", release, "offer a"},
 			{0, "a", Event{What: Answered, Granted: true}, "wake a"}, {0, "b", Event{What: Left}, ""},
 			{StuckAfter, "", Event{What: Alarm}, ""},
 			{0, "c", Event{What: Joined, RetryAfter: -1}, ""},
@@ -156,12 +168,13 @@ func TestWhatTheQueueSays(t *testing.T) {
 			{1, "", Event{What: Alarm}, "wake c"},
 		}},
 		{"the head is stuck", "a b c", false, []row{
-			{0, "", heard, "wake a"}, {0, "a", try, "try a {7 5 false}"}, {StuckAfter, "", Event{What: Alarm}, "wake b"},
-			{0, "b", try, "try b {7 5 false}"}, {SlowPoll - 1, "", Event{What: Alarm}, ""},
+			{0, "", heard, "wake a"}, {0, "a", try, "try a place 7 since 5"}, {StuckAfter, "", Event{What: Alarm}, "wake b"},
+			{0, "b", try, "try b place 7 since 5"}, {SlowPoll - 1, "", Event{What: Alarm}, ""},
 			{1, "", Event{What: Alarm}, "wake c"},
 		}},
 		{"a waiter in doubt asks, though it is not the head", "a b c", false, []row{
-			{0, "c", Event{What: Answered, Doubt: true}, "wake c"}, {0, "c", try, "try c {7 5 false}"}, {0, "c", refused, ""},
+			{0, "c", Event{What: Answered, Doubt: true}, "wake c"}, {0, "c", try, "try c place 7 since 5"},
+			{0, "c", refused, ""},
 			{SlowPoll, "", Event{What: Alarm}, "wake a, wake c"},
 		}},
 		{"a hand-off", "a b", false, []row{
@@ -169,23 +182,24 @@ func TestWhatTheQueueSays(t *testing.T) {
 			{0, "a", Event{What: Answered, Granted: true}, "wake a"}, {0, "", heard, "wake b"}, {0, "a", granted, ""},
 		}},
 		{"a hand-off that fails", "a", false, []row{
-			{0, "", release, "offer a {7 0 true}"}, {0, "a", Event{What: Answered}, "wake a"}, {0, "a", try, "try a {7 5 true}"},
+			{0, "", release, "offer a place 7 last"}, {0, "a", Event{What: Answered}, "wake a"},
+			{0, "a", try, "try a place 7 since 5 last"},
 		}},
 		{"a hand-off during an attempt", "a b", false, []row{
-			{0, "", heard, "wake a"}, {0, "a", try, "try a {7 5 false}"}, {0, "", release, "offer a"},
+			{0, "", heard, "wake a"}, {0, "a", try, "try a place 7 since 5"}, {0, "", release, "offer a"},
 			{0, "a", Event{What: Answered, Granted: true}, "wake a"}, {0, "a", refused, ""}, {0, "a", granted, ""},
 		}},
 		{"no hand-off to a shared id", "A b", false, []row{{0, "", release, ""}}},
 		{"no hand-off to who wants more", "a2 b", true, []row{{0, "", release, ""}}},
 		{"a streak is over", "a b", false, []row{
-			{0, "", over, "yield {7 0 false} told"}, {0, "", heard, ""},
+			{0, "", over, "yield place 7 told"}, {0, "", heard, ""},
 			{ms, "", heard, "wake a"},
 		}},
 		{"a second message announces more room", "a b", true, []row{
 			{0, "", heard, "wake a"}, {0, "a", try, "try a"}, {0, "", heard, ""}, {0, "a", granted, "wake b"},
 		}},
 		{"an exclusive lock needs no second message", "a b", false, []row{
-			{0, "", heard, "wake a"}, {0, "a", try, "try a {7 5 false}"}, {0, "", heard, ""}, {0, "a", granted, ""},
+			{0, "", heard, "wake a"}, {0, "a", try, "try a place 7 since 5"}, {0, "", heard, ""}, {0, "a", granted, ""},
 		}},
 		{"an unused reason of who is handed permits", "a b", true, []row{
 			{0, "", heard, "wake a"}, {0, "", release, "offer a"},
@@ -200,7 +214,7 @@ func TestWhatTheQueueSays(t *testing.T) {
 			{0, "a3", Event{What: Tried, RetryAfter: -1, Free: 2}, "wake c2"},
 		}},
 		{"who has the id of the holder tries", "a b C", false, []row{
-			{0, "", heard, "wake a"}, {0, "a", try, "try a {7 5 false}"},
+			{0, "", heard, "wake a"}, {0, "a", try, "try a place 7 since 5"},
 			{0, "a", Event{What: Tried, RetryAfter: -1, InLine: true, Holder: "me"}, "wake C"},
 		}},
 		{"who fits into the room of a grant", "a b2 c", true, []row{
@@ -220,25 +234,25 @@ func TestWhatTheQueueSays(t *testing.T) {
 			{0, "", Event{What: OthersTurn}, ""}, {0, "", heard, ""}, {MaxTurn, "", Event{What: Alarm}, "wake a"},
 		}},
 		{"the last waiter leaves the line", "a", false, []row{
-			{0, "a", Event{What: Left}, "unsubscribe, leave line {7 5 false}"},
+			{0, "a", Event{What: Left}, "unsubscribe, leave line place 7 since 5"},
 		}},
 		{"its grant has given up the place", "a", false, []row{
-			{0, "", heard, "wake a"}, {0, "a", try, "try a {7 5 true}"}, {0, "a", granted, "unsubscribe, leave line"},
+			{0, "", heard, "wake a"}, {0, "a", try, "try a place 7 since 5 last"}, {0, "a", granted, "unsubscribe, leave line"},
 		}},
 		{"others came when the place was given up", "a", false, []row{
-			{0, "", heard, "wake a"}, {0, "a", try, "try a {7 5 true}"},
-			{0, "b", Event{What: Joined, RetryAfter: -1}, ""}, {0, "a", granted, "wake b"}, {0, "b", try, "try b {7 0 true}"},
+			{0, "", heard, "wake a"}, {0, "a", try, "try a place 7 since 5 last"},
+			{0, "b", Event{What: Joined, RetryAfter: -1}, ""}, {0, "a", granted, "wake b"}, {0, "b", try, "try b place 7 last"},
 		}},
 		{"a cohort passes the lock on without a command", "a", false, []row{
-			{0, "a", granted, "unsubscribe, leave line {7 0 false}"},
+			{0, "a", granted, "unsubscribe, leave line place 7"},
 		}},
 		{"the next one is granted without the place", "a", false, []row{
-			{0, "", heard, "wake a"}, {0, "a", try, "try a {7 5 true}"},
+			{0, "", heard, "wake a"}, {0, "a", try, "try a place 7 since 5 last"},
 			{0, "b", Event{What: Joined, RetryAfter: -1}, ""}, {0, "a", granted, "wake b"},
 			{0, "b", granted, "unsubscribe, leave line"},
 		}},
 		{"a refused attempt has not given up the place", "a", false, []row{
-			{0, "", heard, "wake a"}, {0, "a", try, "try a {7 5 true}"}, {0, "a", refused, ""},
+			{0, "", heard, "wake a"}, {0, "a", try, "try a place 7 since 5 last"}, {0, "a", refused, ""},
 			{0, "b", Event{What: Joined, RetryAfter: -1}, ""},
 			{0, "a", Event{What: Left}, ""},
 		}},
@@ -247,7 +261,7 @@ func TestWhatTheQueueSays(t *testing.T) {
 			{0, "", heard, "wake a"}, {0, "a", Event{What: Begins}, "try a"},
 		}},
 		{"nothing stays behind", "a", false, []row{
-			{0, "a", Event{What: Left}, "unsubscribe, leave line {7 5 false}"}, {0, "", Event{What: Listen}, ""},
+			{0, "a", Event{What: Left}, "unsubscribe, leave line place 7 since 5"}, {0, "", Event{What: Listen}, ""},
 			{0, "", heard, ""}, {SlowPoll, "", Event{What: Alarm}, "no alarm is due"},
 			{0, "b", Event{What: Joined, RetryAfter: -1}, "subscribe, stand in line b"},
 			{0, "c", Event{What: Joined, RetryAfter: -1}, ""}, {0, "c", Event{What: Left}, ""},
@@ -264,7 +278,7 @@ func TestWhatTheQueueSays(t *testing.T) {
 			{0, "a", Event{What: Tried, RetryAfter: -1, InLine: true, NeedNotListen: true}, ""}, {0, "b", Event{What: Left}, ""},
 		}},
 		{"our turn, and then the message of the same release", "a", false, []row{
-			{0, "", Event{What: OurTurn}, "wake a"}, {0, "a", try, "try a {7 5 true}"}, {0, "a", refused, ""},
+			{0, "", Event{What: OurTurn}, "wake a"}, {0, "a", try, "try a place 7 since 5 last"}, {0, "a", refused, ""},
 			{0, "", heard, ""}, {0, "", heard, "wake a"},
 		}},
 		{"a grant in the turn of others, and then the message", "a b", false, []row{
@@ -275,21 +289,21 @@ func TestWhatTheQueueSays(t *testing.T) {
 			{SlowPoll, "", Event{What: Alarm}, "wake b"},
 		}},
 		{"a refusal in the turn of others", "a", false, []row{
-			{0, "", Event{What: OthersTurn}, ""}, {0, "a", try, "try a {7 5 true}"}, {0, "a", refused, ""},
+			{0, "", Event{What: OthersTurn}, ""}, {0, "a", try, "try a place 7 since 5 last"}, {0, "a", refused, ""},
 			{MaxTurn, "", Event{What: Alarm}, ""},
 		}},
 		{"the turn of others begins just before the poll", "a", false, []row{
 			{SlowPoll - ms, "", Event{What: OthersTurn}, ""}, {ms, "", Event{What: Alarm}, "wake a"},
 		}},
 		{"in line, the first release of another ends the turn", "a", false, []row{
-			{0, "", over, "yield {7 0 false} told"}, {0, "", yielded, ""}, {ms, "", heard, ""}, {ms, "", heard, "wake a"},
+			{0, "", over, "yield place 7 told"}, {0, "", yielded, ""}, {ms, "", heard, ""}, {ms, "", heard, "wake a"},
 		}},
 		{"a streak is over, and no message comes", "a", false, []row{
-			{0, "", over, "yield {7 0 false} told"}, {ms, "", yielded, ""}, {MaxStreak - ms, "", Event{What: Alarm}, "wake a"},
+			{0, "", over, "yield place 7 told"}, {ms, "", yielded, ""}, {MaxStreak - ms, "", Event{What: Alarm}, "wake a"},
 		}},
 		{"the reply to the release comes after the attempt", "a", false, []row{
-			{0, "", over, "yield {7 0 false} told"}, {0, "", heard, ""}, {ms, "", heard, "wake a"},
-			{0, "a", try, "try a {7 0 true}"}, {0, "a", refused, ""}, {0, "", yielded, ""}, {0, "", Event{What: Alarm}, ""},
+			{0, "", over, "yield place 7 told"}, {0, "", heard, ""}, {ms, "", heard, "wake a"},
+			{0, "a", try, "try a place 7 last"}, {0, "a", refused, ""}, {0, "", yielded, ""}, {0, "", Event{What: Alarm}, ""},
 		}},
 		{"the first gives up between two polls", "a b", false, []row{
 			{SlowPoll / 2, "a", Event{What: Left, RetryAfter: time.Minute}, ""},
@@ -302,11 +316,11 @@ func TestWhatTheQueueSays(t *testing.T) {
 			{0, "a", granted, ""}, {SlowPoll, "", Event{What: Alarm}, "wake b"},
 		}},
 		{"the head is stuck, and the next was granted", "a b c", false, []row{
-			{0, "", heard, "wake a"}, {0, "a", try, "try a {7 5 false}"},
+			{0, "", heard, "wake a"}, {0, "a", try, "try a place 7 since 5"},
 			{0, "b", Event{What: Answered, Granted: true}, "wake b"}, {StuckAfter, "", Event{What: Alarm}, "wake c"},
 		}},
 		{"the head is stuck, and there was a message", "a b", false, []row{
-			{0, "", heard, "wake a"}, {0, "a", try, "try a {7 5 false}"}, {0, "", heard, ""},
+			{0, "", heard, "wake a"}, {0, "a", try, "try a place 7 since 5"}, {0, "", heard, ""},
 			{StuckAfter, "", Event{What: Alarm}, "wake b"},
 		}},
 		{"a message is used once", "a", true, []row{

@@ -608,14 +608,25 @@ func (s *Server) Names() (names []string) {
 	return names
 }
 
-// Sent returns the times of all commands of an operation, since the start. match filters by id,
-// name or client. "" matches all.
-func (s *Server) Sent(op, match string) []time.Duration {
+// Sent returns the times of all commands of an operation, since the start, or of those that have an
+// id, a name or a client of that text.
+func (s *Server) Sent(op string, text ...string) []time.Duration {
+	isMeant := func(c Command) bool {
+		isOne := func(s string) bool { return s == c.ID || s == c.Name || s == c.Client }
+		return len(text) == 0 || slices.ContainsFunc(text, isOne)
+	}
+	return s.times(func(c Command) bool { return c.Op == op && isMeant(c) })
+}
+
+// Commands returns the times of all commands, since the start.
+func (s *Server) Commands() []time.Duration { return s.times(func(Command) bool { return true }) }
+
+func (s *Server) times(match func(Command) bool) []time.Duration {
 	s.Mu.Lock()
 	defer s.Mu.Unlock()
 	times := []time.Duration{}
 	for _, e := range s.Log {
-		if (op == "" || e.Op == op) && (match == "" || e.ID == match || e.Name == match || e.Client == match) {
+		if match(e.Command) {
 			times = append(times, e.at)
 		}
 	}
