@@ -102,8 +102,9 @@ func (r *Resource) admit(ctx context.Context, began time.Time, isTry bool) error
 	return err
 }
 
-// Guarded calls f, which may call a hook of go-redis, or an observer. If that panics, Guarded calls
-// undo first: the outcome of the command that was under way is unknown then.
+// Guarded calls f, which may call a hook of go-redis, or an observer. If one of these panics,
+// Guarded calls undo before the panic goes on: the outcome of the command that was under way is
+// unknown then.
 func Guarded(undo, f func()) {
 	returned := false
 	defer func() {

@@ -53,8 +53,8 @@ type Hold struct {
 	lapse    *time.Timer   // ends the hold at limit; nil if there is none
 
 	sibling          *Hold    // the next hold of its ownership; guarded by Ownership.mu
-	list.Links[Hold]          // Guarded by holdList
-	sameName         sameName // Guarded by holdList
+	list.Links[Hold]          // guarded by holdList
+	sameName         sameName // guarded by holdList
 }
 
 // Holding is the object behind a hold: an [Ownership], a turn on one, or the ownership of a joint
