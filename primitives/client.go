@@ -53,7 +53,7 @@ func (*noCopy) Unlock() {}
 type Client struct {
 	_ noCopy
 
-	// The fields without a synchronization type are set by New and never change.
+	// The fields without a synchronization type are set by New and never change, except closeErr.
 
 	base        redis.UniversalClient // the client of go-redis that New was given, or that it embeds
 	id          string
@@ -280,7 +280,7 @@ func (c *Client) begin(ctx context.Context) error {
 	if err := context.Cause(ctx); err != nil {
 		return err
 	}
-	return c.core.Begin(ctx)
+	return c.core.EnterReady(ctx)
 }
 
 // during runs f as a call that Close waits for. If ctx has ended, f does not run.
@@ -376,7 +376,7 @@ func (c *Client) end() {
 		now := time.Now()
 		contextEnded.Store(&now)
 	})()
-	panicked, err := c.core.Close(c.closing, engine.Ending{
+	panicked, err := c.core.Close(c.closing, engine.CloseHooks{
 		Hurry: c.run.Stop,
 		Cut: func() {
 			c.hub.Stop()

@@ -265,7 +265,7 @@ func releasedResult(reply scripts.Released, err error) (engine.Released, error) 
 	case err != nil:
 		return engine.Released{}, err
 	case reply.HandedOff:
-		return engine.Released{Granted: engine.Result{
+		return engine.Released{Successor: engine.Result{
 			Granted: true, Sent: reply.Sent, InDoubt: reply.Doubt, Token: reply.Token, Free: int(reply.Left),
 		}}, nil
 	}

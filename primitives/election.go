@@ -142,7 +142,8 @@ func saysEnded(ctx context.Context, err error) bool {
 	_, isOurs := err.(*Error) //nolint:errorlint // each node by itself
 	joined, isJoined := err.(interface{ Unwrap() []error })
 	isCause := err == cause //nolint:errorlint // the very value
-	switch inner := errors.Unwrap(err); {
+	inner := errors.Unwrap(err)
+	switch {
 	case isJoined && !isCause:
 		saysMore := func(part error) bool { return !saysEnded(ctx, part) }
 		return !slices.ContainsFunc(joined.Unwrap(), saysMore)

@@ -125,7 +125,8 @@ func describeForeign(kind string, err error) error {
 	if !ok || errors.Is(err, ErrForeign) {
 		return err
 	}
-	switch text := reply.Error(); {
+	text := reply.Error()
+	switch {
 	case strings.HasPrefix(text, scripts.ForeignReply):
 		return &foreignError{strings.TrimPrefix(text, scripts.ForeignReply), err}
 	case scripts.IsWrongType(reply):

@@ -55,7 +55,7 @@ func (c *Client) FairLock(name string, opts ...Option) *Lock {
 	l.useLock(d, &engine.Traits{
 		Leased: true, Nests: true,
 		NewQueue: func(_ context.Context, q *engine.Request) (engine.Queue, error) {
-			return &fairWaiter{d: d, q: q}, nil
+			return &fairWaiter{d: d, request: q}, nil
 		},
 	})
 	return l

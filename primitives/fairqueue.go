@@ -80,7 +80,7 @@ type fairQueue struct {
 // that goroutine.
 type fairWaiter struct {
 	d        *fairDriver
-	q        *engine.Request
+	request  *engine.Request
 	waiter   *engine.Waiter
 	queue    *fairQueue
 	position fairPosition // the position that the reply to the last attempt showed
@@ -109,13 +109,13 @@ func (w *fairWaiter) Join(waiter *engine.Waiter, refused engine.Result) {
 		q = qs.begin(w.d)
 	}
 	w.queue = q
-	w.q.ShareContact(&q.contact)
+	w.request.ShareContact(&q.contact)
 	q.waiters.Append(w)
-	q.byID[w.q.ID] = append(q.byID[w.q.ID], w)
+	q.byID[w.request.ID] = append(q.byID[w.request.ID], w)
 	q.refreshIn(w.heartbeat())
 	q.expect(refused.RetryAfter)
-	if g, ok := qs.early[w.q.ID]; ok {
-		delete(qs.early, w.q.ID)
+	if g, ok := qs.early[w.request.ID]; ok {
+		delete(qs.early, w.request.ID)
 		w.grant = g
 		w.wake()
 	}
@@ -187,16 +187,16 @@ func (w *fairWaiter) takeGrant() *engine.Result {
 		res.Sent = g.sent
 	}
 	usable := g.ttl / 4
-	if limit := w.q.Terms.Limit(); limit > 0 {
+	if limit := w.request.Terms.Limit(); limit > 0 {
 		usable = min(usable, limit/10)
 	}
-	if g.ttl < w.q.TTL {
+	if g.ttl < w.request.TTL {
 		res.Lease = g.ttl
 	}
 	if time.Since(res.Sent) > usable {
 		return nil
 	}
-	endsTooSoon := !w.q.Terms.Renew || res.Lease < w.q.Terms.MinHold
+	endsTooSoon := !w.request.Terms.Renew || res.Lease < w.request.Terms.MinHold
 	if res.Lease > 0 && endsTooSoon {
 		return nil
 	}
@@ -206,7 +206,7 @@ func (w *fairWaiter) takeGrant() *engine.Result {
 // Try implements [engine.Queue]. The attempt also puts a waiter that has lost its place back into
 // the queue. A refusal shows the position. Without a reply, the next refresh finds it.
 func (w *fairWaiter) Try(ctx context.Context, _ *engine.Waiter) (engine.Result, error) {
-	res, err := w.d.h.res.Try(ctx, w.q)
+	res, err := w.d.h.res.Try(ctx, w.request)
 	if engine.Judge(res, err) != engine.Refused {
 		return res, err
 	}
@@ -238,7 +238,7 @@ func (w *fairWaiter) listen() {
 		return
 	}
 	q := w.queue
-	w.own = w.d.h.c.hub.Subscribe(w.d.waiterChannel(w.q.ID), func(s pubsub.Signal) {
+	w.own = w.d.h.c.hub.Subscribe(w.d.waiterChannel(w.request.ID), func(s pubsub.Signal) {
 		switch {
 		case s.Resubscribed:
 			q.queues.refresh(w.d)
@@ -258,13 +258,13 @@ func (w *fairWaiter) Leave(_ *engine.Waiter, res engine.Result) {
 	q := w.queue
 	q.queues.mu.Lock()
 	q.waiters.Remove(w)
-	twins := slices.DeleteFunc(q.byID[w.q.ID], func(o *fairWaiter) bool { return o == w })
-	q.byID[w.q.ID] = twins
+	twins := slices.DeleteFunc(q.byID[w.request.ID], func(o *fairWaiter) bool { return o == w })
+	q.byID[w.request.ID] = twins
 	if len(twins) == 0 {
-		delete(q.byID, w.q.ID)
+		delete(q.byID, w.request.ID)
 	}
-	if res.Granted && w.q.Shared {
-		q.wakeID(w.q.ID)
+	if res.Granted && w.request.Shared {
+		q.wakeID(w.request.ID)
 	}
 	empty := q.waiters.First == nil
 	if empty {
@@ -300,7 +300,7 @@ func (qs *fairQueues) grant(d *fairDriver, g fairGrant) {
 	defer qs.mu.Unlock()
 	if q := qs.open[d.h.res.Name]; q != nil && q.byID[g.id] != nil {
 		for _, w := range q.byID[g.id] {
-			if !w.q.Shared {
+			if !w.request.Shared {
 				w.grant = g
 			}
 			w.wake()
@@ -337,7 +337,7 @@ func (qs *fairQueues) hasWaiter(d *fairDriver, id string) bool {
 // heartbeat returns how often the waiter needs a refresh, so that it does not lose its place by one
 // lost heartbeat.
 func (w *fairWaiter) heartbeat() time.Duration {
-	return max(min(w.q.Terms.WaiterTimeout/3, refreshInterval), time.Millisecond)
+	return max(min(w.request.Terms.WaiterTimeout/3, refreshInterval), time.Millisecond)
 }
 
 // expect makes the next refresh due in changesIn, when a lease or the time of a next owner ends.
@@ -411,13 +411,13 @@ func (q *fairQueue) sample() (ids []string, longest time.Duration) {
 		switch {
 		case n > 0 && n < q.turn: // it was verified by an earlier refresh
 		case len(ids) < maxVerified:
-			ids = append(ids, w.q.ID)
+			ids = append(ids, w.request.ID)
 		case turn == 0:
 			turn = n
 		}
 		n++
 		w.wasKnown = true
-		longest = max(longest, w.q.Terms.WaiterTimeout)
+		longest = max(longest, w.request.Terms.WaiterTimeout)
 		pause = min(pause, w.heartbeat())
 	}
 	q.turn = turn
@@ -454,7 +454,7 @@ func (q *fairQueue) update(
 	}
 	settled := 0 // the waiters with an id of their own that were there when the refresh began
 	for w := q.waiters.First; w != nil; w = w.Next {
-		if !w.q.Shared && w.wasKnown {
+		if !w.request.Shared && w.wasKnown {
 			settled++
 		}
 	}

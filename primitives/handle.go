@@ -241,7 +241,7 @@ func (h *handle) acquire(ctx context.Context, opts []Option, how patience) (*Hol
 		return nil, h.failed("acquire", err)
 	}
 	if s.Linger > 0 && h.res.Traits.HasTurnsOfUsers() {
-		h.c.presence.HearAsks() // now, because the release needs the subscription
+		h.c.presence.SubscribeToAsks() // now, because the release needs the subscription
 	}
 	limit := s.Wait
 	switch how {

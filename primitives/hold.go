@@ -44,13 +44,13 @@ func HoldFrom(ctx context.Context) *Hold {
 	return carriedHold(engine.AnyHoldFrom(ctx))
 }
 
-// carriedHold returns the Hold for a hold of the engine that a context carries, along with its
-// handle. It is nil if the context carries none.
-func carriedHold(hold *engine.Hold, handle any) *Hold {
+// carriedHold returns the user's Hold for a hold of the engine that a context carries, or nil if the
+// context carries none.
+func carriedHold(hold *engine.Hold, userHold any) *Hold {
 	if hold == nil {
 		return nil
 	}
-	if h, ok := handle.(*Hold); ok {
+	if h, ok := userHold.(*Hold); ok {
 		return h
 	}
 	return &Hold{hold: hold} // it is the hold of a member of a joint lock

@@ -279,7 +279,7 @@ func (d *mutexDriver) free(ctx context.Context, o *engine.Owner, next engine.Nex
 	got, err := releasedResult(reply, err)
 	got.InDoubt = reply.Doubt
 	if next.Successor != nil {
-		countTokens(&got.Granted, next.Successor.Tokens)
+		countTokens(&got.Successor, next.Successor.Tokens)
 	}
 	return got, err
 }

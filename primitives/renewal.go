@@ -109,7 +109,7 @@ type renewGroup struct {
 // batch as a whole, it sends a command for each lease, so that a bad key concerns no other lease.
 // It runs in a goroutine of the watchdog, which may call it again for the same leases if it takes
 // long.
-func (c *Client) renew(ctx context.Context, _ any, batch []watchdog.Ask) ([]watchdog.State, error) {
+func (c *Client) renew(ctx context.Context, _ any, batch []watchdog.Renewal) ([]watchdog.State, error) {
 	states, err := c.renewTogether(ctx, batch)
 	if redis.HasErrorPrefix(err, "CROSSSLOT") { // a plain client, for example of a proxy before a cluster
 		c.slotted.Store(true) // for later handles; the leases of this batch keep their group
@@ -126,7 +126,7 @@ func (c *Client) enforcesSlots() bool { return c.cluster || c.slotted.Load() }
 // renewTogether renews a batch with one command, and returns the state of each lease. Without an
 // answer all are Unknown, which is the zero value. The command is sent once, because the watchdog
 // decides when to repeat it. The answer counts until validity ends, however slow the server is.
-func (c *Client) renewTogether(ctx context.Context, batch []watchdog.Ask) ([]watchdog.State, error) {
+func (c *Client) renewTogether(ctx context.Context, batch []watchdog.Renewal) ([]watchdog.State, error) {
 	leases := scripts.NewBatch(len(batch))
 	var patience scripts.Patience // ends with the longest validity; zero if the batch is a question
 	for _, ask := range batch {
@@ -192,7 +192,7 @@ const (
 //
 // The goroutines belong to the core. Each of them ends when no lease is left, or when ctx ends.
 // answers has room for all answers, so a late one never blocks.
-func (c *Client) renewApart(ctx context.Context, batch []watchdog.Ask) ([]watchdog.State, error) {
+func (c *Client) renewApart(ctx context.Context, batch []watchdog.Renewal) ([]watchdog.State, error) {
 	type answer struct {
 		n     int
 		state watchdog.State

@@ -186,6 +186,6 @@ func (d *semaphoreDriver) Release(
 	reply, err := call.Do(ctx, d.h.c.calls)
 	got, err := releasedResult(reply.Released, err)
 	got.InDoubt = reply.Doubt && !reply.Gone
-	got.Granted.Token = reply.Epoch
+	got.Successor.Token = reply.Epoch
 	return got, err
 }

@@ -440,7 +440,8 @@ func (h *Hub) applyLookups(batch []*channel, servers []server, errs []error) (re
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for i, c := range batch {
-		switch err := errs[i]; {
+		err := errs[i]
+		switch {
 		case h.closed || !c.wanted() || c.link != nil:
 			// The channel has changed during the lookup: nothing to do.
 		case errors.Is(err, ErrUnsupported):

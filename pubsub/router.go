@@ -95,7 +95,9 @@ func detectSharded(ctx context.Context, spawn func(func()), c cluster, sharded *
 	answers := make(chan answer, maxAsked) // no goroutine blocks when nobody listens any more
 	next := time.NewTicker(askNext)
 	defer next.Stop()
-	for asked, failed := 0, 0; ; {
+	asked := 0
+	failed := 0
+	for {
 		if asked < maxAsked {
 			asked++
 			spawn(func() {

@@ -75,7 +75,7 @@ func (c *call) command(withText bool) []any {
 // failed returns the error of an attempt that ended with err, which says whether the command was
 // sent.
 func (c *call) failed(err error) error {
-	if answers(err) || c.mark.wasWritten() {
+	if wasAnswered(err) || c.mark.wasWritten() {
 		return err
 	}
 	return &unsent{err}
@@ -196,7 +196,7 @@ func (c *singleCmd) SetErr(err error) {
 	}
 	c.answered = err == nil
 	c.Cmd.SetErr(err)
-	if c.heard != nil && answers(err) {
+	if c.heard != nil && wasAnswered(err) {
 		c.heard()
 	}
 }

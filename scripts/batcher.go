@@ -56,14 +56,14 @@ type batcher struct {
 	latest   atomic.Pointer[deadline] // the deadline of the latest call; only for the batcher of a shard
 	hereEnds deadlines                // the deadlines of attempts in callers' goroutines
 
-	mu      sync.Mutex
-	direct  int  // the number of commands in flight alone
-	full    bool // maxDirect was reached, so all commands queue until few are queued
-	slots   int  // the number of slots that workers have
-	batched int  // the number of commands in the batches that have a slot
-	late    int  // the number of batches in flight that have lost their slot
-	here    inlineStats
-	queue   []*pending // in order of arrival
+	mu          sync.Mutex
+	direct      int  // the number of commands in flight alone
+	full        bool // maxDirect was reached, so all commands queue until few are queued
+	slots       int  // the number of slots that workers have
+	batched     int  // the number of commands in the batches that have a slot
+	lateBatches int  // the number of batches in flight that have lost their slot
+	here        inlineStats
+	queue       []*pending // in order of arrival
 }
 
 const (
@@ -109,9 +109,9 @@ func newBatcher(r *Runner, rdb, base redis.UniversalClient, maxDirect, maxOthers
 	return b
 }
 
-// answers reports whether the error of an attempt, or its absence, shows that the server has
+// wasAnswered reports whether the error of an attempt, or its absence, shows that the server has
 // answered.
-func answers(err error) bool {
+func wasAnswered(err error) bool {
 	_, replied := errors.AsType[redis.Error](err)
 	return err == nil || replied
 }
@@ -255,7 +255,7 @@ func (b *batcher) finish(
 	isSlow := ended != p
 	if isSlow {
 		failed.removeSlow(ended)
-		if !answers(ended.err) || repliedWith(ended.err, temporaryRefusals...) {
+		if !wasAnswered(ended.err) || repliedWith(ended.err, temporaryRefusals...) {
 			failed.doubt = failed.doubt || classify(ended.err).Outcome == failure.Unknown
 			return Reply{}, false, nil
 		}
@@ -267,7 +267,7 @@ func (b *batcher) finish(
 		err = b.probe.noticed(ctx, p.call.end, p.err, began)
 	}
 	b.r.noteAnswered(err)
-	if answers(err) {
+	if wasAnswered(err) {
 		failed.dropSlow()
 	}
 	if !isSlow && !p.isRepetition {
@@ -313,7 +313,7 @@ func (b *batcher) sendDirect(p *pending) {
 	}
 	b.mu.Lock() // before the caller goes on, so that its next command finds the place free
 	b.direct--
-	b.here.note(answers(p.err), sent)
+	b.here.note(wasAnswered(p.err), sent)
 	b.mu.Unlock()
 	p.tell()
 }
@@ -372,7 +372,7 @@ func (b *batcher) take(batch []*pending) []*pending {
 // hasRoom reports whether one more command may be sent alone. The limit applies to all connections
 // that are in use or being dialed, except those of batches that have a slot. The caller holds mu.
 func (b *batcher) hasRoom(now time.Time) bool {
-	return b.direct < min(b.maxDirect, b.maxOthers-b.late-b.dialing(now))
+	return b.direct < min(b.maxDirect, b.maxOthers-b.lateBatches-b.dialing(now))
 }
 
 // keepsSlot runs f, which sends n commands, and reports whether the worker still has its slot. If f
@@ -382,30 +382,31 @@ func (b *batcher) keepsSlot(n int, f func()) bool {
 	began := time.Now()
 	over := false
 	lost := false
-	b.mu.Lock() // guards over, lost and late
-	var late *time.Timer
-	late = time.AfterFunc(slotTimeout, func() {
+	b.mu.Lock() // guards over, lost and expiry
+	var expiry *time.Timer
+	expiry = time.AfterFunc(slotTimeout, func() {
 		b.mu.Lock()
 		defer b.mu.Unlock()
-		switch now := time.Now(); {
-		case over:
-		case b.mayPass(now, began):
-			lost = true
-			b.batched -= n
-			b.late++
-			b.passSlot()
-		default:
-			late.Reset(slotTimeout)
+		if over {
+			return
 		}
+		if !b.mayPass(time.Now(), began) {
+			expiry.Reset(slotTimeout)
+			return
+		}
+		lost = true
+		b.batched -= n
+		b.lateBatches++
+		b.passSlot()
 	})
 	b.mu.Unlock()
 	f()
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	over = true
-	late.Stop()
+	expiry.Stop()
 	if lost {
-		b.late--
+		b.lateBatches--
 	}
 	return !lost
 }
@@ -413,7 +414,7 @@ func (b *batcher) keepsSlot(n int, f func()) bool {
 // mayPass reports whether a batch that began at began, and takes longer than slotTimeout, loses its
 // slot now. The caller holds mu.
 func (b *batcher) mayPass(now, began time.Time) bool {
-	isCrowded := b.direct+b.late+b.dialing(now) >= b.maxOthers
+	isCrowded := b.direct+b.lateBatches+b.dialing(now) >= b.maxOthers
 	if !b.here.unanswered && !isCrowded {
 		return true
 	}
@@ -508,7 +509,7 @@ func (b *batcher) send(ctx context.Context, pipe *pipelines, batch []*pending) [
 func (b *batcher) noteBatch(sent time.Time, batch []*pending, broken error) {
 	heard := slices.ContainsFunc(batch, func(p *pending) bool {
 		_, err := p.cmd.reply(sent, broken)
-		return answers(err)
+		return wasAnswered(err)
 	})
 	b.mu.Lock()
 	b.here.note(heard, sent)

@@ -97,7 +97,7 @@ func requireIdle(t testing.TB, r *Runner) {
 	}
 	for _, b := range batchers {
 		require.Equal(t, []any{0, 0, 0, 0, 0, false},
-			[]any{len(b.queue), b.direct, b.slots, b.batched, b.late, b.full})
+			[]any{len(b.queue), b.direct, b.slots, b.batched, b.lateBatches, b.full})
 	}
 }
 
@@ -678,7 +678,7 @@ func TestSilentServerGetsFewCommands(t *testing.T) {
 			})
 			time.Sleep(time.Millisecond)
 			r.batch.mu.Lock()
-			most = max(most, r.batch.direct+r.batch.slots+r.batch.late)
+			most = max(most, r.batch.direct+r.batch.slots+r.batch.lateBatches)
 			r.batch.mu.Unlock()
 		}
 		require.LessOrEqual(t, most, maxDirect+maxInFlight+maxInFlight*quietPasses)
@@ -841,7 +841,7 @@ func TestRoomForMoreConnections(t *testing.T) {
 	} {
 		b := &batcher{
 			r: &Runner{timeout: time.Second}, maxDirect: maxDirect, maxOthers: maxDirect,
-			direct: tt.direct, late: tt.late, here: inlineStats{unanswered: tt.quiet, dials: tt.dials, until: now.Add(1)},
+			direct: tt.direct, lateBatches: tt.late, here: inlineStats{unanswered: tt.quiet, dials: tt.dials, until: now.Add(1)},
 		}
 		require.Equal(t, tt.room, b.hasRoom(now), "%+v", tt)
 		require.Equal(t, tt.soon, b.mayPass(now, now), "%+v", tt)

@@ -40,8 +40,8 @@ const (
 	hereReset    = 2 * maxHerePause
 )
 
-// inlineStats is what the latest attempts say about the server: whether it answers, and whether it answers
-// so quickly that callers may send by themselves. It is guarded by the batcher's mu.
+// inlineStats is what the latest attempts say about the server: whether it answers, and whether it
+// answers so quickly that callers may send by themselves. It is guarded by the batcher's mu.
 type inlineStats struct {
 	unanswered bool // the latest batch or command that has ended was not answered
 
@@ -85,19 +85,19 @@ func (b *batcher) dialing(now time.Time) int {
 	return min(b.here.dials, int(b.hook.dials.Load()))
 }
 
-// late notes that an attempt in a caller's goroutine got no answer in time, or no connection.
-// Several attempts at once begin one pause.
-func (h *inlineStats) late(now time.Time, connected bool) {
+// noteTimeout notes that an attempt in a caller's goroutine got no answer in time, or no
+// connection. Several attempts at once begin one pause.
+func (h *inlineStats) noteTimeout(now time.Time, connected bool) {
 	if !now.Before(h.until) {
-		h.begin(now)
+		h.beginPause(now)
 	}
 	if !connected {
 		h.dials++
 	}
 }
 
-// begin begins a pause.
-func (h *inlineStats) begin(now time.Time) {
+// beginPause begins a pause.
+func (h *inlineStats) beginPause(now time.Time) {
 	h.pause = min(2*h.pause, maxHerePause)
 	if h.pause == 0 || now.Sub(h.until) > hereReset {
 		h.pause = herePause
@@ -121,7 +121,7 @@ func (b *batcher) maySendHere(ctx context.Context, s *Script, now time.Time) boo
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	isBatching := b.full || b.slots+b.late > 0 // then a command may wait until many others have been executed
+	isBatching := b.full || b.slots+b.lateBatches > 0 // then a command may wait until many others have been executed
 	if isBatching || !b.hasRoom(now) {
 		return false
 	}
@@ -154,12 +154,12 @@ func (b *batcher) sendHere(ctx context.Context, c call, began time.Time) (reply 
 		}
 		b.here.note(answered, sent)
 		if late {
-			b.here.late(time.Now(), doubt)
+			b.here.noteTimeout(time.Now(), doubt)
 		}
 	}()
 	reply, err = cmd.reply(sent, b.timed.Process(&c.memory.here, cmd))
 	returned = true
-	answered = answers(err)
+	answered = wasAnswered(err)
 	b.r.recovery.note(c.key, err)
 	late = errors.Is(err, os.ErrDeadlineExceeded) || // the error of a read or a write
 		errors.Is(err, context.DeadlineExceeded) // the error of the wait for a connection

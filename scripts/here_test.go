@@ -185,7 +185,7 @@ func TestCallerSendsNothingThatMayTakeLong(t *testing.T) {
 	require.True(t, may(check))
 	require.True(t, may(Load("rwlock/read_acquire")))
 	require.False(t, may(Load("rwlock/read_release")), "it may look at all readers")
-	for _, busy := range []*int{&b.slots, &b.late} {
+	for _, busy := range []*int{&b.slots, &b.lateBatches} {
 		*busy = 1
 		require.False(t, may(check))
 		*busy = 0
@@ -341,7 +341,7 @@ func TestPausesOfCallersThatSend(t *testing.T) {
 		{85*time.Second + 2*maxHerePause, maxHerePause},
 		{85*time.Second + 3*maxHerePause + hereReset + time.Second, herePause},
 	} {
-		h.late(at(tt.after), true)
+		h.noteTimeout(at(tt.after), true)
 		require.Equal(t, tt.pause, h.pause, tt.after)
 	}
 }
@@ -397,7 +397,7 @@ func TestDialsOfCallersThatSend(t *testing.T) {
 	calls.Wait()
 	require.Positive(t, dialing(-1))
 	redistest.WaitFor(t, testTimeout, func() bool { return dialing(0) == 0 }, "all dials have ended")
-	b.here.late(b.here.until, true)
+	b.here.noteTimeout(b.here.until, true)
 	require.Zero(t, dialing(-1), "in the next pause")
 }
 

@@ -211,14 +211,10 @@ func (r *Runner) Do(ctx context.Context, s *Script, keys []any, args ...any) (Re
 	r.bound(&c)
 	var failed failures
 	for {
-		b := r.batch
-		err := error(nil)
-		if r.slots.client != nil {
-			b, err = r.shardOf(ctx, c)
-		}
-		var reply Reply
+		reply, b, err := r.attemptVia(ctx, c, &failed)
 		if err == nil {
-			reply, err = b.do(ctx, c, &failed)
+			reply.Doubt = failed.doubt
+			return reply, nil
 		}
 		if errors.Is(err, errSlow) {
 			failed.attempts++
@@ -229,11 +225,6 @@ func (r *Runner) Do(ctx context.Context, s *Script, keys []any, args ...any) (Re
 			c = c.copy() // the slow attempt has the arguments of c
 			continue
 		}
-		if err == nil {
-			reply.Doubt = failed.doubt
-			return reply, nil
-		}
-		b = cmp.Or(b, r.batch)
 		last := err
 		err = r.again(ctx, c, b.probe, &failed, last)
 		switch {
@@ -245,10 +236,25 @@ func (r *Runner) Do(ctx context.Context, s *Script, keys []any, args ...any) (Re
 	}
 }
 
+// attemptVia makes one attempt at c by the batcher of its server. It returns that batcher too, or
+// the one for all servers if no server was found.
+func (r *Runner) attemptVia(ctx context.Context, c call, failed *failures) (Reply, *batcher, error) {
+	b := r.batch
+	if r.slots.client != nil {
+		shard, err := r.shardOf(ctx, c)
+		if err != nil {
+			return Reply{}, cmp.Or(shard, b), err
+		}
+		b = shard
+	}
+	reply, err := b.do(ctx, c, failed)
+	return reply, b, err
+}
+
 // awaitSlow waits for the answer to an earlier slow attempt, after the last one failed with err.
 func (r *Runner) awaitSlow(ctx context.Context, c call, b *batcher, failed *failures, err error) (Reply, error) {
 	began := time.Now()
-	for len(failed.slow) > 0 && !answers(err) {
+	for len(failed.slow) > 0 && !wasAnswered(err) {
 		select {
 		case slow := <-failed.slow[0].done:
 			failed.removeSlow(slow)
@@ -258,7 +264,7 @@ func (r *Runner) awaitSlow(ctx context.Context, c call, b *batcher, failed *fail
 				return slow.reply, nil
 			}
 			class := classify(slow.err)
-			if answers(slow.err) || class.Outcome == failure.Unknown {
+			if wasAnswered(slow.err) || class.Outcome == failure.Unknown {
 				err = slow.err
 			}
 			failed.doubt = failed.doubt || class.Outcome == failure.Unknown
@@ -382,10 +388,13 @@ func (r *Runner) once(ctx context.Context, patience Patience, s *Script, keys, a
 	r.bound(&c)
 	attempt := func() (reply Reply, err error) {
 		var met staleAnswers
-		for again := true; again; again = met.isOld(r, err) && ctx.Err() == nil {
+		for {
 			reply, err = r.slots.follow(ctx, c, func() (Reply, error) { return r.attempt(c.ctx, r.batch.timed, c) })
+			repeats := met.isOld(r, err) && ctx.Err() == nil
+			if !repeats {
+				return reply, err
+			}
 		}
-		return reply, err
 	}
 	var reply Reply
 	var err error
@@ -495,17 +504,18 @@ func (r *Runner) Close() {
 	}()
 	tick := time.NewTicker(interruptPause)
 	defer tick.Stop()
-	for waiting := true; waiting; {
+	waits := true
+	for waits {
 		select {
 		case <-done:
-			waiting = false
+			waits = false
 		case now := <-tick.C:
 			r.interrupt(&r.limits.making)
 			final := r.ends.final.Load().until
 			if now.After(final) {
 				r.interrupt(&r.limits.patient)
 			}
-			waiting = now.Before(final.Add(closeReserve))
+			waits = now.Before(final.Add(closeReserve))
 		}
 	}
 	r.ends.close()
@@ -556,7 +566,7 @@ func (r *Runner) Answering() bool { return !r.silent.Load() }
 // noteAnswered notes for Answering how an attempt of Do ended. An attempt that its caller ended
 // early says nothing. Only a change is written, so that callers do not compete for the cache line.
 func (r *Runner) noteAnswered(err error) {
-	silent := !answers(err)
+	silent := !wasAnswered(err)
 	i, isCut := errors.AsType[*failure.Interrupted](err)
 	if isCut && i.EndedEarly() {
 		return
@@ -602,7 +612,7 @@ func (f *failures) removeSlow(ended *pending) {
 // answers are not used.
 func (f *failures) dropSlow() {
 	for ended := f.nextEnded(); ended != nil; ended = f.nextEnded() {
-		wasRefused := ended.err != nil && answers(ended.err)
+		wasRefused := ended.err != nil && wasAnswered(ended.err)
 		if !wasRefused && !ended.mark.drop() {
 			f.doubt = true
 		}
@@ -740,7 +750,9 @@ func bounded[T any](
 		value, err := f(attempt)
 		done <- result{value, err}
 	})
-	for silent, over := r.batch.probe.due(began), false; !over; {
+	silent := r.batch.probe.due(began)
+	isOver := false
+	for !isOver {
 		select {
 		case res := <-done:
 			return res.value, r.batch.probe.noticed(ctx, end, res.err, began)
@@ -748,9 +760,9 @@ func bounded[T any](
 			silent = nil
 			r.batch.probe.start()
 		case <-ctx.Done():
-			over = true
+			isOver = true
 		case <-end.Done():
-			over = true
+			isOver = true
 		}
 	}
 	select {
@@ -778,8 +790,12 @@ func attemptOnce[T any](
 		joined.until = until // nobody needs a late reply
 	}
 	var met staleAnswers
-	for again := true; again; again = met.isOld(r, err) && ctx.Err() == nil {
+	for {
 		value, err = bounded(ctx, attempt, end, r, f)
+		repeats := met.isOld(r, err) && ctx.Err() == nil
+		if !repeats {
+			break
+		}
 	}
 	if err != nil {
 		got := classify(err)

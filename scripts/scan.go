@@ -29,7 +29,7 @@ func (r *Runner) Keys(ctx context.Context, match, kind string) iter.Seq2[string,
 		nodes, err := r.masters(ctx)
 		for i := 0; err == nil && i < len(nodes); i++ {
 			var found scanned
-			for more := true; more; more = found.cursor != 0 {
+			for {
 				found, err = r.scan(ctx, nodes[i], found.cursor, match, kind)
 				if err != nil {
 					break
@@ -38,6 +38,9 @@ func (r *Runner) Keys(ctx context.Context, match, kind string) iter.Seq2[string,
 					if !yield(key, nil) {
 						return
 					}
+				}
+				if found.cursor == 0 { // the node has no more keys
+					break
 				}
 			}
 		}

@@ -70,7 +70,7 @@ func (m *slotMap) refresh() *reading {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.until = time.Now().Add(m.patience())
+	m.until = time.Now().Add(m.readTimeout())
 	return m.start()
 }
 
@@ -87,8 +87,8 @@ func (m *slotMap) start() *reading {
 	return m.next
 }
 
-// patience returns how long readings go on after a failure, and how long one reading may dial.
-func (m *slotMap) patience() time.Duration { return max(m.r.timeout, 2*maxReadDelay) }
+// readTimeout returns how long readings go on after a failure, and how long one reading may dial.
+func (m *slotMap) readTimeout() time.Duration { return max(m.r.timeout, 2*maxReadDelay) }
 
 // read begins readings until the client has a slot map and no attempt has failed for a while, or
 // until the runner stops.
@@ -126,7 +126,7 @@ func (m *slotMap) begin() bool {
 	}
 	m.reading++
 	m.r.running.Go(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), m.patience()) // the limit is for dials
+		ctx, cancel := context.WithTimeout(context.Background(), m.readTimeout()) // the limit is for dials
 		defer cancel()
 		err := m.client.ForEachMaster(ctx, func(context.Context, *redis.Client) error { return nil })
 		if err == nil { // the client has a slot map, perhaps its old one

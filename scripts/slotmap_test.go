@@ -193,7 +193,7 @@ func TestCallsWaitForTheSlotMap(t *testing.T) {
 			require.False(t, r.slots.loaded.Load())
 			synctest.Wait()
 		}
-		time.Sleep(2 * r.slots.patience()) // until nothing reads
+		time.Sleep(2 * r.slots.readTimeout()) // until nothing reads
 		took, err := run()
 		require.ErrorIs(t, err, io.ErrNoProgress)
 		require.Equal(t, time.Millisecond, took, "it returns when the reading has failed")
@@ -261,10 +261,10 @@ func TestReadingsOfTheSlotMap(t *testing.T) {
 				require.Greater(t, int(c.readings.Load()), int(calls*each/maxReadDelay/2), "as often as that at least")
 			}
 			require.LessOrEqual(t, int(c.readings.Load()), int(calls*each/(maxReadDelay/2)), "no more often")
-			time.Sleep(r.slots.patience() + 2*maxReadDelay)
+			time.Sleep(r.slots.readTimeout() + 2*maxReadDelay)
 			synctest.Wait()
 			before := c.readings.Load()
-			time.Sleep(2 * r.slots.patience())
+			time.Sleep(2 * r.slots.readTimeout())
 			require.Equal(t, before, c.readings.Load(), "no attempt has failed since")
 			require.Zero(t, c.inFlight.Load())
 			for _, ctx := range contexts {
@@ -289,7 +289,7 @@ func TestFailuresThatHaveTheSlotMapRead(t *testing.T) {
 			"Once": func(ctx context.Context, s *Script) error { _, err := r.Once(ctx, s, []any{"k"}); return err },
 		} {
 			reads := func(ctx context.Context, s *Script) bool {
-				time.Sleep(2 * r.slots.patience()) // until nothing reads
+				time.Sleep(2 * r.slots.readTimeout()) // until nothing reads
 				before := time.Now()
 				require.Error(t, send(ctx, s), name)
 				return r.slots.until.After(before)

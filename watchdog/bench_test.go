@@ -18,7 +18,7 @@ func (*idle) LeaseUnknown(*Lease, error) {}
 func (*idle) LeaseLost(*Lease, bool)     {}
 
 // renewAll renews every lease at once.
-func renewAll(_ context.Context, _ any, batch []Ask) ([]State, error) {
+func renewAll(_ context.Context, _ any, batch []Renewal) ([]State, error) {
 	states := make([]State, len(batch))
 	for i := range states {
 		states[i] = Renewed

@@ -42,7 +42,7 @@ type request struct {
 	n     int           // number of the call, from 0
 	at    time.Duration // since start
 	group any
-	batch []Ask
+	batch []Renewal
 }
 
 func newServer(r func(q request) reply) *server {
@@ -51,7 +51,7 @@ func newServer(r func(q request) reply) *server {
 
 func always(r reply) func(request) reply { return func(request) reply { return r } }
 
-func (s *server) renew(ctx context.Context, group any, batch []Ask) ([]State, error) {
+func (s *server) renew(ctx context.Context, group any, batch []Renewal) ([]State, error) {
 	s.mu.Lock()
 	q := request{len(s.calls), time.Since(s.start), group, slices.Clone(batch)}
 	s.calls = append(s.calls, q)

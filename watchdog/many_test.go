@@ -170,7 +170,7 @@ func TestStuckGroupDoesNotAffectOthers(t *testing.T) {
 				over := make(chan struct{})
 				var stuck, most atomic.Int64
 				healthy := newServer(always(reply{state: Renewed}))
-				d := New(func(ctx context.Context, group any, batch []Ask) ([]State, error) {
+				d := New(func(ctx context.Context, group any, batch []Renewal) ([]State, error) {
 					if group != "stuck" {
 						return healthy.renew(ctx, group, batch)
 					}
@@ -550,7 +550,7 @@ func TestLeaseUnknownGetsTheError(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, err := range []error{errDown, nil} {
 			var got error
-			d := New(func(context.Context, any, []Ask) ([]State, error) { return nil, err })
+			d := New(func(context.Context, any, []Renewal) ([]State, error) { return nil, err })
 			k := unknownFunc(func(err error) { got = err })
 			require.NoError(t, d.Keep(new(Lease), k, schedule(), time.Now().Add(ttl-margin)))
 			sleep(10 * time.Second)
@@ -568,7 +568,7 @@ func TestFailedBatchesAreLogged(t *testing.T) {
 		log := make(logLines, 10)
 		contexts := make(chan context.Context, 3)
 		s := newServer(calls(renewed, unknown, hang))
-		d := New(func(ctx context.Context, group any, batch []Ask) ([]State, error) {
+		d := New(func(ctx context.Context, group any, batch []Renewal) ([]State, error) {
 			contexts <- ctx
 			return s.renew(ctx, group, batch)
 		}, WithLogger(slog.New(slog.NewTextHandler(log, nil))))

@@ -58,7 +58,7 @@ func (l *modelLease) confirm(granted time.Time) {
 	}
 }
 
-func (m *model) renew(ctx context.Context, group any, batch []Ask) ([]State, error) {
+func (m *model) renew(ctx context.Context, group any, batch []Renewal) ([]State, error) {
 	start := time.Now()
 	m.mu.Lock()
 	state, delay := m.state, m.delay
@@ -272,7 +272,7 @@ func (s *stressed) LeaseLost(l *Lease, _ bool) {
 // This test runs in real time, for the race detector.
 func TestConcurrentUseKeepsKeeperCallsApart(t *testing.T) {
 	var faults, events, calls atomic.Int64
-	d := New(func(ctx context.Context, _ any, batch []Ask) ([]State, error) {
+	d := New(func(ctx context.Context, _ any, batch []Renewal) ([]State, error) {
 		calls.Add(1)
 		states := make([]State, len(batch))
 		for i := range states {

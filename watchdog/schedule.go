@@ -33,6 +33,9 @@ const idleTime = 100 * time.Millisecond
 //   - Both heaps are ordered: l.next and validity change only together with a heap operation.
 //   - While an attempt is queued, l.next is never, so a lease is in at most one queued call.
 //   - While there are alarms, the scheduler runs and wakes up by the time of the first one.
+//
+// The caller of each function below holds Dog.mu, except for run, step, renewBatch, applyAnswer,
+// notify, notifyOne and deliver.
 
 // group is a set of leases that share batches. It exists while it has leases or calls.
 type group struct {
@@ -46,7 +49,7 @@ type group struct {
 // call is one batch: first queued, then in flight.
 type call struct {
 	group  *group
-	batch  []Ask
+	batch  []Renewal
 	start  instant // never while queued
 	leases int     // leases for which the answer still counts
 	freed  bool    // the call no longer counts against maxOnTime
@@ -255,7 +258,7 @@ func (d *Dog) step() (wait time.Duration, ok bool) {
 func (d *Dog) makeBatches(g *group, now instant, toNotify []*Lease) []*Lease {
 	for n := 0; n%maxOnTime != 0 || g.due.leases[0].next <= now; n++ {
 		due := g.due.leases[0].next <= now
-		c := &call{group: g, start: never, batch: make([]Ask, 0, min(Batch, len(g.due.leases)))}
+		c := &call{group: g, start: never, batch: make([]Renewal, 0, min(Batch, len(g.due.leases)))}
 		toNotify = d.fill(c, now, toNotify)
 		if !due && len(c.batch) < Batch {
 			d.unfill(c)
@@ -277,7 +280,7 @@ func (d *Dog) fill(c *call, now instant, toNotify []*Lease) []*Lease {
 			toNotify = append(toNotify, l)
 		}
 		l.join(c)
-		c.batch = append(c.batch, Ask{Lease: l, Keeper: l.keeper})
+		c.batch = append(c.batch, Renewal{Lease: l, Keeper: l.keeper})
 		// Plan no attempt while this one is queued. This also moves another lease to the top of the
 		// heap.
 		d.plan(l, never)
@@ -393,7 +396,7 @@ func (d *Dog) applyAnswer(c *call, states []State, err error) []*Lease {
 }
 
 // applyState applies the answer for one lease. It reports whether the keeper has to be notified.
-func (d *Dog) applyState(c *call, a Ask, state State, err error, now instant, jitter float64) bool {
+func (d *Dog) applyState(c *call, a Renewal, state State, err error, now instant, jitter float64) bool {
 	l := a.Lease
 	latest := a.Lease.latestStart()
 	if !l.leave(c) {

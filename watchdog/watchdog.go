@@ -36,8 +36,8 @@ const (
 	Lost
 )
 
-// Ask is the request to renew one lease of a batch.
-type Ask struct {
+// Renewal is the request to renew one lease of a batch.
+type Renewal struct {
 	Lease *Lease
 	// Keeper is the keeper of the lease when the batch was made.
 	Keeper Keeper
@@ -53,7 +53,7 @@ type Ask struct {
 // have timed out. A renewal must therefore never shorten the TTL on the server. ctx ends when no
 // lease of the batch still needs the answer, or when the Dog is closed. Each call has its own
 // goroutine and may block. It must not modify or retain batch.
-type Renew func(ctx context.Context, group any, batch []Ask) (states []State, err error)
+type Renew func(ctx context.Context, group any, batch []Renewal) (states []State, err error)
 
 // Keeper receives the events of a lease. Goroutines of the Dog call its methods, never two at a
 // time for one lease. The methods must not block. An event that occurs during a call is delivered

@@ -93,7 +93,7 @@ func (r *Resource) admit(ctx context.Context, began time.Time, isTry bool) error
 	if r.Core.IsClosing() {
 		return ErrClosed
 	}
-	err := r.Core.Begin(ctx)
+	err := r.Core.EnterReady(ctx)
 	if err == nil {
 		return nil
 	}
@@ -170,15 +170,28 @@ func (r *Resource) initRequest(q *Request, terms *Terms) {
 //
 // Acquire calls it, and so do joint locks for their members and nested acquisitions that the server
 // counts. It blocks as long as q may wait, and then for the first attempt of a rollback.
-func (r *Resource) AcquireOutermost(ctx context.Context, q *Request, began time.Time) (hold *Hold, err error) {
+func (r *Resource) AcquireOutermost(ctx context.Context, q *Request, began time.Time) (*Hold, error) {
+	for {
+		hold, err := r.acquireOnce(ctx, q, began)
+		mustRepeat := errors.Is(err, ErrObserverSlow) && q.Group == nil
+		if !mustRepeat {
+			return hold, err
+		}
+		q = q.anew(r)
+	}
+}
+
+// acquireOnce is AcquireOutermost, but fails with ErrObserverSlow if q has left its queue because
+// the observer is slow.
+func (r *Resource) acquireOnce(ctx context.Context, q *Request, began time.Time) (hold *Hold, err error) {
 	c := r.Core
-	known := c.queues.expectAsks(r, q)
+	settleAsks := c.queues.expectAsks(r, q)
 	defer func() {
 		leaveMembers(q.members)
 		q.members = nil
-		known(hold)
+		settleAsks(hold)
 	}()
-	trying, stop := q.Trying(ctx, r)
+	trying, stop := q.AttemptContext(ctx, r)
 	defer stop()
 	undo := func() {
 		q.MustRollback = true
@@ -186,25 +199,12 @@ func (r *Resource) AcquireOutermost(ctx context.Context, q *Request, began time.
 	}
 	var res Result
 	Guarded(undo, func() { res, err = r.obtain(trying, q) })
-	if errors.Is(err, errStands) {
+	wasRolledBack := errors.Is(err, ErrObserverSlow) && q.Group == nil
+	if errors.Is(err, errQueued) || wasRolledBack {
 		return nil, err
-	}
-	if errors.Is(err, ErrObserverSlow) && q.Group == nil {
-		return r.AcquireOutermost(ctx, q.anew(r), began)
 	}
 	if err != nil {
-		err = q.explain(trying, c, err)
-		q.Reserved = q.keepsReservation(trying, err)
-		if q.Reserved {
-			return nil, err
-		}
-		limit := c.RollbackLimit(began)
-		isMember := q.Group != nil && !q.isOuter
-		if isMember && trying.Err() != nil {
-			limit = min(limit, rollbackGrace/2) // the joint lock waits for the reason, but not for long
-		}
-		r.rollback(trying, q, limit)
-		return nil, err
+		return nil, r.giveUp(trying, q, began, err)
 	}
 	hold, err = r.NewHold(ctx, q, res) // with the caller's context: the end of the wait does not end the hold
 	if err != nil {
@@ -216,10 +216,27 @@ func (r *Resource) AcquireOutermost(ctx context.Context, q *Request, began time.
 	return hold, err
 }
 
-// Trying returns a context for the attempts of q. It ends when the wait of q is over, if that has a
-// limit. A member of a joint lock keeps the context of the joint lock's attempt, which knows
-// whether the joint lock waits.
-func (q *Request) Trying(ctx context.Context, r *Resource) (context.Context, context.CancelFunc) {
+// giveUp explains err, with which the acquisition of q has failed, and rolls q back, unless its
+// reservation stays. trying was the context of the attempts.
+func (r *Resource) giveUp(trying context.Context, q *Request, began time.Time, err error) error {
+	err = q.explain(trying, r.Core, err)
+	q.Reserved = q.keepsReservation(trying, err)
+	if q.Reserved {
+		return err
+	}
+	limit := r.Core.RollbackLimit(began)
+	isMember := q.Group != nil && !q.isOuter
+	if isMember && trying.Err() != nil {
+		limit = min(limit, rollbackGrace/2) // the joint lock waits for the reason, but not for long
+	}
+	r.rollback(trying, q, limit)
+	return err
+}
+
+// AttemptContext returns a context for the attempts of q. It ends when the wait of q is over, if
+// that has a limit. A member of a joint lock keeps the context of the joint lock's attempt, which
+// knows whether the joint lock waits.
+func (q *Request) AttemptContext(ctx context.Context, r *Resource) (context.Context, context.CancelFunc) {
 	if q.Wait.IsSingleTry() && q.Group == nil {
 		ctx = r.Core.Commands.Try(ctx)
 	}
@@ -256,8 +273,8 @@ func (r *Resource) Await(ctx context.Context, terms *Terms) error {
 // obtain makes the first attempt, and waits in a queue if it was refused. ctx ends with the wait.
 // The caller rolls q back if obtain fails.
 func (r *Resource) obtain(ctx context.Context, q *Request) (Result, error) {
-	if q.standing != nil {
-		return r.waitOn(ctx, q.standing)
+	if q.queued != nil {
+		return r.waitOn(ctx, q.queued)
 	}
 	if !q.UnderSameID {
 		r.Core.giveUpLingering(ctx, r.Name)
@@ -343,7 +360,7 @@ func (r *Resource) tried(ctx context.Context, q *Request, res Result, err error)
 		return res, err
 	case ctx.Err() != nil:
 		err = GaveUp(ctx, nil)
-	case r.isOver(res, lease):
+	case r.leaseExpired(res, lease):
 		err = ErrLost // the reply took longer than the lease lasts
 	default:
 		return res, nil
@@ -352,9 +369,9 @@ func (r *Resource) tried(ctx context.Context, q *Request, res Result, err error)
 	return Result{}, err
 }
 
-// isOver reports whether a grant is no longer valid, because the reply took longer than the lease
-// lasts.
-func (r *Resource) isOver(res Result, lease time.Duration) bool {
+// leaseExpired reports whether a grant is no longer valid, because the reply took longer than the
+// lease lasts.
+func (r *Resource) leaseExpired(res Result, lease time.Duration) bool {
 	now := time.Now()
 	isExpired := r.Traits.Leased && !r.Core.trustedUntil(res.Sent, lease).After(now)
 	membersExpired := res.Holding != nil && !res.Holding.ValidUntil(nil).After(now) // their leases began before

@@ -278,7 +278,7 @@ func TestAwaitWaitsUntilTheDriverGrants(t *testing.T) {
 		r.Traits = &Traits{ManyHolders: true}
 		await := func(ctx context.Context) *Call {
 			return Start(t, func() (*Hold, error) {
-				require.NoError(t, c.Begin(ctx))
+				require.NoError(t, c.EnterReady(ctx))
 				defer c.Leave()
 				return nil, r.Await(ctx, NewTerms())
 			})

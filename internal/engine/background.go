@@ -54,7 +54,8 @@ func (r *Resource) addDuty(
 // taken until its lease ends, as after a crash. Without a lease it would stay taken for ever, so
 // such a duty is repeated.
 func (r *Resource) answerOf(err error) duty.Answer {
-	switch f := failure.Of(err); {
+	f := failure.Of(err)
+	switch {
 	case err == nil:
 		return duty.Done
 	case f.Closed, f.Final && r.Traits.Leased:

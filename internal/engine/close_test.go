@@ -202,7 +202,7 @@ func TestCloseWaitsForCallsAndBackgroundWork(t *testing.T) {
 		assert.Equal(t, 2*time.Second, s.Now())
 
 		require.ErrorIs(t, c.Enter(), ErrClosed)
-		require.ErrorIs(t, c.Begin(t.Context()), ErrClosed)
+		require.ErrorIs(t, c.EnterReady(t.Context()), ErrClosed)
 		c.Spawn(func() { t.Error("a goroutine after Close") })
 		c.Report(Event{Kind: EventLost})
 		require.ErrorIs(t, ErrOf(c.Semaphore("s").AcquireNothing(t.Context(), NewTerms())), ErrClosed)

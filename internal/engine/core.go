@@ -189,9 +189,9 @@ func (c *Core) Enter() error {
 // Leave ends a call that Enter or Begin registered.
 func (c *Core) Leave() { c.calls.Done() }
 
-// Begin is Enter for a call that needs the server. It waits for Commands.Ready, up to the end of
-// ctx. The caller must not call Leave if Begin fails.
-func (c *Core) Begin(ctx context.Context) error {
+// EnterReady is Enter for a call that needs the server. It waits for Commands.Ready, up to the end
+// of ctx. The caller must not call Leave if EnterReady fails.
+func (c *Core) EnterReady(ctx context.Context) error {
 	err := c.Enter()
 	if err != nil || c.Commands.Ready == nil {
 		return err
@@ -213,8 +213,8 @@ func (c *Core) Spawn(f func()) {
 	}
 }
 
-// Open returns a context that ends when Close begins.
-func (c *Core) Open() context.Context { return c.open }
+// ClosingContext returns a context that ends when Close begins.
+func (c *Core) ClosingContext() context.Context { return c.open }
 
 // Closing returns a channel that is closed when Close begins.
 func (c *Core) Closing() <-chan struct{} { return c.open.Done() }
@@ -228,9 +228,9 @@ func (c *Core) IsClosing() bool { return c.open.Err() != nil }
 // IsStopping reports whether Close has ended background work.
 func (c *Core) IsStopping() bool { return IsClosed(c.stopping) }
 
-// Ending has the functions of a client that Close needs. They are called at most once each, in this
-// order.
-type Ending struct {
+// CloseHooks has the functions of a client that Close needs. They are called at most once each, in
+// this order.
+type CloseHooks struct {
 	// Hurry must make all commands, and all later ones, end within the command timeout. It must not
 	// block.
 	Hurry func()
@@ -268,7 +268,7 @@ var errUserCode = errors.New("an observer or a hook of the redis client has not 
 // Close returns the cause of ctx if holds were left, and an error if it did not wait for code of
 // the user. panicked is the value with which the observer panicked when it heard of the holds that
 // were left. Close must be called once.
-func (c *Core) Close(ctx context.Context, how Ending) (panicked any, err error) {
+func (c *Core) Close(ctx context.Context, how CloseHooks) (panicked any, err error) {
 	// Seal first. An acquisition that did not see in time that the client closes cannot add its
 	// hold, and is rolled back. Otherwise its hold could appear after Close has looked for holds.
 	c.holds.seal()

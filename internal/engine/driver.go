@@ -146,9 +146,9 @@ func (t *Traits) isPool() bool { return t.ManyHolders && t.OtherSide == "" }
 // yieldsToOtherSide reports whether local waiters for the other side go first.
 func (t *Traits) yieldsToOtherSide() bool { return t.OtherSide != "" && t.ManyHolders }
 
-// Released is the result of [Driver].Release and ReleaseAfter.
+// Released is the result of [HoldDriver].Release and [LeaseDriver].ReleaseAfter.
 type Released struct {
-	Granted   Result // to the successor
+	Successor Result // to the successor
 	Receivers int    // without a successor: how many clients received a message of the release
 	Polled    bool   // without a successor: other requests poll for the lock
 	Lost      bool   // the server did not know the owner: nothing was released
@@ -272,8 +272,8 @@ type Request struct {
 	parent  *Hold    // the outer hold whose turn a nested acquisition has taken; nil if none
 	contact *Contact // nil if the server has granted the first attempt, or was not asked
 	// members are the contacts of the members that a joint lock waits for: see WaitForMember.
-	members  map[*Resource]*Contact
-	standing *Waiter // of an outer hold's request, from when it stands in its queue; else nil
+	members map[*Resource]*Contact
+	queued  *Waiter // of an outer hold's request, from when it stands in its queue; else nil
 	// memory is where its hold is made; nil to allocate it.
 	memory *Hold
 	min    *minHold // the minimum hold of a nested request's outer hold; nil if there is none

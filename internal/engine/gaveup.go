@@ -16,13 +16,13 @@ import (
 // with the wait. An error of the server itself, such as WRONGTYPE, stays as it is.
 func (q *Request) explain(ctx context.Context, c *Core, err error) error {
 	f := failure.Of(err)
-	isOver := ctx.Err() != nil || f.CallerEnded // the time of a joint attempt may end a little earlier than ctx
+	outOfTime := ctx.Err() != nil || f.CallerEnded // the time of a joint attempt may end a little earlier than ctx
 	switch {
 	case err == nil:
 		return nil
 	case IsGiveUp(err):
 		return withCause(ctx, err)
-	case f.Retry() && isOver: // the attempt got no answer, and there is no time for another one
+	case f.Retry() && outOfTime: // the attempt got no answer, and there is no time for another one
 		var outage error // not noted yet if the preparation of the client failed
 		if f.IsOutage(graceOf(ctx)) {
 			outage = err
@@ -168,8 +168,8 @@ func (r *Resource) complete(err error, began time.Time, isTry bool) {
 	// Readers, and the holders of permits, are not named: one of them may be this client.
 	isUnnamed := id == "" && g.reason == nil
 	g.shared = isUnnamed && g.refused && r.Core.holdsSome(r)
-	isOthers := id != "" && !g.own
-	if isOthers && r.Core.Presence.NameOf != nil {
+	heldByOther := id != "" && !g.own
+	if heldByOther && r.Core.Presence.NameOf != nil {
 		g.client = r.Core.Presence.NameOf(id)
 	}
 }

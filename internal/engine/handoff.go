@@ -96,7 +96,7 @@ func (o *Ownership) planRelease() (plan releasePlan) {
 	}
 	plan.queue = queue
 	actions := queue.on(&waitq.Event{
-		What: waitq.Releasing, Permits: int(o.Permits), Cohort: o.keptFor(),
+		Kind: waitq.Releasing, Permits: int(o.Permits), Cohort: o.keptFor(),
 		HasHadTurn: o.hasHadTurn(now) || o.leavesToPollers(queue),
 		HandsOff:   !r.Core.NeedsReplicas && !r.Core.IsClosing(), // a closing client's waiters are leaving
 	})
@@ -104,7 +104,7 @@ func (o *Ownership) planRelease() (plan releasePlan) {
 		plan.offered = actions[0]
 	}
 	plan.next.Place = plan.offered.Place
-	if plan.offered.Do == waitq.Offer {
+	if plan.offered.Kind == waitq.Offer {
 		plan.next.Successor = &waiterOf(plan.offered).Request.Owner
 	}
 	plan.next.AskPolls = plan.next.Successor == nil
@@ -115,7 +115,7 @@ func (o *Ownership) planRelease() (plan releasePlan) {
 // rest of the minimum hold. It blocks for the reply. The caller is the last release of o, and holds
 // o.wire. It takes waitQueues.mu before and after the command, but not around it.
 func (o *Ownership) releaseLast(ctx context.Context) (lost, handedOff bool, err error) {
-	if o.rest() > 0 {
+	if o.minHoldLeft() > 0 {
 		sent := time.Now()
 		got, err := o.free(ctx)
 		return o.recordAnswer(got, sent, err), false, err
@@ -124,10 +124,10 @@ func (o *Ownership) releaseLast(ctx context.Context) (lost, handedOff bool, err 
 	sent := time.Now()
 	got, err := o.r.Holds.Release(ctx, o, 0, plan.next)
 	if plan.queue != nil {
-		got.Granted.streak = streak{o.streak.since, o.streak.count + 1}
+		got.Successor.streak = streak{o.streak.since, o.streak.count + 1}
 		plan.queue.released(plan.offered, o, sent, got, err)
 	}
-	return o.recordAnswer(got, sent, err), got.Granted.Granted, err
+	return o.recordAnswer(got, sent, err), got.Successor.Granted, err
 }
 
 // announceOthersTurn makes the first request that joins the queue stand back, if the release of o,
@@ -181,25 +181,25 @@ func (o *Ownership) streakIsOver(now time.Time) bool {
 func (wq *waitQueue) released(offered waitq.Action, o *Ownership, sent time.Time, got Released, err error) {
 	wq.queues.mu.Lock()
 	defer wq.unlock()
-	if offered.Do == waitq.Offer {
+	if offered.Kind == waitq.Offer {
 		isUnknown := err != nil || got.Lost && got.InDoubt
 		outcome := offerRefused
 		switch {
 		case isUnknown:
 			outcome = offerUnknown
-		case got.Granted.Granted:
+		case got.Successor.Granted:
 			outcome = offerGranted
 		}
-		wq.offered(waiterOf(offered), outcome, got.Granted)
+		wq.offered(waiterOf(offered), outcome, got.Successor)
 		return
 	}
 	if err == nil {
 		wq.polled = got.Polled
 	}
 	switch {
-	case offered.Do != waitq.Yield:
+	case offered.Kind != waitq.Yield:
 	case err != nil:
-		wq.on(&waitq.Event{What: waitq.Missed})
+		wq.on(&waitq.Event{Kind: waitq.Missed})
 	default:
 		others := got.Receivers
 		keptFor := o.keptFor()
@@ -212,6 +212,6 @@ func (wq *waitQueue) released(offered waitq.Action, o *Ownership, sent time.Time
 		if keptFor > 0 && wq.queues.open[queueKey{o.r.Traits.OtherSide, o.r.Name}] != nil {
 			others++ // readers of this client, which share its subscription
 		}
-		wq.on(&waitq.Event{What: waitq.Yielded, Cohort: keptFor, Sent: sent, Others: others})
+		wq.on(&waitq.Event{Kind: waitq.Yielded, Cohort: keptFor, Sent: sent, Others: others})
 	}
 }

@@ -275,7 +275,7 @@ func (h *Hold) lapsed() {
 // command is repeated in the background.
 func (h *Hold) Release(ctx context.Context) error {
 	c := h.r.Core
-	if err := c.Begin(ctx); err != nil {
+	if err := c.EnterReady(ctx); err != nil {
 		err = h.refused(err)
 		_ = h.takeAndForget() // if a joint lock was lost before, other clients may renew its members
 		return err
@@ -384,7 +384,7 @@ func (h *Hold) Extend(ctx context.Context, d time.Duration, invalid error) error
 // has no lease, or if ctx has ended. If h is lost when f returns, whileLive returns the loss,
 // whatever f returned. Check and Extend share it.
 func (h *Hold) whileLive(ctx context.Context, f func() error) error {
-	if err := h.r.Core.Begin(ctx); err != nil {
+	if err := h.r.Core.EnterReady(ctx); err != nil {
 		return h.refused(err)
 	}
 	defer h.r.Core.Leave()
@@ -416,8 +416,8 @@ func (h *Hold) whileLive(ctx context.Context, f func() error) error {
 // same.
 func (h *Hold) loseIfOver(ctx context.Context) error {
 	o := h.Ownership()
-	isOfMembers := o == nil
-	if isOfMembers || !h.IsLive() {
+	isJoint := o == nil
+	if isJoint || !h.IsLive() {
 		return nil
 	}
 	if h.ValidUntil().After(time.Now()) {

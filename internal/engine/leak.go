@@ -18,8 +18,8 @@ import (
 // hold to a list, and a goroutine of the bubble looks at the list once a second of the bubble's
 // clock, as long as the client has holds.
 //
-//	real time   cleanup: Leaked -> endLeaked
-//	a bubble    cleanup: Leaked -> leaks.list
+//	real time   cleanup: ReportLeak -> endLeaked
+//	a bubble    cleanup: ReportLeak -> leaks.list
 //	            collectLeaks, once a second -> endLeaked
 
 // leakPeriod is how often a client in a bubble looks for leaked holds.
@@ -40,8 +40,8 @@ func isBubbleTime(now time.Time) bool {
 	return now == now.Round(0) // not Equal, which ignores the monotonic clock reading
 }
 
-// ReportLeak ends a hold whose handle the user dropped without a Release. The Go runtime calls it
-// from a cleanup of the handle, so it does not block.
+// ReportLeak ends a hold whose primitives.Hold was collected without a Release. The Go runtime
+// calls it from a cleanup, so it does not block.
 func (h *Hold) ReportLeak() {
 	l := &h.r.Core.leaks
 	if !l.inBubble {

@@ -32,13 +32,17 @@ func mayLinger(id string) bool {
 // on this client need not ask: package turns knows them. isMember says that q is for a joint lock,
 // and that r is the member that refused it.
 func (r *Resource) askFor(q *Request, holder string, isMember bool) {
-	switch at := strings.LastIndexByte(holder, ':') + 1; {
-	case !q.LeavesTraces() || !mayLinger(holder):
-	case q.Shared || !strings.HasPrefix(q.ID, holder[:at]):
-		r.Core.Presence.Ask(r, holder)
-	default:
-		r.Core.askedHere(r.Name, holder, func(h *Hold) bool { return isMember || h.r.Kind != r.Kind })
+	mayBeAsked := q.LeavesTraces() && mayLinger(holder)
+	if !mayBeAsked {
+		return
 	}
+	client := holder[:strings.LastIndexByte(holder, ':')+1]
+	isOurs := !q.Shared && strings.HasPrefix(q.ID, client)
+	if !isOurs {
+		r.Core.Presence.Ask(r, holder)
+		return
+	}
+	r.Core.askedHere(r.Name, holder, func(h *Hold) bool { return isMember || h.r.Kind != r.Kind })
 }
 
 // HandleAsk notes that another client has asked for the lock that the holder id has, or is about to

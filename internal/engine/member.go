@@ -163,34 +163,43 @@ func ReleaseTogether(
 	sent := time.Now()
 	var held []bool
 	inDoubt := false
-	err = errPanicked
-	defer func() { // even if a hook of go-redis panics
-		gone := make([]bool, len(holds))
-		for i, h := range holds {
-			o := h.Ownership()
-			gone[i] = o.recordAnswer(Released{InDoubt: inDoubt, Lost: err == nil && !held[i]}, sent, err)
-			o.wire.Unlock()
+	abort := func() { settleReleases(ctx, holds, nil, Released{}, sent, errPanicked) }
+	Guarded(abort, func() { held, inDoubt, err = free(bounded) })
+	lost = settleReleases(ctx, holds, held, Released{InDoubt: inDoubt}, sent, err)
+	return true, lost, err
+}
+
+// settleReleases does for each hold what follows the answer to its release, which was sent at sent:
+// held says of each whether the server knew it, unless there was an error. It reports whether one of
+// the holds was lost.
+func settleReleases(
+	ctx context.Context, holds []*Hold, held []bool, answer Released, sent time.Time, err error,
+) (lost bool) {
+	gone := make([]bool, len(holds))
+	for i, h := range holds {
+		o := h.Ownership()
+		answer.Lost = err == nil && !held[i]
+		gone[i] = o.recordAnswer(answer, sent, err)
+		o.wire.Unlock()
+	}
+	for i, h := range holds {
+		switch {
+		case err != nil:
+			h.Ownership().writeCountLater(ctx, 0)
+		case gone[i]:
+			_ = h.Ownership().lose(ctx, h)
 		}
-		for i, h := range holds {
-			switch {
-			case err != nil:
-				h.Ownership().writeCountLater(ctx, 0)
-			case gone[i]:
-				_ = h.Ownership().lose(ctx, h)
-			}
-			h.end(ErrReleased) // unless it was lost
-			lost = lost || h.lossCause() != nil
-		}
-	}()
-	held, inDoubt, err = free(bounded)
-	return true, false, err
+		h.end(ErrReleased) // unless it was lost
+		lost = lost || h.lossCause() != nil
+	}
+	return lost
 }
 
 // lockForRelease takes the wire lock of o, and reports whether it has. It does not if the release
 // of h needs more than a command that frees the lock, or is about to be sent by somebody else. It
 // does not block.
 func (o *Ownership) lockForRelease(h *Hold) bool {
-	needsMore := o.Shared || o.InDoubt || o.rest() > 0
+	needsMore := o.Shared || o.InDoubt || o.minHoldLeft() > 0
 	if needsMore || !h.IsLive() {
 		return false
 	}

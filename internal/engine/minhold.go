@@ -57,9 +57,9 @@ func (m *minHold) remaining(now Instant) time.Duration {
 	return max(m.d-time.Duration(now)+time.Duration(m.since.Load()), 0)
 }
 
-// rest returns how long a release that frees the lock must leave it taken. It is 0 if there is no
-// minimum hold, or if it is over.
-func (o *Ownership) rest() time.Duration { return o.min.remaining(o.r.Core.Instant(time.Now())) }
+// minHoldLeft returns how long a release that frees the lock must leave it taken. It is 0 if there
+// is no minimum hold, or if it is over.
+func (o *Ownership) minHoldLeft() time.Duration { return o.min.remaining(o.r.Core.Instant(time.Now())) }
 
 // freeAfterRest is called after the release of o. If o may last for longer than the rest of its
 // minimum hold, it frees o when the rest is over. That may be at once, because the rest was
@@ -69,7 +69,7 @@ func (o *Ownership) freeAfterRest(stays bool) {
 	if o.min == nil {
 		return
 	}
-	if rest, c := o.rest(), o.r.Core; rest > 0 && c.Presence.StaysTaken != nil {
+	if rest, c := o.minHoldLeft(), o.r.Core; rest > 0 && c.Presence.StaysTaken != nil {
 		c.Presence.StaysTaken(o.ID, rest)
 	}
 	o.mu.Lock()
@@ -79,7 +79,7 @@ func (o *Ownership) freeAfterRest(stays bool) {
 	if !mayOutlastRest {
 		return
 	}
-	over := time.Now().Add(o.rest())
+	over := time.Now().Add(o.minHoldLeft())
 	o.r.addDuty(context.Background(), over, over.Add(o.r.Core.RepeatFor), func(ctx context.Context) error {
 		_, err := o.free(ctx) // if the client is closing, o may have to stay taken for the rest
 		return err

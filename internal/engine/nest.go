@@ -116,7 +116,7 @@ func (r *Resource) nestNow(ctx context.Context, outer *Hold, q *Request) (*Hold,
 		return r.reacquire(ctx, outer, q)
 	}
 	ttl := q.Terms.FirstTTL()
-	trying, stop := q.Trying(ctx, r)
+	trying, stop := q.AttemptContext(ctx, r)
 	defer stop()
 	q.attemptBegins()
 	sent, err := o.nest(trying, outer, ttl)
@@ -134,7 +134,7 @@ func (r *Resource) nestNow(ctx context.Context, outer *Hold, q *Request) (*Hold,
 	switch {
 	case ctx.Err() != nil: // a late reply: the caller has gone, so nobody would release the hold
 		err = GaveUp(ctx, nil)
-	case o.isOver(q.Terms, sent): // a very late one, as in Resource.tried
+	case o.wouldBeExpired(q.Terms, sent): // a very late one, as in Resource.tried
 		err = ErrLost
 	default:
 		hold, err = r.NewHold(ctx, q, Result{Holding: o, Sent: sent})

@@ -38,8 +38,8 @@ type Turns interface {
 // the turns of 5 ms, and of most lingers. The number fits Hold.earlier and Owner.Tokens.
 const OuterTokens = 10_000
 
-// errStands says that the request of an outer hold was refused, and stands in its queue.
-var errStands = errors.New("it stands in the queue")
+// errQueued says that the request of an outer hold was refused, and stands in its queue.
+var errQueued = errors.New("it stands in the queue")
 
 // UseTurns lets users take turns by t. It must be called before the first acquisition.
 func (c *Core) UseTurns(t Turns) { c.turns = t }
@@ -114,10 +114,10 @@ func (r *Resource) InitOuter(q *Request, terms *Terms, group Group, waits bool) 
 
 // AcquireOuter acquires for the request of an outer hold. If that is refused and may wait, it
 // stands in its queue: stands is true, and the caller must call AcquireOuter once more, which then
-// waits. It blocks as [AcquireOutermost] does. The caller is a call that Close waits for.
+// waits. It blocks as [Resource.AcquireOutermost] does. The caller is a call that Close waits for.
 func (r *Resource) AcquireOuter(ctx context.Context, q *Request) (hold *Hold, stands bool, err error) {
 	hold, err = r.AcquireOutermost(ctx, q, time.Now())
-	if errors.Is(err, errStands) {
+	if errors.Is(err, errQueued) {
 		return nil, true, nil
 	}
 	return hold, false, err
@@ -133,7 +133,7 @@ func (r *Resource) JoinQueue(q *Request, behind *Hold) {
 		behind.Ownership().announceOthersTurn()
 	}
 	q.MayQueue = true
-	q.standing = r.join(nil, q, Result{RetryAfter: -1})
+	q.queued = r.join(nil, q, Result{RetryAfter: -1})
 }
 
 // Withdraw says that q, which stands in its queue, is about to give up: no release of this client
@@ -142,7 +142,7 @@ func (r *Resource) Withdraw(q *Request) {
 	qs := &r.Core.queues
 	qs.mu.Lock()
 	defer qs.mu.Unlock()
-	q.standing.queued.Leaves = true
+	q.queued.queued.Leaves = true
 }
 
 // HasHeardRelease reports whether a message of a release has come since q, which stands in its
@@ -169,7 +169,7 @@ func (r *Resource) OthersWait(standing []*Request) bool {
 		if q.polls() {
 			polling--
 		}
-		except = append(except, &q.standing.queued)
+		except = append(except, &q.queued.queued)
 	}
 	if polling > 0 {
 		return true

@@ -331,9 +331,9 @@ func (o *Ownership) nest(ctx context.Context, outer *Hold, ttl time.Duration) (s
 	return sent, err
 }
 
-// isOver reports whether a hold with these terms would not be valid any longer, if it joined o now,
-// or whether o is lost. The command that counted it was sent at sent.
-func (o *Ownership) isOver(terms *Terms, sent time.Time) bool {
+// wouldBeExpired reports whether a hold with these terms would not be valid any longer, if it
+// joined o now, or whether o is lost. The command that counted it was sent at sent.
+func (o *Ownership) wouldBeExpired(terms *Terms, sent time.Time) bool {
 	until := o.r.Core.trustedUntil(sent, terms.FirstTTL())
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -380,8 +380,8 @@ func (o *Ownership) Release(ctx context.Context, h *Hold) (handedOff bool, err e
 		err = o.lose(ctx, h)
 	case err != nil:
 		o.writeCountLater(ctx, 0)
-		isOver := !locked && bounded.Err() != nil
-		if isOver && !failure.Of(err).InDoubt() {
+		timedOut := !locked && bounded.Err() != nil
+		if timedOut && !failure.Of(err).InDoubt() {
 			// The wire came free when the time was over, so the command was not sent. It will be.
 			err = failure.Unanswered(errSiblingStuck)
 		}
@@ -447,7 +447,7 @@ func (o *Ownership) writeCountUntil(ctx context.Context, until time.Time, limit 
 // free frees o for whoever comes first, or leaves it taken for the rest of its minimum hold. It
 // blocks for the reply.
 func (o *Ownership) free(ctx context.Context) (Released, error) {
-	if rest := o.rest(); rest > 0 {
+	if rest := o.minHoldLeft(); rest > 0 {
 		return o.r.Leases.ReleaseAfter(ctx, o, rest)
 	}
 	return o.r.Holds.Release(ctx, o, 0, Next{})

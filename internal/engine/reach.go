@@ -44,14 +44,16 @@ type serverTry struct {
 	took     time.Duration // how long the latest answer took; 0 if there was none
 }
 
-// patience returns how long an answer may take until the server counts as silent.
-func (s *serverTry) patience() time.Duration {
+// expectedAnswer returns how long an answer may take until the server counts as silent.
+func (s *serverTry) expectedAnswer() time.Duration {
 	return max(PatienceFactor*cmp.Or(s.took, UsualAnswer), UsualAnswer)
 }
 
 // isSilent reports whether an attempt has waited for an answer for so long that others need not
 // wait for it.
-func (s *serverTry) isSilent() bool { return !s.since.IsZero() && time.Since(s.since) >= s.patience() }
+func (s *serverTry) isSilent() bool {
+	return !s.since.IsZero() && time.Since(s.since) >= s.expectedAnswer()
+}
 
 // wake wakes the attempts that stand behind another one.
 func (s *serverTry) wake() {
@@ -125,7 +127,7 @@ func (re *reach) enter(server any) (s *serverTry, expected time.Duration, change
 		return s, 0, s.changed
 	}
 	if !isSilent {
-		expected = s.patience()
+		expected = s.expectedAnswer()
 	}
 	s.underWay++
 	if s.since.IsZero() {

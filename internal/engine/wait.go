@@ -239,8 +239,8 @@ func (r *Resource) waitIn(ctx context.Context, queue Queue, q *Request, refused 
 	w := r.join(queue, q, refused)
 	r.Core.giveUpLingeringLater(r.Name) // the lock may linger since a release during the attempt of q
 	if q.isOuter {
-		q.standing = w
-		return Result{}, errStands
+		q.queued = w
+		return Result{}, errQueued
 	}
 	return r.waitOn(ctx, w)
 }

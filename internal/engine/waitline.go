@@ -16,7 +16,7 @@ const placeLife = 5 * time.Second
 const leaveGrace = 5 * time.Millisecond
 
 // Message is what a subscription hears.
-type Message = waitq.What
+type Message = waitq.EventKind
 
 // The messages. The last three come to a place in line.
 const (

@@ -104,8 +104,8 @@ const maxKept = 100
 // othersTurn returns until when other clients go first, or zero if they do not. mu is held.
 func (qs *waitQueues) othersTurn(key queueKey, now time.Time) time.Time {
 	until, isLeft := qs.leftTo[key]
-	isOver := isLeft && !now.Before(until)
-	if isOver {
+	hasExpired := isLeft && !now.Before(until)
+	if hasExpired {
 		delete(qs.leftTo, key)
 		return time.Time{}
 	}
@@ -161,7 +161,7 @@ func (wq *waitQueue) on(e *waitq.Event) []waitq.Action {
 	}
 	actions := wq.state.On(e)
 	for _, a := range actions {
-		switch a.Do {
+		switch a.Kind {
 		case waitq.Wake:
 			waiterOf(a).Wake()
 		case waitq.Subscribe:
@@ -237,7 +237,7 @@ func (wq *waitQueue) onAlarm() {
 	wq.queues.mu.Lock()
 	defer wq.unlock()
 	wq.alarmAt = time.Time{}
-	wq.on(&waitq.Event{What: waitq.Alarm})
+	wq.on(&waitq.Event{Kind: waitq.Alarm})
 }
 
 // add adds a waiter. The first one subscribes for the whole queue, with queues.mu held, so a
@@ -247,7 +247,7 @@ func (wq *waitQueue) add(w *Waiter, refused Result) {
 	q.ShareContact(&wq.contact)
 	w.queued = waitq.Waiter{Of: w, ID: q.ID, Shared: q.Shared, Permits: int(q.Permits)}
 	w.queued.Doubt = q.InDoubt
-	joined := waitq.Event{What: waitq.Joined, Who: &w.queued, RetryAfter: refused.RetryAfter}
+	joined := waitq.Event{Kind: waitq.Joined, Who: &w.queued, RetryAfter: refused.RetryAfter}
 	if len(wq.queues.leftTo) > 0 {
 		joined.StandBack = wq.queues.othersTurn(wq.key, time.Now())
 		delete(wq.queues.leftTo, wq.key)
@@ -278,7 +278,7 @@ func (wq *waitQueue) NextStep(w *Waiter) (step Step) {
 		step.Granted = w.granted
 	case w.queued.State == waitq.Due:
 		isHeard := wq.atPlace != nil && IsClosed(wq.atPlace.Confirmed()) && wq.atPlace.Err() == nil
-		begun := wq.on(&waitq.Event{What: waitq.Begins, Who: &w.queued, InLine: isHeard})
+		begun := wq.on(&waitq.Event{Kind: waitq.Begins, Who: &w.queued, InLine: isHeard})
 		step.Try = true
 		w.Request.Place = begun[0].Place
 	case isHead && len(wq.unsettled) > 0:
@@ -302,7 +302,7 @@ func (wq *waitQueue) subscriptionSettled(head *Waiter) {
 				slog.Any("error", refused)))
 		}
 	}
-	wq.on(&waitq.Event{What: waitq.Confirmed, Who: &head.queued})
+	wq.on(&waitq.Event{Kind: waitq.Confirmed, Who: &head.queued})
 }
 
 // Try implements [Queue]. If w is about to give up, its attempt has not used its reason to try,
@@ -315,7 +315,7 @@ func (wq *waitQueue) Try(ctx context.Context, w *Waiter) (res Result, err error)
 	}
 	verdict := Judge(res, err)
 	e := waitq.Event{
-		What: waitq.Tried, Who: &w.queued, RetryAfter: verdict.retryAfter(res), Doubt: w.Request.InDoubt,
+		Kind: waitq.Tried, Who: &w.queued, RetryAfter: verdict.retryAfter(res), Doubt: w.Request.InDoubt,
 	}
 	switch verdict {
 	case Acquired:
@@ -366,7 +366,7 @@ func (wq *waitQueue) tryBatch(ctx context.Context, w *Waiter) (Result, error) {
 	wq.queues.mu.Lock()
 	var others []*Waiter
 	var requests []*Request
-	for _, a := range wq.on(&waitq.Event{What: waitq.Batching, Who: &w.queued}) {
+	for _, a := range wq.on(&waitq.Event{Kind: waitq.Batching, Who: &w.queued}) {
 		others = append(others, waiterOf(a))
 		requests = append(requests, waiterOf(a).Request)
 	}
@@ -413,7 +413,7 @@ func (wq *waitQueue) offered(w *Waiter, outcome offerOutcome, res Result) {
 	}
 	isDoubtful := res.InDoubt || outcome == offerUnknown
 	wq.on(&waitq.Event{
-		What: waitq.Answered, Who: &w.queued, Granted: outcome == offerGranted, Doubt: isDoubtful,
+		Kind: waitq.Answered, Who: &w.queued, Granted: outcome == offerGranted, Doubt: isDoubtful,
 		Untried: outcome == offerNotTried,
 	})
 }
@@ -439,7 +439,7 @@ func (wq *waitQueue) Leave(w *Waiter, res Result) {
 		wq.othersWaitOn(w)
 	}
 	wasHead := wq.state.Head() == &w.queued
-	wq.on(&waitq.Event{What: waitq.Left, Who: &w.queued, Granted: res.Granted, Free: res.Free, RetryAfter: q.TTL})
+	wq.on(&waitq.Event{Kind: waitq.Left, Who: &w.queued, Granted: res.Granted, Free: res.Free, RetryAfter: q.TTL})
 	isIdle := wq.state.IsIdle()
 	if isIdle {
 		delete(wq.queues.open, wq.key)
@@ -476,7 +476,7 @@ func (qs *waitQueues) holdLost(r *Resource) {
 	defer qs.mu.Unlock()
 	for _, kind := range [...]string{r.Kind, r.Traits.OtherSide} {
 		if wq := qs.open[queueKey{kind, r.Name}]; wq != nil {
-			wq.on(&waitq.Event{What: waitq.Missed})
+			wq.on(&waitq.Event{Kind: waitq.Missed})
 		}
 	}
 }
@@ -490,5 +490,5 @@ func (wq *waitQueue) message(m Message) {
 	}
 	wq.queues.mu.Lock()
 	defer wq.unlock()
-	wq.on(&waitq.Event{What: m})
+	wq.on(&waitq.Event{Kind: m})
 }

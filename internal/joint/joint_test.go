@@ -350,7 +350,7 @@ func TestAdoptionThatLosesAMemberMeanwhileFails(t *testing.T) {
 		r := c.MultiOf("x", "y")
 		terms := NewTerms(FixedLease(time.Second))
 		q := r.NewRequest(terms)
-		require.NoError(t, c.Begin(t.Context()))
+		require.NoError(t, c.EnterReady(t.Context()))
 		defer c.Leave()
 		o := (&joint.Lock{Resource: r, Members: []*Resource{c.Lock("x"), c.Lock("y")}, Need: 2}).NewOwnership(q)
 		for _, name := range []string{"x", "y"} {

@@ -161,7 +161,7 @@ func (o *Ownership) acquireMember(
 	if m.Core.IsClosing() {
 		return nil, engine.ErrClosed
 	}
-	err = m.Core.Begin(ctx)
+	err = m.Core.EnterReady(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -236,7 +236,7 @@ func TestBudgetOfAMember(t *testing.T) {
 func TestAttemptWaitsForRollbacksOnce(t *testing.T) {
 	Bubble(t, func(t *testing.T, s *Server) {
 		c := s.Client(t, "a")
-		require.NoError(t, c.Begin(t.Context()))
+		require.NoError(t, c.EnterReady(t.Context()))
 		defer c.Leave()
 		assert.InDelta(t, joint.RollbackWait, joint.SettleSilent(c.Core, 3, time.Minute), float64(time.Microsecond))
 		assert.InDelta(t, 0, joint.SettleSilent(c.Core, 3, 0), float64(time.Microsecond))
@@ -309,7 +309,7 @@ func TestAdoptedHoldIsLostWithAMember(t *testing.T) {
 		c := s.Client(t, "a")
 		r := c.MultiOf("x", "y")
 		q := r.NewRequest(NewTerms())
-		require.NoError(t, c.Begin(t.Context()))
+		require.NoError(t, c.EnterReady(t.Context()))
 		defer c.Leave()
 		o := (&joint.Lock{Resource: r, Members: []*Resource{c.Lock("x"), c.Lock("y")}, Need: 2}).NewOwnership(q)
 		for _, name := range []string{"x", "y"} {

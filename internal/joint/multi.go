@@ -87,7 +87,7 @@ func (m *multi) tryInOrder(ctx context.Context, q *engine.Request) (engine.Resul
 	// client closes.
 	waiting, cancel := context.WithCancel(ctx)
 	defer cancel()
-	defer context.AfterFunc(m.Resource.Core.Open(), cancel)()
+	defer context.AfterFunc(m.Resource.Core.ClosingContext(), cancel)()
 	attempt := newAttemptTime(waiting, &q.Wait)
 	defer attempt.cancel()
 	// The observer may be slow. So it is not called while members are held that others may wait

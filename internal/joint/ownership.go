@@ -52,7 +52,7 @@ type Ownership struct {
 }
 
 // NewOwnership returns an ownership without members, and sets q's TTL. A takeover adds the members
-// whose owner it has replaced on the server (ReplaceMember), and makes the hold (Adopted).
+// whose owner it has replaced on the server (ReplaceMember), and makes the hold (NewAdoptedHold).
 func (l *Lock) NewOwnership(q *engine.Request) *Ownership {
 	ttl, limit := l.shortest(q.Terms)
 	q.TTL = ttl
@@ -174,8 +174,8 @@ func (o *Ownership) memberHolds() []*engine.Hold {
 	return slices.Clone(o.holds)
 }
 
-// enoughAre reports whether f is true for as many members as needed. mu is held, and f may take the mutex
-// of the hold.
+// enoughAre reports whether match is true for as many members as needed. mu is held, and match may
+// take the mutex of the hold.
 func (o *Ownership) enoughAre(match func(*engine.Hold) bool) bool {
 	n := 0
 	for _, member := range o.holds {

@@ -107,8 +107,8 @@ func (t *retake) isMissing() bool {
 	return t.lost.IsLostUnreleased()
 }
 
-// checkUndone reports whether the first request for the member is completely undone. If a copy of its
-// rollback may come later, the next attempt waits for that.
+// checkUndone reports whether the first request for the member is completely undone. If a copy of
+// its rollback may come later, the next attempt waits for that.
 func (t *retake) checkUndone() bool {
 	if t.first == nil {
 		return true
@@ -135,7 +135,7 @@ func (t *retake) checkUndone() bool {
 // next attempt.
 func (t *retake) try(ctx context.Context) (done bool) {
 	m := t.m
-	if m.Core.IsClosing() || m.Core.Begin(ctx) != nil {
+	if m.Core.IsClosing() || m.Core.EnterReady(ctx) != nil {
 		return false
 	}
 	defer m.Core.Leave()

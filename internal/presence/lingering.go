@@ -9,7 +9,7 @@ import (
 	"github.com/redlatch/redlatch/internal/engine"
 )
 
-// How clients ask for locks that linger ([WithLinger]). A waiter that was refused by a holder that
+// How clients ask for locks that linger (primitives.WithLinger). A waiter that was refused by a holder that
 // may linger publishes "ask\n<raw name>\n<id>" on the channel of the holder's client, which
 // takeovers use as well. The holder's client gives the lock up, or frees it with its next release.
 // An ask proves nothing, so a forged one only costs a release.
@@ -23,41 +23,41 @@ const askPrefix = "ask\n"
 const (
 	// hearLimit is how long the first release that could leave a lock behind waits for the
 	// subscription.
-	hearLimit = 50 * time.Millisecond
-	askAgain  = 500 * time.Millisecond // the same holder is not asked again within this time
-	maxAsks   = 10_000                 // the number of asks that wait to be read, in case somebody floods the channel
+	hearLimit      = 50 * time.Millisecond
+	repeatAskAfter = 500 * time.Millisecond // the same holder is not asked again within this time
+	maxAsks        = 10_000                 // the number of asks that wait to be read, in case somebody floods the channel
 )
 
 // lingering is the part of a presence that concerns locks that linger. presence.mu guards what is
 // not atomic.
 type lingering struct {
-	hears     atomic.Bool // the subscription to the client's own channel is confirmed, and locks may linger
-	hearing   bool        // that subscription stays until the client is idle
-	asks      []string    // the asks that have not been read yet, each as "<raw name>\n<id>"
-	lastAsk   string      // the last ask that was sent
-	lastAskAt engine.Instant
+	canHearAsks atomic.Bool // the subscription to the client's own channel is confirmed, and locks may linger
+	wantsAsks   bool        // that subscription stays until the client is idle
+	asks        []string    // the asks that have not been read yet, each as "<raw name>\n<id>"
+	lastAsk     string      // the last ask that was sent
+	lastAskAt   engine.Instant
 }
 
-// HearAsks subscribes, if the client does not listen yet. It does not block.
-func (p *Presence) HearAsks() {
-	if !p.hears.Load() {
-		p.subscribeForAsks()
+// SubscribeToAsks subscribes, if the client does not listen yet. It does not block.
+func (p *Presence) SubscribeToAsks() {
+	if !p.canHearAsks.Load() {
+		p.subscribeToAsks()
 	}
 }
 
-func (p *Presence) subscribeForAsks() *tagSubscription {
+func (p *Presence) subscribeToAsks() *tagSubscription {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.hearing = true
+	p.wantsAsks = true
 	return p.subscribe(p.tag)
 }
 
 // CanLinger implements [engine.Presence].CanLinger.
 func (p *Presence) CanLinger(ctx context.Context) bool {
-	if p.hears.Load() {
+	if p.canHearAsks.Load() {
 		return true
 	}
-	l := p.subscribeForAsks()
+	l := p.subscribeToAsks()
 	if l == nil {
 		return false
 	}
@@ -74,12 +74,12 @@ func (p *Presence) CanLinger(ctx context.Context) bool {
 	if p.subs[p.tag] != l {
 		return false // the client was idle meanwhile, and has ended the subscription
 	}
-	p.hears.Store(true)
+	p.canHearAsks.Store(true)
 	return true
 }
 
-// hear queues another client's ask for a lingering lock.
-func (p *Presence) hear(ask string) {
+// queueAsk queues another client's ask for a lingering lock.
+func (p *Presence) queueAsk(ask string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	isTooLarge := len(p.asks) >= maxAsks || len(ask) > maxNotice
@@ -121,7 +121,7 @@ func (p *Presence) AskFor(r *engine.Resource, holder string) {
 	// All waiters for a lock are refused by the same holder, each at its own poll, so the last ask
 	// is enough to remember.
 	p.mu.Lock()
-	again := p.lastAsk == text && now < p.lastAskAt+engine.Instant(askAgain)
+	again := p.lastAsk == text && now < p.lastAskAt+engine.Instant(repeatAskAfter)
 	if !again {
 		p.lastAsk = text
 		p.lastAskAt = now

@@ -56,7 +56,7 @@ func TestLocksMayLingerWhenTheClientListens(t *testing.T) {
 					time.AfterFunc(tt.confirmed, deliver)
 				}
 				if tt.listening >= 0 {
-					c.presence.HearAsks()
+					c.presence.SubscribeToAsks()
 					Sleep(tt.listening)
 				}
 				can, took := c.canLinger(t)

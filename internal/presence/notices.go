@@ -72,7 +72,7 @@ func (p *Presence) Receive(sig pubsub.Signal) {
 		return
 	}
 	if ask, ok := strings.CutPrefix(sig.Payload, askPrefix); ok {
-		p.hear(ask)
+		p.queueAsk(ask)
 		return
 	}
 	p.mu.Lock()

@@ -145,7 +145,7 @@ type Presence struct {
 	lastState   string                      // the content of the state that was written last
 	lastStateAt engine.Instant              // when it was written
 	hasState    bool                        // the state may be in Redis
-	rests       map[string]engine.Instant   // by short id: when the rest of its minimum hold is over
+	takenUntil  map[string]engine.Instant   // by short id: when the rest of its minimum hold is over
 	warned      bool                        // a refusal of the name has been logged
 	unread      []string                    // the notices of takeovers that have not been read yet
 	unreadBytes int                         // the total length of unread
@@ -158,7 +158,7 @@ type Presence struct {
 func New(config Config) *Presence {
 	return &Presence{
 		Config: config, tag: ClientTag(config.ID), subs: map[string]*tagSubscription{}, holders: map[string]holderName{},
-		waits: map[string]*waits{}, rests: map[string]engine.Instant{}, hurry: make(chan struct{}, 1),
+		waits: map[string]*waits{}, takenUntil: map[string]engine.Instant{}, hurry: make(chan struct{}, 1),
 	}
 }
 
@@ -190,7 +190,7 @@ func (p *Presence) run() {
 			return // the hub ends the subscriptions
 		}
 		next := p.look()
-		if next == 0 && p.rest() {
+		if next == 0 && p.stopIfIdle() {
 			return
 		}
 		timer.Reset(max(next, time.Millisecond))
@@ -200,7 +200,7 @@ func (p *Presence) run() {
 // look does what is due: it subscribes for holds that last, and has the name written. It returns
 // the time until the next look, or 0 if the client has been idle for long enough.
 func (p *Presence) look() time.Duration {
-	if !p.hears.Load() {
+	if !p.canHearAsks.Load() {
 		p.core.GiveUpAllLingering() // a lock may have begun to linger when the subscription ended: see rest
 	}
 	clock := time.Now()
@@ -232,13 +232,13 @@ func (p *Presence) look() time.Duration {
 	return time.Duration(max(next-now, engine.Instant(time.Millisecond)))
 }
 
-// rest prepares the end of an idle client's goroutine. It reports whether run should end. A hold or
-// a waiter that came meanwhile may have found the goroutine running, and so did not start another
-// one. Therefore rest looks once more after it has cleared the flag.
-func (p *Presence) rest() bool {
+// stopIfIdle prepares the end of an idle client's goroutine. It reports whether run should end. A
+// hold or a waiter that came meanwhile may have found the goroutine running, and so did not start
+// another one. Therefore stopIfIdle looks once more after it has cleared the flag.
+func (p *Presence) stopIfIdle() bool {
 	p.idleSince = 0
 	p.mu.Lock()
-	p.hearing = false // no lock lingers now: it would count as a hold
+	p.wantsAsks = false // no lock lingers now: it would count as a hold
 	p.mu.Unlock()
 	p.listen(nil)
 	p.erase() // new holds may begin while this takes a moment
@@ -328,7 +328,7 @@ func (p *Presence) erase() {
 	written := p.written
 	writing := p.writing
 	silent := !p.Runner.Answering()
-	commands := p.restCommands(p.now())
+	commands := p.minHoldCommands(p.now())
 	staysTaken := commands != nil
 	if !staysTaken {
 		// Not DEL, which go-redis may split among the nodes of a cluster.
@@ -387,7 +387,7 @@ func (p *Presence) listen(tags []string) {
 		wanted[tag] = true
 	}
 	p.mu.Lock()
-	wanted[p.tag] = wanted[p.tag] || p.hearing
+	wanted[p.tag] = wanted[p.tag] || p.wantsAsks
 	// Refusals are noted before anything is subscribed: a refused channel would be tried again at
 	// once.
 	for tag, l := range p.subs {
@@ -413,7 +413,7 @@ func (p *Presence) listen(tags []string) {
 		p.unheard = p.unheard || !l.heard
 	}
 	if p.subs[p.tag] == nil {
-		p.hears.Store(false) // look gives up the locks that have begun to linger meanwhile
+		p.canHearAsks.Store(false) // look gives up the locks that have begun to linger meanwhile
 	}
 	p.mu.Unlock()
 	for _, tag := range confirmed {

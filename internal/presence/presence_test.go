@@ -53,11 +53,11 @@ type client struct {
 	mu        sync.Mutex
 	sent      []string // by the presence: see note
 	questions []question
-	holders   []string                                   // further holders of each name, for questions about all holders
-	looks     []time.Duration                            // when the client looked for waiters that do not ask
-	foreign   atomic.Value                               // a name for which such a waiter waits
-	answer    func(asks []watchdog.Ask) []watchdog.State // to questions; nil: the server's
-	refused   map[string]bool                            // commands that Redis refuses
+	holders   []string                                       // further holders of each name, for asks of all
+	looks     []time.Duration                                // when the client looked for waiters that do not ask
+	foreign   atomic.Value                                   // a name for which such a waiter waits
+	answer    func(asks []watchdog.Renewal) []watchdog.State // to questions; nil: the server's
+	refused   map[string]bool                                // commands that Redis refuses
 }
 
 // question is a batch of leases that the presence has asked about.
@@ -101,7 +101,7 @@ func newClient(t *testing.T, s *Server, name string, options ...func(*engine.Con
 	}
 	c.Client = s.NewClient(me, func(o *engine.Config) {
 		renew := o.Commands.Renew
-		config.Renew = func(ctx context.Context, group any, asks []watchdog.Ask) ([]watchdog.State, error) {
+		config.Renew = func(ctx context.Context, group any, asks []watchdog.Renewal) ([]watchdog.State, error) {
 			c.ask(group, asks)
 			if c.answer != nil {
 				return c.answer(asks), nil
@@ -129,7 +129,7 @@ func newClient(t *testing.T, s *Server, name string, options ...func(*engine.Con
 	c.shut = sync.OnceFunc(func() {
 		ended, cancel := context.WithCancel(context.Background())
 		cancel()
-		_, _ = c.Core.Close(ended, engine.Ending{Hurry: c.runner.Stop, Cut: func() {}, Stop: func(left error) {
+		_, _ = c.Core.Close(ended, engine.CloseHooks{Hurry: c.runner.Stop, Cut: func() {}, Stop: func(left error) {
 			c.presence.Close(left != nil)
 			c.hub.Close()
 			c.runner.Close()
@@ -172,7 +172,7 @@ func (c *client) commands(names ...string) (got []string) {
 	return got
 }
 
-func (c *client) ask(group any, asks []watchdog.Ask) {
+func (c *client) ask(group any, asks []watchdog.Renewal) {
 	q := question{at: c.locks.Now(), group: group}
 	for _, a := range asks {
 		q.ttls = append(q.ttls, a.TTL)

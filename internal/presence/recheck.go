@@ -45,7 +45,8 @@ type rechecks struct {
 	tags    []string   // ask about the holds of these tags
 }
 
-// RecheckAll asks about every hold, in the background. It does not block. Any goroutine may call it.
+// RecheckAll asks about every hold, in the background. It does not block. Any goroutine may call
+// it.
 func (p *Presence) RecheckAll() { p.recheck(func(r *rechecks) { r.all = true }) }
 
 // recheckTag asks about the holds of a tag, in the background. It does not block.
@@ -64,7 +65,8 @@ func (p *Presence) recheck(add func(*rechecks)) {
 	}
 }
 
-// runRechecks is the goroutine of recheck. It ends when nothing is left to ask, or when the core stops.
+// runRechecks is the goroutine of recheck. It ends when nothing is left to ask, or when the core
+// stops.
 func (p *Presence) runRechecks() {
 	r := &p.rechecks
 	for {
@@ -119,10 +121,10 @@ func (p *Presence) forgotten(owned []*engine.Ownership) (suspects []*engine.Owne
 	return suspects
 }
 
-// recheckFixed asks Redis whether these ownerships still exist. Their leases are fixed, so no renewal
-// would find out. Holds of ownerships that Redis has forgotten end. Questions without an answer are
-// repeated for about a second. After that, the client asks again the next time that Redis comes
-// back.
+// recheckFixed asks Redis whether these ownerships still exist. Their leases are fixed, so no
+// renewal would find out. Holds of ownerships that Redis has forgotten end. Questions without an
+// answer are repeated for about a second. After that, the client asks again the next time that
+// Redis comes back.
 func (p *Presence) recheckFixed(owned []*engine.Ownership) {
 	ctx, cancel := context.WithTimeout(context.Background(), recheckAtMost)
 	defer cancel()
@@ -173,7 +175,7 @@ func (p *Presence) recheckRound(ctx context.Context, owned []*engine.Ownership) 
 // question is one command that asks about holds of one group.
 type question struct {
 	group  any
-	asks   []watchdog.Ask
+	asks   []watchdog.Renewal
 	states []watchdog.State // the answer to each ask
 }
 
@@ -195,7 +197,7 @@ func questionsAbout(owned []*engine.Ownership) (batches []*question) {
 			batches = append(batches, q)
 		}
 		// On the server the lease lasts longer than left, by the safety margin.
-		q.asks = append(q.asks, watchdog.Ask{Keeper: o, TTL: max(left.Truncate(time.Millisecond), time.Millisecond)})
+		q.asks = append(q.asks, watchdog.Renewal{Keeper: o, TTL: max(left.Truncate(time.Millisecond), time.Millisecond)})
 	}
 	return batches
 }

@@ -277,7 +277,7 @@ func TestQuestionsThatAreAnsweredInPart(t *testing.T) {
 					holds = append(holds, Acquire(t, t.Context(), r, FixedLease(time.Hour)))
 				}
 				c.presence.Close(true)
-				c.answer = func(asks []watchdog.Ask) []watchdog.State {
+				c.answer = func(asks []watchdog.Renewal) []watchdog.State {
 					states := make([]watchdog.State, len(asks))
 					tt.answer(states)
 					return states

@@ -116,24 +116,24 @@ func (p *Presence) StaysTaken(id string, rest time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	isTold := p.Name != "" && TagOf(id) == p.tag
-	if isTold && len(p.rests) < maxRests {
-		p.rests[p.short(id)] = p.now() + engine.Instant(rest)
+	if isTold && len(p.takenUntil) < maxRests {
+		p.takenUntil[p.short(id)] = p.now() + engine.Instant(rest)
 	}
 }
 
 // short is an id without the uuid of this client.
 func (p *Presence) short(id string) string { return strings.TrimPrefix(id, p.ID+":") }
 
-// currentState returns the client's current state, and how long the state stays if the client dies. mu is
-// held.
+// currentState returns the client's current state, and how long the state stays if the client dies.
+// mu is held.
 func (p *Presence) currentState(now engine.Instant) (told state, ttl time.Duration) {
 	ttl = nameTTL
-	maps.DeleteFunc(p.rests, func(_ string, until engine.Instant) bool { return until <= now })
-	for _, until := range p.rests {
+	maps.DeleteFunc(p.takenUntil, func(_ string, until engine.Instant) bool { return until <= now })
+	for _, until := range p.takenUntil {
 		ttl = max(ttl, time.Duration(until-now))
 	}
 	told = state{
-		Client: p.ID, TTL: scripts.CeilMillis(ttl), Rests: slices.Sorted(maps.Keys(p.rests)),
+		Client: p.ID, TTL: scripts.CeilMillis(ttl), Rests: slices.Sorted(maps.Keys(p.takenUntil)),
 		Waits: p.waitsFor(now - engine.Instant(nameAfter)),
 	}
 	for _, held := range p.core.OldestHolds(maxTold, now-engine.Instant(nameAfter)) {
@@ -191,15 +191,15 @@ func (p *Presence) commands(now engine.Instant, nameIsDue bool) (name, state []a
 	return name, state
 }
 
-// restCommands returns the commands that leave the name until the last rest of a minimum hold is
+// minHoldCommands returns the commands that leave the name until the last rest of a minimum hold is
 // over; nil if none is left. mu is held.
-func (p *Presence) restCommands(now engine.Instant) [][]any {
+func (p *Presence) minHoldCommands(now engine.Instant) [][]any {
 	told, _ := p.currentState(now)
 	if len(told.Rests) == 0 {
 		return nil
 	}
 	var ttl time.Duration
-	for _, until := range p.rests {
+	for _, until := range p.takenUntil {
 		ttl = max(ttl, time.Duration(until-now))
 	}
 	left := state{Client: p.ID, TTL: scripts.CeilMillis(ttl), Rests: told.Rests}

@@ -113,9 +113,9 @@ func (tn *tenure) isYoung(now time.Time) bool {
 type turnEnd uint8
 
 const (
-	release turnEnd = iota // release the outer hold
-	passOn                 // give the first waiter the next turn
-	linger                 // keep the lock, although nobody uses it
+	endRelease turnEnd = iota // release the outer hold
+	endPassOn                 // give the first waiter the next turn
+	endLinger                 // keep the lock, although nobody uses it
 )
 
 // afterTurn decides what follows the end of a turn, as the table in the package comment says.
@@ -127,17 +127,17 @@ func (tn *tenure) afterTurn(now time.Time, canLinger bool) turnEnd {
 	mayLinger := canLinger && !waits && (isYoung || terms.Cohort == 0)
 	switch {
 	case !tn.mayBeKept(now):
-		return release
+		return endRelease
 	case terms.Cohort > 0 && waits && isYoung:
-		return passOn
+		return endPassOn
 	case terms.Linger == 0 || tn.isWanted():
-		return release
+		return endRelease
 	case waits && isYoung:
-		return passOn
+		return endPassOn
 	case mayLinger:
-		return linger
+		return endLinger
 	}
-	return release
+	return endRelease
 }
 
 // keepIdle makes the lock linger. mu is held.

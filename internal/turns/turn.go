@@ -94,7 +94,7 @@ func (e *entry) Leave(waiter *engine.Waiter, res engine.Result) {
 	defer t.mu.Unlock()
 	switch {
 	case w.tenure != nil: // the waiter was given the turn just now
-		if w.end(false) == release {
+		if w.end(false) == endRelease {
 			w.following = w.tenure.hold.ReleaseLater()
 		}
 		return
@@ -124,7 +124,7 @@ func (w *turn) end(canLinger bool) turnEnd {
 	now := time.Now()
 	then := tn.afterTurn(now, canLinger)
 	switch then {
-	case passOn:
+	case endPassOn:
 		next := e.waiters.First
 		e.waiters.Remove(next)
 		tn.give(next)
@@ -132,12 +132,12 @@ func (w *turn) end(canLinger bool) turnEnd {
 		if isNextNeedless {
 			e.withdrawNext()
 		}
-	case linger:
+	case endLinger:
 		tn.keepIdle(now)
 		e.withdrawNext()
 	default:
 		tn.drop()
-		e.stand(tn.hold) // before the release, which leaves the lock to others first
+		e.enqueueNext(tn.hold) // before the release, which leaves the lock to others first
 		if e.waiters.First == nil {
 			e.withdrawNext()
 		}
@@ -153,7 +153,7 @@ func (w *turn) Release(ctx context.Context, _ *engine.Hold) (handedOff bool, err
 	t.mu.Lock()
 	then := w.end(canLinger)
 	t.mu.Unlock()
-	if then == release {
+	if then == endRelease {
 		err = w.tenure.hold.Release(ctx)
 	}
 	return false, err

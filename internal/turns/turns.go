@@ -11,9 +11,9 @@ import (
 	"github.com/redlatch/redlatch/internal/list"
 )
 
-// standAfter is how long a user waits until the entry's request joins the engine's queue, if it has
-// not joined before. The lock may have been lost, or another user's attempt may be stuck.
-const standAfter = 100 * time.Millisecond
+// enqueueAfter is how long a user waits until the entry's request joins the engine's queue, if it
+// has not joined before. The lock may have been lost, or another user's attempt may be stuck.
+const enqueueAfter = 100 * time.Millisecond
 
 // Turns contains the entries of one client. It implements [engine.Turns].
 type Turns struct {
@@ -50,7 +50,7 @@ func New(core *engine.Core) *Turns {
 
 // Acquire implements [engine.Turns].
 func (t *Turns) Acquire(ctx context.Context, r *engine.Resource, q *engine.Request) (*engine.Hold, error) {
-	trying, stop := q.Trying(ctx, r)
+	trying, stop := q.AttemptContext(ctx, r)
 	defer stop()
 	for {
 		hold, err := t.acquire(ctx, trying, r, q)
@@ -239,23 +239,23 @@ func (e *entry) attemptEnded() {
 // prepareNext makes a request stand in the engine's queue if a user waits, and if it is time for
 // that: see the package comment. mu is held.
 func (e *entry) prepareNext() {
-	isPrepared := e.waiters.First == nil || e.next != nil
+	isNeedless := e.waiters.First == nil || e.next != nil
 	isInCohort := e.tenure != nil && e.terms.Cohort > 0
 	isLeftAlone := e.tenure == nil && e.attempts == 0
 	switch {
-	case isPrepared:
+	case isNeedless:
 	case isInCohort, isLeftAlone:
-		e.stand(nil)
+		e.enqueueNext(nil)
 	case !e.watching:
-		e.watch(standAfter)
+		e.watch(enqueueAfter)
 	}
-	e.standBehind()
+	e.enqueueSecond()
 }
 
-// standBehind makes a second request stand in the engine's queue if at least two users of a cohort
-// wait. So the client keeps its place and its subscriptions when the first request is granted.
-// Otherwise each tenure would cost two more commands. mu is held.
-func (e *entry) standBehind() {
+// enqueueSecond makes a second request stand in the engine's queue if at least two users of a
+// cohort wait. So the client keeps its place and its subscriptions when the first request is
+// granted. Otherwise each tenure would cost two more commands. mu is held.
+func (e *entry) enqueueSecond() {
 	hasTwo := e.waiters.First != nil && e.waiters.First.Next != nil
 	isWorthwhile := hasTwo && e.next != nil && e.terms.Cohort > 0
 	if !isWorthwhile || e.second != nil || e.turns.core.IsClosing() {
@@ -264,8 +264,8 @@ func (e *entry) standBehind() {
 	e.awaitTenure(e.joinQueue(nil))
 }
 
-// watch makes a request stand in the engine's queue when the first user has waited for standAfter.
-// mu is held.
+// watch makes a request stand in the engine's queue when the first user has waited for
+// enqueueAfter. mu is held.
 func (e *entry) watch(in time.Duration) {
 	e.watching = true
 	time.AfterFunc(in, func() {
@@ -276,19 +276,19 @@ func (e *entry) watch(in time.Duration) {
 		if w == nil || e.next != nil {
 			return
 		}
-		left := standAfter - time.Since(w.since)
+		left := enqueueAfter - time.Since(w.since)
 		if left > 0 {
 			e.watch(left)
 		} else {
-			e.stand(nil)
+			e.enqueueNext(nil)
 		}
 	})
 }
 
-// stand makes a request for the next tenure join the engine's queue, if a user waits and no request
-// stands there. behind, if not nil, is the outer hold that the caller is about to release. stand
-// does not block. mu is held.
-func (e *entry) stand(behind *engine.Hold) {
+// enqueueNext makes a request for the next tenure join the engine's queue, if a user waits and no
+// request stands there. behind, if not nil, is the outer hold that the caller is about to release.
+// enqueueNext does not block. mu is held.
+func (e *entry) enqueueNext(behind *engine.Hold) {
 	isNeedless := e.waiters.First == nil || e.next != nil
 	if isNeedless || e.turns.core.IsClosing() {
 		return

@@ -2,21 +2,21 @@ package waitq
 
 import "time"
 
-// What is a kind of event.
-type What uint8
+// EventKind is a kind of event.
+type EventKind uint8
 
 // The events of a queue.
 const (
-	Joined    What = iota // a request has joined the queue
-	Confirmed             // the head has seen that one more subscription is confirmed, or was refused
-	Begins                // a due waiter's attempt begins
-	Batching              // that attempt is about to acquire for other waiters too
-	Tried                 // an attempt has ended without acquiring
-	Answered              // the command that offered a waiter the lock has ended
-	Left                  // a waiter leaves
-	Alarm                 // the time is TryAt
-	Releasing             // a release by this client is about to be sent
-	Yielded               // the reply to a release that left the lock to other clients
+	Joined    EventKind = iota // a request has joined the queue
+	Confirmed                  // the head has seen that one more subscription is confirmed, or was refused
+	Begins                     // a due waiter's attempt begins
+	Batching                   // that attempt is about to acquire for other waiters too
+	Tried                      // an attempt has ended without acquiring
+	Answered                   // the command that offered a waiter the lock has ended
+	Left                       // a waiter leaves
+	Alarm                      // the time is TryAt
+	Releasing                  // a release by this client is about to be sent
+	Yielded                    // the reply to a release that left the lock to other clients
 
 	// Messages.
 	Missed     // messages may have been lost, or it is not known whether the lock is free
@@ -28,7 +28,7 @@ const (
 
 // Event is what happens, and when.
 type Event struct {
-	What What
+	Kind EventKind
 	Now  time.Time
 	Who  *Waiter // Joined to Left: the waiter
 
@@ -59,24 +59,24 @@ type Event struct {
 	Others int
 }
 
-// Do is a kind of action.
-type Do uint8
+// ActionKind is a kind of action.
+type ActionKind uint8
 
 // The actions.
 const (
-	Wake        Do = iota // let a waiter look at its state
-	Try                   // send the waiter's attempt, with the place
-	Offer                 // try for the waiter too, or release in its favor, with the place
-	Yield                 // release, and move the place to the end of the line
-	Subscribe             // to the common messages: see [Queue.Subscribed]
-	StandInLine           // subscribe to a place, if the kind has a line: see [Queue.Subscribed]
-	Unsubscribe           // from the common messages
-	LeaveLine             // unsubscribe from the place, and give it up if its number is not 0
+	Wake        ActionKind = iota // let a waiter look at its state
+	Try                           // send the waiter's attempt, with the place
+	Offer                         // try for the waiter too, or release in its favor, with the place
+	Yield                         // release, and move the place to the end of the line
+	Subscribe                     // to the common messages: see [Queue.Subscribed]
+	StandInLine                   // subscribe to a place, if the kind has a line: see [Queue.Subscribed]
+	Unsubscribe                   // from the common messages
+	LeaveLine                     // unsubscribe from the place, and give it up if its number is not 0
 )
 
 // Action is something to be done.
 type Action struct {
-	Do           Do
+	Kind         ActionKind
 	Who          *Waiter
 	Place        Place
 	HearsRelease bool // Yield: this client hears the message of the release

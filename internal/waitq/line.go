@@ -47,6 +47,6 @@ func (q *Queue) placeFor(w *Waiter, heard bool) (place Place) {
 
 // listenToo makes a quiet client a listener.
 func (q *Queue) listenToo() {
-	q.do(Action{Do: Subscribe})
-	q.do(Action{Do: Wake, Who: q.waiters.First}) // so that its next step includes the confirmation
+	q.do(Action{Kind: Subscribe})
+	q.do(Action{Kind: Wake, Who: q.waiters.First}) // so that its next step includes the confirmation
 }

@@ -75,8 +75,8 @@ type Queue struct {
 
 // NeedsTime reports whether the actions for an event depend on the time.
 func (q *Queue) NeedsTime(e *Event) bool {
-	isQuietJoin := e.What == Joined && q.Head() != nil
-	return e.What != Answered && !isQuietJoin
+	isQuietJoin := e.Kind == Joined && q.Head() != nil
+	return e.Kind != Answered && !isQuietJoin
 }
 
 // On handles an event, and returns the actions to carry out. The slice is valid until the next
@@ -84,14 +84,14 @@ func (q *Queue) NeedsTime(e *Event) bool {
 func (q *Queue) On(e *Event) []Action {
 	q.actions = q.actions[:0]
 	w := e.Who
-	switch e.What {
+	switch e.Kind {
 	case Joined:
 		q.join(e)
 	case Confirmed:
 		q.confirmed(e)
 	case Begins:
 		w.State = Trying
-		q.do(Action{Do: Try, Who: w, Place: q.placeFor(w, e.InLine)})
+		q.do(Action{Kind: Try, Who: w, Place: q.placeFor(w, e.InLine)})
 		if w == q.Head() {
 			q.turn.due = time.Time{}
 			q.TryAt = e.Now.Add(StuckAfter)
@@ -144,7 +144,7 @@ func (q *Queue) batch(w *Waiter) {
 			continue
 		}
 		o.Offered = true
-		q.do(Action{Do: Offer, Who: o})
+		q.do(Action{Kind: Offer, Who: o})
 		left--
 	}
 }
@@ -155,7 +155,7 @@ func (q *Queue) answered(e *Event) {
 	unused := w.Answered(e.Granted, e.Doubt)
 	switch {
 	case e.Granted:
-		q.do(Action{Do: Wake, Who: w})
+		q.do(Action{Kind: Wake, Who: w})
 		if unused && q.ManyHolders {
 			q.wakeHead()
 		}
@@ -167,7 +167,7 @@ func (q *Queue) answered(e *Event) {
 // othersTurn handles a message about the turns of other clients. It wakes the head, or makes it try
 // when the others' turn ends.
 func (q *Queue) othersTurn(e *Event) {
-	isHeard := e.What != OthersTurn || q.listens // only listeners leave a lock alone that is not offered to them
+	isHeard := e.Kind != OthersTurn || q.listens // only listeners leave a lock alone that is not offered to them
 	if q.IsIdle() || !isHeard {
 		return
 	}
@@ -235,7 +235,7 @@ func (q *Queue) Subscribed(subscriptions int, place uint64) {
 // wake gives a waiter a reason to try.
 func (q *Queue) wake(w *Waiter) {
 	if w.Wake() {
-		q.do(Action{Do: Wake, Who: w})
+		q.do(Action{Kind: Wake, Who: w})
 	}
 }
 
@@ -260,8 +260,8 @@ func (q *Queue) join(e *Event) {
 	}
 	switch {
 	case q.waiters.First == e.Who:
-		q.do(Action{Do: Subscribe})
-		q.do(Action{Do: StandInLine, Who: e.Who})
+		q.do(Action{Kind: Subscribe})
+		q.do(Action{Kind: StandInLine, Who: e.Who})
 	case q.unused:
 		q.unused = false
 		q.wake(e.Who)
@@ -295,7 +295,7 @@ func (q *Queue) tried(e *Event) {
 	case e.NeedNotListen:
 		q.listens = false
 		q.turn = Turn{}
-		q.do(Action{Do: Unsubscribe})
+		q.do(Action{Kind: Unsubscribe})
 	case !q.listens:
 		q.listenToo()
 	}
@@ -319,12 +319,12 @@ func (q *Queue) left(e *Event) {
 		q.inLine = q.inLine && !w.last
 	}
 	if q.waiters.First == nil {
-		q.do(Action{Do: Unsubscribe})
+		q.do(Action{Kind: Unsubscribe})
 		if q.place.Number != 0 {
 			if !q.inLine {
 				q.place = Place{}
 			}
-			q.do(Action{Do: LeaveLine, Place: q.place})
+			q.do(Action{Kind: LeaveLine, Place: q.place})
 		}
 		q.TryAt = time.Time{}
 		q.unused = false
@@ -347,7 +347,7 @@ func (q *Queue) left(e *Event) {
 		q.wakeHead()
 	}
 	if wasFirst && q.unsettled > 0 {
-		q.do(Action{Do: Wake, Who: q.waiters.First}) // so that its next step includes the confirmations
+		q.do(Action{Kind: Wake, Who: q.waiters.First}) // so that its next step includes the confirmations
 	}
 }
 
@@ -441,7 +441,7 @@ func firstToOffer(w *Waiter) *Waiter {
 // yield leaves the lock to other clients. The turn begins before the command is sent, because its
 // message may come before its reply, and would make the head try.
 func (q *Queue) yield(e *Event) {
-	a := Action{Do: Yield, HearsRelease: q.listens}
+	a := Action{Kind: Yield, HearsRelease: q.listens}
 	if q.inLine {
 		q.place.Since = 0 // the place moves to the end of the line
 		a.Place = q.place
@@ -453,7 +453,7 @@ func (q *Queue) yield(e *Event) {
 
 // offer makes the release pass the lock on to w.
 func (q *Queue) offer(w *Waiter) {
-	a := Action{Do: Offer, Who: w}
+	a := Action{Kind: Offer, Who: w}
 	w.Offered = true
 	w.last = q.inLine && q.isLast(w)
 	if w.last {

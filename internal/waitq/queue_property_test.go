@@ -81,7 +81,7 @@ func (w *world) on(e Event) []Action {
 	e.Now = w.now
 	actions := append([]Action(nil), w.q.On(&e)...)
 	for _, a := range actions {
-		switch a.Do {
+		switch a.Kind {
 		case Wake:
 			a.Who.Of.(*client).asleep = false
 		case Subscribe:
@@ -122,7 +122,7 @@ func (w *world) arrive() {
 		c := &client{}
 		c.Waiter = Waiter{Of: c, Permits: permits}
 		w.waiting = append(w.waiting, c)
-		w.on(Event{What: Joined, Who: &c.Waiter, RetryAfter: -1})
+		w.on(Event{Kind: Joined, Who: &c.Waiter, RetryAfter: -1})
 	}
 }
 
@@ -152,10 +152,10 @@ func (w *world) run(c *client) {
 	case c.Leaves:
 		w.leave(c, false)
 	case c.State == Due:
-		w.on(Event{What: Begins, Who: &c.Waiter})
+		w.on(Event{Kind: Begins, Who: &c.Waiter})
 		c.attempt, c.granted, c.companion = sent, false, nil
 		if w.q.Batches {
-			for _, a := range w.on(Event{What: Batching, Who: &c.Waiter}) {
+			for _, a := range w.on(Event{Kind: Batching, Who: &c.Waiter}) {
 				c.companion = append(c.companion, a.Who.Of.(*client))
 			}
 		}
@@ -170,7 +170,7 @@ func (w *world) confirm() {
 		if c.awaits && c.asleep && w.q.Head() == &c.Waiter && w.unconfirmed > 0 {
 			w.unconfirmed, w.subscribed = 0, true
 			w.since = w.now
-			w.on(Event{What: Confirmed, Who: &c.Waiter})
+			w.on(Event{Kind: Confirmed, Who: &c.Waiter})
 			return
 		}
 	}
@@ -200,14 +200,14 @@ func (w *world) goOn(c *client) {
 	}
 	c.attempt = none
 	for _, o := range c.companion {
-		w.on(Event{What: Answered, Who: &o.Waiter, Granted: c.granted && o.has, Untried: !c.granted})
+		w.on(Event{Kind: Answered, Who: &o.Waiter, Granted: c.granted && o.has, Untried: !c.granted})
 	}
 	if c.granted {
 		w.leave(c, true)
 		return
 	}
 	c.asleep = false
-	w.on(Event{What: Tried, Who: &c.Waiter, RetryAfter: -1, Free: c.left})
+	w.on(Event{Kind: Tried, Who: &c.Waiter, RetryAfter: -1, Free: c.left})
 }
 
 // lose ends an attempt that was not executed, without an answer.
@@ -215,9 +215,9 @@ func (w *world) lose(c *client) {
 	w.failed, w.since = true, w.now
 	c.attempt, c.asleep = none, false
 	for _, o := range c.companion {
-		w.on(Event{What: Answered, Who: &o.Waiter, Doubt: true})
+		w.on(Event{Kind: Answered, Who: &o.Waiter, Doubt: true})
 	}
-	w.on(Event{What: Tried, Who: &c.Waiter, RetryAfter: -1, Doubt: true})
+	w.on(Event{Kind: Tried, Who: &c.Waiter, RetryAfter: -1, Doubt: true})
 }
 
 // leave removes a waiter: with the lock, or because it gives up. Then its grant is rolled back.
@@ -230,7 +230,7 @@ func (w *world) leave(c *client, granted bool) {
 		w.free += c.Permits
 		w.publish()
 	}
-	w.on(Event{What: Left, Who: &c.Waiter, Granted: granted, Free: w.free, RetryAfter: time.Minute})
+	w.on(Event{Kind: Left, Who: &c.Waiter, Granted: granted, Free: w.free, RetryAfter: time.Minute})
 }
 
 // withdraw makes a waiter give up as soon as it runs.
@@ -247,16 +247,16 @@ func (w *world) force(c *client) {
 func (w *world) release(c *client) {
 	w.holding = without(w.holding, c)
 	if c.lost { // a command finds that
-		w.on(Event{What: Missed})
+		w.on(Event{Kind: Missed})
 		w.requireReason("a loss")
 		return
 	}
 	r := &freeing{phase: sent, by: c, sent: w.now}
 	w.releases = append(w.releases, r)
 	over := rapid.Bool().Draw(w.T, "over")
-	for _, a := range w.on(Event{What: Releasing, Permits: c.Permits, HandsOff: true, HasHadTurn: over}) {
-		r.action, r.yields = a, a.Do == Yield
-		if a.Do == Offer {
+	for _, a := range w.on(Event{Kind: Releasing, Permits: c.Permits, HandsOff: true, HasHadTurn: over}) {
+		r.action, r.yields = a, a.Kind == Yield
+		if a.Kind == Offer {
 			r.successor = a.Who.Of.(*client)
 		}
 	}
@@ -283,20 +283,20 @@ func (w *world) goOnReleasing(r *freeing) {
 	}
 	switch s := r.successor; {
 	case s != nil:
-		w.on(Event{What: Answered, Who: &s.Waiter, Granted: r.granted && s.has})
+		w.on(Event{Kind: Answered, Who: &s.Waiter, Granted: r.granted && s.has})
 	case r.yields:
 		told := 0
 		if r.action.HearsRelease {
 			told = 1
 		}
-		w.on(Event{What: Yielded, Sent: r.sent, Others: r.receivers - told})
+		w.on(Event{Kind: Yielded, Sent: r.sent, Others: r.receivers - told})
 	}
 }
 
 func (w *world) deliver() {
 	w.inbox--
 	w.since = w.now
-	w.on(Event{What: Heard})
+	w.on(Event{Kind: Heard})
 	w.requireReason("a message")
 }
 
@@ -316,7 +316,7 @@ func (w *world) requireReason(what string) {
 func (w *world) pass(d time.Duration) {
 	if at := w.q.TryAt; !at.IsZero() && at.Sub(w.now) <= d {
 		w.now = at
-		w.on(Event{What: Alarm})
+		w.on(Event{Kind: Alarm})
 		return
 	}
 	w.now = w.now.Add(d)
@@ -463,7 +463,7 @@ func (w *world) step() {
 	may(w.faults && w.inbox > 0, func() { // the connection is lost, and comes back
 		w.inbox = 0
 		w.since = w.now
-		w.on(Event{What: Missed})
+		w.on(Event{Kind: Missed})
 		w.requireReason("a reconnection")
 	})
 	can[rapid.IntRange(0, len(can)-1).Draw(w.T, "what")]()

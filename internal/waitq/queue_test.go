@@ -30,7 +30,7 @@ func (s *script) on(name string, e Event) string {
 	if s.q.NeedsTime(&e) {
 		e.Now = s.now
 	}
-	if e.What == Alarm && s.q.TryAt.IsZero() {
+	if e.Kind == Alarm && s.q.TryAt.IsZero() {
 		return "no alarm is due"
 	}
 	if name != "" {
@@ -54,7 +54,7 @@ func (s *script) on(name string, e Event) string {
 	for _, a := range s.q.On(&e) {
 		text := [...]string{
 			"wake", "try", "offer", "yield", "subscribe", "stand in line", "unsubscribe", "leave line",
-		}[a.Do]
+		}[a.Kind]
 		if a.Who != nil {
 			text += " " + a.Who.Of.(string)
 		}
@@ -68,10 +68,10 @@ func (s *script) on(name string, e Event) string {
 	}
 	for _, a := range s.q.actions {
 		switch {
-		case a.Do == Subscribe:
+		case a.Kind == Subscribe:
 			s.q.Subscribed(1, 0)
-		case a.Do == StandInLine && s.q.ManyHolders: // no line
-		case a.Do == StandInLine:
+		case a.Kind == StandInLine && s.q.ManyHolders: // no line
+		case a.Kind == StandInLine:
 			s.q.Subscribed(1, 7)
 		}
 	}
@@ -93,18 +93,18 @@ func placeText(p Place) string {
 // join makes waiters join, and lets the first see that its subscriptions are confirmed.
 func (s *script) join(names ...string) {
 	for _, name := range names {
-		s.on(name, Event{What: Joined, RetryAfter: -1})
+		s.on(name, Event{Kind: Joined, RetryAfter: -1})
 	}
 	for s.q.unsettled > 0 {
-		s.on(names[0], Event{What: Confirmed})
+		s.on(names[0], Event{Kind: Confirmed})
 	}
 	s.refuse(names[0])
 }
 
 // refuse lets a waiter try, and be refused.
 func (s *script) refuse(name string) string {
-	s.on(name, Event{What: Begins, InLine: true})
-	return s.on(name, Event{What: Tried, RetryAfter: -1, InLine: true, Since: 5})
+	s.on(name, Event{Kind: Begins, InLine: true})
+	return s.on(name, Event{Kind: Tried, RetryAfter: -1, InLine: true, Since: 5})
 }
 
 // Each case begins after waiters have joined, and the first has been refused twice.
@@ -115,13 +115,13 @@ func TestWhatTheQueueSays(t *testing.T) {
 		e    Event
 		want string
 	}
-	try := Event{What: Begins, InLine: true}
-	refused := Event{What: Tried, RetryAfter: -1, InLine: true}
-	granted := Event{What: Left, Granted: true, RetryAfter: time.Minute}
-	heard := Event{What: Heard}
-	release := Event{What: Releasing, HandsOff: true, Permits: 1}
-	over := Event{What: Releasing, HandsOff: true, Permits: 1, HasHadTurn: true}
-	yielded := Event{What: Yielded, Sent: newScript(t).now, Others: 3}
+	try := Event{Kind: Begins, InLine: true}
+	refused := Event{Kind: Tried, RetryAfter: -1, InLine: true}
+	granted := Event{Kind: Left, Granted: true, RetryAfter: time.Minute}
+	heard := Event{Kind: Heard}
+	release := Event{Kind: Releasing, HandsOff: true, Permits: 1}
+	over := Event{Kind: Releasing, HandsOff: true, Permits: 1, HasHadTurn: true}
+	yielded := Event{Kind: Yielded, Sent: newScript(t).now, Others: 3}
 	for _, tt := range []struct {
 		name string
 		wait string // who waits
@@ -136,58 +136,58 @@ func TestWhatTheQueueSays(t *testing.T) {
 			{0, "a", try, "try a place 7 since 5"},
 		}},
 		{"who gives up passes its reason on", "a b", false, []row{
-			{0, "", heard, "wake a"}, {0, "a", Event{What: Left}, "wake b"},
+			{0, "", heard, "wake a"}, {0, "a", Event{Kind: Left}, "wake b"},
 		}},
 		{"an attempt that says nothing has not used its reason", "a b", false, []row{
 			{0, "", heard, "wake a"}, {0, "a", try, "try a place 7 since 5"},
-			{0, "a", Event{What: Tried, RetryAfter: -1, GivesUp: true}, ""}, {0, "a", Event{What: Left}, "wake b"},
+			{0, "a", Event{Kind: Tried, RetryAfter: -1, GivesUp: true}, ""}, {0, "a", Event{Kind: Left}, "wake b"},
 		}},
 		{"who is granted the lock needs no reason of its own", "a b", false, []row{
-			{0, "", heard, "wake a"}, {0, "", release, "offer a"}, {0, "a", Event{What: Answered, Granted: true}, "wake a"},
+			{0, "", heard, "wake a"}, {0, "", release, "offer a"}, {0, "a", Event{Kind: Answered, Granted: true}, "wake a"},
 		}},
 		{"who is granted a permit leaves its reason to the next", "a b", true, []row{
 			{0, "", heard, "wake a"}, {0, "", release, "offer a"},
-			{0, "a", Event{What: Answered, Granted: true}, "wake a, wake b"},
+			{0, "a", Event{Kind: Answered, Granted: true}, "wake a, wake b"},
 		}},
 		{"who had no reason leaves none", "a b", true, []row{
-			{0, "", release, "offer a"}, {0, "a", Event{What: Answered, Granted: true}, "wake a"},
+			{0, "", release, "offer a"}, {0, "a", Event{Kind: Answered, Granted: true}, "wake a"},
 		}},
-		{"the poll is for the head", "a b", false, []row{{SlowPoll, "", Event{What: Alarm}, "wake a"}}},
+		{"the poll is for the head", "a b", false, []row{{SlowPoll, "", Event{Kind: Alarm}, "wake a"}}},
 		{"the poll waits for the end of a turn of others", "a b", false, []row{
-			{SlowPoll - ms, "", over, "yield place 7 told"}, {2 * ms, "", Event{What: Alarm}, ""},
-			{0, "", Event{What: Yielded, Sent: newScript(t).now.Add(SlowPoll - ms), Others: 3}, ""},
-			{MaxStreak - 3*ms, "", Event{What: Alarm}, ""}, {ms, "", Event{What: Alarm}, "wake a"},
+			{SlowPoll - ms, "", over, "yield place 7 told"}, {2 * ms, "", Event{Kind: Alarm}, ""},
+			{0, "", Event{Kind: Yielded, Sent: newScript(t).now.Add(SlowPoll - ms), Others: 3}, ""},
+			{MaxStreak - 3*ms, "", Event{Kind: Alarm}, ""}, {ms, "", Event{Kind: Alarm}, "wake a"},
 		}},
-		{"an alarm that comes too early", "a", false, []row{{SlowPoll - 1, "", Event{What: Alarm}, ""}}},
+		{"an alarm that comes too early", "a", false, []row{{SlowPoll - 1, "", Event{Kind: Alarm}, ""}}},
 		{"a waiter behind one that was granted, and gives up", "a b", false, []row{
 			{0, "", heard, "wake a"}, {0, "a", try, "try a place 7 since 5"}, {0, "", release, "offer a"},
-			{0, "a", Event{What: Answered, Granted: true}, "wake a"}, {0, "b", Event{What: Left}, ""},
-			{StuckAfter, "", Event{What: Alarm}, ""},
-			{0, "c", Event{What: Joined, RetryAfter: -1}, ""},
-			{0, "a", Event{What: Left}, ""}, {SlowPoll - 1, "", Event{What: Alarm}, ""},
-			{1, "", Event{What: Alarm}, "wake c"},
+			{0, "a", Event{Kind: Answered, Granted: true}, "wake a"}, {0, "b", Event{Kind: Left}, ""},
+			{StuckAfter, "", Event{Kind: Alarm}, ""},
+			{0, "c", Event{Kind: Joined, RetryAfter: -1}, ""},
+			{0, "a", Event{Kind: Left}, ""}, {SlowPoll - 1, "", Event{Kind: Alarm}, ""},
+			{1, "", Event{Kind: Alarm}, "wake c"},
 		}},
 		{"the head is stuck", "a b c", false, []row{
-			{0, "", heard, "wake a"}, {0, "a", try, "try a place 7 since 5"}, {StuckAfter, "", Event{What: Alarm}, "wake b"},
-			{0, "b", try, "try b place 7 since 5"}, {SlowPoll - 1, "", Event{What: Alarm}, ""},
-			{1, "", Event{What: Alarm}, "wake c"},
+			{0, "", heard, "wake a"}, {0, "a", try, "try a place 7 since 5"}, {StuckAfter, "", Event{Kind: Alarm}, "wake b"},
+			{0, "b", try, "try b place 7 since 5"}, {SlowPoll - 1, "", Event{Kind: Alarm}, ""},
+			{1, "", Event{Kind: Alarm}, "wake c"},
 		}},
 		{"a waiter in doubt asks, though it is not the head", "a b c", false, []row{
-			{0, "c", Event{What: Answered, Doubt: true}, "wake c"}, {0, "c", try, "try c place 7 since 5"},
+			{0, "c", Event{Kind: Answered, Doubt: true}, "wake c"}, {0, "c", try, "try c place 7 since 5"},
 			{0, "c", refused, ""},
-			{SlowPoll, "", Event{What: Alarm}, "wake a, wake c"},
+			{SlowPoll, "", Event{Kind: Alarm}, "wake a, wake c"},
 		}},
 		{"a hand-off", "a b", false, []row{
 			{0, "", release, "offer a"}, {0, "", release, ""},
-			{0, "a", Event{What: Answered, Granted: true}, "wake a"}, {0, "", heard, "wake b"}, {0, "a", granted, ""},
+			{0, "a", Event{Kind: Answered, Granted: true}, "wake a"}, {0, "", heard, "wake b"}, {0, "a", granted, ""},
 		}},
 		{"a hand-off that fails", "a", false, []row{
-			{0, "", release, "offer a place 7 last"}, {0, "a", Event{What: Answered}, "wake a"},
+			{0, "", release, "offer a place 7 last"}, {0, "a", Event{Kind: Answered}, "wake a"},
 			{0, "a", try, "try a place 7 since 5 last"},
 		}},
 		{"a hand-off during an attempt", "a b", false, []row{
 			{0, "", heard, "wake a"}, {0, "a", try, "try a place 7 since 5"}, {0, "", release, "offer a"},
-			{0, "a", Event{What: Answered, Granted: true}, "wake a"}, {0, "a", refused, ""}, {0, "a", granted, ""},
+			{0, "a", Event{Kind: Answered, Granted: true}, "wake a"}, {0, "a", refused, ""}, {0, "a", granted, ""},
 		}},
 		{"no hand-off to a shared id", "A b", false, []row{{0, "", release, ""}}},
 		{"no hand-off to who wants more", "a2 b", true, []row{{0, "", release, ""}}},
@@ -203,140 +203,140 @@ func TestWhatTheQueueSays(t *testing.T) {
 		}},
 		{"an unused reason of who is handed permits", "a b", true, []row{
 			{0, "", heard, "wake a"}, {0, "", release, "offer a"},
-			{0, "a", Event{What: Answered, Granted: true}, "wake a, wake b"},
+			{0, "a", Event{Kind: Answered, Granted: true}, "wake a, wake b"},
 		}},
 		{"a message that comes when all were granted", "a", true, []row{
-			{0, "", release, "offer a"}, {0, "a", Event{What: Answered, Granted: true}, "wake a"}, {0, "", heard, ""},
-			{0, "b", Event{What: Joined, RetryAfter: -1}, "wake b"},
+			{0, "", release, "offer a"}, {0, "a", Event{Kind: Answered, Granted: true}, "wake a"}, {0, "", heard, ""},
+			{0, "b", Event{Kind: Joined, RetryAfter: -1}, "wake b"},
 		}},
 		{"who wants less tries where the head does not fit", "a3 b3 c2", true, []row{
 			{0, "", heard, "wake a3"}, {0, "a3", try, "try a3"},
-			{0, "a3", Event{What: Tried, RetryAfter: -1, Free: 2}, "wake c2"},
+			{0, "a3", Event{Kind: Tried, RetryAfter: -1, Free: 2}, "wake c2"},
 		}},
 		{"who has the id of the holder tries", "a b C", false, []row{
 			{0, "", heard, "wake a"}, {0, "a", try, "try a place 7 since 5"},
-			{0, "a", Event{What: Tried, RetryAfter: -1, InLine: true, Holder: "me"}, "wake C"},
+			{0, "a", Event{Kind: Tried, RetryAfter: -1, InLine: true, Holder: "me"}, "wake C"},
 		}},
 		{"who fits into the room of a grant", "a b2 c", true, []row{
-			{0, "a", Event{What: Left, Granted: true, Free: 1, RetryAfter: time.Minute}, "wake c"},
+			{0, "a", Event{Kind: Left, Granted: true, Free: 1, RetryAfter: time.Minute}, "wake c"},
 		}},
 		{"the next head waits for the confirmation too", "a b", false, []row{
-			{0, "a", Event{What: Tried, RetryAfter: -1, InLine: true, NeedNotListen: true}, "unsubscribe"},
-			{0, "", Event{What: Listen}, "subscribe, wake a"}, {0, "a", Event{What: Left}, "wake b"},
+			{0, "a", Event{Kind: Tried, RetryAfter: -1, InLine: true, NeedNotListen: true}, "unsubscribe"},
+			{0, "", Event{Kind: Listen}, "subscribe, wake a"}, {0, "a", Event{Kind: Left}, "wake b"},
 		}},
 		{"told to be quiet, and to listen", "a", false, []row{
-			{0, "a", Event{What: Tried, RetryAfter: -1, InLine: true, NeedNotListen: true}, "unsubscribe"},
-			{0, "", Event{What: OthersTurn}, ""}, {MaxTurn, "", Event{What: Alarm}, ""},
-			{0, "", Event{What: OurTurn}, "wake a"},
-			{0, "a", refused, "subscribe, wake a"}, {0, "", Event{What: Listen}, ""},
+			{0, "a", Event{Kind: Tried, RetryAfter: -1, InLine: true, NeedNotListen: true}, "unsubscribe"},
+			{0, "", Event{Kind: OthersTurn}, ""}, {MaxTurn, "", Event{Kind: Alarm}, ""},
+			{0, "", Event{Kind: OurTurn}, "wake a"},
+			{0, "a", refused, "subscribe, wake a"}, {0, "", Event{Kind: Listen}, ""},
 		}},
 		{"the turn of others, for a listener", "a", false, []row{
-			{0, "", Event{What: OthersTurn}, ""}, {0, "", heard, ""}, {MaxTurn, "", Event{What: Alarm}, "wake a"},
+			{0, "", Event{Kind: OthersTurn}, ""}, {0, "", heard, ""}, {MaxTurn, "", Event{Kind: Alarm}, "wake a"},
 		}},
 		{"the last waiter leaves the line", "a", false, []row{
-			{0, "a", Event{What: Left}, "unsubscribe, leave line place 7 since 5"},
+			{0, "a", Event{Kind: Left}, "unsubscribe, leave line place 7 since 5"},
 		}},
 		{"its grant has given up the place", "a", false, []row{
 			{0, "", heard, "wake a"}, {0, "a", try, "try a place 7 since 5 last"}, {0, "a", granted, "unsubscribe, leave line"},
 		}},
 		{"others came when the place was given up", "a", false, []row{
 			{0, "", heard, "wake a"}, {0, "a", try, "try a place 7 since 5 last"},
-			{0, "b", Event{What: Joined, RetryAfter: -1}, ""}, {0, "a", granted, "wake b"}, {0, "b", try, "try b place 7 last"},
+			{0, "b", Event{Kind: Joined, RetryAfter: -1}, ""}, {0, "a", granted, "wake b"}, {0, "b", try, "try b place 7 last"},
 		}},
 		{"a cohort passes the lock on without a command", "a", false, []row{
 			{0, "a", granted, "unsubscribe, leave line place 7"},
 		}},
 		{"the next one is granted without the place", "a", false, []row{
 			{0, "", heard, "wake a"}, {0, "a", try, "try a place 7 since 5 last"},
-			{0, "b", Event{What: Joined, RetryAfter: -1}, ""}, {0, "a", granted, "wake b"},
+			{0, "b", Event{Kind: Joined, RetryAfter: -1}, ""}, {0, "a", granted, "wake b"},
 			{0, "b", granted, "unsubscribe, leave line"},
 		}},
 		{"a refused attempt has not given up the place", "a", false, []row{
 			{0, "", heard, "wake a"}, {0, "a", try, "try a place 7 since 5 last"}, {0, "a", refused, ""},
-			{0, "b", Event{What: Joined, RetryAfter: -1}, ""},
-			{0, "a", Event{What: Left}, ""},
+			{0, "b", Event{Kind: Joined, RetryAfter: -1}, ""},
+			{0, "a", Event{Kind: Left}, ""},
 		}},
 		{"no place for a shared id", "A", false, []row{{0, "", heard, "wake A"}, {0, "A", try, "try A"}}},
 		{"no place whose messages are not heard", "a", false, []row{
-			{0, "", heard, "wake a"}, {0, "a", Event{What: Begins}, "try a"},
+			{0, "", heard, "wake a"}, {0, "a", Event{Kind: Begins}, "try a"},
 		}},
 		{"nothing stays behind", "a", false, []row{
-			{0, "a", Event{What: Left}, "unsubscribe, leave line place 7 since 5"}, {0, "", Event{What: Listen}, ""},
-			{0, "", heard, ""}, {SlowPoll, "", Event{What: Alarm}, "no alarm is due"},
-			{0, "b", Event{What: Joined, RetryAfter: -1}, "subscribe, stand in line b"},
-			{0, "c", Event{What: Joined, RetryAfter: -1}, ""}, {0, "c", Event{What: Left}, ""},
-			{0, "b", granted, "unsubscribe, leave line"}, {SlowPoll, "", Event{What: Alarm}, "no alarm is due"},
+			{0, "a", Event{Kind: Left}, "unsubscribe, leave line place 7 since 5"}, {0, "", Event{Kind: Listen}, ""},
+			{0, "", heard, ""}, {SlowPoll, "", Event{Kind: Alarm}, "no alarm is due"},
+			{0, "b", Event{Kind: Joined, RetryAfter: -1}, "subscribe, stand in line b"},
+			{0, "c", Event{Kind: Joined, RetryAfter: -1}, ""}, {0, "c", Event{Kind: Left}, ""},
+			{0, "b", granted, "unsubscribe, leave line"}, {SlowPoll, "", Event{Kind: Alarm}, "no alarm is due"},
 		}},
-		{"no line, no place", "a", true, []row{{0, "a", Event{What: Left}, "unsubscribe"}}},
+		{"no line, no place", "a", true, []row{{0, "a", Event{Kind: Left}, "unsubscribe"}}},
 		{"a reply that says nothing about the place", "a", false, []row{
-			{0, "a", Event{What: Tried, RetryAfter: -1, InLine: true, NeedNotListen: true}, "unsubscribe"},
-			{0, "a", Event{What: Tried, RetryAfter: -1}, ""},
+			{0, "a", Event{Kind: Tried, RetryAfter: -1, InLine: true, NeedNotListen: true}, "unsubscribe"},
+			{0, "a", Event{Kind: Tried, RetryAfter: -1}, ""},
 		}},
 		{"told to be quiet before it listens", "a b", false, []row{
-			{0, "a", Event{What: Tried, RetryAfter: -1, InLine: true, NeedNotListen: true}, "unsubscribe"},
-			{0, "", Event{What: Listen}, "subscribe, wake a"},
-			{0, "a", Event{What: Tried, RetryAfter: -1, InLine: true, NeedNotListen: true}, ""}, {0, "b", Event{What: Left}, ""},
+			{0, "a", Event{Kind: Tried, RetryAfter: -1, InLine: true, NeedNotListen: true}, "unsubscribe"},
+			{0, "", Event{Kind: Listen}, "subscribe, wake a"},
+			{0, "a", Event{Kind: Tried, RetryAfter: -1, InLine: true, NeedNotListen: true}, ""}, {0, "b", Event{Kind: Left}, ""},
 		}},
 		{"our turn, and then the message of the same release", "a", false, []row{
-			{0, "", Event{What: OurTurn}, "wake a"}, {0, "a", try, "try a place 7 since 5 last"}, {0, "a", refused, ""},
+			{0, "", Event{Kind: OurTurn}, "wake a"}, {0, "a", try, "try a place 7 since 5 last"}, {0, "a", refused, ""},
 			{0, "", heard, ""}, {0, "", heard, "wake a"},
 		}},
 		{"a grant in the turn of others, and then the message", "a b", false, []row{
-			{0, "", Event{What: OthersTurn}, ""}, {0, "a", granted, ""}, {0, "", heard, ""}, {0, "", heard, "wake b"},
+			{0, "", Event{Kind: OthersTurn}, ""}, {0, "a", granted, ""}, {0, "", heard, ""}, {0, "", heard, "wake b"},
 		}},
 		{"a grant ends the turn of others", "a b", false, []row{
-			{0, "", Event{What: OthersTurn}, ""}, {0, "a", granted, ""}, {MaxTurn, "", Event{What: Alarm}, ""},
-			{SlowPoll, "", Event{What: Alarm}, "wake b"},
+			{0, "", Event{Kind: OthersTurn}, ""}, {0, "a", granted, ""}, {MaxTurn, "", Event{Kind: Alarm}, ""},
+			{SlowPoll, "", Event{Kind: Alarm}, "wake b"},
 		}},
 		{"a refusal in the turn of others", "a", false, []row{
-			{0, "", Event{What: OthersTurn}, ""}, {0, "a", try, "try a place 7 since 5 last"}, {0, "a", refused, ""},
-			{MaxTurn, "", Event{What: Alarm}, ""},
+			{0, "", Event{Kind: OthersTurn}, ""}, {0, "a", try, "try a place 7 since 5 last"}, {0, "a", refused, ""},
+			{MaxTurn, "", Event{Kind: Alarm}, ""},
 		}},
 		{"the turn of others begins just before the poll", "a", false, []row{
-			{SlowPoll - ms, "", Event{What: OthersTurn}, ""}, {ms, "", Event{What: Alarm}, "wake a"},
+			{SlowPoll - ms, "", Event{Kind: OthersTurn}, ""}, {ms, "", Event{Kind: Alarm}, "wake a"},
 		}},
 		{"in line, the first release of another ends the turn", "a", false, []row{
 			{0, "", over, "yield place 7 told"}, {0, "", yielded, ""}, {ms, "", heard, ""}, {ms, "", heard, "wake a"},
 		}},
 		{"a streak is over, and no message comes", "a", false, []row{
-			{0, "", over, "yield place 7 told"}, {ms, "", yielded, ""}, {MaxStreak - ms, "", Event{What: Alarm}, "wake a"},
+			{0, "", over, "yield place 7 told"}, {ms, "", yielded, ""}, {MaxStreak - ms, "", Event{Kind: Alarm}, "wake a"},
 		}},
 		{"the reply to the release comes after the attempt", "a", false, []row{
 			{0, "", over, "yield place 7 told"}, {0, "", heard, ""}, {ms, "", heard, "wake a"},
-			{0, "a", try, "try a place 7 last"}, {0, "a", refused, ""}, {0, "", yielded, ""}, {0, "", Event{What: Alarm}, ""},
+			{0, "a", try, "try a place 7 last"}, {0, "a", refused, ""}, {0, "", yielded, ""}, {0, "", Event{Kind: Alarm}, ""},
 		}},
 		{"the first gives up between two polls", "a b", false, []row{
-			{SlowPoll / 2, "a", Event{What: Left, RetryAfter: time.Minute}, ""},
-			{SlowPoll / 2, "", Event{What: Alarm}, "wake b"},
+			{SlowPoll / 2, "a", Event{Kind: Left, RetryAfter: time.Minute}, ""},
+			{SlowPoll / 2, "", Event{Kind: Alarm}, "wake b"},
 		}},
 		{"another one is granted between two polls", "a b", false, []row{
-			{SlowPoll / 2, "b", granted, ""}, {SlowPoll / 2, "", Event{What: Alarm}, "wake a"},
+			{SlowPoll / 2, "b", granted, ""}, {SlowPoll / 2, "", Event{Kind: Alarm}, "wake a"},
 		}},
 		{"the lease of a grant is longer than the poll", "a b", false, []row{
-			{0, "a", granted, ""}, {SlowPoll, "", Event{What: Alarm}, "wake b"},
+			{0, "a", granted, ""}, {SlowPoll, "", Event{Kind: Alarm}, "wake b"},
 		}},
 		{"the head is stuck, and the next was granted", "a b c", false, []row{
 			{0, "", heard, "wake a"}, {0, "a", try, "try a place 7 since 5"},
-			{0, "b", Event{What: Answered, Granted: true}, "wake b"}, {StuckAfter, "", Event{What: Alarm}, "wake c"},
+			{0, "b", Event{Kind: Answered, Granted: true}, "wake b"}, {StuckAfter, "", Event{Kind: Alarm}, "wake c"},
 		}},
 		{"the head is stuck, and there was a message", "a b", false, []row{
 			{0, "", heard, "wake a"}, {0, "a", try, "try a place 7 since 5"}, {0, "", heard, ""},
-			{StuckAfter, "", Event{What: Alarm}, "wake b"},
+			{StuckAfter, "", Event{Kind: Alarm}, "wake b"},
 		}},
 		{"a message is used once", "a", true, []row{
-			{0, "", release, "offer a"}, {0, "a", Event{What: Answered, Granted: true}, "wake a"}, {0, "", heard, ""},
-			{0, "b", Event{What: Joined, RetryAfter: -1}, "wake b"},
-			{0, "c", Event{What: Joined, RetryAfter: -1}, ""},
+			{0, "", release, "offer a"}, {0, "a", Event{Kind: Answered, Granted: true}, "wake a"}, {0, "", heard, ""},
+			{0, "b", Event{Kind: Joined, RetryAfter: -1}, "wake b"},
+			{0, "c", Event{Kind: Joined, RetryAfter: -1}, ""},
 		}},
 		{"permits that are left long before a request comes", "a2 b2", true, []row{
-			{0, "a2", Event{What: Tried, RetryAfter: -1, Free: 1}, ""},
-			{0, "a2", Event{What: Left, Granted: true, Free: 1, RetryAfter: time.Minute}, ""},
-			{0, "c", Event{What: Joined, RetryAfter: -1}, ""},
+			{0, "a2", Event{Kind: Tried, RetryAfter: -1, Free: 1}, ""},
+			{0, "a2", Event{Kind: Left, Granted: true, Free: 1, RetryAfter: time.Minute}, ""},
+			{0, "c", Event{Kind: Joined, RetryAfter: -1}, ""},
 		}},
 		{"two releases at the same time", "a b", true, []row{
 			{0, "", release, "offer a"}, {0, "", release, "offer b"}, {0, "", over, "yield told"},
 		}},
-		{"a release that cannot hand off", "a", false, []row{{0, "", Event{What: Releasing, Permits: 1}, ""}}},
+		{"a release that cannot hand off", "a", false, []row{{0, "", Event{Kind: Releasing, Permits: 1}, ""}}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			s := newScript(t)
@@ -355,21 +355,21 @@ func TestWhenTheHeadTriesByItself(t *testing.T) {
 	s.join("a", "b")
 	since := func() time.Duration { return s.q.TryAt.Sub(s.now) }
 	assert.Equal(t, SlowPoll, since())
-	s.on("a", Event{What: Tried, RetryAfter: 300 * ms})
+	s.on("a", Event{Kind: Tried, RetryAfter: 300 * ms})
 	assert.Equal(t, 301*ms, since(), "when the lease ends")
-	s.on("b", Event{What: Tried, RetryAfter: 100 * ms})
+	s.on("b", Event{Kind: Tried, RetryAfter: 100 * ms})
 	assert.Equal(t, 301*ms, since(), "another waiter's refusal changes nothing")
-	s.on("a", Event{What: Tried, RetryAfter: math.MaxInt64})
+	s.on("a", Event{Kind: Tried, RetryAfter: math.MaxInt64})
 	assert.Equal(t, SlowPoll, since(), "the lease has no end")
-	s.on("a", Event{What: Tried, RetryAfter: 300 * ms})
+	s.on("a", Event{Kind: Tried, RetryAfter: 300 * ms})
 	s.now = s.q.TryAt
-	s.on("", Event{What: Alarm})
+	s.on("", Event{Kind: Alarm})
 	assert.Zero(t, s.q.TryAt, "it is about to")
-	s.on("a", Event{What: Begins})
+	s.on("a", Event{Kind: Begins})
 	assert.Equal(t, StuckAfter, since())
-	s.on("a", Event{What: Left, Granted: true, RetryAfter: 10 * ms})
+	s.on("a", Event{Kind: Left, Granted: true, RetryAfter: 10 * ms})
 	assert.Equal(t, 11*ms, since(), "when the lease of the waiter that was granted ends")
-	s.on("b", Event{What: Left})
+	s.on("b", Event{Kind: Left})
 	assert.Zero(t, s.q.TryAt)
 	assert.True(t, s.q.IsIdle())
 }
@@ -379,13 +379,13 @@ func TestBatch(t *testing.T) {
 	s := newScript(t)
 	s.q.Batches, s.q.ManyHolders = true, true
 	s.join("a", "b", "C", "d", "e")
-	s.on("d", Event{What: Answered, Granted: true})
-	assert.Equal(t, "offer b, offer e", s.on("a", Event{What: Batching}))
-	assert.Equal(t, "offer a", s.on("b", Event{What: Batching}), "the others have an offer")
+	s.on("d", Event{Kind: Answered, Granted: true})
+	assert.Equal(t, "offer b, offer e", s.on("a", Event{Kind: Batching}))
+	assert.Equal(t, "offer a", s.on("b", Event{Kind: Batching}), "the others have an offer")
 	for range MaxBatch + 2 {
-		s.q.On(&Event{What: Joined, Who: &Waiter{Of: "another"}, RetryAfter: -1})
+		s.q.On(&Event{Kind: Joined, Who: &Waiter{Of: "another"}, RetryAfter: -1})
 	}
-	assert.Equal(t, MaxBatch, strings.Count(s.on("a", Event{What: Batching}), "offer"))
+	assert.Equal(t, MaxBatch, strings.Count(s.on("a", Event{Kind: Batching}), "offer"))
 }
 
 func TestWhoMustWait(t *testing.T) {
@@ -462,8 +462,8 @@ func TestWhoTriesAfterAGrant(t *testing.T) {
 			s.q.ManyHolders, s.q.Batches = true, tt.batches
 			names := strings.Fields(tt.wait)
 			s.join(names...)
-			s.on(names[0], Event{What: Begins})
-			left := Event{What: Left, Granted: true, Free: tt.free, RetryAfter: time.Minute}
+			s.on(names[0], Event{Kind: Begins})
+			left := Event{Kind: Left, Granted: true, Free: tt.free, RetryAfter: time.Minute}
 			assert.Equal(t, tt.want, s.on(names[0], left))
 		})
 	}
@@ -479,20 +479,20 @@ func TestConfirmationDoesNotEndATurnThatOurReleaseHasBegun(t *testing.T) {
 		ends  Event
 		after time.Duration
 	}{
-		{"another client releases", 1, Event{What: Heard}, ms},
-		{"its time is over", 0, Event{What: Alarm}, MaxStreak},
-		{"its time is over, and a message was heard", 1, Event{What: Alarm}, MaxStreak},
-		{"messages were missed", 0, Event{What: Missed}, ms},
+		{"another client releases", 1, Event{Kind: Heard}, ms},
+		{"its time is over", 0, Event{Kind: Alarm}, MaxStreak},
+		{"its time is over, and a message was heard", 1, Event{Kind: Alarm}, MaxStreak},
+		{"messages were missed", 0, Event{Kind: Missed}, ms},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			s := newScript(t)
-			s.on("a", Event{What: Joined, RetryAfter: -1})
-			assert.Equal(t, "yield told", s.on("", Event{What: Releasing, HasHadTurn: true, HandsOff: true, Permits: 1}))
-			s.on("", Event{What: Yielded, Sent: s.now, Others: 1})
-			s.on("a", Event{What: Confirmed})
-			assert.Empty(t, s.on("a", Event{What: Confirmed}))
+			s.on("a", Event{Kind: Joined, RetryAfter: -1})
+			assert.Equal(t, "yield told", s.on("", Event{Kind: Releasing, HasHadTurn: true, HandsOff: true, Permits: 1}))
+			s.on("", Event{Kind: Yielded, Sent: s.now, Others: 1})
+			s.on("a", Event{Kind: Confirmed})
+			assert.Empty(t, s.on("a", Event{Kind: Confirmed}))
 			for range tt.heard {
-				assert.Empty(t, s.on("", Event{What: Heard}))
+				assert.Empty(t, s.on("", Event{Kind: Heard}))
 			}
 			s.now = s.now.Add(tt.after)
 			assert.Equal(t, "wake a", s.on("", tt.ends))
@@ -504,10 +504,10 @@ func TestConfirmationDoesNotEndATurnThatOurReleaseHasBegun(t *testing.T) {
 // have been missed.
 func TestConfirmationEndsATurnThatAMessageHasBegun(t *testing.T) {
 	s := newScript(t)
-	s.on("a", Event{What: Joined, RetryAfter: -1})
-	s.on("a", Event{What: Confirmed})
-	assert.Empty(t, s.on("", Event{What: OthersTurn}))
-	assert.Equal(t, "wake a", s.on("a", Event{What: Confirmed}))
+	s.on("a", Event{Kind: Joined, RetryAfter: -1})
+	s.on("a", Event{Kind: Confirmed})
+	assert.Empty(t, s.on("", Event{Kind: OthersTurn}))
+	assert.Equal(t, "wake a", s.on("a", Event{Kind: Confirmed}))
 }
 
 // The first waiter joins after a release that has left the lock to others. It stands back until
@@ -518,16 +518,16 @@ func TestQueueThatWasJustOpenedStandsBack(t *testing.T) {
 		ends  Event
 		after time.Duration
 	}{
-		{"another client releases", Event{What: Heard}, ms},
-		{"the time is over", Event{What: Alarm}, MaxTurn},
-		{"messages were missed", Event{What: Missed}, ms},
+		{"another client releases", Event{Kind: Heard}, ms},
+		{"the time is over", Event{Kind: Alarm}, MaxTurn},
+		{"messages were missed", Event{Kind: Missed}, ms},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			s := newScript(t)
-			s.on("a", Event{What: Joined, RetryAfter: -1, StandBack: s.now.Add(MaxTurn)})
-			s.on("a", Event{What: Confirmed})
-			assert.Empty(t, s.on("a", Event{What: Confirmed}))
-			assert.Empty(t, s.on("b", Event{What: Joined, RetryAfter: -1, StandBack: s.now.Add(2 * MaxTurn)}))
+			s.on("a", Event{Kind: Joined, RetryAfter: -1, StandBack: s.now.Add(MaxTurn)})
+			s.on("a", Event{Kind: Confirmed})
+			assert.Empty(t, s.on("a", Event{Kind: Confirmed}))
+			assert.Empty(t, s.on("b", Event{Kind: Joined, RetryAfter: -1, StandBack: s.now.Add(2 * MaxTurn)}))
 			assert.Equal(t, s.now.Add(MaxTurn), s.q.TryAt)
 			s.now = s.now.Add(tt.after)
 			assert.Equal(t, "wake a", s.on("", tt.ends))
@@ -541,13 +541,13 @@ func TestWhenAStreakOfClientsThatCompeteIsOver(t *testing.T) {
 	s := newScript(t)
 	s.q.ManyHolders, s.q.TakeTurns = true, false
 	s.join("a")
-	release := Event{What: Releasing, HandsOff: true, Permits: 1, HasHadTurn: true}
+	release := Event{Kind: Releasing, HandsOff: true, Permits: 1, HasHadTurn: true}
 	assert.Empty(t, s.on("", release))
 	release.Cohort = 50 * ms
 	assert.Equal(t, "yield told", s.on("", release))
-	assert.Empty(t, s.on("", Event{What: Yielded, Sent: s.now, Others: 3, Cohort: release.Cohort}))
-	assert.Empty(t, s.on("", Event{What: Heard}), "its own message")
-	assert.Equal(t, "wake a", s.on("", Event{What: Heard}))
+	assert.Empty(t, s.on("", Event{Kind: Yielded, Sent: s.now, Others: 3, Cohort: release.Cohort}))
+	assert.Empty(t, s.on("", Event{Kind: Heard}), "its own message")
+	assert.Equal(t, "wake a", s.on("", Event{Kind: Heard}))
 }
 
 // The usual events allocate nothing.
@@ -555,13 +555,13 @@ func TestEventsAllocateNothing(t *testing.T) {
 	s := newScript(t)
 	s.join("a", "b")
 	a := s.waiters["a"]
-	assert.False(t, s.q.NeedsTime(&Event{What: Joined}), "it does not become the head")
-	assert.False(t, s.q.NeedsTime(&Event{What: Answered}))
+	assert.False(t, s.q.NeedsTime(&Event{Kind: Joined}), "it does not become the head")
+	assert.False(t, s.q.NeedsTime(&Event{Kind: Answered}))
 	assert.Zero(t, testing.AllocsPerRun(100, func() {
-		s.q.On(&Event{What: Heard, Now: s.now})
-		s.q.On(&Event{What: Begins, Now: s.now, Who: a})
-		s.q.On(&Event{What: Tried, Now: s.now, Who: a})
-		s.q.On(&Event{What: Releasing, Now: s.now, HandsOff: true, Permits: 1})
-		s.q.On(&Event{What: Answered, Now: s.now, Who: a})
+		s.q.On(&Event{Kind: Heard, Now: s.now})
+		s.q.On(&Event{Kind: Begins, Now: s.now, Who: a})
+		s.q.On(&Event{Kind: Tried, Now: s.now, Who: a})
+		s.q.On(&Event{Kind: Releasing, Now: s.now, HandsOff: true, Permits: 1})
+		s.q.On(&Event{Kind: Answered, Now: s.now, Who: a})
 	}))
 }

@@ -35,8 +35,8 @@ type Turn struct {
 	until time.Time     // when the turn ends
 	lasts time.Duration // the time for each of the others
 	left  int           // how many more releases of others end it
-	// expected is how many of the next messages announce releases that this client knows of: its own,
-	// or one that a message at its place has announced.
+	// expected is how many of the next messages announce releases that this client knows of: its
+	// own, or one that a message at its place has announced.
 	expected int
 	due      time.Time // when the head must try, at the latest; zero if it has tried since the last release
 	own      bool      // this client's own release has begun it
@@ -56,7 +56,7 @@ type Turn struct {
 // A client in line is told when its turn comes again, and writers are told by the last reader. For
 // both, another client's first release ends the turn.
 func (t *Turn) On(e *Event, listens, oneByOne bool) (tryNow bool) {
-	switch e.What {
+	switch e.Kind {
 	case Yielded:
 		return t.yielded(e, oneByOne)
 	case Heard:

@@ -70,7 +70,7 @@ func TestTurnOfOthers(t *testing.T) {
 				now := start.Add(e.at)
 				switch e.what {
 				case "hear":
-					assert.Equal(t, e.tries, planFor(&turn, Event{What: Heard, Now: now}, false).Now, "%v", e)
+					assert.Equal(t, e.tries, planFor(&turn, Event{Kind: Heard, Now: now}, false).Now, "%v", e)
 				case "try":
 					turn.due = time.Time{} // as Queue.On does
 				case "release": // after another turn of ours
@@ -144,11 +144,11 @@ func TestHowLongTheHeadStandsBackAfterARelease(t *testing.T) {
 			now := sent.Add(2 * ms)
 			var turn Turn
 			turn.begin(sent, OthersTurnFor(tt.cohort), 1, false)
-			e := Event{What: Yielded, Now: now, Sent: sent, Cohort: tt.cohort, Others: tt.others}
+			e := Event{Kind: Yielded, Now: now, Sent: sent, Cohort: tt.cohort, Others: tt.others}
 			got := planFor(&turn, e, tt.oneByOne)
 			assert.Equal(t, tt.want, got)
 			for _, want := range tt.hear {
-				assert.Equal(t, want, planFor(&turn, Event{What: Heard, Now: now}, false).Now)
+				assert.Equal(t, want, planFor(&turn, Event{Kind: Heard, Now: now}, false).Now)
 			}
 		})
 	}
@@ -159,14 +159,14 @@ func TestHowLongTheHeadStandsBackAfterARelease(t *testing.T) {
 func TestWithoutATurnTheHeadTries(t *testing.T) {
 	now := time.Now()
 	var turn Turn
-	assert.Equal(t, plan{Now: true}, planFor(&turn, Event{What: Heard, Now: now}, false))
-	assert.Equal(t, plan{Now: true}, planFor(&turn, Event{What: OurTurn, Now: now}, true))
-	assert.Equal(t, plan{Pause: MaxTurn}, planFor(&turn, Event{What: OthersTurn, Now: now}, false))
-	assert.Equal(t, plan{Now: true}, planFor(&turn, Event{What: Missed}, false))
+	assert.Equal(t, plan{Now: true}, planFor(&turn, Event{Kind: Heard, Now: now}, false))
+	assert.Equal(t, plan{Now: true}, planFor(&turn, Event{Kind: OurTurn, Now: now}, true))
+	assert.Equal(t, plan{Pause: MaxTurn}, planFor(&turn, Event{Kind: OthersTurn, Now: now}, false))
+	assert.Equal(t, plan{Now: true}, planFor(&turn, Event{Kind: Missed}, false))
 	assert.Zero(t, turn)
 	turn.begin(now, MaxStreak, 1, false)
-	planFor(&turn, Event{What: Heard, Now: now}, false)
-	assert.Zero(t, planFor(&turn, Event{What: Yielded, Now: now, Sent: now, Others: 1}, false))
+	planFor(&turn, Event{Kind: Heard, Now: now}, false)
+	assert.Zero(t, planFor(&turn, Event{Kind: Yielded, Now: now, Sent: now, Others: 1}, false))
 }
 
 // Whatever comes in whatever order: after each event that may have freed the lock, the head tries
@@ -187,14 +187,14 @@ func TestTheLockIsNeverIdleForLong(t *testing.T) {
 				now, tryAt = tryAt, time.Time{}
 				turn.due = time.Time{} // its attempt begins
 			}
-			e := Event{Now: now, What: rapid.SampledFrom([]What{
+			e := Event{Now: now, Kind: rapid.SampledFrom([]EventKind{
 				Missed, Releasing, Yielded, Heard, Heard, Heard, OurTurn, OthersTurn, Begins, Left,
 			}).Draw(t, "what")}
 			e.Cohort = rapid.SampledFrom([]time.Duration{0, 5 * ms, 60 * ms, time.Hour}).Draw(t, "cohort")
 			known := rapid.Bool().Draw(t, "known")
 			before := turn
 			var action plan
-			switch e.What {
+			switch e.Kind {
 			case Releasing:
 				if pending {
 					continue
@@ -226,15 +226,15 @@ func TestTheLockIsNeverIdleForLong(t *testing.T) {
 				if at := now.Add(action.Pause); tryAt.IsZero() || at.Before(tryAt) {
 					tryAt = at
 				}
-			case e.What == Heard, e.What == Missed, e.What == OthersTurn, e.What == OurTurn:
+			case e.Kind == Heard, e.Kind == Missed, e.Kind == OthersTurn, e.Kind == OurTurn:
 				t.Fatalf("%v was eaten", e)
-			case e.What == Yielded && before != (Turn{}):
+			case e.Kind == Yielded && before != (Turn{}):
 				t.Fatalf("%v: nobody knows when the head tries", e)
 			}
 			if pause := turn.Pause(now, time.Second); pause > time.Second {
 				t.Fatalf("a refusal makes it pause for %v", pause)
 			}
-			switch e.What {
+			switch e.Kind {
 			case Releasing, OurTurn, OthersTurn:
 				patience += 2
 			case Yielded:

@@ -155,7 +155,7 @@ func (c *Client) Logged() string {
 func (c *Client) Shut(ctx context.Context) error {
 	c.closeBegun.Store(true)
 	defer close(c.Closed)
-	panicked, err := c.Close(ctx, engine.Ending{
+	panicked, err := c.Close(ctx, engine.CloseHooks{
 		Hurry: func() { close(c.Hurried) }, Cut: func() { c.Cut.Store(true) }, Stop: func(error) { close(c.stopped) },
 	})
 	if panicked != nil {

@@ -276,19 +276,19 @@ func (d *FakeDriver) free(ctx context.Context, o *engine.Ownership, to engine.Ne
 		freed, lost := s.end(d.Name, key, id, shared, false, keep)
 		got.Lost = lost
 		if freed && successor != nil {
-			got.Granted, _ = s.acquire(next) // refused if the successor has been rolled back
-			if got.Granted.Granted && own != nil {
+			got.Successor, _ = s.acquire(next) // refused if the successor has been rolled back
+			if got.Successor.Granted && own != nil {
 				s.giveUpPlace(*own)
 			}
 		}
-		if freed && !got.Granted.Granted {
+		if freed && !got.Successor.Granted {
 			got.Receivers = s.publish(d.Name, own)
 			got.Polled = to.AskPolls && time.Now().Before(s.polls[d.Name])
 		}
 		return got, nil
 	})
-	if got.Granted.Granted {
-		got.Granted.Sent, got.Granted.InDoubt = trip.Sent, trip.doubt
+	if got.Successor.Granted {
+		got.Successor.Sent, got.Successor.InDoubt = trip.Sent, trip.doubt
 	}
 	got.InDoubt = trip.doubt && keep == 0
 	return got, err
@@ -340,8 +340,8 @@ func (d *FakeDriver) Check(ctx context.Context, o *engine.Ownership) (lost bool,
 }
 
 // renewBatch implements [watchdog.Renew].
-func (c *Client) renewBatch(ctx context.Context, _ any, batch []watchdog.Ask) ([]watchdog.State, error) {
-	asks := append([]watchdog.Ask(nil), batch...)
+func (c *Client) renewBatch(ctx context.Context, _ any, batch []watchdog.Renewal) ([]watchdog.State, error) {
+	asks := append([]watchdog.Renewal(nil), batch...)
 	first := asks[0].Keeper.(*engine.Ownership)
 	cmd := Command{Op: "renew", Name: first.Resource().Name, ID: first.ID}
 	states, _, err := Do(ctx, c, cmd, func() ([]watchdog.State, error) {

@@ -71,15 +71,15 @@ var Catalogue = []Defect{
 		Edits: []Edit{
 			{
 				"internal/engine/handoff.go", "	sent := time.Now()\n	got, err := o.r.Holds.Release(ctx, o, 0, plan.next)",
-				"	sent := time.Now()\n	isOffer := plan.offered.Do == waitq.Offer\n	if isOffer {\n" +
-					"		granted := Released{Granted: Result{Granted: true, Sent: sent}}\n" +
+				"	sent := time.Now()\n	isOffer := plan.offered.Kind == waitq.Offer\n	if isOffer {\n" +
+					"		granted := Released{Successor: Result{Granted: true, Sent: sent}}\n" +
 					"		plan.queue.released(plan.offered, o, sent, granted, nil)\n" +
 					"	}\n	got, err := o.r.Holds.Release(ctx, o, 0, plan.next)",
 			},
 			{
 				"internal/engine/handoff.go",
-				"	if plan.queue != nil {\n		got.Granted.streak",
-				"	if plan.queue != nil && !isOffer {\n		got.Granted.streak",
+				"	if plan.queue != nil {\n		got.Successor.streak",
+				"	if plan.queue != nil && !isOffer {\n		got.Successor.streak",
 			},
 		},
 	},
@@ -103,8 +103,8 @@ var Catalogue = []Defect{
 		Name: "a release without an answer is not repeated", Promise: "C11",
 		Edits: []Edit{{
 			"internal/engine/ownership.go",
-			"	case err != nil:\n		o.writeCountLater(ctx, 0)\n		isOver :=",
-			"	case err != nil:\n		isOver :=",
+			"	case err != nil:\n		o.writeCountLater(ctx, 0)\n		timedOut :=",
+			"	case err != nil:\n		timedOut :=",
 		}},
 		Suite: [2]string{"./internal/engine", "Release"},
 	},
@@ -463,8 +463,8 @@ var Catalogue = []Defect{
 		Name: "a hand-off ignores the minimum hold", Promise: "C28",
 		Edits: []Edit{{
 			"internal/engine/handoff.go",
-			"	if o.rest() > 0 {",
-			"	if o.rest() > 0 && !o.r.Traits.HandsOff {",
+			"	if o.minHoldLeft() > 0 {",
+			"	if o.minHoldLeft() > 0 && !o.r.Traits.HandsOff {",
 		}},
 	},
 	{
@@ -574,8 +574,8 @@ var Catalogue = []Defect{
 		Name: "the release of a multilock says nothing of a member's loss", Promise: "C11",
 		Edits: []Edit{{
 			"internal/engine/member.go",
-			"			case gone[i]:\n				_ = h.Ownership().lose(ctx, h)\n",
-			"			case gone[i] && len(holds) == 1:\n				_ = h.Ownership().lose(ctx, h)\n",
+			"		case gone[i]:\n			_ = h.Ownership().lose(ctx, h)\n",
+			"		case gone[i] && len(holds) == 1:\n			_ = h.Ownership().lose(ctx, h)\n",
 		}},
 	},
 
