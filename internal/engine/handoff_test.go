@@ -143,7 +143,7 @@ func TestSuccessorThatWasGrantedButHasGoneRollsBack(t *testing.T) {
 }
 
 // The successor has tried by itself since, and was refused. The hand-off may still be executed.
-func TestSuccessorOfAnUnknownHandOffRollsBackAlthoughItWasRefusedSince(t *testing.T) {
+func TestUnknownHandOffIsRolledBackAfterARefusal(t *testing.T) {
 	Bubble(t, func(t *testing.T, s *Server) {
 		s.KeepLeases()
 		r := s.Client(t, "a").Lock("x")

@@ -129,7 +129,7 @@ func TestRepeatedReleaseEnds(t *testing.T) {
 	}
 }
 
-func TestReleaseTellsALoss(t *testing.T) {
+func TestReleaseReturnsErrLost(t *testing.T) {
 	Bubble(t, func(t *testing.T, s *Server) {
 		c := s.Client(t, "a")
 		hold := Acquire(t, t.Context(), c.Lock("x"))
@@ -267,7 +267,7 @@ func TestHoldsWithoutALeaseAreReleased(t *testing.T) {
 
 // A release is sent again because its reply was lost. The server does not remember the first
 // execution, so the second one finds nothing.
-func TestRepeatedReleaseThatFindsNothing(t *testing.T) {
+func TestRepeatedReleaseSucceedsIfTheFirstCopyDid(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
 		fault Fault

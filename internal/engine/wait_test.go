@@ -132,7 +132,7 @@ func TestReconnectionIsAReasonToTry(t *testing.T) {
 	})
 }
 
-func TestWaitersGoOnAfterPassingFailures(t *testing.T) {
+func TestWaitersRetryAfterTemporaryFailures(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
 		faults []Fault // of attempts while waiting
@@ -155,7 +155,7 @@ func TestWaitersGoOnAfterPassingFailures(t *testing.T) {
 	}
 }
 
-func TestGivingUpTellsTheLastFailure(t *testing.T) {
+func TestGiveUpErrorWrapsTheLastFailure(t *testing.T) {
 	for _, err := range []error{ErrDown, ErrBusy} {
 		Bubble(t, func(t *testing.T, s *Server) {
 			s.MayStayHeld()
@@ -244,7 +244,7 @@ func TestNextWaiterTriesWhileTheHeadIsStuck(t *testing.T) {
 
 // The second waiter has acquired while the head was stuck, and its reply was lost. Only this waiter
 // can find out.
-func TestWaiterWhoseAttemptIsInDoubtAsksAgainAlthoughItIsNotTheHead(t *testing.T) {
+func TestWaiterInDoubtRetriesBehindTheHead(t *testing.T) {
 	Bubble(t, func(t *testing.T, s *Server) {
 		s.KeepLeases()
 		r := s.Client(t, "a").Writer("x")

@@ -33,7 +33,7 @@ func (d *intercept) TryAcquire(ctx context.Context, q *Request) (Result, error) 
 
 // A member is lost after the attempt has succeeded, and before there is a joint hold that its end
 // could be reported to.
-func TestMemberThatIsLostBeforeTheJointHoldIsMade(t *testing.T) {
+func TestMemberLossBeforeTheJointHoldIsNoticed(t *testing.T) {
 	Bubble(t, func(t *testing.T, s *Server) {
 		c := s.Client(t, "a")
 		r := c.MultiOf("x", "y")

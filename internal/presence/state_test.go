@@ -130,7 +130,7 @@ func TestStateIsBounded(t *testing.T) {
 }
 
 // A client that shows no name reports nothing.
-func TestClientWithoutANameTellsNothing(t *testing.T) {
+func TestUnnamedClientReportsNothing(t *testing.T) {
 	Bubble(t, func(t *testing.T, s *Server) {
 		s.MayStayHeld()
 		c := newClient(t, s, "")
@@ -190,7 +190,7 @@ func TestClientWithoutANameTellsOfNoRest(t *testing.T) {
 
 // A client's state is read with its name. A client of an earlier version has only a name, and no
 // content of the keys does harm.
-func TestReadingWhatClientsTell(t *testing.T) {
+func TestReadsWhatClientsReport(t *testing.T) {
 	const key = "redlatch_client:{" + myTag + "}"
 	for _, tt := range []struct {
 		name, state string
