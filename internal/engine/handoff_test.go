@@ -46,7 +46,7 @@ func TestReleaseDoesNotHandOff(t *testing.T) {
 		{name: "to a waiter that polls", waiter: []func(*Terms){Polling(10*ms, 10*ms)}},
 		{name: "where replicas must confirm", config: func(c *Config) { c.NeedsReplicas = true }},
 		{name: "after 10 ms", act: func(*Server, *Client) { Sleep(waitq.MaxStreak) }},
-		{name: "what was lost", act: func(s *Server, _ *Client) { s.Forget("x") }},
+		{name: "a lost lock", act: func(s *Server, _ *Client) { s.Forget("x") }},
 	} {
 		RunBubble(t, tt.name, func(t *testing.T, s *Server) {
 			config := tt.config
@@ -62,7 +62,7 @@ func TestReleaseDoesNotHandOff(t *testing.T) {
 			}
 			_ = holder.Release(t.Context())
 			Release(t, waiter.Wait())
-			assert.Greater(t, len(s.Sent("acquire")), attempts, "it tries itself")
+			assert.Greater(t, len(s.Sent("acquire")), attempts, "the waiter makes its own attempt")
 		})
 	}
 }

@@ -246,7 +246,7 @@ func TestUnansweredReleaseOfAnInnerHoldWritesTheCountLater(t *testing.T) {
 		assert.Equal(t, 2, s.Holder("x", outer.ID()).Count)
 		again := Acquire(t, Carry(outer), r)
 		Sleep(time.Second)
-		assert.Equal(t, 2, s.Holder("x", outer.ID()).Count, "the count of now, not of then")
+		assert.Equal(t, 2, s.Holder("x", outer.ID()).Count, "sends the current count")
 		Release(t, again)
 		assert.Equal(t, 1, s.Holder("x", outer.ID()).Count)
 		Release(t, outer)
