@@ -287,7 +287,7 @@ func TestAwaitWaitsUntilTheDriverGrants(t *testing.T) {
 		first, second, leaver := await(t.Context()), await(t.Context()), await(ctx)
 		Sleep(3500 * time.Millisecond)
 		cancel(errCause)
-		require.ErrorIs(t, leaver.Fail(), errCause)
+		require.ErrorIs(t, leaver.WaitErr(), errCause)
 		s.Mu.Lock()
 		g.open = true
 		s.Mu.Unlock()

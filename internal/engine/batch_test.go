@@ -91,7 +91,7 @@ func TestBatchOfUnknownOutcome(t *testing.T) {
 			}
 			for _, other := range others {
 				if tt.leave > 0 {
-					require.ErrorIs(t, other.Fail(), errCause)
+					require.ErrorIs(t, other.WaitErr(), errCause)
 				} else {
 					other.Wait()
 					Release(t, other.Hold)
@@ -157,7 +157,7 @@ func TestRefusedBatchThatTellsOfDoubtIsRolledBackForAll(t *testing.T) {
 		Sleep(time.Second) // the poll
 		cancel()
 		for _, call := range calls {
-			_ = call.Fail()
+			_ = call.WaitErr()
 		}
 		Release(t, writer)
 		Sleep(time.Minute)

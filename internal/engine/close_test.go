@@ -110,7 +110,7 @@ func TestCloseEndsWaiters(t *testing.T) {
 		Sleep(5 * ms)
 		closed := startClose(t, t.Context(), c)
 		for _, call := range calls {
-			require.ErrorIs(t, call.Fail(), ErrClosed)
+			require.ErrorIs(t, call.WaitErr(), ErrClosed)
 			require.NotErrorIs(t, call.Err, ErrNotAcquired)
 		}
 		assert.Equal(t, 5*ms, s.Now())
@@ -145,7 +145,7 @@ func TestAcquisitionThatIsGrantedDuringCloseIsRolledBack(t *testing.T) {
 			nesting := StartAcquire(t, Carry(outer), c.Lock("y"))
 			closed := startClose(t, t.Context(), c)
 			for _, call := range []*Call{acquiring, nesting} {
-				err := call.Fail()
+				err := call.WaitErr()
 				assert.True(t, errors.Is(err, ErrClosed) || failure.Of(err).InDoubt(), "%v", err)
 			}
 			if tt.limit > 0 {
@@ -171,7 +171,7 @@ func TestCloseHurriesCalls(t *testing.T) {
 		defer cancel()
 		require.ErrorIs(t, c.Shut(ctx), context.DeadlineExceeded)
 		assert.Equal(t, time.Second, s.Now())
-		_ = check.Fail()
+		_ = check.WaitErr()
 	})
 }
 
@@ -223,7 +223,7 @@ func TestReleaseDuringCloseDoesNotHandOff(t *testing.T) {
 		closed := startClose(t, t.Context(), c)
 		Release(t, hold)
 		assert.Empty(t, s.Sent("handoff"))
-		_ = waiter.Fail()
+		_ = waiter.WaitErr()
 		closed.Wait()
 	})
 }

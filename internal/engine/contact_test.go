@@ -121,7 +121,7 @@ func TestAcquireKnowsWhatTheWaitersBeforeItHaveHeard(t *testing.T) {
 			assert.Equal(t, tt.silent, errors.Is(err, ErrUnavailable), "%v", err)
 			assert.Contains(t, err.Error(), "held by "+held.ID())
 			cancel()
-			require.ErrorIs(t, head.Fail(), ErrNotAcquired)
+			require.ErrorIs(t, head.WaitErr(), ErrNotAcquired)
 			Release(t, held)
 			Sleep(time.Minute)
 		})

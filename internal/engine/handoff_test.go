@@ -113,7 +113,7 @@ func TestSuccessorThatGivesUpRollsTheHandOffBack(t *testing.T) {
 			released := StartRelease(t, holder)
 			Sleep(50 * ms)
 			cancel(errCause)
-			require.ErrorIs(t, successor.Fail(), ErrNotAcquired)
+			require.ErrorIs(t, successor.WaitErr(), ErrNotAcquired)
 			second := StartAcquire(t, t.Context(), r)
 			released.End()
 			assert.NotEmpty(t, s.Sent("rollback", "a:2"))
@@ -136,7 +136,7 @@ func TestSuccessorThatWasGrantedButHasGoneRollsBack(t *testing.T) {
 			return Fault{}
 		})
 		Release(t, holder)
-		require.ErrorIs(t, successor.Fail(), ErrNotAcquired)
+		require.ErrorIs(t, successor.WaitErr(), ErrNotAcquired)
 		Sleep(time.Second)
 		assert.Len(t, s.Sent("rollback", "a:2"), 1)
 	})
@@ -157,8 +157,8 @@ func TestUnknownHandOffIsRolledBackAfterARefusal(t *testing.T) {
 			}
 			return Fault{}
 		})
-		_ = StartRelease(t, holder).Fail()
-		require.ErrorIs(t, successor.Fail(), ErrNotAcquired)
+		_ = StartRelease(t, holder).WaitErr()
+		require.ErrorIs(t, successor.WaitErr(), ErrNotAcquired)
 		Sleep(time.Minute)
 	})
 }
@@ -173,7 +173,7 @@ func TestHandOffThatIsAnsweredTooLateForTheLeaseIsRolledBack(t *testing.T) {
 		s.Script("acquire", Fault{Lost: true}, Fault{Lost: true})
 		StartRelease(t, holder).Wait()
 		assert.Equal(t, 2*time.Second, s.Now())
-		require.ErrorIs(t, successor.Fail(), ErrLost)
+		require.ErrorIs(t, successor.WaitErr(), ErrLost)
 		Sleep(time.Second)
 	})
 }
@@ -202,7 +202,7 @@ func TestHandOffOfUnknownOutcome(t *testing.T) {
 			successor := StartAcquire(t, t.Context(), r)
 			s.Script("handoff", tt.fault)
 			s.Script("release", Fault{Err: ErrDown}) // the first repetition
-			require.Error(t, StartRelease(t, holder).Fail())
+			require.Error(t, StartRelease(t, holder).WaitErr())
 			hold := successor.Wait()
 			assert.Equal(t, []string{hold.ID()}, s.IDs("x"))
 			assert.Equal(t, tt.at, successor.At.Sub(s.Start))

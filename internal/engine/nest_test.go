@@ -134,7 +134,7 @@ func TestNestedAcquisitionsTakeTurns(t *testing.T) {
 		second := StartAcquire(t, Carry(outer), r)
 		third := StartAcquire(t, Carry(outer), r)
 		cancel(errCause)
-		require.ErrorIs(t, leaver.Fail(), errCause)
+		require.ErrorIs(t, leaver.WaitErr(), errCause)
 		assert.False(t, second.Returned())
 		Release(t, first)
 		second.Wait()
@@ -157,7 +157,7 @@ func TestTurnIsPassedOnIfNestingFails(t *testing.T) {
 		s.Script("nest", Fault{Err: ErrFatal}, Fault{Delay: 100 * ms, Err: ErrDown})
 		require.ErrorIs(t, ErrOf(r.Acquire(Carry(outer), NewTerms(), Forever)), ErrFatal)
 		failing, next := StartAcquire(t, Carry(outer), r), StartAcquire(t, Carry(outer), r)
-		require.ErrorIs(t, failing.Fail(), ErrDown)
+		require.ErrorIs(t, failing.WaitErr(), ErrDown)
 		Release(t, next.Wait())
 		assert.Equal(t, 100*ms, s.Now())
 		Release(t, outer)
@@ -185,7 +185,7 @@ func TestOuterHoldEndsWhileANestedAcquisitionWaits(t *testing.T) {
 			attempts := len(s.Sent("acquire"))
 			tt.end(t, s, outer)
 			if tt.want != nil {
-				require.ErrorIs(t, waiter.Fail(), tt.want)
+				require.ErrorIs(t, waiter.WaitErr(), tt.want)
 				assert.Zero(t, s.Now())
 			} else {
 				assert.False(t, waiter.Returned(), "the id still holds the lock")
@@ -357,7 +357,7 @@ func TestLostHoldIsReleasedAlthoughANestedAcquisitionWasUnderWay(t *testing.T) {
 			s.Forget("x")
 			outer.Ownership().EndAll(Loss{Reason: LossGone})
 			require.ErrorIs(t, outer.Release(t.Context()), ErrLost)
-			require.ErrorIs(t, nested.Fail(), tt.want)
+			require.ErrorIs(t, nested.WaitErr(), tt.want)
 			Sleep(time.Minute)
 		})
 	}

@@ -415,7 +415,7 @@ func TestNestedAcquisitionFailsIfTheOwnershipIsLostMeanwhile(t *testing.T) {
 		nested := StartAcquire(t, carryLost(outer), r)
 		s.Forget("x")
 		require.ErrorIs(t, outer.Check(t.Context()), ErrLost)
-		require.ErrorIs(t, nested.Fail(), ErrLost)
+		require.ErrorIs(t, nested.WaitErr(), ErrLost)
 		_ = outer.Release(t.Context())
 	})
 }

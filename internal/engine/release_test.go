@@ -22,7 +22,7 @@ func TestOnlyTheFirstReleaseFreesTheLock(t *testing.T) {
 		s.Script("release", Fault{Delay: time.Second})
 		first := StartRelease(t, hold)
 		second := StartRelease(t, hold)
-		require.ErrorIs(t, second.Fail(), ErrReleased)
+		require.ErrorIs(t, second.WaitErr(), ErrReleased)
 		require.ErrorIs(t, second.Err, ErrNotHeld)
 		first.Wait()
 		require.ErrorIs(t, hold.Release(t.Context()), ErrReleased)
@@ -66,7 +66,7 @@ func TestReleaseWithoutAnAnswerGoesOnInTheBackground(t *testing.T) {
 			hold := Acquire(t, t.Context(), c.Lock("x"))
 			s.Script("release", tt.faults...)
 			released := StartRelease(t, hold)
-			require.True(t, failure.Of(released.Fail()).Retry())
+			require.True(t, failure.Of(released.WaitErr()).Retry())
 			assert.Equal(t, tt.at, released.At.Sub(s.Start))
 			require.ErrorIs(t, context.Cause(Carry(hold)), ErrReleased)
 			assert.Equal(t, []EventKind{EventAcquired, EventReleaseFailed}, c.Kinds())
@@ -199,7 +199,7 @@ func TestReleaseWhoseTurnComesWhenItsTimeIsOver(t *testing.T) {
 				releases = append(releases, StartRelease(t, h))
 			}
 			for _, r := range releases {
-				assert.True(t, failure.Of(r.Fail()).InDoubt(), "%v", r.Err)
+				assert.True(t, failure.Of(r.WaitErr()).InDoubt(), "%v", r.Err)
 				assert.Equal(t, ReleaseTimeout, r.At.Sub(s.Start))
 			}
 			s.ResetFaults()

@@ -57,7 +57,7 @@ func TestOneAttemptASecondHoweverManyWaiters(t *testing.T) {
 		assert.Equal(t, int64(20), r.Driver.(*FakeDriver).Client.Waiting.Load())
 		cancel()
 		for _, call := range calls {
-			_ = call.Fail()
+			_ = call.WaitErr()
 		}
 		assert.Zero(t, r.Core.Usage())
 	})
@@ -109,7 +109,7 @@ func TestNextHeadWaitsForTheSubscription(t *testing.T) {
 		first, second := StartAcquire(t, ctx, r), StartAcquire(t, t.Context(), r)
 		Sleep(100 * ms)
 		cancel()
-		_ = first.Fail()
+		_ = first.WaitErr()
 		Sleep(100 * ms)
 		s.Free("x") // no client receives the message
 		Release(t, second.Wait())
@@ -196,7 +196,7 @@ func TestLeavingHeadPassesItsReasonToTryOn(t *testing.T) {
 			s.Free("x")
 			Sleep(150 * ms)
 			cancel(errCause)
-			require.ErrorIs(t, head.Fail(), tt.want)
+			require.ErrorIs(t, head.WaitErr(), tt.want)
 			hold := next.Wait()
 			assert.Equal(t, tt.at, next.At.Sub(s.Start))
 			Release(t, hold)
@@ -307,7 +307,7 @@ func TestEachRequestThatPollsHasItsOwnPauses(t *testing.T) {
 			polls := StartAcquire(t, t.Context(), r, Polling(10*ms, 20*ms))
 			if tt.givesUp {
 				giveUp()
-				require.ErrorIs(t, other.Fail(), context.Canceled)
+				require.ErrorIs(t, other.WaitErr(), context.Canceled)
 			}
 			Sleep(100 * ms)
 			s.Forget("x") // without a message
@@ -391,7 +391,7 @@ func TestRequestDoesNotOvertakeAWaiterThatCouldGoFirst(t *testing.T) {
 			assert.Equal(t, tt.mayTry, len(s.Sent("acquire", "a#2")) > 0)
 			assert.Equal(t, tt.granted, comes.Returned())
 			cancel()
-			_ = waits.Fail()
+			_ = waits.WaitErr()
 			comes.End()
 			if tt.granted {
 				Release(t, comes.Hold)

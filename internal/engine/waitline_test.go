@@ -197,7 +197,7 @@ func TestLateCopyTakesNoPlace(t *testing.T) {
 		})
 		Sleep(600 * ms)
 		cancel()
-		require.Error(t, gone.Fail())
+		require.Error(t, gone.WaitErr())
 		Sleep(700 * ms)
 		clients, _ := s.InLine("x")
 		assert.Equal(t, 3, clients)

@@ -126,7 +126,7 @@ func TestMultiThatGivesUpLeavesNothing(t *testing.T) {
 				Sleep(3 * time.Second)
 				tt.act(s, c, cancel)
 			}
-			err := call.Fail()
+			err := call.WaitErr()
 			slack := time.Duration(0)
 			if tt.at == CommandTimeout {
 				slack = 2 * joint.FirstPatience // it gives way at a random time before

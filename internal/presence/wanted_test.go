@@ -45,7 +45,7 @@ func TestWaiterAsksAllHoldersWhereTheyAreNotNamed(t *testing.T) {
 		Sleep(time.Second)
 		assert.Equal(t, []string{"100ms" + ask, "10.1s" + ask}, c.commands("publish"))
 		cancel()
-		_ = waiter.Fail()
+		_ = waiter.WaitErr()
 	})
 }
 
@@ -66,7 +66,7 @@ func TestManyAsksShareACommand(t *testing.T) {
 		assert.LessOrEqual(t, len(c.pipelines.of("publish")), 400/20, "one for each look")
 		cancel()
 		for _, w := range waiters {
-			_ = w.Fail()
+			_ = w.WaitErr()
 		}
 	})
 }
@@ -212,7 +212,7 @@ func TestFrontOfAPoolAsksAlthoughOthersComeAndGo(t *testing.T) {
 		}
 		assert.Contains(t, c.commands("publish"), "100ms publish other ask\np:x\n"+other+":7")
 		cancel()
-		_ = front.Fail()
+		_ = front.WaitErr()
 		Release(t, hold)
 	})
 }

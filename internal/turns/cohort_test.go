@@ -278,7 +278,7 @@ func TestWaiterThatGivesUpPassesTheLockOn(t *testing.T) {
 			}
 			ctx.ended.Store(true)
 			Release(t, first)
-			assert.ErrorIs(t, waiter.Fail(), context.Canceled)
+			assert.ErrorIs(t, waiter.WaitErr(), context.Canceled)
 			if second != nil {
 				assert.Equal(t, first.ID(), second.Wait().ID())
 				Release(t, second.Hold)
@@ -458,7 +458,7 @@ func TestCloseEndsACohort(t *testing.T) {
 		go func() { _ = c.Shut(t.Context()) }()
 		synctest.Wait()
 		Release(t, first)
-		assert.ErrorIs(t, waiter.Fail(), ErrClosed)
+		assert.ErrorIs(t, waiter.WaitErr(), ErrClosed)
 		<-c.Closed
 	})
 }
@@ -496,7 +496,7 @@ func TestUserWhoWaitsBehindAnAttempt(t *testing.T) {
 			assert.LessOrEqual(t, s.Now(), tt.within)
 			Release(t, hold)
 			if !tt.holds {
-				_ = first.Fail()
+				_ = first.WaitErr()
 			}
 			Sleep(time.Minute)
 		})

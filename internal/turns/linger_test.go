@@ -147,7 +147,7 @@ func TestLockDoesNotLinger(t *testing.T) {
 			other := Start(t, func() (*Hold, error) {
 				return s.Client(t, "b").Lock("x").Acquire(t.Context(), NewTerms(), 100*ms)
 			})
-			_ = other.Fail()
+			_ = other.WaitErr()
 		}},
 		{name: "that the server has not confirmed for half a TTL", act: func(_ *testing.T, s *Server, _ *Hold) {
 			s.OnEach(func(c Command) Fault { return Fault{Lost: c.Op == "renew"} })
@@ -362,7 +362,7 @@ func TestLockThatWasAskedForIsLeftToOthers(t *testing.T) {
 			Sleep(away)
 			if tt.goesAway {
 				cancel()
-				_ = other.Fail()
+				_ = other.WaitErr()
 			}
 			freed := s.Now()
 			Release(t, first)

@@ -302,8 +302,8 @@ func (c *Call) Wait() *engine.Hold {
 	return c.Hold
 }
 
-// Fail waits for the error of a call that fails.
-func (c *Call) Fail() error {
+// WaitErr waits for the error of a call that fails.
+func (c *Call) WaitErr() error {
 	c.t.Helper()
 	c.End()
 	require.Error(c.t, c.Err)
