@@ -34,7 +34,7 @@ func linesOf(t *testing.T, path string) (records []record) {
 
 func pathOf(t *testing.T) string { return filepath.Join(t.TempDir(), "events.jsonl") }
 
-func TestFileTellsWhatHappened(t *testing.T) {
+func TestFileRecordsEvents(t *testing.T) {
 	path := pathOf(t)
 	w, err := Open(path, WithProcess("shop@one"))
 	require.NoError(t, err)

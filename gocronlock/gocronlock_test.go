@@ -43,7 +43,7 @@ func schedule(t *testing.T, first time.Time, job func(), opts ...gocron.Schedule
 }
 
 // Three schedulers, whose clocks differ by up to 2 s, run a short job once a minute between them.
-func TestAJobRunsOnceAlthoughClocksDiffer(t *testing.T) {
+func TestJobRunsOnceDespiteClockSkew(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := locktest.NewServer(t)
 		var runs atomic.Int64

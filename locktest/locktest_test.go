@@ -260,7 +260,7 @@ func TestHoldIsRenewedInFakeTime(t *testing.T) {
 
 // LoseName ends what code holds that calls Do, however young the hold is: long before the next
 // renewal, after 10 s.
-func TestLoseNameEndsWhateverIsHeld(t *testing.T) {
+func TestLoseNameEndsEveryHold(t *testing.T) {
 	type doer interface {
 		Do(ctx context.Context, f func(context.Context) error, opts ...primitives.Option) error
 	}

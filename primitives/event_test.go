@@ -16,7 +16,7 @@ import (
 )
 
 // The server runs in a bubble with fake time. Another client holds the lock "taken".
-func TestOutcomeTellsWhyAnAcquisitionFailed(t *testing.T) {
+func TestOutcomeOfAnAcquisition(t *testing.T) {
 	t.Parallel()
 	errStop := errors.New("stop")
 	for _, tt := range []struct {

@@ -86,7 +86,7 @@ func setFields(fields ...any) func(t *testing.T, x *LockTest) (*primitives.Hold,
 	}
 }
 
-func TestInspectTellsTheKindFromTheKeys(t *testing.T) {
+func TestInspectFindsTheKindByTheKeys(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		for _, tt := range inspectCases {

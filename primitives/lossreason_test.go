@@ -30,7 +30,7 @@ type lossTest struct {
 
 // Each case is a hold that is lost, and the reason that is reported everywhere: by the cause of its
 // context, its methods, the event and the log.
-func TestC27LossTellsItsReason(t *testing.T) {
+func TestC27LossReportsItsReason(t *testing.T) {
 	t.Parallel()
 	named := func(c *primitives.Client) *primitives.Lock { return c.Lock("orders:42") }
 	multi := func(c *primitives.Client) *primitives.Lock {
@@ -222,8 +222,8 @@ func TestC27FailedRenewalsAreLogged(t *testing.T) {
 	})
 }
 
-// TestC10CallsOfAHoldThatIsLostMeanwhile loses a hold while a call waits for its answer.
-func TestC10CallsOfAHoldThatIsLostMeanwhile(t *testing.T) {
+// TestC10HoldIsLostDuringACall loses a hold while a call waits for its answer.
+func TestC10HoldIsLostDuringACall(t *testing.T) {
 	t.Parallel()
 	for name, call := range map[string]func(ctx context.Context, hold *primitives.Hold) error{
 		"Check":  func(ctx context.Context, hold *primitives.Hold) error { return hold.Check(ctx) },

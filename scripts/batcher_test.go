@@ -783,7 +783,7 @@ func TestErrorThatAnswersASlowAttemptIsAnAnswer(t *testing.T) {
 
 // A batch without any answer makes the server quiet, and callers send nothing by themselves. One
 // answer among many failures, even an error, is enough to end that.
-func TestBatchTellsWhetherTheServerAnswers(t *testing.T) {
+func TestBatchFindsOutWhetherTheServerAnswers(t *testing.T) {
 	wrongType := newScript("wrongType", `return redis.error_reply('WRONGTYPE ' .. KEYS[1] .. ARGV[1])`)
 	for _, tt := range []struct {
 		name   string

@@ -25,7 +25,7 @@ import (
 
 // The error of a call says what is known: whether Redis may be asked later, who ended the call, and
 // how long it had waited in vain by then.
-func TestFailureTellsWhatIsKnown(t *testing.T) {
+func TestFailureOfEachError(t *testing.T) {
 	const place = " script: 0123abc, on @user_script:7."
 	again := reply("TRYAGAIN later")
 	type fails = failure.Failure
@@ -155,7 +155,7 @@ func TestFailureReportsItsOutcome(t *testing.T) {
 }
 
 // The error of a call that ran out of time says why its earlier attempts failed.
-func TestTimeoutTellsTheFailureBeforeIt(t *testing.T) {
+func TestTimeoutErrorWrapsTheFailureBeforeIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := redistest.Embedded(t).Proxy(t)
 		r := NewRunner(p.Client(t, fastRetries), time.Second)

@@ -72,7 +72,7 @@ func requireError(t testing.TB, stderr string, code int) {
 }
 
 // The command sees what is held, and it is held while it runs.
-func TestRunTellsTheCommandWhatItHolds(t *testing.T) {
+func TestRunPassesTheHoldToTheCommand(t *testing.T) {
 	t.Parallel()
 	s := redistest.Redis(t)
 	for _, kind := range runKinds {

@@ -52,7 +52,7 @@ func TestRunSaysThatRedisDoesNotAnswer(t *testing.T) {
 
 // If Redis falls silent before the release, run says so, and ends 5 s later with the code of its
 // command.
-func TestRunEndsAlthoughTheReleaseIsNotAnswered(t *testing.T) {
+func TestRunEndsIfTheReleaseIsNotAnswered(t *testing.T) {
 	t.Parallel()
 	s := redistest.Redis(t)
 	redistest.Together(t, func(run redistest.Run) {
@@ -145,7 +145,7 @@ func TestServerThatIsNotReadyIsWaitedFor(t *testing.T) {
 
 // A wait ends within a second after its limit, even if Redis answers no script, or only the first
 // attempt.
-func TestWaitEndsAlthoughRedisIsSilent(t *testing.T) {
+func TestWaitEndsIfRedisIsSilent(t *testing.T) {
 	t.Parallel()
 	s := redistest.Redis(t)
 	name := redistest.Name(t)

@@ -122,7 +122,7 @@ func TestWaitersOfABatchOfUnknownOutcomeAskTheServer(t *testing.T) {
 }
 
 // The reply to the first batch says that an earlier copy is under way, which may acquire for both.
-func TestBatchThatTellsOfDoubtPutsAllInDoubt(t *testing.T) {
+func TestDoubtAboutABatchPutsAllInDoubt(t *testing.T) {
 	Bubble(t, func(t *testing.T, s *Server) {
 		r := s.Client(t, "a").Reader("x")
 		writer, _ := waitingReaders(t.Context(), t, s, r.Driver.(*FakeDriver).Client, 0)
@@ -147,7 +147,7 @@ func TestBatchThatTellsOfDoubtPutsAllInDoubt(t *testing.T) {
 
 // The batch is refused, and its reply says that an earlier copy is under way. The copy is executed
 // when all waiters have gone.
-func TestRefusedBatchThatTellsOfDoubtIsRolledBackForAll(t *testing.T) {
+func TestRefusedBatchInDoubtIsRolledBackForAll(t *testing.T) {
 	Bubble(t, func(t *testing.T, s *Server) {
 		c := s.Client(t, "a")
 		ctx, cancel := context.WithCancel(t.Context())

@@ -15,7 +15,7 @@ import (
 
 // In each case an attempt of a waiter has an unknown outcome, while another client holds the lock.
 // The waiter gives up after 5 s, after several further attempts.
-func TestAttemptInDoubtIsRolledBackWhateverLaterAttemptsAreAnswered(t *testing.T) {
+func TestAttemptInDoubtIsRolledBackAfterRefusals(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
 		fault Fault

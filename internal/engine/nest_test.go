@@ -218,7 +218,7 @@ func TestNestingWaitsForAReleaseOnItsWay(t *testing.T) {
 }
 
 // The release begins while the nested acquisition waits for the wire lock.
-func TestNestingSeesAReleaseThatBeganMeanwhile(t *testing.T) {
+func TestNestingSeesAReleaseThatHasBegun(t *testing.T) {
 	Bubble(t, func(t *testing.T, s *Server) {
 		r := s.Client(t, "a").Reader("x")
 		outer := Acquire(t, t.Context(), r)
@@ -337,7 +337,7 @@ func TestNestedAcquisitionThatIsAnsweredTooLateIsTakenBack(t *testing.T) {
 // The outer hold is lost and released while the command of a nested acquisition is under way. The
 // context lives on, like the context of a red lock. Even so, a late copy of the command that
 // acquired the lock acquires nothing: the server is told of the release.
-func TestLostHoldIsReleasedAlthoughANestedAcquisitionWasUnderWay(t *testing.T) {
+func TestLostHoldIsReleasedDuringANestedAcquisition(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
 		answer Fault

@@ -221,7 +221,7 @@ func TestExtend(t *testing.T) {
 }
 
 // Each case calls Check and Extend.
-func TestCheckAndExtendTellWhatEndedTheHold(t *testing.T) {
+func TestCheckAndExtendReportHowTheHoldEnded(t *testing.T) {
 	invalid := errors.New("not positive")
 	for _, tt := range []struct {
 		name   string
@@ -332,7 +332,7 @@ func TestShortFirstLeaseIsRenewedInTime(t *testing.T) {
 }
 
 // A hold is asked about every third of its TTL, even if it was promised a longer lease.
-func TestRenewalsGoOnWhateverIsPromised(t *testing.T) {
+func TestRenewalsContinueUnderALongLease(t *testing.T) {
 	const short = 6 * time.Second
 	extend := func(t *testing.T, _ *Client, hold *Hold) {
 		require.NoError(t, hold.Extend(t.Context(), time.Hour, nil))
@@ -406,7 +406,7 @@ func TestLossIsToldToAllNestedHolds(t *testing.T) {
 	})
 }
 
-func TestNestedAcquisitionFailsIfTheOwnershipIsLostMeanwhile(t *testing.T) {
+func TestNestedAcquisitionFailsIfTheOwnershipIsLost(t *testing.T) {
 	Bubble(t, func(t *testing.T, s *Server) {
 		r := s.Client(t, "a").Reader("x")
 		outer := Acquire(t, t.Context(), r)

@@ -401,7 +401,7 @@ func TestRequestDoesNotOvertakeAWaiterThatCouldGoFirst(t *testing.T) {
 	}
 }
 
-func TestSharedIDTriesAlthoughOthersWait(t *testing.T) {
+func TestSharedIDIsAcquiredAheadOfWaiters(t *testing.T) {
 	Bubble(t, func(t *testing.T, s *Server) {
 		r := s.Client(t, "a").Lock("x")
 		outer := Acquire(t, t.Context(), r, OwnedBy("me"))

@@ -57,7 +57,7 @@ func TestOf(t *testing.T) {
 	require.True(t, Of(ErrClosed).Closed)
 }
 
-func TestErrorTellsAnUnknownOutcome(t *testing.T) {
+func TestErrorReportsAnUnknownOutcome(t *testing.T) {
 	unknown := Unanswered(io.EOF)
 	require.EqualError(t, unknown, "EOF (outcome unknown)")
 	require.ErrorIs(t, unknown, ErrOutcomeUnknown)

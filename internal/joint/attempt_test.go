@@ -147,7 +147,7 @@ func TestPatienceOfAMulti(t *testing.T) {
 }
 
 // If members are lost before the others have answered, an acquisition that waits tries again.
-func TestJointAcquiresAgainWhatItLostMeanwhile(t *testing.T) {
+func TestJointAcquiresAgainAfterALoss(t *testing.T) {
 	const ttl = 40 * ms // shorter than the patience of a multi lock, and than the budget of a member of a red lock
 	for _, tt := range []struct {
 		name  string

@@ -173,7 +173,7 @@ func TestCallThatTheContextEndsSaysSo(t *testing.T) {
 
 // A member does not answer a check, or an extension, and its lease ends meanwhile. The call returns
 // then.
-func TestJointHoldIsLostInTimeAlthoughACallIsNotAnswered(t *testing.T) {
+func TestJointHoldIsLostInTimeDuringASilentCall(t *testing.T) {
 	for _, tt := range []struct {
 		name string
 		ask  func(h *Hold) error
@@ -344,7 +344,7 @@ func TestAskAllNeedsEnoughAnswers(t *testing.T) {
 }
 
 // An answer for one member takes longer than the lease of another one lasts.
-func TestAdoptionThatLosesAMemberMeanwhileFails(t *testing.T) {
+func TestAdoptionThatLosesAMemberFails(t *testing.T) {
 	Bubble(t, func(t *testing.T, s *Server) {
 		c := s.Client(t, "a")
 		r := c.MultiOf("x", "y")

@@ -59,7 +59,7 @@ func TestMemberLossBeforeTheJointHoldIsNoticed(t *testing.T) {
 
 // A member is lost while the attempt waits for the answer of another one. A request that may wait
 // begins anew.
-func TestMultiWhoseMemberIsLostMeanwhileBeginsAnew(t *testing.T) {
+func TestMultiThatLosesAMemberBeginsAnew(t *testing.T) {
 	for _, limit := range []time.Duration{NoWait, Forever} {
 		RunBubble(t, fmt.Sprint(limit), func(t *testing.T, s *Server) {
 			c, asked := s.Client(t, "a"), false

@@ -86,7 +86,7 @@ func TestRedAcquiresAMajority(t *testing.T) {
 }
 
 // Two of five are held, and one is unreachable. It waits, because the holders are to blame.
-func TestRedWaitsForHoldersAlthoughAMemberIsUnreachable(t *testing.T) {
+func TestRedWaitsForHoldersBesideAnUnreachableMember(t *testing.T) {
 	onCluster(t, 5, func(t *testing.T, k *cluster) {
 		k.each(2, func(s *Server) { s.Seize("x", "other", 0) })
 		k.servers[2].OnEach(func(Command) Fault { return Fault{Err: ErrDown} })

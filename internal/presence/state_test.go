@@ -174,7 +174,7 @@ func TestStateForgetsARestThatIsOver(t *testing.T) {
 }
 
 // A client without a name reports nothing, not even rests.
-func TestClientWithoutANameTellsOfNoRest(t *testing.T) {
+func TestUnnamedClientReportsNoRest(t *testing.T) {
 	bubble(t, func(t *testing.T, c *client) {
 		c.presence.Name = ""
 		h := Acquire(t, t.Context(), c.Lock("x"))

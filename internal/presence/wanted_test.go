@@ -196,7 +196,7 @@ func TestAllHoldersAreAsked(t *testing.T) {
 
 // The waiter in front of a pool asks all holders although smaller waiters of its client are granted
 // meanwhile, and permits are released all the time.
-func TestFrontOfAPoolAsksAlthoughOthersComeAndGo(t *testing.T) {
+func TestFrontOfAPoolAsksWhileOthersComeAndGo(t *testing.T) {
 	bubble(t, func(t *testing.T, c *client) {
 		c.holders = []string{other + ":7"}
 		c.locks.SetPermits("x", 1)

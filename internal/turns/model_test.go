@@ -73,7 +73,7 @@ func (o *shared) run(r *Resource, uses []use, options ...func(*Terms)) (longest 
 // Users of one client take turns, and others want the lock too. Asks come early, late, again or not
 // at all. At no time are two users inside, tokens rise, nobody waits for ever, and nothing stays
 // behind.
-func TestUsersTakeTurnsWhateverTheirClientHears(t *testing.T) {
+func TestUsersTakeTurnsWithAnyAsks(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		duration := func(of ...time.Duration) *rapid.Generator[time.Duration] { return rapid.SampledFrom(of) }
 		uses := rapid.SliceOfN(rapid.Custom(func(t *rapid.T) use {

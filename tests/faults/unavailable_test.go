@@ -240,7 +240,7 @@ func TestC7AcquisitionsRideOutLoading(t *testing.T) {
 
 // C7: a wait or a context that ends within 100 ms says nothing about a Redis that has not answered
 // by then. In fake time, because a busy machine may notice later than that that 20 ms are over.
-func TestC7TooShortToTell(t *testing.T) {
+func TestC7ShortWaitDoesNotReportAnOutage(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const timeout, short = 300 * time.Millisecond, 20 * time.Millisecond

@@ -224,7 +224,7 @@ func anys(words []string) (all []any) {
 }
 
 // A server that cannot say much, as some proxies and services, is no failure.
-func TestServerThatCannotTell(t *testing.T) {
+func TestServerThatReportsLittle(t *testing.T) {
 	t.Parallel()
 	server := redistest.Miniredis(t)
 	results, failed, err := examine(t, server.Client(t), func(c *Config) { c.Timeout = 20 * time.Second })
@@ -369,7 +369,7 @@ func TestServerThatRefusesTheClientsCertificate(t *testing.T) {
 }
 
 // When the connection is lost on the way, doctor says so once and stops.
-func TestConnectionLostMeanwhile(t *testing.T) {
+func TestConnectionLostDuringTheChecks(t *testing.T) {
 	t.Parallel()
 	proxy := redistest.Redis(t).Proxy(t)
 	rdb := proxy.Client(t, once)

@@ -149,7 +149,7 @@ func TestPageEscapesNames(t *testing.T) {
 	require.Equal(t, bad, state.Held[0].Name)
 }
 
-func TestHistoryTellsHowHoldsEnd(t *testing.T) {
+func TestHistoryReportsHowHoldsEnd(t *testing.T) {
 	partial := snapshot(noon)
 	partial.Whole = false
 	since := int64(5000)
@@ -219,7 +219,7 @@ func TestHistoryOfSeveralLooks(t *testing.T) {
 }
 
 // The rest of a minimum hold is no hold: it begins when the hold was released.
-func TestHistoryTellsTheRestOfAMinimumHoldFromTheHold(t *testing.T) {
+func TestHistorySeparatesTheRestOfAMinimumHold(t *testing.T) {
 	since := int64(0)
 	held, rest := plainLock("a", 30*time.Second, "1"), plainLock("a", 500*time.Millisecond, "1")
 	held.Holders[0].Held, rest.Holders[0].kept = &since, true

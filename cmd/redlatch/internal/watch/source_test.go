@@ -371,7 +371,7 @@ func TestBatchesAreBoundedByWork(t *testing.T) {
 }
 
 // A lock that its holder has released within its minimum hold is marked, and so is what keeps it.
-func TestSnapshotsTellTheRestOfAMinimumHold(t *testing.T) {
+func TestSnapshotsMarkTheRestOfAMinimumHold(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Redis(t).Client(t)
 	c, name := client(t, rdb), redistest.Name(t)
