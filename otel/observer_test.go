@@ -354,7 +354,7 @@ func TestObserverDoesNotCountRetriesOfALockerAsWaiters(t *testing.T) {
 
 // The holds of a cohort share an id, and the next one may be acquired before the release of the
 // last one is observed.
-func TestHoldsWithOneIDBelongToTheTracesTheyWereAcquiredIn(t *testing.T) {
+func TestHoldsWithOneIDBelongToTheirOwnTraces(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		observer, x := newObserver(t)
 		var parents []trace.SpanID

@@ -493,7 +493,7 @@ func TestClockJointHoldHearsOfTheNextInLine(t *testing.T) {
 // Of two goroutines that wait for a joint lock of another client, the first one gives up. The
 // holder hears within the promised time that the other one waits, which has made no attempt of its
 // own (C30).
-func TestClockJointHoldHearsOfTheNextInLineOfAnotherClient(t *testing.T) {
+func TestClockJointHoldHearsOfTheNextRemoteWaiter(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []string{"multi", "red"} {
 		redistest.RunBubble(t, kind, func(t *testing.T) {

@@ -121,7 +121,7 @@ func TestCloseEndsWaiters(t *testing.T) {
 }
 
 // Acquisitions are under way when Close begins. Their grants are given back.
-func TestAcquisitionThatIsGrantedDuringCloseIsRolledBack(t *testing.T) {
+func TestGrantDuringCloseIsRolledBack(t *testing.T) {
 	const limit = 1100 * time.Millisecond
 	for _, tt := range []struct {
 		name     string

@@ -206,7 +206,7 @@ func TestLateCopiesOfCommandsHaveNoEffect(t *testing.T) {
 
 // Rolling back a request without a lease is repeated for as long as the server remembers what it
 // took.
-func TestRollbackWithoutALeaseIsRepeatedAsLongAsTheServerRemembers(t *testing.T) {
+func TestRollbackWithoutALeaseIsRepeated(t *testing.T) {
 	Bubble(t, func(t *testing.T, s *Server) {
 		s.MayStayHeld()
 		r := s.Client(t, "a").Semaphore("x")

@@ -14,7 +14,7 @@ import (
 
 // An Extend has made the lease longer. The release gets no answer until the first lease would be
 // over, and is repeated beyond that.
-func TestReleaseAfterAnExtendIsRepeatedToTheEndOfTheNewLease(t *testing.T) {
+func TestReleaseAfterExtendIsRepeatedForTheNewLease(t *testing.T) {
 	Bubble(t, func(t *testing.T, s *Server) {
 		const first, extended, silent = 10 * time.Second, time.Minute, 30 * time.Second
 		c := s.Client(t, "a")

@@ -163,7 +163,7 @@ func TestUnknownHandOffIsRolledBackAfterARefusal(t *testing.T) {
 	})
 }
 
-func TestHandOffThatIsAnsweredTooLateForTheLeaseIsRolledBack(t *testing.T) {
+func TestHandOffAnsweredAfterTheLeaseIsRolledBack(t *testing.T) {
 	Bubble(t, func(t *testing.T, s *Server) {
 		s.KeepLeases()
 		r := s.Client(t, "a").Lock("x")

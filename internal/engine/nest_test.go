@@ -301,7 +301,7 @@ func TestNestedAcquisitionIsTakenBackIfItsCallerHasGone(t *testing.T) {
 }
 
 // The reply comes when the lease that it grants is over, as after a pause of the process.
-func TestNestedAcquisitionThatIsAnsweredTooLateIsTakenBack(t *testing.T) {
+func TestNestedGrantAfterItsLeaseIsRolledBack(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
 		terms func(*Terms)
@@ -365,7 +365,7 @@ func TestLostHoldIsReleasedDuringANestedAcquisition(t *testing.T) {
 
 // A renewed hold nests in one with a longer, fixed lease, and the server is silent. The outer hold
 // is valid until its own limit.
-func TestOuterHoldWithAFixedLeaseOutlivesANestedHoldThatExpires(t *testing.T) {
+func TestOuterHoldOutlivesANestedHoldThatExpires(t *testing.T) {
 	for _, found := range []string{"by the watchdog", "by a check"} {
 		RunBubble(t, found, func(t *testing.T, s *Server) {
 			r := s.Client(t, "a").Lock("x")
@@ -413,7 +413,7 @@ func TestNestingUnderASharedIDAcquiresAgain(t *testing.T) {
 }
 
 // The outer hold is of another kind with the same name, and the server counts the kinds apart.
-func TestNestingUnderAHoldOfAnotherKindAcquiresWithItsID(t *testing.T) {
+func TestNestingUnderAnotherKindAcquiresWithItsID(t *testing.T) {
 	Bubble(t, func(t *testing.T, s *Server) {
 		c := s.Client(t, "a")
 		s.SetPermits("x", 100)

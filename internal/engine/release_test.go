@@ -236,7 +236,7 @@ func TestReleasesOfSiblingsAtTheSameTime(t *testing.T) {
 	}
 }
 
-func TestUnansweredReleaseOfAnInnerHoldWritesTheCountLater(t *testing.T) {
+func TestInnerReleaseInDoubtWritesTheCountLater(t *testing.T) {
 	Bubble(t, func(t *testing.T, s *Server) {
 		r := s.Client(t, "a").Lock("x")
 		outer := Acquire(t, t.Context(), r)

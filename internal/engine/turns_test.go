@@ -48,7 +48,7 @@ func busy(
 
 // Eight goroutines of a client pass a lock on within cohorts, while others wait. The lock has
 // waiters all the time.
-func TestOthersHaveTheirTurnAfterEachCohortAndTheLockIsNotIdle(t *testing.T) {
+func TestOthersHaveTheirTurnAfterEachCohort(t *testing.T) {
 	const (
 		cohort = 300 * ms
 		lasts  = 5 * time.Second

@@ -498,7 +498,7 @@ func TestRefusedHeadLetsASmallerRequestTry(t *testing.T) {
 	})
 }
 
-func TestReadersDoNotTryAtFirstWhileAWriterOfTheirClientWaits(t *testing.T) {
+func TestReadersDoNotTryAheadOfTheirClientsWriter(t *testing.T) {
 	Bubble(t, func(t *testing.T, s *Server) {
 		c := s.Client(t, "a")
 		s.SetPermits("x", 100)

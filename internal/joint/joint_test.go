@@ -381,7 +381,7 @@ func (d *spy) TryAcquire(ctx context.Context, q *Request) (Result, error) {
 // A member answers after the attempt has succeeded without it. While the joint hold lasts, the
 // member joins it, and is retaken if it was lost before it joined. After that the member is
 // refused, and the end of its hold does not affect the joint hold.
-func TestMemberThatComesLateCountsWhileTheJointHoldLasts(t *testing.T) {
+func TestLateMemberCountsWhileTheJointHoldLasts(t *testing.T) {
 	for _, name := range []string{"in time", "the joint hold has ended", "it was lost already"} {
 		runCluster(t, name, 3, func(t *testing.T, k *cluster) {
 			k.each(2, (*Server).KeepLeases)

@@ -154,7 +154,7 @@ func TestCloseWhileAMemberIsLate(t *testing.T) {
 
 // The minimum hold counts from when the red lock was acquired: of a member that joins late, and of
 // one that is acquired again after it has forgotten the lock.
-func TestMinimumHoldOfAMemberThatComesLaterBeganWithTheJointHold(t *testing.T) {
+func TestMinimumHoldOfALateMemberBeganWithTheJointHold(t *testing.T) {
 	const min = 20 * time.Second
 	for _, name := range []string{"late", "acquired again"} {
 		runCluster(t, name, 3, func(t *testing.T, k *cluster) {

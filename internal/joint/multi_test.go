@@ -251,7 +251,7 @@ func (w *panicking) TryAcquire(ctx context.Context, o *Owner) (res Result, err e
 
 func (*panicking) Release(context.Context, *Owner) ([]bool, bool, error) { panic("hook") }
 
-func TestHookThatPanicsInTheReleaseOfAMultiLeavesNoMember(t *testing.T) {
+func TestPanicInTheReleaseOfAMultiLeavesNoMember(t *testing.T) {
 	Bubble(t, func(t *testing.T, s *Server) {
 		s.KeepLeases()
 		c := s.Client(t, "a")

@@ -173,7 +173,7 @@ func TestRedHoldLivesWithAMajority(t *testing.T) {
 	}
 }
 
-func TestRedReleaseWithoutAMajorityOfAnswersGoesOnInTheBackground(t *testing.T) {
+func TestRedReleaseWithoutAMajorityContinues(t *testing.T) {
 	onCluster(t, 3, func(t *testing.T, k *cluster) {
 		k.each(len(k.servers), (*Server).KeepLeases)
 		hold := Acquire(t, t.Context(), redOf(k.clients))

@@ -48,7 +48,7 @@ func TestRetakenMemberIsWatched(t *testing.T) {
 
 // One of three servers has forgotten the lock, and another one stops answering after the first
 // confirmation. Another client may have had a majority meanwhile, so the member is released.
-func TestRetakenMemberIsReleasedIfTheOthersDoNotConfirmAgain(t *testing.T) {
+func TestRetakenMemberIsReleasedWithoutAMajority(t *testing.T) {
 	for _, tt := range []struct {
 		name    string
 		release Fault // of the member
@@ -186,7 +186,7 @@ func TestMemberOfANestedHoldIsRetakenAfterTheOuterOnes(t *testing.T) {
 
 // Somebody has acquired the forgotten member with the same id meanwhile. The server counts both, so
 // neither release frees the other's.
-func TestRetakenMemberIsCountedBesideAnAcquisitionOfTheSameID(t *testing.T) {
+func TestRetakenMemberIsCountedBesideTheSameID(t *testing.T) {
 	onCluster(t, 3, func(t *testing.T, k *cluster) {
 		hold := Acquire(t, t.Context(), redOf(k.clients))
 		k.servers[0].Forget("x")
@@ -417,7 +417,7 @@ func TestRedRetakesAMemberThatForgotTheLock(t *testing.T) {
 }
 
 // A copy of the command that acquired the member comes after the member has forgotten the lock.
-func TestRedRetakesNoMemberWhileACopyOfItsAcquisitionMayCome(t *testing.T) {
+func TestRedRetakesNoMemberWhileACopyMayCome(t *testing.T) {
 	onCluster(t, 3, func(t *testing.T, k *cluster) {
 		k.servers[0].Script("acquire", Fault{Copy: 2 * time.Minute}, Fault{Copy: 4 * time.Minute})
 		hold := Acquire(t, t.Context(), redOf(k.clients))

@@ -392,7 +392,7 @@ func TestCohortEndsWhenTheServerGrantsTheLockToAWaiter(t *testing.T) {
 
 // The lock is lost just after it was passed on, when the waiter has given up, or has not looked
 // yet. Its hold emits no end without a beginning.
-func TestEventsAreBalancedIfACohortIsLostWhenItIsPassedOn(t *testing.T) {
+func TestEventsAreBalancedIfAPassedOnLockIsLost(t *testing.T) {
 	for _, givesUp := range []bool{true, false} {
 		RunBubble(t, fmt.Sprint("gives up ", givesUp), func(t *testing.T, s *Server) {
 			c := s.Client(t, "a")

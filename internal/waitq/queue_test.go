@@ -472,7 +472,7 @@ func TestWhoTriesAfterAGrant(t *testing.T) {
 // A client may free the lock for others before its waiter's subscriptions are confirmed. The
 // confirmation does not end the others' turn, which would come too late. Nor does the next message,
 // which may be the release's own.
-func TestConfirmationDoesNotEndATurnThatOurReleaseHasBegun(t *testing.T) {
+func TestConfirmationDoesNotEndATurnOfOurRelease(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
 		heard int // messages before

@@ -62,7 +62,7 @@ func TestC24LingeringLockSendsNothing(t *testing.T) {
 
 // The key of a lock is deleted while it is held, and its client acquires it again. After both
 // releases nothing keeps it from others.
-func TestC24LockThatWasLostAndAcquiredAgainDoesNotLinger(t *testing.T) {
+func TestC24LockThatWasLostDoesNotLinger(t *testing.T) {
 	EachKind(t, kinds.Cohorts(), func(t *testing.T, s *redistest.Server, kind kinds.Kind) {
 		l := kind.Lock(NewClient(t, s.Client(t)), redistest.Name(t), long)
 		lost := Acquire(t, t.Context(), l)

@@ -236,7 +236,7 @@ func TestLateCopyOfAnOwnersAcquisitionAddsNothing(t *testing.T) {
 
 // C16: the acquisition was in doubt, so a copy of it may come after the release. Redis remembers
 // the release for longer than a copy may take.
-func TestLateCopyOfAnOwnersAcquisitionAfterItsReleaseTakesNothing(t *testing.T) {
+func TestLateCopyOfAnOwnersAcquisitionTakesNothing(t *testing.T) {
 	eachOwnerKind(t, func(t *testing.T, x *ownerCase) {
 		x.p.Record()
 		x.p.DropReplies(1, Script)
@@ -323,7 +323,7 @@ func TestReleaseAfterTheLeaseOfAnOwnerGivesItsCountBack(t *testing.T) {
 }
 
 // The same for a private hold whose id was given to others.
-func TestReleaseAfterTheLeaseOfAPrivateHoldGivesItsCountBack(t *testing.T) {
+func TestLateReleaseOfAPrivateHoldGivesItsCountBack(t *testing.T) {
 	eachOwnerKind(t, func(t *testing.T, x *ownerCase) {
 		short := Acquire(t, t.Context(), x.l, primitives.WithLease(ShortLease))
 		hold := Acquire(t, t.Context(), x.other(t), primitives.WithOwner(short.ID()))

@@ -182,7 +182,7 @@ func TestC15HolderWithACallersIDLearnsOfATakeoverAtOnce(t *testing.T) {
 	redistest.WaitFor(t, Soon, func() bool { return len(redistest.Channels(t, s)) == 0 }, "the holder unsubscribes")
 }
 
-func TestC15FormerHolderLearnsOfATakeoverAtOnceInACluster(t *testing.T) {
+func TestC15TakeoverIsReportedAtOnceInACluster(t *testing.T) {
 	t.Parallel()
 	servers := redistest.FreshCluster(t, 3)
 	for _, sharded := range []bool{true, false} {

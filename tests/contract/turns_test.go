@@ -88,9 +88,8 @@ func (tt turnsCase) least(without turnsSeen, cohort, idle time.Duration) float64
 }
 
 // The others get at least half of the turns that they get without cohorts. The engine has a test in
-// fake time of how long the lock is idle meanwhile:
-// TestOthersHaveTheirTurnAfterEachCohortAndTheLockIsNotIdle. A machine may stop for longer than
-// that.
+// fake time of how long the lock is idle meanwhile: TestOthersHaveTheirTurnAfterEachCohort. A
+// machine may stop for longer than that.
 func TestC24OtherClientsGetTheirTurns(t *testing.T) {
 	const cohort = 300 * time.Millisecond
 	for _, tt := range []turnsCase{

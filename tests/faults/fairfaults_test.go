@@ -465,7 +465,7 @@ func rolledBack(t testing.TB, rdb *redis.Client, acquisition redistest.Command) 
 // The first attempt of an acquisition gets no answer and reaches Redis after the acquisition has
 // ended. It neither takes the lock nor joins the queue, whether or not a later attempt was
 // answered.
-func TestFairLockLateAttemptOfAnEndedAcquisitionTakesNothing(t *testing.T) {
+func TestFairLockLateAttemptTakesNothing(t *testing.T) {
 	t.Parallel()
 	acquireScript := scripts.Load("fairlock/acquire")
 	owner := primitives.WithOwner("o")

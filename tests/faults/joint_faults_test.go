@@ -311,9 +311,9 @@ func requireEndedBy(t *testing.T, err error, by string) {
 	}
 }
 
-// TestJointCallsReturnWithTheirContextWhenAMemberIsSilent makes calls on a joint hold, and calls by
-// id, in fake time.
-func TestJointCallsReturnWithTheirContextWhenAMemberIsSilent(t *testing.T) {
+// TestJointCallsEndWithTheirContextIfAMemberIsSilent makes calls on a joint hold, and calls by id,
+// in fake time.
+func TestJointCallsEndWithTheirContextIfAMemberIsSilent(t *testing.T) {
 	t.Parallel()
 	type call = func(ctx context.Context, l *primitives.Lock, hold *primitives.Hold) error
 	for name, call := range map[string]call{

@@ -16,7 +16,7 @@ import (
 // replica was promoted. On the new master nobody is behind these places, but the heartbeats of the
 // client's other waiters keep each of them alive. When it is its turn, such a place costs a waiter
 // timeout, as that of a waiter that has crashed.
-func TestPlacesThatAFailoverRestoresCostAWaiterTimeoutEach(t *testing.T) {
+func TestRestoredPlacesCostAWaiterTimeoutEach(t *testing.T) {
 	t.Parallel()
 	servers := redistest.Sentinel(t)
 	const name = "queued"

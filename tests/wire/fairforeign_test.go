@@ -225,7 +225,7 @@ func TestFairLockWaitersEndWhenAKeyBecomesForeign(t *testing.T) {
 }
 
 // Waiters return WRONGTYPE at the next heartbeat of their client, within a second.
-func TestFairLockWaitersEndWithinASecondWhenAKeyBecomesForeign(t *testing.T) {
+func TestFairLockForeignKeyEndsWaitersInASecond(t *testing.T) {
 	t.Parallel()
 	for what, key := range fairKeys("l") {
 		RunEmbedded(t, what, func(t *testing.T, s *redistest.Server) {

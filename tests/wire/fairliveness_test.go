@@ -134,7 +134,7 @@ func TestFairLockDeadGoWaiterBehindAShortJavaWait(t *testing.T) {
 // A Java waiter with a short wait stands behind a dead Go waiter. When that is removed, it has the
 // time that a new head has, although nothing else changes: the lock is free, and whoever looks does
 // not wait.
-func TestFairLockJavaWaiterBehindADeadGoHeadHasTimeToAcquire(t *testing.T) {
+func TestFairLockJavaWaiterBehindADeadHeadHasTime(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		m := newMixed(t, redistest.Embedded(t), "l")
@@ -223,7 +223,7 @@ func TestFairLockGoWaiterIsSilentBeforeItsTurn(t *testing.T) {
 
 // When the last client of this library leaves the queue, each Java waiter gets time for those
 // before it. Without a lease, Redisson counts only milliseconds for each.
-func TestFairLockJavaWaitersKeepTheirPlacesAfterTheLastGoClient(t *testing.T) {
+func TestFairLockJavaWaitersKeepTheirPlaces(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		m := newMixed(t, redistest.Embedded(t), "l")

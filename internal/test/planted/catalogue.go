@@ -115,7 +115,7 @@ var Catalogue = []Defect{
 			"	o.lastsUntil(sent.Add(d))\n	until := o.r.Core.trustedUntil(sent, d)\n",
 			"	until := o.r.Core.trustedUntil(sent, d)\n",
 		}},
-		Suite: [2]string{"./internal/engine", "TestReleaseAfterAnExtendIsRepeatedToTheEndOfTheNewLease"},
+		Suite: [2]string{"./internal/engine", "TestReleaseAfterExtendIsRepeatedForTheNewLease"},
 	},
 	{
 		Name: "nesting and release race unguarded", Promise: "C3",
@@ -310,7 +310,7 @@ var Catalogue = []Defect{
 		Edits: []Edit{{
 			"internal/joint/retake.go", "	fresh.JoinAs(o.h, o.since)\n", "	fresh.JoinAs(o.h, time.Now())\n",
 		}},
-		Suite: [2]string{"./internal/joint", "TestMinimumHoldOfAMemberThatComesLaterBeganWithTheJointHold"},
+		Suite: [2]string{"./internal/joint", "TestMinimumHoldOfALateMemberBeganWithTheJointHold"},
 	},
 	{
 		Name: "a takeover sends no notice", Promise: "C15",
