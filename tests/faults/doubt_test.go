@@ -182,60 +182,58 @@ func TestReleaseOfALostHoldWhoseIDHoldsAgain(t *testing.T) {
 	}
 }
 
+// openLock returns a lock of a client.
+type openLock func(c *primitives.Client, name string) *primitives.Lock
+
 // Acquiring with the context of a hold that Redis no longer has gives ErrLost and takes nothing.
 func TestNestingUnderALostHoldTakesNothing(t *testing.T) {
 	t.Parallel()
+	lock := func(c *primitives.Client, name string) *primitives.Lock { return c.Lock(name) }
+	fair := func(c *primitives.Client, name string) *primitives.Lock { return c.FairLock(name) }
+	reader := func(c *primitives.Client, name string) *primitives.Lock { return c.RWLock(name).Reader() }
+	writer := func(c *primitives.Client, name string) *primitives.Lock { return c.RWLock(name).Writer() }
+	multi := func(c *primitives.Client, name string) *primitives.Lock {
+		return primitives.NewMultiLock([]*primitives.Lock{c.Lock(name)})
+	}
+	red := func(c *primitives.Client, name string) *primitives.Lock {
+		return primitives.NewRedLock([]*primitives.Lock{c.Lock(name)})
+	}
+	owned := []primitives.Option{primitives.WithOwner("o")}
 	for _, tt := range []struct {
-		name  string
-		outer func(c *primitives.Client, name string) (*primitives.Lock, []primitives.Option)
-		inner func(c *primitives.Client, name string) *primitives.Lock
+		name    string
+		outer   openLock
+		options []primitives.Option // of the outer acquisition
+		inner   openLock            // nil for the same as outer
+		// The call finds the loss of the member, and the loss of the joint lock is reported later.
+		awaitsEvent bool
 	}{
-		{"lock", func(c *primitives.Client, name string) (*primitives.Lock, []primitives.Option) {
-			return c.Lock(name), nil
-		}, nil},
-		{"lock with an owner", func(c *primitives.Client, name string) (*primitives.Lock, []primitives.Option) {
-			return c.Lock(name), []primitives.Option{primitives.WithOwner("o")}
-		}, nil},
-		{"fair with an owner", func(c *primitives.Client, name string) (*primitives.Lock, []primitives.Option) {
-			return c.FairLock(name), []primitives.Option{primitives.WithOwner("o")}
-		}, nil},
-		{"writer with an owner", func(c *primitives.Client, name string) (*primitives.Lock, []primitives.Option) {
-			return c.RWLock(name).Writer(), []primitives.Option{primitives.WithOwner("o")}
-		}, nil},
-		{"reader with an owner", func(c *primitives.Client, name string) (*primitives.Lock, []primitives.Option) {
-			return c.RWLock(name).Reader(), []primitives.Option{primitives.WithOwner("o")}
-		}, nil},
-		{"multi", func(c *primitives.Client, name string) (*primitives.Lock, []primitives.Option) {
-			return primitives.NewMultiLock([]*primitives.Lock{c.Lock(name)}), nil
-		}, nil},
-		{"member of a multi", func(c *primitives.Client, name string) (*primitives.Lock, []primitives.Option) {
-			return primitives.NewMultiLock([]*primitives.Lock{c.Lock(name)}), nil
-		}, func(c *primitives.Client, name string) *primitives.Lock { return c.Lock(name) }},
-		{"red", func(c *primitives.Client, name string) (*primitives.Lock, []primitives.Option) {
-			return primitives.NewRedLock([]*primitives.Lock{c.Lock(name)}), nil
-		}, nil},
-		{"reader under a writer", func(c *primitives.Client, name string) (*primitives.Lock, []primitives.Option) {
-			return c.RWLock(name).Writer(), nil
-		}, func(c *primitives.Client, name string) *primitives.Lock { return c.RWLock(name).Reader() }},
+		{name: "lock", outer: lock},
+		{name: "lock with an owner", outer: lock, options: owned},
+		{name: "fair with an owner", outer: fair, options: owned},
+		{name: "writer with an owner", outer: writer, options: owned},
+		{name: "reader with an owner", outer: reader, options: owned},
+		{name: "multi", outer: multi, awaitsEvent: true},
+		{name: "member of a multi", outer: multi, inner: lock, awaitsEvent: true},
+		{name: "red", outer: red, awaitsEvent: true},
+		{name: "reader under a writer", outer: writer, inner: reader},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 				name := redistest.Name(t)
 				var seen Recorder
 				c := NewClient(t, s.Client(t), seen.Option())
-				l, opts := tt.outer(c, name)
+				l := tt.outer(c, name)
 				inner := l
 				if tt.inner != nil {
 					inner = tt.inner(c, name)
 				}
-				outer := Acquire(t, t.Context(), l, opts...)
+				outer := Acquire(t, t.Context(), l, tt.options...)
 				require.NoError(t, s.Client(t).Del(t.Context(), name).Err()) // as an operator might do
 				kept := context.WithoutCancel(outer.Context())
 				require.ErrorIs(t, ErrOf(inner.Acquire(kept)), primitives.ErrLost)
 				require.Empty(t, Fields(t, s, name), "the nested acquisition took the lock")
-				switch tt.name {
-				case "multi", "member of a multi", "red":
-					seen.Await(t, primitives.EventLost) // the call found the loss of the member, and not that of the joint lock
+				if tt.awaitsEvent {
+					seen.Await(t, primitives.EventLost)
 				}
 				require.Len(t, seen.All(primitives.EventLost), 1, "the loss is reported before Acquire returns")
 				RequireEnds(t, outer.Context(), primitives.ErrLost)
