@@ -150,23 +150,26 @@ func TestPatienceOfAMulti(t *testing.T) {
 func TestJointAcquiresAgainAfterALoss(t *testing.T) {
 	const ttl = 40 * ms // shorter than the patience of a multi lock, and than the budget of a member of a red lock
 	for _, tt := range []struct {
-		name  string
-		kind  func(*joint.Lock)
-		held  string // by another; "": none
-		lates int    // the attempts whose last answer is late
-		limit time.Duration
+		name         string
+		kind         func(*joint.Lock)
+		held         string // by another; "": none
+		lateAttempts int    // whose last answer is late
+		limit        time.Duration
+		acquires     bool
+		reportsLoss  bool // in its error; the last attempt of a multi lock is cut short instead
 	}{
-		{"multi", joint.NewMulti, "", 1, Forever},
-		{"multi", joint.NewMulti, "", 100, time.Second},
-		{"red", joint.NewRed, "x", 1, Forever},
-		{"red", joint.NewRed, "x", 100, time.Second},
+		{name: "multi", kind: joint.NewMulti, lateAttempts: 1, limit: Forever, acquires: true},
+		{name: "multi", kind: joint.NewMulti, lateAttempts: 100, limit: time.Second},
+		{name: "red", kind: joint.NewRed, held: "x", lateAttempts: 1, limit: Forever, acquires: true},
+		{name: "red", kind: joint.NewRed, held: "x", lateAttempts: 100, limit: time.Second, reportsLoss: true},
 	} {
 		RunBubble(t, fmt.Sprint(tt.name, " ", tt.held, " ", tt.limit), func(t *testing.T, s *Server) {
 			c := s.Client(t, "a")
 			attempts := 0
 			s.OnEach(func(cmd Command) (f Fault) {
 				if cmd.Op == "acquire" && cmd.Name == "z" {
-					if attempts++; attempts <= tt.lates {
+					attempts++
+					if attempts <= tt.lateAttempts {
 						f.Reply = ttl
 					}
 				}
@@ -185,13 +188,13 @@ func TestJointAcquiresAgainAfterALoss(t *testing.T) {
 			}
 			r := c.Joint(tt.name, tt.kind, c.Lock("x"), c.Lock("y"), c.Lock("z"))
 			hold, err := r.Acquire(t.Context(), terms, tt.limit)
-			if tt.lates == 1 {
+			if tt.acquires {
 				require.NoError(t, err)
 				assert.Equal(t, 2, attempts)
 				Release(t, hold)
 			} else {
 				require.ErrorIs(t, err, ErrNotAcquired)
-				if tt.name == "red" { // the last attempt of a multi lock is cut short
+				if tt.reportsLoss {
 					require.ErrorContains(t, err, "lost meanwhile")
 				}
 				assert.Greater(t, attempts, 1)

@@ -34,20 +34,28 @@ func (c *pausingContext) Err() error {
 // returns a valid hold, or none.
 func TestAcquisitionDuringWhichTheProcessStoodStill(t *testing.T) {
 	const ttl = 300 * ms
+	lock := func(c *Client) *Resource { return c.Lock("x") }
+	multi := func(c *Client) *Resource { return c.MultiOf("x", "y", "z") }
+	red := func(c *Client) *Resource {
+		return c.Joint("red", joint.NewRed, c.Lock("x"), c.Lock("y"), c.Lock("z"))
+	}
 	for _, tt := range []struct {
-		name string
-		open func(c *Client) *Resource
+		name    string
+		open    func(c *Client) *Resource
+		outer   []func(*Terms) // of the hold that it nests in; nil for none
+		lingers bool           // the lock lingers in the client when the acquisition begins
 	}{
-		{"plain", func(c *Client) *Resource { return c.Lock("x") }},
-		{"nested", func(c *Client) *Resource { return c.Lock("x") }},
-		{"nested, counted by the server", func(c *Client) *Resource { return c.Lock("x") }},
-		{"lingering", func(c *Client) *Resource { return c.Lock("x") }},
-		{"multi", func(c *Client) *Resource { return c.MultiOf("x", "y", "z") }},
-		{"nested multi", func(c *Client) *Resource { return c.MultiOf("x", "y", "z") }},
-		{"nested, in a cohort", func(c *Client) *Resource { return c.Lock("x") }},
-		{"red", func(c *Client) *Resource {
-			return c.Joint("red", joint.NewRed, c.Lock("x"), c.Lock("y"), c.Lock("z"))
-		}},
+		{name: "plain", open: lock},
+		{name: "nested", open: lock, outer: []func(*Terms){FixedLease(time.Hour)}},
+		{
+			name: "nested, counted by the server", open: lock,
+			outer: []func(*Terms){FixedLease(time.Hour), OwnedBy("me")},
+		},
+		{name: "lingering", open: lock, lingers: true},
+		{name: "multi", open: multi},
+		{name: "nested multi", open: multi, outer: []func(*Terms){FixedLease(time.Hour)}},
+		{name: "nested, in a cohort", open: lock, outer: []func(*Terms){TTL(time.Hour), InCohort(time.Hour)}},
+		{name: "red", open: red},
 	} {
 		for _, pause := range []time.Duration{ttl / 2, ttl - 20*ms, ttl} {
 			for _, limit := range []time.Duration{NoWait, Forever} {
@@ -72,14 +80,10 @@ func TestAcquisitionDuringWhichTheProcessStoodStill(t *testing.T) {
 							r := tt.open(c)
 							ctx := &pausingContext{Context: t.Context(), n: n, pause: pause}
 							terms := NewTerms(TTL(ttl))
-							switch tt.name {
-							case "nested", "nested multi":
-								ctx.Context = Carry(Acquire(t, t.Context(), r, FixedLease(time.Hour)))
-							case "nested, counted by the server":
-								ctx.Context = Carry(Acquire(t, t.Context(), r, FixedLease(time.Hour), OwnedBy("me")))
-							case "nested, in a cohort":
-								ctx.Context = Carry(Acquire(t, t.Context(), r, TTL(time.Hour), InCohort(time.Hour)))
-							case "lingering":
+							if tt.outer != nil {
+								ctx.Context = Carry(Acquire(t, t.Context(), r, tt.outer...))
+							}
+							if tt.lingers {
 								terms.Linger = time.Hour
 								Release(t, Acquire(t, t.Context(), r, TTL(ttl), Lingering(time.Hour)))
 								Sleep(ttl / 3)
