@@ -85,15 +85,24 @@ func TestGrantIsRolledBackIfTheCallerHasGone(t *testing.T) {
 func TestRollbackIsRepeatedUntilTheServerHasAnswered(t *testing.T) {
 	const ms = time.Millisecond
 	for _, tt := range []struct {
-		name   string
-		faults []Fault
-		want   []time.Duration // when rollbacks are sent, after the first one
+		name      string
+		faults    []Fault
+		want      []time.Duration // when rollbacks are sent, after the first one
+		staysHeld bool
 	}{
-		{"answered", nil, []time.Duration{0}},
-		{"refused four times", []Fault{{Err: ErrDown}, {Err: ErrBusy}, {Err: ErrFatal}, {Err: ErrDown}},
-			[]time.Duration{0, 20 * ms, 60 * ms, 140 * ms, 300 * ms}},
-		{"no answer twice", []Fault{{Lost: true}, {Mute: true}}, []time.Duration{0, 3020 * ms, 6060 * ms}},
-		{"the transport is closed", []Fault{{Err: ErrStopped}}, []time.Duration{0}},
+		{name: "answered", want: []time.Duration{0}},
+		{
+			name: "refused four times", faults: []Fault{{Err: ErrDown}, {Err: ErrBusy}, {Err: ErrFatal}, {Err: ErrDown}},
+			want: []time.Duration{0, 20 * ms, 60 * ms, 140 * ms, 300 * ms},
+		},
+		{
+			name: "no answer twice", faults: []Fault{{Lost: true}, {Mute: true}},
+			want: []time.Duration{0, 3020 * ms, 6060 * ms},
+		},
+		{
+			name: "the transport is closed", faults: []Fault{{Err: ErrStopped}},
+			want: []time.Duration{0}, staysHeld: true,
+		},
 	} {
 		RunBubble(t, tt.name, func(t *testing.T, s *Server) {
 			s.MayStayHeld()
@@ -107,7 +116,7 @@ func TestRollbackIsRepeatedUntilTheServerHasAnswered(t *testing.T) {
 				sent[i] -= CommandTimeout
 			}
 			assert.Equal(t, tt.want, sent)
-			if tt.name != "the transport is closed" {
+			if !tt.staysHeld {
 				s.RequireFree(t)
 			}
 		})
