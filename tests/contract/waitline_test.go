@@ -203,11 +203,16 @@ func TestClientInLineThatMissesItsTurn(t *testing.T) {
 	for _, tt := range []struct {
 		name string
 		miss func(p *redistest.Proxy, cancel func())
+		heal func(p *redistest.Proxy) // when the next client has acquired; nil for nothing to do
 	}{
-		{"killed", func(p *redistest.Proxy, _ func()) { p.Close() }},
-		{"hangs", func(p *redistest.Proxy, _ func()) { p.BlackHole(true) }},
-		{"gives up", func(_ *redistest.Proxy, cancel func()) { cancel() }},
-		{"its link breaks", func(p *redistest.Proxy, _ func()) { p.CutPubSub() }},
+		{name: "killed", miss: func(p *redistest.Proxy, _ func()) { p.Close() }},
+		{
+			name: "hangs",
+			miss: func(p *redistest.Proxy, _ func()) { p.BlackHole(true) },
+			heal: func(p *redistest.Proxy) { p.BlackHole(false) },
+		},
+		{name: "gives up", miss: func(_ *redistest.Proxy, cancel func()) { cancel() }},
+		{name: "its link breaks", miss: func(p *redistest.Proxy, _ func()) { p.CutPubSub() }},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			x := newLine(t, s, 1)
@@ -226,8 +231,8 @@ func TestClientInLineThatMissesItsTurn(t *testing.T) {
 			require.Less(t, next.At.Sub(released), 500*time.Millisecond+stalls.Since(released))
 			Release(t, next.Hold)
 			cancel()
-			if tt.name == "hangs" {
-				p.BlackHole(false)
+			if tt.heal != nil {
+				tt.heal(p)
 			}
 			if r := Await(t, first); r.Err == nil {
 				Release(t, r.Hold)
