@@ -73,15 +73,24 @@ func TestSecondAttemptWaitsForTheSubscription(t *testing.T) {
 		want      []time.Duration // attempts
 		logged    string
 	}{
-		{"confirmed before the release", SubscribeFault{}, false, []time.Duration{0, 0, 100 * ms}, ""},
-		{"confirmed after the release", SubscribeFault{Delay: 200 * ms}, false, []time.Duration{0, 200 * ms}, ""},
-		{"refused after the release", SubscribeFault{Delay: 200 * ms, Err: refused}, false, []time.Duration{0, 200 * ms},
-			"no permission"},
-		{"refused before the release", SubscribeFault{Delay: 50 * ms, Err: refused}, false,
-			[]time.Duration{0, 50 * ms, 1050 * ms},
-			"no permission"},
-		{"never answered", SubscribeFault{Delay: time.Hour}, false, []time.Duration{0, time.Second}, ""},
-		{"the message is lost", SubscribeFault{}, true, []time.Duration{0, 0, time.Second}, ""},
+		{name: "confirmed before the release", want: []time.Duration{0, 0, 100 * ms}},
+		{
+			name: "confirmed after the release", subscribe: SubscribeFault{Delay: 200 * ms},
+			want: []time.Duration{0, 200 * ms},
+		},
+		{
+			name: "refused after the release", subscribe: SubscribeFault{Delay: 200 * ms, Err: refused},
+			want: []time.Duration{0, 200 * ms}, logged: "no permission",
+		},
+		{
+			name: "refused before the release", subscribe: SubscribeFault{Delay: 50 * ms, Err: refused},
+			want: []time.Duration{0, 50 * ms, 1050 * ms}, logged: "no permission",
+		},
+		{
+			name: "never answered", subscribe: SubscribeFault{Delay: time.Hour},
+			want: []time.Duration{0, time.Second},
+		},
+		{name: "the message is lost", silent: true, want: []time.Duration{0, 0, time.Second}},
 	} {
 		RunBubble(t, tt.name, func(t *testing.T, s *Server) {
 			c := s.Client(t, "a")
@@ -148,6 +157,7 @@ func TestWaitersRetryAfterTemporaryFailures(t *testing.T) {
 			s.Script("acquire", append([]Fault{{}}, tt.faults...)...)
 			hold := Acquire(t, t.Context(), c.Writer("x"))
 			sent := s.Sent("acquire")
+			require.GreaterOrEqual(t, len(sent), 3)
 			assert.Equal(t, tt.want[:3], sent[:3])
 			assert.Equal(t, tt.want[len(tt.want)-1], sent[len(sent)-1])
 			Release(t, hold)
@@ -179,10 +189,19 @@ func TestLeavingHeadPassesItsReasonToTryOn(t *testing.T) {
 		want  error
 		at    time.Duration // when the next waiter acquires
 	}{
-		{"failed for good", Fault{Err: ErrFatal}, Forever, ErrFatal, 300 * ms},
-		{"its context ended while its attempt was unanswered", Fault{Lost: true}, Forever, errCause, 450 * ms},
-		{"gave up while its attempt was unanswered", Fault{Lost: true}, 400 * ms, ErrNotAcquired, 420 * ms},
-		{"gave up while its attempt failed", Fault{Delay: 110 * ms, Err: ErrDown}, 400 * ms, ErrNotAcquired, 410 * ms},
+		{name: "failed for good", fault: Fault{Err: ErrFatal}, limit: Forever, want: ErrFatal, at: 300 * ms},
+		{
+			name: "its context ended while its attempt was unanswered", fault: Fault{Lost: true}, limit: Forever,
+			want: errCause, at: 450 * ms,
+		},
+		{
+			name: "gave up while its attempt was unanswered", fault: Fault{Lost: true}, limit: 400 * ms,
+			want: ErrNotAcquired, at: 420 * ms,
+		},
+		{
+			name: "gave up while its attempt failed", fault: Fault{Delay: 110 * ms, Err: ErrDown}, limit: 400 * ms,
+			want: ErrNotAcquired, at: 410 * ms,
+		},
 	} {
 		RunBubble(t, tt.name, func(t *testing.T, s *Server) {
 			s.KeepLeases()
@@ -372,22 +391,22 @@ func TestPollingWithALongPauseDoesNotOverflow(t *testing.T) {
 func TestRequestDoesNotOvertakeAWaiterThatCouldGoFirst(t *testing.T) {
 	for _, tt := range []struct {
 		name    string
-		waits   []func(*Terms) // of the waiter
-		comes   []func(*Terms) // of the request that comes later
+		waits   int // permits of the waiter
+		comes   int // permits of the request that comes later
 		mayTry  bool
 		granted bool // one of three permits is free
 	}{
-		{"equal requests wait in order", []func(*Terms){PermitsOf(2)}, []func(*Terms){PermitsOf(2)}, false, false},
-		{"a larger request waits behind a smaller one", []func(*Terms){PermitsOf(2)},
-			[]func(*Terms){PermitsOf(3)}, false, false},
-		{"a smaller request may fit", []func(*Terms){PermitsOf(2)}, []func(*Terms){PermitsOf(1)}, true, true},
+		{name: "equal requests wait in order", waits: 2, comes: 2},
+		{name: "a larger request waits behind a smaller one", waits: 2, comes: 3},
+		{name: "a smaller request may fit", waits: 2, comes: 1, mayTry: true, granted: true},
 	} {
 		RunBubble(t, tt.name, func(t *testing.T, s *Server) {
 			r := s.Client(t, "a").Semaphore("x")
 			s.SetPermits("x", 3)
 			holder := Acquire(t, t.Context(), s.Client(t, "b").Semaphore("x"), PermitsOf(2))
 			ctx, cancel := context.WithCancel(t.Context())
-			waits, comes := StartAcquire(t, ctx, r, tt.waits...), StartAcquire(t, ctx, r, tt.comes...)
+			waits := StartAcquire(t, ctx, r, PermitsOf(tt.waits))
+			comes := StartAcquire(t, ctx, r, PermitsOf(tt.comes))
 			assert.Equal(t, tt.mayTry, len(s.Sent("acquire", "a#2")) > 0)
 			assert.Equal(t, tt.granted, comes.Returned())
 			cancel()
