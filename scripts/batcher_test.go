@@ -96,8 +96,12 @@ func requireIdle(t testing.TB, r *Runner) {
 		batchers = append(batchers, b)
 	}
 	for _, b := range batchers {
-		require.Equal(t, []any{0, 0, 0, 0, 0, false},
-			[]any{len(b.queue), b.direct, b.slots, b.batched, b.lateBatches, b.full})
+		require.Empty(t, b.queue, "queue")
+		require.Zero(t, b.direct, "direct")
+		require.Zero(t, b.slots, "slots")
+		require.Zero(t, b.batched, "batched")
+		require.Zero(t, b.lateBatches, "late batches")
+		require.False(t, b.full, "full")
 	}
 }
 
