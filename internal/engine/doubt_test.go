@@ -25,7 +25,7 @@ func TestAttemptInDoubtIsRolledBackAfterRefusals(t *testing.T) {
 		{"executed, reply lost", Fault{Mute: true}, 1},
 		{"never executed", Fault{Lost: true}, 1},
 		{"a copy comes when the waiter has gone", Fault{Lost: true, Copy: 10 * time.Second}, 1},
-		{"refused by a reply that tells of an earlier copy", Fault{Copy: 10 * time.Second}, 1},
+		{"refused by a reply that reports an earlier copy", Fault{Copy: 10 * time.Second}, 1},
 		{"executed when the waiter has gone", Fault{Delay: 10 * time.Second}, 1},
 	} {
 		RunBubble(t, tt.name, func(t *testing.T, s *Server) {
@@ -50,7 +50,7 @@ func TestReleaseOfAnOwnerInDoubtIsRememberedForLong(t *testing.T) {
 		fault Fault // of the first attempt while waiting
 	}{
 		{"no answer", Fault{Lost: true, Copy: 3 * time.Minute}},
-		{"the reply tells of an earlier copy", Fault{Copy: 3 * time.Minute}},
+		{"the reply reports an earlier copy", Fault{Copy: 3 * time.Minute}},
 	} {
 		RunBubble(t, tt.name, func(t *testing.T, s *Server) {
 			r := s.Client(t, "a").Lock("x")
@@ -156,11 +156,11 @@ func TestCallWaitsForItsRollbackForABoundedTime(t *testing.T) {
 		want    time.Duration
 	}{
 		{"a second", 10 * time.Second, Fault{Err: reset}, time.Hour, RollbackTimeout},
-		{"what is left of the time for a command", 500 * time.Millisecond, Fault{Err: reset}, time.Hour,
+		{"the rest of the time for a command", 500 * time.Millisecond, Fault{Err: reset}, time.Hour,
 			500 * time.Millisecond},
 		{"the command has used up its time", time.Second, Fault{Lost: true}, time.Hour, time.Second + RollbackGrace},
 		{"its context has ended", time.Hour, Fault{Lost: true}, time.Second, time.Second + RollbackGrace},
-		{"its context ends meanwhile", time.Hour, Fault{Err: reset}, 500 * time.Millisecond,
+		{"its context ends during the rollback", time.Hour, Fault{Err: reset}, 500 * time.Millisecond,
 			500*time.Millisecond + RollbackGrace},
 	} {
 		RunBubble(t, tt.name, func(t *testing.T, s *Server) {

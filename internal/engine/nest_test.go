@@ -105,7 +105,7 @@ func TestNestedAcquisitionFindsItsOuterHold(t *testing.T) {
 			}
 			if tt.want != nil {
 				require.ErrorIs(t, err, tt.want)
-				assert.Equal(t, errors.Is(tt.want, ErrLost), outer.IsLost(), "a loss is told to the outer hold too")
+				assert.Equal(t, errors.Is(tt.want, ErrLost), outer.IsLost(), "only a loss ends the outer hold")
 			} else {
 				require.NoError(t, err)
 				assert.Equal(t, tt.depth, hold.Depth())
@@ -253,7 +253,7 @@ func TestNestingThatFailsLeavesNoCount(t *testing.T) {
 		{"never executed", Forever, Fault{Lost: true}, ErrNoAnswer, CommandTimeout, 1},
 		{"a copy comes later", Forever, Fault{Mute: true, Copy: 20 * time.Second}, ErrNoAnswer, CommandTimeout, 1},
 		{"the limit is over", 100 * ms, Fault{Mute: true}, ErrUnavailable, 120 * ms, 1},
-		{"the limit is over too soon to tell", 90 * ms, Fault{Mute: true}, ErrNotAcquired, 110 * ms, 1},
+		{"the limit ends before the answer is late", 90 * ms, Fault{Mute: true}, ErrNotAcquired, 110 * ms, 1},
 		{"answered after the limit", 100 * ms, Fault{Reply: 110 * ms}, nil, 110 * ms, 2},
 	} {
 		RunBubble(t, tt.name, func(t *testing.T, s *Server) {

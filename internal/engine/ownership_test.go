@@ -122,7 +122,7 @@ func TestHoldIsLost(t *testing.T) {
 				assert.Equal(t, tt.at, c.Event(t, EventLost).Held)
 				want = append(want, EventLost)
 			}
-			assert.Equal(t, want, c.Kinds(EventRenewed, EventRenewFailed), "a loss is told once")
+			assert.Equal(t, want, c.Kinds(EventRenewed, EventRenewFailed), "a loss is reported once")
 		})
 	}
 }

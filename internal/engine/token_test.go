@@ -39,7 +39,7 @@ func TestTokensThatWentBackwards(t *testing.T) {
 				require.Equal(t, tt.want, s.see("x", tt.token, sent, tt.mayRepeat))
 				if tt.want > 0 {
 					time.Sleep(time.Second)
-					require.Zero(t, s.see("x", tt.token+1, time.Now(), false), "it is told once")
+					require.Zero(t, s.see("x", tt.token+1, time.Now(), false), "it is reported once")
 				}
 			})
 		})

@@ -95,7 +95,7 @@ func TestRedReportsWhatItsMembersAnswer(t *testing.T) {
 				_, err := redOf(k.clients).Acquire(t.Context(), NewTerms(), tt.limit)
 				assert.Equal(t, tt.want, short.Replace(err.Error()))
 				assert.Equal(t, strings.HasPrefix(tt.want, "not acquired"), errors.Is(err, ErrNotAcquired))
-				assert.False(t, failure.Of(err).InDoubt(), "whatever a silent member may have done is rolled back")
+				assert.False(t, failure.Of(err).InDoubt(), "the attempt on the silent member is rolled back")
 				assert.Equal(t, tt.at, time.Since(began))
 				k.each(len(tt.servers), func(s *Server) { s.ResetFaults(); s.Free("x") })
 				Sleep(time.Minute)

@@ -101,7 +101,7 @@ func TestStateIsWrittenSeldom(t *testing.T) {
 				Release(t, Acquire(t, t.Context(), c.Lock(fmt.Sprint(i))))
 				Sleep(50 * ms)
 			}
-		}), 1, "short holds are not told")
+		}), 1, "short holds are not reported")
 		Release(t, kept)
 	})
 }

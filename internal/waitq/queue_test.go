@@ -135,21 +135,21 @@ func TestWhatTheQueueSays(t *testing.T) {
 			{0, "", heard, "wake a"}, {0, "a", try, "try a place 7 since 5"}, {0, "", heard, ""}, {0, "a", refused, ""},
 			{0, "a", try, "try a place 7 since 5"},
 		}},
-		{"who gives up passes its reason on", "a b", false, []row{
+		{"a waiter that gives up passes its reason on", "a b", false, []row{
 			{0, "", heard, "wake a"}, {0, "a", Event{Kind: Left}, "wake b"},
 		}},
 		{"an attempt that says nothing has not used its reason", "a b", false, []row{
 			{0, "", heard, "wake a"}, {0, "a", try, "try a place 7 since 5"},
 			{0, "a", Event{Kind: Tried, RetryAfter: -1, GivesUp: true}, ""}, {0, "a", Event{Kind: Left}, "wake b"},
 		}},
-		{"who is granted the lock needs no reason of its own", "a b", false, []row{
+		{"a waiter that is granted the lock needs no reason", "a b", false, []row{
 			{0, "", heard, "wake a"}, {0, "", release, "offer a"}, {0, "a", Event{Kind: Answered, Granted: true}, "wake a"},
 		}},
-		{"who is granted a permit leaves its reason to the next", "a b", true, []row{
+		{"a waiter that is granted a permit leaves its reason to the next", "a b", true, []row{
 			{0, "", heard, "wake a"}, {0, "", release, "offer a"},
 			{0, "a", Event{Kind: Answered, Granted: true}, "wake a, wake b"},
 		}},
-		{"who had no reason leaves none", "a b", true, []row{
+		{"a waiter without a reason leaves none", "a b", true, []row{
 			{0, "", release, "offer a"}, {0, "a", Event{Kind: Answered, Granted: true}, "wake a"},
 		}},
 		{"the poll is for the head", "a b", false, []row{{SlowPoll, "", Event{Kind: Alarm}, "wake a"}}},
@@ -172,7 +172,7 @@ func TestWhatTheQueueSays(t *testing.T) {
 			{0, "b", try, "try b place 7 since 5"}, {SlowPoll - 1, "", Event{Kind: Alarm}, ""},
 			{1, "", Event{Kind: Alarm}, "wake c"},
 		}},
-		{"a waiter in doubt asks, though it is not the head", "a b c", false, []row{
+		{"a waiter in doubt tries behind the head", "a b c", false, []row{
 			{0, "c", Event{Kind: Answered, Doubt: true}, "wake c"}, {0, "c", try, "try c place 7 since 5"},
 			{0, "c", refused, ""},
 			{SlowPoll, "", Event{Kind: Alarm}, "wake a, wake c"},
@@ -190,7 +190,7 @@ func TestWhatTheQueueSays(t *testing.T) {
 			{0, "a", Event{Kind: Answered, Granted: true}, "wake a"}, {0, "a", refused, ""}, {0, "a", granted, ""},
 		}},
 		{"no hand-off to a shared id", "A b", false, []row{{0, "", release, ""}}},
-		{"no hand-off to who wants more", "a2 b", true, []row{{0, "", release, ""}}},
+		{"no hand-off to a waiter that wants more", "a2 b", true, []row{{0, "", release, ""}}},
 		{"a streak is over", "a b", false, []row{
 			{0, "", over, "yield place 7 told"}, {0, "", heard, ""},
 			{ms, "", heard, "wake a"},
@@ -201,7 +201,7 @@ func TestWhatTheQueueSays(t *testing.T) {
 		{"an exclusive lock needs no second message", "a b", false, []row{
 			{0, "", heard, "wake a"}, {0, "a", try, "try a place 7 since 5"}, {0, "", heard, ""}, {0, "a", granted, ""},
 		}},
-		{"an unused reason of who is handed permits", "a b", true, []row{
+		{"an unused reason of a waiter that is handed permits", "a b", true, []row{
 			{0, "", heard, "wake a"}, {0, "", release, "offer a"},
 			{0, "a", Event{Kind: Answered, Granted: true}, "wake a, wake b"},
 		}},
@@ -209,15 +209,15 @@ func TestWhatTheQueueSays(t *testing.T) {
 			{0, "", release, "offer a"}, {0, "a", Event{Kind: Answered, Granted: true}, "wake a"}, {0, "", heard, ""},
 			{0, "b", Event{Kind: Joined, RetryAfter: -1}, "wake b"},
 		}},
-		{"who wants less tries where the head does not fit", "a3 b3 c2", true, []row{
+		{"a waiter that wants less tries if the head does not fit", "a3 b3 c2", true, []row{
 			{0, "", heard, "wake a3"}, {0, "a3", try, "try a3"},
 			{0, "a3", Event{Kind: Tried, RetryAfter: -1, Free: 2}, "wake c2"},
 		}},
-		{"who has the id of the holder tries", "a b C", false, []row{
+		{"a waiter with the id of the holder tries", "a b C", false, []row{
 			{0, "", heard, "wake a"}, {0, "a", try, "try a place 7 since 5"},
 			{0, "a", Event{Kind: Tried, RetryAfter: -1, InLine: true, Holder: "me"}, "wake C"},
 		}},
-		{"who fits into the room of a grant", "a b2 c", true, []row{
+		{"a waiter that fits into the room of a grant", "a b2 c", true, []row{
 			{0, "a", Event{Kind: Left, Granted: true, Free: 1, RetryAfter: time.Minute}, "wake c"},
 		}},
 		{"the next head waits for the confirmation too", "a b", false, []row{

@@ -86,7 +86,7 @@ func TestLeaseEndsInTimeAfterTheClockWasSetBack(t *testing.T) {
 					}, "the lease is short again")
 					require.LessOrEqual(t, left, tt.promised+time.Second)
 					if tt.promised > RenewedTTL {
-						require.Greater(t, left, tt.promised/2, "what was promised stays")
+						require.Greater(t, left, tt.promised/2, "the promised time stays")
 					}
 					require.NoError(t, held.Check(t.Context()))
 					require.NoError(t, held.Release(t.Context()))

@@ -359,7 +359,7 @@ func knownID(t *testing.T, s *redistest.Server) {
 	hold := Acquire(t, ctx, one.FencedLock("l"))
 	id := Fields(t, s, "l")
 	require.Len(t, id, 1)
-	require.Contains(t, id, hold.ID(), "who may read the key knows the id")
+	require.Contains(t, id, hold.ID(), "a reader of the key knows the id")
 	require.NoError(t, two.FencedLock("l").ReleaseID(ctx, hold.ID()))
 	require.ErrorIs(t, hold.Check(ctx), primitives.ErrLost)
 	next := Acquire(t, ctx, two.FencedLock("l"))

@@ -116,7 +116,7 @@ func testTokens(t *testing.T, of database, db *sql.DB) {
 			require.ErrorIs(t, check(t.Context(), of, db, name, 1), fence.ErrStale, name)
 		}
 	})
-	t.Run("what is no name or no token", func(t *testing.T) {
+	t.Run("an invalid name or token", func(t *testing.T) {
 		for _, err := range []error{
 			check(t.Context(), of, db, "", 1),
 			check(t.Context(), of, db, strings.Repeat("x", 701), 1),

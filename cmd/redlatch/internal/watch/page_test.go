@@ -191,7 +191,7 @@ func TestHistoryReportsHowHoldsEnd(t *testing.T) {
 			later := snapshot(noon.Add(pageWindow + 2*time.Second))
 			h.apply(later)
 			h.apply(snapshot(later.At.Add(pageWindow + time.Second)))
-			require.Empty(t, h.spans(), "what ended long ago is forgotten")
+			require.Empty(t, h.spans(), "old spans are forgotten")
 		})
 	}
 }
