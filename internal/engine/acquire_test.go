@@ -152,22 +152,48 @@ func TestAcquireAnswersFailuresOfTheFirstAttempt(t *testing.T) {
 		at        time.Duration
 		rollbacks int
 	}{
-		{"an unreachable server fails it", Forever, Fault{Err: ErrDown}, DefaultTTL, ErrDown, 0, 0},
-		{"an error of the server fails it", Forever, Fault{Err: ErrFatal}, DefaultTTL, ErrFatal, 0, 0},
-		{"not now: it is tried again soon", time.Minute, Fault{Err: ErrBusy}, DefaultTTL, nil, 0, 0},
-		{"not now: a wait without an end fails", Forever, Fault{Err: ErrBusy}, DefaultTTL, ErrUnavailable, 0, 0},
-		{"not now: a single try fails", NoWait, Fault{Err: ErrBusy}, DefaultTTL, ErrBusy, 0, 0},
-		{"no answer: it fails, and is rolled back", Forever, Fault{Mute: true}, DefaultTTL, ErrNoAnswer,
-			CommandTimeout, 1},
-		{"lost command: it fails, and is rolled back", NoWait, Fault{Lost: true}, DefaultTTL, ErrNoAnswer,
-			CommandTimeout, 1},
-		{"a slow answer is used", Forever, Fault{Reply: time.Second}, DefaultTTL, nil, time.Second, 0},
-		{"an answer that is too late for the lease", Forever, Fault{Reply: time.Second}, time.Second, ErrLost,
-			time.Second, 1},
-		{"an answer just after the limit is used", 50 * time.Millisecond, Fault{Reply: 60 * time.Millisecond}, DefaultTTL,
-			nil, 60 * time.Millisecond, 0},
-		{"an answer long after the limit", 50 * time.Millisecond, Fault{Reply: 80 * time.Millisecond}, DefaultTTL,
-			ErrNotAcquired, 70 * time.Millisecond, 1},
+		{
+			name: "an unreachable server fails it", limit: Forever, fault: Fault{Err: ErrDown}, ttl: DefaultTTL,
+			want: ErrDown,
+		},
+		{
+			name: "an error of the server fails it", limit: Forever, fault: Fault{Err: ErrFatal}, ttl: DefaultTTL,
+			want: ErrFatal,
+		},
+		{name: "not now: it is tried again soon", limit: time.Minute, fault: Fault{Err: ErrBusy}, ttl: DefaultTTL},
+		{
+			name: "not now: a wait without an end fails", limit: Forever, fault: Fault{Err: ErrBusy}, ttl: DefaultTTL,
+			want: ErrUnavailable,
+		},
+		{
+			name: "not now: a single try fails", limit: NoWait, fault: Fault{Err: ErrBusy}, ttl: DefaultTTL,
+			want: ErrBusy,
+		},
+		{
+			name: "no answer: it fails, and is rolled back", limit: Forever, fault: Fault{Mute: true}, ttl: DefaultTTL,
+			want: ErrNoAnswer, at: CommandTimeout, rollbacks: 1,
+		},
+		{
+			name: "lost command: it fails, and is rolled back", limit: NoWait, fault: Fault{Lost: true},
+			ttl: DefaultTTL, want: ErrNoAnswer, at: CommandTimeout, rollbacks: 1,
+		},
+		{
+			name: "a slow answer is used", limit: Forever, fault: Fault{Reply: time.Second}, ttl: DefaultTTL,
+			at: time.Second,
+		},
+		{
+			name: "an answer that is too late for the lease", limit: Forever, fault: Fault{Reply: time.Second},
+			ttl: time.Second, want: ErrLost, at: time.Second, rollbacks: 1,
+		},
+		{
+			name: "an answer just after the limit is used", limit: 50 * time.Millisecond,
+			fault: Fault{Reply: 60 * time.Millisecond}, ttl: DefaultTTL, at: 60 * time.Millisecond,
+		},
+		{
+			name: "an answer long after the limit", limit: 50 * time.Millisecond,
+			fault: Fault{Reply: 80 * time.Millisecond}, ttl: DefaultTTL, want: ErrNotAcquired,
+			at: 70 * time.Millisecond, rollbacks: 1,
+		},
 	} {
 		RunBubble(t, tt.name, func(t *testing.T, s *Server) {
 			s.KeepLeases()

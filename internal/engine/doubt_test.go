@@ -155,13 +155,23 @@ func TestCallWaitsForItsRollbackForABoundedTime(t *testing.T) {
 		ctx     time.Duration // timeout of the caller's context
 		want    time.Duration
 	}{
-		{"a second", 10 * time.Second, Fault{Err: reset}, time.Hour, RollbackTimeout},
-		{"the rest of the time for a command", 500 * time.Millisecond, Fault{Err: reset}, time.Hour,
-			500 * time.Millisecond},
-		{"the command has used up its time", time.Second, Fault{Lost: true}, time.Hour, time.Second + RollbackGrace},
-		{"its context has ended", time.Hour, Fault{Lost: true}, time.Second, time.Second + RollbackGrace},
-		{"its context ends during the rollback", time.Hour, Fault{Err: reset}, 500 * time.Millisecond,
-			500*time.Millisecond + RollbackGrace},
+		{name: "a second", timeout: 10 * time.Second, fault: Fault{Err: reset}, ctx: time.Hour, want: RollbackTimeout},
+		{
+			name: "the rest of the time for a command", timeout: 500 * time.Millisecond, fault: Fault{Err: reset},
+			ctx: time.Hour, want: 500 * time.Millisecond,
+		},
+		{
+			name: "the command has used up its time", timeout: time.Second, fault: Fault{Lost: true}, ctx: time.Hour,
+			want: time.Second + RollbackGrace,
+		},
+		{
+			name: "its context has ended", timeout: time.Hour, fault: Fault{Lost: true}, ctx: time.Second,
+			want: time.Second + RollbackGrace,
+		},
+		{
+			name: "its context ends during the rollback", timeout: time.Hour, fault: Fault{Err: reset},
+			ctx: 500 * time.Millisecond, want: 500*time.Millisecond + RollbackGrace,
+		},
 	} {
 		RunBubble(t, tt.name, func(t *testing.T, s *Server) {
 			c := s.Client(t, "a", func(config *Config) { config.CommandTimeout = tt.timeout })

@@ -279,11 +279,14 @@ func TestYieldingClientLeavesMessagesToOthers(t *testing.T) {
 		most   time.Duration
 		silent bool // the message of the release is lost
 	}{
-		{"no other client", 0, Fault{}, 0, 0, false},
-		{"no other client, and the message is lost", 0, Fault{}, 0, 0, true},
-		{"another client that does not acquire", 1, Fault{}, waitq.FirstLook, waitq.MaxStreak, false},
-		{"three others that do not acquire", 3, Fault{}, waitq.FirstLook, waitq.MaxStreak, false},
-		{"the release is not answered", 1, Fault{Mute: true}, waitq.MaxStreak, waitq.MaxStreak, false},
+		{name: "no other client"},
+		{name: "no other client, and the message is lost", silent: true},
+		{name: "another client that does not acquire", others: 1, least: waitq.FirstLook, most: waitq.MaxStreak},
+		{name: "three others that do not acquire", others: 3, least: waitq.FirstLook, most: waitq.MaxStreak},
+		{
+			name: "the release is not answered", others: 1, fault: Fault{Mute: true}, least: waitq.MaxStreak,
+			most: waitq.MaxStreak,
+		},
 	} {
 		RunBubble(t, tt.name, func(t *testing.T, s *Server) {
 			s.Silent = tt.silent

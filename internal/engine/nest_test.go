@@ -247,14 +247,29 @@ func TestNestingThatFailsLeavesNoCount(t *testing.T) {
 		at    time.Duration
 		count int // on the server, after a minute
 	}{
-		{"refused for good", Forever, Fault{Err: ErrFatal}, ErrFatal, 0, 1},
-		{"unreachable", Forever, Fault{Err: ErrDown}, ErrDown, 0, 1},
-		{"executed, not answered", Forever, Fault{Mute: true}, ErrNoAnswer, CommandTimeout, 1},
-		{"never executed", Forever, Fault{Lost: true}, ErrNoAnswer, CommandTimeout, 1},
-		{"a copy comes later", Forever, Fault{Mute: true, Copy: 20 * time.Second}, ErrNoAnswer, CommandTimeout, 1},
-		{"the limit is over", 100 * ms, Fault{Mute: true}, ErrUnavailable, 120 * ms, 1},
-		{"the limit ends before the answer is late", 90 * ms, Fault{Mute: true}, ErrNotAcquired, 110 * ms, 1},
-		{"answered after the limit", 100 * ms, Fault{Reply: 110 * ms}, nil, 110 * ms, 2},
+		{name: "refused for good", limit: Forever, fault: Fault{Err: ErrFatal}, want: ErrFatal, count: 1},
+		{name: "unreachable", limit: Forever, fault: Fault{Err: ErrDown}, want: ErrDown, count: 1},
+		{
+			name: "executed, not answered", limit: Forever, fault: Fault{Mute: true}, want: ErrNoAnswer,
+			at: CommandTimeout, count: 1,
+		},
+		{
+			name: "never executed", limit: Forever, fault: Fault{Lost: true}, want: ErrNoAnswer, at: CommandTimeout,
+			count: 1,
+		},
+		{
+			name: "a copy comes later", limit: Forever, fault: Fault{Mute: true, Copy: 20 * time.Second},
+			want: ErrNoAnswer, at: CommandTimeout, count: 1,
+		},
+		{
+			name: "the limit is over", limit: 100 * ms, fault: Fault{Mute: true}, want: ErrUnavailable, at: 120 * ms,
+			count: 1,
+		},
+		{
+			name: "the limit ends before the answer is late", limit: 90 * ms, fault: Fault{Mute: true},
+			want: ErrNotAcquired, at: 110 * ms, count: 1,
+		},
+		{name: "answered after the limit", limit: 100 * ms, fault: Fault{Reply: 110 * ms}, at: 110 * ms, count: 2},
 	} {
 		RunBubble(t, tt.name, func(t *testing.T, s *Server) {
 			s.KeepLeases()

@@ -192,13 +192,19 @@ func TestExtend(t *testing.T) {
 		lease time.Duration // on the server
 		lost  time.Duration // when the hold is lost; 0 if not within an hour
 	}{
-		{"a fixed lease", []func(*Terms){FixedLease(DefaultTTL)}, long, 10*time.Second + long - longMargin, long,
-			10*time.Second + long - longMargin},
-		{"never shorter", []func(*Terms){FixedLease(DefaultTTL)}, time.Second, DefaultTTL - testMargin, 20 * time.Second,
-			DefaultTTL - testMargin},
-		{"a renewed hold", nil, long, 10*time.Second + long - testMargin, long, 0},
-		{"the limit moves", []func(*Terms){MaxHold(time.Minute)}, long, 10*time.Second + long - longMargin, long,
-			10*time.Second + long - longMargin},
+		{
+			name: "a fixed lease", terms: []func(*Terms){FixedLease(DefaultTTL)}, d: long,
+			valid: 10*time.Second + long - longMargin, lease: long, lost: 10*time.Second + long - longMargin,
+		},
+		{
+			name: "never shorter", terms: []func(*Terms){FixedLease(DefaultTTL)}, d: time.Second,
+			valid: DefaultTTL - testMargin, lease: 20 * time.Second, lost: DefaultTTL - testMargin,
+		},
+		{name: "a renewed hold", d: long, valid: 10*time.Second + long - testMargin, lease: long},
+		{
+			name: "the limit moves", terms: []func(*Terms){MaxHold(time.Minute)}, d: long,
+			valid: 10*time.Second + long - longMargin, lease: long, lost: 10*time.Second + long - longMargin,
+		},
 	} {
 		RunBubble(t, tt.name, func(t *testing.T, s *Server) {
 			hold := Acquire(t, t.Context(), s.Client(t, "a").Lock("x"), tt.terms...)
@@ -455,18 +461,23 @@ func TestReleaseShortensTheLease(t *testing.T) {
 		act          func(t *testing.T, outer, inner *Hold)
 		want         time.Duration // the lease after the inner hold's release, at 1 s
 	}{
-		{"to the rest of a fixed lease", []func(*Terms){FixedLease(20 * time.Second)}, nil, nil, 19 * time.Second},
-		{"to the TTL of a renewed hold", []func(*Terms){TTL(10 * time.Second)}, nil, nil, 10 * time.Second},
-		{"to a maximum hold time", []func(*Terms){TTL(10 * time.Second), MaxHold(5 * time.Second)}, nil, nil,
-			4 * time.Second},
 		{
-			"to what an extension got", []func(*Terms){FixedLease(5 * time.Second)}, nil,
-			func(t *testing.T, outer, _ *Hold) { require.NoError(t, outer.Extend(t.Context(), time.Minute, nil)) },
-			time.Minute,
+			name: "to the rest of a fixed lease", outer: []func(*Terms){FixedLease(20 * time.Second)},
+			want: 19 * time.Second,
+		},
+		{name: "to the TTL of a renewed hold", outer: []func(*Terms){TTL(10 * time.Second)}, want: 10 * time.Second},
+		{
+			name: "to a maximum hold time", outer: []func(*Terms){TTL(10 * time.Second), MaxHold(5 * time.Second)},
+			want: 4 * time.Second,
 		},
 		{
-			"not below a detached hold's", []func(*Terms){FixedLease(5 * time.Second)}, nil,
-			func(_ *testing.T, outer, _ *Hold) { outer.Detach() }, DefaultTTL - time.Second,
+			name: "to what an extension got", outer: []func(*Terms){FixedLease(5 * time.Second)},
+			act:  func(t *testing.T, outer, _ *Hold) { require.NoError(t, outer.Extend(t.Context(), time.Minute, nil)) },
+			want: time.Minute,
+		},
+		{
+			name: "not below a detached hold's", outer: []func(*Terms){FixedLease(5 * time.Second)},
+			act: func(_ *testing.T, outer, _ *Hold) { outer.Detach() }, want: DefaultTTL - time.Second,
 		},
 	} {
 		RunBubble(t, tt.name, func(t *testing.T, s *Server) {

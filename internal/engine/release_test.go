@@ -53,12 +53,23 @@ func TestReleaseWithoutAnAnswerGoesOnInTheBackground(t *testing.T) {
 		at      time.Duration // when Release returns
 		free    time.Duration // when the server is free
 	}{
-		{"unreachable", CommandTimeout, []Fault{down, down, down}, 0, 20 * ms},
-		{"never executed", CommandTimeout, []Fault{lost, lost}, CommandTimeout, 2*CommandTimeout + 20*ms},
-		{"executed, not answered", CommandTimeout, []Fault{{Mute: true}, {Mute: true}}, CommandTimeout, 0},
-		{"executed when repeated already", CommandTimeout, []Fault{{Delay: 10 * time.Second}}, CommandTimeout,
-			CommandTimeout},
-		{"a long command timeout does not bind it", time.Minute, []Fault{lost}, ReleaseTimeout, ReleaseTimeout},
+		{name: "unreachable", timeout: CommandTimeout, faults: []Fault{down, down, down}, free: 20 * ms},
+		{
+			name: "never executed", timeout: CommandTimeout, faults: []Fault{lost, lost}, at: CommandTimeout,
+			free: 2*CommandTimeout + 20*ms,
+		},
+		{
+			name: "executed, not answered", timeout: CommandTimeout, faults: []Fault{{Mute: true}, {Mute: true}},
+			at: CommandTimeout,
+		},
+		{
+			name: "executed when repeated already", timeout: CommandTimeout, faults: []Fault{{Delay: 10 * time.Second}},
+			at: CommandTimeout, free: CommandTimeout,
+		},
+		{
+			name: "a long command timeout does not bind it", timeout: time.Minute, faults: []Fault{lost},
+			at: ReleaseTimeout, free: ReleaseTimeout,
+		},
 	} {
 		RunBubble(t, tt.name, func(t *testing.T, s *Server) {
 			s.KeepLeases()
@@ -151,9 +162,12 @@ func TestReleaseWhileACommandOfASiblingIsStuck(t *testing.T) {
 		at      time.Duration // when the release of the outer hold returns
 		failed  bool
 	}{
-		{"answered soon", CommandTimeout, Fault{Delay: time.Second}, time.Second, false},
-		{"given up soon", CommandTimeout, Fault{Lost: true}, CommandTimeout, false},
-		{"stuck for long", time.Minute, Fault{Delay: 20 * time.Second}, ReleaseTimeout, true},
+		{name: "answered soon", timeout: CommandTimeout, fault: Fault{Delay: time.Second}, at: time.Second},
+		{name: "given up soon", timeout: CommandTimeout, fault: Fault{Lost: true}, at: CommandTimeout},
+		{
+			name: "stuck for long", timeout: time.Minute, fault: Fault{Delay: 20 * time.Second}, at: ReleaseTimeout,
+			failed: true,
+		},
 	} {
 		RunBubble(t, tt.name, func(t *testing.T, s *Server) {
 			s.KeepLeases()

@@ -17,12 +17,12 @@ func TestTokensThatWentBackwards(t *testing.T) {
 		mayRepeat bool
 		want      int64
 	}{
-		{"greater", 8, false, false, 0},
-		{"equal", 7, false, false, 7},
-		{"equal, of another hold of the same owner", 7, false, true, 0},
-		{"smaller", 1, false, false, 7},
-		{"smaller, of an owner with several holds", 1, false, true, 7},
-		{"smaller, but the answer is late", 6, true, false, 0},
+		{name: "greater", token: 8},
+		{name: "equal", token: 7, want: 7},
+		{name: "equal, of another hold of the same owner", token: 7, mayRepeat: true},
+		{name: "smaller", token: 1, want: 7},
+		{name: "smaller, of an owner with several holds", token: 1, mayRepeat: true, want: 7},
+		{name: "smaller, but the answer is late", token: 6, late: true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

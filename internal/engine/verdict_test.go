@@ -21,15 +21,18 @@ func TestVerdict(t *testing.T) {
 		want       Verdict
 		retryAfter time.Duration
 	}{
-		{"it is granted", Result{Granted: true}, nil, Acquired, unknown},
-		{"somebody holds it", Result{RetryAfter: lease}, nil, Refused, lease},
-		{"somebody holds it for ever", Result{RetryAfter: Endless}, nil, Refused, Endless},
-		{"Redis refuses for the moment", Result{RetryAfter: lease}, ErrBusy, RefusedForNow, 100 * time.Millisecond},
-		{"Redis is not reached", Result{}, ErrDown, Unanswered, unknown},
-		{"no answer comes", Result{Granted: true}, ErrNoAnswer, Unanswered, unknown},
-		{"the key holds something else", Result{}, ErrFatal, Failed, unknown},
-		{"the redis client is closed", Result{}, ErrStopped, Failed, unknown},
-		{"the request has given up", Result{}, ErrNotAcquired, Failed, unknown},
+		{name: "it is granted", res: Result{Granted: true}, want: Acquired, retryAfter: unknown},
+		{name: "somebody holds it", res: Result{RetryAfter: lease}, want: Refused, retryAfter: lease},
+		{name: "somebody holds it for ever", res: Result{RetryAfter: Endless}, want: Refused, retryAfter: Endless},
+		{
+			name: "Redis refuses for the moment", res: Result{RetryAfter: lease}, err: ErrBusy, want: RefusedForNow,
+			retryAfter: 100 * time.Millisecond,
+		},
+		{name: "Redis is not reached", err: ErrDown, want: Unanswered, retryAfter: unknown},
+		{name: "no answer comes", res: Result{Granted: true}, err: ErrNoAnswer, want: Unanswered, retryAfter: unknown},
+		{name: "the key holds something else", err: ErrFatal, want: Failed, retryAfter: unknown},
+		{name: "the redis client is closed", err: ErrStopped, want: Failed, retryAfter: unknown},
+		{name: "the request has given up", err: ErrNotAcquired, want: Failed, retryAfter: unknown},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			verdict := Judge(tt.res, tt.err)
