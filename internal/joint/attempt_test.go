@@ -36,42 +36,78 @@ func TestRedReportsWhatItsMembersAnswer(t *testing.T) {
 		at      time.Duration
 		want    string // in short
 	}{
-		{"lasting errors alone prevent a majority", "ggfff", Forever, 0, "wrong type; wrong type; wrong type"},
-		{"lasting errors among others", "dfdff", Forever, 0, "wrong type; wrong type; wrong type; down; down"},
-		{"too few lasting errors", "fdfdd", Forever, 0, "down; down; down; wrong type; wrong type"},
-		{"lasting errors, the others refuse", "hfffh", NoWait, 0, "wrong type; wrong type; wrong type"},
-		{"refusals prevent a majority", "hhhff", NoWait, 0, "not acquired (held; wrong type; wrong type)"},
-		{"refusals and failures together", "hhffg", NoWait, 0, "not acquired (held; wrong type; wrong type)"},
-		{"a refusal decides", "hffgg", 10 * ms, 10 * ms, "not acquired (held; wrong type; wrong type)"},
-		{"a majority of four is impossible", "hhff", NoWait, 0, "not acquired (held; wrong type; wrong type)"},
-		{"refusals and one down", "hhhdg", NoWait, 0, "not acquired (held; connection refused)"},
-		{"silence, beside a refusal", "hmmmg", NoWait, budget, "silent for 2s; silent for 2s; silent for 2s"},
-		{"refusals together with silence", "hhmmg", NoWait, budget, "not acquired (held; silent for 2s; silent for 2s)"},
-		{"silence for a moment", "mmmgg", 50 * ms, 50 * ms, "not acquired"},
 		{
-			"silence for a moment, and an error", "mfmmg", 50 * ms, 50 * ms,
-			"wrong type; the wait is over; the wait is over; the wait is over",
+			name: "lasting errors alone prevent a majority", servers: "ggfff", limit: Forever,
+			want: "wrong type; wrong type; wrong type",
 		},
 		{
-			"silence for a moment, and one down", "mdmmg", 50 * ms, 50 * ms,
-			"down; the wait is over; the wait is over; the wait is over",
-		},
-		{"silence until the limit", "mmmgg", time.Second, time.Second, "silent for 1s; silent for 1s; silent for 1s"},
-		{
-			"silence until the limit, and an error", "mfmmg", time.Second, time.Second,
-			"silent for 1s; silent for 1s; silent for 1s; wrong type",
+			name: "lasting errors among others", servers: "dfdff", limit: Forever,
+			want: "wrong type; wrong type; wrong type; down; down",
 		},
 		{
-			"silence until the limit, and one down", "mdmmg", time.Second, time.Second,
-			"down; silent for 1s; silent for 1s; silent for 1s",
+			name: "too few lasting errors", servers: "fdfdd", limit: Forever,
+			want: "down; down; down; wrong type; wrong type",
 		},
 		{
-			"silence, and an error", "mfmmg", Forever, budget,
-			"silent for 2s; silent for 2s; silent for 2s; wrong type",
+			name: "lasting errors, the others refuse", servers: "hfffh", limit: NoWait,
+			want: "wrong type; wrong type; wrong type",
 		},
 		{
-			"temporary refusals", "bbbgg", time.Second, time.Second,
-			"Redis unavailable for 1s: busy; busy; busy; gave up after 1s",
+			name: "refusals prevent a majority", servers: "hhhff", limit: NoWait,
+			want: "not acquired (held; wrong type; wrong type)",
+		},
+		{
+			name: "refusals and failures together", servers: "hhffg", limit: NoWait,
+			want: "not acquired (held; wrong type; wrong type)",
+		},
+		{
+			name: "a refusal decides", servers: "hffgg", limit: 10 * ms, at: 10 * ms,
+			want: "not acquired (held; wrong type; wrong type)",
+		},
+		{
+			name: "a majority of four is impossible", servers: "hhff", limit: NoWait,
+			want: "not acquired (held; wrong type; wrong type)",
+		},
+		{
+			name: "refusals and one down", servers: "hhhdg", limit: NoWait,
+			want: "not acquired (held; connection refused)",
+		},
+		{
+			name: "silence, beside a refusal", servers: "hmmmg", limit: NoWait, at: budget,
+			want: "silent for 2s; silent for 2s; silent for 2s",
+		},
+		{
+			name: "refusals together with silence", servers: "hhmmg", limit: NoWait, at: budget,
+			want: "not acquired (held; silent for 2s; silent for 2s)",
+		},
+		{name: "silence for a moment", servers: "mmmgg", limit: 50 * ms, at: 50 * ms, want: "not acquired"},
+		{
+			name: "silence for a moment, and an error", servers: "mfmmg", limit: 50 * ms, at: 50 * ms,
+			want: "wrong type; the wait is over; the wait is over; the wait is over",
+		},
+		{
+			name: "silence for a moment, and one down", servers: "mdmmg", limit: 50 * ms, at: 50 * ms,
+			want: "down; the wait is over; the wait is over; the wait is over",
+		},
+		{
+			name: "silence until the limit", servers: "mmmgg", limit: time.Second, at: time.Second,
+			want: "silent for 1s; silent for 1s; silent for 1s",
+		},
+		{
+			name: "silence until the limit, and an error", servers: "mfmmg", limit: time.Second, at: time.Second,
+			want: "silent for 1s; silent for 1s; silent for 1s; wrong type",
+		},
+		{
+			name: "silence until the limit, and one down", servers: "mdmmg", limit: time.Second, at: time.Second,
+			want: "down; silent for 1s; silent for 1s; silent for 1s",
+		},
+		{
+			name: "silence, and an error", servers: "mfmmg", limit: Forever, at: budget,
+			want: "silent for 2s; silent for 2s; silent for 2s; wrong type",
+		},
+		{
+			name: "temporary refusals", servers: "bbbgg", limit: time.Second, at: time.Second,
+			want: "Redis unavailable for 1s: busy; busy; busy; gave up after 1s",
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -32,17 +32,35 @@ func TestVotes(t *testing.T) {
 		refused    bool
 		err        error
 	}{
-		{"none", nil, [4]int{}, nil, -1, true, nil},
-		{"enough", []error{nil, nil, nil, failed, heldFor(9)}, [4]int{3, 1, 0, 1}, heldFor(9), -1, false, nil},
+		{name: "none", retryAfter: -1, refused: true},
 		{
-			"two must come free", []error{heldFor(8), nil, heldFor(5), heldFor(7), failed}, [4]int{1, 3, 0, 1}, heldFor(7), 7,
-			true, nil,
+			name: "enough", answers: []error{nil, nil, nil, failed, heldFor(9)}, counts: [4]int{3, 1, 0, 1},
+			refusal: heldFor(9), retryAfter: -1,
 		},
-		{"all must come free", []error{heldFor(8), heldFor(5), heldFor(7)}, [4]int{0, 3, 0, 0}, heldFor(7), 8, true, nil},
-		{"a lease is unknown", []error{nil, heldFor(0), heldFor(7)}, [4]int{1, 2, 0, 0}, heldFor(7), -1, true, nil},
-		{"failures may be grants", []error{nil, failed, nil, heldFor(2)}, [4]int{2, 1, 0, 1}, heldFor(2), 2, false, failed},
-		{"lost", []error{engine.ErrLost, engine.ErrNotHeld, nil}, [4]int{1, 2, 1, 0}, nil, -1, true, nil},
-		{"refused in an outage", []error{refusedInOutage, refusedInOutage, nil}, [4]int{1, 2, 0, 0}, nil, -1, true, nil},
+		{
+			name: "two must come free", answers: []error{heldFor(8), nil, heldFor(5), heldFor(7), failed},
+			counts: [4]int{1, 3, 0, 1}, refusal: heldFor(7), retryAfter: 7, refused: true,
+		},
+		{
+			name: "all must come free", answers: []error{heldFor(8), heldFor(5), heldFor(7)},
+			counts: [4]int{0, 3, 0, 0}, refusal: heldFor(7), retryAfter: 8, refused: true,
+		},
+		{
+			name: "a lease is unknown", answers: []error{nil, heldFor(0), heldFor(7)}, counts: [4]int{1, 2, 0, 0},
+			refusal: heldFor(7), retryAfter: -1, refused: true,
+		},
+		{
+			name: "failures may be grants", answers: []error{nil, failed, nil, heldFor(2)}, counts: [4]int{2, 1, 0, 1},
+			refusal: heldFor(2), retryAfter: 2, err: failed,
+		},
+		{
+			name: "lost", answers: []error{engine.ErrLost, engine.ErrNotHeld, nil}, counts: [4]int{1, 2, 1, 0},
+			retryAfter: -1, refused: true,
+		},
+		{
+			name: "refused in an outage", answers: []error{refusedInOutage, refusedInOutage, nil},
+			counts: [4]int{1, 2, 0, 0}, retryAfter: -1, refused: true,
+		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			var v votes

@@ -461,13 +461,13 @@ func TestJointHoldIsNotTrustedWhenItsMembersAreOver(t *testing.T) {
 		held string // a member that another has; "": none
 		want error
 	}{
-		{"multi", joint.NewMulti, "acquire", "z", "", ErrLost},
-		{"multi", joint.NewMulti, "check", "z", "", ErrLost},
-		{"multi", joint.NewMulti, "extend", "z", "", ErrLost},
-		{"red", joint.NewRed, "acquire", "xy", "", ErrLost},
-		{"red", joint.NewRed, "acquire", "z", "x", ErrLost},
-		{"red", joint.NewRed, "check", "z", "", ErrLost},
-		{"red", joint.NewRed, "extend", "z", "", ErrLost},
+		{name: "multi", kind: joint.NewMulti, op: "acquire", by: "z", want: ErrLost},
+		{name: "multi", kind: joint.NewMulti, op: "check", by: "z", want: ErrLost},
+		{name: "multi", kind: joint.NewMulti, op: "extend", by: "z", want: ErrLost},
+		{name: "red", kind: joint.NewRed, op: "acquire", by: "xy", want: ErrLost},
+		{name: "red", kind: joint.NewRed, op: "acquire", by: "z", held: "x", want: ErrLost},
+		{name: "red", kind: joint.NewRed, op: "check", by: "z", want: ErrLost},
+		{name: "red", kind: joint.NewRed, op: "extend", by: "z", want: ErrLost},
 	} {
 		RunBubble(t, fmt.Sprintf("%s: %s by %s, %q held", tt.name, tt.op, tt.by, tt.held), func(t *testing.T, s *Server) {
 			s.MayStayHeld()
@@ -525,10 +525,13 @@ func TestMemberThatTheBudgetHasEndedIsSilent(t *testing.T) {
 		want            error
 		silent, inDoubt bool
 	}{
-		{"the command has no answer", early, joint.ErrBudget, true, true},
-		{"the command was not sent", failure.WithoutDoubt(early), joint.ErrBudget, true, false},
-		{"it waited for another call", context.Cause(ctx), joint.ErrBudget, true, true},
-		{"the hold is lost", ErrLost, ErrLost, false, false},
+		{name: "the command has no answer", err: early, want: joint.ErrBudget, silent: true, inDoubt: true},
+		{name: "the command was not sent", err: failure.WithoutDoubt(early), want: joint.ErrBudget, silent: true},
+		{
+			name: "it waited for another call", err: context.Cause(ctx), want: joint.ErrBudget, silent: true,
+			inDoubt: true,
+		},
+		{name: "the hold is lost", err: ErrLost, want: ErrLost},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			err := joint.OverBudget(tt.err)

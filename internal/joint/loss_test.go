@@ -348,19 +348,20 @@ func TestJointHoldEndsByItsLimit(t *testing.T) {
 		lose   func(t *testing.T, k *cluster, hold *Hold) // before the limit
 		want   LossReason
 	}{
-		{"multi, lease", multiOf, FixedLease(time.Minute), nil, LossLimit},
-		{"multi, maximum hold", multiOf, MaxHold(time.Minute), nil, LossLimit},
-		{"red, lease", red, FixedLease(time.Minute), nil, LossLimit},
-		{"red without a member", red, FixedLease(time.Minute), forget, LossLimit},
-		{"multi without a member", multiOf, MaxHold(time.Minute), forget, LossMembers},
+		{name: "multi, lease", open: multiOf, option: FixedLease(time.Minute), want: LossLimit},
+		{name: "multi, maximum hold", open: multiOf, option: MaxHold(time.Minute), want: LossLimit},
+		{name: "red, lease", open: red, option: FixedLease(time.Minute), want: LossLimit},
+		{name: "red without a member", open: red, option: FixedLease(time.Minute), lose: forget, want: LossLimit},
+		{name: "multi without a member", open: multiOf, option: MaxHold(time.Minute), lose: forget, want: LossMembers},
 		{
-			"red, of which one member was lost, and another one was not extended", red, MaxHold(time.Minute),
-			func(t *testing.T, k *cluster, hold *Hold) {
+			name: "red, of which one member was lost, and another one was not extended", open: red,
+			option: MaxHold(time.Minute), want: LossMembers,
+			lose: func(t *testing.T, k *cluster, hold *Hold) {
 				k.servers[0].OnEach(func(cmd Command) Fault { return Fault{Lost: cmd.Op == "extend"} })
 				require.NoError(t, hold.Extend(t.Context(), time.Hour, nil))
 				k.servers[1].Forget("x")
 				k.servers[1].Seize("x", "other", 0) // so that the member is not acquired again
-			}, LossMembers,
+			},
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

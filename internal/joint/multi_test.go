@@ -81,30 +81,48 @@ func TestMultiThatGivesUpLeavesNothing(t *testing.T) {
 		want  error
 		at    time.Duration
 	}{
-		{"a single try", NoWait, nil, Fault{}, ErrNotAcquired, 0},
-		{"no member answers any longer", NoWait, nil, silence, ErrNoAnswer, CommandTimeout + rollbackGrace},
-		{"a member is unreachable, and no release is answered", NoWait, nil, outOfReach, ErrDown, CommandTimeout},
-		{"an error of a member, and no release is answered", NoWait, nil, wrongType, ErrFatal, 3*time.Second + ms},
-		{"the limit", time.Second, nil, Fault{}, ErrNotAcquired, time.Second},
+		{name: "a single try", limit: NoWait, want: ErrNotAcquired},
 		{
-			"its context", Forever, func(_ *Server, _ *Client, cancel context.CancelCauseFunc) { cancel(errStopped) },
-			Fault{}, errStopped, 3 * time.Second,
+			name: "no member answers any longer", limit: NoWait, fault: silence, want: ErrNoAnswer,
+			at: CommandTimeout + rollbackGrace,
 		},
 		{
-			"its client closes", Forever, func(_ *Server, c *Client, _ context.CancelCauseFunc) {
+			name: "a member is unreachable, and no release is answered", limit: NoWait, fault: outOfReach,
+			want: ErrDown, at: CommandTimeout,
+		},
+		{
+			name: "an error of a member, and no release is answered", limit: NoWait, fault: wrongType, want: ErrFatal,
+			at: 3*time.Second + ms,
+		},
+		{name: "the limit", limit: time.Second, want: ErrNotAcquired, at: time.Second},
+		{
+			name: "its context", limit: Forever, want: errStopped, at: 3 * time.Second,
+			act: func(_ *Server, _ *Client, cancel context.CancelCauseFunc) { cancel(errStopped) },
+		},
+		{
+			name: "its client closes", limit: Forever, want: ErrClosed, at: 3 * time.Second,
+			act: func(_ *Server, c *Client, _ context.CancelCauseFunc) {
 				go func() { _ = c.Shut(context.Background()) }()
-			}, Fault{}, ErrClosed, 3 * time.Second,
+			},
 		},
-		{"an error of a member", Forever, nil, Fault{Err: ErrFatal}, ErrFatal, 0},
+		{name: "an error of a member", limit: Forever, fault: Fault{Err: ErrFatal}, want: ErrFatal},
 		{
-			"the first member is unreachable after a wait", 5 * time.Second, failAfterAWait(ErrDown),
-			Fault{}, ErrDown, 5 * time.Second,
+			name: "the first member is unreachable after a wait", limit: 5 * time.Second, act: failAfterAWait(ErrDown),
+			want: ErrDown, at: 5 * time.Second,
 		},
-		{"an error of the first member after a wait", Forever, failAfterAWait(ErrFatal), Fault{}, ErrFatal, 3 * time.Second},
-		{"a member is unreachable", Forever, nil, Fault{Err: ErrDown}, ErrDown, 0},
-		{"a member does not answer", Forever, nil, Fault{Mute: true}, ErrNoAnswer, CommandTimeout},
-		{"a member does not answer before the limit", time.Second, nil, Fault{Mute: true}, ErrUnavailable,
-			time.Second + answerGrace/2},
+		{
+			name: "an error of the first member after a wait", limit: Forever, act: failAfterAWait(ErrFatal),
+			want: ErrFatal, at: 3 * time.Second,
+		},
+		{name: "a member is unreachable", limit: Forever, fault: Fault{Err: ErrDown}, want: ErrDown},
+		{
+			name: "a member does not answer", limit: Forever, fault: Fault{Mute: true}, want: ErrNoAnswer,
+			at: CommandTimeout,
+		},
+		{
+			name: "a member does not answer before the limit", limit: time.Second, fault: Fault{Mute: true},
+			want: ErrUnavailable, at: time.Second + answerGrace/2,
+		},
 	} {
 		RunBubble(t, tt.name, func(t *testing.T, s *Server) {
 			s.KeepLeases()

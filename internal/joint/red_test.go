@@ -41,18 +41,30 @@ func TestRedAcquiresAMajority(t *testing.T) {
 		want  error // nil: acquired
 		at    time.Duration
 	}{
-		{"all answer", 0, nil, Forever, nil, 0},
-		{"two are held", 2, seize, Forever, nil, 0},
-		{"two are unreachable", 2, down, Forever, nil, 0},
-		{"two do not answer", 2, mute, Forever, nil, joint.Together},
-		{"two do not answer before the limit", 2, mute, time.Second, nil, joint.Together},
-		{"two do not answer, and the limit is short", 2, mute, 2 * ms, nil, ms},
-		{"three are held: a single try", 3, seize, NoWait, ErrNotAcquired, 0},
-		{"three are held: the limit", 3, seize, time.Second, ErrNotAcquired, time.Second},
-		{"three are unreachable", 3, down, Forever, ErrDown, 0},
-		{"three do not answer", 3, mute, Forever, ErrUnavailable, 2 * time.Second}, // the budget of a member
-		{"three do not answer, and then the others neither", 5, fade, Forever, ErrUnavailable, 2 * time.Second},
-		{"three do not answer before the limit", 3, mute, time.Second, ErrUnavailable, time.Second + rollbackGrace/2},
+		{name: "all answer", limit: Forever},
+		{name: "two are held", n: 2, fault: seize, limit: Forever},
+		{name: "two are unreachable", n: 2, fault: down, limit: Forever},
+		{name: "two do not answer", n: 2, fault: mute, limit: Forever, at: joint.Together},
+		{name: "two do not answer before the limit", n: 2, fault: mute, limit: time.Second, at: joint.Together},
+		{name: "two do not answer, and the limit is short", n: 2, fault: mute, limit: 2 * ms, at: ms},
+		{name: "three are held: a single try", n: 3, fault: seize, limit: NoWait, want: ErrNotAcquired},
+		{
+			name: "three are held: the limit", n: 3, fault: seize, limit: time.Second, want: ErrNotAcquired,
+			at: time.Second,
+		},
+		{name: "three are unreachable", n: 3, fault: down, limit: Forever, want: ErrDown},
+		{
+			name: "three do not answer", n: 3, fault: mute, limit: Forever, want: ErrUnavailable,
+			at: 2 * time.Second, // the budget of a member
+		},
+		{
+			name: "three do not answer, and then the others neither", n: 5, fault: fade, limit: Forever,
+			want: ErrUnavailable, at: 2 * time.Second,
+		},
+		{
+			name: "three do not answer before the limit", n: 3, fault: mute, limit: time.Second, want: ErrUnavailable,
+			at: time.Second + rollbackGrace/2,
+		},
 	} {
 		runCluster(t, tt.name, 5, func(t *testing.T, k *cluster) {
 			k.each(len(k.servers), (*Server).KeepLeases)
