@@ -103,24 +103,25 @@ func TestAcquireSendsNothingIfItCannotSucceed(t *testing.T) {
 		not   error
 	}{
 		{
-			"the context has ended", func(_ *Client, cancel context.CancelCauseFunc) { cancel(errCause) },
-			[]error{ErrNotAcquired, errCause}, nil,
+			name: "the context has ended", setUp: func(_ *Client, cancel context.CancelCauseFunc) { cancel(errCause) },
+			want: []error{ErrNotAcquired, errCause},
 		},
 		{
-			"the client is closed", func(c *Client, _ context.CancelCauseFunc) { _ = c.Shut(context.Background()) },
-			[]error{ErrClosed}, ErrNotAcquired,
+			name:  "the client is closed",
+			setUp: func(c *Client, _ context.CancelCauseFunc) { _ = c.Shut(context.Background()) },
+			want:  []error{ErrClosed}, not: ErrNotAcquired,
 		},
 		{
-			"the client is not ready", func(c *Client, _ context.CancelCauseFunc) {
+			name: "the client is not ready", want: []error{notReady}, not: ErrNotAcquired,
+			setUp: func(c *Client, _ context.CancelCauseFunc) {
 				c.Commands.Ready = func(context.Context) error { return notReady }
 			},
-			[]error{notReady}, ErrNotAcquired,
 		},
 		{
-			"the context ended before the client was ready", func(c *Client, cancel context.CancelCauseFunc) {
+			name: "the context ended before the client was ready", want: []error{ErrNotAcquired, errCause, notReady},
+			setUp: func(c *Client, cancel context.CancelCauseFunc) {
 				c.Commands.Ready = func(context.Context) error { cancel(errCause); return notReady }
 			},
-			[]error{ErrNotAcquired, errCause, notReady}, nil,
 		},
 	} {
 		RunBubble(t, tt.name, func(t *testing.T, s *Server) {

@@ -31,11 +31,14 @@ func TestOneCommandAcquiresForAllWaitingReaders(t *testing.T) {
 		config   func(*Config)
 		commands int
 	}{
-		{"one", 1, nil, 1},
-		{"five", 5, nil, 1},
-		{"as many as fit", MaxBatch + 1, nil, 1},
-		{"more than fit", MaxBatch + 6, nil, 2},
-		{"where replicas must confirm: each for itself", 5, func(c *Config) { c.NeedsReplicas = true }, 5},
+		{name: "one", waiters: 1, commands: 1},
+		{name: "five", waiters: 5, commands: 1},
+		{name: "as many as fit", waiters: MaxBatch + 1, commands: 1},
+		{name: "more than fit", waiters: MaxBatch + 6, commands: 2},
+		{
+			name: "where replicas must confirm: each for itself", waiters: 5,
+			config: func(c *Config) { c.NeedsReplicas = true }, commands: 5,
+		},
 	} {
 		RunBubble(t, tt.name, func(t *testing.T, s *Server) {
 			config := tt.config

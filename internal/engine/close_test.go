@@ -129,10 +129,13 @@ func TestGrantDuringCloseIsRolledBack(t *testing.T) {
 		rollback Fault
 		limit    time.Duration
 	}{
-		{"granted", Fault{Reply: time.Second}, Fault{}, Forever},
-		{"executed late", Fault{Delay: time.Second}, Fault{}, Forever},
-		{"not answered", Fault{Mute: true}, Fault{}, Forever},
-		{"granted, and rolled back after the end of its wait", Fault{Reply: time.Second}, Fault{Delay: time.Second}, limit},
+		{name: "granted", fault: Fault{Reply: time.Second}, limit: Forever},
+		{name: "executed late", fault: Fault{Delay: time.Second}, limit: Forever},
+		{name: "not answered", fault: Fault{Mute: true}, limit: Forever},
+		{
+			name: "granted, and rolled back after the end of its wait", fault: Fault{Reply: time.Second},
+			rollback: Fault{Delay: time.Second}, limit: limit,
+		},
 	} {
 		RunBubble(t, tt.name, func(t *testing.T, s *Server) {
 			s.KeepLeases()

@@ -186,14 +186,14 @@ func TestHandOffOfUnknownOutcome(t *testing.T) {
 		timeout time.Duration // of commands
 		at      time.Duration // when the successor has it
 	}{
-		{"executed: its poll finds out", Fault{Mute: true}, CommandTimeout, time.Second},
-		{"executed: it asks at once", Fault{Mute: true}, 200 * ms, 200 * ms},
+		{name: "executed: its poll finds out", fault: Fault{Mute: true}, timeout: CommandTimeout, at: time.Second},
+		{name: "executed: it asks at once", fault: Fault{Mute: true}, timeout: 200 * ms, at: 200 * ms},
 		{
-			"executed when the release was repeated already", Fault{Delay: CommandTimeout + 100*ms},
-			CommandTimeout, CommandTimeout + 20*ms,
+			name: "executed when the release was repeated already", fault: Fault{Delay: CommandTimeout + 100*ms},
+			timeout: CommandTimeout, at: CommandTimeout + 20*ms,
 		},
-		{"never executed", Fault{Lost: true}, CommandTimeout, CommandTimeout + 20*ms},
-		{"the server refused", Fault{Err: ErrDown}, CommandTimeout, 20 * ms},
+		{name: "never executed", fault: Fault{Lost: true}, timeout: CommandTimeout, at: CommandTimeout + 20*ms},
+		{name: "the server refused", fault: Fault{Err: ErrDown}, timeout: CommandTimeout, at: 20 * ms},
 	} {
 		RunBubble(t, tt.name, func(t *testing.T, s *Server) {
 			s.KeepLeases()

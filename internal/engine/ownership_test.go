@@ -235,31 +235,49 @@ func TestCheckAndExtendReportHowTheHoldEnded(t *testing.T) {
 		check  error
 		extend error // with an invalid duration
 	}{
-		{"live", func(*testing.T, *Server, *Client, *Hold) {}, nil, invalid},
-		{"released", func(t *testing.T, _ *Server, _ *Client, h *Hold) { Release(t, h) }, ErrReleased, ErrReleased},
-		{"detached", func(_ *testing.T, _ *Server, _ *Client, h *Hold) { h.Detach() }, ErrReleased, ErrReleased},
-		{"lost, not known yet", func(_ *testing.T, s *Server, _ *Client, _ *Hold) { s.Forget("x") }, ErrLost, ErrLost},
-		{"lost", func(_ *testing.T, s *Server, _ *Client, _ *Hold) { s.Forget("x"); Sleep(time.Minute) }, ErrLost, ErrLost},
-		{"unreachable", func(_ *testing.T, s *Server, _ *Client, _ *Hold) { s.Script("check", Fault{Err: ErrDown}) },
-			ErrDown, invalid},
+		{name: "live", act: func(*testing.T, *Server, *Client, *Hold) {}, extend: invalid},
 		{
-			"its release is under way", func(t *testing.T, s *Server, _ *Client, h *Hold) {
-				s.Script("release", Fault{Reply: time.Second})
-				StartRelease(t, h)
-			}, ErrReleased, ErrReleased,
+			name: "released", act: func(t *testing.T, _ *Server, _ *Client, h *Hold) { Release(t, h) },
+			check: ErrReleased, extend: ErrReleased,
 		},
 		{
-			"the client closed", func(_ *testing.T, _ *Server, c *Client, _ *Hold) {
+			name: "detached", act: func(_ *testing.T, _ *Server, _ *Client, h *Hold) { h.Detach() }, check: ErrReleased,
+			extend: ErrReleased,
+		},
+		{
+			name: "lost, not known yet", act: func(_ *testing.T, s *Server, _ *Client, _ *Hold) { s.Forget("x") },
+			check: ErrLost, extend: ErrLost,
+		},
+		{
+			name: "lost", act: func(_ *testing.T, s *Server, _ *Client, _ *Hold) { s.Forget("x"); Sleep(time.Minute) },
+			check: ErrLost, extend: ErrLost,
+		},
+		{
+			name:  "unreachable",
+			act:   func(_ *testing.T, s *Server, _ *Client, _ *Hold) { s.Script("check", Fault{Err: ErrDown}) },
+			check: ErrDown, extend: invalid,
+		},
+		{
+			name: "its release is under way", check: ErrReleased, extend: ErrReleased,
+			act: func(t *testing.T, s *Server, _ *Client, h *Hold) {
+				s.Script("release", Fault{Reply: time.Second})
+				StartRelease(t, h)
+			},
+		},
+		{
+			name: "the client closed", check: ErrClosed, extend: ErrClosed,
+			act: func(_ *testing.T, _ *Server, c *Client, _ *Hold) {
 				ctx, cancel := context.WithCancel(context.Background())
 				cancel()
 				_ = c.Shut(ctx)
-			}, ErrClosed, ErrClosed,
+			},
 		},
 		{
-			"released, and the client closed", func(t *testing.T, _ *Server, c *Client, h *Hold) {
+			name: "released, and the client closed", check: ErrReleased, extend: ErrReleased,
+			act: func(t *testing.T, _ *Server, c *Client, h *Hold) {
 				Release(t, h)
 				require.NoError(t, c.Shut(t.Context()))
-			}, ErrReleased, ErrReleased,
+			},
 		},
 	} {
 		RunBubble(t, tt.name, func(t *testing.T, s *Server) {
@@ -517,12 +535,13 @@ func TestExtendWaitsForAShorteningRelease(t *testing.T) {
 		at     time.Duration // when Extend returns
 		failed bool
 	}{
-		{"answered late", []Fault{{Delay: time.Second}}, time.Second, false},
-		{"not answered; executed later", []Fault{{Delay: 10 * time.Second}}, CommandTimeout, false},
-		{"unreachable", []Fault{{Err: ErrDown}}, 0, false},
+		{name: "answered late", faults: []Fault{{Delay: time.Second}}, at: time.Second},
+		{name: "not answered; executed later", faults: []Fault{{Delay: 10 * time.Second}}, at: CommandTimeout},
+		{name: "unreachable", faults: []Fault{{Err: ErrDown}}},
 		{
-			"not answered; unreachable since",
-			append([]Fault{{Delay: 10 * time.Second}}, slices.Repeat([]Fault{{Err: ErrDown}}, 20)...), CommandTimeout, true,
+			name:   "not answered; unreachable since",
+			faults: append([]Fault{{Delay: 10 * time.Second}}, slices.Repeat([]Fault{{Err: ErrDown}}, 20)...),
+			at:     CommandTimeout, failed: true,
 		},
 	} {
 		RunBubble(t, tt.name, func(t *testing.T, s *Server) {

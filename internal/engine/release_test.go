@@ -101,31 +101,37 @@ func TestRepeatedReleaseEnds(t *testing.T) {
 		terms []func(*Terms)
 		last  time.Duration // of the last repetition, about
 	}{
-		{"with the lease", func(c *Client) *Resource { return c.Lock("x") }, nil, DefaultTTL},
-		{"with a longer lease", func(c *Client) *Resource { return c.Lock("x") },
-			[]func(*Terms){FixedLease(5 * time.Minute)}, 5 * time.Minute},
+		{name: "with the lease", open: func(c *Client) *Resource { return c.Lock("x") }, last: DefaultTTL},
 		{
-			"a shared id: with the lease", func(c *Client) *Resource { return c.Lock("x") },
-			[]func(*Terms){OwnedBy("me"), FixedLease(5 * time.Minute)}, 5 * time.Minute,
+			name: "with a longer lease", open: func(c *Client) *Resource { return c.Lock("x") },
+			terms: []func(*Terms){FixedLease(5 * time.Minute)}, last: 5 * time.Minute,
 		},
 		{
-			"a shared id, late: with the time that others may keep its count", func(c *Client) *Resource {
+			name: "a shared id: with the lease", open: func(c *Client) *Resource { return c.Lock("x") },
+			terms: []func(*Terms){OwnedBy("me"), FixedLease(5 * time.Minute)}, last: 5 * time.Minute,
+		},
+		{
+			name:  "a shared id, late: with the time that others may keep its count",
+			terms: []func(*Terms){OwnedBy("me"), FixedLease(5 * time.Second)}, last: 50*time.Second - CommandTimeout,
+			open: func(c *Client) *Resource {
 				return c.Lock("x")
-			}, []func(*Terms){OwnedBy("me"), FixedLease(5 * time.Second)}, 50*time.Second - CommandTimeout,
+			},
 		},
 		{
-			"without a lease: with the memory of the acquisition", func(c *Client) *Resource {
+			name: "without a lease: with the memory of the acquisition", last: 2 * time.Minute,
+			open: func(c *Client) *Resource {
 				r := c.Semaphore("x")
 				r.Traits.Remembered = time.Hour + 2*time.Minute
 				return r
-			}, nil, 2 * time.Minute,
+			},
 		},
 		{
-			"without a lease, late: with the memory of the release", func(c *Client) *Resource {
+			name: "without a lease, late: with the memory of the release", last: 50*time.Second - CommandTimeout,
+			open: func(c *Client) *Resource {
 				r := c.Semaphore("x")
 				r.Traits.Remembered = time.Hour + time.Second
 				return r
-			}, nil, 50*time.Second - CommandTimeout,
+			},
 		},
 	} {
 		RunBubble(t, tt.name, func(t *testing.T, s *Server) {
@@ -230,8 +236,8 @@ func TestReleasesOfSiblingsAtTheSameTime(t *testing.T) {
 		want  error
 		fault Fault
 	}{
-		{"freed", func(*Server) {}, nil, Fault{Delay: time.Second}},
-		{"lost", func(s *Server) { s.Forget("x") }, ErrLost, Fault{Delay: time.Second}},
+		{name: "freed", act: func(*Server) {}, fault: Fault{Delay: time.Second}},
+		{name: "lost", act: func(s *Server) { s.Forget("x") }, want: ErrLost, fault: Fault{Delay: time.Second}},
 	} {
 		RunBubble(t, tt.name, func(t *testing.T, s *Server) {
 			r := s.Client(t, "a").Reader("x")
@@ -288,9 +294,9 @@ func TestRepeatedReleaseSucceedsIfTheFirstCopyDid(t *testing.T) {
 		taken bool // by force, before the release
 		want  error
 	}{
-		{"the first one was executed", Fault{Twice: true}, false, nil},
-		{"taken by force, sent once", Fault{}, true, ErrLost},
-		{"taken by force and sent twice: it looks released", Fault{Twice: true}, true, nil},
+		{name: "the first one was executed", fault: Fault{Twice: true}},
+		{name: "taken by force, sent once", taken: true, want: ErrLost},
+		{name: "taken by force and sent twice: it looks released", fault: Fault{Twice: true}, taken: true},
 	} {
 		RunBubble(t, tt.name, func(t *testing.T, s *Server) {
 			r := s.Client(t, "a").Lock("x")

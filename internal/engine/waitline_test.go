@@ -109,26 +109,41 @@ func TestLineWithFaults(t *testing.T) {
 		most time.Duration // until another client acquires
 		all  bool          // the first one acquires, too
 	}{
-		{"it hears nothing", func(s *Server, first *Client, _ func()) {
-			s.Mu.Lock()
-			defer s.Mu.Unlock()
-			s.Deaf = first
-		}, waitq.MaxTurn, true},
-		{"it gives up at that moment", func(s *Server, _ *Client, cancel func()) {
-			s.OnEach(func(cmd Command) Fault {
-				if cmd.Op == "release" {
-					cancel()
-				}
-				return Fault{}
-			})
-		}, 0, false},
-		{"it hangs", func(s *Server, first *Client, _ func()) {
-			s.OnEach(func(cmd Command) Fault { return Fault{Lost: cmd.Client == first.ID} })
-		}, waitq.MaxTurn, false},
-		{"its attempt is executed, the reply is lost", func(s *Server, first *Client, _ func()) {
-			s.Script("acquire", Fault{Mute: true})
-		}, CommandTimeout + time.Second, true},
-		{"an operator has deleted the line", func(s *Server, _ *Client, _ func()) { s.DropLine() }, 0, true},
+		{
+			name: "it hears nothing", most: waitq.MaxTurn, all: true,
+			act: func(s *Server, first *Client, _ func()) {
+				s.Mu.Lock()
+				defer s.Mu.Unlock()
+				s.Deaf = first
+			},
+		},
+		{
+			name: "it gives up at that moment",
+			act: func(s *Server, _ *Client, cancel func()) {
+				s.OnEach(func(cmd Command) Fault {
+					if cmd.Op == "release" {
+						cancel()
+					}
+					return Fault{}
+				})
+			},
+		},
+		{
+			name: "it hangs", most: waitq.MaxTurn,
+			act: func(s *Server, first *Client, _ func()) {
+				s.OnEach(func(cmd Command) Fault { return Fault{Lost: cmd.Client == first.ID} })
+			},
+		},
+		{
+			name: "its attempt is executed, the reply is lost", most: CommandTimeout + time.Second, all: true,
+			act: func(s *Server, first *Client, _ func()) {
+				s.Script("acquire", Fault{Mute: true})
+			},
+		},
+		{
+			name: "an operator has deleted the line", act: func(s *Server, _ *Client, _ func()) { s.DropLine() },
+			all: true,
+		},
 	} {
 		RunBubble(t, tt.name, func(t *testing.T, s *Server) {
 			holder := Acquire(t, t.Context(), s.Client(t, "holder").LineLock("x"))

@@ -309,12 +309,15 @@ func TestAskAllNeedsEnoughAnswers(t *testing.T) {
 		need    int
 		want    error
 	}{
-		{"all", []error{nil, nil, nil}, 3, nil},
-		{"enough", []error{nil, ErrNotHeld, nil}, 2, nil},
-		{"too few: not held", []error{nil, ErrNotHeld, ErrNotHeld}, 2, ErrNotHeld},
-		{"too few: not held, lost", []error{nil, ErrNotHeld, ErrLost}, 2, ErrLost},
-		{"too few: not acquired", []error{ErrNotAcquired, ErrNotAcquired, fail}, 2, ErrNotHeld},
-		{"errors", []error{nil, fail, ErrNotHeld}, 2, fail},
+		{name: "all", answers: []error{nil, nil, nil}, need: 3},
+		{name: "enough", answers: []error{nil, ErrNotHeld, nil}, need: 2},
+		{name: "too few: not held", answers: []error{nil, ErrNotHeld, ErrNotHeld}, need: 2, want: ErrNotHeld},
+		{name: "too few: not held, lost", answers: []error{nil, ErrNotHeld, ErrLost}, need: 2, want: ErrLost},
+		{
+			name: "too few: not acquired", answers: []error{ErrNotAcquired, ErrNotAcquired, fail}, need: 2,
+			want: ErrNotHeld,
+		},
+		{name: "errors", answers: []error{nil, fail, ErrNotHeld}, need: 2, want: fail},
 	} {
 		RunBubble(t, tt.name, func(t *testing.T, s *Server) {
 			c := s.Client(t, "a")

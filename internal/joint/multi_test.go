@@ -199,10 +199,10 @@ func TestMemberOfAMultiAnswersInTheGrace(t *testing.T) {
 		asked  int
 		want   error // nil: acquired
 	}{
-		{"the last one", []Fault{{}, late}, 2, nil},
-		{"the last one, too late", []Fault{{}, tooLate}, 2, ErrNotAcquired},
-		{"the first one", []Fault{late}, 1, ErrNotAcquired},
-		{"the first one, too late", []Fault{tooLate}, 1, ErrNotAcquired},
+		{name: "the last one", faults: []Fault{{}, late}, asked: 2},
+		{name: "the last one, too late", faults: []Fault{{}, tooLate}, asked: 2, want: ErrNotAcquired},
+		{name: "the first one", faults: []Fault{late}, asked: 1, want: ErrNotAcquired},
+		{name: "the first one, too late", faults: []Fault{tooLate}, asked: 1, want: ErrNotAcquired},
 	} {
 		RunBubble(t, tt.name, func(t *testing.T, s *Server) {
 			s.KeepLeases()

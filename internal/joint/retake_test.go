@@ -55,8 +55,8 @@ func TestRetakenMemberIsReleasedWithoutAMajority(t *testing.T) {
 		held    int   // servers that have the id before the time of late copies of the release is over
 		sent    int   // acquisitions until then
 	}{
-		{"and its release is answered", Fault{}, 3, 3},
-		{"and its release is not answered", Fault{Mute: true}, 2, 2},
+		{name: "and its release is answered", held: 3, sent: 3},
+		{name: "and its release is not answered", release: Fault{Mute: true}, held: 2, sent: 2},
 	} {
 		runCluster(t, tt.name, 3, func(t *testing.T, k *cluster) {
 			hold := Acquire(t, t.Context(), redOf(k.clients))
