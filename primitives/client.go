@@ -34,9 +34,9 @@ import (
 //	Locker.local  -> any other; it is a channel, which is full while the Locker is locked
 //	fairQueues.mu -> Contact.mu and Core.mu of package engine, Hub.mu of package pubsub
 //
-// Keyed.mu and multiListener.mu are innermost. The package comments of engine, joint, presence,
-// duty, logqueue, scripts, pubsub and watchdog list their mutexes and goroutines. The observer is
-// called with no mutex held, except Locker.local.
+// Keyed.mu and multiListener.mu are innermost. The package comments of engine, turns, joint,
+// presence, duty, logqueue, scripts, pubsub and watchdog list their mutexes and goroutines. The
+// observer is called with no mutex held, except Locker.local.
 //
 // Goroutines: Core.Spawn of package engine starts all of them. They refresh the fair queues, and
 // renew one by one the leases of a batch that Redis has refused.

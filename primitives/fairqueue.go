@@ -164,7 +164,7 @@ func (w *fairWaiter) NextStep(*engine.Waiter) engine.Step {
 }
 
 // takeGrant returns the waiter's grant as a result, if the grant may be used. It returns nil if the
-// waiter must ask Redis. mu is held. A grant may be used if:
+// waiter must ask Redis. fairQueues.mu is held. A grant may be used if:
 //
 //   - It is for the position that the waiter has now. An older grant is for a place that the waiter
 //     has lost.
@@ -285,7 +285,7 @@ func (w *fairWaiter) Leave(_ *engine.Waiter, res engine.Result) {
 	}
 }
 
-// wake gives the waiter a reason to try. mu is held.
+// wake gives the waiter a reason to try. fairQueues.mu is held.
 func (w *fairWaiter) wake() {
 	w.wantsTry = true
 	w.waiter.Wake()
@@ -343,14 +343,14 @@ func (w *fairWaiter) heartbeat() time.Duration {
 // expect makes the next refresh due in changesIn, when a lease or the time of a next owner ends.
 // changesIn is negative if that time is unknown. An attempt does not know it if this client sent a
 // heartbeat a moment ago. In that case a refresh follows anyway, at the latest when the
-// subscription to the grants is confirmed. mu is held.
+// subscription to the grants is confirmed. fairQueues.mu is held.
 func (q *fairQueue) expect(changesIn time.Duration) {
 	if changesIn >= 0 && changesIn < refreshInterval {
 		q.refreshIn(changesIn + time.Millisecond) // Redis rounds down
 	}
 }
 
-// refreshIn makes the next refresh due in d, if it is not due earlier. mu is held.
+// refreshIn makes the next refresh due in d, if it is not due earlier. fairQueues.mu is held.
 func (q *fairQueue) refreshIn(d time.Duration) {
 	if at := time.Now().Add(d); at.Before(q.due) {
 		q.due = at
@@ -482,14 +482,14 @@ func (q *fairQueue) update(
 	return orphan != "" && time.Since(q.orphanSince) >= longest
 }
 
-// wakeAll wakes all waiters. mu is held.
+// wakeAll wakes all waiters. fairQueues.mu is held.
 func (q *fairQueue) wakeAll() {
 	for w := q.waiters.First; w != nil; w = w.Next {
 		w.wake()
 	}
 }
 
-// wakeID wakes the waiters with that id, and reports whether there are any. mu is held.
+// wakeID wakes the waiters with that id, and reports whether there are any. fairQueues.mu is held.
 func (q *fairQueue) wakeID(id string) bool {
 	for _, w := range q.byID[id] {
 		w.wake()

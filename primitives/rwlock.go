@@ -330,7 +330,7 @@ func (d *readerDriver) forceRelease(ctx context.Context, q *engine.Request) (scr
 	return d.h.forceRelease(ctx, q, scripts.RWLockReadForce)
 }
 
-// info implements [lockDriver] by read_info.
+// info implements [lockDriver] by rwlock/read_info.
 func (d *readerDriver) info(ctx context.Context) (Info, error) {
 	reply, err := scripts.RWLockReadInfo{Keys: &d.h.keys}.Do(ctx, d.h.c.calls)
 	return heldBy(reply), err
@@ -475,7 +475,7 @@ func (d *writerDriver) adopt(ctx context.Context, id string, q *engine.Request) 
 	return adopted(q, reply, err)
 }
 
-// info implements [lockDriver] by write_info.
+// info implements [lockDriver] by rwlock/write_info.
 func (d *writerDriver) info(ctx context.Context) (Info, error) {
 	reply, err := scripts.RWLockWriteInfo{Keys: &d.h.keys}.Do(ctx, d.h.c.calls)
 	return heldBy(reply), err

@@ -297,8 +297,8 @@ func (b *batcher) enter(p *pending, now time.Time) (alone bool) {
 	return false
 }
 
-// sendDirect makes one attempt at p alone, in a goroutine of its own. do has counted it in direct
-// and in running.
+// sendDirect makes one attempt at p alone, in a goroutine of its own. enter has counted it in
+// direct, and do in running.
 func (b *batcher) sendDirect(p *pending) {
 	defer b.r.running.Done()
 	via := b.alone

@@ -1,4 +1,5 @@
-// Package duty repeats commands in the background until a server has answered them.
+// Package duty repeats commands in the background until they succeed, cannot succeed any more, or
+// are too old.
 //
 // The engine uses it for rollbacks and releases. They must go on after their call has returned,
 // because the lock would otherwise stay taken until its lease ends, or for ever without one.
@@ -33,7 +34,7 @@ const (
 
 	FirstAttempts = 8                      // attempts at a time in a new lane
 	MaxAttempts   = 64                     // attempts at a time in a lane, while the server answers
-	ProbePause    = 500 * time.Millisecond // pause between attempts beyond the limit; few are in flight, as each ends
+	ProbePause    = 500 * time.Millisecond // pause between attempts beyond the limit; each ends by its timeout
 	SweepPause    = 10 * time.Second       // how often duties whose time is over are dropped
 )
 
@@ -48,7 +49,7 @@ const (
 	Final                // no attempt can succeed
 )
 
-// Duty is a command that is repeated until the server has answered it.
+// Duty is a command that is repeated until its answer is Done or Final, or until Over.
 type Duty struct {
 	// Do makes one attempt. It must be safe to repeat. Its context has the values of the context
 	// passed to [Lanes.Add], and ends with the attempt's time.

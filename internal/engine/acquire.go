@@ -166,10 +166,13 @@ func (r *Resource) initRequest(q *Request, terms *Terms) {
 }
 
 // AcquireOutermost acquires for q without nesting under a hold in ctx. It returns a hold, or makes
-// sure that nothing is left of q. began is when the call began: see RollbackLimit.
+// sure that nothing is left of q. Two things may stay: the reservation of a member (q.Reserved),
+// and the place of an outer hold's request in its queue (errQueued). began is when the call began:
+// see RollbackLimit.
 //
-// Acquire calls it, and so do joint locks for their members and nested acquisitions that the server
-// counts. It blocks as long as q may wait, and then for the first attempt of a rollback.
+// Acquire and AcquireOuter call it, and so do joint locks for their members and nested acquisitions
+// that the server counts. It blocks as long as q may wait, and then for the first attempt of a
+// rollback.
 func (r *Resource) AcquireOutermost(ctx context.Context, q *Request, began time.Time) (*Hold, error) {
 	for {
 		hold, err := r.acquireOnce(ctx, q, began)

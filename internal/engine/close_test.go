@@ -184,7 +184,7 @@ func TestCloseDoesNotHurryIfNothingIsUnderWay(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		require.NoError(t, c.Shut(ctx))
 		cancel()
-		Sleep(0)
+		Settle()
 		assert.False(t, IsClosed(c.Hurried))
 	})
 }
@@ -222,7 +222,7 @@ func TestReleaseDuringCloseDoesNotHandOff(t *testing.T) {
 		waiter := StartAcquire(t, t.Context(), c.Lock("x"))
 		s.Script("acquire", Fault{Lost: true})
 		s.Message("x") // the waiter tries, and does not notice the Close
-		Sleep(0)
+		Settle()
 		closed := startClose(t, t.Context(), c)
 		Release(t, hold)
 		assert.Empty(t, s.Sent("handoff"))

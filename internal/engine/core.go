@@ -186,7 +186,7 @@ func (c *Core) Enter() error {
 	return nil
 }
 
-// Leave ends a call that Enter or Begin registered.
+// Leave ends a call that Enter or EnterReady registered.
 func (c *Core) Leave() { c.calls.Done() }
 
 // EnterReady is Enter for a call that needs the server. It waits for Commands.Ready, up to the end

@@ -75,7 +75,8 @@
 //
 // A mutex on the left may be held while a mutex on its right is taken. No other pair is nested.
 //
-//	Ownership.wire    -> Ownership.mu, Hold.mu, waitQueues.mu, and the mutexes of drivers and scripts
+//	Ownership.wire    -> Ownership.mu, Hold.mu, waitQueues.mu, Lanes.mu of duty, Presence.mu of presence,
+//	                     and the mutexes of drivers and scripts
 //	waitQueues.mu     -> Ownership.mu, Hold.mu, Contact.mu, the mutexes that Driver.Subscribe and Logger take
 //	Ownership.mu      -> Hold.mu, holdList.mu, Core.mu, Dog.mu of package watchdog
 //	Lanes.mu of duty  -> Core.mu

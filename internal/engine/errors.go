@@ -59,7 +59,7 @@ var errNoLease = fmt.Errorf("%w: its permits have no holder and no lease in Redi
 
 var (
 	// errWaitOver is the cause of a context that ended with the wait, not with the caller's
-	// context. Users see its text at most: see GaveUp.
+	// context. Users see its text at most: see causeOf.
 	errWaitOver = errors.New("the wait is over")
 	// errOuterEnded: the outer hold ended before the nested acquisition got its turn or its answer.
 	// The caller then acquires as an outermost request.

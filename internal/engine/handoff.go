@@ -36,8 +36,8 @@ import (
 //
 // Requests that poll hear no message. They find the lock free only by chance, which is small if it
 // is free for one round trip after each streak. Therefore each release that frees the lock asks the
-// server whether somebody polls. As long as somebody does, the client hands nothing off: each of
-// its releases frees the lock.
+// server whether somebody polls. As long as somebody does, the client hands nothing off, except
+// within a cohort, which has a time of its own: each of its releases frees the lock.
 
 // streak is a series of hand-offs within one client. Each ownership of the series carries it on.
 type streak struct {
@@ -55,7 +55,11 @@ type streak struct {
 //	nobody here waits                       is freed                     whoever comes first, but requests that begin
 //	                                                                     here stand back if another client has asked
 //	somebody here waits, and
-//	  this client has had its turn          is freed                     other clients, and then the head of the queue
+//	  this client has had its turn          is freed                     other clients, and then the head of the queue;
+//	                                                                     whoever comes first for a side of a read-write
+//	                                                                     lock without a cohort
+//	  the client closes, or
+//	    replicas must confirm               is freed                     whoever comes first
 //	  the head can take what is released    is handed off                the head
 //	  the head cannot                       is freed                     whoever comes first
 //

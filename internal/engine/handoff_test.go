@@ -264,7 +264,7 @@ func TestStreakEndsAfterTenMilliseconds(t *testing.T) {
 		assert.Equal(t, waitq.MaxStreak, s.Now(), "no other client was told, so it tries at once")
 		assert.Len(t, s.Sent("handoff"), 1)
 		Release(t, second.Hold)
-		Sleep(0)
+		Settle()
 	})
 }
 

@@ -310,7 +310,7 @@ func TestNestedAcquisitionIsTakenBackIfItsCallerHasGone(t *testing.T) {
 		_, err := r.Acquire(ctx, NewTerms(), Forever)
 		require.ErrorIs(t, err, ErrNotAcquired)
 		require.ErrorIs(t, err, errCause)
-		Sleep(0)
+		Settle()
 		assert.Equal(t, 1, s.Holder("x", outer.ID()).Count)
 		Release(t, Acquire(t, Carry(outer), r)) // its turn was passed on
 		Release(t, outer)
@@ -340,7 +340,7 @@ func TestNestedGrantAfterItsLeaseIsRolledBack(t *testing.T) {
 				Release(t, hold)
 			} else {
 				require.ErrorIs(t, err, tt.want)
-				Sleep(0)
+				Settle()
 				assert.Equal(t, []EventKind{EventAcquired, EventNotAcquired}, c.Kinds())
 			}
 			assert.True(t, outer.IsLive())

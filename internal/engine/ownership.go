@@ -30,15 +30,16 @@ import (
 // A release without an answer is repeated in the background (writeCountLater), for as long as a
 // copy of it can do no harm: see repeatUntil.
 //
-// There are four causes of a loss:
+// A loss ends all holds of an ownership:
 //
-//   - The watchdog: a renewal was refused, or validity has passed (LeaseLost).
-//   - The reply to any command: the server does not know the id (lose).
-//   - A check after a takeover notice (Verify).
-//   - The limit of a single hold. It ends that hold only.
+//   - A renewal was refused (LeaseLost). If validity has passed instead, holds with a fixed lease
+//     stay.
+//   - The reply to another command: the server does not know the id (lose).
+//   - A question of package presence, after a takeover notice or a restart of the server (Verify,
+//     LoseAsGone).
 //
-// The others end every hold of the ownership, but validity that has passed leaves holds with a
-// fixed lease.
+// One hold alone ends by its limit (lapsed), or by a Check or an Extend that finds its validity
+// over before the watchdog reports that (loseIfOver).
 
 // Ownership is one acquisition as the server knows it: an id and its count. Nested holds share one.
 // The first hold makes it, each hold joins it, and it is garbage when the last hold has ended and

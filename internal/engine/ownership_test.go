@@ -101,7 +101,7 @@ func TestHoldIsLost(t *testing.T) {
 			case <-time.After(time.Hour):
 				assert.Zero(t, tt.at, "it is not lost")
 			}
-			Sleep(0)
+			Settle()
 			assert.Equal(t, tt.renews, len(s.Sent("renew")) > 0)
 			want := []EventKind{EventAcquired}
 			if tt.failed {
@@ -221,7 +221,7 @@ func TestExtend(t *testing.T) {
 				Sleep(time.Hour)
 				Release(t, hold)
 			}
-			Sleep(0)
+			Settle()
 		})
 	}
 }
@@ -578,7 +578,7 @@ func TestVerifyEndsAHoldThatTheServerDoesNotKnow(t *testing.T) {
 		require.ErrorIs(t, hold.Ownership().Verify(t.Context()), ErrDown)
 		s.Forget("x")
 		require.ErrorIs(t, hold.Ownership().Verify(t.Context()), ErrLost)
-		Sleep(0)
+		Settle()
 		assert.Equal(t, []EventKind{EventAcquired, EventLost}, c.Kinds())
 		_ = hold.Release(t.Context())
 	})

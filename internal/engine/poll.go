@@ -16,8 +16,8 @@ import (
 // A refused attempt leaves a mark on the server. Clients that hand a lock off among their waiters
 // find it: see handoff.go.
 
-// poller is the queue of one request that polls. Only the goroutine of the request uses it, except
-// for wakeUp.
+// poller is the queue of one request that polls. One goroutine at a time uses it: that of the
+// request, or the timer of beginWait. Only wakeUp may be called by others.
 type poller struct {
 	r       *Resource
 	pause   func(n int) time.Duration // returns the next pause after n others

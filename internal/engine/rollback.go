@@ -11,10 +11,10 @@ import (
 // How a request without a hold is removed from the server, with everything that its attempts have
 // left there, or may still leave.
 
-// rollback removes everything that the server keeps, or may still come to keep, of a request
-// without a hold. It does nothing if no attempt can have taken or noted anything. It is repeated in
-// the background until the server has answered. The call blocks for limit at most, or for
-// rollbackGrace once ctx has ended.
+// rollback removes everything of a request without a hold that is on the server, or that a late
+// copy may still put there. It does nothing if no attempt can have taken or noted anything. It is
+// repeated in the background until the server has answered. The call blocks for limit at most, or
+// for rollbackGrace once ctx has ended.
 func (r *Resource) rollback(ctx context.Context, q *Request, limit time.Duration) {
 	if !q.MustRollback && !q.WaitRecorded {
 		return
@@ -36,8 +36,9 @@ func (r *Resource) rollback(ctx context.Context, q *Request, limit time.Duration
 	})
 }
 
-// Rollback removes everything that the server keeps, or may still come to keep, of a request that
-// the caller has tried by itself. It blocks for the first attempt, for a second at most.
+// Rollback removes everything that is on the server, or that a late copy may still put there, of a
+// request that the caller has tried by itself. It blocks for the first attempt, for a second at
+// most.
 func (r *Resource) Rollback(ctx context.Context, q *Request) {
 	q.MustRollback = true
 	r.rollback(ctx, q, rollbackTimeout)
@@ -50,8 +51,8 @@ type RollbackState int32
 const (
 	NoRollback      RollbackState = iota // none was needed, or none has begun
 	RollbackPending                      // it was not answered yet
-	RolledBack                           // its first attempt was answered
-	RolledBackLate                       // its first attempt was not answered, so a copy of it may come later
+	RolledBack                           // its first attempt succeeded
+	RolledBackLate                       // its first attempt failed: it is repeated, and a copy of it may come later
 )
 
 // RollbackState returns the state of the rollback of q.

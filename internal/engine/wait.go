@@ -126,8 +126,10 @@ func (w *Wait) end() {
 }
 
 // Queue is where requests for one resource wait, if that is not the local wait queue of a name:
-// this client's part of a fair lock's queue, or the private queue of one request. waitIn calls its
-// methods, in the waiters' goroutines. Only Try blocks.
+// this client's part of a fair lock's queue, or the private queue of one request. The engine calls
+// its methods one at a time for each waiter: in the waiter's goroutine, except that a timer calls
+// Leave if the observer is slow (beginWait). Join and NextStep do not block. Try blocks for the
+// reply, and Leave may block until a listener has returned.
 type Queue interface {
 	// Join adds a waiter at the end, which hears what the others do: see [Request.ShareContact].
 	// refused is the reply to its first attempt.
@@ -234,7 +236,7 @@ func (q *Request) anew(r *Resource) *Request {
 // refused is the reply to the first attempt. It blocks until q is granted, the wait is over, ctx
 // ends or the client closes. The caller rolls q back if it fails.
 //
-// The request of an outer hold only joins: waitIn fails with errStands.
+// The request of an outer hold only joins: waitIn fails with errQueued.
 func (r *Resource) waitIn(ctx context.Context, queue Queue, q *Request, refused Result) (Result, error) {
 	w := r.join(queue, q, refused)
 	r.Core.giveUpLingeringLater(r.Name) // the lock may linger since a release during the attempt of q

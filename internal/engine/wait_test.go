@@ -101,7 +101,7 @@ func TestSecondAttemptWaitsForTheSubscription(t *testing.T) {
 			s.Free("x")
 			Release(t, call.Wait())
 			assert.Equal(t, tt.want, s.Sent("acquire"))
-			Sleep(0) // logged in the background
+			Settle() // logged in the background
 			assert.Contains(t, c.Logged(), tt.logged)
 			assert.Equal(t, tt.logged == "", c.Logged() == "")
 			assert.Empty(t, s.Subs, "the last waiter ends the subscription")
@@ -482,7 +482,7 @@ func TestGrantAdmitsWaitersForWhichThereIsRoom(t *testing.T) {
 		}
 		Sleep(300 * ms)
 		Release(t, holder)
-		Sleep(0)
+		Settle()
 		assert.Equal(t, []bool{true, true, false, true}, returned(calls))
 		for _, i := range []int{0, 1, 3, 2} {
 			Release(t, calls[i].Wait())

@@ -154,7 +154,7 @@ func (r *Resource) newQueue() *waitQueue {
 }
 
 // on passes an event to state, and does what state says, except for what only the caller can do. It
-// returns all actions. mu is held, even while the caller reads them.
+// returns all actions. queues.mu is held, even while the caller reads them.
 func (wq *waitQueue) on(e *waitq.Event) []waitq.Action {
 	if wq.state.NeedsTime(e) {
 		e.Now = time.Now()
@@ -213,7 +213,7 @@ func (wq *waitQueue) unlock() {
 }
 
 // setAlarm sets the alarm for TryAt. It moves the alarm only to an earlier time: moving it for each
-// attempt would cost more than an alarm that comes too early and is set again. mu is held.
+// attempt would cost more than an alarm that comes too early and is set again. queues.mu is held.
 func (wq *waitQueue) setAlarm(now time.Time) {
 	at := wq.state.TryAt
 	switch {
@@ -241,7 +241,7 @@ func (wq *waitQueue) onAlarm() {
 }
 
 // add adds a waiter. The first one subscribes for the whole queue, with queues.mu held, so a
-// message that comes at once waits until the waiter is in the queue. mu is held.
+// message that comes at once waits until the waiter is in the queue. queues.mu is held.
 func (wq *waitQueue) add(w *Waiter, refused Result) {
 	q := w.Request
 	q.ShareContact(&wq.contact)
@@ -256,8 +256,8 @@ func (wq *waitQueue) add(w *Waiter, refused Result) {
 }
 
 // listen subscribes to the messages of releases. The head's next attempt waits for the
-// confirmation: a release between a refused attempt and the subscription would never be heard. mu
-// is held.
+// confirmation: a release between a refused attempt and the subscription would never be heard.
+// queues.mu is held.
 func (wq *waitQueue) listen() {
 	wq.subs = wq.r.Driver.Subscribe(wq.message)
 	wq.unsettled = append(wq.unsettled, wq.subs...)
@@ -289,7 +289,7 @@ func (wq *waitQueue) NextStep(w *Waiter) (step Step) {
 
 // subscriptionSettled notes that one more subscription is confirmed, or was refused. After the last
 // one, the head makes its second attempt. From then on each release causes a message. If a
-// subscription was refused, the slow poll alone remains. mu is held.
+// subscription was refused, the slow poll alone remains. queues.mu is held.
 func (wq *waitQueue) subscriptionSettled(head *Waiter) {
 	wq.unsettled = wq.unsettled[1:]
 	if len(wq.unsettled) == 0 {
@@ -342,7 +342,7 @@ func (wq *waitQueue) Try(ctx context.Context, w *Waiter) (res Result, err error)
 }
 
 // waitForMembersOf makes the queue wait for the members that q, which leaves the queue, has waited
-// for. If q is nil, the queue need not wait for any. mu is held.
+// for. If q is nil, the queue need not wait for any. queues.mu is held.
 func (wq *waitQueue) waitForMembersOf(q *Request) {
 	if wq.members != nil {
 		wq.leaving = append(wq.leaving, wq.members)
@@ -405,7 +405,7 @@ const (
 
 // offered tells a waiter the outcome of a command that may have acquired for it. If that is not
 // known, the server grants the waiter's own attempt if its id holds the lock. If the waiter did not
-// try, the lock could stay taken, with no hold, until the lease ends. mu is held.
+// try, the lock could stay taken, with no hold, until the lease ends. queues.mu is held.
 func (wq *waitQueue) offered(w *Waiter, outcome offerOutcome, res Result) {
 	if outcome == offerGranted {
 		res.Granted = true
@@ -454,7 +454,7 @@ func (wq *waitQueue) Leave(w *Waiter, res Result) {
 
 // othersWaitOn notes which holders the others wait for, now that w was granted. In a pool they wait
 // for the former holders, too. If w has overtaken the waiter in front, that one waits for the same
-// holders as before. mu is held.
+// holders as before. queues.mu is held.
 func (wq *waitQueue) othersWaitOn(w *Waiter) {
 	traits := wq.r.Traits
 	hasOvertaken := wq.state.First() != &w.queued

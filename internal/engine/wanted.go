@@ -22,8 +22,8 @@ import (
 // hands more often than that.
 //
 // The holders of a pool, such as permits, are not named by a refusal: all of them are asked, once
-// the waiter in front has waited for askAfter. That others release and acquire meanwhile says
-// nothing of the holders that it waits for.
+// the waiter in front has waited for askAfter. Other holders may come and go meanwhile: that
+// does not restart the time.
 //
 // Clients of other libraries do not ask. While a hold listens, its client looks once a second
 // whether anybody waits for the messages of a release.

@@ -30,7 +30,7 @@
 //
 // A mutex on the left may be held while a mutex on its right is taken.
 //
-//	Ownership.mu -> engine's Hold.mu
+//	Ownership.mu -> Hold.mu and Core.mu of package engine
 //
 // The mutex in red.Subscribe is innermost.
 //

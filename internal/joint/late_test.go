@@ -119,7 +119,7 @@ func TestSilentServerGetsOneAttemptAtATime(t *testing.T) {
 		Sleep(CommandTimeout)
 		Release(t, held)
 		Release(t, Acquire(t, t.Context(), r))
-		Sleep(0)
+		Settle()
 		hold := Acquire(t, t.Context(), r)
 		assert.Equal(t, 3, k.holders(hold.ID()))
 		Release(t, hold)

@@ -39,12 +39,12 @@ func TestMemberLossBeforeTheJointHoldIsNoticed(t *testing.T) {
 		r := c.MultiOf("x", "y")
 		r.Driver = &intercept{r.Driver, func() { s.Forget("x"); Sleep(DefaultTTL/3 + ms) }}
 		hold := Acquire(t, t.Context(), r)
-		Sleep(0)
+		Settle()
 		assert.False(t, hold.IsLive())
 		require.ErrorIs(t, context.Cause(Carry(hold)), ErrLost)
 		require.ErrorIs(t, hold.Release(t.Context()), ErrLost)
 		assert.Equal(t, []EventKind{EventAcquired, EventLost}, c.Kinds(EventRenewed))
-		Sleep(0) // the other member is released in the background
+		Settle() // the other member is released in the background
 	})
 	runCluster(t, "red", 3, func(t *testing.T, k *cluster) {
 		r := redOf(k.clients)
@@ -96,7 +96,7 @@ func TestCloseOfAMembersClientIsALoss(t *testing.T) {
 		require.ErrorIs(t, cause, ErrLost)
 		require.NotErrorIs(t, cause, ErrClosed, "the lock itself was not closed")
 		require.ErrorIs(t, hold.Release(t.Context()), ErrLost)
-		Sleep(0) // the loss is reported in the background
+		Settle() // the loss is reported in the background
 		assert.Equal(t, []EventKind{EventAcquired, EventLost}, k.clients[0].Kinds())
 		Sleep(DefaultTTL)
 	})

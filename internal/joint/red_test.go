@@ -118,7 +118,7 @@ func TestRedWaitsForAMajorityOfMessages(t *testing.T) {
 		attempts := len(k.servers[2].Sent("acquire"))
 		k.servers[0].Forget("x")
 		k.servers[2].Message("x")
-		Sleep(0)
+		Settle()
 		assert.Len(t, k.servers[2].Sent("acquire"), attempts, "one message is no majority")
 		k.servers[0].Message("x")
 		call.Wait()

@@ -126,7 +126,7 @@ func TestReleaseOfALostMemberDoesNotFreeItsReplacement(t *testing.T) {
 		k.servers[0].Forget("x")
 		Sleep(found)
 		require.ErrorIs(t, member.Release(t.Context()), ErrLost)
-		Sleep(0)
+		Settle()
 		assert.Equal(t, 3, k.holders(hold.ID()))
 		Release(t, hold)
 	})

@@ -19,7 +19,7 @@
 // A mutex on the left may be held while a mutex on its right is taken. No other pair is nested.
 //
 //	Presence.mu -> Core.mu of package engine, Hub.mu of package pubsub
-//	Presence.mu -> Presence.waitsMu, Core.holds.mu of package engine
+//	Presence.mu -> Presence.waitsMu, holdList.mu of package engine
 //	rechecks.mu -> Core.mu
 //
 // # Files
@@ -177,8 +177,8 @@ func (p *Presence) Wake() {
 func (p *Presence) now() engine.Instant { return p.core.Instant(time.Now()) }
 
 // run is the goroutine that Wake starts. It looks when something is due, and at least every
-// lookEvery. It ends when rest finds that the client is idle, or when the core stops its background
-// work.
+// lookEvery. It ends when stopIfIdle finds that the client is idle, or when the core stops its
+// background work.
 func (p *Presence) run() {
 	timer := time.NewTimer(nameAfter) // nothing is due earlier
 	defer timer.Stop()
@@ -201,7 +201,7 @@ func (p *Presence) run() {
 // the time until the next look, or 0 if the client has been idle for long enough.
 func (p *Presence) look() time.Duration {
 	if !p.canHearAsks.Load() {
-		p.core.GiveUpAllLingering() // a lock may have begun to linger when the subscription ended: see rest
+		p.core.GiveUpAllLingering() // a lock may have begun to linger when the subscription ended: see listen
 	}
 	clock := time.Now()
 	now := p.core.Instant(clock)

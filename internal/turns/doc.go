@@ -45,6 +45,8 @@
 //	yes          no            no     no      the same without a cohort
 //	any other                                 release
 //
+// A lock lingers only while this client hears what others ask for.
+//
 // A lock that lingers is given up when its linger time is over, when another client asks for it,
 // when this client acquires the name in another way, and when the client closes.
 //
@@ -54,7 +56,9 @@
 // queue before the outer hold is released. So the client has its place among the other clients, and
 // the release leaves the lock to them first. Within a cohort the request joins as soon as a user
 // waits. With a linger time alone, which others cannot foresee, it joins when a tenure ends, or
-// when a user has waited for 100 ms. It leaves when no user waits.
+// when a user has waited for 100 ms. It leaves when no user waits; within a cohort it stays until
+// the turn ends. While two users of a cohort wait, a second request stands behind the first, so
+// that the client keeps its place when the first is granted.
 //
 // # Losses
 //

@@ -36,7 +36,7 @@ type tenure struct {
 	first turn // the turn of the user who acquired the outer hold
 }
 
-// newTenure returns a tenure without an outer hold. mu is held.
+// newTenure returns a tenure without an outer hold. Turns.mu is held.
 func (e *entry) newTenure() *tenure {
 	tn := e.unused
 	e.unused = nil
@@ -48,7 +48,7 @@ func (e *entry) newTenure() *tenure {
 }
 
 // begin makes tn its entry's tenure. tn has just acquired the lock, so earlier tenures of the same
-// name have lost it, unless tn has. mu is held.
+// name have lost it, unless tn has. Turns.mu is held.
 func (tn *tenure) begin(hold *engine.Hold) {
 	tn.hold = hold
 	tn.since = hold.KeptSince()
@@ -71,7 +71,7 @@ func (tn *tenure) begin(hold *engine.Hold) {
 	tn.entry.contact.HeldBy(hold.ID(), max(0, time.Until(hold.ValidUntil())), nil)
 }
 
-// give gives w the turn. mu is held.
+// give gives w the turn. Turns.mu is held.
 func (tn *tenure) give(w *turn) {
 	w.tenure = tn
 	w.number = tn.used
@@ -80,7 +80,7 @@ func (tn *tenure) give(w *turn) {
 	w.wake()
 }
 
-// mayBeKept reports whether tn may have one more turn. mu is held.
+// mayBeKept reports whether tn may have one more turn. Turns.mu is held.
 func (tn *tenure) mayBeKept(now time.Time) bool {
 	isCurrent := tn.entry.tenure == tn && !tn.entry.turns.core.IsClosing()
 	hasToken := tn.tokens == 0 || tn.used < tn.tokens
@@ -88,7 +88,7 @@ func (tn *tenure) mayBeKept(now time.Time) bool {
 	return isCurrent && hasToken && !wasTakenAway && tn.hold.IsSole(now)
 }
 
-// isWanted reports whether the lock should not stay with the users of its entry. mu is held.
+// isWanted reports whether the lock should not stay with the users of its entry. Turns.mu is held.
 func (tn *tenure) isWanted() bool {
 	var own []*engine.Request
 	for _, standing := range [...]*tenure{tn.entry.next, tn.entry.second} {
@@ -100,7 +100,7 @@ func (tn *tenure) isWanted() bool {
 }
 
 // isYoung reports whether the client has had the lock for less than its users may keep it from
-// others. mu is held.
+// others. Turns.mu is held.
 func (tn *tenure) isYoung(now time.Time) bool {
 	limit := tn.entry.terms.Linger
 	if tn.entry.terms.Cohort > 0 {
@@ -119,7 +119,7 @@ const (
 )
 
 // afterTurn decides what follows the end of a turn, as the table in the package comment says.
-// canLinger: the client hears when others ask for the lock. mu is held.
+// canLinger: the client hears when others ask for the lock. Turns.mu is held.
 func (tn *tenure) afterTurn(now time.Time, canLinger bool) turnEnd {
 	terms := tn.entry.terms
 	waits := tn.entry.waiters.First != nil
@@ -140,7 +140,7 @@ func (tn *tenure) afterTurn(now time.Time, canLinger bool) turnEnd {
 	return endRelease
 }
 
-// keepIdle makes the lock linger. mu is held.
+// keepIdle makes the lock linger. Turns.mu is held.
 func (tn *tenure) keepIdle(now time.Time) {
 	limit := tn.entry.terms.Linger
 	tn.user = nil
@@ -177,7 +177,8 @@ func (tn *tenure) onTimer() {
 	tn.giveUp()
 }
 
-// drop ends tn for its entry. The caller releases the outer hold, unless it is lost. mu is held.
+// drop ends tn for its entry. The caller releases the outer hold, unless it is lost. Turns.mu is
+// held.
 func (tn *tenure) drop() {
 	if tn.entry.tenure == tn {
 		tn.entry.tenure = nil
@@ -188,7 +189,7 @@ func (tn *tenure) drop() {
 }
 
 // giveUp releases a lingering lock's outer hold in the background. released is closed when the
-// release was answered. mu is held.
+// release was answered. Turns.mu is held.
 func (tn *tenure) giveUp() (released <-chan struct{}) {
 	tn.entry.turns.idle.Add(-1)
 	tn.drop()
@@ -237,7 +238,7 @@ func (tn *tenure) MemberEnded(h *engine.Hold, cause error) {
 }
 
 // takeBack takes the turn back from a waiter that has not seen it yet, and ends the tenure. The
-// caller releases the outer hold. mu is held.
+// caller releases the outer hold. Turns.mu is held.
 func (tn *tenure) takeBack() {
 	w := tn.user
 	tn.user = nil

@@ -25,14 +25,14 @@ type turn struct {
 	following <-chan struct{} // closed when the command that follows giving up is answered; nil if there is none
 }
 
-// wake lets a waiter look. mu is held.
+// wake lets a waiter look. Turns.mu is held.
 func (w *turn) wake() {
 	if w.waiter != nil {
 		w.waiter.Wake()
 	}
 }
 
-// mayTakeBack reports whether w is a waiter that has not seen its turn. mu is held.
+// mayTakeBack reports whether w is a waiter that has not seen its turn. Turns.mu is held.
 func (w *turn) mayTakeBack() bool { return w.waiter != nil && !w.seen }
 
 // wait blocks until w, which is among the waiters, has its turn, or until trying ends.

@@ -161,7 +161,7 @@ func mayShare(a, b *engine.Terms) bool {
 	return isKeptAsLong && waitsEqually
 }
 
-// removeIfUnused removes the entry if nobody uses it. mu is held.
+// removeIfUnused removes the entry if nobody uses it. Turns.mu is held.
 func (e *entry) removeIfUnused() {
 	hasRequests := e.waiters.First != nil || e.attempts > 0 || e.next != nil
 	if hasRequests || e.tenure != nil {
@@ -229,7 +229,7 @@ func (e *entry) attempt(ctx, trying context.Context, q *engine.Request) (*engine
 }
 
 // attemptEnded cleans up after an attempt. Users that have waited behind it must not wait in vain.
-// mu is held.
+// Turns.mu is held.
 func (e *entry) attemptEnded() {
 	e.attempts--
 	e.prepareNext()
@@ -237,7 +237,7 @@ func (e *entry) attemptEnded() {
 }
 
 // prepareNext makes a request stand in the engine's queue if a user waits, and if it is time for
-// that: see the package comment. mu is held.
+// that: see the package comment. Turns.mu is held.
 func (e *entry) prepareNext() {
 	isNeedless := e.waiters.First == nil || e.next != nil
 	isInCohort := e.tenure != nil && e.terms.Cohort > 0
@@ -254,7 +254,7 @@ func (e *entry) prepareNext() {
 
 // enqueueSecond makes a second request stand in the engine's queue if at least two users of a
 // cohort wait. So the client keeps its place and its subscriptions when the first request is
-// granted. Otherwise each tenure would cost two more commands. mu is held.
+// granted. Otherwise each tenure would cost two more commands. Turns.mu is held.
 func (e *entry) enqueueSecond() {
 	hasTwo := e.waiters.First != nil && e.waiters.First.Next != nil
 	isWorthwhile := hasTwo && e.next != nil && e.terms.Cohort > 0
@@ -265,7 +265,7 @@ func (e *entry) enqueueSecond() {
 }
 
 // watch makes a request stand in the engine's queue when the first user has waited for
-// enqueueAfter. mu is held.
+// enqueueAfter. Turns.mu is held.
 func (e *entry) watch(in time.Duration) {
 	e.watching = true
 	time.AfterFunc(in, func() {
@@ -287,7 +287,7 @@ func (e *entry) watch(in time.Duration) {
 
 // enqueueNext makes a request for the next tenure join the engine's queue, if a user waits and no
 // request stands there. behind, if not nil, is the outer hold that the caller is about to release.
-// enqueueNext does not block. mu is held.
+// enqueueNext does not block. Turns.mu is held.
 func (e *entry) enqueueNext(behind *engine.Hold) {
 	isNeedless := e.waiters.First == nil || e.next != nil
 	if isNeedless || e.turns.core.IsClosing() {
@@ -298,8 +298,8 @@ func (e *entry) enqueueNext(behind *engine.Hold) {
 	e.awaitTenure(tn)
 }
 
-// joinQueue returns a tenure whose request has joined the engine's queue. behind: see stand. mu is
-// held.
+// joinQueue returns a tenure whose request has joined the engine's queue. behind is passed to
+// [engine.Resource.JoinQueue]. mu is held.
 func (e *entry) joinQueue(behind *engine.Hold) *tenure {
 	tn := e.newTenure()
 	e.r.InitOuter(&tn.request, e.terms, tn, true)
@@ -308,7 +308,7 @@ func (e *entry) joinQueue(behind *engine.Hold) *tenure {
 }
 
 // awaitTenure waits, in the background, for the outer hold of tn, whose request stands in the
-// engine's queue. mu is held.
+// engine's queue. Turns.mu is held.
 func (e *entry) awaitTenure(tn *tenure) {
 	core := e.turns.core
 	ctx, cancel := context.WithCancel(context.Background())
@@ -369,7 +369,7 @@ func (e *entry) tenureAnswered(tn *tenure, hold *engine.Hold, err error) {
 	}
 }
 
-// followNext makes waiting users hear what the request of next hears. mu is held.
+// followNext makes waiting users hear what the request of next hears. Turns.mu is held.
 func (e *entry) followNext() {
 	if e.next == nil {
 		e.contact.SetSource(nil)
@@ -379,7 +379,7 @@ func (e *entry) followNext() {
 }
 
 // withdrawNext makes the requests that stand in the engine's queue give up, and returns a channel
-// that is closed when the first one has left; nil if there is none. mu is held.
+// that is closed when the first one has left; nil if there is none. Turns.mu is held.
 func (e *entry) withdrawNext() (left <-chan struct{}) {
 	first := e.next
 	second := e.second
@@ -396,7 +396,7 @@ func (e *entry) withdrawNext() (left <-chan struct{}) {
 	return first.answered
 }
 
-// withdraw makes tn's request, which stands in the engine's queue, give up. mu is held.
+// withdraw makes tn's request, which stands in the engine's queue, give up. Turns.mu is held.
 func (e *entry) withdraw(tn *tenure) {
 	e.r.Withdraw(&tn.request)
 	tn.cancel()

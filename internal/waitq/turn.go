@@ -97,8 +97,8 @@ func (t *Turn) beginOwn(now time.Time, lasts time.Duration, told bool) {
 // isOwn reports whether this client's own release began the turn, and the turn goes on.
 func (t *Turn) isOwn(now time.Time) bool { return t.own && now.Before(t.due) }
 
-// acquired ends the turn, because a waiter has the lock. until and told stay: the message of the
-// release that made the waiter try may still come.
+// acquired ends the turn, because a waiter has the lock. until and expected stay: the message of
+// the release that made the waiter try may still come.
 func (t *Turn) acquired() {
 	t.left = 0
 	t.due = time.Time{}

@@ -327,6 +327,9 @@ func Sleep(d time.Duration) {
 	synctest.Wait()
 }
 
+// Settle waits until all goroutines are blocked. No time passes.
+func Settle() { synctest.Wait() }
+
 // MultiOf returns a multi lock of locks with these names.
 func (c *Client) MultiOf(names ...string) *engine.Resource {
 	var members []*engine.Resource

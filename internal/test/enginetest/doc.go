@@ -1,6 +1,6 @@
-// Package enginetest has a lock server in memory, and clients of it, for the tests of package
-// engine and of package joint. Leases, delays and faults go by the fake clock of the test's bubble:
-// see [Bubble].
+// Package enginetest has a lock server in memory, and clients of it, for the tests of packages
+// engine, joint, turns and presence. Leases, delays and faults go by the fake clock of the test's
+// bubble: see [Bubble].
 //
 //	Bubble(t, func(t *testing.T, s *Server) {
 //		c := s.Client(t, "a")
