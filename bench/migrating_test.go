@@ -96,8 +96,8 @@ func TestCodeOfThePage(t *testing.T) {
 	}
 }
 
-// While a fleet changes from another library to this one, each process of the second step excludes
-// those of the first and of the third.
+// While a fleet changes from another library to this one, a process of the second step excludes
+// processes of the first and of the third step.
 func TestStepsOfAChangeExcludeEachOther(t *testing.T) {
 	rdb := redistest.Fresh(t).Client(t)
 	client, err := primitives.New(rdb)

@@ -276,8 +276,8 @@ func (r *Resource) Await(ctx context.Context, terms *Terms) error {
 // obtain makes the first attempt, and waits in a queue if it was refused. ctx ends with the wait.
 // The caller rolls q back if obtain fails.
 func (r *Resource) obtain(ctx context.Context, q *Request) (Result, error) {
-	if q.queued != nil {
-		return r.waitOn(ctx, q.queued)
+	if q.waiter != nil {
+		return r.waitOn(ctx, q.waiter)
 	}
 	if !q.UnderSameID {
 		r.Core.giveUpLingering(ctx, r.Name)

@@ -35,7 +35,7 @@ type contactState struct {
 	silence
 }
 
-// refusal is the latest refusal, of the request's own attempts or of those of a waiter before it.
+// refusal is the latest refusal: of an attempt of the request, or of a waiter before it.
 // The zero value means that there was none.
 type refusal struct {
 	refused bool

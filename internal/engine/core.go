@@ -253,8 +253,7 @@ var errUserCode = errors.New("an observer or a hook of the redis client has not 
 // Close refuses new acquisitions, ends waiting ones, and waits until all holds are released or ctx
 // is done. It abandons the holds that are left: their contexts end with [ErrClosed], and nothing
 // renews their leases. Then it waits for calls, and for one last attempt at each rollback and
-// release. If a server is silent, only those that were not tried before are attempted there. The
-// others are dropped.
+// release. On a silent server, commands that were tried before are dropped instead.
 //
 // Calls and background work have a command timeout after the last hold has ended, or until ctx
 // ends. Then Close hurries them, which gives them another command timeout. Only code of the user

@@ -93,8 +93,8 @@
 //
 // # Goroutines
 //
-// A request waits in the goroutine of its caller. Core.Spawn starts all other goroutines except
-// those of Close itself (core.go), and Close waits for them:
+// A request waits in the goroutine of its caller. Close itself (core.go) starts some goroutines.
+// Core.Spawn starts all others, and Close waits for them:
 //
 //   - commands that are repeated in the background (background.go),
 //   - calls of the observer that must not delay the watchdog (event.go),

@@ -133,7 +133,7 @@ func (r *Resource) JoinQueue(q *Request, behind *Hold) {
 		behind.Ownership().announceOthersTurn()
 	}
 	q.MayQueue = true
-	q.queued = r.join(nil, q, Result{RetryAfter: -1})
+	q.waiter = r.join(nil, q, Result{RetryAfter: -1})
 }
 
 // Withdraw says that q, which stands in its queue, is about to give up: no release of this client
@@ -142,7 +142,7 @@ func (r *Resource) Withdraw(q *Request) {
 	qs := &r.Core.queues
 	qs.mu.Lock()
 	defer qs.mu.Unlock()
-	q.queued.queued.Leaves = true
+	q.waiter.queued.Leaves = true
 }
 
 // HasHeardRelease reports whether a message of a release has come since q, which stands in its
@@ -169,7 +169,7 @@ func (r *Resource) OthersWait(standing []*Request) bool {
 		if q.polls() {
 			polling--
 		}
-		except = append(except, &q.queued.queued)
+		except = append(except, &q.waiter.queued)
 	}
 	if polling > 0 {
 		return true

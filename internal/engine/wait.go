@@ -241,7 +241,7 @@ func (r *Resource) waitIn(ctx context.Context, queue Queue, q *Request, refused 
 	w := r.join(queue, q, refused)
 	r.Core.giveUpLingeringLater(r.Name) // the lock may linger since a release during the attempt of q
 	if q.isOuter {
-		q.queued = w
+		q.waiter = w
 		return Result{}, errQueued
 	}
 	return r.waitOn(ctx, w)

@@ -458,14 +458,15 @@ func (wq *waitQueue) Leave(w *Waiter, res Result) {
 func (wq *waitQueue) othersWaitOn(w *Waiter) {
 	traits := wq.r.Traits
 	hasOvertaken := wq.state.First() != &w.queued
-	switch {
-	case traits.isPool() && hasOvertaken:
-	case traits.ManyHolders:
-		wq.contact.released() // the next waiter has not waited for them yet
-		wq.contact.HeldBy("", -1, nil)
-	default:
-		wq.contact.HeldBy(w.Request.ID, -1, nil)
+	if traits.isPool() && hasOvertaken {
+		return
 	}
+	if !traits.ManyHolders {
+		wq.contact.HeldBy(w.Request.ID, -1, nil)
+		return
+	}
+	wq.contact.released() // the next waiter has not waited for them yet
+	wq.contact.HeldBy("", -1, nil)
 }
 
 // holdLost makes the local waiters for the lock of r try, because a hold of this client was lost.

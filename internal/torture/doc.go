@@ -23,5 +23,5 @@
 // is checked of those.
 //
 // The tests of this package plant known defects in the client processes (defect_test.go), and each
-// check must find those that are meant for it.
+// check must find the defects that are meant for it.
 package torture

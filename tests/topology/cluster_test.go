@@ -345,9 +345,9 @@ func TestClusterFailover(t *testing.T) {
 			master := servers.Nodes()[i]
 			tag := tagOn(t, servers, master)
 			client := func(wrap bool) *primitives.Client { // knows only the master that will fail
-				var rdb redis.UniversalClient
 				seed := servers.ClusterClient(t, func(o *redis.ClusterOptions) { o.Addrs = o.Addrs[i : i+1] })
-				if rdb = seed; wrap {
+				var rdb redis.UniversalClient = seed
+				if wrap {
 					rdb = wrappedCluster{seed}
 				}
 				return NewClient(t, rdb, primitives.WithDefaults(primitives.WithWatchdog(failover)))
@@ -370,7 +370,8 @@ func TestClusterFailover(t *testing.T) {
 			struck := time.Now()
 			acquired := Start(func() (hold *primitives.Hold, err error) {
 				for time.Since(struck) < Soon {
-					if hold, err = other.Lock(tag + "free").Acquire(t.Context()); err == nil {
+					hold, err = other.Lock(tag + "free").Acquire(t.Context())
+					if err == nil {
 						break
 					}
 				}

@@ -608,8 +608,8 @@ func (s *Server) Names() (names []string) {
 	return names
 }
 
-// Sent returns the times of all commands of an operation, since the start, or of those that have an
-// id, a name or a client of that text.
+// Sent returns when the commands of an operation were sent, counted from the start. With a text, it
+// returns only commands whose id, name or client is that text.
 func (s *Server) Sent(op string, text ...string) []time.Duration {
 	isMeant := func(c Command) bool {
 		isOne := func(s string) bool { return s == c.ID || s == c.Name || s == c.Client }

@@ -19,7 +19,7 @@ import (
 // doubt. The lease of a reader that is dead has ended, but its field may stay.
 //
 // Not part of the model: nested acquisitions, such as a writer that also reads, and cohorts of
-// writers, which work as those of the plain lock do.
+// writers, which work like cohorts of the plain lock.
 
 // Further answers to an attempt.
 const (
