@@ -188,7 +188,7 @@ if not is_recent or noted_client ~= client or longest_timeout < tonumber(timeout
   end
 end
 if not is_recent then
-  queue_rules().forget_clients(lock, now)
+  queue_rules().forget_clients(lock, now, holder)
 end
 local mixed = was_mixed or entries ~= length
 if mixed then

@@ -373,9 +373,9 @@ local function queue_rules()
   -- forget_clients removes the fields of clients whose heartbeat is older than any timeout: all
   -- their waiters have left, or count as dead. Without it, these fields would stay until the queue
   -- is empty. It looks at a part of the hash, at most once a second. The client id of the
-  -- holder stays: it shows that Redisson does not hold the lock. A heartbeat in the future counts
+  -- holder (nil: nobody) stays: it shows that Redisson does not hold the lock. A heartbeat in the future counts
   -- as one of now: the clock was set back, and the client may have crashed since.
-  local function forget_clients(lock, now)
+  local function forget_clients(lock, now, holder)
     local swept, longest = unpack(redis.call('hmget', lock.clients, 'swept', 'timeout'))
     local at, cursor = string.match(swept or '', '^(%d+) (%d+)$')
     if at and math.abs(now - at) < sweep_interval then
@@ -387,12 +387,11 @@ local function queue_rules()
     local no_client = {
       front = true, shared = true, holder = true, reach = true, timeout = true, swept = true,
     }
-    local holder = redis.call('hkeys', lock.hash)[1] or ''
     for i = 1, #page[2], 2 do
       local field, heartbeat = page[2][i], page[2][i + 1]
       local id = string.match(field, '^id (.*)$')
       if id then -- an earlier version has "1" instead of the client
-        heartbeat = heartbeat ~= '1' and string.sub(holder, 1, #id + 1) ~= id .. ':'
+        heartbeat = heartbeat ~= '1' and string.sub(holder or '', 1, #id + 1) ~= id .. ':'
           and (redis.call('hget', lock.clients, heartbeat) or 0)
       end
       local twins_of = string.match(field, '^twins (.*)$')

@@ -14,10 +14,17 @@
 local lock = fair_lock(KEYS)
 local client, publish, longest_timeout, all_args = ARGV[1], ARGV[2], ARGV[3], ARGV
 
-local now, rules = now_ms(), queue_rules()
--- A key of another type fails here, before it gets a TTL.
+-- A key of another program fails here, before anything is written.
+local holder, foreign_data = holder_of(lock.hash)
+if foreign_data then
+  return foreign_data
+end
+redis.call('llen', lock.queue)
+redis.call('zcard', lock.deadlines)
 redis.call('hlen', lock.waiters)
 redis.call('hlen', lock.clients)
+
+local now, rules = now_ms(), queue_rules()
 -- The first write is one that a full Redis allows.
 local keep_ms = 2 * math.max(60000, 2 * longest_timeout)
 redis.call('pexpire', lock.waiters, keep_ms)
@@ -25,7 +32,7 @@ redis.call('pexpire', lock.clients, keep_ms)
 redis.call('hset', lock.clients, client, now)
 redis.call('pexpire', lock.clients, keep_ms)
 -- The rest deletes the hash of clients if no redlatch waiter is left: do not write it after that.
-rules.forget_clients(lock, now)
+rules.forget_clients(lock, now, holder)
 local head, head_left, head_client = rules.live_head(lock, now)
 if head and redis.call('exists', lock.hash) == 0 then
   -- The lock expired, or the message to the head was lost.
@@ -34,10 +41,7 @@ if head and redis.call('exists', lock.hash) == 0 then
 else
   rules.update_scores(lock, now, false)
 end
-local holder, foreign_data = holder_of(lock.hash)
-if foreign_data then
-  return foreign_data
-end
+holder = holder_of(lock.hash) -- perhaps another one, after hand_off
 local answer = {
   redis.call('pttl', lock.hash), holder or '', head or '', head_left or 0,
   head_client == client and 1 or 0, redis.call('llen', lock.queue),

@@ -11,6 +11,7 @@ import (
 	. "github.com/redlatch/redlatch/internal/test/fixture"
 	"github.com/redlatch/redlatch/internal/test/redistest"
 	"github.com/redlatch/redlatch/primitives"
+	"github.com/redlatch/redlatch/scripts"
 )
 
 // foreignValue is a string that another program stores under a key of the fair lock.
@@ -244,6 +245,30 @@ func TestFairLockForeignKeyEndsWaitersInASecond(t *testing.T) {
 			require.LessOrEqual(t, time.Since(began), time.Second+10*time.Millisecond)
 		})
 	}
+}
+
+// A refresh that comes after the last waiter has left writes nothing if a key holds a string.
+func TestFairLockLateRefreshMeetsForeignKey(t *testing.T) {
+	t.Parallel()
+	eachFairKey(t, func(t *testing.T, x *foreignKey) {
+		x.overwrite(t)
+		run := scripts.NewRunner(x.rdb, 0)
+		defer run.Close()
+		keys := fairKeys(x.name)
+		_, err := scripts.FairLockRefresh{
+			Keys: &scripts.Keys{
+				Main: x.name, Channel: "c:{" + x.name + "}", SharedCounts: "redlatch_shared_counts:{" + x.name + "}",
+				KindKeys: &scripts.KindKeys{
+					Queue: keys["queue"], Deadlines: keys["deadlines"],
+					Waiters: keys["waiters"], Clients: keys["heartbeats"],
+				},
+			},
+			Client: "life", LongestTimeout: 10 * time.Second, IDs: []string{"life:1"},
+		}.Do(t.Context(), run.Sender())
+		requireWrongType(t, err)
+		x.requireIntact(t)
+		RequireClean(t, x.s, x.name, x.key)
+	})
 }
 
 // A newcomer's score is not below that of a waiter with a longer timeout, nor below a score that a

@@ -132,7 +132,7 @@ func (p *Page) Serve(ctx context.Context, listener net.Listener) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	results, crashed := make(chan result), make(chan string, 1)
-	go guard(crashed, func() { p.source.follow(ctx, results) })
+	go guard(crashed, func() { follow(ctx, p.source.Look, results) })
 	server := &http.Server{Handler: p.handler(listener.Addr()), ReadHeaderTimeout: 10 * time.Second}
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(listener) }()

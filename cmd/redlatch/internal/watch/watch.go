@@ -36,6 +36,7 @@ type Config struct {
 // Times of the view.
 const (
 	lookEvery      = time.Second
+	leastRest      = 600 * time.Millisecond // from the end of a look to the next: two at once give no rates
 	drawEvery      = 250 * time.Millisecond // TTLs count down
 	defaultTimeout = 5 * time.Second
 	silentAfter    = 3 * time.Second // without an answer the view says so
@@ -74,7 +75,7 @@ func Run(ctx context.Context, cfg Config) error {
 	results := make(chan result)
 	crashed := make(chan string, 2)
 	source := newSource(cfg)
-	go guard(crashed, func() { source.follow(ctx, results) })
+	go guard(crashed, func() { follow(ctx, source.Look, results) })
 	out, _ := cfg.Out.(*os.File)
 	if cfg.JSON || os.Getenv("TERM") == "dumb" || !isTerminal(cfg.In, out) {
 		return writeLines(ctx, cfg, results, crashed)
@@ -99,14 +100,14 @@ func newSource(cfg Config) *Source {
 	return s
 }
 
-// follow looks once a second until ctx ends.
-func (s *Source) follow(ctx context.Context, results chan<- result) {
+// follow looks once a second until ctx ends, and less often if looks take long.
+func follow(
+	ctx context.Context, look func(context.Context) (*Snapshot, error), results chan<- result,
+) {
 	for ctx.Err() == nil {
-		next, began := time.NewTimer(lookEvery), time.Now()
-		snap, err := s.Look(ctx)
-		if time.Since(began) > lookEvery {
-			next.Reset(lookEvery) // two looks at once would give no rates
-		}
+		began := time.Now()
+		snap, err := look(ctx)
+		next := time.NewTimer(max(lookEvery-time.Since(began), leastRest))
 		r := result{snap, err, time.Now()}
 		if err != nil {
 			r.snap = nil

@@ -74,6 +74,32 @@ func fenced(token int64, id string) Lock {
 	return l
 }
 
+// A look begins each second, and never right after one that took long: the rates would come from
+// almost no time.
+func TestLooksKeepTheirDistance(t *testing.T) {
+	for took, distance := range map[time.Duration]time.Duration{
+		0:                      time.Second,
+		400 * time.Millisecond: time.Second,
+		990 * time.Millisecond: 1590 * time.Millisecond,
+		3 * time.Second:        3600 * time.Millisecond,
+	} {
+		redistest.RunBubble(t, took.String(), func(t *testing.T) {
+			results := make(chan result)
+			look := func(context.Context) (*Snapshot, error) {
+				time.Sleep(took)
+				return &Snapshot{}, nil
+			}
+			go follow(t.Context(), look, results)
+			before := <-results
+			for range 3 {
+				now := <-results
+				require.Equal(t, distance, now.at.Sub(before.at))
+				before = now
+			}
+		})
+	}
+}
+
 func TestRatesComeFromSuccessiveSnapshots(t *testing.T) {
 	partial := snapshot(noon)
 	partial.Whole = false
